@@ -1,0 +1,28 @@
+/*
+ * What this processor can do, and the switch that tests use to make it do less.
+ */
+#ifndef MOE_BASE_CPU_H
+#define MOE_BASE_CPU_H
+
+#include <stdbool.h>
+
+/* Rising order on each architecture; a level includes those below it on the same one. */
+enum moe_cpu_level {
+    MOE_CPU_SCALAR = 0, /* plain C */
+    MOE_CPU_NEON,       /* AArch64 baseline */
+    MOE_CPU_NEON_DOT,   /* AArch64 with the dot-product extension (SDOT) */
+    MOE_CPU_AVX2,       /* AVX2, FMA, F16C */
+    MOE_CPU_AVX512,     /* AVX-512 F, BW, VL, DQ and VNNI */
+    MOE_CPU_N_LEVELS
+};
+
+/* The highest level this machine supports. */
+enum moe_cpu_level moe_cpu_detect(void);
+/* True when this machine can run code of `level`. */
+bool moe_cpu_supports(enum moe_cpu_level level);
+/* "scalar", "neon", "neon-dot", "avx2", "avx512"; never NULL. */
+const char *moe_cpu_level_name(enum moe_cpu_level level);
+/* The level of that name, or -1. */
+int moe_cpu_level_parse(const char *name);
+
+#endif

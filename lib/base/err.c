@@ -1,0 +1,56 @@
+#define _POSIX_C_SOURCE 200809L /* the strerror_r that returns int */
+#include "base/err.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* A name out of a damaged file must not move the cursor of the user's terminal. Bytes from 0x80 up
+ * stay: they are UTF-8 in every sound case. */
+static void blank_control_characters(char *text)
+{
+    for (unsigned char *p = (unsigned char *)text; *p; p++)
+        if (*p < 0x20 || *p == 0x7f)
+            *p = '?';
+}
+
+int moe_failv(struct moe_err *err, int status, const char *format, va_list args)
+{
+    if (err) {
+        err->status = status;
+        vsnprintf(err->text, sizeof err->text, format, args);
+        blank_control_characters(err->text);
+    }
+    return status;
+}
+
+int moe_fail(struct moe_err *err, int status, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    moe_failv(err, status, format, args);
+    va_end(args);
+    return status;
+}
+
+int moe_err_prefix(struct moe_err *err, const char *format, ...)
+{
+    if (!err)
+        return MOE_ERR_IO;
+    struct moe_err old = *err;
+    va_list args;
+    va_start(args, format);
+    moe_failv(err, old.status, format, args);
+    va_end(args);
+    size_t n = strlen(err->text);
+    snprintf(err->text + n, sizeof err->text - n, ": %s", old.text);
+    return err->status;
+}
+
+const char *moe_errno_text(int code, char *buffer, unsigned long buffer_bytes)
+{
+    /* The POSIX strerror_r fills the buffer, the GNU one may return a static string: taking the
+     * result through an if on its type would need an extension, so ask for POSIX and check. */
+    if (strerror_r(code, buffer, buffer_bytes) != 0)
+        snprintf(buffer, buffer_bytes, "error %d", code);
+    return buffer;
+}

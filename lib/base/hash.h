@@ -1,0 +1,15 @@
+/*
+ * Checksums and fingerprints: XXH3, 64 bits (the xxHash library). Fast enough to stay on: several
+ * times the speed of any disk. Not a defence against forgery, only against damage.
+ */
+#ifndef MOE_BASE_HASH_H
+#define MOE_BASE_HASH_H
+
+#include <stdint.h>
+
+uint64_t moe_hash64(const void *data, uint64_t n_bytes);
+
+/* The hash of `previous` followed by the bytes: chains pieces in order. */
+uint64_t moe_hash64_chain(uint64_t previous, const void *data, uint64_t n_bytes);
+
+#endif

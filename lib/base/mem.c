@@ -1,0 +1,92 @@
+#define _DEFAULT_SOURCE /* madvise, MAP_ANONYMOUS */
+#include "base/mem.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+void *moe_alloc(uint64_t n, uint64_t item_bytes, struct moe_err *err)
+{
+    uint64_t bytes;
+    if (!moe_mul_u64(n, item_bytes, &bytes) || bytes > SIZE_MAX - MOE_ALIGN) {
+        moe_fail(err, MOE_ERR_MEMORY, "out of memory: %" PRIu64 " items of %" PRIu64 " bytes", n,
+                 item_bytes);
+        return NULL;
+    }
+    bytes = moe_round_up(bytes ? bytes : 1, MOE_ALIGN);
+    void *block = aligned_alloc(MOE_ALIGN, bytes);
+    if (!block) {
+        moe_fail(err, MOE_ERR_MEMORY, "out of memory: %" PRIu64 " bytes", bytes);
+        return NULL;
+    }
+    memset(block, 0, bytes);
+    return block;
+}
+
+void *moe_pages_alloc(uint64_t bytes, struct moe_err *err)
+{
+    if (bytes == 0)
+        bytes = 1;
+    void *pages = bytes > SIZE_MAX ? MAP_FAILED
+                                   : mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                                          MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (pages == MAP_FAILED) {
+        moe_fail(err, MOE_ERR_MEMORY, "out of memory: %" PRIu64 " bytes", bytes);
+        return NULL;
+    }
+#ifdef MADV_HUGEPAGE
+    madvise(pages, bytes, MADV_HUGEPAGE); /* a wish: failure costs speed, not correctness */
+#endif
+    return pages;
+}
+
+void moe_pages_free(void *pages, uint64_t bytes)
+{
+    if (pages)
+        munmap(pages, bytes ? bytes : 1);
+}
+
+char *moe_strndup(const char *text, uint64_t n, struct moe_err *err)
+{
+    char *copy = n < SIZE_MAX ? malloc(n + 1) : NULL;
+    if (!copy) {
+        moe_fail(err, MOE_ERR_MEMORY, "out of memory: %" PRIu64 " bytes", n);
+        return NULL;
+    }
+    if (n)
+        memcpy(copy, text, n);
+    copy[n] = '\0';
+    return copy;
+}
+
+void *moe_arena_take(struct moe_arena *arena, uint64_t n, uint64_t item_bytes)
+{
+    uint64_t bytes, end;
+    if (arena->overflowed || !moe_mul_u64(n, item_bytes, &bytes) ||
+        bytes > UINT64_MAX - MOE_ALIGN ||
+        !moe_add_u64(arena->used, moe_round_up(bytes, MOE_ALIGN), &end) ||
+        (arena->base && end > arena->size)) {
+        arena->overflowed = true;
+        return NULL;
+    }
+    void *block = arena->base ? arena->base + arena->used : NULL;
+    arena->used = end;
+    return block;
+}
+
+uint64_t moe_peak_rss_bytes(void)
+{
+    /* getrusage's ru_maxrss survives exec and would report a parent's peak: read our own. */
+    FILE *status = fopen("/proc/self/status", "r");
+    if (!status)
+        return 0;
+    char line[256];
+    uint64_t kib = 0;
+    while (fgets(line, sizeof line, status))
+        if (sscanf(line, "VmHWM: %" SCNu64, &kib) == 1)
+            break;
+    fclose(status);
+    return kib * 1024;
+}

@@ -1,0 +1,28 @@
+/*
+ * Parallel loops: the one place that knows OpenMP.
+ *
+ * A loop over n items is cut into consecutive ranges that the threads take as they become free;
+ * results must not depend on the cut (contract, section 3: any thread count, same tokens). Loops do
+ * not nest: a loop started inside another runs on its own thread.
+ */
+#ifndef MOE_BASE_PAR_H
+#define MOE_BASE_PAR_H
+
+#include <stdint.h>
+
+enum { MOE_MAX_THREADS = 256 };
+
+/* Cores this process may run on (its affinity mask), at least 1, at most MOE_MAX_THREADS. */
+int moe_cores_available(void);
+
+/* Threads that later loops use; process-wide. Values are clamped to 1..MOE_MAX_THREADS.
+ * Call before the first loop, or between loops. */
+void moe_par_set_threads(int n_threads);
+int moe_par_threads(void);
+
+/* Calls fn(ctx, begin, end, thread) over [0, n) in ranges of at least `grain` items (the last may
+ * be shorter); `thread` is 0..threads-1, for scratch memory. Returns when all are done. */
+void moe_par_for(int64_t n, int64_t grain,
+                 void (*fn)(void *ctx, int64_t begin, int64_t end, int thread), void *ctx);
+
+#endif

@@ -1,0 +1,33 @@
+/*
+ * Progress hook: how a long library call says how far it is, and learns that it should stop.
+ * The library never prints; cmd/ draws the bar.
+ */
+#ifndef MOE_BASE_PROGRESS_H
+#define MOE_BASE_PROGRESS_H
+
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct moe_progress {
+    /* Called now and then from the calling thread; NULL: nobody listens. `what` names the step. */
+    void (*report)(void *ctx, const char *what, uint64_t done, uint64_t total);
+    void *ctx;
+    /* Set by a signal handler: finish the current step and return MOE_ERR_INTERRUPTED. May be
+     * NULL. */
+    const volatile sig_atomic_t *stop;
+};
+
+static inline void moe_progress_report(const struct moe_progress *p, const char *what,
+                                       uint64_t done, uint64_t total)
+{
+    if (p && p->report)
+        p->report(p->ctx, what, done, total);
+}
+
+static inline bool moe_progress_stopped(const struct moe_progress *p)
+{
+    return p && p->stop && *p->stop;
+}
+
+#endif

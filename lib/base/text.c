@@ -1,0 +1,210 @@
+#include "base/text.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+/* strtod takes hexadecimal, "inf", "nan" and leading blanks; users mean none of these. */
+static bool parse_number(const char *text, double *value, const char **end)
+{
+    if (!isdigit((unsigned char)text[0]) && text[0] != '.' && text[0] != '-' && text[0] != '+')
+        return false;
+    const char *digits = text + (text[0] == '-' || text[0] == '+');
+    if (digits[0] == '0' && (digits[1] == 'x' || digits[1] == 'X'))
+        return false;
+    char *stop;
+    double v = strtod(text, &stop);
+    if (stop == text || !isfinite(v))
+        return false;
+    *value = v;
+    *end = stop;
+    return true;
+}
+
+/* The factor a unit stands for, 0 when it is none. `n` letters at `unit`. */
+static double unit_factor(const char *unit, size_t n)
+{
+    static const char prefixes[] = "KMGTP";
+    if (n == 0 || (n == 1 && toupper((unsigned char)unit[0]) == 'B'))
+        return 1;
+    const char *prefix = strchr(prefixes, toupper((unsigned char)unit[0]));
+    if (!prefix)
+        return 0;
+    double power = (double)(prefix - prefixes + 1);
+    if (n == 1 || (n == 3 && strncasecmp(unit + 1, "iB", 2) == 0))
+        return pow(1024, power);
+    if (n == 2 && toupper((unsigned char)unit[1]) == 'B')
+        return pow(1000, power);
+    return 0;
+}
+
+bool moe_parse_bytes(const char *text, uint64_t *out)
+{
+    double value;
+    const char *unit;
+    if (!parse_number(text, &value, &unit) || value < 0)
+        return false;
+    double factor = unit_factor(unit, strlen(unit));
+    if (factor == 0 || value * factor > 9e18)
+        return false;
+    *out = (uint64_t)(value * factor);
+    return true;
+}
+
+bool moe_parse_rate(const char *text, double *out)
+{
+    double value;
+    const char *unit;
+    if (!parse_number(text, &value, &unit))
+        return false;
+    size_t n = strlen(unit);
+    if (n >= 2 && strcmp(unit + n - 2, "/s") == 0)
+        n -= 2;
+    double factor = unit_factor(unit, n);
+    if (factor == 0 || !(value * factor > 0))
+        return false;
+    *out = value * factor;
+    return true;
+}
+
+bool moe_parse_share(const char *text, double *out)
+{
+    double value;
+    const char *end;
+    if (!parse_number(text, &value, &end) || value < 0)
+        return false;
+    if (strcmp(end, "%") == 0)
+        value /= 100;
+    else if (*end)
+        return false;
+    *out = value;
+    return true;
+}
+
+bool moe_parse_u64(const char *text, uint64_t *out)
+{
+    if (!isdigit((unsigned char)text[0]))
+        return false;
+    char *end;
+    errno = 0;
+    unsigned long long v = strtoull(text, &end, 10);
+    if (*end || errno)
+        return false;
+    *out = v;
+    return true;
+}
+
+bool moe_parse_double(const char *text, double *out)
+{
+    const char *end;
+    double value;
+    if (!parse_number(text, &value, &end) || *end)
+        return false;
+    *out = value;
+    return true;
+}
+
+char *moe_format_bytes(uint64_t bytes, char out[32])
+{
+    static const char *const units[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+    if (bytes < 1024) {
+        snprintf(out, 32, "%u B", (unsigned)bytes);
+        return out;
+    }
+    double value = (double)bytes / 1024;
+    int unit = 0;
+    while (value >= 1023.995 && unit < 5) {
+        value /= 1024;
+        unit++;
+    }
+    snprintf(out, 32, "%.2f %s", value, units[unit]);
+    return out;
+}
+
+/* Length that the first byte announces, 0 for one that starts no character. */
+static int announced_length(uint8_t first)
+{
+    if (first < 0x80)
+        return 1;
+    if (first >= 0xc2 && first < 0xe0)
+        return 2;
+    if ((first & 0xf0) == 0xe0)
+        return 3;
+    return first >= 0xf0 && first < 0xf5 ? 4 : 0;
+}
+
+/* Whether `second` may follow `first`: rules out overlong forms, surrogates and planes above 16. */
+static bool second_allowed(uint8_t first, uint8_t second)
+{
+    uint8_t low = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
+    uint8_t high = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
+    return second >= low && second <= high;
+}
+
+/* Bytes at text[0..n) that fit the character begun there, up to its announced length. */
+static int fitting(const uint8_t *text, uint64_t n, int length)
+{
+    int i = 1;
+    if (length > 1 && n > 1 && second_allowed(text[0], text[1]))
+        for (i = 2; i < length && (uint64_t)i < n && (text[i] & 0xc0) == 0x80;)
+            i++;
+    return i;
+}
+
+uint32_t moe_utf8_decode(const uint8_t *text, uint64_t n, int *length)
+{
+    int want = announced_length(text[0]);
+    if (want == 0 || (uint64_t)want > n || fitting(text, n, want) != want) {
+        *length = 1;
+        return 0xfffd;
+    }
+    *length = want;
+    if (want == 1)
+        return text[0];
+    uint32_t c = text[0] & (0xffu >> (want + 1));
+    for (int i = 1; i < want; i++)
+        c = c << 6 | (text[i] & 0x3f);
+    return c;
+}
+
+int moe_utf8_encode(uint32_t c, uint8_t out[4])
+{
+    if (c < 0x80) {
+        out[0] = (uint8_t)c;
+        return 1;
+    }
+    int length = c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
+    for (int i = length - 1; i > 0; i--, c >>= 6)
+        out[i] = (uint8_t)(0x80 | (c & 0x3f));
+    out[0] = (uint8_t)(c | (0xf00u >> length & 0xff));
+    return length;
+}
+
+uint64_t moe_utf8_complete(const uint8_t *text, uint64_t n)
+{
+    /* Only the last three bytes can belong to an unfinished character. */
+    for (uint64_t back = 1; back <= 3 && back <= n; back++) {
+        const uint8_t *start = text + n - back;
+        int length = announced_length(*start);
+        if (length > (int)back && fitting(start, back, length) == (int)back)
+            return n - back;
+        if (length)
+            break;
+    }
+    return n;
+}
+
+bool moe_utf8_valid(const uint8_t *text, uint64_t n)
+{
+    for (uint64_t i = 0; i < n;) {
+        int length;
+        if (moe_utf8_decode(text + i, n - i, &length) == 0xfffd && length == 1)
+            return false;
+        i += (uint64_t)length;
+    }
+    return true;
+}

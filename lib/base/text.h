@@ -1,0 +1,37 @@
+/*
+ * Text for people: sizes, rates, shares in and out, and UTF-8 boundaries.
+ */
+#ifndef MOE_BASE_TEXT_H
+#define MOE_BASE_TEXT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Strict parsers: the whole text must be the number; false leaves *out untouched. */
+
+/* "512M", "4G", "1.5GiB", "4096", "10kB". One letter and ...iB count in 1024s, ...B in 1000s
+ * (as dd and GNU programs do). */
+bool moe_parse_bytes(const char *text, uint64_t *out);
+/* "1.2GB/s", "900M/s", "2e9": bytes per second, above zero. */
+bool moe_parse_rate(const char *text, double *out);
+/* "1%", "0.01": a share; not negative. */
+bool moe_parse_share(const char *text, double *out);
+bool moe_parse_u64(const char *text, uint64_t *out);
+bool moe_parse_double(const char *text, double *out); /* finite */
+
+/* "1.50 GiB", "512 B"; writes at most 32 bytes with NUL into `out` and returns it. */
+char *moe_format_bytes(uint64_t bytes, char out[32]);
+
+/* UTF-8: how many of the n bytes at `text` form whole characters, counted from the front, so that
+ * text[0..result) can be shown without cutting one. Bytes that can never become a character count
+ * as whole (the caller shows them as they are). */
+uint64_t moe_utf8_complete(const uint8_t *text, uint64_t n);
+/* True when the n bytes are valid UTF-8 (no overlong forms, no surrogates). */
+bool moe_utf8_valid(const uint8_t *text, uint64_t n);
+/* Decodes the character at text[0..n), n > 0; *length gets its bytes (1..4).
+ * A byte that starts no valid character gives 0xFFFD and length 1. */
+uint32_t moe_utf8_decode(const uint8_t *text, uint64_t n, int *length);
+/* Encodes `c` (below 0x110000) into out; returns 1..4. */
+int moe_utf8_encode(uint32_t c, uint8_t out[4]);
+
+#endif

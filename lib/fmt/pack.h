@@ -1,0 +1,172 @@
+/*
+ * Expert pack (.moe): the one file that moe-run needs. Format: man/moe-pack.5.
+ *
+ * A pack holds a directory (model description, tokenizer, chat template, dense tensors, expert
+ * classes and extents) and the weights behind it, each in the layout the kernels consume
+ * (quant/layout.h). Every extent starts at a multiple of 4096 bytes and has a checksum; it may be
+ * compressed with zstd. This module knows names, extents and bytes; what the model description
+ * means is model/config.h's business, what the tokenizer section means model/tokenizer.h's.
+ *
+ * An expert's variant is one run of consecutive segments in the file (first gate and up, then
+ * down), so that a miss is one direct read and computation can start on the first segment. Which
+ * matrices lie in which segment, and how, is a class; experts refer to classes, so each expert may
+ * have other bitwidths than its neighbour.
+ */
+#ifndef MOE_FMT_PACK_H
+#define MOE_FMT_PACK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+#include "base/err.h"
+#include "quant/layout.h"
+
+enum {
+    MOE_PACK_VERSION = 1,
+    MOE_PACK_ALIGN = 4096,
+    MOE_PACK_MAX_VARIANTS = 8,
+    MOE_PACK_MAX_SEGMENTS = 4, /* of one expert variant */
+    MOE_PACK_MAX_MATRICES = 8, /* of one expert variant */
+    MOE_PACK_NAME_BYTES = 64,  /* of a tensor or class name, NUL included */
+};
+
+/* Sections that other modules fill and read; opaque bytes here. */
+enum moe_pack_section {
+    MOE_PACK_MODEL = 0,  /* model description, JSON text (model/config.h) */
+    MOE_PACK_TOKENIZER,  /* binary (model/tokenizer.h) */
+    MOE_PACK_CHAT,       /* chat template source text as the checkpoint has it; may be empty */
+    MOE_PACK_PROVENANCE, /* JSON text: how the pack was made (tool, options, source), for --list */
+    MOE_PACK_N_SECTIONS
+};
+
+/* Where bytes lie. stored_bytes < raw_bytes exactly when they are a zstd frame. */
+struct moe_extent {
+    uint64_t offset;       /* in the file, a multiple of MOE_PACK_ALIGN */
+    uint64_t stored_bytes; /* as they lie there, without the padding behind */
+    uint64_t raw_bytes;    /* after decompression */
+    uint64_t checksum;     /* moe_hash64 of the stored bytes */
+};
+
+/* A dense tensor: a matrix, or a vector of `rows` f32 values (cols = 1, layout F32: kept as a plain
+ * array, not in panels). */
+struct moe_pack_tensor {
+    char name[MOE_PACK_NAME_BYTES]; /* "layers.3.attn.q"; unique */
+    bool is_vector;
+    struct moe_layout layout;
+    uint32_t rows, cols;
+    struct moe_extent extent;
+};
+
+/* What a matrix of an expert is for. Codes as written in files. */
+enum moe_expert_role {
+    MOE_ROLE_GATE = 1,
+    MOE_ROLE_UP = 2,
+    MOE_ROLE_DOWN = 3,
+    MOE_ROLE_GATE_BIAS = 4, /* vectors: plain f32 */
+    MOE_ROLE_UP_BIAS = 5,
+    MOE_ROLE_DOWN_BIAS = 6,
+};
+
+struct moe_class_matrix {
+    uint16_t role;    /* enum moe_expert_role */
+    uint16_t segment; /* which segment it lies in */
+    struct moe_layout layout;
+    uint32_t rows, cols;
+    uint64_t offset; /* in the raw segment, a multiple of 64 */
+};
+
+/* One way an expert can be stored. Equal classes are shared; a class is also a size class of the
+ * cache. */
+struct moe_expert_class {
+    uint32_t n_segments, n_matrices;
+    uint64_t segment_bytes[MOE_PACK_MAX_SEGMENTS]; /* raw */
+    struct moe_class_matrix matrices[MOE_PACK_MAX_MATRICES];
+};
+
+/* One precision at which (usually) every expert is stored, best first. */
+struct moe_pack_variant {
+    char name[MOE_PACK_NAME_BYTES]; /* "4", "4d8", "16": as --experts names it */
+    char method[16];                /* "hqq", "rtn", "linear", "copy" */
+};
+
+/* One expert at one variant. */
+struct moe_expert_extent {
+    bool present;
+    uint32_t class_index;
+    struct moe_extent segments[MOE_PACK_MAX_SEGMENTS]; /* consecutive in the file */
+};
+
+struct moe_pack; /* opened for reading */
+
+/* Opens, checks the header, every section's checksum, all bounds, overlaps and sizes; the weights
+ * themselves are not read. MOE_ERR_FORMAT: damaged or not a pack; MOE_ERR_VERSION: a newer one. A
+ * directory or a .gguf or .safetensors file is refused with the moe-quantize command to use. */
+int moe_pack_open(struct moe_pack **out, const char *path, struct moe_err *err);
+void moe_pack_close(struct moe_pack *pack);
+
+const char *moe_pack_path(const struct moe_pack *pack);
+int moe_pack_fd(const struct moe_pack *pack);
+uint64_t moe_pack_file_bytes(const struct moe_pack *pack);
+/* Hash of the whole directory, extents' checksums included: changes with any content. */
+uint64_t moe_pack_fingerprint(const struct moe_pack *pack);
+/* Hash of the source model (its description, tokenizer and weights as read): equal for all packs
+ * made from one checkpoint, so that statistics can follow the model through re-packing. */
+uint64_t moe_pack_source_fingerprint(const struct moe_pack *pack);
+
+/* A section's bytes, borrowed; *n may be 0. */
+const uint8_t *moe_pack_section(const struct moe_pack *pack, enum moe_pack_section id, uint64_t *n);
+
+uint32_t moe_pack_n_tensors(const struct moe_pack *pack);
+const struct moe_pack_tensor *moe_pack_tensor_at(const struct moe_pack *pack, uint32_t i);
+const struct moe_pack_tensor *moe_pack_tensor_find(const struct moe_pack *pack, const char *name);
+
+uint32_t moe_pack_n_layers(const struct moe_pack *pack);  /* all layers, dense ones too */
+uint32_t moe_pack_n_experts(const struct moe_pack *pack); /* per MoE layer; 0: none at all */
+uint32_t moe_pack_n_variants(const struct moe_pack *pack);
+const struct moe_pack_variant *moe_pack_variant_at(const struct moe_pack *pack, uint32_t i);
+uint32_t moe_pack_n_classes(const struct moe_pack *pack);
+const struct moe_expert_class *moe_pack_class_at(const struct moe_pack *pack, uint32_t i);
+/* The extent of an expert; ->present is false in dense layers and for absent variants. */
+const struct moe_expert_extent *moe_pack_expert(const struct moe_pack *pack, uint32_t layer,
+                                                uint32_t expert, uint32_t variant);
+
+/* Reads one extent's raw bytes into `to` (raw_bytes of room): pread, checksum, decompression.
+ * `what` names it in errors ("layer 3 expert 17 int4"). Thread-safe. */
+int moe_pack_read(const struct moe_pack *pack, const struct moe_extent *extent, void *to,
+                  const char *what, struct moe_err *err);
+
+/* A matrix of an expert as a view into its raw segment bytes; false when the class has no such
+ * role. `segments[i]` is where segment i lies. */
+bool moe_class_matrix_view(const struct moe_expert_class *class_, uint16_t role,
+                           const uint8_t *const *segments, struct moe_mat *out);
+
+/* ---- Writing --------------------------------------------------------------------------------
+ * Order of calls: create, section for each, add_class as needed, tensors and experts in any order
+ * as their bytes become ready (they are written at once, only the directory stays in memory),
+ * commit. Space for the directory is found at the end of the file, its place is in the header.
+ */
+struct moe_pack_writer;
+
+int moe_pack_create(struct moe_pack_writer **out, const char *path, uint32_t n_layers,
+                    uint32_t n_experts, const struct moe_pack_variant *variants,
+                    uint32_t n_variants, uint64_t source_fingerprint, int zstd_level /* 0: none */,
+                    struct moe_err *err);
+int moe_pack_put_section(struct moe_pack_writer *w, enum moe_pack_section id, const void *data,
+                         uint64_t n, struct moe_err *err);
+/* Writes a tensor's raw bytes; ->extent of `tensor` is ignored. */
+int moe_pack_put_tensor(struct moe_pack_writer *w, const struct moe_pack_tensor *tensor,
+                        const void *raw, struct moe_err *err);
+/* Finds or adds an equal class; *index gets its number. */
+int moe_pack_put_class(struct moe_pack_writer *w, const struct moe_expert_class *class_,
+                       uint32_t *index, struct moe_err *err);
+/* Writes an expert's raw segments (sizes as its class says). */
+int moe_pack_put_expert(struct moe_pack_writer *w, uint32_t layer, uint32_t expert,
+                        uint32_t variant, uint32_t class_index, const void *const *segments,
+                        struct moe_err *err);
+/* Writes directory and header, flushes, renames. The writer is gone afterwards either way. */
+int moe_pack_commit(struct moe_pack_writer *w, struct moe_err *err);
+/* Drops everything written. NULL is fine. */
+void moe_pack_abort(struct moe_pack_writer *w);
+
+#endif

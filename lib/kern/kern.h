@@ -1,0 +1,118 @@
+/*
+ * The kernel table: everything that touches numbers in bulk goes through here.
+ *
+ * Each slot has one meaning, written above it; the reference (kern_ref.c: plain sequential C) is
+ * that meaning, and every other variant must give the same bits. That is possible because sums have
+ * a fixed order: matrix products add down the columns, one sum per row (layout.h), reductions over
+ * a vector use 16 running sums (lane i adds the elements i, i+16, i+32, ... in order; missing
+ * elements of the last round add nothing) joined by a fixed tree: lane i += lane i+8, then i+4,
+ * i+2, i+1. "fma" is one rounding; every other operation rounds once; no reassociation, no
+ * contraction
+ * (-ffp-contract=off), no fast-math. So thread count, batch size and instruction set never change a
+ * result.
+ *
+ * Kernels assume validated arguments, allocate nothing and return nothing. moe_kern_select() fills
+ * the table once, before threads start; a variant overwrites the slots it has.
+ *
+ * Vectors are f32 unless said otherwise. Buffers are 64-byte aligned.
+ */
+#ifndef MOE_KERN_KERN_H
+#define MOE_KERN_KERN_H
+
+#include <stdint.h>
+
+#include "base/cpu.h"
+#include "base/err.h"
+#include "quant/layout.h"
+
+/*
+ * Inputs of a matrix product ("activations"), prepared for the kernels. Up to MOE_TILE inputs are
+ * computed together and lie interleaved in a tile of nt (1, 2, 4 or 8) inputs:
+ *
+ *   float tile   x[cols][nt] f32: value of column c of input t at x[c * nt + t].
+ *   byte tile    q[cols_padded/4][nt][4] signed bytes: column 4i+k of input t at q[(i*nt + t)*4 +
+ * k]; s[n_blocks][nt] f32 scales, z[n_blocks][nt] f32 sums (layout.h's s_b and z_b). cols_padded is
+ * cols rounded up to a multiple of B; the padding is 0.
+ */
+enum { MOE_TILE = 8 };
+
+struct moe_tile {
+    const float *x;  /* float tile, or NULL */
+    const int8_t *q; /* byte tile, or NULL */
+    const float *s, *z;
+};
+
+struct moe_kern {
+    enum moe_cpu_level level;
+
+    /*
+     * One panel of 16 rows times a tile: y[t * y_stride + r], r = 0..15, t = 0..nt-1, is set to the
+     * product of row r with input t. Indexed by layout (enum below) and log2 of nt.
+     * Float layouts: y = 0, then y = fma(w[c], x[c], y) for c = 0..cols-1, w converted exactly to
+     * f32. Quantized layouts: the arithmetic written in layout.h.
+     */
+    void (*panel[7][4])(const uint8_t *panel, struct moe_layout layout, uint32_t cols,
+                        const struct moe_tile *tile, float *y, uint64_t y_stride);
+
+    /*
+     * Quantizes one input into column t of a byte tile of nt inputs with blocks of B columns:
+     * per block, a = largest |x|, inv = a > 0 ? 127 / a : 0, q = x * inv rounded to nearest even,
+     * s = a / 127, z = s * (float)(sum of q). Writes the padding too.
+     */
+    void (*quantize)(const float *x, uint32_t cols, uint32_t block, int nt, int t, int8_t *q,
+                     float *s, float *z);
+
+    /* y[i] = x[i] * r * w[i] with r = 1 / sqrt(sum(x*x)/n + eps): sum by 16-lane fma in f32;
+     * sum/n, + eps, sqrt, 1/.. each rounded; (x*r)*w in this order. */
+    void (*rms_norm)(const float *x, const float *w, uint32_t n, float eps, float *y);
+
+    /* Softmax in place over n > 0 scores: subtract the largest, moe_expf, 16-lane sum, divide each.
+     * Returns nothing; a row of equal scores gives equal shares. */
+    void (*softmax)(float *x, uint32_t n);
+
+    /* y[i] = silu(gate[i]) * up[i], silu(v) = v / (1 + moe_expf(-v)). y may be gate or up. */
+    void (*swiglu)(const float *gate, const float *up, uint32_t n, float *y);
+
+    /* y[i] = fma(a, x[i], y[i]) */
+    void (*axpy)(float a, const float *x, uint32_t n, float *y);
+
+    /* y[i] += x[i] */
+    void (*add)(const float *x, uint32_t n, float *y);
+
+    /* Rotates pairs (x[i], x[i + n/2]), i < n/2, by the angle whose cosine and sine are cs[2i],
+     * cs[2i+1]: a' = fma(a, c, -(b * s)), b' = fma(b, c, a * s). */
+    void (*rope)(float *x, const float *cs, uint32_t n);
+
+    /* f32 to f16 bits and back, round to nearest even. */
+    void (*f32_to_f16)(const float *x, uint32_t n, uint16_t *y);
+};
+
+/* Index of a layout kind in panel[], -1 for an unknown kind: F32 F16 BF16 Q8 Q4 Q3 Q2. */
+int moe_kern_layout_index(uint16_t kind);
+
+/* The table in use. Valid after moe_kern_select; before that, the reference. */
+extern struct moe_kern moe_kern;
+
+/* Fills moe_kern for `level` and those below it; MOE_ERR_DEVICE when this machine lacks it.
+ * Not to be called while kernels run. */
+int moe_kern_select(enum moe_cpu_level level, struct moe_err *err);
+
+/* Fills a table of the caller's (tests compare levels with it). */
+int moe_kern_fill(struct moe_kern *kern, enum moe_cpu_level level, struct moe_err *err);
+
+/*
+ * e^x, the same bits everywhere. x is clamped to [-87.5, 88.5]; n = rint(x * log2(e)),
+ * r = fma(n, -ln2_high, x), r = fma(n, -ln2_low, r), a polynomial of degree 6 in r by fma (Horner),
+ * scaled by 2^n. Relative error below 2e-7. NaN gives NaN. The vector variants repeat these steps;
+ * the constants are in kern_math.h.
+ */
+float moe_expf(float x);
+
+/* The variants; each overwrites its slots. Those not built for this architecture do nothing. */
+void moe_kern_fill_ref(struct moe_kern *kern);
+void moe_kern_fill_avx2(struct moe_kern *kern);
+void moe_kern_fill_avx512(struct moe_kern *kern);
+void moe_kern_fill_neon(struct moe_kern *kern);
+void moe_kern_fill_neon_dot(struct moe_kern *kern);
+
+#endif

@@ -1,0 +1,57 @@
+/*
+ * Matrix products over all threads: prepares inputs, walks panels and tiles, calls the kernels.
+ *
+ * A product's result for one input does not depend on the other inputs in the batch nor on the
+ * number of threads: every (row, input) pair is one sum computed in one place.
+ */
+#ifndef MOE_KERN_MATMUL_H
+#define MOE_KERN_MATMUL_H
+
+#include <stdint.h>
+
+#include "base/mem.h"
+#include "kern/kern.h"
+
+/*
+ * Inputs x[n][stride] made ready for weights of one kind: float tiles for float layouts, byte tiles
+ * (with the block size of the layout) for quantized ones. One preparation serves all matrices that
+ * share the input and the kind.
+ *
+ * Tiles: n inputs are cut greedily into tiles of 8, 4, 2, 1. The tile that starts at input i lies
+ * at offset i * per_input in each array, so the arrays are plain blocks.
+ */
+struct moe_act {
+    uint32_t n, cols;     /* inputs, columns */
+    uint32_t cols_padded; /* of the byte tiles */
+    uint32_t block;       /* B of the byte tiles; 0: float tiles */
+    float *x;             /* n * cols */
+    int8_t *q;            /* n * cols_padded */
+    float *s, *z;         /* n * (cols_padded / block) each */
+};
+
+/* Carves room for up to n_max inputs of up to cols_max columns, for either form. Called on a
+ * counting arena it measures (mem.h). */
+void moe_act_carve(struct moe_act *act, struct moe_arena *arena, uint32_t n_max, uint32_t cols_max);
+
+/* Block size that weights of this layout want: 0 float, else 32 or 64. */
+uint32_t moe_act_block_for(struct moe_layout layout);
+
+/* Fills `act` from rows x[i * stride], or from x[rows[i] * stride] when `rows` is not NULL.
+ * `block` as from moe_act_block_for. Parallel over inputs. */
+void moe_act_prepare(struct moe_act *act, const float *x, uint64_t stride, const uint32_t *rows,
+                     uint32_t n, uint32_t cols, uint32_t block);
+
+/* One product: y[i * y_stride + r] = (w x_i)[r] for all inputs i of act and rows r. y rows have
+ * room for w->rows rounded up to 16 (the excess is set to 0). */
+struct moe_mm {
+    struct moe_mat w;
+    const struct moe_act *act; /* prepared with moe_act_block_for(w.layout), act->cols == w.cols */
+    float *y;
+    uint64_t y_stride;
+};
+
+/* Runs all products of the list in one parallel loop: panels of all of them are shared out
+ * together, so that several small matrices cost one start and one barrier. */
+void moe_matmul(const struct moe_mm *list, int n);
+
+#endif

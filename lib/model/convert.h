@@ -1,0 +1,56 @@
+/*
+ * Conversion: checkpoint to pack, and pack to pack. Memory is bounded by one layer's largest piece
+ * (a matrix of the dense part, or one expert), never by the model.
+ */
+#ifndef MOE_MODEL_CONVERT_H
+#define MOE_MODEL_CONVERT_H
+
+#include <stdint.h>
+
+#include "base/err.h"
+#include "base/progress.h"
+#include "quant/quantize.h"
+
+/* One entry of --experts or --dense: bits of gate and up, bits of down ("4d8": 4 and 8). */
+struct moe_bits {
+    int gate_up, down;
+};
+/* "16", "8", "4d8"; bits are 32, 16, 8, 4, 3, 2. False for anything else. */
+bool moe_parse_bits(const char *text, struct moe_bits *out);
+/* "4d8" or "4" into out. */
+void moe_format_bits(struct moe_bits bits, char out[16]);
+
+struct moe_convert_options {
+    struct moe_bits experts[8]; /* variants, any order; stored best first */
+    int n_experts;              /* 0 when re-packing: every variant the pack has */
+    int dense_bits;             /* 0 when re-packing: as it is */
+    const struct moe_quant_method *method;
+    uint32_t group;
+    int zstd_level;                      /* 0: none */
+    const struct moe_progress *progress; /* may be NULL */
+};
+
+/* What a conversion did, for the closing line. */
+struct moe_convert_report {
+    uint64_t source_bytes; /* weights read */
+    uint64_t pack_bytes;   /* size of the file written */
+    uint64_t expert_weights, dense_weights;
+    struct moe_quant_error error[8]; /* per variant as listed in the options, over all experts */
+    struct moe_quant_error dense_error;
+};
+
+/* From a Hugging Face directory. */
+int moe_convert_checkpoint(const char *dir, const char *out_path,
+                           const struct moe_convert_options *options,
+                           struct moe_convert_report *report, struct moe_err *err);
+
+/*
+ * From a pack: a subset of its variants, other compression; a variant that the pack has is copied
+ * bit for bit, one that it has not is quantized from its best (refused with MOE_ERR_USAGE when the
+ * best has fewer bits than asked for).
+ */
+int moe_convert_pack(const char *pack_path, const char *out_path,
+                     const struct moe_convert_options *options, struct moe_convert_report *report,
+                     struct moe_err *err);
+
+#endif

@@ -1,0 +1,61 @@
+/*
+ * Tokenizer: text to token ids and back, byte-exact.
+ *
+ * Byte-level BPE as in Hugging Face's tokenizer.json: added tokens are cut out first, the rest is
+ * split by the pre-tokenizer's patterns (PCRE2), each piece merged by rank. Decoding any ids gives
+ * the bytes they stand for; encoding valid UTF-8 and decoding gives the text back. Bytes that are
+ * not valid UTF-8 are encoded as bytes too and round-trip.
+ *
+ * A tokenizer travels in a pack as a compact binary section (moe-pack(5)), so that starting does
+ * not parse JSON. Immutable after loading; encode may be called by several threads at once.
+ */
+#ifndef MOE_MODEL_TOKENIZER_H
+#define MOE_MODEL_TOKENIZER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+#include "base/err.h"
+
+struct moe_tokenizer;
+
+/* From a Hugging Face directory: tokenizer.json, tokenizer_config.json (optional: bos, add_bos,
+ * chat template). A normalizer, pre-tokenizer, model or post-processor part that we do not
+ * implement is MOE_ERR_UNSUPPORTED and named. */
+int moe_tokenizer_read_hf(struct moe_tokenizer **out, const char *dir, struct moe_err *err);
+/* From a pack's section, and into it. */
+int moe_tokenizer_read(struct moe_tokenizer **out, const char *name, const void *data, uint64_t n,
+                       struct moe_err *err);
+void moe_tokenizer_write(const struct moe_tokenizer *tok, struct moe_buf *out);
+void moe_tokenizer_free(struct moe_tokenizer *tok);
+
+uint32_t moe_tokenizer_n_tokens(const struct moe_tokenizer *tok); /* largest id + 1 */
+
+/* Growable list of ids; release with moe_ids_release. */
+struct moe_ids {
+    uint32_t *ids;
+    uint64_t n, room;
+};
+void moe_ids_release(struct moe_ids *ids);
+int moe_ids_push(struct moe_ids *ids, uint32_t id, struct moe_err *err);
+
+/* Appends the ids of n bytes of text. parse_special: added tokens marked special are recognised in
+ * the text (templates need it; a user's words should not). Never adds bos by itself. */
+int moe_tokenizer_encode(const struct moe_tokenizer *tok, const char *text, uint64_t n,
+                         bool parse_special, struct moe_ids *out, struct moe_err *err);
+
+/* The bytes of one token, borrowed, with their number; special tokens give their text. An id
+ * without a token gives 0 bytes. */
+const uint8_t *moe_tokenizer_bytes(const struct moe_tokenizer *tok, uint32_t id, uint32_t *n);
+bool moe_tokenizer_is_special(const struct moe_tokenizer *tok, uint32_t id);
+/* The id whose token is exactly this text (added tokens first), or -1. */
+int64_t moe_tokenizer_find(const struct moe_tokenizer *tok, const char *text);
+
+/* The token that begins a text for this model, or -1: bos where the tokenizer adds one. */
+int64_t moe_tokenizer_bos(const struct moe_tokenizer *tok);
+bool moe_tokenizer_adds_bos(const struct moe_tokenizer *tok);
+/* The end-of-text token (document separator), or -1. */
+int64_t moe_tokenizer_eos(const struct moe_tokenizer *tok);
+
+#endif

@@ -1,0 +1,136 @@
+/*
+ * Weight layouts: how a matrix lies in a pack, in memory and before the kernels.
+ *
+ * One layout serves disk and arithmetic: nothing is rearranged between them. A matrix W has `rows`
+ * outputs and `cols` inputs (y = W x). Its rows are cut into panels of 16; panels follow each
+ * other, the last one is filled up with rows of zeros. Within a panel, the 16 rows are interleaved
+ * so that a vector lane is a row: every kernel runs down the columns and adds to one sum per row,
+ * in column order, on every instruction set. That is why results are the same bit for bit
+ * everywhere and why they depend neither on thread count nor on how many inputs are computed at
+ * once.
+ *
+ * Float layouts (F32, F16, BF16): for each column c, the 16 values of W[16p .. 16p+15][c], little-
+ * endian, one after the other. Panel bytes: cols * 16 * (4 or 2).
+ *
+ * Quantized layouts (Q8, Q4, Q3, Q2): w = d * q + m, with q an unsigned code of 8, 4, 3 or 2 bits,
+ * and d, m shared by a group of `group` consecutive columns of one row (group 0: by the whole row).
+ * A panel is a sequence of group records, front to back:
+ *
+ *     d[16]  f16   scales of the group, one per row            32 bytes
+ *     m[16]  f16   offsets of the group, one per row           32 bytes
+ *     blocks       ceil(columns of the group / B) blocks of B columns, B = moe_layout_block()
+ *
+ * B is 32 when group is 32, else 64. Groups are 0, 32, 64 or a multiple of 64. The last group of a
+ * row may be shorter; its last block is filled up with columns of code 0, which the kernels
+ * multiply with activations of value 0 and which contribute nothing to the sums that m multiplies.
+ * The codes of a block lie in units of 64 bytes; byte r*4+k of a unit (r = 0..15 the row in the
+ * panel, k = 0..3) holds, least significant bits first:
+ *
+ *     Q8  B/4  units   unit j: column 4j+k
+ *     Q4  B/8  units   unit j: bits 0-3 column 8j+k, bits 4-7 column 8j+4+k
+ *     Q2  B/16 units   unit j: bits 2s,2s+1 column 16j+4s+k, s = 0..3
+ *     Q3  B/16 units as Q2 with the low two bits of each code, then
+ *         B/32 units   unit j: bit s the high bit of column 32j+4s+k, s = 0..7
+ *
+ * Every record and panel is a multiple of 64 bytes. An affine code with f16 d and m carries GGUF's
+ * Q8_0 (m = -128 d), Q4_0 (m = -8 d) and Q4_1 without a second rounding.
+ *
+ * Arithmetic of a quantized product (the definition all kernels follow exactly): the input x is
+ * quantized per block of B columns to signed bytes, x ~ s * xq (kern.h, moe_act); then, in f32 and
+ * in this order,
+ *
+ *     y = 0
+ *     for each group, for each of its blocks b:
+ *         t = sum over the block of q * xq          exact, 32-bit integers
+ *         y = fma(d * s_b, (float)t, y)             d * s_b rounded once
+ *         y = fma(m, z_b, y)                        z_b = s_b * (float)(sum of xq in the block)
+ */
+#ifndef MOE_QUANT_LAYOUT_H
+#define MOE_QUANT_LAYOUT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/err.h"
+
+/* Codes as written in files: never renumbered. */
+enum moe_layout_kind {
+    MOE_LAYOUT_NONE = 0,
+    MOE_LAYOUT_F32 = 1,
+    MOE_LAYOUT_F16 = 2,
+    MOE_LAYOUT_BF16 = 3,
+    MOE_LAYOUT_Q8 = 16,
+    MOE_LAYOUT_Q4 = 17,
+    MOE_LAYOUT_Q3 = 18,
+    MOE_LAYOUT_Q2 = 19,
+};
+
+enum {
+    MOE_PANEL_ROWS = 16,
+    MOE_GROUP_ROW = 0, /* one scale per row */
+    MOE_MAX_GROUP = 1 << 16,
+    MOE_MAX_DIM = 1 << 24, /* rows or columns of one matrix */
+};
+
+struct moe_layout {
+    uint16_t kind;  /* an enum moe_layout_kind */
+    uint32_t group; /* columns that share d and m; 0 = the row; 0 for float kinds too */
+};
+
+/* A matrix in one of the layouts above; borrows `data` (64-byte aligned). */
+struct moe_mat {
+    const uint8_t *data;
+    struct moe_layout layout;
+    uint32_t rows, cols;
+};
+
+/* True for a known kind with a group that the rules above allow. */
+bool moe_layout_valid(struct moe_layout layout);
+bool moe_layout_is_float(uint16_t kind);
+/* Bits of one code: 32, 16, 16, 8, 4, 3, 2; 0 for an unknown kind. */
+int moe_layout_bits(uint16_t kind);
+/* The quantized kind with so many bits; MOE_LAYOUT_NONE when there is none. */
+uint16_t moe_layout_kind_of_bits(int bits);
+/* "f32", "f16", "bf16", "q8", "q4", "q3", "q2"; "?" for an unknown kind. */
+const char *moe_layout_name(uint16_t kind);
+
+/* Columns of a block: 32 when group is 32, else 64. For quantized kinds. */
+static inline uint32_t moe_layout_block(struct moe_layout layout)
+{
+    return layout.group == 32 ? 32 : 64;
+}
+
+static inline uint32_t moe_panels(uint32_t rows)
+{
+    return (rows + MOE_PANEL_ROWS - 1) / MOE_PANEL_ROWS;
+}
+
+/* Bytes of one panel, of the codes of one block of a panel, of a whole matrix.
+ * The layout is valid, rows and cols are at most MOE_MAX_DIM: no overflow is possible then. */
+uint64_t moe_layout_panel_bytes(struct moe_layout layout, uint32_t cols);
+uint64_t moe_layout_block_bytes(struct moe_layout layout);
+uint64_t moe_layout_bytes(struct moe_layout layout, uint32_t rows, uint32_t cols);
+
+/* ---- Packing: rows of ordinary numbers into a layout ---------------------------------------- */
+
+/* One group of one row, as an encoder made it (quantize.h). */
+struct moe_group_codes {
+    uint16_t d, m;        /* f16 bits */
+    const uint8_t *codes; /* one per column of the group */
+};
+
+/* Stores f32 row `row` (cols values, row-major) into a float layout at `data`. `data` is zeroed
+ * memory of moe_layout_bytes(); rows may be stored in any order and by several threads. */
+void moe_layout_store_row(uint8_t *data, struct moe_layout layout, uint32_t cols, uint32_t row,
+                          const float *values);
+
+/* Stores group number `g` of row `row` into a quantized layout at `data`, zeroed at first.
+ * NOT safe for two threads storing rows of the same panel. */
+void moe_layout_store_group(uint8_t *data, struct moe_layout layout, uint32_t cols, uint32_t row,
+                            uint32_t g, const struct moe_group_codes *codes);
+
+/* The reference decoder: row `row` of a matrix as f32, d*q+m computed in f32 without fma.
+ * `out` has mat->cols values. */
+void moe_layout_load_row(const struct moe_mat *mat, uint32_t row, float *out);
+
+#endif

@@ -1,0 +1,65 @@
+/*
+ * Quantizers: from weights to codes.
+ *
+ * A method fits one group of weights: it chooses d, m (already rounded to f16) and a code for every
+ * weight so that w ~ d * q + m. Methods know nothing of layouts, files or models; each is one file
+ * and one row of the table in quantize.c.
+ *
+ *   rtn     minimum to maximum in equal steps, nearest code.
+ *   linear  symmetric about zero, scale from the largest magnitude, nearest code (EdgeMoE III-B);
+ *           used with one group per row, "one scale per output channel".
+ *   hqq     half-quadratic quantization (Fate 4.5): starts from rtn; the zero point minimises a
+ *           sparsity-promoting norm (p = 0.7) of the error by the proximal method with the
+ *           generalised soft-threshold, beta = 10 growing by 1.01, 20 steps, the best kept.
+ */
+#ifndef MOE_QUANT_QUANTIZE_H
+#define MOE_QUANT_QUANTIZE_H
+
+#include <stdint.h>
+
+#include "base/err.h"
+#include "quant/layout.h"
+
+struct moe_quant_method {
+    const char *name;
+    bool per_row; /* always one group per row, whatever --group says */
+    /* Fits n weights (finite, n > 0) with codes of `bits` bits. codes: n bytes, written. */
+    void (*fit)(const float *w, uint32_t n, int bits, uint16_t *d, uint16_t *m, uint8_t *codes);
+};
+
+/* The method of that name, or NULL. */
+const struct moe_quant_method *moe_quant_method_find(const char *name);
+/* Row i of the table, or NULL past its end: for --help and for tests over all methods. */
+const struct moe_quant_method *moe_quant_method_at(int i);
+
+/* The layout that `bits` (32, 16, 8, 4, 3, 2), a method and a group size make; 16 gives
+ * float16_kind (MOE_LAYOUT_F16 or MOE_LAYOUT_BF16: as the checkpoint stores it). Kind
+ * MOE_LAYOUT_NONE when the combination is not allowed. */
+struct moe_layout moe_quant_layout(const struct moe_quant_method *method, int bits, uint32_t group,
+                                   uint16_t float16_kind);
+
+/* How well a matrix was quantized; sums over all its weights, for reports. */
+struct moe_quant_error {
+    double sum_squared_error, sum_squared_weight;
+};
+
+/*
+ * Encodes the row-major f32 matrix w[rows][cols] into `out`, zeroed memory of
+ * moe_layout_bytes(layout, rows, cols). Works over all threads (par.h), panel by panel, with the
+ * same result for any number of them. `method` is unused for float layouts. `error` may be NULL.
+ * A weight that is not finite, or too large for f16 where d, m or the layout need it, gives
+ * MOE_ERR_FORMAT naming row and column.
+ */
+int moe_quantize_matrix(const struct moe_quant_method *method, struct moe_layout layout,
+                        const float *w, uint32_t rows, uint32_t cols, uint8_t *out,
+                        struct moe_quant_error *error, struct moe_err *err);
+
+/* The three fits, each in its own file. */
+void moe_quant_fit_rtn(const float *w, uint32_t n, int bits, uint16_t *d, uint16_t *m,
+                       uint8_t *codes);
+void moe_quant_fit_linear(const float *w, uint32_t n, int bits, uint16_t *d, uint16_t *m,
+                          uint8_t *codes);
+void moe_quant_fit_hqq(const float *w, uint32_t n, int bits, uint16_t *d, uint16_t *m,
+                       uint8_t *codes);
+
+#endif

@@ -1,0 +1,49 @@
+/*
+ * A model ready to compute: description, tokenizer, dense weights in memory, experts behind their
+ * provider. Opened from a pack; immutable afterwards but for the provider's state.
+ */
+#ifndef MOE_RUN_MODEL_H
+#define MOE_RUN_MODEL_H
+
+#include <stdint.h>
+
+#include "base/err.h"
+#include "base/progress.h"
+#include "fmt/pack.h"
+#include "model/config.h"
+#include "model/tokenizer.h"
+#include "quant/layout.h"
+
+/* The dense weights of one layer. Vectors are plain f32 arrays, NULL where the model has none. */
+struct moe_layer {
+    bool is_moe;
+    const float *attn_norm, *ffn_norm; /* [hidden] */
+    struct moe_mat q, k, v, o;
+    const float *q_bias, *k_bias, *v_bias; /* [heads * head_dim] */
+    struct moe_mat gate, up, down;         /* dense feed-forward, or the shared expert */
+    struct moe_mat router;                 /* [n_experts][hidden] */
+    struct moe_mat shared_gate;            /* [1][hidden]; data NULL: no gate */
+    bool has_ffn;                          /* gate, up, down are there */
+};
+
+struct moe_model {
+    struct moe_pack *pack; /* owned */
+    struct moe_config config;
+    struct moe_tokenizer *tokenizer;
+    char *chat_template;        /* Jinja source, "" when none */
+    struct moe_layer *layers;   /* [n_layers] */
+    struct moe_mat embed, head; /* [vocab][hidden]; head is embed when tied */
+    const float *final_norm;    /* [hidden] */
+    float *rope;                /* [context_max][head_dim/2][cos, sin], made at opening */
+    uint8_t *weights;           /* one block that holds all dense weights */
+    uint64_t weights_bytes;
+};
+
+/* Opens the pack and reads the dense part. Shapes are checked against the description: every tensor
+ * it implies must be there, with the right size. context: positions for which rope is made; 0 means
+ * context_max. */
+int moe_model_open(struct moe_model **out, const char *path, uint32_t context,
+                   const struct moe_progress *progress, struct moe_err *err);
+void moe_model_close(struct moe_model *model);
+
+#endif

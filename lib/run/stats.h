@@ -1,0 +1,43 @@
+/*
+ * Statistics of a run, exactly as the contract defines them (section 4, moe-run). Cheap enough to
+ * be always on. An activation is one (token, layer, routed expert); at the moment the router has
+ * spoken it is exactly one of the kinds below, and they add up.
+ */
+#ifndef MOE_RUN_STATS_H
+#define MOE_RUN_STATS_H
+
+#include <stdint.h>
+
+#include "base/buf.h"
+
+/* Counted for prefill and decode apart. */
+struct moe_phase_stats {
+    uint64_t tokens; /* rows computed */
+    double seconds;  /* wall time of the forward passes */
+    uint64_t expert_activations;
+    uint64_t cache_hits, prefetch_hits, prefetch_late, misses;
+    uint64_t host_computed, precalculated, skipped;
+    uint64_t low_precision, substituted;
+    uint64_t predicted;       /* activations for which a prediction had been made */
+    uint64_t predicted_right; /* ... and which were in the predicted set */
+    uint64_t prefetch_wasted_bytes;
+    uint64_t loads, bytes_read, evictions;
+    double stall_seconds; /* computing threads waited for a load */
+};
+
+struct moe_stats {
+    struct moe_phase_stats prefill, decode;
+    double ttft_seconds; /* request to first token, tokenization included */
+    uint64_t prompt_tokens, generated_tokens;
+    uint64_t resident_expert_bytes_max;
+    uint64_t peak_rss_bytes, memory_budget_bytes; /* budget 0: none was given */
+    char strategy[32], device[32];
+};
+
+/* One JSON object with the contract's keys; totals over both phases, and "prefill"/"decode"
+ * objects. */
+void moe_stats_write_json(const struct moe_stats *stats, struct moe_buf *out);
+/* The same for a person, a few lines. */
+void moe_stats_write_text(const struct moe_stats *stats, struct moe_buf *out);
+
+#endif
