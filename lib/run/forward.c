@@ -105,6 +105,9 @@ static int check_rows(const struct moe_session *s, const struct moe_row *rows, u
 {
     if (n_rows == 0 || n_rows > s->batch)
         return moe_fail(err, MOE_ERR_USAGE, "a pass takes 1 to %u rows, not %u", s->batch, n_rows);
+    if (moe_par_threads() > s->n_threads) /* scratch memory is per thread */
+        return moe_fail(err, MOE_ERR_USAGE, "the session was opened for %d threads, not %d",
+                        s->n_threads, moe_par_threads());
     for (uint32_t i = 0; i < n_rows; i++)
         if (rows[i].sequence >= s->n_sequences || rows[i].position >= s->context ||
             rows[i].token >= s->model->config.vocab)
