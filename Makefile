@@ -48,8 +48,31 @@ Q := @
 SAY = @printf '  %-6s %s\n' $(1) $(2)
 endif
 
+# CUDA is used where its compiler is found, and left out cleanly where it is not. Sanitized builds
+# leave it out: its runtime is not instrumented.
+NVCC ?= $(firstword $(wildcard $(shell command -v nvcc 2>/dev/null) /usr/local/cuda/bin/nvcc))
+CUDA_ARCHS ?= 75 80 86 89 90 100
+ifeq ($(CUDA),auto)
+USE_CUDA := $(if $(SANITIZE),,$(NVCC))
+else
+USE_CUDA := $(filter 1,$(CUDA))
+endif
+ifneq ($(USE_CUDA),)
+ifeq ($(NVCC),)
+$(error CUDA=1 but no nvcc: install the CUDA toolkit, set NVCC, or leave CUDA=auto)
+endif
+GPU_SRC := $(sort $(wildcard kernels/*.cu))
+GPU_OBJ := $(GPU_SRC:%.cu=$(BUILD)/%.cu.o)
+NVCC_FLAGS := -O3 -Ikernels -Ilib $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a))
+CUDA_HOME := $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
+LIBS += -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt
+else
+GPU_SRC := kernels/gpu_none.c
+GPU_OBJ := $(GPU_SRC:%.c=$(BUILD)/%.o)
+endif
+
 LIB_SRC := $(sort $(wildcard lib/*/*.c))
-LIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/%.o)
+LIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/%.o) $(GPU_OBJ)
 LIBMOE := $(BUILD)/libmoe.a
 CMD_MAIN := $(sort $(wildcard cmd/moe-*.c))
 CMD_SHARED := $(filter-out $(CMD_MAIN),$(sort $(wildcard cmd/*.c)))
@@ -92,6 +115,11 @@ $(BUILD)/%.o: %.c $(FLAGS_STAMP)
 	$(call SAY,CC,$<)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(ALL_CFLAGS) $(VARIANT) -MMD -MP -c $< -o $@
+
+$(BUILD)/%.cu.o: %.cu $(FLAGS_STAMP)
+	$(call SAY,NVCC,$<)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(NVCC) $(NVCC_FLAGS) -MMD -c $< -o $@
 
 $(LIBMOE): $(LIB_OBJ)
 	$(call SAY,AR,$@)
