@@ -113,6 +113,19 @@ static bool is_eos(const struct moe_config *c, uint32_t id)
     return false;
 }
 
+/* Special tokens are not shown, so a stop text that is one ("<|im_end|>") is looked for here. */
+static bool is_stop_token(const struct moe_tokenizer *tok, const char *const *stops, uint32_t id)
+{
+    uint32_t n = 0;
+    const uint8_t *bytes = moe_tokenizer_bytes(tok, id, &n);
+    if (!moe_tokenizer_is_special(tok, id))
+        return false;
+    for (; stops && *stops; stops++)
+        if (n && strlen(*stops) == n && memcmp(*stops, bytes, n) == 0)
+            return true;
+    return false;
+}
+
 /* Computes one token at the end of the history. */
 static int step(struct moe_session *s, const struct moe_ids *history, uint64_t *n_done,
                 struct moe_err *err)
@@ -140,7 +153,8 @@ static int generate_loop(struct moe_session *s, struct moe_sampler *sampler,
         uint32_t id = moe_sampler_next(sampler, logits, history->ids, history->n);
         if (n == 0)
             s->stats.ttft_seconds = moe_seconds() - options->started;
-        if (!options->ignore_eos && is_eos(&s->model->config, id)) {
+        if (!options->ignore_eos && (is_eos(&s->model->config, id) ||
+                                     is_stop_token(s->model->tokenizer, options->stop_texts, id))) {
             *why = MOE_STOP_EOS;
             return MOE_OK;
         }
