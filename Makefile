@@ -142,3 +142,32 @@ $(TESTS) $(TOOLS): $(BUILD)/%: $(BUILD)/%.o $(LIBMOE)
 .PHONY: clean
 clean:
 	rm -rf $(BUILD)
+
+# ---- 64-bit ARM ----------------------------------------------------------------------------------
+# Cross-builds the floors below the kernels and the kernel tests, and runs these under qemu-user:
+# once on a processor with the dot-product extension, once on one without (cortex-a53).
+
+NEON_CC ?= aarch64-linux-gnu-gcc
+NEON_RUN ?= qemu-aarch64 -L /usr/aarch64-linux-gnu
+NEON_DIR := $(BUILD)/neon
+NEON_SRC := $(filter-out lib/base/hash.c,$(sort $(wildcard lib/base/*.c))) \
+            lib/quant/layout.c $(sort $(wildcard lib/kern/*.c)) tests/kern/test_kernels.c
+NEON_OBJ := $(NEON_SRC:%.c=$(NEON_DIR)/%.o)
+NEON_FLAGS := -std=c11 -O2 -g $(WARNINGS) -Werror -ffp-contract=off -fno-math-errno -fopenmp \
+              -Ilib -Itests/kern/plain
+
+.PHONY: neon
+neon: $(NEON_DIR)/test_kernels
+	$(Q)if command -v $(firstword $(NEON_RUN)) >/dev/null; then \
+	    $(NEON_RUN) -cpu max $< && $(NEON_RUN) -cpu cortex-a53 $<; \
+	else echo "skipped: $(firstword $(NEON_RUN)) is not installed (package qemu-user)"; fi
+
+$(NEON_DIR)/lib/kern/kern_neon_dot.o: VARIANT := -march=armv8.2-a+dotprod
+$(NEON_DIR)/%.o: %.c
+	$(call SAY,NEON,$<)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(NEON_CC) $(NEON_FLAGS) $(VARIANT) -MMD -MP -c $< -o $@
+$(NEON_DIR)/test_kernels: $(NEON_OBJ)
+	$(call SAY,LINK,$@)
+	$(Q)$(NEON_CC) -fopenmp -o $@ $^ -lm
+-include $(NEON_OBJ:.o=.d)
