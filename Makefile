@@ -48,8 +48,31 @@ Q := @
 SAY = @printf '  %-6s %s\n' $(1) $(2)
 endif
 
+# CUDA is used where its compiler is found, and left out cleanly where it is not. Sanitized builds
+# leave it out: its runtime is not instrumented.
+NVCC ?= $(firstword $(wildcard $(shell command -v nvcc 2>/dev/null) /usr/local/cuda/bin/nvcc))
+CUDA_ARCHS ?= 75 80 86 89 90 100
+ifeq ($(CUDA),auto)
+USE_CUDA := $(if $(SANITIZE),,$(NVCC))
+else
+USE_CUDA := $(filter 1,$(CUDA))
+endif
+ifneq ($(USE_CUDA),)
+ifeq ($(NVCC),)
+$(error CUDA=1 but no nvcc: install the CUDA toolkit, set NVCC, or leave CUDA=auto)
+endif
+GPU_SRC := $(sort $(wildcard kernels/*.cu))
+GPU_OBJ := $(GPU_SRC:%.cu=$(BUILD)/%.cu.o)
+NVCC_FLAGS := -O3 -Ikernels -Ilib $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a))
+CUDA_HOME := $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
+LIBS += -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt
+else
+GPU_SRC := kernels/gpu_none.c
+GPU_OBJ := $(GPU_SRC:%.c=$(BUILD)/%.o)
+endif
+
 LIB_SRC := $(sort $(wildcard lib/*/*.c))
-LIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/%.o)
+LIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/%.o) $(GPU_OBJ)
 LIBMOE := $(BUILD)/libmoe.a
 CMD_MAIN := $(sort $(wildcard cmd/moe-*.c))
 CMD_SHARED := $(filter-out $(CMD_MAIN),$(sort $(wildcard cmd/*.c)))
@@ -93,6 +116,11 @@ $(BUILD)/%.o: %.c $(FLAGS_STAMP)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(ALL_CFLAGS) $(VARIANT) -MMD -MP -c $< -o $@
 
+$(BUILD)/%.cu.o: %.cu $(FLAGS_STAMP)
+	$(call SAY,NVCC,$<)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(NVCC) $(NVCC_FLAGS) -MMD -c $< -o $@
+
 $(LIBMOE): $(LIB_OBJ)
 	$(call SAY,AR,$@)
 	$(Q)rm -f $@
@@ -114,3 +142,32 @@ $(TESTS) $(TOOLS): $(BUILD)/%: $(BUILD)/%.o $(LIBMOE)
 .PHONY: clean
 clean:
 	rm -rf $(BUILD)
+
+# ---- 64-bit ARM ----------------------------------------------------------------------------------
+# Cross-builds the floors below the kernels and the kernel tests, and runs these under qemu-user:
+# once on a processor with the dot-product extension, once on one without (cortex-a53).
+
+NEON_CC ?= aarch64-linux-gnu-gcc
+NEON_RUN ?= qemu-aarch64 -L /usr/aarch64-linux-gnu
+NEON_DIR := $(BUILD)/neon
+NEON_SRC := $(filter-out lib/base/hash.c,$(sort $(wildcard lib/base/*.c))) \
+            lib/quant/layout.c $(sort $(wildcard lib/kern/*.c)) tests/kern/test_kernels.c
+NEON_OBJ := $(NEON_SRC:%.c=$(NEON_DIR)/%.o)
+NEON_FLAGS := -std=c11 -O2 -g $(WARNINGS) -Werror -ffp-contract=off -fno-math-errno -fopenmp \
+              -Ilib -Itests/kern/plain
+
+.PHONY: neon
+neon: $(NEON_DIR)/test_kernels
+	$(Q)if command -v $(firstword $(NEON_RUN)) >/dev/null; then \
+	    $(NEON_RUN) -cpu max $< && $(NEON_RUN) -cpu cortex-a53 $<; \
+	else echo "skipped: $(firstword $(NEON_RUN)) is not installed (package qemu-user)"; fi
+
+$(NEON_DIR)/lib/kern/kern_neon_dot.o: VARIANT := -march=armv8.2-a+dotprod
+$(NEON_DIR)/%.o: %.c
+	$(call SAY,NEON,$<)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(NEON_CC) $(NEON_FLAGS) $(VARIANT) -MMD -MP -c $< -o $@
+$(NEON_DIR)/test_kernels: $(NEON_OBJ)
+	$(call SAY,LINK,$@)
+	$(Q)$(NEON_CC) -fopenmp -o $@ $^ -lm
+-include $(NEON_OBJ:.o=.d)

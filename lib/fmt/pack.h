@@ -20,6 +20,7 @@
 
 #include "base/buf.h"
 #include "base/err.h"
+#include "base/progress.h"
 #include "quant/layout.h"
 
 enum {
@@ -28,7 +29,11 @@ enum {
     MOE_PACK_MAX_VARIANTS = 8,
     MOE_PACK_MAX_SEGMENTS = 4, /* of one expert variant */
     MOE_PACK_MAX_MATRICES = 8, /* of one expert variant */
-    MOE_PACK_NAME_BYTES = 64,  /* of a tensor or class name, NUL included */
+    MOE_PACK_NAME_BYTES = 64,  /* of a tensor or variant name, NUL included */
+    MOE_PACK_MAX_LAYERS = 1 << 16,
+    MOE_PACK_MAX_EXPERTS = 1 << 16, /* per layer */
+    MOE_PACK_MAX_TENSORS = 1 << 20,
+    MOE_PACK_MAX_CLASSES = 1 << 16,
 };
 
 /* Sections that other modules fill and read; opaque bytes here. */
@@ -55,7 +60,7 @@ struct moe_pack_tensor {
     bool is_vector;
     struct moe_layout layout;
     uint32_t rows, cols;
-    struct moe_extent extent;
+    struct moe_extent extent; /* raw_bytes: moe_layout_bytes, or 4 * rows for a vector */
 };
 
 /* What a matrix of an expert is for. Codes as written in files. */
@@ -63,7 +68,7 @@ enum moe_expert_role {
     MOE_ROLE_GATE = 1,
     MOE_ROLE_UP = 2,
     MOE_ROLE_DOWN = 3,
-    MOE_ROLE_GATE_BIAS = 4, /* vectors: plain f32 */
+    MOE_ROLE_GATE_BIAS = 4, /* vectors: rows plain f32 values, cols = 1, layout F32 */
     MOE_ROLE_UP_BIAS = 5,
     MOE_ROLE_DOWN_BIAS = 6,
 };
@@ -79,8 +84,8 @@ struct moe_class_matrix {
 /* One way an expert can be stored. Equal classes are shared; a class is also a size class of the
  * cache. */
 struct moe_expert_class {
-    uint32_t n_segments, n_matrices;
-    uint64_t segment_bytes[MOE_PACK_MAX_SEGMENTS]; /* raw */
+    uint32_t n_segments, n_matrices;               /* each matrix has another role */
+    uint64_t segment_bytes[MOE_PACK_MAX_SEGMENTS]; /* raw, multiples of 64; gaps are zeros */
     struct moe_class_matrix matrices[MOE_PACK_MAX_MATRICES];
 };
 
@@ -136,6 +141,18 @@ const struct moe_expert_extent *moe_pack_expert(const struct moe_pack *pack, uin
 int moe_pack_read(const struct moe_pack *pack, const struct moe_extent *extent, void *to,
                   const char *what, struct moe_err *err);
 
+/* The second half of moe_pack_read, for bytes that came some other way (direct I/O): checks the
+ * extent's stored_bytes at `stored` and writes its raw_bytes to `to`, which may be `stored` when
+ * the extent is not compressed. Thread-safe. */
+int moe_pack_decode(const struct moe_pack *pack, const struct moe_extent *extent,
+                    const void *stored, void *to, const char *what, struct moe_err *err);
+
+/* Reads the whole file: every checksum, every zstd frame, and the zeros between extents. *bytes
+ * (may be NULL) gets the number of bytes read. MOE_ERR_FORMAT names the tensor or "layer 3 expert
+ * 17 variant 4 segment 1". */
+int moe_pack_verify(const struct moe_pack *pack, const struct moe_progress *progress,
+                    uint64_t *bytes, struct moe_err *err);
+
 /* A matrix of an expert as a view into its raw segment bytes; false when the class has no such
  * role. `segments[i]` is where segment i lies. */
 bool moe_class_matrix_view(const struct moe_expert_class *class_, uint16_t role,
@@ -152,6 +169,10 @@ int moe_pack_create(struct moe_pack_writer **out, const char *path, uint32_t n_l
                     uint32_t n_experts, const struct moe_pack_variant *variants,
                     uint32_t n_variants, uint64_t source_fingerprint, int zstd_level /* 0: none */,
                     struct moe_err *err);
+/* Sets or replaces the source fingerprint, which a converter knows only once it has read the last
+ * weight. */
+void moe_pack_set_source_fingerprint(struct moe_pack_writer *w, uint64_t source_fingerprint);
+/* Copies a section's bytes; the last call for an id counts. */
 int moe_pack_put_section(struct moe_pack_writer *w, enum moe_pack_section id, const void *data,
                          uint64_t n, struct moe_err *err);
 /* Writes a tensor's raw bytes; ->extent of `tensor` is ignored. */
@@ -164,7 +185,10 @@ int moe_pack_put_class(struct moe_pack_writer *w, const struct moe_expert_class 
 int moe_pack_put_expert(struct moe_pack_writer *w, uint32_t layer, uint32_t expert,
                         uint32_t variant, uint32_t class_index, const void *const *segments,
                         struct moe_err *err);
-/* Writes directory and header, flushes, renames. The writer is gone afterwards either way. */
+/* Bytes written so far. */
+uint64_t moe_pack_writer_bytes(const struct moe_pack_writer *w);
+/* Writes directory and header, flushes, renames. The writer is gone afterwards either way. A tensor
+ * or expert that was put twice is MOE_ERR_USAGE. */
 int moe_pack_commit(struct moe_pack_writer *w, struct moe_err *err);
 /* Drops everything written. NULL is fine. */
 void moe_pack_abort(struct moe_pack_writer *w);

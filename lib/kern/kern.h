@@ -30,17 +30,23 @@
  * computed together and lie interleaved in a tile of nt (1, 2, 4 or 8) inputs:
  *
  *   float tile   x[cols][nt] f32: value of column c of input t at x[c * nt + t].
- *   byte tile    q[cols_padded/4][nt][4] signed bytes: column 4i+k of input t at q[(i*nt + t)*4 +
- * k]; s[n_blocks][nt] f32 scales, z[n_blocks][nt] f32 sums (layout.h's s_b and z_b). cols_padded is
- * cols rounded up to a multiple of B; the padding is 0.
+ *   byte tile    q[cols_padded/4][nt][4] signed bytes, -127..127 (never -128: the variants without
+ *                a mixed-sign dot product count on it): column 4i+k of input t at
+ *                q[(i*nt + t)*4 + k]; s[n_blocks][nt] f32 scales, z[n_blocks][nt] f32 sums
+ *                (layout.h's s_b and z_b). cols_padded is cols rounded up to a multiple of B; the
+ *                padding is 0.
  */
-enum { MOE_TILE = 8 };
+enum { MOE_TILE = 8, MOE_N_TILES = 4 /* sizes of tiles: 1, 2, 4, 8 */, MOE_N_LAYOUTS = 7 };
 
 struct moe_tile {
     const float *x;  /* float tile, or NULL */
     const int8_t *q; /* byte tile, or NULL */
     const float *s, *z;
 };
+
+/* One panel of 16 rows times a tile; see moe_kern.panel. */
+typedef void moe_panel_fn(const uint8_t *panel, struct moe_layout layout, uint32_t cols,
+                          const struct moe_tile *tile, float *y, uint64_t y_stride);
 
 struct moe_kern {
     enum moe_cpu_level level;
@@ -51,13 +57,14 @@ struct moe_kern {
      * Float layouts: y = 0, then y = fma(w[c], x[c], y) for c = 0..cols-1, w converted exactly to
      * f32. Quantized layouts: the arithmetic written in layout.h.
      */
-    void (*panel[7][4])(const uint8_t *panel, struct moe_layout layout, uint32_t cols,
-                        const struct moe_tile *tile, float *y, uint64_t y_stride);
+    moe_panel_fn *panel[MOE_N_LAYOUTS][MOE_N_TILES];
 
     /*
      * Quantizes one input into column t of a byte tile of nt inputs with blocks of B columns:
-     * per block, a = largest |x|, inv = a > 0 ? 127 / a : 0, q = x * inv rounded to nearest even,
-     * s = a / 127, z = s * (float)(sum of q). Writes the padding too.
+     * per block, a = largest |x|, inv = a >= 2^-100 ? 127 / a : 0, q = x * inv rounded to nearest
+     * even, s = a / 127, z = s * (float)(sum of q). Writes the padding too. (Below 2^-100, 127 / a
+     * could overflow; such a block counts as zeros.) A block that holds an infinity or a NaN gets
+     * q = 0 and s = z = NaN, so that it shows in every product.
      */
     void (*quantize)(const float *x, uint32_t cols, uint32_t block, int nt, int t, int8_t *q,
                      float *s, float *z);
@@ -67,7 +74,8 @@ struct moe_kern {
     void (*rms_norm)(const float *x, const float *w, uint32_t n, float eps, float *y);
 
     /* Softmax in place over n > 0 scores: subtract the largest, moe_expf, 16-lane sum, divide each.
-     * Returns nothing; a row of equal scores gives equal shares. */
+     * A row of equal scores gives equal shares. A score of -infinity counts as the smallest that
+     * moe_expf knows; the largest must be finite. */
     void (*softmax)(float *x, uint32_t n);
 
     /* y[i] = silu(gate[i]) * up[i], silu(v) = v / (1 + moe_expf(-v)). y may be gate or up. */
@@ -83,8 +91,12 @@ struct moe_kern {
      * cs[2i+1]: a' = fma(a, c, -(b * s)), b' = fma(b, c, a * s). */
     void (*rope)(float *x, const float *cs, uint32_t n);
 
-    /* f32 to f16 bits and back, round to nearest even. */
+    /* The 16-lane fma sum of x[i] * y[i]. */
+    float (*dot)(const float *x, const float *y, uint32_t n);
+
+    /* f32 to f16 bits, round to nearest even (float16.h), and back. */
     void (*f32_to_f16)(const float *x, uint32_t n, uint16_t *y);
+    void (*f16_to_f32)(const uint16_t *x, uint32_t n, float *y);
 };
 
 /* Index of a layout kind in panel[], -1 for an unknown kind: F32 F16 BF16 Q8 Q4 Q3 Q2. */
@@ -101,7 +113,8 @@ int moe_kern_select(enum moe_cpu_level level, struct moe_err *err);
 int moe_kern_fill(struct moe_kern *kern, enum moe_cpu_level level, struct moe_err *err);
 
 /*
- * e^x, the same bits everywhere. x is clamped to [-87.5, 88.5]; n = rint(x * log2(e)),
+ * e^x, the same bits everywhere. x is clamped to [-87.3, 88.5] (the result is a normal number); n =
+ * x * log2(e) rounded to the nearest integer (even on ties),
  * r = fma(n, -ln2_high, x), r = fma(n, -ln2_low, r), a polynomial of degree 6 in r by fma (Horner),
  * scaled by 2^n. Relative error below 2e-7. NaN gives NaN. The vector variants repeat these steps;
  * the constants are in kern_math.h.

@@ -9,6 +9,7 @@
 
 #include "base/err.h"
 #include "model/config.h"
+#include "quant/layout.h"
 
 struct json_t;
 

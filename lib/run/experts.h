@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "base/progress.h"
 #include "fmt/pack.h"
 #include "run/stats.h"
 
@@ -36,10 +37,10 @@ struct moe_experts_ops {
     /* The router has spoken. Counts each activation into `phase`. */
     int (*begin)(struct moe_experts *self, const struct moe_expert_request *request,
                  struct moe_phase_stats *phase, struct moe_err *err);
-    /* The next expert of the request that is ready, in any order, each exactly once: *which gets
-     * its index in the request. Waits when none is ready. */
-    int (*next)(struct moe_experts *self, uint32_t *which, struct moe_expert_view *view,
-                struct moe_err *err);
+    /* Experts of the request that are ready, in any order, each exactly once over all calls: at
+     * least one (waits when none is ready), at most max. which[i] is the index in the request. */
+    int (*next)(struct moe_experts *self, uint32_t max, uint32_t *which,
+                struct moe_expert_view *views, uint32_t *n, struct moe_err *err);
     /* Done with entry `which`. */
     void (*release)(struct moe_experts *self, uint32_t which);
     void (*close)(struct moe_experts *self);
@@ -56,7 +57,8 @@ struct moe_experts {
  * variant: index into the pack's variants, 0 the best; an expert without it uses the best it has.
  */
 int moe_experts_open_resident(struct moe_experts **out, const struct moe_pack *pack,
-                              uint32_t variant, struct moe_err *err);
+                              uint32_t variant, const struct moe_progress *progress,
+                              struct moe_err *err);
 void moe_experts_close(struct moe_experts *experts); /* NULL is fine */
 
 #endif

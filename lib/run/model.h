@@ -34,7 +34,8 @@ struct moe_model {
     struct moe_layer *layers;   /* [n_layers] */
     struct moe_mat embed, head; /* [vocab][hidden]; head is embed when tied */
     const float *final_norm;    /* [hidden] */
-    float *rope;                /* [context_max][head_dim/2][cos, sin], made at opening */
+    float *rope;                /* [rope_positions][head_dim/2][cos, sin], made at opening */
+    uint32_t rope_positions;    /* the longest context a session may have */
     uint8_t *weights;           /* one block that holds all dense weights */
     uint64_t weights_bytes;
 };

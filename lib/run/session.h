@@ -28,11 +28,11 @@ struct moe_row {
 struct moe_observer {
     void *ctx;
     /* After the router of a layer: for each of n_rows rows, in the order of the batch, the gate's
-     * input [n_rows][hidden_stride], its probabilities [n_rows][n_experts], the chosen experts
-     * [n_rows][top_k] by falling weight, and the weights used. */
+     * input [n_rows][hidden_stride], its probabilities [n_rows][router_stride], the chosen experts
+     * [n_rows][top_k] by falling weight, and the weights used. Borrowed for the call. */
     void (*routed)(void *ctx, uint32_t layer, const struct moe_row *rows, uint32_t n_rows,
                    const float *gate_input, uint64_t hidden_stride, const float *probabilities,
-                   const uint32_t *chosen, const float *weights);
+                   uint64_t router_stride, const uint32_t *chosen, const float *weights);
 };
 
 struct moe_session_options {
@@ -45,7 +45,9 @@ struct moe_session {
     struct moe_model *model;     /* borrowed */
     struct moe_experts *experts; /* borrowed */
     uint32_t context, n_sequences, batch;
+    int n_threads; /* as when it was opened: scratch memory is per thread */
     struct moe_stats stats;
+    struct moe_phase_stats *phase; /* of the last pass, in stats; its logits' time goes there too */
     struct moe_observer observer;
     struct moe_workspace *work; /* buffers and KV cache; session.c */
 };
@@ -61,15 +63,19 @@ enum moe_phase { MOE_PREFILL, MOE_DECODE };
 
 /*
  * Computes rows (n_rows <= batch) through layers [layer_begin, layer_end).
- *   layer_begin == 0: hidden states start from the embedding of the rows' tokens, else from
- *     hidden[n_rows][hidden].
- *   hidden, if not NULL, receives the states after layer_end - 1.
- *   logits, if not NULL and layer_end == n_layers: for each row i with want_logits[i] (NULL: the
- *     last row only), the next [vocab] floats of `logits`, in the order of the rows.
+ * hidden_in: states [n_rows][hidden] to start from; NULL: the embedding of the rows' tokens.
+ * hidden_out: if not NULL, receives the states after layer_end - 1, [n_rows][hidden].
  * Statistics go to the named phase.
  */
 int moe_forward(struct moe_session *s, enum moe_phase phase, const struct moe_row *rows,
-                uint32_t n_rows, uint32_t layer_begin, uint32_t layer_end, float *hidden,
-                const uint8_t *want_logits, float *logits, struct moe_err *err);
+                uint32_t n_rows, uint32_t layer_begin, uint32_t layer_end, const float *hidden_in,
+                float *hidden_out, struct moe_err *err);
+
+/* Floats from one row of logits to the next: the vocabulary rounded up to whole panels. */
+uint64_t moe_logits_stride(const struct moe_config *config);
+
+/* Logits of rows [first, first + n) of the last moe_forward, which must have ended with the last
+ * layer: logits[i * moe_logits_stride + token]. */
+void moe_logits(struct moe_session *s, uint32_t first, uint32_t n, float *logits);
 
 #endif

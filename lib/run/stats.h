@@ -34,10 +34,17 @@ struct moe_stats {
     char strategy[32], device[32];
 };
 
+/* Adds the counts and times of `part` (an answer, say) to `sum`; the time to first token and the
+ * names are those of `part`, maxima are joined. */
+void moe_stats_add(struct moe_stats *sum, const struct moe_stats *part);
+
 /* One JSON object with the contract's keys; totals over both phases, and "prefill"/"decode"
  * objects. */
 void moe_stats_write_json(const struct moe_stats *stats, struct moe_buf *out);
 /* The same for a person, a few lines. */
 void moe_stats_write_text(const struct moe_stats *stats, struct moe_buf *out);
+/* The same in one line without its newline, for below an answer: tokens/s, time to first token, hit
+ * rate, bytes read per token, expert bytes in memory. */
+void moe_stats_write_line(const struct moe_stats *stats, struct moe_buf *out);
 
 #endif

@@ -1,0 +1,140 @@
+/*
+ * The command line of all programs: option table, --help, messages, exit status, progress, SIGINT.
+ *
+ * A program has one static table of options. It is the single source for parsing, for --help and
+ * (through --help) for the check of the man page. Rows point at the variables they set; these are
+ * the program's own, hold the defaults before parsing, and live in a static struct. The options
+ * every program has (-t, --cpu, -q, -v, -h, -V) are added here.
+ *
+ * Everything here belongs to the main thread; a program has one command line, hence one state.
+ */
+#ifndef CMD_CLI_H
+#define CMD_CLI_H
+
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "base/progress.h"
+
+/* What an option takes, and the type of the variable it sets. */
+enum cli_kind {
+    CLI_END = 0, /* ends the table */
+    CLI_HEADING, /* no option: a group's title for --help, in .help */
+    CLI_FLAG,    /* nothing; bool, set to true */
+    CLI_TEXT,    /* const char *, borrowed from argv */
+    CLI_TEXTS,   /* struct cli_texts; the option may be repeated */
+    CLI_U32,     /* uint32_t in min..max */
+    CLI_U64,     /* uint64_t in min..max; max UINT64_MAX: no upper end */
+    CLI_DOUBLE,  /* double in low..high */
+    CLI_BYTES,   /* uint64_t from "4G" */
+    CLI_RATE,    /* double, bytes per second, from "1.2GB/s" */
+    CLI_SHARE,   /* double in low..high, from "1%" or "0.01" */
+    CLI_CHOICE,  /* int, the index of the word in .choices */
+    CLI_CUSTOM,  /* whatever .parse makes of it */
+};
+
+/* The arguments of a repeated option, in order. NULL-terminated once n > 0. */
+struct cli_texts {
+    const char **items; /* [n + 1], borrowed from argv; freed at exit by the system */
+    int n;
+};
+
+struct cli_option {
+    enum cli_kind kind;
+    char letter;       /* short form, or 0 */
+    const char *name;  /* long form without its dashes */
+    const char *arg;   /* how the argument is called in --help: "N"; NULL for flags */
+    const char *shown; /* default as --help shows it, or NULL */
+    const char *help;  /* one short line */
+    void *to;          /* the variable */
+    uint64_t min, max;
+    double low, high;
+    const char *const *choices; /* NULL-terminated */
+    /* CLI_CUSTOM: reads `text` into `to`. On failure writes into `why` what follows the argument
+     * in quotes ("is not a list of 16, 8, 4, 3, 2") and returns false. */
+    bool (*parse)(const char *text, void *to, char why[128]);
+};
+
+/* Rows, for readable tables:
+ *   { CLI_OPT_FLAG('v', "list", &o.list), .help = "list what is inside" },
+ *   { CLI_OPT_U32(0, "group", "N", &o.group, 16, 256), .shown = "64", .help = "..." },
+ */
+/* clang-format off */
+#define CLI_OPT_FLAG(l, n, t)            .kind = CLI_FLAG, .letter = l, .name = n, .to = t
+#define CLI_OPT_TEXT(l, n, a, t)         .kind = CLI_TEXT, .letter = l, .name = n, .arg = a, .to = t
+#define CLI_OPT_TEXTS(l, n, a, t)        .kind = CLI_TEXTS, .letter = l, .name = n, .arg = a, .to = t
+#define CLI_OPT_U32(l, n, a, t, lo, hi)  .kind = CLI_U32, .letter = l, .name = n, .arg = a, .to = t, \
+                                         .min = lo, .max = hi
+#define CLI_OPT_U64(l, n, a, t, lo, hi)  .kind = CLI_U64, .letter = l, .name = n, .arg = a, .to = t, \
+                                         .min = lo, .max = hi
+#define CLI_OPT_DOUBLE(l, n, a, t, lo, hi) .kind = CLI_DOUBLE, .letter = l, .name = n, .arg = a, \
+                                         .to = t, .low = lo, .high = hi
+#define CLI_OPT_BYTES(l, n, a, t)        .kind = CLI_BYTES, .letter = l, .name = n, .arg = a, .to = t
+#define CLI_OPT_RATE(l, n, a, t)         .kind = CLI_RATE, .letter = l, .name = n, .arg = a, .to = t
+#define CLI_OPT_SHARE(l, n, a, t, lo, hi) .kind = CLI_SHARE, .letter = l, .name = n, .arg = a, \
+                                         .to = t, .low = lo, .high = hi
+#define CLI_OPT_CHOICE(l, n, a, t, c)    .kind = CLI_CHOICE, .letter = l, .name = n, .arg = a, \
+                                         .to = t, .choices = c
+#define CLI_OPT_CUSTOM(l, n, a, t, p)    .kind = CLI_CUSTOM, .letter = l, .name = n, .arg = a, \
+                                         .to = t, .parse = p
+/* clang-format on */
+
+struct cli_program {
+    const char *name;                 /* "moe-run" */
+    const char *summary;              /* one sentence for --help */
+    const char *const *usage;         /* lines without the name, NULL-terminated */
+    const struct cli_option *options; /* ends with CLI_END */
+    const char *const *examples;      /* whole commands, NULL-terminated */
+};
+
+/* Exit status of the programs (contract, section 3). */
+enum { CLI_DONE = 0, CLI_FAILED = 1, CLI_MISUSE = 2, CLI_BAD_INPUT = 3, CLI_LIMIT = 4 };
+
+/*
+ * Parses. Returns -1 when the program should go on, otherwise the status to exit with (after
+ * --help, --version or a message). *args gets the arguments that are no options, *n_args their
+ * number. Also: ignores SIGPIPE (a closed pipe becomes a write error), sets the number of threads
+ * and selects the kernels.
+ */
+int cli_parse(const struct cli_program *program, int argc, char **argv, char ***args, int *n_args);
+
+/* True when the option of that long name was on the command line. */
+bool cli_given(const char *name);
+
+extern bool cli_quiet, cli_verbose; /* -q, -v */
+
+/* ---- Messages, all on stderr, one line each, after "NAME: " ---------------------------------- */
+
+/* Misuse: adds "(see NAME --help)". Returns CLI_MISUSE. */
+int cli_misuse(const char *format, ...) MOE_PRINTF(1, 2);
+/* The error's text. Returns the exit status of err->status. */
+int cli_error(const struct moe_err *err);
+int cli_exit_status(int moe_status);
+void cli_note(const char *format, ...) MOE_PRINTF(1, 2);   /* not with -q */
+void cli_detail(const char *format, ...) MOE_PRINTF(1, 2); /* only with -v */
+
+/* Last call of a program: flushes stdout. Returns `status`, or CLI_FAILED after a message when
+ * something written to stdout did not arrive. */
+int cli_finish(int status);
+/* The same test in the middle, for streams: MOE_ERR_IO when stdout no longer takes bytes. */
+int cli_flush(struct moe_err *err);
+
+/* True where colour and drawing are welcome: a terminal, and NO_COLOR is not set. */
+bool cli_may_colour(int fd);
+
+/* ---- Progress and interruption ----------------------------------------------------------------
+ */
+
+/* A hook that draws a bar on stderr for steps of over a second, when stderr is a terminal and -q
+ * was not given; its `stop` is cli_stop. Any message above wipes the bar first. */
+const struct moe_progress *cli_progress(void);
+void cli_progress_done(void); /* wipes the bar */
+
+/* Set by SIGINT once cli_catch_interrupt was called. While it is set, another SIGINT leaves the
+ * program at once with CLI_FAILED; clear it to arm it again. Reads are interrupted (EINTR). */
+extern volatile sig_atomic_t cli_stop;
+void cli_catch_interrupt(void);
+
+#endif

@@ -1,0 +1,489 @@
+#define _DEFAULT_SOURCE /* getentropy, isatty */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "cli.h"
+#include "repl.h"
+#include "run/bench.h"
+#include "run/perplexity.h"
+
+enum { DEFAULT_CONTEXT = 4096, MAX_PROMPT_BYTES = 256 << 20, BENCH_RUNS = 5 };
+
+/* ---- Options ----------------------------------------------------------------------------------
+ */
+
+static struct {
+    const char *prompt, *file, *system, *chat_template, *perplexity, *token_log, *ids, *stats_json;
+    struct cli_texts stops;
+    uint64_t n;
+    uint32_t context, batch, max_doc_tokens, window, prompt_tokens;
+    bool raw, ignore_eos, exact, bench, json, stats;
+    int strategy;
+    struct moe_sampler_options sampling;
+} o = {.n = UINT64_MAX, .batch = 256, .max_doc_tokens = 256, .prompt_tokens = 256};
+
+/* Names of the contract's strategies; a name not served yet is refused with the reason. */
+static bool parse_strategy(const char *text, void *to, char why[128])
+{
+    (void)to;
+    if (strcmp(text, "resident") == 0)
+        return true;
+    snprintf(why, 128, "is not in this version, which keeps all experts in memory: resident");
+    return false;
+}
+
+/* clang-format off */
+static const struct cli_option options[] = {
+    {.kind = CLI_HEADING, .help = "Text"},
+    {CLI_OPT_TEXT('p', "prompt", "TEXT", &o.prompt), .help = "continue or answer TEXT, then exit"},
+    {CLI_OPT_TEXT('f', "file", "FILE", &o.file), .help = "the same with a file's text; - is stdin"},
+    {CLI_OPT_U64('n', "tokens", "N", &o.n, 0, UINT64_MAX), .shown = "until it ends",
+     .help = "at most N new tokens"},
+    {CLI_OPT_U32('c', "context", "N", &o.context, 2, MOE_MAX_CONTEXT),
+     .shown = "the model's, at most 4096", .help = "positions of context"},
+    {CLI_OPT_TEXT(0, "system", "TEXT", &o.system), .help = "system text of a chat"},
+    {CLI_OPT_FLAG(0, "raw", &o.raw), .help = "plain text, no chat template"},
+    {CLI_OPT_TEXT(0, "chat-template", "NAME", &o.chat_template), .shown = "the model's",
+     .help = "chat template to use"},
+    {CLI_OPT_TEXTS(0, "stop", "TEXT", &o.stops), .help = "end the answer before TEXT"},
+    {CLI_OPT_FLAG(0, "ignore-eos", &o.ignore_eos), .help = "go on after the model's end of text"},
+
+    {.kind = CLI_HEADING, .help = "Sampling"},
+    {CLI_OPT_DOUBLE(0, "temp", "X", &o.sampling.temperature, 0, 100), .shown = "0.8",
+     .help = "temperature; 0 is greedy"},
+    {CLI_OPT_U32(0, "top-k", "N", &o.sampling.top_k, 0, 1000000), .shown = "0, all",
+     .help = "keep the N likeliest tokens"},
+    {CLI_OPT_DOUBLE(0, "top-p", "X", &o.sampling.top_p, 0, 1), .shown = "1",
+     .help = "keep the likeliest with share X"},
+    {CLI_OPT_DOUBLE(0, "min-p", "X", &o.sampling.min_p, 0, 1), .shown = "0",
+     .help = "keep those above X times the best"},
+    {CLI_OPT_DOUBLE(0, "repeat-penalty", "X", &o.sampling.repeat_penalty, 0.1, 10), .shown = "1",
+     .help = "above 1: repeat less"},
+    {CLI_OPT_U64(0, "seed", "N", &o.sampling.seed, 0, UINT64_MAX), .shown = "random",
+     .help = "the same seed, the same text"},
+
+    {.kind = CLI_HEADING, .help = "Experts"},
+    {CLI_OPT_CUSTOM(0, "strategy", "NAME", &o.strategy, parse_strategy), .shown = "resident",
+     .help = "where experts are kept"},
+    {CLI_OPT_FLAG(0, "exact", &o.exact), .help = "forbid what may change results (all defaults do)"},
+    {CLI_OPT_U32(0, "batch", "N", &o.batch, 1, 65536), .shown = "256",
+     .help = "most tokens of a prompt computed at once"},
+
+    {.kind = CLI_HEADING, .help = "Measuring"},
+    {CLI_OPT_FLAG(0, "stats", &o.stats), .help = "what it took, on stderr"},
+    {CLI_OPT_TEXT(0, "stats-json", "FILE", &o.stats_json), .help = "the same as a JSON object"},
+    {CLI_OPT_TEXT(0, "perplexity", "FILE", &o.perplexity), .help = "mean nats per token of FILE"},
+    {CLI_OPT_U32(0, "max-doc-tokens", "N", &o.max_doc_tokens, 2, MOE_MAX_CONTEXT), .shown = "256",
+     .help = "cut its documents there"},
+    {CLI_OPT_U32(0, "window", "N", &o.window, 2, MOE_MAX_CONTEXT),
+     .help = "windows of N instead of documents"},
+    {CLI_OPT_TEXT(0, "token-log", "FILE", &o.token_log), .help = "nats and best id of each token"},
+    {CLI_OPT_FLAG(0, "bench", &o.bench), .help = "tokens/s, 5 runs; text from -p or -f"},
+    {CLI_OPT_U32(0, "prompt-tokens", "N", &o.prompt_tokens, 1, MOE_MAX_CONTEXT), .shown = "256",
+     .help = "prompt of the bench; -n [64]"},
+    {CLI_OPT_TEXT(0, "ids", "TEXT", &o.ids), .help = "print the token ids of TEXT"},
+    {CLI_OPT_FLAG(0, "json", &o.json), .help = "--bench, --perplexity: a JSON object"},
+    {.kind = CLI_END},
+};
+/* clang-format on */
+
+static const char *const usage[] = {
+    "PACK [-p TEXT | -f FILE] [OPTION]...",
+    "PACK --perplexity FILE [--max-doc-tokens N | --window N]",
+    "PACK --bench [--prompt-tokens N] [-n N]",
+    "PACK --ids TEXT",
+    NULL,
+};
+static const char *const examples[] = {
+    "moe-run tiny.moe                        talk at a prompt; /help lists its commands",
+    "moe-run tiny.moe -p 'Once upon a time' -n 100 --seed 7",
+    "moe-run tiny.moe --perplexity stories.txt",
+    NULL,
+};
+static const struct cli_program program = {
+    .name = "moe-run",
+    .summary = "Runs a Mixture-of-Experts model from an expert pack (see moe-quantize).",
+    .usage = usage,
+    .options = options,
+    .examples = examples,
+};
+
+static int check_options(int n_args, char **args)
+{
+    if (n_args == 0)
+        return cli_misuse("which pack? moe-run PACK ...");
+    if (n_args > 1)
+        return cli_misuse("unexpected argument '%s'", args[1]);
+    if (!!o.perplexity + o.bench + !!o.ids > 1)
+        return cli_misuse("--perplexity, --bench and --ids are three different runs");
+    if (o.prompt && o.file)
+        return cli_misuse("options -p and -f: one text is enough");
+    if ((o.prompt || o.file) && (o.perplexity || o.ids))
+        return cli_misuse("options -p and -f do not go with --perplexity or --ids");
+    if (o.window && cli_given("max-doc-tokens"))
+        return cli_misuse("options --window and --max-doc-tokens exclude each other");
+    if (!o.perplexity && (o.window || o.token_log || cli_given("max-doc-tokens")))
+        return cli_misuse("--window, --max-doc-tokens and --token-log belong to --perplexity");
+    if (!o.bench && cli_given("prompt-tokens"))
+        return cli_misuse("option --prompt-tokens belongs to --bench");
+    if (o.json && !o.bench && !o.perplexity)
+        return cli_misuse("option --json belongs to --bench and --perplexity");
+    if (o.raw && (o.chat_template || o.system))
+        return cli_misuse("option --raw: plain text has neither template nor system text");
+    return -1;
+}
+
+/* ---- Opening ----------------------------------------------------------------------------------
+ */
+
+struct run {
+    const char *pack;
+    struct moe_model *model;
+    struct moe_experts *experts;
+    struct moe_session *session;
+    struct moe_stats stats; /* of the whole run */
+};
+
+static uint32_t wanted_context(const struct moe_config *config)
+{
+    uint32_t most = config->context_max < DEFAULT_CONTEXT ? config->context_max : DEFAULT_CONTEXT;
+    if (o.context)
+        return o.context;
+    if (o.perplexity)
+        return o.window                      ? o.window
+               : cli_given("max-doc-tokens") ? o.max_doc_tokens
+               : o.max_doc_tokens < most     ? o.max_doc_tokens
+                                             : most;
+    if (o.bench && (uint64_t)o.prompt_tokens + o.n <= MOE_MAX_CONTEXT)
+        return o.prompt_tokens + (uint32_t)o.n;
+    return most;
+}
+
+static int open_run(struct run *r, struct moe_err *err)
+{
+    int status = moe_model_open(&r->model, r->pack, o.context, cli_progress(), err);
+    if (status != MOE_OK)
+        return status;
+    const struct moe_config *config = &r->model->config;
+    struct moe_session_options so = {
+        .context = wanted_context(config), .n_sequences = 1, .batch = o.batch};
+    if (so.context > config->context_max)
+        return moe_fail(err, MOE_ERR_USAGE, "a context of %u: %s has %u positions", so.context,
+                        r->pack, config->context_max);
+    status = moe_experts_open_resident(&r->experts, r->model->pack, 0, cli_progress(), err);
+    if (status == MOE_OK)
+        status = moe_session_open(&r->session, r->model, r->experts, &so, err);
+    cli_progress_done();
+    return status;
+}
+
+static void close_run(struct run *r)
+{
+    moe_session_close(r->session);
+    moe_experts_close(r->experts);
+    moe_model_close(r->model);
+}
+
+/* ---- Text -------------------------------------------------------------------------------------
+ */
+
+static int read_stdin(struct moe_buf *out, struct moe_err *err)
+{
+    for (;;) {
+        uint8_t *to = moe_buf_reserve(out, 65536);
+        if (!to)
+            return moe_fail(err, MOE_ERR_MEMORY, "out of memory: the text on standard input");
+        ssize_t n = read(STDIN_FILENO, to, 65536);
+        if (n < 0) {
+            char text[128];
+            return moe_fail(err, MOE_ERR_IO, "standard input: %s",
+                            moe_errno_text(errno, text, sizeof text));
+        }
+        if (n == 0)
+            return MOE_OK;
+        out->size += (uint64_t)n;
+        if (out->size > MAX_PROMPT_BYTES)
+            return moe_fail(err, MOE_ERR_USAGE, "standard input: more than 256 MiB of text");
+    }
+}
+
+/* The prompt's text, NUL-terminated in `out`. */
+static int read_prompt(struct moe_buf *out, struct moe_err *err)
+{
+    int status = MOE_OK;
+    if (o.prompt)
+        moe_buf_text(out, o.prompt);
+    else if (o.file && strcmp(o.file, "-") != 0)
+        status = moe_file_read_all(o.file, MAX_PROMPT_BYTES, out, err);
+    else
+        status = read_stdin(out, err);
+    if (status == MOE_OK && out->size && memchr(out->data, 0, out->size))
+        status = moe_fail(err, MOE_ERR_FORMAT, "the prompt is no text: it has NUL bytes");
+    moe_buf_u8(out, 0);
+    if (status == MOE_OK && out->failed)
+        status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: the prompt");
+    return status;
+}
+
+/* The chat format to use; *format NULL: plain text. */
+static int choose_format(const struct run *r, const struct moe_chat_format **format,
+                         struct moe_err *err)
+{
+    *format = NULL;
+    if (o.chat_template) {
+        *format = moe_chat_find(o.chat_template);
+        struct moe_buf names = {0};
+        for (int i = 0; moe_chat_at(i); i++)
+            moe_buf_printf(&names, "%s %s", i ? "," : "", moe_chat_name(moe_chat_at(i)));
+        int status = MOE_OK;
+        if (!*format)
+            status = moe_fail(err, MOE_ERR_USAGE,
+                              "option --chat-template: '%s' is not one of%s (see moe-run --help)",
+                              o.chat_template, names.failed ? "" : (const char *)names.data);
+        moe_buf_release(&names);
+        return status;
+    }
+    if (o.raw || !r->model->chat_template[0])
+        return MOE_OK;
+    *format = moe_chat_recognise(r->model->chat_template);
+    if (!*format)
+        cli_note("%s: its chat template is none of those known here: continuing plain text "
+                 "(--chat-template names one)",
+                 r->pack);
+    return MOE_OK;
+}
+
+static int answer_once(struct run *r, struct moe_conversation *talk, double started,
+                       struct moe_err *err)
+{
+    struct moe_buf prompt = {0};
+    struct moe_sampler *sampler = NULL;
+    struct moe_generate_options go = {
+        .max_tokens = o.n,
+        .ignore_eos = o.ignore_eos,
+        .stop_texts = o.stops.items,
+        .stop = &cli_stop,
+        .started = started,
+        .text = repl_stream,
+    };
+    enum moe_stop_reason why;
+    int status = read_prompt(&prompt, err);
+    if (status == MOE_OK)
+        status = moe_sampler_new(&sampler, &o.sampling, r->model->config.vocab, err);
+    cli_catch_interrupt();
+    err->text[0] = 0;
+    if (status == MOE_OK)
+        status = moe_conversation_ask(talk, (const char *)prompt.data, sampler, &go, &why, err);
+    if (status == MOE_OK) {
+        if (isatty(STDOUT_FILENO))
+            puts("");
+        status = cli_flush(err);
+        repl_explain_stop(why, r->session->context);
+        if (status == MOE_OK && why == MOE_STOP_USER)
+            status = moe_fail(err, MOE_ERR_INTERRUPTED, "interrupted");
+    } else if (!err->text[0]) {
+        status = cli_flush(err); /* the stream's own failure: standard output */
+    }
+    moe_sampler_free(sampler);
+    moe_buf_release(&prompt);
+    r->stats = r->session->stats;
+    return status;
+}
+
+static int generate(struct run *r, double started, struct moe_err *err)
+{
+    const struct moe_chat_format *format;
+    struct moe_conversation talk;
+    int status = choose_format(r, &format, err);
+    if (status != MOE_OK)
+        return status;
+    if (!cli_given("seed") && getentropy(&o.sampling.seed, sizeof o.sampling.seed) != 0)
+        o.sampling.seed = (uint64_t)(moe_seconds() * 1e9);
+    cli_detail("seed %llu", (unsigned long long)o.sampling.seed);
+    moe_conversation_init(&talk, r->session, format);
+    if (o.system)
+        status = moe_conversation_system(&talk, o.system, err);
+    if (status == MOE_OK && !o.prompt && !o.file && isatty(STDIN_FILENO)) {
+        struct repl repl = {
+            .pack = r->pack,
+            .conversation = &talk,
+            .sampling = &o.sampling,
+            .max_tokens = o.n,
+            .ignore_eos = o.ignore_eos,
+            .stop_texts = o.stops.items,
+            .total = &r->stats,
+        };
+        if (repl_run(&repl) != CLI_DONE)
+            status = -1; /* it has said why */
+    } else if (status == MOE_OK) {
+        status = answer_once(r, &talk, started, err);
+    }
+    moe_conversation_release(&talk);
+    return status;
+}
+
+/* ---- Measuring --------------------------------------------------------------------------------
+ */
+
+static void log_token(void *ctx, double nats, uint32_t best)
+{
+    moe_buf_printf(ctx, "%.6f %u\n", nats, best);
+}
+
+static int measure_perplexity(struct run *r, struct moe_err *err)
+{
+    struct moe_buf log = {0};
+    struct moe_perplexity p;
+    struct moe_perplexity_options po = {
+        .max_doc_tokens = o.max_doc_tokens,
+        .window = o.window,
+        .progress = cli_progress(),
+        .token = o.token_log ? log_token : NULL,
+        .ctx = &log,
+    };
+    cli_catch_interrupt();
+    int status = moe_perplexity(r->session, o.perplexity, &po, &p, err);
+    cli_progress_done();
+    const char *unit = o.window ? "windows" : "documents";
+    if (status == MOE_OK && log.failed)
+        status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: the log of tokens");
+    if (status == MOE_OK && o.token_log)
+        status = moe_file_write_all(o.token_log, log.data, log.size, err);
+    if (status == MOE_OK && o.json)
+        printf("{\"nll\": %.6f, \"tokens\": %llu, \"%s\": %llu, \"seconds\": %.3f}\n", p.nll,
+               (unsigned long long)p.n_tokens, unit, (unsigned long long)p.n_documents, p.seconds);
+    else if (status == MOE_OK)
+        printf("nll %.4f nats/token, %llu tokens, %llu %s\n", p.nll, (unsigned long long)p.n_tokens,
+               (unsigned long long)p.n_documents, unit);
+    moe_buf_release(&log);
+    r->stats = r->session->stats;
+    return status;
+}
+
+static void print_figure(const char *name, uint32_t n, const struct moe_bench_figure *f)
+{
+    printf("%-8s %6u %12.1f %12.1f %12.1f\n", name, n, f->median, f->min, f->max);
+}
+
+static int measure_speed(struct run *r, struct moe_err *err)
+{
+    struct moe_ids text = {0};
+    struct moe_buf prompt = {0};
+    struct moe_bench b;
+    struct moe_bench_options bo = {
+        .prompt_tokens = o.prompt_tokens,
+        .decode_tokens = o.n < UINT32_MAX ? (uint32_t)o.n : UINT32_MAX,
+        .n_runs = BENCH_RUNS,
+        .text = &text,
+        .progress = cli_progress(),
+    };
+    int status = MOE_OK;
+    cli_catch_interrupt();
+    if (o.prompt || o.file)
+        status = read_prompt(&prompt, err);
+    if (status == MOE_OK && prompt.size)
+        status = moe_tokenizer_encode(r->model->tokenizer, (const char *)prompt.data,
+                                      prompt.size - 1, false, &text, err);
+    if (status == MOE_OK)
+        status = moe_bench(r->session, &bo, &b, err);
+    cli_progress_done();
+    if (status == MOE_OK && o.json) {
+        printf("{\"prefill_tokens\": %u, \"prefill_tokens_per_s\": "
+               "{\"median\": %.4f, \"min\": %.4f, \"max\": %.4f},\n"
+               " \"decode_tokens\": %u, \"decode_tokens_per_s\": "
+               "{\"median\": %.4f, \"min\": %.4f, \"max\": %.4f},\n \"runs\": %d}\n",
+               bo.prompt_tokens, b.prefill.median, b.prefill.min, b.prefill.max, bo.decode_tokens,
+               b.decode.median, b.decode.min, b.decode.max, BENCH_RUNS);
+    } else if (status == MOE_OK) {
+        printf("tokens/s of %d runs  median          min          max\n", BENCH_RUNS);
+        print_figure("prefill", bo.prompt_tokens, &b.prefill);
+        print_figure("decode", bo.decode_tokens, &b.decode);
+    }
+    moe_ids_release(&text);
+    moe_buf_release(&prompt);
+    r->stats = r->session->stats;
+    return status;
+}
+
+/* Needs the tokenizer alone, so the weights stay where they are. */
+static int print_ids(const char *path, struct moe_err *err)
+{
+    struct moe_pack *pack;
+    struct moe_tokenizer *tok = NULL;
+    struct moe_ids ids = {0};
+    int status = moe_pack_open(&pack, path, err);
+    if (status != MOE_OK)
+        return status;
+    uint64_t n;
+    const uint8_t *section = moe_pack_section(pack, MOE_PACK_TOKENIZER, &n);
+    status = moe_tokenizer_read(&tok, path, section, n, err);
+    if (status == MOE_OK)
+        status = moe_tokenizer_encode(tok, o.ids, strlen(o.ids), false, &ids, err);
+    for (uint64_t i = 0; i < ids.n && status == MOE_OK; i++)
+        printf("%s%u", i ? " " : "", ids.ids[i]);
+    if (status == MOE_OK)
+        putchar('\n');
+    moe_ids_release(&ids);
+    moe_tokenizer_free(tok);
+    moe_pack_close(pack);
+    return status;
+}
+
+static int report_stats(struct run *r, struct moe_err *err)
+{
+    struct moe_buf text = {0}, json = {0};
+    int status = MOE_OK;
+    repl_finish_stats(r->session, &r->stats);
+    moe_stats_write_text(&r->stats, &text);
+    moe_stats_write_json(&r->stats, &json);
+    if (text.failed || json.failed)
+        status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: the statistics");
+    else if (o.stats)
+        fputs((const char *)text.data, stderr);
+    if (status == MOE_OK && o.stats_json)
+        status = moe_file_write_all(o.stats_json, json.data, json.size, err);
+    moe_buf_release(&text);
+    moe_buf_release(&json);
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    double started = moe_seconds();
+    char **args;
+    int n_args;
+    moe_sampler_options_default(&o.sampling);
+    int status = cli_parse(&program, argc, argv, &args, &n_args);
+    if (status < 0)
+        status = check_options(n_args, args);
+    if (status >= 0)
+        return status;
+
+    struct moe_err err = {0};
+    struct run r = {.pack = args[0]};
+    if (o.bench && !cli_given("tokens"))
+        o.n = 64;
+    if (o.ids) {
+        status = print_ids(r.pack, &err);
+    } else {
+        status = open_run(&r, &err);
+        if (status == MOE_OK)
+            status = o.perplexity ? measure_perplexity(&r, &err)
+                     : o.bench    ? measure_speed(&r, &err)
+                                  : generate(&r, started, &err);
+        if (status == MOE_OK)
+            status = report_stats(&r, &err);
+    }
+    close_run(&r);
+    int exit_status = CLI_DONE;
+    if (status != MOE_OK)
+        exit_status = err.text[0] ? cli_error(&err) : CLI_FAILED;
+    free(o.stops.items);
+    return cli_finish(exit_status);
+}

@@ -1,0 +1,35 @@
+/*
+ * The interactive prompt of moe-run: line editing, history, slash commands, a footer per answer.
+ */
+#ifndef CMD_REPL_H
+#define CMD_REPL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "model/sampler.h"
+#include "run/conversation.h"
+
+struct repl {
+    const char *pack; /* its path, for the first line */
+    struct moe_conversation *conversation;
+    struct moe_sampler_options *sampling; /* /set changes it */
+    uint64_t max_tokens;
+    bool ignore_eos;
+    const char *const *stop_texts; /* NULL-terminated, or NULL */
+    struct moe_stats *total;       /* over all answers; the session's own are the last answer's */
+};
+
+/* Reads and answers until the user leaves. Returns the exit status, after a message if not 0. */
+int repl_run(struct repl *repl);
+
+/* Text callback for moe_generate: stdout, at once. */
+int repl_stream(void *ctx, const char *bytes, uint64_t n);
+
+/* Completes the figures that the session does not count itself. */
+void repl_finish_stats(const struct moe_session *s, struct moe_stats *stats);
+
+/* One line on stderr on why an answer ended, where the user should know. */
+void repl_explain_stop(enum moe_stop_reason why, uint32_t context);
+
+#endif

@@ -1,0 +1,144 @@
+#include "fmt/json.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/buf.h"
+#include "base/file.h"
+
+struct json_t *moe_json_parse(const char *name, const void *text, uint64_t n, struct moe_err *err)
+{
+    /* NULs inside strings are let in here and refused where a text is asked for, so that a member
+     * nobody reads cannot make a file unreadable. */
+    size_t flags = JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL;
+    json_error_t error;
+    json_t *json = json_loadb(n ? text : "", n, flags, &error);
+    /* Published configurations hold integers beyond 64 bits (model_max_length as 10^30): those
+     * files are read with every number as a double, exact for whatever we ask for. */
+    if (!json && json_error_code(&error) == json_error_numeric_overflow)
+        json = json_loadb(text, n, flags | JSON_DECODE_INT_AS_REAL, &error);
+    if (!json)
+        moe_fail(err, MOE_ERR_FORMAT, "%s: line %d column %d: %s", name, error.line, error.column,
+                 error.text);
+    return json;
+}
+
+struct json_t *moe_json_read(const char *path, uint64_t max_bytes, struct moe_err *err)
+{
+    struct moe_buf text = {0};
+    json_t *json = NULL;
+    if (moe_file_read_all(path, max_bytes, &text, err) == MOE_OK)
+        json = moe_json_parse(path, text.data, text.size, err);
+    moe_buf_release(&text);
+    return json;
+}
+
+void moe_json_free(struct json_t *json)
+{
+    json_decref(json);
+}
+
+static const char *type_name(const json_t *value)
+{
+    switch (json_typeof(value)) {
+    case JSON_OBJECT:
+        return "an object";
+    case JSON_ARRAY:
+        return "an array";
+    case JSON_STRING:
+        return "a text";
+    case JSON_INTEGER:
+    case JSON_REAL:
+        return "a number";
+    case JSON_TRUE:
+    case JSON_FALSE:
+        return "a truth value";
+    case JSON_NULL:
+        return "null";
+    }
+    return "something else";
+}
+
+/* Finds the member; *value is NULL when it is missing (or null) and may be. */
+static int find_member(const char *name, const json_t *object, const char *key, bool required,
+                       const json_t **value, struct moe_err *err)
+{
+    *value = NULL;
+    if (!json_is_object(object))
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: an object with '%s' was expected", name, key);
+    const json_t *found = json_object_get(object, key);
+    if (found && !json_is_null(found)) {
+        *value = found;
+        return MOE_OK;
+    }
+    if (required)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: '%s' is missing", name, key);
+    return MOE_OK;
+}
+
+int moe_json_get_u32(const char *name, const struct json_t *object, const char *key, uint32_t max,
+                     bool required, uint32_t *out, struct moe_err *err)
+{
+    const json_t *value;
+    int status = find_member(name, object, key, required, &value, err);
+    if (status != MOE_OK || !value)
+        return status;
+    if (!json_is_number(value))
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: '%s' is %s, a whole number was expected", name,
+                        key, type_name(value));
+    double number = json_number_value(value);
+    if (json_is_real(value) && number != floor(number))
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: '%s' is %g, a whole number was expected", name,
+                        key, number);
+    if (number < 0 || number > (double)max)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: '%s' is %.17g, expected 0 to %" PRIu32, name, key,
+                        number, max);
+    *out = (uint32_t)number;
+    return MOE_OK;
+}
+
+int moe_json_get_double(const char *name, const struct json_t *object, const char *key,
+                        bool required, double *out, struct moe_err *err)
+{
+    const json_t *value;
+    int status = find_member(name, object, key, required, &value, err);
+    if (status != MOE_OK || !value)
+        return status;
+    if (!json_is_number(value))
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: '%s' is %s, a number was expected", name, key,
+                        type_name(value));
+    *out = json_number_value(value);
+    return MOE_OK;
+}
+
+int moe_json_get_bool(const char *name, const struct json_t *object, const char *key, bool required,
+                      bool *out, struct moe_err *err)
+{
+    const json_t *value;
+    int status = find_member(name, object, key, required, &value, err);
+    if (status != MOE_OK || !value)
+        return status;
+    if (!json_is_boolean(value))
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: '%s' is %s, true or false was expected", name,
+                        key, type_name(value));
+    *out = json_is_true(value);
+    return MOE_OK;
+}
+
+int moe_json_get_text(const char *name, const struct json_t *object, const char *key, bool required,
+                      const char **out, struct moe_err *err)
+{
+    const json_t *value;
+    int status = find_member(name, object, key, required, &value, err);
+    if (status != MOE_OK || !value)
+        return status;
+    if (!json_is_string(value))
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: '%s' is %s, a text was expected", name, key,
+                        type_name(value));
+    if (strlen(json_string_value(value)) != json_string_length(value))
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: '%s' has a NUL character inside", name, key);
+    *out = json_string_value(value);
+    return MOE_OK;
+}

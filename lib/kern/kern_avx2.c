@@ -1,0 +1,452 @@
+/*
+ * AVX2 with FMA and F16C: a panel's 16 rows are two registers of 8.
+ *
+ * There are 16 registers, so a tile is computed in parts of at most 4 inputs. Codes times
+ * activations: vpmaddubsw adds two products in 16 bits and saturates, which codes of up to 4 bits
+ * cannot reach within a step (8 pairs of 2 * 15 * 127 = 30480); codes of 8 bits go through
+ * 16-bit multiplication instead. Both are exact.
+ */
+#include "kern/kern_math.h"
+#include "kern/kern_panel.h"
+
+#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+
+#include <immintrin.h>
+
+enum { PART = 4 /* inputs computed at a time */ };
+
+/* ---- Panels --------------------------------------------------------------------------------- */
+
+/* Rows 8h..8h+7 of column `c` of a float panel. */
+MOE_TEMPLATE __m256 float_column(int kind, const uint8_t *panel, uint32_t c, int h)
+{
+    if (kind == MOE_LAYOUT_F32)
+        return _mm256_loadu_ps((const float *)(panel + (uint64_t)c * 64 + h * 32));
+    __m128i half = _mm_loadu_si128((const __m128i *)(panel + (uint64_t)c * 32 + h * 16));
+    if (kind == MOE_LAYOUT_F16)
+        return _mm256_cvtph_ps(half);
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
+}
+
+/* Inputs 0..n-1 behind x, of a tile of nt. */
+MOE_TEMPLATE void float_part(int kind, int nt, int n, const uint8_t *panel, uint32_t cols,
+                             const float *x, float *y, uint64_t y_stride)
+{
+    __m256 sum[PART][2];
+    MOE_UNROLL
+    for (int t = 0; t < n; t++)
+        sum[t][0] = sum[t][1] = _mm256_setzero_ps();
+    for (uint32_t c = 0; c < cols; c++, x += nt) {
+        __m256 w0 = float_column(kind, panel, c, 0), w1 = float_column(kind, panel, c, 1);
+        MOE_UNROLL
+        for (int t = 0; t < n; t++) {
+            __m256 v = _mm256_set1_ps(x[t]);
+            sum[t][0] = _mm256_fmadd_ps(w0, v, sum[t][0]);
+            sum[t][1] = _mm256_fmadd_ps(w1, v, sum[t][1]);
+        }
+    }
+    MOE_UNROLL
+    for (int t = 0; t < n; t++) {
+        _mm256_storeu_ps(y + t * y_stride, sum[t][0]);
+        _mm256_storeu_ps(y + t * y_stride + 8, sum[t][1]);
+    }
+}
+
+MOE_TEMPLATE void float_panel(int kind, int nt, MOE_PANEL_PARAMS)
+{
+    const int n = nt < PART ? nt : PART;
+    for (int t = 0; t < nt; t += n)
+        float_part(kind, nt, n, panel, cols, tile->x + t, y + t * y_stride, y_stride);
+}
+
+/* Rows 8h..8h+7 of quad `s` (columns 4s..4s+3) of a step: a byte per code. */
+MOE_TEMPLATE __m256i quad(int kind, const uint8_t *step, const uint8_t *plane, int s, int h)
+{
+    const __m256i *units = (const __m256i *)step + h; /* a unit is two of them */
+    if (kind == MOE_LAYOUT_Q8)
+        return _mm256_loadu_si256(units + 2 * s);
+    if (kind == MOE_LAYOUT_Q4) {
+        __m256i two = _mm256_loadu_si256(units + s / 2 * 2);
+        return _mm256_and_si256(s % 2 ? _mm256_srli_epi16(two, 4) : two, _mm256_set1_epi8(15));
+    }
+    __m256i four = _mm256_loadu_si256(units + s / 4 * 2);
+    __m256i low = s % 4 ? _mm256_srli_epi16(four, 2 * (s % 4)) : four;
+    low = _mm256_and_si256(low, _mm256_set1_epi8(3));
+    if (kind == MOE_LAYOUT_Q2)
+        return low;
+    __m256i bits = _mm256_loadu_si256((const __m256i *)plane + h);
+    __m256i high = s < 2 ? _mm256_slli_epi16(bits, 2 - s) : _mm256_srli_epi16(bits, s - 2);
+    return _mm256_or_si256(low, _mm256_and_si256(high, _mm256_set1_epi8(4)));
+}
+
+MOE_TEMPLATE __m256i four_activations(const int8_t *q)
+{
+    int32_t word;
+    memcpy(&word, q, 4);
+    return _mm256_set1_epi32(word);
+}
+
+/* Adds a step of codes of at most 4 bits to sum[t][h]. */
+MOE_TEMPLATE void step_narrow(int kind, int nt, int n, const uint8_t *step, const uint8_t *plane,
+                              const int8_t *q, __m256i sum[PART][2])
+{
+    __m256i pairs[PART][2]; /* 16 bits each; 8 rounds fit */
+    MOE_UNROLL
+    for (int t = 0; t < n; t++)
+        pairs[t][0] = pairs[t][1] = _mm256_setzero_si256();
+    MOE_UNROLL
+    for (int s = 0; s < MOE_STEP_QUADS; s++) {
+        __m256i w0 = quad(kind, step, plane, s, 0), w1 = quad(kind, step, plane, s, 1);
+        MOE_UNROLL
+        for (int t = 0; t < n; t++) {
+            __m256i v = four_activations(q + (s * nt + t) * 4);
+            pairs[t][0] = _mm256_add_epi16(pairs[t][0], _mm256_maddubs_epi16(w0, v));
+            pairs[t][1] = _mm256_add_epi16(pairs[t][1], _mm256_maddubs_epi16(w1, v));
+        }
+    }
+    const __m256i ones = _mm256_set1_epi16(1);
+    MOE_UNROLL
+    for (int t = 0; t < n; t++)
+        for (int h = 0; h < 2; h++)
+            sum[t][h] = _mm256_add_epi32(sum[t][h], _mm256_madd_epi16(pairs[t][h], ones));
+}
+
+/* Adds a step of 8-bit codes: even and odd columns apart, as 16-bit numbers. */
+MOE_TEMPLATE void step_wide(int nt, int n, const uint8_t *step, const int8_t *q,
+                            __m256i sum[PART][2])
+{
+    const __m256i low = _mm256_set1_epi16(255);
+    MOE_UNROLL
+    for (int s = 0; s < MOE_STEP_QUADS; s++) {
+        __m256i even[2], odd[2];
+        for (int h = 0; h < 2; h++) {
+            __m256i w = quad(MOE_LAYOUT_Q8, step, NULL, s, h);
+            even[h] = _mm256_and_si256(w, low);
+            odd[h] = _mm256_srli_epi16(w, 8);
+        }
+        MOE_UNROLL
+        for (int t = 0; t < n; t++) {
+            __m256i v = four_activations(q + (s * nt + t) * 4);
+            __m256i v_even = _mm256_srai_epi16(_mm256_slli_epi16(v, 8), 8);
+            __m256i v_odd = _mm256_srai_epi16(v, 8);
+            for (int h = 0; h < 2; h++) {
+                __m256i two = _mm256_add_epi32(_mm256_madd_epi16(even[h], v_even),
+                                               _mm256_madd_epi16(odd[h], v_odd));
+                sum[t][h] = _mm256_add_epi32(sum[t][h], two);
+            }
+        }
+    }
+}
+
+/* Sums of one block into sum[t][h]. */
+MOE_TEMPLATE void block_sums(int kind, int nt, int n, const uint8_t *codes, uint32_t steps,
+                             const int8_t *q, __m256i sum[PART][2])
+{
+    const uint8_t *plane = codes + steps * moe_step_bytes(kind);
+    MOE_UNROLL
+    for (int t = 0; t < n; t++)
+        sum[t][0] = sum[t][1] = _mm256_setzero_si256();
+    for (uint32_t step = 0; step < steps; step++) {
+        if (kind == MOE_LAYOUT_Q8)
+            step_wide(nt, n, codes, q, sum);
+        else
+            step_narrow(kind, nt, n, codes, plane, q, sum);
+        codes += moe_step_bytes(kind);
+        plane += MOE_UNIT;
+        q += MOE_STEP * nt;
+    }
+}
+
+/* Adds d * s * sum + m * z to out, eight rows. */
+MOE_TEMPLATE __m256 scaled(__m256 out, const uint8_t *head, int h, __m256i sum, float s, float z)
+{
+    __m256 d = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)head + h));
+    __m256 m = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)head + 2 + h));
+    __m256 scale = _mm256_mul_ps(d, _mm256_set1_ps(s));
+    out = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(sum), out);
+    return _mm256_fmadd_ps(m, _mm256_set1_ps(z), out);
+}
+
+/* Inputs t0..t0+n-1 of a tile of nt. */
+MOE_TEMPLATE void quant_part(int kind, int nt, int n, int t0, MOE_PANEL_PARAMS)
+{
+    const uint32_t block = moe_layout_block(layout), steps = block / MOE_STEP;
+    const uint32_t block_bytes = (uint32_t)moe_layout_block_bytes(layout);
+    const int8_t *q = tile->q + 4 * t0;
+    const float *s = tile->s + t0, *z = tile->z + t0;
+    __m256 out[PART][2];
+    MOE_UNROLL
+    for (int t = 0; t < n; t++)
+        out[t][0] = out[t][1] = _mm256_setzero_ps();
+    for (uint32_t first = 0; first < cols;) {
+        struct moe_record rec = moe_record_next(&panel, &first, layout, cols, block, block_bytes);
+        for (uint32_t b = 0; b < rec.blocks; b++) {
+            __m256i sum[PART][2];
+            block_sums(kind, nt, n, rec.codes, steps, q, sum);
+            MOE_UNROLL
+            for (int t = 0; t < n; t++)
+                for (int h = 0; h < 2; h++)
+                    out[t][h] = scaled(out[t][h], rec.head, h, sum[t][h], s[t], z[t]);
+            rec.codes += block_bytes;
+            q += block * nt;
+            s += nt;
+            z += nt;
+        }
+    }
+    MOE_UNROLL
+    for (int t = 0; t < n; t++)
+        for (int h = 0; h < 2; h++)
+            _mm256_storeu_ps(y + (t0 + t) * y_stride + 8 * h, out[t][h]);
+}
+
+MOE_TEMPLATE void quant_panel(int kind, int nt, MOE_PANEL_PARAMS)
+{
+    const int n = nt < PART ? nt : PART;
+    for (int t = 0; t < nt; t += n)
+        quant_part(kind, nt, n, t, MOE_PANEL_ARGS);
+}
+
+MOE_PANEL_FLOATS
+MOE_PANEL_QUANTS
+
+static uint32_t largest_magnitude(const float *x, uint32_t n)
+{
+    __m256i largest = _mm256_setzero_si256();
+    for (uint32_t c = 0; c < n; c += 8) {
+        __m256i bits = _mm256_loadu_si256((const __m256i *)(x + c));
+        largest = _mm256_max_epu32(largest, _mm256_and_si256(bits, _mm256_set1_epi32(0x7fffffff)));
+    }
+    uint32_t lane[8], result = 0;
+    _mm256_storeu_si256((__m256i *)lane, largest);
+    for (int i = 0; i < 8; i++)
+        result = lane[i] > result ? lane[i] : result;
+    return result;
+}
+
+/* Quantizes the `block` values at x into quads that lie `stride` bytes apart. */
+static void quantize_block(const float *x, uint32_t block, uint32_t stride, int8_t *q, float *s,
+                           float *z)
+{
+    uint32_t bits = largest_magnitude(x, block);
+    __m256 inverse = _mm256_set1_ps(moe_math_quant_inverse(bits));
+    /* A block that is not finite must give zeros, not what the conversion makes of a NaN. */
+    __m256i finite = _mm256_set1_epi32(bits < 0x7f800000u ? -1 : 0), sum = _mm256_setzero_si256();
+    for (uint32_t c = 0; c < block; c += 8) {
+        __m256i code = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + c), inverse));
+        code = _mm256_and_si256(code, finite);
+        sum = _mm256_add_epi32(sum, code);
+        for (int i = 0; i < 2; i++, q += stride) {
+            __m128i quarter = i ? _mm256_extracti128_si256(code, 1) : _mm256_castsi256_si128(code);
+            __m128i words = _mm_packs_epi32(quarter, quarter);
+            int32_t bytes = _mm_cvtsi128_si32(_mm_packs_epi16(words, words));
+            memcpy(q, &bytes, 4);
+        }
+    }
+    int32_t lane[8], total = 0;
+    _mm256_storeu_si256((__m256i *)lane, sum);
+    for (int i = 0; i < 8; i++)
+        total += lane[i];
+    moe_math_quant_scale(bits, total, s, z);
+}
+
+static void quantize(const float *x, uint32_t cols, uint32_t block, int nt, int t, int8_t *q,
+                     float *s, float *z)
+{
+    const uint32_t stride = 4 * (uint32_t)nt;
+    q += 4 * t, s += t, z += t;
+    for (; cols >= block; cols -= block, x += block, q += block * nt, s += nt, z += nt)
+        quantize_block(x, block, stride, q, s, z);
+    if (cols > 0) {
+        float last[64] = {0};
+        memcpy(last, x, cols * sizeof *x);
+        quantize_block(last, block, stride, q, s, z);
+    }
+}
+
+/* ---- Vectors: the last few elements by the scalar forms ----------------------------------------
+ */
+
+/* The steps of moe_math_exp. The order of min's and max's operands lets a NaN through. */
+static inline __m256 exp8(__m256 x)
+{
+    x = _mm256_max_ps(_mm256_set1_ps(MOE_EXP_LOW), x);
+    x = _mm256_min_ps(_mm256_set1_ps(MOE_EXP_HIGH), x);
+    __m256i i = _mm256_cvtps_epi32(_mm256_mul_ps(x, _mm256_set1_ps(MOE_EXP_LOG2E)));
+    __m256 n = _mm256_cvtepi32_ps(i);
+    __m256 r = _mm256_fmadd_ps(n, _mm256_set1_ps(-MOE_EXP_LN2_HIGH), x);
+    r = _mm256_fmadd_ps(n, _mm256_set1_ps(-MOE_EXP_LN2_LOW), r);
+    __m256 p = _mm256_set1_ps(MOE_EXP_C6);
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(MOE_EXP_C5));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(MOE_EXP_C4));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(MOE_EXP_C3));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(MOE_EXP_C2));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f));
+    __m256i bits = _mm256_add_epi32(_mm256_castps_si256(p), _mm256_slli_epi32(i, 23));
+    return _mm256_castsi256_ps(bits);
+}
+
+static float dot(const float *x, const float *y, uint32_t n)
+{
+    __m256 low = _mm256_setzero_ps(), high = low;
+    uint32_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        low = _mm256_fmadd_ps(_mm256_loadu_ps(x + i), _mm256_loadu_ps(y + i), low);
+        high = _mm256_fmadd_ps(_mm256_loadu_ps(x + i + 8), _mm256_loadu_ps(y + i + 8), high);
+    }
+    float lane[MOE_LANES];
+    _mm256_storeu_ps(lane, low);
+    _mm256_storeu_ps(lane + 8, high);
+    for (; i < n; i++)
+        lane[i % MOE_LANES] = fmaf(x[i], y[i], lane[i % MOE_LANES]);
+    return moe_math_join(lane);
+}
+
+static void rms_norm(const float *x, const float *w, uint32_t n, float eps, float *y)
+{
+    float r = moe_math_rms_scale(dot(x, x, n), n, eps);
+    __m256 factor = _mm256_set1_ps(r);
+    uint32_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        __m256 v = _mm256_mul_ps(_mm256_loadu_ps(x + i), factor);
+        _mm256_storeu_ps(y + i, _mm256_mul_ps(v, _mm256_loadu_ps(w + i)));
+    }
+    for (; i < n; i++)
+        y[i] = x[i] * r * w[i];
+}
+
+static float largest_of(const float *x, uint32_t n)
+{
+    float lane[8], largest = x[0];
+    __m256 eight = _mm256_set1_ps(x[0]);
+    uint32_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        eight = _mm256_max_ps(eight, _mm256_loadu_ps(x + i));
+    for (; i < n; i++)
+        largest = x[i] > largest ? x[i] : largest;
+    _mm256_storeu_ps(lane, eight);
+    for (int k = 0; k < 8; k++)
+        largest = lane[k] > largest ? lane[k] : largest;
+    return largest;
+}
+
+static void softmax(float *x, uint32_t n)
+{
+    float largest = largest_of(x, n), lane[MOE_LANES];
+    __m256 shift = _mm256_set1_ps(largest), low = _mm256_setzero_ps(), high = low;
+    uint32_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        __m256 e0 = exp8(_mm256_sub_ps(_mm256_loadu_ps(x + i), shift));
+        __m256 e1 = exp8(_mm256_sub_ps(_mm256_loadu_ps(x + i + 8), shift));
+        low = _mm256_add_ps(low, e0);
+        high = _mm256_add_ps(high, e1);
+        _mm256_storeu_ps(x + i, e0);
+        _mm256_storeu_ps(x + i + 8, e1);
+    }
+    _mm256_storeu_ps(lane, low);
+    _mm256_storeu_ps(lane + 8, high);
+    for (; i < n; i++) {
+        x[i] = moe_math_exp(x[i] - largest);
+        lane[i % MOE_LANES] += x[i];
+    }
+    float sum = moe_math_join(lane);
+    for (i = 0; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(x + i, _mm256_div_ps(_mm256_loadu_ps(x + i), _mm256_set1_ps(sum)));
+    for (; i < n; i++)
+        x[i] /= sum;
+}
+
+static void swiglu(const float *gate, const float *up, uint32_t n, float *y)
+{
+    const __m256 one = _mm256_set1_ps(1.0f), sign = _mm256_set1_ps(-0.0f);
+    uint32_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        __m256 v = _mm256_loadu_ps(gate + i), u = _mm256_loadu_ps(up + i);
+        __m256 below = _mm256_add_ps(one, exp8(_mm256_xor_ps(v, sign)));
+        _mm256_storeu_ps(y + i, _mm256_mul_ps(_mm256_div_ps(v, below), u));
+    }
+    for (; i < n; i++)
+        y[i] = moe_math_swiglu(gate[i], up[i]);
+}
+
+static void axpy(float a, const float *x, uint32_t n, float *y)
+{
+    __m256 factor = _mm256_set1_ps(a);
+    uint32_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(y + i,
+                         _mm256_fmadd_ps(factor, _mm256_loadu_ps(x + i), _mm256_loadu_ps(y + i)));
+    for (; i < n; i++)
+        y[i] = fmaf(a, x[i], y[i]);
+}
+
+static void add(const float *x, uint32_t n, float *y)
+{
+    uint32_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(y + i, _mm256_add_ps(_mm256_loadu_ps(y + i), _mm256_loadu_ps(x + i)));
+    for (; i < n; i++)
+        y[i] += x[i];
+}
+
+static void rope(float *x, const float *cs, uint32_t n)
+{
+    uint32_t half = n / 2, i = 0;
+    for (; i + 8 <= half; i += 8) {
+        __m256 front = _mm256_loadu_ps(cs + 2 * i), back = _mm256_loadu_ps(cs + 2 * i + 8);
+        /* Shuffles work within 128 bits: pairs come out as 0 1 4 5 2 3 6 7, then are put right. */
+        __m256d c4 = _mm256_castps_pd(_mm256_shuffle_ps(front, back, 0x88));
+        __m256d s4 = _mm256_castps_pd(_mm256_shuffle_ps(front, back, 0xdd));
+        __m256 c = _mm256_castpd_ps(_mm256_permute4x64_pd(c4, 0xd8));
+        __m256 s = _mm256_castpd_ps(_mm256_permute4x64_pd(s4, 0xd8));
+        __m256 a = _mm256_loadu_ps(x + i), b = _mm256_loadu_ps(x + half + i);
+        _mm256_storeu_ps(x + i, _mm256_fmsub_ps(a, c, _mm256_mul_ps(b, s)));
+        _mm256_storeu_ps(x + half + i, _mm256_fmadd_ps(b, c, _mm256_mul_ps(a, s)));
+    }
+    for (; i < half; i++)
+        moe_math_rotate(&x[i], &x[i + half], cs[2 * i], cs[2 * i + 1]);
+}
+
+static void f32_to_f16(const float *x, uint32_t n, uint16_t *y)
+{
+    uint32_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        _mm_storeu_si128((__m128i *)(y + i),
+                         _mm256_cvtps_ph(_mm256_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT));
+    for (; i < n; i++)
+        y[i] = moe_f32_to_f16(x[i]);
+}
+
+static void f16_to_f32(const uint16_t *x, uint32_t n, float *y)
+{
+    uint32_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(y + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(x + i))));
+    for (; i < n; i++)
+        y[i] = moe_f16_to_f32(x[i]);
+}
+
+void moe_kern_fill_avx2(struct moe_kern *kern)
+{
+    fill_float_panels(kern);
+    fill_quant_panels(kern);
+    kern->quantize = quantize;
+    kern->rms_norm = rms_norm;
+    kern->softmax = softmax;
+    kern->swiglu = swiglu;
+    kern->axpy = axpy;
+    kern->add = add;
+    kern->rope = rope;
+    kern->dot = dot;
+    kern->f32_to_f16 = f32_to_f16;
+    kern->f16_to_f32 = f16_to_f32;
+}
+
+#else
+
+void moe_kern_fill_avx2(struct moe_kern *kern)
+{
+    (void)kern;
+}
+
+#endif

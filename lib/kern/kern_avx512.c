@@ -1,0 +1,349 @@
+/*
+ * AVX-512 (F, BW, VL, DQ, VNNI): a panel's 16 rows are the 16 lanes of one register.
+ *
+ * Codes times activations: vpdpbusd takes unsigned codes and signed activations, four columns at a
+ * time, into exact 32-bit sums.
+ */
+#include "kern/kern_math.h"
+#include "kern/kern_panel.h"
+
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) &&                      \
+    defined(__AVX512DQ__) && defined(__AVX512VNNI__)
+
+#include <immintrin.h>
+
+/* ---- Panels --------------------------------------------------------------------------------- */
+
+/* Column `c` of a float panel. */
+MOE_TEMPLATE __m512 float_column(int kind, const uint8_t *panel, uint32_t c)
+{
+    if (kind == MOE_LAYOUT_F32)
+        return _mm512_loadu_ps(panel + (uint64_t)c * 64);
+    __m256i half = _mm256_loadu_si256((const __m256i *)(panel + (uint64_t)c * 32));
+    if (kind == MOE_LAYOUT_F16)
+        return _mm512_cvtph_ps(half);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+}
+
+MOE_TEMPLATE void float_panel(int kind, int nt, MOE_PANEL_PARAMS)
+{
+    const float *x = tile->x;
+    __m512 sum[MOE_TILE];
+    MOE_UNROLL
+    for (int t = 0; t < nt; t++)
+        sum[t] = _mm512_setzero_ps();
+    for (uint32_t c = 0; c < cols; c++, x += nt) {
+        __m512 w = float_column(kind, panel, c);
+        MOE_UNROLL
+        for (int t = 0; t < nt; t++)
+            sum[t] = _mm512_fmadd_ps(w, _mm512_set1_ps(x[t]), sum[t]);
+    }
+    MOE_UNROLL
+    for (int t = 0; t < nt; t++)
+        _mm512_storeu_ps(y + t * y_stride, sum[t]);
+}
+
+/* Quad `s` (columns 4s..4s+3) of a step: a byte per code. Shifts move bits across bytes within 16
+ * bits; the masks drop those. */
+MOE_TEMPLATE __m512i quad(int kind, const uint8_t *step, const uint8_t *plane, int s)
+{
+    if (kind == MOE_LAYOUT_Q8)
+        return _mm512_loadu_si512(step + s * MOE_UNIT);
+    if (kind == MOE_LAYOUT_Q4) {
+        __m512i two = _mm512_loadu_si512(step + s / 2 * MOE_UNIT);
+        return _mm512_and_si512(s % 2 ? _mm512_srli_epi16(two, 4) : two, _mm512_set1_epi8(15));
+    }
+    __m512i four = _mm512_loadu_si512(step + s / 4 * MOE_UNIT);
+    __m512i low = s % 4 ? _mm512_srli_epi16(four, 2 * (s % 4)) : four;
+    if (kind == MOE_LAYOUT_Q2)
+        return _mm512_and_si512(low, _mm512_set1_epi8(3));
+    __m512i bits = _mm512_loadu_si512(plane);
+    __m512i high = s < 2 ? _mm512_slli_epi16(bits, 2 - s) : _mm512_srli_epi16(bits, s - 2);
+    /* 0xca: the first operand chooses between the second and the third, bit by bit. */
+    __m512i code = _mm512_ternarylogic_epi32(_mm512_set1_epi8(3), low, high, 0xca);
+    return _mm512_and_si512(code, _mm512_set1_epi8(7));
+}
+
+MOE_TEMPLATE __m512i four_activations(const int8_t *q)
+{
+    int32_t word;
+    memcpy(&word, q, 4);
+    return _mm512_set1_epi32(word);
+}
+
+/* Sums of one block into sum[t]. Few inputs keep several sums each, so that a dot product need not
+ * wait for the one before; integers add up in any order. */
+MOE_TEMPLATE void block_sums(int kind, int nt, const uint8_t *codes, uint32_t steps,
+                             const int8_t *q, __m512i sum[MOE_TILE])
+{
+    const int split = nt == 1 ? 4 : nt == 2 ? 2 : 1;
+    const uint8_t *plane = codes + steps * moe_step_bytes(kind);
+    __m512i part[MOE_TILE];
+    MOE_UNROLL
+    for (int i = 0; i < nt * split; i++)
+        part[i] = _mm512_setzero_si512();
+    for (uint32_t step = 0; step < steps; step++) {
+        MOE_UNROLL
+        for (int s = 0; s < MOE_STEP_QUADS; s++) {
+            __m512i w = quad(kind, codes, plane, s);
+            MOE_UNROLL
+            for (int t = 0; t < nt; t++) {
+                int i = t * split + s % split;
+                part[i] = _mm512_dpbusd_epi32(part[i], w, four_activations(q + (s * nt + t) * 4));
+            }
+        }
+        codes += moe_step_bytes(kind);
+        plane += MOE_UNIT;
+        q += MOE_STEP * nt;
+    }
+    MOE_UNROLL
+    for (int t = 0; t < nt; t++) {
+        sum[t] = part[t * split];
+        MOE_UNROLL
+        for (int i = 1; i < split; i++)
+            sum[t] = _mm512_add_epi32(sum[t], part[t * split + i]);
+    }
+}
+
+MOE_TEMPLATE void quant_panel(int kind, int nt, MOE_PANEL_PARAMS)
+{
+    const uint32_t block = moe_layout_block(layout), steps = block / MOE_STEP;
+    const uint32_t block_bytes = (uint32_t)moe_layout_block_bytes(layout);
+    const int8_t *q = tile->q;
+    const float *s = tile->s, *z = tile->z;
+    __m512 out[MOE_TILE];
+    MOE_UNROLL
+    for (int t = 0; t < nt; t++)
+        out[t] = _mm512_setzero_ps();
+    for (uint32_t first = 0; first < cols;) {
+        struct moe_record rec = moe_record_next(&panel, &first, layout, cols, block, block_bytes);
+        __m512 d = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)rec.head));
+        __m512 m = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)rec.head + 1));
+        for (uint32_t b = 0; b < rec.blocks; b++) {
+            __m512i sum[MOE_TILE];
+            block_sums(kind, nt, rec.codes, steps, q, sum);
+            MOE_UNROLL
+            for (int t = 0; t < nt; t++) {
+                __m512 scale = _mm512_mul_ps(d, _mm512_set1_ps(s[t]));
+                out[t] = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(sum[t]), out[t]);
+                out[t] = _mm512_fmadd_ps(m, _mm512_set1_ps(z[t]), out[t]);
+            }
+            rec.codes += block_bytes;
+            q += block * nt;
+            s += nt;
+            z += nt;
+        }
+    }
+    MOE_UNROLL
+    for (int t = 0; t < nt; t++)
+        _mm512_storeu_ps(y + t * y_stride, out[t]);
+}
+
+MOE_PANEL_FLOATS
+MOE_PANEL_QUANTS
+
+/* Quantizes the `block` values at x into quads that lie `stride` bytes apart. */
+static void quantize_block(const float *x, uint32_t block, uint32_t stride, int8_t *q, float *s,
+                           float *z)
+{
+    __m512i largest = _mm512_setzero_si512(), sum = largest;
+    for (uint32_t c = 0; c < block; c += 16) {
+        __m512i magnitude =
+            _mm512_and_si512(_mm512_loadu_si512(x + c), _mm512_set1_epi32(0x7fffffff));
+        largest = _mm512_max_epu32(largest, magnitude);
+    }
+    uint32_t bits = _mm512_reduce_max_epu32(largest);
+    __m512 inverse = _mm512_set1_ps(moe_math_quant_inverse(bits));
+    /* A block that is not finite must give zeros, not what the conversion makes of a NaN. */
+    __mmask16 finite = bits < 0x7f800000u ? 0xffff : 0;
+    for (uint32_t c = 0; c < block; c += 16) {
+        __m512 scaled = _mm512_mul_ps(_mm512_loadu_ps(x + c), inverse);
+        __m512i code = _mm512_maskz_cvtps_epi32(finite, scaled);
+        sum = _mm512_add_epi32(sum, code);
+        int8_t bytes[16];
+        _mm_storeu_si128((__m128i *)bytes, _mm512_cvtepi32_epi8(code));
+        for (int i = 0; i < 4; i++, q += stride)
+            memcpy(q, bytes + 4 * i, 4);
+    }
+    moe_math_quant_scale(bits, _mm512_reduce_add_epi32(sum), s, z);
+}
+
+static void quantize(const float *x, uint32_t cols, uint32_t block, int nt, int t, int8_t *q,
+                     float *s, float *z)
+{
+    const uint32_t stride = 4 * (uint32_t)nt;
+    q += 4 * t, s += t, z += t;
+    for (; cols >= block; cols -= block, x += block, q += block * nt, s += nt, z += nt)
+        quantize_block(x, block, stride, q, s, z);
+    if (cols > 0) {
+        float last[64] = {0};
+        memcpy(last, x, cols * sizeof *x);
+        quantize_block(last, block, stride, q, s, z);
+    }
+}
+
+/* ---- Vectors: the last round goes under a mask, whose missing elements read as 0 --------------
+ */
+
+static inline __mmask16 mask_for(uint32_t left)
+{
+    return left >= 16 ? 0xffff : (__mmask16)((1u << left) - 1);
+}
+
+static float join(__m512 lanes)
+{
+    float lane[MOE_LANES];
+    _mm512_storeu_ps(lane, lanes);
+    return moe_math_join(lane);
+}
+
+/* The steps of moe_math_exp. The order of min's and max's operands lets a NaN through. */
+static inline __m512 exp16(__m512 x)
+{
+    x = _mm512_max_ps(_mm512_set1_ps(MOE_EXP_LOW), x);
+    x = _mm512_min_ps(_mm512_set1_ps(MOE_EXP_HIGH), x);
+    __m512i i = _mm512_cvtps_epi32(_mm512_mul_ps(x, _mm512_set1_ps(MOE_EXP_LOG2E)));
+    __m512 n = _mm512_cvtepi32_ps(i);
+    __m512 r = _mm512_fmadd_ps(n, _mm512_set1_ps(-MOE_EXP_LN2_HIGH), x);
+    r = _mm512_fmadd_ps(n, _mm512_set1_ps(-MOE_EXP_LN2_LOW), r);
+    __m512 p = _mm512_set1_ps(MOE_EXP_C6);
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(MOE_EXP_C5));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(MOE_EXP_C4));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(MOE_EXP_C3));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(MOE_EXP_C2));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
+    __m512i bits = _mm512_add_epi32(_mm512_castps_si512(p), _mm512_slli_epi32(i, 23));
+    return _mm512_castsi512_ps(bits);
+}
+
+static float dot(const float *x, const float *y, uint32_t n)
+{
+    __m512 sum = _mm512_setzero_ps();
+    for (uint32_t i = 0; i < n; i += 16) {
+        __mmask16 k = mask_for(n - i);
+        __m512 a = _mm512_maskz_loadu_ps(k, x + i), b = _mm512_maskz_loadu_ps(k, y + i);
+        sum = _mm512_mask3_fmadd_ps(a, b, sum, k);
+    }
+    return join(sum);
+}
+
+static void rms_norm(const float *x, const float *w, uint32_t n, float eps, float *y)
+{
+    __m512 r = _mm512_set1_ps(moe_math_rms_scale(dot(x, x, n), n, eps));
+    for (uint32_t i = 0; i < n; i += 16) {
+        __mmask16 k = mask_for(n - i);
+        __m512 v = _mm512_mul_ps(_mm512_maskz_loadu_ps(k, x + i), r);
+        _mm512_mask_storeu_ps(y + i, k, _mm512_mul_ps(v, _mm512_maskz_loadu_ps(k, w + i)));
+    }
+}
+
+static void softmax(float *x, uint32_t n)
+{
+    __m512 largest = _mm512_set1_ps(x[0]), sum = _mm512_setzero_ps();
+    for (uint32_t i = 0; i < n; i += 16)
+        largest = _mm512_max_ps(largest, _mm512_mask_loadu_ps(largest, mask_for(n - i), x + i));
+    largest = _mm512_set1_ps(_mm512_reduce_max_ps(largest));
+    for (uint32_t i = 0; i < n; i += 16) {
+        __mmask16 k = mask_for(n - i);
+        __m512 e = exp16(_mm512_sub_ps(_mm512_maskz_loadu_ps(k, x + i), largest));
+        sum = _mm512_mask_add_ps(sum, k, sum, e);
+        _mm512_mask_storeu_ps(x + i, k, e);
+    }
+    __m512 total = _mm512_set1_ps(join(sum));
+    for (uint32_t i = 0; i < n; i += 16) {
+        __mmask16 k = mask_for(n - i);
+        _mm512_mask_storeu_ps(x + i, k, _mm512_div_ps(_mm512_maskz_loadu_ps(k, x + i), total));
+    }
+}
+
+static void swiglu(const float *gate, const float *up, uint32_t n, float *y)
+{
+    const __m512 one = _mm512_set1_ps(1.0f), sign = _mm512_set1_ps(-0.0f);
+    for (uint32_t i = 0; i < n; i += 16) {
+        __mmask16 k = mask_for(n - i);
+        __m512 v = _mm512_maskz_loadu_ps(k, gate + i), u = _mm512_maskz_loadu_ps(k, up + i);
+        __m512 below = _mm512_add_ps(one, exp16(_mm512_xor_ps(v, sign)));
+        _mm512_mask_storeu_ps(y + i, k, _mm512_mul_ps(_mm512_div_ps(v, below), u));
+    }
+}
+
+static void axpy(float a, const float *x, uint32_t n, float *y)
+{
+    __m512 factor = _mm512_set1_ps(a);
+    for (uint32_t i = 0; i < n; i += 16) {
+        __mmask16 k = mask_for(n - i);
+        __m512 v = _mm512_maskz_loadu_ps(k, x + i), old = _mm512_maskz_loadu_ps(k, y + i);
+        _mm512_mask_storeu_ps(y + i, k, _mm512_fmadd_ps(factor, v, old));
+    }
+}
+
+static void add(const float *x, uint32_t n, float *y)
+{
+    for (uint32_t i = 0; i < n; i += 16) {
+        __mmask16 k = mask_for(n - i);
+        __m512 v = _mm512_maskz_loadu_ps(k, x + i), old = _mm512_maskz_loadu_ps(k, y + i);
+        _mm512_mask_storeu_ps(y + i, k, _mm512_add_ps(old, v));
+    }
+}
+
+static void rope(float *x, const float *cs, uint32_t n)
+{
+    const __m512i even =
+        _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
+    uint32_t half = n / 2, i = 0;
+    for (; i + 16 <= half; i += 16) {
+        __m512 front = _mm512_loadu_ps(cs + 2 * i), back = _mm512_loadu_ps(cs + 2 * i + 16);
+        __m512 c = _mm512_permutex2var_ps(front, even, back);
+        __m512 s = _mm512_permutex2var_ps(front, odd, back);
+        __m512 a = _mm512_loadu_ps(x + i), b = _mm512_loadu_ps(x + half + i);
+        _mm512_storeu_ps(x + i, _mm512_fmsub_ps(a, c, _mm512_mul_ps(b, s)));
+        _mm512_storeu_ps(x + half + i, _mm512_fmadd_ps(b, c, _mm512_mul_ps(a, s)));
+    }
+    for (; i < half; i++)
+        moe_math_rotate(&x[i], &x[i + half], cs[2 * i], cs[2 * i + 1]);
+}
+
+static void f32_to_f16(const float *x, uint32_t n, uint16_t *y)
+{
+    for (uint32_t i = 0; i < n; i += 16) {
+        __mmask16 k = mask_for(n - i);
+        __m512 v = _mm512_maskz_loadu_ps(k, x + i);
+        _mm256_mask_storeu_epi16(y + i, k,
+                                 _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    }
+}
+
+static void f16_to_f32(const uint16_t *x, uint32_t n, float *y)
+{
+    for (uint32_t i = 0; i < n; i += 16) {
+        __mmask16 k = mask_for(n - i);
+        _mm512_mask_storeu_ps(y + i, k, _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(k, x + i)));
+    }
+}
+
+void moe_kern_fill_avx512(struct moe_kern *kern)
+{
+    fill_float_panels(kern);
+    fill_quant_panels(kern);
+    kern->quantize = quantize;
+    kern->rms_norm = rms_norm;
+    kern->softmax = softmax;
+    kern->swiglu = swiglu;
+    kern->axpy = axpy;
+    kern->add = add;
+    kern->rope = rope;
+    kern->dot = dot;
+    kern->f32_to_f16 = f32_to_f16;
+    kern->f16_to_f32 = f16_to_f32;
+}
+
+#else
+
+void moe_kern_fill_avx512(struct moe_kern *kern)
+{
+    (void)kern;
+}
+
+#endif

@@ -1,0 +1,99 @@
+/*
+ * The arithmetic that all variants share: constants and steps of moe_expf, the fixed tree that
+ * joins 16 running sums, and scalar forms of the elementwise slots, with which the vector variants
+ * finish the last few elements. Written with fmaf, never a * b + c: the meaning does not depend on
+ * the instruction set a file is compiled for.
+ */
+#ifndef MOE_KERN_KERN_MATH_H
+#define MOE_KERN_KERN_MATH_H
+
+#include <math.h>
+#include <stdint.h>
+
+#include "base/float16.h"
+
+enum { MOE_LANES = 16 };
+
+/* Smallest largest-magnitude of a block that is not taken for zeros: 127 / a must stay finite. */
+#define MOE_QUANT_TINY 0x1p-100f
+
+/*
+ * e^x = 2^n * e^r, |r| <= ln(2)/2. ln2_high has 15 bits, so n * ln2_high is exact; the polynomial
+ * is 1 + r + r^2 (c2 + c3 r + c4 r^2 + c5 r^3 + c6 r^4), a Chebyshev fit on [-0.35, 0.35] with an
+ * error of 9e-9 before rounding.
+ */
+#define MOE_EXP_LOW -87.3f
+#define MOE_EXP_HIGH 88.5f
+#define MOE_EXP_LOG2E 0x1.715476p+0f
+#define MOE_EXP_LN2_HIGH 0x1.62e4p-1f
+#define MOE_EXP_LN2_LOW 0x1.7f7d1cp-20f
+#define MOE_EXP_C2 0x1p-1f
+#define MOE_EXP_C3 0x1.5554d8p-3f
+#define MOE_EXP_C4 0x1.555516p-5f
+#define MOE_EXP_C5 0x1.12105cp-7f
+#define MOE_EXP_C6 0x1.6d15f8p-10f
+
+static inline float moe_math_exp(float x)
+{
+    if (x != x)
+        return x;
+    x = x < MOE_EXP_LOW ? MOE_EXP_LOW : x > MOE_EXP_HIGH ? MOE_EXP_HIGH : x;
+    float n = rintf(x * MOE_EXP_LOG2E);
+    float r = fmaf(n, -MOE_EXP_LN2_HIGH, x);
+    r = fmaf(n, -MOE_EXP_LN2_LOW, r);
+    float p = MOE_EXP_C6;
+    p = fmaf(p, r, MOE_EXP_C5);
+    p = fmaf(p, r, MOE_EXP_C4);
+    p = fmaf(p, r, MOE_EXP_C3);
+    p = fmaf(p, r, MOE_EXP_C2);
+    p = fmaf(p, r, 1.0f);
+    p = fmaf(p, r, 1.0f);
+    /* 2^n by adding to the exponent: the clamp keeps the result normal. */
+    return moe_bits_f32(moe_f32_bits(p) + ((uint32_t)(int32_t)n << 23));
+}
+
+/* Joins 16 running sums: lane i += lane i+8, then i+4, i+2, i+1. Destroys `lane`. */
+static inline float moe_math_join(float lane[MOE_LANES])
+{
+    for (int half = MOE_LANES / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; i++)
+            lane[i] += lane[i + half];
+    return lane[0];
+}
+
+/* 1 / sqrt(sum/n + eps), every step rounded. */
+static inline float moe_math_rms_scale(float sum, uint32_t n, float eps)
+{
+    return 1.0f / sqrtf(sum / (float)n + eps);
+}
+
+static inline float moe_math_swiglu(float gate, float up)
+{
+    return gate / (1.0f + moe_math_exp(-gate)) * up;
+}
+
+/* Rotates the pair (*a, *b). */
+static inline void moe_math_rotate(float *a, float *b, float c, float s)
+{
+    float a0 = *a, b0 = *b;
+    *a = fmaf(a0, c, -(b0 * s));
+    *b = fmaf(b0, c, a0 * s);
+}
+
+/* Scale and sum of a block whose largest magnitude has the bits `largest`, quantized with the
+ * factor that moe_math_quant_inverse gave, and whose codes add up to `sum`. */
+static inline void moe_math_quant_scale(uint32_t largest, int32_t sum, float *s, float *z)
+{
+    *s = largest < 0x7f800000u ? moe_bits_f32(largest) / 127.0f : NAN;
+    *z = *s * (float)sum;
+}
+
+/* The factor for a block whose largest magnitude has the bits `largest`; 0 for one without
+ * information: too small, or not finite. */
+static inline float moe_math_quant_inverse(uint32_t largest)
+{
+    float a = moe_bits_f32(largest);
+    return largest < 0x7f800000u && a >= MOE_QUANT_TINY ? 127.0f / a : 0.0f;
+}
+
+#endif

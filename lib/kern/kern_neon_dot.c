@@ -1,0 +1,66 @@
+/* AArch64 with SDOT: the quantized panels; everything else is kern_neon.c's. */
+#include "kern/kern.h"
+
+#if defined(__ARM_NEON) && defined(__ARM_FEATURE_DOTPROD)
+
+#include "kern/kern_neon.h"
+
+enum { PART = 4 /* inputs computed at a time: 16 sums */ };
+
+/* One quad of columns for all rows and inputs. */
+MOE_TEMPLATE void dot_quad(int kind, int nt, int n, const uint8_t *step, const uint8_t *plane,
+                           int s, const int8_t *q, int32x4_t sum[PART][4])
+{
+    int8x16_t w[4];
+    MOE_UNROLL
+    for (int h = 0; h < 4; h++)
+        w[h] = quad(kind, step, plane, s, h);
+    MOE_UNROLL
+    for (int t = 0; t < n; t++) {
+        int32_t word;
+        memcpy(&word, q + (s * nt + t) * 4, 4);
+        int8x16_t v = vreinterpretq_s8_s32(vdupq_n_s32(word));
+        MOE_UNROLL
+        for (int h = 0; h < 4; h++)
+            sum[t][h] = vdotq_s32(sum[t][h], w[h], v);
+    }
+}
+
+/* Sums of one block into sum[t][h]. */
+MOE_TEMPLATE void block_sums(int kind, int nt, int n, const uint8_t *codes, uint32_t steps,
+                             const int8_t *q, int32x4_t sum[PART][4])
+{
+    const uint8_t *plane = codes + steps * moe_step_bytes(kind);
+    MOE_UNROLL
+    for (int t = 0; t < n; t++) {
+        int32x4_t start = vdupq_n_s32(taken_off(kind, nt, q + 4 * t, steps * MOE_STEP));
+        MOE_UNROLL
+        for (int h = 0; h < 4; h++)
+            sum[t][h] = start;
+    }
+    for (uint32_t step = 0; step < steps; step++) {
+        MOE_UNROLL
+        for (int s = 0; s < MOE_STEP_QUADS; s++)
+            dot_quad(kind, nt, n, codes, plane, s, q, sum);
+        codes += moe_step_bytes(kind);
+        plane += MOE_UNIT;
+        q += MOE_STEP * nt;
+    }
+}
+
+MOE_NEON_QUANT_PANEL(PART)
+MOE_PANEL_QUANTS
+
+void moe_kern_fill_neon_dot(struct moe_kern *kern)
+{
+    fill_quant_panels(kern);
+}
+
+#else
+
+void moe_kern_fill_neon_dot(struct moe_kern *kern)
+{
+    (void)kern;
+}
+
+#endif

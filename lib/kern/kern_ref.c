@@ -1,0 +1,194 @@
+/* The reference: what every slot of the kernel table means, in plain sequential C. Written to be
+ * read; speed is the other files' business. */
+#include "base/bytes.h"
+#include "kern/kern_math.h"
+#include "kern/kern_panel.h"
+
+float moe_expf(float x)
+{
+    return moe_math_exp(x);
+}
+
+/* ---- Panels --------------------------------------------------------------------------------- */
+
+static float float_weight(int kind, const uint8_t *panel, uint32_t c, int r)
+{
+    uint64_t i = (uint64_t)c * MOE_PANEL_ROWS + (uint32_t)r;
+    if (kind == MOE_LAYOUT_F32)
+        return moe_bits_f32(moe_get_u32(panel + 4 * i));
+    uint16_t half = moe_get_u16(panel + 2 * i);
+    return kind == MOE_LAYOUT_F16 ? moe_f16_to_f32(half) : moe_bf16_to_f32(half);
+}
+
+MOE_TEMPLATE void float_panel(int kind, int nt, MOE_PANEL_PARAMS)
+{
+    for (int t = 0; t < nt; t++)
+        for (int r = 0; r < MOE_PANEL_ROWS; r++) {
+            float sum = 0;
+            for (uint32_t c = 0; c < cols; c++)
+                sum = fmaf(float_weight(kind, panel, c, r), tile->x[(uint64_t)c * nt + t], sum);
+            y[t * y_stride + r] = sum;
+        }
+}
+
+/* The code of row r, column c of a block of `block` columns. */
+static int32_t code_at(int kind, const uint8_t *codes, uint32_t block, int r, uint32_t c)
+{
+    uint32_t byte = (uint32_t)r * 4 + c % 4;
+    if (kind == MOE_LAYOUT_Q8)
+        return codes[c / 4 * MOE_UNIT + byte];
+    if (kind == MOE_LAYOUT_Q4)
+        return codes[c / 8 * MOE_UNIT + byte] >> c % 8 / 4 * 4 & 15;
+    int32_t low = codes[c / 16 * MOE_UNIT + byte] >> c % 16 / 4 * 2 & 3;
+    if (kind == MOE_LAYOUT_Q2)
+        return low;
+    const uint8_t *plane = codes + block / 16 * MOE_UNIT;
+    return low | (plane[c / 32 * MOE_UNIT + byte] >> c % 32 / 4 & 1) << 2;
+}
+
+/* Sum of q * xq over a block; `q` points at the block's part of the byte tile. */
+static int32_t block_sum(int kind, const uint8_t *codes, uint32_t block, int r, const int8_t *q,
+                         int nt, int t)
+{
+    int32_t sum = 0;
+    for (uint32_t c = 0; c < block; c++)
+        sum +=
+            code_at(kind, codes, block, r, c) * q[(c / 4 * (uint32_t)nt + (uint32_t)t) * 4 + c % 4];
+    return sum;
+}
+
+static float quant_row(int kind, int nt, int t, int r, const uint8_t *panel,
+                       struct moe_layout layout, uint32_t cols, const struct moe_tile *tile)
+{
+    uint32_t block = moe_layout_block(layout);
+    uint32_t block_bytes = (uint32_t)moe_layout_block_bytes(layout);
+    uint64_t at = 0; /* of the block in the row */
+    float y = 0;
+    for (uint32_t first = 0; first < cols;) {
+        struct moe_record rec = moe_record_next(&panel, &first, layout, cols, block, block_bytes);
+        float d = moe_f16_to_f32(moe_get_u16(rec.head + 2 * r));
+        float m = moe_f16_to_f32(moe_get_u16(rec.head + 2 * (MOE_PANEL_ROWS + r)));
+        for (uint32_t b = 0; b < rec.blocks; b++, at++) {
+            const uint8_t *codes = rec.codes + (uint64_t)b * block_bytes;
+            int32_t sum = block_sum(kind, codes, block, r, tile->q + at * block * nt, nt, t);
+            y = fmaf(d * tile->s[at * nt + t], (float)sum, y);
+            y = fmaf(m, tile->z[at * nt + t], y);
+        }
+    }
+    return y;
+}
+
+MOE_TEMPLATE void quant_panel(int kind, int nt, MOE_PANEL_PARAMS)
+{
+    for (int t = 0; t < nt; t++)
+        for (int r = 0; r < MOE_PANEL_ROWS; r++)
+            y[t * y_stride + r] = quant_row(kind, nt, t, r, panel, layout, cols, tile);
+}
+
+MOE_PANEL_FLOATS
+MOE_PANEL_QUANTS
+
+static void quantize(const float *x, uint32_t cols, uint32_t block, int nt, int t, int8_t *q,
+                     float *s, float *z)
+{
+    for (uint32_t b = 0; b * block < cols; b++) {
+        uint32_t first = b * block, n = cols - first < block ? cols - first : block;
+        /* As unsigned integers, magnitudes are in order and infinity and NaN lie above the rest. */
+        uint32_t largest = 0;
+        for (uint32_t c = 0; c < n; c++) {
+            uint32_t magnitude = moe_f32_bits(x[first + c]) & 0x7fffffffu;
+            largest = magnitude > largest ? magnitude : largest;
+        }
+        float inverse = moe_math_quant_inverse(largest);
+        int32_t sum = 0;
+        for (uint32_t c = 0; c < block; c++) {
+            int32_t code = c < n && inverse > 0 ? (int32_t)rintf(x[first + c] * inverse) : 0;
+            q[((first + c) / 4 * (uint32_t)nt + (uint32_t)t) * 4 + c % 4] = (int8_t)code;
+            sum += code;
+        }
+        moe_math_quant_scale(largest, sum, &s[b * nt + t], &z[b * nt + t]);
+    }
+}
+
+/* ---- Vectors -------------------------------------------------------------------------------- */
+
+static float dot(const float *x, const float *y, uint32_t n)
+{
+    float lane[MOE_LANES] = {0};
+    for (uint32_t i = 0; i < n; i++)
+        lane[i % MOE_LANES] = fmaf(x[i], y[i], lane[i % MOE_LANES]);
+    return moe_math_join(lane);
+}
+
+static void rms_norm(const float *x, const float *w, uint32_t n, float eps, float *y)
+{
+    float r = moe_math_rms_scale(dot(x, x, n), n, eps);
+    for (uint32_t i = 0; i < n; i++)
+        y[i] = x[i] * r * w[i];
+}
+
+static void softmax(float *x, uint32_t n)
+{
+    float largest = x[0], lane[MOE_LANES] = {0};
+    for (uint32_t i = 1; i < n; i++)
+        largest = x[i] > largest ? x[i] : largest;
+    for (uint32_t i = 0; i < n; i++) {
+        x[i] = moe_math_exp(x[i] - largest);
+        lane[i % MOE_LANES] += x[i];
+    }
+    float sum = moe_math_join(lane);
+    for (uint32_t i = 0; i < n; i++)
+        x[i] /= sum;
+}
+
+static void swiglu(const float *gate, const float *up, uint32_t n, float *y)
+{
+    for (uint32_t i = 0; i < n; i++)
+        y[i] = moe_math_swiglu(gate[i], up[i]);
+}
+
+static void axpy(float a, const float *x, uint32_t n, float *y)
+{
+    for (uint32_t i = 0; i < n; i++)
+        y[i] = fmaf(a, x[i], y[i]);
+}
+
+static void add(const float *x, uint32_t n, float *y)
+{
+    for (uint32_t i = 0; i < n; i++)
+        y[i] += x[i];
+}
+
+static void rope(float *x, const float *cs, uint32_t n)
+{
+    for (uint32_t i = 0; i < n / 2; i++)
+        moe_math_rotate(&x[i], &x[i + n / 2], cs[2 * i], cs[2 * i + 1]);
+}
+
+static void f32_to_f16(const float *x, uint32_t n, uint16_t *y)
+{
+    for (uint32_t i = 0; i < n; i++)
+        y[i] = moe_f32_to_f16(x[i]);
+}
+
+static void f16_to_f32(const uint16_t *x, uint32_t n, float *y)
+{
+    for (uint32_t i = 0; i < n; i++)
+        y[i] = moe_f16_to_f32(x[i]);
+}
+
+void moe_kern_fill_ref(struct moe_kern *kern)
+{
+    fill_float_panels(kern);
+    fill_quant_panels(kern);
+    kern->quantize = quantize;
+    kern->rms_norm = rms_norm;
+    kern->softmax = softmax;
+    kern->swiglu = swiglu;
+    kern->axpy = axpy;
+    kern->add = add;
+    kern->rope = rope;
+    kern->dot = dot;
+    kern->f32_to_f16 = f32_to_f16;
+    kern->f16_to_f32 = f16_to_f32;
+}

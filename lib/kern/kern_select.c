@@ -1,0 +1,59 @@
+#include "kern/kern.h"
+
+/* Zero until selected would be a trap: a static initialiser cannot call, so a constructor runs the
+ * reference's fill before main. */
+struct moe_kern moe_kern;
+
+__attribute__((constructor)) static void start_with_reference(void)
+{
+    moe_kern_fill_ref(&moe_kern);
+}
+
+int moe_kern_layout_index(uint16_t kind)
+{
+    switch (kind) {
+    case MOE_LAYOUT_F32:
+        return 0;
+    case MOE_LAYOUT_F16:
+        return 1;
+    case MOE_LAYOUT_BF16:
+        return 2;
+    case MOE_LAYOUT_Q8:
+        return 3;
+    case MOE_LAYOUT_Q4:
+        return 4;
+    case MOE_LAYOUT_Q3:
+        return 5;
+    case MOE_LAYOUT_Q2:
+        return 6;
+    default:
+        return -1;
+    }
+}
+
+/* Low to high within an architecture; a variant overwrites the slots it has. */
+static const struct {
+    enum moe_cpu_level level;
+    void (*fill)(struct moe_kern *kern);
+} variants[] = {
+    {MOE_CPU_SCALAR, moe_kern_fill_ref},        {MOE_CPU_NEON, moe_kern_fill_neon},
+    {MOE_CPU_NEON_DOT, moe_kern_fill_neon_dot}, {MOE_CPU_AVX2, moe_kern_fill_avx2},
+    {MOE_CPU_AVX512, moe_kern_fill_avx512},
+};
+
+int moe_kern_fill(struct moe_kern *kern, enum moe_cpu_level level, struct moe_err *err)
+{
+    if (!moe_cpu_supports(level))
+        return moe_fail(err, MOE_ERR_DEVICE, "this processor has no %s instructions",
+                        moe_cpu_level_name(level));
+    for (unsigned i = 0; i < sizeof variants / sizeof variants[0]; i++)
+        if (variants[i].level <= level && moe_cpu_supports(variants[i].level))
+            variants[i].fill(kern);
+    kern->level = level;
+    return MOE_OK;
+}
+
+int moe_kern_select(enum moe_cpu_level level, struct moe_err *err)
+{
+    return moe_kern_fill(&moe_kern, level, err);
+}

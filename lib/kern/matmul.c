@@ -1,0 +1,197 @@
+#include "kern/matmul.h"
+
+#include <string.h>
+
+#include "base/par.h"
+
+/* The smallest block gives the most scales. */
+enum { SMALLEST_BLOCK = 32, LARGEST_BLOCK = 64 };
+
+/* Bytes of tiles that a walk over panels keeps in the second-level cache. */
+enum { TILES_BYTES = 256 << 10 };
+
+/* ---- Inputs --------------------------------------------------------------------------------- */
+
+void moe_act_carve(struct moe_act *act, struct moe_arena *arena, uint32_t n_max, uint32_t cols_max)
+{
+    uint64_t padded = moe_round_up(cols_max, LARGEST_BLOCK);
+    *act = (struct moe_act){0};
+    act->x = moe_arena_take(arena, (uint64_t)n_max * cols_max, sizeof *act->x);
+    act->q = moe_arena_take(arena, n_max * padded, sizeof *act->q);
+    act->s = moe_arena_take(arena, n_max * (padded / SMALLEST_BLOCK), sizeof *act->s);
+    act->z = moe_arena_take(arena, n_max * (padded / SMALLEST_BLOCK), sizeof *act->z);
+}
+
+uint32_t moe_act_block_for(struct moe_layout layout)
+{
+    return moe_layout_is_float(layout.kind) ? 0 : moe_layout_block(layout);
+}
+
+/* Size of the tile that starts at input i of n: the largest power of two that is left. */
+static uint32_t tile_size(uint32_t i, uint32_t n)
+{
+    uint32_t size = MOE_TILE;
+    while (size > n - i)
+        size /= 2;
+    return size;
+}
+
+/* The number of tiles of n inputs, and the first input of a tile: full ones first, then one per
+ * bit of the rest. */
+static uint32_t tile_count(uint32_t n)
+{
+    return n / MOE_TILE + (uint32_t)__builtin_popcount(n % MOE_TILE);
+}
+
+static uint32_t tile_start(uint32_t tile, uint32_t n)
+{
+    uint32_t full = n / MOE_TILE, i = (tile < full ? tile : full) * MOE_TILE;
+    for (uint32_t k = full; k < tile; k++)
+        i += tile_size(i, n);
+    return i;
+}
+
+static struct moe_tile tile_at(const struct moe_act *act, uint32_t i)
+{
+    if (act->block == 0)
+        return (struct moe_tile){.x = act->x + (uint64_t)i * act->cols};
+    uint64_t blocks = act->cols_padded / act->block;
+    return (struct moe_tile){.q = act->q + (uint64_t)i * act->cols_padded,
+                             .s = act->s + i * blocks,
+                             .z = act->z + i * blocks};
+}
+
+struct prepare {
+    struct moe_act *act;
+    const float *x;
+    uint64_t stride;
+    const uint32_t *rows;
+};
+
+static const float *prepare_row(const struct prepare *p, uint32_t i)
+{
+    return p->x + (p->rows ? p->rows[i] : i) * p->stride;
+}
+
+static void prepare_float_tile(const struct prepare *p, uint32_t i, uint32_t nt)
+{
+    uint32_t cols = p->act->cols;
+    float *to = p->act->x + (uint64_t)i * cols;
+    if (nt == 1) {
+        memcpy(to, prepare_row(p, i), cols * sizeof *to);
+        return;
+    }
+    for (uint32_t t = 0; t < nt; t++) {
+        const float *from = prepare_row(p, i + t);
+        for (uint32_t c = 0; c < cols; c++)
+            to[(uint64_t)c * nt + t] = from[c];
+    }
+}
+
+static void prepare_byte_tile(const struct prepare *p, uint32_t i, uint32_t nt)
+{
+    const struct moe_act *act = p->act;
+    uint64_t blocks = act->cols_padded / act->block;
+    for (uint32_t t = 0; t < nt; t++)
+        moe_kern.quantize(prepare_row(p, i + t), act->cols, act->block, (int)nt, (int)t,
+                          act->q + (uint64_t)i * act->cols_padded, act->s + i * blocks,
+                          act->z + i * blocks);
+}
+
+static void prepare_tiles(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct prepare *p = ctx;
+    (void)thread;
+    for (int64_t tile = begin; tile < end; tile++) {
+        uint32_t i = tile_start((uint32_t)tile, p->act->n), nt = tile_size(i, p->act->n);
+        if (p->act->block == 0)
+            prepare_float_tile(p, i, nt);
+        else
+            prepare_byte_tile(p, i, nt);
+    }
+}
+
+void moe_act_prepare(struct moe_act *act, const float *x, uint64_t stride, const uint32_t *rows,
+                     uint32_t n, uint32_t cols, uint32_t block)
+{
+    act->n = n;
+    act->cols = cols;
+    act->block = block;
+    act->cols_padded = block ? (uint32_t)moe_round_up(cols, block) : cols;
+    struct prepare p = {act, x, stride, rows};
+    /* A thread is woken for no less than some 16 thousand values (a few microseconds). */
+    int64_t grain = cols ? (16384 / MOE_TILE + cols - 1) / cols : 1;
+    moe_par_for(tile_count(n), grain, prepare_tiles, &p);
+}
+
+/* ---- Products ------------------------------------------------------------------------------- */
+
+/* Panels begin..end of one product times the tiles of inputs first..last. */
+static void multiply(const struct moe_mm *mm, uint32_t begin, uint32_t end, uint32_t first,
+                     uint32_t last)
+{
+    const struct moe_mat *w = &mm->w;
+    uint64_t panel_bytes = moe_layout_panel_bytes(w->layout, w->cols);
+    moe_panel_fn *const *kernels = moe_kern.panel[moe_kern_layout_index(w->layout.kind)];
+    for (uint32_t p = begin; p < end; p++) {
+        const uint8_t *panel = w->data + p * panel_bytes;
+        float *y = mm->y + (uint64_t)p * MOE_PANEL_ROWS;
+        for (uint32_t i = first, nt; i < last; i += nt) {
+            nt = tile_size(i, mm->act->n);
+            struct moe_tile tile = tile_at(mm->act, i);
+            kernels[__builtin_ctz(nt)](panel, w->layout, w->cols, &tile, y + i * mm->y_stride,
+                                       mm->y_stride);
+        }
+    }
+}
+
+/* Rows past the matrix's last: 0 whatever the inputs hold. */
+static void clear_excess(const struct moe_mm *mm)
+{
+    uint32_t used = mm->w.rows % MOE_PANEL_ROWS;
+    for (uint32_t i = 0; used && i < mm->act->n; i++)
+        memset(mm->y + i * mm->y_stride + mm->w.rows, 0, (MOE_PANEL_ROWS - used) * sizeof *mm->y);
+}
+
+/* Panels begin..end of one product times all inputs. The innermost walk goes over tiles, so a panel
+ * is unpacked from the first-level cache; many inputs are taken in groups of tiles that stay in the
+ * second while all panels pass. */
+static void multiply_all(const struct moe_mm *mm, uint32_t begin, uint32_t end)
+{
+    uint64_t per_input = mm->act->block ? mm->act->cols_padded : mm->act->cols * sizeof(float);
+    uint32_t n = mm->act->n, group = MOE_TILE;
+    while (group < n && 2 * group * per_input <= TILES_BYTES)
+        group *= 2;
+    for (uint32_t first = 0; first < n; first += group)
+        multiply(mm, begin, end, first, n - first < group ? n : first + group);
+    if (end == moe_panels(mm->w.rows))
+        clear_excess(mm);
+}
+
+struct matmul {
+    const struct moe_mm *list;
+    int n;
+};
+
+/* The panels of all products are numbered through. */
+static void multiply_range(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct matmul *m = ctx;
+    (void)thread;
+    for (int k = 0; k < m->n && end > 0; k++) {
+        int64_t panels = moe_panels(m->list[k].w.rows);
+        if (begin < panels)
+            multiply_all(&m->list[k], (uint32_t)begin, (uint32_t)(end < panels ? end : panels));
+        begin = begin > panels ? begin - panels : 0;
+        end -= panels;
+    }
+}
+
+void moe_matmul(const struct moe_mm *list, int n)
+{
+    struct matmul m = {list, n};
+    int64_t panels = 0, grain = 1;
+    for (int k = 0; k < n; k++)
+        panels += moe_panels(list[k].w.rows);
+    moe_par_for(panels, grain, multiply_range, &m);
+}

@@ -1,0 +1,115 @@
+#include "model/family.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "fmt/pack.h"
+
+static const struct moe_family *const families[] = {
+    &moe_family_qwen2_moe,
+};
+
+const struct moe_family *moe_family_at(int i)
+{
+    return i >= 0 && (size_t)i < sizeof families / sizeof families[0] ? families[i] : NULL;
+}
+
+const struct moe_family *moe_family_find(const char *name)
+{
+    const struct moe_family *family;
+    for (int i = 0; (family = moe_family_at(i)) != NULL; i++)
+        if (strcmp(family->name, name) == 0)
+            return family;
+    return NULL;
+}
+
+static const struct moe_tensor_spec specs[MOE_T_N_ROLES] = {
+    [MOE_T_EMBED] = {"embed", MOE_KIND_DENSE, false},
+    [MOE_T_FINAL_NORM] = {"final_norm", MOE_KIND_VECTOR, false},
+    [MOE_T_HEAD] = {"head", MOE_KIND_DENSE, false},
+    [MOE_T_ATTN_NORM] = {"layers.%u.attn.norm", MOE_KIND_VECTOR, true},
+    [MOE_T_Q] = {"layers.%u.attn.q", MOE_KIND_DENSE, true},
+    [MOE_T_K] = {"layers.%u.attn.k", MOE_KIND_DENSE, true},
+    [MOE_T_V] = {"layers.%u.attn.v", MOE_KIND_DENSE, true},
+    [MOE_T_Q_BIAS] = {"layers.%u.attn.q.bias", MOE_KIND_VECTOR, true},
+    [MOE_T_K_BIAS] = {"layers.%u.attn.k.bias", MOE_KIND_VECTOR, true},
+    [MOE_T_V_BIAS] = {"layers.%u.attn.v.bias", MOE_KIND_VECTOR, true},
+    [MOE_T_O] = {"layers.%u.attn.o", MOE_KIND_DENSE, true},
+    [MOE_T_FFN_NORM] = {"layers.%u.ffn.norm", MOE_KIND_VECTOR, true},
+    [MOE_T_GATE] = {"layers.%u.ffn.gate", MOE_KIND_DENSE, true},
+    [MOE_T_UP] = {"layers.%u.ffn.up", MOE_KIND_DENSE, true},
+    [MOE_T_DOWN] = {"layers.%u.ffn.down", MOE_KIND_DENSE, true},
+    [MOE_T_ROUTER] = {"layers.%u.router", MOE_KIND_ROUTER, true},
+    [MOE_T_SHARED_GATE_PROJ] = {"layers.%u.shared.gate", MOE_KIND_DENSE, true},
+    [MOE_T_SHARED_UP] = {"layers.%u.shared.up", MOE_KIND_DENSE, true},
+    [MOE_T_SHARED_DOWN] = {"layers.%u.shared.down", MOE_KIND_DENSE, true},
+    [MOE_T_SHARED_GATE] = {"layers.%u.shared.scale", MOE_KIND_ROUTER, true},
+};
+
+const struct moe_tensor_spec *moe_tensor_spec(enum moe_tensor_role role)
+{
+    return &specs[role];
+}
+
+void moe_tensor_pack_name(enum moe_tensor_role role, uint32_t layer, char *out)
+{
+    const char *format = specs[role].pack_name, *mark = strstr(format, "%u");
+    if (!mark)
+        snprintf(out, MOE_PACK_NAME_BYTES, "%s", format);
+    else
+        snprintf(out, MOE_PACK_NAME_BYTES, "%.*s%u%s", (int)(mark - format), format, layer,
+                 mark + 2);
+}
+
+static bool shape(bool present, uint32_t n_rows, uint32_t n_cols, uint32_t *rows, uint32_t *cols)
+{
+    *rows = n_rows;
+    *cols = n_cols;
+    return present && n_rows > 0;
+}
+
+bool moe_tensor_shape(const struct moe_config *c, enum moe_tensor_role role, uint32_t layer,
+                      uint32_t *rows, uint32_t *cols)
+{
+    bool moe = layer < c->n_layers && c->layer_is_moe[layer];
+    uint32_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
+    switch (role) {
+    case MOE_T_EMBED:
+        return shape(true, c->vocab, c->hidden, rows, cols);
+    case MOE_T_HEAD:
+        return shape(!c->tied_head, c->vocab, c->hidden, rows, cols);
+    case MOE_T_FINAL_NORM:
+    case MOE_T_ATTN_NORM:
+    case MOE_T_FFN_NORM:
+        return shape(true, c->hidden, 1, rows, cols);
+    case MOE_T_Q:
+        return shape(true, q, c->hidden, rows, cols);
+    case MOE_T_K:
+    case MOE_T_V:
+        return shape(true, kv, c->hidden, rows, cols);
+    case MOE_T_Q_BIAS:
+        return shape(c->qkv_bias, q, 1, rows, cols);
+    case MOE_T_K_BIAS:
+    case MOE_T_V_BIAS:
+        return shape(c->qkv_bias, kv, 1, rows, cols);
+    case MOE_T_O:
+        return shape(true, c->hidden, q, rows, cols);
+    case MOE_T_GATE:
+    case MOE_T_UP:
+        return shape(!moe, c->dense_ff, c->hidden, rows, cols);
+    case MOE_T_DOWN:
+        return shape(!moe, c->hidden, c->dense_ff, rows, cols);
+    case MOE_T_ROUTER:
+        return shape(moe, c->n_experts, c->hidden, rows, cols);
+    case MOE_T_SHARED_GATE_PROJ:
+    case MOE_T_SHARED_UP:
+        return shape(moe && c->shared_ff, c->shared_ff, c->hidden, rows, cols);
+    case MOE_T_SHARED_DOWN:
+        return shape(moe && c->shared_ff, c->hidden, c->shared_ff, rows, cols);
+    case MOE_T_SHARED_GATE:
+        return shape(moe && c->shared_ff && c->shared_gate, 1, c->hidden, rows, cols);
+    case MOE_T_N_ROLES:
+        break;
+    }
+    return false;
+}

@@ -1,0 +1,116 @@
+#include "run/bench.h"
+
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+
+struct bench {
+    struct moe_session *s;
+    const struct moe_bench_options *options;
+    struct moe_row *rows; /* [prompt_tokens] */
+    float *logits;        /* [moe_logits_stride] */
+};
+
+static void make_prompt(const struct bench *b)
+{
+    const struct moe_ids *text = b->options->text;
+    uint64_t state = 1;
+    for (uint32_t i = 0; i < b->options->prompt_tokens; i++) {
+        /* Knuth's MMIX constants; only the upper half is random enough. */
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        uint32_t token = (uint32_t)((state >> 32) % b->s->model->config.vocab);
+        if (text && text->n)
+            token = text->ids[i % text->n];
+        b->rows[i] = (struct moe_row){0, i, token};
+    }
+}
+
+static uint32_t likeliest(const struct bench *b, uint32_t row)
+{
+    moe_logits(b->s, row, 1, b->logits);
+    uint32_t best = 0;
+    for (uint32_t i = 1; i < b->s->model->config.vocab; i++)
+        if (b->logits[i] > b->logits[best])
+            best = i;
+    return best;
+}
+
+static int run_once(const struct bench *b, double *prefill, double *decode, struct moe_err *err)
+{
+    struct moe_session *s = b->s;
+    uint32_t n_layers = s->model->config.n_layers, n_prompt = b->options->prompt_tokens, n = 0;
+    double began = moe_seconds();
+    for (uint32_t at = 0; at < n_prompt; at += n) {
+        n = n_prompt - at < s->batch ? n_prompt - at : s->batch;
+        int status = moe_forward(s, MOE_PREFILL, b->rows + at, n, 0, n_layers, NULL, NULL, err);
+        if (status != MOE_OK)
+            return status;
+        if (moe_progress_stopped(b->options->progress))
+            return moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
+    }
+    uint32_t token = likeliest(b, n - 1);
+    double middle = moe_seconds();
+    for (uint32_t i = 0; i < b->options->decode_tokens; i++) {
+        struct moe_row row = {0, n_prompt + i, token};
+        int status = moe_forward(s, MOE_DECODE, &row, 1, 0, n_layers, NULL, NULL, err);
+        if (status != MOE_OK)
+            return status;
+        token = likeliest(b, 0);
+        if (moe_progress_stopped(b->options->progress))
+            return moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
+    }
+    *prefill = n_prompt / (middle - began);
+    *decode = b->options->decode_tokens / (moe_seconds() - middle);
+    return MOE_OK;
+}
+
+static int compare_doubles(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static struct moe_bench_figure summarise(double *values, uint32_t n)
+{
+    qsort(values, n, sizeof *values, compare_doubles);
+    return (struct moe_bench_figure){
+        .median = (values[(n - 1) / 2] + values[n / 2]) / 2,
+        .min = values[0],
+        .max = values[n - 1],
+    };
+}
+
+int moe_bench(struct moe_session *s, const struct moe_bench_options *options, struct moe_bench *out,
+              struct moe_err *err)
+{
+    double prefill[MOE_BENCH_MAX_RUNS], decode[MOE_BENCH_MAX_RUNS], unused[2];
+    uint64_t n_tokens = (uint64_t)options->prompt_tokens + options->decode_tokens;
+    if (options->prompt_tokens == 0 || options->decode_tokens == 0 || options->n_runs == 0 ||
+        options->n_runs > MOE_BENCH_MAX_RUNS)
+        return moe_fail(err, MOE_ERR_USAGE, "a bench needs tokens to compute and 1 to %d runs",
+                        MOE_BENCH_MAX_RUNS);
+    if (n_tokens > s->context)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "%u tokens of prompt and %u after them do not fit the context of %u",
+                        options->prompt_tokens, options->decode_tokens, s->context);
+    struct bench b = {.s = s, .options = options};
+    b.rows = moe_alloc(options->prompt_tokens, sizeof *b.rows, err);
+    b.logits = moe_alloc(moe_logits_stride(&s->model->config), sizeof *b.logits, err);
+    int status = b.rows && b.logits ? MOE_OK : MOE_ERR_MEMORY;
+    if (status == MOE_OK) {
+        make_prompt(&b);
+        status = run_once(&b, &unused[0], &unused[1], err);
+    }
+    for (uint32_t i = 0; i < options->n_runs && status == MOE_OK; i++) {
+        moe_progress_report(options->progress, "bench", i + 1, options->n_runs + 1);
+        status = run_once(&b, &prefill[i], &decode[i], err);
+    }
+    if (status == MOE_OK) {
+        out->prefill = summarise(prefill, options->n_runs);
+        out->decode = summarise(decode, options->n_runs);
+    }
+    free(b.rows);
+    free(b.logits);
+    return status;
+}

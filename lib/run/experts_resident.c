@@ -1,0 +1,172 @@
+/*
+ * Strategy `resident`: every expert's weights in memory from the start.
+ */
+#include "run/experts.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+struct resident {
+    struct moe_experts base;
+    uint32_t n_experts;
+    struct moe_expert_view *views; /* [n_layers][n_experts] */
+    uint8_t *weights;
+    uint64_t weights_bytes;
+    /* The request being served. */
+    struct moe_expert_request request;
+    uint32_t n_given;
+};
+
+static int begin(struct moe_experts *self, const struct moe_expert_request *request,
+                 struct moe_phase_stats *phase, struct moe_err *err)
+{
+    struct resident *r = (struct resident *)self;
+    r->request = *request;
+    r->n_given = 0;
+    for (uint32_t i = 0; i < request->n; i++) {
+        phase->expert_activations += request->n_rows[i];
+        phase->cache_hits += request->n_rows[i];
+    }
+    return MOE_OK;
+}
+
+static int next(struct moe_experts *self, uint32_t max, uint32_t *which,
+                struct moe_expert_view *views, uint32_t *n, struct moe_err *err)
+{
+    struct resident *r = (struct resident *)self;
+    const struct moe_expert_view *layer = r->views + (uint64_t)r->request.layer * r->n_experts;
+    for (*n = 0; *n < max && r->n_given < r->request.n; ++*n, r->n_given++) {
+        which[*n] = r->n_given;
+        views[*n] = layer[r->request.experts[r->n_given]];
+    }
+    return MOE_OK;
+}
+
+static void release(struct moe_experts *self, uint32_t which)
+{
+    (void)self;
+    (void)which;
+}
+
+static void close_resident(struct moe_experts *self)
+{
+    struct resident *r = (struct resident *)self;
+    moe_pages_free(r->weights, r->weights_bytes);
+    free(r->views);
+    free(r);
+}
+
+static const struct moe_experts_ops resident_ops = {"resident", begin, next, release,
+                                                    close_resident};
+
+/* The expert at `variant`, or at the best one it has; NULL in a dense layer. */
+static const struct moe_expert_extent *choose(const struct moe_pack *pack, uint32_t layer,
+                                              uint32_t expert, uint32_t variant, uint32_t *chosen)
+{
+    const struct moe_expert_extent *e = moe_pack_expert(pack, layer, expert, variant);
+    *chosen = variant;
+    for (uint32_t v = 0; !e->present && v < moe_pack_n_variants(pack); v++) {
+        e = moe_pack_expert(pack, layer, expert, v);
+        *chosen = v;
+    }
+    return e->present ? e : NULL;
+}
+
+static int load(struct resident *r, const struct moe_pack *pack, const struct moe_expert_extent *e,
+                struct moe_expert_view *view, struct moe_arena *arena, struct moe_err *err)
+{
+    const struct moe_expert_class *class_ = moe_pack_class_at(pack, e->class_index);
+    const uint8_t *segments[MOE_PACK_MAX_SEGMENTS] = {0};
+    for (uint32_t i = 0; i < class_->n_segments; i++) {
+        uint8_t *at = moe_arena_take(arena, class_->segment_bytes[i], 1);
+        segments[i] = at;
+        if (!at)
+            continue; /* measuring */
+        char what[128];
+        snprintf(what, sizeof what, "layer %u expert %u variant %s", view->layer, view->expert,
+                 moe_pack_variant_at(pack, view->variant)->name);
+        int status = moe_pack_read(pack, &e->segments[i], at, what, err);
+        if (status != MOE_OK)
+            return status;
+    }
+    if (!arena->base)
+        return MOE_OK;
+    if (!moe_class_matrix_view(class_, MOE_ROLE_GATE, segments, &view->gate) ||
+        !moe_class_matrix_view(class_, MOE_ROLE_UP, segments, &view->up) ||
+        !moe_class_matrix_view(class_, MOE_ROLE_DOWN, segments, &view->down))
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: layer %u expert %u lacks a gate, up or down matrix",
+                        moe_pack_path(pack), view->layer, view->expert);
+    return MOE_OK;
+}
+
+/* Measures (no memory in the arena) or loads every expert. */
+static int walk_experts(struct resident *r, const struct moe_pack *pack, uint32_t variant,
+                        struct moe_arena *arena, const struct moe_progress *progress,
+                        struct moe_err *err)
+{
+    for (uint32_t layer = 0; layer < moe_pack_n_layers(pack); layer++) {
+        for (uint32_t expert = 0; expert < r->n_experts; expert++) {
+            struct moe_expert_view *view = &r->views[(uint64_t)layer * r->n_experts + expert];
+            view->layer = layer;
+            view->expert = expert;
+            const struct moe_expert_extent *e =
+                choose(pack, layer, expert, variant, &view->variant);
+            int status = e ? load(r, pack, e, view, arena, err) : MOE_OK;
+            if (status != MOE_OK)
+                return status;
+        }
+        if (arena->base)
+            moe_progress_report(progress, "loading experts", arena->used, arena->size);
+        if (moe_progress_stopped(progress))
+            return moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
+    }
+    if (arena->overflowed)
+        return moe_fail(err, MOE_ERR_MEMORY, "out of memory: the experts' size overflows");
+    return MOE_OK;
+}
+
+int moe_experts_open_resident(struct moe_experts **out, const struct moe_pack *pack,
+                              uint32_t variant, const struct moe_progress *progress,
+                              struct moe_err *err)
+{
+    *out = NULL;
+    struct resident *r = moe_alloc(1, sizeof *r, err);
+    if (!r)
+        return MOE_ERR_MEMORY;
+    r->base.ops = &resident_ops;
+    r->n_experts = moe_pack_n_experts(pack);
+    struct moe_arena arena = {0};
+    int status = MOE_ERR_MEMORY;
+    r->views = moe_alloc((uint64_t)moe_pack_n_layers(pack) * (r->n_experts ? r->n_experts : 1),
+                         sizeof *r->views, err);
+    if (!r->views)
+        goto fail;
+    status = walk_experts(r, pack, variant, &arena, NULL, err);
+    if (status != MOE_OK)
+        goto fail;
+    r->weights_bytes = arena.used;
+    r->weights = moe_pages_alloc(arena.used, err);
+    status = MOE_ERR_MEMORY;
+    if (!r->weights)
+        goto fail;
+    arena = (struct moe_arena){.base = r->weights, .size = r->weights_bytes};
+    status = walk_experts(r, pack, variant, &arena, progress, err);
+    if (status != MOE_OK)
+        goto fail;
+    r->base.resident_bytes = r->base.resident_bytes_max = r->weights_bytes;
+    *out = &r->base;
+    return MOE_OK;
+fail:
+    close_resident(&r->base);
+    return status;
+}
+
+void moe_experts_close(struct moe_experts *experts)
+{
+    if (experts)
+        experts->ops->close(experts);
+}

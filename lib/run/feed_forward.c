@@ -1,0 +1,260 @@
+/*
+ * Feed-forward: the router's choice, the chosen experts as they become ready, the shared expert.
+ *
+ * Every expert writes its own rows of expert_out; they are added per token in the router's order at
+ * the end, so that the sum does not depend on when an expert arrived.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "run/workspace.h"
+
+/* ---- Routing -----------------------------------------------------------------------------------
+ */
+
+struct route {
+    struct moe_session *s;
+};
+
+/* The k largest of n probabilities, falling; the lower number first among equals. Always k
+ * different experts, whatever the numbers are. */
+static void pick_top(const float *p, uint32_t n, uint32_t k, uint32_t *chosen)
+{
+    for (uint32_t i = 0; i < k; i++)
+        chosen[i] = UINT32_MAX;
+    for (uint32_t e = 0; e < n; e++) {
+        uint32_t at = k;
+        while (at > 0 && (chosen[at - 1] == UINT32_MAX || p[e] > p[chosen[at - 1]]))
+            at--;
+        if (at == k)
+            continue;
+        memmove(chosen + at + 1, chosen + at, (k - 1 - at) * sizeof *chosen);
+        chosen[at] = e;
+    }
+}
+
+static void route_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct route *r = ctx;
+    const struct moe_config *c = &r->s->model->config;
+    struct moe_workspace *w = r->s->work;
+    for (int64_t i = begin; i < end; i++) {
+        float *p = w->probabilities + (uint64_t)i * w->router_stride;
+        uint32_t *chosen = w->chosen + (uint64_t)i * c->top_k;
+        float *weights = w->weights + (uint64_t)i * c->top_k, sum = 0;
+        moe_kern.softmax(p, c->n_experts);
+        pick_top(p, c->n_experts, c->top_k, chosen);
+        for (uint32_t k = 0; k < c->top_k; k++)
+            sum += weights[k] = p[chosen[k]];
+        for (uint32_t k = 0; c->norm_topk && k < c->top_k; k++)
+            weights[k] /= sum;
+    }
+}
+
+/* Scores, probabilities, choice; then tells the observer. */
+static int route(struct moe_session *s, uint32_t layer, const struct moe_row *rows, uint32_t n_rows,
+                 struct moe_err *err)
+{
+    const struct moe_config *c = &s->model->config;
+    struct moe_workspace *w = s->work;
+    struct moe_mm mm = moe_inputs_mm(&w->from_hidden, s->model->layers[layer].router,
+                                     w->probabilities, w->router_stride);
+    moe_matmul(&mm, 1);
+    struct route r = {s};
+    moe_par_for(n_rows, 16, route_rows, &r);
+    for (uint64_t i = 0; i < (uint64_t)n_rows * c->top_k; i++)
+        if (!(w->weights[i] >= 0)) /* NaN */
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            "layer %u: the router's scores are not numbers (damaged weights?)",
+                            layer);
+    if (s->observer.routed) {
+        s->observer.routed(s->observer.ctx, layer, rows, n_rows, w->xn, w->hidden_stride,
+                           w->probabilities, w->router_stride, w->chosen, w->weights);
+    }
+    return MOE_OK;
+}
+
+/* Groups the batch by expert: active experts ascending, and which rows want each. */
+static uint32_t group_by_expert(struct moe_workspace *w, const struct moe_config *c,
+                                uint32_t n_rows)
+{
+    uint64_t n_pairs = (uint64_t)n_rows * c->top_k;
+    uint32_t n_active = 0, total = 0;
+    memset(w->cursor, 0, c->n_experts * sizeof *w->cursor);
+    for (uint64_t i = 0; i < n_pairs; i++)
+        w->cursor[w->chosen[i]]++;
+    for (uint32_t e = 0; e < c->n_experts; e++) {
+        uint32_t count = w->cursor[e];
+        if (count == 0)
+            continue;
+        w->active[n_active] = e;
+        w->n_rows[n_active] = count;
+        w->first[n_active++] = total;
+        w->cursor[e] = total;
+        total += count;
+    }
+    for (uint64_t i = 0; i < n_pairs; i++) {
+        uint32_t slot = w->cursor[w->chosen[i]]++;
+        w->expert_rows[slot] = (uint32_t)(i / c->top_k);
+        w->slot_of[i] = slot;
+    }
+    return n_active;
+}
+
+/* ---- Computing ---------------------------------------------------------------------------------
+ */
+
+struct swiglu {
+    float *gate;
+    const float *up;
+    uint64_t stride;
+    uint32_t width;
+};
+
+static void swiglu_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct swiglu *g = ctx;
+    for (int64_t i = begin; i < end; i++) {
+        float *gate = g->gate + (uint64_t)i * g->stride;
+        moe_kern.swiglu(gate, g->up + (uint64_t)i * g->stride, g->width, gate);
+    }
+}
+
+/* out[n][hidden_stride] = down(silu(gate x) * (up x)) for the n rows of `in`. */
+static void gated(struct moe_workspace *w, struct moe_inputs *in, const struct moe_mat *gate,
+                  const struct moe_mat *up, const struct moe_mat *down, float *out)
+{
+    struct moe_mm mm[2] = {
+        moe_inputs_mm(in, *gate, w->gate, w->ff_stride),
+        moe_inputs_mm(in, *up, w->up, w->ff_stride),
+    };
+    moe_matmul(mm, 2);
+    struct swiglu g = {w->gate, w->up, w->ff_stride, gate->rows};
+    moe_par_for(in->n, 4, swiglu_rows, &g);
+    moe_inputs_set(&w->from_ff, w->gate, w->ff_stride, NULL, in->n, down->cols);
+    struct moe_mm last = moe_inputs_mm(&w->from_ff, *down, out, w->hidden_stride);
+    moe_matmul(&last, 1);
+}
+
+/* Several experts for the one row of a decode step, side by side: three parallel loops in all
+ * instead of three an expert. */
+static void gated_side_by_side(struct moe_workspace *w, const struct moe_expert_view *views,
+                               const uint32_t *which, uint32_t n)
+{
+    struct moe_mm mm[2 * MOE_MAX_TOP_K];
+    for (uint32_t i = 0; i < n; i++) {
+        mm[2 * i] =
+            moe_inputs_mm(&w->from_hidden, views[i].gate, w->gate + i * w->ff_stride, w->ff_stride);
+        mm[2 * i + 1] =
+            moe_inputs_mm(&w->from_hidden, views[i].up, w->up + i * w->ff_stride, w->ff_stride);
+    }
+    moe_matmul(mm, (int)(2 * n));
+    struct swiglu g = {w->gate, w->up, w->ff_stride, views[0].gate.rows};
+    moe_par_for(n, 4, swiglu_rows, &g);
+    for (uint32_t i = 0; i < n; i++) {
+        moe_inputs_set(&w->single[i], w->gate + i * w->ff_stride, w->ff_stride, NULL, 1,
+                       views[i].down.cols);
+        mm[i] =
+            moe_inputs_mm(&w->single[i], views[i].down,
+                          w->expert_out + w->first[which[i]] * w->hidden_stride, w->hidden_stride);
+    }
+    moe_matmul(mm, (int)n);
+}
+
+/* Asks for the layer's experts and computes each as it becomes ready. */
+static int run_experts(struct moe_session *s, uint32_t layer, uint32_t n_rows, uint32_t n_active,
+                       struct moe_phase_stats *phase, struct moe_err *err)
+{
+    struct moe_workspace *w = s->work;
+    const struct moe_expert_request request = {layer, n_active, w->active, w->n_rows};
+    int status = s->experts->ops->begin(s->experts, &request, phase, err);
+    for (uint32_t done = 0, n; done < n_active && status == MOE_OK; done += n) {
+        uint32_t which[MOE_MAX_TOP_K];
+        struct moe_expert_view views[MOE_MAX_TOP_K];
+        /* A batch takes them one by one: each has work enough for all threads. */
+        status = s->experts->ops->next(s->experts, n_rows == 1 ? MOE_MAX_TOP_K : 1, which, views,
+                                       &n, err);
+        if (status != MOE_OK)
+            break;
+        if (n_rows == 1) {
+            gated_side_by_side(w, views, which, n);
+        } else {
+            moe_inputs_set(&w->gathered, w->xn, w->hidden_stride,
+                           w->expert_rows + w->first[which[0]], w->n_rows[which[0]],
+                           s->model->config.hidden);
+            gated(w, &w->gathered, &views[0].gate, &views[0].up, &views[0].down,
+                  w->expert_out + w->first[which[0]] * w->hidden_stride);
+        }
+        for (uint32_t i = 0; i < n; i++)
+            s->experts->ops->release(s->experts, which[i]);
+    }
+    return status;
+}
+
+struct combine {
+    struct moe_session *s;
+    bool shared_gate;
+};
+
+/* sum = (experts by rank) + (shared expert, already in sum, scaled by its gate). */
+static void combine_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct combine *m = ctx;
+    const struct moe_config *c = &m->s->model->config;
+    struct moe_workspace *w = m->s->work;
+    for (int64_t i = begin; i < end; i++) {
+        float *sum = w->sum + (uint64_t)i * w->hidden_stride;
+        float *h = w->h + (uint64_t)i * w->hidden_stride;
+        float *acc = w->xn + (uint64_t)i * w->hidden_stride; /* no longer needed */
+        memset(acc, 0, c->hidden * sizeof *acc);
+        for (uint32_t k = 0; k < c->top_k; k++)
+            moe_kern.axpy(w->weights[(uint64_t)i * c->top_k + k],
+                          w->expert_out + w->slot_of[(uint64_t)i * c->top_k + k] * w->hidden_stride,
+                          c->hidden, acc);
+        if (c->shared_ff) {
+            float scale = 1;
+            if (m->shared_gate)
+                scale = 1 / (1 + moe_expf(-w->shared_scale[i * MOE_PANEL_ROWS]));
+            moe_kern.axpy(scale, sum, c->hidden, acc);
+        }
+        moe_kern.add(acc, c->hidden, h);
+    }
+}
+
+static void add_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    struct moe_session *s = ctx;
+    for (int64_t i = begin; i < end; i++)
+        moe_kern.add(s->work->sum + (uint64_t)i * s->work->hidden_stride, s->model->config.hidden,
+                     s->work->h + (uint64_t)i * s->work->hidden_stride);
+}
+
+int moe_feed_forward(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                     uint32_t n_rows, struct moe_phase_stats *phase, struct moe_err *err)
+{
+    const struct moe_layer *l = &s->model->layers[layer];
+    struct moe_workspace *w = s->work;
+    moe_inputs_set(&w->from_hidden, w->xn, w->hidden_stride, NULL, n_rows, s->model->config.hidden);
+    if (!l->is_moe) {
+        gated(w, &w->from_hidden, &l->gate, &l->up, &l->down, w->sum);
+        moe_par_for(n_rows, 16, add_rows, s);
+        return MOE_OK;
+    }
+    int status = route(s, layer, rows, n_rows, err);
+    if (status != MOE_OK)
+        return status;
+    uint32_t n_active = group_by_expert(w, &s->model->config, n_rows);
+    status = run_experts(s, layer, n_rows, n_active, phase, err);
+    if (status != MOE_OK)
+        return status;
+    if (l->has_ffn)
+        gated(w, &w->from_hidden, &l->gate, &l->up, &l->down, w->sum);
+    if (l->shared_gate.data) {
+        struct moe_mm mm =
+            moe_inputs_mm(&w->from_hidden, l->shared_gate, w->shared_scale, MOE_PANEL_ROWS);
+        moe_matmul(&mm, 1);
+    }
+    struct combine m = {s, l->shared_gate.data != NULL};
+    moe_par_for(n_rows, 16, combine_rows, &m);
+    return MOE_OK;
+}

@@ -1,0 +1,222 @@
+#include "run/perplexity.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/par.h"
+
+enum { DEFAULT_DOC_TOKENS = 256, LOGITS_BYTES = 64 << 20 };
+
+struct scorer {
+    struct moe_session *s;
+    const struct moe_perplexity_options *options;
+    struct moe_row *rows; /* [batch] */
+    float *logits;        /* [n_logits][stride] */
+    uint32_t n_logits;
+    double *nats;            /* [batch] */
+    uint32_t *best;          /* [batch] */
+    const uint32_t *targets; /* of the rows in `logits` */
+    double sum;
+    uint64_t n_tokens, n_documents;
+};
+
+/* ---- Scoring ----------------------------------------------------------------------------------
+ */
+
+/* -log softmax(logits)[target], and the likeliest token. */
+static double cost(const float *logits, uint32_t n, uint32_t target, uint32_t *best)
+{
+    uint32_t top = 0;
+    for (uint32_t i = 1; i < n; i++)
+        if (logits[i] > logits[top])
+            top = i;
+    double sum = 0;
+    for (uint32_t i = 0; i < n; i++)
+        sum += exp((double)logits[i] - logits[top]);
+    *best = top;
+    return log(sum) - ((double)logits[target] - logits[top]);
+}
+
+static void score_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    struct scorer *sc = ctx;
+    const struct moe_config *c = &sc->s->model->config;
+    uint64_t stride = moe_logits_stride(c);
+    for (int64_t i = begin; i < end; i++)
+        sc->nats[i] =
+            cost(sc->logits + (uint64_t)i * stride, c->vocab, sc->targets[i], &sc->best[i]);
+}
+
+/* Runs ids[0..n) as one text; scores the predictions of ids[first_scored..n). */
+static int score_text(struct scorer *sc, const uint32_t *ids, uint64_t n, uint64_t first_scored,
+                      struct moe_err *err)
+{
+    struct moe_session *s = sc->s;
+    for (uint64_t done = 0; done + 1 < n;) {
+        uint64_t left = n - 1 - done; /* the last token predicts nothing */
+        uint32_t n_rows = left < s->batch ? (uint32_t)left : s->batch;
+        for (uint32_t i = 0; i < n_rows; i++)
+            sc->rows[i] = (struct moe_row){0, (uint32_t)(done + i), ids[done + i]};
+        int status = moe_forward(s, MOE_PREFILL, sc->rows, n_rows, 0, s->model->config.n_layers,
+                                 NULL, NULL, err);
+        if (status != MOE_OK)
+            return status;
+        uint32_t from = done + 1 < first_scored ? (uint32_t)(first_scored - 1 - done) : 0;
+        for (uint32_t i = from; i < n_rows; i += sc->n_logits) {
+            uint32_t part = n_rows - i < sc->n_logits ? n_rows - i : sc->n_logits;
+            sc->targets = ids + done + i + 1;
+            moe_logits(s, i, part, sc->logits);
+            moe_par_for(part, 4, score_rows, sc);
+            for (uint32_t k = 0; k < part; k++) {
+                sc->sum += sc->nats[k];
+                sc->n_tokens++;
+                if (sc->options->token)
+                    sc->options->token(sc->options->ctx, sc->nats[k], sc->best[k]);
+            }
+        }
+        done += n_rows;
+    }
+    sc->n_documents++;
+    return MOE_OK;
+}
+
+/* ---- The two ways to cut a file ---------------------------------------------------------------
+ */
+
+/* The next line that holds only the separator, at or after `from`; *after: what follows it. */
+static uint64_t find_separator(const char *text, uint64_t n, uint64_t from, const char *separator,
+                               uint64_t *after)
+{
+    uint64_t length = strlen(separator);
+    for (uint64_t line = from; line < n;) {
+        const char *newline = memchr(text + line, '\n', n - line);
+        uint64_t end = newline ? (uint64_t)(newline - text) : n;
+        if (end - line == length && memcmp(text + line, separator, length) == 0) {
+            *after = newline ? end + 1 : n;
+            return line;
+        }
+        line = end + 1;
+    }
+    *after = n;
+    return n;
+}
+
+static int score_documents(struct scorer *sc, const char *text, uint64_t n, const char *separator,
+                           uint32_t eos, struct moe_err *err)
+{
+    uint32_t limit = sc->options->max_doc_tokens;
+    limit = limit ? limit : DEFAULT_DOC_TOKENS;
+    if (limit > sc->s->context)
+        limit = sc->s->context;
+    struct moe_ids ids = {0};
+    int status = MOE_OK;
+    for (uint64_t begin = 0, after; begin < n && status == MOE_OK; begin = after) {
+        uint64_t end = find_separator(text, n, begin, separator, &after);
+        if (end > begin && text[end - 1] == '\n')
+            end--;
+        if (end == begin)
+            continue;
+        ids.n = 0;
+        status = moe_ids_push(&ids, eos, err);
+        if (status == MOE_OK)
+            status = moe_tokenizer_encode(sc->s->model->tokenizer, text + begin, end - begin, false,
+                                          &ids, err);
+        if (status == MOE_OK)
+            status = score_text(sc, ids.ids, ids.n < limit ? ids.n : limit, 1, err);
+        moe_progress_report(sc->options->progress, "perplexity", after, n);
+        if (status == MOE_OK && moe_progress_stopped(sc->options->progress))
+            status = moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
+    }
+    moe_ids_release(&ids);
+    return status;
+}
+
+static int score_windows(struct scorer *sc, const char *path, const char *text, uint64_t n,
+                         struct moe_err *err)
+{
+    const struct moe_tokenizer *tok = sc->s->model->tokenizer;
+    uint32_t window = sc->options->window;
+    bool bos = moe_tokenizer_adds_bos(tok) && moe_tokenizer_bos(tok) >= 0;
+    struct moe_ids ids = {0};
+    int status = bos ? moe_ids_push(&ids, (uint32_t)moe_tokenizer_bos(tok), err) : MOE_OK;
+    if (status == MOE_OK)
+        status = moe_tokenizer_encode(tok, text, n, false, &ids, err);
+    if (status == MOE_OK && (window < 2 || window > sc->s->context))
+        status = moe_fail(err, MOE_ERR_USAGE, "a window of %u tokens does not fit: 2 to %u do",
+                          window, sc->s->context);
+    if (status == MOE_OK && ids.n < window)
+        status = moe_fail(err, MOE_ERR_FORMAT, "%s: %llu tokens are less than one window of %u",
+                          path, (unsigned long long)ids.n, window);
+    for (uint64_t i = 0; i + window <= ids.n && status == MOE_OK; i += window) {
+        if (bos)
+            ids.ids[i] = (uint32_t)moe_tokenizer_bos(tok);
+        status = score_text(sc, ids.ids + i, window, window / 2 + 1, err);
+        moe_progress_report(sc->options->progress, "perplexity", i + window, ids.n);
+        if (status == MOE_OK && moe_progress_stopped(sc->options->progress))
+            status = moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
+    }
+    moe_ids_release(&ids);
+    return status;
+}
+
+/* ---- Entry ------------------------------------------------------------------------------------
+ */
+
+static int open_scorer(struct scorer *sc, struct moe_err *err)
+{
+    uint64_t row_bytes = moe_logits_stride(&sc->s->model->config) * sizeof(float);
+    uint64_t n = LOGITS_BYTES / row_bytes;
+    sc->n_logits = n < 8 ? 8 : n > sc->s->batch ? sc->s->batch : (uint32_t)n;
+    sc->rows = moe_alloc(sc->s->batch, sizeof *sc->rows, err);
+    sc->logits = moe_alloc(sc->n_logits, row_bytes, err);
+    sc->nats = moe_alloc(sc->n_logits, sizeof *sc->nats, err);
+    sc->best = moe_alloc(sc->n_logits, sizeof *sc->best, err);
+    return sc->rows && sc->logits && sc->nats && sc->best ? MOE_OK : MOE_ERR_MEMORY;
+}
+
+int moe_perplexity(struct moe_session *s, const char *path,
+                   const struct moe_perplexity_options *options, struct moe_perplexity *out,
+                   struct moe_err *err)
+{
+    double started = moe_seconds();
+    struct scorer sc = {.s = s, .options = options};
+    struct moe_buf text = {0};
+    const struct moe_tokenizer *tok = s->model->tokenizer;
+    int64_t eos = moe_tokenizer_eos(tok);
+    int status = open_scorer(&sc, err);
+    if (status == MOE_OK)
+        status = moe_file_read_all(path, (uint64_t)4 << 30, &text, err);
+    if (status == MOE_OK && options->window) {
+        status = score_windows(&sc, path, (const char *)text.data, text.size, err);
+    } else if (status == MOE_OK && eos < 0) {
+        status = moe_fail(err, MOE_ERR_USAGE,
+                          "the model has no end-of-text token to separate documents: use --window");
+    } else if (status == MOE_OK) {
+        uint32_t n = 0;
+        const uint8_t *bytes = moe_tokenizer_bytes(tok, (uint32_t)eos, &n);
+        char *separator = moe_strndup((const char *)bytes, n, err);
+        status = separator ? score_documents(&sc, (const char *)text.data, text.size, separator,
+                                             (uint32_t)eos, err)
+                           : MOE_ERR_MEMORY;
+        free(separator);
+    }
+    if (status == MOE_OK && sc.n_tokens == 0)
+        status = moe_fail(err, MOE_ERR_FORMAT, "%s: has no text to predict", path);
+    if (status == MOE_OK)
+        *out = (struct moe_perplexity){
+            .nll = sc.sum / (double)sc.n_tokens,
+            .n_tokens = sc.n_tokens,
+            .n_documents = sc.n_documents,
+            .seconds = moe_seconds() - started,
+        };
+    moe_buf_release(&text);
+    free(sc.rows);
+    free(sc.logits);
+    free(sc.nats);
+    free(sc.best);
+    return status;
+}

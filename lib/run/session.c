@@ -1,0 +1,220 @@
+#include "run/session.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "run/workspace.h"
+
+enum { DEFAULT_BATCH = 256, MAX_BATCH = 1 << 14 };
+
+static uint64_t padded(uint64_t n)
+{
+    return moe_round_up(n, 16);
+}
+
+static uint32_t larger(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
+
+uint64_t moe_logits_stride(const struct moe_config *config)
+{
+    return padded(config->vocab);
+}
+
+/* ---- Sizes: one function carves, counting or for real ------------------------------------------
+ */
+
+static void carve_inputs(struct moe_inputs *in, struct moe_arena *arena, uint32_t n, uint32_t cols)
+{
+    for (int form = 0; form < 3; form++)
+        moe_act_carve(&in->act[form], arena, n, cols);
+}
+
+static void carve(struct moe_workspace *w, struct moe_arena *arena, const struct moe_config *c,
+                  const struct moe_session_options *o, int n_threads)
+{
+    uint64_t batch = o->batch, pairs = batch * larger(c->top_k, 1);
+    uint32_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
+    uint32_t ff = larger(larger(c->dense_ff, c->expert_ff), c->shared_ff);
+    uint32_t ff_rows = larger(o->batch, c->top_k);
+    w->hidden_stride = padded(c->hidden);
+    w->q_stride = padded(q);
+    w->kv_stride = padded(kv);
+    w->ff_stride = padded(ff);
+    w->router_stride = padded(larger(c->n_experts, 1));
+    w->logits_stride = moe_logits_stride(c);
+    w->h = moe_arena_take(arena, batch * w->hidden_stride, sizeof(float));
+    w->xn = moe_arena_take(arena, batch * w->hidden_stride, sizeof(float));
+    w->sum = moe_arena_take(arena, batch * w->hidden_stride, sizeof(float));
+    w->q = moe_arena_take(arena, batch * w->q_stride, sizeof(float));
+    w->attn = moe_arena_take(arena, batch * w->q_stride, sizeof(float));
+    w->k = moe_arena_take(arena, batch * w->kv_stride, sizeof(float));
+    w->v = moe_arena_take(arena, batch * w->kv_stride, sizeof(float));
+    w->gate = moe_arena_take(arena, ff_rows * w->ff_stride, sizeof(float));
+    w->up = moe_arena_take(arena, ff_rows * w->ff_stride, sizeof(float));
+    w->probabilities = moe_arena_take(arena, batch * w->router_stride, sizeof(float));
+    w->shared_scale = moe_arena_take(arena, batch * MOE_PANEL_ROWS, sizeof(float));
+    w->chosen = moe_arena_take(arena, pairs, sizeof(uint32_t));
+    w->weights = moe_arena_take(arena, pairs, sizeof(float));
+    w->expert_out = moe_arena_take(arena, pairs * w->hidden_stride, sizeof(float));
+    w->expert_rows = moe_arena_take(arena, pairs, sizeof(uint32_t));
+    w->slot_of = moe_arena_take(arena, pairs, sizeof(uint32_t));
+    w->active = moe_arena_take(arena, w->router_stride, sizeof(uint32_t));
+    w->n_rows = moe_arena_take(arena, w->router_stride, sizeof(uint32_t));
+    w->first = moe_arena_take(arena, w->router_stride, sizeof(uint32_t));
+    w->cursor = moe_arena_take(arena, w->router_stride, sizeof(uint32_t));
+    w->tiles = moe_arena_take(arena, moe_attention_max_tiles(c, o->batch), sizeof *w->tiles);
+    w->scratch_floats = moe_attention_scratch_floats(c, o->context);
+    w->scratch = moe_arena_take(arena, (uint64_t)n_threads * w->scratch_floats, sizeof(float));
+    carve_inputs(&w->from_hidden, arena, o->batch, c->hidden);
+    carve_inputs(&w->from_attn, arena, o->batch, q);
+    carve_inputs(&w->gathered, arena, o->batch, c->hidden);
+    carve_inputs(&w->from_ff, arena, o->batch, ff);
+    w->single = moe_arena_take(arena, larger(c->top_k, 1), sizeof *w->single);
+    for (uint32_t i = 0; i < larger(c->top_k, 1); i++) {
+        struct moe_inputs measure = {0};
+        carve_inputs(w->single ? &w->single[i] : &measure, arena, 1, larger(c->expert_ff, 1));
+    }
+}
+
+/* Shape and size of the KV cache; UINT64_MAX when it overflows. */
+static uint64_t shape_kv(struct moe_kv *kv, const struct moe_config *c,
+                         const struct moe_session_options *o)
+{
+    *kv = (struct moe_kv){
+        .n_positions = (uint32_t)padded(o->context),
+        .head_dim = c->head_dim,
+        .head_padded = (uint32_t)padded(c->head_dim),
+        .n_kv_heads = c->n_kv_heads,
+        .n_sequences = o->n_sequences,
+    };
+    uint64_t heads = (uint64_t)c->n_layers * o->n_sequences * c->n_kv_heads;
+    uint64_t per_head =
+        (uint64_t)kv->n_positions * (kv->head_dim + kv->head_padded) * sizeof(uint16_t);
+    if (!moe_mul_u64(heads, per_head, &kv->bytes))
+        kv->bytes = UINT64_MAX;
+    return kv->bytes;
+}
+
+static struct moe_session_options resolve(const struct moe_config *c,
+                                          const struct moe_session_options *options)
+{
+    struct moe_session_options o = options ? *options : (struct moe_session_options){0};
+    if (o.context == 0)
+        o.context = c->context_max;
+    if (o.n_sequences == 0)
+        o.n_sequences = 1;
+    if (o.batch == 0)
+        o.batch = DEFAULT_BATCH;
+    if (o.batch > MAX_BATCH)
+        o.batch = MAX_BATCH;
+    return o;
+}
+
+uint64_t moe_session_bytes(const struct moe_config *config,
+                           const struct moe_session_options *options)
+{
+    struct moe_session_options o = resolve(config, options);
+    struct moe_workspace w = {0};
+    struct moe_arena arena = {0};
+    carve(&w, &arena, config, &o, moe_par_threads());
+    uint64_t kv = shape_kv(&w.kv, config, &o), sum;
+    return !arena.overflowed && moe_add_u64(arena.used, kv, &sum) ? sum : UINT64_MAX;
+}
+
+/* ---- Open and close ----------------------------------------------------------------------------
+ */
+
+static int allocate(struct moe_workspace *w, const struct moe_config *c,
+                    const struct moe_session_options *o, struct moe_err *err)
+{
+    struct moe_arena arena = {0};
+    carve(w, &arena, c, o, moe_par_threads());
+    uint64_t kv = shape_kv(&w->kv, c, o);
+    if (arena.overflowed || kv == UINT64_MAX)
+        return moe_fail(err, MOE_ERR_MEMORY,
+                        "out of memory: a context of %u positions and batches of %u overflow",
+                        o->context, o->batch);
+    w->block = moe_pages_alloc(arena.used, err);
+    if (!w->block)
+        return MOE_ERR_MEMORY;
+    w->block_bytes = arena.used;
+    arena = (struct moe_arena){.base = w->block, .size = w->block_bytes};
+    carve(w, &arena, c, o, moe_par_threads());
+    w->kv.keys = moe_pages_alloc(kv, err);
+    if (!w->kv.keys)
+        return MOE_ERR_MEMORY;
+    uint64_t heads = (uint64_t)c->n_layers * o->n_sequences * c->n_kv_heads;
+    w->kv.values = w->kv.keys + heads * w->kv.n_positions * w->kv.head_dim;
+    return MOE_OK;
+}
+
+int moe_session_open(struct moe_session **out, struct moe_model *model, struct moe_experts *experts,
+                     const struct moe_session_options *options, struct moe_err *err)
+{
+    *out = NULL;
+    struct moe_session_options o = resolve(&model->config, options);
+    if (o.context > model->rope_positions)
+        return moe_fail(err, MOE_ERR_USAGE, "a context of %u is more than the model's %u positions",
+                        o.context, model->rope_positions);
+    struct moe_session *s = moe_alloc(1, sizeof *s, err);
+    if (!s)
+        return MOE_ERR_MEMORY;
+    s->model = model;
+    s->experts = experts;
+    s->context = o.context;
+    s->n_sequences = o.n_sequences;
+    s->batch = o.batch;
+    s->n_threads = moe_par_threads();
+    s->work = moe_alloc(1, sizeof *s->work, err);
+    int status = s->work ? allocate(s->work, &model->config, &o, err) : MOE_ERR_MEMORY;
+    if (status != MOE_OK) {
+        moe_session_close(s);
+        return status;
+    }
+    *out = s;
+    return MOE_OK;
+}
+
+void moe_session_close(struct moe_session *s)
+{
+    if (!s)
+        return;
+    if (s->work) {
+        moe_pages_free(s->work->block, s->work->block_bytes);
+        moe_pages_free(s->work->kv.keys, s->work->kv.bytes);
+        free(s->work);
+    }
+    free(s);
+}
+
+/* ---- Inputs ------------------------------------------------------------------------------------
+ */
+
+void moe_inputs_set(struct moe_inputs *in, const float *x, uint64_t stride, const uint32_t *rows,
+                    uint32_t n, uint32_t cols)
+{
+    in->x = x;
+    in->stride = stride;
+    in->rows = rows;
+    in->n = n;
+    in->cols = cols;
+    memset(in->ready, 0, sizeof in->ready);
+}
+
+const struct moe_act *moe_inputs_for(struct moe_inputs *in, struct moe_layout layout)
+{
+    uint32_t block = moe_act_block_for(layout);
+    int form = block == 0 ? 0 : block == 32 ? 1 : 2;
+    if (!in->ready[form]) {
+        moe_act_prepare(&in->act[form], in->x, in->stride, in->rows, in->n, in->cols, block);
+        in->ready[form] = true;
+    }
+    return &in->act[form];
+}
+
+struct moe_mm moe_inputs_mm(struct moe_inputs *in, struct moe_mat w, float *y, uint64_t y_stride)
+{
+    return (struct moe_mm){w, moe_inputs_for(in, w.layout), y, y_stride};
+}

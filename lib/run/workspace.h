@@ -1,0 +1,103 @@
+/*
+ * Working memory of a session, private to run/: the buffers of one pass and the KV cache.
+ *
+ * Widths are rounded up to whole panels (16) or cache lines, so that kernels may write whole
+ * panels;
+ * `*_stride` is the distance in floats from one row to the next.
+ */
+#ifndef MOE_RUN_WORKSPACE_H
+#define MOE_RUN_WORKSPACE_H
+
+#include <stdint.h>
+
+#include "base/mem.h"
+#include "base/par.h"
+#include "kern/matmul.h"
+#include "run/session.h"
+
+/*
+ * KV cache, f16, laid out as weight panels so that attention is two panel products:
+ *   keys    a matrix [positions][head_dim]: per layer, sequence and kv head, panels of 16 positions
+ *   values  a matrix [head_dim][positions]: per layer, sequence and kv head, panels of 16
+ * dimensions
+ */
+struct moe_kv {
+    uint16_t *keys, *values;
+    uint32_t n_positions; /* context rounded up to 16 */
+    uint32_t head_dim;    /* as the model has it */
+    uint32_t head_padded; /* rounded up to 16 */
+    uint32_t n_kv_heads, n_sequences;
+    uint64_t bytes; /* of both arrays */
+};
+
+/* Inputs of products, prepared at most once per form of weights (float, blocks of 32, of 64). */
+struct moe_inputs {
+    const float *x;
+    uint64_t stride;
+    const uint32_t *rows; /* gather, or NULL */
+    uint32_t n, cols;
+    bool ready[3];
+    struct moe_act act[3];
+};
+
+/* A column tile of attention: up to 8 (row, head) pairs of one sequence that share a kv head. */
+struct moe_attn_tile {
+    uint32_t first_row; /* of its run of rows */
+    uint32_t first, n;  /* columns: row = first_row + column / group, head = column % group */
+};
+
+struct moe_workspace {
+    uint8_t *block; /* everything but the KV cache */
+    uint64_t block_bytes;
+    struct moe_kv kv;
+
+    uint64_t hidden_stride, q_stride, kv_stride, ff_stride, router_stride, logits_stride;
+    float *h;              /* [batch][hidden] residual stream */
+    float *xn;             /* [batch][hidden] normalised */
+    float *q, *attn;       /* [batch][heads * head_dim] */
+    float *k, *v;          /* [batch][kv_heads * head_dim] */
+    float *sum;            /* [batch][hidden] a block's output before it is added */
+    float *gate, *up;      /* [max(batch, top_k)][ff] */
+    float *probabilities;  /* [batch][n_experts] */
+    float *shared_scale;   /* [batch][16] */
+    uint32_t *chosen;      /* [batch][top_k] */
+    float *weights;        /* [batch][top_k] */
+    float *expert_out;     /* [batch * top_k][hidden] one row per activation, grouped by expert */
+    uint32_t *expert_rows; /* [batch * top_k] batch rows, grouped by expert */
+    uint32_t *slot_of;     /* [batch][top_k] row in expert_out */
+    uint32_t *active, *n_rows, *first; /* [n_experts] the request; first row in expert_rows */
+    uint32_t *cursor;                  /* [n_experts] scratch for grouping */
+    struct moe_attn_tile *tiles;
+    float *scratch; /* [threads][scratch_floats] of attention */
+    uint64_t scratch_floats;
+
+    struct moe_inputs from_hidden; /* xn */
+    struct moe_inputs from_attn;   /* attn */
+    struct moe_inputs gathered;    /* xn of an expert's rows */
+    struct moe_inputs from_ff;     /* gate (after swiglu) */
+    struct moe_inputs *single;     /* [top_k] one expert's feed-forward each, in decode */
+};
+
+/* Points `in` at new data; nothing is prepared yet. */
+void moe_inputs_set(struct moe_inputs *in, const float *x, uint64_t stride, const uint32_t *rows,
+                    uint32_t n, uint32_t cols);
+/* The inputs in the form that weights of this layout want. */
+const struct moe_act *moe_inputs_for(struct moe_inputs *in, struct moe_layout layout);
+/* One product with such inputs. */
+struct moe_mm moe_inputs_mm(struct moe_inputs *in, struct moe_mat w, float *y, uint64_t y_stride);
+
+/* Stores the rows' keys (after rope) and values of one layer. */
+void moe_kv_store(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                  uint32_t n_rows);
+/* work->attn = attention of work->q over the cache; causal, per sequence. */
+void moe_attention(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                   uint32_t n_rows);
+/* Floats of scratch one thread needs, and tiles a batch can make. */
+uint64_t moe_attention_scratch_floats(const struct moe_config *c, uint32_t context);
+uint64_t moe_attention_max_tiles(const struct moe_config *c, uint32_t batch);
+
+/* work->sum = feed-forward of work->xn: experts and shared expert, or the dense layer's. */
+int moe_feed_forward(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                     uint32_t n_rows, struct moe_phase_stats *phase, struct moe_err *err);
+
+#endif

@@ -1,0 +1,804 @@
+/*
+ * Every slot of the kernel table, at every level this machine has, against the reference: the same
+ * bits. The reference itself against double precision.
+ *
+ * Buffers are allocated to the byte, so that a sanitized build sees reads past their ends; outputs
+ * lie between guard values that must survive.
+ */
+#include "../test.h"
+
+#include <math.h>
+
+#include "base/float16.h"
+#include "base/mem.h"
+#include "base/par.h"
+#include "kern/kern.h"
+#include "kern/matmul.h"
+
+#define GUARD 0x5ca1ab1eu
+
+static struct moe_kern ref;
+static struct moe_kern levels[MOE_CPU_N_LEVELS];
+static int n_levels;
+
+static void load_tables(void)
+{
+    struct moe_err err;
+    assert_ok(moe_kern_fill(&ref, MOE_CPU_SCALAR, &err), &err);
+    for (int level = MOE_CPU_SCALAR + 1; level < MOE_CPU_N_LEVELS; level++) {
+        struct moe_kern *kern = &levels[n_levels];
+        if (!moe_cpu_supports((enum moe_cpu_level)level))
+            continue;
+        assert_ok(moe_kern_fill(kern, (enum moe_cpu_level)level, &err), &err);
+        printf("# level %s\n", moe_cpu_level_name(kern->level));
+        n_levels++;
+    }
+}
+
+static void *take(uint64_t n, uint64_t item_bytes)
+{
+    struct moe_err err;
+    void *p = moe_alloc(n, item_bytes, &err);
+    if (!p)
+        fail_msg("%s", err.text);
+    return p;
+}
+
+/* Exactly n * item_bytes bytes, 16-byte aligned at least: malloc knows the end to the byte. */
+static void *take_exact(uint64_t n, uint64_t item_bytes)
+{
+    void *p = calloc(n ? n : 1, item_bytes);
+    assert_non_null(p);
+    return p;
+}
+
+/* ---- Test matrices and inputs --------------------------------------------------------------- */
+
+/* How values are drawn. */
+enum flavour {
+    ORDINARY,
+    WORST,  /* all codes at their largest, activations +-127 with one sign */
+    WIDE,   /* scales and inputs from subnormal to huge */
+    SPARSE, /* many zeros, of both signs */
+    N_FLAVOURS
+};
+
+static float draw(uint64_t *seed, enum flavour flavour)
+{
+    float v = test_uniform(seed);
+    switch (flavour) {
+    case WORST:
+        return v < 0 ? -3.0f : 3.0f;
+    case WIDE:
+        return ldexpf(v, (int)(test_random(seed) % 60) - 30);
+    case SPARSE:
+        return test_random(seed) % 4 ? (v < 0 ? -0.0f : 0.0f) : v;
+    default:
+        return v;
+    }
+}
+
+/* WIDE weights in f16: any finite value, subnormals too. */
+static uint16_t draw_f16(uint64_t *seed, enum flavour flavour)
+{
+    if (flavour != WIDE)
+        return moe_f32_to_f16(draw(seed, flavour) * 0.1f);
+    uint16_t bits = (uint16_t)test_random(seed);
+    return (bits & 0x7c00) == 0x7c00 ? bits & 0x83ff : bits;
+}
+
+struct sample {
+    struct moe_mat mat;
+    uint8_t *data;
+    float *m; /* offset of every (row, column), for error bounds; NULL for float kinds */
+};
+
+static void fill_quantized(struct sample *s, uint64_t *seed, enum flavour flavour)
+{
+    struct moe_mat *mat = &s->mat;
+    uint32_t group = mat->layout.group ? mat->layout.group : mat->cols;
+    uint32_t largest = (1u << moe_layout_bits(mat->layout.kind)) - 1;
+    uint8_t *codes = take_exact(group, 1);
+    s->m = take_exact((uint64_t)mat->rows * mat->cols, sizeof *s->m);
+    for (uint32_t r = 0; r < mat->rows; r++)
+        for (uint32_t g = 0; g * group < mat->cols; g++) {
+            struct moe_group_codes gc = {draw_f16(seed, flavour), draw_f16(seed, flavour), codes};
+            for (uint32_t c = 0; c < group; c++) {
+                codes[c] = (uint8_t)(flavour == WORST ? largest : test_random(seed) & largest);
+                if (g * group + c < mat->cols)
+                    s->m[(uint64_t)r * mat->cols + g * group + c] = moe_f16_to_f32(gc.m);
+            }
+            moe_layout_store_group(s->data, mat->layout, mat->cols, r, g, &gc);
+        }
+    free(codes);
+}
+
+static struct sample sample_new(uint16_t kind, uint32_t group, uint32_t rows, uint32_t cols,
+                                uint64_t *seed, enum flavour flavour)
+{
+    struct sample s = {.mat = {.layout = {kind, group}, .rows = rows, .cols = cols}};
+    assert_true(moe_layout_valid(s.mat.layout));
+    s.data = take(1, moe_layout_bytes(s.mat.layout, rows, cols));
+    s.mat.data = s.data;
+    if (!moe_layout_is_float(kind)) {
+        fill_quantized(&s, seed, flavour);
+        return s;
+    }
+    float *row = take_exact(cols, sizeof *row);
+    for (uint32_t r = 0; r < rows; r++) {
+        for (uint32_t c = 0; c < cols; c++)
+            row[c] = kind == MOE_LAYOUT_F16 ? moe_f16_to_f32(draw_f16(seed, flavour))
+                                            : draw(seed, flavour);
+        moe_layout_store_row(s.data, s.mat.layout, cols, r, row);
+    }
+    free(row);
+    return s;
+}
+
+static void sample_free(struct sample *s)
+{
+    free(s->data);
+    free(s->m);
+}
+
+/* A tile of nt random inputs in both forms, to the byte. */
+struct inputs {
+    float *x; /* [cols][nt] */
+    int8_t *q;
+    float *s, *z;
+    struct moe_tile tile;
+};
+
+static struct inputs inputs_new(uint32_t cols, uint32_t block, int nt, uint64_t *seed,
+                                enum flavour flavour)
+{
+    uint64_t n = (uint64_t)nt, blocks = block ? (cols + block - 1) / block : 0;
+    struct inputs in = {.x = take_exact(n * cols, sizeof(float)),
+                        .q = take_exact(n * blocks * block, 1),
+                        .s = take_exact(n * blocks, sizeof(float)),
+                        .z = take_exact(n * blocks, sizeof(float))};
+    float *row = take_exact(cols, sizeof *row);
+    for (int t = 0; t < nt; t++) {
+        float sign = test_uniform(seed) < 0 ? -1.0f : 1.0f;
+        for (uint32_t c = 0; c < cols; c++) {
+            row[c] = flavour == WORST ? 3.0f * sign : draw(seed, flavour);
+            in.x[(uint64_t)c * n + (uint64_t)t] = row[c];
+        }
+        if (block)
+            ref.quantize(row, cols, block, nt, t, in.q, in.s, in.z);
+    }
+    free(row);
+    in.tile = (struct moe_tile){block ? NULL : in.x, in.q, in.s, in.z};
+    return in;
+}
+
+static void inputs_free(struct inputs *in)
+{
+    free(in->x);
+    free(in->q);
+    free(in->s);
+    free(in->z);
+}
+
+static uint32_t bits_of(float v)
+{
+    return moe_f32_bits(v);
+}
+
+static void fill_guards(float *y, uint64_t n)
+{
+    for (uint64_t i = 0; i < n; i++)
+        y[i] = moe_bits_f32(GUARD);
+}
+
+/* ---- Panels --------------------------------------------------------------------------------- */
+
+struct panel_case {
+    uint16_t kind;
+    uint32_t group, cols;
+    int nt;
+    enum flavour flavour;
+};
+
+static const uint16_t kinds[] = {MOE_LAYOUT_F32, MOE_LAYOUT_F16, MOE_LAYOUT_BF16, MOE_LAYOUT_Q8,
+                                 MOE_LAYOUT_Q4,  MOE_LAYOUT_Q3,  MOE_LAYOUT_Q2};
+static const uint32_t groups[] = {0, 32, 64, 128};
+static const uint32_t widths[] = {1, 7, 31, 32, 33, 64, 65, 96, 100, 127, 128, 192, 200, 257, 768};
+
+static int log2_of(int nt)
+{
+    return nt == 1 ? 0 : nt == 2 ? 1 : nt == 4 ? 2 : nt == 8 ? 3 : 4;
+}
+
+/* Calls fn for every case. */
+static void each_panel_case(void (*fn)(const struct panel_case *c, uint64_t *seed))
+{
+    uint64_t seed = 1;
+    for (unsigned k = 0; k < N_ITEMS(kinds); k++)
+        for (unsigned g = 0; g < N_ITEMS(groups); g++)
+            for (unsigned w = 0; w < N_ITEMS(widths); w++)
+                for (int nt = 1; nt <= MOE_TILE; nt *= 2)
+                    for (int f = 0; f < N_FLAVOURS; f++) {
+                        struct panel_case c = {kinds[k], groups[g], widths[w], nt, (enum flavour)f};
+                        if (c.group == 0 || !moe_layout_is_float(c.kind))
+                            fn(&c, &seed);
+                    }
+}
+
+static void compare_panel(const struct panel_case *c, uint64_t *seed)
+{
+    enum { ROWS = 32, STRIDE = 21, BEFORE = 16 };
+    struct sample s = sample_new(c->kind, c->group, ROWS, c->cols, seed, c->flavour);
+    struct inputs in =
+        inputs_new(c->cols, moe_act_block_for(s.mat.layout), c->nt, seed, c->flavour);
+    uint64_t room = BEFORE + (uint64_t)c->nt * STRIDE;
+    float *want = take_exact(room, sizeof *want), *got = take_exact(room, sizeof *got);
+    int row = moe_kern_layout_index(c->kind), column = log2_of(c->nt);
+    for (uint32_t p = 0; p < ROWS / MOE_PANEL_ROWS; p++) {
+        const uint8_t *panel = s.data + p * moe_layout_panel_bytes(s.mat.layout, c->cols);
+        fill_guards(want, room);
+        ref.panel[row][column](panel, s.mat.layout, c->cols, &in.tile, want + BEFORE, STRIDE);
+        for (uint64_t i = 0; i < room; i++)
+            if ((bits_of(want[i]) == GUARD) != (i < BEFORE || (i - BEFORE) % STRIDE >= 16))
+                fail_msg("the reference wrote where it should not, or not where it should");
+        for (int l = 0; l < n_levels; l++) {
+            fill_guards(got, room);
+            levels[l].panel[row][column](panel, s.mat.layout, c->cols, &in.tile, got + BEFORE,
+                                         STRIDE);
+            for (uint64_t i = 0; i < room; i++)
+                if (bits_of(got[i]) != bits_of(want[i]))
+                    fail_msg("%s %s group %u cols %u nt %d flavour %d, at %d: %a, reference %a",
+                             moe_cpu_level_name(levels[l].level), moe_layout_name(c->kind),
+                             c->group, c->cols, c->nt, c->flavour, (int)i - BEFORE, (double)got[i],
+                             (double)want[i]);
+        }
+    }
+    free(want);
+    free(got);
+    inputs_free(&in);
+    sample_free(&s);
+}
+
+static void test_panels_equal_reference(void **state)
+{
+    (void)state;
+    each_panel_case(compare_panel);
+}
+
+/* Column c of input t as the kernels see it. */
+static double input_value(const struct inputs *in, uint32_t block, int nt, int t, uint32_t c)
+{
+    uint64_t n = (uint64_t)nt, at = (uint64_t)t;
+    if (block == 0)
+        return in->x[c * n + at];
+    return (double)in->s[c / block * n + at] * in->q[(c / 4 * n + at) * 4 + c % 4];
+}
+
+/* The reference does at most cols + 8 roundings on the way to a sum (fewer for quantized layouts),
+ * each of at most 2^-24 of the sum of magnitudes; load_row rounds each weight twice. Values below
+ * 2^-126 lose more, absolutely. */
+static void check_reference(const struct panel_case *c, uint64_t *seed)
+{
+    struct sample s = sample_new(c->kind, c->group, MOE_PANEL_ROWS, c->cols, seed, c->flavour);
+    uint32_t block = moe_act_block_for(s.mat.layout);
+    struct inputs in = inputs_new(c->cols, block, c->nt, seed, c->flavour);
+    float y[MOE_TILE * MOE_PANEL_ROWS], *row = take_exact(c->cols, sizeof *row);
+    ref.panel[moe_kern_layout_index(c->kind)][log2_of(c->nt)](s.data, s.mat.layout, c->cols,
+                                                              &in.tile, y, MOE_PANEL_ROWS);
+    for (uint32_t r = 0; r < MOE_PANEL_ROWS; r++) {
+        moe_layout_load_row(&s.mat, r, row);
+        for (int t = 0; t < c->nt; t++) {
+            double sum = 0, magnitude = 0;
+            for (uint32_t i = 0; i < c->cols; i++) {
+                double x = input_value(&in, block, c->nt, t, i);
+                double m = s.m ? fabs((double)s.m[r * c->cols + i]) : 0;
+                sum += row[i] * x;
+                magnitude += (fabs((double)row[i]) + 2 * m) * fabs(x);
+            }
+            double error = fabs(y[t * MOE_PANEL_ROWS + (int)r] - sum);
+            if (!(error <= (c->cols + 8) * 0x1p-24 * magnitude + c->cols * 0x1p-140))
+                fail_msg("%s group %u cols %u: %a, should be %a", moe_layout_name(c->kind),
+                         c->group, c->cols, (double)y[t * MOE_PANEL_ROWS + (int)r], sum);
+        }
+    }
+    free(row);
+    inputs_free(&in);
+    sample_free(&s);
+}
+
+static void test_reference_panels_against_double(void **state)
+{
+    (void)state;
+    each_panel_case(check_reference);
+}
+
+/* 8-bit codes, a whole row in one group and the largest sums there are: 32 bits must do. */
+static void test_wide_row_of_one_group(void **state)
+{
+    (void)state;
+    uint64_t seed = 5;
+    struct panel_case c = {MOE_LAYOUT_Q8, 0, 14336, MOE_TILE, WORST};
+    compare_panel(&c, &seed);
+    check_reference(&c, &seed);
+}
+
+/* ---- Quantizing inputs ---------------------------------------------------------------------- */
+
+struct quantized {
+    int8_t *q;
+    float *s, *z;
+    uint64_t n_q, n_s;
+};
+
+static struct quantized quantized_new(uint32_t cols, uint32_t block, int nt)
+{
+    uint64_t blocks = (cols + block - 1) / block * (uint64_t)nt;
+    struct quantized out = {take_exact(blocks * block, 1), take_exact(blocks, 4),
+                            take_exact(blocks, 4), blocks * block, blocks};
+    memset(out.q, 0x33, out.n_q);
+    fill_guards(out.s, out.n_s);
+    fill_guards(out.z, out.n_s);
+    return out;
+}
+
+static void quantized_free(struct quantized *out)
+{
+    free(out->q);
+    free(out->s);
+    free(out->z);
+}
+
+/* NaNs may differ in sign and payload. */
+static bool same_or_nan(const float *a, const float *b, uint64_t n)
+{
+    for (uint64_t i = 0; i < n; i++)
+        if (bits_of(a[i]) != bits_of(b[i]) && !(isnan(a[i]) && isnan(b[i])))
+            return false;
+    return true;
+}
+
+static void compare_quantize(const float *x, uint32_t cols, uint32_t block, int nt)
+{
+    int t = nt / 2; /* the other inputs' places keep their guards */
+    struct quantized want = quantized_new(cols, block, nt);
+    ref.quantize(x, cols, block, nt, t, want.q, want.s, want.z);
+    for (int l = 0; l < n_levels; l++) {
+        struct quantized got = quantized_new(cols, block, nt);
+        levels[l].quantize(x, cols, block, nt, t, got.q, got.s, got.z);
+        if (memcmp(want.q, got.q, want.n_q) || !same_or_nan(want.s, got.s, want.n_s) ||
+            !same_or_nan(want.z, got.z, want.n_s))
+            fail_msg("%s: cols %u block %u nt %d", moe_cpu_level_name(levels[l].level), cols, block,
+                     nt);
+        quantized_free(&got);
+    }
+    quantized_free(&want);
+}
+
+static void test_quantize_equals_reference(void **state)
+{
+    (void)state;
+    static const float odd[] = {NAN,        INFINITY, -INFINITY, 0x1p-149f, 0x1p-101f,
+                                0x1.8p-99f, 3.4e38f,  -3.4e38f,  -0.0f};
+    uint64_t seed = 2;
+    for (unsigned w = 0; w < N_ITEMS(widths); w++)
+        for (int nt = 1; nt <= MOE_TILE; nt *= 2)
+            for (unsigned o = 0; o < N_FLAVOURS + 2 * N_ITEMS(odd); o++) {
+                uint32_t cols = widths[w];
+                float *x = take_exact(cols, sizeof *x);
+                for (uint32_t c = 0; c < cols; c++)
+                    x[c] = o < N_FLAVOURS ? draw(&seed, (enum flavour)o) : 0.0f;
+                if (o >= N_FLAVOURS) /* alone among zeros, or among ordinary values */
+                    for (uint32_t c = 0; c < cols; c++)
+                        x[c] = c == cols / 2 ? odd[(o - N_FLAVOURS) / 2]
+                               : o % 2       ? test_uniform(&seed)
+                                             : 0.0f;
+                compare_quantize(x, cols, 32, nt);
+                compare_quantize(x, cols, 64, nt);
+                free(x);
+            }
+}
+
+static void test_quantize_reference(void **state)
+{
+    (void)state;
+    uint64_t seed = 3;
+    float x[200], s[4], z[4];
+    int8_t q[256];
+    for (int c = 0; c < 200; c++)
+        x[c] = draw(&seed, c < 64 ? ORDINARY : c < 128 ? WIDE : SPARSE);
+    ref.quantize(x, 200, 64, 1, 0, q, s, z);
+    for (int b = 0; b < 4; b++) {
+        int sum = 0, largest = 0;
+        for (int c = 64 * b; c < 64 * b + 64; c++) {
+            float want = c < 200 ? x[c] : 0;
+            /* Half a step, and the rounding of s and of x * inv. */
+            assert_true(fabsf(want - s[b] * q[c]) <= 0.50002f * s[b]);
+            assert_true(q[c] >= -127 && (c < 200 || q[c] == 0));
+            sum += q[c];
+            largest = abs(q[c]) > largest ? abs(q[c]) : largest;
+        }
+        assert_true(largest == 127 && z[b] == s[b] * (float)sum);
+    }
+}
+
+/* ---- Vectors -------------------------------------------------------------------------------- */
+
+/* A vector slot under one signature: y (n values, or fewer used) from a and b. */
+typedef void vector_fn(const struct moe_kern *kern, const float *a, const float *b, uint32_t n,
+                       float *y);
+
+static void run_rms_norm(const struct moe_kern *kern, const float *a, const float *b, uint32_t n,
+                         float *y)
+{
+    kern->rms_norm(a, b, n, 1e-6f, y);
+}
+
+static void run_rms_norm_in_place(const struct moe_kern *kern, const float *a, const float *b,
+                                  uint32_t n, float *y)
+{
+    memcpy(y, a, n * sizeof *y);
+    kern->rms_norm(y, b, n, 1e-6f, y);
+}
+
+static void run_softmax(const struct moe_kern *kern, const float *a, const float *b, uint32_t n,
+                        float *y)
+{
+    memcpy(y, a, n * sizeof *y);
+    if (n > 3 && b[0] > 0)
+        y[n - 2] = -INFINITY;
+    kern->softmax(y, n);
+}
+
+static void run_swiglu(const struct moe_kern *kern, const float *a, const float *b, uint32_t n,
+                       float *y)
+{
+    kern->swiglu(a, b, n, y);
+}
+
+static void run_swiglu_in_place(const struct moe_kern *kern, const float *a, const float *b,
+                                uint32_t n, float *y)
+{
+    memcpy(y, a, n * sizeof *y);
+    kern->swiglu(y, b, n, y);
+}
+
+static void run_axpy(const struct moe_kern *kern, const float *a, const float *b, uint32_t n,
+                     float *y)
+{
+    memcpy(y, b, n * sizeof *y);
+    kern->axpy(-1.7f, a, n, y);
+}
+
+static void run_add(const struct moe_kern *kern, const float *a, const float *b, uint32_t n,
+                    float *y)
+{
+    memcpy(y, b, n * sizeof *y);
+    kern->add(a, n, y);
+}
+
+static void run_rope(const struct moe_kern *kern, const float *a, const float *b, uint32_t n,
+                     float *y)
+{
+    memcpy(y, a, n * sizeof *y);
+    kern->rope(y, b, n / 2 * 2);
+}
+
+static void run_dot(const struct moe_kern *kern, const float *a, const float *b, uint32_t n,
+                    float *y)
+{
+    memset(y, 0, n * sizeof *y);
+    y[0] = kern->dot(a, b, n);
+}
+
+static void run_f32_to_f16(const struct moe_kern *kern, const float *a, const float *b, uint32_t n,
+                           float *y)
+{
+    (void)b;
+    memset(y, 0, n * sizeof *y);
+    kern->f32_to_f16(a, n, (uint16_t *)y);
+}
+
+static void run_f16_to_f32(const struct moe_kern *kern, const float *a, const float *b, uint32_t n,
+                           float *y)
+{
+    (void)b;
+    kern->f16_to_f32((const uint16_t *)a, n, y);
+}
+
+static const struct {
+    const char *name;
+    vector_fn *run;
+} vectors[] = {{"rms_norm", run_rms_norm},
+               {"rms_norm in place", run_rms_norm_in_place},
+               {"softmax", run_softmax},
+               {"swiglu", run_swiglu},
+               {"axpy", run_axpy},
+               {"swiglu in place", run_swiglu_in_place},
+               {"add", run_add},
+               {"rope", run_rope},
+               {"dot", run_dot},
+               {"f32_to_f16", run_f32_to_f16},
+               {"f16_to_f32", run_f16_to_f32}};
+
+/* One slot on n values whose buffers start `offset` floats past an aligned place. */
+static void compare_vector(unsigned v, uint32_t n, uint32_t offset, enum flavour flavour,
+                           uint64_t *seed)
+{
+    uint64_t room = offset + n;
+    float *a = take_exact(room, 4), *b = take_exact(room, 4);
+    float *want = take_exact(room + 1, 4), *got = take_exact(room + 1, 4);
+    float scale = flavour == ORDINARY ? 10.0f : 1.0f;
+    for (uint64_t i = 0; i < room; i++) {
+        a[i] = scale * draw(seed, flavour);
+        b[i] = draw(seed, flavour);
+    }
+    want[room] = moe_bits_f32(GUARD);
+    vectors[v].run(&ref, a + offset, b + offset, n, want + offset);
+    assert_int_equal(bits_of(want[room]), GUARD);
+    for (int l = 0; l < n_levels; l++) {
+        got[room] = moe_bits_f32(GUARD);
+        vectors[v].run(&levels[l], a + offset, b + offset, n, got + offset);
+        assert_int_equal(bits_of(got[room]), GUARD);
+        if (!same_or_nan(want + offset, got + offset, n))
+            fail_msg("%s %s n %u offset %u flavour %d", moe_cpu_level_name(levels[l].level),
+                     vectors[v].name, n, offset, flavour);
+    }
+    free(a);
+    free(b);
+    free(want);
+    free(got);
+}
+
+static void test_vectors_equal_reference(void **state)
+{
+    (void)state;
+    uint64_t seed = 4;
+    for (unsigned v = 0; v < N_ITEMS(vectors); v++)
+        for (uint32_t n = 1; n <= 1000; n += n < 70 ? 1 : 93)
+            for (uint32_t offset = 0; offset < 2; offset++)
+                for (int f = 0; f < N_FLAVOURS; f++)
+                    compare_vector(v, n, offset, (enum flavour)f, &seed);
+}
+
+/* All of f16, and f32 around every f16: all roundings, overflow, subnormals, NaN. */
+static void test_f16_conversions(void **state)
+{
+    (void)state;
+    enum { N = 1 << 16 };
+    uint16_t *half = take(N, 2), *want16 = take(N, 2), *got16 = take(N, 2);
+    float *want = take(N, 4), *got = take(N, 4), *x = take(N, 4);
+    for (int i = 0; i < N; i++)
+        half[i] = (uint16_t)i;
+    ref.f16_to_f32(half, N, want);
+    for (int l = 0; l < n_levels; l++) {
+        levels[l].f16_to_f32(half, N, got);
+        assert_int_equal(memcmp(want, got, N * sizeof *got), 0);
+    }
+    static const uint32_t nudges[] = {0, 1, 0xfff, 0x1000, 0x1001, 0x1fff};
+    for (unsigned k = 0; k < N_ITEMS(nudges); k++) {
+        for (int i = 0; i < N; i++)
+            x[i] = moe_bits_f32(bits_of(want[i]) + nudges[k]);
+        ref.f32_to_f16(x, N, want16);
+        for (int l = 0; l < n_levels; l++) {
+            levels[l].f32_to_f16(x, N, got16);
+            assert_int_equal(memcmp(want16, got16, N * sizeof *got16), 0);
+        }
+    }
+    free(half);
+    free(want16);
+    free(got16);
+    free(want);
+    free(got);
+    free(x);
+}
+
+static void test_reference_vectors_against_double(void **state)
+{
+    (void)state;
+    enum { N = 100 };
+    uint64_t seed = 6;
+    float a[N], b[N], y[N];
+    double squares = 0, exps = 0, largest = -1e9;
+    for (int i = 0; i < N; i++) {
+        a[i] = 8 * test_uniform(&seed);
+        b[i] = test_uniform(&seed);
+        squares += (double)a[i] * a[i];
+        largest = a[i] > largest ? a[i] : largest;
+    }
+    for (int i = 0; i < N; i++)
+        exps += exp(a[i] - largest);
+    ref.rms_norm(a, b, N, 1e-5f, y);
+    for (int i = 0; i < N; i++) /* a handful of roundings */
+        assert_true(fabs(y[i] - a[i] * b[i] / sqrt(squares / N + 1e-5)) <= 1e-6 * fabs(y[i]));
+    ref.swiglu(a, b, N, y);
+    for (int i = 0; i < N; i++)
+        assert_true(fabs(y[i] - a[i] / (1 + exp(-a[i])) * b[i]) <= 1e-6 * fabs(y[i]));
+    memcpy(y, a, sizeof y);
+    ref.softmax(y, N);
+    for (int i = 0; i < N; i++)
+        assert_true(fabs(y[i] - exp(a[i] - largest) / exps) <= 2e-6 * y[i]);
+    memcpy(y, a, sizeof y);
+    ref.rope(y, b, N);
+    for (int i = 0; i < N / 2; i++) {
+        double c = b[2 * i], s = b[2 * i + 1], p = a[i], q = a[i + N / 2];
+        assert_true(fabs(y[i] - (p * c - q * s)) <= 1e-6 * (fabs(p * c) + fabs(q * s)));
+        assert_true(fabs(y[i + N / 2] - (q * c + p * s)) <= 1e-6 * (fabs(q * c) + fabs(p * s)));
+    }
+}
+
+static void test_exp(void **state)
+{
+    (void)state;
+    double worst = 0, highest = 0;
+    for (float x = -87.3f; x <= 88.5f; x += 0.00037f) {
+        double got = moe_expf(x), want = exp((double)x), error = fabs(got - want) / want;
+        worst = error > worst ? error : worst;
+        assert_true(got >= highest * (1 - 2e-7)); /* monotone but for the rounding */
+        highest = got > highest ? got : highest;
+    }
+    printf("# exp: relative error %.3g\n", worst);
+    assert_true(worst < 2e-7);
+    assert_true(moe_expf(0.0f) == 1.0f && moe_expf(-0.0f) == 1.0f && isnan(moe_expf(NAN)));
+    assert_true(moe_expf(-1000.0f) == moe_expf(-87.3f) && moe_expf(-INFINITY) < 1.3e-38f);
+    assert_true(moe_expf(INFINITY) == moe_expf(88.5f) && isfinite(moe_expf(88.5f)));
+}
+
+/* ---- Products ------------------------------------------------------------------------------- */
+
+enum { N_PRODUCTS = 4, COLS = 160, MAX_INPUTS = 21, MAX_ROWS = 80 };
+
+struct products {
+    struct sample w[N_PRODUCTS];
+    float *x;
+    struct moe_act act[3]; /* float, blocks of 32, blocks of 64 */
+    uint8_t *memory;
+};
+
+static void products_new(struct products *p, uint64_t *seed)
+{
+    static const uint16_t kind[N_PRODUCTS] = {MOE_LAYOUT_Q4, MOE_LAYOUT_BF16, MOE_LAYOUT_Q8,
+                                              MOE_LAYOUT_Q3};
+    static const uint32_t group[N_PRODUCTS] = {32, 0, 64, 0}, rows[N_PRODUCTS] = {80, 5, 33, 64};
+    for (int k = 0; k < N_PRODUCTS; k++)
+        p->w[k] = sample_new(kind[k], group[k], rows[k], COLS, seed, ORDINARY);
+    p->x = take(MAX_INPUTS * COLS, sizeof *p->x);
+    for (int i = 0; i < MAX_INPUTS * COLS; i++)
+        p->x[i] = test_uniform(seed);
+    struct moe_arena arena = {0};
+    for (int pass = 0; pass < 2; pass++) {
+        for (int a = 0; a < 3; a++)
+            moe_act_carve(&p->act[a], &arena, MAX_INPUTS, COLS);
+        assert_true(!arena.overflowed);
+        if (pass == 0) {
+            p->memory = take(1, arena.used);
+            arena = (struct moe_arena){.base = p->memory, .size = arena.used};
+        }
+    }
+}
+
+static void products_free(struct products *p)
+{
+    for (int k = 0; k < N_PRODUCTS; k++)
+        sample_free(&p->w[k]);
+    free(p->x);
+    free(p->memory);
+}
+
+/* Products first..last-1 of inputs i..i+n-1 into y[k][input][MAX_ROWS]. `reversed` gathers the
+ * inputs in falling order through a list of rows. */
+static void products_run(struct products *p, int first, int last, uint32_t i, uint32_t n,
+                         bool reversed, float *y)
+{
+    static const uint32_t blocks[3] = {0, 32, 64};
+    uint32_t rows[MAX_INPUTS];
+    for (uint32_t r = 0; r < n; r++)
+        rows[r] = i + n - 1 - r;
+    for (int a = 0; a < 3; a++)
+        moe_act_prepare(&p->act[a], reversed ? p->x : p->x + i * COLS, COLS, reversed ? rows : NULL,
+                        n, COLS, blocks[a]);
+    struct moe_mm list[N_PRODUCTS];
+    for (int k = first; k < last; k++) {
+        uint32_t block = moe_act_block_for(p->w[k].mat.layout);
+        list[k - first] = (struct moe_mm){p->w[k].mat, &p->act[block / 32],
+                                          y + (k * MAX_INPUTS + (int)i) * MAX_ROWS, MAX_ROWS};
+    }
+    moe_matmul(list, last - first);
+}
+
+static void test_products_do_not_depend_on_company(void **state)
+{
+    (void)state;
+    enum { Y = N_PRODUCTS * MAX_INPUTS * MAX_ROWS };
+    uint64_t seed = 7;
+    struct products p;
+    products_new(&p, &seed);
+    float *alone = take(Y, 4), *got = take(Y, 4);
+    moe_kern = ref;
+    moe_par_set_threads(1);
+    for (uint32_t i = 0; i < MAX_INPUTS; i++)
+        for (int k = 0; k < N_PRODUCTS; k++)
+            products_run(&p, k, k + 1, i, 1, false, alone);
+    for (int l = -1; l < n_levels; l++)
+        for (int threads = 1; threads <= 3; threads++)
+            for (uint32_t n = 1; n <= MAX_INPUTS; n++) {
+                moe_kern = l < 0 ? ref : levels[l];
+                moe_par_set_threads(threads);
+                memset(got, 0xff, Y * sizeof *got);
+                for (uint32_t i = 0; i < MAX_INPUTS; i += n)
+                    products_run(&p, 0, N_PRODUCTS, i, n < MAX_INPUTS - i ? n : MAX_INPUTS - i,
+                                 false, got);
+                for (int k = 0; k < N_PRODUCTS; k++)
+                    for (int i = 0; i < MAX_INPUTS; i++) {
+                        int at = (k * MAX_INPUTS + i) * MAX_ROWS;
+                        uint32_t used = moe_panels(p.w[k].mat.rows) * MOE_PANEL_ROWS;
+                        if (memcmp(alone + at, got + at, used * sizeof *got))
+                            fail_msg("product %d input %d: %u at once, %d threads", k, i, n,
+                                     threads);
+                    }
+            }
+    free(alone);
+    free(got);
+    products_free(&p);
+}
+
+static void test_products_gather_rows_and_clear_excess(void **state)
+{
+    (void)state;
+    enum { Y = N_PRODUCTS * MAX_INPUTS * MAX_ROWS };
+    uint64_t seed = 8;
+    struct products p;
+    products_new(&p, &seed);
+    float *straight = take(Y, 4), *reversed = take(Y, 4);
+    p.x[0] = NAN; /* must stay in its own input, and out of the excess rows */
+    products_run(&p, 0, N_PRODUCTS, 0, MAX_INPUTS, false, straight);
+    products_run(&p, 0, N_PRODUCTS, 0, MAX_INPUTS, true, reversed);
+    for (int k = 0; k < N_PRODUCTS; k++)
+        for (int i = 0; i < MAX_INPUTS; i++) {
+            const float *a = straight + (k * MAX_INPUTS + i) * MAX_ROWS;
+            const float *b = reversed + (k * MAX_INPUTS + MAX_INPUTS - 1 - i) * MAX_ROWS;
+            for (uint32_t r = 0; r < moe_panels(p.w[k].mat.rows) * MOE_PANEL_ROWS; r++) {
+                bool excess = r >= p.w[k].mat.rows, lost = i == 0 && !excess;
+                assert_true(lost ? isnan(a[r]) && isnan(b[r]) : bits_of(a[r]) == bits_of(b[r]));
+                assert_true(!excess || bits_of(a[r]) == 0);
+            }
+        }
+    free(straight);
+    free(reversed);
+    products_free(&p);
+}
+
+static void test_select(void **state)
+{
+    (void)state;
+    struct moe_err err;
+    for (int level = 0; level < MOE_CPU_N_LEVELS; level++) {
+        if (!moe_cpu_supports((enum moe_cpu_level)level)) {
+            assert_fails(moe_kern_select((enum moe_cpu_level)level, &err), MOE_ERR_DEVICE,
+                         moe_cpu_level_name((enum moe_cpu_level)level), &err);
+            continue;
+        }
+        assert_ok(moe_kern_select((enum moe_cpu_level)level, &err), &err);
+        assert_true(moe_kern.level == (enum moe_cpu_level)level);
+    }
+    assert_int_equal(moe_kern_layout_index(MOE_LAYOUT_NONE), -1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_panels_equal_reference),
+        cmocka_unit_test(test_reference_panels_against_double),
+        cmocka_unit_test(test_wide_row_of_one_group),
+        cmocka_unit_test(test_quantize_equals_reference),
+        cmocka_unit_test(test_quantize_reference),
+        cmocka_unit_test(test_vectors_equal_reference),
+        cmocka_unit_test(test_f16_conversions),
+        cmocka_unit_test(test_reference_vectors_against_double),
+        cmocka_unit_test(test_exp),
+        cmocka_unit_test(test_products_do_not_depend_on_company),
+        cmocka_unit_test(test_products_gather_rows_and_clear_excess),
+        cmocka_unit_test(test_select),
+    };
+    load_tables();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,155 @@
+#include "../test.h"
+
+#include "base/file.h"
+#include "fmt/json.h"
+
+static struct json_t *parse(const char *text, struct moe_err *err)
+{
+    return moe_json_parse("x.json", text, strlen(text), err);
+}
+
+static void members_are_read(void **state)
+{
+    (void)state;
+    struct moe_err err = {0};
+    struct json_t *json =
+        parse("{\"n\": 7, \"real\": 1e3, \"x\": 0.5, \"yes\": true, \"t\": \"text\", \"no\": null,"
+              " \"max\": 4294967295}",
+              &err);
+    assert_non_null(json);
+    uint32_t n = 0;
+    double x = 0;
+    bool yes = false;
+    const char *text = "default";
+    assert_ok(moe_json_get_u32("x", json, "n", 7, true, &n, &err), &err);
+    assert_int_equal(n, 7);
+    assert_ok(moe_json_get_u32("x", json, "real", 1000, true, &n, &err), &err);
+    assert_int_equal(n, 1000);
+    assert_ok(moe_json_get_u32("x", json, "max", UINT32_MAX, true, &n, &err), &err);
+    assert_int_equal(n, UINT32_MAX);
+    assert_ok(moe_json_get_double("x", json, "x", true, &x, &err), &err);
+    assert_true(x == 0.5);
+    assert_ok(moe_json_get_double("x", json, "n", true, &x, &err), &err);
+    assert_true(x == 7);
+    assert_ok(moe_json_get_bool("x", json, "yes", true, &yes, &err), &err);
+    assert_true(yes);
+    assert_ok(moe_json_get_text("x", json, "no", false, &text, &err), &err);
+    assert_string_equal(text, "default");
+    assert_ok(moe_json_get_text("x", json, "t", true, &text, &err), &err);
+    assert_string_equal(text, "text");
+    moe_json_free(json);
+}
+
+static void wrong_members_are_refused(void **state)
+{
+    (void)state;
+    struct moe_err err = {0};
+    struct json_t *json = parse("{\"n\": 8, \"x\": 0.5, \"minus\": -1, \"t\": \"a\\u0000b\", "
+                                "\"null\": null, \"list\": []}",
+                                &err);
+    assert_non_null(json);
+    uint32_t n = 3;
+    double x;
+    bool yes;
+    const char *text;
+    assert_fails(moe_json_get_u32("x", json, "n", 7, true, &n, &err), MOE_ERR_FORMAT,
+                 "'n' is 8, expected 0 to 7", &err);
+    assert_fails(moe_json_get_u32("x", json, "minus", 7, true, &n, &err), MOE_ERR_FORMAT, "-1",
+                 &err);
+    assert_fails(moe_json_get_u32("x", json, "x", 7, true, &n, &err), MOE_ERR_FORMAT,
+                 "whole number", &err);
+    assert_fails(moe_json_get_u32("x", json, "gone", 7, true, &n, &err), MOE_ERR_FORMAT,
+                 "'gone' is missing", &err);
+    assert_fails(moe_json_get_u32("x", json, "null", 7, true, &n, &err), MOE_ERR_FORMAT,
+                 "'null' is missing", &err);
+    assert_int_equal(n, 3);
+    assert_fails(moe_json_get_double("x", json, "t", false, &x, &err), MOE_ERR_FORMAT, "a text",
+                 &err);
+    assert_fails(moe_json_get_bool("x", json, "list", false, &yes, &err), MOE_ERR_FORMAT,
+                 "an array", &err);
+    assert_fails(moe_json_get_text("x", json, "t", true, &text, &err), MOE_ERR_FORMAT, "NUL", &err);
+    moe_json_free(json);
+    json = parse("[1]", &err);
+    assert_non_null(json);
+    assert_fails(moe_json_get_u32("x", json, "n", 7, false, &n, &err), MOE_ERR_FORMAT, "an object",
+                 &err);
+    moe_json_free(json);
+}
+
+static void bad_text_is_refused(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {
+        "",     "{",       "{\"a\": 1, \"a\": 2}", "{\"a\" 1}", "[1] [2]", "\"\xff\"", "nonsense",
+        "[1,]", "[1e999]", "{\"a\": 01}"};
+    struct moe_err err;
+    for (size_t i = 0; i < N_ITEMS(bad); i++) {
+        err.text[0] = '\0';
+        assert_null(parse(bad[i], &err));
+        assert_int_equal(err.status, MOE_ERR_FORMAT);
+        assert_non_null(strstr(err.text, "x.json: line "));
+    }
+    assert_null(parse("{\n  \"a\": 1,\n  \"a\": 2}", &err));
+    assert_non_null(strstr(err.text, "line 3 column"));
+    assert_null(parse("{\"a\": \"x\ny\"}", &err));
+    assert_null(strchr(err.text, '\n'));
+}
+
+static void deep_nesting_is_refused(void **state)
+{
+    (void)state;
+    struct moe_err err = {0};
+    enum { DEPTH = 100000 };
+    char *text = malloc(DEPTH + 1);
+    memset(text, '[', DEPTH);
+    text[DEPTH] = '\0';
+    assert_null(parse(text, &err));
+    free(text);
+}
+
+/* Hugging Face writes 10^30 for "no limit"; everything else in such a file must still be exact. */
+static void huge_integers_do_not_spoil_a_file(void **state)
+{
+    (void)state;
+    struct moe_err err = {0};
+    struct json_t *json =
+        parse("{\"model_max_length\": 1000000000000000019884624838656, \"n\": 4093}", &err);
+    assert_non_null(json);
+    uint32_t n = 0;
+    double huge = 0;
+    assert_ok(moe_json_get_u32("x", json, "n", UINT32_MAX, true, &n, &err), &err);
+    assert_int_equal(n, 4093);
+    assert_ok(moe_json_get_double("x", json, "model_max_length", true, &huge, &err), &err);
+    assert_true(huge == 1e30);
+    assert_fails(moe_json_get_u32("x", json, "model_max_length", UINT32_MAX, true, &n, &err),
+                 MOE_ERR_FORMAT, "expected 0 to", &err);
+    moe_json_free(json);
+}
+
+static void files_are_bounded(void **state)
+{
+    (void)state;
+    struct moe_err err = {0};
+    struct json_t *json = moe_json_read("tests/models/tiny-moe/config.json", 1 << 20, &err);
+    assert_non_null(json);
+    moe_json_free(json);
+    assert_null(moe_json_read("tests/models/tiny-moe/config.json", 10, &err));
+    assert_int_equal(err.status, MOE_ERR_FORMAT);
+    assert_null(moe_json_read("tests/models/tiny-moe/none.json", 10, &err));
+    assert_int_equal(err.status, MOE_ERR_IO);
+    assert_null(moe_json_read("tests/models", 10, &err));
+    assert_int_equal(err.status, MOE_ERR_FORMAT);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(members_are_read),
+        cmocka_unit_test(wrong_members_are_refused),
+        cmocka_unit_test(bad_text_is_refused),
+        cmocka_unit_test(deep_nesting_is_refused),
+        cmocka_unit_test(huge_integers_do_not_spoil_a_file),
+        cmocka_unit_test(files_are_bounded),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

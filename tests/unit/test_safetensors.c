@@ -1,0 +1,327 @@
+#define _DEFAULT_SOURCE /* mkdtemp */
+#include "../test.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/file.h"
+#include "base/float16.h"
+#include "fmt/checkpoint.h"
+
+/* ---- A directory to break things in -------------------------------------------------------- */
+
+static char dir[64];
+
+static const char *in_dir(const char *name)
+{
+    static char path[256];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    return path;
+}
+
+static int make_dir(void **state)
+{
+    (void)state;
+    strcpy(dir, "/tmp/moe-test-XXXXXX");
+    return mkdtemp(dir) ? 0 : -1;
+}
+
+static int remove_dir(void **state)
+{
+    (void)state;
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf '%s'", dir);
+    return system(command);
+}
+
+static void write_file(const char *name, const void *data, uint64_t n)
+{
+    struct moe_err err = {0};
+    assert_ok(moe_file_write_all(in_dir(name), data, n, &err), &err);
+}
+
+/* A safetensors file: header text, then n_data bytes counting 0, 1, 2 ... */
+static void write_tensors(const char *name, const char *header, uint64_t n_data)
+{
+    struct moe_buf file = {0};
+    moe_buf_u64(&file, strlen(header));
+    moe_buf_text(&file, header);
+    for (uint64_t i = 0; i < n_data; i++)
+        moe_buf_u8(&file, (uint8_t)i);
+    write_file(name, file.data, file.size);
+    moe_buf_release(&file);
+}
+
+static void expect_refused(int status, const char *words)
+{
+    struct moe_err err = {0};
+    struct moe_checkpoint *ck = NULL;
+    assert_fails(moe_checkpoint_open(&ck, dir, &err), status, words, &err);
+    assert_null(ck);
+}
+
+static struct moe_checkpoint *expect_opened(void)
+{
+    struct moe_err err = {0};
+    struct moe_checkpoint *ck = NULL;
+    assert_ok(moe_checkpoint_open(&ck, dir, &err), &err);
+    return ck;
+}
+
+/* ---- Sound files --------------------------------------------------------------------------- */
+
+static void tiny_model_opens(void **state)
+{
+    (void)state;
+    struct moe_err err = {0};
+    struct moe_checkpoint *ck;
+    assert_ok(moe_checkpoint_open(&ck, "tests/models/tiny-moe", &err), &err);
+    assert_string_equal(moe_checkpoint_dir(ck), "tests/models/tiny-moe");
+    const struct moe_tensor *t;
+    assert_ok(
+        moe_checkpoint_get(ck, "model.embed_tokens.weight", 2, (uint64_t[]){4096, 192}, &t, &err),
+        &err);
+    assert_int_equal(t->dtype, MOE_DTYPE_BF16);
+    assert_fails(
+        moe_checkpoint_get(ck, "model.embed_tokens.weight", 2, (uint64_t[]){192, 4096}, &t, &err),
+        MOE_ERR_FORMAT, "has the shape [4096][192], expected [192][4096]", &err);
+    assert_fails(moe_checkpoint_get(ck, "model.none", 1, (uint64_t[]){192}, &t, &err),
+                 MOE_ERR_FORMAT, "'model.none' [192] is missing", &err);
+    for (uint64_t i = 1; i < moe_checkpoint_n_tensors(ck); i++)
+        assert_true(strcmp(moe_checkpoint_at(ck, i - 1)->name, moe_checkpoint_at(ck, i)->name) < 0);
+
+    /* Reading in pieces gives what reading at once gives. */
+    enum { N = 192 * 8 };
+    float whole[N], pieces[N];
+    assert_ok(moe_checkpoint_read(ck, t, 192 * 5, N, whole, &err), &err);
+    for (int i = 0; i < N; i += 96)
+        assert_ok(moe_checkpoint_read(ck, t, 192 * 5 + (uint64_t)i, 96, pieces + i, &err), &err);
+    assert_memory_equal(whole, pieces, sizeof whole);
+    assert_fails(moe_checkpoint_read(ck, t, t->n_items, 1, whole, &err), MOE_ERR_USAGE, "cannot",
+                 &err);
+    moe_checkpoint_close(ck);
+}
+
+static void types_are_converted_exactly(void **state)
+{
+    (void)state;
+    write_tensors("model.safetensors",
+                  "{\"__metadata__\":{\"format\":\"pt\"},"
+                  "\"b\":{\"dtype\":\"BF16\",\"shape\":[3],\"data_offsets\":[0,6]},"
+                  "\"h\":{\"dtype\":\"F16\",\"shape\":[1,3],\"data_offsets\":[6,12]},"
+                  "\"f\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[12,20]},"
+                  "\"scalar\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[20,24]}}",
+                  24);
+    struct moe_err err = {0};
+    struct moe_checkpoint *ck = expect_opened();
+    const struct moe_tensor *t;
+    float v[3];
+    assert_int_equal(moe_checkpoint_n_tensors(ck), 4);
+    assert_ok(moe_checkpoint_get(ck, "b", 1, (uint64_t[]){3}, &t, &err), &err);
+    assert_ok(moe_checkpoint_read(ck, t, 0, 3, v, &err), &err);
+    assert_true(v[0] == moe_bf16_to_f32(0x0100) && v[2] == moe_bf16_to_f32(0x0504));
+    assert_ok(moe_checkpoint_get(ck, "h", 2, (uint64_t[]){1, 3}, &t, &err), &err);
+    assert_ok(moe_checkpoint_read(ck, t, 1, 2, v, &err), &err);
+    assert_true(v[0] == moe_f16_to_f32(0x0908) && v[1] == moe_f16_to_f32(0x0b0a));
+    assert_ok(moe_checkpoint_get(ck, "f", 1, (uint64_t[]){2}, &t, &err), &err);
+    assert_ok(moe_checkpoint_read(ck, t, 1, 1, v, &err), &err);
+    assert_true(v[0] == moe_bits_f32(0x13121110));
+    assert_ok(moe_checkpoint_get(ck, "scalar", 1, (uint64_t[]){1}, &t, &err), &err);
+    moe_checkpoint_close(ck);
+}
+
+static void odd_tensors_are_refused_only_when_asked_for(void **state)
+{
+    (void)state;
+    write_tensors("model.safetensors",
+                  "{\"ids\":{\"dtype\":\"I64\",\"shape\":[2],\"data_offsets\":[0,16]},"
+                  "\"new\":{\"dtype\":\"F4_NEW\",\"shape\":[3],\"data_offsets\":[16,18]},"
+                  "\"empty\":{\"dtype\":\"F32\",\"shape\":[0,7],\"data_offsets\":[18,18]},"
+                  "\"deep\":{\"dtype\":\"F32\",\"shape\":[1,1,1,1,1],\"data_offsets\":[20,24]},"
+                  "\"x\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[24,28]}}",
+                  28);
+    struct moe_err err = {0};
+    struct moe_checkpoint *ck = expect_opened();
+    const struct moe_tensor *t;
+    assert_ok(moe_checkpoint_get(ck, "x", 1, (uint64_t[]){1}, &t, &err), &err);
+    assert_fails(moe_checkpoint_get(ck, "ids", 1, (uint64_t[]){2}, &t, &err), MOE_ERR_UNSUPPORTED,
+                 "type I64", &err);
+    assert_fails(moe_checkpoint_get(ck, "new", 1, (uint64_t[]){3}, &t, &err), MOE_ERR_UNSUPPORTED,
+                 "type F4_NEW", &err);
+    assert_fails(moe_checkpoint_get(ck, "empty", 2, (uint64_t[]){0, 7}, &t, &err),
+                 MOE_ERR_UNSUPPORTED, "'empty'", &err);
+    assert_int_not_equal(moe_checkpoint_get(ck, "deep", 4, (uint64_t[]){1, 1, 1, 1}, &t, &err),
+                         MOE_OK);
+    moe_checkpoint_close(ck);
+}
+
+/* ---- Damaged files ------------------------------------------------------------------------- */
+
+static void damaged_headers_are_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *header, *words;
+    } cases[] = {
+        {"", "line"},
+        {"[]", "not a JSON object"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}", "line"},
+        {"{\"a\":7}", "an object"},
+        {"{\"a\":{\"shape\":[1],\"data_offsets\":[0,4]}}", "'dtype' is missing"},
+        {"{\"a\":{\"dtype\":4,\"shape\":[1],\"data_offsets\":[0,4]}}", "'dtype' is a number"},
+        {"{\"a\":{\"dtype\":\"F32\",\"data_offsets\":[0,4]}}", "'shape'"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[-1],\"data_offsets\":[0,4]}}", "impossible"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1.5],\"data_offsets\":[0,4]}}", "impossible"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,4]}}",
+         "impossible"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904],\"data_offsets\":[0,0]}}",
+         "do not fit"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}", "'data_offsets'"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,0]}}", "rising"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0]}}", "'data_offsets'"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,8]}}", "do not fit"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[8],\"data_offsets\":[0,32]}}", "cut short"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],"
+         "\"data_offsets\":[9223372036854775803,9223372036854775807]}}",
+         "cut short"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},"
+         "\"b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[4,12]}}",
+         "overlap"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
+         "\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}",
+         "duplicate"},
+    };
+    for (size_t i = 0; i < N_ITEMS(cases); i++) {
+        write_tensors("model.safetensors", cases[i].header, 16);
+        expect_refused(MOE_ERR_FORMAT, cases[i].words);
+    }
+}
+
+static void every_truncation_is_refused(void **state)
+{
+    (void)state;
+    static const char header[] = "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}";
+    struct moe_buf file = {0};
+    moe_buf_u64(&file, strlen(header));
+    moe_buf_text(&file, header);
+    moe_buf_append(&file, "12345678", 8);
+    for (uint64_t n = 0; n < file.size; n++) {
+        write_file("model.safetensors", file.data, n);
+        expect_refused(MOE_ERR_FORMAT, "model.safetensors");
+    }
+    write_file("model.safetensors", file.data, file.size);
+    moe_checkpoint_close(expect_opened());
+    for (int byte = 0; byte < 8; byte++) { /* absurd lengths of the header */
+        file.data[byte] ^= 0x80;
+        write_file("model.safetensors", file.data, file.size);
+        expect_refused(MOE_ERR_FORMAT, "model.safetensors");
+        file.data[byte] ^= 0x80;
+    }
+    moe_buf_release(&file);
+}
+
+static void other_things_than_checkpoints_are_explained(void **state)
+{
+    (void)state;
+    struct moe_err err = {0};
+    struct moe_checkpoint *ck;
+    expect_refused(MOE_ERR_FORMAT, "no config.json");
+    write_file("config.json", "{}", 2);
+    expect_refused(MOE_ERR_FORMAT, "no weights");
+    write_file("x.gguf", "GGUFxxxxxx", 10);
+    expect_refused(MOE_ERR_UNSUPPORTED, ".gguf");
+    write_file("pytorch_model.bin", "x", 1);
+    expect_refused(MOE_ERR_UNSUPPORTED, "safetensors is needed");
+    write_tensors("weights.safetensors", "{}", 0);
+    expect_refused(MOE_ERR_FORMAT, "index.json");
+    assert_fails(moe_checkpoint_open(&ck, in_dir("x.gguf"), &err), MOE_ERR_UNSUPPORTED, ".gguf",
+                 &err);
+    assert_fails(moe_checkpoint_open(&ck, in_dir("weights.safetensors"), &err), MOE_ERR_FORMAT,
+                 "give the directory", &err);
+    assert_fails(moe_checkpoint_open(&ck, in_dir("config.json"), &err), MOE_ERR_FORMAT,
+                 "not a checkpoint", &err);
+    assert_fails(moe_checkpoint_open(&ck, in_dir("none"), &err), MOE_ERR_IO, "cannot open", &err);
+    assert_int_equal(mkdir(in_dir("model.safetensors"), 0777), 0);
+    expect_refused(MOE_ERR_FORMAT, "is a directory");
+}
+
+/* ---- Shards -------------------------------------------------------------------------------- */
+
+static void write_index(const char *text)
+{
+    write_file("model.safetensors.index.json", text, strlen(text));
+}
+
+static const char shard_a[] = "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}";
+static const char shard_b[] = "{\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
+                              "\"c\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}";
+
+static void shards_are_joined(void **state)
+{
+    (void)state;
+    struct moe_err err = {0};
+    write_tensors("one.safetensors", shard_a, 4);
+    write_tensors("two.safetensors", shard_b, 8);
+    write_index("{\"metadata\":{\"total_size\":12},\"weight_map\":{\"a\":\"one.safetensors\","
+                "\"b\":\"two.safetensors\",\"c\":\"two.safetensors\"}}");
+    struct moe_checkpoint *ck = expect_opened();
+    assert_int_equal(moe_checkpoint_n_tensors(ck), 3);
+    const struct moe_tensor *t;
+    float v;
+    assert_ok(moe_checkpoint_get(ck, "c", 1, (uint64_t[]){1}, &t, &err), &err);
+    assert_ok(moe_checkpoint_read(ck, t, 0, 1, &v, &err), &err);
+    assert_true(v == moe_bits_f32(0x07060504));
+    moe_checkpoint_close(ck);
+}
+
+static void index_and_shards_must_agree(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *index, *words;
+    } cases[] = {
+        {"{}", "weight_map"},
+        {"{\"weight_map\":{}}", "weight_map"},
+        {"{\"weight_map\":[\"one.safetensors\"]}", "weight_map"},
+        {"{\"weight_map\":{\"a\":1}}", "file name"},
+        {"{\"weight_map\":{\"a\":\"../one.safetensors\"}}", "plain file name"},
+        {"{\"weight_map\":{\"a\":\"/etc/passwd\"}}", "plain file name"},
+        {"{\"weight_map\":{\"a\":\"..\"}}", "plain file name"},
+        {"{\"weight_map\":{\"a\":\"\"}}", "plain file name"},
+        {"{\"weight_map\":{\"a\":\"one.safetensors\\u0000x\"}}", "file name"},
+        {"{\"weight_map\":{\"a\":\"one.safetensors\",\"z\":\"one.safetensors\"}}", "'z' is not in"},
+        {"{\"weight_map\":{\"a\":\"one.safetensors\",\"b\":\"two.safetensors\"}}", "'c' lies in"},
+        {"{\"weight_map\":{\"a\":\"one.safetensors\",\"b\":\"one.safetensors\","
+         "\"c\":\"two.safetensors\"}}",
+         "'b' lies in"},
+        {"{\"weight_map\":{\"a\":\"one.safetensors\",\"x\":\"twice.safetensors\"}}", "both in"},
+        {"{\"weight_map\":{\"a\":\"one.safetensors\"}", "line"},
+    };
+    write_tensors("one.safetensors", shard_a, 4);
+    write_tensors("twice.safetensors", shard_a, 4);
+    write_tensors("two.safetensors", shard_b, 8);
+    for (size_t i = 0; i < N_ITEMS(cases); i++) {
+        write_index(cases[i].index);
+        expect_refused(MOE_ERR_FORMAT, cases[i].words);
+    }
+    write_index("{\"weight_map\":{\"a\":\"gone.safetensors\"}}");
+    expect_refused(MOE_ERR_IO, "gone.safetensors");
+}
+
+#define in_fresh_dir(test) cmocka_unit_test_setup_teardown(test, make_dir, remove_dir)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tiny_model_opens),
+        in_fresh_dir(types_are_converted_exactly),
+        in_fresh_dir(odd_tensors_are_refused_only_when_asked_for),
+        in_fresh_dir(damaged_headers_are_refused),
+        in_fresh_dir(every_truncation_is_refused),
+        in_fresh_dir(other_things_than_checkpoints_are_explained),
+        in_fresh_dir(shards_are_joined),
+        in_fresh_dir(index_and_shards_must_agree),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
