@@ -328,6 +328,11 @@ const struct moe_tensor *moe_checkpoint_at(const struct moe_checkpoint *ck, uint
     return &ck->list.items[i].tensor;
 }
 
+uint64_t moe_checkpoint_index(const struct moe_checkpoint *ck, const struct moe_tensor *t)
+{
+    return (uint64_t)((const struct moe_st_tensor *)t - ck->list.items);
+}
+
 const struct moe_tensor *moe_checkpoint_find(const struct moe_checkpoint *ck, const char *name)
 {
     struct moe_st_tensor key = {.tensor.name = name};

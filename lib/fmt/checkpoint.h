@@ -49,6 +49,8 @@ const char *moe_checkpoint_dir(const struct moe_checkpoint *ck);
 
 uint64_t moe_checkpoint_n_tensors(const struct moe_checkpoint *ck);
 const struct moe_tensor *moe_checkpoint_at(const struct moe_checkpoint *ck, uint64_t i);
+/* The number of a tensor that this checkpoint gave out. */
+uint64_t moe_checkpoint_index(const struct moe_checkpoint *ck, const struct moe_tensor *t);
 /* The tensor of that name, or NULL. Logarithmic. */
 const struct moe_tensor *moe_checkpoint_find(const struct moe_checkpoint *ck, const char *name);
 /* The same, but a missing tensor, an unsupported dtype or a shape other than dims[0..n_dims) is an

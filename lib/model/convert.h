@@ -5,6 +5,7 @@
 #ifndef MOE_MODEL_CONVERT_H
 #define MOE_MODEL_CONVERT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/err.h"
@@ -39,7 +40,17 @@ struct moe_convert_report {
     struct moe_quant_error dense_error;
 };
 
-/* From a Hugging Face directory. */
+enum { MOE_SOURCE_NAME_BYTES = 256 };
+/* What a checkpoint is called: the last component of its path ("." and ".." resolved). */
+void moe_convert_source_name(const char *path, char out[MOE_SOURCE_NAME_BYTES]);
+
+/*
+ * From a Hugging Face directory. Dense matrices get dense_bits, routers 16 bits (32 where the
+ * checkpoint has f32), vectors f32. 16 bits means as stored: F16 and BF16 stay what they are; a
+ * matrix of F32 becomes BF16 when all its values are representable so, else F16 when they are in
+ * that, else BF16, rounded to nearest even. A tensor that the model has no place for is refused.
+ * Nothing is written on failure; the same source and options give the same bytes.
+ */
 int moe_convert_checkpoint(const char *dir, const char *out_path,
                            const struct moe_convert_options *options,
                            struct moe_convert_report *report, struct moe_err *err);

@@ -6,7 +6,11 @@
 #include "base/float16.h"
 #include "base/mem.h"
 
-enum { UNIT = 64, SCALES_BYTES = 2 * MOE_PANEL_ROWS * 2 /* d and m of a group record */ };
+enum {
+    UNIT = 64,
+    MAX_BLOCK = 64,
+    SCALES_BYTES = 2 * MOE_PANEL_ROWS * 2 /* d and m of a group record */
+};
 
 int moe_layout_bits(uint16_t kind)
 {
@@ -120,42 +124,58 @@ uint64_t moe_layout_bytes(struct moe_layout layout, uint32_t rows, uint32_t cols
 }
 
 /* ---- Codes in a block -----------------------------------------------------------------------
- * One pair of functions knows where the bits of a code lie; storing and loading share it. */
+ * A row's share of a unit is one 4-byte word at r * 4: four consecutive columns in its lowest bits,
+ * the next four above them, and so on. So codes are moved four at a time as words of one code a
+ * byte; no bit crosses a byte, and the byte order of the machine does not matter. */
 
-/* Where bits of column c (within its block) of panel row r lie: byte offset and shift. `per_unit`
- * columns share a unit, each byte holding per_unit / 4 codes of `bits` bits. */
-static uint32_t unit_byte(uint32_t r, uint32_t c, uint32_t per_unit, uint32_t bits, uint32_t *shift)
+static uint32_t word_at(const uint8_t *p)
 {
-    *shift = c % per_unit / 4 * bits;
-    return c / per_unit * UNIT + r * 4 + c % 4;
+    uint32_t word;
+    memcpy(&word, p, sizeof word);
+    return word;
 }
 
-static void code_store(uint8_t *block, struct moe_layout layout, uint32_t r, uint32_t c,
-                       uint8_t code)
+/* Packs `bits` bits from `shift` up of the codes of a block of one row into units at `row`. */
+static void plane_store(uint8_t *row, const uint8_t *codes, uint32_t block, int bits, int shift)
 {
-    uint32_t bits = (uint32_t)moe_layout_bits(layout.kind), shift;
-    uint32_t low = bits == 3 ? 2 : bits;
-    uint32_t at = unit_byte(r, c, 32 / low, low, &shift);
-    block[at] |= (uint8_t)((code & ((1u << low) - 1)) << shift);
-    if (bits == 3) {
-        uint8_t *plane = block + moe_layout_block(layout) / 16 * UNIT;
-        at = unit_byte(r, c, 32, 1, &shift);
-        plane[at] |= (uint8_t)((code >> 2 & 1u) << shift);
+    uint32_t mask = 0x01010101u * ((1u << bits) - 1);
+    for (uint32_t c = 0; c < block; row += UNIT) {
+        uint32_t word = 0;
+        for (int at = 0; at < 8; at += bits, c += 4)
+            word |= (word_at(codes + c) >> shift & mask) << at;
+        memcpy(row, &word, sizeof word);
     }
 }
 
-static uint8_t code_load(const uint8_t *block, struct moe_layout layout, uint32_t r, uint32_t c)
+/* The opposite: adds the bits to codes. */
+static void plane_load(const uint8_t *row, uint8_t *codes, uint32_t block, int bits, int shift)
 {
-    uint32_t bits = (uint32_t)moe_layout_bits(layout.kind), shift;
-    uint32_t low = bits == 3 ? 2 : bits;
-    uint32_t at = unit_byte(r, c, 32 / low, low, &shift);
-    uint32_t code = block[at] >> shift & ((1u << low) - 1);
-    if (bits == 3) {
-        const uint8_t *plane = block + moe_layout_block(layout) / 16 * UNIT;
-        at = unit_byte(r, c, 32, 1, &shift);
-        code |= (plane[at] >> shift & 1u) << 2;
-    }
-    return (uint8_t)code;
+    uint32_t mask = 0x01010101u * ((1u << bits) - 1);
+    for (uint32_t c = 0; c < block; row += UNIT)
+        for (int at = 0; at < 8; at += bits, c += 4) {
+            uint32_t word = word_at(codes + c) | (word_at(row) >> at & mask) << shift;
+            memcpy(codes + c, &word, sizeof word);
+        }
+}
+
+/* One block of one row; `row` is where its first unit holds it. */
+static void block_store(uint8_t *row, struct moe_layout layout, const uint8_t *codes)
+{
+    uint32_t block = moe_layout_block(layout);
+    int bits = moe_layout_bits(layout.kind);
+    plane_store(row, codes, block, bits == 3 ? 2 : bits, 0);
+    if (bits == 3)
+        plane_store(row + block / 16 * UNIT, codes, block, 1, 2);
+}
+
+static void block_load(const uint8_t *row, struct moe_layout layout, uint8_t *codes)
+{
+    uint32_t block = moe_layout_block(layout);
+    int bits = moe_layout_bits(layout.kind);
+    memset(codes, 0, block);
+    plane_load(row, codes, block, bits == 3 ? 2 : bits, 0);
+    if (bits == 3)
+        plane_load(row + block / 16 * UNIT, codes, block, 1, 2);
 }
 
 /* ---- Rows ----------------------------------------------------------------------------------- */
@@ -186,9 +206,14 @@ void moe_layout_store_group(uint8_t *data, struct moe_layout layout, uint32_t co
                       g * record_bytes(layout, group);
     moe_put_u16(record + 2 * r, codes->d);
     moe_put_u16(record + 2 * MOE_PANEL_ROWS + 2 * r, codes->m);
-    for (uint32_t c = 0; c < n; c++)
-        code_store(record + SCALES_BYTES + c / block * moe_layout_block_bytes(layout), layout, r,
-                   c % block, codes->codes[c]);
+    uint8_t *to = record + SCALES_BYTES + r * 4;
+    for (uint32_t c = 0; c < n; c += block, to += moe_layout_block_bytes(layout)) {
+        uint8_t filled[MAX_BLOCK] = {0};
+        const uint8_t *from = codes->codes + c;
+        if (n - c < block)
+            from = memcpy(filled, from, n - c);
+        block_store(to, layout, from);
+    }
 }
 
 void moe_layout_load_row(const struct moe_mat *mat, uint32_t row, float *out)
@@ -211,10 +236,12 @@ void moe_layout_load_row(const struct moe_mat *mat, uint32_t row, float *out)
         uint32_t n = cols - first < group ? cols - first : group;
         float d = moe_f16_to_f32(moe_get_u16(record + 2 * r));
         float m = moe_f16_to_f32(moe_get_u16(record + 2 * MOE_PANEL_ROWS + 2 * r));
-        for (uint32_t c = 0; c < n; c++) {
-            const uint8_t *codes =
-                record + SCALES_BYTES + c / block * moe_layout_block_bytes(layout);
-            out[first + c] = d * (float)code_load(codes, layout, r, c % block) + m;
+        const uint8_t *from = record + SCALES_BYTES + r * 4;
+        for (uint32_t c = 0; c < n; c += block, from += moe_layout_block_bytes(layout)) {
+            uint8_t codes[MAX_BLOCK];
+            block_load(from, layout, codes);
+            for (uint32_t i = 0; i < block && i < n - c; i++)
+                out[first + c + i] = d * (float)codes[i] + m;
         }
         record += record_bytes(layout, n);
     }

@@ -5,12 +5,14 @@
  * weight so that w ~ d * q + m. Methods know nothing of layouts, files or models; each is one file
  * and one row of the table in quantize.c.
  *
- *   rtn     minimum to maximum in equal steps, nearest code.
+ *   rtn     minimum to maximum in equal steps, nearest code; no error exceeds d / 2.
  *   linear  symmetric about zero, scale from the largest magnitude, nearest code (EdgeMoE III-B);
- *           used with one group per row, "one scale per output channel".
- *   hqq     half-quadratic quantization (Fate 4.5): starts from rtn; the zero point minimises a
+ *           used with one group per row, "one scale per output channel". Zero stays exactly zero.
+ *   hqq     half-quadratic quantization (Fate 4.5): d of rtn; m, the zero point, minimises a
  *           sparsity-promoting norm (p = 0.7) of the error by the proximal method with the
- *           generalised soft-threshold, beta = 10 growing by 1.01, 20 steps, the best kept.
+ *           generalised soft-threshold, beta = 10 growing by 1.01, at most 20 steps, ended where
+ *           the mean absolute error no longer falls; never worse than rtn in that error. Errors are
+ *           measured in steps of the code, so scaling a group by a power of two keeps its codes.
  */
 #ifndef MOE_QUANT_QUANTIZE_H
 #define MOE_QUANT_QUANTIZE_H
