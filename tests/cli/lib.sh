@@ -1,0 +1,84 @@
+# Helpers of the command-line tests; a test sources this, checks, and ends with `finish`.
+#
+#   run COMMAND...            runs it; then $code, the files $out and $err
+#   expect_exit N             ... DESCRIPTION follows in each
+#   expect_stdout TEXT        exactly (without the last newline); expect_stdout_like: a case pattern
+#   expect_stderr_like GLOB   and expect_stderr_lines N
+#   error_line N GLOB NAME    exit N, nothing on stdout, one line on stderr that matches
+#   check NAME COMMAND...     the command succeeds
+# $bin: the programs. $tmp: a scratch directory. pack: makes the bundled model's pack once, $tiny.
+# shellcheck shell=sh
+set -u
+BUILD=${BUILD:-build}
+bin=$BUILD/bin
+tmp=$(mktemp -d) || exit 1
+trap 'rm -rf "$tmp"' EXIT
+out=$tmp/stdout
+err=$tmp/stderr
+checkpoint=tests/models/tiny-moe
+tests=0
+failures=0
+
+result() { # STATUS NAME
+    tests=$((tests + 1))
+    if [ "$1" = 0 ]; then
+        echo "ok $tests - $2"
+        return 0
+    fi
+    failures=$((failures + 1))
+    echo "not ok $tests - $2"
+    echo "# exit ${code:-?}; stdout: $(head -c 300 "$out" 2>/dev/null | tr '\n' '|')"
+    echo "# stderr: $(head -c 600 "$err" 2>/dev/null | tr '\n' '|')"
+    return 1
+}
+
+run() {
+    code=0
+    "$@" >"$out" 2>"$err" </dev/null || code=$?
+}
+
+check() {
+    name=$1
+    shift
+    if "$@"; then result 0 "$name"; else result 1 "$name"; fi
+}
+
+matches() { # FILE GLOB
+    text=$(cat "$1")
+    # shellcheck disable=SC2254 # a pattern is meant
+    case $text in $2) return 0 ;; *) return 1 ;; esac
+}
+
+expect_exit() { check "$2" [ "$code" = "$1" ]; }
+expect_stdout() { check "$2" [ "$(cat "$out")" = "$1" ]; }
+expect_stdout_like() { check "$2" matches "$out" "$1"; }
+expect_stderr_like() { check "$2" matches "$err" "$1"; }
+expect_stderr_lines() { check "$2" [ "$(wc -l <"$err")" = "$1" ]; }
+
+error_line() {
+    if [ "$code" = "$1" ] && [ ! -s "$out" ] && [ "$(wc -l <"$err")" = 1 ] && matches "$err" "$2"
+    then
+        result 0 "$3"
+    else
+        result 1 "$3"
+    fi
+}
+
+# The pack is kept between runs and made again when the program or the model is newer.
+pack() {
+    tiny=$BUILD/tests/cli/tiny.moe
+    if [ -f "$tiny" ] && [ -z "$(find "$checkpoint" "$bin/moe-quantize" -newer "$tiny")" ]; then
+        return
+    fi
+    mkdir -p "$(dirname "$tiny")"
+    if ! "$bin/moe-quantize" -q -o "$tiny" "$checkpoint"; then
+        echo "Bail out! moe-quantize cannot make the bundled model's pack"
+        exit 1
+    fi
+}
+
+finish() {
+    echo "1..$tests"
+    [ "$failures" = 0 ]
+    exit
+}

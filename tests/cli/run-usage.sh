@@ -1,0 +1,74 @@
+# Command lines of moe-run that need no model: help, version, misuse, files that are no packs.
+. tests/cli/lib.sh
+
+run "$bin/moe-run" --help
+expect_exit 0 "--help exits with 0"
+expect_stdout_like 'Usage: moe-run *--temp X*Examples:*' "--help shows usage, options, examples"
+expect_stderr_lines 0 "--help is silent on stderr"
+check "--help fits 80 columns" sh -c "! grep -q '.\{81\}' '$out'"
+check "--help fits a screen" [ "$(wc -l <"$out")" -le 60 ]
+cp "$out" "$tmp/help"
+run "$bin/moe-run" -h
+check "-h is --help" cmp -s "$out" "$tmp/help"
+
+run "$bin/moe-run" --version
+expect_exit 0 "--version exits with 0"
+expect_stdout_like 'moe-run (moe-toolkit) [0-9]*cpu: *OpenMP: *CUDA: *' "--version names the build"
+run "$bin/moe-run" --cpu scalar --version
+expect_stdout_like '*cpu: scalar,*' "--cpu forces an instruction set"
+
+run "$bin/moe-run" --top-k x model.moe
+error_line 2 "moe-run: option --top-k: 'x' is not a whole number from 0 to 1000000 (see moe-run --help)" \
+    "a number that is none"
+run "$bin/moe-run" --temp -1 model.moe
+error_line 2 "moe-run: option --temp: '-1' is not a number from 0 to 100 *" "a number out of range"
+run "$bin/moe-run" --temp nan model.moe
+error_line 2 "moe-run: option --temp: 'nan' is not a number *" "a number that is not finite"
+run "$bin/moe-run" --nope model.moe
+error_line 2 "moe-run: unknown option '--nope' (see moe-run --help)" "an unknown option"
+run "$bin/moe-run" -Z model.moe
+error_line 2 "moe-run: unknown option -Z *" "an unknown letter"
+run "$bin/moe-run" --to 3 model.moe
+error_line 2 "moe-run: ambiguous option '--to' *" "an ambiguous option"
+run "$bin/moe-run" model.moe -p
+error_line 2 "moe-run: option -p needs an argument *" "a missing argument"
+run "$bin/moe-run" --stats=yes model.moe
+error_line 2 "moe-run: option --stats takes no argument *" "an argument too many"
+run "$bin/moe-run"
+error_line 2 "moe-run: which pack? *" "no pack"
+run "$bin/moe-run" a.moe b.moe
+error_line 2 "moe-run: unexpected argument 'b.moe' *" "two packs"
+run "$bin/moe-run" a.moe -p x -f y
+error_line 2 "moe-run: options -p and -f: *" "two texts"
+run "$bin/moe-run" a.moe --bench --ids x
+error_line 2 "moe-run: --perplexity, --bench and --ids *" "two runs"
+run "$bin/moe-run" a.moe --window 9
+error_line 2 "moe-run: --window, *belong to --perplexity *" "--window alone"
+run "$bin/moe-run" a.moe --strategy lru
+error_line 2 "moe-run: option --strategy: 'lru' is not in this version*" "a strategy to come"
+run "$bin/moe-run" a.moe --raw --system x
+error_line 2 "moe-run: option --raw: *" "--raw with a system text"
+run "$bin/moe-run" a.moe --cpu z80
+error_line 2 "moe-run: option --cpu: 'z80' is not one of *" "an unknown instruction set"
+
+run "$bin/moe-run" -- --help
+error_line 1 "moe-run: --help: *" "-- ends the options"
+run "$bin/moe-run" "$tmp/none.moe" -p x
+error_line 1 "moe-run: $tmp/none.moe: No such file or directory*" "a file that is not there"
+run "$bin/moe-run" "$checkpoint" -p x
+error_line 3 "moe-run: $checkpoint*moe-quantize*$checkpoint*" "a checkpoint: the command to use"
+run "$bin/moe-run" "$checkpoint/model.safetensors" -p x
+error_line 3 "moe-run: *moe-quantize*" "a checkpoint's file: the command to use"
+run "$bin/moe-run" Makefile -p x
+error_line 3 "moe-run: Makefile: *" "a file of another kind"
+: >"$tmp/empty.moe"
+run "$bin/moe-run" "$tmp/empty.moe" -p x
+error_line 3 "moe-run: $tmp/empty.moe: *" "an empty file"
+
+if [ -w /dev/full ]; then
+    code=0
+    "$bin/moe-run" --help >/dev/full 2>"$err" || code=$?
+    : >"$out"
+    error_line 1 "moe-run: standard output: No space left on device" "a full disk"
+fi
+finish

@@ -1,0 +1,70 @@
+#!/bin/sh
+# Runs tests and counts: tests/run.sh [quick|all]. The last line is "N passed, N failed", with
+# ", N skipped" where some were; exit 1 when any failed.
+#
+# Unit and kernel tests are cmocka programs, the rest are scripts; all speak TAP. A test that dies,
+# exits nonzero without a failed line, or announces more tests than it runs, counts as one failed
+# test more. Everything runs from the repository's root with BUILD naming the build directory.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+BUILD=${BUILD:-build}
+export BUILD CMOCKA_MESSAGE_OUTPUT=TAP
+what=${1:-all}
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+trap 'exit 1' INT TERM
+: >"$work/counts"
+
+# Counts one test's TAP in $work/out with exit status $2 into "passed failed skipped"; prints what
+# failed.
+count() {
+    awk -v name="$1" -v status="$2" -v counts="$work/counts" '
+        /^1\.\.[0-9]+/ { split($0, range, "\\.\\."); plan += range[2]; planned = 1 }
+        /^(not )?ok .*# *[Ss][Kk][Ii][Pp]/ { skipped++; showing = 0; print name ": " $0; next }
+        /^ok/ { passed++; showing = 0 }
+        /^not ok/ { failed++; showing = 1 }
+        showing { print name ": " $0 }
+        END {
+            ran = passed + failed + skipped
+            if (!planned) { print name ": no plan (1..N): it died or ran nothing"; failed++ }
+            else if (ran < plan) { print name ": " ran " of " plan " tests ran"; failed++ }
+            else if (status != 0 && !failed) { failed++; print name ": exit status " status }
+            print passed + 0, failed + 0, skipped + 0 >>counts
+        }' "$work/out"
+}
+
+run() {
+    name=$1
+    shift
+    "$@" >"$work/out" 2>&1 </dev/null
+    status=$?
+    count "$name" "$status"
+    # A dead test's last words.
+    if [ "$status" -gt 125 ]; then
+        tail -n 5 "$work/out" | sed "s|^|$name: |"
+    fi
+}
+
+for test in "$BUILD"/tests/unit/test_* "$BUILD"/tests/kern/test_*; do
+    case $test in *.o | *.d) continue ;; esac
+    [ -x "$test" ] && run "${test#"$BUILD"/}" "$test"
+done
+if [ "$what" = all ]; then
+    for test in "$BUILD"/fuzz-replay/*; do
+        case $test in *.o | *.d) continue ;; esac
+        if [ -f "$test" ] && [ -x "$test" ]; then
+            run "${test#"$BUILD"/}" "$test"
+        fi
+    done
+fi
+for test in tests/cli/*.sh; do
+    case $test in */lib.sh) continue ;; esac
+    [ -f "$test" ] && run "$test" sh "$test"
+done
+awk '{ passed += $1; failed += $2; skipped += $3 }
+     END {
+         printf "%d passed, %d failed", passed, failed
+         if (skipped) printf ", %d skipped", skipped
+         printf "\n"
+         exit failed > 0 || passed == 0
+     }' "$work/counts"

@@ -1,0 +1,55 @@
+#!/bin/sh
+# Installs what building and testing need, if anything is missing; says so first. Debian and Ubuntu
+# are served by apt, with sudo where needed; elsewhere it names what is missing.
+set -eu
+packages='gcc libc6-dev make libjansson-dev libpcre2-dev libedit-dev libyaml-dev libzstd-dev
+    libxxhash-dev libutf8proc-dev libcmocka-dev'
+
+# What counts is whether it compiles: the libraries may come from anywhere.
+compiles() {
+    command -v "${CC:-cc}" >/dev/null 2>&1 && command -v make >/dev/null 2>&1 || return 1
+    printf '%s\n' '#include <stdarg.h>' '#include <stddef.h>' '#include <stdint.h>' \
+        '#include <setjmp.h>' '#define PCRE2_CODE_UNIT_WIDTH 8' '#include <pcre2.h>' \
+        '#include <jansson.h>' '#include <histedit.h>' '#include <yaml.h>' '#include <zstd.h>' \
+        '#include <xxhash.h>' '#include <utf8proc.h>' '#include <cmocka.h>' \
+        'int main(void) { return 0; }' |
+        "${CC:-cc}" -x c - -o /dev/null -ljansson -lpcre2-8 -ledit -lyaml -lzstd -lutf8proc \
+            -lcmocka 2>/dev/null
+}
+
+if compiles; then
+    exit 0
+fi
+if ! command -v apt-get >/dev/null 2>&1 || ! command -v dpkg >/dev/null 2>&1; then
+    echo "Please install a C11 compiler, GNU make and the development files of jansson, pcre2," \
+        "libedit, libyaml, zstd, xxhash, utf8proc and cmocka." >&2
+    exit 1
+fi
+missing=
+for package in $packages; do
+    if ! dpkg -s "$package" 2>/dev/null | grep -q '^Status: install ok installed'; then
+        missing="$missing $package"
+    fi
+done
+if [ -z "$missing" ]; then
+    echo "Every package is installed, but a probe does not compile with ${CC:-cc}." >&2
+    exit 1
+fi
+as_root=
+if [ "$(id -u)" != 0 ]; then
+    if ! command -v sudo >/dev/null 2>&1; then
+        echo "Please install, as root: apt-get install$missing" >&2
+        exit 1
+    fi
+    as_root=sudo
+fi
+echo "Installing${as_root:+ with sudo}:$missing" >&2
+export DEBIAN_FRONTEND=noninteractive
+# shellcheck disable=SC2086 # $as_root and $missing are lists of words
+{
+    if ! $as_root apt-get install -y --no-install-recommends $missing >/dev/null 2>&1; then
+        # Most often the lists are missing or old: a fresh container has none.
+        $as_root apt-get update >&2
+        $as_root apt-get install -y --no-install-recommends $missing >&2
+    fi
+}
