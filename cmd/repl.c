@@ -495,8 +495,7 @@ static void greet(const struct console *c)
         return;
     snprintf(line, sizeof line, "%s: %s, %u layers, %u experts of which %u at work; %s. /help",
              c->r->pack, m->family, m->n_layers, m->n_experts, m->top_k,
-             talk->format ? moe_chat_name(talk->format)
-                          : "it continues text, each input starts a new one");
+             talk->format ? moe_chat_name(talk->format) : "plain continuation");
     tell(c, line);
 }
 
