@@ -7,6 +7,17 @@
 #include <sys/auxv.h>
 #endif
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+
+/* clang's __builtin_cpu_supports does not know "f16c". */
+static bool has_f16c(void)
+{
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+#endif
+
 bool moe_cpu_supports(enum moe_cpu_level level)
 {
     switch (level) {
@@ -14,8 +25,7 @@ bool moe_cpu_supports(enum moe_cpu_level level)
         return true;
 #if defined(__x86_64__)
     case MOE_CPU_AVX2:
-        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-               __builtin_cpu_supports("f16c");
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
     case MOE_CPU_AVX512:
         return moe_cpu_supports(MOE_CPU_AVX2) && __builtin_cpu_supports("avx512f") &&
                __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&

@@ -21,7 +21,8 @@ static int fail_errno(struct moe_err *err, const char *path, const char *what)
 
 int moe_file_open(const char *path, uint64_t *size_bytes, struct moe_err *err)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    /* Without O_NONBLOCK, opening a named pipe waits for a writer before it can be refused. */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return fail_errno(err, path, "cannot open");
     struct stat st;

@@ -65,7 +65,7 @@ bool moe_parse_rate(const char *text, double *out)
     if (n >= 2 && strcmp(unit + n - 2, "/s") == 0)
         n -= 2;
     double factor = unit_factor(unit, n);
-    if (factor == 0 || !(value * factor > 0))
+    if (factor == 0 || !(value * factor > 0) || !isfinite(value * factor))
         return false;
     *out = value * factor;
     return true;

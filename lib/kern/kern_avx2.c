@@ -86,6 +86,14 @@ MOE_TEMPLATE __m256i four_activations(const int8_t *q)
     return _mm256_set1_epi32(word);
 }
 
+/* A sum that is complete so far: left alone, the compiler makes a tree of all additions of a step,
+ * which needs more registers than there are. The empty asm hides the sum's making from it. */
+MOE_TEMPLATE __m256i so_far(__m256i sum)
+{
+    __asm__("" : "+x"(sum));
+    return sum;
+}
+
 /* Adds a step of codes of at most 4 bits to sum[t][h]. */
 MOE_TEMPLATE void step_narrow(int kind, int nt, int n, const uint8_t *step, const uint8_t *plane,
                               const int8_t *q, __m256i sum[PART][2])
@@ -100,8 +108,8 @@ MOE_TEMPLATE void step_narrow(int kind, int nt, int n, const uint8_t *step, cons
         MOE_UNROLL
         for (int t = 0; t < n; t++) {
             __m256i v = four_activations(q + (s * nt + t) * 4);
-            pairs[t][0] = _mm256_add_epi16(pairs[t][0], _mm256_maddubs_epi16(w0, v));
-            pairs[t][1] = _mm256_add_epi16(pairs[t][1], _mm256_maddubs_epi16(w1, v));
+            pairs[t][0] = so_far(_mm256_add_epi16(pairs[t][0], _mm256_maddubs_epi16(w0, v)));
+            pairs[t][1] = so_far(_mm256_add_epi16(pairs[t][1], _mm256_maddubs_epi16(w1, v)));
         }
     }
     const __m256i ones = _mm256_set1_epi16(1);
@@ -132,7 +140,7 @@ MOE_TEMPLATE void step_wide(int nt, int n, const uint8_t *step, const int8_t *q,
             for (int h = 0; h < 2; h++) {
                 __m256i two = _mm256_add_epi32(_mm256_madd_epi16(even[h], v_even),
                                                _mm256_madd_epi16(odd[h], v_odd));
-                sum[t][h] = _mm256_add_epi32(sum[t][h], two);
+                sum[t][h] = so_far(_mm256_add_epi32(sum[t][h], two));
             }
         }
     }

@@ -3,6 +3,13 @@
  *
  * Codes times activations: vpdpbusd takes unsigned codes and signed activations, four columns at a
  * time, into exact 32-bit sums.
+ *
+ * Measured on a Zen 4 (EPYC, tests/bench/bench_kernels): one input reads weights at 85-100% of a
+ * plain streaming read per core; a tile of 8 reaches 83% of the dot product's rate from the caches
+ * with blocks of 64, where the three f32 operations per block and 16 dot products allow 84%, and
+ * the whole of fma's rate for float layouts. Tried and dropped, since nothing was gained or some
+ * lost: two panels at once that share the broadcast activations; software prefetch of weights
+ * 1-8 KB ahead (25% slower than the processor's own) and of the outputs' lines.
  */
 #include "kern/kern_math.h"
 #include "kern/kern_panel.h"

@@ -98,7 +98,9 @@ static inline struct moe_record moe_record_next(const uint8_t **at, uint32_t *fi
 {
     uint32_t left = cols - *first;
     uint32_t n = layout.group && layout.group < left ? layout.group : left;
-    struct moe_record record = {*at, *at + MOE_RECORD_HEAD, (n + block - 1) / block};
+    /* A block is 32 or 64 columns: shifts, since a division takes as long as a block. */
+    uint32_t blocks = block == 32 ? (n + 31) / 32 : (n + 63) / 64;
+    struct moe_record record = {*at, *at + MOE_RECORD_HEAD, blocks};
     *at = record.codes + (uint64_t)record.blocks * block_bytes;
     *first += n;
     return record;

@@ -10,6 +10,9 @@ enum { SMALLEST_BLOCK = 32, LARGEST_BLOCK = 64 };
 /* Bytes of tiles that a walk over panels keeps in the second-level cache. */
 enum { TILES_BYTES = 256 << 10 };
 
+/* Multiply-adds of the smallest share of work. */
+#define RANGE_WORK ((uint64_t)65536)
+
 /* ---- Inputs --------------------------------------------------------------------------------- */
 
 void moe_act_carve(struct moe_act *act, struct moe_arena *arena, uint32_t n_max, uint32_t cols_max)
@@ -81,11 +84,12 @@ static void prepare_float_tile(const struct prepare *p, uint32_t i, uint32_t nt)
         memcpy(to, prepare_row(p, i), cols * sizeof *to);
         return;
     }
-    for (uint32_t t = 0; t < nt; t++) {
-        const float *from = prepare_row(p, i + t);
-        for (uint32_t c = 0; c < cols; c++)
-            to[(uint64_t)c * nt + t] = from[c];
-    }
+    const float *from[MOE_TILE];
+    for (uint32_t t = 0; t < nt; t++)
+        from[t] = prepare_row(p, i + t);
+    for (uint32_t c = 0; c < cols; c++, to += nt)
+        for (uint32_t t = 0; t < nt; t++)
+            to[t] = from[t][c];
 }
 
 static void prepare_byte_tile(const struct prepare *p, uint32_t i, uint32_t nt)
@@ -190,8 +194,13 @@ static void multiply_range(void *ctx, int64_t begin, int64_t end, int thread)
 void moe_matmul(const struct moe_mm *list, int n)
 {
     struct matmul m = {list, n};
-    int64_t panels = 0, grain = 1;
-    for (int k = 0; k < n; k++)
+    uint64_t panels = 0, work = 0; /* multiply-adds */
+    for (int k = 0; k < n; k++) {
         panels += moe_panels(list[k].w.rows);
-    moe_par_for(panels, grain, multiply_range, &m);
+        work +=
+            moe_panels(list[k].w.rows) * (uint64_t)MOE_PANEL_ROWS * list[k].w.cols * list[k].act->n;
+    }
+    /* A range takes a microsecond or two at least: less would not pay for waking a thread. */
+    uint64_t grain = RANGE_WORK * panels / (work + 1);
+    moe_par_for((int64_t)panels, (int64_t)grain, multiply_range, &m);
 }

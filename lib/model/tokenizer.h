@@ -1,10 +1,11 @@
 /*
  * Tokenizer: text to token ids and back, byte-exact.
  *
- * Byte-level BPE as in Hugging Face's tokenizer.json: added tokens are cut out first, the rest is
- * split by the pre-tokenizer's patterns (PCRE2), each piece merged by rank. Decoding any ids gives
- * the bytes they stand for; encoding valid UTF-8 and decoding gives the text back. Bytes that are
- * not valid UTF-8 are encoded as bytes too and round-trip.
+ * BPE as in Hugging Face's tokenizer.json, over bytes or over characters with byte fallback: added
+ * tokens are cut out first, the rest is normalized, split by the pre-tokenizer's patterns (PCRE2),
+ * each piece merged by rank. Decoding ids one after another gives the bytes they stand for; where
+ * the tokenizer has no normalizer and adds no space, encoding and decoding gives any text back,
+ * bytes that are not valid UTF-8 included.
  *
  * A tokenizer travels in a pack as a compact binary section (moe-pack(5)), so that starting does
  * not parse JSON. Immutable after loading; encode may be called by several threads at once.
@@ -24,6 +25,10 @@ struct moe_tokenizer;
  * chat template). A normalizer, pre-tokenizer, model or post-processor part that we do not
  * implement is MOE_ERR_UNSUPPORTED and named. */
 int moe_tokenizer_read_hf(struct moe_tokenizer **out, const char *dir, struct moe_err *err);
+/* Appends the chat template (Jinja source) of such a directory: chat_template.jinja, or
+ * tokenizer_config.json's chat_template (the one named "default" of a list). Nothing is appended
+ * where there is none. */
+int moe_tokenizer_read_chat_template(const char *dir, struct moe_buf *out, struct moe_err *err);
 /* From a pack's section, and into it. */
 int moe_tokenizer_read(struct moe_tokenizer **out, const char *name, const void *data, uint64_t n,
                        struct moe_err *err);
@@ -39,6 +44,8 @@ struct moe_ids {
 };
 void moe_ids_release(struct moe_ids *ids);
 int moe_ids_push(struct moe_ids *ids, uint32_t id, struct moe_err *err);
+/* Room for n more. */
+int moe_ids_reserve(struct moe_ids *ids, uint64_t n, struct moe_err *err);
 
 /* Appends the ids of n bytes of text. parse_special: added tokens marked special are recognised in
  * the text (templates need it; a user's words should not). Never adds bos by itself. */
@@ -52,10 +59,13 @@ bool moe_tokenizer_is_special(const struct moe_tokenizer *tok, uint32_t id);
 /* The id whose token is exactly this text (added tokens first), or -1. */
 int64_t moe_tokenizer_find(const struct moe_tokenizer *tok, const char *text);
 
-/* The token that begins a text for this model, or -1: bos where the tokenizer adds one. */
+/* The token named as the beginning of a text, or -1; and whether texts are to begin with it. */
 int64_t moe_tokenizer_bos(const struct moe_tokenizer *tok);
 bool moe_tokenizer_adds_bos(const struct moe_tokenizer *tok);
-/* The end-of-text token (document separator), or -1. */
+/* The token that ends an answer (a chat checkpoint names its end of turn), or -1. */
 int64_t moe_tokenizer_eos(const struct moe_tokenizer *tok);
+/* The end-of-text token, which separates documents: <|endoftext|> or its like where there is one,
+ * else eos; or -1. */
+int64_t moe_tokenizer_separator(const struct moe_tokenizer *tok);
 
 #endif

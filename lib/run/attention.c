@@ -1,30 +1,34 @@
 /*
  * Attention over the KV cache. Scores are the product of the key matrix [positions][head_dim] with
  * queries, the output the product of the value matrix [head_dim][positions] with the shares: both
- * by the kernels that multiply f16 weights. Up to 8 queries that share keys (neighbouring rows,
+ * by the kernels that multiply float weights. Up to 8 queries that share keys (neighbouring rows,
  * heads of one group) go through together.
  */
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
+#include "base/float16.h"
 #include "run/workspace.h"
 
-/* Cells of one (layer, sequence, kv head). */
-static uint16_t *head_keys(const struct moe_kv *kv, uint32_t layer, uint32_t sequence,
+/* Index of one (layer, sequence, kv head) among all. */
+static uint64_t head_index(const struct moe_kv *kv, uint32_t layer, uint32_t sequence,
                            uint32_t head)
 {
-    uint64_t index = ((uint64_t)layer * kv->n_sequences + sequence) * kv->n_kv_heads + head;
-    return kv->keys + index * kv->n_positions * kv->head_dim;
+    return ((uint64_t)layer * kv->n_sequences + sequence) * kv->n_kv_heads + head;
 }
 
-static uint16_t *head_values(const struct moe_kv *kv, uint32_t layer, uint32_t sequence,
-                             uint32_t head)
+static uint8_t *head_keys(const struct moe_kv *kv, uint64_t index)
 {
-    uint64_t index = ((uint64_t)layer * kv->n_sequences + sequence) * kv->n_kv_heads + head;
-    return kv->values + index * kv->n_positions * kv->head_padded;
+    return kv->keys + index * kv->n_positions * kv->head_dim * kv->item_bytes;
 }
 
-/* ---- Storing -----------------------------------------------------------------------------------
+static uint8_t *head_values(const struct moe_kv *kv, uint64_t index)
+{
+    return kv->values + index * kv->n_positions * kv->head_padded * kv->item_bytes;
+}
+
+/* ---- Storing ----------------------------------------------------------------------------------
  */
 
 struct store {
@@ -33,19 +37,16 @@ struct store {
     const struct moe_row *rows;
 };
 
-/* f16 of n numbers, kept finite: an infinity in a cell that a later row masks would still make
- * 0 * infinity there. */
-static void to_cells(const float *x, uint32_t n, uint16_t *cells)
+/* Writes cell `c` of a head's keys or values: kept finite, for an infinity in a cell that a row
+ * masks would still make 0 * infinity there. */
+static void put_cell(const struct moe_kv *kv, uint8_t *cells, uint64_t c, float v)
 {
-    float finite[256];
-    for (uint32_t first = 0; first < n; first += 256) {
-        uint32_t part = n - first < 256 ? n - first : 256;
-        for (uint32_t i = 0; i < part; i++) {
-            float v = x[first + i];
-            finite[i] = v > 65504.0f ? 65504.0f : v < -65504.0f ? -65504.0f : v;
-        }
-        moe_kern.f32_to_f16(finite, part, cells + first);
-    }
+    if (kv->layout.kind == MOE_LAYOUT_F32)
+        ((float *)(void *)cells)[c] = v > FLT_MAX ? FLT_MAX : v < -FLT_MAX ? -FLT_MAX : v;
+    else
+        ((uint16_t *)(void *)cells)[c] = moe_f32_to_f16(v > 65504.0f    ? 65504.0f
+                                                        : v < -65504.0f ? -65504.0f
+                                                                        : v);
 }
 
 static void store_rows(void *ctx, int64_t begin, int64_t end, int thread)
@@ -53,21 +54,18 @@ static void store_rows(void *ctx, int64_t begin, int64_t end, int thread)
     const struct store *st = ctx;
     const struct moe_workspace *w = st->s->work;
     const struct moe_kv *kv = &w->kv;
-    uint16_t cells[1 << 12]; /* head_dim is at most that */
     for (int64_t i = begin; i < end; i++) {
-        uint32_t position = st->rows[i].position, sequence = st->rows[i].sequence;
+        uint64_t position = st->rows[i].position;
         for (uint32_t head = 0; head < kv->n_kv_heads; head++) {
             const float *k = w->k + (uint64_t)i * w->kv_stride + head * kv->head_dim;
             const float *v = w->v + (uint64_t)i * w->kv_stride + head * kv->head_dim;
-            uint16_t *keys = head_keys(kv, st->layer, sequence, head) +
-                             (uint64_t)(position / 16) * 16 * kv->head_dim + position % 16;
-            to_cells(k, kv->head_dim, cells);
-            for (uint32_t c = 0; c < kv->head_dim; c++)
-                keys[c * 16] = cells[c];
-            uint16_t *values = head_values(kv, st->layer, sequence, head) + (uint64_t)position * 16;
-            to_cells(v, kv->head_dim, cells);
-            for (uint32_t c = 0; c < kv->head_dim; c++)
-                values[(uint64_t)(c / 16) * 16 * kv->n_positions + c % 16] = cells[c];
+            uint64_t index = head_index(kv, st->layer, st->rows[i].sequence, head);
+            uint8_t *keys = head_keys(kv, index), *values = head_values(kv, index);
+            for (uint32_t c = 0; c < kv->head_dim; c++) {
+                put_cell(kv, keys, (position / 16 * kv->head_dim + c) * 16 + position % 16, k[c]);
+                put_cell(kv, values, (c / 16 * (uint64_t)kv->n_positions + position) * 16 + c % 16,
+                         v[c]);
+            }
         }
     }
 }
@@ -115,9 +113,9 @@ static void attend_tile(const struct attend *a, const struct moe_attn_tile *tile
 {
     struct moe_workspace *w = a->s->work;
     const struct moe_kv *kv = &w->kv;
-    const struct moe_layout f16 = {MOE_LAYOUT_F16, 0};
-    int form = moe_kern_layout_index(MOE_LAYOUT_F16), log2 = tile_log2(tile->n);
-    uint32_t nt = 1u << log2, sequence = a->rows[tile->first_row].sequence, longest = 0;
+    int form = moe_kern_layout_index(kv->layout.kind), log2 = tile_log2(tile->n);
+    uint32_t nt = 1u << log2, longest = 0;
+    uint64_t index = head_index(kv, a->layer, a->rows[tile->first_row].sequence, kv_head);
     uint64_t stride = kv->n_positions;
     float *scores = scratch, *shares = scores + MOE_TILE * stride;
     float *query = shares + MOE_TILE * stride, *out = query + MOE_TILE * kv->head_padded;
@@ -135,11 +133,11 @@ static void attend_tile(const struct attend *a, const struct moe_attn_tile *tile
             longest = length[t];
     }
 
-    const uint8_t *keys = (const uint8_t *)head_keys(kv, a->layer, sequence, kv_head);
+    const uint8_t *keys = head_keys(kv, index);
     struct moe_tile in = {.x = query};
     for (uint32_t p = 0; p < longest; p += 16)
-        moe_kern.panel[form][log2](keys + (uint64_t)p * kv->head_dim * 2, f16, kv->head_dim, &in,
-                                   scores + p, stride);
+        moe_kern.panel[form][log2](keys + (uint64_t)p * kv->head_dim * kv->item_bytes, kv->layout,
+                                   kv->head_dim, &in, scores + p, stride);
     for (uint32_t t = 0; t < nt; t++) {
         float *s = scores + t * stride;
         if (length[t])
@@ -148,11 +146,11 @@ static void attend_tile(const struct attend *a, const struct moe_attn_tile *tile
             shares[p * nt + t] = p < length[t] ? s[p] : 0;
     }
 
-    const uint8_t *values = (const uint8_t *)head_values(kv, a->layer, sequence, kv_head);
+    const uint8_t *values = head_values(kv, index);
     in.x = shares;
     for (uint32_t c = 0; c < kv->head_padded; c += 16)
-        moe_kern.panel[form][log2](values + (uint64_t)c * kv->n_positions * 2, f16, longest, &in,
-                                   out + c, kv->head_padded);
+        moe_kern.panel[form][log2](values + (uint64_t)c * kv->n_positions * kv->item_bytes,
+                                   kv->layout, longest, &in, out + c, kv->head_padded);
     for (uint32_t t = 0; t < tile->n; t++) {
         uint32_t row = tile->first_row + (tile->first + t) / a->group;
         uint32_t head = kv_head * a->group + (tile->first + t) % a->group;

@@ -14,7 +14,9 @@
 #include "base/err.h"
 #include "base/progress.h"
 #include "fmt/pack.h"
+#include "io/loader.h"
 #include "run/stats.h"
+#include "sched/policy.h"
 
 /* A ready expert: borrowed until released. */
 struct moe_expert_view {
@@ -37,12 +39,19 @@ struct moe_experts_ops {
     /* The router has spoken. Counts each activation into `phase`. */
     int (*begin)(struct moe_experts *self, const struct moe_expert_request *request,
                  struct moe_phase_stats *phase, struct moe_err *err);
-    /* Experts of the request that are ready, in any order, each exactly once over all calls: at
-     * least one (waits when none is ready), at most max. which[i] is the index in the request. */
+    /* Experts of the request that can be begun, in any order, each exactly once over all calls: at
+     * least one (waits when there is none), at most max. which[i] is the index in the request. Gate
+     * and up are there; down may still be on its way. */
     int (*next)(struct moe_experts *self, uint32_t max, uint32_t *which,
                 struct moe_expert_view *views, uint32_t *n, struct moe_err *err);
-    /* Done with entry `which`. */
+    /* Waits until entry `which` is there whole. */
+    int (*complete)(struct moe_experts *self, uint32_t which, struct moe_err *err);
+    /* Done with entry `which`. What was given and not released when the next request begins (after
+     * an error) is released then. */
     void (*release)(struct moe_experts *self, uint32_t which);
+    /* Experts of a layer to come that may be wanted, best score first. NULL: nothing to fetch. */
+    void (*prefetch)(struct moe_experts *self, uint32_t layer, const uint32_t *experts,
+                     const float *scores, uint32_t n);
     void (*close)(struct moe_experts *self);
 };
 
@@ -59,6 +68,31 @@ struct moe_experts {
 int moe_experts_open_resident(struct moe_experts **out, const struct moe_pack *pack,
                               uint32_t variant, const struct moe_progress *progress,
                               struct moe_err *err);
+
+enum { MOE_CACHE_MAX_CLASSES = 64 };
+
+/* How experts are cached and loaded. */
+struct moe_cache_options {
+    const struct moe_policy_ops *policy;
+    bool per_layer;       /* equal shares for each layer instead of one pool for all */
+    uint64_t cache_bytes; /* of slots that keep experts; 0: nothing is kept */
+    uint32_t n_working;   /* further slots: for experts in use that the cache does not keep, and for
+                             prefetched ones; at least 1 */
+    struct moe_loader_options loader; /* fd, path and sizes are filled in here */
+    uint64_t seed;
+};
+
+/* Bytes of one slot for the pack's experts at `variant`: segments, each rounded up to pages. The
+ * largest where experts differ. */
+uint64_t moe_cache_slot_bytes(const struct moe_pack *pack, uint32_t variant);
+
+/* Memory that a cache with these options takes: slots, loader, tables. */
+uint64_t moe_cache_bytes(const struct moe_pack *pack, uint32_t variant,
+                         const struct moe_cache_options *options);
+
+/* A cache of experts over the pack: loads what is missing as it is asked for. */
+int moe_experts_open_cached(struct moe_experts **out, const struct moe_pack *pack, uint32_t variant,
+                            const struct moe_cache_options *options, struct moe_err *err);
 void moe_experts_close(struct moe_experts *experts); /* NULL is fine */
 
 #endif

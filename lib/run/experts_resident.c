@@ -45,6 +45,11 @@ static int next(struct moe_experts *self, uint32_t max, uint32_t *which,
     return MOE_OK;
 }
 
+static int complete(struct moe_experts *self, uint32_t which, struct moe_err *err)
+{
+    return MOE_OK;
+}
+
 static void release(struct moe_experts *self, uint32_t which)
 {
     (void)self;
@@ -59,8 +64,14 @@ static void close_resident(struct moe_experts *self)
     free(r);
 }
 
-static const struct moe_experts_ops resident_ops = {"resident", begin, next, release,
-                                                    close_resident};
+static const struct moe_experts_ops resident_ops = {
+    .name = "resident",
+    .begin = begin,
+    .next = next,
+    .complete = complete,
+    .release = release,
+    .close = close_resident,
+};
 
 /* The expert at `variant`, or at the best one it has; NULL in a dense layer. */
 static const struct moe_expert_extent *choose(const struct moe_pack *pack, uint32_t layer,

@@ -120,9 +120,9 @@ static void swiglu_rows(void *ctx, int64_t begin, int64_t end, int thread)
     }
 }
 
-/* out[n][hidden_stride] = down(silu(gate x) * (up x)) for the n rows of `in`. */
-static void gated(struct moe_workspace *w, struct moe_inputs *in, const struct moe_mat *gate,
-                  const struct moe_mat *up, const struct moe_mat *down, float *out)
+/* work->gate[n][ff] = silu(gate x) * (up x) for the n rows of `in`. */
+static void gated_in(struct moe_workspace *w, struct moe_inputs *in, const struct moe_mat *gate,
+                     const struct moe_mat *up)
 {
     struct moe_mm mm[2] = {
         moe_inputs_mm(in, *gate, w->gate, w->ff_stride),
@@ -131,27 +131,57 @@ static void gated(struct moe_workspace *w, struct moe_inputs *in, const struct m
     moe_matmul(mm, 2);
     struct swiglu g = {w->gate, w->up, w->ff_stride, gate->rows};
     moe_par_for(in->n, 4, swiglu_rows, &g);
-    moe_inputs_set(&w->from_ff, w->gate, w->ff_stride, NULL, in->n, down->cols);
-    struct moe_mm last = moe_inputs_mm(&w->from_ff, *down, out, w->hidden_stride);
-    moe_matmul(&last, 1);
+}
+
+/* out[n][hidden_stride] = down times the first n rows of work->gate. */
+static void gated_out(struct moe_workspace *w, uint32_t n, const struct moe_mat *down, float *out)
+{
+    moe_inputs_set(&w->from_ff, w->gate, w->ff_stride, NULL, n, down->cols);
+    struct moe_mm mm = moe_inputs_mm(&w->from_ff, *down, out, w->hidden_stride);
+    moe_matmul(&mm, 1);
+}
+
+/* A dense layer's feed-forward, or the shared expert: into work->sum. */
+static void run_dense(struct moe_workspace *w, const struct moe_layer *l)
+{
+    gated_in(w, &w->from_hidden, &l->gate, &l->up);
+    gated_out(w, w->from_hidden.n, &l->down, w->sum);
+}
+
+/* One expert for all rows of a batch that want it. */
+static int run_expert(struct moe_session *s, uint32_t which, const struct moe_expert_view *view,
+                      struct moe_err *err)
+{
+    struct moe_workspace *w = s->work;
+    moe_inputs_set(&w->gathered, w->xn, w->hidden_stride, w->expert_rows + w->first[which],
+                   w->n_rows[which], s->model->config.hidden);
+    gated_in(w, &w->gathered, &view->gate, &view->up);
+    int status = s->experts->ops->complete(s->experts, which, err);
+    if (status == MOE_OK)
+        gated_out(w, w->n_rows[which], &view->down,
+                  w->expert_out + w->first[which] * w->hidden_stride);
+    return status;
 }
 
 /* Several experts for the one row of a decode step, side by side: three parallel loops in all
  * instead of three an expert. */
-static void gated_side_by_side(struct moe_workspace *w, const struct moe_expert_view *views,
-                               const uint32_t *which, uint32_t n)
+static int run_side_by_side(struct moe_session *s, const uint32_t *which,
+                            const struct moe_expert_view *views, uint32_t n, struct moe_err *err)
 {
+    struct moe_workspace *w = s->work;
     struct moe_mm mm[2 * MOE_MAX_TOP_K];
     for (uint32_t i = 0; i < n; i++) {
-        mm[2 * i] =
-            moe_inputs_mm(&w->from_hidden, views[i].gate, w->gate + i * w->ff_stride, w->ff_stride);
-        mm[2 * i + 1] =
-            moe_inputs_mm(&w->from_hidden, views[i].up, w->up + i * w->ff_stride, w->ff_stride);
+        float *gate = w->gate + i * w->ff_stride, *up = w->up + i * w->ff_stride;
+        mm[2 * i] = moe_inputs_mm(&w->from_hidden, views[i].gate, gate, w->ff_stride);
+        mm[2 * i + 1] = moe_inputs_mm(&w->from_hidden, views[i].up, up, w->ff_stride);
     }
     moe_matmul(mm, (int)(2 * n));
     struct swiglu g = {w->gate, w->up, w->ff_stride, views[0].gate.rows};
     moe_par_for(n, 4, swiglu_rows, &g);
     for (uint32_t i = 0; i < n; i++) {
+        int status = s->experts->ops->complete(s->experts, which[i], err);
+        if (status != MOE_OK)
+            return status;
         moe_inputs_set(&w->single[i], w->gate + i * w->ff_stride, w->ff_stride, NULL, 1,
                        views[i].down.cols);
         mm[i] =
@@ -159,36 +189,28 @@ static void gated_side_by_side(struct moe_workspace *w, const struct moe_expert_
                           w->expert_out + w->first[which[i]] * w->hidden_stride, w->hidden_stride);
     }
     moe_matmul(mm, (int)n);
+    return MOE_OK;
 }
 
-/* Asks for the layer's experts and computes each as it becomes ready. */
-static int run_experts(struct moe_session *s, uint32_t layer, uint32_t n_rows, uint32_t n_active,
-                       struct moe_phase_stats *phase, struct moe_err *err)
+/* Computes the experts of the request that has begun, each as it becomes ready. */
+static int run_experts(struct moe_session *s, uint32_t n_rows, uint32_t n_active,
+                       struct moe_err *err)
 {
-    struct moe_workspace *w = s->work;
-    const struct moe_expert_request request = {layer, n_active, w->active, w->n_rows};
-    int status = s->experts->ops->begin(s->experts, &request, phase, err);
-    for (uint32_t done = 0, n; done < n_active && status == MOE_OK; done += n) {
+    const struct moe_experts_ops *ops = s->experts->ops;
+    for (uint32_t done = 0, n; done < n_active; done += n) {
         uint32_t which[MOE_MAX_TOP_K];
         struct moe_expert_view views[MOE_MAX_TOP_K];
         /* A batch takes them one by one: each has work enough for all threads. */
-        status = s->experts->ops->next(s->experts, n_rows == 1 ? MOE_MAX_TOP_K : 1, which, views,
-                                       &n, err);
+        int status = ops->next(s->experts, n_rows == 1 ? MOE_MAX_TOP_K : 1, which, views, &n, err);
+        if (status == MOE_OK)
+            status = n_rows == 1 ? run_side_by_side(s, which, views, n, err)
+                                 : run_expert(s, which[0], &views[0], err);
         if (status != MOE_OK)
-            break;
-        if (n_rows == 1) {
-            gated_side_by_side(w, views, which, n);
-        } else {
-            moe_inputs_set(&w->gathered, w->xn, w->hidden_stride,
-                           w->expert_rows + w->first[which[0]], w->n_rows[which[0]],
-                           s->model->config.hidden);
-            gated(w, &w->gathered, &views[0].gate, &views[0].up, &views[0].down,
-                  w->expert_out + w->first[which[0]] * w->hidden_stride);
-        }
+            return status;
         for (uint32_t i = 0; i < n; i++)
-            s->experts->ops->release(s->experts, which[i]);
+            ops->release(s->experts, which[i]);
     }
-    return status;
+    return MOE_OK;
 }
 
 struct combine {
@@ -236,7 +258,7 @@ int moe_feed_forward(struct moe_session *s, uint32_t layer, const struct moe_row
     struct moe_workspace *w = s->work;
     moe_inputs_set(&w->from_hidden, w->xn, w->hidden_stride, NULL, n_rows, s->model->config.hidden);
     if (!l->is_moe) {
-        gated(w, &w->from_hidden, &l->gate, &l->up, &l->down, w->sum);
+        run_dense(w, l);
         moe_par_for(n_rows, 16, add_rows, s);
         return MOE_OK;
     }
@@ -244,16 +266,21 @@ int moe_feed_forward(struct moe_session *s, uint32_t layer, const struct moe_row
     if (status != MOE_OK)
         return status;
     uint32_t n_active = group_by_expert(w, &s->model->config, n_rows);
-    status = run_experts(s, layer, n_rows, n_active, phase, err);
+    const struct moe_expert_request request = {layer, n_active, w->active, w->n_rows};
+    status = s->experts->ops->begin(s->experts, &request, phase, err);
     if (status != MOE_OK)
         return status;
+    /* What does not depend on the router goes first: meanwhile experts are on their way. */
     if (l->has_ffn)
-        gated(w, &w->from_hidden, &l->gate, &l->up, &l->down, w->sum);
+        run_dense(w, l);
     if (l->shared_gate.data) {
         struct moe_mm mm =
             moe_inputs_mm(&w->from_hidden, l->shared_gate, w->shared_scale, MOE_PANEL_ROWS);
         moe_matmul(&mm, 1);
     }
+    status = run_experts(s, n_rows, n_active, err);
+    if (status != MOE_OK)
+        return status;
     struct combine m = {s, l->shared_gate.data != NULL};
     moe_par_for(n_rows, 16, combine_rows, &m);
     return MOE_OK;

@@ -88,10 +88,12 @@ static uint64_t shape_kv(struct moe_kv *kv, const struct moe_config *c,
         .head_padded = (uint32_t)padded(c->head_dim),
         .n_kv_heads = c->n_kv_heads,
         .n_sequences = o->n_sequences,
+        .layout = {o->kv_kind, 0},
+        .item_bytes = (uint32_t)moe_layout_bits(o->kv_kind) / 8,
     };
     uint64_t heads = (uint64_t)c->n_layers * o->n_sequences * c->n_kv_heads;
     uint64_t per_head =
-        (uint64_t)kv->n_positions * (kv->head_dim + kv->head_padded) * sizeof(uint16_t);
+        (uint64_t)kv->n_positions * (kv->head_dim + kv->head_padded) * kv->item_bytes;
     if (!moe_mul_u64(heads, per_head, &kv->bytes))
         kv->bytes = UINT64_MAX;
     return kv->bytes;
@@ -107,6 +109,8 @@ static struct moe_session_options resolve(const struct moe_config *c,
         o.n_sequences = 1;
     if (o.batch == 0)
         o.batch = DEFAULT_BATCH;
+    if (o.kv_kind == MOE_LAYOUT_NONE)
+        o.kv_kind = MOE_LAYOUT_F32;
     if (o.batch > MAX_BATCH)
         o.batch = MAX_BATCH;
     return o;
@@ -146,7 +150,7 @@ static int allocate(struct moe_workspace *w, const struct moe_config *c,
     if (!w->kv.keys)
         return MOE_ERR_MEMORY;
     uint64_t heads = (uint64_t)c->n_layers * o->n_sequences * c->n_kv_heads;
-    w->kv.values = w->kv.keys + heads * w->kv.n_positions * w->kv.head_dim;
+    w->kv.values = w->kv.keys + heads * w->kv.n_positions * w->kv.head_dim * w->kv.item_bytes;
     return MOE_OK;
 }
 
@@ -158,6 +162,9 @@ int moe_session_open(struct moe_session **out, struct moe_model *model, struct m
     if (o.context > model->rope_positions)
         return moe_fail(err, MOE_ERR_USAGE, "a context of %u is more than the model's %u positions",
                         o.context, model->rope_positions);
+    if (o.kv_kind != MOE_LAYOUT_F32 && o.kv_kind != MOE_LAYOUT_F16)
+        return moe_fail(err, MOE_ERR_USAGE, "the KV cache is kept as f32 or f16, not as %s",
+                        moe_layout_name(o.kv_kind));
     struct moe_session *s = moe_alloc(1, sizeof *s, err);
     if (!s)
         return MOE_ERR_MEMORY;

@@ -39,6 +39,8 @@ struct moe_session_options {
     uint32_t context;     /* positions per sequence; 0: the model's context_max */
     uint32_t n_sequences; /* 1 */
     uint32_t batch;       /* most rows per pass; 0: 256 */
+    uint16_t kv_kind;     /* MOE_LAYOUT_F32, or MOE_LAYOUT_F16: half the KV cache's memory, results
+                             differ in the fourth digit; 0: F32 */
 };
 
 struct moe_session {

@@ -16,16 +16,19 @@
 #include "run/session.h"
 
 /*
- * KV cache, f16, laid out as weight panels so that attention is two panel products:
+ * KV cache, laid out as float weight panels (quant/layout.h), so that attention is two panel
+ * products:
  *   keys    a matrix [positions][head_dim]: per layer, sequence and kv head, panels of 16 positions
  *   values  a matrix [head_dim][positions]: per layer, sequence and kv head, panels of 16
  * dimensions
  */
 struct moe_kv {
-    uint16_t *keys, *values;
-    uint32_t n_positions; /* context rounded up to 16 */
-    uint32_t head_dim;    /* as the model has it */
-    uint32_t head_padded; /* rounded up to 16 */
+    uint8_t *keys, *values;
+    struct moe_layout layout; /* f32 or f16 */
+    uint32_t item_bytes;      /* of a cell: 4 or 2 */
+    uint32_t n_positions;     /* context rounded up to 16 */
+    uint32_t head_dim;        /* as the model has it */
+    uint32_t head_padded;     /* rounded up to 16 */
     uint32_t n_kv_heads, n_sequences;
     uint64_t bytes; /* of both arrays */
 };

@@ -18,7 +18,7 @@
 #include "kern/kern.h"
 #include "kern/matmul.h"
 
-enum { COLS = 2048, PREFILL_ROWS = 1024, PREFILL_INPUTS = 128, N_KINDS = 10 };
+enum { COLS = 2048, PREFILL_ROWS = 4096, PREFILL_INPUTS = 128, N_KINDS = 10 };
 
 static const struct moe_layout layouts[N_KINDS] = {
     {MOE_LAYOUT_F32, 0}, {MOE_LAYOUT_F16, 0}, {MOE_LAYOUT_BF16, 0}, {MOE_LAYOUT_Q8, 32},

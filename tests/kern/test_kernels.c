@@ -767,6 +767,38 @@ static void test_products_gather_rows_and_clear_excess(void **state)
     products_free(&p);
 }
 
+/* Inputs too wide to stay in the cache together are walked in groups of tiles. */
+static void test_wide_products_in_groups(void **state)
+{
+    (void)state;
+    enum { WIDE_COLS = 16400, ROWS = 33, ROOM = 48 };
+    uint64_t seed = 9;
+    struct sample w = sample_new(MOE_LAYOUT_BF16, 0, ROWS, WIDE_COLS, &seed, ORDINARY);
+    float *x = take(MAX_INPUTS * WIDE_COLS, sizeof *x);
+    float *together = take(MAX_INPUTS * ROOM, 4), *alone = take(ROOM, 4);
+    for (int i = 0; i < MAX_INPUTS * WIDE_COLS; i++)
+        x[i] = test_uniform(&seed);
+    struct moe_act act;
+    struct moe_arena arena = {0};
+    moe_act_carve(&act, &arena, MAX_INPUTS, WIDE_COLS);
+    uint8_t *memory = take(1, arena.used);
+    arena = (struct moe_arena){.base = memory, .size = arena.used};
+    moe_act_carve(&act, &arena, MAX_INPUTS, WIDE_COLS);
+    moe_par_set_threads(2);
+    moe_act_prepare(&act, x, WIDE_COLS, NULL, MAX_INPUTS, WIDE_COLS, 0);
+    moe_matmul(&(struct moe_mm){w.mat, &act, together, ROOM}, 1);
+    for (int i = 0; i < MAX_INPUTS; i++) {
+        moe_act_prepare(&act, x + i * WIDE_COLS, WIDE_COLS, NULL, 1, WIDE_COLS, 0);
+        moe_matmul(&(struct moe_mm){w.mat, &act, alone, ROOM}, 1);
+        assert_int_equal(memcmp(alone, together + i * ROOM, ROOM * sizeof *alone), 0);
+    }
+    free(x);
+    free(together);
+    free(alone);
+    free(memory);
+    sample_free(&w);
+}
+
 static void test_select(void **state)
 {
     (void)state;
@@ -797,6 +829,7 @@ int main(void)
         cmocka_unit_test(test_exp),
         cmocka_unit_test(test_products_do_not_depend_on_company),
         cmocka_unit_test(test_products_gather_rows_and_clear_excess),
+        cmocka_unit_test(test_wide_products_in_groups),
         cmocka_unit_test(test_select),
     };
     load_tables();

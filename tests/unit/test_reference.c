@@ -14,6 +14,13 @@ enum { N_GREEDY = 32, MAX_IDS = 512 };
 static struct fixture fixture;
 static json_t *reference;
 
+/* The observer watches one test only, however that ends. */
+static int stop_watching(void **state)
+{
+    fixture.session->observer.routed = NULL;
+    return 0;
+}
+
 static int open_all(void **state)
 {
     json_error_t error;
@@ -92,8 +99,9 @@ static void check_routed(void *ctx, uint32_t layer, const struct moe_row *rows, 
             /* Another choice is no fault only where both were as likely to within 1e-3. */
             check->ties++;
             if (fabsf(p[chosen[i * 4 + k]] - weight) > 1e-3f)
-                fail_msg("layer %u position %u rank %u: expert %u instead of %u", layer,
-                         rows[i].position, k, chosen[i * 4 + k], expert);
+                fail_msg("layer %u position %u rank %u: expert %u (%g) instead of %u (%g, here %g)",
+                         layer, rows[i].position, k, chosen[i * 4 + k],
+                         (double)p[chosen[i * 4 + k]], expert, (double)weight, (double)p[expert]);
         }
     }
 }
@@ -111,7 +119,6 @@ static void experts_are_the_references(void **state)
         check.experts = json_object_get(prompt, "experts");
         forward(ids, 0, n);
     }
-    fixture.session->observer.routed = NULL;
     print_message("# %u choices compared, %u ties, weights within %g\n", check.compared, check.ties,
                   (double)check.worst_weight);
     assert_true(check.compared > 8 * 12 * 4);
@@ -204,7 +211,7 @@ static void perplexity_of_real_texts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(experts_are_the_references),
+        cmocka_unit_test_teardown(experts_are_the_references, stop_watching),
         cmocka_unit_test(logits_and_greedy_tokens_are_the_references),
         cmocka_unit_test(perplexity_of_generated_texts),
         cmocka_unit_test(perplexity_of_real_texts),

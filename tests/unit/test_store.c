@@ -1,0 +1,250 @@
+/*
+ * The store of experts: invariants under random use, pins, staging, several variants, and that a
+ * cache behaves as its policy says.
+ */
+#include "sched/store.h"
+
+#include "../test.h"
+
+enum { N_LAYERS = 3, N_EXPERTS = 8, N_ITEMS_MAX = N_LAYERS * N_EXPERTS * 2 };
+
+static struct moe_store *open_store(const char *policy, uint32_t n_cache, uint32_t n_working,
+                                    const uint32_t *per_layer, uint32_t n_variants)
+{
+    struct moe_err err = {0};
+    uint32_t class_of[N_ITEMS_MAX];
+    for (uint32_t i = 0; i < N_ITEMS_MAX; i++)
+        class_of[i] = i % n_variants;
+    const struct moe_pool_params pools[2] = {{n_cache, n_working, per_layer},
+                                             {n_cache, n_working, per_layer}};
+    const struct moe_store_params params = {
+        .n_layers = N_LAYERS,
+        .n_experts = N_EXPERTS,
+        .n_variants = n_variants,
+        .n_classes = n_variants,
+        .pools = pools,
+        .class_of = class_of,
+        .policy = moe_policy_find(policy),
+        .seed = 1,
+    };
+    struct moe_store *s = NULL;
+    assert_ok(moe_store_open(&s, &params, &err), &err);
+    return s;
+}
+
+static void check(const struct moe_store *s)
+{
+    struct moe_err err = {0};
+    if (!moe_store_check(s, &err))
+        fail_msg("%s", err.text);
+}
+
+/* One expert asked for, loaded and released; true on a hit. */
+static bool ask(struct moe_store *s, uint32_t layer, uint32_t expert, uint32_t variant)
+{
+    uint32_t slot = moe_store_find(s, layer, expert, variant);
+    bool hit = slot != MOE_NO_SLOT;
+    if (hit) {
+        moe_store_use(s, slot);
+    } else {
+        slot = moe_store_miss(s, layer, expert, variant, false);
+        assert_int_not_equal(slot, MOE_NO_SLOT);
+        assert_int_equal(moe_store_slot(s, slot)->state, MOE_SLOT_LOADING);
+    }
+    moe_store_ready(s, slot);
+    moe_store_release(s, slot);
+    check(s);
+    return hit;
+}
+
+static void lru_keeps_the_latest(void **state)
+{
+    struct moe_store *s = open_store("lru", 2, 1, NULL, 1);
+    assert_false(ask(s, 0, 1, 0));
+    assert_false(ask(s, 1, 1, 0)); /* another layer: another expert */
+    assert_true(ask(s, 0, 1, 0));
+    assert_false(ask(s, 0, 2, 0)); /* layer 1 leaves */
+    assert_true(ask(s, 0, 1, 0));
+    assert_false(ask(s, 1, 1, 0));
+    assert_int_equal(moe_store_counts(s)->evictions, 2);
+    moe_store_close(s);
+}
+
+static void layers_have_their_own_share(void **state)
+{
+    static const uint32_t per_layer[N_LAYERS] = {2, 0, 1};
+    struct moe_store *s = open_store("lru", 3, 1, per_layer, 1);
+    for (int round = 0; round < 2; round++) {
+        assert_int_equal(ask(s, 0, 0, 0), round);
+        assert_int_equal(ask(s, 0, 1, 0), round);
+        assert_int_equal(ask(s, 1, 0, 0), 0); /* passes through */
+        assert_int_equal(ask(s, 2, 5, 0), round);
+    }
+    assert_int_equal(moe_store_counts(s)->evictions, 0);
+    moe_store_close(s);
+}
+
+static void nothing_is_kept_without_a_cache(void **state)
+{
+    struct moe_store *s = open_store("lru", 0, 2, NULL, 1);
+    assert_false(ask(s, 0, 0, 0));
+    assert_false(ask(s, 0, 0, 0));
+    moe_store_close(s);
+}
+
+static void pinned_slots_stay(void **state)
+{
+    struct moe_store *s = open_store("lru", 2, 0, NULL, 1);
+    uint32_t a = moe_store_miss(s, 0, 0, 0, false), b = moe_store_miss(s, 0, 1, 0, false);
+    moe_store_ready(s, a);
+    moe_store_ready(s, b);
+    assert_int_equal(moe_store_miss(s, 0, 2, 0, false), MOE_NO_SLOT);
+    check(s);
+    moe_store_release(s, b);
+    uint32_t c = moe_store_miss(s, 0, 2, 0, true);
+    assert_int_equal(c, b); /* the only one that might go, though used later */
+    assert_int_equal(moe_store_find(s, 0, 1, 0), MOE_NO_SLOT);
+    assert_int_equal(moe_store_find(s, 0, 0, 0), a);
+    moe_store_close(s);
+}
+
+static void staged_experts_do_not_touch_the_cache(void **state)
+{
+    struct moe_store *s = open_store("lru", 2, 2, NULL, 1);
+    ask(s, 0, 0, 0);
+    ask(s, 0, 1, 0);
+    uint32_t a = moe_store_stage(s, 1, 4, 0, false), b = moe_store_stage(s, 1, 5, 0, false);
+    assert_int_not_equal(a, MOE_NO_SLOT);
+    assert_int_not_equal(b, MOE_NO_SLOT);
+    assert_int_equal(moe_store_stage(s, 1, 6, 0, true), MOE_NO_SLOT); /* both still loading */
+    moe_store_ready(s, a);
+    moe_store_ready(s, b);
+    assert_true(moe_store_slot(s, a)->prefetched);
+    assert_int_equal(moe_store_stage(s, 1, 6, 0, false), MOE_NO_SLOT);
+    assert_int_equal(moe_store_stage(s, 1, 6, 0, true), a); /* the older wrong guess */
+    assert_int_equal(moe_store_counts(s)->staged_unused, 1);
+    assert_true(ask(s, 0, 0, 0));
+    assert_true(ask(s, 0, 1, 0));
+    assert_true(ask(s, 1, 5, 0)); /* used: admitted, and 0/0 leaves */
+    assert_false(ask(s, 0, 0, 0));
+    check(s);
+    moe_store_close(s);
+}
+
+static void free_cache_slots_are_not_for_staging(void **state)
+{
+    struct moe_store *s = open_store("lru", 4, 1, NULL, 1);
+    assert_int_not_equal(moe_store_stage(s, 0, 0, 0, false), MOE_NO_SLOT);
+    assert_int_equal(moe_store_stage(s, 0, 1, 0, false), MOE_NO_SLOT);
+    moe_store_close(s);
+}
+
+static void a_better_variant_serves_a_lesser_request(void **state)
+{
+    struct moe_store *s = open_store("lru", 2, 1, NULL, 2);
+    assert_false(ask(s, 0, 0, 1));
+    assert_false(ask(s, 0, 0, 0)); /* the low one does not serve a high request */
+    assert_true(ask(s, 0, 0, 1));
+    uint32_t slot = moe_store_find(s, 0, 0, 1);
+    assert_int_equal(moe_store_slot(s, slot)->variant, 0);
+    assert_false(ask(s, 0, 3, 0));
+    assert_true(ask(s, 0, 3, 1)); /* only the high one is there */
+    moe_store_close(s);
+}
+
+static void a_failed_load_is_forgotten(void **state)
+{
+    struct moe_store *s = open_store("arc", 2, 1, NULL, 1);
+    uint32_t slot = moe_store_miss(s, 0, 0, 0, false);
+    moe_store_failed(s, slot);
+    check(s);
+    assert_int_equal(moe_store_find(s, 0, 0, 0), MOE_NO_SLOT);
+    assert_false(ask(s, 0, 0, 0));
+    assert_true(ask(s, 0, 0, 0));
+    moe_store_close(s);
+}
+
+static void given_up_while_loading_it_stays_until_written(void **state)
+{
+    struct moe_store *s = open_store("lru", 0, 1, NULL, 1);
+    uint32_t slot = moe_store_miss(s, 0, 0, 0, false);
+    moe_store_release(s, slot);
+    check(s);
+    assert_int_equal(moe_store_miss(s, 0, 1, 0, false), MOE_NO_SLOT);
+    moe_store_ready(s, slot);
+    assert_int_equal(moe_store_miss(s, 0, 1, 0, true), slot);
+    moe_store_close(s);
+}
+
+/* Random use of everything at once, every invariant checked at every step. */
+static void invariants_hold_under_random_use(void **state)
+{
+    const struct moe_policy_ops *ops;
+    for (int p = 0; (ops = moe_policy_at(p)) != NULL; p++) {
+        static const uint32_t shares[N_LAYERS] = {3, 1, 2};
+        for (int variants = 1; variants <= 2; variants++) {
+            struct moe_store *s =
+                open_store(ops->name, 6, 3, p % 2 ? shares : NULL, (uint32_t)variants);
+            uint64_t random = 77 + (uint64_t)p;
+            uint32_t pinned[64], n_pinned = 0, taken = 0;
+            for (int step = 0; step < 20000; step++) {
+                uint32_t layer = (uint32_t)(test_random(&random) % N_LAYERS);
+                uint32_t expert = (uint32_t)(test_random(&random) % N_EXPERTS);
+                uint32_t variant = (uint32_t)(test_random(&random) % (uint32_t)variants);
+                uint32_t slot = moe_store_find(s, layer, expert, variant);
+                switch (test_random(&random) % 4) {
+                case 0: /* the router */
+                    if (n_pinned == 8)
+                        break;
+                    if (slot == MOE_NO_SLOT)
+                        slot = moe_store_miss(s, layer, expert, variant, false);
+                    else
+                        moe_store_use(s, slot);
+                    if (slot != MOE_NO_SLOT) {
+                        pinned[n_pinned++] = slot;
+                        taken++;
+                    }
+                    break;
+                case 1: /* a prefetch */
+                    if (slot == MOE_NO_SLOT)
+                        moe_store_stage(s, layer, expert, variant, true);
+                    break;
+                case 2: /* a completion or a failure */
+                    slot = (uint32_t)(test_random(&random) % moe_store_n_slots(s));
+                    if (moe_store_slot(s, slot)->state == MOE_SLOT_LOADING) {
+                        if (test_random(&random) % 8 || moe_store_slot(s, slot)->pins)
+                            moe_store_ready(s, slot);
+                        else
+                            moe_store_failed(s, slot);
+                    }
+                    break;
+                default: /* done with one */
+                    if (n_pinned)
+                        moe_store_release(s, pinned[--n_pinned]);
+                }
+                check(s);
+                for (uint32_t i = 0; i < n_pinned; i++)
+                    assert_true(moe_store_slot(s, pinned[i])->pins > 0);
+            }
+            assert_true(taken > 2000);
+            moe_store_close(s);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lru_keeps_the_latest),
+        cmocka_unit_test(layers_have_their_own_share),
+        cmocka_unit_test(nothing_is_kept_without_a_cache),
+        cmocka_unit_test(pinned_slots_stay),
+        cmocka_unit_test(staged_experts_do_not_touch_the_cache),
+        cmocka_unit_test(free_cache_slots_are_not_for_staging),
+        cmocka_unit_test(a_better_variant_serves_a_lesser_request),
+        cmocka_unit_test(a_failed_load_is_forgotten),
+        cmocka_unit_test(given_up_while_loading_it_stays_until_written),
+        cmocka_unit_test(invariants_hold_under_random_use),
+    };
+    return cmocka_run_group_tests_name("store", tests, NULL, NULL);
+}
