@@ -7,6 +7,7 @@
 #   make bench           benchmarks, with ratios from one run (tests/bench)
 #   make fuzz            the fuzzers, FUZZ_SECONDS each (needs clang)
 #   make asan tsan       builds under sanitizers, in their own directories, and their tests
+#   make check-floors check-headers check-man   single checks of make check
 #   make neon            cross-build for 64-bit ARM and, where qemu-user is there, its kernel tests
 #   make install         into $(DESTDIR)$(PREFIX)
 #   make format          clang-format over all sources; format-check only looks
@@ -77,6 +78,7 @@ LIBMOE := $(BUILD)/libmoe.a
 CMD_MAIN := $(sort $(wildcard cmd/moe-*.c))
 CMD_SHARED := $(filter-out $(CMD_MAIN),$(sort $(wildcard cmd/*.c)))
 CMD_SHARED_OBJ := $(CMD_SHARED:%.c=$(BUILD)/%.o)
+LIBCMD := $(BUILD)/libcmd.a
 PROGRAMS := $(CMD_MAIN:cmd/%.c=$(BUILD)/bin/%)
 TEST_SRC := $(sort $(wildcard tests/unit/test_*.c tests/kern/test_*.c))
 TESTS := $(TEST_SRC:%.c=$(BUILD)/%)
@@ -94,7 +96,7 @@ help:
 # ---- Compilation ------------------------------------------------------------------------------
 
 # The kernel variants alone get instruction-set flags; moe_kern_select picks at run time.
-ARCH := $(shell $(CC) -dumpmachine)
+ARCH := $(shell $(CC) -dumpmachine 2>/dev/null)
 ifneq ($(filter x86_64%,$(ARCH)),)
 $(BUILD)/lib/kern/kern_avx2.o: VARIANT := -mavx2 -mfma -mf16c
 $(BUILD)/lib/kern/kern_avx512.o: VARIANT := -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl \
@@ -126,10 +128,16 @@ $(LIBMOE): $(LIB_OBJ)
 	$(Q)rm -f $@
 	$(Q)$(AR) rcs $@ $^
 
-$(BUILD)/bin/%: $(BUILD)/cmd/%.o $(CMD_SHARED_OBJ) $(LIBMOE)
+# An archive, so that a program takes of the shared files only what it uses.
+$(LIBCMD): $(CMD_SHARED_OBJ)
+	$(call SAY,AR,$@)
+	$(Q)rm -f $@
+	$(Q)$(AR) rcs $@ $^
+
+$(BUILD)/bin/%: $(BUILD)/cmd/%.o $(LIBCMD) $(LIBMOE)
 	$(call SAY,LINK,$@)
 	$(Q)mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LIBS) -ledit
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ -Wl,--as-needed $(LIBS) -ledit
 
 $(TESTS) $(TOOLS): $(BUILD)/%: $(BUILD)/%.o $(LIBMOE)
 	$(call SAY,LINK,$@)
@@ -154,9 +162,7 @@ FUZZ_NAMES := $(FUZZ_SRC:tests/fuzz/fuzz_%.c=%)
 FUZZ_DIR := $(BUILD)/fuzz
 FUZZ_FLAGS := -std=c11 -O1 -g -Ilib -Ikernels -DMOE_VERSION='"$(VERSION)"' -ffp-contract=off \
               -fno-omit-frame-pointer -fno-sanitize-recover=all
-# (clang 14 does not know the "f16c" that cpu.c asks for, and no target needs it.)
-FUZZ_LIB_SRC := $(filter-out lib/base/cpu.c,$(sort \
-                $(wildcard $(patsubst %,lib/%/*.c,base fmt quant model))))
+FUZZ_LIB_SRC := $(sort $(wildcard $(patsubst %,lib/%/*.c,base fmt quant model)))
 FUZZ_LIB := $(FUZZ_LIB_SRC:%.c=$(FUZZ_DIR)/%.o)
 REPLAYS := $(FUZZ_NAMES:%=$(BUILD)/fuzz-replay/fuzz_%)
 
@@ -184,6 +190,85 @@ $(REPLAYS): $(BUILD)/fuzz-replay/%: $(BUILD)/tests/fuzz/%.o $(BUILD)/tests/fuzz/
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
 -include $(FUZZ_LIB:.o=.d) $(FUZZ_SRC:%.c=$(BUILD)/%.d) $(FUZZ_SRC:%.c=$(FUZZ_DIR)/%.d) \
          $(BUILD)/tests/fuzz/replay.d
+
+# ---- Demo ---------------------------------------------------------------------------------------
+
+DEMO_PACK := $(BUILD)/tiny.moe
+
+# In two steps: before anything is installed, make knows neither compiler nor libraries.
+.PHONY: demo demo-run deps
+demo: deps
+	@echo "Building..."
+	@$(MAKE) --no-print-directory -j2 all >/dev/null
+	@$(MAKE) --no-print-directory demo-run
+demo-run: all
+	@echo "Quantizing tests/models/tiny-moe to 4 bits: $(DEMO_PACK)"
+	@$(BUILD)/bin/moe-quantize -q -o $(DEMO_PACK) --experts 4 tests/models/tiny-moe
+	@echo "Running it: Once upon a time..."; echo
+	@printf 'Once upon a time'
+	@$(BUILD)/bin/moe-run $(DEMO_PACK) -p 'Once upon a time' -n 120 --temp 0.7 --top-p 0.95 --seed 7
+	@echo; echo
+	@echo "(A model of 17 million parameters: grammar yes, sense rarely.) Now try:"
+	@echo "  $(BUILD)/bin/moe-run $(DEMO_PACK)                    a prompt of its own; /help"
+	@echo "  $(BUILD)/bin/moe-run $(DEMO_PACK) --bench            how fast it runs here"
+	@echo "  $(BUILD)/bin/moe-quantize --list $(DEMO_PACK)        what is in the pack"
+	@echo "  make check                                   every test"
+deps:
+	@sh tests/tools/install-deps.sh
+
+# ---- Tests --------------------------------------------------------------------------------------
+
+.PHONY: check check-all quick check-floors check-headers check-man format format-check asan tsan
+check: deps
+	@$(MAKE) --no-print-directory -j2 WERROR=1 all tests $(REPLAY_GOAL)
+	@$(MAKE) --no-print-directory WERROR=1 check-all
+check-all: check-floors check-headers check-man
+	@if clang-format --version 2>/dev/null | grep -q 'version $(FORMAT_VERSION)\.'; then \
+	    $(MAKE) --no-print-directory format-check; \
+	else echo "no clang-format $(FORMAT_VERSION) here: the format is not checked"; fi
+	@BUILD=$(BUILD) sh tests/run.sh all
+quick: all tests
+	@BUILD=$(BUILD) sh tests/run.sh quick
+
+check-floors:
+	@sh tests/check-floors.sh
+check-headers:
+	@CC='$(CC)' sh tests/check-headers.sh
+check-man: all
+	@BUILD=$(BUILD) sh tests/check-man.sh
+
+# Other versions lay out some lines differently.
+FORMAT_VERSION := 14
+FORMATTED := $(sort $(wildcard lib/*/*.[ch] cmd/*.[ch] kernels/*.[ch] kernels/*.cu tests/*.[ch] \
+                               tests/*/*.[ch] tests/*/*/*.[ch]))
+format:
+	clang-format -i $(FORMATTED)
+format-check:
+	@clang-format --dry-run -Werror $(FORMATTED)
+
+# OpenMP's own runtime is not instrumented: under the thread sanitizer the loops run on one thread
+# and what is left is what we synchronise ourselves.
+asan:
+	$(MAKE) BUILD=build-asan SANITIZE=address,undefined CFLAGS='-O1 -g' -j2 all tests
+	BUILD=build-asan sh tests/run.sh all
+tsan:
+	$(MAKE) BUILD=build-tsan SANITIZE=thread OPENMP=0 CFLAGS='-O1 -g' -j2 all tests
+	BUILD=build-tsan sh tests/run.sh all
+
+# ---- Installation -------------------------------------------------------------------------------
+
+.PHONY: install uninstall
+BINDIR := $(DESTDIR)$(PREFIX)/bin
+MANDIR := $(DESTDIR)$(PREFIX)/share/man
+install: all
+	install -d $(BINDIR) $(MANDIR)/man1 $(MANDIR)/man5
+	install -m 755 $(PROGRAMS) $(BINDIR)
+	set -e; for page in $(wildcard man/*.[15]); do \
+	    install -m 644 $$page $(MANDIR)/man$${page##*.}; done
+uninstall:
+	rm -f $(PROGRAMS:$(BUILD)/bin/%=$(BINDIR)/%)
+	for page in $(notdir $(wildcard man/*.[15])); do \
+	    rm -f $(MANDIR)/man$${page##*.}/$$page; done
 
 # ---- 64-bit ARM ----------------------------------------------------------------------------------
 # Cross-builds the floors below the kernels and the kernel tests, and runs these under qemu-user:

@@ -110,14 +110,33 @@ void cli_detail(const char *format, ...)
     va_end(args);
 }
 
+/* The first failure's errno: later flushes of an emptied buffer would succeed. */
+static int stdout_errno;
+
+static bool stdout_works(void)
+{
+    errno = 0;
+    if (fflush(stdout) != 0 && !stdout_errno)
+        stdout_errno = errno;
+    return !ferror(stdout) && !stdout_errno;
+}
+
+bool cli_write(const void *bytes, uint64_t n)
+{
+    errno = 0;
+    if (fwrite(bytes, 1, n, stdout) != n && !stdout_errno)
+        stdout_errno = errno;
+    return stdout_works();
+}
+
 int cli_flush(struct moe_err *err)
 {
     char text[128];
-    errno = 0;
-    if (fflush(stdout) != 0 || ferror(stdout))
-        return moe_fail(err, MOE_ERR_IO, "standard output: %s",
-                        errno ? moe_errno_text(errno, text, sizeof text) : "a write failed");
-    return MOE_OK;
+    if (stdout_works())
+        return MOE_OK;
+    return moe_fail(err, MOE_ERR_IO, "standard output: %s",
+                    stdout_errno ? moe_errno_text(stdout_errno, text, sizeof text)
+                                 : "a write failed");
 }
 
 int cli_finish(int status)

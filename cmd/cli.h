@@ -118,7 +118,10 @@ void cli_detail(const char *format, ...) MOE_PRINTF(1, 2); /* only with -v */
 /* Last call of a program: flushes stdout. Returns `status`, or CLI_FAILED after a message when
  * something written to stdout did not arrive. */
 int cli_finish(int status);
-/* The same test in the middle, for streams: MOE_ERR_IO when stdout no longer takes bytes. */
+/* Bytes to stdout, at once, for streams. False when they did not arrive; cli_flush then says why.
+ */
+bool cli_write(const void *bytes, uint64_t n);
+/* The same test in the middle: MOE_ERR_IO when stdout no longer takes bytes. */
 int cli_flush(struct moe_err *err);
 
 /* True where colour and drawing are welcome: a terminal, and NO_COLOR is not set. */

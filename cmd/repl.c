@@ -24,6 +24,7 @@ struct console {
     struct moe_sampler *sampler;
     const char *prompt;  /* of the line being read */
     struct moe_buf text; /* the input so far */
+    bool verbatim;       /* it came between lines of """: a slash is no command */
     bool leaving;        /* Ctrl-C was pressed at an empty prompt */
     bool colour;
 };
@@ -34,7 +35,7 @@ struct console {
 int repl_stream(void *ctx, const char *bytes, uint64_t n)
 {
     (void)ctx;
-    return fwrite(bytes, 1, n, stdout) == n && fflush(stdout) == 0 ? MOE_OK : MOE_ERR_IO;
+    return cli_write(bytes, n) ? MOE_OK : MOE_ERR_IO;
 }
 
 void repl_finish_stats(const struct moe_session *s, struct moe_stats *stats)
@@ -199,7 +200,7 @@ static int do_memory(struct console *c, const char *arg, struct moe_err *err)
     char a[32];
     fprintf(stderr, "dense weights   %s\n", moe_format_bytes(s->model->weights_bytes, a));
     fprintf(stderr, "experts         %s\n", moe_format_bytes(s->experts->resident_bytes, a));
-    fprintf(stderr, "context of %-5u %s, buffers included; %llu tokens in use\n", s->context,
+    fprintf(stderr, "context of %-5u%s, buffers included; %llu tokens in use\n", s->context,
             moe_format_bytes(moe_session_bytes(&s->model->config, &o), a),
             (unsigned long long)c->r->conversation->history.n);
     fprintf(stderr, "process, peak   %s\n", moe_format_bytes(moe_peak_rss_bytes(), a));
@@ -254,11 +255,14 @@ static int do_set(struct console *c, const char *arg, struct moe_err *err)
         }
         return 0;
     }
-    fprintf(stderr,
-            "temp %g, top-k %u, top-p %g, min-p %g, repeat-penalty %g, seed %llu; n (tokens per "
-            "answer)%s\n",
+    if (*arg)
+        fprintf(stderr, "nothing to set is called '%.*s'; there are:\n", (int)n_name, arg);
+    char n[32] = "no limit";
+    if (c->r->max_tokens != UINT64_MAX)
+        snprintf(n, sizeof n, "%llu", (unsigned long long)c->r->max_tokens);
+    fprintf(stderr, "temp %g, top-k %u, top-p %g, min-p %g, repeat-penalty %g, seed %llu, n %s\n",
             o->temperature, o->top_k, o->top_p, o->min_p, o->repeat_penalty,
-            (unsigned long long)o->seed, *arg ? "; none has that name" : "");
+            (unsigned long long)o->seed, n);
     return 0;
 }
 
@@ -340,7 +344,12 @@ static int read_key(EditLine *el, wchar_t *key)
     }
 }
 
-enum reading { READ_LINE, READ_CANCELLED, READ_END };
+enum reading {
+    READ_LINE,
+    READ_DROPPED,   /* Ctrl-C, and what was typed is forgotten */
+    READ_CANCELLED, /* Ctrl-C with nothing typed */
+    READ_END,
+};
 
 /* One line without its newline, appended to c->text; *line: where it begins. */
 static enum reading read_line(struct console *c, const char *prompt, uint64_t *line)
@@ -350,9 +359,10 @@ static enum reading read_line(struct console *c, const char *prompt, uint64_t *l
     cli_stop = 0;
     const char *typed = el_gets(c->el, &n);
     if (cli_stop) {
+        const LineInfo *info = el_line(c->el);
         fputs("^C\n", stderr);
         cli_stop = 0;
-        return READ_CANCELLED;
+        return info->lastchar > info->buffer || c->text.size ? READ_DROPPED : READ_CANCELLED;
     }
     if (!typed || n <= 0)
         return READ_END;
@@ -374,11 +384,13 @@ static enum reading read_input(struct console *c)
     static const char fence[] = "\"\"\"";
     uint64_t line = 0;
     moe_buf_clear(&c->text);
+    c->verbatim = false;
     enum reading got = read_line(c, "> ", &line);
     if (got != READ_LINE || c->text.failed)
         return got;
     if (line_is(c, line, fence)) {
         moe_buf_clear(&c->text);
+        c->verbatim = true;
         while ((got = read_line(c, ". ", &line)) == READ_LINE && !c->text.failed) {
             if (line_is(c, line, fence)) {
                 /* Without the newline before the fence. */
@@ -483,8 +495,7 @@ static void greet(const struct console *c)
         return;
     snprintf(line, sizeof line, "%s: %s, %u layers, %u experts of which %u at work; %s. /help",
              c->r->pack, m->family, m->n_layers, m->n_experts, m->top_k,
-             talk->format ? moe_chat_name(talk->format)
-                          : "it continues text, each input starts a new one");
+             talk->format ? moe_chat_name(talk->format) : "plain continuation");
     tell(c, line);
 }
 
@@ -495,8 +506,11 @@ static int handle_input(struct console *c, enum reading got, struct moe_err *err
         fputc('\n', stderr);
         return 1;
     }
+    if (got == READ_DROPPED) {
+        c->leaving = false;
+        return 0;
+    }
     if (got == READ_CANCELLED) {
-        /* What was typed before is dropped; with nothing typed a second one leaves. */
         bool again = c->leaving;
         c->leaving = true;
         if (!again)
@@ -508,7 +522,7 @@ static int handle_input(struct console *c, enum reading got, struct moe_err *err
         return moe_fail(err, MOE_ERR_MEMORY, "out of memory: the input");
     char *input = (char *)c->text.data;
     remember(c, input);
-    if (input[0] == '/')
+    if (input[0] == '/' && !c->verbatim)
         return run_command(c, input, err);
     return answer(c, input[0] ? input : NULL, err);
 }
