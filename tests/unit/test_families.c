@@ -21,7 +21,7 @@ static void open_fixture(struct family_fixture *f, const char *dir)
 {
     struct moe_err err = {0};
     struct moe_convert_report report;
-    char path[256];
+    char path[300];
     json_error_t error;
     *f = (struct family_fixture){0};
     snprintf(f->run.path, sizeof f->run.path, "/tmp/moe-family-%d.moe", (int)getpid());
