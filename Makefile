@@ -151,6 +151,48 @@ $(TESTS) $(TOOLS): $(BUILD)/%: $(BUILD)/%.o $(LIBMOE)
 clean:
 	rm -rf $(BUILD)
 
+# ---- Fuzzing -------------------------------------------------------------------------------------
+# tests/fuzz/fuzz_X.c is a libFuzzer target, tests/fuzz/corpus/X its inputs. `make fuzz` runs them
+# under clang's sanitizers, keeping new inputs and findings in $(BUILD)/fuzz; $(BUILD)/fuzz-replay
+# has the same targets under $(CC), which feed the corpus once and belong to the tests.
+
+FUZZ_CC ?= clang
+FUZZ_SRC := $(sort $(wildcard tests/fuzz/fuzz_*.c))
+FUZZ_NAMES := $(FUZZ_SRC:tests/fuzz/fuzz_%.c=%)
+FUZZ_DIR := $(BUILD)/fuzz
+FUZZ_FLAGS := -std=c11 -O1 -g -Ilib -Ikernels -DMOE_VERSION='"$(VERSION)"' -ffp-contract=off \
+              -fno-omit-frame-pointer -fno-sanitize-recover=all
+# (clang 14 does not know the "f16c" that cpu.c asks for, and no target needs it.)
+FUZZ_LIB_SRC := $(filter-out lib/base/cpu.c,$(sort \
+                $(wildcard $(patsubst %,lib/%/*.c,base fmt quant model))))
+FUZZ_LIB := $(FUZZ_LIB_SRC:%.c=$(FUZZ_DIR)/%.o)
+REPLAYS := $(FUZZ_NAMES:%=$(BUILD)/fuzz-replay/fuzz_%)
+
+.PHONY: fuzz fuzz-replay $(FUZZ_NAMES:%=fuzz-%)
+fuzz: $(FUZZ_NAMES:%=fuzz-%)
+$(FUZZ_NAMES:%=fuzz-%): fuzz-%: $(FUZZ_DIR)/fuzz_%
+	$(Q)mkdir -p $(FUZZ_DIR)/new/$*
+	$(Q)$< -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
+	    -verbosity=0 -artifact_prefix=$(FUZZ_DIR)/$*- $(FUZZ_DIR)/new/$* tests/fuzz/corpus/$*
+
+$(FUZZ_DIR)/%.o: %.c
+	$(call SAY,FUZZCC,$<)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(FUZZ_CC) $(FUZZ_FLAGS) -fsanitize=fuzzer-no-link,address,undefined -MMD -MP -c $< -o $@
+$(FUZZ_NAMES:%=$(FUZZ_DIR)/fuzz_%): $(FUZZ_DIR)/%: $(FUZZ_DIR)/tests/fuzz/%.o $(FUZZ_LIB)
+	$(call SAY,LINK,$@)
+	$(Q)$(FUZZ_CC) -fsanitize=fuzzer,address,undefined -o $@ $^ \
+	    $(filter-out -lcudart%,$(filter -l%,$(LIBS)))
+
+fuzz-replay: $(REPLAYS)
+	$(Q)set -e; for x in $(FUZZ_NAMES); do $(BUILD)/fuzz-replay/fuzz_$$x tests/fuzz/corpus/$$x; done
+$(REPLAYS): $(BUILD)/fuzz-replay/%: $(BUILD)/tests/fuzz/%.o $(BUILD)/tests/fuzz/replay.o $(LIBMOE)
+	$(call SAY,LINK,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
+-include $(FUZZ_LIB:.o=.d) $(FUZZ_SRC:%.c=$(BUILD)/%.d) $(FUZZ_SRC:%.c=$(FUZZ_DIR)/%.d) \
+         $(BUILD)/tests/fuzz/replay.d
+
 # ---- Demo ---------------------------------------------------------------------------------------
 
 DEMO_PACK := $(BUILD)/tiny.moe
@@ -178,9 +220,10 @@ deps:
 
 # ---- Tests --------------------------------------------------------------------------------------
 
-.PHONY: check check-all quick check-floors check-headers check-man format format-check asan tsan
+.PHONY: replays check check-all quick check-floors check-headers check-man format format-check asan tsan
+replays: $(REPLAYS)
 check: deps
-	@$(MAKE) --no-print-directory -j2 WERROR=1 all tests $(REPLAY_GOAL)
+	@$(MAKE) --no-print-directory -j2 WERROR=1 all tests replays
 	@$(MAKE) --no-print-directory WERROR=1 check-all
 check-all: check-floors check-headers check-man
 	@if clang-format --version 2>/dev/null | grep -q 'version $(FORMAT_VERSION)\.'; then \
@@ -209,10 +252,10 @@ format-check:
 # OpenMP's own runtime is not instrumented: under the thread sanitizer the loops run on one thread
 # and what is left is what we synchronise ourselves.
 asan:
-	$(MAKE) BUILD=build-asan SANITIZE=address,undefined CFLAGS='-O1 -g' -j2 all tests
+	$(MAKE) BUILD=build-asan SANITIZE=address,undefined CFLAGS='-O1 -g' -j2 all tests replays
 	BUILD=build-asan sh tests/run.sh all
 tsan:
-	$(MAKE) BUILD=build-tsan SANITIZE=thread OPENMP=0 CFLAGS='-O1 -g' -j2 all tests
+	$(MAKE) BUILD=build-tsan SANITIZE=thread OPENMP=0 CFLAGS='-O1 -g' -j2 all tests replays
 	BUILD=build-tsan sh tests/run.sh all
 
 # ---- Installation -------------------------------------------------------------------------------

@@ -30,8 +30,8 @@ enum {
     MOE_PACK_MAX_SEGMENTS = 4, /* of one expert variant */
     MOE_PACK_MAX_MATRICES = 8, /* of one expert variant */
     MOE_PACK_NAME_BYTES = 64,  /* of a tensor or variant name, NUL included */
-    MOE_PACK_MAX_LAYERS = 1 << 16,
-    MOE_PACK_MAX_EXPERTS = 1 << 16, /* per layer */
+    MOE_PACK_MAX_LAYERS = 1 << 10,
+    MOE_PACK_MAX_EXPERTS = 1 << 12, /* per layer */
     MOE_PACK_MAX_TENSORS = 1 << 20,
     MOE_PACK_MAX_CLASSES = 1 << 16,
 };

@@ -113,6 +113,10 @@ int convert_check_output(const struct converter *c, struct moe_err *err)
     struct stat in, out;
     if (stat(c->out_path, &out) != 0)
         return MOE_OK; /* not there yet; what else may be wrong shows when it is created */
+    /* Renaming the finished file onto a device or a pipe would replace that. */
+    if (!S_ISREG(out.st_mode))
+        return moe_fail(err, MOE_ERR_IO, "%s: is not a regular file, cannot be replaced",
+                        c->out_path);
     size_t n = strlen(c->out_path);
     bool same =
         stat(c->source_path, &in) == 0 && in.st_dev == out.st_dev && in.st_ino == out.st_ino;

@@ -81,7 +81,7 @@ static void sum_line(struct moe_buf *out, const char *name, const char *method,
                      const struct moe_weight_sum *sum)
 {
     char raw[32], stored[32];
-    moe_buf_printf(out, "  %-10s %-8s %8" PRIu64 " %12.2f %14s %14s\n", name, method, sum->count,
+    moe_buf_printf(out, "  %-12s %-8s %8" PRIu64 " %12.2f %14s %14s\n", name, method, sum->count,
                    moe_sum_bits(sum), moe_format_bytes(sum->raw_bytes, raw),
                    moe_format_bytes(sum->stored_bytes, stored));
 }
@@ -128,7 +128,7 @@ void moe_summary_text(const struct moe_pack *pack, const struct moe_summary *s, 
                    s->has_chat_template ? "yes" : "no");
     moe_buf_printf(out, "  identity   pack %016" PRIx64 ", source %016" PRIx64 "\n",
                    moe_pack_fingerprint(pack), moe_pack_source_fingerprint(pack));
-    moe_buf_printf(out, "\n  %-10s %-8s %8s %12s %14s %14s\n", "weights", "method", "count",
+    moe_buf_printf(out, "\n  %-12s %-8s %8s %12s %14s %14s\n", "weights", "method", "count",
                    "bits/weight", "in memory", "in the file");
     sum_line(out, "dense", "", &s->dense);
     for (uint32_t v = 0; v < moe_pack_n_variants(pack); v++) {

@@ -3,6 +3,7 @@
 
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -314,6 +315,10 @@ static void nonsense_is_refused(void **state)
                  "/nonexistent/x.moe", &err);
     assert_fails(moe_convert_checkpoint(TINY, TINY "/config.json", &o, &r, &err), MOE_ERR_USAGE,
                  "overwritten", &err);
+    assert_int_equal(mkfifo(in_dir("pipe"), 0600), 0);
+    assert_fails(moe_convert_checkpoint(TINY, in_dir("pipe"), &o, &r, &err), MOE_ERR_IO,
+                 "not a regular file", &err);
+    unlink(in_dir("pipe"));
     convert_dir(TINY, out, &o);
     assert_fails(moe_convert_pack(out, out, &o, &r, &err), MOE_ERR_USAGE, "overwritten", &err);
     assert_fails(moe_convert_pack(TINY "/config.json", in_dir("y.moe"), &o, &r, &err),

@@ -1,0 +1,41 @@
+/* A model description: a pack's, or (with "model_type") a Hugging Face config.json. */
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fmt/json.h"
+#include "model/family.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
+
+/* What was accepted must come back the same after writing and reading. */
+static void check_round_trip(const struct moe_config *config)
+{
+    static struct moe_config again;
+    struct moe_buf first = {0}, second = {0};
+    struct moe_err err;
+    moe_config_write(config, &first);
+    if (moe_config_read(&again, "fuzz", first.data, first.size, &err) != MOE_OK)
+        abort();
+    moe_config_write(&again, &second);
+    if (first.size != second.size || memcmp(first.data, second.data, first.size) != 0)
+        abort();
+    moe_buf_release(&first);
+    moe_buf_release(&second);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
+{
+    static struct moe_config config;
+    struct moe_err err;
+    if (moe_config_read(&config, "fuzz", data, n, &err) == MOE_OK)
+        check_round_trip(&config);
+    struct json_t *json = moe_json_parse("fuzz", data, n, &err);
+    const char *type = json_string_value(json_object_get(json, "model_type"));
+    const struct moe_family *family = type ? moe_family_find(type) : NULL;
+    config = (struct moe_config){0};
+    if (family && family->read_hf(&config, "fuzz", json, &err) == MOE_OK)
+        (void)moe_config_check(&config, "fuzz", &err);
+    moe_json_free(json);
+    return 0;
+}

@@ -1,0 +1,65 @@
+/*
+ * An expert pack. Packs are mostly padding and refuse a wrong checksum at once, so the input is
+ * squeezed and the checksums are put right: a sequence of pages of 4096 bytes, each as a u16 with
+ * the number of bytes that follow, the rest zeros. make_fuzz_seeds writes such inputs.
+ */
+#define _GNU_SOURCE /* memfd_create */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "../pack_forge.h"
+#include "fmt/pack.h"
+#include "model/summary.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
+
+enum { PAGE = 4096, MAX_PAGES = 64 };
+
+/* Returns the number of pages made. */
+static uint64_t expand(const uint8_t *data, size_t n, uint8_t *pages)
+{
+    struct moe_cursor c = moe_cursor_over(data, n);
+    uint64_t n_pages = 0;
+    while (n_pages < MAX_PAGES && moe_cursor_left(&c) >= 2) {
+        uint64_t bytes = moe_cursor_u16(&c) % (PAGE + 1);
+        if (bytes > moe_cursor_left(&c))
+            bytes = moe_cursor_left(&c);
+        uint8_t *page = pages + n_pages++ * PAGE;
+        memset(page, 0, PAGE);
+        if (bytes)
+            memcpy(page, moe_cursor_take(&c, bytes), bytes);
+    }
+    return n_pages;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
+{
+    static uint8_t pages[MAX_PAGES * PAGE];
+    static struct moe_summary summary;
+    static int fd = -1;
+    static char path[64];
+    if (fd < 0) {
+        fd = memfd_create("pack", 0);
+        snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    }
+    uint64_t bytes = expand(data, n, pages) * PAGE;
+    pack_forge(pages, bytes);
+    if (ftruncate(fd, 0) != 0 || pwrite(fd, pages, bytes, 0) != (ssize_t)bytes)
+        abort();
+    struct moe_err err;
+    struct moe_pack *pack;
+    if (moe_pack_open(&pack, path, &err) != MOE_OK)
+        return 0;
+    struct moe_buf text = {0};
+    if (moe_pack_verify(pack, NULL, NULL, &err) == MOE_OK &&
+        moe_summarize(pack, &summary, &err) == MOE_OK) {
+        moe_summary_text(pack, &summary, true, &text);
+        moe_summary_json(pack, &summary, true, &text, &err);
+    }
+    moe_buf_release(&text);
+    moe_pack_close(pack);
+    return 0;
+}

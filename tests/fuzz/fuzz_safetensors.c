@@ -1,0 +1,24 @@
+/* The header of a safetensors file, the JSON behind its length; 4096 bytes of data follow it. */
+#include <stdint.h>
+#include <stdlib.h>
+
+#include "fmt/safetensors.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
+{
+    enum { DATA_BYTES = 4096 };
+    struct moe_st_list list = {0};
+    struct moe_err err;
+    int status = moe_safetensors_parse(&list, "fuzz", 0, data, n, 8 + n, DATA_BYTES, &err);
+    for (uint64_t i = 0; status == MOE_OK && i < list.n; i++) {
+        const struct moe_tensor *t = &list.items[i].tensor;
+        if (t->offset < 8 + n || t->offset - 8 - n + t->bytes > DATA_BYTES ||
+            (t->dtype != MOE_DTYPE_OTHER &&
+             t->bytes != t->n_items * (t->dtype == MOE_DTYPE_F32 ? 4 : 2)))
+            abort(); /* accepted, but would be read from outside the file */
+    }
+    moe_st_list_release(&list);
+    return 0;
+}
