@@ -218,9 +218,10 @@ deps:
 
 # ---- Tests --------------------------------------------------------------------------------------
 
-.PHONY: check check-all quick check-floors check-headers check-man format format-check asan tsan
+.PHONY: replays check check-all quick check-floors check-headers check-man format format-check asan tsan
+replays: $(REPLAYS)
 check: deps
-	@$(MAKE) --no-print-directory -j2 WERROR=1 all tests $(REPLAY_GOAL)
+	@$(MAKE) --no-print-directory -j2 WERROR=1 all tests replays
 	@$(MAKE) --no-print-directory WERROR=1 check-all
 check-all: check-floors check-headers check-man
 	@if clang-format --version 2>/dev/null | grep -q 'version $(FORMAT_VERSION)\.'; then \
@@ -249,10 +250,10 @@ format-check:
 # OpenMP's own runtime is not instrumented: under the thread sanitizer the loops run on one thread
 # and what is left is what we synchronise ourselves.
 asan:
-	$(MAKE) BUILD=build-asan SANITIZE=address,undefined CFLAGS='-O1 -g' -j2 all tests
+	$(MAKE) BUILD=build-asan SANITIZE=address,undefined CFLAGS='-O1 -g' -j2 all tests replays
 	BUILD=build-asan sh tests/run.sh all
 tsan:
-	$(MAKE) BUILD=build-tsan SANITIZE=thread OPENMP=0 CFLAGS='-O1 -g' -j2 all tests
+	$(MAKE) BUILD=build-tsan SANITIZE=thread OPENMP=0 CFLAGS='-O1 -g' -j2 all tests replays
 	BUILD=build-tsan sh tests/run.sh all
 
 # ---- Installation -------------------------------------------------------------------------------
