@@ -211,36 +211,34 @@ static bool is_white(char c)
     return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
-static void put_content(const struct render *r, const char *text, bool trim_front, bool trim_back)
+static void put_turn(const struct render *r, const struct frame *frame, const char *text)
 {
     size_t n = strlen(text);
-    while (trim_back && n && is_white(text[n - 1]))
+    while (r->format->trims && n && is_white(text[n - 1]))
         n--;
-    while (trim_front && n && is_white(*text)) {
+    while (r->format->trims && n && is_white(*text)) {
         text++;
         n--;
     }
-    moe_buf_append(r->out, text, n);
-}
-
-static void put_turn(const struct render *r, const struct frame *frame, const char *text)
-{
     put(r, frame->before);
-    put_content(r, text, r->format->trims, r->format->trims);
+    moe_buf_append(r->out, text, n);
     put(r, frame->after);
 }
 
-/* A user turn with the system text before it: trimmed as one text, which begins with a mark. */
+/* A user turn with the system text before it: one text, trimmed as one. */
 static void put_folded(const struct render *r, const char *system, const char *text)
 {
     const struct moe_chat_format *f = r->format;
-    bool marked = f->system.before[0] != '\0';
-    put(r, f->user.before);
-    put(r, f->system.before);
-    put_content(r, system, f->trims && !marked, false);
-    put(r, f->system.after);
-    put_content(r, text, false, f->trims);
-    put(r, f->user.after);
+    struct moe_buf both = {0};
+    moe_buf_text(&both, f->system.before);
+    moe_buf_text(&both, system);
+    moe_buf_text(&both, f->system.after);
+    moe_buf_text(&both, text);
+    if (both.failed)
+        r->out->failed = true;
+    else
+        put_turn(r, &f->user, both.data ? (const char *)both.data : "");
+    moe_buf_release(&both);
 }
 
 void moe_chat_render(const struct moe_chat_format *format, const struct moe_chat_turn *turns, int n,

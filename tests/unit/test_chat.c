@@ -179,6 +179,7 @@ static void odd_conversations(void **state)
     const struct moe_chat_turn white[] = {{MOE_CHAT_USER, " \n\t "}};
     check_render("llama2", white, 1, 0, true, "<B>[INST]  [/INST]");
     check_render("llama2", white, 1, 1, true, "");
+    check_render("llama2", empty, 2, 0, true, "<B>[INST] <<SYS>>\n\n<</SYS>> [/INST]");
 }
 
 int main(void)
