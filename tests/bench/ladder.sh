@@ -1,0 +1,51 @@
+#!/bin/sh
+# The quality ladder: what each method and bitwidth costs, in bytes and in quality.
+#
+#   tests/bench/ladder.sh [CHECKPOINT [TEXT...]]
+#
+# For each rung: bytes of the pack, nats per token over all texts together, how much that is above
+# the 16-bit pack, and how often the most likely next token is the 16-bit pack's. Experts and dense
+# part have the bits named (groups of 64; linear: one scale a row), routers stay at 16.
+set -eu
+bin=${BIN:-build/bin}
+checkpoint=${1:-tests/models/tiny-moe}
+[ $# -gt 0 ] && shift
+[ $# -gt 0 ] || set -- tests/data/stories.valid.txt tests/data/math.valid.txt tests/data/code.valid.txt
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT INT TERM
+
+# measure NAME PACK: the logs of all texts, one after the other, in $work/NAME.log
+measure() {
+    : >"$work/$1.log"
+    for text in "$texts"/*; do
+        "$bin/moe-run" -q "$2" --perplexity "$text" --token-log "$work/one.log" >/dev/null
+        cat "$work/one.log" >>"$work/$1.log"
+    done
+}
+
+rung() { # NAME METHOD EXPERTS DENSE
+    "$bin/moe-quantize" -q --method "$2" --experts "$3" --dense "$4" -o "$work/p.moe" "$checkpoint"
+    measure "$1" "$work/p.moe"
+    bytes=$(wc -c <"$work/p.moe")
+    paste -d ' ' "$work/base.log" "$work/$1.log" | awk -v name="$1" -v bytes="$bytes" '
+        { base += $1; nll += $3; same += $2 == $4; n++ }
+        END { printf "| %-12s | %6.2f MB | %.4f | %+6.2f%% | %6.2f%% |\n", name, bytes / 1e6, nll / n,
+              100 * (nll / base - 1), 100 * same / n }'
+}
+
+texts=$work/texts
+mkdir "$texts"
+for text in "$@"; do cp "$text" "$texts/"; done
+"$bin/moe-quantize" -q --experts 16 --dense 16 -o "$work/base.moe" "$checkpoint"
+measure base "$work/base.moe"
+printf '%s predicted tokens of %s texts\n\n' "$(wc -l <"$work/base.log")" "$#"
+echo '| rung         |      pack | nats   |   loss  | top-1   |'
+echo '| ------------ | --------- | ------ | ------- | ------- |'
+rung 16 rtn 16 16
+for method in hqq rtn linear; do
+    for bits in 8 4d8 4 3 2; do
+        dense=${bits%d8}
+        rung "$method $bits" "$method" "$bits" "$dense"
+    done
+done
+rung "hqq 4, 8" hqq 4 8
