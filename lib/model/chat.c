@@ -25,7 +25,8 @@ struct moe_chat_format {
     const char *stops[4];
 };
 
-/* Each as the family's published template renders it. Recognition is below the table. */
+/* Each as the family's published template renders it (tulu: as open-instruct's does; OLMoE's own
+ * file was not at hand). Recognition is below the table. */
 static const struct moe_chat_format FORMATS[] = {
     {.name = "chatml", /* Qwen3 and many others */
      .start = "",
@@ -160,6 +161,9 @@ static const char *recognise_name(const char *jinja)
     if (has(jinja, "<|start_header_id|>") && has(jinja, "<|eot_id|>"))
         return "llama3";
     if (has(jinja, "<|im_start|>")) {
+        /* Phi-4 and SmolVLM use the mark for formats of their own. */
+        if (has(jinja, "<|im_sep|>") || has(jinja, "<end_of_utterance>"))
+            return NULL;
         /* Inside a Jinja text a newline is written \n; a real one says the same. */
         bool helpful = has(jinja, "<|im_start|>system\\nYou are a helpful assistant.<|im_end|>") ||
                        has(jinja, "<|im_start|>system\nYou are a helpful assistant.<|im_end|>");

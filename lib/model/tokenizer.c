@@ -242,13 +242,35 @@ static int spell_out(struct moe_tokenizer *tok, struct moe_err *err)
             n = 0;
         }
         for (uint32_t at = 0; at < n;) {
-            bool space = !as_is && n - at >= 3 && memcmp(text + at, "\xe2\x96\x81", 3) == 0;
+            bool space = !as_is && moe_is_metaspace(text + at, n - at);
             moe_buf_u8(&tok->shown, space ? ' ' : text[at]);
             at += space ? 3 : 1;
         }
         tok->shown_offsets[id + 1] = (uint32_t)tok->shown.size;
     }
     return tok->shown.failed ? moe_fail(err, MOE_ERR_MEMORY, "out of memory") : MOE_OK;
+}
+
+/* Whether no token has U+2581 behind something else, and U+2581 is one: then a piece may be cut
+ * before every such U+2581 without a merge being lost. */
+static bool are_words_apart(const struct moe_tokenizer *tok)
+{
+    if (tok->model != MOE_TOKENIZER_CHARS ||
+        moe_tokenizer_lookup(tok, "\xe2\x96\x81", 3) == MOE_NO_TOKEN)
+        return false;
+    for (uint32_t id = 0; id < tok->n_tokens; id++) {
+        uint32_t n;
+        const uint8_t *text = moe_token_text(tok, id, &n);
+        bool in_word = false;
+        for (uint32_t at = 0; at < n && tok->token_flags[id] & MOE_TOKEN_MODEL;) {
+            bool space = moe_is_metaspace(text + at, n - at);
+            if (space && in_word)
+                return false;
+            in_word = !space;
+            at += space ? 3 : 1;
+        }
+    }
+    return true;
 }
 
 /* Chat checkpoints name the end of a turn as eos; texts are separated by the end of a text. */
@@ -287,6 +309,7 @@ int moe_tokenizer_prepare(struct moe_tokenizer *tok, struct moe_err *err)
         return status;
     find_byte_ids(tok);
     tok->separator = find_separator(tok);
+    tok->words_apart = are_words_apart(tok);
     return MOE_OK;
 }
 

@@ -80,15 +80,9 @@ static int start_from_characters(struct encoder *e, const uint8_t *piece, uint64
     return status;
 }
 
-static int add_piece(void *ctx, const char *piece, uint64_t n, struct moe_err *err)
+static int merge_piece(struct encoder *e, const char *piece, uint64_t n, struct moe_err *err)
 {
-    struct encoder *e = ctx;
     const struct moe_tokenizer *tok = e->tok;
-    if (tok->flags & MOE_TOKENIZER_IGNORE_MERGES) {
-        uint32_t id = moe_tokenizer_lookup(tok, piece, n);
-        if (id != MOE_NO_TOKEN && !(tok->token_flags[id] & (MOE_TOKEN_SPECIAL | MOE_TOKEN_BYTE)))
-            return moe_ids_push(e->out, id, err);
-    }
     uint64_t start = e->out->n;
     int status = moe_ids_reserve(e->out, n, err);
     if (status == MOE_OK)
@@ -100,6 +94,36 @@ static int add_piece(void *ctx, const char *piece, uint64_t n, struct moe_err *e
     uint64_t n_ids = e->out->n - start;
     status = moe_bpe_merge(&tok->bpe, &e->scratch, e->out->ids + start, &n_ids, err);
     e->out->n = start + n_ids;
+    return status;
+}
+
+/* A character model's piece is a whole text as a rule: cut into words where that changes nothing,
+ * it needs neither a large heap nor the memory for one. */
+static uint64_t word_length(const char *text, uint64_t n)
+{
+    const uint8_t *bytes = (const uint8_t *)text;
+    uint64_t at = 0;
+    while (moe_is_metaspace(bytes + at, n - at))
+        at += 3;
+    while (at < n && !moe_is_metaspace(bytes + at, n - at))
+        at++;
+    return at;
+}
+
+static int add_piece(void *ctx, const char *piece, uint64_t n, struct moe_err *err)
+{
+    struct encoder *e = ctx;
+    const struct moe_tokenizer *tok = e->tok;
+    int status = MOE_OK;
+    if (tok->flags & MOE_TOKENIZER_IGNORE_MERGES) {
+        uint32_t id = moe_tokenizer_lookup(tok, piece, n);
+        if (id != MOE_NO_TOKEN && !(tok->token_flags[id] & (MOE_TOKEN_SPECIAL | MOE_TOKEN_BYTE)))
+            return moe_ids_push(e->out, id, err);
+    }
+    for (uint64_t at = 0, length; at < n && status == MOE_OK; at += length) {
+        length = tok->words_apart ? word_length(piece + at, n - at) : n;
+        status = merge_piece(e, piece + at, length, err);
+    }
     return status;
 }
 

@@ -67,7 +67,14 @@ struct moe_tokenizer {
     uint32_t *shown_offsets;   /* what tokens mean, where it is not their text; may be NULL */
     struct moe_buf shown;
     uint32_t separator;
+    bool words_apart; /* no token goes on behind a word with a space: merging can go word by word */
 };
+
+/* U+2581, a space in the tokens of a character model. */
+static inline bool moe_is_metaspace(const uint8_t *text, uint64_t n)
+{
+    return n >= 3 && text[0] == 0xe2 && text[1] == 0x96 && text[2] == 0x81;
+}
 
 struct moe_tokenizer *moe_tokenizer_new(struct moe_err *err);
 /* Room for n tokens: offsets and flags, zeroed. */

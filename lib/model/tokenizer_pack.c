@@ -107,7 +107,7 @@ static int read_header(struct moe_cursor *c, struct moe_tokenizer *tok, struct h
     if (!magic || memcmp(magic, MAGIC, 4) != 0)
         return moe_fail(err, MOE_ERR_FORMAT, "no tokenizer begins here");
     uint16_t version = moe_cursor_u16(c);
-    if (version != VERSION)
+    if (!c->failed && version != VERSION)
         return moe_fail(err, MOE_ERR_VERSION, "tokenizer version %u (this program reads %d)",
                         version, VERSION);
     tok->model = moe_cursor_u8(c);

@@ -138,6 +138,8 @@ static void templates_are_recognised_by_their_marks(void **state)
         /* Mistral-7B-Instruct-v0.1: a space behind eos */
         "{{ '[INST] ' + message['content'] + ' [/INST]' }}{{ message['content'] + eos_token + ' ' "
         "}}",
+        /* Phi-4 */
+        "{{ '<|im_start|>user<|im_sep|>' + message['content'] + '<|im_end|>' }}",
         /* GLM-4 */
         "[gMASK]<sop>{{ '<|user|>\\n' }}{{ '<|assistant|>\\n' }}",
         /* DeepSeek-V3 */

@@ -1,3 +1,4 @@
+#define _DEFAULT_SOURCE /* mkdtemp */
 #include "../test.h"
 
 #include <jansson.h>
@@ -7,7 +8,9 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "fmt/json.h"
+#include "model/bpe.h"
 #include "model/tokenizer.h"
+#include "model/tokenizer_impl.h"
 
 #define TINY "tests/models/tiny-moe"
 #define FIXTURES "tests/fixtures/tokenizers"
@@ -150,11 +153,545 @@ static void documents_have_the_reference_counts(void **state)
     moe_tokenizer_free(tok);
 }
 
+/* ---- Against the reference library (tests/fixtures/make_tokenizers.py) ------------------------
+ */
+
+static const char *const FIXTURE_NAMES[] = {"deepseek",  "gpt2",   "gpt4o", "llama2", "llama3",
+                                            "metaspace", "prefix", "qwen2", "steps",  "unknown"};
+
+static json_t *read_json(const char *dir, const char *name)
+{
+    struct moe_err err = {0};
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    json_t *json = moe_json_read(path, 1 << 24, &err);
+    if (!json)
+        fail_msg("%s", err.text);
+    return json;
+}
+
+static void fixtures_have_the_reference_ids(void **state)
+{
+    for (size_t i = 0; i < N_ITEMS(FIXTURE_NAMES); i++) {
+        char dir[256];
+        snprintf(dir, sizeof dir, "%s/%s", FIXTURES, FIXTURE_NAMES[i]);
+        struct moe_tokenizer *tok = read_hf(dir);
+        json_t *cases = read_json(dir, "cases.json");
+        assert_true(json_array_size(cases) > 100);
+        for (int pass = 0; pass < 2; pass++) {
+            for (size_t j = 0; j < json_array_size(cases); j++) {
+                const json_t *one = json_array_get(cases, j);
+                const char *text = json_string_value(json_object_get(one, "text"));
+                check_ids(tok, text, strlen(text), json_is_true(json_object_get(one, "special")),
+                          json_object_get(one, "ids"), 0);
+            }
+            tok = repack(tok);
+        }
+        moe_json_free(cases);
+        moe_tokenizer_free(tok);
+    }
+}
+
+static void check_named(const char *name, int64_t bos, bool adds, int64_t eos, int64_t separator)
+{
+    char dir[256];
+    snprintf(dir, sizeof dir, "%s/%s", FIXTURES, name);
+    struct moe_tokenizer *tok = repack(read_hf(dir));
+    assert_int_equal(moe_tokenizer_bos(tok), bos);
+    assert_int_equal(moe_tokenizer_adds_bos(tok), adds);
+    assert_int_equal(moe_tokenizer_eos(tok), eos);
+    assert_int_equal(moe_tokenizer_separator(tok), separator);
+    moe_tokenizer_free(tok);
+}
+
+static int64_t find_in(const char *name, const char *text)
+{
+    char dir[256];
+    snprintf(dir, sizeof dir, "%s/%s", FIXTURES, name);
+    struct moe_tokenizer *tok = read_hf(dir);
+    int64_t id = moe_tokenizer_find(tok, text);
+    assert_true(id >= 0 && moe_tokenizer_is_special(tok, (uint32_t)id));
+    moe_tokenizer_free(tok);
+    return id;
+}
+
+static void first_and_last_tokens_are_found(void **state)
+{
+    int64_t text_end = find_in("gpt2", "<|endoftext|>");
+    check_named("gpt2", text_end, false, text_end, text_end);
+    text_end = find_in("qwen2", "<|endoftext|>");
+    check_named("qwen2", -1, false, find_in("qwen2", "<|im_end|>"), text_end);
+    check_named("llama3", find_in("llama3", "<|begin_of_text|>"), true,
+                find_in("llama3", "<|eot_id|>"), find_in("llama3", "<|end_of_text|>"));
+    check_named("llama2", 1, true, 2, 2);
+    check_named("unknown", 1, true, 2, 2); /* no word on it in the configuration */
+    text_end = find_in("deepseek", "<\uff5cend\u2581of\u2581sentence\uff5c>");
+    check_named("deepseek", find_in("deepseek", "<\uff5cbegin\u2581of\u2581sentence\uff5c>"), true,
+                text_end, text_end);
+    text_end = find_in("gpt4o", "<|endoftext|>");
+    check_named("gpt4o", -1, false, text_end, text_end);
+    text_end = find_in("prefix", "<s>"); /* named as {"content": ...} */
+    check_named("prefix", -1, false, text_end, text_end);
+}
+
+static void tokens_mean_their_bytes(void **state)
+{
+    uint32_t n;
+    struct moe_tokenizer *tok = repack(read_hf(FIXTURES "/llama2"));
+    int64_t id = moe_tokenizer_find(tok, "<0x0A>");
+    assert_memory_equal(moe_tokenizer_bytes(tok, (uint32_t)id, &n), "\n", 1);
+    assert_int_equal(n, 1);
+    id = moe_tokenizer_find(tok, "\u2581the");
+    assert_memory_equal(moe_tokenizer_bytes(tok, (uint32_t)id, &n), " the", 4);
+    assert_int_equal(n, 4);
+    assert_memory_equal(moe_tokenizer_bytes(tok, 1, &n), "<s>", 3);
+    assert_int_equal(moe_tokenizer_find(tok, "no such token"), -1);
+    assert_int_equal(moe_tokenizer_find(tok, ""), -1);
+    moe_tokenizer_bytes(tok, moe_tokenizer_n_tokens(tok), &n);
+    assert_int_equal(n, 0);
+    moe_tokenizer_bytes(tok, UINT32_MAX, &n);
+    assert_int_equal(n, 0);
+    assert_false(moe_tokenizer_is_special(tok, UINT32_MAX));
+    moe_tokenizer_free(tok);
+}
+
+static void special_tokens_count_only_where_asked_for(void **state)
+{
+    struct moe_tokenizer *tok = read_hf(TINY);
+    static const char text[] = "<|im_start|>user\nHi<|im_end|>";
+    struct moe_ids plain = encode(tok, text, strlen(text), false);
+    struct moe_ids special = encode(tok, text, strlen(text), true);
+    for (uint64_t i = 0; i < plain.n; i++)
+        assert_false(moe_tokenizer_is_special(tok, plain.ids[i]));
+    assert_int_equal(special.ids[0], 4094);
+    assert_int_equal(special.ids[special.n - 1], 4095);
+    check_round_trip(tok, text, strlen(text));
+    moe_ids_release(&plain);
+    moe_ids_release(&special);
+    /* Ids are appended to what is there. */
+    struct moe_err err = {0};
+    assert_ok(moe_ids_push(&plain, 17, &err), &err);
+    assert_ok(moe_tokenizer_encode(tok, "<|im_end|>", 10, true, &plain, &err), &err);
+    assert_int_equal(plain.n, 2);
+    assert_int_equal(plain.ids[0], 17);
+    assert_ok(moe_tokenizer_encode(tok, NULL, 0, true, &plain, &err), &err);
+    assert_int_equal(plain.n, 2);
+    moe_ids_release(&plain);
+    moe_tokenizer_free(tok);
+}
+
+/* ---- Any bytes, long pieces -------------------------------------------------------------------
+ */
+
+static void any_bytes_come_back(void **state)
+{
+    static const char *const dirs[] = {TINY, FIXTURES "/gpt2", FIXTURES "/llama3",
+                                       FIXTURES "/gpt4o", FIXTURES "/deepseek"};
+    uint8_t text[400];
+    uint64_t seed = 11;
+    for (size_t d = 0; d < N_ITEMS(dirs); d++) {
+        struct moe_tokenizer *tok = read_hf(dirs[d]);
+        for (int i = 0; i < 600; i++) {
+            uint64_t n = test_random(&seed) % sizeof text, kind = test_random(&seed) % 4;
+            for (uint64_t j = 0; j < n; j++) {
+                uint64_t r = test_random(&seed);
+                static const char common[] = " \n\t\r aeiou'sT1.<|\xe2\x80\xa8\xf0\x9f\x98\x80\xc3";
+                text[j] = kind == 0   ? (uint8_t)r
+                          : kind == 1 ? (uint8_t)common[r % (sizeof common - 1)]
+                          : kind == 2 ? (uint8_t)(r % 2 ? 0xf0 | r >> 8 : r >> 16)
+                                      : (uint8_t)(' ' + r % 90);
+            }
+            check_round_trip(tok, text, n);
+        }
+        moe_tokenizer_free(tok);
+    }
+}
+
+static void long_pieces_are_quick(void **state)
+{
+    enum { N = 400000 };
+    struct moe_tokenizer *tok = read_hf(TINY);
+    char *text = malloc(N);
+    uint64_t seed = 9;
+    assert_non_null(text);
+    for (int kind = 0; kind < 6; kind++) {
+        for (int i = 0; i < N; i++) {
+            uint64_t r = test_random(&seed);
+            text[i] = kind == 0   ? 'a'
+                      : kind == 1 ? ' '
+                      : kind == 2 ? "ab"[i & 1]
+                      : kind == 3 ? (char)('a' + r % 26)
+                      : kind == 4 ? "\n\r"[i & 1]
+                                  : '=';
+        }
+        double start = moe_seconds();
+        check_round_trip(tok, text, N);
+        double seconds = moe_seconds() - start;
+        /* 0.05 to 0.1 s here; quadratic work would take minutes. */
+        if (seconds > 10)
+            fail_msg("kind %d: %.1f s", kind, seconds);
+    }
+    free(text);
+    moe_tokenizer_free(tok);
+}
+
+/* The definition: lowest rank first, leftmost among equals, looking at everything each time. */
+static uint64_t merge_plainly(const struct moe_bpe *bpe, uint32_t *ids, uint64_t n)
+{
+    for (uint32_t rank = 0; rank < bpe->n_merges;) {
+        const struct moe_bpe_merge *m = &bpe->merges[rank++];
+        for (uint64_t i = 0; i + 1 < n; i++) {
+            if (ids[i] == m->left && ids[i + 1] == m->right) {
+                ids[i] = m->result;
+                memmove(ids + i + 1, ids + i + 2, (n - i - 2) * sizeof *ids);
+                n--;
+                rank = 0; /* a merge may make a pair of any rank */
+                break;
+            }
+        }
+    }
+    return n;
+}
+
+static void merging_follows_its_definition(void **state)
+{
+    struct moe_err err = {0};
+    struct moe_bpe_scratch scratch = {0};
+    uint64_t seed = 21;
+    for (int round = 0; round < 300; round++) {
+        enum { BASE = 3, MERGES = 24, LONGEST = 120 };
+        struct moe_bpe bpe = {.n_merges = 0};
+        uint8_t flags[BASE + MERGES] = {0};
+        bpe.merges = calloc(MERGES, sizeof *bpe.merges);
+        for (uint32_t i = 0; i < MERGES; i++) {
+            struct moe_bpe_merge m = {(uint32_t)(test_random(&seed) % (BASE + i)),
+                                      (uint32_t)(test_random(&seed) % (BASE + i)), BASE + i};
+            bool known = false;
+            for (uint32_t j = 0; j < bpe.n_merges; j++)
+                known |= bpe.merges[j].left == m.left && bpe.merges[j].right == m.right;
+            if (!known)
+                bpe.merges[bpe.n_merges++] = m;
+        }
+        /* Ranks that are not in the order of making. */
+        for (uint32_t i = bpe.n_merges; i > 1; i--) {
+            uint32_t j = (uint32_t)(test_random(&seed) % i);
+            struct moe_bpe_merge m = bpe.merges[i - 1];
+            bpe.merges[i - 1] = bpe.merges[j];
+            bpe.merges[j] = m;
+        }
+        assert_ok(moe_bpe_index(&bpe, flags, 0, &err), &err);
+        for (int i = 0; i < 20; i++) {
+            uint32_t ids[LONGEST], want[LONGEST];
+            uint64_t n = test_random(&seed) % (LONGEST + 1);
+            for (uint64_t j = 0; j < n; j++)
+                ids[j] = want[j] = (uint32_t)(test_random(&seed) % BASE);
+            uint64_t n_want = merge_plainly(&bpe, want, n);
+            assert_ok(moe_bpe_merge(&bpe, &scratch, ids, &n, &err), &err);
+            assert_int_equal(n, n_want);
+            for (uint64_t j = 0; j < n; j++)
+                assert_int_equal(ids[j], want[j]);
+        }
+        moe_bpe_release(&bpe);
+    }
+    moe_bpe_scratch_release(&scratch);
+}
+
+/* ---- Patterns ---------------------------------------------------------------------------------
+ */
+
+static void check_translation(const char *pattern, const char *want)
+{
+    struct moe_buf out = {0};
+    struct moe_err err = {0};
+    assert_ok(moe_pattern_translate(pattern, strlen(pattern), &out, &err), &err);
+    assert_string_equal((char *)out.data, want);
+    moe_buf_release(&out);
+}
+
+static void patterns_are_rewritten_or_refused(void **state)
+{
+    check_translation("a|b+?", "a|b+?");
+    check_translation("[]a]x", "[]a]x");
+    check_translation("\\u4e00(?m:.){,3}", "\\x{4e00}(?s:.){0,3}");
+    check_translation("^$", "(?m:^)(?m:$)");
+    check_translation("\\p{Han}\\p{L}\\P{^Nd}", "\\p{sc:Han}\\p{L}\\P{^Nd}");
+    static const char *const refused[][2] = {
+        {"[a&&b]", "intersection"}, {"[a[b]]", "nested"}, {"\\h", "\\h"},   {"\\pL", "\\p"},
+        {"a{2,3}+", "{n,m}+"},      {"(?<n>a)", "group"}, {"(*UTF)", "(*"}, {"a\\", "backslash"},
+        {"\\u12", "\\u"},
+    };
+    for (size_t i = 0; i < N_ITEMS(refused); i++) {
+        struct moe_buf out = {0};
+        struct moe_err err = {0};
+        const char *pattern = refused[i][0];
+        assert_fails(moe_pattern_translate(pattern, strlen(pattern), &out, &err),
+                     MOE_ERR_UNSUPPORTED, refused[i][1], &err);
+        moe_buf_release(&out);
+    }
+}
+
+/* ---- Damaged and unsupported files ------------------------------------------------------------
+ */
+
+#define VOCAB "\"vocab\":{\"a\":0,\"b\":1,\"ab\":2}"
+#define LEVEL "\"pre_tokenizer\":{\"type\":\"ByteLevel\"},\"decoder\":{\"type\":\"ByteLevel\"}"
+#define MODEL "\"model\":{\"type\":\"BPE\"," VOCAB ",\"merges\":[\"a b\"]}"
+
+static int parse(const char *json, const char *config, struct moe_err *err)
+{
+    struct moe_tokenizer *tok = NULL;
+    int status = moe_tokenizer_parse_hf(&tok, "t.json", json, strlen(json), "c.json", config,
+                                        config ? strlen(config) : 0, err);
+    if (status == MOE_OK)
+        moe_tokenizer_free(tok);
+    return status;
+}
+
+static void what_is_not_implemented_is_named(void **state)
+{
+    static const char *const cases[][2] = {
+        {"{" LEVEL ",\"model\":{\"type\":\"Unigram\"}}", "Unigram"},
+        {"{" LEVEL ",\"normalizer\":{\"type\":\"NFKC\"}," MODEL "}", "NFKC"},
+        {"{\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"}," MODEL "}", "BertPreTokenizer"},
+        {"{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"ByteLevel\"},"
+         "{\"type\":\"Digits\"}]}," MODEL "}",
+         "behind ByteLevel"},
+        {"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[a&&b]\"},"
+         "\"behavior\":\"Isolated\"}," MODEL "}",
+         "intersection"},
+        {"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"a\"},"
+         "\"behavior\":\"Odd\"}," MODEL "}",
+         "Odd"},
+        {"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(a\"},"
+         "\"behavior\":\"Isolated\"}," MODEL "}",
+         "(a"},
+        {"{" LEVEL ",\"post_processor\":{\"type\":\"BertProcessing\"}," MODEL "}",
+         "BertProcessing"},
+        {"{\"decoder\":{\"type\":\"WordPiece\"}," MODEL "}", "WordPiece"},
+        {"{" LEVEL ",\"model\":{\"dropout\":0.1," VOCAB ",\"merges\":[]}}", "dropout"},
+        {"{" LEVEL ",\"model\":{\"end_of_word_suffix\":\"</w>\"," VOCAB ",\"merges\":[]}}",
+         "end_of_word_suffix"},
+        {"{" LEVEL ",\"added_tokens\":[{\"id\":9,\"content\":\"x\",\"single_word\":true}]," MODEL
+         "}",
+         "single_word"},
+    };
+    for (size_t i = 0; i < N_ITEMS(cases); i++) {
+        struct moe_err err = {0};
+        assert_fails(parse(cases[i][0], NULL, &err), MOE_ERR_UNSUPPORTED, cases[i][1], &err);
+    }
+}
+
+static void damaged_json_is_refused(void **state)
+{
+    static const char *const cases[][2] = {
+        {"", "t.json"},
+        {"[]", "not a tokenizer"},
+        {"{}", "no tokenizer model"},
+        {"{" LEVEL ",\"model\":{\"type\":\"BPE\",\"merges\":[]}}", "no vocabulary"},
+        {"{" LEVEL ",\"model\":{\"vocab\":{},\"merges\":[]}}", "empty"},
+        {"{" LEVEL ",\"model\":{" VOCAB "}}", "merges"},
+        {"{" LEVEL ",\"model\":{\"vocab\":{\"a\":0,\"b\":0},\"merges\":[]}}", "one id"},
+        {"{" LEVEL ",\"model\":{\"vocab\":{\"a\":-1},\"merges\":[]}}", "proper id"},
+        {"{" LEVEL ",\"model\":{\"vocab\":{\"a\":4000000000},\"merges\":[]}}", "proper id"},
+        {"{" LEVEL ",\"model\":{\"vocab\":{\"a\":\"0\"},\"merges\":[]}}", "proper id"},
+        {"{" LEVEL ",\"model\":{" VOCAB ",\"merges\":[\"a c\"]}}", "merge 0"},
+        {"{" LEVEL ",\"model\":{" VOCAB ",\"merges\":[\"a b\",\"ab\"]}}", "merge 1"},
+        {"{" LEVEL ",\"model\":{" VOCAB ",\"merges\":[[\"a\",\"b\"],[\"a\"]]}}", "merge 1"},
+        {"{" LEVEL ",\"model\":{" VOCAB ",\"merges\":[[\"a\",\"b\"],\"a b\"]}}", "merge 1"},
+        {"{" LEVEL ",\"added_tokens\":[{\"id\":1,\"content\":\"x\"}]," MODEL "}", "fit"},
+        {"{" LEVEL ",\"added_tokens\":[{\"id\":1,\"content\":\"a\"}]," MODEL "}", "fit"},
+        {"{" LEVEL ",\"added_tokens\":[{\"id\":7,\"content\":\"\"}]," MODEL "}", "empty"},
+        {"{" LEVEL
+         ",\"added_tokens\":[{\"id\":7,\"content\":\"x\"},{\"id\":8,\"content\":\"x\"}]," MODEL "}",
+         "same text"},
+        {"{" LEVEL ",\"added_tokens\":[7]," MODEL "}", "proper id"},
+        {"{\"pre_tokenizer\":{\"type\":\"Sequence\"}," MODEL "}", "Sequence"},
+    };
+    for (size_t i = 0; i < N_ITEMS(cases); i++) {
+        struct moe_err err = {0};
+        assert_fails(parse(cases[i][0], NULL, &err), MOE_ERR_FORMAT, cases[i][1], &err);
+    }
+    struct moe_err err = {0};
+    assert_ok(parse("{" LEVEL "," MODEL "}", "{\"eos_token\":\"ab\",\"bos_token\":null}", &err),
+              &err);
+    assert_fails(parse("{" LEVEL "," MODEL "}", "{\"eos_token\":5}", &err), MOE_ERR_FORMAT,
+                 "c.json", &err);
+    assert_fails(parse("{" LEVEL "," MODEL "}", "[]", &err), MOE_ERR_FORMAT, "c.json", &err);
+    struct moe_tokenizer *tok = NULL;
+    assert_fails(moe_tokenizer_read_hf(&tok, "tests/none", &err), MOE_ERR_IO, "tokenizer.json",
+                 &err);
+}
+
+/* A tokenizer without tokens for all bytes says so instead of dropping text. */
+static void bytes_without_a_token_are_an_error(void **state)
+{
+    struct moe_tokenizer *tok = NULL;
+    struct moe_err err = {0};
+    struct moe_ids ids = {0};
+    static const char json[] = "{" LEVEL "," MODEL "}";
+    assert_ok(moe_tokenizer_parse_hf(&tok, "t.json", json, strlen(json), NULL, NULL, 0, &err),
+              &err);
+    assert_ok(moe_ids_push(&ids, 5, &err), &err);
+    assert_fails(moe_tokenizer_encode(tok, "abc", 3, false, &ids, &err), MOE_ERR_UNSUPPORTED,
+                 "byte 0x20", &err);
+    assert_int_equal(ids.n, 1);
+    moe_ids_release(&ids);
+    moe_tokenizer_free(tok);
+}
+
+static struct moe_buf small_section(void)
+{
+    struct moe_tokenizer *tok = NULL;
+    struct moe_err err = {0};
+    struct moe_buf out = {0};
+    static const char json[] =
+        "{\"normalizer\":{\"type\":\"NFC\"}," LEVEL
+        ",\"added_tokens\":[{\"id\":3,\"content\":\"<s>\",\"special\":true}]," MODEL "}";
+    assert_ok(moe_tokenizer_parse_hf(&tok, "t.json", json, strlen(json), NULL, NULL, 0, &err),
+              &err);
+    moe_tokenizer_write(tok, &out);
+    moe_tokenizer_free(tok);
+    return out;
+}
+
+static int read_section(const struct moe_buf *b, uint64_t n, struct moe_err *err)
+{
+    /* A copy of exactly n bytes, so that a sanitizer sees a read behind them. */
+    uint8_t *copy = malloc(n ? n : 1);
+    struct moe_tokenizer *tok = NULL;
+    if (n)
+        memcpy(copy, b->data, n);
+    int status = moe_tokenizer_read(&tok, "p.moe", copy, n, err);
+    free(copy);
+    if (status == MOE_OK) {
+        struct moe_ids ids = {0};
+        int encoded = moe_tokenizer_encode(tok, "ab <s>\xff", 7, true, &ids, err);
+        assert_true(encoded == MOE_OK || encoded == MOE_ERR_UNSUPPORTED ||
+                    encoded == MOE_ERR_LIMIT);
+        moe_ids_release(&ids);
+        moe_tokenizer_free(tok);
+    }
+    return status;
+}
+
+static void check_patch(uint64_t at, uint32_t value, int bytes, int status, const char *words)
+{
+    struct moe_buf b = small_section();
+    struct moe_err err = {0};
+    for (int i = 0; i < bytes; i++)
+        b.data[at + (uint64_t)i] = (uint8_t)(value >> 8 * i);
+    assert_fails(read_section(&b, b.size, &err), status, words, &err);
+    assert_non_null(strstr(err.text, "p.moe: tokenizer:"));
+    moe_buf_release(&b);
+}
+
+static void damaged_sections_are_refused(void **state)
+{
+    enum { LENGTHS = 64, FLAGS = LENGTHS + 8, TEXT = FLAGS + 4, MERGES = TEXT + 7 };
+    struct moe_buf b = small_section();
+    struct moe_err err = {0};
+    assert_ok(read_section(&b, b.size, &err), &err);
+    for (uint64_t n = 0; n < b.size; n++)
+        assert_fails(read_section(&b, n, &err), MOE_ERR_FORMAT, "p.moe", &err);
+    moe_buf_u8(&b, 0);
+    assert_fails(read_section(&b, b.size, &err), MOE_ERR_FORMAT, "follow", &err);
+    moe_buf_release(&b);
+
+    check_patch(0, 'X', 1, MOE_ERR_FORMAT, "no tokenizer");
+    check_patch(4, 2, 2, MOE_ERR_VERSION, "version 2");
+    check_patch(6, 9, 1, MOE_ERR_UNSUPPORTED, "model 9");
+    check_patch(8, 0x10, 4, MOE_ERR_UNSUPPORTED, "flags");
+    check_patch(12, UINT32_MAX, 4, MOE_ERR_FORMAT, "cut off");
+    check_patch(12, 0, 4, MOE_ERR_FORMAT, "0 tokens");
+    check_patch(16, UINT32_MAX, 4, MOE_ERR_FORMAT, "cut off");
+    check_patch(24, 1000, 4, MOE_ERR_FORMAT, "step");
+    check_patch(28, 77, 4, MOE_ERR_FORMAT, "bos");
+    check_patch(40, 1, 4, MOE_ERR_UNSUPPORTED, "scores");
+    check_patch(44, 6, 4, MOE_ERR_FORMAT, "outside");
+    check_patch(56, 1, 1, MOE_ERR_UNSUPPORTED, "fields");
+    check_patch(LENGTHS, 9, 1, MOE_ERR_FORMAT, "outside");
+    check_patch(FLAGS, 0x80, 1, MOE_ERR_FORMAT, "flags");
+    check_patch(FLAGS, MOE_TOKEN_SPECIAL, 1, MOE_ERR_FORMAT, "flags");
+    check_patch(FLAGS, MOE_TOKEN_MODEL | MOE_TOKEN_BYTE, 1, MOE_ERR_FORMAT, "byte token");
+    check_patch(FLAGS, 0, 1, MOE_ERR_FORMAT, "merge 0");
+    check_patch(TEXT, 'b', 1, MOE_ERR_FORMAT, "merge 0");
+    check_patch(MERGES, 99, 4, MOE_ERR_FORMAT, "token 99");
+    check_patch(MERGES + 8, 1, 4, MOE_ERR_FORMAT, "merge 0");
+    check_patch(MERGES + 12, 99, 1, MOE_ERR_UNSUPPORTED, "normalizer step 99");
+}
+
+/* Whatever a flipped byte makes of a section, it is read or refused; never a crash. */
+static void flipped_bytes_do_no_harm(void **state)
+{
+    struct moe_buf b = small_section();
+    for (uint64_t at = 0; at < b.size; at++) {
+        static const uint8_t flips[] = {0x01, 0x10, 0x80, 0xff};
+        for (size_t i = 0; i < N_ITEMS(flips); i++) {
+            struct moe_err err = {0};
+            b.data[at] ^= flips[i];
+            read_section(&b, b.size, &err);
+            b.data[at] ^= flips[i];
+        }
+    }
+    moe_buf_release(&b);
+}
+
+/* ---- Chat templates ---------------------------------------------------------------------------
+ */
+
+static void chat_templates_are_found(void **state)
+{
+    struct moe_buf out = {0};
+    struct moe_err err = {0};
+    assert_ok(moe_tokenizer_read_chat_template(FIXTURES "/qwen2", &out, &err), &err);
+    assert_string_equal((char *)out.data, "{{ '<|im_start|>' }}");
+    moe_buf_clear(&out);
+    assert_ok(moe_tokenizer_read_chat_template(TINY, &out, &err), &err);
+    assert_int_equal(out.size, 0);
+
+    char dir[] = "/tmp/moe-test-XXXXXX", config[64], jinja[64];
+    assert_non_null(mkdtemp(dir));
+    snprintf(config, sizeof config, "%s/tokenizer_config.json", dir);
+    snprintf(jinja, sizeof jinja, "%s/chat_template.jinja", dir);
+    assert_ok(moe_tokenizer_read_chat_template(dir, &out, &err), &err);
+    assert_int_equal(out.size, 0);
+    static const char list[] = "{\"chat_template\":[{\"name\":\"tool\",\"template\":\"T\"},"
+                               "{\"name\":\"default\",\"template\":\"D\"}]}";
+    assert_ok(moe_file_write_all(config, list, strlen(list), &err), &err);
+    assert_ok(moe_tokenizer_read_chat_template(dir, &out, &err), &err);
+    assert_string_equal((char *)out.data, "D");
+    moe_buf_clear(&out);
+    assert_ok(moe_file_write_all(jinja, "J", 1, &err), &err);
+    assert_ok(moe_tokenizer_read_chat_template(dir, &out, &err), &err);
+    assert_string_equal((char *)out.data, "J");
+    remove(jinja);
+    assert_ok(moe_file_write_all(config, "{", 1, &err), &err);
+    assert_fails(moe_tokenizer_read_chat_template(dir, &out, &err), MOE_ERR_FORMAT,
+                 "tokenizer_config", &err);
+    remove(config);
+    remove(dir);
+    moe_buf_release(&out);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(prompts_have_the_reference_ids),
         cmocka_unit_test(documents_have_the_reference_counts),
+        cmocka_unit_test(fixtures_have_the_reference_ids),
+        cmocka_unit_test(first_and_last_tokens_are_found),
+        cmocka_unit_test(tokens_mean_their_bytes),
+        cmocka_unit_test(special_tokens_count_only_where_asked_for),
+        cmocka_unit_test(any_bytes_come_back),
+        cmocka_unit_test(long_pieces_are_quick),
+        cmocka_unit_test(merging_follows_its_definition),
+        cmocka_unit_test(patterns_are_rewritten_or_refused),
+        cmocka_unit_test(what_is_not_implemented_is_named),
+        cmocka_unit_test(damaged_json_is_refused),
+        cmocka_unit_test(bytes_without_a_token_are_an_error),
+        cmocka_unit_test(damaged_sections_are_refused),
+        cmocka_unit_test(flipped_bytes_do_no_harm),
+        cmocka_unit_test(chat_templates_are_found),
     };
     return cmocka_run_group_tests_name("tokenizer", tests, NULL, NULL);
 }

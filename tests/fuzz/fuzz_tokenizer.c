@@ -1,0 +1,56 @@
+/*
+ * Fuzzer: a tokenizer's section of a pack or, where the input begins with '{', a tokenizer.json.
+ * Whatever is accepted is used: some text and the input itself are encoded and decoded, and what is
+ * written is read again.
+ */
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include "model/tokenizer_impl.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
+
+static void encode(const struct moe_tokenizer *tok, const void *text, uint64_t n)
+{
+    struct moe_ids ids = {0};
+    struct moe_err err;
+    if (moe_tokenizer_encode(tok, text, n, n & 1, &ids, &err) == MOE_OK) {
+        for (uint64_t i = 0; i < ids.n; i++) {
+            uint32_t bytes;
+            moe_tokenizer_bytes(tok, ids.ids[i], &bytes);
+            if (ids.ids[i] >= moe_tokenizer_n_tokens(tok))
+                abort();
+        }
+    }
+    moe_ids_release(&ids);
+}
+
+static void write_and_read(const struct moe_tokenizer *tok)
+{
+    struct moe_buf out = {0};
+    struct moe_tokenizer *again = NULL;
+    struct moe_err err;
+    moe_tokenizer_write(tok, &out);
+    if (!out.failed && moe_tokenizer_read(&again, "again", out.data, out.size, &err) != MOE_OK)
+        abort();
+    moe_tokenizer_free(again);
+    moe_buf_release(&out);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
+{
+    static const char text[] = "Hello  w\xc3\xb6rld's 123\n\n\t <s>e\xcc\x81\xff\xf0\x9f\x98\x80";
+    struct moe_tokenizer *tok = NULL;
+    struct moe_err err;
+    int status = n && data[0] == '{'
+                     ? moe_tokenizer_parse_hf(&tok, "fuzz", data, n, NULL, NULL, 0, &err)
+                     : moe_tokenizer_read(&tok, "fuzz", data, n, &err);
+    if (status != MOE_OK)
+        return 0;
+    encode(tok, text, sizeof text - 1);
+    encode(tok, data, n < 4096 ? n : 4096);
+    write_and_read(tok);
+    moe_tokenizer_free(tok);
+    return 0;
+}
