@@ -162,9 +162,7 @@ FUZZ_NAMES := $(FUZZ_SRC:tests/fuzz/fuzz_%.c=%)
 FUZZ_DIR := $(BUILD)/fuzz
 FUZZ_FLAGS := -std=c11 -O1 -g -Ilib -Ikernels -DMOE_VERSION='"$(VERSION)"' -ffp-contract=off \
               -fno-omit-frame-pointer -fno-sanitize-recover=all
-# (clang 14 does not know the "f16c" that cpu.c asks for, and no target needs it.)
-FUZZ_LIB_SRC := $(filter-out lib/base/cpu.c,$(sort \
-                $(wildcard $(patsubst %,lib/%/*.c,base fmt quant model))))
+FUZZ_LIB_SRC := $(sort $(wildcard $(patsubst %,lib/%/*.c,base fmt quant model)))
 FUZZ_LIB := $(FUZZ_LIB_SRC:%.c=$(FUZZ_DIR)/%.o)
 REPLAYS := $(FUZZ_NAMES:%=$(BUILD)/fuzz-replay/fuzz_%)
 

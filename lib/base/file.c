@@ -129,8 +129,10 @@ static void outfile_forget(struct moe_outfile *out)
 int moe_outfile_open(struct moe_outfile *out, const char *path, struct moe_err *err)
 {
     *out = (struct moe_outfile){.fd = -1};
-    if (moe_path_is_directory(path))
-        return moe_fail(err, MOE_ERR_IO, "%s: is a directory, cannot write a file there", path);
+    struct stat st;
+    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) /* the rename would put a file in its place */
+        return moe_fail(err, MOE_ERR_IO, "%s: is %s, cannot write a file there", path,
+                        S_ISDIR(st.st_mode) ? "a directory" : "not a regular file");
     size_t bytes = strlen(path) + sizeof ".XXXXXX";
     out->path = moe_strndup(path, strlen(path), err);
     out->temporary = malloc(bytes);

@@ -3,7 +3,7 @@
  *
  * A loop over n items is cut into consecutive ranges that the threads take as they become free;
  * results must not depend on the cut (contract, section 3: any thread count, same tokens). Loops do
- * not nest: a loop started inside another runs on its own thread.
+ * not nest: a loop started from inside another's parallel part runs on its own thread.
  */
 #ifndef MOE_BASE_PAR_H
 #define MOE_BASE_PAR_H

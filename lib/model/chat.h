@@ -19,8 +19,8 @@ struct moe_chat_turn {
 
 struct moe_chat_format; /* one row of the table in chat.c */
 
-/* The format of that name ("chatml", "mistral", "llama2", "llama3", "phi3", "deepseek", "zephyr"),
- * or NULL. */
+/* The format of that name ("chatml", "mistral", "llama2", "llama3", "phi3", "deepseek", "zephyr",
+ * "tulu", "qwen2", "mistral-spaced"), or NULL. */
 const struct moe_chat_format *moe_chat_find(const char *name);
 const struct moe_chat_format *moe_chat_at(int i); /* NULL past the end */
 const char *moe_chat_name(const struct moe_chat_format *format);
@@ -28,10 +28,12 @@ const char *moe_chat_name(const struct moe_chat_format *format);
 /* The format a Jinja source means, or NULL when it is none we know. */
 const struct moe_chat_format *moe_chat_recognise(const char *jinja);
 
-/* Appends the text of turns[first..n) in order, as the template would render the whole
- * conversation, and, with add_prompt, what opens the assistant's answer. `first` > 0 continues a
- * conversation whose earlier turns are already in the context. bos/eos are the texts of those
- * tokens ("" for none). The result is to be encoded with parse_special. */
+/* Appends what turns[first..n) add to the conversation as the template would render it, and, with
+ * add_prompt, what opens the assistant's answer. With `first` > 0 the earlier turns are in the
+ * context already: turns [0, first) without a prompt, then [first, n), give the same text as all at
+ * once. A system text that the format folds into the user turn behind it appears with that turn.
+ * bos/eos are the texts of those tokens ("" for none). The result is to be encoded with
+ * parse_special, so marks that a user typed count too. */
 void moe_chat_render(const struct moe_chat_format *format, const struct moe_chat_turn *turns, int n,
                      int first, bool add_prompt, const char *bos, const char *eos,
                      struct moe_buf *out);

@@ -219,7 +219,10 @@ int moe_quantize_matrix(const struct moe_quant_method *method, struct moe_layout
         status = MOE_ERR_MEMORY;
         goto done;
     }
-    moe_par_for(panels, 1, encode_panels, &job);
+    /* A range is worth waking a thread for from some 64K weights on. */
+    int64_t panel_weights = (int64_t)MOE_PANEL_ROWS * cols;
+    moe_par_for(panels, (65536 + panel_weights - 1) / (panel_weights ? panel_weights : 1),
+                encode_panels, &job);
     for (uint32_t p = 0; p < panels && status == MOE_OK; p++) {
         if (job.results[p].refused)
             status = explain(&job, &job.results[p], err);
