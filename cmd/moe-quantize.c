@@ -94,7 +94,7 @@ static const struct cli_program program = {
     .name = "moe-quantize",
     .summary = "Makes an expert pack of a Hugging Face checkpoint, or another pack of a pack.\n"
                "BITS: 32, 16 (as stored), 8, 4, 3, 2; 4d8 is 4 with down projections at 8.",
-    .usage = (const char *const[]){"[-o PACK] [--experts BITS[,BITS]] [OPTION]... CHECKPOINT|PACK",
+    .usage = (const char *const[]){"[-o PACK] [--experts BITS,...] [OPTION]... CHECKPOINT|PACK",
                                    "--list PACK [--json]", "--verify PACK", NULL},
     .options = options,
     .examples =
