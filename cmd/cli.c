@@ -36,7 +36,7 @@ static const struct cli_option common_options[] = {
     {CLI_OPT_U32('t', "threads", "N", &common.threads, 1, MOE_MAX_THREADS),
      .shown = "cores available", .help = "threads that compute"},
     {CLI_OPT_TEXT(0, "cpu", "LEVEL", &common.cpu), .shown = "best",
-     .help = "scalar, avx2, avx512, neon or neon-dot, for tests"},
+     .help = "scalar, avx2, avx512, neon or neon-dot"},
     {CLI_OPT_FLAG('q', "quiet", &cli_quiet), .help = "errors only"},
     {CLI_OPT_FLAG('v', "verbose", &cli_verbose), .help = "more on stderr"},
     {CLI_OPT_FLAG('h', "help", &common.help), .help = "this text"},
@@ -160,7 +160,7 @@ bool cli_may_colour(int fd)
 
 static void print_help(void)
 {
-    enum { COLUMN = 28 };
+    enum { COLUMN = 26 };
     for (int i = 0; program->usage[i]; i++)
         printf("%s %s %s\n", i ? "      " : "Usage:", program->name, program->usage[i]);
     printf("%s\n", program->summary);

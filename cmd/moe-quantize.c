@@ -94,14 +94,12 @@ static const struct cli_program program = {
     .name = "moe-quantize",
     .summary = "Makes an expert pack of a Hugging Face checkpoint, or another pack of a pack.\n"
                "BITS: 32, 16 (as stored), 8, 4, 3, 2; 4d8 is 4 with down projections at 8.",
-    .usage =
-        (const char *const[]){
-            "[-o PACK] [--experts BITS[,BITS...]] [--dense BITS] [OPTION...] CHECKPOINT|PACK",
-            "--list PACK [--json]", "--verify PACK", NULL},
+    .usage = (const char *const[]){"[-o PACK] [--experts BITS,...] [OPTION]... CHECKPOINT|PACK",
+                                   "--list PACK [--json]", "--verify PACK", NULL},
     .options = options,
     .examples =
         (const char *const[]){
-            "moe-quantize OLMoE-1B-7B                          # 4 bits into OLMoE-1B-7B.moe",
+            "moe-quantize OLMoE-1B-7B                     # 4 bits into OLMoE-1B-7B.moe",
             "moe-quantize -o both.moe --experts 4d8,2 OLMoE-1B-7B",
             "moe-quantize -o small.moe --experts 2 --zstd 9 both.moe",
             "moe-quantize --list --json small.moe", NULL},

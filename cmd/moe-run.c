@@ -101,7 +101,7 @@ static const char *const usage[] = {
     NULL,
 };
 static const char *const examples[] = {
-    "moe-run tiny.moe                        talk at a prompt; /help lists its commands",
+    "moe-run tiny.moe                            # a prompt; /help lists commands",
     "moe-run tiny.moe -p 'Once upon a time' -n 100 --seed 7",
     "moe-run tiny.moe --perplexity stories.txt",
     NULL,
@@ -273,11 +273,11 @@ static int answer_once(struct run *r, struct moe_conversation *talk, double star
         .text = repl_stream,
     };
     enum moe_stop_reason why;
+    err->text[0] = 0;
     int status = read_prompt(&prompt, err);
     if (status == MOE_OK)
         status = moe_sampler_new(&sampler, &o.sampling, r->model->config.vocab, err);
     cli_catch_interrupt();
-    err->text[0] = 0;
     if (status == MOE_OK)
         status = moe_conversation_ask(talk, (const char *)prompt.data, sampler, &go, &why, err);
     if (status == MOE_OK) {

@@ -54,7 +54,7 @@ error_line 2 "moe-run: option --cpu: 'z80' is not one of *" "an unknown instruct
 run "$bin/moe-run" -- --help
 error_line 1 "moe-run: --help: *" "-- ends the options"
 run "$bin/moe-run" "$tmp/none.moe" -p x
-error_line 1 "moe-run: $tmp/none.moe: No such file or directory*" "a file that is not there"
+error_line 1 "moe-run: $tmp/none.moe: *No such file or directory*" "a file that is not there"
 run "$bin/moe-run" "$checkpoint" -p x
 error_line 3 "moe-run: $checkpoint*moe-quantize*$checkpoint*" "a checkpoint: the command to use"
 run "$bin/moe-run" "$checkpoint/model.safetensors" -p x

@@ -1,0 +1,42 @@
+# moe-quantize: what scripts rely on.
+. tests/cli/lib.sh
+run "$bin/moe-quantize" --help
+expect_exit 0 "--help exits with 0"
+expect_stdout_like 'Usage: moe-quantize *--experts*Examples:*' "--help shows usage and options"
+check "--help fits 80 columns" sh -c "! grep -q '.\{81\}' '$out'"
+run "$bin/moe-quantize" --version
+expect_stdout_like 'moe-quantize (moe-toolkit) *' "--version"
+run "$bin/moe-quantize"
+error_line 2 'moe-quantize: *(see moe-quantize --help)' "no checkpoint"
+run "$bin/moe-quantize" --experts 5 "$checkpoint"
+error_line 2 "moe-quantize: option --experts: '5' *" "bits that do not exist"
+run "$bin/moe-quantize" --group x "$checkpoint"
+error_line 2 "moe-quantize: option --group: 'x' *" "a group that is no number"
+run "$bin/moe-quantize" -o "$tmp/x.moe" "$tmp/none"
+error_line 1 "moe-quantize: $tmp/none*" "a checkpoint that is not there"
+mkdir "$tmp/empty"
+run "$bin/moe-quantize" -o "$tmp/x.moe" "$tmp/empty"
+check "a directory without checkpoint fails" [ "$code" != 0 ]
+expect_stderr_lines 1 "... with one line"
+check "... and leaves nothing" [ ! -e "$tmp/x.moe" ]
+
+pack
+run "$bin/moe-quantize" --verify "$tiny"
+expect_exit 0 "--verify of a sound pack"
+run "$bin/moe-quantize" --list "$tiny"
+expect_exit 0 "--list"
+check "--list tells layers and experts" sh -c "grep -q 12 '$out' && grep -q 32 '$out'"
+run "$bin/moe-quantize" --list --json "$tiny"
+expect_stdout_like '{*}' "--list --json is an object"
+run "$bin/moe-quantize" -q -o "$tmp/again.moe" "$checkpoint"
+check "the same checkpoint gives the same pack" cmp -s "$tiny" "$tmp/again.moe"
+run "$bin/moe-quantize" -q -o "$tmp/two.moe" --experts 4,2 "$checkpoint"
+expect_exit 0 "two variants"
+run "$bin/moe-quantize" -q -o "$tmp/four.moe" --experts 4 "$tmp/two.moe"
+expect_exit 0 "a subset of them"
+"$bin/moe-run" -t 1 "$tiny" -p Once -n 16 --temp 0 >"$tmp/a" 2>/dev/null
+"$bin/moe-run" -t 1 "$tmp/four.moe" -p Once -n 16 --temp 0 >"$tmp/b" 2>/dev/null
+check "re-packed without loss: the same text" cmp -s "$tmp/a" "$tmp/b"
+run "$bin/moe-quantize" -q -o "$tmp/no/such/dir.moe" "$checkpoint"
+error_line 1 "moe-quantize: $tmp/no/such/dir.moe*" "an output that cannot be written"
+finish

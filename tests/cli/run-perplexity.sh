@@ -1,0 +1,38 @@
+# moe-run --perplexity in both forms, on the bundled model at full precision: the figures of
+# tests/data/nll.json, and the log of tokens.
+. tests/cli/lib.sh
+full=$tmp/full.moe
+run "$bin/moe-quantize" -q -o "$full" --experts 16 --dense 16 "$checkpoint"
+expect_exit 0 "a pack at full precision"
+# The first documents keep the test short.
+awk '/^<\|endoftext\|>$/ { if (++n == 6) exit } { print }' tests/data/stories.valid.txt >"$tmp/text"
+
+run "$bin/moe-run" -t 1 "$full" --perplexity "$tmp/text" --token-log "$tmp/log"
+expect_exit 0 "--perplexity exits with 0"
+expect_stdout_like 'nll [0-9].[0-9][0-9][0-9][0-9] nats/token, [0-9]* tokens, 6 documents' \
+    "--perplexity prints the line"
+expect_stderr_lines 0 "--perplexity is silent on stderr"
+line=$(cat "$out")
+tokens=$(echo "$line" | sed 's/.*token, \([0-9]*\) tokens.*/\1/')
+check "--token-log has a line per token" [ "$(wc -l <"$tmp/log")" = "$tokens" ]
+mean=$(awk '{ sum += $1 } END { printf "%.4f", sum / NR }' "$tmp/log")
+check "... whose mean is the figure" [ "${line#nll "$mean" }" != "$line" ]
+run "$bin/moe-run" -t 2 "$full" --perplexity "$tmp/text" --batch 7
+expect_stdout "$line" "threads and batch size change nothing"
+run "$bin/moe-run" -t 1 "$full" --perplexity "$tmp/text" --json
+expect_stdout_like "{\"nll\": *\"tokens\": $tokens, \"documents\": 6,*}" "--json"
+run "$bin/moe-run" -t 1 "$full" --perplexity "$tmp/text" --max-doc-tokens 9
+expect_stdout_like 'nll * 48 tokens, 6 documents' "--max-doc-tokens cuts"
+run "$bin/moe-run" -t 1 "$full" --perplexity "$tmp/text" --window 64
+expect_stdout_like 'nll * windows' "--window counts windows"
+run "$bin/moe-run" -t 1 "$full" --perplexity "$tmp/text" --window 4000
+error_line 2 'moe-run: *' "a window beyond the model's context"
+: >"$tmp/empty"
+run "$bin/moe-run" -t 1 "$full" --perplexity "$tmp/empty"
+error_line 3 'moe-run: *empty*' "a file without text"
+run "$bin/moe-run" -t 1 "$full" --perplexity "$tmp/none"
+error_line 1 'moe-run: *none*' "a file that is not there"
+run "$bin/moe-run" -t 2 "$full" --perplexity tests/data/stories.valid.txt
+expect_stdout_like 'nll 1.86[56][0-9] nats/token, 13145 tokens, 60 documents' \
+    "stories.valid: the reference's figure"
+finish

@@ -1,0 +1,116 @@
+# moe-run on the bundled model: continuations, their ends, what must not change them, the figures.
+. tests/cli/lib.sh
+pack
+moe() { run "$bin/moe-run" -t 1 "$tiny" "$@"; }
+story='Once upon a time'
+
+moe -p "$story" -n 24 --temp 0
+expect_exit 0 "-p exits with 0"
+expect_stderr_lines 0 "-p is silent on stderr"
+check "-p writes a continuation" [ -s "$out" ]
+check "-p does not repeat the prompt" sh -c "! grep -q '^$story' '$out'"
+cp "$out" "$tmp/greedy"
+run "$bin/moe-run" -t 2 "$tiny" -p "$story" -n 24 --temp 0 --batch 1
+check "two threads and rows one by one: the same text" cmp -s "$out" "$tmp/greedy"
+moe --cpu scalar -p "$story" -n 24 --temp 0 --exact --strategy resident
+check "plain C: the same text" cmp -s "$out" "$tmp/greedy"
+printf '%s' "$story" >"$tmp/prompt"
+moe -f "$tmp/prompt" -n 24 --temp 0
+check "-f: the same text" cmp -s "$out" "$tmp/greedy"
+code=0
+"$bin/moe-run" -t 1 "$tiny" -n 24 --temp 0 <"$tmp/prompt" >"$out" 2>"$err" || code=$?
+check "standard input: the same text" cmp -s "$out" "$tmp/greedy"
+code=0
+"$bin/moe-run" -t 1 "$tiny" -f - -n 24 --temp 0 <"$tmp/prompt" >"$out" 2>"$err" || code=$?
+check "-f -: the same text" cmp -s "$out" "$tmp/greedy"
+
+moe -p "$story" -n 40 --seed 7
+cp "$out" "$tmp/seed7"
+moe -p "$story" -n 40 --seed 7
+check "the same seed, the same text" cmp -s "$out" "$tmp/seed7"
+moe -p "$story" -n 40 --seed 8
+check "another seed, another text" sh -c "! cmp -s '$out' '$tmp/seed7'"
+moe -v -p "$story" -n 1
+expect_stderr_like "*moe-run: seed [0-9]*" "-v prints the seed"
+moe -p "$story" -n 24 --top-k 1
+check "top-k 1 is greedy" cmp -s "$out" "$tmp/greedy"
+
+moe -p "$story" -n 0
+expect_exit 0 "-n 0"
+check "-n 0 writes nothing" [ ! -s "$out" ]
+word=$(tr -d '\n' <"$tmp/greedy" | cut -d ' ' -f 4)
+moe -p "$story" -n 24 --temp 0 --stop 'no such text' --stop "$word"
+expect_exit 0 "--stop exits with 0"
+check "--stop: the text ends before it" sh -c \
+    "! grep -qF '$word' '$out' && [ -s '$out' ] && [ \$(wc -c <'$out') -lt \$(wc -c <'$tmp/greedy') ]"
+moe -p "$story" -c 12 --temp 0
+expect_exit 0 "a full context is no error"
+expect_stderr_like 'moe-run: the context of 12 tokens is full*' "a full context is noted"
+moe -q -p "$story" -c 12 --temp 0
+expect_stderr_lines 0 "... but not with -q"
+moe -p "$story $story $story" -c 8
+error_line 4 'moe-run: the prompt of * tokens does not fit the context of 8' "a prompt too long"
+moe -p x -c 100000
+error_line 2 'moe-run: a context of 100000: * has 512 positions' "a context too long"
+printf 'a\0b' >"$tmp/nul"
+moe -f "$tmp/nul"
+error_line 3 'moe-run: the prompt is no text*' "a prompt with NUL bytes"
+moe -p x --chat-template nope
+error_line 2 "moe-run: option --chat-template: 'nope' is not one of *chatml*" "an unknown template"
+moe -p x --system y
+error_line 2 'moe-run: there is no chat template*' "a system text without template"
+moe -p x --system y --chat-template chatml -n 3 --temp 0
+expect_exit 0 "a template by name"
+moe -p ''  -n 3 --temp 0
+expect_exit 0 "an empty prompt"
+
+moe --ids "$story"
+expect_stdout "997 804 259 534" "--ids prints the ids"
+moe --ids ''
+expect_stdout "" "--ids of nothing"
+
+moe -p "$story" -n 5 --ignore-eos --stats --stats-json "$tmp/stats.json"
+expect_stderr_like 'strategy resident on cpu*tokens/s*hit rate 100*' "--stats tells"
+for key in prompt_tokens generated_tokens ttft_s prefill_tokens_per_s decode_tokens_per_s \
+    expert_activations cache_hits prefetch_hits prefetch_late misses host_computed precalculated \
+    skipped low_precision substituted hit_rate prefetch_accuracy prefetch_wasted_bytes loads \
+    bytes_read bytes_per_token stall_s compute_s evictions resident_expert_bytes_max \
+    peak_rss_bytes memory_budget_bytes strategy device; do
+    grep -q "^  \"$key\": " "$tmp/stats.json" || echo "$key"
+done >"$tmp/missing"
+check "--stats-json has the keys of the contract" [ ! -s "$tmp/missing" ]
+# Five rows of prompt (the text's beginning and 4 ids), 4 of decode, 12 layers, 4 experts each.
+check "--stats-json counts activations" grep -q '^  "expert_activations": 432,' "$tmp/stats.json"
+check "... and they are all hits" grep -q '^  "cache_hits": 432,' "$tmp/stats.json"
+moe -p x -n 1 --stats-json "$tmp"
+error_line_status=$code
+check "--stats-json into a directory fails" [ "$error_line_status" = 1 ]
+
+moe --bench --prompt-tokens 16 -n 4
+expect_stdout_like 'tokens/s of 5 runs *prefill * 16 *decode * 4 *' "--bench prints a table"
+moe --bench --prompt-tokens 16 -n 4 --json -p "$story"
+expect_stdout_like '{"prefill_tokens": 16,*"runs": 5}' "--bench --json"
+moe --bench --prompt-tokens 600
+error_line 2 'moe-run: a context of 664: *' "a bench beyond the context"
+
+if [ -w /dev/full ]; then
+    code=0
+    "$bin/moe-run" -t 1 "$tiny" -p "$story" -n 5 >/dev/full 2>"$err" || code=$?
+    : >"$out"
+    error_line 1 'moe-run: standard output: No space left on device' "a full disk"
+fi
+# The reader is gone before the first word.
+{ "$bin/moe-run" -t 1 "$tiny" -p "$story" --ignore-eos 2>"$err"; echo $? >"$tmp/code"; } | :
+code=$(cat "$tmp/code")
+: >"$out"
+error_line 1 'moe-run: standard output: Broken pipe' "a closed pipe"
+
+"$bin/moe-run" -t 1 --cpu scalar "$tiny" -p "$story" --ignore-eos >"$out" 2>"$err" &
+pid=$!
+while [ ! -s "$out" ] && kill -0 "$pid" 2>/dev/null; do sleep 0.1; done
+kill -INT "$pid"
+code=0
+wait "$pid" || code=$?
+# A shell without job control starts background processes with SIGINT ignored; then it just ends.
+check "an interrupt ends the answer cleanly" sh -c "[ $code = 1 ] || [ $code = 0 ]"
+finish
