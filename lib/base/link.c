@@ -16,8 +16,7 @@ void moe_link_init(struct moe_link *l, struct moe_link_item *items, uint32_t n_i
         items[i] = (struct moe_link_item){.before = MOE_LINK_NONE, .after = MOE_LINK_NONE};
 }
 
-/* ---- Order ------------------------------------------------------------------------------------
- */
+/* ---- Order ----------------------------------------------------------------------------------- */
 
 static bool more_urgent(const struct moe_link_item *a, const struct moe_link_item *b)
 {
@@ -132,8 +131,7 @@ uint32_t moe_link_start(struct moe_link *l, uint32_t item, uint64_t *at)
     return bytes;
 }
 
-/* ---- Modelled time ----------------------------------------------------------------------------
- */
+/* ---- Modelled time --------------------------------------------------------------------------- */
 
 static void begin_piece(struct moe_link *l)
 {

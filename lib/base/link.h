@@ -24,6 +24,9 @@ enum moe_load_priority {
 
 #define MOE_LINK_NONE UINT32_MAX
 
+/* What loader and simulator use where nobody says otherwise (measured: io/loader.c). */
+enum { MOE_LINK_PIECE_BYTES = 512 * 1024 };
+
 /* Bookkeeping of one item; the fields are the link's. */
 struct moe_link_item {
     uint64_t bytes, started; /* to move; in pieces started so far */
@@ -61,8 +64,7 @@ struct moe_link {
 void moe_link_init(struct moe_link *l, struct moe_link_item *items, uint32_t n_items,
                    uint32_t piece_bytes, double rate);
 
-/* ---- Order ------------------------------------------------------------------------------------
- */
+/* ---- Order ----------------------------------------------------------------------------------- */
 
 /* Queues an idle item of `bytes` > 0. */
 void moe_link_add(struct moe_link *l, uint32_t item, uint64_t bytes,
