@@ -361,6 +361,8 @@ static void one_fault(int i, int how, int times, int status, const char *words, 
             fixture_check(&f, i);
         const struct moe_loader_stats *s = moe_loader_stats(l);
         assert_int_equal(s->retries + s->rereads > 0, again);
+        if (how != INT_MIN) /* mended at once, not by way of the checksum */
+            assert_int_equal(s->rereads, 0);
         /* The loader is as good as before. */
         atomic_store(&hook_log.n_answers, 0);
         fixture_submit(&f, l, i, MOE_LOAD_DEMAND, 0);
