@@ -240,11 +240,11 @@ static void a_demand_overtakes_a_prefetch(void **state)
         fixture_check(&f, 10);
         assert_int_equal(moe_loader_wait(l, done, 1), 1);
         assert_int_equal(done[0].tag, 15);
+        assert_int_equal(moe_loader_wait(l, done, 2), 1);
+        fixture_check(&f, 0);
         /* What the three submissions themselves started: depth pieces each at most. */
         assert_in_range(n_before(0, 10), 0, 3 * o.queue_depth);
         assert_in_range(n_before(0, 15), 0, 3 * o.queue_depth);
-        assert_int_equal(moe_loader_wait(l, done, 2), 1);
-        fixture_check(&f, 0);
         moe_loader_close(l);
     }
 }
