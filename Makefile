@@ -31,7 +31,7 @@ WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpo
 # Contraction would make a result depend on the compiler's taste: fma is written where it is meant.
 ALL_CFLAGS := -std=c11 $(CFLAGS) $(WARNINGS) -ffp-contract=off -fno-math-errno \
               -Ilib -Ikernels -DMOE_VERSION='"$(VERSION)"'
-LIBS := -ljansson -lpcre2-8 -lutf8proc -lzstd -lyaml -lm -lpthread
+LIBS := -ljansson -lpcre2-8 -lutf8proc -lzstd -lyaml -luring -lm -lpthread
 
 ifeq ($(WERROR),1)
 ALL_CFLAGS += -Werror

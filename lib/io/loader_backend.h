@@ -1,0 +1,102 @@
+/*
+ * How the loader gets a piece read: one small interface, three implementations (io_uring, threads
+ * in pread, a copy in memory). Internal to io/.
+ *
+ * A piece belongs to the backend from start() until reap() hands it back with a result. The loader
+ * never has more than queue_depth pieces there, so no backend has to refuse one. All calls are made
+ * by the loader's owner. Backends are carved out of the loader's arena (on a counting arena the
+ * carve functions return NULL) and allocate nothing after open.
+ */
+#ifndef MOE_IO_LOADER_BACKEND_H
+#define MOE_IO_LOADER_BACKEND_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "io/loader.h"
+
+struct loader_piece {
+    /* What to read; the backend only looks at these. */
+    uint64_t offset; /* in the file */
+    uint8_t *to;
+    uint32_t n_bytes;
+    uint32_t
+        wanted_bytes; /* of n_bytes: the others are padding, which a file may lack at its end */
+    int fd;
+
+    /* What came of it. */
+    int32_t result; /* bytes read, or a negative errno */
+    int32_t fault;  /* what the test hook said; 0: nothing */
+
+    /* The loader's own. */
+    enum {
+        PIECE_FREE = 0,
+        PIECE_AT_BACKEND,
+        PIECE_IN_HAND, /* back, and being looked at */
+        PIECE_HELD,    /* read sooner than the rate allows */
+        PIECE_AGAIN,   /* to be read again */
+    } state;
+    uint32_t request;
+    uint16_t n_errors, n_stalls; /* tries that failed; tries that moved nothing, though no error */
+    double due;                  /* by the rate: not over before */
+    double not_before;           /* of the next try */
+};
+
+/* The test hook of moe_loader_options, as backends need it. */
+struct loader_fault {
+    int (*hook)(void *ctx, uint64_t offset, uint64_t n_bytes);
+    void *ctx;
+};
+
+static inline void loader_fault_ask(const struct loader_fault *f, struct loader_piece *piece)
+{
+    piece->fault = f->hook ? f->hook(f->ctx, piece->offset, piece->n_bytes) : 0;
+}
+
+/* True when the hook wants this read to fail outright. */
+static inline bool loader_fault_refuses(const struct loader_piece *piece)
+{
+    return piece->fault < 0 && piece->fault != INT32_MIN;
+}
+
+/* Sets the piece's result from what the read returned, damaged as the hook said. */
+void loader_fault_apply(struct loader_piece *piece, int32_t got);
+
+struct loader_backend;
+
+struct loader_backend_ops {
+    /* Takes the piece; the read begins now or with the next reap or wait. */
+    void (*start)(struct loader_backend *b, struct loader_piece *piece);
+    /* Hands back pieces that are over, at most max, without waiting. */
+    uint32_t (*reap)(struct loader_backend *b, struct loader_piece **pieces, uint32_t max);
+    /* Sleeps until a piece can be reaped or `seconds` are over (negative: no limit; then there is a
+     * piece to wait for). May return early for no reason. */
+    void (*wait)(struct loader_backend *b, double seconds);
+    /* Only when no piece is there. */
+    void (*close)(struct loader_backend *b);
+};
+
+/* First member of every backend. */
+struct loader_backend {
+    const struct loader_backend_ops *ops;
+};
+
+/* Carve, then open: an open that fails leaves nothing to close. Errors say why, without the path.
+ */
+struct loader_backend *loader_uring_carve(struct moe_arena *arena);
+int loader_uring_open(struct loader_backend *b, uint32_t queue_depth,
+                      const struct loader_fault *fault, struct moe_err *err);
+
+struct loader_backend *loader_pread_carve(struct moe_arena *arena, uint32_t queue_depth);
+int loader_pread_open(struct loader_backend *b, uint32_t queue_depth,
+                      const struct loader_fault *fault, struct moe_err *err);
+/* What its threads touch of their stacks. */
+uint64_t loader_pread_stack_bytes(uint32_t queue_depth);
+
+struct loader_backend *loader_copy_carve(struct moe_arena *arena, uint32_t queue_depth);
+void loader_copy_open(struct loader_backend *b, const void *copy, uint64_t copy_bytes,
+                      const struct loader_fault *fault);
+
+#endif

@@ -1,0 +1,112 @@
+/*
+ * The io_uring backend: reads are submitted and reaped by the loader's owner, no thread is needed.
+ *
+ * Plain setup, no polling threads and no registered buffers: those save fractions of a microsecond
+ * per read of hundreds, and registered buffers count against RLIMIT_MEMLOCK.
+ */
+#define _GNU_SOURCE /* liburing.h */
+#include "io/loader_backend.h"
+
+#include <errno.h>
+#include <liburing.h>
+#include <string.h>
+#include <time.h>
+
+struct uring {
+    struct loader_backend backend;
+    struct io_uring ring;
+    const struct loader_fault *fault;
+};
+
+static void uring_start(struct loader_backend *b, struct loader_piece *piece)
+{
+    struct uring *u = (struct uring *)b;
+    /* Never NULL: the ring has an entry for each piece that the loader may start, even when the
+     * kernel put all their submissions off (EAGAIN). */
+    struct io_uring_sqe *sqe = io_uring_get_sqe(&u->ring);
+    loader_fault_ask(u->fault, piece);
+    if (loader_fault_refuses(piece))
+        io_uring_prep_nop(sqe);
+    else
+        io_uring_prep_read(sqe, piece->fd, piece->to, piece->n_bytes, piece->offset);
+    io_uring_sqe_set_data(sqe, piece);
+}
+
+static uint32_t uring_reap(struct loader_backend *b, struct loader_piece **pieces, uint32_t max)
+{
+    struct uring *u = (struct uring *)b;
+    struct io_uring_cqe *cqe;
+    uint32_t n = 0;
+    if (io_uring_sq_ready(&u->ring) > 0)
+        io_uring_submit(&u->ring); /* what is not taken now is taken by the next call */
+    while (n < max && io_uring_peek_cqe(&u->ring, &cqe) == 0) {
+        struct loader_piece *piece = io_uring_cqe_get_data(cqe);
+        loader_fault_apply(piece, cqe->res);
+        io_uring_cqe_seen(&u->ring, cqe);
+        pieces[n++] = piece;
+    }
+    return n;
+}
+
+static void uring_wait(struct loader_backend *b, double seconds)
+{
+    struct uring *u = (struct uring *)b;
+    struct io_uring_cqe *cqe;
+    int got;
+    if (seconds < 0) {
+        got = io_uring_submit_and_wait(&u->ring, 1);
+    } else {
+        struct __kernel_timespec limit = {.tv_sec = (long long)seconds};
+        limit.tv_nsec = (long long)((seconds - (double)limit.tv_sec) * 1e9);
+        got = io_uring_submit_and_wait_timeout(&u->ring, &cqe, 1, &limit, NULL);
+    }
+    if (got < 0 && got != -ETIME && got != -EINTR) {
+        /* The kernel is short of something: leave it a moment instead of asking in a circle. */
+        struct timespec moment = {.tv_nsec = 200000};
+        nanosleep(&moment, NULL);
+    }
+}
+
+static void uring_close(struct loader_backend *b)
+{
+    io_uring_queue_exit(&((struct uring *)b)->ring);
+}
+
+struct loader_backend *loader_uring_carve(struct moe_arena *arena)
+{
+    return moe_arena_take(arena, 1, sizeof(struct uring));
+}
+
+/* A container may let a ring be made and refuse its use: see whether one gets through. */
+static int try_ring(struct io_uring *ring)
+{
+    struct io_uring_cqe *cqe;
+    io_uring_prep_nop(io_uring_get_sqe(ring));
+    int got = io_uring_submit_and_wait(ring, 1);
+    if (got >= 0)
+        got = io_uring_peek_cqe(ring, &cqe);
+    if (got == 0)
+        io_uring_cqe_seen(ring, cqe);
+    return got;
+}
+
+int loader_uring_open(struct loader_backend *b, uint32_t queue_depth,
+                      const struct loader_fault *fault, struct moe_err *err)
+{
+    static const struct loader_backend_ops ops = {uring_start, uring_reap, uring_wait, uring_close};
+    struct uring *u = (struct uring *)b;
+    char text[128];
+    int got = io_uring_queue_init(queue_depth, &u->ring, 0);
+    if (got == 0) {
+        /* Waiting with a time limit came with Linux 5.11, plain reads before that. */
+        got = u->ring.features & IORING_FEAT_EXT_ARG ? try_ring(&u->ring) : -ENOSYS;
+        if (got != 0)
+            io_uring_queue_exit(&u->ring);
+    }
+    if (got != 0)
+        return moe_fail(err, MOE_ERR_IO, "io_uring cannot be used: %s",
+                        moe_errno_text(-got, text, sizeof text));
+    u->backend.ops = &ops;
+    u->fault = fault;
+    return MOE_OK;
+}

@@ -1,0 +1,254 @@
+/* The order of loads and the modelled link: against a model written as plainly as possible. */
+#include "base/link.h"
+
+#include <math.h>
+
+#include "../test.h"
+
+enum { N = 12, PIECE = 1000 };
+
+static uint32_t order(const struct moe_link *l, uint32_t out[N])
+{
+    uint32_t n = 0;
+    for (uint32_t i = moe_link_first(l); i != MOE_LINK_NONE; i = moe_link_after(l, i))
+        out[n++] = i;
+    return n;
+}
+
+#define assert_order(link, ...)                                                                    \
+    do {                                                                                           \
+        uint32_t want_[] = {__VA_ARGS__}, got_[N];                                                 \
+        assert_int_equal(order((link), got_), N_ITEMS(want_));                                     \
+        assert_memory_equal(got_, want_, sizeof want_);                                            \
+    } while (0)
+
+static void the_most_urgent_comes_first(void **state)
+{
+    struct moe_link_item items[N];
+    struct moe_link l;
+    moe_link_init(&l, items, N, PIECE, 0);
+    assert_int_equal(moe_link_first(&l), MOE_LINK_NONE);
+    moe_link_add(&l, 3, 10, MOE_LOAD_PREFETCH, 0.5f);
+    moe_link_add(&l, 1, 10, MOE_LOAD_PREFETCH, 0.9f);
+    moe_link_add(&l, 7, 10, MOE_LOAD_DEMAND, 0);
+    moe_link_add(&l, 2, 10, MOE_LOAD_PREFETCH, 0.5f);
+    moe_link_add(&l, 0, 10, MOE_LOAD_DEMAND, 99);
+    moe_link_add(&l, 5, 10, MOE_LOAD_PREFETCH, NAN);
+    assert_order(&l, 7, 0, 1, 3, 2, 5);
+    moe_link_promote(&l, 2, MOE_LOAD_PREFETCH, 2);
+    assert_order(&l, 7, 0, 2, 1, 3, 5);
+    moe_link_promote(&l, 5, MOE_LOAD_DEMAND, 0); /* behind the demands there are */
+    moe_link_promote(&l, 7, MOE_LOAD_DEMAND, 0); /* is one already: keeps its place */
+    assert_order(&l, 7, 0, 5, 2, 1, 3);
+    moe_link_drop(&l, 7);
+    moe_link_drop(&l, 3);
+    assert_order(&l, 0, 5, 2, 1);
+}
+
+static void an_item_is_cut_into_pieces(void **state)
+{
+    struct moe_link_item items[N];
+    struct moe_link l;
+    uint64_t at;
+    moe_link_init(&l, items, N, PIECE, 0);
+    moe_link_add(&l, 4, 2 * PIECE + 1, MOE_LOAD_DEMAND, 0);
+    assert_int_equal(moe_link_start(&l, 4, &at), PIECE);
+    assert_int_equal(at, 0);
+    assert_int_equal(moe_link_start(&l, 4, &at), PIECE);
+    assert_int_equal(at, PIECE);
+    assert_int_equal(moe_link_first(&l), 4);
+    assert_int_equal(moe_link_start(&l, 4, &at), 1);
+    assert_int_equal(at, 2 * PIECE);
+    assert_int_equal(moe_link_first(&l), MOE_LINK_NONE);
+}
+
+static void a_demand_waits_for_one_piece_only(void **state)
+{
+    struct moe_link_item items[N];
+    struct moe_link l;
+    moe_link_init(&l, items, N, PIECE, 1000); /* a second for each piece */
+    moe_link_add(&l, 0, 10 * PIECE, MOE_LOAD_PREFETCH, 1);
+    moe_link_advance(&l, 0.5);
+    moe_link_add(&l, 1, PIECE, MOE_LOAD_DEMAND, 0);
+    assert_true(moe_link_wait(&l) == 2);
+    assert_int_equal(moe_link_take_arrived(&l), 1);
+    assert_int_equal(moe_link_take_arrived(&l), MOE_LINK_NONE);
+    assert_true(moe_link_wait(&l) == 11);
+    assert_int_equal(moe_link_take_arrived(&l), 0);
+    assert_true(moe_link_wait(&l) == 11); /* nothing under way */
+    assert_true(l.busy_seconds == 11);
+}
+
+static void at_one_instant_only_urgency_counts(void **state)
+{
+    struct moe_link_item items[N];
+    struct moe_link l;
+    moe_link_init(&l, items, N, PIECE, 1000);
+    moe_link_advance(&l, 3);
+    moe_link_add(&l, 0, 5 * PIECE, MOE_LOAD_PREFETCH, 1);
+    moe_link_advance(&l, 0);
+    moe_link_add(&l, 1, PIECE, MOE_LOAD_DEMAND, 0);
+    assert_true(moe_link_wait(&l) == 4);
+    assert_int_equal(moe_link_take_arrived(&l), 1);
+}
+
+static void a_dropped_item_still_takes_the_link_for_its_piece(void **state)
+{
+    struct moe_link_item items[N];
+    struct moe_link l;
+    moe_link_init(&l, items, N, PIECE, 1000);
+    moe_link_add(&l, 0, 5 * PIECE, MOE_LOAD_PREFETCH, 1);
+    moe_link_advance(&l, 0.25);
+    moe_link_drop(&l, 0);
+    moe_link_add(&l, 0, PIECE, MOE_LOAD_DEMAND, 0); /* the number may be used again at once */
+    assert_true(moe_link_wait(&l) == 2);
+    assert_int_equal(moe_link_take_arrived(&l), 0);
+    moe_link_add(&l, 1, PIECE, MOE_LOAD_DEMAND, 0);
+    moe_link_advance(&l, 9);
+    moe_link_drop(&l, 1); /* arrived, but nobody wants it */
+    assert_int_equal(moe_link_take_arrived(&l), MOE_LINK_NONE);
+}
+
+/* ---- The plain model: everything looked at again for every piece ----------------------------- */
+
+struct plain_item {
+    bool there;
+    uint64_t left, order;
+    enum moe_load_priority priority;
+    float score;
+};
+
+struct plain {
+    struct plain_item items[N];
+    uint64_t next_order;
+    double clock, free_at;
+    int64_t moving; /* -1: the link is free; N: for an item that was dropped */
+    uint32_t arrived[N], n_arrived;
+};
+
+static int64_t plain_choice(const struct plain *m)
+{
+    int64_t best = -1;
+    for (int i = 0; i < N; i++) {
+        const struct plain_item *x = &m->items[i], *y = &m->items[best < 0 ? i : best];
+        if (!x->there || x->left == 0)
+            continue;
+        bool better = best < 0 || x->priority < y->priority;
+        if (!better && x->priority == y->priority && x->priority == MOE_LOAD_PREFETCH)
+            better = x->score > y->score || (x->score == y->score && x->order < y->order);
+        else if (!better && x->priority == y->priority)
+            better = x->order < y->order;
+        if (better)
+            best = i;
+    }
+    return best;
+}
+
+/* One event before `until`: a piece ends, or one begins. */
+static bool plain_step(struct plain *m, double until)
+{
+    if (m->moving >= 0) {
+        if (m->free_at > until)
+            return false;
+        if (m->moving < N && m->items[m->moving].left == 0)
+            m->arrived[m->n_arrived++] = (uint32_t)m->moving;
+        m->moving = -1;
+        return true;
+    }
+    int64_t next = plain_choice(m);
+    double from = m->free_at > m->clock ? m->free_at : m->clock;
+    if (next < 0 || from >= until)
+        return false;
+    uint64_t n = m->items[next].left < PIECE ? m->items[next].left : PIECE;
+    m->items[next].left -= n;
+    m->moving = next;
+    m->free_at = from + (double)n / 1024;
+    return true;
+}
+
+static void plain_drop(struct plain *m, uint32_t item)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < m->n_arrived; i++)
+        if (m->arrived[i] != item)
+            m->arrived[n++] = m->arrived[i];
+    m->n_arrived = n;
+    m->items[item].there = false;
+    if (m->moving == item)
+        m->moving = N;
+}
+
+static void random_runs_equal_the_plain_model(void **state)
+{
+    struct moe_link_item items[N];
+    struct moe_link l;
+    struct plain m = {.moving = -1};
+    uint64_t random = 4;
+    moe_link_init(&l, items, N, PIECE, 1024);
+    for (int step = 0; step < 200000; step++) {
+        uint64_t r = test_random(&random);
+        uint32_t item = (uint32_t)(r >> 8) % N;
+        enum moe_load_priority priority = r >> 20 & 1 ? MOE_LOAD_DEMAND : MOE_LOAD_PREFETCH;
+        float score = (float)(r >> 21 & 3);
+        struct plain_item *x = &m.items[item];
+        switch (r % 8) {
+        case 0:
+        case 1:
+        case 2:
+            if (x->there)
+                break;
+            *x = (struct plain_item){true, 1 + (r >> 32) % (5 * PIECE), m.next_order++, priority,
+                                     score};
+            moe_link_add(&l, item, x->left, priority, score);
+            break;
+        case 3:
+            if (!x->there)
+                break;
+            if (priority == MOE_LOAD_DEMAND && x->priority != MOE_LOAD_DEMAND)
+                x->order = m.next_order++;
+            x->priority = priority;
+            x->score = score;
+            moe_link_promote(&l, item, priority, score);
+            break;
+        case 4:
+            if (r >> 22 & 3 || !x->there)
+                break;
+            plain_drop(&m, item);
+            moe_link_drop(&l, item);
+            break;
+        case 5:
+        case 6: {
+            double seconds = (double)((r >> 32) % 4096) / 1024;
+            while (plain_step(&m, m.clock + seconds))
+                ;
+            m.clock += seconds;
+            assert_true(moe_link_advance(&l, seconds) == m.clock);
+            break;
+        }
+        default:
+            while (m.n_arrived == 0 && plain_step(&m, INFINITY))
+                if (m.n_arrived > 0)
+                    m.clock = m.free_at;
+            assert_true(moe_link_wait(&l) == m.clock);
+            if (m.n_arrived > 0) {
+                uint32_t first = m.arrived[0];
+                assert_int_equal(moe_link_take_arrived(&l), first);
+                plain_drop(&m, first);
+            }
+        }
+    }
+    assert_true(m.clock > 1000);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_most_urgent_comes_first),
+        cmocka_unit_test(an_item_is_cut_into_pieces),
+        cmocka_unit_test(a_demand_waits_for_one_piece_only),
+        cmocka_unit_test(at_one_instant_only_urgency_counts),
+        cmocka_unit_test(a_dropped_item_still_takes_the_link_for_its_piece),
+        cmocka_unit_test(random_runs_equal_the_plain_model),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
