@@ -186,7 +186,7 @@ int moe_perplexity(struct moe_session *s, const char *path,
     struct scorer sc = {.s = s, .options = options};
     struct moe_buf text = {0};
     const struct moe_tokenizer *tok = s->model->tokenizer;
-    int64_t eos = moe_tokenizer_eos(tok);
+    int64_t eos = moe_tokenizer_separator(tok);
     int status = open_scorer(&sc, err);
     if (status == MOE_OK)
         status = moe_file_read_all(path, (uint64_t)4 << 30, &text, err);
