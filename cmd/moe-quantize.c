@@ -1,6 +1,5 @@
 /* moe-quantize: checkpoints to packs, packs to packs, and a look inside. See man/moe-quantize.1. */
 #define _DEFAULT_SOURCE /* SIGXFSZ */
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -210,7 +209,6 @@ int main(int argc, char **argv)
     char **args;
     int n_args;
     o.convert.method = moe_quant_method_find("hqq");
-    signal(SIGXFSZ, SIG_IGN); /* a limit on file sizes is then a write error like any other */
     int status = cli_parse(&program, argc, argv, &args, &n_args);
     if (status >= 0)
         return status;
