@@ -25,6 +25,11 @@ const struct moe_chat_format *moe_chat_find(const char *name);
 const struct moe_chat_format *moe_chat_at(int i); /* NULL past the end */
 const char *moe_chat_name(const struct moe_chat_format *format);
 
+/* Appends the chat template (Jinja source) of a checkpoint's directory: chat_template.jinja, or
+ * tokenizer_config.json's chat_template (the one named "default" of a list). Nothing is appended
+ * where there is none. */
+int moe_chat_read_template(const char *dir, struct moe_buf *out, struct moe_err *err);
+
 /* The format a Jinja source means, or NULL when it is none we know. */
 const struct moe_chat_format *moe_chat_recognise(const char *jinja);
 

@@ -25,10 +25,6 @@ struct moe_tokenizer;
  * chat template). A normalizer, pre-tokenizer, model or post-processor part that we do not
  * implement is MOE_ERR_UNSUPPORTED and named. */
 int moe_tokenizer_read_hf(struct moe_tokenizer **out, const char *dir, struct moe_err *err);
-/* Appends the chat template (Jinja source) of such a directory: chat_template.jinja, or
- * tokenizer_config.json's chat_template (the one named "default" of a list). Nothing is appended
- * where there is none. */
-int moe_tokenizer_read_chat_template(const char *dir, struct moe_buf *out, struct moe_err *err);
 /* From a pack's section, and into it. */
 int moe_tokenizer_read(struct moe_tokenizer **out, const char *name, const void *data, uint64_t n,
                        struct moe_err *err);

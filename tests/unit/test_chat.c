@@ -1,7 +1,9 @@
+#define _DEFAULT_SOURCE /* mkdtemp */
 #include "../test.h"
 
 #include <stdbool.h>
 
+#include "base/file.h"
 #include "model/chat.h"
 
 /* Recognition marks in their surroundings, and what Jinja2 3.1 with transformers' settings
@@ -184,6 +186,39 @@ static void odd_conversations(void **state)
     check_render("llama2", empty, 2, 0, true, "<B>[INST] <<SYS>>\n\n<</SYS>> [/INST]");
 }
 
+static void chat_templates_are_found(void **state)
+{
+    struct moe_buf out = {0};
+    struct moe_err err = {0};
+    assert_ok(moe_chat_read_template("tests/fixtures/tokenizers/qwen2", &out, &err), &err);
+    assert_string_equal((char *)out.data, "{{ '<|im_start|>' }}");
+    moe_buf_clear(&out);
+    assert_ok(moe_chat_read_template("tests/models/tiny-moe", &out, &err), &err);
+    assert_int_equal(out.size, 0);
+
+    char dir[] = "/tmp/moe-test-XXXXXX", config[64], jinja[64];
+    assert_non_null(mkdtemp(dir));
+    snprintf(config, sizeof config, "%s/tokenizer_config.json", dir);
+    snprintf(jinja, sizeof jinja, "%s/chat_template.jinja", dir);
+    assert_ok(moe_chat_read_template(dir, &out, &err), &err);
+    assert_int_equal(out.size, 0);
+    static const char list[] = "{\"chat_template\":[{\"name\":\"tool\",\"template\":\"T\"},"
+                               "{\"name\":\"default\",\"template\":\"D\"}]}";
+    assert_ok(moe_file_write_all(config, list, strlen(list), &err), &err);
+    assert_ok(moe_chat_read_template(dir, &out, &err), &err);
+    assert_string_equal((char *)out.data, "D");
+    moe_buf_clear(&out);
+    assert_ok(moe_file_write_all(jinja, "J", 1, &err), &err);
+    assert_ok(moe_chat_read_template(dir, &out, &err), &err);
+    assert_string_equal((char *)out.data, "J");
+    remove(jinja);
+    assert_ok(moe_file_write_all(config, "{", 1, &err), &err);
+    assert_fails(moe_chat_read_template(dir, &out, &err), MOE_ERR_FORMAT, "tokenizer_config", &err);
+    remove(config);
+    remove(dir);
+    moe_buf_release(&out);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -192,6 +227,7 @@ int main(void)
         cmocka_unit_test(templates_are_recognised_by_their_marks),
         cmocka_unit_test(the_table_is_sound),
         cmocka_unit_test(odd_conversations),
+        cmocka_unit_test(chat_templates_are_found),
     };
     return cmocka_run_group_tests_name("chat", tests, NULL, NULL);
 }

@@ -636,43 +636,6 @@ static void flipped_bytes_do_no_harm(void **state)
     moe_buf_release(&b);
 }
 
-/* ---- Chat templates ---------------------------------------------------------------------------
- */
-
-static void chat_templates_are_found(void **state)
-{
-    struct moe_buf out = {0};
-    struct moe_err err = {0};
-    assert_ok(moe_tokenizer_read_chat_template(FIXTURES "/qwen2", &out, &err), &err);
-    assert_string_equal((char *)out.data, "{{ '<|im_start|>' }}");
-    moe_buf_clear(&out);
-    assert_ok(moe_tokenizer_read_chat_template(TINY, &out, &err), &err);
-    assert_int_equal(out.size, 0);
-
-    char dir[] = "/tmp/moe-test-XXXXXX", config[64], jinja[64];
-    assert_non_null(mkdtemp(dir));
-    snprintf(config, sizeof config, "%s/tokenizer_config.json", dir);
-    snprintf(jinja, sizeof jinja, "%s/chat_template.jinja", dir);
-    assert_ok(moe_tokenizer_read_chat_template(dir, &out, &err), &err);
-    assert_int_equal(out.size, 0);
-    static const char list[] = "{\"chat_template\":[{\"name\":\"tool\",\"template\":\"T\"},"
-                               "{\"name\":\"default\",\"template\":\"D\"}]}";
-    assert_ok(moe_file_write_all(config, list, strlen(list), &err), &err);
-    assert_ok(moe_tokenizer_read_chat_template(dir, &out, &err), &err);
-    assert_string_equal((char *)out.data, "D");
-    moe_buf_clear(&out);
-    assert_ok(moe_file_write_all(jinja, "J", 1, &err), &err);
-    assert_ok(moe_tokenizer_read_chat_template(dir, &out, &err), &err);
-    assert_string_equal((char *)out.data, "J");
-    remove(jinja);
-    assert_ok(moe_file_write_all(config, "{", 1, &err), &err);
-    assert_fails(moe_tokenizer_read_chat_template(dir, &out, &err), MOE_ERR_FORMAT,
-                 "tokenizer_config", &err);
-    remove(config);
-    remove(dir);
-    moe_buf_release(&out);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -691,7 +654,6 @@ int main(void)
         cmocka_unit_test(bytes_without_a_token_are_an_error),
         cmocka_unit_test(damaged_sections_are_refused),
         cmocka_unit_test(flipped_bytes_do_no_harm),
-        cmocka_unit_test(chat_templates_are_found),
     };
     return cmocka_run_group_tests_name("tokenizer", tests, NULL, NULL);
 }
