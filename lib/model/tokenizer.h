@@ -48,6 +48,18 @@ int moe_ids_reserve(struct moe_ids *ids, uint64_t n, struct moe_err *err);
 int moe_tokenizer_encode(const struct moe_tokenizer *tok, const char *text, uint64_t n,
                          bool parse_special, struct moe_ids *out, struct moe_err *err);
 
+/* A range of bytes of a text. */
+struct moe_span {
+    uint64_t at, n;
+};
+
+/* As moe_tokenizer_encode with parse_special, but no special token is recognised that has bytes in
+ * one of the `words` (in ascending order, apart): a chat's marks count, what somebody typed between
+ * them does not. Where the words hold no special token the ids are the same. */
+int moe_tokenizer_encode_chat(const struct moe_tokenizer *tok, const char *text, uint64_t n,
+                              const struct moe_span *words, uint64_t n_words, struct moe_ids *out,
+                              struct moe_err *err);
+
 /* The bytes of one token, borrowed, with their number; special tokens give their text. An id
  * without a token gives 0 bytes. */
 const uint8_t *moe_tokenizer_bytes(const struct moe_tokenizer *tok, uint32_t id, uint32_t *n);
