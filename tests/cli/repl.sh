@@ -1,4 +1,5 @@
 # The interactive prompt, typed into a real terminal (tmux): streaming, commands, Ctrl-C, leaving.
+# shellcheck shell=sh disable=SC2154 # the variables are lib.sh's
 . tests/cli/lib.sh
 if ! command -v tmux >/dev/null; then
     echo "ok 1 - the interactive prompt in a terminal # SKIP no tmux"
