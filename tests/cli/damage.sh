@@ -17,12 +17,14 @@ survives() { # NAME FILE
     error_line 3 "moe-quantize: $2: *" "$1: moe-quantize --verify"
 }
 
-for part in 0 1 100 4096 $((bytes / 2)) $((bytes - 4096)) $((bytes - 1)); do
+# Before, in and behind the header; in the weights; in the directory at the end.
+for part in 0 1 3 4 63 64 100 4095 4096 4097 $((bytes / 2)) $((bytes - 4096)) $((bytes - 1)); do
     head -c "$part" "$tiny" >"$tmp/cut.moe"
     survives "cut to $part bytes" "$tmp/cut.moe"
 done
-# Flipped bytes: header, directory (at the end), dense weights, experts.
-for at in 0 8 40 5000 $((bytes / 3)) $((bytes / 2)) $((bytes - 200)); do
+# Flipped bytes: header (magic, version, sizes, the section table's lengths and checksums), dense
+# weights, experts, directory (at the end).
+for at in 0 4 8 16 24 32 40 64 72 80 88 4088 4095 5000 $((bytes / 3)) $((bytes / 2)) $((bytes - 200)); do
     {
         head -c "$at" "$tiny"
         tail -c +$((at + 1)) "$tiny" | head -c 1 | LC_ALL=C tr '\000-\377' '\001-\377\000'
@@ -37,4 +39,10 @@ for at in 0 8 40 5000 $((bytes / 3)) $((bytes / 2)) $((bytes - 200)); do
 done
 head -c 4096 /dev/zero >"$tmp/zero.moe"
 survives "zeros" "$tmp/zero.moe"
+mkdir "$tmp/dir.moe"
+run "$bin/moe-run" "$tmp/dir.moe" -p x
+check "a directory for a pack is one line" sh -c "[ $code != 0 ] && [ \$(wc -l <'$err') = 1 ]"
+# The pack's end twice, as after a copy that went wrong.
+{ cat "$tiny"; tail -c 4096 "$tiny"; } >"$tmp/long.moe"
+survives "4096 bytes too many" "$tmp/long.moe"
 finish
