@@ -57,6 +57,9 @@ struct moe_session {
 /* Bytes that a session with these options allocates: the same code sizes and allocates. */
 uint64_t moe_session_bytes(const struct moe_config *config,
                            const struct moe_session_options *options);
+/* Of these the KV cache, which grows into its room as positions are filled. */
+uint64_t moe_session_kv_bytes(const struct moe_config *config,
+                              const struct moe_session_options *options);
 int moe_session_open(struct moe_session **out, struct moe_model *model, struct moe_experts *experts,
                      const struct moe_session_options *options, struct moe_err *err);
 void moe_session_close(struct moe_session *s);
