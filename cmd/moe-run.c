@@ -20,7 +20,8 @@ enum { DEFAULT_CONTEXT = 4096, MAX_PROMPT_BYTES = 256 << 20, BENCH_RUNS = 5 };
  */
 
 static struct {
-    const char *prompt, *file, *system, *chat_template, *perplexity, *token_log, *ids, *stats_json;
+    const char *prompt, *file, *system, *chat_template, *perplexity, *token_log, *ids, *stats_json,
+        *trace_events;
     struct cli_texts stops;
     uint64_t n;
     uint32_t context, batch, max_doc_tokens, window, prompt_tokens;
@@ -109,6 +110,8 @@ static const struct cli_option options[] = {
     {.kind = CLI_HEADING, .help = "Measuring"},
     {CLI_OPT_FLAG(0, "stats", &o.stats), .help = "what it took, on stderr"},
     {CLI_OPT_TEXT(0, "stats-json", "FILE", &o.stats_json), .help = "the same as a JSON object"},
+    {CLI_OPT_TEXT(0, "trace-events", "FILE", &o.trace_events),
+     .help = "what happened when, as a Chrome trace"},
     {CLI_OPT_TEXT(0, "perplexity", "FILE", &o.perplexity), .help = "mean nats per token of FILE"},
     {CLI_OPT_U32(0, "max-doc-tokens", "N", &o.max_doc_tokens, 2, MOE_MAX_CONTEXT), .shown = "256",
      .help = "cut its documents there"},
@@ -179,6 +182,7 @@ struct run {
     struct moe_session *session; /* the engine's */
     struct moe_model *model;     /* the engine's */
     struct moe_stats stats;      /* of the whole run */
+    struct moe_timeline timeline;
 };
 
 /* The context to make room for; 0: the model's, up to the cap. */
@@ -201,6 +205,8 @@ static int open_run(struct run *r, struct moe_err *err)
     o.engine.session = (struct moe_session_options){
         .context = wanted_context(&o.engine.context_cap), .n_sequences = 1, .batch = o.batch};
     o.engine.seed = o.sampling.seed;
+    o.engine.timeline = o.trace_events ? &r->timeline : NULL;
+    moe_timeline_init(&r->timeline);
     int status = moe_engine_open(&r->engine, r->pack, &o.engine, cli_progress(), err);
     cli_progress_done();
     if (status != MOE_OK)
@@ -216,6 +222,7 @@ static int open_run(struct run *r, struct moe_err *err)
 static void close_run(struct run *r)
 {
     moe_engine_close(r->engine);
+    moe_timeline_release(&r->timeline);
 }
 
 /* ---- Text -------------------------------------------------------------------------------------
@@ -478,6 +485,8 @@ static int report_stats(struct run *r, struct moe_err *err)
         fputs((const char *)text.data, stderr);
     if (status == MOE_OK && o.stats_json)
         status = moe_file_write_all(o.stats_json, json.data, json.size, err);
+    if (status == MOE_OK && o.trace_events)
+        status = moe_timeline_save(&r->timeline, o.trace_events, err);
     moe_buf_release(&text);
     moe_buf_release(&json);
     return status;

@@ -189,6 +189,8 @@ static int open_parts(struct moe_engine *e, const struct moe_engine_options *o,
         status = moe_experts_open_cached(&e->experts, e->model->pack, 0, &cache, err);
     if (status == MOE_OK)
         status = moe_session_open(&e->session, e->model, e->experts, &so, err);
+    if (status == MOE_OK)
+        e->session->timeline = e->experts->timeline = o->timeline;
     return status;
 }
 

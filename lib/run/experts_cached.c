@@ -35,6 +35,7 @@ struct slot_loads {
     uint32_t in_flight;                      /* bit per segment */
     uint32_t handles[MOE_PACK_MAX_SEGMENTS]; /* of segments in flight */
     bool failed;
+    double submitted; /* for the timeline */
 };
 
 struct cached {
@@ -219,6 +220,8 @@ static int submit_slot(struct cached *c, uint32_t slot, enum moe_load_priority p
     struct slot_loads *l = &c->loads[slot];
     uint64_t at = c->slot_at[slot];
     *l = (struct slot_loads){.n_segments = class_->n_segments};
+    if (c->base.timeline)
+        l->submitted = moe_seconds();
     for (uint32_t i = 0; i < class_->n_segments; i++) {
         const struct moe_load load = {
             .offset = x->segments[i].offset,
@@ -243,6 +246,18 @@ static int submit_slot(struct cached *c, uint32_t slot, enum moe_load_priority p
     return MOE_OK;
 }
 
+static void record_load(struct cached *c, uint32_t slot)
+{
+    char name[64];
+    const struct moe_slot *s = moe_store_slot(c->store, slot);
+    if (!c->base.timeline)
+        return;
+    snprintf(name, sizeof name, "layer %u expert %u%s", s->layer, s->expert,
+             s->prefetched ? " (prefetch)" : "");
+    moe_timeline_overlapping(c->base.timeline, MOE_TRACK_LOAD, name, slot, c->loads[slot].submitted,
+                             moe_seconds());
+}
+
 /* Books completions. A load that failed is remembered for those who wait for it. */
 static void book(struct cached *c, const struct moe_load_done *done, uint32_t n)
 {
@@ -265,6 +280,7 @@ static void book(struct cached *c, const struct moe_load_done *done, uint32_t n)
         }
         if (l->in_flight)
             continue;
+        record_load(c, slot);
         if (!l->failed)
             moe_store_ready(c->store, slot);
         else if (moe_store_slot(c->store, slot)->pins == 0)
@@ -286,7 +302,9 @@ static int wait_loader(struct cached *c, struct moe_err *err)
     struct moe_load_done done[32];
     double started = moe_seconds();
     uint32_t n = moe_loader_wait(c->loader, done, 32);
-    c->phase->stall_seconds += moe_seconds() - started;
+    double ended = moe_seconds();
+    c->phase->stall_seconds += ended - started;
+    moe_timeline_span(c->base.timeline, MOE_TRACK_STALL, "wait", started, ended);
     if (n == 0)
         return moe_fail(err, MOE_ERR_IO, "%s: an expert is awaited that nobody loads",
                         moe_pack_path(c->pack));

@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "base/timeline.h"
 #include "run/experts.h"
 #include "run/model.h"
 #include "run/stats.h"
@@ -51,7 +52,8 @@ struct moe_session {
     struct moe_stats stats;
     struct moe_phase_stats *phase; /* of the last pass, in stats; its logits' time goes there too */
     struct moe_observer observer;
-    struct moe_workspace *work; /* buffers and KV cache; session.c */
+    struct moe_timeline *timeline; /* borrowed; NULL: nobody records */
+    struct moe_workspace *work;    /* buffers and KV cache; session.c */
 };
 
 /* Bytes that a session with these options allocates: the same code sizes and allocates. */
