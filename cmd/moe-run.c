@@ -1,5 +1,4 @@
 #define _DEFAULT_SOURCE /* getentropy, isatty */
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,12 +8,12 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "cli.h"
+#include "measure.h"
+#include "prompt.h"
 #include "repl.h"
-#include "run/bench.h"
 #include "run/engine.h"
-#include "run/perplexity.h"
 
-enum { DEFAULT_CONTEXT = 4096, MAX_PROMPT_BYTES = 256 << 20, BENCH_RUNS = 5 };
+enum { DEFAULT_CONTEXT = 4096 };
 
 /* ---- Options ----------------------------------------------------------------------------------
  */
@@ -228,44 +227,6 @@ static void close_run(struct run *r)
 /* ---- Text -------------------------------------------------------------------------------------
  */
 
-static int read_stdin(struct moe_buf *out, struct moe_err *err)
-{
-    for (;;) {
-        uint8_t *to = moe_buf_reserve(out, 65536);
-        if (!to)
-            return moe_fail(err, MOE_ERR_MEMORY, "out of memory: the text on standard input");
-        ssize_t n = read(STDIN_FILENO, to, 65536);
-        if (n < 0) {
-            char text[128];
-            return moe_fail(err, MOE_ERR_IO, "standard input: %s",
-                            moe_errno_text(errno, text, sizeof text));
-        }
-        if (n == 0)
-            return MOE_OK;
-        out->size += (uint64_t)n;
-        if (out->size > MAX_PROMPT_BYTES)
-            return moe_fail(err, MOE_ERR_USAGE, "standard input: more than 256 MiB of text");
-    }
-}
-
-/* The prompt's text, NUL-terminated in `out`. */
-static int read_prompt(struct moe_buf *out, struct moe_err *err)
-{
-    int status = MOE_OK;
-    if (o.prompt)
-        moe_buf_text(out, o.prompt);
-    else if (o.file && strcmp(o.file, "-") != 0)
-        status = moe_file_read_all(o.file, MAX_PROMPT_BYTES, out, err);
-    else
-        status = read_stdin(out, err);
-    if (status == MOE_OK && out->size && memchr(out->data, 0, out->size))
-        status = moe_fail(err, MOE_ERR_FORMAT, "the prompt is no text: it has NUL bytes");
-    moe_buf_u8(out, 0);
-    if (status == MOE_OK && out->failed)
-        status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: the prompt");
-    return status;
-}
-
 /* The chat format to use; *format NULL: plain text. */
 static int choose_format(const struct run *r, const struct moe_chat_format **format,
                          struct moe_err *err)
@@ -309,7 +270,7 @@ static int answer_once(struct run *r, struct moe_conversation *talk, double star
     };
     enum moe_stop_reason why;
     err->text[0] = 0;
-    int status = read_prompt(&prompt, err);
+    int status = prompt_read(o.prompt, o.file, &prompt, err);
     if (status == MOE_OK)
         status = moe_sampler_new(&sampler, &o.sampling, r->model->config.vocab, err);
     cli_catch_interrupt();
@@ -367,107 +328,33 @@ static int generate(struct run *r, double started, struct moe_err *err)
 /* ---- Measuring --------------------------------------------------------------------------------
  */
 
-static void log_token(void *ctx, double nats, uint32_t best)
+static int perplexity(struct run *r, struct moe_err *err)
 {
-    moe_buf_printf(ctx, "%.6f %u\n", nats, best);
-}
-
-static int measure_perplexity(struct run *r, struct moe_err *err)
-{
-    struct moe_buf log = {0};
-    struct moe_perplexity p;
-    struct moe_perplexity_options po = {
+    const struct measure_perplexity_options mo = {
         .max_doc_tokens = o.max_doc_tokens,
         .window = o.window,
-        .progress = cli_progress(),
-        .token = o.token_log ? log_token : NULL,
-        .ctx = &log,
+        .token_log = o.token_log,
+        .json = o.json,
     };
-    cli_catch_interrupt();
-    int status = moe_perplexity(r->session, o.perplexity, &po, &p, err);
-    cli_progress_done();
-    const char *unit = o.window ? "windows" : "documents";
-    if (status == MOE_OK && log.failed)
-        status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: the log of tokens");
-    if (status == MOE_OK && o.token_log)
-        status = moe_file_write_all(o.token_log, log.data, log.size, err);
-    if (status == MOE_OK && o.json)
-        printf("{\"nll\": %.6f, \"tokens\": %llu, \"%s\": %llu, \"seconds\": %.3f}\n", p.nll,
-               (unsigned long long)p.n_tokens, unit, (unsigned long long)p.n_documents, p.seconds);
-    else if (status == MOE_OK)
-        printf("nll %.4f nats/token, %llu tokens, %llu %s\n", p.nll, (unsigned long long)p.n_tokens,
-               (unsigned long long)p.n_documents, unit);
-    moe_buf_release(&log);
+    int status = measure_perplexity(r->session, o.perplexity, &mo, err);
     r->stats = r->session->stats;
     return status;
 }
 
-static void print_figure(const char *name, uint32_t n, const struct moe_bench_figure *f)
+static int bench(struct run *r, struct moe_err *err)
 {
-    printf("%-8s %6u %12.1f %12.1f %12.1f\n", name, n, f->median, f->min, f->max);
-}
-
-static int measure_speed(struct run *r, struct moe_err *err)
-{
-    struct moe_ids text = {0};
     struct moe_buf prompt = {0};
-    struct moe_bench b;
-    struct moe_bench_options bo = {
+    int status = o.prompt || o.file ? prompt_read(o.prompt, o.file, &prompt, err) : MOE_OK;
+    const struct measure_speed_options mo = {
         .prompt_tokens = o.prompt_tokens,
         .decode_tokens = o.n < UINT32_MAX ? (uint32_t)o.n : UINT32_MAX,
-        .n_runs = BENCH_RUNS,
-        .text = &text,
-        .progress = cli_progress(),
+        .text = (const char *)prompt.data,
+        .json = o.json,
     };
-    int status = MOE_OK;
-    cli_catch_interrupt();
-    if (o.prompt || o.file)
-        status = read_prompt(&prompt, err);
-    if (status == MOE_OK && prompt.size)
-        status = moe_tokenizer_encode(r->model->tokenizer, (const char *)prompt.data,
-                                      prompt.size - 1, false, &text, err);
     if (status == MOE_OK)
-        status = moe_bench(r->session, &bo, &b, err);
-    cli_progress_done();
-    if (status == MOE_OK && o.json) {
-        printf("{\"prefill_tokens\": %u, \"prefill_tokens_per_s\": "
-               "{\"median\": %.4f, \"min\": %.4f, \"max\": %.4f},\n"
-               " \"decode_tokens\": %u, \"decode_tokens_per_s\": "
-               "{\"median\": %.4f, \"min\": %.4f, \"max\": %.4f},\n \"runs\": %d}\n",
-               bo.prompt_tokens, b.prefill.median, b.prefill.min, b.prefill.max, bo.decode_tokens,
-               b.decode.median, b.decode.min, b.decode.max, BENCH_RUNS);
-    } else if (status == MOE_OK) {
-        printf("tokens/s of %d runs  median          min          max\n", BENCH_RUNS);
-        print_figure("prefill", bo.prompt_tokens, &b.prefill);
-        print_figure("decode", bo.decode_tokens, &b.decode);
-    }
-    moe_ids_release(&text);
+        status = measure_speed(r->session, &mo, err);
     moe_buf_release(&prompt);
     r->stats = r->session->stats;
-    return status;
-}
-
-/* Needs the tokenizer alone, so the weights stay where they are. */
-static int print_ids(const char *path, struct moe_err *err)
-{
-    struct moe_pack *pack;
-    struct moe_tokenizer *tok = NULL;
-    struct moe_ids ids = {0};
-    int status = moe_pack_open(&pack, path, err);
-    if (status != MOE_OK)
-        return status;
-    uint64_t n;
-    const uint8_t *section = moe_pack_section(pack, MOE_PACK_TOKENIZER, &n);
-    status = moe_tokenizer_read(&tok, path, section, n, err);
-    if (status == MOE_OK)
-        status = moe_tokenizer_encode(tok, o.ids, strlen(o.ids), false, &ids, err);
-    for (uint64_t i = 0; i < ids.n && status == MOE_OK; i++)
-        printf("%s%u", i ? " " : "", ids.ids[i]);
-    if (status == MOE_OK)
-        putchar('\n');
-    moe_ids_release(&ids);
-    moe_tokenizer_free(tok);
-    moe_pack_close(pack);
     return status;
 }
 
@@ -509,12 +396,12 @@ int main(int argc, char **argv)
     if (o.bench && !cli_given("tokens"))
         o.n = 64;
     if (o.ids) {
-        status = print_ids(r.pack, &err);
+        status = measure_ids(r.pack, o.ids, &err);
     } else {
         status = open_run(&r, &err);
         if (status == MOE_OK)
-            status = o.perplexity ? measure_perplexity(&r, &err)
-                     : o.bench    ? measure_speed(&r, &err)
+            status = o.perplexity ? perplexity(&r, &err)
+                     : o.bench    ? bench(&r, &err)
                                   : generate(&r, started, &err);
         if (status == MOE_OK)
             status = report_stats(&r, &err);

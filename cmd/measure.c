@@ -1,0 +1,120 @@
+#include "measure.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "cli.h"
+#include "run/bench.h"
+#include "run/perplexity.h"
+
+enum { BENCH_RUNS = 5 };
+
+/* ---- Perplexity -------------------------------------------------------------------------------
+ */
+
+static void log_token(void *ctx, double nats, uint32_t best)
+{
+    moe_buf_printf(ctx, "%.6f %u\n", nats, best);
+}
+
+int measure_perplexity(struct moe_session *s, const char *path,
+                       const struct measure_perplexity_options *options, struct moe_err *err)
+{
+    struct moe_buf log = {0};
+    struct moe_perplexity p;
+    const struct moe_perplexity_options po = {
+        .max_doc_tokens = options->max_doc_tokens,
+        .window = options->window,
+        .progress = cli_progress(),
+        .token = options->token_log ? log_token : NULL,
+        .ctx = &log,
+    };
+    cli_catch_interrupt();
+    int status = moe_perplexity(s, path, &po, &p, err);
+    cli_progress_done();
+    const char *unit = options->window ? "windows" : "documents";
+    if (status == MOE_OK && log.failed)
+        status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: the log of tokens");
+    if (status == MOE_OK && options->token_log)
+        status = moe_file_write_all(options->token_log, log.data, log.size, err);
+    if (status == MOE_OK && options->json)
+        printf("{\"nll\": %.6f, \"tokens\": %llu, \"%s\": %llu, \"seconds\": %.3f}\n", p.nll,
+               (unsigned long long)p.n_tokens, unit, (unsigned long long)p.n_documents, p.seconds);
+    else if (status == MOE_OK)
+        printf("nll %.4f nats/token, %llu tokens, %llu %s\n", p.nll, (unsigned long long)p.n_tokens,
+               (unsigned long long)p.n_documents, unit);
+    moe_buf_release(&log);
+    return status;
+}
+
+/* ---- Speed ------------------------------------------------------------------------------------
+ */
+
+static void print_figure(const char *name, uint32_t n, const struct moe_bench_figure *f)
+{
+    printf("%-8s %6u %12.1f %12.1f %12.1f\n", name, n, f->median, f->min, f->max);
+}
+
+int measure_speed(struct moe_session *s, const struct measure_speed_options *options,
+                  struct moe_err *err)
+{
+    struct moe_ids text = {0};
+    struct moe_bench b;
+    const struct moe_bench_options bo = {
+        .prompt_tokens = options->prompt_tokens,
+        .decode_tokens = options->decode_tokens,
+        .n_runs = BENCH_RUNS,
+        .text = &text,
+        .progress = cli_progress(),
+    };
+    int status = MOE_OK;
+    cli_catch_interrupt();
+    if (options->text)
+        status = moe_tokenizer_encode(s->model->tokenizer, options->text, strlen(options->text),
+                                      false, &text, err);
+    if (status == MOE_OK)
+        status = moe_bench(s, &bo, &b, err);
+    cli_progress_done();
+    if (status == MOE_OK && options->json) {
+        printf("{\"prefill_tokens\": %u, \"prefill_tokens_per_s\": "
+               "{\"median\": %.4f, \"min\": %.4f, \"max\": %.4f},\n"
+               " \"decode_tokens\": %u, \"decode_tokens_per_s\": "
+               "{\"median\": %.4f, \"min\": %.4f, \"max\": %.4f},\n \"runs\": %d}\n",
+               bo.prompt_tokens, b.prefill.median, b.prefill.min, b.prefill.max, bo.decode_tokens,
+               b.decode.median, b.decode.min, b.decode.max, BENCH_RUNS);
+    } else if (status == MOE_OK) {
+        printf("tokens/s of %d runs  median          min          max\n", BENCH_RUNS);
+        print_figure("prefill", bo.prompt_tokens, &b.prefill);
+        print_figure("decode", bo.decode_tokens, &b.decode);
+    }
+    moe_ids_release(&text);
+    return status;
+}
+
+/* ---- Token ids --------------------------------------------------------------------------------
+ */
+
+int measure_ids(const char *pack_path, const char *text, struct moe_err *err)
+{
+    struct moe_pack *pack;
+    struct moe_tokenizer *tok = NULL;
+    struct moe_ids ids = {0};
+    int status = moe_pack_open(&pack, pack_path, err);
+    if (status != MOE_OK)
+        return status;
+    uint64_t n;
+    const uint8_t *section = moe_pack_section(pack, MOE_PACK_TOKENIZER, &n);
+    status = moe_tokenizer_read(&tok, pack_path, section, n, err);
+    if (status == MOE_OK)
+        status = moe_tokenizer_encode(tok, text, strlen(text), false, &ids, err);
+    for (uint64_t i = 0; i < ids.n && status == MOE_OK; i++)
+        printf("%s%u", i ? " " : "", ids.ids[i]);
+    if (status == MOE_OK)
+        putchar('\n');
+    moe_ids_release(&ids);
+    moe_tokenizer_free(tok);
+    moe_pack_close(pack);
+    return status;
+}

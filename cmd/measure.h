@@ -1,0 +1,38 @@
+/*
+ * The measuring runs of moe-run: each prints its result on stdout and leaves its figures in the
+ * session's statistics.
+ */
+#ifndef CMD_MEASURE_H
+#define CMD_MEASURE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "run/session.h"
+
+struct measure_perplexity_options {
+    uint32_t max_doc_tokens;
+    uint32_t window;       /* not 0: windows of so many tokens instead of documents */
+    const char *token_log; /* a file for each token's nats and the likeliest id, or NULL */
+    bool json;
+};
+
+/* Mean nats per token of the text file `path`. */
+int measure_perplexity(struct moe_session *s, const char *path,
+                       const struct measure_perplexity_options *options, struct moe_err *err);
+
+struct measure_speed_options {
+    uint32_t prompt_tokens, decode_tokens;
+    const char *text; /* what the prompt is made of; NULL: tokens drawn at random */
+    bool json;
+};
+
+/* Tokens per second of prefill and decode, over several runs. */
+int measure_speed(struct moe_session *s, const struct measure_speed_options *options,
+                  struct moe_err *err);
+
+/* The token ids of `text`. Needs the pack's tokenizer alone: the weights stay where they are. */
+int measure_ids(const char *pack_path, const char *text, struct moe_err *err);
+
+#endif
