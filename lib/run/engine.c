@@ -16,7 +16,9 @@ enum {
     THREAD_BYTES = 256 << 10, /* of a thread's stack and heap that are touched */
     LOGITS_ROWS = 4,          /* logits, sampler's candidates: rows of the vocabulary */
     MEASURE_BYTES = 5 << 20,  /* logits of a perplexity run */
+    DEFAULT_BATCH = 256,
     SMALL_BATCH = 16,
+    FLOOR_SLACK = 1 << 20,   /* the program's own size varies a little from run to run */
     FREE_SHARE_PERCENT = 90, /* of what is free, when no budget is named */
     WORKING_SLOTS = 2,       /* beside a cache that holds a layer's experts */
 };
@@ -39,22 +41,18 @@ static uint64_t work_bytes(const struct moe_config *c, const struct moe_session_
     return moe_session_bytes(c, so) - moe_session_kv_bytes(c, so);
 }
 
-/* Everything but the experts. The batch shrinks where buffers would take much of a small budget. */
-static void size_fixed_part(const struct moe_model *m, const struct moe_engine_options *o,
-                            struct moe_session_options *so, struct moe_budget *b)
+/* Everything but the experts; returns the sum. */
+static uint64_t size_fixed_part(const struct moe_model *m, const struct moe_session_options *so,
+                                uint64_t program, struct moe_budget *b)
 {
     uint64_t row = moe_logits_stride(&m->config) * sizeof(float);
     b->dense = moe_model_load_bytes(m, so->context);
     b->kv = moe_session_kv_bytes(&m->config, so);
-    b->program = moe_rss_bytes() + PROGRAM_MARGIN + MEASURE_BYTES + LOGITS_ROWS * row +
+    b->program = program + PROGRAM_MARGIN + MEASURE_BYTES + LOGITS_ROWS * row +
                  (uint64_t)moe_par_threads() * THREAD_BYTES;
-    if (so->batch == 0) {
-        so->batch = 256;
-        while (so->batch > SMALL_BATCH && work_bytes(&m->config, so) > b->total / 8)
-            so->batch /= 2;
-    }
     b->batch = so->batch;
     b->work = work_bytes(&m->config, so);
+    return b->program + b->dense + b->kv + b->work;
 }
 
 /* The cache's options for a given number of bytes, loader and all. */
@@ -102,7 +100,8 @@ static int refuse(const struct moe_engine *e, const struct moe_budget *b, struct
                     "%s: a budget of %s is too small: the smallest that works is %s (--memory "
                     "%" PRIu64 "M; a shorter context -c needs less)",
                     moe_pack_path(e->model->pack), moe_format_bytes(b->total, have),
-                    moe_format_bytes(b->floor, need), (b->floor + (1 << 20) - 1) >> 20);
+                    moe_format_bytes(b->floor, need),
+                    (b->floor + FLOOR_SLACK + (1 << 20) - 1) >> 20);
 }
 
 /* Decides strategy and sizes. */
@@ -119,18 +118,27 @@ static int plan(struct moe_engine *e, const struct moe_engine_options *o,
         b->total = available == UINT64_MAX ? UINT64_MAX
                                            : available / 100 * FREE_SHARE_PERCENT + moe_rss_bytes();
     count_experts(m, slot_bytes, b);
-    size_fixed_part(m, o, so, b);
     *cache = cache_options(e, o);
-    uint64_t fixed = b->program + b->dense + b->kv + b->work;
     uint64_t least = m->config.n_experts ? moe_cache_bytes(m->pack, 0, cache) : 0;
     uint64_t loader = least - cache->n_working * slot_bytes;
-    b->floor = fixed + (least < b->all ? least : b->all);
+    uint64_t program = moe_rss_bytes(), fixed;
+    bool choose = so->batch == 0; /* a smaller one where buffers would take much of the budget */
+    so->batch = choose ? DEFAULT_BATCH : so->batch;
+    for (;; so->batch /= 2) {
+        fixed = size_fixed_part(m, so, program, b);
+        b->floor = fixed + (least < b->all ? least : b->all);
+        if (!choose || so->batch <= SMALL_BATCH ||
+            (b->work <= b->total / 8 && b->floor <= b->total))
+            break;
+    }
     e->strategy = o->strategy;
     if (e->strategy == MOE_STRATEGY_AUTO)
         e->strategy =
             (o->expert_memory_bytes && o->expert_memory_bytes < b->all) || fixed + b->all > b->total
                 ? MOE_STRATEGY_LRU
                 : MOE_STRATEGY_RESIDENT;
+    if (b->all == 0) /* a model without experts has nothing to cache */
+        e->strategy = MOE_STRATEGY_RESIDENT;
     if (e->strategy == MOE_STRATEGY_RESIDENT) {
         b->experts = b->all;
         if (fixed + b->all > b->total)
