@@ -489,9 +489,24 @@ static void on_interrupt(int signal_number)
     cli_stop = 1;
 }
 
-void cli_catch_interrupt(void)
+static void catch_signal(int signal_number)
 {
     struct sigaction action = {.sa_handler = on_interrupt};
     sigemptyset(&action.sa_mask);
-    sigaction(SIGINT, &action, NULL);
+    sigaction(signal_number, &action, NULL);
+}
+
+void cli_catch_interrupt(void)
+{
+    catch_signal(SIGINT);
+}
+
+void cli_catch_termination(void)
+{
+    struct sigaction before;
+    catch_signal(SIGINT);
+    catch_signal(SIGTERM);
+    /* nohup ignores it, and means it */
+    if (sigaction(SIGHUP, NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+        catch_signal(SIGHUP);
 }

@@ -139,5 +139,7 @@ void cli_progress_done(void); /* wipes the bar */
  * program at once with CLI_FAILED; clear it to arm it again. Reads are interrupted (EINTR). */
 extern volatile sig_atomic_t cli_stop;
 void cli_catch_interrupt(void);
+/* The same for SIGINT, SIGTERM and SIGHUP, for programs that have something to clean up. */
+void cli_catch_termination(void);
 
 #endif

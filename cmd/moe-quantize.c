@@ -1,8 +1,8 @@
 /* moe-quantize: checkpoints to packs, packs to packs, and a look inside. See man/moe-quantize.1. */
-#define _DEFAULT_SOURCE /* SIGXFSZ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/file.h"
@@ -173,6 +173,18 @@ static int say_result(const char *path, const struct moe_convert_report *report,
     return status == MOE_OK ? CLI_DONE : cli_error(&err);
 }
 
+/* `source` is no directory, and nothing says where a pack of it should go. */
+static int say_not_a_checkpoint(const char *source)
+{
+    struct moe_err err;
+    uint64_t size;
+    int fd = moe_file_open(source, &size, &err);
+    if (fd < 0)
+        return cli_error(&err);
+    close(fd);
+    return cli_misuse("%s: a file; re-packing a pack needs -o", source);
+}
+
 static int convert(const char *source)
 {
     char name[MOE_SOURCE_NAME_BYTES + sizeof ".moe"];
@@ -180,7 +192,7 @@ static int convert(const char *source)
     struct moe_err err;
     bool checkpoint = moe_path_is_directory(source);
     if (!checkpoint && !o.out)
-        return cli_misuse("%s: a file; re-packing a pack needs -o", source);
+        return say_not_a_checkpoint(source);
     if (!o.out) {
         moe_convert_source_name(source, name);
         strcat(name, ".moe");
@@ -193,7 +205,7 @@ static int convert(const char *source)
         o.convert.dense_bits = 0;
     o.convert.zstd_level = (int)o.zstd_level;
     o.convert.progress = cli_progress();
-    cli_catch_interrupt();
+    cli_catch_termination(); /* an unfinished pack must not stay behind */
 
     double began = moe_seconds();
     int status = (checkpoint ? moe_convert_checkpoint : moe_convert_pack)(source, o.out, &o.convert,

@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "model/tokenizer.h"
+
 /* In the texts below: the bos and eos tokens. */
 #define BOS "\1"
 #define EOS "\2"
@@ -195,7 +197,7 @@ const struct moe_chat_format *moe_chat_recognise(const char *jinja)
 struct render {
     const struct moe_chat_format *format;
     const char *bos, *eos;
-    struct moe_buf *out;
+    struct moe_buf *out, *words;
 };
 
 static void put(const struct render *r, const char *text)
@@ -225,11 +227,15 @@ static void put_turn(const struct render *r, const struct frame *frame, const ch
         n--;
     }
     put(r, frame->before);
+    struct moe_span span = {r->out->size, n};
+    if (n && r->words)
+        moe_buf_append(r->words, &span, sizeof span);
     moe_buf_append(r->out, text, n);
     put(r, frame->after);
 }
 
-/* A user turn with the system text before it: one text, trimmed as one. */
+/* A user turn with the system text before it: one text, trimmed as one. It counts as words as a
+ * whole, since what frames a folded system text is no special token in any of these families. */
 static void put_folded(const struct render *r, const char *system, const char *text)
 {
     const struct moe_chat_format *f = r->format;
@@ -247,9 +253,9 @@ static void put_folded(const struct render *r, const char *system, const char *t
 
 void moe_chat_render(const struct moe_chat_format *format, const struct moe_chat_turn *turns, int n,
                      int first, bool add_prompt, const char *bos, const char *eos,
-                     struct moe_buf *out)
+                     struct moe_buf *out, struct moe_buf *words)
 {
-    struct render r = {.format = format, .bos = bos, .eos = eos, .out = out};
+    struct render r = {.format = format, .bos = bos, .eos = eos, .out = out, .words = words};
     if (first == 0)
         put(&r, format->start);
     if (first == 0 && n > 0 && format->default_system && turns[0].role != MOE_CHAT_SYSTEM)

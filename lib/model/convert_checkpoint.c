@@ -4,17 +4,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/file.h"
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/text.h"
 #include "fmt/checkpoint.h"
-#include "fmt/json.h"
+#include "model/chat.h"
 #include "model/convert_parts.h"
 #include "model/family.h"
 #include "model/tokenizer.h"
 
-enum { MAX_TEMPLATE_BYTES = 1 << 20, MAX_TOKENIZER_CONFIG_BYTES = 64 << 20, N_EXPERT_PARTS = 3 };
+enum { N_EXPERT_PARTS = 3 };
 
 /* What one conversion holds besides the shared state. */
 struct source {
@@ -322,49 +321,13 @@ static int put_expert(struct converter *c, struct source *s, uint32_t layer, uin
 
 /* ---- Sections -------------------------------------------------------------------------------- */
 
-/* The template's text: "chat_template" of tokenizer_config.json, a text or a list of named ones of
- * which "default" counts. */
-static const char *template_in(const json_t *json)
-{
-    const json_t *value = json_object_get(json, "chat_template");
-    const char *text = json_string_value(value);
-    for (size_t i = 0; !text && i < json_array_size(value); i++) {
-        const json_t *item = json_array_get(value, i);
-        const char *name = json_string_value(json_object_get(item, "name"));
-        if (name && strcmp(name, "default") == 0)
-            text = json_string_value(json_object_get(item, "template"));
-    }
-    return text;
-}
-
-/* chat_template.jinja (newer) or tokenizer_config.json; neither is no error. */
 static int put_chat_template(struct converter *c, const char *dir, struct moe_err *err)
 {
-    int status = MOE_ERR_MEMORY;
     struct moe_buf text = {0};
-    json_t *json = NULL;
-    char *jinja = moe_path_join(dir, "chat_template.jinja", err);
-    char *config = moe_path_join(dir, "tokenizer_config.json", err);
-    if (!jinja || !config)
-        goto done;
-    status = MOE_OK;
-    if (moe_path_exists(jinja)) {
-        status = moe_file_read_all(jinja, MAX_TEMPLATE_BYTES, &text, err);
-    } else if (moe_path_exists(config)) {
-        json = moe_json_read(config, MAX_TOKENIZER_CONFIG_BYTES, err);
-        if (!json)
-            status = err ? err->status : MOE_ERR_FORMAT;
-        const char *found = json ? template_in(json) : NULL;
-        if (found)
-            moe_buf_text(&text, found);
-    }
+    int status = moe_chat_read_template(dir, &text, err);
     if (status == MOE_OK)
         status = moe_pack_put_section(c->writer, MOE_PACK_CHAT, text.data, text.size, err);
-done:
-    moe_json_free(json);
     moe_buf_release(&text);
-    free(jinja);
-    free(config);
     return status;
 }
 

@@ -25,10 +25,6 @@ struct moe_tokenizer;
  * chat template). A normalizer, pre-tokenizer, model or post-processor part that we do not
  * implement is MOE_ERR_UNSUPPORTED and named. */
 int moe_tokenizer_read_hf(struct moe_tokenizer **out, const char *dir, struct moe_err *err);
-/* Appends the chat template (Jinja source) of such a directory: chat_template.jinja, or
- * tokenizer_config.json's chat_template (the one named "default" of a list). Nothing is appended
- * where there is none. */
-int moe_tokenizer_read_chat_template(const char *dir, struct moe_buf *out, struct moe_err *err);
 /* From a pack's section, and into it. */
 int moe_tokenizer_read(struct moe_tokenizer **out, const char *name, const void *data, uint64_t n,
                        struct moe_err *err);
@@ -51,6 +47,18 @@ int moe_ids_reserve(struct moe_ids *ids, uint64_t n, struct moe_err *err);
  * the text (templates need it; a user's words should not). Never adds bos by itself. */
 int moe_tokenizer_encode(const struct moe_tokenizer *tok, const char *text, uint64_t n,
                          bool parse_special, struct moe_ids *out, struct moe_err *err);
+
+/* A range of bytes of a text. */
+struct moe_span {
+    uint64_t at, n;
+};
+
+/* As moe_tokenizer_encode with parse_special, but no special token is recognised that has bytes in
+ * one of the `words` (in ascending order, apart): a chat's marks count, what somebody typed between
+ * them does not. Where the words hold no special token the ids are the same. */
+int moe_tokenizer_encode_chat(const struct moe_tokenizer *tok, const char *text, uint64_t n,
+                              const struct moe_span *words, uint64_t n_words, struct moe_ids *out,
+                              struct moe_err *err);
 
 /* The bytes of one token, borrowed, with their number; special tokens give their text. An id
  * without a token gives 0 bytes. */

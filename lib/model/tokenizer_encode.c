@@ -10,7 +10,10 @@
 
 struct encoder {
     const struct moe_tokenizer *tok;
-    bool special;
+    bool special;     /* special tokens count, outside of the words */
+    const char *text; /* the whole */
+    const struct moe_span *words;
+    uint64_t n_words, next_word; /* next_word: the first that does not end before here */
     struct moe_ids *out;
     struct moe_bpe_scratch scratch;
     struct moe_pretokenizer pre;
@@ -144,9 +147,9 @@ static uint32_t narrow(const struct moe_tokenizer *tok, const uint32_t *ids, uin
     return low;
 }
 
-/* The longest added token at text[0..n), or MOE_NO_TOKEN. */
+/* The longest added token at text[0..n), or MOE_NO_TOKEN; a special one within special_n bytes. */
 static uint32_t longest_added(const struct encoder *e, const struct moe_added *added,
-                              const uint8_t *text, uint64_t n)
+                              const uint8_t *text, uint64_t n, uint64_t special_n)
 {
     uint32_t low = added->first[text[0]], high = added->first[text[0] + 1];
     uint32_t best = MOE_NO_TOKEN;
@@ -155,7 +158,7 @@ static uint32_t longest_added(const struct encoder *e, const struct moe_added *a
         moe_token_text(e->tok, added->ids[low], &length);
         if (length == depth) { /* sorted: the shortest comes first, and only once */
             uint32_t id = added->ids[low++];
-            if (e->special || !(e->tok->token_flags[id] & MOE_TOKEN_SPECIAL))
+            if (depth <= special_n || !(e->tok->token_flags[id] & MOE_TOKEN_SPECIAL))
                 best = id;
         }
         if (depth == n)
@@ -229,6 +232,17 @@ static int encode_raw(struct encoder *e, const char *text, uint64_t n, struct mo
     return status;
 }
 
+/* How many of the n bytes at `at` of the whole text a special token may have. */
+static uint64_t special_room(struct encoder *e, uint64_t at, uint64_t n)
+{
+    while (e->next_word < e->n_words && e->words[e->next_word].at + e->words[e->next_word].n <= at)
+        e->next_word++;
+    uint64_t until = e->next_word < e->n_words ? e->words[e->next_word].at : UINT64_MAX;
+    if (!e->special || until <= at)
+        return 0;
+    return until - at < n ? until - at : n;
+}
+
 /* Cuts added tokens out of a text (level 0: as it is, 1: normalized) and passes on the rest. */
 static int cut_added(struct encoder *e, int level, const char *text, uint64_t n,
                      struct moe_err *err)
@@ -244,7 +258,8 @@ static int cut_added(struct encoder *e, int level, const char *text, uint64_t n,
             at++;
             continue;
         }
-        uint32_t length, id = longest_added(e, added, bytes + at, n - at);
+        uint64_t room = level == 0 ? special_room(e, at, n - at) : e->special ? n - at : 0;
+        uint32_t length, id = longest_added(e, added, bytes + at, n - at, room);
         if (id == MOE_NO_TOKEN) {
             at++;
             continue;
@@ -267,27 +282,96 @@ static int cut_added(struct encoder *e, int level, const char *text, uint64_t n,
     return status;
 }
 
-static int encode_run(struct encoder *e, const char *text, uint64_t n, struct moe_err *err)
+/* Text with no added token of level 0 in it, in which special tokens of level 1 count or do not. */
+static int encode_part(struct encoder *e, const char *text, uint64_t n, bool special,
+                       struct moe_err *err)
 {
     const char *normal;
     uint64_t normal_n;
+    bool before = e->special;
     int status = moe_normalize(&e->tok->normalizer, text, n, &e->normal, &normal, &normal_n, err);
-    return status == MOE_OK ? cut_added(e, 1, normal, normal_n, err) : status;
+    e->special = special;
+    if (status == MOE_OK)
+        status = cut_added(e, 1, normal, normal_n, err);
+    e->special = before;
+    return status;
+}
+
+/* Whether a special token of level 1 would be found in the text. */
+static int find_marks(struct encoder *e, const char *text, uint64_t n, bool *found,
+                      struct moe_err *err)
+{
+    const struct moe_added *added = &e->tok->added[1];
+    const char *normal;
+    uint64_t normal_n;
+    int status = moe_normalize(&e->tok->normalizer, text, n, &e->normal, &normal, &normal_n, err);
+    *found = false;
+    for (uint64_t at = 0; status == MOE_OK && at < normal_n && !*found; at++) {
+        const uint8_t *rest = (const uint8_t *)normal + at;
+        uint32_t id = longest_added(e, added, rest, normal_n - at, normal_n - at);
+        *found = id != MOE_NO_TOKEN && e->tok->token_flags[id] & MOE_TOKEN_SPECIAL;
+    }
+    return status;
+}
+
+/*
+ * Normalizing loses track of where words begin and end. So words stay in the text that is
+ * normalized as one, unless they hold a mark: then they are encoded apart. (A mark that begins
+ * outside and ends inside is found by nobody: templates do not end in half a mark.)
+ */
+static int encode_run(struct encoder *e, const char *text, uint64_t n, struct moe_err *err)
+{
+    uint64_t start = (uint64_t)(text - e->text), end = start + n, done = start;
+    int status = MOE_OK;
+    for (uint64_t i = 0; e->special && e->tok->added[1].n && i < e->n_words; i++) {
+        uint64_t from = e->words[i].at > done ? e->words[i].at : done;
+        uint64_t to = e->words[i].at + e->words[i].n;
+        bool marks = false;
+        if (from >= end)
+            break;
+        to = to < end ? to : end;
+        if (to > from)
+            status = find_marks(e, e->text + from, to - from, &marks, err);
+        if (status == MOE_OK && marks && from > done)
+            status = encode_part(e, e->text + done, from - done, true, err);
+        if (status == MOE_OK && marks)
+            status = encode_part(e, e->text + from, to - from, false, err);
+        if (status != MOE_OK)
+            return status;
+        done = marks ? to : done;
+    }
+    return done < end || n == 0 ? encode_part(e, e->text + done, end - done, e->special, err)
+                                : MOE_OK;
+}
+
+static int encode(struct encoder *e, uint64_t n, struct moe_err *err)
+{
+    e->at_start = true;
+    e->pre.steps = &e->tok->pre_tokenizer;
+    e->pre.emit = add_piece;
+    e->pre.ctx = e;
+    uint64_t before = e->out->n;
+    int status = cut_added(e, 0, e->text, n, err);
+    if (status != MOE_OK)
+        e->out->n = before;
+    moe_pretokenizer_release(&e->pre);
+    moe_bpe_scratch_release(&e->scratch);
+    moe_buf_release(&e->normal);
+    return status;
 }
 
 int moe_tokenizer_encode(const struct moe_tokenizer *tok, const char *text, uint64_t n,
                          bool parse_special, struct moe_ids *out, struct moe_err *err)
 {
-    struct encoder e = {.tok = tok, .special = parse_special, .out = out, .at_start = true};
-    e.pre.steps = &tok->pre_tokenizer;
-    e.pre.emit = add_piece;
-    e.pre.ctx = &e;
-    uint64_t before = out->n;
-    int status = cut_added(&e, 0, text, n, err);
-    if (status != MOE_OK)
-        out->n = before;
-    moe_pretokenizer_release(&e.pre);
-    moe_bpe_scratch_release(&e.scratch);
-    moe_buf_release(&e.normal);
-    return status;
+    struct encoder e = {.tok = tok, .special = parse_special, .text = text, .out = out};
+    return encode(&e, n, err);
+}
+
+int moe_tokenizer_encode_chat(const struct moe_tokenizer *tok, const char *text, uint64_t n,
+                              const struct moe_span *words, uint64_t n_words, struct moe_ids *out,
+                              struct moe_err *err)
+{
+    struct encoder e = {
+        .tok = tok, .special = true, .text = text, .words = words, .n_words = n_words, .out = out};
+    return encode(&e, n, err);
 }

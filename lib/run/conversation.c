@@ -87,8 +87,9 @@ static void token_text(const struct moe_tokenizer *tok, int64_t id, struct moe_b
     moe_buf_u8(out, 0);
 }
 
+/* The turns as the template renders them; `words` gets what of it the turns hold, or is NULL. */
 static int render(const struct moe_conversation *c, int n_turns, struct moe_buf *out,
-                  struct moe_err *err)
+                  struct moe_buf *words, struct moe_err *err)
 {
     const struct moe_tokenizer *tok = c->session->model->tokenizer;
     struct moe_buf bos = {0}, eos = {0};
@@ -96,8 +97,8 @@ static int render(const struct moe_conversation *c, int n_turns, struct moe_buf 
     token_text(tok, moe_tokenizer_eos(tok), &eos);
     if (!bos.failed && !eos.failed)
         moe_chat_render(c->format, c->turns, n_turns, 0, true, (const char *)bos.data,
-                        (const char *)eos.data, out);
-    bool failed = bos.failed || eos.failed || out->failed;
+                        (const char *)eos.data, out, words);
+    bool failed = bos.failed || eos.failed || out->failed || (words && words->failed);
     moe_buf_release(&bos);
     moe_buf_release(&eos);
     return failed ? moe_fail(err, MOE_ERR_MEMORY, "out of memory: the conversation's text")
@@ -115,7 +116,7 @@ static uint64_t bytes_in_context(const struct moe_conversation *c, const struct 
     struct moe_buf before = {0};
     const char *answer = c->turns[c->n_turns - 2].text;
     uint64_t n = 0;
-    if (render(c, c->n_turns - 2, &before, err) == MOE_OK) {
+    if (render(c, c->n_turns - 2, &before, NULL, err) == MOE_OK) {
         moe_buf_text(&before, answer);
         if (!before.failed && before.size <= all->size &&
             memcmp(before.data, all->data, before.size) == 0)
@@ -138,25 +139,37 @@ static void adopt(struct moe_conversation *c, struct moe_ids *ids)
     *ids = (struct moe_ids){0};
 }
 
+/* Appends the ids of a rendered conversation from byte `known` on. */
+static int encode_from(const struct moe_conversation *c, const struct moe_buf *all,
+                       const struct moe_buf *words, uint64_t known, struct moe_ids *ids,
+                       struct moe_err *err)
+{
+    struct moe_span *spans = (struct moe_span *)(void *)words->data;
+    uint64_t n = words->size / sizeof *spans, kept = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        uint64_t from = spans[i].at > known ? spans[i].at : known, to = spans[i].at + spans[i].n;
+        if (to > from)
+            spans[kept++] = (struct moe_span){from - known, to - from};
+    }
+    return moe_tokenizer_encode_chat(c->session->model->tokenizer, (const char *)all->data + known,
+                                     all->size - known, spans, kept, ids, err);
+}
+
 /* Brings the context to where the answer to the last turn begins. */
 static int prepare_chat(struct moe_conversation *c, struct moe_err *err)
 {
-    const struct moe_tokenizer *tok = c->session->model->tokenizer;
-    struct moe_buf all = {0};
+    struct moe_buf all = {0}, words = {0};
     struct moe_ids ids = {0};
-    int status = render(c, c->n_turns, &all, err);
-    if (status != MOE_OK)
-        return status;
-    uint64_t known = bytes_in_context(c, &all, err);
-    const char *rest = (const char *)all.data + known;
-    if (known)
-        status = moe_tokenizer_encode(tok, rest, all.size - known, true, &c->history, err);
-    else
-        status = moe_tokenizer_encode(tok, rest, all.size, true, &ids, err);
-    if (status == MOE_OK && !known)
-        adopt(c, &ids);
+    int status = render(c, c->n_turns, &all, &words, err);
+    if (status == MOE_OK) {
+        uint64_t known = bytes_in_context(c, &all, err);
+        status = encode_from(c, &all, &words, known, known ? &c->history : &ids, err);
+        if (status == MOE_OK && !known)
+            adopt(c, &ids);
+    }
     moe_ids_release(&ids);
     moe_buf_release(&all);
+    moe_buf_release(&words);
     return status;
 }
 

@@ -14,6 +14,10 @@ run "$bin/moe-quantize" --group x "$checkpoint"
 error_line 2 "moe-quantize: option --group: 'x' *" "a group that is no number"
 run "$bin/moe-quantize" -o "$tmp/x.moe" "$tmp/none"
 error_line 1 "moe-quantize: $tmp/none*" "a checkpoint that is not there"
+run "$bin/moe-quantize" "$tmp/none"
+error_line 1 "moe-quantize: $tmp/none: cannot open: No such file or directory" "... nor with a default output"
+run "$bin/moe-quantize" Makefile
+error_line 2 "moe-quantize: Makefile: a file; re-packing a pack needs -o *" "a file without -o"
 mkdir "$tmp/empty"
 run "$bin/moe-quantize" -o "$tmp/x.moe" "$tmp/empty"
 check "a directory without checkpoint fails" [ "$code" != 0 ]
@@ -39,4 +43,19 @@ expect_exit 0 "a subset of them"
 check "re-packed without loss: the same text" cmp -s "$tmp/a" "$tmp/b"
 run "$bin/moe-quantize" -q -o "$tmp/no/such/dir.moe" "$checkpoint"
 error_line 1 "moe-quantize: $tmp/no/such/dir.moe*" "an output that cannot be written"
+
+# Stopped in the middle: the temporary file goes, the old output stays.
+mkdir "$tmp/stop"
+for signal in TERM HUP; do
+    echo old >"$tmp/stop/x.moe"
+    "$bin/moe-quantize" -q -t 1 --cpu scalar -o "$tmp/stop/x.moe" "$checkpoint" >"$out" 2>"$err" &
+    pid=$!
+    while [ "$(ls "$tmp/stop")" = x.moe ] && kill -0 "$pid" 2>/dev/null; do sleep 0.02; done
+    kill -s "$signal" "$pid"
+    code=0
+    wait "$pid" || code=$?
+    error_line 1 'moe-quantize: */x.moe: stopped; nothing was written' "SIG$signal ends it with a line"
+    check "... nothing is left behind" [ "$(ls "$tmp/stop")" = x.moe ]
+    check "... and the old file is as it was" [ "$(cat "$tmp/stop/x.moe")" = old ]
+done
 finish

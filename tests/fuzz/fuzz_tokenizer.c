@@ -15,7 +15,10 @@ static void encode(const struct moe_tokenizer *tok, const void *text, uint64_t n
 {
     struct moe_ids ids = {0};
     struct moe_err err;
-    if (moe_tokenizer_encode(tok, text, n, n & 1, &ids, &err) == MOE_OK) {
+    const struct moe_span words[] = {{n / 8, n / 4}, {n / 2, n / 8}};
+    int status = n & 2 ? moe_tokenizer_encode_chat(tok, text, n, words, 2, &ids, &err)
+                       : moe_tokenizer_encode(tok, text, n, n & 1, &ids, &err);
+    if (status == MOE_OK) {
         for (uint64_t i = 0; i < ids.n; i++) {
             uint32_t bytes;
             moe_tokenizer_bytes(tok, ids.ids[i], &bytes);

@@ -1,8 +1,11 @@
+#define _DEFAULT_SOURCE /* mkdtemp */
 #include "../test.h"
 
 #include <stdbool.h>
 
+#include "base/file.h"
 #include "model/chat.h"
+#include "model/tokenizer.h"
 
 /* Recognition marks in their surroundings, and what Jinja2 3.1 with transformers' settings
  * (trim_blocks, lstrip_blocks) renders from the families' templates for the conversations below,
@@ -88,7 +91,7 @@ static void check_render(const char *name, const struct moe_chat_turn *turns, in
     struct moe_buf out = {0};
     const struct moe_chat_format *format = moe_chat_find(name);
     assert_non_null(format);
-    moe_chat_render(format, turns, n, first, prompt, "<B>", "<E>", &out);
+    moe_chat_render(format, turns, n, first, prompt, "<B>", "<E>", &out, NULL);
     assert_false(out.failed);
     assert_string_equal(out.data ? (char *)out.data : "", want);
     moe_buf_release(&out);
@@ -111,15 +114,41 @@ static void continuing_gives_the_rest(void **state)
             for (int first = 1; first < 4 - from; first++) {
                 struct moe_buf joined = {0}, whole = {0};
                 const struct moe_chat_turn *turns = TURNS + from;
-                moe_chat_render(format, turns, first, 0, false, "<B>", "<E>", &joined);
-                moe_chat_render(format, turns, 4 - from, first, true, "<B>", "<E>", &joined);
-                moe_chat_render(format, turns, 4 - from, 0, true, "<B>", "<E>", &whole);
+                moe_chat_render(format, turns, first, 0, false, "<B>", "<E>", &joined, NULL);
+                moe_chat_render(format, turns, 4 - from, first, true, "<B>", "<E>", &joined, NULL);
+                moe_chat_render(format, turns, 4 - from, 0, true, "<B>", "<E>", &whole, NULL);
                 assert_string_equal((char *)joined.data, (char *)whole.data);
                 moe_buf_release(&joined);
                 moe_buf_release(&whole);
             }
         }
     }
+}
+
+/* The ranges hold the turns' texts, one after another, and nothing of the template. */
+static void words_are_told_from_marks(void **state)
+{
+    struct moe_buf out = {0}, words = {0};
+    moe_chat_render(moe_chat_find("chatml"), TURNS, 4, 0, true, "<B>", "<E>", &out, &words);
+    const struct moe_span *spans = (const struct moe_span *)(void *)words.data;
+    assert_int_equal(words.size, 4 * sizeof *spans);
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(spans[i].n, strlen(TURNS[i].text));
+        assert_memory_equal(out.data + spans[i].at, TURNS[i].text, spans[i].n);
+    }
+    moe_buf_clear(&out);
+    moe_buf_clear(&words);
+    /* Folded and trimmed: the system text goes with the question. */
+    moe_chat_render(moe_chat_find("llama2"), TURNS, 4, 0, true, "<B>", "<E>", &out, &words);
+    static const char *const want[] = {"<<SYS>>\nBe kind\n<</SYS>>\n\n Hi", "Yo", "Bye"};
+    spans = (const struct moe_span *)(void *)words.data;
+    assert_int_equal(words.size, 3 * sizeof *spans);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(spans[i].n, strlen(want[i]));
+        assert_memory_equal(out.data + spans[i].at, want[i], spans[i].n);
+    }
+    moe_buf_release(&out);
+    moe_buf_release(&words);
 }
 
 static void templates_are_recognised_by_their_marks(void **state)
@@ -184,14 +213,49 @@ static void odd_conversations(void **state)
     check_render("llama2", empty, 2, 0, true, "<B>[INST] <<SYS>>\n\n<</SYS>> [/INST]");
 }
 
+static void chat_templates_are_found(void **state)
+{
+    struct moe_buf out = {0};
+    struct moe_err err = {0};
+    assert_ok(moe_chat_read_template("tests/fixtures/tokenizers/qwen2", &out, &err), &err);
+    assert_string_equal((char *)out.data, "{{ '<|im_start|>' }}");
+    moe_buf_clear(&out);
+    assert_ok(moe_chat_read_template("tests/models/tiny-moe", &out, &err), &err);
+    assert_int_equal(out.size, 0);
+
+    char dir[] = "/tmp/moe-test-XXXXXX", config[64], jinja[64];
+    assert_non_null(mkdtemp(dir));
+    snprintf(config, sizeof config, "%s/tokenizer_config.json", dir);
+    snprintf(jinja, sizeof jinja, "%s/chat_template.jinja", dir);
+    assert_ok(moe_chat_read_template(dir, &out, &err), &err);
+    assert_int_equal(out.size, 0);
+    static const char list[] = "{\"chat_template\":[{\"name\":\"tool\",\"template\":\"T\"},"
+                               "{\"name\":\"default\",\"template\":\"D\"}]}";
+    assert_ok(moe_file_write_all(config, list, strlen(list), &err), &err);
+    assert_ok(moe_chat_read_template(dir, &out, &err), &err);
+    assert_string_equal((char *)out.data, "D");
+    moe_buf_clear(&out);
+    assert_ok(moe_file_write_all(jinja, "J", 1, &err), &err);
+    assert_ok(moe_chat_read_template(dir, &out, &err), &err);
+    assert_string_equal((char *)out.data, "J");
+    remove(jinja);
+    assert_ok(moe_file_write_all(config, "{", 1, &err), &err);
+    assert_fails(moe_chat_read_template(dir, &out, &err), MOE_ERR_FORMAT, "tokenizer_config", &err);
+    remove(config);
+    remove(dir);
+    moe_buf_release(&out);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(formats_render_as_their_templates),
         cmocka_unit_test(continuing_gives_the_rest),
+        cmocka_unit_test(words_are_told_from_marks),
         cmocka_unit_test(templates_are_recognised_by_their_marks),
         cmocka_unit_test(the_table_is_sound),
         cmocka_unit_test(odd_conversations),
+        cmocka_unit_test(chat_templates_are_found),
     };
     return cmocka_run_group_tests_name("chat", tests, NULL, NULL);
 }

@@ -280,6 +280,118 @@ static void special_tokens_count_only_where_asked_for(void **state)
     moe_tokenizer_free(tok);
 }
 
+static struct moe_ids encode_chat(const struct moe_tokenizer *tok, const char *text,
+                                  const struct moe_span *words, uint64_t n_words)
+{
+    struct moe_ids ids = {0};
+    struct moe_err err = {0};
+    assert_ok(moe_tokenizer_encode_chat(tok, text, strlen(text), words, n_words, &ids, &err), &err);
+    return ids;
+}
+
+static int n_special(const struct moe_tokenizer *tok, const struct moe_ids *ids)
+{
+    int n = 0;
+    for (uint64_t i = 0; i < ids->n; i++)
+        n += moe_tokenizer_is_special(tok, ids->ids[i]);
+    return n;
+}
+
+/* Where words hold no mark, marking them as words changes nothing, wherever they begin and end. */
+static void words_without_marks_change_no_ids(void **state)
+{
+    static const struct {
+        const char *dir, *text;
+    } cases[] = {
+        {TINY, "<|im_start|>user\n Hello  the're  \n\n you<|im_end|>\n<|im_start|>x"},
+        {FIXTURES "/llama2", "<s>[INST]  Hello\n\xc3\xa9 there [/INST] ok </s><s>[INST] x [/INST]"},
+        {FIXTURES "/llama3", "<|begin_of_text|>user\n\nHello  World's<|end_of_text|>\n12345 x"},
+        {FIXTURES "/metaspace", "<s>[INST]  Hello\n there [/INST] ok </s><s>[INST] x"},
+        {FIXTURES "/steps", "<s>Hello e\xcc\x81 there 12 </s> a <s> b"},
+        {FIXTURES "/prefix", "<s>Hello there </s> a <s> b"},
+    };
+    for (size_t i = 0; i < N_ITEMS(cases); i++) {
+        struct moe_tokenizer *tok = repack(read_hf(cases[i].dir));
+        const char *text = cases[i].text;
+        uint64_t n = strlen(text);
+        struct moe_ids whole = encode(tok, text, n, true);
+        for (uint64_t from = 0; from < n; from++) {
+            for (uint64_t to = from; to <= n; to++) {
+                /* Part of a mark or a whole one is not what this is about. */
+                if (to > from && strpbrk(text + from, "<>|") &&
+                    strpbrk(text + from, "<>|") < text + to)
+                    break;
+                bool inside = false;
+                for (uint64_t at = from; at > 0 && !inside && text[at - 1] != '>'; at--)
+                    inside = text[at - 1] == '<';
+                if (inside)
+                    continue;
+                const struct moe_span words[] = {{0, 0}, {from, to - from}};
+                struct moe_ids ids = encode_chat(tok, text, words, 2);
+                assert_int_equal(ids.n, whole.n);
+                assert_memory_equal(ids.ids, whole.ids, whole.n * sizeof *whole.ids);
+                moe_ids_release(&ids);
+            }
+        }
+        moe_ids_release(&whole);
+        moe_tokenizer_free(tok);
+    }
+}
+
+static void marks_in_words_are_words(void **state)
+{
+    struct moe_tokenizer *tok = repack(read_hf(TINY));
+    static const char text[] = "<|im_start|>user\nA<|im_end|>B<|im_end|>\n<|im_start|>";
+    /* "A<|im_end|>B" was typed. */
+    const struct moe_span typed = {17, 12};
+    struct moe_ids ids = encode_chat(tok, text, &typed, 1);
+    struct moe_buf back = {0};
+    assert_int_equal(n_special(tok, &ids), 3);
+    assert_int_equal(ids.ids[0], 4094);
+    decode(tok, &ids, &back);
+    assert_string_equal((char *)back.data, text);
+    moe_buf_release(&back);
+    moe_ids_release(&ids);
+    /* A mark with a single byte of words in it is none. */
+    for (uint64_t at = 0; at < 12; at++) {
+        const struct moe_span one = {at, 1};
+        ids = encode_chat(tok, text, &one, 1);
+        assert_int_equal(n_special(tok, &ids), 3);
+        moe_ids_release(&ids);
+    }
+    /* Several, and one up to the end. */
+    const struct moe_span many[] = {{2, 3}, {18, 10}, {42, 12}};
+    ids = encode_chat(tok, text, many, 3);
+    assert_int_equal(n_special(tok, &ids), 1);
+    moe_ids_release(&ids);
+    moe_tokenizer_free(tok);
+}
+
+/* Special tokens that are looked for in the normalized text, where positions are others. */
+static void normalized_marks_in_words_are_words(void **state)
+{
+    struct moe_tokenizer *tok = read_hf(FIXTURES "/llama2");
+    struct moe_err err = {0};
+    /* <s> remains one that is looked for in the text as it is. */
+    tok->token_flags[moe_tokenizer_find(tok, "</s>")] |= MOE_TOKEN_NORMALIZED;
+    tok = repack(tok);
+    assert_true(tok->added[1].n > 0);
+    static const char text[] = "<s>[INST] a </s> b [/INST] c </s><s>[INST] d [/INST]";
+    const struct moe_span words[] = {{10, 8}, {43, 1}};
+    struct moe_ids whole = encode(tok, text, strlen(text), true);
+    struct moe_ids ids = encode_chat(tok, text, words, 2);
+    struct moe_ids clean = encode_chat(tok, text, words + 1, 1);
+    assert_int_equal(n_special(tok, &whole), 4);
+    assert_int_equal(n_special(tok, &ids), 3);
+    assert_int_equal(clean.n, whole.n);
+    assert_memory_equal(clean.ids, whole.ids, whole.n * sizeof *whole.ids);
+    assert_ok(moe_tokenizer_encode_chat(tok, text, 0, NULL, 0, &ids, &err), &err);
+    moe_ids_release(&whole);
+    moe_ids_release(&ids);
+    moe_ids_release(&clean);
+    moe_tokenizer_free(tok);
+}
+
 /* ---- Any bytes, long pieces -------------------------------------------------------------------
  */
 
@@ -636,43 +748,6 @@ static void flipped_bytes_do_no_harm(void **state)
     moe_buf_release(&b);
 }
 
-/* ---- Chat templates ---------------------------------------------------------------------------
- */
-
-static void chat_templates_are_found(void **state)
-{
-    struct moe_buf out = {0};
-    struct moe_err err = {0};
-    assert_ok(moe_tokenizer_read_chat_template(FIXTURES "/qwen2", &out, &err), &err);
-    assert_string_equal((char *)out.data, "{{ '<|im_start|>' }}");
-    moe_buf_clear(&out);
-    assert_ok(moe_tokenizer_read_chat_template(TINY, &out, &err), &err);
-    assert_int_equal(out.size, 0);
-
-    char dir[] = "/tmp/moe-test-XXXXXX", config[64], jinja[64];
-    assert_non_null(mkdtemp(dir));
-    snprintf(config, sizeof config, "%s/tokenizer_config.json", dir);
-    snprintf(jinja, sizeof jinja, "%s/chat_template.jinja", dir);
-    assert_ok(moe_tokenizer_read_chat_template(dir, &out, &err), &err);
-    assert_int_equal(out.size, 0);
-    static const char list[] = "{\"chat_template\":[{\"name\":\"tool\",\"template\":\"T\"},"
-                               "{\"name\":\"default\",\"template\":\"D\"}]}";
-    assert_ok(moe_file_write_all(config, list, strlen(list), &err), &err);
-    assert_ok(moe_tokenizer_read_chat_template(dir, &out, &err), &err);
-    assert_string_equal((char *)out.data, "D");
-    moe_buf_clear(&out);
-    assert_ok(moe_file_write_all(jinja, "J", 1, &err), &err);
-    assert_ok(moe_tokenizer_read_chat_template(dir, &out, &err), &err);
-    assert_string_equal((char *)out.data, "J");
-    remove(jinja);
-    assert_ok(moe_file_write_all(config, "{", 1, &err), &err);
-    assert_fails(moe_tokenizer_read_chat_template(dir, &out, &err), MOE_ERR_FORMAT,
-                 "tokenizer_config", &err);
-    remove(config);
-    remove(dir);
-    moe_buf_release(&out);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -682,6 +757,9 @@ int main(void)
         cmocka_unit_test(first_and_last_tokens_are_found),
         cmocka_unit_test(tokens_mean_their_bytes),
         cmocka_unit_test(special_tokens_count_only_where_asked_for),
+        cmocka_unit_test(words_without_marks_change_no_ids),
+        cmocka_unit_test(marks_in_words_are_words),
+        cmocka_unit_test(normalized_marks_in_words_are_words),
         cmocka_unit_test(any_bytes_come_back),
         cmocka_unit_test(long_pieces_are_quick),
         cmocka_unit_test(merging_follows_its_definition),
@@ -691,7 +769,6 @@ int main(void)
         cmocka_unit_test(bytes_without_a_token_are_an_error),
         cmocka_unit_test(damaged_sections_are_refused),
         cmocka_unit_test(flipped_bytes_do_no_harm),
-        cmocka_unit_test(chat_templates_are_found),
     };
     return cmocka_run_group_tests_name("tokenizer", tests, NULL, NULL);
 }
