@@ -68,6 +68,7 @@ struct cached {
 
     /* Counters as last seen, for what a phase added to them. */
     uint64_t bytes_seen, evictions_seen, unused_seen, cancelled_seen;
+    double read_seconds_seen;
 };
 
 /* ---- Sizes -------------------------------------------------------------------------------------
@@ -325,6 +326,8 @@ static void count_traffic(struct cached *c)
     c->phase->evictions += counts->evictions - c->evictions_seen;
     c->phase->prefetch_wasted_bytes +=
         cancelled - c->cancelled_seen + (counts->staged_unused - c->unused_seen) * c->slot_bytes;
+    c->phase->read_seconds += moe_loader_stats(c->loader)->read_seconds - c->read_seconds_seen;
+    c->read_seconds_seen = moe_loader_stats(c->loader)->read_seconds;
     c->bytes_seen = bytes;
     c->evictions_seen = counts->evictions;
     c->cancelled_seen = cancelled;

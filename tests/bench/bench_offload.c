@@ -10,7 +10,8 @@
  *         ram=1              serve loads from a copy in memory
  *         warm=16 tokens=32  tokens of TEXT before and while measuring, fed one by one
  *
- * Prints one line: mode, tokens/s, hit rate, bytes per token, share of the time stalled. For
+ * Prints one line: mode, tokens/s, hit rate, bytes per token, share of the time stalled,
+ * GB/s while anything was being read. For
  * loads=X a layer's computation is measured first, with all experts in memory.
  */
 #define _DEFAULT_SOURCE
@@ -233,10 +234,11 @@ static int run(struct bench *b, struct moe_err *err)
     if (status == MOE_OK) {
         const struct moe_phase_stats *p = &e->session->stats.decode;
         double n = (double)b->tokens, all = (double)p->expert_activations;
-        printf("| %-13s | %6.2f | %6.2f | %8.2f | %6.2f%% | %8.1f | %5.1f%% |\n", b->mode,
+        printf("| %-13s | %6.2f | %6.2f | %8.2f | %6.2f%% | %8.1f | %5.1f%% | %5.2f |\n", b->mode,
                b->demand, b->loads, n / seconds,
                all > 0 ? 100 * (double)(p->cache_hits + p->prefetch_hits) / all : 0,
-               (double)p->bytes_read / n * 1e-6, 100 * p->stall_seconds / seconds);
+               (double)p->bytes_read / n * 1e-6, 100 * p->stall_seconds / seconds,
+               p->read_seconds > 0 ? (double)p->bytes_read / p->read_seconds * 1e-9 : 0);
     }
     moe_engine_close(e);
     return status;

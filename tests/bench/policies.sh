@@ -8,8 +8,8 @@
 set -eu
 bench=${BUILD:-build}/tests/bench/bench_offload
 export GOMP_SPINCOUNT="${GOMP_SPINCOUNT:-1000}"
-echo '| policy        | demand |  loads | tokens/s |    hits | MB/token | stall  |'
-echo '| ------------- | ------ | ------ | -------- | ------- | -------- | ------ |'
+echo '| policy        | demand |  loads | tokens/s |    hits | MB/token | stall  | GB/s  |'
+echo '| ------------- | ------ | ------ | -------- | ------- | -------- | ------ | ----- |'
 for loads in ${3:-0.25 1 4 16}; do
     for demand in ${4:-0.5 1 2 4 6}; do
         for mode in lru lfu arc random ondemand; do
