@@ -1,0 +1,240 @@
+/* Statistics as scripts see them: the contract's keys, sums and shares. */
+#include "../test.h"
+
+#include <jansson.h>
+
+#include "fmt/json.h"
+#include "run/stats.h"
+
+/* A count of each kind that no other kind has, so that a mix-up shows. */
+static const struct moe_stats SAMPLE = {
+    .prefill = {.tokens = 10,
+                .seconds = 2,
+                .expert_activations = 1 + 2 + 4 + 8 + 16 + 32 + 64,
+                .cache_hits = 1,
+                .prefetch_hits = 2,
+                .prefetch_late = 4,
+                .misses = 8,
+                .host_computed = 16,
+                .precalculated = 32,
+                .skipped = 64,
+                .low_precision = 3,
+                .substituted = 5,
+                .predicted = 90,
+                .predicted_right = 60,
+                .prefetch_wasted_bytes = 700,
+                .loads = 11,
+                .bytes_read = 5000,
+                .evictions = 9,
+                .stall_seconds = 0.5},
+    .decode = {.tokens = 5,
+               .seconds = 1,
+               .expert_activations = 10,
+               .cache_hits = 6,
+               .prefetch_hits = 1,
+               .prefetch_late = 1,
+               .misses = 2,
+               .predicted = 8,
+               .predicted_right = 4,
+               .loads = 3,
+               .bytes_read = 1000,
+               .evictions = 2,
+               .stall_seconds = 0.25},
+    .ttft_seconds = 2.5,
+    .prompt_tokens = 10,
+    .generated_tokens = 6,
+    .resident_expert_bytes_max = 12345,
+    .peak_rss_bytes = 99999,
+    .memory_budget_bytes = 100000,
+    .strategy = "lru",
+    .device = "cpu",
+};
+
+static json_t *written(const struct moe_stats *stats)
+{
+    struct moe_buf out = {0};
+    struct moe_err err = {0};
+    moe_stats_write_json(stats, &out);
+    assert_false(out.failed);
+    json_t *json = moe_json_parse("stats", out.data, out.size, &err);
+    if (!json)
+        fail_msg("%s", err.text);
+    moe_buf_release(&out);
+    return json;
+}
+
+static double number(const json_t *object, const char *key)
+{
+    const json_t *value = json_object_get(object, key);
+    if (!json_is_number(value))
+        fail_msg("'%s' is missing or no number", key);
+    return json_number_value(value);
+}
+
+static void assert_near(const json_t *object, const char *key, double want)
+{
+    double got = number(object, key);
+    if (got < want - 1e-4 || got > want + 1e-4)
+        fail_msg("'%s' is %f, expected %f", key, got, want);
+}
+
+static const char *const NUMBERS[] = {"prompt_tokens",
+                                      "generated_tokens",
+                                      "ttft_s",
+                                      "prefill_tokens_per_s",
+                                      "decode_tokens_per_s",
+                                      "expert_activations",
+                                      "cache_hits",
+                                      "prefetch_hits",
+                                      "prefetch_late",
+                                      "misses",
+                                      "host_computed",
+                                      "precalculated",
+                                      "skipped",
+                                      "low_precision",
+                                      "substituted",
+                                      "hit_rate",
+                                      "prefetch_accuracy",
+                                      "prefetch_wasted_bytes",
+                                      "loads",
+                                      "bytes_read",
+                                      "bytes_per_token",
+                                      "stall_s",
+                                      "compute_s",
+                                      "evictions",
+                                      "resident_expert_bytes_max",
+                                      "peak_rss_bytes",
+                                      "memory_budget_bytes"};
+
+static void every_key_of_the_contract_is_there(void **state)
+{
+    const struct moe_stats nothing = {.prompt_tokens = 0};
+    const struct moe_stats *both[] = {&SAMPLE, &nothing};
+    for (int i = 0; i < 2; i++) {
+        json_t *json = written(both[i]);
+        for (size_t k = 0; k < N_ITEMS(NUMBERS); k++) {
+            double v = number(json, NUMBERS[k]);
+            assert_true(i == 0 || v == 0); /* nothing counted: 0, not a division by it */
+        }
+        assert_string_equal(json_string_value(json_object_get(json, "strategy")), i ? "" : "lru");
+        assert_string_equal(json_string_value(json_object_get(json, "device")), i ? "" : "cpu");
+        moe_json_free(json);
+    }
+}
+
+static void activations_add_up(void **state)
+{
+    static const char *const kinds[] = {"cache_hits",    "prefetch_hits", "prefetch_late", "misses",
+                                        "host_computed", "precalculated", "skipped"};
+    static const char *const counts[] = {
+        "expert_activations", "low_precision",         "substituted", "loads",    "bytes_read",
+        "evictions",          "prefetch_wasted_bytes", "stall_s",     "compute_s"};
+    json_t *json = written(&SAMPLE);
+    const json_t *prefill = json_object_get(json, "prefill");
+    const json_t *decode = json_object_get(json, "decode");
+    const json_t *levels[] = {json, prefill, decode};
+    for (int i = 0; i < 3; i++) {
+        double sum = 0;
+        for (size_t k = 0; k < N_ITEMS(kinds); k++)
+            sum += number(levels[i], kinds[k]);
+        assert_near(levels[i], "expert_activations", sum);
+        assert_near(levels[i], "hit_rate",
+                    (number(levels[i], "cache_hits") + number(levels[i], "prefetch_hits")) / sum);
+    }
+    for (size_t k = 0; k < N_ITEMS(counts); k++)
+        assert_near(json, counts[k], number(prefill, counts[k]) + number(decode, counts[k]));
+    for (size_t k = 0; k < N_ITEMS(kinds); k++)
+        assert_near(json, kinds[k], number(prefill, kinds[k]) + number(decode, kinds[k]));
+    moe_json_free(json);
+}
+
+static void rates_are_what_they_say(void **state)
+{
+    json_t *json = written(&SAMPLE);
+    assert_near(json, "prefill_tokens_per_s", 5);
+    assert_near(json, "decode_tokens_per_s", 5);
+    assert_near(json, "bytes_per_token", 200); /* of decode: prefill shares loads among tokens */
+    assert_near(json, "prefetch_accuracy", 64.0 / 137);
+    assert_near(json, "stall_s", 0.75);
+    assert_near(json, "compute_s", 2.25);
+    assert_near(json, "ttft_s", 2.5);
+    assert_near(json, "memory_budget_bytes", 100000);
+    assert_near(json_object_get(json, "prefill"), "bytes_per_token", 500);
+    moe_json_free(json);
+}
+
+static void sums_join(void **state)
+{
+    struct moe_stats sum = SAMPLE, part = SAMPLE;
+    part.ttft_seconds = 1;
+    part.peak_rss_bytes = 5;
+    part.resident_expert_bytes_max = 22222;
+    snprintf(part.strategy, sizeof part.strategy, "fate");
+    moe_stats_add(&sum, &part);
+    json_t *json = written(&sum), *one = written(&SAMPLE);
+    static const char *const doubled[] = {"prompt_tokens",
+                                          "generated_tokens",
+                                          "expert_activations",
+                                          "cache_hits",
+                                          "prefetch_hits",
+                                          "prefetch_late",
+                                          "misses",
+                                          "host_computed",
+                                          "precalculated",
+                                          "skipped",
+                                          "low_precision",
+                                          "substituted",
+                                          "prefetch_wasted_bytes",
+                                          "loads",
+                                          "bytes_read",
+                                          "stall_s",
+                                          "compute_s",
+                                          "evictions"};
+    for (size_t k = 0; k < N_ITEMS(doubled); k++)
+        assert_near(json, doubled[k], 2 * number(one, doubled[k]));
+    assert_near(json, "hit_rate", number(one, "hit_rate"));
+    assert_near(json, "prefetch_accuracy", number(one, "prefetch_accuracy"));
+    assert_near(json, "ttft_s", 1);
+    assert_near(json, "peak_rss_bytes", 99999);
+    assert_near(json, "resident_expert_bytes_max", 22222);
+    assert_string_equal(json_string_value(json_object_get(json, "strategy")), "fate");
+    moe_json_free(json);
+    moe_json_free(one);
+}
+
+static void names_cannot_break_the_object(void **state)
+{
+    struct moe_stats s = SAMPLE;
+    snprintf(s.strategy, sizeof s.strategy, "a\"b\\c\nd");
+    json_t *json = written(&s);
+    assert_string_equal(json_string_value(json_object_get(json, "strategy")), "a?b?c?d");
+    moe_json_free(json);
+}
+
+static void texts_tell_the_same(void **state)
+{
+    struct moe_buf out = {0};
+    moe_stats_write_text(&SAMPLE, &out);
+    assert_non_null(strstr((char *)out.data, "strategy lru on cpu\n"));
+    assert_non_null(strstr((char *)out.data, "137 activations"));
+    assert_non_null(strstr((char *)out.data, "hit rate 7.30%")); /* 10 of 137 */
+    assert_non_null(strstr((char *)out.data, "0.750 s stalled"));
+    moe_buf_clear(&out);
+    moe_stats_write_line(&SAMPLE, &out);
+    assert_null(strchr((char *)out.data, '\n'));
+    assert_non_null(strstr((char *)out.data, "5.0 tok/s, first token 2.50 s, hit rate 7.3%"));
+    moe_buf_release(&out);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_key_of_the_contract_is_there),
+        cmocka_unit_test(activations_add_up),
+        cmocka_unit_test(rates_are_what_they_say),
+        cmocka_unit_test(sums_join),
+        cmocka_unit_test(names_cannot_break_the_object),
+        cmocka_unit_test(texts_tell_the_same),
+    };
+    return cmocka_run_group_tests_name("stats", tests, NULL, NULL);
+}
