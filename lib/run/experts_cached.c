@@ -82,24 +82,12 @@ static uint64_t class_slot_bytes(const struct moe_expert_class *class_)
     return bytes;
 }
 
-/* The variant to use for an expert: `variant`, or the best it has. UINT32_MAX in dense layers. */
-static uint32_t usable_variant(const struct moe_pack *pack, uint32_t layer, uint32_t expert,
-                               uint32_t variant)
-{
-    if (moe_pack_expert(pack, layer, expert, variant)->present)
-        return variant;
-    for (uint32_t v = 0; v < moe_pack_n_variants(pack); v++)
-        if (moe_pack_expert(pack, layer, expert, v)->present)
-            return v;
-    return UINT32_MAX;
-}
-
 uint64_t moe_cache_slot_bytes(const struct moe_pack *pack, uint32_t variant)
 {
     uint64_t most = 0;
     for (uint32_t layer = 0; layer < moe_pack_n_layers(pack); layer++) {
         for (uint32_t e = 0; e < moe_pack_n_experts(pack); e++) {
-            uint32_t v = usable_variant(pack, layer, e, variant);
+            uint32_t v = moe_pack_usable_variant(pack, layer, e, variant);
             if (v == UINT32_MAX)
                 continue;
             uint32_t c = moe_pack_expert(pack, layer, e, v)->class_index;
@@ -115,7 +103,7 @@ static void count_classes(const struct moe_pack *pack, uint32_t variant, uint64_
 {
     for (uint32_t layer = 0; layer < moe_pack_n_layers(pack); layer++) {
         for (uint32_t e = 0; e < moe_pack_n_experts(pack); e++) {
-            uint32_t v = usable_variant(pack, layer, e, variant);
+            uint32_t v = moe_pack_usable_variant(pack, layer, e, variant);
             if (v != UINT32_MAX)
                 n_of_class[moe_pack_expert(pack, layer, e, v)->class_index]++;
         }
@@ -161,7 +149,7 @@ static bool has_compressed(const struct moe_pack *pack, uint32_t variant, uint64
     *largest = 0;
     for (uint32_t layer = 0; layer < moe_pack_n_layers(pack); layer++) {
         for (uint32_t e = 0; e < moe_pack_n_experts(pack); e++) {
-            uint32_t v = usable_variant(pack, layer, e, variant);
+            uint32_t v = moe_pack_usable_variant(pack, layer, e, variant);
             if (v == UINT32_MAX)
                 continue;
             const struct moe_expert_extent *x = moe_pack_expert(pack, layer, e, v);
@@ -600,10 +588,10 @@ static void share_layers(const struct moe_pack *pack, const struct moe_pool_para
 {
     uint32_t n_layers = moe_pack_n_layers(pack), n_moe = 0, k = 0;
     for (uint32_t i = 0; i < n_layers; i++)
-        n_moe += usable_variant(pack, i, 0, 0) != UINT32_MAX;
+        n_moe += moe_pack_usable_variant(pack, i, 0, 0) != UINT32_MAX;
     for (uint32_t c = 0; c < moe_pack_n_classes(pack); c++, k = 0)
         for (uint32_t i = 0; i < n_layers; i++)
-            if (usable_variant(pack, i, 0, 0) != UINT32_MAX)
+            if (moe_pack_usable_variant(pack, i, 0, 0) != UINT32_MAX)
                 per_layer[c * n_layers + i] =
                     pools[c].n_cache / n_moe + (k++ < pools[c].n_cache % n_moe);
 }
@@ -696,7 +684,8 @@ int moe_experts_open_cached(struct moe_experts **out, const struct moe_pack *pac
     if (!c->entries || !c->best_variant || !c->predicted)
         goto fail;
     for (uint32_t i = 0; i < moe_pack_n_layers(pack) * c->n_experts; i++)
-        c->best_variant[i] = usable_variant(pack, i / c->n_experts, i % c->n_experts, variant);
+        c->best_variant[i] =
+            moe_pack_usable_variant(pack, i / c->n_experts, i % c->n_experts, variant);
     status = open_store(c, o, pools, err);
     if (status == MOE_OK)
         status = place_slots(c, pools, err);
