@@ -14,7 +14,8 @@
 #   make help            this text
 #
 # Knobs: CC, NVCC, CFLAGS, OPENMP=0|1, CUDA=auto|0|1, WERROR=1, SANITIZE=address,undefined|thread,
-#        BUILD=dir, PREFIX=/usr/local, DESTDIR=, V=1 (show commands)
+#        BUILD=dir, PREFIX=/usr/local, DESTDIR=, V=1 (show commands),
+#        LEAVE_OUT='test_x ...' (of make asan and tsan), JOBS=N (of their builds)
 
 CC ?= cc
 AR ?= ar
@@ -23,6 +24,7 @@ OPENMP ?= 1
 CUDA ?= auto
 BUILD ?= build
 FUZZ_SECONDS ?= 10
+JOBS ?= 2
 VERSION := 0.1.0
 
 CFLAGS ?= -O3 -g
@@ -166,8 +168,9 @@ FUZZ_LIB_SRC := $(sort $(wildcard $(patsubst %,lib/%/*.c,base fmt quant model)))
 FUZZ_LIB := $(FUZZ_LIB_SRC:%.c=$(FUZZ_DIR)/%.o)
 REPLAYS := $(FUZZ_NAMES:%=$(BUILD)/fuzz-replay/fuzz_%)
 
-.PHONY: fuzz fuzz-replay $(FUZZ_NAMES:%=fuzz-%)
+.PHONY: fuzz fuzz-build fuzz-replay $(FUZZ_NAMES:%=fuzz-%)
 fuzz: $(FUZZ_NAMES:%=fuzz-%)
+fuzz-build: $(FUZZ_NAMES:%=$(FUZZ_DIR)/fuzz_%)
 $(FUZZ_NAMES:%=fuzz-%): fuzz-%: $(FUZZ_DIR)/fuzz_%
 	$(Q)mkdir -p $(FUZZ_DIR)/new/$*
 	$(Q)$< -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
@@ -250,11 +253,11 @@ format-check:
 # OpenMP's own runtime is not instrumented: under the thread sanitizer the loops run on one thread
 # and what is left is what we synchronise ourselves.
 asan:
-	$(MAKE) BUILD=build-asan SANITIZE=address,undefined CFLAGS='-O1 -g' -j2 all tests replays
-	BUILD=build-asan sh tests/run.sh all
+	$(MAKE) BUILD=build-asan SANITIZE=address,undefined CFLAGS='-O1 -g' -j$(JOBS) all tests replays
+	BUILD=build-asan LEAVE_OUT='$(LEAVE_OUT)' sh tests/run.sh all
 tsan:
-	$(MAKE) BUILD=build-tsan SANITIZE=thread OPENMP=0 CFLAGS='-O1 -g' -j2 all tests replays
-	BUILD=build-tsan sh tests/run.sh all
+	$(MAKE) BUILD=build-tsan SANITIZE=thread OPENMP=0 CFLAGS='-O1 -g' -j$(JOBS) all tests replays
+	BUILD=build-tsan LEAVE_OUT='$(LEAVE_OUT)' sh tests/run.sh all
 
 # ---- Benchmarks ----------------------------------------------------------------------------------
 
