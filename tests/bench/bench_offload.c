@@ -7,6 +7,7 @@
  *         memory=SIZE        bound of the process (cached modes)
  *         demand=X           expert cache of X times what one token visits
  *         loads=X            a link on which one expert takes X times one layer's computation
+ *         layer=SECONDS      that computation, where it has been measured (mode=resident prints it)
  *         ram=1              serve loads from a copy in memory
  *         warm=16 tokens=32  tokens of TEXT before and while measuring, fed one by one
  *
@@ -31,7 +32,7 @@
 struct bench {
     const char *pack, *text, *mode;
     uint64_t memory, warm, tokens;
-    double demand, loads;
+    double demand, loads, layer;
     bool ram;
     struct moe_ids ids;
 };
@@ -204,7 +205,10 @@ static int set_options(struct bench *b, struct moe_engine_options *o, double *la
     o->expert_memory_bytes =
         (uint64_t)(b->demand * slot * m->config.n_layers * m->config.top_k + 0.5);
     moe_model_close(m);
-    if (b->loads > 0 && (status = layer_seconds(b, layer, err)) == MOE_OK)
+    *layer = b->layer;
+    if (b->loads > 0 && *layer == 0)
+        status = layer_seconds(b, layer, err);
+    if (b->loads > 0 && status == MOE_OK)
         o->link_rate = slot / (b->loads * *layer);
     return status;
 }
@@ -240,6 +244,8 @@ static int run(struct bench *b, struct moe_err *err)
                (double)p->bytes_read / n * 1e-6, 100 * p->stall_seconds / seconds,
                p->read_seconds > 0 ? (double)p->bytes_read / p->read_seconds * 1e-9 : 0);
     }
+    if (status == MOE_OK && strcmp(b->mode, "resident") == 0)
+        printf("layer=%.6f\n", seconds / (double)b->tokens / e->model->config.n_layers);
     moe_engine_close(e);
     return status;
 }
@@ -257,6 +263,8 @@ static bool parse(struct bench *b, const char *arg)
         return moe_parse_double(value, &b->demand);
     if (n == 5 && strncmp(arg, "loads", n) == 0)
         return moe_parse_double(value, &b->loads);
+    if (n == 5 && strncmp(arg, "layer", n) == 0)
+        return moe_parse_double(value, &b->layer);
     if (n == 4 && strncmp(arg, "warm", n) == 0)
         return moe_parse_u64(value, &b->warm);
     if (n == 6 && strncmp(arg, "tokens", n) == 0)
