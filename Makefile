@@ -259,6 +259,12 @@ tsan:
 	$(MAKE) BUILD=build-tsan SANITIZE=thread OPENMP=0 CFLAGS='-O1 -g' -j$(JOBS) all tests replays
 	BUILD=build-tsan LEAVE_OUT='$(LEAVE_OUT)' sh tests/run.sh all
 
+# ---- Benchmarks ----------------------------------------------------------------------------------
+
+.PHONY: bench
+bench: all tools
+	@BUILD=$(BUILD) sh tests/bench/run.sh
+
 # ---- Installation -------------------------------------------------------------------------------
 
 .PHONY: install uninstall

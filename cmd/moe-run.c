@@ -11,6 +11,7 @@
 #include "measure.h"
 #include "prompt.h"
 #include "repl.h"
+#include "run/engine.h"
 
 enum { DEFAULT_CONTEXT = 4096 };
 
@@ -18,22 +19,39 @@ enum { DEFAULT_CONTEXT = 4096 };
  */
 
 static struct {
-    const char *prompt, *file, *system, *chat_template, *perplexity, *token_log, *ids, *stats_json;
+    const char *prompt, *file, *system, *chat_template, *perplexity, *token_log, *ids, *stats_json,
+        *trace_events;
     struct cli_texts stops;
     uint64_t n;
     uint32_t context, batch, max_doc_tokens, window, prompt_tokens;
     bool raw, ignore_eos, exact, bench, json, stats;
-    int strategy;
+    struct moe_engine_options engine;
     struct moe_sampler_options sampling;
-} o = {.n = UINT64_MAX, .batch = 256, .max_doc_tokens = 256, .prompt_tokens = 256};
+} o = {.n = UINT64_MAX, .max_doc_tokens = 256, .prompt_tokens = 256};
 
-/* Names of the contract's strategies; a name not served yet is refused with the reason. */
 static bool parse_strategy(const char *text, void *to, char why[128])
 {
-    (void)to;
-    if (strcmp(text, "resident") == 0)
+    if (moe_strategy_parse(text, to))
         return true;
-    snprintf(why, 128, "is not in this version, which keeps all experts in memory: resident");
+    snprintf(why, 128, "is not one of auto, resident, ondemand, lru");
+    return false;
+}
+
+static bool parse_policy(const char *text, void *to, char why[128])
+{
+    const struct moe_policy_ops *policy = moe_policy_find(text);
+    *(const struct moe_policy_ops **)to = policy;
+    if (!policy)
+        snprintf(why, 128, "is not one of random, fifo, lru, lfu, arc, pinned");
+    return policy != NULL;
+}
+
+static bool parse_allocation(const char *text, void *to, char why[128])
+{
+    *(bool *)to = strcmp(text, "per-layer") == 0;
+    if (*(bool *)to || strcmp(text, "global") == 0)
+        return true;
+    snprintf(why, 128, "is not one of global, per-layer");
     return false;
 }
 
@@ -68,15 +86,31 @@ static const struct cli_option options[] = {
      .help = "the same seed, the same text"},
 
     {.kind = CLI_HEADING, .help = "Experts"},
-    {CLI_OPT_CUSTOM(0, "strategy", "NAME", &o.strategy, parse_strategy), .shown = "resident",
-     .help = "where experts are kept"},
+    {CLI_OPT_BYTES(0, "memory", "SIZE", &o.engine.memory_bytes), .shown = "what is free",
+     .help = "bound of the whole process"},
+    {CLI_OPT_BYTES(0, "expert-memory", "SIZE", &o.engine.expert_memory_bytes),
+     .shown = "the rest", .help = "the expert cache alone"},
+    {CLI_OPT_CUSTOM(0, "strategy", "NAME", &o.engine.strategy, parse_strategy), .shown = "auto",
+     .help = "auto, resident, ondemand or lru"},
+    {CLI_OPT_CUSTOM(0, "cache", "NAME", &o.engine.policy, parse_policy), .shown = "lru",
+     .help = "random, fifo, lru, lfu, arc or pinned"},
+    {CLI_OPT_CUSTOM(0, "alloc", "NAME", &o.engine.per_layer, parse_allocation),
+     .shown = "global", .help = "the cache's slots: global or per-layer"},
+    {CLI_OPT_RATE(0, "link-rate", "RATE", &o.engine.link_rate), .shown = "the disk's",
+     .help = "slow expert loads down to RATE"},
+    {CLI_OPT_FLAG(0, "lockstep", &o.engine.lockstep), .help = "loads in modelled time, with a --link-rate"},
+    {CLI_OPT_FLAG(0, "pack-in-ram", &o.engine.pack_in_ram),
+     .help = "serve loads from a copy in RAM (rehearsals)"},
+    {CLI_OPT_FLAG(0, "no-checksums", &o.engine.no_checksums), .help = "do not verify expert loads"},
     {CLI_OPT_FLAG(0, "exact", &o.exact), .help = "forbid what may change results (all defaults do)"},
-    {CLI_OPT_U32(0, "batch", "N", &o.batch, 1, 65536), .shown = "256",
-     .help = "most tokens of a prompt computed at once"},
+    {CLI_OPT_U32(0, "batch", "N", &o.batch, 1, 65536), .shown = "256, fewer if tight",
+     .help = "most prompt tokens at once"},
 
     {.kind = CLI_HEADING, .help = "Measuring"},
     {CLI_OPT_FLAG(0, "stats", &o.stats), .help = "what it took, on stderr"},
     {CLI_OPT_TEXT(0, "stats-json", "FILE", &o.stats_json), .help = "the same as a JSON object"},
+    {CLI_OPT_TEXT(0, "trace-events", "FILE", &o.trace_events),
+     .help = "what happened when, as a Chrome trace"},
     {CLI_OPT_TEXT(0, "perplexity", "FILE", &o.perplexity), .help = "mean nats per token of FILE"},
     {CLI_OPT_U32(0, "max-doc-tokens", "N", &o.max_doc_tokens, 2, MOE_MAX_CONTEXT), .shown = "256",
      .help = "cut its documents there"},
@@ -143,50 +177,51 @@ static int check_options(int n_args, char **args)
 
 struct run {
     const char *pack;
-    struct moe_model *model;
-    struct moe_experts *experts;
-    struct moe_session *session;
-    struct moe_stats stats; /* of the whole run */
+    struct moe_engine *engine;
+    struct moe_session *session; /* the engine's */
+    struct moe_model *model;     /* the engine's */
+    struct moe_stats stats;      /* of the whole run */
+    struct moe_timeline timeline;
 };
 
-static uint32_t wanted_context(const struct moe_config *config)
+/* The context to make room for; 0: the model's, up to the cap. */
+static uint32_t wanted_context(uint32_t *cap)
 {
-    uint32_t most = config->context_max < DEFAULT_CONTEXT ? config->context_max : DEFAULT_CONTEXT;
+    *cap = DEFAULT_CONTEXT;
     if (o.context)
         return o.context;
+    if (o.perplexity && (o.window || cli_given("max-doc-tokens")))
+        return o.window ? o.window : o.max_doc_tokens;
     if (o.perplexity)
-        return o.window                      ? o.window
-               : cli_given("max-doc-tokens") ? o.max_doc_tokens
-               : o.max_doc_tokens < most     ? o.max_doc_tokens
-                                             : most;
+        *cap = o.max_doc_tokens;
     if (o.bench && (uint64_t)o.prompt_tokens + o.n <= MOE_MAX_CONTEXT)
         return o.prompt_tokens + (uint32_t)o.n;
-    return most;
+    return 0;
 }
 
 static int open_run(struct run *r, struct moe_err *err)
 {
-    int status = moe_model_open(&r->model, r->pack, o.context, cli_progress(), err);
+    o.engine.session = (struct moe_session_options){
+        .context = wanted_context(&o.engine.context_cap), .n_sequences = 1, .batch = o.batch};
+    o.engine.seed = o.sampling.seed;
+    o.engine.timeline = o.trace_events ? &r->timeline : NULL;
+    moe_timeline_init(&r->timeline);
+    int status = moe_engine_open(&r->engine, r->pack, &o.engine, cli_progress(), err);
+    cli_progress_done();
     if (status != MOE_OK)
         return status;
-    const struct moe_config *config = &r->model->config;
-    struct moe_session_options so = {
-        .context = wanted_context(config), .n_sequences = 1, .batch = o.batch};
-    if (so.context > config->context_max)
-        return moe_fail(err, MOE_ERR_USAGE, "a context of %u: %s has %u positions", so.context,
-                        r->pack, config->context_max);
-    status = moe_experts_open_resident(&r->experts, r->model->pack, 0, cli_progress(), err);
-    if (status == MOE_OK)
-        status = moe_session_open(&r->session, r->model, r->experts, &so, err);
-    cli_progress_done();
-    return status;
+    r->session = r->engine->session;
+    r->model = r->engine->model;
+    if (r->engine->strategy == MOE_STRATEGY_LRU && r->engine->budget.below_token)
+        cli_note("the expert cache holds less than one token's experts: nothing can be found in it "
+                 "again (more --memory would help)");
+    return MOE_OK;
 }
 
 static void close_run(struct run *r)
 {
-    moe_session_close(r->session);
-    moe_experts_close(r->experts);
-    moe_model_close(r->model);
+    moe_engine_close(r->engine);
+    moe_timeline_release(&r->timeline);
 }
 
 /* ---- Text -------------------------------------------------------------------------------------
@@ -272,6 +307,7 @@ static int generate(struct run *r, double started, struct moe_err *err)
         status = moe_conversation_system(&talk, o.system, err);
     if (status == MOE_OK && !o.prompt && !o.file && isatty(STDIN_FILENO)) {
         struct repl repl = {
+            .engine = r->engine,
             .pack = r->pack,
             .conversation = &talk,
             .sampling = &o.sampling,
@@ -326,8 +362,9 @@ static int report_stats(struct run *r, struct moe_err *err)
 {
     struct moe_buf text = {0}, json = {0};
     int status = MOE_OK;
-    repl_finish_stats(r->session, &r->stats);
+    moe_engine_finish_stats(r->engine, &r->stats);
     moe_stats_write_text(&r->stats, &text);
+    moe_budget_write_text(&r->engine->budget, &text);
     moe_stats_write_json(&r->stats, &json);
     if (text.failed || json.failed)
         status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: the statistics");
@@ -335,6 +372,8 @@ static int report_stats(struct run *r, struct moe_err *err)
         fputs((const char *)text.data, stderr);
     if (status == MOE_OK && o.stats_json)
         status = moe_file_write_all(o.stats_json, json.data, json.size, err);
+    if (status == MOE_OK && o.trace_events)
+        status = moe_timeline_save(&r->timeline, o.trace_events, err);
     moe_buf_release(&text);
     moe_buf_release(&json);
     return status;

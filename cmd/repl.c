@@ -38,14 +38,6 @@ int repl_stream(void *ctx, const char *bytes, uint64_t n)
     return cli_write(bytes, n) ? MOE_OK : MOE_ERR_IO;
 }
 
-void repl_finish_stats(const struct moe_session *s, struct moe_stats *stats)
-{
-    snprintf(stats->strategy, sizeof stats->strategy, "%s", s->experts->ops->name);
-    snprintf(stats->device, sizeof stats->device, "cpu");
-    stats->resident_expert_bytes_max = s->experts->resident_bytes_max;
-    stats->peak_rss_bytes = moe_peak_rss_bytes();
-}
-
 void repl_explain_stop(enum moe_stop_reason why, uint32_t context)
 {
     if (why == MOE_STOP_CONTEXT)
@@ -126,7 +118,7 @@ static int answer(struct console *c, const char *text, struct moe_err *err)
     putchar('\n');
     if (cli_flush(err) != MOE_OK)
         return MOE_ERR_IO;
-    repl_finish_stats(s, &s->stats);
+    moe_engine_finish_stats(r->engine, &s->stats);
     moe_stats_add(r->total, &s->stats);
     repl_explain_stop(why, s->context);
     if (why == MOE_STOP_CONTEXT)
@@ -152,7 +144,7 @@ static int do_stats(struct console *c, const char *arg, struct moe_err *err)
 {
     struct moe_buf text = {0};
     struct moe_stats total = *c->r->total;
-    repl_finish_stats(c->r->conversation->session, &total);
+    moe_engine_finish_stats(c->r->engine, &total);
     moe_stats_write_text(&total, &text);
     if (!text.failed)
         fputs((const char *)text.data, stderr);
@@ -185,25 +177,29 @@ static int do_system(struct console *c, const char *arg, struct moe_err *err)
 
 static int do_strategy(struct console *c, const char *arg, struct moe_err *err)
 {
-    if (*arg && strcmp(arg, "resident") != 0)
-        tell(c, "this version keeps all experts in memory; the strategy stays `resident`");
-    else
+    const struct moe_engine *e = c->r->engine;
+    if (*arg)
+        tell(c, "the strategy is chosen when moe-run starts: --strategy, --cache, --alloc");
+    if (e->strategy == MOE_STRATEGY_RESIDENT)
         print_line("resident: all experts in memory, each at its highest stored precision");
+    else if (e->strategy == MOE_STRATEGY_ONDEMAND)
+        print_line("ondemand: experts are loaded as they are needed, none is kept");
+    else
+        fprintf(stderr, "%s: %u slots for experts, cache policy %s\n",
+                moe_strategy_name(e->strategy), e->budget.n_slots, e->policy);
     return 0;
 }
 
 static int do_memory(struct console *c, const char *arg, struct moe_err *err)
 {
-    const struct moe_session *s = c->r->conversation->session;
-    struct moe_session_options o = {
-        .context = s->context, .n_sequences = s->n_sequences, .batch = s->batch};
-    char a[32];
-    fprintf(stderr, "dense weights   %s\n", moe_format_bytes(s->model->weights_bytes, a));
-    fprintf(stderr, "experts         %s\n", moe_format_bytes(s->experts->resident_bytes, a));
-    fprintf(stderr, "context of %-5u%s, buffers included; %llu tokens in use\n", s->context,
-            moe_format_bytes(moe_session_bytes(&s->model->config, &o), a),
-            (unsigned long long)c->r->conversation->history.n);
-    fprintf(stderr, "process, peak   %s\n", moe_format_bytes(moe_peak_rss_bytes(), a));
+    struct moe_buf text = {0};
+    char peak[32];
+    moe_budget_write_text(&c->r->engine->budget, &text);
+    fprintf(stderr, "%s         %llu tokens of context in use, peak of the process %s\n",
+            text.failed || !text.data ? "" : (const char *)text.data,
+            (unsigned long long)c->r->conversation->history.n,
+            moe_format_bytes(moe_peak_rss_bytes(), peak));
+    moe_buf_release(&text);
     return 0;
 }
 

@@ -9,9 +9,11 @@
 
 #include "model/sampler.h"
 #include "run/conversation.h"
+#include "run/engine.h"
 
 struct repl {
     const char *pack; /* its path, for the first line */
+    struct moe_engine *engine;
     struct moe_conversation *conversation;
     struct moe_sampler_options *sampling; /* /set changes it */
     uint64_t max_tokens;
@@ -25,9 +27,6 @@ int repl_run(struct repl *repl);
 
 /* Text callback for moe_generate: stdout, at once. */
 int repl_stream(void *ctx, const char *bytes, uint64_t n);
-
-/* Completes the figures that the session does not count itself. */
-void repl_finish_stats(const struct moe_session *s, struct moe_stats *stats);
 
 /* One line on stderr on why an answer ended, where the user should know. */
 void repl_explain_stop(enum moe_stop_reason why, uint32_t context);

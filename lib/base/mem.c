@@ -76,17 +76,30 @@ void *moe_arena_take(struct moe_arena *arena, uint64_t n, uint64_t item_bytes)
     return block;
 }
 
-uint64_t moe_peak_rss_bytes(void)
+/* The number behind `key` in a /proc file of "Key: N kB" lines, in bytes; 0 when it is not there.
+ */
+static uint64_t proc_kib(const char *path, const char *key)
 {
-    /* getrusage's ru_maxrss survives exec and would report a parent's peak: read our own. */
-    FILE *status = fopen("/proc/self/status", "r");
-    if (!status)
+    FILE *file = fopen(path, "r");
+    if (!file)
         return 0;
     char line[256];
     uint64_t kib = 0;
-    while (fgets(line, sizeof line, status))
-        if (sscanf(line, "VmHWM: %" SCNu64, &kib) == 1)
+    size_t n = strlen(key);
+    while (fgets(line, sizeof line, file))
+        if (strncmp(line, key, n) == 0 && sscanf(line + n, ": %" SCNu64, &kib) == 1)
             break;
-    fclose(status);
+    fclose(file);
     return kib * 1024;
+}
+
+uint64_t moe_peak_rss_bytes(void)
+{
+    /* getrusage's ru_maxrss survives exec and would report a parent's peak: read our own. */
+    return proc_kib("/proc/self/status", "VmHWM");
+}
+
+uint64_t moe_rss_bytes(void)
+{
+    return proc_kib("/proc/self/status", "VmRSS");
 }

@@ -70,6 +70,13 @@ struct moe_arena {
  * once at the end). */
 void *moe_arena_take(struct moe_arena *arena, uint64_t n, uint64_t item_bytes);
 
+/* The process's resident set in bytes now; 0 where it cannot be told. */
+uint64_t moe_rss_bytes(void);
+/* Memory that this process can still take without pushing others out: what the system calls
+ * available, and what the limits of its control groups (v1 or v2) leave. UINT64_MAX where neither
+ * can be told. */
+uint64_t moe_available_bytes(void);
+
 /* The process's peak resident set in bytes so far (VmHWM); 0 where it cannot be told. */
 uint64_t moe_peak_rss_bytes(void);
 

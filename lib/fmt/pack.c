@@ -228,6 +228,17 @@ const struct moe_expert_extent *moe_pack_expert(const struct moe_pack *pack, uin
     return &absent;
 }
 
+uint32_t moe_pack_usable_variant(const struct moe_pack *pack, uint32_t layer, uint32_t expert,
+                                 uint32_t variant)
+{
+    if (moe_pack_expert(pack, layer, expert, variant)->present)
+        return variant;
+    for (uint32_t v = 0; v < moe_pack_n_variants(pack); v++)
+        if (moe_pack_expert(pack, layer, expert, v)->present)
+            return v;
+    return UINT32_MAX;
+}
+
 bool moe_class_matrix_view(const struct moe_expert_class *class_, uint16_t role,
                            const uint8_t *const *segments, struct moe_mat *out)
 {

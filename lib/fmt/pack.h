@@ -136,6 +136,11 @@ const struct moe_expert_class *moe_pack_class_at(const struct moe_pack *pack, ui
 const struct moe_expert_extent *moe_pack_expert(const struct moe_pack *pack, uint32_t layer,
                                                 uint32_t expert, uint32_t variant);
 
+/* The variant to use for an expert: `variant` where it is present, else the best there is;
+ * UINT32_MAX when the layer has no such expert. */
+uint32_t moe_pack_usable_variant(const struct moe_pack *pack, uint32_t layer, uint32_t expert,
+                                 uint32_t variant);
+
 /* Reads one extent's raw bytes into `to` (raw_bytes of room): pread, checksum, decompression.
  * `what` names it in errors ("layer 3 expert 17 int4"). Thread-safe. */
 int moe_pack_read(const struct moe_pack *pack, const struct moe_extent *extent, void *to,

@@ -13,6 +13,7 @@
 
 #include "base/err.h"
 #include "base/progress.h"
+#include "base/timeline.h"
 #include "fmt/pack.h"
 #include "io/loader.h"
 #include "run/stats.h"
@@ -60,6 +61,7 @@ struct moe_experts {
     const struct moe_experts_ops *ops;
     uint64_t resident_bytes; /* expert weights held now, at most so far */
     uint64_t resident_bytes_max;
+    struct moe_timeline *timeline; /* borrowed; NULL: nobody records */
 };
 
 /* Strategy `resident`: reads each expert's best variant into memory at once.

@@ -17,6 +17,8 @@
 #include "base/mem.h"
 #include "sched/store.h"
 
+enum { MAX_REQUESTS = 4096 /* loads under way; more wait for them in their turn */ };
+
 enum entry_state { ENTRY_NO_SLOT, ENTRY_WAITING, ENTRY_GIVEN, ENTRY_RELEASED };
 
 /* One expert of the request under way. */
@@ -33,6 +35,7 @@ struct slot_loads {
     uint32_t in_flight;                      /* bit per segment */
     uint32_t handles[MOE_PACK_MAX_SEGMENTS]; /* of segments in flight */
     bool failed;
+    double submitted; /* for the timeline */
 };
 
 struct cached {
@@ -45,14 +48,27 @@ struct cached {
     uint8_t *memory;
     uint64_t memory_bytes;
     uint64_t *slot_at;        /* [n_slots] offset of a slot in memory */
+    uint64_t slot_bytes;      /* of the largest */
     struct slot_loads *loads; /* [n_slots] */
 
+    uint32_t n_requests_max, n_in_flight; /* loads that the loader takes, and has */
+
     struct moe_expert_request request;
-    struct moe_phase_stats *phase;
-    struct entry *entries; /* [n_experts] */
-    uint32_t n_open;       /* entries not released yet */
-    uint64_t bytes_seen, evictions_seen, unused_seen;
+    struct moe_phase_stats *phase; /* of the request; `before` until the first one */
+    struct moe_phase_stats before;
+    struct entry *entries;  /* [n_experts] */
+    uint32_t n_open;        /* entries not released yet */
     struct moe_err failure; /* of a load that somebody waits for */
+
+    /* What was foreseen: the experts of one layer to come, and the slots fetched for them. */
+    uint32_t predicted_layer;
+    uint8_t *predicted;    /* [n_experts] */
+    uint32_t *prefetching; /* [n_slots] */
+    uint32_t n_prefetching;
+
+    /* Counters as last seen, for what a phase added to them. */
+    uint64_t bytes_seen, evictions_seen, unused_seen, cancelled_seen;
+    double read_seconds_seen;
 };
 
 /* ---- Sizes -------------------------------------------------------------------------------------
@@ -66,24 +82,12 @@ static uint64_t class_slot_bytes(const struct moe_expert_class *class_)
     return bytes;
 }
 
-/* The variant to use for an expert: `variant`, or the best it has. UINT32_MAX in dense layers. */
-static uint32_t usable_variant(const struct moe_pack *pack, uint32_t layer, uint32_t expert,
-                               uint32_t variant)
-{
-    if (moe_pack_expert(pack, layer, expert, variant)->present)
-        return variant;
-    for (uint32_t v = 0; v < moe_pack_n_variants(pack); v++)
-        if (moe_pack_expert(pack, layer, expert, v)->present)
-            return v;
-    return UINT32_MAX;
-}
-
 uint64_t moe_cache_slot_bytes(const struct moe_pack *pack, uint32_t variant)
 {
     uint64_t most = 0;
     for (uint32_t layer = 0; layer < moe_pack_n_layers(pack); layer++) {
         for (uint32_t e = 0; e < moe_pack_n_experts(pack); e++) {
-            uint32_t v = usable_variant(pack, layer, e, variant);
+            uint32_t v = moe_pack_usable_variant(pack, layer, e, variant);
             if (v == UINT32_MAX)
                 continue;
             uint32_t c = moe_pack_expert(pack, layer, e, v)->class_index;
@@ -99,7 +103,7 @@ static void count_classes(const struct moe_pack *pack, uint32_t variant, uint64_
 {
     for (uint32_t layer = 0; layer < moe_pack_n_layers(pack); layer++) {
         for (uint32_t e = 0; e < moe_pack_n_experts(pack); e++) {
-            uint32_t v = usable_variant(pack, layer, e, variant);
+            uint32_t v = moe_pack_usable_variant(pack, layer, e, variant);
             if (v != UINT32_MAX)
                 n_of_class[moe_pack_expert(pack, layer, e, v)->class_index]++;
         }
@@ -145,7 +149,7 @@ static bool has_compressed(const struct moe_pack *pack, uint32_t variant, uint64
     *largest = 0;
     for (uint32_t layer = 0; layer < moe_pack_n_layers(pack); layer++) {
         for (uint32_t e = 0; e < moe_pack_n_experts(pack); e++) {
-            uint32_t v = usable_variant(pack, layer, e, variant);
+            uint32_t v = moe_pack_usable_variant(pack, layer, e, variant);
             if (v == UINT32_MAX)
                 continue;
             const struct moe_expert_extent *x = moe_pack_expert(pack, layer, e, v);
@@ -167,7 +171,8 @@ static struct moe_loader_options loader_options(const struct moe_pack *pack, uin
     uint64_t largest;
     l.fd = moe_pack_fd(pack);
     l.path = moe_pack_path(pack);
-    l.n_requests = n_slots * MOE_PACK_MAX_SEGMENTS;
+    l.n_requests = n_slots < MAX_REQUESTS / MOE_PACK_MAX_SEGMENTS ? n_slots * MOE_PACK_MAX_SEGMENTS
+                                                                  : MAX_REQUESTS;
     if (has_compressed(pack, variant, &largest))
         l.compressed_bytes = 4 * moe_round_up(largest, MOE_PACK_ALIGN);
     return l;
@@ -204,6 +209,8 @@ static int submit_slot(struct cached *c, uint32_t slot, enum moe_load_priority p
     struct slot_loads *l = &c->loads[slot];
     uint64_t at = c->slot_at[slot];
     *l = (struct slot_loads){.n_segments = class_->n_segments};
+    if (c->base.timeline)
+        l->submitted = moe_seconds();
     for (uint32_t i = 0; i < class_->n_segments; i++) {
         const struct moe_load load = {
             .offset = x->segments[i].offset,
@@ -222,9 +229,22 @@ static int submit_slot(struct cached *c, uint32_t slot, enum moe_load_priority p
             return status;
         }
         l->in_flight |= 1u << i;
+        c->n_in_flight++;
     }
     c->phase->loads++;
     return MOE_OK;
+}
+
+static void record_load(struct cached *c, uint32_t slot)
+{
+    char name[64];
+    const struct moe_slot *s = moe_store_slot(c->store, slot);
+    if (!c->base.timeline)
+        return;
+    snprintf(name, sizeof name, "layer %u expert %u%s", s->layer, s->expert,
+             s->prefetched ? " (prefetch)" : "");
+    moe_timeline_overlapping(c->base.timeline, MOE_TRACK_LOAD, name, slot, c->loads[slot].submitted,
+                             moe_seconds());
 }
 
 /* Books completions. A load that failed is remembered for those who wait for it. */
@@ -235,6 +255,7 @@ static void book(struct cached *c, const struct moe_load_done *done, uint32_t n)
         uint32_t segment = (uint32_t)(done[i].tag % MOE_PACK_MAX_SEGMENTS);
         struct slot_loads *l = &c->loads[slot];
         l->in_flight &= ~(1u << segment);
+        c->n_in_flight--;
         if (done[i].status == MOE_OK) {
             l->arrived |= 1u << segment;
         } else {
@@ -248,6 +269,7 @@ static void book(struct cached *c, const struct moe_load_done *done, uint32_t n)
         }
         if (l->in_flight)
             continue;
+        record_load(c, slot);
         if (!l->failed)
             moe_store_ready(c->store, slot);
         else if (moe_store_slot(c->store, slot)->pins == 0)
@@ -269,7 +291,9 @@ static int wait_loader(struct cached *c, struct moe_err *err)
     struct moe_load_done done[32];
     double started = moe_seconds();
     uint32_t n = moe_loader_wait(c->loader, done, 32);
-    c->phase->stall_seconds += moe_seconds() - started;
+    double ended = moe_seconds();
+    c->phase->stall_seconds += ended - started;
+    moe_timeline_span(c->base.timeline, MOE_TRACK_STALL, "wait", started, ended);
     if (n == 0)
         return moe_fail(err, MOE_ERR_IO, "%s: an expert is awaited that nobody loads",
                         moe_pack_path(c->pack));
@@ -284,11 +308,45 @@ static int wait_loader(struct cached *c, struct moe_err *err)
 static void count_traffic(struct cached *c)
 {
     uint64_t bytes = moe_loader_stats(c->loader)->bytes_read;
+    uint64_t cancelled = moe_loader_stats(c->loader)->cancelled_bytes;
     const struct moe_store_counts *counts = moe_store_counts(c->store);
     c->phase->bytes_read += bytes - c->bytes_seen;
     c->phase->evictions += counts->evictions - c->evictions_seen;
+    c->phase->prefetch_wasted_bytes +=
+        cancelled - c->cancelled_seen + (counts->staged_unused - c->unused_seen) * c->slot_bytes;
+    c->phase->read_seconds += moe_loader_stats(c->loader)->read_seconds - c->read_seconds_seen;
+    c->read_seconds_seen = moe_loader_stats(c->loader)->read_seconds;
     c->bytes_seen = bytes;
     c->evictions_seen = counts->evictions;
+    c->cancelled_seen = cancelled;
+    c->unused_seen = counts->staged_unused;
+}
+
+/* Gives up prefetches for this layer that its router did not ask for; forgets finished ones. */
+static void drop_stale(struct cached *c)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < c->n_prefetching; i++) {
+        uint32_t slot = c->prefetching[i];
+        const struct moe_slot *s = moe_store_slot(c->store, slot);
+        struct slot_loads *l = &c->loads[slot];
+        if (s->state != MOE_SLOT_LOADING || s->use != MOE_SLOT_STAGED)
+            continue;
+        if (s->layer != c->request.layer) {
+            c->prefetching[kept++] = slot;
+            continue;
+        }
+        l->failed = true;
+        for (uint32_t k = 0; k < l->n_segments; k++) {
+            if ((l->in_flight & 1u << k) && moe_loader_cancel(c->loader, l->handles[k])) {
+                l->in_flight &= ~(1u << k);
+                c->n_in_flight--;
+            }
+        }
+        if (!l->in_flight)
+            moe_store_failed(c->store, slot);
+    }
+    c->n_prefetching = kept;
 }
 
 static void release_entry(struct cached *c, struct entry *e)
@@ -323,6 +381,10 @@ static void take_present(struct cached *c, uint32_t i)
     uint32_t variant = c->best_variant[(uint64_t)layer * c->n_experts + expert];
     uint32_t slot = moe_store_find(c->store, layer, expert, variant);
     uint64_t rows = c->request.n_rows[i];
+    if (c->predicted_layer == layer) {
+        c->phase->predicted += rows;
+        c->phase->predicted_right += c->predicted[expert] ? rows : 0;
+    }
     c->entries[i] = (struct entry){.slot = slot};
     c->phase->expert_activations += rows;
     if (slot == MOE_NO_SLOT) {
@@ -353,6 +415,8 @@ static int pump(struct cached *c, struct moe_err *err)
             continue;
         uint32_t layer = c->request.layer, expert = c->request.experts[i];
         uint32_t variant = c->best_variant[(uint64_t)layer * c->n_experts + expert];
+        if (c->n_in_flight + MOE_PACK_MAX_SEGMENTS > c->n_requests_max)
+            return MOE_OK;
         e->slot = moe_store_miss(c->store, layer, expert, variant, e->told);
         e->told = true;
         if (e->slot == MOE_NO_SLOT)
@@ -376,6 +440,8 @@ static int begin(struct moe_experts *self, const struct moe_expert_request *requ
     poll_loader(c);
     for (uint32_t i = 0; i < request->n; i++)
         take_present(c, i);
+    drop_stale(c);
+    c->predicted_layer = UINT32_MAX;
     return pump(c, err);
 }
 
@@ -466,7 +532,12 @@ static void prefetch(struct moe_experts *self, uint32_t layer, const uint32_t *e
                      const float *scores, uint32_t n)
 {
     struct cached *c = (struct cached *)self;
-    for (uint32_t i = 0; i < n; i++) {
+    c->predicted_layer = layer;
+    memset(c->predicted, 0, c->n_experts);
+    for (uint32_t i = 0; i < n; i++)
+        c->predicted[experts[i]] = 1;
+    for (uint32_t i = 0; i < n && c->n_in_flight + MOE_PACK_MAX_SEGMENTS <= c->n_requests_max;
+         i++) {
         uint32_t variant = c->best_variant[(uint64_t)layer * c->n_experts + experts[i]];
         if (moe_store_find(c->store, layer, experts[i], variant) != MOE_NO_SLOT)
             continue;
@@ -476,6 +547,8 @@ static void prefetch(struct moe_experts *self, uint32_t layer, const uint32_t *e
         if (submit_slot(c, slot, MOE_LOAD_PREFETCH, scores[i], NULL) != MOE_OK &&
             !c->loads[slot].in_flight)
             moe_store_failed(c->store, slot);
+        else if (c->n_prefetching < c->n_slots)
+            c->prefetching[c->n_prefetching++] = slot;
     }
 }
 
@@ -493,6 +566,8 @@ static void close_cached(struct moe_experts *self)
     free(c->slot_at);
     free(c->loads);
     free(c->entries);
+    free(c->predicted);
+    free(c->prefetching);
     free(c);
 }
 
@@ -513,10 +588,10 @@ static void share_layers(const struct moe_pack *pack, const struct moe_pool_para
 {
     uint32_t n_layers = moe_pack_n_layers(pack), n_moe = 0, k = 0;
     for (uint32_t i = 0; i < n_layers; i++)
-        n_moe += usable_variant(pack, i, 0, 0) != UINT32_MAX;
+        n_moe += moe_pack_usable_variant(pack, i, 0, 0) != UINT32_MAX;
     for (uint32_t c = 0; c < moe_pack_n_classes(pack); c++, k = 0)
         for (uint32_t i = 0; i < n_layers; i++)
-            if (usable_variant(pack, i, 0, 0) != UINT32_MAX)
+            if (moe_pack_usable_variant(pack, i, 0, 0) != UINT32_MAX)
                 per_layer[c * n_layers + i] =
                     pools[c].n_cache / n_moe + (k++ < pools[c].n_cache % n_moe);
 }
@@ -570,7 +645,8 @@ static int place_slots(struct cached *c, const struct moe_pool_params *pools, st
     c->memory = moe_pages_alloc(c->memory_bytes, err);
     c->slot_at = moe_alloc(c->n_slots, sizeof *c->slot_at, err);
     c->loads = moe_alloc(c->n_slots, sizeof *c->loads, err);
-    if (!c->memory || !c->slot_at || !c->loads)
+    c->prefetching = moe_alloc(c->n_slots, sizeof *c->prefetching, err);
+    if (!c->memory || !c->slot_at || !c->loads || !c->prefetching)
         return MOE_ERR_MEMORY;
     uint64_t at = 0;
     for (uint32_t i = 0; i < c->n_slots; i++) {
@@ -596,21 +672,27 @@ int moe_experts_open_cached(struct moe_experts **out, const struct moe_pack *pac
     c->base.ops = &cached_ops;
     c->pack = pack;
     c->n_experts = moe_pack_n_experts(pack);
+    c->slot_bytes = moe_cache_slot_bytes(pack, variant);
+    c->phase = &c->before;
+    c->predicted_layer = UINT32_MAX;
     share_out(pack, variant, o, pools);
     int status = MOE_ERR_MEMORY;
     c->entries = moe_alloc(c->n_experts, sizeof *c->entries, err);
     c->best_variant =
         moe_alloc((uint64_t)moe_pack_n_layers(pack) * c->n_experts, sizeof *c->best_variant, err);
-    if (!c->entries || !c->best_variant)
+    c->predicted = moe_alloc(c->n_experts, 1, err);
+    if (!c->entries || !c->best_variant || !c->predicted)
         goto fail;
     for (uint32_t i = 0; i < moe_pack_n_layers(pack) * c->n_experts; i++)
-        c->best_variant[i] = usable_variant(pack, i / c->n_experts, i % c->n_experts, variant);
+        c->best_variant[i] =
+            moe_pack_usable_variant(pack, i / c->n_experts, i % c->n_experts, variant);
     status = open_store(c, o, pools, err);
     if (status == MOE_OK)
         status = place_slots(c, pools, err);
     if (status != MOE_OK)
         goto fail;
     struct moe_loader_options l = loader_options(pack, variant, o, c->n_slots);
+    c->n_requests_max = l.n_requests;
     status = moe_loader_open(&c->loader, &l, err);
     if (status != MOE_OK)
         goto fail;

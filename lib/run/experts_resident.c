@@ -73,19 +73,6 @@ static const struct moe_experts_ops resident_ops = {
     .close = close_resident,
 };
 
-/* The expert at `variant`, or at the best one it has; NULL in a dense layer. */
-static const struct moe_expert_extent *choose(const struct moe_pack *pack, uint32_t layer,
-                                              uint32_t expert, uint32_t variant, uint32_t *chosen)
-{
-    const struct moe_expert_extent *e = moe_pack_expert(pack, layer, expert, variant);
-    *chosen = variant;
-    for (uint32_t v = 0; !e->present && v < moe_pack_n_variants(pack); v++) {
-        e = moe_pack_expert(pack, layer, expert, v);
-        *chosen = v;
-    }
-    return e->present ? e : NULL;
-}
-
 static int load(struct resident *r, const struct moe_pack *pack, const struct moe_expert_extent *e,
                 struct moe_expert_view *view, struct moe_arena *arena, struct moe_err *err)
 {
@@ -124,9 +111,11 @@ static int walk_experts(struct resident *r, const struct moe_pack *pack, uint32_
             struct moe_expert_view *view = &r->views[(uint64_t)layer * r->n_experts + expert];
             view->layer = layer;
             view->expert = expert;
-            const struct moe_expert_extent *e =
-                choose(pack, layer, expert, variant, &view->variant);
-            int status = e ? load(r, pack, e, view, arena, err) : MOE_OK;
+            view->variant = moe_pack_usable_variant(pack, layer, expert, variant);
+            int status = MOE_OK;
+            if (view->variant != UINT32_MAX)
+                status = load(r, pack, moe_pack_expert(pack, layer, expert, view->variant), view,
+                              arena, err);
             if (status != MOE_OK)
                 return status;
         }

@@ -2,6 +2,7 @@
  * The forward pass: embedding, layers, head. Stages in order: norm, q/k/v, rope, attention, output
  * projection, norm, feed-forward (feed_forward.c).
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -72,6 +73,16 @@ static void add_rows(void *ctx, int64_t begin, int64_t end, int thread)
                      w->h + (uint64_t)i * w->hidden_stride);
 }
 
+static void record(struct moe_session *s, uint32_t layer, const char *part, double begin,
+                   double end)
+{
+    char name[48];
+    if (!s->timeline)
+        return;
+    snprintf(name, sizeof name, "layer %u %s", layer, part);
+    moe_timeline_span(s->timeline, MOE_TRACK_COMPUTE, name, begin, end);
+}
+
 static int run_layer(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
                      uint32_t n_rows, struct moe_phase_stats *phase, struct moe_err *err)
 {
@@ -79,6 +90,7 @@ static int run_layer(struct moe_session *s, uint32_t layer, const struct moe_row
     const struct moe_layer *l = &s->model->layers[layer];
     struct moe_workspace *w = s->work;
     struct stage st = {.s = s, .rows = rows, .layer = l};
+    double started = moe_seconds();
 
     norm(s, l->attn_norm, 0, n_rows);
     moe_inputs_set(&w->from_hidden, w->xn, w->hidden_stride, NULL, n_rows, c->hidden);
@@ -97,7 +109,11 @@ static int run_layer(struct moe_session *s, uint32_t layer, const struct moe_row
     moe_par_for(n_rows, 16, add_rows, &st);
 
     norm(s, l->ffn_norm, 0, n_rows);
-    return moe_feed_forward(s, layer, rows, n_rows, phase, err);
+    double half = moe_seconds();
+    int status = moe_feed_forward(s, layer, rows, n_rows, phase, err);
+    record(s, layer, "attention", started, half);
+    record(s, layer, "feed-forward", half, moe_seconds());
+    return status;
 }
 
 static int check_rows(const struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,

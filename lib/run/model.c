@@ -143,16 +143,11 @@ static int walk_tensors(struct moe_model *m, struct moe_arena *arena,
 static int read_dense_part(struct moe_model *m, const struct moe_progress *progress,
                            struct moe_err *err)
 {
-    struct moe_arena arena = {0};
-    int status = walk_tensors(m, &arena, NULL, err);
-    if (status != MOE_OK)
-        return status;
-    m->weights = moe_pages_alloc(arena.used, err);
+    m->weights = moe_pages_alloc(m->weights_bytes, err);
     if (!m->weights)
         return MOE_ERR_MEMORY;
-    m->weights_bytes = arena.used;
-    arena = (struct moe_arena){.base = m->weights, .size = m->weights_bytes};
-    status = walk_tensors(m, &arena, progress, err);
+    struct moe_arena arena = {.base = m->weights, .size = m->weights_bytes};
+    int status = walk_tensors(m, &arena, progress, err);
     if (m->config.tied_head)
         m->head = m->embed;
     return status;
@@ -255,13 +250,13 @@ static int read_sections(struct moe_model *m, const char *path, struct moe_err *
     return m->chat_template ? MOE_OK : MOE_ERR_MEMORY;
 }
 
-int moe_model_open(struct moe_model **out, const char *path, uint32_t context,
-                   const struct moe_progress *progress, struct moe_err *err)
+int moe_model_open_directory(struct moe_model **out, const char *path, struct moe_err *err)
 {
     *out = NULL;
     struct moe_model *m = moe_alloc(1, sizeof *m, err);
     if (!m)
         return MOE_ERR_MEMORY;
+    struct moe_arena sizes = {0};
     int status = moe_pack_open(&m->pack, path, err);
     if (status == MOE_OK)
         status = read_sections(m, path, err);
@@ -272,15 +267,45 @@ int moe_model_open(struct moe_model **out, const char *path, uint32_t context,
     if (status == MOE_OK)
         status = check_experts(m, err);
     if (status == MOE_OK)
-        status = read_dense_part(m, progress, err);
-    if (status == MOE_OK)
-        status = make_rope(m, context ? context : m->config.context_max, err);
+        status = walk_tensors(m, &sizes, NULL, err);
     if (status != MOE_OK) {
         moe_model_close(m);
         return status;
     }
+    m->weights_bytes = sizes.used;
     *out = m;
     return MOE_OK;
+}
+
+static uint32_t context_or_all(const struct moe_model *m, uint32_t context)
+{
+    return context ? context : m->config.context_max;
+}
+
+uint64_t moe_model_load_bytes(const struct moe_model *m, uint32_t context)
+{
+    return m->weights_bytes +
+           (uint64_t)context_or_all(m, context) * m->config.head_dim * sizeof *m->rope;
+}
+
+int moe_model_load(struct moe_model *m, uint32_t context, const struct moe_progress *progress,
+                   struct moe_err *err)
+{
+    int status = read_dense_part(m, progress, err);
+    return status == MOE_OK ? make_rope(m, context_or_all(m, context), err) : status;
+}
+
+int moe_model_open(struct moe_model **out, const char *path, uint32_t context,
+                   const struct moe_progress *progress, struct moe_err *err)
+{
+    int status = moe_model_open_directory(out, path, err);
+    if (status == MOE_OK)
+        status = moe_model_load(*out, context, progress, err);
+    if (status != MOE_OK) {
+        moe_model_close(*out);
+        *out = NULL;
+    }
+    return status;
 }
 
 void moe_model_close(struct moe_model *m)

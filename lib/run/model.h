@@ -40,9 +40,17 @@ struct moe_model {
     uint64_t weights_bytes;
 };
 
-/* Opens the pack and reads the dense part. Shapes are checked against the description: every tensor
- * it implies must be there, with the right size. context: positions for which rope is made; 0 means
- * context_max. */
+/* Opens the pack: description, tokenizer, chat template. Shapes are checked against the
+ * description: every tensor and expert it implies must be there, with the right size. No weights
+ * are read yet. */
+int moe_model_open_directory(struct moe_model **out, const char *path, struct moe_err *err);
+/* Bytes that moe_model_load will take: the dense weights, and rope for so many positions. */
+uint64_t moe_model_load_bytes(const struct moe_model *model, uint32_t context);
+/* Reads the dense part. context: the longest a session may have; 0 means context_max. */
+int moe_model_load(struct moe_model *model, uint32_t context, const struct moe_progress *progress,
+                   struct moe_err *err);
+
+/* Both at once. */
 int moe_model_open(struct moe_model **out, const char *path, uint32_t context,
                    const struct moe_progress *progress, struct moe_err *err);
 void moe_model_close(struct moe_model *model);

@@ -9,7 +9,10 @@
 #include "base/mem.h"
 #include "base/par.h"
 
-enum { DEFAULT_DOC_TOKENS = 256, LOGITS_BYTES = 64 << 20 };
+enum {
+    DEFAULT_DOC_TOKENS = 256,
+    LOGITS_BYTES = 4 << 20 /* small: it counts in every memory budget */
+};
 
 struct scorer {
     struct moe_session *s;

@@ -127,6 +127,14 @@ uint64_t moe_session_bytes(const struct moe_config *config,
     return !arena.overflowed && moe_add_u64(arena.used, kv, &sum) ? sum : UINT64_MAX;
 }
 
+uint64_t moe_session_kv_bytes(const struct moe_config *config,
+                              const struct moe_session_options *options)
+{
+    struct moe_session_options o = resolve(config, options);
+    struct moe_kv kv;
+    return shape_kv(&kv, config, &o);
+}
+
 /* ---- Open and close ----------------------------------------------------------------------------
  */
 

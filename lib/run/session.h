@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "base/timeline.h"
 #include "run/experts.h"
 #include "run/model.h"
 #include "run/stats.h"
@@ -51,12 +52,16 @@ struct moe_session {
     struct moe_stats stats;
     struct moe_phase_stats *phase; /* of the last pass, in stats; its logits' time goes there too */
     struct moe_observer observer;
-    struct moe_workspace *work; /* buffers and KV cache; session.c */
+    struct moe_timeline *timeline; /* borrowed; NULL: nobody records */
+    struct moe_workspace *work;    /* buffers and KV cache; session.c */
 };
 
 /* Bytes that a session with these options allocates: the same code sizes and allocates. */
 uint64_t moe_session_bytes(const struct moe_config *config,
                            const struct moe_session_options *options);
+/* Of these the KV cache, which grows into its room as positions are filled. */
+uint64_t moe_session_kv_bytes(const struct moe_config *config,
+                              const struct moe_session_options *options);
 int moe_session_open(struct moe_session **out, struct moe_model *model, struct moe_experts *experts,
                      const struct moe_session_options *options, struct moe_err *err);
 void moe_session_close(struct moe_session *s);

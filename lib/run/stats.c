@@ -35,6 +35,7 @@ static void add_phase(struct moe_phase_stats *sum, const struct moe_phase_stats 
     sum->loads += p->loads;
     sum->bytes_read += p->bytes_read;
     sum->evictions += p->evictions;
+    sum->read_seconds += p->read_seconds;
     sum->stall_seconds += p->stall_seconds;
 }
 
@@ -103,6 +104,7 @@ static void write_counts(struct moe_buf *out, const struct moe_phase_stats *p, c
     moe_buf_printf(out, "%s\"hit_rate\": %.6f,\n", indent, hit_rate(p));
     moe_buf_printf(out, "%s\"prefetch_accuracy\": %.6f,\n", indent,
                    ratio((double)p->predicted_right, (double)p->expert_activations));
+    moe_buf_printf(out, "%s\"read_s\": %.6f,\n", indent, p->read_seconds);
     moe_buf_printf(out, "%s\"stall_s\": %.6f,\n", indent, p->stall_seconds);
     moe_buf_printf(out, "%s\"compute_s\": %.6f", indent, p->seconds - p->stall_seconds);
 }

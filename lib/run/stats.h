@@ -22,6 +22,7 @@ struct moe_phase_stats {
     uint64_t predicted_right; /* ... and which were in the predicted set */
     uint64_t prefetch_wasted_bytes;
     uint64_t loads, bytes_read, evictions;
+    double read_seconds;  /* at least one read was in flight */
     double stall_seconds; /* computing threads waited for a load */
 };
 

@@ -1,0 +1,32 @@
+/*
+ * Timeline: what happened when, as a Chrome trace (chrome://tracing, Perfetto): JSON events in
+ * microseconds. Recording allocates; without a timeline (NULL) every call does nothing.
+ */
+#ifndef MOE_BASE_TIMELINE_H
+#define MOE_BASE_TIMELINE_H
+
+#include "base/buf.h"
+#include "base/err.h"
+
+/* Rows of the picture. */
+enum moe_track { MOE_TRACK_COMPUTE = 1, MOE_TRACK_STALL, MOE_TRACK_LOAD };
+
+struct moe_timeline {
+    struct moe_buf events;
+    double origin; /* moe_seconds() of its beginning */
+};
+
+void moe_timeline_init(struct moe_timeline *t);
+void moe_timeline_release(struct moe_timeline *t);
+
+/* Something went on from `begin` to `end` (moe_seconds()). `name` is plain text without quotes. */
+void moe_timeline_span(struct moe_timeline *t, enum moe_track track, const char *name, double begin,
+                       double end);
+/* The same for things that overlap others of their track; `id` tells them apart. */
+void moe_timeline_overlapping(struct moe_timeline *t, enum moe_track track, const char *name,
+                              unsigned long long id, double begin, double end);
+
+/* Writes the whole trace atomically. */
+int moe_timeline_save(const struct moe_timeline *t, const char *path, struct moe_err *err);
+
+#endif

@@ -1,0 +1,278 @@
+#include "run/engine.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/par.h"
+#include "base/text.h"
+
+enum {
+    PROGRAM_MARGIN = 3 << 20, /* what malloc, the line editor and the like add to the RSS we see */
+    THREAD_BYTES = 256 << 10, /* of a thread's stack and heap that are touched */
+    LOGITS_ROWS = 4,          /* logits, sampler's candidates: rows of the vocabulary */
+    MEASURE_BYTES = 5 << 20,  /* logits of a perplexity run */
+    DEFAULT_BATCH = 256,
+    SMALL_BATCH = 16,
+    FLOOR_SLACK = 1 << 20,   /* the program's own size varies a little from run to run */
+    FREE_SHARE_PERCENT = 90, /* of what is free, when no budget is named */
+    WORKING_SLOTS = 2,       /* beside a cache that holds a layer's experts */
+};
+
+/* ---- The split ---------------------------------------------------------------------------------
+ */
+
+/* Experts that one token visits, and all there are, at the best variant. */
+static void count_experts(const struct moe_model *m, uint64_t slot_bytes, struct moe_budget *b)
+{
+    uint64_t n_moe = 0;
+    for (uint32_t i = 0; i < m->config.n_layers; i++)
+        n_moe += m->config.layer_is_moe[i];
+    b->token = n_moe * m->config.top_k * slot_bytes;
+    b->all = n_moe * m->config.n_experts * slot_bytes;
+}
+
+static uint64_t work_bytes(const struct moe_config *c, const struct moe_session_options *so)
+{
+    return moe_session_bytes(c, so) - moe_session_kv_bytes(c, so);
+}
+
+/* Everything but the experts; returns the sum. */
+static uint64_t size_fixed_part(const struct moe_model *m, const struct moe_session_options *so,
+                                uint64_t program, struct moe_budget *b)
+{
+    uint64_t row = moe_logits_stride(&m->config) * sizeof(float);
+    b->dense = moe_model_load_bytes(m, so->context);
+    b->kv = moe_session_kv_bytes(&m->config, so);
+    b->program = program + PROGRAM_MARGIN + MEASURE_BYTES + LOGITS_ROWS * row +
+                 (uint64_t)moe_par_threads() * THREAD_BYTES;
+    b->batch = so->batch;
+    b->work = work_bytes(&m->config, so);
+    return b->program + b->dense + b->kv + b->work;
+}
+
+/* The cache's options for a given number of bytes, loader and all. */
+static struct moe_cache_options cache_options(const struct moe_engine *e,
+                                              const struct moe_engine_options *o)
+{
+    return (struct moe_cache_options){
+        .policy = o->policy ? o->policy : moe_policy_find("lru"),
+        .per_layer = o->per_layer,
+        .n_working = e->model->config.top_k,
+        .seed = o->seed,
+        .loader =
+            {
+                .verify = !o->no_checksums,
+                .rate = o->link_rate,
+                .lockstep = o->lockstep,
+                .copy = e->copy,
+                .copy_bytes = e->copy_bytes,
+            },
+    };
+}
+
+/* Slots: as many as the budget leaves, or as the user named. At least top_k work without a cache.
+ */
+static void size_cache(const struct moe_engine *e, const struct moe_engine_options *o,
+                       uint64_t slot_bytes, uint64_t left, struct moe_cache_options *cache)
+{
+    uint32_t top_k = e->model->config.top_k;
+    if (e->strategy == MOE_STRATEGY_ONDEMAND)
+        return;
+    if (o->expert_memory_bytes) {
+        cache->cache_bytes = o->expert_memory_bytes;
+        return;
+    }
+    uint64_t n = left / slot_bytes;
+    if (n >= (uint64_t)top_k + WORKING_SLOTS)
+        cache->n_working = WORKING_SLOTS;
+    cache->cache_bytes = n > cache->n_working ? (n - cache->n_working) * slot_bytes : 0;
+}
+
+static int refuse(const struct moe_engine *e, const struct moe_budget *b, struct moe_err *err)
+{
+    char have[32], need[32];
+    return moe_fail(err, MOE_ERR_LIMIT,
+                    "%s: a budget of %s is too small: the smallest that works is %s (--memory "
+                    "%" PRIu64 "M; a shorter context -c needs less)",
+                    moe_pack_path(e->model->pack), moe_format_bytes(b->total, have),
+                    moe_format_bytes(b->floor, need),
+                    (b->floor + FLOOR_SLACK + (1 << 20) - 1) >> 20);
+}
+
+/* Decides strategy and sizes. */
+static int plan(struct moe_engine *e, const struct moe_engine_options *o,
+                struct moe_session_options *so, struct moe_cache_options *cache,
+                struct moe_err *err)
+{
+    const struct moe_model *m = e->model;
+    struct moe_budget *b = &e->budget;
+    uint64_t slot_bytes = moe_cache_slot_bytes(m->pack, 0), available = moe_available_bytes();
+    b->total = o->memory_bytes;
+    e->memory_named = o->memory_bytes > 0;
+    if (b->total == 0)
+        b->total = available == UINT64_MAX ? UINT64_MAX
+                                           : available / 100 * FREE_SHARE_PERCENT + moe_rss_bytes();
+    count_experts(m, slot_bytes, b);
+    *cache = cache_options(e, o);
+    uint64_t least = m->config.n_experts ? moe_cache_bytes(m->pack, 0, cache) : 0;
+    uint64_t loader = least - cache->n_working * slot_bytes;
+    uint64_t program = moe_rss_bytes(), fixed;
+    bool choose = so->batch == 0; /* a smaller one where buffers would take much of the budget */
+    so->batch = choose ? DEFAULT_BATCH : so->batch;
+    for (;; so->batch /= 2) {
+        fixed = size_fixed_part(m, so, program, b);
+        b->floor = fixed + (least < b->all ? least : b->all);
+        if (!choose || so->batch <= SMALL_BATCH ||
+            (b->work <= b->total / 8 && b->floor <= b->total))
+            break;
+    }
+    e->strategy = o->strategy;
+    if (e->strategy == MOE_STRATEGY_AUTO)
+        e->strategy =
+            (o->expert_memory_bytes && o->expert_memory_bytes < b->all) || fixed + b->all > b->total
+                ? MOE_STRATEGY_LRU
+                : MOE_STRATEGY_RESIDENT;
+    if (b->all == 0) /* a model without experts has nothing to cache */
+        e->strategy = MOE_STRATEGY_RESIDENT;
+    if (e->strategy == MOE_STRATEGY_RESIDENT) {
+        b->experts = b->all;
+        if (fixed + b->all > b->total)
+            b->floor = fixed + b->all;
+    } else {
+        uint64_t left = b->total > fixed + loader ? b->total - fixed - loader : 0;
+        size_cache(e, o, slot_bytes, left, cache);
+        b->experts = moe_cache_bytes(m->pack, 0, cache);
+        b->n_slots = (uint32_t)(cache->cache_bytes / slot_bytes) + cache->n_working;
+        b->below_token = (uint64_t)b->n_slots * slot_bytes < b->token;
+        if (o->expert_memory_bytes && fixed + b->experts > b->floor)
+            b->floor = fixed + b->experts;
+    }
+    return b->floor > b->total ? refuse(e, b, err) : MOE_OK;
+}
+
+/* ---- Opening -----------------------------------------------------------------------------------
+ */
+
+static int copy_pack(struct moe_engine *e, struct moe_err *err)
+{
+    uint64_t n = moe_pack_file_bytes(e->model->pack);
+    e->copy = moe_pages_alloc(n, err);
+    if (!e->copy)
+        return MOE_ERR_MEMORY;
+    e->copy_bytes = n;
+    return moe_file_pread(moe_pack_fd(e->model->pack), moe_pack_path(e->model->pack), e->copy, n, 0,
+                          err);
+}
+
+static int open_parts(struct moe_engine *e, const struct moe_engine_options *o,
+                      const struct moe_progress *progress, struct moe_err *err)
+{
+    struct moe_session_options so = o->session;
+    struct moe_cache_options cache;
+    uint32_t most = e->model->config.context_max;
+    if (so.context > most)
+        return moe_fail(err, MOE_ERR_USAGE, "a context of %u: %s has %u positions", so.context,
+                        moe_pack_path(e->model->pack), most);
+    if (so.context == 0)
+        so.context = o->context_cap && o->context_cap < most ? o->context_cap : most;
+    int status = plan(e, o, &so, &cache, err);
+    if (status == MOE_OK && o->pack_in_ram && e->strategy != MOE_STRATEGY_RESIDENT) {
+        status = copy_pack(e, err);
+        cache.loader.copy = e->copy;
+        cache.loader.copy_bytes = e->copy_bytes;
+    }
+    if (status == MOE_OK)
+        status = moe_model_load(e->model, so.context, progress, err);
+    if (status != MOE_OK)
+        return status;
+    e->policy = cache.policy->name;
+    if (e->strategy == MOE_STRATEGY_RESIDENT)
+        status = moe_experts_open_resident(&e->experts, e->model->pack, 0, progress, err);
+    else
+        status = moe_experts_open_cached(&e->experts, e->model->pack, 0, &cache, err);
+    if (status == MOE_OK)
+        status = moe_session_open(&e->session, e->model, e->experts, &so, err);
+    if (status == MOE_OK)
+        e->session->timeline = e->experts->timeline = o->timeline;
+    return status;
+}
+
+int moe_engine_open(struct moe_engine **out, const char *path, const struct moe_engine_options *o,
+                    const struct moe_progress *progress, struct moe_err *err)
+{
+    *out = NULL;
+    struct moe_engine *e = moe_alloc(1, sizeof *e, err);
+    if (!e)
+        return MOE_ERR_MEMORY;
+    int status = moe_model_open_directory(&e->model, path, err);
+    if (status == MOE_OK)
+        status = open_parts(e, o, progress, err);
+    if (status != MOE_OK) {
+        moe_engine_close(e);
+        return status;
+    }
+    *out = e;
+    return MOE_OK;
+}
+
+const char *moe_strategy_name(enum moe_strategy strategy)
+{
+    static const char *const names[] = {"auto", "resident", "ondemand", "lru"};
+    return (unsigned)strategy < sizeof names / sizeof names[0] ? names[strategy] : "?";
+}
+
+bool moe_strategy_parse(const char *name, enum moe_strategy *out)
+{
+    for (int i = MOE_STRATEGY_AUTO; i <= MOE_STRATEGY_LRU; i++) {
+        if (strcmp(name, moe_strategy_name(i)) == 0) {
+            *out = i;
+            return true;
+        }
+    }
+    return false;
+}
+
+void moe_engine_close(struct moe_engine *e)
+{
+    if (!e)
+        return;
+    moe_session_close(e->session);
+    moe_experts_close(e->experts);
+    moe_model_close(e->model);
+    moe_pages_free(e->copy, e->copy_bytes);
+    free(e);
+}
+
+void moe_engine_finish_stats(const struct moe_engine *e, struct moe_stats *stats)
+{
+    snprintf(stats->strategy, sizeof stats->strategy, "%s", moe_strategy_name(e->strategy));
+    snprintf(stats->device, sizeof stats->device, "cpu");
+    stats->resident_expert_bytes_max = e->experts->resident_bytes_max;
+    stats->memory_budget_bytes = e->memory_named ? e->budget.total : 0;
+    stats->peak_rss_bytes = moe_peak_rss_bytes();
+}
+
+/* ---- For people --------------------------------------------------------------------------------
+ */
+
+void moe_budget_write_text(const struct moe_budget *b, struct moe_buf *out)
+{
+    char x[6][32];
+    if (b->total == UINT64_MAX)
+        moe_buf_text(out, "memory   no limit known:");
+    else
+        moe_buf_printf(out, "memory   %s in all:", moe_format_bytes(b->total, x[0]));
+    moe_buf_printf(out, " program %s, dense weights %s, KV cache %s, buffers %s, experts %s\n",
+                   moe_format_bytes(b->program, x[1]), moe_format_bytes(b->dense, x[2]),
+                   moe_format_bytes(b->kv, x[3]), moe_format_bytes(b->work, x[4]),
+                   moe_format_bytes(b->experts, x[5]));
+    moe_buf_printf(
+        out, "         one token visits %s of experts, all are %s; the least that works: %s\n",
+        moe_format_bytes(b->token, x[0]), moe_format_bytes(b->all, x[1]),
+        moe_format_bytes(b->floor, x[2]));
+}

@@ -1,0 +1,89 @@
+/*
+ * Engine: a model, its experts and a session, opened so that the process stays within a budget of
+ * memory. One place decides how the budget is split; what it states is what it allocates.
+ */
+#ifndef MOE_RUN_ENGINE_H
+#define MOE_RUN_ENGINE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/progress.h"
+#include "run/experts.h"
+#include "run/model.h"
+#include "run/session.h"
+
+/* Where experts are kept. */
+enum moe_strategy {
+    MOE_STRATEGY_AUTO = 0, /* resident when everything fits, else lru */
+    MOE_STRATEGY_RESIDENT, /* all in memory from the start */
+    MOE_STRATEGY_ONDEMAND, /* nothing is kept beyond the layer at work */
+    MOE_STRATEGY_LRU,      /* a cache of what was used, by `policy` */
+};
+
+/* "auto", "resident", "ondemand", "lru", and back. */
+const char *moe_strategy_name(enum moe_strategy strategy);
+bool moe_strategy_parse(const char *name, enum moe_strategy *out);
+
+struct moe_engine_options {
+    uint64_t memory_bytes;        /* of the whole process; 0: what is free */
+    uint64_t expert_memory_bytes; /* of the expert cache alone; 0: what memory_bytes leaves */
+    enum moe_strategy strategy;
+    const struct moe_policy_ops *policy; /* NULL: lru */
+    bool per_layer;                      /* equal shares of the cache for each layer */
+    double link_rate;              /* bytes per second at most for expert loads; 0: no limit */
+    bool lockstep;                 /* needs a link_rate */
+    bool no_checksums;             /* of expert loads */
+    bool pack_in_ram;              /* serve expert loads from a copy of the pack in memory,
+                                      which the budget does not count: rehearsals only */
+    struct moe_timeline *timeline; /* records loads, computation, stalls; NULL: nobody does */
+    uint64_t seed;                 /* of the random policy */
+    /* context 0: the model's, at most context_cap; batch 0: 256, or fewer where memory is short. */
+    struct moe_session_options session;
+    uint32_t context_cap; /* 0: none */
+};
+
+/* The split of the memory, in bytes. */
+struct moe_budget {
+    uint64_t total;   /* the budget; UINT64_MAX: none could be told */
+    uint64_t program; /* the program itself, directory, tokenizer, buffers of all kinds */
+    uint64_t dense;   /* dense weights and rope */
+    uint64_t kv;      /* the KV cache when it is full */
+    uint64_t work;    /* buffers of a pass */
+    uint64_t experts; /* slots of experts, or all of them */
+    uint64_t floor;   /* the smallest budget that works */
+    uint64_t token;   /* bytes of the experts that one token visits */
+    uint64_t all;     /* bytes of all experts */
+    uint32_t n_slots; /* 0: all experts are in memory */
+    uint32_t batch;
+    bool below_token; /* the cache holds less than one token visits: nothing can hit */
+};
+
+struct moe_engine {
+    struct moe_model *model;
+    struct moe_experts *experts;
+    struct moe_session *session;
+    struct moe_budget budget;
+    bool memory_named;          /* the budget is the user's word, not a guess */
+    enum moe_strategy strategy; /* never AUTO */
+    const char *policy;         /* name, of a cache */
+    void *copy;                 /* the pack in memory */
+    uint64_t copy_bytes;
+};
+
+/* Opens all of it. MOE_ERR_LIMIT when the budget is below the floor: the text names the smallest
+ * that works. *out is to be closed with moe_engine_close. */
+int moe_engine_open(struct moe_engine **out, const char *path,
+                    const struct moe_engine_options *options, const struct moe_progress *progress,
+                    struct moe_err *err);
+void moe_engine_close(struct moe_engine *e); /* NULL is fine */
+
+/* Completes the figures that the session does not count itself: strategy, budget, peaks. */
+void moe_engine_finish_stats(const struct moe_engine *e, struct moe_stats *stats);
+
+/* The split for a person, a few lines. */
+void moe_budget_write_text(const struct moe_budget *b, struct moe_buf *out);
+
+#endif

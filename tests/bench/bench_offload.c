@@ -1,0 +1,298 @@
+/*
+ * Experts that do not fit: how fast a model runs with them behind a cache, or behind a plain
+ * mapping of the pack, which is the idea most peers rely on.
+ *
+ *     bench_offload PACK TEXT [option=value]...
+ *         mode=lru|lfu|arc|random|fifo|ondemand|resident|mmap|mmap-random|mmap-willneed
+ *         memory=SIZE        bound of the process (cached modes)
+ *         demand=X           expert cache of X times what one token visits
+ *         loads=X            a link on which one expert takes X times one layer's computation
+ *         layer=SECONDS      that computation, where it has been measured (mode=resident prints it)
+ *         ram=1              serve loads from a copy in memory
+ *         warm=16 tokens=32  tokens of TEXT before and while measuring, fed one by one
+ *
+ * Prints one line: mode, tokens/s, hit rate, bytes per token, share of the time stalled,
+ * GB/s while anything was being read. For
+ * loads=X a layer's computation is measured first, with all experts in memory.
+ */
+#define _DEFAULT_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/par.h"
+#include "base/text.h"
+#include "kern/kern.h"
+#include "run/engine.h"
+
+struct bench {
+    const char *pack, *text, *mode;
+    uint64_t memory, warm, tokens;
+    double demand, loads, layer;
+    bool ram;
+    struct moe_ids ids;
+};
+
+/* ---- Experts behind a mapping ------------------------------------------------------------------
+ */
+
+struct mapped {
+    struct moe_experts base;
+    const struct moe_pack *pack;
+    const uint8_t *file;
+    uint64_t bytes;
+    bool will_need;
+    struct moe_expert_request request;
+    uint32_t n_given;
+};
+
+static int begin(struct moe_experts *self, const struct moe_expert_request *request,
+                 struct moe_phase_stats *phase, struct moe_err *err)
+{
+    struct mapped *m = (struct mapped *)self;
+    m->request = *request;
+    m->n_given = 0;
+    for (uint32_t i = 0; m->will_need && i < request->n; i++) {
+        const struct moe_expert_extent *x =
+            moe_pack_expert(m->pack, request->layer, request->experts[i], 0);
+        const struct moe_extent *last = &x->segments[1];
+        uint64_t from = x->segments[0].offset, to = last->offset + last->stored_bytes;
+        madvise((void *)(uintptr_t)(m->file + from), to - from, MADV_WILLNEED);
+    }
+    return MOE_OK;
+}
+
+static int next(struct moe_experts *self, uint32_t max, uint32_t *which,
+                struct moe_expert_view *views, uint32_t *n, struct moe_err *err)
+{
+    struct mapped *m = (struct mapped *)self;
+    for (*n = 0; *n < max && m->n_given < m->request.n; ++*n, m->n_given++) {
+        uint32_t expert = m->request.experts[m->n_given];
+        const struct moe_expert_extent *x = moe_pack_expert(m->pack, m->request.layer, expert, 0);
+        const struct moe_expert_class *class_ = moe_pack_class_at(m->pack, x->class_index);
+        const uint8_t *segments[MOE_PACK_MAX_SEGMENTS];
+        for (uint32_t i = 0; i < class_->n_segments; i++)
+            segments[i] = m->file + x->segments[i].offset;
+        which[*n] = m->n_given;
+        views[*n].layer = m->request.layer;
+        views[*n].expert = expert;
+        moe_class_matrix_view(class_, MOE_ROLE_GATE, segments, &views[*n].gate);
+        moe_class_matrix_view(class_, MOE_ROLE_UP, segments, &views[*n].up);
+        moe_class_matrix_view(class_, MOE_ROLE_DOWN, segments, &views[*n].down);
+    }
+    return MOE_OK;
+}
+
+static int complete(struct moe_experts *self, uint32_t which, struct moe_err *err)
+{
+    return MOE_OK;
+}
+
+static void release(struct moe_experts *self, uint32_t which)
+{
+}
+
+static void close_mapped(struct moe_experts *self)
+{
+    struct mapped *m = (struct mapped *)self;
+    munmap((void *)(uintptr_t)m->file, m->bytes);
+    free(m);
+}
+
+static const struct moe_experts_ops mapped_ops = {
+    .name = "mmap",
+    .begin = begin,
+    .next = next,
+    .complete = complete,
+    .release = release,
+    .close = close_mapped,
+};
+
+static int open_mapped(struct moe_experts **out, const struct moe_pack *pack, const char *mode,
+                       struct moe_err *err)
+{
+    struct mapped *m = moe_alloc(1, sizeof *m, err);
+    if (!m)
+        return MOE_ERR_MEMORY;
+    m->base.ops = &mapped_ops;
+    m->pack = pack;
+    m->bytes = moe_pack_file_bytes(pack);
+    m->will_need = strcmp(mode, "mmap-willneed") == 0;
+    m->file = mmap(NULL, m->bytes, PROT_READ, MAP_SHARED, moe_pack_fd(pack), 0);
+    if (m->file == MAP_FAILED)
+        return moe_fail(err, MOE_ERR_IO, "%s: cannot be mapped", moe_pack_path(pack));
+    if (strcmp(mode, "mmap-random") == 0)
+        madvise((void *)(uintptr_t)m->file, m->bytes, MADV_RANDOM);
+    *out = &m->base;
+    return MOE_OK;
+}
+
+/* ---- Measuring ---------------------------------------------------------------------------------
+ */
+
+/* Feeds tokens [first, first + n) one by one; seconds they took. */
+static int feed(struct moe_session *s, const struct bench *b, uint64_t first, uint64_t n,
+                double *seconds, struct moe_err *err)
+{
+    float *logits = moe_alloc(moe_logits_stride(&s->model->config), sizeof *logits, err);
+    int status = logits ? MOE_OK : MOE_ERR_MEMORY;
+    double started = moe_seconds();
+    for (uint64_t i = first; i < first + n && status == MOE_OK; i++) {
+        struct moe_row row = {0, (uint32_t)i, b->ids.ids[i]};
+        status = moe_forward(s, MOE_DECODE, &row, 1, 0, s->model->config.n_layers, NULL, NULL, err);
+        if (status == MOE_OK)
+            moe_logits(s, 0, 1, logits);
+    }
+    *seconds = moe_seconds() - started;
+    free(logits);
+    return status;
+}
+
+static int read_ids(struct bench *b, const struct moe_model *m, struct moe_err *err)
+{
+    struct moe_buf text = {0};
+    int status = moe_file_read_all(b->text, 1 << 28, &text, err);
+    if (status == MOE_OK)
+        status = moe_tokenizer_encode(m->tokenizer, (const char *)text.data, text.size, true,
+                                      &b->ids, err);
+    if (status == MOE_OK && b->ids.n < b->warm + b->tokens)
+        status = moe_fail(err, MOE_ERR_USAGE, "%s: too short", b->text);
+    moe_buf_release(&text);
+    return status;
+}
+
+/* Seconds that one layer takes with its experts in memory. */
+static int layer_seconds(struct bench *b, double *out, struct moe_err *err)
+{
+    struct moe_engine *e = NULL;
+    double seconds = 0;
+    struct moe_engine_options o = {.strategy = MOE_STRATEGY_RESIDENT};
+    o.session.context = (uint32_t)(b->warm + b->tokens);
+    o.session.batch = 1;
+    int status = moe_engine_open(&e, b->pack, &o, NULL, err);
+    if (status == MOE_OK && !b->ids.n)
+        status = read_ids(b, e->model, err);
+    if (status == MOE_OK)
+        status = feed(e->session, b, 0, b->warm, &seconds, err);
+    if (status == MOE_OK)
+        *out = seconds / (double)b->warm / e->model->config.n_layers;
+    moe_engine_close(e);
+    return status;
+}
+
+static int set_options(struct bench *b, struct moe_engine_options *o, double *layer,
+                       struct moe_err *err)
+{
+    o->session.context = (uint32_t)(b->warm + b->tokens);
+    o->session.batch = 1;
+    o->memory_bytes = b->memory;
+    o->pack_in_ram = b->ram;
+    o->policy = moe_policy_find(b->mode);
+    o->strategy = o->policy ? MOE_STRATEGY_LRU : MOE_STRATEGY_ONDEMAND;
+    if (!o->policy && !moe_strategy_parse(b->mode, &o->strategy) && strncmp(b->mode, "mmap", 4))
+        return moe_fail(err, MOE_ERR_USAGE, "mode '%s' is not known", b->mode);
+    if (b->demand == 0 && b->loads == 0)
+        return MOE_OK;
+    struct moe_model *m = NULL;
+    int status = moe_model_open_directory(&m, b->pack, err);
+    if (status != MOE_OK)
+        return status;
+    double slot = (double)moe_cache_slot_bytes(m->pack, 0);
+    o->expert_memory_bytes =
+        (uint64_t)(b->demand * slot * m->config.n_layers * m->config.top_k + 0.5);
+    moe_model_close(m);
+    *layer = b->layer;
+    if (b->loads > 0 && *layer == 0)
+        status = layer_seconds(b, layer, err);
+    if (b->loads > 0 && status == MOE_OK)
+        o->link_rate = slot / (b->loads * *layer);
+    return status;
+}
+
+static int run(struct bench *b, struct moe_err *err)
+{
+    struct moe_engine_options o = {0};
+    struct moe_engine *e = NULL;
+    double seconds = 0, layer = 0;
+    int status = set_options(b, &o, &layer, err);
+    if (status == MOE_OK)
+        status = moe_engine_open(&e, b->pack, &o, NULL, err);
+    if (status == MOE_OK && !b->ids.n)
+        status = read_ids(b, e->model, err);
+    if (status == MOE_OK && strncmp(b->mode, "mmap", 4) == 0) {
+        moe_experts_close(e->experts);
+        e->experts = NULL;
+        status = open_mapped(&e->experts, e->model->pack, b->mode, err);
+        e->session->experts = e->experts;
+    }
+    if (status == MOE_OK)
+        status = feed(e->session, b, 0, b->warm, &seconds, err);
+    if (status == MOE_OK) {
+        e->session->stats = (struct moe_stats){0};
+        status = feed(e->session, b, b->warm, b->tokens, &seconds, err);
+    }
+    if (status == MOE_OK) {
+        const struct moe_phase_stats *p = &e->session->stats.decode;
+        double n = (double)b->tokens, all = (double)p->expert_activations;
+        printf("| %-13s | %6.2f | %6.2f | %8.2f | %6.2f%% | %8.1f | %5.1f%% | %5.2f |\n", b->mode,
+               b->demand, b->loads, n / seconds,
+               all > 0 ? 100 * (double)(p->cache_hits + p->prefetch_hits) / all : 0,
+               (double)p->bytes_read / n * 1e-6, 100 * p->stall_seconds / seconds,
+               p->read_seconds > 0 ? (double)p->bytes_read / p->read_seconds * 1e-9 : 0);
+    }
+    if (status == MOE_OK && strcmp(b->mode, "resident") == 0)
+        printf("layer=%.6f\n", seconds / (double)b->tokens / e->model->config.n_layers);
+    moe_engine_close(e);
+    return status;
+}
+
+static bool parse(struct bench *b, const char *arg)
+{
+    const char *value = strchr(arg, '=');
+    size_t n = value ? (size_t)(value++ - arg) : 0;
+    uint64_t one = 0;
+    if (n == 4 && strncmp(arg, "mode", n) == 0)
+        return b->mode = value, true;
+    if (n == 6 && strncmp(arg, "memory", n) == 0)
+        return moe_parse_bytes(value, &b->memory);
+    if (n == 6 && strncmp(arg, "demand", n) == 0)
+        return moe_parse_double(value, &b->demand);
+    if (n == 5 && strncmp(arg, "loads", n) == 0)
+        return moe_parse_double(value, &b->loads);
+    if (n == 5 && strncmp(arg, "layer", n) == 0)
+        return moe_parse_double(value, &b->layer);
+    if (n == 4 && strncmp(arg, "warm", n) == 0)
+        return moe_parse_u64(value, &b->warm);
+    if (n == 6 && strncmp(arg, "tokens", n) == 0)
+        return moe_parse_u64(value, &b->tokens);
+    if (n == 3 && strncmp(arg, "ram", n) == 0 && moe_parse_u64(value, &one))
+        return b->ram = one != 0, true;
+    return false;
+}
+
+int main(int argc, char **argv)
+{
+    struct moe_err err = {0};
+    struct bench b = {.mode = "lru", .warm = 16, .tokens = 32};
+    bool right = argc >= 3;
+    for (int i = 3; i < argc && right; i++)
+        right = parse(&b, argv[i]);
+    if (!right) {
+        fprintf(stderr, "usage: bench_offload PACK TEXT [option=value]... (see the file's head)\n");
+        return 2;
+    }
+    b.pack = argv[1];
+    b.text = argv[2];
+    moe_par_set_threads(moe_cores_available());
+    int status = moe_kern_select(moe_cpu_detect(), &err);
+    if (status == MOE_OK)
+        status = run(&b, &err);
+    moe_ids_release(&b.ids);
+    if (status != MOE_OK)
+        fprintf(stderr, "bench_offload: %s\n", err.text);
+    return status == MOE_OK ? 0 : 1;
+}

@@ -1,0 +1,78 @@
+# Budgets of memory: kept, refused below the floor, the same tokens as in memory, inside a control
+# group where one can be made.
+. tests/cli/lib.sh
+pack
+prompt='Once upon a time, there was a little girl named Lily. She had a red ball and she liked to'
+ask() { run "$bin/moe-run" "$tiny" -p "$prompt" -n 40 --temp 0 --stats-json "$tmp/stats" "$@"; }
+figure() { sed -n "s/.*\"$1\": *\([0-9.]*\).*/\1/p" "$tmp/stats" | head -n 1; }
+
+ask --strategy resident
+expect_exit 0 "resident"
+want=$(cat "$out")
+check "... says something" [ -n "$want" ]
+
+ask --memory 1M
+error_line 4 'moe-run: * too small: the smallest that works is *--memory *' "a budget below the floor"
+floor=$(sed 's/.*--memory \([0-9]*\)M.*/\1/' "$err")
+for more in 1 2 4 8 12; do
+    ask --memory "$((floor + more))M"
+    expect_stdout "$want" "floor + $more MiB: the same tokens"
+    check "... and its peak stays below" [ "$(figure peak_rss_bytes)" -le $(((floor + more) << 20)) ]
+done
+for cache in random fifo lru lfu arc pinned; do
+    for alloc in global per-layer; do
+        ask --expert-memory 2M --cache $cache --alloc $alloc
+        expect_stdout "$want" "$cache, $alloc: the same tokens"
+    done
+done
+sum=$(($(figure cache_hits) + $(figure prefetch_hits) + $(figure prefetch_late) + $(figure misses)))
+check "the kinds of activation add up" [ "$sum" = "$(figure expert_activations)" ]
+ask --strategy ondemand
+expect_stdout "$want" "ondemand: the same tokens"
+check "... and nothing is hit" [ "$(figure cache_hits)" = 0 ]
+ask --expert-memory 2M --link-rate 50M
+expect_stdout "$want" "a slow link: the same tokens"
+ask --expert-memory 2M --link-rate 1G --lockstep
+expect_stdout "$want" "lockstep: the same tokens"
+ask --expert-memory 2M --link-rate 2G --pack-in-ram
+expect_stdout "$want" "a pack in memory: the same tokens"
+ask --expert-memory 2M --no-checksums --trace-events "$tmp/trace"
+expect_stdout "$want" "without checksums: the same tokens"
+check "a trace of events is written" grep -q '"loads"' "$tmp/trace"
+ask --expert-memory 2M --lockstep
+check "lockstep without a rate is refused" [ "$code" = 2 ]
+ask --cache nonsense
+error_line 2 'moe-run: *nonsense*' "an unknown policy"
+
+# Damage in an expert shows when it is read, names it, and ends the answer only.
+size=$(wc -c <"$tiny")
+cp "$tiny" "$tmp/hurt.moe"
+printf '\377\377\377\377\377\377\377\377' |
+    dd of="$tmp/hurt.moe" bs=1 seek=$((size / 2)) conv=notrunc 2>/dev/null
+run "$bin/moe-run" "$tmp/hurt.moe" --expert-memory 2M --perplexity tests/data/stories.valid.txt
+error_line 3 'moe-run: layer * expert *' "a damaged expert"
+
+# A real limit: the program must survive in a control group of its budget plus a tenth.
+group=
+for root in /sys/fs/cgroup/memory /sys/fs/cgroup; do
+    if [ -z "$group" ] && mkdir "$root/moe-test-$$" 2>/dev/null; then
+        group=$root/moe-test-$$
+    fi
+done
+limit=
+for file in memory.limit_in_bytes memory.max; do
+    [ -n "$group" ] && [ -w "$group/$file" ] && limit=$group/$file
+done
+if [ -n "$limit" ]; then
+    budget=$((floor + 2))
+    echo $(((budget << 20) * 11 / 10)) >"$limit"
+    run sh -c "echo \$\$ >'$group/cgroup.procs' && exec '$bin/moe-run' '$tiny' -p '$prompt' -n 40 \
+        --temp 0 --memory ${budget}M"
+    expect_stdout "$want" "in a control group of the budget and a tenth: the same tokens"
+    rmdir "$group" 2>/dev/null
+else
+    [ -n "$group" ] && rmdir "$group" 2>/dev/null
+    tests=$((tests + 1))
+    echo "ok $tests - a control group # SKIP none can be made here"
+fi
+finish

@@ -1,0 +1,273 @@
+#define _POSIX_C_SOURCE 200809L
+/*
+ * Experts behind a cache give the tokens of experts in memory: bit for bit, whatever the budget,
+ * the policy, the threads, the loader's delays, prefetching right or wrong, and lockstep.
+ */
+#include <time.h>
+
+#include "io/loader.h"
+
+#include "model_fixture.h"
+
+enum { N_PROMPT = 24, N_DECODE = 8, N_ALL = N_PROMPT + N_DECODE, BATCH = 64, N_CONFIGS = 120 };
+
+static struct fixture fixture;
+static uint32_t ids[N_ALL];
+static float *expected;    /* logits of every position, from resident experts */
+static char packs[2][128]; /* plain, compressed */
+
+static void run(struct moe_session *s, uint32_t part, float *logits, struct moe_err *err,
+                int *status)
+{
+    uint64_t stride = moe_logits_stride(&s->model->config);
+    uint32_t n_layers = s->model->config.n_layers;
+    *status = MOE_OK;
+    for (uint32_t first = 0; first < N_ALL && *status == MOE_OK;) {
+        struct moe_row rows[N_ALL];
+        uint32_t n = first < N_PROMPT ? part : 1;
+        n = first < N_PROMPT && first + n > N_PROMPT ? N_PROMPT - first : n;
+        for (uint32_t i = 0; i < n; i++)
+            rows[i] = (struct moe_row){0, first + i, ids[first + i]};
+        *status =
+            moe_forward(s, n > 1 ? MOE_PREFILL : MOE_DECODE, rows, n, 0, n_layers, NULL, NULL, err);
+        if (*status == MOE_OK)
+            moe_logits(s, 0, n, logits + first * stride);
+        first += n;
+    }
+}
+
+static void make_pack(const char *path, int zstd_level)
+{
+    struct moe_err err = {0};
+    struct moe_convert_report report;
+    const struct moe_convert_options options = {
+        .experts = {{4, 8}, {2, 2}},
+        .n_experts = 2,
+        .dense_bits = 8,
+        .method = moe_quant_method_find("rtn"),
+        .group = 64,
+        .zstd_level = zstd_level,
+    };
+    assert_ok(moe_convert_checkpoint(TINY_MOE, path, &options, &report, &err), &err);
+}
+
+static uint64_t logits_bytes(void)
+{
+    return N_ALL * moe_logits_stride(&fixture.model->config) * sizeof(float);
+}
+
+static int open_all(void **state)
+{
+    struct moe_err err = {0};
+    uint64_t random = 3;
+    int status;
+    assert_ok(moe_kern_select(moe_cpu_detect(), &err), &err);
+    moe_par_set_threads(2);
+    for (int i = 0; i < 2; i++) {
+        snprintf(packs[i], sizeof packs[i], "/tmp/moe-cached-%d-%d.moe", i, (int)getpid());
+        make_pack(packs[i], i ? 3 : 0);
+    }
+    assert_ok(moe_model_open(&fixture.model, packs[0], 0, NULL, &err), &err);
+    assert_ok(moe_experts_open_resident(&fixture.experts, fixture.model->pack, 0, NULL, &err),
+              &err);
+    const struct moe_session_options so = {.batch = BATCH};
+    assert_ok(moe_session_open(&fixture.session, fixture.model, fixture.experts, &so, &err), &err);
+    for (int i = 0; i < N_ALL; i++)
+        ids[i] = (uint32_t)(test_random(&random) % 4000);
+    expected = calloc(1, logits_bytes());
+    run(fixture.session, N_PROMPT, expected, &err, &status);
+    assert_ok(status, &err);
+    return 0;
+}
+
+static int close_all(void **state)
+{
+    snprintf(fixture.path, sizeof fixture.path, "%s", packs[0]);
+    fixture_close(&fixture);
+    unlink(packs[1]);
+    free(expected);
+    return 0;
+}
+
+/* ---- Random configurations ----------------------------------------------------------------------
+ */
+
+struct guesser {
+    struct moe_experts *experts;
+    uint64_t random;
+    bool on;
+};
+
+/* Foresees the next layer's experts: sometimes the right ones would be luck, which is the point. */
+static void guess(void *ctx, uint32_t layer, const struct moe_row *rows, uint32_t n_rows,
+                  const float *gate_input, uint64_t hidden_stride, const float *probabilities,
+                  uint64_t router_stride, const uint32_t *chosen, const float *weights)
+{
+    struct guesser *g = ctx;
+    uint32_t experts[6], n = 0;
+    float scores[6];
+    if (!g->on || layer + 1 >= fixture.model->config.n_layers)
+        return;
+    for (; n < 6; n++) {
+        experts[n] = (uint32_t)(test_random(&g->random) % fixture.model->config.n_experts);
+        scores[n] = (float)(6 - n);
+    }
+    g->experts->ops->prefetch(g->experts, layer + 1, experts, scores, n);
+}
+
+static int delay(void *ctx, uint64_t offset, uint64_t n_bytes)
+{
+    uint64_t random = *(const uint64_t *)ctx ^ offset;
+    const struct timespec pause = {0, (long)(test_random(&random) % 200000)};
+    if (test_random(&random) % 4 == 0)
+        nanosleep(&pause, NULL);
+    return 0;
+}
+
+static void check_counts(const struct moe_phase_stats *p, uint64_t n_rows)
+{
+    const struct moe_config *c = &fixture.model->config;
+    assert_int_equal(p->expert_activations, n_rows * c->n_layers * c->top_k);
+    assert_int_equal(p->expert_activations,
+                     p->cache_hits + p->prefetch_hits + p->prefetch_late + p->misses);
+}
+
+/* One configuration drawn from `seed`; says it in `text`. */
+static void check_configuration(uint64_t seed, char *text, size_t text_bytes, uint64_t *hits,
+                                uint64_t *prefetched)
+{
+    struct moe_err err = {0};
+    uint64_t random = seed, delays = seed * 77;
+    const struct moe_policy_ops *policy = NULL;
+    struct guesser g = {.random = seed};
+    int status, n_policies = 0;
+    while (moe_policy_at(n_policies))
+        n_policies++;
+    policy = moe_policy_at((int)(test_random(&random) % (uint64_t)n_policies));
+    bool compressed = test_random(&random) % 3 == 0;
+    struct moe_model *model = NULL;
+    assert_ok(moe_model_open(&model, packs[compressed], 0, NULL, &err), &err);
+    uint64_t slot = moe_cache_slot_bytes(model->pack, 0);
+    static const uint32_t sizes[] = {0, 1, 2, 4, 24, 48, 96, 192, 384};
+    struct moe_cache_options o = {
+        .policy = policy,
+        .per_layer = test_random(&random) % 2,
+        .cache_bytes = sizes[test_random(&random) % N_ITEMS(sizes)] * slot,
+        .n_working = 1 + (uint32_t)(test_random(&random) % 8),
+        .seed = seed,
+        .loader =
+            {
+                .backend = test_random(&random) % 2 ? MOE_LOAD_AUTO : MOE_LOAD_PREAD,
+                .buffered = test_random(&random) % 2,
+                .verify = true,
+                .lockstep = test_random(&random) % 4 == 0,
+                .piece_bytes = test_random(&random) % 2 ? 4096 : 0,
+            },
+    };
+    g.on = test_random(&random) % 2;
+    if (o.loader.lockstep)
+        o.loader.rate = 1e9;
+    else if (test_random(&random) % 2) {
+        o.loader.fault = delay;
+        o.loader.fault_ctx = &delays;
+    }
+    int threads = 1 + (int)(test_random(&random) % 2);
+    uint32_t part = 1 + (uint32_t)(test_random(&random) % N_PROMPT);
+    snprintf(
+        text, text_bytes, "seed %llu: %s, %u slots + %u, %s, %s%s%s, %d threads, batches of %u",
+        (unsigned long long)seed, policy->name, (unsigned)(o.cache_bytes / slot), o.n_working,
+        o.per_layer ? "per layer" : "global", compressed ? "compressed, " : "",
+        o.loader.lockstep ? "lockstep, " : "", g.on ? "prefetching" : "no prefetch", threads, part);
+
+    moe_par_set_threads(threads);
+    const struct moe_session_options so = {.batch = BATCH};
+    struct moe_session *s = NULL;
+    assert_ok(moe_experts_open_cached(&g.experts, model->pack, 0, &o, &err), &err);
+    assert_ok(moe_session_open(&s, model, g.experts, &so, &err), &err);
+    s->observer.ctx = &g;
+    s->observer.routed = guess;
+    float *logits = calloc(1, logits_bytes());
+    run(s, part, logits, &err, &status);
+    if (status != MOE_OK)
+        fail_msg("%s: %s", text, err.text);
+    if (memcmp(logits, expected, logits_bytes()) != 0)
+        fail_msg("%s: logits differ from resident", text);
+    check_counts(&s->stats.prefill, part > 1 ? N_PROMPT - (N_PROMPT % part == 1) : 0);
+    check_counts(&s->stats.decode, N_ALL - s->stats.prefill.tokens);
+    *hits += s->stats.prefill.cache_hits + s->stats.decode.cache_hits;
+    *prefetched += s->stats.prefill.prefetch_hits + s->stats.decode.prefetch_hits +
+                   s->stats.prefill.prefetch_late + s->stats.decode.prefetch_late;
+    free(logits);
+    moe_session_close(s);
+    moe_experts_close(g.experts);
+    moe_model_close(model);
+    moe_par_set_threads(2);
+}
+
+static void every_configuration_equals_resident(void **state)
+{
+    char text[256];
+    uint64_t hits = 0, prefetched = 0;
+    for (uint64_t seed = 1; seed <= N_CONFIGS; seed++)
+        check_configuration(seed, text, sizeof text, &hits, &prefetched);
+    print_message("# %d configurations, %llu cache hits, %llu prefetches that were of use\n",
+                  N_CONFIGS, (unsigned long long)hits, (unsigned long long)prefetched);
+    assert_true(hits > 1000);
+    assert_true(prefetched > 1000);
+}
+
+/* ---- Faults -------------------------------------------------------------------------------------
+ */
+
+struct broken {
+    uint64_t n, fail_from; /* reads from this one on fail */
+};
+
+static int fail_later(void *ctx, uint64_t offset, uint64_t n_bytes)
+{
+    struct broken *b = ctx;
+    return b->n++ >= b->fail_from ? -5 /* EIO */ : 0;
+}
+
+/* A read error ends the pass with a sentence; when the disk is well again, so is the session. */
+static void a_read_error_ends_the_answer_and_nothing_else(void **state)
+{
+    struct moe_err err = {0};
+    struct broken broken = {.fail_from = 30};
+    struct moe_experts *experts = NULL;
+    struct moe_session *s = NULL;
+    int status;
+    const struct moe_cache_options o = {
+        .policy = moe_policy_find("lru"),
+        .cache_bytes = 8 * moe_cache_slot_bytes(fixture.model->pack, 0),
+        .n_working = 4,
+        .loader = {.verify = true, .fault = fail_later, .fault_ctx = &broken},
+    };
+    const struct moe_session_options so = {.batch = BATCH};
+    assert_ok(moe_experts_open_cached(&experts, fixture.model->pack, 0, &o, &err), &err);
+    assert_ok(moe_session_open(&s, fixture.model, experts, &so, &err), &err);
+    float *logits = calloc(1, logits_bytes());
+    for (int round = 0; round < 20; round++) {
+        broken = (struct broken){.fail_from = (uint64_t)round * 7};
+        run(s, N_PROMPT, logits, &err, &status);
+        assert_int_equal(status, MOE_ERR_IO);
+        assert_non_null(strstr(err.text, "layer "));
+        assert_non_null(strstr(err.text, "expert "));
+    }
+    broken.fail_from = UINT64_MAX;
+    run(s, N_PROMPT, logits, &err, &status);
+    assert_ok(status, &err);
+    assert_memory_equal(logits, expected, logits_bytes());
+    free(logits);
+    moe_session_close(s);
+    moe_experts_close(experts);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_configuration_equals_resident),
+        cmocka_unit_test(a_read_error_ends_the_answer_and_nothing_else),
+    };
+    return cmocka_run_group_tests_name("cached", tests, open_all, close_all);
+}
