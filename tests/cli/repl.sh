@@ -71,7 +71,7 @@ type_line '/stats'
 check "/stats adds up both answers" shows '48 generated'
 prompts
 type_line '/memory'
-check "/memory tells" shows '^process, peak '
+check "/memory tells" shows 'peak of the process'
 prompts
 type_line '/set temp 0'
 prompts
