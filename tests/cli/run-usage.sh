@@ -44,8 +44,8 @@ run "$bin/moe-run" a.moe --bench --ids x
 error_line 2 "moe-run: --perplexity, --bench and --ids *" "two runs"
 run "$bin/moe-run" a.moe --window 9
 error_line 2 "moe-run: --window, *belong to --perplexity *" "--window alone"
-run "$bin/moe-run" a.moe --strategy lru
-error_line 2 "moe-run: option --strategy: 'lru' is not in this version*" "a strategy to come"
+run "$bin/moe-run" a.moe --strategy hobbit
+error_line 2 "moe-run: option --strategy: 'hobbit' is not one of *lru*" "a strategy to come"
 run "$bin/moe-run" a.moe --raw --system x
 error_line 2 "moe-run: option --raw: *" "--raw with a system text"
 run "$bin/moe-run" a.moe --cpu z80
