@@ -128,15 +128,12 @@ static const struct cli_option options[] = {
 
 static const char *const usage[] = {
     "PACK [-p TEXT | -f FILE] [OPTION]...",
-    "PACK --perplexity FILE [--max-doc-tokens N | --window N]",
-    "PACK --bench [--prompt-tokens N] [-n N]",
-    "PACK --ids TEXT",
+    "PACK --perplexity FILE | --bench | --ids TEXT [OPTION]...",
     NULL,
 };
 static const char *const examples[] = {
     "moe-run tiny.moe                            # a prompt; /help lists commands",
-    "moe-run tiny.moe -p 'Once upon a time' -n 100 --seed 7",
-    "moe-run tiny.moe --perplexity stories.txt",
+    "moe-run tiny.moe --memory 30M -p 'Once upon a time' --stats",
     NULL,
 };
 static const struct cli_program program = {
