@@ -1,10 +1,10 @@
 /*
  * Experts as the forward pass sees them: ask for a layer's experts, get views, give them back.
  *
- * The forward pass does not know where experts live. A provider (today: all in memory; later: a
- * cache over a pack, GPU memory) implements this interface; the pass asks for all experts of a
- * layer at once, takes each when it is ready and releases it after use, so that a provider can load
- * missing ones while present ones are computed.
+ * The forward pass does not know where experts live. A provider (all in memory, or a cache
+ * over the pack) implements this interface; the pass asks for all experts of a layer at once, takes
+ * each when it is ready and releases it after use, so that a provider can load missing ones while
+ * present ones are computed.
  */
 #ifndef MOE_RUN_EXPERTS_H
 #define MOE_RUN_EXPERTS_H

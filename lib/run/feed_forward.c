@@ -12,10 +12,6 @@
 /* ---- Routing -----------------------------------------------------------------------------------
  */
 
-struct route {
-    struct moe_session *s;
-};
-
 /* The k largest of n probabilities, falling; the lower number first among equals. Always k
  * different experts, whatever the numbers are. */
 static void pick_top(const float *p, uint32_t n, uint32_t k, uint32_t *chosen)
@@ -35,9 +31,9 @@ static void pick_top(const float *p, uint32_t n, uint32_t k, uint32_t *chosen)
 
 static void route_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
-    const struct route *r = ctx;
-    const struct moe_config *c = &r->s->model->config;
-    struct moe_workspace *w = r->s->work;
+    const struct moe_session *s = ctx;
+    const struct moe_config *c = &s->model->config;
+    struct moe_workspace *w = s->work;
     for (int64_t i = begin; i < end; i++) {
         float *p = w->probabilities + (uint64_t)i * w->router_stride;
         uint32_t *chosen = w->chosen + (uint64_t)i * c->top_k;
@@ -60,8 +56,7 @@ static int route(struct moe_session *s, uint32_t layer, const struct moe_row *ro
     struct moe_mm mm = moe_inputs_mm(&w->from_hidden, s->model->layers[layer].router,
                                      w->probabilities, w->router_stride);
     moe_matmul(&mm, 1);
-    struct route r = {s};
-    moe_par_for(n_rows, 16, route_rows, &r);
+    moe_par_for(n_rows, 16, route_rows, s);
     for (uint64_t i = 0; i < (uint64_t)n_rows * c->top_k; i++)
         if (!(w->weights[i] >= 0)) /* NaN */
             return moe_fail(err, MOE_ERR_FORMAT,
