@@ -21,35 +21,127 @@ enum {
     MOE_MAX_EOS = 8,
     MOE_MAX_HEADS = 1024,
     MOE_MAX_CONTEXT = 1 << 24,
+    MOE_MAX_ROPE_PAIRS = 512,
 };
 
+enum moe_norm_kind {
+    MOE_NORM_RMS,
+    MOE_NORM_LAYER, /* mean subtracted, weights and biases */
+};
+
+/* Norms of queries and keys before rope. */
+enum moe_qk_norm {
+    MOE_QK_NORM_NONE,
+    MOE_QK_NORM_HEAD, /* RMS over each head; weights [head_dim] */
+    MOE_QK_NORM_FULL, /* RMS over all heads together; weights [heads * head_dim] */
+};
+
+/* From the router's scores to experts and weights. */
+enum moe_router_kind {
+    MOE_ROUTER_SOFTMAX,      /* softmax over all experts, then the top k of it */
+    MOE_ROUTER_TOPK_SOFTMAX, /* the top k scores, then softmax over these */
+    MOE_ROUTER_SPARSEMIXER,  /* Phi-3.5-MoE's top 2: each weight is a softmax over the scores near
+                                its own winner (within router_jitter) */
+};
+
+enum moe_act_kind {
+    MOE_ACT_SWIGLU,         /* silu(gate) * up */
+    MOE_ACT_SWIGLU_CLAMPED, /* gpt-oss: g = min(gate, limit), u = clamp(up, -limit, limit),
+                               g * sigmoid(alpha * g) * (u + 1) */
+};
+
+/* Where a switch is off or a scale is 1 the value is the zero or one that moe_config_init sets;
+ * then it does not stand in the pack either. */
 struct moe_config {
     char family[32]; /* the family's name, for people */
 
     uint32_t n_layers;
     uint32_t hidden;      /* width of the residual stream */
-    uint32_t vocab;       /* rows of the embedding; the tokenizer may know fewer tokens */
+    uint32_t vocab;       /* rows of the embedding; the tokenizer may know fewer */
     uint32_t context_max; /* positions the model was made for */
-
-    uint32_t n_heads, n_kv_heads, head_dim;
-    bool qkv_bias;
-    double rope_theta;
+    enum moe_norm_kind norm_kind;
     float norm_eps;
-    bool tied_head; /* the output head is the embedding */
+    float embed_scale;    /* of an embedded token */
+    float residual_scale; /* of what attention and feed-forward add to the stream */
+    float logit_scale;    /* of the head's output */
+    bool tied_head;       /* the output head is the embedding */
+    bool head_bias;
+
+    uint32_t n_heads, n_kv_heads;
+    uint32_t head_dim;  /* of a query and a key */
+    uint32_t value_dim; /* of a value; head_dim unless attention is latent */
+    bool qkv_bias, o_bias;
+    enum moe_qk_norm qk_norm;
+    float clip_qkv;   /* queries, keys and values are clamped to +-this; 0: not */
+    float attn_scale; /* of the scores; 1 / sqrt(head_dim) as a rule */
+    bool attn_sinks;  /* a learnt score per head that takes a share and gives no value */
+    uint32_t window;  /* positions that windowed layers attend to, the row's own included */
+    uint8_t layer_is_windowed[MOE_MAX_LAYERS];
+    /* Latent attention (DeepSeek-V2, MLA): keys and values come from a normalised vector of
+     * kv_rank, beside rope_dim rotated values that all heads share. head_dim = rope_dim + the part
+     * that is not rotated. */
+    uint32_t kv_rank; /* 0: ordinary attention */
+    uint32_t q_rank;  /* queries come through a normalised vector of this width; 0: directly */
+
+    /* Rotary positions: pairs (i, i + rope_dim/2) of the first rope_dim values of a head. The
+     * angle of pair i at position p is p * rope_freqs[i], cosine and sine are multiplied by
+     * rope_scale. model/rope.h makes the frequencies from what checkpoints say. */
+    uint32_t rope_dim; /* rotated values of a head, even */
+    double rope_theta; /* frequencies are theta^(-2i/rope_dim) when none are listed */
+    double rope_scale;
+    uint32_t n_rope_freqs; /* rope_dim / 2, or 0 */
+    double rope_freqs[MOE_MAX_ROPE_PAIRS];
+    /* LongRoPE: in sessions with a context above rope_original these take over. */
+    uint32_t rope_original; /* 0: never */
+    double rope_scale_long;
+    uint32_t n_rope_freqs_long;
+    double rope_freqs_long[MOE_MAX_ROPE_PAIRS];
 
     uint32_t dense_ff;  /* width of dense layers' feed-forward; 0 when there are none */
     uint32_t n_experts; /* per MoE layer; 0: a dense model */
     uint32_t top_k;
     uint32_t expert_ff; /* width of an expert's feed-forward */
-    uint32_t shared_ff; /* width of the shared expert; 0: none */
-    bool shared_gate;   /* its output is scaled by sigmoid(shared_gate . x) */
-    bool norm_topk;     /* the chosen weights are divided by their sum */
+    enum moe_act_kind expert_act;
+    float act_alpha, act_limit; /* of MOE_ACT_SWIGLU_CLAMPED */
+    bool expert_bias;           /* gate, up and down have biases */
+    uint32_t shared_ff;         /* width of all shared experts together; 0: none */
+    bool shared_gate;           /* their output is scaled by sigmoid(shared_gate . x) */
+    enum moe_router_kind router_kind;
+    bool router_bias;
+    bool norm_topk;      /* the chosen weights are divided by their sum */
+    float routed_scale;  /* of the chosen weights */
+    float router_jitter; /* of MOE_ROUTER_SPARSEMIXER */
+    /* Only experts of the top_groups best of n_groups equal groups can be chosen; a group is as
+     * good as its best expert. 0: no groups. */
+    uint32_t n_groups, top_groups;
     uint8_t layer_is_moe[MOE_MAX_LAYERS];
 
     /* What the checkpoint suggests for generation. */
     uint32_t n_eos;
     uint32_t eos[MOE_MAX_EOS];
 };
+
+/* Everything zero but the scales, which are one. value_dim, attn_scale and rope_dim stay 0: readers
+ * set them, or leave it to moe_config_complete. */
+void moe_config_init(struct moe_config *config);
+/* Fills what follows from the rest where it is still 0: n_kv_heads, head_dim, value_dim,
+ * attn_scale, rope_dim. */
+void moe_config_complete(struct moe_config *config);
+
+/* What one position takes in the KV cache: so many heads, values of a key and of a value. Latent
+ * attention keeps the shared vector: one head of [rotated | latent] and of [latent]. */
+static inline uint32_t moe_config_cache_heads(const struct moe_config *c)
+{
+    return c->kv_rank ? 1 : c->n_kv_heads;
+}
+static inline uint32_t moe_config_cache_key(const struct moe_config *c)
+{
+    return c->kv_rank ? c->rope_dim + c->kv_rank : c->head_dim;
+}
+static inline uint32_t moe_config_cache_value(const struct moe_config *c)
+{
+    return c->kv_rank ? c->kv_rank : c->value_dim;
+}
 
 /* Ranges and agreements (heads divide, top_k <= n_experts, even head_dim, ...).
  * `name` begins the error text. */

@@ -55,11 +55,12 @@ static int get_dense(const struct source *s, enum moe_tensor_role role, uint32_t
                      struct moe_err *err)
 {
     char name[256];
-    if (!s->family->hf_names[role])
+    const struct moe_source *from = &s->family->hf[0]->dense[role];
+    if (!from->name)
         return moe_fail(err, MOE_ERR_UNSUPPORTED, "%s: family %s has no tensor '%s'",
                         moe_checkpoint_dir(s->checkpoint), s->family->name,
                         moe_tensor_spec(role)->pack_name);
-    expand_name(s->family->hf_names[role], layer, 0, name);
+    expand_name(from->name, layer, 0, name);
     return get_tensor(s, name, moe_tensor_spec(role)->kind == MOE_KIND_VECTOR, rows, cols, out,
                       err);
 }
@@ -76,7 +77,7 @@ static int get_expert(const struct source *s, uint32_t layer, uint32_t expert, i
     char name[256];
     uint32_t rows, cols;
     expert_shape(&s->config, part, &rows, &cols);
-    expand_name(s->family->hf_expert_names[part], layer, expert, name);
+    expand_name(s->family->hf[0]->expert[part].name, layer, expert, name);
     return get_tensor(s, name, false, rows, cols, out, err);
 }
 
@@ -97,8 +98,8 @@ static int check_unused(const struct source *s, struct moe_err *err)
         size_t n = strlen(name);
         /* Buffers that old writers stored with the weights, and a tied head stored all the same. */
         bool harmless = (n > 9 && strcmp(name + n - 9, ".inv_freq") == 0) ||
-                        (s->config.tied_head && s->family->hf_names[MOE_T_HEAD] &&
-                         strcmp(name, s->family->hf_names[MOE_T_HEAD]) == 0);
+                        (s->config.tied_head && s->family->hf[0]->dense[MOE_T_HEAD].name &&
+                         strcmp(name, s->family->hf[0]->dense[MOE_T_HEAD].name) == 0);
         if (!s->used[i] && !harmless)
             return moe_fail(err, MOE_ERR_UNSUPPORTED,
                             "%s: tensor '%.200s' has no place in a %s model as config.json "

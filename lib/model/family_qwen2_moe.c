@@ -120,10 +120,6 @@ static int read_hf(struct moe_config *c, const char *path, const json_t *json, s
                                   numbers[i].out, err);
     if (status != MOE_OK)
         return status;
-    if (c->n_kv_heads == 0)
-        c->n_kv_heads = c->n_heads;
-    if (c->head_dim == 0 && c->n_heads > 0)
-        c->head_dim = c->hidden / c->n_heads;
     c->qkv_bias = true;
     c->shared_gate = true;
     double eps = 1e-6;
@@ -142,37 +138,42 @@ static int read_hf(struct moe_config *c, const char *path, const json_t *json, s
     return status;
 }
 
+static const struct moe_source_names hf_names = {
+    .dense =
+        {
+            [MOE_T_EMBED] = {.name = "model.embed_tokens.weight"},
+            [MOE_T_FINAL_NORM] = {.name = "model.norm.weight"},
+            [MOE_T_HEAD] = {.name = "lm_head.weight"},
+            [MOE_T_ATTN_NORM] = {.name = "model.layers.%u.input_layernorm.weight"},
+            [MOE_T_Q] = {.name = "model.layers.%u.self_attn.q_proj.weight"},
+            [MOE_T_K] = {.name = "model.layers.%u.self_attn.k_proj.weight"},
+            [MOE_T_V] = {.name = "model.layers.%u.self_attn.v_proj.weight"},
+            [MOE_T_Q_BIAS] = {.name = "model.layers.%u.self_attn.q_proj.bias"},
+            [MOE_T_K_BIAS] = {.name = "model.layers.%u.self_attn.k_proj.bias"},
+            [MOE_T_V_BIAS] = {.name = "model.layers.%u.self_attn.v_proj.bias"},
+            [MOE_T_O] = {.name = "model.layers.%u.self_attn.o_proj.weight"},
+            [MOE_T_FFN_NORM] = {.name = "model.layers.%u.post_attention_layernorm.weight"},
+            [MOE_T_GATE] = {.name = "model.layers.%u.mlp.gate_proj.weight"},
+            [MOE_T_UP] = {.name = "model.layers.%u.mlp.up_proj.weight"},
+            [MOE_T_DOWN] = {.name = "model.layers.%u.mlp.down_proj.weight"},
+            [MOE_T_ROUTER] = {.name = "model.layers.%u.mlp.gate.weight"},
+            [MOE_T_SHARED_GATE_PROJ] = {.name =
+                                            "model.layers.%u.mlp.shared_expert.gate_proj.weight"},
+            [MOE_T_SHARED_UP] = {.name = "model.layers.%u.mlp.shared_expert.up_proj.weight"},
+            [MOE_T_SHARED_DOWN] = {.name = "model.layers.%u.mlp.shared_expert.down_proj.weight"},
+            [MOE_T_SHARED_GATE] = {.name = "model.layers.%u.mlp.shared_expert_gate.weight"},
+        },
+    .expert =
+        {
+            [MOE_E_GATE] = {.name = "model.layers.%u.mlp.experts.%u.gate_proj.weight"},
+            [MOE_E_UP] = {.name = "model.layers.%u.mlp.experts.%u.up_proj.weight"},
+            [MOE_E_DOWN] = {.name = "model.layers.%u.mlp.experts.%u.down_proj.weight"},
+        },
+};
+
 const struct moe_family moe_family_qwen2_moe = {
     .name = "qwen2_moe",
     .describe = "Qwen2-MoE (Qwen1.5-MoE-A2.7B, Qwen2-57B-A14B)",
     .read_hf = read_hf,
-    .hf_names =
-        {
-            [MOE_T_EMBED] = "model.embed_tokens.weight",
-            [MOE_T_FINAL_NORM] = "model.norm.weight",
-            [MOE_T_HEAD] = "lm_head.weight",
-            [MOE_T_ATTN_NORM] = "model.layers.%u.input_layernorm.weight",
-            [MOE_T_Q] = "model.layers.%u.self_attn.q_proj.weight",
-            [MOE_T_K] = "model.layers.%u.self_attn.k_proj.weight",
-            [MOE_T_V] = "model.layers.%u.self_attn.v_proj.weight",
-            [MOE_T_Q_BIAS] = "model.layers.%u.self_attn.q_proj.bias",
-            [MOE_T_K_BIAS] = "model.layers.%u.self_attn.k_proj.bias",
-            [MOE_T_V_BIAS] = "model.layers.%u.self_attn.v_proj.bias",
-            [MOE_T_O] = "model.layers.%u.self_attn.o_proj.weight",
-            [MOE_T_FFN_NORM] = "model.layers.%u.post_attention_layernorm.weight",
-            [MOE_T_GATE] = "model.layers.%u.mlp.gate_proj.weight",
-            [MOE_T_UP] = "model.layers.%u.mlp.up_proj.weight",
-            [MOE_T_DOWN] = "model.layers.%u.mlp.down_proj.weight",
-            [MOE_T_ROUTER] = "model.layers.%u.mlp.gate.weight",
-            [MOE_T_SHARED_GATE_PROJ] = "model.layers.%u.mlp.shared_expert.gate_proj.weight",
-            [MOE_T_SHARED_UP] = "model.layers.%u.mlp.shared_expert.up_proj.weight",
-            [MOE_T_SHARED_DOWN] = "model.layers.%u.mlp.shared_expert.down_proj.weight",
-            [MOE_T_SHARED_GATE] = "model.layers.%u.mlp.shared_expert_gate.weight",
-        },
-    .hf_expert_names =
-        {
-            "model.layers.%u.mlp.experts.%u.gate_proj.weight",
-            "model.layers.%u.mlp.experts.%u.up_proj.weight",
-            "model.layers.%u.mlp.experts.%u.down_proj.weight",
-        },
+    .hf = {&hf_names},
 };

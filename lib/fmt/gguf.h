@@ -1,0 +1,59 @@
+/*
+ * GGUF files: metadata. Versions 2 and 3, little-endian; a model split over several files
+ * ("name-00001-of-00005.gguf") is opened by any of its parts. Layout and meaning of the fields:
+ * ggml's published GGUF specification.
+ *
+ * The tensors of a GGUF file are reached through checkpoint.h, which opens it.
+ */
+#ifndef MOE_FMT_GGUF_H
+#define MOE_FMT_GGUF_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/err.h"
+
+struct moe_gguf;
+
+/* Opens and checks the headers of all parts. Errors: MOE_ERR_IO, MOE_ERR_FORMAT (what, where in the
+ * file), MOE_ERR_VERSION (version 1, big-endian). */
+int moe_gguf_open(struct moe_gguf **out, const char *path, struct moe_err *err);
+void moe_gguf_close(struct moe_gguf *gguf);
+const char *moe_gguf_path(const struct moe_gguf *gguf); /* of the first part */
+
+/*
+ * Values by key. Each returns MOE_OK with *out set; a missing key is MOE_ERR_FORMAT when required,
+ * else leaves *out as it was; a value of a wrong type or range is always MOE_ERR_FORMAT. Whole
+ * numbers of any width serve as whole numbers, and these and both kinds of float as numbers. Where
+ * the value is an array with one element per layer of equal numbers, moe_gguf_get_u32 takes that
+ * number.
+ */
+bool moe_gguf_has(const struct moe_gguf *gguf, const char *key);
+int moe_gguf_get_u32(const struct moe_gguf *gguf, const char *key, uint32_t max, bool required,
+                     uint32_t *out, struct moe_err *err);
+int moe_gguf_get_double(const struct moe_gguf *gguf, const char *key, bool required, double *out,
+                        struct moe_err *err);
+int moe_gguf_get_bool(const struct moe_gguf *gguf, const char *key, bool required, bool *out,
+                      struct moe_err *err);
+/* Borrowed, terminated; a text with an embedded NUL is refused. */
+int moe_gguf_get_text(const struct moe_gguf *gguf, const char *key, bool required, const char **out,
+                      struct moe_err *err);
+
+/* An array: borrowed from the file, checked when it was opened. */
+struct moe_gguf_array {
+    uint32_t type; /* of the elements, as GGUF numbers them */
+    uint64_t n;
+    const uint8_t *data;     /* n numbers, little-endian, unaligned; or NULL */
+    const uint64_t *offsets; /* texts: n + 1 places; element i ends 8 bytes (its successor's
+                                length) before offsets[i + 1] */
+};
+/* *out is empty (n 0) where a key that is not required is missing. */
+int moe_gguf_get_array(const struct moe_gguf *gguf, const char *key, bool required,
+                       struct moe_gguf_array *out, struct moe_err *err);
+/* Element i as a number (booleans as 0 and 1), or as a text: not terminated, may hold any byte.
+ * The array must be of that sort (moe_gguf_array_is_text). */
+bool moe_gguf_array_is_text(const struct moe_gguf_array *array);
+double moe_gguf_array_number(const struct moe_gguf_array *array, uint64_t i);
+const char *moe_gguf_array_text(const struct moe_gguf_array *array, uint64_t i, uint64_t *n);
+
+#endif

@@ -1,0 +1,51 @@
+/*
+ * Rotary frequencies from what checkpoints say about them ("rope_scaling", "rope_parameters", or
+ * GGUF's keys): plain, linear, Llama 3's, YaRN and LongRoPE. The result is numbers in struct
+ * moe_config; nothing after this knows the kinds.
+ */
+#ifndef MOE_MODEL_ROPE_H
+#define MOE_MODEL_ROPE_H
+
+#include "base/err.h"
+#include "model/config.h"
+
+struct json_t;
+
+enum moe_rope_kind {
+    MOE_ROPE_PLAIN,
+    MOE_ROPE_LINEAR,
+    MOE_ROPE_LLAMA3,
+    MOE_ROPE_YARN,
+    MOE_ROPE_LONGROPE,
+};
+
+/* What checkpoints say, with the defaults that hold where they say nothing
+ * (moe_rope_settings_init). Names as in Hugging Face's files. */
+struct moe_rope_settings {
+    enum moe_rope_kind kind;
+    double theta;
+    double factor;
+    double original_context; /* original_max_position_embeddings; 0: the model's context */
+    double low_freq_factor, high_freq_factor; /* Llama 3 */
+    double beta_fast, beta_slow;              /* YaRN */
+    double attention_factor;                  /* YaRN, LongRoPE; 0: from factor (and mscale) */
+    double mscale, mscale_all_dim;            /* YaRN, DeepSeek; 0: not given */
+    bool truncate;                            /* YaRN: the ramp's ends are rounded outwards */
+    double short_factors[MOE_MAX_ROPE_PAIRS], long_factors[MOE_MAX_ROPE_PAIRS]; /* LongRoPE */
+    uint32_t n_factors;
+    double short_mscale, long_mscale; /* Phi-3.5-MoE; 0: from factor */
+};
+
+void moe_rope_settings_init(struct moe_rope_settings *settings);
+
+/* Reads rotary settings of a config.json: top level and "rope_scaling" or "rope_parameters". An
+ * unknown kind is MOE_ERR_UNSUPPORTED and named. */
+int moe_rope_read_hf(struct moe_rope_settings *settings, const char *path,
+                     const struct json_t *json, struct moe_err *err);
+
+/* Sets config's rope fields; n_layers.. and heads are set already (rope_dim may still be 0: then it
+ * is head_dim). Does not touch attn_scale. */
+int moe_rope_apply(struct moe_config *config, const struct moe_rope_settings *settings,
+                   const char *name, struct moe_err *err);
+
+#endif
