@@ -1,0 +1,594 @@
+#include "fmt/yaml.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <yaml.h>
+
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/mem.h"
+
+enum { MAX_DEPTH = 32 };
+
+enum node_kind { SCALAR, MAP, LIST };
+
+struct moe_yaml_node {
+    enum node_kind kind;
+    bool quoted, known;
+    char *key;  /* of a mapping's member; owned */
+    char *text; /* of a scalar; owned */
+    uint64_t line, column;
+    uint64_t n; /* members */
+    struct moe_yaml_node *first, *last, *next;
+};
+
+struct moe_yaml {
+    char *name;
+    struct moe_yaml_node *root;
+};
+
+int moe_yaml_fail(struct moe_yaml *doc, const struct moe_yaml_node *node, struct moe_err *err,
+                  const char *format, ...)
+{
+    char text[400];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    return moe_fail(err, MOE_ERR_FORMAT, "%s: line %" PRIu64 " column %" PRIu64 ": %s", doc->name,
+                    node->line, node->column, text);
+}
+
+/* ---- Building the tree ------------------------------------------------------------------------
+ */
+
+static void free_node(struct moe_yaml_node *node)
+{
+    while (node) {
+        struct moe_yaml_node *next = node->next;
+        free_node(node->first); /* no deeper than MAX_DEPTH */
+        free(node->key);
+        free(node->text);
+        free(node);
+        node = next;
+    }
+}
+
+void moe_yaml_free(struct moe_yaml *doc)
+{
+    if (!doc)
+        return;
+    free_node(doc->root);
+    free(doc->name);
+    free(doc);
+}
+
+/* Keys of the mapping being read, so that a duplicate is found without a walk over all. */
+struct key_set {
+    const char **keys;
+    uint64_t n, room; /* room: a power of two */
+};
+
+static bool insert_key(struct key_set *set, const char *key)
+{
+    for (uint64_t i = moe_hash64(key, strlen(key)) & (set->room - 1);;
+         i = (i + 1) & (set->room - 1)) {
+        if (!set->keys[i]) {
+            set->keys[i] = key;
+            set->n++;
+            return true;
+        }
+        if (strcmp(set->keys[i], key) == 0)
+            return false;
+    }
+}
+
+static int grow_keys(struct key_set *set, struct moe_err *err)
+{
+    struct key_set bigger = {.room = set->room ? 2 * set->room : 16};
+    bigger.keys = moe_alloc(bigger.room, sizeof *bigger.keys, err);
+    if (!bigger.keys)
+        return MOE_ERR_MEMORY;
+    for (uint64_t i = 0; i < set->room; i++)
+        if (set->keys[i])
+            insert_key(&bigger, set->keys[i]);
+    free(set->keys);
+    *set = bigger;
+    return MOE_OK;
+}
+
+struct reader {
+    struct moe_yaml *doc;
+    yaml_parser_t parser;
+    struct moe_err *err;
+};
+
+/* The next event; released by the caller with yaml_event_delete. */
+static int next_event(struct reader *r, yaml_event_t *event)
+{
+    if (yaml_parser_parse(&r->parser, event))
+        return MOE_OK;
+    const yaml_parser_t *p = &r->parser;
+    return moe_fail(r->err, p->error == YAML_MEMORY_ERROR ? MOE_ERR_MEMORY : MOE_ERR_FORMAT,
+                    "%s: line %zu column %zu: %s", r->doc->name, p->problem_mark.line + 1,
+                    p->problem_mark.column + 1, p->problem ? p->problem : "not YAML");
+}
+
+static int refuse_decorations(struct reader *r, const struct moe_yaml_node *node,
+                              const yaml_event_t *event)
+{
+    const yaml_char_t *anchor = NULL, *tag = NULL;
+    if (event->type == YAML_SCALAR_EVENT) {
+        anchor = event->data.scalar.anchor;
+        tag = event->data.scalar.tag;
+    } else if (event->type == YAML_SEQUENCE_START_EVENT) {
+        anchor = event->data.sequence_start.anchor;
+        tag = event->data.sequence_start.tag;
+    } else if (event->type == YAML_MAPPING_START_EVENT) {
+        anchor = event->data.mapping_start.anchor;
+        tag = event->data.mapping_start.tag;
+    }
+    if (anchor || tag || event->type == YAML_ALIAS_EVENT)
+        return moe_yaml_fail(r->doc, node, r->err, "anchors, aliases and tags are not used here");
+    return MOE_OK;
+}
+
+static int set_scalar(struct reader *r, struct moe_yaml_node *node, const yaml_event_t *event)
+{
+    const char *text = (const char *)event->data.scalar.value;
+    size_t n = event->data.scalar.length;
+    if (memchr(text, '\0', n))
+        return moe_yaml_fail(r->doc, node, r->err, "a text holds a NUL");
+    node->quoted = event->data.scalar.style != YAML_PLAIN_SCALAR_STYLE;
+    node->text = moe_strndup(text, n, r->err);
+    return node->text ? MOE_OK : MOE_ERR_MEMORY;
+}
+
+static int read_members(struct reader *r, struct moe_yaml_node *parent, int depth);
+
+/* A value whose first event has been read. *out may be set on failure too. */
+static int read_value(struct reader *r, const yaml_event_t *event, int depth,
+                      struct moe_yaml_node **out)
+{
+    struct moe_yaml_node *node = moe_alloc(1, sizeof *node, r->err);
+    *out = node;
+    if (!node)
+        return MOE_ERR_MEMORY;
+    node->line = event->start_mark.line + 1;
+    node->column = event->start_mark.column + 1;
+    int status = refuse_decorations(r, node, event);
+    if (status != MOE_OK)
+        return status;
+    switch (event->type) {
+    case YAML_SCALAR_EVENT:
+        return set_scalar(r, node, event);
+    case YAML_SEQUENCE_START_EVENT:
+    case YAML_MAPPING_START_EVENT:
+        node->kind = event->type == YAML_MAPPING_START_EVENT ? MAP : LIST;
+        if (depth >= MAX_DEPTH)
+            return moe_yaml_fail(r->doc, node, r->err, "nested too deeply");
+        return read_members(r, node, depth + 1);
+    default:
+        return moe_yaml_fail(r->doc, node, r->err, "a value is missing");
+    }
+}
+
+static int read_key(struct reader *r, const yaml_event_t *event, struct key_set *keys, char **key)
+{
+    struct moe_yaml_node at = {.line = event->start_mark.line + 1,
+                               .column = event->start_mark.column + 1};
+    if (event->type != YAML_SCALAR_EVENT)
+        return moe_yaml_fail(r->doc, &at, r->err, "a key must be a plain word");
+    int status = refuse_decorations(r, &at, event);
+    if (status == MOE_OK)
+        status = set_scalar(r, &at, event);
+    *key = at.text;
+    if (status == MOE_OK && 2 * keys->n >= keys->room)
+        status = grow_keys(keys, r->err);
+    if (status == MOE_OK && !insert_key(keys, *key))
+        status = moe_yaml_fail(r->doc, &at, r->err, "'%.200s' is there twice", *key);
+    return status;
+}
+
+/* The members of a mapping or sequence that has been opened, to its end. */
+static int read_members(struct reader *r, struct moe_yaml_node *parent, int depth)
+{
+    struct key_set keys = {0};
+    bool done = false;
+    int status = MOE_OK;
+    while (status == MOE_OK && !done) {
+        yaml_event_t event;
+        char *key = NULL;
+        struct moe_yaml_node *value = NULL;
+        status = next_event(r, &event);
+        if (status != MOE_OK)
+            break;
+        done =
+            event.type == (parent->kind == MAP ? YAML_MAPPING_END_EVENT : YAML_SEQUENCE_END_EVENT);
+        if (!done && parent->kind == MAP) {
+            status = read_key(r, &event, &keys, &key);
+            yaml_event_delete(&event);
+            if (status == MOE_OK)
+                status = next_event(r, &event);
+            if (status != MOE_OK) {
+                free(key);
+                break;
+            }
+        }
+        if (!done)
+            status = read_value(r, &event, depth, &value);
+        yaml_event_delete(&event);
+        if (!value) {
+            free(key);
+            continue;
+        }
+        value->key = key;
+        *(parent->last ? &parent->last->next : &parent->first) = value;
+        parent->last = value;
+        parent->n++;
+    }
+    free(keys.keys);
+    return status;
+}
+
+/* Stream start, document start, the root, document end, stream end. */
+static int read_document(struct reader *r)
+{
+    static const yaml_event_type_t wanted[] = {YAML_STREAM_START_EVENT, YAML_DOCUMENT_START_EVENT,
+                                               YAML_NO_EVENT, YAML_DOCUMENT_END_EVENT,
+                                               YAML_STREAM_END_EVENT};
+    int status = MOE_OK;
+    for (size_t i = 0; i < sizeof wanted / sizeof wanted[0] && status == MOE_OK; i++) {
+        yaml_event_t event;
+        status = next_event(r, &event);
+        if (status != MOE_OK)
+            break;
+        if (wanted[i] == YAML_NO_EVENT)
+            status = read_value(r, &event, 0, &r->doc->root);
+        else if (event.type != wanted[i])
+            status = moe_fail(r->err, MOE_ERR_FORMAT, "%s: not one YAML document", r->doc->name);
+        yaml_event_delete(&event);
+    }
+    if (status == MOE_OK && r->doc->root->kind != MAP)
+        status = moe_fail(r->err, MOE_ERR_FORMAT, "%s: the document is not a mapping of keys",
+                          r->doc->name);
+    return status;
+}
+
+int moe_yaml_parse(struct moe_yaml **out, const char *name, const void *text, uint64_t n,
+                   struct moe_err *err)
+{
+    *out = NULL;
+    struct reader r = {.err = err};
+    r.doc = moe_alloc(1, sizeof *r.doc, err);
+    if (!r.doc)
+        return MOE_ERR_MEMORY;
+    r.doc->name = moe_strndup(name, strlen(name), err);
+    int status = r.doc->name ? MOE_OK : MOE_ERR_MEMORY;
+    if (status == MOE_OK && !yaml_parser_initialize(&r.parser))
+        status = moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", name);
+    else if (status == MOE_OK) {
+        yaml_parser_set_input_string(&r.parser, text ? text : (const void *)"", n);
+        yaml_parser_set_encoding(&r.parser, YAML_UTF8_ENCODING);
+        status = read_document(&r);
+        yaml_parser_delete(&r.parser);
+    }
+    if (status != MOE_OK) {
+        moe_yaml_free(r.doc);
+        return status;
+    }
+    *out = r.doc;
+    return MOE_OK;
+}
+
+int moe_yaml_read(struct moe_yaml **out, const char *path, uint64_t max_bytes, struct moe_err *err)
+{
+    struct moe_buf text = {0};
+    *out = NULL;
+    int status = moe_file_read_all(path, max_bytes, &text, err);
+    if (status == MOE_OK)
+        status = moe_yaml_parse(out, path, text.data, text.size, err);
+    moe_buf_release(&text);
+    return status;
+}
+
+/* ---- Looking at it ----------------------------------------------------------------------------
+ */
+
+struct moe_yaml_node *moe_yaml_root(struct moe_yaml *doc)
+{
+    return doc->root;
+}
+
+struct moe_yaml_node *moe_yaml_first(struct moe_yaml_node *list)
+{
+    return list->first;
+}
+
+struct moe_yaml_node *moe_yaml_next(struct moe_yaml_node *item)
+{
+    return item->next;
+}
+
+const char *moe_yaml_key(struct moe_yaml_node *value)
+{
+    value->known = true;
+    return value->key;
+}
+
+static bool is_null(const struct moe_yaml_node *node)
+{
+    return node->kind == SCALAR && !node->quoted &&
+           (strcmp(node->text, "") == 0 || strcmp(node->text, "~") == 0 ||
+            strcmp(node->text, "null") == 0);
+}
+
+/* The member, or NULL where there is none (status tells whether that is an error). */
+static int find(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key, bool required,
+                struct moe_yaml_node **out, struct moe_err *err)
+{
+    *out = NULL;
+    for (struct moe_yaml_node *m = map->first; m && map->kind == MAP; m = m->next) {
+        if (strcmp(m->key, key) != 0)
+            continue;
+        m->known = true;
+        if (!is_null(m))
+            *out = m;
+        break;
+    }
+    if (!*out && required)
+        return moe_yaml_fail(doc, map, err, "'%s' is missing", key);
+    return MOE_OK;
+}
+
+/* "'key'" or "item", for error texts. */
+static const char *called(const struct moe_yaml_node *node, char room[80])
+{
+    if (!node->key)
+        return "an item";
+    snprintf(room, 80, "'%.70s'", node->key);
+    return room;
+}
+
+int moe_yaml_item_u64(struct moe_yaml *doc, struct moe_yaml_node *item, uint64_t max, uint64_t *out,
+                      struct moe_err *err)
+{
+    char room[80], *end = NULL;
+    errno = 0;
+    bool digit =
+        item->kind == SCALAR && !item->quoted && item->text[0] >= '0' && item->text[0] <= '9';
+    unsigned long long value = digit ? strtoull(item->text, &end, 10) : 0;
+    if (!digit || *end != '\0' || errno == ERANGE || value > max)
+        return moe_yaml_fail(doc, item, err, "%s must be a whole number from 0 to %" PRIu64,
+                             called(item, room), max);
+    *out = value;
+    return MOE_OK;
+}
+
+int moe_yaml_item_double(struct moe_yaml *doc, struct moe_yaml_node *item, double *out,
+                         struct moe_err *err)
+{
+    char room[80], *end = NULL;
+    bool number = item->kind == SCALAR && !item->quoted && item->text[0] != '\0' &&
+                  strspn(item->text, "0123456789+-.eE") == strlen(item->text);
+    double value = number ? strtod(item->text, &end) : 0;
+    if (!number || *end != '\0' || !isfinite(value))
+        return moe_yaml_fail(doc, item, err, "%s must be a number", called(item, room));
+    *out = value;
+    return MOE_OK;
+}
+
+int moe_yaml_item_text(struct moe_yaml *doc, struct moe_yaml_node *item, const char **out,
+                       struct moe_err *err)
+{
+    char room[80];
+    if (item->kind != SCALAR)
+        return moe_yaml_fail(doc, item, err, "%s must be a text", called(item, room));
+    *out = item->text;
+    return MOE_OK;
+}
+
+int moe_yaml_item_map(struct moe_yaml *doc, struct moe_yaml_node *item, struct moe_err *err)
+{
+    char room[80];
+    return item->kind == MAP
+               ? MOE_OK
+               : moe_yaml_fail(doc, item, err, "%s must be a mapping", called(item, room));
+}
+
+int moe_yaml_get_u64(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key, uint64_t max,
+                     bool required, uint64_t *out, struct moe_err *err)
+{
+    struct moe_yaml_node *node;
+    int status = find(doc, map, key, required, &node, err);
+    return node ? moe_yaml_item_u64(doc, node, max, out, err) : status;
+}
+
+int moe_yaml_get_u32(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key, uint32_t max,
+                     bool required, uint32_t *out, struct moe_err *err)
+{
+    uint64_t value = *out;
+    int status = moe_yaml_get_u64(doc, map, key, max, required, &value, err);
+    *out = (uint32_t)value;
+    return status;
+}
+
+int moe_yaml_get_i64(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key,
+                     bool required, int64_t *out, struct moe_err *err)
+{
+    struct moe_yaml_node *node;
+    int status = find(doc, map, key, required, &node, err);
+    if (!node)
+        return status;
+    char *end = NULL;
+    const char *text = node->kind == SCALAR && !node->quoted ? node->text : "";
+    bool number = text[0] != '\0' && strspn(text, "-0123456789") == strlen(text);
+    errno = 0;
+    long long value = number ? strtoll(text, &end, 10) : 0;
+    if (!number || *end != '\0' || errno == ERANGE)
+        return moe_yaml_fail(doc, node, err, "'%s' must be a whole number", key);
+    *out = value;
+    return MOE_OK;
+}
+
+int moe_yaml_get_double(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key,
+                        bool required, double *out, struct moe_err *err)
+{
+    struct moe_yaml_node *node;
+    int status = find(doc, map, key, required, &node, err);
+    return node ? moe_yaml_item_double(doc, node, out, err) : status;
+}
+
+int moe_yaml_get_bool(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key,
+                      bool required, bool *out, struct moe_err *err)
+{
+    struct moe_yaml_node *node;
+    int status = find(doc, map, key, required, &node, err);
+    if (!node)
+        return status;
+    bool plain = node->kind == SCALAR && !node->quoted;
+    if (plain && strcmp(node->text, "true") == 0)
+        *out = true;
+    else if (plain && strcmp(node->text, "false") == 0)
+        *out = false;
+    else
+        return moe_yaml_fail(doc, node, err, "'%s' must be true or false", key);
+    return MOE_OK;
+}
+
+int moe_yaml_get_text(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key,
+                      bool required, const char **out, struct moe_err *err)
+{
+    struct moe_yaml_node *node;
+    int status = find(doc, map, key, required, &node, err);
+    return node ? moe_yaml_item_text(doc, node, out, err) : status;
+}
+
+int moe_yaml_get_map(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key,
+                     bool required, struct moe_yaml_node **out, struct moe_err *err)
+{
+    struct moe_yaml_node *node;
+    int status = find(doc, map, key, required, &node, err);
+    if (!node)
+        return status;
+    status = moe_yaml_item_map(doc, node, err);
+    if (status == MOE_OK)
+        *out = node;
+    return status;
+}
+
+int moe_yaml_get_list(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key,
+                      bool required, struct moe_yaml_node **out, uint64_t *n, struct moe_err *err)
+{
+    struct moe_yaml_node *node;
+    int status = find(doc, map, key, required, &node, err);
+    if (!node)
+        return status;
+    if (node->kind != LIST)
+        return moe_yaml_fail(doc, node, err, "'%s' must be a list", key);
+    *out = node;
+    *n = node->n;
+    return MOE_OK;
+}
+
+int moe_yaml_get_u64s(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key,
+                      uint64_t max, uint64_t *out, uint64_t n, struct moe_err *err)
+{
+    struct moe_yaml_node *list = NULL;
+    uint64_t found = 0, i = 0;
+    int status = moe_yaml_get_list(doc, map, key, true, &list, &found, err);
+    if (status == MOE_OK && found != n)
+        status = moe_yaml_fail(doc, list, err, "'%s' must have %" PRIu64 " items, not %" PRIu64,
+                               key, n, found);
+    for (struct moe_yaml_node *m = list ? list->first : NULL; m && status == MOE_OK; m = m->next)
+        status = moe_yaml_item_u64(doc, m, max, &out[i++], err);
+    return status;
+}
+
+int moe_yaml_check_format(struct moe_yaml *doc, const char *format, uint32_t newest,
+                          uint32_t *version, struct moe_err *err)
+{
+    const char *found = NULL;
+    uint64_t number = 0;
+    int status = moe_yaml_get_text(doc, doc->root, "format", true, &found, err);
+    if (status == MOE_OK && strcmp(found, format) != 0)
+        status = moe_yaml_fail(doc, doc->root->first, err, "format is '%.40s', expected '%s'",
+                               found, format);
+    if (status == MOE_OK)
+        status = moe_yaml_get_u64(doc, doc->root, "version", UINT32_MAX, true, &number, err);
+    if (status == MOE_OK && (number == 0 || number > newest))
+        status = moe_fail(err, MOE_ERR_VERSION,
+                          "%s: %s version %" PRIu64 ", this program reads up to %" PRIu32,
+                          doc->name, format, number, newest);
+    if (version)
+        *version = (uint32_t)number;
+    return status;
+}
+
+static int check_known(struct moe_yaml *doc, const struct moe_yaml_node *node, struct moe_err *err)
+{
+    int status = MOE_OK;
+    for (const struct moe_yaml_node *m = node->first; m && status == MOE_OK; m = m->next) {
+        if (m->key && !m->known)
+            return moe_yaml_fail(doc, m, err, "unknown key '%.200s'", m->key);
+        status = check_known(doc, m, err);
+    }
+    return status;
+}
+
+int moe_yaml_check_known(struct moe_yaml *doc, struct moe_err *err)
+{
+    return check_known(doc, doc->root, err);
+}
+
+/* ---- Writing ----------------------------------------------------------------------------------
+ */
+
+/* A word that no YAML reader takes for anything but a text. */
+static bool is_plain(const char *text)
+{
+    static const char *const taken[] = {"null", "true", "false", "yes", "no", "on", "off", "y", "n",
+                                        "Null", "True", "False", "Yes", "No", "On", "Off", "Y", "N",
+                                        "NULL", "TRUE", "FALSE", "YES", "NO", "ON", "OFF"};
+    if (!((text[0] >= 'a' && text[0] <= 'z') || (text[0] >= 'A' && text[0] <= 'Z')))
+        return false;
+    for (size_t i = 0; i < sizeof taken / sizeof taken[0]; i++)
+        if (strcmp(text, taken[i]) == 0)
+            return false;
+    return strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./") ==
+           strlen(text);
+}
+
+void moe_yaml_put_text(struct moe_buf *out, const char *text)
+{
+    if (is_plain(text)) {
+        moe_buf_text(out, text);
+        return;
+    }
+    moe_buf_text(out, "\"");
+    for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
+        if (*p == '"' || *p == '\\')
+            moe_buf_printf(out, "\\%c", *p);
+        else if (*p < 0x20 || *p == 0x7f)
+            moe_buf_printf(out, "\\x%02x", *p);
+        else
+            moe_buf_append(out, p, 1);
+    }
+    moe_buf_text(out, "\"");
+}
+
+void moe_yaml_put_double(struct moe_buf *out, double value)
+{
+    char text[40];
+    for (int digits = 1; digits <= 17; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, value);
+        if (strtod(text, NULL) == value)
+            break;
+    }
+    moe_buf_text(out, text);
+}

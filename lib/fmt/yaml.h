@@ -1,0 +1,92 @@
+/*
+ * YAML files of the toolkit: statistics, bit maps, plans, device profiles, collections. A strict
+ * subset of YAML 1.1 over libyaml: one document of mappings, sequences and scalars; no anchors,
+ * aliases or tags; duplicate keys are refused. Errors give line and column.
+ *
+ * Reading marks what it has looked at: moe_yaml_check_known then names the first key that nobody
+ * asked for.
+ */
+#ifndef MOE_FMT_YAML_H
+#define MOE_FMT_YAML_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+#include "base/err.h"
+
+struct moe_yaml;      /* a document */
+struct moe_yaml_node; /* a value in it; borrowed */
+
+/* Parses n bytes whose root is a mapping; `name` (a path) begins error texts. Released with
+ * moe_yaml_free. MOE_ERR_FORMAT. */
+int moe_yaml_parse(struct moe_yaml **out, const char *name, const void *text, uint64_t n,
+                   struct moe_err *err);
+/* Reads and parses a file of at most max_bytes. */
+int moe_yaml_read(struct moe_yaml **out, const char *path, uint64_t max_bytes, struct moe_err *err);
+void moe_yaml_free(struct moe_yaml *doc);
+
+struct moe_yaml_node *moe_yaml_root(struct moe_yaml *doc);
+
+/* Checks that the root has `format: FORMAT` and a `version:` from 1 to newest; *version (may be
+ * NULL) receives it. Another format is MOE_ERR_FORMAT, a newer version MOE_ERR_VERSION. */
+int moe_yaml_check_format(struct moe_yaml *doc, const char *format, uint32_t newest,
+                          uint32_t *version, struct moe_err *err);
+/* MOE_ERR_FORMAT for the first key that no function below was asked for. */
+int moe_yaml_check_known(struct moe_yaml *doc, struct moe_err *err);
+
+/*
+ * Members of a mapping. Each returns MOE_OK with *out set; a missing member (or null, "~") is
+ * MOE_ERR_FORMAT when required, else leaves *out as it was; a member of a wrong type or range is
+ * always MOE_ERR_FORMAT.
+ */
+int moe_yaml_get_u64(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key, uint64_t max,
+                     bool required, uint64_t *out, struct moe_err *err);
+int moe_yaml_get_u32(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key, uint32_t max,
+                     bool required, uint32_t *out, struct moe_err *err);
+int moe_yaml_get_i64(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key,
+                     bool required, int64_t *out, struct moe_err *err);
+int moe_yaml_get_double(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key,
+                        bool required, double *out, struct moe_err *err);
+int moe_yaml_get_bool(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key,
+                      bool required, bool *out, struct moe_err *err);
+/* Borrowed from the document. */
+int moe_yaml_get_text(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key,
+                      bool required, const char **out, struct moe_err *err);
+int moe_yaml_get_map(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key,
+                     bool required, struct moe_yaml_node **out, struct moe_err *err);
+/* *out: the sequence; *n: its length. */
+int moe_yaml_get_list(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key,
+                      bool required, struct moe_yaml_node **out, uint64_t *n, struct moe_err *err);
+
+/* Members of a sequence: the first, and from one to the next; NULL at the end. */
+struct moe_yaml_node *moe_yaml_first(struct moe_yaml_node *list);
+struct moe_yaml_node *moe_yaml_next(struct moe_yaml_node *item);
+/* Keys of a mapping whose names are data ("experts: {3: 4d8, 7: 2}"): the first member's value and
+ * on as above; its key. Marks the key as known. */
+const char *moe_yaml_key(struct moe_yaml_node *value);
+
+/* A sequence's member as a number, a text or a mapping. */
+int moe_yaml_item_u64(struct moe_yaml *doc, struct moe_yaml_node *item, uint64_t max, uint64_t *out,
+                      struct moe_err *err);
+int moe_yaml_item_double(struct moe_yaml *doc, struct moe_yaml_node *item, double *out,
+                         struct moe_err *err);
+int moe_yaml_item_text(struct moe_yaml *doc, struct moe_yaml_node *item, const char **out,
+                       struct moe_err *err);
+int moe_yaml_item_map(struct moe_yaml *doc, struct moe_yaml_node *item, struct moe_err *err);
+
+/* A list of exactly n whole numbers up to max (a row of a table) under `key`. */
+int moe_yaml_get_u64s(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key,
+                      uint64_t max, uint64_t *out, uint64_t n, struct moe_err *err);
+
+/* An error at a node: "PATH: line 3 column 7: TEXT", with MOE_ERR_FORMAT. */
+int moe_yaml_fail(struct moe_yaml *doc, const struct moe_yaml_node *node, struct moe_err *err,
+                  const char *format, ...) MOE_PRINTF(4, 5);
+
+/* Writing: appends a text as a double-quoted scalar, or plain where it is a word that YAML reads as
+ * just that text. */
+void moe_yaml_put_text(struct moe_buf *out, const char *text);
+/* A double with as few digits as give it back exactly. */
+void moe_yaml_put_double(struct moe_buf *out, double value);
+
+#endif
