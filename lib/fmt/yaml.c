@@ -315,6 +315,11 @@ struct moe_yaml_node *moe_yaml_next(struct moe_yaml_node *item)
     return item->next;
 }
 
+uint64_t moe_yaml_length(const struct moe_yaml_node *node)
+{
+    return node->n;
+}
+
 const char *moe_yaml_key(struct moe_yaml_node *value)
 {
     value->known = true;
@@ -366,6 +371,20 @@ int moe_yaml_item_u64(struct moe_yaml *doc, struct moe_yaml_node *item, uint64_t
     if (!digit || *end != '\0' || errno == ERANGE || value > max)
         return moe_yaml_fail(doc, item, err, "%s must be a whole number from 0 to %" PRIu64,
                              called(item, room), max);
+    *out = value;
+    return MOE_OK;
+}
+
+int moe_yaml_item_i64(struct moe_yaml *doc, struct moe_yaml_node *item, int64_t *out,
+                      struct moe_err *err)
+{
+    char room[80], *end = NULL;
+    const char *text = item->kind == SCALAR && !item->quoted ? item->text : "";
+    bool number = text[0] != '\0' && strspn(text, "-0123456789") == strlen(text);
+    errno = 0;
+    long long value = number ? strtoll(text, &end, 10) : 0;
+    if (!number || *end != '\0' || errno == ERANGE)
+        return moe_yaml_fail(doc, item, err, "%s must be a whole number", called(item, room));
     *out = value;
     return MOE_OK;
 }
@@ -423,17 +442,7 @@ int moe_yaml_get_i64(struct moe_yaml *doc, struct moe_yaml_node *map, const char
 {
     struct moe_yaml_node *node;
     int status = find(doc, map, key, required, &node, err);
-    if (!node)
-        return status;
-    char *end = NULL;
-    const char *text = node->kind == SCALAR && !node->quoted ? node->text : "";
-    bool number = text[0] != '\0' && strspn(text, "-0123456789") == strlen(text);
-    errno = 0;
-    long long value = number ? strtoll(text, &end, 10) : 0;
-    if (!number || *end != '\0' || errno == ERANGE)
-        return moe_yaml_fail(doc, node, err, "'%s' must be a whole number", key);
-    *out = value;
-    return MOE_OK;
+    return node ? moe_yaml_item_i64(doc, node, out, err) : status;
 }
 
 int moe_yaml_get_double(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key,

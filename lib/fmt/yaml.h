@@ -62,12 +62,16 @@ int moe_yaml_get_list(struct moe_yaml *doc, struct moe_yaml_node *map, const cha
 /* Members of a sequence: the first, and from one to the next; NULL at the end. */
 struct moe_yaml_node *moe_yaml_first(struct moe_yaml_node *list);
 struct moe_yaml_node *moe_yaml_next(struct moe_yaml_node *item);
+/* Members of a sequence or mapping; 0 for a scalar. */
+uint64_t moe_yaml_length(const struct moe_yaml_node *node);
 /* Keys of a mapping whose names are data ("experts: {3: 4d8, 7: 2}"): the first member's value and
  * on as above; its key. Marks the key as known. */
 const char *moe_yaml_key(struct moe_yaml_node *value);
 
 /* A sequence's member as a number, a text or a mapping. */
 int moe_yaml_item_u64(struct moe_yaml *doc, struct moe_yaml_node *item, uint64_t max, uint64_t *out,
+                      struct moe_err *err);
+int moe_yaml_item_i64(struct moe_yaml *doc, struct moe_yaml_node *item, int64_t *out,
                       struct moe_err *err);
 int moe_yaml_item_double(struct moe_yaml *doc, struct moe_yaml_node *item, double *out,
                          struct moe_err *err);

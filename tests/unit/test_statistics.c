@@ -1,0 +1,364 @@
+/*
+ * Statistics of experts: counts against a naive recount, shards against one run, files against
+ * memory, path predictions, and damaged files.
+ */
+#include <math.h>
+#include <unistd.h>
+
+#include "../test.h"
+#include "base/file.h"
+#include "sched/statistics.h"
+#include "sched/statistics_paths.h"
+
+enum { LAYERS = 3, EXPERTS = 6, TOP_K = 2, MAX_TOKENS = 40, DOCUMENTS = 23 };
+
+static const struct moe_statistics_shape SHAPE = {
+    .n_layers = LAYERS,
+    .n_experts = EXPERTS,
+    .top_k = TOP_K,
+    .source_fingerprint = 0x123456789abcdef0,
+    .max_tokens = MAX_TOKENS,
+    .prompt_percent = 50,
+};
+
+/* A document's choices and scores, the same for the same seed. */
+struct document {
+    uint32_t n;
+    uint32_t chosen[LAYERS][MAX_TOKENS][TOP_K];
+    float weights[LAYERS][MAX_TOKENS][TOP_K];
+    float scores[LAYERS][MAX_TOKENS][EXPERTS];
+    float cosines[LAYERS][MAX_TOKENS], norms[LAYERS][MAX_TOKENS][TOP_K];
+};
+
+static void make_document(struct document *d, uint64_t seed)
+{
+    uint64_t rng = seed * 77 + 5;
+    d->n = 1 + (uint32_t)(test_random(&rng) % MAX_TOKENS);
+    for (uint32_t l = 0; l < LAYERS; l++)
+        for (uint32_t t = 0; t < d->n; t++) {
+            uint32_t a = (uint32_t)(test_random(&rng) % EXPERTS);
+            uint32_t b = (a + 1 + (uint32_t)(test_random(&rng) % (EXPERTS - 1))) % EXPERTS;
+            if (l > 0 && test_random(&rng) % 2) { /* some order, for the paths */
+                a = (d->chosen[l - 1][t][0] + 1) % EXPERTS;
+                b = (a + 1) % EXPERTS;
+            }
+            float w = 0.5f + (float)(test_random(&rng) % 400) / 1000;
+            d->chosen[l][t][0] = a;
+            d->chosen[l][t][1] = b;
+            d->weights[l][t][0] = w;
+            d->weights[l][t][1] = 1 - w;
+            d->cosines[l][t] = (float)(test_random(&rng) % 2000) / 1000 - 1;
+            for (int e = 0; e < EXPERTS; e++)
+                d->scores[l][t][e] = (float)(test_random(&rng) % 1000);
+            for (int i = 0; i < TOP_K; i++)
+                d->norms[l][t][i] = d->weights[l][t][i] * 2.5f;
+        }
+}
+
+static void feed(struct moe_statistics *s, const struct document *d, uint32_t batch)
+{
+    struct moe_err err = {0};
+    assert_ok(moe_statistics_begin(s, &err), &err);
+    for (uint32_t t = 0; t < d->n; t += batch) {
+        uint32_t n = d->n - t < batch ? d->n - t : batch;
+        for (uint32_t l = 0; l < LAYERS; l++) {
+            struct moe_layer_observation seen = {
+                .chosen = d->chosen[l][t],
+                .weights = d->weights[l][t],
+                .stride = EXPERTS,
+                .norms = d->norms[l][t],
+            };
+            if (l > 0) {
+                seen.predicted[MOE_PREDICT_GATE_1] = d->scores[l][t];
+                seen.cosines[MOE_COSINE_GATE_1] = &d->cosines[l][t];
+            }
+            moe_statistics_observe(s, l, t, n, &seen);
+        }
+    }
+    assert_ok(moe_statistics_end(s, &err), &err);
+}
+
+static struct moe_statistics *run(uint32_t shard, uint32_t n_shards, uint32_t batch,
+                                  const struct moe_statistics *prior)
+{
+    struct moe_err err = {0};
+    struct moe_statistics *s = NULL;
+    struct document d;
+    assert_ok(moe_statistics_new(&s, &SHAPE, &err), &err);
+    s->prior = prior;
+    for (uint32_t i = shard; i < DOCUMENTS; i += n_shards) {
+        make_document(&d, i);
+        feed(s, &d, batch);
+    }
+    return s;
+}
+
+static void write_text(const struct moe_statistics *s, struct moe_buf *out)
+{
+    struct moe_err err = {0};
+    assert_ok(moe_statistics_write(s, out, &err), &err);
+}
+
+static bool chose(const struct document *d, uint32_t l, uint32_t t, uint32_t e)
+{
+    return d->chosen[l][t][0] == e || d->chosen[l][t][1] == e;
+}
+
+static void counts_equal_a_naive_recount(void **state)
+{
+    struct moe_statistics *s = run(0, 1, 7, NULL);
+    uint64_t tokens = 0, active[LAYERS][EXPERTS] = {{0}}, best[LAYERS][EXPERTS] = {{0}};
+    uint64_t pairs[LAYERS][EXPERTS][EXPERTS] = {{{0}}}, reuse[LAYERS][4] = {{0}};
+    uint64_t acc[LAYERS][5] = {{0}}, n_gate = 0;
+    double cosines = 0, xx = 0, xy = 0;
+    struct document d;
+    for (uint32_t i = 0; i < DOCUMENTS; i++) {
+        make_document(&d, i);
+        tokens += d.n;
+        for (uint32_t l = 0; l < LAYERS; l++)
+            for (uint32_t t = 0; t < d.n; t++) {
+                best[l][d.chosen[l][t][0]]++;
+                for (uint32_t e = 0; e < EXPERTS; e++) {
+                    active[l][e] += chose(&d, l, t, e);
+                    for (uint32_t p = 0; p < EXPERTS; p++)
+                        if (l > 0 || t > 0)
+                            pairs[l][p][e] +=
+                                chose(&d, l > 0 ? l - 1 : LAYERS - 1, l > 0 ? t : t - 1, p) &&
+                                chose(&d, l, t, e);
+                }
+                if (t > 0) {
+                    uint32_t again = 0;
+                    for (uint32_t e = 0; e < EXPERTS; e++)
+                        again += chose(&d, l, t, e) && chose(&d, l, t - 1, e);
+                    reuse[l][MOE_REUSE_TOKENS]++;
+                    reuse[l][MOE_REUSE_ACTIVE] += again;
+                    reuse[l][MOE_REUSE_BEST] += chose(&d, l, t, d.chosen[l][t - 1][0]);
+                    reuse[l][MOE_REUSE_ANY] += again > 0;
+                }
+                if (l == 0)
+                    continue;
+                n_gate++;
+                cosines += (double)d.cosines[l][t];
+                for (uint32_t k = 0; k < TOP_K; k++) {
+                    uint32_t e = d.chosen[l][t][k], rank = 0;
+                    for (uint32_t o = 0; o < EXPERTS; o++)
+                        rank += d.scores[l][t][o] > d.scores[l][t][e] ||
+                                (d.scores[l][t][o] == d.scores[l][t][e] && o < e);
+                    acc[l][MOE_ACC_TOP1] += k == 0 && rank == 0;
+                    acc[l][MOE_ACC_IN_K] += rank < 2;
+                    acc[l][MOE_ACC_IN_2K] += rank < 4;
+                    acc[l][MOE_ACC_IN_P75] += rank < 2; /* a quarter of six, rounded up */
+                    double w = (double)d.weights[l][t][k];
+                    xx += w * w;
+                    xy += w * (double)d.norms[l][t][k];
+                }
+            }
+    }
+    assert_int_equal(s->totals[MOE_TOTAL_DOCUMENTS], DOCUMENTS);
+    assert_int_equal(s->totals[MOE_TOTAL_TOKENS], tokens);
+    double got_cosines = 0, got_xx = 0, got_xy = 0;
+    for (uint32_t l = 0; l < LAYERS; l++) {
+        assert_memory_equal(moe_series_at(s, MOE_S_ACTIVATIONS, l), active[l], sizeof active[l]);
+        assert_memory_equal(moe_series_at(s, MOE_S_RANK1, l), best[l], sizeof best[l]);
+        assert_memory_equal(moe_series_at(s, MOE_S_PAIRS, l), pairs[l], sizeof pairs[l]);
+        assert_memory_equal(moe_series_at(s, MOE_S_REUSE, l), reuse[l], sizeof reuse[l]);
+        for (int m = MOE_ACC_TOP1; m <= MOE_ACC_IN_P75; m++)
+            assert_int_equal(moe_accuracy_at(s, l, MOE_PREDICT_GATE_1)[m], acc[l][m]);
+        assert_int_equal(moe_accuracy_at(s, l, MOE_PREDICT_GATE_1)[MOE_ACC_TOKENS], l ? tokens : 0);
+        got_cosines += (double)(int64_t)moe_series_at(s, MOE_S_COSINES, l)[MOE_COSINE_GATE_1];
+        const uint64_t *corr = moe_series_at(s, MOE_S_CORRELATION, l);
+        if (l == 0)
+            continue;
+        got_xx += ldexp((double)corr[MOE_CORR_XX], -32);
+        got_xy += (double)corr[MOE_CORR_XY_HI] + ldexp((double)corr[MOE_CORR_XY_LO], -32);
+    }
+    assert_true(fabs(ldexp(got_cosines, -30) - cosines) < 1e-5);
+    assert_true(n_gate > 500 && fabs(got_xx - xx) < 1e-4 && fabs(got_xy - xy) < 1e-4);
+    moe_statistics_free(s);
+}
+
+static void batches_and_shards_make_no_difference(void **state)
+{
+    struct moe_err err = {0};
+    struct moe_statistics *prior = run(0, 2, 5, NULL);
+    struct moe_statistics *whole = run(0, 1, MAX_TOKENS, prior);
+    struct moe_statistics *single = run(0, 1, 1, prior), *sum = NULL;
+    struct moe_buf a = {0}, b = {0}, c = {0};
+    assert_ok(moe_statistics_new(&sum, &SHAPE, &err), &err);
+    for (int i = 6; i >= 0; i--) { /* in any order */
+        struct moe_statistics *part = run((uint32_t)i, 7, 3, prior);
+        assert_ok(moe_statistics_merge(sum, part, &err), &err);
+        moe_statistics_free(part);
+    }
+    write_text(whole, &a);
+    write_text(single, &b);
+    write_text(sum, &c);
+    assert_true(a.size == b.size && memcmp(a.data, b.data, a.size) == 0);
+    assert_true(a.size == c.size && memcmp(a.data, c.data, a.size) == 0);
+    assert_true(moe_accuracy_at(whole, 1, MOE_PREDICT_PATH)[MOE_ACC_TOKENS] > 0);
+    moe_buf_release(&a);
+    moe_buf_release(&b);
+    moe_buf_release(&c);
+    moe_statistics_free(whole);
+    moe_statistics_free(single);
+    moe_statistics_free(sum);
+    moe_statistics_free(prior);
+}
+
+static void other_settings_are_not_merged(void **state)
+{
+    struct moe_err err = {0};
+    struct moe_statistics *a = run(0, 9, 4, NULL), *b = NULL;
+    struct moe_statistics_shape other = SHAPE;
+    other.max_tokens++;
+    assert_ok(moe_statistics_new(&b, &other, &err), &err);
+    assert_int_equal(moe_statistics_merge(a, b, &err), MOE_ERR_USAGE);
+    b->shape.max_tokens--;
+    b->shape.source_fingerprint++;
+    assert_int_equal(moe_statistics_merge(a, b, &err), MOE_ERR_USAGE);
+    assert_non_null(strstr(err.text, "another model"));
+    moe_statistics_free(a);
+    moe_statistics_free(b);
+}
+
+static int read_text(struct moe_statistics **out, const char *text, uint64_t n, struct moe_err *err)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/tmp/moe-test-stats-%d.yaml", (int)getpid());
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(text, 1, n, f), n);
+    fclose(f);
+    int status = moe_statistics_read(out, path, err);
+    unlink(path);
+    return status;
+}
+
+static void a_file_gives_the_numbers_back(void **state)
+{
+    struct moe_err err = {0};
+    struct moe_statistics *s = run(0, 1, 8, NULL), *back = NULL;
+    struct moe_buf a = {0}, b = {0};
+    write_text(s, &a);
+    assert_ok(read_text(&back, (const char *)a.data, a.size, &err), &err);
+    write_text(back, &b);
+    assert_true(a.size == b.size && memcmp(a.data, b.data, a.size) == 0);
+    moe_buf_release(&a);
+    moe_buf_release(&b);
+    moe_statistics_free(s);
+    moe_statistics_free(back);
+}
+
+/* Every line dropped, every line cut short: an error with the place, or (a comment, a number cut to
+ * one that still adds up) the file is read. Never a crash. */
+static void damaged_files_are_refused(void **state)
+{
+    struct moe_statistics *s = run(0, 5, 8, NULL);
+    struct moe_buf text = {0};
+    uint32_t refused = 0, tried = 0;
+    write_text(s, &text);
+    const char *all = (const char *)text.data;
+    for (uint64_t at = 0; at < text.size;) {
+        const char *end = memchr(all + at, '\n', text.size - at);
+        uint64_t next = (uint64_t)(end - all) + 1;
+        for (int kind = 0; kind < 2; kind++) {
+            struct moe_buf damaged = {0};
+            struct moe_statistics *back = NULL;
+            struct moe_err err = {0};
+            moe_buf_append(&damaged, all, at);
+            if (kind == 1) {
+                moe_buf_append(&damaged, all + at, (next - at) / 2);
+                moe_buf_text(&damaged, "\n");
+            }
+            moe_buf_append(&damaged, all + next, text.size - next);
+            int status = read_text(&back, (const char *)damaged.data, damaged.size, &err);
+            tried++;
+            refused += status != MOE_OK;
+            if (status != MOE_OK)
+                assert_true(err.text[0] != '\0' && back == NULL);
+            moe_statistics_free(back);
+            moe_buf_release(&damaged);
+        }
+        at = next;
+    }
+    print_message("# %u of %u damaged files refused\n", refused, tried);
+    assert_true(refused + 10 > tried);
+    moe_buf_release(&text);
+    moe_statistics_free(s);
+}
+
+static void paths_predict_what_follows(void **state)
+{
+    struct moe_statistics *s = run(0, 1, 8, NULL);
+    float pair[EXPERTS], rank1[EXPERTS];
+    uint32_t right = 0;
+    for (uint32_t e = 0; e < EXPERTS; e++) {
+        const uint32_t before[TOP_K] = {e, (e + 1) % EXPERTS};
+        moe_path_scores(s, MOE_PREDICT_PATH, 1, MOE_NO_EXPERT, before, pair);
+        moe_path_scores(s, MOE_PREDICT_PATH_RANK1, 1, MOE_NO_EXPERT, before, rank1);
+        float sum = 0, most = 0;
+        for (uint32_t i = 0; i < EXPERTS; i++) {
+            sum += pair[i];
+            most = rank1[i] > most ? rank1[i] : most;
+        }
+        assert_true(fabs((double)sum - TOP_K) < 1e-5);
+        right += rank1[(e + 1) % EXPERTS] == most; /* half the documents' tokens follow that rule */
+    }
+    assert_true(right >= EXPERTS - 1);
+    /* A key nobody saw falls back on pairs. */
+    struct moe_statistics *few = run(0, DOCUMENTS, 8, NULL);
+    const uint32_t before[TOP_K] = {0, 1};
+    moe_path_scores(few, MOE_PREDICT_PATH_RANK1, 2, 0, before, rank1);
+    float sum = 0;
+    for (uint32_t i = 0; i < EXPERTS; i++)
+        sum += rank1[i];
+    assert_true(sum > 0);
+    moe_statistics_free(few);
+    moe_statistics_free(s);
+}
+
+/* A sketch keeps the smallest keys, whatever the order and the shards. */
+static void a_sketch_does_not_depend_on_order(void **state)
+{
+    struct moe_err err = {0};
+    struct moe_path_table *all = NULL, *a = NULL, *b = NULL;
+    uint64_t rng = 9;
+    uint64_t n_all, n_sum;
+    assert_ok(moe_path_table_new(&all, 100, &err), &err);
+    assert_ok(moe_path_table_new(&a, 100, &err), &err);
+    assert_ok(moe_path_table_new(&b, 100, &err), &err);
+    for (int i = 0; i < 20000; i++) {
+        uint64_t key = (test_random(&rng) % 2000) * 977;
+        assert_ok(moe_path_table_add(all, key, 1, &err), &err);
+        assert_ok(moe_path_table_add(i % 3 ? a : b, key, 1, &err), &err);
+    }
+    struct moe_path_count *part = moe_path_table_sorted(b, &n_sum, &err);
+    for (uint64_t i = 0; i < n_sum; i++)
+        assert_ok(moe_path_table_add(a, part[i].key, part[i].n, &err), &err);
+    free(part);
+    struct moe_path_count *x = moe_path_table_sorted(all, &n_all, &err);
+    struct moe_path_count *y = moe_path_table_sorted(a, &n_sum, &err);
+    assert_int_equal(n_all, 100);
+    assert_int_equal(n_sum, 100);
+    assert_memory_equal(x, y, 100 * sizeof *x);
+    assert_true(moe_path_table_sampled(all) && moe_path_table_sampled(a));
+    free(x);
+    free(y);
+    moe_path_table_free(all);
+    moe_path_table_free(a);
+    moe_path_table_free(b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(counts_equal_a_naive_recount),
+        cmocka_unit_test(batches_and_shards_make_no_difference),
+        cmocka_unit_test(other_settings_are_not_merged),
+        cmocka_unit_test(a_file_gives_the_numbers_back),
+        cmocka_unit_test(damaged_files_are_refused),
+        cmocka_unit_test(paths_predict_what_follows),
+        cmocka_unit_test(a_sketch_does_not_depend_on_order),
+    };
+    return cmocka_run_group_tests_name("statistics", tests, NULL, NULL);
+}
