@@ -236,6 +236,9 @@ int moe_feed_forward(struct moe_session *s, uint32_t layer, const struct moe_row
     status = run_experts(s, n_rows, n_active, err);
     if (status != MOE_OK)
         return status;
+    if (s->observer.computed)
+        s->observer.computed(s->observer.ctx, layer, n_rows, w->expert_out, w->hidden_stride,
+                             w->slot_of);
     struct combine m = {s, l->shared_gate.data != NULL};
     moe_par_for(n_rows, 16, combine_rows, &m);
     return MOE_OK;

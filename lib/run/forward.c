@@ -84,6 +84,8 @@ static int run_layer(struct moe_session *s, uint32_t layer, const struct moe_row
     double started = moe_seconds();
 
     norm(s, l->attn_norm, l->attn_norm_bias, 0, n_rows);
+    if (s->observer.attending)
+        s->observer.attending(s->observer.ctx, layer, n_rows, s->work->xn, s->work->hidden_stride);
     moe_project_in(s, layer, rows, n_rows);
     moe_kv_store(s, layer, rows, n_rows);
     moe_attention(s, layer, rows, n_rows);

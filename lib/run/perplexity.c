@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/par.h"
+#include "run/documents.h"
 
 enum {
     DEFAULT_DOC_TOKENS = 256,
@@ -90,52 +91,9 @@ static int score_text(struct scorer *sc, const uint32_t *ids, uint64_t n, uint64
 /* ---- The two ways to cut a file ---------------------------------------------------------------
  */
 
-/* The next line that holds only the separator, at or after `from`; *after: what follows it. */
-static uint64_t find_separator(const char *text, uint64_t n, uint64_t from, const char *separator,
-                               uint64_t *after)
+static int score_document(void *ctx, const uint32_t *ids, uint64_t n, struct moe_err *err)
 {
-    uint64_t length = strlen(separator);
-    for (uint64_t line = from; line < n;) {
-        const char *newline = memchr(text + line, '\n', n - line);
-        uint64_t end = newline ? (uint64_t)(newline - text) : n;
-        if (end - line == length && memcmp(text + line, separator, length) == 0) {
-            *after = newline ? end + 1 : n;
-            return line;
-        }
-        line = end + 1;
-    }
-    *after = n;
-    return n;
-}
-
-static int score_documents(struct scorer *sc, const char *text, uint64_t n, const char *separator,
-                           uint32_t eos, struct moe_err *err)
-{
-    uint32_t limit = sc->options->max_doc_tokens;
-    limit = limit ? limit : DEFAULT_DOC_TOKENS;
-    if (limit > sc->s->context)
-        limit = sc->s->context;
-    struct moe_ids ids = {0};
-    int status = MOE_OK;
-    for (uint64_t begin = 0, after; begin < n && status == MOE_OK; begin = after) {
-        uint64_t end = find_separator(text, n, begin, separator, &after);
-        if (end > begin && text[end - 1] == '\n')
-            end--;
-        if (end == begin)
-            continue;
-        ids.n = 0;
-        status = moe_ids_push(&ids, eos, err);
-        if (status == MOE_OK)
-            status = moe_tokenizer_encode(sc->s->model->tokenizer, text + begin, end - begin, false,
-                                          &ids, err);
-        if (status == MOE_OK)
-            status = score_text(sc, ids.ids, ids.n < limit ? ids.n : limit, 1, err);
-        moe_progress_report(sc->options->progress, "perplexity", after, n);
-        if (status == MOE_OK && moe_progress_stopped(sc->options->progress))
-            status = moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
-    }
-    moe_ids_release(&ids);
-    return status;
+    return score_text(ctx, ids, n, 1, err);
 }
 
 static int score_windows(struct scorer *sc, const char *path, const char *text, uint64_t n,
@@ -188,24 +146,20 @@ int moe_perplexity(struct moe_session *s, const char *path,
     double started = moe_seconds();
     struct scorer sc = {.s = s, .options = options};
     struct moe_buf text = {0};
-    const struct moe_tokenizer *tok = s->model->tokenizer;
-    int64_t eos = moe_tokenizer_separator(tok);
     int status = open_scorer(&sc, err);
-    if (status == MOE_OK)
-        status = moe_file_read_all(path, (uint64_t)4 << 30, &text, err);
     if (status == MOE_OK && options->window) {
-        status = score_windows(&sc, path, (const char *)text.data, text.size, err);
-    } else if (status == MOE_OK && eos < 0) {
-        status = moe_fail(err, MOE_ERR_USAGE,
-                          "the model has no end-of-text token to separate documents: use --window");
+        status = moe_file_read_all(path, MOE_MAX_TEXT_BYTES, &text, err);
+        if (status == MOE_OK)
+            status = score_windows(&sc, path, (const char *)text.data, text.size, err);
     } else if (status == MOE_OK) {
-        uint32_t n = 0;
-        const uint8_t *bytes = moe_tokenizer_bytes(tok, (uint32_t)eos, &n);
-        char *separator = moe_strndup((const char *)bytes, n, err);
-        status = separator ? score_documents(&sc, (const char *)text.data, text.size, separator,
-                                             (uint32_t)eos, err)
-                           : MOE_ERR_MEMORY;
-        free(separator);
+        uint32_t limit = options->max_doc_tokens ? options->max_doc_tokens : DEFAULT_DOC_TOKENS;
+        const struct moe_documents documents = {
+            .tokenizer = s->model->tokenizer,
+            .max_tokens = limit < s->context ? limit : s->context,
+            .what = "perplexity",
+            .progress = options->progress,
+        };
+        status = moe_documents_each(&documents, path, score_document, &sc, err);
     }
     if (status == MOE_OK && sc.n_tokens == 0)
         status = moe_fail(err, MOE_ERR_FORMAT, "%s: has no text to predict", path);

@@ -35,6 +35,13 @@ struct moe_observer {
     void (*routed)(void *ctx, uint32_t layer, const struct moe_row *rows, uint32_t n_rows,
                    const float *gate_input, uint64_t hidden_stride, const float *probabilities,
                    uint64_t router_stride, const uint32_t *chosen, const float *weights);
+    /* Before attention: the normalised input of a layer's attention [n_rows][stride]. */
+    void (*attending)(void *ctx, uint32_t layer, uint32_t n_rows, const float *input,
+                      uint64_t stride);
+    /* When all experts of a layer are computed: the output of activation i (row i / top_k, in the
+     * order of `chosen`) is outputs[slots[i] * stride]. */
+    void (*computed)(void *ctx, uint32_t layer, uint32_t n_rows, const float *outputs,
+                     uint64_t stride, const uint32_t *slots);
 };
 
 struct moe_session_options {

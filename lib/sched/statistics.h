@@ -117,6 +117,7 @@ enum moe_total {
     MOE_TOTAL_DRIFT,
     MOE_TOTAL_NEXT_N, /* ... against the window before */
     MOE_TOTAL_NEXT,
+    MOE_TOTAL_HASH, /* sum of the documents' hashes: tells which texts were counted */
     MOE_N_TOTALS
 };
 
@@ -185,9 +186,9 @@ struct moe_layer_observation {
 
 /*
  * A document: begin, then for its tokens in order (in batches of any size) the layers in order,
- * then end. At most shape.max_tokens tokens.
+ * then end. At most shape.max_tokens tokens; `hash` is of these.
  */
-int moe_statistics_begin(struct moe_statistics *s, struct moe_err *err);
+int moe_statistics_begin(struct moe_statistics *s, uint64_t hash, struct moe_err *err);
 void moe_statistics_observe(struct moe_statistics *s, uint32_t layer, uint32_t first_token,
                             uint32_t n, const struct moe_layer_observation *seen);
 int moe_statistics_end(struct moe_statistics *s, struct moe_err *err);

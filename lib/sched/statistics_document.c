@@ -210,6 +210,7 @@ int moe_statistics_end(struct moe_statistics *s, struct moe_err *err)
         return MOE_OK;
     s->totals[MOE_TOTAL_DOCUMENTS]++;
     s->totals[MOE_TOTAL_TOKENS] += n;
+    s->totals[MOE_TOTAL_HASH] += s->document->hash;
     for (uint32_t l = 0; l < s->shape.n_layers; l++) {
         uint64_t *counts = s->document->counts;
         uint64_t *activations = moe_series_at(s, MOE_S_ACTIVATIONS, l);

@@ -47,13 +47,14 @@ static int new_document(struct moe_statistics *s, struct moe_err *err)
                : MOE_ERR_MEMORY;
 }
 
-int moe_statistics_begin(struct moe_statistics *s, struct moe_err *err)
+int moe_statistics_begin(struct moe_statistics *s, uint64_t hash, struct moe_err *err)
 {
     uint64_t sets = (uint64_t)s->shape.n_layers * MOE_N_PREDICTORS;
     int status = s->document ? MOE_OK : new_document(s, err);
     if (status != MOE_OK)
         return status;
     s->document->n_tokens = 0;
+    s->document->hash = hash;
     memset(s->document->foreseen, 0, sets * s->shape.n_experts);
     memset(s->document->was_predicted, 0, sets * sizeof *s->document->was_predicted);
     return MOE_OK;

@@ -9,8 +9,9 @@
 
 struct moe_statistics_document {
     uint32_t n_tokens; /* seen in layer 0 */
-    uint16_t *chosen;  /* [layers][max_tokens][k] */
-    float *weights;    /* [layers][max_tokens][k] */
+    uint64_t hash;
+    uint16_t *chosen; /* [layers][max_tokens][k] */
+    float *weights;   /* [layers][max_tokens][k] */
     /* Per layer and predictor, for prompts: experts that some token's predicted k held. */
     uint8_t *foreseen;   /* [layers][predictors][E] */
     bool *was_predicted; /* [layers][predictors] */

@@ -24,6 +24,7 @@ static const char *const total_names[MOE_N_TOTALS] = {
     [MOE_TOTAL_DRIFT] = "drift_sum_30bit",
     [MOE_TOTAL_NEXT_N] = "next_windows",
     [MOE_TOTAL_NEXT] = "next_sum_30bit",
+    [MOE_TOTAL_HASH] = "documents_hash",
 };
 
 /* Series that are one list a layer; pairs and accuracy are tables. */

@@ -58,7 +58,7 @@ static void make_document(struct document *d, uint64_t seed)
 static void feed(struct moe_statistics *s, const struct document *d, uint32_t batch)
 {
     struct moe_err err = {0};
-    assert_ok(moe_statistics_begin(s, &err), &err);
+    assert_ok(moe_statistics_begin(s, d->n * 977 + 1, &err), &err);
     for (uint32_t t = 0; t < d->n; t += batch) {
         uint32_t n = d->n - t < batch ? d->n - t : batch;
         for (uint32_t l = 0; l < LAYERS; l++) {

@@ -1,0 +1,202 @@
+/* moe-profile: what the experts really do. See man/moe-profile.1. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "cli.h"
+#include "profile_show.h"
+#include "run/engine.h"
+#include "run/profile.h"
+
+enum { DEFAULT_TOKENS = 256, MAX_SHARDS = 1 << 20 };
+
+struct shard {
+    uint32_t index, n;
+};
+
+static struct {
+    const char *out, *path_stats;
+    struct cli_texts texts;
+    uint32_t max_tokens;
+    double prompt_share;
+    struct shard shard;
+    uint64_t memory;
+    bool resume, merge, show, json;
+} o = {.max_tokens = DEFAULT_TOKENS, .prompt_share = 0.5, .shard = {0, 1}};
+
+/* ---- Options ----------------------------------------------------------------------------------
+ */
+
+static bool parse_shard(const char *text, void *to, char why[128])
+{
+    struct shard *shard = to;
+    unsigned index = 0, n = 0;
+    char rest;
+    if (sscanf(text, "%u/%u%c", &index, &n, &rest) == 2 && index >= 1 && index <= n &&
+        n <= MAX_SHARDS) {
+        *shard = (struct shard){index - 1, n};
+        return true;
+    }
+    snprintf(why, 128, "is not a shard like 2/8");
+    return false;
+}
+
+static const struct cli_option options[] = {
+    {.kind = CLI_HEADING, .help = "Profiling texts"},
+    {CLI_OPT_TEXTS(0, "text", "FILE", &o.texts), .help = "documents to run, may be repeated"},
+    {CLI_OPT_TEXT('o', "output", "FILE", &o.out), .help = "statistics to write"},
+    {CLI_OPT_U32(0, "max-tokens", "N", &o.max_tokens, 2, 1 << 24), .shown = "256",
+     .help = "longest piece of a document"},
+    {CLI_OPT_SHARE(0, "prompt-share", "P", &o.prompt_share, 0, 1), .shown = "50%",
+     .help = "of a document that counts as its prompt"},
+    {CLI_OPT_TEXT(0, "path-stats", "STATS", &o.path_stats),
+     .help = "try path predictions with another text's statistics"},
+    {CLI_OPT_CUSTOM(0, "shard", "I/N", &o.shard, parse_shard), .shown = "1/1",
+     .help = "every N-th document, from the I-th on"},
+    {CLI_OPT_FLAG(0, "resume", &o.resume), .help = "go on from what an interrupted run left"},
+    {CLI_OPT_BYTES(0, "memory", "SIZE", &o.memory), .shown = "what is free",
+     .help = "of the whole process"},
+    {.kind = CLI_HEADING, .help = "Statistics"},
+    {CLI_OPT_FLAG(0, "merge", &o.merge), .help = "add up statistics of shards"},
+    {CLI_OPT_FLAG(0, "show", &o.show), .help = "tables and pictures for a person"},
+    {CLI_OPT_FLAG(0, "json", &o.json), .help = "--show for scripts"},
+    {.kind = CLI_END},
+};
+
+static const struct cli_program program = {
+    .name = "moe-profile",
+    .summary = "Measures what a model's experts do over your own texts.",
+    .usage = (const char *const[]){"PACK --text FILE... -o STATS [OPTION]...",
+                                   "--merge STATS... -o STATS", "--show STATS [--json]", NULL},
+    .options = options,
+    .examples =
+        (const char *const[]){"moe-profile tiny.moe --text tests/data/stories.calib.txt -o s.yaml",
+                              "moe-profile tiny.moe --text big.txt --shard 2/8 -o part2.yaml",
+                              "moe-profile --merge part*.yaml -o s.yaml",
+                              "moe-profile --show s.yaml", NULL},
+};
+
+/* ---- Doing ------------------------------------------------------------------------------------
+ */
+
+static int write_statistics(const struct moe_statistics *s, const char *path, struct moe_err *err)
+{
+    struct moe_buf text = {0};
+    int status = moe_statistics_write(s, &text, err);
+    if (status == MOE_OK)
+        status = moe_file_write_all(path, text.data, text.size, err);
+    moe_buf_release(&text);
+    return status;
+}
+
+/* Where an interrupted run leaves its statistics: beside the output. */
+static char *partial_name(struct moe_err *err)
+{
+    struct moe_buf name = {0};
+    moe_buf_printf(&name, "%s.part", o.out);
+    char *copy = name.failed ? NULL : moe_strndup((const char *)name.data, name.size, err);
+    moe_buf_release(&name);
+    return copy;
+}
+
+static int profile(const char *pack)
+{
+    struct moe_err err;
+    struct moe_engine *engine = NULL;
+    struct moe_statistics *prior = NULL, *statistics = NULL;
+    const struct moe_engine_options engine_options = {
+        .memory_bytes = o.memory,
+        .session = {.context = o.max_tokens},
+    };
+    char *partial = partial_name(&err);
+    struct moe_profile_options p = {
+        .texts = o.texts.items,
+        .n_texts = (uint32_t)o.texts.n,
+        .max_tokens = o.max_tokens,
+        .prompt_percent = (uint32_t)(100 * o.prompt_share + 0.5),
+        .shard = o.shard.index,
+        .n_shards = o.shard.n,
+        .partial = partial,
+        .resume = o.resume,
+        .progress = cli_progress(),
+    };
+    cli_catch_termination();
+    int status = partial ? MOE_OK : MOE_ERR_MEMORY;
+    if (status == MOE_OK && o.path_stats)
+        status = moe_statistics_read(&prior, o.path_stats, &err);
+    if (status == MOE_OK)
+        status = moe_engine_open(&engine, pack, &engine_options, cli_progress(), &err);
+    p.prior = prior;
+    if (status == MOE_OK)
+        status = moe_profile_texts(engine->session, &p, &statistics, &err);
+    cli_progress_done();
+    if (status == MOE_OK)
+        status = write_statistics(statistics, o.out, &err);
+    if (status == MOE_ERR_INTERRUPTED && partial && moe_path_exists(partial))
+        cli_note("stopped; what is done is in %s, --resume goes on from there", partial);
+    moe_engine_close(engine);
+    moe_statistics_free(statistics);
+    moe_statistics_free(prior);
+    free(partial);
+    return status == MOE_OK ? CLI_DONE : cli_error(&err);
+}
+
+static int merge(char **paths, int n)
+{
+    struct moe_err err;
+    struct moe_statistics *sum = NULL;
+    int status = moe_statistics_read(&sum, paths[0], &err);
+    for (int i = 1; i < n && status == MOE_OK; i++) {
+        struct moe_statistics *part = NULL;
+        status = moe_statistics_read(&part, paths[i], &err);
+        if (status == MOE_OK && (status = moe_statistics_merge(sum, part, &err)) != MOE_OK)
+            moe_err_prefix(&err, "%s: ", paths[i]);
+        moe_statistics_free(part);
+    }
+    if (status == MOE_OK)
+        status = write_statistics(sum, o.out, &err);
+    moe_statistics_free(sum);
+    return status == MOE_OK ? CLI_DONE : cli_error(&err);
+}
+
+static int show(const char *path)
+{
+    struct moe_err err;
+    struct moe_statistics *s = NULL;
+    struct moe_buf text = {0};
+    int status = moe_statistics_read(&s, path, &err);
+    if (status == MOE_OK)
+        status = o.json ? profile_show_json(s, &text, &err)
+                        : profile_show_text(s, cli_may_colour(STDOUT_FILENO), &text, &err);
+    if (status == MOE_OK && text.failed)
+        status = moe_fail(&err, MOE_ERR_MEMORY, "out of memory");
+    if (status == MOE_OK)
+        fwrite(text.data, 1, text.size, stdout);
+    moe_buf_release(&text);
+    moe_statistics_free(s);
+    return status == MOE_OK ? CLI_DONE : cli_error(&err);
+}
+
+int main(int argc, char **argv)
+{
+    char **args;
+    int n_args, status = cli_parse(&program, argc, argv, &args, &n_args);
+    if (status >= 0)
+        return status;
+    if (o.merge + o.show + (o.texts.n > 0) > 1)
+        return cli_misuse("--text, --merge and --show are different things to do");
+    if (o.show)
+        return n_args == 1 ? cli_finish(show(args[0])) : cli_misuse("--show takes one file");
+    if (!o.out)
+        return cli_misuse(o.merge || o.texts.n ? "where to? (-o STATS)"
+                                               : "nothing to do: --text, --merge or --show");
+    if (o.merge)
+        return n_args >= 1 ? cli_finish(merge(args, n_args))
+                           : cli_misuse("--merge needs statistics to add up");
+    if (o.texts.n == 0 || n_args != 1)
+        return cli_misuse("a pack and at least one --text FILE are needed");
+    return cli_finish(profile(args[0]));
+}

@@ -1,0 +1,293 @@
+#include "profile_show.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+
+#include "sched/statistics_figures.h"
+
+enum { BAR_WIDTH = 40, MAP_COLUMNS = 64 };
+
+/* ---- For a person -----------------------------------------------------------------------------
+ */
+
+/* "57.3%", or "-" for what was not measured; six wide. */
+static void put_percent(struct moe_buf *out, double x)
+{
+    if (isnan(x))
+        moe_buf_text(out, "      -");
+    else
+        moe_buf_printf(out, " %5.1f%%", 100 * x);
+}
+
+static void put_cosine(struct moe_buf *out, double x)
+{
+    if (isnan(x))
+        moe_buf_text(out, "      -");
+    else
+        moe_buf_printf(out, "  %5.3f", x);
+}
+
+static void put_layer_row(const struct moe_statistics *s, uint32_t layer, struct moe_buf *out)
+{
+    struct moe_accuracy_figures gate = moe_figure_accuracy(s, layer, MOE_PREDICT_GATE_1);
+    struct moe_accuracy_figures residual = moe_figure_accuracy(s, layer, MOE_PREDICT_RESIDUAL_1);
+    struct moe_accuracy_figures before = moe_figure_accuracy(s, layer, MOE_PREDICT_PREVIOUS);
+    struct moe_reuse_figures reuse = moe_figure_reuse(s, layer);
+    if (layer == MOE_ALL_LAYERS)
+        moe_buf_text(out, "  all");
+    else
+        moe_buf_printf(out, "%5" PRIu32, layer);
+    put_percent(out, moe_figure_skew(s, layer));
+    put_percent(out, moe_figure_document_skew(s, layer));
+    put_cosine(out, moe_figure_cosine(s, layer, MOE_COSINE_GATE_1));
+    put_percent(out, gate.top1);
+    put_percent(out, gate.in_k);
+    put_percent(out, gate.in_p75);
+    put_percent(out, residual.top1);
+    put_percent(out, residual.in_k);
+    put_percent(out, before.in_k);
+    put_percent(out, reuse.best);
+    put_cosine(out, moe_figure_correlation(s, layer));
+    moe_buf_text(out, "\n");
+}
+
+static void put_layers(const struct moe_statistics *s, struct moe_buf *out)
+{
+    moe_buf_printf(
+        out,
+        "\nLayers (of %" PRIu32 " experts, %" PRIu32 " per token)\n"
+        "       busiest quarter    this gate's   predicted by this gate on the last    last  best\n"
+        "         of experts      input to the  layer's gate input     its residual   token  used  "
+        " "
+        "w ~ |y|\n"
+        "layer   text    doc.     last one's   top1  in k   in p75   top1   in k    in k again\n",
+        s->shape.n_experts, s->shape.top_k);
+    for (uint32_t l = 0; l < s->shape.n_layers; l++)
+        put_layer_row(s, l, out);
+    put_layer_row(s, MOE_ALL_LAYERS, out);
+}
+
+/* A shade for a share of activations: chance is in the middle. */
+static const char *shade(double share, double chance, bool drawing)
+{
+    static const char *const blocks[] = {" ", "\xe2\x96\x91", "\xe2\x96\x92", "\xe2\x96\x93",
+                                         "\xe2\x96\x88"};
+    static const char *const plain[] = {" ", ".", ":", "o", "#"};
+    const double limits[] = {0.125, 0.5, 1.0, 2.0};
+    int level = 0;
+    while (level < 4 && share > limits[level] * chance)
+        level++;
+    return drawing ? blocks[level] : plain[level];
+}
+
+static void put_map(const struct moe_statistics *s, bool drawing, struct moe_buf *out)
+{
+    uint32_t n = s->shape.n_experts, step = (n + MAP_COLUMNS - 1) / MAP_COLUMNS;
+    double tokens = (double)s->totals[MOE_TOTAL_TOKENS] * s->shape.top_k, chance = 1.0 / n;
+    moe_buf_printf(out,
+                   "\nActivations: layers down, experts across (%" PRIu32
+                   " to a column), darker is oftener; %s chance to twice\n",
+                   step, shade(1.5 * chance, chance, drawing));
+    for (uint32_t l = 0; l < s->shape.n_layers; l++) {
+        const uint64_t *counts = moe_series_at(s, MOE_S_ACTIVATIONS, l);
+        moe_buf_printf(out, "%5" PRIu32 " |", l);
+        for (uint32_t e = 0; e < n; e += step) {
+            double sum = 0;
+            uint32_t of = e + step < n ? step : n - e;
+            for (uint32_t i = 0; i < of; i++)
+                sum += (double)counts[e + i];
+            moe_buf_text(out, shade(sum / of / tokens, chance, drawing));
+        }
+        moe_buf_text(out, "|\n");
+    }
+}
+
+static void put_bar(struct moe_buf *out, const char *name, double share, bool drawing)
+{
+    if (isnan(share))
+        return;
+    moe_buf_printf(out, "  %-14s %5.1f%% ", name, 100 * share);
+    for (int i = 0; i < (int)(share * BAR_WIDTH + 0.5); i++)
+        moe_buf_text(out, drawing ? "\xe2\x96\x88" : "#");
+    moe_buf_text(out, "\n");
+}
+
+static void put_predictors(const struct moe_statistics *s, bool drawing, struct moe_buf *out)
+{
+    moe_buf_printf(out,
+                   "\nPredictors: share of a token's %" PRIu32 " experts among as many predicted\n",
+                   s->shape.top_k);
+    for (int p = 0; p < MOE_N_PREDICTORS; p++)
+        put_bar(out, moe_predictor_name(p), moe_figure_accuracy(s, MOE_ALL_LAYERS, p).in_k,
+                drawing);
+    moe_buf_text(out, "  predictor         top1   in k  in 2k in p75 prompt\n");
+    for (int p = 0; p < MOE_N_PREDICTORS; p++) {
+        struct moe_accuracy_figures a = moe_figure_accuracy(s, MOE_ALL_LAYERS, p);
+        if (isnan(a.top1))
+            continue;
+        moe_buf_printf(out, "  %-14s", moe_predictor_name(p));
+        put_percent(out, a.top1);
+        put_percent(out, a.in_k);
+        put_percent(out, a.in_2k);
+        put_percent(out, a.in_p75);
+        put_percent(out, a.prompt);
+        moe_buf_text(out, "\n");
+    }
+}
+
+static int put_rest(const struct moe_statistics *s, struct moe_buf *out, struct moe_err *err)
+{
+    struct moe_reuse_figures reuse = moe_figure_reuse(s, MOE_ALL_LAYERS);
+    struct moe_similarity_figures like = moe_figure_similarity(s);
+    struct moe_path_figures paths;
+    double shares[MOE_POPULARITY_POINTS];
+    int status = moe_figure_paths(s, &paths, err);
+    if (status != MOE_OK)
+        return status;
+    moe_figure_popularity(s, MOE_ALL_LAYERS, shares);
+    moe_buf_printf(out, "\nInputs of a gate and of what stands near it (cosine)\n ");
+    moe_buf_printf(out, " gate 1, 2, 3 layers before: %.3f %.3f %.3f;",
+                   moe_figure_cosine(s, MOE_ALL_LAYERS, MOE_COSINE_GATE_1),
+                   moe_figure_cosine(s, MOE_ALL_LAYERS, MOE_COSINE_GATE_2),
+                   moe_figure_cosine(s, MOE_ALL_LAYERS, MOE_COSINE_GATE_3));
+    moe_buf_printf(out, " this layer's attention %.3f, the last one's %.3f\n",
+                   moe_figure_cosine(s, MOE_ALL_LAYERS, MOE_COSINE_ATTN),
+                   moe_figure_cosine(s, MOE_ALL_LAYERS, MOE_COSINE_ATTN_1));
+    moe_buf_printf(
+        out,
+        "Token to token: experts used again %.1f%% (chance %.1f%%), the best %.1f%%, any "
+        "%.1f%% (chance %.1f%%)\n",
+        100 * reuse.active, 100 * reuse.chance, 100 * reuse.best, 100 * reuse.any,
+        100 * reuse.any_chance);
+    moe_buf_printf(out,
+                   "Prompt and rest of a document: similarity %.3f; windows of %d tokens against "
+                   "the prompt %.3f, against the last window %.3f\n",
+                   like.whole, MOE_DRIFT_WINDOW, like.drift, like.next);
+    moe_buf_printf(out,
+                   "Least popular 10%%, 30%%, 50%% of a document's experts cover %.1f%%, %.1f%%, "
+                   "%.1f%% of its activations\n",
+                   100 * shares[0], 100 * shares[2], 100 * shares[4]);
+    moe_buf_printf(out,
+                   "Rank-1 paths: %" PRIu64 " different%s, the 20%% most frequent hold %.1f%% of "
+                   "tokens, log-log slope %.2f; two layers foretell the third %.1f%%\n",
+                   paths.n_paths, paths.sampled ? " in the sample kept" : "", 100 * paths.top_fifth,
+                   paths.slope, 100 * paths.rank1_right);
+    moe_buf_text(out, "Mean weight by rank:");
+    for (uint32_t k = 0; k < s->shape.top_k; k++)
+        moe_buf_printf(out, " %.3f", moe_figure_weight(s, MOE_ALL_LAYERS, k));
+    moe_buf_printf(out,
+                   "; HOBBIT's scores of ranks from 2 on: %.1f%% up to 0.6, %.1f%% up to 0.9\n",
+                   100 * moe_figure_scores_below(s, MOE_ALL_LAYERS, 0.6),
+                   100 * moe_figure_scores_below(s, MOE_ALL_LAYERS, 0.9));
+    return MOE_OK;
+}
+
+int profile_show_text(const struct moe_statistics *s, bool drawing, struct moe_buf *out,
+                      struct moe_err *err)
+{
+    moe_buf_printf(out,
+                   "%" PRIu64 " documents, %" PRIu64 " tokens (at most %" PRIu32
+                   " a document); %" PRIu32 " MoE layers, %" PRIu32 " experts, %" PRIu32
+                   " per token\n",
+                   s->totals[MOE_TOTAL_DOCUMENTS], s->totals[MOE_TOTAL_TOKENS], s->shape.max_tokens,
+                   s->shape.n_layers, s->shape.n_experts, s->shape.top_k);
+    put_layers(s, out);
+    put_map(s, drawing, out);
+    put_predictors(s, drawing, out);
+    return put_rest(s, out, err);
+}
+
+/* ---- For scripts ------------------------------------------------------------------------------
+ */
+
+static void put_number(struct moe_buf *out, const char *key, double x)
+{
+    if (isnan(x))
+        moe_buf_printf(out, "\"%s\":null", key);
+    else
+        moe_buf_printf(out, "\"%s\":%.9g", key, x);
+}
+
+static void put_json_layer(const struct moe_statistics *s, uint32_t layer, struct moe_buf *out)
+{
+    static const char *const cosine_names[MOE_N_COSINES] = {"gate-1", "gate-2", "gate-3",
+                                                            "attention", "attention-1"};
+    struct moe_reuse_figures reuse = moe_figure_reuse(s, layer);
+    double shares[MOE_POPULARITY_POINTS];
+    put_number(out, "skew", moe_figure_skew(s, layer));
+    moe_buf_text(out, ",");
+    put_number(out, "document_skew", moe_figure_document_skew(s, layer));
+    moe_buf_text(out, ",");
+    put_number(out, "weight_norm_correlation", moe_figure_correlation(s, layer));
+    moe_buf_text(out, ",\"cosine\":{");
+    for (int c = 0; c < MOE_N_COSINES; c++) {
+        moe_buf_text(out, c ? "," : "");
+        put_number(out, cosine_names[c], moe_figure_cosine(s, layer, c));
+    }
+    moe_buf_text(out, "},\"predictors\":{");
+    for (int p = 0; p < MOE_N_PREDICTORS; p++) {
+        struct moe_accuracy_figures a = moe_figure_accuracy(s, layer, p);
+        moe_buf_printf(out, "%s\"%s\":{", p ? "," : "", moe_predictor_name(p));
+        put_number(out, "top1", a.top1);
+        moe_buf_text(out, ",");
+        put_number(out, "in_k", a.in_k);
+        moe_buf_text(out, ",");
+        put_number(out, "in_2k", a.in_2k);
+        moe_buf_text(out, ",");
+        put_number(out, "in_p75", a.in_p75);
+        moe_buf_text(out, ",");
+        put_number(out, "prompt", a.prompt);
+        moe_buf_text(out, "}");
+    }
+    moe_buf_text(out, "},\"reuse\":{");
+    put_number(out, "active", reuse.active);
+    moe_buf_text(out, ",");
+    put_number(out, "best", reuse.best);
+    moe_buf_text(out, ",");
+    put_number(out, "any", reuse.any);
+    moe_buf_text(out, "},\"popularity\":[");
+    moe_figure_popularity(s, layer, shares);
+    for (int i = 0; i < MOE_POPULARITY_POINTS; i++)
+        moe_buf_printf(out, "%s%.9g", i ? "," : "", isnan(shares[i]) ? 0 : shares[i]);
+    moe_buf_text(out, "],\"weight_by_rank\":[");
+    for (uint32_t k = 0; k < s->shape.top_k; k++)
+        moe_buf_printf(out, "%s%.9g", k ? "," : "", moe_figure_weight(s, layer, k));
+    moe_buf_text(out, "]");
+}
+
+int profile_show_json(const struct moe_statistics *s, struct moe_buf *out, struct moe_err *err)
+{
+    struct moe_similarity_figures like = moe_figure_similarity(s);
+    struct moe_path_figures paths;
+    int status = moe_figure_paths(s, &paths, err);
+    if (status != MOE_OK)
+        return status;
+    moe_buf_printf(out,
+                   "{\"documents\":%" PRIu64 ",\"tokens\":%" PRIu64 ",\"moe_layers\":%" PRIu32
+                   ",\"experts\":%" PRIu32 ",\"experts_per_token\":%" PRIu32 ",\"similarity\":{",
+                   s->totals[MOE_TOTAL_DOCUMENTS], s->totals[MOE_TOTAL_TOKENS], s->shape.n_layers,
+                   s->shape.n_experts, s->shape.top_k);
+    put_number(out, "prompt_to_rest", like.whole);
+    moe_buf_text(out, ",");
+    put_number(out, "windows_to_prompt", like.drift);
+    moe_buf_text(out, ",");
+    put_number(out, "windows_to_last", like.next);
+    moe_buf_printf(out, "},\"paths\":{\"whole\":%" PRIu64 ",\"sampled\":%s,", paths.n_paths,
+                   paths.sampled ? "true" : "false");
+    put_number(out, "top_fifth", paths.top_fifth);
+    moe_buf_text(out, ",");
+    put_number(out, "slope", paths.slope);
+    moe_buf_text(out, ",");
+    put_number(out, "rank1_right", paths.rank1_right);
+    moe_buf_text(out, "},\"all\":{");
+    put_json_layer(s, MOE_ALL_LAYERS, out);
+    moe_buf_text(out, "},\"layers\":[");
+    for (uint32_t l = 0; l < s->shape.n_layers; l++) {
+        moe_buf_text(out, l ? ",{" : "{");
+        put_json_layer(s, l, out);
+        moe_buf_text(out, "}");
+    }
+    moe_buf_text(out, "]}\n");
+    return MOE_OK;
+}

@@ -1,0 +1,31 @@
+/*
+ * Probe: what predictors would have said of a pass, and how it really went, into statistics.
+ *
+ * Attached to a session, it watches every pass: it keeps the inputs of the last layers' gates and
+ * attentions, applies each layer's router to them when that layer's own router has spoken, and
+ * feeds the statistics (sched/statistics.h). The session's passes must then be documents: positions
+ * of sequence 0 from 0 on, between moe_probe_begin and moe_probe_end.
+ */
+#ifndef MOE_RUN_PROBE_H
+#define MOE_RUN_PROBE_H
+
+#include "base/err.h"
+#include "run/session.h"
+#include "sched/statistics.h"
+
+struct moe_probe;
+
+/* The statistics' shape for a model; the numbers of tokens and percent are the caller's. */
+struct moe_statistics_shape moe_probe_shape(const struct moe_model *model);
+
+/* Becomes the session's observer. `statistics` is borrowed and has the model's shape. */
+int moe_probe_open(struct moe_probe **out, struct moe_session *session,
+                   struct moe_statistics *statistics, struct moe_err *err);
+void moe_probe_close(struct moe_probe *probe); /* NULL is fine */
+
+/* Runs ids[0..n) as one document through the session and counts it. n <= the statistics' max_tokens
+ * and the session's context. */
+int moe_probe_document(struct moe_probe *probe, const uint32_t *ids, uint32_t n,
+                       struct moe_err *err);
+
+#endif
