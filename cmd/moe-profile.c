@@ -153,7 +153,7 @@ static int merge(char **paths, int n)
         struct moe_statistics *part = NULL;
         status = moe_statistics_read(&part, paths[i], &err);
         if (status == MOE_OK && (status = moe_statistics_merge(sum, part, &err)) != MOE_OK)
-            moe_err_prefix(&err, "%s: ", paths[i]);
+            moe_err_prefix(&err, "%s", paths[i]);
         moe_statistics_free(part);
     }
     if (status == MOE_OK)

@@ -87,7 +87,7 @@ static void put_map(const struct moe_statistics *s, bool drawing, struct moe_buf
     double tokens = (double)s->totals[MOE_TOTAL_TOKENS] * s->shape.top_k, chance = 1.0 / n;
     moe_buf_printf(out,
                    "\nActivations: layers down, experts across (%" PRIu32
-                   " to a column), darker is oftener; %s chance to twice\n",
+                   " a column); %s: from chance to twice it\n",
                    step, shade(1.5 * chance, chance, drawing));
     for (uint32_t l = 0; l < s->shape.n_layers; l++) {
         const uint64_t *counts = moe_series_at(s, MOE_S_ACTIVATIONS, l);
@@ -161,23 +161,24 @@ static int put_rest(const struct moe_statistics *s, struct moe_buf *out, struct 
         100 * reuse.active, 100 * reuse.chance, 100 * reuse.best, 100 * reuse.any,
         100 * reuse.any_chance);
     moe_buf_printf(out,
-                   "Prompt and rest of a document: similarity %.3f; windows of %d tokens against "
-                   "the prompt %.3f, against the last window %.3f\n",
+                   "Prompt and rest of a document: similarity %.3f; windows of %d tokens against\n"
+                   "  the prompt %.3f, against the last window %.3f\n",
                    like.whole, MOE_DRIFT_WINDOW, like.drift, like.next);
-    moe_buf_printf(out,
-                   "Least popular 10%%, 30%%, 50%% of a document's experts cover %.1f%%, %.1f%%, "
-                   "%.1f%% of its activations\n",
-                   100 * shares[0], 100 * shares[2], 100 * shares[4]);
+    moe_buf_printf(
+        out,
+        "Least popular 10%%, 30%%, 50%% of a document's experts: %.1f%%, %.1f%%, %.1f%% of "
+        "its activations\n",
+        100 * shares[0], 100 * shares[2], 100 * shares[4]);
     moe_buf_printf(out,
                    "Rank-1 paths: %" PRIu64 " different%s, the 20%% most frequent hold %.1f%% of "
-                   "tokens, log-log slope %.2f; two layers foretell the third %.1f%%\n",
+                   "tokens\n  (log-log slope %.2f); two layers foretell the third in %.1f%%\n",
                    paths.n_paths, paths.sampled ? " in the sample kept" : "", 100 * paths.top_fifth,
                    paths.slope, 100 * paths.rank1_right);
     moe_buf_text(out, "Mean weight by rank:");
     for (uint32_t k = 0; k < s->shape.top_k; k++)
         moe_buf_printf(out, " %.3f", moe_figure_weight(s, MOE_ALL_LAYERS, k));
     moe_buf_printf(out,
-                   "; HOBBIT's scores of ranks from 2 on: %.1f%% up to 0.6, %.1f%% up to 0.9\n",
+                   "\nHOBBIT's scores of ranks from 2 on: %.1f%% up to 0.6, %.1f%% up to 0.9\n",
                    100 * moe_figure_scores_below(s, MOE_ALL_LAYERS, 0.6),
                    100 * moe_figure_scores_below(s, MOE_ALL_LAYERS, 0.9));
     return MOE_OK;

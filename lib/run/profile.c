@@ -62,7 +62,7 @@ static int begin(struct profiling *p, const struct moe_statistics_shape *shape, 
     struct moe_statistics *before = NULL;
     status = moe_statistics_read(&before, o->partial, err);
     if (status == MOE_OK && moe_statistics_merge(p->statistics, before, err) != MOE_OK)
-        status = moe_err_prefix(err, "%s: ", o->partial);
+        status = moe_err_prefix(err, "%s", o->partial);
     moe_statistics_free(before);
     p->to_skip = p->statistics->totals[MOE_TOTAL_DOCUMENTS];
     p->hash_wanted = p->statistics->totals[MOE_TOTAL_HASH];

@@ -1,0 +1,89 @@
+# moe-profile: what scripts rely on. Shards and resuming give the very file of one run.
+. tests/cli/lib.sh
+run "$bin/moe-profile" --help
+expect_exit 0 "--help exits with 0"
+check "--help fits 80 columns" sh -c "! grep -q '.\{81\}' '$out'"
+run "$bin/moe-profile"
+error_line 2 'moe-profile: nothing to do*(see moe-profile --help)' "nothing to do"
+pack
+run "$bin/moe-profile" "$tiny" --text tests/data/math.calib.txt
+error_line 2 'moe-profile: where to?*' "no output"
+run "$bin/moe-profile" "$tiny" --text tests/data/math.calib.txt -o "$tmp/x" --shard 3/2
+error_line 2 "moe-profile: option --shard: '3/2' is not a shard*" "a shard beyond the last"
+run "$bin/moe-profile" "$tiny" --text "$tmp/none" -o "$tmp/x"
+error_line 1 "moe-profile: $tmp/none*" "a text that is not there"
+check "... leaves no file" [ ! -e "$tmp/x" ]
+: >"$tmp/empty"
+run "$bin/moe-profile" "$tiny" --text "$tmp/empty" -o "$tmp/x"
+error_line 3 "moe-profile: $tmp/empty: has no text to profile" "an empty text"
+
+# A text of 24 documents, in 7 shards side by side, as the man page's recipe does it.
+awk '/^<\|endoftext\|>$/ { n++ } n < 12 { print }' tests/data/math.valid.txt >"$tmp/a.txt"
+awk '/^<\|endoftext\|>$/ { n++ } n < 12 { print }' tests/data/stories.valid.txt >"$tmp/b.txt"
+profile() { "$bin/moe-profile" -q -t 1 "$tiny" --text "$tmp/a.txt" --text "$tmp/b.txt" --max-tokens 96 "$@"; }
+run profile -o "$tmp/whole.yaml"
+expect_exit 0 "a text is profiled"
+check "quietly" [ ! -s "$err" ]
+check "no partial file is left" [ ! -e "$tmp/whole.yaml.part" ]
+seq 7 | xargs -P 2 -I I "$bin/moe-profile" -q -t 1 "$tiny" --text "$tmp/a.txt" --text "$tmp/b.txt" \
+    --max-tokens 96 --shard I/7 -o "$tmp/part.I.yaml"
+run "$bin/moe-profile" --merge "$tmp"/part.*.yaml -o "$tmp/merged.yaml"
+expect_exit 0 "shards are merged"
+check "... into the file of one run" cmp "$tmp/whole.yaml" "$tmp/merged.yaml"
+run profile -t 2 -o "$tmp/threads.yaml"
+check "two threads give the same file" cmp "$tmp/whole.yaml" "$tmp/threads.yaml"
+run profile --memory 24M -o "$tmp/small.yaml"
+check "a small memory gives the same file" cmp "$tmp/whole.yaml" "$tmp/small.yaml"
+run "$bin/moe-profile" -q "$tiny" --text "$tmp/a.txt" --max-tokens 64 -o "$tmp/other.yaml"
+run "$bin/moe-profile" --merge "$tmp/whole.yaml" "$tmp/other.yaml" -o "$tmp/x"
+error_line 2 "moe-profile: $tmp/other.yaml: statistics with other settings*" "other settings are not merged"
+
+# Interrupted by SIGINT: what is done is kept, --resume goes on.
+cat tests/data/*.valid.txt >"$tmp/long.txt"
+long() { "$bin/moe-profile" -q -t 1 --cpu scalar "$tiny" --text "$tmp/long.txt" --max-tokens 32 "$@"; }
+run "$bin/moe-profile" -q -t 2 "$tiny" --text "$tmp/long.txt" --max-tokens 32 -o "$tmp/long.yaml"
+expect_exit 0 "a longer text"
+"$bin/moe-profile" -t 1 --cpu scalar "$tiny" --text "$tmp/long.txt" --max-tokens 32 \
+    -o "$tmp/stopped.yaml" >"$out" 2>"$err" &
+pid=$!
+sleep 1.5
+kill -INT "$pid" 2>/dev/null
+code=0
+wait "$pid" || code=$?
+expect_exit 1 "SIGINT ends it"
+check "... with what is done in a partial file" [ -s "$tmp/stopped.yaml.part" ]
+check "... and no statistics" [ ! -e "$tmp/stopped.yaml" ]
+expect_stderr_like '*--resume goes on from there*stopped*' "... and says how to go on"
+run long --resume -o "$tmp/stopped.yaml"
+expect_exit 0 "--resume"
+check "... gives the file of one run" cmp "$tmp/long.yaml" "$tmp/stopped.yaml"
+check "... and removes the partial file" [ ! -e "$tmp/stopped.yaml.part" ]
+cp "$tmp/whole.yaml" "$tmp/wrong.yaml.part"
+run "$bin/moe-profile" -q "$tiny" --text "$tmp/b.txt" --text "$tmp/long.txt" \
+    --max-tokens 96 --resume -o "$tmp/wrong.yaml"
+error_line 2 "moe-profile: $tmp/wrong.yaml.part: was made from other texts*" "another text's partial file"
+
+run "$bin/moe-profile" --show "$tmp/whole.yaml"
+expect_exit 0 "--show"
+check "... names documents, tokens and predictors" \
+    sh -c "grep -q '24 documents' '$out' && grep -q 'gate-1' '$out' && grep -q residual-3 '$out'"
+check "... fits 100 columns" sh -c "! grep -q '.\{101\}' '$out'"
+run "$bin/moe-profile" --show --json "$tmp/whole.yaml"
+expect_stdout_like '{"documents":24,*"layers":\[*\]}' "--json is an object"
+run profile --path-stats "$tmp/long.yaml" -o "$tmp/paths.yaml"
+run "$bin/moe-profile" --show "$tmp/paths.yaml"
+check "--path-stats adds path predictions" grep -q 'path-rank1  *[0-9]' "$out"
+
+# Damage.
+head -c 5000 "$tmp/whole.yaml" >"$tmp/cut.yaml"
+run "$bin/moe-profile" --show "$tmp/cut.yaml"
+error_line 3 "moe-profile: $tmp/cut.yaml: *" "statistics cut short"
+sed 's/^version: 1/version: 9/' "$tmp/whole.yaml" >"$tmp/newer.yaml"
+run "$bin/moe-profile" --show "$tmp/newer.yaml"
+error_line 3 "moe-profile: $tmp/newer.yaml: moe-stats version 9*" "statistics of a newer version"
+sed 's/^totals:/surprise: 1\ntotals:/' "$tmp/whole.yaml" >"$tmp/unknown.yaml"
+run "$bin/moe-profile" --show "$tmp/unknown.yaml"
+error_line 3 "moe-profile: $tmp/unknown.yaml: line *: unknown key 'surprise'" "an unknown key"
+run "$bin/moe-profile" --show "$tiny"
+error_line 3 "moe-profile: $tiny: *" "a pack is no statistics"
+finish
