@@ -169,6 +169,7 @@ static const struct moe_source_names hf_names = {
             [MOE_E_UP] = {.name = "model.layers.%u.mlp.experts.%u.up_proj.weight"},
             [MOE_E_DOWN] = {.name = "model.layers.%u.mlp.experts.%u.down_proj.weight"},
         },
+    .ignored = (const char *const[]){"model.layers.%u.self_attn.rotary_emb.inv_freq", NULL},
 };
 
 const struct moe_family moe_family_qwen2_moe = {
