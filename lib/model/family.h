@@ -126,7 +126,7 @@ struct moe_source_names {
     const char *const *ignored;
 };
 
-enum { MOE_MAX_SOURCES = 3 };
+enum { MOE_MAX_SOURCES = 4 };
 
 struct moe_family {
     const char *name;     /* as config.json's "model_type" has it */
@@ -156,6 +156,9 @@ const struct moe_family *moe_family_find(const char *name);      /* NULL: unknow
 const struct moe_family *moe_family_find_gguf(const char *arch); /* NULL: unknown */
 const struct moe_family *moe_family_at(int i);                   /* NULL past the end */
 
-extern const struct moe_family moe_family_qwen2_moe;
+extern const struct moe_family moe_family_qwen2_moe, moe_family_qwen3_moe, moe_family_mixtral,
+    moe_family_olmoe, moe_family_deepseek, moe_family_deepseek_v2, moe_family_phimoe,
+    moe_family_minicpm, moe_family_granitemoe, moe_family_granitemoeshared, moe_family_gpt_oss,
+    moe_family_llama, moe_family_mistral, moe_family_qwen2, moe_family_qwen3;
 
 #endif
