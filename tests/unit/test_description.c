@@ -66,6 +66,31 @@ static float *run(struct moe_session *s, uint32_t part)
     return logits;
 }
 
+/* The same with a row of another sequence, at another position, before each. */
+static float *run_in_company(struct moe_session *s, uint32_t part)
+{
+    struct moe_err err = {0};
+    const struct moe_config *c = &s->model->config;
+    uint64_t stride = moe_logits_stride(c);
+    float *logits = calloc(N_IDS * stride, sizeof *logits);
+    float *both = calloc(2 * N_IDS * stride, sizeof *both);
+    for (uint32_t first = 0; first < N_IDS; first += part) {
+        struct moe_row rows[2 * N_IDS];
+        uint32_t n = N_IDS - first < part ? N_IDS - first : part;
+        for (uint32_t i = 0; i < n; i++) {
+            rows[2 * i] = (struct moe_row){0, i, ids[N_IDS - 1 - i]};
+            rows[2 * i + 1] = (struct moe_row){1, first + i, ids[first + i]};
+        }
+        assert_ok(moe_forward(s, MOE_PREFILL, rows, 2 * n, 0, c->n_layers, NULL, NULL, &err), &err);
+        moe_logits(s, 0, 2 * n, both);
+        for (uint32_t i = 0; i < n; i++)
+            memcpy(logits + (first + i) * stride, both + (2 * i + 1) * stride,
+                   stride * sizeof *both);
+    }
+    free(both);
+    return logits;
+}
+
 struct opened {
     struct moe_model *model;
     struct moe_experts *experts;
@@ -76,7 +101,7 @@ static void open_resident(struct opened *o, uint32_t context, uint16_t kv_kind)
 {
     struct moe_err err = {0};
     const struct moe_session_options options = {
-        .context = N_IDS, .batch = BATCH, .kv_kind = kv_kind};
+        .context = N_IDS, .n_sequences = 2, .batch = BATCH, .kv_kind = kv_kind};
     assert_ok(moe_model_open(&o->model, path, context, NULL, &err), &err);
     assert_ok(moe_experts_open_resident(&o->experts, o->model->pack, 0, NULL, &err), &err);
     assert_ok(moe_session_open(&o->session, o->model, o->experts, &options, &err), &err);
@@ -245,6 +270,7 @@ static void check_bits(uint64_t seed)
         assert_true(isfinite(want[i]));
 
     assert_same(&m, seed, want, run(o.session, part), "batch split");
+    assert_same(&m, seed, want, run_in_company(o.session, part), "other sequences in the batch");
     moe_par_set_threads(1);
     assert_same(&m, seed, want, run(o.session, 13), "one thread");
     moe_par_set_threads(2);
