@@ -79,7 +79,7 @@ struct moe_config {
     uint8_t layer_is_windowed[MOE_MAX_LAYERS];
     /* Latent attention (DeepSeek-V2, MLA): keys and values come from a normalised vector of
      * kv_rank, beside rope_dim rotated values that all heads share. head_dim = rope_dim + the part
-     * that is not rotated. */
+     * that is not rotated. kv_rank and value_dim are multiples of 16. */
     uint32_t kv_rank; /* 0: ordinary attention */
     uint32_t q_rank;  /* queries come through a normalised vector of this width; 0: directly */
 
@@ -91,7 +91,7 @@ struct moe_config {
     double rope_scale;
     uint32_t n_rope_freqs; /* rope_dim / 2, or 0 */
     double rope_freqs[MOE_MAX_ROPE_PAIRS];
-    /* LongRoPE: in sessions with a context above rope_original these take over. */
+    /* LongRoPE: in models loaded for a context above rope_original these take over. */
     uint32_t rope_original; /* 0: never */
     double rope_scale_long;
     uint32_t n_rope_freqs_long;
