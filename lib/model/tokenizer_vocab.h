@@ -11,7 +11,7 @@
 
 /* One id's token as a file has it. */
 struct moe_vocab_entry {
-    const char *text; /* borrowed, not terminated; valid UTF-8 */
+    const char *text; /* borrowed, not terminated */
     uint64_t n;
     uint8_t flags; /* enum moe_token_flag; 0 with a text: the token only decodes */
 };
