@@ -4,7 +4,8 @@
  *
  * A row of a tensor is a sequence of blocks; a block holds `items` consecutive values in `bytes`
  * bytes. Numbers and bit patterns are those of ggml, values those of the public gguf package
- * (gguf.quants), bit for bit. Everything here is plain code on little-endian bytes.
+ * (gguf.quants), bit for bit, but for MXFP4 blocks of exponent 255: these are NaN by their
+ * specification, and not finite here. Everything here is plain code on little-endian bytes.
  */
 #ifndef MOE_QUANT_GGML_H
 #define MOE_QUANT_GGML_H
@@ -44,7 +45,7 @@ struct moe_ggml_type {
     uint32_t items, bytes; /* of a block */
     /* One block to `items` values; NULL: its values are not read. */
     void (*decode)(const uint8_t *block, float *out);
-    /* Fewest bits of a quantized layout whose codes can be this type's (4 or 8); 0: none can. */
+    /* Fewest bits of an affine layout whose codes can be this type's (4 or 8); 0: none can. */
     int carry_bits;
 };
 
@@ -96,7 +97,8 @@ void moe_ggml_mxfp4_from_pairs(const uint8_t pairs[16], uint8_t exponent, uint8_
 /* ---- Whole matrices ---------------------------------------------------------------------------
  */
 
-/* The layout of so many bits that carries the type; kind MOE_LAYOUT_NONE where none does. */
+/* The layout of so many bits that carries the type; kind MOE_LAYOUT_NONE where none does. MXFP4 of
+ * 4 bits is its own. */
 struct moe_layout moe_ggml_layout(const struct moe_ggml_type *type, int bits);
 
 /* What became of a matrix's weights. */

@@ -10,6 +10,8 @@
 
 struct moe_layout moe_ggml_layout(const struct moe_ggml_type *type, int bits)
 {
+    if (type->number == MOE_GGML_MXFP4 && bits == 4)
+        return (struct moe_layout){MOE_LAYOUT_MXFP4, MOE_MX_BLOCK};
     bool carried = type->carry_bits && bits >= type->carry_bits && (bits == 4 || bits == 8);
     if (!carried)
         return (struct moe_layout){0};
@@ -58,12 +60,28 @@ static bool fit_group(const struct job *job, const float *values, uint8_t *codes
     return isfinite(moe_f16_to_f32(group->d)) && isfinite(moe_f16_to_f32(group->m));
 }
 
+/* A block into the layout that is its own; false where it is NaN. */
+static bool encode_mxfp4(const struct job *job, const uint8_t *block, const float *values,
+                         uint32_t row, uint32_t b, struct panel_result *result)
+{
+    uint8_t codes[MOE_GGML_GROUP], exponent;
+    moe_ggml_mxfp4(block, codes, &exponent);
+    if (!moe_layout_store_mxfp4(job->out, job->cols, row, b, exponent, codes))
+        return false;
+    result->counts.exact += MOE_GGML_GROUP;
+    for (int i = 0; i < MOE_GGML_GROUP; i++)
+        result->error.sum_squared_weight += (double)values[i] * (double)values[i];
+    return true;
+}
+
 static bool encode_group(const struct job *job, const uint8_t *block, uint32_t g,
                          const float *values, uint32_t row, uint32_t group_number,
                          struct panel_result *result)
 {
     uint8_t codes[MOE_GGML_GROUP];
     struct moe_group_codes group;
+    if (job->layout.kind == MOE_LAYOUT_MXFP4)
+        return encode_mxfp4(job, block, values, row, group_number, result);
     switch (moe_ggml_group(job->type, block, g, codes, &group)) {
     case MOE_GGML_CARRY_EXACT:
         result->counts.exact += MOE_GGML_GROUP;

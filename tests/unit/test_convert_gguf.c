@@ -261,6 +261,42 @@ static void groups_without_place_in_f16_are_fitted(void **state)
     free(out);
 }
 
+/* MXFP4 has a layout of its own at 4 bits: nothing is lost, whatever the exponents. */
+static void mxfp4_is_carried_whatever_its_exponents(void **state)
+{
+    (void)state;
+    enum { ROWS = 19, COLS = 160, BLOCKS = ROWS * COLS / 32 };
+    struct moe_err err = {0};
+    const struct moe_ggml_type *mxfp4 = moe_ggml_find(MOE_GGML_MXFP4);
+    struct moe_layout layout = moe_ggml_layout(mxfp4, 4);
+    static uint8_t blocks[BLOCKS * 17];
+    static float values[ROWS * COLS];
+    float got[COLS];
+    uint64_t seed = 9;
+    for (int i = 0; i < BLOCKS * 17; i++)
+        blocks[i] = i % 17 ? (uint8_t)test_random(&seed) : (uint8_t)(i / 17 * 5 % 254);
+    moe_ggml_decode(mxfp4, blocks, BLOCKS, values);
+    struct moe_quant_error error = {0};
+    struct moe_ggml_counts counts = {0};
+    uint8_t *out = moe_alloc(moe_layout_bytes(layout, ROWS, COLS), 1, NULL);
+    assert_int_equal(layout.kind, MOE_LAYOUT_MXFP4);
+    assert_ok(
+        moe_ggml_encode_matrix(mxfp4, NULL, layout, blocks, ROWS, COLS, out, &error, &counts, &err),
+        &err);
+    assert_int_equal(counts.exact, ROWS * COLS);
+    assert_true(error.sum_squared_error == 0);
+    struct moe_mat mat = {out, layout, ROWS, COLS};
+    for (uint32_t row = 0; row < ROWS; row++) {
+        moe_layout_load_row(&mat, row, got);
+        assert_memory_equal(got, values + row * COLS, sizeof got);
+    }
+    blocks[17 * 7] = 255;
+    assert_fails(
+        moe_ggml_encode_matrix(mxfp4, NULL, layout, blocks, ROWS, COLS, out, &error, &counts, &err),
+        MOE_ERR_FORMAT, "row 1, columns 64 to 95", &err);
+    free(out);
+}
+
 /* ---- The model's description
  * ---------------------------------------------------------------------- */
 
@@ -298,6 +334,7 @@ int main(void)
         cmocka_unit_test(what_does_not_fit_is_quantized_anew),
         cmocka_unit_test(rows_in_pairs_are_carried_in_halves),
         cmocka_unit_test(groups_without_place_in_f16_are_fitted),
+        cmocka_unit_test(mxfp4_is_carried_whatever_its_exponents),
         cmocka_unit_test(metadata_and_tensors_describe_the_model),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
