@@ -159,8 +159,10 @@ static int read_tensors(struct moe_config *c, const struct moe_checkpoint *ck, s
     c->head_bias = find(ck, "output.bias", 0) != NULL;
     c->qkv_bias = find(ck, "blk.%u.attn_q.bias", 0) != NULL;
     c->o_bias = find(ck, "blk.%u.attn_output.bias", 0) != NULL;
+    bool dense = false;
     for (uint32_t i = 0; i < c->n_layers; i++) {
         c->layer_is_moe[i] = c->n_experts && find(ck, "blk.%u.ffn_gate_inp.weight", i);
+        dense = dense || !c->layer_is_moe[i];
         if (!c->layer_is_moe[i])
             continue;
         /* Widths of experts, from the matrices whose columns they are. */
@@ -169,6 +171,8 @@ static int read_tensors(struct moe_config *c, const struct moe_checkpoint *ck, s
         take_width(find(ck, "blk.%u.ffn_down_shexp.weight", i), &c->shared_ff);
         c->shared_gate = find(ck, "blk.%u.ffn_gate_inp_shexp.weight", i) != NULL;
     }
+    if (!dense)
+        c->dense_ff = 0; /* the key may be there all the same: an expert's width, or nobody's */
     return MOE_OK;
 }
 
