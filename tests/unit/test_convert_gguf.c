@@ -261,6 +261,44 @@ static void groups_without_place_in_f16_are_fitted(void **state)
     free(out);
 }
 
+/* K-quants of 4 bits keep their codes; what rounding their scales costs is reported. */
+static void rounded_scales_are_counted_and_measured(void **state)
+{
+    (void)state;
+    struct moe_err err = {0};
+    const struct moe_ggml_type *q4_k = moe_ggml_find(MOE_GGML_Q4_K);
+    struct moe_layout layout = moe_ggml_layout(q4_k, 4);
+    uint8_t blocks[6 * 144];
+    float values[3 * 512], got[512];
+    double squared = 0;
+    assert_ok(moe_checkpoint_open(&ck, "tests/fixtures/gguf/types.gguf", &err), &err);
+    const struct moe_tensor *t = moe_checkpoint_find(ck, "m.Q4_K");
+    assert_int_equal(t->n_items, N_ITEMS(values));
+    assert_ok(moe_checkpoint_read_blocks(ck, t, 0, 6, blocks, &err), &err);
+    assert_ok(moe_checkpoint_read(ck, t, 0, t->n_items, values, &err), &err);
+    moe_checkpoint_close(ck);
+    struct moe_quant_error error = {0};
+    struct moe_ggml_counts counts = {0};
+    uint8_t *out = moe_alloc(moe_layout_bytes(layout, 3, 512), 1, NULL);
+    assert_ok(moe_ggml_encode_matrix(q4_k, moe_quant_method_find("hqq"), layout, blocks, 3, 512,
+                                     out, &error, &counts, &err),
+              &err);
+    assert_int_equal(counts.exact + counts.rounded, N_ITEMS(values));
+    assert_true(counts.rounded > 0 && counts.fitted == 0);
+    struct moe_mat mat = {out, layout, 3, 512};
+    for (uint32_t row = 0; row < 3; row++) {
+        moe_layout_load_row(&mat, row, got);
+        for (uint32_t i = 0; i < 512; i++) {
+            double e = (double)got[i] - (double)values[row * 512 + i];
+            squared += e * e;
+        }
+    }
+    assert_true(squared > 0);
+    assert_true(fabs(error.sum_squared_error - squared) <= 1e-9 * squared);
+    assert_true(sqrt(squared / error.sum_squared_weight) < 0x1p-11);
+    free(out);
+}
+
 /* MXFP4 has a layout of its own at 4 bits: nothing is lost, whatever the exponents. */
 static void mxfp4_is_carried_whatever_its_exponents(void **state)
 {
@@ -334,6 +372,7 @@ int main(void)
         cmocka_unit_test(what_does_not_fit_is_quantized_anew),
         cmocka_unit_test(rows_in_pairs_are_carried_in_halves),
         cmocka_unit_test(groups_without_place_in_f16_are_fitted),
+        cmocka_unit_test(rounded_scales_are_counted_and_measured),
         cmocka_unit_test(mxfp4_is_carried_whatever_its_exponents),
         cmocka_unit_test(metadata_and_tensors_describe_the_model),
     };
