@@ -5,12 +5,9 @@
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "base/file.h"
 #include "fmt/json.h"
-#include "model/family.h"
 
 /* ---- Defaults -------------------------------------------------------------------------------- */
 
@@ -404,9 +401,6 @@ static int check_attention(const struct moe_config *c, const char *name, struct 
         windowed |= c->layer_is_windowed[i];
     if (windowed && c->window == 0)
         return moe_fail(err, MOE_ERR_FORMAT, "%s: windowed layers need a window", name);
-    if (!(c->clip_qkv >= 0))
-        return moe_fail(err, MOE_ERR_FORMAT, "%s: clip_qkv %g makes no sense", name,
-                        (double)c->clip_qkv);
     if (!c->kv_rank)
         return c->q_rank || c->value_dim != c->head_dim
                    ? moe_fail(err, MOE_ERR_FORMAT,
@@ -473,8 +467,7 @@ static int check_router(const struct moe_config *c, const char *name, struct moe
                         "%s: %" PRIu32 " experts in %" PRIu32 " groups, %" PRIu32
                         " of them for a token, cannot give %" PRIu32 " experts",
                         name, c->n_experts, c->n_groups, c->top_groups, c->top_k);
-    if (c->router_kind == MOE_ROUTER_SPARSEMIXER &&
-        (c->top_k != 2 || c->n_experts < 2 || !(c->router_jitter >= 0)))
+    if (c->router_kind == MOE_ROUTER_SPARSEMIXER && (c->top_k != 2 || c->n_experts < 2))
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: sparsemixer routing is implemented for two experts per token", name);
     if (c->expert_act == MOE_ACT_SWIGLU_CLAMPED && !(c->act_limit > 0 && c->act_alpha > 0))
@@ -521,6 +514,13 @@ int moe_config_check(const struct moe_config *c, const char *name, struct moe_er
         if (!isfinite(scales[i]) || scales[i] == 0)
             return moe_fail(err, MOE_ERR_FORMAT, "%s: a scale of %g makes no sense", name,
                             (double)scales[i]);
+    const float limits[] = {c->clip_qkv, c->act_alpha, c->act_limit, c->router_jitter};
+    for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++)
+        if (!(limits[i] >= 0) || !isfinite(limits[i]))
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            "%s: a limit of %g (clip_qkv, of the activation or the router) makes "
+                            "no sense",
+                            name, (double)limits[i]);
     if (!(c->norm_eps > 0 && c->norm_eps < 1))
         return moe_fail(err, MOE_ERR_FORMAT, "%s: norm epsilon %g makes no sense", name,
                         (double)c->norm_eps);
@@ -540,107 +540,4 @@ int moe_config_check(const struct moe_config *c, const char *name, struct moe_er
     if (n_moe < c->n_layers && c->dense_ff == 0)
         return moe_fail(err, MOE_ERR_FORMAT, "%s: a dense layer needs a feed-forward width", name);
     return MOE_OK;
-}
-
-/* ---- From a Hugging Face directory ----------------------------------------------------------- */
-
-enum { MAX_CONFIG_BYTES = 16 << 20 };
-
-/* "eos_token_id": a number or a list of numbers. */
-static int read_hf_eos(struct moe_config *config, const char *path, const json_t *json,
-                       struct moe_err *err)
-{
-    const json_t *eos = json_object_get(json, "eos_token_id");
-    if (!eos || json_is_null(eos))
-        return MOE_OK;
-    if (json_is_array(eos))
-        return read_numbers(config, path, json, "eos_token_id", MAX_WIDTH, MOE_MAX_EOS, take_eos,
-                            err);
-    if (!json_is_integer(eos) || json_integer_value(eos) < 0 ||
-        json_integer_value(eos) >= MAX_WIDTH)
-        return moe_fail(err, MOE_ERR_FORMAT, "%s: 'eos_token_id' is not a token id", path);
-    take_eos(config, (uint32_t)json_integer_value(eos));
-    return MOE_OK;
-}
-
-static int read_generation_config(struct moe_config *config, const char *dir, struct moe_err *err)
-{
-    char *path = moe_path_join(dir, "generation_config.json", err);
-    if (!path)
-        return MOE_ERR_MEMORY;
-    int status = MOE_OK;
-    if (moe_path_exists(path)) {
-        json_t *json = moe_json_read(path, MAX_CONFIG_BYTES, err);
-        status = json ? read_hf_eos(config, path, json, err) : MOE_ERR_FORMAT;
-        moe_json_free(json);
-    }
-    free(path);
-    return status;
-}
-
-static int unknown_family(const char *path, const char *type, struct moe_err *err)
-{
-    struct moe_buf known = {0};
-    const struct moe_family *family;
-    for (int i = 0; (family = moe_family_at(i)) != NULL; i++)
-        moe_buf_printf(&known, "%s%s", i ? ", " : "", family->name);
-    int status =
-        moe_fail(err, MOE_ERR_UNSUPPORTED, "%s: model type '%s' is not implemented (known: %s)",
-                 path, type, known.data ? (const char *)known.data : "");
-    moe_buf_release(&known);
-    return status;
-}
-
-/* Weights that are quantized already are read where they are MXFP4 and the family has such. */
-static int check_quantization(const char *path, const json_t *json, const struct moe_family *family,
-                              struct moe_err *err)
-{
-    const json_t *quantization = json_object_get(json, "quantization_config");
-    const char *method = json_string_value(json_object_get(quantization, "quant_method"));
-    if (!quantization || json_is_null(quantization) ||
-        (family->hf_reads_mxfp4 && method && strcmp(method, "mxfp4") == 0))
-        return MOE_OK;
-    return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                    "%s: the checkpoint is already quantized ('quantization_config', %.60s); use "
-                    "the original 16-bit one",
-                    path, method ? method : "by an unnamed method");
-}
-
-int moe_config_read_hf(struct moe_config *config, const char *dir, struct moe_err *err)
-{
-    moe_config_init(config);
-    char *path = moe_path_join(dir, "config.json", err);
-    if (!path)
-        return MOE_ERR_MEMORY;
-    int status = MOE_ERR_FORMAT;
-    const char *type = NULL;
-    json_t *json = moe_json_read(path, MAX_CONFIG_BYTES, err);
-    if (!json)
-        goto done;
-    status = moe_json_get_text(path, json, "model_type", true, &type, err);
-    if (status != MOE_OK)
-        goto done;
-    const struct moe_family *family = moe_family_find(type);
-    if (!family) {
-        status = unknown_family(path, type, err);
-        goto done;
-    }
-    status = check_quantization(path, json, family, err);
-    if (status != MOE_OK)
-        goto done;
-    snprintf(config->family, sizeof config->family, "%s", family->name);
-    status = family->read_hf(config, path, json, err);
-    /* generation_config.json knows more ends of text than config.json: its come first. */
-    if (status == MOE_OK)
-        status = read_generation_config(config, dir, err);
-    if (status == MOE_OK)
-        status = read_hf_eos(config, path, json, err);
-    if (status == MOE_OK) {
-        moe_config_complete(config);
-        status = moe_config_check(config, path, err);
-    }
-done:
-    moe_json_free(json);
-    free(path);
-    return status;
 }

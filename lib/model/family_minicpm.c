@@ -10,6 +10,9 @@
 #include "model/family_common.h"
 #include "model/family_gguf.h"
 
+/* MiniCPM4 can attend to a selection of blocks. */
+static const struct family_only only[] = {{"sparse_config", "null"}};
+
 static int read_hf(struct moe_config *c, const char *path, const json_t *json, struct moe_err *err)
 {
     float depth = 1, base = 1;
@@ -22,7 +25,9 @@ static int read_hf(struct moe_config *c, const char *path, const json_t *json, s
         {"scale_depth", FAMILY_FLOAT, false, 0, &depth},
         {"dim_model_base", FAMILY_FLOAT, false, 0, &base},
     };
-    int status = family_read_llama(c, path, json, &c->dense_ff, err);
+    int status = FAMILY_CHECK(path, json, only, err);
+    if (status == MOE_OK)
+        status = family_read_llama(c, path, json, &c->dense_ff, err);
     if (status == MOE_OK)
         status = FAMILY_READ(path, json, keys, err);
     if (status == MOE_OK)
