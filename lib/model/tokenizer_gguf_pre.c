@@ -20,7 +20,7 @@
     WORD_LEAD UPPER "*" LOWER "+" SHORT_FORMS "?|" WORD_LEAD UPPER "+" LOWER "*" SHORT_FORMS       \
                     "?|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|" WHITE
 
-/* DeepSeek's: the letters with case, of Unicode 12. */
+/* The letters that DeepSeek's first tokenizers list. */
 #define CASED                                                                                      \
     "A-Za-z\\u00b5\\u00c0-\\u00d6\\u00d8-\\u00f6\\u00f8-\\u01ba\\u01bc-\\u01bf"                    \
     "\\u01c4-\\u0293\\u0295-\\u02af\\u0370-\\u0373\\u0376\\u0377\\u037b-\\u037d"                   \

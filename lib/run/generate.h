@@ -27,7 +27,8 @@ struct moe_generate_options {
     const char *const *stop_texts;     /* NULL-terminated; NULL: none */
     const volatile sig_atomic_t *stop; /* set by a signal handler; may be NULL */
     double started;                    /* moe_seconds() when the request came; for ttft */
-    /* Bytes of the answer as they are certain: whole UTF-8 characters, never part of a stop text. A
+    /* Bytes of the answer as they are certain: whole UTF-8 characters, never part of a stop text.
+     * Bytes that begin no character come as they are, and so does one unfinished at the end. A
      * negative result ends the answer with that status. */
     int (*text)(void *ctx, const char *bytes, uint64_t n);
     void *ctx;
