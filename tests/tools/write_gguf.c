@@ -4,7 +4,8 @@
  *
  *     write_gguf [--type f16|q8_0|q4_0] SRC_DIR OUT.gguf
  *
- * SRC_DIR is a Hugging Face directory: the bundled model, or what widen made of it. Names, keys and
+ * SRC_DIR is a Hugging Face directory: the bundled model, or what widen made of it (with as many
+ * --heads as --hidden). Names, keys and
  * the choice of types are those of llama.cpp's converter (convert_hf_to_gguf.py, --pure where types
  * are concerned): all matrices in the type named, experts of a layer as one tensor of three
  * dimensions, norms, biases and routers in f32. Blocks as ggml defines them: Q8_0 d = max|x| / 127;
@@ -529,6 +530,11 @@ static int check_config(const struct gguf *g, struct moe_err *err)
                         "%s: not a Qwen2-MoE with experts in every layer, a shared one, biases and "
                         "plain rotary positions",
                         g->src);
+    if ((uint64_t)c->n_heads * c->head_dim != c->hidden)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: llama.cpp's graph wants heads that fill the %" PRIu32
+                        " hidden units: widen with as many --heads as --hidden",
+                        g->src, c->hidden);
     return MOE_OK;
 }
 
