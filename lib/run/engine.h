@@ -69,6 +69,7 @@ struct moe_engine {
     bool memory_named;          /* the budget is the user's word, not a guess */
     enum moe_strategy strategy; /* never AUTO */
     const char *policy;         /* name, of a cache */
+    bool per_layer;             /* its slots are shared out among the layers */
     void *copy;                 /* the pack in memory */
     uint64_t copy_bytes;
 };

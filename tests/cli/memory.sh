@@ -23,6 +23,7 @@ for cache in random fifo lru lfu arc pinned; do
     for alloc in global per-layer; do
         ask --expert-memory 2M --cache $cache --alloc $alloc
         expect_stdout "$want" "$cache, $alloc: the same tokens"
+        check "... and the statistics name both" tells "$cache" "$alloc"
     done
 done
 sum=$(($(figure cache_hits) + $(figure prefetch_hits) + $(figure prefetch_late) + $(figure misses)))

@@ -626,7 +626,7 @@ static void sizes_are_told_beforehand(void **state)
     struct moe_loader_options o = fixture_options(&f);
     uint64_t with = moe_loader_bytes(&o);
     o.compressed_bytes = 0;
-    assert_in_range(with - moe_loader_bytes(&o), STAGING_BYTES, STAGING_BYTES + (256 << 10));
+    assert_in_range(with - moe_loader_bytes(&o), STAGING_BYTES, STAGING_BYTES + (384 << 10));
     o.lockstep = true;
     assert_in_range(moe_loader_bytes(&o), 4096, 1 << 20);
 }
