@@ -5,6 +5,7 @@ pack
 prompt='Once upon a time, there was a little girl named Lily. She had a red ball and she liked to'
 ask() { run "$bin/moe-run" "$tiny" -p "$prompt" -n 40 --temp 0 --stats-json "$tmp/stats" "$@"; }
 figure() { sed -n "s/.*\"$1\": *\([0-9.]*\).*/\1/p" "$tmp/stats" | head -n 1; }
+tells() { grep -q "\"cache\": \"$1\"" "$tmp/stats" && grep -q "\"alloc\": \"$2\"" "$tmp/stats"; }
 
 ask --strategy resident
 expect_exit 0 "resident"
