@@ -8,10 +8,10 @@
 #include "io/loader_state.h"
 
 /*
- * The defaults: four pieces of 512 KiB. Measured with tests/bench/bench_disk on a virtual disk
- * (virtio, ext4) of 2.9 GB/s, 2 cores shared with other work, medians of 5 interleaved rounds.
- * Bandwidth as a share of the best, and what a 4 MiB demand takes behind 8 prefetches of 4 MiB
- * (13 ms when it has to wait for its turn, 1.4 ms at best):
+ * The defaults: pieces of 512 KiB, prefetches up to four in flight. Measured with
+ * tests/bench/bench_disk on a virtual disk (virtio, ext4) of 2.9 GB/s, 2 cores shared with other
+ * work, medians of 5 interleaved rounds. Bandwidth as a share of the best, and what a 4 MiB demand
+ * takes behind 8 prefetches of 4 MiB (13 ms when it has to wait for its turn, 1.4 ms at best):
  *
  *     depth x piece   io_uring  threads  demand   CPU per GB (io_uring, threads)
  *      1 x 512K         0.65      0.66                60, 58 ms
@@ -22,7 +22,9 @@
  *      8 x   1M         0.89      0.89    5.6 ms      10, 21 ms
  *     32 x   4M         0.98      1.00                 5, 9 ms
  *
- * More in flight gains a tenth and makes a demand wait longer. Checksums (25 GB/s by themselves)
+ * More in flight gains a tenth and makes a demand behind prefetches wait longer. Demands among
+ * themselves only gain by it: up to sixteen are in flight, which also keeps the disk busy for the
+ * milliseconds in which the owner computes and starts nothing. Checksums (25 GB/s by themselves)
  * cost 3 to 8 % of the bandwidth and 40 ms of CPU per GB; waits are asleep (CPU in moe_loader_wait:
  * 4 % of the time at full speed, interrupts and copies of the kernel included, 2 % at 200 MB/s).
  * Through the page cache, dropped behind each read, a quarter of the bandwidth is left.
