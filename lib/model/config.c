@@ -414,6 +414,11 @@ static int check_attention(const struct moe_config *c, const char *name, struct 
                               "another width",
                               name)
                    : MOE_OK;
+    if ((uint64_t)c->n_heads * c->kv_rank + c->rope_dim > MAX_WIDTH)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: a latent vector of %" PRIu32 " values for %" PRIu32
+                        " heads is too wide",
+                        name, c->kv_rank, c->n_heads);
     if (c->rope_dim >= c->head_dim)
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: latent attention rotates %" PRIu32 " of %" PRIu32
@@ -586,6 +591,21 @@ static int unknown_family(const char *path, const char *type, struct moe_err *er
     return status;
 }
 
+/* Weights that are quantized already are read where they are MXFP4 and the family has such. */
+static int check_quantization(const char *path, const json_t *json, const struct moe_family *family,
+                              struct moe_err *err)
+{
+    const json_t *quantization = json_object_get(json, "quantization_config");
+    const char *method = json_string_value(json_object_get(quantization, "quant_method"));
+    if (!quantization || json_is_null(quantization) ||
+        (family->hf_reads_mxfp4 && method && strcmp(method, "mxfp4") == 0))
+        return MOE_OK;
+    return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                    "%s: the checkpoint is already quantized ('quantization_config', %.60s); use "
+                    "the original 16-bit one",
+                    path, method ? method : "by an unnamed method");
+}
+
 int moe_config_read_hf(struct moe_config *config, const char *dir, struct moe_err *err)
 {
     moe_config_init(config);
@@ -605,13 +625,9 @@ int moe_config_read_hf(struct moe_config *config, const char *dir, struct moe_er
         status = unknown_family(path, type, err);
         goto done;
     }
-    if (json_object_get(json, "quantization_config")) {
-        status = moe_fail(err, MOE_ERR_UNSUPPORTED,
-                          "%s: the checkpoint is already quantized ('quantization_config'); use "
-                          "the original 16-bit one",
-                          path);
+    status = check_quantization(path, json, family, err);
+    if (status != MOE_OK)
         goto done;
-    }
     snprintf(config->family, sizeof config->family, "%s", family->name);
     status = family->read_hf(config, path, json, err);
     /* generation_config.json knows more ends of text than config.json: its come first. */

@@ -1,6 +1,4 @@
-#include <inttypes.h>
 #include <jansson.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,84 +8,26 @@
 #include "fmt/checkpoint.h"
 #include "model/chat.h"
 #include "model/convert_parts.h"
+#include "model/convert_source.h"
 #include "model/family.h"
 #include "model/tokenizer.h"
-
-enum { N_EXPERT_PARTS = 3 };
 
 /* What one conversion holds besides the shared state. */
 struct source {
     struct moe_checkpoint *checkpoint;
     const struct moe_family *family;
     struct moe_config config;
-    bool *used; /* per tensor of the checkpoint */
+    struct convert_source from; /* where the model's tensors lie in the checkpoint */
+    bool *used;                 /* per tensor of the checkpoint */
 };
-
-/* ---- Names and shapes ------------------------------------------------------------------------ */
-
-/* Puts layer and expert into a family's name: the first "%u" is the layer, the second the expert.
- * By hand, since the format is data. */
-static void expand_name(const char *format, uint32_t layer, uint32_t expert, char out[256])
-{
-    uint32_t numbers[2] = {layer, expert};
-    int next = 0;
-    size_t at = 0;
-    for (const char *p = format; *p && at < 240; p++) {
-        if (p[0] == '%' && p[1] == 'u' && next < 2) {
-            at += (size_t)snprintf(out + at, 256 - at, "%" PRIu32, numbers[next++]);
-            p++;
-        } else {
-            out[at++] = *p;
-        }
-    }
-    out[at] = '\0';
-}
-
-static int get_tensor(const struct source *s, const char *name, bool is_vector, uint32_t rows,
-                      uint32_t cols, const struct moe_tensor **out, struct moe_err *err)
-{
-    uint64_t dims[2] = {rows, cols};
-    return moe_checkpoint_get(s->checkpoint, name, is_vector ? 1 : 2, dims, out, err);
-}
-
-static int get_dense(const struct source *s, enum moe_tensor_role role, uint32_t layer,
-                     uint32_t rows, uint32_t cols, const struct moe_tensor **out,
-                     struct moe_err *err)
-{
-    char name[256];
-    const struct moe_source *from = &s->family->hf[0]->dense[role];
-    if (!from->name)
-        return moe_fail(err, MOE_ERR_UNSUPPORTED, "%s: family %s has no tensor '%s'",
-                        moe_checkpoint_dir(s->checkpoint), s->family->name,
-                        moe_tensor_spec(role)->pack_name);
-    expand_name(from->name, layer, 0, name);
-    return get_tensor(s, name, moe_tensor_spec(role)->kind == MOE_KIND_VECTOR, rows, cols, out,
-                      err);
-}
-
-static void expert_shape(const struct moe_config *config, int part, uint32_t *rows, uint32_t *cols)
-{
-    *rows = part == 2 ? config->hidden : config->expert_ff;
-    *cols = part == 2 ? config->expert_ff : config->hidden;
-}
-
-static int get_expert(const struct source *s, uint32_t layer, uint32_t expert, int part,
-                      const struct moe_tensor **out, struct moe_err *err)
-{
-    char name[256];
-    uint32_t rows, cols;
-    expert_shape(&s->config, part, &rows, &cols);
-    expand_name(s->family->hf[0]->expert[part].name, layer, expert, name);
-    return get_tensor(s, name, false, rows, cols, out, err);
-}
 
 /* ---- First pass: everything is there ----------------------------------------------------------
  */
 
-static void mark(struct converter *c, struct source *s, const struct moe_tensor *t)
+static void mark(struct converter *c, struct source *s, const struct convert_view *view)
 {
-    s->used[moe_checkpoint_index(s->checkpoint, t)] = true;
-    c->total += t->bytes;
+    s->used[moe_checkpoint_index(s->checkpoint, view->tensor)] = true;
+    c->total += convert_view_bytes(view);
 }
 
 /* A tensor without a place in the model means that the model computes something we do not. */
@@ -95,12 +35,7 @@ static int check_unused(const struct source *s, struct moe_err *err)
 {
     for (uint64_t i = 0; i < moe_checkpoint_n_tensors(s->checkpoint); i++) {
         const char *name = moe_checkpoint_at(s->checkpoint, i)->name;
-        size_t n = strlen(name);
-        /* Buffers that old writers stored with the weights, and a tied head stored all the same. */
-        bool harmless = (n > 9 && strcmp(name + n - 9, ".inv_freq") == 0) ||
-                        (s->config.tied_head && s->family->hf[0]->dense[MOE_T_HEAD].name &&
-                         strcmp(name, s->family->hf[0]->dense[MOE_T_HEAD].name) == 0);
-        if (!s->used[i] && !harmless)
+        if (!s->used[i] && !convert_may_ignore(&s->from, name))
             return moe_fail(err, MOE_ERR_UNSUPPORTED,
                             "%s: tensor '%.200s' has no place in a %s model as config.json "
                             "describes it",
@@ -112,7 +47,7 @@ static int check_unused(const struct source *s, struct moe_err *err)
 /* Calls fn for every dense tensor the model has, in the order of the pack. */
 static int walk_dense(struct converter *c, struct source *s,
                       int (*fn)(struct converter *c, struct source *s, enum moe_tensor_role role,
-                                uint32_t layer, uint32_t rows, uint32_t cols, struct moe_err *err),
+                                uint32_t layer, struct moe_err *err),
                       struct moe_err *err)
 {
     int status = MOE_OK;
@@ -123,7 +58,7 @@ static int walk_dense(struct converter *c, struct source *s,
                 if (moe_tensor_spec(role)->per_layer != per_layer ||
                     !moe_tensor_shape(&s->config, role, layer, &rows, &cols))
                     continue;
-                status = fn(c, s, role, layer, rows, cols, err);
+                status = fn(c, s, role, layer, err);
                 if (status != MOE_OK)
                     return status;
             }
@@ -147,24 +82,32 @@ static int walk_experts(struct converter *c, struct source *s,
 }
 
 static int check_dense(struct converter *c, struct source *s, enum moe_tensor_role role,
-                       uint32_t layer, uint32_t rows, uint32_t cols, struct moe_err *err)
+                       uint32_t layer, struct moe_err *err)
 {
-    const struct moe_tensor *t;
-    int status = get_dense(s, role, layer, rows, cols, &t, err);
+    struct convert_view view;
+    int status = convert_view_dense(&s->from, role, layer, &view, err);
     if (status == MOE_OK)
-        mark(c, s, t);
+        mark(c, s, &view);
     return status;
+}
+
+static bool has_part(const struct moe_config *config, int part)
+{
+    uint32_t rows, cols;
+    return moe_expert_part_shape(config, part, &rows, &cols);
 }
 
 static int check_expert(struct converter *c, struct source *s, uint32_t layer, uint32_t expert,
                         struct moe_err *err)
 {
     int status = MOE_OK;
-    for (int part = 0; part < N_EXPERT_PARTS && status == MOE_OK; part++) {
-        const struct moe_tensor *t;
-        status = get_expert(s, layer, expert, part, &t, err);
+    for (int part = 0; part < MOE_E_N_PARTS && status == MOE_OK; part++) {
+        struct convert_view view;
+        if (!has_part(&s->config, part))
+            continue;
+        status = convert_view_expert(&s->from, layer, expert, part, &view, err);
         if (status == MOE_OK)
-            mark(c, s, t);
+            mark(c, s, &view);
     }
     return status;
 }
@@ -175,74 +118,81 @@ static int check_expert(struct converter *c, struct source *s, uint32_t layer, u
 static int read_rows(const struct row_source *source, uint32_t first, uint32_t n, float *out,
                      struct moe_err *err)
 {
-    return moe_checkpoint_read(source->container, source->tensor, (uint64_t)first * source->cols,
-                               (uint64_t)n * source->cols, out, err);
+    return convert_view_read(source->tensor, first, n, out, err);
 }
 
-/* `bits` decides whether an f32 tensor has to be looked through for its 16-bit type. */
-static int source_of(struct converter *c, const struct source *s, const struct moe_tensor *t,
-                     bool sixteen, struct row_source *out, struct moe_err *err)
+/* The view's rows; it must stay. `sixteen`: 16 bits are wanted, so an f32 tensor has to be looked
+ * through for which 16. */
+static int source_of(struct converter *c, const struct convert_view *view, bool sixteen,
+                     struct row_source *out, struct moe_err *err)
 {
+    enum moe_dtype dtype = view->tensor->dtype;
     *out = (struct row_source){
-        .name = t->name,
-        .rows = (uint32_t)t->dims[0],
-        .cols = t->n_dims == 2 ? (uint32_t)t->dims[1] : 1,
-        .bytes = t->bytes,
-        .float16_kind = t->dtype == MOE_DTYPE_F16 ? MOE_LAYOUT_F16 : MOE_LAYOUT_BF16,
+        .name = view->tensor->name,
+        .rows = view->rows,
+        .cols = view->cols,
+        .bytes = convert_view_bytes(view),
+        .float16_kind = dtype == MOE_DTYPE_F16 ? MOE_LAYOUT_F16 : MOE_LAYOUT_BF16,
         .hashed = true,
         .read = read_rows,
-        .container = s->checkpoint,
-        .tensor = t,
+        .tensor = view,
     };
-    return sixteen && t->dtype == MOE_DTYPE_F32
+    return sixteen && dtype == MOE_DTYPE_F32
                ? convert_choose_float16(c, out, &out->float16_kind, err)
                : MOE_OK;
 }
 
-/* A vector is a plain array of f32, not panels. */
-static int put_vector(struct converter *c, const struct source *s, const struct moe_tensor *t,
-                      const struct moe_pack_tensor *entry, struct moe_err *err)
+/* Reads a vector: plain f32, not panels. `out` has room for its rows. */
+static int read_vector(struct converter *c, const struct convert_view *view, float *out,
+                       struct moe_err *err)
 {
-    float *values = moe_alloc(entry->rows, sizeof *values, err);
+    int status = convert_view_read(view, 0, view->rows, out, err);
+    if (status != MOE_OK)
+        return status;
+    c->fingerprint = moe_hash64_chain(c->fingerprint, out, 4 * (uint64_t)view->rows);
+    c->done += convert_view_bytes(view);
+    c->report->source_bytes += convert_view_bytes(view);
+    return MOE_OK;
+}
+
+static int put_vector(struct converter *c, const struct convert_view *view,
+                      struct moe_pack_tensor *entry, struct moe_err *err)
+{
+    float *values = moe_alloc(view->rows, sizeof *values, err);
     if (!values)
         return MOE_ERR_MEMORY;
-    int status = moe_checkpoint_read(s->checkpoint, t, 0, entry->rows, values, err);
-    if (status == MOE_OK) {
-        c->fingerprint = moe_hash64_chain(c->fingerprint, values, 4 * (uint64_t)entry->rows);
-        c->done += t->bytes;
-        c->report->source_bytes += t->bytes;
+    entry->is_vector = true;
+    entry->layout.kind = MOE_LAYOUT_F32;
+    int status = read_vector(c, view, values, err);
+    if (status == MOE_OK)
         status = moe_pack_put_tensor(c->writer, entry, values, err);
-    }
     free(values);
     return status;
 }
 
 static int put_dense(struct converter *c, struct source *s, enum moe_tensor_role role,
-                     uint32_t layer, uint32_t rows, uint32_t cols, struct moe_err *err)
+                     uint32_t layer, struct moe_err *err)
 {
-    const struct moe_tensor *t;
-    struct moe_pack_tensor entry = {.rows = rows, .cols = cols};
+    struct convert_view view;
+    struct row_source source;
     enum moe_tensor_kind kind = moe_tensor_spec(role)->kind;
-    moe_tensor_pack_name(role, layer, entry.name);
-    int status = get_dense(s, role, layer, rows, cols, &t, err);
+    int status = convert_view_dense(&s->from, role, layer, &view, err);
     if (status != MOE_OK)
         return status;
-    c->report->dense_weights += t->n_items;
-    if (kind == MOE_KIND_VECTOR) {
-        entry.is_vector = true;
-        entry.layout.kind = MOE_LAYOUT_F32;
-        return put_vector(c, s, t, &entry, err);
-    }
+    struct moe_pack_tensor entry = {.rows = view.rows, .cols = view.cols};
+    moe_tensor_pack_name(role, layer, entry.name);
+    c->report->dense_weights += (uint64_t)view.rows * view.cols;
+    if (kind == MOE_KIND_VECTOR)
+        return put_vector(c, &view, &entry, err);
     int bits = c->options->dense_bits;
     if (kind == MOE_KIND_ROUTER)
-        bits = t->dtype == MOE_DTYPE_F32 ? 32 : 16;
-    struct row_source source;
-    status = source_of(c, s, t, bits == 16, &source, err);
+        bits = view.tensor->dtype == MOE_DTYPE_F32 ? 32 : 16;
+    status = source_of(c, &view, bits == 16, &source, err);
     if (status != MOE_OK)
         return status;
     entry.layout = convert_layout(c, bits, source.float16_kind);
     struct row_target target = {entry.layout, NULL, &c->report->dense_error};
-    target.out = moe_alloc(moe_layout_bytes(entry.layout, rows, cols), 1, err);
+    target.out = moe_alloc(moe_layout_bytes(entry.layout, view.rows, view.cols), 1, err);
     if (!target.out)
         return MOE_ERR_MEMORY;
     status = convert_rows(c, &source, &target, 1, err);
@@ -252,71 +202,115 @@ static int put_dense(struct converter *c, struct source *s, enum moe_tensor_role
     return status;
 }
 
-static const uint16_t part_roles[N_EXPERT_PARTS] = {MOE_ROLE_GATE, MOE_ROLE_UP, MOE_ROLE_DOWN};
+/* How the parts of an expert stand in a pack: gate and up with their biases, then down with its. */
+static const struct {
+    uint16_t role;
+    bool is_down, is_bias;
+} part_places[MOE_E_N_PARTS] = {
+    [MOE_E_GATE] = {MOE_ROLE_GATE, false, false},
+    [MOE_E_UP] = {MOE_ROLE_UP, false, false},
+    [MOE_E_DOWN] = {MOE_ROLE_DOWN, true, false},
+    [MOE_E_GATE_BIAS] = {MOE_ROLE_GATE_BIAS, false, true},
+    [MOE_E_UP_BIAS] = {MOE_ROLE_UP_BIAS, false, true},
+    [MOE_E_DOWN_BIAS] = {MOE_ROLE_DOWN_BIAS, true, true},
+};
+
+static int part_bits(struct moe_bits bits, int part)
+{
+    return part_places[part].is_down ? bits.down : bits.gate_up;
+}
 
 static bool wants_sixteen(const struct converter *c, int part)
 {
     bool sixteen = false;
     for (int v = 0; v < c->n_variants; v++)
-        sixteen |= (part == 2 ? c->variants[v].bits.down : c->variants[v].bits.gate_up) == 16;
+        sixteen |= part_bits(c->variants[v].bits, part) == 16;
     return sixteen;
 }
 
-static void make_class(const struct converter *c, const struct moe_config *config,
-                       struct moe_bits bits, const struct row_source *sources,
+/* One expert on its way: the parts it has, in the order of the class's matrices. */
+struct expert {
+    int n_parts;
+    int part[MOE_E_N_PARTS];
+    struct convert_view views[MOE_E_N_PARTS];
+    struct row_source sources[MOE_E_N_PARTS];
+    struct moe_expert_class classes[CONVERT_MAX_VARIANTS];
+    uint8_t *blocks[CONVERT_MAX_VARIANTS];
+    uint8_t *segments[CONVERT_MAX_VARIANTS][MOE_PACK_MAX_SEGMENTS];
+};
+
+static int find_parts(struct converter *c, struct source *s, uint32_t layer, uint32_t number,
+                      struct expert *e, struct moe_err *err)
+{
+    int status = MOE_OK;
+    for (int part = 0; part < MOE_E_N_PARTS && status == MOE_OK; part++) {
+        if (!has_part(&s->config, part))
+            continue;
+        int i = e->n_parts++;
+        bool sixteen = !part_places[part].is_bias && wants_sixteen(c, part);
+        e->part[i] = part;
+        status = convert_view_expert(&s->from, layer, number, part, &e->views[i], err);
+        if (status == MOE_OK)
+            status = source_of(c, &e->views[i], sixteen, &e->sources[i], err);
+        if (status == MOE_OK)
+            c->report->expert_weights += (uint64_t)e->views[i].rows * e->views[i].cols;
+    }
+    return status;
+}
+
+static void make_class(const struct converter *c, const struct expert *e, struct moe_bits bits,
                        struct moe_expert_class *out)
 {
-    *out = (struct moe_expert_class){.n_segments = 2, .n_matrices = N_EXPERT_PARTS};
-    for (int part = 0; part < N_EXPERT_PARTS; part++) {
-        struct moe_class_matrix *m = &out->matrices[part];
-        m->role = part_roles[part];
-        m->segment = part == 2;
-        m->layout =
-            convert_layout(c, part == 2 ? bits.down : bits.gate_up, sources[part].float16_kind);
-        expert_shape(config, part, &m->rows, &m->cols);
+    *out = (struct moe_expert_class){.n_segments = 2, .n_matrices = (uint32_t)e->n_parts};
+    for (int i = 0; i < e->n_parts; i++) {
+        struct moe_class_matrix *m = &out->matrices[i];
+        int part = e->part[i], part_width = part_places[part].is_bias ? 32 : part_bits(bits, part);
+        m->role = part_places[part].role;
+        m->segment = part_places[part].is_down;
+        m->layout = convert_layout(c, part_width, e->sources[i].float16_kind);
+        m->rows = e->views[i].rows;
+        m->cols = e->views[i].cols;
     }
     convert_place_matrices(out);
 }
 
-/* Each matrix is read once and encoded for all variants. */
-static int put_expert(struct converter *c, struct source *s, uint32_t layer, uint32_t expert,
+/* Reads part i once and encodes it for all variants. */
+static int encode_part(struct converter *c, struct expert *e, int i, struct moe_err *err)
+{
+    struct row_target targets[CONVERT_MAX_VARIANTS];
+    for (int v = 0; v < c->n_variants; v++) {
+        const struct moe_class_matrix *m = &e->classes[v].matrices[i];
+        targets[v] = (struct row_target){m->layout, e->segments[v][m->segment] + m->offset,
+                                         &c->report->error[c->variants[v].option]};
+    }
+    if (!part_places[e->part[i]].is_bias)
+        return convert_rows(c, &e->sources[i], targets, c->n_variants, err);
+    int status = read_vector(c, &e->views[i], (float *)targets[0].out, err);
+    for (int v = 1; v < c->n_variants && status == MOE_OK; v++)
+        memcpy(targets[v].out, targets[0].out, 4 * (uint64_t)e->views[i].rows);
+    return status;
+}
+
+static int put_expert(struct converter *c, struct source *s, uint32_t layer, uint32_t number,
                       struct moe_err *err)
 {
-    struct row_source sources[N_EXPERT_PARTS];
-    struct moe_expert_class classes[CONVERT_MAX_VARIANTS];
-    uint8_t *blocks[CONVERT_MAX_VARIANTS] = {NULL};
-    uint8_t *segments[CONVERT_MAX_VARIANTS][MOE_PACK_MAX_SEGMENTS];
-    int status = MOE_OK;
-    for (int part = 0; part < N_EXPERT_PARTS && status == MOE_OK; part++) {
-        const struct moe_tensor *t;
-        status = get_expert(s, layer, expert, part, &t, err);
-        if (status == MOE_OK)
-            status = source_of(c, s, t, wants_sixteen(c, part), &sources[part], err);
-        if (status == MOE_OK)
-            c->report->expert_weights += t->n_items;
-    }
+    struct expert e = {0};
+    int status = find_parts(c, s, layer, number, &e, err);
     for (int v = 0; v < c->n_variants && status == MOE_OK; v++) {
-        make_class(c, &s->config, c->variants[v].bits, sources, &classes[v]);
-        status = convert_alloc_segments(&classes[v], &blocks[v], segments[v], err);
+        make_class(c, &e, c->variants[v].bits, &e.classes[v]);
+        status = convert_alloc_segments(&e.classes[v], &e.blocks[v], e.segments[v], err);
     }
-    for (int part = 0; part < N_EXPERT_PARTS && status == MOE_OK; part++) {
-        struct row_target targets[CONVERT_MAX_VARIANTS];
-        for (int v = 0; v < c->n_variants; v++) {
-            const struct moe_class_matrix *m = &classes[v].matrices[part];
-            targets[v] = (struct row_target){m->layout, segments[v][m->segment] + m->offset,
-                                             &c->report->error[c->variants[v].option]};
-        }
-        status = convert_rows(c, &sources[part], targets, c->n_variants, err);
-    }
+    for (int i = 0; i < e.n_parts && status == MOE_OK; i++)
+        status = encode_part(c, &e, i, err);
     for (int v = 0; v < c->n_variants && status == MOE_OK; v++) {
         uint32_t index;
-        status = moe_pack_put_class(c->writer, &classes[v], &index, err);
+        status = moe_pack_put_class(c->writer, &e.classes[v], &index, err);
         if (status == MOE_OK)
-            status = moe_pack_put_expert(c->writer, layer, expert, (uint32_t)v, index,
-                                         (const void *const *)segments[v], err);
+            status = moe_pack_put_expert(c->writer, layer, number, (uint32_t)v, index,
+                                         (const void *const *)e.segments[v], err);
     }
     for (int v = 0; v < c->n_variants; v++)
-        free(blocks[v]);
+        free(e.blocks[v]);
     return status;
 }
 
@@ -376,6 +370,11 @@ static int open_source(struct source *s, const char *dir, struct moe_err *err)
     s->family = moe_family_find(s->config.family);
     if (!s->family)
         return moe_fail(err, MOE_ERR_UNSUPPORTED, "%s: unknown family '%s'", dir, s->config.family);
+    s->from = (struct convert_source){.checkpoint = s->checkpoint,
+                                      .config = &s->config,
+                                      .family = s->family->name,
+                                      .names = s->family->hf,
+                                      .paired = s->family->hf_paired};
     s->used = moe_alloc(moe_checkpoint_n_tensors(s->checkpoint), sizeof *s->used, err);
     return s->used ? MOE_OK : MOE_ERR_MEMORY;
 }

@@ -6,7 +6,14 @@
 #include "fmt/pack.h"
 
 static const struct moe_family *const families[] = {
-    &moe_family_qwen2_moe,
+    &moe_family_qwen2_moe,  &moe_family_qwen3_moe,
+    &moe_family_mixtral,    &moe_family_olmoe,
+    &moe_family_deepseek,   &moe_family_deepseek_v2,
+    &moe_family_phimoe,     &moe_family_minicpm,
+    &moe_family_granitemoe, &moe_family_granitemoeshared,
+    &moe_family_gpt_oss,    &moe_family_llama,
+    &moe_family_mistral,    &moe_family_qwen2,
+    &moe_family_qwen3,
 };
 
 const struct moe_family *moe_family_at(int i)

@@ -96,13 +96,14 @@ bool moe_expert_part_shape(const struct moe_config *config, enum moe_expert_part
  */
 
 /* Which part of a checkpoint's tensor a matrix [rows][cols] (a vector: cols 1, one dimension less)
- * is. */
+ * is. Where the tensor of an expert has no "%u" for the expert it holds all of them: n_experts is
+ * then its first dimension, before those named here. */
 enum moe_take {
-    MOE_TAKE_ALL = 0,     /* the tensor is [rows][cols] */
-    MOE_TAKE_EXPERT,      /* [n_experts][rows][cols]: the expert's */
-    MOE_TAKE_FIRST_HALF,  /* [n_experts][2 * rows][cols]: the expert's, its first rows */
+    MOE_TAKE_ALL = 0,     /* the tensor is [rows][cols]; the rows may lie in several dimensions */
+    MOE_TAKE_EXPERT,      /* [rows][cols], behind n_experts */
+    MOE_TAKE_FIRST_HALF,  /* [2 * rows][cols]: its first rows */
     MOE_TAKE_SECOND_HALF, /* ... its last rows */
-    MOE_TAKE_EVEN,        /* [n_experts][2 * rows][cols]: the expert's, rows 0, 2, 4, ... */
+    MOE_TAKE_EVEN,        /* [2 * rows][cols]: rows 0, 2, 4, ... */
     MOE_TAKE_ODD,         /* ... rows 1, 3, 5, ... */
     MOE_TAKE_KEYS, /* [heads * (nope + value_dim)][kv_rank], per head the keys' rows: transposed */
     MOE_TAKE_VALUES, /* ... per head the values' rows */
@@ -112,7 +113,9 @@ enum moe_take {
 struct moe_source {
     const char *name; /* NULL: never there */
     enum moe_take take;
-    bool transposed; /* the last two dimensions are [cols][rows] (before halves are taken) */
+    /* The last two dimensions are [cols][rows] (before halves are taken). Not so for types that
+     * quantize blocks of columns. */
+    bool transposed;
 };
 
 struct moe_source_names {
@@ -123,7 +126,7 @@ struct moe_source_names {
     const char *const *ignored;
 };
 
-enum { MOE_MAX_SOURCES = 3 };
+enum { MOE_MAX_SOURCES = 4 };
 
 struct moe_family {
     const char *name;     /* as config.json's "model_type" has it */
@@ -153,6 +156,9 @@ const struct moe_family *moe_family_find(const char *name);      /* NULL: unknow
 const struct moe_family *moe_family_find_gguf(const char *arch); /* NULL: unknown */
 const struct moe_family *moe_family_at(int i);                   /* NULL past the end */
 
-extern const struct moe_family moe_family_qwen2_moe;
+extern const struct moe_family moe_family_qwen2_moe, moe_family_qwen3_moe, moe_family_mixtral,
+    moe_family_olmoe, moe_family_deepseek, moe_family_deepseek_v2, moe_family_phimoe,
+    moe_family_minicpm, moe_family_granitemoe, moe_family_granitemoeshared, moe_family_gpt_oss,
+    moe_family_llama, moe_family_mistral, moe_family_qwen2, moe_family_qwen3;
 
 #endif

@@ -24,7 +24,7 @@ enum moe_rope_kind {
 struct moe_rope_settings {
     enum moe_rope_kind kind;
     double theta;
-    double factor;
+    double factor;           /* 0: not given; for YaRN and LongRoPE then from the contexts */
     double original_context; /* original_max_position_embeddings; 0: the model's context */
     double low_freq_factor, high_freq_factor; /* Llama 3 */
     double beta_fast, beta_slow;              /* YaRN */
@@ -33,7 +33,7 @@ struct moe_rope_settings {
     bool truncate;                            /* YaRN: the ramp's ends are rounded outwards */
     double short_factors[MOE_MAX_ROPE_PAIRS], long_factors[MOE_MAX_ROPE_PAIRS]; /* LongRoPE */
     uint32_t n_factors;
-    double short_mscale, long_mscale; /* Phi-3.5-MoE; 0: from factor */
+    double short_mscale, long_mscale; /* LongRoPE as Phi-3.5-MoE has it; 0: from factor */
 };
 
 void moe_rope_settings_init(struct moe_rope_settings *settings);
@@ -43,8 +43,15 @@ void moe_rope_settings_init(struct moe_rope_settings *settings);
 int moe_rope_read_hf(struct moe_rope_settings *settings, const char *path,
                      const struct json_t *json, struct moe_err *err);
 
-/* Sets config's rope fields; n_layers.. and heads are set already (rope_dim may still be 0: then it
- * is head_dim). Does not touch attn_scale. */
+/* By how much the context is stretched: settings->factor, or the quotient of the contexts. */
+double moe_rope_factor(const struct moe_config *config, const struct moe_rope_settings *settings);
+/* What DeepSeek-V2 multiplies attn_scale with, twice, as its context is stretched
+ * ("mscale_all_dim"; 1 without it). */
+double moe_rope_mscale(const struct moe_config *config, const struct moe_rope_settings *settings);
+
+/* Sets config's rope fields; hidden, heads and context_max are set already (rope_dim may still be
+ * 0: then it is head_dim). Does not touch attn_scale. The frequencies are those of transformers'
+ * modeling_rope_utils.py, in double precision. */
 int moe_rope_apply(struct moe_config *config, const struct moe_rope_settings *settings,
                    const char *name, struct moe_err *err);
 

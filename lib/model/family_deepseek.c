@@ -1,0 +1,33 @@
+/*
+ * DeepSeekMoE-16B: the model type "deepseek" of the code published with the model. Ordinary
+ * attention, a dense first layer, fine experts and shared ones. Keys and defaults are those of its
+ * DeepseekConfig.
+ */
+#include <jansson.h>
+
+#include "model/family_common.h"
+
+static int read_hf(struct moe_config *c, const char *path, const json_t *json, struct moe_err *err)
+{
+    static const struct family_only only[] = {{"scoring_func", "softmax"}};
+    const struct family_key keys[] = {{"norm_topk_prob", FAMILY_BOOL, false, 0, &c->norm_topk}};
+    int status = FAMILY_CHECK(path, json, only, err);
+    if (status == MOE_OK)
+        status = family_read_llama(c, path, json, &c->dense_ff, err);
+    if (status == MOE_OK)
+        status = FAMILY_READ(path, json, keys, err);
+    if (status == MOE_OK)
+        status = family_read_deepseek_experts(c, path, json, 0, err);
+    if (status == MOE_OK)
+        status = family_read_attention_bias(c, path, json, false, err);
+    if (status == MOE_OK)
+        status = family_read_rope(c, path, json, 10000, err);
+    return status;
+}
+
+const struct moe_family moe_family_deepseek = {
+    .name = "deepseek",
+    .describe = "DeepSeekMoE (16B)",
+    .read_hf = read_hf,
+    .hf = {&family_names_deepseek, &family_names_llama, &family_names_fused},
+};

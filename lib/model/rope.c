@@ -1,0 +1,319 @@
+#include "model/rope.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <string.h>
+
+#include "fmt/json.h"
+
+static const double PI = 3.14159265358979323846;
+
+void moe_rope_settings_init(struct moe_rope_settings *settings)
+{
+    *settings = (struct moe_rope_settings){
+        .theta = 10000,
+        .low_freq_factor = 1,
+        .high_freq_factor = 4,
+        .beta_fast = 32,
+        .beta_slow = 1,
+        .truncate = true,
+    };
+}
+
+/* ---- From config.json ------------------------------------------------------------------------ */
+
+static int read_kind(struct moe_rope_settings *s, const char *path, const json_t *json,
+                     struct moe_err *err)
+{
+    static const char *const names[] = {
+        [MOE_ROPE_PLAIN] = "default",     [MOE_ROPE_LINEAR] = "linear",
+        [MOE_ROPE_LLAMA3] = "llama3",     [MOE_ROPE_YARN] = "yarn",
+        [MOE_ROPE_LONGROPE] = "longrope",
+    };
+    const char *name = names[MOE_ROPE_PLAIN];
+    int status = moe_json_get_text(path, json, "type", false, &name, err);
+    if (status == MOE_OK)
+        status = moe_json_get_text(path, json, "rope_type", false, &name, err);
+    if (status != MOE_OK)
+        return status;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (strcmp(names[i], name) == 0) {
+            s->kind = (enum moe_rope_kind)i;
+            return MOE_OK;
+        }
+    return moe_fail(err, MOE_ERR_UNSUPPORTED, "%s: rotary scaling '%s' is not implemented", path,
+                    name);
+}
+
+static int read_factors(const char *path, const json_t *json, const char *key, double *out,
+                        uint32_t *n, struct moe_err *err)
+{
+    const json_t *list = json_object_get(json, key);
+    if (!json_is_array(list) || json_array_size(list) > MOE_MAX_ROPE_PAIRS)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: '%s' must be a list of at most %d numbers", path,
+                        key, MOE_MAX_ROPE_PAIRS);
+    *n = (uint32_t)json_array_size(list);
+    for (uint32_t i = 0; i < *n; i++) {
+        const json_t *item = json_array_get(list, i);
+        out[i] = json_number_value(item);
+        if (!json_is_number(item) || !(out[i] > 0))
+            return moe_fail(err, MOE_ERR_FORMAT, "%s: '%s' item %" PRIu32 " is not a factor", path,
+                            key, i);
+    }
+    return MOE_OK;
+}
+
+static int read_long_rope(struct moe_rope_settings *s, const char *path, const json_t *json,
+                          struct moe_err *err)
+{
+    uint32_t n_long = 0;
+    int status = read_factors(path, json, "short_factor", s->short_factors, &s->n_factors, err);
+    if (status == MOE_OK)
+        status = read_factors(path, json, "long_factor", s->long_factors, &n_long, err);
+    if (status == MOE_OK && n_long != s->n_factors)
+        status = moe_fail(err, MOE_ERR_FORMAT,
+                          "%s: %" PRIu32 " short and %" PRIu32 " long rotary factors", path,
+                          s->n_factors, n_long);
+    return status;
+}
+
+static int read_numbers(struct moe_rope_settings *s, const char *path, const json_t *json,
+                        struct moe_err *err)
+{
+    const struct {
+        const char *key;
+        double *out;
+        bool zero_is_default; /* as in the public implementation */
+    } numbers[] = {
+        {"rope_theta", &s->theta, false},
+        {"factor", &s->factor, false},
+        {"original_max_position_embeddings", &s->original_context, false},
+        {"low_freq_factor", &s->low_freq_factor, false},
+        {"high_freq_factor", &s->high_freq_factor, false},
+        {"beta_fast", &s->beta_fast, true},
+        {"beta_slow", &s->beta_slow, true},
+        {"attention_factor", &s->attention_factor, false},
+        {"mscale", &s->mscale, false},
+        {"mscale_all_dim", &s->mscale_all_dim, false},
+        {"short_mscale", &s->short_mscale, false},
+        {"long_mscale", &s->long_mscale, false},
+    };
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        double value = *numbers[i].out;
+        int status = moe_json_get_double(path, json, numbers[i].key, false, &value, err);
+        if (status != MOE_OK)
+            return status;
+        if (value != 0 || !numbers[i].zero_is_default)
+            *numbers[i].out = value;
+    }
+    return MOE_OK;
+}
+
+/* Switches that nothing here computes. */
+static int refuse_others(const char *path, const json_t *json, struct moe_err *err)
+{
+    double part = 1;
+    int status = moe_json_get_double(path, json, "partial_rotary_factor", false, &part, err);
+    if (status == MOE_OK && part != 1)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: 'partial_rotary_factor' %g is not implemented", path, part);
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)json, key, value)
+    {
+        if (json_is_object(value))
+            return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                            "%s: rotary settings that differ by layer ('%.60s') are not "
+                            "implemented",
+                            path, key);
+    }
+    return status;
+}
+
+int moe_rope_read_hf(struct moe_rope_settings *settings, const char *path, const json_t *json,
+                     struct moe_err *err)
+{
+    int status = moe_json_get_double(path, json, "rope_theta", false, &settings->theta, err);
+    const json_t *scaling = json_object_get(json, "rope_scaling");
+    if (!json_is_object(scaling) || json_object_size(scaling) == 0)
+        scaling = json_object_get(json, "rope_parameters");
+    if (status == MOE_OK && json_is_object(scaling)) {
+        status = refuse_others(path, scaling, err);
+        if (status == MOE_OK)
+            status = read_kind(settings, path, scaling, err);
+        if (status == MOE_OK)
+            status = read_numbers(settings, path, scaling, err);
+        if (status == MOE_OK)
+            status = moe_json_get_bool(path, scaling, "truncate", false, &settings->truncate, err);
+        if (status == MOE_OK && settings->kind == MOE_ROPE_LONGROPE)
+            status = read_long_rope(settings, path, scaling, err);
+    }
+    /* What stands at the top level goes before what the settings say (Phi-3). */
+    if (status == MOE_OK)
+        status = moe_json_get_double(path, json, "original_max_position_embeddings", false,
+                                     &settings->original_context, err);
+    return status;
+}
+
+/* ---- Frequencies ----------------------------------------------------------------------------- */
+
+/* Frequency of pair i of `pairs`, unscaled. */
+static double plain_freq(double theta, uint32_t i, uint32_t pairs)
+{
+    return pow(theta, -(double)i / pairs);
+}
+
+/* What a context stretched by `scale` multiplies scores with, half on each side. */
+static double yarn_mscale(double scale, double mscale)
+{
+    return scale <= 1 ? 1 : 0.1 * mscale * log(scale) + 1;
+}
+
+/* The pair (as a real number) that turns so many times within the original context. */
+static double yarn_pair(double turns, uint32_t pairs, double theta, double context)
+{
+    return pairs * log(context / (turns * 2 * PI)) / log(theta);
+}
+
+/* YaRN: fast pairs stay, slow ones are interpolated, with a ramp between. */
+static void apply_yarn(struct moe_config *c, const struct moe_rope_settings *s, double factor,
+                       double context, uint32_t pairs)
+{
+    double low = yarn_pair(s->beta_fast, pairs, s->theta, context);
+    double high = yarn_pair(s->beta_slow, pairs, s->theta, context);
+    if (s->truncate) {
+        low = floor(low);
+        high = ceil(high);
+    }
+    low = fmax(low, 0);
+    high = fmin(high, 2.0 * pairs - 1);
+    if (low == high)
+        high += 0.001;
+    for (uint32_t i = 0; i < pairs; i++) {
+        double ramp = fmin(fmax((i - low) / (high - low), 0), 1);
+        double freq = plain_freq(s->theta, i, pairs);
+        c->rope_freqs[i] = freq / factor * ramp + freq * (1 - ramp);
+    }
+    if (s->attention_factor != 0)
+        c->rope_scale = s->attention_factor;
+    else if (s->mscale != 0 && s->mscale_all_dim != 0)
+        c->rope_scale = yarn_mscale(factor, s->mscale) / yarn_mscale(factor, s->mscale_all_dim);
+    else
+        c->rope_scale = yarn_mscale(factor, 1);
+}
+
+/* Llama 3: pairs slower than the original context are interpolated, fast ones stay. */
+static void apply_llama3(struct moe_config *c, const struct moe_rope_settings *s, double context,
+                         uint32_t pairs)
+{
+    for (uint32_t i = 0; i < pairs; i++) {
+        double freq = plain_freq(s->theta, i, pairs);
+        double turns = context * freq / (2 * PI);
+        double smooth = (turns - s->low_freq_factor) / (s->high_freq_factor - s->low_freq_factor);
+        if (turns < s->low_freq_factor)
+            freq /= s->factor;
+        else if (turns <= s->high_freq_factor)
+            freq = (1 - smooth) * freq / s->factor + smooth * freq;
+        c->rope_freqs[i] = freq;
+    }
+}
+
+/* LongRoPE: a factor for every pair, others in long contexts. */
+static int apply_longrope(struct moe_config *c, const struct moe_rope_settings *s, double factor,
+                          double context, uint32_t pairs, const char *name, struct moe_err *err)
+{
+    if (s->n_factors != pairs)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: %" PRIu32 " rotary factors for %" PRIu32 " pairs",
+                        name, s->n_factors, pairs);
+    if (!(context >= 1 && context <= MOE_MAX_CONTEXT && context == floor(context)))
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: an original context of %g makes no sense", name,
+                        context);
+    for (uint32_t i = 0; i < pairs; i++) {
+        double freq = plain_freq(s->theta, i, pairs);
+        c->rope_freqs[i] = freq / s->short_factors[i];
+        c->rope_freqs_long[i] = freq / s->long_factors[i];
+    }
+    double scale = s->attention_factor;
+    if (scale == 0)
+        scale = factor <= 1 ? 1 : sqrt(1 + log(factor) / log(context));
+    c->rope_original = (uint32_t)context;
+    c->rope_scale = s->short_mscale != 0 ? s->short_mscale : scale;
+    c->rope_scale_long = s->long_mscale != 0 ? s->long_mscale : scale;
+    c->n_rope_freqs_long = pairs;
+    return MOE_OK;
+}
+
+static int check_settings(const struct moe_rope_settings *s, double factor, double context,
+                          const char *name, struct moe_err *err)
+{
+    if (!(s->theta > 1))
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: rope theta %g makes no sense", name, s->theta);
+    if (s->kind == MOE_ROPE_PLAIN)
+        return MOE_OK;
+    if ((s->kind == MOE_ROPE_LINEAR || s->kind == MOE_ROPE_LLAMA3) && s->factor == 0)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: rotary scaling without 'factor'", name);
+    if (!(factor > 0 && factor < 1e6) || !(context > 0 && context < 1e9))
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: rotary scaling by %g from a context of %g makes no sense", name,
+                        factor, context);
+    if (s->kind == MOE_ROPE_LLAMA3 && !(s->high_freq_factor > s->low_freq_factor))
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: rotary 'high_freq_factor' %g is not above %g",
+                        name, s->high_freq_factor, s->low_freq_factor);
+    if (s->kind == MOE_ROPE_YARN && !(s->beta_fast > 0 && s->beta_slow > 0))
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: rotary betas of %g and %g make no sense", name,
+                        s->beta_fast, s->beta_slow);
+    return MOE_OK;
+}
+
+double moe_rope_factor(const struct moe_config *config, const struct moe_rope_settings *settings)
+{
+    if (settings->factor != 0 || settings->original_context == 0)
+        return settings->factor != 0 ? settings->factor : 1;
+    return config->context_max / settings->original_context;
+}
+
+double moe_rope_mscale(const struct moe_config *config, const struct moe_rope_settings *settings)
+{
+    if (settings->kind == MOE_ROPE_PLAIN || settings->mscale_all_dim == 0)
+        return 1;
+    return yarn_mscale(moe_rope_factor(config, settings), settings->mscale_all_dim);
+}
+
+int moe_rope_apply(struct moe_config *config, const struct moe_rope_settings *settings,
+                   const char *name, struct moe_err *err)
+{
+    uint32_t dim = config->rope_dim ? config->rope_dim : config->head_dim;
+    if (dim == 0 && config->n_heads > 0)
+        dim = config->hidden / config->n_heads;
+    uint32_t pairs = dim / 2;
+    double factor = moe_rope_factor(config, settings);
+    double context =
+        settings->original_context != 0 ? settings->original_context : (double)config->context_max;
+    config->rope_theta = settings->theta;
+    int status = check_settings(settings, factor, context, name, err);
+    if (status != MOE_OK || settings->kind == MOE_ROPE_PLAIN)
+        return status;
+    if (pairs == 0 || pairs > MOE_MAX_ROPE_PAIRS)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: %" PRIu32 " rotated values, expected 2 to %d",
+                        name, dim, 2 * MOE_MAX_ROPE_PAIRS);
+    config->n_rope_freqs = pairs;
+    switch (settings->kind) {
+    case MOE_ROPE_PLAIN:
+        break;
+    case MOE_ROPE_LINEAR:
+        for (uint32_t i = 0; i < pairs; i++)
+            config->rope_freqs[i] = plain_freq(settings->theta, i, pairs) / factor;
+        break;
+    case MOE_ROPE_LLAMA3:
+        apply_llama3(config, settings, context, pairs);
+        break;
+    case MOE_ROPE_YARN:
+        apply_yarn(config, settings, factor, context, pairs);
+        break;
+    case MOE_ROPE_LONGROPE:
+        status = apply_longrope(config, settings, factor, context, pairs, name, err);
+        break;
+    }
+    return status;
+}

@@ -1,0 +1,339 @@
+/*
+ * config.json of every family: what it becomes, the defaults of what it does not say, and the
+ * refusal of what is not computed.
+ */
+#define _POSIX_C_SOURCE 200809L /* mkdtemp */
+#include <math.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "fmt/json.h"
+#include "model/family.h"
+
+#include "../test.h"
+
+static struct moe_config config;
+
+/* As moe_config_read_hf does it, without the files. */
+static int read_text(const char *text, struct moe_err *err)
+{
+    const char *type = NULL;
+    struct json_t *json = moe_json_parse("config.json", text, strlen(text), err);
+    assert_non_null(json);
+    int status = moe_json_get_text("config.json", json, "model_type", true, &type, err);
+    const struct moe_family *family = status == MOE_OK ? moe_family_find(type) : NULL;
+    assert_non_null(family);
+    moe_config_init(&config);
+    status = family->read_hf(&config, "config.json", json, err);
+    if (status == MOE_OK) {
+        moe_config_complete(&config);
+        status = moe_config_check(&config, "config.json", err);
+    }
+    moe_json_free(json);
+    return status;
+}
+
+static void read_ok(const char *text)
+{
+    struct moe_err err = {0};
+    assert_ok(read_text(text, &err), &err);
+}
+
+static void assert_near(double got, double want)
+{
+    if (!(fabs(got - want) <= 1e-6 * fabs(want)))
+        fail_msg("%.9g, expected %.9g", got, want);
+}
+
+/* Layers as texts: M with experts, w windowed. */
+static void assert_layers(const char *moe, const char *windowed)
+{
+    assert_int_equal(config.n_layers, strlen(moe));
+    for (uint32_t i = 0; i < config.n_layers; i++) {
+        assert_int_equal(config.layer_is_moe[i], moe[i] == 'M');
+        assert_int_equal(config.layer_is_windowed[i], windowed[i] == 'w');
+    }
+}
+
+/* What all the small models here have: 4 layers of width 64, 4 heads. */
+#define SMALL                                                                                      \
+    "\"num_hidden_layers\": 4, \"hidden_size\": 64, \"vocab_size\": 100, "                         \
+    "\"num_attention_heads\": 4, \"max_position_embeddings\": 4096, \"intermediate_size\": 96"
+#define MODEL(type, ...) "{\"model_type\": \"" type "\", " SMALL __VA_ARGS__ "}"
+
+static void qwen_families(void **state)
+{
+    (void)state;
+    read_ok(MODEL("qwen2_moe", ", \"num_experts\": 8, \"num_experts_per_tok\": 2, "
+                               "\"num_key_value_heads\": 2, \"moe_intermediate_size\": 32, "
+                               "\"shared_expert_intermediate_size\": 48, \"mlp_only_layers\": [3],"
+                               "\"use_sliding_window\": true, \"sliding_window\": 16"));
+    assert_layers("MMMd", "w-w-");
+    assert_int_equal(config.dense_ff, 96);
+    assert_int_equal(config.shared_ff, 48);
+    assert_true(config.qkv_bias && !config.o_bias && config.shared_gate && !config.norm_topk);
+    assert_near(config.norm_eps, 1e-6);
+
+    read_ok(MODEL("qwen3_moe", ", \"num_local_experts\": 8, \"num_experts_per_tok\": 2, "
+                               "\"head_dim\": 32, \"norm_topk_prob\": true, "
+                               "\"decoder_sparse_step\": 2"));
+    assert_layers("dMdM", "----");
+    assert_int_equal(config.n_experts, 8);
+    assert_int_equal(config.n_kv_heads, 4);
+    assert_int_equal(config.head_dim, 32);
+    assert_int_equal(config.qk_norm, MOE_QK_NORM_HEAD);
+    assert_near(config.attn_scale, 1 / sqrt(32));
+
+    read_ok(MODEL("qwen2", ", \"num_key_value_heads\": 2, \"use_sliding_window\": true, "
+                           "\"max_window_layers\": 3, \"sliding_window\": 16"));
+    assert_layers("dddd", "---w");
+    assert_int_equal(config.window, 16);
+
+    read_ok(MODEL("qwen3", ", \"num_key_value_heads\": null, \"use_sliding_window\": false, "
+                           "\"sliding_window\": 16, \"attention_bias\": true"));
+    assert_layers("dddd", "----");
+    assert_int_equal(config.n_kv_heads, 4);
+    assert_int_equal(config.head_dim, 128);
+    assert_true(config.qkv_bias && config.o_bias);
+}
+
+static void llama_mistral_mixtral_olmoe(void **state)
+{
+    (void)state;
+    read_ok(MODEL("llama", ", \"tie_word_embeddings\": true, \"rope_scaling\": "
+                           "{\"rope_type\": \"linear\", \"factor\": 2}"));
+    assert_layers("dddd", "----");
+    assert_true(config.tied_head);
+    assert_int_equal(config.n_kv_heads, 4);
+    assert_int_equal(config.n_rope_freqs, 8);
+
+    read_ok(MODEL("mistral", ", \"num_key_value_heads\": 2"));
+    assert_layers("dddd", "wwww");
+    assert_int_equal(config.window, 4096);
+
+    read_ok(MODEL("mixtral", ", \"num_key_value_heads\": 2, \"sliding_window\": null"));
+    assert_layers("MMMM", "----");
+    assert_int_equal(config.expert_ff, 96);
+    assert_int_equal(config.dense_ff, 0);
+    assert_int_equal(config.n_experts, 8);
+    assert_true(config.norm_topk);
+    assert_near(config.rope_theta, 1e6);
+
+    read_ok(MODEL("olmoe", ", \"clip_qkv\": 8.0"));
+    assert_int_equal(config.qk_norm, MOE_QK_NORM_FULL);
+    assert_int_equal(config.n_experts, 64);
+    assert_int_equal(config.top_k, 8);
+    assert_near(config.clip_qkv, 8);
+    assert_near(config.norm_eps, 1e-5);
+    read_ok(MODEL("olmoe", ", \"clip_qkv\": null"));
+    assert_true(config.clip_qkv == 0);
+}
+
+static void deepseek_families(void **state)
+{
+    (void)state;
+    read_ok(MODEL("deepseek", ", \"n_routed_experts\": 8, \"num_experts_per_tok\": 2, "
+                              "\"n_shared_experts\": 2, \"moe_intermediate_size\": 32, "
+                              "\"first_k_dense_replace\": 1, \"moe_layer_freq\": 2"));
+    assert_layers("ddMd", "----");
+    assert_int_equal(config.shared_ff, 64);
+    assert_true(!config.shared_gate && !config.norm_topk);
+
+    read_ok(MODEL("deepseek_v2",
+                  ", \"n_routed_experts\": 8, \"num_experts_per_tok\": 2, \"kv_lora_rank\": 24, "
+                  "\"q_lora_rank\": null, \"qk_nope_head_dim\": 16, \"qk_rope_head_dim\": 8, "
+                  "\"v_head_dim\": 12, \"first_k_dense_replace\": 1, \"n_group\": 4, "
+                  "\"topk_group\": 2, \"topk_method\": \"group_limited_greedy\", "
+                  "\"routed_scaling_factor\": 16.0, \"moe_intermediate_size\": 32, "
+                  "\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 40, \"mscale\": 0.707, "
+                  "\"mscale_all_dim\": 0.707, \"original_max_position_embeddings\": 4096}"));
+    assert_layers("dMMM", "----");
+    assert_int_equal(config.head_dim, 24);
+    assert_int_equal(config.rope_dim, 8);
+    assert_int_equal(config.value_dim, 12);
+    assert_int_equal(config.q_rank, 0);
+    assert_int_equal(config.kv_rank, 24);
+    assert_int_equal(config.n_groups, 4);
+    assert_int_equal(config.top_groups, 2);
+    assert_int_equal(config.shared_ff, 64);
+    assert_int_equal(config.n_rope_freqs, 4);
+    assert_near(config.routed_scale, 16);
+    assert_near(config.rope_scale, 1);
+    /* yarn_apply_mscale of the public implementation: (0.0707 ln 40 + 1)^2 / sqrt(24). */
+    assert_near(config.attn_scale, 1.5896262 / sqrt(24));
+
+    read_ok(MODEL("deepseek_v2", ", \"num_experts_per_tok\": 2, \"n_group\": 3, "
+                                 "\"topk_group\": 1, \"q_lora_rank\": 20"));
+    assert_layers("MMMM", "----");
+    assert_int_equal(config.n_groups, 0); /* greedy */
+    assert_int_equal(config.q_rank, 20);
+    assert_int_equal(config.shared_ff, 2 * 1407);
+    assert_near(config.attn_scale, 1 / sqrt(192));
+}
+
+static void phimoe_minicpm_granite(void **state)
+{
+    (void)state;
+    read_ok(MODEL("phimoe", ", \"num_key_value_heads\": 2, \"lm_head_bias\": true, "
+                            "\"attention_bias\": true, \"sliding_window\": 2048"));
+    assert_layers("MMMM", "wwww");
+    assert_int_equal(config.norm_kind, MOE_NORM_LAYER);
+    assert_int_equal(config.router_kind, MOE_ROUTER_SPARSEMIXER);
+    assert_int_equal(config.n_experts, 16);
+    assert_near(config.router_jitter, 0.01);
+    assert_true(config.head_bias && config.qkv_bias && config.o_bias);
+
+    read_ok(MODEL("minicpm", ", \"num_experts\": 8, \"num_experts_per_tok\": 2, "
+                             "\"scale_emb\": 12, \"scale_depth\": 1.4, \"dim_model_base\": 16"));
+    assert_layers("MMMM", "----");
+    assert_near(config.embed_scale, 12);
+    assert_near(config.residual_scale, 0.7);
+    assert_near(config.logit_scale, 0.25);
+    assert_int_equal(config.expert_ff, 96);
+    assert_true(config.norm_topk && config.tied_head);
+    read_ok(MODEL("minicpm", ", \"tie_word_embeddings\": false"));
+    assert_layers("dddd", "----");
+    assert_int_equal(config.dense_ff, 96);
+
+    read_ok(MODEL("granitemoe", ", \"embedding_multiplier\": 12.0, \"logits_scaling\": 8.0, "
+                                "\"residual_multiplier\": 0.22, \"attention_multiplier\": 0.0625"));
+    assert_layers("MMMM", "----");
+    assert_int_equal(config.router_kind, MOE_ROUTER_TOPK_SOFTMAX);
+    assert_near(config.embed_scale, 12);
+    assert_near(config.residual_scale, 0.22);
+    assert_near(config.logit_scale, 0.125);
+    assert_near(config.attn_scale, 0.0625);
+    read_ok(MODEL("granitemoeshared", ", \"shared_intermediate_size\": 40"));
+    assert_int_equal(config.shared_ff, 40);
+    assert_near(config.attn_scale, 1);
+}
+
+static void gpt_oss(void **state)
+{
+    (void)state;
+    read_ok(MODEL("gpt_oss", ", \"num_key_value_heads\": 2, \"num_local_experts\": 8, "
+                             "\"sliding_window\": 16, \"head_dim\": 16"));
+    assert_layers("MMMM", "w-w-");
+    assert_true(config.qkv_bias && config.o_bias && config.router_bias && config.expert_bias);
+    assert_true(config.attn_sinks);
+    assert_int_equal(config.window, 16);
+    assert_int_equal(config.expert_act, MOE_ACT_SWIGLU_CLAMPED);
+    assert_int_equal(config.router_kind, MOE_ROUTER_TOPK_SOFTMAX);
+    assert_near(config.act_alpha, 1.702);
+    assert_near(config.act_limit, 7);
+    assert_near(config.rope_theta, 150000);
+    assert_near(config.rope_scale, 1.3465735902799727); /* YaRN by 32, without being told */
+    read_ok(MODEL("gpt_oss", ", \"num_key_value_heads\": 2, \"layer_types\": [\"full_attention\", "
+                             "\"full_attention\", \"sliding_attention\", \"full_attention\"]"));
+    assert_layers("MMMM", "--w-");
+    assert_int_equal(config.window, 128);
+}
+
+static void what_is_not_computed_is_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        int status;
+        const char *words;
+    } cases[] = {
+#define REFUSED(type, members, words) {MODEL(type, ", " members), MOE_ERR_UNSUPPORTED, words}
+#define WRONG(type, members, words)                                                                \
+    {                                                                                              \
+        MODEL(type, ", " members), MOE_ERR_FORMAT, words                                           \
+    }
+        REFUSED("llama", "\"hidden_act\": \"gelu\"", "'hidden_act' is gelu"),
+        REFUSED("llama", "\"mlp_bias\": true", "'mlp_bias' is true"),
+        REFUSED("llama", "\"rope_scaling\": {\"type\": \"dynamic\"}", "'dynamic'"),
+        REFUSED("mistral", "\"hidden_act\": \"relu\"", "hidden_act"),
+        REFUSED("qwen2",
+                "\"layer_types\": [\"full_attention\", \"full_attention\", "
+                "\"full_attention\", \"linear_attention\"]",
+                "'layer_types' item 3 is 'linear_attention'"),
+        WRONG("qwen2", "\"layer_types\": [\"full_attention\"]", "list of 4 layers"),
+        WRONG("qwen2",
+              "\"layer_types\": [\"full_attention\", \"full_attention\", "
+              "\"full_attention\", \"sliding_attention\"], \"num_key_value_heads\": 2",
+              "windowed layers need a window"),
+        REFUSED("qwen3", "\"rope_scaling\": {\"rope_type\": \"mrope\"}", "'mrope'"),
+        REFUSED("qwen2_moe", "\"hidden_act\": \"gelu\"", "hidden_act"),
+        WRONG("qwen3_moe", "\"mlp_only_layers\": [4]", "mlp_only_layers"),
+        WRONG("mixtral", "\"num_experts_per_tok\": 9, \"num_key_value_heads\": 2",
+              "experts per token"),
+        REFUSED("mixtral", "\"hidden_act\": \"gelu_new\"", "gelu_new"),
+        WRONG("olmoe", "\"clip_qkv\": -1", "clip_qkv"),
+        REFUSED("deepseek", "\"scoring_func\": \"sigmoid\"", "'scoring_func' is sigmoid"),
+        WRONG("deepseek", "\"n_routed_experts\": 8, \"moe_layer_freq\": 0", "0th layer"),
+        REFUSED("deepseek_v2", "\"topk_method\": \"noaux_tc\"", "'topk_method' noaux_tc"),
+        REFUSED("deepseek_v2", "\"scoring_func\": \"sigmoid\"", "scoring_func"),
+        REFUSED("deepseek_v2", "\"norm_topk_prob\": true", "norm_topk_prob"),
+        REFUSED("deepseek_v2", "\"attention_bias\": true", "attention_bias"),
+        REFUSED("deepseek_v2", "\"moe_layer_freq\": 2", "'moe_layer_freq' is 2"),
+        REFUSED("deepseek_v2", "\"rms_norm_eps\": 1e-05", "'rms_norm_eps' is 1e-05"),
+        REFUSED("deepseek_v2", "\"num_key_value_heads\": 2", "num_key_value_heads"),
+        WRONG("deepseek_v2", "\"topk_method\": \"group_limited_greedy\"", "'n_group'"),
+        WRONG("deepseek_v2", "\"kv_lora_rank\": null", "latent attention with 0 shared"),
+        WRONG("deepseek_v2", "\"kv_lora_rank\": 16777216", "too wide"),
+        REFUSED("phimoe", "\"num_experts_per_tok\": 4, \"num_key_value_heads\": 2",
+                "sparsemixer routing is implemented for two"),
+        REFUSED("minicpm", "\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}", "dynamic"),
+        REFUSED("minicpm", "\"hidden_act\": \"fatrelu\"", "fatrelu"),
+        REFUSED("minicpm", "\"sparse_config\": {\"topk\": 64}", "'sparse_config' is an object"),
+        WRONG("granitemoe", "\"logits_scaling\": 0", "'logits_scaling' 0"),
+        WRONG("granitemoeshared", "\"num_local_experts\": 0", "the number of experts is 0"),
+        REFUSED("gpt_oss", "\"hidden_act\": \"gelu\"", "hidden_act"),
+        WRONG("gpt_oss", "\"swiglu_limit\": 0, \"num_key_value_heads\": 2", "limit"),
+#undef REFUSED
+#undef WRONG
+    };
+    for (size_t i = 0; i < N_ITEMS(cases); i++) {
+        struct moe_err err = {0};
+        assert_fails(read_text(cases[i].text, &err), cases[i].status, cases[i].words, &err);
+    }
+}
+
+/* From a directory: what comes before a family is asked. */
+static void directories_of_others_are_refused(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/moe-config-XXXXXX", path[64];
+    static const struct {
+        const char *text, *words;
+    } cases[] = {
+        {MODEL("gpt2", ""), "model type 'gpt2' is not implemented (known: qwen2_moe, "},
+        {MODEL("mixtral", ", \"quantization_config\": {\"quant_method\": \"gptq\"}"), "gptq"},
+        {MODEL("mixtral", ", \"quantization_config\": {\"quant_method\": \"mxfp4\"}"), "mxfp4"},
+        {MODEL("gpt_oss", ", \"quantization_config\": {\"quant_method\": \"fp8\"}"), "fp8"},
+        {MODEL("gpt_oss", ", \"quantization_config\": 4"), "unnamed"},
+    };
+    static const char mxfp4[] = MODEL("gpt_oss", ", \"num_key_value_heads\": 2, "
+                                                 "\"quantization_config\": "
+                                                 "{\"quant_method\": \"mxfp4\"}");
+    struct moe_err err = {0};
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    for (size_t i = 0; i < N_ITEMS(cases); i++) {
+        assert_ok(moe_file_write_all(path, cases[i].text, strlen(cases[i].text), &err), &err);
+        assert_fails(moe_config_read_hf(&config, dir, &err), MOE_ERR_UNSUPPORTED, cases[i].words,
+                     &err);
+    }
+    assert_ok(moe_file_write_all(path, mxfp4, strlen(mxfp4), &err), &err);
+    assert_ok(moe_config_read_hf(&config, dir, &err), &err);
+    assert_string_equal(config.family, "gpt_oss");
+    unlink(path);
+    rmdir(dir);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(qwen_families),
+        cmocka_unit_test(llama_mistral_mixtral_olmoe),
+        cmocka_unit_test(deepseek_families),
+        cmocka_unit_test(phimoe_minicpm_granite),
+        cmocka_unit_test(gpt_oss),
+        cmocka_unit_test(what_is_not_computed_is_refused),
+        cmocka_unit_test(directories_of_others_are_refused),
+    };
+    return cmocka_run_group_tests_name("config", tests, NULL, NULL);
+}
