@@ -70,8 +70,13 @@ struct moe_kern {
                      float *s, float *z);
 
     /* y[i] = x[i] * r * w[i] with r = 1 / sqrt(sum(x*x)/n + eps): sum by 16-lane fma in f32;
-     * sum/n, + eps, sqrt, 1/.. each rounded; (x*r)*w in this order. */
+     * sum/n, + eps, sqrt, 1/.. each rounded; (x*r)*w in this order. y may be x. */
     void (*rms_norm)(const float *x, const float *w, uint32_t n, float eps, float *y);
+
+    /* y[i] = fma(d[i] * r, w[i], b[i]) with d[i] = x[i] - mean, mean = sum(x)/n by a 16-lane sum,
+     * r as in rms_norm from the 16-lane fma sum of d*d. y may be x. */
+    void (*layer_norm)(const float *x, const float *w, const float *b, uint32_t n, float eps,
+                       float *y);
 
     /* Softmax in place over n > 0 scores: subtract the largest, moe_expf, 16-lane sum, divide each.
      * A row of equal scores gives equal shares. A score of -infinity counts as the smallest that
@@ -81,11 +86,22 @@ struct moe_kern {
     /* y[i] = silu(gate[i]) * up[i], silu(v) = v / (1 + moe_expf(-v)). y may be gate or up. */
     void (*swiglu)(const float *gate, const float *up, uint32_t n, float *y);
 
+    /* With g = gate[i] above limit ? limit : gate[i] and u = up[i] clamped to +-limit (clamp
+     * below): y[i] = g / (1 + moe_expf(-(alpha * g))) * (u + 1). y may be gate or up. */
+    void (*swiglu_clamped)(const float *gate, const float *up, uint32_t n, float alpha, float limit,
+                           float *y);
+
     /* y[i] = fma(a, x[i], y[i]) */
     void (*axpy)(float a, const float *x, uint32_t n, float *y);
 
     /* y[i] += x[i] */
     void (*add)(const float *x, uint32_t n, float *y);
+
+    /* y[i] *= a */
+    void (*scale)(float a, uint32_t n, float *y);
+
+    /* y[i] above limit becomes limit, below -limit -limit; NaN stays. limit > 0. */
+    void (*clamp)(float limit, uint32_t n, float *y);
 
     /* Rotates pairs (x[i], x[i + n/2]), i < n/2, by the angle whose cosine and sine are cs[2i],
      * cs[2i+1]: a' = fma(a, c, -(b * s)), b' = fma(b, c, a * s). */

@@ -323,6 +323,46 @@ static void rms_norm(const float *x, const float *w, uint32_t n, float eps, floa
         y[i] = x[i] * r * w[i];
 }
 
+static void layer_norm(const float *x, const float *w, const float *b, uint32_t n, float eps,
+                       float *y)
+{
+    float lane[MOE_LANES];
+    __m256 low = _mm256_setzero_ps(), high = low;
+    uint32_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        low = _mm256_add_ps(low, _mm256_loadu_ps(x + i));
+        high = _mm256_add_ps(high, _mm256_loadu_ps(x + i + 8));
+    }
+    _mm256_storeu_ps(lane, low);
+    _mm256_storeu_ps(lane + 8, high);
+    for (; i < n; i++)
+        lane[i % MOE_LANES] += x[i];
+    float mean = moe_math_join(lane) / (float)n;
+
+    const __m256 middle = _mm256_set1_ps(mean);
+    low = high = _mm256_setzero_ps();
+    for (i = 0; i + 16 <= n; i += 16) {
+        __m256 d0 = _mm256_sub_ps(_mm256_loadu_ps(x + i), middle);
+        __m256 d1 = _mm256_sub_ps(_mm256_loadu_ps(x + i + 8), middle);
+        low = _mm256_fmadd_ps(d0, d0, low);
+        high = _mm256_fmadd_ps(d1, d1, high);
+    }
+    _mm256_storeu_ps(lane, low);
+    _mm256_storeu_ps(lane + 8, high);
+    for (; i < n; i++)
+        lane[i % MOE_LANES] = fmaf(x[i] - mean, x[i] - mean, lane[i % MOE_LANES]);
+    float r = moe_math_rms_scale(moe_math_join(lane), n, eps);
+
+    const __m256 factor = _mm256_set1_ps(r);
+    for (i = 0; i + 8 <= n; i += 8) {
+        __m256 d = _mm256_sub_ps(_mm256_loadu_ps(x + i), middle);
+        _mm256_storeu_ps(y + i, _mm256_fmadd_ps(_mm256_mul_ps(d, factor), _mm256_loadu_ps(w + i),
+                                                _mm256_loadu_ps(b + i)));
+    }
+    for (; i < n; i++)
+        y[i] = fmaf((x[i] - mean) * r, w[i], b[i]);
+}
+
 static float largest_of(const float *x, uint32_t n)
 {
     float lane[8], largest = x[0];
@@ -377,6 +417,29 @@ static void swiglu(const float *gate, const float *up, uint32_t n, float *y)
         y[i] = moe_math_swiglu(gate[i], up[i]);
 }
 
+/* The order of min's and max's operands lets a NaN through. */
+static inline __m256 clamp8(__m256 x, __m256 limit)
+{
+    const __m256 sign = _mm256_set1_ps(-0.0f);
+    return _mm256_max_ps(_mm256_xor_ps(limit, sign), _mm256_min_ps(limit, x));
+}
+
+static void swiglu_clamped(const float *gate, const float *up, uint32_t n, float alpha, float limit,
+                           float *y)
+{
+    const __m256 one = _mm256_set1_ps(1.0f), sign = _mm256_set1_ps(-0.0f);
+    const __m256 most = _mm256_set1_ps(limit), steep = _mm256_set1_ps(alpha);
+    uint32_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        __m256 g = _mm256_min_ps(most, _mm256_loadu_ps(gate + i));
+        __m256 u = clamp8(_mm256_loadu_ps(up + i), most);
+        __m256 below = _mm256_add_ps(one, exp8(_mm256_xor_ps(_mm256_mul_ps(steep, g), sign)));
+        _mm256_storeu_ps(y + i, _mm256_mul_ps(_mm256_div_ps(g, below), _mm256_add_ps(u, one)));
+    }
+    for (; i < n; i++)
+        y[i] = moe_math_swiglu_clamped(gate[i], up[i], alpha, limit);
+}
+
 static void axpy(float a, const float *x, uint32_t n, float *y)
 {
     __m256 factor = _mm256_set1_ps(a);
@@ -395,6 +458,26 @@ static void add(const float *x, uint32_t n, float *y)
         _mm256_storeu_ps(y + i, _mm256_add_ps(_mm256_loadu_ps(y + i), _mm256_loadu_ps(x + i)));
     for (; i < n; i++)
         y[i] += x[i];
+}
+
+static void scale(float a, uint32_t n, float *y)
+{
+    __m256 factor = _mm256_set1_ps(a);
+    uint32_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(y + i, _mm256_mul_ps(_mm256_loadu_ps(y + i), factor));
+    for (; i < n; i++)
+        y[i] *= a;
+}
+
+static void clamp(float limit, uint32_t n, float *y)
+{
+    const __m256 most = _mm256_set1_ps(limit);
+    uint32_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(y + i, clamp8(_mm256_loadu_ps(y + i), most));
+    for (; i < n; i++)
+        y[i] = moe_math_clamp(y[i], limit);
 }
 
 static void rope(float *x, const float *cs, uint32_t n)
@@ -440,10 +523,14 @@ void moe_kern_fill_avx2(struct moe_kern *kern)
     fill_quant_panels(kern);
     kern->quantize = quantize;
     kern->rms_norm = rms_norm;
+    kern->layer_norm = layer_norm;
     kern->softmax = softmax;
     kern->swiglu = swiglu;
+    kern->swiglu_clamped = swiglu_clamped;
     kern->axpy = axpy;
     kern->add = add;
+    kern->scale = scale;
+    kern->clamp = clamp;
     kern->rope = rope;
     kern->dot = dot;
     kern->f32_to_f16 = f32_to_f16;

@@ -72,6 +72,24 @@ static inline float moe_math_swiglu(float gate, float up)
     return gate / (1.0f + moe_math_exp(-gate)) * up;
 }
 
+/* NaN passes through both. */
+static inline float moe_math_at_most(float x, float limit)
+{
+    return x > limit ? limit : x;
+}
+
+static inline float moe_math_clamp(float x, float limit)
+{
+    x = moe_math_at_most(x, limit);
+    return x < -limit ? -limit : x;
+}
+
+static inline float moe_math_swiglu_clamped(float gate, float up, float alpha, float limit)
+{
+    float g = moe_math_at_most(gate, limit), u = moe_math_clamp(up, limit);
+    return g / (1.0f + moe_math_exp(-(alpha * g))) * (u + 1.0f);
+}
+
 /* Rotates the pair (*a, *b). */
 static inline void moe_math_rotate(float *a, float *b, float c, float s)
 {

@@ -127,6 +127,20 @@ static void rms_norm(const float *x, const float *w, uint32_t n, float eps, floa
         y[i] = x[i] * r * w[i];
 }
 
+static void layer_norm(const float *x, const float *w, const float *b, uint32_t n, float eps,
+                       float *y)
+{
+    float sums[MOE_LANES] = {0}, squares[MOE_LANES] = {0};
+    for (uint32_t i = 0; i < n; i++)
+        sums[i % MOE_LANES] += x[i];
+    float mean = moe_math_join(sums) / (float)n;
+    for (uint32_t i = 0; i < n; i++)
+        squares[i % MOE_LANES] = fmaf(x[i] - mean, x[i] - mean, squares[i % MOE_LANES]);
+    float r = moe_math_rms_scale(moe_math_join(squares), n, eps);
+    for (uint32_t i = 0; i < n; i++)
+        y[i] = fmaf((x[i] - mean) * r, w[i], b[i]);
+}
+
 static void softmax(float *x, uint32_t n)
 {
     float largest = x[0], lane[MOE_LANES] = {0};
@@ -147,6 +161,13 @@ static void swiglu(const float *gate, const float *up, uint32_t n, float *y)
         y[i] = moe_math_swiglu(gate[i], up[i]);
 }
 
+static void swiglu_clamped(const float *gate, const float *up, uint32_t n, float alpha, float limit,
+                           float *y)
+{
+    for (uint32_t i = 0; i < n; i++)
+        y[i] = moe_math_swiglu_clamped(gate[i], up[i], alpha, limit);
+}
+
 static void axpy(float a, const float *x, uint32_t n, float *y)
 {
     for (uint32_t i = 0; i < n; i++)
@@ -157,6 +178,18 @@ static void add(const float *x, uint32_t n, float *y)
 {
     for (uint32_t i = 0; i < n; i++)
         y[i] += x[i];
+}
+
+static void scale(float a, uint32_t n, float *y)
+{
+    for (uint32_t i = 0; i < n; i++)
+        y[i] *= a;
+}
+
+static void clamp(float limit, uint32_t n, float *y)
+{
+    for (uint32_t i = 0; i < n; i++)
+        y[i] = moe_math_clamp(y[i], limit);
 }
 
 static void rope(float *x, const float *cs, uint32_t n)
@@ -183,10 +216,14 @@ void moe_kern_fill_ref(struct moe_kern *kern)
     fill_quant_panels(kern);
     kern->quantize = quantize;
     kern->rms_norm = rms_norm;
+    kern->layer_norm = layer_norm;
     kern->softmax = softmax;
     kern->swiglu = swiglu;
+    kern->swiglu_clamped = swiglu_clamped;
     kern->axpy = axpy;
     kern->add = add;
+    kern->scale = scale;
+    kern->clamp = clamp;
     kern->rope = rope;
     kern->dot = dot;
     kern->f32_to_f16 = f32_to_f16;

@@ -68,7 +68,7 @@ static const char *const act_names[] = {"swiglu", "swiglu-clamped", NULL};
 #define OPTIONAL(key, kind) FIELD(key, kind, true, 0, NULL)
 #define CHOICE(key, names) FIELD(key, FIELD_CHOICE, true, 0, names)
 
-enum { MAX_WIDTH = 1 << 24, MAX_HEAD_DIM = 1 << 12 };
+enum { MAX_WIDTH = 1 << 24, MAX_HEAD_DIM = 1 << 12, MAX_KV_RANK = 1 << 14 };
 
 static const struct field fields[] = {
     NEEDED_U32(n_layers, MOE_MAX_LAYERS),
@@ -424,6 +424,13 @@ static int check_attention(const struct moe_config *c, const char *name, struct 
                         "%s: latent attention rotates %" PRIu32 " of %" PRIu32
                         " values: none is left",
                         name, c->rope_dim, c->head_dim);
+    /* Heads are blocks of rows of k_up and v_up: they must begin with a panel. */
+    if (c->kv_rank > MAX_KV_RANK || c->kv_rank % MOE_PANEL_ROWS != 0 ||
+        c->value_dim % MOE_PANEL_ROWS != 0)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: latent attention of rank %" PRIu32 " with values of %" PRIu32
+                        ": multiples of %d, ranks up to %d, are implemented",
+                        name, c->kv_rank, c->value_dim, MOE_PANEL_ROWS, MAX_KV_RANK);
     if (c->qkv_bias || c->qk_norm != MOE_QK_NORM_NONE || c->clip_qkv > 0)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: latent attention with biases, norms or clipping of queries and keys "

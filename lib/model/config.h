@@ -79,7 +79,7 @@ struct moe_config {
     uint8_t layer_is_windowed[MOE_MAX_LAYERS];
     /* Latent attention (DeepSeek-V2, MLA): keys and values come from a normalised vector of
      * kv_rank, beside rope_dim rotated values that all heads share. head_dim = rope_dim + the part
-     * that is not rotated. */
+     * that is not rotated. kv_rank and value_dim are multiples of 16. */
     uint32_t kv_rank; /* 0: ordinary attention */
     uint32_t q_rank;  /* queries come through a normalised vector of this width; 0: directly */
 

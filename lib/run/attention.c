@@ -1,11 +1,14 @@
 /*
- * Attention over the KV cache. Scores are the product of the key matrix [positions][head_dim] with
- * queries, the output the product of the value matrix [head_dim][positions] with the shares: both
+ * Attention over the KV cache. Scores are the product of the key matrix [positions][key_dim] with
+ * queries, the output the product of the value matrix [value_dim][positions] with the shares: both
  * by the kernels that multiply float weights. Up to 8 queries that share keys (neighbouring rows,
  * heads of one group) go through together.
+ *
+ * A row at position p sees the positions up to p, in a layer with a window of n the last n of
+ * these. The softmax of a row runs over exactly what it sees; the products run over what any row of
+ * the tile sees, with shares of 0 for the others, which adds nothing.
  */
 #include <float.h>
-#include <math.h>
 #include <string.h>
 
 #include "base/float16.h"
@@ -15,17 +18,17 @@
 static uint64_t head_index(const struct moe_kv *kv, uint32_t layer, uint32_t sequence,
                            uint32_t head)
 {
-    return ((uint64_t)layer * kv->n_sequences + sequence) * kv->n_kv_heads + head;
+    return ((uint64_t)layer * kv->n_sequences + sequence) * kv->n_heads + head;
 }
 
 static uint8_t *head_keys(const struct moe_kv *kv, uint64_t index)
 {
-    return kv->keys + index * kv->n_positions * kv->head_dim * kv->item_bytes;
+    return kv->keys + index * kv->n_positions * kv->key_dim * kv->item_bytes;
 }
 
 static uint8_t *head_values(const struct moe_kv *kv, uint64_t index)
 {
-    return kv->values + index * kv->n_positions * kv->head_padded * kv->item_bytes;
+    return kv->values + index * kv->n_positions * kv->value_padded * kv->item_bytes;
 }
 
 /* ---- Storing ----------------------------------------------------------------------------------
@@ -56,16 +59,16 @@ static void store_rows(void *ctx, int64_t begin, int64_t end, int thread)
     const struct moe_kv *kv = &w->kv;
     for (int64_t i = begin; i < end; i++) {
         uint64_t position = st->rows[i].position;
-        for (uint32_t head = 0; head < kv->n_kv_heads; head++) {
-            const float *k = w->k + (uint64_t)i * w->kv_stride + head * kv->head_dim;
-            const float *v = w->v + (uint64_t)i * w->kv_stride + head * kv->head_dim;
+        for (uint32_t head = 0; head < kv->n_heads; head++) {
+            const float *k = w->k + (uint64_t)i * w->k_stride + head * kv->key_dim;
+            const float *v = w->v + (uint64_t)i * w->v_stride + head * kv->value_dim;
             uint64_t index = head_index(kv, st->layer, st->rows[i].sequence, head);
             uint8_t *keys = head_keys(kv, index), *values = head_values(kv, index);
-            for (uint32_t c = 0; c < kv->head_dim; c++) {
-                put_cell(kv, keys, (position / 16 * kv->head_dim + c) * 16 + position % 16, k[c]);
+            for (uint32_t c = 0; c < kv->key_dim; c++)
+                put_cell(kv, keys, (position / 16 * kv->key_dim + c) * 16 + position % 16, k[c]);
+            for (uint32_t c = 0; c < kv->value_dim; c++)
                 put_cell(kv, values, (c / 16 * (uint64_t)kv->n_positions + position) * 16 + c % 16,
                          v[c]);
-            }
         }
     }
 }
@@ -80,23 +83,32 @@ void moe_kv_store(struct moe_session *s, uint32_t layer, const struct moe_row *r
 /* ---- Attending ---------------------------------------------------------------------------------
  */
 
+/* Scores of one query: a position each, and room for a sink. */
+static uint64_t scores_stride(uint64_t n_positions)
+{
+    return n_positions + MOE_PANEL_ROWS;
+}
+
 uint64_t moe_attention_scratch_floats(const struct moe_config *c, uint32_t context)
 {
-    uint64_t positions = moe_round_up(context, 16), head = moe_round_up(c->head_dim, 16);
-    return MOE_TILE * (2 * positions + 2 * head);
+    uint64_t positions = moe_round_up(context, 16);
+    uint64_t query = moe_round_up(moe_config_cache_key(c), 16);
+    uint64_t out = moe_round_up(moe_config_cache_value(c), 16);
+    return MOE_TILE * (scores_stride(positions) + positions + query + out);
 }
 
 uint64_t moe_attention_max_tiles(const struct moe_config *c, uint32_t batch)
 {
     /* Every run of rows of one sequence may end in a tile that is not full. */
-    return (uint64_t)batch * (c->n_heads / c->n_kv_heads) / MOE_TILE + batch;
+    return (uint64_t)batch * (c->n_heads / moe_config_cache_heads(c)) / MOE_TILE + batch;
 }
 
 struct attend {
     struct moe_session *s;
     uint32_t layer, group; /* heads that share a kv head */
+    uint32_t window;       /* 0: all positions */
+    const float *sinks;    /* [heads] or NULL */
     const struct moe_row *rows;
-    float scale;
 };
 
 /* Smallest power of two that holds n; its logarithm. */
@@ -108,55 +120,82 @@ static int tile_log2(uint32_t n)
     return log2;
 }
 
+/* Where column t of a tile comes from and what it sees: positions [begin, end). */
+struct column {
+    uint32_t row, head, begin, end;
+};
+
+static struct column column_at(const struct attend *a, const struct moe_attn_tile *tile,
+                               uint32_t kv_head, uint32_t t)
+{
+    struct column col = {
+        .row = tile->first_row + (tile->first + t) / a->group,
+        .head = kv_head * a->group + (tile->first + t) % a->group,
+    };
+    col.end = a->rows[col.row].position + 1;
+    col.begin = a->window && col.end > a->window ? col.end - a->window : 0;
+    return col;
+}
+
+/* The shares of what the column sees, in place of its scores. A sink takes one and is dropped. */
+static void share(const struct attend *a, const struct column *col, float *scores)
+{
+    uint32_t n = col->end - col->begin;
+    if (a->sinks)
+        scores[col->end] = a->sinks[col->head];
+    moe_kern.softmax(scores + col->begin, n + (a->sinks ? 1 : 0));
+}
+
 static void attend_tile(const struct attend *a, const struct moe_attn_tile *tile, uint32_t kv_head,
                         float *scratch)
 {
     struct moe_workspace *w = a->s->work;
     const struct moe_kv *kv = &w->kv;
+    float scale = a->s->model->config.attn_scale;
     int form = moe_kern_layout_index(kv->layout.kind), log2 = tile_log2(tile->n);
-    uint32_t nt = 1u << log2, longest = 0;
+    uint32_t nt = 1u << log2, first = UINT32_MAX, last = 0; /* what any column sees */
     uint64_t index = head_index(kv, a->layer, a->rows[tile->first_row].sequence, kv_head);
-    uint64_t stride = kv->n_positions;
+    uint64_t stride = scores_stride(kv->n_positions);
     float *scores = scratch, *shares = scores + MOE_TILE * stride;
-    float *query = shares + MOE_TILE * stride, *out = query + MOE_TILE * kv->head_padded;
-    uint32_t length[MOE_TILE] = {0};
+    float *query = shares + (uint64_t)MOE_TILE * kv->n_positions;
+    float *out = query + MOE_TILE * moe_round_up(kv->key_dim, 16);
+    struct column cols[MOE_TILE] = {{0}};
 
     for (uint32_t t = 0; t < nt; t++) {
-        uint32_t row = tile->first_row + (tile->first + t) / a->group;
-        uint32_t head = kv_head * a->group + (tile->first + t) % a->group;
-        const float *q = w->q + row * w->q_stride + head * kv->head_dim;
-        bool real = t < tile->n;
-        for (uint32_t c = 0; c < kv->head_dim; c++)
-            query[c * nt + t] = real ? q[c] * a->scale : 0;
-        length[t] = real ? a->rows[row].position + 1 : 0;
-        if (length[t] > longest)
-            longest = length[t];
+        const float *q = NULL;
+        if (t < tile->n) {
+            cols[t] = column_at(a, tile, kv_head, t);
+            q = w->queries + cols[t].row * w->queries_stride + cols[t].head * kv->key_dim;
+            first = cols[t].begin < first ? cols[t].begin : first;
+            last = cols[t].end > last ? cols[t].end : last;
+        }
+        for (uint32_t c = 0; c < kv->key_dim; c++)
+            query[c * nt + t] = q ? q[c] * scale : 0;
     }
+    first -= first % MOE_PANEL_ROWS;
 
     const uint8_t *keys = head_keys(kv, index);
     struct moe_tile in = {.x = query};
-    for (uint32_t p = 0; p < longest; p += 16)
-        moe_kern.panel[form][log2](keys + (uint64_t)p * kv->head_dim * kv->item_bytes, kv->layout,
-                                   kv->head_dim, &in, scores + p, stride);
+    for (uint32_t p = first; p < last; p += 16)
+        moe_kern.panel[form][log2](keys + (uint64_t)p * kv->key_dim * kv->item_bytes, kv->layout,
+                                   kv->key_dim, &in, scores + p, stride);
     for (uint32_t t = 0; t < nt; t++) {
         float *s = scores + t * stride;
-        if (length[t])
-            moe_kern.softmax(s, length[t]);
-        for (uint32_t p = 0; p < longest; p++)
-            shares[p * nt + t] = p < length[t] ? s[p] : 0;
+        if (t < tile->n)
+            share(a, &cols[t], s);
+        for (uint32_t p = first; p < last; p++)
+            shares[(p - first) * nt + t] = p >= cols[t].begin && p < cols[t].end ? s[p] : 0;
     }
 
     const uint8_t *values = head_values(kv, index);
     in.x = shares;
-    for (uint32_t c = 0; c < kv->head_padded; c += 16)
-        moe_kern.panel[form][log2](values + (uint64_t)c * kv->n_positions * kv->item_bytes,
-                                   kv->layout, longest, &in, out + c, kv->head_padded);
-    for (uint32_t t = 0; t < tile->n; t++) {
-        uint32_t row = tile->first_row + (tile->first + t) / a->group;
-        uint32_t head = kv_head * a->group + (tile->first + t) % a->group;
-        memcpy(w->attn + row * w->q_stride + head * kv->head_dim, out + t * kv->head_padded,
-               kv->head_dim * sizeof(float));
-    }
+    for (uint32_t c = 0; c < kv->value_padded; c += 16)
+        moe_kern.panel[form][log2](values + ((uint64_t)c * kv->n_positions + (uint64_t)first * 16) *
+                                                kv->item_bytes,
+                                   kv->layout, last - first, &in, out + c, kv->value_padded);
+    for (uint32_t t = 0; t < tile->n; t++)
+        memcpy(w->attended + cols[t].row * w->attended_stride + cols[t].head * kv->value_dim,
+               out + t * kv->value_padded, kv->value_dim * sizeof(float));
 }
 
 static void attend_range(void *ctx, int64_t begin, int64_t end, int thread)
@@ -164,7 +203,7 @@ static void attend_range(void *ctx, int64_t begin, int64_t end, int thread)
     const struct attend *a = ctx;
     const struct moe_workspace *w = a->s->work;
     for (int64_t i = begin; i < end; i++)
-        attend_tile(a, &w->tiles[i / w->kv.n_kv_heads], (uint32_t)(i % w->kv.n_kv_heads),
+        attend_tile(a, &w->tiles[i / w->kv.n_heads], (uint32_t)(i % w->kv.n_heads),
                     w->scratch + (uint64_t)thread * w->scratch_floats);
 }
 
@@ -194,10 +233,11 @@ void moe_attention(struct moe_session *s, uint32_t layer, const struct moe_row *
     struct attend a = {
         .s = s,
         .layer = layer,
-        .group = c->n_heads / c->n_kv_heads,
+        .group = c->n_heads / s->work->kv.n_heads,
+        .window = c->layer_is_windowed[layer] ? c->window : 0,
+        .sinks = s->model->layers[layer].sinks,
         .rows = rows,
-        .scale = 1.0f / sqrtf((float)c->head_dim),
     };
     uint32_t n_tiles = make_tiles(s->work->tiles, rows, n_rows, a.group);
-    moe_par_for((int64_t)n_tiles * c->n_kv_heads, 1, attend_range, &a);
+    moe_par_for((int64_t)n_tiles * s->work->kv.n_heads, 1, attend_range, &a);
 }

@@ -9,6 +9,7 @@
 #ifndef MOE_RUN_EXPERTS_H
 #define MOE_RUN_EXPERTS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/err.h"
@@ -23,7 +24,13 @@
 struct moe_expert_view {
     uint32_t layer, expert, variant;
     struct moe_mat gate, up, down;
+    const float *gate_bias, *up_bias, *down_bias; /* [rows] of their matrix; NULL: none */
 };
+
+/* Points the view's matrices and biases into the segments of an expert of this class; false when
+ * gate, up or down is not among them. */
+bool moe_expert_view_set(struct moe_expert_view *view, const struct moe_expert_class *class_,
+                         const uint8_t *const *segments);
 
 /* What the router chose in one layer for a batch. */
 struct moe_expert_request {

@@ -470,11 +470,9 @@ static void view_slot(const struct cached *c, uint32_t slot, struct moe_expert_v
         segments[i] = c->memory + at;
         at += moe_round_up(class_->segment_bytes[i], MOE_PACK_ALIGN);
     }
-    *view = (struct moe_expert_view){s->layer, s->expert, s->variant, {0}, {0}, {0}};
+    *view = (struct moe_expert_view){.layer = s->layer, .expert = s->expert, .variant = s->variant};
     /* Every class was checked against the model when it was opened. */
-    moe_class_matrix_view(class_, MOE_ROLE_GATE, segments, &view->gate);
-    moe_class_matrix_view(class_, MOE_ROLE_UP, segments, &view->up);
-    moe_class_matrix_view(class_, MOE_ROLE_DOWN, segments, &view->down);
+    moe_expert_view_set(view, class_, segments);
 }
 
 static int next(struct moe_experts *self, uint32_t max, uint32_t *which,

@@ -92,9 +92,7 @@ static int load(struct resident *r, const struct moe_pack *pack, const struct mo
     }
     if (!arena->base)
         return MOE_OK;
-    if (!moe_class_matrix_view(class_, MOE_ROLE_GATE, segments, &view->gate) ||
-        !moe_class_matrix_view(class_, MOE_ROLE_UP, segments, &view->up) ||
-        !moe_class_matrix_view(class_, MOE_ROLE_DOWN, segments, &view->down))
+    if (!moe_expert_view_set(view, class_, segments))
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: layer %u expert %u lacks a gate, up or down matrix",
                         moe_pack_path(pack), view->layer, view->expert);

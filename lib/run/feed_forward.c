@@ -1,73 +1,13 @@
 /*
- * Feed-forward: the router's choice, the chosen experts as they become ready, the shared expert.
+ * Feed-forward: the experts that the router chose (router.c) as they become ready, the shared
+ * expert; or a dense layer's.
  *
  * Every expert writes its own rows of expert_out; they are added per token in the router's order at
  * the end, so that the sum does not depend on when an expert arrived.
  */
-#include <math.h>
 #include <string.h>
 
 #include "run/workspace.h"
-
-/* ---- Routing -----------------------------------------------------------------------------------
- */
-
-/* The k largest of n probabilities, falling; the lower number first among equals. Always k
- * different experts, whatever the numbers are. */
-static void pick_top(const float *p, uint32_t n, uint32_t k, uint32_t *chosen)
-{
-    for (uint32_t i = 0; i < k; i++)
-        chosen[i] = UINT32_MAX;
-    for (uint32_t e = 0; e < n; e++) {
-        uint32_t at = k;
-        while (at > 0 && (chosen[at - 1] == UINT32_MAX || p[e] > p[chosen[at - 1]]))
-            at--;
-        if (at == k)
-            continue;
-        memmove(chosen + at + 1, chosen + at, (k - 1 - at) * sizeof *chosen);
-        chosen[at] = e;
-    }
-}
-
-static void route_rows(void *ctx, int64_t begin, int64_t end, int thread)
-{
-    const struct moe_session *s = ctx;
-    const struct moe_config *c = &s->model->config;
-    struct moe_workspace *w = s->work;
-    for (int64_t i = begin; i < end; i++) {
-        float *p = w->probabilities + (uint64_t)i * w->router_stride;
-        uint32_t *chosen = w->chosen + (uint64_t)i * c->top_k;
-        float *weights = w->weights + (uint64_t)i * c->top_k, sum = 0;
-        moe_kern.softmax(p, c->n_experts);
-        pick_top(p, c->n_experts, c->top_k, chosen);
-        for (uint32_t k = 0; k < c->top_k; k++)
-            sum += weights[k] = p[chosen[k]];
-        for (uint32_t k = 0; c->norm_topk && k < c->top_k; k++)
-            weights[k] /= sum;
-    }
-}
-
-/* Scores, probabilities, choice; then tells the observer. */
-static int route(struct moe_session *s, uint32_t layer, const struct moe_row *rows, uint32_t n_rows,
-                 struct moe_err *err)
-{
-    const struct moe_config *c = &s->model->config;
-    struct moe_workspace *w = s->work;
-    struct moe_mm mm = moe_inputs_mm(&w->from_hidden, s->model->layers[layer].router,
-                                     w->probabilities, w->router_stride);
-    moe_matmul(&mm, 1);
-    moe_par_for(n_rows, 16, route_rows, s);
-    for (uint64_t i = 0; i < (uint64_t)n_rows * c->top_k; i++)
-        if (!(w->weights[i] >= 0)) /* NaN */
-            return moe_fail(err, MOE_ERR_FORMAT,
-                            "layer %u: the router's scores are not numbers (damaged weights?)",
-                            layer);
-    if (s->observer.routed) {
-        s->observer.routed(s->observer.ctx, layer, rows, n_rows, w->xn, w->hidden_stride,
-                           w->probabilities, w->router_stride, w->chosen, w->weights);
-    }
-    return MOE_OK;
-}
 
 /* Groups the batch by expert: active experts ascending, and which rows want each. */
 static uint32_t group_by_expert(struct moe_workspace *w, const struct moe_config *c,
@@ -99,33 +39,47 @@ static uint32_t group_by_expert(struct moe_workspace *w, const struct moe_config
 /* ---- Computing ---------------------------------------------------------------------------------
  */
 
-struct swiglu {
-    float *gate;
-    const float *up;
+/* Rows of gate and up side by side. `views`: the experts they belong to, row i to views[i * step];
+ * NULL: not experts', so without biases and with the plain activation. */
+struct activation {
+    const struct moe_config *config;
+    float *gate, *up;
     uint64_t stride;
     uint32_t width;
+    const struct moe_expert_view *views;
+    uint32_t step;
 };
 
-static void swiglu_rows(void *ctx, int64_t begin, int64_t end, int thread)
+static void activate_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
-    const struct swiglu *g = ctx;
+    const struct activation *a = ctx;
     for (int64_t i = begin; i < end; i++) {
-        float *gate = g->gate + (uint64_t)i * g->stride;
-        moe_kern.swiglu(gate, g->up + (uint64_t)i * g->stride, g->width, gate);
+        float *gate = a->gate + (uint64_t)i * a->stride, *up = a->up + (uint64_t)i * a->stride;
+        const struct moe_expert_view *view = a->views ? &a->views[i * a->step] : NULL;
+        if (view && view->gate_bias) {
+            moe_kern.add(view->gate_bias, a->width, gate);
+            moe_kern.add(view->up_bias, a->width, up);
+        }
+        if (view && a->config->expert_act == MOE_ACT_SWIGLU_CLAMPED)
+            moe_kern.swiglu_clamped(gate, up, a->width, a->config->act_alpha, a->config->act_limit,
+                                    gate);
+        else
+            moe_kern.swiglu(gate, up, a->width, gate);
     }
 }
 
-/* work->gate[n][ff] = silu(gate x) * (up x) for the n rows of `in`. */
-static void gated_in(struct moe_workspace *w, struct moe_inputs *in, const struct moe_mat *gate,
-                     const struct moe_mat *up)
+/* work->gate[n][ff] = activation of gate x and up x for the n rows of `in`. */
+static void gated_in(struct moe_session *s, struct moe_inputs *in, const struct moe_mat *gate,
+                     const struct moe_mat *up, const struct moe_expert_view *view)
 {
+    struct moe_workspace *w = s->work;
     struct moe_mm mm[2] = {
         moe_inputs_mm(in, *gate, w->gate, w->ff_stride),
         moe_inputs_mm(in, *up, w->up, w->ff_stride),
     };
     moe_matmul(mm, 2);
-    struct swiglu g = {w->gate, w->up, w->ff_stride, gate->rows};
-    moe_par_for(in->n, 4, swiglu_rows, &g);
+    struct activation a = {&s->model->config, w->gate, w->up, w->ff_stride, gate->rows, view, 0};
+    moe_par_for(in->n, 4, activate_rows, &a);
 }
 
 /* out[n][hidden_stride] = down times the first n rows of work->gate. */
@@ -137,10 +91,18 @@ static void gated_out(struct moe_workspace *w, uint32_t n, const struct moe_mat 
 }
 
 /* A dense layer's feed-forward, or the shared expert: into work->sum. */
-static void run_dense(struct moe_workspace *w, const struct moe_layer *l)
+static void run_dense(struct moe_session *s, const struct moe_layer *l)
 {
-    gated_in(w, &w->from_hidden, &l->gate, &l->up);
+    struct moe_workspace *w = s->work;
+    gated_in(s, &w->from_hidden, &l->gate, &l->up, NULL);
     gated_out(w, w->from_hidden.n, &l->down, w->sum);
+}
+
+static void add_down_bias(const struct moe_workspace *w, const struct moe_expert_view *view,
+                          uint32_t n, float *out)
+{
+    for (uint32_t i = 0; view->down_bias && i < n; i++)
+        moe_kern.add(view->down_bias, view->down.rows, out + i * w->hidden_stride);
 }
 
 /* One expert for all rows of a batch that want it. */
@@ -148,13 +110,15 @@ static int run_expert(struct moe_session *s, uint32_t which, const struct moe_ex
                       struct moe_err *err)
 {
     struct moe_workspace *w = s->work;
+    float *out = w->expert_out + w->first[which] * w->hidden_stride;
     moe_inputs_set(&w->gathered, w->xn, w->hidden_stride, w->expert_rows + w->first[which],
                    w->n_rows[which], s->model->config.hidden);
-    gated_in(w, &w->gathered, &view->gate, &view->up);
+    gated_in(s, &w->gathered, &view->gate, &view->up, view);
     int status = s->experts->ops->complete(s->experts, which, err);
-    if (status == MOE_OK)
-        gated_out(w, w->n_rows[which], &view->down,
-                  w->expert_out + w->first[which] * w->hidden_stride);
+    if (status == MOE_OK) {
+        gated_out(w, w->n_rows[which], &view->down, out);
+        add_down_bias(w, view, w->n_rows[which], out);
+    }
     return status;
 }
 
@@ -171,8 +135,9 @@ static int run_side_by_side(struct moe_session *s, const uint32_t *which,
         mm[2 * i + 1] = moe_inputs_mm(&w->from_hidden, views[i].up, up, w->ff_stride);
     }
     moe_matmul(mm, (int)(2 * n));
-    struct swiglu g = {w->gate, w->up, w->ff_stride, views[0].gate.rows};
-    moe_par_for(n, 4, swiglu_rows, &g);
+    struct activation a = {&s->model->config,  w->gate, w->up, w->ff_stride,
+                           views[0].gate.rows, views,   1};
+    moe_par_for(n, 4, activate_rows, &a);
     for (uint32_t i = 0; i < n; i++) {
         int status = s->experts->ops->complete(s->experts, which[i], err);
         if (status != MOE_OK)
@@ -184,6 +149,8 @@ static int run_side_by_side(struct moe_session *s, const uint32_t *which,
                           w->expert_out + w->first[which[i]] * w->hidden_stride, w->hidden_stride);
     }
     moe_matmul(mm, (int)n);
+    for (uint32_t i = 0; i < n; i++)
+        add_down_bias(w, &views[i], 1, mm[i].y);
     return MOE_OK;
 }
 
@@ -213,7 +180,8 @@ struct combine {
     bool shared_gate;
 };
 
-/* sum = (experts by rank) + (shared expert, already in sum, scaled by its gate). */
+/* The stream receives the experts' outputs, added by rank, and the shared expert's, which is
+ * already in sum, scaled by its gate. */
 static void combine_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct combine *m = ctx;
@@ -234,16 +202,8 @@ static void combine_rows(void *ctx, int64_t begin, int64_t end, int thread)
                 scale = 1 / (1 + moe_expf(-w->shared_scale[i * MOE_PANEL_ROWS]));
             moe_kern.axpy(scale, sum, c->hidden, acc);
         }
-        moe_kern.add(acc, c->hidden, h);
+        moe_kern.axpy(c->residual_scale, acc, c->hidden, h);
     }
-}
-
-static void add_rows(void *ctx, int64_t begin, int64_t end, int thread)
-{
-    struct moe_session *s = ctx;
-    for (int64_t i = begin; i < end; i++)
-        moe_kern.add(s->work->sum + (uint64_t)i * s->work->hidden_stride, s->model->config.hidden,
-                     s->work->h + (uint64_t)i * s->work->hidden_stride);
 }
 
 int moe_feed_forward(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
@@ -253,11 +213,11 @@ int moe_feed_forward(struct moe_session *s, uint32_t layer, const struct moe_row
     struct moe_workspace *w = s->work;
     moe_inputs_set(&w->from_hidden, w->xn, w->hidden_stride, NULL, n_rows, s->model->config.hidden);
     if (!l->is_moe) {
-        run_dense(w, l);
-        moe_par_for(n_rows, 16, add_rows, s);
+        run_dense(s, l);
+        moe_add_to_stream(s, n_rows);
         return MOE_OK;
     }
-    int status = route(s, layer, rows, n_rows, err);
+    int status = moe_route(s, layer, rows, n_rows, err);
     if (status != MOE_OK)
         return status;
     uint32_t n_active = group_by_expert(w, &s->model->config, n_rows);
@@ -267,7 +227,7 @@ int moe_feed_forward(struct moe_session *s, uint32_t layer, const struct moe_row
         return status;
     /* What does not depend on the router goes first: meanwhile experts are on their way. */
     if (l->has_ffn)
-        run_dense(w, l);
+        run_dense(s, l);
     if (l->shared_gate.data) {
         struct moe_mm mm =
             moe_inputs_mm(&w->from_hidden, l->shared_gate, w->shared_scale, MOE_PANEL_ROWS);

@@ -1,6 +1,6 @@
 /*
- * The forward pass: embedding, layers, head. Stages in order: norm, q/k/v, rope, attention, output
- * projection, norm, feed-forward (feed_forward.c).
+ * The forward pass: embedding, layers, head. Stages of a layer in order: norm, queries, keys and
+ * values (projections.c), attention (attention.c), its output, norm, feed-forward (feed_forward.c).
  */
 #include <stdio.h>
 #include <string.h>
@@ -11,18 +11,22 @@
 struct stage {
     struct moe_session *s;
     const struct moe_row *rows;
-    const float *vector; /* a norm's weights */
-    const struct moe_layer *layer;
-    uint32_t first; /* first row of h */
+    const float *weights, *bias; /* of a norm */
+    uint32_t first;              /* first row of h */
+    float *logits;
 };
 
 static void embed_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct stage *st = ctx;
     struct moe_workspace *w = st->s->work;
-    for (int64_t i = begin; i < end; i++)
-        moe_layout_load_row(&st->s->model->embed, st->rows[i].token,
-                            w->h + (uint64_t)i * w->hidden_stride);
+    const struct moe_model *m = st->s->model;
+    for (int64_t i = begin; i < end; i++) {
+        float *h = w->h + (uint64_t)i * w->hidden_stride;
+        moe_layout_load_row(&m->embed, st->rows[i].token, h);
+        if (m->config.embed_scale != 1)
+            moe_kern.scale(m->config.embed_scale, m->config.hidden, h);
+    }
 }
 
 static void norm_rows(void *ctx, int64_t begin, int64_t end, int thread)
@@ -30,47 +34,37 @@ static void norm_rows(void *ctx, int64_t begin, int64_t end, int thread)
     const struct stage *st = ctx;
     const struct moe_config *c = &st->s->model->config;
     struct moe_workspace *w = st->s->work;
-    for (int64_t i = begin; i < end; i++)
-        moe_kern.rms_norm(w->h + (st->first + (uint64_t)i) * w->hidden_stride, st->vector,
-                          c->hidden, c->norm_eps, w->xn + (uint64_t)i * w->hidden_stride);
-}
-
-static void norm(struct moe_session *s, const float *weights, uint32_t first, uint32_t n)
-{
-    struct stage st = {.s = s, .vector = weights, .first = first};
-    moe_par_for(n, 16, norm_rows, &st);
-}
-
-/* Biases, then rope on queries and keys. */
-static void rotate_rows(void *ctx, int64_t begin, int64_t end, int thread)
-{
-    const struct stage *st = ctx;
-    const struct moe_model *m = st->s->model;
-    const struct moe_config *c = &m->config;
-    struct moe_workspace *w = st->s->work;
     for (int64_t i = begin; i < end; i++) {
-        float *q = w->q + (uint64_t)i * w->q_stride, *k = w->k + (uint64_t)i * w->kv_stride;
-        const float *cs = m->rope + (uint64_t)st->rows[i].position * c->head_dim;
-        if (st->layer->q_bias) {
-            moe_kern.add(st->layer->q_bias, c->n_heads * c->head_dim, q);
-            moe_kern.add(st->layer->k_bias, c->n_kv_heads * c->head_dim, k);
-            moe_kern.add(st->layer->v_bias, c->n_kv_heads * c->head_dim,
-                         w->v + (uint64_t)i * w->kv_stride);
-        }
-        for (uint32_t head = 0; head < c->n_heads; head++)
-            moe_kern.rope(q + head * c->head_dim, cs, c->head_dim);
-        for (uint32_t head = 0; head < c->n_kv_heads; head++)
-            moe_kern.rope(k + head * c->head_dim, cs, c->head_dim);
+        const float *h = w->h + (st->first + (uint64_t)i) * w->hidden_stride;
+        float *out = w->xn + (uint64_t)i * w->hidden_stride;
+        if (c->norm_kind == MOE_NORM_LAYER)
+            moe_kern.layer_norm(h, st->weights, st->bias, c->hidden, c->norm_eps, out);
+        else
+            moe_kern.rms_norm(h, st->weights, c->hidden, c->norm_eps, out);
     }
+}
+
+static void norm(struct moe_session *s, const float *weights, const float *bias, uint32_t first,
+                 uint32_t n)
+{
+    struct stage st = {.s = s, .weights = weights, .bias = bias, .first = first};
+    moe_par_for(n, 16, norm_rows, &st);
 }
 
 static void add_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct stage *st = ctx;
     struct moe_workspace *w = st->s->work;
+    const struct moe_config *c = &st->s->model->config;
     for (int64_t i = begin; i < end; i++)
-        moe_kern.add(w->sum + (uint64_t)i * w->hidden_stride, st->s->model->config.hidden,
-                     w->h + (uint64_t)i * w->hidden_stride);
+        moe_kern.axpy(c->residual_scale, w->sum + (uint64_t)i * w->hidden_stride, c->hidden,
+                      w->h + (uint64_t)i * w->hidden_stride);
+}
+
+void moe_add_to_stream(struct moe_session *s, uint32_t n_rows)
+{
+    struct stage st = {.s = s};
+    moe_par_for(n_rows, 16, add_rows, &st);
 }
 
 static void record(struct moe_session *s, uint32_t layer, const char *part, double begin,
@@ -86,29 +80,17 @@ static void record(struct moe_session *s, uint32_t layer, const char *part, doub
 static int run_layer(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
                      uint32_t n_rows, struct moe_phase_stats *phase, struct moe_err *err)
 {
-    const struct moe_config *c = &s->model->config;
     const struct moe_layer *l = &s->model->layers[layer];
-    struct moe_workspace *w = s->work;
-    struct stage st = {.s = s, .rows = rows, .layer = l};
     double started = moe_seconds();
 
-    norm(s, l->attn_norm, 0, n_rows);
-    moe_inputs_set(&w->from_hidden, w->xn, w->hidden_stride, NULL, n_rows, c->hidden);
-    struct moe_mm qkv[3] = {
-        moe_inputs_mm(&w->from_hidden, l->q, w->q, w->q_stride),
-        moe_inputs_mm(&w->from_hidden, l->k, w->k, w->kv_stride),
-        moe_inputs_mm(&w->from_hidden, l->v, w->v, w->kv_stride),
-    };
-    moe_matmul(qkv, 3);
-    moe_par_for(n_rows, 8, rotate_rows, &st);
+    norm(s, l->attn_norm, l->attn_norm_bias, 0, n_rows);
+    moe_project_in(s, layer, rows, n_rows);
     moe_kv_store(s, layer, rows, n_rows);
     moe_attention(s, layer, rows, n_rows);
-    moe_inputs_set(&w->from_attn, w->attn, w->q_stride, NULL, n_rows, c->n_heads * c->head_dim);
-    struct moe_mm o = moe_inputs_mm(&w->from_attn, l->o, w->sum, w->hidden_stride);
-    moe_matmul(&o, 1);
-    moe_par_for(n_rows, 16, add_rows, &st);
+    moe_project_out(s, layer, n_rows);
+    moe_add_to_stream(s, n_rows);
 
-    norm(s, l->ffn_norm, 0, n_rows);
+    norm(s, l->ffn_norm, l->ffn_norm_bias, 0, n_rows);
     double half = moe_seconds();
     int status = moe_feed_forward(s, layer, rows, n_rows, phase, err);
     record(s, layer, "attention", started, half);
@@ -164,14 +146,32 @@ int moe_forward(struct moe_session *s, enum moe_phase phase, const struct moe_ro
     return status;
 }
 
+static void finish_logits(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct stage *st = ctx;
+    const struct moe_model *m = st->s->model;
+    for (int64_t i = begin; i < end; i++) {
+        float *row = st->logits + (uint64_t)i * st->s->work->logits_stride;
+        if (m->head_bias)
+            moe_kern.add(m->head_bias, m->config.vocab, row);
+        if (m->config.logit_scale != 1)
+            moe_kern.scale(m->config.logit_scale, m->config.vocab, row);
+    }
+}
+
 void moe_logits(struct moe_session *s, uint32_t first, uint32_t n, float *logits)
 {
+    const struct moe_model *m = s->model;
     struct moe_workspace *w = s->work;
     double started = moe_seconds();
-    norm(s, s->model->final_norm, first, n);
-    moe_inputs_set(&w->from_hidden, w->xn, w->hidden_stride, NULL, n, s->model->config.hidden);
-    struct moe_mm mm = moe_inputs_mm(&w->from_hidden, s->model->head, logits, w->logits_stride);
+    norm(s, m->final_norm, m->final_norm_bias, first, n);
+    moe_inputs_set(&w->from_hidden, w->xn, w->hidden_stride, NULL, n, m->config.hidden);
+    struct moe_mm mm = moe_inputs_mm(&w->from_hidden, m->head, logits, w->logits_stride);
     moe_matmul(&mm, 1);
+    if (m->head_bias || m->config.logit_scale != 1) {
+        struct stage st = {.s = s, .logits = logits};
+        moe_par_for(n, 1, finish_logits, &st);
+    }
     if (s->phase)
         s->phase->seconds += moe_seconds() - started;
 }

@@ -1,6 +1,7 @@
 #include "run/model.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,61 +31,49 @@ static int expect_tensor(const struct moe_model *m, enum moe_tensor_role role, u
     return MOE_OK;
 }
 
-/* Where the matrix (or, for a vector, the array) of a role goes. */
-static struct moe_mat *matrix_slot(struct moe_model *m, struct moe_layer *l,
-                                   enum moe_tensor_role role)
-{
-    switch (role) {
-    case MOE_T_EMBED:
-        return &m->embed;
-    case MOE_T_HEAD:
-        return &m->head;
-    case MOE_T_Q:
-        return &l->q;
-    case MOE_T_K:
-        return &l->k;
-    case MOE_T_V:
-        return &l->v;
-    case MOE_T_O:
-        return &l->o;
-    case MOE_T_ROUTER:
-        return &l->router;
-    case MOE_T_SHARED_GATE:
-        return &l->shared_gate;
-    case MOE_T_GATE:
-    case MOE_T_SHARED_GATE_PROJ:
-        return &l->gate;
-    case MOE_T_UP:
-    case MOE_T_SHARED_UP:
-        return &l->up;
-    case MOE_T_DOWN:
-    case MOE_T_SHARED_DOWN:
-        return &l->down;
-    default:
-        return NULL;
-    }
-}
+/* Where a role's matrix (or, for a vector, its pointer) lies: in struct moe_layer for the roles of
+ * a layer, in struct moe_model for the others. A layer has either a dense feed-forward or a shared
+ * expert: these share places. */
+#define IN_MODEL(member) offsetof(struct moe_model, member)
+#define IN_LAYER(member) offsetof(struct moe_layer, member)
 
-static const float **vector_slot(struct moe_model *m, struct moe_layer *l,
-                                 enum moe_tensor_role role)
-{
-    switch (role) {
-    case MOE_T_FINAL_NORM:
-        return &m->final_norm;
-    case MOE_T_ATTN_NORM:
-        return &l->attn_norm;
-    case MOE_T_FFN_NORM:
-        return &l->ffn_norm;
-    case MOE_T_Q_BIAS:
-        return &l->q_bias;
-    case MOE_T_K_BIAS:
-        return &l->k_bias;
-    case MOE_T_V_BIAS:
-        return &l->v_bias;
-    default:
-        return NULL;
-    }
-}
+static const size_t places[MOE_T_N_ROLES] = {
+    [MOE_T_EMBED] = IN_MODEL(embed),
+    [MOE_T_FINAL_NORM] = IN_MODEL(final_norm),
+    [MOE_T_FINAL_NORM_BIAS] = IN_MODEL(final_norm_bias),
+    [MOE_T_HEAD] = IN_MODEL(head),
+    [MOE_T_HEAD_BIAS] = IN_MODEL(head_bias),
+    [MOE_T_ATTN_NORM] = IN_LAYER(attn_norm),
+    [MOE_T_ATTN_NORM_BIAS] = IN_LAYER(attn_norm_bias),
+    [MOE_T_Q_DOWN] = IN_LAYER(q_down),
+    [MOE_T_Q_DOWN_NORM] = IN_LAYER(q_down_norm),
+    [MOE_T_Q] = IN_LAYER(q),
+    [MOE_T_K] = IN_LAYER(k),
+    [MOE_T_V] = IN_LAYER(v),
+    [MOE_T_Q_BIAS] = IN_LAYER(q_bias),
+    [MOE_T_K_BIAS] = IN_LAYER(k_bias),
+    [MOE_T_V_BIAS] = IN_LAYER(v_bias),
+    [MOE_T_Q_NORM] = IN_LAYER(q_norm),
+    [MOE_T_K_NORM] = IN_LAYER(k_norm),
+    [MOE_T_KV_DOWN] = IN_LAYER(kv_down),
+    [MOE_T_KV_DOWN_NORM] = IN_LAYER(kv_down_norm),
+    [MOE_T_K_UP] = IN_LAYER(k_up),
+    [MOE_T_V_UP] = IN_LAYER(v_up),
+    [MOE_T_SINKS] = IN_LAYER(sinks),
+    [MOE_T_O] = IN_LAYER(o),
+    [MOE_T_O_BIAS] = IN_LAYER(o_bias),
+    [MOE_T_FFN_NORM] = IN_LAYER(ffn_norm),
+    [MOE_T_FFN_NORM_BIAS] = IN_LAYER(ffn_norm_bias),
+    [MOE_T_GATE] = IN_LAYER(gate),
+    [MOE_T_UP] = IN_LAYER(up),
+    [MOE_T_DOWN] = IN_LAYER(down),
+    [MOE_T_ROUTER] = IN_LAYER(router),
+    [MOE_T_ROUTER_BIAS] = IN_LAYER(router_bias),
+    [MOE_T_SHARED_GATE_PROJ] = IN_LAYER(gate),
+    [MOE_T_SHARED_UP] = IN_LAYER(up),
+    [MOE_T_SHARED_DOWN] = IN_LAYER(down),
+    [MOE_T_SHARED_GATE] = IN_LAYER(shared_gate),
+};
 
 static int place_tensor(struct moe_model *m, struct moe_layer *l, enum moe_tensor_role role,
                         const struct moe_pack_tensor *t, uint8_t *at, struct moe_err *err)
@@ -94,12 +83,12 @@ static int place_tensor(struct moe_model *m, struct moe_layer *l, enum moe_tenso
     int status = moe_pack_read(m->pack, &t->extent, at, what, err);
     if (status != MOE_OK)
         return status;
-    const float **vector = vector_slot(m, l, role);
-    struct moe_mat *matrix = matrix_slot(m, l, role);
-    if (vector)
-        *vector = (const float *)(const void *)at;
+    const struct moe_tensor_spec *spec = moe_tensor_spec(role);
+    void *place = (spec->per_layer ? (char *)l : (char *)m) + places[role];
+    if (spec->kind == MOE_KIND_VECTOR)
+        *(const float **)place = (const float *)(const void *)at;
     else
-        *matrix = (struct moe_mat){at, t->layout, t->rows, t->cols};
+        *(struct moe_mat *)place = (struct moe_mat){at, t->layout, t->rows, t->cols};
     return MOE_OK;
 }
 
@@ -156,29 +145,31 @@ static int read_dense_part(struct moe_model *m, const struct moe_progress *progr
 /* ---- The experts' shapes ----------------------------------------------------------------------
  */
 
+/* A class has exactly the matrices and biases that the description implies: one that it does not
+ * know would be left out of the arithmetic. */
 static int check_class(const struct moe_model *m, const struct moe_expert_class *class_,
                        struct moe_err *err)
 {
-    const struct moe_config *c = &m->config;
-    const struct {
-        uint16_t role;
+    uint32_t n_wanted = 0;
+    for (int part = 0; part < MOE_E_N_PARTS; part++) {
         uint32_t rows, cols;
-    } wanted[] = {
-        {MOE_ROLE_GATE, c->expert_ff, c->hidden},
-        {MOE_ROLE_UP, c->expert_ff, c->hidden},
-        {MOE_ROLE_DOWN, c->hidden, c->expert_ff},
-    };
-    for (int i = 0; i < 3; i++) {
+        uint16_t role = (uint16_t)(MOE_ROLE_GATE + part);
         bool found = false;
+        if (!moe_expert_part_shape(&m->config, part, &rows, &cols))
+            continue;
+        n_wanted++;
         for (uint32_t k = 0; k < class_->n_matrices; k++)
-            found |= class_->matrices[k].role == wanted[i].role &&
-                     class_->matrices[k].rows == wanted[i].rows &&
-                     class_->matrices[k].cols == wanted[i].cols;
+            found |= class_->matrices[k].role == role && class_->matrices[k].rows == rows &&
+                     class_->matrices[k].cols == cols;
         if (!found)
             return moe_fail(err, MOE_ERR_FORMAT,
                             "%s: an expert class lacks the %u x %u matrix of role %u",
-                            moe_pack_path(m->pack), wanted[i].rows, wanted[i].cols, wanted[i].role);
+                            moe_pack_path(m->pack), rows, cols, role);
     }
+    if (class_->n_matrices > n_wanted)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: an expert class has %u matrices and biases, the model's have %u",
+                        moe_pack_path(m->pack), class_->n_matrices, n_wanted);
     return MOE_OK;
 }
 
@@ -206,20 +197,24 @@ static int check_experts(const struct moe_model *m, struct moe_err *err)
 /* ---- The rest ---------------------------------------------------------------------------------
  */
 
-/* cos and sin of position * theta^(-2i/head_dim), in double, rounded once. */
+/* cos and sin of position * frequency, times the scale: in double, rounded once. */
 static int make_rope(struct moe_model *m, uint32_t n_positions, struct moe_err *err)
 {
-    uint32_t half = m->config.head_dim / 2;
+    const struct moe_config *c = &m->config;
+    uint32_t pairs = c->rope_dim / 2;
+    bool far = c->rope_original > 0 && n_positions > c->rope_original;
+    const double *listed = far ? c->rope_freqs_long : c->n_rope_freqs ? c->rope_freqs : NULL;
+    double scale = far ? c->rope_scale_long : c->rope_scale;
     m->rope_positions = n_positions;
-    m->rope = moe_alloc((uint64_t)n_positions * half, 2 * sizeof *m->rope, err);
+    m->rope = moe_alloc((uint64_t)n_positions * pairs, 2 * sizeof *m->rope, err);
     if (!m->rope)
         return MOE_ERR_MEMORY;
-    for (uint32_t i = 0; i < half; i++) {
-        double frequency = pow(m->config.rope_theta, -2.0 * i / m->config.head_dim);
+    for (uint32_t i = 0; i < pairs; i++) {
+        double frequency = listed ? listed[i] : pow(c->rope_theta, -2.0 * i / c->rope_dim);
         for (uint32_t p = 0; p < n_positions; p++) {
-            float *cs = m->rope + ((uint64_t)p * half + i) * 2;
-            cs[0] = (float)cos(p * frequency);
-            cs[1] = (float)sin(p * frequency);
+            float *cs = m->rope + ((uint64_t)p * pairs + i) * 2;
+            cs[0] = (float)(cos(p * frequency) * scale);
+            cs[1] = (float)(sin(p * frequency) * scale);
         }
     }
     return MOE_OK;
@@ -285,7 +280,7 @@ static uint32_t context_or_all(const struct moe_model *m, uint32_t context)
 uint64_t moe_model_load_bytes(const struct moe_model *m, uint32_t context)
 {
     return m->weights_bytes +
-           (uint64_t)context_or_all(m, context) * m->config.head_dim * sizeof *m->rope;
+           (uint64_t)context_or_all(m, context) * m->config.rope_dim * sizeof *m->rope;
 }
 
 int moe_model_load(struct moe_model *m, uint32_t context, const struct moe_progress *progress,

@@ -14,29 +14,32 @@
 #include "model/tokenizer.h"
 #include "quant/layout.h"
 
-/* The dense weights of one layer. Vectors are plain f32 arrays, NULL where the model has none. */
+/* The dense weights of one layer; shapes in model/family.h. Vectors are plain f32 arrays. What the
+ * model has not is NULL (of a matrix: its data). */
 struct moe_layer {
     bool is_moe;
-    const float *attn_norm, *ffn_norm; /* [hidden] */
-    struct moe_mat q, k, v, o;
-    const float *q_bias, *k_bias, *v_bias; /* [heads * head_dim] */
-    struct moe_mat gate, up, down;         /* dense feed-forward, or the shared expert */
-    struct moe_mat router;                 /* [n_experts][hidden] */
-    struct moe_mat shared_gate;            /* [1][hidden]; data NULL: no gate */
-    bool has_ffn;                          /* gate, up, down are there */
+    const float *attn_norm, *attn_norm_bias, *ffn_norm, *ffn_norm_bias;
+    struct moe_mat q_down, q, k, v, kv_down, k_up, v_up, o;
+    const float *q_down_norm, *q_norm, *k_norm, *kv_down_norm;
+    const float *q_bias, *k_bias, *v_bias, *o_bias, *sinks;
+    struct moe_mat gate, up, down; /* dense feed-forward, or the shared expert */
+    struct moe_mat router, shared_gate;
+    const float *router_bias;
+    bool has_ffn; /* gate, up, down are there */
 };
 
 struct moe_model {
     struct moe_pack *pack; /* owned */
     struct moe_config config;
     struct moe_tokenizer *tokenizer;
-    char *chat_template;        /* Jinja source, "" when none */
-    struct moe_layer *layers;   /* [n_layers] */
-    struct moe_mat embed, head; /* [vocab][hidden]; head is embed when tied */
-    const float *final_norm;    /* [hidden] */
-    float *rope;                /* [rope_positions][head_dim/2][cos, sin], made at opening */
-    uint32_t rope_positions;    /* the longest context a session may have */
-    uint8_t *weights;           /* one block that holds all dense weights */
+    char *chat_template;                       /* Jinja source, "" when none */
+    struct moe_layer *layers;                  /* [n_layers] */
+    struct moe_mat embed, head;                /* [vocab][hidden]; head is embed when tied */
+    const float *final_norm, *final_norm_bias; /* [hidden] */
+    const float *head_bias;                    /* [vocab] */
+    float *rope;             /* [rope_positions][rope_dim/2][cos, sin], made at loading */
+    uint32_t rope_positions; /* the longest context a session may have */
+    uint8_t *weights;        /* one block that holds all dense weights */
     uint64_t weights_bytes;
 };
 
@@ -46,7 +49,9 @@ struct moe_model {
 int moe_model_open_directory(struct moe_model **out, const char *path, struct moe_err *err);
 /* Bytes that moe_model_load will take: the dense weights, and rope for so many positions. */
 uint64_t moe_model_load_bytes(const struct moe_model *model, uint32_t context);
-/* Reads the dense part. context: the longest a session may have; 0 means context_max. */
+/* Reads the dense part. context: the longest a session may have; 0 means context_max. It also
+ * chooses between a model's two sets of rotary frequencies: above rope_original every session of
+ * this model uses the long one, however short its own context is. */
 int moe_model_load(struct moe_model *model, uint32_t context, const struct moe_progress *progress,
                    struct moe_err *err);
 

@@ -31,16 +31,41 @@ static void carve_inputs(struct moe_inputs *in, struct moe_arena *arena, uint32_
         moe_act_carve(&in->act[form], arena, n, cols);
 }
 
+/* What latent attention needs besides. */
+static void carve_latent(struct moe_workspace *w, struct moe_arena *arena,
+                         const struct moe_config *c, uint32_t batch)
+{
+    uint32_t nope = c->head_dim - c->rope_dim;
+    w->queries_stride = padded(c->n_heads * moe_config_cache_key(c));
+    w->attended_stride = padded(c->n_heads * moe_config_cache_value(c));
+    w->q_down = moe_arena_take(arena, batch * w->q_down_stride, sizeof(float));
+    w->queries = moe_arena_take(arena, batch * w->queries_stride, sizeof(float));
+    w->attended = moe_arena_take(arena, batch * w->attended_stride, sizeof(float));
+    carve_inputs(&w->from_q_down, arena, batch, c->q_rank);
+    w->head_products = moe_arena_take(arena, c->n_heads, sizeof *w->head_products);
+    w->head_acts = moe_arena_take(arena, c->n_heads, sizeof *w->head_acts);
+    for (uint32_t i = 0; i < c->n_heads; i++) {
+        struct moe_act measure;
+        moe_act_carve(w->head_acts ? &w->head_acts[i] : &measure, arena, batch,
+                      larger(nope, c->kv_rank));
+    }
+}
+
 static void carve(struct moe_workspace *w, struct moe_arena *arena, const struct moe_config *c,
                   const struct moe_session_options *o, int n_threads)
 {
     uint64_t batch = o->batch, pairs = batch * larger(c->top_k, 1);
-    uint32_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
+    uint32_t q = c->n_heads * c->head_dim, attn = c->n_heads * c->value_dim;
+    uint32_t kv_heads = moe_config_cache_heads(c), key = moe_config_cache_key(c);
+    uint32_t value = moe_config_cache_value(c);
     uint32_t ff = larger(larger(c->dense_ff, c->expert_ff), c->shared_ff);
     uint32_t ff_rows = larger(o->batch, c->top_k);
     w->hidden_stride = padded(c->hidden);
     w->q_stride = padded(q);
-    w->kv_stride = padded(kv);
+    w->q_down_stride = padded(c->q_rank);
+    w->k_stride = padded(kv_heads * key);
+    w->v_stride = padded(c->kv_rank ? c->kv_rank + c->rope_dim : kv_heads * value);
+    w->attn_stride = padded(attn);
     w->ff_stride = padded(ff);
     w->router_stride = padded(larger(c->n_experts, 1));
     w->logits_stride = moe_logits_stride(c);
@@ -48,12 +73,20 @@ static void carve(struct moe_workspace *w, struct moe_arena *arena, const struct
     w->xn = moe_arena_take(arena, batch * w->hidden_stride, sizeof(float));
     w->sum = moe_arena_take(arena, batch * w->hidden_stride, sizeof(float));
     w->q = moe_arena_take(arena, batch * w->q_stride, sizeof(float));
-    w->attn = moe_arena_take(arena, batch * w->q_stride, sizeof(float));
-    w->k = moe_arena_take(arena, batch * w->kv_stride, sizeof(float));
-    w->v = moe_arena_take(arena, batch * w->kv_stride, sizeof(float));
+    w->attn = moe_arena_take(arena, batch * w->attn_stride, sizeof(float));
+    w->k = moe_arena_take(arena, batch * w->k_stride, sizeof(float));
+    w->v = moe_arena_take(arena, batch * w->v_stride, sizeof(float));
+    w->queries = w->q;
+    w->queries_stride = w->q_stride;
+    w->attended = w->attn;
+    w->attended_stride = w->attn_stride;
+    if (c->kv_rank)
+        carve_latent(w, arena, c, o->batch);
     w->gate = moe_arena_take(arena, ff_rows * w->ff_stride, sizeof(float));
     w->up = moe_arena_take(arena, ff_rows * w->ff_stride, sizeof(float));
     w->probabilities = moe_arena_take(arena, batch * w->router_stride, sizeof(float));
+    w->router_scratch =
+        moe_arena_take(arena, (uint64_t)n_threads * 2 * w->router_stride, sizeof(float));
     w->shared_scale = moe_arena_take(arena, batch * MOE_PANEL_ROWS, sizeof(float));
     w->chosen = moe_arena_take(arena, pairs, sizeof(uint32_t));
     w->weights = moe_arena_take(arena, pairs, sizeof(float));
@@ -68,7 +101,7 @@ static void carve(struct moe_workspace *w, struct moe_arena *arena, const struct
     w->scratch_floats = moe_attention_scratch_floats(c, o->context);
     w->scratch = moe_arena_take(arena, (uint64_t)n_threads * w->scratch_floats, sizeof(float));
     carve_inputs(&w->from_hidden, arena, o->batch, c->hidden);
-    carve_inputs(&w->from_attn, arena, o->batch, q);
+    carve_inputs(&w->from_attn, arena, o->batch, attn);
     carve_inputs(&w->gathered, arena, o->batch, c->hidden);
     carve_inputs(&w->from_ff, arena, o->batch, ff);
     w->single = moe_arena_take(arena, larger(c->top_k, 1), sizeof *w->single);
@@ -84,16 +117,17 @@ static uint64_t shape_kv(struct moe_kv *kv, const struct moe_config *c,
 {
     *kv = (struct moe_kv){
         .n_positions = (uint32_t)padded(o->context),
-        .head_dim = c->head_dim,
-        .head_padded = (uint32_t)padded(c->head_dim),
-        .n_kv_heads = c->n_kv_heads,
+        .key_dim = moe_config_cache_key(c),
+        .value_dim = moe_config_cache_value(c),
+        .value_padded = (uint32_t)padded(moe_config_cache_value(c)),
+        .n_heads = moe_config_cache_heads(c),
         .n_sequences = o->n_sequences,
         .layout = {o->kv_kind, 0},
         .item_bytes = (uint32_t)moe_layout_bits(o->kv_kind) / 8,
     };
-    uint64_t heads = (uint64_t)c->n_layers * o->n_sequences * c->n_kv_heads;
+    uint64_t heads = (uint64_t)c->n_layers * o->n_sequences * kv->n_heads;
     uint64_t per_head =
-        (uint64_t)kv->n_positions * (kv->head_dim + kv->head_padded) * kv->item_bytes;
+        (uint64_t)kv->n_positions * (kv->key_dim + kv->value_padded) * kv->item_bytes;
     if (!moe_mul_u64(heads, per_head, &kv->bytes))
         kv->bytes = UINT64_MAX;
     return kv->bytes;
@@ -157,8 +191,8 @@ static int allocate(struct moe_workspace *w, const struct moe_config *c,
     w->kv.keys = moe_pages_alloc(kv, err);
     if (!w->kv.keys)
         return MOE_ERR_MEMORY;
-    uint64_t heads = (uint64_t)c->n_layers * o->n_sequences * c->n_kv_heads;
-    w->kv.values = w->kv.keys + heads * w->kv.n_positions * w->kv.head_dim * w->kv.item_bytes;
+    uint64_t heads = (uint64_t)c->n_layers * o->n_sequences * w->kv.n_heads;
+    w->kv.values = w->kv.keys + heads * w->kv.n_positions * w->kv.key_dim * w->kv.item_bytes;
     return MOE_OK;
 }
 

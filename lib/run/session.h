@@ -29,8 +29,9 @@ struct moe_row {
 struct moe_observer {
     void *ctx;
     /* After the router of a layer: for each of n_rows rows, in the order of the batch, the gate's
-     * input [n_rows][hidden_stride], its probabilities [n_rows][router_stride], the chosen experts
-     * [n_rows][top_k] by falling weight, and the weights used. Borrowed for the call. */
+     * input [n_rows][hidden_stride], the softmax of its scores over all experts
+     * [n_rows][router_stride], the chosen experts [n_rows][top_k] by falling score, and the weights
+     * used. Borrowed for the call. */
     void (*routed)(void *ctx, uint32_t layer, const struct moe_row *rows, uint32_t n_rows,
                    const float *gate_input, uint64_t hidden_stride, const float *probabilities,
                    uint64_t router_stride, const uint32_t *chosen, const float *weights);

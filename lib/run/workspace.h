@@ -18,18 +18,19 @@
 /*
  * KV cache, laid out as float weight panels (quant/layout.h), so that attention is two panel
  * products:
- *   keys    a matrix [positions][head_dim]: per layer, sequence and kv head, panels of 16 positions
- *   values  a matrix [head_dim][positions]: per layer, sequence and kv head, panels of 16
+ *   keys    a matrix [positions][key_dim]: per layer, sequence and kv head, panels of 16 positions
+ *   values  a matrix [value_dim][positions]: per layer, sequence and kv head, panels of 16
  * dimensions
+ * Heads and widths are the cache's (moe_config_cache_heads and its neighbours).
  */
 struct moe_kv {
     uint8_t *keys, *values;
     struct moe_layout layout; /* f32 or f16 */
     uint32_t item_bytes;      /* of a cell: 4 or 2 */
     uint32_t n_positions;     /* context rounded up to 16 */
-    uint32_t head_dim;        /* as the model has it */
-    uint32_t head_padded;     /* rounded up to 16 */
-    uint32_t n_kv_heads, n_sequences;
+    uint32_t key_dim, value_dim;
+    uint32_t value_padded; /* rounded up to 16 */
+    uint32_t n_heads, n_sequences;
     uint64_t bytes; /* of both arrays */
 };
 
@@ -54,14 +55,21 @@ struct moe_workspace {
     uint64_t block_bytes;
     struct moe_kv kv;
 
-    uint64_t hidden_stride, q_stride, kv_stride, ff_stride, router_stride, logits_stride;
-    float *h;              /* [batch][hidden] residual stream */
-    float *xn;             /* [batch][hidden] normalised */
-    float *q, *attn;       /* [batch][heads * head_dim] */
-    float *k, *v;          /* [batch][kv_heads * head_dim] */
-    float *sum;            /* [batch][hidden] a block's output before it is added */
-    float *gate, *up;      /* [max(batch, top_k)][ff] */
-    float *probabilities;  /* [batch][n_experts] */
+    uint64_t hidden_stride, q_stride, q_down_stride, k_stride, v_stride, queries_stride;
+    uint64_t attended_stride, attn_stride, ff_stride, router_stride, logits_stride;
+    float *h;             /* [batch][hidden] residual stream */
+    float *xn;            /* [batch][hidden] normalised */
+    float *q_down;        /* [batch][q_rank] */
+    float *q;             /* [batch][heads * head_dim] */
+    float *k, *v;         /* [batch][cache heads * key or value width]; latent attention also puts
+                             kv_down's output into v, so rows of v are wider there */
+    float *queries;       /* [batch][heads * key width]: q, but with latent attention */
+    float *attended;      /* [batch][heads * cached value width]: attn, but with latent attention */
+    float *attn;          /* [batch][heads * value_dim] */
+    float *sum;           /* [batch][hidden] a block's output before it is added */
+    float *gate, *up;     /* [max(batch, top_k)][ff] */
+    float *probabilities; /* [batch][n_experts] */
+    float *router_scratch; /* [threads][2 * router_stride] */
     float *shared_scale;   /* [batch][16] */
     uint32_t *chosen;      /* [batch][top_k] */
     float *weights;        /* [batch][top_k] */
@@ -75,10 +83,13 @@ struct moe_workspace {
     uint64_t scratch_floats;
 
     struct moe_inputs from_hidden; /* xn */
+    struct moe_inputs from_q_down; /* q_down */
     struct moe_inputs from_attn;   /* attn */
     struct moe_inputs gathered;    /* xn of an expert's rows */
     struct moe_inputs from_ff;     /* gate (after swiglu) */
     struct moe_inputs *single;     /* [top_k] one expert's feed-forward each, in decode */
+    struct moe_act *head_acts;     /* [heads] of latent attention: inputs of k_up, then of v_up */
+    struct moe_mm *head_products;  /* [heads] */
 };
 
 /* Points `in` at new data; nothing is prepared yet. */
@@ -89,17 +100,31 @@ const struct moe_act *moe_inputs_for(struct moe_inputs *in, struct moe_layout la
 /* One product with such inputs. */
 struct moe_mm moe_inputs_mm(struct moe_inputs *in, struct moe_mat w, float *y, uint64_t y_stride);
 
+/* work->queries, k and v of the rows, ready for cache and attention, from work->xn. */
+void moe_project_in(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                    uint32_t n_rows);
+/* work->sum = the layer's output projection of work->attended. */
+void moe_project_out(struct moe_session *s, uint32_t layer, uint32_t n_rows);
+
 /* Stores the rows' keys (after rope) and values of one layer. */
 void moe_kv_store(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
                   uint32_t n_rows);
-/* work->attn = attention of work->q over the cache; causal, per sequence. */
+/* work->attended = attention of work->queries over the cache; causal, per sequence. */
 void moe_attention(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
                    uint32_t n_rows);
 /* Floats of scratch one thread needs, and tiles a batch can make. */
 uint64_t moe_attention_scratch_floats(const struct moe_config *c, uint32_t context);
 uint64_t moe_attention_max_tiles(const struct moe_config *c, uint32_t batch);
 
-/* work->sum = feed-forward of work->xn: experts and shared expert, or the dense layer's. */
+/* work->h += residual_scale * work->sum, for the first n_rows rows. */
+void moe_add_to_stream(struct moe_session *s, uint32_t n_rows);
+
+/* work->probabilities, chosen and weights of one layer's router for work->from_hidden; tells the
+ * observer. */
+int moe_route(struct moe_session *s, uint32_t layer, const struct moe_row *rows, uint32_t n_rows,
+              struct moe_err *err);
+/* Adds the feed-forward of work->xn, experts and shared expert or the dense layer's, to the stream.
+ */
 int moe_feed_forward(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
                      uint32_t n_rows, struct moe_phase_stats *phase, struct moe_err *err);
 

@@ -440,6 +440,19 @@ static void run_rms_norm_in_place(const struct moe_kern *kern, const float *a, c
     kern->rms_norm(y, b, n, 1e-6f, y);
 }
 
+static void run_layer_norm(const struct moe_kern *kern, const float *a, const float *b, uint32_t n,
+                           float *y)
+{
+    kern->layer_norm(a, b, a, n, 1e-5f, y);
+}
+
+static void run_layer_norm_in_place(const struct moe_kern *kern, const float *a, const float *b,
+                                    uint32_t n, float *y)
+{
+    memcpy(y, a, n * sizeof *y);
+    kern->layer_norm(y, b, b, n, 1e-5f, y);
+}
+
 static void run_softmax(const struct moe_kern *kern, const float *a, const float *b, uint32_t n,
                         float *y)
 {
@@ -460,6 +473,33 @@ static void run_swiglu_in_place(const struct moe_kern *kern, const float *a, con
 {
     memcpy(y, a, n * sizeof *y);
     kern->swiglu(y, b, n, y);
+}
+
+static void run_swiglu_clamped(const struct moe_kern *kern, const float *a, const float *b,
+                               uint32_t n, float *y)
+{
+    kern->swiglu_clamped(a, b, n, 1.702f, 0.7f, y);
+}
+
+static void run_swiglu_clamped_in_place(const struct moe_kern *kern, const float *a, const float *b,
+                                        uint32_t n, float *y)
+{
+    memcpy(y, a, n * sizeof *y);
+    kern->swiglu_clamped(y, b, n, 1.702f, 7.0f, y);
+}
+
+static void run_scale(const struct moe_kern *kern, const float *a, const float *b, uint32_t n,
+                      float *y)
+{
+    memcpy(y, a, n * sizeof *y);
+    kern->scale(0.22f, n, y);
+}
+
+static void run_clamp(const struct moe_kern *kern, const float *a, const float *b, uint32_t n,
+                      float *y)
+{
+    memcpy(y, a, n * sizeof *y);
+    kern->clamp(0.6f, n, y);
 }
 
 static void run_axpy(const struct moe_kern *kern, const float *a, const float *b, uint32_t n,
@@ -510,11 +550,17 @@ static const struct {
     vector_fn *run;
 } vectors[] = {{"rms_norm", run_rms_norm},
                {"rms_norm in place", run_rms_norm_in_place},
+               {"layer_norm", run_layer_norm},
+               {"layer_norm in place", run_layer_norm_in_place},
                {"softmax", run_softmax},
                {"swiglu", run_swiglu},
                {"axpy", run_axpy},
                {"swiglu in place", run_swiglu_in_place},
+               {"swiglu_clamped", run_swiglu_clamped},
+               {"swiglu_clamped in place", run_swiglu_clamped_in_place},
                {"add", run_add},
+               {"scale", run_scale},
+               {"clamp", run_clamp},
                {"rope", run_rope},
                {"dot", run_dot},
                {"f32_to_f16", run_f32_to_f16},
@@ -598,18 +644,31 @@ static void test_reference_vectors_against_double(void **state)
     enum { N = 100 };
     uint64_t seed = 6;
     float a[N], b[N], y[N];
-    double squares = 0, exps = 0, largest = -1e9;
+    double squares = 0, sum = 0, deviations = 0, exps = 0, largest = -1e9;
     for (int i = 0; i < N; i++) {
         a[i] = 8 * test_uniform(&seed);
         b[i] = test_uniform(&seed);
         squares += (double)a[i] * a[i];
+        sum += a[i];
         largest = a[i] > largest ? a[i] : largest;
     }
+    for (int i = 0; i < N; i++)
+        deviations += (a[i] - sum / N) * (a[i] - sum / N);
     for (int i = 0; i < N; i++)
         exps += exp(a[i] - largest);
     ref.rms_norm(a, b, N, 1e-5f, y);
     for (int i = 0; i < N; i++) /* a handful of roundings */
         assert_true(fabs(y[i] - a[i] * b[i] / sqrt(squares / N + 1e-5)) <= 1e-6 * fabs(y[i]));
+    ref.layer_norm(a, b, a, N, 1e-5f, y);
+    for (int i = 0; i < N; i++) {
+        double want = (a[i] - sum / N) / sqrt(deviations / N + 1e-5) * b[i] + a[i];
+        assert_true(fabs(y[i] - want) <= 1e-5);
+    }
+    ref.swiglu_clamped(a, b, N, 1.702f, 0.5f, y);
+    for (int i = 0; i < N; i++) {
+        double g = fmin(a[i], 0.5), u = fmax(-0.5, fmin(b[i], 0.5));
+        assert_true(fabs(y[i] - g / (1 + exp(-1.702 * g)) * (u + 1)) <= 2e-6 * fabs(y[i]));
+    }
     ref.swiglu(a, b, N, y);
     for (int i = 0; i < N; i++)
         assert_true(fabs(y[i] - a[i] / (1 + exp(-a[i])) * b[i]) <= 1e-6 * fabs(y[i]));

@@ -1,0 +1,152 @@
+/*
+ * Routing: from the router's scores to experts and weights, by the kinds of model/config.h.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "run/workspace.h"
+
+/* The k largest of n values, falling; the lower number first among equals. Always k different ones,
+ * whatever the values are. */
+static void pick_top(const float *values, uint32_t n, uint32_t k, uint32_t *chosen)
+{
+    for (uint32_t i = 0; i < k; i++)
+        chosen[i] = UINT32_MAX;
+    for (uint32_t e = 0; e < n; e++) {
+        uint32_t at = k;
+        while (at > 0 && (chosen[at - 1] == UINT32_MAX || values[e] > values[chosen[at - 1]]))
+            at--;
+        if (at == k)
+            continue;
+        memmove(chosen + at + 1, chosen + at, (k - 1 - at) * sizeof *chosen);
+        chosen[at] = e;
+    }
+}
+
+/* masked[e] = p[e] where e's group is among the best, else -1: below every probability. */
+static void mask_groups(const struct moe_config *c, const float *p, float *masked)
+{
+    uint32_t size = c->n_experts / c->n_groups;
+    float *best = masked + c->n_experts; /* [n_groups] */
+    for (uint32_t g = 0; g < c->n_groups; g++) {
+        best[g] = p[g * size];
+        for (uint32_t e = g * size + 1; e < (g + 1) * size; e++)
+            best[g] = p[e] > best[g] ? p[e] : best[g];
+    }
+    for (uint32_t g = 0; g < c->n_groups; g++) {
+        uint32_t n_better = 0;
+        for (uint32_t i = 0; i < c->n_groups; i++)
+            n_better += best[i] > best[g] || (best[i] == best[g] && i < g);
+        for (uint32_t e = g * size; e < (g + 1) * size; e++)
+            masked[e] = n_better < c->top_groups ? p[e] : -1;
+    }
+}
+
+/* p: scores on entry, probabilities afterwards. scratch: [2 * n_experts]. */
+static void choose_by_softmax(const struct moe_config *c, float *p, float *scratch,
+                              uint32_t *chosen, float *weights)
+{
+    const float *values = p;
+    moe_kern.softmax(p, c->n_experts);
+    if (c->n_groups) {
+        mask_groups(c, p, scratch);
+        values = scratch;
+    }
+    pick_top(values, c->n_experts, c->top_k, chosen);
+    for (uint32_t k = 0; k < c->top_k; k++)
+        weights[k] = p[chosen[k]];
+}
+
+static void choose_by_score(const struct moe_config *c, float *p, float *scratch, uint32_t *chosen,
+                            float *weights)
+{
+    pick_top(p, c->n_experts, c->top_k, chosen);
+    for (uint32_t k = 0; k < c->top_k; k++)
+        weights[k] = p[chosen[k]];
+    moe_kern.softmax(weights, c->top_k);
+    moe_kern.softmax(p, c->n_experts);
+}
+
+/* The best expert but `without`; its share among those whose distance to it, relative to the larger
+ * of the two, is at most twice the jitter. kept: [n_experts] scratch. */
+static uint32_t mix_winner(const struct moe_config *c, const float *scores, uint32_t without,
+                           float *kept, float *weight)
+{
+    uint32_t winner = without == 0 ? 1 : 0;
+    for (uint32_t e = winner + 1; e < c->n_experts; e++)
+        if (e != without && scores[e] > scores[winner])
+            winner = e;
+    for (uint32_t e = 0; e < c->n_experts; e++) {
+        float size = fabsf(scores[e]) > scores[winner] ? fabsf(scores[e]) : scores[winner];
+        bool far = (scores[winner] - scores[e]) / size > 2 * c->router_jitter;
+        kept[e] = far || e == without ? -INFINITY : scores[e];
+    }
+    moe_kern.softmax(kept, c->n_experts);
+    *weight = kept[winner];
+    return winner;
+}
+
+/* Phi-3.5-MoE's sparsemixer, as its public implementation evaluates it. */
+static void choose_by_mixer(const struct moe_config *c, float *p, float *scratch, uint32_t *chosen,
+                            float *weights)
+{
+    chosen[0] = mix_winner(c, p, UINT32_MAX, scratch, &weights[0]);
+    chosen[1] = mix_winner(c, p, chosen[0], scratch, &weights[1]);
+    moe_kern.softmax(p, c->n_experts);
+}
+
+static void (*const choose[])(const struct moe_config *c, float *p, float *scratch,
+                              uint32_t *chosen, float *weights) = {
+    [MOE_ROUTER_SOFTMAX] = choose_by_softmax,
+    [MOE_ROUTER_TOPK_SOFTMAX] = choose_by_score,
+    [MOE_ROUTER_SPARSEMIXER] = choose_by_mixer,
+};
+
+struct route {
+    const struct moe_session *s;
+    const float *bias; /* [n_experts] or NULL */
+};
+
+static void route_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct route *r = ctx;
+    const struct moe_config *c = &r->s->model->config;
+    const struct moe_workspace *w = r->s->work;
+    float *scratch = w->router_scratch + (uint64_t)thread * 2 * w->router_stride;
+    for (int64_t i = begin; i < end; i++) {
+        float *p = w->probabilities + (uint64_t)i * w->router_stride;
+        float *weights = w->weights + (uint64_t)i * c->top_k, sum = 0;
+        if (r->bias)
+            moe_kern.add(r->bias, c->n_experts, p);
+        choose[c->router_kind](c, p, scratch, w->chosen + (uint64_t)i * c->top_k, weights);
+        for (uint32_t k = 0; k < c->top_k; k++)
+            sum += weights[k];
+        for (uint32_t k = 0; c->norm_topk && k < c->top_k; k++)
+            weights[k] /= sum;
+        for (uint32_t k = 0; c->routed_scale != 1 && k < c->top_k; k++)
+            weights[k] *= c->routed_scale;
+    }
+}
+
+int moe_route(struct moe_session *s, uint32_t layer, const struct moe_row *rows, uint32_t n_rows,
+              struct moe_err *err)
+{
+    const struct moe_config *c = &s->model->config;
+    const struct moe_layer *l = &s->model->layers[layer];
+    struct moe_workspace *w = s->work;
+    struct moe_mm mm =
+        moe_inputs_mm(&w->from_hidden, l->router, w->probabilities, w->router_stride);
+    struct route r = {s, l->router_bias};
+    moe_matmul(&mm, 1);
+    moe_par_for(n_rows, 16, route_rows, &r);
+    for (uint64_t i = 0; i < (uint64_t)n_rows * c->top_k; i++)
+        if (isnan(w->weights[i]))
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            "layer %u: the router's scores are not numbers (damaged weights?)",
+                            layer);
+    if (s->observer.routed) {
+        s->observer.routed(s->observer.ctx, layer, rows, n_rows, w->xn, w->hidden_stride,
+                           w->probabilities, w->router_stride, w->chosen, w->weights);
+    }
+    return MOE_OK;
+}
