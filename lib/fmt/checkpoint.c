@@ -1,294 +1,86 @@
 #include "fmt/checkpoint.h"
 
-#include <dirent.h>
-#include <errno.h>
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "base/bytes.h"
 #include "base/file.h"
-#include "base/float16.h"
 #include "base/mem.h"
-#include "fmt/json.h"
-#include "fmt/safetensors.h"
-
-enum { MAX_SHARDS = 4096, MAX_INDEX_BYTES = 256 << 20 };
-
-static const char single_name[] = "model.safetensors";
-static const char index_name[] = "model.safetensors.index.json";
-
-struct shard {
-    char *path;
-    int fd;
-};
+#include "fmt/gguf_file.h"
+#include "fmt/tensor_list.h"
 
 struct moe_checkpoint {
-    char *dir;
-    struct shard *shards;
-    int n_shards;
-    struct moe_st_list list; /* sorted by name once opened */
+    char *path;
+    struct moe_gguf *gguf;                /* NULL for a directory */
+    struct moe_tensor_files own;          /* of a directory */
+    const struct moe_tensor_files *files; /* own, or those of the GGUF file */
 };
+
+const struct moe_ggml_type *moe_dtype_block(enum moe_dtype dtype)
+{
+    static const uint32_t numbers[MOE_DTYPE_N] = {
+        [MOE_DTYPE_F32] = MOE_GGML_F32,     [MOE_DTYPE_F16] = MOE_GGML_F16,
+        [MOE_DTYPE_BF16] = MOE_GGML_BF16,   [MOE_DTYPE_Q8_0] = MOE_GGML_Q8_0,
+        [MOE_DTYPE_Q4_0] = MOE_GGML_Q4_0,   [MOE_DTYPE_Q4_1] = MOE_GGML_Q4_1,
+        [MOE_DTYPE_Q5_0] = MOE_GGML_Q5_0,   [MOE_DTYPE_Q5_1] = MOE_GGML_Q5_1,
+        [MOE_DTYPE_Q2_K] = MOE_GGML_Q2_K,   [MOE_DTYPE_Q3_K] = MOE_GGML_Q3_K,
+        [MOE_DTYPE_Q4_K] = MOE_GGML_Q4_K,   [MOE_DTYPE_Q5_K] = MOE_GGML_Q5_K,
+        [MOE_DTYPE_Q6_K] = MOE_GGML_Q6_K,   [MOE_DTYPE_IQ4_NL] = MOE_GGML_IQ4_NL,
+        [MOE_DTYPE_MXFP4] = MOE_GGML_MXFP4,
+    };
+    return dtype > MOE_DTYPE_OTHER && dtype < MOE_DTYPE_N ? moe_ggml_find(numbers[dtype]) : NULL;
+}
 
 /* ---- Opening ------------------------------------------------------------------------------- */
 
-/* Opens DIR/NAME as the next shard and reads its header. */
-static int open_shard(struct moe_checkpoint *ck, const char *name, struct moe_err *err)
+/* A file was given that is no GGUF file. */
+static int fail_not_checkpoint(const char *path, struct moe_err *err)
 {
-    struct shard *shard = &ck->shards[ck->n_shards];
-    shard->path = moe_path_join(ck->dir, name, err);
-    if (!shard->path)
-        return MOE_ERR_MEMORY;
-    shard->fd = -1;
-    int file = ck->n_shards++;
-    uint64_t size;
-    int fd = moe_file_open(shard->path, &size, err);
-    if (fd < 0)
-        return fd;
-    shard->fd = fd;
-
-    uint8_t length[8];
-    if (size < sizeof length)
-        return moe_fail(err, MOE_ERR_FORMAT,
-                        "%s: only %" PRIu64 " bytes, too short for a safetensors file", shard->path,
-                        size);
-    int status = moe_file_pread(fd, shard->path, length, sizeof length, 0, err);
-    if (status != MOE_OK)
-        return status;
-    uint64_t n = moe_get_u64(length);
-    if (n > size - sizeof length || n > MOE_SAFETENSORS_MAX_HEADER)
-        return moe_fail(err, MOE_ERR_FORMAT,
-                        "%s: header of %" PRIu64 " bytes in a file of %" PRIu64
-                        " (cut short, or not a safetensors file)",
-                        shard->path, n, size);
-    void *json = moe_alloc(n, 1, err);
-    if (!json)
-        return MOE_ERR_MEMORY;
-    status = moe_file_pread(fd, shard->path, json, n, sizeof length, err);
-    if (status == MOE_OK)
-        status = moe_safetensors_parse(&ck->list, shard->path, file, json, n, sizeof length + n,
-                                       size - sizeof length - n, err);
-    free(json);
-    return status;
-}
-
-/* A name in the index may only mean a file beside it. */
-static bool plain_file_name(const char *name)
-{
-    return name[0] != '\0' && name[0] != '.' && !strchr(name, '/') && strlen(name) < 200;
-}
-
-static int find_shard(const struct moe_checkpoint *ck, const char *name)
-{
-    for (int i = ck->n_shards - 1; i >= 0; i--) /* maps are mostly in shard order: latest first */
-        if (strcmp(strrchr(ck->shards[i].path, '/') + 1, name) == 0)
-            return i;
-    return -1;
-}
-
-static int compare_names(const void *a, const void *b)
-{
-    return strcmp(((const struct moe_st_tensor *)a)->tensor.name,
-                  ((const struct moe_st_tensor *)b)->tensor.name);
-}
-
-static int sort_by_name(struct moe_checkpoint *ck, struct moe_err *err)
-{
-    struct moe_st_tensor *items = ck->list.items;
-    if (ck->list.n)
-        qsort(items, ck->list.n, sizeof *items, compare_names);
-    for (uint64_t i = 1; i < ck->list.n; i++)
-        if (compare_names(&items[i - 1], &items[i]) == 0)
-            return moe_fail(err, MOE_ERR_FORMAT, "%s: tensor '%.120s' is both in %s and in %s",
-                            ck->dir, items[i].tensor.name,
-                            strrchr(ck->shards[items[i - 1].tensor.file].path, '/') + 1,
-                            strrchr(ck->shards[items[i].tensor.file].path, '/') + 1);
-    return MOE_OK;
-}
-
-/* Opens every shard that the map names. */
-static int open_mapped_shards(struct moe_checkpoint *ck, const char *path, json_t *map,
-                              struct moe_err *err)
-{
-    const char *name;
-    json_t *file;
-    json_object_foreach(map, name, file)
-    {
-        const char *shard = json_string_value(file);
-        if (!shard || strlen(shard) != json_string_length(file))
-            return moe_fail(err, MOE_ERR_FORMAT, "%s: '%.120s': a file name was expected", path,
-                            name);
-        if (!plain_file_name(shard))
-            return moe_fail(err, MOE_ERR_FORMAT,
-                            "%s: '%.120s' lies in '%.120s', which is not a plain file name", path,
-                            name, shard);
-        if (find_shard(ck, shard) >= 0)
-            continue;
-        if (ck->n_shards == MAX_SHARDS)
-            return moe_fail(err, MOE_ERR_FORMAT, "%s: more than %d files", path, MAX_SHARDS);
-        int status = open_shard(ck, shard, err);
-        if (status != MOE_OK)
-            return status;
-    }
-    return MOE_OK;
-}
-
-/* Every tensor lies where the map says, and the map knows every tensor. */
-static int check_map(const struct moe_checkpoint *ck, const char *path, json_t *map,
-                     struct moe_err *err)
-{
-    for (uint64_t i = 0; i < ck->list.n; i++) {
-        const struct moe_tensor *t = &ck->list.items[i].tensor;
-        const char *found = strrchr(ck->shards[t->file].path, '/') + 1;
-        const char *expected = json_string_value(json_object_get(map, t->name));
-        if (!expected || strcmp(expected, found) != 0)
-            return moe_fail(err, MOE_ERR_FORMAT,
-                            "%s: tensor '%.120s' lies in %s, the index says %.120s", path, t->name,
-                            found, expected ? expected : "nothing of it");
-    }
-    const char *name;
-    json_t *file;
-    json_object_foreach(map, name, file)
-    {
-        if (!moe_checkpoint_find(ck, name))
-            return moe_fail(err, MOE_ERR_FORMAT,
-                            "%s: tensor '%.120s' is not in %.120s, where the index says it is",
-                            path, name, json_string_value(file));
-    }
-    return MOE_OK;
-}
-
-static int open_sharded(struct moe_checkpoint *ck, struct moe_err *err)
-{
-    int status = MOE_ERR_FORMAT;
-    json_t *index = NULL;
-    char *path = moe_path_join(ck->dir, index_name, err);
-    if (!path)
-        return MOE_ERR_MEMORY;
-    struct moe_err why = {0};
-    index = moe_json_read(path, MAX_INDEX_BYTES, &why);
-    if (!index) {
-        status = moe_fail(err, why.status, "%s", why.text);
-        goto done;
-    }
-    json_t *map = json_object_get(index, "weight_map");
-    if (!json_is_object(map) || json_object_size(map) == 0) {
-        status =
-            moe_fail(err, MOE_ERR_FORMAT, "%s: 'weight_map' is missing, empty or no object", path);
-        goto done;
-    }
-    status = open_mapped_shards(ck, path, map, err);
-    if (status == MOE_OK)
-        status = sort_by_name(ck, err);
-    if (status == MOE_OK)
-        status = check_map(ck, path, map, err);
-done:
-    moe_json_free(index);
-    free(path);
-    return status;
-}
-
-static bool ends_with(const char *text, const char *end)
-{
-    size_t n = strlen(text), m = strlen(end);
-    return n >= m && strcmp(text + n - m, end) == 0;
-}
-
-/* The directory holds no safetensors file under the known names: say what it holds instead. */
-static int fail_no_weights(const char *dir, struct moe_err *err)
-{
-    bool config = false, torch = false, gguf = false, others = false;
-    DIR *d = opendir(dir);
-    if (!d) {
-        char text[128];
-        return moe_fail(err, MOE_ERR_IO, "%s: cannot open: %s", dir,
-                        moe_errno_text(errno, text, sizeof text));
-    }
-    for (const struct dirent *e; (e = readdir(d)) != NULL;) {
-        config = config || strcmp(e->d_name, "config.json") == 0;
-        torch = torch || ends_with(e->d_name, ".bin") || ends_with(e->d_name, ".pth") ||
-                ends_with(e->d_name, ".pt");
-        gguf = gguf || ends_with(e->d_name, ".gguf");
-        others = others || ends_with(e->d_name, ".safetensors");
-    }
-    closedir(d);
-    if (others)
-        return moe_fail(err, MOE_ERR_FORMAT,
-                        "%s: has safetensors files but neither %s nor %s that lists them", dir,
-                        single_name, index_name);
-    if (torch)
-        return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: its weights are PyTorch files (.bin, .pt); safetensors is needed "
-                        "(save_pretrained(..., safe_serialization=True) makes them)",
-                        dir);
-    if (gguf)
-        return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: its weights are in a .gguf file, which is not read yet; give a "
-                        "Hugging Face checkpoint with %s",
-                        dir, single_name);
-    return moe_fail(err, MOE_ERR_FORMAT,
-                    config ? "%s: has config.json but no weights: neither %s nor %s"
-                           : "%s: not a checkpoint: no config.json, and neither %s nor %s",
-                    dir, single_name, index_name);
-}
-
-/* A file was given where a checkpoint directory is expected. */
-static int fail_not_directory(const char *path, struct moe_err *err)
-{
-    uint64_t size;
-    int fd = moe_file_open(path, &size, err);
-    if (fd < 0)
-        return fd;
-    uint8_t magic[4] = {0};
-    bool readable =
-        size >= sizeof magic && moe_file_pread(fd, path, magic, sizeof magic, 0, NULL) == MOE_OK;
-    close(fd);
-    if (readable && memcmp(magic, "GGUF", 4) == 0)
-        return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: a .gguf file, which is not read yet; give the directory of a Hugging "
-                        "Face checkpoint with safetensors weights",
-                        path);
-    if (ends_with(path, ".safetensors"))
+    static const char end[] = ".safetensors";
+    size_t n = strlen(path), m = strlen(end);
+    if (n >= m && strcmp(path + n - m, end) == 0)
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: give the directory that holds it, with config.json and tokenizer.json",
                         path);
     return moe_fail(err, MOE_ERR_FORMAT,
-                    "%s: not a checkpoint: a directory with config.json and %s is expected", path,
-                    single_name);
+                    "%s: not a checkpoint: a directory with config.json and model.safetensors, or "
+                    "a .gguf file is expected",
+                    path);
+}
+
+static int open_file(struct moe_checkpoint *ck, struct moe_err *err)
+{
+    uint64_t size;
+    int fd = moe_file_open(ck->path, &size, err);
+    if (fd < 0)
+        return fd;
+    uint8_t magic[4] = {0};
+    bool readable = size >= sizeof magic &&
+                    moe_file_pread(fd, ck->path, magic, sizeof magic, 0, NULL) == MOE_OK;
+    close(fd);
+    if (!readable || memcmp(magic, "GGUF", sizeof magic) != 0)
+        return fail_not_checkpoint(ck->path, err);
+    int status = moe_gguf_open(&ck->gguf, ck->path, err);
+    if (status == MOE_OK)
+        ck->files = moe_gguf_files(ck->gguf);
+    return status;
 }
 
 int moe_checkpoint_open(struct moe_checkpoint **out, const char *path, struct moe_err *err)
 {
     *out = NULL;
-    if (!moe_path_is_directory(path))
-        return fail_not_directory(path, err);
     int status = MOE_ERR_MEMORY;
-    char *single = NULL, *index = NULL;
     struct moe_checkpoint *ck = moe_alloc(1, sizeof *ck, err);
     if (!ck)
         return MOE_ERR_MEMORY;
-    ck->dir = moe_strndup(path, strlen(path), err);
-    ck->shards = moe_alloc(MAX_SHARDS, sizeof *ck->shards, err);
-    single = moe_path_join(path, single_name, err);
-    index = moe_path_join(path, index_name, err);
-    if (!ck->dir || !ck->shards || !single || !index)
-        goto done;
-    if (moe_path_exists(single)) {
-        status = open_shard(ck, single_name, err);
-        if (status == MOE_OK)
-            status = sort_by_name(ck, err);
-    } else if (moe_path_exists(index)) {
-        status = open_sharded(ck, err);
-    } else {
-        status = fail_no_weights(path, err);
-    }
-done:
-    free(single);
-    free(index);
+    ck->files = &ck->own;
+    ck->path = moe_strndup(path, strlen(path), err);
+    if (ck->path)
+        status = moe_path_is_directory(path) ? moe_checkpoint_open_hf(&ck->own, path, err)
+                                             : open_file(ck, err);
     if (status == MOE_OK)
         *out = ck;
     else
@@ -300,14 +92,9 @@ void moe_checkpoint_close(struct moe_checkpoint *ck)
 {
     if (!ck)
         return;
-    for (int i = 0; i < ck->n_shards; i++) {
-        if (ck->shards[i].fd >= 0)
-            close(ck->shards[i].fd);
-        free(ck->shards[i].path);
-    }
-    moe_st_list_release(&ck->list);
-    free(ck->shards);
-    free(ck->dir);
+    moe_tensor_files_release(&ck->own);
+    moe_gguf_close(ck->gguf);
+    free(ck->path);
     free(ck);
 }
 
@@ -315,32 +102,43 @@ void moe_checkpoint_close(struct moe_checkpoint *ck)
 
 const char *moe_checkpoint_dir(const struct moe_checkpoint *ck)
 {
-    return ck->dir;
+    return ck->path;
+}
+
+const struct moe_gguf *moe_checkpoint_gguf(const struct moe_checkpoint *ck)
+{
+    return ck->gguf;
 }
 
 uint64_t moe_checkpoint_n_tensors(const struct moe_checkpoint *ck)
 {
-    return ck->list.n;
+    return ck->files->list.n;
 }
 
 const struct moe_tensor *moe_checkpoint_at(const struct moe_checkpoint *ck, uint64_t i)
 {
-    return &ck->list.items[i].tensor;
+    return &ck->files->list.items[i].tensor;
+}
+
+static const struct moe_tensor_entry *entry_of(const struct moe_tensor *t)
+{
+    return (const struct moe_tensor_entry *)t; /* its first member */
+}
+
+static const struct moe_tensor_file *file_of(const struct moe_checkpoint *ck, int file)
+{
+    return &ck->files->files[file];
 }
 
 uint64_t moe_checkpoint_index(const struct moe_checkpoint *ck, const struct moe_tensor *t)
 {
-    return (uint64_t)((const struct moe_st_tensor *)t - ck->list.items);
+    return (uint64_t)(entry_of(t) - ck->files->list.items);
 }
 
 const struct moe_tensor *moe_checkpoint_find(const struct moe_checkpoint *ck, const char *name)
 {
-    struct moe_st_tensor key = {.tensor.name = name};
-    if (!ck->list.n)
-        return NULL;
-    const struct moe_st_tensor *found =
-        bsearch(&key, ck->list.items, ck->list.n, sizeof key, compare_names);
-    return found ? &found->tensor : NULL;
+    int64_t i = moe_tensor_list_find(&ck->files->list, name);
+    return i < 0 ? NULL : moe_checkpoint_at(ck, (uint64_t)i);
 }
 
 /* "[4096][192]" */
@@ -359,52 +157,113 @@ int moe_checkpoint_get(const struct moe_checkpoint *ck, const char *name, int n_
     char expected[128], found[128];
     format_dims(n_dims, dims, expected);
     if (!t)
-        return moe_fail(err, MOE_ERR_FORMAT, "%s: tensor '%s' %s is missing", ck->dir, name,
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: tensor '%s' %s is missing", ck->path, name,
                         expected);
     format_dims(t->n_dims, t->dims, found);
-    const char *path = ck->shards[t->file].path;
+    const char *path = file_of(ck, t->file)->path;
     if (t->n_dims != n_dims || memcmp(t->dims, dims, (size_t)n_dims * sizeof *dims) != 0)
         return moe_fail(err, MOE_ERR_FORMAT, "%s: tensor '%s' has the shape %s, expected %s", path,
                         name, found, expected);
     if (t->dtype == MOE_DTYPE_OTHER)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: tensor '%s' %s is of type %s; F32, F16 and BF16 are read", path, name,
-                        found, ((const struct moe_st_tensor *)t)->dtype_name);
+                        "%s: tensor '%s' %s is of type %s, which is not read (%s are)", path, name,
+                        found, entry_of(t)->dtype_name,
+                        ck->gguf ? "F32, F16, BF16, Q8_0, Q4_0 to Q5_1, Q2_K to Q6_K, IQ4_NL, MXFP4"
+                                 : "F32, F16, BF16 and MXFP4");
     *out = t;
     return MOE_OK;
 }
 
 /* ---- Reading ------------------------------------------------------------------------------- */
 
+/* Checks that items or blocks [first, first + n) are among the `all` that there are. */
+static int check_range(const struct moe_checkpoint *ck, const struct moe_tensor *t,
+                       const char *what, uint64_t first, uint64_t n, uint64_t all,
+                       struct moe_err *err)
+{
+    if (t->dtype != MOE_DTYPE_OTHER && first <= all && n <= all - first)
+        return MOE_OK;
+    return moe_fail(err, MOE_ERR_USAGE,
+                    "%s: tensor '%s': %s %" PRIu64 " to %" PRIu64 " of %" PRIu64 " cannot be read",
+                    file_of(ck, t->file)->path, t->name, what, first, first + n, all);
+}
+
+/* Puts blocks together from packed values and exponents. */
+static int read_pairs(const struct moe_checkpoint *ck, const struct moe_tensor_entry *entry,
+                      uint64_t first, uint64_t n, uint8_t *out, struct moe_err *err)
+{
+    enum { STEP = 1024, PACKED = 16, BLOCK = 17 };
+    const struct moe_tensor_file *values = file_of(ck, entry->tensor.file);
+    const struct moe_tensor_file *scales = file_of(ck, entry->scales_file);
+    uint8_t packed[STEP * PACKED], exponents[STEP];
+    int status = MOE_OK;
+    while (n > 0 && status == MOE_OK) {
+        uint64_t some = n < STEP ? n : STEP;
+        status = moe_file_pread(values->fd, values->path, packed, some * PACKED,
+                                entry->tensor.offset + first * PACKED, err);
+        if (status == MOE_OK)
+            status = moe_file_pread(scales->fd, scales->path, exponents, some,
+                                    entry->scales_offset + first, err);
+        for (uint64_t i = 0; i < some && status == MOE_OK; i++)
+            moe_ggml_mxfp4_from_pairs(packed + i * PACKED, exponents[i], out + i * BLOCK);
+        first += some;
+        out += some * BLOCK;
+        n -= some;
+    }
+    return status;
+}
+
+int moe_checkpoint_read_blocks(const struct moe_checkpoint *ck, const struct moe_tensor *t,
+                               uint64_t first, uint64_t n, uint8_t *out, struct moe_err *err)
+{
+    const struct moe_ggml_type *type = moe_dtype_block(t->dtype);
+    int status = check_range(ck, t, "blocks", first, n, type ? t->n_items / type->items : 0, err);
+    if (status != MOE_OK)
+        return status;
+    if (entry_of(t)->in_pairs)
+        return read_pairs(ck, entry_of(t), first, n, out, err);
+    const struct moe_tensor_file *file = file_of(ck, t->file);
+    return moe_file_pread(file->fd, file->path, out, n * type->bytes,
+                          t->offset + first * type->bytes, err);
+}
+
+/* Items [from, from + n) of one block. */
+static int read_part(const struct moe_checkpoint *ck, const struct moe_tensor *t, uint64_t block,
+                     uint64_t from, uint64_t n, float *out, struct moe_err *err)
+{
+    uint8_t raw[MOE_GGML_MAX_BLOCK_BYTES];
+    float values[MOE_GGML_MAX_ITEMS];
+    int status = moe_checkpoint_read_blocks(ck, t, block, 1, raw, err);
+    if (status == MOE_OK) {
+        moe_ggml_decode(moe_dtype_block(t->dtype), raw, 1, values);
+        memcpy(out, values + from, n * sizeof *out);
+    }
+    return status;
+}
+
 int moe_checkpoint_read(const struct moe_checkpoint *ck, const struct moe_tensor *t, uint64_t first,
                         uint64_t n, float *out, struct moe_err *err)
 {
-    const struct shard *shard = &ck->shards[t->file];
-    uint64_t item_bytes = t->dtype == MOE_DTYPE_F32 ? 4 : 2;
-    if (t->dtype == MOE_DTYPE_OTHER || first > t->n_items || n > t->n_items - first)
-        return moe_fail(err, MOE_ERR_USAGE,
-                        "%s: tensor '%s': items %" PRIu64 " to %" PRIu64 " of %" PRIu64
-                        " cannot be read",
-                        shard->path, t->name, first, first + n, t->n_items);
-    /* The bytes are read into the end of the caller's array and widened from its front: no write
-     * reaches bytes that are still to be read. */
-    uint8_t *from = (uint8_t *)out + n * (4 - item_bytes);
-    int status = moe_file_pread(shard->fd, shard->path, from, n * item_bytes,
-                                t->offset + first * item_bytes, err);
-    if (status != MOE_OK)
+    const struct moe_ggml_type *type = moe_dtype_block(t->dtype);
+    int status = check_range(ck, t, "items", first, n, t->n_items, err);
+    if (status != MOE_OK || n == 0)
         return status;
-    switch (t->dtype) {
-    case MOE_DTYPE_F32:
-        for (uint64_t i = 0; i < n; i++)
-            out[i] = moe_bits_f32(moe_get_u32(from + 4 * i));
-        break;
-    case MOE_DTYPE_F16:
-        for (uint64_t i = 0; i < n; i++)
-            out[i] = moe_f16_to_f32(moe_get_u16(from + 2 * i));
-        break;
-    default:
-        for (uint64_t i = 0; i < n; i++)
-            out[i] = moe_bf16_to_f32(moe_get_u16(from + 2 * i));
+    uint64_t items = type->items, skip = first % items, block = first / items;
+    if (skip) { /* the rest of a block that begins before */
+        uint64_t head = items - skip < n ? items - skip : n;
+        status = read_part(ck, t, block++, skip, head, out, err);
+        out += head;
+        n -= head;
     }
-    return MOE_OK;
+    /* Whole blocks are read into the end of their values' memory and decoded from its front. */
+    uint64_t whole = n / items;
+    uint8_t *raw = (uint8_t *)(out + whole * items) - whole * type->bytes;
+    if (status == MOE_OK && whole) {
+        status = moe_checkpoint_read_blocks(ck, t, block, whole, raw, err);
+        if (status == MOE_OK)
+            moe_ggml_decode(type, raw, whole, out);
+    }
+    if (status == MOE_OK && n % items)
+        status = read_part(ck, t, block + whole, 0, n % items, out + whole * items, err);
+    return status;
 }

@@ -1,10 +1,10 @@
 /*
  * Checkpoint: the tensors of a model as somebody published it, whatever the container.
  *
- * Today: a Hugging Face directory with model.safetensors, or model.safetensors.index.json and its
- * shards. The container is one implementation file (safetensors.c); callers see names, shapes and
- * rows of numbers. Reading is by pread: no mapping, nothing of the checkpoint stays in memory but
- * the directory. Read-only and thread-safe after opening.
+ * A Hugging Face directory with model.safetensors, or model.safetensors.index.json and its shards;
+ * or a GGUF file, alone or split (gguf.h has its metadata). Callers see names, shapes and rows of
+ * numbers. Reading is by pread: no mapping, nothing of the checkpoint stays in memory but the
+ * directory. Read-only and thread-safe after opening.
  */
 #ifndef MOE_FMT_CHECKPOINT_H
 #define MOE_FMT_CHECKPOINT_H
@@ -12,13 +12,33 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "quant/ggml.h"
+
+struct moe_gguf;
 
 enum moe_dtype {
     MOE_DTYPE_OTHER = 0, /* listed, but refused when asked for (see moe_checkpoint_get) */
     MOE_DTYPE_F32,
     MOE_DTYPE_F16,
-    MOE_DTYPE_BF16
+    MOE_DTYPE_BF16,
+    /* Blocks along the last dimension, which is a whole number of them. */
+    MOE_DTYPE_Q8_0,
+    MOE_DTYPE_Q4_0,
+    MOE_DTYPE_Q4_1,
+    MOE_DTYPE_Q5_0,
+    MOE_DTYPE_Q5_1,
+    MOE_DTYPE_Q2_K,
+    MOE_DTYPE_Q3_K,
+    MOE_DTYPE_Q4_K,
+    MOE_DTYPE_Q5_K,
+    MOE_DTYPE_Q6_K,
+    MOE_DTYPE_IQ4_NL,
+    MOE_DTYPE_MXFP4,
+    MOE_DTYPE_N
 };
+
+/* The block type of a dtype; F32, F16 and BF16 have blocks of one item. NULL for OTHER. */
+const struct moe_ggml_type *moe_dtype_block(enum moe_dtype dtype);
 
 enum { MOE_MAX_TENSOR_DIMS = 4 };
 
@@ -26,26 +46,33 @@ struct moe_tensor {
     const char *name; /* borrowed from the checkpoint */
     enum moe_dtype dtype;
     int n_dims;                         /* 1..MOE_MAX_TENSOR_DIMS; a scalar has one, of size 1 */
-    uint64_t dims[MOE_MAX_TENSOR_DIMS]; /* outermost first, as the file gives them */
+    uint64_t dims[MOE_MAX_TENSOR_DIMS]; /* outermost first (GGUF files: the reverse of the file) */
     uint64_t n_items;                   /* product of dims; > 0 unless dtype is OTHER */
-    uint64_t bytes;                     /* in the file: n_items * item size */
+    uint64_t bytes;                     /* in the file: n_items / block items * block bytes */
     int file;                           /* index of the shard */
     uint64_t offset;                    /* of the data in that file */
 };
 
 struct moe_checkpoint;
 
-/* Opens and checks every shard's header: bounds, overlaps, sizes against shapes, duplicates within
+/* Opens a directory, or a GGUF file by any of its parts (known by its first bytes, whatever its
+ * name). Every shard's header is checked: bounds, overlaps, sizes against shapes, duplicates within
  * and across shards, agreement with the index. Tensors of another dtype, of more than
  * MOE_MAX_TENSOR_DIMS dimensions, or empty ones (a dimension of 0) are listed as MOE_DTYPE_OTHER
- * and are errors only when asked for. `path` is the directory.
+ * and are errors only when asked for.
+ *
+ * MXFP4 matrices that Hugging Face checkpoints store as two byte tensors, NAME_blocks
+ * [...][cols / 32][16] and NAME_scales [...][cols / 32], are presented as one: NAME [...][cols].
+ *
  * Errors: MOE_ERR_IO, MOE_ERR_FORMAT (path and tensor in the text), MOE_ERR_UNSUPPORTED (a
- * checkpoint in a container that is not read: the text says what to do). */
+ * checkpoint in a container that is not read: the text says what to do), MOE_ERR_VERSION. */
 int moe_checkpoint_open(struct moe_checkpoint **out, const char *path, struct moe_err *err);
 void moe_checkpoint_close(struct moe_checkpoint *ck);
 
-/* The directory the checkpoint lies in, for its JSON files. */
+/* The directory the checkpoint lies in, for its JSON files; the path of a GGUF file. */
 const char *moe_checkpoint_dir(const struct moe_checkpoint *ck);
+/* The metadata of a GGUF file, borrowed; NULL for a directory. */
+const struct moe_gguf *moe_checkpoint_gguf(const struct moe_checkpoint *ck);
 
 uint64_t moe_checkpoint_n_tensors(const struct moe_checkpoint *ck);
 const struct moe_tensor *moe_checkpoint_at(const struct moe_checkpoint *ck, uint64_t i);
@@ -61,5 +88,10 @@ int moe_checkpoint_get(const struct moe_checkpoint *ck, const char *name, int n_
 /* Items [first, first + n) of a tensor of a known dtype, converted exactly to f32. Thread-safe. */
 int moe_checkpoint_read(const struct moe_checkpoint *ck, const struct moe_tensor *t, uint64_t first,
                         uint64_t n, float *out, struct moe_err *err);
+
+/* Blocks [first, first + n) of a tensor of a known dtype as quant/ggml.h describes them, MXFP4 from
+ * two tensors too: n * moe_dtype_block(t->dtype)->bytes bytes. Thread-safe. */
+int moe_checkpoint_read_blocks(const struct moe_checkpoint *ck, const struct moe_tensor *t,
+                               uint64_t first, uint64_t n, uint8_t *out, struct moe_err *err);
 
 #endif

@@ -43,11 +43,11 @@ int moe_gguf_get_text(const struct moe_gguf *gguf, const char *key, bool require
 struct moe_gguf_array {
     uint32_t type; /* of the elements, as GGUF numbers them */
     uint64_t n;
-    const uint8_t *data;     /* n numbers, little-endian, unaligned; or NULL */
+    const uint8_t *data;     /* n numbers, little-endian, unaligned; or what offsets count from */
     const uint64_t *offsets; /* texts: n + 1 places; element i ends 8 bytes (its successor's
-                                length) before offsets[i + 1] */
+                                length) before offsets[i + 1]; else NULL */
 };
-/* *out is empty (n 0) where a key that is not required is missing. */
+/* *out is zeroed (n 0, no texts) where a key that is not required is missing. */
 int moe_gguf_get_array(const struct moe_gguf *gguf, const char *key, bool required,
                        struct moe_gguf_array *out, struct moe_err *err);
 /* Element i as a number (booleans as 0 and 1), or as a text: not terminated, may hold any byte.

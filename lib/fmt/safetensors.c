@@ -22,31 +22,6 @@ static const struct {
     {"BOOL", 1, MOE_DTYPE_OTHER}, {"F8_E4M3", 1, MOE_DTYPE_OTHER}, {"F8_E5M2", 1, MOE_DTYPE_OTHER},
 };
 
-void moe_st_list_release(struct moe_st_list *list)
-{
-    for (uint64_t i = 0; i < list->n; i++)
-        free((char *)list->items[i].tensor.name);
-    free(list->items);
-    *list = (struct moe_st_list){0};
-}
-
-/* A zeroed new item at the end, or NULL. */
-static struct moe_st_tensor *push(struct moe_st_list *list, struct moe_err *err)
-{
-    if (list->n == list->room) {
-        uint64_t room = list->room ? 2 * list->room : 64;
-        struct moe_st_tensor *grown = moe_alloc(room, sizeof *grown, err);
-        if (!grown)
-            return NULL;
-        if (list->n)
-            memcpy(grown, list->items, list->n * sizeof *grown);
-        free(list->items);
-        list->items = grown;
-        list->room = room;
-    }
-    return &list->items[list->n++];
-}
-
 /* A whole number that is not negative; sizes beyond 2^63 make no sense in a file. */
 static bool whole_number(const json_t *value, uint64_t *out)
 {
@@ -56,7 +31,7 @@ static bool whole_number(const json_t *value, uint64_t *out)
     return true;
 }
 
-static int read_dtype(struct moe_st_tensor *item, const char *where, const json_t *entry,
+static int read_dtype(struct moe_tensor_entry *item, const char *where, const json_t *entry,
                       int *item_bytes, struct moe_err *err)
 {
     const char *dtype = NULL;
@@ -129,37 +104,8 @@ static int read_offsets(struct moe_tensor *t, const char *where, const json_t *e
     return MOE_OK;
 }
 
-static int compare_offsets(const void *a, const void *b)
-{
-    const struct moe_tensor *x = *(const struct moe_tensor *const *)a;
-    const struct moe_tensor *y = *(const struct moe_tensor *const *)b;
-    if (x->offset != y->offset)
-        return x->offset < y->offset ? -1 : 1;
-    return x->bytes < y->bytes ? -1 : x->bytes > y->bytes;
-}
-
-/* The tensors from number `first` on are one file's; none may share bytes with another. */
-static int check_overlaps(const struct moe_st_list *list, uint64_t first, const char *name,
-                          struct moe_err *err)
-{
-    uint64_t n = list->n - first;
-    const struct moe_tensor **by_offset = moe_alloc(n, sizeof *by_offset, err);
-    if (!by_offset)
-        return MOE_ERR_MEMORY;
-    for (uint64_t i = 0; i < n; i++)
-        by_offset[i] = &list->items[first + i].tensor;
-    qsort(by_offset, n, sizeof *by_offset, compare_offsets);
-    int status = MOE_OK;
-    for (uint64_t i = 1; i < n && status == MOE_OK; i++)
-        if (by_offset[i - 1]->offset + by_offset[i - 1]->bytes > by_offset[i]->offset)
-            status = moe_fail(err, MOE_ERR_FORMAT, "%s: tensors '%.100s' and '%.100s' overlap",
-                              name, by_offset[i - 1]->name, by_offset[i]->name);
-    free(by_offset);
-    return status;
-}
-
-int moe_safetensors_parse(struct moe_st_list *list, const char *name, int file, const void *json,
-                          uint64_t n, uint64_t data_offset, uint64_t data_bytes,
+int moe_safetensors_parse(struct moe_tensor_list *list, const char *name, int file,
+                          const void *json, uint64_t n, uint64_t data_offset, uint64_t data_bytes,
                           struct moe_err *err)
 {
     json_t *header = moe_json_parse(name, json, n, err);
@@ -177,8 +123,8 @@ int moe_safetensors_parse(struct moe_st_list *list, const char *name, int file, 
             continue;
         char where[384];
         snprintf(where, sizeof where, "%.220s: tensor '%.120s'", name, key);
-        struct moe_st_tensor *item = push(list, err);
-        if (!item || !(item->tensor.name = moe_strndup(key, strlen(key), err))) {
+        struct moe_tensor_entry *item = moe_tensor_list_add(list, key, strlen(key), err);
+        if (!item) {
             status = MOE_ERR_MEMORY;
             break;
         }
@@ -193,6 +139,6 @@ int moe_safetensors_parse(struct moe_st_list *list, const char *name, int file, 
     }
     moe_json_free(header);
     if (status == MOE_OK)
-        status = check_overlaps(list, first, name, err);
+        status = moe_tensor_list_check_overlaps(list, first, name, err);
     return status;
 }

@@ -10,32 +10,17 @@
 #include <stdint.h>
 
 #include "base/err.h"
-#include "fmt/checkpoint.h"
+#include "fmt/tensor_list.h"
 
-enum {
-    MOE_SAFETENSORS_MAX_HEADER = 512 << 20,
-    MOE_SAFETENSORS_DTYPE_BYTES = 16, /* of a dtype's name, NUL included */
-};
-
-struct moe_st_tensor {
-    struct moe_tensor tensor; /* ->name is owned here */
-    /* As the file spells it, cut to the room there is: for errors about tensors we cannot read. */
-    char dtype_name[MOE_SAFETENSORS_DTYPE_BYTES];
-};
-
-struct moe_st_list {
-    struct moe_st_tensor *items;
-    uint64_t n, room;
-};
+enum { MOE_SAFETENSORS_MAX_HEADER = 512 << 20 };
 
 /*
  * Checks the n header bytes (the JSON text) of a file whose data part begins at data_offset and has
  * data_bytes, and appends its tensors, with file number `file`. `name` (the path) begins error
  * texts. MOE_ERR_FORMAT, or MOE_ERR_MEMORY.
  */
-int moe_safetensors_parse(struct moe_st_list *list, const char *name, int file, const void *json,
-                          uint64_t n, uint64_t data_offset, uint64_t data_bytes,
+int moe_safetensors_parse(struct moe_tensor_list *list, const char *name, int file,
+                          const void *json, uint64_t n, uint64_t data_offset, uint64_t data_bytes,
                           struct moe_err *err);
-void moe_st_list_release(struct moe_st_list *list);
 
 #endif

@@ -9,7 +9,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     enum { DATA_BYTES = 4096 };
-    struct moe_st_list list = {0};
+    struct moe_tensor_list list = {0};
     struct moe_err err;
     int status = moe_safetensors_parse(&list, "fuzz", 0, data, n, 8 + n, DATA_BYTES, &err);
     for (uint64_t i = 0; status == MOE_OK && i < list.n; i++) {
@@ -19,6 +19,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
              t->bytes != t->n_items * (t->dtype == MOE_DTYPE_F32 ? 4 : 2)))
             abort(); /* accepted, but would be read from outside the file */
     }
-    moe_st_list_release(&list);
+    moe_tensor_list_release(&list);
     return 0;
 }

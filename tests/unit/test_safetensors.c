@@ -230,12 +230,12 @@ static void other_things_than_checkpoints_are_explained(void **state)
     write_file("config.json", "{}", 2);
     expect_refused(MOE_ERR_FORMAT, "no weights");
     write_file("x.gguf", "GGUFxxxxxx", 10);
-    expect_refused(MOE_ERR_UNSUPPORTED, ".gguf");
+    expect_refused(MOE_ERR_UNSUPPORTED, "give that file itself");
     write_file("pytorch_model.bin", "x", 1);
     expect_refused(MOE_ERR_UNSUPPORTED, "safetensors is needed");
     write_tensors("weights.safetensors", "{}", 0);
     expect_refused(MOE_ERR_FORMAT, "index.json");
-    assert_fails(moe_checkpoint_open(&ck, in_dir("x.gguf"), &err), MOE_ERR_UNSUPPORTED, ".gguf",
+    assert_fails(moe_checkpoint_open(&ck, in_dir("x.gguf"), &err), MOE_ERR_VERSION, "GGUF version",
                  &err);
     assert_fails(moe_checkpoint_open(&ck, in_dir("weights.safetensors"), &err), MOE_ERR_FORMAT,
                  "give the directory", &err);

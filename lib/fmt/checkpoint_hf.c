@@ -1,0 +1,308 @@
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "base/file.h"
+#include "base/float16.h"
+#include "base/mem.h"
+#include "fmt/json.h"
+#include "fmt/safetensors.h"
+
+enum { MAX_SHARDS = 4096, MAX_INDEX_BYTES = 256 << 20 };
+
+static const char single_name[] = "model.safetensors";
+static const char index_name[] = "model.safetensors.index.json";
+
+/* The directory being opened. */
+struct opening {
+    const char *dir;
+    struct moe_tensor_files *to;
+};
+
+/* Opens DIR/NAME as the next shard and reads its header. */
+static int open_shard(struct opening *o, const char *name, struct moe_err *err)
+{
+    struct moe_tensor_file *shard = &o->to->files[o->to->n_files];
+    shard->path = moe_path_join(o->dir, name, err);
+    if (!shard->path)
+        return MOE_ERR_MEMORY;
+    shard->fd = -1;
+    int file = o->to->n_files++;
+    uint64_t size;
+    int fd = moe_file_open(shard->path, &size, err);
+    if (fd < 0)
+        return fd;
+    shard->fd = fd;
+
+    uint8_t length[8];
+    if (size < sizeof length)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: only %" PRIu64 " bytes, too short for a safetensors file", shard->path,
+                        size);
+    int status = moe_file_pread(fd, shard->path, length, sizeof length, 0, err);
+    if (status != MOE_OK)
+        return status;
+    uint64_t n = moe_get_u64(length);
+    if (n > size - sizeof length || n > MOE_SAFETENSORS_MAX_HEADER)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: header of %" PRIu64 " bytes in a file of %" PRIu64
+                        " (cut short, or not a safetensors file)",
+                        shard->path, n, size);
+    void *json = moe_alloc(n, 1, err);
+    if (!json)
+        return MOE_ERR_MEMORY;
+    status = moe_file_pread(fd, shard->path, json, n, sizeof length, err);
+    if (status == MOE_OK)
+        status = moe_safetensors_parse(&o->to->list, shard->path, file, json, n, sizeof length + n,
+                                       size - sizeof length - n, err);
+    free(json);
+    return status;
+}
+
+/* A name in the index may only mean a file beside it. */
+static bool plain_file_name(const char *name)
+{
+    return name[0] != '\0' && name[0] != '.' && !strchr(name, '/') && strlen(name) < 200;
+}
+
+static int find_shard(const struct opening *o, const char *name)
+{
+    for (int i = o->to->n_files - 1; i >= 0; i--) /* maps are mostly in shard order: latest first */
+        if (strcmp(strrchr(o->to->files[i].path, '/') + 1, name) == 0)
+            return i;
+    return -1;
+}
+
+static int sort_by_name(struct opening *o, struct moe_err *err)
+{
+    moe_tensor_list_sort(&o->to->list);
+    return moe_tensor_list_check_names(&o->to->list, o->to->files, o->dir, err);
+}
+
+/* Opens every shard that the map names. */
+static int open_mapped_shards(struct opening *o, const char *path, json_t *map, struct moe_err *err)
+{
+    const char *name;
+    json_t *file;
+    json_object_foreach(map, name, file)
+    {
+        const char *shard = json_string_value(file);
+        if (!shard || strlen(shard) != json_string_length(file))
+            return moe_fail(err, MOE_ERR_FORMAT, "%s: '%.120s': a file name was expected", path,
+                            name);
+        if (!plain_file_name(shard))
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            "%s: '%.120s' lies in '%.120s', which is not a plain file name", path,
+                            name, shard);
+        if (find_shard(o, shard) >= 0)
+            continue;
+        if (o->to->n_files == MAX_SHARDS)
+            return moe_fail(err, MOE_ERR_FORMAT, "%s: more than %d files", path, MAX_SHARDS);
+        int status = open_shard(o, shard, err);
+        if (status != MOE_OK)
+            return status;
+    }
+    return MOE_OK;
+}
+
+/* Every tensor lies where the map says, and the map knows every tensor. */
+static int check_map(const struct opening *o, const char *path, json_t *map, struct moe_err *err)
+{
+    for (uint64_t i = 0; i < o->to->list.n; i++) {
+        const struct moe_tensor *t = &o->to->list.items[i].tensor;
+        const char *found = strrchr(o->to->files[t->file].path, '/') + 1;
+        const char *expected = json_string_value(json_object_get(map, t->name));
+        if (!expected || strcmp(expected, found) != 0)
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            "%s: tensor '%.120s' lies in %s, the index says %.120s", path, t->name,
+                            found, expected ? expected : "nothing of it");
+    }
+    const char *name;
+    json_t *file;
+    json_object_foreach(map, name, file)
+    {
+        if (moe_tensor_list_find(&o->to->list, name) < 0)
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            "%s: tensor '%.120s' is not in %.120s, where the index says it is",
+                            path, name, json_string_value(file));
+    }
+    return MOE_OK;
+}
+
+static int open_sharded(struct opening *o, struct moe_err *err)
+{
+    int status = MOE_ERR_FORMAT;
+    json_t *index = NULL;
+    char *path = moe_path_join(o->dir, index_name, err);
+    if (!path)
+        return MOE_ERR_MEMORY;
+    struct moe_err why = {0};
+    index = moe_json_read(path, MAX_INDEX_BYTES, &why);
+    if (!index) {
+        status = moe_fail(err, why.status, "%s", why.text);
+        goto done;
+    }
+    json_t *map = json_object_get(index, "weight_map");
+    if (!json_is_object(map) || json_object_size(map) == 0) {
+        status =
+            moe_fail(err, MOE_ERR_FORMAT, "%s: 'weight_map' is missing, empty or no object", path);
+        goto done;
+    }
+    status = open_mapped_shards(o, path, map, err);
+    if (status == MOE_OK)
+        status = sort_by_name(o, err);
+    if (status == MOE_OK)
+        status = check_map(o, path, map, err);
+done:
+    moe_json_free(index);
+    free(path);
+    return status;
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+/* ---- MXFP4 as two tensors ---------------------------------------------------------------------
+ */
+
+static bool is_bytes(const struct moe_tensor_entry *entry)
+{
+    return strcmp(entry->dtype_name, "U8") == 0 && entry->tensor.n_items > 0;
+}
+
+/* Whether the two are packed values [...][groups][16] and exponents [...][groups]. */
+static bool make_a_pair(const struct moe_tensor_entry *blocks,
+                        const struct moe_tensor_entry *scales)
+{
+    const struct moe_tensor *b = &blocks->tensor, *s = &scales->tensor;
+    return is_bytes(blocks) && is_bytes(scales) && b->n_dims >= 2 && s->n_dims == b->n_dims - 1 &&
+           b->n_items == b->bytes && s->n_items == s->bytes && b->n_items == 16 * s->n_items &&
+           memcmp(b->dims, s->dims, (size_t)s->n_dims * sizeof *s->dims) == 0;
+}
+
+/* Turns NAME_blocks into NAME [...][groups * 32] and drops NAME_scales, for every such pair. What
+ * is no pair stays as it is: bytes, refused when asked for. */
+static int join_pairs(struct moe_tensor_list *list, struct moe_err *err)
+{
+    static const char blocks_end[] = "_blocks";
+    uint64_t kept = 0;
+    bool *dropped = moe_alloc(list->n, sizeof *dropped, err);
+    if (!dropped)
+        return MOE_ERR_MEMORY;
+    for (uint64_t i = 0; i < list->n; i++) {
+        struct moe_tensor_entry *blocks = &list->items[i];
+        char name[256];
+        size_t stem = strlen(blocks->tensor.name);
+        if (!ends_with(blocks->tensor.name, blocks_end) || stem >= sizeof name)
+            continue;
+        stem -= strlen(blocks_end);
+        memcpy(name, blocks->tensor.name, stem);
+        strcpy(name + stem, "_scales");
+        int64_t found = moe_tensor_list_find(list, name);
+        name[stem] = '\0';
+        if (found < 0 || !make_a_pair(blocks, &list->items[found]) ||
+            moe_tensor_list_find(list, name) >= 0)
+            continue;
+        const struct moe_tensor *scales = &list->items[found].tensor;
+        struct moe_tensor *t = &blocks->tensor;
+        blocks->in_pairs = true;
+        blocks->scales_file = scales->file;
+        blocks->scales_offset = scales->offset;
+        t->dtype = MOE_DTYPE_MXFP4;
+        t->n_dims--;
+        t->dims[t->n_dims] = 0;
+        t->dims[t->n_dims - 1] *= 32;
+        t->n_items *= 2;
+        t->bytes += scales->bytes;
+        dropped[found] = true;
+    }
+    for (uint64_t i = 0; i < list->n; i++) {
+        struct moe_tensor_entry *entry = &list->items[i];
+        char *name = (char *)entry->tensor.name;
+        if (dropped[i]) {
+            free(name);
+            continue;
+        }
+        if (entry->in_pairs)
+            name[strlen(name) - strlen(blocks_end)] = '\0';
+        list->items[kept++] = *entry;
+    }
+    list->n = kept;
+    free(dropped);
+    moe_tensor_list_sort(list); /* shorter names sort elsewhere */
+    return MOE_OK;
+}
+
+/* ---- Opening ------------------------------------------------------------------------------- */
+
+/* The directory holds no safetensors file under the known names: say what it holds instead. */
+static int fail_no_weights(const char *dir, struct moe_err *err)
+{
+    bool config = false, torch = false, gguf = false, others = false;
+    DIR *d = opendir(dir);
+    if (!d) {
+        char text[128];
+        return moe_fail(err, MOE_ERR_IO, "%s: cannot open: %s", dir,
+                        moe_errno_text(errno, text, sizeof text));
+    }
+    for (const struct dirent *e; (e = readdir(d)) != NULL;) {
+        config = config || strcmp(e->d_name, "config.json") == 0;
+        torch = torch || ends_with(e->d_name, ".bin") || ends_with(e->d_name, ".pth") ||
+                ends_with(e->d_name, ".pt");
+        gguf = gguf || ends_with(e->d_name, ".gguf");
+        others = others || ends_with(e->d_name, ".safetensors");
+    }
+    closedir(d);
+    if (others)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: has safetensors files but neither %s nor %s that lists them", dir,
+                        single_name, index_name);
+    if (torch)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: its weights are PyTorch files (.bin, .pt); safetensors is needed "
+                        "(save_pretrained(..., safe_serialization=True) makes them)",
+                        dir);
+    if (gguf)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: its weights are in a .gguf file; give that file itself", dir);
+    return moe_fail(err, MOE_ERR_FORMAT,
+                    config ? "%s: has config.json but no weights: neither %s nor %s"
+                           : "%s: not a checkpoint: no config.json, and neither %s nor %s",
+                    dir, single_name, index_name);
+}
+
+int moe_checkpoint_open_hf(struct moe_tensor_files *out, const char *dir, struct moe_err *err)
+{
+    struct opening o = {dir, out};
+    int status = MOE_ERR_MEMORY;
+    char *single = moe_path_join(dir, single_name, err);
+    char *index = moe_path_join(dir, index_name, err);
+    out->files = moe_alloc(MAX_SHARDS, sizeof *out->files, err);
+    if (!single || !index || !out->files)
+        goto done;
+    if (moe_path_exists(single)) {
+        status = open_shard(&o, single_name, err);
+        if (status == MOE_OK)
+            status = sort_by_name(&o, err);
+    } else if (moe_path_exists(index)) {
+        status = open_sharded(&o, err);
+    } else {
+        status = fail_no_weights(dir, err);
+    }
+    if (status == MOE_OK)
+        status = join_pairs(&out->list, err);
+done:
+    free(single);
+    free(index);
+    return status;
+}

@@ -1,0 +1,69 @@
+/*
+ * The tensors of a checkpoint and the files they lie in, whatever the container. Internal to fmt/
+ * (checkpoint.h is what others use) and to the fuzzers.
+ */
+#ifndef MOE_FMT_TENSOR_LIST_H
+#define MOE_FMT_TENSOR_LIST_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "fmt/checkpoint.h"
+
+enum { MOE_DTYPE_NAME_BYTES = 16 };
+
+struct moe_tensor_entry {
+    struct moe_tensor tensor; /* ->name is owned here */
+    /* The type as the file spells it, cut to the room there is: for errors about tensors we cannot
+     * read. */
+    char dtype_name[MOE_DTYPE_NAME_BYTES];
+    /* MXFP4 as two tensors: tensor.file and .offset are those of the packed values, in pairs; the
+     * exponents lie here. */
+    bool in_pairs;
+    int scales_file;
+    uint64_t scales_offset;
+};
+
+struct moe_tensor_list {
+    struct moe_tensor_entry *items;
+    uint64_t n, room;
+};
+
+void moe_tensor_list_release(struct moe_tensor_list *list);
+/* A new zeroed entry at the end with a copy of the name, or NULL: out of memory. */
+struct moe_tensor_entry *moe_tensor_list_add(struct moe_tensor_list *list, const char *name,
+                                             uint64_t name_bytes, struct moe_err *err);
+/* The tensors from number `first` on are one file's; none may share bytes with another. `name`
+ * begins the error text. */
+int moe_tensor_list_check_overlaps(const struct moe_tensor_list *list, uint64_t first,
+                                   const char *name, struct moe_err *err);
+void moe_tensor_list_sort(struct moe_tensor_list *list); /* by name */
+/* In a sorted list: its number, or -1. */
+int64_t moe_tensor_list_find(const struct moe_tensor_list *list, const char *name);
+
+/* An open file of a checkpoint. */
+struct moe_tensor_file {
+    char *path; /* owned */
+    int fd;     /* -1: not open */
+};
+void moe_tensor_file_release(struct moe_tensor_file *file);
+
+/* In a sorted list: two tensors of one name are an error that names both files; `name` begins its
+ * text. */
+int moe_tensor_list_check_names(const struct moe_tensor_list *list,
+                                const struct moe_tensor_file *files, const char *name,
+                                struct moe_err *err);
+
+/* What a container's reader fills. */
+struct moe_tensor_files {
+    struct moe_tensor_file *files;
+    int n_files;
+    struct moe_tensor_list list; /* sorted once opened */
+};
+void moe_tensor_files_release(struct moe_tensor_files *files);
+
+/* Opens the Hugging Face directory (checkpoint_hf.c). */
+int moe_checkpoint_open_hf(struct moe_tensor_files *out, const char *dir, struct moe_err *err);
+
+#endif
