@@ -12,8 +12,6 @@ enum {
     HEAP_LIMIT_KIB = 256 * 1024,
 };
 
-static const char METASPACE[] = "\xe2\x96\x81"; /* U+2581 */
-
 /* ---- The list of steps ------------------------------------------------------------------------
  */
 
@@ -23,6 +21,18 @@ struct moe_step *moe_steps_add(struct moe_steps *steps, uint8_t kind)
         return NULL;
     struct moe_step *step = &steps->steps[steps->n++];
     *step = (struct moe_step){.kind = kind};
+    return step;
+}
+
+struct moe_step *moe_steps_add_split(struct moe_steps *steps, const char *pattern, uint8_t behavior,
+                                     uint8_t flags)
+{
+    struct moe_step *step = moe_steps_add(steps, MOE_STEP_SPLIT);
+    if (!step)
+        return NULL;
+    step->behavior = behavior;
+    step->flags = flags;
+    moe_buf_text(&step->text, pattern);
     return step;
 }
 
@@ -95,6 +105,8 @@ int moe_steps_prepare(struct moe_steps *steps, bool normalizer, struct moe_err *
         if (!known)
             return moe_fail(err, MOE_ERR_UNSUPPORTED, "unknown %s step %u",
                             normalizer ? "normalizer" : "pre-tokenizer", step->kind);
+        if (step->text.failed || step->other.failed)
+            return moe_fail(err, MOE_ERR_MEMORY, "out of memory");
         if (step->text.size > MOE_STEP_TEXT_MAX || step->other.size > MOE_STEP_TEXT_MAX)
             return moe_fail(err, MOE_ERR_FORMAT, "step %u has a text of absurd size", i);
         if (normalizer && (!moe_utf8_valid(step->text.data, step->text.size) ||
@@ -248,15 +260,15 @@ static int run_metaspace(struct moe_pretokenizer *p, uint32_t i, const char *tex
     struct moe_buf out = {0};
     bool prepend = !(flags & MOE_STEP_PREPEND_NEVER) &&
                    (at_start || !(flags & MOE_STEP_PREPEND_FIRST)) && text[0] != ' ' &&
-                   !(n >= 3 && memcmp(text, METASPACE, 3) == 0);
+                   !(n >= 3 && memcmp(text, MOE_METASPACE, 3) == 0);
     if (prepend)
-        moe_buf_text(&out, METASPACE);
+        moe_buf_text(&out, MOE_METASPACE);
     for (uint64_t at = 0; at < n;) {
         const char *space = memchr(text + at, ' ', n - at);
         uint64_t end = space ? (uint64_t)(space - text) : n;
         moe_buf_append(&out, text + at, end - at);
         if (space)
-            moe_buf_text(&out, METASPACE);
+            moe_buf_text(&out, MOE_METASPACE);
         at = end + 1;
     }
     int status = out.failed ? moe_fail(err, MOE_ERR_MEMORY, "out of memory")

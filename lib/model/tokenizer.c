@@ -41,8 +41,9 @@ void moe_tokenizer_free(struct moe_tokenizer *tok)
     moe_steps_release(&tok->normalizer);
     moe_steps_release(&tok->pre_tokenizer);
     free(tok->vocabulary);
-    free(tok->added[0].ids);
-    free(tok->added[1].ids);
+    free(tok->added[0].tokens);
+    free(tok->added[1].tokens);
+    moe_buf_release(&tok->normalized);
     free(tok->shown_offsets);
     moe_buf_release(&tok->shown);
     free(tok);
@@ -53,9 +54,9 @@ static bool is_in_use(const struct moe_tokenizer *tok, uint32_t id)
     return id < tok->n_tokens && tok->offsets[id + 1] > tok->offsets[id];
 }
 
-/* The byte that "<0xNN>" stands for, or -1. */
-static int byte_meant(const uint8_t *text, uint32_t n)
+int moe_token_byte(const void *token, uint64_t n)
 {
+    const uint8_t *text = token;
     static const char digits[] = "0123456789ABCDEF";
     if (n != 6 || memcmp(text, "<0x", 3) != 0 || text[5] != '>')
         return -1;
@@ -80,7 +81,7 @@ static int check_tokens(const struct moe_tokenizer *tok, struct moe_err *err)
         uint32_t n;
         const uint8_t *text = moe_token_text(tok, id, &n);
         if (flags & MOE_TOKEN_BYTE &&
-            (byte_meant(text, n) < 0 || tok->model != MOE_TOKENIZER_CHARS))
+            (moe_token_byte(text, n) < 0 || tok->model != MOE_TOKENIZER_CHARS))
             return moe_fail(err, MOE_ERR_FORMAT, "token %u is no byte token", id);
     }
     const uint32_t named[] = {tok->bos, tok->eos, tok->unk};
@@ -118,7 +119,7 @@ static int check_merges(const struct moe_tokenizer *tok, struct moe_err *err)
     return MOE_OK;
 }
 
-static int build_vocabulary(struct moe_tokenizer *tok, struct moe_err *err)
+int moe_tokenizer_index(struct moe_tokenizer *tok, struct moe_err *err)
 {
     uint64_t n_slots = 16;
     while (n_slots * 3 < (uint64_t)tok->n_tokens * 4)
@@ -172,59 +173,6 @@ static void find_byte_ids(struct moe_tokenizer *tok)
     }
 }
 
-/* qsort has no context argument: the order is taken over these. */
-struct added_key {
-    const uint8_t *text;
-    uint32_t n, id;
-};
-
-static int compare_added(const void *a, const void *b)
-{
-    const struct added_key *x = a, *y = b;
-    int order = memcmp(x->text, y->text, x->n < y->n ? x->n : y->n);
-    return order ? order : (x->n > y->n) - (x->n < y->n);
-}
-
-static int index_added(const struct moe_tokenizer *tok, bool normalized, struct added_key *keys,
-                       struct moe_added *added, struct moe_err *err)
-{
-    for (uint32_t id = 0; id < tok->n_tokens; id++) {
-        uint8_t flags = tok->token_flags[id];
-        if (flags & MOE_TOKEN_ADDED && normalized == !!(flags & MOE_TOKEN_NORMALIZED)) {
-            struct added_key *key = &keys[added->n++];
-            key->text = moe_token_text(tok, id, &key->n);
-            key->id = id;
-        }
-    }
-    if (added->n)
-        qsort(keys, added->n, sizeof *keys, compare_added);
-    added->ids = moe_alloc(added->n, sizeof *added->ids, err);
-    if (!added->ids)
-        return MOE_ERR_MEMORY;
-    for (uint32_t i = 0; i < added->n; i++) {
-        if (i > 0 && compare_added(&keys[i - 1], &keys[i]) == 0)
-            return moe_fail(err, MOE_ERR_FORMAT, "added tokens %u and %u have the same text",
-                            keys[i - 1].id, keys[i].id);
-        added->ids[i] = keys[i].id;
-        added->first[keys[i].text[0] + 1]++;
-    }
-    for (int b = 0; b < 256; b++)
-        added->first[b + 1] += added->first[b];
-    return MOE_OK;
-}
-
-static int index_all_added(struct moe_tokenizer *tok, struct moe_err *err)
-{
-    struct added_key *keys = moe_alloc(tok->n_tokens, sizeof *keys, err);
-    if (!keys)
-        return MOE_ERR_MEMORY;
-    int status = index_added(tok, false, keys, &tok->added[0], err);
-    if (status == MOE_OK)
-        status = index_added(tok, true, keys, &tok->added[1], err);
-    free(keys);
-    return status;
-}
-
 /* What the tokens of a character model mean: U+2581 is a space, "<0xNN>" a byte. */
 static int spell_out(struct moe_tokenizer *tok, struct moe_err *err)
 {
@@ -238,7 +186,7 @@ static int spell_out(struct moe_tokenizer *tok, struct moe_err *err)
         const uint8_t *text = moe_token_text(tok, id, &n);
         bool as_is = !(tok->token_flags[id] & MOE_TOKEN_MODEL);
         if (tok->token_flags[id] & MOE_TOKEN_BYTE) {
-            moe_buf_u8(&tok->shown, (uint8_t)byte_meant(text, n));
+            moe_buf_u8(&tok->shown, (uint8_t)moe_token_byte(text, n));
             n = 0;
         }
         for (uint32_t at = 0; at < n;) {
@@ -292,16 +240,16 @@ int moe_tokenizer_prepare(struct moe_tokenizer *tok, struct moe_err *err)
     int status = check_tokens(tok, err);
     if (status == MOE_OK)
         status = check_merges(tok, err);
-    if (status == MOE_OK)
-        status = build_vocabulary(tok, err);
-    if (status == MOE_OK)
-        status = index_all_added(tok, err);
+    if (status == MOE_OK && !tok->vocabulary)
+        status = moe_tokenizer_index(tok, err);
     if (status == MOE_OK)
         status = spell_out(tok, err);
     if (status == MOE_OK)
         status = moe_steps_prepare(&tok->normalizer, true, err);
     if (status == MOE_OK)
         status = moe_steps_prepare(&tok->pre_tokenizer, false, err);
+    if (status == MOE_OK)
+        status = moe_added_index(tok, err);
     /* Merging must not produce what a user's words may not mean. */
     if (status == MOE_OK)
         status = moe_bpe_index(&tok->bpe, tok->token_flags, MOE_TOKEN_SPECIAL, err);
@@ -337,22 +285,15 @@ bool moe_tokenizer_is_special(const struct moe_tokenizer *tok, uint32_t id)
     return id < tok->n_tokens && tok->token_flags[id] & MOE_TOKEN_SPECIAL;
 }
 
-static int64_t find_added(const struct moe_tokenizer *tok, const struct moe_added *added,
-                          const char *text, uint64_t n)
+static int64_t find_added(const struct moe_tokenizer *tok, const char *text, uint64_t n)
 {
-    struct added_key key = {.text = (const uint8_t *)text, .n = (uint32_t)n};
-    uint32_t low = added->first[(uint8_t)text[0]], high = added->first[(uint8_t)text[0] + 1];
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        struct added_key at = {.id = added->ids[middle]};
-        at.text = moe_token_text(tok, at.id, &at.n);
-        int order = compare_added(&at, &key);
-        if (order == 0)
-            return at.id;
-        if (order < 0)
-            low = middle + 1;
-        else
-            high = middle;
+    for (int level = 0; level < 2; level++) {
+        for (uint32_t i = 0; i < tok->added[level].n; i++) {
+            uint32_t other_n, id = tok->added[level].tokens[i].id;
+            const uint8_t *other = moe_token_text(tok, id, &other_n);
+            if (n == other_n && memcmp(text, other, n) == 0)
+                return id;
+        }
     }
     return -1;
 }
@@ -362,13 +303,9 @@ int64_t moe_tokenizer_find(const struct moe_tokenizer *tok, const char *text)
     uint64_t n = strlen(text);
     if (n == 0 || n > MOE_TOKEN_BYTES_MAX)
         return -1;
-    for (int i = 0; i < 2; i++) {
-        int64_t id = find_added(tok, &tok->added[i], text, n);
-        if (id >= 0)
-            return id;
-    }
-    uint32_t id = moe_tokenizer_lookup(tok, text, n);
-    return id == MOE_NO_TOKEN ? -1 : (int64_t)id;
+    int64_t added = find_added(tok, text, n);
+    uint32_t id = added < 0 ? moe_tokenizer_lookup(tok, text, n) : MOE_NO_TOKEN;
+    return added >= 0 || id == MOE_NO_TOKEN ? added : (int64_t)id;
 }
 
 static int64_t or_none(uint32_t id)

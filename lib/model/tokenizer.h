@@ -1,11 +1,11 @@
 /*
  * Tokenizer: text to token ids and back, byte-exact.
  *
- * BPE as in Hugging Face's tokenizer.json, over bytes or over characters with byte fallback: added
- * tokens are cut out first, the rest is normalized, split by the pre-tokenizer's patterns (PCRE2),
- * each piece merged by rank. Decoding ids one after another gives the bytes they stand for; where
- * the tokenizer has no normalizer and adds no space, encoding and decoding gives any text back,
- * bytes that are not valid UTF-8 included.
+ * BPE as in Hugging Face's tokenizer.json or a GGUF file's vocabulary, over bytes or over
+ * characters with byte fallback: added tokens are cut out first, the rest is normalized, split by
+ * the pre-tokenizer's patterns (PCRE2), each piece merged by rank. Decoding ids one after another
+ * gives the bytes they stand for; where the tokenizer has no normalizer and adds no space, encoding
+ * and decoding gives any text back, bytes that are not valid UTF-8 included.
  *
  * A tokenizer travels in a pack as a compact binary section (moe-pack(5)), so that starting does
  * not parse JSON. Immutable after loading; encode may be called by several threads at once.
@@ -19,12 +19,19 @@
 #include "base/buf.h"
 #include "base/err.h"
 
+struct moe_gguf;
 struct moe_tokenizer;
 
 /* From a Hugging Face directory: tokenizer.json, tokenizer_config.json (optional: bos, add_bos,
  * chat template). A normalizer, pre-tokenizer, model or post-processor part that we do not
  * implement is MOE_ERR_UNSUPPORTED and named. */
 int moe_tokenizer_read_hf(struct moe_tokenizer **out, const char *dir, struct moe_err *err);
+/* From a GGUF file's metadata: byte-level vocabularies ("gpt2") with a pre-tokenizer that we know,
+ * and SentencePiece's ("llama"), whose scores become merges. Gives the ids of the tokenizer.json
+ * that the file was converted from. Another kind or pre-tokenizer is MOE_ERR_UNSUPPORTED and
+ * named. */
+int moe_tokenizer_read_gguf(struct moe_tokenizer **out, const struct moe_gguf *gguf,
+                            struct moe_err *err);
 /* From a pack's section, and into it. */
 int moe_tokenizer_read(struct moe_tokenizer **out, const char *name, const void *data, uint64_t n,
                        struct moe_err *err);

@@ -133,42 +133,6 @@ static int add_piece(void *ctx, const char *piece, uint64_t n, struct moe_err *e
 /* ---- Added tokens -----------------------------------------------------------------------------
  */
 
-/* Where tokens in [low, high), alike in `depth` bytes, have a byte of at least `byte` next. */
-static uint32_t narrow(const struct moe_tokenizer *tok, const uint32_t *ids, uint32_t low,
-                       uint32_t high, uint32_t depth, unsigned byte)
-{
-    while (low < high) {
-        uint32_t n, middle = low + (high - low) / 2;
-        if (moe_token_text(tok, ids[middle], &n)[depth] < byte)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-/* The longest added token at text[0..n), or MOE_NO_TOKEN; a special one within special_n bytes. */
-static uint32_t longest_added(const struct encoder *e, const struct moe_added *added,
-                              const uint8_t *text, uint64_t n, uint64_t special_n)
-{
-    uint32_t low = added->first[text[0]], high = added->first[text[0] + 1];
-    uint32_t best = MOE_NO_TOKEN;
-    for (uint32_t depth = 1; low < high; depth++) {
-        uint32_t length;
-        moe_token_text(e->tok, added->ids[low], &length);
-        if (length == depth) { /* sorted: the shortest comes first, and only once */
-            uint32_t id = added->ids[low++];
-            if (depth <= special_n || !(e->tok->token_flags[id] & MOE_TOKEN_SPECIAL))
-                best = id;
-        }
-        if (depth == n)
-            break;
-        low = narrow(e->tok, added->ids, low, high, depth, text[depth]);
-        high = narrow(e->tok, added->ids, low, high, depth, text[depth] + 1u);
-    }
-    return best;
-}
-
 static bool is_white(uint32_t c)
 {
     return (c >= 9 && c <= 13) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 ||
@@ -259,21 +223,21 @@ static int cut_added(struct encoder *e, int level, const char *text, uint64_t n,
             continue;
         }
         uint64_t room = level == 0 ? special_room(e, at, n - at) : e->special ? n - at : 0;
-        uint32_t length, id = longest_added(e, added, bytes + at, n - at, room);
-        if (id == MOE_NO_TOKEN) {
+        const struct moe_added_token *token =
+            moe_added_longest(e->tok, added, bytes + at, n - at, room);
+        if (!token) {
             at++;
             continue;
         }
-        moe_token_text(e->tok, id, &length);
-        uint64_t start = at, end = at + length;
-        if (e->tok->token_flags[id] & MOE_TOKEN_LSTRIP)
+        uint64_t start = at, end = at + token->n;
+        if (e->tok->token_flags[token->id] & MOE_TOKEN_LSTRIP)
             start = white_before(bytes, done, start);
-        if (e->tok->token_flags[id] & MOE_TOKEN_RSTRIP)
+        if (e->tok->token_flags[token->id] & MOE_TOKEN_RSTRIP)
             end = white_behind(bytes, end, n);
         if (start > done)
             status = rest(e, text + done, start - done, err);
         if (status == MOE_OK)
-            status = moe_ids_push(e->out, id, err);
+            status = moe_ids_push(e->out, token->id, err);
         e->at_start = false;
         done = at = end;
     }
@@ -308,8 +272,9 @@ static int find_marks(struct encoder *e, const char *text, uint64_t n, bool *fou
     *found = false;
     for (uint64_t at = 0; status == MOE_OK && at < normal_n && !*found; at++) {
         const uint8_t *rest = (const uint8_t *)normal + at;
-        uint32_t id = longest_added(e, added, rest, normal_n - at, normal_n - at);
-        *found = id != MOE_NO_TOKEN && e->tok->token_flags[id] & MOE_TOKEN_SPECIAL;
+        const struct moe_added_token *token =
+            moe_added_longest(e->tok, added, rest, normal_n - at, normal_n - at);
+        *found = token && e->tok->token_flags[token->id] & MOE_TOKEN_SPECIAL;
     }
     return status;
 }

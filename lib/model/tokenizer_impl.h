@@ -40,12 +40,25 @@ enum {
 
 #define MOE_NO_TOKEN UINT32_MAX
 
-/* Added tokens sorted by their text, so that the longest at a place is found by narrowing. */
-struct moe_added {
-    uint32_t *ids; /* owned */
-    uint32_t n;
-    uint32_t first[257]; /* those that begin with byte b: ids[first[b]..first[b + 1]) */
+/* An added token as it is looked for: its text, or what the normalizer makes of that. */
+struct moe_added_token {
+    const uint8_t *text; /* borrowed from the tokenizer */
+    uint32_t n, id;
 };
+
+/* Sorted by text, so that the longest at a place is found by narrowing. */
+struct moe_added {
+    struct moe_added_token *tokens; /* owned */
+    uint32_t n;
+    uint32_t first[257]; /* those that begin with byte b: tokens[first[b]..first[b + 1]) */
+};
+
+/* Fills tok->added; after the normalizer is prepared. */
+int moe_added_index(struct moe_tokenizer *tok, struct moe_err *err);
+/* The longest added token at text[0..n), n > 0, or NULL; a special one within special_n bytes. */
+const struct moe_added_token *moe_added_longest(const struct moe_tokenizer *tok,
+                                                const struct moe_added *added, const uint8_t *text,
+                                                uint64_t n, uint64_t special_n);
 
 struct moe_tokenizer {
     /* What a reader fills, and what a section holds. */
@@ -64,6 +77,7 @@ struct moe_tokenizer {
     uint32_t mask;        /* its slots - 1 */
     uint32_t byte_ids[256];
     struct moe_added added[2]; /* [1]: those looked for in the normalized text */
+    struct moe_buf normalized; /* the texts of added[1] */
     uint32_t *shown_offsets;   /* what tokens mean, where it is not their text; may be NULL */
     struct moe_buf shown;
     uint32_t separator;
@@ -76,9 +90,12 @@ static inline bool moe_is_metaspace(const uint8_t *text, uint64_t n)
     return n >= 3 && text[0] == 0xe2 && text[1] == 0x96 && text[2] == 0x81;
 }
 
+/* An empty one, to be filled, then prepared; moe_tokenizer_free whatever became of it. */
 struct moe_tokenizer *moe_tokenizer_new(struct moe_err *err);
 /* Room for n tokens: offsets and flags, zeroed. */
 int moe_tokenizer_allocate(struct moe_tokenizer *tok, uint32_t n, struct moe_err *err);
+/* Makes moe_tokenizer_lookup work, once tokens are there. */
+int moe_tokenizer_index(struct moe_tokenizer *tok, struct moe_err *err);
 /* Checks everything a reader filled and derives the rest. Error texts have no file name. */
 int moe_tokenizer_prepare(struct moe_tokenizer *tok, struct moe_err *err);
 
@@ -89,6 +106,9 @@ static inline const uint8_t *moe_token_text(const struct moe_tokenizer *tok, uin
     *n = tok->offsets[id + 1] - tok->offsets[id];
     return tok->text.data + tok->offsets[id];
 }
+
+/* The byte that the token "<0xNN>" stands for, or -1. */
+int moe_token_byte(const void *token, uint64_t n);
 
 /* The MODEL token with exactly this text, or MOE_NO_TOKEN. */
 uint32_t moe_tokenizer_lookup(const struct moe_tokenizer *tok, const void *text, uint64_t n);

@@ -41,6 +41,12 @@ enum {
     MOE_STEP_TEXT_MAX = 1 << 15 /* bytes of a pattern */
 };
 
+#define MOE_METASPACE "\xe2\x96\x81" /* U+2581 */
+
+/* GPT-2's split, which the type ByteLevel stands for (huggingface/tokenizers). */
+#define MOE_PATTERN_GPT2                                                                           \
+    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
+
 struct moe_step {
     uint8_t kind, behavior, flags;
     struct moe_buf text, other; /* owned */
@@ -54,6 +60,9 @@ struct moe_steps {
 
 /* The next step of the list, zeroed, or NULL when the list is full. */
 struct moe_step *moe_steps_add(struct moe_steps *steps, uint8_t kind);
+/* The same for a split at `pattern`; prepare reports memory that was not there. */
+struct moe_step *moe_steps_add_split(struct moe_steps *steps, const char *pattern, uint8_t behavior,
+                                     uint8_t flags);
 void moe_steps_release(struct moe_steps *steps);
 
 /* Checks kinds, behaviors and flags of a list (normalizer or pre-tokenizer) and compiles the

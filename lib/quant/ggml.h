@@ -11,7 +11,7 @@
 
 #include <stdint.h>
 
-#include "quant/layout.h"
+#include "quant/quantize.h"
 
 /* Numbers as files have them. Types that are not named here are known by size only. */
 enum {
@@ -92,5 +92,30 @@ void moe_ggml_mxfp4(const uint8_t *block, uint8_t codes[MOE_GGML_GROUP], uint8_t
 /* The opposite, from a block as Hugging Face checkpoints have it: 16 bytes, byte i holding columns
  * 2i (low bits) and 2i + 1. `block` has 17 bytes. */
 void moe_ggml_mxfp4_from_pairs(const uint8_t pairs[16], uint8_t exponent, uint8_t *block);
+
+/* ---- Whole matrices ---------------------------------------------------------------------------
+ */
+
+/* The layout of so many bits that carries the type; kind MOE_LAYOUT_NONE where none does. */
+struct moe_layout moe_ggml_layout(const struct moe_ggml_type *type, int bits);
+
+/* What became of a matrix's weights. */
+struct moe_ggml_counts {
+    uint64_t exact;   /* carried over as they are */
+    uint64_t rounded; /* the codes carried over, scales rounded to f16 */
+    uint64_t fitted;  /* quantized anew: their scales have no place in f16 */
+};
+
+/*
+ * Encodes blocks, those of `rows` rows of `cols` columns (whole blocks each) one after the other,
+ * into `out`, zeroed memory of moe_layout_bytes(layout, rows, cols); layout is that of
+ * moe_ggml_layout. Groups that cannot be carried are fitted by the method. Works over all threads,
+ * with the same result for any number of them. Adds to *error and *counts. MOE_ERR_FORMAT where
+ * weights are not finite, or too large for f16, naming row and column.
+ */
+int moe_ggml_encode_matrix(const struct moe_ggml_type *type, const struct moe_quant_method *method,
+                           struct moe_layout layout, const uint8_t *blocks, uint32_t rows,
+                           uint32_t cols, uint8_t *out, struct moe_quant_error *error,
+                           struct moe_ggml_counts *counts, struct moe_err *err);
 
 #endif

@@ -1,12 +1,19 @@
+#define _GNU_SOURCE /* memfd_create */
 /*
- * Fuzzer: a tokenizer's section of a pack or, where the input begins with '{', a tokenizer.json.
+ * Fuzzer: a tokenizer's section of a pack, where the input begins with '{' a tokenizer.json, where
+ * it begins with "GGUF" a GGUF file.
  * Whatever is accepted is used: some text and the input itself are encoded and decoded, and what is
  * written is read again.
  */
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
+#include "fmt/gguf.h"
 #include "model/tokenizer_impl.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
@@ -41,15 +48,39 @@ static void write_and_read(const struct moe_tokenizer *tok)
     moe_buf_release(&out);
 }
 
+static int read_gguf(struct moe_tokenizer **tok, const uint8_t *data, size_t n, struct moe_err *err)
+{
+    static int fd = -1;
+    char path[64];
+    struct moe_gguf *gguf;
+    if (fd < 0)
+        fd = memfd_create("fuzz", 0);
+    if (fd < 0 || ftruncate(fd, 0) != 0 || pwrite(fd, data, n, 0) != (ssize_t)n)
+        abort();
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    int status = moe_gguf_open(&gguf, path, err);
+    if (status != MOE_OK)
+        return status;
+    status = moe_tokenizer_read_gguf(tok, gguf, err);
+    moe_gguf_close(gguf);
+    return status;
+}
+
+static int read_any(struct moe_tokenizer **tok, const uint8_t *data, size_t n, struct moe_err *err)
+{
+    if (n && data[0] == '{')
+        return moe_tokenizer_parse_hf(tok, "fuzz", data, n, NULL, NULL, 0, err);
+    if (n >= 4 && memcmp(data, "GGUF", 4) == 0)
+        return read_gguf(tok, data, n, err);
+    return moe_tokenizer_read(tok, "fuzz", data, n, err);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     static const char text[] = "Hello  w\xc3\xb6rld's 123\n\n\t <s>e\xcc\x81\xff\xf0\x9f\x98\x80";
     struct moe_tokenizer *tok = NULL;
     struct moe_err err;
-    int status = n && data[0] == '{'
-                     ? moe_tokenizer_parse_hf(&tok, "fuzz", data, n, NULL, NULL, 0, &err)
-                     : moe_tokenizer_read(&tok, "fuzz", data, n, &err);
-    if (status != MOE_OK)
+    if (read_any(&tok, data, n, &err) != MOE_OK)
         return 0;
     encode(tok, text, sizeof text - 1);
     encode(tok, data, n < 4096 ? n : 4096);
