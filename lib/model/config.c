@@ -404,9 +404,6 @@ static int check_attention(const struct moe_config *c, const char *name, struct 
         windowed |= c->layer_is_windowed[i];
     if (windowed && c->window == 0)
         return moe_fail(err, MOE_ERR_FORMAT, "%s: windowed layers need a window", name);
-    if (!(c->clip_qkv >= 0))
-        return moe_fail(err, MOE_ERR_FORMAT, "%s: clip_qkv %g makes no sense", name,
-                        (double)c->clip_qkv);
     if (!c->kv_rank)
         return c->q_rank || c->value_dim != c->head_dim
                    ? moe_fail(err, MOE_ERR_FORMAT,
@@ -480,8 +477,7 @@ static int check_router(const struct moe_config *c, const char *name, struct moe
                         "%s: %" PRIu32 " experts in %" PRIu32 " groups, %" PRIu32
                         " of them for a token, cannot give %" PRIu32 " experts",
                         name, c->n_experts, c->n_groups, c->top_groups, c->top_k);
-    if (c->router_kind == MOE_ROUTER_SPARSEMIXER &&
-        (c->top_k != 2 || c->n_experts < 2 || !(c->router_jitter >= 0)))
+    if (c->router_kind == MOE_ROUTER_SPARSEMIXER && (c->top_k != 2 || c->n_experts < 2))
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: sparsemixer routing is implemented for two experts per token", name);
     if (c->expert_act == MOE_ACT_SWIGLU_CLAMPED && !(c->act_limit > 0 && c->act_alpha > 0))
@@ -528,6 +524,13 @@ int moe_config_check(const struct moe_config *c, const char *name, struct moe_er
         if (!isfinite(scales[i]) || scales[i] == 0)
             return moe_fail(err, MOE_ERR_FORMAT, "%s: a scale of %g makes no sense", name,
                             (double)scales[i]);
+    const float limits[] = {c->clip_qkv, c->act_alpha, c->act_limit, c->router_jitter};
+    for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++)
+        if (!(limits[i] >= 0) || !isfinite(limits[i]))
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            "%s: a limit of %g (clip_qkv, of the activation or the router) makes "
+                            "no sense",
+                            name, (double)limits[i]);
     if (!(c->norm_eps > 0 && c->norm_eps < 1))
         return moe_fail(err, MOE_ERR_FORMAT, "%s: norm epsilon %g makes no sense", name,
                         (double)c->norm_eps);

@@ -33,9 +33,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     struct json_t *json = moe_json_parse("fuzz", data, n, &err);
     const char *type = json_string_value(json_object_get(json, "model_type"));
     const struct moe_family *family = type ? moe_family_find(type) : NULL;
-    config = (struct moe_config){0};
-    if (family && family->read_hf(&config, "fuzz", json, &err) == MOE_OK)
-        (void)moe_config_check(&config, "fuzz", &err);
+    moe_config_init(&config);
+    if (family && family->read_hf(&config, "fuzz", json, &err) == MOE_OK) {
+        moe_config_complete(&config);
+        if (moe_config_check(&config, "fuzz", &err) == MOE_OK)
+            check_round_trip(&config);
+    }
     moe_json_free(json);
     return 0;
 }

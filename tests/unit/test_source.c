@@ -1,0 +1,305 @@
+/*
+ * Views into checkpoints: every value of every tensor here is its own number in the tensor, so what
+ * is read says where it came from.
+ */
+#define _POSIX_C_SOURCE 200809L /* mkdtemp */
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/file.h"
+#include "model/convert_source.h"
+
+#include "../test.h"
+
+enum { MAX_ITEMS = 1 << 21 };
+
+static char dir[] = "/tmp/moe-source-XXXXXX", path[64];
+static struct moe_config config;
+static struct moe_checkpoint *checkpoint;
+static struct convert_source source;
+static struct moe_buf header, data;
+static float values[MAX_ITEMS], piece[MAX_ITEMS];
+
+/* ---- Checkpoints ------------------------------------------------------------------------------
+ */
+
+/* `shape` as it stands in the header: "2,3,4". */
+static void add_tensor(const char *name, const char *shape, uint64_t n_items)
+{
+    uint64_t begin = data.size;
+    for (uint64_t i = 0; i < n_items; i++) {
+        float value = (float)i;
+        moe_buf_append(&data, &value, sizeof value);
+    }
+    moe_buf_printf(
+        &header, "%s\"%s\":{\"dtype\":\"F32\",\"shape\":[%s],\"data_offsets\":[%llu,%llu]}",
+        begin ? "," : "{", name, shape, (unsigned long long)begin, (unsigned long long)data.size);
+}
+
+/* Opens what was added, as a checkpoint of the family. */
+static void open_source(const char *family_name)
+{
+    struct moe_err err = {0};
+    struct moe_buf file = {0};
+    const struct moe_family *family = moe_family_find(family_name);
+    moe_buf_text(&header, "}");
+    moe_buf_u64(&file, header.size);
+    moe_buf_append(&file, header.data, header.size);
+    moe_buf_append(&file, data.data, data.size);
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    assert_ok(moe_file_write_all(path, file.data, file.size, &err), &err);
+    assert_ok(moe_checkpoint_open(&checkpoint, dir, &err), &err);
+    source = (struct convert_source){.checkpoint = checkpoint,
+                                     .config = &config,
+                                     .family = family->name,
+                                     .names = family->hf,
+                                     .paired = family->hf_paired};
+    moe_buf_release(&file);
+}
+
+static int start(void **state)
+{
+    (void)state;
+    strcpy(dir + strlen(dir) - 6, "XXXXXX");
+    moe_config_init(&config);
+    return mkdtemp(dir) ? 0 : -1;
+}
+
+static int stop(void **state)
+{
+    (void)state;
+    moe_checkpoint_close(checkpoint);
+    checkpoint = NULL;
+    moe_buf_release(&header);
+    moe_buf_release(&data);
+    header = data = (struct moe_buf){0};
+    unlink(path);
+    return rmdir(dir);
+}
+
+/* ---- Views ----------------------------------------------------------------------------------- */
+
+/* Reads the whole view, and again in pieces of three rows: the same. */
+static void read_view(const struct convert_view *view)
+{
+    struct moe_err err = {0};
+    assert_true((uint64_t)view->rows * view->cols <= MAX_ITEMS);
+    assert_ok(convert_view_read(view, 0, view->rows, values, &err), &err);
+    for (uint32_t first = 0; first < view->rows; first += 3) {
+        uint32_t n = view->rows - first < 3 ? view->rows - first : 3;
+        assert_ok(convert_view_read(view, first, n, piece, &err), &err);
+        assert_memory_equal(piece, values + (uint64_t)first * view->cols,
+                            (uint64_t)n * view->cols * sizeof *piece);
+    }
+    for (uint32_t r = 0; r < view->rows && !view->transposed; r++)
+        assert_true(values[(uint64_t)r * view->cols] ==
+                    (float)(convert_view_line(view, r) * view->width));
+}
+
+static struct convert_view read_dense(enum moe_tensor_role role)
+{
+    struct moe_err err = {0};
+    struct convert_view view;
+    assert_ok(convert_view_dense(&source, role, 1, &view, &err), &err);
+    read_view(&view);
+    return view;
+}
+
+static struct convert_view read_expert(uint32_t expert, enum moe_expert_part part)
+{
+    struct moe_err err = {0};
+    struct convert_view view;
+    assert_ok(convert_view_expert(&source, 1, expert, part, &view, &err), &err);
+    read_view(&view);
+    return view;
+}
+
+static void assert_value(const struct convert_view *view, uint32_t row, uint32_t col, uint64_t want)
+{
+    float got = values[(uint64_t)row * view->cols + col];
+    if (got != (float)want)
+        fail_msg("%s: row %u column %u is %g, expected %g", view->tensor->name, row, col,
+                 (double)got, (double)want);
+}
+
+#define L "model.layers.1."
+
+static void transposed_and_interleaved_experts(void **state)
+{
+    (void)state;
+    enum { EXPERTS = 3, FF = 6, HIDDEN = 5 };
+    config.n_experts = EXPERTS;
+    config.expert_ff = FF;
+    config.hidden = HIDDEN;
+    config.expert_bias = true;
+    add_tensor(L "mlp.experts.gate_up_proj", "3,5,12", 180);
+    add_tensor(L "mlp.experts.down_proj", "3,6,5", 90);
+    add_tensor(L "mlp.experts.gate_up_proj_bias", "3,12", 36);
+    add_tensor(L "mlp.experts.down_proj_bias", "3,5", 15);
+    open_source("gpt_oss");
+    for (uint32_t e = 0; e < EXPERTS; e++) {
+        for (uint32_t odd = 0; odd < 2; odd++) {
+            struct convert_view view = read_expert(e, odd ? MOE_E_UP : MOE_E_GATE);
+            assert_int_equal(convert_view_bytes(&view), 4 * FF * HIDDEN);
+            for (uint32_t r = 0; r < FF; r++)
+                for (uint32_t c = 0; c < HIDDEN; c++)
+                    assert_value(&view, r, c, e * 60 + c * 12 + 2 * r + odd);
+            view = read_expert(e, odd ? MOE_E_UP_BIAS : MOE_E_GATE_BIAS);
+            for (uint32_t r = 0; r < FF; r++)
+                assert_value(&view, r, 0, e * 12 + 2 * r + odd);
+        }
+        struct convert_view view = read_expert(e, MOE_E_DOWN);
+        for (uint32_t r = 0; r < HIDDEN; r++)
+            for (uint32_t c = 0; c < FF; c++)
+                assert_value(&view, r, c, e * 30 + c * 5 + r);
+        view = read_expert(e, MOE_E_DOWN_BIAS);
+        for (uint32_t r = 0; r < HIDDEN; r++)
+            assert_value(&view, r, 0, e * 5 + r);
+    }
+}
+
+static void experts_in_halves(void **state)
+{
+    (void)state;
+    config.n_experts = 3;
+    config.expert_ff = 6;
+    config.hidden = 5;
+    config.n_layers = 2;
+    config.layer_is_moe[1] = 1;
+    config.shared_ff = 4;
+    add_tensor(L "block_sparse_moe.input_linear.weight", "3,12,5", 180);
+    add_tensor(L "block_sparse_moe.output_linear.weight", "3,5,6", 90);
+    add_tensor(L "shared_mlp.input_linear.weight", "8,5", 40);
+    open_source("granitemoeshared");
+    for (uint32_t e = 0; e < 3; e++) {
+        struct convert_view view = read_expert(e, MOE_E_GATE);
+        assert_value(&view, 5, 4, e * 60 + 5 * 5 + 4);
+        view = read_expert(e, MOE_E_UP);
+        assert_value(&view, 0, 0, e * 60 + 6 * 5);
+        view = read_expert(e, MOE_E_DOWN);
+        assert_value(&view, 4, 5, e * 30 + 29);
+    }
+    struct convert_view view = read_dense(MOE_T_SHARED_GATE_PROJ);
+    assert_value(&view, 3, 4, 19);
+    view = read_dense(MOE_T_SHARED_UP);
+    assert_value(&view, 0, 0, 20);
+}
+
+/* Where the rotated value i of 6 stands among the pairs. */
+static uint32_t pair_place(uint32_t i)
+{
+    static const uint32_t places[6] = {0, 2, 4, 1, 3, 5};
+    return places[i];
+}
+
+static void latent_attention(void **state)
+{
+    (void)state;
+    enum { HEADS = 3, NOPE = 4, ROPE = 6, VALUE = 5, RANK = 7, HIDDEN = 8, HEAD = NOPE + ROPE };
+    config.hidden = HIDDEN;
+    config.n_heads = config.n_kv_heads = HEADS;
+    config.head_dim = HEAD;
+    config.rope_dim = ROPE;
+    config.value_dim = VALUE;
+    config.kv_rank = RANK;
+    add_tensor(L "self_attn.q_proj.weight", "30,8", 240);
+    add_tensor(L "self_attn.kv_a_proj_with_mqa.weight", "13,8", 104);
+    add_tensor(L "self_attn.kv_b_proj.weight", "27,7", 189);
+    open_source("deepseek_v2");
+    struct convert_view view = read_dense(MOE_T_Q);
+    for (uint32_t r = 0; r < HEADS * HEAD; r++) {
+        uint32_t h = r / HEAD, i = r % HEAD;
+        uint32_t place = i < ROPE ? NOPE + pair_place(i) : i - ROPE;
+        assert_value(&view, r, 3, (h * HEAD + place) * HIDDEN + 3);
+    }
+    view = read_dense(MOE_T_KV_DOWN);
+    for (uint32_t r = 0; r < RANK + ROPE; r++)
+        assert_value(&view, r, 2, (r < RANK ? r : RANK + pair_place(r - RANK)) * HIDDEN + 2);
+    view = read_dense(MOE_T_K_UP);
+    assert_int_equal(view.cols, NOPE);
+    for (uint32_t r = 0; r < HEADS * RANK; r++)
+        for (uint32_t c = 0; c < NOPE; c++)
+            assert_value(&view, r, c, (r / RANK * (NOPE + VALUE) + c) * RANK + r % RANK);
+    view = read_dense(MOE_T_V_UP);
+    for (uint32_t r = 0; r < HEADS * VALUE; r++)
+        assert_value(&view, r, 6, (r / VALUE * (NOPE + VALUE) + NOPE + r % VALUE) * RANK + 6);
+}
+
+/* Pairs of a head that rotates only its first 6 of 8 values; lines so long that two do not fit into
+ * the buffer; a matrix whose rows stand in two dimensions; a row stored as a vector. */
+static void pairs_and_other_shapes(void **state)
+{
+    (void)state;
+    config.hidden = 1 << 17;
+    config.n_heads = config.n_kv_heads = 1;
+    config.head_dim = config.value_dim = 8;
+    config.rope_dim = 6;
+    config.qkv_bias = true;
+    config.n_layers = 2;
+    config.layer_is_moe[1] = 1;
+    config.shared_gate = true;
+    config.shared_ff = 1;
+    add_tensor(L "self_attn.k_proj.weight", "8,131072", 8 << 17);
+    add_tensor(L "self_attn.k_proj.bias", "8", 8);
+    add_tensor(L "self_attn.v_proj.weight", "2,4,131072", 8 << 17);
+    add_tensor(L "mlp.shared_expert_gate.weight", "131072", 1 << 17);
+    open_source("qwen2_moe");
+    source.paired = true;
+    struct convert_view view = read_dense(MOE_T_K);
+    for (uint32_t r = 0; r < 8; r++)
+        assert_value(&view, r, 9, ((uint64_t)(r < 6 ? pair_place(r) : r) << 17) + 9);
+    view = read_dense(MOE_T_K_BIAS);
+    for (uint32_t r = 0; r < 8; r++)
+        assert_value(&view, r, 0, r < 6 ? pair_place(r) : r);
+    view = read_dense(MOE_T_V);
+    assert_value(&view, 7, 1, (7 << 17) + 1);
+    view = read_dense(MOE_T_SHARED_GATE);
+    assert_int_equal(view.rows, 1);
+    assert_value(&view, 0, 5, 5);
+}
+
+static void the_first_table_that_has_it(void **state)
+{
+    (void)state;
+    struct moe_err err = {0};
+    struct convert_view view;
+    config.n_experts = 2;
+    config.expert_ff = 3;
+    config.hidden = 4;
+    config.n_layers = 2;
+    config.layer_is_moe[1] = 1;
+    config.tied_head = true;
+    add_tensor(L "mlp.experts.gate_up_proj", "2,6,4", 48);
+    add_tensor(L "mlp.experts.down_proj", "2,3,4", 24);
+    add_tensor(L "mlp.router.weight", "2,4", 8);
+    open_source("phimoe");
+    view = read_expert(1, MOE_E_UP);
+    assert_value(&view, 0, 0, 24 + 12);
+    view = read_dense(MOE_T_ROUTER);
+    assert_fails(convert_view_expert(&source, 1, 0, MOE_E_DOWN, &view, &err), MOE_ERR_FORMAT,
+                 "has the shape [2][3][4], expected [2][4][3]", &err);
+    assert_fails(convert_view_expert(&source, 0, 1, MOE_E_GATE, &view, &err), MOE_ERR_FORMAT,
+                 "'model.layers.0.block_sparse_moe.experts.1.w1.weight' [3][4] is missing", &err);
+    assert_fails(convert_view_dense(&source, MOE_T_SINKS, 1, &view, &err), MOE_ERR_UNSUPPORTED,
+                 "family phimoe has no tensor 'layers.%u.attn.sinks'", &err);
+    assert_true(convert_may_ignore(&source, "lm_head.weight"));
+    assert_true(convert_may_ignore(&source, "model.layers.31.self_attn.rotary_emb.inv_freq"));
+    assert_false(convert_may_ignore(&source, "model.layers.x.self_attn.rotary_emb.inv_freq"));
+    assert_false(convert_may_ignore(&source, "model.layers.31.self_attn.rotary_emb.inv_freqs"));
+    config.tied_head = false;
+    assert_false(convert_may_ignore(&source, "lm_head.weight"));
+}
+
+#define in_dir(test) cmocka_unit_test_setup_teardown(test, start, stop)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        in_dir(transposed_and_interleaved_experts),
+        in_dir(experts_in_halves),
+        in_dir(latent_attention),
+        in_dir(pairs_and_other_shapes),
+        in_dir(the_first_table_that_has_it),
+    };
+    return cmocka_run_group_tests_name("source", tests, NULL, NULL);
+}
