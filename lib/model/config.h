@@ -91,7 +91,7 @@ struct moe_config {
     double rope_scale;
     uint32_t n_rope_freqs; /* rope_dim / 2, or 0 */
     double rope_freqs[MOE_MAX_ROPE_PAIRS];
-    /* LongRoPE: in sessions with a context above rope_original these take over. */
+    /* LongRoPE: in models loaded for a context above rope_original these take over. */
     uint32_t rope_original; /* 0: never */
     double rope_scale_long;
     uint32_t n_rope_freqs_long;

@@ -1,0 +1,406 @@
+/*
+ * What a description means, in straightforward double precision: every position anew, keys and
+ * values of latent attention made in full, nothing shared with the product but the shapes.
+ */
+#ifndef TESTS_NAIVE_MODEL_H
+#define TESTS_NAIVE_MODEL_H
+
+#include "random_model.h"
+
+struct naive_choice {
+    uint32_t experts[MOE_MAX_TOP_K];
+    double weights[MOE_MAX_TOP_K], probabilities[RANDOM_MAX_EXPERTS];
+};
+
+struct naive {
+    const struct random_model *m;
+    uint32_t n, context;          /* positions; of the model when it is loaded */
+    double *h, *x, *out;          /* [n][hidden] */
+    double *q, *k;                /* [n][heads][head_dim] */
+    double *v;                    /* [n][heads][value_dim] */
+    double *logits;               /* [n][vocab] */
+    struct naive_choice *choices; /* [layers][n] */
+    double margin;                /* how close a choice of experts was to another one, at least */
+};
+
+/* y[rows] = w[rows][cols] x, plus bias where there is one. */
+static inline void naive_multiply(const float *w, const float *bias, uint32_t rows, uint32_t cols,
+                                  const double *x, double *y)
+{
+    for (uint32_t r = 0; r < rows; r++) {
+        y[r] = bias ? bias[r] : 0;
+        for (uint32_t c = 0; c < cols; c++)
+            y[r] += (double)w[(uint64_t)r * cols + c] * x[c];
+    }
+}
+
+static inline void naive_rms(const float *w, uint32_t n, double eps, double *x)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < n; i++)
+        sum += x[i] * x[i];
+    for (uint32_t i = 0; i < n; i++)
+        x[i] = x[i] / sqrt(sum / n + eps) * w[i];
+}
+
+static inline void naive_norm(const struct naive *t, const float *w, const float *b,
+                              const double *from, double *to)
+{
+    const struct moe_config *c = &t->m->c;
+    double mean = 0, sum = 0;
+    for (uint32_t i = 0; i < c->hidden && c->norm_kind == MOE_NORM_LAYER; i++)
+        mean += from[i] / c->hidden;
+    for (uint32_t i = 0; i < c->hidden; i++)
+        sum += (from[i] - mean) * (from[i] - mean);
+    for (uint32_t i = 0; i < c->hidden; i++)
+        to[i] =
+            (from[i] - mean) / sqrt(sum / c->hidden + (double)c->norm_eps) * w[i] + (b ? b[i] : 0);
+}
+
+static inline void naive_clamp(double limit, uint32_t n, double *x)
+{
+    for (uint32_t i = 0; i < n; i++)
+        x[i] = fmax(-limit, fmin(x[i], limit));
+}
+
+static inline void naive_rotate(const struct naive *t, uint32_t position, double *x)
+{
+    const struct moe_config *c = &t->m->c;
+    bool far = c->rope_original && t->context > c->rope_original;
+    uint32_t half = c->rope_dim / 2;
+    for (uint32_t i = 0; i < half; i++) {
+        double f = far               ? c->rope_freqs_long[i]
+                   : c->n_rope_freqs ? c->rope_freqs[i]
+                                     : pow(c->rope_theta, -2.0 * i / c->rope_dim);
+        double scale = far ? c->rope_scale_long : c->rope_scale;
+        double co = cos(position * f) * scale, si = sin(position * f) * scale;
+        double a = x[i], b = x[i + half];
+        x[i] = a * co - b * si;
+        x[i + half] = b * co + a * si;
+    }
+}
+
+/* ---- Attention ---------------------------------------------------------------------------------
+ */
+
+/* Queries, or keys: norm, clipping, rotation. */
+static inline void naive_finish(const struct naive *t, const float *norm, uint32_t heads,
+                                uint32_t position, double *x)
+{
+    const struct moe_config *c = &t->m->c;
+    if (c->qk_norm == MOE_QK_NORM_FULL)
+        naive_rms(norm, heads * c->head_dim, (double)c->norm_eps, x);
+    for (uint32_t h = 0; h < heads; h++)
+        if (c->qk_norm == MOE_QK_NORM_HEAD)
+            naive_rms(norm, c->head_dim, (double)c->norm_eps, x + h * c->head_dim);
+    if (c->clip_qkv > 0)
+        naive_clamp((double)c->clip_qkv, heads * c->head_dim, x);
+    for (uint32_t h = 0; h < heads; h++)
+        naive_rotate(t, position, x + h * c->head_dim);
+}
+
+/* Latent attention: the head's keys are [rotated part for all | k_up's transpose times latent]. */
+static inline void naive_latent(struct naive *t, float *const *w, uint32_t p, double *q)
+{
+    const struct moe_config *c = &t->m->c;
+    const double *x = t->x + p * c->hidden;
+    double down[4096], kv[4096];
+    uint32_t nope = c->head_dim - c->rope_dim;
+    if (c->q_rank) {
+        naive_multiply(w[MOE_T_Q_DOWN], NULL, c->q_rank, c->hidden, x, down);
+        naive_rms(w[MOE_T_Q_DOWN_NORM], c->q_rank, (double)c->norm_eps, down);
+        x = down;
+    }
+    naive_multiply(w[MOE_T_Q], NULL, c->n_heads * c->head_dim, c->q_rank ? c->q_rank : c->hidden, x,
+                   q);
+    naive_multiply(w[MOE_T_KV_DOWN], NULL, c->kv_rank + c->rope_dim, c->hidden,
+                   t->x + p * c->hidden, kv);
+    naive_rms(w[MOE_T_KV_DOWN_NORM], c->kv_rank, (double)c->norm_eps, kv);
+    naive_rotate(t, p, kv + c->kv_rank);
+    for (uint32_t h = 0; h < c->n_heads; h++) {
+        double *k = t->k + (p * c->n_heads + h) * c->head_dim;
+        naive_rotate(t, p, q + h * c->head_dim);
+        memcpy(k, kv + c->kv_rank, c->rope_dim * sizeof *k);
+        for (uint32_t j = 0; j < nope; j++) {
+            k[c->rope_dim + j] = 0;
+            for (uint32_t r = 0; r < c->kv_rank; r++)
+                k[c->rope_dim + j] +=
+                    (double)w[MOE_T_K_UP][(h * c->kv_rank + r) * nope + j] * kv[r];
+        }
+        naive_multiply(w[MOE_T_V_UP] + h * c->value_dim * c->kv_rank, NULL, c->value_dim,
+                       c->kv_rank, kv, t->v + (p * c->n_heads + h) * c->value_dim);
+    }
+}
+
+static inline void naive_heads(struct naive *t, float *const *w, uint32_t p, double *q)
+{
+    const struct moe_config *c = &t->m->c;
+    const double *x = t->x + p * c->hidden;
+    uint32_t kv_width = c->n_kv_heads * c->head_dim, group = c->n_heads / c->n_kv_heads;
+    double k[4096], v[4096];
+    naive_multiply(w[MOE_T_Q], w[MOE_T_Q_BIAS], c->n_heads * c->head_dim, c->hidden, x, q);
+    naive_multiply(w[MOE_T_K], w[MOE_T_K_BIAS], kv_width, c->hidden, x, k);
+    naive_multiply(w[MOE_T_V], w[MOE_T_V_BIAS], kv_width, c->hidden, x, v);
+    naive_finish(t, w[MOE_T_Q_NORM], c->n_heads, p, q);
+    naive_finish(t, w[MOE_T_K_NORM], c->n_kv_heads, p, k);
+    if (c->clip_qkv > 0)
+        naive_clamp((double)c->clip_qkv, kv_width, v);
+    for (uint32_t h = 0; h < c->n_heads; h++) {
+        memcpy(t->k + (p * c->n_heads + h) * c->head_dim, k + h / group * c->head_dim,
+               c->head_dim * sizeof *k);
+        memcpy(t->v + (p * c->n_heads + h) * c->head_dim, v + h / group * c->head_dim,
+               c->head_dim * sizeof *v);
+    }
+}
+
+static inline void naive_attend(const struct naive *t, uint32_t layer, uint32_t p, uint32_t h,
+                                double *out)
+{
+    const struct moe_config *c = &t->m->c;
+    const float *sinks = t->m->dense[layer][MOE_T_SINKS];
+    const double *q = t->q + (p * c->n_heads + h) * c->head_dim;
+    uint32_t begin = c->layer_is_windowed[layer] && p + 1 > c->window ? p + 1 - c->window : 0;
+    double shares[512], sum = 0;
+    for (uint32_t i = begin; i <= p; i++) {
+        double score = 0;
+        for (uint32_t d = 0; d < c->head_dim; d++)
+            score += q[d] * t->k[(i * c->n_heads + h) * c->head_dim + d];
+        shares[i] = exp(score * (double)c->attn_scale);
+        sum += shares[i];
+    }
+    sum += sinks ? exp((double)sinks[h]) : 0;
+    for (uint32_t d = 0; d < c->value_dim; d++) {
+        out[d] = 0;
+        for (uint32_t i = begin; i <= p; i++)
+            out[d] += shares[i] / sum * t->v[(i * c->n_heads + h) * c->value_dim + d];
+    }
+}
+
+static inline void naive_attention(struct naive *t, uint32_t layer)
+{
+    const struct moe_config *c = &t->m->c;
+    float *const *w = t->m->dense[layer];
+    double attended[4096];
+    for (uint32_t p = 0; p < t->n; p++) {
+        double *q = t->q + p * c->n_heads * c->head_dim;
+        naive_norm(t, w[MOE_T_ATTN_NORM], w[MOE_T_ATTN_NORM_BIAS], t->h + p * c->hidden,
+                   t->x + p * c->hidden);
+        if (c->kv_rank)
+            naive_latent(t, w, p, q);
+        else
+            naive_heads(t, w, p, q);
+    }
+    for (uint32_t p = 0; p < t->n; p++) {
+        for (uint32_t h = 0; h < c->n_heads; h++)
+            naive_attend(t, layer, p, h, attended + h * c->value_dim);
+        naive_multiply(w[MOE_T_O], w[MOE_T_O_BIAS], c->hidden, c->n_heads * c->value_dim, attended,
+                       t->out + p * c->hidden);
+    }
+}
+
+/* ---- Feed-forward ------------------------------------------------------------------------------
+ */
+
+static inline void naive_gated(const struct moe_config *c, float *const *w, const float *gate_bias,
+                               const float *up_bias, const float *down_bias, uint32_t ff,
+                               bool clamped, const double *x, double *out)
+{
+    double gate[4096], up[4096];
+    naive_multiply(w[0], gate_bias, ff, c->hidden, x, gate);
+    naive_multiply(w[1], up_bias, ff, c->hidden, x, up);
+    for (uint32_t i = 0; i < ff; i++) {
+        double g = gate[i], u = up[i], alpha = 1;
+        if (clamped) {
+            g = fmin(g, (double)c->act_limit);
+            u = fmax(-(double)c->act_limit, fmin(u, (double)c->act_limit)) + 1;
+            alpha = (double)c->act_alpha;
+        }
+        gate[i] = g / (1 + exp(-alpha * g)) * u;
+    }
+    naive_multiply(w[2], down_bias, c->hidden, ff, gate, out);
+}
+
+static inline void naive_softmax(double *x, uint32_t n)
+{
+    double largest = x[0], sum = 0;
+    for (uint32_t i = 0; i < n; i++)
+        largest = fmax(largest, x[i]);
+    for (uint32_t i = 0; i < n; i++)
+        sum += x[i] = exp(x[i] - largest);
+    for (uint32_t i = 0; i < n; i++)
+        x[i] /= sum;
+}
+
+static inline void naive_margin(struct naive *t, double distance)
+{
+    t->margin = fmin(t->margin, fabs(distance));
+}
+
+/* The k best of n by falling value; the distance to the next best counts as margin. */
+static inline void naive_top(struct naive *t, const double *values, uint32_t n, uint32_t k,
+                             uint32_t *chosen)
+{
+    bool taken[RANDOM_MAX_EXPERTS] = {false};
+    double last = 0;
+    for (uint32_t i = 0; i <= k && i < n; i++) {
+        uint32_t best = UINT32_MAX;
+        for (uint32_t e = 0; e < n; e++)
+            if (!taken[e] && (best == UINT32_MAX || values[e] > values[best]))
+                best = e;
+        if (i > 0)
+            naive_margin(t, last - values[best]);
+        last = values[best];
+        taken[best] = true;
+        if (i < k)
+            chosen[i] = best;
+    }
+}
+
+/* Sparsemixer: the softmax at `winner` over those near it. */
+static inline double naive_mix(struct naive *t, const double *s, uint32_t n, uint32_t winner,
+                               uint32_t without)
+{
+    double sum = 0, limit = 2 * (double)t->m->c.router_jitter;
+    for (uint32_t e = 0; e < n; e++) {
+        double distance = (s[winner] - s[e]) / fmax(fabs(s[e]), s[winner]);
+        if (e == without)
+            continue;
+        if (e != winner)
+            naive_margin(t, distance - limit);
+        if (!(distance > limit))
+            sum += exp(s[e] - s[winner]);
+    }
+    return 1 / sum;
+}
+
+static inline void naive_route(struct naive *t, uint32_t layer, const double *x,
+                               struct naive_choice *choice)
+{
+    const struct moe_config *c = &t->m->c;
+    float *const *w = t->m->dense[layer];
+    uint32_t n = c->n_experts, k = c->top_k;
+    double scores[RANDOM_MAX_EXPERTS], allowed[RANDOM_MAX_EXPERTS], sum = 0;
+    double *p = choice->probabilities, best[RANDOM_MAX_EXPERTS];
+    uint32_t groups[RANDOM_MAX_EXPERTS], *chosen = choice->experts;
+    naive_multiply(w[MOE_T_ROUTER], w[MOE_T_ROUTER_BIAS], n, c->hidden, x, scores);
+    memcpy(p, scores, sizeof scores);
+    naive_softmax(p, n);
+    memcpy(allowed, p, sizeof allowed);
+    if (c->n_groups) {
+        uint32_t size = n / c->n_groups;
+        for (uint32_t e = 0; e < n; e++)
+            best[e / size] = e % size == 0 ? p[e] : fmax(p[e], best[e / size]);
+        naive_top(t, best, c->n_groups, c->top_groups, groups);
+        for (uint32_t e = 0; e < n; e++) {
+            bool in = false;
+            for (uint32_t g = 0; g < c->top_groups; g++)
+                in |= groups[g] == e / size;
+            allowed[e] = in ? p[e] : -1;
+        }
+    }
+    naive_top(t, allowed, n, k, chosen);
+    for (uint32_t i = 0; i < k; i++)
+        choice->weights[i] = p[chosen[i]];
+    if (c->router_kind == MOE_ROUTER_TOPK_SOFTMAX) {
+        for (uint32_t i = 0; i < k; i++)
+            choice->weights[i] = scores[chosen[i]];
+        naive_softmax(choice->weights, k);
+    } else if (c->router_kind == MOE_ROUTER_SPARSEMIXER) {
+        choice->weights[0] = naive_mix(t, scores, n, chosen[0], UINT32_MAX);
+        choice->weights[1] = naive_mix(t, scores, n, chosen[1], chosen[0]);
+    }
+    for (uint32_t i = 0; i < k; i++)
+        sum += choice->weights[i];
+    for (uint32_t i = 0; i < k; i++)
+        choice->weights[i] *= (double)c->routed_scale / (c->norm_topk ? sum : 1);
+}
+
+static inline void naive_feed_forward(struct naive *t, uint32_t layer, uint32_t p)
+{
+    const struct moe_config *c = &t->m->c;
+    float *const *w = t->m->dense[layer];
+    const double *x = t->x + p * c->hidden;
+    double *out = t->out + p * c->hidden, one[4096], scale = 0;
+    if (!c->layer_is_moe[layer]) {
+        naive_gated(c, &w[MOE_T_GATE], NULL, NULL, NULL, c->dense_ff, false, x, out);
+        return;
+    }
+    struct naive_choice *choice = &t->choices[layer * t->n + p];
+    naive_route(t, layer, x, choice);
+    memset(out, 0, c->hidden * sizeof *out);
+    for (uint32_t k = 0; k < c->top_k; k++) {
+        float *const *e = t->m->expert[layer][choice->experts[k]];
+        naive_gated(c, e, e[MOE_E_GATE_BIAS], e[MOE_E_UP_BIAS], e[MOE_E_DOWN_BIAS], c->expert_ff,
+                    c->expert_act == MOE_ACT_SWIGLU_CLAMPED, x, one);
+        for (uint32_t i = 0; i < c->hidden; i++)
+            out[i] += choice->weights[k] * one[i];
+    }
+    if (!c->shared_ff)
+        return;
+    naive_gated(c, &w[MOE_T_SHARED_GATE_PROJ], NULL, NULL, NULL, c->shared_ff, false, x, one);
+    if (c->shared_gate)
+        naive_multiply(w[MOE_T_SHARED_GATE], NULL, 1, c->hidden, x, &scale);
+    for (uint32_t i = 0; i < c->hidden; i++)
+        out[i] += one[i] / (c->shared_gate ? 1 + exp(-scale) : 1);
+}
+
+/* ---- All of it ---------------------------------------------------------------------------------
+ */
+
+static inline void naive_add(struct naive *t)
+{
+    for (uint32_t i = 0; i < t->n * t->m->c.hidden; i++)
+        t->h[i] += (double)t->m->c.residual_scale * t->out[i];
+}
+
+/* Logits and choices of n ids of a model that was loaded for `context` positions. */
+static inline void naive_run(struct naive *t, const struct random_model *m, const uint32_t *ids,
+                             uint32_t n, uint32_t context)
+{
+    const struct moe_config *c = &m->c;
+    float *const *w = m->dense[0];
+    *t = (struct naive){.m = m, .n = n, .context = context, .margin = 1};
+    t->h = calloc(n * c->hidden, sizeof *t->h);
+    t->x = calloc(n * c->hidden, sizeof *t->x);
+    t->out = calloc(n * c->hidden, sizeof *t->out);
+    t->q = calloc(n * c->n_heads * c->head_dim, sizeof *t->q);
+    t->k = calloc(n * c->n_heads * c->head_dim, sizeof *t->k);
+    t->v = calloc(n * c->n_heads * c->value_dim, sizeof *t->v);
+    t->logits = calloc(n * c->vocab, sizeof *t->logits);
+    t->choices = calloc(n * c->n_layers, sizeof *t->choices);
+    for (uint32_t p = 0; p < n; p++)
+        for (uint32_t i = 0; i < c->hidden; i++)
+            t->h[p * c->hidden + i] =
+                (double)c->embed_scale * w[MOE_T_EMBED][ids[p] * c->hidden + i];
+    for (uint32_t layer = 0; layer < c->n_layers; layer++) {
+        naive_attention(t, layer);
+        naive_add(t);
+        for (uint32_t p = 0; p < n; p++) {
+            naive_norm(t, m->dense[layer][MOE_T_FFN_NORM], m->dense[layer][MOE_T_FFN_NORM_BIAS],
+                       t->h + p * c->hidden, t->x + p * c->hidden);
+            naive_feed_forward(t, layer, p);
+        }
+        naive_add(t);
+    }
+    for (uint32_t p = 0; p < n; p++) {
+        naive_norm(t, w[MOE_T_FINAL_NORM], w[MOE_T_FINAL_NORM_BIAS], t->h + p * c->hidden, t->x);
+        naive_multiply(w[c->tied_head ? MOE_T_EMBED : MOE_T_HEAD], w[MOE_T_HEAD_BIAS], c->vocab,
+                       c->hidden, t->x, t->logits + p * c->vocab);
+        for (uint32_t i = 0; i < c->vocab; i++)
+            t->logits[p * c->vocab + i] *= (double)c->logit_scale;
+    }
+}
+
+static inline void naive_free(struct naive *t)
+{
+    free(t->h);
+    free(t->x);
+    free(t->out);
+    free(t->q);
+    free(t->k);
+    free(t->v);
+    free(t->logits);
+    free(t->choices);
+}
+
+#endif

@@ -1,0 +1,365 @@
+/*
+ * Every switch of a model's description, on random small models: what is computed is what the
+ * description means (naive_model.h), and it is the same bit for bit however it is computed.
+ */
+#include "base/par.h"
+#include "kern/kern.h"
+#include "run/engine.h"
+
+#include "naive_model.h"
+
+enum { N_IDS = 40, N_MODELS = 150, BATCH = 64 };
+
+static char path[128];
+static uint32_t ids[N_IDS];
+
+static int set_up(void **state)
+{
+    struct moe_err err = {0};
+    assert_ok(moe_kern_select(moe_cpu_detect(), &err), &err);
+    moe_par_set_threads(2);
+    snprintf(path, sizeof path, "/tmp/moe-description-%d.moe", (int)getpid());
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    unlink(path);
+    return 0;
+}
+
+static void draw_ids(const struct moe_config *c, uint64_t seed)
+{
+    uint64_t random = seed + 1000;
+    for (int i = 0; i < N_IDS; i++)
+        ids[i] = random_below(&random, c->vocab);
+}
+
+/* A few words about a model, for messages. */
+static const char *describe(const struct moe_config *c, uint64_t seed)
+{
+    static char text[300];
+    struct moe_buf json = {0};
+    moe_config_write(c, &json);
+    snprintf(text, sizeof text, "seed %llu: %.*s", (unsigned long long)seed, 250,
+             (const char *)json.data);
+    moe_buf_release(&json);
+    return text;
+}
+
+/* Logits of all ids, in passes of `part` rows. */
+static float *run(struct moe_session *s, uint32_t part)
+{
+    struct moe_err err = {0};
+    uint64_t stride = moe_logits_stride(&s->model->config);
+    float *logits = calloc(N_IDS * stride, sizeof *logits);
+    for (uint32_t first = 0; first < N_IDS; first += part) {
+        struct moe_row rows[N_IDS];
+        uint32_t n = N_IDS - first < part ? N_IDS - first : part;
+        for (uint32_t i = 0; i < n; i++)
+            rows[i] = (struct moe_row){0, first + i, ids[first + i]};
+        assert_ok(moe_forward(s, n > 1 ? MOE_PREFILL : MOE_DECODE, rows, n, 0,
+                              s->model->config.n_layers, NULL, NULL, &err),
+                  &err);
+        moe_logits(s, 0, n, logits + first * stride);
+    }
+    return logits;
+}
+
+/* The same with a row of another sequence, at another position, before each. */
+static float *run_in_company(struct moe_session *s, uint32_t part)
+{
+    struct moe_err err = {0};
+    const struct moe_config *c = &s->model->config;
+    uint64_t stride = moe_logits_stride(c);
+    float *logits = calloc(N_IDS * stride, sizeof *logits);
+    float *both = calloc(2 * N_IDS * stride, sizeof *both);
+    for (uint32_t first = 0; first < N_IDS; first += part) {
+        struct moe_row rows[2 * N_IDS];
+        uint32_t n = N_IDS - first < part ? N_IDS - first : part;
+        for (uint32_t i = 0; i < n; i++) {
+            rows[2 * i] = (struct moe_row){0, i, ids[N_IDS - 1 - i]};
+            rows[2 * i + 1] = (struct moe_row){1, first + i, ids[first + i]};
+        }
+        assert_ok(moe_forward(s, MOE_PREFILL, rows, 2 * n, 0, c->n_layers, NULL, NULL, &err), &err);
+        moe_logits(s, 0, 2 * n, both);
+        for (uint32_t i = 0; i < n; i++)
+            memcpy(logits + (first + i) * stride, both + (2 * i + 1) * stride,
+                   stride * sizeof *both);
+    }
+    free(both);
+    return logits;
+}
+
+struct opened {
+    struct moe_model *model;
+    struct moe_experts *experts;
+    struct moe_session *session;
+};
+
+static void open_resident(struct opened *o, uint32_t context, uint16_t kv_kind)
+{
+    struct moe_err err = {0};
+    const struct moe_session_options options = {
+        .context = N_IDS, .n_sequences = 2, .batch = BATCH, .kv_kind = kv_kind};
+    assert_ok(moe_model_open(&o->model, path, context, NULL, &err), &err);
+    assert_ok(moe_experts_open_resident(&o->experts, o->model->pack, 0, NULL, &err), &err);
+    assert_ok(moe_session_open(&o->session, o->model, o->experts, &options, &err), &err);
+}
+
+static void close_opened(struct opened *o)
+{
+    moe_session_close(o->session);
+    moe_experts_close(o->experts);
+    moe_model_close(o->model);
+}
+
+/* ---- Right -------------------------------------------------------------------------------------
+ */
+
+struct watched {
+    const struct naive *want;
+    uint32_t n_differing;
+};
+
+static void compare_choices(void *ctx, uint32_t layer, const struct moe_row *rows, uint32_t n_rows,
+                            const float *gate_input, uint64_t hidden_stride,
+                            const float *probabilities, uint64_t router_stride,
+                            const uint32_t *chosen, const float *weights)
+{
+    struct watched *w = ctx;
+    const struct moe_config *c = &w->want->m->c;
+    for (uint32_t i = 0; i < n_rows; i++) {
+        const struct naive_choice *want = &w->want->choices[layer * w->want->n + rows[i].position];
+        for (uint32_t k = 0; k < c->top_k; k++)
+            w->n_differing += chosen[i * c->top_k + k] != want->experts[k] ||
+                              fabs((double)weights[i * c->top_k + k] - want->weights[k]) > 1e-4;
+        for (uint32_t e = 0; e < c->n_experts; e++)
+            w->n_differing +=
+                fabs((double)probabilities[i * router_stride + e] - want->probabilities[e]) > 1e-4;
+    }
+}
+
+/* The largest difference, relative to the largest logit. */
+static double largest_difference(const struct naive *want, const float *logits)
+{
+    const struct moe_config *c = &want->m->c;
+    double difference = 0, largest = 0;
+    for (uint32_t p = 0; p < want->n; p++)
+        for (uint32_t i = 0; i < c->vocab; i++) {
+            double w = want->logits[p * c->vocab + i];
+            difference = fmax(difference, fabs(w - (double)logits[p * moe_logits_stride(c) + i]));
+            largest = fmax(largest, fabs(w));
+        }
+    return difference / largest;
+}
+
+static void agrees_with_the_naive_model(void **state)
+{
+    uint32_t n_compared = 0;
+    double worst = 0;
+    for (uint64_t seed = 1; seed <= N_MODELS; seed++) {
+        struct random_model m;
+        struct naive want;
+        struct opened o;
+        random_model_draw(&m, seed);
+        draw_ids(&m.c, seed);
+        random_model_write(&m, 32, path);
+        naive_run(&want, &m, ids, N_IDS, m.c.context_max);
+        open_resident(&o, 0, MOE_LAYOUT_F32);
+        struct watched w = {.want = &want};
+        o.session->observer.ctx = &w;
+        o.session->observer.routed = compare_choices;
+        float *logits = run(o.session, N_IDS - 1); /* the last one alone */
+        double difference = largest_difference(&want, logits);
+        if (want.margin > 1e-5) { /* else rounding may have chosen another expert */
+            n_compared++;
+            worst = fmax(worst, difference);
+            if (!(difference < 1e-4) || w.n_differing)
+                fail_msg("%s: logits differ by %g, %u weights or probabilities",
+                         describe(&m.c, seed), difference, w.n_differing);
+        }
+        free(logits);
+        close_opened(&o);
+        naive_free(&want);
+        random_model_free(&m);
+    }
+    print_message("# %u of %d models compared, largest relative difference %.2g\n", n_compared,
+                  N_MODELS, worst);
+    assert_true(n_compared > N_MODELS / 2);
+}
+
+/* The long set of rotary frequencies, by the context that the model is loaded for. */
+static void context_chooses_the_rotary_set(void **state)
+{
+    uint32_t n_tried = 0;
+    for (uint64_t seed = 1; n_tried < 4; seed++) {
+        struct random_model m;
+        random_model_draw(&m, seed);
+        if (m.c.rope_original >= N_IDS && m.c.rope_original < m.c.context_max) {
+            draw_ids(&m.c, seed);
+            random_model_write(&m, 32, path);
+            for (uint32_t context = m.c.rope_original; context <= m.c.rope_original + 1;
+                 context++) {
+                struct naive want;
+                struct opened o;
+                naive_run(&want, &m, ids, N_IDS, context);
+                open_resident(&o, context, MOE_LAYOUT_F32);
+                float *logits = run(o.session, N_IDS);
+                if (want.margin > 1e-5)
+                    assert_true(largest_difference(&want, logits) < 1e-4);
+                free(logits);
+                close_opened(&o);
+                naive_free(&want);
+            }
+            n_tried++;
+        }
+        random_model_free(&m);
+    }
+}
+
+/* ---- The same however it is computed -----------------------------------------------------------
+ */
+
+static void assert_same(const struct random_model *m, uint64_t seed, const float *want, float *got,
+                        const char *what)
+{
+    if (memcmp(want, got, N_IDS * moe_logits_stride(&m->c) * sizeof *want) != 0)
+        fail_msg("%s: %s: logits differ", describe(&m->c, seed), what);
+    free(got);
+}
+
+/* Behind a cache that never holds a layer's experts. */
+static float *run_cached(const struct opened *o, uint32_t part, uint16_t kv_kind)
+{
+    struct moe_err err = {0};
+    struct moe_experts *experts = NULL;
+    struct moe_session *s = NULL;
+    const struct moe_session_options options = {
+        .context = N_IDS, .batch = BATCH, .kv_kind = kv_kind};
+    const struct moe_cache_options cache = {
+        .policy = moe_policy_find("lru"),
+        .cache_bytes = 2 * moe_cache_slot_bytes(o->model->pack, 0),
+        .n_working = 1,
+        .loader = {.verify = true},
+    };
+    assert_ok(moe_experts_open_cached(&experts, o->model->pack, 0, &cache, &err), &err);
+    assert_ok(moe_session_open(&s, o->model, experts, &options, &err), &err);
+    float *logits = run(s, part);
+    moe_session_close(s);
+    moe_experts_close(experts);
+    return logits;
+}
+
+static void check_bits(uint64_t seed)
+{
+    static const int bits[] = {32, 16, 8, 4};
+    static const uint32_t parts[] = {1, 3, 8, 17};
+    struct moe_err err = {0};
+    uint64_t random = seed;
+    struct random_model m;
+    struct opened o;
+    uint16_t kv_kind = random_chance(&random, 3) ? MOE_LAYOUT_F16 : MOE_LAYOUT_F32;
+    uint32_t part = parts[random_below(&random, N_ITEMS(parts))];
+    random_model_draw(&m, seed);
+    draw_ids(&m.c, seed);
+    random_model_write(&m, bits[random_below(&random, N_ITEMS(bits))], path);
+    open_resident(&o, 0, kv_kind);
+    float *want = run(o.session, N_IDS);
+    for (uint64_t i = 0; i < N_IDS * moe_logits_stride(&m.c); i++)
+        assert_true(isfinite(want[i]));
+
+    assert_same(&m, seed, want, run(o.session, part), "batch split");
+    assert_same(&m, seed, want, run_in_company(o.session, part), "other sequences in the batch");
+    moe_par_set_threads(1);
+    assert_same(&m, seed, want, run(o.session, 13), "one thread");
+    moe_par_set_threads(2);
+    assert_ok(moe_kern_select(MOE_CPU_SCALAR, &err), &err);
+    assert_same(&m, seed, want, run(o.session, N_IDS), "reference kernels");
+    assert_ok(moe_kern_select(moe_cpu_detect(), &err), &err);
+    if (m.c.n_experts)
+        assert_same(&m, seed, want, run_cached(&o, part, kv_kind), "behind a cache");
+    free(want);
+    close_opened(&o);
+    random_model_free(&m);
+}
+
+static void nothing_else_changes_a_result(void **state)
+{
+    for (uint64_t seed = 1; seed <= N_MODELS; seed++)
+        check_bits(seed);
+}
+
+/* ---- Models without experts --------------------------------------------------------------------
+ */
+
+static void dense_models_run_under_every_strategy(void **state)
+{
+    struct moe_err err = {0};
+    struct random_model m;
+    uint64_t seed = 1;
+    for (random_model_draw(&m, seed); m.c.n_experts; random_model_draw(&m, ++seed))
+        random_model_free(&m);
+    draw_ids(&m.c, seed);
+    random_model_write(&m, 8, path);
+    float *want = NULL;
+    for (int strategy = MOE_STRATEGY_AUTO; strategy <= MOE_STRATEGY_LRU; strategy++) {
+        const struct moe_engine_options options = {
+            .strategy = strategy, .per_layer = true, .expert_memory_bytes = 4096};
+        struct moe_engine *e = NULL;
+        assert_ok(moe_engine_open(&e, path, &options, NULL, &err), &err);
+        assert_int_equal(e->strategy, MOE_STRATEGY_RESIDENT);
+        assert_int_equal(e->budget.all, 0);
+        float *logits = run(e->session, 7);
+        if (want)
+            assert_same(&m, seed, want, logits, moe_strategy_name(strategy));
+        else
+            want = logits;
+        moe_engine_close(e);
+    }
+    const struct moe_engine_options small = {.memory_bytes = 1 << 20};
+    struct moe_engine *e = NULL;
+    assert_fails(moe_engine_open(&e, path, &small, NULL, &err), MOE_ERR_LIMIT,
+                 "the smallest that works", &err);
+    free(want);
+    random_model_free(&m);
+}
+
+/* ---- Packs that are not what they say ----------------------------------------------------------
+ */
+
+/* The first model that has biases on its experts, written as one that has not, and the reverse. */
+static void biases_and_description_must_agree(void **state)
+{
+    struct moe_err err = {0};
+    for (int biased = 0; biased < 2; biased++) {
+        struct random_model m;
+        struct moe_model *model = NULL;
+        uint64_t seed = 1;
+        for (random_model_draw(&m, seed); !m.c.n_experts || m.c.expert_bias != biased;
+             random_model_draw(&m, ++seed))
+            random_model_free(&m);
+        struct random_model lie = m;
+        lie.c.expert_bias = !biased;
+        for (int e = 0; !biased && e < RANDOM_MAX_EXPERTS; e++)
+            for (uint32_t layer = 0; layer < m.c.n_layers; layer++)
+                for (int part = MOE_E_GATE_BIAS; part < MOE_E_N_PARTS; part++)
+                    lie.expert[layer][e][part] = lie.expert[layer][e][MOE_E_GATE];
+        random_model_write_as(&lie, &m.c, 32, path);
+        assert_fails(moe_model_open_directory(&model, path, &err), MOE_ERR_FORMAT, "expert class",
+                     &err);
+        random_model_free(&m);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(agrees_with_the_naive_model),
+        cmocka_unit_test(context_chooses_the_rotary_set),
+        cmocka_unit_test(nothing_else_changes_a_result),
+        cmocka_unit_test(dense_models_run_under_every_strategy),
+        cmocka_unit_test(biases_and_description_must_agree),
+    };
+    return cmocka_run_group_tests_name("description", tests, set_up, tear_down);
+}
