@@ -194,13 +194,21 @@ static void fixture_equals_its_reference(void **state)
     {                                                                                              \
         name, ""                                                                                   \
     }
+#define GGUF(name)                                                                                 \
+    {                                                                                              \
+        name, "/model.gguf"                                                                        \
+    }
 static struct family_case cases[] = {
-    HF("qwen2-moe-a"),  HF("qwen2-moe-b"), HF("qwen2-moe-c"),   HF("qwen3-moe-a"),
-    HF("qwen3-moe-b"),  HF("mixtral-a"),   HF("mixtral-b"),     HF("olmoe-a"),
-    HF("olmoe-b"),      HF("deepseek"),    HF("deepseek-v2-a"), HF("deepseek-v2-b"),
-    HF("phimoe-short"), HF("phimoe-long"), HF("minicpm"),       HF("granitemoe"),
-    HF("gpt-oss-a"),    HF("gpt-oss-b"),   HF("llama"),         HF("qwen2"),
-    HF("qwen3"),
+    HF("qwen2-moe-c"),   GGUF("qwen2-moe-c"),   HF("qwen3-moe-a"),   GGUF("qwen3-moe-a"),
+    HF("mixtral-a"),     GGUF("mixtral-a"),     HF("olmoe-a"),       GGUF("olmoe-a"),
+    HF("deepseek"),      GGUF("deepseek"),      HF("deepseek-v2-a"), GGUF("deepseek-v2-a"),
+    HF("deepseek-v2-b"), GGUF("deepseek-v2-b"), HF("phimoe-short"),  GGUF("phimoe-short"),
+    HF("phimoe-long"),   GGUF("phimoe-long"),   HF("minicpm"),       GGUF("minicpm"),
+    HF("granitemoe"),    GGUF("granitemoe"),    HF("gpt-oss-a"),     GGUF("gpt-oss-a"),
+    HF("gpt-oss-b"),     GGUF("gpt-oss-b"),     HF("llama"),         GGUF("llama"),
+    HF("qwen2"),         GGUF("qwen2"),         HF("qwen3"),         GGUF("qwen3"),
+    HF("qwen2-moe-a"),   HF("qwen2-moe-b"),     HF("qwen3-moe-b"),   HF("mixtral-b"),
+    HF("olmoe-b"),       HF("deepseek-v2-c"),   HF("phimoe-mixer"),
 };
 enum { N_CASES = sizeof cases / sizeof cases[0] };
 
