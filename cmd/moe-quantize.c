@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "cli.h"
+#include "fmt/gguf.h"
 #include "fmt/pack.h"
 #include "model/convert.h"
 #include "model/summary.h"
@@ -91,7 +92,8 @@ static const struct cli_option options[] = {
 
 static const struct cli_program program = {
     .name = "moe-quantize",
-    .summary = "Makes an expert pack of a Hugging Face checkpoint, or another pack of a pack.\n"
+    .summary = "Makes an expert pack of a checkpoint (Hugging Face directory, GGUF file), or\n"
+               "another pack of a pack.\n"
                "BITS: 32, 16 (as stored), 8, 4, 3, 2; 4d8 is 4 with down projections at 8.",
     .usage = (const char *const[]){"[-o PACK] [--experts BITS,...] [OPTION]... CHECKPOINT|PACK",
                                    "--list PACK [--json]", "--verify PACK", NULL},
@@ -149,6 +151,19 @@ static int verify(const char *path)
 
 /* ---- Converting ------------------------------------------------------------------------------ */
 
+/* What became of a source's own codes. */
+static void say_carried(const char *path, const struct moe_convert_report *report)
+{
+    const struct moe_ggml_counts *n = &report->carried;
+    unsigned long long carried = n->exact + n->rounded, anew = n->fitted + report->requantized;
+    if (carried + anew == 0)
+        return;
+    fprintf(stderr, "%s: of the source's quantized weights %llu carried over", path, carried);
+    if (n->rounded)
+        fprintf(stderr, " (%llu with scales rounded to f16)", (unsigned long long)n->rounded);
+    fprintf(stderr, ", %llu quantized anew\n", anew);
+}
+
 /* Opens what was written, which is a first check of it, and says what it is. */
 static int say_result(const char *path, const struct moe_convert_report *report, double seconds)
 {
@@ -167,13 +182,15 @@ static int say_result(const char *path, const struct moe_convert_report *report,
             fprintf(stderr, "%s: %s: %s, %.1f s\n", path, (const char *)text.data,
                     moe_format_bytes(report->pack_bytes, bytes), seconds);
     }
+    if (status == MOE_OK && !cli_quiet)
+        say_carried(path, report);
     moe_buf_release(&text);
     moe_pack_close(pack);
     free(summary);
     return status == MOE_OK ? CLI_DONE : cli_error(&err);
 }
 
-/* `source` is no directory, and nothing says where a pack of it should go. */
+/* `source` is no checkpoint, and nothing says where a pack of it should go. */
 static int say_not_a_checkpoint(const char *source)
 {
     struct moe_err err;
@@ -190,7 +207,7 @@ static int convert(const char *source)
     char name[MOE_SOURCE_NAME_BYTES + sizeof ".moe"];
     struct moe_convert_report report;
     struct moe_err err;
-    bool checkpoint = moe_path_is_directory(source);
+    bool checkpoint = moe_path_is_directory(source) || moe_gguf_is(source);
     if (!checkpoint && !o.out)
         return say_not_a_checkpoint(source);
     if (!o.out) {

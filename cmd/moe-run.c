@@ -224,34 +224,6 @@ static void close_run(struct run *r)
 /* ---- Text -------------------------------------------------------------------------------------
  */
 
-/* The chat format to use; *format NULL: plain text. */
-static int choose_format(const struct run *r, const struct moe_chat_format **format,
-                         struct moe_err *err)
-{
-    *format = NULL;
-    if (o.chat_template) {
-        *format = moe_chat_find(o.chat_template);
-        struct moe_buf names = {0};
-        for (int i = 0; moe_chat_at(i); i++)
-            moe_buf_printf(&names, "%s %s", i ? "," : "", moe_chat_name(moe_chat_at(i)));
-        int status = MOE_OK;
-        if (!*format)
-            status = moe_fail(err, MOE_ERR_USAGE,
-                              "option --chat-template: '%s' is not one of%s (see moe-run --help)",
-                              o.chat_template, names.failed ? "" : (const char *)names.data);
-        moe_buf_release(&names);
-        return status;
-    }
-    if (o.raw || !r->model->chat_template[0])
-        return MOE_OK;
-    *format = moe_chat_recognise(r->model->chat_template);
-    if (!*format)
-        cli_note("%s: its chat template is none of those known here: continuing plain text "
-                 "(--chat-template names one)",
-                 r->pack);
-    return MOE_OK;
-}
-
 static int answer_once(struct run *r, struct moe_conversation *talk, double started,
                        struct moe_err *err)
 {
@@ -293,7 +265,8 @@ static int generate(struct run *r, double started, struct moe_err *err)
 {
     const struct moe_chat_format *format;
     struct moe_conversation talk;
-    int status = choose_format(r, &format, err);
+    int status =
+        prompt_format(o.chat_template, o.raw, r->model->chat_template, r->pack, &format, err);
     if (status != MOE_OK)
         return status;
     if (!cli_given("seed") && getentropy(&o.sampling.seed, sizeof o.sampling.seed) != 0)

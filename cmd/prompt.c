@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "cli.h"
 
 enum { MAX_PROMPT_BYTES = 256 << 20 };
 
@@ -43,4 +44,31 @@ int prompt_read(const char *text, const char *file, struct moe_buf *out, struct 
     if (status == MOE_OK && out->failed)
         status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: the prompt");
     return status;
+}
+
+int prompt_format(const char *name, bool raw, const char *of_model, const char *pack,
+                  const struct moe_chat_format **format, struct moe_err *err)
+{
+    *format = NULL;
+    if (name) {
+        *format = moe_chat_find(name);
+        struct moe_buf names = {0};
+        for (int i = 0; moe_chat_at(i); i++)
+            moe_buf_printf(&names, "%s %s", i ? "," : "", moe_chat_name(moe_chat_at(i)));
+        int status = MOE_OK;
+        if (!*format)
+            status = moe_fail(err, MOE_ERR_USAGE,
+                              "option --chat-template: '%s' is not one of%s (see moe-run --help)",
+                              name, names.failed ? "" : (const char *)names.data);
+        moe_buf_release(&names);
+        return status;
+    }
+    if (raw || !of_model[0])
+        return MOE_OK;
+    *format = moe_chat_recognise(of_model);
+    if (!*format)
+        cli_note("%s: its chat template is none of those known here: continuing plain text "
+                 "(--chat-template names one)",
+                 pack);
+    return MOE_OK;
 }

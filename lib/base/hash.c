@@ -12,3 +12,29 @@ uint64_t moe_hash64_chain(uint64_t previous, const void *data, uint64_t n_bytes)
 {
     return XXH3_64bits_withSeed(data, n_bytes, previous);
 }
+
+/* The library's state by another name: it never has to be a complete type here. */
+struct moe_hasher *moe_hasher_new(void)
+{
+    return (struct moe_hasher *)XXH3_createState();
+}
+
+void moe_hasher_free(struct moe_hasher *h)
+{
+    XXH3_freeState((XXH3_state_t *)h);
+}
+
+void moe_hasher_begin(struct moe_hasher *h)
+{
+    XXH3_64bits_reset((XXH3_state_t *)h);
+}
+
+void moe_hasher_add(struct moe_hasher *h, const void *data, uint64_t n_bytes)
+{
+    XXH3_64bits_update((XXH3_state_t *)h, data, n_bytes);
+}
+
+uint64_t moe_hasher_end(const struct moe_hasher *h)
+{
+    return XXH3_64bits_digest((const XXH3_state_t *)h);
+}

@@ -54,14 +54,11 @@ static int fail_not_checkpoint(const char *path, struct moe_err *err)
 static int open_file(struct moe_checkpoint *ck, struct moe_err *err)
 {
     uint64_t size;
-    int fd = moe_file_open(ck->path, &size, err);
+    int fd = moe_file_open(ck->path, &size, err); /* for its error */
     if (fd < 0)
         return fd;
-    uint8_t magic[4] = {0};
-    bool readable = size >= sizeof magic &&
-                    moe_file_pread(fd, ck->path, magic, sizeof magic, 0, NULL) == MOE_OK;
     close(fd);
-    if (!readable || memcmp(magic, "GGUF", sizeof magic) != 0)
+    if (!moe_gguf_is(ck->path))
         return fail_not_checkpoint(ck->path, err);
     int status = moe_gguf_open(&ck->gguf, ck->path, err);
     if (status == MOE_OK)

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/bytes.h"
 #include "base/file.h"
@@ -184,6 +185,20 @@ void moe_gguf_close(struct moe_gguf *gguf)
     gguf_meta_release(&gguf->meta);
     moe_tensor_files_release(&gguf->files);
     free(gguf);
+}
+
+bool moe_gguf_is(const char *path)
+{
+    uint64_t size;
+    uint8_t magic[4] = {0};
+    int fd = moe_file_open(path, &size, NULL);
+    if (fd < 0)
+        return false;
+    bool is = size >= sizeof magic &&
+              moe_file_pread(fd, path, magic, sizeof magic, 0, NULL) == MOE_OK &&
+              memcmp(magic, "GGUF", sizeof magic) == 0;
+    close(fd);
+    return is;
 }
 
 const char *moe_gguf_path(const struct moe_gguf *gguf)

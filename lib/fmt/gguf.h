@@ -19,6 +19,8 @@ struct moe_gguf;
  * file), MOE_ERR_VERSION (version 1, big-endian). */
 int moe_gguf_open(struct moe_gguf **out, const char *path, struct moe_err *err);
 void moe_gguf_close(struct moe_gguf *gguf);
+/* Whether the file begins as GGUF files do; false where it cannot be read. */
+bool moe_gguf_is(const char *path);
 const char *moe_gguf_path(const struct moe_gguf *gguf); /* of the first part */
 
 /*

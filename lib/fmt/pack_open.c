@@ -35,9 +35,8 @@ static int fail_not_a_pack(const struct moe_pack *pack, const uint8_t *start, st
     size_t n = strlen(pack->path);
     if (memcmp(start, "GGUF", 4) == 0)
         return moe_fail(err, MOE_ERR_FORMAT,
-                        "%s: a .gguf file, not an expert pack; packs are made from Hugging Face "
-                        "checkpoints with moe-quantize",
-                        pack->path);
+                        "%s: a .gguf file, not an expert pack; make one with 'moe-quantize %s'",
+                        pack->path, pack->path);
     if (n > 12 && strcmp(pack->path + n - 12, ".safetensors") == 0)
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: a checkpoint's weights, not an expert pack; make one with "

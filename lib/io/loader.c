@@ -4,13 +4,14 @@
 #include <inttypes.h>
 
 #include "base/clock.h"
+#include "base/par.h"
 #include "io/loader_state.h"
 
 /*
- * The defaults: four pieces of 512 KiB. Measured with tests/bench/bench_disk on a virtual disk
- * (virtio, ext4) of 2.9 GB/s, 2 cores shared with other work, medians of 5 interleaved rounds.
- * Bandwidth as a share of the best, and what a 4 MiB demand takes behind 8 prefetches of 4 MiB
- * (13 ms when it has to wait for its turn, 1.4 ms at best):
+ * The defaults: pieces of 512 KiB, prefetches up to four in flight. Measured with
+ * tests/bench/bench_disk on a virtual disk (virtio, ext4) of 2.9 GB/s, 2 cores shared with other
+ * work, medians of 5 interleaved rounds. Bandwidth as a share of the best, and what a 4 MiB demand
+ * takes behind 8 prefetches of 4 MiB (13 ms when it has to wait for its turn, 1.4 ms at best):
  *
  *     depth x piece   io_uring  threads  demand   CPU per GB (io_uring, threads)
  *      1 x 512K         0.65      0.66                60, 58 ms
@@ -21,19 +22,26 @@
  *      8 x   1M         0.89      0.89    5.6 ms      10, 21 ms
  *     32 x   4M         0.98      1.00                 5, 9 ms
  *
- * More in flight gains a tenth and makes a demand wait longer. Checksums (25 GB/s by themselves)
+ * More in flight gains a tenth and makes a demand behind prefetches wait longer. Demands among
+ * themselves only gain by it: up to sixteen are in flight, which also keeps the disk busy for the
+ * milliseconds in which the owner computes and starts nothing. Checksums (25 GB/s by themselves)
  * cost 3 to 8 % of the bandwidth and 40 ms of CPU per GB; waits are asleep (CPU in moe_loader_wait:
  * 4 % of the time at full speed, interrupts and copies of the kernel included, 2 % at 200 MB/s).
  * Through the page cache, dropped behind each read, a quarter of the bandwidth is left.
  */
 enum {
-    DEFAULT_QUEUE_DEPTH = 4,
+    DEFAULT_QUEUE_DEPTH = 16,
+    DEFAULT_PREFETCH_DEPTH = 4,
     MAX_REQUESTS = 65535,
     MAX_QUEUE_DEPTH = 256,
     MAX_THREADS = 32, /* of the pread backend: no disk gains by more */
     MAX_PIECE_BYTES = 64 << 20,
-    DECODER_BYTES = 160 * 1024, /* zstd 1.5: 94 KiB of tables and the rest */
+    MAX_DECODERS = 8,
 };
+
+/* How long poll goes on verifying and decoding (and one step of loader_check.h), and how long wait
+ * does before it looks after the reads again. */
+static const double POLL_SECONDS = 20e-6, WAIT_SECONDS = 200e-6;
 
 /* ---- Opening --------------------------------------------------------------------------------- */
 
@@ -44,9 +52,17 @@ static struct moe_loader_options with_defaults(const struct moe_loader_options *
         o.path = "expert file";
     if (o.queue_depth == 0)
         o.queue_depth = DEFAULT_QUEUE_DEPTH;
+    if (o.prefetch_depth == 0)
+        o.prefetch_depth = DEFAULT_PREFETCH_DEPTH;
     if (o.piece_bytes == 0)
         o.piece_bytes = MOE_LINK_PIECE_BYTES;
     o.compressed_bytes = moe_round_up(o.compressed_bytes, MOE_LOAD_ALIGN);
+    if (o.n_decoders == 0)
+        o.n_decoders = (uint32_t)moe_par_threads();
+    if (o.n_decoders > MAX_DECODERS)
+        o.n_decoders = MAX_DECODERS;
+    if (o.compressed_bytes == 0)
+        o.n_decoders = 1; /* for checksums, which keep up with any disk */
     return o;
 }
 
@@ -75,6 +91,7 @@ struct parts {
     struct staging_range *ranges;
     struct loader_piece *pieces, **reaped;
     uint32_t *free_pieces;
+    struct loader_job *jobs;
     struct loader_backend *uring, *pread, *copy;
 };
 
@@ -91,6 +108,7 @@ static struct parts carve(struct moe_arena *arena, const struct moe_loader_optio
     p.pieces = moe_arena_take(arena, o->queue_depth, sizeof *p.pieces);
     p.reaped = moe_arena_take(arena, o->queue_depth, sizeof(struct loader_piece *));
     p.free_pieces = moe_arena_take(arena, o->queue_depth, sizeof *p.free_pieces);
+    p.jobs = moe_arena_take(arena, o->n_decoders, sizeof *p.jobs);
     p.uring = loader_uring_carve(arena);
     p.pread = loader_pread_carve(arena, o->queue_depth);
     p.copy = loader_copy_carve(arena, o->queue_depth);
@@ -107,7 +125,7 @@ uint64_t moe_loader_bytes(const struct moe_loader_options *options)
             ? 0
             : loader_pread_stack_bytes(o.queue_depth < MAX_THREADS ? o.queue_depth : MAX_THREADS);
     return moe_round_up(arena.used, MOE_LOAD_ALIGN) + threads +
-           (o.compressed_bytes ? DECODER_BYTES : 0);
+           (o.compressed_bytes ? (uint64_t)o.n_decoders * CHECK_DECODER_BYTES : 0);
 }
 
 static void link_parts(struct moe_loader *l, const struct parts *p)
@@ -117,6 +135,7 @@ static void link_parts(struct moe_loader *l, const struct parts *p)
     l->pieces = p->pieces;
     l->reaped = p->reaped;
     l->free_pieces = p->free_pieces;
+    l->jobs = p->jobs;
     l->fault = (struct loader_fault){o->fault, o->fault_ctx};
     l->file = (struct loader_file){.buffered_fd = -1, .direct_fd = -1};
     l->bucket.rate = o->lockstep ? 0 : o->rate;
@@ -131,6 +150,18 @@ static void link_parts(struct moe_loader *l, const struct parts *p)
     }
     for (; l->n_free_pieces < o->queue_depth; l->n_free_pieces++)
         l->free_pieces[l->n_free_pieces] = l->n_free_pieces;
+}
+
+static int open_jobs(struct moe_loader *l, struct moe_err *err)
+{
+    int status = MOE_OK;
+    for (uint32_t i = 0; i < l->options.n_decoders && status == MOE_OK; i++) {
+        struct loader_job *job = &l->jobs[i];
+        job->item = MOE_LINK_NONE;
+        status = loader_check_open(&job->check, l->options.compressed_bytes > 0, err);
+        l->n_jobs += status == MOE_OK;
+    }
+    return status;
 }
 
 static int open_backend(struct moe_loader *l, const struct parts *p, struct moe_err *err)
@@ -184,11 +215,8 @@ int moe_loader_open(struct moe_loader **out, const struct moe_loader_options *op
     *l = (struct moe_loader){.options = o, .block = arena.base, .block_bytes = arena.size};
     link_parts(l, &p);
     int status = open_backend(l, &p, err);
-    if (status == MOE_OK && o.compressed_bytes > 0) {
-        l->decoder = ZSTD_createDCtx();
-        if (!l->decoder)
-            status = moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory for a decoder", o.path);
-    }
+    if (status == MOE_OK)
+        status = open_jobs(l, err);
     if (status == MOE_OK)
         *out = l;
     else
@@ -208,7 +236,8 @@ void moe_loader_close(struct moe_loader *l)
         l->backend->ops->close(l->backend);
     }
     loader_file_close(&l->file);
-    ZSTD_freeDCtx(l->decoder);
+    for (uint32_t i = 0; i < l->n_jobs; i++)
+        loader_check_close(&l->jobs[i].check);
     moe_pages_free(l->block, l->block_bytes);
 }
 
@@ -297,8 +326,8 @@ bool moe_loader_cancel(struct moe_loader *l, uint32_t handle)
     if (r->state == REQUEST_READING) {
         r->status = MOE_ERR_INTERRUPTED;
         gone = loader_read_abandon(l, item);
-    } else if (r->state == REQUEST_READY) {
-        loader_ready_remove(l, item);
+    } else if (r->state != REQUEST_MODELLED) {
+        loader_finish_abandon(l, item);
     } else {
         moe_link_drop(&l->model, item);
     }
@@ -313,13 +342,11 @@ bool moe_loader_cancel(struct moe_loader *l, uint32_t handle)
 static void fetch(struct moe_loader *l, uint32_t item, struct moe_load_done *done)
 {
     loader_read_begin(l, item, moe_seconds());
-    for (;;) {
+    do {
         loader_read_pump(l);
-        if (l->requests[item].state != REQUEST_READY)
+        if (!loader_finish_pending(l))
             loader_read_sleep(l);
-        else if (loader_finish(l, item, done))
-            break;
-    }
+    } while (loader_finish_some(l, done, 1, WAIT_SECONDS, false) == 0);
 }
 
 static uint32_t poll_lockstep(struct moe_loader *l, struct moe_load_done *done, uint32_t max)
@@ -338,32 +365,57 @@ double moe_loader_advance(struct moe_loader *l, double seconds)
 
 /* ---- Polling and waiting --------------------------------------------------------------------- */
 
+/* Looks after the reads, goes on with what has been read, reports. */
+static uint32_t attend(struct moe_loader *l, struct moe_load_done *done, uint32_t max,
+                       double seconds, bool together)
+{
+    loader_read_pump(l);
+    if (!loader_finish_pending(l) || max == 0)
+        return 0;
+    uint32_t n = loader_finish_some(l, done, max, seconds, together);
+    loader_read_pump(
+        l); /* the queue has emptied meanwhile; room for compressed bytes may be free */
+    return n;
+}
+
 uint32_t moe_loader_poll(struct moe_loader *l, struct moe_load_done *done, uint32_t max)
 {
     if (l->options.lockstep)
         return poll_lockstep(l, done, max);
-    loader_read_pump(l);
-    if (l->first_ready == MOE_LINK_NONE)
-        return 0;
-    uint32_t n = loader_finish_some(l, done, max);
-    loader_read_pump(l); /* room for compressed bytes may be free now */
+    double started = moe_seconds();
+    uint32_t n = attend(l, done, max, POLL_SECONDS, false);
+    double seconds = moe_seconds() - started;
+    if (seconds > l->stats.longest_poll_seconds)
+        l->stats.longest_poll_seconds = seconds;
+    return n;
+}
+
+static uint32_t wait_lockstep(struct moe_loader *l, struct moe_load_done *done, uint32_t max)
+{
+    uint32_t n = poll_lockstep(l, done, max);
+    while (n == 0 && max > 0 && l->n_requests > 0) {
+        double before = l->model.clock;
+        l->stats.wait_seconds += moe_link_wait(&l->model) - before;
+        n = poll_lockstep(l, done, max);
+    }
     return n;
 }
 
 uint32_t moe_loader_wait(struct moe_loader *l, struct moe_load_done *done, uint32_t max)
 {
-    uint32_t n = moe_loader_poll(l, done, max);
-    while (n == 0 && max > 0 && l->n_requests > 0) {
-        if (l->options.lockstep) {
-            double before = l->model.clock;
-            l->stats.wait_seconds += moe_link_wait(&l->model) - before;
-        } else if (l->first_ready == MOE_LINK_NONE) {
-            double before = moe_seconds();
-            loader_read_sleep(l);
-            l->stats.wait_seconds += moe_seconds() - before;
-        }
-        n = moe_loader_poll(l, done, max);
+    if (l->options.lockstep)
+        return wait_lockstep(l, done, max);
+    uint32_t n;
+    l->waiting_since = moe_seconds();
+    while ((n = attend(l, done, max, WAIT_SECONDS, true)) == 0 && max > 0 && l->n_requests > 0) {
+        if (loader_finish_pending(l))
+            continue;
+        double before = moe_seconds();
+        loader_read_sleep(l);
+        l->stats.wait_seconds += moe_seconds() - before;
     }
+    l->waited = loader_waited(l, moe_seconds());
+    l->waiting_since = 0;
     return n;
 }
 

@@ -12,8 +12,9 @@
  * backend is submitted and reaped by the owner inside moe_loader_poll and _wait, so that on a
  * two-core machine no I/O thread takes a core from computation. Where io_uring is not to be had,
  * a few threads sit in pread (they sleep in the kernel); the interface is the same. Verification
- * and decoding happen on the owner's thread inside poll and wait; each call decodes at most one
- * compressed request, so that computation is not held up by several.
+ * and decoding need a core, and the cores belong to computation: poll, called between pieces of
+ * it, does a step of them and returns (some 50 us); wait, called when there is nothing to compute,
+ * has all computing threads decode (base/par.h), each a request of its own, while reads go on.
  *
  * Direct I/O is used where the file system allows it: the page cache then neither helps nor is
  * thrashed. Otherwise reads are buffered and the range is dropped from the page cache afterwards.
@@ -44,14 +45,18 @@ struct moe_loader_options {
     int fd;           /* of the pack; borrowed; used for buffered reads and to reopen */
     const char *path; /* of the pack, for errors; borrowed */
     enum moe_load_backend backend;
-    bool buffered;             /* do not try direct I/O */
-    bool verify;               /* checksums; off leaves them to moe-quantize --verify */
-    uint32_t n_requests;       /* most requests at a time, up to 65535 */
-    uint32_t queue_depth;      /* most piece reads in flight, up to 256; 0: the default */
-    uint32_t piece_bytes;      /* multiple of 4096, up to 64 MiB; 0: the default */
+    bool buffered;           /* do not try direct I/O */
+    bool verify;             /* checksums; off leaves them to moe-quantize --verify */
+    uint32_t n_requests;     /* most requests at a time, up to 65535 */
+    uint32_t queue_depth;    /* most piece reads in flight, up to 256; 0: the default */
+    uint32_t prefetch_depth; /* no piece of a prefetch starts while so many are in flight: a demand
+                                that comes then finds a short queue; 0: the default */
+    uint32_t piece_bytes;    /* multiple of 4096, up to 64 MiB; 0: the default */
     uint64_t compressed_bytes; /* room for the stored bytes (each rounded up to 4096) of compressed
                                   requests in flight; more of them wait for each other. 0 when the
                                   pack has none */
+    uint32_t n_decoders;       /* compressed requests decoded at a time; 0: as many as there are
+                                  computing threads now, up to 8 */
     double rate; /* bytes per second at most; 0: as fast as it goes. Time is charged as on a link of
                     that speed: a piece is over no sooner than its bytes / rate after the one before
                     it, and time when nothing was asked for is not saved up. Where the owner comes
@@ -97,7 +102,10 @@ struct moe_loader_stats {
                                             it (lockstep: modelled) */
     double wait_seconds;                 /* time the owner slept in moe_loader_wait (lockstep: the
                                             clock's jumps there) */
-    double verify_seconds, decode_seconds;
+    double wait_bytes; /* bytes read during moe_loader_wait, sleep or not: a piece that was
+                          under way before or after counts by its time inside */
+    double verify_seconds, decode_seconds; /* over all threads */
+    double longest_poll_seconds;           /* by the clock, with whatever came in between */
     bool direct, uring; /* what is in use; false: buffered, threads (or a copy in memory) */
 };
 
@@ -132,13 +140,14 @@ void moe_loader_promote(struct moe_loader *l, uint32_t handle, enum moe_load_pri
  * link is still taken by the piece under way. True, too, for a handle reported done already. */
 bool moe_loader_cancel(struct moe_loader *l, uint32_t handle);
 
-/* Reaps what has finished and starts what can start, without waiting; at most `max` completions
- * into done[]; returns how many. Cheap when nothing happened: call it between pieces of
- * computation. While demands are ready only they are reported, prefetches by a later call. */
+/* Reaps what has been read and starts what can start, without waiting; verifies and decodes for a
+ * moment (see above), demands first; at most `max` completions into done[]; returns how many. Cheap
+ * when nothing happened: call it between pieces of computation. 0 does not mean that nothing more
+ * is there to be finished. */
 uint32_t moe_loader_poll(struct moe_loader *l, struct moe_load_done *done, uint32_t max);
 
-/* The same, but sleeps until at least one request is done. 0 only when none is under way (or max
- * is 0). */
+/* The same, but stays until at least one request is done, asleep or decoding. 0 only when none is
+ * under way (or max is 0). */
 uint32_t moe_loader_wait(struct moe_loader *l, struct moe_load_done *done, uint32_t max);
 
 /* Error text of the last failed request (offset, what happened); "" when none has failed. */

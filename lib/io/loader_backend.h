@@ -40,6 +40,7 @@ struct loader_piece {
     } state;
     uint32_t request;
     uint16_t n_errors, n_stalls; /* tries that failed; tries that moved nothing, though no error */
+    double started, waited;      /* when, and what the owner had waited by then */
     double due;                  /* by the rate: not over before */
     double not_before;           /* of the next try */
 };

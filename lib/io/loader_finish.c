@@ -2,7 +2,7 @@
 #include <inttypes.h>
 
 #include "base/clock.h"
-#include "base/hash.h"
+#include "base/par.h"
 #include "io/loader_state.h"
 
 void loader_ready_put(struct moe_loader *l, uint32_t item)
@@ -17,7 +17,7 @@ void loader_ready_put(struct moe_loader *l, uint32_t item)
     l->last_ready = item;
 }
 
-void loader_ready_remove(struct moe_loader *l, uint32_t item)
+static void ready_remove(struct moe_loader *l, uint32_t item)
 {
     uint32_t before = MOE_LINK_NONE;
     for (uint32_t i = l->first_ready; i != item; i = l->requests[i].next)
@@ -43,41 +43,124 @@ void loader_forget(struct moe_loader *l, uint32_t item)
     l->n_requests--;
 }
 
-/* ---- Checking and decoding ------------------------------------------------------------------- */
+/* ---- Jobs ------------------------------------------------------------------------------------ */
 
-/* NULL, or what is wrong with the stored bytes of a zstd frame; then raw bytes are in place. One
- * frame and nothing behind it, of the size that the directory says. */
-static const char *decode(struct moe_loader *l, const struct loader_request *r)
+static void job_free(struct moe_loader *l, struct loader_job *job)
 {
-    const struct moe_load *load = &r->load;
-    if (ZSTD_getFrameContentSize(r->stored, load->stored_bytes) != load->raw_bytes ||
-        ZSTD_findFrameCompressedSize(r->stored, load->stored_bytes) != load->stored_bytes)
-        return "its zstd frame has another size than the directory says";
-    size_t got =
-        ZSTD_decompressDCtx(l->decoder, load->to, load->raw_bytes, r->stored, load->stored_bytes);
-    if (ZSTD_isError(got) || got != load->raw_bytes)
-        return "its zstd frame cannot be decompressed";
-    return NULL;
+    l->stats.verify_seconds += job->check.verify_seconds;
+    l->stats.decode_seconds += job->check.decode_seconds;
+    job->item = MOE_LINK_NONE;
+    l->n_busy--;
 }
 
-/* NULL when the raw bytes are in place and right. */
-static const char *check(struct moe_loader *l, const struct loader_request *r)
+static struct loader_job *job_of(struct moe_loader *l, uint32_t item)
 {
-    const char *problem = NULL;
-    double start = moe_seconds();
-    if (l->options.verify) {
-        if (moe_hash64(r->stored, r->load.stored_bytes) != r->load.checksum)
-            problem = "checksum mismatch";
-        double now = moe_seconds();
-        l->stats.verify_seconds += now - start;
-        start = now;
-    }
-    if (!problem && loader_is_compressed(&r->load)) {
-        problem = decode(l, r);
-        l->stats.decode_seconds += moe_seconds() - start;
-    }
-    return problem;
+    struct loader_job *job = l->jobs;
+    while (job->item != item)
+        job++;
+    return job;
 }
+
+void loader_finish_abandon(struct moe_loader *l, uint32_t item)
+{
+    if (l->requests[item].state == REQUEST_CHECKING)
+        job_free(l, job_of(l, item));
+    else
+        ready_remove(l, item);
+}
+
+bool loader_finish_pending(const struct moe_loader *l)
+{
+    return l->n_busy > 0 || l->first_ready != MOE_LINK_NONE;
+}
+
+static bool is_demand(const struct moe_loader *l, uint32_t item)
+{
+    return l->requests[item].load.priority == MOE_LOAD_DEMAND;
+}
+
+/* Of the ready requests that have not failed the first demand, else the first; MOE_LINK_NONE. */
+static uint32_t next_ready(const struct moe_loader *l)
+{
+    uint32_t found = MOE_LINK_NONE;
+    for (uint32_t i = l->first_ready; i != MOE_LINK_NONE; i = l->requests[i].next) {
+        if (l->requests[i].status != MOE_OK)
+            continue;
+        if (is_demand(l, i))
+            return i;
+        if (found == MOE_LINK_NONE)
+            found = i;
+    }
+    return found;
+}
+
+/* A job for the request: a free one, or for a demand one that is at a prefetch, which then starts
+ * again later. NULL: none. */
+static struct loader_job *job_for(struct moe_loader *l, uint32_t item)
+{
+    struct loader_job *found = NULL;
+    for (uint32_t i = 0; i < l->n_jobs; i++) {
+        struct loader_job *job = &l->jobs[i];
+        if (job->item == MOE_LINK_NONE)
+            return job;
+        if (is_demand(l, item) && !is_demand(l, job->item))
+            found = job;
+    }
+    if (found) {
+        uint32_t put_off = found->item;
+        job_free(l, found);
+        loader_ready_put(l, put_off);
+    }
+    return found;
+}
+
+/* Gives ready requests to jobs. */
+static void start_jobs(struct moe_loader *l)
+{
+    uint32_t item;
+    struct loader_job *job;
+    while ((item = next_ready(l)) != MOE_LINK_NONE && (job = job_for(l, item))) {
+        struct loader_request *r = &l->requests[item];
+        ready_remove(l, item);
+        r->state = REQUEST_CHECKING;
+        job->item = item;
+        l->n_busy++;
+        loader_check_begin(&job->check, &r->load, r->stored, l->options.verify);
+    }
+}
+
+static void work_until(struct loader_job *job, double until)
+{
+    while (!loader_check_over(&job->check)) {
+        loader_check_step(&job->check);
+        if (moe_seconds() >= until)
+            break;
+    }
+}
+
+struct shift {
+    struct moe_loader *l;
+    double seconds;
+};
+
+/* Each job has its turn in full, should there be fewer threads than jobs. */
+static void work_range(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct shift *s = ctx;
+    for (int64_t i = begin; i < end; i++)
+        if (s->l->jobs[i].item != MOE_LINK_NONE)
+            work_until(&s->l->jobs[i], moe_seconds() + s->seconds);
+}
+
+static void work_alone(struct moe_loader *l, double until)
+{
+    for (int demands = 1; demands >= 0; demands--)
+        for (uint32_t i = 0; i < l->n_jobs && moe_seconds() < until; i++)
+            if (l->jobs[i].item != MOE_LINK_NONE && is_demand(l, l->jobs[i].item) == demands)
+                work_until(&l->jobs[i], until);
+}
+
+/* ---- Reports --------------------------------------------------------------------------------- */
 
 /* Memory, the page cache or the transfer may be to blame rather than the file: once more, and from
  * the disk. */
@@ -91,11 +174,34 @@ static void read_again(struct moe_loader *l, uint32_t item)
     loader_read_begin(l, item, moe_seconds());
 }
 
-bool loader_finish(struct moe_loader *l, uint32_t item, struct moe_load_done *done)
+static void report(struct moe_loader *l, uint32_t item, struct moe_load_done *done)
 {
+    const struct loader_request *r = &l->requests[item];
+    *done = (struct moe_load_done){.tag = r->load.tag, .status = r->status};
+    loader_forget(l, item);
+}
+
+/* Requests that have failed or were cancelled: there is nothing to check. */
+static uint32_t report_failed(struct moe_loader *l, struct moe_load_done *done, uint32_t max)
+{
+    uint32_t n = 0, after;
+    for (uint32_t i = l->first_ready; i != MOE_LINK_NONE && n < max; i = after) {
+        after = l->requests[i].next;
+        if (l->requests[i].status != MOE_OK) {
+            ready_remove(l, i);
+            report(l, i, &done[n++]);
+        }
+    }
+    return n;
+}
+
+/* A job is over. False: its bytes were damaged and are being read again. */
+static bool report_checked(struct moe_loader *l, struct loader_job *job, struct moe_load_done *done)
+{
+    uint32_t item = job->item;
     struct loader_request *r = &l->requests[item];
-    const char *problem = r->status == MOE_OK ? check(l, r) : NULL;
-    loader_ready_remove(l, item);
+    const char *problem = job->check.problem;
+    job_free(l, job);
     if (problem && r->n_rereads == 0) {
         read_again(l, item);
         return false;
@@ -105,42 +211,24 @@ bool loader_finish(struct moe_loader *l, uint32_t item, struct moe_load_done *do
                              "%s: %" PRIu64 " bytes at offset %" PRIu64
                              ": %s (file damaged? run moe-quantize --verify)",
                              l->options.path, r->load.stored_bytes, r->load.offset, problem);
-    *done = (struct moe_load_done){.tag = r->load.tag, .status = r->status};
-    loader_forget(l, item);
+    report(l, item, done);
     return true;
 }
 
-/* The first ready demand, else (if `any`) the first ready request; compressed ones only if
- * `decoding`. */
-static uint32_t next_ready(const struct moe_loader *l, bool any, bool decoding)
+uint32_t loader_finish_some(struct moe_loader *l, struct moe_load_done *done, uint32_t max,
+                            double seconds, bool together)
 {
-    uint32_t found = MOE_LINK_NONE;
-    for (uint32_t i = l->first_ready; i != MOE_LINK_NONE; i = l->requests[i].next) {
-        const struct loader_request *r = &l->requests[i];
-        if (!decoding && r->status == MOE_OK && loader_is_compressed(&r->load))
-            continue;
-        if (r->load.priority == MOE_LOAD_DEMAND)
-            return i;
-        if (any && found == MOE_LINK_NONE)
-            found = i;
-    }
-    return found;
-}
-
-uint32_t loader_finish_some(struct moe_loader *l, struct moe_load_done *done, uint32_t max)
-{
-    uint32_t n = 0, item;
-    bool any = true, decoding = true;
-    while (n < max && (item = next_ready(l, any, decoding)) != MOE_LINK_NONE) {
-        const struct loader_request *r = &l->requests[item];
-        bool demand = r->load.priority == MOE_LOAD_DEMAND;
-        if (r->status == MOE_OK && loader_is_compressed(&r->load))
-            decoding = false;
-        if (loader_finish(l, item, &done[n])) {
-            n++;
-            if (demand) /* do not keep it waiting for the checksums of prefetches */
-                any = false;
-        }
+    struct shift s = {l, seconds};
+    uint32_t n = report_failed(l, done, max);
+    start_jobs(l);
+    if (together && l->n_busy > 1)
+        moe_par_for(l->n_jobs, 1, work_range, &s);
+    else
+        work_alone(l, moe_seconds() + seconds);
+    for (uint32_t i = 0; i < l->n_jobs && n < max; i++) {
+        struct loader_job *job = &l->jobs[i];
+        if (job->item != MOE_LINK_NONE && loader_check_over(&job->check))
+            n += report_checked(l, job, &done[n]);
     }
     return n;
 }

@@ -147,6 +147,8 @@ static void settle(struct moe_loader *l, struct loader_piece *piece, double now)
     struct loader_request *r = &l->requests[piece->request];
     piece->state = PIECE_IN_HAND;
     if (piece->result > 0) {
+        double share = (loader_waited(l, now) - piece->waited) / (now - piece->started);
+        l->stats.wait_bytes += share > 0 ? share * piece->result : 0;
         l->stats.bytes_read += (uint32_t)piece->result;
         r->bytes_in += (uint32_t)piece->result;
         if (r->status == MOE_ERR_INTERRUPTED)
@@ -236,6 +238,8 @@ static void start_piece(struct moe_loader *l, uint32_t item, double now)
         .wanted_bytes = left < n_bytes ? (uint32_t)left : n_bytes,
         .fd = l->stats.direct ? l->file.direct_fd : l->file.buffered_fd,
         .request = item,
+        .started = now,
+        .waited = loader_waited(l, now),
         .due = token_bucket_charge(&l->bucket, r->since, now, n_bytes),
     };
     r->n_pieces++;
@@ -243,9 +247,15 @@ static void start_piece(struct moe_loader *l, uint32_t item, double now)
     piece_send(l, piece);
 }
 
-static bool can_start(struct moe_loader *l)
+/* The request whose piece may start now; MOE_LINK_NONE. */
+static uint32_t can_start(struct moe_loader *l)
 {
-    return l->n_free_pieces > 0 && next_to_start(l) != MOE_LINK_NONE;
+    uint32_t item = l->n_free_pieces > 0 ? next_to_start(l) : MOE_LINK_NONE;
+    uint32_t n_started = l->options.queue_depth - l->n_free_pieces;
+    if (item != MOE_LINK_NONE && l->requests[item].load.priority != MOE_LOAD_DEMAND &&
+        n_started >= l->options.prefetch_depth)
+        item = MOE_LINK_NONE;
+    return item;
 }
 
 void loader_read_pump(struct moe_loader *l)
@@ -253,8 +263,9 @@ void loader_read_pump(struct moe_loader *l)
     double now = moe_seconds();
     collect(l, now);
     take_up(l, now);
-    while (can_start(l) && token_bucket_delay(&l->bucket, now) <= 0)
-        start_piece(l, next_to_start(l), now);
+    uint32_t item;
+    while ((item = can_start(l)) != MOE_LINK_NONE && token_bucket_delay(&l->bucket, now) <= 0)
+        start_piece(l, item, now);
     collect(l, now); /* also hands what was started to the kernel */
     if (l->n_free_pieces < l->options.queue_depth) {
         l->stats.read_seconds += now - l->reading_since;
@@ -277,7 +288,7 @@ void loader_read_sleep(struct moe_loader *l)
         else if (piece->state == PIECE_AGAIN)
             until = earlier(until, piece->not_before);
     }
-    if (can_start(l))
+    if (can_start(l) != MOE_LINK_NONE)
         until = earlier(until, now + token_bucket_delay(&l->bucket, now));
     if (until > now)
         l->backend->ops->wait(l->backend, until < INFINITY ? until - now : -1);

@@ -2,23 +2,29 @@
  * The loader's state, shared by its three files: loader.c (the interface), loader_read.c (pieces in
  * and out) and loader_finish.c (what happens to a request whose reads are over). Internal to io/.
  *
- * A request passes through READING (its pieces are queued, read, tried again) to READY (all reads
- * are over, well or not) and is FREE again once it is reported. In lockstep it is MODELLED first.
+ * A request passes through READING (its pieces are queued, read, tried again) and READY (all reads
+ * are over, well or not) to CHECKING (a job verifies and decodes it) and is FREE again once it is
+ * reported. In lockstep it is MODELLED first.
  */
 #ifndef MOE_IO_LOADER_STATE_H
 #define MOE_IO_LOADER_STATE_H
 
-#include <zstd.h>
-
 #include "io/loader.h"
 #include "io/loader_backend.h"
+#include "io/loader_check.h"
 #include "io/loader_file.h"
 #include "io/staging.h"
 #include "io/token_bucket.h"
 
 struct loader_request {
     struct moe_load load;
-    enum { REQUEST_FREE = 0, REQUEST_MODELLED, REQUEST_READING, REQUEST_READY } state;
+    enum {
+        REQUEST_FREE = 0,
+        REQUEST_MODELLED,
+        REQUEST_READING,
+        REQUEST_READY,
+        REQUEST_CHECKING
+    } state;
     uint16_t generation; /* of the handle: an old one must not touch a new request */
     uint8_t n_rereads;   /* after wrong checksums */
     bool given_up;       /* cancelled or failed: what still comes in does not matter */
@@ -30,6 +36,12 @@ struct loader_request {
     double since;        /* when it was asked for */
 };
 
+/* A request that is being verified and decoded. */
+struct loader_job {
+    struct loader_check check;
+    uint32_t item; /* MOE_LINK_NONE: none */
+};
+
 struct moe_loader {
     struct moe_loader_options options; /* defaults filled in */
     void *block;                       /* all memory, this struct included */
@@ -39,7 +51,8 @@ struct moe_loader {
     struct loader_fault fault;
     struct loader_backend *backend;
     struct token_bucket bucket;
-    ZSTD_DCtx *decoder; /* NULL: no compressed requests */
+    struct loader_job *jobs;
+    uint32_t n_jobs, n_busy; /* with a request */
     struct staging staging;
 
     struct loader_request *requests; /* options.n_requests; a request's number is its item's in the
@@ -57,6 +70,8 @@ struct moe_loader {
     uint32_t n_put_by; /* PIECE_HELD and PIECE_AGAIN */
 
     double reading_since; /* when the first of the pieces under way was started */
+    double waited;        /* seconds inside moe_loader_wait, the present call not included */
+    double waiting_since; /* when that began; 0: none */
     struct moe_loader_stats stats;
     struct moe_err error;
 };
@@ -69,6 +84,12 @@ static inline bool loader_is_compressed(const struct moe_load *load)
 static inline uint64_t loader_read_bytes(const struct moe_load *load)
 {
     return moe_round_up(load->stored_bytes, MOE_LOAD_ALIGN);
+}
+
+/* Seconds the owner has waited until `now`. */
+static inline double loader_waited(const struct moe_loader *l, double now)
+{
+    return l->waited + (l->waiting_since > 0 ? now - l->waiting_since : 0);
 }
 
 /* ---- loader_read.c --------------------------------------------------------------------------- */
@@ -88,13 +109,14 @@ void loader_read_drain(struct moe_loader *l);
 /* ---- loader_finish.c ------------------------------------------------------------------------- */
 
 void loader_ready_put(struct moe_loader *l, uint32_t item);
-void loader_ready_remove(struct moe_loader *l, uint32_t item);
-/* Verifies, decodes and frees a READY request, then *done is filled. False: its bytes were damaged
- * and are being read again. */
-bool loader_finish(struct moe_loader *l, uint32_t item, struct moe_load_done *done);
-/* Finishes ready requests: demands if there are any, else others; at most one compressed one.
- * Returns how many. */
-uint32_t loader_finish_some(struct moe_loader *l, struct moe_load_done *done, uint32_t max);
+/* Gives up a READY or CHECKING request, which is then not reported. */
+void loader_finish_abandon(struct moe_loader *l, uint32_t item);
+/* Whether a request is to be verified, decoded or reported. */
+bool loader_finish_pending(const struct moe_loader *l);
+/* Goes on with ready requests, demands first, for about `seconds`: together with the other
+ * computing threads, or the owner alone. Then fills in done[], at most max; returns how many. */
+uint32_t loader_finish_some(struct moe_loader *l, struct moe_load_done *done, uint32_t max,
+                            double seconds, bool together);
 /* The request is no more: its room and its number are free. */
 void loader_forget(struct moe_loader *l, uint32_t item);
 

@@ -2,9 +2,20 @@
  * AVX2 with FMA and F16C: a panel's 16 rows are two registers of 8.
  *
  * There are 16 registers, so a tile is computed in parts of at most 4 inputs. Codes times
- * activations: vpmaddubsw adds two products in 16 bits and saturates, which codes of up to 4 bits
- * cannot reach within a step (8 pairs of 2 * 15 * 127 = 30480); codes of 8 bits go through
- * 16-bit multiplication instead. Both are exact.
+ * activations: vpmaddubsw adds two products of an unsigned and a signed byte in 16 bits and
+ * saturates. All its uses here are exact:
+ *
+ *   codes of up to 4 bits  cannot reach that within a step: 8 pairs of 2 * 15 * 127 are 30480.
+ *   MXFP4                  values plus 12, unsigned: 4 pairs of 2 * 24 * 127 are 24384.
+ *   codes of 8 bits        less 128, with their signs moved to the activations: one pair of
+ *                          2 * 128 * 127 is 32512.
+ *
+ * The last two take off, or add, as many times the sum of the activations.
+ *
+ * One input: weights are asked for 2 KB ahead. Without that, a Zen 3 (EPYC) reads them at 65-85% of
+ * a plain streaming read per core, with it at 90-100%; f32, which needs the least arithmetic, loses
+ * by it. Many inputs: tried and dropped for 8 bits, since it was no faster and slower for one
+ * input: low and high halves of the codes apart, in 16-bit sums.
  */
 #include "kern/kern_math.h"
 #include "kern/kern_panel.h"
@@ -13,7 +24,11 @@
 
 #include <immintrin.h>
 
-enum { PART = 4 /* inputs computed at a time */ };
+enum {
+    PART = 4,       /* inputs computed at a time */
+    MX_OFFSET = 12, /* makes the values of MXFP4 unsigned */
+    AHEAD = 2048,   /* bytes; less is too late, more is dropped */
+};
 
 /* ---- Panels --------------------------------------------------------------------------------- */
 
@@ -37,6 +52,8 @@ MOE_TEMPLATE void float_part(int kind, int nt, int n, const uint8_t *panel, uint
     for (int t = 0; t < n; t++)
         sum[t][0] = sum[t][1] = _mm256_setzero_ps();
     for (uint32_t c = 0; c < cols; c++, x += nt) {
+        if (nt == 1 && kind != MOE_LAYOUT_F32) /* those keep up without */
+            _mm_prefetch((const char *)panel + (uint64_t)c * 32 + AHEAD, _MM_HINT_T0);
         __m256 w0 = float_column(kind, panel, c, 0), w1 = float_column(kind, panel, c, 1);
         MOE_UNROLL
         for (int t = 0; t < n; t++) {
@@ -59,15 +76,24 @@ MOE_TEMPLATE void float_panel(int kind, int nt, MOE_PANEL_PARAMS)
         float_part(kind, nt, n, panel, cols, tile->x + t, y + t * y_stride, y_stride);
 }
 
+/* Values of MXFP4 codes, plus MX_OFFSET. */
+MOE_TEMPLATE __m256i mxfp4_values(__m256i codes)
+{
+    __m128i values = _mm_loadu_si128((const __m128i *)moe_mxfp4_twice);
+    values = _mm_add_epi8(values, _mm_set1_epi8(MX_OFFSET));
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(values), codes);
+}
+
 /* Rows 8h..8h+7 of quad `s` (columns 4s..4s+3) of a step: a byte per code. */
 MOE_TEMPLATE __m256i quad(int kind, const uint8_t *step, const uint8_t *plane, int s, int h)
 {
     const __m256i *units = (const __m256i *)step + h; /* a unit is two of them */
     if (kind == MOE_LAYOUT_Q8)
         return _mm256_loadu_si256(units + 2 * s);
-    if (kind == MOE_LAYOUT_Q4) {
+    if (kind == MOE_LAYOUT_Q4 || kind == MOE_LAYOUT_MXFP4) {
         __m256i two = _mm256_loadu_si256(units + s / 2 * 2);
-        return _mm256_and_si256(s % 2 ? _mm256_srli_epi16(two, 4) : two, _mm256_set1_epi8(15));
+        two = _mm256_and_si256(s % 2 ? _mm256_srli_epi16(two, 4) : two, _mm256_set1_epi8(15));
+        return kind == MOE_LAYOUT_Q4 ? two : mxfp4_values(two);
     }
     __m256i four = _mm256_loadu_si256(units + s / 4 * 2);
     __m256i low = s % 4 ? _mm256_srli_epi16(four, 2 * (s % 4)) : four;
@@ -94,67 +120,91 @@ MOE_TEMPLATE __m256i so_far(__m256i sum)
     return sum;
 }
 
+/* Asks for the weights AHEAD bytes behind those of quad `s`, where there is a single input: reading
+ * bounds it then, and the processor by itself looks too little ahead. */
+MOE_TEMPLATE void read_ahead(int kind, int nt, const uint8_t *step, int s)
+{
+    const int quads = MOE_STEP_QUADS * MOE_UNIT / (int)moe_step_bytes(kind); /* of a unit */
+    if (nt == 1 && s % quads == 0)
+        _mm_prefetch((const char *)step + s / quads * MOE_UNIT + AHEAD, _MM_HINT_T0);
+}
+
 /* Adds a step of codes of at most 4 bits to sum[t][h]. */
 MOE_TEMPLATE void step_narrow(int kind, int nt, int n, const uint8_t *step, const uint8_t *plane,
                               const int8_t *q, __m256i sum[PART][2])
 {
-    __m256i pairs[PART][2]; /* 16 bits each; 8 rounds fit */
-    MOE_UNROLL
-    for (int t = 0; t < n; t++)
-        pairs[t][0] = pairs[t][1] = _mm256_setzero_si256();
-    MOE_UNROLL
-    for (int s = 0; s < MOE_STEP_QUADS; s++) {
-        __m256i w0 = quad(kind, step, plane, s, 0), w1 = quad(kind, step, plane, s, 1);
-        MOE_UNROLL
-        for (int t = 0; t < n; t++) {
-            __m256i v = four_activations(q + (s * nt + t) * 4);
-            pairs[t][0] = so_far(_mm256_add_epi16(pairs[t][0], _mm256_maddubs_epi16(w0, v)));
-            pairs[t][1] = so_far(_mm256_add_epi16(pairs[t][1], _mm256_maddubs_epi16(w1, v)));
-        }
-    }
+    const int rounds = kind == MOE_LAYOUT_MXFP4 ? 4 : 8; /* that fit into 16 bits */
     const __m256i ones = _mm256_set1_epi16(1);
     MOE_UNROLL
-    for (int t = 0; t < n; t++)
-        for (int h = 0; h < 2; h++)
-            sum[t][h] = _mm256_add_epi32(sum[t][h], _mm256_madd_epi16(pairs[t][h], ones));
+    for (int first = 0; first < MOE_STEP_QUADS; first += rounds) {
+        __m256i pairs[PART][2];
+        MOE_UNROLL
+        for (int t = 0; t < n; t++)
+            pairs[t][0] = pairs[t][1] = _mm256_setzero_si256();
+        MOE_UNROLL
+        for (int s = first; s < first + rounds; s++) {
+            read_ahead(kind, nt, step, s);
+            __m256i w0 = quad(kind, step, plane, s, 0), w1 = quad(kind, step, plane, s, 1);
+            MOE_UNROLL
+            for (int t = 0; t < n; t++) {
+                __m256i v = four_activations(q + (s * nt + t) * 4);
+                pairs[t][0] = so_far(_mm256_add_epi16(pairs[t][0], _mm256_maddubs_epi16(w0, v)));
+                pairs[t][1] = so_far(_mm256_add_epi16(pairs[t][1], _mm256_maddubs_epi16(w1, v)));
+            }
+        }
+        MOE_UNROLL
+        for (int t = 0; t < n; t++)
+            for (int h = 0; h < 2; h++)
+                sum[t][h] = _mm256_add_epi32(sum[t][h], _mm256_madd_epi16(pairs[t][h], ones));
+    }
 }
 
-/* Adds a step of 8-bit codes: even and odd columns apart, as 16-bit numbers. */
+/* Adds a step of 8-bit codes less 128. */
 MOE_TEMPLATE void step_wide(int nt, int n, const uint8_t *step, const int8_t *q,
                             __m256i sum[PART][2])
 {
-    const __m256i low = _mm256_set1_epi16(255);
+    const __m256i ones = _mm256_set1_epi16(1), middle = _mm256_set1_epi8(-128);
     MOE_UNROLL
     for (int s = 0; s < MOE_STEP_QUADS; s++) {
-        __m256i even[2], odd[2];
+        read_ahead(MOE_LAYOUT_Q8, nt, step, s);
+        __m256i w[2], magnitude[2];
+        MOE_UNROLL
         for (int h = 0; h < 2; h++) {
-            __m256i w = quad(MOE_LAYOUT_Q8, step, NULL, s, h);
-            even[h] = _mm256_and_si256(w, low);
-            odd[h] = _mm256_srli_epi16(w, 8);
+            w[h] = _mm256_xor_si256(quad(MOE_LAYOUT_Q8, step, NULL, s, h), middle);
+            magnitude[h] = _mm256_abs_epi8(w[h]);
         }
         MOE_UNROLL
         for (int t = 0; t < n; t++) {
             __m256i v = four_activations(q + (s * nt + t) * 4);
-            __m256i v_even = _mm256_srai_epi16(_mm256_slli_epi16(v, 8), 8);
-            __m256i v_odd = _mm256_srai_epi16(v, 8);
+            MOE_UNROLL
             for (int h = 0; h < 2; h++) {
-                __m256i two = _mm256_add_epi32(_mm256_madd_epi16(even[h], v_even),
-                                               _mm256_madd_epi16(odd[h], v_odd));
-                sum[t][h] = so_far(_mm256_add_epi32(sum[t][h], two));
+                __m256i pairs = _mm256_maddubs_epi16(magnitude[h], _mm256_sign_epi8(v, w[h]));
+                sum[t][h] = so_far(_mm256_add_epi32(sum[t][h], _mm256_madd_epi16(pairs, ones)));
             }
         }
     }
 }
 
-/* Sums of one block into sum[t][h]. */
-MOE_TEMPLATE void block_sums(int kind, int nt, int n, const uint8_t *codes, uint32_t steps,
-                             const int8_t *q, __m256i sum[PART][2])
+/* Where the sums of a block start, when its activations add up to `total`: at what was taken off
+ * its codes or added to them. */
+MOE_TEMPLATE __m256i block_start(int kind, int32_t total)
 {
-    const uint8_t *plane = codes + steps * moe_step_bytes(kind);
+    if (kind == MOE_LAYOUT_Q8)
+        return _mm256_slli_epi32(_mm256_set1_epi32(total), 7);
+    if (kind == MOE_LAYOUT_MXFP4)
+        return _mm256_mullo_epi32(_mm256_set1_epi32(total), _mm256_set1_epi32(-MX_OFFSET));
+    return _mm256_setzero_si256();
+}
+
+/* Sums of one block into sum[t][h]; totals[t] is the sum of input t's activations. */
+MOE_TEMPLATE void block_sums(int kind, int nt, int n, uint32_t block, const uint8_t *codes,
+                             const int8_t *q, const int32_t *totals, __m256i sum[PART][2])
+{
+    const uint8_t *plane = codes + block / MOE_STEP * moe_step_bytes(kind);
     MOE_UNROLL
     for (int t = 0; t < n; t++)
-        sum[t][0] = sum[t][1] = _mm256_setzero_si256();
-    for (uint32_t step = 0; step < steps; step++) {
+        sum[t][0] = sum[t][1] = block_start(kind, totals[t]);
+    for (uint32_t step = 0; step < block / MOE_STEP; step++) {
         if (kind == MOE_LAYOUT_Q8)
             step_wide(nt, n, codes, q, sum);
         else
@@ -165,55 +215,70 @@ MOE_TEMPLATE void block_sums(int kind, int nt, int n, const uint8_t *codes, uint
     }
 }
 
-/* Adds d * s * sum + m * z to out, eight rows. */
-MOE_TEMPLATE __m256 scaled(__m256 out, const uint8_t *head, int h, __m256i sum, float s, float z)
+MOE_TEMPLATE __m256 half_scales(const uint8_t *f16)
 {
-    __m256 d = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)head + h));
-    __m256 m = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)head + 2 + h));
-    __m256 scale = _mm256_mul_ps(d, _mm256_set1_ps(s));
-    out = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(sum), out);
-    return _mm256_fmadd_ps(m, _mm256_set1_ps(z), out);
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)f16));
 }
 
-/* Inputs t0..t0+n-1 of a tile of nt. */
-MOE_TEMPLATE void quant_part(int kind, int nt, int n, int t0, MOE_PANEL_PARAMS)
+/* moe_mxfp4_scale of eight exponents. */
+MOE_TEMPLATE __m256 mxfp4_scales(const uint8_t *e)
 {
-    const uint32_t block = moe_layout_block(layout), steps = block / MOE_STEP;
-    const uint32_t block_bytes = (uint32_t)moe_layout_block_bytes(layout);
-    const int8_t *q = tile->q + 4 * t0;
-    const float *s = tile->s + t0, *z = tile->z + t0;
-    __m256 out[PART][2];
+    __m256i bits = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)e));
+    bits = _mm256_max_epu32(_mm256_slli_epi32(bits, 23), _mm256_set1_epi32(1 << 22));
+    return _mm256_mul_ps(_mm256_castsi256_ps(bits), _mm256_set1_ps(0.5f));
+}
+
+/* Inputs 0..n-1 behind tile's start, of a tile of nt. */
+MOE_TEMPLATE void quant_part(int kind, int nt, int n, uint32_t block, MOE_PANEL_PARAMS)
+{
+    const bool affine = kind != MOE_LAYOUT_MXFP4;
+    struct moe_tile in = *tile;
+    __m256 out[PART][2], d[2], m[2];
     MOE_UNROLL
     for (int t = 0; t < n; t++)
         out[t][0] = out[t][1] = _mm256_setzero_ps();
     for (uint32_t first = 0; first < cols;) {
-        struct moe_record rec = moe_record_next(&panel, &first, layout, cols, block, block_bytes);
+        struct moe_record rec = moe_record_next(kind, layout.group, block, cols, &panel, &first);
         for (uint32_t b = 0; b < rec.blocks; b++) {
             __m256i sum[PART][2];
-            block_sums(kind, nt, n, rec.codes, steps, q, sum);
+            block_sums(kind, nt, n, block, rec.codes, in.q, in.sum, sum);
+            for (int h = 0; h < 2; h++) {
+                d[h] = affine ? half_scales(rec.head + 16 * h)
+                              : mxfp4_scales(rec.head + b * MOE_PANEL_ROWS + 8 * h);
+                m[h] = half_scales(rec.head + 2 * MOE_PANEL_ROWS + 16 * h);
+            }
             MOE_UNROLL
             for (int t = 0; t < n; t++)
-                for (int h = 0; h < 2; h++)
-                    out[t][h] = scaled(out[t][h], rec.head, h, sum[t][h], s[t], z[t]);
-            rec.codes += block_bytes;
-            q += block * nt;
-            s += nt;
-            z += nt;
+                for (int h = 0; h < 2; h++) {
+                    __m256 scale = _mm256_mul_ps(d[h], _mm256_set1_ps(in.s[t]));
+                    out[t][h] = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(sum[t][h]), out[t][h]);
+                    if (affine)
+                        out[t][h] = _mm256_fmadd_ps(m[h], _mm256_set1_ps(in.z[t]), out[t][h]);
+                }
+            rec.codes += moe_block_bytes(kind, block);
+            moe_tile_step(&in, nt, block);
         }
     }
     MOE_UNROLL
     for (int t = 0; t < n; t++)
         for (int h = 0; h < 2; h++)
-            _mm256_storeu_ps(y + (t0 + t) * y_stride + 8 * h, out[t][h]);
+            _mm256_storeu_ps(y + t * y_stride + 8 * h, out[t][h]);
 }
 
-MOE_TEMPLATE void quant_panel(int kind, int nt, MOE_PANEL_PARAMS)
+MOE_TEMPLATE void quant_body(int kind, int nt, uint32_t block, MOE_PANEL_PARAMS)
 {
     const int n = nt < PART ? nt : PART;
-    for (int t = 0; t < nt; t += n)
-        quant_part(kind, nt, n, t, MOE_PANEL_ARGS);
+    struct moe_tile part = *tile;
+    for (int t = 0; t < nt; t += n, y += n * y_stride) {
+        quant_part(kind, nt, n, block, panel, layout, cols, &part, y, y_stride);
+        part.q += 4 * n;
+        part.s += n;
+        part.z += n;
+        part.sum += n;
+    }
 }
 
+MOE_PANEL_BLOCKS
 MOE_PANEL_FLOATS
 MOE_PANEL_QUANTS
 
@@ -233,16 +298,16 @@ static uint32_t largest_magnitude(const float *x, uint32_t n)
 
 /* Quantizes the `block` values at x into quads that lie `stride` bytes apart. */
 static void quantize_block(const float *x, uint32_t block, uint32_t stride, int8_t *q, float *s,
-                           float *z)
+                           float *z, int32_t *sum)
 {
     uint32_t bits = largest_magnitude(x, block);
     __m256 inverse = _mm256_set1_ps(moe_math_quant_inverse(bits));
     /* A block that is not finite must give zeros, not what the conversion makes of a NaN. */
-    __m256i finite = _mm256_set1_epi32(bits < 0x7f800000u ? -1 : 0), sum = _mm256_setzero_si256();
+    __m256i finite = _mm256_set1_epi32(bits < 0x7f800000u ? -1 : 0), sums = _mm256_setzero_si256();
     for (uint32_t c = 0; c < block; c += 8) {
         __m256i code = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + c), inverse));
         code = _mm256_and_si256(code, finite);
-        sum = _mm256_add_epi32(sum, code);
+        sums = _mm256_add_epi32(sums, code);
         for (int i = 0; i < 2; i++, q += stride) {
             __m128i quarter = i ? _mm256_extracti128_si256(code, 1) : _mm256_castsi256_si128(code);
             __m128i words = _mm_packs_epi32(quarter, quarter);
@@ -251,23 +316,24 @@ static void quantize_block(const float *x, uint32_t block, uint32_t stride, int8
         }
     }
     int32_t lane[8], total = 0;
-    _mm256_storeu_si256((__m256i *)lane, sum);
+    _mm256_storeu_si256((__m256i *)lane, sums);
     for (int i = 0; i < 8; i++)
         total += lane[i];
+    *sum = total;
     moe_math_quant_scale(bits, total, s, z);
 }
 
 static void quantize(const float *x, uint32_t cols, uint32_t block, int nt, int t, int8_t *q,
-                     float *s, float *z)
+                     float *s, float *z, int32_t *sum)
 {
     const uint32_t stride = 4 * (uint32_t)nt;
-    q += 4 * t, s += t, z += t;
-    for (; cols >= block; cols -= block, x += block, q += block * nt, s += nt, z += nt)
-        quantize_block(x, block, stride, q, s, z);
+    q += 4 * t, s += t, z += t, sum += t;
+    for (; cols >= block; cols -= block, x += block, q += block * nt, s += nt, z += nt, sum += nt)
+        quantize_block(x, block, stride, q, s, z, sum);
     if (cols > 0) {
         float last[64] = {0};
         memcpy(last, x, cols * sizeof *x);
-        quantize_block(last, block, stride, q, s, z);
+        quantize_block(last, block, stride, q, s, z, sum);
     }
 }
 

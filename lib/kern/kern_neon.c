@@ -72,17 +72,16 @@ MOE_TEMPLATE void multiply_two(int kind, int nt, int n, const uint8_t *step, con
     }
 }
 
-/* Sums of one block into sum[t][h]. */
-MOE_TEMPLATE void block_sums(int kind, int nt, int n, const uint8_t *codes, uint32_t steps,
-                             const int8_t *q, int32x4_t sum[PART][4])
+/* Sums of one block into sum[t][h]; totals[t] is the sum of input t's activations. */
+MOE_TEMPLATE void block_sums(int kind, int nt, int n, uint32_t block, const uint8_t *codes,
+                             const int8_t *q, const int32_t *totals, int32x4_t sum[PART][4])
 {
-    const uint8_t *plane = codes + steps * moe_step_bytes(kind);
-    const int8_t *start = q;
+    const uint8_t *plane = codes + block / MOE_STEP * moe_step_bytes(kind);
     int32x4_t pair[PART][4][2];
     MOE_UNROLL
     for (int i = 0; i < n * 4; i++)
         pair[i / 4][i % 4][0] = pair[i / 4][i % 4][1] = vdupq_n_s32(0);
-    for (uint32_t step = 0; step < steps; step++) {
+    for (uint32_t step = 0; step < block / MOE_STEP; step++) {
         MOE_UNROLL
         for (int i = 0; i < MOE_STEP_QUADS * 2; i++) /* quads 0, 2, 4, 6 times quarters */
             multiply_two(kind, nt, n, codes, plane, i / 4 * 2, i % 4, q, pair);
@@ -92,20 +91,21 @@ MOE_TEMPLATE void block_sums(int kind, int nt, int n, const uint8_t *codes, uint
     }
     MOE_UNROLL
     for (int t = 0; t < n; t++) {
-        int32x4_t off = vdupq_n_s32(taken_off(kind, nt, start + 4 * t, steps * MOE_STEP));
+        int32x4_t start = block_start(kind, totals[t]);
         MOE_UNROLL
         for (int h = 0; h < 4; h++)
-            sum[t][h] = vaddq_s32(vpaddq_s32(pair[t][h][0], pair[t][h][1]), off);
+            sum[t][h] = vaddq_s32(vpaddq_s32(pair[t][h][0], pair[t][h][1]), start);
     }
 }
 
-MOE_NEON_QUANT_PANEL(PART)
+MOE_NEON_QUANT_BODY(PART)
+MOE_PANEL_BLOCKS
 MOE_PANEL_FLOATS
 MOE_PANEL_QUANTS
 
 /* Quantizes the `block` values at x into quads that lie `stride` bytes apart. */
 static void quantize_block(const float *x, uint32_t block, uint32_t stride, int8_t *q, float *s,
-                           float *z)
+                           float *z, int32_t *sum)
 {
     uint32x4_t largest = vdupq_n_u32(0);
     for (uint32_t c = 0; c < block; c += 4) {
@@ -115,29 +115,30 @@ static void quantize_block(const float *x, uint32_t block, uint32_t stride, int8
     uint32_t bits = vmaxvq_u32(largest);
     float inverse = moe_math_quant_inverse(bits);
     /* A block that is not finite must give zeros, not what the conversion makes of an infinity. */
-    int32x4_t finite = vdupq_n_s32(bits < 0x7f800000u ? -1 : 0), sum = vdupq_n_s32(0);
+    int32x4_t finite = vdupq_n_s32(bits < 0x7f800000u ? -1 : 0), sums = vdupq_n_s32(0);
     for (uint32_t c = 0; c < block; c += 4, q += stride) {
         int32x4_t code = vandq_s32(vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + c), inverse)), finite);
-        sum = vaddq_s32(sum, code);
+        sums = vaddq_s32(sums, code);
         int16x4_t words = vmovn_s32(code);
         int8x8_t bytes = vmovn_s16(vcombine_s16(words, words));
         int32_t four = vget_lane_s32(vreinterpret_s32_s8(bytes), 0);
         memcpy(q, &four, 4);
     }
-    moe_math_quant_scale(bits, vaddvq_s32(sum), s, z);
+    *sum = vaddvq_s32(sums);
+    moe_math_quant_scale(bits, *sum, s, z);
 }
 
 static void quantize(const float *x, uint32_t cols, uint32_t block, int nt, int t, int8_t *q,
-                     float *s, float *z)
+                     float *s, float *z, int32_t *sum)
 {
     const uint32_t stride = 4 * (uint32_t)nt;
-    q += 4 * t, s += t, z += t;
-    for (; cols >= block; cols -= block, x += block, q += block * nt, s += nt, z += nt)
-        quantize_block(x, block, stride, q, s, z);
+    q += 4 * t, s += t, z += t, sum += t;
+    for (; cols >= block; cols -= block, x += block, q += block * nt, s += nt, z += nt, sum += nt)
+        quantize_block(x, block, stride, q, s, z, sum);
     if (cols > 0) {
         float last[64] = {0};
         memcpy(last, x, cols * sizeof *x);
-        quantize_block(last, block, stride, q, s, z);
+        quantize_block(last, block, stride, q, s, z, sum);
     }
 }
 

@@ -10,17 +10,18 @@
 #include "kern/kern_math.h"
 #include "kern/kern_panel.h"
 
-/* Rows 4h..4h+3 of quad `s` (columns 4s..4s+3) of a step, a byte per code: signed, and for Q8 less
- * 128, since the multiplications here are of signed bytes. */
+/* Rows 4h..4h+3 of quad `s` (columns 4s..4s+3) of a step, a byte per code (for MXFP4 its v):
+ * signed, and for Q8 less 128, since the multiplications here are of signed bytes. */
 MOE_TEMPLATE int8x16_t quad(int kind, const uint8_t *step, const uint8_t *plane, int s, int h)
 {
     const uint8_t *quarter = step + 16 * h;
     if (kind == MOE_LAYOUT_Q8)
         return vreinterpretq_s8_u8(veorq_u8(vld1q_u8(quarter + s * MOE_UNIT), vdupq_n_u8(128)));
-    if (kind == MOE_LAYOUT_Q4) {
+    if (kind == MOE_LAYOUT_Q4 || kind == MOE_LAYOUT_MXFP4) {
         uint8x16_t two = vld1q_u8(quarter + s / 2 * MOE_UNIT);
         uint8x16_t codes = s % 2 ? vshlq_u8(two, vdupq_n_s8(-4)) : vandq_u8(two, vdupq_n_u8(15));
-        return vreinterpretq_s8_u8(codes);
+        return kind == MOE_LAYOUT_Q4 ? vreinterpretq_s8_u8(codes)
+                                     : vqtbl1q_s8(vld1q_s8(moe_mxfp4_twice), codes);
     }
     /* A negative count shifts to the right; constants become immediate shifts where they exist. */
     uint8x16_t four = vld1q_u8(quarter + s / 4 * MOE_UNIT);
@@ -31,66 +32,79 @@ MOE_TEMPLATE int8x16_t quad(int kind, const uint8_t *step, const uint8_t *plane,
     return vreinterpretq_s8_u8(vorrq_u8(low, vandq_u8(high, vdupq_n_u8(4))));
 }
 
-/* 128 times the sum of the `block` activations of one input of a tile of nt: what quad() took off
- * Q8 codes. 0 for the other kinds. */
-MOE_TEMPLATE int32_t taken_off(int kind, int nt, const int8_t *q, uint32_t block)
+/* Where the sums of a block start whose activations add up to `total`: at what quad() took off. */
+MOE_TEMPLATE int32x4_t block_start(int kind, int32_t total)
 {
-    int32_t sum = 0;
-    if (kind == MOE_LAYOUT_Q8)
-        for (uint32_t i = 0; i < block / 4; i++, q += 4 * nt)
-            sum += q[0] + q[1] + q[2] + q[3];
-    return 128 * sum;
+    return vdupq_n_s32(kind == MOE_LAYOUT_Q8 ? 128 * total : 0);
 }
 
-/* Adds d * s * sum + m * z to out, rows 4h..4h+3. */
-MOE_TEMPLATE float32x4_t scaled(float32x4_t out, const uint8_t *head, int h, int32x4_t sum, float s,
-                                float z)
+MOE_TEMPLATE float32x4_t half_scales(const uint8_t *f16)
 {
-    float32x4_t d = vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(head + 8 * h)));
-    float32x4_t m = vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(head + 2 * MOE_PANEL_ROWS + 8 * h)));
-    out = vfmaq_f32(out, vmulq_n_f32(d, s), vcvtq_f32_s32(sum));
-    return vfmaq_n_f32(out, m, z);
+    return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(f16)));
+}
+
+/* moe_mxfp4_scale of the exponents of rows 4h..4h+3. */
+MOE_TEMPLATE float32x4_t mxfp4_scales(const uint8_t *e, int h)
+{
+    uint16x8_t half = vmovl_u8(vld1_u8(e + h / 2 * 8));
+    uint32x4_t bits = vmovl_u16(h % 2 ? vget_high_u16(half) : vget_low_u16(half));
+    bits = vmaxq_u32(vshlq_n_u32(bits, 23), vdupq_n_u32(1u << 22));
+    return vmulq_n_f32(vreinterpretq_f32_u32(bits), 0.5f);
+}
+
+/* Adds what block number b of a record gives to out, rows 4h..4h+3. */
+MOE_TEMPLATE float32x4_t scaled(int kind, float32x4_t out, const uint8_t *head, uint32_t b, int h,
+                                int32x4_t sum, float s, float z)
+{
+    if (kind == MOE_LAYOUT_MXFP4) {
+        float32x4_t d = mxfp4_scales(head + b * MOE_PANEL_ROWS, h);
+        return vfmaq_f32(out, vmulq_n_f32(d, s), vcvtq_f32_s32(sum));
+    }
+    out = vfmaq_f32(out, vmulq_n_f32(half_scales(head + 8 * h), s), vcvtq_f32_s32(sum));
+    return vfmaq_n_f32(out, half_scales(head + 2 * MOE_PANEL_ROWS + 8 * h), z);
 }
 
 /*
- * A quantized panel for the inputs t0..t0+n-1 of a tile of nt, with the variant's
- * block_sums(kind, nt, n, codes, steps, q, sum[][4]).
+ * A quantized panel for the inputs 0..n-1 behind tile's start, of a tile of nt, with the variant's
+ * block_sums(kind, nt, n, block, codes, q, totals, sum[][4]).
  */
-#define MOE_NEON_QUANT_PANEL(PART)                                                                 \
-    MOE_TEMPLATE void quant_part(int kind, int nt, int n, int t0, MOE_PANEL_PARAMS)                \
+#define MOE_NEON_QUANT_BODY(PART)                                                                  \
+    MOE_TEMPLATE void quant_part(int kind, int nt, int n, uint32_t block, MOE_PANEL_PARAMS)        \
     {                                                                                              \
-        const uint32_t block = moe_layout_block(layout), steps = block / MOE_STEP;                 \
-        const uint32_t block_bytes = (uint32_t)moe_layout_block_bytes(layout);                     \
-        const int8_t *q = tile->q + 4 * t0;                                                        \
-        const float *s = tile->s + t0, *z = tile->z + t0;                                          \
+        struct moe_tile in = *tile;                                                                \
         float32x4_t out[PART][4];                                                                  \
         for (int t = 0; t < n; t++)                                                                \
             for (int h = 0; h < 4; h++)                                                            \
                 out[t][h] = vdupq_n_f32(0);                                                        \
         for (uint32_t first = 0; first < cols;) {                                                  \
             struct moe_record rec =                                                                \
-                moe_record_next(&panel, &first, layout, cols, block, block_bytes);                 \
+                moe_record_next(kind, layout.group, block, cols, &panel, &first);                  \
             for (uint32_t b = 0; b < rec.blocks; b++) {                                            \
                 int32x4_t sum[PART][4];                                                            \
-                block_sums(kind, nt, n, rec.codes, steps, q, sum);                                 \
+                block_sums(kind, nt, n, block, rec.codes, in.q, in.sum, sum);                      \
                 for (int t = 0; t < n; t++)                                                        \
                     for (int h = 0; h < 4; h++)                                                    \
-                        out[t][h] = scaled(out[t][h], rec.head, h, sum[t][h], s[t], z[t]);         \
-                rec.codes += block_bytes;                                                          \
-                q += block * (uint32_t)nt;                                                         \
-                s += nt;                                                                           \
-                z += nt;                                                                           \
+                        out[t][h] =                                                                \
+                            scaled(kind, out[t][h], rec.head, b, h, sum[t][h], in.s[t], in.z[t]);  \
+                rec.codes += moe_block_bytes(kind, block);                                         \
+                moe_tile_step(&in, nt, block);                                                     \
             }                                                                                      \
         }                                                                                          \
         for (int t = 0; t < n; t++)                                                                \
             for (int h = 0; h < 4; h++)                                                            \
-                vst1q_f32(y + (uint64_t)(t0 + t) * y_stride + 4 * h, out[t][h]);                   \
+                vst1q_f32(y + (uint64_t)t * y_stride + 4 * h, out[t][h]);                          \
     }                                                                                              \
-    MOE_TEMPLATE void quant_panel(int kind, int nt, MOE_PANEL_PARAMS)                              \
+    MOE_TEMPLATE void quant_body(int kind, int nt, uint32_t block, MOE_PANEL_PARAMS)               \
     {                                                                                              \
         const int n = nt < PART ? nt : PART;                                                       \
-        for (int t = 0; t < nt; t += n)                                                            \
-            quant_part(kind, nt, n, t, MOE_PANEL_ARGS);                                            \
+        struct moe_tile part = *tile;                                                              \
+        for (int t = 0; t < nt; t += n, y += (uint64_t)n * y_stride) {                             \
+            quant_part(kind, nt, n, block, panel, layout, cols, &part, y, y_stride);               \
+            part.q += 4 * n;                                                                       \
+            part.s += n;                                                                           \
+            part.z += n;                                                                           \
+            part.sum += n;                                                                         \
+        }                                                                                          \
     }
 
 #endif

@@ -26,19 +26,19 @@ MOE_TEMPLATE void dot_quad(int kind, int nt, int n, const uint8_t *step, const u
     }
 }
 
-/* Sums of one block into sum[t][h]. */
-MOE_TEMPLATE void block_sums(int kind, int nt, int n, const uint8_t *codes, uint32_t steps,
-                             const int8_t *q, int32x4_t sum[PART][4])
+/* Sums of one block into sum[t][h]; totals[t] is the sum of input t's activations. */
+MOE_TEMPLATE void block_sums(int kind, int nt, int n, uint32_t block, const uint8_t *codes,
+                             const int8_t *q, const int32_t *totals, int32x4_t sum[PART][4])
 {
-    const uint8_t *plane = codes + steps * moe_step_bytes(kind);
+    const uint8_t *plane = codes + block / MOE_STEP * moe_step_bytes(kind);
     MOE_UNROLL
     for (int t = 0; t < n; t++) {
-        int32x4_t start = vdupq_n_s32(taken_off(kind, nt, q + 4 * t, steps * MOE_STEP));
+        int32x4_t start = block_start(kind, totals[t]);
         MOE_UNROLL
         for (int h = 0; h < 4; h++)
             sum[t][h] = start;
     }
-    for (uint32_t step = 0; step < steps; step++) {
+    for (uint32_t step = 0; step < block / MOE_STEP; step++) {
         MOE_UNROLL
         for (int s = 0; s < MOE_STEP_QUADS; s++)
             dot_quad(kind, nt, n, codes, plane, s, q, sum);
@@ -48,7 +48,8 @@ MOE_TEMPLATE void block_sums(int kind, int nt, int n, const uint8_t *codes, uint
     }
 }
 
-MOE_NEON_QUANT_PANEL(PART)
+MOE_NEON_QUANT_BODY(PART)
+MOE_PANEL_BLOCKS
 MOE_PANEL_QUANTS
 
 void moe_kern_fill_neon_dot(struct moe_kern *kern)

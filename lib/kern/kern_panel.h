@@ -1,5 +1,5 @@
 /*
- * How a variant gets its 28 panel functions out of two templates.
+ * How a variant gets its 32 panel functions out of two templates.
  *
  * A variant file writes `float_panel` and `quant_panel` once, as MOE_TEMPLATE functions whose first
  * two arguments, layout kind and tile size, are constants at every use; the macros below make one
@@ -59,11 +59,13 @@
     MOE_PANEL_TILES(quant_panel, Q4)                                                               \
     MOE_PANEL_TILES(quant_panel, Q3)                                                               \
     MOE_PANEL_TILES(quant_panel, Q2)                                                               \
+    MOE_PANEL_TILES(quant_panel, MXFP4)                                                            \
     static void fill_quant_panels(struct moe_kern *kern)                                           \
     {                                                                                              \
-        static moe_panel_fn *const rows[4][MOE_N_TILES] = {                                        \
+        static moe_panel_fn *const rows[5][MOE_N_TILES] = {                                        \
             MOE_PANEL_ROW(quant_panel, Q8), MOE_PANEL_ROW(quant_panel, Q4),                        \
-            MOE_PANEL_ROW(quant_panel, Q3), MOE_PANEL_ROW(quant_panel, Q2)};                       \
+            MOE_PANEL_ROW(quant_panel, Q3), MOE_PANEL_ROW(quant_panel, Q2),                        \
+            MOE_PANEL_ROW(quant_panel, MXFP4)};                                                    \
         memcpy(kern->panel[3], rows, sizeof rows);                                                 \
     }
 
@@ -71,7 +73,7 @@
 
 enum {
     MOE_UNIT = 64,        /* bytes of a unit: 16 rows of 4 bytes */
-    MOE_RECORD_HEAD = 64, /* bytes of d and m */
+    MOE_RECORD_HEAD = 64, /* bytes of d and m, or of exponents */
     MOE_STEP = 32,        /* columns the vector variants take at a time; a block is 1 or 2 steps */
     MOE_STEP_QUADS = 8    /* groups of 4 columns in a step */
 };
@@ -79,31 +81,59 @@ enum {
 /* Bytes of a step in a block's units; for Q3 without the plane of high bits. */
 static inline uint32_t moe_step_bytes(int kind)
 {
-    return kind == MOE_LAYOUT_Q8   ? 8 * MOE_UNIT
-           : kind == MOE_LAYOUT_Q4 ? 4 * MOE_UNIT
-                                   : 2 * MOE_UNIT;
+    return kind == MOE_LAYOUT_Q8                               ? 8 * MOE_UNIT
+           : kind == MOE_LAYOUT_Q4 || kind == MOE_LAYOUT_MXFP4 ? 4 * MOE_UNIT
+                                                               : 2 * MOE_UNIT;
 }
 
-/* A position within a panel: a group record and the blocks in it. */
+/* Bytes of a block's codes in a panel. */
+MOE_TEMPLATE uint32_t moe_block_bytes(int kind, uint32_t block)
+{
+    uint32_t steps = block / MOE_STEP;
+    return steps * moe_step_bytes(kind) + (kind == MOE_LAYOUT_Q3 ? steps * MOE_UNIT : 0);
+}
+
+/* A position within a panel: a record and the blocks in it. */
 struct moe_record {
-    const uint8_t *head;  /* d[16], m[16] */
+    const uint8_t *head;  /* d[16], m[16], or e[4][16] */
     const uint8_t *codes; /* first block */
     uint32_t blocks;
 };
 
-/* The record at `at` whose first column is `first`; moves both on to the next one. */
-static inline struct moe_record moe_record_next(const uint8_t **at, uint32_t *first,
-                                                struct moe_layout layout, uint32_t cols,
-                                                uint32_t block, uint32_t block_bytes)
+/* The record at `at` whose first column is `first`; moves both on to the next one. `block` is that
+ * of the layout; where it is a constant, records of one block need no counting. */
+MOE_TEMPLATE struct moe_record moe_record_next(int kind, uint32_t group, uint32_t block,
+                                               uint32_t cols, const uint8_t **at, uint32_t *first)
 {
-    uint32_t left = cols - *first;
-    uint32_t n = layout.group && layout.group < left ? layout.group : left;
-    /* A block is 32 or 64 columns: shifts, since a division takes as long as a block. */
-    uint32_t blocks = block == 32 ? (n + 31) / 32 : (n + 63) / 64;
+    uint32_t left = cols - *first, full = kind == MOE_LAYOUT_MXFP4 ? MOE_MX_RECORD : group;
+    uint32_t n = full && full < left ? full : left;
+    uint32_t blocks = kind != MOE_LAYOUT_MXFP4 && block == 32 ? 1 : (n + block - 1) / block;
     struct moe_record record = {*at, *at + MOE_RECORD_HEAD, blocks};
-    *at = record.codes + (uint64_t)record.blocks * block_bytes;
+    *at = record.codes + (uint64_t)blocks * moe_block_bytes(kind, block);
     *first += n;
     return record;
 }
+
+/* Moves a byte tile of nt inputs on by a block. */
+MOE_TEMPLATE void moe_tile_step(struct moe_tile *tile, int nt, uint32_t block)
+{
+    tile->q += block * (uint32_t)nt;
+    tile->s += nt;
+    tile->z += nt;
+    tile->sum += nt;
+}
+
+/*
+ * The way to have the block size a constant, too: a variant writes
+ * quant_body(kind, nt, block, MOE_PANEL_PARAMS), and a panel function is both sizes of it.
+ */
+#define MOE_PANEL_BLOCKS                                                                           \
+    MOE_TEMPLATE void quant_panel(int kind, int nt, MOE_PANEL_PARAMS)                              \
+    {                                                                                              \
+        if (kind == MOE_LAYOUT_MXFP4 || layout.group == 32)                                        \
+            quant_body(kind, nt, 32, MOE_PANEL_ARGS);                                              \
+        else                                                                                       \
+            quant_body(kind, nt, 64, MOE_PANEL_ARGS);                                              \
+    }
 
 #endif

@@ -31,14 +31,16 @@ MOE_TEMPLATE void float_panel(int kind, int nt, MOE_PANEL_PARAMS)
         }
 }
 
-/* The code of row r, column c of a block of `block` columns. */
+/* The code of row r, column c of a block of `block` columns; for MXFP4 its v. */
 static int32_t code_at(int kind, const uint8_t *codes, uint32_t block, int r, uint32_t c)
 {
     uint32_t byte = (uint32_t)r * 4 + c % 4;
     if (kind == MOE_LAYOUT_Q8)
         return codes[c / 4 * MOE_UNIT + byte];
-    if (kind == MOE_LAYOUT_Q4)
-        return codes[c / 8 * MOE_UNIT + byte] >> c % 8 / 4 * 4 & 15;
+    if (kind == MOE_LAYOUT_Q4 || kind == MOE_LAYOUT_MXFP4) {
+        int code = codes[c / 8 * MOE_UNIT + byte] >> c % 8 / 4 * 4 & 15;
+        return kind == MOE_LAYOUT_Q4 ? code : moe_mxfp4_twice[code];
+    }
     int32_t low = codes[c / 16 * MOE_UNIT + byte] >> c % 16 / 4 * 2 & 3;
     if (kind == MOE_LAYOUT_Q2)
         return low;
@@ -61,18 +63,21 @@ static float quant_row(int kind, int nt, int t, int r, const uint8_t *panel,
                        struct moe_layout layout, uint32_t cols, const struct moe_tile *tile)
 {
     uint32_t block = moe_layout_block(layout);
-    uint32_t block_bytes = (uint32_t)moe_layout_block_bytes(layout);
+    uint32_t block_bytes = moe_block_bytes(kind, block);
     uint64_t at = 0; /* of the block in the row */
     float y = 0;
     for (uint32_t first = 0; first < cols;) {
-        struct moe_record rec = moe_record_next(&panel, &first, layout, cols, block, block_bytes);
-        float d = moe_f16_to_f32(moe_get_u16(rec.head + 2 * r));
-        float m = moe_f16_to_f32(moe_get_u16(rec.head + 2 * (MOE_PANEL_ROWS + r)));
+        struct moe_record rec = moe_record_next(kind, layout.group, block, cols, &panel, &first);
         for (uint32_t b = 0; b < rec.blocks; b++, at++) {
             const uint8_t *codes = rec.codes + (uint64_t)b * block_bytes;
             int32_t sum = block_sum(kind, codes, block, r, tile->q + at * block * nt, nt, t);
+            float d = kind == MOE_LAYOUT_MXFP4
+                          ? moe_mxfp4_scale(rec.head[b * MOE_PANEL_ROWS + (uint32_t)r])
+                          : moe_f16_to_f32(moe_get_u16(rec.head + 2 * r));
+            float m = moe_f16_to_f32(moe_get_u16(rec.head + 2 * (MOE_PANEL_ROWS + r)));
             y = fmaf(d * tile->s[at * nt + t], (float)sum, y);
-            y = fmaf(m, tile->z[at * nt + t], y);
+            if (kind != MOE_LAYOUT_MXFP4)
+                y = fmaf(m, tile->z[at * nt + t], y);
         }
     }
     return y;
@@ -89,7 +94,7 @@ MOE_PANEL_FLOATS
 MOE_PANEL_QUANTS
 
 static void quantize(const float *x, uint32_t cols, uint32_t block, int nt, int t, int8_t *q,
-                     float *s, float *z)
+                     float *s, float *z, int32_t *sum)
 {
     for (uint32_t b = 0; b * block < cols; b++) {
         uint32_t first = b * block, n = cols - first < block ? cols - first : block;
@@ -100,13 +105,14 @@ static void quantize(const float *x, uint32_t cols, uint32_t block, int nt, int 
             largest = magnitude > largest ? magnitude : largest;
         }
         float inverse = moe_math_quant_inverse(largest);
-        int32_t sum = 0;
+        int32_t total = 0;
         for (uint32_t c = 0; c < block; c++) {
             int32_t code = c < n && inverse > 0 ? (int32_t)rintf(x[first + c] * inverse) : 0;
             q[((first + c) / 4 * (uint32_t)nt + (uint32_t)t) * 4 + c % 4] = (int8_t)code;
-            sum += code;
+            total += code;
         }
-        moe_math_quant_scale(largest, sum, &s[b * nt + t], &z[b * nt + t]);
+        sum[b * nt + t] = total;
+        moe_math_quant_scale(largest, total, &s[b * nt + t], &z[b * nt + t]);
     }
 }
 

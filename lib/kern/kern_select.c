@@ -26,6 +26,8 @@ int moe_kern_layout_index(uint16_t kind)
         return 5;
     case MOE_LAYOUT_Q2:
         return 6;
+    case MOE_LAYOUT_MXFP4:
+        return 7;
     default:
         return -1;
     }

@@ -23,6 +23,7 @@ void moe_act_carve(struct moe_act *act, struct moe_arena *arena, uint32_t n_max,
     act->q = moe_arena_take(arena, n_max * padded, sizeof *act->q);
     act->s = moe_arena_take(arena, n_max * (padded / SMALLEST_BLOCK), sizeof *act->s);
     act->z = moe_arena_take(arena, n_max * (padded / SMALLEST_BLOCK), sizeof *act->z);
+    act->sum = moe_arena_take(arena, n_max * (padded / SMALLEST_BLOCK), sizeof *act->sum);
 }
 
 uint32_t moe_act_block_for(struct moe_layout layout)
@@ -61,7 +62,8 @@ static struct moe_tile tile_at(const struct moe_act *act, uint32_t i)
     uint64_t blocks = act->cols_padded / act->block;
     return (struct moe_tile){.q = act->q + (uint64_t)i * act->cols_padded,
                              .s = act->s + i * blocks,
-                             .z = act->z + i * blocks};
+                             .z = act->z + i * blocks,
+                             .sum = act->sum + i * blocks};
 }
 
 struct prepare {
@@ -99,7 +101,7 @@ static void prepare_byte_tile(const struct prepare *p, uint32_t i, uint32_t nt)
     for (uint32_t t = 0; t < nt; t++)
         moe_kern.quantize(prepare_row(p, i + t), act->cols, act->block, (int)nt, (int)t,
                           act->q + (uint64_t)i * act->cols_padded, act->s + i * blocks,
-                          act->z + i * blocks);
+                          act->z + i * blocks, act->sum + i * blocks);
 }
 
 static void prepare_tiles(void *ctx, int64_t begin, int64_t end, int thread)

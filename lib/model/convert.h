@@ -10,6 +10,7 @@
 
 #include "base/err.h"
 #include "base/progress.h"
+#include "quant/ggml.h"
 #include "quant/quantize.h"
 
 /* One entry of --experts or --dense: bits of gate and up, bits of down ("4d8": 4 and 8). */
@@ -38,18 +39,28 @@ struct moe_convert_report {
     uint64_t expert_weights, dense_weights;
     struct moe_quant_error error[8]; /* per variant as listed in the options, over all experts */
     struct moe_quant_error dense_error;
+    /* Of a source that is quantized itself (GGUF), over all variants: weights whose codes were
+     * carried over, and those whose values were quantized anew. */
+    struct moe_ggml_counts carried;
+    uint64_t requantized;
 };
 
 enum { MOE_SOURCE_NAME_BYTES = 256 };
-/* What a checkpoint is called: the last component of its path ("." and ".." resolved). */
+/* What a checkpoint is called: the last component of its path ("." and ".." resolved), without a
+ * ".gguf" behind it. */
 void moe_convert_source_name(const char *path, char out[MOE_SOURCE_NAME_BYTES]);
 
 /*
- * From a Hugging Face directory. Dense matrices get dense_bits, routers 16 bits (32 where the
- * checkpoint has f32), vectors f32. 16 bits means as stored: F16 and BF16 stay what they are; a
- * matrix of F32 becomes BF16 when all its values are representable so, else F16 when they are in
- * that, else BF16, rounded to nearest even. A tensor that the model has no place for is refused.
- * Nothing is written on failure; the same source and options give the same bytes.
+ * From a Hugging Face directory or a GGUF file. Dense matrices get dense_bits, routers 16 bits (32
+ * where the checkpoint has f32), vectors f32. 16 bits means as stored: F16 and BF16 stay what they
+ * are; a matrix of F32 becomes BF16 when all its values are representable so, else F16 when they
+ * are in that, else BF16, rounded to nearest even; quantized tensors become F16 (MXFP4: BF16).
+ *
+ * A matrix of a quantized type whose codes fit into the bits asked for is carried over in groups of
+ * 32, whatever method and group say, without a second rounding (quant/ggml.h says of which types);
+ * any other is quantized from its values. Routers of quantized types become 32 bits. A tensor that
+ * the model has no place for is refused. Nothing is written on failure; the same source and options
+ * give the same bytes.
  */
 int moe_convert_checkpoint(const char *dir, const char *out_path,
                            const struct moe_convert_options *options,

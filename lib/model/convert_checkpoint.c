@@ -10,16 +10,43 @@
 #include "model/convert_parts.h"
 #include "model/convert_source.h"
 #include "model/family.h"
+#include "model/family_gguf.h"
 #include "model/tokenizer.h"
 
 /* What one conversion holds besides the shared state. */
 struct source {
     struct moe_checkpoint *checkpoint;
+    const struct moe_gguf *gguf; /* its metadata; NULL for a directory */
     const struct moe_family *family;
     struct moe_config config;
     struct convert_source from; /* where the model's tensors lie in the checkpoint */
     bool *used;                 /* per tensor of the checkpoint */
+    /* Per variant: the source's codes have a layout of that many bits, in every expert matrix. */
+    bool carried[CONVERT_MAX_VARIANTS];
 };
+
+/* How the parts of an expert stand in a pack: gate and up with their biases, then down with its. */
+static const struct {
+    uint16_t role;
+    bool is_down, is_bias;
+} part_places[MOE_E_N_PARTS] = {
+    [MOE_E_GATE] = {MOE_ROLE_GATE, false, false},
+    [MOE_E_UP] = {MOE_ROLE_UP, false, false},
+    [MOE_E_DOWN] = {MOE_ROLE_DOWN, true, false},
+    [MOE_E_GATE_BIAS] = {MOE_ROLE_GATE_BIAS, false, true},
+    [MOE_E_UP_BIAS] = {MOE_ROLE_UP_BIAS, false, true},
+    [MOE_E_DOWN_BIAS] = {MOE_ROLE_DOWN_BIAS, true, true},
+};
+
+static int part_bits(struct moe_bits bits, int part)
+{
+    return part_places[part].is_down ? bits.down : bits.gate_up;
+}
+
+static bool is_quantized(enum moe_dtype dtype)
+{
+    return moe_dtype_block(dtype)->items > 1;
+}
 
 /* ---- First pass: everything is there ----------------------------------------------------------
  */
@@ -37,9 +64,9 @@ static int check_unused(const struct source *s, struct moe_err *err)
         const char *name = moe_checkpoint_at(s->checkpoint, i)->name;
         if (!s->used[i] && !convert_may_ignore(&s->from, name))
             return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                            "%s: tensor '%.200s' has no place in a %s model as config.json "
-                            "describes it",
-                            moe_checkpoint_dir(s->checkpoint), name, s->family->name);
+                            "%s: tensor '%.200s' has no place in a %s model as %s describes it",
+                            moe_checkpoint_dir(s->checkpoint), name, s->family->name,
+                            s->gguf ? "its metadata" : "config.json");
     }
     return MOE_OK;
 }
@@ -97,6 +124,16 @@ static bool has_part(const struct moe_config *config, int part)
     return moe_expert_part_shape(config, part, &rows, &cols);
 }
 
+static void check_carried(const struct converter *c, struct source *s,
+                          const struct convert_view *view, int part)
+{
+    const struct moe_ggml_type *type = moe_dtype_block(view->tensor->dtype);
+    for (int v = 0; v < c->n_variants && !part_places[part].is_bias; v++)
+        if (view->transposed || type->items == 1 ||
+            moe_ggml_layout(type, part_bits(c->variants[v].bits, part)).kind == MOE_LAYOUT_NONE)
+            s->carried[v] = false;
+}
+
 static int check_expert(struct converter *c, struct source *s, uint32_t layer, uint32_t expert,
                         struct moe_err *err)
 {
@@ -106,8 +143,10 @@ static int check_expert(struct converter *c, struct source *s, uint32_t layer, u
         if (!has_part(&s->config, part))
             continue;
         status = convert_view_expert(&s->from, layer, expert, part, &view, err);
-        if (status == MOE_OK)
+        if (status == MOE_OK) {
             mark(c, s, &view);
+            check_carried(c, s, &view, part);
+        }
     }
     return status;
 }
@@ -121,21 +160,37 @@ static int read_rows(const struct row_source *source, uint32_t first, uint32_t n
     return convert_view_read(source->tensor, first, n, out, err);
 }
 
+static int read_row_blocks(const struct row_source *source, uint32_t first, uint32_t n,
+                           uint8_t *out, struct moe_err *err)
+{
+    return convert_view_read_blocks(source->tensor, first, n, out, err);
+}
+
+/* What 16 bits are closest to the type's values: f16 has more digits, MXFP4 needs bf16's range. */
+static uint16_t float16_of(enum moe_dtype dtype)
+{
+    bool f16 = dtype == MOE_DTYPE_F16 || (is_quantized(dtype) && dtype != MOE_DTYPE_MXFP4);
+    return f16 ? MOE_LAYOUT_F16 : MOE_LAYOUT_BF16;
+}
+
 /* The view's rows; it must stay. `sixteen`: 16 bits are wanted, so an f32 tensor has to be looked
  * through for which 16. */
 static int source_of(struct converter *c, const struct convert_view *view, bool sixteen,
                      struct row_source *out, struct moe_err *err)
 {
     enum moe_dtype dtype = view->tensor->dtype;
+    bool quantized = is_quantized(dtype);
     *out = (struct row_source){
         .name = view->tensor->name,
         .rows = view->rows,
         .cols = view->cols,
         .bytes = convert_view_bytes(view),
-        .float16_kind = dtype == MOE_DTYPE_F16 ? MOE_LAYOUT_F16 : MOE_LAYOUT_BF16,
+        .float16_kind = float16_of(dtype),
         .hashed = true,
         .read = read_rows,
         .tensor = view,
+        .block = quantized && !view->transposed ? moe_dtype_block(dtype) : NULL,
+        .read_blocks = read_row_blocks,
     };
     return sixteen && dtype == MOE_DTYPE_F32
                ? convert_choose_float16(c, out, &out->float16_kind, err)
@@ -186,11 +241,11 @@ static int put_dense(struct converter *c, struct source *s, enum moe_tensor_role
         return put_vector(c, &view, &entry, err);
     int bits = c->options->dense_bits;
     if (kind == MOE_KIND_ROUTER)
-        bits = view.tensor->dtype == MOE_DTYPE_F32 ? 32 : 16;
+        bits = view.tensor->dtype == MOE_DTYPE_F32 || is_quantized(view.tensor->dtype) ? 32 : 16;
     status = source_of(c, &view, bits == 16, &source, err);
     if (status != MOE_OK)
         return status;
-    entry.layout = convert_layout(c, bits, source.float16_kind);
+    entry.layout = convert_source_layout(c, &source, bits);
     struct row_target target = {entry.layout, NULL, &c->report->dense_error};
     target.out = moe_alloc(moe_layout_bytes(entry.layout, view.rows, view.cols), 1, err);
     if (!target.out)
@@ -200,24 +255,6 @@ static int put_dense(struct converter *c, struct source *s, enum moe_tensor_role
         status = moe_pack_put_tensor(c->writer, &entry, target.out, err);
     free(target.out);
     return status;
-}
-
-/* How the parts of an expert stand in a pack: gate and up with their biases, then down with its. */
-static const struct {
-    uint16_t role;
-    bool is_down, is_bias;
-} part_places[MOE_E_N_PARTS] = {
-    [MOE_E_GATE] = {MOE_ROLE_GATE, false, false},
-    [MOE_E_UP] = {MOE_ROLE_UP, false, false},
-    [MOE_E_DOWN] = {MOE_ROLE_DOWN, true, false},
-    [MOE_E_GATE_BIAS] = {MOE_ROLE_GATE_BIAS, false, true},
-    [MOE_E_UP_BIAS] = {MOE_ROLE_UP_BIAS, false, true},
-    [MOE_E_DOWN_BIAS] = {MOE_ROLE_DOWN_BIAS, true, true},
-};
-
-static int part_bits(struct moe_bits bits, int part)
-{
-    return part_places[part].is_down ? bits.down : bits.gate_up;
 }
 
 static bool wants_sixteen(const struct converter *c, int part)
@@ -267,7 +304,7 @@ static void make_class(const struct converter *c, const struct expert *e, struct
         int part = e->part[i], part_width = part_places[part].is_bias ? 32 : part_bits(bits, part);
         m->role = part_places[part].role;
         m->segment = part_places[part].is_down;
-        m->layout = convert_layout(c, part_width, e->sources[i].float16_kind);
+        m->layout = convert_source_layout(c, &e->sources[i], part_width);
         m->rows = e->views[i].rows;
         m->cols = e->views[i].cols;
     }
@@ -316,10 +353,19 @@ static int put_expert(struct converter *c, struct source *s, uint32_t layer, uin
 
 /* ---- Sections -------------------------------------------------------------------------------- */
 
-static int put_chat_template(struct converter *c, const char *dir, struct moe_err *err)
+static int put_chat_template(struct converter *c, const struct source *s, struct moe_err *err)
 {
     struct moe_buf text = {0};
-    int status = moe_chat_read_template(dir, &text, err);
+    int status = MOE_OK;
+    if (s->gguf) {
+        const char *template = "";
+        status = moe_gguf_get_text(s->gguf, "tokenizer.chat_template", false, &template, err);
+        moe_buf_text(&text, template);
+    } else {
+        status = moe_chat_read_template(moe_checkpoint_dir(s->checkpoint), &text, err);
+    }
+    if (status == MOE_OK && text.failed)
+        status = moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", c->out_path);
     if (status == MOE_OK)
         status = moe_pack_put_section(c->writer, MOE_PACK_CHAT, text.data, text.size, err);
     moe_buf_release(&text);
@@ -352,7 +398,7 @@ static int put_sections(struct converter *c, const struct source *s, const struc
         status = moe_pack_put_section(c->writer, MOE_PACK_TOKENIZER, tokenizer->data,
                                       tokenizer->size, err);
     if (status == MOE_OK)
-        status = put_chat_template(c, dir, err);
+        status = put_chat_template(c, s, err);
     if (status == MOE_OK)
         status = put_provenance(c, dir, err);
     return status;
@@ -363,18 +409,24 @@ static int put_sections(struct converter *c, const struct source *s, const struc
 static int open_source(struct source *s, const char *dir, struct moe_err *err)
 {
     int status = moe_checkpoint_open(&s->checkpoint, dir, err);
-    if (status == MOE_OK)
-        status = moe_config_read_hf(&s->config, dir, err);
+    if (status != MOE_OK)
+        return status;
+    s->gguf = moe_checkpoint_gguf(s->checkpoint);
+    status = s->gguf ? moe_config_read_gguf(&s->config, s->checkpoint, err)
+                     : moe_config_read_hf(&s->config, dir, err);
     if (status != MOE_OK)
         return status;
     s->family = moe_family_find(s->config.family);
     if (!s->family)
         return moe_fail(err, MOE_ERR_UNSUPPORTED, "%s: unknown family '%s'", dir, s->config.family);
-    s->from = (struct convert_source){.checkpoint = s->checkpoint,
-                                      .config = &s->config,
-                                      .family = s->family->name,
-                                      .names = s->family->hf,
-                                      .paired = s->family->hf_paired};
+    s->from =
+        (struct convert_source){.checkpoint = s->checkpoint,
+                                .config = &s->config,
+                                .family = s->family->name,
+                                .names = s->gguf ? s->family->gguf : s->family->hf,
+                                .paired = s->gguf ? s->family->gguf_paired : s->family->hf_paired};
+    for (int v = 0; v < CONVERT_MAX_VARIANTS; v++)
+        s->carried[v] = true;
     s->used = moe_alloc(moe_checkpoint_n_tensors(s->checkpoint), sizeof *s->used, err);
     return s->used ? MOE_OK : MOE_ERR_MEMORY;
 }
@@ -383,8 +435,11 @@ static int create_pack(struct converter *c, const struct source *s, struct moe_e
 {
     if (s->config.n_experts == 0)
         c->n_variants = 0; /* a dense model has nothing to store in variants */
-    for (int v = 0; v < c->n_variants; v++)
+    for (int v = 0; v < c->n_variants; v++) {
         convert_describe_variant(c, c->variants[v].bits, &c->described[v]);
+        if (s->carried[v])
+            strcpy(c->described[v].method, "carried");
+    }
     return moe_pack_create(&c->writer, c->out_path, s->config.n_layers, s->config.n_experts,
                            c->described, (uint32_t)c->n_variants, 0, c->options->zstd_level, err);
 }
@@ -409,7 +464,8 @@ int moe_convert_checkpoint(const char *dir, const char *out_path,
     if (status == MOE_OK)
         status = open_source(s, dir, err);
     if (status == MOE_OK)
-        status = moe_tokenizer_read_hf(&tokenizer, dir, err);
+        status = s->gguf ? moe_tokenizer_read_gguf(&tokenizer, s->gguf, err)
+                         : moe_tokenizer_read_hf(&tokenizer, dir, err);
     if (status == MOE_OK)
         status = walk_dense(&c, s, check_dense, err);
     if (status == MOE_OK)

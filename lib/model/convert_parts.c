@@ -35,6 +35,8 @@ static bool base_name(const char *path, char *out, size_t room)
         return false;
     memcpy(out, path + begin, n);
     out[n] = '\0';
+    if (n > 5 && strcmp(out + n - 5, ".gguf") == 0)
+        out[n - 5] = '\0';
     return true;
 }
 
@@ -135,7 +137,9 @@ int convert_check_output(const struct converter *c, struct moe_err *err)
 void convert_release(struct converter *c)
 {
     free(c->chunk);
+    free(c->blocks);
     c->chunk = NULL;
+    c->blocks = NULL;
 }
 
 int convert_check_stop(const struct converter *c, struct moe_err *err)
@@ -172,6 +176,23 @@ struct moe_layout convert_layout(const struct converter *c, int bits, uint16_t f
     return moe_quant_layout(c->options->method, bits, c->options->group, float16_kind);
 }
 
+bool convert_carries(const struct row_source *source, struct moe_layout layout)
+{
+    if (!source->block)
+        return false;
+    struct moe_layout own = moe_ggml_layout(source->block, moe_layout_bits(layout.kind));
+    return own.kind != MOE_LAYOUT_NONE && own.kind == layout.kind && own.group == layout.group;
+}
+
+struct moe_layout convert_source_layout(const struct converter *c, const struct row_source *source,
+                                        int bits)
+{
+    struct moe_layout own = {0};
+    if (source->block)
+        own = moe_ggml_layout(source->block, bits);
+    return own.kind != MOE_LAYOUT_NONE ? own : convert_layout(c, bits, source->float16_kind);
+}
+
 /* ---- Rows to matrices ----------------------------------------------------------------------- */
 
 /* Rows that fit into the chunk: whole panels, since a panel is encoded at once. */
@@ -191,17 +212,49 @@ static int chunk_rows(struct converter *c, uint32_t cols, uint32_t *rows, struct
     return MOE_OK;
 }
 
+/* Puts the rows into the chunk; where a target carries the source's codes, these into c->blocks
+ * first. */
+static int read_chunk(struct converter *c, const struct row_source *source, uint32_t first,
+                      uint32_t n, bool carried, struct moe_err *err)
+{
+    if (!carried)
+        return source->read(source, first, n, c->chunk, err);
+    uint64_t n_blocks = (uint64_t)n * source->cols / source->block->items;
+    uint64_t bytes = n_blocks * source->block->bytes;
+    if (bytes > c->blocks_bytes) {
+        free(c->blocks);
+        c->blocks_bytes = 0;
+        c->blocks = moe_alloc(bytes, 1, err);
+        if (!c->blocks)
+            return MOE_ERR_MEMORY;
+        c->blocks_bytes = bytes;
+    }
+    int status = source->read_blocks(source, first, n, c->blocks, err);
+    if (status == MOE_OK)
+        moe_ggml_decode(source->block, c->blocks, n_blocks, c->chunk);
+    return status;
+}
+
 /* Encodes the chunk, rows [first, first + n) of the source, into one target. */
 static int encode_chunk(struct converter *c, const struct row_source *source,
                         const struct row_target *target, uint32_t first, uint32_t n,
                         struct moe_err *err)
 {
     struct moe_quant_error error = {0}, *sums = target->error;
-    uint64_t offset =
-        moe_layout_panel_bytes(target->layout, source->cols) * (first / MOE_PANEL_ROWS);
+    const struct moe_quant_method *method = c->options->method;
+    uint8_t *out = target->out +
+                   moe_layout_panel_bytes(target->layout, source->cols) * (first / MOE_PANEL_ROWS);
     struct moe_err why = {0};
-    int status = moe_quantize_matrix(c->options->method, target->layout, c->chunk, n, source->cols,
-                                     target->out + offset, sums ? &error : NULL, &why);
+    int status;
+    if (convert_carries(source, target->layout)) {
+        status = moe_ggml_encode_matrix(source->block, method, target->layout, c->blocks, n,
+                                        source->cols, out, &error, &c->report->carried, &why);
+    } else {
+        status = moe_quantize_matrix(method, target->layout, c->chunk, n, source->cols, out,
+                                     sums ? &error : NULL, &why);
+        if (source->block && target->layout.kind != MOE_LAYOUT_F32)
+            c->report->requantized += (uint64_t)n * source->cols;
+    }
     if (status != MOE_OK)
         return moe_fail(err, status,
                         first ? "%s: tensor '%s', rows from %" PRIu32 " on: %s"
@@ -218,12 +271,15 @@ int convert_rows(struct converter *c, const struct row_source *source,
                  const struct row_target *targets, int n_targets, struct moe_err *err)
 {
     uint32_t step;
+    bool carried = false;
+    for (int i = 0; i < n_targets; i++)
+        carried = carried || convert_carries(source, targets[i].layout);
     int status = chunk_rows(c, source->cols, &step, err);
     for (uint32_t first = 0; first < source->rows && status == MOE_OK; first += step) {
         uint32_t n = source->rows - first < step ? source->rows - first : step;
         status = convert_check_stop(c, err);
         if (status == MOE_OK)
-            status = source->read(source, first, n, c->chunk, err);
+            status = read_chunk(c, source, first, n, carried, err);
         if (status == MOE_OK && source->hashed)
             c->fingerprint = moe_hash64_chain(c->fingerprint, c->chunk,
                                               (uint64_t)n * source->cols * sizeof *c->chunk);

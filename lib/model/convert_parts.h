@@ -28,6 +28,8 @@ struct converter {
     struct moe_pack_variant described[CONVERT_MAX_VARIANTS]; /* as they stand in the pack */
     float *chunk;                                            /* rows being converted */
     uint64_t chunk_items;
+    uint8_t *blocks; /* the same rows as the source's blocks, where these are carried over */
+    uint64_t blocks_bytes;
     uint64_t fingerprint; /* of the source, over the rows read so far */
     uint64_t done, total; /* bytes of the source, for progress */
 };
@@ -42,6 +44,10 @@ struct row_source {
     int (*read)(const struct row_source *source, uint32_t first, uint32_t n, float *out,
                 struct moe_err *err);
     const void *container, *tensor; /* for read */
+    /* Of a quantized source: its block type, and rows as blocks; NULL otherwise. */
+    const struct moe_ggml_type *block;
+    int (*read_blocks)(const struct row_source *source, uint32_t first, uint32_t n, uint8_t *out,
+                       struct moe_err *err);
 };
 
 /* Where the encoded rows go. */
@@ -70,6 +76,12 @@ int convert_choose_float16(struct converter *c, const struct row_source *source,
 
 /* The layout of so many bits under the options. */
 struct moe_layout convert_layout(const struct converter *c, int bits, uint16_t float16_kind);
+
+/* The same for a source: that which carries its codes, where there is one. */
+struct moe_layout convert_source_layout(const struct converter *c, const struct row_source *source,
+                                        int bits);
+/* Whether the source's codes are carried over into that layout. */
+bool convert_carries(const struct row_source *source, struct moe_layout layout);
 
 /* Sets the matrices' offsets and the segments' sizes of a class whose other fields are set. */
 void convert_place_matrices(struct moe_expert_class *class_);

@@ -400,3 +400,20 @@ int convert_view_read(const struct convert_view *view, uint32_t first, uint32_t 
     free(buffer);
     return status;
 }
+
+int convert_view_read_blocks(const struct convert_view *view, uint32_t first, uint32_t n,
+                             uint8_t *out, struct moe_err *err)
+{
+    const struct moe_ggml_type *type = moe_dtype_block(view->tensor->dtype);
+    uint64_t blocks = view->width / type->items; /* of a line */
+    int status = MOE_OK;
+    for (uint32_t i = 0, run; i < n && status == MOE_OK; i += run) {
+        uint64_t line = convert_view_line(view, first + i);
+        run = 1;
+        while (i + run < n && convert_view_line(view, first + i + run) == line + run)
+            run++;
+        status = moe_checkpoint_read_blocks(view->checkpoint, view->tensor, line * blocks,
+                                            run * blocks, out + i * blocks * type->bytes, err);
+    }
+    return status;
+}

@@ -60,6 +60,11 @@ uint64_t convert_view_line(const struct convert_view *view, uint32_t row);
 int convert_view_read(const struct convert_view *view, uint32_t first, uint32_t n, float *out,
                       struct moe_err *err);
 
+/* The same rows as blocks of the tensor's type (quant/ggml.h); the view is not transposed and its
+ * tensor of a type with blocks of several items. */
+int convert_view_read_blocks(const struct convert_view *view, uint32_t first, uint32_t n,
+                             uint8_t *out, struct moe_err *err);
+
 /* Whether a tensor that no view covered may be in the checkpoint all the same. */
 bool convert_may_ignore(const struct convert_source *source, const char *name);
 

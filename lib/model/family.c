@@ -30,13 +30,14 @@ const struct moe_family *moe_family_find(const char *name)
     return NULL;
 }
 
-const struct moe_family *moe_family_find_gguf(const char *arch)
+const struct moe_family *moe_family_find_gguf(const char *arch, bool has_experts)
 {
-    const struct moe_family *family;
+    const struct moe_family *family, *found = NULL;
     for (int i = 0; (family = moe_family_at(i)) != NULL; i++)
-        if (family->gguf_arch && strcmp(family->gguf_arch, arch) == 0)
-            return family;
-    return NULL;
+        if (family->gguf_arch && strcmp(family->gguf_arch, arch) == 0 &&
+            (!found || family->gguf_dense == !has_experts))
+            found = family;
+    return found;
 }
 
 static const struct moe_tensor_spec specs[MOE_T_N_ROLES] = {

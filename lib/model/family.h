@@ -14,6 +14,7 @@
 
 struct json_t;
 struct moe_gguf;
+struct moe_rope_settings;
 
 /* Every dense tensor a model can have. */
 enum moe_tensor_role {
@@ -144,17 +145,22 @@ struct moe_family {
     bool hf_paired;
     bool hf_reads_mxfp4; /* "quantization_config" with MXFP4 experts is fine */
 
-    /* The same for GGUF: general.architecture; NULL: this family has none. read_gguf is called
-     * after moe_gguf_read_config (family_gguf.h) has read what all architectures share. */
+    /* The same for GGUF: general.architecture; NULL: this family has none. read_gguf is called when
+     * moe_config_read_gguf (family_gguf.h) has read what all architectures share, but for the
+     * rotary settings: *rope is what holds where the file says nothing, and the family may change
+     * it. */
     const char *gguf_arch;
-    int (*read_gguf)(struct moe_config *config, const struct moe_gguf *gguf, struct moe_err *err);
+    bool gguf_dense; /* of two families of one architecture, the one without experts */
+    int (*read_gguf)(struct moe_config *config, const struct moe_gguf *gguf,
+                     struct moe_rope_settings *rope, struct moe_err *err);
     const struct moe_source_names *gguf[MOE_MAX_SOURCES];
     bool gguf_paired;
 };
 
-const struct moe_family *moe_family_find(const char *name);      /* NULL: unknown */
-const struct moe_family *moe_family_find_gguf(const char *arch); /* NULL: unknown */
-const struct moe_family *moe_family_at(int i);                   /* NULL past the end */
+const struct moe_family *moe_family_find(const char *name); /* NULL: unknown */
+/* The family of an architecture, for models with or without experts where two share it. */
+const struct moe_family *moe_family_find_gguf(const char *arch, bool has_experts);
+const struct moe_family *moe_family_at(int i); /* NULL past the end */
 
 extern const struct moe_family moe_family_qwen2_moe, moe_family_qwen3_moe, moe_family_mixtral,
     moe_family_olmoe, moe_family_deepseek, moe_family_deepseek_v2, moe_family_phimoe,

@@ -6,6 +6,7 @@
 #include <jansson.h>
 
 #include "model/family_common.h"
+#include "model/family_gguf.h"
 
 static int read_hf(struct moe_config *c, const char *path, const json_t *json, struct moe_err *err)
 {
@@ -25,9 +26,20 @@ static int read_hf(struct moe_config *c, const char *path, const json_t *json, s
     return status;
 }
 
+static int read_gguf(struct moe_config *c, const struct moe_gguf *gguf,
+                     struct moe_rope_settings *rope, struct moe_err *err)
+{
+    (void)rope;
+    return moe_gguf_read_norm_topk(c, gguf, false, err);
+}
+
 const struct moe_family moe_family_deepseek = {
     .name = "deepseek",
     .describe = "DeepSeekMoE (16B)",
     .read_hf = read_hf,
     .hf = {&family_names_deepseek, &family_names_llama, &family_names_fused},
+    .gguf_arch = "deepseek",
+    .gguf_paired = true,
+    .read_gguf = read_gguf,
+    .gguf = {&moe_gguf_names, &moe_gguf_names_other, &moe_gguf_names_old},
 };

@@ -9,6 +9,7 @@
 
 #include "fmt/json.h"
 #include "model/family_common.h"
+#include "model/family_gguf.h"
 
 /* Where the code published with the model and the public class compute different things, or one of
  * them has a switch alone, the value that both compute is the only one. The norms inside attention
@@ -106,6 +107,46 @@ static int read_hf(struct moe_config *c, const char *path, const json_t *json, s
     return status;
 }
 
+static int read_gguf(struct moe_config *c, const struct moe_gguf *gguf,
+                     struct moe_rope_settings *rope, struct moe_err *err)
+{
+    (void)rope;
+    uint32_t head = c->head_dim, value = c->value_dim;
+    const struct {
+        const char *name;
+        uint32_t *out, max;
+    } numbers[] = {
+        {"attention.q_lora_rank", &c->q_rank, MOE_MAX_DIM},
+        {"attention.kv_lora_rank", &c->kv_rank, MOE_MAX_DIM},
+        {"attention.key_length_mla", &head, MOE_MAX_DIM},
+        {"attention.value_length_mla", &value, MOE_MAX_DIM},
+        {"expert_group_count", &c->n_groups, MOE_MAX_EXPERTS},
+        {"expert_group_used_count", &c->top_groups, MOE_MAX_EXPERTS},
+    };
+    int status = moe_gguf_read_norm_topk(c, gguf, false, err);
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0] && status == MOE_OK; i++)
+        status =
+            moe_gguf_arch_u32(gguf, numbers[i].name, numbers[i].max, false, numbers[i].out, err);
+    if (status != MOE_OK)
+        return status;
+    c->head_dim = head;
+    c->value_dim = value;
+    c->n_kv_heads = 0; /* 1 where the file counts what is cached */
+    if (c->n_groups <= 1)
+        c->n_groups = c->top_groups = 0;
+    if (c->kv_rank == 0 || c->rope_dim == 0 || head <= c->rope_dim)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: latent attention with %" PRIu32 " shared, %" PRIu32
+                        " rotated of %" PRIu32 " values makes no sense",
+                        moe_gguf_path(gguf), c->kv_rank, c->rope_dim, head);
+    if (fabsf(c->norm_eps - 1e-6f) > 1e-9f) /* the norms inside attention have that one */
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: a norm epsilon of %g, only 1e-06 is "
+                        "implemented for this family",
+                        moe_gguf_path(gguf), (double)c->norm_eps);
+    return MOE_OK;
+}
+
 #define ATTN "model.layers.%u.self_attn."
 
 static const struct moe_source_names names = {
@@ -127,4 +168,8 @@ const struct moe_family moe_family_deepseek_v2 = {
     .read_hf = read_hf,
     .hf = {&names, &family_names_deepseek, &family_names_llama, &family_names_fused},
     .hf_paired = true,
+    .gguf_arch = "deepseek2",
+    .gguf_paired = true,
+    .read_gguf = read_gguf,
+    .gguf = {&moe_gguf_names, &moe_gguf_names_other, &moe_gguf_names_old},
 };

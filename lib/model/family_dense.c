@@ -5,6 +5,7 @@
 #include <jansson.h>
 
 #include "model/family_common.h"
+#include "model/family_gguf.h"
 
 static int read_llama(struct moe_config *c, const char *path, const json_t *json,
                       struct moe_err *err)
@@ -61,11 +62,37 @@ static int read_qwen3(struct moe_config *c, const char *path, const json_t *json
     return status;
 }
 
+/* The shared keys and tensors say it all. */
+static int gguf_as_shared(struct moe_config *c, const struct moe_gguf *gguf,
+                          struct moe_rope_settings *rope, struct moe_err *err)
+{
+    (void)c;
+    (void)gguf;
+    (void)rope;
+    (void)err;
+    return MOE_OK;
+}
+
+static int gguf_qwen3(struct moe_config *c, const struct moe_gguf *gguf,
+                      struct moe_rope_settings *rope, struct moe_err *err)
+{
+    (void)gguf;
+    (void)rope;
+    (void)err;
+    c->qk_norm = MOE_QK_NORM_HEAD;
+    return MOE_OK;
+}
+
 const struct moe_family moe_family_llama = {
     .name = "llama",
     .describe = "Llama (dense)",
     .read_hf = read_llama,
     .hf = {&family_names_llama},
+    .gguf_arch = "llama",
+    .gguf_dense = true,
+    .gguf_paired = true,
+    .read_gguf = gguf_as_shared,
+    .gguf = {&moe_gguf_names},
 };
 
 const struct moe_family moe_family_mistral = {
@@ -80,6 +107,9 @@ const struct moe_family moe_family_qwen2 = {
     .describe = "Qwen2 (dense)",
     .read_hf = read_qwen2,
     .hf = {&family_names_llama},
+    .gguf_arch = "qwen2",
+    .read_gguf = gguf_as_shared,
+    .gguf = {&moe_gguf_names},
 };
 
 const struct moe_family moe_family_qwen3 = {
@@ -87,4 +117,7 @@ const struct moe_family moe_family_qwen3 = {
     .describe = "Qwen3 (dense)",
     .read_hf = read_qwen3,
     .hf = {&family_names_llama},
+    .gguf_arch = "qwen3",
+    .read_gguf = gguf_qwen3,
+    .gguf = {&moe_gguf_names},
 };

@@ -7,6 +7,7 @@
 #include <jansson.h>
 
 #include "model/family_common.h"
+#include "model/family_gguf.h"
 
 static bool every_other(uint32_t layer)
 {
@@ -66,6 +67,25 @@ static int read_hf(struct moe_config *c, const char *path, const json_t *json, s
     return status;
 }
 
+/* The activation's constants, and which layers are windowed, go without saying in GGUF. */
+static int read_gguf(struct moe_config *c, const struct moe_gguf *gguf,
+                     struct moe_rope_settings *rope, struct moe_err *err)
+{
+    c->attn_sinks = true;
+    c->router_kind = MOE_ROUTER_TOPK_SOFTMAX;
+    c->router_bias = true;
+    c->expert_bias = true;
+    c->expert_act = MOE_ACT_SWIGLU_CLAMPED;
+    c->act_alpha = 1.702f;
+    c->act_limit = 7;
+    c->window = 128;
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        c->layer_is_windowed[i] = every_other(i);
+    rope->truncate = false;
+    return moe_gguf_arch_u32(gguf, "attention.sliding_window", MOE_MAX_CONTEXT, false, &c->window,
+                             err);
+}
+
 #define L "model.layers.%u."
 #define EXPERTS L "mlp.experts."
 
@@ -93,4 +113,7 @@ const struct moe_family moe_family_gpt_oss = {
     .read_hf = read_hf,
     .hf = {&names, &family_names_llama},
     .hf_reads_mxfp4 = true,
+    .gguf_arch = "gpt-oss",
+    .read_gguf = read_gguf,
+    .gguf = {&moe_gguf_names, &moe_gguf_names_other, &moe_gguf_names_old},
 };

@@ -6,6 +6,7 @@
 #include <jansson.h>
 
 #include "model/family_common.h"
+#include "model/family_gguf.h"
 
 static int read_moe(struct moe_config *c, const char *path, const json_t *json, struct moe_err *err)
 {
@@ -45,6 +46,16 @@ static int read_shared(struct moe_config *c, const char *path, const json_t *jso
                                    &c->shared_ff};
     int status = read_moe(c, path, json, err);
     return status == MOE_OK ? family_read_keys(path, json, &key, 1, err) : status;
+}
+
+static int read_gguf(struct moe_config *c, const struct moe_gguf *gguf,
+                     struct moe_rope_settings *rope, struct moe_err *err)
+{
+    (void)gguf;
+    (void)rope;
+    (void)err;
+    c->router_kind = MOE_ROUTER_TOPK_SOFTMAX;
+    return MOE_OK;
 }
 
 #define L "model.layers.%u."
@@ -89,6 +100,10 @@ const struct moe_family moe_family_granitemoe = {
     .describe = "Granite MoE (Granite-3.x 1B-A400M, 3B-A800M)",
     .read_hf = read_moe,
     .hf = {&names, &newer_names, &family_names_llama},
+    .gguf_arch = "granitemoe",
+    .gguf_paired = true,
+    .read_gguf = read_gguf,
+    .gguf = {&moe_gguf_names, &moe_gguf_names_other, &moe_gguf_names_old},
 };
 
 const struct moe_family moe_family_granitemoeshared = {

@@ -8,6 +8,7 @@
 #include <math.h>
 
 #include "model/family_common.h"
+#include "model/family_gguf.h"
 
 /* MiniCPM4 can attend to a selection of blocks. */
 static const struct family_only only[] = {{"sparse_config", "null"}};
@@ -45,6 +46,19 @@ static int read_hf(struct moe_config *c, const char *path, const json_t *json, s
     return MOE_OK;
 }
 
+/* Files older than the keys of the three scales are of models with these. */
+static int read_gguf(struct moe_config *c, const struct moe_gguf *gguf,
+                     struct moe_rope_settings *rope, struct moe_err *err)
+{
+    (void)rope;
+    if (!moe_gguf_has(gguf, moe_gguf_arch_key(gguf, "embedding_scale").text)) {
+        c->embed_scale = 12;
+        c->residual_scale = 1.4f / sqrtf((float)c->n_layers);
+        c->logit_scale = 256.0f / (float)c->hidden;
+    }
+    return moe_gguf_read_norm_topk(c, gguf, true, err);
+}
+
 #define MLP "model.layers.%u.mlp."
 
 static const struct moe_source_names names = {
@@ -61,4 +75,8 @@ const struct moe_family moe_family_minicpm = {
     .describe = "MiniCPM (MoE-8x2B; dense 1B, 2B)",
     .read_hf = read_hf,
     .hf = {&names, &family_names_llama},
+    .gguf_arch = "minicpm",
+    .gguf_paired = true,
+    .read_gguf = read_gguf,
+    .gguf = {&moe_gguf_names, &moe_gguf_names_other, &moe_gguf_names_old},
 };

@@ -5,6 +5,7 @@
 #include <jansson.h>
 
 #include "model/family_common.h"
+#include "model/family_gguf.h"
 
 static int read_hf(struct moe_config *c, const char *path, const json_t *json, struct moe_err *err)
 {
@@ -28,6 +29,13 @@ static int read_hf(struct moe_config *c, const char *path, const json_t *json, s
     return status;
 }
 
+static int read_gguf(struct moe_config *c, const struct moe_gguf *gguf,
+                     struct moe_rope_settings *rope, struct moe_err *err)
+{
+    (void)rope;
+    return moe_gguf_read_norm_topk(c, gguf, true, err);
+}
+
 #define MOE "model.layers.%u.block_sparse_moe."
 
 static const struct moe_source_names names = {
@@ -45,4 +53,8 @@ const struct moe_family moe_family_mixtral = {
     .describe = "Mixtral (8x7B, 8x22B)",
     .read_hf = read_hf,
     .hf = {&names, &family_names_llama, &family_names_fused},
+    .gguf_arch = "llama",
+    .gguf_paired = true,
+    .read_gguf = read_gguf,
+    .gguf = {&moe_gguf_names, &moe_gguf_names_other, &moe_gguf_names_old},
 };

@@ -5,6 +5,7 @@
 #include <jansson.h>
 
 #include "model/family_common.h"
+#include "model/family_gguf.h"
 
 static int read_hf(struct moe_config *c, const char *path, const json_t *json, struct moe_err *err)
 {
@@ -30,9 +31,20 @@ static int read_hf(struct moe_config *c, const char *path, const json_t *json, s
     return status;
 }
 
+static int read_gguf(struct moe_config *c, const struct moe_gguf *gguf,
+                     struct moe_rope_settings *rope, struct moe_err *err)
+{
+    c->qk_norm = MOE_QK_NORM_FULL;
+    (void)rope;
+    return moe_gguf_read_norm_topk(c, gguf, false, err);
+}
+
 const struct moe_family moe_family_olmoe = {
     .name = "olmoe",
     .describe = "OLMoE (OLMoE-1B-7B)",
     .read_hf = read_hf,
     .hf = {&family_names_llama, &family_names_fused},
+    .gguf_arch = "olmoe",
+    .read_gguf = read_gguf,
+    .gguf = {&moe_gguf_names, &moe_gguf_names_other, &moe_gguf_names_old},
 };

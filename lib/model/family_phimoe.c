@@ -5,6 +5,7 @@
 #include <jansson.h>
 
 #include "model/family_common.h"
+#include "model/family_gguf.h"
 
 static int read_hf(struct moe_config *c, const char *path, const json_t *json, struct moe_err *err)
 {
@@ -34,6 +35,21 @@ static int read_hf(struct moe_config *c, const char *path, const json_t *json, s
     return status;
 }
 
+/* The file does not tell sparsemixer's threshold: that of the published model. */
+static int read_gguf(struct moe_config *c, const struct moe_gguf *gguf,
+                     struct moe_rope_settings *rope, struct moe_err *err)
+{
+    (void)rope;
+    c->norm_kind = MOE_NORM_LAYER;
+    c->router_kind = MOE_ROUTER_SPARSEMIXER;
+    c->router_jitter = 0.01f;
+    int status = moe_gguf_arch_u32(gguf, "attention.sliding_window", MOE_MAX_CONTEXT, false,
+                                   &c->window, err);
+    for (uint32_t i = 0; i < c->n_layers && status == MOE_OK; i++)
+        c->layer_is_windowed[i] = c->window > 0;
+    return status;
+}
+
 #define L "model.layers.%u."
 
 static const struct moe_source_names names = {
@@ -56,4 +72,7 @@ const struct moe_family moe_family_phimoe = {
     .describe = "Phi-MoE (Phi-3.5-MoE)",
     .read_hf = read_hf,
     .hf = {&names, &newer_names, &family_names_llama, &family_names_fused},
+    .gguf_arch = "phimoe",
+    .read_gguf = read_gguf,
+    .gguf = {&moe_gguf_names, &moe_gguf_names_other, &moe_gguf_names_old},
 };

@@ -7,6 +7,7 @@
 #include <jansson.h>
 
 #include "model/family_common.h"
+#include "model/family_gguf.h"
 
 /* With "use_sliding_window", every other layer below max_window_layers has one, the first first. */
 static int read_window(struct moe_config *c, const char *path, const json_t *json,
@@ -48,6 +49,13 @@ static int read_hf(struct moe_config *c, const char *path, const json_t *json, s
     return status;
 }
 
+static int read_gguf(struct moe_config *c, const struct moe_gguf *gguf,
+                     struct moe_rope_settings *rope, struct moe_err *err)
+{
+    (void)rope;
+    return moe_gguf_read_norm_topk(c, gguf, false, err);
+}
+
 static const struct moe_source_names names = {
     .dense =
         {
@@ -64,4 +72,7 @@ const struct moe_family moe_family_qwen2_moe = {
     .describe = "Qwen2-MoE (Qwen1.5-MoE-A2.7B, Qwen2-57B-A14B)",
     .read_hf = read_hf,
     .hf = {&names, &family_names_llama, &family_names_fused},
+    .gguf_arch = "qwen2moe",
+    .read_gguf = read_gguf,
+    .gguf = {&moe_gguf_names, &moe_gguf_names_other, &moe_gguf_names_old},
 };

@@ -6,6 +6,7 @@
 
 #include "fmt/json.h"
 #include "model/family_common.h"
+#include "model/family_gguf.h"
 
 static int read_window(struct moe_config *c, const char *path, const json_t *json,
                        struct moe_err *err)
@@ -43,9 +44,20 @@ static int read_hf(struct moe_config *c, const char *path, const json_t *json, s
     return status;
 }
 
+static int read_gguf(struct moe_config *c, const struct moe_gguf *gguf,
+                     struct moe_rope_settings *rope, struct moe_err *err)
+{
+    c->qk_norm = MOE_QK_NORM_HEAD;
+    (void)rope;
+    return moe_gguf_read_norm_topk(c, gguf, true, err);
+}
+
 const struct moe_family moe_family_qwen3_moe = {
     .name = "qwen3_moe",
     .describe = "Qwen3-MoE (Qwen3-30B-A3B, Qwen3-235B-A22B)",
     .read_hf = read_hf,
     .hf = {&family_names_llama, &family_names_fused},
+    .gguf_arch = "qwen3moe",
+    .read_gguf = read_gguf,
+    .gguf = {&moe_gguf_names, &moe_gguf_names_other, &moe_gguf_names_old},
 };

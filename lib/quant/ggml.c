@@ -87,10 +87,10 @@ static void decode_iq4_nl(const uint8_t *block, float *out)
 static void decode_mxfp4(const uint8_t *block, float *out)
 {
     uint8_t q[32];
-    float d = ggml_mxfp4_scale(block[0]);
+    float d = moe_mxfp4_scale(block[0]);
     ggml_nibbles(block + 1, q);
     for (int i = 0; i < 32; i++)
-        out[i] = d * (float)ggml_mxfp4_values[q[i]];
+        out[i] = d * (float)moe_mxfp4_twice[q[i]];
 }
 
 /* ---- Blocks of 256 ----------------------------------------------------------------------------

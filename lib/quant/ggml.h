@@ -4,14 +4,15 @@
  *
  * A row of a tensor is a sequence of blocks; a block holds `items` consecutive values in `bytes`
  * bytes. Numbers and bit patterns are those of ggml, values those of the public gguf package
- * (gguf.quants), bit for bit. Everything here is plain code on little-endian bytes.
+ * (gguf.quants), bit for bit, but for MXFP4 blocks of exponent 255: these are NaN by their
+ * specification, and not finite here. Everything here is plain code on little-endian bytes.
  */
 #ifndef MOE_QUANT_GGML_H
 #define MOE_QUANT_GGML_H
 
 #include <stdint.h>
 
-#include "quant/layout.h"
+#include "quant/quantize.h"
 
 /* Numbers as files have them. Types that are not named here are known by size only. */
 enum {
@@ -44,7 +45,7 @@ struct moe_ggml_type {
     uint32_t items, bytes; /* of a block */
     /* One block to `items` values; NULL: its values are not read. */
     void (*decode)(const uint8_t *block, float *out);
-    /* Fewest bits of a quantized layout whose codes can be this type's (4 or 8); 0: none can. */
+    /* Fewest bits of an affine layout whose codes can be this type's (4 or 8); 0: none can. */
     int carry_bits;
 };
 
@@ -92,5 +93,31 @@ void moe_ggml_mxfp4(const uint8_t *block, uint8_t codes[MOE_GGML_GROUP], uint8_t
 /* The opposite, from a block as Hugging Face checkpoints have it: 16 bytes, byte i holding columns
  * 2i (low bits) and 2i + 1. `block` has 17 bytes. */
 void moe_ggml_mxfp4_from_pairs(const uint8_t pairs[16], uint8_t exponent, uint8_t *block);
+
+/* ---- Whole matrices ---------------------------------------------------------------------------
+ */
+
+/* The layout of so many bits that carries the type; kind MOE_LAYOUT_NONE where none does. MXFP4 of
+ * 4 bits is its own. */
+struct moe_layout moe_ggml_layout(const struct moe_ggml_type *type, int bits);
+
+/* What became of a matrix's weights. */
+struct moe_ggml_counts {
+    uint64_t exact;   /* carried over as they are */
+    uint64_t rounded; /* the codes carried over, scales rounded to f16 */
+    uint64_t fitted;  /* quantized anew: their scales have no place in f16 */
+};
+
+/*
+ * Encodes blocks, those of `rows` rows of `cols` columns (whole blocks each) one after the other,
+ * into `out`, zeroed memory of moe_layout_bytes(layout, rows, cols); layout is that of
+ * moe_ggml_layout. Groups that cannot be carried are fitted by the method. Works over all threads,
+ * with the same result for any number of them. Adds to *error and *counts. MOE_ERR_FORMAT where
+ * weights are not finite, or too large for f16, naming row and column.
+ */
+int moe_ggml_encode_matrix(const struct moe_ggml_type *type, const struct moe_quant_method *method,
+                           struct moe_layout layout, const uint8_t *blocks, uint32_t rows,
+                           uint32_t cols, uint8_t *out, struct moe_quant_error *error,
+                           struct moe_ggml_counts *counts, struct moe_err *err);
 
 #endif

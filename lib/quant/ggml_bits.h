@@ -9,10 +9,6 @@
 
 static const int8_t ggml_iq4_nl_values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                               1,    13,   25,  38,  53,  69,  89,  113};
-/* e2m1, doubled so that they are whole. */
-static const int8_t ggml_mxfp4_values[16] = {0, 1,  2,  3,  4,  6,  8,  12,
-                                             0, -1, -2, -3, -4, -6, -8, -12};
-
 /* 16 bytes: columns 0 to 15 in their low halves, 16 to 31 in their high ones. */
 static inline void ggml_nibbles(const uint8_t *from, uint8_t q[32])
 {
@@ -29,12 +25,6 @@ static inline void ggml_five_bits(const uint8_t *from, uint8_t q[32])
     ggml_nibbles(from + 4, q);
     for (int i = 0; i < 32; i++)
         q[i] |= (high >> i & 1) << 4;
-}
-
-/* 2^(e - 128): half of e8m0, for the doubled values. */
-static inline float ggml_mxfp4_scale(uint8_t e)
-{
-    return moe_bits_f32(e < 2 ? 0x00200000u << e : (uint32_t)(e - 1) << 23);
 }
 
 /* Group g of 8 of a Q4_K (bits 4) or Q5_K (5) block: w = d * q - m. Layout: d, dmin, 12 bytes with

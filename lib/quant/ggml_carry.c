@@ -50,7 +50,7 @@ enum moe_ggml_carry moe_ggml_group(const struct moe_ggml_type *type, const uint8
     case MOE_GGML_IQ4_NL:
         return set_table(out, codes, block + 2, ggml_iq4_nl_values, d);
     case MOE_GGML_MXFP4: /* an exponent below f16's would lose everything */
-        carry = set_table(out, codes, block + 1, ggml_mxfp4_values, ggml_mxfp4_scale(block[0]));
+        carry = set_table(out, codes, block + 1, moe_mxfp4_twice, moe_mxfp4_scale(block[0]));
         return carry == MOE_GGML_CARRY_EXACT ? carry : MOE_GGML_CARRY_NO;
     case MOE_GGML_Q4_0:
         ggml_nibbles(block + 2, codes);

@@ -3,14 +3,15 @@
 #include <string.h>
 
 #include "base/bytes.h"
-#include "base/float16.h"
 #include "base/mem.h"
 
 enum {
     UNIT = 64,
     MAX_BLOCK = 64,
-    SCALES_BYTES = 2 * MOE_PANEL_ROWS * 2 /* d and m of a group record */
+    HEAD_BYTES = 64 /* of a record: d and m, or the exponents of four blocks */
 };
+
+const int8_t moe_mxfp4_twice[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 int moe_layout_bits(uint16_t kind)
 {
@@ -23,6 +24,7 @@ int moe_layout_bits(uint16_t kind)
     case MOE_LAYOUT_Q8:
         return 8;
     case MOE_LAYOUT_Q4:
+    case MOE_LAYOUT_MXFP4:
         return 4;
     case MOE_LAYOUT_Q3:
         return 3;
@@ -50,6 +52,8 @@ const char *moe_layout_name(uint16_t kind)
         return "q3";
     case MOE_LAYOUT_Q2:
         return "q2";
+    case MOE_LAYOUT_MXFP4:
+        return "mxfp4";
     default:
         return "?";
     }
@@ -82,13 +86,18 @@ bool moe_layout_valid(struct moe_layout layout)
         return false;
     if (moe_layout_is_float(layout.kind))
         return layout.group == 0;
+    if (layout.kind == MOE_LAYOUT_MXFP4)
+        return layout.group == MOE_MX_BLOCK;
     return layout.group == 32 || layout.group % 64 == 0;
 }
 
 /* ---- Sizes ---------------------------------------------------------------------------------- */
 
-static uint32_t group_cols(struct moe_layout layout, uint32_t cols)
+/* Columns of a full record. */
+static uint32_t record_cols(struct moe_layout layout, uint32_t cols)
 {
+    if (layout.kind == MOE_LAYOUT_MXFP4)
+        return MOE_MX_RECORD;
     return layout.group ? layout.group : cols;
 }
 
@@ -98,23 +107,23 @@ uint64_t moe_layout_block_bytes(struct moe_layout layout)
            (uint64_t)moe_layout_bits(layout.kind) / 8;
 }
 
-/* Bytes of the record of a group with `cols` columns. */
+/* Bytes of a record of `cols` columns. */
 static uint64_t record_bytes(struct moe_layout layout, uint32_t cols)
 {
     uint32_t block = moe_layout_block(layout);
-    return SCALES_BYTES + (uint64_t)((cols + block - 1) / block) * moe_layout_block_bytes(layout);
+    return HEAD_BYTES + (uint64_t)((cols + block - 1) / block) * moe_layout_block_bytes(layout);
 }
 
 uint64_t moe_layout_panel_bytes(struct moe_layout layout, uint32_t cols)
 {
     if (moe_layout_is_float(layout.kind))
         return (uint64_t)cols * MOE_PANEL_ROWS * (uint64_t)moe_layout_bits(layout.kind) / 8;
-    uint32_t group = group_cols(layout, cols);
-    if (group == 0)
+    uint32_t record = record_cols(layout, cols);
+    if (record == 0)
         return 0;
-    uint64_t bytes = cols / group * record_bytes(layout, group);
-    if (cols % group)
-        bytes += record_bytes(layout, cols % group);
+    uint64_t bytes = cols / record * record_bytes(layout, record);
+    if (cols % record)
+        bytes += record_bytes(layout, cols % record);
     return bytes;
 }
 
@@ -196,17 +205,24 @@ void moe_layout_store_row(uint8_t *data, struct moe_layout layout, uint32_t cols
     }
 }
 
+/* Where record number `i` of a row's panel begins. */
+static uint8_t *record_at(uint8_t *data, struct moe_layout layout, uint32_t cols, uint32_t row,
+                          uint32_t i)
+{
+    return data + row / MOE_PANEL_ROWS * moe_layout_panel_bytes(layout, cols) +
+           i * record_bytes(layout, record_cols(layout, cols));
+}
+
 void moe_layout_store_group(uint8_t *data, struct moe_layout layout, uint32_t cols, uint32_t row,
                             uint32_t g, const struct moe_group_codes *codes)
 {
-    uint32_t group = group_cols(layout, cols), r = row % MOE_PANEL_ROWS;
+    uint32_t group = record_cols(layout, cols), r = row % MOE_PANEL_ROWS;
     uint32_t first = g * group, n = cols - first < group ? cols - first : group;
     uint32_t block = moe_layout_block(layout);
-    uint8_t *record = data + row / MOE_PANEL_ROWS * moe_layout_panel_bytes(layout, cols) +
-                      g * record_bytes(layout, group);
+    uint8_t *record = record_at(data, layout, cols, row, g);
     moe_put_u16(record + 2 * r, codes->d);
     moe_put_u16(record + 2 * MOE_PANEL_ROWS + 2 * r, codes->m);
-    uint8_t *to = record + SCALES_BYTES + r * 4;
+    uint8_t *to = record + HEAD_BYTES + r * 4;
     for (uint32_t c = 0; c < n; c += block, to += moe_layout_block_bytes(layout)) {
         uint8_t filled[MAX_BLOCK] = {0};
         const uint8_t *from = codes->codes + c;
@@ -214,6 +230,41 @@ void moe_layout_store_group(uint8_t *data, struct moe_layout layout, uint32_t co
             from = memcpy(filled, from, n - c);
         block_store(to, layout, from);
     }
+}
+
+bool moe_layout_store_mxfp4(uint8_t *data, uint32_t cols, uint32_t row, uint32_t b, uint8_t e,
+                            const uint8_t *codes)
+{
+    const struct moe_layout layout = {MOE_LAYOUT_MXFP4, MOE_MX_BLOCK};
+    const uint32_t blocks = MOE_MX_RECORD / MOE_MX_BLOCK, r = row % MOE_PANEL_ROWS;
+    uint32_t first = b * MOE_MX_BLOCK;
+    uint8_t filled[MOE_MX_BLOCK] = {0};
+    if (e == 255)
+        return false;
+    uint8_t *record = record_at(data, layout, cols, row, b / blocks);
+    record[b % blocks * MOE_PANEL_ROWS + r] = e;
+    memcpy(filled, codes, cols - first < MOE_MX_BLOCK ? cols - first : MOE_MX_BLOCK);
+    block_store(record + HEAD_BYTES + b % blocks * moe_layout_block_bytes(layout) + r * 4, layout,
+                filled);
+    return true;
+}
+
+/* The weights of n codes of row r of a panel; `b` is their block's number in the record. */
+static void load_block(const uint8_t *record, struct moe_layout layout, uint32_t r, uint32_t b,
+                       uint32_t n, float *out)
+{
+    uint8_t codes[MAX_BLOCK];
+    block_load(record + HEAD_BYTES + b * moe_layout_block_bytes(layout) + r * 4, layout, codes);
+    if (layout.kind == MOE_LAYOUT_MXFP4) {
+        float d = moe_mxfp4_scale(record[b * MOE_PANEL_ROWS + r]);
+        for (uint32_t i = 0; i < n; i++)
+            out[i] = d * (float)moe_mxfp4_twice[codes[i]];
+        return;
+    }
+    float d = moe_f16_to_f32(moe_get_u16(record + 2 * r));
+    float m = moe_f16_to_f32(moe_get_u16(record + 2 * MOE_PANEL_ROWS + 2 * r));
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = d * (float)codes[i] + m;
 }
 
 void moe_layout_load_row(const struct moe_mat *mat, uint32_t row, float *out)
@@ -230,19 +281,13 @@ void moe_layout_load_row(const struct moe_mat *mat, uint32_t row, float *out)
                                                      : moe_bf16_to_f32(moe_get_u16(at));
         return;
     }
-    uint32_t group = group_cols(layout, cols), block = moe_layout_block(layout);
+    uint32_t full = record_cols(layout, cols), block = moe_layout_block(layout);
     const uint8_t *record = panel;
-    for (uint32_t first = 0; first < cols; first += group) {
-        uint32_t n = cols - first < group ? cols - first : group;
-        float d = moe_f16_to_f32(moe_get_u16(record + 2 * r));
-        float m = moe_f16_to_f32(moe_get_u16(record + 2 * MOE_PANEL_ROWS + 2 * r));
-        const uint8_t *from = record + SCALES_BYTES + r * 4;
-        for (uint32_t c = 0; c < n; c += block, from += moe_layout_block_bytes(layout)) {
-            uint8_t codes[MAX_BLOCK];
-            block_load(from, layout, codes);
-            for (uint32_t i = 0; i < block && i < n - c; i++)
-                out[first + c + i] = d * (float)codes[i] + m;
-        }
+    for (uint32_t first = 0; first < cols; first += full) {
+        uint32_t n = cols - first < full ? cols - first : full;
+        for (uint32_t c = 0; c < n; c += block)
+            load_block(record, layout, r, c / block, n - c < block ? n - c : block,
+                       out + first + c);
         record += record_bytes(layout, n);
     }
 }

@@ -12,7 +12,7 @@
  * Float layouts (F32, F16, BF16): for each column c, the 16 values of W[16p .. 16p+15][c], little-
  * endian, one after the other. Panel bytes: cols * 16 * (4 or 2).
  *
- * Quantized layouts (Q8, Q4, Q3, Q2): w = d * q + m, with q an unsigned code of 8, 4, 3 or 2 bits,
+ * Affine layouts (Q8, Q4, Q3, Q2): w = d * q + m, with q an unsigned code of 8, 4, 3 or 2 bits,
  * and d, m shared by a group of `group` consecutive columns of one row (group 0: by the whole row).
  * A panel is a sequence of group records, front to back:
  *
@@ -35,6 +35,20 @@
  * Every record and panel is a multiple of 64 bytes. An affine code with f16 d and m carries GGUF's
  * Q8_0 (m = -128 d), Q4_0 (m = -8 d) and Q4_1 without a second rounding.
  *
+ * MXFP4 (OCP Microscaling Formats 1.0: FP4 elements, shared power of two): group is 32 and so is B.
+ * A code is an e2m1 number (sign, two bits of exponent, one of mantissa): 0, 0.5, 1, 1.5, 2, 3, 4,
+ * 6, and from code 8 on the negatives of these. A block of 32 columns of one row shares a scale
+ * 2^(e-127), e from 0 to 254. (255 means NaN there and is not stored here.) A record holds up to
+ * four blocks, so 128 columns take 4.25 bits a weight:
+ *
+ *     e[4][16] u8  exponents of the blocks, for each block one per row   64 bytes
+ *     blocks       ceil(columns left / 32) blocks, at most 4, their codes in units as those of Q4
+ *
+ * The last record of a row may have fewer blocks; the exponents of those that lack are 0, as are
+ * the codes of columns that lack. With v[code] = 0, 1, 2, 3, 4, 6, 8, 12 and the negatives, twice
+ * the code's number, and d = 2^(e-128), a weight is d * v. It is infinite where f32 ends (e = 254,
+ * codes of 4 and 6); so is d should a damaged matrix have e = 255.
+ *
  * Arithmetic of a quantized product (the definition all kernels follow exactly): the input x is
  * quantized per block of B columns to signed bytes, x ~ s * xq (kern.h, moe_act); then, in f32 and
  * in this order,
@@ -44,6 +58,12 @@
  *         t = sum over the block of q * xq          exact, 32-bit integers
  *         y = fma(d * s_b, (float)t, y)             d * s_b rounded once
  *         y = fma(m, z_b, y)                        z_b = s_b * (float)(sum of xq in the block)
+ *
+ * and for MXFP4, where each block has a d of its own,
+ *
+ *     for each block b:
+ *         t = sum over the block of v[code] * xq    exact, 32-bit integers
+ *         y = fma(d_b * s_b, (float)t, y)           d_b * s_b rounded once
  */
 #ifndef MOE_QUANT_LAYOUT_H
 #define MOE_QUANT_LAYOUT_H
@@ -52,6 +72,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "base/float16.h"
 
 /* Codes as written in files: never renumbered. */
 enum moe_layout_kind {
@@ -63,6 +84,7 @@ enum moe_layout_kind {
     MOE_LAYOUT_Q4 = 17,
     MOE_LAYOUT_Q3 = 18,
     MOE_LAYOUT_Q2 = 19,
+    MOE_LAYOUT_MXFP4 = 20,
 };
 
 enum {
@@ -70,11 +92,14 @@ enum {
     MOE_GROUP_ROW = 0, /* one scale per row */
     MOE_MAX_GROUP = 1 << 16,
     MOE_MAX_DIM = 1 << 24, /* rows or columns of one matrix */
+    MOE_MX_BLOCK = 32,     /* columns that share an exponent in MXFP4 */
+    MOE_MX_RECORD = 128,   /* columns of a full record of MXFP4 */
 };
 
 struct moe_layout {
-    uint16_t kind;  /* an enum moe_layout_kind */
-    uint32_t group; /* columns that share d and m; 0 = the row; 0 for float kinds too */
+    uint16_t kind; /* an enum moe_layout_kind */
+    uint32_t
+        group; /* columns that share d and m; 0 = the row; 0 for float kinds too, 32 for MXFP4 */
 };
 
 /* A matrix in one of the layouts above; borrows `data` (64-byte aligned). */
@@ -87,11 +112,11 @@ struct moe_mat {
 /* True for a known kind with a group that the rules above allow. */
 bool moe_layout_valid(struct moe_layout layout);
 bool moe_layout_is_float(uint16_t kind);
-/* Bits of one code: 32, 16, 16, 8, 4, 3, 2; 0 for an unknown kind. */
+/* Bits of one code: 32, 16, 16, 8, 4, 3, 2, 4; 0 for an unknown kind. */
 int moe_layout_bits(uint16_t kind);
-/* The quantized kind with so many bits; MOE_LAYOUT_NONE when there is none. */
+/* The affine kind with so many bits; MOE_LAYOUT_NONE when there is none. */
 uint16_t moe_layout_kind_of_bits(int bits);
-/* "f32", "f16", "bf16", "q8", "q4", "q3", "q2"; "?" for an unknown kind. */
+/* "f32", "f16", "bf16", "q8", "q4", "q3", "q2", "mxfp4"; "?" for an unknown kind. */
 const char *moe_layout_name(uint16_t kind);
 
 /* Columns of a block: 32 when group is 32, else 64. For quantized kinds. */
@@ -124,10 +149,28 @@ struct moe_group_codes {
 void moe_layout_store_row(uint8_t *data, struct moe_layout layout, uint32_t cols, uint32_t row,
                           const float *values);
 
-/* Stores group number `g` of row `row` into a quantized layout at `data`, zeroed at first.
+/* Stores group number `g` of row `row` into an affine layout at `data`, zeroed at first.
  * NOT safe for two threads storing rows of the same panel. */
 void moe_layout_store_group(uint8_t *data, struct moe_layout layout, uint32_t cols, uint32_t row,
                             uint32_t g, const struct moe_group_codes *codes);
+
+/* Stores block number `b` of row `row` into an MXFP4 matrix at `data`, zeroed at first: exponent
+ * `e` and the block's codes, one of 0..15 per column (32, fewer at the end of the row). False, and
+ * nothing stored, when e is 255: the block is NaN, which has no place here. NOT safe for two
+ * threads storing rows of the same panel. */
+bool moe_layout_store_mxfp4(uint8_t *data, uint32_t cols, uint32_t row, uint32_t b, uint8_t e,
+                            const uint8_t *codes);
+
+/* v of every code of MXFP4: twice its number. */
+extern const int8_t moe_mxfp4_twice[16];
+
+/* d of an MXFP4 block with exponent e: 2^(e-128), which is subnormal for e = 0 and 1, and infinity
+ * for e = 255. */
+static inline float moe_mxfp4_scale(uint8_t e)
+{
+    uint32_t bits = e ? (uint32_t)e << 23 : 1u << 22; /* 2^(e-127) */
+    return 0.5f * moe_bits_f32(bits);
+}
 
 /* The reference decoder: row `row` of a matrix as f32, d*q+m computed in f32 without fma.
  * `out` has mat->cols values. */

@@ -49,7 +49,8 @@ struct moe_quant_error {
  * Encodes the row-major f32 matrix w[rows][cols] into `out`, zeroed memory of
  * moe_layout_bytes(layout, rows, cols). Works over all threads (par.h), panel by panel, with the
  * same result for any number of them. `method` is unused for float layouts. `error` may be NULL.
- * A weight that is not finite, or too large for f16 where d, m or the layout need it, gives
+ * MXFP4, which checkpoints bring along and no method makes, gives MOE_ERR_USAGE. A weight that is
+ * not finite, or too large for f16 where d, m or the layout need it, gives
  * MOE_ERR_FORMAT naming row and column.
  */
 int moe_quantize_matrix(const struct moe_quant_method *method, struct moe_layout layout,

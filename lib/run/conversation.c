@@ -8,7 +8,7 @@
 void moe_conversation_init(struct moe_conversation *c, struct moe_session *session,
                            const struct moe_chat_format *format)
 {
-    *c = (struct moe_conversation){.session = session, .format = format};
+    *c = (struct moe_conversation){.session = session, .format = format, .today = moe_chat_today()};
 }
 
 /* ---- Turns ------------------------------------------------------------------------------------
@@ -95,9 +95,11 @@ static int render(const struct moe_conversation *c, int n_turns, struct moe_buf 
     struct moe_buf bos = {0}, eos = {0};
     token_text(tok, moe_tokenizer_bos(tok), &bos);
     token_text(tok, moe_tokenizer_eos(tok), &eos);
-    if (!bos.failed && !eos.failed)
-        moe_chat_render(c->format, c->turns, n_turns, 0, true, (const char *)bos.data,
-                        (const char *)eos.data, out, words);
+    if (!bos.failed && !eos.failed) {
+        const struct moe_chat_facts facts = {(const char *)bos.data, (const char *)eos.data,
+                                             c->today};
+        moe_chat_render(c->format, c->turns, n_turns, true, &facts, out, words);
+    }
     bool failed = bos.failed || eos.failed || out->failed || (words && words->failed);
     moe_buf_release(&bos);
     moe_buf_release(&eos);

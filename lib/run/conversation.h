@@ -28,6 +28,7 @@ struct moe_conversation {
     uint64_t n_done;                      /* of them already in the session */
     struct moe_chat_turn *turns;          /* [room]; texts owned; turn 0 is the system's if any */
     int n_turns, room;
+    struct tm today; /* for templates that tell it: the day the conversation began */
     /* The context ends exactly where the turns' rendering and the last answer end. */
     bool in_step;
 };

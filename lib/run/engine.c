@@ -69,6 +69,8 @@ static struct moe_cache_options cache_options(const struct moe_engine *e,
                 .verify = !o->no_checksums,
                 .rate = o->link_rate,
                 .lockstep = o->lockstep,
+                .queue_depth = o->queue_depth,
+                .piece_bytes = o->piece_bytes,
                 .copy = e->copy,
                 .copy_bytes = e->copy_bytes,
             },
@@ -191,6 +193,7 @@ static int open_parts(struct moe_engine *e, const struct moe_engine_options *o,
     if (status != MOE_OK)
         return status;
     e->policy = cache.policy->name;
+    e->per_layer = cache.per_layer;
     if (e->strategy == MOE_STRATEGY_RESIDENT)
         status = moe_experts_open_resident(&e->experts, e->model->pack, 0, progress, err);
     else
@@ -251,6 +254,12 @@ void moe_engine_close(struct moe_engine *e)
 void moe_engine_finish_stats(const struct moe_engine *e, struct moe_stats *stats)
 {
     snprintf(stats->strategy, sizeof stats->strategy, "%s", moe_strategy_name(e->strategy));
+    bool caches = e->strategy == MOE_STRATEGY_LRU;
+    snprintf(stats->cache, sizeof stats->cache, "%s", caches ? e->policy : "none");
+    snprintf(stats->alloc, sizeof stats->alloc, "%s",
+             !caches        ? "none"
+             : e->per_layer ? "per-layer"
+                            : "global");
     snprintf(stats->device, sizeof stats->device, "cpu");
     stats->resident_expert_bytes_max = e->experts->resident_bytes_max;
     stats->memory_budget_bytes = e->memory_named ? e->budget.total : 0;

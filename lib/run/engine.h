@@ -33,13 +33,14 @@ struct moe_engine_options {
     enum moe_strategy strategy;
     const struct moe_policy_ops *policy; /* NULL: lru */
     bool per_layer;                      /* equal shares of the cache for each layer */
-    double link_rate;              /* bytes per second at most for expert loads; 0: no limit */
-    bool lockstep;                 /* needs a link_rate */
-    bool no_checksums;             /* of expert loads */
-    bool pack_in_ram;              /* serve expert loads from a copy of the pack in memory,
-                                      which the budget does not count: rehearsals only */
-    struct moe_timeline *timeline; /* records loads, computation, stalls; NULL: nobody does */
-    uint64_t seed;                 /* of the random policy */
+    double link_rate;                  /* bytes per second at most for expert loads; 0: no limit */
+    bool lockstep;                     /* needs a link_rate */
+    uint32_t queue_depth, piece_bytes; /* of the loader; 0: its defaults */
+    bool no_checksums;                 /* of expert loads */
+    bool pack_in_ram;                  /* serve expert loads from a copy of the pack in memory,
+                                          which the budget does not count: rehearsals only */
+    struct moe_timeline *timeline;     /* records loads, computation, stalls; NULL: nobody does */
+    uint64_t seed;                     /* of the random policy */
     /* context 0: the model's, at most context_cap; batch 0: 256, or fewer where memory is short. */
     struct moe_session_options session;
     uint32_t context_cap; /* 0: none */
@@ -69,6 +70,7 @@ struct moe_engine {
     bool memory_named;          /* the budget is the user's word, not a guess */
     enum moe_strategy strategy; /* never AUTO */
     const char *policy;         /* name, of a cache */
+    bool per_layer;             /* its slots are shared out among the layers */
     void *copy;                 /* the pack in memory */
     uint64_t copy_bytes;
 };

@@ -68,7 +68,7 @@ struct cached {
 
     /* Counters as last seen, for what a phase added to them. */
     uint64_t bytes_seen, evictions_seen, unused_seen, cancelled_seen;
-    double read_seconds_seen;
+    double read_seconds_seen, stall_bytes_seen;
 };
 
 /* ---- Sizes -------------------------------------------------------------------------------------
@@ -280,9 +280,7 @@ static void book(struct cached *c, const struct moe_load_done *done, uint32_t n)
 static void poll_loader(struct cached *c)
 {
     struct moe_load_done done[32];
-    uint32_t n;
-    while ((n = moe_loader_poll(c->loader, done, 32)) > 0)
-        book(c, done, n);
+    book(c, done, moe_loader_poll(c->loader, done, 32));
 }
 
 /* Sleeps until something has arrived. */
@@ -314,6 +312,8 @@ static void count_traffic(struct cached *c)
     c->phase->evictions += counts->evictions - c->evictions_seen;
     c->phase->prefetch_wasted_bytes +=
         cancelled - c->cancelled_seen + (counts->staged_unused - c->unused_seen) * c->slot_bytes;
+    c->phase->stall_bytes += moe_loader_stats(c->loader)->wait_bytes - c->stall_bytes_seen;
+    c->stall_bytes_seen = moe_loader_stats(c->loader)->wait_bytes;
     c->phase->read_seconds += moe_loader_stats(c->loader)->read_seconds - c->read_seconds_seen;
     c->read_seconds_seen = moe_loader_stats(c->loader)->read_seconds;
     c->bytes_seen = bytes;
@@ -372,6 +372,20 @@ static void drop_request(struct cached *c)
             c->n_open--;
     }
     c->n_open = 0;
+}
+
+/* A prefetch of this very expert was given up a moment ago and its last reads are still under way:
+ * lets them end, so that it can be loaded anew. */
+static int settle_cancelled(struct cached *c, uint32_t i, struct moe_err *err)
+{
+    uint32_t layer = c->request.layer, expert = c->request.experts[i];
+    uint32_t variant = c->best_variant[(uint64_t)layer * c->n_experts + expert];
+    uint32_t slot = moe_store_find(c->store, layer, expert, variant);
+    int status = MOE_OK;
+    while (status == MOE_OK && slot != MOE_NO_SLOT && c->loads[slot].failed &&
+           c->loads[slot].in_flight)
+        status = wait_loader(c, err);
+    return status;
 }
 
 /* Pins what is here or on its way, and says what it was. */
@@ -438,6 +452,11 @@ static int begin(struct moe_experts *self, const struct moe_expert_request *requ
     c->phase = phase;
     c->n_open = request->n;
     poll_loader(c);
+    for (uint32_t i = 0; i < request->n; i++) {
+        int status = settle_cancelled(c, i, err);
+        if (status != MOE_OK)
+            return status;
+    }
     for (uint32_t i = 0; i < request->n; i++)
         take_present(c, i);
     drop_stale(c);

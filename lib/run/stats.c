@@ -1,6 +1,7 @@
 #include "run/stats.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 #include "base/text.h"
 
@@ -37,6 +38,7 @@ static void add_phase(struct moe_phase_stats *sum, const struct moe_phase_stats 
     sum->evictions += p->evictions;
     sum->read_seconds += p->read_seconds;
     sum->stall_seconds += p->stall_seconds;
+    sum->stall_bytes += p->stall_bytes;
 }
 
 static uint64_t larger(uint64_t a, uint64_t b)
@@ -106,6 +108,7 @@ static void write_counts(struct moe_buf *out, const struct moe_phase_stats *p, c
                    ratio((double)p->predicted_right, (double)p->expert_activations));
     moe_buf_printf(out, "%s\"read_s\": %.6f,\n", indent, p->read_seconds);
     moe_buf_printf(out, "%s\"stall_s\": %.6f,\n", indent, p->stall_seconds);
+    moe_buf_printf(out, "%s\"stall_bytes\": %.0f,\n", indent, p->stall_bytes);
     moe_buf_printf(out, "%s\"compute_s\": %.6f", indent, p->seconds - p->stall_seconds);
 }
 
@@ -125,6 +128,8 @@ void moe_stats_write_json(const struct moe_stats *stats, struct moe_buf *out)
     struct moe_phase_stats all = both_phases(stats);
     moe_buf_text(out, "{\n");
     write_name(out, "strategy", stats->strategy);
+    write_name(out, "cache", stats->cache);
+    write_name(out, "alloc", stats->alloc);
     write_name(out, "device", stats->device);
     moe_buf_printf(out, "  \"prompt_tokens\": %" PRIu64 ",\n", stats->prompt_tokens);
     moe_buf_printf(out, "  \"generated_tokens\": %" PRIu64 ",\n", stats->generated_tokens);
@@ -148,6 +153,14 @@ void moe_stats_write_json(const struct moe_stats *stats, struct moe_buf *out)
 
 /* ---- For people ------------------------------------------------------------------------------ */
 
+/* "lru (cache arc, per-layer)"; strategies without a cache have nothing in brackets. */
+static void write_strategy(struct moe_buf *out, const struct moe_stats *stats)
+{
+    moe_buf_text(out, stats->strategy);
+    if (stats->cache[0] && strcmp(stats->cache, "none") != 0)
+        moe_buf_printf(out, " (cache %s, %s)", stats->cache, stats->alloc);
+}
+
 static void write_speed(struct moe_buf *out, const char *name, const struct moe_phase_stats *p)
 {
     moe_buf_printf(out, "%-8s %6" PRIu64 " tokens in %.3f s: %.1f tokens/s\n", name, p->tokens,
@@ -158,7 +171,9 @@ void moe_stats_write_text(const struct moe_stats *stats, struct moe_buf *out)
 {
     struct moe_phase_stats all = both_phases(stats);
     char a[32], b[32];
-    moe_buf_printf(out, "strategy %s on %s\n", stats->strategy, stats->device);
+    moe_buf_text(out, "strategy ");
+    write_strategy(out, stats);
+    moe_buf_printf(out, " on %s\n", stats->device);
     write_speed(out, "prefill", &stats->prefill);
     write_speed(out, "decode", &stats->decode);
     moe_buf_printf(
@@ -185,10 +200,11 @@ void moe_stats_write_line(const struct moe_stats *stats, struct moe_buf *out)
     moe_buf_printf(
         out,
         "%.1f tok/s, first token %.2f s, hit rate %.1f%%, %s/token read, %s of "
-        "experts in memory (%s)",
+        "experts in memory, ",
         ratio((double)stats->decode.tokens, stats->decode.seconds), stats->ttft_seconds,
         100 * hit_rate(&all),
         moe_format_bytes(
             (uint64_t)ratio((double)stats->decode.bytes_read, (double)stats->decode.tokens), a),
-        moe_format_bytes(stats->resident_expert_bytes_max, b), stats->strategy);
+        moe_format_bytes(stats->resident_expert_bytes_max, b));
+    write_strategy(out, stats);
 }

@@ -24,6 +24,7 @@ struct moe_phase_stats {
     uint64_t loads, bytes_read, evictions;
     double read_seconds;  /* at least one read was in flight */
     double stall_seconds; /* computing threads waited for a load */
+    double stall_bytes;   /* of bytes_read, those that were read meanwhile */
 };
 
 struct moe_stats {
@@ -33,6 +34,7 @@ struct moe_stats {
     uint64_t resident_expert_bytes_max;
     uint64_t peak_rss_bytes, memory_budget_bytes; /* budget 0: none was given */
     char strategy[32], device[32];
+    char cache[32], alloc[32]; /* policy of the expert cache, how its slots are shared; "none" */
 };
 
 /* Adds the counts and times of `part` (an answer, say) to `sum`; the time to first token and the

@@ -14,19 +14,18 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/file.h"
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/text.h"
-#include "io/loader.h"
+
+#include "bench_reads.h"
 
 enum {
     REQUEST_BYTES = 4 << 20,
-    N_BUFFERS = 16, /* requests at a time */
+    N_BUFFERS = READS_AT_A_TIME,
     N_PREFETCHES = 8,
     N_DEMANDS = 15,
     N_ROUNDS = 5,
@@ -37,17 +36,14 @@ enum {
 
 static const uint32_t depths[N_DEPTHS] = {1, 2, 4, 8, 16, 32};
 
-struct figures {
-    double bytes_per_second, cpu_per_gb, wait_share, wait_cpu_share, verify_bytes_per_second;
-};
-
 struct bench {
     char path[512];
     int fd;
     uint64_t n_slots; /* requests the file has room for */
-    uint64_t *checksums;
+    struct moe_load *loads;
     uint8_t *buffers;
-    uint64_t random;
+    uint64_t random; /* of the contents */
+    struct reads reads;
 };
 
 static void die(const struct moe_err *err)
@@ -56,30 +52,15 @@ static void die(const struct moe_err *err)
     exit(1);
 }
 
-static double cpu_seconds(void)
-{
-    struct rusage u;
-    getrusage(RUSAGE_SELF, &u); /* all threads */
-    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
-           1e-6 * (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
-}
-
-static uint64_t next_random(uint64_t *state)
-{
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    return *state ^= *state << 17;
-}
-
 static void create(struct bench *b, const char *dir, uint64_t bytes)
 {
     struct moe_err err;
     snprintf(b->path, sizeof b->path, "%s/bench_disk.XXXXXX", dir);
     b->fd = mkstemp(b->path);
     b->n_slots = bytes / REQUEST_BYTES;
-    b->checksums = moe_alloc(b->n_slots, sizeof *b->checksums, &err);
+    b->loads = moe_alloc(b->n_slots, sizeof *b->loads, &err);
     b->buffers = moe_pages_alloc((uint64_t)N_BUFFERS * REQUEST_BYTES, &err);
-    if (b->fd < 0 || !b->checksums || !b->buffers) {
+    if (b->fd < 0 || !b->loads || !b->buffers) {
         perror(b->path);
         exit(1);
     }
@@ -88,7 +69,9 @@ static void create(struct bench *b, const char *dir, uint64_t bytes)
             uint64_t x = next_random(&b->random);
             memcpy(b->buffers + j, &x, 8);
         }
-        b->checksums[i] = moe_hash64(b->buffers, REQUEST_BYTES);
+        b->loads[i] = (struct moe_load){.offset = i * REQUEST_BYTES,
+                                        .stored_bytes = REQUEST_BYTES,
+                                        .checksum = moe_hash64(b->buffers, REQUEST_BYTES)};
         if (pwrite(b->fd, b->buffers, REQUEST_BYTES, (off_t)(i * REQUEST_BYTES)) != REQUEST_BYTES) {
             perror(b->path);
             unlink(b->path);
@@ -97,65 +80,26 @@ static void create(struct bench *b, const char *dir, uint64_t bytes)
     }
     fsync(b->fd);
     posix_fadvise(b->fd, 0, 0, POSIX_FADV_DONTNEED);
+    b->reads = (struct reads){b->loads, b->n_slots, REQUEST_BYTES, 88172645463325252u};
 }
 
 static void submit(struct bench *b, struct moe_loader *l, uint64_t buffer,
                    enum moe_load_priority priority)
 {
     struct moe_err err;
-    uint32_t handle;
-    uint64_t slot = next_random(&b->random) % b->n_slots;
-    struct moe_load load = {.offset = slot * REQUEST_BYTES,
-                            .stored_bytes = REQUEST_BYTES,
-                            .raw_bytes = REQUEST_BYTES,
-                            .checksum = b->checksums[slot],
-                            .to = b->buffers + buffer * REQUEST_BYTES,
-                            .priority = priority,
-                            .tag = buffer};
-    if (moe_loader_submit(l, &load, &handle, &err) != MOE_OK)
+    if (reads_submit(&b->reads, l, b->buffers + buffer * REQUEST_BYTES, buffer, priority, &err) !=
+        MOE_OK)
         die(&err);
 }
 
-/* Reads `bytes` with all buffers busy throughout. */
-static struct figures measure(struct bench *b, struct moe_loader_options o, uint64_t bytes)
+static struct read_figures measure(struct bench *b, struct moe_loader_options o, uint64_t bytes)
 {
     struct moe_err err;
-    struct moe_loader *l;
-    struct moe_load_done done[N_BUFFERS];
-    uint64_t n_left = bytes / REQUEST_BYTES, n_started = 0;
-    double wait_cpu = 0;
+    struct read_figures f;
     o.fd = b->fd;
     o.path = b->path;
-    o.n_requests = N_BUFFERS;
-    if (moe_loader_open(&l, &o, &err) != MOE_OK)
+    if (reads_measure(&b->reads, o, bytes, &f, &err) != MOE_OK)
         die(&err);
-    double start = moe_seconds(), cpu = cpu_seconds();
-    for (; n_started < N_BUFFERS && n_started < n_left; n_started++)
-        submit(b, l, n_started, MOE_LOAD_DEMAND);
-    for (uint64_t n_total = n_left; n_left > 0;) {
-        double before = cpu_seconds();
-        uint32_t n = moe_loader_wait(l, done, N_BUFFERS);
-        wait_cpu += cpu_seconds() - before;
-        for (uint32_t i = 0; i < n; i++, n_left--) {
-            if (done[i].status != MOE_OK) {
-                fprintf(stderr, "bench_disk: %s\n", moe_loader_error(l));
-                exit(1);
-            }
-            if (n_started < n_total) {
-                submit(b, l, done[i].tag, MOE_LOAD_DEMAND);
-                n_started++;
-            }
-        }
-    }
-    double seconds = moe_seconds() - start;
-    const struct moe_loader_stats *s = moe_loader_stats(l);
-    struct figures f = {.bytes_per_second = (double)bytes / seconds,
-                        .cpu_per_gb = (cpu_seconds() - cpu) / ((double)bytes / 1e9),
-                        .wait_share = s->wait_seconds / seconds,
-                        .wait_cpu_share = wait_cpu / seconds,
-                        .verify_bytes_per_second =
-                            s->verify_seconds > 0 ? (double)bytes / s->verify_seconds : 0};
-    moe_loader_close(l);
     return f;
 }
 
@@ -182,7 +126,7 @@ static void grid(struct bench *b, enum moe_load_backend backend, const char *nam
             for (int p = 0; p < N_PIECES; p++) {
                 struct moe_loader_options o = {
                     .backend = backend, .queue_depth = depths[d], .piece_bytes = 65536u << p};
-                struct figures f = measure(b, o, CELL_BYTES);
+                struct read_figures f = measure(b, o, CELL_BYTES);
                 rate[d][p][k] = f.bytes_per_second;
                 cpu[d][p][k] = f.cpu_per_gb;
             }
@@ -278,7 +222,7 @@ static void details(struct bench *b)
         asleep[N_ROWS][N_ROUNDS], wait_cpu[N_ROWS][N_ROUNDS], verify[N_ROUNDS];
     for (int k = 0; k < N_ROUNDS; k++)
         for (int i = 0; i < N_ROWS; i++) {
-            struct figures f = measure(b, rows[i].options, 2ull * CELL_BYTES);
+            struct read_figures f = measure(b, rows[i].options, 2ull * CELL_BYTES);
             rate[i][k] = f.bytes_per_second;
             ratio[i][k] = f.bytes_per_second / rate[0][k];
             cpu[i][k] = f.cpu_per_gb;
@@ -311,7 +255,7 @@ int main(int argc, char **argv)
     details(&b);
     close(b.fd);
     unlink(b.path);
-    free(b.checksums);
+    free(b.loads);
     moe_pages_free(b.buffers, (uint64_t)N_BUFFERS * REQUEST_BYTES);
     return 0;
 }

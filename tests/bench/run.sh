@@ -26,10 +26,11 @@ echo "== kernels against the machine's limits"
 echo "== models against the machine's limits"
 for bits in 4 8; do "$tools/bench/bench_model" "$dir/$bits.moe"; done
 echo "== disk"
-"$tools/bench/bench_disk" "$dir" || echo "bench_disk: not measured here"
+"$tools/bench/bench_disk" "$dir" "${DISK:-1G}" || echo "bench_disk: not measured here"
 echo "== experts that do not fit: cache of two tokens' demand"
+echo '| mode          | demand |  loads | tokens/s |    hits | MB/token | stall  | GB/s  |'
 for mode in resident lru lfu arc random ondemand; do
-    "$tools/bench/bench_offload" "$dir/8.moe" "$text" mode=$mode demand=2
+    "$tools/bench/bench_offload" "$dir/8.moe" "$text" mode=$mode demand=2 rate=256M
 done
 echo "== quality"
 tests/bench/ladder.sh

@@ -5,6 +5,7 @@ pack
 prompt='Once upon a time, there was a little girl named Lily. She had a red ball and she liked to'
 ask() { run "$bin/moe-run" "$tiny" -p "$prompt" -n 40 --temp 0 --stats-json "$tmp/stats" "$@"; }
 figure() { sed -n "s/.*\"$1\": *\([0-9.]*\).*/\1/p" "$tmp/stats" | head -n 1; }
+tells() { grep -q "\"cache\": \"$1\"" "$tmp/stats" && grep -q "\"alloc\": \"$2\"" "$tmp/stats"; }
 
 ask --strategy resident
 expect_exit 0 "resident"
@@ -23,6 +24,7 @@ for cache in random fifo lru lfu arc pinned; do
     for alloc in global per-layer; do
         ask --expert-memory 2M --cache $cache --alloc $alloc
         expect_stdout "$want" "$cache, $alloc: the same tokens"
+        check "... and the statistics name both" tells "$cache" "$alloc"
     done
 done
 sum=$(($(figure cache_hits) + $(figure prefetch_hits) + $(figure prefetch_late) + $(figure misses)))

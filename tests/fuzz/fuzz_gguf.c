@@ -1,5 +1,5 @@
 /* A whole GGUF file: opened, and of every tensor that is accepted the first and last values read;
- * metadata asked for by every key that converters ask for, whatever its type. */
+ * values asked for by key, whatever their type; the model described. */
 #define _GNU_SOURCE /* memfd_create */
 #include <stdint.h>
 #include <stdio.h>
@@ -9,6 +9,7 @@
 
 #include "fmt/checkpoint.h"
 #include "fmt/gguf.h"
+#include "model/family_gguf.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
@@ -79,6 +80,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         read_ends(ck, moe_checkpoint_at(ck, i));
     for (size_t i = 0; i < sizeof keys / sizeof keys[0] && moe_checkpoint_gguf(ck); i++)
         read_value(moe_checkpoint_gguf(ck), keys[i]);
+    static struct moe_config config;
+    if (moe_checkpoint_gguf(ck) && moe_config_read_gguf(&config, ck, NULL) == MOE_OK &&
+        moe_config_check(&config, "fuzz", NULL) != MOE_OK)
+        abort();
     moe_checkpoint_close(ck);
     return 0;
 }

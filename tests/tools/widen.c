@@ -1,14 +1,16 @@
 /*
  * widen: makes a wider model that computes the same function, for benchmarks.
  *
- *     widen [--hidden F] [--ff G] [--shard-bytes SIZE] SRC_DIR DST_DIR
+ *     widen [--hidden F] [--ff G] [--heads H] [--shard-bytes SIZE] SRC_DIR DST_DIR
  *
  * Every hidden unit of a Qwen2-MoE checkpoint (bf16) is repeated F times and every feed-forward
  * unit G times, powers of two: unit i becomes i, n + i, 2n + i, ... of the wider model. A matrix
  * that produces repeated units has its rows repeated; one that sums over them has its columns
  * repeated and its weights divided, which is exact, since it changes the exponent alone (where a
  * weight would lose a bit, widen refuses). The heads of attention stay as they are, so head_dim is
- * written out. A tied output head sums over hidden units and so becomes a tensor of its own.
+ * written out; with --heads they are repeated too, those of keys and values alike (llama.cpp's
+ * graph wants as many as the hidden units fill, H = F). A tied output head sums over hidden units
+ * and so becomes a tensor of its own.
  *
  * At the end three rows of every tensor are read back and compared with the source.
  */
@@ -29,7 +31,7 @@
 #include "base/text.h"
 #include "fmt/checkpoint.h"
 
-enum axis { KEEP, HIDDEN, FF, N_AXES };
+enum axis { KEEP, HIDDEN, FF, HEADS, N_AXES };
 
 /* What the rows and columns of a tensor count, by the end of its name. */
 static const struct rule {
@@ -42,13 +44,13 @@ static const struct rule {
     {.suffix = "model.norm.weight", .rows = HIDDEN},
     {.suffix = ".input_layernorm.weight", .rows = HIDDEN},
     {.suffix = ".post_attention_layernorm.weight", .rows = HIDDEN},
-    {.suffix = ".self_attn.q_proj.weight", .cols = HIDDEN},
-    {.suffix = ".self_attn.k_proj.weight", .cols = HIDDEN},
-    {.suffix = ".self_attn.v_proj.weight", .cols = HIDDEN},
-    {.suffix = ".self_attn.q_proj.bias", .rows = KEEP},
-    {.suffix = ".self_attn.k_proj.bias", .rows = KEEP},
-    {.suffix = ".self_attn.v_proj.bias", .rows = KEEP},
-    {.suffix = ".self_attn.o_proj.weight", .rows = HIDDEN},
+    {.suffix = ".self_attn.q_proj.weight", .rows = HEADS, .cols = HIDDEN},
+    {.suffix = ".self_attn.k_proj.weight", .rows = HEADS, .cols = HIDDEN},
+    {.suffix = ".self_attn.v_proj.weight", .rows = HEADS, .cols = HIDDEN},
+    {.suffix = ".self_attn.q_proj.bias", .rows = HEADS},
+    {.suffix = ".self_attn.k_proj.bias", .rows = HEADS},
+    {.suffix = ".self_attn.v_proj.bias", .rows = HEADS},
+    {.suffix = ".self_attn.o_proj.weight", .rows = HIDDEN, .cols = HEADS},
     {.suffix = ".mlp.gate.weight", .cols = HIDDEN},
     {.suffix = ".shared_expert_gate.weight", .cols = HIDDEN},
     {.suffix = ".gate_proj.weight", .rows = FF, .cols = HIDDEN},
@@ -297,6 +299,8 @@ static int write_config(const struct widening *w, struct moe_err *err)
     } else {
         if (!json_is_integer(json_object_get(config, "head_dim")))
             json_object_set_new(config, "head_dim", json_integer(hidden / heads));
+        multiply(config, "num_attention_heads", w->times[HEADS]);
+        multiply(config, "num_key_value_heads", w->times[HEADS]);
         multiply(config, "hidden_size", w->times[HIDDEN]);
         multiply(config, "intermediate_size", w->times[FF]);
         multiply(config, "moe_intermediate_size", w->times[FF]);
@@ -430,8 +434,8 @@ static bool parse_factor(const char *text, uint64_t *out)
 
 static int usage(void)
 {
-    fputs("usage: widen [--hidden F] [--ff G] [--shard-bytes SIZE] SRC_DIR DST_DIR\n"
-          "F and G are powers of two up to 1024\n",
+    fputs("usage: widen [--hidden F] [--ff G] [--heads H] [--shard-bytes SIZE] SRC_DIR DST_DIR\n"
+          "F, G and H are powers of two up to 1024\n",
           stderr);
     return 2;
 }
@@ -440,13 +444,15 @@ int main(int argc, char **argv)
 {
     static const struct option options[] = {{"hidden", required_argument, NULL, 'h'},
                                             {"ff", required_argument, NULL, 'f'},
+                                            {"heads", required_argument, NULL, 'a'},
                                             {"shard-bytes", required_argument, NULL, 's'},
                                             {0}};
-    struct widening w = {.times = {1, 1, 1}, .shard_bytes = 4ull << 30};
+    struct widening w = {.times = {1, 1, 1, 1}, .shard_bytes = 4ull << 30};
     struct moe_err err = {0};
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         bool ok = c == 'h'   ? parse_factor(optarg, &w.times[HIDDEN])
                   : c == 'f' ? parse_factor(optarg, &w.times[FF])
+                  : c == 'a' ? parse_factor(optarg, &w.times[HEADS])
                   : c == 's' ? moe_parse_bytes(optarg, &w.shard_bytes)
                              : false;
         if (!ok)

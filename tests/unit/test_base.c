@@ -466,6 +466,14 @@ static void test_memory(void **state)
     assert_int_equal(moe_hash64("abc", 3), moe_hash64("abcd", 3));
     assert_true(moe_hash64_chain(moe_hash64("a", 1), "b", 1) !=
                 moe_hash64_chain(moe_hash64("b", 1), "b", 1));
+    struct moe_hasher *h = moe_hasher_new();
+    for (int round = 0; round < 2; round++) {
+        moe_hasher_begin(h);
+        moe_hasher_add(h, "abc", 2);
+        moe_hasher_add(h, "cd", 2);
+        assert_true(moe_hasher_end(h) == moe_hash64("abcd", 4));
+    }
+    moe_hasher_free(h);
 }
 
 /* Carves like a session would; returns the last piece. */

@@ -3,13 +3,24 @@
  * Experts behind a cache give the tokens of experts in memory: bit for bit, whatever the budget,
  * the policy, the threads, the loader's delays, prefetching right or wrong, and lockstep.
  */
+#include <stdatomic.h>
 #include <time.h>
 
 #include "io/loader.h"
 
 #include "model_fixture.h"
 
-enum { N_PROMPT = 24, N_DECODE = 8, N_ALL = N_PROMPT + N_DECODE, BATCH = 64, N_CONFIGS = 120 };
+/* Under the thread sanitizer a part, all of it by reading threads: what the kernel writes for
+ * io_uring it cannot see. */
+#ifdef __SANITIZE_THREAD__
+enum { N_CONFIGS = 24 };
+static const enum moe_load_backend any_backend = MOE_LOAD_PREAD;
+#else
+enum { N_CONFIGS = 120 };
+static const enum moe_load_backend any_backend = MOE_LOAD_AUTO;
+#endif
+
+enum { N_PROMPT = 24, N_DECODE = 8, N_ALL = N_PROMPT + N_DECODE, BATCH = 64 };
 
 static struct fixture fixture;
 static uint32_t ids[N_ALL];
@@ -157,7 +168,7 @@ static void check_configuration(uint64_t seed, char *text, size_t text_bytes, ui
         .seed = seed,
         .loader =
             {
-                .backend = test_random(&random) % 2 ? MOE_LOAD_AUTO : MOE_LOAD_PREAD,
+                .backend = test_random(&random) % 2 ? any_backend : MOE_LOAD_PREAD,
                 .buffered = test_random(&random) % 2,
                 .verify = true,
                 .lockstep = test_random(&random) % 4 == 0,
@@ -212,21 +223,21 @@ static void every_configuration_equals_resident(void **state)
         check_configuration(seed, text, sizeof text, &hits, &prefetched);
     print_message("# %d configurations, %llu cache hits, %llu prefetches that were of use\n",
                   N_CONFIGS, (unsigned long long)hits, (unsigned long long)prefetched);
-    assert_true(hits > 1000);
-    assert_true(prefetched > 1000);
+    assert_true(hits > 8 * N_CONFIGS);
+    assert_true(prefetched > 8 * N_CONFIGS);
 }
 
 /* ---- Faults -------------------------------------------------------------------------------------
  */
 
 struct broken {
-    uint64_t n, fail_from; /* reads from this one on fail */
+    atomic_ullong n, fail_from; /* reads from this one on fail; several threads ask */
 };
 
 static int fail_later(void *ctx, uint64_t offset, uint64_t n_bytes)
 {
     struct broken *b = ctx;
-    return b->n++ >= b->fail_from ? -5 /* EIO */ : 0;
+    return atomic_fetch_add(&b->n, 1) >= atomic_load(&b->fail_from) ? -5 /* EIO */ : 0;
 }
 
 /* A read error ends the pass with a sentence; when the disk is well again, so is the session. */
@@ -241,20 +252,24 @@ static void a_read_error_ends_the_answer_and_nothing_else(void **state)
         .policy = moe_policy_find("lru"),
         .cache_bytes = 8 * moe_cache_slot_bytes(fixture.model->pack, 0),
         .n_working = 4,
-        .loader = {.verify = true, .fault = fail_later, .fault_ctx = &broken},
+        .loader = {.backend = any_backend,
+                   .verify = true,
+                   .fault = fail_later,
+                   .fault_ctx = &broken},
     };
     const struct moe_session_options so = {.batch = BATCH};
     assert_ok(moe_experts_open_cached(&experts, fixture.model->pack, 0, &o, &err), &err);
     assert_ok(moe_session_open(&s, fixture.model, experts, &so, &err), &err);
     float *logits = calloc(1, logits_bytes());
     for (int round = 0; round < 20; round++) {
-        broken = (struct broken){.fail_from = (uint64_t)round * 7};
+        atomic_store(&broken.n, 0);
+        atomic_store(&broken.fail_from, (uint64_t)round * 7);
         run(s, N_PROMPT, logits, &err, &status);
         assert_int_equal(status, MOE_ERR_IO);
         assert_non_null(strstr(err.text, "layer "));
         assert_non_null(strstr(err.text, "expert "));
     }
-    broken.fail_from = UINT64_MAX;
+    atomic_store(&broken.fail_from, UINT64_MAX);
     run(s, N_PROMPT, logits, &err, &status);
     assert_ok(status, &err);
     assert_memory_equal(logits, expected, logits_bytes());

@@ -140,9 +140,9 @@ static void deepseek_families(void **state)
     assert_true(!config.shared_gate && !config.norm_topk);
 
     read_ok(MODEL("deepseek_v2",
-                  ", \"n_routed_experts\": 8, \"num_experts_per_tok\": 2, \"kv_lora_rank\": 24, "
+                  ", \"n_routed_experts\": 8, \"num_experts_per_tok\": 2, \"kv_lora_rank\": 48, "
                   "\"q_lora_rank\": null, \"qk_nope_head_dim\": 16, \"qk_rope_head_dim\": 8, "
-                  "\"v_head_dim\": 12, \"first_k_dense_replace\": 1, \"n_group\": 4, "
+                  "\"v_head_dim\": 16, \"first_k_dense_replace\": 1, \"n_group\": 4, "
                   "\"topk_group\": 2, \"topk_method\": \"group_limited_greedy\", "
                   "\"routed_scaling_factor\": 16.0, \"moe_intermediate_size\": 32, "
                   "\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 40, \"mscale\": 0.707, "
@@ -150,9 +150,9 @@ static void deepseek_families(void **state)
     assert_layers("dMMM", "----");
     assert_int_equal(config.head_dim, 24);
     assert_int_equal(config.rope_dim, 8);
-    assert_int_equal(config.value_dim, 12);
+    assert_int_equal(config.value_dim, 16);
     assert_int_equal(config.q_rank, 0);
-    assert_int_equal(config.kv_rank, 24);
+    assert_int_equal(config.kv_rank, 48);
     assert_int_equal(config.n_groups, 4);
     assert_int_equal(config.top_groups, 2);
     assert_int_equal(config.shared_ff, 64);

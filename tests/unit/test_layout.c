@@ -1,6 +1,9 @@
 /* Weight layouts: every byte where layout.h says, whatever the kind, group and shape. */
 #include "../test.h"
 
+#include <float.h>
+#include <math.h>
+
 #include "base/bytes.h"
 #include "base/float16.h"
 #include "base/mem.h"
@@ -173,10 +176,118 @@ static void test_sizes(void **state)
     struct moe_layout q4 = {MOE_LAYOUT_Q4, 64};
     assert_int_equal(moe_layout_bytes(q4, 2048, 1408), 2048ull * 1408 * 9 / 16);
     /* The largest matrix does not overflow. */
+    struct moe_layout mxfp4 = {MOE_LAYOUT_MXFP4, 32};
+    assert_int_equal(moe_layout_bytes(mxfp4, 5760, 2880),
+                     5760ull * 2880 / 2 + 5760ull * 4 * 23); /* 22.5 records of 128 columns */
     struct moe_layout f32 = {MOE_LAYOUT_F32, 0}, q2 = {MOE_LAYOUT_Q2, 32};
     assert_int_equal(moe_layout_bytes(f32, MOE_MAX_DIM, MOE_MAX_DIM), 1ull << 50);
     assert_int_equal(moe_layout_bytes(q2, MOE_MAX_DIM, MOE_MAX_DIM), 3ull << 45);
     assert_int_equal(moe_layout_bytes(f32, 3, 5), 16 * 5 * 4);
+}
+
+/* Numbers of the codes and of the scales as the OCP specification gives them. */
+static double mxfp4_number(uint8_t e, uint8_t code)
+{
+    int exponent = code >> 1 & 3, mantissa = code & 1;
+    double v = exponent ? ldexp(1 + 0.5 * mantissa, exponent - 1) : 0.5 * mantissa;
+    return ldexp(code & 8 ? -v : v, e - 127);
+}
+
+struct mx_plain {
+    uint32_t rows, cols, blocks;
+    uint8_t *codes, *e; /* [rows][cols], [rows][blocks] */
+    uint8_t *data;
+    uint64_t bytes;
+};
+
+static void mx_make(struct mx_plain *p, uint32_t rows, uint32_t cols)
+{
+    uint64_t seed = rows * 7u + cols;
+    *p = (struct mx_plain){.rows = rows, .cols = cols, .blocks = (cols + 31) / 32};
+    p->bytes = moe_layout_bytes((struct moe_layout){MOE_LAYOUT_MXFP4, 32}, rows, cols);
+    p->codes = moe_alloc(rows, cols, NULL);
+    p->e = moe_alloc(rows, p->blocks, NULL);
+    p->data = moe_alloc(p->bytes, 1, NULL);
+    for (uint32_t i = 0; i < rows * cols; i++)
+        p->codes[i] = (uint8_t)(test_random(&seed) % 16);
+    for (uint32_t i = 0; i < rows * p->blocks; i++)
+        p->e[i] = (uint8_t)(test_random(&seed) % 255);
+    for (uint32_t r = 0; r < rows; r++)
+        for (uint32_t b = 0; b < p->blocks; b++)
+            assert_true(moe_layout_store_mxfp4(p->data, cols, r, b, p->e[r * p->blocks + b],
+                                               p->codes + r * cols + b * 32));
+}
+
+static void mx_release(struct mx_plain *p)
+{
+    free(p->codes);
+    free(p->e);
+    free(p->data);
+}
+
+static void test_mxfp4_bytes_are_where_documented(void **state)
+{
+    for (size_t s = 0; s < N_ITEMS(shapes); s++) {
+        struct mx_plain p;
+        mx_make(&p, shapes[s][0], shapes[s][1]);
+        uint64_t panel = p.blocks * 256 + (p.blocks + 3) / 4 * 64;
+        assert_int_equal(p.bytes, (p.rows + 15) / 16 * panel);
+        uint8_t *expected = moe_alloc(p.bytes, 1, NULL);
+        for (uint32_t row = 0; row < p.rows; row++)
+            for (uint32_t col = 0; col < p.cols; col++) {
+                uint32_t r = row % 16, c = col % 32, b = col / 32;
+                uint8_t *record = expected + row / 16 * panel + b / 4 * (64 + 4 * 256);
+                record[b % 4 * 16 + r] = p.e[row * p.blocks + b];
+                record[64 + b % 4 * 256 + c / 8 * 64 + r * 4 + c % 4] |=
+                    (uint8_t)(p.codes[row * p.cols + col] << (c % 8 < 4 ? 0 : 4));
+            }
+        assert_memory_equal(p.data, expected, p.bytes);
+        free(expected);
+        mx_release(&p);
+    }
+}
+
+static void test_mxfp4_is_exact(void **state)
+{
+    for (size_t s = 0; s < N_ITEMS(shapes); s++) {
+        struct mx_plain p;
+        mx_make(&p, shapes[s][0], shapes[s][1]);
+        struct moe_mat mat = {p.data, {MOE_LAYOUT_MXFP4, 32}, p.rows, p.cols};
+        float *out = malloc(p.cols * sizeof *out);
+        for (uint32_t r = 0; r < p.rows; r++) {
+            moe_layout_load_row(&mat, r, out);
+            for (uint32_t c = 0; c < p.cols; c++) {
+                double v = mxfp4_number(p.e[r * p.blocks + c / 32], p.codes[r * p.cols + c]);
+                assert_true(fabs(v) > FLT_MAX ? isinf(out[c]) && (out[c] > 0) == (v > 0)
+                                              : (double)out[c] == v);
+            }
+        }
+        free(out);
+        mx_release(&p);
+    }
+}
+
+/* Every scale there is with every code; the one that is no number is refused. */
+static void test_mxfp4_scales(void **state)
+{
+    uint8_t codes[32], data[64 + 4 * 64] = {0}, clear[sizeof data] = {0};
+    float out[32];
+    for (int c = 0; c < 32; c++)
+        codes[c] = (uint8_t)(c % 16);
+    assert_false(moe_layout_store_mxfp4(data, 32, 3, 0, 255, codes));
+    assert_memory_equal(data, clear, sizeof data);
+    for (int e = 0; e < 255; e++) {
+        memset(data, 0, sizeof data);
+        assert_true(moe_layout_store_mxfp4(data, 32, 3, 0, (uint8_t)e, codes));
+        struct moe_mat mat = {data, {MOE_LAYOUT_MXFP4, 32}, 16, 32};
+        moe_layout_load_row(&mat, 3, out);
+        for (int c = 0; c < 32; c++) {
+            double v = mxfp4_number((uint8_t)e, codes[c]);
+            assert_true(fabs(v) > FLT_MAX ? isinf(out[c]) : (double)out[c] == v);
+        }
+        assert_true((double)moe_mxfp4_scale((uint8_t)e) == ldexp(1, e - 128));
+    }
+    assert_true(isinf(moe_mxfp4_scale(255)));
 }
 
 static void test_floats_are_exact(void **state)
@@ -232,7 +343,10 @@ static void test_validity(void **state)
         {{MOE_LAYOUT_Q3, 192}, true},
         {{MOE_LAYOUT_Q2, 65536}, true},
         {{MOE_LAYOUT_Q2, 65600}, false},
-        {{20, 64}, false},
+        {{MOE_LAYOUT_MXFP4, 32}, true},
+        {{MOE_LAYOUT_MXFP4, 64}, false},
+        {{MOE_LAYOUT_MXFP4, 0}, false},
+        {{21, 64}, false},
         {{65535, 64}, false},
     };
     for (size_t i = 0; i < N_ITEMS(cases); i++)
@@ -243,7 +357,9 @@ static void test_validity(void **state)
             assert_int_equal(moe_layout_bits(kind), bits);
     }
     assert_string_equal(moe_layout_name(MOE_LAYOUT_Q3), "q3");
+    assert_string_equal(moe_layout_name(MOE_LAYOUT_MXFP4), "mxfp4");
     assert_string_equal(moe_layout_name(99), "?");
+    assert_int_equal(moe_layout_kind_of_bits(moe_layout_bits(MOE_LAYOUT_MXFP4)), MOE_LAYOUT_Q4);
 }
 
 int main(void)
@@ -252,6 +368,9 @@ int main(void)
         cmocka_unit_test(test_bytes_are_where_documented),
         cmocka_unit_test(test_codes_round_trip),
         cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_mxfp4_bytes_are_where_documented),
+        cmocka_unit_test(test_mxfp4_is_exact),
+        cmocka_unit_test(test_mxfp4_scales),
         cmocka_unit_test(test_floats_are_exact),
         cmocka_unit_test(test_validity),
     };

@@ -235,11 +235,12 @@ static void a_demand_overtakes_a_prefetch(void **state)
         uint32_t second = fixture_submit(&f, l, 15, MOE_LOAD_PREFETCH, 0.5f);
         fixture_submit(&f, l, 10, MOE_LOAD_DEMAND, 0);
         moe_loader_promote(l, second, MOE_LOAD_DEMAND, 0);
+        /* Among the two demands a reading thread that lost its core may come in second. */
         assert_int_equal(moe_loader_wait(l, done, 1), 1);
-        assert_int_equal(done[0].tag, 10);
+        assert_int_equal(moe_loader_wait(l, done + 1, 1), 1);
+        assert_int_equal(done[0].tag + done[1].tag, 10 + 15);
         fixture_check(&f, 10);
-        assert_int_equal(moe_loader_wait(l, done, 1), 1);
-        assert_int_equal(done[0].tag, 15);
+        fixture_check(&f, 15);
         assert_int_equal(moe_loader_wait(l, done, 2), 1);
         fixture_check(&f, 0);
         /* What the three submissions themselves started: depth pieces each at most. */
@@ -626,7 +627,7 @@ static void sizes_are_told_beforehand(void **state)
     struct moe_loader_options o = fixture_options(&f);
     uint64_t with = moe_loader_bytes(&o);
     o.compressed_bytes = 0;
-    assert_in_range(with - moe_loader_bytes(&o), STAGING_BYTES, STAGING_BYTES + (256 << 10));
+    assert_in_range(with - moe_loader_bytes(&o), STAGING_BYTES, STAGING_BYTES + (384 << 10));
     o.lockstep = true;
     assert_in_range(moe_loader_bytes(&o), 4096, 1 << 20);
 }

@@ -420,11 +420,15 @@ static void test_refusals(void **state)
     }
     struct moe_err err = {0};
     struct moe_layout wrong = {MOE_LAYOUT_Q4, 48}, q4 = {MOE_LAYOUT_Q4, 64};
+    struct moe_layout mxfp4 = {MOE_LAYOUT_MXFP4, 32};
     assert_fails(
         moe_quantize_matrix(moe_quant_method_find("rtn"), wrong, w, 1, 1, NULL, NULL, &err),
         MOE_ERR_USAGE, "layout", &err);
     assert_fails(moe_quantize_matrix(NULL, q4, w, 1, 1, NULL, NULL, &err), MOE_ERR_USAGE, "layout",
                  &err);
+    assert_fails(
+        moe_quantize_matrix(moe_quant_method_find("rtn"), mxfp4, w, 1, 1, NULL, NULL, &err),
+        MOE_ERR_USAGE, "mxfp4", &err);
 }
 
 int main(void)

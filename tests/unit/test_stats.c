@@ -47,6 +47,8 @@ static const struct moe_stats SAMPLE = {
     .peak_rss_bytes = 99999,
     .memory_budget_bytes = 100000,
     .strategy = "lru",
+    .cache = "arc",
+    .alloc = "per-layer",
     .device = "cpu",
 };
 
@@ -117,6 +119,9 @@ static void every_key_of_the_contract_is_there(void **state)
             assert_true(i == 0 || v == 0); /* nothing counted: 0, not a division by it */
         }
         assert_string_equal(json_string_value(json_object_get(json, "strategy")), i ? "" : "lru");
+        assert_string_equal(json_string_value(json_object_get(json, "cache")), i ? "" : "arc");
+        assert_string_equal(json_string_value(json_object_get(json, "alloc")),
+                            i ? "" : "per-layer");
         assert_string_equal(json_string_value(json_object_get(json, "device")), i ? "" : "cpu");
         moe_json_free(json);
     }
@@ -215,14 +220,22 @@ static void texts_tell_the_same(void **state)
 {
     struct moe_buf out = {0};
     moe_stats_write_text(&SAMPLE, &out);
-    assert_non_null(strstr((char *)out.data, "strategy lru on cpu\n"));
+    assert_non_null(strstr((char *)out.data, "strategy lru (cache arc, per-layer) on cpu\n"));
     assert_non_null(strstr((char *)out.data, "137 activations"));
     assert_non_null(strstr((char *)out.data, "hit rate 7.30%")); /* 10 of 137 */
     assert_non_null(strstr((char *)out.data, "0.750 s stalled"));
     moe_buf_clear(&out);
     moe_stats_write_line(&SAMPLE, &out);
     assert_null(strchr((char *)out.data, '\n'));
+    assert_non_null(strstr((char *)out.data, "in memory, lru (cache arc, per-layer)"));
     assert_non_null(strstr((char *)out.data, "5.0 tok/s, first token 2.50 s, hit rate 7.3%"));
+    /* What keeps no cache says nothing of one. */
+    struct moe_stats resident = SAMPLE;
+    snprintf(resident.strategy, sizeof resident.strategy, "resident");
+    snprintf(resident.cache, sizeof resident.cache, "none");
+    moe_buf_clear(&out);
+    moe_stats_write_text(&resident, &out);
+    assert_non_null(strstr((char *)out.data, "strategy resident on cpu\n"));
     moe_buf_release(&out);
 }
 

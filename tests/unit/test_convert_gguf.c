@@ -1,0 +1,380 @@
+/* Packs made of GGUF files: what is carried over has the values of the file. */
+#define _DEFAULT_SOURCE /* mkdtemp */
+#include "../test.h"
+
+#include <math.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "base/file.h"
+#include "base/float16.h"
+#include "base/mem.h"
+#include "base/par.h"
+#include "fmt/checkpoint.h"
+#include "fmt/pack.h"
+#include "model/config.h"
+#include "model/convert.h"
+#include "model/family_gguf.h"
+
+#define QWEN "tests/fixtures/gguf/qwen2moe.gguf"
+#define MIXTRAL "tests/fixtures/gguf/mixtral.gguf"
+
+enum { LAYERS = 2, EXPERTS = 4, HIDDEN = 64, FF = 32, HEADS = 2, HEAD_DIM = 32 };
+
+static char dir[64];
+
+static int set_up(void **state)
+{
+    (void)state;
+    strcpy(dir, "/tmp/moe-test-XXXXXX");
+    return mkdtemp(dir) ? 0 : -1;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf '%s'", dir);
+    moe_par_set_threads(1);
+    return system(command);
+}
+
+static const char *in_dir(const char *name)
+{
+    static char paths[4][256];
+    static int next;
+    char *path = paths[next++ % 4];
+    snprintf(path, 256, "%s/%s", dir, name);
+    return path;
+}
+
+static struct moe_convert_report convert(const char *source, const char *out, const char *experts,
+                                         int dense_bits)
+{
+    struct moe_convert_options o = {
+        .n_experts = 1,
+        .dense_bits = dense_bits,
+        .method = moe_quant_method_find("hqq"),
+        .group = 64,
+    };
+    struct moe_convert_report report;
+    struct moe_err err = {0};
+    assert_true(moe_parse_bits(experts, &o.experts[0]));
+    assert_ok(moe_convert_checkpoint(source, out, &o, &report, &err), &err);
+    return report;
+}
+
+/* ---- Values: the pack's against the file's ------------------------------------------------------
+ */
+
+static struct moe_checkpoint *ck;
+static struct moe_pack *pack;
+
+static void open_both(const char *source, const char *path)
+{
+    struct moe_err err = {0};
+    assert_ok(moe_checkpoint_open(&ck, source, &err), &err);
+    assert_ok(moe_pack_open(&pack, path, &err), &err);
+}
+
+static void close_both(void)
+{
+    moe_checkpoint_close(ck);
+    moe_pack_close(pack);
+}
+
+/* Row r of the pack is line line_of(r) of the tensor, beginning at item `first`. */
+static void expect_rows(const struct moe_mat *mat, const char *name, uint64_t first,
+                        uint32_t (*line_of)(uint32_t))
+{
+    struct moe_err err = {0};
+    const struct moe_tensor *t = moe_checkpoint_find(ck, name);
+    float expected[HIDDEN], got[HIDDEN];
+    assert_non_null(t);
+    assert_true(mat->cols <= HIDDEN);
+    for (uint32_t row = 0; row < mat->rows; row++) {
+        uint64_t at = first + (uint64_t)(line_of ? line_of(row) : row) * mat->cols;
+        assert_ok(moe_checkpoint_read(ck, t, at, mat->cols, expected, &err), &err);
+        moe_layout_load_row(mat, row, got);
+        for (uint32_t i = 0; i < mat->cols; i++)
+            if (got[i] != expected[i])
+                fail_msg("%s: row %u column %u: %.9g became %.9g", name, row, i,
+                         (double)expected[i], (double)got[i]);
+    }
+}
+
+static void expect_dense(const char *pack_name, const char *name, uint16_t kind,
+                         uint32_t (*line_of)(uint32_t))
+{
+    struct moe_err err = {0};
+    const struct moe_pack_tensor *t = moe_pack_tensor_find(pack, pack_name);
+    assert_non_null(t);
+    assert_int_equal(t->layout.kind, kind);
+    assert_int_equal(t->layout.group, moe_layout_is_float(kind) ? 0 : 32);
+    uint8_t *raw = moe_alloc(t->extent.raw_bytes, 1, NULL);
+    assert_ok(moe_pack_read(pack, &t->extent, raw, pack_name, &err), &err);
+    struct moe_mat mat = {raw, t->layout, t->rows, t->cols};
+    expect_rows(&mat, name, 0, line_of);
+    free(raw);
+}
+
+/* The experts' matrices of a layer; `parts` says which. */
+static void expect_experts(uint32_t layer, const char *parts, uint16_t kind)
+{
+    static const char *const names[] = {"ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"};
+    struct moe_err err = {0};
+    for (uint32_t e = 0; e < EXPERTS; e++) {
+        const struct moe_expert_extent *x = moe_pack_expert(pack, layer, e, 0);
+        const struct moe_expert_class *c = moe_pack_class_at(pack, x->class_index);
+        uint8_t *segments[MOE_PACK_MAX_SEGMENTS] = {NULL};
+        for (uint32_t s = 0; s < c->n_segments; s++) {
+            segments[s] = moe_alloc(c->segment_bytes[s], 1, NULL);
+            assert_ok(moe_pack_read(pack, &x->segments[s], segments[s], "segment", &err), &err);
+        }
+        for (uint32_t i = 0; i < c->n_matrices; i++) {
+            const struct moe_class_matrix *m = &c->matrices[i];
+            char name[64];
+            if (!strchr(parts, "gud"[i]))
+                continue;
+            assert_int_equal(m->layout.kind, kind);
+            assert_int_equal(m->layout.group, 32);
+            struct moe_mat mat = {segments[m->segment] + m->offset, m->layout, m->rows, m->cols};
+            snprintf(name, sizeof name, "blk.%u.%s.weight", layer, names[i]);
+            expect_rows(&mat, name, (uint64_t)e * m->rows * m->cols, NULL);
+        }
+        for (uint32_t s = 0; s < c->n_segments; s++)
+            free(segments[s]);
+    }
+}
+
+static void codes_that_fit_are_carried_exactly(void **state)
+{
+    (void)state;
+    const char *path = in_dir("8.moe");
+    for (int threads = 1; threads <= 3; threads += 2) {
+        moe_par_set_threads(threads);
+        struct moe_convert_report report = convert(QWEN, path, "8", 8);
+        const uint64_t experts = LAYERS * EXPERTS * 3 * HIDDEN * FF;
+        /* Of the dense part all but blk.*.attn_v, which is F16. */
+        const uint64_t dense = 259 * HIDDEN + LAYERS * (2 * HIDDEN * HIDDEN + HEAD_DIM * HIDDEN) +
+                               LAYERS * 3 * HIDDEN * FF;
+        assert_int_equal(report.carried.exact, experts + dense);
+        assert_int_equal(report.carried.rounded + report.carried.fitted + report.requantized, 0);
+        assert_true(report.error[0].sum_squared_error == 0);
+        assert_true(report.error[0].sum_squared_weight > 0);
+        open_both(QWEN, path);
+        assert_string_equal(moe_pack_variant_at(pack, 0)->method, "carried");
+        expect_dense("embed", "token_embd.weight", MOE_LAYOUT_Q8, NULL);
+        expect_dense("layers.0.attn.q", "blk.0.attn_q.weight", MOE_LAYOUT_Q8, NULL);
+        expect_dense("layers.1.attn.k", "blk.1.attn_k.weight", MOE_LAYOUT_Q8, NULL);
+        expect_dense("layers.1.attn.o", "blk.1.attn_output.weight", MOE_LAYOUT_Q8, NULL);
+        expect_dense("layers.0.shared.down", "blk.0.ffn_down_shexp.weight", MOE_LAYOUT_Q8, NULL);
+        expect_dense("layers.0.router", "blk.0.ffn_gate_inp.weight", MOE_LAYOUT_F32, NULL);
+        expect_experts(0, "gud", MOE_LAYOUT_Q8);
+        expect_experts(1, "gud", MOE_LAYOUT_Q8);
+        close_both();
+    }
+}
+
+static void what_does_not_fit_is_quantized_anew(void **state)
+{
+    (void)state;
+    const char *path = in_dir("4.moe");
+    struct moe_convert_report report = convert(QWEN, path, "4", 4);
+    const uint64_t matrix = EXPERTS * HIDDEN * FF;
+    assert_int_equal(report.carried.exact,
+                     2 * matrix + 259 * HIDDEN + LAYERS * (HEAD_DIM + FF) * HIDDEN);
+    assert_int_equal(report.carried.rounded + report.carried.fitted, 0);
+    assert_int_equal(report.requantized,
+                     4 * matrix + LAYERS * (2 * HIDDEN * HIDDEN + 2 * HIDDEN * FF));
+    double error = sqrt(report.error[0].sum_squared_error / report.error[0].sum_squared_weight);
+    assert_true(error > 0.01 && error < 0.2);
+    open_both(QWEN, path);
+    assert_string_equal(moe_pack_variant_at(pack, 0)->method, "hqq");
+    expect_experts(1, "gu", MOE_LAYOUT_Q4);
+    expect_dense("layers.0.attn.k", "blk.0.attn_k.weight", MOE_LAYOUT_Q4, NULL);
+    close_both();
+}
+
+/* Rotated rows come out of pairs: (0, 1), (2, 3), ... of the file are i and i + half of the pack.
+ */
+static uint32_t paired(uint32_t row)
+{
+    uint32_t head = row / HEAD_DIM * HEAD_DIM, i = row % HEAD_DIM;
+    return head + (i < HEAD_DIM / 2 ? 2 * i : 2 * (i - HEAD_DIM / 2) + 1);
+}
+
+static void rows_in_pairs_are_carried_in_halves(void **state)
+{
+    (void)state;
+    const char *path = in_dir("mixtral.moe");
+    struct moe_convert_report report = convert(MIXTRAL, path, "4", 8);
+    assert_int_equal(report.carried.rounded + report.carried.fitted + report.requantized, 0);
+    open_both(MIXTRAL, path);
+    expect_dense("layers.1.attn.q", "blk.1.attn_q.weight", MOE_LAYOUT_Q8, paired);
+    expect_dense("layers.0.attn.k", "blk.0.attn_k.weight", MOE_LAYOUT_Q8, paired);
+    expect_dense("layers.0.attn.v", "blk.0.attn_v.weight", MOE_LAYOUT_Q8, NULL);
+    expect_experts(0, "gud", MOE_LAYOUT_Q4);
+    expect_experts(1, "gud", MOE_LAYOUT_Q4);
+    close_both();
+}
+
+/* A scale that m = -128 d would overflow: that group alone is fitted, or refused where not even its
+ * values have a place. */
+static void groups_without_place_in_f16_are_fitted(void **state)
+{
+    (void)state;
+    enum { ROWS = 3, COLS = 64, BLOCKS = ROWS * COLS / 32 };
+    struct moe_err err = {0};
+    const struct moe_ggml_type *q8_0 = moe_ggml_find(MOE_GGML_Q8_0);
+    const struct moe_quant_method *method = moe_quant_method_find("rtn");
+    struct moe_layout layout = moe_ggml_layout(q8_0, 8);
+    uint8_t blocks[BLOCKS * 34];
+    float values[ROWS * COLS], got[COLS];
+    uint64_t seed = 5;
+    for (int b = 0; b < BLOCKS; b++) {
+        moe_put_u16(blocks + 34 * b, moe_f32_to_f16(b == 3 ? 515.0f : 0.01f));
+        for (int i = 0; i < 32; i++)
+            blocks[34 * b + 2 + i] = (uint8_t)(test_random(&seed) % 255 - 127);
+    }
+    moe_ggml_decode(q8_0, blocks, BLOCKS, values);
+    struct moe_quant_error error = {0};
+    struct moe_ggml_counts counts = {0};
+    uint8_t *out = moe_alloc(moe_layout_bytes(layout, ROWS, COLS), 1, NULL);
+    assert_ok(moe_ggml_encode_matrix(q8_0, method, layout, blocks, ROWS, COLS, out, &error, &counts,
+                                     &err),
+              &err);
+    assert_int_equal(counts.exact, (BLOCKS - 1) * 32);
+    assert_int_equal(counts.fitted, 32);
+    assert_true(error.sum_squared_error > 0);
+    struct moe_mat mat = {out, layout, ROWS, COLS};
+    for (uint32_t row = 0; row < ROWS; row++) {
+        moe_layout_load_row(&mat, row, got);
+        for (uint32_t i = 0; i < COLS; i++)
+            assert_true(fabsf(got[i] - values[row * COLS + i]) <=
+                        (row == 1 && i >= 32 ? 515.0f : 0));
+    }
+    moe_put_u16(blocks + 34 * 3, moe_f32_to_f16(60000));
+    assert_fails(moe_ggml_encode_matrix(q8_0, method, layout, blocks, ROWS, COLS, out, &error,
+                                        &counts, &err),
+                 MOE_ERR_FORMAT, "row 1, columns 32 to 63", &err);
+    free(out);
+}
+
+/* K-quants of 4 bits keep their codes; what rounding their scales costs is reported. */
+static void rounded_scales_are_counted_and_measured(void **state)
+{
+    (void)state;
+    struct moe_err err = {0};
+    const struct moe_ggml_type *q4_k = moe_ggml_find(MOE_GGML_Q4_K);
+    struct moe_layout layout = moe_ggml_layout(q4_k, 4);
+    uint8_t blocks[6 * 144];
+    float values[3 * 512], got[512];
+    double squared = 0;
+    assert_ok(moe_checkpoint_open(&ck, "tests/fixtures/gguf/types.gguf", &err), &err);
+    const struct moe_tensor *t = moe_checkpoint_find(ck, "m.Q4_K");
+    assert_int_equal(t->n_items, N_ITEMS(values));
+    assert_ok(moe_checkpoint_read_blocks(ck, t, 0, 6, blocks, &err), &err);
+    assert_ok(moe_checkpoint_read(ck, t, 0, t->n_items, values, &err), &err);
+    moe_checkpoint_close(ck);
+    struct moe_quant_error error = {0};
+    struct moe_ggml_counts counts = {0};
+    uint8_t *out = moe_alloc(moe_layout_bytes(layout, 3, 512), 1, NULL);
+    assert_ok(moe_ggml_encode_matrix(q4_k, moe_quant_method_find("hqq"), layout, blocks, 3, 512,
+                                     out, &error, &counts, &err),
+              &err);
+    assert_int_equal(counts.exact + counts.rounded, N_ITEMS(values));
+    assert_true(counts.rounded > 0 && counts.fitted == 0);
+    struct moe_mat mat = {out, layout, 3, 512};
+    for (uint32_t row = 0; row < 3; row++) {
+        moe_layout_load_row(&mat, row, got);
+        for (uint32_t i = 0; i < 512; i++) {
+            double e = (double)got[i] - (double)values[row * 512 + i];
+            squared += e * e;
+        }
+    }
+    assert_true(squared > 0);
+    assert_true(fabs(error.sum_squared_error - squared) <= 1e-9 * squared);
+    assert_true(sqrt(squared / error.sum_squared_weight) < 0x1p-11);
+    free(out);
+}
+
+/* MXFP4 has a layout of its own at 4 bits: nothing is lost, whatever the exponents. */
+static void mxfp4_is_carried_whatever_its_exponents(void **state)
+{
+    (void)state;
+    enum { ROWS = 19, COLS = 160, BLOCKS = ROWS * COLS / 32 };
+    struct moe_err err = {0};
+    const struct moe_ggml_type *mxfp4 = moe_ggml_find(MOE_GGML_MXFP4);
+    struct moe_layout layout = moe_ggml_layout(mxfp4, 4);
+    static uint8_t blocks[BLOCKS * 17];
+    static float values[ROWS * COLS];
+    float got[COLS];
+    uint64_t seed = 9;
+    for (int i = 0; i < BLOCKS * 17; i++)
+        blocks[i] = i % 17 ? (uint8_t)test_random(&seed) : (uint8_t)(i / 17 * 5 % 254);
+    moe_ggml_decode(mxfp4, blocks, BLOCKS, values);
+    struct moe_quant_error error = {0};
+    struct moe_ggml_counts counts = {0};
+    uint8_t *out = moe_alloc(moe_layout_bytes(layout, ROWS, COLS), 1, NULL);
+    assert_int_equal(layout.kind, MOE_LAYOUT_MXFP4);
+    assert_ok(
+        moe_ggml_encode_matrix(mxfp4, NULL, layout, blocks, ROWS, COLS, out, &error, &counts, &err),
+        &err);
+    assert_int_equal(counts.exact, ROWS * COLS);
+    assert_true(error.sum_squared_error == 0);
+    struct moe_mat mat = {out, layout, ROWS, COLS};
+    for (uint32_t row = 0; row < ROWS; row++) {
+        moe_layout_load_row(&mat, row, got);
+        assert_memory_equal(got, values + row * COLS, sizeof got);
+    }
+    blocks[17 * 7] = 255;
+    assert_fails(
+        moe_ggml_encode_matrix(mxfp4, NULL, layout, blocks, ROWS, COLS, out, &error, &counts, &err),
+        MOE_ERR_FORMAT, "row 1, columns 64 to 95", &err);
+    free(out);
+}
+
+/* ---- The model's description
+ * ---------------------------------------------------------------------- */
+
+static void metadata_and_tensors_describe_the_model(void **state)
+{
+    (void)state;
+    struct moe_err err = {0};
+    static struct moe_config c;
+    assert_ok(moe_checkpoint_open(&ck, QWEN, &err), &err);
+    assert_ok(moe_config_read_gguf(&c, ck, &err), &err);
+    assert_string_equal(c.family, "qwen2_moe");
+    assert_int_equal(c.vocab, 259);
+    assert_int_equal(c.head_dim, HEAD_DIM);
+    assert_int_equal(c.expert_ff, FF);
+    assert_int_equal(c.shared_ff, FF);
+    assert_true(c.tied_head && c.qkv_bias && c.shared_gate && !c.norm_topk && !c.o_bias);
+    assert_int_equal(c.n_eos, 2);
+    assert_int_equal(c.eos[1], 257);
+    moe_checkpoint_close(ck);
+    assert_ok(moe_checkpoint_open(&ck, MIXTRAL, &err), &err);
+    assert_ok(moe_config_read_gguf(&c, ck, &err), &err);
+    assert_string_equal(c.family, "mixtral");
+    assert_true(c.tied_head && !c.qkv_bias && c.norm_topk && c.shared_ff == 0);
+    moe_checkpoint_close(ck);
+    assert_ok(moe_checkpoint_open(&ck, "tests/fixtures/gguf/types.gguf", &err), &err);
+    assert_fails(moe_config_read_gguf(&c, ck, &err), MOE_ERR_UNSUPPORTED,
+                 "architecture 'test' is not implemented (known: qwen2moe,", &err);
+    moe_checkpoint_close(ck);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(codes_that_fit_are_carried_exactly),
+        cmocka_unit_test(what_does_not_fit_is_quantized_anew),
+        cmocka_unit_test(rows_in_pairs_are_carried_in_halves),
+        cmocka_unit_test(groups_without_place_in_f16_are_fitted),
+        cmocka_unit_test(rounded_scales_are_counted_and_measured),
+        cmocka_unit_test(mxfp4_is_carried_whatever_its_exponents),
+        cmocka_unit_test(metadata_and_tensors_describe_the_model),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
