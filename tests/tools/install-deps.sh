@@ -7,13 +7,14 @@ packages='gcc libc6-dev make libjansson-dev libpcre2-dev libedit-dev libyaml-dev
 
 # What counts is whether it compiles: the libraries may come from anywhere.
 compiles() {
-    command -v "${CC:-cc}" >/dev/null 2>&1 && command -v make >/dev/null 2>&1 || return 1
+    set -- ${CC:-cc} # may be a command with arguments: "ccache gcc"
+    command -v "$1" >/dev/null 2>&1 && command -v make >/dev/null 2>&1 || return 1
     printf '%s\n' '#include <stdarg.h>' '#include <stddef.h>' '#include <stdint.h>' \
         '#include <setjmp.h>' '#define PCRE2_CODE_UNIT_WIDTH 8' '#include <pcre2.h>' \
         '#include <jansson.h>' '#include <histedit.h>' '#include <yaml.h>' '#include <zstd.h>' \
         '#include <xxhash.h>' '#include <utf8proc.h>' '#include <liburing.h>' '#include <cmocka.h>' \
         'int main(void) { return 0; }' |
-        "${CC:-cc}" -x c - -o /dev/null -ljansson -lpcre2-8 -ledit -lyaml -lzstd -lutf8proc \
+        "$@" -x c - -o /dev/null -ljansson -lpcre2-8 -ledit -lyaml -lzstd -lutf8proc \
             -luring -lcmocka 2>/dev/null
 }
 
