@@ -1,5 +1,10 @@
 #include "sched/trace_format.h"
 
+/* Files have these numbers. */
+_Static_assert(MOE_PREDICT_GATE_1 == 1 && MOE_PREDICT_ATTN == 4 && MOE_PREDICT_ATTN_1 == 5 &&
+                   MOE_PREDICT_RESIDUAL_1 == 6 && MOE_PREDICT_RESIDUAL_3 == 8,
+               "moe-trace(5) numbers predictors");
+
 uint32_t moe_trace_default_keep(uint32_t n_experts, uint32_t top_k)
 {
     uint32_t quarter = (n_experts + 3) / 4, keep = quarter > 2 * top_k ? quarter : 2 * top_k;
