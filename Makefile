@@ -164,7 +164,7 @@ FUZZ_NAMES := $(FUZZ_SRC:tests/fuzz/fuzz_%.c=%)
 FUZZ_DIR := $(BUILD)/fuzz
 FUZZ_FLAGS := -std=c11 -O1 -g -Ilib -Ikernels -DMOE_VERSION='"$(VERSION)"' -ffp-contract=off \
               -fno-omit-frame-pointer -fno-sanitize-recover=all
-FUZZ_LIB_SRC := $(sort $(wildcard $(patsubst %,lib/%/*.c,base fmt quant model)))
+FUZZ_LIB_SRC := $(sort $(wildcard $(patsubst %,lib/%/*.c,base fmt quant model sched)))
 FUZZ_LIB := $(FUZZ_LIB_SRC:%.c=$(FUZZ_DIR)/%.o)
 REPLAYS := $(FUZZ_NAMES:%=$(BUILD)/fuzz-replay/fuzz_%)
 

@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "cli.h"
 #include "profile_show.h"
+#include "profile_trace.h"
 #include "run/engine.h"
 #include "run/profile.h"
 
@@ -18,14 +19,17 @@ struct shard {
 };
 
 static struct {
-    const char *out, *path_stats;
+    const char *out, *path_stats, *trace, *import;
     struct cli_texts texts;
-    uint32_t max_tokens;
+    uint32_t max_tokens, trace_keep;
     double prompt_share;
     struct shard shard;
     uint64_t memory;
     bool resume, merge, show, json;
-} o = {.max_tokens = DEFAULT_TOKENS, .prompt_share = 0.5, .shard = {0, 1}};
+} o = {.max_tokens = DEFAULT_TOKENS,
+       .trace_keep = MOE_TRACE_KEEP_ENOUGH,
+       .prompt_share = 0.5,
+       .shard = {0, 1}};
 
 /* ---- Options ----------------------------------------------------------------------------------
  */
@@ -54,13 +58,17 @@ static const struct cli_option options[] = {
      .help = "of a document that counts as its prompt"},
     {CLI_OPT_TEXT(0, "path-stats", "STATS", &o.path_stats),
      .help = "try path predictions with another text's statistics"},
+    {CLI_OPT_TEXT(0, "trace", "TRACE", &o.trace), .help = "also write a trace, to be replayed"},
+    {CLI_OPT_U32(0, "trace-keep", "N", &o.trace_keep, 0, 1 << 12),
+     .help = "scores to keep in it of each prediction"},
     {CLI_OPT_CUSTOM(0, "shard", "I/N", &o.shard, parse_shard), .shown = "1/1",
      .help = "every N-th document, from the I-th on"},
     {CLI_OPT_FLAG(0, "resume", &o.resume), .help = "go on from what an interrupted run left"},
     {CLI_OPT_BYTES(0, "memory", "SIZE", &o.memory), .shown = "what is free",
      .help = "of the whole process"},
-    {.kind = CLI_HEADING, .help = "Statistics"},
+    {.kind = CLI_HEADING, .help = "Statistics and traces"},
     {CLI_OPT_FLAG(0, "merge", &o.merge), .help = "add up statistics of shards"},
+    {CLI_OPT_TEXT(0, "import", "FILE", &o.import), .help = "make a trace of another engine's"},
     {CLI_OPT_FLAG(0, "show", &o.show), .help = "tables and pictures for a person"},
     {CLI_OPT_FLAG(0, "json", &o.json), .help = "--show for scripts"},
     {.kind = CLI_END},
@@ -70,7 +78,8 @@ static const struct cli_program program = {
     .name = "moe-profile",
     .summary = "Measures what a model's experts do over your own texts.",
     .usage = (const char *const[]){"PACK --text FILE... -o STATS [OPTION]...",
-                                   "--merge STATS... -o STATS", "--show STATS [--json]", NULL},
+                                   "--merge STATS... -o STATS", "--import FILE -o TRACE",
+                                   "--show STATS|TRACE [--json]", NULL},
     .options = options,
     .examples =
         (const char *const[]){"moe-profile tiny.moe --text tests/data/stories.calib.txt -o s.yaml",
@@ -119,6 +128,8 @@ static int profile(const char *pack)
         .prompt_percent = (uint32_t)(100 * o.prompt_share + 0.5),
         .shard = o.shard.index,
         .n_shards = o.shard.n,
+        .trace = o.trace,
+        .trace_keep = o.trace_keep,
         .partial = partial,
         .resume = o.resume,
         .progress = cli_progress(),
@@ -162,8 +173,36 @@ static int merge(char **paths, int n)
     return status == MOE_OK ? CLI_DONE : cli_error(&err);
 }
 
+static int import(void)
+{
+    struct moe_err err;
+    return moe_trace_import(o.import, o.out, &err) == MOE_OK ? CLI_DONE : cli_error(&err);
+}
+
+static int show_trace(const char *path)
+{
+    struct moe_err err;
+    struct moe_trace *t = NULL;
+    struct moe_buf text = {0};
+    int status = moe_trace_open(&t, path, &err);
+    if (status == MOE_OK) {
+        if (o.json)
+            profile_trace_json(t, &text);
+        else
+            profile_trace_text(t, &text);
+        status = text.failed ? moe_fail(&err, MOE_ERR_MEMORY, "out of memory") : MOE_OK;
+    }
+    if (status == MOE_OK)
+        fwrite(text.data, 1, text.size, stdout);
+    moe_buf_release(&text);
+    moe_trace_close(t);
+    return status == MOE_OK ? CLI_DONE : cli_error(&err);
+}
+
 static int show(const char *path)
 {
+    if (moe_trace_is(path))
+        return show_trace(path);
     struct moe_err err;
     struct moe_statistics *s = NULL;
     struct moe_buf text = {0};
@@ -186,13 +225,19 @@ int main(int argc, char **argv)
     int n_args, status = cli_parse(&program, argc, argv, &args, &n_args);
     if (status >= 0)
         return status;
-    if (o.merge + o.show + (o.texts.n > 0) > 1)
-        return cli_misuse("--text, --merge and --show are different things to do");
+    if (o.merge + o.show + (o.import != NULL) + (o.texts.n > 0) > 1)
+        return cli_misuse("--text, --merge, --import and --show are different things to do");
+    if (o.texts.n == 0 && (o.trace || o.trace_keep != MOE_TRACE_KEEP_ENOUGH))
+        return cli_misuse("--trace goes with --text");
     if (o.show)
         return n_args == 1 ? cli_finish(show(args[0])) : cli_misuse("--show takes one file");
     if (!o.out)
         return cli_misuse(o.merge || o.texts.n ? "where to? (-o STATS)"
-                                               : "nothing to do: --text, --merge or --show");
+                          : o.import           ? "where to? (-o TRACE)"
+                                               : "nothing to do: --text, --merge, --import or "
+                                                 "--show");
+    if (o.import)
+        return n_args == 0 ? cli_finish(import()) : cli_misuse("--import takes one file");
     if (o.merge)
         return n_args >= 1 ? cli_finish(merge(args, n_args))
                            : cli_misuse("--merge needs statistics to add up");

@@ -21,7 +21,8 @@ enum slot {
 struct moe_probe {
     struct moe_session *session;
     struct moe_statistics *statistics;
-    uint32_t *moe_layer; /* [n_layers] number among MoE layers */
+    struct moe_trace_writer *trace; /* NULL: none is written */
+    uint32_t *moe_layer;            /* [n_layers] number among MoE layers */
     uint32_t batch;
     uint64_t stride, router_stride;
     float *rows;              /* [N_SLOTS][batch][stride] */
@@ -211,6 +212,8 @@ static void on_routed(void *ctx, uint32_t layer, const struct moe_row *rows, uin
         bool there = c == MOE_COSINE_ATTN || m >= (c == MOE_COSINE_ATTN_1 ? 1 : c + 1);
         p->seen.cosines[c] = there ? p->cosines + (uint64_t)c * p->batch : NULL;
     }
+    if (p->trace)
+        moe_trace_put(p->trace, m, p->first_token, n_rows, &p->seen, probabilities, router_stride);
     keep_rows(p, GATE + m % DISTANCES, gate_input, hidden_stride, n_rows);
     keep_rows(p, RESIDUAL + m % DISTANCES, w->h, w->hidden_stride, n_rows);
 }
@@ -329,16 +332,33 @@ int moe_probe_open(struct moe_probe **out, struct moe_session *session,
     return MOE_OK;
 }
 
+void moe_probe_set_trace(struct moe_probe *p, struct moe_trace_writer *trace)
+{
+    p->trace = trace;
+}
+
+/* Tells the trace of tokens [first, first + n) of a document. */
+static int begin_rows(struct moe_probe *p, uint32_t first, uint32_t n, uint32_t n_prompt,
+                      struct moe_err *err)
+{
+    uint32_t of_prompt = first >= n_prompt ? 0 : n_prompt - first < n ? n_prompt - first : n;
+    int status = p->trace && first == 0 ? moe_trace_begin(p->trace, err) : MOE_OK;
+    return status == MOE_OK && p->trace ? moe_trace_add(p->trace, n, of_prompt, err) : status;
+}
+
 int moe_probe_document(struct moe_probe *p, const uint32_t *ids, uint32_t n, struct moe_err *err)
 {
+    uint32_t n_prompt = moe_prompt_tokens(&p->statistics->shape, n);
     int status =
         moe_statistics_begin(p->statistics, moe_hash64(ids, (uint64_t)n * sizeof *ids), err);
     for (uint32_t done = 0, n_rows; done < n && status == MOE_OK; done += n_rows) {
         n_rows = n - done < p->batch ? n - done : p->batch;
         for (uint32_t i = 0; i < n_rows; i++)
             p->pass[i] = (struct moe_row){0, done + i, ids[done + i]};
-        status = moe_forward(p->session, MOE_PREFILL, p->pass, n_rows, 0,
-                             p->session->model->config.n_layers, NULL, NULL, err);
+        status = begin_rows(p, done, n_rows, n_prompt, err);
+        if (status == MOE_OK)
+            status = moe_forward(p->session, MOE_PREFILL, p->pass, n_rows, 0,
+                                 p->session->model->config.n_layers, NULL, NULL, err);
     }
     return status == MOE_OK ? moe_statistics_end(p->statistics, err) : status;
 }

@@ -1,5 +1,6 @@
 /*
- * Probe: what predictors would have said of a pass, and how it really went, into statistics.
+ * Probe: what predictors would have said of a pass, and how it really went, into statistics and a
+ * trace.
  *
  * Attached to a session, it watches every pass: it keeps the inputs of the last layers' gates and
  * attentions, applies each layer's router to them when that layer's own router has spoken, and
@@ -12,6 +13,7 @@
 #include "base/err.h"
 #include "run/session.h"
 #include "sched/statistics.h"
+#include "sched/trace.h"
 
 struct moe_probe;
 
@@ -22,6 +24,10 @@ struct moe_statistics_shape moe_probe_shape(const struct moe_model *model);
 int moe_probe_open(struct moe_probe **out, struct moe_session *session,
                    struct moe_statistics *statistics, struct moe_err *err);
 void moe_probe_close(struct moe_probe *probe); /* NULL is fine */
+
+/* The documents that follow also go to a trace, each a sequence. `trace` is borrowed; its shape is
+ * the model's, its predictors are any of MOE_TRACE_PREDICTORS. */
+void moe_probe_set_trace(struct moe_probe *probe, struct moe_trace_writer *trace);
 
 /* Runs ids[0..n) as one document through the session and counts it. n <= the statistics' max_tokens
  * and the session's context. */

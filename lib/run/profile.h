@@ -8,6 +8,10 @@
 #include "base/progress.h"
 #include "run/session.h"
 #include "sched/statistics.h"
+#include "sched/trace.h"
+
+/* As many scores as moe_trace_default_keep says. */
+#define MOE_TRACE_KEEP_ENOUGH UINT32_MAX
 
 struct moe_profile_options {
     const char *const *texts; /* paths */
@@ -17,6 +21,8 @@ struct moe_profile_options {
     uint32_t shard, n_shards; /* documents shard, shard + n_shards, ... counted over all texts */
     const struct moe_statistics *prior;  /* path statistics to try; borrowed, may be NULL */
     const char *partial;                 /* file for what is done so far; NULL: none */
+    const char *trace;                   /* file for the trace; NULL: none */
+    uint32_t trace_keep;                 /* scores kept in it, see MOE_TRACE_KEEP_ENOUGH */
     bool resume;                         /* go on from `partial` where it exists */
     const struct moe_progress *progress; /* may be NULL */
 };
@@ -24,6 +30,7 @@ struct moe_profile_options {
 /* Runs the documents through the session and counts; the session's observer is taken meanwhile.
  * *out is the caller's to free. When it fails or is stopped (MOE_ERR_INTERRUPTED) the documents
  * counted so far are in the partial file; it is also written now and then, and removed in the end.
+ * Of a trace what is done is kept only when it is stopped, in a file beside it named TRACE.part.
  * MOE_ERR_USAGE: the texts, settings or model are not those that the partial file was made with. */
 int moe_profile_texts(struct moe_session *session, const struct moe_profile_options *options,
                       struct moe_statistics **out, struct moe_err *err);

@@ -153,6 +153,12 @@ struct moe_statistics {
     struct moe_statistics_document *document; /* the one being observed */
 };
 
+/* How many of a document's n tokens count as its prompt. */
+static inline uint32_t moe_prompt_tokens(const struct moe_statistics_shape *shape, uint32_t n)
+{
+    return (uint32_t)((uint64_t)n * shape->prompt_percent / 100);
+}
+
 /* Numbers of one layer in a series. */
 uint64_t moe_series_length(const struct moe_statistics_shape *shape, enum moe_series series);
 const char *moe_series_name(enum moe_series series);

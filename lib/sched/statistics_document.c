@@ -166,7 +166,7 @@ static void count_similarity(struct moe_statistics *s)
 {
     uint64_t size = (uint64_t)s->shape.n_layers * s->shape.n_experts;
     uint32_t n = s->document->n_tokens;
-    uint32_t prompt = (uint32_t)((uint64_t)n * s->shape.prompt_percent / 100);
+    uint32_t prompt = moe_prompt_tokens(&s->shape, n);
     uint64_t *table = s->document->counts, *now = table + size, *before = now + size;
     if (prompt == 0 || prompt >= n)
         return;

@@ -298,12 +298,92 @@ static void batches_make_no_difference(void **state)
     moe_statistics_free(b);
 }
 
+/* ---- The trace --------------------------------------------------------------------------------
+ */
+
+/* What the statistics count of a predictor, from a trace with every score. */
+static void count_step(const struct moe_trace_step *step, uint64_t n[][MOE_N_ACCURACIES])
+{
+    for (int p = 0; p < MOE_N_PREDICTORS; p++) {
+        const uint16_t *list = step->predicted[p].experts;
+        if (!list)
+            continue;
+        n[p][MOE_ACC_TOKENS]++;
+        n[p][MOE_ACC_TOP1] += list[0] == step->experts[0];
+        for (uint32_t i = 0; i < EXPERTS; i++)
+            for (uint32_t k = 0; k < TOP_K; k++) {
+                bool is = list[i] == step->experts[k];
+                n[p][MOE_ACC_IN_K] += is && i < TOP_K;
+                n[p][MOE_ACC_IN_2K] += is && i < 2 * TOP_K;
+                n[p][MOE_ACC_IN_P75] += is && i < EXPERTS / 4;
+            }
+    }
+}
+
+static void check_trace(const char *path, const json_t *prompt, uint32_t n_ids,
+                        const struct moe_statistics *s)
+{
+    static uint64_t counted[LAYERS][MOE_N_PREDICTORS][MOE_N_ACCURACIES];
+    struct moe_err err = {0};
+    struct moe_trace *t = NULL;
+    const struct moe_trace_token *token;
+    assert_ok(moe_trace_open(&t, path, &err), &err);
+    for (uint32_t at = 0; at < n_ids; at++) {
+        assert_ok(moe_trace_next(t, &token, &err), &err);
+        assert_non_null(token);
+        assert_int_equal(token->prompt, at < n_ids / 2);
+        for (uint32_t l = 0; l < LAYERS; l++) {
+            struct moe_trace_step step = moe_trace_step(t, l);
+            double sum = 0;
+            for (uint32_t k = 0; k < TOP_K; k++)
+                assert_int_equal(step.experts[k], expert_of(prompt, l, at, k));
+            for (uint32_t e = 0; e < EXPERTS; e++)
+                sum += (double)step.scores[e];
+            assert_true(fabs(sum - 1) < 1e-3);
+            count_step(&step, counted[l]);
+        }
+    }
+    moe_trace_close(t);
+    for (uint32_t l = 0; l < LAYERS; l++)
+        for (int p = 0; p < MOE_N_PREDICTORS; p++)
+            for (int a = MOE_ACC_TOKENS; a <= MOE_ACC_IN_P75; a++)
+                if (MOE_TRACE_PREDICTORS & 1 << p)
+                    assert_int_equal(counted[l][p][a], moe_accuracy_at(s, l, p)[a]);
+}
+
+static void the_trace_agrees_with_the_statistics(void **state)
+{
+    struct moe_err err = {0};
+    struct moe_statistics *s = new_statistics();
+    struct moe_probe *probe = NULL;
+    struct moe_trace_writer *w = NULL;
+    const json_t *prompt = json_array_get(json_object_get(reference, "prompts"), 2);
+    uint32_t ids[MAX_IDS], n = ids_of(prompt, ids);
+    const struct moe_trace_shape shape = {.n_layers = LAYERS,
+                                          .n_experts = EXPERTS,
+                                          .top_k = TOP_K,
+                                          .keep = EXPERTS,
+                                          .predictors = MOE_TRACE_PREDICTORS};
+    char path[128];
+    snprintf(path, sizeof path, "/tmp/moe-probe-%d.trace", (int)getpid());
+    assert_ok(moe_trace_create(&w, path, &shape, &err), &err);
+    assert_ok(moe_probe_open(&probe, fixture.session, s, &err), &err);
+    moe_probe_set_trace(probe, w);
+    assert_ok(moe_probe_document(probe, ids, n, &err), &err);
+    moe_probe_close(probe);
+    assert_ok(moe_trace_commit(w, &err), &err);
+    check_trace(path, prompt, n, s);
+    unlink(path);
+    moe_statistics_free(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(counts_equal_the_reference),
         cmocka_unit_test(predictions_equal_a_plain_computation),
         cmocka_unit_test(batches_make_no_difference),
+        cmocka_unit_test(the_trace_agrees_with_the_statistics),
     };
     return cmocka_run_group_tests_name("probe", tests, open_all, close_all);
 }

@@ -1,0 +1,98 @@
+#include "profile_trace.h"
+
+#include <inttypes.h>
+
+#include "base/text.h"
+
+/* Smallest and largest bytes of the experts that a variant has. */
+struct sizes {
+    uint64_t least, most;
+};
+
+static struct sizes sizes_of(const struct moe_trace_shape *shape, uint32_t variant)
+{
+    struct sizes s = {UINT64_MAX, 0};
+    for (uint32_t layer = 0; layer < shape->n_layers; layer++)
+        for (uint32_t e = 0; e < shape->n_experts; e++) {
+            uint64_t bytes = moe_trace_expert_bytes(shape, variant, layer, e);
+            if (bytes == 0)
+                continue;
+            s.least = bytes < s.least ? bytes : s.least;
+            s.most = bytes > s.most ? bytes : s.most;
+        }
+    return s;
+}
+
+static double bytes_per_token(const struct moe_trace *t)
+{
+    uint64_t tokens = moe_trace_totals(t)->tokens;
+    return tokens ? (double)moe_trace_file_bytes(t) / (double)tokens : 0;
+}
+
+void profile_trace_text(const struct moe_trace *t, struct moe_buf *out)
+{
+    const struct moe_trace_shape *s = moe_trace_shape(t);
+    const struct moe_trace_totals *n = moe_trace_totals(t);
+    char bytes[2][32];
+    moe_buf_printf(out,
+                   "Trace of %" PRIu64 " tokens (%" PRIu64 " of prompts, %" PRIu64
+                   " decoded) in %" PRIu64 " sequences\n",
+                   n->tokens, n->prompt_tokens, n->tokens - n->prompt_tokens, n->sequences);
+    if (s->source_fingerprint)
+        moe_buf_printf(out, "Model %016" PRIx64 ": ", s->source_fingerprint);
+    else
+        moe_buf_text(out, "Imported: ");
+    moe_buf_printf(out, "%" PRIu32 " MoE layers, %" PRIu32 " experts, %" PRIu32 " per token\n",
+                   s->n_layers, s->n_experts, s->top_k);
+    if (s->n_variants == 0)
+        moe_buf_text(out, "Bytes of an expert: not known\n");
+    for (uint32_t v = 0; v < s->n_variants; v++) {
+        struct sizes size = sizes_of(s, v);
+        if (size.most == 0)
+            continue;
+        moe_buf_printf(out, "Bytes of an expert, variant %s: %s", s->variants[v],
+                       moe_format_bytes(size.least, bytes[0]));
+        if (size.most > size.least)
+            moe_buf_printf(out, " to %s", moe_format_bytes(size.most, bytes[1]));
+        moe_buf_text(out, "\n");
+    }
+    if (s->keep == 0)
+        moe_buf_text(out, "Choices and weights only, no scores\n");
+    else
+        moe_buf_printf(out, "Scores of the %" PRIu32 " best of the router", s->keep);
+    for (int i = 0; i < MOE_N_PREDICTORS; i++)
+        if (s->predictors & 1u << i)
+            moe_buf_printf(out, ", %s", moe_predictor_name((enum moe_predictor)i));
+    moe_buf_printf(out, "%s%s in the file, %.0f bytes per token\n", s->keep ? "\n" : "",
+                   moe_format_bytes(moe_trace_file_bytes(t), bytes[0]), bytes_per_token(t));
+}
+
+void profile_trace_json(const struct moe_trace *t, struct moe_buf *out)
+{
+    const struct moe_trace_shape *s = moe_trace_shape(t);
+    const struct moe_trace_totals *n = moe_trace_totals(t);
+    moe_buf_printf(out,
+                   "{\"sequences\": %" PRIu64 ", \"tokens\": %" PRIu64
+                   ", \"prompt_tokens\": %" PRIu64 ",\n \"source_fingerprint\": \"%016" PRIx64
+                   "\", \"layers\": %" PRIu32 ", \"experts\": %" PRIu32 ", \"top_k\": %" PRIu32
+                   ",\n \"variants\": [",
+                   n->sequences, n->tokens, n->prompt_tokens, s->source_fingerprint, s->n_layers,
+                   s->n_experts, s->top_k);
+    for (uint32_t v = 0; v < s->n_variants; v++) {
+        struct sizes size = sizes_of(s, v);
+        bool any = size.most > 0;
+        moe_buf_printf(out, "%s{\"name\": \"", v ? ", " : "");
+        for (const char *c = s->variants[v]; *c; c++)
+            moe_buf_printf(out, *c == '"' || *c == '\\' ? "\\%c" : "%c", *c);
+        moe_buf_printf(out,
+                       "\", \"expert_bytes_min\": %" PRIu64 ", \"expert_bytes_max\": %" PRIu64 "}",
+                       any ? size.least : 0, size.most);
+    }
+    moe_buf_printf(out, "],\n \"keep\": %" PRIu32 ", \"predictors\": [", s->keep);
+    for (int i = 0, n_shown = 0; i < MOE_N_PREDICTORS; i++)
+        if (s->predictors & 1u << i)
+            moe_buf_printf(out, "%s\"%s\"", n_shown++ ? ", " : "",
+                           moe_predictor_name((enum moe_predictor)i));
+    moe_buf_printf(out, "],\n \"file_bytes\": %" PRIu64 ", \"bytes_per_token\": %.1f}\n",
+                   moe_trace_file_bytes(t), bytes_per_token(t));
+}

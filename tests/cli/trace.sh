@@ -1,0 +1,94 @@
+# moe-profile's traces: beside the statistics, continued, imported, shown.
+. tests/cli/lib.sh
+pack
+awk '/^<\|endoftext\|>$/ { n++ } n < 8 { print }' tests/data/math.valid.txt >"$tmp/a.txt"
+profile() { "$bin/moe-profile" -q "$tiny" --text "$tmp/a.txt" --max-tokens 64 "$@"; }
+run profile -o "$tmp/plain.yaml"
+expect_exit 0 "a text is profiled"
+run profile -o "$tmp/s.yaml" --trace "$tmp/a.trace"
+expect_exit 0 "... and traced"
+check "the statistics are the same" cmp "$tmp/plain.yaml" "$tmp/s.yaml"
+check "no part is left" [ ! -e "$tmp/a.trace.part" ]
+run profile -t 1 --memory 24M -o "$tmp/s.yaml" --trace "$tmp/b.trace"
+check "one thread in little memory gives the same trace" cmp "$tmp/a.trace" "$tmp/b.trace"
+run "$bin/moe-profile" --show "$tmp/a.trace"
+expect_stdout_like "Trace of * tokens (* of prompts, * decoded) in 8 sequences
+*: 12 MoE layers, 32 experts, 4 per token
+*variant 4: 20.25 KiB
+Scores of the 8 best of the router, gate-1, *, residual-3
+* bytes per token" "--show says what is in it"
+run "$bin/moe-profile" --show --json "$tmp/a.trace"
+expect_stdout_like '{"sequences": 8, "tokens": *"keep": 8,*"gate-2"*' "... and for scripts"
+run profile -o "$tmp/s.yaml" --trace "$tmp/b.trace" --trace-keep 0
+run "$bin/moe-profile" --show "$tmp/b.trace"
+expect_stdout_like '*Choices and weights only*' "--trace-keep 0 keeps choices only"
+run profile -o "$tmp/s.yaml" --trace "$tmp/b.trace" --trace-keep 99 --shard 20/20
+expect_exit 0 "a shard without documents"
+run "$bin/moe-profile" --show "$tmp/b.trace"
+expect_stdout_like 'Trace of 0 tokens*Scores of the 32 best*' "... has a trace without tokens"
+
+# A stopped run's trace goes on where it was stopped.
+cat tests/data/*.valid.txt >"$tmp/long.txt"
+run "$bin/moe-profile" -q "$tiny" --text "$tmp/long.txt" --max-tokens 24 -o "$tmp/long.yaml" --trace "$tmp/long.trace"
+expect_exit 0 "a longer text"
+"$bin/moe-profile" -t 1 --cpu scalar "$tiny" --text "$tmp/long.txt" --max-tokens 24 \
+    -o "$tmp/stopped.yaml" --trace "$tmp/stopped.trace" >"$out" 2>"$err" &
+pid=$!
+sleep 1.5
+kill -INT "$pid" 2>/dev/null
+code=0
+wait "$pid" || code=$?
+expect_exit 1 "SIGINT ends it"
+check "... with a part of the trace" [ -s "$tmp/stopped.trace.part" ]
+check "... and no trace" [ ! -e "$tmp/stopped.trace" ]
+resume() { "$bin/moe-profile" -q "$tiny" --text "$tmp/long.txt" --max-tokens 24 -o "$tmp/stopped.yaml" --resume "$@"; }
+mv "$tmp/stopped.trace.part" "$tmp/kept"
+run resume --trace "$tmp/stopped.trace"
+error_line 2 "moe-profile: $tmp/stopped.trace.part: is not there*" "a missing part is said"
+cp "$tmp/a.trace" "$tmp/stopped.trace.part"
+run resume --trace "$tmp/stopped.trace"
+error_line 2 "moe-profile: $tmp/stopped.trace.part: holds other documents*" "another's part is refused"
+cp "$tmp/kept" "$tmp/stopped.trace.part"
+run resume --trace "$tmp/stopped.trace"
+expect_exit 0 "--resume"
+check "... gives the trace of one run" cmp "$tmp/long.trace" "$tmp/stopped.trace"
+check "... and its statistics" cmp "$tmp/long.yaml" "$tmp/stopped.yaml"
+check "... and leaves no part" [ ! -e "$tmp/stopped.trace.part" ]
+
+cat >"$tmp/r.csv" <<'END'
+# route_trace v1
+# model=m.gguf arch=x n_layer=2 n_expert=8 n_expert_used=2
+# layer=0 expert_bytes=1000 dense_bytes=5
+# layer=1 expert_bytes=2000 dense_bytes=5
+turn,phase,step,layer,slot,expert,weight,residency,expert_bytes
+0,0,0,0,0,5,0.75,0,1000
+0,0,0,0,1,2,0.25,0,1000
+0,0,0,1,0,7,0.5,0,2000
+0,0,0,1,1,0,0.5,0,2000
+0,1,1,0,0,5,0.75,1,0
+0,1,1,0,1,3,0.25,0,1000
+END
+run "$bin/moe-profile" --import "$tmp/r.csv" -o "$tmp/r.trace"
+expect_exit 0 "a CSV is imported"
+run "$bin/moe-profile" --show "$tmp/r.trace"
+expect_stdout_like 'Trace of 2 tokens (1 of prompts, 1 decoded) in 1 sequences
+Imported: 2 MoE layers, 8 experts, 2 per token
+*1000 B to 1.95 KiB*' "... and shown"
+echo '0,1,1,0,1,3,0.25,0,1000' >>"$tmp/r.csv"
+run "$bin/moe-profile" --import "$tmp/r.csv" -o "$tmp/x.trace"
+error_line 3 "moe-profile: $tmp/r.csv: line 12: contradicts a row before it" "a wrong row is named"
+check "... and nothing is written" [ ! -e "$tmp/x.trace" ]
+echo '{"tok": 1, "layers": [[0, 3], [1, 2]]}' >"$tmp/r.jsonl"
+run "$bin/moe-profile" --import "$tmp/r.jsonl" -o "$tmp/r.trace"
+expect_exit 0 "JSON lines are imported"
+run "$bin/moe-profile" --import "$tmp/a.txt" -o "$tmp/x.trace"
+error_line 3 "moe-profile: $tmp/a.txt: not a routing trace*" "another file is refused"
+
+head -c 5000 "$tmp/a.trace" >"$tmp/cut.trace"
+run "$bin/moe-profile" --show "$tmp/cut.trace"
+error_line 3 "moe-profile: $tmp/cut.trace: has 5000 of * bytes (cut off)" "a trace that is cut off"
+run "$bin/moe-profile" --import "$tmp/r.csv"
+error_line 2 'moe-profile: where to? (-o TRACE)*' "--import needs an output"
+run "$bin/moe-profile" --show "$tmp/a.trace" --trace "$tmp/x"
+error_line 2 'moe-profile: --trace goes with --text*' "--trace needs a text"
+finish
