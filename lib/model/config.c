@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "fmt/json.h"
+#include "quant/layout.h"
 
 /* ---- Defaults -------------------------------------------------------------------------------- */
 
