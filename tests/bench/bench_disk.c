@@ -19,10 +19,10 @@
 
 #include "base/clock.h"
 #include "base/file.h"
-#include "base/hash.h"
 #include "base/mem.h"
 #include "base/text.h"
 #include "io/loader.h"
+#include "io/scratch.h"
 
 enum {
     REQUEST_BYTES = 4 << 20,
@@ -74,29 +74,15 @@ static uint64_t next_random(uint64_t *state)
 static void create(struct bench *b, const char *dir, uint64_t bytes)
 {
     struct moe_err err;
-    snprintf(b->path, sizeof b->path, "%s/bench_disk.XXXXXX", dir);
-    b->fd = mkstemp(b->path);
+    snprintf(b->path, sizeof b->path, "%s/scratch file", dir);
     b->n_slots = bytes / REQUEST_BYTES;
     b->checksums = moe_alloc(b->n_slots, sizeof *b->checksums, &err);
     b->buffers = moe_pages_alloc((uint64_t)N_BUFFERS * REQUEST_BYTES, &err);
-    if (b->fd < 0 || !b->checksums || !b->buffers) {
-        perror(b->path);
-        exit(1);
-    }
-    for (uint64_t i = 0; i < b->n_slots; i++) {
-        for (uint64_t j = 0; j < REQUEST_BYTES; j += 8) {
-            uint64_t x = next_random(&b->random);
-            memcpy(b->buffers + j, &x, 8);
-        }
-        b->checksums[i] = moe_hash64(b->buffers, REQUEST_BYTES);
-        if (pwrite(b->fd, b->buffers, REQUEST_BYTES, (off_t)(i * REQUEST_BYTES)) != REQUEST_BYTES) {
-            perror(b->path);
-            unlink(b->path);
-            exit(1);
-        }
-    }
-    fsync(b->fd);
-    posix_fadvise(b->fd, 0, 0, POSIX_FADV_DONTNEED);
+    if (!b->checksums || !b->buffers)
+        die(&err);
+    b->fd = moe_scratch_open(dir, b->n_slots * REQUEST_BYTES, b->checksums, b->n_slots, NULL, &err);
+    if (b->fd < 0)
+        die(&err);
 }
 
 static void submit(struct bench *b, struct moe_loader *l, uint64_t buffer,
@@ -310,7 +296,6 @@ int main(int argc, char **argv)
     candidates(&b);
     details(&b);
     close(b.fd);
-    unlink(b.path);
     free(b.checksums);
     moe_pages_free(b.buffers, (uint64_t)N_BUFFERS * REQUEST_BYTES);
     return 0;
