@@ -7,7 +7,10 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "cli.h"
+#include "device_show.h"
+#include "fmt/yaml.h"
 #include "profile_show.h"
+#include "run/device_bench.h"
 #include "run/engine.h"
 #include "run/profile.h"
 
@@ -18,13 +21,13 @@ struct shard {
 };
 
 static struct {
-    const char *out, *path_stats;
+    const char *out, *path_stats, *dir;
     struct cli_texts texts;
     uint32_t max_tokens;
     double prompt_share;
     struct shard shard;
     uint64_t memory;
-    bool resume, merge, show, json;
+    bool resume, merge, device, show, json;
 } o = {.max_tokens = DEFAULT_TOKENS, .prompt_share = 0.5, .shard = {0, 1}};
 
 /* ---- Options ----------------------------------------------------------------------------------
@@ -59,7 +62,11 @@ static const struct cli_option options[] = {
     {CLI_OPT_FLAG(0, "resume", &o.resume), .help = "go on from what an interrupted run left"},
     {CLI_OPT_BYTES(0, "memory", "SIZE", &o.memory), .shown = "what is free",
      .help = "of the whole process"},
-    {.kind = CLI_HEADING, .help = "Statistics"},
+    {.kind = CLI_HEADING, .help = "Measuring this machine"},
+    {CLI_OPT_FLAG(0, "device", &o.device), .help = "memory, storage, link; a PACK's layers"},
+    {CLI_OPT_TEXT(0, "dir", "DIR", &o.dir), .shown = "the pack itself, or .",
+     .help = "read a scratch file there"},
+    {.kind = CLI_HEADING, .help = "Files"},
     {CLI_OPT_FLAG(0, "merge", &o.merge), .help = "add up statistics of shards"},
     {CLI_OPT_FLAG(0, "show", &o.show), .help = "tables and pictures for a person"},
     {CLI_OPT_FLAG(0, "json", &o.json), .help = "--show for scripts"},
@@ -68,15 +75,18 @@ static const struct cli_option options[] = {
 
 static const struct cli_program program = {
     .name = "moe-profile",
-    .summary = "Measures what a model's experts do over your own texts.",
-    .usage = (const char *const[]){"PACK --text FILE... -o STATS [OPTION]...",
-                                   "--merge STATS... -o STATS", "--show STATS [--json]", NULL},
+    .summary = "Measures what a model's experts do over your own texts, and your machine.",
+    .usage =
+        (const char *const[]){"PACK --text FILE... -o STATS [OPTION]...",
+                              "--merge STATS... -o STATS", "--device [--dir DIR] [PACK] -o DEVICE",
+                              "--show STATS|DEVICE [--json]", NULL},
     .options = options,
     .examples =
         (const char *const[]){"moe-profile tiny.moe --text tests/data/stories.calib.txt -o s.yaml",
                               "moe-profile tiny.moe --text big.txt --shard 2/8 -o part2.yaml",
                               "moe-profile --merge part*.yaml -o s.yaml",
-                              "moe-profile --show s.yaml", NULL},
+                              "moe-profile --show s.yaml",
+                              "moe-profile --device tiny.moe -o device.yaml", NULL},
 };
 
 /* ---- Doing ------------------------------------------------------------------------------------
@@ -162,21 +172,59 @@ static int merge(char **paths, int n)
     return status == MOE_OK ? CLI_DONE : cli_error(&err);
 }
 
+static int device(const char *pack)
+{
+    struct moe_err err;
+    struct moe_device *d = NULL;
+    struct moe_buf text = {0};
+    const struct moe_device_bench_options what = {
+        .pack = pack, .dir = o.dir, .progress = cli_progress()};
+    cli_catch_termination();
+    int status = moe_device_bench(&what, &d, &err);
+    cli_progress_done();
+    if (status == MOE_OK)
+        status = moe_device_write(d, &text, &err);
+    if (status == MOE_OK)
+        status = moe_file_write_all(o.out, text.data, text.size, &err);
+    moe_buf_release(&text);
+    free(d);
+    return status == MOE_OK ? CLI_DONE : cli_error(&err);
+}
+
+static int show_device(const char *path, struct moe_buf *text, struct moe_err *err)
+{
+    struct moe_device *d = NULL;
+    int status = moe_device_read(&d, path, err);
+    if (status == MOE_OK && o.json)
+        status = moe_device_write_json(d, text, err);
+    else if (status == MOE_OK)
+        device_show_text(d, text);
+    free(d);
+    return status;
+}
+
+static int show_statistics(const char *path, struct moe_buf *text, struct moe_err *err)
+{
+    struct moe_statistics *s = NULL;
+    int status = moe_statistics_read(&s, path, err);
+    if (status == MOE_OK)
+        status = o.json ? profile_show_json(s, text, err)
+                        : profile_show_text(s, cli_may_colour(STDOUT_FILENO), text, err);
+    moe_statistics_free(s);
+    return status;
+}
+
 static int show(const char *path)
 {
     struct moe_err err;
-    struct moe_statistics *s = NULL;
     struct moe_buf text = {0};
-    int status = moe_statistics_read(&s, path, &err);
-    if (status == MOE_OK)
-        status = o.json ? profile_show_json(s, &text, &err)
-                        : profile_show_text(s, cli_may_colour(STDOUT_FILENO), &text, &err);
+    int status = moe_yaml_file_is(path, "moe-device") ? show_device(path, &text, &err)
+                                                      : show_statistics(path, &text, &err);
     if (status == MOE_OK && text.failed)
         status = moe_fail(&err, MOE_ERR_MEMORY, "out of memory");
     if (status == MOE_OK)
         fwrite(text.data, 1, text.size, stdout);
     moe_buf_release(&text);
-    moe_statistics_free(s);
     return status == MOE_OK ? CLI_DONE : cli_error(&err);
 }
 
@@ -186,13 +234,19 @@ int main(int argc, char **argv)
     int n_args, status = cli_parse(&program, argc, argv, &args, &n_args);
     if (status >= 0)
         return status;
-    if (o.merge + o.show + (o.texts.n > 0) > 1)
-        return cli_misuse("--text, --merge and --show are different things to do");
+    if (o.merge + o.show + o.device + (o.texts.n > 0) > 1)
+        return cli_misuse("--text, --merge, --device and --show are different things to do");
     if (o.show)
         return n_args == 1 ? cli_finish(show(args[0])) : cli_misuse("--show takes one file");
     if (!o.out)
-        return cli_misuse(o.merge || o.texts.n ? "where to? (-o STATS)"
-                                               : "nothing to do: --text, --merge or --show");
+        return cli_misuse(o.merge || o.device || o.texts.n
+                              ? "where to? (-o FILE)"
+                              : "nothing to do: --text, --merge, --device or --show");
+    if (o.device)
+        return n_args <= 1 ? cli_finish(device(n_args ? args[0] : NULL))
+                           : cli_misuse("--device takes one pack at most");
+    if (o.dir)
+        return cli_misuse("--dir belongs to --device");
     if (o.merge)
         return n_args >= 1 ? cli_finish(merge(args, n_args))
                            : cli_misuse("--merge needs statistics to add up");
