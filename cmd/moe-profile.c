@@ -7,8 +7,11 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "cli.h"
+#include "device_show.h"
+#include "fmt/yaml.h"
 #include "profile_show.h"
 #include "profile_trace.h"
+#include "run/device_bench.h"
 #include "run/engine.h"
 #include "run/profile.h"
 
@@ -19,13 +22,13 @@ struct shard {
 };
 
 static struct {
-    const char *out, *path_stats, *trace, *import;
+    const char *out, *path_stats, *trace, *import, *dir;
     struct cli_texts texts;
     uint32_t max_tokens, trace_keep;
     double prompt_share;
     struct shard shard;
     uint64_t memory;
-    bool resume, merge, show, json;
+    bool resume, merge, device, show, json;
 } o = {.max_tokens = DEFAULT_TOKENS,
        .trace_keep = MOE_TRACE_KEEP_ENOUGH,
        .prompt_share = 0.5,
@@ -66,7 +69,11 @@ static const struct cli_option options[] = {
     {CLI_OPT_FLAG(0, "resume", &o.resume), .help = "go on from what an interrupted run left"},
     {CLI_OPT_BYTES(0, "memory", "SIZE", &o.memory), .shown = "what is free",
      .help = "of the whole process"},
-    {.kind = CLI_HEADING, .help = "Statistics and traces"},
+    {.kind = CLI_HEADING, .help = "Measuring this machine"},
+    {CLI_OPT_FLAG(0, "device", &o.device), .help = "memory, storage, link; a PACK's layers"},
+    {CLI_OPT_TEXT(0, "dir", "DIR", &o.dir), .shown = "the pack itself, or .",
+     .help = "read a scratch file there"},
+    {.kind = CLI_HEADING, .help = "Statistics, traces and device profiles"},
     {CLI_OPT_FLAG(0, "merge", &o.merge), .help = "add up statistics of shards"},
     {CLI_OPT_TEXT(0, "import", "FILE", &o.import), .help = "make a trace of another engine's"},
     {CLI_OPT_FLAG(0, "show", &o.show), .help = "tables and pictures for a person"},
@@ -76,16 +83,18 @@ static const struct cli_option options[] = {
 
 static const struct cli_program program = {
     .name = "moe-profile",
-    .summary = "Measures what a model's experts do over your own texts.",
+    .summary = "Measures what a model's experts do over your own texts, and your machine.",
     .usage = (const char *const[]){"PACK --text FILE... -o STATS [OPTION]...",
                                    "--merge STATS... -o STATS", "--import FILE -o TRACE",
-                                   "--show STATS|TRACE [--json]", NULL},
+                                   "--device [--dir DIR] [PACK] -o DEVICE",
+                                   "--show STATS|TRACE|DEVICE [--json]", NULL},
     .options = options,
     .examples =
         (const char *const[]){"moe-profile tiny.moe --text tests/data/stories.calib.txt -o s.yaml",
                               "moe-profile tiny.moe --text big.txt --shard 2/8 -o part2.yaml",
                               "moe-profile --merge part*.yaml -o s.yaml",
-                              "moe-profile --show s.yaml", NULL},
+                              "moe-profile --show s.yaml",
+                              "moe-profile --device tiny.moe -o device.yaml", NULL},
 };
 
 /* ---- Doing ------------------------------------------------------------------------------------
@@ -199,23 +208,61 @@ static int show_trace(const char *path)
     return status == MOE_OK ? CLI_DONE : cli_error(&err);
 }
 
+static int device(const char *pack)
+{
+    struct moe_err err;
+    struct moe_device *d = NULL;
+    struct moe_buf text = {0};
+    const struct moe_device_bench_options what = {
+        .pack = pack, .dir = o.dir, .progress = cli_progress()};
+    cli_catch_termination();
+    int status = moe_device_bench(&what, &d, &err);
+    cli_progress_done();
+    if (status == MOE_OK)
+        status = moe_device_write(d, &text, &err);
+    if (status == MOE_OK)
+        status = moe_file_write_all(o.out, text.data, text.size, &err);
+    moe_buf_release(&text);
+    free(d);
+    return status == MOE_OK ? CLI_DONE : cli_error(&err);
+}
+
+static int show_device(const char *path, struct moe_buf *text, struct moe_err *err)
+{
+    struct moe_device *d = NULL;
+    int status = moe_device_read(&d, path, err);
+    if (status == MOE_OK && o.json)
+        status = moe_device_write_json(d, text, err);
+    else if (status == MOE_OK)
+        device_show_text(d, text);
+    free(d);
+    return status;
+}
+
+static int show_statistics(const char *path, struct moe_buf *text, struct moe_err *err)
+{
+    struct moe_statistics *s = NULL;
+    int status = moe_statistics_read(&s, path, err);
+    if (status == MOE_OK)
+        status = o.json ? profile_show_json(s, text, err)
+                        : profile_show_text(s, cli_may_colour(STDOUT_FILENO), text, err);
+    moe_statistics_free(s);
+    return status;
+}
+
 static int show(const char *path)
 {
     if (moe_trace_is(path))
         return show_trace(path);
     struct moe_err err;
-    struct moe_statistics *s = NULL;
     struct moe_buf text = {0};
-    int status = moe_statistics_read(&s, path, &err);
-    if (status == MOE_OK)
-        status = o.json ? profile_show_json(s, &text, &err)
-                        : profile_show_text(s, cli_may_colour(STDOUT_FILENO), &text, &err);
+    int status = moe_yaml_file_is(path, "moe-device") ? show_device(path, &text, &err)
+                                                      : show_statistics(path, &text, &err);
     if (status == MOE_OK && text.failed)
         status = moe_fail(&err, MOE_ERR_MEMORY, "out of memory");
     if (status == MOE_OK)
         fwrite(text.data, 1, text.size, stdout);
     moe_buf_release(&text);
-    moe_statistics_free(s);
     return status == MOE_OK ? CLI_DONE : cli_error(&err);
 }
 
@@ -225,19 +272,24 @@ int main(int argc, char **argv)
     int n_args, status = cli_parse(&program, argc, argv, &args, &n_args);
     if (status >= 0)
         return status;
-    if (o.merge + o.show + (o.import != NULL) + (o.texts.n > 0) > 1)
-        return cli_misuse("--text, --merge, --import and --show are different things to do");
+    if (o.merge + o.show + o.device + (o.import != NULL) + (o.texts.n > 0) > 1)
+        return cli_misuse("--text, --merge, --import, --device and --show are different things to "
+                          "do");
     if (o.texts.n == 0 && (o.trace || o.trace_keep != MOE_TRACE_KEEP_ENOUGH))
         return cli_misuse("--trace goes with --text");
+    if (o.dir && !o.device)
+        return cli_misuse("--dir belongs to --device");
     if (o.show)
         return n_args == 1 ? cli_finish(show(args[0])) : cli_misuse("--show takes one file");
     if (!o.out)
-        return cli_misuse(o.merge || o.texts.n ? "where to? (-o STATS)"
-                          : o.import           ? "where to? (-o TRACE)"
-                                               : "nothing to do: --text, --merge, --import or "
-                                                 "--show");
+        return cli_misuse(o.merge || o.import || o.device || o.texts.n
+                              ? "where to? (-o FILE)"
+                              : "nothing to do: --text, --merge, --import, --device or --show");
     if (o.import)
         return n_args == 0 ? cli_finish(import()) : cli_misuse("--import takes one file");
+    if (o.device)
+        return n_args <= 1 ? cli_finish(device(n_args ? args[0] : NULL))
+                           : cli_misuse("--device takes one pack at most");
     if (o.merge)
         return n_args >= 1 ? cli_finish(merge(args, n_args))
                            : cli_misuse("--merge needs statistics to add up");

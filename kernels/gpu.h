@@ -29,6 +29,11 @@ int moe_gpu_count(void);
 /* Describes device `index`. 0 on success, -1 when there is no such device. */
 int moe_gpu_describe(int index, struct moe_gpu_info *info);
 
+/* Copies n_bytes from page-locked host memory to device `index`, n_runs times after one that does
+ * not count, and writes what each took. 0 on success, -1 when there is no such device or too little
+ * memory. */
+int moe_gpu_copy_seconds(int index, uint64_t n_bytes, int n_runs, double *seconds);
+
 #ifdef __cplusplus
 }
 #endif

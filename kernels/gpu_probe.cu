@@ -1,4 +1,4 @@
-/* Which GPUs are there. */
+/* Which GPUs are there, and how fast their link is. */
 #include <cuda_runtime_api.h>
 #include <stdio.h>
 #include <string.h>
@@ -35,4 +35,42 @@ extern "C" int moe_gpu_describe(int index, struct moe_gpu_info *info)
     info->compute_major = prop.major;
     info->compute_minor = prop.minor;
     return 0;
+}
+
+/* The time of one copy by the device's own clock; negative when it failed. */
+static double time_copy(void *to, const void *from, size_t n_bytes, cudaEvent_t begin,
+                        cudaEvent_t end)
+{
+    float milliseconds = 0;
+    if (cudaEventRecord(begin, 0) != cudaSuccess ||
+        cudaMemcpyAsync(to, from, n_bytes, cudaMemcpyHostToDevice, 0) != cudaSuccess ||
+        cudaEventRecord(end, 0) != cudaSuccess || cudaEventSynchronize(end) != cudaSuccess ||
+        cudaEventElapsedTime(&milliseconds, begin, end) != cudaSuccess)
+        return -1;
+    return 1e-3 * milliseconds;
+}
+
+extern "C" int moe_gpu_copy_seconds(int index, uint64_t n_bytes, int n_runs, double *seconds)
+{
+    void *from = NULL, *to = NULL;
+    cudaEvent_t begin = NULL, end = NULL;
+    bool good = index >= 0 && index < moe_gpu_count() && cudaSetDevice(index) == cudaSuccess &&
+                cudaMallocHost(&from, n_bytes) == cudaSuccess &&
+                cudaMalloc(&to, n_bytes) == cudaSuccess && cudaEventCreate(&begin) == cudaSuccess &&
+                cudaEventCreate(&end) == cudaSuccess;
+    if (good)
+        memset(from, 1, n_bytes);
+    for (int i = -1; good && i < n_runs; i++) {
+        double took = time_copy(to, from, n_bytes, begin, end);
+        good = took > 0;
+        if (good && i >= 0)
+            seconds[i] = took;
+    }
+    if (end)
+        cudaEventDestroy(end);
+    if (begin)
+        cudaEventDestroy(begin);
+    cudaFree(to);
+    cudaFreeHost(from);
+    return good ? 0 : -1;
 }

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <yaml.h>
 
 #include "base/file.h"
@@ -333,19 +334,21 @@ static bool is_null(const struct moe_yaml_node *node)
             strcmp(node->text, "null") == 0);
 }
 
+struct moe_yaml_node *moe_yaml_get(struct moe_yaml_node *map, const char *key)
+{
+    struct moe_yaml_node *m = map->kind == MAP ? map->first : NULL;
+    while (m && strcmp(m->key, key) != 0)
+        m = m->next;
+    if (m)
+        m->known = true;
+    return m && !is_null(m) ? m : NULL;
+}
+
 /* The member, or NULL where there is none (status tells whether that is an error). */
 static int find(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key, bool required,
                 struct moe_yaml_node **out, struct moe_err *err)
 {
-    *out = NULL;
-    for (struct moe_yaml_node *m = map->first; m && map->kind == MAP; m = m->next) {
-        if (strcmp(m->key, key) != 0)
-            continue;
-        m->known = true;
-        if (!is_null(m))
-            *out = m;
-        break;
-    }
+    *out = moe_yaml_get(map, key);
     if (!*out && required)
         return moe_yaml_fail(doc, map, err, "'%s' is missing", key);
     return MOE_OK;
@@ -537,6 +540,22 @@ int moe_yaml_check_format(struct moe_yaml *doc, const char *format, uint32_t new
     if (version)
         *version = (uint32_t)number;
     return status;
+}
+
+bool moe_yaml_file_is(const char *path, const char *format)
+{
+    char text[2048], line[128];
+    uint64_t n = 0;
+    int fd = moe_file_open(path, &n, NULL);
+    if (fd < 0)
+        return false;
+    n = n < sizeof text ? n : sizeof text - 1;
+    bool read = moe_file_pread(fd, path, text, n, 0, NULL) == MOE_OK;
+    close(fd);
+    text[read ? n : 0] = '\0';
+    snprintf(line, sizeof line, "format: %s\n", format);
+    const char *at = strstr(text, line);
+    return at && (at == text || at[-1] == '\n');
 }
 
 static int check_known(struct moe_yaml *doc, const struct moe_yaml_node *node, struct moe_err *err)

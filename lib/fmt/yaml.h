@@ -32,6 +32,9 @@ struct moe_yaml_node *moe_yaml_root(struct moe_yaml *doc);
  * NULL) receives it. Another format is MOE_ERR_FORMAT, a newer version MOE_ERR_VERSION. */
 int moe_yaml_check_format(struct moe_yaml *doc, const char *format, uint32_t newest,
                           uint32_t *version, struct moe_err *err);
+/* Whether a file begins as one of that format (its first lines have `format: FORMAT`), to choose a
+ * reader; false, too, where it cannot be read. */
+bool moe_yaml_file_is(const char *path, const char *format);
 /* MOE_ERR_FORMAT for the first key that no function below was asked for. */
 int moe_yaml_check_known(struct moe_yaml *doc, struct moe_err *err);
 
@@ -55,6 +58,8 @@ int moe_yaml_get_text(struct moe_yaml *doc, struct moe_yaml_node *map, const cha
                       bool required, const char **out, struct moe_err *err);
 int moe_yaml_get_map(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key,
                      bool required, struct moe_yaml_node **out, struct moe_err *err);
+/* The member whatever it is; NULL where it is missing (or null). */
+struct moe_yaml_node *moe_yaml_get(struct moe_yaml_node *map, const char *key);
 /* *out: the sequence; *n: its length. */
 int moe_yaml_get_list(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key,
                       bool required, struct moe_yaml_node **out, uint64_t *n, struct moe_err *err);

@@ -12,17 +12,17 @@ struct bench {
     float *logits;        /* [moe_logits_stride] */
 };
 
-static void make_prompt(const struct bench *b)
+void moe_bench_rows(const struct moe_ids *text, uint32_t vocab, uint32_t first,
+                    struct moe_row *rows, uint32_t n)
 {
-    const struct moe_ids *text = b->options->text;
     uint64_t state = 1;
-    for (uint32_t i = 0; i < b->options->prompt_tokens; i++) {
+    for (uint32_t i = 0; i < n; i++) {
         /* Knuth's MMIX constants; only the upper half is random enough. */
         state = state * 6364136223846793005u + 1442695040888963407u;
-        uint32_t token = (uint32_t)((state >> 32) % b->s->model->config.vocab);
+        uint32_t token = (uint32_t)((state >> 32) % vocab);
         if (text && text->n)
             token = text->ids[i % text->n];
-        b->rows[i] = (struct moe_row){0, i, token};
+        rows[i] = (struct moe_row){0, first + i, token};
     }
 }
 
@@ -71,7 +71,7 @@ static int compare_doubles(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static struct moe_bench_figure summarise(double *values, uint32_t n)
+struct moe_bench_figure moe_bench_summarise(double *values, uint32_t n)
 {
     qsort(values, n, sizeof *values, compare_doubles);
     return (struct moe_bench_figure){
@@ -99,7 +99,7 @@ int moe_bench(struct moe_session *s, const struct moe_bench_options *options, st
     b.logits = moe_alloc(moe_logits_stride(&s->model->config), sizeof *b.logits, err);
     int status = b.rows && b.logits ? MOE_OK : MOE_ERR_MEMORY;
     if (status == MOE_OK) {
-        make_prompt(&b);
+        moe_bench_rows(options->text, s->model->config.vocab, 0, b.rows, options->prompt_tokens);
         status = run_once(&b, &unused[0], &unused[1], err);
     }
     for (uint32_t i = 0; i < options->n_runs && status == MOE_OK; i++) {
@@ -107,8 +107,8 @@ int moe_bench(struct moe_session *s, const struct moe_bench_options *options, st
         status = run_once(&b, &prefill[i], &decode[i], err);
     }
     if (status == MOE_OK) {
-        out->prefill = summarise(prefill, options->n_runs);
-        out->decode = summarise(decode, options->n_runs);
+        out->prefill = moe_bench_summarise(prefill, options->n_runs);
+        out->decode = moe_bench_summarise(decode, options->n_runs);
     }
     free(b.rows);
     free(b.logits);

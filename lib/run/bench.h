@@ -28,6 +28,14 @@ struct moe_bench_figure {
     double median, min, max;
 };
 
+/* Median and ends of n > 0 values, which are sorted. */
+struct moe_bench_figure moe_bench_summarise(double *values, uint32_t n);
+
+/* Rows of sequence 0 from position `first` on, with tokens of the text, repeated; or, without one,
+ * ids drawn from the vocabulary, always the same ones. */
+void moe_bench_rows(const struct moe_ids *text, uint32_t vocab, uint32_t first,
+                    struct moe_row *rows, uint32_t n);
+
 struct moe_bench {
     struct moe_bench_figure prefill, decode;
 };

@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "base/mem.h"
 #include "base/progress.h"
 #include "base/timeline.h"
 #include "fmt/pack.h"
@@ -31,6 +32,11 @@ struct moe_expert_view {
  * gate, up or down is not among them. */
 bool moe_expert_view_set(struct moe_expert_view *view, const struct moe_expert_class *class_,
                          const uint8_t *const *segments);
+
+/* Reads the expert that view->layer, expert and variant name into memory of the arena and sets the
+ * view; an arena without a block only measures. The pack has that variant of it. */
+int moe_expert_view_read(struct moe_expert_view *view, const struct moe_pack *pack,
+                         struct moe_arena *arena, struct moe_err *err);
 
 /* What the router chose in one layer for a batch. */
 struct moe_expert_request {

@@ -73,32 +73,6 @@ static const struct moe_experts_ops resident_ops = {
     .close = close_resident,
 };
 
-static int load(struct resident *r, const struct moe_pack *pack, const struct moe_expert_extent *e,
-                struct moe_expert_view *view, struct moe_arena *arena, struct moe_err *err)
-{
-    const struct moe_expert_class *class_ = moe_pack_class_at(pack, e->class_index);
-    const uint8_t *segments[MOE_PACK_MAX_SEGMENTS] = {0};
-    for (uint32_t i = 0; i < class_->n_segments; i++) {
-        uint8_t *at = moe_arena_take(arena, class_->segment_bytes[i], 1);
-        segments[i] = at;
-        if (!at)
-            continue; /* measuring */
-        char what[128];
-        snprintf(what, sizeof what, "layer %u expert %u variant %s", view->layer, view->expert,
-                 moe_pack_variant_at(pack, view->variant)->name);
-        int status = moe_pack_read(pack, &e->segments[i], at, what, err);
-        if (status != MOE_OK)
-            return status;
-    }
-    if (!arena->base)
-        return MOE_OK;
-    if (!moe_expert_view_set(view, class_, segments))
-        return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: layer %u expert %u lacks a gate, up or down matrix",
-                        moe_pack_path(pack), view->layer, view->expert);
-    return MOE_OK;
-}
-
 /* Measures (no memory in the arena) or loads every expert. */
 static int walk_experts(struct resident *r, const struct moe_pack *pack, uint32_t variant,
                         struct moe_arena *arena, const struct moe_progress *progress,
@@ -112,8 +86,7 @@ static int walk_experts(struct resident *r, const struct moe_pack *pack, uint32_
             view->variant = moe_pack_usable_variant(pack, layer, expert, variant);
             int status = MOE_OK;
             if (view->variant != UINT32_MAX)
-                status = load(r, pack, moe_pack_expert(pack, layer, expert, view->variant), view,
-                              arena, err);
+                status = moe_expert_view_read(view, pack, arena, err);
             if (status != MOE_OK)
                 return status;
         }

@@ -93,6 +93,8 @@ static int run_layer(struct moe_session *s, uint32_t layer, const struct moe_row
     moe_add_to_stream(s, n_rows);
 
     norm(s, l->ffn_norm, l->ffn_norm_bias, 0, n_rows);
+    if (s->observer.attended)
+        s->observer.attended(s->observer.ctx, layer);
     double half = moe_seconds();
     int status = moe_feed_forward(s, layer, rows, n_rows, phase, err);
     record(s, layer, "attention", started, half);

@@ -38,6 +38,9 @@ struct moe_observer {
     /* Before attention: the normalised input of a layer's attention [n_rows][stride]. */
     void (*attending)(void *ctx, uint32_t layer, uint32_t n_rows, const float *input,
                       uint64_t stride);
+    /* Between a layer's attention and its feed-forward: the residual stream and its norm are done.
+     */
+    void (*attended)(void *ctx, uint32_t layer);
     /* When all experts of a layer are computed: the output of activation i (row i / top_k, in the
      * order of `chosen`) is outputs[slots[i] * stride]. */
     void (*computed)(void *ctx, uint32_t layer, uint32_t n_rows, const float *outputs,

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/cpu.h"
 #include "base/par.h"
+#include "base/read_rate.h"
 
 struct bench_peaks {
     double fma; /* f32 multiply-adds per second, all threads together; 0 unknown */
@@ -24,39 +25,14 @@ static volatile uint64_t bench_sink; /* results go here so that they are compute
 
 /* ---- Streaming read -------------------------------------------------------------------------- */
 
-#if defined(__x86_64__)
-#define BENCH_READ_TARGET __attribute__((target("avx2")))
-#else
-#define BENCH_READ_TARGET
-#endif
-
-/* Items of 256 bytes. */
-BENCH_READ_TARGET static void bench_read_range(void *ctx, int64_t begin, int64_t end, int thread)
-{
-    typedef uint64_t vector __attribute__((vector_size(32)));
-    const vector *data = ctx;
-    vector a = {0}, b = a, c = a, d = a;
-    (void)thread;
-    for (const vector *p = data + begin * 8; p < data + end * 8; p += 8) {
-        a += p[0] ^ p[4];
-        b += p[1] ^ p[5];
-        c += p[2] ^ p[6];
-        d += p[3] ^ p[7];
-    }
-    a += b + c + d;
-    bench_sink = a[0] + a[1] + a[2] + a[3];
-}
-
 /* One timed pass over the bytes (a multiple of 256), in bytes per second. */
 static double bench_read_rate(uint8_t *data, uint64_t bytes, int threads)
 {
     int before = moe_par_threads();
     moe_par_set_threads(threads);
-    double start = moe_seconds();
-    moe_par_for((int64_t)(bytes / 256), 256, bench_read_range, data);
-    double seconds = moe_seconds() - start;
+    double rate = moe_read_rate(data, bytes);
     moe_par_set_threads(before);
-    return (double)bytes / seconds;
+    return rate;
 }
 
 /* ---- Arithmetic ------------------------------------------------------------------------------ */

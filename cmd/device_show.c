@@ -1,0 +1,165 @@
+#include "device_show.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/text.h"
+
+enum { TEXT_WIDTH = 76 };
+
+enum unit { BYTES, RATE, SECONDS, COUNT };
+
+static const char *format(double x, enum unit unit, char room[32])
+{
+    if (unit == BYTES)
+        return moe_format_bytes((uint64_t)x, room);
+    if (unit == RATE && x >= 1e9)
+        snprintf(room, 32, "%.2f GB/s", x * 1e-9);
+    else if (unit == RATE)
+        snprintf(room, 32, "%.1f MB/s", x * 1e-6);
+    else if (unit == SECONDS && x < 1e-3)
+        snprintf(room, 32, "%.1f us", x * 1e6);
+    else if (unit == SECONDS)
+        snprintf(room, 32, "%.2f ms", x * 1e3);
+    else
+        snprintf(room, 32, "%g", x);
+    return room;
+}
+
+/* A long text over several lines, indented. */
+static void put_wrapped(struct moe_buf *out, const char *text)
+{
+    while (*text) {
+        size_t n = strlen(text);
+        if (n > TEXT_WIDTH) {
+            n = TEXT_WIDTH;
+            while (n > 1 && text[n] != ' ')
+                n--;
+            n = n > 1 ? n : TEXT_WIDTH;
+        }
+        moe_buf_printf(out, "    %.*s\n", (int)n, text);
+        text += n;
+        text += strspn(text, " ");
+    }
+}
+
+static void put_figure(struct moe_buf *out, const char *name, const struct moe_figure *f,
+                       enum unit unit)
+{
+    char x[3][32];
+    if (f->value <= 0)
+        return;
+    moe_buf_printf(out, "  %-22s %12s", name, format(f->value, unit, x[0]));
+    if (f->n_runs)
+        moe_buf_printf(out, "   %s to %s in %" PRIu32 " runs", format(f->min, unit, x[1]),
+                       format(f->max, unit, x[2]), f->n_runs);
+    moe_buf_text(out, "\n");
+    put_wrapped(out, f->source);
+}
+
+static void put_heading(struct moe_buf *out, const char *title, const char *name,
+                        const char *source)
+{
+    moe_buf_printf(out, "\n%s%s%s\n", title, name[0] ? ": " : "", name);
+    put_wrapped(out, source);
+}
+
+static void put_host(const struct moe_device_host *h, struct moe_buf *out)
+{
+    if (!h->name[0] && h->cores.value <= 0 && h->memory_bytes.value <= 0 &&
+        h->memory_bytes_per_second.value <= 0)
+        return;
+    put_heading(out, "Host", h->name, h->source);
+    put_figure(out, "cores", &h->cores, COUNT);
+    put_figure(out, "threads measured with", &h->threads, COUNT);
+    if (h->cpu_level[0])
+        moe_buf_printf(out, "  %-22s %12s\n", "kernels", h->cpu_level);
+    put_figure(out, "memory", &h->memory_bytes, BYTES);
+    put_figure(out, "memory bandwidth", &h->memory_bytes_per_second, RATE);
+}
+
+static void put_accelerator(const struct moe_device_accelerator *a, struct moe_buf *out)
+{
+    if (!a->name[0])
+        return;
+    put_heading(out, "Accelerator", a->name, a->source);
+    put_figure(out, a->shares_memory ? "memory, the host's" : "memory", &a->memory_bytes, BYTES);
+    put_figure(out, "memory bandwidth", &a->memory_bytes_per_second, RATE);
+    put_figure(out, "link from the host", &a->link_bytes_per_second, RATE);
+}
+
+static void put_storage(const struct moe_device_storage *s, struct moe_buf *out)
+{
+    if (s->n_reads == 0 && s->bytes_per_second.value <= 0)
+        return;
+    put_heading(out, "Storage", s->name, s->source);
+    put_figure(out, "reading", &s->bytes_per_second, RATE);
+    put_figure(out, "latency of 4096 bytes", &s->latency_seconds, SECONDS);
+    put_figure(out, "size of a load", &s->read_bytes, BYTES);
+    for (uint32_t i = 0; i < s->n_reads; i++) {
+        char name[40];
+        snprintf(name, sizeof name, "%" PRIu32 " at a time", s->reads[i].in_flight);
+        put_figure(out, name, &s->reads[i].bytes_per_second, RATE);
+        put_figure(out, "  each takes", &s->reads[i].seconds, SECONDS);
+    }
+}
+
+static void put_batch(const struct moe_device_model *m, const struct moe_device_batch *b,
+                      struct moe_buf *out)
+{
+    moe_buf_printf(out, "\nA layer for %" PRIu32 " %s\n", b->rows,
+                   b->rows == 1 ? "token" : "tokens of a prompt");
+    put_figure(out, "attention", &b->attention, SECONDS);
+    put_figure(out, "router", &b->router, SECONDS);
+    put_figure(out, "shared expert", &b->shared, SECONDS);
+    put_figure(out, "adding up experts", &b->combine, SECONDS);
+    put_figure(out, "dense feed-forward", &b->dense, SECONDS);
+    for (uint32_t v = 0; v < b->n_experts; v++) {
+        char name[80];
+        snprintf(name, sizeof name, "an expert at %.60s", m->variants[v].name);
+        put_figure(out, name, &b->experts[v], SECONDS);
+    }
+    if (b->expert_rows.value > 0 && b->rows > 1)
+        moe_buf_printf(out, "    an expert in use computed %.3g rows in the mean\n",
+                       b->expert_rows.value);
+}
+
+/* What loads cost against computation: whether prefetching has anything to hide behind. */
+static void put_verdict(const struct moe_device *d, struct moe_buf *out)
+{
+    const struct moe_device_model *m = &d->model;
+    for (uint32_t v = 0; v < m->n_variants; v++) {
+        double load =
+            moe_device_load_seconds(d, MOE_TIER_STORAGE, (uint64_t)m->variants[v].bytes.value);
+        double layer = moe_device_layer_seconds(d, true, 1) +
+                       m->experts_per_token * moe_device_expert_seconds(d, v, 1);
+        char x[2][32];
+        if (!isnan(load) && !isnan(layer))
+            moe_buf_printf(
+                out, "  loading an expert at %s (%s) takes as long as computing %.2f layers\n",
+                m->variants[v].name, format(m->variants[v].bytes.value, BYTES, x[0]), load / layer);
+    }
+}
+
+void device_show_text(const struct moe_device *d, struct moe_buf *out)
+{
+    moe_buf_printf(out, "%s\n", d->name);
+    put_wrapped(out, d->source);
+    put_host(&d->host, out);
+    put_accelerator(&d->accelerator, out);
+    put_storage(&d->storage, out);
+    if (!d->has_model)
+        return;
+    moe_buf_printf(out,
+                   "\nModel %016" PRIx64 ": %" PRIu32 " layers, %" PRIu32 " with experts, %" PRIu32
+                   " experts a token; up to %" PRIu32 " positions\n",
+                   d->model.source_fingerprint, d->model.layers, d->model.moe_layers,
+                   d->model.experts_per_token, d->model.positions);
+    put_wrapped(out, d->model.source);
+    put_figure(out, "head, per token", &d->model.head_seconds, SECONDS);
+    put_verdict(d, out);
+    for (uint32_t i = 0; i < d->model.n_batches; i++)
+        put_batch(&d->model, &d->model.batches[i], out);
+}

@@ -1,0 +1,89 @@
+#define _GNU_SOURCE
+#include "io/scratch.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/mem.h"
+
+enum { WRITE_BYTES = 4 << 20 };
+
+/* Marsaglia's xorshift64. */
+static uint64_t next_random(uint64_t *state)
+{
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    return *state ^= *state << 17;
+}
+
+static int fail_errno(const char *path, const char *what, struct moe_err *err)
+{
+    char text[128];
+    return moe_fail(err, MOE_ERR_IO, "%s: cannot %s a scratch file: %s", path, what,
+                    moe_errno_text(errno, text, sizeof text));
+}
+
+static int write_block(int fd, const char *path, const uint8_t *block, uint64_t n_bytes,
+                       struct moe_err *err)
+{
+    while (n_bytes > 0) {
+        ssize_t n = write(fd, block, n_bytes);
+        if (n < 0 && errno != EINTR)
+            return fail_errno(path, "write", err);
+        block += n > 0 ? n : 0;
+        n_bytes -= n > 0 ? (uint64_t)n : 0;
+    }
+    return MOE_OK;
+}
+
+static int fill(int fd, const char *path, uint64_t n_bytes, uint64_t *checksums,
+                uint64_t n_checksums, const struct moe_progress *progress, struct moe_err *err)
+{
+    uint64_t random = 88172645463325252u, unit = checksums ? n_bytes / n_checksums : WRITE_BYTES;
+    uint8_t *block = moe_alloc(unit + 8, 1, err);
+    int status = block ? MOE_OK : MOE_ERR_MEMORY;
+    for (uint64_t at = 0, i = 0; at < n_bytes && status == MOE_OK; i++) {
+        uint64_t n = n_bytes - at < unit ? n_bytes - at : unit;
+        for (uint64_t j = 0; j < n; j += 8) {
+            uint64_t x = next_random(&random);
+            memcpy(block + j, &x, 8);
+        }
+        if (checksums)
+            checksums[i] = moe_hash64(block, n);
+        status = write_block(fd, path, block, n, err);
+        at += n;
+        moe_progress_report(progress, "writing a scratch file", at, n_bytes);
+        if (status == MOE_OK && moe_progress_stopped(progress))
+            status = moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
+    }
+    free(block);
+    return status;
+}
+
+int moe_scratch_open(const char *dir, uint64_t n_bytes, uint64_t *checksums, uint64_t n_checksums,
+                     const struct moe_progress *progress, struct moe_err *err)
+{
+    char *path = moe_path_join(dir, "moe-scratch.XXXXXX", err);
+    if (!path)
+        return MOE_ERR_MEMORY;
+    int fd = mkostemp(path, O_CLOEXEC), status = MOE_OK;
+    if (fd < 0)
+        status = fail_errno(dir, "make", err);
+    else
+        unlink(path);
+    if (status == MOE_OK)
+        status = fill(fd, dir, n_bytes, checksums, n_checksums, progress, err);
+    if (status == MOE_OK && fsync(fd) != 0)
+        status = fail_errno(dir, "write", err);
+    if (status == MOE_OK)
+        posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+    free(path);
+    if (status != MOE_OK && fd >= 0)
+        close(fd);
+    return status == MOE_OK ? fd : status;
+}

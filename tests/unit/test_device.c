@@ -1,0 +1,317 @@
+/* Device profiles: round trip, refusals, what follows from the figures, and the profiles shipped.
+ */
+#include "../test.h"
+
+#include <dirent.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "fmt/yaml.h"
+#include "sched/device.h"
+
+static char path[64];
+
+static struct moe_figure measured(double value)
+{
+    return (struct moe_figure){.value = value, .min = value / 2, .max = 2 * value, .n_runs = 5};
+}
+
+static struct moe_figure told(double value, const char *source)
+{
+    struct moe_figure f = {.value = value};
+    snprintf(f.source, sizeof f.source, "%s", source);
+    return f;
+}
+
+/* Every member has a value. */
+static struct moe_device *full(void)
+{
+    struct moe_device *d = calloc(1, sizeof *d);
+    assert_non_null(d);
+    strcpy(d->name, "a \"machine\": with # signs");
+    strcpy(d->source, "a test");
+    strcpy(d->host.source, "sysfs");
+    strcpy(d->host.name, "CPU");
+    strcpy(d->host.cpu_level, "avx2");
+    d->host.cores = told(12, "");
+    d->host.threads = told(6, "");
+    d->host.memory_bytes = told(68719476736, "the label, \\ and all");
+    d->host.memory_bytes_per_second = measured(2.5e10);
+    strcpy(d->accelerator.source, "its box");
+    strcpy(d->accelerator.name, "GPU");
+    d->accelerator.shares_memory = true;
+    d->accelerator.memory_bytes = told(25769803776, "");
+    d->accelerator.memory_bytes_per_second = told(936e9, "its box");
+    d->accelerator.link_bytes_per_second = measured(16e9);
+    strcpy(d->storage.source, "reads");
+    strcpy(d->storage.name, "SSD");
+    d->storage.direct = true;
+    d->storage.bytes_per_second = told(5e8, "");
+    d->storage.latency_seconds = measured(1e-4);
+    d->storage.read_bytes = told(1048576, "");
+    d->storage.n_reads = 2;
+    for (uint32_t i = 0; i < 2; i++)
+        d->storage.reads[i] =
+            (struct moe_device_reads){1 + 3 * i, measured(1e9 * (1 + i)), measured(1.1e-3)};
+    d->has_model = true;
+    struct moe_device_model *m = &d->model;
+    strcpy(m->source, "its layers");
+    m->source_fingerprint = 0x0123456789abcdef;
+    m->layers = 3;
+    m->moe_layers = 2;
+    m->experts_per_token = 4;
+    m->positions = 64;
+    m->head_seconds = measured(0.25);
+    m->n_variants = 2;
+    strcpy(m->variants[0].name, "8");
+    strcpy(m->variants[1].name, "4d8");
+    m->variants[0].bytes = told(1048576, "");
+    m->variants[1].bytes = told(786432, "");
+    m->n_batches = 2;
+    for (uint32_t i = 0; i < 2; i++) {
+        double k = i ? 10 : 1;
+        m->batches[i] = (struct moe_device_batch){
+            .rows = i ? 21 : 1,
+            .attention = measured(1 * k),
+            .router = measured(2 * k),
+            .shared = measured(3 * k),
+            .combine = measured(4 * k),
+            .dense = measured(5 * k),
+            .expert_rows = measured(i ? 5 : 1),
+            .n_experts = 2,
+            .experts = {measured(0.5 * k), measured(0.25 * k)},
+        };
+    }
+    return d;
+}
+
+static void write_text(const char *text)
+{
+    struct moe_err err = {0};
+    assert_ok(moe_file_write_all(path, text, strlen(text), &err), &err);
+}
+
+static struct moe_device *read_text(const char *text)
+{
+    struct moe_err err = {0};
+    struct moe_device *d = NULL;
+    write_text(text);
+    assert_ok(moe_device_read(&d, path, &err), &err);
+    return d;
+}
+
+static void what_is_written_is_read_back(void **state)
+{
+    struct moe_err err = {0};
+    struct moe_buf first = {0}, second = {0};
+    struct moe_device *d = full();
+    assert_ok(moe_device_write(d, &first, &err), &err);
+    struct moe_device *again = read_text((const char *)first.data);
+    assert_ok(moe_device_write(again, &second, &err), &err);
+    assert_string_equal(first.data, second.data);
+    assert_string_equal(again->name, d->name);
+    assert_string_equal(again->host.memory_bytes.source, "the label, \\ and all");
+    assert_true(again->host.memory_bytes.value == 68719476736.0);
+    assert_true(again->storage.direct && again->accelerator.shares_memory && again->has_model);
+    assert_true(again->model.source_fingerprint == 0x0123456789abcdef);
+    assert_true(again->model.batches[1].experts[1].max == 5);
+    assert_int_equal(again->model.batches[1].experts[1].n_runs, 5);
+    moe_buf_release(&first);
+    moe_buf_release(&second);
+    free(again);
+    free(d);
+}
+
+static void json_has_the_same_members(void **state)
+{
+    struct moe_err err = {0};
+    struct moe_buf text = {0};
+    struct moe_device *d = full();
+    double value = 0, most = 0, expert = 0;
+    const char *name, *source;
+    assert_ok(moe_device_write_json(d, &text, &err), &err);
+    json_t *json = json_loadb((const char *)text.data, text.size, JSON_REJECT_DUPLICATES, NULL);
+    assert_non_null(json);
+    assert_int_equal(json_unpack(json, "{s:s, s:{s:{s:F, s:s}}, s:{s:[{},{s:{s:F}}]}}", "name",
+                                 &name, "host", "memory_bytes", "value", &value, "source", &source,
+                                 "storage", "reads", "bytes_per_second", "max", &most),
+                     0);
+    assert_string_equal(name, d->name);
+    assert_string_equal(source, d->host.memory_bytes.source);
+    assert_true(value == 68719476736.0 && most == 4e9);
+    assert_int_equal(json_unpack(json, "{s:{s:[{s:{s:{s:F}}}, {}]}}", "model", "batches",
+                                 "expert_seconds", "4d8", "value", &expert),
+                     0);
+    assert_true(expert == 0.25);
+    json_decref(json);
+    moe_buf_release(&text);
+    free(d);
+}
+
+static void near(double got, double expected)
+{
+    if (!(fabs(got - expected) <= 1e-12 * expected))
+        fail_msg("%.17g, expected %.17g", got, expected);
+}
+
+static void what_follows_is_right(void **state)
+{
+    struct moe_device *d = full();
+    /* Times at 1 and 21 rows are t and 10 t. */
+    near(moe_device_route_seconds(d, true, 1), 3);
+    near(moe_device_route_seconds(d, false, 1), 1);
+    near(moe_device_layer_seconds(d, true, 1), 10);
+    near(moe_device_layer_seconds(d, false, 1), 6);
+    near(moe_device_layer_seconds(d, true, 11), 55);
+    near(moe_device_layer_seconds(d, true, 21), 100);
+    near(moe_device_layer_seconds(d, true, 41), 190);
+    assert_int_equal(moe_device_variant(d, "4d8"), 1);
+    assert_int_equal(moe_device_variant(d, "4"), -1);
+    near(moe_device_expert_seconds(d, 1, 1), 0.25);
+    near(moe_device_expert_seconds(d, 1, 3), 1.375);
+    near(moe_device_expert_seconds(d, 0, 9), 9.5);
+    near(moe_device_head_seconds(d), 0.25);
+    near(moe_device_load_rate(d, MOE_TIER_STORAGE), 2e9);
+    near(moe_device_load_rate(d, MOE_TIER_HOST), 16e9);
+    /* 1.1 ms for 1 MiB alone, of which 0.1 ms are latency. */
+    near(moe_device_load_seconds(d, MOE_TIER_STORAGE, 2097152), 2.1e-3);
+    near(moe_device_load_seconds(d, MOE_TIER_HOST, 8000000000), 0.5);
+    free(d);
+}
+
+static void what_is_not_known_is_nan(void **state)
+{
+    struct moe_device *d = read_text("format: moe-device\nversion: 1\nname: x\n"
+                                     "storage: {bytes_per_second: 5e7}\n");
+    near(moe_device_load_rate(d, MOE_TIER_STORAGE), 5e7);
+    near(moe_device_load_seconds(d, MOE_TIER_STORAGE, 100000000), 2);
+    assert_true(isnan(moe_device_load_rate(d, MOE_TIER_HOST)));
+    assert_true(isnan(moe_device_load_seconds(d, MOE_TIER_HOST, 1)));
+    assert_true(isnan(moe_device_layer_seconds(d, true, 1)));
+    assert_true(isnan(moe_device_expert_seconds(d, 0, 1)));
+    assert_true(isnan(moe_device_head_seconds(d)));
+    assert_false(d->has_model);
+    free(d);
+}
+
+static void refused(const char *text, int status, const char *part)
+{
+    struct moe_err err = {0};
+    struct moe_device *d = NULL;
+    write_text(text);
+    assert_int_equal(moe_device_read(&d, path, &err), status);
+    assert_null(d);
+    if (!strstr(err.text, part) || strncmp(err.text, path, strlen(path)) != 0)
+        fail_msg("'%s' does not say '%s'", err.text, part);
+}
+
+#define HEAD "format: moe-device\nversion: 1\nname: x\n"
+#define MODEL                                                                                      \
+    HEAD "model:\n  source_fingerprint: \"0123456789abcdef\"\n  layers: 1\n  moe_layers: "         \
+         "1\n  experts_per_token: 1\n  positions: 1\n"
+
+static void damage_is_named(void **state)
+{
+    refused("format: moe-stats\nversion: 1\n", MOE_ERR_FORMAT, "format is 'moe-stats'");
+    refused("format: moe-device\nversion: 2\nname: x\n", MOE_ERR_VERSION, "version 2");
+    refused("format: moe-device\nversion: 1\n", MOE_ERR_FORMAT, "'name' is missing");
+    refused(HEAD "host: {cores: 4, speed: 1}\n", MOE_ERR_FORMAT,
+            "line 4 column 25: unknown key 'speed'");
+    refused(HEAD "host: {cores: {value: 4, mean: 1}}\n", MOE_ERR_FORMAT, "unknown key 'mean'");
+    refused(HEAD "host: {cores: 0}\n", MOE_ERR_FORMAT, "'cores' must be above zero");
+    refused(HEAD "host: {cores: -4}\n", MOE_ERR_FORMAT, "'cores' must be above zero");
+    refused(HEAD "host: {cores: inf}\n", MOE_ERR_FORMAT, "'cores' must be a number");
+    refused(HEAD "host: {cores: 1e999}\n", MOE_ERR_FORMAT, "'cores' must be a number");
+    refused(HEAD "host: {cores: [4]}\n", MOE_ERR_FORMAT, "'value' is missing");
+    refused(HEAD "host: {cores: {source: here}}\n", MOE_ERR_FORMAT, "'value' is missing");
+    refused(HEAD "host: {cores: {value: 4, runs: 5}}\n", MOE_ERR_FORMAT, "'min' is missing");
+    refused(HEAD "host: {cores: {value: 4, runs: 5, min: 5, max: 6}}\n", MOE_ERR_FORMAT,
+            "outside of min and max");
+    refused(HEAD "accelerator: {memory_bytes: 1}\n", MOE_ERR_FORMAT, "'name' is missing");
+    refused(HEAD "storage: {reads: [{in_flight: 2}, {in_flight: 2}]}\n", MOE_ERR_FORMAT,
+            "rising 'in_flight'");
+    refused(HEAD "storage: {reads: [{in_flight: 0}]}\n", MOE_ERR_FORMAT, "rising 'in_flight'");
+    refused(HEAD "storage: {reads: [7]}\n", MOE_ERR_FORMAT, "must be a mapping");
+    refused(HEAD "model: {layers: 1}\n", MOE_ERR_FORMAT, "'source_fingerprint' is missing");
+    refused(HEAD "model: {source_fingerprint: \"123\"}\n", MOE_ERR_FORMAT, "16 hexadecimal digits");
+    refused(MODEL "  variants: [{name: \"4\"}, {name: \"4\"}]\n", MOE_ERR_FORMAT,
+            "variant '4' is there twice");
+    refused(MODEL
+            "  variants: [{name: \"4\"}]\n  batches: [{rows: 1, expert_seconds: {\"2\": 1}}]\n",
+            MOE_ERR_FORMAT, "'2' is none of the variants");
+    refused(MODEL "  batches: [{rows: 8}, {rows: 1}]\n", MOE_ERR_FORMAT, "rising 'rows'");
+    refused(MODEL "  batches: [{rows: 1},{rows: 2},{rows: 3},{rows: 4},{rows: 5},{rows: 6},"
+                  "{rows: 7},{rows: 8},{rows: 9}]\n",
+            MOE_ERR_FORMAT, "more than 8 batches");
+}
+
+static void a_file_is_told_by_its_format(void **state)
+{
+    write_text("# comment\nformat: moe-device\nversion: 1\n");
+    assert_true(moe_yaml_file_is(path, "moe-device"));
+    assert_false(moe_yaml_file_is(path, "moe-dev"));
+    write_text("kind: x\nold_format: moe-device\n");
+    assert_false(moe_yaml_file_is(path, "moe-device"));
+    write_text("");
+    assert_false(moe_yaml_file_is(path, "moe-device"));
+    assert_false(moe_yaml_file_is("/tmp", "moe-device"));
+    assert_false(moe_yaml_file_is("/tmp/moe-test-none/x", "moe-device"));
+}
+
+static void long_texts_are_refused(void **state)
+{
+    char text[2 * MOE_DEVICE_TEXT];
+    int n = snprintf(text, sizeof text, "format: moe-device\nversion: 1\nname: ");
+    memset(text + n, 'x', MOE_DEVICE_TEXT);
+    strcpy(text + n + MOE_DEVICE_TEXT, "\n");
+    refused(text, MOE_ERR_FORMAT, "'name' is longer than");
+    strcpy(text + n + MOE_DEVICE_TEXT - 1, "\n");
+    free(read_text(text));
+}
+
+/* What has no source of its own stands in a section, or a file, that has one. */
+static void shipped_profiles_are_read_and_have_sources(void **state)
+{
+    struct moe_err err = {0};
+    DIR *dir = opendir("profiles");
+    int n = 0;
+    assert_non_null(dir);
+    for (struct dirent *e; (e = readdir(dir));) {
+        char name[300];
+        struct moe_device *d = NULL;
+        if (!strstr(e->d_name, ".yaml"))
+            continue;
+        snprintf(name, sizeof name, "profiles/%.200s", e->d_name);
+        assert_ok(moe_device_read(&d, name, &err), &err);
+        if (!d->source[0] || !d->host.name[0] + !d->accelerator.name[0] > 1)
+            fail_msg("%s: no source or no processor", name);
+        if (isnan(moe_device_load_rate(d, MOE_TIER_STORAGE)) &&
+            isnan(moe_device_load_rate(d, MOE_TIER_HOST)))
+            fail_msg("%s: says nothing about loading", name);
+        free(d);
+        n++;
+    }
+    closedir(dir);
+    assert_true(n >= 9);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_written_is_read_back),
+        cmocka_unit_test(json_has_the_same_members),
+        cmocka_unit_test(what_follows_is_right),
+        cmocka_unit_test(what_is_not_known_is_nan),
+        cmocka_unit_test(damage_is_named),
+        cmocka_unit_test(a_file_is_told_by_its_format),
+        cmocka_unit_test(long_texts_are_refused),
+        cmocka_unit_test(shipped_profiles_are_read_and_have_sources),
+    };
+    snprintf(path, sizeof path, "/tmp/moe-test-device-%d.yaml", (int)getpid());
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    unlink(path);
+    return failed;
+}
