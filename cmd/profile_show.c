@@ -247,6 +247,8 @@ static void put_json_layer(const struct moe_statistics *s, uint32_t layer, struc
     put_number(out, "best", reuse.best);
     moe_buf_text(out, ",");
     put_number(out, "any", reuse.any);
+    moe_buf_text(out, ",");
+    put_number(out, "best_was_active", reuse.was);
     moe_buf_text(out, "},\"popularity\":[");
     moe_figure_popularity(s, layer, shares);
     for (int i = 0; i < MOE_POPULARITY_POINTS; i++)

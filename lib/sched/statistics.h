@@ -65,6 +65,7 @@ enum moe_reuse { /* from one token of a document to the next */
                  MOE_REUSE_ACTIVE, /* active experts that were active for the token before */
                  MOE_REUSE_BEST,   /* the token before's best is active */
                  MOE_REUSE_ANY,    /* one of the token before's is active */
+                 MOE_REUSE_WAS,    /* the token's best was active for the token before */
                  MOE_N_REUSES
 };
 enum moe_correlation { /* x: routing weight, y: norm of the weighted output; sums */
@@ -97,7 +98,7 @@ enum moe_series {
     MOE_S_COSINES,        /* [5] sums, 2^-30, signed */
     MOE_S_COSINE_NUMBERS, /* [5] */
     MOE_S_CORRELATION,    /* [8] */
-    MOE_S_REUSE,          /* [4] */
+    MOE_S_REUSE,          /* [5] */
     MOE_S_POPULARITY, /* [1 + 10] documents; sums of the share of activations on the least popular
                          10%, 20%, ... of the active experts, 2^-30 */
     MOE_S_SKEW,       /* [2] documents; sums of the share on the busiest quarter of all, 2^-30 */

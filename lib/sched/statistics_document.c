@@ -61,6 +61,7 @@ static void count_reuse(struct moe_statistics *s, uint32_t layer, uint32_t token
     reuse[MOE_REUSE_ACTIVE] += again;
     reuse[MOE_REUSE_BEST] += holds(now, k, before[0]);
     reuse[MOE_REUSE_ANY] += again > 0;
+    reuse[MOE_REUSE_WAS] += holds(before, k, now[0]);
 }
 
 static void count_pairs(struct moe_statistics *s, uint32_t layer, uint32_t token)

@@ -108,6 +108,7 @@ struct moe_reuse_figures moe_figure_reuse(const struct moe_statistics *s, uint32
         .active = share(sum(s, layer, MOE_S_REUSE, MOE_REUSE_ACTIVE), tokens * k),
         .best = share(sum(s, layer, MOE_S_REUSE, MOE_REUSE_BEST), tokens),
         .any = share(sum(s, layer, MOE_S_REUSE, MOE_REUSE_ANY), tokens),
+        .was = share(sum(s, layer, MOE_S_REUSE, MOE_REUSE_WAS), tokens),
         .chance = k / n,
         .any_chance = 1 - none,
     };

@@ -31,6 +31,7 @@ struct moe_reuse_figures {
     double active; /* an active expert was active for the token before (chance: k / E) */
     double best;   /* the token before's best is active (chance: k / E) */
     double any;    /* one of the token before's is active */
+    double was;    /* the token's best was active for the token before (chance: k / E) */
     double chance, any_chance;
 };
 struct moe_reuse_figures moe_figure_reuse(const struct moe_statistics *s, uint32_t layer);

@@ -108,7 +108,7 @@ static void counts_equal_a_naive_recount(void **state)
 {
     struct moe_statistics *s = run(0, 1, 7, NULL);
     uint64_t tokens = 0, active[LAYERS][EXPERTS] = {{0}}, best[LAYERS][EXPERTS] = {{0}};
-    uint64_t pairs[LAYERS][EXPERTS][EXPERTS] = {{{0}}}, reuse[LAYERS][4] = {{0}};
+    uint64_t pairs[LAYERS][EXPERTS][EXPERTS] = {{{0}}}, reuse[LAYERS][MOE_N_REUSES] = {{0}};
     uint64_t acc[LAYERS][5] = {{0}}, n_gate = 0;
     double cosines = 0, xx = 0, xy = 0;
     struct document d;
@@ -134,6 +134,7 @@ static void counts_equal_a_naive_recount(void **state)
                     reuse[l][MOE_REUSE_ACTIVE] += again;
                     reuse[l][MOE_REUSE_BEST] += chose(&d, l, t, d.chosen[l][t - 1][0]);
                     reuse[l][MOE_REUSE_ANY] += again > 0;
+                    reuse[l][MOE_REUSE_WAS] += chose(&d, l, t - 1, d.chosen[l][t][0]);
                 }
                 if (l == 0)
                     continue;
