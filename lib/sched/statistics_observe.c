@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/par.h"
 #include "sched/statistics_state.h"
 
 enum { MAX_TOP_K = 64, MAX_PREDICTED = 2 * MAX_TOP_K };
@@ -65,10 +66,10 @@ static uint32_t rank_of(const float *scores, uint32_t n_experts, uint32_t e)
 {
     float own = scores[e];
     uint32_t rank = 0;
-    for (uint32_t i = 0; i < n_experts; i++)
-        rank += scores[i] > own;
     for (uint32_t i = 0; i < e; i++)
-        rank += scores[i] == own;
+        rank += scores[i] >= own;
+    for (uint32_t i = e + 1; i < n_experts; i++)
+        rank += scores[i] > own;
     return rank;
 }
 
@@ -160,21 +161,41 @@ static void count_weight_and_norm(uint64_t *sums, double x, double y)
     add_limbs(y * y, &sums[MOE_CORR_YY_HI]);
 }
 
+struct counting {
+    struct moe_statistics *s;
+    const struct moe_layer_observation *seen;
+    uint32_t layer, first_token, n;
+};
+
+/* Predictors side by side: each has counters of its own. */
+static void count_predictors(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct counting *c = ctx;
+    (void)thread;
+    for (int64_t p = begin; p < end; p++)
+        for (uint32_t t = 0; c->seen->predicted[p] && t < c->n; t++)
+            count_prediction(c->s, c->layer, (enum moe_predictor)p,
+                             c->seen->predicted[p] + t * c->seen->stride,
+                             moe_document_chosen(c->s, c->layer, c->first_token + t));
+}
+
 void moe_statistics_observe(struct moe_statistics *s, uint32_t layer, uint32_t first_token,
                             uint32_t n, const struct moe_layer_observation *seen)
 {
     uint32_t k = s->shape.top_k;
     uint64_t *cosines = moe_series_at(s, MOE_S_COSINES, layer);
     uint64_t *numbers = moe_series_at(s, MOE_S_COSINE_NUMBERS, layer);
+    uint64_t *correlation = moe_series_at(s, MOE_S_CORRELATION, layer);
+    struct counting counting = {s, seen, layer, first_token, n};
     for (uint32_t t = 0; t < n; t++) {
         uint16_t *chosen = moe_document_chosen(s, layer, first_token + t);
         for (uint32_t i = 0; i < k; i++)
             chosen[i] = (uint16_t)seen->chosen[(uint64_t)t * k + i];
         memcpy(moe_document_weights(s, layer, first_token + t), seen->weights + (uint64_t)t * k,
                k * sizeof *seen->weights);
-        for (int p = 0; p < MOE_N_PREDICTORS; p++)
-            if (seen->predicted[p])
-                count_prediction(s, layer, p, seen->predicted[p] + t * seen->stride, chosen);
+    }
+    moe_par_for(MOE_N_PREDICTORS, 1, count_predictors, &counting);
+    for (uint32_t t = 0; t < n; t++) {
         predict_from_choices(s, layer, first_token + t);
         for (int c = 0; c < MOE_N_COSINES; c++) {
             if (!seen->cosines[c])
@@ -183,8 +204,7 @@ void moe_statistics_observe(struct moe_statistics *s, uint32_t layer, uint32_t f
             numbers[c]++;
         }
         for (uint32_t i = 0; seen->norms && i < k; i++)
-            count_weight_and_norm(moe_series_at(s, MOE_S_CORRELATION, layer),
-                                  (double)seen->weights[(uint64_t)t * k + i],
+            count_weight_and_norm(correlation, (double)seen->weights[(uint64_t)t * k + i],
                                   (double)seen->norms[(uint64_t)t * k + i]);
     }
     if (layer == 0)
