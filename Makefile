@@ -274,15 +274,19 @@ bench: all tools
 .PHONY: install uninstall
 BINDIR := $(DESTDIR)$(PREFIX)/bin
 MANDIR := $(DESTDIR)$(PREFIX)/share/man
+PROFILEDIR := $(DESTDIR)$(PREFIX)/share/moe-toolkit/profiles
 install: all
 	install -d $(BINDIR) $(MANDIR)/man1 $(MANDIR)/man5
 	install -m 755 $(PROGRAMS) $(BINDIR)
 	set -e; for page in $(wildcard man/*.[15]); do \
 	    install -m 644 $$page $(MANDIR)/man$${page##*.}; done
+	install -d $(PROFILEDIR)
+	install -m 644 $(wildcard profiles/*.yaml) $(PROFILEDIR)
 uninstall:
 	rm -f $(PROGRAMS:$(BUILD)/bin/%=$(BINDIR)/%)
 	for page in $(notdir $(wildcard man/*.[15])); do \
 	    rm -f $(MANDIR)/man$${page##*.}/$$page; done
+	rm -f $(patsubst profiles/%,$(PROFILEDIR)/%,$(wildcard profiles/*.yaml))
 
 # ---- 64-bit ARM ----------------------------------------------------------------------------------
 # Cross-builds the floors below the kernels and the kernel tests, and runs these under qemu-user:
