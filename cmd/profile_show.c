@@ -202,13 +202,24 @@ int profile_show_text(const struct moe_statistics *s, bool drawing, struct moe_b
 /* ---- For scripts ------------------------------------------------------------------------------
  */
 
-static void put_number(struct moe_buf *out, const char *key, double x)
+struct number {
+    const char *key;
+    double value;
+};
+
+/* "key":value pairs with commas between; null for what was not measured. */
+static void put_numbers(struct moe_buf *out, const struct number *numbers, size_t n)
 {
-    if (isnan(x))
-        moe_buf_printf(out, "\"%s\":null", key);
-    else
-        moe_buf_printf(out, "\"%s\":%.9g", key, x);
+    for (size_t i = 0; i < n; i++) {
+        moe_buf_printf(out, "%s\"%s\":", i ? "," : "", numbers[i].key);
+        if (isnan(numbers[i].value))
+            moe_buf_text(out, "null");
+        else
+            moe_buf_printf(out, "%.9g", numbers[i].value);
+    }
 }
+
+#define PUT_NUMBERS(out, numbers) put_numbers(out, numbers, sizeof(numbers) / sizeof(numbers)[0])
 
 static void put_json_layer(const struct moe_statistics *s, uint32_t layer, struct moe_buf *out)
 {
@@ -216,39 +227,36 @@ static void put_json_layer(const struct moe_statistics *s, uint32_t layer, struc
                                                             "attention", "attention-1"};
     struct moe_reuse_figures reuse = moe_figure_reuse(s, layer);
     double shares[MOE_POPULARITY_POINTS];
-    put_number(out, "skew", moe_figure_skew(s, layer));
-    moe_buf_text(out, ",");
-    put_number(out, "document_skew", moe_figure_document_skew(s, layer));
-    moe_buf_text(out, ",");
-    put_number(out, "weight_norm_correlation", moe_figure_correlation(s, layer));
+    const struct number layer_figures[] = {
+        {"skew", moe_figure_skew(s, layer)},
+        {"document_skew", moe_figure_document_skew(s, layer)},
+        {"weight_norm_correlation", moe_figure_correlation(s, layer)},
+    };
+    PUT_NUMBERS(out, layer_figures);
     moe_buf_text(out, ",\"cosine\":{");
     for (int c = 0; c < MOE_N_COSINES; c++) {
         moe_buf_text(out, c ? "," : "");
-        put_number(out, cosine_names[c], moe_figure_cosine(s, layer, c));
+        put_numbers(out, &(struct number){cosine_names[c], moe_figure_cosine(s, layer, c)}, 1);
     }
     moe_buf_text(out, "},\"predictors\":{");
     for (int p = 0; p < MOE_N_PREDICTORS; p++) {
         struct moe_accuracy_figures a = moe_figure_accuracy(s, layer, p);
         moe_buf_printf(out, "%s\"%s\":{", p ? "," : "", moe_predictor_name(p));
-        put_number(out, "top1", a.top1);
-        moe_buf_text(out, ",");
-        put_number(out, "in_k", a.in_k);
-        moe_buf_text(out, ",");
-        put_number(out, "in_2k", a.in_2k);
-        moe_buf_text(out, ",");
-        put_number(out, "in_p75", a.in_p75);
-        moe_buf_text(out, ",");
-        put_number(out, "prompt", a.prompt);
+        const struct number accuracy[] = {
+            {"top1", a.top1},     {"in_k", a.in_k},     {"in_2k", a.in_2k},
+            {"in_p75", a.in_p75}, {"prompt", a.prompt},
+        };
+        PUT_NUMBERS(out, accuracy);
         moe_buf_text(out, "}");
     }
     moe_buf_text(out, "},\"reuse\":{");
-    put_number(out, "active", reuse.active);
-    moe_buf_text(out, ",");
-    put_number(out, "best", reuse.best);
-    moe_buf_text(out, ",");
-    put_number(out, "any", reuse.any);
-    moe_buf_text(out, ",");
-    put_number(out, "best_was_active", reuse.was);
+    const struct number reuse_figures[] = {
+        {"active", reuse.active},
+        {"best", reuse.best},
+        {"any", reuse.any},
+        {"best_was_active", reuse.was},
+    };
+    PUT_NUMBERS(out, reuse_figures);
     moe_buf_text(out, "},\"popularity\":[");
     moe_figure_popularity(s, layer, shares);
     for (int i = 0; i < MOE_POPULARITY_POINTS; i++)
@@ -271,18 +279,20 @@ int profile_show_json(const struct moe_statistics *s, struct moe_buf *out, struc
                    ",\"experts\":%" PRIu32 ",\"experts_per_token\":%" PRIu32 ",\"similarity\":{",
                    s->totals[MOE_TOTAL_DOCUMENTS], s->totals[MOE_TOTAL_TOKENS], s->shape.n_layers,
                    s->shape.n_experts, s->shape.top_k);
-    put_number(out, "prompt_to_rest", like.whole);
-    moe_buf_text(out, ",");
-    put_number(out, "windows_to_prompt", like.drift);
-    moe_buf_text(out, ",");
-    put_number(out, "windows_to_last", like.next);
+    const struct number similarity_figures[] = {
+        {"prompt_to_rest", like.whole},
+        {"windows_to_prompt", like.drift},
+        {"windows_to_last", like.next},
+    };
+    PUT_NUMBERS(out, similarity_figures);
     moe_buf_printf(out, "},\"paths\":{\"whole\":%" PRIu64 ",\"sampled\":%s,", paths.n_paths,
                    paths.sampled ? "true" : "false");
-    put_number(out, "top_fifth", paths.top_fifth);
-    moe_buf_text(out, ",");
-    put_number(out, "slope", paths.slope);
-    moe_buf_text(out, ",");
-    put_number(out, "rank1_right", paths.rank1_right);
+    const struct number path_figures[] = {
+        {"top_fifth", paths.top_fifth},
+        {"slope", paths.slope},
+        {"rank1_right", paths.rank1_right},
+    };
+    PUT_NUMBERS(out, path_figures);
     moe_buf_text(out, "},\"all\":{");
     put_json_layer(s, MOE_ALL_LAYERS, out);
     moe_buf_text(out, "},\"layers\":[");

@@ -29,6 +29,15 @@ static void embed_rows(void *ctx, int64_t begin, int64_t end, int thread)
     }
 }
 
+void moe_norm_row(const struct moe_config *c, const float *h, const float *weights,
+                  const float *bias, float *out)
+{
+    if (c->norm_kind == MOE_NORM_LAYER)
+        moe_kern.layer_norm(h, weights, bias, c->hidden, c->norm_eps, out);
+    else
+        moe_kern.rms_norm(h, weights, c->hidden, c->norm_eps, out);
+}
+
 static void norm_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct stage *st = ctx;
@@ -37,10 +46,7 @@ static void norm_rows(void *ctx, int64_t begin, int64_t end, int thread)
     for (int64_t i = begin; i < end; i++) {
         const float *h = w->h + (st->first + (uint64_t)i) * w->hidden_stride;
         float *out = w->xn + (uint64_t)i * w->hidden_stride;
-        if (c->norm_kind == MOE_NORM_LAYER)
-            moe_kern.layer_norm(h, st->weights, st->bias, c->hidden, c->norm_eps, out);
-        else
-            moe_kern.rms_norm(h, st->weights, c->hidden, c->norm_eps, out);
+        moe_norm_row(c, h, st->weights, st->bias, out);
     }
 }
 

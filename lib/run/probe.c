@@ -126,11 +126,7 @@ static void normalise_range(void *ctx, int64_t begin, int64_t end, int thread)
         for (uint32_t d = 1; d <= DISTANCES && d <= k->m; d++) {
             const float *h = row_at(k->p, RESIDUAL + (k->m - d) % DISTANCES, (uint64_t)i);
             float *out = row_at(k->p, NORMALISED + d - 1, (uint64_t)i);
-            if (c->norm_kind == MOE_NORM_LAYER)
-                moe_kern.layer_norm(h, k->layer->ffn_norm, k->layer->ffn_norm_bias, c->hidden,
-                                    c->norm_eps, out);
-            else
-                moe_kern.rms_norm(h, k->layer->ffn_norm, c->hidden, c->norm_eps, out);
+            moe_norm_row(c, h, k->layer->ffn_norm, k->layer->ffn_norm_bias, out);
         }
 }
 

@@ -5,7 +5,7 @@
  * Attached to a session, it watches every pass: it keeps the inputs of the last layers' gates and
  * attentions, applies each layer's router to them when that layer's own router has spoken, and
  * feeds the statistics (sched/statistics.h). The session's passes must then be documents: positions
- * of sequence 0 from 0 on, between moe_probe_begin and moe_probe_end.
+ * of sequence 0 from 0 on, as moe_probe_document runs them.
  */
 #ifndef MOE_RUN_PROBE_H
 #define MOE_RUN_PROBE_H

@@ -100,6 +100,10 @@ const struct moe_act *moe_inputs_for(struct moe_inputs *in, struct moe_layout la
 /* One product with such inputs. */
 struct moe_mm moe_inputs_mm(struct moe_inputs *in, struct moe_mat w, float *y, uint64_t y_stride);
 
+/* One row of the stream under a norm of the model's kind; bias NULL where it has none. */
+void moe_norm_row(const struct moe_config *c, const float *h, const float *weights,
+                  const float *bias, float *out);
+
 /* work->queries, k and v of the rows, ready for cache and attention, from work->xn. */
 void moe_project_in(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
                     uint32_t n_rows);

@@ -91,7 +91,8 @@ int moe_statistics_new(struct moe_statistics **out, const struct moe_statistics_
 {
     *out = NULL;
     if (shape->n_layers == 0 || shape->n_experts == 0 || shape->top_k == 0 ||
-        shape->top_k > shape->n_experts || shape->n_experts >= MOE_NO_EXPERT)
+        shape->top_k > shape->n_experts || shape->top_k > MOE_STATISTICS_MAX_TOP_K ||
+        shape->n_experts >= MOE_NO_EXPERT)
         return moe_fail(err, MOE_ERR_USAGE,
                         "there are no statistics of %" PRIu32 " MoE layers with %" PRIu32
                         " experts, %" PRIu32 " of them for a token",

@@ -122,19 +122,11 @@ enum moe_total {
     MOE_N_TOTALS
 };
 
-/* A path: rank-1 experts of the two layers before (EdgeMoE III-C), this layer's, how often. In
- * layer 1 the first is MOE_NO_EXPERT; layer 0 has none. */
+/* Paths are kept as keys: layer, rank-1 experts of the two layers before (EdgeMoE III-C), this
+ * layer's, 16 bits each. In layer 1 the first expert is MOE_NO_EXPERT; layer 0 has no paths. Whole
+ * rank-1 paths over all layers are kept as hashes, of which the smallest stay. */
 #define MOE_NO_EXPERT UINT16_MAX
-struct moe_path {
-    uint16_t layer, before2, before1, expert;
-    uint64_t n;
-};
-
-/* A whole rank-1 path over all layers: its hash, how often. */
-struct moe_whole_path {
-    uint64_t hash, n;
-};
-enum { MOE_WHOLE_PATHS = 1 << 16 }; /* those with the smallest hashes are kept */
+enum { MOE_WHOLE_PATHS = 1 << 16, MOE_STATISTICS_MAX_TOP_K = 64 };
 
 struct moe_path_table; /* statistics_paths.h */
 

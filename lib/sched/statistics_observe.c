@@ -10,8 +10,6 @@
 #include "base/par.h"
 #include "sched/statistics_state.h"
 
-enum { MAX_TOP_K = 64, MAX_PREDICTED = 2 * MAX_TOP_K };
-
 void moe_document_free(struct moe_statistics_document *d)
 {
     if (!d)
@@ -76,7 +74,7 @@ static uint32_t rank_of(const float *scores, uint32_t n_experts, uint32_t e)
 /* Marks the `k` experts of the highest scores. */
 static void mark_best(const float *scores, uint32_t n_experts, uint32_t k, uint8_t *marks)
 {
-    uint32_t best[MAX_TOP_K], n = 0;
+    uint32_t best[MOE_STATISTICS_MAX_TOP_K], n = 0;
     for (uint32_t e = 0; e < n_experts; e++) {
         uint32_t at = n;
         while (at > 0 && scores[e] > scores[best[at - 1]])
@@ -127,7 +125,7 @@ static void predict_from_choices(struct moe_statistics *s, uint32_t layer, uint3
     }
     if (!s->prior || layer == 0)
         return;
-    uint32_t before[MAX_TOP_K];
+    uint32_t before[MOE_STATISTICS_MAX_TOP_K];
     uint16_t before2 = layer > 1 ? moe_document_chosen(s, layer - 2, token)[0] : MOE_NO_EXPERT;
     for (uint32_t i = 0; i < k; i++)
         before[i] = moe_document_chosen(s, layer - 1, token)[i];

@@ -156,7 +156,8 @@ static int read_shape(struct moe_yaml *doc, struct moe_statistics_shape *shape, 
         status = moe_yaml_get_u32(doc, model, "experts", MOE_NO_EXPERT - 1, true, &shape->n_experts,
                                   err);
     if (status == MOE_OK)
-        status = moe_yaml_get_u32(doc, model, "experts_per_token", 64, true, &shape->top_k, err);
+        status = moe_yaml_get_u32(doc, model, "experts_per_token", MOE_STATISTICS_MAX_TOP_K, true,
+                                  &shape->top_k, err);
     if (status == MOE_OK)
         status = moe_yaml_get_u32(doc, settings, "max_tokens", MAX_TOKENS, true, &shape->max_tokens,
                                   err);
