@@ -4,7 +4,9 @@
 #
 # Unit and kernel tests are cmocka programs, the rest are scripts; all speak TAP. A test that dies,
 # exits nonzero without a failed line, or announces more tests than it runs, counts as one failed
-# test more. LEAVE_OUT='test_x ...' names tests that are not run and not counted. Everything runs from the repository's root with BUILD naming the build directory.
+# test more. LEAVE_OUT='test_x ...' names tests that are not run and not counted; SLOW=SECONDS names
+# those that take as long or longer. Everything runs from the repository's root with BUILD naming the
+# build directory.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 BUILD=${BUILD:-build}
@@ -44,8 +46,11 @@ run() {
         return
         ;;
     esac
+    began=$(date +%s)
     "$@" >"$work/out" 2>&1 </dev/null
     status=$?
+    took=$(($(date +%s) - began))
+    [ "$took" -lt "${SLOW:-1000000}" ] || echo "$name: $took s"
     count "$name" "$status"
     # A dead test's last words.
     if [ "$status" -gt 125 ]; then

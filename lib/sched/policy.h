@@ -21,6 +21,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "sched/usage.h"
 
 enum { MOE_NO_KEY = -1 };
 
@@ -28,6 +29,11 @@ struct moe_policy_params {
     uint32_t n_keys;   /* keys are 0..n_keys-1 */
     uint32_t capacity; /* slots of the domain, at least 1 */
     uint64_t seed;     /* of `random` */
+    /* What else is known of the experts' use, for policies that judge by it; borrowed for the
+     * policy's life. NULL: nothing is. */
+    const struct moe_usage *usage;
+    const double *weights; /* [MOE_HOBBIT_WEIGHTS] of `hobbit`: lru, lfu, lhu, fld; NULL: its
+                              defaults */
 };
 
 /* Whether a key may leave now (it is not pinned by a computation). */

@@ -1,0 +1,35 @@
+/*
+ * Foresight: scores of layers to come, computed where the strategy predicts: the next routers on
+ * this layer's gate input (Fate 4.2, HOBBIT 3.3) or residual stream, path statistics (EdgeMoE
+ * III-C), or the token before. Selecting and loading is for sched/ (scheduler.h).
+ */
+#ifndef MOE_RUN_FORESIGHT_H
+#define MOE_RUN_FORESIGHT_H
+
+#include "run/session.h"
+#include "sched/select.h"
+#include "sched/statistics.h"
+#include "sched/strategy.h"
+
+struct moe_foresight;
+
+/* Room for batches of session->batch rows. statistics: borrowed, of the session's model, needed by
+ * path predictions alone. MOE_ERR_USAGE: it is missing or of another model. */
+int moe_foresight_open(struct moe_foresight **out, struct moe_session *session,
+                       const struct moe_strategy *strategy, const struct moe_statistics *statistics,
+                       struct moe_err *err);
+void moe_foresight_close(struct moe_foresight *f); /* NULL is fine */
+/* Memory that it takes, statistics not counted. */
+uint64_t moe_foresight_bytes(const struct moe_model *model, uint32_t batch,
+                             const struct moe_strategy *strategy);
+
+/* A sequence begins: the token before is forgotten. */
+void moe_foresight_begin_sequence(struct moe_foresight *f);
+
+/* The router of model layer `layer` has spoken (work->xn: gate inputs, work->chosen, weights and
+ * probabilities are its). Predicts up to `depth` further MoE layers, nearest first; what it points
+ * at holds until the next call. Returns how many; 0 where nothing can be said. */
+uint32_t moe_foresight_look(struct moe_foresight *f, uint32_t layer, uint32_t n_rows,
+                            uint32_t depth, const struct moe_prediction **predictions);
+
+#endif

@@ -1,0 +1,41 @@
+/*
+ * Host: a second processor that computes experts where they lie, beside the device that runs the
+ * model: one thread of its own, first come, first served. On the test device (--device
+ * test:SPEED,LINK) it is slowed down so that the device computes SPEED times as fast.
+ *
+ * Sources: Fiddler's idea as DAOP and HOBBIT 5.4 describe it; DAOP IV-C (pre-calculation).
+ */
+#ifndef MOE_RUN_HOST_H
+#define MOE_RUN_HOST_H
+
+#include "run/expert_compute.h"
+
+struct moe_host;
+
+struct moe_host_job {
+    struct moe_expert_view view; /* weights stay until the job is done */
+    const float *x;              /* inputs, copied when the job is submitted */
+    uint64_t x_stride;
+    const uint32_t *rows; /* n of them, or NULL: 0..n-1 */
+    uint32_t n;
+    float *out; /* [n][out_stride], written by the host's thread */
+    uint64_t out_stride;
+};
+
+/* max_rows: of one job; max_jobs: under way at a time. slowdown >= 1: a job takes that many times
+ * its own time. */
+int moe_host_open(struct moe_host **out, const struct moe_config *config, uint32_t max_rows,
+                  uint32_t max_jobs, double slowdown, struct moe_err *err);
+void moe_host_close(struct moe_host *h); /* waits for its jobs; NULL is fine */
+uint64_t moe_host_bytes(const struct moe_config *config, uint32_t max_rows, uint32_t max_jobs);
+
+/* Begins a job; *ticket names it. MOE_ERR_LIMIT: max_jobs are under way or it has too many rows. */
+int moe_host_submit(struct moe_host *h, const struct moe_host_job *job, uint32_t *ticket,
+                    struct moe_err *err);
+/* Waits until that job (and all before it) is done; returns how long the caller slept, in seconds.
+ */
+double moe_host_wait(struct moe_host *h, uint32_t ticket);
+/* Seconds its thread has computed (and been slowed down) so far. */
+double moe_host_busy_seconds(const struct moe_host *h);
+
+#endif

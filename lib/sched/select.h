@@ -1,0 +1,44 @@
+/*
+ * Selection: from a layer's predicted scores to the experts worth asking for. Pure.
+ *
+ * Sources: Fate 4.2 (percentile) and 4.3 (n = T / t_expert, popularity in prefill), EdgeMoE III-C
+ * (by falling probability).
+ */
+#ifndef MOE_SCHED_SELECT_H
+#define MOE_SCHED_SELECT_H
+
+#include <stdint.h>
+
+#include "sched/strategy.h"
+
+/*
+ * One layer's prediction for the rows of a pass. For one row, scores are probabilities; for
+ * several, the number of rows whose predicted best k hold the expert, plus a fraction below 1 that
+ * ranks equal ones by their summed probability (moe_tally).
+ */
+struct moe_prediction {
+    uint32_t layer; /* MoE layer that it speaks of */
+    uint32_t n_rows;
+    const float *scores;       /* [n_experts] */
+    const float *unimportance; /* [n_experts] least score of equation 2 (precision.h) over the rows
+                                  whose best k hold the expert; above 1: in no row's best k */
+};
+
+/* Ranked candidates: experts by falling score, the lower number first among equals.
+ * percentile P: those whose score is above the P-th percentile of all n scores (nearest rank:
+ * ceil(P/100 * n) scores lie at or below it); of several rows' tallies only those above 0. top_k:
+ * at most k of one row, of several those in some row's best k. Other limits are for whoever loads.
+ * experts: [n_experts]; returns how many. */
+uint32_t moe_select(const struct moe_prefetch_limits *limits, const struct moe_prediction *p,
+                    uint32_t n_experts, uint32_t top_k, uint32_t *experts);
+
+/* Makes a prediction's scores of several rows. probabilities: [n_rows][stride]; scores and
+ * unimportance: [n_experts], out; scratch: [2 * top_k]. With one row the scores are its
+ * probabilities. */
+void moe_tally(const float *probabilities, uint64_t stride, uint32_t n_rows, uint32_t n_experts,
+               uint32_t top_k, float *scores, float *unimportance, float *scratch);
+
+/* The k largest of n values, falling; the lower number first among equals. */
+void moe_best(const float *values, uint32_t n, uint32_t k, uint32_t *best);
+
+#endif
