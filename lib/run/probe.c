@@ -154,14 +154,6 @@ static void compare_range(void *ctx, int64_t begin, int64_t end, int thread)
     }
 }
 
-static void add_bias_range(void *ctx, int64_t begin, int64_t end, int thread)
-{
-    const struct look *k = ctx;
-    for (int64_t i = begin; i < end; i++)
-        moe_kern.add(k->layer->router_bias, k->layer->router.rows,
-                     k->p->scores + (uint64_t)i * k->p->router_stride);
-}
-
 /* One product of the layer's router with all inputs that are asked about. */
 static void predict(struct look *k, uint32_t n_rows)
 {
@@ -175,10 +167,9 @@ static void predict(struct look *k, uint32_t n_rows)
             p->gather[n++] = slot * p->batch + r;
     }
     moe_inputs_set(&p->inputs, p->rows, p->stride, p->gather, n, k->layer->router.cols);
-    struct moe_mm mm = moe_inputs_mm(&p->inputs, k->layer->router, p->scores, p->router_stride);
-    moe_matmul(&mm, 1);
-    if (k->layer->router_bias)
-        moe_par_for(n, 64, add_bias_range, k);
+    const struct moe_router_use use = {
+        k->layer, moe_inputs_for(&p->inputs, k->layer->router.layout), p->scores};
+    moe_router_scores(&use, 1, p->router_stride);
 }
 
 static void on_routed(void *ctx, uint32_t layer, const struct moe_row *rows, uint32_t n_rows,
@@ -283,8 +274,7 @@ static int open_inputs(struct moe_probe *p, struct moe_err *err)
     for (int real = 0; real < 2; real++) {
         struct moe_arena arena = {.base = p->inputs_block};
         arena.size = real ? UINT64_MAX : 0;
-        for (int form = 0; form < 3; form++)
-            moe_act_carve(&p->inputs.act[form], &arena, MOE_N_PREDICTORS * p->batch, hidden);
+        moe_inputs_carve(&p->inputs, &arena, MOE_N_PREDICTORS * p->batch, hidden);
         if (!real && !(p->inputs_block = moe_alloc(arena.used, 1, err)))
             return MOE_ERR_MEMORY;
     }

@@ -6,6 +6,38 @@
 
 #include "run/workspace.h"
 
+/* ---- Scores ------------------------------------------------------------------------------------
+ */
+
+struct biases {
+    const struct moe_router_use *use;
+    uint64_t stride;
+};
+
+static void add_bias_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct biases *b = ctx;
+    const struct moe_layer *l = b->use->layer;
+    for (int64_t i = begin; i < end; i++)
+        moe_kern.add(l->router_bias, l->router.rows, b->use->scores + (uint64_t)i * b->stride);
+}
+
+void moe_router_scores(const struct moe_router_use *uses, uint32_t n, uint64_t router_stride)
+{
+    struct moe_mm mm[MOE_MAX_ROUTERS] = {0};
+    for (uint32_t i = 0; i < n; i++)
+        mm[i] = (struct moe_mm){uses[i].layer->router, uses[i].act, uses[i].scores, router_stride};
+    moe_matmul(mm, (int)n);
+    for (uint32_t i = 0; i < n; i++) {
+        struct biases b = {&uses[i], router_stride};
+        if (uses[i].layer->router_bias)
+            moe_par_for(uses[i].act->n, 64, add_bias_rows, &b);
+    }
+}
+
+/* ---- Choices -----------------------------------------------------------------------------------
+ */
+
 /* The k largest of n values, falling; the lower number first among equals. Always k different ones,
  * whatever the values are. */
 static void pick_top(const float *values, uint32_t n, uint32_t k, uint32_t *chosen)
@@ -102,22 +134,15 @@ static void (*const choose[])(const struct moe_config *c, float *p, float *scrat
     [MOE_ROUTER_SPARSEMIXER] = choose_by_mixer,
 };
 
-struct route {
-    const struct moe_session *s;
-    const float *bias; /* [n_experts] or NULL */
-};
-
 static void route_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
-    const struct route *r = ctx;
-    const struct moe_config *c = &r->s->model->config;
-    const struct moe_workspace *w = r->s->work;
+    const struct moe_session *s = ctx;
+    const struct moe_config *c = &s->model->config;
+    const struct moe_workspace *w = s->work;
     float *scratch = w->router_scratch + (uint64_t)thread * 2 * w->router_stride;
     for (int64_t i = begin; i < end; i++) {
         float *p = w->probabilities + (uint64_t)i * w->router_stride;
         float *weights = w->weights + (uint64_t)i * c->top_k, sum = 0;
-        if (r->bias)
-            moe_kern.add(r->bias, c->n_experts, p);
         choose[c->router_kind](c, p, scratch, w->chosen + (uint64_t)i * c->top_k, weights);
         for (uint32_t k = 0; k < c->top_k; k++)
             sum += weights[k];
@@ -134,11 +159,10 @@ int moe_route(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
     const struct moe_config *c = &s->model->config;
     const struct moe_layer *l = &s->model->layers[layer];
     struct moe_workspace *w = s->work;
-    struct moe_mm mm =
-        moe_inputs_mm(&w->from_hidden, l->router, w->probabilities, w->router_stride);
-    struct route r = {s, l->router_bias};
-    moe_matmul(&mm, 1);
-    moe_par_for(n_rows, 16, route_rows, &r);
+    const struct moe_router_use use = {l, moe_inputs_for(&w->from_hidden, l->router.layout),
+                                       w->probabilities};
+    moe_router_scores(&use, 1, w->router_stride);
+    moe_par_for(n_rows, 16, route_rows, s);
     for (uint64_t i = 0; i < (uint64_t)n_rows * c->top_k; i++)
         if (isnan(w->weights[i]))
             return moe_fail(err, MOE_ERR_FORMAT,

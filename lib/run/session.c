@@ -25,12 +25,6 @@ uint64_t moe_logits_stride(const struct moe_config *config)
 /* ---- Sizes: one function carves, counting or for real ------------------------------------------
  */
 
-static void carve_inputs(struct moe_inputs *in, struct moe_arena *arena, uint32_t n, uint32_t cols)
-{
-    for (int form = 0; form < 3; form++)
-        moe_act_carve(&in->act[form], arena, n, cols);
-}
-
 /* What latent attention needs besides. */
 static void carve_latent(struct moe_workspace *w, struct moe_arena *arena,
                          const struct moe_config *c, uint32_t batch)
@@ -41,7 +35,7 @@ static void carve_latent(struct moe_workspace *w, struct moe_arena *arena,
     w->q_down = moe_arena_take(arena, batch * w->q_down_stride, sizeof(float));
     w->queries = moe_arena_take(arena, batch * w->queries_stride, sizeof(float));
     w->attended = moe_arena_take(arena, batch * w->attended_stride, sizeof(float));
-    carve_inputs(&w->from_q_down, arena, batch, c->q_rank);
+    moe_inputs_carve(&w->from_q_down, arena, batch, c->q_rank);
     w->head_products = moe_arena_take(arena, c->n_heads, sizeof *w->head_products);
     w->head_acts = moe_arena_take(arena, c->n_heads, sizeof *w->head_acts);
     for (uint32_t i = 0; i < c->n_heads; i++) {
@@ -100,14 +94,14 @@ static void carve(struct moe_workspace *w, struct moe_arena *arena, const struct
     w->tiles = moe_arena_take(arena, moe_attention_max_tiles(c, o->batch), sizeof *w->tiles);
     w->scratch_floats = moe_attention_scratch_floats(c, o->context);
     w->scratch = moe_arena_take(arena, (uint64_t)n_threads * w->scratch_floats, sizeof(float));
-    carve_inputs(&w->from_hidden, arena, o->batch, c->hidden);
-    carve_inputs(&w->from_attn, arena, o->batch, attn);
-    carve_inputs(&w->gathered, arena, o->batch, c->hidden);
-    carve_inputs(&w->from_ff, arena, o->batch, ff);
+    moe_inputs_carve(&w->from_hidden, arena, o->batch, c->hidden);
+    moe_inputs_carve(&w->from_attn, arena, o->batch, attn);
+    moe_inputs_carve(&w->gathered, arena, o->batch, c->hidden);
+    moe_inputs_carve(&w->from_ff, arena, o->batch, ff);
     w->single = moe_arena_take(arena, larger(c->top_k, 1), sizeof *w->single);
     for (uint32_t i = 0; i < larger(c->top_k, 1); i++) {
         struct moe_inputs measure = {0};
-        carve_inputs(w->single ? &w->single[i] : &measure, arena, 1, larger(c->expert_ff, 1));
+        moe_inputs_carve(w->single ? &w->single[i] : &measure, arena, 1, larger(c->expert_ff, 1));
     }
 }
 
@@ -240,6 +234,12 @@ void moe_session_close(struct moe_session *s)
 
 /* ---- Inputs ------------------------------------------------------------------------------------
  */
+
+void moe_inputs_carve(struct moe_inputs *in, struct moe_arena *arena, uint32_t n, uint32_t cols)
+{
+    for (int form = 0; form < 3; form++)
+        moe_act_carve(&in->act[form], arena, n, cols);
+}
 
 void moe_inputs_set(struct moe_inputs *in, const float *x, uint64_t stride, const uint32_t *rows,
                     uint32_t n, uint32_t cols)

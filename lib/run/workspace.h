@@ -92,6 +92,8 @@ struct moe_workspace {
     struct moe_mm *head_products;  /* [heads] */
 };
 
+/* Carves room for up to n inputs of up to cols columns, in any form. */
+void moe_inputs_carve(struct moe_inputs *in, struct moe_arena *arena, uint32_t n, uint32_t cols);
 /* Points `in` at new data; nothing is prepared yet. */
 void moe_inputs_set(struct moe_inputs *in, const float *x, uint64_t stride, const uint32_t *rows,
                     uint32_t n, uint32_t cols);
@@ -122,6 +124,17 @@ uint64_t moe_attention_max_tiles(const struct moe_config *c, uint32_t batch);
 
 /* work->h += residual_scale * work->sum, for the first n_rows rows. */
 void moe_add_to_stream(struct moe_session *s, uint32_t n_rows);
+
+/* A layer's router on some inputs, prepared for its weights: scores[act->n][router_stride], its
+ * bias included. */
+struct moe_router_use {
+    const struct moe_layer *layer;
+    const struct moe_act *act;
+    float *scores;
+};
+/* n <= MOE_MAX_ROUTERS of them in one product. */
+enum { MOE_MAX_ROUTERS = 8 };
+void moe_router_scores(const struct moe_router_use *uses, uint32_t n, uint64_t router_stride);
 
 /* work->probabilities, chosen and weights of one layer's router for work->from_hidden; tells the
  * observer. */
