@@ -252,8 +252,8 @@ format-check:
 
 # OpenMP's own runtime is not instrumented: under the thread sanitizer the loops run on one thread
 # and what is left is what we synchronise ourselves: the loader's reading threads, by themselves and
-# under the engine. The other tests have one thread there.
-THREADED := test_loader test_loader_faults test_cached
+# under the engine, and the host's. The other tests have one thread there.
+THREADED := test_loader test_loader_faults test_cached test_host
 asan:
 	$(MAKE) BUILD=build-asan SANITIZE=address,undefined CFLAGS='-O1 -g' -j$(JOBS) all tests replays
 	BUILD=build-asan LEAVE_OUT='$(LEAVE_OUT)' sh tests/run.sh all

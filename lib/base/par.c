@@ -10,6 +10,7 @@
 #endif
 
 static int n_threads_wanted = 1;
+static _Thread_local bool runs_alone;
 
 int moe_cores_available(void)
 {
@@ -34,11 +35,22 @@ int moe_par_threads(void)
     return n_threads_wanted;
 }
 
+bool moe_par_alone(bool alone)
+{
+    bool before = runs_alone;
+    runs_alone = alone;
+    return before;
+}
+
 void moe_par_for(int64_t n, int64_t grain,
                  void (*fn)(void *ctx, int64_t begin, int64_t end, int thread), void *ctx)
 {
     if (n <= 0)
         return;
+    if (runs_alone) {
+        fn(ctx, 0, n, 0);
+        return;
+    }
     if (grain < 1)
         grain = 1;
     int64_t n_ranges = (n + grain - 1) / grain;

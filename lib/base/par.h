@@ -3,11 +3,13 @@
  *
  * A loop over n items is cut into consecutive ranges that the threads take as they become free;
  * results must not depend on the cut (contract, section 3: any thread count, same tokens). Loops do
- * not nest: a loop started from inside another's parallel part runs on its own thread.
+ * not nest: a loop started from inside another's parallel part runs on its own thread. Loops belong
+ * to one thread of a process; another that computes beside it says that it runs its own alone.
  */
 #ifndef MOE_BASE_PAR_H
 #define MOE_BASE_PAR_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 enum { MOE_MAX_THREADS = 256 };
@@ -19,6 +21,11 @@ int moe_cores_available(void);
  * Call before the first loop, or between loops. */
 void moe_par_set_threads(int n_threads);
 int moe_par_threads(void);
+
+/* Loops that the calling thread starts from now on run on it alone, with thread number 0: scratch
+ * memory by thread number is then the caller's own, not shared with other threads' loops. Returns
+ * what was said before. */
+bool moe_par_alone(bool alone);
 
 /* Calls fn(ctx, begin, end, thread) over [0, n) in ranges of at least `grain` items (the last may
  * be shorter); `thread` is 0..threads-1, for scratch memory. Returns when all are done. */

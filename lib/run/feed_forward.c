@@ -7,6 +7,7 @@
  */
 #include <string.h>
 
+#include "run/expert_compute.h"
 #include "run/workspace.h"
 
 /* Groups the batch by expert: active experts ascending, and which rows want each. */
@@ -40,7 +41,7 @@ static uint32_t group_by_expert(struct moe_workspace *w, const struct moe_config
  */
 
 /* Rows of gate and up side by side. `views`: the experts they belong to, row i to views[i * step];
- * NULL: not experts', so without biases and with the plain activation. */
+ * NULL: not experts'. */
 struct activation {
     const struct moe_config *config;
     float *gate, *up;
@@ -53,19 +54,9 @@ struct activation {
 static void activate_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct activation *a = ctx;
-    for (int64_t i = begin; i < end; i++) {
-        float *gate = a->gate + (uint64_t)i * a->stride, *up = a->up + (uint64_t)i * a->stride;
-        const struct moe_expert_view *view = a->views ? &a->views[i * a->step] : NULL;
-        if (view && view->gate_bias) {
-            moe_kern.add(view->gate_bias, a->width, gate);
-            moe_kern.add(view->up_bias, a->width, up);
-        }
-        if (view && a->config->expert_act == MOE_ACT_SWIGLU_CLAMPED)
-            moe_kern.swiglu_clamped(gate, up, a->width, a->config->act_alpha, a->config->act_limit,
-                                    gate);
-        else
-            moe_kern.swiglu(gate, up, a->width, gate);
-    }
+    for (int64_t i = begin; i < end; i++)
+        moe_activate_row(a->config, a->views ? &a->views[i * a->step] : NULL, a->width,
+                         a->gate + (uint64_t)i * a->stride, a->up + (uint64_t)i * a->stride);
 }
 
 /* work->gate[n][ff] = activation of gate x and up x for the n rows of `in`. */
@@ -98,13 +89,6 @@ static void run_dense(struct moe_session *s, const struct moe_layer *l)
     gated_out(w, w->from_hidden.n, &l->down, w->sum);
 }
 
-static void add_down_bias(const struct moe_workspace *w, const struct moe_expert_view *view,
-                          uint32_t n, float *out)
-{
-    for (uint32_t i = 0; view->down_bias && i < n; i++)
-        moe_kern.add(view->down_bias, view->down.rows, out + i * w->hidden_stride);
-}
-
 /* One expert for all rows of a batch that want it. */
 static int run_expert(struct moe_session *s, uint32_t which, const struct moe_expert_view *view,
                       struct moe_err *err)
@@ -117,7 +101,7 @@ static int run_expert(struct moe_session *s, uint32_t which, const struct moe_ex
     int status = s->experts->ops->complete(s->experts, which, err);
     if (status == MOE_OK) {
         gated_out(w, w->n_rows[which], &view->down, out);
-        add_down_bias(w, view, w->n_rows[which], out);
+        moe_add_down_bias(view, w->n_rows[which], out, w->hidden_stride);
     }
     return status;
 }
@@ -150,7 +134,7 @@ static int run_side_by_side(struct moe_session *s, const uint32_t *which,
     }
     moe_matmul(mm, (int)n);
     for (uint32_t i = 0; i < n; i++)
-        add_down_bias(w, &views[i], 1, mm[i].y);
+        moe_add_down_bias(&views[i], 1, mm[i].y, w->hidden_stride);
     return MOE_OK;
 }
 

@@ -1,7 +1,8 @@
 /*
  * Host: a second processor that computes experts where they lie, beside the device that runs the
  * model: one thread of its own, first come, first served. On the test device (--device
- * test:SPEED,LINK) it is slowed down so that the device computes SPEED times as fast.
+ * test:SPEED,LINK) it is slowed down so that the device computes SPEED times as fast. Jobs are
+ * submitted and waited for by one thread.
  *
  * Sources: Fiddler's idea as DAOP and HOBBIT 5.4 describe it; DAOP IV-C (pre-calculation).
  */
@@ -23,7 +24,8 @@ struct moe_host_job {
 };
 
 /* max_rows: of one job; max_jobs: under way at a time. slowdown >= 1: a job takes that many times
- * its own time. */
+ * its own time, the processor time of its thread; what is owed below 100 microseconds is slept
+ * after a later job. */
 int moe_host_open(struct moe_host **out, const struct moe_config *config, uint32_t max_rows,
                   uint32_t max_jobs, double slowdown, struct moe_err *err);
 void moe_host_close(struct moe_host *h); /* waits for its jobs; NULL is fine */
@@ -36,6 +38,6 @@ int moe_host_submit(struct moe_host *h, const struct moe_host_job *job, uint32_t
  */
 double moe_host_wait(struct moe_host *h, uint32_t ticket);
 /* Seconds its thread has computed (and been slowed down) so far. */
-double moe_host_busy_seconds(const struct moe_host *h);
+double moe_host_busy_seconds(struct moe_host *h);
 
 #endif
