@@ -2,9 +2,9 @@
  * Routing: from the router's scores to experts and weights, by the kinds of model/config.h.
  */
 #include <math.h>
-#include <string.h>
 
 #include "run/workspace.h"
+#include "sched/select.h"
 
 /* ---- Scores ------------------------------------------------------------------------------------
  */
@@ -38,23 +38,6 @@ void moe_router_scores(const struct moe_router_use *uses, uint32_t n, uint64_t r
 /* ---- Choices -----------------------------------------------------------------------------------
  */
 
-/* The k largest of n values, falling; the lower number first among equals. Always k different ones,
- * whatever the values are. */
-static void pick_top(const float *values, uint32_t n, uint32_t k, uint32_t *chosen)
-{
-    for (uint32_t i = 0; i < k; i++)
-        chosen[i] = UINT32_MAX;
-    for (uint32_t e = 0; e < n; e++) {
-        uint32_t at = k;
-        while (at > 0 && (chosen[at - 1] == UINT32_MAX || values[e] > values[chosen[at - 1]]))
-            at--;
-        if (at == k)
-            continue;
-        memmove(chosen + at + 1, chosen + at, (k - 1 - at) * sizeof *chosen);
-        chosen[at] = e;
-    }
-}
-
 /* masked[e] = p[e] where e's group is among the best, else -1: below every probability. */
 static void mask_groups(const struct moe_config *c, const float *p, float *masked)
 {
@@ -84,7 +67,7 @@ static void choose_by_softmax(const struct moe_config *c, float *p, float *scrat
         mask_groups(c, p, scratch);
         values = scratch;
     }
-    pick_top(values, c->n_experts, c->top_k, chosen);
+    moe_best(values, c->n_experts, c->top_k, chosen);
     for (uint32_t k = 0; k < c->top_k; k++)
         weights[k] = p[chosen[k]];
 }
@@ -92,7 +75,7 @@ static void choose_by_softmax(const struct moe_config *c, float *p, float *scrat
 static void choose_by_score(const struct moe_config *c, float *p, float *scratch, uint32_t *chosen,
                             float *weights)
 {
-    pick_top(p, c->n_experts, c->top_k, chosen);
+    moe_best(p, c->n_experts, c->top_k, chosen);
     for (uint32_t k = 0; k < c->top_k; k++)
         weights[k] = p[chosen[k]];
     moe_kern.softmax(weights, c->top_k);

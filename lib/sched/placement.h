@@ -10,6 +10,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "model/config.h" /* MOE_MAX_TOP_K */
+
 #define MOE_SWAP_FACTOR 1.05 /* DAOP IV-B */
 
 struct moe_swap {
@@ -19,23 +21,26 @@ struct moe_swap {
 /* Algorithm 1 for one layer: experts on the host by falling, those on the device by rising number
  * of rows (the lower number first among equals) are paired in order; a pair swaps where the host
  * expert's rows exceed the device expert's times the factor. rows: [n] of each expert; on_device:
- * [n]; swaps: room for n / 2; order: [n] scratch. Returns how many. */
+ * [n], 0 or 1; swaps: room for n / 2; order: [n] scratch. Returns how many. */
 uint32_t moe_swaps(const uint32_t *rows, const uint8_t *on_device, uint32_t n, double factor,
                    struct moe_swap *swaps, uint32_t *order);
 
 /* What DAOP computes in a decoded token's layer: the predicted best k with their weights. */
 struct moe_foreseen {
-    uint32_t n;           /* top_k, or 0: nothing was foreseen */
-    uint32_t substituted; /* how many were replaced */
-    uint32_t experts[64]; /* by falling score; a replacement stands where the replaced one did */
-    float scores[64];     /* predicted probability of each */
-    bool on_host[64];
+    uint32_t n;                      /* top_k, or 0: nothing was foreseen */
+    uint32_t substituted;            /* how many were replaced */
+    uint32_t experts[MOE_MAX_TOP_K]; /* by falling score; a replacement stands where the replaced
+                                        one did */
+    float scores[MOE_MAX_TOP_K];     /* predicted probability of each */
+    bool on_host[MOE_MAX_TOP_K];
 };
 
-/* The predicted best k of a layer; degrade: of those on the host all but the strongest are
- * replaced, from the weakest up, by the best expert on the device that is not chosen yet, where
- * there is one. probabilities: [n]; on_device: [n]; k <= 64; order: [n] scratch. */
+/* The predicted best k of a layer. degrade: of those on the host all but the strongest are
+ * replaced, from the weakest up, by the best expert on the device that is not chosen yet; once
+ * there is none, the others stay as they were predicted. (DAOP speaks of two chosen experts, both
+ * on the host; this is its rule for any k.) probabilities: [n]; on_device: [n], 0 or 1; k <= n and
+ * <= MOE_MAX_TOP_K; barred: [n] scratch. */
 void moe_foresee(const float *probabilities, const uint8_t *on_device, uint32_t n, uint32_t k,
-                 bool degrade, struct moe_foreseen *out, uint32_t *order);
+                 bool degrade, struct moe_foreseen *out, uint32_t *barred);
 
 #endif

@@ -10,19 +10,20 @@
 #include <stdint.h>
 
 /* HOBBIT's unimportance score s of each chosen expert (equation 2): the normalised weights of those
- * before it, summed; 0 for the first. weights: [k] falling, as the router gave them, any scale
- * (they are normalised to a sum of 1 here); scores: [k]. Weights that are not in falling order are
- * ranked first, equal ones by position. */
+ * before it, summed; 0 for the first, never above 1. weights: [k], not negative, of any scale (they
+ * are normalised to a sum of 1 here) and in any order (they are ranked here, equal ones by
+ * position); scores: [k], of the same positions. Weights that are all 0: every score is 0. */
 void moe_unimportance(const float *weights, uint32_t k, float *scores);
 
 /* Equation 2's three classes. */
 enum moe_importance { MOE_IMPORTANT = 0, MOE_LESS_IMPORTANT, MOE_UNIMPORTANT };
 /* s <= t1: important; s <= t2: less important; above: unimportant. A score of 0 (the best expert)
- * is important whatever the thresholds are. */
+ * is important whatever the thresholds are. Compared at the precision of the score. */
 enum moe_importance moe_importance_of(float score, double t1, double t2);
 
 /* Fate's hybrid prefill: marks the floor(share * n) least popular of n active experts as low (1),
- * the others 0. Equal popularity: the higher number is taken first. rows: [n]; low: [n]. */
+ * the others 0. Equal popularity: the higher number is taken first. rows: [n]; share: 0 to 1; low:
+ * [n]. */
 void moe_least_popular(const uint32_t *rows, uint32_t n, double share, uint8_t *low);
 
 #endif

@@ -14,7 +14,7 @@
 /*
  * One layer's prediction for the rows of a pass. For one row, scores are probabilities; for
  * several, the number of rows whose predicted best k hold the expert, plus a fraction below 1 that
- * ranks equal ones by their summed probability (moe_tally).
+ * ranks equal ones by their mean probability, as finely as a float can (moe_tally).
  */
 struct moe_prediction {
     uint32_t layer; /* MoE layer that it speaks of */
@@ -24,21 +24,24 @@ struct moe_prediction {
                                   whose best k hold the expert; above 1: in no row's best k */
 };
 
-/* Ranked candidates: experts by falling score, the lower number first among equals.
- * percentile P: those whose score is above the P-th percentile of all n scores (nearest rank:
- * ceil(P/100 * n) scores lie at or below it); of several rows' tallies only those above 0. top_k:
- * at most k of one row, of several those in some row's best k. Other limits are for whoever loads.
- * experts: [n_experts]; returns how many. */
+/* Ranked candidates: experts by falling score, the lower number first among equals; never those
+ * whose score is 0.
+ * percentile P, 0 to 100: those whose score is above the P-th percentile of all n scores (nearest
+ * rank: the ceil(P/100 * n)-th from below; what equals it is not above it); of several rows only
+ * those in some row's best k. top_k: at most k of one row, of several those in some row's best k.
+ * Other limits are for whoever loads. experts: [n_experts]; returns how many. */
 uint32_t moe_select(const struct moe_prefetch_limits *limits, const struct moe_prediction *p,
                     uint32_t n_experts, uint32_t top_k, uint32_t *experts);
 
-/* Makes a prediction's scores of several rows. probabilities: [n_rows][stride]; scores and
- * unimportance: [n_experts], out; scratch: [2 * top_k]. With one row the scores are its
- * probabilities. */
+/* Makes a prediction's scores of n_rows rows, at least 1; with one row they are its probabilities.
+ * An expert of probability 0 is not among a row's best k. probabilities: [n_rows][stride], 0 to 1,
+ * of any sum; top_k: at most MOE_MAX_TOP_K; scores and unimportance: [n_experts], out; scratch:
+ * [2 * top_k]. */
 void moe_tally(const float *probabilities, uint64_t stride, uint32_t n_rows, uint32_t n_experts,
                uint32_t top_k, float *scores, float *unimportance, float *scratch);
 
-/* The k largest of n values, falling; the lower number first among equals. */
+/* The k largest of n values, falling; the lower number first among equals. k <= n. Always k
+ * different ones, whatever the values are. best: [k], out. */
 void moe_best(const float *values, uint32_t n, uint32_t k, uint32_t *best);
 
 #endif

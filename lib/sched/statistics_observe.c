@@ -8,6 +8,7 @@
 
 #include "base/mem.h"
 #include "base/par.h"
+#include "sched/select.h"
 #include "sched/statistics_state.h"
 
 void moe_document_free(struct moe_statistics_document *d)
@@ -74,18 +75,9 @@ static uint32_t rank_of(const float *scores, uint32_t n_experts, uint32_t e)
 /* Marks the `k` experts of the highest scores. */
 static void mark_best(const float *scores, uint32_t n_experts, uint32_t k, uint8_t *marks)
 {
-    uint32_t best[MOE_STATISTICS_MAX_TOP_K], n = 0;
-    for (uint32_t e = 0; e < n_experts; e++) {
-        uint32_t at = n;
-        while (at > 0 && scores[e] > scores[best[at - 1]])
-            at--;
-        if (at == k)
-            continue;
-        n += n < k;
-        memmove(best + at + 1, best + at, (n - 1 - at) * sizeof *best);
-        best[at] = e;
-    }
-    for (uint32_t i = 0; i < n; i++)
+    uint32_t best[MOE_STATISTICS_MAX_TOP_K];
+    moe_best(scores, n_experts, k, best);
+    for (uint32_t i = 0; i < k; i++)
         marks[best[i]] = 1;
 }
 

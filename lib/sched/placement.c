@@ -1,0 +1,87 @@
+#include "sched/placement.h"
+
+#include "sched/select.h"
+
+/* By rising number of rows, or falling; equal ones keep their order. */
+static void sort_by_rows(uint32_t *experts, uint32_t n, const uint32_t *rows, bool falling)
+{
+    for (uint32_t i = 1; i < n; i++) {
+        uint32_t e = experts[i], at = i;
+        for (; at > 0; at--) {
+            uint32_t before = experts[at - 1];
+            if (falling ? rows[before] >= rows[e] : rows[before] <= rows[e])
+                break;
+            experts[at] = before;
+        }
+        experts[at] = e;
+    }
+}
+
+uint32_t moe_swaps(const uint32_t *rows, const uint8_t *on_device, uint32_t n, double factor,
+                   struct moe_swap *swaps, uint32_t *order)
+{
+    uint32_t n_host = 0, n_swaps = 0;
+    for (uint32_t e = 0; e < n; e++)
+        if (!on_device[e])
+            order[n_host++] = e;
+    uint32_t *host = order, *device = order + n_host, n_device = 0;
+    for (uint32_t e = 0; e < n; e++)
+        if (on_device[e])
+            device[n_device++] = e;
+    sort_by_rows(host, n_host, rows, true);
+    sort_by_rows(device, n_device, rows, false);
+    for (uint32_t i = 0; i < n_host && i < n_device; i++)
+        if (rows[host[i]] > rows[device[i]] * factor)
+            swaps[n_swaps++] = (struct moe_swap){.in = host[i], .out = device[i]};
+    return n_swaps;
+}
+
+/* The largest of n values that is not barred, the lower number first among equals; n: all are. */
+static uint32_t best_free(const float *values, const uint32_t *barred, uint32_t n)
+{
+    uint32_t best = n;
+    for (uint32_t e = 0; e < n; e++)
+        if (!barred[e] && (best == n || values[e] > values[best]))
+            best = e;
+    return best;
+}
+
+/* From the weakest up, all but the strongest of those on the host. */
+static void replace_on_host(const float *probabilities, const uint8_t *on_device, uint32_t n,
+                            struct moe_foreseen *f, uint32_t *barred)
+{
+    uint32_t n_host = 0;
+    for (uint32_t e = 0; e < n; e++)
+        barred[e] = !on_device[e];
+    for (uint32_t i = 0; i < f->n; i++) {
+        barred[f->experts[i]] = 1;
+        n_host += f->on_host[i];
+    }
+    for (uint32_t i = f->n; i-- > 0 && n_host > 1;) {
+        if (!f->on_host[i])
+            continue;
+        uint32_t e = best_free(probabilities, barred, n);
+        if (e == n)
+            break;
+        barred[e] = 1;
+        f->experts[i] = e;
+        f->scores[i] = probabilities[e];
+        f->on_host[i] = false;
+        f->substituted++;
+        n_host--;
+    }
+}
+
+void moe_foresee(const float *probabilities, const uint8_t *on_device, uint32_t n, uint32_t k,
+                 bool degrade, struct moe_foreseen *out, uint32_t *barred)
+{
+    out->n = k;
+    out->substituted = 0;
+    moe_best(probabilities, n, k, out->experts);
+    for (uint32_t i = 0; i < k; i++) {
+        out->scores[i] = probabilities[out->experts[i]];
+        out->on_host[i] = !on_device[out->experts[i]];
+    }
+    if (degrade)
+        replace_on_host(probabilities, on_device, n, out, barred);
+}

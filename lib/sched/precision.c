@@ -1,0 +1,39 @@
+#include "sched/precision.h"
+
+#include <string.h>
+
+void moe_unimportance(const float *weights, uint32_t k, float *scores)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < k; i++)
+        sum += weights[i];
+    for (uint32_t i = 0; i < k; i++) {
+        double before = 0;
+        for (uint32_t j = 0; j < k; j++)
+            if (weights[j] > weights[i] || (weights[j] == weights[i] && j < i))
+                before += weights[j];
+        scores[i] = sum > 0 ? (float)(before / sum) : 0;
+    }
+}
+
+enum moe_importance moe_importance_of(float score, double t1, double t2)
+{
+    /* As floats: a score of 0.6 is not above a threshold of 0.6. */
+    if (score == 0 || score <= (float)t1)
+        return MOE_IMPORTANT;
+    return score <= (float)t2 ? MOE_LESS_IMPORTANT : MOE_UNIMPORTANT;
+}
+
+void moe_least_popular(const uint32_t *rows, uint32_t n, double share, uint8_t *low)
+{
+    /* A share like 0.29 is a little less in binary: of 100 experts it still is 29. */
+    uint32_t n_low = (uint32_t)(share * n + 1e-6);
+    memset(low, 0, n * sizeof *low);
+    for (; n_low > 0; n_low--) {
+        uint32_t least = n;
+        for (uint32_t i = 0; i < n; i++)
+            if (!low[i] && (least == n || rows[i] <= rows[least]))
+                least = i;
+        low[least] = 1;
+    }
+}

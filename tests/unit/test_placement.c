@@ -1,0 +1,206 @@
+/*
+ * DAOP's Algorithm 1 and graceful degradation against examples worked by hand, and what must hold
+ * of every outcome.
+ */
+#include "sched/placement.h"
+
+#include "../test.h"
+
+enum { MAX_EXPERTS = 40 };
+
+/* ---- Swaps (IV-B) ------------------------------------------------------------------------------
+ */
+
+static void assert_swaps(const uint32_t *rows, const uint8_t *on_device, uint32_t n,
+                         const struct moe_swap *want, uint32_t n_want)
+{
+    struct moe_swap swaps[MAX_EXPERTS / 2];
+    uint32_t order[MAX_EXPERTS];
+    uint32_t n_swaps = moe_swaps(rows, on_device, n, MOE_SWAP_FACTOR, swaps, order);
+    assert_int_equal(n_swaps, n_want);
+    for (uint32_t i = 0; i < n_want; i++) {
+        assert_int_equal(swaps[i].in, want[i].in);
+        assert_int_equal(swaps[i].out, want[i].out);
+    }
+}
+
+/* Host by falling rows: 0 (40), 2 (22), 5 (22), 6 (3). Device by rising rows: 3 (1), 1 (20),
+ * 7 (21), 4 (50). 40 > 1.05 and 22 > 21 swap; 22 < 22.05 and 3 < 52.5 don't. */
+static void test_pairs(void **state)
+{
+    static const uint32_t rows[] = {40, 20, 22, 1, 50, 22, 3, 21};
+    static const uint8_t on_device[] = {0, 1, 0, 1, 1, 0, 0, 1};
+    assert_swaps(rows, on_device, 8, (const struct moe_swap[]){{0, 3}, {2, 1}}, 2);
+}
+
+/* 21 does not exceed 20 * 1.05; 22 does. */
+static void test_factor_is_exclusive(void **state)
+{
+    static const uint8_t on_device[] = {1, 0};
+    assert_swaps((const uint32_t[]){20, 21}, on_device, 2, NULL, 0);
+    assert_swaps((const uint32_t[]){20, 22}, on_device, 2, (const struct moe_swap[]){{1, 0}}, 1);
+    assert_swaps((const uint32_t[]){0, 1}, on_device, 2, (const struct moe_swap[]){{1, 0}}, 1);
+    assert_swaps((const uint32_t[]){0, 0}, on_device, 2, NULL, 0);
+}
+
+/* Among equals the lower number comes first, on both sides. */
+static void test_pairs_of_equals(void **state)
+{
+    static const uint32_t rows[] = {2, 9, 2, 9, 9, 2};
+    static const uint8_t on_device[] = {1, 0, 1, 0, 0, 1};
+    assert_swaps(rows, on_device, 6, (const struct moe_swap[]){{1, 0}, {3, 2}, {4, 5}}, 3);
+}
+
+static void test_one_side_alone(void **state)
+{
+    static const uint32_t rows[] = {5, 6, 7};
+    assert_swaps(rows, (const uint8_t[]){1, 1, 1}, 3, NULL, 0);
+    assert_swaps(rows, (const uint8_t[]){0, 0, 0}, 3, NULL, 0);
+    assert_swaps(rows, (const uint8_t[]){0, 1, 0}, 3, (const struct moe_swap[]){{2, 1}}, 1);
+}
+
+/* Each swap pays, nobody moves twice, and pairing again finds less to gain than the factor. */
+static void test_every_swap(void **state)
+{
+    uint64_t random = 6;
+    for (int round = 0; round < 2000; round++) {
+        uint32_t n = 2 + (uint32_t)(test_random(&random) % (MAX_EXPERTS - 2));
+        uint32_t rows[MAX_EXPERTS], order[MAX_EXPERTS];
+        uint8_t on_device[MAX_EXPERTS];
+        struct moe_swap swaps[MAX_EXPERTS / 2];
+        for (uint32_t e = 0; e < n; e++) {
+            rows[e] = (uint32_t)(test_random(&random) % 30);
+            on_device[e] = test_random(&random) % 2;
+        }
+        uint32_t n_swaps = moe_swaps(rows, on_device, n, MOE_SWAP_FACTOR, swaps, order);
+        for (uint32_t i = 0; i < n_swaps; i++) {
+            assert_true(rows[swaps[i].in] * 100 > rows[swaps[i].out] * 105);
+            assert_false(on_device[swaps[i].in]);
+            assert_true(on_device[swaps[i].out]);
+            on_device[swaps[i].in] = 1;
+            on_device[swaps[i].out] = 0;
+        }
+        assert_int_equal(moe_swaps(rows, on_device, n, MOE_SWAP_FACTOR, swaps, order), 0);
+    }
+}
+
+/* ---- Foreseen experts (IV-C) -------------------------------------------------------------------
+ */
+
+static const float scores[] = {0.05f, 0.3f, 0.1f, 0.25f, 0.1f, 0.08f, 0.02f, 0.1f};
+
+static struct moe_foreseen foresee(const uint8_t *on_device, uint32_t k, bool degrade)
+{
+    struct moe_foreseen f;
+    uint32_t barred[8];
+    moe_foresee(scores, on_device, 8, k, degrade, &f, barred);
+    assert_int_equal(f.n, k);
+    for (uint32_t i = 0; i < k; i++) {
+        assert_true(f.scores[i] == scores[f.experts[i]]);
+        assert_int_equal(f.on_host[i], !on_device[f.experts[i]]);
+    }
+    return f;
+}
+
+#define assert_foreseen(f, n_substituted, ...)                                                     \
+    do {                                                                                           \
+        const uint32_t want_[] = {__VA_ARGS__};                                                    \
+        assert_int_equal((f).substituted, (n_substituted));                                        \
+        assert_memory_equal((f).experts, want_, sizeof want_);                                     \
+    } while (0)
+
+/* Experts 1 and 3 are foreseen, both on the host: 3 is replaced by the best on the device. */
+static void test_weaker_of_two_is_replaced(void **state)
+{
+    static const uint8_t on_device[] = {1, 0, 0, 0, 1, 1, 1, 1};
+    struct moe_foreseen f = foresee(on_device, 2, true);
+    assert_foreseen(f, 1, 1, 4); /* 4 and 7 are equal, 2 is on the host */
+    assert_true(f.on_host[0]);
+    f = foresee(on_device, 2, false);
+    assert_foreseen(f, 0, 1, 3);
+    assert_true(f.on_host[0] && f.on_host[1]);
+}
+
+static void test_one_on_the_host_stays(void **state)
+{
+    assert_foreseen(foresee((const uint8_t[]){1, 1, 1, 0, 1, 1, 1, 1}, 2, true), 0, 1, 3);
+    assert_foreseen(foresee((const uint8_t[]){1, 0, 1, 1, 1, 1, 1, 1}, 2, true), 0, 1, 3);
+    assert_foreseen(foresee((const uint8_t[]){1, 0, 0, 0, 0, 0, 0, 0}, 1, true), 0, 1);
+}
+
+/* "If no suitable alternative is available, the original selection is maintained". */
+static void test_nothing_to_replace_with(void **state)
+{
+    struct moe_foreseen f = foresee((const uint8_t[]){0, 0, 0, 0, 0, 0, 0, 0}, 2, true);
+    assert_foreseen(f, 0, 1, 3);
+    /* Of 1, 3, 2 and 4 only 2 is on the device, and 6 beside them: 4 is replaced, 3 not. */
+    f = foresee((const uint8_t[]){0, 0, 1, 0, 0, 0, 1, 0}, 4, true);
+    assert_foreseen(f, 1, 1, 3, 2, 6);
+}
+
+/* Of 1, 3, 2 and 4 on the host: 4, then 2, then 3 take 7, 5 and 0, the best there are. */
+static void test_four_experts(void **state)
+{
+    struct moe_foreseen f = foresee((const uint8_t[]){1, 0, 0, 0, 0, 1, 1, 1}, 4, true);
+    assert_foreseen(f, 3, 1, 0, 5, 7);
+    f = foresee((const uint8_t[]){1, 1, 0, 0, 1, 1, 1, 1}, 4, true); /* 3 stays, 2 takes 7 */
+    assert_foreseen(f, 1, 1, 3, 7, 4);
+}
+
+static void test_every_foresight(void **state)
+{
+    uint64_t random = 7;
+    for (int round = 0; round < 3000; round++) {
+        float p[MAX_EXPERTS];
+        uint8_t on_device[MAX_EXPERTS];
+        uint32_t n = 1 + (uint32_t)(test_random(&random) % MAX_EXPERTS), barred[MAX_EXPERTS];
+        uint32_t k = 1 + (uint32_t)(test_random(&random) % n), n_host = 0, n_free = 0;
+        struct moe_foreseen plain, f;
+        bool chosen[MAX_EXPERTS] = {false};
+        for (uint32_t e = 0; e < n; e++) {
+            p[e] = (float)(test_random(&random) % 50) / 50;
+            on_device[e] = test_random(&random) % 3 == 0;
+            n_free += on_device[e];
+        }
+        moe_foresee(p, on_device, n, k, false, &plain, barred);
+        moe_foresee(p, on_device, n, k, true, &f, barred);
+        for (uint32_t i = 0; i < k; i++) {
+            n_host += plain.on_host[i];
+            n_free -= !plain.on_host[i];
+        }
+        uint32_t n_weaker = n_host > 0 ? n_host - 1 : 0, n_changed = 0;
+        assert_int_equal(f.substituted, n_weaker < n_free ? n_weaker : n_free);
+        for (uint32_t i = 0; i < k; i++) {
+            assert_false(chosen[f.experts[i]]);
+            chosen[f.experts[i]] = true;
+            assert_int_equal(f.on_host[i], !on_device[f.experts[i]]);
+            if (f.experts[i] == plain.experts[i])
+                continue;
+            n_changed++;
+            assert_true(plain.on_host[i] && !f.on_host[i] && f.scores[i] <= plain.scores[i]);
+        }
+        assert_int_equal(n_changed, f.substituted);
+        for (uint32_t i = 0, seen = 0; i < k && seen == 0; i++) /* the strongest on the host */
+            if (plain.on_host[i]) {
+                assert_int_equal(f.experts[i], plain.experts[i]);
+                seen = 1;
+            }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_pairs),
+        cmocka_unit_test(test_factor_is_exclusive),
+        cmocka_unit_test(test_pairs_of_equals),
+        cmocka_unit_test(test_one_side_alone),
+        cmocka_unit_test(test_every_swap),
+        cmocka_unit_test(test_weaker_of_two_is_replaced),
+        cmocka_unit_test(test_one_on_the_host_stays),
+        cmocka_unit_test(test_nothing_to_replace_with),
+        cmocka_unit_test(test_four_experts),
+        cmocka_unit_test(test_every_foresight),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
