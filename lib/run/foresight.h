@@ -26,9 +26,11 @@ uint64_t moe_foresight_bytes(const struct moe_model *model, uint32_t batch,
 /* A sequence begins: the token before is forgotten. */
 void moe_foresight_begin_sequence(struct moe_foresight *f);
 
-/* The router of model layer `layer` has spoken (work->xn: gate inputs, work->chosen, weights and
- * probabilities are its). Predicts up to `depth` further MoE layers, nearest first; what it points
- * at holds until the next call. Returns how many; 0 where nothing can be said. */
+/* The router of model layer `layer` has spoken (work->from_hidden: gate inputs, work->h: the
+ * stream, work->chosen and weights are its). Predicts up to `depth` further MoE layers, nearest
+ * first; what it points at holds until the next call. Returns how many; 0 where nothing can be
+ * said. To be called after every router, with depth 0 where no prediction is of use: it also
+ * remembers. */
 uint32_t moe_foresight_look(struct moe_foresight *f, uint32_t layer, uint32_t n_rows,
                             uint32_t depth, const struct moe_prediction **predictions);
 
