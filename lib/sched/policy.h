@@ -49,7 +49,7 @@ struct moe_policy;
 struct moe_policy_ops {
     const char *name;
     const char *describe; /* one line for --help */
-    bool needs_usage;     /* opens with params->usage alone */
+    bool needs_usage;     /* does not open without params->usage */
     int (*open)(struct moe_policy **out, const struct moe_policy_params *params,
                 struct moe_err *err);
     void (*close)(struct moe_policy *p);
