@@ -4,8 +4,16 @@
 #include <string.h>
 
 static const struct moe_policy_ops *const policies[] = {
-    &moe_policy_random, &moe_policy_fifo, &moe_policy_lru,
-    &moe_policy_lfu,    &moe_policy_arc,  &moe_policy_pinned,
+    &moe_policy_random,
+    &moe_policy_fifo,
+    &moe_policy_lru,
+    &moe_policy_lfu,
+    &moe_policy_arc,
+    &moe_policy_edgemoe,
+    &moe_policy_edgemoe_literal,
+    &moe_policy_hobbit,
+    &moe_policy_lrfu,
+    &moe_policy_pinned,
 };
 
 const struct moe_policy_ops *moe_policy_at(int i)

@@ -12,7 +12,11 @@
  * A prefetched expert lies in staging, outside every policy; when the router asks for it, it goes
  * the way of a miss, only that nothing is loaded. So wrong guesses never reach a policy.
  *
- * Sources: ARC: Megiddo and Modha, FAST 2003, fig. 4; its use per layer: Fate 4.4.
+ * Policies with needs_usage judge by the scheduler's record of use, which must know of an
+ * activation before the policy is told of it.
+ *
+ * Sources: ARC: Megiddo and Modha, FAST 2003, fig. 4; its use per layer: Fate 4.4. edgemoe: EdgeMoE
+ * III-C2; hobbit: HOBBIT 3.4; lrfu: Lee et al., IEEE Transactions on Computers 50(12), 2001.
  */
 #ifndef MOE_SCHED_POLICY_H
 #define MOE_SCHED_POLICY_H
@@ -34,6 +38,7 @@ struct moe_policy_params {
     const struct moe_usage *usage;
     const double *weights; /* [MOE_HOBBIT_WEIGHTS] of `hobbit`: lru, lfu, lhu, fld; NULL: its
                               defaults */
+    double half_life;      /* of `lrfu`, in tokens; 0: its default */
 };
 
 /* Whether a key may leave now (it is not pinned by a computation). */
@@ -44,6 +49,7 @@ struct moe_policy;
 struct moe_policy_ops {
     const char *name;
     const char *describe; /* one line for --help */
+    bool needs_usage;     /* does not open without params->usage */
     int (*open)(struct moe_policy **out, const struct moe_policy_params *params,
                 struct moe_err *err);
     void (*close)(struct moe_policy *p);
@@ -71,6 +77,7 @@ static inline void moe_policy_close(struct moe_policy *p)
 }
 
 extern const struct moe_policy_ops moe_policy_random, moe_policy_fifo, moe_policy_lru,
-    moe_policy_lfu, moe_policy_arc, moe_policy_pinned;
+    moe_policy_lfu, moe_policy_arc, moe_policy_pinned, moe_policy_edgemoe,
+    moe_policy_edgemoe_literal, moe_policy_hobbit, moe_policy_lrfu;
 
 #endif

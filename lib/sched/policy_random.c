@@ -1,21 +1,19 @@
 /*
  * random: any resident expert leaves, each as likely. The baseline that no policy should lose to.
  */
-#include "sched/keylist.h"
+#include "sched/keyset.h"
+#include "sched/policy.h"
 
 struct random_policy {
     struct moe_policy base;
-    uint32_t n, n_keys;
-    uint32_t *keys;  /* [n] resident, in no order */
-    uint32_t *place; /* [n_keys] index in keys */
-    uint64_t state;  /* xorshift64*, never 0 */
+    struct moe_keyset resident;
+    uint64_t state; /* xorshift64*, never 0 */
 };
 
 static void close_random(struct moe_policy *p)
 {
     struct random_policy *r = (struct random_policy *)p;
-    free(r->keys);
-    free(r->place);
+    moe_keyset_release(&r->resident);
     free(r);
 }
 
@@ -26,13 +24,11 @@ static int open_random(struct moe_policy **out, const struct moe_policy_params *
     if (!r)
         return MOE_ERR_MEMORY;
     r->base.ops = &moe_policy_random;
-    r->n_keys = params->n_keys;
     r->state = params->seed * 0x9e3779b97f4a7c15u | 1;
-    r->keys = moe_alloc(params->n_keys, sizeof *r->keys, err);
-    r->place = moe_alloc(params->n_keys, sizeof *r->place, err);
-    if (!r->keys || !r->place) {
+    int status = moe_keyset_init(&r->resident, params->n_keys, err);
+    if (status != MOE_OK) {
         close_random(&r->base);
-        return MOE_ERR_MEMORY;
+        return status;
     }
     *out = &r->base;
     return MOE_OK;
@@ -46,31 +42,27 @@ static void use(struct moe_policy *p, uint32_t key)
 
 static void admit(struct moe_policy *p, uint32_t key)
 {
-    struct random_policy *r = (struct random_policy *)p;
-    r->place[key] = r->n;
-    r->keys[r->n++] = key;
+    moe_keyset_add(&((struct random_policy *)p)->resident, key);
 }
 
 static void drop(struct moe_policy *p, uint32_t key)
 {
-    struct random_policy *r = (struct random_policy *)p;
-    uint32_t last = r->keys[--r->n];
-    r->keys[r->place[key]] = last;
-    r->place[last] = r->place[key];
+    moe_keyset_remove(&((struct random_policy *)p)->resident, key);
 }
 
 /* Starts at a random resident and walks on over those that may not leave. */
 static int64_t victim(struct moe_policy *p, int64_t incoming, moe_evictable_fn may, void *ctx)
 {
     struct random_policy *r = (struct random_policy *)p;
-    if (r->n == 0)
+    uint32_t n = r->resident.n;
+    if (n == 0)
         return MOE_NO_KEY;
     r->state ^= r->state >> 12;
     r->state ^= r->state << 25;
     r->state ^= r->state >> 27;
-    uint32_t start = (uint32_t)((r->state * 0x2545f4914f6cdd1du >> 32) * r->n >> 32);
-    for (uint32_t i = 0; i < r->n; i++) {
-        uint32_t key = r->keys[(start + i) % r->n];
+    uint32_t start = (uint32_t)((r->state * 0x2545f4914f6cdd1du >> 32) * n >> 32);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t key = r->resident.keys[(start + i) % n];
         if (!may || may(ctx, key))
             return key;
     }

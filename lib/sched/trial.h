@@ -2,8 +2,9 @@
  * Trial: whether something that may not pay (prefetching) pays, by trying both ways while the work
  * goes on. Pure: times are told.
  *
- * Tokens run in periods; most with what has measured faster so far, one in TRIAL_EVERY with the
- * other. The two means fade, so that a change of text or of disk is noticed.
+ * Tokens run in periods: the first with it, the second without, from then on with what has
+ * measured faster so far, but for one in MOE_TRIAL_EVERY with the other. The two means fade, so
+ * that a change of text or of disk is noticed.
  */
 #ifndef MOE_SCHED_TRIAL_H
 #define MOE_SCHED_TRIAL_H

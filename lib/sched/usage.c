@@ -40,6 +40,7 @@ void moe_usage_begin_sequence(struct moe_usage *u)
 
 void moe_usage_begin_tokens(struct moe_usage *u, uint32_t n)
 {
+    u->pass = n;
     u->token += n;
     u->tokens += n;
 }

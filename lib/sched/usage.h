@@ -19,6 +19,7 @@ struct moe_usage {
     uint32_t top_k;  /* experts that a token visits in each layer */
     uint32_t layer;  /* whose router spoke last: I (EdgeMoE III-C2), l_i (HOBBIT, equation 3) */
     uint32_t token;  /* tokens of the sequence so far, the one at work included: T (equation 3) */
+    uint32_t pass;   /* tokens of the pass at work */
     uint64_t tokens; /* since opening */
     /* Per key, of the sequence under way. */
     uint32_t *last;  /* the token (counted like `token`) that used it last: R; 0: none yet */

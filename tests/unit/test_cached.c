@@ -154,7 +154,9 @@ static void check_configuration(uint64_t seed, char *text, size_t text_bytes, ui
     int status, n_policies = 0;
     while (moe_policy_at(n_policies))
         n_policies++;
-    policy = moe_policy_at((int)(test_random(&random) % (uint64_t)n_policies));
+    do
+        policy = moe_policy_at((int)(test_random(&random) % (uint64_t)n_policies));
+    while (policy->needs_usage);
     bool compressed = test_random(&random) % 3 == 0;
     struct moe_model *model = NULL;
     assert_ok(moe_model_open(&model, packs[compressed], 0, NULL, &err), &err);

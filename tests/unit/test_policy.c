@@ -6,13 +6,14 @@
 
 #include "../test.h"
 
-enum { N_KEYS = 40, N_STEPS = 20000 };
+enum { N_KEYS = 40, N_LAYERS = 4, N_EXPERTS = N_KEYS / N_LAYERS, N_STEPS = 20000 };
 
 /* ---- Driving a policy as a cache does ----------------------------------------------------------
  */
 
 struct cache {
     struct moe_policy *policy;
+    struct moe_usage usage;
     uint32_t capacity, n;
     bool resident[N_KEYS];
 };
@@ -20,17 +21,27 @@ struct cache {
 static void cache_open(struct cache *c, const char *name, uint32_t capacity, uint64_t seed)
 {
     struct moe_err err = {0};
-    struct moe_policy_params params = {.n_keys = N_KEYS, .capacity = capacity, .seed = seed};
     *c = (struct cache){.capacity = capacity};
+    assert_ok(moe_usage_init(&c->usage, N_LAYERS, N_EXPERTS, 1, &err), &err);
+    const struct moe_policy_params params = {
+        .n_keys = N_KEYS, .capacity = capacity, .seed = seed, .usage = &c->usage};
     assert_non_null(moe_policy_find(name));
     assert_ok(moe_policy_find(name)->open(&c->policy, &params, &err), &err);
 }
 
-/* Returns true on a hit; *left gets the key that left, or -1. */
+static void cache_close(struct cache *c)
+{
+    moe_policy_close(c->policy);
+    moe_usage_release(&c->usage);
+}
+
+/* A token asks for one key. Returns true on a hit; *left gets the key that left, or -1. */
 static bool cache_ask(struct cache *c, uint32_t key, int64_t *left)
 {
     const struct moe_policy_ops *ops = c->policy->ops;
     *left = -1;
+    moe_usage_begin_tokens(&c->usage, 1);
+    moe_usage_note(&c->usage, key / N_EXPERTS, key % N_EXPERTS, 1, key % 3 == 0);
     if (c->resident[key]) {
         ops->use(c->policy, key);
         return true;
@@ -125,7 +136,7 @@ static void simple_policies_equal_their_models(void **state)
                 hits += hit;
             }
             assert_in_range(hits, capacities[j] > 1 ? 100 : 1, N_STEPS);
-            moe_policy_close(c.policy);
+            cache_close(&c);
         }
     }
 }
@@ -234,7 +245,7 @@ static void arc_equals_the_paper(void **state)
                 fail_msg("arc, %u slots, step %d, key %u: %lld left instead of %lld", capacities[j],
                          step, key, (long long)left, (long long)want);
         }
-        moe_policy_close(c.policy);
+        cache_close(&c);
     }
 }
 
@@ -267,7 +278,7 @@ static void victims_are_resident_and_not_pinned(void **state)
                 assert_true(key % 2 == 1 && c.resident[key]);
             assert_int_equal(ops->victim(c.policy, MOE_NO_KEY, none, NULL), MOE_NO_KEY);
         }
-        moe_policy_close(c.policy);
+        cache_close(&c);
     }
 }
 
@@ -286,8 +297,8 @@ static void random_depends_on_its_seed_alone(void **state)
             cache_ask(&d, key, &other);
             differ += other != left[run][step];
         }
-        moe_policy_close(c.policy);
-        moe_policy_close(d.policy);
+        cache_close(&c);
+        cache_close(&d);
     }
     assert_memory_equal(left[0], left[1], sizeof left[0]);
     assert_true(differ > 0);
@@ -302,7 +313,7 @@ static void pinned_keeps_the_first(void **state)
         cache_ask(&c, key, &left);
     for (uint32_t key = 0; key < 20; key++)
         assert_int_equal(cache_ask(&c, key, &left), key < 5);
-    moe_policy_close(c.policy);
+    cache_close(&c);
 }
 
 int main(void)

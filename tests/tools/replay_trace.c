@@ -1,0 +1,343 @@
+/*
+ * Replays traces through caches of experts, each policy at each size:
+ *
+ *     replay_trace [--policy NAME,...] [--capacity SIZE,...] [--per-layer] [--by-token] [--all]
+ *                  [--half-life TOKENS] TRACE...
+ *
+ * Prints one table of hit rates for each trace. A capacity is a number of slots (300), so many
+ * times what a token visits (2x) or bytes of experts (4000M; sizes are those of the trace's first
+ * variant). Without --policy every policy has a row. All layers share the cache, or --per-layer
+ * each has an equal share, the first ones what is left over.
+ *
+ * The tokens of a prompt go through a layer together, so that each distinct expert of them is one
+ * lookup, as in engines that compute prompts in a batch; --by-token: every activation is one. The
+ * rate is that of decoded tokens; --all: of all lookups. Every use counts as high precision. The
+ * experts that a decoded token wants of a layer do not leave for one another.
+ */
+#include <getopt.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/text.h"
+#include "sched/policy.h"
+#include "sched/trace.h"
+#include "sched/usage.h"
+
+enum { MAX_ITEMS = 64 };
+
+struct options {
+    const struct moe_policy_ops *policies[MAX_ITEMS];
+    const char *capacities[MAX_ITEMS];
+    int n_policies, n_capacities;
+    bool per_layer, by_token, all;
+    double half_life;
+};
+
+/* Cached experts that one policy watches. Sizes are in bytes, or in slots where the capacity is. */
+struct domain {
+    struct moe_policy *policy;
+    uint64_t capacity, used;
+};
+
+struct cache {
+    const struct options *options;
+    const struct moe_trace_shape *shape;
+    struct moe_usage usage;
+    struct domain *domains; /* [n_domains] */
+    uint32_t n_domains, n_keys;
+    bool in_bytes;
+    bool *resident, *pinned;      /* [n_keys] */
+    uint32_t *in_prompt;          /* [n_keys] tokens of the prompt under way that want it */
+    uint32_t n_prompt;            /* tokens that wait in in_prompt */
+    uint64_t lookups[2], hits[2]; /* decode, prompt */
+};
+
+/* ---- The cache ----------------------------------------------------------------------------------
+ */
+
+static uint64_t bytes_of(const struct moe_trace_shape *s, uint32_t key)
+{
+    return moe_trace_expert_bytes(s, 0, key / s->n_experts, key % s->n_experts);
+}
+
+static uint64_t size_of(const struct cache *c, uint32_t key)
+{
+    return c->in_bytes ? bytes_of(c->shape, key) : 1;
+}
+
+static bool may_leave(void *ctx, uint32_t key)
+{
+    return !((const struct cache *)ctx)->pinned[key];
+}
+
+/* n tokens want the expert: one lookup. */
+static void look_up(struct cache *c, uint32_t key, uint32_t n, bool prompt)
+{
+    uint32_t layer = key / c->shape->n_experts;
+    struct domain *d = &c->domains[c->n_domains > 1 ? layer : 0];
+    const struct moe_policy_ops *ops = d->policy->ops;
+    moe_usage_note(&c->usage, layer, key % c->shape->n_experts, n, true);
+    c->lookups[prompt]++;
+    if (c->resident[key]) {
+        c->hits[prompt]++;
+        ops->use(d->policy, key);
+        return;
+    }
+    if (ops->miss)
+        ops->miss(d->policy, key);
+    while (d->used + size_of(c, key) > d->capacity) {
+        int64_t victim = ops->victim(d->policy, key, may_leave, c);
+        if (victim == MOE_NO_KEY)
+            return; /* passes through */
+        ops->drop(d->policy, (uint32_t)victim);
+        c->resident[victim] = false;
+        d->used -= size_of(c, (uint32_t)victim);
+    }
+    ops->admit(d->policy, key);
+    c->resident[key] = true;
+    d->used += size_of(c, key);
+}
+
+static void look_up_prompt(struct cache *c)
+{
+    moe_usage_begin_tokens(&c->usage, c->n_prompt);
+    for (uint32_t key = 0; key < c->n_keys; key++) {
+        if (c->in_prompt[key])
+            look_up(c, key, c->in_prompt[key], true);
+        c->in_prompt[key] = 0;
+    }
+    c->n_prompt = 0;
+}
+
+static void take_token(struct cache *c, const struct moe_trace *t,
+                       const struct moe_trace_token *token)
+{
+    uint32_t n_experts = c->shape->n_experts, top_k = c->shape->top_k;
+    bool gather = token->prompt && !c->options->by_token;
+    if (c->n_prompt && (!gather || token->index == 0))
+        look_up_prompt(c);
+    if (token->index == 0)
+        moe_usage_begin_sequence(&c->usage);
+    if (gather)
+        c->n_prompt++;
+    else
+        moe_usage_begin_tokens(&c->usage, 1);
+    for (uint32_t layer = 0; layer < c->shape->n_layers; layer++) {
+        const uint16_t *experts = moe_trace_step(t, layer).experts;
+        for (uint32_t i = 0; experts && i < top_k; i++)
+            if (gather)
+                c->in_prompt[layer * n_experts + experts[i]]++;
+            else
+                c->pinned[layer * n_experts + experts[i]] = true;
+        for (uint32_t i = 0; experts && !gather && i < top_k; i++)
+            look_up(c, layer * n_experts + experts[i], 1, token->prompt);
+        for (uint32_t i = 0; experts && i < top_k; i++)
+            c->pinned[layer * n_experts + experts[i]] = false;
+    }
+}
+
+/* ---- Opening ------------------------------------------------------------------------------------
+ */
+
+/* `text` as slots, or as bytes of experts. */
+static int parse_capacity(const struct moe_trace_shape *s, const char *text, uint64_t *capacity,
+                          bool *in_bytes, struct moe_err *err)
+{
+    char times[32];
+    double demands;
+    size_t n = strlen(text);
+    *in_bytes = false;
+    if (moe_parse_u64(text, capacity))
+        return MOE_OK;
+    if (n > 1 && n < sizeof times && text[n - 1] == 'x') {
+        memcpy(times, text, n - 1);
+        times[n - 1] = '\0';
+        if (moe_parse_double(times, &demands) && demands >= 0 && demands < 1e6) {
+            *capacity = (uint64_t)(demands * s->top_k * s->n_layers + 0.5);
+            return MOE_OK;
+        }
+    }
+    *in_bytes = true;
+    if (!moe_parse_bytes(text, capacity))
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "'%s' is neither slots (300), a multiple of a token's "
+                        "demand (2x) nor bytes (4000M)",
+                        text);
+    if (s->n_variants == 0)
+        return moe_fail(err, MOE_ERR_USAGE, "the trace has no sizes of experts");
+    return MOE_OK;
+}
+
+/* How many experts of a middling size the domain holds: what a policy knows of its size. */
+static uint64_t slots_of(const struct cache *c, uint64_t capacity)
+{
+    uint64_t bytes = 0;
+    for (uint32_t key = 0; key < c->n_keys; key++)
+        bytes += size_of(c, key);
+    double slots = bytes ? (double)capacity * c->n_keys / (double)bytes : 0;
+    return slots < 1 ? 1 : slots > c->n_keys ? c->n_keys : (uint64_t)slots;
+}
+
+static int open_cache(struct cache *c, const struct options *o, const struct moe_trace_shape *shape,
+                      const struct moe_policy_ops *policy, const char *capacity,
+                      struct moe_err *err)
+{
+    uint64_t total;
+    *c = (struct cache){.options = o, .shape = shape};
+    c->n_keys = shape->n_layers * shape->n_experts;
+    c->n_domains = o->per_layer ? shape->n_layers : 1;
+    int status = parse_capacity(shape, capacity, &total, &c->in_bytes, err);
+    if (status == MOE_OK)
+        status = moe_usage_init(&c->usage, shape->n_layers, shape->n_experts, shape->top_k, err);
+    c->domains = moe_alloc(c->n_domains, sizeof *c->domains, err);
+    c->resident = moe_alloc(c->n_keys, sizeof *c->resident, err);
+    c->pinned = moe_alloc(c->n_keys, sizeof *c->pinned, err);
+    c->in_prompt = moe_alloc(c->n_keys, sizeof *c->in_prompt, err);
+    if (status == MOE_OK && !(c->domains && c->resident && c->pinned && c->in_prompt))
+        status = MOE_ERR_MEMORY;
+    for (uint32_t i = 0; i < c->n_domains && status == MOE_OK; i++) {
+        struct domain *d = &c->domains[i];
+        d->capacity = total / c->n_domains + (i < total % c->n_domains);
+        const struct moe_policy_params params = {
+            .n_keys = c->n_keys,
+            .capacity = (uint32_t)slots_of(c, d->capacity),
+            .seed = 1 + i,
+            .usage = &c->usage,
+            .half_life = o->half_life,
+        };
+        status = policy->open(&d->policy, &params, err);
+    }
+    return status;
+}
+
+static void close_cache(struct cache *c)
+{
+    for (uint32_t i = 0; c->domains && i < c->n_domains; i++)
+        moe_policy_close(c->domains[i].policy);
+    moe_usage_release(&c->usage);
+    free(c->domains);
+    free(c->resident);
+    free(c->pinned);
+    free(c->in_prompt);
+}
+
+/* ---- The table ----------------------------------------------------------------------------------
+ */
+
+static int replay(struct moe_trace *t, const struct options *o, const struct moe_policy_ops *policy,
+                  const char *capacity, struct moe_err *err)
+{
+    const struct moe_trace_token *token;
+    struct cache c;
+    int status = open_cache(&c, o, moe_trace_shape(t), policy, capacity, err);
+    moe_trace_rewind(t);
+    while (status == MOE_OK && (status = moe_trace_next(t, &token, err)) == MOE_OK && token)
+        take_token(&c, t, token);
+    if (status == MOE_OK) {
+        if (c.n_prompt)
+            look_up_prompt(&c);
+        uint64_t lookups = c.lookups[0] + (o->all ? c.lookups[1] : 0);
+        uint64_t hits = c.hits[0] + (o->all ? c.hits[1] : 0);
+        printf(" %7.2f", lookups ? 100 * (double)hits / (double)lookups : 0);
+        fflush(stdout);
+    }
+    close_cache(&c);
+    return status;
+}
+
+static int print_table(const char *path, const struct options *o, struct moe_err *err)
+{
+    struct moe_trace *t = NULL;
+    int status = moe_trace_open(&t, path, err);
+    if (status != MOE_OK)
+        return status;
+    printf("%s: hits of %s, %%%s%s\n%-16s", path, o->all ? "all lookups" : "decoded tokens",
+           o->per_layer ? ", per layer" : "", o->by_token ? ", prompts by token" : "", "policy");
+    for (int i = 0; i < o->n_capacities; i++)
+        printf(" %7s", o->capacities[i]);
+    printf("\n");
+    for (int p = 0; p < o->n_policies && status == MOE_OK; p++) {
+        printf("%-16s", o->policies[p]->name);
+        for (int i = 0; i < o->n_capacities && status == MOE_OK; i++)
+            status = replay(t, o, o->policies[p], o->capacities[i], err);
+        printf("\n");
+    }
+    moe_trace_close(t);
+    return status;
+}
+
+/* ---- The command line ---------------------------------------------------------------------------
+ */
+
+static bool take_policy(struct options *o, const char *name)
+{
+    return (o->policies[o->n_policies++] = moe_policy_find(name)) != NULL;
+}
+
+static bool take_capacity(struct options *o, const char *text)
+{
+    o->capacities[o->n_capacities++] = text;
+    return true;
+}
+
+static bool take_list(struct options *o, char *list, const int *n,
+                      bool (*take)(struct options *o, const char *item))
+{
+    bool good = true;
+    for (char *item = strtok(list, ","); item && good; item = strtok(NULL, ","))
+        good = *n < MAX_ITEMS && take(o, item);
+    return good && *n > 0;
+}
+
+static bool parse(struct options *o, int argc, char **argv)
+{
+    static const struct option names[] = {
+        {"policy", required_argument, NULL, 'p'},
+        {"capacity", required_argument, NULL, 'c'},
+        {"per-layer", no_argument, NULL, 'l'},
+        {"by-token", no_argument, NULL, 't'},
+        {"all", no_argument, NULL, 'a'},
+        {"half-life", required_argument, NULL, 'h'},
+        {0},
+    };
+    static char usual[] = "0.5x,1x,2x,4x,6x";
+    bool good = true;
+    for (int c; good && (c = getopt_long(argc, argv, "", names, NULL)) != -1;) {
+        o->per_layer |= c == 'l';
+        o->by_token |= c == 't';
+        o->all |= c == 'a';
+        if (c == 'p')
+            good = take_list(o, optarg, &o->n_policies, take_policy);
+        else if (c == 'c')
+            good = take_list(o, optarg, &o->n_capacities, take_capacity);
+        else if (c == 'h')
+            good = moe_parse_double(optarg, &o->half_life) && o->half_life > 0;
+        else
+            good = c != '?';
+    }
+    bool every = o->n_policies == 0;
+    for (int i = 0; every && i < MAX_ITEMS && moe_policy_at(i); i++)
+        o->policies[o->n_policies++] = moe_policy_at(i);
+    return good && optind < argc &&
+           (o->n_capacities || take_list(o, usual, &o->n_capacities, take_capacity));
+}
+
+int main(int argc, char **argv)
+{
+    struct moe_err err;
+    struct options o = {0};
+    if (!parse(&o, argc, argv)) {
+        fprintf(stderr, "replay_trace [--policy NAME,...] [--capacity SLOTS|TIMESx|BYTES,...] "
+                        "[--per-layer] [--by-token] [--all] [--half-life TOKENS] TRACE...\n");
+        return 2;
+    }
+    int status = MOE_OK;
+    for (int i = optind; i < argc && status == MOE_OK; i++)
+        status = print_table(argv[i], &o, &err);
+    if (status != MOE_OK)
+        fprintf(stderr, "replay_trace: %s\n", err.text);
+    return status != MOE_OK;
+}

@@ -1,0 +1,392 @@
+/*
+ * Policies that judge by the record of use: edgemoe, hobbit and lrfu, against examples worked by
+ * hand and lrfu also against its definition.
+ */
+#include <math.h>
+
+#include "sched/policy.h"
+#include "sched/strategy.h"
+
+#include "../test.h"
+
+enum { N_KEYS = 40, N_LAYERS = 4, N_EXPERTS = N_KEYS / N_LAYERS, HALF_LIFE = 12 };
+
+/* The keys that one policy has, with a record of use that a test writes. */
+struct judged {
+    struct moe_policy *policy;
+    struct moe_usage usage;
+};
+
+static void judged_open(struct judged *j, const char *name, const double *weights, double half_life)
+{
+    struct moe_err err = {0};
+    const struct moe_policy_params params = {.n_keys = N_KEYS,
+                                             .capacity = 10,
+                                             .usage = &j->usage,
+                                             .weights = weights,
+                                             .half_life = half_life};
+    assert_ok(moe_usage_init(&j->usage, N_LAYERS, N_EXPERTS, 2, &err), &err);
+    assert_ok(moe_policy_find(name)->open(&j->policy, &params, &err), &err);
+}
+
+static void judged_close(struct judged *j)
+{
+    moe_policy_close(j->policy);
+    moe_usage_release(&j->usage);
+}
+
+static uint32_t key_of(uint32_t layer, uint32_t expert)
+{
+    return layer * N_EXPERTS + expert;
+}
+
+static void admit(struct judged *j, uint32_t key)
+{
+    j->policy->ops->admit(j->policy, key);
+}
+
+static int64_t victim(const struct judged *j, int64_t incoming)
+{
+    return j->policy->ops->victim(j->policy, incoming, NULL, NULL);
+}
+
+/* Drops the keys in the order in which they leave for `incoming` and compares. */
+static void assert_leave(struct judged *j, int64_t incoming, const uint32_t *order, int n)
+{
+    for (int i = 0; i < n; i++) {
+        assert_int_equal(victim(j, incoming), order[i]);
+        j->policy->ops->drop(j->policy, order[i]);
+    }
+    assert_int_equal(victim(j, incoming), MOE_NO_KEY);
+    for (int i = 0; i < n; i++)
+        admit(j, order[i]);
+}
+
+/*
+ * Four layers, the second (I = 1) at work; one resident key a layer:
+ *
+ *     layer i   f   d = (i - I) mod 4 in 1..4   f/d   (S - i + I) mod S in 1..4   f / that
+ *     0         6   3                           2     1                           6
+ *     1         6   4                           1.5   4 (printed: 0)              1.5
+ *     2         3   1                           3     3                           1
+ *     3         4   2                           2     2                           2
+ *
+ * The equal ones leave by their last use. Read literally, the layer that runs next goes first and
+ * the one that ran just before stays to the end.
+ */
+static void edgemoe_weighs_frequency_by_the_layers_to_come(void **state)
+{
+    static const uint64_t frequency[N_LAYERS] = {6, 6, 3, 4};
+    static const char *const names[] = {"edgemoe", "edgemoe-literal"};
+    for (int literal = 0; literal < 2; literal++) {
+        struct judged j;
+        judged_open(&j, names[literal], NULL, 0);
+        for (uint32_t layer = 0; layer < N_LAYERS; layer++) {
+            admit(&j, key_of(layer, 5));
+            j.usage.frequency[key_of(layer, 5)] = frequency[layer];
+            j.usage.last_ever[key_of(layer, 5)] = 9 - layer;
+        }
+        static const uint32_t to_come[] = {15, 35, 5, 25}, as_printed[] = {25, 15, 35, 5};
+        assert_leave(&j, key_of(1, 0), literal ? as_printed : to_come, N_LAYERS);
+        j.usage.layer = 1; /* nobody comes: the layer whose router spoke last counts */
+        assert_leave(&j, MOE_NO_KEY, literal ? as_printed : to_come, N_LAYERS);
+        j.usage.last_ever[key_of(0, 5)] = 1;
+        static const uint32_t older[] = {15, 5, 35, 25};
+        if (!literal)
+            assert_leave(&j, key_of(1, 0), older, N_LAYERS);
+        judged_close(&j);
+    }
+}
+
+/* In one layer every d is S: frequency alone, then the last use, then the number. */
+static void edgemoe_in_one_layer_is_frequency(void **state)
+{
+    static const char *const names[] = {"edgemoe", "edgemoe-literal"};
+    for (int i = 0; i < 2; i++) {
+        struct judged j;
+        judged_open(&j, names[i], NULL, 0);
+        static const uint64_t frequency[] = {3, 2, 2, 7, 2}, last[] = {1, 8, 4, 2, 4};
+        for (uint32_t e = 0; e < 5; e++) {
+            admit(&j, key_of(2, e));
+            j.usage.frequency[key_of(2, e)] = frequency[e];
+            j.usage.last_ever[key_of(2, e)] = last[e];
+        }
+        static const uint32_t order[] = {22, 24, 21, 20, 23};
+        assert_leave(&j, key_of(2, 9), order, 5);
+        judged_close(&j);
+    }
+}
+
+static void record(struct judged *j, uint32_t key, uint32_t last, uint32_t count, uint32_t high)
+{
+    admit(j, key);
+    j->usage.last[key] = last;
+    j->usage.count[key] = count;
+    j->usage.high[key] = high;
+}
+
+/*
+ * Equation 3 with equal weights, four layers, the second at work, T = 8; four times p:
+ *
+ *     (layer, expert)   R/T     F/T    H/T    fld    sum
+ *     (1, 0)            1       0.5    0.25   1      2.75
+ *     (2, 0)            0.875   0.75   0.5    0.75   2.875
+ *     (0, 0)            1       1      0.75   0.25   3
+ *     (3, 1)            0.25    0.75   0.75   0.5    2.25
+ */
+static void hobbit_is_equation_3(void **state)
+{
+    struct judged j;
+    judged_open(&j, "hobbit", NULL, 0);
+    record(&j, key_of(1, 0), 8, 4, 2);
+    record(&j, key_of(2, 0), 7, 6, 4);
+    record(&j, key_of(0, 0), 8, 8, 6);
+    record(&j, key_of(3, 1), 2, 6, 6);
+    j.usage.token = 8;
+    static const uint32_t by_sum[] = {31, 10, 20, 0};
+    assert_leave(&j, key_of(1, 9), by_sum, 4);
+    j.usage.token = 0; /* no token yet: distance alone */
+    static const uint32_t by_distance[] = {0, 31, 20, 10};
+    assert_leave(&j, key_of(1, 9), by_distance, 4);
+    j.usage.layer = 3;
+    static const uint32_t from_the_last[] = {20, 10, 0, 31};
+    assert_leave(&j, MOE_NO_KEY, from_the_last, 4);
+    judged_close(&j);
+}
+
+/* Each weight alone orders by its own term. */
+static void hobbit_weighs_its_terms(void **state)
+{
+    static const uint32_t order[MOE_HOBBIT_WEIGHTS][3] = {
+        [MOE_WEIGHT_LRU] = {11, 20, 2},
+        [MOE_WEIGHT_LFU] = {20, 2, 11},
+        [MOE_WEIGHT_LHU] = {2, 11, 20},
+        [MOE_WEIGHT_FLD] = {2, 20, 11},
+    };
+    for (int w = 0; w < MOE_HOBBIT_WEIGHTS; w++) {
+        struct judged j;
+        double weights[MOE_HOBBIT_WEIGHTS] = {0};
+        weights[w] = 1;
+        judged_open(&j, "hobbit", weights, 0);
+        record(&j, key_of(0, 2), 9, 6, 1);
+        record(&j, key_of(1, 1), 3, 7, 2);
+        record(&j, key_of(2, 0), 5, 5, 5);
+        j.usage.token = 10;
+        assert_leave(&j, key_of(1, 9), order[w], 3);
+        judged_close(&j);
+    }
+}
+
+/* Fig. 11: expert 4 is used more, expert 6 more at high precision: lfu would keep 4, lhu keeps 6.
+ */
+static void hobbit_keeps_what_is_used_at_high_precision(void **state)
+{
+    static const double by_use[] = {[MOE_WEIGHT_LFU] = 1, [MOE_WEIGHT_FLD] = 0};
+    static const double by_high[] = {[MOE_WEIGHT_LHU] = 1, [MOE_WEIGHT_FLD] = 0};
+    for (int high = 0; high < 2; high++) {
+        struct judged j;
+        judged_open(&j, "hobbit", high ? by_high : by_use, 0);
+        admit(&j, key_of(2, 4));
+        admit(&j, key_of(2, 6));
+        for (uint32_t token = 0; token < 10; token++) {
+            moe_usage_begin_tokens(&j.usage, 1);
+            if (token < 8)
+                moe_usage_note(&j.usage, 2, 4, 1, token < 2);
+            if (token % 2)
+                moe_usage_note(&j.usage, 2, 6, 1, true);
+        }
+        assert_int_equal(victim(&j, key_of(2, 0)), key_of(2, high ? 4 : 6));
+        judged_close(&j);
+    }
+}
+
+/* n tokens, `uses` of which want a key. */
+static void ask(struct judged *j, uint32_t key, uint32_t n, uint32_t uses)
+{
+    const struct moe_policy_ops *ops = j->policy->ops;
+    moe_usage_begin_tokens(&j->usage, n);
+    moe_usage_note(&j->usage, key / N_EXPERTS, key % N_EXPERTS, uses, true);
+    ops->miss(j->policy, key);
+}
+
+/* A is used by tokens 1 and 2, B by token 3. With a half-life of 1 token C is then 1/4 + 1/2 and 1,
+ * and B stays; with one of 4 it is 0.71 + 0.84 = 1.55 and 1, and A does. */
+static void lrfu_weighs_recency_against_frequency(void **state)
+{
+    for (int long_memory = 0; long_memory < 2; long_memory++) {
+        struct judged j;
+        judged_open(&j, "lrfu", NULL, long_memory ? 4 : 1);
+        ask(&j, 7, 1, 1);
+        admit(&j, 7);
+        ask(&j, 7, 1, 1);
+        ask(&j, 3, 1, 1);
+        admit(&j, 3);
+        assert_int_equal(victim(&j, 0), long_memory ? 3 : 7);
+        /* Evicted and back by token 4, it is worth 1 + 3/8 more than one newly come then. */
+        j.policy->ops->drop(j.policy, 7);
+        ask(&j, 7, 1, 1);
+        admit(&j, 7);
+        moe_usage_note(&j.usage, 0, 8, 1, true);
+        j.policy->ops->miss(j.policy, 8);
+        admit(&j, 8);
+        j.policy->ops->drop(j.policy, 3);
+        assert_int_equal(victim(&j, 0), 8);
+        judged_close(&j);
+    }
+}
+
+/* Half-life 1. All 3 tokens of a pass use 0 and one of them 5: 1 + 1/2 + 1/4 and a third of it. A
+ * token later, when 2 is used and worth 1, that is 0.88 and 0.29. */
+static void lrfu_spreads_the_uses_of_a_pass(void **state)
+{
+    struct judged j;
+    judged_open(&j, "lrfu", NULL, 1);
+    ask(&j, 0, 3, 3);
+    moe_usage_note(&j.usage, 0, 5, 1, true);
+    j.policy->ops->miss(j.policy, 5);
+    ask(&j, 2, 1, 1);
+    static const uint32_t keys[] = {0, 2, 5}, order[] = {5, 0, 2};
+    for (int i = 0; i < 3; i++)
+        admit(&j, keys[i]);
+    assert_leave(&j, 9, order, 3);
+    judged_close(&j);
+}
+
+/* A profile's uses that come after opening: a token is one use at most. Then 3 is worth 1, and 2,
+ * used by this token and the one before, 1 + 1/2. */
+static void lrfu_counts_a_token_once(void **state)
+{
+    struct judged j;
+    judged_open(&j, "lrfu", NULL, 1);
+    admit(&j, 2);
+    admit(&j, 3);
+    j.usage.frequency[3] += 1000;
+    ask(&j, 2, 1, 1);
+    ask(&j, 2, 1, 1);
+    moe_usage_note(&j.usage, 0, 3, 1, true);
+    j.policy->ops->miss(j.policy, 3);
+    static const uint32_t order[] = {3, 2};
+    assert_leave(&j, 9, order, 2);
+    judged_close(&j);
+}
+
+/* Layer 0 has run for token 2, layers 1 to 3 for token 1 only: what token 1 used there is as fresh
+ * as can be, and only the way to the next run tells it from what token 2 used in layer 0. */
+static void lrfu_counts_time_layer_by_layer(void **state)
+{
+    struct judged j;
+    judged_open(&j, "lrfu", NULL, 4);
+    moe_usage_begin_tokens(&j.usage, 1);
+    for (uint32_t layer = 0; layer < N_LAYERS; layer++) {
+        admit(&j, key_of(layer, 0));
+        moe_usage_note(&j.usage, layer, 0, 1, true);
+        j.policy->ops->miss(j.policy, key_of(layer, 0));
+    }
+    admit(&j, key_of(0, 1));
+    ask(&j, key_of(0, 1), 1, 1);
+    /* Expert 0 of layer 0 was not used this time; the others fade by 4, 3, 2, 1 layers more. */
+    static const uint32_t order[] = {0, 1, 30, 20, 10};
+    assert_leave(&j, key_of(0, 2), order, 5);
+    judged_close(&j);
+}
+
+/* C as it is defined, from all past uses, one token each. */
+struct past {
+    struct {
+        uint32_t key;
+        uint64_t token;
+    } uses[2000];
+    uint32_t n;
+};
+
+static double combined(const struct past *p, uint32_t key, uint64_t now)
+{
+    double c = 0;
+    for (uint32_t i = 0; i < p->n; i++)
+        if (p->uses[i].key == key)
+            c += pow(0.5, (double)(now - p->uses[i].token) / HALF_LIFE);
+    return c;
+}
+
+/* Tokens that use one key of one layer each, in a cache of 8: whoever leaves has the least C. */
+static void lrfu_equals_its_definition(void **state)
+{
+    static struct past past;
+    struct judged j;
+    uint64_t random = 12, spoke[N_LAYERS] = {0};
+    bool resident[N_KEYS] = {0};
+    int n = 0, leavers = 0;
+    past.n = 0;
+    judged_open(&j, "lrfu", NULL, HALF_LIFE);
+    for (uint32_t token = 1; token <= N_ITEMS(past.uses); token++) {
+        uint64_t r = test_random(&random); /* a hot set that moves */
+        uint32_t key = (uint32_t)(r % 3 ? (r >> 8) % 10 + token / 300 * 7 : r >> 8) % N_KEYS;
+        uint32_t layer = key / N_EXPERTS;
+        past.uses[past.n].key = key;
+        past.uses[past.n++].token = spoke[layer] = token;
+        ask(&j, key, 1, 1);
+        if (resident[key])
+            continue;
+        int64_t left = n == 8 ? victim(&j, key) : MOE_NO_KEY;
+        for (uint32_t k = 0; left >= 0 && k < N_KEYS; k++) {
+            double worth[2];
+            const uint32_t keys[2] = {(uint32_t)left, k};
+            for (int i = 0; i < 2; i++) {
+                uint32_t of = keys[i] / N_EXPERTS;
+                double wait = ((of + N_LAYERS - layer - 1) % N_LAYERS + 1.0) / N_LAYERS;
+                worth[i] = combined(&past, keys[i], spoke[of]) * pow(0.5, wait / HALF_LIFE);
+            }
+            if (resident[k] && worth[0] > worth[1] * (1 + 1e-9))
+                fail_msg("token %u: %u left (%g) instead of %u (%g)", token, keys[0], worth[0], k,
+                         worth[1]);
+        }
+        if (left >= 0) {
+            assert_true(resident[left]);
+            j.policy->ops->drop(j.policy, (uint32_t)left);
+            resident[left] = false;
+            leavers++;
+        } else {
+            n++;
+        }
+        admit(&j, key);
+        resident[key] = true;
+    }
+    assert_in_range(leavers, 100, N_ITEMS(past.uses));
+    judged_close(&j);
+}
+
+static void some_policies_need_a_record_of_use(void **state)
+{
+    const struct moe_policy_ops *ops;
+    const struct moe_policy_params params = {.n_keys = N_KEYS, .capacity = 4};
+    int needy = 0;
+    for (int i = 0; (ops = moe_policy_at(i)) != NULL; i++) {
+        struct moe_err err = {0};
+        struct moe_policy *p = NULL;
+        if (ops->needs_usage)
+            assert_fails(ops->open(&p, &params, &err), MOE_ERR_USAGE, ops->name, &err);
+        else
+            assert_ok(ops->open(&p, &params, &err), &err);
+        moe_policy_close(p);
+        needy += ops->needs_usage;
+    }
+    assert_int_equal(needy, 4);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(edgemoe_weighs_frequency_by_the_layers_to_come),
+        cmocka_unit_test(edgemoe_in_one_layer_is_frequency),
+        cmocka_unit_test(hobbit_is_equation_3),
+        cmocka_unit_test(hobbit_weighs_its_terms),
+        cmocka_unit_test(hobbit_keeps_what_is_used_at_high_precision),
+        cmocka_unit_test(lrfu_weighs_recency_against_frequency),
+        cmocka_unit_test(lrfu_spreads_the_uses_of_a_pass),
+        cmocka_unit_test(lrfu_counts_a_token_once),
+        cmocka_unit_test(lrfu_counts_time_layer_by_layer),
+        cmocka_unit_test(lrfu_equals_its_definition),
+        cmocka_unit_test(some_policies_need_a_record_of_use),
+    };
+    return cmocka_run_group_tests_name("policy_scored", tests, NULL, NULL);
+}
