@@ -1,4 +1,5 @@
 /* moe-profile: what the experts really do. See man/moe-profile.1. */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -120,15 +121,16 @@ static char *partial_name(struct moe_err *err)
     return copy;
 }
 
+static uint64_t beside(const void *ctx, const struct moe_model *model, uint32_t batch)
+{
+    return moe_profile_bytes(ctx, model, batch);
+}
+
 static int profile(const char *pack)
 {
     struct moe_err err;
     struct moe_engine *engine = NULL;
     struct moe_statistics *prior = NULL, *statistics = NULL;
-    const struct moe_engine_options engine_options = {
-        .memory_bytes = o.memory,
-        .session = {.context = o.max_tokens},
-    };
     char *partial = partial_name(&err);
     struct moe_profile_options p = {
         .texts = o.texts.items,
@@ -143,6 +145,12 @@ static int profile(const char *pack)
         .resume = o.resume,
         .progress = cli_progress(),
     };
+    const struct moe_engine_options engine_options = {
+        .memory_bytes = o.memory,
+        .session = {.context = o.max_tokens},
+        .beside = beside,
+        .beside_ctx = &p,
+    };
     cli_catch_termination();
     int status = partial ? MOE_OK : MOE_ERR_MEMORY;
     if (status == MOE_OK && o.path_stats)
@@ -155,6 +163,8 @@ static int profile(const char *pack)
     cli_progress_done();
     if (status == MOE_OK)
         status = write_statistics(statistics, o.out, &err);
+    if (status == MOE_OK)
+        cli_detail("peak of the process %" PRIu64 " bytes", moe_peak_rss_bytes());
     if (status == MOE_ERR_INTERRUPTED && partial && moe_path_exists(partial))
         cli_note("stopped; what is done is in %s, --resume goes on from there", partial);
     moe_engine_close(engine);

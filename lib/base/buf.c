@@ -20,6 +20,14 @@ void moe_buf_clear(struct moe_buf *b)
         b->data[0] = '\0';
 }
 
+uint64_t moe_buf_room(uint64_t n)
+{
+    uint64_t room = 64;
+    while (room < n + 1)
+        room *= 2;
+    return room;
+}
+
 uint8_t *moe_buf_reserve(struct moe_buf *b, uint64_t n)
 {
     if (b->failed || n > SIZE_MAX / 4 - b->size) {
@@ -27,9 +35,7 @@ uint8_t *moe_buf_reserve(struct moe_buf *b, uint64_t n)
         return NULL;
     }
     if (b->size + n + 1 > b->room) {
-        uint64_t room = b->room ? b->room : 64;
-        while (room < b->size + n + 1)
-            room *= 2;
+        uint64_t room = moe_buf_room(b->size + n);
         uint8_t *data = realloc(b->data, room);
         if (!data) {
             b->failed = true;

@@ -42,8 +42,9 @@ static uint64_t work_bytes(const struct moe_config *c, const struct moe_session_
 }
 
 /* Everything but the experts; returns the sum. */
-static uint64_t size_fixed_part(const struct moe_model *m, const struct moe_session_options *so,
-                                uint64_t program, struct moe_budget *b)
+static uint64_t size_fixed_part(const struct moe_model *m, const struct moe_engine_options *o,
+                                const struct moe_session_options *so, uint64_t program,
+                                struct moe_budget *b)
 {
     uint64_t row = moe_logits_stride(&m->config) * sizeof(float);
     b->dense = moe_model_load_bytes(m, so->context);
@@ -51,7 +52,7 @@ static uint64_t size_fixed_part(const struct moe_model *m, const struct moe_sess
     b->program = program + PROGRAM_MARGIN + MEASURE_BYTES + LOGITS_ROWS * row +
                  (uint64_t)moe_par_threads() * THREAD_BYTES;
     b->batch = so->batch;
-    b->work = work_bytes(&m->config, so);
+    b->work = work_bytes(&m->config, so) + (o->beside ? o->beside(o->beside_ctx, m, so->batch) : 0);
     return b->program + b->dense + b->kv + b->work;
 }
 
@@ -127,7 +128,7 @@ static int plan(struct moe_engine *e, const struct moe_engine_options *o,
     bool choose = so->batch == 0; /* a smaller one where buffers would take much of the budget */
     so->batch = choose ? DEFAULT_BATCH : so->batch;
     for (;; so->batch /= 2) {
-        fixed = size_fixed_part(m, so, program, b);
+        fixed = size_fixed_part(m, o, so, program, b);
         b->floor = fixed + (least < b->all ? least : b->all);
         if (!choose || so->batch <= SMALL_BATCH ||
             (b->work <= b->total / 8 && b->floor <= b->total))

@@ -41,6 +41,10 @@ struct moe_engine_options {
                                           which the budget does not count: rehearsals only */
     struct moe_timeline *timeline;     /* records loads, computation, stalls; NULL: nobody does */
     uint64_t seed;                     /* of the random policy */
+    /* What the caller takes beside the session, in bytes for a batch of so many rows; NULL: none.
+     */
+    uint64_t (*beside)(const void *ctx, const struct moe_model *model, uint32_t batch);
+    const void *beside_ctx;
     /* context 0: the model's, at most context_cap; batch 0: 256, or fewer where memory is short. */
     struct moe_session_options session;
     uint32_t context_cap; /* 0: none */
@@ -52,7 +56,7 @@ struct moe_budget {
     uint64_t program; /* the program itself, directory, tokenizer, buffers of all kinds */
     uint64_t dense;   /* dense weights and rope */
     uint64_t kv;      /* the KV cache when it is full */
-    uint64_t work;    /* buffers of a pass */
+    uint64_t work;    /* buffers of a pass, and what the caller takes beside it */
     uint64_t experts; /* slots of experts, or all of them */
     uint64_t floor;   /* the smallest budget that works */
     uint64_t token;   /* bytes of the experts that one token visits */

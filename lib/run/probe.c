@@ -33,8 +33,8 @@ struct moe_probe {
     uint32_t *gather;         /* [predictors * batch] */
     struct moe_row *pass;     /* [batch] */
     struct moe_inputs inputs; /* gathered rows, as the routers want them */
-    uint8_t *inputs_block;
-    uint32_t first_token; /* of the pass */
+    uint8_t *block;           /* holds the buffers */
+    uint32_t first_token;     /* of the pass */
     struct moe_layer_observation seen;
 };
 
@@ -255,61 +255,51 @@ void moe_probe_close(struct moe_probe *p)
     if (!p)
         return;
     p->session->observer = (struct moe_observer){0};
-    free(p->moe_layer);
-    free(p->rows);
-    free(p->lengths);
-    free(p->scores);
-    free(p->cosines);
-    free(p->norms);
-    free(p->gather);
-    free(p->pass);
-    free(p->inputs_block);
+    free(p->block);
     free(p);
 }
 
-/* Inputs of routers, in any form. */
-static int open_inputs(struct moe_probe *p, struct moe_err *err)
+/* One function carves the buffers, counting or for real. */
+static void carve(struct moe_probe *p, struct moe_arena *arena, const struct moe_config *c,
+                  uint32_t batch)
 {
-    uint32_t hidden = p->session->model->config.hidden;
-    for (int real = 0; real < 2; real++) {
-        struct moe_arena arena = {.base = p->inputs_block};
-        arena.size = real ? UINT64_MAX : 0;
-        moe_inputs_carve(&p->inputs, &arena, MOE_N_PREDICTORS * p->batch, hidden);
-        if (!real && !(p->inputs_block = moe_alloc(arena.used, 1, err)))
-            return MOE_ERR_MEMORY;
-    }
-    return MOE_OK;
+    p->batch = batch;
+    p->stride = moe_round_up(c->hidden, MOE_PANEL_ROWS);
+    p->router_stride = moe_round_up(c->n_experts, MOE_PANEL_ROWS);
+    uint64_t kept = (uint64_t)N_SLOTS * batch, asked = (uint64_t)MOE_N_PREDICTORS * batch;
+    p->moe_layer = moe_arena_take(arena, c->n_layers, sizeof *p->moe_layer);
+    p->rows = moe_arena_take(arena, kept, p->stride * sizeof *p->rows);
+    p->lengths = moe_arena_take(arena, kept, sizeof *p->lengths);
+    p->scores = moe_arena_take(arena, asked, p->router_stride * sizeof *p->scores);
+    p->cosines = moe_arena_take(arena, (uint64_t)MOE_N_COSINES * batch, sizeof *p->cosines);
+    p->norms = moe_arena_take(arena, (uint64_t)batch * c->top_k, sizeof *p->norms);
+    p->gather = moe_arena_take(arena, asked, sizeof *p->gather);
+    p->pass = moe_arena_take(arena, batch, sizeof *p->pass);
+    moe_inputs_carve(&p->inputs, arena, MOE_N_PREDICTORS * batch, c->hidden);
+}
+
+uint64_t moe_probe_bytes(const struct moe_config *config, uint32_t batch)
+{
+    struct moe_probe p = {0};
+    struct moe_arena arena = {0};
+    carve(&p, &arena, config, batch);
+    return arena.overflowed ? UINT64_MAX : arena.used;
 }
 
 int moe_probe_open(struct moe_probe **out, struct moe_session *session,
                    struct moe_statistics *statistics, struct moe_err *err)
 {
     const struct moe_config *c = &session->model->config;
-    const struct moe_workspace *w = session->work;
+    struct moe_arena arena = {.size = moe_probe_bytes(c, session->batch)};
     *out = NULL;
     struct moe_probe *p = moe_alloc(1, sizeof *p, err);
-    if (!p)
-        return MOE_ERR_MEMORY;
-    p->session = session;
-    p->statistics = statistics;
-    p->batch = session->batch;
-    p->stride = w->hidden_stride;
-    p->router_stride = w->router_stride;
-    p->moe_layer = moe_alloc(c->n_layers, sizeof *p->moe_layer, err);
-    p->rows = moe_alloc((uint64_t)N_SLOTS * p->batch, p->stride * sizeof *p->rows, err);
-    p->lengths = moe_alloc((uint64_t)N_SLOTS * p->batch, sizeof *p->lengths, err);
-    p->scores =
-        moe_alloc((uint64_t)MOE_N_PREDICTORS * p->batch, p->router_stride * sizeof *p->scores, err);
-    p->cosines = moe_alloc((uint64_t)MOE_N_COSINES * p->batch, sizeof *p->cosines, err);
-    p->norms = moe_alloc((uint64_t)p->batch * c->top_k, sizeof *p->norms, err);
-    p->gather = moe_alloc((uint64_t)MOE_N_PREDICTORS * p->batch, sizeof *p->gather, err);
-    p->pass = moe_alloc(p->batch, sizeof *p->pass, err);
-    bool all = p->moe_layer && p->rows && p->lengths && p->scores && p->cosines && p->norms &&
-               p->gather && p->pass;
-    if (!all || open_inputs(p, err) != MOE_OK) {
-        moe_probe_close(p);
+    if (!p || !(arena.base = p->block = moe_alloc(arena.size, 1, err))) {
+        free(p);
         return MOE_ERR_MEMORY;
     }
+    p->session = session;
+    p->statistics = statistics;
+    carve(p, &arena, c, session->batch);
     for (uint32_t i = 1; i < c->n_layers; i++)
         p->moe_layer[i] = p->moe_layer[i - 1] + c->layer_is_moe[i - 1];
     session->observer = (struct moe_observer){

@@ -20,6 +20,8 @@ struct moe_probe;
 /* The statistics' shape for a model; the numbers of tokens and percent are the caller's. */
 struct moe_statistics_shape moe_probe_shape(const struct moe_model *model);
 
+/* Bytes that a probe of a session with this batch takes. */
+uint64_t moe_probe_bytes(const struct moe_config *config, uint32_t batch);
 /* Becomes the session's observer. `statistics` is borrowed and has the model's shape. */
 int moe_probe_open(struct moe_probe **out, struct moe_session *session,
                    struct moe_statistics *statistics, struct moe_err *err);

@@ -77,13 +77,11 @@ static int begin(struct profiling *p, const struct moe_statistics_shape *shape, 
 /* ---- The trace --------------------------------------------------------------------------------
  */
 
-/* What a trace says of the model. *bytes gets the experts' sizes, the caller's to free. */
-static int trace_shape_of(const struct moe_model *model, uint32_t keep,
-                          struct moe_trace_shape *shape, uint64_t **bytes, struct moe_err *err)
+/* What a trace says of the model, but for the experts' sizes. */
+static struct moe_trace_shape trace_shape_of(const struct moe_model *model, uint32_t keep)
 {
-    const struct moe_pack *pack = model->pack;
     struct moe_statistics_shape s = moe_probe_shape(model);
-    *shape = (struct moe_trace_shape){
+    return (struct moe_trace_shape){
         .n_layers = s.n_layers,
         .n_experts = s.n_experts,
         .top_k = s.top_k,
@@ -91,10 +89,17 @@ static int trace_shape_of(const struct moe_model *model, uint32_t keep,
                 : keep < s.n_experts          ? keep
                                               : s.n_experts,
         .predictors = keep > 0 ? MOE_TRACE_PREDICTORS : 0,
-        .n_variants = moe_pack_n_variants(pack),
+        .n_variants = moe_pack_n_variants(model->pack),
         .source_fingerprint = s.source_fingerprint,
     };
-    uint64_t n = (uint64_t)shape->n_variants * s.n_layers * s.n_experts;
+}
+
+/* Adds the experts' sizes; *bytes gets their array, the caller's to free. */
+static int add_expert_bytes(const struct moe_model *model, struct moe_trace_shape *shape,
+                            uint64_t **bytes, struct moe_err *err)
+{
+    const struct moe_pack *pack = model->pack;
+    uint64_t n = (uint64_t)shape->n_variants * shape->n_layers * shape->n_experts;
     uint64_t *at = *bytes = moe_alloc(n, sizeof **bytes, err);
     if (!at)
         return MOE_ERR_MEMORY;
@@ -103,7 +108,8 @@ static int trace_shape_of(const struct moe_model *model, uint32_t keep,
         snprintf(shape->variants[v], sizeof shape->variants[v], "%s",
                  moe_pack_variant_at(pack, v)->name);
         for (uint32_t layer = 0; layer < model->config.n_layers; layer++)
-            for (uint32_t e = 0; model->config.layer_is_moe[layer] && e < s.n_experts; e++, at++) {
+            for (uint32_t e = 0; model->config.layer_is_moe[layer] && e < shape->n_experts;
+                 e++, at++) {
                 const struct moe_expert_extent *extent = moe_pack_expert(pack, layer, e, v);
                 const struct moe_expert_class *class_ =
                     moe_pack_class_at(pack, extent->class_index);
@@ -133,10 +139,11 @@ static int resume_trace(struct profiling *p, struct moe_err *err)
     return status;
 }
 
-static int begin_trace(struct profiling *p, const struct moe_model *model, struct moe_err *err)
+static int begin_trace(struct profiling *p, const struct moe_session *session, struct moe_err *err)
 {
+    const struct moe_model *model = session->model;
     const char *path = p->options->trace;
-    struct moe_trace_shape shape;
+    struct moe_trace_shape shape = trace_shape_of(model, p->options->trace_keep);
     struct moe_buf name = {0};
     uint64_t *bytes = NULL;
     moe_buf_printf(&name, "%s.part", path);
@@ -144,9 +151,11 @@ static int begin_trace(struct profiling *p, const struct moe_model *model, struc
     moe_buf_release(&name);
     int status = p->trace_partial ? MOE_OK : MOE_ERR_MEMORY;
     if (status == MOE_OK)
-        status = trace_shape_of(model, p->options->trace_keep, &shape, &bytes, err);
+        status = add_expert_bytes(model, &shape, &bytes, err);
     if (status == MOE_OK)
         status = moe_trace_create(&p->trace, p->trace_partial, &shape, err);
+    if (status == MOE_OK)
+        status = moe_trace_reserve(p->trace, session->batch, err);
     if (status == MOE_OK && p->to_skip > 0)
         status = resume_trace(p, err);
     if (status == MOE_OK)
@@ -177,19 +186,40 @@ static int end_trace(struct profiling *p, int status, struct moe_err *err)
     return status;
 }
 
+/* ---- Profiling --------------------------------------------------------------------------------
+ */
+
+static struct moe_statistics_shape shape_of(const struct moe_model *model,
+                                            const struct moe_profile_options *o)
+{
+    struct moe_statistics_shape shape = moe_probe_shape(model);
+    shape.max_tokens = o->max_tokens;
+    shape.prompt_percent = o->prompt_percent;
+    return shape;
+}
+
+uint64_t moe_profile_bytes(const struct moe_profile_options *o, const struct moe_model *model,
+                           uint32_t batch)
+{
+    struct moe_statistics_shape shape = shape_of(model, o);
+    struct moe_trace_shape trace = trace_shape_of(model, o->trace_keep);
+    if (shape.n_layers == 0) /* without experts there is nothing to profile */
+        return 0;
+    return moe_statistics_bytes(&shape) + moe_probe_bytes(&model->config, batch) +
+           (o->trace ? moe_trace_writer_bytes(&trace, batch) : 0);
+}
+
 int moe_profile_texts(struct moe_session *session, const struct moe_profile_options *o,
                       struct moe_statistics **out, struct moe_err *err)
 {
     struct profiling p = {.options = o, .saved = moe_seconds()};
-    struct moe_statistics_shape shape = moe_probe_shape(session->model);
+    struct moe_statistics_shape shape = shape_of(session->model, o);
     const struct moe_documents documents = {
         .tokenizer = session->model->tokenizer,
         .max_tokens = o->max_tokens,
         .what = "profiling",
         .progress = o->progress,
     };
-    shape.max_tokens = o->max_tokens;
-    shape.prompt_percent = o->prompt_percent;
     *out = NULL;
     int status = shape.n_layers ? MOE_OK
                                 : moe_fail(err, MOE_ERR_UNSUPPORTED,
@@ -201,7 +231,7 @@ int moe_profile_texts(struct moe_session *session, const struct moe_profile_opti
         status = moe_probe_open(&p.probe, session, p.statistics, err);
     }
     if (status == MOE_OK && o->trace)
-        status = begin_trace(&p, session->model, err);
+        status = begin_trace(&p, session, err);
     for (uint32_t i = 0; i < o->n_texts && status == MOE_OK; i++)
         status = moe_documents_each(&documents, o->texts[i], profile_document, &p, err);
     if (status == MOE_OK && p.to_skip > 0)

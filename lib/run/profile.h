@@ -27,6 +27,10 @@ struct moe_profile_options {
     const struct moe_progress *progress; /* may be NULL */
 };
 
+/* Bytes that profiling takes beside a session of this batch: statistics, probe, trace. Their tables
+ * of paths grow with the text and are not foreseen. */
+uint64_t moe_profile_bytes(const struct moe_profile_options *options, const struct moe_model *model,
+                           uint32_t batch);
 /* Runs the documents through the session and counts; the session's observer is taken meanwhile.
  * *out is the caller's to free. When it fails or is stopped (MOE_ERR_INTERRUPTED) the documents
  * counted so far are in the partial file; it is also written now and then, and removed in the end.

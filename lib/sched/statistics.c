@@ -86,6 +86,14 @@ static uint64_t n_numbers(const struct moe_statistics_shape *shape)
     return n;
 }
 
+uint64_t moe_statistics_bytes(const struct moe_statistics_shape *shape)
+{
+    uint64_t sum;
+    return moe_add_u64(n_numbers(shape) * sizeof(uint64_t), moe_document_bytes(shape), &sum)
+               ? sum
+               : UINT64_MAX;
+}
+
 int moe_statistics_new(struct moe_statistics **out, const struct moe_statistics_shape *shape,
                        struct moe_err *err)
 {

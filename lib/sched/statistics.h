@@ -167,6 +167,8 @@ static inline uint64_t *moe_accuracy_at(const struct moe_statistics *s, uint32_t
     return moe_series_at(s, MOE_S_ACCURACY, layer) + predictor * MOE_N_ACCURACIES;
 }
 
+/* Bytes that they take, a document being counted included; the tables of paths grow besides. */
+uint64_t moe_statistics_bytes(const struct moe_statistics_shape *shape);
 int moe_statistics_new(struct moe_statistics **out, const struct moe_statistics_shape *shape,
                        struct moe_err *err);
 void moe_statistics_free(struct moe_statistics *s);

@@ -15,36 +15,45 @@ void moe_document_free(struct moe_statistics_document *d)
 {
     if (!d)
         return;
-    free(d->chosen);
-    free(d->weights);
-    free(d->foreseen);
-    free(d->was_predicted);
-    free(d->counts);
-    free(d->scores);
-    free(d->order);
+    free(d->block);
     free(d);
 }
 
-/* Room for the largest document; statistics that are only read never need it. */
+/* One function carves the largest document's arrays, counting or for real. */
+static void carve(struct moe_statistics_document *d, struct moe_arena *arena,
+                  const struct moe_statistics_shape *shape)
+{
+    uint64_t slots = (uint64_t)shape->n_layers * shape->max_tokens * shape->top_k;
+    uint64_t sets = (uint64_t)shape->n_layers * MOE_N_PREDICTORS, n = shape->n_experts;
+    d->chosen = moe_arena_take(arena, slots, sizeof *d->chosen);
+    d->weights = moe_arena_take(arena, slots, sizeof *d->weights);
+    d->foreseen = moe_arena_take(arena, sets * n, sizeof *d->foreseen);
+    d->was_predicted = moe_arena_take(arena, sets, sizeof *d->was_predicted);
+    d->counts = moe_arena_take(arena, 3 * shape->n_layers * n, sizeof *d->counts);
+    d->scores = moe_arena_take(arena, n, sizeof *d->scores);
+    d->order = moe_arena_take(arena, n, sizeof *d->order);
+}
+
+uint64_t moe_document_bytes(const struct moe_statistics_shape *shape)
+{
+    struct moe_statistics_document d;
+    struct moe_arena arena = {0};
+    carve(&d, &arena, shape);
+    return arena.overflowed ? UINT64_MAX : arena.used;
+}
+
+/* Statistics that are only read never need it. */
 static int new_document(struct moe_statistics *s, struct moe_err *err)
 {
-    const struct moe_statistics_shape *shape = &s->shape;
-    uint64_t slots = (uint64_t)shape->n_layers * shape->max_tokens * shape->top_k;
-    uint64_t sets = (uint64_t)shape->n_layers * MOE_N_PREDICTORS;
-    struct moe_statistics_document *d = s->document = moe_alloc(1, sizeof *d, err);
-    if (!d)
+    struct moe_arena arena = {.size = moe_document_bytes(&s->shape)};
+    struct moe_statistics_document *d = moe_alloc(1, sizeof *d, err);
+    if (!d || !(arena.base = d->block = moe_alloc(arena.size, 1, err))) {
+        free(d);
         return MOE_ERR_MEMORY;
-    d->chosen = moe_alloc(slots, sizeof *d->chosen, err);
-    d->weights = moe_alloc(slots, sizeof *d->weights, err);
-    d->foreseen = moe_alloc(sets * shape->n_experts, sizeof *d->foreseen, err);
-    d->was_predicted = moe_alloc(sets, sizeof *d->was_predicted, err);
-    d->counts = moe_alloc(3 * (uint64_t)shape->n_layers * shape->n_experts, sizeof *d->counts, err);
-    d->scores = moe_alloc(shape->n_experts, sizeof *d->scores, err);
-    d->order = moe_alloc(shape->n_experts, sizeof *d->order, err);
-    return d->chosen && d->weights && d->foreseen && d->was_predicted && d->counts && d->scores &&
-                   d->order
-               ? MOE_OK
-               : MOE_ERR_MEMORY;
+    }
+    carve(d, &arena, &s->shape);
+    s->document = d;
+    return MOE_OK;
 }
 
 int moe_statistics_begin(struct moe_statistics *s, uint64_t hash, struct moe_err *err)

@@ -8,6 +8,7 @@
 #include "sched/statistics_paths.h"
 
 struct moe_statistics_document {
+    uint8_t *block;    /* holds the arrays */
     uint32_t n_tokens; /* seen in layer 0 */
     uint64_t hash;
     uint16_t *chosen; /* [layers][max_tokens][k] */
@@ -20,6 +21,8 @@ struct moe_statistics_document {
     uint16_t *order;     /* [E] scratch */
 };
 
+/* Bytes of the arrays. */
+uint64_t moe_document_bytes(const struct moe_statistics_shape *shape);
 void moe_document_free(struct moe_statistics_document *document);
 
 static inline uint16_t *moe_document_chosen(const struct moe_statistics *s, uint32_t layer,

@@ -71,6 +71,10 @@ struct moe_trace;
  * can have. */
 int moe_trace_create(struct moe_trace_writer **out, const char *path,
                      const struct moe_trace_shape *shape, struct moe_err *err);
+/* Bytes that a writer takes when no more than `most` tokens are added at once: so much that
+ * moe_trace_reserve, after it, leaves nothing to allocate. */
+uint64_t moe_trace_writer_bytes(const struct moe_trace_shape *shape, uint32_t most);
+int moe_trace_reserve(struct moe_trace_writer *w, uint32_t most, struct moe_err *err);
 /* A new sequence; one that gets no tokens leaves no mark. */
 int moe_trace_begin(struct moe_trace_writer *w, struct moe_err *err);
 /* n further tokens, the first n_prompt of them the prompt's (0 once tokens were decoded). Those

@@ -13,7 +13,16 @@
 #include "base/par.h"
 #include "sched/trace_format.h"
 
-enum { ZSTD_LEVEL = 3 };
+enum {
+    ZSTD_LEVEL = 3,
+    ZSTD_BYTES = 2 << 20, /* of its context at this level: 1.3 MB, whatever the frame */
+};
+
+/* Tokens that are not written yet. */
+struct tokens {
+    uint8_t *computed;      /* [room][n_layers] */
+    uint16_t *ids, *scores; /* [room][n_layers][n_ids], [n_scores] */
+};
 
 struct moe_trace_writer {
     struct moe_outfile file;
@@ -26,9 +35,9 @@ struct moe_trace_writer {
 
     /* The sequence's tokens from `first` on that are not written yet. */
     uint32_t first, n_tokens, room;
-    uint32_t n_prompt;      /* of the sequence so far */
-    uint8_t *computed;      /* [room][n_layers] */
-    uint16_t *ids, *scores; /* [room][n_layers][n_ids], [n_scores] */
+    uint32_t n_prompt; /* of the sequence so far */
+    struct tokens waiting;
+    uint8_t *block; /* holds them */
 };
 
 static void writer_free(struct moe_trace_writer *w)
@@ -36,9 +45,7 @@ static void writer_free(struct moe_trace_writer *w)
     moe_buf_release(&w->raw);
     moe_buf_release(&w->stored);
     ZSTD_freeCCtx(w->zstd);
-    free(w->computed);
-    free(w->ids);
-    free(w->scores);
+    free(w->block);
     free(w);
 }
 
@@ -85,7 +92,7 @@ static void put_plane(struct moe_trace_writer *w, const struct trace_column *c, 
                       int shift)
 {
     uint32_t width = c->is_ids ? w->layout.n_ids : w->layout.n_scores, layers = w->shape.n_layers;
-    const uint16_t *values = c->is_ids ? w->ids : w->scores;
+    const uint16_t *values = c->is_ids ? w->waiting.ids : w->waiting.scores;
     if (c->first_layer >= layers)
         return;
     uint64_t bytes = (uint64_t)(layers - c->first_layer) * n * c->n;
@@ -116,17 +123,18 @@ static int write_tokens(struct moe_trace_writer *w, uint32_t n, struct moe_err *
     moe_buf_u32(&w->raw, prompt);
     for (uint32_t layer = 0; layer < layers; layer++)
         for (uint32_t t = 0; t < n; t++)
-            moe_buf_u8(&w->raw, w->computed[t * layers + layer]);
+            moe_buf_u8(&w->raw, w->waiting.computed[t * layers + layer]);
     for (uint32_t i = 0; i < f->n_columns; i++) {
         const struct trace_column *c = &f->columns[i];
         put_plane(w, c, n, 0);
         if (!c->is_ids || f->id_bytes == 2)
             put_plane(w, c, n, 8);
     }
-    memmove(w->computed, w->computed + n * layers, left * layers);
-    memmove(w->ids, w->ids + n * layers * f->n_ids, left * layers * f->n_ids * sizeof *w->ids);
-    memmove(w->scores, w->scores + n * layers * f->n_scores,
-            left * layers * f->n_scores * sizeof *w->scores);
+    memmove(w->waiting.computed, w->waiting.computed + n * layers, left * layers);
+    memmove(w->waiting.ids, w->waiting.ids + n * layers * f->n_ids,
+            left * layers * f->n_ids * sizeof *w->waiting.ids);
+    memmove(w->waiting.scores, w->waiting.scores + n * layers * f->n_scores,
+            left * layers * f->n_scores * sizeof *w->waiting.scores);
     w->first += n;
     w->n_tokens -= n;
     return write_frame(w, err);
@@ -135,34 +143,77 @@ static int write_tokens(struct moe_trace_writer *w, uint32_t n, struct moe_err *
 /* ---- Tokens -----------------------------------------------------------------------------------
  */
 
-/* Replaces an array of tokens by a larger one. */
-static bool grow(void **array, uint64_t bytes_in_use, uint64_t n, uint64_t item_bytes,
-                 struct moe_err *err)
+/* One function carves the arrays of waiting tokens, counting or for real. */
+static void carve(struct tokens *t, struct moe_arena *arena, const struct trace_layout *f,
+                  uint64_t layers, uint64_t room)
 {
-    void *larger = moe_alloc(n, item_bytes, err);
-    if (!larger)
-        return false;
-    if (bytes_in_use)
-        memcpy(larger, *array, bytes_in_use);
-    free(*array);
-    *array = larger;
-    return true;
+    t->computed = moe_arena_take(arena, room * layers, sizeof *t->computed);
+    t->ids = moe_arena_take(arena, room * layers, f->n_ids * sizeof *t->ids);
+    t->scores = moe_arena_take(arena, room * layers, f->n_scores * sizeof *t->scores);
 }
 
+/* Room for n tokens: a larger block replaces the one there is. */
 static int make_room(struct moe_trace_writer *w, uint64_t n, struct moe_err *err)
 {
+    const struct trace_layout *f = &w->layout;
     uint64_t layers = w->shape.n_layers, in_use = w->n_tokens * layers;
-    uint64_t ids = w->layout.n_ids * sizeof *w->ids;
-    uint64_t scores = w->layout.n_scores * sizeof *w->scores;
+    struct tokens larger, *old = &w->waiting;
+    struct moe_arena arena = {0};
     if (n <= w->room)
         return MOE_OK;
-    if (n > UINT32_MAX || !grow((void **)&w->computed, in_use, n, layers, err) ||
-        !grow((void **)&w->ids, in_use * ids, n, layers * ids, err) ||
-        !grow((void **)&w->scores, in_use * scores, n, layers * scores, err))
+    carve(&larger, &arena, f, layers, n);
+    uint8_t *block = n > UINT32_MAX || arena.overflowed ? NULL : moe_alloc(arena.used, 1, err);
+    if (!block)
         return moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory for %" PRIu64 " tokens",
                         w->file.path, n);
+    arena = (struct moe_arena){.base = block, .size = arena.used};
+    carve(&larger, &arena, f, layers, n);
+    if (in_use) {
+        memcpy(larger.computed, old->computed, in_use);
+        memcpy(larger.ids, old->ids, in_use * f->n_ids * sizeof *old->ids);
+        memcpy(larger.scores, old->scores, in_use * f->n_scores * sizeof *old->scores);
+    }
+    free(w->block);
+    w->block = block;
+    w->waiting = larger;
     w->room = (uint32_t)n;
     return MOE_OK;
+}
+
+/* What waits when `most` tokens are added: less than a frame, and those. */
+static uint64_t room_for(const struct trace_layout *f, uint32_t most)
+{
+    return (uint64_t)f->frame_tokens - 1 + most;
+}
+
+static uint64_t largest_frame(const struct moe_trace_shape *shape, const struct trace_layout *f)
+{
+    uint64_t tokens = TRACE_TOKENS_HEAD_BYTES + f->frame_tokens * f->token_bytes;
+    uint64_t description = trace_description_bytes(shape);
+    return tokens > description ? tokens : description;
+}
+
+uint64_t moe_trace_writer_bytes(const struct moe_trace_shape *shape, uint32_t most)
+{
+    struct trace_layout f = trace_layout_of(shape);
+    struct tokens waiting;
+    struct moe_arena arena = {0};
+    carve(&waiting, &arena, &f, shape->n_layers, room_for(&f, most));
+    uint64_t raw = largest_frame(shape, &f),
+             stored = TRACE_FRAME_HEAD_BYTES + ZSTD_compressBound(raw);
+    return arena.overflowed ? UINT64_MAX
+                            : arena.used + moe_buf_room(raw) + moe_buf_room(stored) + ZSTD_BYTES;
+}
+
+int moe_trace_reserve(struct moe_trace_writer *w, uint32_t most, struct moe_err *err)
+{
+    uint64_t raw = largest_frame(&w->shape, &w->layout);
+    moe_buf_clear(&w->raw);
+    moe_buf_clear(&w->stored);
+    if (!moe_buf_reserve(&w->raw, raw) ||
+        !moe_buf_reserve(&w->stored, TRACE_FRAME_HEAD_BYTES + ZSTD_compressBound(raw)))
+        return moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", w->file.path);
+    return make_room(w, room_for(&w->layout, most), err);
 }
 
 int moe_trace_begin(struct moe_trace_writer *w, struct moe_err *err)
@@ -192,11 +243,11 @@ int moe_trace_add(struct moe_trace_writer *w, uint32_t n, uint32_t n_prompt, str
         status = make_room(w, (uint64_t)w->n_tokens + n, err);
     if (status != MOE_OK)
         return status;
-    memset(w->computed + w->n_tokens * layers, 0, n * layers);
-    memset(w->ids + w->n_tokens * layers * w->layout.n_ids, 0,
-           n * layers * w->layout.n_ids * sizeof *w->ids);
-    memset(w->scores + w->n_tokens * layers * w->layout.n_scores, 0,
-           n * layers * w->layout.n_scores * sizeof *w->scores);
+    memset(w->waiting.computed + w->n_tokens * layers, 0, n * layers);
+    memset(w->waiting.ids + w->n_tokens * layers * w->layout.n_ids, 0,
+           n * layers * w->layout.n_ids * sizeof *w->waiting.ids);
+    memset(w->waiting.scores + w->n_tokens * layers * w->layout.n_scores, 0,
+           n * layers * w->layout.n_scores * sizeof *w->waiting.scores);
     w->n_tokens += n;
     w->n_prompt += n_prompt;
     w->totals.tokens += n;
@@ -267,8 +318,9 @@ static void put_range(void *ctx, int64_t begin, int64_t end, int thread)
     uint32_t k = s->top_k, n = s->n_experts;
     for (uint64_t r = (uint64_t)begin; r < (uint64_t)end; r++) {
         uint64_t at = (p->at + r) * s->n_layers + p->layer;
-        uint16_t *ids = p->w->ids + at * f->n_ids, *scores = p->w->scores + at * f->n_scores;
-        p->w->computed[at] = 1;
+        uint16_t *ids = p->w->waiting.ids + at * f->n_ids,
+                 *scores = p->w->waiting.scores + at * f->n_scores;
+        p->w->waiting.computed[at] = 1;
         for (uint32_t i = 0; i < k; i++) {
             ids[i] = (uint16_t)p->seen->chosen[r * k + i];
             scores[i] = to_half(p->seen->weights[r * k + i]);

@@ -6,6 +6,8 @@
 #   expect_stderr_like GLOB   and expect_stderr_lines N
 #   error_line N GLOB NAME    exit N, nothing on stdout, one line on stderr that matches
 #   check NAME COMMAND...     the command succeeds
+#   smallest_memory COMMAND...   prints the MiB of the smallest --memory that the command names
+#   interrupt FILE COMMAND...    runs it until FILE is there after a SIGINT; $code as of run
 # $bin: the programs. $tmp: a scratch directory. pack: makes the bundled model's pack once, $tiny.
 # shellcheck shell=sh
 set -u
@@ -75,6 +77,27 @@ pack() {
         echo "Bail out! moe-quantize cannot make the bundled model's pack"
         exit 1
     fi
+}
+
+smallest_memory() {
+    "$@" --memory 1M 2>&1 >/dev/null | sed -n 's/.*the smallest that works is .*--memory \([0-9]*\)M.*/\1/p'
+}
+
+# How long the command takes to get to FILE is the machine's matter: interrupted too early it is
+# begun again, and left twice as long.
+interrupt() {
+    left=$1
+    shift
+    for pause in 0.5 1 2 4 8 16; do
+        "$@" >"$out" 2>"$err" </dev/null &
+        pid=$!
+        sleep "$pause"
+        kill -INT "$pid" 2>/dev/null
+        code=0
+        wait "$pid" || code=$?
+        [ "$code" != 1 ] || [ -e "$left" ] || continue
+        break
+    done
 }
 
 finish() {

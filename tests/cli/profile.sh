@@ -20,6 +20,7 @@ error_line 3 "moe-profile: $tmp/empty: has no text to profile" "an empty text"
 # A text of 24 documents, in 7 shards side by side, as the man page's recipe does it.
 awk '/^<\|endoftext\|>$/ { n++ } n < 12 { print }' tests/data/math.valid.txt >"$tmp/a.txt"
 awk '/^<\|endoftext\|>$/ { n++ } n < 12 { print }' tests/data/stories.valid.txt >"$tmp/b.txt"
+peak() { sed -n 's/.*peak of the process \([0-9]*\) bytes.*/\1/p' "$err"; }
 profile() { "$bin/moe-profile" -q -t 1 "$tiny" --text "$tmp/a.txt" --text "$tmp/b.txt" --max-tokens 96 "$@"; }
 run profile -o "$tmp/whole.yaml"
 expect_exit 0 "a text is profiled"
@@ -32,8 +33,12 @@ expect_exit 0 "shards are merged"
 check "... into the file of one run" cmp "$tmp/whole.yaml" "$tmp/merged.yaml"
 run profile -t 2 -o "$tmp/threads.yaml"
 check "two threads give the same file" cmp "$tmp/whole.yaml" "$tmp/threads.yaml"
-run profile --memory 24M -o "$tmp/small.yaml"
+floor=$(smallest_memory profile -o "$tmp/x")
+check "too small a memory is refused with the least that works" [ -n "$floor" ]
+budget=$((floor + 6))
+run profile -v --memory "${budget}M" -o "$tmp/small.yaml"
 check "a small memory gives the same file" cmp "$tmp/whole.yaml" "$tmp/small.yaml"
+check "... and the peak stays below it" [ "$(peak)" -le $((budget << 20)) ]
 run "$bin/moe-profile" -q "$tiny" --text "$tmp/a.txt" --max-tokens 64 -o "$tmp/other.yaml"
 run "$bin/moe-profile" --merge "$tmp/whole.yaml" "$tmp/other.yaml" -o "$tmp/x"
 error_line 2 "moe-profile: $tmp/other.yaml: statistics with other settings*" "other settings are not merged"
@@ -44,13 +49,8 @@ cat tests/data/*.valid.txt >"$tmp/long.txt"
 long() { "$bin/moe-profile" -q "$tiny" --text "$tmp/long.txt" --max-tokens 32 "$@"; }
 run "$bin/moe-profile" -q -t 2 "$tiny" --text "$tmp/long.txt" --max-tokens 32 -o "$tmp/long.yaml"
 expect_exit 0 "a longer text"
-"$bin/moe-profile" -t 1 --cpu scalar "$tiny" --text "$tmp/long.txt" --max-tokens 32 \
-    -o "$tmp/stopped.yaml" >"$out" 2>"$err" &
-pid=$!
-sleep 1.5
-kill -INT "$pid" 2>/dev/null
-code=0
-wait "$pid" || code=$?
+interrupt "$tmp/stopped.yaml.part" "$bin/moe-profile" -t 1 --cpu scalar "$tiny" \
+    --text "$tmp/long.txt" --max-tokens 32 -o "$tmp/stopped.yaml"
 expect_exit 1 "SIGINT ends it"
 check "... with what is done in a partial file" [ -s "$tmp/stopped.yaml.part" ]
 check "... and no statistics" [ ! -e "$tmp/stopped.yaml" ]

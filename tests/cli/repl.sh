@@ -13,10 +13,6 @@ terminal() { tmux -S "$tmp/tmux" -f /dev/null "$@"; }
 trap 'terminal kill-server 2>/dev/null; rm -rf "$tmp"' EXIT
 
 keys() { terminal send-keys -t moe "$@"; }
-type_line() {
-    keys -l "$1"
-    keys Enter
-}
 look() { terminal capture-pane -p -J -S - -t moe >"$screen" 2>/dev/null; }
 # Waits, up to 30 s, until the command succeeds on $screen: all lines since the terminal was opened.
 wait_for() {
@@ -31,7 +27,16 @@ wait_for() {
 }
 has() { [ "$(grep -Ec -- "$1" "$screen")" -ge "${2:-1}" ]; }
 shows() { wait_for has "$@"; } # PATTERN [TIMES]
-last_line_is() { [ "$(grep -v '^ *$' "$screen" | tail -n 1 | sed 's/ *$//')" = "$1" ]; }
+last_line() { grep -v '^ *$' "$screen" | tail -n 1 | sed 's/ *$//'; }
+last_line_ends() { case $(last_line) in *"$1") ;; *) false ;; esac; }
+# Enter comes when the line is there: until then the last line may be the prompt for it, which
+# `prompts` would take for the next.
+type_line() {
+    keys -l "$1"
+    wait_for last_line_ends "$1"
+    keys Enter
+}
+last_line_is() { [ "$(last_line)" = "$1" ]; }
 prompts() { wait_for last_line_is '>'; }
 # Words in the answer to a line, as far as it has come: lines below the one that was typed.
 answers() { sed -n "/^> $1/,\$p" "$screen" | sed 1d | grep -q '[a-z][a-z]'; }

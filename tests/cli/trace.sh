@@ -9,8 +9,18 @@ run profile -o "$tmp/s.yaml" --trace "$tmp/a.trace"
 expect_exit 0 "... and traced"
 check "the statistics are the same" cmp "$tmp/plain.yaml" "$tmp/s.yaml"
 check "no part is left" [ ! -e "$tmp/a.trace.part" ]
-run profile -t 1 --memory 24M -o "$tmp/s.yaml" --trace "$tmp/b.trace"
-check "one thread in little memory gives the same trace" cmp "$tmp/a.trace" "$tmp/b.trace"
+small() { "$bin/moe-profile" -v -t 1 "$tiny" --text "$tmp/a.txt" --max-tokens 64 -o "$tmp/s.yaml" "$@"; }
+peak() { sed -n 's/.*peak of the process \([0-9]*\) bytes.*/\1/p' "$err"; }
+without=$(smallest_memory small)
+floor=$(smallest_memory small --trace "$tmp/b.trace" --trace-keep 32)
+check "a trace takes more memory" [ "$floor" -gt "$without" ]
+run small --trace "$tmp/b.trace" --memory "${floor}M"
+check "one thread in the least memory gives the same trace" cmp "$tmp/a.trace" "$tmp/b.trace"
+for more in 0 4; do
+    run small --trace "$tmp/b.trace" --trace-keep 32 --memory "$((floor + more))M"
+    expect_exit 0 "the least memory and $more MiB suffice for the largest trace"
+    check "... and the peak stays below it" [ "$(peak)" -le $(((floor + more) << 20)) ]
+done
 run "$bin/moe-profile" --show "$tmp/a.trace"
 expect_stdout_like "Trace of * tokens (* of prompts, * decoded) in 8 sequences
 *: 12 MoE layers, 32 experts, 4 per token
@@ -31,13 +41,8 @@ expect_stdout_like 'Trace of 0 tokens*Scores of the 32 best*' "... has a trace w
 cat tests/data/*.valid.txt >"$tmp/long.txt"
 run "$bin/moe-profile" -q "$tiny" --text "$tmp/long.txt" --max-tokens 24 -o "$tmp/long.yaml" --trace "$tmp/long.trace"
 expect_exit 0 "a longer text"
-"$bin/moe-profile" -t 1 --cpu scalar "$tiny" --text "$tmp/long.txt" --max-tokens 24 \
-    -o "$tmp/stopped.yaml" --trace "$tmp/stopped.trace" >"$out" 2>"$err" &
-pid=$!
-sleep 1.5
-kill -INT "$pid" 2>/dev/null
-code=0
-wait "$pid" || code=$?
+interrupt "$tmp/stopped.trace.part" "$bin/moe-profile" -t 1 --cpu scalar "$tiny" \
+    --text "$tmp/long.txt" --max-tokens 24 -o "$tmp/stopped.yaml" --trace "$tmp/stopped.trace"
 expect_exit 1 "SIGINT ends it"
 check "... with a part of the trace" [ -s "$tmp/stopped.trace.part" ]
 check "... and no trace" [ ! -e "$tmp/stopped.trace" ]
