@@ -15,7 +15,7 @@
 #
 # Knobs: CC, NVCC, CFLAGS, OPENMP=0|1, CUDA=auto|0|1, WERROR=1, SANITIZE=address,undefined|thread,
 #        BUILD=dir, PREFIX=/usr/local, DESTDIR=, V=1 (show commands),
-#        LEAVE_OUT='test_x ...' (of make asan and tsan), JOBS=N (of their builds)
+#        LEAVE_OUT='test_x ...' (of make asan and tsan), JOBS=N (of their builds and tests)
 
 CC ?= cc
 AR ?= ar
@@ -256,7 +256,7 @@ format-check:
 THREADED := test_loader test_loader_faults test_cached test_host
 asan:
 	$(MAKE) BUILD=build-asan SANITIZE=address,undefined CFLAGS='-O1 -g' -j$(JOBS) all tests replays
-	BUILD=build-asan LEAVE_OUT='$(LEAVE_OUT)' sh tests/run.sh all
+	BUILD=build-asan JOBS=$(JOBS) LEAVE_OUT='$(LEAVE_OUT)' sh tests/run.sh all
 tsan:
 	$(MAKE) BUILD=build-tsan SANITIZE=thread OPENMP=0 CFLAGS='-O1 -g' -j$(JOBS) \
 	    $(THREADED:%=build-tsan/tests/unit/%)

@@ -5,24 +5,21 @@
 # Unit and kernel tests are cmocka programs, the rest are scripts; all speak TAP. A test that dies,
 # exits nonzero without a failed line, or announces more tests than it runs, counts as one failed
 # test more. LEAVE_OUT='test_x ...' names tests that are not run and not counted; SLOW=SECONDS names
-# those that take as long or longer. Everything runs from the repository's root with BUILD naming the
-# build directory.
+# those that take as long or longer; JOBS=N run at a time (as many as there are processors), in files
+# of their own. Everything runs from the repository's root with BUILD naming the build directory.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 BUILD=${BUILD:-build}
 # Spinning at barriers is ten times slower than sleeping when other programs want the cores.
 OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 export BUILD CMOCKA_MESSAGE_OUTPUT=TAP OMP_WAIT_POLICY
-what=${1:-all}
-work=$(mktemp -d) || exit 1
-trap 'rm -rf "$work"' EXIT
-trap 'exit 1' INT TERM
-: >"$work/counts"
 
-# Counts one test's TAP in $work/out with exit status $2 into "passed failed skipped"; prints what
-# failed.
-count() {
-    awk -v name="$1" -v status="$2" -v counts="$work/counts" '
+# ---- One test ------------------------------------------------------------------------------------
+
+# Counts the TAP in FILE of a test with exit status STATUS into "passed failed skipped", a line of
+# $COUNTS; prints what failed.
+count() { # NAME STATUS FILE
+    awk -v name="$1" -v status="$2" -v counts="$COUNTS" '
         /^1\.\.[0-9]+/ { split($0, range, "\\.\\."); plan += range[2]; planned = 1 }
         /^(not )?ok .*# *[Ss][Kk][Ii][Pp]/ { skipped++; showing = 0; print name ": " $0; next }
         /^ok/ { passed++; showing = 0 }
@@ -34,28 +31,7 @@ count() {
             else if (ran < plan) { print name ": " ran " of " plan " tests ran"; failed++ }
             else if (status != 0 && !failed) { failed++; print name ": exit status " status }
             print passed + 0, failed + 0, skipped + 0 >>counts
-        }' "$work/out"
-}
-
-run() {
-    name=$1
-    shift
-    case " ${LEAVE_OUT:-} " in
-    *" ${name##*/} "*)
-        echo "$name: left out"
-        return
-        ;;
-    esac
-    began=$(date +%s)
-    "$@" >"$work/out" 2>&1 </dev/null
-    status=$?
-    took=$(($(date +%s) - began))
-    [ "$took" -lt "${SLOW:-1000000}" ] || echo "$name: $took s"
-    count "$name" "$status"
-    # A dead test's last words.
-    if [ "$status" -gt 125 ]; then
-        tail -n 5 "$work/out" | sed "s|^|$name: |"
-    fi
+        }' "$3"
 }
 
 replay() {
@@ -63,27 +39,71 @@ replay() {
     echo "1..1"
 }
 
-for test in "$BUILD"/tests/unit/test_* "$BUILD"/tests/kern/test_*; do
-    case $test in *.o | *.d) continue ;; esac
-    [ -x "$test" ] && run "${test#"$BUILD"/}" "$test"
-done
-if [ "$what" = all ]; then
+one() { # TEST
+    case $1 in
+    *.sh)
+        name=$1
+        set -- sh "$1"
+        ;;
+    "$BUILD"/fuzz-replay/*) # speaks no TAP: it survives its corpus or does not
+        name=${1#"$BUILD"/}
+        set -- replay "$1" "tests/fuzz/corpus/${1##*/fuzz_}"
+        ;;
+    *) name=${1#"$BUILD"/} ;;
+    esac
+    began=$(date +%s)
+    "$@" >"$out" 2>&1 </dev/null
+    status=$?
+    took=$(($(date +%s) - began))
+    [ "$took" -lt "${SLOW:-1000000}" ] || echo "$name: $took s"
+    # A dead test's last words.
+    if [ "$status" -gt 125 ]; then
+        tail -n 5 "$out" | sed "s|^|$name: |"
+    fi
+    count "$name" "$status" "$out"
+}
+
+if [ "${1:-}" = one ]; then
+    out=$(mktemp) || exit 1
+    trap 'rm -f "$out" "$out.said"' EXIT
+    one "$2" >"$out.said" 2>&1
+    cat "$out.said" # at once: others write too
+    exit 0
+fi
+
+# ---- All of them ---------------------------------------------------------------------------------
+
+tests() { # quick|all
+    for test in "$BUILD"/tests/unit/test_* "$BUILD"/tests/kern/test_*; do
+        case $test in *.o | *.d) continue ;; esac
+        [ -x "$test" ] && echo "$test"
+    done
     for test in "$BUILD"/fuzz-replay/*; do
         case $test in *.o | *.d) continue ;; esac
-        # A replay speaks no TAP: it survives its corpus or does not.
-        if [ -f "$test" ] && [ -x "$test" ]; then
-            run "${test#"$BUILD"/}" replay "$test" "tests/fuzz/corpus/${test##*/fuzz_}"
-        fi
+        [ "$1" = all ] && [ -f "$test" ] && [ -x "$test" ] && echo "$test"
     done
-fi
-for test in tests/cli/*.sh; do
-    case $test in */lib.sh) continue ;; esac
-    [ -f "$test" ] && run "$test" sh "$test"
-done
-awk '{ passed += $1; failed += $2; skipped += $3 }
-     END {
-         printf "%d passed, %d failed", passed, failed
-         if (skipped) printf ", %d skipped", skipped
-         printf "\n"
-         exit failed > 0 || passed == 0
-     }' "$work/counts"
+    for test in tests/cli/*.sh; do
+        case $test in */lib.sh) continue ;; esac
+        [ -f "$test" ] && echo "$test"
+    done
+}
+
+COUNTS=$(mktemp) || exit 1
+export COUNTS
+trap 'rm -f "$COUNTS"' EXIT
+trap 'exit 1' INT TERM
+tests "${1:-all}" | while IFS= read -r test; do
+    case " ${LEAVE_OUT:-} " in
+    *" ${test##*/} "*) echo "${test#"$BUILD"/}: left out" >&2 ;;
+    *) echo "$test" ;;
+    esac
+done | xargs -n 1 -P "${JOBS:-$(nproc 2>/dev/null || echo 2)}" sh tests/run.sh one
+awk -v status=$? '
+    { passed += $1; failed += $2; skipped += $3 }
+    END {
+        if (status) { print "a test was not counted: xargs ended with " status; failed++ }
+        printf "%d passed, %d failed", passed, failed
+        if (skipped) printf ", %d skipped", skipped
+        printf "\n"
+        exit failed > 0 || passed == 0
+    }' "$COUNTS"

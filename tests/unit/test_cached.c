@@ -10,11 +10,14 @@
 
 #include "model_fixture.h"
 
-/* Under the thread sanitizer a part, all of it by reading threads: what the kernel writes for
- * io_uring it cannot see. */
+/* Under sanitizers a part, which takes as long. Under the thread sanitizer all of it by reading
+ * threads: what the kernel writes for io_uring it cannot see. */
 #ifdef __SANITIZE_THREAD__
 enum { N_CONFIGS = 24 };
 static const enum moe_load_backend any_backend = MOE_LOAD_PREAD;
+#elif defined __SANITIZE_ADDRESS__
+enum { N_CONFIGS = 40 };
+static const enum moe_load_backend any_backend = MOE_LOAD_AUTO;
 #else
 enum { N_CONFIGS = 120 };
 static const enum moe_load_backend any_backend = MOE_LOAD_AUTO;

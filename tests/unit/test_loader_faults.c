@@ -13,7 +13,7 @@
 
 #include "loader_fixture.h"
 
-#ifdef __SANITIZE_THREAD__
+#if defined __SANITIZE_THREAD__ || defined __SANITIZE_ADDRESS__
 enum { N_RUNS = 3000 };
 #else
 enum { N_RUNS = 10000 };
