@@ -8,8 +8,10 @@ if ! command -v tmux >/dev/null; then
 fi
 pack
 screen=$tmp/screen
-# A server of our own, so that nobody's session or configuration is touched.
-terminal() { tmux -S "$tmp/tmux" -f /dev/null "$@"; }
+# A server of our own, so that nobody's session or configuration is touched; a new one for each
+# terminal, for one that is told to end may still take a session, and end with it.
+terminals=0
+terminal() { tmux -S "$tmp/tmux.$terminals" -f /dev/null "$@"; }
 trap 'terminal kill-server 2>/dev/null; rm -rf "$tmp"' EXIT
 
 keys() { terminal send-keys -t moe "$@"; }
@@ -43,6 +45,7 @@ answers() { sed -n "/^> $1/,\$p" "$screen" | sed 1d | grep -q '[a-z][a-z]'; }
 
 open_terminal() { # OPTION...
     terminal kill-server 2>/dev/null
+    terminals=$((terminals + 1))
     cat >"$tmp/start" <<EOF
 trap : INT # Ctrl-C is for the program
 unset XDG_STATE_HOME NO_COLOR
