@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,24 +15,39 @@
 #include "base/hash.h"
 #include "base/mem.h"
 
-enum { MAX_DEPTH = 32 };
+enum { MAX_DEPTH = 32, BLOCK_BYTES = 256 << 10 };
 
 enum node_kind { SCALAR, MAP, LIST };
 
+/* Statistics have half a million scalars: these are allocated without the last three members. */
 struct moe_yaml_node {
     enum node_kind kind;
     bool quoted, known;
-    char *key;  /* of a mapping's member; owned */
-    char *text; /* of a scalar; owned */
-    uint64_t line, column;
-    uint64_t n; /* members */
-    struct moe_yaml_node *first, *last, *next;
+    uint32_t line, column;
+    const char *key; /* of a mapping's member */
+    struct moe_yaml_node *next;
+    const char *text; /* of a scalar */
+    uint64_t n;       /* members of a mapping or sequence */
+    struct moe_yaml_node *first, *last;
+};
+
+/* Nodes and texts lie in blocks that are freed together. */
+struct block {
+    struct block *before;
+    char bytes[];
 };
 
 struct moe_yaml {
     char *name;
     struct moe_yaml_node *root;
+    struct block *block; /* the last one */
+    uint64_t used, room; /* of its bytes */
 };
+
+static struct moe_yaml_node *members(const struct moe_yaml_node *node)
+{
+    return node->kind == SCALAR ? NULL : node->first;
+}
 
 int moe_yaml_fail(struct moe_yaml *doc, const struct moe_yaml_node *node, struct moe_err *err,
                   const char *format, ...)
@@ -41,30 +57,41 @@ int moe_yaml_fail(struct moe_yaml *doc, const struct moe_yaml_node *node, struct
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    return moe_fail(err, MOE_ERR_FORMAT, "%s: line %" PRIu64 " column %" PRIu64 ": %s", doc->name,
+    return moe_fail(err, MOE_ERR_FORMAT, "%s: line %" PRIu32 " column %" PRIu32 ": %s", doc->name,
                     node->line, node->column, text);
 }
 
 /* ---- Building the tree ------------------------------------------------------------------------
  */
 
-static void free_node(struct moe_yaml_node *node)
+/* Zeroed, 8-aligned, released with the document. */
+static void *take(struct moe_yaml *doc, uint64_t n, struct moe_err *err)
 {
-    while (node) {
-        struct moe_yaml_node *next = node->next;
-        free_node(node->first); /* no deeper than MAX_DEPTH */
-        free(node->key);
-        free(node->text);
-        free(node);
-        node = next;
+    n = moe_round_up(n, sizeof(void *));
+    if (n > doc->room - doc->used) {
+        uint64_t room = n > BLOCK_BYTES ? n : BLOCK_BYTES;
+        struct block *block = moe_alloc(1, sizeof *block + room, err);
+        if (!block)
+            return NULL;
+        block->before = doc->block;
+        doc->block = block;
+        doc->used = 0;
+        doc->room = room;
     }
+    void *taken = doc->block->bytes + doc->used;
+    doc->used += n;
+    return taken;
 }
 
 void moe_yaml_free(struct moe_yaml *doc)
 {
     if (!doc)
         return;
-    free_node(doc->root);
+    while (doc->block) {
+        struct block *before = doc->block->before;
+        free(doc->block);
+        doc->block = before;
+    }
     free(doc->name);
     free(doc);
 }
@@ -146,8 +173,11 @@ static int set_scalar(struct reader *r, struct moe_yaml_node *node, const yaml_e
     if (memchr(text, '\0', n))
         return moe_yaml_fail(r->doc, node, r->err, "a text holds a NUL");
     node->quoted = event->data.scalar.style != YAML_PLAIN_SCALAR_STYLE;
-    node->text = moe_strndup(text, n, r->err);
-    return node->text ? MOE_OK : MOE_ERR_MEMORY;
+    char *copy = take(r->doc, n + 1, r->err);
+    if (copy)
+        memcpy(copy, text, n);
+    node->text = copy;
+    return copy ? MOE_OK : MOE_ERR_MEMORY;
 }
 
 static int read_members(struct reader *r, struct moe_yaml_node *parent, int depth);
@@ -156,12 +186,15 @@ static int read_members(struct reader *r, struct moe_yaml_node *parent, int dept
 static int read_value(struct reader *r, const yaml_event_t *event, int depth,
                       struct moe_yaml_node **out)
 {
-    struct moe_yaml_node *node = moe_alloc(1, sizeof *node, r->err);
+    bool has_members =
+        event->type == YAML_SEQUENCE_START_EVENT || event->type == YAML_MAPPING_START_EVENT;
+    struct moe_yaml_node *node =
+        take(r->doc, has_members ? sizeof *node : offsetof(struct moe_yaml_node, n), r->err);
     *out = node;
     if (!node)
         return MOE_ERR_MEMORY;
-    node->line = event->start_mark.line + 1;
-    node->column = event->start_mark.column + 1;
+    node->line = (uint32_t)event->start_mark.line + 1;
+    node->column = (uint32_t)event->start_mark.column + 1;
     int status = refuse_decorations(r, node, event);
     if (status != MOE_OK)
         return status;
@@ -179,10 +212,11 @@ static int read_value(struct reader *r, const yaml_event_t *event, int depth,
     }
 }
 
-static int read_key(struct reader *r, const yaml_event_t *event, struct key_set *keys, char **key)
+static int read_key(struct reader *r, const yaml_event_t *event, struct key_set *keys,
+                    const char **key)
 {
-    struct moe_yaml_node at = {.line = event->start_mark.line + 1,
-                               .column = event->start_mark.column + 1};
+    struct moe_yaml_node at = {.line = (uint32_t)event->start_mark.line + 1,
+                               .column = (uint32_t)event->start_mark.column + 1};
     if (event->type != YAML_SCALAR_EVENT)
         return moe_yaml_fail(r->doc, &at, r->err, "a key must be a plain word");
     int status = refuse_decorations(r, &at, event);
@@ -204,7 +238,7 @@ static int read_members(struct reader *r, struct moe_yaml_node *parent, int dept
     int status = MOE_OK;
     while (status == MOE_OK && !done) {
         yaml_event_t event;
-        char *key = NULL;
+        const char *key = NULL;
         struct moe_yaml_node *value = NULL;
         status = next_event(r, &event);
         if (status != MOE_OK)
@@ -216,18 +250,14 @@ static int read_members(struct reader *r, struct moe_yaml_node *parent, int dept
             yaml_event_delete(&event);
             if (status == MOE_OK)
                 status = next_event(r, &event);
-            if (status != MOE_OK) {
-                free(key);
+            if (status != MOE_OK)
                 break;
-            }
         }
         if (!done)
             status = read_value(r, &event, depth, &value);
         yaml_event_delete(&event);
-        if (!value) {
-            free(key);
+        if (!value)
             continue;
-        }
         value->key = key;
         *(parent->last ? &parent->last->next : &parent->first) = value;
         parent->last = value;
@@ -308,7 +338,7 @@ struct moe_yaml_node *moe_yaml_root(struct moe_yaml *doc)
 
 struct moe_yaml_node *moe_yaml_first(struct moe_yaml_node *list)
 {
-    return list->first;
+    return members(list);
 }
 
 struct moe_yaml_node *moe_yaml_next(struct moe_yaml_node *item)
@@ -318,7 +348,7 @@ struct moe_yaml_node *moe_yaml_next(struct moe_yaml_node *item)
 
 uint64_t moe_yaml_length(const struct moe_yaml_node *node)
 {
-    return node->n;
+    return node->kind == SCALAR ? 0 : node->n;
 }
 
 const char *moe_yaml_key(struct moe_yaml_node *value)
@@ -517,7 +547,7 @@ int moe_yaml_get_u64s(struct moe_yaml *doc, struct moe_yaml_node *map, const cha
     if (status == MOE_OK && found != n)
         status = moe_yaml_fail(doc, list, err, "'%s' must have %" PRIu64 " items, not %" PRIu64,
                                key, n, found);
-    for (struct moe_yaml_node *m = list ? list->first : NULL; m && status == MOE_OK; m = m->next)
+    for (struct moe_yaml_node *m = list ? members(list) : NULL; m && status == MOE_OK; m = m->next)
         status = moe_yaml_item_u64(doc, m, max, &out[i++], err);
     return status;
 }
@@ -561,7 +591,7 @@ bool moe_yaml_file_is(const char *path, const char *format)
 static int check_known(struct moe_yaml *doc, const struct moe_yaml_node *node, struct moe_err *err)
 {
     int status = MOE_OK;
-    for (const struct moe_yaml_node *m = node->first; m && status == MOE_OK; m = m->next) {
+    for (const struct moe_yaml_node *m = members(node); m && status == MOE_OK; m = m->next) {
         if (m->key && !m->known)
             return moe_yaml_fail(doc, m, err, "unknown key '%.200s'", m->key);
         status = check_known(doc, m, err);
