@@ -78,6 +78,8 @@ static const char *options_problem(const struct moe_loader_options *o)
         return "the rate must not be negative";
     if (o->lockstep && o->rate == 0)
         return "modelled loads need a rate";
+    if (o->in_place && (!o->copy || o->verify))
+        return "bytes that stay in place need a copy, and nobody verifies them";
     return NULL;
 }
 
@@ -168,7 +170,7 @@ static int open_backend(struct moe_loader *l, const struct parts *p, struct moe_
 {
     struct moe_loader_options *o = &l->options;
     if (o->copy) {
-        loader_copy_open(p->copy, o->copy, o->copy_bytes, &l->fault);
+        loader_copy_open(p->copy, o->copy, o->copy_bytes, o->in_place, &l->fault);
         l->backend = p->copy;
         return MOE_OK;
     }
@@ -251,6 +253,8 @@ static const char *load_problem(const struct moe_loader *l, const struct moe_loa
         load->raw_bytes > INT64_MAX - MOE_LOAD_ALIGN ||
         load->offset > INT64_MAX - MOE_LOAD_ALIGN - load->stored_bytes)
         return "sizes make no sense";
+    if (loader_is_compressed(load) && l->options.in_place)
+        return "compressed bytes cannot stay in place";
     if (loader_is_compressed(load) && loader_read_bytes(load) > l->options.compressed_bytes)
         return "more compressed bytes than there is room for";
     return NULL;

@@ -64,6 +64,9 @@ struct moe_loader_options {
     const void *copy;    /* the whole file in memory, to be served from there at `rate`; borrowed.
                             NULL: read the file. fd and backend are then ignored. */
     uint64_t copy_bytes; /* bytes at `copy` */
+    bool in_place; /* of a copy: loads take their time on the link, but nothing is written to `to`:
+                      the owner looks into the copy, for whoever rehearses a link that moves bytes
+                      without the processor. Needs verify off and no compressed requests */
     /* Completes loads in modelled order and time instead of measured: see moe_loader_advance.
      * Needs a rate. */
     bool lockstep;

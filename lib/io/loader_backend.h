@@ -98,6 +98,6 @@ uint64_t loader_pread_stack_bytes(uint32_t queue_depth);
 
 struct loader_backend *loader_copy_carve(struct moe_arena *arena, uint32_t queue_depth);
 void loader_copy_open(struct loader_backend *b, const void *copy, uint64_t copy_bytes,
-                      const struct loader_fault *fault);
+                      bool in_place, const struct loader_fault *fault);
 
 #endif

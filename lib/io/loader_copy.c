@@ -1,6 +1,7 @@
 /*
  * The backend that serves a file from a copy in memory: with the loader's rate it stands for a disk
- * or bus faster than this machine's disk. A piece is copied when it is started.
+ * or bus faster than this machine's disk. A piece is copied when it is started; in place, nothing
+ * is copied and only time passes, as for a processor whose memory a device writes into.
  */
 #define _POSIX_C_SOURCE 200809L /* nanosleep */
 #include "io/loader_backend.h"
@@ -13,6 +14,7 @@ struct copies {
     const struct loader_fault *fault;
     const uint8_t *copy;
     uint64_t copy_bytes;
+    bool in_place;
     struct loader_piece **over; /* copied, not reaped */
     uint32_t n_over;
 };
@@ -23,7 +25,7 @@ static void copy_start(struct loader_backend *b, struct loader_piece *piece)
     uint64_t left = piece->offset < c->copy_bytes ? c->copy_bytes - piece->offset : 0;
     uint32_t n = left < piece->n_bytes ? (uint32_t)left : piece->n_bytes;
     loader_fault_ask(c->fault, piece);
-    if (n > 0 && !loader_fault_refuses(piece))
+    if (n > 0 && !loader_fault_refuses(piece) && !c->in_place)
         memcpy(piece->to, c->copy + piece->offset, n);
     loader_fault_apply(piece, (int32_t)n);
     c->over[c->n_over++] = piece;
@@ -65,7 +67,7 @@ struct loader_backend *loader_copy_carve(struct moe_arena *arena, uint32_t queue
 }
 
 void loader_copy_open(struct loader_backend *b, const void *copy, uint64_t copy_bytes,
-                      const struct loader_fault *fault)
+                      bool in_place, const struct loader_fault *fault)
 {
     static const struct loader_backend_ops ops = {copy_start, copy_reap, copy_wait, copy_close};
     struct copies *c = (struct copies *)b;
@@ -73,4 +75,5 @@ void loader_copy_open(struct loader_backend *b, const void *copy, uint64_t copy_
     c->fault = fault;
     c->copy = copy;
     c->copy_bytes = copy_bytes;
+    c->in_place = in_place;
 }
