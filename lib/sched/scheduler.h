@@ -87,9 +87,9 @@ struct moe_scheduler_params {
     const struct moe_pool_params *pools; /* [n_classes]; per_layer is by MoE layer */
     const uint32_t *class_of;            /* [layer][expert][variant]; UINT32_MAX: no such variant */
     const uint64_t *class_bytes;         /* [n_classes] of a slot */
-    /* [layer][expert] the variants to use: the high one, and the low one (the same where there is
-     * none). */
-    const uint32_t *high, *low;
+    /* [layer][expert] variants: the best there is, the high one to be used, and the low one (the
+     * same as the high one where there is none). */
+    const uint32_t *best, *high, *low;
     const struct moe_strategy *strategy; /* settled; copied */
     const uint64_t *frequency;           /* [layer][expert] of a profile; NULL: none */
     uint64_t seed;
@@ -132,6 +132,10 @@ void moe_scheduler_release(struct moe_scheduler *s, uint32_t entry);
 /* The loads of a slot have ended; ok: its bytes are there. A failed slot that an entry holds stays
  * its own until it is released. */
 void moe_scheduler_arrived(struct moe_scheduler *s, uint32_t slot, bool ok);
+
+/* A part of a slot's load has failed and the rest is under way: nobody should wait for it any more.
+ * moe_scheduler_arrived follows when the rest has ended. */
+void moe_scheduler_spoiled(struct moe_scheduler *s, uint32_t slot);
 
 /* How many layers ahead of `layer`'s router predictions are of use now: 0 where nobody predicts, or
  * prefetching is switched off. */

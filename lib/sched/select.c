@@ -24,8 +24,8 @@ void moe_best(const float *values, uint32_t n, uint32_t k, uint32_t *best)
 uint32_t moe_select(const struct moe_prefetch_limits *limits, const struct moe_prediction *p,
                     uint32_t n_experts, uint32_t top_k, uint32_t *experts)
 {
-    bool one_row = p->n_rows == 1, has_percentile = limits->percentile > 0;
-    bool some_best = !one_row && (has_percentile || limits->top_k);
+    bool one_row = p->n_rows == 1, has_percentile = one_row && limits->percentile > 0;
+    bool some_best = !one_row && (limits->percentile > 0 || limits->top_k);
     uint32_t most = one_row && limits->top_k ? top_k : n_experts, n_ranked = most, n = 0;
     float above = 0; /* what scores more is a candidate */
     if (has_percentile) {

@@ -27,9 +27,10 @@ struct moe_prediction {
 /* Ranked candidates: experts by falling score, the lower number first among equals; never those
  * whose score is 0.
  * percentile P, 0 to 100: those whose score is above the P-th percentile of all n scores (nearest
- * rank: the ceil(P/100 * n)-th from below; what equals it is not above it); of several rows only
- * those in some row's best k. top_k: at most k of one row, of several those in some row's best k.
- * Other limits are for whoever loads. experts: [n_experts]; returns how many. */
+ * rank: the ceil(P/100 * n)-th from below; what equals it is not above it); of several rows all
+ * those in some row's best k (Fate 4.3: prompts fetch what is predicted, by popularity). top_k: at
+ * most k of one row, of several those in some row's best k. Other limits are for whoever loads.
+ * experts: [n_experts]; returns how many. */
 uint32_t moe_select(const struct moe_prefetch_limits *limits, const struct moe_prediction *p,
                     uint32_t n_experts, uint32_t top_k, uint32_t *experts);
 

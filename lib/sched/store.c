@@ -13,7 +13,8 @@ struct domain {
 
 struct pool {
     uint32_t first, n; /* slots */
-    uint32_t free;     /* head of the free list, MOE_NO_SLOT: empty */
+    uint64_t slot_bytes;
+    uint32_t free; /* head of the free list, MOE_NO_SLOT: empty */
     uint32_t n_free;
     bool per_layer;
     struct domain *domains; /* [n_layers], or one */
@@ -26,8 +27,10 @@ struct moe_store {
     struct pool *pools;
     struct moe_slot *slots;
     uint32_t n_slots;
-    uint64_t *staged_at; /* [n_slots] order of staging */
-    uint64_t now;
+    uint64_t *staged_at;       /* [n_slots] order of staging */
+    uint8_t *protected;        /* [layer][expert] */
+    uint64_t now, token_began; /* as in staged_at */
+    uint32_t layer;            /* whose router spoke last */
     struct moe_store_counts counts;
 };
 
@@ -41,6 +44,8 @@ static int open_domain(struct domain *d, const struct moe_store_params *p, uint3
         .n_keys = p->n_layers * p->n_experts,
         .capacity = capacity ? capacity : 1,
         .seed = p->seed,
+        .usage = p->usage,
+        .weights = p->weights,
     };
     d->capacity = capacity;
     return p->policy->open(&d->policy, &params, err);
@@ -81,7 +86,8 @@ int moe_store_open(struct moe_store **out, const struct moe_store_params *p, str
     s->pools = moe_alloc(p->n_classes, sizeof *s->pools, err);
     s->class_of = moe_alloc(n_items, sizeof *s->class_of, err);
     s->slot_of = moe_alloc(n_items, sizeof *s->slot_of, err);
-    int status = s->pools && s->class_of && s->slot_of ? MOE_OK : MOE_ERR_MEMORY;
+    s->protected = moe_alloc((uint64_t)p->n_layers * p->n_experts, 1, err);
+    int status = s->pools && s->class_of && s->slot_of && s->protected ? MOE_OK : MOE_ERR_MEMORY;
     if (status == MOE_OK) {
         memcpy(s->class_of, p->class_of, n_items * sizeof *s->class_of);
         for (uint64_t i = 0; i < n_items; i++)
@@ -89,6 +95,7 @@ int moe_store_open(struct moe_store **out, const struct moe_store_params *p, str
         for (uint32_t i = 0; i < p->n_classes; i++) {
             s->pools[i].first = s->n_slots;
             s->pools[i].n = p->pools[i].n_cache + p->pools[i].n_working;
+            s->pools[i].slot_bytes = p->class_bytes ? p->class_bytes[i] : 0;
             s->n_slots += s->pools[i].n;
         }
         s->slots = moe_alloc(s->n_slots, sizeof *s->slots, err);
@@ -120,6 +127,7 @@ void moe_store_close(struct moe_store *s)
     free(s->slot_of);
     free(s->slots);
     free(s->staged_at);
+    free(s->protected);
     free(s);
 }
 
@@ -231,7 +239,7 @@ static bool evictable(void *ctx, uint32_t key)
     const struct eviction *e = ctx;
     uint32_t slot = cached_slot(e->s, e->class_index, key);
     return slot != MOE_NO_SLOT && e->s->slots[slot].pins == 0 &&
-           e->s->slots[slot].state == MOE_SLOT_READY;
+           e->s->slots[slot].state == MOE_SLOT_READY && !e->s->protected[key];
 }
 
 /* Makes room for one more cached expert in the domain; false when nobody may leave. */
@@ -289,6 +297,7 @@ void moe_store_use(struct moe_store *s, uint32_t index)
     struct domain *d = domain_of(pool, slot->layer);
     uint32_t key = key_of(s, slot->layer, slot->expert);
     slot->pins++; /* first: making room must not take it */
+    s->counts.staged_used += slot->prefetched;
     slot->prefetched = false;
     if (slot->use == MOE_SLOT_CACHED) {
         d->policy->ops->use(d->policy, key);
@@ -300,25 +309,37 @@ void moe_store_use(struct moe_store *s, uint32_t index)
     }
 }
 
-/* The staged slot of a pool that has waited longest and may leave. */
-static uint32_t oldest_staged(const struct moe_store *s, const struct pool *pool)
+void moe_store_begin_layer(struct moe_store *s, uint32_t layer)
+{
+    if (layer <= s->layer)
+        s->token_began = s->now;
+    s->layer = layer;
+}
+
+/* The staged slot of a pool that has waited longest and may leave: a stale one, or any. */
+static uint32_t oldest_staged(const struct moe_store *s, const struct pool *pool, bool stale)
 {
     uint32_t best = MOE_NO_SLOT;
     for (uint32_t i = pool->first; i < pool->first + pool->n; i++) {
         const struct moe_slot *slot = &s->slots[i];
-        if (slot->state == MOE_SLOT_READY && slot->use == MOE_SLOT_STAGED && slot->pins == 0 &&
-            (best == MOE_NO_SLOT || s->staged_at[i] < s->staged_at[best]))
+        if (slot->state != MOE_SLOT_READY || slot->use != MOE_SLOT_STAGED || slot->pins > 0 ||
+            (stale && slot->layer > s->layer && s->staged_at[i] > s->token_began))
+            continue;
+        if (best == MOE_NO_SLOT || s->staged_at[i] < s->staged_at[best])
             best = i;
     }
     return best;
 }
 
-static uint32_t reclaim_staged(struct moe_store *s, struct pool *pool)
+static uint32_t reclaim_staged(struct moe_store *s, struct pool *pool, bool stale)
 {
-    uint32_t slot = oldest_staged(s, pool);
+    uint32_t slot = oldest_staged(s, pool, stale);
     if (slot == MOE_NO_SLOT)
         return MOE_NO_SLOT;
-    s->counts.staged_unused += s->slots[slot].prefetched;
+    if (s->slots[slot].prefetched) {
+        s->counts.staged_unused++;
+        s->counts.staged_unused_bytes += pool->slot_bytes;
+    }
     vacate(s, slot);
     return take_free(s, pool);
 }
@@ -335,7 +356,9 @@ uint32_t moe_store_miss(struct moe_store *s, uint32_t layer, uint32_t expert, ui
     bool cached = cached_slot(s, class_index, key) == MOE_NO_SLOT && make_room(s, pool, d, key);
     uint32_t slot = take_free(s, pool);
     if (slot == MOE_NO_SLOT)
-        slot = reclaim_staged(s, pool);
+        slot = reclaim_staged(s, pool, true);
+    if (slot == MOE_NO_SLOT)
+        slot = reclaim_staged(s, pool, false);
     if (slot == MOE_NO_SLOT)
         return MOE_NO_SLOT;
     occupy(s, slot, layer, expert, variant, MOE_SLOT_TRANSIENT);
@@ -355,7 +378,7 @@ uint32_t moe_store_stage(struct moe_store *s, uint32_t layer, uint32_t expert, u
         reserved += pool->domains[i].capacity - pool->domains[i].n;
     uint32_t slot = pool->n_free > reserved ? take_free(s, pool) : MOE_NO_SLOT;
     if (slot == MOE_NO_SLOT && replace)
-        slot = reclaim_staged(s, pool);
+        slot = reclaim_staged(s, pool, true);
     if (slot == MOE_NO_SLOT)
         return MOE_NO_SLOT;
     occupy(s, slot, layer, expert, variant, MOE_SLOT_STAGED);
@@ -374,6 +397,28 @@ uint32_t moe_store_fill(struct moe_store *s, uint32_t layer, uint32_t expert, ui
         admit(s, slot);
     }
     return slot;
+}
+
+uint32_t moe_store_replace(struct moe_store *s, uint32_t layer, uint32_t out, uint32_t in,
+                           uint32_t variant)
+{
+    uint32_t class_index = s->class_of[item(s, layer, in, variant)];
+    uint32_t key = key_of(s, layer, out), slot = cached_slot(s, class_index, key);
+    if (slot == MOE_NO_SLOT || s->slots[slot].pins || s->slots[slot].state != MOE_SLOT_READY ||
+        s->slot_of[item(s, layer, in, variant)] != MOE_NO_SLOT ||
+        cached_slot(s, class_index, key_of(s, layer, in)) != MOE_NO_SLOT)
+        return MOE_NO_SLOT;
+    vacate(s, slot);
+    s->counts.evictions++;
+    slot = take_free(s, &s->pools[class_index]);
+    occupy(s, slot, layer, in, variant, MOE_SLOT_CACHED);
+    admit(s, slot);
+    return slot;
+}
+
+void moe_store_protect(struct moe_store *s, uint32_t layer, uint32_t expert, bool protect)
+{
+    s->protected[key_of(s, layer, expert)] = protect;
 }
 
 void moe_store_ready(struct moe_store *s, uint32_t slot)

@@ -36,7 +36,10 @@ struct moe_store_params {
     const struct moe_pool_params *pools; /* [n_classes] */
     /* Class of [layer][expert][variant]; UINT32_MAX: the expert has no such variant. */
     const uint32_t *class_of;
+    const uint64_t *class_bytes; /* [n_classes] of a slot; NULL: bytes are not counted */
     const struct moe_policy_ops *policy;
+    const struct moe_usage *usage; /* for the policies, borrowed; NULL: none */
+    const double *weights;         /* likewise */
     uint64_t seed;
 };
 
@@ -79,15 +82,28 @@ void moe_store_use(struct moe_store *s, uint32_t slot);
 uint32_t moe_store_miss(struct moe_store *s, uint32_t layer, uint32_t expert, uint32_t variant,
                         bool again);
 
+/* The router of a layer has spoken: what is staged for this layer or one before, or since before
+ * the token began, is stale. (A token has begun when the layer is not above the last one.) */
+void moe_store_begin_layer(struct moe_store *s, uint32_t layer);
+
 /* A slot in the working part for an expert that may be wanted: loading, staged, not pinned. Gives
- * MOE_NO_SLOT rather than evict a cached expert; staged ones that were never used make room, the
- * oldest first, when `replace`. */
+ * MOE_NO_SLOT rather than evict a cached expert; stale ones make room, the oldest first, when
+ * `replace`. (A miss takes any staged one, stale ones first.) */
 uint32_t moe_store_stage(struct moe_store *s, uint32_t layer, uint32_t expert, uint32_t variant,
                          bool replace);
 
 /* Fills the cache before the first token: a slot of the cached part, admitted, loading, not pinned.
  * MOE_NO_SLOT when the domain is full. */
 uint32_t moe_store_fill(struct moe_store *s, uint32_t layer, uint32_t expert, uint32_t variant);
+
+/* Takes a cached expert `out` of the layer out and gives its room to `in`: loading, admitted, not
+ * pinned. MOE_NO_SLOT, and nothing happens, when `out` is not in the pool of that variant's class,
+ * not ready or pinned, or `in` has a slot there already. */
+uint32_t moe_store_replace(struct moe_store *s, uint32_t layer, uint32_t out, uint32_t in,
+                           uint32_t variant);
+
+/* A protected expert is not evicted, as if it were pinned (HOBBIT 3.3 "mask"). */
+void moe_store_protect(struct moe_store *s, uint32_t layer, uint32_t expert, bool protect);
 
 void moe_store_ready(struct moe_store *s, uint32_t slot);  /* its bytes are there */
 void moe_store_failed(struct moe_store *s, uint32_t slot); /* its load failed or was given up:
@@ -100,6 +116,8 @@ void moe_store_release(struct moe_store *s, uint32_t slot);
 struct moe_store_counts {
     uint64_t evictions;     /* cached experts that left */
     uint64_t staged_unused; /* staged experts that left without having been used */
+    uint64_t staged_unused_bytes;
+    uint64_t staged_used; /* staged experts that were asked for */
 };
 const struct moe_store_counts *moe_store_counts(const struct moe_store *s);
 

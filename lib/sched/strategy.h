@@ -2,8 +2,9 @@
  * Strategies: rows of one table, each a choice of parts. A part is named by an option of its own,
  * so that every ablation is a command line: the row first, then the parts that differ.
  *
- * Plain data, no behaviour: the scheduler (scheduler.h) and what it calls (select.h, precision.h,
- * placement.h, allocate.h, the policies) act on it; the simulator drives the same code.
+ * Plain data: the scheduler (scheduler.h) and what it calls (select.h, precision.h, placement.h,
+ * allocate.h, the policies) act on it; the simulator drives the same code. Here are the rows, the
+ * parts' texts, and the rules of what goes together.
  *
  * Sources: Fate 4 and 5.1, HOBBIT 3, DAOP IV, EdgeMoE III-C, Fiddler as DAOP and HOBBIT describe
  * it.
@@ -12,6 +13,7 @@
 #define MOE_SCHED_STRATEGY_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/buf.h"
@@ -74,8 +76,11 @@ enum moe_hobbit_weight { MOE_WEIGHT_LRU = 0, MOE_WEIGHT_LFU, MOE_WEIGHT_LHU, MOE
 
 enum { MOE_MAX_DEPTH = 8 };
 
+/* Layers that the model's depth decides: moe_strategy_fit puts numbers in their place. */
+enum { MOE_SHALLOW_AUTO = 0, MOE_PRECALCULATE_AUTO = 0 };
+
 struct moe_strategy {
-    const char *name; /* of the row it began as */
+    const char *name; /* of the row it began as; NULL: none */
     const char *describe;
     bool resident;      /* everything in memory from the start; the parts are idle */
     bool needs_profile; /* cannot do without statistics (paths, frequencies): set from the parts by
@@ -91,50 +96,131 @@ struct moe_strategy {
     bool protect; /* predicted experts are not evicted (HOBBIT 3.3) */
 
     const struct moe_policy_ops *cache; /* NULL: nothing is kept */
-    double weights[MOE_HOBBIT_WEIGHTS]; /* of hobbit's priority; their sum is 1 */
+    double weights[MOE_HOBBIT_WEIGHTS]; /* of hobbit's priority; their sum is 1; all 0: the
+                                           policy's own (moe_strategy_weights) */
     bool keep_records;                  /* over the end of a sequence (HOBBIT resets them) */
     double low_pool;                    /* share of the cache's bytes for low-precision experts */
     enum moe_alloc alloc;
-    uint32_t boundary; /* L of `shallow` */
+    uint32_t boundary; /* L of `shallow`, or MOE_SHALLOW_AUTO */
     enum moe_init init;
-    uint32_t buffer; /* experts in the cache where no size is named; 0: all that
-                        fits */
+    uint32_t buffer;     /* experts in the cache where no size is named; 0: all that
+                            fits */
+    uint32_t cache_bits; /* keeps experts at this precision, where the pack has it, when memory does
+                            not hold all of them at a better one (Fate 4.5); 0: the best */
 
     enum moe_on_miss on_miss;
     double high_up_to; /* T1: high precision up to this score (HOBBIT 3.2) */
     double skip_below; /* 1 - T2: missing experts whose score is above T2 are left out; 0: none */
+    bool host_decodes_only; /* compute-host: a prompt's missing experts are loaded all the same
+                               (HOBBIT 5.4); idle otherwise */
+    bool host_falls_back;   /* compute-host: where there is no second device, what is missing
+                               passes through a working slot */
 
     enum moe_prefill prefill;
-    double low_share; /* p of `hybrid` */
-    bool prefill_swap;
+    double low_share;        /* p of `hybrid` */
+    bool prefill_falls_back; /* `hybrid` becomes popularity where there is no second precision or
+                                results must not change (moe_strategy_fall_back) */
+    bool prefill_swap;       /* DAOP's algorithm 1 (placement.h) */
 
-    bool precalculate; /* DAOP IV-C */
-    uint32_t
-        precalculate_from; /* MoE layer from which on predictions replace the router's choice */
+    bool precalculate;          /* DAOP IV-C */
+    uint32_t precalculate_from; /* MoE layer from which on predictions replace the router's choice,
+                                   at least 1, or MOE_PRECALCULATE_AUTO */
     bool degrade;
 };
 
-/* The row of that name; false: there is none ("auto" is not a row: run/engine.h resolves it). */
+/* ---- Rows --------------------------------------------------------------------------------------
+ */
+
+/* The row of that name, ready to be settled; false: there is none ("auto" is not a row:
+ * run/engine.h resolves it). */
 bool moe_strategy_row(const char *name, struct moe_strategy *out);
 const char *moe_strategy_row_name(int i); /* NULL past the end */
 
-/* Parts by their options' arguments. false: `why` says what is wrong with the text, in the form
- * that follows the text in quotes ("is not ..."). */
-bool moe_strategy_parse_predict(const char *text, struct moe_strategy *s, char why[128]);
-bool moe_strategy_parse_prefetch(const char *text, struct moe_strategy *s, char why[128]);
-bool moe_strategy_parse_cache(const char *text, struct moe_strategy *s, char why[128]);
-bool moe_strategy_parse_weights(const char *text, struct moe_strategy *s, char why[128]);
-bool moe_strategy_parse_alloc(const char *text, struct moe_strategy *s, char why[128]);
-bool moe_strategy_parse_init(const char *text, struct moe_strategy *s, char why[128]);
-bool moe_strategy_parse_on_miss(const char *text, struct moe_strategy *s, char why[128]);
-bool moe_strategy_parse_prefill(const char *text, struct moe_strategy *s, char why[128]);
+/* ---- Parts, each by the argument of its option -------------------------------------------------
+ */
+
+/* In the order in which they are applied: flags before what they need. */
+enum moe_part {
+    MOE_PART_PREDICT = 0,
+    MOE_PART_PREFETCH,
+    MOE_PART_PROTECT,
+    MOE_PART_CACHE,
+    MOE_PART_CACHE_WEIGHTS,
+    MOE_PART_KEEP_RECORDS,
+    MOE_PART_LOW_POOL,
+    MOE_PART_ALLOC,
+    MOE_PART_INIT,
+    MOE_PART_BUFFER,
+    MOE_PART_CACHE_BITS,
+    MOE_PART_ON_MISS,
+    MOE_PART_SKIP_BELOW,
+    MOE_PART_HOST_DECODES_ONLY,
+    MOE_PART_PREFILL,
+    MOE_PART_PREFILL_SWAP,
+    MOE_PART_PRECALCULATE,
+    MOE_PART_PRECALCULATE_FROM,
+    MOE_PART_DEGRADE,
+    MOE_N_PARTS
+};
+
+enum { MOE_PART_TEXT_BYTES = 192 };
+
+/* How a part is called and told. */
+struct moe_strategy_part {
+    const char *option; /* without its dashes */
+    const char *arg;  /* how its argument is called; NULL: a flag, "on" or "off" for this module */
+    const char *help; /* one line */
+    const char *off;  /* the argument that switches it off: what a strategy of zeros has */
+};
+const struct moe_strategy_part *moe_strategy_part_at(enum moe_part part);
+bool moe_strategy_part_find(const char *option, enum moe_part *out);
+/* The arguments it takes, for people: "global, per-layer, shallow[:L] or frequency". */
+void moe_strategy_part_words(enum moe_part part, char out[MOE_PART_TEXT_BYTES]);
+
+/* Sets one part. false: `why` says what is wrong with the text, in the form that follows the text
+ * in quotes ("is not ..."); *s is as it was. */
+bool moe_strategy_set(struct moe_strategy *s, enum moe_part part, const char *text, char why[128]);
+/* The part as an argument that moe_strategy_set turns into exactly the same. */
+void moe_strategy_part_text(const struct moe_strategy *s, enum moe_part part,
+                            char out[MOE_PART_TEXT_BYTES]);
+bool moe_strategy_has(const struct moe_strategy *s, enum moe_part part); /* not off */
+
+/* The parts that are not off in the words of their options, and the cache always, one line without
+ * its newline: "--predict gate-next --prefetch percentile:75,slack --cache arc ...". As options on
+ * top of the row lru they give the same strategy again; for resident: "--strategy resident". */
+void moe_strategy_describe(const struct moe_strategy *s, struct moe_buf *out);
+
+/* ---- Whole strategies --------------------------------------------------------------------------
+ */
+
+/* Switches off the parts that have lost their use, because others that they need are off or
+ * different, but those of the set `named` (bits 1 << part): these the user asked for, and
+ * moe_strategy_settle says what is wrong with them. */
+void moe_strategy_drop_idle(struct moe_strategy *s, uint32_t named);
 
 /* Derives the needs and `inexact` from the parts, and refuses combinations that make no sense
  * (MOE_ERR_USAGE, with the reason): degrade without precalculate, a prediction nobody uses, ... */
 int moe_strategy_settle(struct moe_strategy *s, struct moe_err *err);
 
-/* The parts in the words of their options, one line without its newline: "--predict gate-next
- * --prefetch percentile:75,slack --cache arc ...". */
-void moe_strategy_describe(const struct moe_strategy *s, struct moe_buf *out);
+/* Whether this part, as it is set, may change results. */
+bool moe_strategy_part_inexact(const struct moe_strategy *s, enum moe_part part);
+
+/* Does without a second precision where the row allows that: hybrid prefill that may fall back
+ * becomes popularity. For a settled strategy, which stays settled. */
+void moe_strategy_fall_back(struct moe_strategy *s);
+
+/* Puts numbers in the place of MOE_SHALLOW_AUTO and MOE_PRECALCULATE_AUTO for a model of n_layers
+ * MoE layers, at least 1: an eighth of them, rounded up (Fate 4.4: L = 3 of Qwen1.5-MoE's 24), and
+ * 5/32 of them, rounded up (DAOP's public code begins at 5 of Mixtral's 32). */
+void moe_strategy_fit(struct moe_strategy *s, uint32_t n_layers);
+
+/* For struct moe_policy_params: NULL: the policy's own. */
+static inline const double *moe_strategy_weights(const struct moe_strategy *s)
+{
+    for (int i = 0; i < MOE_HOBBIT_WEIGHTS; i++)
+        if (s->weights[i] != 0)
+            return s->weights;
+    return NULL;
+}
 
 #endif

@@ -166,16 +166,16 @@ static void test_popularity_of_fig_6(void **state)
 
 static void test_percentile_of_several_rows(void **state)
 {
-    static const float rows[2][4] = {{0.7f, 0.2f, 0.1f, 0}, {0.8f, 0.1f, 0.1f, 0}};
-    static const struct moe_prefetch_limits above_25 = {.percentile = 25}, none = {0};
+    static const float rows[2][4] = {{0.7f, 0.2f, 0.1f, 0}, {0.1f, 0.8f, 0.1f, 0}};
+    static const struct moe_prefetch_limits none = {0};
     float scores[4], unimportance[4], scratch[2];
     uint32_t experts[4];
     moe_tally(rows[0], 4, 2, 4, 1, scores, unimportance, scratch);
     struct moe_prediction p = {.n_rows = 2, .scores = scores, .unimportance = unimportance};
-    assert_int_equal(moe_select(&above_25, &p, 4, 1, experts), 1);
-    assert_int_equal(experts[0], 0);
+    assert_int_equal(moe_select(&above_75, &p, 4, 1, experts), 2); /* though that is half of them */
+    assert_memory_equal(experts, ((const uint32_t[]){1, 0}), 2 * sizeof *experts);
     assert_int_equal(moe_select(&none, &p, 4, 1, experts), 3);
-    assert_memory_equal(experts, ((const uint32_t[]){0, 1, 2}), 3 * sizeof *experts);
+    assert_memory_equal(experts, ((const uint32_t[]){1, 0, 2}), 3 * sizeof *experts);
 }
 
 static bool in_best(const float *row, uint32_t n, uint32_t k, uint32_t e)

@@ -8,6 +8,21 @@
 
 enum { N_LAYERS = 3, N_EXPERTS = 8, N_ITEMS_MAX = N_LAYERS * N_EXPERTS * 2 };
 
+static struct moe_usage usage; /* what some policies judge by; private to each test program */
+
+static int open_usage(void **state)
+{
+    struct moe_err err = {0};
+    assert_ok(moe_usage_init(&usage, N_LAYERS, N_EXPERTS, 2, &err), &err);
+    return 0;
+}
+
+static int close_usage(void **state)
+{
+    moe_usage_release(&usage);
+    return 0;
+}
+
 static struct moe_store *open_store(const char *policy, uint32_t n_cache, uint32_t n_working,
                                     const uint32_t *per_layer, uint32_t n_variants)
 {
@@ -17,6 +32,7 @@ static struct moe_store *open_store(const char *policy, uint32_t n_cache, uint32
         class_of[i] = i % n_variants;
     const struct moe_pool_params pools[2] = {{n_cache, n_working, per_layer},
                                              {n_cache, n_working, per_layer}};
+    static const uint64_t class_bytes[2] = {4096, 8192};
     const struct moe_store_params params = {
         .n_layers = N_LAYERS,
         .n_experts = N_EXPERTS,
@@ -24,7 +40,9 @@ static struct moe_store *open_store(const char *policy, uint32_t n_cache, uint32
         .n_classes = n_variants,
         .pools = pools,
         .class_of = class_of,
+        .class_bytes = class_bytes,
         .policy = moe_policy_find(policy),
+        .usage = &usage,
         .seed = 1,
     };
     struct moe_store *s = NULL;
@@ -121,13 +139,71 @@ static void staged_experts_do_not_touch_the_cache(void **state)
     moe_store_ready(s, b);
     assert_true(moe_store_slot(s, a)->prefetched);
     assert_int_equal(moe_store_stage(s, 1, 6, 0, false), MOE_NO_SLOT);
-    assert_int_equal(moe_store_stage(s, 1, 6, 0, true), a); /* the older wrong guess */
+    assert_int_equal(moe_store_stage(s, 1, 6, 0, true), MOE_NO_SLOT); /* may still be wanted */
+    moe_store_begin_layer(s, 1);                                      /* its router has spoken */
+    assert_int_equal(moe_store_stage(s, 2, 6, 0, true), a);           /* the older wrong guess */
     assert_int_equal(moe_store_counts(s)->staged_unused, 1);
+    assert_int_equal(moe_store_counts(s)->staged_unused_bytes, 4096);
     assert_true(ask(s, 0, 0, 0));
     assert_true(ask(s, 0, 1, 0));
     assert_true(ask(s, 1, 5, 0)); /* used: admitted, and 0/0 leaves */
+    assert_int_equal(moe_store_counts(s)->staged_used, 1);
     assert_false(ask(s, 0, 0, 0));
     check(s);
+    moe_store_close(s);
+}
+
+/* What was fetched for a token that is over makes room, whatever its layer. */
+static void staged_experts_grow_stale_with_the_token(void **state)
+{
+    struct moe_store *s = open_store("lru", 0, 1, NULL, 1);
+    moe_store_begin_layer(s, 0);
+    uint32_t a = moe_store_stage(s, 2, 4, 0, true);
+    moe_store_ready(s, a);
+    moe_store_begin_layer(s, 1);
+    assert_int_equal(moe_store_stage(s, 2, 5, 0, true), MOE_NO_SLOT);
+    moe_store_begin_layer(s, 0); /* the next token */
+    assert_int_equal(moe_store_stage(s, 1, 5, 0, true), a);
+    moe_store_close(s);
+}
+
+static void protected_experts_stay_until_they_are_free(void **state)
+{
+    struct moe_store *s = open_store("lru", 2, 1, NULL, 1);
+    ask(s, 0, 0, 0);
+    ask(s, 0, 1, 0);
+    moe_store_protect(s, 0, 0, true);
+    assert_false(ask(s, 1, 0, 0)); /* 0/1 leaves, though used later */
+    assert_true(ask(s, 0, 0, 0));
+    moe_store_protect(s, 1, 0, true);
+    assert_false(ask(s, 2, 0, 0)); /* nobody may leave: it passes through */
+    assert_false(ask(s, 2, 0, 0));
+    moe_store_protect(s, 0, 0, false);
+    assert_false(ask(s, 2, 0, 0));
+    assert_true(ask(s, 2, 0, 0));
+    assert_int_equal(moe_store_find(s, 0, 0, 0), MOE_NO_SLOT);
+    moe_store_close(s);
+}
+
+static void an_expert_takes_the_place_of_another(void **state)
+{
+    static const uint32_t per_layer[N_LAYERS] = {2, 1, 1};
+    struct moe_store *s = open_store("pinned", 4, 1, per_layer, 1);
+    ask(s, 0, 0, 0);
+    ask(s, 0, 1, 0);
+    uint32_t slot = moe_store_find(s, 0, 1, 0);
+    assert_int_equal(moe_store_replace(s, 0, 5, 6, 0), MOE_NO_SLOT); /* 5 is not there */
+    assert_int_equal(moe_store_replace(s, 0, 1, 0, 0), MOE_NO_SLOT); /* 0 is there already */
+    moe_store_use(s, slot);
+    assert_int_equal(moe_store_replace(s, 0, 1, 6, 0), MOE_NO_SLOT); /* in use */
+    moe_store_release(s, slot);
+    assert_int_equal(moe_store_replace(s, 0, 1, 6, 0), slot);
+    assert_int_equal(moe_store_slot(s, slot)->state, MOE_SLOT_LOADING);
+    check(s);
+    moe_store_ready(s, slot);
+    assert_true(ask(s, 0, 6, 0));
+    assert_false(ask(s, 0, 1, 0));
+    assert_true(ask(s, 0, 6, 0));
     moe_store_close(s);
 }
 
@@ -181,8 +257,6 @@ static void invariants_hold_under_random_use(void **state)
 {
     const struct moe_policy_ops *ops;
     for (int p = 0; (ops = moe_policy_at(p)) != NULL; p++) {
-        if (ops->needs_usage)
-            continue;
         static const uint32_t shares[N_LAYERS] = {3, 1, 2};
         for (int variants = 1; variants <= 2; variants++) {
             struct moe_store *s =
@@ -194,10 +268,14 @@ static void invariants_hold_under_random_use(void **state)
                 uint32_t expert = (uint32_t)(test_random(&random) % N_EXPERTS);
                 uint32_t variant = (uint32_t)(test_random(&random) % (uint32_t)variants);
                 uint32_t slot = moe_store_find(s, layer, expert, variant);
+                moe_store_protect(s, layer, expert, test_random(&random) % 4 == 0);
                 switch (test_random(&random) % 4) {
                 case 0: /* the router */
                     if (n_pinned == 8)
                         break;
+                    moe_store_begin_layer(s, layer);
+                    moe_usage_begin_tokens(&usage, 1);
+                    moe_usage_note(&usage, layer, expert, 1, variant == 0);
                     if (slot == MOE_NO_SLOT)
                         slot = moe_store_miss(s, layer, expert, variant, false);
                     else
@@ -242,11 +320,14 @@ int main(void)
         cmocka_unit_test(nothing_is_kept_without_a_cache),
         cmocka_unit_test(pinned_slots_stay),
         cmocka_unit_test(staged_experts_do_not_touch_the_cache),
+        cmocka_unit_test(staged_experts_grow_stale_with_the_token),
+        cmocka_unit_test(protected_experts_stay_until_they_are_free),
+        cmocka_unit_test(an_expert_takes_the_place_of_another),
         cmocka_unit_test(free_cache_slots_are_not_for_staging),
         cmocka_unit_test(a_better_variant_serves_a_lesser_request),
         cmocka_unit_test(a_failed_load_is_forgotten),
         cmocka_unit_test(given_up_while_loading_it_stays_until_written),
         cmocka_unit_test(invariants_hold_under_random_use),
     };
-    return cmocka_run_group_tests_name("store", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("store", tests, open_usage, close_usage);
 }

@@ -1,0 +1,184 @@
+/*
+ * Predictions: the predicted set of each layer, and the prefetches that follow from it.
+ */
+#include "sched/scheduler_state.h"
+
+#include <string.h>
+
+#include "sched/precision.h"
+
+uint32_t moe_scheduler_wants_prediction(const struct moe_scheduler *s, uint32_t layer)
+{
+    uint32_t left = s->n_layers - 1 - layer;
+    if (s->strategy.predict == MOE_PREDICT_BY_NOTHING || s->strategy.precalculate)
+        return 0;
+    if (s->strategy.prefetch.measured && !s->prefill && !moe_trial_on(&s->trial))
+        return 0;
+    return s->strategy.depth < left ? s->strategy.depth : left;
+}
+
+void scheduler_mark_unpopular(struct moe_scheduler *s)
+{
+    memset(s->marks, 0, s->n);
+    if (!s->prefill || s->strategy.prefill != MOE_PREFILL_HYBRID)
+        return;
+    for (uint32_t i = 0; i < s->n; i++)
+        s->numbers[i] = s->entries[i].need.n_rows;
+    if (!s->is_foretold[s->layer])
+        moe_least_popular(s->numbers, s->n, s->strategy.low_share, s->marks);
+    for (uint32_t i = 0; s->is_foretold[s->layer] && i < s->n; i++)
+        s->marks[i] = s->foretold[scheduler_key(s, s->layer, s->entries[i].need.expert)] ==
+                      FORETOLD_UNPOPULAR;
+}
+
+/* The precision that an expert of the prediction deserves; UINT32_MAX: none. */
+static uint32_t worth(const struct moe_scheduler *s, const struct moe_prediction *p,
+                      uint32_t expert)
+{
+    uint64_t key = scheduler_key(s, p->layer, expert);
+    enum moe_importance importance = MOE_IMPORTANT;
+    if (s->strategy.on_miss == MOE_MISS_LOAD_LOW || s->strategy.skip_below > 0)
+        importance = moe_importance_of(p->unimportance[expert], s->strategy.high_up_to,
+                                       1 - s->strategy.skip_below);
+    if (importance == MOE_UNIMPORTANT && s->strategy.skip_below > 0)
+        return UINT32_MAX;
+    bool low = s->foretold[key] == FORETOLD_UNPOPULAR ||
+               (s->strategy.on_miss == MOE_MISS_LOAD_LOW && importance != MOE_IMPORTANT);
+    return low ? s->low[key] : s->high[key];
+}
+
+static void unguard(struct moe_scheduler *s, uint32_t layer)
+{
+    if (!s->guarded[layer])
+        return;
+    for (uint32_t e = 0; e < s->n_experts; e++)
+        moe_store_protect(s->store, layer, e, false);
+    s->guarded[layer] = 0;
+}
+
+/* The predicted set of a layer. */
+static void foretell(struct moe_scheduler *s, const struct moe_prediction *p,
+                     const uint32_t *experts, uint32_t n)
+{
+    uint8_t *set = s->foretold + scheduler_key(s, p->layer, 0);
+    memset(set, NOT_FORETOLD, s->n_experts);
+    s->is_foretold[p->layer] = true;
+    bool hybrid = p->n_rows > 1 && s->strategy.prefill == MOE_PREFILL_HYBRID;
+    uint32_t n_unpopular = hybrid ? (uint32_t)(s->strategy.low_share * n) : 0;
+    for (uint32_t i = 0; i < n; i++)
+        set[experts[i]] = i < n - n_unpopular ? FORETOLD : FORETOLD_UNPOPULAR;
+}
+
+/* How many of the ranked candidates are the predicted set. Where no limit says whom a prediction
+ * names, every expert is a candidate; the set then is as large as the router's choice will be, or
+ * of a prompt what some row's is. */
+static uint32_t n_named(const struct moe_scheduler *s, const struct moe_prediction *p,
+                        const uint32_t *experts, uint32_t n)
+{
+    if (s->strategy.prefetch.percentile > 0 || s->strategy.prefetch.top_k)
+        return n;
+    if (p->n_rows == 1)
+        return n < s->top_k ? n : s->top_k;
+    while (n > 0 && p->unimportance[experts[n - 1]] > 1)
+        n--;
+    return n;
+}
+
+/* Remembers the predicted set of a layer and queues what is missing of it; returns how many. */
+static uint32_t foresee_layer(struct moe_scheduler *s, const struct moe_prediction *p)
+{
+    uint32_t *experts = s->numbers, n_missing = 0;
+    uint32_t n = moe_select(&s->strategy.prefetch, p, s->n_experts, s->top_k, experts);
+    uint32_t n_set = n_named(s, p, experts, n);
+    uint32_t most = s->strategy.prefetch.count && p->n_rows == 1 ? s->strategy.prefetch.count : n;
+    if (s->strategy.prefetch.slack && p->n_rows == 1) {
+        uint32_t paid = moe_slack_loads(s->layer_seconds, s->load_seconds, 1);
+        most = paid < most ? paid : most;
+    }
+    unguard(s, p->layer);
+    foretell(s, p, experts, n_set);
+    s->n_queue = s->at_queue = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t variant = worth(s, p, experts[i]);
+        if (s->strategy.protect && i < n_set && variant != UINT32_MAX) {
+            moe_store_protect(s->store, p->layer, experts[i], true);
+            s->guarded[p->layer] = 1;
+        }
+        if (variant == UINT32_MAX ||
+            moe_store_find(s->store, p->layer, experts[i], variant) != MOE_NO_SLOT)
+            continue;
+        if (n_missing++ < most)
+            s->queue[s->n_queue++] =
+                (struct candidate){p->layer, experts[i], variant, p->scores[experts[i]]};
+    }
+    return n_missing;
+}
+
+int moe_scheduler_foresee(struct moe_scheduler *s, const struct moe_prediction *predictions,
+                          uint32_t n, struct moe_err *err)
+{
+    for (uint32_t d = 0; d < n; d++)
+        if (foresee_layer(s, &predictions[d]) > 0)
+            break;
+    return moe_scheduler_feed(s, err);
+}
+
+/* Prefetches under way. */
+static uint32_t n_under_way(struct moe_scheduler *s)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < s->n_ahead; i++) {
+        const struct moe_slot *x = moe_store_slot(s->store, s->ahead[i]);
+        if (x->state == MOE_SLOT_LOADING && x->use == MOE_SLOT_STAGED)
+            s->ahead[kept++] = s->ahead[i];
+    }
+    return s->n_ahead = kept;
+}
+
+int scheduler_feed_prefetches(struct moe_scheduler *s, struct moe_err *err)
+{
+    while (s->at_queue < s->n_queue && s->mover.has_room(s->mover.ctx)) {
+        const struct candidate *c = &s->queue[s->at_queue];
+        uint32_t n = n_under_way(s);
+        if (s->strategy.prefetch.until_router && n > 0)
+            return MOE_OK;
+        if (moe_store_find(s->store, c->layer, c->expert, c->variant) != MOE_NO_SLOT) {
+            s->at_queue++;
+            continue;
+        }
+        uint32_t slot = moe_store_stage(s->store, c->layer, c->expert, c->variant, true);
+        if (slot == MOE_NO_SLOT)
+            return MOE_OK;
+        s->at_queue++;
+        s->ahead[s->n_ahead++] = slot;
+        s->counts->prefetches++;
+        int status = scheduler_load(s, slot, MOE_LOAD_PREFETCH, c->score, err);
+        if (status != MOE_OK)
+            return status;
+    }
+    return MOE_OK;
+}
+
+void scheduler_drop_stale(struct moe_scheduler *s)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < s->n_ahead; i++) {
+        uint32_t slot = s->ahead[i];
+        const struct moe_slot *x = moe_store_slot(s->store, slot);
+        if (x->state != MOE_SLOT_LOADING || x->use != MOE_SLOT_STAGED || s->given_up[slot])
+            continue;
+        if (x->layer != s->layer) {
+            s->ahead[kept++] = slot;
+            continue;
+        }
+        if (s->mover.cancel(s->mover.ctx, slot))
+            moe_store_failed(s->store, slot);
+        else
+            s->given_up[slot] = 1;
+    }
+    s->n_ahead = kept;
+    if (s->at_queue < s->n_queue && s->queue[s->at_queue].layer == s->layer)
+        s->n_queue = s->at_queue = 0;
+    s->is_foretold[s->layer] = false;
+    unguard(s, s->layer);
+}

@@ -1,0 +1,212 @@
+/*
+ * Requests: the router has spoken, and each expert becomes a hit, a load, or something else.
+ */
+#include "sched/scheduler_state.h"
+
+#include <string.h>
+
+#include "sched/precision.h"
+
+static void finish(struct moe_scheduler *s, struct moe_entry *e)
+{
+    uint32_t slot = e->slot;
+    bool held = e->state == MOE_ENTRY_HAS_SLOT;
+    e->state = MOE_ENTRY_DONE;
+    s->n_open--;
+    if (!held)
+        return;
+    moe_store_release(s->store, slot);
+    const struct moe_slot *x = moe_store_slot(s->store, slot);
+    if (s->given_up[slot] && x->pins == 0 && x->state == MOE_SLOT_LOADING &&
+        s->mover.cancel(s->mover.ctx, slot)) {
+        moe_store_failed(s->store, slot);
+        s->given_up[slot] = 0;
+    }
+}
+
+void moe_scheduler_release(struct moe_scheduler *s, uint32_t entry)
+{
+    finish(s, &s->entries[entry]);
+    if (s->n_open == 0)
+        scheduler_account(s);
+}
+
+/* Lets go of what an earlier request (one that ended in an error) still holds. */
+static void drop_request(struct moe_scheduler *s)
+{
+    for (uint32_t i = 0; s->n_open > 0 && i < s->n; i++)
+        if (s->entries[i].state != MOE_ENTRY_DONE)
+            finish(s, &s->entries[i]);
+}
+
+/* The lowest precision that will do for an expert of the request. */
+static uint32_t acceptable(const struct moe_scheduler *s, enum moe_importance importance,
+                           bool unpopular, uint32_t key)
+{
+    bool low = unpopular || s->strategy.on_miss == MOE_MISS_EMERGENCY ||
+               (s->strategy.on_miss == MOE_MISS_LOAD_LOW && importance != MOE_IMPORTANT);
+    return low ? s->low[key] : s->high[key];
+}
+
+static bool computes_on_host(const struct moe_scheduler *s)
+{
+    return s->strategy.on_miss == MOE_MISS_COMPUTE_HOST &&
+           !(s->prefill && s->strategy.host_decodes_only);
+}
+
+/* What becomes of one expert, now that the router has spoken. */
+static void decide(struct moe_scheduler *s, struct moe_entry *e, bool unpopular)
+{
+    uint32_t expert = e->need.expert;
+    uint64_t key = scheduler_key(s, s->layer, expert), rows = e->need.n_rows;
+    struct moe_counts *c = s->counts;
+    enum moe_importance importance =
+        moe_importance_of(e->need.unimportance, s->strategy.high_up_to, 1 - s->strategy.skip_below);
+    e->variant = acceptable(s, importance, unpopular, (uint32_t)key);
+    moe_usage_note(&s->usage, s->layer, expert, (uint32_t)rows, e->variant == s->high[key]);
+    c->activations += rows;
+    if (s->is_foretold[s->layer]) {
+        c->predicted += rows;
+        c->predicted_right += s->foretold[key] ? rows : 0;
+    }
+    e->slot = MOE_NO_SLOT;
+    e->state = MOE_ENTRY_DONE;
+    if (e->need.precalculated) {
+        e->kind = MOE_ENTRY_PRECALCULATED;
+        c->precalculated += rows;
+        c->low_precision += s->high[key] > s->best[key] ? rows : 0;
+        return;
+    }
+    uint32_t slot = scheduler_find(s, s->layer, expert, e->variant);
+    if (slot != MOE_NO_SLOT) {
+        const struct moe_slot *x = moe_store_slot(s->store, slot);
+        e->slot = slot;
+        e->variant = x->variant;
+        e->state = MOE_ENTRY_HAS_SLOT;
+        if (x->state == MOE_SLOT_LOADING && x->prefetched) {
+            c->prefetch_late += rows;
+            s->mover.promote(s->mover.ctx, slot);
+        } else if (x->state == MOE_SLOT_LOADING) {
+            c->misses += rows;
+        } else if (x->prefetched) {
+            c->prefetch_hits += rows;
+        } else {
+            c->cache_hits += rows;
+        }
+        moe_store_use(s->store, slot);
+    } else if (importance == MOE_UNIMPORTANT && s->strategy.skip_below > 0) {
+        e->kind = MOE_ENTRY_SKIPPED;
+        c->skipped += rows;
+        return;
+    } else if (computes_on_host(s)) {
+        e->kind = MOE_ENTRY_HOST;
+        c->host_computed += rows;
+    } else {
+        e->state = MOE_ENTRY_WANTS_SLOT;
+        c->misses += rows;
+    }
+    c->low_precision += e->variant > s->best[key] ? rows : 0;
+}
+
+/* DAOP's algorithm 1: experts of the prompt change places before anything is computed. */
+static int swap_places(struct moe_scheduler *s, struct moe_err *err)
+{
+    uint32_t *rows = s->numbers, *order = s->numbers + s->n_experts;
+    memset(rows, 0, s->n_experts * sizeof *rows);
+    for (uint32_t i = 0; i < s->n; i++)
+        rows[s->entries[i].need.expert] = s->entries[i].need.n_rows;
+    moe_scheduler_present(s, s->layer, s->marks);
+    uint32_t n = moe_swaps(rows, s->marks, s->n_experts, MOE_SWAP_FACTOR, s->swaps, order);
+    int status = MOE_OK;
+    for (uint32_t i = 0; i < n && status == MOE_OK && s->mover.has_room(s->mover.ctx); i++) {
+        uint32_t in = s->swaps[i].in;
+        uint32_t slot = moe_store_replace(s->store, s->layer, s->swaps[i].out, in,
+                                          s->high[scheduler_key(s, s->layer, in)]);
+        if (slot != MOE_NO_SLOT)
+            status = scheduler_load(s, slot, MOE_LOAD_DEMAND, 0, err);
+    }
+    return status;
+}
+
+/* Whether an expert of the request lies in the cache proper. */
+static bool is_cached(const struct moe_scheduler *s, const struct moe_entry *e)
+{
+    uint32_t slot = scheduler_find(s, s->layer, e->need.expert,
+                                   s->low[scheduler_key(s, s->layer, e->need.expert)]);
+    return slot != MOE_NO_SLOT && moe_store_slot(s->store, slot)->use == MOE_SLOT_CACHED;
+}
+
+/* Sorts the order by falling rows, keeping the numbers' order among equals. */
+static void order_by_popularity(struct moe_scheduler *s)
+{
+    for (uint32_t i = 1; i < s->n; i++) {
+        uint32_t entry = s->order[i], at = i;
+        for (; at > 0 && s->entries[s->order[at - 1]].need.n_rows < s->entries[entry].need.n_rows;
+             at--)
+            s->order[at] = s->order[at - 1];
+        s->order[at] = entry;
+    }
+}
+
+int moe_scheduler_request(struct moe_scheduler *s, uint32_t layer, const struct moe_need *needs,
+                          uint32_t n, struct moe_err *err)
+{
+    drop_request(s);
+    s->layer = s->usage.layer = layer;
+    moe_store_begin_layer(s->store, layer);
+    s->n = s->n_open = n;
+    for (uint32_t i = 0; i < n; i++) {
+        s->entries[i] = (struct moe_entry){.need = needs[i]};
+        s->order[i] = i;
+    }
+    int status = MOE_OK;
+    if (s->prefill && s->strategy.prefill_swap)
+        status = swap_places(s, err);
+    scheduler_mark_unpopular(s);
+    /* What is cached is pinned first, so that making room for the rest cannot take it. */
+    for (uint32_t i = 0; i < n; i++)
+        s->numbers[i] = is_cached(s, &s->entries[i]);
+    for (uint32_t i = 0; i < n; i++)
+        if (s->numbers[i])
+            decide(s, &s->entries[i], s->marks[i]);
+    for (uint32_t i = 0; i < n; i++)
+        if (!s->numbers[i])
+            decide(s, &s->entries[i], s->marks[i]);
+    for (uint32_t i = 0; i < n; i++)
+        s->n_open -= s->entries[i].state == MOE_ENTRY_DONE;
+    scheduler_drop_stale(s);
+    if (s->prefill && s->strategy.prefill != MOE_PREFILL_ROUTED)
+        order_by_popularity(s);
+    return status == MOE_OK ? moe_scheduler_feed(s, err) : status;
+}
+
+static int feed_demands(struct moe_scheduler *s, struct moe_err *err)
+{
+    for (uint32_t i = 0; i < s->n; i++) {
+        struct moe_entry *e = &s->entries[s->order[i]];
+        if (e->state != MOE_ENTRY_WANTS_SLOT)
+            continue;
+        if (!s->mover.has_room(s->mover.ctx))
+            return MOE_OK;
+        /* The same load was given up a moment ago and still writes into its slot. */
+        uint32_t old = moe_store_find(s->store, s->layer, e->need.expert, e->variant);
+        if (old != MOE_NO_SLOT && moe_store_slot(s->store, old)->variant == e->variant)
+            continue;
+        uint32_t slot = moe_store_miss(s->store, s->layer, e->need.expert, e->variant, e->told);
+        e->told = true;
+        if (slot == MOE_NO_SLOT)
+            continue;
+        e->slot = slot;
+        e->state = MOE_ENTRY_HAS_SLOT;
+        int status = scheduler_load(s, slot, MOE_LOAD_DEMAND, 0, err);
+        if (status != MOE_OK)
+            return status;
+    }
+    return MOE_OK;
+}
+
+int moe_scheduler_feed(struct moe_scheduler *s, struct moe_err *err)
+{
+    int status = feed_demands(s, err);
+    return status == MOE_OK ? scheduler_feed_prefetches(s, err) : status;
+}

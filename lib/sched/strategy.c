@@ -1,0 +1,266 @@
+#include "sched/strategy.h"
+
+#include <string.h>
+
+/* ---- Rows --------------------------------------------------------------------------------------
+ */
+
+/* clang-format off */
+static const struct moe_strategy rows[] = {
+    {
+        .name = "resident",
+        .describe = "every expert in memory from the start, at its highest precision",
+        .resident = true,
+    }, {
+        .name = "ondemand",
+        .describe = "loaded when the router asks, nothing kept beyond the layer at work",
+    }, {
+        .name = "lru",
+        .describe = "a cache of what was used last",
+        .cache = &moe_policy_lru,
+    }, {
+        .name = "prefetch",
+        .describe = "fading frequency, the next layer predicted: what measured best",
+        .predict = MOE_PREDICT_BY_GATE, .depth = 1,
+        .prefetch = {.top_k = true},
+        .cache = &moe_policy_lrfu,
+        .prefill = MOE_PREFILL_POPULARITY,
+    }, {
+        .name = "host",
+        .describe = "most frequent pinned, missing ones computed where they lie (Fiddler)",
+        .cache = &moe_policy_pinned,
+        .init = MOE_INIT_FREQUENCY,
+        .on_miss = MOE_MISS_COMPUTE_HOST, .host_falls_back = true,
+    }, {
+        .name = "eap", /* "a caching strategy identical to Fate", Fate 5.1 */
+        .describe = "Fate's cache, prediction by the previous block's experts (Fate 5.1)",
+        .predict = MOE_PREDICT_BY_PATH, .depth = 1,
+        .prefetch = {.percentile = 75, .slack = true},
+        .cache = &moe_policy_arc,
+        .alloc = MOE_ALLOC_SHALLOW, .boundary = MOE_SHALLOW_AUTO,
+    }, {
+        .name = "edgemoe",
+        .describe = "path statistics, a load at a time until the router speaks (EdgeMoE)",
+        .predict = MOE_PREDICT_BY_PATH, .depth = 1,
+        .prefetch = {.until_router = true},
+        .cache = &moe_policy_edgemoe,
+        .init = MOE_INIT_FREQUENCY,
+        .buffer = 10, /* IV-A: "we set the expert buffer of EdgeMoE to 10x experts" */
+    }, {
+        .name = "fate",
+        .describe = "next layer's gate, shallow-favouring ARC, hybrid prefill (Fate)",
+        .predict = MOE_PREDICT_BY_GATE, .depth = 1,
+        .prefetch = {.percentile = 75, .slack = true},
+        .cache = &moe_policy_arc,
+        .alloc = MOE_ALLOC_SHALLOW, .boundary = MOE_SHALLOW_AUTO,
+        .cache_bits = 4, /* 4.5 */
+        .prefill = MOE_PREFILL_HYBRID, .low_share = 0.25, .prefill_falls_back = true,
+    }, {
+        .name = "hobbit",
+        .describe = "mixed precision by score, stacked gates, weighed priorities (HOBBIT)",
+        .predict = MOE_PREDICT_BY_GATE, .depth = 3, /* 5.5: "we recommend setting p in range 1 to 3" */
+        .prefetch = {.top_k = true},
+        .protect = true,
+        .cache = &moe_policy_hobbit,
+        .low_pool = 0.2, /* 3.4 says no more than that the high pool is "typically larger" */
+        .on_miss = MOE_MISS_LOAD_LOW, .high_up_to = 0.6, .skip_below = 0.1, /* 3.2: T1 0.6, T2 0.9 */
+        .host_decodes_only = true, /* for --on-miss compute-host: 5.4 */
+    }, {
+        .name = "daop",
+        .describe = "pinned by frequency, pre-calculation on the host, degradation (DAOP)",
+        .predict = MOE_PREDICT_BY_GATE, .depth = 1,
+        .cache = &moe_policy_pinned,
+        .alloc = MOE_ALLOC_FREQUENCY,
+        .init = MOE_INIT_FREQUENCY,
+        .on_miss = MOE_MISS_COMPUTE_HOST,
+        .prefill_swap = true,
+        .precalculate = true, .precalculate_from = MOE_PRECALCULATE_AUTO,
+        .degrade = true,
+    },
+};
+/* clang-format on */
+
+bool moe_strategy_row(const char *name, struct moe_strategy *out)
+{
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        if (strcmp(name, rows[i].name) == 0) {
+            *out = rows[i];
+            return true;
+        }
+    }
+    return false;
+}
+
+const char *moe_strategy_row_name(int i)
+{
+    return i >= 0 && (size_t)i < sizeof rows / sizeof rows[0] ? rows[i].name : NULL;
+}
+
+void moe_strategy_describe(const struct moe_strategy *s, struct moe_buf *out)
+{
+    if (s->resident) {
+        moe_buf_text(out, "--strategy resident");
+        return;
+    }
+    uint64_t began = out->size;
+    for (enum moe_part part = 0; part < MOE_N_PARTS; part++) {
+        char text[MOE_PART_TEXT_BYTES];
+        if (!moe_strategy_has(s, part) && part != MOE_PART_CACHE)
+            continue;
+        moe_strategy_part_text(s, part, text);
+        const struct moe_strategy_part *shown = moe_strategy_part_at(part);
+        moe_buf_printf(out, "%s--%s%s%s", out->size > began ? " " : "", shown->option,
+                       shown->arg ? " " : "", shown->arg ? text : "");
+    }
+}
+
+/* ---- What goes together ------------------------------------------------------------------------
+ */
+
+static bool prefetches(const struct moe_strategy *s)
+{
+    return moe_strategy_has(s, MOE_PART_PREFETCH);
+}
+
+static bool computes_low(const struct moe_strategy *s)
+{
+    return s->on_miss == MOE_MISS_LOAD_LOW || s->on_miss == MOE_MISS_EMERGENCY ||
+           s->prefill == MOE_PREFILL_HYBRID;
+}
+
+static bool predicts_routers(const struct moe_strategy *s)
+{
+    return s->predict == MOE_PREDICT_BY_GATE || s->predict == MOE_PREDICT_BY_RESIDUAL;
+}
+
+/* Why a part that is not off is of no use as the others are; NULL: it is of use. */
+static const char *idle(const struct moe_strategy *s, enum moe_part part)
+{
+    if (s->resident)
+        return "every expert is in memory already";
+    switch (part) {
+    case MOE_PART_PREDICT:
+        return prefetches(s) || s->precalculate
+                   ? NULL
+                   : "nothing uses the prediction: --prefetch or --precalculate would";
+    case MOE_PART_PREFETCH:
+        return s->predict ? NULL : "nothing is predicted: --predict would";
+    case MOE_PART_PROTECT:
+        return s->predict && s->cache ? NULL : "it takes a --predict and a --cache";
+    case MOE_PART_CACHE_WEIGHTS:
+        return s->cache == &moe_policy_hobbit ? NULL : "only --cache hobbit weighs";
+    case MOE_PART_LOW_POOL:
+        return s->cache && computes_low(s)
+                   ? NULL
+                   : "nothing of a low precision is kept: it takes a --cache, and --on-miss "
+                     "load-low or emergency, or --prefill hybrid";
+    case MOE_PART_KEEP_RECORDS:
+    case MOE_PART_ALLOC:
+    case MOE_PART_INIT:
+    case MOE_PART_BUFFER:
+    case MOE_PART_CACHE_BITS:
+        return s->cache ? NULL : "nothing is kept: it takes a --cache";
+    case MOE_PART_PREFILL_SWAP:
+        return s->cache && s->on_miss == MOE_MISS_COMPUTE_HOST
+                   ? NULL
+                   : "experts change places between host and cache: it takes a --cache and "
+                     "--on-miss compute-host";
+    case MOE_PART_PRECALCULATE:
+        return predicts_routers(s) ? NULL
+                                   : "it takes a prediction by the router: --predict gate-next";
+    case MOE_PART_PRECALCULATE_FROM:
+    case MOE_PART_DEGRADE:
+        return s->precalculate ? NULL : "it is a part of --precalculate";
+    default:
+        return NULL;
+    }
+}
+
+static bool is_idle(const struct moe_strategy *s, enum moe_part part)
+{
+    return moe_strategy_has(s, part) && idle(s, part);
+}
+
+void moe_strategy_drop_idle(struct moe_strategy *s, uint32_t named)
+{
+    char why[128];
+    bool dropped;
+    do { /* what is dropped may leave others idle */
+        dropped = false;
+        for (enum moe_part part = 0; part < MOE_N_PARTS; part++) {
+            if (!(named >> part & 1) && is_idle(s, part)) {
+                moe_strategy_set(s, part, moe_strategy_part_at(part)->off, why);
+                dropped = true;
+            }
+        }
+    } while (dropped);
+}
+
+/* ---- Settling ----------------------------------------------------------------------------------
+ */
+
+/* compute-host is not among them: host and device of a test device compute the same, bit by bit.
+ * Where they do not (a GPU beside a host), the engine knows and says so. */
+bool moe_strategy_part_inexact(const struct moe_strategy *s, enum moe_part part)
+{
+    switch (part) {
+    case MOE_PART_ON_MISS:
+        return s->on_miss == MOE_MISS_LOAD_LOW || s->on_miss == MOE_MISS_EMERGENCY;
+    case MOE_PART_PREFILL:
+        return s->prefill == MOE_PREFILL_HYBRID;
+    case MOE_PART_SKIP_BELOW:
+    case MOE_PART_PRECALCULATE:
+    case MOE_PART_DEGRADE:
+        return moe_strategy_has(s, part);
+    default:
+        return false;
+    }
+}
+
+static void derive(struct moe_strategy *s)
+{
+    bool falls_back = s->prefill == MOE_PREFILL_HYBRID && s->prefill_falls_back;
+    s->needs_profile = s->predict == MOE_PREDICT_BY_PATH || s->predict == MOE_PREDICT_BY_KEYS ||
+                       s->init == MOE_INIT_FREQUENCY || s->alloc == MOE_ALLOC_FREQUENCY;
+    s->needs_low = s->on_miss == MOE_MISS_LOAD_LOW || s->on_miss == MOE_MISS_EMERGENCY ||
+                   (s->prefill == MOE_PREFILL_HYBRID && !falls_back) ||
+                   (s->low_pool > 0 && !falls_back);
+    s->needs_host = s->on_miss == MOE_MISS_COMPUTE_HOST || s->precalculate;
+    s->inexact = false;
+    for (enum moe_part part = 0; part < MOE_N_PARTS; part++)
+        s->inexact |= moe_strategy_part_inexact(s, part);
+}
+
+int moe_strategy_settle(struct moe_strategy *s, struct moe_err *err)
+{
+    for (enum moe_part part = 0; part < MOE_N_PARTS; part++)
+        if (is_idle(s, part))
+            return moe_fail(err, MOE_ERR_USAGE, "option --%s is of no use here: %s",
+                            moe_strategy_part_at(part)->option, idle(s, part));
+    if (s->on_miss == MOE_MISS_LOAD_LOW && s->high_up_to > 1 - s->skip_below)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "options --on-miss load-low:%g and --skip-below %g: what is left out above "
+                        "a score of %g leaves nothing for the low precision",
+                        s->high_up_to, s->skip_below, 1 - s->skip_below);
+    derive(s);
+    return MOE_OK;
+}
+
+void moe_strategy_fall_back(struct moe_strategy *s)
+{
+    if (s->prefill != MOE_PREFILL_HYBRID || !s->prefill_falls_back)
+        return;
+    s->prefill = MOE_PREFILL_POPULARITY;
+    s->low_share = 0;
+    s->prefill_falls_back = false;
+    moe_strategy_drop_idle(s, 0);
+    derive(s);
+}
+
+void moe_strategy_fit(struct moe_strategy *s, uint32_t n_layers)
+{
+    if (s->alloc == MOE_ALLOC_SHALLOW && s->boundary == MOE_SHALLOW_AUTO)
+        s->boundary = n_layers / 8 + (n_layers % 8 > 0);
+    if (s->precalculate && s->precalculate_from == MOE_PRECALCULATE_AUTO)
+        s->precalculate_from = (uint32_t)(((uint64_t)n_layers * 5 + 31) / 32);
+}

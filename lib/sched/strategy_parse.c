@@ -1,0 +1,330 @@
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/text.h"
+#include "sched/strategy_parse.h"
+
+/* ---- Words -------------------------------------------------------------------------------------
+ */
+
+/* `text` begins with `word`, and there it ends or goes on with a colon: *arg is what follows it,
+ * NULL where there is none. */
+static bool is_word(const char *text, const char *word, const char **arg)
+{
+    size_t n = strlen(word);
+    if (strncmp(text, word, n) != 0 || (text[n] && text[n] != ':'))
+        return false;
+    *arg = text[n] ? text + n + 1 : NULL;
+    return true;
+}
+
+static int find_word(const char *const *words, int n, const char *text, const char **arg)
+{
+    for (int i = 0; i < n; i++)
+        if (is_word(text, words[i], arg))
+            return i;
+    return -1;
+}
+
+/* Cuts the next piece off a list with commas; false at its end, or when a piece is too long to be
+ * any. */
+static bool next_piece(const char **list, char piece[64])
+{
+    size_t n = *list ? strcspn(*list, ",") : 64;
+    if (n >= 64)
+        return false;
+    memcpy(piece, *list, n);
+    piece[n] = 0;
+    *list = (*list)[n] ? *list + n + 1 : NULL;
+    return true;
+}
+
+bool moe_part_count(const char *text, uint32_t least, uint32_t most, uint32_t *out)
+{
+    uint64_t n;
+    if (!moe_parse_u64(text, &n) || n < least || n > most)
+        return false;
+    *out = (uint32_t)n;
+    return true;
+}
+
+/* The shortest text that reads back as the same number. */
+static void number_text(double x, char *out, size_t size)
+{
+    double back = NAN;
+    for (int digits = 1; digits <= 17 && back != x; digits++) {
+        snprintf(out, size, "%.*g", digits, x);
+        if (!moe_parse_double(out, &back))
+            break;
+    }
+}
+
+void moe_part_share_text(double x, char *out, size_t size)
+{
+    double back;
+    snprintf(out, size, "%.6g%%", 100 * x);
+    if (!moe_parse_share(out, &back) || back != x)
+        number_text(x, out, size);
+}
+
+/* ---- Parts that are more than a number ---------------------------------------------------------
+ */
+
+static const struct {
+    const char *word;
+    enum moe_predict_by by;
+    uint32_t depth; /* where none is named */
+    bool takes_depth;
+} predictors[] = {
+    {"none", MOE_PREDICT_BY_NOTHING, 0, false},
+    {"previous", MOE_PREDICT_BY_PREVIOUS, 1, false},
+    {"path", MOE_PREDICT_BY_PATH, 1, false},
+    {"keys", MOE_PREDICT_BY_KEYS, 1, false},
+    {"gate-next", MOE_PREDICT_BY_GATE, 1, false},
+    {"gate-ahead", MOE_PREDICT_BY_GATE, 3, true},
+    {"gate-residual", MOE_PREDICT_BY_RESIDUAL, 1, true},
+};
+
+static bool parse_predict(const char *text, struct moe_strategy *s)
+{
+    const char *arg;
+    for (size_t i = 0; i < sizeof predictors / sizeof predictors[0]; i++) {
+        if (!is_word(text, predictors[i].word, &arg))
+            continue;
+        uint32_t depth = predictors[i].depth;
+        if (arg && (!predictors[i].takes_depth || !moe_part_count(arg, 1, MOE_MAX_DEPTH, &depth)))
+            return false;
+        s->predict = predictors[i].by;
+        s->depth = depth;
+        return true;
+    }
+    return false;
+}
+
+static void write_predict(const struct moe_strategy *s, char *out, size_t size)
+{
+    for (size_t i = 0; i < sizeof predictors / sizeof predictors[0]; i++) {
+        if (predictors[i].by != s->predict)
+            continue;
+        if (predictors[i].takes_depth)
+            snprintf(out, size, "%s:%u", predictors[i].word, s->depth);
+        else
+            snprintf(out, size, "%s", predictors[i].word);
+        if (predictors[i].depth == s->depth)
+            return;
+    }
+}
+
+static bool parse_limit(const char *text, struct moe_prefetch_limits *limits)
+{
+    static const char *const words[] = {"percentile",   "count", "slack",
+                                        "until-router", "all",   "measured"};
+    const char *arg;
+    int word = find_word(words, 6, text, &arg);
+    if ((word == 0 || word == 1) != (arg != NULL))
+        return false;
+    switch (word) {
+    case 0:
+        return moe_parse_double(arg, &limits->percentile) && limits->percentile > 0 &&
+               limits->percentile < 100;
+    case 1:
+        return moe_part_count(arg, 1, UINT32_MAX, &limits->count);
+    case 2:
+        return limits->slack = true;
+    case 3:
+        return limits->until_router = true;
+    case 4:
+        return limits->top_k = true;
+    case 5:
+        return limits->measured = true;
+    default:
+        return false;
+    }
+}
+
+static bool parse_prefetch(const char *text, struct moe_strategy *s)
+{
+    struct moe_prefetch_limits limits = {0};
+    char piece[64];
+    bool ok = true;
+    if (strcmp(text, "none") != 0)
+        while (ok && text)
+            ok = next_piece(&text, piece) && parse_limit(piece, &limits);
+    if (ok)
+        s->prefetch = limits;
+    return ok;
+}
+
+static void write_prefetch(const struct moe_strategy *s, char *out, size_t size)
+{
+    const struct moe_prefetch_limits *p = &s->prefetch;
+    char number[32], percentile[48] = "", count[32] = "";
+    if (p->percentile > 0) {
+        number_text(p->percentile, number, sizeof number);
+        snprintf(percentile, sizeof percentile, ",percentile:%s", number);
+    }
+    if (p->count)
+        snprintf(count, sizeof count, ",count:%u", p->count);
+    char all[MOE_PART_TEXT_BYTES];
+    snprintf(all, sizeof all, "%s%s%s%s%s%s", percentile, count, p->slack ? ",slack" : "",
+             p->until_router ? ",until-router" : "", p->top_k ? ",all" : "",
+             p->measured ? ",measured" : "");
+    snprintf(out, size, "%s", all[0] ? all + 1 : "none");
+}
+
+static bool parse_cache(const char *text, struct moe_strategy *s)
+{
+    const struct moe_policy_ops *policy = moe_policy_find(text);
+    if (!policy && strcmp(text, "none") != 0)
+        return false;
+    s->cache = policy;
+    return true;
+}
+
+static void write_cache(const struct moe_strategy *s, char *out, size_t size)
+{
+    snprintf(out, size, "%s", s->cache ? s->cache->name : "none");
+}
+
+static bool parse_weights(const char *text, struct moe_strategy *s)
+{
+    double weights[MOE_HOBBIT_WEIGHTS] = {0}, sum = 0;
+    char piece[64];
+    if (strcmp(text, "default") != 0) {
+        for (int i = 0; i < MOE_HOBBIT_WEIGHTS; i++) {
+            if (!next_piece(&text, piece) || !moe_parse_double(piece, &weights[i]) ||
+                weights[i] < 0)
+                return false;
+            sum += weights[i];
+        }
+        if (text || !(sum > 0) || !isfinite(sum))
+            return false;
+        if (fabs(sum - 1) > 1e-12) /* what was normalised already stays as it is */
+            for (int i = 0; i < MOE_HOBBIT_WEIGHTS; i++)
+                weights[i] /= sum;
+    }
+    memcpy(s->weights, weights, sizeof weights);
+    return true;
+}
+
+static void write_weights(const struct moe_strategy *s, char *out, size_t size)
+{
+    char w[MOE_HOBBIT_WEIGHTS][32];
+    for (int i = 0; i < MOE_HOBBIT_WEIGHTS; i++)
+        number_text(s->weights[i], w[i], sizeof w[i]);
+    if (moe_strategy_weights(s))
+        snprintf(out, size, "%s,%s,%s,%s", w[0], w[1], w[2], w[3]);
+    else
+        snprintf(out, size, "default");
+}
+
+static const char *const allocations[] = {"global", "per-layer", "shallow", "frequency"};
+
+static bool parse_alloc(const char *text, struct moe_strategy *s)
+{
+    const char *arg;
+    uint32_t boundary = MOE_SHALLOW_AUTO;
+    int word = find_word(allocations, 4, text, &arg);
+    if (word < 0 ||
+        (arg && (word != MOE_ALLOC_SHALLOW || !moe_part_count(arg, 1, UINT32_MAX, &boundary))))
+        return false;
+    s->alloc = (enum moe_alloc)word;
+    s->boundary = boundary;
+    return true;
+}
+
+static void write_alloc(const struct moe_strategy *s, char *out, size_t size)
+{
+    if (s->alloc == MOE_ALLOC_SHALLOW && s->boundary != MOE_SHALLOW_AUTO)
+        snprintf(out, size, "shallow:%u", s->boundary);
+    else
+        snprintf(out, size, "%s", allocations[s->alloc]);
+}
+
+static const char *const initials[] = {"empty", "frequency", "layerwise"};
+
+static bool parse_init(const char *text, struct moe_strategy *s)
+{
+    const char *arg;
+    int word = find_word(initials, 3, text, &arg);
+    if (word < 0 || arg)
+        return false;
+    s->init = (enum moe_init)word;
+    return true;
+}
+
+static void write_init(const struct moe_strategy *s, char *out, size_t size)
+{
+    snprintf(out, size, "%s", initials[s->init]);
+}
+
+static const char *const misses[] = {"load", "load-low", "emergency", "compute-host"};
+
+static const char OR_LOAD[] = ",or-load";
+
+static bool parse_on_miss(const char *text, struct moe_strategy *s)
+{
+    char first[64];
+    const char *rest = text, *arg;
+    if (!next_piece(&rest, first))
+        return false;
+    int word = find_word(misses, 4, first, &arg);
+    double high_up_to = word == MOE_MISS_LOAD_LOW ? 0.6 : 0; /* HOBBIT 3.2 */
+    if (word < 0 || (rest && (word != MOE_MISS_COMPUTE_HOST || strcmp(rest, OR_LOAD + 1) != 0)) ||
+        (arg && (word != MOE_MISS_LOAD_LOW || !moe_parse_double(arg, &high_up_to) ||
+                 high_up_to < 0 || high_up_to > 1)))
+        return false;
+    s->on_miss = (enum moe_on_miss)word;
+    s->high_up_to = high_up_to;
+    s->host_falls_back = rest != NULL;
+    return true;
+}
+
+static void write_on_miss(const struct moe_strategy *s, char *out, size_t size)
+{
+    char number[32];
+    number_text(s->high_up_to, number, sizeof number);
+    bool low = s->on_miss == MOE_MISS_LOAD_LOW;
+    snprintf(out, size, "%s%s%s%s", misses[s->on_miss], low ? ":" : "", low ? number : "",
+             s->on_miss == MOE_MISS_COMPUTE_HOST && s->host_falls_back ? OR_LOAD : "");
+}
+
+static const char *const prefills[] = {"routed-order", "popularity", "hybrid"};
+static const char OR_POPULARITY[] = ",or-popularity";
+
+static bool parse_prefill(const char *text, struct moe_strategy *s)
+{
+    char first[64];
+    const char *rest = text, *arg;
+    if (!next_piece(&rest, first))
+        return false;
+    int word = find_word(prefills, 3, first, &arg);
+    bool hybrid = word == MOE_PREFILL_HYBRID;
+    double share = hybrid ? 0.25 : 0; /* Fate 4.5 */
+    if (word < 0 || (rest && (!hybrid || strcmp(rest, OR_POPULARITY + 1) != 0)) ||
+        (arg && (!hybrid || !moe_parse_share(arg, &share) || share > 1)))
+        return false;
+    s->prefill = (enum moe_prefill)word;
+    s->low_share = share;
+    s->prefill_falls_back = rest != NULL;
+    return true;
+}
+
+static void write_prefill(const struct moe_strategy *s, char *out, size_t size)
+{
+    char share[32];
+    moe_part_share_text(s->low_share, share, sizeof share);
+    bool hybrid = s->prefill == MOE_PREFILL_HYBRID;
+    snprintf(out, size, "%s%s%s%s", prefills[s->prefill], hybrid ? ":" : "", hybrid ? share : "",
+             s->prefill_falls_back ? OR_POPULARITY : "");
+}
+
+const struct moe_part_codec moe_part_predict = {parse_predict, write_predict};
+const struct moe_part_codec moe_part_prefetch = {parse_prefetch, write_prefetch};
+const struct moe_part_codec moe_part_cache = {parse_cache, write_cache};
+const struct moe_part_codec moe_part_cache_weights = {parse_weights, write_weights};
+const struct moe_part_codec moe_part_alloc = {parse_alloc, write_alloc};
+const struct moe_part_codec moe_part_init = {parse_init, write_init};
+const struct moe_part_codec moe_part_on_miss = {parse_on_miss, write_on_miss};
+const struct moe_part_codec moe_part_prefill = {parse_prefill, write_prefill};

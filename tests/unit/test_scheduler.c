@@ -1,0 +1,616 @@
+/*
+ * The scheduler's decisions: a mover that does what the test says stands for the loader.
+ */
+#include "sched/scheduler.h"
+
+#include "../test.h"
+
+enum { N_LAYERS = 4, N_EXPERTS = 8, TOP_K = 2, N_KEYS = N_LAYERS * N_EXPERTS, MAX_LOADS = 256 };
+
+/* Loads under way, in the order in which they were asked for. */
+struct mover {
+    struct moe_scheduler *s;
+    uint32_t slots[MAX_LOADS], n;
+    enum moe_load_priority priorities[MAX_LOADS];
+    uint32_t promoted, cancelled;
+    uint32_t room; /* loads that are taken at a time */
+    bool sticky;   /* cancelled loads go on for a while */
+};
+
+static int fake_load(void *ctx, uint32_t slot, enum moe_load_priority priority, float score,
+                     struct moe_err *err)
+{
+    struct mover *m = ctx;
+    m->slots[m->n] = slot;
+    m->priorities[m->n++] = priority;
+    return MOE_OK;
+}
+
+static void fake_promote(void *ctx, uint32_t slot)
+{
+    ((struct mover *)ctx)->promoted++;
+}
+
+static void forget(struct mover *m, uint32_t i)
+{
+    m->n--;
+    memmove(m->slots + i, m->slots + i + 1, (m->n - i) * sizeof *m->slots);
+    memmove(m->priorities + i, m->priorities + i + 1, (m->n - i) * sizeof *m->priorities);
+}
+
+static bool fake_cancel(void *ctx, uint32_t slot)
+{
+    struct mover *m = ctx;
+    m->cancelled++;
+    for (uint32_t i = 0; !m->sticky && i < m->n; i++)
+        if (m->slots[i] == slot) {
+            forget(m, i);
+            break;
+        }
+    return !m->sticky;
+}
+
+static bool fake_room(void *ctx)
+{
+    const struct mover *m = ctx;
+    return m->n < m->room;
+}
+
+static struct mover mover;
+static struct moe_counts counts;
+
+/* A cache of so many experts at high precision (variant 0), and, with low > 0, at low (1). */
+static struct moe_scheduler *open_scheduler(struct moe_strategy *strategy, uint32_t high,
+                                            uint32_t low, uint32_t working,
+                                            const uint64_t *frequency)
+{
+    static uint32_t class_of[N_KEYS * 2], best[N_KEYS], lower[N_KEYS];
+    static const uint64_t class_bytes[2] = {4000, 1000};
+    struct moe_err err = {0};
+    const struct moe_pool_params pools[2] = {{high, working, NULL}, {low, working, NULL}};
+    for (uint32_t i = 0; i < N_KEYS; i++) {
+        class_of[2 * i] = 0;
+        class_of[2 * i + 1] = 1;
+        best[i] = 0;
+        lower[i] = strategy->needs_low || strategy->prefill == MOE_PREFILL_HYBRID;
+    }
+    mover = (struct mover){.room = MAX_LOADS};
+    counts = (struct moe_counts){0};
+    const struct moe_scheduler_params params = {
+        .n_layers = N_LAYERS,
+        .n_experts = N_EXPERTS,
+        .top_k = TOP_K,
+        .n_variants = 2,
+        .n_classes = 2,
+        .pools = pools,
+        .class_of = class_of,
+        .class_bytes = class_bytes,
+        .best = best,
+        .high = best,
+        .low = lower,
+        .strategy = strategy,
+        .frequency = frequency,
+        .mover = {&mover, fake_load, fake_promote, fake_cancel, fake_room},
+    };
+    struct moe_scheduler *s = NULL;
+    assert_ok(moe_scheduler_open(&s, &params, &err), &err);
+    mover.s = s;
+    moe_scheduler_begin_sequence(s);
+    moe_scheduler_begin_tokens(s, 1, false, &counts);
+    return s;
+}
+
+static struct moe_strategy row(const char *name)
+{
+    struct moe_strategy s;
+    struct moe_err err = {0};
+    assert_true(moe_strategy_row(name, &s));
+    assert_ok(moe_strategy_settle(&s, &err), &err);
+    moe_strategy_fit(&s, N_LAYERS);
+    return s;
+}
+
+/* All loads under way arrive. */
+static void arrive(struct moe_scheduler *s)
+{
+    struct moe_err err = {0};
+    while (mover.n > 0) {
+        uint32_t slot = mover.slots[0];
+        forget(&mover, 0);
+        moe_scheduler_arrived(s, slot, true);
+        assert_ok(moe_scheduler_feed(s, &err), &err);
+    }
+}
+
+static void request(struct moe_scheduler *s, uint32_t layer, const struct moe_need *needs,
+                    uint32_t n)
+{
+    struct moe_err err = {0};
+    assert_ok(moe_scheduler_request(s, layer, needs, n, &err), &err);
+}
+
+static void release_all(struct moe_scheduler *s)
+{
+    struct moe_err err = {0};
+    uint32_t n;
+    const struct moe_entry *e = moe_scheduler_entries(s, &n);
+    for (bool more = true; more;) {
+        more = false;
+        arrive(s);
+        for (uint32_t i = 0; i < n; i++) {
+            if (e[i].state != MOE_ENTRY_HAS_SLOT)
+                continue;
+            moe_scheduler_release(s, i);
+            more = true;
+        }
+        assert_ok(moe_scheduler_feed(s, &err), &err);
+    }
+    assert_true(moe_store_check(moe_scheduler_store(s), &err));
+}
+
+/* One token's layer from request to release. */
+static void pass(struct moe_scheduler *s, uint32_t layer, uint32_t a, uint32_t b)
+{
+    const struct moe_need needs[] = {{a, 1, 0, false}, {b, 1, 0.5f, false}};
+    request(s, layer, needs, 2);
+    release_all(s);
+}
+
+static const struct moe_entry *entry(struct moe_scheduler *s, uint32_t i)
+{
+    uint32_t n;
+    return &moe_scheduler_entries(s, &n)[i];
+}
+
+/* A prediction of one row: the experts of `best` fall from 1 by a tenth, the others have nothing.
+ */
+static struct moe_prediction predict(uint32_t layer, const uint32_t *best, uint32_t n,
+                                     float *scores, float *unimportance)
+{
+    for (uint32_t e = 0; e < N_EXPERTS; e++) {
+        scores[e] = 0.001f * (float)(N_EXPERTS - e);
+        unimportance[e] = 2;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        scores[best[i]] = 1 - 0.1f * (float)i;
+        unimportance[best[i]] = i < TOP_K ? 0.5f * (float)i : 2;
+    }
+    return (struct moe_prediction){layer, 1, scores, unimportance};
+}
+
+/* ---- What becomes of activations ---------------------------------------------------------------
+ */
+
+static void hits_and_misses_add_up(void **state)
+{
+    struct moe_strategy strategy = row("lru");
+    struct moe_scheduler *s = open_scheduler(&strategy, 4, 0, 2, NULL);
+    pass(s, 0, 1, 2);
+    pass(s, 1, 1, 2);
+    pass(s, 0, 1, 3); /* 1 is there; 3 takes the place of layer 0's 2 */
+    pass(s, 0, 2, 3);
+    assert_int_equal(counts.activations, 8);
+    assert_int_equal(counts.cache_hits, 2);
+    assert_int_equal(counts.misses, 6);
+    assert_int_equal(counts.loads, 6);
+    assert_int_equal(counts.evictions, 2);
+    moe_scheduler_close(s);
+}
+
+/* HOBBIT fig. 6: a miss of an important expert is loaded high, of a less important one low, of an
+ * unimportant one not at all; what is there is used whatever its score is. */
+static void hobbit_s_three_classes_are_for_misses_alone(void **state)
+{
+    struct moe_strategy strategy = row("hobbit");
+    struct moe_scheduler *s = open_scheduler(&strategy, 4, 4, 2, NULL);
+    const struct moe_need needs[] = {{0, 1, 0, false}, {1, 1, 0.7f, false}, {2, 1, 0.95f, false}};
+    request(s, 0, needs, 3);
+    assert_int_equal(entry(s, 0)->kind, MOE_ENTRY_SLOT);
+    assert_int_equal(entry(s, 0)->variant, 0);
+    assert_int_equal(entry(s, 1)->kind, MOE_ENTRY_SLOT);
+    assert_int_equal(entry(s, 1)->variant, 1);
+    assert_int_equal(entry(s, 2)->kind, MOE_ENTRY_SKIPPED);
+    assert_int_equal(mover.n, 2);
+    release_all(s);
+    assert_int_equal(counts.low_precision, 1);
+    assert_int_equal(counts.skipped, 1);
+    /* Important now: the low one does not do. Unimportant, but there at high precision. */
+    const struct moe_need again[] = {{0, 1, 0.95f, false}, {1, 1, 0.2f, false}};
+    request(s, 0, again, 2);
+    assert_int_equal(entry(s, 0)->variant, 0);
+    assert_int_equal(entry(s, 1)->variant, 0);
+    assert_int_equal(mover.n, 1);
+    release_all(s);
+    assert_int_equal(counts.cache_hits, 1);
+    assert_int_equal(counts.misses, 3);
+    assert_int_equal(counts.activations, counts.cache_hits + counts.misses + counts.skipped);
+    const struct moe_usage *u = moe_scheduler_usage(s);
+    assert_int_equal(u->count[1], 2);
+    assert_int_equal(u->high[1], 1);
+    moe_scheduler_close(s);
+}
+
+static void an_emergency_takes_what_is_quick(void **state)
+{
+    struct moe_strategy strategy = row("lru");
+    struct moe_err err = {0};
+    strategy.on_miss = MOE_MISS_EMERGENCY;
+    assert_ok(moe_strategy_settle(&strategy, &err), &err);
+    struct moe_scheduler *s = open_scheduler(&strategy, 4, 0, 2, NULL);
+    const struct moe_need needs[] = {{5, 1, 0, false}};
+    request(s, 0, needs, 1);
+    assert_int_equal(entry(s, 0)->variant, 1); /* even the best expert */
+    release_all(s);
+    assert_int_equal(counts.low_precision, 1);
+    moe_scheduler_close(s);
+}
+
+static void a_host_computes_what_is_missing(void **state)
+{
+    static uint64_t frequency[N_KEYS];
+    struct moe_strategy strategy = row("host");
+    struct moe_err err = {0};
+    frequency[3] = 5;
+    struct moe_scheduler *s = open_scheduler(&strategy, 4, 0, 2, frequency);
+    assert_int_not_equal(moe_scheduler_fill(s, 0, 3, &err), MOE_NO_SLOT);
+    arrive(s);
+    pass(s, 0, 3, 4);
+    assert_int_equal(counts.cache_hits, 1);
+    assert_int_equal(counts.host_computed, 1);
+    assert_int_equal(entry(s, 1)->kind, MOE_ENTRY_HOST);
+    assert_int_equal(counts.loads, 1); /* the filling */
+    const struct moe_need early[] = {{6, 1, 0, true}};
+    request(s, 1, early, 1);
+    assert_int_equal(entry(s, 0)->kind, MOE_ENTRY_PRECALCULATED);
+    assert_int_equal(counts.precalculated, 1);
+    moe_scheduler_close(s);
+}
+
+/* ---- Prompts -----------------------------------------------------------------------------------
+ */
+
+/* Fate fig. 6: loads fall by popularity; what is there comes first because it is ready. */
+static void prompts_go_by_popularity(void **state)
+{
+    struct moe_strategy strategy = row("lru");
+    strategy.prefill = MOE_PREFILL_POPULARITY;
+    struct moe_scheduler *s = open_scheduler(&strategy, 16, 0, 8, NULL);
+    pass(s, 0, 2, 4);
+    moe_scheduler_begin_tokens(s, 20, true, &counts);
+    const struct moe_need needs[] = {
+        {1, 4, 0, false}, {2, 2, 0, false}, {3, 9, 0, false}, {4, 1, 0, false}, {5, 3, 0, false}};
+    request(s, 0, needs, 5);
+    const uint32_t *order = moe_scheduler_order(s);
+    static const uint32_t want[] = {2, 0, 4, 1, 3}; /* experts 3, 1, 5, 2, 4 */
+    assert_memory_equal(order, want, sizeof want);
+    static const uint32_t loads[] = {3, 1, 5};
+    assert_int_equal(mover.n, 3);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(moe_store_slot(moe_scheduler_store(s), mover.slots[i])->expert, loads[i]);
+    release_all(s);
+    moe_scheduler_close(s);
+}
+
+static void the_least_popular_quarter_comes_at_low_precision(void **state)
+{
+    struct moe_strategy strategy = row("fate");
+    struct moe_err err = {0};
+    strategy.prefill_falls_back = false;
+    assert_ok(moe_strategy_settle(&strategy, &err), &err);
+    struct moe_scheduler *s = open_scheduler(&strategy, 16, 0, 8, NULL);
+    moe_scheduler_begin_tokens(s, 20, true, &counts);
+    const struct moe_need needs[] = {
+        {1, 4, 0, false}, {2, 2, 0, false}, {3, 9, 0, false}, {4, 3, 0, false}};
+    request(s, 0, needs, 4);
+    for (uint32_t i = 0; i < 4; i++)
+        assert_int_equal(entry(s, i)->variant, i == 1);
+    release_all(s);
+    assert_int_equal(counts.low_precision, 2); /* rows */
+    /* By what was predicted, where something was: now it is expert 5, which has many rows. */
+    float scores[N_EXPERTS] = {0, 9, 8, 7, 0, 6}, unimportance[N_EXPERTS] = {0};
+    const struct moe_prediction p = {1, 20, scores, unimportance};
+    assert_ok(moe_scheduler_foresee(s, &p, 1, &err), &err);
+    const struct moe_need next[] = {{2, 1, 0, false}, {5, 9, 0, false}};
+    request(s, 1, next, 2);
+    assert_int_equal(entry(s, 0)->variant, 0);
+    assert_int_equal(entry(s, 1)->variant, 1);
+    assert_int_equal(counts.prefetch_late, 10);
+    release_all(s);
+    moe_scheduler_close(s);
+}
+
+/* DAOP's algorithm 1: the busiest of the host changes places with the idlest of the device. */
+static void a_prompt_swaps_experts(void **state)
+{
+    static uint64_t frequency[N_KEYS];
+    struct moe_strategy strategy = row("daop");
+    struct moe_err err = {0};
+    strategy.alloc = MOE_ALLOC_GLOBAL;
+    struct moe_scheduler *s = open_scheduler(&strategy, 3, 0, 2, frequency);
+    for (uint32_t e = 0; e < 3; e++)
+        assert_int_not_equal(moe_scheduler_fill(s, 0, e, &err), MOE_NO_SLOT);
+    arrive(s);
+    moe_scheduler_begin_tokens(s, 20, true, &counts);
+    /* Host: 5 (10 rows), 6 (4). Device: 1 (0 rows), 2 (4), 0 (7). 5 replaces 1; 6 stays: 4 rows are
+     * not more than 1.05 times 4. */
+    const struct moe_need needs[] = {
+        {0, 7, 0, false}, {2, 4, 0, false}, {5, 10, 0, false}, {6, 4, 0, false}};
+    request(s, 0, needs, 4);
+    assert_int_equal(mover.n, 1);
+    assert_int_equal(entry(s, 2)->kind, MOE_ENTRY_SLOT);
+    assert_int_equal(entry(s, 3)->kind, MOE_ENTRY_HOST);
+    release_all(s);
+    assert_int_equal(counts.cache_hits, 11);
+    assert_int_equal(counts.misses, 10);
+    assert_int_equal(counts.host_computed, 4);
+    uint8_t present[N_EXPERTS];
+    static const uint8_t want[N_EXPERTS] = {1, 0, 1, 0, 0, 1, 0, 0};
+    moe_scheduler_present(s, 0, present);
+    assert_memory_equal(present, want, sizeof want);
+    /* Not while decoding. */
+    moe_scheduler_begin_tokens(s, 1, false, &counts);
+    pass(s, 0, 6, 7);
+    assert_int_equal(counts.host_computed, 6);
+    moe_scheduler_close(s);
+}
+
+/* ---- Predictions -------------------------------------------------------------------------------
+ */
+
+static void the_right_guess_is_a_prefetch_hit_the_wrong_one_is_cancelled(void **state)
+{
+    struct moe_strategy strategy = row("fate");
+    struct moe_err err = {0};
+    float scores[N_EXPERTS], unimportance[N_EXPERTS];
+    strategy.prefetch = (struct moe_prefetch_limits){.top_k = true};
+    strategy.alloc = MOE_ALLOC_GLOBAL;
+    struct moe_scheduler *s = open_scheduler(&strategy, 4, 0, 4, NULL);
+    pass(s, 0, 1, 2);
+    struct moe_prediction p = predict(1, (const uint32_t[]){4, 6, 7}, 3, scores, unimportance);
+    assert_int_equal(moe_scheduler_wants_prediction(s, 0), 1);
+    assert_int_equal(moe_scheduler_wants_prediction(s, N_LAYERS - 1), 0);
+    assert_ok(moe_scheduler_foresee(s, &p, 1, &err), &err);
+    assert_int_equal(mover.n, 2);
+    assert_int_equal(mover.priorities[0], MOE_LOAD_PREFETCH);
+    uint32_t slot = mover.slots[0];
+    forget(&mover, 0);
+    moe_scheduler_arrived(s, slot, true);
+    pass(s, 1, 4, 5);
+    assert_int_equal(counts.prefetch_hits, 1);
+    assert_int_equal(counts.misses, 3);
+    assert_int_equal(mover.cancelled, 1);
+    assert_int_equal(counts.predicted, 2);
+    assert_int_equal(counts.predicted_right, 1);
+    assert_int_equal(counts.prefetches, 2);
+    assert_int_equal(counts.prefetches_used, 1);
+    moe_scheduler_close(s);
+}
+
+/* One that was given up and is still being written is loaded anew when that is over. */
+static void a_cancelled_load_may_be_wanted_again(void **state)
+{
+    struct moe_strategy strategy = row("fate");
+    struct moe_err err = {0};
+    float scores[N_EXPERTS], unimportance[N_EXPERTS];
+    strategy.prefetch = (struct moe_prefetch_limits){.top_k = true};
+    strategy.alloc = MOE_ALLOC_GLOBAL;
+    struct moe_scheduler *s = open_scheduler(&strategy, 4, 0, 4, NULL);
+    struct moe_prediction p = predict(1, (const uint32_t[]){4, 6}, 2, scores, unimportance);
+    pass(s, 0, 1, 2);
+    assert_ok(moe_scheduler_foresee(s, &p, 1, &err), &err);
+    mover.sticky = true;
+    const struct moe_need other[] = {{0, 1, 0, false}};
+    request(s, 1, other, 1);
+    assert_int_equal(mover.cancelled, 2);
+    const struct moe_need needs[] = {{4, 1, 0, false}};
+    request(s, 1, needs, 1);
+    assert_int_equal(entry(s, 0)->state, MOE_ENTRY_WANTS_SLOT);
+    mover.sticky = false;
+    for (uint32_t i = 0; i < 2; i++) {
+        uint32_t slot = mover.slots[0];
+        forget(&mover, 0);
+        moe_scheduler_arrived(s, slot, true); /* of no use any more */
+    }
+    assert_ok(moe_scheduler_feed(s, &err), &err);
+    assert_int_equal(entry(s, 0)->state, MOE_ENTRY_HAS_SLOT);
+    release_all(s);
+    moe_scheduler_close(s);
+}
+
+/* HOBBIT fig. 8: layer 3 is looked at only because everything predicted for layer 2 is there. */
+static void depth_goes_on_while_everything_is_present(void **state)
+{
+    struct moe_strategy strategy = row("hobbit");
+    struct moe_err err = {0};
+    float scores[2][N_EXPERTS], unimportance[2][N_EXPERTS];
+    struct moe_scheduler *s = open_scheduler(&strategy, 8, 4, 4, NULL);
+    pass(s, 2, 1, 2);
+    assert_int_equal(moe_scheduler_wants_prediction(s, 1), 2);
+    const struct moe_prediction p[] = {
+        predict(2, (const uint32_t[]){1, 2}, 2, scores[0], unimportance[0]),
+        predict(3, (const uint32_t[]){5, 6}, 2, scores[1], unimportance[1])};
+    pass(s, 1, 3, 4);
+    assert_ok(moe_scheduler_foresee(s, p, 2, &err), &err);
+    assert_int_equal(mover.n, 2);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(moe_store_slot(moe_scheduler_store(s), mover.slots[i])->layer, 3);
+    arrive(s);
+    const struct moe_prediction q[] = {
+        predict(2, (const uint32_t[]){1, 7}, 2, scores[0], unimportance[0]), p[1]};
+    assert_ok(moe_scheduler_foresee(s, q, 2, &err), &err);
+    assert_int_equal(mover.n, 1); /* 7 of layer 2; layer 3 has to wait */
+    moe_scheduler_close(s);
+}
+
+/* HOBBIT 3.3: predicted experts are masked, and come at the precision that their score deserves. */
+static void predicted_experts_are_protected_and_graded(void **state)
+{
+    struct moe_strategy strategy = row("hobbit");
+    struct moe_err err = {0};
+    float scores[N_EXPERTS], unimportance[N_EXPERTS];
+    struct moe_scheduler *s = open_scheduler(&strategy, 2, 2, 4, NULL);
+    pass(s, 1, 1, 2);
+    struct moe_prediction p = predict(1, (const uint32_t[]){1, 2}, 2, scores, unimportance);
+    assert_ok(moe_scheduler_foresee(s, &p, 1, &err), &err);
+    pass(s, 0, 3, 4); /* does not push layer 1's out, though they are older */
+    pass(s, 1, 1, 2);
+    assert_int_equal(counts.cache_hits, 2);
+    p = predict(2, (const uint32_t[]){5, 6}, 2, scores, unimportance);
+    unimportance[6] = 0.7f;
+    assert_ok(moe_scheduler_foresee(s, &p, 1, &err), &err);
+    assert_int_equal(mover.n, 2);
+    assert_int_equal(moe_store_slot(moe_scheduler_store(s), mover.slots[0])->variant, 0);
+    assert_int_equal(moe_store_slot(moe_scheduler_store(s), mover.slots[1])->variant, 1);
+    moe_scheduler_close(s);
+}
+
+/* EdgeMoE: one after the other, by falling probability, until the router speaks. */
+static void one_load_at_a_time_until_the_router(void **state)
+{
+    static uint64_t frequency[N_KEYS];
+    struct moe_strategy strategy = row("edgemoe");
+    struct moe_err err = {0};
+    float scores[N_EXPERTS], unimportance[N_EXPERTS];
+    struct moe_scheduler *s = open_scheduler(&strategy, 2, 0, 4, frequency);
+    pass(s, 0, 1, 2);
+    struct moe_prediction p = predict(1, (const uint32_t[]){7, 3, 5}, 3, scores, unimportance);
+    assert_ok(moe_scheduler_foresee(s, &p, 1, &err), &err);
+    static const uint32_t want[] = {7, 3};
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(mover.n, 1);
+        uint32_t slot = mover.slots[0];
+        assert_int_equal(moe_store_slot(moe_scheduler_store(s), slot)->expert, want[i]);
+        forget(&mover, 0);
+        moe_scheduler_arrived(s, slot, true);
+        assert_ok(moe_scheduler_feed(s, &err), &err);
+    }
+    assert_int_equal(mover.n, 1); /* 5 is on its way when the router speaks */
+    pass(s, 1, 3, 7);
+    assert_int_equal(counts.prefetch_hits, 2);
+    assert_int_equal(counts.prefetches, 3);
+    assert_int_equal(mover.cancelled, 1);
+    assert_int_equal(mover.n, 0);
+    moe_scheduler_close(s);
+}
+
+/* Fate 4.3: n = T / t_expert loads at most; by count, too. */
+static void loads_are_limited_by_slack_and_count(void **state)
+{
+    struct moe_strategy strategy = row("fate");
+    struct moe_err err = {0};
+    float scores[N_EXPERTS], unimportance[N_EXPERTS];
+    strategy.prefetch = (struct moe_prefetch_limits){.percentile = 25, .slack = true};
+    strategy.alloc = MOE_ALLOC_GLOBAL;
+    struct moe_scheduler *s = open_scheduler(&strategy, 2, 0, 8, NULL);
+    pass(s, 0, 1, 2);
+    struct moe_prediction p = predict(1, (const uint32_t[]){7, 3, 5, 4}, 4, scores, unimportance);
+    assert_ok(moe_scheduler_foresee(s, &p, 1, &err), &err);
+    assert_int_equal(mover.n, 1); /* nothing is known of the times yet */
+    arrive(s);
+    pass(s, 1, 0, 1);
+    pass(s, 0, 1, 2);
+    moe_scheduler_tell_times(s, 0.013, 0.006); /* Fate 3.2: two of 6 ms in 13 ms */
+    p = predict(1, (const uint32_t[]){4, 3, 5, 6}, 4, scores, unimportance);
+    assert_ok(moe_scheduler_foresee(s, &p, 1, &err), &err);
+    assert_int_equal(mover.n, 2);
+    moe_scheduler_close(s);
+}
+
+/* ---- Everything at once ------------------------------------------------------------------------
+ */
+
+/* Random rows, requests, predictions, arrivals in any order, failures: counts add up, the store's
+ * invariants hold, and every request comes to its end. */
+static void any_row_survives_any_order(void **state)
+{
+    static uint64_t frequency[N_KEYS];
+    struct moe_err err = {0};
+    uint64_t random = 12345, total = 0;
+    for (int round = 0; round < 200; round++) {
+        const char *name;
+        int n_rows = 0;
+        while (moe_strategy_row_name(n_rows))
+            n_rows++;
+        do
+            name = moe_strategy_row_name((int)(test_random(&random) % (uint64_t)n_rows));
+        while (strcmp(name, "resident") == 0);
+        struct moe_strategy strategy = row(name);
+        strategy.prefill_falls_back = false;
+        assert_ok(moe_strategy_settle(&strategy, &err), &err);
+        struct moe_scheduler *s = open_scheduler(
+            &strategy, (uint32_t)(test_random(&random) % 12), (uint32_t)(test_random(&random) % 6),
+            1 + (uint32_t)(test_random(&random) % 5), frequency);
+        mover.room = 1 + (uint32_t)(test_random(&random) % 8);
+        for (int step = 0; step < 60; step++) {
+            uint32_t layer = (uint32_t)step % N_LAYERS, n = 0;
+            bool prefill = step / N_LAYERS % 4 == 0;
+            struct moe_need needs[N_EXPERTS];
+            float scores[N_EXPERTS], unimportance[N_EXPERTS];
+            if (layer == 0)
+                moe_scheduler_begin_tokens(s, prefill ? 9 : 1, prefill, &counts);
+            for (uint32_t e = 0; e < N_EXPERTS; e++) {
+                scores[e] = (float)(test_random(&random) % 100) / 100;
+                unimportance[e] = (float)(test_random(&random) % 100) / 50;
+                if (test_random(&random) % 3 == 0)
+                    needs[n++] =
+                        (struct moe_need){e, prefill ? 1 + (uint32_t)(test_random(&random) % 9) : 1,
+                                          (float)(test_random(&random) % 100) / 99, false};
+            }
+            mover.sticky = test_random(&random) % 4 == 0;
+            request(s, layer, needs, n);
+            for (uint32_t i = 0; i < n; i++)
+                total += needs[i].n_rows;
+            const struct moe_prediction p = {layer + 1, prefill ? 9 : 1, scores, unimportance};
+            if (layer + 1 < N_LAYERS && moe_scheduler_wants_prediction(s, layer))
+                assert_ok(moe_scheduler_foresee(s, &p, 1, &err), &err);
+            for (uint32_t open = 1, tries = 0; open; tries++) {
+                open = 0;
+                assert_true(tries < 1000);
+                if (mover.n) {
+                    uint32_t i = (uint32_t)(test_random(&random) % mover.n), slot = mover.slots[i];
+                    forget(&mover, i);
+                    moe_scheduler_arrived(s, slot, true);
+                }
+                assert_ok(moe_scheduler_feed(s, &err), &err);
+                for (uint32_t i = 0; i < n; i++) {
+                    const struct moe_entry *e = entry(s, i);
+                    open += e->state != MOE_ENTRY_DONE;
+                    if (e->state == MOE_ENTRY_HAS_SLOT &&
+                        moe_store_slot(moe_scheduler_store(s), e->slot)->state == MOE_SLOT_READY) {
+                        assert_int_equal(moe_store_slot(moe_scheduler_store(s), e->slot)->expert,
+                                         needs[i].expert);
+                        moe_scheduler_release(s, i);
+                    }
+                }
+                if (!moe_store_check(moe_scheduler_store(s), &err))
+                    fail_msg("%s: %s", name, err.text);
+            }
+        }
+        assert_int_equal(counts.activations, counts.cache_hits + counts.prefetch_hits +
+                                                 counts.prefetch_late + counts.misses +
+                                                 counts.host_computed + counts.skipped);
+        moe_scheduler_close(s);
+    }
+    assert_true(total > 50000);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(hits_and_misses_add_up),
+        cmocka_unit_test(hobbit_s_three_classes_are_for_misses_alone),
+        cmocka_unit_test(an_emergency_takes_what_is_quick),
+        cmocka_unit_test(a_host_computes_what_is_missing),
+        cmocka_unit_test(prompts_go_by_popularity),
+        cmocka_unit_test(the_least_popular_quarter_comes_at_low_precision),
+        cmocka_unit_test(a_prompt_swaps_experts),
+        cmocka_unit_test(the_right_guess_is_a_prefetch_hit_the_wrong_one_is_cancelled),
+        cmocka_unit_test(a_cancelled_load_may_be_wanted_again),
+        cmocka_unit_test(depth_goes_on_while_everything_is_present),
+        cmocka_unit_test(predicted_experts_are_protected_and_graded),
+        cmocka_unit_test(one_load_at_a_time_until_the_router),
+        cmocka_unit_test(loads_are_limited_by_slack_and_count),
+        cmocka_unit_test(any_row_survives_any_order),
+    };
+    return cmocka_run_group_tests_name("scheduler", tests, NULL, NULL);
+}

@@ -1,0 +1,486 @@
+/*
+ * The table of strategies: its rows against the papers' words, texts of parts in and out, what goes
+ * together and what does not.
+ */
+#include "sched/strategy.h"
+
+#include "../test.h"
+
+/* ---- Helpers -----------------------------------------------------------------------------------
+ */
+
+static struct moe_strategy row(const char *name)
+{
+    struct moe_strategy s;
+    assert_true(moe_strategy_row(name, &s));
+    return s;
+}
+
+static void set(struct moe_strategy *s, enum moe_part part, const char *text)
+{
+    char why[128] = "";
+    if (!moe_strategy_set(s, part, text, why))
+        fail_msg("--%s '%s' %s", moe_strategy_part_at(part)->option, text, why);
+}
+
+/* Applies a line of options to *s, as --strategy NAME, --flag or --option argument. */
+static void apply(struct moe_strategy *s, const char *line, uint32_t *named)
+{
+    char copy[1024], *next = copy, *word;
+    snprintf(copy, sizeof copy, "%s", line);
+    while ((word = strtok(next, " ")) != NULL) {
+        enum moe_part part;
+        next = NULL;
+        assert_int_equal(strncmp(word, "--", 2), 0);
+        if (strcmp(word, "--strategy") == 0) {
+            *s = row(strtok(NULL, " "));
+            continue;
+        }
+        if (!moe_strategy_part_find(word + 2, &part))
+            fail_msg("%s is no part", word);
+        set(s, part, moe_strategy_part_at(part)->arg ? strtok(NULL, " ") : "on");
+        *named |= 1u << part;
+    }
+}
+
+static void describe(const struct moe_strategy *s, char out[1024])
+{
+    struct moe_buf text = {0};
+    moe_strategy_describe(s, &text);
+    assert_false(text.failed);
+    snprintf(out, 1024, "%s", (const char *)text.data);
+    moe_buf_release(&text);
+}
+
+/* Everything but the row's name and description. */
+static void assert_same(const struct moe_strategy *a, const struct moe_strategy *b)
+{
+#define SAME(field) assert_true(a->field == b->field)
+    SAME(resident), SAME(needs_profile), SAME(needs_low), SAME(needs_host), SAME(inexact);
+    SAME(predict), SAME(depth), SAME(protect);
+    SAME(prefetch.percentile), SAME(prefetch.count), SAME(prefetch.slack);
+    SAME(prefetch.until_router), SAME(prefetch.top_k), SAME(prefetch.measured);
+    SAME(cache), SAME(keep_records), SAME(low_pool), SAME(alloc), SAME(boundary), SAME(init);
+    SAME(buffer), SAME(cache_bits), SAME(host_falls_back), SAME(on_miss), SAME(high_up_to),
+        SAME(skip_below), SAME(host_decodes_only);
+    SAME(prefill), SAME(low_share), SAME(prefill_falls_back), SAME(prefill_swap);
+    SAME(precalculate), SAME(precalculate_from), SAME(degrade);
+    for (int i = 0; i < MOE_HOBBIT_WEIGHTS; i++)
+        SAME(weights[i]);
+#undef SAME
+}
+
+/* ---- Rows --------------------------------------------------------------------------------------
+ */
+
+static const struct {
+    const char *name, *parts;
+    bool profile, low, host, inexact;
+} expected[] = {
+    {"resident", "--strategy resident", 0, 0, 0, 0},
+    {"ondemand", "--cache none", 0, 0, 0, 0},
+    {"lru", "--cache lru", 0, 0, 0, 0},
+    {"prefetch", "--predict gate-next --prefetch all --cache lrfu --prefill popularity", 0, 0, 0,
+     0},
+    /* DAOP III and V: Fiddler calibrates a popularity of experts and computes missing ones on the
+     * CPU. */
+    {"host", "--cache pinned --init frequency --on-miss compute-host,or-load", 1, 0, 1, 0},
+    {"eap", "--predict path --prefetch percentile:75,slack --cache arc --alloc shallow", 1, 0, 0,
+     0},
+    {"edgemoe",
+     "--predict path --prefetch until-router --cache edgemoe --init frequency --buffer 10", 1, 0, 0,
+     0},
+    {"fate",
+     "--predict gate-next --prefetch percentile:75,slack --cache arc --alloc shallow "
+     "--cache-bits 4 --prefill hybrid:25%,or-popularity",
+     0, 0, 0, 1},
+    {"hobbit",
+     "--predict gate-ahead:3 --prefetch all --protect --cache hobbit --low-pool 20% "
+     "--on-miss load-low:0.6 --skip-below 10% --host-decodes-only",
+     0, 1, 0, 1},
+    {"daop",
+     "--predict gate-next --cache pinned --alloc frequency --init frequency "
+     "--on-miss compute-host --prefill-swap --precalculate --degrade",
+     1, 0, 1, 1},
+};
+
+static void rows_have_the_papers_parts(void **state)
+{
+    struct moe_err err = {0};
+    char text[1024];
+    for (size_t i = 0; i < N_ITEMS(expected); i++) {
+        struct moe_strategy s = row(expected[i].name);
+        assert_string_equal(moe_strategy_row_name((int)i), expected[i].name);
+        assert_string_equal(s.name, expected[i].name);
+        assert_true(s.describe && strlen(s.describe) <= 68);
+        assert_ok(moe_strategy_settle(&s, &err), &err);
+        assert_int_equal(s.needs_profile, expected[i].profile);
+        assert_int_equal(s.needs_low, expected[i].low);
+        assert_int_equal(s.needs_host, expected[i].host);
+        assert_int_equal(s.inexact, expected[i].inexact);
+        describe(&s, text);
+        assert_string_equal(text, expected[i].parts);
+    }
+    assert_null(moe_strategy_row_name((int)N_ITEMS(expected)));
+    assert_null(moe_strategy_row_name(-1));
+    struct moe_strategy s;
+    assert_false(moe_strategy_row("auto", &s));
+    assert_false(moe_strategy_row("", &s));
+}
+
+/* A row has nothing to drop: what its table says is what it does. */
+static void rows_hold_nothing_idle(void **state)
+{
+    struct moe_err err = {0};
+    for (int i = 0; moe_strategy_row_name(i); i++) {
+        struct moe_strategy s = row(moe_strategy_row_name(i)), kept = s;
+        assert_ok(moe_strategy_settle(&s, &err), &err);
+        kept = s;
+        moe_strategy_drop_idle(&s, 0);
+        assert_same(&s, &kept);
+    }
+}
+
+/* ---- Texts -------------------------------------------------------------------------------------
+ */
+
+static void descriptions_read_back(struct moe_strategy *s)
+{
+    struct moe_err err = {0};
+    struct moe_strategy back = row("lru");
+    char text[1024];
+    uint32_t named = 0;
+    assert_ok(moe_strategy_settle(s, &err), &err);
+    describe(s, text);
+    apply(&back, text, &named);
+    assert_ok(moe_strategy_settle(&back, &err), &err);
+    assert_same(s, &back);
+}
+
+static void rows_read_back(void **state)
+{
+    for (int i = 0; moe_strategy_row_name(i); i++) {
+        struct moe_strategy s = row(moe_strategy_row_name(i));
+        descriptions_read_back(&s);
+    }
+}
+
+static double random_share(uint64_t *seed)
+{
+    double fine = (double)(test_random(seed) >> 11) * 0x1p-53;
+    return test_random(seed) % 2 ? fine : (double)(int)(fine * 100) / 100;
+}
+
+static struct moe_strategy random_strategy(uint64_t *seed)
+{
+    struct moe_strategy s = {0};
+#define DRAW(n) (test_random(seed) % (n))
+    s.predict = (enum moe_predict_by)DRAW(6);
+    bool deep = s.predict == MOE_PREDICT_BY_GATE || s.predict == MOE_PREDICT_BY_RESIDUAL;
+    s.depth = deep ? 1 + (uint32_t)DRAW(MOE_MAX_DEPTH) : s.predict != MOE_PREDICT_BY_NOTHING;
+    s.prefetch.percentile = DRAW(2) ? 99 * random_share(seed) : 0;
+    s.prefetch.count = DRAW(2) ? (uint32_t)test_random(seed) : 0;
+    s.prefetch.slack = DRAW(2);
+    s.prefetch.until_router = DRAW(2);
+    s.prefetch.top_k = DRAW(2);
+    s.prefetch.measured = DRAW(2);
+    s.protect = DRAW(2);
+    int n_policies = 0;
+    while (moe_policy_at(n_policies))
+        n_policies++;
+    s.cache = moe_policy_at((int)DRAW(n_policies + 1));
+    if (DRAW(2)) {
+        double sum = 0;
+        for (int i = 0; i < MOE_HOBBIT_WEIGHTS; i++)
+            sum += s.weights[i] = random_share(seed) + 0.01;
+        for (int i = 0; i < MOE_HOBBIT_WEIGHTS; i++)
+            s.weights[i] /= sum;
+    }
+    s.keep_records = DRAW(2);
+    s.low_pool = random_share(seed);
+    s.alloc = (enum moe_alloc)DRAW(4);
+    s.boundary = s.alloc == MOE_ALLOC_SHALLOW ? (uint32_t)DRAW(5) : 0;
+    s.init = (enum moe_init)DRAW(3);
+    s.buffer = (uint32_t)DRAW(4);
+    s.on_miss = (enum moe_on_miss)DRAW(4);
+    s.high_up_to = s.on_miss == MOE_MISS_LOAD_LOW ? random_share(seed) : 0;
+    s.skip_below = (1 - s.high_up_to) * random_share(seed);
+    s.host_falls_back = s.on_miss == MOE_MISS_COMPUTE_HOST && DRAW(2);
+    s.host_decodes_only = DRAW(2);
+    s.cache_bits = (uint32_t)DRAW(17);
+    s.prefill = (enum moe_prefill)DRAW(3);
+    s.low_share = s.prefill == MOE_PREFILL_HYBRID ? random_share(seed) : 0;
+    s.prefill_falls_back = s.prefill == MOE_PREFILL_HYBRID && DRAW(2);
+    s.prefill_swap = DRAW(2);
+    s.precalculate = DRAW(2);
+    s.precalculate_from = s.precalculate ? (uint32_t)DRAW(9) : 0;
+    s.degrade = DRAW(2);
+#undef DRAW
+    return s;
+}
+
+static void random_strategies_read_back(void **state)
+{
+    uint64_t seed = 5;
+    for (int i = 0; i < 5000; i++) {
+        struct moe_strategy s = random_strategy(&seed);
+        moe_strategy_drop_idle(&s, 0);
+        descriptions_read_back(&s);
+    }
+}
+
+/* What the papers and the toolkit's own parts are called, and what comes of it. */
+static void texts_mean_what_they_say(void **state)
+{
+    struct moe_strategy s = {0};
+    set(&s, MOE_PART_PREDICT, "gate-ahead");
+    assert_true(s.predict == MOE_PREDICT_BY_GATE && s.depth == 3);
+    set(&s, MOE_PART_PREDICT, "gate-ahead:1");
+    assert_true(s.predict == MOE_PREDICT_BY_GATE && s.depth == 1);
+    set(&s, MOE_PART_PREDICT, "gate-residual:2");
+    assert_true(s.predict == MOE_PREDICT_BY_RESIDUAL && s.depth == 2);
+    set(&s, MOE_PART_PREDICT, "keys");
+    assert_true(s.predict == MOE_PREDICT_BY_KEYS && s.depth == 1);
+    set(&s, MOE_PART_PREFETCH, "count:3,percentile:62.5");
+    assert_true(s.prefetch.count == 3 && s.prefetch.percentile == 62.5 && !s.prefetch.slack);
+    set(&s, MOE_PART_PREFETCH, "measured");
+    assert_true(s.prefetch.count == 0 && s.prefetch.measured);
+    set(&s, MOE_PART_ALLOC, "shallow:3");
+    assert_true(s.alloc == MOE_ALLOC_SHALLOW && s.boundary == 3);
+    set(&s, MOE_PART_ALLOC, "shallow");
+    assert_int_equal(s.boundary, MOE_SHALLOW_AUTO);
+    set(&s, MOE_PART_ON_MISS, "load-low");
+    assert_true(s.on_miss == MOE_MISS_LOAD_LOW && s.high_up_to == 0.6);
+    set(&s, MOE_PART_ON_MISS, "emergency");
+    assert_true(s.on_miss == MOE_MISS_EMERGENCY && s.high_up_to == 0);
+    set(&s, MOE_PART_PREFILL, "hybrid");
+    assert_true(s.low_share == 0.25 && !s.prefill_falls_back);
+    set(&s, MOE_PART_PREFILL, "hybrid:0.5,or-popularity");
+    assert_true(s.low_share == 0.5 && s.prefill_falls_back);
+    set(&s, MOE_PART_PREFILL, "popularity");
+    assert_true(s.prefill == MOE_PREFILL_POPULARITY && s.low_share == 0 && !s.prefill_falls_back);
+    set(&s, MOE_PART_CACHE_WEIGHTS, "4,2,1,1");
+    const double *w = moe_strategy_weights(&s);
+    assert_true(w[MOE_WEIGHT_LRU] == 0.5 && w[MOE_WEIGHT_LFU] == 0.25);
+    assert_true(w[MOE_WEIGHT_LHU] == 0.125 && w[MOE_WEIGHT_FLD] == 0.125);
+    set(&s, MOE_PART_CACHE_WEIGHTS, "default");
+    assert_null(moe_strategy_weights(&s));
+    set(&s, MOE_PART_SKIP_BELOW, "10%");
+    assert_true(s.skip_below == 0.1);
+}
+
+static void wrong_texts_are_refused(void **state)
+{
+    static const struct {
+        enum moe_part part;
+        const char *text;
+    } wrong[] = {
+        {MOE_PART_PREDICT, ""},
+        {MOE_PART_PREDICT, "gate"},
+        {MOE_PART_PREDICT, "gate-next:1"},
+        {MOE_PART_PREDICT, "gate-ahead:0"},
+        {MOE_PART_PREDICT, "gate-ahead:9"},
+        {MOE_PART_PREDICT, "gate-ahead:"},
+        {MOE_PART_PREDICT, "gate-ahead:1x"},
+        {MOE_PART_PREFETCH, ""},
+        {MOE_PART_PREFETCH, "slack,"},
+        {MOE_PART_PREFETCH, ",slack"},
+        {MOE_PART_PREFETCH, "none,slack"},
+        {MOE_PART_PREFETCH, "slack:1"},
+        {MOE_PART_PREFETCH, "count"},
+        {MOE_PART_PREFETCH, "count:0"},
+        {MOE_PART_PREFETCH, "count:4294967296"},
+        {MOE_PART_PREFETCH, "percentile:100"},
+        {MOE_PART_PREFETCH, "percentile:nan"},
+        {MOE_PART_CACHE, "LRU"},
+        {MOE_PART_CACHE, ""},
+        {MOE_PART_CACHE_WEIGHTS, "1,2,3"},
+        {MOE_PART_CACHE_WEIGHTS, "1,2,3,4,5"},
+        {MOE_PART_CACHE_WEIGHTS, "1,2,3,4,"},
+        {MOE_PART_CACHE_WEIGHTS, "0,0,0,0"},
+        {MOE_PART_CACHE_WEIGHTS, "1,1,1,-1"},
+        {MOE_PART_CACHE_WEIGHTS, "1e308,1e308,1e308,1e308"},
+        {MOE_PART_ALLOC, "shallow:0"},
+        {MOE_PART_ALLOC, "global:1"},
+        {MOE_PART_INIT, "full"},
+        {MOE_PART_INIT, "empty:1"},
+        {MOE_PART_ON_MISS, "load:0.5"},
+        {MOE_PART_ON_MISS, "load-low:1.5"},
+        {MOE_PART_ON_MISS, "load-low:-0.5"},
+        {MOE_PART_ON_MISS, "load,or-load"},
+        {MOE_PART_ON_MISS, "compute-host,"},
+        {MOE_PART_PREFILL, "hybrid:2"},
+        {MOE_PART_PREFILL, "hybrid,"},
+        {MOE_PART_PREFILL, "hybrid,or"},
+        {MOE_PART_PREFILL, "popularity:1"},
+        {MOE_PART_PREFILL, "popularity,or-popularity"},
+        {MOE_PART_LOW_POOL, "101%"},
+        {MOE_PART_SKIP_BELOW, "-1"},
+        {MOE_PART_BUFFER, "ten"},
+        {MOE_PART_PRECALCULATE_FROM, "4294967296"},
+        {MOE_PART_DEGRADE, "yes"},
+    };
+    uint64_t seed = 7;
+    for (size_t i = 0; i < N_ITEMS(wrong); i++) {
+        struct moe_strategy s = random_strategy(&seed), kept = s;
+        char why[128] = "", words[MOE_PART_TEXT_BYTES];
+        if (moe_strategy_set(&s, wrong[i].part, wrong[i].text, why))
+            fail_msg("--%s '%s' was taken", moe_strategy_part_at(wrong[i].part)->option,
+                     wrong[i].text);
+        moe_strategy_part_words(wrong[i].part, words);
+        assert_int_equal(strncmp(why, "is not ", 7), 0);
+        assert_string_equal(why + 7, words); /* none is cut off */
+        assert_same(&s, &kept);
+    }
+}
+
+static void all_is_off_in_a_strategy_of_zeros(void **state)
+{
+    for (enum moe_part part = 0; part < MOE_N_PARTS; part++) {
+        const struct moe_strategy_part *p = moe_strategy_part_at(part);
+        struct moe_strategy zero = {0}, s = {0};
+        enum moe_part found;
+        assert_true(moe_strategy_part_find(p->option, &found) && found == part);
+        assert_false(moe_strategy_has(&zero, part));
+        set(&s, part, p->off);
+        assert_same(&s, &zero);
+    }
+    enum moe_part part;
+    assert_false(moe_strategy_part_find("strategy", &part));
+}
+
+/* ---- What goes together ------------------------------------------------------------------------
+ */
+
+static void nonsense_is_refused(void **state)
+{
+    static const struct {
+        const char *options, *why;
+    } cases[] = {
+        {"--strategy resident --cache arc", "--cache is of no use here: every expert"},
+        {"--strategy resident --prefill popularity", "--prefill is of no use"},
+        {"--strategy resident --skip-below 0.1", "--skip-below is of no use"},
+        {"--strategy lru --predict previous", "nothing uses the prediction"},
+        {"--strategy lru --prefetch all", "nothing is predicted"},
+        {"--strategy lru --protect", "--protect is of no use"},
+        {"--strategy lru --cache-weights 1,0,0,0", "only --cache hobbit weighs"},
+        {"--strategy ondemand --alloc per-layer", "--alloc is of no use here: nothing is kept"},
+        {"--strategy ondemand --init frequency", "--init is of no use"},
+        {"--strategy ondemand --buffer 3", "--buffer is of no use"},
+        {"--strategy ondemand --keep-records", "--keep-records is of no use"},
+        {"--strategy lru --low-pool 10%", "nothing of a low precision is kept"},
+        {"--strategy ondemand --on-miss load-low --low-pool 10%", "--low-pool is of no use"},
+        {"--strategy lru --prefill-swap", "--prefill-swap is of no use"},
+        {"--strategy lru --degrade", "--degrade is of no use here: it is a part of --precalculate"},
+        {"--strategy lru --precalculate-from 2", "--precalculate-from is of no use"},
+        {"--strategy edgemoe --precalculate", "--precalculate is of no use here: it takes a"},
+        {"--strategy hobbit --on-miss load-low:0.95", "load-low:0.95 and --skip-below 0.1"},
+    };
+    for (size_t i = 0; i < N_ITEMS(cases); i++) {
+        struct moe_strategy s = {0};
+        struct moe_err err = {0};
+        uint32_t named = 0;
+        apply(&s, cases[i].options, &named);
+        moe_strategy_drop_idle(&s, named);
+        assert_fails(moe_strategy_settle(&s, &err), MOE_ERR_USAGE, cases[i].why, &err);
+    }
+}
+
+/* The ablations of the papers: what a row loses with one of its parts. */
+static void what_a_row_no_longer_needs_is_dropped(void **state)
+{
+    static const struct {
+        const char *options, *left;
+    } cases[] = {
+        {"--strategy fate --predict none",
+         "--cache arc --alloc shallow --cache-bits 4 --prefill hybrid:25%,or-popularity"},
+        {"--strategy fate --prefetch none",
+         "--cache arc --alloc shallow --cache-bits 4 --prefill hybrid:25%,or-popularity"},
+        {"--strategy fate --cache none", "--predict gate-next --prefetch percentile:75,slack "
+                                         "--cache none --prefill hybrid:25%,or-popularity"},
+        {"--strategy hobbit --on-miss load --skip-below 0",
+         "--predict gate-ahead:3 --prefetch all --protect --cache hobbit --host-decodes-only"},
+        {"--strategy hobbit --predict none",
+         "--cache hobbit --low-pool 20% --on-miss load-low:0.6 --skip-below 10% "
+         "--host-decodes-only"},
+        {"--strategy daop --predict none", "--cache pinned --alloc frequency --init frequency "
+                                           "--on-miss compute-host --prefill-swap"},
+        {"--strategy daop --on-miss load", "--predict gate-next --cache pinned --alloc frequency "
+                                           "--init frequency --precalculate --degrade"},
+    };
+    char text[1024];
+    for (size_t i = 0; i < N_ITEMS(cases); i++) {
+        struct moe_strategy s = {0};
+        struct moe_err err = {0};
+        uint32_t named = 0;
+        apply(&s, cases[i].options, &named);
+        moe_strategy_drop_idle(&s, named);
+        assert_ok(moe_strategy_settle(&s, &err), &err);
+        describe(&s, text);
+        assert_string_equal(text, cases[i].left);
+    }
+}
+
+static void a_row_falls_back_and_a_word_does_not(void **state)
+{
+    struct moe_err err = {0};
+    struct moe_strategy s = row("fate");
+    set(&s, MOE_PART_LOW_POOL, "20%");
+    assert_ok(moe_strategy_settle(&s, &err), &err);
+    assert_true(s.inexact && !s.needs_low);
+    moe_strategy_fall_back(&s);
+    assert_true(s.prefill == MOE_PREFILL_POPULARITY && !s.inexact && s.low_pool == 0);
+    assert_ok(moe_strategy_settle(&s, &err), &err);
+
+    s = row("fate");
+    set(&s, MOE_PART_PREFILL, "hybrid");
+    assert_ok(moe_strategy_settle(&s, &err), &err);
+    moe_strategy_fall_back(&s);
+    assert_true(s.prefill == MOE_PREFILL_HYBRID && s.inexact && s.needs_low);
+}
+
+static void layers_follow_the_model(void **state)
+{
+    static const struct {
+        uint32_t n, boundary, from;
+    } cases[] = {
+        {24, 3, 4},             /* Qwen1.5-MoE: L = 3 (Fate 4.4); 3.75 */
+        {32, 4, 5},             /* Mixtral-8x7B: from 5 of 32 (DAOP's public code) */
+        {26, 4, 5},             /* 3.25; 4.06 */
+        {1, 1, 1},  {16, 2, 3}, /* 2.5 */
+        {48, 6, 8},             /* 7.5 */
+    };
+    for (size_t i = 0; i < N_ITEMS(cases); i++) {
+        struct moe_strategy fate = row("fate"), daop = row("daop"), lru = row("lru");
+        moe_strategy_fit(&fate, cases[i].n);
+        moe_strategy_fit(&daop, cases[i].n);
+        moe_strategy_fit(&lru, cases[i].n);
+        assert_int_equal(fate.boundary, cases[i].boundary);
+        assert_int_equal(fate.precalculate_from, 0);
+        assert_int_equal(daop.precalculate_from, cases[i].from);
+        assert_int_equal(lru.boundary + lru.precalculate_from, 0);
+    }
+    struct moe_strategy s = row("daop");
+    set(&s, MOE_PART_PRECALCULATE_FROM, "9");
+    set(&s, MOE_PART_ALLOC, "shallow:2");
+    moe_strategy_fit(&s, 32);
+    assert_true(s.precalculate_from == 9 && s.boundary == 2);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_have_the_papers_parts),
+        cmocka_unit_test(rows_hold_nothing_idle),
+        cmocka_unit_test(rows_read_back),
+        cmocka_unit_test(random_strategies_read_back),
+        cmocka_unit_test(texts_mean_what_they_say),
+        cmocka_unit_test(wrong_texts_are_refused),
+        cmocka_unit_test(all_is_off_in_a_strategy_of_zeros),
+        cmocka_unit_test(nonsense_is_refused),
+        cmocka_unit_test(what_a_row_no_longer_needs_is_dropped),
+        cmocka_unit_test(a_row_falls_back_and_a_word_does_not),
+        cmocka_unit_test(layers_follow_the_model),
+    };
+    return cmocka_run_group_tests_name("strategy", tests, NULL, NULL);
+}
