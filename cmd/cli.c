@@ -167,6 +167,8 @@ static void print_help(void)
     printf("%s\n", program->summary);
     for (int i = 0; i < n_rows; i++) {
         const struct cli_option *o = table[i];
+        if (!o->help)
+            continue;
         if (o->kind == CLI_HEADING) {
             printf("\n%s:\n", o->help);
             continue;

@@ -47,7 +47,7 @@ struct cli_option {
     const char *name;  /* long form without its dashes */
     const char *arg;   /* how the argument is called in --help: "N"; NULL for flags */
     const char *shown; /* default as --help shows it, or NULL */
-    const char *help;  /* one short line */
+    const char *help;  /* one short line; NULL: not in --help, another listing has it */
     void *to;          /* the variable */
     uint64_t min, max;
     double low, high;

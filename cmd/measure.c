@@ -27,6 +27,7 @@ int measure_perplexity(struct moe_session *s, const char *path,
     const struct moe_perplexity_options po = {
         .max_doc_tokens = options->max_doc_tokens,
         .window = options->window,
+        .decode_share = options->decode_share,
         .progress = cli_progress(),
         .token = options->token_log ? log_token : NULL,
         .ctx = &log,

@@ -14,6 +14,7 @@
 struct measure_perplexity_options {
     uint32_t max_doc_tokens;
     uint32_t window;       /* not 0: windows of so many tokens instead of documents */
+    double decode_share;   /* of a document's tokens, computed one by one */
     const char *token_log; /* a file for each token's nats and the likeliest id, or NULL */
     bool json;
 };

@@ -12,6 +12,7 @@
 #include "prompt.h"
 #include "repl.h"
 #include "run/engine.h"
+#include "strategy_options.h"
 
 enum { DEFAULT_CONTEXT = 4096 };
 
@@ -24,36 +25,12 @@ static struct {
     struct cli_texts stops;
     uint64_t n;
     uint32_t context, batch, max_doc_tokens, window, prompt_tokens;
-    bool raw, ignore_eos, exact, bench, json, stats;
+    double prompt_share; /* of --perplexity's documents */
+    bool raw, ignore_eos, bench, json, stats;
+    struct strategy_options strategy;
     struct moe_engine_options engine;
     struct moe_sampler_options sampling;
-} o = {.n = UINT64_MAX, .max_doc_tokens = 256, .prompt_tokens = 256};
-
-static bool parse_strategy(const char *text, void *to, char why[128])
-{
-    if (moe_strategy_parse(text, to))
-        return true;
-    snprintf(why, 128, "is not one of auto, resident, ondemand, lru");
-    return false;
-}
-
-static bool parse_policy(const char *text, void *to, char why[128])
-{
-    const struct moe_policy_ops *policy = moe_policy_find(text);
-    *(const struct moe_policy_ops **)to = policy;
-    if (!policy)
-        snprintf(why, 128, "is not one of random, fifo, lru, lfu, arc, pinned");
-    return policy != NULL;
-}
-
-static bool parse_allocation(const char *text, void *to, char why[128])
-{
-    *(bool *)to = strcmp(text, "per-layer") == 0;
-    if (*(bool *)to || strcmp(text, "global") == 0)
-        return true;
-    snprintf(why, 128, "is not one of global, per-layer");
-    return false;
-}
+} o = {.n = UINT64_MAX, .max_doc_tokens = 256, .prompt_tokens = 256, .prompt_share = 1};
 
 /* clang-format off */
 static const struct cli_option options[] = {
@@ -90,19 +67,46 @@ static const struct cli_option options[] = {
      .help = "bound of the whole process"},
     {CLI_OPT_BYTES(0, "expert-memory", "SIZE", &o.engine.expert_memory_bytes),
      .shown = "the rest", .help = "the expert cache alone"},
-    {CLI_OPT_CUSTOM(0, "strategy", "NAME", &o.engine.strategy, parse_strategy), .shown = "auto",
-     .help = "auto, resident, ondemand or lru"},
-    {CLI_OPT_CUSTOM(0, "cache", "NAME", &o.engine.policy, parse_policy), .shown = "lru",
-     .help = "random, fifo, lru, lfu, arc or pinned"},
-    {CLI_OPT_CUSTOM(0, "alloc", "NAME", &o.engine.per_layer, parse_allocation),
-     .shown = "global", .help = "the cache's slots: global or per-layer"},
+    {CLI_OPT_TEXT(0, "strategy", "NAME", &o.strategy.strategy), .shown = "auto",
+     .help = "auto, or a row: --strategy help lists them"},
+    {STRATEGY_OPT_PART(MOE_PART_CACHE, "cache", "NAME", o.strategy), .shown = "the row's",
+     .help = "which expert leaves a full cache"},
+    {STRATEGY_OPT_PART(MOE_PART_ALLOC, "alloc", "NAME", o.strategy), .shown = "the row's",
+     .help = "how layers share the cache"},
+    {STRATEGY_OPT_PART(MOE_PART_PREDICT, "predict", "HOW", o.strategy), .shown = "the row's",
+     .help = "predict the experts of layers to come"},
+    {STRATEGY_OPT_PART(MOE_PART_PREFETCH, "prefetch", "LIMITS", o.strategy),
+     .shown = "the row's", .help = "load predicted experts ahead"},
+    {STRATEGY_OPT_PART(MOE_PART_ON_MISS, "on-miss", "HOW", o.strategy), .shown = "the row's",
+     .help = "what becomes of an absent expert"},
+    {CLI_OPT_TEXT(0, "statistics", "FILE", &o.strategy.statistics),
+     .help = "moe-profile's, for paths and frequencies"},
+    {STRATEGY_OPT_FLAG(MOE_PART_PROTECT, "protect", o.strategy)},
+    {STRATEGY_OPT_PART(MOE_PART_CACHE_WEIGHTS, "cache-weights", "LIST", o.strategy)},
+    {STRATEGY_OPT_FLAG(MOE_PART_KEEP_RECORDS, "keep-records", o.strategy)},
+    {STRATEGY_OPT_PART(MOE_PART_LOW_POOL, "low-pool", "SHARE", o.strategy)},
+    {STRATEGY_OPT_PART(MOE_PART_INIT, "init", "NAME", o.strategy)},
+    {STRATEGY_OPT_PART(MOE_PART_CACHE_BITS, "cache-bits", "BITS", o.strategy)},
+    {STRATEGY_OPT_PART(MOE_PART_BUFFER, "buffer", "N", o.strategy)},
+    {STRATEGY_OPT_PART(MOE_PART_SKIP_BELOW, "skip-below", "SHARE", o.strategy)},
+    {STRATEGY_OPT_FLAG(MOE_PART_HOST_DECODES_ONLY, "host-decodes-only", o.strategy)},
+    {STRATEGY_OPT_PART(MOE_PART_PREFILL, "prefill", "HOW", o.strategy)},
+    {STRATEGY_OPT_FLAG(MOE_PART_PREFILL_SWAP, "prefill-swap", o.strategy)},
+    {STRATEGY_OPT_FLAG(MOE_PART_PRECALCULATE, "precalculate", o.strategy)},
+    {STRATEGY_OPT_PART(MOE_PART_PRECALCULATE_FROM, "precalculate-from", "N", o.strategy)},
+    {STRATEGY_OPT_FLAG(MOE_PART_DEGRADE, "degrade", o.strategy)},
+    {CLI_OPT_TEXT(0, "without", "PARTS", &o.strategy.without)},
+    {CLI_OPT_TEXT(0, "low", "VARIANT", &o.strategy.low)},
+    {CLI_OPT_U32(0, "staging", "N", &o.strategy.staging, 1, 65536)},
+    {CLI_OPT_CUSTOM(0, "device", "WHAT", &o.strategy.device, strategy_device), .shown = "cpu",
+     .help = "cpu, or test:SPEED,LINK: a second one"},
     {CLI_OPT_RATE(0, "link-rate", "RATE", &o.engine.link_rate), .shown = "the disk's",
      .help = "slow expert loads down to RATE"},
     {CLI_OPT_FLAG(0, "lockstep", &o.engine.lockstep), .help = "loads in modelled time, with a --link-rate"},
     {CLI_OPT_FLAG(0, "pack-in-ram", &o.engine.pack_in_ram),
      .help = "serve loads from a copy in RAM (rehearsals)"},
     {CLI_OPT_FLAG(0, "no-checksums", &o.engine.no_checksums), .help = "do not verify expert loads"},
-    {CLI_OPT_FLAG(0, "exact", &o.exact), .help = "forbid what may change results (all defaults do)"},
+    {CLI_OPT_FLAG(0, "exact", &o.strategy.exact), .help = "forbid what may change results (all defaults do)"},
     {CLI_OPT_U32(0, "batch", "N", &o.batch, 1, 65536), .shown = "256, fewer if tight",
      .help = "most prompt tokens at once"},
 
@@ -116,6 +120,8 @@ static const struct cli_option options[] = {
      .help = "cut its documents there"},
     {CLI_OPT_U32(0, "window", "N", &o.window, 2, MOE_MAX_CONTEXT),
      .help = "windows of N instead of documents"},
+    {CLI_OPT_SHARE(0, "prompt-share", "SHARE", &o.prompt_share, 0, 1), .shown = "100%",
+     .help = "compute the rest token by token"},
     {CLI_OPT_TEXT(0, "token-log", "FILE", &o.token_log), .help = "nats and best id of each token"},
     {CLI_OPT_FLAG(0, "bench", &o.bench), .help = "tokens/s, 5 runs; text from -p or -f"},
     {CLI_OPT_U32(0, "prompt-tokens", "N", &o.prompt_tokens, 1, MOE_MAX_CONTEXT), .shown = "256",
@@ -146,6 +152,10 @@ static const struct cli_program program = {
 
 static int check_options(int n_args, char **args)
 {
+    if (strategy_wants_help(&o.strategy)) {
+        strategy_print_help();
+        return cli_finish(CLI_DONE);
+    }
     if (n_args == 0)
         return cli_misuse("which pack? moe-run PACK ...");
     if (n_args > 1)
@@ -158,8 +168,10 @@ static int check_options(int n_args, char **args)
         return cli_misuse("options -p and -f do not go with --perplexity or --ids");
     if (o.window && cli_given("max-doc-tokens"))
         return cli_misuse("options --window and --max-doc-tokens exclude each other");
-    if (!o.perplexity && (o.window || o.token_log || cli_given("max-doc-tokens")))
-        return cli_misuse("--window, --max-doc-tokens and --token-log belong to --perplexity");
+    if (!o.perplexity &&
+        (o.window || o.token_log || cli_given("max-doc-tokens") || cli_given("prompt-share")))
+        return cli_misuse(
+            "--window, --max-doc-tokens, --prompt-share and --token-log belong to --perplexity");
     if (!o.bench && cli_given("prompt-tokens"))
         return cli_misuse("option --prompt-tokens belongs to --bench");
     if (o.json && !o.bench && !o.perplexity)
@@ -177,7 +189,8 @@ struct run {
     struct moe_engine *engine;
     struct moe_session *session; /* the engine's */
     struct moe_model *model;     /* the engine's */
-    struct moe_stats stats;      /* of the whole run */
+    struct moe_statistics *statistics;
+    struct moe_stats stats; /* of the whole run */
     struct moe_timeline timeline;
 };
 
@@ -196,20 +209,48 @@ static uint32_t wanted_context(uint32_t *cap)
     return 0;
 }
 
+/* The engine's options of strategy; with none of them the engine chooses. */
+static int choose_strategy(struct run *r, struct moe_err *err)
+{
+    const struct device_option *device = &o.strategy.device;
+    struct moe_strategy strategy;
+    bool automatic;
+    int status = strategy_options_apply(&o.strategy, &strategy, &automatic, err);
+    if (status == MOE_OK && o.strategy.statistics)
+        status = moe_statistics_read(&r->statistics, o.strategy.statistics, err);
+    if (status != MOE_OK)
+        return status;
+    if (!automatic)
+        o.engine.strategy = strategy;
+    o.engine.exact = o.strategy.exact;
+    o.engine.statistics = r->statistics;
+    o.engine.low_variant = o.strategy.low;
+    o.engine.staging = o.strategy.staging;
+    o.engine.device = (struct moe_device_choice){.test = device->kind == DEVICE_TEST,
+                                                 .speed = device->speed,
+                                                 .link_rate = device->link_rate};
+    return MOE_OK;
+}
+
 static int open_run(struct run *r, struct moe_err *err)
 {
+    int status = choose_strategy(r, err);
+    if (status != MOE_OK)
+        return status;
     o.engine.session = (struct moe_session_options){
         .context = wanted_context(&o.engine.context_cap), .n_sequences = 1, .batch = o.batch};
     o.engine.seed = o.sampling.seed;
     o.engine.timeline = o.trace_events ? &r->timeline : NULL;
     moe_timeline_init(&r->timeline);
-    int status = moe_engine_open(&r->engine, r->pack, &o.engine, cli_progress(), err);
+    status = moe_engine_open(&r->engine, r->pack, &o.engine, cli_progress(), err);
     cli_progress_done();
     if (status != MOE_OK)
         return status;
     r->session = r->engine->session;
     r->model = r->engine->model;
-    if (r->engine->strategy == MOE_STRATEGY_LRU && r->engine->budget.below_token)
+    if (r->engine->fallback)
+        cli_detail("strategy %s: %s", r->engine->strategy.name, r->engine->fallback);
+    if (r->engine->strategy.cache && r->engine->budget.below_token)
         cli_note("the expert cache holds less than one token's experts: nothing can be found in it "
                  "again (more --memory would help)");
     return MOE_OK;
@@ -218,6 +259,7 @@ static int open_run(struct run *r, struct moe_err *err)
 static void close_run(struct run *r)
 {
     moe_engine_close(r->engine);
+    moe_statistics_free(r->statistics);
     moe_timeline_release(&r->timeline);
 }
 
@@ -303,6 +345,7 @@ static int perplexity(struct run *r, struct moe_err *err)
     const struct measure_perplexity_options mo = {
         .max_doc_tokens = o.max_doc_tokens,
         .window = o.window,
+        .decode_share = 1 - o.prompt_share,
         .token_log = o.token_log,
         .json = o.json,
     };

@@ -59,14 +59,16 @@ static int do_strategy(struct console *c, const char *arg, struct moe_err *err)
 {
     const struct moe_engine *e = c->r->engine;
     if (*arg)
-        console_tell(c, "the strategy is chosen when moe-run starts: --strategy, --cache, --alloc");
-    if (e->strategy == MOE_STRATEGY_RESIDENT)
-        print_line("resident: all experts in memory, each at its highest stored precision");
-    else if (e->strategy == MOE_STRATEGY_ONDEMAND)
-        print_line("ondemand: experts are loaded as they are needed, none is kept");
-    else
-        fprintf(stderr, "%s: %u slots for experts, cache policy %s\n",
-                moe_strategy_name(e->strategy), e->budget.n_slots, e->policy);
+        console_tell(c, "the strategy is chosen when moe-run starts: --strategy and its parts");
+    struct moe_buf parts = {0};
+    moe_strategy_describe(&e->strategy, &parts);
+    print_line(e->strategy.name);
+    print_line(e->strategy.describe);
+    if (!e->strategy.resident && !parts.failed)
+        print_line((const char *)parts.data);
+    if (e->fallback)
+        print_line(e->fallback);
+    moe_buf_release(&parts);
     return 0;
 }
 

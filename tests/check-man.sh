@@ -1,7 +1,8 @@
 #!/bin/sh
-# Compares every program's --help with its man page: the same options, short forms and defaults;
-# lints the pages where mandoc is installed; runs the commands of their EXAMPLES, in order, in a
-# directory that has this repository's tests/. Prints what differs; exit 1 if anything does.
+# Compares every program's --help, and its --strategy help where there is one, with its man page: the
+# same options, short forms and defaults; lints the pages where mandoc is installed; runs the
+# commands of their EXAMPLES, in order, in a directory that has this repository's tests/. Prints what
+# differs; exit 1 if anything does.
 set -eu
 cd "$(dirname "$0")/.."
 bin=$(cd "${BUILD:-build}/bin" && pwd)
@@ -17,10 +18,13 @@ for program in "$bin"/moe-*; do
         continue
     fi
     "$program" --help >"$work/help"
+    if grep -q -- '--strategy help' "$work/help"; then # lists the options of parts
+        "$program" --strategy help >>"$work/help"
+    fi
     # "x name" or "name" for each option, as --help shows it and as the page has it (in mdoc -x is
     # "Fl x" and --name is "Fl Fl name").
     sed -n 's/^  -\(.\), --\([a-z0-9-]*\).*/\1 \2/p; s/^      --\([a-z0-9-]*\).*/\1/p' \
-        "$work/help" | sort >"$work/in_help"
+        "$work/help" | sort -u >"$work/in_help"
     sed -n 's/\\-/-/g; s/^\.It Fl \([^F]\) .*Fl Fl \([a-z0-9-]*\).*/\1 \2/p
         s/^\.It Fl Fl \([a-z0-9-]*\).*/\1/p' "$page" | sort >"$work/in_page"
     comm -23 "$work/in_help" "$work/in_page" | sed "s|^|$page lacks an option of --help: |"

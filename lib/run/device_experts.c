@@ -43,7 +43,7 @@ static void release(struct moe_experts *self, uint32_t which)
     e->seconds += now - e->last;
     e->last = now;
     e->n_experts++;
-    e->n_rows += e->request.n_rows[which];
+    e->n_rows += e->request.needs[which].n_rows;
 }
 
 static void close_nothing(struct moe_experts *self)

@@ -10,6 +10,9 @@
 #include "base/mem.h"
 #include "base/par.h"
 #include "base/text.h"
+#include "run/ahead.h"
+#include "run/engine_strategy.h"
+#include "run/expert_pools.h"
 
 enum {
     PROGRAM_MARGIN = 3 << 20, /* what malloc, the line editor and the like add to the RSS we see */
@@ -22,6 +25,9 @@ enum {
     FREE_SHARE_PERCENT = 90, /* of what is free, when no budget is named */
     WORKING_SLOTS = 2,       /* beside a cache that holds a layer's experts */
 };
+
+/* Where not everything fits and nothing is named: the exact row that measures best (README). */
+#define DEFAULT_ROW "prefetch"
 
 /* ---- The split ---------------------------------------------------------------------------------
  */
@@ -41,11 +47,18 @@ static uint64_t work_bytes(const struct moe_config *c, const struct moe_session_
     return moe_session_bytes(c, so) - moe_session_kv_bytes(c, so);
 }
 
+/* Whether anything is done ahead of the router or beside the device. */
+static bool needs_ahead(const struct moe_strategy *s)
+{
+    return s->predict != MOE_PREDICT_BY_NOTHING || s->needs_host;
+}
+
 /* Everything but the experts; returns the sum. */
-static uint64_t size_fixed_part(const struct moe_model *m, const struct moe_engine_options *o,
+static uint64_t size_fixed_part(const struct moe_engine *e, const struct moe_engine_options *o,
                                 const struct moe_session_options *so, uint64_t program,
                                 struct moe_budget *b)
 {
+    const struct moe_model *m = e->model;
     uint64_t row = moe_logits_stride(&m->config) * sizeof(float);
     b->dense = moe_model_load_bytes(m, so->context);
     b->kv = moe_session_kv_bytes(&m->config, so);
@@ -53,47 +66,65 @@ static uint64_t size_fixed_part(const struct moe_model *m, const struct moe_engi
                  (uint64_t)moe_par_threads() * THREAD_BYTES;
     b->batch = so->batch;
     b->work = work_bytes(&m->config, so) + (o->beside ? o->beside(o->beside_ctx, m, so->batch) : 0);
+    if (needs_ahead(&e->strategy))
+        b->work += moe_ahead_bytes(m, so->batch, &e->strategy, e->strategy.needs_host);
     return b->program + b->dense + b->kv + b->work;
 }
 
-/* The cache's options for a given number of bytes, loader and all. */
+/* The cache's options, its size still open. */
 static struct moe_cache_options cache_options(const struct moe_engine *e,
                                               const struct moe_engine_options *o)
 {
     return (struct moe_cache_options){
-        .policy = o->policy ? o->policy : moe_policy_find("lru"),
-        .per_layer = o->per_layer,
+        .strategy = &e->strategy,
+        .statistics = o->statistics,
         .n_working = e->model->config.top_k,
         .seed = o->seed,
         .loader =
             {
                 .verify = !o->no_checksums,
-                .rate = o->link_rate,
+                .rate = o->device.test ? o->device.link_rate : o->link_rate,
                 .lockstep = o->lockstep,
                 .queue_depth = o->queue_depth,
+                /* One load at a time, so that it can stop when the router speaks. */
+                .prefetch_depth = e->strategy.prefetch.until_router ? 1 : 0,
                 .piece_bytes = o->piece_bytes,
-                .copy = e->copy,
-                .copy_bytes = e->copy_bytes,
+                .copy = o->pack_copy,
+                .copy_bytes = o->pack_copy_bytes,
             },
     };
 }
 
-/* Slots: as many as the budget leaves, or as the user named. At least top_k work without a cache.
- */
+/* Slots: as many as the budget leaves, or as the user (or the strategy) named; those for prefetched
+ * experts are taken from them. At least top_k work without a cache. */
 static void size_cache(const struct moe_engine *e, const struct moe_engine_options *o,
-                       uint64_t slot_bytes, uint64_t left, struct moe_cache_options *cache)
+                       uint64_t slot_bytes, uint64_t available, struct moe_cache_options *cache)
 {
-    uint32_t top_k = e->model->config.top_k;
-    if (e->strategy == MOE_STRATEGY_ONDEMAND)
+    const struct moe_strategy *s = &e->strategy;
+    const struct moe_pack *pack = e->model->pack;
+    uint32_t top_k = e->model->config.top_k, staging = 0;
+    uint64_t named = o->expert_memory_bytes;
+    if (!named && s->buffer && !e->memory_named)
+        named = s->buffer * slot_bytes;
+    uint64_t n = (named ? named : available) / slot_bytes;
+    if (moe_strategy_has(s, MOE_PART_PREFETCH))
+        staging = o->staging ? o->staging : top_k;
+    if (staging > n / 2)
+        staging = (uint32_t)(n / 2);
+    if (!named && s->cache && n >= (uint64_t)top_k + WORKING_SLOTS)
+        cache->n_working = WORKING_SLOTS;
+    cache->n_working += staging;
+    if (!s->cache)
         return;
-    if (o->expert_memory_bytes) {
-        cache->cache_bytes = o->expert_memory_bytes;
+    if (named) {
+        cache->cache_bytes = named - staging * slot_bytes;
         return;
     }
-    uint64_t n = left / slot_bytes;
-    if (n >= (uint64_t)top_k + WORKING_SLOTS)
-        cache->n_working = WORKING_SLOTS;
-    cache->cache_bytes = n > cache->n_working ? (n - cache->n_working) * slot_bytes : 0;
+    uint64_t rest = moe_cache_bytes(pack, cache);
+    cache->cache_bytes = available > rest ? available - rest : 0;
+    /* The loader's tables grow with the slots. */
+    while (cache->cache_bytes && (rest = moe_cache_bytes(pack, cache)) > available)
+        cache->cache_bytes -= cache->cache_bytes < slot_bytes ? cache->cache_bytes : slot_bytes;
 }
 
 static int refuse(const struct moe_engine *e, const struct moe_budget *b, struct moe_err *err)
@@ -107,6 +138,14 @@ static int refuse(const struct moe_engine *e, const struct moe_budget *b, struct
                     (b->floor + FLOOR_SLACK + (1 << 20) - 1) >> 20);
 }
 
+/* Whether all experts, at their best, have room beside everything else. */
+static bool wants_resident(const struct moe_engine_options *o, const struct moe_budget *b,
+                           uint64_t fixed)
+{
+    return (!o->expert_memory_bytes || o->expert_memory_bytes >= b->all) &&
+           fixed + b->all <= b->total;
+}
+
 /* Decides strategy and sizes. */
 static int plan(struct moe_engine *e, const struct moe_engine_options *o,
                 struct moe_session_options *so, struct moe_cache_options *cache,
@@ -114,47 +153,66 @@ static int plan(struct moe_engine *e, const struct moe_engine_options *o,
 {
     const struct moe_model *m = e->model;
     struct moe_budget *b = &e->budget;
-    uint64_t slot_bytes = moe_cache_slot_bytes(m->pack, 0), available = moe_available_bytes();
+    struct moe_engine_options wanted = *o;
+    uint64_t best_bytes = moe_cache_slot_bytes(m->pack, 0), available = moe_available_bytes();
+    uint32_t high, low;
     b->total = o->memory_bytes;
     e->memory_named = o->memory_bytes > 0;
     if (b->total == 0)
         b->total = available == UINT64_MAX ? UINT64_MAX
                                            : available / 100 * FREE_SHARE_PERCENT + moe_rss_bytes();
-    count_experts(m, slot_bytes, b);
+    count_experts(m, best_bytes, b);
+    bool automatic = o->strategy.name == NULL;
+    if (automatic)
+        moe_strategy_row(DEFAULT_ROW, &wanted.strategy);
+    if (b->all == 0) /* a model without experts has nothing to cache */
+        moe_strategy_row("resident", &wanted.strategy);
+    struct moe_session_options least_batch = *so;
+    least_batch.batch = so->batch ? so->batch : SMALL_BATCH;
+    bool fits = wants_resident(o, b, size_fixed_part(e, o, &least_batch, moe_rss_bytes(), b));
+    int status = moe_engine_resolve(e, &wanted, fits, &high, &low, err);
+    if (status != MOE_OK)
+        return status;
     *cache = cache_options(e, o);
-    uint64_t least = m->config.n_experts ? moe_cache_bytes(m->pack, 0, cache) : 0;
-    uint64_t loader = least - cache->n_working * slot_bytes;
+    cache->high = high;
+    cache->low = low;
+    uint64_t slot_bytes = moe_cache_slot_bytes(m->pack, high);
+    uint64_t least = m->config.n_experts ? moe_cache_bytes(m->pack, cache) : 0;
     uint64_t program = moe_rss_bytes(), fixed;
     bool choose = so->batch == 0; /* a smaller one where buffers would take much of the budget */
     so->batch = choose ? DEFAULT_BATCH : so->batch;
     for (;; so->batch /= 2) {
-        fixed = size_fixed_part(m, o, so, program, b);
+        fixed = size_fixed_part(e, o, so, program, b);
         b->floor = fixed + (least < b->all ? least : b->all);
         if (!choose || so->batch <= SMALL_BATCH ||
             (b->work <= b->total / 8 && b->floor <= b->total))
             break;
     }
-    e->strategy = o->strategy;
-    if (e->strategy == MOE_STRATEGY_AUTO)
-        e->strategy =
-            (o->expert_memory_bytes && o->expert_memory_bytes < b->all) || fixed + b->all > b->total
-                ? MOE_STRATEGY_LRU
-                : MOE_STRATEGY_RESIDENT;
-    if (b->all == 0) /* a model without experts has nothing to cache */
-        e->strategy = MOE_STRATEGY_RESIDENT;
-    if (e->strategy == MOE_STRATEGY_RESIDENT) {
+    if (automatic && wants_resident(o, b, fixed))
+        moe_strategy_row("resident", &e->strategy);
+    if (e->strategy.resident) {
         b->experts = b->all;
         if (fixed + b->all > b->total)
             b->floor = fixed + b->all;
     } else {
-        uint64_t left = b->total > fixed + loader ? b->total - fixed - loader : 0;
-        size_cache(e, o, slot_bytes, left, cache);
-        b->experts = moe_cache_bytes(m->pack, 0, cache);
-        b->n_slots = (uint32_t)(cache->cache_bytes / slot_bytes) + cache->n_working;
-        b->below_token = (uint64_t)b->n_slots * slot_bytes < b->token;
+        struct moe_expert_pools pools;
+        size_cache(e, o, slot_bytes, b->total > fixed ? b->total - fixed : 0, cache);
+        status = moe_expert_pools_size(&pools, m->pack, cache, err);
+        if (status != MOE_OK)
+            return status;
+        if (o->device.test && pools.loader.compressed_bytes)
+            return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                            "%s: compressed experts cannot be computed where they lie: --device "
+                            "test wants a pack without zstd (moe-quantize PACK makes one)",
+                            moe_pack_path(m->pack));
+        b->experts = moe_cache_bytes(m->pack, cache);
+        b->n_slots = pools.n_slots;
+        b->below_token = pools.bytes < b->token;
         if (o->expert_memory_bytes && fixed + b->experts > b->floor)
             b->floor = fixed + b->experts;
     }
+    if (moe_peak_rss_bytes() > b->floor) /* what was read before us, statistics say */
+        b->floor = moe_peak_rss_bytes();
     return b->floor > b->total ? refuse(e, b, err) : MOE_OK;
 }
 
@@ -183,8 +241,12 @@ static int open_parts(struct moe_engine *e, const struct moe_engine_options *o,
                         moe_pack_path(e->model->pack), most);
     if (so.context == 0)
         so.context = o->context_cap && o->context_cap < most ? o->context_cap : most;
+    e->test_device = o->device.test;
+    if (o->device.test) /* one core for the device, one for the host */
+        moe_par_set_threads(1);
     int status = plan(e, o, &so, &cache, err);
-    if (status == MOE_OK && o->pack_in_ram && e->strategy != MOE_STRATEGY_RESIDENT) {
+    if (status == MOE_OK && (o->pack_in_ram || o->device.test) && !o->pack_copy &&
+        !e->strategy.resident) {
         status = copy_pack(e, err);
         cache.loader.copy = e->copy;
         cache.loader.copy_bytes = e->copy_bytes;
@@ -193,16 +255,20 @@ static int open_parts(struct moe_engine *e, const struct moe_engine_options *o,
         status = moe_model_load(e->model, so.context, progress, err);
     if (status != MOE_OK)
         return status;
-    e->policy = cache.policy->name;
-    e->per_layer = cache.per_layer;
-    if (e->strategy == MOE_STRATEGY_RESIDENT)
+    if (e->strategy.resident)
         status = moe_experts_open_resident(&e->experts, e->model->pack, 0, progress, err);
     else
-        status = moe_experts_open_cached(&e->experts, e->model->pack, 0, &cache, err);
+        status = moe_experts_open_cached(&e->experts, e->model->pack, e->model->config.top_k,
+                                         &cache, progress, err);
     if (status == MOE_OK)
         status = moe_session_open(&e->session, e->model, e->experts, &so, err);
-    if (status == MOE_OK)
-        e->session->timeline = e->experts->timeline = o->timeline;
+    if (status != MOE_OK)
+        return status;
+    e->session->timeline = e->experts->timeline = o->timeline;
+    if (needs_ahead(&e->strategy))
+        status = moe_ahead_open(&e->ahead, e->session, &e->strategy, o->statistics,
+                                o->device.test ? o->device.speed : 0, err);
+    e->session->ahead = e->ahead;
     return status;
 }
 
@@ -224,27 +290,11 @@ int moe_engine_open(struct moe_engine **out, const char *path, const struct moe_
     return MOE_OK;
 }
 
-const char *moe_strategy_name(enum moe_strategy strategy)
-{
-    static const char *const names[] = {"auto", "resident", "ondemand", "lru"};
-    return (unsigned)strategy < sizeof names / sizeof names[0] ? names[strategy] : "?";
-}
-
-bool moe_strategy_parse(const char *name, enum moe_strategy *out)
-{
-    for (int i = MOE_STRATEGY_AUTO; i <= MOE_STRATEGY_LRU; i++) {
-        if (strcmp(name, moe_strategy_name(i)) == 0) {
-            *out = i;
-            return true;
-        }
-    }
-    return false;
-}
-
 void moe_engine_close(struct moe_engine *e)
 {
     if (!e)
         return;
+    moe_ahead_close(e->ahead);
     moe_session_close(e->session);
     moe_experts_close(e->experts);
     moe_model_close(e->model);
@@ -254,14 +304,17 @@ void moe_engine_close(struct moe_engine *e)
 
 void moe_engine_finish_stats(const struct moe_engine *e, struct moe_stats *stats)
 {
-    snprintf(stats->strategy, sizeof stats->strategy, "%s", moe_strategy_name(e->strategy));
-    bool caches = e->strategy == MOE_STRATEGY_LRU;
-    snprintf(stats->cache, sizeof stats->cache, "%s", caches ? e->policy : "none");
-    snprintf(stats->alloc, sizeof stats->alloc, "%s",
-             !caches        ? "none"
-             : e->per_layer ? "per-layer"
-                            : "global");
-    snprintf(stats->device, sizeof stats->device, "cpu");
+    char part[MOE_PART_TEXT_BYTES];
+    const struct moe_strategy *s = &e->strategy;
+    struct moe_buf parts = {0};
+    moe_strategy_describe(s, &parts);
+    snprintf(stats->strategy, sizeof stats->strategy, "%s", s->name);
+    snprintf(stats->parts, sizeof stats->parts, "%s", parts.failed ? "" : (char *)parts.data);
+    moe_buf_release(&parts);
+    snprintf(stats->cache, sizeof stats->cache, "%s", s->cache ? s->cache->name : "none");
+    moe_strategy_part_text(s, MOE_PART_ALLOC, part);
+    snprintf(stats->alloc, sizeof stats->alloc, "%.31s", s->cache ? part : "none");
+    snprintf(stats->device, sizeof stats->device, "%s", e->test_device ? "test" : "cpu");
     stats->resident_expert_bytes_max = e->experts->resident_bytes_max;
     stats->memory_budget_bytes = e->memory_named ? e->budget.total : 0;
     stats->peak_rss_bytes = moe_peak_rss_bytes();

@@ -14,33 +14,37 @@
 #include "run/experts.h"
 #include "run/model.h"
 #include "run/session.h"
+#include "sched/statistics.h"
+#include "sched/strategy.h"
 
-/* Where experts are kept. */
-enum moe_strategy {
-    MOE_STRATEGY_AUTO = 0, /* resident when everything fits, else lru */
-    MOE_STRATEGY_RESIDENT, /* all in memory from the start */
-    MOE_STRATEGY_ONDEMAND, /* nothing is kept beyond the layer at work */
-    MOE_STRATEGY_LRU,      /* a cache of what was used, by `policy` */
+/* What --device names. */
+struct moe_device_choice {
+    bool test;    /* a second processor beside this one; false: the plain CPU */
+    double speed; /* the device computes experts so many times as fast as the host, at least 1 */
+    double link_rate; /* bytes per second from the host's memory to the device's */
 };
-
-/* "auto", "resident", "ondemand", "lru", and back. */
-const char *moe_strategy_name(enum moe_strategy strategy);
-bool moe_strategy_parse(const char *name, enum moe_strategy *out);
 
 struct moe_engine_options {
     uint64_t memory_bytes;        /* of the whole process; 0: what is free */
     uint64_t expert_memory_bytes; /* of the expert cache alone; 0: what memory_bytes leaves */
-    enum moe_strategy strategy;
-    const struct moe_policy_ops *policy; /* NULL: lru */
-    bool per_layer;                      /* equal shares of the cache for each layer */
+    /* Settled or not; without a name: resident where everything fits, else the default row. */
+    struct moe_strategy strategy;
+    bool exact;                              /* refuse what may change results */
+    const struct moe_statistics *statistics; /* of the model; borrowed while the engine is open;
+                                                NULL: none */
+    const char *low_variant; /* name of the lower precision; NULL: the pack's last */
+    uint32_t staging;        /* slots for prefetched experts; 0: top_k */
+    struct moe_device_choice device;
     double link_rate;                  /* bytes per second at most for expert loads; 0: no limit */
     bool lockstep;                     /* needs a link_rate */
     uint32_t queue_depth, piece_bytes; /* of the loader; 0: its defaults */
     bool no_checksums;                 /* of expert loads */
     bool pack_in_ram;                  /* serve expert loads from a copy of the pack in memory,
                                           which the budget does not count: rehearsals only */
-    struct moe_timeline *timeline;     /* records loads, computation, stalls; NULL: nobody does */
-    uint64_t seed;                     /* of the random policy */
+    const void *pack_copy;             /* such a copy that the caller has; borrowed */
+    uint64_t pack_copy_bytes;
+    struct moe_timeline *timeline; /* records loads, computation, stalls; NULL: nobody does */
+    uint64_t seed;                 /* of the random policy */
     /* What the caller takes beside the session, in bytes for a batch of so many rows; NULL: none.
      */
     uint64_t (*beside)(const void *ctx, const struct moe_model *model, uint32_t batch);
@@ -71,11 +75,12 @@ struct moe_engine {
     struct moe_experts *experts;
     struct moe_session *session;
     struct moe_budget budget;
-    bool memory_named;          /* the budget is the user's word, not a guess */
-    enum moe_strategy strategy; /* never AUTO */
-    const char *policy;         /* name, of a cache */
-    bool per_layer;             /* its slots are shared out among the layers */
-    void *copy;                 /* the pack in memory */
+    bool memory_named;            /* the budget is the user's word, not a guess */
+    struct moe_strategy strategy; /* as it runs: settled, resolved for this pack and device */
+    const char *fallback;         /* what of the row is replaced here, and why; NULL: nothing */
+    struct moe_ahead *ahead;
+    bool test_device;
+    void *copy; /* the pack in memory */
     uint64_t copy_bytes;
 };
 

@@ -19,7 +19,9 @@
 #include "fmt/pack.h"
 #include "io/loader.h"
 #include "run/stats.h"
-#include "sched/policy.h"
+#include "sched/scheduler.h"
+#include "sched/statistics.h"
+#include "sched/strategy.h"
 
 /* A ready expert: borrowed until released. */
 struct moe_expert_view {
@@ -41,21 +43,28 @@ int moe_expert_view_read(struct moe_expert_view *view, const struct moe_pack *pa
 /* What the router chose in one layer for a batch. */
 struct moe_expert_request {
     uint32_t layer;
-    uint32_t n;              /* distinct experts */
-    const uint32_t *experts; /* their numbers, ascending */
-    const uint32_t *n_rows;  /* rows of the batch that want each */
+    uint32_t n;                   /* distinct experts */
+    const struct moe_need *needs; /* ascending by expert */
+    uint8_t *kinds; /* [n] out, zero on entry: enum moe_entry_kind; those in slots come with next */
 };
 
 struct moe_experts;
 
 struct moe_experts_ops {
     const char *name;
-    /* The router has spoken. Counts each activation into `phase`. */
+    /* A sequence begins anew; n rows of it are computed next, and their figures go to `phase`. Both
+     * may be NULL. */
+    void (*begin_sequence)(struct moe_experts *self);
+    void (*begin_tokens)(struct moe_experts *self, uint32_t n, bool prefill,
+                         struct moe_phase_stats *phase);
+    /* The rows are computed; `seconds` are those of the pass. May be NULL. */
+    void (*end_tokens)(struct moe_experts *self, double seconds);
+    /* The router has spoken. Counts each activation into `phase`, which is that of begin_tokens. */
     int (*begin)(struct moe_experts *self, const struct moe_expert_request *request,
                  struct moe_phase_stats *phase, struct moe_err *err);
-    /* Experts of the request that can be begun, in any order, each exactly once over all calls: at
-     * least one (waits when there is none), at most max. which[i] is the index in the request. Gate
-     * and up are there; down may still be on its way. */
+    /* Experts of the request that can be begun, in any order, each in a slot exactly once over all
+     * calls: at least one (waits when there is none), at most max. which[i] is the index in the
+     * request. Gate and up are there; down may still be on its way. */
     int (*next)(struct moe_experts *self, uint32_t max, uint32_t *which,
                 struct moe_expert_view *views, uint32_t *n, struct moe_err *err);
     /* Waits until entry `which` is there whole. */
@@ -63,9 +72,24 @@ struct moe_experts_ops {
     /* Done with entry `which`. What was given and not released when the next request begins (after
      * an error) is released then. */
     void (*release)(struct moe_experts *self, uint32_t which);
-    /* Experts of a layer to come that may be wanted, best score first. NULL: nothing to fetch. */
-    void (*prefetch)(struct moe_experts *self, uint32_t layer, const uint32_t *experts,
-                     const float *scores, uint32_t n);
+
+    /* Moves loads on, without waiting: to be called now and then while others compute. May be NULL.
+     */
+    int (*poll)(struct moe_experts *self, struct moe_err *err);
+
+    /* Below: NULL where a provider foresees nothing. */
+
+    /* An expert where it lies on the host, at a variant of the scheduler's choice (entries of kind
+     * MOE_ENTRY_HOST) or its best (`which` UINT32_MAX, any expert of a layer). */
+    void (*host_view)(struct moe_experts *self, uint32_t which, uint32_t layer, uint32_t expert,
+                      struct moe_expert_view *view);
+    /* How many MoE layers ahead predictions are wanted after this layer's router. */
+    uint32_t (*wants_prediction)(struct moe_experts *self, uint32_t layer);
+    /* Predictions for the next n MoE layers, nearest first. */
+    int (*foresee)(struct moe_experts *self, const struct moe_prediction *predictions, uint32_t n,
+                   struct moe_err *err);
+    /* Which experts of a layer lie ready in slots: [n_experts]. */
+    void (*present)(struct moe_experts *self, uint32_t layer, uint8_t *present);
     void (*close)(struct moe_experts *self);
 };
 
@@ -84,12 +108,12 @@ int moe_experts_open_resident(struct moe_experts **out, const struct moe_pack *p
                               uint32_t variant, const struct moe_progress *progress,
                               struct moe_err *err);
 
-enum { MOE_CACHE_MAX_CLASSES = 64 };
-
 /* How experts are cached and loaded. */
 struct moe_cache_options {
-    const struct moe_policy_ops *policy;
-    bool per_layer;       /* equal shares for each layer instead of one pool for all */
+    const struct moe_strategy *strategy;     /* settled; NULL: row `lru` */
+    const struct moe_statistics *statistics; /* frequencies; borrowed while opening; NULL: none */
+    uint32_t high, low;   /* variants of the pack: the one to use, and the lower one where the
+                             strategy takes it; an expert without it has the next better one */
     uint64_t cache_bytes; /* of slots that keep experts; 0: nothing is kept */
     uint32_t n_working;   /* further slots: for experts in use that the cache does not keep, and for
                              prefetched ones; at least 1 */
@@ -101,13 +125,15 @@ struct moe_cache_options {
  * largest where experts differ. */
 uint64_t moe_cache_slot_bytes(const struct moe_pack *pack, uint32_t variant);
 
-/* Memory that a cache with these options takes: slots, loader, tables. */
-uint64_t moe_cache_bytes(const struct moe_pack *pack, uint32_t variant,
-                         const struct moe_cache_options *options);
+/* Memory that a cache with these options takes: slots, loader, tables. UINT64_MAX: no cache can be
+ * made of them. */
+uint64_t moe_cache_bytes(const struct moe_pack *pack, const struct moe_cache_options *options);
 
-/* A cache of experts over the pack: loads what is missing as it is asked for. */
-int moe_experts_open_cached(struct moe_experts **out, const struct moe_pack *pack, uint32_t variant,
-                            const struct moe_cache_options *options, struct moe_err *err);
+/* A cache of experts over the pack: loads what is missing as it is asked for. With initial contents
+ * these are loaded here. */
+int moe_experts_open_cached(struct moe_experts **out, const struct moe_pack *pack, uint32_t top_k,
+                            const struct moe_cache_options *options,
+                            const struct moe_progress *progress, struct moe_err *err);
 void moe_experts_close(struct moe_experts *experts); /* NULL is fine */
 
 #endif

@@ -1,13 +1,11 @@
 /*
- * Experts behind a cache: the store says which slot holds what (sched/store.h), the loader brings
- * the bytes (io/loader.h), this file moves a layer's request from one to the other.
+ * Experts behind a cache: the scheduler decides (sched/scheduler.h), the loader brings the bytes
+ * (io/loader.h), this file joins them: it moves the scheduler's loads, keeps the memory behind the
+ * slots, and gives an expert out when its first segments (gate and up) have arrived.
  *
- * A request's experts that are here are pinned first, so that making room for the missing ones
- * cannot take them; missing ones are asked of the loader in the request's order, as many as slots
- * allow; the rest follow as slots are released, so a layer with more active experts than slots runs
- * in waves. An expert is given out when its first segment (gate and up) has arrived.
+ * The scheduler counts MoE layers; here, outside of it, layers are the model's.
  */
-#include "run/experts.h"
+#include "run/experts_cached.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,196 +13,22 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
-#include "sched/store.h"
 
-enum { MAX_REQUESTS = 4096 /* loads under way; more wait for them in their turn */ };
-
-enum entry_state { ENTRY_NO_SLOT, ENTRY_WAITING, ENTRY_GIVEN, ENTRY_RELEASED };
-
-/* One expert of the request under way. */
-struct entry {
-    uint32_t slot;
-    enum entry_state state;
-    bool told; /* the policy knows of the miss */
-};
-
-/* The loads that fill one slot. */
-struct slot_loads {
-    uint32_t n_segments;
-    uint32_t arrived;                        /* bit per segment */
-    uint32_t in_flight;                      /* bit per segment */
-    uint32_t handles[MOE_PACK_MAX_SEGMENTS]; /* of segments in flight */
-    bool failed;
-    double submitted; /* for the timeline */
-};
-
-struct cached {
-    struct moe_experts base;
-    const struct moe_pack *pack;
-    uint32_t n_experts, n_slots;
-    uint32_t *best_variant; /* [n_layers][n_experts] the one to use */
-    struct moe_store *store;
-    struct moe_loader *loader;
-    uint8_t *memory;
-    uint64_t memory_bytes;
-    uint64_t *slot_at;        /* [n_slots] offset of a slot in memory */
-    uint64_t slot_bytes;      /* of the largest */
-    struct slot_loads *loads; /* [n_slots] */
-
-    uint32_t n_requests_max, n_in_flight; /* loads that the loader takes, and has */
-
-    struct moe_expert_request request;
-    struct moe_phase_stats *phase; /* of the request; `before` until the first one */
-    struct moe_phase_stats before;
-    struct entry *entries;  /* [n_experts] */
-    uint32_t n_open;        /* entries not released yet */
-    struct moe_err failure; /* of a load that somebody waits for */
-
-    /* What was foreseen: the experts of one layer to come, and the slots fetched for them. */
-    uint32_t predicted_layer;
-    uint8_t *predicted;    /* [n_experts] */
-    uint32_t *prefetching; /* [n_slots] */
-    uint32_t n_prefetching;
-
-    /* Counters as last seen, for what a phase added to them. */
-    uint64_t bytes_seen, evictions_seen, unused_seen, cancelled_seen;
-    double read_seconds_seen, stall_bytes_seen;
-};
-
-/* ---- Sizes -------------------------------------------------------------------------------------
+/* ---- Loads, for the scheduler ------------------------------------------------------------------
  */
 
-static uint64_t class_slot_bytes(const struct moe_expert_class *class_)
+static const struct moe_expert_extent *extent_of(const struct cached *c, uint32_t slot)
 {
-    uint64_t bytes = 0;
-    for (uint32_t i = 0; i < class_->n_segments; i++)
-        bytes += moe_round_up(class_->segment_bytes[i], MOE_PACK_ALIGN);
-    return bytes;
-}
-
-uint64_t moe_cache_slot_bytes(const struct moe_pack *pack, uint32_t variant)
-{
-    uint64_t most = 0;
-    for (uint32_t layer = 0; layer < moe_pack_n_layers(pack); layer++) {
-        for (uint32_t e = 0; e < moe_pack_n_experts(pack); e++) {
-            uint32_t v = moe_pack_usable_variant(pack, layer, e, variant);
-            if (v == UINT32_MAX)
-                continue;
-            uint32_t c = moe_pack_expert(pack, layer, e, v)->class_index;
-            uint64_t bytes = class_slot_bytes(moe_pack_class_at(pack, c));
-            most = bytes > most ? bytes : most;
-        }
-    }
-    return most;
-}
-
-/* How many of the used experts are of each class; classes differ only in packs with mixed bits. */
-static void count_classes(const struct moe_pack *pack, uint32_t variant, uint64_t *n_of_class)
-{
-    for (uint32_t layer = 0; layer < moe_pack_n_layers(pack); layer++) {
-        for (uint32_t e = 0; e < moe_pack_n_experts(pack); e++) {
-            uint32_t v = moe_pack_usable_variant(pack, layer, e, variant);
-            if (v != UINT32_MAX)
-                n_of_class[moe_pack_expert(pack, layer, e, v)->class_index]++;
-        }
-    }
-}
-
-/* Slots of each class: the cache's bytes are shared among classes as their experts' bytes are. */
-static void share_out(const struct moe_pack *pack, uint32_t variant,
-                      const struct moe_cache_options *o, struct moe_pool_params *pools)
-{
-    uint32_t n = moe_pack_n_classes(pack);
-    uint64_t n_of_class[MOE_CACHE_MAX_CLASSES] = {0};
-    double total = 0;
-    count_classes(pack, variant, n_of_class);
-    for (uint32_t c = 0; c < n; c++)
-        total += (double)n_of_class[c] * (double)class_slot_bytes(moe_pack_class_at(pack, c));
-    for (uint32_t c = 0; c < n; c++) {
-        double slots = (double)o->cache_bytes * (double)n_of_class[c] / (total > 0 ? total : 1);
-        pools[c] = (struct moe_pool_params){0};
-        if (n_of_class[c] == 0)
-            continue;
-        pools[c].n_cache =
-            slots < (double)n_of_class[c] ? (uint32_t)slots : (uint32_t)n_of_class[c];
-        pools[c].n_working = o->n_working ? o->n_working : 1;
-    }
-}
-
-static uint64_t slots_bytes(const struct moe_pack *pack, const struct moe_pool_params *pools,
-                            uint32_t *n_slots)
-{
-    uint64_t bytes = 0;
-    *n_slots = 0;
-    for (uint32_t c = 0; c < moe_pack_n_classes(pack); c++) {
-        uint32_t n = pools[c].n_cache + pools[c].n_working;
-        bytes += n * class_slot_bytes(moe_pack_class_at(pack, c));
-        *n_slots += n;
-    }
-    return bytes;
-}
-
-static bool has_compressed(const struct moe_pack *pack, uint32_t variant, uint64_t *largest)
-{
-    *largest = 0;
-    for (uint32_t layer = 0; layer < moe_pack_n_layers(pack); layer++) {
-        for (uint32_t e = 0; e < moe_pack_n_experts(pack); e++) {
-            uint32_t v = moe_pack_usable_variant(pack, layer, e, variant);
-            if (v == UINT32_MAX)
-                continue;
-            const struct moe_expert_extent *x = moe_pack_expert(pack, layer, e, v);
-            const struct moe_expert_class *class_ = moe_pack_class_at(pack, x->class_index);
-            for (uint32_t i = 0; i < class_->n_segments; i++)
-                if (x->segments[i].stored_bytes < x->segments[i].raw_bytes &&
-                    x->segments[i].stored_bytes > *largest)
-                    *largest = x->segments[i].stored_bytes;
-        }
-    }
-    return *largest > 0;
-}
-
-/* The loader's options with what the pack decides. */
-static struct moe_loader_options loader_options(const struct moe_pack *pack, uint32_t variant,
-                                                const struct moe_cache_options *o, uint32_t n_slots)
-{
-    struct moe_loader_options l = o->loader;
-    uint64_t largest;
-    l.fd = moe_pack_fd(pack);
-    l.path = moe_pack_path(pack);
-    l.n_requests = n_slots < MAX_REQUESTS / MOE_PACK_MAX_SEGMENTS ? n_slots * MOE_PACK_MAX_SEGMENTS
-                                                                  : MAX_REQUESTS;
-    if (has_compressed(pack, variant, &largest))
-        l.compressed_bytes = 4 * moe_round_up(largest, MOE_PACK_ALIGN);
-    return l;
-}
-
-uint64_t moe_cache_bytes(const struct moe_pack *pack, uint32_t variant,
-                         const struct moe_cache_options *options)
-{
-    struct moe_pool_params pools[MOE_CACHE_MAX_CLASSES];
-    uint32_t n_slots;
-    if (moe_pack_n_classes(pack) > MOE_CACHE_MAX_CLASSES)
-        return UINT64_MAX;
-    share_out(pack, variant, options, pools);
-    uint64_t bytes = slots_bytes(pack, pools, &n_slots);
-    struct moe_loader_options l = loader_options(pack, variant, options, n_slots);
-    return bytes + moe_loader_bytes(&l);
-}
-
-/* ---- Loads -------------------------------------------------------------------------------------
- */
-
-static uint64_t make_tag(uint32_t slot, uint32_t segment)
-{
-    return (uint64_t)slot * MOE_PACK_MAX_SEGMENTS + segment;
+    const struct moe_slot *s = moe_store_slot(c->store, slot);
+    return moe_pack_expert(c->pack, c->model_layer[s->layer], s->expert, s->variant);
 }
 
 /* Asks for every segment of what the slot is to hold, in order. */
-static int submit_slot(struct cached *c, uint32_t slot, enum moe_load_priority priority,
-                       float score, struct moe_err *err)
+static int load_slot(void *ctx, uint32_t slot, enum moe_load_priority priority, float score,
+                     struct moe_err *err)
 {
-    const struct moe_slot *s = moe_store_slot(c->store, slot);
-    const struct moe_expert_extent *x = moe_pack_expert(c->pack, s->layer, s->expert, s->variant);
+    struct cached *c = ctx;
+    const struct moe_expert_extent *x = extent_of(c, slot);
     const struct moe_expert_class *class_ = moe_pack_class_at(c->pack, x->class_index);
     struct slot_loads *l = &c->loads[slot];
     uint64_t at = c->slot_at[slot];
@@ -220,7 +44,7 @@ static int submit_slot(struct cached *c, uint32_t slot, enum moe_load_priority p
             .to = c->memory + at,
             .priority = priority,
             .score = score,
-            .tag = make_tag(slot, i),
+            .tag = (uint64_t)slot * MOE_PACK_MAX_SEGMENTS + i,
         };
         at += moe_round_up(class_->segment_bytes[i], MOE_PACK_ALIGN);
         int status = moe_loader_submit(c->loader, &load, &l->handles[i], err);
@@ -231,8 +55,40 @@ static int submit_slot(struct cached *c, uint32_t slot, enum moe_load_priority p
         l->in_flight |= 1u << i;
         c->n_in_flight++;
     }
-    c->phase->loads++;
     return MOE_OK;
+}
+
+static void promote_slot(void *ctx, uint32_t slot)
+{
+    struct cached *c = ctx;
+    for (uint32_t k = 0; k < MOE_PACK_MAX_SEGMENTS; k++)
+        if (c->loads[slot].in_flight & 1u << k)
+            moe_loader_promote(c->loader, c->loads[slot].handles[k], MOE_LOAD_DEMAND, 0);
+}
+
+static bool cancel_slot(void *ctx, uint32_t slot)
+{
+    struct cached *c = ctx;
+    struct slot_loads *l = &c->loads[slot];
+    l->failed = true;
+    for (uint32_t k = 0; k < l->n_segments; k++) {
+        if ((l->in_flight & 1u << k) && moe_loader_cancel(c->loader, l->handles[k])) {
+            l->in_flight &= ~(1u << k);
+            c->n_in_flight--;
+        }
+    }
+    return l->in_flight == 0;
+}
+
+static bool has_room(void *ctx)
+{
+    const struct cached *c = ctx;
+    return c->n_in_flight + MOE_PACK_MAX_SEGMENTS <= c->pools.loader.n_requests;
+}
+
+struct moe_mover cached_mover(struct cached *c)
+{
+    return (struct moe_mover){c, load_slot, promote_slot, cancel_slot, has_room};
 }
 
 static void record_load(struct cached *c, uint32_t slot)
@@ -241,13 +97,13 @@ static void record_load(struct cached *c, uint32_t slot)
     const struct moe_slot *s = moe_store_slot(c->store, slot);
     if (!c->base.timeline)
         return;
-    snprintf(name, sizeof name, "layer %u expert %u%s", s->layer, s->expert,
+    snprintf(name, sizeof name, "layer %u expert %u%s", c->model_layer[s->layer], s->expert,
              s->prefetched ? " (prefetch)" : "");
     moe_timeline_overlapping(c->base.timeline, MOE_TRACK_LOAD, name, slot, c->loads[slot].submitted,
                              moe_seconds());
 }
 
-/* Books completions. A load that failed is remembered for those who wait for it. */
+/* Books what the loader has finished. */
 static void book(struct cached *c, const struct moe_load_done *done, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
@@ -263,17 +119,16 @@ static void book(struct cached *c, const struct moe_load_done *done, uint32_t n)
             const struct moe_slot *s = moe_store_slot(c->store, slot);
             if (done[i].status != MOE_ERR_INTERRUPTED)
                 moe_fail(&c->failure, done[i].status,
-                         "layer %u expert %u variant %s segment %u: %s", s->layer, s->expert,
-                         moe_pack_variant_at(c->pack, s->variant)->name, segment,
+                         "layer %u expert %u variant %s segment %u: %s", c->model_layer[s->layer],
+                         s->expert, moe_pack_variant_at(c->pack, s->variant)->name, segment,
                          moe_loader_error(c->loader));
+            if (l->in_flight)
+                moe_scheduler_spoiled(c->scheduler, slot);
         }
         if (l->in_flight)
             continue;
         record_load(c, slot);
-        if (!l->failed)
-            moe_store_ready(c->store, slot);
-        else if (moe_store_slot(c->store, slot)->pins == 0)
-            moe_store_failed(c->store, slot);
+        moe_scheduler_arrived(c->scheduler, slot, !l->failed);
     }
 }
 
@@ -283,8 +138,7 @@ static void poll_loader(struct cached *c)
     book(c, done, moe_loader_poll(c->loader, done, 32));
 }
 
-/* Sleeps until something has arrived. */
-static int wait_loader(struct cached *c, struct moe_err *err)
+int cached_wait(struct cached *c, struct moe_err *err)
 {
     struct moe_load_done done[32];
     double started = moe_seconds();
@@ -299,169 +153,69 @@ static int wait_loader(struct cached *c, struct moe_err *err)
     return MOE_OK;
 }
 
+void cached_count_traffic(struct cached *c)
+{
+    const struct moe_loader_stats *now = moe_loader_stats(c->loader);
+    c->phase->bytes_read += now->bytes_read - c->seen.bytes_read;
+    c->phase->experts.prefetch_wasted_bytes += now->cancelled_bytes - c->seen.cancelled_bytes;
+    c->phase->stall_bytes += now->wait_bytes - c->seen.wait_bytes;
+    c->phase->read_seconds += now->read_seconds - c->seen.read_seconds;
+    c->seen = *now;
+}
+
 /* ---- Requests ----------------------------------------------------------------------------------
  */
 
-/* Bytes and evictions since the last look go to the phase that caused them. */
-static void count_traffic(struct cached *c)
+static void begin_sequence(struct moe_experts *self)
 {
-    uint64_t bytes = moe_loader_stats(c->loader)->bytes_read;
-    uint64_t cancelled = moe_loader_stats(c->loader)->cancelled_bytes;
-    const struct moe_store_counts *counts = moe_store_counts(c->store);
-    c->phase->bytes_read += bytes - c->bytes_seen;
-    c->phase->evictions += counts->evictions - c->evictions_seen;
-    c->phase->prefetch_wasted_bytes +=
-        cancelled - c->cancelled_seen + (counts->staged_unused - c->unused_seen) * c->slot_bytes;
-    c->phase->stall_bytes += moe_loader_stats(c->loader)->wait_bytes - c->stall_bytes_seen;
-    c->stall_bytes_seen = moe_loader_stats(c->loader)->wait_bytes;
-    c->phase->read_seconds += moe_loader_stats(c->loader)->read_seconds - c->read_seconds_seen;
-    c->read_seconds_seen = moe_loader_stats(c->loader)->read_seconds;
-    c->bytes_seen = bytes;
-    c->evictions_seen = counts->evictions;
-    c->cancelled_seen = cancelled;
-    c->unused_seen = counts->staged_unused;
+    moe_scheduler_begin_sequence(((struct cached *)self)->scheduler);
 }
 
-/* Gives up prefetches for this layer that its router did not ask for; forgets finished ones. */
-static void drop_stale(struct cached *c)
+static void begin_tokens(struct moe_experts *self, uint32_t n, bool prefill,
+                         struct moe_phase_stats *phase)
 {
-    uint32_t kept = 0;
-    for (uint32_t i = 0; i < c->n_prefetching; i++) {
-        uint32_t slot = c->prefetching[i];
-        const struct moe_slot *s = moe_store_slot(c->store, slot);
-        struct slot_loads *l = &c->loads[slot];
-        if (s->state != MOE_SLOT_LOADING || s->use != MOE_SLOT_STAGED)
-            continue;
-        if (s->layer != c->request.layer) {
-            c->prefetching[kept++] = slot;
-            continue;
-        }
-        l->failed = true;
-        for (uint32_t k = 0; k < l->n_segments; k++) {
-            if ((l->in_flight & 1u << k) && moe_loader_cancel(c->loader, l->handles[k])) {
-                l->in_flight &= ~(1u << k);
-                c->n_in_flight--;
-            }
-        }
-        if (!l->in_flight)
-            moe_store_failed(c->store, slot);
-    }
-    c->n_prefetching = kept;
+    struct cached *c = (struct cached *)self;
+    cached_count_traffic(c);
+    c->phase = phase;
+    moe_scheduler_begin_tokens(c->scheduler, n, prefill, &phase->experts);
 }
 
-static void release_entry(struct cached *c, struct entry *e)
+/* Means of a layer's computation and of a load, over the tokens decoded so far. */
+static void end_tokens(struct moe_experts *self, double seconds)
 {
-    uint32_t slot = e->slot;
-    e->state = ENTRY_RELEASED;
-    c->n_open--;
-    moe_store_release(c->store, slot);
-    const struct moe_slot *s = moe_store_slot(c->store, slot);
-    if (s->state == MOE_SLOT_LOADING && s->pins == 0 && c->loads[slot].failed &&
-        !c->loads[slot].in_flight)
-        moe_store_failed(c->store, slot);
-}
-
-/* Lets go of what an earlier request (one that ended in an error) still holds. */
-static void drop_request(struct cached *c)
-{
-    for (uint32_t i = 0; c->n_open > 0 && i < c->request.n; i++) {
-        struct entry *e = &c->entries[i];
-        if (e->state == ENTRY_WAITING || e->state == ENTRY_GIVEN)
-            release_entry(c, e);
-        else if (e->state == ENTRY_NO_SLOT)
-            c->n_open--;
-    }
-    c->n_open = 0;
-}
-
-/* A prefetch of this very expert was given up a moment ago and its last reads are still under way:
- * lets them end, so that it can be loaded anew. */
-static int settle_cancelled(struct cached *c, uint32_t i, struct moe_err *err)
-{
-    uint32_t layer = c->request.layer, expert = c->request.experts[i];
-    uint32_t variant = c->best_variant[(uint64_t)layer * c->n_experts + expert];
-    uint32_t slot = moe_store_find(c->store, layer, expert, variant);
-    int status = MOE_OK;
-    while (status == MOE_OK && slot != MOE_NO_SLOT && c->loads[slot].failed &&
-           c->loads[slot].in_flight)
-        status = wait_loader(c, err);
-    return status;
-}
-
-/* Pins what is here or on its way, and says what it was. */
-static void take_present(struct cached *c, uint32_t i)
-{
-    uint32_t layer = c->request.layer, expert = c->request.experts[i];
-    uint32_t variant = c->best_variant[(uint64_t)layer * c->n_experts + expert];
-    uint32_t slot = moe_store_find(c->store, layer, expert, variant);
-    uint64_t rows = c->request.n_rows[i];
-    if (c->predicted_layer == layer) {
-        c->phase->predicted += rows;
-        c->phase->predicted_right += c->predicted[expert] ? rows : 0;
-    }
-    c->entries[i] = (struct entry){.slot = slot};
-    c->phase->expert_activations += rows;
-    if (slot == MOE_NO_SLOT) {
-        c->phase->misses += rows;
-        return;
-    }
-    const struct moe_slot *s = moe_store_slot(c->store, slot);
-    if (s->state == MOE_SLOT_LOADING) {
-        c->phase->prefetch_late += rows;
-        for (uint32_t k = 0; k < MOE_PACK_MAX_SEGMENTS; k++)
-            if (c->loads[slot].in_flight & 1u << k)
-                moe_loader_promote(c->loader, c->loads[slot].handles[k], MOE_LOAD_DEMAND, 0);
-    } else if (s->prefetched) {
-        c->phase->prefetch_hits += rows;
-    } else {
-        c->phase->cache_hits += rows;
-    }
-    moe_store_use(c->store, slot);
-    c->entries[i].state = ENTRY_WAITING;
-}
-
-/* Finds slots for missing experts, in order, as far as there are any. */
-static int pump(struct cached *c, struct moe_err *err)
-{
-    for (uint32_t i = 0; i < c->request.n; i++) {
-        struct entry *e = &c->entries[i];
-        if (e->state != ENTRY_NO_SLOT)
-            continue;
-        uint32_t layer = c->request.layer, expert = c->request.experts[i];
-        uint32_t variant = c->best_variant[(uint64_t)layer * c->n_experts + expert];
-        if (c->n_in_flight + MOE_PACK_MAX_SEGMENTS > c->n_requests_max)
-            return MOE_OK;
-        e->slot = moe_store_miss(c->store, layer, expert, variant, e->told);
-        e->told = true;
-        if (e->slot == MOE_NO_SLOT)
-            return MOE_OK;
-        e->state = ENTRY_WAITING;
-        int status = submit_slot(c, e->slot, MOE_LOAD_DEMAND, 0, err);
-        if (status != MOE_OK)
-            return status;
-    }
-    return MOE_OK;
+    struct cached *c = (struct cached *)self;
+    cached_count_traffic(c);
+    if (c->phase->tokens == 0) /* the first one feels what came before */
+        goto seen;
+    double stalled = c->phase->stall_seconds - c->stall_seen;
+    uint64_t loads = c->phase->experts.loads - c->loads_seen;
+    if (seconds > stalled)
+        moe_fading_add(&c->layer_seconds, (seconds - stalled) / c->n_layers);
+    if (loads)
+        moe_fading_add(&c->load_seconds, (c->phase->read_seconds - c->read_seen) / (double)loads);
+    moe_scheduler_tell_times(c->scheduler, c->layer_seconds.value, c->load_seconds.value);
+    moe_scheduler_tell_token(c->scheduler, seconds);
+seen:
+    c->stall_seen = c->phase->stall_seconds;
+    c->read_seen = c->phase->read_seconds;
+    c->loads_seen = c->phase->experts.loads;
 }
 
 static int begin(struct moe_experts *self, const struct moe_expert_request *request,
                  struct moe_phase_stats *phase, struct moe_err *err)
 {
     struct cached *c = (struct cached *)self;
-    drop_request(c);
-    c->request = *request;
-    c->phase = phase;
-    c->n_open = request->n;
+    uint32_t n;
+    c->layer = request->layer;
+    c->failure = (struct moe_err){0};
+    memset(c->given, 0, request->n);
     poll_loader(c);
-    for (uint32_t i = 0; i < request->n; i++) {
-        int status = settle_cancelled(c, i, err);
-        if (status != MOE_OK)
-            return status;
-    }
-    for (uint32_t i = 0; i < request->n; i++)
-        take_present(c, i);
-    drop_stale(c);
-    c->predicted_layer = UINT32_MAX;
-    return pump(c, err);
+    int status = moe_scheduler_request(c->scheduler, c->moe_layer[request->layer], request->needs,
+                                       request->n, err);
+    const struct moe_entry *entries = moe_scheduler_entries(c->scheduler, &n);
+    for (uint32_t i = 0; i < n; i++)
+        request->kinds[i] = (uint8_t)entries[i].kind;
+    return status;
 }
 
 /* Whether the segments that the first half of an expert's work needs are there. */
@@ -472,16 +226,39 @@ static bool can_begin(const struct cached *c, uint32_t slot)
     return (l->arrived & first) == first;
 }
 
-static int failure(struct cached *c, struct moe_err *err)
+int cached_failure(struct cached *c, struct moe_err *err)
 {
+    if (!c->failure.status)
+        return moe_fail(err, MOE_ERR_IO, "%s: a load was given up that an expert waits for",
+                        moe_pack_path(c->pack));
     if (err)
         *err = c->failure;
-    return c->failure.status ? c->failure.status : MOE_ERR_IO;
+    return c->failure.status;
 }
 
+/* The expert that the view names, where it lies in the copy of the pack; not for compressed ones.
+ */
+static void view_copy(const struct cached *c, struct moe_expert_view *view)
+{
+    const struct moe_expert_extent *x =
+        moe_pack_expert(c->pack, view->layer, view->expert, view->variant);
+    const struct moe_expert_class *class_ = moe_pack_class_at(c->pack, x->class_index);
+    const uint8_t *segments[MOE_PACK_MAX_SEGMENTS] = {0};
+    for (uint32_t i = 0; i < class_->n_segments; i++)
+        segments[i] = (const uint8_t *)c->pools.loader.copy + x->segments[i].offset;
+    moe_expert_view_set(view, class_, segments);
+}
+
+/* Every class was checked against the model when it was opened. */
 static void view_slot(const struct cached *c, uint32_t slot, struct moe_expert_view *view)
 {
     const struct moe_slot *s = moe_store_slot(c->store, slot);
+    uint32_t layer = c->model_layer[s->layer];
+    *view = (struct moe_expert_view){.layer = layer, .expert = s->expert, .variant = s->variant};
+    if (c->pools.loader.in_place) {
+        view_copy(c, view);
+        return;
+    }
     const struct moe_expert_class *class_ = moe_pack_class_at(c->pack, s->class_index);
     const uint8_t *segments[MOE_PACK_MAX_SEGMENTS] = {0};
     uint64_t at = c->slot_at[slot];
@@ -489,35 +266,46 @@ static void view_slot(const struct cached *c, uint32_t slot, struct moe_expert_v
         segments[i] = c->memory + at;
         at += moe_round_up(class_->segment_bytes[i], MOE_PACK_ALIGN);
     }
-    *view = (struct moe_expert_view){.layer = s->layer, .expert = s->expert, .variant = s->variant};
-    /* Every class was checked against the model when it was opened. */
     moe_expert_view_set(view, class_, segments);
+}
+
+static int poll(struct moe_experts *self, struct moe_err *err)
+{
+    struct cached *c = (struct cached *)self;
+    if (c->n_in_flight == 0)
+        return MOE_OK;
+    poll_loader(c);
+    return moe_scheduler_feed(c->scheduler, err);
 }
 
 static int next(struct moe_experts *self, uint32_t max, uint32_t *which,
                 struct moe_expert_view *views, uint32_t *n, struct moe_err *err)
 {
     struct cached *c = (struct cached *)self;
+    uint32_t n_entries;
+    const struct moe_entry *entries = moe_scheduler_entries(c->scheduler, &n_entries);
+    const uint32_t *order = moe_scheduler_order(c->scheduler);
     for (*n = 0;;) {
-        poll_loader(c);
-        int status = pump(c, err);
+        int status = poll(self, err);
+        if (status == MOE_OK)
+            status = moe_scheduler_feed(c->scheduler, err);
         if (status != MOE_OK)
             return status;
-        for (uint32_t i = 0; i < c->request.n && *n < max; i++) {
-            struct entry *e = &c->entries[i];
-            if (e->state != ENTRY_WAITING)
+        for (uint32_t i = 0; i < n_entries && *n < max; i++) {
+            const struct moe_entry *e = &entries[order[i]];
+            if (e->state != MOE_ENTRY_HAS_SLOT || c->given[order[i]])
                 continue;
             if (c->loads[e->slot].failed)
-                return failure(c, err);
+                return cached_failure(c, err);
             if (!can_begin(c, e->slot))
                 continue;
             view_slot(c, e->slot, &views[*n]);
-            which[(*n)++] = i;
-            e->state = ENTRY_GIVEN;
+            which[(*n)++] = order[i];
+            c->given[order[i]] = 1;
         }
         if (*n > 0)
             return MOE_OK;
-        status = wait_loader(c, err);
+        status = cached_wait(c, err);
         if (status != MOE_OK)
             return status;
     }
@@ -526,11 +314,11 @@ static int next(struct moe_experts *self, uint32_t max, uint32_t *which,
 static int complete(struct moe_experts *self, uint32_t which, struct moe_err *err)
 {
     struct cached *c = (struct cached *)self;
-    uint32_t slot = c->entries[which].slot;
+    uint32_t n, slot = moe_scheduler_entries(c->scheduler, &n)[which].slot;
     while (moe_store_slot(c->store, slot)->state != MOE_SLOT_READY) {
         if (c->loads[slot].failed)
-            return failure(c, err);
-        int status = wait_loader(c, err);
+            return cached_failure(c, err);
+        int status = cached_wait(c, err);
         if (status != MOE_OK)
             return status;
     }
@@ -540,182 +328,74 @@ static int complete(struct moe_experts *self, uint32_t which, struct moe_err *er
 static void release(struct moe_experts *self, uint32_t which)
 {
     struct cached *c = (struct cached *)self;
-    release_entry(c, &c->entries[which]);
-    if (c->n_open == 0)
-        count_traffic(c);
+    moe_scheduler_release(c->scheduler, which);
 }
 
-static void prefetch(struct moe_experts *self, uint32_t layer, const uint32_t *experts,
-                     const float *scores, uint32_t n)
-{
-    struct cached *c = (struct cached *)self;
-    c->predicted_layer = layer;
-    memset(c->predicted, 0, c->n_experts);
-    for (uint32_t i = 0; i < n; i++)
-        c->predicted[experts[i]] = 1;
-    for (uint32_t i = 0; i < n && c->n_in_flight + MOE_PACK_MAX_SEGMENTS <= c->n_requests_max;
-         i++) {
-        uint32_t variant = c->best_variant[(uint64_t)layer * c->n_experts + experts[i]];
-        if (moe_store_find(c->store, layer, experts[i], variant) != MOE_NO_SLOT)
-            continue;
-        uint32_t slot = moe_store_stage(c->store, layer, experts[i], variant, true);
-        if (slot == MOE_NO_SLOT)
-            return;
-        if (submit_slot(c, slot, MOE_LOAD_PREFETCH, scores[i], NULL) != MOE_OK &&
-            !c->loads[slot].in_flight)
-            moe_store_failed(c->store, slot);
-        else if (c->n_prefetching < c->n_slots)
-            c->prefetching[c->n_prefetching++] = slot;
-    }
-}
-
-/* ---- Open and close ----------------------------------------------------------------------------
+/* ---- Ahead of the router, beside the device ----------------------------------------------------
  */
+
+static uint32_t wants_prediction(struct moe_experts *self, uint32_t layer)
+{
+    const struct cached *c = (const struct cached *)self;
+    return moe_scheduler_wants_prediction(c->scheduler, c->moe_layer[layer]);
+}
+
+static int foresee(struct moe_experts *self, const struct moe_prediction *predictions, uint32_t n,
+                   struct moe_err *err)
+{
+    return moe_scheduler_foresee(((struct cached *)self)->scheduler, predictions, n, err);
+}
+
+static void present(struct moe_experts *self, uint32_t layer, uint8_t *out)
+{
+    const struct cached *c = (const struct cached *)self;
+    moe_scheduler_present(c->scheduler, c->moe_layer[layer], out);
+}
+
+static void host_view(struct moe_experts *self, uint32_t which, uint32_t layer, uint32_t expert,
+                      struct moe_expert_view *view)
+{
+    const struct cached *c = (const struct cached *)self;
+    uint32_t n, variant = c->high[c->moe_layer[layer] * c->n_experts + expert];
+    const struct moe_entry *entries = moe_scheduler_entries(c->scheduler, &n);
+    if (which < n)
+        variant = entries[which].variant;
+    *view = (struct moe_expert_view){.layer = layer, .expert = expert, .variant = variant};
+    view_copy(c, view);
+}
 
 static void close_cached(struct moe_experts *self)
 {
     struct cached *c = (struct cached *)self;
     if (c->loader)
         moe_loader_close(c->loader); /* first: it writes into the slots */
-    moe_store_close(c->store);
-    moe_pages_free(c->memory, c->memory_bytes);
-    free(c->best_variant);
+    moe_scheduler_close(c->scheduler);
+    moe_pages_free(c->memory, c->pools.bytes);
+    free(c->model_layer);
+    free(c->moe_layer);
+    free(c->best);
+    free(c->high);
+    free(c->low);
+    free(c->class_of);
     free(c->slot_at);
     free(c->loads);
-    free(c->entries);
-    free(c->predicted);
-    free(c->prefetching);
+    free(c->given);
     free(c);
 }
 
-static const struct moe_experts_ops cached_ops = {
+const struct moe_experts_ops cached_ops = {
     .name = "cached",
+    .begin_sequence = begin_sequence,
+    .begin_tokens = begin_tokens,
+    .end_tokens = end_tokens,
     .begin = begin,
     .next = next,
     .complete = complete,
     .release = release,
-    .prefetch = prefetch,
+    .poll = poll,
+    .host_view = host_view,
+    .wants_prediction = wants_prediction,
+    .foresee = foresee,
+    .present = present,
     .close = close_cached,
 };
-
-/* An equal share of each pool for every layer that has experts; the first ones take what is over.
- */
-static void share_layers(const struct moe_pack *pack, const struct moe_pool_params *pools,
-                         uint32_t *per_layer)
-{
-    uint32_t n_layers = moe_pack_n_layers(pack), n_moe = 0, k = 0;
-    for (uint32_t i = 0; i < n_layers; i++)
-        n_moe += moe_pack_usable_variant(pack, i, 0, 0) != UINT32_MAX;
-    for (uint32_t c = 0; c < moe_pack_n_classes(pack); c++, k = 0)
-        for (uint32_t i = 0; i < n_layers; i++)
-            if (moe_pack_usable_variant(pack, i, 0, 0) != UINT32_MAX)
-                per_layer[c * n_layers + i] =
-                    pools[c].n_cache / n_moe + (k++ < pools[c].n_cache % n_moe);
-}
-
-/* The class of every expert at every variant, as the store wants it. */
-static void list_classes(const struct moe_pack *pack, uint32_t *class_of)
-{
-    uint64_t i = 0;
-    for (uint32_t layer = 0; layer < moe_pack_n_layers(pack); layer++)
-        for (uint32_t e = 0; e < moe_pack_n_experts(pack); e++)
-            for (uint32_t v = 0; v < moe_pack_n_variants(pack); v++, i++) {
-                const struct moe_expert_extent *x = moe_pack_expert(pack, layer, e, v);
-                class_of[i] = x->present ? x->class_index : UINT32_MAX;
-            }
-}
-
-static int open_store(struct cached *c, const struct moe_cache_options *o,
-                      struct moe_pool_params *pools, struct moe_err *err)
-{
-    const struct moe_pack *pack = c->pack;
-    uint32_t n_layers = moe_pack_n_layers(pack), n_classes = moe_pack_n_classes(pack);
-    uint32_t *class_of = moe_alloc((uint64_t)n_layers * c->n_experts * moe_pack_n_variants(pack),
-                                   sizeof *class_of, err);
-    uint32_t *per_layer = moe_alloc((uint64_t)n_classes * n_layers, sizeof *per_layer, err);
-    int status = class_of && per_layer ? MOE_OK : MOE_ERR_MEMORY;
-    if (status == MOE_OK) {
-        list_classes(pack, class_of);
-        share_layers(pack, pools, per_layer);
-        for (uint32_t i = 0; o->per_layer && i < n_classes; i++)
-            pools[i].per_layer = per_layer + (uint64_t)i * n_layers;
-        const struct moe_store_params params = {
-            .n_layers = n_layers,
-            .n_experts = c->n_experts,
-            .n_variants = moe_pack_n_variants(pack),
-            .n_classes = n_classes,
-            .pools = pools,
-            .class_of = class_of,
-            .policy = o->policy,
-            .seed = o->seed,
-        };
-        status = moe_store_open(&c->store, &params, err);
-    }
-    free(class_of);
-    free(per_layer);
-    return status;
-}
-
-static int place_slots(struct cached *c, const struct moe_pool_params *pools, struct moe_err *err)
-{
-    c->memory_bytes = slots_bytes(c->pack, pools, &c->n_slots);
-    c->memory = moe_pages_alloc(c->memory_bytes, err);
-    c->slot_at = moe_alloc(c->n_slots, sizeof *c->slot_at, err);
-    c->loads = moe_alloc(c->n_slots, sizeof *c->loads, err);
-    c->prefetching = moe_alloc(c->n_slots, sizeof *c->prefetching, err);
-    if (!c->memory || !c->slot_at || !c->loads || !c->prefetching)
-        return MOE_ERR_MEMORY;
-    uint64_t at = 0;
-    for (uint32_t i = 0; i < c->n_slots; i++) {
-        c->slot_at[i] = at;
-        at +=
-            class_slot_bytes(moe_pack_class_at(c->pack, moe_store_slot(c->store, i)->class_index));
-    }
-    c->base.resident_bytes = c->base.resident_bytes_max = c->memory_bytes;
-    return MOE_OK;
-}
-
-int moe_experts_open_cached(struct moe_experts **out, const struct moe_pack *pack, uint32_t variant,
-                            const struct moe_cache_options *o, struct moe_err *err)
-{
-    *out = NULL;
-    if (moe_pack_n_classes(pack) > MOE_CACHE_MAX_CLASSES)
-        return moe_fail(err, MOE_ERR_UNSUPPORTED, "%s: more than %d classes of experts",
-                        moe_pack_path(pack), MOE_CACHE_MAX_CLASSES);
-    struct cached *c = moe_alloc(1, sizeof *c, err);
-    if (!c)
-        return MOE_ERR_MEMORY;
-    struct moe_pool_params pools[MOE_CACHE_MAX_CLASSES];
-    c->base.ops = &cached_ops;
-    c->pack = pack;
-    c->n_experts = moe_pack_n_experts(pack);
-    c->slot_bytes = moe_cache_slot_bytes(pack, variant);
-    c->phase = &c->before;
-    c->predicted_layer = UINT32_MAX;
-    share_out(pack, variant, o, pools);
-    int status = MOE_ERR_MEMORY;
-    c->entries = moe_alloc(c->n_experts, sizeof *c->entries, err);
-    c->best_variant =
-        moe_alloc((uint64_t)moe_pack_n_layers(pack) * c->n_experts, sizeof *c->best_variant, err);
-    c->predicted = moe_alloc(c->n_experts, 1, err);
-    if (!c->entries || !c->best_variant || !c->predicted)
-        goto fail;
-    for (uint32_t i = 0; i < moe_pack_n_layers(pack) * c->n_experts; i++)
-        c->best_variant[i] =
-            moe_pack_usable_variant(pack, i / c->n_experts, i % c->n_experts, variant);
-    status = open_store(c, o, pools, err);
-    if (status == MOE_OK)
-        status = place_slots(c, pools, err);
-    if (status != MOE_OK)
-        goto fail;
-    struct moe_loader_options l = loader_options(pack, variant, o, c->n_slots);
-    c->n_requests_max = l.n_requests;
-    status = moe_loader_open(&c->loader, &l, err);
-    if (status != MOE_OK)
-        goto fail;
-    *out = &c->base;
-    return MOE_OK;
-fail:
-    close_cached(&c->base);
-    return status;
-}

@@ -27,8 +27,8 @@ static int begin(struct moe_experts *self, const struct moe_expert_request *requ
     r->request = *request;
     r->n_given = 0;
     for (uint32_t i = 0; i < request->n; i++) {
-        phase->expert_activations += request->n_rows[i];
-        phase->cache_hits += request->n_rows[i];
+        phase->experts.activations += request->needs[i].n_rows;
+        phase->experts.cache_hits += request->needs[i].n_rows;
     }
     return MOE_OK;
 }
@@ -40,7 +40,7 @@ static int next(struct moe_experts *self, uint32_t max, uint32_t *which,
     const struct moe_expert_view *layer = r->views + (uint64_t)r->request.layer * r->n_experts;
     for (*n = 0; *n < max && r->n_given < r->request.n; ++*n, r->n_given++) {
         which[*n] = r->n_given;
-        views[*n] = layer[r->request.experts[r->n_given]];
+        views[*n] = layer[r->request.needs[r->n_given].expert];
     }
     return MOE_OK;
 }

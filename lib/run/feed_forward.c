@@ -7,8 +7,10 @@
  */
 #include <string.h>
 
+#include "run/ahead.h"
 #include "run/expert_compute.h"
 #include "run/workspace.h"
+#include "sched/precision.h"
 
 /* Groups the batch by expert: active experts ascending, and which rows want each. */
 static uint32_t group_by_expert(struct moe_workspace *w, const struct moe_config *c,
@@ -35,6 +37,30 @@ static uint32_t group_by_expert(struct moe_workspace *w, const struct moe_config
         w->slot_of[i] = slot;
     }
     return n_active;
+}
+
+/* The request as the scheduler wants it: how much each expert matters to the row that it matters to
+ * most. */
+static void list_needs(struct moe_workspace *w, const struct moe_config *c, uint32_t n_rows,
+                       uint32_t n_active, const uint8_t *precalculated)
+{
+    float scores[MOE_MAX_TOP_K];
+    for (uint32_t i = 0; i < n_active; i++)
+        w->unimportance[w->active[i]] = 2;
+    for (uint32_t r = 0; r < n_rows; r++) {
+        const uint32_t *chosen = w->chosen + (uint64_t)r * c->top_k;
+        moe_unimportance(w->weights + (uint64_t)r * c->top_k, c->top_k, scores);
+        for (uint32_t k = 0; k < c->top_k; k++)
+            if (scores[k] < w->unimportance[chosen[k]])
+                w->unimportance[chosen[k]] = scores[k];
+    }
+    for (uint32_t i = 0; i < n_active; i++)
+        w->needs[i] = (struct moe_need){
+            .expert = w->active[i],
+            .n_rows = w->n_rows[i],
+            .unimportance = w->unimportance[w->active[i]],
+            .precalculated = precalculated && precalculated[w->active[i]],
+        };
 }
 
 /* ---- Computing ---------------------------------------------------------------------------------
@@ -138,12 +164,26 @@ static int run_side_by_side(struct moe_session *s, const uint32_t *which,
     return MOE_OK;
 }
 
+/* Experts of the request that are computed here; those left out give nothing. */
+static uint32_t count_here(struct moe_workspace *w, uint32_t n_active)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < n_active; i++) {
+        n += w->kinds[i] == MOE_ENTRY_SLOT;
+        if (w->kinds[i] == MOE_ENTRY_SKIPPED)
+            memset(w->expert_out + w->first[i] * w->hidden_stride, 0,
+                   w->n_rows[i] * w->hidden_stride * sizeof *w->expert_out);
+    }
+    return n;
+}
+
 /* Computes the experts of the request that has begun, each as it becomes ready. */
 static int run_experts(struct moe_session *s, uint32_t n_rows, uint32_t n_active,
                        struct moe_err *err)
 {
     const struct moe_experts_ops *ops = s->experts->ops;
-    for (uint32_t done = 0, n; done < n_active; done += n) {
+    uint32_t n_here = count_here(s->work, n_active);
+    for (uint32_t done = 0, n; done < n_here; done += n) {
         uint32_t which[MOE_MAX_TOP_K];
         struct moe_expert_view views[MOE_MAX_TOP_K];
         /* A batch takes them one by one: each has work enough for all threads. */
@@ -204,14 +244,25 @@ int moe_feed_forward(struct moe_session *s, uint32_t layer, const struct moe_row
     int status = moe_route(s, layer, rows, n_rows, err);
     if (status != MOE_OK)
         return status;
+    const uint8_t *precalculated = NULL;
+    if (s->ahead)
+        phase->experts.substituted += moe_ahead_choose(s->ahead, layer, n_rows, &precalculated);
     uint32_t n_active = group_by_expert(w, &s->model->config, n_rows);
-    const struct moe_expert_request request = {layer, n_active, w->active, w->n_rows};
+    list_needs(w, &s->model->config, n_rows, n_active, precalculated);
+    memset(w->kinds, MOE_ENTRY_SLOT, n_active);
+    const struct moe_expert_request request = {layer, n_active, w->needs, w->kinds};
     status = s->experts->ops->begin(s->experts, &request, phase, err);
+    if (status == MOE_OK && s->ahead)
+        status = moe_ahead_spoken(s->ahead, layer, n_rows, n_active, err);
     if (status != MOE_OK)
         return status;
     /* What does not depend on the router goes first: meanwhile experts are on their way. */
     if (l->has_ffn)
         run_dense(s, l);
+    if (l->has_ffn && s->experts->ops->poll)
+        status = s->experts->ops->poll(s->experts, err);
+    if (status != MOE_OK)
+        return status;
     if (l->shared_gate.data) {
         struct moe_mm mm =
             moe_inputs_mm(&w->from_hidden, l->shared_gate, w->shared_scale, MOE_PANEL_ROWS);
@@ -220,6 +271,8 @@ int moe_feed_forward(struct moe_session *s, uint32_t layer, const struct moe_row
     status = run_experts(s, n_rows, n_active, err);
     if (status != MOE_OK)
         return status;
+    if (s->ahead)
+        moe_ahead_collect(s->ahead, layer, n_active);
     if (s->observer.computed)
         s->observer.computed(s->observer.ctx, layer, n_rows, w->expert_out, w->hidden_stride,
                              w->slot_of);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "run/ahead.h"
 #include "run/workspace.h"
 
 struct stage {
@@ -83,6 +84,13 @@ static void record(struct moe_session *s, uint32_t layer, const char *part, doub
     moe_timeline_span(s->timeline, MOE_TRACK_COMPUTE, name, begin, end);
 }
 
+/* Lets loads move on: they end while we compute. */
+static int poll(struct moe_session *s, struct moe_err *err)
+{
+    const struct moe_experts_ops *ops = s->experts->ops;
+    return ops->poll ? ops->poll(s->experts, err) : MOE_OK;
+}
+
 static int run_layer(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
                      uint32_t n_rows, struct moe_phase_stats *phase, struct moe_err *err)
 {
@@ -92,17 +100,22 @@ static int run_layer(struct moe_session *s, uint32_t layer, const struct moe_row
     norm(s, l->attn_norm, l->attn_norm_bias, 0, n_rows);
     if (s->observer.attending)
         s->observer.attending(s->observer.ctx, layer, n_rows, s->work->xn, s->work->hidden_stride);
+    int status = poll(s, err);
     moe_project_in(s, layer, rows, n_rows);
+    if (status == MOE_OK)
+        status = poll(s, err);
     moe_kv_store(s, layer, rows, n_rows);
     moe_attention(s, layer, rows, n_rows);
     moe_project_out(s, layer, n_rows);
+    if (status != MOE_OK)
+        return status;
     moe_add_to_stream(s, n_rows);
 
     norm(s, l->ffn_norm, l->ffn_norm_bias, 0, n_rows);
     if (s->observer.attended)
         s->observer.attended(s->observer.ctx, layer);
     double half = moe_seconds();
-    int status = moe_feed_forward(s, layer, rows, n_rows, phase, err);
+    status = moe_feed_forward(s, layer, rows, n_rows, phase, err);
     record(s, layer, "attention", started, half);
     record(s, layer, "feed-forward", half, moe_seconds());
     return status;
@@ -125,6 +138,20 @@ static int check_rows(const struct moe_session *s, const struct moe_row *rows, u
     return MOE_OK;
 }
 
+/* Tells those who keep records of sequences and tokens. */
+static void begin_pass(struct moe_session *s, enum moe_phase phase, const struct moe_row *rows,
+                       uint32_t n_rows)
+{
+    const struct moe_experts_ops *ops = s->experts->ops;
+    bool first = rows[0].position == 0;
+    if (first && ops->begin_sequence)
+        ops->begin_sequence(s->experts);
+    if (ops->begin_tokens)
+        ops->begin_tokens(s->experts, n_rows, phase == MOE_PREFILL, s->phase);
+    if (s->ahead)
+        moe_ahead_begin(s->ahead, phase == MOE_DECODE, first);
+}
+
 int moe_forward(struct moe_session *s, enum moe_phase phase, const struct moe_row *rows,
                 uint32_t n_rows, uint32_t layer_begin, uint32_t layer_end, const float *hidden_in,
                 float *hidden_out, struct moe_err *err)
@@ -135,6 +162,7 @@ int moe_forward(struct moe_session *s, enum moe_phase phase, const struct moe_ro
     struct moe_workspace *w = s->work;
     struct moe_phase_stats *stats = phase == MOE_PREFILL ? &s->stats.prefill : &s->stats.decode;
     s->phase = stats;
+    begin_pass(s, phase, rows, n_rows);
     double started = moe_seconds();
     uint32_t hidden = s->model->config.hidden;
     if (hidden_in) {
@@ -150,7 +178,10 @@ int moe_forward(struct moe_session *s, enum moe_phase phase, const struct moe_ro
     for (uint32_t i = 0; hidden_out && i < n_rows; i++)
         memcpy(hidden_out + (uint64_t)i * hidden, w->h + i * w->hidden_stride,
                hidden * sizeof(float));
-    stats->seconds += moe_seconds() - started;
+    double seconds = moe_seconds() - started;
+    stats->seconds += seconds;
+    if (s->experts->ops->end_tokens)
+        s->experts->ops->end_tokens(s->experts, seconds);
     if (status == MOE_OK)
         stats->tokens += n_rows;
     return status;

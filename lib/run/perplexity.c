@@ -60,13 +60,19 @@ static int score_text(struct scorer *sc, const uint32_t *ids, uint64_t n, uint64
                       struct moe_err *err)
 {
     struct moe_session *s = sc->s;
+    uint64_t n_prompt = n - (uint64_t)(sc->options->decode_share * (double)n);
     for (uint64_t done = 0; done + 1 < n;) {
+        enum moe_phase phase = done < n_prompt ? MOE_PREFILL : MOE_DECODE;
         uint64_t left = n - 1 - done; /* the last token predicts nothing */
+        if (phase == MOE_DECODE)
+            left = 1;
+        else if (n_prompt - done < left)
+            left = n_prompt - done;
         uint32_t n_rows = left < s->batch ? (uint32_t)left : s->batch;
         for (uint32_t i = 0; i < n_rows; i++)
             sc->rows[i] = (struct moe_row){0, (uint32_t)(done + i), ids[done + i]};
-        int status = moe_forward(s, MOE_PREFILL, sc->rows, n_rows, 0, s->model->config.n_layers,
-                                 NULL, NULL, err);
+        int status =
+            moe_forward(s, phase, sc->rows, n_rows, 0, s->model->config.n_layers, NULL, NULL, err);
         if (status != MOE_OK)
             return status;
         uint32_t from = done + 1 < first_scored ? (uint32_t)(first_scored - 1 - done) : 0;

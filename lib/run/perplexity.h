@@ -13,6 +13,8 @@
 struct moe_perplexity_options {
     uint32_t max_doc_tokens; /* per document, end-of-text prefix included; default 256 */
     uint32_t window;         /* > 0: the whole file in windows of so many tokens instead */
+    double decode_share; /* of each text's tokens, the last ones, computed one by one as decoding
+                            does: strategies that may change results differ there */
     const struct moe_progress *progress;
     /* For every predicted token, in order: the nats it cost and the most likely next token; for
      * comparing two packs token by token. May be NULL. */

@@ -91,6 +91,9 @@ static void carve(struct moe_workspace *w, struct moe_arena *arena, const struct
     w->n_rows = moe_arena_take(arena, w->router_stride, sizeof(uint32_t));
     w->first = moe_arena_take(arena, w->router_stride, sizeof(uint32_t));
     w->cursor = moe_arena_take(arena, w->router_stride, sizeof(uint32_t));
+    w->needs = moe_arena_take(arena, w->router_stride, sizeof *w->needs);
+    w->kinds = moe_arena_take(arena, w->router_stride, 1);
+    w->unimportance = moe_arena_take(arena, w->router_stride, sizeof *w->unimportance);
     w->tiles = moe_arena_take(arena, moe_attention_max_tiles(c, o->batch), sizeof *w->tiles);
     w->scratch_floats = moe_attention_scratch_floats(c, o->context);
     w->scratch = moe_arena_take(arena, (uint64_t)n_threads * w->scratch_floats, sizeof(float));

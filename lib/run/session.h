@@ -64,6 +64,7 @@ struct moe_session {
     struct moe_phase_stats *phase; /* of the last pass, in stats; its logits' time goes there too */
     struct moe_observer observer;
     struct moe_timeline *timeline; /* borrowed; NULL: nobody records */
+    struct moe_ahead *ahead;       /* borrowed; NULL: nothing is done ahead (run/ahead.h) */
     struct moe_workspace *work;    /* buffers and KV cache; session.c */
 };
 

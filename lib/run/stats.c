@@ -13,32 +13,42 @@ static double ratio(double part, double whole)
 
 static double hit_rate(const struct moe_phase_stats *p)
 {
-    return ratio((double)(p->cache_hits + p->prefetch_hits), (double)p->expert_activations);
+    return ratio((double)(p->experts.cache_hits + p->experts.prefetch_hits),
+                 (double)p->experts.activations);
+}
+
+static void add_counts(struct moe_counts *sum, const struct moe_counts *c)
+{
+    sum->activations += c->activations;
+    sum->cache_hits += c->cache_hits;
+    sum->prefetch_hits += c->prefetch_hits;
+    sum->prefetch_late += c->prefetch_late;
+    sum->misses += c->misses;
+    sum->host_computed += c->host_computed;
+    sum->precalculated += c->precalculated;
+    sum->skipped += c->skipped;
+    sum->low_precision += c->low_precision;
+    sum->substituted += c->substituted;
+    sum->predicted += c->predicted;
+    sum->predicted_right += c->predicted_right;
+    sum->prefetches += c->prefetches;
+    sum->prefetches_used += c->prefetches_used;
+    sum->loads += c->loads;
+    sum->evictions += c->evictions;
+    sum->prefetch_wasted_bytes += c->prefetch_wasted_bytes;
 }
 
 static void add_phase(struct moe_phase_stats *sum, const struct moe_phase_stats *p)
 {
     sum->tokens += p->tokens;
     sum->seconds += p->seconds;
-    sum->expert_activations += p->expert_activations;
-    sum->cache_hits += p->cache_hits;
-    sum->prefetch_hits += p->prefetch_hits;
-    sum->prefetch_late += p->prefetch_late;
-    sum->misses += p->misses;
-    sum->host_computed += p->host_computed;
-    sum->precalculated += p->precalculated;
-    sum->skipped += p->skipped;
-    sum->low_precision += p->low_precision;
-    sum->substituted += p->substituted;
-    sum->predicted += p->predicted;
-    sum->predicted_right += p->predicted_right;
-    sum->prefetch_wasted_bytes += p->prefetch_wasted_bytes;
-    sum->loads += p->loads;
+    add_counts(&sum->experts, &p->experts);
     sum->bytes_read += p->bytes_read;
-    sum->evictions += p->evictions;
     sum->read_seconds += p->read_seconds;
     sum->stall_seconds += p->stall_seconds;
     sum->stall_bytes += p->stall_bytes;
+    sum->host_seconds += p->host_seconds;
+    sum->predict_seconds += p->predict_seconds;
 }
 
 static uint64_t larger(uint64_t a, uint64_t b)
@@ -86,30 +96,37 @@ static void write_counts(struct moe_buf *out, const struct moe_phase_stats *p, c
         const char *name;
         uint64_t value;
     } counts[] = {
-        {"expert_activations", p->expert_activations},
-        {"cache_hits", p->cache_hits},
-        {"prefetch_hits", p->prefetch_hits},
-        {"prefetch_late", p->prefetch_late},
-        {"misses", p->misses},
-        {"host_computed", p->host_computed},
-        {"precalculated", p->precalculated},
-        {"skipped", p->skipped},
-        {"low_precision", p->low_precision},
-        {"substituted", p->substituted},
-        {"loads", p->loads},
-        {"evictions", p->evictions},
+        {"expert_activations", p->experts.activations},
+        {"cache_hits", p->experts.cache_hits},
+        {"prefetch_hits", p->experts.prefetch_hits},
+        {"prefetch_late", p->experts.prefetch_late},
+        {"misses", p->experts.misses},
+        {"host_computed", p->experts.host_computed},
+        {"precalculated", p->experts.precalculated},
+        {"skipped", p->experts.skipped},
+        {"low_precision", p->experts.low_precision},
+        {"substituted", p->experts.substituted},
+        {"predicted", p->experts.predicted},
+        {"predicted_right", p->experts.predicted_right},
+        {"prefetches", p->experts.prefetches},
+        {"prefetches_used", p->experts.prefetches_used},
+        {"loads", p->experts.loads},
+        {"evictions", p->experts.evictions},
         {"bytes_read", p->bytes_read},
-        {"prefetch_wasted_bytes", p->prefetch_wasted_bytes},
+        {"prefetch_wasted_bytes", p->experts.prefetch_wasted_bytes},
     };
     for (unsigned i = 0; i < sizeof counts / sizeof counts[0]; i++)
         moe_buf_printf(out, "%s\"%s\": %" PRIu64 ",\n", indent, counts[i].name, counts[i].value);
     moe_buf_printf(out, "%s\"hit_rate\": %.6f,\n", indent, hit_rate(p));
     moe_buf_printf(out, "%s\"prefetch_accuracy\": %.6f,\n", indent,
-                   ratio((double)p->predicted_right, (double)p->expert_activations));
+                   ratio((double)p->experts.predicted_right, (double)p->experts.activations));
     moe_buf_printf(out, "%s\"read_s\": %.6f,\n", indent, p->read_seconds);
     moe_buf_printf(out, "%s\"stall_s\": %.6f,\n", indent, p->stall_seconds);
     moe_buf_printf(out, "%s\"stall_bytes\": %.0f,\n", indent, p->stall_bytes);
-    moe_buf_printf(out, "%s\"compute_s\": %.6f", indent, p->seconds - p->stall_seconds);
+    moe_buf_printf(out, "%s\"host_wait_s\": %.6f,\n", indent, p->host_seconds);
+    moe_buf_printf(out, "%s\"predict_s\": %.6f,\n", indent, p->predict_seconds);
+    moe_buf_printf(out, "%s\"compute_s\": %.6f", indent,
+                   p->seconds - p->stall_seconds - p->host_seconds);
 }
 
 static void write_phase(struct moe_buf *out, const char *name, const struct moe_phase_stats *p)
@@ -130,6 +147,7 @@ void moe_stats_write_json(const struct moe_stats *stats, struct moe_buf *out)
     write_name(out, "strategy", stats->strategy);
     write_name(out, "cache", stats->cache);
     write_name(out, "alloc", stats->alloc);
+    write_name(out, "parts", stats->parts);
     write_name(out, "device", stats->device);
     moe_buf_printf(out, "  \"prompt_tokens\": %" PRIu64 ",\n", stats->prompt_tokens);
     moe_buf_printf(out, "  \"generated_tokens\": %" PRIu64 ",\n", stats->generated_tokens);
@@ -167,6 +185,28 @@ static void write_speed(struct moe_buf *out, const char *name, const struct moe_
                    p->seconds, ratio((double)p->tokens, p->seconds));
 }
 
+/* What was guessed, and whatever may have changed results: a line each, where there is something.
+ */
+static void write_notes(struct moe_buf *out, const struct moe_counts *n)
+{
+    if (n->predicted)
+        moe_buf_printf(out,
+                       "ahead    %.1f%% of %" PRIu64 " activations foretold, %" PRIu64
+                       " loads begun ahead, %" PRIu64 " of them of use\n",
+                       100 * ratio((double)n->predicted_right, (double)n->predicted), n->predicted,
+                       n->prefetches, n->prefetches_used);
+    if (n->host_computed + n->precalculated)
+        moe_buf_printf(out,
+                       "host     %" PRIu64 " activations computed there, %" PRIu64
+                       " of them a layer early\n",
+                       n->host_computed + n->precalculated, n->precalculated);
+    if (n->low_precision + n->skipped + n->precalculated + n->substituted)
+        moe_buf_printf(out,
+                       "changed  %" PRIu64 " at low precision, %" PRIu64 " left out, %" PRIu64
+                       " from an earlier state, %" PRIu64 " not the router's choice\n",
+                       n->low_precision, n->skipped, n->precalculated, n->substituted);
+}
+
 void moe_stats_write_text(const struct moe_stats *stats, struct moe_buf *out)
 {
     struct moe_phase_stats all = both_phases(stats);
@@ -183,11 +223,12 @@ void moe_stats_write_text(const struct moe_stats *stats, struct moe_buf *out)
         out,
         "experts  %" PRIu64 " activations, hit rate %.2f%%, %" PRIu64
         " loads, %s read (%s per decoded token), %.3f s stalled\n",
-        all.expert_activations, 100 * hit_rate(&all), all.loads,
+        all.experts.activations, 100 * hit_rate(&all), all.experts.loads,
         moe_format_bytes(all.bytes_read, a),
         moe_format_bytes(
             (uint64_t)ratio((double)stats->decode.bytes_read, (double)stats->decode.tokens), b),
         all.stall_seconds);
+    write_notes(out, &all.experts);
     moe_buf_printf(out, "memory   %s of experts, peak %s of the process\n",
                    moe_format_bytes(stats->resident_expert_bytes_max, a),
                    moe_format_bytes(stats->peak_rss_bytes, b));

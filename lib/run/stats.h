@@ -9,22 +9,19 @@
 #include <stdint.h>
 
 #include "base/buf.h"
+#include "sched/scheduler.h"
 
 /* Counted for prefill and decode apart. */
 struct moe_phase_stats {
     uint64_t tokens; /* rows computed */
     double seconds;  /* wall time of the forward passes */
-    uint64_t expert_activations;
-    uint64_t cache_hits, prefetch_hits, prefetch_late, misses;
-    uint64_t host_computed, precalculated, skipped;
-    uint64_t low_precision, substituted;
-    uint64_t predicted;       /* activations for which a prediction had been made */
-    uint64_t predicted_right; /* ... and which were in the predicted set */
-    uint64_t prefetch_wasted_bytes;
-    uint64_t loads, bytes_read, evictions;
-    double read_seconds;  /* at least one read was in flight */
-    double stall_seconds; /* computing threads waited for a load */
-    double stall_bytes;   /* of bytes_read, those that were read meanwhile */
+    struct moe_counts experts;
+    uint64_t bytes_read;
+    double read_seconds;    /* at least one read was in flight */
+    double stall_seconds;   /* computing threads waited for a load */
+    double stall_bytes;     /* of bytes_read, those that were read meanwhile */
+    double host_seconds;    /* computing threads waited for the host's experts */
+    double predict_seconds; /* predictions and what follows from them took */
 };
 
 struct moe_stats {
@@ -35,6 +32,7 @@ struct moe_stats {
     uint64_t peak_rss_bytes, memory_budget_bytes; /* budget 0: none was given */
     char strategy[32], device[32];
     char cache[32], alloc[32]; /* policy of the expert cache, how its slots are shared; "none" */
+    char parts[512];           /* all of the strategy's, in the words of their options */
 };
 
 /* Adds the counts and times of `part` (an answer, say) to `sum`; the time to first token and the

@@ -78,6 +78,9 @@ struct moe_workspace {
     uint32_t *slot_of;     /* [batch][top_k] row in expert_out */
     uint32_t *active, *n_rows, *first; /* [n_experts] the request; first row in expert_rows */
     uint32_t *cursor;                  /* [n_experts] scratch for grouping */
+    struct moe_need *needs;            /* [n_experts] the request, as the scheduler wants it */
+    uint8_t *kinds;                    /* [n_experts] what became of it: enum moe_entry_kind */
+    float *unimportance;               /* [n_experts] least score of equation 2 (precision.h) */
     struct moe_attn_tile *tiles;
     float *scratch; /* [threads][scratch_floats] of attention */
     uint64_t scratch_floats;

@@ -65,7 +65,7 @@ static int begin(struct moe_experts *self, const struct moe_expert_request *requ
     m->n_given = 0;
     for (uint32_t i = 0; m->will_need && i < request->n; i++) {
         const struct moe_expert_extent *x =
-            moe_pack_expert(m->pack, request->layer, request->experts[i], 0);
+            moe_pack_expert(m->pack, request->layer, request->needs[i].expert, 0);
         const struct moe_extent *last = &x->segments[1];
         uint64_t from = x->segments[0].offset, to = last->offset + last->stored_bytes;
         madvise((void *)(uintptr_t)(m->file + from), to - from, MADV_WILLNEED);
@@ -78,7 +78,7 @@ static int next(struct moe_experts *self, uint32_t max, uint32_t *which,
 {
     struct mapped *m = (struct mapped *)self;
     for (*n = 0; *n < max && m->n_given < m->request.n; ++*n, m->n_given++) {
-        uint32_t expert = m->request.experts[m->n_given];
+        uint32_t expert = m->request.needs[m->n_given].expert;
         const struct moe_expert_extent *x = moe_pack_expert(m->pack, m->request.layer, expert, 0);
         const struct moe_expert_class *class_ = moe_pack_class_at(m->pack, x->class_index);
         const uint8_t *segments[MOE_PACK_MAX_SEGMENTS];
@@ -206,7 +206,8 @@ static int layer_seconds(struct bench *b, double *out, struct moe_err *err)
 {
     struct moe_engine *e = NULL;
     double seconds = 0;
-    struct moe_engine_options o = {.strategy = MOE_STRATEGY_RESIDENT};
+    struct moe_engine_options o = {0};
+    moe_strategy_row("resident", &o.strategy);
     o.session.context = (uint32_t)(b->warm + b->tokens);
     o.session.batch = 1;
     int status = moe_engine_open(&e, b->pack, &o, NULL, err);
@@ -229,9 +230,11 @@ static int set_options(struct bench *b, struct moe_engine_options *o, double *la
     o->pack_in_ram = b->ram;
     o->queue_depth = (uint32_t)b->depth;
     o->piece_bytes = (uint32_t)b->piece;
-    o->policy = moe_policy_find(b->mode);
-    o->strategy = o->policy ? MOE_STRATEGY_LRU : MOE_STRATEGY_ONDEMAND;
-    if (!o->policy && !moe_strategy_parse(b->mode, &o->strategy) && strncmp(b->mode, "mmap", 4))
+    const struct moe_policy_ops *policy = moe_policy_find(b->mode);
+    moe_strategy_row(policy ? "lru" : "ondemand", &o->strategy);
+    if (policy)
+        o->strategy.cache = policy;
+    else if (!moe_strategy_row(b->mode, &o->strategy) && strncmp(b->mode, "mmap", 4))
         return moe_fail(err, MOE_ERR_USAGE, "mode '%s' is not known", b->mode);
     if (b->demand == 0 && b->loads == 0)
         return MOE_OK;
@@ -285,10 +288,10 @@ static int disk_rate(const struct bench *b, const struct moe_pack *pack, struct 
 
 static void print_row(const struct bench *b, const struct moe_phase_stats *p, double seconds)
 {
-    double n = (double)b->tokens, all = (double)p->expert_activations;
+    double n = (double)b->tokens, all = (double)p->experts.activations;
     printf("| %-13s | %6.2f | %6.2f | %8.2f | %6.2f%% | %8.1f | %5.1f%% | %5.2f |\n", b->mode,
            b->demand, b->loads, n / seconds,
-           all > 0 ? 100 * (double)(p->cache_hits + p->prefetch_hits) / all : 0,
+           all > 0 ? 100 * (double)(p->experts.cache_hits + p->experts.prefetch_hits) / all : 0,
            (double)p->bytes_read / n * 1e-6, 100 * p->stall_seconds / seconds,
            p->read_seconds > 0 ? (double)p->bytes_read / p->read_seconds * 1e-9 : 0);
 }

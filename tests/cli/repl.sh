@@ -93,7 +93,7 @@ type_line '/nonsense'
 check "an unknown command is named" shows '^/nonsense is no command; /help lists them'
 prompts
 type_line '/strategy'
-check "/strategy tells" shows '^resident: '
+check "/strategy tells" shows '^resident$'
 prompts
 type_line '/reset'
 check "/reset empties the context" shows 'the context is empty'

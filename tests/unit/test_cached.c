@@ -23,6 +23,7 @@ enum { N_CONFIGS = 120 };
 static const enum moe_load_backend any_backend = MOE_LOAD_AUTO;
 #endif
 
+enum { MAX_EXPERTS = 64 };
 enum { N_PROMPT = 24, N_DECODE = 8, N_ALL = N_PROMPT + N_DECODE, BATCH = 64 };
 
 static struct fixture fixture;
@@ -118,15 +119,17 @@ static void guess(void *ctx, uint32_t layer, const struct moe_row *rows, uint32_
                   uint64_t router_stride, const uint32_t *chosen, const float *weights)
 {
     struct guesser *g = ctx;
-    uint32_t experts[6], n = 0;
-    float scores[6];
+    struct moe_err err = {0};
+    uint32_t n_experts = fixture.model->config.n_experts;
+    float scores[MAX_EXPERTS], unimportance[MAX_EXPERTS];
     if (!g->on || layer + 1 >= fixture.model->config.n_layers)
         return;
-    for (; n < 6; n++) {
-        experts[n] = (uint32_t)(test_random(&g->random) % fixture.model->config.n_experts);
-        scores[n] = (float)(6 - n);
+    for (uint32_t e = 0; e < n_experts; e++) {
+        scores[e] = (float)(test_random(&g->random) % 1000) / 1000;
+        unimportance[e] = (float)(test_random(&g->random) % 3) / 2;
     }
-    g->experts->ops->prefetch(g->experts, layer + 1, experts, scores, n);
+    const struct moe_prediction p = {layer + 1, n_rows, scores, unimportance};
+    assert_ok(g->experts->ops->foresee(g->experts, &p, 1, &err), &err);
 }
 
 static int delay(void *ctx, uint64_t offset, uint64_t n_bytes)
@@ -141,9 +144,49 @@ static int delay(void *ctx, uint64_t offset, uint64_t n_bytes)
 static void check_counts(const struct moe_phase_stats *p, uint64_t n_rows)
 {
     const struct moe_config *c = &fixture.model->config;
-    assert_int_equal(p->expert_activations, n_rows * c->n_layers * c->top_k);
-    assert_int_equal(p->expert_activations,
-                     p->cache_hits + p->prefetch_hits + p->prefetch_late + p->misses);
+    const struct moe_counts *n = &p->experts;
+    assert_int_equal(n->activations, n_rows * c->n_layers * c->top_k);
+    assert_int_equal(n->activations,
+                     n->cache_hits + n->prefetch_hits + n->prefetch_late + n->misses);
+    assert_int_equal(n->low_precision + n->skipped + n->substituted, 0);
+    assert_true(n->prefetches_used <= n->prefetches);
+}
+
+/* A strategy of parts that may not change results. */
+static void draw_strategy(struct moe_strategy *s, uint64_t *random)
+{
+    struct moe_err err = {0};
+    int n_policies = 0;
+    while (moe_policy_at(n_policies))
+        n_policies++;
+    assert_true(moe_strategy_row("lru", s));
+    s->cache = moe_policy_at((int)(test_random(random) % (uint64_t)n_policies));
+    s->alloc = (enum moe_alloc)(test_random(random) % 3);
+    s->boundary = 1 + (uint32_t)(test_random(random) % 3);
+    s->init = test_random(random) % 2 ? MOE_INIT_LAYERWISE : MOE_INIT_EMPTY;
+    s->prefill = test_random(random) % 2 ? MOE_PREFILL_POPULARITY : MOE_PREFILL_ROUTED;
+    if (test_random(random) % 2) {
+        s->predict = MOE_PREDICT_BY_GATE;
+        s->depth = 1;
+        s->protect = test_random(random) % 2;
+        switch (test_random(random) % 4) {
+        case 0:
+            s->prefetch.top_k = true;
+            break;
+        case 1:
+            s->prefetch.percentile = 75;
+            break;
+        case 2:
+            s->prefetch.until_router = true;
+            break;
+        default:
+            s->prefetch.count = 2;
+            break;
+        }
+        s->prefetch.slack = test_random(random) % 2;
+        s->prefetch.measured = test_random(random) % 2;
+    }
+    assert_ok(moe_strategy_settle(s, &err), &err);
 }
 
 /* One configuration drawn from `seed`; says it in `text`. */
@@ -152,22 +195,19 @@ static void check_configuration(uint64_t seed, char *text, size_t text_bytes, ui
 {
     struct moe_err err = {0};
     uint64_t random = seed, delays = seed * 77;
-    const struct moe_policy_ops *policy = NULL;
+    struct moe_strategy strategy;
+    struct moe_buf parts = {0};
     struct guesser g = {.random = seed};
-    int status, n_policies = 0;
-    while (moe_policy_at(n_policies))
-        n_policies++;
-    do
-        policy = moe_policy_at((int)(test_random(&random) % (uint64_t)n_policies));
-    while (policy->needs_usage);
+    int status;
+    draw_strategy(&strategy, &random);
+    moe_strategy_describe(&strategy, &parts);
     bool compressed = test_random(&random) % 3 == 0;
     struct moe_model *model = NULL;
     assert_ok(moe_model_open(&model, packs[compressed], 0, NULL, &err), &err);
     uint64_t slot = moe_cache_slot_bytes(model->pack, 0);
     static const uint32_t sizes[] = {0, 1, 2, 4, 24, 48, 96, 192, 384};
     struct moe_cache_options o = {
-        .policy = policy,
-        .per_layer = test_random(&random) % 2,
+        .strategy = &strategy,
         .cache_bytes = sizes[test_random(&random) % N_ITEMS(sizes)] * slot,
         .n_working = 1 + (uint32_t)(test_random(&random) % 8),
         .seed = seed,
@@ -177,10 +217,11 @@ static void check_configuration(uint64_t seed, char *text, size_t text_bytes, ui
                 .buffered = test_random(&random) % 2,
                 .verify = true,
                 .lockstep = test_random(&random) % 4 == 0,
+                .prefetch_depth = strategy.prefetch.until_router,
                 .piece_bytes = test_random(&random) % 2 ? 4096 : 0,
             },
     };
-    g.on = test_random(&random) % 2;
+    g.on = strategy.predict != MOE_PREDICT_BY_NOTHING;
     if (o.loader.lockstep)
         o.loader.rate = 1e9;
     else if (test_random(&random) % 2) {
@@ -189,16 +230,17 @@ static void check_configuration(uint64_t seed, char *text, size_t text_bytes, ui
     }
     int threads = 1 + (int)(test_random(&random) % 2);
     uint32_t part = 1 + (uint32_t)(test_random(&random) % N_PROMPT);
-    snprintf(
-        text, text_bytes, "seed %llu: %s, %u slots + %u, %s, %s%s%s, %d threads, batches of %u",
-        (unsigned long long)seed, policy->name, (unsigned)(o.cache_bytes / slot), o.n_working,
-        o.per_layer ? "per layer" : "global", compressed ? "compressed, " : "",
-        o.loader.lockstep ? "lockstep, " : "", g.on ? "prefetching" : "no prefetch", threads, part);
+    snprintf(text, text_bytes, "seed %llu: %s, %u slots + %u, %s%s, %d threads, batches of %u",
+             (unsigned long long)seed, (const char *)parts.data, (unsigned)(o.cache_bytes / slot),
+             o.n_working, compressed ? "compressed, " : "", o.loader.lockstep ? "lockstep, " : "",
+             threads, part);
+    moe_buf_release(&parts);
 
     moe_par_set_threads(threads);
     const struct moe_session_options so = {.batch = BATCH};
     struct moe_session *s = NULL;
-    assert_ok(moe_experts_open_cached(&g.experts, model->pack, 0, &o, &err), &err);
+    assert_ok(moe_experts_open_cached(&g.experts, model->pack, model->config.top_k, &o, NULL, &err),
+              &err);
     assert_ok(moe_session_open(&s, model, g.experts, &so, &err), &err);
     s->observer.ctx = &g;
     s->observer.routed = guess;
@@ -210,9 +252,9 @@ static void check_configuration(uint64_t seed, char *text, size_t text_bytes, ui
         fail_msg("%s: logits differ from resident", text);
     check_counts(&s->stats.prefill, part > 1 ? N_PROMPT - (N_PROMPT % part == 1) : 0);
     check_counts(&s->stats.decode, N_ALL - s->stats.prefill.tokens);
-    *hits += s->stats.prefill.cache_hits + s->stats.decode.cache_hits;
-    *prefetched += s->stats.prefill.prefetch_hits + s->stats.decode.prefetch_hits +
-                   s->stats.prefill.prefetch_late + s->stats.decode.prefetch_late;
+    *hits += s->stats.prefill.experts.cache_hits + s->stats.decode.experts.cache_hits;
+    *prefetched += s->stats.prefill.experts.prefetch_hits + s->stats.decode.experts.prefetch_hits +
+                   s->stats.prefill.experts.prefetch_late + s->stats.decode.experts.prefetch_late;
     free(logits);
     moe_session_close(s);
     moe_experts_close(g.experts);
@@ -222,7 +264,7 @@ static void check_configuration(uint64_t seed, char *text, size_t text_bytes, ui
 
 static void every_configuration_equals_resident(void **state)
 {
-    char text[256];
+    char text[512];
     uint64_t hits = 0, prefetched = 0;
     for (uint64_t seed = 1; seed <= N_CONFIGS; seed++)
         check_configuration(seed, text, sizeof text, &hits, &prefetched);
@@ -254,7 +296,6 @@ static void a_read_error_ends_the_answer_and_nothing_else(void **state)
     struct moe_session *s = NULL;
     int status;
     const struct moe_cache_options o = {
-        .policy = moe_policy_find("lru"),
         .cache_bytes = 8 * moe_cache_slot_bytes(fixture.model->pack, 0),
         .n_working = 4,
         .loader = {.backend = any_backend,
@@ -263,7 +304,9 @@ static void a_read_error_ends_the_answer_and_nothing_else(void **state)
                    .fault_ctx = &broken},
     };
     const struct moe_session_options so = {.batch = BATCH};
-    assert_ok(moe_experts_open_cached(&experts, fixture.model->pack, 0, &o, &err), &err);
+    assert_ok(moe_experts_open_cached(&experts, fixture.model->pack, fixture.model->config.top_k,
+                                      &o, NULL, &err),
+              &err);
     assert_ok(moe_session_open(&s, fixture.model, experts, &so, &err), &err);
     float *logits = calloc(1, logits_bytes());
     for (int round = 0; round < 20; round++) {

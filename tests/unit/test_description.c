@@ -238,12 +238,13 @@ static float *run_cached(const struct opened *o, uint32_t part, uint16_t kv_kind
     const struct moe_session_options options = {
         .context = N_IDS, .batch = BATCH, .kv_kind = kv_kind};
     const struct moe_cache_options cache = {
-        .policy = moe_policy_find("lru"),
         .cache_bytes = 2 * moe_cache_slot_bytes(o->model->pack, 0),
         .n_working = 1,
         .loader = {.verify = true},
     };
-    assert_ok(moe_experts_open_cached(&experts, o->model->pack, 0, &cache, &err), &err);
+    assert_ok(moe_experts_open_cached(&experts, o->model->pack, o->model->config.top_k, &cache,
+                                      NULL, &err),
+              &err);
     assert_ok(moe_session_open(&s, o->model, experts, &options, &err), &err);
     float *logits = run(s, part);
     moe_session_close(s);
@@ -303,16 +304,17 @@ static void dense_models_run_under_every_strategy(void **state)
     draw_ids(&m.c, seed);
     random_model_write(&m, 8, path);
     float *want = NULL;
-    for (int strategy = MOE_STRATEGY_AUTO; strategy <= MOE_STRATEGY_LRU; strategy++) {
-        const struct moe_engine_options options = {
-            .strategy = strategy, .per_layer = true, .expert_memory_bytes = 4096};
+    for (int i = -1; i < 0 || moe_strategy_row_name(i); i++) { /* -1: the engine chooses */
+        struct moe_engine_options options = {.expert_memory_bytes = 4096};
+        if (i >= 0)
+            assert_true(moe_strategy_row(moe_strategy_row_name(i), &options.strategy));
         struct moe_engine *e = NULL;
         assert_ok(moe_engine_open(&e, path, &options, NULL, &err), &err);
-        assert_int_equal(e->strategy, MOE_STRATEGY_RESIDENT);
+        assert_true(e->strategy.resident);
         assert_int_equal(e->budget.all, 0);
         float *logits = run(e->session, 7);
         if (want)
-            assert_same(&m, seed, want, logits, moe_strategy_name(strategy));
+            assert_same(&m, seed, want, logits, i < 0 ? "auto" : moe_strategy_row_name(i));
         else
             want = logits;
         moe_engine_close(e);

@@ -52,12 +52,13 @@ static void open_cached(struct family_fixture *f)
     struct moe_err err = {0};
     const struct moe_pack *pack = f->run.model->pack;
     const struct moe_cache_options cache = {
-        .policy = moe_policy_find("lru"),
         .cache_bytes = 2 * moe_cache_slot_bytes(pack, 0),
         .n_working = 2,
         .loader = {.verify = true},
     };
-    assert_ok(moe_experts_open_cached(&f->run.experts, pack, 0, &cache, &err), &err);
+    assert_ok(moe_experts_open_cached(&f->run.experts, pack, f->run.model->config.top_k, &cache,
+                                      NULL, &err),
+              &err);
 }
 
 static void check_experts(void *ctx, uint32_t layer, const struct moe_row *rows, uint32_t n_rows,

@@ -1,0 +1,299 @@
+#include "run/ahead.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "run/foresight.h"
+#include "run/host.h"
+#include "run/workspace.h"
+#include "sched/placement.h"
+
+/* What was foreseen for a layer; foreseen.n 0: nothing. */
+struct early {
+    uint32_t layer; /* of the model */
+    struct moe_foreseen foreseen;
+    uint32_t tickets[MOE_MAX_TOP_K]; /* of those computed on the host */
+    float *out;                      /* [top_k][hidden_stride] */
+};
+
+struct moe_ahead {
+    struct moe_session *session;
+    struct moe_strategy strategy;
+    struct moe_foresight *foresight; /* NULL: nothing predicts */
+    struct moe_host *host;           /* NULL: there is none */
+    uint32_t *moe_layer;             /* [n_layers] */
+    uint32_t n_moe;
+    bool decode;
+    bool has_jobs;        /* the host was asked for something since the pass began */
+    uint32_t last_ticket; /* of these jobs */
+    uint32_t *tickets;    /* [n_experts] of the layer's host jobs, by entry */
+
+    struct early early[2];  /* this layer's and the next one's, by MoE layer modulo 2 */
+    uint8_t *precalculated; /* [n_experts] */
+    uint8_t *present;       /* [n_experts] */
+    uint32_t *order;        /* [n_experts] */
+};
+
+uint64_t moe_ahead_bytes(const struct moe_model *model, uint32_t batch,
+                         const struct moe_strategy *strategy, bool has_host)
+{
+    const struct moe_config *c = &model->config;
+    uint64_t bytes = 0;
+    if (strategy->predict != MOE_PREDICT_BY_NOTHING)
+        bytes += moe_foresight_bytes(model, batch, strategy);
+    if (has_host)
+        bytes += moe_host_bytes(c, batch, c->n_experts + c->top_k);
+    return bytes + 2ull * c->top_k * (c->hidden + MOE_PANEL_ROWS) * sizeof(float) +
+           16ull * c->n_experts + 4ull * c->n_layers;
+}
+
+static int open_early(struct moe_ahead *a, struct moe_err *err)
+{
+    const struct moe_config *c = &a->session->model->config;
+    a->moe_layer = moe_alloc(c->n_layers, sizeof *a->moe_layer, err);
+    a->tickets = moe_alloc(c->n_experts, sizeof *a->tickets, err);
+    uint64_t out_floats = (uint64_t)c->top_k * a->session->work->hidden_stride;
+    for (int i = 0; i < 2; i++)
+        a->early[i].out = moe_alloc(out_floats, sizeof(float), err);
+    a->precalculated = moe_alloc(c->n_experts, 1, err);
+    a->present = moe_alloc(c->n_experts, 1, err);
+    a->order = moe_alloc(c->n_experts, sizeof *a->order, err);
+    if (!a->moe_layer || !a->tickets || !a->early[0].out || !a->early[1].out || !a->precalculated ||
+        !a->present || !a->order)
+        return MOE_ERR_MEMORY;
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        a->moe_layer[i] = a->n_moe;
+        a->n_moe += c->layer_is_moe[i];
+    }
+    return MOE_OK;
+}
+
+int moe_ahead_open(struct moe_ahead **out, struct moe_session *session,
+                   const struct moe_strategy *strategy, const struct moe_statistics *statistics,
+                   double host_slowdown, struct moe_err *err)
+{
+    *out = NULL;
+    if (strategy->needs_host && !(host_slowdown >= 1))
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "strategy %s computes experts beside the device: it needs a second device "
+                        "(--device test:SPEED,LINK rehearses one)",
+                        strategy->name);
+    struct moe_ahead *a = moe_alloc(1, sizeof *a, err);
+    if (!a)
+        return MOE_ERR_MEMORY;
+    const struct moe_config *c = &session->model->config;
+    a->session = session;
+    a->strategy = *strategy;
+    int status = open_early(a, err);
+    if (status == MOE_OK && strategy->predict != MOE_PREDICT_BY_NOTHING)
+        status = moe_foresight_open(&a->foresight, session, strategy, statistics, err);
+    if (status == MOE_OK && strategy->needs_host)
+        status =
+            moe_host_open(&a->host, c, session->batch, c->n_experts + c->top_k, host_slowdown, err);
+    if (status != MOE_OK) {
+        moe_ahead_close(a);
+        return status;
+    }
+    *out = a;
+    return MOE_OK;
+}
+
+void moe_ahead_close(struct moe_ahead *a)
+{
+    if (!a)
+        return;
+    moe_host_close(a->host); /* first: its jobs write into buffers below */
+    moe_foresight_close(a->foresight);
+    free(a->moe_layer);
+    free(a->tickets);
+    free(a->early[0].out);
+    free(a->early[1].out);
+    free(a->precalculated);
+    free(a->present);
+    free(a->order);
+    free(a);
+}
+
+void moe_ahead_begin(struct moe_ahead *a, bool decode, bool first)
+{
+    a->decode = decode;
+    /* A pass that ended in an error has left jobs behind, which write into buffers of this one. */
+    if (a->has_jobs)
+        moe_host_wait(a->host, a->last_ticket);
+    a->has_jobs = false;
+    a->early[0].foreseen.n = a->early[1].foreseen.n = 0;
+    if (first && a->foresight)
+        moe_foresight_begin_sequence(a->foresight);
+}
+
+/* ---- The layer's own experts -------------------------------------------------------------------
+ */
+
+static bool has(const uint32_t *list, uint32_t n, uint32_t x)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (list[i] == x)
+            return true;
+    return false;
+}
+
+/* The predicted probabilities as the model would use them for weights. */
+static void set_weights(const struct moe_config *c, const float *scores, float *weights)
+{
+    float sum = 0;
+    for (uint32_t k = 0; k < c->top_k; k++)
+        sum += scores[k];
+    for (uint32_t k = 0; k < c->top_k; k++)
+        weights[k] = (c->norm_topk || c->router_kind == MOE_ROUTER_TOPK_SOFTMAX ? scores[k] / sum
+                                                                                : scores[k]) *
+                     c->routed_scale;
+}
+
+static struct early *early_of(struct moe_ahead *a, uint32_t layer)
+{
+    return &a->early[a->moe_layer[layer] % 2];
+}
+
+uint32_t moe_ahead_choose(struct moe_ahead *a, uint32_t layer, uint32_t n_rows,
+                          const uint8_t **precalculated)
+{
+    const struct moe_config *c = &a->session->model->config;
+    struct moe_workspace *w = a->session->work;
+    struct early *early = early_of(a, layer);
+    const struct moe_foreseen *f = &early->foreseen;
+    uint32_t n_other = 0;
+    *precalculated = NULL;
+    if (f->n == 0 || early->layer != layer || n_rows != 1) {
+        early->foreseen.n = 0;
+        return 0;
+    }
+    memset(a->precalculated, 0, c->n_experts);
+    for (uint32_t k = 0; k < f->n; k++) {
+        n_other += !has(w->chosen, c->top_k, f->experts[k]);
+        a->precalculated[f->experts[k]] = f->on_host[k];
+    }
+    memcpy(w->chosen, f->experts, f->n * sizeof *w->chosen);
+    set_weights(c, f->scores, w->weights);
+    *precalculated = a->precalculated;
+    return n_other;
+}
+
+static int submit(struct moe_ahead *a, const struct moe_host_job *job, uint32_t *ticket,
+                  struct moe_err *err)
+{
+    int status = moe_host_submit(a->host, job, ticket, err);
+    if (status != MOE_OK)
+        return status;
+    a->has_jobs = true;
+    a->last_ticket = *ticket;
+    return MOE_OK;
+}
+
+/* Experts that the host computes now, on this layer's state. */
+static int begin_host_jobs(struct moe_ahead *a, uint32_t layer, uint32_t n_active,
+                           struct moe_err *err)
+{
+    struct moe_session *s = a->session;
+    struct moe_workspace *w = s->work;
+    int status = MOE_OK;
+    for (uint32_t i = 0; i < n_active && status == MOE_OK; i++) {
+        if (w->kinds[i] != MOE_ENTRY_HOST)
+            continue;
+        struct moe_host_job job = {
+            .x = w->xn,
+            .x_stride = w->hidden_stride,
+            .rows = w->expert_rows + w->first[i],
+            .n = w->n_rows[i],
+            .out = w->expert_out + w->first[i] * w->hidden_stride,
+            .out_stride = w->hidden_stride,
+        };
+        s->experts->ops->host_view(s->experts, i, layer, w->active[i], &job.view);
+        status = submit(a, &job, &a->tickets[i], err);
+    }
+    return status;
+}
+
+/* ---- The next layer ----------------------------------------------------------------------------
+ */
+
+static uint32_t next_moe_layer(const struct moe_config *c, uint32_t layer)
+{
+    for (layer++; layer < c->n_layers && !c->layer_is_moe[layer];)
+        layer++;
+    return layer;
+}
+
+/* DAOP IV-C: decides the next layer's experts; those on the host begin on this layer's state. */
+static int precalculate(struct moe_ahead *a, uint32_t layer, const struct moe_prediction *p,
+                        struct moe_err *err)
+{
+    struct moe_session *s = a->session;
+    struct moe_workspace *w = s->work;
+    const struct moe_config *c = &s->model->config;
+    uint32_t next = next_moe_layer(c, layer);
+    struct early *early = early_of(a, next);
+    early->layer = next;
+    s->experts->ops->present(s->experts, next, a->present);
+    moe_foresee(p->scores, a->present, c->n_experts, c->top_k, a->strategy.degrade,
+                &early->foreseen, a->order);
+    int status = MOE_OK;
+    for (uint32_t k = 0; k < early->foreseen.n && status == MOE_OK; k++) {
+        if (!early->foreseen.on_host[k])
+            continue;
+        struct moe_host_job job = {
+            .x = w->xn,
+            .x_stride = w->hidden_stride,
+            .n = 1,
+            .out = early->out + k * w->hidden_stride,
+            .out_stride = w->hidden_stride,
+        };
+        s->experts->ops->host_view(s->experts, UINT32_MAX, next, early->foreseen.experts[k],
+                                   &job.view);
+        status = submit(a, &job, &early->tickets[k], err);
+    }
+    return status;
+}
+
+int moe_ahead_spoken(struct moe_ahead *a, uint32_t layer, uint32_t n_rows, uint32_t n_active,
+                     struct moe_err *err)
+{
+    struct moe_session *s = a->session;
+    const struct moe_prediction *predictions;
+    int status = a->host ? begin_host_jobs(a, layer, n_active, err) : MOE_OK;
+    if (status != MOE_OK || !a->foresight)
+        return status;
+    bool early = a->strategy.precalculate && a->decode && n_rows == 1 &&
+                 a->moe_layer[layer] + 1 < a->n_moe &&
+                 a->moe_layer[layer] + 1 >= a->strategy.precalculate_from;
+    uint32_t depth = early ? 1 : s->experts->ops->wants_prediction(s->experts, layer);
+    double started = moe_seconds();
+    /* The token before is remembered even where nothing is asked for. */
+    uint32_t n = moe_foresight_look(a->foresight, layer, n_rows, depth, &predictions);
+    if (n > 0 && early)
+        status = precalculate(a, layer, predictions, err);
+    else if (n > 0)
+        status = s->experts->ops->foresee(s->experts, predictions, n, err);
+    s->phase->predict_seconds += moe_seconds() - started;
+    return status;
+}
+
+void moe_ahead_collect(struct moe_ahead *a, uint32_t layer, uint32_t n_active)
+{
+    struct moe_workspace *w = a->session->work;
+    const struct early *early = early_of(a, layer);
+    double waited = 0;
+    for (uint32_t i = 0; i < n_active; i++) {
+        float *out = w->expert_out + w->first[i] * w->hidden_stride;
+        if (w->kinds[i] == MOE_ENTRY_HOST) {
+            waited += moe_host_wait(a->host, a->tickets[i]);
+        } else if (w->kinds[i] == MOE_ENTRY_PRECALCULATED) {
+            uint32_t k = 0;
+            while (early->foreseen.experts[k] != w->active[i])
+                k++;
+            waited += moe_host_wait(a->host, early->tickets[k]);
+            memcpy(out, early->out + k * w->hidden_stride, w->hidden_stride * sizeof *out);
+        }
+    }
+    a->session->phase->host_seconds += waited;
+}

@@ -1,0 +1,45 @@
+/*
+ * Ahead: what a strategy does beside the device's own work: predictions for layers to come, experts
+ * computed on the host, and DAOP's pre-calculation, where predicted experts replace the router's
+ * choice and those on the host are computed a layer early, on the state of the layer before.
+ *
+ * The feed-forward calls, per MoE layer: choose (before its experts are asked for), spoken (after),
+ * collect (before outputs are added).
+ *
+ * Source: DAOP IV-C; placement is decided by sched/placement.h.
+ */
+#ifndef MOE_RUN_AHEAD_H
+#define MOE_RUN_AHEAD_H
+
+#include "run/session.h"
+#include "sched/statistics.h"
+#include "sched/strategy.h"
+
+struct moe_ahead;
+
+/* host_slowdown: 0: there is no host; else 1 or more (run/host.h). statistics: for path
+ * predictions, borrowed; else NULL. MOE_ERR_USAGE when the strategy needs what is not there. */
+int moe_ahead_open(struct moe_ahead **out, struct moe_session *session,
+                   const struct moe_strategy *strategy, const struct moe_statistics *statistics,
+                   double host_slowdown, struct moe_err *err);
+void moe_ahead_close(struct moe_ahead *a); /* NULL is fine */
+uint64_t moe_ahead_bytes(const struct moe_model *model, uint32_t batch,
+                         const struct moe_strategy *strategy, bool has_host);
+
+/* A pass over rows begins; first: the sequence does. */
+void moe_ahead_begin(struct moe_ahead *a, bool decode, bool first);
+
+/* The router of a model layer has spoken for n_rows rows: work->chosen and weights become what was
+ * foreseen, where something was. *precalculated: [n_experts], or NULL; how many activations are not
+ * the router's choice is returned. */
+uint32_t moe_ahead_choose(struct moe_ahead *a, uint32_t layer, uint32_t n_rows,
+                          const uint8_t **precalculated);
+/* The layer's experts were asked for: work->kinds says what became of them. Begins host jobs, hands
+ * predictions on, begins pre-calculation for the next layer. */
+int moe_ahead_spoken(struct moe_ahead *a, uint32_t layer, uint32_t n_rows, uint32_t n_active,
+                     struct moe_err *err);
+/* All outputs of the layer's experts that are not computed on the device lie in work->expert_out
+ * (those left out are zero). */
+void moe_ahead_collect(struct moe_ahead *a, uint32_t layer, uint32_t n_active);
+
+#endif

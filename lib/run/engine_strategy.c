@@ -1,0 +1,136 @@
+#include "run/engine_strategy.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* The pack's variant of that name; the number of variants when there is none. */
+static uint32_t find_variant(const struct moe_pack *pack, const char *name)
+{
+    uint32_t i = 0;
+    while (i < moe_pack_n_variants(pack) && strcmp(moe_pack_variant_at(pack, i)->name, name) != 0)
+        i++;
+    return i;
+}
+
+/* The second precision, where the strategy takes one. */
+static int resolve_low(struct moe_engine *e, const struct moe_engine_options *o, uint32_t high,
+                       uint32_t *low, struct moe_err *err)
+{
+    const struct moe_pack *pack = e->model->pack;
+    struct moe_strategy *s = &e->strategy;
+    *low = moe_pack_n_variants(pack) - 1;
+    if (o->low_variant && (*low = find_variant(pack, o->low_variant)) == moe_pack_n_variants(pack))
+        return moe_fail(err, MOE_ERR_USAGE, "%s: no variant '%s' (see moe-quantize --list)",
+                        moe_pack_path(pack), o->low_variant);
+    bool takes_low = s->needs_low || s->prefill == MOE_PREFILL_HYBRID;
+    if (!takes_low)
+        return MOE_OK;
+    if (*low > high) {
+        s->prefill_falls_back = false;
+        return moe_strategy_settle(s, err);
+    }
+    *low = high;
+    if (!s->needs_low) {
+        moe_strategy_fall_back(s);
+        e->fallback = "prompts at one precision: the pack has no second one";
+        return MOE_OK;
+    }
+    return moe_fail(err, MOE_ERR_USAGE,
+                    "strategy %s takes a lower precision, and %s has none below '%s' (moe-quantize "
+                    "--experts 4,2 stores two)",
+                    s->name, moe_pack_path(pack), moe_pack_variant_at(pack, high)->name);
+}
+
+static int check_statistics(const struct moe_engine *e, const struct moe_statistics *statistics,
+                            struct moe_err *err)
+{
+    const struct moe_config *c = &e->model->config;
+    uint32_t n_moe = 0;
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        n_moe += c->layer_is_moe[i];
+    if (!statistics)
+        return e->strategy.needs_profile
+                   ? moe_fail(err, MOE_ERR_USAGE,
+                              "strategy %s goes by what experts do: give --statistics FILE "
+                              "(moe-profile PACK --text FILE -o FILE makes one)",
+                              e->strategy.name)
+                   : MOE_OK;
+    if (statistics->shape.n_layers != n_moe || statistics->shape.n_experts != c->n_experts ||
+        statistics->shape.top_k != c->top_k ||
+        statistics->shape.source_fingerprint != moe_pack_source_fingerprint(e->model->pack))
+        return moe_fail(err, MOE_ERR_USAGE, "the statistics are of another model than %s",
+                        moe_pack_path(e->model->pack));
+    return MOE_OK;
+}
+
+static int check_device(struct moe_engine *e, const struct moe_engine_options *o,
+                        struct moe_err *err)
+{
+    struct moe_strategy *s = &e->strategy;
+    if (s->needs_host && !o->device.test) {
+        /* Fiddler's idea with one processor: what is missing is computed from a working slot. */
+        if (s->host_falls_back && s->on_miss == MOE_MISS_COMPUTE_HOST) {
+            s->on_miss = MOE_MISS_LOAD;
+            moe_strategy_drop_idle(s, 0);
+            e->fallback = "missing experts pass through a working slot: there is one processor";
+            return moe_strategy_settle(s, err);
+        }
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "strategy %s computes experts beside the device: the plain CPU has nothing "
+                        "beside it (--device test:SPEED,LINK rehearses a second device)",
+                        s->name);
+    }
+    if (o->device.test && !(o->device.speed >= 1 && o->device.link_rate > 0))
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "device test: its speed is at least 1 times the host's, its link above 0");
+    return MOE_OK;
+}
+
+/* The precision that the cache keeps: the best, or (Fate 4.5) a named one where memory is short. */
+static uint32_t resolve_high(const struct moe_engine *e, bool fits, bool exact)
+{
+    char name[16];
+    if (!e->strategy.cache_bits || fits || exact)
+        return 0;
+    snprintf(name, sizeof name, "%u", e->strategy.cache_bits);
+    uint32_t variant = find_variant(e->model->pack, name);
+    return variant < moe_pack_n_variants(e->model->pack) ? variant : 0;
+}
+
+static int refuse_inexact(const struct moe_strategy *s, struct moe_err *err)
+{
+    enum moe_part part = 0;
+    while (part < MOE_N_PARTS - 1 && !moe_strategy_part_inexact(s, part))
+        part++;
+    return moe_fail(err, MOE_ERR_USAGE,
+                    "--exact forbids --%s of strategy %s: it may change results",
+                    moe_strategy_part_at(part)->option, s->name);
+}
+
+int moe_engine_resolve(struct moe_engine *e, const struct moe_engine_options *o, bool fits,
+                       uint32_t *high, uint32_t *low, struct moe_err *err)
+{
+    struct moe_strategy *s = &e->strategy;
+    uint32_t n_moe = 0;
+    for (uint32_t i = 0; i < e->model->config.n_layers; i++)
+        n_moe += e->model->config.layer_is_moe[i];
+    *s = o->strategy;
+    *high = *low = 0;
+    int status = moe_strategy_settle(s, err);
+    if (status != MOE_OK || s->resident)
+        return status;
+    moe_strategy_fit(s, n_moe);
+    if (o->exact && !s->needs_low && s->prefill == MOE_PREFILL_HYBRID) {
+        moe_strategy_fall_back(s);
+        e->fallback = "prompts at one precision: --exact";
+    }
+    *high = resolve_high(e, fits, o->exact);
+    status = resolve_low(e, o, *high, low, err);
+    if (status == MOE_OK && o->exact && s->inexact)
+        status = refuse_inexact(s, err);
+    if (status == MOE_OK)
+        status = check_statistics(e, o->statistics, err);
+    if (status == MOE_OK)
+        status = check_device(e, o, err);
+    return status;
+}

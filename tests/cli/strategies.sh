@@ -1,0 +1,183 @@
+# Strategies on the bundled model: every row runs with what it needs, on the CPU and on the test
+# device, says what resident says where it is exact, and keeps its budget; what cannot be served is
+# refused with the reason.
+# shellcheck shell=sh disable=SC2154 # the variables are lib.sh's
+. tests/cli/lib.sh
+pack # one precision: $tiny
+two=$tmp/two.moe
+"$bin/moe-quantize" -q --experts 4,2 --method rtn -o "$two" "$checkpoint" || exit 1
+text=$tmp/text
+awk '/^<\|endoftext\|>$/ { n++ } n < 12 { print }' tests/data/stories.calib.txt >"$text"
+stats=$tmp/stats.yaml
+"$bin/moe-profile" -q "$two" --text "$text" --max-tokens 96 -o "$stats" || exit 1
+
+prompt='Once upon a time, there was a little girl named Lily. She had a red ball and she liked to'
+json=$tmp/json
+ask() { run "$bin/moe-run" "$two" -p "$prompt" -n 12 --temp 0 --stats-json "$json" "$@"; }
+# Totals are indented by two blanks, those of a phase by four.
+figure() { sed -n "s/^  \"$1\": *\"*\([^\",]*\).*/\1/p" "$json"; }
+adds_up() {
+    sum=0
+    for key in cache_hits prefetch_hits prefetch_late misses host_computed precalculated skipped; do
+        sum=$((sum + $(figure $key)))
+    done
+    [ "$sum" -gt 0 ] && [ "$sum" = "$(figure expert_activations)" ]
+}
+names() { [ "$(figure strategy)" = "$1" ] && [ "$(figure device)" = "$2" ]; }
+some() { [ "$(figure "$1")" -gt 0 ]; } # KEY
+none() { [ "$(figure "$1")" = 0 ]; }
+
+run "$bin/moe-run" --strategy help
+for row in resident ondemand lru host eap edgemoe fate hobbit daop; do
+    check "--strategy help lists $row" grep -q "^  $row " "$out"
+done
+
+ask --strategy resident
+expect_exit 0 "resident"
+want=$(cat "$out")
+check "... says something" [ -n "$want" ]
+
+# ---- Rows ----------------------------------------------------------------------------------------
+
+exact() { # ROW OPTION...: the tokens of resident, and nothing approximated
+    row=$1
+    shift
+    ask --strategy "$row" --expert-memory 2M --statistics "$stats" "$@"
+    expect_stdout "$want" "$row${*:+ $*}: the same tokens"
+    check "... activations add up" adds_up
+    for kind in low_precision substituted skipped precalculated; do
+        check "... no $kind" none $kind
+    done
+}
+for row in ondemand lru eap edgemoe host; do
+    exact "$row"
+    check "... the statistics name it" names "$row" cpu
+    exact "$row" --device test:4,500MB/s
+    check "... the statistics name it and its device" names "$row" test
+done
+check "the host computed on the test device" some host_computed
+exact fate --exact
+exact fate --exact --device test:4,500MB/s
+check "fate had predicted" some predicted_right
+exact hobbit --exact --without on-miss,skip-below
+exact daop --exact --without precalculate,degrade --device test:1,500MB/s
+exact resident --device test:4,500MB/s
+
+inexact() { # ROW KIND OPTION...: it runs, and counts KIND
+    row=$1 kind=$2
+    shift 2
+    ask --strategy "$row" --expert-memory 2M --statistics "$stats" "$@"
+    expect_exit 0 "$row${*:+ $*}"
+    check "... says something" [ -s "$out" ]
+    check "... activations add up" adds_up
+    check "... some $kind" some "$kind"
+}
+for device in cpu test:4,500MB/s; do
+    inexact fate low_precision --device $device
+    inexact hobbit low_precision --device $device
+    inexact lru low_precision --on-miss emergency --device $device
+done
+inexact hobbit host_computed --on-miss compute-host --device test:4,500MB/s
+inexact daop precalculated --device test:4,500MB/s
+check "... some substituted" some substituted
+check "... the statistics name it" names daop test
+for key in prompt_tokens generated_tokens ttft_s prefill_tokens_per_s decode_tokens_per_s \
+    expert_activations cache_hits prefetch_hits prefetch_late misses host_computed precalculated \
+    skipped low_precision substituted hit_rate prefetch_accuracy prefetch_wasted_bytes loads \
+    bytes_read bytes_per_token stall_s compute_s evictions resident_expert_bytes_max \
+    peak_rss_bytes memory_budget_bytes strategy device; do
+    check "--stats-json has $key" [ -n "$(figure $key)" ]
+done
+
+# ---- Refusals ------------------------------------------------------------------------------------
+
+refused() { # STATUS GLOB NAME PACK OPTION...
+    status=$1 glob=$2 name=$3
+    shift 3
+    run "$bin/moe-run" -p x "$@"
+    error_line "$status" "moe-run: $glob" "refused: $name"
+}
+refused 2 "strategy hobbit takes a lower precision, and $tiny has none below '4'*" \
+    "hobbit on a pack of one precision" "$tiny" --strategy hobbit
+refused 2 'strategy lru takes a lower precision*' "emergency on a pack of one precision" \
+    "$tiny" --on-miss emergency
+for row in eap edgemoe host daop; do
+    refused 2 "strategy $row goes by what experts do: give --statistics FILE*" \
+        "$row without statistics" "$two" --strategy $row --device test:4,1G
+done
+refused 2 'strategy daop computes experts beside the device: the plain CPU has nothing beside it*' \
+    "daop on the plain CPU" "$two" --strategy daop --statistics "$stats"
+refused 2 'strategy lru computes experts beside the device*' "compute-host on the plain CPU" \
+    "$two" --on-miss compute-host
+refused 2 'option --exact forbids *--on-miss load-low*' "hobbit with --exact" \
+    "$two" --strategy hobbit --exact
+refused 2 'option --exact forbids *--precalculate*' "daop with --exact" \
+    "$two" --strategy daop --exact --statistics "$stats" --device test:4,1G
+refused 2 'option --exact forbids *--prefill hybrid*' "fate's hybrid prefill, named, with --exact" \
+    "$two" --strategy fate --prefill hybrid --exact
+refused 2 "$two: no variant '3'*" "a low precision that the pack has not" \
+    "$two" --strategy hobbit --low 3
+
+sed 's/source_fingerprint: "./source_fingerprint: "'"$(
+    grep -q 'source_fingerprint: "0' "$stats" && echo 1 || echo 0
+)/" "$stats" >"$tmp/other.yaml"
+refused 2 "the statistics are of another model than $two" "statistics of another model" \
+    "$two" --strategy edgemoe --statistics "$tmp/other.yaml"
+head -c "$(($(wc -c <"$stats") / 2))" "$stats" >"$tmp/cut.yaml"
+refused 3 "$tmp/cut.yaml: *" "damaged statistics" \
+    "$two" --strategy edgemoe --statistics "$tmp/cut.yaml"
+refused 1 "$tmp/none.yaml: *" "statistics that are not there" \
+    "$two" --strategy edgemoe --statistics "$tmp/none.yaml"
+"$bin/moe-quantize" -q --zstd 1 -o "$tmp/zstd.moe" "$two" || exit 1
+refused 3 "$tmp/zstd.moe: compressed experts cannot be computed where they lie*" \
+    "a compressed pack on the test device" "$tmp/zstd.moe" --strategy lru --device test:4,1G
+
+# ---- Budgets -------------------------------------------------------------------------------------
+
+for row in fate hobbit edgemoe; do
+    floor=$(smallest_memory "$bin/moe-run" "$two" -p x --strategy $row --statistics "$stats")
+    check "$row: too small a memory is refused with the least that works" [ -n "$floor" ]
+    for more in 2 6; do
+        ask --strategy $row --statistics "$stats" --memory "$((floor + more))M"
+        expect_exit 0 "$row: floor + $more MiB"
+        check "... its peak stays below" \
+            [ "$(figure peak_rss_bytes)" -le $(((floor + more) << 20)) ]
+    done
+done
+
+# Kept at 2 bits where memory is short, every expert counts as low: also those computed early.
+all_low() { [ "$(figure low_precision)" = "$(figure expert_activations)" ]; }
+for row in lru daop; do
+    set -- --strategy $row --cache-bits 2 --statistics "$stats" --device test:4,1G
+    floor=$(smallest_memory "$bin/moe-run" "$two" -p x "$@")
+    ask "$@" --memory "$((floor + 2))M"
+    expect_exit 0 "$row: kept at 2 bits"
+    check "... all of it is counted as low precision" all_low
+    ask "$@" --memory "$((floor + 2))M" --exact --without precalculate,degrade
+    expect_stdout "$want" "$row: kept at the best with --exact"
+done
+
+# ---- The prompt ----------------------------------------------------------------------------------
+
+if command -v tmux >/dev/null; then
+    terminal() { tmux -S "$tmp/tmux" -f /dev/null "$@"; }
+    trap 'terminal kill-server 2>/dev/null; rm -rf "$tmp"' EXIT
+    terminal new-session -d -s moe -x 100 -y 40 "$bin/moe-run '$two' --strategy fate -n 3; sleep 99"
+    shows() { # PATTERN, within 30 s
+        tries=0
+        until terminal capture-pane -p -S - -t moe >"$tmp/screen" 2>/dev/null &&
+            grep -q -- "$1" "$tmp/screen"; do
+            tries=$((tries + 1))
+            [ "$tries" -lt 300 ] || return 1
+            sleep 0.1
+        done
+    }
+    check "the prompt opens with a row" shows '^>'
+    terminal send-keys -t moe '/strategy' Enter
+    check "/strategy names the row" shows '^fate$'
+    check "... and its parts" shows '^--predict gate-next --prefetch percentile:75,slack'
+else
+    tests=$((tests + 1))
+    echo "ok $tests - /strategy at the prompt # SKIP no tmux"
+fi
+finish
