@@ -5,6 +5,7 @@
 #   make check           install what is missing, build and run every test that needs no GPU
 #   make quick           a one-minute part of the tests, for the edit loop
 #   make bench           benchmarks, with ratios from one run (tests/bench)
+#   make bench-strategies  every row of the strategy table side by side
 #   make fuzz            the fuzzers, FUZZ_SECONDS each (needs clang)
 #   make asan tsan       builds under sanitizers, in their own directories, and their tests
 #   make check-floors check-headers check-man   single checks of make check
@@ -265,9 +266,12 @@ tsan:
 
 # ---- Benchmarks ----------------------------------------------------------------------------------
 
-.PHONY: bench
+.PHONY: bench bench-strategies
 bench: all tools
 	@BUILD=$(BUILD) sh tests/bench/run.sh
+# Every row of the strategy table, and the papers' ablations: over an hour.
+bench-strategies: all tests tools
+	@BUILD=$(BUILD) sh tests/bench/strategies.sh
 
 # ---- Installation -------------------------------------------------------------------------------
 
