@@ -78,8 +78,8 @@ for part; do
         run 42.moe rows=edgemoe,edgemoe+predict=none+prefetch=none,edgemoe+cache=lru,edgemoe+cache=edgemoe-literal,edgemoe+init=layerwise,edgemoe+predict=keys demand=0.25,0.5,1,2,4,6 loads=1 prompt=8 decode=32
         ;;
     prompts)
-        echo "== Fate, fig. 11: prompts of 128, 256 and 512"
-        for n in 128 240 480; do
+        echo "== Fate, fig. 11: prompts (of 128, 256 and 512 tokens there; the texts here end before)"
+        for n in 64 128 224; do
             run 42.moe rows=ondemand,lru,eap,fate,fate+prefill=popularity,prefetch demand=2,4 loads=0.5,2 prompt=$n decode=4
         done
         ;;
