@@ -83,33 +83,6 @@ static int apply_without(const char *list, struct moe_strategy *out, struct moe_
     return MOE_OK;
 }
 
-/* --exact and a strategy that may change results: names what does. */
-static int refuse_inexact(const struct moe_strategy *s, struct moe_err *err)
-{
-    struct moe_buf parts = {0}, names = {0};
-    for (enum moe_part part = 0; part < MOE_N_PARTS; part++) {
-        if (!moe_strategy_part_inexact(s, part))
-            continue;
-        const struct moe_strategy_part *p = moe_strategy_part_at(part);
-        char text[MOE_PART_TEXT_BYTES];
-        moe_strategy_part_text(s, part, text);
-        moe_buf_printf(&parts, "%s--%s%s%s", parts.size ? " " : "", p->option, p->arg ? " " : "",
-                       p->arg ? text : "");
-        moe_buf_printf(&names, "%s%s", names.size ? "," : "", p->option);
-    }
-    int status;
-    if (parts.failed || names.failed)
-        status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: the strategy");
-    else
-        status = moe_fail(err, MOE_ERR_USAGE,
-                          "option --exact forbids what may change results: %s (without these: "
-                          "--without %s)",
-                          (const char *)parts.data, (const char *)names.data);
-    moe_buf_release(&parts);
-    moe_buf_release(&names);
-    return status;
-}
-
 int strategy_options_apply(const struct strategy_options *o, struct moe_strategy *out,
                            bool *automatic, struct moe_err *err)
 {
@@ -124,10 +97,10 @@ int strategy_options_apply(const struct strategy_options *o, struct moe_strategy
     *automatic = named == 0 && !o->without && (!o->strategy || strcmp(o->strategy, "auto") == 0);
     moe_strategy_drop_idle(out, named);
     status = moe_strategy_settle(out, err);
-    if (status == MOE_OK && o->exact) {
-        moe_strategy_fall_back(out);
-        if (out->inexact)
-            status = refuse_inexact(out, err);
+    if (status == MOE_OK && o->exact) { /* what falls back the engine will say */
+        struct moe_strategy fallen = *out;
+        moe_strategy_fall_back(&fallen);
+        status = moe_strategy_check_exact(&fallen, err);
     }
     return status;
 }

@@ -128,6 +128,16 @@ void moe_config_init(struct moe_config *config);
  * attn_scale, rope_dim. */
 void moe_config_complete(struct moe_config *config);
 
+/* MoE layers among the first `layer` layers: the number of a MoE layer among its like, and, for
+ * n_layers, how many there are. */
+static inline uint32_t moe_config_moe_layers(const struct moe_config *c, uint32_t layer)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < layer; i++)
+        n += c->layer_is_moe[i] != 0;
+    return n;
+}
+
 /* What one position takes in the KV cache: so many heads, values of a key and of a value. Latent
  * attention keeps the shared vector: one head of [rotated | latent] and of [latent]. */
 static inline uint32_t moe_config_cache_heads(const struct moe_config *c)

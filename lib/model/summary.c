@@ -38,8 +38,7 @@ int moe_summarize(const struct moe_pack *pack, struct moe_summary *out, struct m
     int status = moe_config_read(&out->config, moe_pack_path(pack), model, n, err);
     if (status != MOE_OK)
         return status;
-    for (uint32_t i = 0; i < out->config.n_layers; i++)
-        out->n_moe_layers += out->config.layer_is_moe[i] != 0;
+    out->n_moe_layers = moe_config_moe_layers(&out->config, out->config.n_layers);
     for (uint32_t i = 0; i < moe_pack_n_tensors(pack); i++) {
         const struct moe_pack_tensor *t = moe_pack_tensor_at(pack, i);
         out->dense.count++;

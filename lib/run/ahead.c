@@ -22,8 +22,6 @@ struct moe_ahead {
     struct moe_strategy strategy;
     struct moe_foresight *foresight; /* NULL: nothing predicts */
     struct moe_host *host;           /* NULL: there is none */
-    uint32_t *moe_layer;             /* [n_layers] */
-    uint32_t n_moe;
     bool decode;
     bool has_jobs;        /* the host was asked for something since the pass began */
     uint32_t last_ticket; /* of these jobs */
@@ -35,38 +33,38 @@ struct moe_ahead {
     uint32_t *order;        /* [n_experts] */
 };
 
-uint64_t moe_ahead_bytes(const struct moe_model *model, uint32_t batch,
-                         const struct moe_strategy *strategy, bool has_host)
+/* One block; NULL on an arena that only counts. */
+static struct moe_ahead *carve(struct moe_arena *arena, const struct moe_config *c)
 {
-    const struct moe_config *c = &model->config;
-    uint64_t bytes = 0;
-    if (strategy->predict != MOE_PREDICT_BY_NOTHING)
-        bytes += moe_foresight_bytes(model, batch, strategy);
-    if (has_host)
-        bytes += moe_host_bytes(c, batch, c->n_experts + c->top_k);
-    return bytes + 2ull * c->top_k * (c->hidden + MOE_PANEL_ROWS) * sizeof(float) +
-           16ull * c->n_experts + 4ull * c->n_layers;
+    uint64_t stride = moe_round_up(c->hidden, MOE_PANEL_ROWS); /* of the workspace's rows */
+    struct moe_ahead *place = moe_arena_take(arena, 1, sizeof *place), a = {0};
+    a.tickets = moe_arena_take(arena, c->n_experts, sizeof *a.tickets);
+    for (int i = 0; i < 2; i++)
+        a.early[i].out = moe_arena_take(arena, c->top_k * stride, sizeof(float));
+    a.precalculated = moe_arena_take(arena, c->n_experts, 1);
+    a.present = moe_arena_take(arena, c->n_experts, 1);
+    a.order = moe_arena_take(arena, c->n_experts, sizeof *a.order);
+    if (place)
+        *place = a;
+    return place;
 }
 
-static int open_early(struct moe_ahead *a, struct moe_err *err)
+static uint32_t max_jobs(const struct moe_config *c)
 {
-    const struct moe_config *c = &a->session->model->config;
-    a->moe_layer = moe_alloc(c->n_layers, sizeof *a->moe_layer, err);
-    a->tickets = moe_alloc(c->n_experts, sizeof *a->tickets, err);
-    uint64_t out_floats = (uint64_t)c->top_k * a->session->work->hidden_stride;
-    for (int i = 0; i < 2; i++)
-        a->early[i].out = moe_alloc(out_floats, sizeof(float), err);
-    a->precalculated = moe_alloc(c->n_experts, 1, err);
-    a->present = moe_alloc(c->n_experts, 1, err);
-    a->order = moe_alloc(c->n_experts, sizeof *a->order, err);
-    if (!a->moe_layer || !a->tickets || !a->early[0].out || !a->early[1].out || !a->precalculated ||
-        !a->present || !a->order)
-        return MOE_ERR_MEMORY;
-    for (uint32_t i = 0; i < c->n_layers; i++) {
-        a->moe_layer[i] = a->n_moe;
-        a->n_moe += c->layer_is_moe[i];
-    }
-    return MOE_OK;
+    return c->n_experts + c->top_k; /* of this layer, and ahead of the next */
+}
+
+uint64_t moe_ahead_bytes(const struct moe_model *model, uint32_t batch,
+                         const struct moe_strategy *strategy)
+{
+    struct moe_arena arena = {0};
+    carve(&arena, &model->config);
+    uint64_t bytes = arena.overflowed ? UINT64_MAX / 4 : arena.used;
+    if (strategy->predict != MOE_PREDICT_BY_NOTHING)
+        bytes += moe_foresight_bytes(model, batch, strategy);
+    if (strategy->needs_host)
+        bytes += moe_host_bytes(&model->config, batch, max_jobs(&model->config));
+    return bytes;
 }
 
 int moe_ahead_open(struct moe_ahead **out, struct moe_session *session,
@@ -79,18 +77,20 @@ int moe_ahead_open(struct moe_ahead **out, struct moe_session *session,
                         "strategy %s computes experts beside the device: it needs a second device "
                         "(--device test:SPEED,LINK rehearses one)",
                         strategy->name);
-    struct moe_ahead *a = moe_alloc(1, sizeof *a, err);
-    if (!a)
-        return MOE_ERR_MEMORY;
     const struct moe_config *c = &session->model->config;
+    struct moe_arena arena = {0};
+    carve(&arena, c);
+    arena = (struct moe_arena){.base = moe_alloc(arena.used, 1, err), .size = arena.used};
+    if (!arena.base)
+        return MOE_ERR_MEMORY;
+    struct moe_ahead *a = carve(&arena, c);
     a->session = session;
     a->strategy = *strategy;
-    int status = open_early(a, err);
-    if (status == MOE_OK && strategy->predict != MOE_PREDICT_BY_NOTHING)
+    int status = MOE_OK;
+    if (strategy->predict != MOE_PREDICT_BY_NOTHING)
         status = moe_foresight_open(&a->foresight, session, strategy, statistics, err);
     if (status == MOE_OK && strategy->needs_host)
-        status =
-            moe_host_open(&a->host, c, session->batch, c->n_experts + c->top_k, host_slowdown, err);
+        status = moe_host_open(&a->host, c, session->batch, max_jobs(c), host_slowdown, err);
     if (status != MOE_OK) {
         moe_ahead_close(a);
         return status;
@@ -105,14 +105,7 @@ void moe_ahead_close(struct moe_ahead *a)
         return;
     moe_host_close(a->host); /* first: its jobs write into buffers below */
     moe_foresight_close(a->foresight);
-    free(a->moe_layer);
-    free(a->tickets);
-    free(a->early[0].out);
-    free(a->early[1].out);
-    free(a->precalculated);
-    free(a->present);
-    free(a->order);
-    free(a);
+    free(a); /* the first of its block */
 }
 
 void moe_ahead_begin(struct moe_ahead *a, bool decode, bool first)
@@ -152,7 +145,7 @@ static void set_weights(const struct moe_config *c, const float *scores, float *
 
 static struct early *early_of(struct moe_ahead *a, uint32_t layer)
 {
-    return &a->early[a->moe_layer[layer] % 2];
+    return &a->early[moe_config_moe_layers(&a->session->model->config, layer) % 2];
 }
 
 uint32_t moe_ahead_choose(struct moe_ahead *a, uint32_t layer, uint32_t n_rows,
@@ -263,9 +256,10 @@ int moe_ahead_spoken(struct moe_ahead *a, uint32_t layer, uint32_t n_rows, uint3
     int status = a->host ? begin_host_jobs(a, layer, n_active, err) : MOE_OK;
     if (status != MOE_OK || !a->foresight)
         return status;
+    const struct moe_config *c = &s->model->config;
     bool early = a->strategy.precalculate && a->decode && n_rows == 1 &&
-                 a->moe_layer[layer] + 1 < a->n_moe &&
-                 a->moe_layer[layer] + 1 >= a->strategy.precalculate_from;
+                 next_moe_layer(c, layer) < c->n_layers &&
+                 moe_config_moe_layers(c, layer) + 1 >= a->strategy.precalculate_from;
     uint32_t depth = early ? 1 : s->experts->ops->wants_prediction(s->experts, layer);
     double started = moe_seconds();
     /* The token before is remembered even where nothing is asked for. */

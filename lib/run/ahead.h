@@ -23,8 +23,9 @@ int moe_ahead_open(struct moe_ahead **out, struct moe_session *session,
                    const struct moe_strategy *strategy, const struct moe_statistics *statistics,
                    double host_slowdown, struct moe_err *err);
 void moe_ahead_close(struct moe_ahead *a); /* NULL is fine */
+/* Memory that it takes, statistics not counted. */
 uint64_t moe_ahead_bytes(const struct moe_model *model, uint32_t batch,
-                         const struct moe_strategy *strategy, bool has_host);
+                         const struct moe_strategy *strategy);
 
 /* A pass over rows begins; first: the sequence does. */
 void moe_ahead_begin(struct moe_ahead *a, bool decode, bool first);

@@ -35,9 +35,7 @@ enum {
 /* Experts that one token visits, and all there are, at the best variant. */
 static void count_experts(const struct moe_model *m, uint64_t slot_bytes, struct moe_budget *b)
 {
-    uint64_t n_moe = 0;
-    for (uint32_t i = 0; i < m->config.n_layers; i++)
-        n_moe += m->config.layer_is_moe[i];
+    uint64_t n_moe = moe_config_moe_layers(&m->config, m->config.n_layers);
     b->token = n_moe * m->config.top_k * slot_bytes;
     b->all = n_moe * m->config.n_experts * slot_bytes;
 }
@@ -67,7 +65,7 @@ static uint64_t size_fixed_part(const struct moe_engine *e, const struct moe_eng
     b->batch = so->batch;
     b->work = work_bytes(&m->config, so) + (o->beside ? o->beside(o->beside_ctx, m, so->batch) : 0);
     if (needs_ahead(&e->strategy))
-        b->work += moe_ahead_bytes(m, so->batch, &e->strategy, e->strategy.needs_host);
+        b->work += moe_ahead_bytes(m, so->batch, &e->strategy);
     return b->program + b->dense + b->kv + b->work;
 }
 

@@ -3,6 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "run/probe.h"
+
 /* The pack's variant of that name; the number of variants when there is none. */
 static uint32_t find_variant(const struct moe_pack *pack, const char *name)
 {
@@ -44,10 +46,6 @@ static int resolve_low(struct moe_engine *e, const struct moe_engine_options *o,
 static int check_statistics(const struct moe_engine *e, const struct moe_statistics *statistics,
                             struct moe_err *err)
 {
-    const struct moe_config *c = &e->model->config;
-    uint32_t n_moe = 0;
-    for (uint32_t i = 0; i < c->n_layers; i++)
-        n_moe += c->layer_is_moe[i];
     if (!statistics)
         return e->strategy.needs_profile
                    ? moe_fail(err, MOE_ERR_USAGE,
@@ -55,9 +53,7 @@ static int check_statistics(const struct moe_engine *e, const struct moe_statist
                               "(moe-profile PACK --text FILE -o FILE makes one)",
                               e->strategy.name)
                    : MOE_OK;
-    if (statistics->shape.n_layers != n_moe || statistics->shape.n_experts != c->n_experts ||
-        statistics->shape.top_k != c->top_k ||
-        statistics->shape.source_fingerprint != moe_pack_source_fingerprint(e->model->pack))
+    if (!moe_probe_fits(e->model, statistics))
         return moe_fail(err, MOE_ERR_USAGE, "the statistics are of another model than %s",
                         moe_pack_path(e->model->pack));
     return MOE_OK;
@@ -97,37 +93,25 @@ static uint32_t resolve_high(const struct moe_engine *e, bool fits, bool exact)
     return variant < moe_pack_n_variants(e->model->pack) ? variant : 0;
 }
 
-static int refuse_inexact(const struct moe_strategy *s, struct moe_err *err)
-{
-    enum moe_part part = 0;
-    while (part < MOE_N_PARTS - 1 && !moe_strategy_part_inexact(s, part))
-        part++;
-    return moe_fail(err, MOE_ERR_USAGE,
-                    "--exact forbids --%s of strategy %s: it may change results",
-                    moe_strategy_part_at(part)->option, s->name);
-}
-
 int moe_engine_resolve(struct moe_engine *e, const struct moe_engine_options *o, bool fits,
                        uint32_t *high, uint32_t *low, struct moe_err *err)
 {
     struct moe_strategy *s = &e->strategy;
-    uint32_t n_moe = 0;
-    for (uint32_t i = 0; i < e->model->config.n_layers; i++)
-        n_moe += e->model->config.layer_is_moe[i];
+    const struct moe_config *c = &e->model->config;
     *s = o->strategy;
     *high = *low = 0;
     int status = moe_strategy_settle(s, err);
     if (status != MOE_OK || s->resident)
         return status;
-    moe_strategy_fit(s, n_moe);
+    moe_strategy_fit(s, moe_config_moe_layers(c, c->n_layers));
     if (o->exact && !s->needs_low && s->prefill == MOE_PREFILL_HYBRID) {
         moe_strategy_fall_back(s);
         e->fallback = "prompts at one precision: --exact";
     }
     *high = resolve_high(e, fits, o->exact);
     status = resolve_low(e, o, *high, low, err);
-    if (status == MOE_OK && o->exact && s->inexact)
-        status = refuse_inexact(s, err);
+    if (status == MOE_OK && o->exact)
+        status = moe_strategy_check_exact(s, err);
     if (status == MOE_OK)
         status = check_statistics(e, o->statistics, err);
     if (status == MOE_OK)

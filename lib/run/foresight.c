@@ -14,7 +14,6 @@ struct moe_foresight {
     const struct moe_statistics *statistics; /* of path predictions */
     uint32_t depth, batch;
     uint64_t stride, router_stride; /* of the workspace's rows */
-    uint32_t *moe_layer;            /* [n_layers] number among MoE layers */
     uint32_t n_moe;
 
     float *probabilities; /* [depth][batch][router_stride] of each row */
@@ -86,20 +85,16 @@ static struct moe_foresight *carve(struct moe_arena *arena, const struct moe_con
         .batch = batch,
         .stride = moe_round_up(c->hidden, MOE_PANEL_ROWS),
         .router_stride = moe_round_up(c->n_experts, MOE_PANEL_ROWS),
+        .n_moe = moe_config_moe_layers(c, c->n_layers),
     };
-    for (uint32_t i = 0; i < c->n_layers; i++)
-        f.n_moe += c->layer_is_moe[i];
     f.depth = usable_depth(strategy, f.n_moe);
     uint64_t scores = (uint64_t)f.depth * c->n_experts;
-    f.moe_layer = moe_arena_take(arena, c->n_layers, sizeof *f.moe_layer);
     f.probabilities =
         moe_arena_take(arena, f.depth * batch * f.router_stride, sizeof *f.probabilities);
     f.scores = moe_arena_take(arena, scores, sizeof *f.scores);
     f.unimportance = moe_arena_take(arena, scores, sizeof *f.unimportance);
     f.scratch = moe_arena_take(arena, 2 * (uint64_t)c->top_k, sizeof *f.scratch);
     carve_kind(&f, arena, c);
-    for (uint32_t i = 1; f.moe_layer && i < c->n_layers; i++)
-        f.moe_layer[i] = f.moe_layer[i - 1] + c->layer_is_moe[i - 1];
     if (place)
         *place = f;
     return place;
@@ -119,12 +114,10 @@ uint64_t moe_foresight_bytes(const struct moe_model *model, uint32_t batch,
 static int check_statistics(const struct moe_model *model, const struct moe_statistics *s,
                             struct moe_err *err)
 {
-    const struct moe_statistics_shape want = moe_probe_shape(model);
     if (!s)
         return moe_fail(err, MOE_ERR_USAGE,
                         "predicting by paths needs statistics of the model: make a profile");
-    if (s->shape.n_layers != want.n_layers || s->shape.n_experts != want.n_experts ||
-        s->shape.top_k != want.top_k || s->shape.source_fingerprint != want.source_fingerprint)
+    if (!moe_probe_fits(model, s))
         return moe_fail(err, MOE_ERR_USAGE, "the statistics are of another model");
     return MOE_OK;
 }
@@ -312,7 +305,7 @@ uint32_t moe_foresight_look(struct moe_foresight *f, uint32_t layer, uint32_t n_
 {
     const struct moe_model *model = f->session->model;
     const struct moe_config *c = &model->config;
-    struct look k = {.f = f, .m = f->moe_layer[layer], .n_rows = n_rows};
+    struct look k = {.f = f, .m = moe_config_moe_layers(c, layer), .n_rows = n_rows};
     for (uint32_t l = layer + 1; l < c->n_layers && k.n < depth && k.n < f->depth; l++)
         if (c->layer_is_moe[l])
             k.ahead[k.n++] = &model->layers[l];

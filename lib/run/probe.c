@@ -22,7 +22,6 @@ struct moe_probe {
     struct moe_session *session;
     struct moe_statistics *statistics;
     struct moe_trace_writer *trace; /* NULL: none is written */
-    uint32_t *moe_layer;            /* [n_layers] number among MoE layers */
     uint32_t batch;
     uint64_t stride, router_stride;
     float *rows;              /* [N_SLOTS][batch][stride] */
@@ -37,6 +36,12 @@ struct moe_probe {
     uint32_t first_token;     /* of the pass */
     struct moe_layer_observation seen;
 };
+
+/* Of a layer among MoE layers. */
+static uint32_t number_of(const struct moe_probe *p, uint32_t layer)
+{
+    return moe_config_moe_layers(&p->session->model->config, layer);
+}
 
 static float *row_at(const struct moe_probe *p, uint32_t slot, uint64_t row)
 {
@@ -77,7 +82,7 @@ static void on_attending(void *ctx, uint32_t layer, uint32_t n_rows, const float
 {
     struct moe_probe *p = ctx;
     if (p->session->model->config.layer_is_moe[layer])
-        keep_rows(p, ATTENTION + p->moe_layer[layer] % 2, input, stride, n_rows);
+        keep_rows(p, ATTENTION + number_of(p, layer) % 2, input, stride, n_rows);
 }
 
 /* ---- Predicting -------------------------------------------------------------------------------
@@ -114,7 +119,6 @@ struct look {
     uint32_t m;
     const float *gate_input;
     uint64_t stride;
-    uint32_t n_asked;
 };
 
 /* The streams of the layers before, under this layer's norm. */
@@ -178,7 +182,7 @@ static void on_routed(void *ctx, uint32_t layer, const struct moe_row *rows, uin
 {
     struct moe_probe *p = ctx;
     const struct moe_workspace *w = p->session->work;
-    uint32_t m = p->moe_layer[layer];
+    uint32_t m = number_of(p, layer);
     struct look k = {
         .p = p,
         .layer = &p->session->model->layers[layer],
@@ -231,7 +235,7 @@ static void on_computed(void *ctx, uint32_t layer, uint32_t n_rows, const float 
     struct moe_probe *p = ctx;
     struct outputs o = {p, outputs, stride, slots};
     moe_par_for((int64_t)n_rows * p->statistics->shape.top_k, 32, measure_range, &o);
-    moe_statistics_observe(p->statistics, p->moe_layer[layer], p->first_token, n_rows, &p->seen);
+    moe_statistics_observe(p->statistics, number_of(p, layer), p->first_token, n_rows, &p->seen);
 }
 
 /* ---- Opening and running ----------------------------------------------------------------------
@@ -240,14 +244,19 @@ static void on_computed(void *ctx, uint32_t layer, uint32_t n_rows, const float 
 struct moe_statistics_shape moe_probe_shape(const struct moe_model *model)
 {
     const struct moe_config *c = &model->config;
-    struct moe_statistics_shape shape = {
+    return (struct moe_statistics_shape){
+        .n_layers = moe_config_moe_layers(c, c->n_layers),
         .n_experts = c->n_experts,
         .top_k = c->top_k,
         .source_fingerprint = moe_pack_source_fingerprint(model->pack),
     };
-    for (uint32_t i = 0; i < c->n_layers; i++)
-        shape.n_layers += c->layer_is_moe[i];
-    return shape;
+}
+
+bool moe_probe_fits(const struct moe_model *model, const struct moe_statistics *statistics)
+{
+    const struct moe_statistics_shape want = moe_probe_shape(model), *is = &statistics->shape;
+    return is->n_layers == want.n_layers && is->n_experts == want.n_experts &&
+           is->top_k == want.top_k && is->source_fingerprint == want.source_fingerprint;
 }
 
 void moe_probe_close(struct moe_probe *p)
@@ -267,7 +276,6 @@ static void carve(struct moe_probe *p, struct moe_arena *arena, const struct moe
     p->stride = moe_round_up(c->hidden, MOE_PANEL_ROWS);
     p->router_stride = moe_round_up(c->n_experts, MOE_PANEL_ROWS);
     uint64_t kept = (uint64_t)N_SLOTS * batch, asked = (uint64_t)MOE_N_PREDICTORS * batch;
-    p->moe_layer = moe_arena_take(arena, c->n_layers, sizeof *p->moe_layer);
     p->rows = moe_arena_take(arena, kept, p->stride * sizeof *p->rows);
     p->lengths = moe_arena_take(arena, kept, sizeof *p->lengths);
     p->scores = moe_arena_take(arena, asked, p->router_stride * sizeof *p->scores);
@@ -300,8 +308,6 @@ int moe_probe_open(struct moe_probe **out, struct moe_session *session,
     p->session = session;
     p->statistics = statistics;
     carve(p, &arena, c, session->batch);
-    for (uint32_t i = 1; i < c->n_layers; i++)
-        p->moe_layer[i] = p->moe_layer[i - 1] + c->layer_is_moe[i - 1];
     session->observer = (struct moe_observer){
         .ctx = p, .routed = on_routed, .attending = on_attending, .computed = on_computed};
     *out = p;

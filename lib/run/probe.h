@@ -19,6 +19,8 @@ struct moe_probe;
 
 /* The statistics' shape for a model; the numbers of tokens and percent are the caller's. */
 struct moe_statistics_shape moe_probe_shape(const struct moe_model *model);
+/* Whether statistics are of this model, whatever text and precision they were made with. */
+bool moe_probe_fits(const struct moe_model *model, const struct moe_statistics *statistics);
 
 /* Bytes that a probe of a session with this batch takes. */
 uint64_t moe_probe_bytes(const struct moe_config *config, uint32_t batch);

@@ -205,6 +205,10 @@ int moe_strategy_settle(struct moe_strategy *s, struct moe_err *err);
 /* Whether this part, as it is set, may change results. */
 bool moe_strategy_part_inexact(const struct moe_strategy *s, enum moe_part part);
 
+/* What --exact asks of a settled strategy: MOE_ERR_USAGE names the parts that may change results,
+ * and the --without that helps. */
+int moe_strategy_check_exact(const struct moe_strategy *s, struct moe_err *err);
+
 /* Does without a second precision where the row allows that: hybrid prefill that may fall back
  * becomes popularity. For a settled strategy, which stays settled. */
 void moe_strategy_fall_back(struct moe_strategy *s);
