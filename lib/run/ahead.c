@@ -59,7 +59,7 @@ uint64_t moe_ahead_bytes(const struct moe_model *model, uint32_t batch,
 {
     struct moe_arena arena = {0};
     carve(&arena, &model->config);
-    uint64_t bytes = arena.overflowed ? UINT64_MAX / 4 : arena.used;
+    uint64_t bytes = arena.used;
     if (strategy->predict != MOE_PREDICT_BY_NOTHING)
         bytes += moe_foresight_bytes(model, batch, strategy);
     if (strategy->needs_host)

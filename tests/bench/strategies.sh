@@ -23,7 +23,7 @@ mkdir -p "$dir"
 if [ ! -f "$dir/82.moe" ]; then
     "$BUILD/tests/tools/widen" --hidden 8 --ff 16 tests/models/tiny-moe "$dir/model"
     for bits in 4,2 8,2; do
-        "$BUILD/bin/moe-quantize" -q --method "${METHOD:-hqq}" --experts $bits \
+        "$BUILD/bin/moe-quantize" -q --method "${METHOD:-rtn}" --experts $bits \
             -o "$dir/$(echo $bits | tr -d ,).moe" "$dir/model"
     done
     rm -r "$dir/model"

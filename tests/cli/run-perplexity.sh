@@ -18,6 +18,15 @@ mean=$(awk '{ sum += $1 } END { printf "%.4f", sum / NR }' "$tmp/log")
 check "... whose mean is the figure" [ "${line#nll "$mean" }" != "$line" ]
 run "$bin/moe-run" -t 2 "$full" --perplexity "$tmp/text" --batch 7
 expect_stdout "$line" "threads and batch size change nothing"
+run "$bin/moe-run" -t 1 "$full" --perplexity "$tmp/text" --prompt-share 25% \
+    --stats-json "$tmp/share.json"
+expect_stdout "$line" "a document decoded token by token costs the same"
+decoded=$(awk '/"decode": {/ { on = 1 } on && /"tokens"/ { gsub(/[^0-9]/, ""); print; exit }' \
+    "$tmp/share.json")
+check "... three quarters of it" [ "$decoded" -ge $((tokens * 7 / 10)) ] &&
+    check "... and no more" [ "$decoded" -le $((tokens * 8 / 10)) ]
+run "$bin/moe-run" "$full" -p x --prompt-share 25%
+error_line 2 'moe-run: *--prompt-share* belong to --perplexity*' "--prompt-share without a text"
 run "$bin/moe-run" -t 1 "$full" --perplexity "$tmp/text" --json
 expect_stdout_like "{\"nll\": *\"tokens\": $tokens, \"documents\": 6,*}" "--json"
 run "$bin/moe-run" -t 1 "$full" --perplexity "$tmp/text" --max-doc-tokens 9

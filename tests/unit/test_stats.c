@@ -224,6 +224,10 @@ static void texts_tell_the_same(void **state)
     assert_non_null(strstr((char *)out.data, "137 activations"));
     assert_non_null(strstr((char *)out.data, "hit rate 7.30%")); /* 10 of 137 */
     assert_non_null(strstr((char *)out.data, "0.750 s stalled"));
+    assert_non_null(strstr((char *)out.data, "65.3% of 98 activations foretold")); /* 64 */
+    assert_non_null(strstr((char *)out.data, "48 activations computed there, 32 of them"));
+    assert_non_null(strstr((char *)out.data, "3 at low precision, 64 left out, 32 from an earlier "
+                                             "state, 5 not the router's choice"));
     moe_buf_clear(&out);
     moe_stats_write_line(&SAMPLE, &out);
     assert_null(strchr((char *)out.data, '\n'));
@@ -236,6 +240,12 @@ static void texts_tell_the_same(void **state)
     moe_buf_clear(&out);
     moe_stats_write_text(&resident, &out);
     assert_non_null(strstr((char *)out.data, "strategy resident on cpu\n"));
+    /* Nor of guesses and changes, where there were none. */
+    const struct moe_stats plain = {.device = "cpu"};
+    moe_buf_clear(&out);
+    moe_stats_write_text(&plain, &out);
+    assert_null(strstr((char *)out.data, "foretold"));
+    assert_null(strstr((char *)out.data, "changed"));
     moe_buf_release(&out);
 }
 
