@@ -156,6 +156,19 @@ bool cli_may_colour(int fd)
     return isatty(fd) && !(no_color && *no_color) && !(term && strcmp(term, "dumb") == 0);
 }
 
+bool cli_may_draw(int fd)
+{
+    static const char *const names[] = {"LC_ALL", "LC_CTYPE", "LANG"}; /* the first that is set */
+    static const char *const spellings[] = {"UTF-8", "utf8", "utf-8", "UTF8"};
+    const char *locale = NULL;
+    bool utf8 = false;
+    for (int i = 0; i < 3 && !(locale && *locale); i++)
+        locale = getenv(names[i]);
+    for (int i = 0; i < 4 && locale; i++)
+        utf8 |= strstr(locale, spellings[i]) != NULL;
+    return utf8 && cli_may_colour(fd);
+}
+
 /* ---- --help and --version --------------------------------------------------------------------
  */
 

@@ -126,6 +126,8 @@ int cli_flush(struct moe_err *err);
 
 /* True where colour and drawing are welcome: a terminal, and NO_COLOR is not set. */
 bool cli_may_colour(int fd);
+/* ... and the locale's characters are UTF-8, so that block characters can be shown. */
+bool cli_may_draw(int fd);
 
 /* ---- Progress and interruption ----------------------------------------------------------------
  */

@@ -3,11 +3,9 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
 
+#include "base/draw.h"
 #include "base/text.h"
-
-enum { TEXT_WIDTH = 76 };
 
 enum unit { BYTES, RATE, SECONDS, COUNT };
 
@@ -28,21 +26,9 @@ static const char *format(double x, enum unit unit, char room[32])
     return room;
 }
 
-/* A long text over several lines, indented. */
 static void put_wrapped(struct moe_buf *out, const char *text)
 {
-    while (*text) {
-        size_t n = strlen(text);
-        if (n > TEXT_WIDTH) {
-            n = TEXT_WIDTH;
-            while (n > 1 && text[n] != ' ')
-                n--;
-            n = n > 1 ? n : TEXT_WIDTH;
-        }
-        moe_buf_printf(out, "    %.*s\n", (int)n, text);
-        text += n;
-        text += strspn(text, " ");
-    }
+    moe_draw_paragraph(out, NULL, 4, "%s", text);
 }
 
 static void put_figure(struct moe_buf *out, const char *name, const struct moe_figure *f,

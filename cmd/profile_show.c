@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "base/draw.h"
 #include "sched/statistics_figures.h"
 
 enum { BAR_WIDTH = 40, MAP_COLUMNS = 64 };
@@ -108,8 +109,7 @@ static void put_bar(struct moe_buf *out, const char *name, double share, bool dr
     if (isnan(share))
         return;
     moe_buf_printf(out, "  %-14s %5.1f%% ", name, 100 * share);
-    for (int i = 0; i < (int)(share * BAR_WIDTH + 0.5); i++)
-        moe_buf_text(out, drawing ? "\xe2\x96\x88" : "#");
+    moe_draw_bar(out, share, BAR_WIDTH, drawing);
     moe_buf_text(out, "\n");
 }
 

@@ -66,4 +66,10 @@ static inline uint16_t moe_f32_to_f16(float v)
     return (uint16_t)(sign | (moe_f32_bits(shifted) - 0x3f000000u));
 }
 
+/* The nearest half-precision number. */
+static inline float moe_round_f16(float v)
+{
+    return moe_f16_to_f32(moe_f32_to_f16(v));
+}
+
 #endif

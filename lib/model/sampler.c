@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/random.h"
 
 struct candidate {
     float logit;
@@ -31,14 +32,6 @@ enum {
 
 /* ---- Randomness: xoshiro256++ seeded by splitmix64 (Blackman and Vigna) -----------------------
  */
-
-static uint64_t splitmix(uint64_t *state)
-{
-    uint64_t z = (*state += 0x9e3779b97f4a7c15u);
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-}
 
 static uint64_t rotate(uint64_t x, int k)
 {
@@ -112,7 +105,7 @@ int moe_sampler_new(struct moe_sampler **out, const struct moe_sampler_options *
     s->inverse_temperature = inverse < FLT_MAX ? (float)inverse : FLT_MAX;
     uint64_t state = options->seed;
     for (int i = 0; i < 4; i++)
-        s->random[i] = splitmix(&state);
+        s->random[i] = moe_random_next(&state);
     s->penalised = moe_alloc(vocab, sizeof *s->penalised, err);
     s->candidates = moe_alloc(vocab, sizeof *s->candidates, err);
     s->weights = moe_alloc(vocab, sizeof *s->weights, err);

@@ -1,0 +1,19 @@
+/*
+ * Randomness that is the same everywhere: splitmix64 (Steele, Lea and Flood). Small and fast; good
+ * enough to draw test data and to seed larger generators, not for secrets.
+ */
+#ifndef MOE_BASE_RANDOM_H
+#define MOE_BASE_RANDOM_H
+
+#include <stdint.h>
+
+/* The next 64 bits of the stream; any state will do to begin with. */
+static inline uint64_t moe_random_next(uint64_t *state)
+{
+    uint64_t z = (*state += 0x9e3779b97f4a7c15u);
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+#endif

@@ -1,0 +1,72 @@
+/* Bars and paragraphs. */
+#include "../test.h"
+#include "base/draw.h"
+
+static const char *text_of(struct moe_buf *out)
+{
+    assert_false(out->failed);
+    return out->data ? (const char *)out->data : "";
+}
+
+static void expect_bar(double share, uint32_t width, bool blocks, const char *want)
+{
+    struct moe_buf out = {0};
+    moe_draw_bar(&out, share, width, blocks);
+    assert_string_equal(text_of(&out), want);
+    moe_buf_release(&out);
+}
+
+static void bars(void **state)
+{
+    expect_bar(0.5, 8, false, "####");
+    expect_bar(1, 4, false, "####");
+    expect_bar(7, 4, false, "####");
+    expect_bar(0.1, 4, false, "");
+    expect_bar(0.125, 4, false, "#"); /* half a cell */
+    expect_bar(0, 8, true, "");
+    expect_bar(-1, 8, true, "");
+    expect_bar(0.0 / 0.0, 8, true, "");
+    expect_bar(0.5, 4, true, "\xe2\x96\x88\xe2\x96\x88");
+    expect_bar(0.5, 3, true, "\xe2\x96\x88\xe2\x96\x8c"); /* one and a half */
+    expect_bar(1.0 / 64, 8, true, "\xe2\x96\x8f");        /* an eighth */
+}
+
+static void paragraphs(void **state)
+{
+    struct moe_buf out = {0};
+    moe_draw_paragraph(&out, "1.", 4, "%s", "short");
+    assert_string_equal(text_of(&out), "1.  short\n");
+    moe_buf_clear(&out);
+    char words[201];
+    for (int i = 0; i < 200; i++) /* ten columns each */
+        words[i] = i % 10 == 9 ? ' ' : 'a';
+    words[199] = 0;
+    moe_draw_paragraph(&out, NULL, 2, "%s", words);
+    int lines = 0, length = 0, most = 0;
+    for (const char *c = text_of(&out); *c; c++) {
+        lines += *c == '\n';
+        length = *c == '\n' ? 0 : length + 1;
+        most = length > most ? length : most;
+    }
+    assert_int_equal(lines, 3); /* 7 words of 9 letters go into 78 columns, 8 (79) do not */
+    assert_int_equal(most, 2 + 6 * 10 + 9);
+    moe_buf_clear(&out);
+    memset(words, 'b', 100);
+    words[100] = 0;
+    moe_draw_paragraph(&out, NULL, 0, "%s", words); /* a word that is cut */
+    assert_int_equal(out.size, 102);
+    assert_int_equal(text_of(&out)[80], '\n');
+    moe_buf_clear(&out);
+    moe_draw_paragraph(&out, NULL, 0, "%s", "");
+    assert_int_equal(out.size, 0);
+    moe_buf_release(&out);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bars),
+        cmocka_unit_test(paragraphs),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
