@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/mem.h"
+#include "base/text.h"
 
 enum { MAX_DEPTH = 32, BLOCK_BYTES = 256 << 10 };
 
@@ -453,6 +454,14 @@ int moe_yaml_item_map(struct moe_yaml *doc, struct moe_yaml_node *item, struct m
                : moe_yaml_fail(doc, item, err, "%s must be a mapping", called(item, room));
 }
 
+int moe_yaml_item_list(struct moe_yaml *doc, struct moe_yaml_node *item, struct moe_err *err)
+{
+    char room[80];
+    return item->kind == LIST
+               ? MOE_OK
+               : moe_yaml_fail(doc, item, err, "%s must be a list", called(item, room));
+}
+
 int moe_yaml_get_u64(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key, uint64_t max,
                      bool required, uint64_t *out, struct moe_err *err)
 {
@@ -511,6 +520,20 @@ int moe_yaml_get_text(struct moe_yaml *doc, struct moe_yaml_node *map, const cha
     return node ? moe_yaml_item_text(doc, node, out, err) : status;
 }
 
+int moe_yaml_get_fingerprint(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key,
+                             bool required, uint64_t *out, struct moe_err *err)
+{
+    const char *digits = NULL;
+    int status = moe_yaml_get_text(doc, map, key, required, &digits, err);
+    if (!digits)
+        return status;
+    if (strlen(digits) != 16 || strspn(digits, "0123456789abcdef") != 16)
+        return moe_yaml_fail(doc, moe_yaml_get(map, key), err,
+                             "'%s' must have 16 hexadecimal digits", key);
+    *out = strtoull(digits, NULL, 16);
+    return MOE_OK;
+}
+
 int moe_yaml_get_map(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key,
                      bool required, struct moe_yaml_node **out, struct moe_err *err)
 {
@@ -531,11 +554,12 @@ int moe_yaml_get_list(struct moe_yaml *doc, struct moe_yaml_node *map, const cha
     int status = find(doc, map, key, required, &node, err);
     if (!node)
         return status;
-    if (node->kind != LIST)
-        return moe_yaml_fail(doc, node, err, "'%s' must be a list", key);
-    *out = node;
-    *n = node->n;
-    return MOE_OK;
+    status = moe_yaml_item_list(doc, node, err);
+    if (status == MOE_OK) {
+        *out = node;
+        *n = node->n;
+    }
+    return status;
 }
 
 int moe_yaml_get_u64s(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key,
@@ -622,20 +646,33 @@ static bool is_plain(const char *text)
            strlen(text);
 }
 
+/* Characters that YAML takes as they stand, and no break of a line. */
+static bool is_shown(uint32_t c)
+{
+    return c >= 0x20 && c != 0x7f && (c < 0x80 || c >= 0xa0) && c != 0x2028 && c != 0x2029 &&
+           c != 0xfeff && c != 0xfffe && c != 0xffff;
+}
+
 void moe_yaml_put_text(struct moe_buf *out, const char *text)
 {
     if (is_plain(text)) {
         moe_buf_text(out, text);
         return;
     }
+    const uint8_t *p = (const uint8_t *)text;
+    uint64_t left = strlen(text);
+    int n;
     moe_buf_text(out, "\"");
-    for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
-        if (*p == '"' || *p == '\\')
-            moe_buf_printf(out, "\\%c", *p);
-        else if (*p < 0x20 || *p == 0x7f)
-            moe_buf_printf(out, "\\x%02x", *p);
+    for (; left; p += n, left -= (uint64_t)n) {
+        uint32_t c = moe_utf8_decode(p, left, &n);
+        if (c == '"' || c == '\\')
+            moe_buf_printf(out, "\\%c", (int)c);
+        else if (c == 0xfffd && n == 1)
+            moe_buf_text(out, "?");
+        else if (is_shown(c))
+            moe_buf_append(out, p, (uint64_t)n);
         else
-            moe_buf_append(out, p, 1);
+            moe_buf_printf(out, c < 0x100 ? "\\x%02" PRIx32 : "\\u%04" PRIx32, c);
     }
     moe_buf_text(out, "\"");
 }
@@ -643,7 +680,9 @@ void moe_yaml_put_text(struct moe_buf *out, const char *text)
 void moe_yaml_put_double(struct moe_buf *out, double value)
 {
     char text[40];
-    for (int digits = 1; digits <= 17; digits++) {
+    /* Fewest digits would make 1e+01 of ten. */
+    bool is_small_whole = fabs(value) < 1e6 && value == floor(value);
+    for (int digits = is_small_whole ? 6 : 1; digits <= 17; digits++) {
         snprintf(text, sizeof text, "%.*g", digits, value);
         if (strtod(text, NULL) == value)
             break;

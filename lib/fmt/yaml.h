@@ -56,6 +56,9 @@ int moe_yaml_get_bool(struct moe_yaml *doc, struct moe_yaml_node *map, const cha
 /* Borrowed from the document. */
 int moe_yaml_get_text(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key,
                       bool required, const char **out, struct moe_err *err);
+/* 16 hexadecimal digits, small letters. */
+int moe_yaml_get_fingerprint(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key,
+                             bool required, uint64_t *out, struct moe_err *err);
 int moe_yaml_get_map(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key,
                      bool required, struct moe_yaml_node **out, struct moe_err *err);
 /* The member whatever it is; NULL where it is missing (or null). */
@@ -73,7 +76,7 @@ uint64_t moe_yaml_length(const struct moe_yaml_node *node);
  * on as above; its key. Marks the key as known. */
 const char *moe_yaml_key(struct moe_yaml_node *value);
 
-/* A sequence's member as a number, a text or a mapping. */
+/* A sequence's member as a number, a text, a mapping or a sequence. */
 int moe_yaml_item_u64(struct moe_yaml *doc, struct moe_yaml_node *item, uint64_t max, uint64_t *out,
                       struct moe_err *err);
 int moe_yaml_item_i64(struct moe_yaml *doc, struct moe_yaml_node *item, int64_t *out,
@@ -83,6 +86,7 @@ int moe_yaml_item_double(struct moe_yaml *doc, struct moe_yaml_node *item, doubl
 int moe_yaml_item_text(struct moe_yaml *doc, struct moe_yaml_node *item, const char **out,
                        struct moe_err *err);
 int moe_yaml_item_map(struct moe_yaml *doc, struct moe_yaml_node *item, struct moe_err *err);
+int moe_yaml_item_list(struct moe_yaml *doc, struct moe_yaml_node *item, struct moe_err *err);
 
 /* A list of exactly n whole numbers up to max (a row of a table) under `key`. */
 int moe_yaml_get_u64s(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key,
@@ -93,9 +97,9 @@ int moe_yaml_fail(struct moe_yaml *doc, const struct moe_yaml_node *node, struct
                   const char *format, ...) MOE_PRINTF(4, 5);
 
 /* Writing: appends a text as a double-quoted scalar, or plain where it is a word that YAML reads as
- * just that text. */
+ * just that text. Bytes that are no UTF-8 come out as '?'. */
 void moe_yaml_put_text(struct moe_buf *out, const char *text);
-/* A double with as few digits as give it back exactly. */
+/* A double with as few digits as give it back exactly; whole numbers below a million in full. */
 void moe_yaml_put_double(struct moe_buf *out, double value);
 
 #endif

@@ -73,9 +73,6 @@ static int read_figure_node(struct reader *r, struct moe_yaml_node *map, struct 
 static int read_member(struct reader *r, struct moe_yaml_node *map, const struct device_member *m,
                        void *to)
 {
-    const char *digits = "";
-    char *end = NULL;
-    int status = MOE_OK;
     switch (m->kind) {
     case DEVICE_FIGURE: {
         struct moe_yaml_node *node = moe_yaml_get(map, m->key);
@@ -88,15 +85,9 @@ static int read_member(struct reader *r, struct moe_yaml_node *map, const struct
     case DEVICE_FLAG:
         return moe_yaml_get_bool(r->doc, map, m->key, m->required, to, r->err);
     case DEVICE_FINGERPRINT:
-        status = moe_yaml_get_text(r->doc, map, m->key, m->required, &digits, r->err);
-        if (status != MOE_OK)
-            return status;
-        *(uint64_t *)to = strtoull(digits, &end, 16);
-        if (strlen(digits) != 16 || strspn(digits, "0123456789abcdef") != 16)
-            return moe_yaml_fail(r->doc, map, r->err, "'%s' must have 16 hexadecimal digits",
-                                 m->key);
+        return moe_yaml_get_fingerprint(r->doc, map, m->key, m->required, to, r->err);
     }
-    return status;
+    return MOE_OK;
 }
 
 static int read_members(struct reader *r, struct moe_yaml_node *map,

@@ -1,99 +1,25 @@
 /*
  * Device profiles as YAML in blocks, figures as one-line mappings; or on one line as JSON.
  */
-#include <inttypes.h>
-
-#include "fmt/yaml.h"
+#include "fmt/emit.h"
 #include "sched/device_format.h"
 
-struct writer {
-    struct moe_buf *out;
-    bool json;
-    int depth;
-    bool first;  /* of its mapping or list */
-    bool dashed; /* the "- " of a list's item stands there: the first key follows it */
-};
-
-static void put_string(struct writer *w, const char *text)
+static void put_figure(struct moe_emit *e, const char *key, const struct moe_figure *f)
 {
-    if (!w->json) {
-        moe_yaml_put_text(w->out, text);
+    if (f->n_runs == 0 && !f->source[0]) {
+        moe_emit_double(e, key, f->value);
         return;
     }
-    moe_buf_text(w->out, "\"");
-    for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
-        if (*p == '"' || *p == '\\')
-            moe_buf_printf(w->out, "\\%c", *p);
-        else if (*p < 0x20)
-            moe_buf_printf(w->out, "\\u%04x", *p);
-        else
-            moe_buf_append(w->out, p, 1);
-    }
-    moe_buf_text(w->out, "\"");
-}
-
-static void put_indent(struct writer *w)
-{
-    if (w->json) {
-        moe_buf_text(w->out, w->first ? "" : ",");
-    } else if (!w->dashed) {
-        for (int i = 0; i < w->depth; i++)
-            moe_buf_text(w->out, "  ");
-    }
-    w->first = w->dashed = false;
-}
-
-static void put_key(struct writer *w, const char *key)
-{
-    put_indent(w);
-    moe_buf_printf(w->out, w->json ? "\"%s\":" : "%s: ", key);
-}
-
-/* A mapping or a list under `key`; of YAML nothing but the deeper level. */
-static void open_under(struct writer *w, const char *key, const char *bracket)
-{
-    put_indent(w);
-    moe_buf_printf(w->out, w->json ? "\"%s\":%s" : "%s:\n", key, bracket);
-    w->depth++;
-    w->first = true;
-}
-
-static void close_under(struct writer *w, const char *bracket)
-{
-    moe_buf_text(w->out, w->json ? bracket : "");
-    w->depth--;
-    w->first = false;
-}
-
-static void open_item(struct writer *w)
-{
-    put_indent(w);
-    moe_buf_text(w->out, w->json ? "{" : "- ");
-    w->depth++;
-    w->first = true;
-    w->dashed = !w->json;
-}
-
-static void put_figure(struct writer *w, const struct moe_figure *f)
-{
-    const char *colon = w->json ? "\":" : ": ", *quote = w->json ? "\"" : "";
-    const char *comma = w->json ? "," : ", ";
-    const bool plain = f->n_runs == 0 && !f->source[0];
-    if (!plain)
-        moe_buf_printf(w->out, "{%svalue%s", quote, colon);
-    moe_yaml_put_double(w->out, f->value);
+    moe_emit_open_line_map(e, key);
+    moe_emit_double(e, "value", f->value);
     if (f->n_runs) {
-        moe_buf_printf(w->out, "%s%smin%s", comma, quote, colon);
-        moe_yaml_put_double(w->out, f->min);
-        moe_buf_printf(w->out, "%s%smax%s", comma, quote, colon);
-        moe_yaml_put_double(w->out, f->max);
-        moe_buf_printf(w->out, "%s%sruns%s%" PRIu32, comma, quote, colon, f->n_runs);
+        moe_emit_double(e, "min", f->min);
+        moe_emit_double(e, "max", f->max);
+        moe_emit_u64(e, "runs", f->n_runs);
     }
-    if (f->source[0]) {
-        moe_buf_printf(w->out, "%s%ssource%s", comma, quote, colon);
-        put_string(w, f->source);
-    }
-    moe_buf_text(w->out, plain ? "" : "}");
+    if (f->source[0])
+        moe_emit_text(e, "source", f->source);
+    moe_emit_close(e);
 }
 
 static bool is_there(const struct device_member *m, const void *value)
@@ -110,27 +36,25 @@ static bool is_there(const struct device_member *m, const void *value)
     }
 }
 
-static void put_member(struct writer *w, const struct device_member *m, const void *value)
+static void put_member(struct moe_emit *e, const struct device_member *m, const void *value)
 {
-    put_key(w, m->key);
     switch (m->kind) {
     case DEVICE_FIGURE:
-        put_figure(w, value);
+        put_figure(e, m->key, value);
         break;
     case DEVICE_TEXT:
-        put_string(w, value);
+        moe_emit_text(e, m->key, value);
         break;
     case DEVICE_COUNT:
-        moe_buf_printf(w->out, "%" PRIu32, *(const uint32_t *)value);
+        moe_emit_u64(e, m->key, *(const uint32_t *)value);
         break;
     case DEVICE_FLAG:
-        moe_buf_text(w->out, "true");
+        moe_emit_bool(e, m->key, true);
         break;
     case DEVICE_FINGERPRINT:
-        moe_buf_printf(w->out, "\"%016" PRIx64 "\"", *(const uint64_t *)value);
+        moe_emit_fingerprint(e, m->key, *(const uint64_t *)value);
         break;
     }
-    moe_buf_text(w->out, w->json ? "" : "\n");
 }
 
 static bool any_there(const struct device_table *table, const void *from)
@@ -141,104 +65,96 @@ static bool any_there(const struct device_table *table, const void *from)
     return any;
 }
 
-static void put_members(struct writer *w, const struct device_table *table, const void *from)
+static void put_members(struct moe_emit *e, const struct device_table *table, const void *from)
 {
     for (size_t i = 0; i < table->n; i++)
         if (is_there(&table->members[i], (const char *)from + table->members[i].at))
-            put_member(w, &table->members[i], (const char *)from + table->members[i].at);
+            put_member(e, &table->members[i], (const char *)from + table->members[i].at);
 }
 
-static void put_storage(struct writer *w, const struct moe_device_storage *s)
+static void put_storage(struct moe_emit *e, const struct moe_device_storage *s)
 {
     if (s->n_reads == 0 && !any_there(&device_storage, s))
         return;
-    open_under(w, "storage", "{");
-    put_members(w, &device_storage, s);
+    moe_emit_open_map(e, "storage");
+    put_members(e, &device_storage, s);
     if (s->n_reads) {
-        open_under(w, "reads", "[");
+        moe_emit_open_list(e, "reads");
         for (uint32_t i = 0; i < s->n_reads; i++) {
-            open_item(w);
-            put_members(w, &device_reads, &s->reads[i]);
-            close_under(w, "}");
+            moe_emit_open_map(e, NULL);
+            put_members(e, &device_reads, &s->reads[i]);
+            moe_emit_close(e);
         }
-        close_under(w, "]");
+        moe_emit_close(e);
     }
-    close_under(w, "}");
+    moe_emit_close(e);
 }
 
-static void put_model(struct writer *w, const struct moe_device_model *m)
+static void put_model(struct moe_emit *e, const struct moe_device_model *m)
 {
-    open_under(w, "model", "{");
-    put_members(w, &device_model, m);
+    moe_emit_open_map(e, "model");
+    put_members(e, &device_model, m);
     if (m->n_variants) {
-        open_under(w, "variants", "[");
+        moe_emit_open_list(e, "variants");
         for (uint32_t i = 0; i < m->n_variants; i++) {
-            open_item(w);
-            put_members(w, &device_variant, &m->variants[i]);
-            close_under(w, "}");
+            moe_emit_open_map(e, NULL);
+            put_members(e, &device_variant, &m->variants[i]);
+            moe_emit_close(e);
         }
-        close_under(w, "]");
+        moe_emit_close(e);
     }
     if (m->n_batches) {
-        open_under(w, "batches", "[");
+        moe_emit_open_list(e, "batches");
         for (uint32_t i = 0; i < m->n_batches; i++) {
             const struct moe_device_batch *b = &m->batches[i];
-            open_item(w);
-            put_members(w, &device_batch, b);
+            moe_emit_open_map(e, NULL);
+            put_members(e, &device_batch, b);
             if (b->n_experts) {
-                open_under(w, "expert_seconds", "{");
+                moe_emit_open_map(e, "expert_seconds");
                 for (uint32_t v = 0; v < b->n_experts; v++) {
-                    if (b->experts[v].value <= 0)
-                        continue;
-                    put_indent(w);
-                    put_string(w, m->variants[v].name);
-                    moe_buf_text(w->out, w->json ? ":" : ": ");
-                    put_figure(w, &b->experts[v]);
-                    moe_buf_text(w->out, w->json ? "" : "\n");
+                    if (b->experts[v].value > 0)
+                        put_figure(e, m->variants[v].name, &b->experts[v]);
                 }
-                close_under(w, "}");
+                moe_emit_close(e);
             }
-            close_under(w, "}");
+            moe_emit_close(e);
         }
-        close_under(w, "]");
+        moe_emit_close(e);
     }
-    close_under(w, "}");
+    moe_emit_close(e);
 }
 
-static void put_section(struct writer *w, const char *key, const struct device_table *table,
+static void put_section(struct moe_emit *e, const char *key, const struct device_table *table,
                         const void *from)
 {
     if (!any_there(table, from))
         return;
-    open_under(w, key, "{");
-    put_members(w, table, from);
-    close_under(w, "}");
+    moe_emit_open_map(e, key);
+    put_members(e, table, from);
+    moe_emit_close(e);
 }
 
-static int put_device(struct writer *w, const struct moe_device *d, struct moe_err *err)
+static int put_device(const struct moe_device *d, struct moe_buf *out, bool json,
+                      struct moe_err *err)
 {
-    put_members(w, &device_root, d);
-    put_section(w, "host", &device_host, &d->host);
-    put_section(w, "accelerator", &device_accelerator, &d->accelerator);
-    put_storage(w, &d->storage);
+    struct moe_emit e;
+    moe_emit_begin(&e, out, json, "Device profile: see moe-device(5).", "moe-device",
+                   MOE_DEVICE_VERSION);
+    put_members(&e, &device_root, d);
+    put_section(&e, "host", &device_host, &d->host);
+    put_section(&e, "accelerator", &device_accelerator, &d->accelerator);
+    put_storage(&e, &d->storage);
     if (d->has_model)
-        put_model(w, &d->model);
-    return w->out->failed ? moe_fail(err, MOE_ERR_MEMORY, "out of memory") : MOE_OK;
+        put_model(&e, &d->model);
+    return moe_emit_end(&e, err);
 }
 
 int moe_device_write(const struct moe_device *d, struct moe_buf *out, struct moe_err *err)
 {
-    struct writer w = {.out = out};
-    moe_buf_printf(out, "# Device profile: see moe-device(5).\nformat: moe-device\nversion: %d\n",
-                   MOE_DEVICE_VERSION);
-    return put_device(&w, d, err);
+    return put_device(d, out, false, err);
 }
 
 int moe_device_write_json(const struct moe_device *d, struct moe_buf *out, struct moe_err *err)
 {
-    struct writer w = {.out = out, .json = true};
-    moe_buf_printf(out, "{\"format\":\"moe-device\",\"version\":%d", MOE_DEVICE_VERSION);
-    int status = put_device(&w, d, err);
-    moe_buf_text(out, "}\n");
-    return status;
+    return put_device(d, out, true, err);
 }

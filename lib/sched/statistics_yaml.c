@@ -142,13 +142,13 @@ struct reading {
 static int read_shape(struct moe_yaml *doc, struct moe_statistics_shape *shape, struct moe_err *err)
 {
     struct moe_yaml_node *root = moe_yaml_root(doc), *model = NULL, *settings = NULL;
-    const char *fingerprint = "";
     *shape = (struct moe_statistics_shape){0};
     int status = moe_yaml_get_map(doc, root, "model", true, &model, err);
     if (status == MOE_OK)
         status = moe_yaml_get_map(doc, root, "settings", true, &settings, err);
     if (status == MOE_OK)
-        status = moe_yaml_get_text(doc, model, "source_fingerprint", true, &fingerprint, err);
+        status = moe_yaml_get_fingerprint(doc, model, "source_fingerprint", true,
+                                          &shape->source_fingerprint, err);
     if (status == MOE_OK)
         status =
             moe_yaml_get_u32(doc, model, "moe_layers", MAX_LAYERS, true, &shape->n_layers, err);
@@ -164,13 +164,7 @@ static int read_shape(struct moe_yaml *doc, struct moe_statistics_shape *shape, 
     if (status == MOE_OK)
         status = moe_yaml_get_u32(doc, settings, "prompt_percent", 100, true,
                                   &shape->prompt_percent, err);
-    if (status != MOE_OK)
-        return status;
-    char *end = NULL;
-    shape->source_fingerprint = strtoull(fingerprint, &end, 16);
-    if (strlen(fingerprint) != 16 || *end != '\0')
-        return moe_yaml_fail(doc, model, err, "source_fingerprint must have 16 hexadecimal digits");
-    return MOE_OK;
+    return status;
 }
 
 /* A file claims its shape before it shows the numbers: what they would take must be in the file. */

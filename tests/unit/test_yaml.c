@@ -122,26 +122,35 @@ static void what_is_no_plain_yaml_is_refused(void **state)
     refused(deep, "nested too deeply");
 }
 
+static void text_comes_back(const char *text)
+{
+    struct moe_err err = {0};
+    struct moe_buf out = {0};
+    struct moe_yaml *doc = NULL;
+    const char *back = NULL;
+    moe_buf_text(&out, "t: ");
+    moe_yaml_put_text(&out, text);
+    moe_buf_text(&out, "\n");
+    assert_ok(moe_yaml_parse(&doc, "x", out.data, out.size, &err), &err);
+    assert_ok(moe_yaml_get_text(doc, moe_yaml_root(doc), "t", true, &back, &err), &err);
+    assert_string_equal(back, text);
+    moe_yaml_free(doc);
+    moe_buf_release(&out);
+}
+
 static void texts_and_numbers_come_back(void **state)
 {
     static const char *const texts[] = {
         "word",           "with space",  "no", "5", "", "a: b # c", "quote \" and \\",
         "tab\tnewline\n", "caf\xc3\xa9", "~"};
+    static const char *const odd[] = {"\x7f a\xc2\x80", "\xc2\x85 \xe2\x80\xa8 \xe2\x80\xa9",
+                                      "\xef\xbb\xbf\xef\xbf\xbe", "\xf0\x9f\x8c\x8d\xef\xbf\xbd"};
     static const double numbers[] = {0, 1, -2.5, 0.1, 1e300, 5e-324, 1.0 / 3, 123456789.125};
     struct moe_err err = {0};
-    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
-        struct moe_buf out = {0};
-        struct moe_yaml *doc = NULL;
-        const char *back = NULL;
-        moe_buf_text(&out, "t: ");
-        moe_yaml_put_text(&out, texts[i]);
-        moe_buf_text(&out, "\n");
-        assert_ok(moe_yaml_parse(&doc, "x", out.data, out.size, &err), &err);
-        assert_ok(moe_yaml_get_text(doc, moe_yaml_root(doc), "t", true, &back, &err), &err);
-        assert_string_equal(back, texts[i]);
-        moe_yaml_free(doc);
-        moe_buf_release(&out);
-    }
+    for (size_t i = 0; i < N_ITEMS(texts); i++)
+        text_comes_back(texts[i]);
+    for (size_t i = 0; i < N_ITEMS(odd); i++)
+        text_comes_back(odd[i]);
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
         struct moe_buf out = {0};
         struct moe_yaml *doc = NULL;
@@ -156,6 +165,34 @@ static void texts_and_numbers_come_back(void **state)
     }
 }
 
+static void numbers_are_short_and_plain(void **state)
+{
+    static const struct {
+        double value;
+        const char *text;
+    } expected[] = {{10, "10"},
+                    {0, "0"},
+                    {-120000, "-120000"},
+                    {0.1, "0.1"},
+                    {1e9, "1e+09"},
+                    {2.5e-5, "2.5e-05"},
+                    {1073741824, "1073741824"}};
+    for (size_t i = 0; i < N_ITEMS(expected); i++) {
+        struct moe_buf out = {0};
+        moe_yaml_put_double(&out, expected[i].value);
+        assert_string_equal(out.data, expected[i].text);
+        moe_buf_release(&out);
+    }
+}
+
+static void bytes_that_are_no_text_are_marked(void **state)
+{
+    struct moe_buf out = {0};
+    moe_yaml_put_text(&out, "caf\xc3");
+    assert_string_equal(out.data, "\"caf?\"");
+    moe_buf_release(&out);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -163,6 +200,8 @@ int main(void)
         cmocka_unit_test(wrong_values_say_where),
         cmocka_unit_test(what_is_no_plain_yaml_is_refused),
         cmocka_unit_test(texts_and_numbers_come_back),
+        cmocka_unit_test(numbers_are_short_and_plain),
+        cmocka_unit_test(bytes_that_are_no_text_are_marked),
     };
     return cmocka_run_group_tests_name("yaml", tests, NULL, NULL);
 }

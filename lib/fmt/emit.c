@@ -1,0 +1,182 @@
+#include "fmt/emit.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/text.h"
+#include "fmt/yaml.h"
+
+static void put_json_text(struct moe_buf *out, const char *text)
+{
+    const uint8_t *p = (const uint8_t *)text;
+    uint64_t left = strlen(text);
+    int n;
+    moe_buf_text(out, "\"");
+    for (; left; p += n, left -= (uint64_t)n) {
+        uint32_t c = moe_utf8_decode(p, left, &n);
+        if (c == '"' || c == '\\')
+            moe_buf_printf(out, "\\%c", (int)c);
+        else if (c < 0x20)
+            moe_buf_printf(out, "\\u%04" PRIx32, c);
+        else if (c == 0xfffd && n == 1)
+            moe_buf_text(out, "?");
+        else
+            moe_buf_append(out, p, (uint64_t)n);
+    }
+    moe_buf_text(out, "\"");
+}
+
+static void put_text(struct moe_emit *e, const char *text)
+{
+    if (e->json)
+        put_json_text(e->out, text);
+    else
+        moe_yaml_put_text(e->out, text);
+}
+
+/* In YAML, and not within a line. */
+static bool in_block(const struct moe_emit *e)
+{
+    return !e->json && !e->line;
+}
+
+/* What stands before a member's value; `after`: between the key and a value in YAML. */
+static void lead(struct moe_emit *e, const char *key, const char *after)
+{
+    if (!in_block(e))
+        moe_buf_text(e->out, e->first ? "" : e->json ? "," : ", ");
+    else if (!e->dashed)
+        for (int i = 0; i < e->depth; i++)
+            moe_buf_text(e->out, "  ");
+    if (key) {
+        put_text(e, key);
+        moe_buf_text(e->out, e->json ? ":" : after);
+    } else if (in_block(e)) {
+        moe_buf_text(e->out, "- ");
+    }
+    e->first = e->dashed = false;
+}
+
+static void end_value(struct moe_emit *e)
+{
+    if (in_block(e))
+        moe_buf_text(e->out, "\n");
+}
+
+static void open(struct moe_emit *e, const char *key, const char *brackets, bool in_line)
+{
+    if (e->depth == MOE_EMIT_MAX_DEPTH)
+        abort(); /* no document of ours is so deep */
+    in_line |= e->line > 0;
+    lead(e, key, in_line ? ": " : ":\n");
+    e->dashed = !key && in_block(e) && !in_line;
+    e->closing[e->depth++] = brackets[1];
+    if (in_line && !e->line)
+        e->line = e->depth;
+    if (!in_block(e))
+        moe_buf_append(e->out, brackets, 1);
+    e->first = true;
+}
+
+void moe_emit_open_map(struct moe_emit *e, const char *key)
+{
+    open(e, key, "{}", false);
+}
+
+void moe_emit_open_list(struct moe_emit *e, const char *key)
+{
+    open(e, key, "[]", false);
+}
+
+void moe_emit_open_line_map(struct moe_emit *e, const char *key)
+{
+    open(e, key, "{}", true);
+}
+
+void moe_emit_open_line_list(struct moe_emit *e, const char *key)
+{
+    open(e, key, "[]", true);
+}
+
+void moe_emit_close(struct moe_emit *e)
+{
+    bool ends_line = e->line == e->depth;
+    e->depth--;
+    if (!in_block(e))
+        moe_buf_append(e->out, &e->closing[e->depth], 1);
+    if (ends_line) {
+        e->line = 0;
+        end_value(e);
+    }
+    e->first = false;
+}
+
+void moe_emit_text(struct moe_emit *e, const char *key, const char *text)
+{
+    lead(e, key, ": ");
+    put_text(e, text);
+    end_value(e);
+}
+
+void moe_emit_u64(struct moe_emit *e, const char *key, uint64_t value)
+{
+    lead(e, key, ": ");
+    moe_buf_printf(e->out, "%" PRIu64, value);
+    end_value(e);
+}
+
+void moe_emit_double(struct moe_emit *e, const char *key, double value)
+{
+    lead(e, key, ": ");
+    moe_yaml_put_double(e->out, value);
+    end_value(e);
+}
+
+void moe_emit_bool(struct moe_emit *e, const char *key, bool value)
+{
+    lead(e, key, ": ");
+    moe_buf_text(e->out, value ? "true" : "false");
+    end_value(e);
+}
+
+void moe_emit_fingerprint(struct moe_emit *e, const char *key, uint64_t value)
+{
+    lead(e, key, ": ");
+    moe_buf_printf(e->out, "\"%016" PRIx64 "\"", value);
+    end_value(e);
+}
+
+void moe_emit_u32s(struct moe_emit *e, const char *key, const uint32_t *values, uint32_t n)
+{
+    moe_emit_open_line_list(e, key);
+    for (uint32_t i = 0; i < n; i++)
+        moe_emit_u64(e, NULL, values[i]);
+    moe_emit_close(e);
+}
+
+void moe_emit_doubles(struct moe_emit *e, const char *key, const double *values, uint32_t n)
+{
+    moe_emit_open_line_list(e, key);
+    for (uint32_t i = 0; i < n; i++)
+        moe_emit_double(e, NULL, values[i]);
+    moe_emit_close(e);
+}
+
+void moe_emit_begin(struct moe_emit *e, struct moe_buf *out, bool json, const char *comment,
+                    const char *format, uint32_t version)
+{
+    *e = (struct moe_emit){.out = out, .json = json, .first = true};
+    if (json)
+        moe_buf_text(out, "{");
+    else
+        moe_buf_printf(out, "# %s\n", comment);
+    moe_emit_text(e, "format", format);
+    moe_emit_u64(e, "version", version);
+}
+
+int moe_emit_end(struct moe_emit *e, struct moe_err *err)
+{
+    moe_buf_text(e->out, e->json ? "}\n" : "");
+    return e->out->failed ? moe_fail(err, MOE_ERR_MEMORY, "out of memory") : MOE_OK;
+}

@@ -1,0 +1,94 @@
+/* Documents in both forms, letter by letter. */
+#include "fmt/emit.h"
+
+#include "../test.h"
+
+static void put(struct moe_emit *e)
+{
+    static const uint32_t slots[] = {3, 0, 12};
+    static const double seconds[] = {0.1, 2};
+    moe_emit_text(e, "name", "a \"b\"\n\xc3\xa9\xff");
+    moe_emit_open_map(e, "outer");
+    moe_emit_bool(e, "flag", true);
+    moe_emit_open_list(e, "items");
+    for (uint32_t i = 0; i < 2; i++) {
+        moe_emit_open_map(e, NULL);
+        moe_emit_u64(e, "i", i);
+        moe_emit_open_line_map(e, "x y");
+        moe_emit_double(e, "value", 0.5);
+        moe_emit_u32s(e, "none", NULL, 0);
+        moe_emit_close(e);
+        moe_emit_close(e);
+    }
+    moe_emit_open_line_map(e, NULL);
+    moe_emit_u64(e, "i", 2);
+    moe_emit_doubles(e, "seconds", seconds, 2);
+    moe_emit_close(e);
+    moe_emit_text(e, NULL, "word");
+    moe_emit_close(e);
+    moe_emit_close(e);
+    moe_emit_open_list(e, "rows");
+    moe_emit_u32s(e, NULL, slots, 3);
+    moe_emit_u32s(e, NULL, slots, 0);
+    moe_emit_close(e);
+    moe_emit_fingerprint(e, "id", 0xab);
+}
+
+static const char yaml[] = "# A test.\n"
+                           "format: moe-test\n"
+                           "version: 7\n"
+                           "name: \"a \\\"b\\\"\\x0a\xc3\xa9?\"\n"
+                           "outer:\n"
+                           "  flag: true\n"
+                           "  items:\n"
+                           "    - i: 0\n"
+                           "      \"x y\": {value: 0.5, none: []}\n"
+                           "    - i: 1\n"
+                           "      \"x y\": {value: 0.5, none: []}\n"
+                           "    - {i: 2, seconds: [0.1, 2]}\n"
+                           "    - word\n"
+                           "rows:\n"
+                           "  - [3, 0, 12]\n"
+                           "  - []\n"
+                           "id: \"00000000000000ab\"\n";
+
+static const char json[] = "{\"format\":\"moe-test\",\"version\":7,"
+                           "\"name\":\"a \\\"b\\\"\\u000a\xc3\xa9?\","
+                           "\"outer\":{\"flag\":true,\"items\":["
+                           "{\"i\":0,\"x y\":{\"value\":0.5,\"none\":[]}},"
+                           "{\"i\":1,\"x y\":{\"value\":0.5,\"none\":[]}},"
+                           "{\"i\":2,\"seconds\":[0.1,2]},\"word\"]},"
+                           "\"rows\":[[3,0,12],[]],\"id\":\"00000000000000ab\"}\n";
+
+static void one_description_gives_both(void **state)
+{
+    for (int i = 0; i < 2; i++) {
+        struct moe_err err = {0};
+        struct moe_buf out = {0};
+        struct moe_emit e;
+        moe_emit_begin(&e, &out, i, "A test.", "moe-test", 7);
+        put(&e);
+        assert_ok(moe_emit_end(&e, &err), &err);
+        assert_string_equal(out.data, i ? json : yaml);
+        moe_buf_release(&out);
+    }
+}
+
+static void a_broken_buffer_is_told(void **state)
+{
+    struct moe_err err = {0};
+    struct moe_buf out = {.failed = true};
+    struct moe_emit e;
+    moe_emit_begin(&e, &out, false, "A test.", "moe-test", 7);
+    assert_fails(moe_emit_end(&e, &err), MOE_ERR_MEMORY, "out of memory", &err);
+    moe_buf_release(&out);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_description_gives_both),
+        cmocka_unit_test(a_broken_buffer_is_told),
+    };
+    return cmocka_run_group_tests_name("emit", tests, NULL, NULL);
+}
