@@ -133,8 +133,15 @@ struct moe_trace_step {
 int moe_trace_next(struct moe_trace *t, const struct moe_trace_token **token, struct moe_err *err);
 /* A layer of the token that moe_trace_next gave. Pointers hold until moe_trace_next. */
 struct moe_trace_step moe_trace_step(const struct moe_trace *t, uint32_t layer);
-/* Before the first token again. */
+/* Before the first token again, and everything is wanted. */
 void moe_trace_rewind(struct moe_trace *t);
+
+/* What is wanted from here to the next rewind; the rest is neither decoded nor checked, which saves
+ * most of the time that reading takes. parts: predictors as a mask of 1 << enum moe_predictor, and
+ * MOE_TRACE_NEXT_BEST; of others steps have none. Sequences: each `every`-th from `first` on (every
+ * 0: all), and only their tokens are given. */
+#define MOE_TRACE_NEXT_BEST (1u << 31) /* the router's next best, and its scores */
+void moe_trace_want(struct moe_trace *t, uint32_t parts, uint64_t first, uint32_t every);
 
 /* ---- Importing ----------------------------------------------------------------------------------
  */

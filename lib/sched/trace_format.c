@@ -30,12 +30,12 @@ uint32_t moe_trace_first_layer(enum moe_predictor predictor)
 }
 
 static void add_column(struct trace_layout *f, const struct moe_trace_shape *shape, bool is_ids,
-                       uint32_t n, uint32_t first_layer)
+                       uint32_t n, uint32_t first_layer, uint32_t needs)
 {
     uint32_t *width = is_ids ? &f->n_ids : &f->n_scores;
     if (n == 0)
         return;
-    f->columns[f->n_columns++] = (struct trace_column){is_ids, *width, n, first_layer};
+    f->columns[f->n_columns++] = (struct trace_column){is_ids, *width, n, first_layer, needs};
     *width += n;
     if (first_layer < shape->n_layers)
         f->token_bytes +=
@@ -48,12 +48,12 @@ struct trace_layout trace_layout_of(const struct moe_trace_shape *shape)
     uint32_t k = shape->top_k, keep = shape->keep;
     f.n_router = keep > k ? keep : k;
     f.token_bytes = shape->n_layers; /* whether each was computed */
-    add_column(&f, shape, true, k, 0);
-    add_column(&f, shape, false, k, 0);
+    add_column(&f, shape, true, k, 0, 0);
+    add_column(&f, shape, false, k, 0, 0);
     f.router_scores = f.n_scores;
     if (keep > 0) {
-        add_column(&f, shape, true, f.n_router - k, 0);
-        add_column(&f, shape, false, f.n_router, 0);
+        add_column(&f, shape, true, f.n_router - k, 0, MOE_TRACE_NEXT_BEST);
+        add_column(&f, shape, false, f.n_router, 0, MOE_TRACE_NEXT_BEST);
     }
     for (int i = 0; i < MOE_N_PREDICTORS; i++) {
         if (!(shape->predictors & 1u << i))
@@ -61,8 +61,8 @@ struct trace_layout trace_layout_of(const struct moe_trace_shape *shape)
         uint32_t first = moe_trace_first_layer((enum moe_predictor)i);
         f.predicted_ids[i] = f.n_ids;
         f.predicted_scores[i] = f.n_scores;
-        add_column(&f, shape, true, keep, first);
-        add_column(&f, shape, false, keep, first);
+        add_column(&f, shape, true, keep, first, 1u << i);
+        add_column(&f, shape, false, keep, first, 1u << i);
     }
     f.frame_tokens = (uint32_t)(TRACE_FRAME_BYTES / f.token_bytes);
     f.frame_tokens = f.frame_tokens > TRACE_MAX_FRAME_TOKENS ? TRACE_MAX_FRAME_TOKENS

@@ -27,6 +27,7 @@ struct trace_column {
     bool is_ids;
     uint32_t at, n; /* in a token-layer's ids or scores */
     uint32_t first_layer;
+    uint32_t needs; /* one of moe_trace_want's bits; 0: always read */
 };
 
 struct trace_layout {

@@ -31,6 +31,8 @@ struct moe_trace {
     uint64_t *seen_at; /* [n_experts] the last list that held each */
     uint64_t n_lists;
     uint32_t n_tokens, n_prompt, first, here; /* here: of the token at hand in the frame */
+    uint32_t wanted_parts, wanted_every;      /* moe_trace_want */
+    uint64_t wanted_first;
     struct moe_trace_token token;
 };
 
@@ -101,6 +103,8 @@ static const uint8_t *take_column(struct moe_trace *t, const struct trace_column
     uint64_t layers = t->shape.n_layers;
     uint64_t n = c->first_layer < layers ? (layers - c->first_layer) * t->n_tokens * c->n : 0;
     const uint8_t *low = raw, *high = c->is_ids && t->layout.id_bytes == 1 ? NULL : raw + n;
+    if (c->needs && !(t->wanted_parts & c->needs))
+        return raw + (high ? 2 * n : n);
     for (uint64_t layer = c->first_layer; layer < layers; layer++)
         for (uint64_t token = 0; token < t->n_tokens; token++) {
             uint64_t row = token * layers + layer;
@@ -128,23 +132,49 @@ static bool experts_valid(struct moe_trace *t, const uint16_t *ids, uint32_t n)
     return true;
 }
 
-/* Every list holds different experts that there are; what was not computed is zero. */
+static bool scores_valid(const float *scores, uint32_t n, bool computed)
+{
+    bool valid = true;
+    for (uint32_t i = 0; i < n; i++)
+        valid = valid && (computed ? scores[i] >= 0 && scores[i] <= 65504 : scores[i] == 0);
+    return valid;
+}
+
+static bool ids_valid(struct moe_trace *t, const uint16_t *ids, uint32_t n, bool computed)
+{
+    if (computed)
+        return experts_valid(t, ids, n);
+    bool valid = true;
+    for (uint32_t i = 0; i < n; i++)
+        valid = valid && ids[i] == 0;
+    return valid;
+}
+
+/* Every list that is wanted holds different experts that there are; what was not computed is zero.
+ */
 static bool row_valid(struct moe_trace *t, uint64_t row, uint32_t layer)
 {
     const struct trace_layout *f = &t->layout;
     const uint16_t *ids = t->ids + row * f->n_ids;
     const float *scores = t->scores + row * f->n_scores;
     bool computed = t->computed[row], valid = t->computed[row] <= 1;
-    if (computed)
-        valid = valid && experts_valid(t, ids, f->n_router);
-    for (int i = 0; i < MOE_N_PREDICTORS && computed; i++)
-        if (t->shape.predictors & 1u << i && layer >= moe_trace_first_layer((enum moe_predictor)i))
-            valid = valid && experts_valid(t, ids + f->predicted_ids[i], t->shape.keep);
-    for (uint32_t i = 0; i < f->n_ids && !computed; i++)
-        valid = valid && ids[i] == 0;
-    for (uint32_t i = 0; i < f->n_scores; i++)
-        valid = valid && (computed ? scores[i] >= 0 && scores[i] <= 65504 : scores[i] == 0);
+    bool next_best = t->wanted_parts & MOE_TRACE_NEXT_BEST;
+    valid = valid && ids_valid(t, ids, next_best ? f->n_router : t->shape.top_k, computed) &&
+            scores_valid(scores, t->shape.top_k, computed);
+    if (next_best && t->shape.keep > 0)
+        valid = valid && scores_valid(scores + f->router_scores, f->n_router, computed);
+    for (int i = 0; i < MOE_N_PREDICTORS; i++)
+        if (t->shape.predictors & t->wanted_parts & 1u << i &&
+            layer >= moe_trace_first_layer((enum moe_predictor)i))
+            valid = valid && ids_valid(t, ids + f->predicted_ids[i], t->shape.keep, computed) &&
+                    scores_valid(scores + f->predicted_scores[i], t->shape.keep, computed);
     return valid;
+}
+
+static bool is_wanted(const struct moe_trace *t, uint64_t sequence)
+{
+    return t->wanted_every == 0 ||
+           (sequence >= t->wanted_first && (sequence - t->wanted_first) % t->wanted_every == 0);
 }
 
 /* The frame of tokens at t->at. */
@@ -174,6 +204,10 @@ static int read_tokens(struct moe_trace *t, struct moe_err *err)
     t->met.sequences += is_next;
     t->met.tokens += n;
     t->met.prompt_tokens += n_prompt;
+    if (!is_wanted(t, sequence)) {
+        t->at += stored;
+        return MOE_OK;
+    }
     const uint8_t *raw = moe_cursor_take(&c, n * layers);
     for (uint64_t layer = 0; layer < layers; layer++)
         for (uint64_t token = 0; token < n; token++)
@@ -190,7 +224,8 @@ static int read_tokens(struct moe_trace *t, struct moe_err *err)
 int moe_trace_next(struct moe_trace *t, const struct moe_trace_token **token, struct moe_err *err)
 {
     *token = NULL;
-    if (++t->here >= t->n_tokens) {
+    bool more = ++t->here < t->n_tokens;
+    while (!more || !is_wanted(t, t->met.sequences - 1)) {
         if (t->at == t->file_bytes) {
             t->here = t->n_tokens;
             return memcmp(&t->met, &t->totals, sizeof t->met) == 0
@@ -201,6 +236,7 @@ int moe_trace_next(struct moe_trace *t, const struct moe_trace_token **token, st
         if (status != MOE_OK)
             return status;
         t->here = 0;
+        more = true;
     }
     t->token = (struct moe_trace_token){
         .sequence = t->met.sequences - 1,
@@ -222,9 +258,10 @@ struct moe_trace_step moe_trace_step(const struct moe_trace *t, uint32_t layer)
         return step;
     step.experts = ids;
     step.weights = scores;
-    step.scores = t->shape.keep > 0 ? scores + f->router_scores : NULL;
+    if (t->shape.keep > 0 && t->wanted_parts & MOE_TRACE_NEXT_BEST)
+        step.scores = scores + f->router_scores;
     for (int i = 0; i < MOE_N_PREDICTORS; i++)
-        if (t->shape.predictors & 1u << i &&
+        if (t->shape.predictors & t->wanted_parts & 1u << i &&
             layer >= moe_trace_first_layer((enum moe_predictor)i)) {
             step.predicted[i].experts = ids + f->predicted_ids[i];
             step.predicted[i].scores = scores + f->predicted_scores[i];
@@ -237,6 +274,14 @@ void moe_trace_rewind(struct moe_trace *t)
     t->at = t->first_tokens_at;
     t->met = (struct moe_trace_totals){0};
     t->n_tokens = t->n_prompt = t->first = t->here = 0;
+    moe_trace_want(t, UINT32_MAX, 0, 0);
+}
+
+void moe_trace_want(struct moe_trace *t, uint32_t parts, uint64_t first, uint32_t every)
+{
+    t->wanted_parts = parts;
+    t->wanted_first = first;
+    t->wanted_every = every;
 }
 
 int trace_copy_frames(struct moe_trace *t, struct moe_outfile *to, uint64_t *at,
@@ -391,6 +436,7 @@ int moe_trace_open(struct moe_trace **out, const char *path, struct moe_err *err
     if (status == MOE_OK)
         status = read_description(t, err);
     t->first_tokens_at = t->at;
+    moe_trace_want(t, UINT32_MAX, 0, 0);
     if (status == MOE_OK) {
         t->layout = trace_layout_of(&t->shape);
         status = make_room(t, err);
