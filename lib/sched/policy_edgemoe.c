@@ -17,13 +17,18 @@ static void close_edgemoe(struct moe_policy *p)
     free(p);
 }
 
+static double frequency_of(const struct moe_scored *s, uint32_t key)
+{
+    return (double)s->usage->frequency[key];
+}
+
 static int open_as(struct moe_policy **out, const struct moe_policy_params *params,
                    const struct moe_policy_ops *ops, struct moe_err *err)
 {
     struct moe_scored *s = moe_alloc(1, sizeof *s, err);
     if (!s)
         return MOE_ERR_MEMORY;
-    int status = moe_scored_init(s, ops, params, err);
+    int status = moe_scored_init(s, ops, params, frequency_of, err);
     if (status == MOE_OK)
         *out = &s->base;
     else
@@ -43,16 +48,14 @@ static int open_literal(struct moe_policy **out, const struct moe_policy_params 
     return open_as(out, params, &moe_policy_edgemoe_literal, err);
 }
 
-static double by_layers_to_come(const struct moe_scored *s, uint32_t key, uint32_t layer)
+static double by_layers_to_come(const struct moe_scored *s, double f, uint32_t of, uint32_t layer)
 {
-    uint32_t of = key / s->usage->n_experts;
-    return (double)s->usage->frequency[key] / moe_scored_ahead(s, layer, of);
+    return f / moe_scored_ahead(s, layer, of);
 }
 
-static double by_layers_gone(const struct moe_scored *s, uint32_t key, uint32_t layer)
+static double by_layers_gone(const struct moe_scored *s, double f, uint32_t of, uint32_t layer)
 {
-    uint32_t of = key / s->usage->n_experts;
-    return (double)s->usage->frequency[key] / moe_scored_ahead(s, of, layer);
+    return f / moe_scored_ahead(s, of, layer);
 }
 
 static int64_t victim(struct moe_policy *p, int64_t incoming, moe_evictable_fn may, void *ctx)

@@ -21,6 +21,14 @@ static void close_hobbit(struct moe_policy *p)
     free(p);
 }
 
+static double uses_of(const struct moe_scored *s, uint32_t key)
+{
+    const struct moe_usage *u = s->usage;
+    const double *w = ((const struct hobbit *)s)->weights;
+    return w[MOE_WEIGHT_LRU] * u->last[key] + w[MOE_WEIGHT_LFU] * u->count[key] +
+           w[MOE_WEIGHT_LHU] * u->high[key];
+}
+
 static int open_hobbit(struct moe_policy **out, const struct moe_policy_params *params,
                        struct moe_err *err)
 {
@@ -29,7 +37,7 @@ static int open_hobbit(struct moe_policy **out, const struct moe_policy_params *
         return MOE_ERR_MEMORY;
     for (int i = 0; i < MOE_HOBBIT_WEIGHTS; i++)
         h->weights[i] = params->weights ? params->weights[i] : 1.0 / MOE_HOBBIT_WEIGHTS;
-    int status = moe_scored_init(&h->scored, &moe_policy_hobbit, params, err);
+    int status = moe_scored_init(&h->scored, &moe_policy_hobbit, params, uses_of, err);
     if (status == MOE_OK)
         *out = &h->scored.base;
     else
@@ -37,17 +45,13 @@ static int open_hobbit(struct moe_policy **out, const struct moe_policy_params *
     return status;
 }
 
-static double priority(const struct moe_scored *s, uint32_t key, uint32_t layer)
+static double priority(const struct moe_scored *s, double part, uint32_t of, uint32_t layer)
 {
     const struct moe_usage *u = s->usage;
     const double *w = ((const struct hobbit *)s)->weights;
-    uint32_t ahead = (key / u->n_experts + u->n_layers - layer) % u->n_layers;
+    uint32_t ahead = (of + u->n_layers - layer) % u->n_layers;
     double p = w[MOE_WEIGHT_FLD] * (1 - (double)ahead / u->n_layers);
-    if (u->token)
-        p += (w[MOE_WEIGHT_LRU] * u->last[key] + w[MOE_WEIGHT_LFU] * u->count[key] +
-              w[MOE_WEIGHT_LHU] * u->high[key]) /
-             u->token;
-    return p;
+    return u->token ? p + part / u->token : p;
 }
 
 static int64_t victim(struct moe_policy *p, int64_t incoming, moe_evictable_fn may, void *ctx)

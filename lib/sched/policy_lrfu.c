@@ -57,6 +57,11 @@ static int begin(struct lrfu *f, uint32_t n_keys, struct moe_err *err)
     return MOE_OK;
 }
 
+static double value_of(const struct moe_scored *s, uint32_t key)
+{
+    return ((const struct lrfu *)s)->value[key];
+}
+
 static int open_lrfu(struct moe_policy **out, const struct moe_policy_params *params,
                      struct moe_err *err)
 {
@@ -64,7 +69,7 @@ static int open_lrfu(struct moe_policy **out, const struct moe_policy_params *pa
     if (!f)
         return MOE_ERR_MEMORY;
     f->half_life = params->half_life > 0 ? params->half_life : DEFAULT_HALF_LIFE;
-    int status = moe_scored_init(&f->scored, &moe_policy_lrfu, params, err);
+    int status = moe_scored_init(&f->scored, &moe_policy_lrfu, params, value_of, err);
     if (status == MOE_OK)
         status = begin(f, params->n_keys, err);
     if (status == MOE_OK)
@@ -91,15 +96,15 @@ static void ask(struct moe_policy *p, uint32_t key)
     double h = f->half_life, now = (double)u->tokens / h, n = u->pass;
     double whole = (1 - exp2(-n / h)) / (1 - exp2(-1 / h));
     f->value[key] = log2((double)uses / n * whole + exp2(f->value[key] - now)) + now;
+    moe_scored_use(p, key); /* rounding may have lowered it */
 }
 
-/* log2 of C when the key's layer runs next. */
-static double combined(const struct moe_scored *s, uint32_t key, uint32_t layer)
+/* log2 of C when the layer runs next. */
+static double combined(const struct moe_scored *s, double value, uint32_t of, uint32_t layer)
 {
     const struct lrfu *f = (const struct lrfu *)s;
-    uint32_t of = key / s->usage->n_experts;
     double wait = (double)moe_scored_ahead(s, layer, of) / s->usage->n_layers;
-    return f->value[key] - ((double)f->time[of] + wait) / f->half_life;
+    return value - ((double)f->time[of] + wait) / f->half_life;
 }
 
 static int64_t victim(struct moe_policy *p, int64_t incoming, moe_evictable_fn may, void *ctx)

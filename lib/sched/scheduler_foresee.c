@@ -1,6 +1,7 @@
 /*
  * Predictions: the predicted set of each layer, and the prefetches that follow from it.
  */
+#include "base/float16.h"
 #include "sched/scheduler_state.h"
 
 #include <string.h>
@@ -108,8 +109,8 @@ static uint32_t foresee_layer(struct moe_scheduler *s, const struct moe_predicti
             moe_store_find(s->store, p->layer, experts[i], variant) != MOE_NO_SLOT)
             continue;
         if (n_missing++ < most)
-            s->queue[s->n_queue++] =
-                (struct candidate){p->layer, experts[i], variant, p->scores[experts[i]]};
+            s->queue[s->n_queue++] = (struct candidate){p->layer, experts[i], variant,
+                                                        moe_round_f16(p->scores[experts[i]])};
     }
     return n_missing;
 }

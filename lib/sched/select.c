@@ -3,18 +3,29 @@
 #include <math.h>
 #include <string.h>
 
-#include "model/config.h" /* MOE_MAX_TOP_K */
+#include "base/float16.h"
+#include "model/config.h" /* MOE_MAX_EXPERTS */
 #include "sched/precision.h"
+#include "sched/trace.h" /* moe_trace_default_keep */
+
+_Static_assert(MOE_MAX_EXPERTS / 4 >= 2 * MOE_MAX_TOP_K, "room for whatever a trace keeps");
 
 void moe_best(const float *values, uint32_t n, uint32_t k, uint32_t *best)
 {
     uint32_t found = 0;
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t at = found;
-        while (at > 0 && values[i] > values[best[at - 1]])
-            at--;
-        if (at == k)
+        if (found == 0 || !(values[i] > values[best[found - 1]])) {
+            if (found < k)
+                best[found++] = i;
             continue;
+        }
+        /* Behind all that are not smaller. Bisected without branches that nobody could foresee. */
+        uint32_t at = 0;
+        for (uint32_t left = found; left > 0;) {
+            uint32_t half = left / 2, behind = !(values[i] > values[best[at + half]]);
+            at += behind * (half + 1);
+            left = half - behind * (1 - left % 2);
+        }
         found += found < k;
         memmove(best + at + 1, best + at, (found - 1 - at) * sizeof *best);
         best[at] = i;
@@ -43,31 +54,52 @@ uint32_t moe_select(const struct moe_prefetch_limits *limits, const struct moe_p
     return n;
 }
 
+/* A row's share of the means, of its n_best best, and its top_k best. A row that has no others, as
+ * replayed ones do, needs no further ranking. */
+static void add_means(const float *row, uint32_t n_rows, uint32_t n_experts, uint32_t n_best,
+                      uint32_t top_k, float *scores, uint32_t *best)
+{
+    float part = 0.5f / (float)n_rows; /* half: rounding of the sum with a count can't reach the
+                                          next count */
+    uint32_t n_above = 0;
+    for (uint32_t e = 0; e < n_experts; e++)
+        n_above += row[e] != 0;
+    moe_best(row, n_experts, n_above > n_best ? n_best : top_k, best);
+    for (uint32_t i = 0; n_above > n_best && i < n_best; i++)
+        scores[best[i]] += moe_round_f16(row[best[i]]) * part;
+    for (uint32_t e = 0; n_above <= n_best && e < n_experts; e++)
+        if (row[e] != 0)
+            scores[e] += moe_round_f16(row[e]) * part;
+}
+
 void moe_tally(const float *probabilities, uint64_t stride, uint32_t n_rows, uint32_t n_experts,
                uint32_t top_k, float *scores, float *unimportance, float *scratch)
 {
     bool several = n_rows > 1;
-    uint32_t best[MOE_MAX_TOP_K];
+    uint32_t best[MOE_MAX_EXPERTS / 4], n_rows_of[MOE_MAX_EXPERTS]; /* whose best k hold it */
+    uint32_t n_best = moe_trace_default_keep(n_experts, top_k);
     float *weights = scratch, *unimportances = scratch + top_k;
-    memcpy(scores, probabilities, n_experts * sizeof *scores);
-    for (uint32_t r = 1; r < n_rows; r++)
-        for (uint32_t e = 0; e < n_experts; e++)
-            scores[e] += probabilities[r * stride + e];
     for (uint32_t e = 0; e < n_experts; e++) {
-        /* Half the mean: rounding of the sum with a count can't reach the next count. */
-        scores[e] *= several ? 0.5f / (float)n_rows : 1;
+        scores[e] = several ? 0 : probabilities[e];
         unimportance[e] = 2;
+        n_rows_of[e] = 0;
     }
     for (uint32_t r = 0; r < n_rows; r++) {
         const float *row = probabilities + r * stride;
-        moe_best(row, n_experts, top_k, best);
+        if (several)
+            add_means(row, n_rows, n_experts, n_best, top_k, scores, best);
+        else
+            moe_best(row, n_experts, top_k, best);
         for (uint32_t i = 0; i < top_k; i++)
             weights[i] = row[best[i]];
         moe_unimportance(weights, top_k, unimportances);
         for (uint32_t i = 0; i < top_k && weights[i] > 0; i++) {
-            uint32_t e = best[i];
-            scores[e] += several;
-            unimportance[e] = fminf(unimportance[e], unimportances[i]);
+            unimportance[best[i]] = fminf(unimportance[best[i]], unimportances[i]);
+            n_rows_of[best[i]]++;
         }
     }
+    /* One by one, as rounding has it. */
+    for (uint32_t e = 0; several && e < n_experts; e++)
+        for (uint32_t r = 0; r < n_rows_of[e]; r++)
+            scores[e] += 1;
 }

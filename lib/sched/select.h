@@ -35,9 +35,10 @@ uint32_t moe_select(const struct moe_prefetch_limits *limits, const struct moe_p
                     uint32_t n_experts, uint32_t top_k, uint32_t *experts);
 
 /* Makes a prediction's scores of n_rows rows, at least 1; with one row they are its probabilities.
- * An expert of probability 0 is not among a row's best k. probabilities: [n_rows][stride], 0 to 1,
- * of any sum; top_k: at most MOE_MAX_TOP_K; scores and unimportance: [n_experts], out; scratch:
- * [2 * top_k]. */
+ * Means are of what a trace would keep (trace.h): of each row the best of moe_trace_default_keep,
+ * as half-precision numbers, so that a replay ranks as the run did. An expert of probability 0 is
+ * not among a row's best k. probabilities: [n_rows][stride], 0 to 1, of any sum; top_k: at most
+ * MOE_MAX_TOP_K; scores and unimportance: [n_experts], out; scratch: [2 * top_k]. */
 void moe_tally(const float *probabilities, uint64_t stride, uint32_t n_rows, uint32_t n_experts,
                uint32_t top_k, float *scores, float *unimportance, float *scratch);
 

@@ -16,8 +16,16 @@ struct pool {
     uint64_t slot_bytes;
     uint32_t free; /* head of the free list, MOE_NO_SLOT: empty */
     uint32_t n_free;
+    uint32_t unfilled;                  /* slots that the cache has not filled, of all domains */
+    uint32_t staged_first, staged_last; /* in order of staging; MOE_NO_SLOT: none */
     bool per_layer;
     struct domain *domains; /* [n_layers], or one */
+};
+
+/* Of a staged slot: when it was, and its neighbours in the pool's list. */
+struct staged {
+    uint64_t at;
+    uint32_t before, after;
 };
 
 struct moe_store {
@@ -27,9 +35,9 @@ struct moe_store {
     struct pool *pools;
     struct moe_slot *slots;
     uint32_t n_slots;
-    uint64_t *staged_at;       /* [n_slots] order of staging */
+    struct staged *staged;     /* [n_slots] */
     uint8_t *protected;        /* [layer][expert] */
-    uint64_t now, token_began; /* as in staged_at */
+    uint64_t now, token_began; /* as in staged */
     uint32_t layer;            /* whose router spoke last */
     struct moe_store_counts counts;
 };
@@ -59,10 +67,12 @@ static int open_pool(struct moe_store *s, struct pool *pool, const struct moe_st
     if (!pool->domains)
         return MOE_ERR_MEMORY;
     int status = MOE_OK;
-    for (uint32_t i = 0; i < (pool->per_layer ? p->n_layers : 1) && status == MOE_OK; i++)
+    for (uint32_t i = 0; i < (pool->per_layer ? p->n_layers : 1) && status == MOE_OK; i++) {
         status = open_domain(&pool->domains[i], p,
                              pool->per_layer ? params->per_layer[i] : params->n_cache, err);
-    pool->free = MOE_NO_SLOT;
+        pool->unfilled += pool->domains[i].capacity;
+    }
+    pool->free = pool->staged_first = pool->staged_last = MOE_NO_SLOT;
     pool->n_free = pool->n;
     for (uint32_t i = pool->first + pool->n; status == MOE_OK && i-- > pool->first;) {
         s->slots[i].class_index = (uint32_t)(pool - s->pools);
@@ -99,8 +109,8 @@ int moe_store_open(struct moe_store **out, const struct moe_store_params *p, str
             s->n_slots += s->pools[i].n;
         }
         s->slots = moe_alloc(s->n_slots, sizeof *s->slots, err);
-        s->staged_at = moe_alloc(s->n_slots, sizeof *s->staged_at, err);
-        status = s->slots && s->staged_at ? MOE_OK : MOE_ERR_MEMORY;
+        s->staged = moe_alloc(s->n_slots, sizeof *s->staged, err);
+        status = s->slots && s->staged ? MOE_OK : MOE_ERR_MEMORY;
     }
     for (uint32_t i = 0; i < p->n_classes && status == MOE_OK; i++)
         status = open_pool(s, &s->pools[i], p, &p->pools[i], err);
@@ -126,7 +136,7 @@ void moe_store_close(struct moe_store *s)
     free(s->class_of);
     free(s->slot_of);
     free(s->slots);
-    free(s->staged_at);
+    free(s->staged);
     free(s->protected);
     free(s);
 }
@@ -198,6 +208,33 @@ static uint32_t take_free(struct moe_store *s, struct pool *pool)
     return slot;
 }
 
+/* Appends a slot to its pool's list of staged ones. */
+static void stage(struct moe_store *s, uint32_t index)
+{
+    struct pool *pool = &s->pools[s->slots[index].class_index];
+    s->slots[index].use = MOE_SLOT_STAGED;
+    s->staged[index] = (struct staged){++s->now, pool->staged_last, MOE_NO_SLOT};
+    if (pool->staged_last == MOE_NO_SLOT)
+        pool->staged_first = index;
+    else
+        s->staged[pool->staged_last].after = index;
+    pool->staged_last = index;
+}
+
+static void unstage(struct moe_store *s, uint32_t index)
+{
+    struct pool *pool = &s->pools[s->slots[index].class_index];
+    uint32_t before = s->staged[index].before, after = s->staged[index].after;
+    if (before == MOE_NO_SLOT)
+        pool->staged_first = after;
+    else
+        s->staged[before].after = after;
+    if (after == MOE_NO_SLOT)
+        pool->staged_last = before;
+    else
+        s->staged[after].before = before;
+}
+
 /* Forgets what a slot holds and frees it. */
 static void vacate(struct moe_store *s, uint32_t index)
 {
@@ -207,6 +244,9 @@ static void vacate(struct moe_store *s, uint32_t index)
         struct domain *d = domain_of(pool, slot->layer);
         d->policy->ops->drop(d->policy, key_of(s, slot->layer, slot->expert));
         d->n--;
+        pool->unfilled++;
+    } else if (slot->use == MOE_SLOT_STAGED) {
+        unstage(s, index);
     }
     s->slot_of[item(s, slot->layer, slot->expert, slot->variant)] = MOE_NO_SLOT;
     slot->state = MOE_SLOT_FREE;
@@ -275,9 +315,11 @@ static void occupy(struct moe_store *s, uint32_t index, uint32_t layer, uint32_t
 static void admit(struct moe_store *s, uint32_t index)
 {
     struct moe_slot *slot = &s->slots[index];
-    struct domain *d = domain_of(&s->pools[slot->class_index], slot->layer);
+    struct pool *pool = &s->pools[slot->class_index];
+    struct domain *d = domain_of(pool, slot->layer);
     slot->use = MOE_SLOT_CACHED;
     d->n++;
+    pool->unfilled--;
     d->policy->ops->admit(d->policy, key_of(s, slot->layer, slot->expert));
 }
 
@@ -302,6 +344,7 @@ void moe_store_use(struct moe_store *s, uint32_t index)
     if (slot->use == MOE_SLOT_CACHED) {
         d->policy->ops->use(d->policy, key);
     } else if (slot->use == MOE_SLOT_STAGED) {
+        unstage(s, index);
         slot->use = MOE_SLOT_TRANSIENT;
         tell_miss(s, d, key);
         if (cached_slot(s, slot->class_index, key) == MOE_NO_SLOT && make_room(s, pool, d, key))
@@ -319,16 +362,13 @@ void moe_store_begin_layer(struct moe_store *s, uint32_t layer)
 /* The staged slot of a pool that has waited longest and may leave: a stale one, or any. */
 static uint32_t oldest_staged(const struct moe_store *s, const struct pool *pool, bool stale)
 {
-    uint32_t best = MOE_NO_SLOT;
-    for (uint32_t i = pool->first; i < pool->first + pool->n; i++) {
+    for (uint32_t i = pool->staged_first; i != MOE_NO_SLOT; i = s->staged[i].after) {
         const struct moe_slot *slot = &s->slots[i];
-        if (slot->state != MOE_SLOT_READY || slot->use != MOE_SLOT_STAGED || slot->pins > 0 ||
-            (stale && slot->layer > s->layer && s->staged_at[i] > s->token_began))
-            continue;
-        if (best == MOE_NO_SLOT || s->staged_at[i] < s->staged_at[best])
-            best = i;
+        bool fresh = slot->layer > s->layer && s->staged[i].at > s->token_began;
+        if (slot->state == MOE_SLOT_READY && slot->pins == 0 && !(stale && fresh))
+            return i;
     }
-    return best;
+    return MOE_NO_SLOT;
 }
 
 static uint32_t reclaim_staged(struct moe_store *s, struct pool *pool, bool stale)
@@ -373,17 +413,14 @@ uint32_t moe_store_stage(struct moe_store *s, uint32_t layer, uint32_t expert, u
 {
     struct pool *pool = &s->pools[s->class_of[item(s, layer, expert, variant)]];
     /* Free slots that the cache has not filled yet belong to it. */
-    uint32_t reserved = 0, n_domains = pool->per_layer ? s->n_layers : 1;
-    for (uint32_t i = 0; i < n_domains; i++)
-        reserved += pool->domains[i].capacity - pool->domains[i].n;
-    uint32_t slot = pool->n_free > reserved ? take_free(s, pool) : MOE_NO_SLOT;
+    uint32_t slot = pool->n_free > pool->unfilled ? take_free(s, pool) : MOE_NO_SLOT;
     if (slot == MOE_NO_SLOT && replace)
         slot = reclaim_staged(s, pool, true);
     if (slot == MOE_NO_SLOT)
         return MOE_NO_SLOT;
     occupy(s, slot, layer, expert, variant, MOE_SLOT_STAGED);
     s->slots[slot].prefetched = true;
-    s->staged_at[slot] = ++s->now;
+    stage(s, slot);
     return slot;
 }
 
@@ -439,8 +476,7 @@ void moe_store_release(struct moe_store *s, uint32_t index)
     if (slot->state == MOE_SLOT_READY) {
         vacate(s, index);
     } else { /* bytes are still on their way into it */
-        slot->use = MOE_SLOT_STAGED;
-        s->staged_at[index] = ++s->now;
+        stage(s, index);
     }
 }
 
@@ -451,7 +487,7 @@ bool moe_store_check(const struct moe_store *s, struct moe_err *err)
 {
     for (uint32_t c = 0; c < s->n_classes; c++) {
         const struct pool *pool = &s->pools[c];
-        uint32_t n_free = 0, n_cached = 0, in_domains = 0;
+        uint32_t n_free = 0, n_cached = 0, in_domains = 0, n_staged = 0, unfilled = 0;
         for (uint32_t i = pool->first; i < pool->first + pool->n; i++) {
             const struct moe_slot *slot = &s->slots[i];
             if (slot->state == MOE_SLOT_FREE) {
@@ -463,9 +499,11 @@ bool moe_store_check(const struct moe_store *s, struct moe_err *err)
                 return false;
             }
             n_cached += slot->use == MOE_SLOT_CACHED;
+            n_staged += slot->use == MOE_SLOT_STAGED;
         }
         for (uint32_t i = 0; i < (pool->per_layer ? s->n_layers : 1); i++) {
             in_domains += pool->domains[i].n;
+            unfilled += pool->domains[i].capacity - pool->domains[i].n;
             if (pool->domains[i].n > pool->domains[i].capacity) {
                 moe_fail(err, MOE_ERR_FORMAT, "domain %u of pool %u holds more than it may", i, c);
                 return false;
@@ -474,6 +512,12 @@ bool moe_store_check(const struct moe_store *s, struct moe_err *err)
         if (n_free != pool->n_free || n_cached != in_domains) {
             moe_fail(err, MOE_ERR_FORMAT, "pool %u: %u free (counted %u), %u cached (counted %u)",
                      c, n_free, pool->n_free, n_cached, in_domains);
+            return false;
+        }
+        for (uint32_t i = pool->staged_first; i != MOE_NO_SLOT; i = s->staged[i].after)
+            n_staged -= s->slots[i].use == MOE_SLOT_STAGED;
+        if (n_staged != 0 || unfilled != pool->unfilled) {
+            moe_fail(err, MOE_ERR_FORMAT, "pool %u: staged slots or free places miscounted", c);
             return false;
         }
     }

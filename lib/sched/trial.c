@@ -57,6 +57,7 @@ uint32_t moe_slack_loads(double layer_seconds, double load_seconds, uint32_t lea
 {
     if (!(layer_seconds > 0) || !(load_seconds > 0))
         return least;
-    double n = layer_seconds / load_seconds;
+    /* What rounding took from a whole number is given back. */
+    double n = layer_seconds / load_seconds * (1 + 1e-9);
     return n >= UINT32_MAX ? UINT32_MAX : n > least ? (uint32_t)n : least;
 }

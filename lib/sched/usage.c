@@ -36,6 +36,7 @@ void moe_usage_begin_sequence(struct moe_usage *u)
     memset(u->count, 0, n * sizeof *u->count);
     memset(u->high, 0, n * sizeof *u->high);
     u->token = 0;
+    u->sequences++;
 }
 
 void moe_usage_begin_tokens(struct moe_usage *u, uint32_t n)

