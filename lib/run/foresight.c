@@ -5,13 +5,13 @@
 
 #include "run/probe.h"
 #include "run/workspace.h"
+#include "sched/recollection.h"
 
 _Static_assert((int)MOE_MAX_DEPTH <= (int)MOE_MAX_ROUTERS, "one product for all layers ahead");
 
 struct moe_foresight {
     struct moe_session *session;
     enum moe_predict_by by;
-    const struct moe_statistics *statistics; /* of path predictions */
     uint32_t depth, batch;
     uint64_t stride, router_stride; /* of the workspace's rows */
     uint32_t n_moe;
@@ -26,28 +26,16 @@ struct moe_foresight {
     float *normalised;    /* [depth][batch][stride] */
     struct moe_act *acts; /* [depth] */
 
-    /* By the token before: what it chose in each MoE layer. */
-    uint32_t *chosen; /* [n_moe][top_k] */
-    float *weights;   /* [n_moe][top_k] */
-    bool *known;      /* [n_moe] */
-
-    /* By paths: the best experts of the MoE layer before, of the pass's rows. */
-    uint16_t *best;                 /* [batch] */
-    uint32_t best_layer, best_rows; /* whose they are; 0 rows: nobody's */
+    struct moe_recollection recollection; /* by choices */
 };
 
 /* ---- Memory ------------------------------------------------------------------------------------
  */
 
-static bool by_paths(enum moe_predict_by by)
-{
-    return by == MOE_PREDICT_BY_PATH || by == MOE_PREDICT_BY_KEYS;
-}
-
 /* Path statistics reach one layer ahead; nobody looks beyond the last. */
 static uint32_t usable_depth(const struct moe_strategy *strategy, uint32_t n_moe)
 {
-    uint32_t depth = by_paths(strategy->predict) ? 1 : strategy->depth;
+    uint32_t depth = moe_recollects_paths(strategy->predict) ? 1 : strategy->depth;
     if (depth > MOE_MAX_DEPTH)
         depth = MOE_MAX_DEPTH;
     if (depth > n_moe)
@@ -66,12 +54,14 @@ static void carve_kind(struct moe_foresight *f, struct moe_arena *arena, const s
             struct moe_act measure;
             moe_act_carve(f->acts ? &f->acts[d] : &measure, arena, f->batch, c->hidden);
         }
-    } else if (f->by == MOE_PREDICT_BY_PREVIOUS) {
-        f->chosen = moe_arena_take(arena, (uint64_t)f->n_moe * c->top_k, sizeof *f->chosen);
-        f->weights = moe_arena_take(arena, (uint64_t)f->n_moe * c->top_k, sizeof *f->weights);
-        f->known = moe_arena_take(arena, f->n_moe, sizeof *f->known);
-    } else if (by_paths(f->by)) {
-        f->best = moe_arena_take(arena, f->batch, sizeof *f->best);
+    } else if (moe_recollects(f->by)) {
+        f->recollection = (struct moe_recollection){
+            .by = f->by,
+            .n_layers = f->n_moe,
+            .n_experts = c->n_experts,
+            .top_k = c->top_k,
+        };
+        moe_recollection_carve(&f->recollection, arena, f->batch);
     }
 }
 
@@ -127,8 +117,9 @@ int moe_foresight_open(struct moe_foresight **out, struct moe_session *session,
                        struct moe_err *err)
 {
     *out = NULL;
-    int status =
-        by_paths(strategy->predict) ? check_statistics(session->model, statistics, err) : MOE_OK;
+    int status = moe_recollects_paths(strategy->predict)
+                     ? check_statistics(session->model, statistics, err)
+                     : MOE_OK;
     if (status != MOE_OK)
         return status;
     uint64_t bytes = moe_foresight_bytes(session->model, session->batch, strategy);
@@ -137,7 +128,7 @@ int moe_foresight_open(struct moe_foresight **out, struct moe_session *session,
         return MOE_ERR_MEMORY;
     struct moe_foresight *f = carve(&arena, &session->model->config, session->batch, strategy);
     f->session = session;
-    f->statistics = statistics;
+    f->recollection.statistics = statistics;
     *out = f;
     return MOE_OK;
 }
@@ -149,9 +140,7 @@ void moe_foresight_close(struct moe_foresight *f)
 
 void moe_foresight_begin_sequence(struct moe_foresight *f)
 {
-    if (f->known)
-        memset(f->known, 0, f->n_moe * sizeof *f->known);
-    f->best_rows = 0;
+    moe_recollection_begin_sequence(&f->recollection);
 }
 
 /* ---- Predictions of rows -----------------------------------------------------------------------
@@ -218,86 +207,31 @@ static void ask_routers(struct look *k)
     moe_par_for(k->n_rows, 16, softmax_range, k);
 }
 
-static void make_sum_one(float *p, uint32_t n)
-{
-    float sum = 0;
-    for (uint32_t i = 0; i < n; i++)
-        sum += p[i];
-    if (sum > 0)
-        moe_kern.scale(1 / sum, n, p);
-}
-
-/* The experts of the token before by their weights; as many layers as are known without a gap. */
-static void recall(struct look *k)
-{
-    struct moe_foresight *f = k->f;
-    const struct moe_config *c = &f->session->model->config;
-    uint32_t n = 0;
-    for (; k->n_rows == 1 && n < k->n && f->known[k->m + 1 + n]; n++) {
-        uint64_t from = (uint64_t)(k->m + 1 + n) * c->top_k;
-        float *p = probabilities_at(f, n, 0);
-        memset(p, 0, c->n_experts * sizeof *p);
-        for (uint32_t i = 0; i < c->top_k; i++)
-            p[f->chosen[from + i]] = f->weights[from + i];
-        make_sum_one(p, c->n_experts);
-    }
-    k->n = n;
-}
-
-static void path_range(void *ctx, int64_t begin, int64_t end, int thread)
+static void recollect_range(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct look *k = ctx;
     const struct moe_foresight *f = k->f;
-    const struct moe_config *c = &f->session->model->config;
-    bool pairs = f->by == MOE_PREDICT_BY_PATH && c->top_k > 1;
-    bool has_best = k->m > 0 && f->best_layer == k->m - 1 && f->best_rows == k->n_rows;
-    for (int64_t i = begin; i < end; i++) {
-        float *p = probabilities_at(f, 0, (uint64_t)i);
-        moe_path_scores(f->statistics, pairs ? MOE_PREDICT_PATH : MOE_PREDICT_PATH_RANK1, k->m + 1,
-                        has_best ? f->best[i] : MOE_NO_EXPERT,
-                        f->session->work->chosen + (uint64_t)i * c->top_k, p);
-        make_sum_one(p, c->n_experts);
-    }
+    uint32_t top_k = f->session->model->config.top_k;
+    for (int64_t i = begin; i < end; i++)
+        for (uint32_t d = 0; d < k->n; d++)
+            moe_recollect(&f->recollection, k->m, d, (uint32_t)i, k->n_rows,
+                          f->session->work->chosen + (uint64_t)i * top_k,
+                          probabilities_at(f, d, (uint64_t)i));
 }
 
 /* ---- Looking -----------------------------------------------------------------------------------
  */
 
-/* Keeps what later predictions are made from. */
-static void remember(struct moe_foresight *f, uint32_t m, uint32_t n_rows)
-{
-    const struct moe_workspace *w = f->session->work;
-    uint32_t k = f->session->model->config.top_k;
-    if (f->by == MOE_PREDICT_BY_PREVIOUS) {
-        uint64_t last = (uint64_t)(n_rows - 1) * k, to = (uint64_t)m * k;
-        memcpy(f->chosen + to, w->chosen + last, k * sizeof *f->chosen);
-        memcpy(f->weights + to, w->weights + last, k * sizeof *f->weights);
-        f->known[m] = true;
-    } else if (by_paths(f->by)) {
-        for (uint64_t i = 0; i < n_rows; i++)
-            f->best[i] = (uint16_t)w->chosen[i * k];
-        f->best_layer = m;
-        f->best_rows = n_rows;
-    }
-}
-
 static void predict(struct look *k)
 {
-    switch (k->f->by) {
-    case MOE_PREDICT_BY_GATE:
-    case MOE_PREDICT_BY_RESIDUAL:
+    struct moe_foresight *f = k->f;
+    if (!moe_recollects(f->by)) {
         ask_routers(k);
         return;
-    case MOE_PREDICT_BY_PREVIOUS:
-        recall(k);
-        return;
-    case MOE_PREDICT_BY_PATH:
-    case MOE_PREDICT_BY_KEYS:
-        moe_par_for(k->n_rows, 8, path_range, k);
-        return;
-    case MOE_PREDICT_BY_NOTHING:
-        return; /* and no layer was asked about */
     }
+    k->n = moe_recollection_reach(&f->recollection, k->m, k->n_rows, k->n);
+    if (k->n > 0)
+        moe_par_for(k->n_rows, 8, recollect_range, k);
 }
 
 uint32_t moe_foresight_look(struct moe_foresight *f, uint32_t layer, uint32_t n_rows,
@@ -311,7 +245,9 @@ uint32_t moe_foresight_look(struct moe_foresight *f, uint32_t layer, uint32_t n_
             k.ahead[k.n++] = &model->layers[l];
     if (k.n > 0)
         predict(&k);
-    remember(f, k.m, n_rows);
+    if (moe_recollects(f->by))
+        moe_recollection_remember(&f->recollection, k.m, n_rows, f->session->work->chosen,
+                                  f->session->work->weights);
     for (uint32_t d = 0; d < k.n; d++) {
         uint64_t at = (uint64_t)d * c->n_experts;
         moe_tally(probabilities_at(f, d, 0), f->router_stride, n_rows, c->n_experts, c->top_k,

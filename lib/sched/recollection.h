@@ -1,0 +1,60 @@
+/*
+ * Recollection: predictions that follow from what routers chose before, without asking a router:
+ * the token before, and paths through the layers. Runner and simulator predict with the same code.
+ * Pure.
+ *
+ * Weights are kept as half-precision numbers, as traces have them, so that a replay ranks experts
+ * as the run did.
+ */
+#ifndef MOE_SCHED_RECOLLECTION_H
+#define MOE_SCHED_RECOLLECTION_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/mem.h"
+#include "sched/statistics.h"
+#include "sched/strategy.h"
+
+struct moe_recollection {
+    enum moe_predict_by by;
+    uint32_t n_layers, n_experts, top_k;
+    const struct moe_statistics *statistics; /* of path predictions; borrowed */
+
+    /* By the token before: what it chose in each layer. */
+    uint32_t *chosen; /* [n_layers][top_k] */
+    float *weights;   /* [n_layers][top_k] */
+    bool *known;      /* [n_layers] */
+
+    /* By paths: the best experts of the layer before, of the pass's rows. */
+    uint16_t *best;                 /* [batch] */
+    uint32_t best_layer, best_rows; /* whose they are; 0 rows: nobody's */
+};
+
+/* Whether `by` predicts from choices, and how many layers ahead at most. */
+static inline bool moe_recollects(enum moe_predict_by by)
+{
+    return by == MOE_PREDICT_BY_PREVIOUS || by == MOE_PREDICT_BY_PATH || by == MOE_PREDICT_BY_KEYS;
+}
+static inline bool moe_recollects_paths(enum moe_predict_by by)
+{
+    return by == MOE_PREDICT_BY_PATH || by == MOE_PREDICT_BY_KEYS;
+}
+
+/* Takes its memory from the arena (which may only count); shape, `by` and statistics are set. */
+void moe_recollection_carve(struct moe_recollection *r, struct moe_arena *arena, uint32_t batch);
+
+void moe_recollection_begin_sequence(struct moe_recollection *r);
+/* How many of the n layers after `layer` can be predicted for a pass of n_rows. */
+uint32_t moe_recollection_reach(const struct moe_recollection *r, uint32_t layer, uint32_t n_rows,
+                                uint32_t n);
+/* Probabilities of the layer d + 1 after `layer` for row `row`, whose experts in `layer` were
+ * `chosen` [top_k] by falling weight. p: [n_experts], of sum 1 (or all 0). */
+void moe_recollect(const struct moe_recollection *r, uint32_t layer, uint32_t d, uint32_t row,
+                   uint32_t n_rows, const uint32_t *chosen, float *p);
+/* Keeps what later predictions are made from: what a pass's rows chose in `layer`.
+ * chosen, weights: [n_rows][top_k]. */
+void moe_recollection_remember(struct moe_recollection *r, uint32_t layer, uint32_t n_rows,
+                               const uint32_t *chosen, const float *weights);
+
+#endif
