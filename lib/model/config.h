@@ -166,5 +166,7 @@ int moe_config_read(struct moe_config *config, const char *name, const void *jso
  * checkpoint through the family that its "model_type" names. An unknown family, or a switch that
  * the family does not implement, is MOE_ERR_UNSUPPORTED and named. */
 int moe_config_read_hf(struct moe_config *config, const char *dir, struct moe_err *err);
+/* The same from the file config.json alone, whatever its name. */
+int moe_config_read_hf_file(struct moe_config *config, const char *path, struct moe_err *err);
 
 #endif

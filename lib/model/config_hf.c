@@ -88,12 +88,11 @@ static int check_quantization(const char *path, const json_t *json, const struct
                     path, method ? method : "by an unnamed method");
 }
 
-int moe_config_read_hf(struct moe_config *config, const char *dir, struct moe_err *err)
+/* dir: where the checkpoint's other files are; NULL: there are none. */
+static int read_config(struct moe_config *config, const char *path, const char *dir,
+                       struct moe_err *err)
 {
     moe_config_init(config);
-    char *path = moe_path_join(dir, "config.json", err);
-    if (!path)
-        return MOE_ERR_MEMORY;
     int status = MOE_ERR_FORMAT;
     const char *type = NULL;
     json_t *json = moe_json_read(path, MAX_CONFIG_BYTES, err);
@@ -113,7 +112,7 @@ int moe_config_read_hf(struct moe_config *config, const char *dir, struct moe_er
     snprintf(config->family, sizeof config->family, "%s", family->name);
     status = family->read_hf(config, path, json, err);
     /* generation_config.json knows more ends of text than config.json: its come first. */
-    if (status == MOE_OK)
+    if (status == MOE_OK && dir)
         status = read_generation_config(config, dir, err);
     if (status == MOE_OK)
         status = read_hf_eos(config, path, json, err);
@@ -123,6 +122,18 @@ int moe_config_read_hf(struct moe_config *config, const char *dir, struct moe_er
     }
 done:
     moe_json_free(json);
+    return status;
+}
+
+int moe_config_read_hf(struct moe_config *config, const char *dir, struct moe_err *err)
+{
+    char *path = moe_path_join(dir, "config.json", err);
+    int status = path ? read_config(config, path, dir, err) : MOE_ERR_MEMORY;
     free(path);
     return status;
+}
+
+int moe_config_read_hf_file(struct moe_config *config, const char *path, struct moe_err *err)
+{
+    return read_config(config, path, NULL, err);
 }

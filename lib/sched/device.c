@@ -3,6 +3,8 @@
 #include <math.h>
 #include <string.h>
 
+_Static_assert((int)MOE_DEVICE_MAX_BATCHES <= (int)MOE_LINE_POINTS, "a line holds every batch");
+
 /* ---- Computation -------------------------------------------------------------------------------
  */
 
@@ -11,77 +13,67 @@ static double known(const struct moe_figure *f)
     return f->value > 0 ? f->value : NAN;
 }
 
-/* The line through points of rising x: between the two nearest; before the first as the first;
- * beyond the last on as between the last two, but never falling. A single point: proportional. */
-static double interpolate(const double *x, const double *y, uint32_t n, double at)
-{
-    if (n == 0)
-        return NAN;
-    if (at <= x[0])
-        return y[0];
-    if (n == 1)
-        return y[0] * at / x[0];
-    uint32_t i = 1;
-    while (i + 1 < n && at > x[i])
-        i++;
-    double slope = (y[i] - y[i - 1]) / (x[i] - x[i - 1]);
-    if (at > x[i] && slope < 0)
-        slope = 0;
-    return at > x[i] ? y[i] + slope * (at - x[i]) : y[i - 1] + slope * (at - x[i - 1]);
-}
-
-enum part { ROUTE_DENSE, ROUTE_MOE, LAYER_DENSE, LAYER_MOE };
-
 /* What has no router, shared expert, or anything to combine has a figure of 0 there. */
-static double batch_seconds(const struct moe_device_batch *b, enum part part)
+static double batch_seconds(const struct moe_device_batch *b, enum moe_device_part part)
 {
-    double seconds = known(&b->attention);
-    if (part == ROUTE_MOE || part == LAYER_MOE)
-        seconds += known(&b->router);
-    if (part == LAYER_MOE)
-        seconds += b->shared.value + b->combine.value;
-    if (part == LAYER_DENSE)
-        seconds += known(&b->dense);
-    return seconds;
+    switch (part) {
+    case MOE_DEVICE_ROUTE:
+        return known(&b->attention) + known(&b->router);
+    case MOE_DEVICE_ATTENTION:
+        return known(&b->attention);
+    case MOE_DEVICE_ROUTER:
+        return known(&b->router);
+    case MOE_DEVICE_SHARED:
+        return known(&b->shared);
+    case MOE_DEVICE_COMBINE:
+        return known(&b->combine);
+    case MOE_DEVICE_LAYER_DENSE:
+        return known(&b->attention) + known(&b->dense);
+    case MOE_DEVICE_LAYER_MOE:
+        return known(&b->attention) + known(&b->router) + b->shared.value + b->combine.value;
+    }
+    return NAN;
 }
 
-static double part_seconds(const struct moe_device *d, enum part part, double rows)
+struct moe_line moe_device_part_line(const struct moe_device *d, enum moe_device_part part)
 {
-    double x[MOE_DEVICE_MAX_BATCHES], y[MOE_DEVICE_MAX_BATCHES];
-    uint32_t n = 0;
+    struct moe_line line = {0};
+    for (uint32_t i = 0; i < d->model.n_batches; i++)
+        moe_line_add(&line, d->model.batches[i].rows, batch_seconds(&d->model.batches[i], part));
+    return line;
+}
+
+struct moe_line moe_device_expert_line(const struct moe_device *d, uint32_t variant)
+{
+    struct moe_line line = {0};
     for (uint32_t i = 0; i < d->model.n_batches; i++) {
-        x[n] = d->model.batches[i].rows;
-        y[n] = batch_seconds(&d->model.batches[i], part);
-        n += !isnan(y[n]);
+        const struct moe_device_batch *b = &d->model.batches[i];
+        if (variant < b->n_experts)
+            moe_line_add(&line, b->expert_rows.value, b->experts[variant].value);
     }
-    return interpolate(x, y, n, rows);
+    return line;
+}
+
+static double part_seconds(const struct moe_device *d, enum moe_device_part part, double rows)
+{
+    struct moe_line line = moe_device_part_line(d, part);
+    return moe_line_at(&line, rows);
 }
 
 double moe_device_route_seconds(const struct moe_device *d, bool is_moe, double rows)
 {
-    return part_seconds(d, is_moe ? ROUTE_MOE : ROUTE_DENSE, rows);
+    return part_seconds(d, is_moe ? MOE_DEVICE_ROUTE : MOE_DEVICE_ATTENTION, rows);
 }
 
 double moe_device_layer_seconds(const struct moe_device *d, bool is_moe, double rows)
 {
-    return part_seconds(d, is_moe ? LAYER_MOE : LAYER_DENSE, rows);
+    return part_seconds(d, is_moe ? MOE_DEVICE_LAYER_MOE : MOE_DEVICE_LAYER_DENSE, rows);
 }
 
 double moe_device_expert_seconds(const struct moe_device *d, uint32_t variant, double rows)
 {
-    double x[MOE_DEVICE_MAX_BATCHES], y[MOE_DEVICE_MAX_BATCHES];
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < d->model.n_batches; i++) {
-        const struct moe_device_batch *b = &d->model.batches[i];
-        if (variant >= b->n_experts || b->expert_rows.value <= 0 || b->experts[variant].value <= 0)
-            continue;
-        /* Batches that differ little may give an expert just as many rows. */
-        if (n > 0 && b->expert_rows.value <= x[n - 1])
-            continue;
-        x[n] = b->expert_rows.value;
-        y[n++] = b->experts[variant].value;
-    }
-    return interpolate(x, y, n, rows);
+    struct moe_line line = moe_device_expert_line(d, variant);
+    return moe_line_at(&line, rows);
 }
 
 double moe_device_head_seconds(const struct moe_device *d)

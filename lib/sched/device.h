@@ -13,6 +13,7 @@
 
 #include "base/buf.h"
 #include "base/err.h"
+#include "sched/line.h"
 
 enum {
     MOE_DEVICE_VERSION = 1,
@@ -103,6 +104,21 @@ struct moe_device {
  * All seconds. Between the batches that were measured times are interpolated, beyond the largest
  * they grow as between the last two. NAN where the profile does not know.
  */
+
+enum moe_device_part {
+    MOE_DEVICE_ROUTE, /* a layer until its router has spoken: attention and router */
+    MOE_DEVICE_ATTENTION,
+    MOE_DEVICE_ROUTER,
+    MOE_DEVICE_SHARED,
+    MOE_DEVICE_COMBINE,
+    MOE_DEVICE_LAYER_DENSE, /* a whole layer without experts */
+    MOE_DEVICE_LAYER_MOE,   /* ... with experts, but for the routed ones */
+};
+/* Its seconds by rows of the pass; no points where a figure that it needs is not known. */
+struct moe_line moe_device_part_line(const struct moe_device *d, enum moe_device_part part);
+/* Seconds of one routed expert by rows that want it. Batches that gave an expert no more rows than
+ * the one before are left out. */
+struct moe_line moe_device_expert_line(const struct moe_device *d, uint32_t variant);
 
 /* A layer until its router has spoken, for `rows` rows: attention and router (of a layer without
  * experts: attention). */

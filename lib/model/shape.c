@@ -1,0 +1,121 @@
+#include "model/shape.h"
+
+#include <inttypes.h>
+
+#include "base/mem.h"
+#include "model/convert.h"
+#include "model/family.h"
+
+/* One that groups weights as moe-quantize does unless told otherwise. */
+static struct moe_layout layout_of(int bits, uint32_t group)
+{
+    return moe_quant_layout(moe_quant_method_find("hqq"), bits, group, MOE_LAYOUT_BF16);
+}
+
+static int check_bits(int bits, uint32_t group, struct moe_err *err)
+{
+    if (layout_of(bits, group).kind != MOE_LAYOUT_NONE)
+        return MOE_OK;
+    return moe_fail(err, MOE_ERR_USAGE,
+                    "%d bits in groups of %" PRIu32 " cannot be stored: bits are 16, 8, 4, 3 or 2, "
+                    "groups 32, 64 or a multiple of 64",
+                    bits, group);
+}
+
+/* 0 where the model has no such tensor (in this layer). */
+static uint64_t tensor_bytes(const struct moe_config *c, enum moe_tensor_role role, uint32_t layer,
+                             struct moe_layout dense)
+{
+    uint32_t rows, cols;
+    if (!moe_tensor_shape(c, role, layer, &rows, &cols))
+        return 0;
+    switch (moe_tensor_spec(role)->kind) {
+    case MOE_KIND_VECTOR:
+        return 4 * (uint64_t)rows;
+    case MOE_KIND_ROUTER:
+        return moe_layout_bytes((struct moe_layout){.kind = MOE_LAYOUT_BF16}, rows, cols);
+    case MOE_KIND_DENSE:
+        break;
+    }
+    return moe_layout_bytes(dense, rows, cols);
+}
+
+static uint64_t roles_bytes(const struct moe_config *c, enum moe_tensor_role first,
+                            enum moe_tensor_role last, uint32_t layer, struct moe_layout dense)
+{
+    uint64_t bytes = 0;
+    for (enum moe_tensor_role role = first; role <= last; role++)
+        bytes += tensor_bytes(c, role, layer, dense);
+    return bytes;
+}
+
+/* The first layer with or without experts; n_layers: there is none. */
+static uint32_t first_layer(const struct moe_config *c, bool is_moe)
+{
+    uint32_t layer = 0;
+    while (layer < c->n_layers && (c->layer_is_moe[layer] != 0) != is_moe)
+        layer++;
+    return layer;
+}
+
+static void set_dense(struct moe_shape_bytes *out, const struct moe_config *c,
+                      struct moe_layout dense)
+{
+    uint32_t moe = first_layer(c, true), plain = first_layer(c, false);
+    uint32_t typical = moe < c->n_layers ? moe : 0;
+    out->dense = roles_bytes(c, MOE_T_EMBED, MOE_T_HEAD_BIAS, 0, dense);
+    for (uint32_t layer = 0; layer < c->n_layers; layer++)
+        out->dense += roles_bytes(c, MOE_T_ATTN_NORM, MOE_T_SHARED_GATE, layer, dense);
+    out->router = roles_bytes(c, MOE_T_ROUTER, MOE_T_ROUTER_BIAS, typical, dense);
+    out->attention =
+        roles_bytes(c, MOE_T_ATTN_NORM, MOE_T_FFN_NORM_BIAS, typical, dense) + out->router;
+    out->shared = roles_bytes(c, MOE_T_SHARED_GATE_PROJ, MOE_T_SHARED_GATE, typical, dense);
+    if (plain < c->n_layers)
+        out->dense_ff = roles_bytes(c, MOE_T_GATE, MOE_T_DOWN, plain, dense);
+    out->head = roles_bytes(c, MOE_T_FINAL_NORM, MOE_T_HEAD_BIAS, 0, dense);
+    if (c->tied_head)
+        out->head += tensor_bytes(c, MOE_T_EMBED, 0, dense);
+}
+
+/* Segments as convert_place_matrices (convert_parts.h) fills them: gate and up, then down, each
+ * with its biases. */
+static void set_expert(struct moe_shape_bytes *out, const struct moe_config *c,
+                       struct moe_bits bits, uint32_t group)
+{
+    for (int part = 0; part < MOE_E_N_PARTS && c->n_experts > 0; part++) {
+        uint32_t rows, cols;
+        if (!moe_expert_part_shape(c, (enum moe_expert_part)part, &rows, &cols))
+            continue;
+        bool is_down = part == MOE_E_DOWN || part == MOE_E_DOWN_BIAS;
+        struct moe_layout layout = layout_of(is_down ? bits.down : bits.gate_up, group);
+        uint64_t bytes =
+            part >= MOE_E_GATE_BIAS ? 4 * (uint64_t)rows : moe_layout_bytes(layout, rows, cols);
+        out->expert_segments[is_down] += moe_round_up(bytes, MOE_ALIGN);
+    }
+    out->expert = out->expert_segments[0] + out->expert_segments[1];
+}
+
+int moe_shape_bytes(struct moe_shape_bytes *out, const struct moe_config *c,
+                    const char *expert_bits, uint32_t dense_bits, uint32_t group,
+                    struct moe_err *err)
+{
+    struct moe_bits bits;
+    *out = (struct moe_shape_bytes){0};
+    if (!moe_parse_bits(expert_bits, &bits))
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "'%.20s' is no bitwidth of experts: name 16, 8, 4, 3 or 2, or two like 4d8",
+                        expert_bits);
+    int status = check_bits(dense_bits > 32 ? 0 : (int)dense_bits, group, err);
+    if (status == MOE_OK)
+        status = check_bits(bits.gate_up, group, err);
+    if (status == MOE_OK)
+        status = check_bits(bits.down, group, err);
+    if (status != MOE_OK)
+        return status;
+    set_dense(out, c, layout_of((int)dense_bits, group));
+    set_expert(out, c, bits, group);
+    uint64_t values =
+        moe_config_cache_key(c) + moe_round_up(moe_config_cache_value(c), MOE_PANEL_ROWS);
+    out->kv_position = sizeof(float) * values * moe_config_cache_heads(c) * c->n_layers;
+    return MOE_OK;
+}

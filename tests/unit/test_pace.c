@@ -1,0 +1,285 @@
+/* Pace: lines through measured points, and the times of a model's pieces, by hand. */
+#include "../test.h"
+
+#include <math.h>
+
+#include "sched/pace.h"
+
+static void near(double got, double expected)
+{
+    if (!(fabs(got - expected) <= 1e-12 * fabs(expected)))
+        fail_msg("%.17g, expected %.17g", got, expected);
+}
+
+static struct moe_figure figure(double value)
+{
+    return (struct moe_figure){.value = value};
+}
+
+/* ---- Lines ------------------------------------------------------------------------------------
+ */
+
+static void lines_go_through_their_points(void **state)
+{
+    struct moe_line line = {0};
+    assert_true(isnan(moe_line_at(&line, 1)));
+    moe_line_add(&line, 2, 6);
+    near(moe_line_at(&line, 1), 6);  /* before the first as the first */
+    near(moe_line_at(&line, 5), 15); /* a single point: proportional */
+    moe_line_add(&line, 4, 10);
+    moe_line_add(&line, 8, 12);
+    near(moe_line_at(&line, 3), 8);
+    near(moe_line_at(&line, 4), 10);
+    near(moe_line_at(&line, 6), 11);
+    near(moe_line_at(&line, 12), 14); /* on as between the last two */
+    moe_line_add(&line, 16, 2);
+    near(moe_line_at(&line, 12), 7);
+    near(moe_line_at(&line, 100), 2); /* never falling beyond */
+}
+
+static void points_without_figures_are_left_out(void **state)
+{
+    struct moe_line line = {0};
+    moe_line_add(&line, 1, 0);
+    moe_line_add(&line, 2, (double)NAN);
+    moe_line_add(&line, 0, 1);
+    assert_int_equal(line.n, 0);
+    moe_line_add(&line, 3, 1);
+    moe_line_add(&line, 3, 2); /* not behind the last */
+    assert_int_equal(line.n, 1);
+    for (int i = 0; i < 2 * MOE_LINE_POINTS; i++)
+        moe_line_add(&line, 4 + i, 1);
+    assert_int_equal(line.n, MOE_LINE_POINTS);
+}
+
+/* ---- From measurements ------------------------------------------------------------------------
+ */
+
+/* Batches of 1 and 8 rows; the second takes three times as long. Experts are in use by 1 and 2
+ * rows. "2" has bytes and no times. */
+static struct moe_device measured(void)
+{
+    struct moe_device d = {.has_model = true};
+    strcpy(d.name, "a machine");
+    d.storage.bytes_per_second = figure(1e9);
+    d.accelerator.link_bytes_per_second = figure(16e9);
+    struct moe_device_model *m = &d.model;
+    m->head_seconds = figure(0.5);
+    m->n_variants = 3;
+    strcpy(m->variants[0].name, "8");
+    strcpy(m->variants[1].name, "4");
+    strcpy(m->variants[2].name, "2");
+    m->variants[0].bytes = figure(800);
+    m->variants[1].bytes = figure(400);
+    m->variants[2].bytes = figure(200);
+    m->n_batches = 2;
+    for (int i = 0; i < 2; i++) {
+        double k = i ? 3 : 1;
+        m->batches[i] = (struct moe_device_batch){
+            .rows = i ? 8 : 1,
+            .attention = figure(4 * k),
+            .router = figure(1 * k),
+            .shared = figure(2 * k),
+            .combine = figure(0.5 * k),
+            .dense = figure(6 * k),
+            .expert_rows = figure(i ? 2 : 1),
+            .n_experts = 2,
+            .experts = {figure(1 * k), figure(0.75 * k)},
+        };
+    }
+    return d;
+}
+
+static const char packed[2][MOE_PACK_NAME_BYTES] = {"4", "2"};
+
+static void pieces_come_from_the_batches(void **state)
+{
+    struct moe_err err = {0};
+    struct moe_device d = measured();
+    struct moe_pace p;
+    assert_ok(moe_pace_of_device(&p, &d, packed, 2, MOE_TIER_STORAGE, 0, &err), &err);
+    near(moe_pace_piece(&p, MOE_PIECE_ROUTE, 1), 5); /* attention and router */
+    near(moe_pace_piece(&p, MOE_PIECE_ROUTE, 8), 15);
+    near(moe_pace_piece(&p, MOE_PIECE_ROUTE, 4.5), 10);
+    near(moe_pace_piece(&p, MOE_PIECE_ROUTE, 15), 25);
+    near(moe_pace_piece(&p, MOE_PIECE_BESIDE, 1), 2);
+    near(moe_pace_piece(&p, MOE_PIECE_COMBINE, 8), 1.5);
+    near(moe_pace_piece(&p, MOE_PIECE_DENSE, 1), 10); /* attention and feed-forward */
+    near(p.head, 0.5);
+    near(p.predict, 1);
+    near(p.load_rate, 1e9);
+    assert_true(p.host_slowdown == 0);
+    assert_int_equal(p.n_variants, 2);
+    near(moe_pace_expert(&p, 0, 1), 0.75);
+    near(moe_pace_expert(&p, 0, 3), 3.75);
+    /* Half the bytes of the nearest that has times. */
+    near(moe_pace_expert(&p, 1, 1), 0.375);
+    near(moe_pace_expert(&p, 1, 2), 1.125);
+    assert_true(moe_pace_expert(&p, 2, 1) == 0);
+    /* 5 + 2 + 0.5 + 2 experts of 0.75 */
+    near(moe_pace_layer(&p, 0, 2), 9);
+}
+
+static void rates_are_of_the_tier_or_as_told(void **state)
+{
+    struct moe_err err = {0};
+    struct moe_device d = measured();
+    struct moe_pace p;
+    assert_ok(moe_pace_of_device(&p, &d, packed, 1, MOE_TIER_HOST, 0, &err), &err);
+    near(p.load_rate, 16e9);
+    assert_ok(moe_pace_of_device(&p, &d, packed, 1, MOE_TIER_HOST, 5e6, &err), &err);
+    near(p.load_rate, 5e6);
+    d.storage.n_reads = 1;
+    d.storage.reads[0].bytes_per_second = figure(3e9);
+    assert_ok(moe_pace_of_device(&p, &d, packed, 1, MOE_TIER_STORAGE, 0, &err), &err);
+    near(p.load_rate, 3e9);
+}
+
+static void what_has_no_figure_takes_no_time(void **state)
+{
+    struct moe_err err = {0};
+    struct moe_device d = measured();
+    struct moe_pace p;
+    d.model.head_seconds = figure(0);
+    for (int i = 0; i < 2; i++)
+        d.model.batches[i].shared = d.model.batches[i].dense = figure(0);
+    assert_ok(moe_pace_of_device(&p, &d, packed, 2, MOE_TIER_STORAGE, 0, &err), &err);
+    assert_int_equal(p.pieces[MOE_PIECE_BESIDE].n, 0);
+    assert_int_equal(p.pieces[MOE_PIECE_DENSE].n, 0);
+    assert_true(moe_pace_piece(&p, MOE_PIECE_BESIDE, 1) == 0 && p.head == 0);
+    near(moe_pace_layer(&p, 0, 1), 5 + 0.5 + 0.75);
+    /* A model without experts has layers without experts. */
+    d = measured();
+    for (int i = 0; i < 2; i++)
+        d.model.batches[i].router = figure(0);
+    assert_ok(moe_pace_of_device(&p, &d, NULL, 0, MOE_TIER_STORAGE, 0, &err), &err);
+    assert_int_equal(p.pieces[MOE_PIECE_ROUTE].n, 0);
+    near(moe_pace_piece(&p, MOE_PIECE_DENSE, 8), 30);
+    assert_true(p.predict == 0);
+}
+
+static void missing_measurements_are_named(void **state)
+{
+    static const char unknown[1][MOE_PACK_NAME_BYTES] = {"3"};
+    struct moe_err err = {0};
+    struct moe_device d = {0};
+    struct moe_pace p;
+    strcpy(d.name, "a box");
+    d.storage.bytes_per_second = figure(1e9);
+    assert_fails(moe_pace_of_device(&p, &d, packed, 1, MOE_TIER_STORAGE, 0, &err), MOE_ERR_USAGE,
+                 "device profile 'a box': no times of this model's layers; measure this machine "
+                 "with the pack: moe-profile --device PACK",
+                 &err);
+    d = measured();
+    assert_fails(moe_pace_of_device(&p, &d, unknown, 1, MOE_TIER_STORAGE, 0, &err), MOE_ERR_USAGE,
+                 "'a machine': no times of experts at '3' bits; measure", &err);
+    d.model.variants[2].bytes = figure(0);
+    assert_fails(moe_pace_of_device(&p, &d, packed, 2, MOE_TIER_STORAGE, 0, &err), MOE_ERR_USAGE,
+                 "no times of experts at '2' bits", &err);
+    d = measured();
+    d.storage.bytes_per_second = d.accelerator.link_bytes_per_second = figure(0);
+    assert_fails(moe_pace_of_device(&p, &d, packed, 2, MOE_TIER_STORAGE, 0, &err), MOE_ERR_USAGE,
+                 "no rate of loads from storage; measure it with moe-profile --device, or name it "
+                 "with --link-rate",
+                 &err);
+    assert_fails(moe_pace_of_device(&p, &d, packed, 2, MOE_TIER_HOST, 0, &err), MOE_ERR_USAGE,
+                 "no rate of loads from the host's memory", &err);
+}
+
+/* ---- From bandwidth ---------------------------------------------------------------------------
+ */
+
+static const struct moe_weights weights = {
+    .n_layers = 3,
+    .n_moe_layers = 2,
+    .top_k = 2,
+    .attention_bytes = 700,
+    .router_bytes = 70,
+    .shared_bytes = 350,
+    .dense_bytes = 1400,
+    .head_bytes = 2100,
+    .n_variants = 2,
+    .expert_bytes = {280, 140},
+};
+
+static void bandwidth_alone_gives_times(void **state)
+{
+    struct moe_err err = {0};
+    struct moe_device d = {0};
+    struct moe_pace p;
+    d.host.memory_bytes_per_second = figure(1000); /* of which 700 count */
+    d.storage.bytes_per_second = figure(50);
+    assert_ok(moe_pace_of_bandwidth(&p, &d, &weights, MOE_TIER_STORAGE, 0, &err), &err);
+    near(moe_pace_piece(&p, MOE_PIECE_ROUTE, 1), 1);
+    near(moe_pace_piece(&p, MOE_PIECE_ROUTE, 16), 1);
+    near(moe_pace_piece(&p, MOE_PIECE_ROUTE, 48), 3);
+    near(moe_pace_piece(&p, MOE_PIECE_BESIDE, 1), 0.5);
+    assert_true(moe_pace_piece(&p, MOE_PIECE_COMBINE, 1) == 0);
+    near(moe_pace_piece(&p, MOE_PIECE_DENSE, 1), 2.9); /* (700 - 70 + 1400) / 700 */
+    near(moe_pace_expert(&p, 0, 1), 0.4);
+    near(moe_pace_expert(&p, 1, 32), 0.4);
+    near(p.head, 3);
+    near(p.predict, 0.1);
+    near(p.load_rate, 50);
+    near(moe_pace_layer(&p, 1, 2), 1 + 0.5 + 2 * 0.2);
+    assert_ok(moe_pace_of_bandwidth(&p, &d, &weights, MOE_TIER_STORAGE, 10, &err), &err);
+    near(p.load_rate, 10);
+
+    /* The accelerator's where there is one, unless it computes from the host's. */
+    strcpy(d.accelerator.name, "GPU");
+    d.accelerator.memory_bytes_per_second = figure(2000);
+    assert_ok(moe_pace_of_bandwidth(&p, &d, &weights, MOE_TIER_STORAGE, 0, &err), &err);
+    near(moe_pace_piece(&p, MOE_PIECE_ROUTE, 1), 0.5);
+    d.accelerator.shares_memory = true;
+    d.accelerator.memory_bytes_per_second = figure(0);
+    assert_ok(moe_pace_of_bandwidth(&p, &d, &weights, MOE_TIER_STORAGE, 0, &err), &err);
+    near(moe_pace_piece(&p, MOE_PIECE_ROUTE, 1), 1);
+
+    /* Layers that a model does not have take no time. */
+    struct moe_weights all = weights;
+    all.n_moe_layers = 3;
+    assert_ok(moe_pace_of_bandwidth(&p, &d, &all, MOE_TIER_STORAGE, 0, &err), &err);
+    assert_int_equal(p.pieces[MOE_PIECE_DENSE].n, 0);
+}
+
+static void missing_bandwidth_is_named(void **state)
+{
+    struct moe_err err = {0};
+    struct moe_device d = {0};
+    struct moe_pace p;
+    strcpy(d.name, "a box");
+    assert_fails(moe_pace_of_bandwidth(&p, &d, &weights, MOE_TIER_STORAGE, 0, &err), MOE_ERR_USAGE,
+                 "device profile 'a box': no bandwidth of the memory that computation reads "
+                 "weights from; add memory_bytes_per_second of the host",
+                 &err);
+    d.host.memory_bytes_per_second = figure(1000);
+    assert_fails(moe_pace_of_bandwidth(&p, &d, &weights, MOE_TIER_STORAGE, 0, &err), MOE_ERR_USAGE,
+                 "no rate of loads from storage", &err);
+    strcpy(d.accelerator.name, "GPU");
+    assert_fails(moe_pace_of_bandwidth(&p, &d, &weights, MOE_TIER_HOST, 1, &err), MOE_ERR_USAGE,
+                 "of the accelerator", &err);
+}
+
+static void pieces_have_names(void **state)
+{
+    assert_string_equal(moe_piece_name(MOE_PIECE_ROUTE), "route");
+    assert_string_equal(moe_piece_name(MOE_PIECE_BESIDE), "beside");
+    assert_string_equal(moe_piece_name(MOE_PIECE_COMBINE), "combine");
+    assert_string_equal(moe_piece_name(MOE_PIECE_DENSE), "dense");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lines_go_through_their_points),
+        cmocka_unit_test(points_without_figures_are_left_out),
+        cmocka_unit_test(pieces_come_from_the_batches),
+        cmocka_unit_test(rates_are_of_the_tier_or_as_told),
+        cmocka_unit_test(what_has_no_figure_takes_no_time),
+        cmocka_unit_test(missing_measurements_are_named),
+        cmocka_unit_test(bandwidth_alone_gives_times),
+        cmocka_unit_test(missing_bandwidth_is_named),
+        cmocka_unit_test(pieces_have_names),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
