@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "sched/statistics_paths.h"
 
@@ -77,20 +78,28 @@ static int falling(const void *a, const void *b)
     return x > y ? -1 : x < y;
 }
 
+double moe_busiest_share(const uint64_t *counts, uint32_t n_layers, uint32_t n_experts)
+{
+    uint32_t quarter = (n_experts + 3) / 4;
+    double all = 0, busiest = 0;
+    uint64_t *sorted = malloc(n_experts * sizeof *sorted);
+    for (uint32_t l = 0; sorted && l < n_layers; l++, counts += n_experts) {
+        memcpy(sorted, counts, n_experts * sizeof *sorted);
+        qsort(sorted, n_experts, sizeof *sorted, falling);
+        for (uint32_t e = 0; e < n_experts; e++) {
+            all += (double)sorted[e];
+            busiest += e < quarter ? (double)sorted[e] : 0;
+        }
+    }
+    free(sorted);
+    return share(busiest, all);
+}
+
 double moe_figure_skew(const struct moe_statistics *s, uint32_t layer)
 {
-    uint32_t n = s->shape.n_experts, quarter = (n + 3) / 4;
-    double all = 0, busiest = 0;
-    uint64_t *counts = malloc(n * sizeof *counts);
-    for (uint32_t l = first_layer(layer); counts && l < end_layer(s, layer); l++) {
-        for (uint32_t e = 0; e < n; e++)
-            all += (double)(counts[e] = moe_series_at(s, MOE_S_ACTIVATIONS, l)[e]);
-        qsort(counts, n, sizeof *counts, falling);
-        for (uint32_t e = 0; e < quarter; e++)
-            busiest += (double)counts[e];
-    }
-    free(counts);
-    return share(busiest, all);
+    uint32_t first = first_layer(layer);
+    return moe_busiest_share(moe_series_at(s, MOE_S_ACTIVATIONS, first),
+                             end_layer(s, layer) - first, s->shape.n_experts);
 }
 
 double moe_figure_document_skew(const struct moe_statistics *s, uint32_t layer)

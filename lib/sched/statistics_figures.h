@@ -22,6 +22,9 @@ struct moe_accuracy_figures moe_figure_accuracy(const struct moe_statistics *s, 
 double moe_figure_cosine(const struct moe_statistics *s, uint32_t layer, enum moe_cosine which);
 /* Pearson's correlation of routing weight and norm of the weighted output (HOBBIT fig. 5a). */
 double moe_figure_correlation(const struct moe_statistics *s, uint32_t layer);
+/* Share of activations that fall on the busiest quarter (rounded up) of their layer's experts.
+ * counts: [n_layers][n_experts] activations. */
+double moe_busiest_share(const uint64_t *counts, uint32_t n_layers, uint32_t n_experts);
 /* Share of activations on the busiest quarter of a layer's experts: over all text, and the mean
  * within a document. */
 double moe_figure_skew(const struct moe_statistics *s, uint32_t layer);
