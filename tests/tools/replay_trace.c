@@ -13,6 +13,10 @@
  * lookup, as in engines that compute prompts in a batch; --by-token: every activation is one. The
  * rate is that of decoded tokens; --all: of all lookups. Every use counts as high precision. The
  * experts that a decoded token wants of a layer do not leave for one another.
+ *
+ * The last row is the optimum (sched/optimal.h), of one cache for all layers also with --per-layer:
+ * decoded tokens' hits, which are the same however prompts are looked up; with --all a dash. Of
+ * bytes it has so many slots as experts of the mean size fit into them.
  */
 #include <getopt.h>
 #include <inttypes.h>
@@ -22,6 +26,7 @@
 
 #include "base/mem.h"
 #include "base/text.h"
+#include "sched/optimal.h"
 #include "sched/policy.h"
 #include "sched/trace.h"
 #include "sched/usage.h"
@@ -171,14 +176,15 @@ static int parse_capacity(const struct moe_trace_shape *s, const char *text, uin
     return MOE_OK;
 }
 
-/* How many experts of a middling size the domain holds: what a policy knows of its size. */
-static uint64_t slots_of(const struct cache *c, uint64_t capacity)
+/* How many experts of the mean size `capacity` holds: slots, or bytes of experts. */
+static uint64_t slots_of(const struct moe_trace_shape *s, uint64_t capacity, bool in_bytes)
 {
+    uint32_t n_keys = s->n_layers * s->n_experts;
     uint64_t bytes = 0;
-    for (uint32_t key = 0; key < c->n_keys; key++)
-        bytes += size_of(c, key);
-    double slots = bytes ? (double)capacity * c->n_keys / (double)bytes : 0;
-    return slots < 1 ? 1 : slots > c->n_keys ? c->n_keys : (uint64_t)slots;
+    for (uint32_t key = 0; key < n_keys; key++)
+        bytes += in_bytes ? bytes_of(s, key) : 1;
+    double slots = bytes ? (double)capacity * n_keys / (double)bytes : 0;
+    return slots > n_keys ? n_keys : (uint64_t)slots;
 }
 
 static int open_cache(struct cache *c, const struct options *o, const struct moe_trace_shape *shape,
@@ -201,9 +207,10 @@ static int open_cache(struct cache *c, const struct options *o, const struct moe
     for (uint32_t i = 0; i < c->n_domains && status == MOE_OK; i++) {
         struct domain *d = &c->domains[i];
         d->capacity = total / c->n_domains + (i < total % c->n_domains);
+        uint64_t slots = slots_of(shape, d->capacity, c->in_bytes);
         const struct moe_policy_params params = {
             .n_keys = c->n_keys,
-            .capacity = (uint32_t)slots_of(c, d->capacity),
+            .capacity = slots ? (uint32_t)slots : 1, /* what it knows of its size */
             .seed = 1 + i,
             .usage = &c->usage,
             .half_life = o->half_life,
@@ -227,6 +234,12 @@ static void close_cache(struct cache *c)
 /* ---- The table ----------------------------------------------------------------------------------
  */
 
+static void print_rate(uint64_t hits, uint64_t lookups)
+{
+    printf(" %7.2f", lookups ? 100 * (double)hits / (double)lookups : 0);
+    fflush(stdout);
+}
+
 static int replay(struct moe_trace *t, const struct options *o, const struct moe_policy_ops *policy,
                   const char *capacity, struct moe_err *err)
 {
@@ -241,10 +254,33 @@ static int replay(struct moe_trace *t, const struct options *o, const struct moe
             look_up_prompt(&c);
         uint64_t lookups = c.lookups[0] + (o->all ? c.lookups[1] : 0);
         uint64_t hits = c.hits[0] + (o->all ? c.hits[1] : 0);
-        printf(" %7.2f", lookups ? 100 * (double)hits / (double)lookups : 0);
-        fflush(stdout);
+        print_rate(hits, lookups);
     }
     close_cache(&c);
+    return status;
+}
+
+static int print_optimum(struct moe_trace *t, const struct options *o, struct moe_err *err)
+{
+    struct moe_lookups *l = NULL;
+    int status = o->all ? MOE_OK : moe_lookups_read(&l, t, (struct moe_excerpt){0}, err);
+    printf("%-16s", "optimal");
+    for (int i = 0; i < o->n_capacities && status == MOE_OK; i++) {
+        const struct moe_trace_shape *shape = moe_trace_shape(t);
+        uint64_t capacity, hits;
+        bool in_bytes;
+        if (o->all) {
+            printf(" %7s", "-");
+            continue;
+        }
+        status = parse_capacity(shape, o->capacities[i], &capacity, &in_bytes, err);
+        if (status == MOE_OK)
+            status = moe_optimal_hits(l, slots_of(shape, capacity, in_bytes), &hits, err);
+        if (status == MOE_OK)
+            print_rate(hits, moe_lookups_decoded(l));
+    }
+    printf("\n");
+    moe_lookups_free(l);
     return status;
 }
 
@@ -265,6 +301,8 @@ static int print_table(const char *path, const struct options *o, struct moe_err
             status = replay(t, o, o->policies[p], o->capacities[i], err);
         printf("\n");
     }
+    if (status == MOE_OK)
+        status = print_optimum(t, o, err);
     moe_trace_close(t);
     return status;
 }
