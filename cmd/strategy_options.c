@@ -5,6 +5,7 @@
 
 #include "base/buf.h"
 #include "base/text.h"
+#include "sched/strategy_brief.h"
 
 /* ---- Texts -------------------------------------------------------------------------------------
  */
@@ -40,15 +41,13 @@ bool strategy_device(const char *text, void *to, char why[128])
 /* ---- Applying ----------------------------------------------------------------------------------
  */
 
-static int apply_row(const char *name, struct moe_strategy *out, struct moe_err *err)
+static int apply_row(const char *text, struct moe_strategy *out, uint32_t *named,
+                     struct moe_err *err)
 {
-    if (!name || strcmp(name, "auto") == 0)
-        name = "lru";
-    if (moe_strategy_row(name, out))
-        return MOE_OK;
-    return moe_fail(
-        err, MOE_ERR_USAGE,
-        "option --strategy: '%s' is neither auto nor a row (--strategy help lists them)", name);
+    if (!text || strcmp(text, "auto") == 0)
+        text = "lru";
+    int status = moe_strategy_parse(text, out, named, err);
+    return status == MOE_OK ? status : moe_err_prefix(err, "option --strategy");
 }
 
 static int apply_parts(const struct strategy_options *o, struct moe_strategy *out, uint32_t *named,
@@ -87,7 +86,7 @@ int strategy_options_apply(const struct strategy_options *o, struct moe_strategy
                            bool *automatic, struct moe_err *err)
 {
     uint32_t named = 0;
-    int status = apply_row(o->strategy, out, err);
+    int status = apply_row(o->strategy, out, &named, err);
     if (status == MOE_OK)
         status = apply_parts(o, out, &named, err);
     if (status == MOE_OK && o->without)
@@ -161,7 +160,8 @@ static void print_part(enum moe_part part)
 void strategy_print_help(void)
 {
     printf("--strategy NAME: auto chooses; any other name is a row of this table. Options of\n"
-           "parts change a row, or lru where none is named; what loses its use is dropped.\n\n"
+           "parts change a row, or lru where none is named; what loses its use is dropped.\n"
+           "A row may bring its parts: fate+cache=lrfu+prefetch=percentile:75;slack.\n\n"
            "Rows:\n");
     for (int i = 0; moe_strategy_row_name(i); i++)
         print_row(moe_strategy_row_name(i));

@@ -51,7 +51,7 @@ wrong() { # GLOB OPTION...
     run "$bin/moe-run" "$nowhere" "$@"
     error_line 2 "moe-run: $glob" "refused: $*"
 }
-wrong "option --strategy: 'magic' is neither auto nor a row (--strategy help lists them)" \
+wrong "option --strategy: 'magic' is not a row (--strategy help lists them)" \
     --strategy magic
 wrong "option --cache: 'mru' is not none, *lru*" --cache mru
 wrong "option --cache-weights: '1,2' is not default, or four numbers*" --cache hobbit --cache-weights 1,2

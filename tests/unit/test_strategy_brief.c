@@ -1,0 +1,86 @@
+/* Strategies in one word: there and back, and what is refused. */
+#include "../test.h"
+#include "sched/strategy_brief.h"
+
+static void expect_back(const char *text, const char *want)
+{
+    struct moe_err err = {0};
+    struct moe_strategy s, again;
+    uint32_t named;
+    char brief[MOE_STRATEGY_BRIEF], mine[MOE_PART_TEXT_BYTES], its[MOE_PART_TEXT_BYTES];
+    assert_ok(moe_strategy_parse(text, &s, &named, &err), &err);
+    moe_strategy_brief(&s, brief);
+    assert_string_equal(brief, want);
+    assert_ok(moe_strategy_parse(brief, &again, &named, &err), &err);
+    for (enum moe_part part = 0; part < MOE_N_PARTS; part++) {
+        moe_strategy_part_text(&s, part, mine);
+        moe_strategy_part_text(&again, part, its);
+        assert_string_equal(mine, its);
+    }
+}
+
+static void there_and_back(void **state)
+{
+    expect_back("fate", "fate");
+    expect_back("fate+cache=lrfu", "fate+cache=lrfu");
+    expect_back("fate+cache=arc", "fate"); /* what the row has anyway */
+    expect_back("fate+alloc=shallow:2+cache=lrfu", "fate+cache=lrfu+alloc=shallow:2");
+    expect_back("lru+predict=gate-next+prefetch=percentile:75;slack",
+                "lru+predict=gate-next+prefetch=percentile:75;slack");
+    expect_back("lru+keep-records", "lru+keep-records=on");
+    for (int i = 0; moe_strategy_row_name(i); i++)
+        expect_back(moe_strategy_row_name(i), moe_strategy_row_name(i));
+}
+
+static void what_is_named(void **state)
+{
+    struct moe_err err = {0};
+    struct moe_strategy s;
+    uint32_t named;
+    assert_ok(moe_strategy_parse("lru+cache=arc+init=frequency", &s, &named, &err), &err);
+    assert_int_equal(named, 1u << MOE_PART_CACHE | 1u << MOE_PART_INIT);
+    assert_ok(moe_strategy_parse("lru", &s, &named, &err), &err);
+    assert_int_equal(named, 0);
+}
+
+/* A fitted strategy shows the numbers that the model's depth gave it. */
+static void fitted(void **state)
+{
+    struct moe_strategy s;
+    char brief[MOE_STRATEGY_BRIEF];
+    assert_true(moe_strategy_row("fate", &s));
+    moe_strategy_fit(&s, 24);
+    moe_strategy_brief(&s, brief);
+    assert_string_equal(brief, "fate+alloc=shallow:3");
+}
+
+static void refusals(void **state)
+{
+    struct moe_err err = {0};
+    struct moe_strategy s;
+    uint32_t named;
+    char longer[300];
+    assert_fails(moe_strategy_parse("", &s, &named, &err), MOE_ERR_USAGE, "'' is not a row", &err);
+    assert_fails(moe_strategy_parse("magic", &s, &named, &err), MOE_ERR_USAGE,
+                 "'magic' is not a row", &err);
+    assert_fails(moe_strategy_parse("lru+", &s, &named, &err), MOE_ERR_USAGE, "'' is not a part",
+                 &err);
+    assert_fails(moe_strategy_parse("lru+magic=1", &s, &named, &err), MOE_ERR_USAGE,
+                 "'magic' is not a part", &err);
+    assert_fails(moe_strategy_parse("lru+cache=magic", &s, &named, &err), MOE_ERR_USAGE,
+                 "cache: 'magic' is not", &err);
+    memset(longer, 'x', sizeof longer - 1);
+    longer[sizeof longer - 1] = 0;
+    assert_fails(moe_strategy_parse(longer, &s, &named, &err), MOE_ERR_USAGE, "too long", &err);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(there_and_back),
+        cmocka_unit_test(what_is_named),
+        cmocka_unit_test(fitted),
+        cmocka_unit_test(refusals),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
