@@ -332,7 +332,10 @@ bool moe_loader_cancel(struct moe_loader *l, uint32_t handle)
         gone = loader_read_abandon(l, item);
     } else if (r->state != REQUEST_MODELLED) {
         loader_finish_abandon(l, item);
-    } else {
+    } else { /* what the modelled link has moved was for nothing */
+        uint64_t moved = l->model.items[item].started;
+        l->stats.cancelled_bytes += moved;
+        l->stats.bytes_read += moved;
         moe_link_drop(&l->model, item);
     }
     if (gone)

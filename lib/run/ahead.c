@@ -6,15 +6,22 @@
 #include "base/clock.h"
 #include "run/foresight.h"
 #include "run/host.h"
+#include "run/lockstep.h"
 #include "run/workspace.h"
 #include "sched/placement.h"
+
+/* A job of the host. */
+struct promise {
+    uint32_t ticket;
+    double due; /* lockstep: when it is done on the modelled clock */
+};
 
 /* What was foreseen for a layer; foreseen.n 0: nothing. */
 struct early {
     uint32_t layer; /* of the model */
     struct moe_foreseen foreseen;
-    uint32_t tickets[MOE_MAX_TOP_K]; /* of those computed on the host */
-    float *out;                      /* [top_k][hidden_stride] */
+    struct promise promises[MOE_MAX_TOP_K]; /* of those computed on the host */
+    float *out;                             /* [top_k][hidden_stride] */
 };
 
 struct moe_ahead {
@@ -23,9 +30,10 @@ struct moe_ahead {
     struct moe_foresight *foresight; /* NULL: nothing predicts */
     struct moe_host *host;           /* NULL: there is none */
     bool decode;
-    bool has_jobs;        /* the host was asked for something since the pass began */
-    uint32_t last_ticket; /* of these jobs */
-    uint32_t *tickets;    /* [n_experts] of the layer's host jobs, by entry */
+    bool has_jobs;            /* the host was asked for something since the pass began */
+    uint32_t last_ticket;     /* of these jobs */
+    struct promise *promises; /* [n_experts] of the layer's host jobs, by entry */
+    double host_free_at;      /* lockstep: when the host has done all it was asked for */
 
     struct early early[2];  /* this layer's and the next one's, by MoE layer modulo 2 */
     uint8_t *precalculated; /* [n_experts] */
@@ -38,7 +46,7 @@ static struct moe_ahead *carve(struct moe_arena *arena, const struct moe_config 
 {
     uint64_t stride = moe_round_up(c->hidden, MOE_PANEL_ROWS); /* of the workspace's rows */
     struct moe_ahead *place = moe_arena_take(arena, 1, sizeof *place), a = {0};
-    a.tickets = moe_arena_take(arena, c->n_experts, sizeof *a.tickets);
+    a.promises = moe_arena_take(arena, c->n_experts, sizeof *a.promises);
     for (int i = 0; i < 2; i++)
         a.early[i].out = moe_arena_take(arena, c->top_k * stride, sizeof(float));
     a.precalculated = moe_arena_take(arena, c->n_experts, 1);
@@ -172,15 +180,26 @@ uint32_t moe_ahead_choose(struct moe_ahead *a, uint32_t layer, uint32_t n_rows,
     return n_other;
 }
 
-static int submit(struct moe_ahead *a, const struct moe_host_job *job, uint32_t *ticket,
+static int submit(struct moe_ahead *a, const struct moe_host_job *job, struct promise *promise,
                   struct moe_err *err)
 {
-    int status = moe_host_submit(a->host, job, ticket, err);
+    const struct moe_session *s = a->session;
+    int status = moe_host_submit(a->host, job, &promise->ticket, err);
     if (status != MOE_OK)
         return status;
     a->has_jobs = true;
-    a->last_ticket = *ticket;
+    a->last_ticket = promise->ticket;
+    if (s->pace)
+        promise->due = a->host_free_at = moe_pace_host(s->pace, moe_experts_clock(s->experts),
+                                                       a->host_free_at, job->view.variant, job->n);
     return MOE_OK;
+}
+
+/* Waits for a job; returns for how long. */
+static double keep(struct moe_ahead *a, const struct promise *promise)
+{
+    double waited = moe_host_wait(a->host, promise->ticket);
+    return a->session->pace ? moe_lockstep_wait(a->session, promise->due) : waited;
 }
 
 /* Experts that the host computes now, on this layer's state. */
@@ -202,7 +221,7 @@ static int begin_host_jobs(struct moe_ahead *a, uint32_t layer, uint32_t n_activ
             .out_stride = w->hidden_stride,
         };
         s->experts->ops->host_view(s->experts, i, layer, w->active[i], &job.view);
-        status = submit(a, &job, &a->tickets[i], err);
+        status = submit(a, &job, &a->promises[i], err);
     }
     return status;
 }
@@ -243,7 +262,7 @@ static int precalculate(struct moe_ahead *a, uint32_t layer, const struct moe_pr
         };
         s->experts->ops->host_view(s->experts, UINT32_MAX, next, early->foreseen.experts[k],
                                    &job.view);
-        status = submit(a, &job, &early->tickets[k], err);
+        status = submit(a, &job, &early->promises[k], err);
     }
     return status;
 }
@@ -264,6 +283,7 @@ int moe_ahead_spoken(struct moe_ahead *a, uint32_t layer, uint32_t n_rows, uint3
     double started = moe_seconds();
     /* The token before is remembered even where nothing is asked for. */
     uint32_t n = moe_foresight_look(a->foresight, layer, n_rows, depth, &predictions);
+    moe_lockstep_predict(s, n);
     if (n > 0 && early)
         status = precalculate(a, layer, predictions, err);
     else if (n > 0)
@@ -280,12 +300,12 @@ void moe_ahead_collect(struct moe_ahead *a, uint32_t layer, uint32_t n_active)
     for (uint32_t i = 0; i < n_active; i++) {
         float *out = w->expert_out + w->first[i] * w->hidden_stride;
         if (w->kinds[i] == MOE_ENTRY_HOST) {
-            waited += moe_host_wait(a->host, a->tickets[i]);
+            waited += keep(a, &a->promises[i]);
         } else if (w->kinds[i] == MOE_ENTRY_PRECALCULATED) {
             uint32_t k = 0;
             while (early->foreseen.experts[k] != w->active[i])
                 k++;
-            waited += moe_host_wait(a->host, early->tickets[k]);
+            waited += keep(a, &early->promises[k]);
             memcpy(out, early->out + k * w->hidden_stride, w->hidden_stride * sizeof *out);
         }
     }

@@ -14,6 +14,7 @@
 #include "run/experts.h"
 #include "run/model.h"
 #include "run/session.h"
+#include "sched/plan.h"
 #include "sched/statistics.h"
 #include "sched/strategy.h"
 
@@ -35,8 +36,15 @@ struct moe_engine_options {
     const char *low_variant; /* name of the lower precision; NULL: the pack's last */
     uint32_t staging;        /* slots for prefetched experts; 0: top_k */
     struct moe_device_choice device;
-    double link_rate;                  /* bytes per second at most for expert loads; 0: no limit */
-    bool lockstep;                     /* needs a link_rate */
+    double link_rate;            /* bytes per second at most for expert loads; 0: no limit */
+    bool lockstep;               /* needs a link_rate */
+    const struct moe_pace *pace; /* what computing takes in lockstep; borrowed; NULL: nothing */
+    /* Strategy, slots, first contents, context and batch are the plan's; strategy and
+     * expert_memory_bytes above are not looked at, memory_bytes 0 is the plan's. Borrowed while
+     * opening; NULL: none. */
+    const struct moe_plan *plan;
+    uint64_t
+        program_bytes; /* what the process takes with the model's directory open; 0: as it is */
     uint32_t queue_depth, piece_bytes; /* of the loader; 0: its defaults */
     bool no_checksums;                 /* of expert loads */
     bool pack_in_ram;                  /* serve expert loads from a copy of the pack in memory,
@@ -79,10 +87,15 @@ struct moe_engine {
     struct moe_strategy strategy; /* as it runs: settled, resolved for this pack and device */
     const char *fallback;         /* what of the row is replaced here, and why; NULL: nothing */
     struct moe_ahead *ahead;
+    struct moe_pools planned; /* of a plan */
     bool test_device;
     void *copy; /* the pack in memory */
     uint64_t copy_bytes;
 };
+
+/* Positions to make room for: those named, else the model's up to the cap. */
+uint32_t moe_engine_context(const struct moe_model *model,
+                            const struct moe_engine_options *options);
 
 /* Opens all of it. MOE_ERR_LIMIT when the budget is below the floor: the text names the smallest
  * that works. *out is to be closed with moe_engine_close. */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "run/probe.h"
+#include "sched/recollection.h"
 
 /* The pack's variant of that name; the number of variants when there is none. */
 static uint32_t find_variant(const struct moe_pack *pack, const char *name)
@@ -43,16 +44,18 @@ static int resolve_low(struct moe_engine *e, const struct moe_engine_options *o,
                     s->name, moe_pack_path(pack), moe_pack_variant_at(pack, high)->name);
 }
 
-static int check_statistics(const struct moe_engine *e, const struct moe_statistics *statistics,
+static int check_statistics(const struct moe_engine *e, const struct moe_engine_options *o,
                             struct moe_err *err)
 {
+    const struct moe_statistics *statistics = o->statistics;
+    /* A plan has the frequencies' part of it: slots and first contents. */
+    bool needs = o->plan ? moe_recollects_paths(e->strategy.predict) : e->strategy.needs_profile;
     if (!statistics)
-        return e->strategy.needs_profile
-                   ? moe_fail(err, MOE_ERR_USAGE,
-                              "strategy %s goes by what experts do: give --statistics FILE "
-                              "(moe-profile PACK --text FILE -o FILE makes one)",
-                              e->strategy.name)
-                   : MOE_OK;
+        return needs ? moe_fail(err, MOE_ERR_USAGE,
+                                "strategy %s goes by what experts do: give --statistics FILE "
+                                "(moe-profile PACK --text FILE -o FILE makes one)",
+                                e->strategy.name)
+                     : MOE_OK;
     if (!moe_probe_fits(e->model, statistics))
         return moe_fail(err, MOE_ERR_USAGE, "the statistics are of another model than %s",
                         moe_pack_path(e->model->pack));
@@ -113,7 +116,7 @@ int moe_engine_resolve(struct moe_engine *e, const struct moe_engine_options *o,
     if (status == MOE_OK && o->exact)
         status = moe_strategy_check_exact(s, err);
     if (status == MOE_OK)
-        status = check_statistics(e, o->statistics, err);
+        status = check_statistics(e, o, err);
     if (status == MOE_OK)
         status = check_device(e, o, err);
     return status;

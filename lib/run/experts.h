@@ -19,6 +19,7 @@
 #include "fmt/pack.h"
 #include "io/loader.h"
 #include "run/stats.h"
+#include "sched/inventory.h"
 #include "sched/scheduler.h"
 #include "sched/statistics.h"
 #include "sched/strategy.h"
@@ -59,6 +60,10 @@ struct moe_experts_ops {
                          struct moe_phase_stats *phase);
     /* The rows are computed; `seconds` are those of the pass. May be NULL. */
     void (*end_tokens)(struct moe_experts *self, double seconds);
+    /* Lockstep: something was computed that takes so long on the modelled clock; what that clock
+     * shows. May be NULL. */
+    void (*computed)(struct moe_experts *self, double seconds);
+    double (*clock)(struct moe_experts *self);
     /* The router has spoken. Counts each activation into `phase`, which is that of begin_tokens. */
     int (*begin)(struct moe_experts *self, const struct moe_expert_request *request,
                  struct moe_phase_stats *phase, struct moe_err *err);
@@ -99,7 +104,12 @@ struct moe_experts {
     uint64_t resident_bytes; /* expert weights held now, at most so far */
     uint64_t resident_bytes_max;
     struct moe_timeline *timeline; /* borrowed; NULL: nobody records */
+    bool lockstep;                 /* loads end at modelled times: clock and computed count */
 };
+
+/* Seconds of the clock by which waiting and computing are told: the wall's, or in lockstep the
+ * modelled one. */
+double moe_experts_clock(struct moe_experts *self);
 
 /* Strategy `resident`: reads each expert's best variant into memory at once.
  * variant: index into the pack's variants, 0 the best; an expert without it uses the best it has.
@@ -117,6 +127,13 @@ struct moe_cache_options {
     uint64_t cache_bytes; /* of slots that keep experts; 0: nothing is kept */
     uint32_t n_working;   /* further slots: for experts in use that the cache does not keep, and for
                              prefetched ones; at least 1 */
+    uint32_t n_staging;   /* of the working slots, those for prefetched ones: for whoever counts */
+    /* Of a plan, borrowed while opening: slots by class instead of cache_bytes and n_working, what
+     * is loaded first, T and t_expert. NULL and 0: none. */
+    const struct moe_pools *pools;
+    const uint32_t *contents;
+    uint32_t n_contents;
+    double layer_seconds, load_seconds;
     struct moe_loader_options loader; /* fd, path and sizes are filled in here */
     uint64_t seed;
 };

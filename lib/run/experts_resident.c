@@ -135,9 +135,3 @@ fail:
     close_resident(&r->base);
     return status;
 }
-
-void moe_experts_close(struct moe_experts *experts)
-{
-    if (experts)
-        experts->ops->close(experts);
-}

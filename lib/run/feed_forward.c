@@ -9,6 +9,7 @@
 
 #include "run/ahead.h"
 #include "run/expert_compute.h"
+#include "run/lockstep.h"
 #include "run/workspace.h"
 #include "sched/precision.h"
 
@@ -124,10 +125,12 @@ static int run_expert(struct moe_session *s, uint32_t which, const struct moe_ex
     moe_inputs_set(&w->gathered, w->xn, w->hidden_stride, w->expert_rows + w->first[which],
                    w->n_rows[which], s->model->config.hidden);
     gated_in(s, &w->gathered, &view->gate, &view->up, view);
+    moe_lockstep_expert(s, view->variant, w->n_rows[which], false);
     int status = s->experts->ops->complete(s->experts, which, err);
     if (status == MOE_OK) {
         gated_out(w, w->n_rows[which], &view->down, out);
         moe_add_down_bias(view, w->n_rows[which], out, w->hidden_stride);
+        moe_lockstep_expert(s, view->variant, w->n_rows[which], true);
     }
     return status;
 }
@@ -148,6 +151,8 @@ static int run_side_by_side(struct moe_session *s, const uint32_t *which,
     struct activation a = {&s->model->config,  w->gate, w->up, w->ff_stride,
                            views[0].gate.rows, views,   1};
     moe_par_for(n, 4, activate_rows, &a);
+    for (uint32_t i = 0; i < n; i++)
+        moe_lockstep_expert(s, views[i].variant, 1, false);
     for (uint32_t i = 0; i < n; i++) {
         int status = s->experts->ops->complete(s->experts, which[i], err);
         if (status != MOE_OK)
@@ -159,8 +164,10 @@ static int run_side_by_side(struct moe_session *s, const uint32_t *which,
                           w->expert_out + w->first[which[i]] * w->hidden_stride, w->hidden_stride);
     }
     moe_matmul(mm, (int)n);
-    for (uint32_t i = 0; i < n; i++)
+    for (uint32_t i = 0; i < n; i++) {
         moe_add_down_bias(&views[i], 1, mm[i].y, w->hidden_stride);
+        moe_lockstep_expert(s, views[i].variant, 1, true);
+    }
     return MOE_OK;
 }
 
@@ -239,11 +246,13 @@ int moe_feed_forward(struct moe_session *s, uint32_t layer, const struct moe_row
     if (!l->is_moe) {
         run_dense(s, l);
         moe_add_to_stream(s, n_rows);
+        moe_lockstep_piece(s, MOE_PIECE_DENSE, n_rows);
         return MOE_OK;
     }
     int status = moe_route(s, layer, rows, n_rows, err);
     if (status != MOE_OK)
         return status;
+    moe_lockstep_piece(s, MOE_PIECE_ROUTE, n_rows);
     const uint8_t *precalculated = NULL;
     if (s->ahead)
         phase->experts.substituted += moe_ahead_choose(s->ahead, layer, n_rows, &precalculated);
@@ -259,6 +268,7 @@ int moe_feed_forward(struct moe_session *s, uint32_t layer, const struct moe_row
     /* What does not depend on the router goes first: meanwhile experts are on their way. */
     if (l->has_ffn)
         run_dense(s, l);
+    moe_lockstep_piece(s, MOE_PIECE_BESIDE, n_rows);
     if (l->has_ffn && s->experts->ops->poll)
         status = s->experts->ops->poll(s->experts, err);
     if (status != MOE_OK)
@@ -278,5 +288,6 @@ int moe_feed_forward(struct moe_session *s, uint32_t layer, const struct moe_row
                              w->slot_of);
     struct combine m = {s, l->shared_gate.data != NULL};
     moe_par_for(n_rows, 16, combine_rows, &m);
+    moe_lockstep_piece(s, MOE_PIECE_COMBINE, n_rows);
     return MOE_OK;
 }

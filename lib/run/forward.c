@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "run/ahead.h"
+#include "run/lockstep.h"
 #include "run/workspace.h"
 
 struct stage {
@@ -163,7 +164,7 @@ int moe_forward(struct moe_session *s, enum moe_phase phase, const struct moe_ro
     struct moe_phase_stats *stats = phase == MOE_PREFILL ? &s->stats.prefill : &s->stats.decode;
     s->phase = stats;
     begin_pass(s, phase, rows, n_rows);
-    double started = moe_seconds();
+    double started = moe_experts_clock(s->experts);
     uint32_t hidden = s->model->config.hidden;
     if (hidden_in) {
         for (uint32_t i = 0; i < n_rows; i++)
@@ -178,7 +179,9 @@ int moe_forward(struct moe_session *s, enum moe_phase phase, const struct moe_ro
     for (uint32_t i = 0; hidden_out && i < n_rows; i++)
         memcpy(hidden_out + (uint64_t)i * hidden, w->h + i * w->hidden_stride,
                hidden * sizeof(float));
-    double seconds = moe_seconds() - started;
+    if (layer_end == s->model->config.n_layers)
+        moe_lockstep_head(s);
+    double seconds = moe_experts_clock(s->experts) - started;
     stats->seconds += seconds;
     if (s->experts->ops->end_tokens)
         s->experts->ops->end_tokens(s->experts, seconds);
@@ -204,7 +207,7 @@ void moe_logits(struct moe_session *s, uint32_t first, uint32_t n, float *logits
 {
     const struct moe_model *m = s->model;
     struct moe_workspace *w = s->work;
-    double started = moe_seconds();
+    double started = moe_experts_clock(s->experts);
     norm(s, m->final_norm, m->final_norm_bias, first, n);
     moe_inputs_set(&w->from_hidden, w->xn, w->hidden_stride, NULL, n, m->config.hidden);
     struct moe_mm mm = moe_inputs_mm(&w->from_hidden, m->head, logits, w->logits_stride);
@@ -214,5 +217,5 @@ void moe_logits(struct moe_session *s, uint32_t first, uint32_t n, float *logits
         moe_par_for(n, 1, finish_logits, &st);
     }
     if (s->phase)
-        s->phase->seconds += moe_seconds() - started;
+        s->phase->seconds += moe_experts_clock(s->experts) - started;
 }

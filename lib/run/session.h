@@ -17,6 +17,7 @@
 #include "run/experts.h"
 #include "run/model.h"
 #include "run/stats.h"
+#include "sched/pace.h"
 
 struct moe_row {
     uint32_t sequence; /* 0..n_sequences-1 */
@@ -65,6 +66,8 @@ struct moe_session {
     struct moe_observer observer;
     struct moe_timeline *timeline; /* borrowed; NULL: nobody records */
     struct moe_ahead *ahead;       /* borrowed; NULL: nothing is done ahead (run/ahead.h) */
+    const struct moe_pace *pace;   /* borrowed; what computing takes on the modelled clock of a
+                                      lockstep run; NULL: nothing */
     struct moe_workspace *work;    /* buffers and KV cache; session.c */
 };
 

@@ -1,0 +1,104 @@
+/*
+ * Inventory: which experts there are, at which precisions, in slots of which size, and what loading
+ * one moves. Made from a pack, or from what a trace knows of another engine's model. Plain data for
+ * whoever shares out memory (pools below), runs (run/) or simulates.
+ */
+#ifndef MOE_SCHED_INVENTORY_H
+#define MOE_SCHED_INVENTORY_H
+
+#include <stdint.h>
+
+#include "base/err.h"
+#include "fmt/pack.h"
+#include "sched/store.h"
+#include "sched/strategy.h"
+#include "sched/trace.h"
+
+enum { MOE_MAX_CLASSES = 64 };
+
+/* A size class: experts that are stored in the same way. */
+struct moe_size_class {
+    uint32_t n_segments;
+    uint64_t segment_bytes[MOE_PACK_MAX_SEGMENTS]; /* raw */
+    uint64_t slot_bytes;                           /* each segment rounded up to pages */
+};
+
+struct moe_inventory {
+    uint32_t n_layers, n_experts, top_k; /* MoE layers */
+    uint32_t n_model_layers;
+    uint32_t *model_layer; /* [n_layers] rising */
+    uint32_t n_variants;   /* best first */
+    char variants[MOE_PACK_MAX_VARIANTS][MOE_PACK_NAME_BYTES];
+    uint32_t n_classes;
+    struct moe_size_class classes[MOE_MAX_CLASSES];
+    uint32_t *class_of; /* [layer][expert][variant]; UINT32_MAX: no such variant */
+    uint64_t *stored;   /* [layer][expert][variant][MOE_PACK_MAX_SEGMENTS] bytes in the file */
+};
+
+/* MOE_ERR_UNSUPPORTED: more than MOE_MAX_CLASSES classes; MOE_ERR_MEMORY. Released with
+ * moe_inventory_release, also after a failure. */
+int moe_inventory_of_pack(struct moe_inventory *out, const struct moe_pack *pack, uint32_t top_k,
+                          struct moe_err *err);
+/* One class for each variant that the trace has sizes of, its slots as large as its experts are in
+ * the mean; one segment each. MOE_ERR_USAGE: it has no sizes, and default_bytes is 0;
+ * MOE_ERR_FORMAT: sizes that cannot be. */
+int moe_inventory_of_trace(struct moe_inventory *out, const struct moe_trace_shape *shape,
+                           uint64_t default_bytes, struct moe_err *err);
+/* All experts alike: so many bytes at each variant. */
+int moe_inventory_uniform(struct moe_inventory *out, uint32_t n_layers, uint32_t n_experts,
+                          uint32_t top_k, const char (*variants)[MOE_PACK_NAME_BYTES],
+                          const uint64_t *bytes, uint32_t n_variants, struct moe_err *err);
+void moe_inventory_release(struct moe_inventory *inventory);
+
+static inline uint64_t moe_inventory_key(const struct moe_inventory *i, uint32_t layer,
+                                         uint32_t expert)
+{
+    return (uint64_t)layer * i->n_experts + expert;
+}
+
+/* Class of an expert at a variant that it has. */
+static inline const struct moe_size_class *moe_inventory_class(const struct moe_inventory *i,
+                                                               uint32_t layer, uint32_t expert,
+                                                               uint32_t variant)
+{
+    return &i->classes[i->class_of[moe_inventory_key(i, layer, expert) * i->n_variants + variant]];
+}
+/* Bytes of its segments as they lie in the file. */
+static inline const uint64_t *moe_inventory_stored(const struct moe_inventory *i, uint32_t layer,
+                                                   uint32_t expert, uint32_t variant)
+{
+    return i->stored +
+           (moe_inventory_key(i, layer, expert) * i->n_variants + variant) * MOE_PACK_MAX_SEGMENTS;
+}
+
+/* The variant to use for an expert: `variant` where it has it, else the best it has; UINT32_MAX
+ * when it has none. */
+uint32_t moe_inventory_usable(const struct moe_inventory *i, uint32_t layer, uint32_t expert,
+                              uint32_t variant);
+/* The variant of that name; n_variants when there is none. */
+uint32_t moe_inventory_variant(const struct moe_inventory *i, const char *name);
+/* Bytes that loading a segment moves: stored, rounded up to pages. */
+uint64_t moe_inventory_load_bytes(const struct moe_inventory *i, uint32_t layer, uint32_t expert,
+                                  uint32_t variant, uint32_t segment);
+/* ... all of an expert's, in the mean over all experts at that variant. */
+double moe_inventory_mean_load(const struct moe_inventory *i, uint32_t variant);
+/* Slot of the largest expert at a variant. */
+uint64_t moe_inventory_slot_bytes(const struct moe_inventory *i, uint32_t variant);
+/* All experts at a variant, in slots. */
+uint64_t moe_inventory_all_bytes(const struct moe_inventory *i, uint32_t variant);
+
+/* Slots by class. */
+struct moe_pools {
+    uint32_t n_classes, n_slots;
+    uint64_t bytes; /* of all slots */
+    struct moe_pool_params pools[MOE_MAX_CLASSES];
+};
+
+/* cache_bytes are shared among classes as their experts' bytes are, those of low precision apart
+ * (strategy->low_pool, where it takes a lower precision); each class in use has n_working further
+ * slots, at least 1. per_layer is left NULL. */
+void moe_pools_size(struct moe_pools *out, const struct moe_inventory *inventory,
+                    const struct moe_strategy *strategy, uint32_t high, uint32_t low,
+                    uint64_t cache_bytes, uint32_t n_working);
+
+#endif
