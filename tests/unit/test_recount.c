@@ -5,9 +5,7 @@
  */
 #include <math.h>
 
-#include "sched/trace.h"
-
-#include "strategies_fixture.h"
+#include "lockstep_fixture.h"
 
 enum { KEYS = LAYERS * EXPERTS, ALL_TOKENS = N_DOCUMENTS * N_ALL };
 
@@ -21,31 +19,6 @@ static struct {
 
 /* ---- The trace ---------------------------------------------------------------------------------
  */
-
-static void write_trace(const char *path)
-{
-    struct moe_err err = {0};
-    struct moe_statistics *counted = NULL;
-    struct moe_probe *probe = NULL;
-    struct moe_trace_writer *w = NULL;
-    const struct moe_trace_shape shape = {.n_layers = LAYERS,
-                                          .n_experts = EXPERTS,
-                                          .top_k = TOP_K,
-                                          .keep = EXPERTS,
-                                          .predictors = MOE_TRACE_PREDICTORS};
-    const struct moe_engine_options o = strategies_options(&fixture, "resident", 0);
-    struct moe_engine *e = strategies_open(&fixture, &o);
-    assert_ok(moe_statistics_new(&counted, &fixture.statistics->shape, &err), &err);
-    assert_ok(moe_trace_create(&w, path, &shape, &err), &err);
-    assert_ok(moe_probe_open(&probe, e->session, counted, &err), &err);
-    moe_probe_set_trace(probe, w);
-    for (int i = 0; i < N_DOCUMENTS; i++)
-        assert_ok(moe_probe_document(probe, fixture.ids[i], N_ALL, &err), &err);
-    moe_probe_close(probe);
-    assert_ok(moe_trace_commit(w, &err), &err);
-    moe_statistics_free(counted);
-    moe_engine_close(e);
-}
 
 static void read_trace(const char *path)
 {
@@ -74,7 +47,7 @@ static int open_all(void **state)
     char path[128];
     strategies_set_up(&fixture, "recount");
     snprintf(path, sizeof path, "/tmp/moe-recount-%d.trace", (int)getpid());
-    write_trace(path);
+    lockstep_write_trace(&fixture, path, EXPERTS);
     read_trace(path);
     unlink(path);
     return 0;
