@@ -1,0 +1,48 @@
+/* A plan. What is accepted must come back the same from YAML and from JSON. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "fmt/json.h"
+#include "sched/plan.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
+
+static void check_json(const struct moe_buf *text)
+{
+    struct moe_err err;
+    struct json_t *json = moe_json_parse("fuzz", text->data, text->size, &err);
+    if (!json)
+        abort();
+    moe_json_free(json);
+}
+
+static void check_round_trip(const struct moe_plan *plan, bool json)
+{
+    int (*write)(const struct moe_plan *p, struct moe_buf *out, struct moe_err *err) =
+        json ? moe_plan_write_json : moe_plan_write;
+    struct moe_err err;
+    struct moe_buf first = {0}, second = {0};
+    struct moe_plan *again;
+    if (write(plan, &first, &err) != MOE_OK ||
+        moe_plan_parse(&again, "fuzz", first.data, first.size, &err) != MOE_OK ||
+        write(again, &second, &err) != MOE_OK || first.size != second.size ||
+        memcmp(first.data, second.data, first.size) != 0)
+        abort();
+    if (json)
+        check_json(&first);
+    moe_plan_free(again);
+    moe_buf_release(&first);
+    moe_buf_release(&second);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
+{
+    struct moe_err err;
+    struct moe_plan *plan;
+    if (moe_plan_parse(&plan, "fuzz", data, n, &err) == MOE_OK) {
+        check_round_trip(plan, false);
+        check_round_trip(plan, true);
+        moe_plan_free(plan);
+    }
+    return 0;
+}

@@ -1,0 +1,32 @@
+/*
+ * Writes the seeds of fuzz_plan: a plan with every member, one about a shape, and
+ * one for each row of the table of strategies. Run it in tests/fuzz/corpus/plan.
+ */
+#include <stdio.h>
+
+#include "../plan_fixture.h"
+#include "base/file.h"
+
+static int put(const char *name, struct moe_plan *p, struct moe_err *err)
+{
+    struct moe_buf text = {0};
+    int status = moe_plan_write(p, &text, err);
+    if (status == MOE_OK)
+        status = moe_file_write_all(name, text.data, text.size, err);
+    moe_buf_release(&text);
+    moe_plan_free(p);
+    return status;
+}
+
+int main(void)
+{
+    struct moe_err err;
+    int status = put("full", full_plan(), &err);
+    if (status == MOE_OK)
+        status = put("shape", shape_plan(), &err);
+    for (int i = 0; moe_strategy_row_name(i) && status == MOE_OK; i++)
+        status = put(moe_strategy_row_name(i), new_plan(12, 4, 2, moe_strategy_row_name(i)), &err);
+    if (status != MOE_OK)
+        fprintf(stderr, "make_plan_seeds: %s\n", err.text);
+    return status != MOE_OK;
+}
