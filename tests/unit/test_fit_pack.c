@@ -1,0 +1,158 @@
+/*
+ * Fitting a pack: what it says of a strategy and a memory is what the engine then does.
+ */
+#include "run/fit_pack.h"
+
+#include "sched/strategy_brief.h"
+
+#include "strategies_fixture.h"
+
+static struct strategies fixture;
+
+static int open_all(void **state)
+{
+    strategies_set_up(&fixture, "fit");
+    return 0;
+}
+
+static int close_all(void **state)
+{
+    strategies_tear_down(&fixture);
+    return 0;
+}
+
+static int fit(const struct moe_engine_options *o, uint64_t bytes, struct moe_fitted *out,
+               struct moe_err *err)
+{
+    struct moe_pack_fit *f = NULL;
+    assert_ok(moe_pack_fit_open(&f, fixture.pack, o, err), err);
+    const struct moe_fitter fitter = moe_pack_fit_fitter(f);
+    int status = fitter.fit(fitter.ctx, &o->strategy, bytes, out, err);
+    moe_pack_fit_close(f);
+    return status;
+}
+
+/* What a process that takes so much would be told is what the engine then is. */
+static void compare(const char *what, const struct moe_fitted *f, const struct moe_engine *e)
+{
+    const struct moe_budget *b = &e->budget;
+    char said[MOE_STRATEGY_BRIEF], runs[MOE_STRATEGY_BRIEF];
+    moe_strategy_brief(&f->strategy, said);
+    moe_strategy_brief(&e->strategy, runs);
+    assert_string_equal(said, runs);
+    if (f->pools.n_slots != b->n_slots || f->memory.experts != b->experts)
+        fail_msg("%s: %u slots of %d bytes were said, %u of %d there are", what, f->pools.n_slots,
+                 (int)f->memory.experts, b->n_slots, (int)b->experts);
+    assert_int_equal(f->memory.dense, b->dense);
+    assert_int_equal(f->memory.kv, b->kv);
+    assert_int_equal(f->memory.work, b->work);
+    assert_int_equal(f->memory.all, b->all);
+    assert_int_equal(f->memory.token, b->token);
+    assert_int_equal(f->memory.batch, b->batch);
+}
+
+static const char *const rows[] = {"ondemand", "lru",     "prefetch", "prefetch predict=previous",
+                                   "eap",      "edgemoe", "fate",     "hobbit",
+                                   "host",     "daop"};
+
+static void an_engine_is_as_it_was_said(void **state)
+{
+    static const double demands[] = {0.2, 1, 2.5, 7, 9};
+    uint32_t refused = 0;
+    for (size_t i = 0; i < N_ITEMS(rows) * N_ITEMS(demands); i++) {
+        struct moe_err err = {0}, err_engine = {0};
+        struct moe_fitted f;
+        struct moe_engine *e = NULL;
+        const char *words = rows[i / N_ITEMS(demands)];
+        const struct moe_engine_options o =
+            strategies_options(&fixture, words, demands[i % N_ITEMS(demands)]);
+        int said = fit(&o, 0, &f, &err);
+        int opened = moe_engine_open(&e, fixture.pack, &o, NULL, &err_engine);
+        if (opened != said)
+            fail_msg("%s: %d was said (%s), the engine %d (%s)", words, said, err.text, opened,
+                     err_engine.text);
+        if (opened == MOE_OK)
+            compare(words, &f, e);
+        else
+            assert_string_equal(err.text, err_engine.text);
+        refused += opened != MOE_OK;
+        moe_engine_close(e);
+        if (opened != MOE_OK)
+            continue;
+        /* The same memory, named later. */
+        struct moe_engine_options unnamed = o;
+        struct moe_fitted later;
+        unnamed.expert_memory_bytes = 0;
+        assert_ok(fit(&unnamed, o.expert_memory_bytes, &later, &err), &err);
+        assert_int_equal(later.pools.n_slots, f.pools.n_slots);
+    }
+    assert_true(refused >= 5 && refused < 20);
+}
+
+/* Within a budget of the whole process, where both count the process alike. */
+static void budgets_are_split_alike(void **state)
+{
+    static const uint32_t above_floor[] = {0, 1, 3, 6, 9, 14}; /* MiB */
+    enum { PROGRAM = 1 << 20 };
+    uint64_t most_slots = 0;
+    for (size_t r = 0; r < N_ITEMS(rows); r++) {
+        struct moe_err err = {0};
+        struct moe_fitted f;
+        struct moe_engine_options o = strategies_options(&fixture, rows[r], 0);
+        o.program_bytes = PROGRAM;
+        o.session.batch = 0; /* to be chosen */
+        o.memory_bytes = (uint64_t)1 << 40;
+        if (fit(&o, 0, &f, &err) == MOE_ERR_USAGE)
+            continue;
+        struct moe_engine *e = strategies_open(&fixture, &o);
+        /* A fit takes what the process has for the program. */
+        uint64_t besides = e->budget.program - PROGRAM, floor = f.memory.floor;
+        moe_engine_close(e);
+        for (size_t i = 0; i < N_ITEMS(above_floor); i++) {
+            struct moe_err err_engine = {0};
+            o.memory_bytes = floor + ((uint64_t)above_floor[i] << 20);
+            int said = fit(&o, 0, &f, &err);
+            if (said != MOE_OK)
+                continue; /* the process has grown: what the engine then has, nobody was told */
+            struct moe_engine_options same = o;
+            same.program_bytes = f.memory.program - besides;
+            assert_ok(moe_engine_open(&e, fixture.pack, &same, NULL, &err_engine), &err_engine);
+            assert_int_equal(e->budget.program, f.memory.program);
+            uint64_t all =
+                f.memory.program + f.memory.dense + f.memory.kv + f.memory.work + f.memory.experts;
+            if (all > o.memory_bytes)
+                fail_msg("%s takes %d bytes of %d, %d of them for experts", rows[r], (int)all,
+                         (int)o.memory_bytes, (int)f.memory.experts);
+            compare(rows[r], &f, e);
+            if (f.pools.n_slots > most_slots)
+                most_slots = f.pools.n_slots;
+            moe_engine_close(e);
+        }
+    }
+    assert_true(most_slots > 100);
+}
+
+/* Who searches for the best strategy must not be told that everything fits everywhere. */
+static void resident_needs_room_for_all(void **state)
+{
+    struct moe_engine_options o = strategies_options(&fixture, "resident", 1);
+    struct moe_fitted fitted;
+    struct moe_err err = {0};
+    assert_fails(fit(&o, 0, &fitted, &err), MOE_ERR_LIMIT, "not all experts fit", &err);
+    uint64_t all = fitted.memory.all;
+    assert_int_equal(all, (uint64_t)LAYERS * EXPERTS * fixture.slot_bytes);
+    assert_fails(fit(&o, all - 1, &fitted, &err), MOE_ERR_LIMIT, "not all experts fit", &err);
+    assert_ok(fit(&o, all, &fitted, &err), &err);
+    assert_true(fitted.strategy.resident);
+    assert_int_equal(fitted.pools.n_classes, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_engine_is_as_it_was_said),
+        cmocka_unit_test(budgets_are_split_alike),
+        cmocka_unit_test(resident_needs_room_for_all),
+    };
+    return cmocka_run_group_tests(tests, open_all, close_all);
+}

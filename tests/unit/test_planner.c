@@ -1,0 +1,469 @@
+/*
+ * The planner: what is in a plan is what the simulator says, and an engine that follows it in
+ * lockstep makes exactly the decisions it was made of.
+ */
+#include <math.h>
+
+#include "lockstep_fixture.h"
+#include "sched/planner.h"
+
+enum { BATCH = 16 };
+
+static struct strategies fixture;
+static struct moe_trace *trace;
+static struct moe_lookups *lookups;
+static char trace_path[128];
+
+static int open_all(void **state)
+{
+    struct moe_err err = {0};
+    strategies_set_up(&fixture, "planner");
+    snprintf(trace_path, sizeof trace_path, "/tmp/moe-planner-%d.trace", (int)getpid());
+    lockstep_write_trace(&fixture, trace_path, moe_trace_default_keep(EXPERTS, TOP_K));
+    assert_ok(moe_trace_open(&trace, trace_path, &err), &err);
+    assert_ok(moe_lookups_read(&lookups, trace, (struct moe_excerpt){0}, &err), &err);
+    return 0;
+}
+
+static int close_all(void **state)
+{
+    moe_lookups_free(lookups);
+    moe_trace_close(trace);
+    unlink(trace_path);
+    strategies_tear_down(&fixture);
+    return 0;
+}
+
+/* ---- Planning ----------------------------------------------------------------------------------
+ */
+
+struct planning {
+    struct moe_engine_options options;
+    struct moe_pace pace;
+    struct moe_pack_fit *fit;
+    struct moe_planner planner;
+};
+
+static void begin(struct planning *p, const char *words, double demand, double ratio)
+{
+    struct moe_err err = {0};
+    *p = (struct planning){.options = strategies_options(&fixture, words, demand),
+                           .pace = lockstep_pace((double)fixture.slot_bytes, ratio)};
+    p->options.session.batch = BATCH;
+    assert_ok(moe_pack_fit_open(&p->fit, fixture.pack, &p->options, &err), &err);
+    p->planner = (struct moe_planner){
+        .inventory = moe_pack_fit_inventory(p->fit),
+        .fitter = moe_pack_fit_fitter(p->fit),
+        .trace = trace,
+        .lookups = lookups,
+        .statistics = fixture.statistics,
+        .pace = &p->pace,
+        .seed = 5,
+    };
+}
+
+static void end(struct planning *p)
+{
+    moe_pack_fit_close(p->fit);
+}
+
+static struct moe_plan *make(struct planning *p)
+{
+    struct moe_err err = {0};
+    struct moe_plan *plan = NULL;
+    assert_ok(moe_plan_new(&plan, LAYERS, EXPERTS, TOP_K, &err), &err);
+    plan->pack_fingerprint = moe_pack_fingerprint(moe_pack_fit_model(p->fit)->pack);
+    snprintf(plan->pack, sizeof plan->pack, "tiny");
+    assert_ok(moe_planner_make(&p->planner, &p->options.strategy, plan, &err), &err);
+    return plan;
+}
+
+static struct moe_plan *round_trip(const struct moe_plan *plan)
+{
+    struct moe_err err = {0};
+    struct moe_buf text = {0};
+    struct moe_plan *read = NULL;
+    assert_ok(moe_plan_write(plan, &text, &err), &err);
+    assert_ok(moe_plan_parse(&read, "plan", text.data, text.size, &err), &err);
+    moe_buf_release(&text);
+    return read;
+}
+
+static struct moe_trial_run try_strategy(const struct planning *p, const struct moe_strategy *s,
+                                         struct moe_simulated_layer *layers)
+{
+    struct moe_err err = {0};
+    struct moe_trial_run t;
+    assert_ok(moe_planner_try(&p->planner, s, 0, 0, &t, layers, &err), &err);
+    return t;
+}
+
+static const char *const rows[] = {
+    "ondemand",
+    "lru",
+    "lru cache=random alloc=per-layer",
+    "lru cache=lfu alloc=frequency init=frequency",
+    "lru cache=arc alloc=shallow:2 init=layerwise",
+    "prefetch",
+    "prefetch predict=gate-ahead:3",
+    "prefetch prefetch=percentile:75,slack",
+    "eap",
+    "edgemoe",
+    "fate prefill=popularity",
+    "hobbit on-miss=load skip-below=0 low-pool=0",
+};
+
+static void close_to(const char *what, double got, double expected)
+{
+    if (!(fabs(got - expected) <= 1e-9 * fmax(1, fabs(expected))))
+        fail_msg("%s: %.12g, expected %.12g", what, got, expected);
+}
+
+/* ---- The tests ---------------------------------------------------------------------------------
+ */
+
+static void check_figures(const struct planning *p, const struct moe_plan *plan)
+{
+    struct moe_simulated_layer layers[LAYERS];
+    const struct moe_trial_run t = try_strategy(p, &p->options.strategy, layers);
+    const struct moe_simulated_phase *d = &t.simulated.decode;
+    const struct moe_plan_expected *e = &plan->expected;
+    double n = (double)d->tokens, uses = (double)d->experts.activations, hits = 0, stall = 0;
+    assert_int_equal(d->tokens, N_DOCUMENTS * N_ALL / 2);
+    close_to("tokens/s", e->decode_tokens_per_second, n / d->seconds);
+    close_to("hit rate", e->hit_rate,
+             (double)(d->experts.cache_hits + d->experts.prefetch_hits) / uses);
+    close_to("bytes", e->bytes_per_token, (double)d->bytes / n);
+    close_to("parts", e->compute_seconds + e->stall_seconds + e->host_seconds,
+             1 / e->decode_tokens_per_second);
+    close_to("link", e->link_seconds, d->link_seconds / n);
+    for (uint32_t l = 0; l < LAYERS; l++) {
+        hits += plan->layers[l].hit_rate / LAYERS;
+        stall += plan->layers[l].stall_seconds;
+    }
+    close_to("hit rate by layer", hits, e->hit_rate);
+    close_to("stall by layer", stall, e->stall_seconds);
+    assert_true(e->compute_limit_seconds <= e->compute_seconds + 1e-12);
+    bool plain = !plan->strategy.predict && !plan->n_contents;
+    assert_true(!plain || e->hit_rate <= e->optimal_hit_rate + 1e-12);
+    assert_true(!plain || e->link_limit_seconds <= e->link_seconds + 1e-12);
+    /* T, t_expert and n of Fate 4.3. */
+    close_to("T", plan->layer_seconds, moe_pace_layer(&p->pace, 0, TOP_K));
+    assert_int_equal(plan->slack_loads, plan->layer_seconds / plan->load_seconds);
+}
+
+static void check_slots(const struct moe_plan *plan)
+{
+    uint64_t room = 0;
+    for (uint32_t c = 0; c < plan->n_pools; c++) {
+        const struct moe_plan_pool *pool = &plan->pools[c];
+        uint64_t sum = 0;
+        for (uint32_t l = 0; pool->per_layer && l < LAYERS; l++)
+            sum += pool->per_layer[l];
+        assert_true(!pool->per_layer || sum == pool->n_cache);
+        room += pool->n_cache;
+    }
+    assert_true(plan->n_contents <= room);
+    uint32_t of_layer[LAYERS] = {0};
+    for (uint32_t i = 0; i < plan->n_contents; i++) {
+        of_layer[plan->contents[i] / EXPERTS]++;
+        for (uint32_t j = 0; j < i; j++)
+            assert_int_not_equal(plan->contents[i], plan->contents[j]);
+    }
+    for (uint32_t l = 0; l < LAYERS; l++)
+        assert_true(!plan->pools[0].per_layer || of_layer[l] <= plan->pools[0].per_layer[l]);
+}
+
+static void check_steps(const struct moe_plan *plan)
+{
+    bool in_memory = false, in_rates = false;
+    double speed = plan->expected.decode_tokens_per_second;
+    assert_true(plan->n_memory_steps > 1 && plan->n_rate_steps == 6);
+    for (uint32_t i = 0; i < plan->n_memory_steps; i++) {
+        const struct moe_plan_step *s = &plan->memory_steps[i];
+        assert_true(i == 0 || s->amount > s[-1].amount);
+        in_memory |= s->decode_tokens_per_second == speed && s->hit_rate == plan->expected.hit_rate;
+    }
+    close_to("all in memory", plan->memory_steps[plan->n_memory_steps - 1].hit_rate, 1);
+    for (uint32_t i = 0; i < plan->n_rate_steps; i++)
+        in_rates |= plan->rate_steps[i].amount == plan->pace.load_rate &&
+                    plan->rate_steps[i].decode_tokens_per_second == speed;
+    if (!in_memory || !in_rates)
+        fail_msg("%s: %.9g tokens/s is not among the steps of %s", plan->strategy.name, speed,
+                 in_memory ? "rates" : "memory");
+}
+
+/* The fastest of all that were to be tried. */
+static void check_boundary(const struct planning *p, const struct moe_plan *plan)
+{
+    uint32_t n_cache = plan->pools[0].n_cache, best = 0;
+    double speed = 0;
+    if (!plan->strategy.cache) {
+        assert_int_equal(plan->boundary_stall, UINT32_MAX);
+        return;
+    }
+    for (uint32_t l = 0; l < LAYERS && l * EXPERTS <= n_cache; l++) {
+        struct moe_strategy s = p->options.strategy;
+        s.alloc = l ? MOE_ALLOC_SHALLOW : MOE_ALLOC_PER_LAYER;
+        s.boundary = l;
+        const struct moe_trial_run t = try_strategy(p, &s, NULL);
+        if (moe_trial_tokens_per_second(&t) > speed) {
+            speed = moe_trial_tokens_per_second(&t);
+            best = l;
+        }
+    }
+    assert_int_equal(plan->boundary_stall, best);
+    assert_true(plan->boundary_accuracy < LAYERS);
+}
+
+static void check_same(const struct moe_plan *a, const struct moe_plan *b)
+{
+    struct moe_err err = {0};
+    struct moe_buf first = {0}, second = {0};
+    assert_ok(moe_plan_write(a, &first, &err), &err);
+    assert_ok(moe_plan_write(b, &second, &err), &err);
+    assert_true(first.size == second.size && memcmp(first.data, second.data, first.size) == 0);
+    moe_buf_release(&first);
+    moe_buf_release(&second);
+}
+
+static void a_plan_says_what_the_simulator_does(void **state)
+{
+    for (size_t i = 0; i < 2 * N_ITEMS(rows); i++) {
+        struct planning p;
+        begin(&p, rows[i / 2], i % 2 ? 3 : 1.5, i % 2 ? 0.3 : 1.2);
+        struct moe_plan *plan = make(&p);
+        check_figures(&p, plan);
+        check_slots(plan);
+        check_steps(plan);
+        check_boundary(&p, plan);
+        struct moe_plan *read = round_trip(plan);
+        check_same(plan, read);
+        moe_plan_free(read);
+        moe_plan_free(plan);
+        end(&p);
+    }
+}
+
+/* Within a budget of the whole process. */
+static void a_budget_has_steps_too(void **state)
+{
+    struct moe_err err = {0};
+    struct planning p;
+    struct moe_fitted f;
+    begin(&p, "prefetch", 0, 1);
+    p.options.memory_bytes = (uint64_t)1 << 40;
+    moe_pack_fit_close(p.fit);
+    assert_ok(moe_pack_fit_open(&p.fit, fixture.pack, &p.options, &err), &err);
+    p.planner.fitter = moe_pack_fit_fitter(p.fit);
+    p.planner.inventory = moe_pack_fit_inventory(p.fit);
+    assert_ok(p.planner.fitter.fit(p.planner.fitter.ctx, &p.options.strategy, 0, &f, &err), &err);
+    uint64_t budget = f.memory.floor + 2 * fixture.token_bytes;
+    moe_pack_fit_close(p.fit);
+    p.options.memory_bytes = budget;
+    assert_ok(moe_pack_fit_open(&p.fit, fixture.pack, &p.options, &err), &err);
+    p.planner.fitter = moe_pack_fit_fitter(p.fit);
+    p.planner.inventory = moe_pack_fit_inventory(p.fit);
+    struct moe_plan *plan = make(&p);
+    assert_int_equal(plan->memory.total, budget);
+    check_slots(plan);
+    bool present = false;
+    for (uint32_t i = 0; i < plan->n_memory_steps; i++)
+        present |= plan->memory_steps[i].amount == (double)budget &&
+                   plan->memory_steps[i].decode_tokens_per_second ==
+                       plan->expected.decode_tokens_per_second;
+    assert_true(present);
+    moe_plan_free(plan);
+    end(&p);
+}
+
+/* ---- Following a plan -------------------------------------------------------------------------
+ */
+
+static struct moe_engine_options following(const struct planning *p, const struct moe_plan *plan)
+{
+    struct moe_engine_options o = {
+        .plan = plan,
+        .statistics = fixture.statistics,
+        .pack_copy = fixture.copy,
+        .pack_copy_bytes = fixture.copy_bytes,
+        .lockstep = true,
+        .link_rate = p->pace.load_rate,
+        .pace = &p->pace,
+        .seed = p->planner.seed,
+    };
+    return o;
+}
+
+static void an_engine_does_as_planned(void **state)
+{
+    for (size_t i = 0; i < 2 * N_ITEMS(rows); i++) {
+        struct planning p;
+        begin(&p, rows[i / 2], i % 2 ? 1 : 2.5, i % 2 ? 0.8 : 0.3);
+        struct moe_plan *made = make(&p), *plan = round_trip(made);
+        const struct moe_trial_run t = try_strategy(&p, &p.options.strategy, NULL);
+        const struct moe_simulated_phase *s = &t.simulated.decode;
+        const struct moe_engine_options o = following(&p, plan);
+        struct moe_engine *e = strategies_open(&fixture, &o);
+        lockstep_run(e, &fixture, BATCH);
+        const struct moe_phase_stats *r = &e->session->stats.decode;
+        const struct moe_counts *a = &r->experts, *b = &s->experts;
+        if (a->cache_hits != b->cache_hits || a->prefetch_hits != b->prefetch_hits ||
+            a->prefetch_late != b->prefetch_late || a->misses != b->misses ||
+            a->loads != b->loads || a->prefetches != b->prefetches)
+            fail_msg("%s: the run has %d+%d hits, %d late, %d misses, %d loads; planned were "
+                     "%d+%d, %d, %d, %d",
+                     rows[i / 2], (int)a->cache_hits, (int)a->prefetch_hits, (int)a->prefetch_late,
+                     (int)a->misses, (int)a->loads, (int)b->cache_hits, (int)b->prefetch_hits,
+                     (int)b->prefetch_late, (int)b->misses, (int)b->loads);
+        assert_int_equal(r->bytes_read, s->bytes);
+        close_to(rows[i / 2], (double)r->tokens / r->seconds,
+                 plan->expected.decode_tokens_per_second);
+        close_to("stall", r->stall_seconds / (double)r->tokens, plan->expected.stall_seconds);
+        moe_engine_close(e);
+        moe_plan_free(plan);
+        moe_plan_free(made);
+        end(&p);
+    }
+}
+
+static void everything_may_be_resident(void **state)
+{
+    struct planning p;
+    begin(&p, "resident", 0, 1);
+    struct moe_plan *made = make(&p), *plan = round_trip(made);
+    assert_true(plan->strategy.resident && plan->n_pools == 0 && plan->n_contents == 0);
+    assert_true(plan->expected.hit_rate == 1 && plan->expected.stall_seconds == 0);
+    close_to("compute", plan->expected.compute_seconds, plan->expected.compute_limit_seconds);
+    assert_true(plan->n_memory_steps == 1 && plan->n_rate_steps == 0);
+    assert_int_equal(plan->memory.experts, plan->memory.all);
+    const struct moe_engine_options o = following(&p, plan);
+    struct moe_engine *e = strategies_open(&fixture, &o);
+    assert_true(e->strategy.resident && e->budget.n_slots == 0);
+    moe_engine_close(e);
+    moe_plan_free(plan);
+    moe_plan_free(made);
+    end(&p);
+}
+
+static void plans_of_others_are_refused(void **state)
+{
+    struct moe_err err = {0};
+    struct moe_engine *e = NULL;
+    struct planning p;
+    begin(&p, "lru", 2, 0.5);
+    struct moe_plan *plan = make(&p);
+    const struct moe_engine_options o = following(&p, plan);
+    plan->pack_fingerprint++;
+    assert_fails(moe_engine_open(&e, fixture.pack, &o, NULL, &err), MOE_ERR_FORMAT,
+                 "the plan was made for another pack, tiny, not for", &err);
+    plan->pack_fingerprint--;
+    plan->pools[0].slot_bytes += 4096;
+    assert_fails(moe_engine_open(&e, fixture.pack, &o, NULL, &err), MOE_ERR_FORMAT,
+                 "the plan's slots are not those of", &err);
+    plan->pools[0].slot_bytes -= 4096;
+    plan->high[0] ^= 1;
+    assert_fails(moe_engine_open(&e, fixture.pack, &o, NULL, &err), MOE_ERR_FORMAT,
+                 "the plan's slots are not those of", &err);
+    plan->high[0] ^= 1;
+    plan->n_pools--;
+    assert_fails(moe_engine_open(&e, fixture.pack, &o, NULL, &err), MOE_ERR_FORMAT,
+                 "the plan's slots are not those of", &err);
+    plan->n_pools++;
+    assert_ok(moe_engine_open(&e, fixture.pack, &o, NULL, &err), &err);
+    moe_engine_close(e);
+    moe_plan_free(plan);
+    end(&p);
+}
+
+/* ---- Searching --------------------------------------------------------------------------------
+ */
+
+static void the_search_finds_the_fastest(void **state)
+{
+    for (int exact = 0; exact < 2; exact++) {
+        struct moe_err err = {0};
+        struct moe_plan *plan = NULL;
+        struct moe_strategy best;
+        struct planning p;
+        uint32_t n_inexact = 0;
+        begin(&p, "lru", 1.5, 0.6);
+        p.planner.exact = exact;
+        assert_ok(moe_plan_new(&plan, LAYERS, EXPERTS, TOP_K, &err), &err);
+        assert_ok(moe_planner_search(&p.planner, plan, &best, &err), &err);
+        const struct moe_trial_run t = try_strategy(&p, &best, NULL);
+        double speed = moe_trial_tokens_per_second(&t);
+        assert_true(plan->n_tried > 20);
+        for (uint32_t i = 1; i < plan->n_tried; i++)
+            assert_true(plan->tried[i].decode_tokens_per_second <=
+                        plan->tried[i - 1].decode_tokens_per_second);
+        for (uint32_t i = 0; i < plan->n_tried; i++) {
+            struct moe_strategy s;
+            uint32_t named;
+            assert_ok(moe_strategy_parse(plan->tried[i].strategy, &s, &named, &err), &err);
+            assert_ok(moe_strategy_settle(&s, &err), &err);
+            n_inexact += s.inexact && !s.prefill_falls_back;
+        }
+        if (exact != (n_inexact == 0))
+            fail_msg("%u of %u may change results", n_inexact, plan->n_tried);
+        for (int i = 0; moe_strategy_row_name(i); i++) {
+            struct moe_strategy row;
+            struct moe_trial_run r;
+            moe_strategy_row(moe_strategy_row_name(i), &row);
+            if (moe_planner_try(&p.planner, &row, 0, 0, &r, NULL, &err) == MOE_OK)
+                assert_true(moe_trial_tokens_per_second(&r) <= speed);
+        }
+        /* Parts are no longer changed where that gains less than this. */
+        assert_true(plan->tried[0].decode_tokens_per_second <= 1.003 * speed);
+        moe_plan_free(plan);
+        end(&p);
+    }
+}
+
+static void nothing_runs_in_no_memory(void **state)
+{
+    struct moe_err err = {0};
+    struct moe_plan *plan = NULL;
+    struct moe_strategy best;
+    struct planning p;
+    begin(&p, "lru", 1, 1);
+    moe_pack_fit_close(p.fit);
+    p.options.memory_bytes = 1 << 20;
+    assert_ok(moe_pack_fit_open(&p.fit, fixture.pack, &p.options, &err), &err);
+    p.planner.fitter = moe_pack_fit_fitter(p.fit);
+    p.planner.inventory = moe_pack_fit_inventory(p.fit);
+    assert_ok(moe_plan_new(&plan, LAYERS, EXPERTS, TOP_K, &err), &err);
+    assert_fails(moe_planner_search(&p.planner, plan, &best, &err), MOE_ERR_LIMIT,
+                 "no strategy can run in this memory", &err);
+    assert_fails(moe_planner_make(&p.planner, &p.options.strategy, plan, &err), MOE_ERR_LIMIT,
+                 "the smallest that works", &err);
+    moe_plan_free(plan);
+    end(&p);
+}
+
+static void what_may_change_results_is_refused(void **state)
+{
+    struct moe_err err = {0};
+    struct moe_trial_run t;
+    struct planning p;
+    begin(&p, "hobbit", 1, 1);
+    p.planner.exact = true;
+    assert_fails(moe_planner_try(&p.planner, &p.options.strategy, 0, 0, &t, NULL, &err),
+                 MOE_ERR_USAGE, "--exact forbids", &err);
+    end(&p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_plan_says_what_the_simulator_does),
+        cmocka_unit_test(a_budget_has_steps_too),
+        cmocka_unit_test(an_engine_does_as_planned),
+        cmocka_unit_test(everything_may_be_resident),
+        cmocka_unit_test(plans_of_others_are_refused),
+        cmocka_unit_test(the_search_finds_the_fastest),
+        cmocka_unit_test(nothing_runs_in_no_memory),
+        cmocka_unit_test(what_may_change_results_is_refused),
+    };
+    return cmocka_run_group_tests_name("planner", tests, open_all, close_all);
+}
