@@ -21,7 +21,7 @@ enum { DEFAULT_CONTEXT = 4096 };
 
 static struct {
     const char *prompt, *file, *system, *chat_template, *perplexity, *token_log, *ids, *stats_json,
-        *trace_events;
+        *trace_events, *plan;
     struct cli_texts stops;
     uint64_t n;
     uint32_t context, batch, max_doc_tokens, window, prompt_tokens;
@@ -67,12 +67,12 @@ static const struct cli_option options[] = {
      .help = "bound of the whole process"},
     {CLI_OPT_BYTES(0, "expert-memory", "SIZE", &o.engine.expert_memory_bytes),
      .shown = "the rest", .help = "the expert cache alone"},
+    {CLI_OPT_TEXT(0, "plan", "FILE", &o.plan), .help = "run as moe-plan's plan says"},
     {CLI_OPT_TEXT(0, "strategy", "NAME", &o.strategy.strategy), .shown = "auto",
      .help = "auto, or a row: --strategy help lists them"},
     {STRATEGY_OPT_PART(MOE_PART_CACHE, "cache", "NAME", o.strategy), .shown = "the row's",
      .help = "which expert leaves a full cache"},
-    {STRATEGY_OPT_PART(MOE_PART_ALLOC, "alloc", "NAME", o.strategy), .shown = "the row's",
-     .help = "how layers share the cache"},
+    {STRATEGY_OPT_PART(MOE_PART_ALLOC, "alloc", "NAME", o.strategy)},
     {STRATEGY_OPT_PART(MOE_PART_PREDICT, "predict", "HOW", o.strategy), .shown = "the row's",
      .help = "predict the experts of layers to come"},
     {STRATEGY_OPT_PART(MOE_PART_PREFETCH, "prefetch", "LIMITS", o.strategy),
@@ -102,7 +102,7 @@ static const struct cli_option options[] = {
      .help = "cpu, or test:SPEED,LINK: a second one"},
     {CLI_OPT_RATE(0, "link-rate", "RATE", &o.engine.link_rate), .shown = "the disk's",
      .help = "slow expert loads down to RATE"},
-    {CLI_OPT_FLAG(0, "lockstep", &o.engine.lockstep), .help = "loads in modelled time, with a --link-rate"},
+    {CLI_OPT_FLAG(0, "lockstep", &o.engine.lockstep), .help = "loads in modelled time (--link-rate or --plan)"},
     {CLI_OPT_FLAG(0, "pack-in-ram", &o.engine.pack_in_ram),
      .help = "serve loads from a copy in RAM (rehearsals)"},
     {CLI_OPT_FLAG(0, "no-checksums", &o.engine.no_checksums), .help = "do not verify expert loads"},
@@ -150,6 +150,15 @@ static const struct cli_program program = {
     .examples = examples,
 };
 
+/* A plan decides all of the strategy. */
+static bool names_a_strategy(void)
+{
+    for (enum moe_part part = 0; part < MOE_N_PARTS; part++)
+        if (o.strategy.parts[part])
+            return true;
+    return o.strategy.strategy || o.strategy.without || o.strategy.low || o.strategy.staging;
+}
+
 static int check_options(int n_args, char **args)
 {
     if (strategy_wants_help(&o.strategy)) {
@@ -176,6 +185,8 @@ static int check_options(int n_args, char **args)
         return cli_misuse("option --prompt-tokens belongs to --bench");
     if (o.json && !o.bench && !o.perplexity)
         return cli_misuse("option --json belongs to --bench and --perplexity");
+    if (o.plan && (names_a_strategy() || o.engine.expert_memory_bytes))
+        return cli_misuse("option --plan: strategy and slots are the plan's");
     if (o.raw && (o.chat_template || o.system))
         return cli_misuse("option --raw: plain text has neither template nor system text");
     return -1;
@@ -190,6 +201,7 @@ struct run {
     struct moe_session *session; /* the engine's */
     struct moe_model *model;     /* the engine's */
     struct moe_statistics *statistics;
+    struct moe_plan *plan;
     struct moe_stats stats; /* of the whole run */
     struct moe_timeline timeline;
 };
@@ -232,9 +244,24 @@ static int choose_strategy(struct run *r, struct moe_err *err)
     return MOE_OK;
 }
 
+/* The plan's part of the engine's options. */
+static int read_plan(struct run *r, struct moe_err *err)
+{
+    int status = moe_plan_read(&r->plan, o.plan, err);
+    if (status != MOE_OK)
+        return status;
+    o.engine.plan = r->plan;
+    o.engine.pace = &r->plan->pace;
+    if (o.engine.lockstep && o.engine.link_rate <= 0)
+        o.engine.link_rate = r->plan->pace.load_rate;
+    return MOE_OK;
+}
+
 static int open_run(struct run *r, struct moe_err *err)
 {
     int status = choose_strategy(r, err);
+    if (status == MOE_OK && o.plan)
+        status = read_plan(r, err);
     if (status != MOE_OK)
         return status;
     o.engine.session = (struct moe_session_options){
@@ -260,6 +287,7 @@ static void close_run(struct run *r)
 {
     moe_engine_close(r->engine);
     moe_statistics_free(r->statistics);
+    moe_plan_free(r->plan);
     moe_timeline_release(&r->timeline);
 }
 

@@ -1,0 +1,236 @@
+#include "plan_inputs.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+#include "plan_machine.h"
+#include "plan_trace.h"
+
+enum {
+    SHAPE_PROGRAM = 32 << 20, /* of a process that runs a model: buffers, libraries */
+    MOST_CONTEXT = 4096,      /* unless the user names one */
+    SHAPE_BATCH = 256,
+    GROUP = 64, /* columns that share a scale, as moe-quantize has it */
+};
+
+/* ---- The model ---------------------------------------------------------------------------------
+ */
+
+static int check_experts(const struct plan_inputs *in, struct moe_err *err)
+{
+    return in->config.n_experts
+               ? MOE_OK
+               : moe_fail(err, MOE_ERR_USAGE, "%s: a model without experts has nothing to plan",
+                          in->name);
+}
+
+/* What a budget names; where it is --simulate that names them later, anything but 0. */
+static struct moe_engine_options engine_options(const struct plan_options *o,
+                                                enum plan_budget budget)
+{
+    const struct device_option *device = &o->strategy.device;
+    return (struct moe_engine_options){
+        .memory_bytes = budget == PLAN_OF_EXPERTS ? 0
+                        : o->memory               ? o->memory
+                                                  : 1,
+        .expert_memory_bytes = o->expert_memory,
+        .exact = o->strategy.exact,
+        .low_variant = o->strategy.low,
+        .staging = o->strategy.staging,
+        .device = {.test = device->kind == DEVICE_TEST,
+                   .speed = device->speed,
+                   .link_rate = device->link_rate},
+        .link_rate = o->link_rate,
+        .seed = o->seed,
+        .session = {.context = o->context, .n_sequences = 1, .batch = o->batch},
+        .context_cap = MOST_CONTEXT,
+    };
+}
+
+/* A budget that nothing works in is said at once, not after a machine was measured. */
+static int check_budget(const struct plan_inputs *in, struct moe_err *err)
+{
+    const struct moe_fitter *f = &in->fitters[PLAN_OF_PROCESS];
+    struct moe_strategy least;
+    struct moe_fitted fitted;
+    moe_strategy_row("ondemand", &least);
+    return in->options->memory ? f->fit(f->ctx, &least, 0, &fitted, err) : MOE_OK;
+}
+
+/* Opened before anything else, so that the process is still as small as moe-run's. */
+static int open_pack(struct plan_inputs *in, struct moe_err *err)
+{
+    const struct plan_options *o = in->options;
+    int status = MOE_OK;
+    for (enum plan_budget b = 0; b < PLAN_N_BUDGETS && status == MOE_OK; b++) {
+        const struct moe_engine_options eo = engine_options(o, b);
+        status = moe_pack_fit_open(&in->packs[b], o->pack, &eo, err);
+        if (status == MOE_OK)
+            in->fitters[b] = moe_pack_fit_fitter(in->packs[b]);
+    }
+    if (status != MOE_OK)
+        return status;
+    const struct moe_model *model = moe_pack_fit_model(in->packs[0]);
+    in->config = model->config;
+    in->inventory = moe_pack_fit_inventory(in->packs[0]);
+    in->fingerprint = moe_pack_fingerprint(model->pack);
+    in->source_fingerprint = moe_pack_source_fingerprint(model->pack);
+    status = check_experts(in, err);
+    if (status == MOE_OK)
+        status = check_budget(in, err);
+    return status == MOE_OK ? moe_shape_bytes(&in->bytes, &in->config, "4", 8, GROUP, err) : status;
+}
+
+/* What a model without weights would take beside its experts; nothing is known of a trace's. */
+static struct moe_plan_memory shape_memory(const struct plan_inputs *in)
+{
+    const struct plan_options *o = in->options;
+    uint32_t most = in->config.context_max < MOST_CONTEXT ? in->config.context_max : MOST_CONTEXT;
+    struct moe_plan_memory m = {
+        .context = o->context ? o->context : most,
+        .batch = o->batch ? o->batch : SHAPE_BATCH,
+    };
+    const struct moe_session_options so = {
+        .context = m.context, .n_sequences = 1, .batch = m.batch};
+    if (!o->shape)
+        return m;
+    m.program = SHAPE_PROGRAM;
+    m.dense = in->bytes.dense;
+    m.kv = in->bytes.kv_position * m.context;
+    m.work = moe_session_bytes(&in->config, &so) - moe_session_kv_bytes(&in->config, &so);
+    return m;
+}
+
+static int open_shape(struct plan_inputs *in, struct moe_err *err)
+{
+    const struct plan_options *o = in->options;
+    char variants[2][MOE_PACK_NAME_BYTES] = {{0}};
+    uint64_t bytes[2];
+    const char *comma = strchr(o->expert_bits, ',');
+    uint32_t n = comma ? 2 : 1;
+    snprintf(variants[0], sizeof variants[0], "%.*s", (int)strcspn(o->expert_bits, ","),
+             o->expert_bits);
+    snprintf(variants[1], sizeof variants[1], "%s", comma ? comma + 1 : "");
+    int status = moe_config_read_hf_file(&in->config, o->shape, err);
+    for (uint32_t v = n; v-- > 0 && status == MOE_OK;) {
+        status = moe_shape_bytes(&in->bytes, &in->config, variants[v], o->dense_bits, GROUP, err);
+        bytes[v] = in->bytes.expert;
+    }
+    if (status == MOE_OK)
+        status = check_experts(in, err);
+    if (status != MOE_OK)
+        return status;
+    return moe_inventory_uniform(&in->own, moe_config_moe_layers(&in->config, in->config.n_layers),
+                                 in->config.n_experts, in->config.top_k,
+                                 (const char(*)[MOE_PACK_NAME_BYTES])variants, bytes, n, err);
+}
+
+static int open_model(struct plan_inputs *in, struct moe_err *err)
+{
+    const struct plan_options *o = in->options;
+    snprintf(in->name, sizeof in->name, "%s", o->pack ? o->pack : o->shape ? o->shape : o->trace);
+    if (o->pack)
+        return open_pack(in, err);
+    in->inventory = &in->own;
+    if (o->shape)
+        return open_shape(in, err);
+    int status = moe_trace_open(&in->trace, o->trace, err);
+    if (status == MOE_OK)
+        status = moe_inventory_of_trace(&in->own, moe_trace_shape(in->trace), o->expert_size, err);
+    return status;
+}
+
+/* ---- All of it ---------------------------------------------------------------------------------
+ */
+
+static int open_statistics(struct plan_inputs *in, struct moe_err *err)
+{
+    const char *path = in->options->strategy.statistics;
+    if (!path)
+        return MOE_OK;
+    int status = moe_statistics_read(&in->statistics, path, err);
+    if (status != MOE_OK)
+        return status;
+    const struct moe_statistics_shape *s = &in->statistics->shape;
+    if (s->n_layers != in->inventory->n_layers || s->n_experts != in->inventory->n_experts ||
+        s->top_k != in->inventory->top_k)
+        return moe_fail(
+            err, MOE_ERR_USAGE,
+            "%s: statistics of %u layers of %u experts, %u a token; %s has %u of %u, %u", path,
+            s->n_layers, s->n_experts, s->top_k, in->name, in->inventory->n_layers,
+            in->inventory->n_experts, in->inventory->top_k);
+    snprintf(in->evidence.statistics, sizeof in->evidence.statistics, "%s", path);
+    in->evidence.statistics_tokens = in->statistics->totals[MOE_TOTAL_TOKENS];
+    return MOE_OK;
+}
+
+/* How strategies fit, now that everything is known that they may go by. */
+static void set_fitters(struct plan_inputs *in)
+{
+    const struct plan_options *o = in->options;
+    for (enum plan_budget b = 0; b < PLAN_N_BUDGETS; b++) {
+        if (o->pack) {
+            moe_pack_fit_statistics(in->packs[b], in->statistics);
+            continue;
+        }
+        in->shapes[b] = (struct moe_shape_fit){
+            .inventory = in->inventory,
+            .has_statistics = in->statistics != NULL,
+            .has_host = in->pace.host_slowdown > 0,
+            .exact = o->strategy.exact,
+            .low = o->strategy.low,
+            .staging = o->strategy.staging,
+            .expert_memory = o->expert_memory,
+            .memory = shape_memory(in),
+        };
+        in->shapes[b].memory.total = b == PLAN_OF_EXPERTS ? 0 : o->memory ? o->memory : 1;
+        in->fitters[b] = moe_fitter_of_shape(&in->shapes[b]);
+    }
+}
+
+int plan_inputs_open(struct plan_inputs *in, const struct plan_options *o, struct moe_err *err)
+{
+    *in = (struct plan_inputs){.options = o};
+    int status = open_model(in, err);
+    if (status == MOE_OK)
+        status = open_statistics(in, err);
+    if (status == MOE_OK)
+        status = plan_trace_open(in, err);
+    if (status == MOE_OK)
+        status = moe_lookups_read(&in->lookups, in->trace, in->excerpt, err);
+    if (status == MOE_OK)
+        status = plan_machine_open(in, err);
+    cli_progress_done();
+    if (status == MOE_OK)
+        set_fitters(in);
+    return status;
+}
+
+void plan_inputs_close(struct plan_inputs *in)
+{
+    moe_lookups_free(in->lookups);
+    moe_trace_close(in->trace);
+    moe_statistics_free(in->statistics);
+    moe_inventory_release(&in->own);
+    free(in->device);
+    for (enum plan_budget b = 0; b < PLAN_N_BUDGETS; b++)
+        moe_pack_fit_close(in->packs[b]);
+}
+
+struct moe_planner plan_planner(const struct plan_inputs *in, enum plan_budget budget)
+{
+    return (struct moe_planner){
+        .inventory = in->inventory,
+        .fitter = in->fitters[budget],
+        .trace = in->trace,
+        .excerpt = in->excerpt,
+        .lookups = in->lookups,
+        .statistics = in->statistics,
+        .pace = &in->pace,
+        .exact = in->options->strategy.exact,
+        .seed = in->options->seed,
+        .progress = cli_progress(),
+    };
+}

@@ -1,0 +1,59 @@
+/*
+ * What moe-plan plans with: a model (a pack, a description, or what a trace knows), statistics, a
+ * trace (drawn at random where there is none), a machine's pace.
+ */
+#ifndef CMD_PLAN_INPUTS_H
+#define CMD_PLAN_INPUTS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "model/config.h"
+#include "model/shape.h"
+#include "run/fit_pack.h"
+#include "sched/planner.h"
+#include "strategy_options.h"
+
+struct plan_options {
+    const char *pack, *shape; /* one of them, or neither: what the trace knows */
+    const char *trace, *profile, *out;
+    const char *expert_bits; /* of a shape, one or two of --experts with a comma */
+    uint32_t dense_bits;
+    uint64_t memory, expert_memory, expert_size, max_tokens, seed;
+    uint32_t context, batch;
+    double link_rate, layer_seconds;
+    struct strategy_options strategy;
+};
+
+/* What a size of memory is of. */
+enum plan_budget { PLAN_OF_PROCESS = 0, PLAN_OF_EXPERTS, PLAN_N_BUDGETS };
+
+struct plan_inputs {
+    const struct plan_options *options;
+    char name[MOE_PLAN_TEXT];
+    uint64_t fingerprint, source_fingerprint; /* of the pack, or 0 */
+    struct moe_config config;                 /* of pack and shape */
+    struct moe_shape_bytes bytes;
+    struct moe_pack_fit *packs[PLAN_N_BUDGETS];
+    struct moe_shape_fit shapes[PLAN_N_BUDGETS]; /* without a pack */
+    struct moe_fitter fitters[PLAN_N_BUDGETS];
+    struct moe_inventory own; /* of a shape or a trace */
+    const struct moe_inventory *inventory;
+    struct moe_statistics *statistics;
+    struct moe_device *device;
+    struct moe_pace pace;
+    struct moe_trace *trace;
+    struct moe_excerpt excerpt; /* of it */
+    struct moe_lookups *lookups;
+    struct moe_plan_evidence evidence;
+};
+
+/* MOE_ERR_* with what to do. To be closed in any case; stays where it is while it is open. */
+int plan_inputs_open(struct plan_inputs *in, const struct plan_options *o, struct moe_err *err);
+void plan_inputs_close(struct plan_inputs *in);
+
+/* The inputs as the planner takes them. */
+struct moe_planner plan_planner(const struct plan_inputs *in, enum plan_budget budget);
+
+#endif

@@ -1,0 +1,106 @@
+#include "plan_machine.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/par.h"
+#include "cli.h"
+#include "run/device_bench.h"
+
+static struct moe_weights weights_of(const struct plan_inputs *in)
+{
+    struct moe_weights w = {
+        .n_layers = in->config.n_layers ? in->config.n_layers : in->inventory->n_layers,
+        .n_moe_layers = in->inventory->n_layers,
+        .top_k = in->inventory->top_k,
+        .attention_bytes = in->bytes.attention,
+        .router_bytes = in->bytes.router,
+        .shared_bytes = in->bytes.shared,
+        .dense_bytes = in->bytes.dense_ff,
+        .head_bytes = in->bytes.head,
+        .n_variants = in->inventory->n_variants,
+    };
+    for (uint32_t v = 0; v < w.n_variants; v++)
+        w.expert_bytes[v] = moe_inventory_slot_bytes(in->inventory, v);
+    return w;
+}
+
+/* A machine of which nothing is known but how long a layer takes: its bandwidth is such that
+ * reading a layer's weights takes so long. */
+static int pace_of_layer(struct plan_inputs *in, struct moe_err *err)
+{
+    const struct plan_options *o = in->options;
+    struct moe_weights w = weights_of(in);
+    uint64_t bytes = w.attention_bytes + w.shared_bytes + w.top_k * w.expert_bytes[0];
+    struct moe_device *d = calloc(1, sizeof *d);
+    if (!d)
+        return moe_fail(err, MOE_ERR_MEMORY, "out of memory");
+    snprintf(d->name, sizeof d->name, "layers of %g s", o->layer_seconds);
+    d->host.memory_bytes_per_second.value =
+        (double)bytes / (o->layer_seconds * MOE_PACE_BANDWIDTH_SHARE);
+    in->device = d;
+    return moe_pace_of_bandwidth(&in->pace, d, &w, MOE_TIER_STORAGE, o->link_rate, err);
+}
+
+static double load_rate(const struct plan_options *o)
+{
+    return o->strategy.device.kind == DEVICE_TEST ? o->strategy.device.link_rate : o->link_rate;
+}
+
+/* Experts come from the host's memory where the profile has an accelerator with a link. */
+static enum moe_device_tier tier_of(const struct moe_device *d)
+{
+    return d->accelerator.name[0] && d->accelerator.link_bytes_per_second.value > 0
+               ? MOE_TIER_HOST
+               : MOE_TIER_STORAGE;
+}
+
+static int pace_of_profile(struct plan_inputs *in, struct moe_err *err)
+{
+    const struct moe_device *d = in->device;
+    double rate = load_rate(in->options);
+    in->evidence.times_measured = d->has_model && d->model.source_fingerprint != 0 &&
+                                  d->model.source_fingerprint == in->source_fingerprint;
+    if (in->evidence.times_measured)
+        return moe_pace_of_device(&in->pace, d,
+                                  (const char(*)[MOE_PACK_NAME_BYTES])in->inventory->variants,
+                                  in->inventory->n_variants, tier_of(d), rate, err);
+    const struct moe_weights w = weights_of(in);
+    return moe_pace_of_bandwidth(&in->pace, d, &w, tier_of(d), rate, err);
+}
+
+static int measure(struct plan_inputs *in, struct moe_err *err)
+{
+    const struct plan_options *o = in->options;
+    const struct moe_device_bench_options what = {.pack = o->pack, .progress = cli_progress()};
+    cli_note("measuring this machine; moe-profile --device%s%s -o DEVICE keeps it for "
+             "--device-profile DEVICE",
+             o->pack ? " " : "", o->pack ? o->pack : "");
+    if (o->strategy.device.kind == DEVICE_TEST) /* one core for the device, one for the host */
+        moe_par_set_threads(1);
+    return moe_device_bench(&what, &in->device, err);
+}
+
+int plan_machine_open(struct plan_inputs *in, struct moe_err *err)
+{
+    const struct plan_options *o = in->options;
+    int status;
+    if (o->layer_seconds > 0) {
+        status = pace_of_layer(in, err);
+    } else {
+        status = o->profile ? moe_device_read(&in->device, o->profile, err) : measure(in, err);
+        if (status == MOE_OK)
+            status = pace_of_profile(in, err);
+    }
+    if (status != MOE_OK)
+        return status;
+    const struct moe_device *d = in->device;
+    double host = d->host.memory_bytes_per_second.value;
+    if (o->strategy.device.kind == DEVICE_TEST)
+        in->pace.host_slowdown = o->strategy.device.speed;
+    else if (tier_of(d) == MOE_TIER_HOST && host > 0 &&
+             d->accelerator.memory_bytes_per_second.value > 0)
+        in->pace.host_slowdown = d->accelerator.memory_bytes_per_second.value / host;
+    snprintf(in->evidence.device, sizeof in->evidence.device, "%.*s", MOE_PLAN_TEXT - 1, d->name);
+    return MOE_OK;
+}

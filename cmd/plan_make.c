@@ -1,0 +1,83 @@
+#include "plan_make.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "cli.h"
+#include "sched/explain.h"
+
+/* The name without its directory. */
+static const char *base_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash && slash[1] ? slash + 1 : path;
+}
+
+static int fill(const struct plan_inputs *in, const struct moe_strategy *strategy, bool automatic,
+                struct moe_plan *plan, struct moe_err *err)
+{
+    const struct moe_planner planner =
+        plan_planner(in, in->options->memory ? PLAN_OF_PROCESS : PLAN_OF_EXPERTS);
+    struct moe_strategy best = *strategy;
+    int status = MOE_OK;
+    plan->pack_fingerprint = in->fingerprint;
+    plan->evidence = in->evidence;
+    snprintf(plan->pack, sizeof plan->pack, "%.*s", MOE_PLAN_TEXT - 1, base_name(in->name));
+    if (automatic)
+        status = moe_planner_search(&planner, plan, &best, err);
+    if (status == MOE_OK)
+        status = moe_planner_make(&planner, &best, plan, err);
+    plan->evidence.trace_sequences = in->evidence.trace_sequences; /* of the tokens taken */
+    cli_progress_done();
+    return status;
+}
+
+static int save(const struct moe_plan *plan, const char *path, struct moe_err *err)
+{
+    struct moe_buf text = {0};
+    int status = moe_plan_write(plan, &text, err);
+    if (status == MOE_OK)
+        status = moe_file_write_all(path, text.data, text.size, err);
+    moe_buf_release(&text);
+    if (status == MOE_OK)
+        cli_note("%s: strategy %s, %.4g tokens/s expected; moe-plan --explain %s says why", path,
+                 plan->strategy.name, plan->expected.decode_tokens_per_second, path);
+    return status;
+}
+
+static int show(const struct moe_plan *plan, struct moe_err *err)
+{
+    struct moe_buf text = {0};
+    moe_explain_plan_briefly(plan, cli_may_draw(STDOUT_FILENO), &text);
+    int status = text.failed ? moe_fail(err, MOE_ERR_MEMORY, "out of memory") : MOE_OK;
+    if (status == MOE_OK)
+        cli_write(text.data, text.size);
+    moe_buf_release(&text);
+    return status;
+}
+
+int plan_make(const struct plan_options *o, struct moe_err *err)
+{
+    struct plan_inputs in = {0};
+    struct moe_plan *plan = NULL;
+    struct moe_strategy strategy;
+    struct plan_options options = *o;
+    bool automatic;
+    cli_catch_termination(); /* a drawn trace must not stay behind */
+    int status = strategy_options_apply(&o->strategy, &strategy, &automatic, err);
+    options.strategy.exact |= automatic; /* what changes results has to be named */
+    if (status == MOE_OK)
+        status = plan_inputs_open(&in, &options, err);
+    if (status == MOE_OK)
+        status = moe_plan_new(&plan, in.inventory->n_layers, in.inventory->n_experts,
+                              in.inventory->top_k, err);
+    if (status == MOE_OK)
+        status = fill(&in, &strategy, automatic, plan, err);
+    if (status == MOE_OK)
+        status = o->out ? save(plan, o->out, err) : show(plan, err);
+    moe_plan_free(plan);
+    plan_inputs_close(&in);
+    return status;
+}

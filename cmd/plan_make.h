@@ -1,0 +1,10 @@
+/* moe-plan PACK or --shape: makes a plan. */
+#ifndef CMD_PLAN_MAKE_H
+#define CMD_PLAN_MAKE_H
+
+#include "plan_inputs.h"
+
+/* Writes the plan to o->out, or without one its explanation's first screen to stdout. */
+int plan_make(const struct plan_options *o, struct moe_err *err);
+
+#endif

@@ -1,0 +1,272 @@
+#include "plan_simulate.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/text.h"
+#include "cli.h"
+#include "sched/strategy_brief.h"
+
+enum { MAX_STRATEGIES = 64, MAX_SIZES = 32 };
+#define DEFAULT_SIZES "5%,10%,25%,50%"
+
+struct size {
+    char text[32];
+    double times_token, share; /* of all experts; 0: bytes are named */
+    bool of_experts;
+    uint64_t bytes;
+};
+
+struct row {
+    const char *strategy;
+    const struct size *size;
+    struct moe_trial_run run;
+    double load_bytes; /* of one expert */
+    const struct moe_pace *pace;
+};
+
+struct table {
+    struct moe_strategy strategies[MAX_STRATEGIES];
+    char names[MAX_STRATEGIES][MOE_STRATEGY_BRIEF];
+    struct size sizes[MAX_SIZES + 1];
+    uint32_t n_strategies, n_sizes;
+    int width; /* of the longest name */
+    bool json;
+    uint32_t n_rows; /* printed */
+};
+
+/* ---- Lists -------------------------------------------------------------------------------------
+ */
+
+static int add_strategy(struct table *t, const char *text, const struct strategy_options *o,
+                        struct moe_err *err)
+{
+    struct strategy_options one = *o;
+    bool automatic;
+    one.strategy = text;
+    if (t->n_strategies == MAX_STRATEGIES)
+        return moe_fail(err, MOE_ERR_USAGE, "option --strategy: at most %d", MAX_STRATEGIES);
+    int status = strategy_options_apply(&one, &t->strategies[t->n_strategies], &automatic, err);
+    if (status == MOE_OK && automatic)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "option --strategy: auto is for plans; --simulate takes rows");
+    if (status != MOE_OK)
+        return status;
+    char *name = t->names[t->n_strategies];
+    moe_strategy_brief(&t->strategies[t->n_strategies++], name);
+    t->width = (int)strlen(name) > t->width ? (int)strlen(name) : t->width;
+    return MOE_OK;
+}
+
+static int parse_strategies(struct table *t, const char *list, const struct strategy_options *o,
+                            struct moe_err *err)
+{
+    char item[MOE_STRATEGY_BRIEF + 1];
+    int status = MOE_OK;
+    for (int i = 0; !list && moe_strategy_row_name(i) && status == MOE_OK; i++)
+        status = add_strategy(t, moe_strategy_row_name(i), o, err);
+    while (list && status == MOE_OK) {
+        size_t n = strcspn(list, ",");
+        snprintf(item, sizeof item, "%.*s", (int)n, list);
+        status = add_strategy(t, item, o, err);
+        list = list[n] ? list + n + 1 : NULL;
+    }
+    return status;
+}
+
+/* "2x" or "10%": a number before the unit. */
+static bool parse_factor(const char *text, char unit, double *out)
+{
+    char number[32];
+    size_t n = strlen(text);
+    if (n < 2 || n > sizeof number || text[n - 1] != unit)
+        return false;
+    snprintf(number, sizeof number, "%.*s", (int)(n - 1), text);
+    return moe_parse_double(number, out) && *out > 0;
+}
+
+static bool parse_size(struct size *s)
+{
+    if (parse_factor(s->text, 'x', &s->times_token))
+        return s->times_token < 1e6;
+    if (parse_factor(s->text, '%', &s->share))
+        return (s->share /= 100) <= 1;
+    return moe_parse_bytes(s->text, &s->bytes) && s->bytes > 0;
+}
+
+static int parse_sizes(struct table *t, const char *list, struct moe_err *err)
+{
+    for (list = list ? list : DEFAULT_SIZES; list;) {
+        struct size *s = &t->sizes[t->n_sizes];
+        size_t n = strcspn(list, ",");
+        if (t->n_sizes++ == MAX_SIZES)
+            return moe_fail(err, MOE_ERR_USAGE, "option --memory: at most %d sizes", MAX_SIZES);
+        snprintf(s->text, sizeof s->text, "%.*s", (int)n, list);
+        if (!parse_size(s))
+            return moe_fail(err, MOE_ERR_USAGE,
+                            "option --memory: '%s' is not a size (4G), a share of all experts "
+                            "(10%%) or times a token's experts (2x)",
+                            s->text);
+        list = list[n] ? list + n + 1 : NULL;
+    }
+    return MOE_OK;
+}
+
+/* What shares and multiples are in this model. */
+static void resolve_size(const struct plan_inputs *in, struct size *s)
+{
+    const struct moe_inventory *inventory = in->inventory;
+    double all = (double)moe_inventory_all_bytes(inventory, 0);
+    double token =
+        (double)moe_inventory_slot_bytes(inventory, 0) * inventory->n_layers * inventory->top_k;
+    bool relative = s->times_token > 0 || s->share > 0;
+    if (relative)
+        s->bytes = (uint64_t)(s->times_token * token + s->share * all);
+    s->bytes = s->bytes ? s->bytes : 1;
+    s->of_experts = relative || (!in->options->pack && !in->options->shape);
+}
+
+/* ---- Rows --------------------------------------------------------------------------------------
+ */
+
+static double share(double part, double of)
+{
+    return of > 0 ? part / of : 0;
+}
+
+static double hit_rate(const struct moe_counts *n)
+{
+    return share((double)(n->cache_hits + n->prefetch_hits), (double)n->activations);
+}
+
+/* Tokens per second that nothing which loads on demand can exceed: the slower of this row's own
+ * computation and of the loads that are left at the optimum. */
+static double bound(const struct row *r)
+{
+    const struct moe_simulated_phase *d = &r->run.simulated.decode;
+    double tokens = (double)d->tokens, optimal = r->run.optimal_hit_rate;
+    double link = optimal >= 0 ? (1 - optimal) * (double)d->experts.activations * r->load_bytes /
+                                     r->pace->load_rate
+                               : 0;
+    return share(tokens, fmax(link, d->compute_seconds));
+}
+
+static void print_json(const struct table *t, const struct row *r)
+{
+    const struct moe_simulated *s = &r->run.simulated;
+    const struct moe_simulated_phase *d = &s->decode;
+    const struct moe_counts *n = &d->experts;
+    double tokens = (double)d->tokens;
+    printf("%s{\"strategy\": \"%s\", \"memory\": \"%s\", \"memory_bytes\": %" PRIu64
+           ", \"expert_bytes\": %" PRIu64 ", \"slots\": %" PRIu32,
+           t->n_rows ? ",\n " : "[", r->strategy, r->size->text, r->size->bytes,
+           r->run.fitted.pools.bytes, r->run.fitted.pools.n_slots);
+    printf(", \"hit_rate\": %.9g, \"optimal_hit_rate\": ", hit_rate(n));
+    if (r->run.optimal_hit_rate >= 0)
+        printf("%.9g", r->run.optimal_hit_rate);
+    else
+        printf("null");
+    printf(", \"stall_s\": %.9g, \"decode_tokens_per_s\": %.9g, \"bound_tokens_per_s\": %.9g",
+           d->stall_seconds, share(tokens, d->seconds), bound(r));
+    printf(", \"prefill_tokens_per_s\": %.9g, \"prefill_tokens\": %" PRIu64
+           ", \"decode_tokens\": %" PRIu64,
+           share((double)s->prefill.tokens, s->prefill.seconds), s->prefill.tokens, d->tokens);
+    printf(", \"decode_s\": %.9g, \"compute_s\": %.9g, \"host_s\": %.9g, \"link_s\": %.9g",
+           d->seconds, d->compute_seconds, d->host_seconds, d->link_seconds);
+    printf(", \"bytes_per_token\": %.9g, \"expert_activations\": %" PRIu64
+           ", \"cache_hits\": %" PRIu64 ", \"prefetch_hits\": %" PRIu64
+           ", \"prefetch_late\": %" PRIu64 ", \"misses\": %" PRIu64,
+           share((double)d->bytes, tokens), n->activations, n->cache_hits, n->prefetch_hits,
+           n->prefetch_late, n->misses);
+    printf(", \"host_computed\": %" PRIu64 ", \"precalculated\": %" PRIu64 ", \"skipped\": %" PRIu64
+           ", \"loads\": %" PRIu64 ", \"evictions\": %" PRIu64 ", \"prefetch_accuracy\": %.9g}",
+           n->host_computed, n->precalculated, n->skipped, n->loads, n->evictions,
+           share((double)n->predicted_right, (double)n->predicted));
+}
+
+static void print_row(const struct table *t, const struct row *r)
+{
+    const struct moe_simulated_phase *d = &r->run.simulated.decode;
+    char optimal[16] = "-";
+    if (r->run.optimal_hit_rate >= 0)
+        snprintf(optimal, sizeof optimal, "%.1f%%", 100 * r->run.optimal_hit_rate);
+    printf("%-*s %9s %6.1f%% %7s %6.1f%% %6.1f%% %9.2f %9.2f\n", t->width, r->strategy,
+           r->size->text, 100 * hit_rate(&d->experts), optimal,
+           100 * share(d->stall_seconds, d->seconds), 100 * share(d->link_seconds, d->seconds),
+           share((double)d->tokens, d->seconds), bound(r));
+}
+
+static void print_refusal(const struct table *t, const char *strategy, const struct size *size,
+                          const struct moe_err *err)
+{
+    if (t->json)
+        return;
+    printf("%-*s %9s  %s\n", t->width, strategy, size->text, err->text);
+}
+
+static void print_head(const struct table *t, const struct plan_inputs *in)
+{
+    const struct moe_plan_evidence *e = &in->evidence;
+    if (t->json)
+        return;
+    printf("%" PRIu64 " tokens (%" PRIu64 " of prompts) in %" PRIu64 " texts; %s\n",
+           e->trace_tokens, e->trace_prompt_tokens, e->trace_sequences, e->device);
+    printf("%-*s %9s %7s %7s %7s %7s %9s %9s\n", t->width, "", "memory", "found", "optimum",
+           "waiting", "link", "tokens/s", "at most");
+}
+
+/* Strategies that cannot run at this size say why and are left out; anything else ends it. */
+static int run_size(struct table *t, const struct plan_inputs *in, const struct size *size,
+                    struct moe_err *why, struct moe_err *err)
+{
+    const struct moe_planner planner =
+        plan_planner(in, size->of_experts ? PLAN_OF_EXPERTS : PLAN_OF_PROCESS);
+    int status = MOE_OK;
+    for (uint32_t i = 0; i < t->n_strategies && status == MOE_OK; i++) {
+        struct row r = {.strategy = t->names[i], .size = size, .pace = &in->pace};
+        status = moe_planner_try(&planner, &t->strategies[i], size->bytes, 0, &r.run, NULL, err);
+        cli_progress_done();
+        if (status == MOE_ERR_USAGE || status == MOE_ERR_LIMIT || status == MOE_ERR_UNSUPPORTED) {
+            print_refusal(t, t->names[i], size, err);
+            *why = *err;
+            status = MOE_OK;
+        } else if (status == MOE_OK) {
+            r.load_bytes = moe_inventory_mean_load(planner.inventory, r.run.fitted.high);
+            (t->json ? print_json : print_row)(t, &r);
+            t->n_rows++;
+        }
+    }
+    return status;
+}
+
+int plan_simulate(const struct plan_options *o, const char *strategies, const char *sizes,
+                  bool json, struct moe_err *err)
+{
+    static struct table t; /* too large for a stack's taste */
+    struct plan_inputs in = {0};
+    struct moe_err why = {0};
+    t.json = json;
+    t.width = 8;
+    cli_catch_termination(); /* a drawn trace must not stay behind */
+    int status = parse_strategies(&t, strategies, &o->strategy, err);
+    if (status == MOE_OK)
+        status = parse_sizes(&t, sizes, err);
+    if (status == MOE_OK)
+        status = plan_inputs_open(&in, o, err);
+    for (uint32_t i = 0; i < t.n_sizes && status == MOE_OK; i++)
+        resolve_size(&in, &t.sizes[i]);
+    if (status == MOE_OK)
+        print_head(&t, &in);
+    for (uint32_t i = 0; i < t.n_sizes && status == MOE_OK; i++)
+        status = run_size(&t, &in, &t.sizes[i], &why, err);
+    if (status == MOE_OK && t.n_rows == 0) { /* nothing could run */
+        *err = why;
+        status = why.status;
+    } else if (status == MOE_OK && json) {
+        printf("]\n");
+    }
+    plan_inputs_close(&in);
+    return status;
+}

@@ -1,0 +1,114 @@
+#define _DEFAULT_SOURCE /* mkstemp */
+#include "plan_trace.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli.h"
+#include "sched/synthesis.h"
+
+/* Of a synthetic trace: decoded tokens enough for two points of the hit rate. */
+enum { SEQUENCES = 24, PROMPT_TOKENS = 32, DECODED_TOKENS = 112 };
+
+static bool alike(const struct moe_trace_shape *a, const struct moe_inventory *b)
+{
+    return a->n_layers == b->n_layers && a->n_experts == b->n_experts && a->top_k == b->top_k;
+}
+
+static int refuse(const struct plan_inputs *in, struct moe_err *err)
+{
+    const struct moe_trace_shape *s = moe_trace_shape(in->trace);
+    return moe_fail(err, MOE_ERR_USAGE,
+                    "%s: a trace of %u layers of %u experts, %u a token; %s has %u of %u, %u",
+                    in->options->trace, s->n_layers, s->n_experts, s->top_k, in->name,
+                    in->inventory->n_layers, in->inventory->n_experts, in->inventory->top_k);
+}
+
+/* How experts are used: as statistics or a trace of another model say, else as in the bundled
+ * model. */
+static int find_manner(struct plan_inputs *in, struct moe_manner *out, struct moe_err *err)
+{
+    bool known_accuracy;
+    *out = moe_manner_bundled;
+    in->evidence.manner_known = in->statistics || in->trace;
+    if (in->statistics)
+        moe_manner_of_statistics(out, in->statistics);
+    else if (in->trace)
+        return moe_manner_of_trace(out, &known_accuracy, in->trace, err);
+    return MOE_OK;
+}
+
+/* Draws one into a file that is gone as soon as it is open. */
+static int draw(struct plan_inputs *in, struct moe_err *err)
+{
+    const char *dir = getenv("TMPDIR");
+    char path[4096], room[128];
+    struct moe_manner reached;
+    struct moe_synthesis synthesis = {
+        .shape = {.n_layers = in->inventory->n_layers,
+                  .n_experts = in->inventory->n_experts,
+                  .top_k = in->inventory->top_k},
+        .sequences = SEQUENCES,
+        .prompt_tokens = PROMPT_TOKENS,
+        .decoded_tokens = DECODED_TOKENS,
+        .seed = in->options->seed,
+    };
+    int status = find_manner(in, &synthesis.manner, err);
+    if (status != MOE_OK)
+        return status;
+    moe_trace_close(in->trace);
+    in->trace = NULL;
+    snprintf(path, sizeof path, "%s/moe-plan.XXXXXX", dir && *dir ? dir : "/tmp");
+    int fd = mkstemp(path);
+    if (fd < 0)
+        return moe_fail(err, MOE_ERR_IO, "%s: %s", path, moe_errno_text(errno, room, sizeof room));
+    close(fd);
+    status = moe_synthesise(path, &synthesis, &reached, err);
+    if (status == MOE_OK)
+        status = moe_trace_open(&in->trace, path, err);
+    unlink(path);
+    if (status == MOE_OK)
+        cli_note("no trace of this model: one is drawn at random, in the manner of %s",
+                 in->statistics       ? in->options->strategy.statistics
+                 : in->options->trace ? in->options->trace
+                                      : "the bundled model");
+    return status;
+}
+
+/* The tokens that are taken of it. */
+static int count_tokens(struct plan_inputs *in, struct moe_err *err)
+{
+    const struct moe_trace_token *token;
+    struct moe_plan_evidence *e = &in->evidence;
+    int status = MOE_OK;
+    in->excerpt = moe_excerpt_of(in->trace, in->options->max_tokens);
+    moe_excerpt_begin(in->trace, in->excerpt, 0);
+    while ((status = moe_excerpt_next(in->trace, in->excerpt, &e->trace_tokens, &token, err)) ==
+               MOE_OK &&
+           token) {
+        e->trace_prompt_tokens += token->prompt;
+        e->trace_sequences += token->index == 0;
+    }
+    return status;
+}
+
+int plan_trace_open(struct plan_inputs *in, struct moe_err *err)
+{
+    const struct plan_options *o = in->options;
+    int status = MOE_OK;
+    if (o->trace && !in->trace)
+        status = moe_trace_open(&in->trace, o->trace, err);
+    if (status != MOE_OK)
+        return status;
+    bool own = in->trace && alike(moe_trace_shape(in->trace), in->inventory);
+    if (in->trace && !own && !o->shape)
+        return refuse(in, err);
+    if (own)
+        snprintf(in->evidence.trace, sizeof in->evidence.trace, "%s", o->trace);
+    else
+        status = draw(in, err);
+    return status == MOE_OK ? count_tokens(in, err) : status;
+}

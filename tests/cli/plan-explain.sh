@@ -1,0 +1,113 @@
+# moe-plan --explain: every figure of the text worked out anew from the plan, and from what
+# moe-profile and moe-quantize say of statistics and packs.
+. tests/cli/lib.sh
+pack
+plan="$bin/moe-plan"
+
+squeeze() { tr -s ' \n' ' '; }
+number() { sed -n "s/.*\"$1\": *\\([-+.0-9e]*\\).*/\\1/p"; }
+
+# Every fragment that the awk program makes of the plan stands in its explanation.
+recomputed() { # PLAN NAME
+    run "$plan" --explain "$1"
+    expect_exit 0 "$2 is explained"
+    squeeze <"$out" >"$tmp/text"
+    awk -f tests/cli/plan-explain.awk "$1" | tr -s ' ' >"$tmp/fragments"
+    missing=
+    while IFS= read -r fragment; do
+        grep -qF -e "$fragment" "$tmp/text" || missing="$missing|$fragment"
+    done <"$tmp/fragments"
+    check "its figures follow from the plan (missing: ${missing:-none})" [ -z "$missing" ]
+    check "... many of them" [ "$(wc -l <"$tmp/fragments")" -ge "${3:-20}" ]
+    check "two screens" [ "$(wc -l <"$out")" -le 100 ]
+    check "80 columns" [ "$(awk 'length > n { n = length } END { print n + 0 }' "$out")" -le 80 ]
+}
+
+# Bounds in JSON: they add up, and the largest is named.
+bounds() { # PLAN
+    run "$plan" --explain "$1" --json
+    expect_exit 0 "as JSON"
+    awk -v total="$(number total_seconds <"$out")" -v a="$(number computation_seconds <"$out")" \
+        -v b="$(number link_seconds <"$tmp/bounds")" -v c="$(number foresight_seconds <"$out")" '
+        BEGIN { exit !(total >= 0 && (a + b + c - total) ^ 2 <= (1e-9 * total) ^ 2) }'
+}
+
+for row in full fate lru resident shape; do
+    recomputed "tests/fuzz/corpus/plan/$row" "the plan '$row'" 1
+    run "$plan" --explain "tests/fuzz/corpus/plan/$row" --json
+    sed 's/.*"bounds"//' "$out" >"$tmp/bounds"
+    check "the parts of a token's time add up" bounds "tests/fuzz/corpus/plan/$row"
+done
+# A changed figure is noticed.
+sed 's/stall_seconds: 0.03/stall_seconds: 0.04/' tests/fuzz/corpus/plan/full >"$tmp/changed.yaml"
+"$plan" --explain tests/fuzz/corpus/plan/full | squeeze >"$tmp/text"
+awk -f tests/cli/plan-explain.awk "$tmp/changed.yaml" | tr -s ' ' >"$tmp/fragments"
+check "another plan's figures are not in it" sh -c \
+    "! grep -qF -e \"\$(grep 'A token takes' '$tmp/fragments')\" '$tmp/text'"
+
+# Statistics, against moe-profile --show --json.
+"$bin/moe-profile" -q "$tiny" --text tests/data/math.valid.txt --max-tokens 32 -o "$tmp/s.yaml" \
+    --trace "$tmp/t.trace"
+"$bin/moe-profile" --show --json "$tmp/s.yaml" >"$tmp/shown"
+run "$plan" --explain "$tmp/s.yaml"
+expect_exit 0 "statistics are explained"
+squeeze <"$out" >"$tmp/text"
+all=$(sed 's/.*"all"://; s/"layers":.*//' "$tmp/shown")
+figure() { echo "$all" | sed -n "s/.*\"$1\":\\([-.0-9e+]*\\).*/\\1/p"; }
+says() { check "... $1" grep -qF -e "$2" "$tmp/text"; }
+percent() { awk -v x="$1" 'BEGIN { printf "%.1f%%", 100 * x }'; }
+skew=$(echo "$all" | sed 's/{"skew":\([.0-9]*\).*/\1/')
+says "how uneven use is" "does $(percent "$skew") of its work over all texts, $(percent "$(figure document_skew)") within"
+says "what is used again" "experts $(percent "$(figure active)") were used by the token before it; by chance 12.5%"
+says "prompts and the rest" "agree by $(awk -v x="$(sed 's/.*"prompt_to_rest":\([.0-9]*\).*/\1/' "$tmp/shown")" 'BEGIN { printf "%.3f", x }')"
+for predictor in previous gate-1 gate-2 gate-3 attention attention-1 residual-1 residual-3; do
+    in_k=$(echo "$all" | sed "s/.*\"$predictor\":{\"top1\":[^}]*\"in_k\":\\([.0-9]*\\).*/\\1/")
+    quarter=$(echo "$all" | sed "s/.*\"$predictor\":{\"top1\":[^}]*\"in_p75\":\\([.0-9]*\\).*/\\1/")
+    says "predictor $predictor" "$predictor $(percent "$in_k") $(percent "$quarter")"
+done
+run "$plan" --explain "$tmp/s.yaml" --json
+expect_stdout_like "{\"texts\": *\"skew\": $skew, *\"boundary\": *}" "as JSON"
+
+# Plans of the bundled model: one with loads, one in which everything is in memory.
+memory=$(($(smallest_memory "$plan" "$tiny") + 7))M
+machine="--layer-seconds 2e-4 --link-rate 600MB/s"
+# shellcheck disable=SC2086 # options
+"$plan" -q "$tiny" --memory "$memory" --stats "$tmp/s.yaml" --trace "$tmp/t.trace" $machine \
+    --strategy fate --max-tokens 400 -o "$tmp/fate.yaml"
+recomputed "$tmp/fate.yaml" "a plan with loads" 35
+# shellcheck disable=SC2086
+"$plan" -q "$tiny" --memory 60M --trace "$tmp/t.trace" $machine --strategy resident \
+    --max-tokens 400 -o "$tmp/resident.yaml"
+recomputed "$tmp/resident.yaml" "a resident plan" 12
+
+# A pack, against moe-quantize --list and the budget that moe-run refuses.
+run "$plan" --explain "$tiny" --json
+expect_exit 0 "a pack is explained as JSON"
+cp "$out" "$tmp/pack.json"
+"$bin/moe-quantize" --list --json "$tiny" >"$tmp/listed"
+check "the experts' bytes are those of the list" \
+    grep -q "\"memory_bytes\": *$(number bytes <"$tmp/pack.json")[,}]" "$tmp/listed"
+token=$(number token_bytes <"$tmp/pack.json")
+all=$(number all_expert_bytes <"$tmp/pack.json")
+check "a token visits 4 of 32 experts" [ $((token * 8)) = "$all" ]
+run "$plan" --explain "$tiny"
+squeeze <"$out" >"$tmp/text"
+says "what a token visits" "A token visits 48 experts: $(awk -v t="$token" -v a="$all" \
+    'BEGIN { printf "%.2f MiB of %.2f MiB, 12.5%%", t / 2^20, a / 2^20 }')"
+smallest=$(sed -n 's/.*(--memory \([0-9]*\)M).*/\1/p' "$tmp/text")
+run "$bin/moe-run" "$tiny" --memory "${smallest}M" -t 1 --strategy ondemand -p Once -n 2 --temp 0
+expect_exit 0 "the smallest budget works"
+run "$bin/moe-run" "$tiny" --memory "$((smallest - 4))M" -t 1 --strategy ondemand -p Once -n 2
+expect_exit 4 "4 MiB less does not"
+
+# Damaged and other files.
+run "$plan" --explain "$tmp/none"
+error_line 1 "moe-plan: $tmp/none: *" "a missing file"
+head -c 200 tests/fuzz/corpus/plan/full >"$tmp/cut.yaml"
+run "$plan" --explain "$tmp/cut.yaml"
+error_line 3 "moe-plan: $tmp/cut.yaml: *" "a cut plan"
+run "$plan" --explain "$tmp/t.trace"
+error_line 3 "moe-plan: $tmp/t.trace: *" "a trace"
+run "$plan" --explain "$tmp/s.yaml" --memory 1G
+error_line 2 "moe-plan: option --memory: --explain only reads*" "options that do not belong"
+finish

@@ -1,0 +1,123 @@
+# moe-plan: plans, the simulator's table, wrong command lines and files.
+. tests/cli/lib.sh
+pack
+plan="$bin/moe-plan"
+memory=$(($(smallest_memory "$plan" "$tiny") + 7))
+machine="--layer-seconds 2e-4 --link-rate 600MB/s"
+"$bin/moe-profile" -q "$tiny" --text tests/data/math.valid.txt --max-tokens 32 -o "$tmp/s.yaml" \
+    --trace "$tmp/t.trace"
+sed 's/"num_experts": 32/"num_experts": 16/' "$checkpoint/config.json" >"$tmp/smaller.json"
+
+wrong() { # NAME GLOB ARGUMENTS...
+    name=$1 glob=$2
+    shift 2
+    run "$plan" "$@"
+    error_line 2 "moe-plan: $glob" "$name"
+}
+wrong "nothing to do" "nothing to do*"
+wrong "no memory" "how much memory?*" "$tiny"
+wrong "a size that is none" "option --memory: 'much'*" "$tiny" --memory much
+wrong "two packs" "one pack*" "$tiny" "$tiny" --memory 30M
+wrong "a pack and a shape" "one pack*" "$tiny" --shape "$tmp/smaller.json" --memory 30M
+wrong "--experts without a shape" "option --experts belongs*" "$tiny" --memory 30M --experts 4
+wrong "--layer-seconds alone" "option --layer-seconds needs*" "$tiny" --memory 30M --layer-seconds 1
+wrong "two machines" "options --device-profile and*" "$tiny" --memory 30M --layer-seconds 1 \
+    --device-profile profiles/rtx4090.yaml
+wrong "--json of a plan" "option --json belongs*" "$tiny" --memory 30M --json
+wrong "explain and simulate" "--explain and --simulate*" --explain a --simulate b
+wrong "a row that is none" "option --strategy: 'magic'*" "$tiny" --memory 30M --strategy magic
+wrong "a row without its statistics" "strategy eap*" "$tiny" --memory "${memory}M" --strategy eap \
+    --layer-seconds 1e-4 --link-rate 1GB/s --trace "$tmp/t.trace"
+wrong "exact and not" "*--exact forbids*" "$tiny" --memory 30M --strategy hobbit --exact
+run "$plan" "$tiny" --memory 1M
+error_line 4 "moe-plan: *too small: the smallest that works is*" "a budget that is too small"
+run "$plan" "$tmp/s.yaml" --memory 30M
+error_line 3 "moe-plan: $tmp/s.yaml: not an expert pack*" "no pack"
+run "$plan" --simulate "$tiny" --strategy lru
+error_line 3 "moe-plan: $tiny: *" "no trace"
+run "$plan" "$tiny" --memory "${memory}M" --device-profile "$tmp/s.yaml" --trace "$tmp/t.trace"
+error_line 3 "moe-plan: $tmp/s.yaml: *" "no device profile"
+
+# Plans.
+make_plan() { # ARGUMENTS...
+    # shellcheck disable=SC2086
+    run "$plan" "$tiny" --memory "${memory}M" --max-tokens 300 $machine "$@"
+}
+make_plan --trace "$tmp/t.trace" --strategy lru -o "$tmp/a.yaml"
+expect_exit 0 "a plan is written"
+expect_stdout "" "... and nothing on stdout"
+expect_stderr_like "moe-plan: $tmp/a.yaml: strategy lru, * tokens/s expected*" "... a line says so"
+make_plan --trace "$tmp/t.trace" --strategy lru
+expect_stdout_like "Plan for tiny.moe in $memory.00 MiB, on layers of 0.0002 s*What bounds the speed*" \
+    "without -o its first screen is shown"
+check "... on one screen" [ "$(wc -l <"$out")" -le 50 ]
+make_plan --trace "$tmp/t.trace" --strategy fate+cache=lrfu -o "$tmp/c.yaml"
+check "a row brings its parts" grep -q 'cache: lrfu' "$tmp/c.yaml"
+run "$plan" --explain "$tmp/c.yaml"
+expect_stdout_like "*Strategy fate+cache=lrfu*" "... and is explained so"
+make_plan -q --strategy lru --seed 3 -o "$tmp/d.yaml"
+expect_exit 0 "a trace is drawn where there is none"
+run "$plan" --explain "$tmp/d.yaml"
+expect_stdout_like "*1. Which experts are used is made up*bundled model*" "... and that is said first"
+make_plan -q --strategy lru --stats "$tmp/s.yaml" -o "$tmp/d.yaml"
+run "$plan" --explain "$tmp/d.yaml" --json
+expect_stdout_like '*"assumptions": \["times-from-bandwidth", "routing-drawn"*' \
+    "in the manner of statistics"
+make_plan --trace "$tmp/t.trace" --strategy lru -o "$tmp/none/a.yaml"
+error_line 1 "moe-plan: $tmp/none/*" "nowhere to write"
+run "$plan" -q "$tiny" --expert-memory 2M --trace "$tmp/t.trace" --strategy lru --max-tokens 300 \
+    --layer-seconds 2e-4 --link-rate 600MB/s -o "$tmp/e.yaml"
+expect_exit 0 "memory of the experts alone"
+make_plan --trace "$tmp/t.trace" -o "$tmp/auto.yaml"
+expect_exit 0 "--strategy auto"
+check "... says what it tried" grep -q '^tried:' "$tmp/auto.yaml"
+
+# A model without weights, on a machine that is not here.
+shape() { run "$plan" -q --shape "$checkpoint/config.json" --device-profile profiles/rtx4090.yaml "$@"; }
+shape --memory 60M --strategy lru --max-tokens 300
+expect_exit 0 "a shape"
+expect_stdout_like "Plan for config.json in 60.00 MiB, on RTX 4090*" "... is planned for"
+shape --memory 60M --strategy lru --max-tokens 300 -o "$tmp/a.yaml"
+shape --memory 60M --strategy lru --max-tokens 300 -o "$tmp/b.yaml"
+check "the same inputs give the same plan" cmp "$tmp/a.yaml" "$tmp/b.yaml"
+shape --memory 60M --strategy hobbit --experts 8,2 --trace "$tmp/t.trace" --max-tokens 300
+expect_stdout_like "*experts at 8 bits, low 2*" "... at two precisions"
+shape --memory 1M --strategy lru
+error_line 4 "moe-plan: *" "... in too little memory"
+
+# The table.
+# shellcheck disable=SC2086
+run "$plan" --simulate "$tmp/t.trace" "$tiny" --strategy lru,prefetch+cache=arc \
+    --memory "10%,2x,${memory}M" $machine
+expect_exit 0 "strategies side by side"
+check "... a line for each at each size" [ "$(grep -c -e '^lru ' -e '^prefetch+cache=arc ' "$out")" = 6 ]
+run "$plan" --simulate "$tmp/t.trace" --memory 25%,50%,100% --strategy lru --json \
+    --layer-seconds 2e-4 --link-rate 600MB/s
+expect_exit 0 "of a trace alone, for scripts"
+expect_stdout_like '\[{"strategy": "lru", "memory": "25%", "memory_bytes": *"hit_rate": *"optimal_hit_rate": *"stall_s": *"decode_tokens_per_s": *}\]' \
+    "... rows as the contract has them"
+check "hits rise with memory, below the optimum, and speed below its bound" awk '
+    function of(key) { match($0, "\"" key "\": [-+.0-9e]*")
+        return substr($0, RSTART + length(key) + 4, RLENGTH - length(key) - 4) + 0 }
+    { hits = of("hit_rate"); if (hits < last || hits > of("optimal_hit_rate") + 1e-9) bad = 1
+      if (of("decode_tokens_per_s") > of("bound_tokens_per_s") * (1 + 1e-9)) bad = 1
+      last = hits; n++ }
+    END { exit bad || n != 3 }' "$out"
+run "$plan" --simulate "$tmp/t.trace" --strategy lru --memory 4M
+expect_exit 0 "a trace alone, on this machine"
+expect_stderr_like "moe-plan: measuring this machine*" "... which is measured"
+run "$plan" --simulate "$tmp/t.trace" --memory 10% --strategy host,lru --layer-seconds 2e-4 \
+    --link-rate 600MB/s
+expect_exit 0 "a row that cannot run"
+expect_stdout_like "*host *statistics*lru *" "... says why, the others run"
+run "$plan" --simulate "$tmp/t.trace" --memory 10% --strategy host --layer-seconds 2e-4 \
+    --link-rate 600MB/s --json
+expect_exit 2 "none that can run is an error"
+wrong "sizes that are none" "option --memory: '1z'*" --simulate "$tmp/t.trace" --memory 1z
+wrong "auto is for plans" "option --strategy: auto*" --simulate "$tmp/t.trace" --strategy auto
+# shellcheck disable=SC2086
+run "$plan" --simulate "$tmp/t.trace" --shape "$tmp/smaller.json" --memory 50% --strategy lru \
+    --device-profile profiles/rtx4090.yaml
+expect_exit 0 "another model's trace, in its manner"
+expect_stderr_like "*drawn at random, in the manner of $tmp/t.trace*" "... which is said"
+finish

@@ -1,0 +1,348 @@
+/* The explanation of a plan, from one filled by hand: figures that are worked out here. */
+#include "../test.h"
+
+#include <jansson.h>
+#include <math.h>
+
+#include "sched/explain.h"
+#include "sched/explain_parts.h"
+
+enum { LAYERS = 4, EXPERTS = 8, TOP_K = 2 };
+
+/* Two pools: slots of 1 MiB shared out among layers, and of 256 KiB. */
+static uint32_t per_layer[LAYERS] = {8, 3, 3, 2}, low_per_layer[LAYERS] = {0, 1, 1, 2};
+static uint32_t contents[] = {0, 1, 2, 9, 31};
+static struct moe_plan_layer layers[LAYERS] = {
+    {1, -1, 0}, {0.5, 0.75, 1e-3}, {0.7, 0.85, 0.5e-3}, {0.6, 0.8, 0.5e-3}};
+static struct moe_plan_tried tried[] = {{"fate+cache=lrfu", 200, 0.7}, {"lru", 100, 0.4}};
+
+/* 5 ms a token: 3 computing, 2 waiting. In memory it would be 2 ms, the link alone 4. */
+static struct moe_plan filled(void)
+{
+    struct moe_plan p = {
+        .pack_fingerprint = 7,
+        .pack = "some.moe",
+        .n_layers = LAYERS,
+        .n_experts = EXPERTS,
+        .top_k = TOP_K,
+        .memory = {.total = 64 << 20,
+                   .program = 8 << 20,
+                   .dense = 16 << 20,
+                   .kv = 4 << 20,
+                   .work = 4 << 20,
+                   .experts = 24 << 20,
+                   .floor = 40 << 20,
+                   .token = 8 << 20,
+                   .all = 32 << 20,
+                   .context = 512,
+                   .batch = 16},
+        .high = "8",
+        .low = "2",
+        .n_pools = 2,
+        .pools = {{1 << 20, 16, 4, per_layer}, {1 << 18, 4, 2, low_per_layer}},
+        .n_contents = N_ITEMS(contents),
+        .contents = contents,
+        .layer_seconds = 1e-3,
+        .load_seconds = 0.4e-3,
+        .slack_loads = 2,
+        .boundary_accuracy = 1,
+        .boundary_stall = UINT32_MAX,
+        .pace = {.load_rate = 2.5e9},
+        .evidence = {.trace = "a.trace",
+                     .trace_sequences = 9,
+                     .trace_tokens = 1000,
+                     .trace_prompt_tokens = 100,
+                     .statistics = "s.yaml",
+                     .statistics_tokens = 5000,
+                     .device = "a board",
+                     .times_measured = true},
+        .expected = {.decode_tokens_per_second = 200,
+                     .prefill_tokens_per_second = 1234.56,
+                     .hit_rate = 0.7,
+                     .optimal_hit_rate = 0.8,
+                     .accuracy = 0.8,
+                     .bytes_per_token = 2.5 * (1 << 20),
+                     .compute_seconds = 3e-3,
+                     .stall_seconds = 2e-3,
+                     .link_seconds = 1e-3,
+                     .compute_limit_seconds = 2e-3,
+                     .link_limit_seconds = 4e-3},
+        .layers = layers,
+        .n_memory_steps = 3,
+        .memory_steps = {{48 << 20, 100, 0.5}, {64 << 20, 200, 0.7}, {80 << 20, 250, 0.9}},
+        .n_rate_steps = 2,
+        .rate_steps = {{2.5e9, 200, 0.7}, {5e9, 300, 0.75}},
+        .n_tried = N_ITEMS(tried),
+        .tried = tried,
+    };
+    moe_strategy_row("fate", &p.strategy);
+    moe_strategy_fit(&p.strategy, LAYERS);
+    assert_int_equal(moe_strategy_settle(&p.strategy, NULL), MOE_OK);
+    return p;
+}
+
+static void expect_bounds(const struct moe_plan *p, double computation, double link,
+                          double foresight, enum moe_bound largest)
+{
+    struct moe_plan_bounds b = moe_plan_bounds(p);
+    assert_float_equal(b.seconds[MOE_BOUND_COMPUTATION], computation, 1e-9);
+    assert_float_equal(b.seconds[MOE_BOUND_LINK], link, 1e-9);
+    assert_float_equal(b.seconds[MOE_BOUND_FORESIGHT], foresight, 1e-9);
+    assert_float_equal(computation + link + foresight, b.total, 1e-9);
+    assert_int_equal(b.largest, largest);
+}
+
+static void bounds(void **state)
+{
+    struct moe_plan p = filled();
+    expect_bounds(&p, 2e-3, 2e-3, 1e-3, MOE_BOUND_COMPUTATION);
+    p.expected.link_limit_seconds = 4.9e-3;
+    expect_bounds(&p, 2e-3, 2.9e-3, 0.1e-3, MOE_BOUND_LINK);
+    p.expected.link_limit_seconds = 1e-3; /* hides behind computation */
+    expect_bounds(&p, 2e-3, 0, 3e-3, MOE_BOUND_FORESIGHT);
+    p.expected.link_limit_seconds = 9e-3; /* host computation beats the link */
+    expect_bounds(&p, 2e-3, 3e-3, 0, MOE_BOUND_LINK);
+    p.expected.compute_limit_seconds = 9e-3;
+    expect_bounds(&p, 5e-3, 0, 0, MOE_BOUND_COMPUTATION);
+    p.expected.compute_limit_seconds = p.expected.link_limit_seconds = NAN; /* not known */
+    expect_bounds(&p, 0, 0, 5e-3, MOE_BOUND_FORESIGHT);
+    p.expected.host_seconds = 1e-3;
+    expect_bounds(&p, 0, 0, 6e-3, MOE_BOUND_FORESIGHT);
+}
+
+/* 2 sqrt(0.7 * 0.3 / 900) = 0.030550... */
+static void error_of_the_hit_rate(void **state)
+{
+    struct moe_plan p = filled();
+    assert_float_equal(moe_plan_hit_rate_error(&p), 0.0305505, 1e-6);
+    p.expected.hit_rate = 1;
+    assert_float_equal(moe_plan_hit_rate_error(&p), 0, 0);
+    p.evidence.trace_prompt_tokens = 1000;
+    assert_float_equal(moe_plan_hit_rate_error(&p), 1, 0);
+}
+
+static void next_step(void **state)
+{
+    struct moe_plan p = filled();
+    const double mib = 1 << 20;
+    assert_ptr_equal(moe_plan_next_step(p.memory_steps, 3, 64 * mib), &p.memory_steps[2]);
+    assert_ptr_equal(moe_plan_next_step(p.memory_steps, 3, 63.97 * mib), &p.memory_steps[2]);
+    assert_ptr_equal(moe_plan_next_step(p.memory_steps, 3, 50 * mib), &p.memory_steps[1]);
+    assert_null(moe_plan_next_step(p.memory_steps, 3, 80 * mib));
+    assert_null(moe_plan_next_step(p.memory_steps, 0, 0));
+}
+
+static void expect_assumptions(const struct moe_plan *p, uint32_t n,
+                               const enum moe_assumption *want)
+{
+    enum moe_assumption what[MOE_N_ASSUMPTIONS];
+    assert_int_equal(moe_plan_assumptions(p, what), n);
+    assert_memory_equal(what, want, n * sizeof *want);
+}
+
+static void assumptions(void **state)
+{
+    struct moe_plan p = filled();
+    expect_assumptions(&p, 2, (enum moe_assumption[]){MOE_ASSUME_FEW_TOKENS, MOE_ASSUME_ALIKE});
+    p.evidence.trace_tokens = 1 << 20;
+    expect_assumptions(&p, 1, (enum moe_assumption[]){MOE_ASSUME_ALIKE});
+    p.evidence.trace[0] = p.evidence.statistics[0] = 0;
+    p.evidence.times_measured = false;
+    expect_assumptions(&p, 4,
+                       (enum moe_assumption[]){MOE_ASSUME_ROUTING, MOE_ASSUME_BANDWIDTH,
+                                               MOE_ASSUME_NO_STATISTICS, MOE_ASSUME_ALIKE});
+    p.evidence.manner_known = true;
+    expect_assumptions(&p, 4,
+                       (enum moe_assumption[]){MOE_ASSUME_BANDWIDTH, MOE_ASSUME_MANNER,
+                                               MOE_ASSUME_NO_STATISTICS, MOE_ASSUME_ALIKE});
+}
+
+static void slots_and_layers(void **state)
+{
+    struct moe_plan p = filled();
+    struct moe_explain_slots s = moe_explain_slots(&p);
+    assert_int_equal(s.n_cache, 20);
+    assert_int_equal(s.n_working, 6);
+    assert_int_equal(s.cache_bytes, 17 << 20);
+    assert_float_equal(s.share, 20.0 / 32, 0);
+    assert_float_equal(s.tokens, 17.0 / 8, 0);
+    struct moe_explain_layers l = moe_explain_layers(&p, 0, 2);
+    assert_int_equal(l.slots, 12);
+    assert_int_equal(l.filled, 4);
+    assert_float_equal(l.hit_rate, 0.75, 1e-9);
+    assert_float_equal(l.accuracy, 0.75, 1e-9); /* of layer 1 alone */
+    assert_float_equal(l.stall_seconds, 1e-3, 1e-12);
+    p.pools[0].per_layer = p.pools[1].per_layer = NULL;
+    assert_false(moe_explain_layers(&p, 0, 4).own_slots);
+}
+
+static void expect_line(const char *text, const char *line)
+{
+    if (!strstr(text, line))
+        fail_msg("'%s' is not in\n%s", line, text);
+}
+
+static void check_screen(const struct moe_buf *out, int most)
+{
+    int lines = 0, columns = 0;
+    assert_false(out->failed);
+    for (const char *c = (const char *)out->data; *c; c++) {
+        assert_true((unsigned char)*c < 0x80);
+        columns = *c == '\n' ? 0 : columns + 1;
+        lines += *c == '\n';
+        if (columns > 80)
+            fail_msg("longer than 80 columns: %.*s", 80, c - 80);
+    }
+    if (lines > most)
+        fail_msg("%d lines:\n%s", lines, (const char *)out->data);
+}
+
+static void text(void **state)
+{
+    struct moe_plan p = filled();
+    struct moe_buf out = {0};
+    moe_explain_plan(&p, false, &out);
+    check_screen(&out, 100);
+    const char *t = (const char *)out.data;
+    expect_line(t, "Plan for some.moe in 64.00 MiB, on a board\n");
+    expect_line(t, "200.0 tokens/s of an answer, 1234.6 tokens/s of a prompt; 70.0% of");
+    expect_line(t, "Strategy fate+alloc=shallow:1; experts at 8 bits, low 2\n");
+    expect_line(t, "  program                        8.00 MiB  12.5%  ###\n");
+    expect_line(t, "  experts                       24.00 MiB  37.5%  #########\n");
+    expect_line(t, "  nothing                        8.00 MiB  12.5%  ###\n");
+    expect_line(t, "20 slots keep experts (17.00 MiB), 6 pass them through (4.50 MiB)");
+    expect_line(t, "62.5% of all 32 experts");
+    expect_line(t, "A token takes 5.000 ms: 3.000 computing, 2.000 waiting");
+    expect_line(t, "2.000 ms  40.0% ######\n");
+    expect_line(t, "        1       4       1    75.0%     1.000 ms   50.0% ############\n");
+    expect_line(t, "  >    64.00 MiB    200.0 tokens/s   70.0% found ###################\n");
+    expect_line(t, "gives 250.0 tokens/s: +25.0%");
+    expect_line(t, "gives 300.0 tokens/s: +50.0%");
+    expect_line(t, "2.50 MiB; the link (2.50 GB/s) is busy 20.0% of the time");
+    expect_line(t, "      200.0   70.0%  fate+cache=lrfu\n");
+    expect_line(t, "  1. The trace has few tokens");
+    expect_line(t, "may be off by 3.1");
+    moe_buf_release(&out);
+}
+
+/* The most a plan can have still fits two screens; long names are cut. */
+static void largest(void **state)
+{
+    enum { MANY = 1000 };
+    static struct moe_plan_layer many[MANY];
+    static struct moe_plan_tried most[MOE_PLAN_MAX_TRIED];
+    static uint32_t slots[MANY];
+    struct moe_plan p = filled();
+    struct moe_buf out = {0};
+    p.n_layers = MANY;
+    p.layers = many;
+    p.pools[0].per_layer = p.pools[1].per_layer = slots;
+    p.n_memory_steps = p.n_rate_steps = MOE_PLAN_MAX_STEPS;
+    p.n_tried = MOE_PLAN_MAX_TRIED;
+    p.tried = most;
+    p.evidence.times_measured = false;
+    p.evidence.trace[0] = p.evidence.statistics[0] = 0;
+    memset(p.pack, 'n', sizeof p.pack - 1);
+    memset(p.evidence.device, 'd', sizeof p.evidence.device - 1);
+    for (uint32_t i = 0; i < MOE_PLAN_MAX_STEPS; i++)
+        p.memory_steps[i] = p.rate_steps[i] = (struct moe_plan_step){1e12 + i * 1e10, 9999.9, 1};
+    for (uint32_t i = 0; i < MOE_PLAN_MAX_TRIED; i++)
+        memset(most[i].strategy, 's', sizeof most[i].strategy - 1);
+    for (int i = 0; moe_strategy_row_name(i); i++) {
+        moe_strategy_row(moe_strategy_row_name(i), &p.strategy);
+        moe_strategy_fit(&p.strategy, MANY);
+        moe_buf_clear(&out);
+        moe_explain_plan(&p, false, &out);
+        check_screen(&out, 100);
+        moe_buf_clear(&out);
+        moe_explain_plan_briefly(&p, false, &out);
+        check_screen(&out, 50);
+    }
+    moe_buf_release(&out);
+}
+
+/* Everything in memory: no slots, no loads, no layers to tell. */
+static void resident(void **state)
+{
+    struct moe_plan p = filled();
+    struct moe_buf out = {0};
+    moe_strategy_row("resident", &p.strategy);
+    p.n_pools = p.n_contents = p.n_memory_steps = p.n_rate_steps = p.n_tried = 0;
+    p.expected = (struct moe_plan_expected){.decode_tokens_per_second = 500,
+                                            .hit_rate = 1,
+                                            .optimal_hit_rate = 1,
+                                            .accuracy = -1,
+                                            .compute_seconds = 2e-3,
+                                            .compute_limit_seconds = 2e-3};
+    moe_explain_plan(&p, false, &out);
+    check_screen(&out, 50);
+    expect_line((const char *)out.data, "All experts are in memory from the start");
+    expect_line((const char *)out.data, "below 500.0 tokens/s");
+    assert_null(strstr((const char *)out.data, "slots"));
+    assert_null(strstr((const char *)out.data, "nan"));
+    moe_buf_release(&out);
+}
+
+/* What the file says of itself, and the figures that follow. */
+static void json(void **state)
+{
+    struct moe_plan p = filled();
+    struct moe_buf out = {0};
+    struct moe_err err = {0};
+    json_t *root;
+    double share, gain;
+    const char *largest_bound, *row;
+    json_int_t slots;
+    assert_ok(moe_explain_plan_json(&p, &out, &err), &err);
+    assert_false(out.failed);
+    root = json_loadb((const char *)out.data, out.size, JSON_REJECT_DUPLICATES, NULL);
+    assert_non_null(root);
+    assert_int_equal(json_unpack(root, "{s:{s:{s:s}},s:{s:s},s:{s:I,s:F},s:{s:F},s:[ss]}", "plan",
+                                 "strategy", "row", &row, "bounds", "largest", &largest_bound,
+                                 "slots", "cache", &slots, "share", &share, "next_rate", "gain",
+                                 &gain, "assumptions", &(const char *){0}, &(const char *){0}),
+                     0);
+    assert_string_equal(row, "fate");
+    assert_string_equal(largest_bound, "computation");
+    assert_int_equal(slots, 20);
+    assert_float_equal(share, 0.625, 0);
+    assert_float_equal(gain, 0.5, 1e-12);
+    json_decref(root);
+    moe_buf_release(&out);
+}
+
+/* A plan that knows nothing but its strategy. */
+static void empty(void **state)
+{
+    struct moe_plan *p;
+    struct moe_buf out = {0};
+    struct moe_err err = {0};
+    assert_ok(moe_plan_new(&p, 3, 4, 2, &err), &err);
+    assert_true(moe_strategy_row("lru", &p->strategy));
+    moe_explain_plan(p, false, &out);
+    check_screen(&out, 50);
+    const char *t = (const char *)out.data;
+    assert_null(strstr(t, "nan"));
+    assert_null(strstr(t, "-1"));
+    assert_null(strstr(t, "What bounds"));
+    expect_line(t, "Plan for a model in 0 B of experts\n");
+    moe_plan_free(p);
+    moe_buf_release(&out);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bounds),
+        cmocka_unit_test(error_of_the_hit_rate),
+        cmocka_unit_test(next_step),
+        cmocka_unit_test(assumptions),
+        cmocka_unit_test(slots_and_layers),
+        cmocka_unit_test(text),
+        cmocka_unit_test(largest),
+        cmocka_unit_test(resident),
+        cmocka_unit_test(json),
+        cmocka_unit_test(empty),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
