@@ -5,8 +5,11 @@
 # computation is what the table says.
 #
 #   SECONDS_PER_ROW=3 ROUNDS=1 tests/bench/strategies.sh [grid] [test-device] [ablations] [prompts]
+#                                                        [plans]
 #
-# Needs 8 GB of disk in $BUILD/bench and 4 GB of memory; all parts take about an hour and a half.
+# Needs 8 GB of disk in $BUILD/bench and 4 GB of memory; the first four parts, which are what is done
+# when none is named, take about an hour and a half. `plans` (rows of 1.5 seconds in 3 rounds, about
+# as long) is the grid with predictions and the row auto, and sums up how right they were.
 set -eu
 cd "$(dirname "$0")/../.."
 BUILD=${BUILD:-build}
@@ -28,12 +31,12 @@ if [ ! -f "$dir/82.moe" ]; then
     done
     rm -r "$dir/model"
 fi
-# Statistics of the calibration texts: the widened model routes as the bundled one does.
-if [ ! -f "$dir/stats.yaml" ]; then
+profile() { # [OPTION]...
     "$BUILD/bin/moe-profile" -q "$dir/42.moe" --text tests/data/stories.calib.txt \
-        --text tests/data/math.calib.txt --text tests/data/code.calib.txt --max-tokens 96 \
-        -o "$dir/stats.yaml"
-fi
+        --text tests/data/math.calib.txt --text tests/data/code.calib.txt "$@"
+}
+# Statistics of the calibration texts: the widened model routes as the bundled one does.
+[ -f "$dir/stats.yaml" ] || profile --max-tokens 96 -o "$dir/stats.yaml"
 
 run() { # PACK [option=value]...
     pack=$dir/$1
@@ -82,6 +85,25 @@ for part; do
         for n in 64 128 224; do
             run 42.moe rows=ondemand,lru,eap,fate,fate+prefill=popularity,prefetch demand=2,4 loads=0.5,2 prompt=$n decode=4
         done
+        ;;
+    plans)
+        # Documents of the calibration texts cut as those of the grid are: 16 + 32 tokens.
+        [ -f "$dir/calib.trace" ] || profile --max-tokens 48 --prompt-share 34% \
+            -o "$dir/calib.yaml" --trace "$dir/calib.trace"
+        [ -f "$dir/device.yaml" ] ||
+            "$BUILD/bin/moe-profile" -q --device "$dir/42.moe" -o "$dir/device.yaml"
+        echo "== plans, 4,2 bits: predicted and measured; auto"
+        n=0
+        # What waits for the link nearly all the time is the same in every round.
+        for cells in "loads=0.25,1 prompt=16 decode=32" "loads=4 prompt=8 decode=16" \
+            "loads=16 prompt=8 decode=16 rounds=1"; do
+            n=$((n + 1))
+            run 42.moe rows=$plain,fate+prefill=popularity demand=0.5,1,2,4,6 \
+                seconds="${SECONDS_PER_ROW:-1.5}" rounds="${ROUNDS:-3}" $cells \
+                device="$dir/device.yaml" calib="$dir/calib.trace" >"$dir/plans$n.txt"
+            cat "$dir/plans$n.txt"
+        done
+        awk -f tests/bench/judge_plans.awk "$dir/plans1.txt" "$dir/plans2.txt" "$dir/plans3.txt"
         ;;
     *)
         echo "strategies.sh: no part '$part'" >&2
