@@ -131,14 +131,6 @@ void moe_ahead_begin(struct moe_ahead *a, bool decode, bool first)
 /* ---- The layer's own experts -------------------------------------------------------------------
  */
 
-static bool has(const uint32_t *list, uint32_t n, uint32_t x)
-{
-    for (uint32_t i = 0; i < n; i++)
-        if (list[i] == x)
-            return true;
-    return false;
-}
-
 /* The predicted probabilities as the model would use them for weights. */
 static void set_weights(const struct moe_config *c, const float *scores, float *weights)
 {
@@ -163,17 +155,15 @@ uint32_t moe_ahead_choose(struct moe_ahead *a, uint32_t layer, uint32_t n_rows,
     struct moe_workspace *w = a->session->work;
     struct early *early = early_of(a, layer);
     const struct moe_foreseen *f = &early->foreseen;
-    uint32_t n_other = 0;
     *precalculated = NULL;
     if (f->n == 0 || early->layer != layer || n_rows != 1) {
         early->foreseen.n = 0;
         return 0;
     }
+    uint32_t n_other = moe_foreseen_others(f, w->chosen, c->top_k);
     memset(a->precalculated, 0, c->n_experts);
-    for (uint32_t k = 0; k < f->n; k++) {
-        n_other += !has(w->chosen, c->top_k, f->experts[k]);
+    for (uint32_t k = 0; k < f->n; k++)
         a->precalculated[f->experts[k]] = f->on_host[k];
-    }
     memcpy(w->chosen, f->experts, f->n * sizeof *w->chosen);
     set_weights(c, f->scores, w->weights);
     *precalculated = a->precalculated;

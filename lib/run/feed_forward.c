@@ -45,16 +45,9 @@ static uint32_t group_by_expert(struct moe_workspace *w, const struct moe_config
 static void list_needs(struct moe_workspace *w, const struct moe_config *c, uint32_t n_rows,
                        uint32_t n_active, const uint8_t *precalculated)
 {
-    float scores[MOE_MAX_TOP_K];
     for (uint32_t i = 0; i < n_active; i++)
         w->unimportance[w->active[i]] = 2;
-    for (uint32_t r = 0; r < n_rows; r++) {
-        const uint32_t *chosen = w->chosen + (uint64_t)r * c->top_k;
-        moe_unimportance(w->weights + (uint64_t)r * c->top_k, c->top_k, scores);
-        for (uint32_t k = 0; k < c->top_k; k++)
-            if (scores[k] < w->unimportance[chosen[k]])
-                w->unimportance[chosen[k]] = scores[k];
-    }
+    moe_least_unimportance(w->chosen, w->weights, n_rows, c->top_k, w->unimportance);
     for (uint32_t i = 0; i < n_active; i++)
         w->needs[i] = (struct moe_need){
             .expert = w->active[i],

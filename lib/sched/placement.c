@@ -85,3 +85,15 @@ void moe_foresee(const float *probabilities, const uint8_t *on_device, uint32_t 
     if (degrade)
         replace_on_host(probabilities, on_device, n, out, barred);
 }
+
+uint32_t moe_foreseen_others(const struct moe_foreseen *f, const uint32_t *chosen, uint32_t k)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < f->n; i++) {
+        uint32_t at = 0;
+        while (at < k && chosen[at] != f->experts[i])
+            at++;
+        n += at == k;
+    }
+    return n;
+}

@@ -43,4 +43,7 @@ struct moe_foreseen {
 void moe_foresee(const float *probabilities, const uint8_t *on_device, uint32_t n, uint32_t k,
                  bool degrade, struct moe_foreseen *out, uint32_t *barred);
 
+/* How many of the foreseen experts are not among the k that the router chose. */
+uint32_t moe_foreseen_others(const struct moe_foreseen *f, const uint32_t *chosen, uint32_t k);
+
 #endif

@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "model/config.h" /* MOE_MAX_TOP_K */
+
 void moe_unimportance(const float *weights, uint32_t k, float *scores)
 {
     double sum = 0;
@@ -35,5 +37,17 @@ void moe_least_popular(const uint32_t *rows, uint32_t n, double share, uint8_t *
             if (!low[i] && (least == n || rows[i] <= rows[least]))
                 least = i;
         low[least] = 1;
+    }
+}
+
+void moe_least_unimportance(const uint32_t *chosen, const float *weights, uint32_t n_rows,
+                            uint32_t k, float *least)
+{
+    float scores[MOE_MAX_TOP_K];
+    for (uint64_t r = 0; r < n_rows; r++) {
+        moe_unimportance(weights + r * k, k, scores);
+        for (uint32_t i = 0; i < k; i++)
+            if (scores[i] < least[chosen[r * k + i]])
+                least[chosen[r * k + i]] = scores[i];
     }
 }

@@ -15,6 +15,11 @@
  * position); scores: [k], of the same positions. Weights that are all 0: every score is 0. */
 void moe_unimportance(const float *weights, uint32_t k, float *scores);
 
+/* Lowers each expert's entry of `least` to its score in the row of a pass that it matters to most.
+ * chosen, weights: [n_rows][k], k <= MOE_MAX_TOP_K; least: [experts], set by the caller. */
+void moe_least_unimportance(const uint32_t *chosen, const float *weights, uint32_t n_rows,
+                            uint32_t k, float *least);
+
 /* Equation 2's three classes. */
 enum moe_importance { MOE_IMPORTANT = 0, MOE_LESS_IMPORTANT, MOE_UNIMPORTANT };
 /* s <= t1: important; s <= t2: less important; above: unimportant. A score of 0 (the best expert)

@@ -62,14 +62,6 @@ static void took_piece(struct simulator *s, enum moe_piece piece, uint32_t rows)
 /* ---- A layer -----------------------------------------------------------------------------------
  */
 
-static bool has(const uint32_t *list, uint32_t n, uint32_t x)
-{
-    for (uint32_t i = 0; i < n; i++)
-        if (list[i] == x)
-            return true;
-    return false;
-}
-
 /* Takes what was foreseen for the layer in place of the router's choice. */
 static void take_foreseen(struct simulator *s, uint32_t layer, uint32_t n_rows)
 {
@@ -81,10 +73,9 @@ static void take_foreseen(struct simulator *s, uint32_t layer, uint32_t n_rows)
         return;
     }
     memset(s->precalculated, 0, s->inventory->n_experts);
-    for (uint32_t k = 0; k < f->n; k++) {
-        s->phase->experts.substituted += !has(s->chosen, s->inventory->top_k, f->experts[k]);
+    s->phase->experts.substituted += moe_foreseen_others(f, s->chosen, s->inventory->top_k);
+    for (uint32_t k = 0; k < f->n; k++)
         s->precalculated[f->experts[k]] = f->on_host[k];
-    }
     memcpy(s->chosen, f->experts, f->n * sizeof *s->chosen);
     memcpy(s->weights, f->scores, f->n * sizeof *s->weights);
 }
@@ -92,21 +83,14 @@ static void take_foreseen(struct simulator *s, uint32_t layer, uint32_t n_rows)
 /* The distinct experts of the pass, ascending. Returns how many. */
 static uint32_t list_needs(struct simulator *s, uint32_t n_rows)
 {
-    float scores[MOE_MAX_TOP_K];
     uint32_t k = s->inventory->top_k, n = 0;
     for (uint32_t e = 0; e < s->inventory->n_experts; e++) {
         s->rows[e] = 0;
         s->unimportance[e] = 2;
     }
-    for (uint32_t r = 0; r < n_rows; r++) {
-        const uint32_t *chosen = s->chosen + (uint64_t)r * k;
-        moe_unimportance(s->weights + (uint64_t)r * k, k, scores);
-        for (uint32_t i = 0; i < k; i++) {
-            s->rows[chosen[i]]++;
-            if (scores[i] < s->unimportance[chosen[i]])
-                s->unimportance[chosen[i]] = scores[i];
-        }
-    }
+    for (uint64_t i = 0; i < (uint64_t)n_rows * k; i++)
+        s->rows[s->chosen[i]]++;
+    moe_least_unimportance(s->chosen, s->weights, n_rows, k, s->unimportance);
     for (uint32_t e = 0; e < s->inventory->n_experts; e++)
         if (s->rows[e])
             s->needs[n++] = (struct moe_need){
