@@ -137,9 +137,11 @@ static int open_model(struct plan_inputs *in, struct moe_err *err)
     if (o->shape)
         return open_shape(in, err);
     int status = moe_trace_open(&in->trace, o->trace, err);
-    if (status == MOE_OK)
-        status = moe_inventory_of_trace(&in->own, moe_trace_shape(in->trace), o->expert_size, err);
-    return status;
+    if (status != MOE_OK)
+        return status;
+    struct moe_err why = {0};
+    status = moe_inventory_of_trace(&in->own, moe_trace_shape(in->trace), o->expert_size, &why);
+    return status == MOE_OK ? MOE_OK : moe_fail(err, status, "%s: %s", o->trace, why.text);
 }
 
 /* ---- All of it ---------------------------------------------------------------------------------

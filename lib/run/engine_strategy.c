@@ -52,8 +52,8 @@ static int check_statistics(const struct moe_engine *e, const struct moe_engine_
     bool needs = o->plan ? moe_recollects_paths(e->strategy.predict) : e->strategy.needs_profile;
     if (!statistics)
         return needs ? moe_fail(err, MOE_ERR_USAGE,
-                                "strategy %s goes by what experts do: give --statistics FILE "
-                                "(moe-profile PACK --text FILE -o FILE makes one)",
+                                "strategy %s goes by what experts do: it needs statistics "
+                                "(moe-profile PACK --text FILE -o FILE makes them)",
                                 e->strategy.name)
                      : MOE_OK;
     if (!moe_probe_fits(e->model, statistics))

@@ -70,8 +70,8 @@ static int resolve(const struct moe_shape_fit *f, bool fits, struct moe_fitted *
                           "beside it",
                           s->name);
     if (status == MOE_OK && s->needs_profile && !f->has_statistics)
-        status = moe_fail(err, MOE_ERR_USAGE, "strategy %s goes by statistics: give --stats FILE",
-                          s->name);
+        status = moe_fail(err, MOE_ERR_USAGE,
+                          "strategy %s goes by what experts do: it needs statistics", s->name);
     if (status == MOE_OK && f->exact)
         status = moe_strategy_check_exact(s, err);
     return status;

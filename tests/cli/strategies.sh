@@ -102,7 +102,7 @@ refused 2 "strategy hobbit takes a lower precision, and $tiny has none below '4'
 refused 2 'strategy lru takes a lower precision*' "emergency on a pack of one precision" \
     "$tiny" --on-miss emergency
 for row in eap edgemoe host daop; do
-    refused 2 "strategy $row goes by what experts do: give --statistics FILE*" \
+    refused 2 "strategy $row goes by what experts do: it needs statistics*" \
         "$row without statistics" "$two" --strategy $row --device test:4,1G
 done
 refused 2 'strategy daop computes experts beside the device: the plain CPU has nothing beside it*' \

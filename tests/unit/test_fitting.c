@@ -130,8 +130,8 @@ static void parts_that_cannot_run(void **state)
     struct moe_shape_fit shape = {.inventory = &one, .expert_memory = 10 * EXPERT};
     assert_fails(fit(&shape, "hobbit", 0, &f, &err), MOE_ERR_USAGE,
                  "strategy hobbit takes a lower precision, and there is none below '8'", &err);
-    assert_fails(fit(&shape, "eap", 0, &f, &err), MOE_ERR_USAGE, "strategy eap goes by statistics",
-                 &err);
+    assert_fails(fit(&shape, "eap", 0, &f, &err), MOE_ERR_USAGE,
+                 "strategy eap goes by what experts do", &err);
     shape.has_statistics = true;
     assert_ok(fit(&shape, "eap", 0, &f, &err), &err);
     assert_fails(fit(&shape, "daop", 0, &f, &err), MOE_ERR_USAGE, "nothing beside it", &err);
