@@ -46,7 +46,13 @@ struct moe_expert_request {
     uint32_t layer;
     uint32_t n;                   /* distinct experts */
     const struct moe_need *needs; /* ascending by expert */
-    uint8_t *kinds; /* [n] out, zero on entry: enum moe_entry_kind; those in slots come with next */
+    /* [n] out: enum moe_entry_kind; on entry MOE_ENTRY_SLOT, or SKIPPED as an assigner says. Those
+     * in slots come with next. */
+    uint8_t *kinds;
+    /* [n] variants that an assigner chose (assign.h), an expert then once for each of them; NULL:
+     * the provider chooses. Entries left out come as MOE_ENTRY_SKIPPED in `kinds`. Only the
+     * provider of moe_experts_open_every serves such requests. */
+    const uint8_t *variants;
 };
 
 struct moe_experts;
@@ -117,6 +123,15 @@ double moe_experts_clock(struct moe_experts *self);
 int moe_experts_open_resident(struct moe_experts **out, const struct moe_pack *pack,
                               uint32_t variant, const struct moe_progress *progress,
                               struct moe_err *err);
+
+/* For calibration: every expert at every variant of the pack, as an assigner asks for them. What
+ * fits into `bytes` is kept in memory, the last layers first (re-runs visit them most); of the
+ * other layers each expert is read when a request names it, and kept until the next request. 0: as
+ * much as there is. */
+int moe_experts_open_every(struct moe_experts **out, const struct moe_pack *pack, uint64_t bytes,
+                           const struct moe_progress *progress, struct moe_err *err);
+/* The least that it works with, and what holds everything. */
+void moe_experts_every_bytes(const struct moe_pack *pack, uint64_t *least, uint64_t *all);
 
 /* How experts are cached and loaded. */
 struct moe_cache_options {

@@ -13,27 +13,42 @@
 #include "run/workspace.h"
 #include "sched/precision.h"
 
-/* Groups the batch by expert: active experts ascending, and which rows want each. */
-static uint32_t group_by_expert(struct moe_workspace *w, const struct moe_config *c,
-                                uint32_t n_rows)
+/* Expert and class of an activation as one number; classes are the assigner's variants and, last,
+ * what is left out; without an assigner there is one. */
+static uint32_t key_of(const struct moe_session *s, uint64_t activation)
 {
+    const struct moe_workspace *w = s->work;
+    uint32_t class_ = 0;
+    if (s->assigner) {
+        uint32_t variant = w->variants[activation];
+        class_ = variant < w->n_classes - 1 ? variant : w->n_classes - 1;
+    }
+    return w->chosen[activation] * w->n_classes + class_;
+}
+
+/* Groups the batch by expert (and class): active ones ascending, and which rows want each. */
+static uint32_t group_by_expert(const struct moe_session *s, uint32_t n_rows)
+{
+    const struct moe_config *c = &s->model->config;
+    struct moe_workspace *w = s->work;
     uint64_t n_pairs = (uint64_t)n_rows * c->top_k;
-    uint32_t n_active = 0, total = 0;
-    memset(w->cursor, 0, c->n_experts * sizeof *w->cursor);
+    uint32_t n_active = 0, total = 0, n_keys = c->n_experts * w->n_classes;
+    memset(w->cursor, 0, n_keys * sizeof *w->cursor);
     for (uint64_t i = 0; i < n_pairs; i++)
-        w->cursor[w->chosen[i]]++;
-    for (uint32_t e = 0; e < c->n_experts; e++) {
-        uint32_t count = w->cursor[e];
+        w->cursor[key_of(s, i)]++;
+    for (uint32_t key = 0; key < n_keys; key++) {
+        uint32_t count = w->cursor[key];
         if (count == 0)
             continue;
-        w->active[n_active] = e;
+        w->active[n_active] = key / w->n_classes;
+        w->entry_classes[n_active] = (uint8_t)(key % w->n_classes);
         w->n_rows[n_active] = count;
         w->first[n_active++] = total;
-        w->cursor[e] = total;
+        w->cursor[key] = total;
         total += count;
     }
     for (uint64_t i = 0; i < n_pairs; i++) {
-        uint32_t slot = w->cursor[w->chosen[i]]++;
+        uint32_t slot = w->cursor[key_of(s, i)]++;
         w->expert_rows[slot] = (uint32_t)(i / c->top_k);
         w->slot_of[i] = slot;
     }
@@ -249,10 +264,16 @@ int moe_feed_forward(struct moe_session *s, uint32_t layer, const struct moe_row
     const uint8_t *precalculated = NULL;
     if (s->ahead)
         phase->experts.substituted += moe_ahead_choose(s->ahead, layer, n_rows, &precalculated);
-    uint32_t n_active = group_by_expert(w, &s->model->config, n_rows);
+    if (s->assigner)
+        s->assigner->assign(s->assigner->ctx, layer, rows, n_rows, w->chosen, w->weights,
+                            w->variants);
+    uint32_t n_active = group_by_expert(s, n_rows);
     list_needs(w, &s->model->config, n_rows, n_active, precalculated);
-    memset(w->kinds, MOE_ENTRY_SLOT, n_active);
-    const struct moe_expert_request request = {layer, n_active, w->needs, w->kinds};
+    for (uint32_t i = 0; i < n_active; i++)
+        w->kinds[i] = s->assigner && w->entry_classes[i] == w->n_classes - 1u ? MOE_ENTRY_SKIPPED
+                                                                              : MOE_ENTRY_SLOT;
+    const struct moe_expert_request request = {layer, n_active, w->needs, w->kinds,
+                                               s->assigner ? w->entry_classes : NULL};
     status = s->experts->ops->begin(s->experts, &request, phase, err);
     if (status == MOE_OK && s->ahead)
         status = moe_ahead_spoken(s->ahead, layer, n_rows, n_active, err);

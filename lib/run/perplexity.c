@@ -1,59 +1,29 @@
 #include "run/perplexity.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
-#include "base/par.h"
 #include "run/documents.h"
+#include "run/score.h"
 
-enum {
-    DEFAULT_DOC_TOKENS = 256,
-    LOGITS_BYTES = 4 << 20 /* small: it counts in every memory budget */
-};
+enum { DEFAULT_DOC_TOKENS = 256 };
 
 struct scorer {
     struct moe_session *s;
     const struct moe_perplexity_options *options;
+    struct moe_scores scores;
     struct moe_row *rows; /* [batch] */
-    float *logits;        /* [n_logits][stride] */
-    uint32_t n_logits;
-    double *nats;            /* [batch] */
-    uint32_t *best;          /* [batch] */
-    const uint32_t *targets; /* of the rows in `logits` */
+    double *nats;         /* [batch] */
+    uint32_t *best;       /* [batch] */
     double sum;
     uint64_t n_tokens, n_documents;
 };
 
 /* ---- Scoring ----------------------------------------------------------------------------------
  */
-
-/* -log softmax(logits)[target], and the likeliest token. */
-static double cost(const float *logits, uint32_t n, uint32_t target, uint32_t *best)
-{
-    uint32_t top = 0;
-    for (uint32_t i = 1; i < n; i++)
-        if (logits[i] > logits[top])
-            top = i;
-    double sum = 0;
-    for (uint32_t i = 0; i < n; i++)
-        sum += exp((double)logits[i] - logits[top]);
-    *best = top;
-    return log(sum) - ((double)logits[target] - logits[top]);
-}
-
-static void score_rows(void *ctx, int64_t begin, int64_t end, int thread)
-{
-    struct scorer *sc = ctx;
-    const struct moe_config *c = &sc->s->model->config;
-    uint64_t stride = moe_logits_stride(c);
-    for (int64_t i = begin; i < end; i++)
-        sc->nats[i] =
-            cost(sc->logits + (uint64_t)i * stride, c->vocab, sc->targets[i], &sc->best[i]);
-}
 
 /* Runs ids[0..n) as one text; scores the predictions of ids[first_scored..n). */
 static int score_text(struct scorer *sc, const uint32_t *ids, uint64_t n, uint64_t first_scored,
@@ -76,17 +46,13 @@ static int score_text(struct scorer *sc, const uint32_t *ids, uint64_t n, uint64
         if (status != MOE_OK)
             return status;
         uint32_t from = done + 1 < first_scored ? (uint32_t)(first_scored - 1 - done) : 0;
-        for (uint32_t i = from; i < n_rows; i += sc->n_logits) {
-            uint32_t part = n_rows - i < sc->n_logits ? n_rows - i : sc->n_logits;
-            sc->targets = ids + done + i + 1;
-            moe_logits(s, i, part, sc->logits);
-            moe_par_for(part, 4, score_rows, sc);
-            for (uint32_t k = 0; k < part; k++) {
-                sc->sum += sc->nats[k];
-                sc->n_tokens++;
-                if (sc->options->token)
-                    sc->options->token(sc->options->ctx, sc->nats[k], sc->best[k]);
-            }
+        uint32_t n_scored = from < n_rows ? n_rows - from : 0;
+        moe_score_rows(&sc->scores, from, n_scored, ids + done + from + 1, sc->nats, sc->best);
+        for (uint32_t k = 0; k < n_scored; k++) {
+            sc->sum += sc->nats[k];
+            sc->n_tokens++;
+            if (sc->options->token)
+                sc->options->token(sc->options->ctx, sc->nats[k], sc->best[k]);
         }
         done += n_rows;
     }
@@ -135,14 +101,11 @@ static int score_windows(struct scorer *sc, const char *path, const char *text, 
 
 static int open_scorer(struct scorer *sc, struct moe_err *err)
 {
-    uint64_t row_bytes = moe_logits_stride(&sc->s->model->config) * sizeof(float);
-    uint64_t n = LOGITS_BYTES / row_bytes;
-    sc->n_logits = n < 8 ? 8 : n > sc->s->batch ? sc->s->batch : (uint32_t)n;
     sc->rows = moe_alloc(sc->s->batch, sizeof *sc->rows, err);
-    sc->logits = moe_alloc(sc->n_logits, row_bytes, err);
-    sc->nats = moe_alloc(sc->n_logits, sizeof *sc->nats, err);
-    sc->best = moe_alloc(sc->n_logits, sizeof *sc->best, err);
-    return sc->rows && sc->logits && sc->nats && sc->best ? MOE_OK : MOE_ERR_MEMORY;
+    sc->nats = moe_alloc(sc->s->batch, sizeof *sc->nats, err);
+    sc->best = moe_alloc(sc->s->batch, sizeof *sc->best, err);
+    return sc->rows && sc->nats && sc->best ? moe_scores_open(&sc->scores, sc->s, err)
+                                            : MOE_ERR_MEMORY;
 }
 
 int moe_perplexity(struct moe_session *s, const char *path,
@@ -178,7 +141,7 @@ int moe_perplexity(struct moe_session *s, const char *path,
         };
     moe_buf_release(&text);
     free(sc.rows);
-    free(sc.logits);
+    moe_scores_close(&sc.scores);
     free(sc.nats);
     free(sc.best);
     return status;

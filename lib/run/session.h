@@ -14,6 +14,7 @@
 
 #include "base/err.h"
 #include "base/timeline.h"
+#include "run/assign.h"
 #include "run/experts.h"
 #include "run/model.h"
 #include "run/stats.h"
@@ -54,6 +55,8 @@ struct moe_session_options {
     uint32_t batch;       /* most rows per pass; 0: 256 */
     uint16_t kv_kind;     /* MOE_LAYOUT_F32, or MOE_LAYOUT_F16: half the KV cache's memory, results
                              differ in the fourth digit; 0: F32 */
+    uint32_t n_variants;  /* of the pack, where an assigner will say at which one each activation is
+                             computed (assign.h); 0: none will */
 };
 
 struct moe_session {
@@ -64,11 +67,12 @@ struct moe_session {
     struct moe_stats stats;
     struct moe_phase_stats *phase; /* of the last pass, in stats; its logits' time goes there too */
     struct moe_observer observer;
-    struct moe_timeline *timeline; /* borrowed; NULL: nobody records */
-    struct moe_ahead *ahead;       /* borrowed; NULL: nothing is done ahead (run/ahead.h) */
-    const struct moe_pace *pace;   /* borrowed; what computing takes on the modelled clock of a
-                                      lockstep run; NULL: nothing */
-    struct moe_workspace *work;    /* buffers and KV cache; session.c */
+    struct moe_timeline *timeline;       /* borrowed; NULL: nobody records */
+    const struct moe_assigner *assigner; /* borrowed; NULL: the provider chooses the precision */
+    struct moe_ahead *ahead;             /* borrowed; NULL: nothing is done ahead (run/ahead.h) */
+    const struct moe_pace *pace; /* borrowed; what computing takes on the modelled clock of a
+                                    lockstep run; NULL: nothing */
+    struct moe_workspace *work;  /* buffers and KV cache; session.c */
 };
 
 /* Bytes that a session with these options allocates: the same code sizes and allocates. */

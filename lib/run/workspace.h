@@ -76,11 +76,18 @@ struct moe_workspace {
     float *expert_out;     /* [batch * top_k][hidden] one row per activation, grouped by expert */
     uint32_t *expert_rows; /* [batch * top_k] batch rows, grouped by expert */
     uint32_t *slot_of;     /* [batch][top_k] row in expert_out */
-    uint32_t *active, *n_rows, *first; /* [n_experts] the request; first row in expert_rows */
-    uint32_t *cursor;                  /* [n_experts] scratch for grouping */
-    struct moe_need *needs;            /* [n_experts] the request, as the scheduler wants it */
-    uint8_t *kinds;                    /* [n_experts] what became of it: enum moe_entry_kind */
-    float *unimportance;               /* [n_experts] least score of equation 2 (precision.h) */
+    /* The request, an expert once for each class of rows that want it: with an assigner a class is
+     * a variant, the last one what is left out; otherwise there is one. entries = n_experts *
+     * n_classes. */
+    uint32_t n_classes;
+    uint8_t *variants; /* [batch][top_k] as assigned */
+    uint32_t *active, *n_rows,
+        *first;             /* [entries] expert; rows, the first of them in expert_rows */
+    uint8_t *entry_classes; /* [entries] */
+    uint32_t *cursor;       /* [entries] scratch for grouping */
+    struct moe_need *needs; /* [entries] the request, as the scheduler wants it */
+    uint8_t *kinds;         /* [entries] what became of it: enum moe_entry_kind */
+    float *unimportance;    /* [n_experts] least score of equation 2 (precision.h) */
     struct moe_attn_tile *tiles;
     float *scratch; /* [threads][scratch_floats] of attention */
     uint64_t scratch_floats;
