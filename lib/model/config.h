@@ -138,6 +138,15 @@ static inline uint32_t moe_config_moe_layers(const struct moe_config *c, uint32_
     return n;
 }
 
+/* Whether the token ends an answer. */
+static inline bool moe_config_is_eos(const struct moe_config *c, uint32_t id)
+{
+    for (uint32_t i = 0; i < c->n_eos; i++)
+        if (c->eos[i] == id)
+            return true;
+    return false;
+}
+
 /* What one position takes in the KV cache: so many heads, values of a key and of a value. Latent
  * attention keeps the shared vector: one head of [rotated | latent] and of [latent]. */
 static inline uint32_t moe_config_cache_heads(const struct moe_config *c)

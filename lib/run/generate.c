@@ -105,14 +105,6 @@ static int compute_pending(struct moe_session *s, const struct moe_ids *history,
 /* ---- Generation -------------------------------------------------------------------------------
  */
 
-static bool is_eos(const struct moe_config *c, uint32_t id)
-{
-    for (uint32_t i = 0; i < c->n_eos; i++)
-        if (c->eos[i] == id)
-            return true;
-    return false;
-}
-
 /* Special tokens are not shown, so a stop text that is one ("<|im_end|>") is looked for here. */
 static bool is_stop_token(const struct moe_tokenizer *tok, const char *const *stops, uint32_t id)
 {
@@ -153,7 +145,7 @@ static int generate_loop(struct moe_session *s, struct moe_sampler *sampler,
         uint32_t id = moe_sampler_next(sampler, logits, history->ids, history->n);
         if (n == 0)
             s->stats.ttft_seconds = moe_seconds() - options->started;
-        if (!options->ignore_eos && (is_eos(&s->model->config, id) ||
+        if (!options->ignore_eos && (moe_config_is_eos(&s->model->config, id) ||
                                      is_stop_token(s->model->tokenizer, options->stop_texts, id))) {
             *why = MOE_STOP_EOS;
             return MOE_OK;
