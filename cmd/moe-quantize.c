@@ -12,15 +12,27 @@
 #include "fmt/pack.h"
 #include "model/convert.h"
 #include "model/summary.h"
+#include "run/error_aware.h"
+#include "sched/map_bits.h"
 
 static struct {
-    const char *out;
+    const char *out, *map;
     struct moe_convert_options convert;
     uint32_t zstd_level;
+    struct cli_texts texts;
+    uint32_t max_tokens;
     bool list, verify, json;
-} o = {.convert = {.experts = {{4, 4}}, .n_experts = 1, .dense_bits = 8, .group = 64}};
+} o = {.convert = {.experts = {{4, 4}}, .n_experts = 1, .dense_bits = 8, .group = 64},
+       .max_tokens = MOE_INPUTS_DOC_TOKENS};
 
 /* ---- Options --------------------------------------------------------------------------------- */
+
+/* Bits, or zeros for the map's. */
+static bool parse_variant(const char *word, struct moe_bits *out)
+{
+    *out = (struct moe_bits){0};
+    return strcmp(word, MOE_MAP_VARIANT) == 0 || moe_parse_bits(word, out);
+}
 
 static bool parse_experts(const char *text, void *to, char why[128])
 {
@@ -32,9 +44,9 @@ static bool parse_experts(const char *text, void *to, char why[128])
         size_t n = strcspn(p, ",");
         snprintf(word, sizeof word, "%.*s", (int)n, p);
         if (n >= sizeof word || convert->n_experts == room ||
-            !moe_parse_bits(word, &convert->experts[convert->n_experts])) {
-            snprintf(why, 128, "is not a list of up to %d of 32, 16, 8, 4, 3, 2, 4d8 (down at 8)",
-                     room);
+            !parse_variant(word, &convert->experts[convert->n_experts])) {
+            snprintf(why, 128,
+                     "is not a list of up to %d of 32, 16, 8, 4, 3, 2, 4d8 (down at 8), map", room);
             return false;
         }
         convert->n_experts++;
@@ -77,8 +89,12 @@ static const struct cli_option options[] = {
      .help = "bits of routed experts, one variant each"},
     {CLI_OPT_CUSTOM(0, "dense", "BITS", &o.convert.dense_bits, parse_dense), .shown = "8",
      .help = "bits of all other matrices"},
+    {CLI_OPT_TEXT(0, "map", "MAP", &o.map), .help = "bits of each expert as moe-calibrate chose"},
     {CLI_OPT_CUSTOM(0, "method", "NAME", &o.convert.method, parse_method), .shown = "hqq",
-     .help = "how: hqq, linear or rtn"},
+     .help = "how: hqq, linear, rtn; gptq, with --text"},
+    {CLI_OPT_TEXTS(0, "text", "FILE", &o.texts), .help = "texts for gptq, may be repeated"},
+    {CLI_OPT_U32(0, "max-tokens", "N", &o.max_tokens, 2, 1 << 20), .shown = "256",
+     .help = "of each document of a text"},
     {CLI_OPT_U32(0, "group", "N", &o.convert.group, 0, MOE_MAX_GROUP), .shown = "64",
      .help = "weights per scale: 32, 64, 128, ...; 0: a row"},
     {CLI_OPT_U32(0, "zstd", "LEVEL", &o.zstd_level, 0, 22), .shown = "0, off",
@@ -96,14 +112,17 @@ static const struct cli_program program = {
                "another pack of a pack.\n"
                "BITS: 32, 16 (as stored), 8, 4, 3, 2; 4d8 is 4 with down projections at 8.",
     .usage = (const char *const[]){"[-o PACK] [--experts BITS,...] [OPTION]... CHECKPOINT|PACK",
+                                   "[-o PACK] --map MAP [OPTION]... CHECKPOINT|PACK",
                                    "--list PACK [--json]", "--verify PACK", NULL},
     .options = options,
     .examples =
         (const char *const[]){
             "moe-quantize OLMoE-1B-7B                     # 4 bits into OLMoE-1B-7B.moe",
             "moe-quantize -o both.moe --experts 4d8,2 OLMoE-1B-7B",
+            "moe-quantize --method gptq --text notes.txt --experts 2 OLMoE-1B-7B",
             "moe-quantize -o small.moe --experts 2 --zstd 9 both.moe",
-            "moe-quantize --list --json small.moe", NULL},
+            "moe-quantize -o mixed.moe --map map.yaml OLMoE-1B-7B", "moe-quantize --list mixed.moe",
+            NULL},
 };
 
 /* ---- Looking --------------------------------------------------------------------------------- */
@@ -120,8 +139,10 @@ static int list(const char *path)
         status = moe_summarize(pack, summary, &err);
     if (status == MOE_OK && o.json)
         status = moe_summary_json(pack, summary, cli_verbose, &text, &err);
-    else if (status == MOE_OK)
+    if (status == MOE_OK && !o.json) {
         moe_summary_text(pack, summary, cli_verbose, &text);
+        moe_summary_maps(pack, summary, cli_may_colour(STDOUT_FILENO), &text);
+    }
     if (status == MOE_OK && text.failed)
         status = moe_fail(&err, MOE_ERR_MEMORY, "out of memory");
     if (status == MOE_OK)
@@ -164,8 +185,28 @@ static void say_carried(const char *path, const struct moe_convert_report *repor
     fprintf(stderr, ", %llu quantized anew\n", anew);
 }
 
+static void say_output_error(const char *path, const char *what, const char *bits,
+                             const struct moe_quant_error *error)
+{
+    if (error->output_plain > 0)
+        fprintf(stderr, "%s: output error of %s%s: %.3f of hqq's\n", path, what, bits,
+                error->output_improved / error->output_plain);
+}
+
+/* What compensation was worth on the texts. */
+static void say_output_errors(const char *path, const struct moe_convert_report *report)
+{
+    for (int i = 0; i < o.convert.n_experts; i++) {
+        char bits[16];
+        moe_format_bits(o.convert.experts[i], bits);
+        say_output_error(path, "experts at ", bits, &report->error[i]);
+    }
+    say_output_error(path, "the dense part", "", &report->dense_error);
+}
+
 /* Opens what was written, which is a first check of it, and says what it is. */
-static int say_result(const char *path, const struct moe_convert_report *report, double seconds)
+static int say_result(const char *path, const struct moe_convert_report *report,
+                      const struct moe_buf *note, double seconds)
 {
     struct moe_err err;
     struct moe_pack *pack = NULL;
@@ -184,6 +225,10 @@ static int say_result(const char *path, const struct moe_convert_report *report,
     }
     if (status == MOE_OK && !cli_quiet)
         say_carried(path, report);
+    if (status == MOE_OK && !cli_quiet && note->data)
+        fprintf(stderr, "%s: %.*s\n", path, (int)note->size, (const char *)note->data);
+    if (status == MOE_OK && cli_verbose)
+        say_output_errors(path, report);
     moe_buf_release(&text);
     moe_pack_close(pack);
     free(summary);
@@ -202,10 +247,28 @@ static int say_not_a_checkpoint(const char *source)
     return cli_misuse("%s: a file; re-packing a pack needs -o", source);
 }
 
+/* What --map says, unless options say otherwise: its variant alone, and its bits of the dense part.
+ * free() out->bits. */
+static int take_map(struct moe_expert_map *out, struct moe_err *err)
+{
+    struct moe_map *map = NULL;
+    int status = moe_map_read(&map, o.map, err);
+    if (status == MOE_OK)
+        status = moe_map_bits(out, map, o.map, err);
+    if (status == MOE_OK && !cli_given("experts"))
+        o.convert.experts[0] = (struct moe_bits){0};
+    if (status == MOE_OK && !cli_given("dense") && map->choice.dense_bits > 0)
+        o.convert.dense_bits = (int)map->choice.dense_bits;
+    o.convert.map = out;
+    moe_map_free(map);
+    return status;
+}
+
 static int convert(const char *source)
 {
     char name[MOE_SOURCE_NAME_BYTES + sizeof ".moe"];
     struct moe_convert_report report;
+    struct moe_expert_map map = {0};
     struct moe_err err;
     bool checkpoint = moe_path_is_directory(source) || moe_gguf_is(source);
     if (!checkpoint && !o.out)
@@ -216,7 +279,7 @@ static int convert(const char *source)
         o.out = name;
     }
     /* Re-packing keeps what no option names. */
-    if (!checkpoint && !cli_given("experts"))
+    if (!checkpoint && !cli_given("experts") && !o.map)
         o.convert.n_experts = 0;
     if (!checkpoint && !cli_given("dense"))
         o.convert.dense_bits = 0;
@@ -225,12 +288,24 @@ static int convert(const char *source)
     cli_catch_termination(); /* an unfinished pack must not stay behind */
 
     double began = moe_seconds();
-    int status = (checkpoint ? moe_convert_checkpoint : moe_convert_pack)(source, o.out, &o.convert,
-                                                                          &report, &err);
+    const struct moe_inputs_options inputs = {.texts = o.texts.items,
+                                              .n_texts = (uint32_t)o.texts.n,
+                                              .max_tokens = o.max_tokens,
+                                              .progress = cli_progress()};
+    struct moe_buf note = {0};
+    int status = o.map ? take_map(&map, &err) : MOE_OK;
+    if (status == MOE_OK)
+        status = o.convert.method->compensates
+                     ? moe_convert_error_aware(source, checkpoint, o.out, &o.convert, &inputs,
+                                               &report, &note, &err)
+                 : checkpoint ? moe_convert_checkpoint(source, o.out, &o.convert, &report, &err)
+                              : moe_convert_pack(source, o.out, &o.convert, &report, &err);
     cli_progress_done();
-    if (status != MOE_OK)
-        return cli_error(&err);
-    return say_result(o.out, &report, moe_seconds() - began);
+    free(map.bits);
+    status = status == MOE_OK ? say_result(o.out, &report, &note, moe_seconds() - began)
+                              : cli_error(&err);
+    moe_buf_release(&note);
+    return status;
 }
 
 int main(int argc, char **argv)
@@ -242,13 +317,20 @@ int main(int argc, char **argv)
     if (status >= 0)
         return status;
     bool converting = cli_given("output") || cli_given("experts") || cli_given("dense") ||
-                      cli_given("method") || cli_given("group") || cli_given("zstd");
+                      cli_given("method") || cli_given("group") || cli_given("zstd") ||
+                      cli_given("map") || cli_given("text") || cli_given("max-tokens");
     if (o.list && o.verify)
         return cli_misuse("--list and --verify exclude each other");
     if (o.json && !o.list)
         return cli_misuse("--json goes with --list");
     if ((o.list || o.verify) && converting)
         return cli_misuse("--%s takes no options for converting", o.list ? "list" : "verify");
+    if (o.convert.method->compensates != (o.texts.n > 0) && !o.list && !o.verify)
+        return cli_misuse(o.texts.n ? "--text goes with --method gptq"
+                                    : "--method %s needs texts: --text FILE",
+                          o.convert.method->name);
+    if (cli_given("max-tokens") && o.texts.n == 0)
+        return cli_misuse("--max-tokens goes with --text");
     if (n_args != 1)
         return cli_misuse(n_args ? "one checkpoint or pack at a time"
                                  : "no checkpoint or pack given");

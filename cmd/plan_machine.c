@@ -21,7 +21,7 @@ static struct moe_weights weights_of(const struct plan_inputs *in)
         .n_variants = in->inventory->n_variants,
     };
     for (uint32_t v = 0; v < w.n_variants; v++)
-        w.expert_bytes[v] = moe_inventory_slot_bytes(in->inventory, v);
+        w.expert_bytes[v] = moe_inventory_mean_bytes(in->inventory, v);
     return w;
 }
 

@@ -120,7 +120,7 @@ static void resolve_size(const struct plan_inputs *in, struct size *s)
     const struct moe_inventory *inventory = in->inventory;
     double all = (double)moe_inventory_all_bytes(inventory, 0);
     double token =
-        (double)moe_inventory_slot_bytes(inventory, 0) * inventory->n_layers * inventory->top_k;
+        (double)moe_inventory_mean_bytes(inventory, 0) * inventory->n_layers * inventory->top_k;
     bool relative = s->times_token > 0 || s->share > 0;
     if (relative)
         s->bytes = (uint64_t)(s->times_token * token + s->share * all);

@@ -1,6 +1,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "fmt/pack.h"
 #include "model/convert.h"
 
 /* One of 32, 16, 8, 4, 3, 2 at *text, which is moved behind it; 0 for anything else. */
@@ -36,8 +37,23 @@ bool moe_parse_bits(const char *text, struct moe_bits *out)
 
 void moe_format_bits(struct moe_bits bits, char out[16])
 {
-    if (bits.gate_up == bits.down)
+    if (bits.gate_up == 0 && bits.down == 0)
+        snprintf(out, 16, "%s", MOE_MAP_VARIANT);
+    else if (bits.gate_up == bits.down)
         snprintf(out, 16, "%d", bits.down);
     else
         snprintf(out, 16, "%dd%d", bits.gate_up, bits.down);
+}
+
+bool moe_class_bits(const struct moe_expert_class *class_, struct moe_bits *out)
+{
+    *out = (struct moe_bits){0};
+    for (uint32_t i = 0; i < class_->n_matrices; i++) {
+        const struct moe_class_matrix *m = &class_->matrices[i];
+        if (m->role == MOE_ROLE_GATE || m->role == MOE_ROLE_UP)
+            out->gate_up = moe_layout_bits(m->layout.kind);
+        else if (m->role == MOE_ROLE_DOWN)
+            out->down = moe_layout_bits(m->layout.kind);
+    }
+    return out->gate_up > 0 && out->down > 0;
 }

@@ -124,13 +124,14 @@ static bool has_part(const struct moe_config *config, int part)
     return moe_expert_part_shape(config, part, &rows, &cols);
 }
 
-static void check_carried(const struct converter *c, struct source *s,
-                          const struct convert_view *view, int part)
+static void check_carried(const struct converter *c, struct source *s, uint32_t layer,
+                          uint32_t expert, const struct convert_view *view, int part)
 {
     const struct moe_ggml_type *type = moe_dtype_block(view->tensor->dtype);
     for (int v = 0; v < c->n_variants && !part_places[part].is_bias; v++)
         if (view->transposed || type->items == 1 ||
-            moe_ggml_layout(type, part_bits(c->variants[v].bits, part)).kind == MOE_LAYOUT_NONE)
+            moe_ggml_layout(type, part_bits(convert_bits(c, v, layer, expert), part)).kind ==
+                MOE_LAYOUT_NONE)
             s->carried[v] = false;
 }
 
@@ -145,7 +146,7 @@ static int check_expert(struct converter *c, struct source *s, uint32_t layer, u
         status = convert_view_expert(&s->from, layer, expert, part, &view, err);
         if (status == MOE_OK) {
             mark(c, s, &view);
-            check_carried(c, s, &view, part);
+            check_carried(c, s, layer, expert, &view, part);
         }
     }
     return status;
@@ -257,24 +258,25 @@ static int put_dense(struct converter *c, struct source *s, enum moe_tensor_role
     return status;
 }
 
-static bool wants_sixteen(const struct converter *c, int part)
-{
-    bool sixteen = false;
-    for (int v = 0; v < c->n_variants; v++)
-        sixteen |= part_bits(c->variants[v].bits, part) == 16;
-    return sixteen;
-}
-
 /* One expert on its way: the parts it has, in the order of the class's matrices. */
 struct expert {
     int n_parts;
     int part[MOE_E_N_PARTS];
     struct convert_view views[MOE_E_N_PARTS];
     struct row_source sources[MOE_E_N_PARTS];
+    struct moe_bits bits[CONVERT_MAX_VARIANTS];
     struct moe_expert_class classes[CONVERT_MAX_VARIANTS];
     uint8_t *blocks[CONVERT_MAX_VARIANTS];
     uint8_t *segments[CONVERT_MAX_VARIANTS][MOE_PACK_MAX_SEGMENTS];
 };
+
+static bool wants_sixteen(const struct converter *c, const struct expert *e, int part)
+{
+    bool sixteen = false;
+    for (int v = 0; v < c->n_variants; v++)
+        sixteen |= part_bits(e->bits[v], part) == 16;
+    return sixteen;
+}
 
 static int find_parts(struct converter *c, struct source *s, uint32_t layer, uint32_t number,
                       struct expert *e, struct moe_err *err)
@@ -284,7 +286,7 @@ static int find_parts(struct converter *c, struct source *s, uint32_t layer, uin
         if (!has_part(&s->config, part))
             continue;
         int i = e->n_parts++;
-        bool sixteen = !part_places[part].is_bias && wants_sixteen(c, part);
+        bool sixteen = !part_places[part].is_bias && wants_sixteen(c, e, part);
         e->part[i] = part;
         status = convert_view_expert(&s->from, layer, number, part, &e->views[i], err);
         if (status == MOE_OK)
@@ -332,9 +334,11 @@ static int put_expert(struct converter *c, struct source *s, uint32_t layer, uin
                       struct moe_err *err)
 {
     struct expert e = {0};
+    for (int v = 0; v < c->n_variants; v++)
+        e.bits[v] = convert_bits(c, v, layer, number);
     int status = find_parts(c, s, layer, number, &e, err);
     for (int v = 0; v < c->n_variants && status == MOE_OK; v++) {
-        make_class(c, &e, c->variants[v].bits, &e.classes[v]);
+        make_class(c, &e, e.bits[v], &e.classes[v]);
         status = convert_alloc_segments(&e.classes[v], &e.blocks[v], e.segments[v], err);
     }
     for (int i = 0; i < e.n_parts && status == MOE_OK; i++)
@@ -436,7 +440,7 @@ static int create_pack(struct converter *c, const struct source *s, struct moe_e
     if (s->config.n_experts == 0)
         c->n_variants = 0; /* a dense model has nothing to store in variants */
     for (int v = 0; v < c->n_variants; v++) {
-        convert_describe_variant(c, c->variants[v].bits, &c->described[v]);
+        convert_describe_variant(c, v, &c->described[v]);
         if (s->carried[v])
             strcpy(c->described[v].method, "carried");
     }
@@ -464,6 +468,9 @@ int moe_convert_checkpoint(const char *dir, const char *out_path,
     if (status == MOE_OK)
         status = open_source(s, dir, err);
     if (status == MOE_OK)
+        status = convert_check_map(&c, s->config.n_layers, s->config.n_experts,
+                                   s->config.layer_is_moe, err);
+    if (status == MOE_OK)
         status = s->gguf ? moe_tokenizer_read_gguf(&tokenizer, s->gguf, err)
                          : moe_tokenizer_read_hf(&tokenizer, dir, err);
     if (status == MOE_OK)
@@ -485,8 +492,10 @@ int moe_convert_checkpoint(const char *dir, const char *out_path,
         status = walk_experts(&c, s, put_expert, err);
     if (status == MOE_OK) {
         moe_pack_set_source_fingerprint(c.writer, c.fingerprint);
-        status = convert_commit(&c, err);
+        status = convert_check_map_source(&c, c.fingerprint, err);
     }
+    if (status == MOE_OK)
+        status = convert_commit(&c, err);
     moe_pack_abort(c.writer);
     convert_release(&c);
     moe_buf_release(&model);

@@ -7,15 +7,8 @@
 #include "base/mem.h"
 #include "base/par.h"
 #include "fmt/json.h"
-#include "model/convert_parts.h"
+#include "model/convert_repack.h"
 #include "model/family.h"
-
-/* A pack being re-packed. */
-struct repack {
-    struct moe_pack *pack;
-    /* Per variant to write: the pack's variant it is copied from, or -1: quantized anew. */
-    int from[CONVERT_MAX_VARIANTS];
-};
 
 /* ---- Rows out of a pack ---------------------------------------------------------------------- */
 
@@ -69,33 +62,65 @@ static int refuse_more_bits(const struct converter *c, const char *what, int has
 
 /* ---- Dense tensors --------------------------------------------------------------------------- */
 
-/* True when the tensor follows --dense: a dense matrix of the model, no router, no vector. */
-static bool follows_dense_bits(const struct moe_pack_tensor *t)
+/* True when the tensor follows --dense: a dense matrix of the model, no router, no vector. *out
+ * says which. */
+static bool follows_dense_bits(const struct moe_pack_tensor *t, struct moe_matrix_name *out)
 {
-    uint32_t layer = 0;
+    *out = (struct moe_matrix_name){0};
     if (t->is_vector)
         return false;
     if (strncmp(t->name, "layers.", 7) == 0)
-        layer = (uint32_t)strtoul(t->name + 7, NULL, 10);
-    for (int role = 0; role < MOE_T_N_ROLES; role++) {
+        out->layer = (uint32_t)strtoul(t->name + 7, NULL, 10);
+    for (out->role = 0; out->role < MOE_T_N_ROLES; out->role++) {
         char name[MOE_PACK_NAME_BYTES];
-        moe_tensor_pack_name(role, layer, name);
+        moe_tensor_pack_name(out->role, out->layer, name);
         if (strcmp(name, t->name) == 0)
-            return moe_tensor_spec(role)->kind == MOE_KIND_DENSE;
+            return moe_tensor_spec(out->role)->kind == MOE_KIND_DENSE;
     }
     return false;
 }
 
-static int encode_tensor(struct converter *c, const struct moe_pack_tensor *t, const uint8_t *raw,
+/* The rows of a dense matrix, and the layout that --dense gives it. */
+static int dense_source(struct converter *c, const char *name, const struct moe_mat *mat,
+                        struct row_source *source, struct moe_layout *layout, struct moe_err *err)
+{
+    int status = source_of(c, name, mat, c->options->dense_bits, source, err);
+    if (status == MOE_OK)
+        *layout = convert_layout(c, c->options->dense_bits, source->float16_kind);
+    return status;
+}
+
+int moe_convert_matrix(const struct moe_mat *mat, const char *path, const char *name,
+                       const struct moe_convert_options *options, uint8_t *out,
+                       struct moe_layout *layout, struct moe_err *err)
+{
+    struct converter c;
+    struct moe_convert_report report = {0};
+    struct row_source source;
+    int status = convert_start(&c, options, false, err);
+    c.report = &report;
+    c.source_path = c.out_path = path;
+    if (status == MOE_OK)
+        status = dense_source(&c, name, mat, &source, layout, err);
+    struct row_target target = {.layout = *layout, .out = out};
+    if (status == MOE_OK)
+        status = convert_rows(&c, &source, &target, 1, err);
+    convert_release(&c);
+    return status;
+}
+
+static int encode_tensor(struct converter *c, const struct moe_pack_tensor *t,
+                         const struct moe_matrix_name *matrix, const uint8_t *raw,
                          struct moe_err *err)
 {
     struct moe_mat mat = {raw, t->layout, t->rows, t->cols};
     struct row_source source;
-    int status = source_of(c, t->name, &mat, c->options->dense_bits, &source, err);
+    struct moe_pack_tensor entry = *t;
+    int status = dense_source(c, t->name, &mat, &source, &entry.layout, err);
+    if (status == MOE_OK)
+        status = convert_find_inputs(c, matrix, c->options->dense_bits, &source, err);
     if (status != MOE_OK)
         return status;
-    struct moe_pack_tensor entry = *t;
-    entry.layout = convert_layout(c, c->options->dense_bits, source.float16_kind);
     struct row_target target = {entry.layout, NULL, &c->report->dense_error};
     target.out = moe_alloc(moe_layout_bytes(entry.layout, t->rows, t->cols), 1, err);
     if (!target.out)
@@ -107,13 +132,22 @@ static int encode_tensor(struct converter *c, const struct moe_pack_tensor *t, c
     return status;
 }
 
+/* Whether it has the bits asked for, or none are; *matrix says which it is. */
+static bool is_copied(const struct converter *c, const struct moe_pack_tensor *t,
+                      struct moe_matrix_name *matrix)
+{
+    int bits = c->options->dense_bits;
+    return !follows_dense_bits(t, matrix) || bits == 0 || bits == moe_layout_bits(t->layout.kind);
+}
+
 static int put_tensor(struct converter *c, const struct repack *r, const struct moe_pack_tensor *t,
                       struct moe_err *err)
 {
     char what[MOE_PACK_NAME_BYTES + 16];
     snprintf(what, sizeof what, "tensor '%s'", t->name);
     int bits = c->options->dense_bits, has = moe_layout_bits(t->layout.kind);
-    bool copy = bits == 0 || bits == has || !follows_dense_bits(t);
+    struct moe_matrix_name matrix = {0};
+    bool copy = is_copied(c, t, &matrix);
     if (!copy && bits > has)
         return refuse_more_bits(c, what, has, bits, err);
     uint8_t *raw = moe_alloc(t->extent.raw_bytes, 1, err);
@@ -125,7 +159,7 @@ static int put_tensor(struct converter *c, const struct repack *r, const struct 
         c->report->source_bytes += t->extent.raw_bytes;
         status = moe_pack_put_tensor(c->writer, t, raw, err);
     } else if (status == MOE_OK) {
-        status = encode_tensor(c, t, raw, err);
+        status = encode_tensor(c, t, &matrix, raw, err);
     }
     c->report->dense_weights += (uint64_t)t->rows * t->cols;
     free(raw);
@@ -145,18 +179,6 @@ static int bits_for(struct moe_bits bits, uint16_t role)
     default:
         return 0; /* a bias: stays as it is */
     }
-}
-
-/* The best stored form of an expert; NULL when it is stored in none. */
-static const struct moe_expert_extent *best_of(const struct moe_pack *pack, uint32_t layer,
-                                               uint32_t expert)
-{
-    for (uint32_t v = 0; v < moe_pack_n_variants(pack); v++) {
-        const struct moe_expert_extent *e = moe_pack_expert(pack, layer, expert, v);
-        if (e->present)
-            return e;
-    }
-    return NULL;
 }
 
 /* Reads an expert's segments into fresh memory; free() *block. */
@@ -187,14 +209,11 @@ static int put_segments(struct converter *c, uint32_t layer, uint32_t expert, in
     return status;
 }
 
-static int copy_expert(struct converter *c, const struct repack *r, uint32_t layer, uint32_t expert,
+static int copy_expert(struct converter *c, const struct repack *r,
+                       const struct moe_expert_extent *e, uint32_t layer, uint32_t expert,
                        int variant, struct moe_err *err)
 {
-    const struct moe_expert_extent *e =
-        moe_pack_expert(r->pack, layer, expert, (uint32_t)r->from[variant]);
     uint8_t *block = NULL, *segments[MOE_PACK_MAX_SEGMENTS];
-    if (!e->present)
-        return MOE_OK; /* a variant that not every expert has stays so */
     const struct moe_expert_class *class_ = moe_pack_class_at(r->pack, e->class_index);
     int status = read_expert(r, e, layer, expert, &block, segments, err);
     if (status == MOE_OK)
@@ -212,7 +231,7 @@ static int encode_matrix(struct converter *c, int variant, const struct moe_clas
                          const uint8_t *from_data, const struct moe_class_matrix *to,
                          uint8_t *to_data, const struct row_source *source, struct moe_err *err)
 {
-    if (bits_for(c->variants[variant].bits, from->role) == 0) {
+    if (from->role != MOE_ROLE_GATE && from->role != MOE_ROLE_UP && from->role != MOE_ROLE_DOWN) {
         memcpy(to_data, from_data, 4 * (uint64_t)from->rows);
         return MOE_OK;
     }
@@ -221,12 +240,10 @@ static int encode_matrix(struct converter *c, int variant, const struct moe_clas
     return convert_rows(c, source, &target, 1, err);
 }
 
-static int encode_expert(struct converter *c, const struct repack *r, uint32_t layer,
-                         uint32_t expert, int variant, struct moe_err *err)
+static int encode_expert(struct converter *c, const struct repack *r,
+                         const struct moe_expert_extent *e, uint32_t layer, uint32_t expert,
+                         int variant, struct moe_err *err)
 {
-    const struct moe_expert_extent *e = best_of(r->pack, layer, expert);
-    if (!e)
-        return MOE_OK;
     const struct moe_expert_class *class_ = moe_pack_class_at(r->pack, e->class_index);
     struct moe_expert_class new_class = *class_;
     struct moe_mat mats[MOE_PACK_MAX_MATRICES];
@@ -238,7 +255,7 @@ static int encode_expert(struct converter *c, const struct repack *r, uint32_t l
     int status = read_expert(r, e, layer, expert, &block, segments, err);
     for (uint32_t i = 0; i < class_->n_matrices && status == MOE_OK; i++) {
         const struct moe_class_matrix *m = &class_->matrices[i];
-        int bits = bits_for(c->variants[variant].bits, m->role);
+        int bits = bits_for(convert_bits(c, variant, layer, expert), m->role);
         int has = moe_layout_bits(m->layout.kind);
         mats[i] = (struct moe_mat){segments[m->segment] + m->offset, m->layout, m->rows, m->cols};
         if (bits == 0)
@@ -256,8 +273,13 @@ static int encode_expert(struct converter *c, const struct repack *r, uint32_t l
     }
     for (uint32_t i = 0; i < class_->n_matrices && status == MOE_OK; i++) {
         const struct moe_class_matrix *to = &new_class.matrices[i];
-        status = encode_matrix(c, variant, &class_->matrices[i], mats[i].data, to,
-                               new_segments[to->segment] + to->offset, &sources[i], err);
+        const struct moe_matrix_name matrix = {layer, true, to->role - MOE_ROLE_GATE, expert};
+        int bits = bits_for(c->variants[variant].bits, to->role);
+        if (bits)
+            status = convert_find_inputs(c, &matrix, bits, &sources[i], err);
+        if (status == MOE_OK)
+            status = encode_matrix(c, variant, &class_->matrices[i], mats[i].data, to,
+                                   new_segments[to->segment] + to->offset, &sources[i], err);
     }
     if (status == MOE_OK)
         status = put_segments(c, layer, expert, variant, &new_class, new_segments, err);
@@ -269,7 +291,7 @@ static int encode_expert(struct converter *c, const struct repack *r, uint32_t l
 static void count_expert(struct converter *c, const struct repack *r, uint32_t layer,
                          uint32_t expert)
 {
-    const struct moe_expert_extent *e = best_of(r->pack, layer, expert);
+    const struct moe_expert_extent *e = repack_best(r->pack, layer, expert).extent;
     const struct moe_expert_class *class_ = e ? moe_pack_class_at(r->pack, e->class_index) : NULL;
     for (uint32_t i = 0; class_ && i < class_->n_matrices; i++)
         c->report->expert_weights += (uint64_t)class_->matrices[i].rows * class_->matrices[i].cols;
@@ -282,10 +304,11 @@ static int put_experts(struct converter *c, const struct repack *r, struct moe_e
         for (uint32_t e = 0; e < moe_pack_n_experts(r->pack) && status == MOE_OK; e++) {
             count_expert(c, r, layer, e);
             for (int v = 0; v < c->n_variants && status == MOE_OK; v++) {
+                struct repack_origin from = repack_origin(c, r, layer, e, v);
                 status = convert_check_stop(c, err);
-                if (status == MOE_OK)
-                    status = r->from[v] >= 0 ? copy_expert(c, r, layer, e, v, err)
-                                             : encode_expert(c, r, layer, e, v, err);
+                if (status == MOE_OK && from.extent)
+                    status = (from.copied ? copy_expert : encode_expert)(c, r, from.extent, layer,
+                                                                         e, v, err);
                 moe_progress_report(c->options->progress, "packing", c->done, c->total);
             }
         }
@@ -293,42 +316,6 @@ static int put_experts(struct converter *c, const struct repack *r, struct moe_e
 }
 
 /* ---- The conversion -------------------------------------------------------------------------- */
-
-static int find_variant(const struct moe_pack *pack, const char *name)
-{
-    for (uint32_t v = 0; v < moe_pack_n_variants(pack); v++)
-        if (strcmp(moe_pack_variant_at(pack, v)->name, name) == 0)
-            return (int)v;
-    return -1;
-}
-
-/* Which of the pack's variants each wanted one is; with none wanted, all of the pack's. */
-static int choose_variants(struct converter *c, struct repack *r, struct moe_err *err)
-{
-    struct moe_pack_variant *out = c->described;
-    uint32_t n = moe_pack_n_variants(r->pack);
-    if (c->n_variants > 0 && n == 0)
-        return moe_fail(err, MOE_ERR_USAGE, "%s: has no experts to choose variants of",
-                        c->source_path);
-    if (c->n_variants == 0) {
-        for (uint32_t v = 0; v < n; v++) {
-            out[v] = *moe_pack_variant_at(r->pack, v);
-            r->from[v] = (int)v;
-            c->variants[v].option = (int)v;
-            /* A name that is no bitwidth (a map's) keeps zeros: nothing is encoded for it. */
-            moe_parse_bits(out[v].name, &c->variants[v].bits);
-        }
-        c->n_variants = (int)n;
-        return MOE_OK;
-    }
-    for (int v = 0; v < c->n_variants; v++) {
-        convert_describe_variant(c, c->variants[v].bits, &out[v]);
-        r->from[v] = find_variant(r->pack, out[v].name);
-        if (r->from[v] >= 0)
-            out[v] = *moe_pack_variant_at(r->pack, (uint32_t)r->from[v]);
-    }
-    return MOE_OK;
-}
 
 /* What will be read, for progress: an expert once per variant. */
 static void count_total(struct converter *c, const struct repack *r)
@@ -338,12 +325,24 @@ static void count_total(struct converter *c, const struct repack *r)
     for (uint32_t layer = 0; layer < moe_pack_n_layers(r->pack); layer++)
         for (uint32_t e = 0; e < moe_pack_n_experts(r->pack); e++)
             for (int v = 0; v < c->n_variants; v++) {
-                const struct moe_expert_extent *x =
-                    r->from[v] >= 0 ? moe_pack_expert(r->pack, layer, e, (uint32_t)r->from[v])
-                                    : best_of(r->pack, layer, e);
+                const struct moe_expert_extent *x = repack_origin(c, r, layer, e, v).extent;
                 for (uint32_t s = 0; x && s < MOE_PACK_MAX_SEGMENTS; s++)
                     c->total += x->segments[s].raw_bytes;
             }
+}
+
+/* What compensation knew: the texts, and the experts that were seen too rarely. */
+static json_t *describe_inputs(const struct moe_convert_inputs *inputs)
+{
+    json_t *rare = json_array();
+    char hash[20];
+    snprintf(hash, sizeof hash, "%016" PRIx64, inputs->hash);
+    for (uint32_t i = 0; i < inputs->n_rare; i++)
+        json_array_append_new(rare, json_pack("[i, i, i]", (int)inputs->rare[i].layer,
+                                              (int)inputs->rare[i].expert,
+                                              (int)inputs->rare[i].n_tokens));
+    return json_pack("{s:I, s:s, s:i, s:o}", "tokens", (json_int_t)inputs->n_tokens, "texts", hash,
+                     "least_tokens", (int)inputs->least_tokens, "rare", rare);
 }
 
 /* The pack's own provenance with what this conversion changes. */
@@ -356,9 +355,11 @@ static int put_provenance(struct converter *c, const struct repack *r, struct mo
         json_decref(json);
         json = json_pack("{s:s, s:s}", "tool", "moe-quantize", "source", "?");
     }
-    bool requantized = c->options->dense_bits != 0;
-    for (int v = 0; v < c->n_variants; v++)
-        requantized |= r->from[v] < 0;
+    bool requantized = r->encodes;
+    for (uint32_t i = 0; i < moe_pack_n_tensors(r->pack); i++) {
+        struct moe_matrix_name matrix;
+        requantized |= !is_copied(c, moe_pack_tensor_at(r->pack, i), &matrix);
+    }
     json_object_set_new(json, "version", json_string(MOE_VERSION));
     json_object_set_new(json, "experts", convert_variant_names(c->described, c->n_variants));
     if (c->options->dense_bits)
@@ -367,6 +368,8 @@ static int put_provenance(struct converter *c, const struct repack *r, struct mo
         json_object_set_new(json, "requantized",
                             json_pack("{s:s, s:i}", "method", c->options->method->name, "group",
                                       (int)c->options->group));
+    if (c->options->inputs)
+        json_object_set_new(json, "inputs", describe_inputs(c->options->inputs));
     return convert_put_provenance(c, json, err);
 }
 
@@ -379,8 +382,6 @@ static int copy_sections(struct converter *c, const struct repack *r, struct moe
         const uint8_t *data = moe_pack_section(r->pack, ids[i], &n);
         status = moe_pack_put_section(c->writer, ids[i], data, n, err);
     }
-    if (status == MOE_OK)
-        status = put_provenance(c, r, err);
     return status;
 }
 
@@ -388,9 +389,14 @@ int moe_convert_pack(const char *pack_path, const char *out_path,
                      const struct moe_convert_options *options, struct moe_convert_report *report,
                      struct moe_err *err)
 {
-    struct converter c;
+    struct converter c = {0};
     struct repack r = {0};
-    int status = convert_start(&c, options, false, err);
+    struct moe_convert_options wanted = *options;
+    int status = moe_pack_open(&r.pack, pack_path, err);
+    if (status == MOE_OK)
+        status = repack_take_map(&r, &wanted, err);
+    if (status == MOE_OK)
+        status = convert_start(&c, &wanted, false, err);
     *report = (struct moe_convert_report){0};
     c.report = report;
     c.source_path = pack_path;
@@ -398,9 +404,9 @@ int moe_convert_pack(const char *pack_path, const char *out_path,
     if (status == MOE_OK)
         status = convert_check_output(&c, err);
     if (status == MOE_OK)
-        status = moe_pack_open(&r.pack, pack_path, err);
+        status = repack_check_map(&c, &r, err);
     if (status == MOE_OK)
-        status = choose_variants(&c, &r, err);
+        status = repack_choose(&c, &r, err);
     if (status == MOE_OK) {
         count_total(&c, &r);
         status = moe_pack_create(&c.writer, out_path, moe_pack_n_layers(r.pack),
@@ -418,9 +424,12 @@ int moe_convert_pack(const char *pack_path, const char *out_path,
     if (status == MOE_OK)
         status = put_experts(&c, &r, err);
     if (status == MOE_OK)
+        status = put_provenance(&c, &r, err);
+    if (status == MOE_OK)
         status = convert_commit(&c, err);
     moe_pack_abort(c.writer);
     convert_release(&c);
+    free(r.own.bits);
     moe_pack_close(r.pack);
     return status;
 }

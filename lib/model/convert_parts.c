@@ -14,6 +14,7 @@
 #include "base/float16.h"
 #include "base/hash.h"
 #include "base/mem.h"
+#include "quant/gptq.h"
 
 /* Values read and encoded at a time: 32 MiB of f32, or one panel of a very wide matrix. Part of the
  * source fingerprint's definition: the hash is chained chunk by chunk. */
@@ -51,10 +52,9 @@ void moe_convert_source_name(const char *path, char out[MOE_SOURCE_NAME_BYTES])
 
 /* ---- Options -------------------------------------------------------------------------------- */
 
-static bool better(struct moe_bits a, struct moe_bits b)
+static bool better(const struct convert_variant *a, const struct convert_variant *b)
 {
-    int all_a = 2 * a.gate_up + a.down, all_b = 2 * b.gate_up + b.down;
-    return all_a != all_b ? all_a > all_b : a.gate_up > b.gate_up;
+    return a->rank != b->rank ? a->rank > b->rank : a->bits.gate_up > b->bits.gate_up;
 }
 
 static int check_bits(const struct moe_convert_options *options, int bits, struct moe_err *err)
@@ -74,19 +74,51 @@ static int check_bits(const struct moe_convert_options *options, int bits, struc
 static int add_variant(struct converter *c, struct moe_bits bits, int option, struct moe_err *err)
 {
     int at = c->n_variants;
+    struct convert_variant variant = {bits, moe_bits_sum(bits), option};
+    if (bits.down == 0)
+        variant.rank = convert_map_rank(c->options->map, NULL);
     for (int i = 0; i < c->n_variants; i++)
         if (c->variants[i].bits.gate_up == bits.gate_up && c->variants[i].bits.down == bits.down) {
             char name[16];
             moe_format_bits(bits, name);
             return moe_fail(err, MOE_ERR_USAGE, "experts at %s bits are asked for twice", name);
         }
-    while (at > 0 && better(bits, c->variants[at - 1].bits)) {
+    while (at > 0 && better(&variant, &c->variants[at - 1])) {
         c->variants[at] = c->variants[at - 1];
         at--;
     }
-    c->variants[at] = (struct convert_variant){bits, option};
+    c->variants[at] = variant;
     c->n_variants++;
     return MOE_OK;
+}
+
+static int check_expert_bits(const struct moe_convert_options *options, struct moe_bits bits,
+                             struct moe_err *err)
+{
+    int status = check_bits(options, bits.gate_up, err);
+    return status == MOE_OK ? check_bits(options, bits.down, err) : status;
+}
+
+/* There is a map when one of the variants is its, and only then. */
+static int check_map(const struct moe_convert_options *options, struct moe_err *err)
+{
+    const struct moe_expert_map *map = options->map;
+    bool wanted = false;
+    for (int i = 0; i < options->n_experts; i++)
+        wanted = wanted || options->experts[i].down == 0;
+    if (wanted && !map)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "experts at the bits of a map are asked for, but there is no map (--map)");
+    if (map && !wanted)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "%s: a map is given, but the variants asked for do not name '%s'",
+                        map->name, MOE_MAP_VARIANT);
+    int status = MOE_OK;
+    for (uint64_t i = 0; map && i < (uint64_t)map->n_layers * map->n_experts && status == MOE_OK;
+         i++)
+        if (map->bits[i].down != 0)
+            status = check_expert_bits(options, map->bits[i], err);
+    return status;
 }
 
 int convert_start(struct converter *c, const struct moe_convert_options *options, bool strict,
@@ -99,10 +131,11 @@ int convert_start(struct converter *c, const struct moe_convert_options *options
         return moe_fail(err, MOE_ERR_USAGE, "at most %d variants of an expert can be stored",
                         CONVERT_MAX_VARIANTS);
     int status = options->dense_bits ? check_bits(options, options->dense_bits, err) : MOE_OK;
+    if (status == MOE_OK)
+        status = check_map(options, err);
     for (int i = 0; i < options->n_experts && status == MOE_OK; i++) {
-        status = check_bits(options, options->experts[i].gate_up, err);
-        if (status == MOE_OK)
-            status = check_bits(options, options->experts[i].down, err);
+        if (options->experts[i].down != 0)
+            status = check_expert_bits(options, options->experts[i], err);
         if (status == MOE_OK)
             status = add_variant(c, options->experts[i], i, err);
     }
@@ -252,6 +285,9 @@ static int encode_chunk(struct converter *c, const struct row_source *source,
     } else {
         status = moe_quantize_matrix(method, target->layout, c->chunk, n, source->cols, out,
                                      sums ? &error : NULL, &why);
+        if (status == MOE_OK && source->inputs && !moe_layout_is_float(target->layout.kind))
+            status = moe_gptq_improve(target->layout, source->inputs, c->chunk, n, source->cols,
+                                      out, sums ? &error : NULL, &why);
         if (source->block && target->layout.kind != MOE_LAYOUT_F32)
             c->report->requantized += (uint64_t)n * source->cols;
     }
@@ -263,6 +299,8 @@ static int encode_chunk(struct converter *c, const struct row_source *source,
     if (sums) {
         sums->sum_squared_error += error.sum_squared_error;
         sums->sum_squared_weight += error.sum_squared_weight;
+        sums->output_plain += error.output_plain;
+        sums->output_improved += error.output_improved;
     }
     return MOE_OK;
 }
@@ -291,6 +329,13 @@ int convert_rows(struct converter *c, const struct row_source *source,
     c->done += source->bytes;
     c->report->source_bytes += source->bytes;
     return status;
+}
+
+int convert_find_inputs(struct converter *c, const struct moe_matrix_name *matrix, int bits,
+                        struct row_source *source, struct moe_err *err)
+{
+    const struct moe_convert_inputs *inputs = c->options->inputs;
+    return inputs && bits < 16 ? inputs->factor(inputs->ctx, matrix, &source->inputs, err) : MOE_OK;
 }
 
 int convert_choose_float16(struct converter *c, const struct row_source *source, uint16_t *kind,
@@ -351,15 +396,18 @@ int convert_alloc_segments(const struct moe_expert_class *class_, uint8_t **bloc
     return MOE_OK;
 }
 
-void convert_describe_variant(const struct converter *c, struct moe_bits bits,
-                              struct moe_pack_variant *out)
+void convert_describe_variant(const struct converter *c, int variant, struct moe_pack_variant *out)
 {
     *out = (struct moe_pack_variant){0};
+    struct moe_bits bits = c->variants[variant].bits;
     char name[16];
     moe_format_bits(bits, name);
-    bool copy = bits.gate_up >= 16 && bits.down >= 16;
+    int lowest = bits.gate_up < bits.down ? bits.gate_up : bits.down;
+    if (bits.down == 0)
+        convert_map_rank(c->options->map, &lowest);
     snprintf(out->name, sizeof out->name, "%s", name);
-    snprintf(out->method, sizeof out->method, "%s", copy ? "copy" : c->options->method->name);
+    snprintf(out->method, sizeof out->method, "%s",
+             lowest >= 16 ? "copy" : c->options->method->name);
 }
 
 struct json_t *convert_variant_names(const struct moe_pack_variant *variants, int n)
@@ -370,8 +418,24 @@ struct json_t *convert_variant_names(const struct moe_pack_variant *variants, in
     return list;
 }
 
+/* A map's variant without a map is the one that a pack has, with what its provenance says of it. */
+static void put_map(const struct converter *c, json_t *json)
+{
+    bool writes_map = false;
+    char hash[17];
+    for (int v = 0; v < c->n_variants; v++)
+        writes_map = writes_map || strcmp(c->described[v].name, MOE_MAP_VARIANT) == 0;
+    if (!writes_map)
+        json_object_del(json, "map");
+    if (writes_map && c->options->map) {
+        convert_map_hash(c->options->map, hash);
+        json_object_set_new(json, "map", json_string(hash));
+    }
+}
+
 int convert_put_provenance(struct converter *c, struct json_t *json, struct moe_err *err)
 {
+    put_map(c, json);
     char *text = json ? json_dumps(json, JSON_COMPACT) : NULL;
     int status = text
                      ? moe_pack_put_section(c->writer, MOE_PACK_PROVENANCE, text, strlen(text), err)

@@ -14,8 +14,9 @@ enum { CONVERT_MAX_VARIANTS = MOE_PACK_MAX_VARIANTS };
 
 /* A variant to write: the bits asked for, and where it stood in the options. */
 struct convert_variant {
-    struct moe_bits bits;
-    int option; /* index into options->experts, report->error */
+    struct moe_bits bits; /* zeros: options->map's */
+    double rank;          /* moe_bits_sum, in the mean over experts */
+    int option;           /* index into options->experts, report->error */
 };
 
 struct converter {
@@ -41,6 +42,7 @@ struct row_source {
     uint64_t bytes;        /* in the source, for progress */
     uint16_t float16_kind; /* MOE_LAYOUT_F16 or _BF16: how 16 bits store it best */
     bool hashed;           /* its rows count for the source fingerprint */
+    const double *inputs;  /* the factor of what the matrix sees (quant/gptq.h); NULL: unknown */
     int (*read)(const struct row_source *source, uint32_t first, uint32_t n, float *out,
                 struct moe_err *err);
     const void *container, *tensor; /* for read */
@@ -69,6 +71,10 @@ void convert_release(struct converter *c);
 int convert_rows(struct converter *c, const struct row_source *source,
                  const struct row_target *targets, int n_targets, struct moe_err *err);
 
+/* Sets source->inputs to what the options know of the inputs of a matrix that becomes `bits`. */
+int convert_find_inputs(struct converter *c, const struct moe_matrix_name *matrix, int bits,
+                        struct row_source *source, struct moe_err *err);
+
 /* Sets *kind to what 16 bits shall be for a matrix of f32 values: BF16 when every value is one,
  * else F16 when every value is one, else BF16, rounded. Reads the source. */
 int convert_choose_float16(struct converter *c, const struct row_source *source, uint16_t *kind,
@@ -96,9 +102,29 @@ int convert_put_provenance(struct converter *c, struct json_t *json, struct moe_
 /* The names of `variants` as a JSON list. */
 struct json_t *convert_variant_names(const struct moe_pack_variant *variants, int n);
 
-/* "copy" for float variants, else the options' method. */
-void convert_describe_variant(const struct converter *c, struct moe_bits bits,
-                              struct moe_pack_variant *out);
+/* Name and method of the variant, as it is when all its experts are quantized from floats: "copy"
+ * where none has below 16 bits, else the options' method. */
+void convert_describe_variant(const struct converter *c, int variant, struct moe_pack_variant *out);
+
+/* ---- Maps (convert_map.c) ---- */
+
+/* The bits of an expert in the variant; zeros where the map has none for it. */
+struct moe_bits convert_bits(const struct converter *c, int variant, uint32_t layer,
+                             uint32_t expert);
+/* The mean of moe_bits_sum over the map's experts; *lowest (may be NULL) gets the fewest bits of a
+ * matrix. 0 for a map of nothing. */
+double convert_map_rank(const struct moe_expert_map *map, int *lowest);
+/* Bits of experts, in 16 hexadecimal digits. */
+void convert_map_hash(const struct moe_expert_map *map, char out[17]);
+/* The bits of a pack's variant: what it is a map of. MOE_ERR_MEMORY; free() out->bits. */
+int convert_map_of_pack(struct moe_expert_map *out, const struct moe_pack *pack, uint32_t variant,
+                        struct moe_err *err);
+/* MOE_ERR_FORMAT when options->map is not for a model with these experts; is_moe: [n_layers]. */
+int convert_check_map(const struct converter *c, uint32_t n_layers, uint32_t n_experts,
+                      const uint8_t *is_moe, struct moe_err *err);
+/* MOE_ERR_FORMAT when it was made for another model than that with the fingerprint. */
+int convert_check_map_source(const struct converter *c, uint64_t source_fingerprint,
+                             struct moe_err *err);
 
 /* Finishes the pack (the writer is gone afterwards) and reports its size. */
 int convert_commit(struct converter *c, struct moe_err *err);

@@ -8,6 +8,7 @@
 
 #include "base/text.h"
 #include "fmt/json.h"
+#include "model/convert.h"
 
 /* ---- Figures --------------------------------------------------------------------------------- */
 
@@ -15,6 +16,14 @@ static void add_extent(struct moe_weight_sum *sum, const struct moe_extent *e)
 {
     sum->raw_bytes += e->raw_bytes;
     sum->stored_bytes += e->stored_bytes;
+}
+
+static void add_weights(struct moe_weight_sum *sum, struct moe_layout layout, uint32_t rows,
+                        uint32_t cols)
+{
+    uint64_t n = (uint64_t)rows * cols;
+    sum->weights += n;
+    sum->code_bits += n * (uint64_t)moe_layout_bits(layout.kind);
 }
 
 static void add_expert(struct moe_weight_sum *sum, const struct moe_pack *pack,
@@ -26,8 +35,22 @@ static void add_expert(struct moe_weight_sum *sum, const struct moe_pack *pack,
     sum->count++;
     for (uint32_t s = 0; s < class_->n_segments; s++)
         add_extent(sum, &e->segments[s]);
-    for (uint32_t i = 0; i < class_->n_matrices; i++)
-        sum->weights += (uint64_t)class_->matrices[i].rows * class_->matrices[i].cols;
+    for (uint32_t i = 0; i < class_->n_matrices; i++) {
+        const struct moe_class_matrix *m = &class_->matrices[i];
+        add_weights(sum, m->layout, m->rows, m->cols);
+    }
+}
+
+/* Whether the expert has other bits than the first one seen. */
+static bool differs(const struct moe_pack *pack, const struct moe_expert_extent *e,
+                    struct moe_bits *first)
+{
+    struct moe_bits bits;
+    if (!e->present || !moe_class_bits(moe_pack_class_at(pack, e->class_index), &bits))
+        return false;
+    if (first->down == 0)
+        *first = bits;
+    return bits.gate_up != first->gate_up || bits.down != first->down;
 }
 
 int moe_summarize(const struct moe_pack *pack, struct moe_summary *out, struct moe_err *err)
@@ -42,13 +65,18 @@ int moe_summarize(const struct moe_pack *pack, struct moe_summary *out, struct m
     for (uint32_t i = 0; i < moe_pack_n_tensors(pack); i++) {
         const struct moe_pack_tensor *t = moe_pack_tensor_at(pack, i);
         out->dense.count++;
-        out->dense.weights += (uint64_t)t->rows * t->cols;
+        add_weights(&out->dense, t->layout, t->rows, t->cols);
         add_extent(&out->dense, &t->extent);
     }
-    for (uint32_t v = 0; v < moe_pack_n_variants(pack); v++)
+    for (uint32_t v = 0; v < moe_pack_n_variants(pack); v++) {
+        struct moe_bits first = {0};
         for (uint32_t layer = 0; layer < moe_pack_n_layers(pack); layer++)
-            for (uint32_t e = 0; e < moe_pack_n_experts(pack); e++)
-                add_expert(&out->variants[v], pack, moe_pack_expert(pack, layer, e, v));
+            for (uint32_t e = 0; e < moe_pack_n_experts(pack); e++) {
+                const struct moe_expert_extent *x = moe_pack_expert(pack, layer, e, v);
+                add_expert(&out->variants[v], pack, x);
+                out->mixed[v] |= differs(pack, x, &first);
+            }
+    }
     moe_pack_section(pack, MOE_PACK_TOKENIZER, &out->tokenizer_bytes);
     moe_pack_section(pack, MOE_PACK_CHAT, &n);
     out->has_chat_template = n > 0;
@@ -60,13 +88,24 @@ double moe_sum_bits(const struct moe_weight_sum *sum)
     return sum->weights ? 8 * (double)sum->raw_bytes / (double)sum->weights : 0;
 }
 
+double moe_sum_nominal_bits(const struct moe_weight_sum *sum)
+{
+    return sum->weights ? (double)sum->code_bits / (double)sum->weights : 0;
+}
+
 /* ---- For people ------------------------------------------------------------------------------ */
+
+const char *moe_summary_bits_name(const struct moe_pack *pack, uint32_t variant)
+{
+    const char *name = moe_pack_variant_at(pack, variant)->name;
+    return strcmp(name, MOE_MAP_VARIANT) == 0 ? "a map's" : name;
+}
 
 void moe_summary_line(const struct moe_pack *pack, const struct moe_summary *s, struct moe_buf *out)
 {
     moe_buf_printf(out, "%" PRIu32 " layers", s->config.n_layers);
     for (uint32_t v = 0; v < moe_pack_n_variants(pack); v++) {
-        const char *name = moe_pack_variant_at(pack, v)->name;
+        const char *name = moe_summary_bits_name(pack, v);
         if (v == 0)
             moe_buf_printf(out, ", %" PRIu64 " experts at %s bits (%.2f bits/weight)",
                            s->variants[v].count, name, moe_sum_bits(&s->variants[v]));
@@ -80,8 +119,9 @@ static void sum_line(struct moe_buf *out, const char *name, const char *method,
                      const struct moe_weight_sum *sum)
 {
     char raw[32], stored[32];
-    moe_buf_printf(out, "  %-12s %-8s %8" PRIu64 " %12.2f %14s %14s\n", name, method, sum->count,
-                   moe_sum_bits(sum), moe_format_bytes(sum->raw_bytes, raw),
+    moe_buf_printf(out, "  %-12s %-8s %7" PRIu64 " %11.2f %8.2f %12s %12s\n", name, method,
+                   sum->count, moe_sum_bits(sum), moe_sum_nominal_bits(sum),
+                   moe_format_bytes(sum->raw_bytes, raw),
                    moe_format_bytes(sum->stored_bytes, stored));
 }
 
@@ -127,8 +167,8 @@ void moe_summary_text(const struct moe_pack *pack, const struct moe_summary *s, 
                    s->has_chat_template ? "yes" : "no");
     moe_buf_printf(out, "  identity   pack %016" PRIx64 ", source %016" PRIx64 "\n",
                    moe_pack_fingerprint(pack), moe_pack_source_fingerprint(pack));
-    moe_buf_printf(out, "\n  %-12s %-8s %8s %12s %14s %14s\n", "weights", "method", "count",
-                   "bits/weight", "in memory", "in the file");
+    moe_buf_printf(out, "\n  %-12s %-8s %7s %11s %8s %12s %12s\n", "weights", "method", "count",
+                   "bits/weight", "nominal", "in memory", "in the file");
     sum_line(out, "dense", "", &s->dense);
     for (uint32_t v = 0; v < moe_pack_n_variants(pack); v++) {
         const struct moe_pack_variant *variant = moe_pack_variant_at(pack, v);
@@ -151,8 +191,9 @@ static json_t *hex(uint64_t value)
 
 static json_t *sum_json(const struct moe_weight_sum *sum)
 {
-    return json_pack("{s:I, s:I, s:f, s:I, s:I}", "count", (json_int_t)sum->count, "weights",
-                     (json_int_t)sum->weights, "bits_per_weight", moe_sum_bits(sum), "memory_bytes",
+    return json_pack("{s:I, s:I, s:f, s:f, s:I, s:I}", "count", (json_int_t)sum->count, "weights",
+                     (json_int_t)sum->weights, "bits_per_weight", moe_sum_bits(sum),
+                     "nominal_bits_per_weight", moe_sum_nominal_bits(sum), "memory_bytes",
                      (json_int_t)sum->raw_bytes, "file_bytes", (json_int_t)sum->stored_bytes);
 }
 
@@ -164,6 +205,7 @@ static json_t *variants_json(const struct moe_pack *pack, const struct moe_summa
         json_t *item = sum_json(&s->variants[v]);
         json_object_set_new(item, "name", json_string(variant->name));
         json_object_set_new(item, "method", json_string(variant->method));
+        json_object_set_new(item, "map", moe_summary_map_json(pack, s, v));
         json_array_append_new(list, item);
     }
     return list;

@@ -9,6 +9,7 @@
 #include "base/par.h"
 
 static const struct moe_quant_method methods[] = {
+    {.name = "gptq", .compensates = true, .fit = moe_quant_fit_hqq},
     {.name = "hqq", .fit = moe_quant_fit_hqq},
     {.name = "linear", .per_row = true, .fit = moe_quant_fit_linear},
     {.name = "rtn", .fit = moe_quant_fit_rtn},

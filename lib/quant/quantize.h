@@ -13,6 +13,7 @@
  *           generalised soft-threshold, beta = 10 growing by 1.01, at most 20 steps, ended where
  *           the mean absolute error no longer falls; never worse than rtn in that error. Errors are
  *           measured in steps of the code, so scaling a group by a power of two keeps its codes.
+ *   gptq    hqq, then improved for the inputs that the matrix sees, where these are known (gptq.h).
  */
 #ifndef MOE_QUANT_QUANTIZE_H
 #define MOE_QUANT_QUANTIZE_H
@@ -24,7 +25,8 @@
 
 struct moe_quant_method {
     const char *name;
-    bool per_row; /* always one group per row, whatever --group says */
+    bool per_row;     /* always one group per row, whatever --group says */
+    bool compensates; /* codes are improved where a matrix's inputs are known (gptq.h) */
     /* Fits n weights (finite, n > 0) with codes of `bits` bits. codes: n bytes, written. */
     void (*fit)(const float *w, uint32_t n, int bits, uint16_t *d, uint16_t *m, uint8_t *codes);
 };
@@ -40,9 +42,12 @@ const struct moe_quant_method *moe_quant_method_at(int i);
 struct moe_layout moe_quant_layout(const struct moe_quant_method *method, int bits, uint32_t group,
                                    uint16_t float16_kind);
 
-/* How well a matrix was quantized; sums over all its weights, for reports. */
+/* How well matrices were quantized; sums over all their weights, for reports. */
 struct moe_quant_error {
     double sum_squared_error, sum_squared_weight;
+    /* Errors of the outputs over the inputs, where these are known: of plain rounding, and of what
+     * moe_gptq_improve made of it. */
+    double output_plain, output_improved;
 };
 
 /*

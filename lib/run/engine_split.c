@@ -25,12 +25,19 @@ enum {
 /* Where not everything fits and nothing is named: the exact row that measures best (README). */
 #define DEFAULT_ROW "prefetch"
 
-/* Experts that one token visits, and all there are, at the best variant. */
-static void count_experts(const struct moe_model *m, uint64_t slot_bytes, struct moe_budget *b)
+/* All experts there are, at the best variant, and those that one token visits, in the mean. */
+static int count_experts(const struct moe_model *m, struct moe_budget *b, struct moe_err *err)
 {
-    uint64_t n_moe = moe_config_moe_layers(&m->config, m->config.n_layers);
-    b->token = n_moe * m->config.top_k * slot_bytes;
-    b->all = n_moe * m->config.n_experts * slot_bytes;
+    struct moe_inventory i;
+    if (m->config.n_experts == 0)
+        return MOE_OK;
+    int status = moe_inventory_of_pack(&i, m->pack, m->config.top_k, err);
+    if (status == MOE_OK) {
+        b->all = moe_inventory_all_bytes(&i, 0);
+        b->token = (uint64_t)i.n_layers * i.top_k * moe_inventory_mean_bytes(&i, 0);
+    }
+    moe_inventory_release(&i);
+    return status;
 }
 
 static uint64_t work_bytes(const struct moe_config *c, const struct moe_session_options *so)
@@ -234,10 +241,12 @@ int moe_engine_split(struct moe_engine *e, const struct moe_engine_options *o,
     const struct moe_model *m = e->model;
     struct moe_budget *b = &e->budget;
     struct moe_engine_options wanted = *o;
-    uint64_t best_bytes = moe_cache_slot_bytes(m->pack, 0), available = moe_available_bytes();
+    uint64_t available = moe_available_bytes();
     uint64_t program = o->program_bytes ? o->program_bytes : moe_rss_bytes();
     uint32_t high, low;
     int status = o->plan ? check_plan(e, o->plan, err) : MOE_OK;
+    if (status == MOE_OK)
+        status = count_experts(m, b, err);
     if (status != MOE_OK)
         return status;
     if (o->plan)
@@ -248,7 +257,6 @@ int moe_engine_split(struct moe_engine *e, const struct moe_engine_options *o,
     if (b->total == 0)
         b->total = available == UINT64_MAX ? UINT64_MAX
                                            : available / 100 * FREE_SHARE_PERCENT + moe_rss_bytes();
-    count_experts(m, best_bytes, b);
     bool automatic = o->strategy.name == NULL;
     if (automatic)
         moe_strategy_row(DEFAULT_ROW, &wanted.strategy);

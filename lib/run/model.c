@@ -75,7 +75,19 @@ static const size_t places[MOE_T_N_ROLES] = {
     [MOE_T_SHARED_GATE] = IN_LAYER(shared_gate),
 };
 
-static int place_tensor(struct moe_model *m, struct moe_layer *l, enum moe_tensor_role role,
+static void *place_of(const struct moe_model *m, enum moe_tensor_role role, uint32_t layer)
+{
+    char *whole = moe_tensor_spec(role)->per_layer ? (char *)&m->layers[layer] : (char *)m;
+    return whole + places[role];
+}
+
+struct moe_mat *moe_model_matrix(const struct moe_model *m, enum moe_tensor_role role,
+                                 uint32_t layer)
+{
+    return place_of(m, role, layer);
+}
+
+static int place_tensor(struct moe_model *m, enum moe_tensor_role role, uint32_t layer,
                         const struct moe_pack_tensor *t, uint8_t *at, struct moe_err *err)
 {
     char what[MOE_PACK_NAME_BYTES + 16];
@@ -83,9 +95,8 @@ static int place_tensor(struct moe_model *m, struct moe_layer *l, enum moe_tenso
     int status = moe_pack_read(m->pack, &t->extent, at, what, err);
     if (status != MOE_OK)
         return status;
-    const struct moe_tensor_spec *spec = moe_tensor_spec(role);
-    void *place = (spec->per_layer ? (char *)l : (char *)m) + places[role];
-    if (spec->kind == MOE_KIND_VECTOR)
+    void *place = place_of(m, role, layer);
+    if (moe_tensor_spec(role)->kind == MOE_KIND_VECTOR)
         *(const float **)place = (const float *)(const void *)at;
     else
         *(struct moe_mat *)place = (struct moe_mat){at, t->layout, t->rows, t->cols};
@@ -112,7 +123,7 @@ static int walk_tensors(struct moe_model *m, struct moe_arena *arena,
                 return status;
             uint8_t *at = moe_arena_take(arena, t->extent.raw_bytes, 1);
             if (at)
-                status = place_tensor(m, l, role, t, at, err);
+                status = place_tensor(m, role, layer, t, at, err);
             if (status != MOE_OK)
                 return status;
         }

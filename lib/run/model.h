@@ -11,6 +11,7 @@
 #include "base/progress.h"
 #include "fmt/pack.h"
 #include "model/config.h"
+#include "model/family.h"
 #include "model/tokenizer.h"
 #include "quant/layout.h"
 
@@ -54,6 +55,11 @@ uint64_t moe_model_load_bytes(const struct moe_model *model, uint32_t context);
  * this model uses the long one, however short its own context is. */
 int moe_model_load(struct moe_model *model, uint32_t context, const struct moe_progress *progress,
                    struct moe_err *err);
+
+/* Where the matrix of a role that the model has (moe_tensor_shape) lies in it; whoever owns the
+ * model may set it. */
+struct moe_mat *moe_model_matrix(const struct moe_model *model, enum moe_tensor_role role,
+                                 uint32_t layer);
 
 /* Both at once. */
 int moe_model_open(struct moe_model **out, const char *path, uint32_t context,

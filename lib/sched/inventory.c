@@ -282,6 +282,12 @@ uint64_t moe_inventory_slot_bytes(const struct moe_inventory *i, uint32_t varian
     return sum_of(i, variant).largest;
 }
 
+uint64_t moe_inventory_mean_bytes(const struct moe_inventory *i, uint32_t variant)
+{
+    struct sums s = sum_of(i, variant);
+    return s.n ? s.slots / s.n : 0;
+}
+
 uint64_t moe_inventory_all_bytes(const struct moe_inventory *i, uint32_t variant)
 {
     return sum_of(i, variant).slots;

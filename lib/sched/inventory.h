@@ -84,6 +84,8 @@ uint64_t moe_inventory_load_bytes(const struct moe_inventory *i, uint32_t layer,
 double moe_inventory_mean_load(const struct moe_inventory *i, uint32_t variant);
 /* Slot of the largest expert at a variant. */
 uint64_t moe_inventory_slot_bytes(const struct moe_inventory *i, uint32_t variant);
+/* ... of an expert in the mean over all at a variant. */
+uint64_t moe_inventory_mean_bytes(const struct moe_inventory *i, uint32_t variant);
 /* All experts at a variant, in slots. */
 uint64_t moe_inventory_all_bytes(const struct moe_inventory *i, uint32_t variant);
 

@@ -44,6 +44,35 @@ check "re-packed without loss: the same text" cmp -s "$tmp/a" "$tmp/b"
 run "$bin/moe-quantize" -q -o "$tmp/no/such/dir.moe" "$checkpoint"
 error_line 1 "moe-quantize: $tmp/no/such/dir.moe*" "an output that cannot be written"
 
+# Error-aware rounding.
+calib=tests/data/math.calib.txt
+small=tests/fixtures/deepseek
+run "$bin/moe-quantize" -o "$tmp/x.moe" --method gptq "$small"
+error_line 2 'moe-quantize: --method gptq needs texts*' "method gptq without --text"
+run "$bin/moe-quantize" -o "$tmp/x.moe" --method rtn --text $calib "$small"
+error_line 2 'moe-quantize: --text goes with --method gptq*' "--text with another method"
+run "$bin/moe-quantize" -o "$tmp/x.moe" --max-tokens 8 "$small"
+error_line 2 'moe-quantize: --max-tokens goes with --text*' "--max-tokens without --text"
+run "$bin/moe-quantize" -o "$tmp/x.moe" --method gptq --text "$tmp/none" "$small"
+error_line 1 "moe-quantize: $tmp/none: *" "a text that is not there"
+mkdir "$tmp/aware"
+gptq="--method gptq --text $calib --max-tokens 2 --experts 4,2 --dense 4"
+# shellcheck disable=SC2086
+run "$bin/moe-quantize" -v -t 2 -o "$tmp/aware/a.moe" $gptq "$small"
+expect_exit 0 "method gptq"
+expect_stderr_like '*inputs of * tokens; * rounded by hqq: layer *output error of experts at 4: 0.*' \
+    "... says what it knew and what it gained"
+# shellcheck disable=SC2086
+run "$bin/moe-quantize" -q -t 1 -o "$tmp/aware/b.moe" $gptq "$small"
+check "... the same options give the same bytes" cmp -s "$tmp/aware/a.moe" "$tmp/aware/b.moe"
+check "... and nothing else is left" [ "$(ls "$tmp/aware")" = "a.moe
+b.moe" ]
+run "$bin/moe-quantize" -o "$tmp/aware/c.moe" --method gptq --text $calib --experts 4 "$tmp/aware/a.moe"
+expect_exit 0 "a variant that is gptq's already is copied"
+run "$bin/moe-quantize" -o "$tmp/aware/c.moe" --method gptq --text $calib --experts 4 "$tiny"
+error_line 2 'moe-quantize: */*.moe: its best variant has 4 bits, method gptq needs more *' \
+    "a pack that has no more bits to begin with"
+
 # Stopped in the middle: the temporary file goes, the old output stays.
 mkdir "$tmp/stop"
 for signal in TERM HUP; do

@@ -57,6 +57,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     if (moe_pack_verify(pack, NULL, NULL, &err) == MOE_OK &&
         moe_summarize(pack, &summary, &err) == MOE_OK) {
         moe_summary_text(pack, &summary, true, &text);
+        moe_summary_maps(pack, &summary, true, &text);
         moe_summary_json(pack, &summary, true, &text, &err);
     }
     moe_buf_release(&text);

@@ -185,6 +185,11 @@ static void of_a_pack(void **state)
                 sum += v == 0 ? slot : 0;
             }
     assert_int_equal(moe_inventory_all_bytes(&i, 0), sum);
+    assert_int_equal(moe_inventory_mean_bytes(&i, 0), sum / (12 * 32));
+    i.class_of[0] = i.class_of[1]; /* one expert of another class, as a map's may be */
+    uint64_t high = moe_inventory_slot_bytes(&i, 0), low = moe_inventory_slot_bytes(&i, 1);
+    assert_int_equal(moe_inventory_all_bytes(&i, 0), sum - high + low);
+    assert_int_equal(moe_inventory_mean_bytes(&i, 0), (sum - high + low) / (12 * 32));
     assert_int_equal(moe_inventory_slot_bytes(&i, 1), moe_cache_slot_bytes(pack, 1));
     assert_true(moe_inventory_slot_bytes(&i, 0) > moe_inventory_slot_bytes(&i, 1));
     moe_inventory_release(&i);

@@ -288,10 +288,10 @@ static void test_layout_of_method(void **state)
 {
     const struct moe_quant_method *hqq = moe_quant_method_find("hqq");
     const struct moe_quant_method *linear = moe_quant_method_find("linear");
-    assert_null(moe_quant_method_find("gptq"));
+    assert_null(moe_quant_method_find("awq"));
     assert_null(moe_quant_method_find(""));
     assert_null(moe_quant_method_at(-1));
-    assert_ptr_equal(moe_quant_method_at(0), hqq);
+    assert_ptr_equal(moe_quant_method_at(1), hqq);
     static const struct {
         int bits;
         uint32_t group;

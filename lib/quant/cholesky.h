@@ -1,0 +1,33 @@
+/*
+ * Second moments of a matrix's inputs, and their factor: what error-aware rounding (gptq.h) knows
+ * of the inputs.
+ *
+ * Matrices here are square, row-major, in double. Every sum has a fixed order, so results are the
+ * same bit for bit whatever the thread count. Loops run over all threads (par.h).
+ */
+#ifndef MOE_QUANT_CHOLESKY_H
+#define MOE_QUANT_CHOLESKY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Adds n inputs to the second moments: h[i][j] += sum over t of x[t][i] * x[t][j], for i <= j only.
+ * h: [cols][cols]; x: [n][stride] floats, or the rows of it that `rows` lists (NULL: 0..n-1). */
+void moe_moments_add(double *h, uint32_t cols, const float *x, uint64_t stride,
+                     const uint32_t *rows, uint32_t n);
+
+/* Damping: adds `share` of the mean diagonal element to each diagonal element (1 where all are 0),
+ * so that inputs too few or too much alike have a factor too, and columns that saw nothing are left
+ * alone.
+ */
+void moe_moments_damp(double *h, uint32_t cols, double share);
+
+/*
+ * The Cholesky factor without roots, from the last column to the first: H = R D R^T with R unit
+ * upper triangular and D diagonal. Reads h[i][j] for i <= j; on return h[j][j] = D_j, and both
+ * h[i][j] and h[j][i] = R_ij for i < j. False, h then undefined: not positive definite, or not
+ * finite.
+ */
+bool moe_cholesky(double *h, uint32_t n);
+
+#endif

@@ -1,0 +1,41 @@
+/*
+ * Error-aware rounding (GPTQ: Frantar et al., 2022, arXiv 2210.17323; EdgeMoE III-B uses it for the
+ * dense part).
+ *
+ * Rounding that looks at weights alone makes the error E = W - Q of each weight small. What counts
+ * is the error of the outputs over the inputs x that the matrix really sees: the trace of
+ * E H E^T with H = sum of x x^T. GPTQ takes the columns in order, and lets those to come make up
+ * for the error of those already rounded.
+ *
+ * The paper eliminates columns from H^-1 and works with its Cholesky factor U. The same follows
+ * from H = R D R^T (cholesky.h), without an inverse, for U = D^(-1/2) R^-1: per row
+ *
+ *     e H e^T = sum over k of D_k * (e_k + sum over i < k of e_i R_ik)^2
+ *
+ * so column k is rounded as if the weight were w_k + sum over i < k of e_i R_ik. That sum of
+ * squares is the row's output error, for any codes: this file measures with it.
+ */
+#ifndef MOE_QUANT_GPTQ_H
+#define MOE_QUANT_GPTQ_H
+
+#include <stdint.h>
+
+#include "base/err.h"
+#include "quant/quantize.h"
+
+/*
+ * Improves what moe_quantize_matrix has made of w[rows][cols] in `out` (an affine layout), for
+ * inputs with the factor `factor` [cols][cols] of moe_cholesky. Each group's d and m are fitted
+ * when its first column's turn comes, to the weights as they are to be by then. A row whose output
+ * error does not fall keeps its codes, so no row gets worse. Where H is diagonal nothing can be
+ * made up for: each weight then gets the nearest value that its group has.
+ *
+ * error: what moe_quantize_matrix said of w; corrected, and the output errors filled in. May be
+ * NULL. Works over all threads (par.h), panel by panel, with the same result for any number of
+ * them.
+ */
+int moe_gptq_improve(struct moe_layout layout, const double *factor, const float *w, uint32_t rows,
+                     uint32_t cols, uint8_t *out, struct moe_quant_error *error,
+                     struct moe_err *err);
+
+#endif

@@ -1,0 +1,103 @@
+# moe-quantize --map: packs of a map, the map's picture, maps that do not fit; and that such packs run.
+. tests/cli/lib.sh
+quantize=$bin/moe-quantize
+all=$tmp/all.moe
+"$quantize" -q -o "$all" --method rtn --experts 8,4,2 "$checkpoint"
+source=$("$quantize" --list "$all" | sed -n 's/.*source \([0-9a-f]*\)$/\1/p')
+
+# A map of the bundled model: expert e of layer l has the word (l + e) modulo their number.
+map() { # FILE WORDS
+    awk -v words="$2" -v source="$source" 'BEGIN {
+        n = split(words, word, " ")
+        print "format: moe-map\nversion: 1\nsource_fingerprint: \"" source "\""
+        print "pack_fingerprint: \"0000000000000001\"\ndense_bits: 8\nmax_document_tokens: 256"
+        print "shape:\n  moe_layers: 12\n  experts: 32\n  experts_per_token: 4"
+        print "  model_layers: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]"
+        print "variants: [\"8\", \"4\", \"2\"]\nmetric: nll\ntolerance_percent: 2\nchoice:"
+        print "  dense_bits: 8\n  expert_bytes: 0\n  dense_bytes: 0\n  expected_percent: 0\n  layers:"
+        for (l = 0; l < 12; l++) {
+            line = "    - ["
+            for (e = 0; e < 32; e++)
+                line = line (e ? ", " : "") "\"" word[(l + e) % n + 1] "\""
+            print line "]"
+        }
+    }' >"$1"
+}
+map "$tmp/mixed.yaml" "8 4 2 2"
+map "$tmp/four.yaml" "4"
+
+run "$quantize" -o "$tmp/mixed.moe" --experts map,2 --map "$tmp/mixed.yaml" "$all"
+expect_exit 0 "a pack by a map, and another variant beside it"
+expect_stderr_like "*: 12 layers, 384 experts at a map's bits (*) and 2 bits (*" "... says so"
+run "$quantize" --verify "$tmp/mixed.moe"
+expect_exit 0 "... and is sound"
+run "$quantize" --list "$tmp/mixed.moe"
+expect_stdout_like '*experts map *rtn * 384 *4.00*
+     0  84228422 84228422 84228422 84228422
+     1  42284228 42284228 42284228 42284228
+*
+  bits  8: 96 experts, 4: 96 experts, 2: 192 experts*' "--list draws the map"
+check "... without colour" sh -c "! grep -q '$(printf '\033')' '$out'"
+check "... and its table has 80 columns" sh -c "! sed '1,/^\$/d' '$out' | grep -q '.\{81\}'"
+run "$quantize" --list --json "$tmp/mixed.moe"
+check "--list --json has it" sh -c "tr -d ' \n' <'$out' |
+    grep -q '\"map\":\[{\"layer\":0,\"bits\":\[\"8\",\"4\",\"2\",\"2\",\"8\"'"
+run "$quantize" -q -o "$tmp/direct.moe" --method rtn --map "$tmp/mixed.yaml" "$checkpoint"
+run "$quantize" -q -o "$tmp/alone.moe" --experts map "$tmp/mixed.moe"
+check "the map alone, from the checkpoint and from that pack" cmp -s "$tmp/direct.moe" "$tmp/alone.moe"
+
+sed 's/^  dense_bits: 8/  dense_bits: 4/' "$tmp/mixed.yaml" >"$tmp/dense.yaml"
+dense() { # ARGUMENTS...
+    "$quantize" -q -o "$tmp/dense.moe" --map "$tmp/dense.yaml" "$@" "$all"
+    "$quantize" --list -v "$tmp/dense.moe" | awk '$1 == "embed" { print $2 }'
+}
+check "its bits of the dense part" [ "$(dense)" = q4 ]
+check "... unless --dense says others" [ "$(dense --dense 8)" = q8 ]
+
+# Running them.
+tokens() { # PACK ARGUMENTS...
+    pack=$1
+    shift
+    run "$bin/moe-run" -t 1 "$pack" -p "Once upon a time" -n 24 --temp 0 "$@"
+}
+"$quantize" -q -o "$tmp/four.moe" --map "$tmp/four.yaml" "$all"
+"$quantize" -q -o "$tmp/uniform.moe" --experts 4 "$all"
+tokens "$tmp/uniform.moe"
+expected=$(cat "$out")
+tokens "$tmp/four.moe"
+expect_stdout "$expected" "all experts at 4 bits: the text of the uniform pack"
+tokens "$tmp/mixed.moe" --strategy resident
+expected=$(cat "$out")
+check "a mixed pack runs" [ "$code" = 0 ] && check "... and says something" [ -n "$expected" ]
+memory=$(smallest_memory "$bin/moe-run" "$tmp/mixed.moe")
+for strategy in ondemand lru prefetch; do
+    tokens "$tmp/mixed.moe" --strategy $strategy --memory "${memory}M"
+    expect_stdout "$expected" "the same in ${memory} MiB with $strategy"
+done
+tokens "$tmp/mixed.moe" --strategy hobbit --expert-memory 2M --stats-json "$tmp/stats.json"
+expect_exit 0 "hobbit takes the uniform variant for its lower precision"
+check "... now and then" sh -c "! grep -q '\"low_precision\": 0,' '$tmp/stats.json'"
+
+# What does not fit.
+refused() { # CODE GLOB NAME ARGUMENTS...
+    status=$1 glob=$2 name=$3
+    shift 3
+    run "$quantize" -q -o "$tmp/no.moe" "$@"
+    error_line "$status" "moe-quantize: $glob" "$name"
+    check "... and nothing is left" [ ! -e "$tmp/no.moe" ]
+}
+sed 's/^source_fingerprint:.*/source_fingerprint: "00000000000000aa"/' "$tmp/mixed.yaml" >"$tmp/other.yaml"
+sed '/^choice:/,$d' "$tmp/mixed.yaml" >"$tmp/none.yaml"
+sed 's/"4"/"map"/g' "$tmp/mixed.yaml" >"$tmp/odd.yaml"
+for of in "$all" "$checkpoint"; do
+    refused 3 "$tmp/other.yaml: made for another model *" "a map of another model" --map "$tmp/other.yaml" "$of"
+done
+refused 3 "$tmp/none.yaml: holds importances only*" "a map without a choice" --map "$tmp/none.yaml" "$all"
+refused 3 "$tmp/odd.yaml: *'map' is no bitwidth*" "a map of variants that are no bits" --map "$tmp/odd.yaml" "$all"
+refused 3 "$all: *" "a pack for a map" --map "$all" "$all"
+refused 1 "$tmp/nowhere: *" "a map that is not there" --map "$tmp/nowhere" "$all"
+refused 2 "*do not name 'map'*" "a map that no variant takes" --map "$tmp/mixed.yaml" --experts 4 "$all"
+refused 2 "*there is no map*" "a variant without its map" --experts map "$checkpoint"
+run "$quantize" --list --map "$tmp/mixed.yaml" "$all"
+error_line 2 "moe-quantize: --list takes no options*" "--list with a map"
+finish

@@ -1,0 +1,506 @@
+/* Error-aware rounding: moments and their factor, compensation, and whole conversions with the
+ * inputs that small models see. */
+#define _DEFAULT_SOURCE /* mkdtemp */
+#include "../test.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/par.h"
+#include "fmt/pack.h"
+#include "kern/kern.h"
+#include "quant/cholesky.h"
+#include "quant/gptq.h"
+#include "run/error_aware.h"
+
+/* ---- Moments and factor ---------------------------------------------------------------------- */
+
+/* H = R D R^T with R = [1 2 3; 0 1 -1; 0 0 1] and D = diag(2, 1, 4), multiplied out by hand. */
+static void test_factor_by_hand(void **state)
+{
+    (void)state;
+    double h[9] = {42, -10, 12, 0, 5, -4, 0, 0, 4};
+    const double want[9] = {2, 2, 3, 2, 1, -1, 3, -1, 4};
+    assert_true(moe_cholesky(h, 3));
+    for (int i = 0; i < 9; i++)
+        assert_true(h[i] == want[i]);
+}
+
+static void test_factor_refuses(void **state)
+{
+    (void)state;
+    double indefinite[4] = {1, 2, 0, 1}, infinite[1] = {INFINITY}, nothing[1] = {0};
+    assert_false(moe_cholesky(indefinite, 2));
+    assert_false(moe_cholesky(infinite, 1));
+    assert_false(moe_cholesky(nothing, 1));
+}
+
+/* Inputs whose columns go together: neighbours share half of what they are. */
+static float *make_inputs(uint32_t n, uint32_t cols, uint64_t seed)
+{
+    float *x = moe_alloc((uint64_t)n * cols, sizeof *x, NULL);
+    assert_non_null(x);
+    for (uint32_t t = 0; t < n; t++) {
+        float before = 0;
+        for (uint32_t i = 0; i < cols; i++) {
+            before = 0.9f * before + test_uniform(&seed) * (i % 17 ? 1.0f : 4.0f);
+            x[(uint64_t)t * cols + i] = before;
+        }
+    }
+    return x;
+}
+
+static double *make_moments(const float *x, uint32_t n, uint32_t cols)
+{
+    double *h = moe_alloc((uint64_t)cols * cols, sizeof *h, NULL);
+    assert_non_null(h);
+    moe_moments_add(h, cols, x, cols, NULL, n);
+    moe_moments_damp(h, cols, 0.01);
+    return h;
+}
+
+static double *copy_of(const double *h, uint32_t cols)
+{
+    uint64_t bytes = (uint64_t)cols * cols * sizeof *h;
+    double *copy = moe_alloc(bytes, 1, NULL);
+    assert_non_null(copy);
+    return memcpy(copy, h, bytes);
+}
+
+static void test_moments(void **state)
+{
+    (void)state;
+    enum { N = 45, COLS = 37, STRIDE = 40 };
+    const uint32_t rows[3] = {44, 0, 7};
+    static float x[N * STRIDE];
+    double all[COLS * COLS] = {0}, some[COLS * COLS] = {0};
+    uint64_t seed = 1;
+    for (int i = 0; i < N * STRIDE; i++)
+        x[i] = test_uniform(&seed);
+    moe_moments_add(all, COLS, x, STRIDE, NULL, N);
+    moe_moments_add(some, COLS, x, STRIDE, rows, 3);
+    for (int i = 0; i < COLS; i++)
+        for (int j = i; j < COLS; j++) {
+            double want_all = 0, want_some = 0;
+            for (int t = 0; t < N; t++)
+                want_all += (double)x[t * STRIDE + i] * x[t * STRIDE + j];
+            for (int t = 0; t < 3; t++)
+                want_some += (double)x[rows[t] * STRIDE + i] * x[rows[t] * STRIDE + j];
+            assert_true(fabs(all[i * COLS + j] - want_all) < 1e-5);
+            assert_true(fabs(some[i * COLS + j] - want_some) < 1e-6);
+        }
+    /* The mean diagonal element of diag(1, 3) is 2. */
+    double d[4] = {1, 0, 0, 3}, zero[4] = {0};
+    moe_moments_damp(d, 2, 0.5);
+    assert_true(d[0] == 2 && d[3] == 4);
+    moe_moments_damp(zero, 2, 0.5);
+    assert_true(zero[0] == 1 && zero[3] == 1);
+}
+
+/* Sizes around the factor's blocks: R D R^T is H again, and two threads give the same bits. */
+static void test_factor_of_moments(void **state)
+{
+    (void)state;
+    static const uint32_t sizes[] = {1, 63, 64, 65, 200};
+    for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
+        uint32_t n = sizes[s];
+        float *x = make_inputs(50, n, n);
+        double *h = make_moments(x, 50, n), *f = copy_of(h, n), *again = copy_of(h, n);
+        assert_true(moe_cholesky(f, n));
+        moe_par_set_threads(2);
+        assert_true(moe_cholesky(again, n));
+        moe_par_set_threads(1);
+        assert_memory_equal(f, again, (uint64_t)n * n * sizeof *f);
+        for (uint32_t i = 0; i < n; i++)
+            for (uint32_t j = i; j < n; j++) {
+                double sum = 0;
+                for (uint32_t k = j; k < n; k++)
+                    sum += (k == i ? 1 : f[i * n + k]) * f[k * n + k] * (k == j ? 1 : f[j * n + k]);
+                assert_true(fabs(sum - h[i * n + j]) <= 1e-9 * h[0]);
+                assert_true(f[i * n + j] == f[j * n + i]);
+            }
+        free(x);
+        free(h);
+        free(f);
+        free(again);
+    }
+}
+
+/* ---- Compensation ---------------------------------------------------------------------------- */
+
+struct matrix {
+    struct moe_layout layout;
+    uint32_t rows, cols;
+    float *w;
+    uint8_t *data;
+    struct moe_quant_error error;
+};
+
+static uint64_t bytes_of(const struct matrix *m)
+{
+    return moe_layout_bytes(m->layout, m->rows, m->cols);
+}
+
+/* Weights rounded by hqq. */
+static struct matrix make_matrix(int bits, uint32_t group, uint32_t rows, uint32_t cols)
+{
+    struct moe_err err = {0};
+    const struct moe_quant_method *hqq = moe_quant_method_find("hqq");
+    struct matrix m = {moe_quant_layout(hqq, bits, group, MOE_LAYOUT_BF16), rows, cols,
+                       .w = moe_alloc((uint64_t)rows * cols, sizeof *m.w, NULL)};
+    uint64_t seed = bits + group;
+    m.data = moe_alloc(bytes_of(&m), 1, NULL);
+    assert_true(m.w && m.data);
+    for (uint64_t i = 0; i < (uint64_t)rows * cols; i++)
+        m.w[i] = (test_uniform(&seed) + test_uniform(&seed) + test_uniform(&seed)) * 0.02f;
+    assert_ok(moe_quantize_matrix(hqq, m.layout, m.w, rows, cols, m.data, &m.error, &err), &err);
+    return m;
+}
+
+static void release(struct matrix *m)
+{
+    free(m->w);
+    free(m->data);
+}
+
+/* What row r of the matrix stands for. */
+static void load(const struct matrix *m, uint32_t r, float *out)
+{
+    const struct moe_mat mat = {m->data, m->layout, m->rows, m->cols};
+    moe_layout_load_row(&mat, r, out);
+}
+
+/* e H e^T of row r, of H's upper half; *squared: e e^T. */
+static double row_error(const struct matrix *m, const double *h, uint32_t r, double *squared)
+{
+    double sum = 0, e[256];
+    float values[256];
+    load(m, r, values);
+    *squared = 0;
+    for (uint32_t i = 0; i < m->cols; i++) {
+        e[i] = (double)m->w[(uint64_t)r * m->cols + i] - values[i];
+        *squared += e[i] * e[i];
+    }
+    for (uint32_t i = 0; i < m->cols; i++)
+        for (uint32_t j = i; j < m->cols; j++)
+            sum += (i == j ? 1 : 2) * e[i] * h[i * m->cols + j] * e[j];
+    return sum;
+}
+
+/* Every bitwidth and kind of group, with rows and columns that fill no panel and no group: each
+ * row's output error, multiplied out, falls or stays; the reported sums are those; two threads give
+ * the same bytes. */
+static void test_improves(void **state)
+{
+    (void)state;
+    static const struct {
+        int bits;
+        uint32_t group, rows, cols;
+    } cases[] = {{2, 64, 19, 200}, {3, 64, 16, 192}, {4, 64, 33, 100},
+                 {2, 32, 5, 90},   {2, 0, 18, 160},  {8, 128, 17, 256}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct moe_err err = {0};
+        struct matrix m = make_matrix(cases[i].bits, cases[i].group, cases[i].rows, cases[i].cols);
+        struct matrix twin =
+            make_matrix(cases[i].bits, cases[i].group, cases[i].rows, cases[i].cols);
+        float *x = make_inputs(300, m.cols, i);
+        double *h = make_moments(x, 300, m.cols), *factor = copy_of(h, m.cols);
+        double before[64], plain = 0, improved = 0, squared = 0, one;
+        assert_true(moe_cholesky(factor, m.cols));
+        for (uint32_t r = 0; r < m.rows; r++)
+            plain += before[r] = row_error(&m, h, r, &one);
+        assert_ok(moe_gptq_improve(m.layout, factor, m.w, m.rows, m.cols, m.data, &m.error, &err),
+                  &err);
+        for (uint32_t r = 0; r < m.rows; r++) {
+            double after = row_error(&m, h, r, &one);
+            assert_true(after <= before[r] * (1 + 1e-9));
+            improved += after;
+            squared += one;
+        }
+        assert_true(improved < 0.7 * plain);
+        assert_true(fabs(m.error.output_plain - plain) < 1e-6 * plain);
+        assert_true(fabs(m.error.output_improved - improved) < 1e-6 * plain);
+        assert_true(fabs(m.error.sum_squared_error - squared) < 1e-6 * squared);
+        moe_par_set_threads(2);
+        assert_ok(moe_gptq_improve(m.layout, factor, twin.w, m.rows, m.cols, twin.data, NULL, &err),
+                  &err);
+        moe_par_set_threads(1);
+        assert_memory_equal(m.data, twin.data, bytes_of(&m));
+        release(&m);
+        release(&twin);
+        free(x);
+        free(h);
+        free(factor);
+    }
+}
+
+/* One column's error is made up for by the next, as worked by hand: with R_01 = -1, w_1 is rounded
+ * as if it were w_1 - e_0. Levels are 0, 1, 2, 3 in both groups of the row. */
+static void test_carries(void **state)
+{
+    (void)state;
+    enum { COLS = 64, AT = 40 };
+    struct moe_err err = {0};
+    float w[COLS], values[COLS];
+    static double factor[COLS * COLS];
+    for (uint32_t i = 0; i < COLS; i++) {
+        w[i] = (float)(i % 4);
+        factor[i * COLS + i] = 1;
+    }
+    w[0] = 1.4f;  /* column 0 becomes 1, with an error of 0.4 */
+    w[AT] = 1.3f; /* would become 1; as 1.3 + 0.4 it becomes 2 */
+    factor[AT] = factor[AT * COLS] = 1;
+    struct matrix m = {moe_quant_layout(moe_quant_method_find("rtn"), 2, 32, MOE_LAYOUT_BF16), 1,
+                       COLS, .w = w};
+    m.data = moe_alloc(bytes_of(&m), 1, NULL);
+    assert_non_null(m.data);
+    assert_ok(moe_quantize_matrix(moe_quant_method_find("rtn"), m.layout, w, 1, COLS, m.data,
+                                  &m.error, &err),
+              &err);
+    load(&m, 0, values);
+    assert_true(fabsf(values[0] - 1) < 1e-3f && fabsf(values[AT] - 1) < 1e-3f);
+    assert_ok(moe_gptq_improve(m.layout, factor, w, 1, COLS, m.data, &m.error, &err), &err);
+    load(&m, 0, values);
+    assert_true(fabsf(values[0] - 1) < 0.05f && fabsf(values[AT] - 2) < 0.05f);
+    /* By hand, with errors of 0.4, then of 1.3 - 1 + 0.4 and 1.3 - 2 + 0.4. */
+    assert_true(fabs(m.error.output_plain - (0.16 + 0.49)) < 1e-3);
+    assert_true(m.error.output_improved <= 0.16 + 0.09 + 1e-3);
+    free(m.data);
+}
+
+/* With a diagonal H there is nothing to make up for: each weight has the nearest of the values that
+ * occur in its group. */
+static void test_diagonal(void **state)
+{
+    (void)state;
+    enum { COLS = 128, GROUP = 64 };
+    struct moe_err err = {0};
+    struct matrix m = make_matrix(2, GROUP, 16, COLS);
+    static double factor[COLS * COLS];
+    float values[COLS];
+    for (uint32_t i = 0; i < COLS; i++)
+        factor[i * COLS + i] = 1 + i % 5;
+    assert_ok(moe_gptq_improve(m.layout, factor, m.w, m.rows, COLS, m.data, NULL, &err), &err);
+    for (uint32_t r = 0; r < m.rows; r++) {
+        load(&m, r, values);
+        for (uint32_t i = 0; i < COLS; i++)
+            for (uint32_t j = i / GROUP * GROUP; j < (i / GROUP + 1) * GROUP; j++) {
+                float w = m.w[r * COLS + i];
+                assert_true(fabsf(w - values[i]) <= fabsf(w - values[j]) + 1e-6f);
+            }
+    }
+    release(&m);
+}
+
+/* ---- Conversion ------------------------------------------------------------------------------ */
+
+static char dir[64];
+
+static int set_up(void **state)
+{
+    (void)state;
+    strcpy(dir, "/dev/shm/moe-test-XXXXXX");
+    return mkdtemp(dir) || mkdtemp(strcpy(dir, "/tmp/moe-test-XXXXXX")) ? 0 : -1;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    moe_par_set_threads(1);
+    return rmdir(dir); /* fails where something was left behind */
+}
+
+static const char *const math = "tests/data/math.calib.txt";
+
+static struct moe_convert_options options_of(const char *method, int dense)
+{
+    return (struct moe_convert_options){.experts = {{4, 4}, {2, 4}},
+                                        .n_experts = 2,
+                                        .dense_bits = dense,
+                                        .method = moe_quant_method_find(method),
+                                        .group = 32};
+}
+
+static void convert_aware(const char *source, const char *path, uint32_t max_tokens, int dense,
+                          struct moe_convert_report *report, struct moe_buf *note)
+{
+    struct moe_err err = {0};
+    const struct moe_convert_options options = options_of("gptq", dense);
+    const struct moe_inputs_options inputs = {&math, 1, max_tokens, NULL};
+    assert_ok(moe_convert_error_aware(source, true, path, &options, &inputs, report, note, &err),
+              &err);
+}
+
+static uint8_t *contents(const char *path, uint64_t *n)
+{
+    struct moe_err err = {0};
+    struct moe_buf buf = {0};
+    assert_ok(moe_file_read_all(path, 1 << 26, &buf, &err), &err);
+    *n = buf.size;
+    return buf.data;
+}
+
+/* Dense layers, shared experts, latent attention, biases, no experts at all: all parts improve, and
+ * two threads give the same bytes. */
+static void test_families(void **state)
+{
+    (void)state;
+    static const char *const sources[] = {"tests/fixtures/deepseek", "tests/fixtures/deepseek-v2-a",
+                                          "tests/fixtures/gpt-oss-a", "tests/fixtures/qwen2-moe-a",
+                                          "tests/fixtures/llama"};
+    for (size_t i = 0; i < sizeof sources / sizeof sources[0]; i++) {
+        char a[96], b[96];
+        struct moe_convert_report report;
+        uint64_t n_a, n_b;
+        snprintf(a, sizeof a, "%s/a.moe", dir);
+        snprintf(b, sizeof b, "%s/b.moe", dir);
+        convert_aware(sources[i], a, 12, 4, &report, NULL);
+        assert_true(report.dense_error.output_improved < 0.95 * report.dense_error.output_plain);
+        for (int v = 0; v < 2 && i + 1 < sizeof sources / sizeof sources[0]; v++)
+            assert_true(report.error[v].output_improved < 0.95 * report.error[v].output_plain);
+        moe_par_set_threads(2);
+        convert_aware(sources[i], b, 12, 4, &report, NULL);
+        moe_par_set_threads(1);
+        uint8_t *of_a = contents(a, &n_a), *of_b = contents(b, &n_b);
+        assert_int_equal(n_a, n_b);
+        assert_memory_equal(of_a, of_b, n_a);
+        free(of_a);
+        free(of_b);
+        unlink(a);
+        unlink(b);
+    }
+}
+
+static bool same_expert(const struct moe_pack *a, const struct moe_pack *b, uint32_t layer,
+                        uint32_t expert)
+{
+    const struct moe_expert_extent *x = moe_pack_expert(a, layer, expert, 1);
+    const struct moe_expert_extent *y = moe_pack_expert(b, layer, expert, 1);
+    return x->segments[0].checksum == y->segments[0].checksum &&
+           x->segments[1].checksum == y->segments[1].checksum;
+}
+
+/* Experts that few tokens visit are rounded by hqq, bit for bit, and named; the others are not. */
+static void test_rare_experts(void **state)
+{
+    (void)state;
+    char a[96], b[96];
+    struct moe_err err = {0};
+    struct moe_convert_report report;
+    struct moe_buf note = {0};
+    struct moe_pack *aware, *plain;
+    const struct moe_convert_options hqq = options_of("hqq", 8);
+    snprintf(a, sizeof a, "%s/a.moe", dir);
+    snprintf(b, sizeof b, "%s/b.moe", dir);
+    convert_aware("tests/fixtures/deepseek", a, 2, 8, &report, &note);
+    assert_ok(moe_convert_checkpoint("tests/fixtures/deepseek", b, &hqq, &report, &err), &err);
+    assert_ok(moe_pack_open(&aware, a, &err), &err);
+    assert_ok(moe_pack_open(&plain, b, &err), &err);
+    assert_int_equal(moe_pack_source_fingerprint(aware), moe_pack_source_fingerprint(plain));
+    assert_string_equal(moe_pack_variant_at(aware, 1)->method, "gptq");
+
+    uint64_t n;
+    const char *text = (const char *)moe_pack_section(aware, MOE_PACK_PROVENANCE, &n);
+    json_t *json = json_loadb(text, n, 0, NULL);
+    const json_t *rare = json_object_get(json_object_get(json, "inputs"), "rare");
+    size_t n_rare = json_array_size(rare), n_same = 0, n_experts = 0;
+    for (uint32_t layer = 1; layer < 3; layer++) /* the first is dense */
+        for (uint32_t e = 0; e < moe_pack_n_experts(aware); e++, n_experts++)
+            n_same += same_expert(aware, plain, layer, e);
+    assert_true(n_rare > 0 && n_rare < n_experts);
+    assert_int_equal(n_rare, n_same);
+    for (size_t i = 0; i < n_rare; i++) {
+        const json_t *one = json_array_get(rare, i);
+        uint32_t layer = (uint32_t)json_integer_value(json_array_get(one, 0));
+        uint32_t expert = (uint32_t)json_integer_value(json_array_get(one, 1));
+        char name[64];
+        snprintf(name, sizeof name, "layer %u expert %u", layer, expert);
+        assert_true(same_expert(aware, plain, layer, expert));
+        assert_true(json_integer_value(json_array_get(one, 2)) < MOE_LEAST_INPUTS);
+        moe_buf_u8(&note, 0);
+        assert_non_null(strstr((const char *)note.data, name));
+        note.size--;
+    }
+    json_decref(json);
+    moe_pack_close(aware);
+    moe_pack_close(plain);
+    moe_buf_release(&note);
+    unlink(a);
+    unlink(b);
+}
+
+/* Packs: what is there by another method is made anew from something better, or refused. */
+static void test_packs(void **state)
+{
+    (void)state;
+    char a[96], b[96];
+    struct moe_err err = {0};
+    struct moe_convert_report report;
+    const struct moe_inputs_options inputs = {&math, 1, 8, NULL};
+    struct moe_convert_options options = options_of("hqq", 16);
+    struct moe_pack *pack;
+    snprintf(a, sizeof a, "%s/a.moe", dir);
+    snprintf(b, sizeof b, "%s/b.moe", dir);
+    options.experts[0] = (struct moe_bits){8, 8};
+    options.experts[1] = (struct moe_bits){2, 2};
+    assert_ok(moe_convert_checkpoint("tests/fixtures/qwen2-moe-a", a, &options, &report, &err),
+              &err);
+    options = options_of("gptq", 0);
+    options.n_experts = 1;
+    options.experts[0] = (struct moe_bits){2, 2};
+    assert_ok(moe_convert_error_aware(a, false, b, &options, &inputs, &report, NULL, &err), &err);
+    assert_true(report.error[0].output_improved < report.error[0].output_plain);
+    assert_ok(moe_pack_open(&pack, b, &err), &err);
+    assert_int_equal(moe_pack_n_variants(pack), 1);
+    assert_string_equal(moe_pack_variant_at(pack, 0)->method, "gptq");
+    moe_pack_close(pack);
+    options.experts[0] = (struct moe_bits){8, 8};
+    assert_int_equal(moe_convert_error_aware(a, false, b, &options, &inputs, &report, NULL, &err),
+                     MOE_ERR_USAGE);
+    unlink(a);
+    unlink(b);
+}
+
+/* Failures leave nothing behind: tear_down finds the directory empty. */
+static void test_failures(void **state)
+{
+    (void)state;
+    char a[96];
+    struct moe_err err = {0};
+    struct moe_convert_report report;
+    const char *none = "tests/data/none.txt";
+    volatile sig_atomic_t stop = 1;
+    const struct moe_progress progress = {.stop = &stop};
+    const struct moe_convert_options options = options_of("gptq", 8);
+    struct moe_inputs_options inputs = {&none, 1, 8, NULL};
+    snprintf(a, sizeof a, "%s/a.moe", dir);
+    assert_int_equal(moe_convert_error_aware("tests/fixtures/deepseek", true, a, &options, &inputs,
+                                             &report, NULL, &err),
+                     MOE_ERR_IO);
+    inputs = (struct moe_inputs_options){&math, 1, 8, &progress};
+    assert_int_equal(moe_convert_error_aware("tests/fixtures/deepseek", true, a, &options, &inputs,
+                                             &report, NULL, &err),
+                     MOE_ERR_INTERRUPTED);
+    inputs.progress = NULL;
+    assert_int_not_equal(moe_convert_error_aware("tests/fixtures/none", true, a, &options, &inputs,
+                                                 &report, NULL, &err),
+                         MOE_OK);
+}
+
+int main(void)
+{
+    struct moe_err err;
+    moe_kern_select(moe_cpu_detect(), &err);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_factor_by_hand), cmocka_unit_test(test_factor_refuses),
+        cmocka_unit_test(test_moments),        cmocka_unit_test(test_factor_of_moments),
+        cmocka_unit_test(test_improves),       cmocka_unit_test(test_carries),
+        cmocka_unit_test(test_diagonal),       cmocka_unit_test(test_families),
+        cmocka_unit_test(test_rare_experts),   cmocka_unit_test(test_packs),
+        cmocka_unit_test(test_failures),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
