@@ -32,6 +32,8 @@ static const struct cli_option options[] = {
      .help = "what its routers chose"},
     {CLI_OPT_TEXT(0, "device-profile", "FILE", &o.plan.profile), .shown = "measured now",
      .help = "how fast the machine is"},
+    {CLI_OPT_TEXT(0, "calibration", "MAP", &o.plan.calibration),
+     .help = "moe-calibrate's: what may be approximated"},
     {CLI_OPT_U32('c', "context", "N", &o.plan.context, 2, MOE_MAX_CONTEXT),
      .shown = "the model's, at most 4096", .help = "positions of context"},
     {CLI_OPT_U32(0, "batch", "N", &o.plan.batch, 1, 65536), .shown = "256, fewer if tight",
@@ -134,9 +136,11 @@ static int check_machine(void)
 
 static int check_simulate(int n_args, char **args)
 {
-    if (o.plan.trace || o.plan.out)
-        return cli_misuse("option --%s does not go with --simulate",
-                          o.plan.trace ? "trace" : "output");
+    if (o.plan.trace || o.plan.out || o.plan.calibration)
+        return cli_misuse("option --%s does not go with --simulate", o.plan.trace ? "trace"
+                                                                     : o.plan.calibration
+                                                                         ? "calibration"
+                                                                         : "output");
     if (o.plan.expert_memory)
         return cli_misuse("option --expert-memory: with --simulate, --memory 10%% or 2x is of the "
                           "experts");
@@ -156,6 +160,9 @@ static int check_plan(int n_args, char **args)
         return cli_misuse("one pack, or --shape");
     if (n_args == 0 && !o.plan.shape)
         return cli_misuse("nothing to do: a PACK, --shape, --explain or --simulate");
+    if (o.plan.calibration && o.plan.shape)
+        return cli_misuse(
+            "option --calibration takes a PACK: a --shape is no model that was measured");
     if (!o.memory && !o.plan.expert_memory)
         return cli_misuse("how much memory? (--memory SIZE)");
     if (o.memory && !moe_parse_bytes(o.memory, &o.plan.memory))

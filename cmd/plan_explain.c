@@ -53,7 +53,7 @@ static void put_variants(const struct moe_pack *pack, const struct moe_summary *
         const struct moe_weight_sum *sum = &s->variants[v];
         moe_draw_paragraph(out, NULL, 2,
                            "%" PRIu64 " experts at %s bits (%.2f with scales): %s, %s each",
-                           sum->count, moe_pack_variant_at(pack, v)->name, moe_sum_bits(sum),
+                           sum->count, moe_summary_bits_name(pack, v), moe_sum_bits(sum),
                            moe_format_bytes(sum->raw_bytes, room[0]),
                            moe_format_bytes(sum->count ? sum->raw_bytes / sum->count : 0, room[1]));
     }

@@ -1,9 +1,11 @@
 #include "plan_inputs.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "cli.h"
 #include "plan_machine.h"
 #include "plan_trace.h"
@@ -144,6 +146,36 @@ static int open_model(struct plan_inputs *in, struct moe_err *err)
     return status == MOE_OK ? MOE_OK : moe_fail(err, status, "%s: %s", o->trace, why.text);
 }
 
+/* A map is of a model, whatever precisions a pack of it has. */
+static int check_map(struct plan_inputs *in, struct moe_err *err)
+{
+    const struct plan_options *o = in->options;
+    const struct moe_map *map = o->strategy.map;
+    const struct moe_inventory *inv = in->inventory;
+    struct moe_buf texts = {0};
+    if (!map)
+        return MOE_OK;
+    if (map->source_fingerprint != in->source_fingerprint || map->n_layers != inv->n_layers ||
+        map->n_experts != inv->n_experts || map->top_k != inv->top_k)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "%s: a bit map of another model (%016" PRIx64 ", %" PRIu32
+                        " layers of %" PRIu32 " experts) than %s (%016" PRIx64 ", %" PRIu32
+                        " of %" PRIu32 ")",
+                        o->calibration, map->source_fingerprint, map->n_layers, map->n_experts,
+                        in->name, in->source_fingerprint, inv->n_layers, inv->n_experts);
+    for (uint32_t i = 0; i < map->n_texts; i++)
+        if (!map->texts[i].check)
+            moe_buf_printf(&texts, "%s%s", texts.size ? ", " : "", map->texts[i].name);
+    uint64_t room = sizeof in->evidence.calibration_texts - 1;
+    uint64_t n = moe_utf8_complete(texts.data, texts.size < room ? texts.size : room);
+    int status = texts.failed ? moe_fail(err, MOE_ERR_MEMORY, "out of memory") : MOE_OK;
+    if (status == MOE_OK && n)
+        memcpy(in->evidence.calibration_texts, texts.data, n);
+    snprintf(in->evidence.calibration, sizeof in->evidence.calibration, "%s", o->calibration);
+    moe_buf_release(&texts);
+    return status;
+}
+
 /* ---- All of it ---------------------------------------------------------------------------------
  */
 
@@ -196,6 +228,8 @@ int plan_inputs_open(struct plan_inputs *in, const struct plan_options *o, struc
 {
     *in = (struct plan_inputs){.options = o};
     int status = open_model(in, err);
+    if (status == MOE_OK)
+        status = check_map(in, err);
     if (status == MOE_OK)
         status = open_statistics(in, err);
     if (status == MOE_OK)

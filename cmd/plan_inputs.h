@@ -17,7 +17,7 @@
 
 struct plan_options {
     const char *pack, *shape; /* one of them, or neither: what the trace knows */
-    const char *trace, *profile, *out;
+    const char *trace, *profile, *calibration, *out;
     const char *expert_bits; /* of a shape, one or two of --experts with a comma */
     uint32_t dense_bits;
     uint64_t memory, expert_memory, expert_size, max_tokens, seed;

@@ -8,6 +8,20 @@
 #include "cli.h"
 #include "sched/explain.h"
 
+/* Says what of the map cannot be used, before it is left out or refused. */
+static void note_findings(const struct plan_inputs *in, const struct moe_strategy *strategy,
+                          bool automatic)
+{
+    const struct plan_options *o = in->options;
+    for (enum moe_finding which = 0; which < MOE_N_FINDINGS; which++) {
+        struct moe_err why = {0};
+        enum moe_part part = moe_finding_part(which);
+        bool wanted = automatic ? !o->strategy.exact : moe_strategy_part_inexact(strategy, part);
+        if (wanted && moe_calibration_serves(o->strategy.map, which, in->inventory, &why) != MOE_OK)
+            cli_note("%s: %s", o->calibration, why.text);
+    }
+}
+
 /* The name without its directory. */
 static const char *base_name(const char *path)
 {
@@ -18,13 +32,18 @@ static const char *base_name(const char *path)
 static int fill(const struct plan_inputs *in, const struct moe_strategy *strategy, bool automatic,
                 struct moe_plan *plan, struct moe_err *err)
 {
-    const struct moe_planner planner =
+    const struct moe_calibration calibration = {in->options->strategy.map, automatic};
+    struct moe_planner planner =
         plan_planner(in, in->options->memory ? PLAN_OF_PROCESS : PLAN_OF_EXPERTS);
     struct moe_strategy best = *strategy;
     int status = MOE_OK;
     plan->pack_fingerprint = in->fingerprint;
     plan->evidence = in->evidence;
     snprintf(plan->pack, sizeof plan->pack, "%.*s", MOE_PLAN_TEXT - 1, base_name(in->name));
+    if (calibration.map) {
+        planner.calibration = &calibration;
+        note_findings(in, strategy, automatic);
+    }
     if (automatic)
         status = moe_planner_search(&planner, plan, &best, err);
     if (status == MOE_OK)
@@ -64,10 +83,14 @@ int plan_make(const struct plan_options *o, struct moe_err *err)
     struct moe_plan *plan = NULL;
     struct moe_strategy strategy;
     struct plan_options options = *o;
-    bool automatic;
+    struct moe_map *map = NULL;
+    bool automatic = false;
     cli_catch_termination(); /* a drawn trace must not stay behind */
-    int status = strategy_options_apply(&o->strategy, &strategy, &automatic, err);
-    options.strategy.exact |= automatic; /* what changes results has to be named */
+    int status = o->calibration ? moe_map_read(&map, o->calibration, err) : MOE_OK;
+    options.strategy.map = map;
+    if (status == MOE_OK)
+        status = strategy_options_apply(&options.strategy, &strategy, &automatic, err);
+    options.strategy.exact |= automatic && !map; /* what changes results has to be named */
     if (status == MOE_OK)
         status = plan_inputs_open(&in, &options, err);
     if (status == MOE_OK)
@@ -79,5 +102,6 @@ int plan_make(const struct plan_options *o, struct moe_err *err)
         status = o->out ? save(plan, o->out, err) : show(plan, err);
     moe_plan_free(plan);
     plan_inputs_close(&in);
+    moe_map_free(map);
     return status;
 }

@@ -89,6 +89,8 @@ int strategy_options_apply(const struct strategy_options *o, struct moe_strategy
     int status = apply_row(o->strategy, out, &named, err);
     if (status == MOE_OK)
         status = apply_parts(o, out, &named, err);
+    if (status == MOE_OK && o->map)
+        moe_calibration_apply(o->map, named, out);
     if (status == MOE_OK && o->without)
         status = apply_without(o->without, out, err);
     if (status != MOE_OK)

@@ -12,6 +12,7 @@
 
 #include "base/err.h"
 #include "cli.h"
+#include "sched/calibration.h"
 #include "sched/strategy.h"
 
 /* --device: what computes the model. */
@@ -31,6 +32,8 @@ struct strategy_options {
     uint32_t staging;               /* slots for prefetched experts; 0: as many as a token visits in
                                        a layer */
     struct device_option device;
+    const struct moe_map *map; /* of moe-calibrate: what it found goes before what rows have, and
+                                  behind what options say; NULL: none */
 };
 
 /* Rows of a table of options; those without help are told by --strategy help alone. */

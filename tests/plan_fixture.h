@@ -88,8 +88,12 @@ static inline struct moe_plan *full_plan(void)
     p->boundary_accuracy = 1;
     p->boundary_stall = 2;
     fill_pace(p);
-    p->evidence = (struct moe_plan_evidence){"tiny.trace", 12,    3456, 789, "tiny.stats.yaml",
-                                             5678,         "box", true, true};
+    p->evidence =
+        (struct moe_plan_evidence){"tiny.trace", 12,   3456, 789,        "tiny.stats.yaml", 5678,
+                                   "box",        true, true, "map.yaml", "a.txt, b.txt"};
+    p->n_losses = 2;
+    p->losses[0] = (struct moe_plan_loss){"on-miss", 777, 1.5, 0.25, 3.125, 0.5};
+    p->losses[1] = (struct moe_plan_loss){"prefill", 778, -0.0625, 0, 0, 1.0 / 3};
     p->expected = (struct moe_plan_expected){11.5, 123.25, 0.6,  0.7,  0.8,  4096.5,
                                              0.05, 0.03,   0.01, 0.02, 0.04, 0.015};
     for (uint32_t l = 0; l < 3; l++)

@@ -18,6 +18,7 @@ enum {
     TRIED_ROWS = 3,
     TRIED_NAME = 118, /* two lines */
     NAME = 48,        /* of what files may make as long as they like */
+    SOURCE_NAME = 24, /* ... in passing */
 };
 
 struct screen {
@@ -29,10 +30,15 @@ struct screen {
 /* ---- What is planned ---------------------------------------------------------------------------
  */
 
-/* Bytes of a name that are shown. */
+/* Bytes of a name that are shown, of so many at most. */
+static int shown_of(const char *name, size_t most)
+{
+    return (int)moe_utf8_complete((const uint8_t *)name, strnlen(name, most));
+}
+
 static int shown(const char *name)
 {
-    return (int)moe_utf8_complete((const uint8_t *)name, strnlen(name, NAME));
+    return shown_of(name, NAME);
 }
 
 static void put_head(const struct screen *s)
@@ -70,6 +76,30 @@ static void put_strategy(const struct screen *s)
                        p->n_layers, p->n_experts, p->top_k);
     if (!text.failed)
         moe_draw_paragraph(s->out, NULL, 2, "%s", (const char *)text.data);
+    moe_buf_release(&text);
+}
+
+/* What a bit map says of the parts that may change results, in one paragraph. */
+static void put_losses(const struct screen *s)
+{
+    const struct moe_plan *p = s->plan;
+    const struct moe_plan_evidence *e = &p->evidence;
+    struct moe_buf text = {0};
+    for (uint32_t i = 0; i < p->n_losses; i++) {
+        const struct moe_plan_loss *l = &p->losses[i];
+        bool on_miss = strcmp(l->part, moe_strategy_part_at(MOE_PART_ON_MISS)->option) == 0;
+        moe_buf_printf(&text,
+                       "%s by --%.*s: %s%+.3g%% (+-%.3g) nats/token, %.3g%% other top "
+                       "tokens",
+                       i ? ";" : "Results may change", shown(l->part), l->part,
+                       on_miss ? "at worst " : "", l->nll_percent, l->nll_error, l->top1_points);
+    }
+    int first = (int)strcspn(e->calibration_texts, ","); /* of several texts the first is named */
+    first = first < SOURCE_NAME ? first : shown_of(e->calibration_texts, SOURCE_NAME);
+    if (p->n_losses && !text.failed)
+        moe_draw_paragraph(s->out, NULL, 2, "%s. From %" PRIu64 " tokens of %.*s%s.",
+                           (const char *)text.data, p->losses[0].tokens, first,
+                           e->calibration_texts, e->calibration_texts[first] ? " and others" : "");
     moe_buf_release(&text);
 }
 
@@ -417,6 +447,7 @@ void moe_explain_plan(const struct moe_plan *plan, bool blocks, struct moe_buf *
     const struct screen s = {plan, blocks, out};
     put_head(&s);
     put_strategy(&s);
+    put_losses(&s);
     put_memory(&s);
     put_bounds(&s);
     put_layers(&s);
@@ -430,6 +461,7 @@ void moe_explain_plan_briefly(const struct moe_plan *plan, bool blocks, struct m
     const struct screen s = {plan, blocks, out};
     put_head(&s);
     put_strategy(&s);
+    put_losses(&s);
     put_memory(&s);
     put_bounds(&s);
     put_assumptions(&s, 1);

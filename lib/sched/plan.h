@@ -21,6 +21,7 @@ enum {
     MOE_PLAN_TEXT = 256, /* bytes of a text, NUL included */
     MOE_PLAN_MAX_STEPS = 32,
     MOE_PLAN_MAX_TRIED = 256,
+    MOE_PLAN_MAX_LOSSES = 2,
 };
 
 /* Bytes, as struct moe_budget (run/engine.h) splits them. */
@@ -66,10 +67,19 @@ struct moe_plan_evidence {
     uint64_t trace_sequences, trace_tokens, trace_prompt_tokens;
     char statistics[MOE_PLAN_TEXT]; /* file; "": none */
     uint64_t statistics_tokens;
-    char device[MOE_PLAN_TEXT]; /* the profile's name */
-    bool times_measured;        /* with this model; else from memory bandwidth alone */
-    bool manner_known;          /* of a synthetic trace: from statistics or another trace; else
-                                   the bundled model's figures */
+    char device[MOE_PLAN_TEXT];      /* the profile's name */
+    bool times_measured;             /* with this model; else from memory bandwidth alone */
+    bool manner_known;               /* of a synthetic trace: from statistics or another trace; else
+                                        the bundled model's figures */
+    char calibration[MOE_PLAN_TEXT]; /* file of a bit map; "": none */
+    char calibration_texts[MOE_PLAN_TEXT]; /* whose losses it measured, with commas */
+};
+
+/* What results lose by a part of the strategy, at most, as a bit map has it (map.h). */
+struct moe_plan_loss {
+    char part[32]; /* its option */
+    uint64_t tokens;
+    double nll_percent, nll_error, top1_points, top1_error;
 };
 
 /* Of decoded tokens unless said. */
@@ -106,6 +116,8 @@ struct moe_plan {
     char variants[MOE_PACK_MAX_VARIANTS][MOE_PACK_NAME_BYTES]; /* of the pace */
     struct moe_pace pace;
     struct moe_plan_evidence evidence;
+    uint32_t n_losses;
+    struct moe_plan_loss losses[MOE_PLAN_MAX_LOSSES]; /* that were measured */
     struct moe_plan_expected expected;
     struct moe_plan_layer *layers; /* [n_layers]; owned */
     uint32_t n_memory_steps, n_rate_steps, n_tried;

@@ -76,6 +76,8 @@ static const struct plan_member evidence_members[] = {
     OF(moe_plan, "device", TEXT, evidence.device),
     OF(moe_plan, "times_measured", FLAG, evidence.times_measured),
     OF(moe_plan, "manner_known", FLAG, evidence.manner_known),
+    OF(moe_plan, "calibration", TEXT, evidence.calibration),
+    OF(moe_plan, "calibration_texts", TEXT, evidence.calibration_texts),
 };
 
 static const struct plan_member expected_members[] = {
@@ -117,6 +119,15 @@ static const struct plan_member tried_members[] = {
     OF(moe_plan_tried, "hit_rate", SHARE, hit_rate),
 };
 
+static const struct plan_member loss_members[] = {
+    ALWAYS(moe_plan_loss, "part", TEXT, part),
+    ALWAYS(moe_plan_loss, "tokens", WHOLE, tokens),
+    ALWAYS(moe_plan_loss, "nll_percent", CHANGE, nll_percent),
+    ALWAYS(moe_plan_loss, "nll_error_percent", FIGURE, nll_error),
+    ALWAYS(moe_plan_loss, "top1_points", FIGURE, top1_points),
+    ALWAYS(moe_plan_loss, "top1_error_points", FIGURE, top1_error),
+};
+
 #define TABLE(name)                                                                                \
     const struct plan_table plan_##name = {name##_members,                                         \
                                            sizeof name##_members / sizeof name##_members[0]}
@@ -134,6 +145,7 @@ TABLE(layer);
 TABLE(memory_step);
 TABLE(rate_step);
 TABLE(tried);
+TABLE(loss);
 
 bool plan_is_there(const struct plan_member *m, const void *value)
 {
@@ -155,6 +167,8 @@ bool plan_is_there(const struct plan_member *m, const void *value)
     case PLAN_SHARE:
         memcpy(&x, value, sizeof x);
         return isfinite(x) && (m->kind == PLAN_AMOUNT ? x > 0 : x >= 0);
+    case PLAN_CHANGE:
+        return true;
     }
     return false;
 }

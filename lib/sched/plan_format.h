@@ -19,6 +19,7 @@ enum plan_kind {
     PLAN_AMOUNT,      /* double; 0 */
     PLAN_FIGURE,      /* double; below 0 */
     PLAN_SHARE,       /* double, at most 1; below 0 */
+    PLAN_CHANGE,      /* double of either sign, always there */
     PLAN_FLAG,        /* bool; false */
     PLAN_FINGERPRINT, /* uint64_t as 16 hexadecimal digits; 0 */
 };
@@ -40,7 +41,8 @@ struct plan_table {
 extern const struct plan_table plan_pack, plan_shape, plan_memory, plan_precision, plan_prefetch,
     plan_boundary, plan_times, plan_evidence, plan_expected;
 /* ... and of the items of its lists; those of moe_plan_step by what their amount is. */
-extern const struct plan_table plan_pool, plan_layer, plan_memory_step, plan_rate_step, plan_tried;
+extern const struct plan_table plan_pool, plan_layer, plan_memory_step, plan_rate_step, plan_tried,
+    plan_loss;
 
 /* Whether the value is one that the file has. */
 bool plan_is_there(const struct plan_member *m, const void *value);

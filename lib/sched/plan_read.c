@@ -237,6 +237,11 @@ static int read_tried(struct plan_reader *r)
                           : MOE_ERR_MEMORY;
 }
 
+static int read_loss(struct plan_reader *r, struct moe_yaml_node *item, uint32_t i)
+{
+    return plan_read_members(r, item, &plan_loss, &r->plan->losses[i]);
+}
+
 /* ---- All ---------------------------------------------------------------------------------------
  */
 
@@ -264,6 +269,9 @@ static int read_plan(struct plan_reader *r)
         status = read_times(r);
     if (status == MOE_OK)
         status = plan_read_section(r, "evidence", &plan_evidence);
+    if (status == MOE_OK)
+        status = plan_read_items(r, r->root, "losses", MOE_PLAN_MAX_LOSSES, read_loss,
+                                 &r->plan->n_losses);
     if (status == MOE_OK)
         status = plan_read_section(r, "expected", &plan_expected);
     if (status == MOE_OK)

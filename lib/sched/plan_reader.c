@@ -30,7 +30,7 @@ static int read_double(struct plan_reader *r, struct moe_yaml_node *map,
     if (!moe_yaml_get(map, m->key) && !m->required)
         return MOE_OK;
     int status = moe_yaml_get_double(r->doc, map, m->key, m->required, &value, r->err);
-    if (status == MOE_OK && (value < 0 || (is_share && value > 1)))
+    if (status == MOE_OK && m->kind != PLAN_CHANGE && (value < 0 || (is_share && value > 1)))
         status = moe_yaml_fail(r->doc, moe_yaml_get(map, m->key), r->err, "'%s' must be %s", m->key,
                                is_share ? "from 0 to 1" : "at least 0");
     *to = value;
@@ -52,6 +52,7 @@ static int read_member(struct plan_reader *r, struct moe_yaml_node *map,
     case PLAN_AMOUNT:
     case PLAN_FIGURE:
     case PLAN_SHARE:
+    case PLAN_CHANGE:
         return read_double(r, map, m, to);
     case PLAN_FLAG:
         return moe_yaml_get_bool(r->doc, map, m->key, m->required, to, r->err);

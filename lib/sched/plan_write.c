@@ -20,6 +20,7 @@ static void put_member(struct moe_emit *e, const struct plan_member *m, const vo
     case PLAN_AMOUNT:
     case PLAN_FIGURE:
     case PLAN_SHARE:
+    case PLAN_CHANGE:
         moe_emit_double(e, m->key, *(const double *)value);
         break;
     case PLAN_FLAG:
@@ -223,6 +224,7 @@ static int put_plan(const struct moe_plan *p, struct moe_buf *out, bool json, st
     put_section(&e, "boundary", &plan_boundary, p);
     put_times(&e, p);
     put_section(&e, "evidence", &plan_evidence, p);
+    put_items(&e, "losses", &plan_loss, p->losses, sizeof p->losses[0], p->n_losses);
     put_section(&e, "expected", &plan_expected, p);
     put_layers(&e, p);
     put_outlook(&e, p);

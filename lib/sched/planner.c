@@ -87,6 +87,9 @@ int moe_planner_try(const struct moe_planner *p, const struct moe_strategy *stra
     int status = p->fitter.fit(p->fitter.ctx, strategy, bytes, f, err);
     if (status == MOE_OK && p->exact)
         status = moe_strategy_check_exact(&f->strategy, err);
+    if (status == MOE_OK && p->calibration)
+        status =
+            moe_calibration_check(p->calibration, &f->strategy, p->inventory, f->high, f->low, err);
     if (status != MOE_OK)
         return status;
     struct moe_pace pace = *p->pace;
@@ -328,6 +331,27 @@ static void set_evidence(const struct moe_planner *p, const struct moe_simulated
     e->statistics_tokens = p->statistics ? p->statistics->totals[MOE_TOTAL_TOKENS] : 0;
 }
 
+/* What the calibration has measured of it. */
+static void set_losses(const struct moe_planner *p, const struct moe_fitted *f,
+                       struct moe_plan *plan)
+{
+    const struct moe_inventory *inv = p->inventory;
+    plan->n_losses = 0;
+    for (enum moe_finding which = 0; p->calibration && which < MOE_N_FINDINGS; which++) {
+        const struct moe_loss *l =
+            moe_calibration_loss(p->calibration->map, which, &f->strategy, inv->variants[f->high],
+                                 inv->variants[f->low]);
+        struct moe_plan_loss *to = &plan->losses[plan->n_losses];
+        if (!l)
+            continue;
+        *to = (struct moe_plan_loss){"",           l->tokens,      l->nll_percent,
+                                     l->nll_error, l->top1_points, l->top1_error};
+        snprintf(to->part, sizeof to->part, "%s",
+                 moe_strategy_part_at(moe_finding_part(which))->option);
+        plan->n_losses++;
+    }
+}
+
 int moe_planner_make(const struct moe_planner *p, const struct moe_strategy *strategy,
                      struct moe_plan *plan, struct moe_err *err)
 {
@@ -347,6 +371,7 @@ int moe_planner_make(const struct moe_planner *p, const struct moe_strategy *str
     set_layers(&t.simulated, layers, plan);
     set_expected(p, &t, compute_limit(p), &plan->expected);
     set_evidence(p, &t.simulated, &plan->evidence);
+    set_losses(p, &t.fitted, plan);
     status = set_slots(p, &t.fitted, frequency, plan, err);
     if (status == MOE_OK)
         status = set_contents(p, &t.fitted, frequency, plan, err);

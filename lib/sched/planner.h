@@ -6,6 +6,7 @@
 #define MOE_SCHED_PLANNER_H
 
 #include "base/progress.h"
+#include "sched/calibration.h"
 #include "sched/fitting.h"
 #include "sched/optimal.h"
 #include "sched/plan.h"
@@ -20,7 +21,8 @@ struct moe_planner {
     const struct moe_lookups *lookups;       /* of the same tokens; NULL: no optimum */
     const struct moe_statistics *statistics; /* paths, frequencies, accuracies; NULL: none */
     const struct moe_pace *pace;
-    bool exact; /* only what cannot change results */
+    bool exact;                                /* only what cannot change results */
+    const struct moe_calibration *calibration; /* NULL: none */
     uint64_t seed;
     const struct moe_progress *progress;
 };
@@ -37,17 +39,17 @@ double moe_trial_tokens_per_second(const struct moe_trial_run *t);
 double moe_trial_hit_rate(const struct moe_trial_run *t);
 
 /* One strategy, as it stands, in `bytes` of memory (0: as asked for), at load_rate (0: the pace's).
- * layers: [n_layers] or NULL. MOE_ERR_USAGE: it cannot run here, or may change results where
- * `exact` is asked for. */
+ * layers: [n_layers] or NULL. MOE_ERR_USAGE: it cannot run here, may change results where `exact`
+ * is asked for, or does not go with the calibration. */
 int moe_planner_try(const struct moe_planner *p, const struct moe_strategy *strategy,
                     uint64_t bytes, double load_rate, struct moe_trial_run *out,
                     struct moe_simulated_layer *layers, struct moe_err *err);
 
 /* Searches the rows of the table and their parts for the fastest decoding (--strategy auto): every
  * row that can run here without statistics at hand, then from the two best of them one part after
- * the other, as long as that gains. On as many sequences of the trace that a search takes a minute
- * or less. Everything tried goes to plan->tried, the fastest first. MOE_ERR_LIMIT: nothing can run
- * here. */
+ * the other, as long as that gains; with a calibration, also what that found. On as many sequences
+ * of the trace that a search takes a minute or less. Everything tried goes to plan->tried, the
+ * fastest first. MOE_ERR_LIMIT: nothing can run here. */
 int moe_planner_search(const struct moe_planner *p, struct moe_plan *plan,
                        struct moe_strategy *best, struct moe_err *err);
 

@@ -19,38 +19,42 @@ enum {
 static const double LEAST_GAIN = 1.003;
 
 /* What is tried of each part. Rows of the table may have others. */
-static const struct {
+static const struct change {
     enum moe_part part;
     const char *text;
+    bool measured; /* tried as a calibration has it, or not at all */
 } changes[] = {
-    {MOE_PART_CACHE, "lru"},
-    {MOE_PART_CACHE, "lrfu"},
-    {MOE_PART_CACHE, "arc"},
-    {MOE_PART_CACHE, "hobbit"},
-    {MOE_PART_PREDICT, "none"},
-    {MOE_PART_PREDICT, "gate-next"},
-    {MOE_PART_PREDICT, "gate-ahead:2"},
-    {MOE_PART_PREDICT, "gate-residual"},
-    {MOE_PART_PREFETCH, "none"},
-    {MOE_PART_PREFETCH, "all"},
-    {MOE_PART_PREFETCH, "percentile:75"},
-    {MOE_PART_PREFETCH, "percentile:75,slack"},
-    {MOE_PART_PREFETCH, "all,slack"},
-    {MOE_PART_PREFETCH, "count:1"},
-    {MOE_PART_PREFETCH, "count:2"},
-    {MOE_PART_PREFETCH, "until-router,all"},
-    {MOE_PART_PROTECT, "on"},
-    {MOE_PART_PROTECT, "off"},
-    {MOE_PART_ALLOC, "global"},
-    {MOE_PART_ALLOC, "per-layer"},
-    {MOE_PART_ALLOC, "shallow:1"},
-    {MOE_PART_ALLOC, "shallow:2"},
-    {MOE_PART_ALLOC, "shallow"},
-    {MOE_PART_INIT, "empty"},
-    {MOE_PART_INIT, "frequency"},
-    {MOE_PART_KEEP_RECORDS, "on"},
-    {MOE_PART_PREFILL, "popularity"},
-    {MOE_PART_PREFILL, "routed-order"},
+    {MOE_PART_CACHE, "lru", false},
+    {MOE_PART_CACHE, "lrfu", false},
+    {MOE_PART_CACHE, "arc", false},
+    {MOE_PART_CACHE, "hobbit", false},
+    {MOE_PART_PREDICT, "none", false},
+    {MOE_PART_PREDICT, "gate-next", false},
+    {MOE_PART_PREDICT, "gate-ahead:2", false},
+    {MOE_PART_PREDICT, "gate-residual", false},
+    {MOE_PART_PREFETCH, "none", false},
+    {MOE_PART_PREFETCH, "all", false},
+    {MOE_PART_PREFETCH, "percentile:75", false},
+    {MOE_PART_PREFETCH, "percentile:75,slack", false},
+    {MOE_PART_PREFETCH, "all,slack", false},
+    {MOE_PART_PREFETCH, "count:1", false},
+    {MOE_PART_PREFETCH, "count:2", false},
+    {MOE_PART_PREFETCH, "until-router,all", false},
+    {MOE_PART_PROTECT, "on", false},
+    {MOE_PART_PROTECT, "off", false},
+    {MOE_PART_ALLOC, "global", false},
+    {MOE_PART_ALLOC, "per-layer", false},
+    {MOE_PART_ALLOC, "shallow:1", false},
+    {MOE_PART_ALLOC, "shallow:2", false},
+    {MOE_PART_ALLOC, "shallow", false},
+    {MOE_PART_INIT, "empty", false},
+    {MOE_PART_INIT, "frequency", false},
+    {MOE_PART_KEEP_RECORDS, "on", false},
+    {MOE_PART_PREFILL, "popularity", false},
+    {MOE_PART_PREFILL, "routed-order", false},
+    {MOE_PART_PREFILL, "hybrid", true},
+    {MOE_PART_ON_MISS, "load", true},
+    {MOE_PART_ON_MISS, "load-low", true},
 };
 enum { N_CHANGES = sizeof changes / sizeof changes[0] };
 
@@ -143,28 +147,57 @@ static void rank(struct search *s, const struct moe_strategy *strategy, double w
     s->worth[at] = worth;
 }
 
+static int try_row(struct search *s, const struct moe_strategy *row, struct moe_err *err)
+{
+    double worth;
+    int status = try_one(s, row, &worth, err);
+    if (status == MOE_OK && worth > 0)
+        rank(s, row, worth);
+    return status;
+}
+
+/* With a calibration each row as it would run without one, and with what was found. */
 static int try_rows(struct search *s, struct moe_err *err)
 {
+    const struct moe_calibration *c = s->planner->calibration;
     int status = MOE_OK;
     for (int i = 0; moe_strategy_row_name(i) && status == MOE_OK; i++) {
-        struct moe_strategy row;
-        double worth;
+        struct moe_strategy row, found;
         moe_strategy_row(moe_strategy_row_name(i), &row);
-        status = try_one(s, &row, &worth, err);
-        if (status == MOE_OK && worth > 0)
-            rank(s, &row, worth);
+        found = row;
+        if (c) {
+            moe_strategy_fall_back(&row);
+            row.cache_bits = 0;
+        }
+        status = try_row(s, &row, err);
+        if (c)
+            moe_calibration_apply(c->map, 0, &found);
+        if (c && status == MOE_OK)
+            status = try_row(s, &found, err);
         if (status == MOE_OK)
             status = report(s, err);
     }
     return status;
 }
 
-/* The strategy with one part changed; false: it makes no sense, or is the same. */
-static bool change(struct moe_strategy *s, uint32_t i)
+/* What loads at a low precision has a pool for it, and leaves out what HOBBIT does. */
+static void load_low(struct moe_strategy *s)
 {
+    struct moe_strategy hobbit;
+    moe_strategy_row("hobbit", &hobbit);
+    s->low_pool = hobbit.low_pool;
+    s->skip_below = hobbit.skip_below;
+}
+
+/* The strategy with one part changed; false: it makes no sense, or is the same. */
+static bool change(const struct search *search, struct moe_strategy *s, uint32_t i)
+{
+    const struct moe_calibration *c = search->planner->calibration;
     char why[128];
     struct moe_err ignored;
     const struct moe_strategy before = *s;
+    if (changes[i].measured && !c)
+        return false;
     if (!moe_strategy_set(s, changes[i].part, changes[i].text, why))
         return false;
     /* Who begins to predict wants something done about it. */
@@ -172,6 +205,12 @@ static bool change(struct moe_strategy *s, uint32_t i)
         moe_strategy_set(s, MOE_PART_PREFETCH, "all", why);
     if (changes[i].part == MOE_PART_PREFETCH && s->predict == MOE_PREDICT_BY_NOTHING)
         return false;
+    if (changes[i].part == MOE_PART_ON_MISS && s->on_miss == MOE_MISS_LOAD_LOW)
+        load_low(s);
+    else if (changes[i].part == MOE_PART_ON_MISS)
+        s->skip_below = 0;
+    if (c)
+        moe_calibration_apply(c->map, 0, s);
     moe_strategy_drop_idle(s, 0);
     return moe_strategy_settle(s, &ignored) == MOE_OK;
 }
@@ -186,7 +225,7 @@ static int improve(struct search *s, struct moe_strategy *strategy, double *wort
         for (uint32_t i = 0; i < N_CHANGES; i++) {
             struct moe_strategy candidate = *strategy;
             double found = 0;
-            int status = change(&candidate, i) ? try_one(s, &candidate, &found, err) : MOE_OK;
+            int status = change(s, &candidate, i) ? try_one(s, &candidate, &found, err) : MOE_OK;
             if (status == MOE_OK)
                 status = report(s, err);
             if (status != MOE_OK)
@@ -213,6 +252,8 @@ int moe_planner_search(const struct moe_planner *p, struct moe_plan *plan,
     if (!fewer.excerpt.max_tokens || fewer.excerpt.max_tokens > most)
         fewer.excerpt = moe_excerpt_of(p->trace, most);
     fewer.lookups = NULL;
+    if (p->exact)
+        fewer.calibration = NULL;
     s.n_steps = N_STARTS * MOST_ROUNDS * N_CHANGES;
     free(plan->tried);
     plan->n_tried = 0;

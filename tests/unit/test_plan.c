@@ -91,6 +91,12 @@ static void assert_same_expectations(const struct moe_plan *a, const struct moe_
     SAME(evidence.trace_prompt_tokens);
     SAME_TEXT(evidence.statistics), SAME(evidence.statistics_tokens);
     SAME_TEXT(evidence.device), SAME(evidence.times_measured), SAME(evidence.manner_known);
+    SAME_TEXT(evidence.calibration), SAME_TEXT(evidence.calibration_texts), SAME(n_losses);
+    for (uint32_t i = 0; i < a->n_losses; i++) {
+        SAME_TEXT(losses[i].part), SAME(losses[i].tokens);
+        SAME(losses[i].nll_percent), SAME(losses[i].nll_error);
+        SAME(losses[i].top1_points), SAME(losses[i].top1_error);
+    }
     SAME(expected.decode_tokens_per_second), SAME(expected.prefill_tokens_per_second);
     SAME(expected.hit_rate), SAME(expected.optimal_hit_rate), SAME(expected.accuracy);
     SAME(expected.bytes_per_token), SAME(expected.compute_seconds);
@@ -470,6 +476,14 @@ static void damage_of_what_is_expected_is_named(void **state)
             "'bytes_per_second' must be above 0");
     refused(LRU "outlook: {link: [{hit_rate: 0}]}\n", MOE_ERR_FORMAT,
             "'bytes_per_second' is missing");
+#define MEASURED "tokens: 5, nll_error_percent: 0, top1_points: 1, top1_error_points: 0"
+    refused(LRU "losses: [{" MEASURED ", part: on-miss}]\n", MOE_ERR_FORMAT,
+            "'nll_percent' is missing");
+    refused(LRU "losses: [{" MEASURED ", nll_percent: -1}]\n", MOE_ERR_FORMAT, "'part' is missing");
+    refused(LRU "losses: [{part: a, tokens: 5, nll_percent: 0, nll_error_percent: -1}]\n",
+            MOE_ERR_FORMAT, "'nll_error_percent' must be at least 0");
+    refused(LRU "losses: [{}, {}, {}]\n", MOE_ERR_FORMAT, "'losses' must not have more than 2");
+#undef MEASURED
     refused(LRU "tried: [{strategy: lru, decode_tokens_per_second: 1}, "
                 "{strategy: arc, decode_tokens_per_second: 2}]\n",
             MOE_ERR_FORMAT, "line 5 column 55: what was tried must stand the fastest first");

@@ -222,6 +222,24 @@ static void text(void **state)
     expect_line(t, "      200.0   70.0%  fate+cache=lrfu\n");
     expect_line(t, "  1. The trace has few tokens");
     expect_line(t, "may be off by 3.1");
+    assert_null(strstr(t, "Results may change"));
+    p.n_losses = 2;
+    p.losses[0] = (struct moe_plan_loss){"on-miss", 4321, 1.25, 0.25, 3.5, 0.5};
+    p.losses[1] = (struct moe_plan_loss){"prefill", 1234, -0.5, 0.125, 0.75, 0.25};
+    strcpy(p.evidence.calibration, "map.yaml");
+    strcpy(p.evidence.calibration_texts, "a.txt, b.txt");
+    moe_buf_clear(&out);
+    moe_explain_plan(&p, false, &out);
+    check_screen(&out, 100);
+    char words[8192];
+    uint32_t n = 0;
+    for (const char *c = (const char *)out.data; *c && n + 1 < sizeof words; c++)
+        if ((*c != ' ' && *c != '\n') || (n && words[n - 1] != ' '))
+            words[n++] = *c == '\n' ? ' ' : *c;
+    words[n] = 0;
+    expect_line(words, "Results may change by --on-miss: at worst +1.25% (+-0.25) nats/token, 3.5% "
+                       "other top tokens; by --prefill: -0.5% (+-0.125) nats/token, 0.75% other "
+                       "top tokens. From 4321 tokens of a.txt and others.");
     moe_buf_release(&out);
 }
 
@@ -244,6 +262,12 @@ static void largest(void **state)
     p.evidence.trace[0] = p.evidence.statistics[0] = 0;
     memset(p.pack, 'n', sizeof p.pack - 1);
     memset(p.evidence.device, 'd', sizeof p.evidence.device - 1);
+    memset(p.evidence.calibration, 'c', sizeof p.evidence.calibration - 1);
+    memset(p.evidence.calibration_texts, 't', sizeof p.evidence.calibration_texts - 1);
+    p.n_losses = MOE_PLAN_MAX_LOSSES;
+    p.losses[0] = p.losses[1] =
+        (struct moe_plan_loss){"on-miss", (uint64_t)1 << 53, -99.999, 99.999, 99.999, 99.999};
+    strcpy(p.losses[1].part, "prefill");
     for (uint32_t i = 0; i < MOE_PLAN_MAX_STEPS; i++)
         p.memory_steps[i] = p.rate_steps[i] = (struct moe_plan_step){1e12 + i * 1e10, 9999.9, 1};
     for (uint32_t i = 0; i < MOE_PLAN_MAX_TRIED; i++)

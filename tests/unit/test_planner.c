@@ -453,6 +453,58 @@ static void what_may_change_results_is_refused(void **state)
     end(&p);
 }
 
+/* A map of the fixture's precisions that has measured `loss` percent of T1 and T2. */
+static struct moe_map measured(const struct moe_inventory *inventory, double loss)
+{
+    struct moe_map map = {.n_variants = inventory->n_variants, .tolerance = 2};
+    memcpy(map.variants, inventory->variants, sizeof map.variants);
+    map.hobbit = (struct moe_map_hobbit){.there = true,
+                                         .t1 = 0.4,
+                                         .t2 = 0.9,
+                                         .high = 0,
+                                         .low = inventory->n_variants - 1,
+                                         .loss = {.tokens = 77, .nll_percent = loss}};
+    return map;
+}
+
+/* The search goes as far as was measured and not above the tolerance, and the plan says so. */
+static void a_calibration_allows_what_it_measured(void **state)
+{
+    for (int within = 0; within < 2; within++) {
+        struct moe_err err = {0};
+        struct moe_plan *plan = NULL;
+        struct moe_strategy best;
+        struct planning p;
+        begin(&p, "lru", 1.5, 3); /* loads take long */
+        const struct moe_map map = measured(p.planner.inventory, within ? 1.5 : 2.5);
+        const struct moe_calibration calibration = {&map, true};
+        p.planner.calibration = &calibration;
+        assert_ok(moe_plan_new(&plan, LAYERS, EXPERTS, TOP_K, &err), &err);
+        assert_ok(moe_planner_search(&p.planner, plan, &best, &err), &err);
+        assert_ok(moe_planner_make(&p.planner, &best, plan, &err), &err);
+        assert_int_equal(plan->strategy.on_miss == MOE_MISS_LOAD_LOW, within);
+        assert_int_equal(plan->strategy.inexact, within);
+        assert_int_equal(plan->n_losses, within);
+        if (within) {
+            assert_true(plan->strategy.high_up_to == 0.4 && plan->strategy.skip_below <= 0.1);
+            assert_string_equal(plan->losses[0].part, "on-miss");
+            assert_true(plan->losses[0].tokens == 77 && plan->losses[0].nll_percent == 1.5);
+        }
+        for (uint32_t i = 0; i < plan->n_tried; i++) {
+            struct moe_strategy s;
+            uint32_t named;
+            assert_ok(moe_strategy_parse(plan->tried[i].strategy, &s, &named, &err), &err);
+            assert_ok(moe_strategy_settle(&s, &err), &err);
+            bool allowed = within && s.prefill != MOE_PREFILL_HYBRID && s.high_up_to >= 0.4 &&
+                           s.skip_below <= 0.1;
+            if (s.inexact && !allowed)
+                fail_msg("nobody measured %s", plan->tried[i].strategy);
+        }
+        moe_plan_free(plan);
+        end(&p);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -464,6 +516,7 @@ int main(void)
         cmocka_unit_test(the_search_finds_the_fastest),
         cmocka_unit_test(nothing_runs_in_no_memory),
         cmocka_unit_test(what_may_change_results_is_refused),
+        cmocka_unit_test(a_calibration_allows_what_it_measured),
     };
     return cmocka_run_group_tests_name("planner", tests, open_all, close_all);
 }

@@ -1,0 +1,169 @@
+#include "sched/calibration.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Thresholds are compared at about the precision of the scores. */
+static const double ALIKE = 1e-7;
+
+struct finding {
+    bool there;
+    uint32_t high, low; /* variants of the map */
+    const struct moe_loss *loss;
+    const char *what;
+};
+
+static struct finding find(const struct moe_map *map, enum moe_finding which)
+{
+    const struct moe_map_hobbit *h = &map->hobbit;
+    const struct moe_map_fate *f = &map->fate;
+    return which == MOE_FOUND_ON_MISS
+               ? (struct finding){h->there, h->high, h->low, &h->loss, "thresholds for --on-miss"}
+               : (struct finding){f->there, f->high, f->low, &f->loss, "share for --prefill"};
+}
+
+enum moe_part moe_finding_part(enum moe_finding which)
+{
+    return which == MOE_FOUND_ON_MISS ? MOE_PART_ON_MISS : MOE_PART_PREFILL;
+}
+
+/* ---- Applying ----------------------------------------------------------------------------------
+ */
+
+/* 1 - T2 without what the subtraction adds to its digits. */
+static double skip_below(const struct moe_map_hobbit *h)
+{
+    return round((1 - h->t2) * 1e9) / 1e9;
+}
+
+static void apply_hobbit(const struct moe_map_hobbit *h, uint32_t named, struct moe_strategy *s)
+{
+    bool takes_low = s->on_miss == MOE_MISS_LOAD_LOW;
+    if (takes_low && s->skip_below > 0 && !(named >> MOE_PART_SKIP_BELOW & 1))
+        s->skip_below = skip_below(h);
+    if (takes_low && !(named >> MOE_PART_ON_MISS & 1))
+        s->high_up_to = fmin(h->t1, 1 - s->skip_below);
+    if (takes_low && h->weighed && s->cache && !(named >> MOE_PART_LOW_POOL & 1))
+        s->low_pool = h->low_pool;
+    if (h->weighed && s->cache == &moe_policy_hobbit && !(named >> MOE_PART_CACHE_WEIGHTS & 1))
+        memcpy(s->weights, h->weights, sizeof s->weights);
+}
+
+void moe_calibration_apply(const struct moe_map *map, uint32_t named, struct moe_strategy *s)
+{
+    if (s->resident)
+        return;
+    if (map->hobbit.there)
+        apply_hobbit(&map->hobbit, named, s);
+    if (!map->fate.there || s->prefill != MOE_PREFILL_HYBRID || named >> MOE_PART_PREFILL & 1)
+        return;
+    s->low_share = map->fate.share;
+    if (s->low_share == 0) {
+        s->prefill = MOE_PREFILL_POPULARITY;
+        s->prefill_falls_back = false;
+    }
+}
+
+/* ---- What was measured -------------------------------------------------------------------------
+ */
+
+int moe_calibration_serves(const struct moe_map *map, enum moe_finding which,
+                           const struct moe_inventory *inventory, struct moe_err *err)
+{
+    const struct finding f = find(map, which);
+    if (!f.there)
+        return moe_fail(err, MOE_ERR_USAGE, "the map has no %s", f.what);
+    const char *high = map->variants[f.high], *low = map->variants[f.low];
+    uint32_t h = moe_inventory_variant(inventory, high), l = moe_inventory_variant(inventory, low);
+    if (h < inventory->n_variants && l < inventory->n_variants && h < l)
+        return MOE_OK;
+    return moe_fail(err, MOE_ERR_USAGE,
+                    "the map has %s for experts at '%s' and, lower, at '%s': the pack lacks one "
+                    "of them",
+                    f.what, high, low);
+}
+
+static bool changes_results(const struct moe_strategy *s, enum moe_finding which)
+{
+    return moe_strategy_part_inexact(s, moe_finding_part(which)) ||
+           (which == MOE_FOUND_ON_MISS && s->skip_below > 0);
+}
+
+/* Whether it takes a low precision, or nothing at all, no more often than was measured. */
+static bool is_within(const struct moe_map *map, enum moe_finding which,
+                      const struct moe_strategy *s)
+{
+    const struct moe_map_hobbit *h = &map->hobbit;
+    if (which == MOE_FOUND_PREFILL)
+        return s->low_share <= map->fate.share + ALIKE;
+    return s->skip_below <= 1 - h->t2 + ALIKE &&
+           (s->on_miss == MOE_MISS_LOAD ||
+            (s->on_miss == MOE_MISS_LOAD_LOW && s->high_up_to >= h->t1 - ALIKE));
+}
+
+const struct moe_loss *moe_calibration_loss(const struct moe_map *map, enum moe_finding which,
+                                            const struct moe_strategy *s, const char *high,
+                                            const char *low)
+{
+    const struct finding f = find(map, which);
+    if (!f.there || f.loss->tokens == 0 || !changes_results(s, which) ||
+        !is_within(map, which, s) || strcmp(map->variants[f.high], high) != 0 ||
+        strcmp(map->variants[f.low], low) != 0)
+        return NULL;
+    return f.loss;
+}
+
+/* ---- Checking ----------------------------------------------------------------------------------
+ */
+
+/* Whether the strategy has the map's own numbers. */
+static bool is_of_map(const struct moe_map *map, enum moe_finding which,
+                      const struct moe_strategy *s)
+{
+    struct moe_strategy applied = *s;
+    if (!find(map, which).there || !changes_results(s, which))
+        return false;
+    moe_calibration_apply(map, 0, &applied);
+    return which == MOE_FOUND_PREFILL
+               ? applied.low_share == s->low_share
+               : applied.high_up_to == s->high_up_to && applied.skip_below == s->skip_below;
+}
+
+static int check_finding(const struct moe_calibration *c, enum moe_finding which,
+                         const struct moe_strategy *s, const char *high, const char *low,
+                         struct moe_err *err)
+{
+    const struct moe_map *map = c->map;
+    const struct finding f = find(map, which);
+    const struct moe_loss *loss = moe_calibration_loss(map, which, s, high, low);
+    if (!loss && (c->measured || is_of_map(map, which, s)))
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "the map has no %s where experts are at '%s' and, lower, at '%s'", f.what,
+                        high, low);
+    if (c->measured && !(moe_loss_in(loss, map->metric) <= map->tolerance))
+        return moe_fail(err, MOE_ERR_USAGE, "the map's %s loses more than its tolerance", f.what);
+    return MOE_OK;
+}
+
+int moe_calibration_check(const struct moe_calibration *c, const struct moe_strategy *s,
+                          const struct moe_inventory *inventory, uint32_t high, uint32_t low,
+                          struct moe_err *err)
+{
+    uint32_t n = 0;
+    int status = MOE_OK;
+    for (enum moe_finding which = 0; which < MOE_N_FINDINGS && status == MOE_OK; which++) {
+        if (!changes_results(s, which))
+            continue;
+        status =
+            check_finding(c, which, s, inventory->variants[high], inventory->variants[low], err);
+        n++;
+    }
+    if (status != MOE_OK || !c->measured)
+        return status;
+    bool all_measured = n == 1 || (n == 0 && high == 0);
+    if (!all_measured || s->precalculate || s->degrade)
+        status = moe_fail(err, MOE_ERR_USAGE,
+                          "nobody measured what results lose by all that strategy %s approximates",
+                          s->name ? s->name : "none");
+    return status;
+}

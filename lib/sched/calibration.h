@@ -1,0 +1,50 @@
+/*
+ * Calibration: what a bit map (map.h) says of strategies: HOBBIT's thresholds, weights and pools,
+ * Fate's share, and what results lose by them. Pure.
+ */
+#ifndef MOE_SCHED_CALIBRATION_H
+#define MOE_SCHED_CALIBRATION_H
+
+#include "sched/inventory.h"
+#include "sched/map.h"
+#include "sched/strategy.h"
+
+/* What moe-calibrate measures of a strategy's parts. */
+enum moe_finding {
+    MOE_FOUND_ON_MISS = 0, /* T1 and T2 (HOBBIT 3.2), as if every activation were a miss */
+    MOE_FOUND_PREFILL,     /* p (Fate 4.5) */
+    MOE_N_FINDINGS
+};
+enum moe_part moe_finding_part(enum moe_finding which);
+
+/* What planning goes by. */
+struct moe_calibration {
+    const struct moe_map *map;
+    bool measured; /* nothing may change results but one part, and by no more than the map has
+                      measured to be within its tolerance */
+};
+
+/* Puts what the map found in the place of what a strategy's parts have, but for those of the set
+ * `named` (bits 1 << part): T1 and T2 where it loads at a low precision on a miss, the low pool and
+ * the weights of `hobbit`, p of a hybrid prefill (0: popularity). To be settled afterwards. */
+void moe_calibration_apply(const struct moe_map *map, uint32_t named, struct moe_strategy *s);
+
+/* Whether a pack with this inventory has the two precisions that a finding is about.
+ * MOE_ERR_USAGE: the map has no such finding, or the pack lacks one of them. */
+int moe_calibration_serves(const struct moe_map *map, enum moe_finding which,
+                           const struct moe_inventory *inventory, struct moe_err *err);
+
+/* What results lose by that part of a settled strategy at these precisions (names of variants), at
+ * most; NULL: the part changes nothing, or nobody measured so much. */
+const struct moe_loss *moe_calibration_loss(const struct moe_map *map, enum moe_finding which,
+                                            const struct moe_strategy *s, const char *high,
+                                            const char *low);
+
+/* Whether a strategy that is settled and fitted may be planned: what it has of the map was found
+ * for these variants of the inventory, and, where c->measured, it approximates no more than that.
+ * MOE_ERR_USAGE says what stands against it. */
+int moe_calibration_check(const struct moe_calibration *c, const struct moe_strategy *s,
+                          const struct moe_inventory *inventory, uint32_t high, uint32_t low,
+                          struct moe_err *err);
+
+#endif

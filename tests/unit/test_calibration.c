@@ -1,0 +1,210 @@
+/* What a bit map says of strategies: what it puts in, what it vouches for, what it does not. */
+#include "../test.h"
+
+#include "sched/calibration.h"
+#include "sched/strategy_brief.h"
+
+static const char three[3][MOE_PACK_NAME_BYTES] = {"8", "4", "2"};
+static struct moe_inventory inventory; /* of all three */
+
+static int set_up(void **state)
+{
+    static const uint64_t bytes[] = {3 * 4096, 2 * 4096, 4096};
+    struct moe_err err = {0};
+    assert_ok(moe_inventory_uniform(&inventory, 2, 4, 1, three, bytes, 3, &err), &err);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    moe_inventory_release(&inventory);
+    return 0;
+}
+
+/* T1 0.5, T2 0.9 and p 10%, of 8 and 2 bits; within the tolerance of 2%. */
+static struct moe_map found(void)
+{
+    struct moe_map map = {
+        .n_layers = 2, .n_experts = 4, .top_k = 1, .n_variants = 3, .tolerance = 2};
+    memcpy(map.variants, three, sizeof three);
+    map.fate = (struct moe_map_fate){
+        .there = true, .share = 0.1, .high = 0, .low = 2, .loss = {.tokens = 9, .nll_percent = 2}};
+    map.hobbit = (struct moe_map_hobbit){.there = true,
+                                         .t1 = 0.5,
+                                         .t2 = 0.9,
+                                         .high = 0,
+                                         .low = 2,
+                                         .loss = {.tokens = 9, .nll_percent = 1, .top1_points = 7},
+                                         .weighed = true,
+                                         .weights = {0.125, 0.5, 0.25, 0.125},
+                                         .low_pool = 0.05};
+    return map;
+}
+
+static struct moe_strategy settled(struct moe_strategy s)
+{
+    struct moe_err err = {0};
+    moe_strategy_drop_idle(&s, 0);
+    assert_ok(moe_strategy_settle(&s, &err), &err);
+    return s;
+}
+
+/* The strategy of these words, with what the map has for the parts that they do not name. */
+static struct moe_strategy calibrated(const struct moe_map *map, const char *words)
+{
+    struct moe_strategy s;
+    struct moe_err err = {0};
+    uint32_t named;
+    assert_ok(moe_strategy_parse(words, &s, &named, &err), &err);
+    moe_calibration_apply(map, named, &s);
+    return settled(s);
+}
+
+static void expect_brief(const struct moe_map *map, const char *words, const char *brief)
+{
+    char text[MOE_STRATEGY_BRIEF];
+    struct moe_strategy s = calibrated(map, words), again = s;
+    moe_strategy_brief(&s, text);
+    assert_string_equal(text, brief);
+    moe_calibration_apply(map, 0, &again); /* twice is as good as once */
+    if (strchr(words, '+') == NULL)
+        assert_memory_equal(&s, &again, sizeof s);
+}
+
+static void rows_take_what_was_found(void **state)
+{
+    struct moe_map map = found();
+    map.hobbit.t2 = 0.97;
+    expect_brief(&map, "hobbit",
+                 "hobbit+cache-weights=0.125;0.5;0.25;0.125+low-pool=5%+on-miss=load-low:0.5+"
+                 "skip-below=3%");
+    expect_brief(&map, "hobbit+on-miss=load-low:0.7+low-pool=10%+cache-weights=1;0;0;0",
+                 "hobbit+cache-weights=1;0;0;0+low-pool=10%+on-miss=load-low:0.7+skip-below=3%");
+    expect_brief(&map, "hobbit+skip-below=1%+cache=lru",
+                 "hobbit+cache=lru+low-pool=5%+on-miss=load-low:0.5+skip-below=1%");
+    expect_brief(&map, "lru+on-miss=load-low:0.6", "lru+low-pool=5%+on-miss=load-low:0.6");
+    expect_brief(&map, "lru+cache=hobbit", "lru+cache=hobbit+cache-weights=0.125;0.5;0.25;0.125");
+    expect_brief(&map, "fate", "fate+prefill=hybrid:10%;or-popularity");
+    expect_brief(&map, "fate+prefill=hybrid:30%", "fate+prefill=hybrid:30%");
+    expect_brief(&map, "resident", "resident");
+    map.hobbit.t2 = 1; /* nothing is left out */
+    map.hobbit.weighed = false;
+    map.fate.share = 0;
+    expect_brief(&map, "hobbit", "hobbit+on-miss=load-low:0.5+skip-below=0");
+    expect_brief(&map, "fate", "fate+prefill=popularity");
+    map.hobbit.there = map.fate.there = false;
+    expect_brief(&map, "hobbit", "hobbit");
+    expect_brief(&map, "fate", "fate");
+}
+
+static double loss_of(const struct moe_map *map, enum moe_finding which, const char *words,
+                      const char *high, const char *low)
+{
+    struct moe_strategy s = calibrated(map, words);
+    const struct moe_loss *l = moe_calibration_loss(map, which, &s, high, low);
+    return l ? l->nll_percent : -1;
+}
+
+/* A loss is of so much approximation, of less at most, of more or of other precisions nothing. */
+static void losses_are_bounds(void **state)
+{
+    struct moe_map map = found();
+    assert_true(loss_of(&map, MOE_FOUND_ON_MISS, "hobbit", "8", "2") == 1);
+    assert_true(loss_of(&map, MOE_FOUND_ON_MISS, "hobbit+on-miss=load-low:0.8", "8", "2") == 1);
+    assert_true(loss_of(&map, MOE_FOUND_ON_MISS, "hobbit+skip-below=0.02", "8", "2") == 1);
+    assert_true(loss_of(&map, MOE_FOUND_ON_MISS, "lru+skip-below=0.02", "8", "2") == 1);
+    assert_true(loss_of(&map, MOE_FOUND_ON_MISS, "hobbit+on-miss=load-low:0.4", "8", "2") == -1);
+    assert_true(loss_of(&map, MOE_FOUND_ON_MISS, "hobbit+skip-below=0.2", "8", "2") == -1);
+    assert_true(loss_of(&map, MOE_FOUND_ON_MISS, "lru+on-miss=emergency", "8", "2") == -1);
+    assert_true(loss_of(&map, MOE_FOUND_ON_MISS, "hobbit", "8", "4") == -1);
+    assert_true(loss_of(&map, MOE_FOUND_ON_MISS, "hobbit", "4", "2") == -1);
+    assert_true(loss_of(&map, MOE_FOUND_ON_MISS, "fate", "8", "2") == -1);
+    assert_true(loss_of(&map, MOE_FOUND_PREFILL, "fate", "8", "2") == 2);
+    assert_true(loss_of(&map, MOE_FOUND_PREFILL, "fate+prefill=hybrid:5%", "8", "2") == 2);
+    assert_true(loss_of(&map, MOE_FOUND_PREFILL, "fate+prefill=hybrid:11%", "8", "2") == -1);
+    assert_true(loss_of(&map, MOE_FOUND_PREFILL, "lru", "8", "2") == -1);
+    map.fate.loss.tokens = 0;
+    assert_true(loss_of(&map, MOE_FOUND_PREFILL, "fate", "8", "2") == -1);
+}
+
+static int check(const struct moe_map *map, bool measured, const char *words, uint32_t high,
+                 uint32_t low, struct moe_err *err)
+{
+    const struct moe_calibration c = {map, measured};
+    struct moe_strategy s = calibrated(map, words);
+    return moe_calibration_check(&c, &s, &inventory, high, low, err);
+}
+
+static void no_more_than_was_measured(void **state)
+{
+    struct moe_map map = found();
+    struct moe_err err = {0};
+    assert_ok(check(&map, true, "lru", 0, 2, &err), &err);
+    assert_ok(check(&map, true, "resident", 0, 0, &err), &err);
+    assert_ok(check(&map, true, "hobbit", 0, 2, &err), &err);
+    assert_ok(check(&map, true, "fate", 0, 2, &err), &err);
+    assert_fails(check(&map, true, "lru", 1, 2, &err), MOE_ERR_USAGE, "nobody measured", &err);
+    assert_fails(check(&map, true, "hobbit", 1, 2, &err), MOE_ERR_USAGE,
+                 "no thresholds for --on-miss where experts are at '4' and, lower, at '2'", &err);
+    assert_fails(check(&map, true, "hobbit+prefill=hybrid:5%", 0, 2, &err), MOE_ERR_USAGE,
+                 "nobody measured what results lose by all that strategy hobbit", &err);
+    assert_fails(check(&map, true, "lru+on-miss=emergency", 0, 2, &err), MOE_ERR_USAGE,
+                 "no thresholds", &err);
+    assert_fails(check(&map, true, "daop", 0, 2, &err), MOE_ERR_USAGE, "nobody measured", &err);
+    assert_fails(check(&map, true, "hobbit+on-miss=load-low:0.4", 0, 2, &err), MOE_ERR_USAGE,
+                 "no thresholds", &err);
+    map.tolerance = 0.9;
+    assert_fails(check(&map, true, "hobbit", 0, 2, &err), MOE_ERR_USAGE,
+                 "thresholds for --on-miss loses more than its tolerance", &err);
+    map.metric = MOE_METRIC_TOP1;
+    map.tolerance = 7;
+    assert_ok(check(&map, true, "hobbit", 0, 2, &err), &err);
+    map.tolerance = -1;
+    assert_fails(check(&map, true, "hobbit", 0, 2, &err), MOE_ERR_USAGE, "tolerance", &err);
+}
+
+/* A row that the user names goes as far as the user likes, but not with numbers of other bits. */
+static void the_named_may_do_more(void **state)
+{
+    struct moe_map map = found();
+    struct moe_err err = {0};
+    map.tolerance = 0.1;
+    assert_ok(check(&map, false, "hobbit", 0, 2, &err), &err);
+    assert_ok(check(&map, false, "hobbit+on-miss=load-low:0.4+skip-below=0.3", 1, 2, &err), &err);
+    assert_ok(check(&map, false, "hobbit+prefill=hybrid:50%", 0, 2, &err), &err);
+    assert_ok(check(&map, false, "daop", 1, 2, &err), &err);
+    assert_fails(check(&map, false, "hobbit", 1, 2, &err), MOE_ERR_USAGE, "no thresholds", &err);
+    assert_fails(check(&map, false, "fate", 0, 1, &err), MOE_ERR_USAGE, "no share", &err);
+    map.hobbit.there = map.fate.there = false;
+    assert_ok(check(&map, false, "hobbit", 1, 2, &err), &err);
+    assert_ok(check(&map, false, "fate", 0, 1, &err), &err);
+}
+
+static void packs_have_what_was_measured(void **state)
+{
+    static const char two[2][MOE_PACK_NAME_BYTES] = {"8", "4"};
+    static const uint64_t bytes[] = {2 * 4096, 4096};
+    struct moe_map map = found();
+    struct moe_inventory other;
+    struct moe_err err = {0};
+    assert_ok(moe_inventory_uniform(&other, 2, 4, 1, two, bytes, 2, &err), &err);
+    for (enum moe_finding which = 0; which < MOE_N_FINDINGS; which++) {
+        assert_ok(moe_calibration_serves(&map, which, &inventory, &err), &err);
+        assert_fails(moe_calibration_serves(&map, which, &other, &err), MOE_ERR_USAGE,
+                     "for experts at '8' and, lower, at '2': the pack lacks one", &err);
+    }
+    map.hobbit.there = false;
+    assert_fails(moe_calibration_serves(&map, MOE_FOUND_ON_MISS, &inventory, &err), MOE_ERR_USAGE,
+                 "the map has no thresholds for --on-miss", &err);
+    moe_inventory_release(&other);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_take_what_was_found),     cmocka_unit_test(losses_are_bounds),
+        cmocka_unit_test(no_more_than_was_measured),    cmocka_unit_test(the_named_may_do_more),
+        cmocka_unit_test(packs_have_what_was_measured),
+    };
+    return cmocka_run_group_tests_name("calibration", tests, set_up, tear_down);
+}
