@@ -6,6 +6,7 @@
 #   make quick           a one-minute part of the tests, for the edit loop
 #   make bench           benchmarks, with ratios from one run (tests/bench)
 #   make bench-strategies  every row of the strategy table side by side
+#   make bench-calibrate   bit maps beside uniform packs and random maps
 #   make fuzz            the fuzzers, FUZZ_SECONDS each (needs clang)
 #   make asan tsan       builds under sanitizers, in their own directories, and their tests
 #   make check-floors check-headers check-man   single checks of make check
@@ -266,12 +267,15 @@ tsan:
 
 # ---- Benchmarks ----------------------------------------------------------------------------------
 
-.PHONY: bench bench-strategies
+.PHONY: bench bench-strategies bench-calibrate
 bench: all tools
 	@BUILD=$(BUILD) sh tests/bench/run.sh
 # Every row of the strategy table, and the papers' ablations: over an hour.
 bench-strategies: all tests tools
 	@BUILD=$(BUILD) sh tests/bench/strategies.sh
+# Bit maps of the bundled model for five tolerances: three quarters of an hour.
+bench-calibrate: all tools
+	@BUILD=$(BUILD) sh tests/bench/calibrate.sh
 
 # ---- Installation -------------------------------------------------------------------------------
 

@@ -447,8 +447,25 @@ bool cli_given(const char *name)
 static struct {
     const char *what; /* the step being drawn; a library's literal */
     double began, drawn;
+    uint64_t first; /* done when it began */
     bool shown;
 } bar;
+
+/* Of long work, once it is clear how fast it goes: what was done before the bar began (a resumed
+ * run's, say) tells nothing of that. */
+static void say_left(uint64_t done, uint64_t total)
+{
+    double passed = bar.drawn - bar.began;
+    if (passed < 5 || done <= bar.first || done >= total)
+        return;
+    double left = passed * (double)(total - done) / (double)(done - bar.first);
+    if (left < 100)
+        fprintf(stderr, ", %.0f s left", left);
+    else if (left < 100 * 60)
+        fprintf(stderr, ", %.0f min left", left / 60);
+    else
+        fprintf(stderr, ", %.1f h left", left / 3600);
+}
 
 static void draw_bar(const char *what, uint64_t done, uint64_t total)
 {
@@ -460,6 +477,7 @@ static void draw_bar(const char *what, uint64_t done, uint64_t total)
     memset(cells, '#', (size_t)full);
     cells[WIDTH] = 0;
     fprintf(stderr, "\r\033[K%.40s [%s] %3.0f%%", what, cells, 100 * share);
+    say_left(done, total);
     bar.shown = true;
 }
 
@@ -471,6 +489,7 @@ static void report(void *ctx, const char *what, uint64_t done, uint64_t total)
         cli_progress_done();
         bar.what = what;
         bar.began = now;
+        bar.first = done;
     }
     if (now - bar.began < 1 || (bar.shown && now - bar.drawn < 0.1))
         return;

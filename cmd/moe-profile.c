@@ -10,24 +10,21 @@
 #include "cli.h"
 #include "device_show.h"
 #include "fmt/yaml.h"
+#include "offline.h"
 #include "profile_show.h"
 #include "profile_trace.h"
 #include "run/device_bench.h"
 #include "run/engine.h"
 #include "run/profile.h"
 
-enum { DEFAULT_TOKENS = 256, MAX_SHARDS = 1 << 20 };
-
-struct shard {
-    uint32_t index, n;
-};
+enum { DEFAULT_TOKENS = 256 };
 
 static struct {
     const char *out, *path_stats, *trace, *import, *dir;
     struct cli_texts texts;
     uint32_t max_tokens, trace_keep;
     double prompt_share;
-    struct shard shard;
+    struct offline_shard shard;
     uint64_t memory;
     bool resume, merge, device, show, json;
 } o = {.max_tokens = DEFAULT_TOKENS,
@@ -37,20 +34,6 @@ static struct {
 
 /* ---- Options ----------------------------------------------------------------------------------
  */
-
-static bool parse_shard(const char *text, void *to, char why[128])
-{
-    struct shard *shard = to;
-    unsigned index = 0, n = 0;
-    char rest;
-    if (sscanf(text, "%u/%u%c", &index, &n, &rest) == 2 && index >= 1 && index <= n &&
-        n <= MAX_SHARDS) {
-        *shard = (struct shard){index - 1, n};
-        return true;
-    }
-    snprintf(why, 128, "is not a shard like 2/8");
-    return false;
-}
 
 static const struct cli_option options[] = {
     {.kind = CLI_HEADING, .help = "Profiling texts"},
@@ -65,7 +48,7 @@ static const struct cli_option options[] = {
     {CLI_OPT_TEXT(0, "trace", "TRACE", &o.trace), .help = "also write a trace, to be replayed"},
     {CLI_OPT_U32(0, "trace-keep", "N", &o.trace_keep, 0, 1 << 12),
      .help = "scores to keep in it of each prediction"},
-    {CLI_OPT_CUSTOM(0, "shard", "I/N", &o.shard, parse_shard), .shown = "1/1",
+    {CLI_OPT_CUSTOM(0, "shard", "I/N", &o.shard, offline_parse_shard), .shown = "1/1",
      .help = "every N-th document, from the I-th on"},
     {CLI_OPT_FLAG(0, "resume", &o.resume), .help = "go on from what an interrupted run left"},
     {CLI_OPT_BYTES(0, "memory", "SIZE", &o.memory), .shown = "what is free",
@@ -111,16 +94,6 @@ static int write_statistics(const struct moe_statistics *s, const char *path, st
     return status;
 }
 
-/* Where an interrupted run leaves its statistics: beside the output. */
-static char *partial_name(struct moe_err *err)
-{
-    struct moe_buf name = {0};
-    moe_buf_printf(&name, "%s.part", o.out);
-    char *copy = name.failed ? NULL : moe_strndup((const char *)name.data, name.size, err);
-    moe_buf_release(&name);
-    return copy;
-}
-
 static uint64_t beside(const void *ctx, const struct moe_model *model, uint32_t batch)
 {
     return moe_profile_bytes(ctx, model, batch);
@@ -131,7 +104,7 @@ static int profile(const char *pack)
     struct moe_err err;
     struct moe_engine *engine = NULL;
     struct moe_statistics *prior = NULL, *statistics = NULL;
-    char *partial = partial_name(&err);
+    char *partial = offline_partial_name(o.out, &err);
     struct moe_profile_options p = {
         .texts = o.texts.items,
         .n_texts = (uint32_t)o.texts.n,

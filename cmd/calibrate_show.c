@@ -1,0 +1,283 @@
+#include "calibrate_show.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/text.h"
+
+enum { PER_ROW = 64 };
+
+static const char *unit(const struct moe_map *map)
+{
+    return map->metric == MOE_METRIC_NLL ? "%" : " points";
+}
+
+/* "+1.93% +- 0.08, top-1 -2.1 points". */
+static void put_loss(struct moe_buf *out, const struct moe_loss *loss)
+{
+    moe_buf_printf(out, "%+7.2f%% +- %4.2f  %5.2f +- %4.2f", loss->nll_percent, loss->nll_error,
+                   loss->top1_points, loss->top1_error);
+}
+
+static const char loss_heading[] = "nats more        top-1 changed";
+
+/* ---- Pictures ---------------------------------------------------------------------------------
+ */
+
+/* A variant as one character: a bitwidth of one digit as that, others as letters. */
+static char sign_of(const struct moe_map *map, uint32_t variant)
+{
+    const char *name = map->variants[variant];
+    return strlen(name) == 1 ? name[0] : (char)('a' + variant);
+}
+
+/* A shade for an importance in terms of the mean magnitude. */
+static const char *shade(double importance, double mean, bool drawing)
+{
+    static const char *const blocks[] = {" ", "\xe2\x96\x91", "\xe2\x96\x92", "\xe2\x96\x93",
+                                         "\xe2\x96\x88"};
+    static const char *const plain[] = {" ", ".", ":", "o", "#"};
+    const double limits[] = {0.125, 0.5, 1, 2};
+    int level = 0;
+    if (importance < 0)
+        return "-";
+    while (level < 4 && importance > limits[level] * mean)
+        level++;
+    return drawing ? blocks[level] : plain[level];
+}
+
+/* Rows of a layer's experts, each drawn by `put`. */
+static void put_picture(const struct moe_map *map, struct moe_buf *out,
+                        void (*put)(const struct moe_map *map, uint64_t expert, const void *ctx,
+                                    struct moe_buf *out),
+                        const void *ctx)
+{
+    for (uint32_t layer = 0; layer < map->n_layers; layer++)
+        for (uint32_t first = 0; first < map->n_experts; first += PER_ROW) {
+            if (first == 0)
+                moe_buf_printf(out, "  %4" PRIu32 " |", map->model_layer[layer]);
+            else
+                moe_buf_text(out, "       |");
+            for (uint32_t e = first; e < map->n_experts && e < first + PER_ROW; e++)
+                put(map, (uint64_t)layer * map->n_experts + e, ctx, out);
+            moe_buf_text(out, "|\n");
+        }
+}
+
+struct heat {
+    double mean;
+    bool drawing;
+};
+
+static void put_heat(const struct moe_map *map, uint64_t expert, const void *ctx,
+                     struct moe_buf *out)
+{
+    const struct heat *h = ctx;
+    moe_buf_text(out, map->importances.known[expert]
+                          ? shade(map->importances.nats[expert], h->mean, h->drawing)
+                          : "?");
+}
+
+static void put_bits(const struct moe_map *map, uint64_t expert, const void *ctx,
+                     struct moe_buf *out)
+{
+    moe_buf_printf(out, "%c", sign_of(map, map->choice.variant[expert]));
+}
+
+/* ---- Sections ---------------------------------------------------------------------------------
+ */
+
+static void put_texts(const struct moe_map *map, struct moe_buf *out)
+{
+    moe_buf_text(out, "Texts                          documents    tokens  loss of the choice\n");
+    for (uint32_t i = 0; i < map->n_texts; i++) {
+        const struct moe_map_text *t = &map->texts[i];
+        moe_buf_printf(out, "  %-28.28s %9" PRIu64 " %9" PRIu64 "  ", t->name, t->documents,
+                       t->tokens);
+        if (t->known)
+            put_loss(out, &t->loss);
+        moe_buf_text(out, t->check ? "  (check)\n" : "\n");
+    }
+}
+
+static void put_rungs(const struct moe_map *map, struct moe_buf *out)
+{
+    char bytes[32];
+    moe_buf_printf(out, "\nUniform bitwidths, over the highest      bytes  %s\n", loss_heading);
+    for (uint32_t i = 0; i < map->n_rungs; i++) {
+        const struct moe_rung *r = &map->rungs[i];
+        moe_buf_printf(out, "  experts %-6s dense %-2" PRIu32 "        %12s  ", r->experts,
+                       r->dense_bits, moe_format_bytes(r->bytes, bytes));
+        put_loss(out, &r->loss);
+        moe_buf_text(out, "\n");
+    }
+}
+
+static void put_importances(const struct moe_map *map, bool drawing, struct moe_buf *out)
+{
+    const struct moe_importances *m = &map->importances;
+    uint64_t n = (uint64_t)map->n_layers * map->n_experts, known = 0, gains = 0;
+    struct heat heat = {0, drawing};
+    double most = 0, sum = 0;
+    for (uint64_t e = 0; e < n; e++) {
+        known += m->known[e];
+        gains += m->known[e] && m->nats[e] < 0;
+        heat.mean += m->known[e] ? fabs(m->nats[e]) : 0;
+        sum += m->known[e] ? m->nats[e] : 0;
+        most = m->known[e] && m->nats[e] > most ? m->nats[e] : most;
+    }
+    heat.mean /= known ? (double)known : 1;
+    moe_buf_printf(out,
+                   "\nImportance, %s: nats that the texts lose when one expert alone is at %s, the "
+                   "others at %s\n  %" PRIu64 " of %" PRIu64
+                   " experts; mean magnitude %.3f, largest %.3f, sum %.2f; %" PRIu64 " gain (-)\n",
+                   m->exact ? "measured" : "estimated", map->variants[m->lower],
+                   map->variants[m->upper], known, n, heat.mean, most, sum, gains);
+    if (map->rank_correlation <= 1)
+        moe_buf_printf(out, "  rank correlation of estimates with measurements: %.3f\n",
+                       map->rank_correlation);
+    put_picture(map, out, put_heat, &heat);
+    moe_buf_printf(out, "  layers down, experts across; %s: up to twice the mean\n",
+                   shade(1.5, 1, drawing));
+}
+
+static void put_choice(const struct moe_map *map, struct moe_buf *out)
+{
+    const struct moe_map_choice *c = &map->choice;
+    uint64_t n = (uint64_t)map->n_layers * map->n_experts;
+    char all[32], experts[32];
+    moe_buf_printf(
+        out, "\nChoice for a tolerance of %g%s: %s, experts %s, dense %" PRIu32 " bits\n",
+        map->tolerance, unit(map), moe_format_bytes(c->expert_bytes + c->dense_bytes, all),
+        moe_format_bytes(c->expert_bytes, experts), c->dense_bits);
+    moe_buf_printf(out, "                 %s\n  on the texts ", loss_heading);
+    put_loss(out, &c->loss);
+    moe_buf_printf(out, "   (importances foretold %+.2f%s)\n", c->expected, unit(map));
+    if (c->check.tokens) {
+        moe_buf_text(out, "  on checks    ");
+        put_loss(out, &c->check);
+        moe_buf_text(out, "\n");
+    }
+    put_picture(map, out, put_bits, NULL);
+    for (uint32_t v = 0; v < map->n_variants; v++) {
+        uint64_t count = 0;
+        for (uint64_t e = 0; e < n; e++)
+            count += c->variant[e] == v;
+        if (count)
+            moe_buf_printf(out, "  %c: %s bits, %" PRIu64 " experts\n", sign_of(map, v),
+                           map->variants[v], count);
+    }
+}
+
+static void put_fate(const struct moe_map *map, struct moe_buf *out)
+{
+    const struct moe_map_fate *f = &map->fate;
+    moe_buf_printf(out,
+                   "\nPrompts: the least popular %.0f%% of a layer's experts at %s, the others at "
+                   "%s\n        ",
+                   100 * f->share, map->variants[f->low], map->variants[f->high]);
+    put_loss(out, &f->loss);
+    moe_buf_text(out, "\n  share  least popular first                  most popular first\n");
+    for (uint32_t i = 0; i < f->n_points; i++) {
+        moe_buf_printf(out, "  %4.0f%%  ", 100 * f->points[i].share);
+        put_loss(out, &f->points[i].unpopular);
+        if (f->points[i].popular.tokens) {
+            moe_buf_text(out, "   ");
+            put_loss(out, &f->points[i].popular);
+        }
+        moe_buf_text(out, "\n");
+    }
+}
+
+static void put_hobbit(const struct moe_map *map, struct moe_buf *out)
+{
+    const struct moe_map_hobbit *h = &map->hobbit;
+    moe_buf_printf(out,
+                   "\nMisses: T1 %.2f, T2 %.2f: %.1f%% of activations at %s, %.1f%% at %s, %.1f%% "
+                   "left out, were nothing cached\n        ",
+                   h->t1, h->t2, 100 * h->high_share, map->variants[h->high], 100 * h->low_share,
+                   map->variants[h->low], 100 * h->skipped_share);
+    put_loss(out, &h->loss);
+    moe_buf_text(out, "\n");
+    if (h->n_cuts)
+        moe_buf_text(out, "  share  at low precision                      left out\n");
+    for (uint32_t i = 0; i < h->n_cuts; i++) {
+        moe_buf_printf(out, "  %4.1f%%  ", 100 * h->cuts[i].share);
+        put_loss(out, &h->cuts[i].low);
+        moe_buf_text(out, "   ");
+        put_loss(out, &h->cuts[i].skipped);
+        moe_buf_text(out, "\n");
+    }
+    if (h->weighed)
+        moe_buf_printf(out,
+                       "  weights lru %.3f, lfu %.3f, lhu %.3f, fld %.3f, low pool %.0f%%: a miss "
+                       "penalty of %.4f instead of %.4f\n",
+                       h->weights[MOE_WEIGHT_LRU], h->weights[MOE_WEIGHT_LFU],
+                       h->weights[MOE_WEIGHT_LHU], h->weights[MOE_WEIGHT_FLD], 100 * h->low_pool,
+                       h->penalty, h->default_penalty);
+}
+
+static void put_share(struct moe_buf *out, uint32_t n, uint32_t of)
+{
+    if (n == UINT32_MAX)
+        moe_buf_text(out, "        -");
+    else
+        moe_buf_printf(out, "   %5.1f%%", of ? 100.0 * n / of : 0);
+}
+
+static void put_structures(const struct moe_map *map, struct moe_buf *out)
+{
+    moe_buf_text(
+        out, "\nGreedy continuations that close what they open\n"
+             "  experts  text                         number brackets  quotes   answer    ended\n");
+    for (uint32_t i = 0; i < map->n_structures; i++) {
+        const struct moe_map_structure *s = &map->structures[i];
+        moe_buf_printf(out, "  %-8s %-28.28s %6" PRIu32, s->experts, s->text, s->documents);
+        put_share(out, s->brackets, s->documents);
+        put_share(out, s->quotes, s->documents);
+        put_share(out, s->answers, s->documents);
+        put_share(out, s->ended, s->documents);
+        moe_buf_text(out, "\n");
+    }
+}
+
+/* ---- Whole ------------------------------------------------------------------------------------
+ */
+
+void calibrate_show_text(const struct moe_map *map, bool drawing, struct moe_buf *out)
+{
+    put_texts(map, out);
+    if (map->n_rungs)
+        put_rungs(map, out);
+    if (map->importances.there)
+        put_importances(map, drawing, out);
+    if (map->choice.there)
+        put_choice(map, out);
+    if (map->fate.there)
+        put_fate(map, out);
+    if (map->hobbit.there)
+        put_hobbit(map, out);
+    if (map->n_structures)
+        put_structures(map, out);
+}
+
+void calibrate_show_line(const struct moe_map *map, struct moe_buf *out)
+{
+    const struct moe_map_choice *c = &map->choice;
+    char bytes[32], before[32];
+    if (!c->there) {
+        moe_buf_text(out, moe_map_complete(map) ? "importances of all experts"
+                                                : "importances of a part of the experts");
+        return;
+    }
+    moe_buf_printf(out, "%s instead of %s, %+.2f%s (standard error %.2f)",
+                   moe_format_bytes(c->expert_bytes + c->dense_bytes, bytes),
+                   moe_format_bytes(map->rungs[0].bytes, before),
+                   moe_loss_in(&c->loss, map->metric), unit(map),
+                   moe_loss_error(&c->loss, map->metric));
+    if (c->check.tokens)
+        moe_buf_printf(out, "; on the checks %+.2f%s (%.2f)", moe_loss_in(&c->check, map->metric),
+                       unit(map), moe_loss_error(&c->check, map->metric));
+}

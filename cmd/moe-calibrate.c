@@ -1,0 +1,268 @@
+/* moe-calibrate: what may be approximated on your texts. See man/moe-calibrate.1. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/text.h"
+#include "calibrate_show.h"
+#include "cli.h"
+#include "offline.h"
+#include "quant/layout.h"
+#include "run/calibrate.h"
+
+enum { DEFAULT_TOKENS = 256 };
+
+static struct {
+    const char *out, *from, *stats, *trace;
+    struct cli_texts texts, checks, without;
+    struct moe_calibrate_options calibrate;
+    struct offline_shard shard;
+    int metric, importance;
+    double tolerance;
+    bool resume, compare, merge, show, json;
+} o = {.calibrate = {.max_tokens = DEFAULT_TOKENS}, .shard = {0, 1}, .tolerance = 0.02};
+
+enum { EXACT = 0, PROXY };
+
+/* ---- Options ----------------------------------------------------------------------------------
+ */
+
+static bool is_width(uint64_t bits)
+{
+    return bits == 16 || (bits <= 8 && moe_layout_kind_of_bits((int)bits) != MOE_LAYOUT_NONE);
+}
+
+static bool is_listed(const struct moe_calibrate_options *c, uint64_t bits)
+{
+    for (uint32_t i = 0; i < c->n_dense_bits; i++)
+        if (c->dense_bits[i] == bits)
+            return true;
+    return false;
+}
+
+static bool parse_dense(const char *text, void *to, char why[128])
+{
+    struct moe_calibrate_options *c = to;
+    for (c->n_dense_bits = 0; c->n_dense_bits < MOE_CALIBRATE_DENSE;) {
+        size_t n = strcspn(text, ",");
+        char word[8];
+        uint64_t bits;
+        snprintf(word, sizeof word, "%.*s", (int)n, text);
+        if (n >= sizeof word || !moe_parse_u64(word, &bits) || !is_width(bits) ||
+            is_listed(c, bits))
+            break;
+        c->dense_bits[c->n_dense_bits++] = (uint32_t)bits;
+        if (text[n] == '\0')
+            return true;
+        text += n + 1;
+    }
+    snprintf(why, 128, "is not a list of up to %d different ones of 16, 8, 4, 3, 2",
+             MOE_CALIBRATE_DENSE);
+    return false;
+}
+
+static const char *const metrics[] = {"nll", "top1", NULL};
+static const char *const importances[] = {"exact", "proxy", NULL};
+
+static const struct cli_option options[] = {
+    {.kind = CLI_HEADING, .help = "Calibrating"},
+    {CLI_OPT_TEXTS(0, "text", "FILE", &o.texts), .help = "documents to choose on, may be repeated"},
+    {CLI_OPT_TEXTS(0, "check", "FILE", &o.checks), .help = "documents to judge on, likewise"},
+    {CLI_OPT_TEXT('o', "output", "MAP", &o.out), .help = "bit map to write"},
+    {CLI_OPT_SHARE(0, "tolerance", "P", &o.tolerance, 0, 10), .shown = "2%",
+     .help = "loss to put up with"},
+    {CLI_OPT_CHOICE(0, "metric", "NAME", &o.metric, metrics), .shown = "nll",
+     .help = "nll: of nats per token; top1: of agreement"},
+    {CLI_OPT_CHOICE(0, "importance", "KIND", &o.importance, importances), .shown = "exact",
+     .help = "exact: measured; proxy: from one pass"},
+    {CLI_OPT_FLAG(0, "compare", &o.compare), .help = "estimate too, and say how that ranks"},
+    {CLI_OPT_CUSTOM(0, "dense", "BITS[,BITS...]", &o.calibrate, parse_dense), .shown = "the pack's",
+     .help = "of the dense part, to choose from"},
+    {CLI_OPT_U32(0, "max-tokens", "N", &o.calibrate.max_tokens, 2, 1 << 24), .shown = "256",
+     .help = "longest piece of a document"},
+    {CLI_OPT_TEXT(0, "stats", "STATS", &o.stats), .help = "popular experts' bytes count more"},
+    {CLI_OPT_TEXT(0, "trace", "TRACE", &o.trace), .help = "find HOBBIT's cache weights on it"},
+    {CLI_OPT_TEXT(0, "from", "MAP", &o.from), .help = "use the importances of that one"},
+    {CLI_OPT_TEXTS(0, "without", "PART", &o.without), .help = "leave out fate or hobbit"},
+    {CLI_OPT_U32(0, "structure", "N", &o.calibrate.structure, 1, 1 << 20), .shown = "off",
+     .help = "continue N documents, count what closes"},
+    {CLI_OPT_BYTES(0, "memory", "SIZE", &o.calibrate.memory_bytes), .shown = "what is free",
+     .help = "of the whole process"},
+    {.kind = CLI_HEADING, .help = "Long work"},
+    {CLI_OPT_CUSTOM(0, "shard", "I/N", &o.shard, offline_parse_shard), .shown = "1/1",
+     .help = "every N-th expert, from the I-th on"},
+    {CLI_OPT_FLAG(0, "resume", &o.resume), .help = "go on from what an interrupted run left"},
+    {CLI_OPT_FLAG(0, "merge", &o.merge), .help = "put shards together; then --from"},
+    {.kind = CLI_HEADING, .help = "Looking"},
+    {CLI_OPT_FLAG(0, "show", &o.show), .help = "tables and pictures for a person"},
+    {CLI_OPT_FLAG(0, "json", &o.json), .help = "--show for scripts"},
+    {.kind = CLI_END},
+};
+
+static const struct cli_program program = {
+    .name = "moe-calibrate",
+    .summary = "Finds which bits each expert deserves on your texts, under your tolerance.\n"
+               "PACK has the bitwidths to choose from: moe-quantize --experts 8,4,2.",
+    .usage = (const char *const[]){"PACK --text FILE... -o MAP [OPTION]...",
+                                   "--merge MAP... -o MAP", "--show MAP [--json]", NULL},
+    .options = options,
+    .examples =
+        (const char *const[]){
+            "moe-quantize -o all.moe --experts 8,4,2 OLMoE-1B-7B",
+            "moe-calibrate all.moe --text a.txt --check b.txt --tolerance 1% -o map.yaml",
+            "moe-calibrate --show map.yaml", "moe-quantize --map map.yaml -o mixed.moe all.moe",
+            "moe-calibrate all.moe --text a.txt --shard 2/8 -o part2.yaml", NULL},
+};
+
+/* ---- Doing ------------------------------------------------------------------------------------
+ */
+
+static int write_map(const struct moe_map *map, const char *path, struct moe_err *err)
+{
+    struct moe_buf text = {0};
+    int status = moe_map_write(map, &text, err);
+    if (status == MOE_OK)
+        status = moe_file_write_all(path, text.data, text.size, err);
+    moe_buf_release(&text);
+    return status;
+}
+
+static void say_result(const struct moe_map *map)
+{
+    struct moe_buf line = {0};
+    calibrate_show_line(map, &line);
+    moe_buf_u8(&line, 0);
+    if (!line.failed)
+        cli_note("%s: %s", o.out, (const char *)line.data);
+    moe_buf_release(&line);
+}
+
+static int calibrate(const char *pack)
+{
+    struct moe_err err;
+    struct moe_map *map = NULL, *from = NULL;
+    struct moe_statistics *statistics = NULL;
+    struct moe_calibrate_options *c = &o.calibrate;
+    char *partial = offline_partial_name(o.out, &err);
+    c->texts = o.texts.items;
+    c->n_texts = (uint32_t)o.texts.n;
+    c->checks = o.checks.items;
+    c->n_checks = (uint32_t)o.checks.n;
+    c->metric = (enum moe_metric)o.metric;
+    c->tolerance = 100 * o.tolerance;
+    c->exact = o.importance == EXACT;
+    c->compare = o.compare;
+    c->shard = o.shard.index;
+    c->n_shards = o.shard.n;
+    c->trace = o.trace;
+    c->partial = partial;
+    c->resume = o.resume;
+    c->progress = cli_progress();
+    cli_catch_termination();
+    int status = partial ? MOE_OK : MOE_ERR_MEMORY;
+    if (status == MOE_OK && o.from)
+        status = moe_map_read(&from, o.from, &err);
+    if (status == MOE_OK && o.stats)
+        status = moe_statistics_read(&statistics, o.stats, &err);
+    c->from = from;
+    c->statistics = statistics;
+    if (status == MOE_OK)
+        status = moe_calibrate(&map, pack, c, &err);
+    cli_progress_done();
+    if (status == MOE_OK)
+        status = write_map(map, o.out, &err);
+    if (status == MOE_OK)
+        say_result(map);
+    if (status == MOE_ERR_INTERRUPTED && partial && moe_path_exists(partial))
+        cli_note("stopped; what is done is in %s, --resume goes on from there", partial);
+    moe_map_free(map);
+    moe_map_free(from);
+    moe_statistics_free(statistics);
+    free(partial);
+    return status == MOE_OK ? CLI_DONE : cli_error(&err);
+}
+
+static int merge(char **paths, int n)
+{
+    struct moe_err err;
+    struct moe_map *sum = NULL;
+    int status = moe_map_read(&sum, paths[0], &err);
+    for (int i = 1; i < n && status == MOE_OK; i++) {
+        struct moe_map *part = NULL;
+        status = moe_map_read(&part, paths[i], &err);
+        if (status == MOE_OK && (status = moe_map_merge(sum, part, &err)) != MOE_OK)
+            moe_err_prefix(&err, "%s", paths[i]);
+        moe_map_free(part);
+    }
+    if (status == MOE_OK)
+        status = write_map(sum, o.out, &err);
+    if (status == MOE_OK)
+        say_result(sum);
+    moe_map_free(sum);
+    return status == MOE_OK ? CLI_DONE : cli_error(&err);
+}
+
+static int show(const char *path)
+{
+    struct moe_err err;
+    struct moe_map *map = NULL;
+    struct moe_buf text = {0};
+    int status = moe_map_read(&map, path, &err);
+    if (status == MOE_OK && o.json)
+        status = moe_map_write_json(map, &text, &err);
+    else if (status == MOE_OK)
+        calibrate_show_text(map, cli_may_draw(STDOUT_FILENO), &text);
+    if (status == MOE_OK && text.failed)
+        status = moe_fail(&err, MOE_ERR_MEMORY, "out of memory");
+    if (status == MOE_OK)
+        fwrite(text.data, 1, text.size, stdout);
+    moe_buf_release(&text);
+    moe_map_free(map);
+    return status == MOE_OK ? CLI_DONE : cli_error(&err);
+}
+
+/* false: a part that cannot be left out. */
+static bool take_without(void)
+{
+    for (int i = 0; i < o.without.n; i++) {
+        if (strcmp(o.without.items[i], "fate") == 0)
+            o.calibrate.without_fate = true;
+        else if (strcmp(o.without.items[i], "hobbit") == 0)
+            o.calibrate.without_hobbit = true;
+        else
+            return false;
+    }
+    return true;
+}
+
+int main(int argc, char **argv)
+{
+    char **args;
+    int n_args, status = cli_parse(&program, argc, argv, &args, &n_args);
+    if (status >= 0)
+        return status;
+    if (o.merge + o.show + (o.texts.n > 0) > 1)
+        return cli_misuse("--text, --merge and --show are different things to do");
+    if (o.json && !o.show)
+        return cli_misuse("--json goes with --show");
+    if (!take_without())
+        return cli_misuse("--without takes fate or hobbit");
+    if (o.show)
+        return n_args == 1 ? cli_finish(show(args[0])) : cli_misuse("--show takes one file");
+    if (!o.out)
+        return cli_misuse(o.merge || o.texts.n ? "where to? (-o MAP)"
+                                               : "nothing to do: --text, --merge or --show");
+    if (o.merge)
+        return n_args >= 1 ? cli_finish(merge(args, n_args))
+                           : cli_misuse("--merge needs maps to put together");
+    if (o.texts.n == 0 || n_args != 1)
+        return cli_misuse("a pack and at least one --text FILE are needed");
+    if (o.shard.n > 1 && o.importance == PROXY)
+        return cli_misuse("--shard is for --importance exact");
+    if (o.trace && o.calibrate.without_hobbit)
+        return cli_misuse("--trace is for hobbit, which is left out");
+    return cli_finish(calibrate(args[0]));
+}

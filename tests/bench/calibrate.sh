@@ -1,0 +1,68 @@
+#!/bin/sh
+# Bit maps of the bundled model: tolerances of 0.5 to 10%, chosen on the calibration texts, judged on
+# the valid ones, beside uniform packs and beside 20 random maps of equal bytes (EdgeMoE table II's
+# form); maps of one domain's text on the others (table IV's form); Fate fig. 10 and HOBBIT fig. 3b.
+#
+#     tests/bench/calibrate.sh [WORK]
+#
+# TEXTS: directory of {stories,math,code}.{calib,valid}.txt, tests/data unless set. BITS: of the pack,
+# 8,4,2 unless set. Three quarters of an hour on 2 cores; what WORK has already is not made again.
+set -eu
+cd "$(dirname "$0")/../.."
+work=${1:-build/bench-calibrate}
+texts=${TEXTS:-tests/data}
+bin=${BUILD:-build}/bin
+mkdir -p "$work"
+domains="stories math code"
+calib=$(for d in $domains; do printf -- '--text %s ' "$texts/$d.calib.txt"; done)
+check=$(for d in $domains; do printf -- '--check %s ' "$texts/$d.valid.txt"; done)
+[ -e "$work/all.moe" ] ||
+    "$bin/moe-quantize" -q --experts "${BITS:-8,4,2}" -o "$work/all.moe" tests/models/tiny-moe
+
+calibrate() { # MAP OPTION...
+    map=$work/$1
+    shift
+    [ -e "$map" ] || "$bin/moe-calibrate" -q "$work/all.moe" --resume "$@" -o "$map"
+}
+
+# shellcheck disable=SC2086 # lists of options
+{
+    start=$(date +%s)
+    calibrate 2.yaml $calib $check --tolerance 2% --compare --structure 60
+    echo "importance of all experts, choice, curves: $(($(date +%s) - start)) s"
+    for p in 0.5 1 5 10; do
+        calibrate $p.yaml $calib $check --tolerance $p% --from "$work/2.yaml" --without fate \
+            --without hobbit
+    done
+}
+
+echo
+"$bin/moe-calibrate" --show "$work/2.yaml"
+echo
+echo "| pack | bytes | loss, calib | loss, valid | 20 shuffles on valid: mean, lowest to highest | map better, clearly |"
+echo "|---|---|---|---|---|---|"
+# The figures of --show: bytes behind the colon, losses behind "on the texts" and "on checks".
+for p in 0.5 1 2 5 10; do
+    "$bin/moe-calibrate" --show "$work/$p.yaml" | awk -v p="$p" '
+        /^Choice/ { sub(/.*: /, ""); sub(/, experts.*/, ""); bytes = $0 }
+        /^  on the texts/ { calib = $4 " (" $6 ")" }
+        /^  on checks/ { valid = $3 " (" $5 ")" }
+        END { printf "| map, %s%% | %s | %s | %s ", p, bytes, calib, valid }'
+    # shellcheck disable=SC2046
+    "${BUILD:-build}/tests/bench/bench_maps" "$work/all.moe" "$work/$p.yaml" 20 \
+        $(for d in $domains; do echo "$texts/$d.valid.txt"; done) | tail -n 1 |
+        awk '{ printf "| %+.2f%%, %+.2f%% to %+.2f%% | %d of %d, %d |\n", $3, $4, $5, $6, $8, $7 }'
+done
+
+echo
+echo "A map of one domain's text (2%, importances estimated) on the others:"
+echo "| chosen on | stories | math | code |"
+echo "|---|---|---|---|"
+for d in $domains; do
+    # shellcheck disable=SC2086
+    calibrate "$d.yaml" --text "$texts/$d.calib.txt" $check --importance proxy --tolerance 2% --without fate \
+        --without hobbit
+    "$bin/moe-calibrate" --show "$work/$d.yaml" | awk -v d="$d" '
+        /valid.txt .*\(check\)/ { row = row " | " $4 " (" $6 ")" }
+        END { print "| " d row " |" }'
+done

@@ -1,0 +1,131 @@
+# moe-calibrate: what scripts rely on. The same file whatever the threads, shards and interruptions;
+# what a map says is what moe-run then measures on the pack made from it.
+. tests/cli/lib.sh
+run "$bin/moe-calibrate" --help
+expect_exit 0 "--help exits with 0"
+check "--help fits 80 columns" sh -c "! grep -q '.\{81\}' '$out'"
+run "$bin/moe-calibrate"
+error_line 2 'moe-calibrate: nothing to do*(see moe-calibrate --help)' "nothing to do"
+pack
+run "$bin/moe-calibrate" "$tiny" --text tests/data/math.calib.txt
+error_line 2 'moe-calibrate: where to?*' "no output"
+run "$bin/moe-calibrate" "$tiny" --text tests/data/math.calib.txt -o "$tmp/x" --tolerance 20
+error_line 2 "moe-calibrate: option --tolerance: '20' is not*" "a tolerance of 2000%"
+run "$bin/moe-calibrate" "$tiny" --text tests/data/math.calib.txt -o "$tmp/x" --dense 5
+error_line 2 "moe-calibrate: option --dense: '5' is not a list*" "five bits"
+run "$bin/moe-calibrate" "$tiny" --text tests/data/math.calib.txt -o "$tmp/x"
+error_line 2 "moe-calibrate: $tiny: has experts at 4 bits only*moe-quantize --experts*" "one variant"
+check "... leaves no file" [ ! -e "$tmp/x" ]
+
+# A pack of three bitwidths; texts of a few documents.
+head_of() { awk -v n="$2" '/^<\|endoftext\|>$/ { k++ } k < n' "tests/data/$1.txt"; }
+"$bin/moe-quantize" -q --method rtn --experts 8,4,2 -o "$tmp/all.moe" "$checkpoint" || exit 1
+head_of math.calib 3 >"$tmp/math.txt"
+head_of code.calib 1 >"$tmp/code.txt"
+head_of math.valid 3 >"$tmp/check.txt"
+calibrate() {
+    "$bin/moe-calibrate" -q "$tmp/all.moe" --text "$tmp/math.txt" --text "$tmp/code.txt" \
+        --max-tokens 40 "$@"
+}
+run "$bin/moe-calibrate" "$tmp/all.moe" --text "$tmp/none" -o "$tmp/x"
+error_line 1 "moe-calibrate: $tmp/none*" "a text that is not there"
+: >"$tmp/empty"
+run "$bin/moe-calibrate" "$tmp/all.moe" --text "$tmp/empty" -o "$tmp/x"
+error_line 3 "moe-calibrate: $tmp/empty: has no text to predict" "an empty text"
+run calibrate --dense 16 -o "$tmp/x"
+error_line 2 "moe-calibrate: $tmp/all.moe: the dense part has 8 bits, 16 cannot be made of them" \
+    "more dense bits than there are"
+
+run calibrate -t 1 --tolerance 3% --dense 8,4 --compare --check "$tmp/check.txt" -o "$tmp/one.yaml"
+expect_exit 0 "a calibration"
+check "quietly" [ ! -s "$err" ]
+check "no partial file is left" [ ! -e "$tmp/one.yaml.part" ]
+run calibrate -t 2 --tolerance 3% --dense 8,4 --compare --check "$tmp/check.txt" -o "$tmp/two.yaml"
+check "two threads give the same file" cmp "$tmp/one.yaml" "$tmp/two.yaml"
+run "$bin/moe-calibrate" --show "$tmp/one.yaml"
+expect_stdout_like '*Uniform bitwidths*Importance, measured*Choice for a tolerance of 3%*Prompts:*Misses: T1*' \
+    "--show tells all parts"
+check "... in plain characters" sh -c "! LC_ALL=C grep -q '[^ -~]' '$out'"
+run "$bin/moe-calibrate" --show --json "$tmp/one.yaml"
+expect_stdout_like '*"format":"moe-map"*"importances"*"choice"*' "--json has them too"
+run "$bin/moe-calibrate" --show "$tiny"
+expect_exit 3 "a pack is no map"
+head -c 3000 "$tmp/one.yaml" >"$tmp/cut.yaml"
+run "$bin/moe-calibrate" --show "$tmp/cut.yaml"
+expect_exit 3 "a map that is cut off"
+
+# The choice is what moe-run measures on the pack that follows it: the texts' nats, in sum.
+figure() { "$bin/moe-calibrate" --show --json "$1" | sed -n "s/.*\"choice\":{[^{]*\"loss\":{[^}]*\"nats_per_token\":\([0-9.e+-]*\).*/\1/p"; }
+run "$bin/moe-quantize" -q --map "$tmp/one.yaml" -o "$tmp/mixed.moe" "$tmp/all.moe"
+expect_exit 0 "a pack that follows it"
+nats() { "$bin/moe-run" "$1" --perplexity "$2" --max-doc-tokens 40 --json; }
+{ nats "$tmp/mixed.moe" "$tmp/math.txt"; nats "$tmp/mixed.moe" "$tmp/code.txt"; } >"$tmp/nats"
+measured=$(sed 's/.*"nll": \([0-9.]*\), "tokens": \([0-9]*\),.*/\1 \2/' "$tmp/nats" |
+    awk '{ s += $1 * $2; n += $2 } END { printf "%.5f", s / n }')
+said=$(figure "$tmp/one.yaml")
+check "the pack's nats are the map's ($said)" \
+    awk "BEGIN { exit !(\"$said\" != \"\" && $measured - ${said:-0} < 2e-5 && ${said:-0} - $measured < 2e-5) }"
+
+# So are the losses of Fate's p and HOBBIT's thresholds those of moe-run's own strategies: nothing
+# cached, so that every activation follows them.
+"$bin/moe-quantize" -q --experts 4,2 -o "$tmp/two.moe" "$tmp/all.moe" || exit 1
+member() { # SECTION MEMBER: a number of --json
+    "$bin/moe-calibrate" --show --json "$tmp/one.yaml" |
+        sed -n "s/.*\"$1\":{\(.*\)/\1/p" | sed -n "s/[^}]*\"$2\":\([0-9.e+-]*\).*/\1/p"
+}
+weighted() { # OPTION...: nats per token of both texts
+    for text in "$tmp/math.txt" "$tmp/code.txt"; do
+        "$bin/moe-run" "$tmp/two.moe" --strategy ondemand "$@" --perplexity "$text" \
+            --max-doc-tokens 40 --json
+    done | sed 's/.*"nll": \([0-9.]*\), "tokens": \([0-9]*\),.*/\1 \2/' |
+        awk '{ s += $1 * $2; n += $2 } END { printf "%.5f", s / n }'
+}
+near() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a != "" && b != "" && (a - b) ^ 2 < 4e-10) }'; }
+p=$(member fate share)
+check "fate's share p ($p) costs what moe-run measures" \
+    near "$(weighted --prefill "hybrid:$p")" "$(member fate nats_per_token)"
+t1=$(member hobbit t1)
+t2=$(member hobbit t2)
+set -- --on-miss "load-low:$t1" --prompt-share 0
+[ "$t2" = 1 ] || set -- "$@" --skip-below "$(awk -v t2="$t2" 'BEGIN { print 1 - t2 }')"
+check "hobbit's thresholds ($t1, $t2) cost what moe-run measures" \
+    near "$(weighted "$@")" "$(member hobbit nats_per_token)"
+
+# Shards put together, and an interrupted run that is resumed, have the importances of one run.
+importances() { sed -n '/^importances:/,/^[a-z]/{/^ /p;}' "$1"; }
+seq 3 | xargs -P 2 -I I "$bin/moe-calibrate" -q -t 1 "$tmp/all.moe" --text "$tmp/math.txt" \
+    --text "$tmp/code.txt" --max-tokens 40 --tolerance 3% --shard I/3 -o "$tmp/part.I.yaml"
+run "$bin/moe-calibrate" -q --merge "$tmp"/part.*.yaml -o "$tmp/merged.yaml"
+expect_exit 0 "shards are merged"
+importances "$tmp/one.yaml" >"$tmp/of.one"
+importances "$tmp/merged.yaml" >"$tmp/of.merged"
+check "... into the importances of one run" cmp "$tmp/of.one" "$tmp/of.merged"
+check "... which are there" [ -s "$tmp/of.one" ]
+run calibrate --from "$tmp/merged.yaml" --tolerance 3% --dense 8,4 --compare \
+    --check "$tmp/check.txt" -o "$tmp/from.yaml"
+check "a calibration from them gives the file of one run" cmp "$tmp/one.yaml" "$tmp/from.yaml"
+run "$bin/moe-calibrate" "$tmp/all.moe" --text "$tmp/math.txt" --from "$tmp/merged.yaml" -o "$tmp/x"
+expect_exit 2 "importances of other texts are refused"
+interrupt "$tmp/stopped.yaml.part" "$bin/moe-calibrate" -t 1 "$tmp/all.moe" \
+    --text "$tmp/math.txt" --text "$tmp/code.txt" --max-tokens 40 --tolerance 3% --dense 8,4 \
+    --compare --check "$tmp/check.txt" -o "$tmp/stopped.yaml"
+expect_exit 1 "SIGINT ends it"
+expect_stderr_like '*--resume goes on from there*stopped*' "... and says how to go on"
+check "... without a map" [ ! -e "$tmp/stopped.yaml" ]
+run calibrate --resume --tolerance 3% --dense 8,4 --compare --check "$tmp/check.txt" \
+    -o "$tmp/stopped.yaml"
+check "--resume gives the file of one run" cmp "$tmp/one.yaml" "$tmp/stopped.yaml"
+check "... and removes the partial one" [ ! -e "$tmp/stopped.yaml.part" ]
+
+# Experts that do not fit are read layer by layer.
+floor=$(smallest_memory calibrate -o "$tmp/x")
+check "too small a memory is refused with the least that works" [ -n "$floor" ]
+run calibrate --memory "$((${floor:-0} + 4))M" --from "$tmp/merged.yaml" --tolerance 3% \
+    --without fate --without hobbit -o "$tmp/small.yaml"
+expect_exit 0 "a small memory"
+run calibrate --from "$tmp/merged.yaml" --tolerance 3% --without fate --without hobbit \
+    -o "$tmp/large.yaml"
+check "... gives the same file" cmp "$tmp/small.yaml" "$tmp/large.yaml"
+run calibrate --tolerance 0% --from "$tmp/merged.yaml" --without fate --without hobbit -o "$tmp/none.yaml"
+check "no tolerance at all is met or refused" [ "$code" = 0 ] || [ "$code" = 4 ]
+finish
