@@ -33,6 +33,16 @@ static bool made_anew(const struct converter *c, const struct moe_pack *pack, ui
            strcmp(moe_pack_variant_at(pack, variant)->method, c->options->method->name) != 0;
 }
 
+/* Whether the expert is stored as bits of a variant are: in floats, or in affine codes; MXFP4 has
+ * four bits too, but is what a checkpoint brings along. */
+static bool is_ordinary(const struct moe_expert_class *class_)
+{
+    for (uint32_t i = 0; i < class_->n_matrices; i++)
+        if (class_->matrices[i].layout.kind == MOE_LAYOUT_MXFP4)
+            return false;
+    return true;
+}
+
 /* The stored form of an expert that has these bits: the variant of their name, else any. */
 static struct repack_origin stored_at(const struct converter *c, const struct moe_pack *pack,
                                       uint32_t layer, uint32_t expert, struct moe_bits bits)
@@ -43,7 +53,9 @@ static struct repack_origin stored_at(const struct converter *c, const struct mo
     for (uint32_t v = 0; v < moe_pack_n_variants(pack); v++) {
         const struct moe_expert_extent *e = moe_pack_expert(pack, layer, expert, v);
         struct moe_bits has;
-        if (!e->present || !moe_class_bits(moe_pack_class_at(pack, e->class_index), &has) ||
+        const struct moe_expert_class *class_ =
+            e->present ? moe_pack_class_at(pack, e->class_index) : NULL;
+        if (!class_ || !is_ordinary(class_) || !moe_class_bits(class_, &has) ||
             has.gate_up != bits.gate_up || has.down != bits.down || made_anew(c, pack, v, bits))
             continue;
         bool named = strcmp(moe_pack_variant_at(pack, v)->name, name) == 0;
