@@ -26,11 +26,11 @@ enum { STRUCTURE_TOKENS = 512 }; /* context beside max_tokens, for continuations
  */
 
 struct saving {
-    struct moe_calibration *c;
+    struct calibration *c;
     double saved;
 };
 
-static int save(struct moe_calibration *c, struct moe_err *err)
+static int save(struct calibration *c, struct moe_err *err)
 {
     struct moe_buf text = {0};
     if (!c->options->partial)
@@ -53,7 +53,7 @@ static int save_now_and_then(void *ctx, struct moe_err *err)
 }
 
 /* Takes over importances that another calibration measured, of any bounds. */
-static int adopt(struct moe_calibration *c, const struct moe_map *from, const char *name,
+static int adopt(struct calibration *c, const struct moe_map *from, const char *name,
                  struct moe_err *err)
 {
     struct moe_importances *m = &c->map->importances;
@@ -69,7 +69,7 @@ static int adopt(struct moe_calibration *c, const struct moe_map *from, const ch
 }
 
 /* What a stopped run has left. */
-static int take_up(struct moe_calibration *c, struct moe_err *err)
+static int take_up(struct calibration *c, struct moe_err *err)
 {
     const struct moe_calibrate_options *o = c->options;
     struct moe_map *before = NULL;
@@ -85,7 +85,7 @@ static int take_up(struct moe_calibration *c, struct moe_err *err)
 /* ---- Opening ----------------------------------------------------------------------------------
  */
 
-static int describe(struct moe_calibration *c, struct moe_err *err)
+static int describe(struct calibration *c, struct moe_err *err)
 {
     const struct moe_config *config = &c->model->config;
     const struct moe_pack *pack = c->model->pack;
@@ -125,7 +125,7 @@ static void note_texts(struct moe_map *map, const struct moe_corpus *corpus, boo
     }
 }
 
-static int read_texts(struct moe_calibration *c, struct moe_err *err)
+static int read_texts(struct calibration *c, struct moe_err *err)
 {
     const struct moe_calibrate_options *o = c->options;
     if (o->n_texts + o->n_checks > MOE_MAP_MAX_TEXTS)
@@ -139,7 +139,7 @@ static int read_texts(struct moe_calibration *c, struct moe_err *err)
 }
 
 /* What the budget leaves for experts, beside two dense parts, the re-runs and their logits. */
-static int open_experts(struct moe_calibration *c, const struct moe_rerun_options *rerun,
+static int open_experts(struct calibration *c, const struct moe_rerun_options *rerun,
                         struct moe_err *err)
 {
     const struct moe_calibrate_options *o = c->options;
@@ -166,11 +166,11 @@ static int open_experts(struct moe_calibration *c, const struct moe_rerun_option
     return moe_experts_open_every(&c->experts, c->model->pack, budget - taken, o->progress, err);
 }
 
-static int open_own(struct moe_calibration *c, const struct moe_rerun_options *rerun,
+static int open_own(struct calibration *c, const struct moe_rerun_options *rerun,
                     struct moe_err *err)
 {
     const struct moe_quant_method *hqq = moe_quant_method_find("hqq");
-    c->own = (struct moe_bench_model){
+    c->own = (struct bench_model){
         .dense_bits = moe_dense_bits(c->model),
         .dense_bytes = moe_dense_bytes(c->model, hqq, moe_dense_bits(c->model), 64),
         .model = c->model,
@@ -184,7 +184,7 @@ static int open_own(struct moe_calibration *c, const struct moe_rerun_options *r
     return status;
 }
 
-static int measure_references(struct moe_calibration *c, struct moe_err *err)
+static int measure_references(struct calibration *c, struct moe_err *err)
 {
     uint8_t *table = calibrate_table(c, NULL, 0, err);
     struct moe_rule_table at = {table, c->map->n_experts, c->map->top_k};
@@ -197,7 +197,7 @@ static int measure_references(struct moe_calibration *c, struct moe_err *err)
     return status;
 }
 
-static int check_pack(const struct moe_calibration *c, struct moe_err *err)
+static int check_pack(const struct calibration *c, struct moe_err *err)
 {
     const struct moe_calibrate_options *o = c->options;
     const struct moe_pack *pack = c->model->pack;
@@ -216,7 +216,7 @@ static int check_pack(const struct moe_calibration *c, struct moe_err *err)
     return MOE_OK;
 }
 
-static int open_all(struct moe_calibration *c, const char *pack, struct moe_err *err)
+static int open_all(struct calibration *c, const char *pack, struct moe_err *err)
 {
     const struct moe_calibrate_options *o = c->options;
     uint32_t context = o->max_tokens + (o->structure ? STRUCTURE_TOKENS : 0);
@@ -249,7 +249,7 @@ static int open_all(struct moe_calibration *c, const char *pack, struct moe_err 
     return status;
 }
 
-static void close_all(struct moe_calibration *c)
+static void close_all(struct calibration *c)
 {
     moe_quality_release(&c->reference);
     moe_quality_release(&c->check_reference);
@@ -265,7 +265,7 @@ static void close_all(struct moe_calibration *c)
  */
 
 /* The other kind of importance, only to be compared. */
-static int correlate(struct moe_calibration *c, const struct moe_quality *base,
+static int correlate(struct calibration *c, const struct moe_quality *base,
                      const struct moe_importance_options *options, struct moe_err *err)
 {
     struct moe_map *other = NULL;
@@ -284,7 +284,7 @@ static int correlate(struct moe_calibration *c, const struct moe_quality *base,
     return status;
 }
 
-static int measure_importances(struct moe_calibration *c, struct moe_err *err)
+static int measure_importances(struct calibration *c, struct moe_err *err)
 {
     const struct moe_calibrate_options *o = c->options;
     struct moe_importances *m = &c->map->importances;
@@ -329,7 +329,7 @@ static int measure_importances(struct moe_calibration *c, struct moe_err *err)
 /* ---- In order ---------------------------------------------------------------------------------
  */
 
-static int choose(struct moe_calibration *c, struct moe_err *err)
+static int choose(struct calibration *c, struct moe_err *err)
 {
     const struct moe_calibrate_options *o = c->options;
     int status = calibrate_choice(c, err);
@@ -345,7 +345,7 @@ static int choose(struct moe_calibration *c, struct moe_err *err)
 int moe_calibrate(struct moe_map **out, const char *pack,
                   const struct moe_calibrate_options *options, struct moe_err *err)
 {
-    struct moe_calibration c = {.options = options};
+    struct calibration c = {.options = options};
     *out = NULL;
     int status = open_all(&c, pack, err);
     if (status == MOE_OK && options->from)

@@ -13,7 +13,7 @@ enum { DENSE_GROUP = 64 };
 /* ---- Bytes ------------------------------------------------------------------------------------
  */
 
-uint64_t calibrate_expert_bytes(const struct moe_calibration *c, uint32_t layer, uint32_t expert,
+uint64_t calibrate_expert_bytes(const struct calibration *c, uint32_t layer, uint32_t expert,
                                 uint32_t variant)
 {
     const struct moe_expert_extent *e =
@@ -24,7 +24,7 @@ uint64_t calibrate_expert_bytes(const struct moe_calibration *c, uint32_t layer,
     return bytes;
 }
 
-uint64_t calibrate_all_bytes(const struct moe_calibration *c, uint32_t variant)
+uint64_t calibrate_all_bytes(const struct calibration *c, uint32_t variant)
 {
     uint64_t bytes = 0;
     for (uint32_t layer = 0; layer < c->map->n_layers; layer++)
@@ -39,7 +39,7 @@ uint64_t calibrate_all_bytes(const struct moe_calibration *c, uint32_t variant)
 /* ---- Rules ------------------------------------------------------------------------------------
  */
 
-uint8_t *calibrate_table(const struct moe_calibration *c, const uint8_t *variants, uint32_t variant,
+uint8_t *calibrate_table(const struct calibration *c, const uint8_t *variants, uint32_t variant,
                          struct moe_err *err)
 {
     uint64_t n = c->map->n_experts;
@@ -57,7 +57,7 @@ uint8_t *calibrate_table(const struct moe_calibration *c, const uint8_t *variant
 /* ---- Models to measure ------------------------------------------------------------------------
  */
 
-int calibrate_open_bench(struct moe_bench_model *b, struct moe_calibration *c, uint32_t dense_bits,
+int calibrate_open_bench(struct bench_model *b, struct calibration *c, uint32_t dense_bits,
                          struct moe_err *err)
 {
     const struct moe_quant_method *method = moe_quant_method_find(dense_method);
@@ -66,7 +66,7 @@ int calibrate_open_bench(struct moe_bench_model *b, struct moe_calibration *c, u
     *b = c->own;
     if (dense_bits == c->own.dense_bits)
         return MOE_OK;
-    *b = (struct moe_bench_model){
+    *b = (struct bench_model){
         .dense_bits = dense_bits,
         .dense_bytes = moe_dense_bytes(c->model, method, dense_bits, DENSE_GROUP),
     };
@@ -81,17 +81,17 @@ int calibrate_open_bench(struct moe_bench_model *b, struct moe_calibration *c, u
     return status;
 }
 
-void calibrate_close_bench(struct moe_bench_model *b, const struct moe_calibration *c)
+void calibrate_close_bench(struct bench_model *b, const struct calibration *c)
 {
     if (b->rerun != c->own.rerun)
         moe_rerun_close(b->rerun);
     if (b->check_rerun != c->own.check_rerun)
         moe_rerun_close(b->check_rerun);
     moe_dense_release(b->derived);
-    *b = (struct moe_bench_model){0};
+    *b = (struct bench_model){0};
 }
 
-int calibrate_measure(struct moe_calibration *c, const struct moe_bench_model *b, bool check,
+int calibrate_measure(struct calibration *c, const struct bench_model *b, bool check,
                       const struct moe_rule *rule, struct moe_loss *loss,
                       struct moe_quality *quality, struct moe_err *err)
 {

@@ -13,7 +13,7 @@
 
 /* What the search works on. */
 struct search {
-    struct moe_calibration *c;
+    struct calibration *c;
     uint32_t upper;
     uint64_t n_experts; /* of all layers */
     uint64_t *bytes;    /* [n_experts][n_variants] */
@@ -37,7 +37,7 @@ struct found {
 
 /* How much of the lowest variant's loss a variant between has: as all experts together lose it.
  * Between 0 and 1, and 1 where the rungs tell no difference. */
-static double share_of_loss(const struct moe_calibration *c, uint32_t upper, uint32_t variant)
+static double share_of_loss(const struct calibration *c, uint32_t upper, uint32_t variant)
 {
     double top = c->map->rungs[upper].loss.nll_percent;
     double all = c->map->rungs[c->map->importances.lower].loss.nll_percent - top;
@@ -119,8 +119,8 @@ static uint64_t bytes_of(const struct search *s)
  */
 
 /* Measures the first k steps; s->variants are what they give. */
-static int measure(struct search *s, const struct moe_bench_model *b, uint64_t k,
-                   struct moe_loss *loss, double *steps_loss, struct moe_err *err)
+static int measure(struct search *s, const struct bench_model *b, uint64_t k, struct moe_loss *loss,
+                   double *steps_loss, struct moe_err *err)
 {
     *steps_loss = moe_steps_take(s->steps, k, s->upper, (uint32_t)s->n_experts, s->variants);
     uint8_t *table = calibrate_table(s->c, s->variants, 0, err);
@@ -133,7 +133,7 @@ static int measure(struct search *s, const struct moe_bench_model *b, uint64_t k
 
 /* The most steps whose measured loss is within the tolerance, by bisection; not there when not even
  * none are. */
-static int seek(struct search *s, const struct moe_bench_model *b, struct found *out,
+static int seek(struct search *s, const struct bench_model *b, struct found *out,
                 struct moe_err *err)
 {
     struct moe_loss loss;
@@ -168,7 +168,7 @@ static int seek(struct search *s, const struct moe_bench_model *b, struct found 
 }
 
 /* Takes over what was found, measured on the checks too. */
-static int settle(struct search *s, const struct moe_bench_model *b, const struct found *found,
+static int settle(struct search *s, const struct bench_model *b, const struct found *found,
                   struct moe_err *err)
 {
     struct moe_map_choice *choice = &s->c->map->choice;
@@ -200,9 +200,9 @@ static void note_texts(struct moe_map *map, bool check, const struct moe_quality
 }
 
 /* Measures the choice on the texts, and on the checks, text by text. */
-static int judge(struct moe_calibration *c, struct moe_err *err)
+static int judge(struct calibration *c, struct moe_err *err)
 {
-    struct moe_bench_model b;
+    struct bench_model b;
     struct moe_quality q;
     uint8_t *table = calibrate_table(c, c->map->choice.variant, 0, err);
     struct moe_rule_table at = {table, c->map->n_experts, c->map->top_k};
@@ -229,7 +229,7 @@ static int judge(struct moe_calibration *c, struct moe_err *err)
     return status;
 }
 
-int calibrate_choice(struct moe_calibration *c, struct moe_err *err)
+int calibrate_choice(struct calibration *c, struct moe_err *err)
 {
     const struct moe_calibrate_options *o = c->options;
     struct search s = {.c = c, .upper = c->upper};
@@ -238,7 +238,7 @@ int calibrate_choice(struct moe_calibration *c, struct moe_err *err)
     s.n_experts = (uint64_t)c->map->n_layers * c->map->n_experts;
     int status = make_steps(&s, err);
     for (uint32_t i = 0; i < n_dense && status == MOE_OK; i++) {
-        struct moe_bench_model b;
+        struct bench_model b;
         struct found found;
         status = calibrate_open_bench(&b, c, o->n_dense_bits ? o->dense_bits[i] : c->own.dense_bits,
                                       err);

@@ -46,7 +46,7 @@ static void assign_hybrid(void *ctx, uint32_t layer, const struct moe_job *job, 
         variants[i] = variant_of[chosen[i]];
 }
 
-static int measure(struct moe_calibration *c, struct hybrid *h, double share, bool popular_first,
+static int measure(struct calibration *c, struct hybrid *h, double share, bool popular_first,
                    struct moe_loss *loss, struct moe_err *err)
 {
     const struct moe_rule rule = {h, assign_hybrid};
@@ -55,7 +55,7 @@ static int measure(struct moe_calibration *c, struct hybrid *h, double share, bo
     return calibrate_measure(c, &c->own, false, &rule, loss, NULL, err);
 }
 
-static int curve(struct moe_calibration *c, struct hybrid *h, struct moe_err *err)
+static int curve(struct calibration *c, struct hybrid *h, struct moe_err *err)
 {
     struct moe_map_fate *fate = &c->map->fate;
     int status = MOE_OK;
@@ -74,7 +74,7 @@ static int curve(struct moe_calibration *c, struct hybrid *h, struct moe_err *er
 }
 
 /* Bisection over whole percents; 0 where no share is within the tolerance. */
-static int seek(struct moe_calibration *c, struct hybrid *h, struct moe_err *err)
+static int seek(struct calibration *c, struct hybrid *h, struct moe_err *err)
 {
     struct moe_map_fate *fate = &c->map->fate;
     uint32_t low = 0, high = 100;
@@ -96,7 +96,7 @@ static int seek(struct moe_calibration *c, struct hybrid *h, struct moe_err *err
     return MOE_OK;
 }
 
-int calibrate_fate(struct moe_calibration *c, struct moe_err *err)
+int calibrate_fate(struct calibration *c, struct moe_err *err)
 {
     struct moe_map_fate *fate = &c->map->fate;
     uint32_t n = c->map->n_experts;

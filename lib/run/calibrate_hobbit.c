@@ -55,7 +55,7 @@ static void assign_by_score(void *ctx, uint32_t layer, const struct moe_job *job
 }
 
 struct search {
-    struct moe_calibration *c;
+    struct calibration *c;
     struct rule rule;
     uint64_t bins[N_BINS];
     double total;
@@ -166,7 +166,7 @@ static int seek_t1(struct search *s, uint32_t t2, double *least, struct moe_err 
     return MOE_OK;
 }
 
-int calibrate_hobbit(struct moe_calibration *c, struct moe_err *err)
+int calibrate_hobbit(struct calibration *c, struct moe_err *err)
 {
     struct moe_map_hobbit *hobbit = &c->map->hobbit;
     struct search s = {

@@ -7,7 +7,7 @@
 
 #include "run/calibrate_parts.h"
 
-static int add_rung(struct moe_calibration *c, const struct moe_bench_model *b, uint32_t variant,
+static int add_rung(struct calibration *c, const struct bench_model *b, uint32_t variant,
                     struct moe_err *err)
 {
     struct moe_rung *rung = &c->map->rungs[c->map->n_rungs];
@@ -24,7 +24,7 @@ static int add_rung(struct moe_calibration *c, const struct moe_bench_model *b, 
     return status;
 }
 
-int calibrate_rungs(struct moe_calibration *c, struct moe_err *err)
+int calibrate_rungs(struct calibration *c, struct moe_err *err)
 {
     const struct moe_calibrate_options *o = c->options;
     uint64_t n = c->map->n_variants + o->n_dense_bits, done = 0;
@@ -35,7 +35,7 @@ int calibrate_rungs(struct moe_calibration *c, struct moe_err *err)
         moe_progress_report(o->progress, "uniform bitwidths", ++done, n);
     }
     for (uint32_t i = 0; i < o->n_dense_bits && status == MOE_OK; i++) {
-        struct moe_bench_model b;
+        struct bench_model b;
         if (o->dense_bits[i] == c->own.dense_bits)
             continue;
         status = calibrate_open_bench(&b, c, o->dense_bits[i], err);
@@ -48,7 +48,7 @@ int calibrate_rungs(struct moe_calibration *c, struct moe_err *err)
     return status;
 }
 
-int calibrate_bounds(struct moe_calibration *c, struct moe_err *err)
+int calibrate_bounds(struct calibration *c, struct moe_err *err)
 {
     const struct moe_map *map = c->map;
     const struct moe_rung *best = NULL;

@@ -23,7 +23,7 @@ static void assign(void *ctx, uint32_t layer, const struct moe_row *rows, uint32
         variants[i] = at->table[(uint64_t)layer * at->n_experts + chosen[i]];
 }
 
-static int measure(struct moe_calibration *c, struct moe_model *model, const uint8_t *table,
+static int measure(struct calibration *c, struct moe_model *model, const uint8_t *table,
                    const char *name, struct moe_err *err)
 {
     const struct moe_corpus *corpus = c->check ? c->check : c->corpus;
@@ -57,7 +57,7 @@ static int measure(struct moe_calibration *c, struct moe_model *model, const uin
     return status;
 }
 
-static int measure_uniform(struct moe_calibration *c, uint32_t variant, struct moe_err *err)
+static int measure_uniform(struct calibration *c, uint32_t variant, struct moe_err *err)
 {
     uint8_t *table = calibrate_table(c, NULL, variant, err);
     int status =
@@ -66,9 +66,9 @@ static int measure_uniform(struct moe_calibration *c, uint32_t variant, struct m
     return status;
 }
 
-static int measure_choice(struct moe_calibration *c, struct moe_err *err)
+static int measure_choice(struct calibration *c, struct moe_err *err)
 {
-    struct moe_bench_model b;
+    struct bench_model b;
     uint8_t *table = calibrate_table(c, c->map->choice.variant, 0, err);
     int status =
         table ? calibrate_open_bench(&b, c, c->map->choice.dense_bits, err) : MOE_ERR_MEMORY;
@@ -81,7 +81,7 @@ static int measure_choice(struct moe_calibration *c, struct moe_err *err)
 }
 
 /* The documents as they were written: what there is to be closed. */
-static int measure_originals(struct moe_calibration *c, struct moe_err *err)
+static int measure_originals(struct calibration *c, struct moe_err *err)
 {
     const struct moe_corpus *corpus = c->check ? c->check : c->corpus;
     int status = MOE_OK;
@@ -97,7 +97,7 @@ static int measure_originals(struct moe_calibration *c, struct moe_err *err)
     return status;
 }
 
-int calibrate_structure(struct moe_calibration *c, struct moe_err *err)
+int calibrate_structure(struct calibration *c, struct moe_err *err)
 {
     c->map->n_structures = 0;
     int status = measure_originals(c, err);

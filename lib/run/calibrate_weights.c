@@ -19,7 +19,7 @@ static int settle_row(const struct moe_map_hobbit *hobbit, struct moe_strategy *
     return moe_strategy_settle(out, err);
 }
 
-static int check_shape(const struct moe_calibration *c, const struct moe_trace_shape *shape,
+static int check_shape(const struct calibration *c, const struct moe_trace_shape *shape,
                        struct moe_err *err)
 {
     if (shape->source_fingerprint != c->map->source_fingerprint ||
@@ -29,7 +29,7 @@ static int check_shape(const struct moe_calibration *c, const struct moe_trace_s
     return MOE_OK;
 }
 
-int calibrate_weights(struct moe_calibration *c, struct moe_err *err)
+int calibrate_weights(struct calibration *c, struct moe_err *err)
 {
     struct moe_map_hobbit *hobbit = &c->map->hobbit;
     struct moe_inventory inventory = {0};

@@ -152,6 +152,8 @@ static int look_around(struct tuner *t, const struct point *from, struct point *
         to = *from;
         to.low_pool = up ? fmin(from->low_pool + POOL_STEP, MOST_LOW_POOL)
                          : fmax(from->low_pool - POOL_STEP, 0);
+        if (to.low_pool < SAME) /* what is left of sums of steps */
+            to.low_pool = 0;
         status = try_point(t, &to, err);
         if (status != MOE_OK)
             return status;

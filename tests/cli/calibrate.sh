@@ -91,6 +91,17 @@ set -- --on-miss "load-low:$t1" --prompt-share 0
 check "hobbit's thresholds ($t1, $t2) cost what moe-run measures" \
     near "$(weighted "$@")" "$(member hobbit nats_per_token)"
 
+# With statistics and a trace: weights of the cache that are no worse than its own.
+"$bin/moe-profile" -q "$tmp/all.moe" --text "$tmp/math.txt" --max-tokens 40 -o "$tmp/stats.yaml" \
+    --trace "$tmp/trace" || exit 1
+run calibrate --importance proxy --without fate --stats "$tmp/stats.yaml" --trace "$tmp/trace" \
+    -o "$tmp/weighed.yaml"
+expect_exit 0 "a calibration with statistics and a trace"
+run "$bin/moe-calibrate" --show "$tmp/weighed.yaml"
+check "... finds weights" awk '
+    /weights lru/ { found = $(NF - 3) <= $NF } # "a miss penalty of X instead of Y"
+    END { exit !found }' "$out"
+
 # Shards put together, and an interrupted run that is resumed, have the importances of one run.
 importances() { sed -n '/^importances:/,/^[a-z]/{/^ /p;}' "$1"; }
 seq 3 | xargs -P 2 -I I "$bin/moe-calibrate" -q -t 1 "$tmp/all.moe" --text "$tmp/math.txt" \
@@ -101,20 +112,22 @@ importances "$tmp/one.yaml" >"$tmp/of.one"
 importances "$tmp/merged.yaml" >"$tmp/of.merged"
 check "... into the importances of one run" cmp "$tmp/of.one" "$tmp/of.merged"
 check "... which are there" [ -s "$tmp/of.one" ]
-run calibrate --from "$tmp/merged.yaml" --tolerance 3% --dense 8,4 --compare \
-    --check "$tmp/check.txt" -o "$tmp/from.yaml"
-check "a calibration from them gives the file of one run" cmp "$tmp/one.yaml" "$tmp/from.yaml"
+run calibrate --from "$tmp/one.yaml" --tolerance 3% --without fate --without hobbit \
+    -o "$tmp/large.yaml"
+expect_exit 0 "a calibration from importances"
+run calibrate --from "$tmp/merged.yaml" --tolerance 3% --without fate --without hobbit \
+    -o "$tmp/from.yaml"
+check "... is the same from those of shards" cmp "$tmp/large.yaml" "$tmp/from.yaml"
 run "$bin/moe-calibrate" "$tmp/all.moe" --text "$tmp/math.txt" --from "$tmp/merged.yaml" -o "$tmp/x"
 expect_exit 2 "importances of other texts are refused"
 interrupt "$tmp/stopped.yaml.part" "$bin/moe-calibrate" -t 1 "$tmp/all.moe" \
-    --text "$tmp/math.txt" --text "$tmp/code.txt" --max-tokens 40 --tolerance 3% --dense 8,4 \
-    --compare --check "$tmp/check.txt" -o "$tmp/stopped.yaml"
+    --text "$tmp/math.txt" --text "$tmp/code.txt" --max-tokens 40 --tolerance 3% --without fate \
+    --without hobbit -o "$tmp/stopped.yaml"
 expect_exit 1 "SIGINT ends it"
 expect_stderr_like '*--resume goes on from there*stopped*' "... and says how to go on"
 check "... without a map" [ ! -e "$tmp/stopped.yaml" ]
-run calibrate --resume --tolerance 3% --dense 8,4 --compare --check "$tmp/check.txt" \
-    -o "$tmp/stopped.yaml"
-check "--resume gives the file of one run" cmp "$tmp/one.yaml" "$tmp/stopped.yaml"
+run calibrate --resume --tolerance 3% --without fate --without hobbit -o "$tmp/stopped.yaml"
+check "--resume gives the file of one run" cmp "$tmp/large.yaml" "$tmp/stopped.yaml"
 check "... and removes the partial one" [ ! -e "$tmp/stopped.yaml.part" ]
 
 # Experts that do not fit are read layer by layer.
@@ -123,8 +136,6 @@ check "too small a memory is refused with the least that works" [ -n "$floor" ]
 run calibrate --memory "$((${floor:-0} + 4))M" --from "$tmp/merged.yaml" --tolerance 3% \
     --without fate --without hobbit -o "$tmp/small.yaml"
 expect_exit 0 "a small memory"
-run calibrate --from "$tmp/merged.yaml" --tolerance 3% --without fate --without hobbit \
-    -o "$tmp/large.yaml"
 check "... gives the same file" cmp "$tmp/small.yaml" "$tmp/large.yaml"
 run calibrate --tolerance 0% --from "$tmp/merged.yaml" --without fate --without hobbit -o "$tmp/none.yaml"
 check "no tolerance at all is met or refused" [ "$code" = 0 ] || [ "$code" = 4 ]
