@@ -169,10 +169,9 @@ static int open_experts(struct calibration *c, const struct moe_rerun_options *r
 static int open_own(struct calibration *c, const struct moe_rerun_options *rerun,
                     struct moe_err *err)
 {
-    const struct moe_quant_method *hqq = moe_quant_method_find("hqq");
     c->own = (struct bench_model){
         .dense_bits = moe_dense_bits(c->model),
-        .dense_bytes = moe_dense_bytes(c->model, hqq, moe_dense_bits(c->model), 64),
+        .dense_bytes = calibrate_dense_bytes(c->model, moe_dense_bits(c->model)),
         .model = c->model,
     };
     int status = moe_rerun_open(&c->own.rerun, c->model, c->experts, c->corpus, rerun, err);

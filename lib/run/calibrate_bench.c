@@ -36,6 +36,11 @@ uint64_t calibrate_all_bytes(const struct calibration *c, uint32_t variant)
     return bytes;
 }
 
+uint64_t calibrate_dense_bytes(const struct moe_model *model, uint32_t bits)
+{
+    return moe_dense_bytes(model, moe_quant_method_find(dense_method), bits, DENSE_GROUP);
+}
+
 /* ---- Rules ------------------------------------------------------------------------------------
  */
 
@@ -68,7 +73,7 @@ int calibrate_open_bench(struct bench_model *b, struct calibration *c, uint32_t 
         return MOE_OK;
     *b = (struct bench_model){
         .dense_bits = dense_bits,
-        .dense_bytes = moe_dense_bytes(c->model, method, dense_bits, DENSE_GROUP),
+        .dense_bytes = calibrate_dense_bytes(c->model, dense_bits),
     };
     int status = moe_dense_derive(&b->derived, c->model, method, dense_bits, DENSE_GROUP, err);
     b->model = b->derived;

@@ -167,9 +167,8 @@ static int seek(struct search *s, const struct bench_model *b, struct found *out
     return MOE_OK;
 }
 
-/* Takes over what was found, measured on the checks too. */
-static int settle(struct search *s, const struct bench_model *b, const struct found *found,
-                  struct moe_err *err)
+/* Takes over what was found. */
+static void settle(struct search *s, const struct bench_model *b, const struct found *found)
 {
     struct moe_map_choice *choice = &s->c->map->choice;
     moe_steps_take(s->steps, found->k, s->upper, (uint32_t)s->n_experts, choice->variant);
@@ -179,7 +178,6 @@ static int settle(struct search *s, const struct bench_model *b, const struct fo
     choice->expert_bytes = found->bytes - b->dense_bytes;
     choice->expected = found->expected;
     choice->loss = found->loss;
-    return MOE_OK;
 }
 
 /* ---- The final choice on each text ------------------------------------------------------------
@@ -247,7 +245,7 @@ int calibrate_choice(struct calibration *c, struct moe_err *err)
         status = seek(&s, &b, &found, err);
         if (status == MOE_OK && found.there && found.bytes < fewest) {
             fewest = found.bytes;
-            status = settle(&s, &b, &found, err);
+            settle(&s, &b, &found);
         }
         calibrate_close_bench(&b, c);
     }

@@ -39,6 +39,8 @@ static inline uint32_t calibrate_model_layer(const struct calibration *c, uint32
 uint64_t calibrate_expert_bytes(const struct calibration *c, uint32_t layer, uint32_t expert,
                                 uint32_t variant);
 uint64_t calibrate_all_bytes(const struct calibration *c, uint32_t variant);
+/* Of the dense part, were it of so many bits. */
+uint64_t calibrate_dense_bytes(const struct moe_model *model, uint32_t bits);
 
 /* A table for moe_rule_of_table: [model layers][n_experts] from variants[MoE layers][n_experts];
  * NULL: all at `variant`. free() it; NULL: out of memory. */
