@@ -11,6 +11,10 @@
 
 #include <stdarg.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* Values are grouped with gaps and never renumbered. */
 enum moe_status {
     MOE_OK = 0,
@@ -48,5 +52,9 @@ int moe_err_prefix(struct moe_err *err, const char *format, ...) MOE_PRINTF(2, 3
 
 /* The text of errno value `code`, in a thread-safe way; never NULL. `buffer` may be used. */
 const char *moe_errno_text(int code, char *buffer, unsigned long buffer_bytes);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

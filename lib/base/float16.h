@@ -10,26 +10,28 @@
 #include <stdint.h>
 #include <string.h>
 
-static inline uint32_t moe_f32_bits(float v)
+#include "base/device_code.h"
+
+static inline MOE_DEVICE_CODE uint32_t moe_f32_bits(float v)
 {
     uint32_t bits;
     memcpy(&bits, &v, sizeof bits);
     return bits;
 }
 
-static inline float moe_bits_f32(uint32_t bits)
+static inline MOE_DEVICE_CODE float moe_bits_f32(uint32_t bits)
 {
     float v;
     memcpy(&v, &bits, sizeof v);
     return v;
 }
 
-static inline float moe_bf16_to_f32(uint16_t h)
+static inline MOE_DEVICE_CODE float moe_bf16_to_f32(uint16_t h)
 {
     return moe_bits_f32((uint32_t)h << 16);
 }
 
-static inline uint16_t moe_f32_to_bf16(float v)
+static inline MOE_DEVICE_CODE uint16_t moe_f32_to_bf16(float v)
 {
     uint32_t bits = moe_f32_bits(v);
     if ((bits & 0x7fffffffu) > 0x7f800000u)
@@ -37,7 +39,7 @@ static inline uint16_t moe_f32_to_bf16(float v)
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-static inline float moe_f16_to_f32(uint16_t h)
+static inline MOE_DEVICE_CODE float moe_f16_to_f32(uint16_t h)
 {
     uint32_t sign = (uint32_t)(h & 0x8000) << 16;
     uint32_t exponent = h >> 10 & 31, mantissa = h & 0x3ffu;
@@ -50,7 +52,7 @@ static inline float moe_f16_to_f32(uint16_t h)
     return moe_bits_f32(sign | moe_f32_bits(v));
 }
 
-static inline uint16_t moe_f32_to_f16(float v)
+static inline MOE_DEVICE_CODE uint16_t moe_f32_to_f16(float v)
 {
     uint32_t bits = moe_f32_bits(v), sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffffu;
     if (magnitude > 0x7f800000u)
@@ -67,7 +69,7 @@ static inline uint16_t moe_f32_to_f16(float v)
 }
 
 /* The nearest half-precision number. */
-static inline float moe_round_f16(float v)
+static inline MOE_DEVICE_CODE float moe_round_f16(float v)
 {
     return moe_f16_to_f32(moe_f32_to_f16(v));
 }

@@ -33,7 +33,7 @@ enum { MOE_LANES = 16 };
 #define MOE_EXP_C5 0x1.12105cp-7f
 #define MOE_EXP_C6 0x1.6d15f8p-10f
 
-static inline float moe_math_exp(float x)
+static inline MOE_DEVICE_CODE float moe_math_exp(float x)
 {
     if (x != x)
         return x;
@@ -53,7 +53,7 @@ static inline float moe_math_exp(float x)
 }
 
 /* Joins 16 running sums: lane i += lane i+8, then i+4, i+2, i+1. Destroys `lane`. */
-static inline float moe_math_join(float lane[MOE_LANES])
+static inline MOE_DEVICE_CODE float moe_math_join(float lane[MOE_LANES])
 {
     for (int half = MOE_LANES / 2; half > 0; half /= 2)
         for (int i = 0; i < half; i++)
@@ -62,36 +62,37 @@ static inline float moe_math_join(float lane[MOE_LANES])
 }
 
 /* 1 / sqrt(sum/n + eps), every step rounded. */
-static inline float moe_math_rms_scale(float sum, uint32_t n, float eps)
+static inline MOE_DEVICE_CODE float moe_math_rms_scale(float sum, uint32_t n, float eps)
 {
     return 1.0f / sqrtf(sum / (float)n + eps);
 }
 
-static inline float moe_math_swiglu(float gate, float up)
+static inline MOE_DEVICE_CODE float moe_math_swiglu(float gate, float up)
 {
     return gate / (1.0f + moe_math_exp(-gate)) * up;
 }
 
 /* NaN passes through both. */
-static inline float moe_math_at_most(float x, float limit)
+static inline MOE_DEVICE_CODE float moe_math_at_most(float x, float limit)
 {
     return x > limit ? limit : x;
 }
 
-static inline float moe_math_clamp(float x, float limit)
+static inline MOE_DEVICE_CODE float moe_math_clamp(float x, float limit)
 {
     x = moe_math_at_most(x, limit);
     return x < -limit ? -limit : x;
 }
 
-static inline float moe_math_swiglu_clamped(float gate, float up, float alpha, float limit)
+static inline MOE_DEVICE_CODE float moe_math_swiglu_clamped(float gate, float up, float alpha,
+                                                            float limit)
 {
     float g = moe_math_at_most(gate, limit), u = moe_math_clamp(up, limit);
     return g / (1.0f + moe_math_exp(-(alpha * g))) * (u + 1.0f);
 }
 
 /* Rotates the pair (*a, *b). */
-static inline void moe_math_rotate(float *a, float *b, float c, float s)
+static inline MOE_DEVICE_CODE void moe_math_rotate(float *a, float *b, float c, float s)
 {
     float a0 = *a, b0 = *b;
     *a = fmaf(a0, c, -(b0 * s));
@@ -100,7 +101,8 @@ static inline void moe_math_rotate(float *a, float *b, float c, float s)
 
 /* Scale and sum of a block whose largest magnitude has the bits `largest`, quantized with the
  * factor that moe_math_quant_inverse gave, and whose codes add up to `sum`. */
-static inline void moe_math_quant_scale(uint32_t largest, int32_t sum, float *s, float *z)
+static inline MOE_DEVICE_CODE void moe_math_quant_scale(uint32_t largest, int32_t sum, float *s,
+                                                        float *z)
 {
     *s = largest < 0x7f800000u ? moe_bits_f32(largest) / 127.0f : NAN;
     *z = *s * (float)sum;
@@ -108,7 +110,7 @@ static inline void moe_math_quant_scale(uint32_t largest, int32_t sum, float *s,
 
 /* The factor for a block whose largest magnitude has the bits `largest`; 0 for one without
  * information: too small, or not finite. */
-static inline float moe_math_quant_inverse(uint32_t largest)
+static inline MOE_DEVICE_CODE float moe_math_quant_inverse(uint32_t largest)
 {
     float a = moe_bits_f32(largest);
     return largest < 0x7f800000u && a >= MOE_QUANT_TINY ? 127.0f / a : 0.0f;

@@ -74,6 +74,10 @@
 #include "base/err.h"
 #include "base/float16.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* Codes as written in files: never renumbered. */
 enum moe_layout_kind {
     MOE_LAYOUT_NONE = 0,
@@ -120,12 +124,12 @@ uint16_t moe_layout_kind_of_bits(int bits);
 const char *moe_layout_name(uint16_t kind);
 
 /* Columns of a block: 32 when group is 32, else 64. For quantized kinds. */
-static inline uint32_t moe_layout_block(struct moe_layout layout)
+static inline MOE_DEVICE_CODE uint32_t moe_layout_block(struct moe_layout layout)
 {
     return layout.group == 32 ? 32 : 64;
 }
 
-static inline uint32_t moe_panels(uint32_t rows)
+static inline MOE_DEVICE_CODE uint32_t moe_panels(uint32_t rows)
 {
     return (rows + MOE_PANEL_ROWS - 1) / MOE_PANEL_ROWS;
 }
@@ -166,7 +170,7 @@ extern const int8_t moe_mxfp4_twice[16];
 
 /* d of an MXFP4 block with exponent e: 2^(e-128), which is subnormal for e = 0 and 1, and infinity
  * for e = 255. */
-static inline float moe_mxfp4_scale(uint8_t e)
+static inline MOE_DEVICE_CODE float moe_mxfp4_scale(uint8_t e)
 {
     uint32_t bits = e ? (uint32_t)e << 23 : 1u << 22; /* 2^(e-127) */
     return 0.5f * moe_bits_f32(bits);
@@ -175,5 +179,9 @@ static inline float moe_mxfp4_scale(uint8_t e)
 /* The reference decoder: row `row` of a matrix as f32, d*q+m computed in f32 without fma.
  * `out` has mat->cols values. */
 void moe_layout_load_row(const struct moe_mat *mat, uint32_t row, float *out);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif
