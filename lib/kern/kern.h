@@ -45,6 +45,10 @@ struct moe_tile {
     const int32_t *sum;
 };
 
+/* Attention takes the positions of a row's context by chunks of so many, wherever it is computed;
+ * its arithmetic is written in run/attention.c. */
+enum { MOE_ATTENTION_CHUNK = 256 };
+
 /* One panel of 16 rows times a tile; see moe_kern.panel. */
 typedef void moe_panel_fn(const uint8_t *panel, struct moe_layout layout, uint32_t cols,
                           const struct moe_tile *tile, float *y, uint64_t y_stride);
@@ -79,9 +83,14 @@ struct moe_kern {
     void (*layer_norm)(const float *x, const float *w, const float *b, uint32_t n, float eps,
                        float *y);
 
-    /* Softmax in place over n > 0 scores: subtract the largest, moe_expf, 16-lane sum, divide each.
-     * A row of equal scores gives equal shares. A score of -infinity counts as the smallest that
-     * moe_expf knows; the largest must be finite. */
+    /* Of the scores x[i], begin <= i < end (at least one): *largest = the largest (a zero's sign is
+     * open), x[i] = moe_expf(x[i] - *largest); returns their 16-lane sum, x[i] in lane i % 16. The
+     * rest of x is not touched. A score of -infinity counts as the smallest that moe_expf knows;
+     * the largest must be finite. */
+    float (*exp_sum)(float *x, uint32_t begin, uint32_t end, float *largest);
+
+    /* Softmax in place over n > 0 scores: exp_sum of them all, then each divided by the sum. A row
+     * of equal scores gives equal shares. */
     void (*softmax)(float *x, uint32_t n);
 
     /* y[i] = silu(gate[i]) * up[i], silu(v) = v / (1 + moe_expf(-v)). y may be gate or up. */

@@ -444,12 +444,17 @@ static float largest_of(const float *x, uint32_t n)
     return largest;
 }
 
-static void softmax(float *x, uint32_t n)
+/* Whole rounds of lanes lie between those that begin and end cut. */
+static float exp_sum(float *x, uint32_t begin, uint32_t end, float *largest)
 {
-    float largest = largest_of(x, n), lane[MOE_LANES];
-    __m256 shift = _mm256_set1_ps(largest), low = _mm256_setzero_ps(), high = low;
-    uint32_t i = 0;
-    for (; i + 16 <= n; i += 16) {
+    float lane[MOE_LANES] = {0};
+    uint32_t i = begin + (MOE_LANES - begin % MOE_LANES) % MOE_LANES;
+    i = i < end ? i : end;
+    *largest = largest_of(x + begin, end - begin);
+    moe_math_exp_lanes(x, begin, i, *largest, lane);
+    __m256 shift = _mm256_set1_ps(*largest);
+    __m256 low = _mm256_loadu_ps(lane), high = _mm256_loadu_ps(lane + 8);
+    for (; i + 16 <= end; i += 16) {
         __m256 e0 = exp8(_mm256_sub_ps(_mm256_loadu_ps(x + i), shift));
         __m256 e1 = exp8(_mm256_sub_ps(_mm256_loadu_ps(x + i + 8), shift));
         low = _mm256_add_ps(low, e0);
@@ -459,12 +464,15 @@ static void softmax(float *x, uint32_t n)
     }
     _mm256_storeu_ps(lane, low);
     _mm256_storeu_ps(lane + 8, high);
-    for (; i < n; i++) {
-        x[i] = moe_math_exp(x[i] - largest);
-        lane[i % MOE_LANES] += x[i];
-    }
-    float sum = moe_math_join(lane);
-    for (i = 0; i + 8 <= n; i += 8)
+    moe_math_exp_lanes(x, i, end, *largest, lane);
+    return moe_math_join(lane);
+}
+
+static void softmax(float *x, uint32_t n)
+{
+    float largest, sum = exp_sum(x, 0, n, &largest);
+    uint32_t i = 0;
+    for (; i + 8 <= n; i += 8)
         _mm256_storeu_ps(x + i, _mm256_div_ps(_mm256_loadu_ps(x + i), _mm256_set1_ps(sum)));
     for (; i < n; i++)
         x[i] /= sum;
@@ -590,6 +598,7 @@ void moe_kern_fill_avx2(struct moe_kern *kern)
     kern->quantize = quantize;
     kern->rms_norm = rms_norm;
     kern->layer_norm = layer_norm;
+    kern->exp_sum = exp_sum;
     kern->softmax = softmax;
     kern->swiglu = swiglu;
     kern->swiglu_clamped = swiglu_clamped;

@@ -272,22 +272,34 @@ static void rms_norm(const float *x, const float *w, uint32_t n, float eps, floa
     }
 }
 
-static void softmax(float *x, uint32_t n)
+/* Rounds of lanes, the first and the last under a mask. */
+static float exp_sum(float *x, uint32_t begin, uint32_t end, float *largest)
 {
-    __m512 largest = _mm512_set1_ps(x[0]), sum = _mm512_setzero_ps();
-    for (uint32_t i = 0; i < n; i += 16)
-        largest = _mm512_max_ps(largest, _mm512_mask_loadu_ps(largest, mask_for(n - i), x + i));
-    largest = _mm512_set1_ps(_mm512_reduce_max_ps(largest));
-    for (uint32_t i = 0; i < n; i += 16) {
-        __mmask16 k = mask_for(n - i);
-        __m512 e = exp16(_mm512_sub_ps(_mm512_maskz_loadu_ps(k, x + i), largest));
+    const uint32_t first = begin - begin % MOE_LANES;
+    const __mmask16 front = (__mmask16)(0xffffu << (begin - first));
+    __m512 most = _mm512_set1_ps(x[begin]), sum = _mm512_setzero_ps();
+    for (uint32_t i = first; i < end; i += 16) {
+        __mmask16 k = mask_for(end - i) & (i == first ? front : 0xffff);
+        most = _mm512_max_ps(most, _mm512_mask_loadu_ps(most, k, x + i));
+    }
+    *largest = _mm512_reduce_max_ps(most);
+    most = _mm512_set1_ps(*largest);
+    for (uint32_t i = first; i < end; i += 16) {
+        __mmask16 k = mask_for(end - i) & (i == first ? front : 0xffff);
+        __m512 e = exp16(_mm512_sub_ps(_mm512_maskz_loadu_ps(k, x + i), most));
         sum = _mm512_mask_add_ps(sum, k, sum, e);
         _mm512_mask_storeu_ps(x + i, k, e);
     }
-    __m512 total = _mm512_set1_ps(join(sum));
+    return join(sum);
+}
+
+static void softmax(float *x, uint32_t n)
+{
+    float largest;
+    __m512 sum = _mm512_set1_ps(exp_sum(x, 0, n, &largest));
     for (uint32_t i = 0; i < n; i += 16) {
         __mmask16 k = mask_for(n - i);
-        _mm512_mask_storeu_ps(x + i, k, _mm512_div_ps(_mm512_maskz_loadu_ps(k, x + i), total));
+        _mm512_mask_storeu_ps(x + i, k, _mm512_div_ps(_mm512_maskz_loadu_ps(k, x + i), sum));
     }
 }
 
@@ -363,6 +375,7 @@ void moe_kern_fill_avx512(struct moe_kern *kern)
     fill_quant_panels(kern);
     kern->quantize = quantize;
     kern->rms_norm = rms_norm;
+    kern->exp_sum = exp_sum;
     kern->softmax = softmax;
     kern->swiglu = swiglu;
     kern->axpy = axpy;

@@ -61,6 +61,16 @@ static inline MOE_DEVICE_CODE float moe_math_join(float lane[MOE_LANES])
     return lane[0];
 }
 
+/* x[i] = e^(x[i] - largest) for begin <= i < end, added to lane i % MOE_LANES. */
+static inline MOE_DEVICE_CODE void moe_math_exp_lanes(float *x, uint32_t begin, uint32_t end,
+                                                      float largest, float lane[MOE_LANES])
+{
+    for (uint32_t i = begin; i < end; i++) {
+        x[i] = moe_math_exp(x[i] - largest);
+        lane[i % MOE_LANES] += x[i];
+    }
+}
+
 /* 1 / sqrt(sum/n + eps), every step rounded. */
 static inline MOE_DEVICE_CODE float moe_math_rms_scale(float sum, uint32_t n, float eps)
 {

@@ -206,29 +206,36 @@ static float largest_of(const float *x, uint32_t n)
     return largest;
 }
 
-static void softmax(float *x, uint32_t n)
+/* Whole rounds of lanes lie between those that begin and end cut. */
+static float exp_sum(float *x, uint32_t begin, uint32_t end, float *largest)
 {
-    float largest = largest_of(x, n), lane[MOE_LANES];
-    float32x4_t shift = vdupq_n_f32(largest), sum[4];
+    float lane[MOE_LANES] = {0};
+    uint32_t i = begin + (MOE_LANES - begin % MOE_LANES) % MOE_LANES;
+    i = i < end ? i : end;
+    *largest = largest_of(x + begin, end - begin);
+    moe_math_exp_lanes(x, begin, i, *largest, lane);
+    float32x4_t shift = vdupq_n_f32(*largest), sum[4];
     for (int h = 0; h < 4; h++)
-        sum[h] = vdupq_n_f32(0);
-    uint32_t i = 0;
-    for (; i + 16 <= n; i += 16)
+        sum[h] = vld1q_f32(lane + 4 * h);
+    for (; i + 16 <= end; i += 16)
         for (int h = 0; h < 4; h++) {
             float32x4_t e = exp4(vsubq_f32(vld1q_f32(x + i + 4 * h), shift));
             sum[h] = vaddq_f32(sum[h], e);
             vst1q_f32(x + i + 4 * h, e);
         }
     store_lanes(lane, sum);
-    for (; i < n; i++) {
-        x[i] = moe_math_exp(x[i] - largest);
-        lane[i % MOE_LANES] += x[i];
-    }
-    float total = moe_math_join(lane);
-    for (i = 0; i + 4 <= n; i += 4)
-        vst1q_f32(x + i, vdivq_f32(vld1q_f32(x + i), vdupq_n_f32(total)));
+    moe_math_exp_lanes(x, i, end, *largest, lane);
+    return moe_math_join(lane);
+}
+
+static void softmax(float *x, uint32_t n)
+{
+    float largest, sum = exp_sum(x, 0, n, &largest);
+    uint32_t i = 0;
+    for (; i + 4 <= n; i += 4)
+        vst1q_f32(x + i, vdivq_f32(vld1q_f32(x + i), vdupq_n_f32(sum)));
     for (; i < n; i++)
-        x[i] /= total;
+        x[i] /= sum;
 }
 
 static void swiglu(const float *gate, const float *up, uint32_t n, float *y)
@@ -299,6 +306,7 @@ void moe_kern_fill_neon(struct moe_kern *kern)
     fill_quant_panels(kern);
     kern->quantize = quantize;
     kern->rms_norm = rms_norm;
+    kern->exp_sum = exp_sum;
     kern->softmax = softmax;
     kern->swiglu = swiglu;
     kern->axpy = axpy;

@@ -147,16 +147,19 @@ static void layer_norm(const float *x, const float *w, const float *b, uint32_t 
         y[i] = fmaf((x[i] - mean) * r, w[i], b[i]);
 }
 
+static float exp_sum(float *x, uint32_t begin, uint32_t end, float *largest)
+{
+    float lane[MOE_LANES] = {0};
+    *largest = x[begin];
+    for (uint32_t i = begin + 1; i < end; i++)
+        *largest = x[i] > *largest ? x[i] : *largest;
+    moe_math_exp_lanes(x, begin, end, *largest, lane);
+    return moe_math_join(lane);
+}
+
 static void softmax(float *x, uint32_t n)
 {
-    float largest = x[0], lane[MOE_LANES] = {0};
-    for (uint32_t i = 1; i < n; i++)
-        largest = x[i] > largest ? x[i] : largest;
-    for (uint32_t i = 0; i < n; i++) {
-        x[i] = moe_math_exp(x[i] - largest);
-        lane[i % MOE_LANES] += x[i];
-    }
-    float sum = moe_math_join(lane);
+    float largest, sum = exp_sum(x, 0, n, &largest);
     for (uint32_t i = 0; i < n; i++)
         x[i] /= sum;
 }
@@ -223,6 +226,7 @@ void moe_kern_fill_ref(struct moe_kern *kern)
     kern->quantize = quantize;
     kern->rms_norm = rms_norm;
     kern->layer_norm = layer_norm;
+    kern->exp_sum = exp_sum;
     kern->softmax = softmax;
     kern->swiglu = swiglu;
     kern->swiglu_clamped = swiglu_clamped;

@@ -1,14 +1,30 @@
 /*
- * Attention over the KV cache. Scores are the product of the key matrix [positions][key_dim] with
- * queries, the output the product of the value matrix [value_dim][positions] with the shares: both
+ * Attention over the KV cache. Scores are products of the key matrix [positions][key_dim] with
+ * queries, outputs products of the value matrix [value_dim][positions] with e to the scores: both
  * by the kernels that multiply float weights. Up to 8 queries that share keys (neighbouring rows,
  * heads of one group) go through together.
  *
  * A row at position p sees the positions up to p, in a layer with a window of n the last n of
- * these. The softmax of a row runs over exactly what it sees; the products run over what any row of
- * the tile sees, with shares of 0 for the others, which adds nothing.
+ * these. What it sees is taken by chunks: chunk c holds the positions from c * MOE_ATTENTION_CHUNK
+ * on. So scratch memory does not grow with the context, and whoever computes chunks side by side
+ * gets the same bits. For a row and a head, with the query times attn_scale (each value rounded):
+ *
+ *   score    s_p = the panel product of key p and the query: one fma chain over key_dim
+ *   chunk    of each in which the row sees a position, over those it sees:
+ *              m = the largest s_p, e_p = moe_expf(s_p - m)
+ *              sum = the 16-lane sum of e_p, lane = place in the chunk % 16, by the fixed tree
+ *              o[d] = fma(v_p[d], e_p, o[d]) by rising p, from 0
+ *   joined   by rising c into M, S, O. The first: M = m, S = sum, O = o. Then, when m > M:
+ *              a = moe_expf(M - m), M = m, S = fma(S, a, sum), O[d] = fma(O[d], a, o[d]);
+ *            else: b = moe_expf(m - M), S = fma(sum, b, S), O[d] = fma(o[d], b, O[d])
+ *   sink     joined last, as a chunk with m = the sink, sum = 1, o = 0
+ *   result   O[d] / S
+ *
+ * The products run over what any row of the tile sees, with e = 0 for the others: values are finite
+ * (put_cell), so that adds nothing; the sign of an output that is zero is all it could change.
  */
 #include <float.h>
+#include <math.h>
 #include <string.h>
 
 #include "base/float16.h"
@@ -83,18 +99,12 @@ void moe_kv_store(struct moe_session *s, uint32_t layer, const struct moe_row *r
 /* ---- Attending ---------------------------------------------------------------------------------
  */
 
-/* Scores of one query: a position each, and room for a sink. */
-static uint64_t scores_stride(uint64_t n_positions)
-{
-    return n_positions + MOE_PANEL_ROWS;
-}
+enum { CHUNK = MOE_ATTENTION_CHUNK };
 
-uint64_t moe_attention_scratch_floats(const struct moe_config *c, uint32_t context)
+uint64_t moe_attention_scratch_floats(const struct moe_config *c)
 {
-    uint64_t positions = moe_round_up(context, 16);
-    uint64_t query = moe_round_up(moe_config_cache_key(c), 16);
-    uint64_t out = moe_round_up(moe_config_cache_value(c), 16);
-    return MOE_TILE * (scores_stride(positions) + positions + query + out);
+    uint64_t key = moe_config_cache_key(c), value = moe_round_up(moe_config_cache_value(c), 16);
+    return MOE_TILE * (2 * CHUNK + moe_round_up(key, 16) + 2 * value);
 }
 
 uint64_t moe_attention_max_tiles(const struct moe_config *c, uint32_t batch)
@@ -120,82 +130,185 @@ static int tile_log2(uint32_t n)
     return log2;
 }
 
-/* Where column t of a tile comes from and what it sees: positions [begin, end). */
-struct column {
-    uint32_t row, head, begin, end;
+/* Positions [begin, end), or places in a chunk; empty: 0, 0. */
+struct span {
+    uint32_t begin, end;
 };
 
-static struct column column_at(const struct attend *a, const struct moe_attn_tile *tile,
-                               uint32_t kv_head, uint32_t t)
+/* The least span that holds those that are not empty. */
+static struct span hull(const struct span *spans, uint32_t n)
 {
-    struct column col = {
-        .row = tile->first_row + (tile->first + t) / a->group,
-        .head = kv_head * a->group + (tile->first + t) % a->group,
+    struct span all = {0, 0};
+    for (uint32_t i = 0; i < n; i++) {
+        if (spans[i].end == 0)
+            continue;
+        all.begin = all.end == 0 || spans[i].begin < all.begin ? spans[i].begin : all.begin;
+        all.end = spans[i].end > all.end ? spans[i].end : all.end;
+    }
+    return all;
+}
+
+/* A head of a row, and its chunks joined so far. */
+struct column {
+    uint32_t row, head;
+    float largest, sum; /* M, S; sum 0: no chunk yet */
+};
+
+/* Columns that share keys, in work. */
+struct tile {
+    uint32_t n, nt; /* columns; with those that fill up and see nothing */
+    struct column cols[MOE_TILE];
+    struct span sees[MOE_TILE]; /* positions */
+    const uint8_t *keys, *values;
+    float *query;  /* [key_dim][nt] */
+    float *scores; /* [nt][CHUNK] */
+    float *shares; /* [CHUNK][nt] e, from the first panel that a column sees on; nt > 1 */
+    float *part;   /* [nt][value_padded] a chunk's o */
+    float *out;    /* [nt][value_padded] O */
+};
+
+static void open_column(const struct attend *a, const struct moe_attn_tile *from, uint32_t kv_head,
+                        uint32_t t, struct tile *tile)
+{
+    const struct moe_workspace *w = a->s->work;
+    float scale = a->s->model->config.attn_scale;
+    uint32_t row = from->first_row + (from->first + t) / a->group;
+    uint32_t head = kv_head * a->group + (from->first + t) % a->group;
+    uint32_t end = a->rows[row].position + 1, key_dim = w->kv.key_dim;
+    const float *q = w->queries + row * w->queries_stride + (uint64_t)head * key_dim;
+    tile->cols[t] = (struct column){.row = row, .head = head};
+    tile->sees[t] = (struct span){a->window && end > a->window ? end - a->window : 0, end};
+    for (uint32_t c = 0; c < key_dim; c++)
+        tile->query[c * tile->nt + t] = q[c] * scale;
+}
+
+static void open_tile(const struct attend *a, const struct moe_attn_tile *from, uint32_t kv_head,
+                      float *scratch, struct tile *tile)
+{
+    const struct moe_kv *kv = &a->s->work->kv;
+    uint64_t index = head_index(kv, a->layer, a->rows[from->first_row].sequence, kv_head);
+    *tile = (struct tile){
+        .n = from->n,
+        .nt = 1u << tile_log2(from->n),
+        .keys = head_keys(kv, index),
+        .values = head_values(kv, index),
+        .scores = scratch,
+        .shares = scratch + MOE_TILE * CHUNK,
+        .part = scratch + MOE_TILE * 2 * CHUNK,
     };
-    col.end = a->rows[col.row].position + 1;
-    col.begin = a->window && col.end > a->window ? col.end - a->window : 0;
-    return col;
+    tile->out = tile->part + (uint64_t)MOE_TILE * kv->value_padded;
+    tile->query = tile->out + (uint64_t)MOE_TILE * kv->value_padded;
+    for (uint32_t t = 0; t < tile->n; t++)
+        open_column(a, from, kv_head, t, tile);
+    for (uint32_t t = tile->n; t < tile->nt; t++)
+        for (uint32_t c = 0; c < kv->key_dim; c++)
+            tile->query[c * tile->nt + t] = 0;
 }
 
-/* The shares of what the column sees, in place of its scores. A sink takes one and is dropped. */
-static void share(const struct attend *a, const struct column *col, float *scores)
+/* What of `sees` lies in the chunk that starts at position `base`, as places in it. */
+static struct span in_chunk(struct span sees, uint32_t base)
 {
-    uint32_t n = col->end - col->begin;
-    if (a->sinks)
-        scores[col->end] = a->sinks[col->head];
-    moe_kern.softmax(scores + col->begin, n + (a->sinks ? 1 : 0));
+    uint32_t begin = sees.begin > base ? sees.begin - base : 0;
+    uint32_t end = sees.end > base ? sees.end - base : 0;
+    end = end < CHUNK ? end : CHUNK;
+    return begin < end ? (struct span){begin, end} : (struct span){0, 0};
 }
 
-static void attend_tile(const struct attend *a, const struct moe_attn_tile *tile, uint32_t kv_head,
-                        float *scratch)
+/* Joins a chunk, its o at `part`, to what was joined to `out` before. */
+static void join(struct column *col, float largest, float sum, float *part, uint32_t n, float *out)
+{
+    if (col->sum == 0) {
+        memcpy(out, part, n * sizeof *out);
+        col->sum = sum;
+        col->largest = largest;
+    } else if (largest > col->largest) {
+        float a = moe_expf(col->largest - largest);
+        moe_kern.axpy(a, out, n, part);
+        memcpy(out, part, n * sizeof *out);
+        col->sum = fmaf(col->sum, a, sum);
+        col->largest = largest;
+    } else {
+        float b = moe_expf(largest - col->largest);
+        moe_kern.axpy(b, part, n, out);
+        col->sum = fmaf(sum, b, col->sum);
+    }
+}
+
+/* e of what a column sees in place of its scores, 0 for the rest of what any sees; the sum. */
+static float exp_seen(float *scores, struct span seen, struct span any, float *largest)
+{
+    if (seen.end == 0) {
+        memset(scores + any.begin, 0, (any.end - any.begin) * sizeof *scores);
+        return 0;
+    }
+    memset(scores + any.begin, 0, (seen.begin - any.begin) * sizeof *scores);
+    memset(scores + seen.end, 0, (any.end - seen.end) * sizeof *scores);
+    return moe_kern.exp_sum(scores, seen.begin, seen.end, largest);
+}
+
+static void attend_chunk(const struct moe_kv *kv, struct tile *tile, uint32_t base)
+{
+    int form = moe_kern_layout_index(kv->layout.kind), log2 = tile_log2(tile->nt);
+    struct span seen[MOE_TILE];
+    float largest[MOE_TILE], sum[MOE_TILE];
+    for (uint32_t t = 0; t < tile->nt; t++)
+        seen[t] = in_chunk(tile->sees[t], base);
+    struct span any = hull(seen, tile->n);
+    if (any.end == 0) /* rows far apart, under a window */
+        return;
+    any.begin -= any.begin % MOE_PANEL_ROWS;
+
+    struct moe_tile in = {.x = tile->query};
+    for (uint32_t p = any.begin; p < any.end; p += MOE_PANEL_ROWS)
+        moe_kern.panel[form][log2](tile->keys + ((uint64_t)base + p) * kv->key_dim * kv->item_bytes,
+                                   kv->layout, kv->key_dim, &in, tile->scores + p, CHUNK);
+
+    for (uint32_t t = 0; t < tile->nt; t++) {
+        float *s = tile->scores + t * CHUNK, *share = tile->shares + t;
+        sum[t] = exp_seen(s, seen[t], any, &largest[t]);
+        for (uint32_t p = any.begin; p < any.end && tile->nt > 1; p++, share += tile->nt)
+            *share = s[p];
+    }
+
+    in.x = tile->nt > 1 ? tile->shares : tile->scores + any.begin;
+    for (uint32_t c = 0; c < kv->value_padded; c += MOE_PANEL_ROWS) {
+        uint64_t cell = (uint64_t)c * kv->n_positions + ((uint64_t)base + any.begin) * 16;
+        moe_kern.panel[form][log2](tile->values + cell * kv->item_bytes, kv->layout,
+                                   any.end - any.begin, &in, tile->part + c, kv->value_padded);
+    }
+    for (uint32_t t = 0; t < tile->n; t++)
+        if (seen[t].end)
+            join(&tile->cols[t], largest[t], sum[t], tile->part + t * kv->value_padded,
+                 kv->value_padded, tile->out + t * kv->value_padded);
+}
+
+/* The sink, the division. */
+static void close_column(const struct attend *a, struct tile *tile, uint32_t t)
 {
     struct moe_workspace *w = a->s->work;
-    const struct moe_kv *kv = &w->kv;
-    float scale = a->s->model->config.attn_scale;
-    int form = moe_kern_layout_index(kv->layout.kind), log2 = tile_log2(tile->n);
-    uint32_t nt = 1u << log2, first = UINT32_MAX, last = 0; /* what any column sees */
-    uint64_t index = head_index(kv, a->layer, a->rows[tile->first_row].sequence, kv_head);
-    uint64_t stride = scores_stride(kv->n_positions);
-    float *scores = scratch, *shares = scores + MOE_TILE * stride;
-    float *query = shares + (uint64_t)MOE_TILE * kv->n_positions;
-    float *out = query + MOE_TILE * moe_round_up(kv->key_dim, 16);
-    struct column cols[MOE_TILE] = {{0}};
-
-    for (uint32_t t = 0; t < nt; t++) {
-        const float *q = NULL;
-        if (t < tile->n) {
-            cols[t] = column_at(a, tile, kv_head, t);
-            q = w->queries + cols[t].row * w->queries_stride + cols[t].head * kv->key_dim;
-            first = cols[t].begin < first ? cols[t].begin : first;
-            last = cols[t].end > last ? cols[t].end : last;
-        }
-        for (uint32_t c = 0; c < kv->key_dim; c++)
-            query[c * nt + t] = q ? q[c] * scale : 0;
+    struct column *col = &tile->cols[t];
+    uint32_t n = w->kv.value_dim;
+    float *part = tile->part + (uint64_t)t * w->kv.value_padded;
+    float *out = tile->out + (uint64_t)t * w->kv.value_padded;
+    if (a->sinks) {
+        memset(part, 0, n * sizeof *part);
+        join(col, a->sinks[col->head], 1, part, n, out);
     }
-    first -= first % MOE_PANEL_ROWS;
+    float *to = w->attended + col->row * w->attended_stride + (uint64_t)col->head * n;
+    for (uint32_t d = 0; d < n; d++)
+        to[d] = out[d] / col->sum;
+}
 
-    const uint8_t *keys = head_keys(kv, index);
-    struct moe_tile in = {.x = query};
-    for (uint32_t p = first; p < last; p += 16)
-        moe_kern.panel[form][log2](keys + (uint64_t)p * kv->key_dim * kv->item_bytes, kv->layout,
-                                   kv->key_dim, &in, scores + p, stride);
-    for (uint32_t t = 0; t < nt; t++) {
-        float *s = scores + t * stride;
-        if (t < tile->n)
-            share(a, &cols[t], s);
-        for (uint32_t p = first; p < last; p++)
-            shares[(p - first) * nt + t] = p >= cols[t].begin && p < cols[t].end ? s[p] : 0;
-    }
-
-    const uint8_t *values = head_values(kv, index);
-    in.x = shares;
-    for (uint32_t c = 0; c < kv->value_padded; c += 16)
-        moe_kern.panel[form][log2](values + ((uint64_t)c * kv->n_positions + (uint64_t)first * 16) *
-                                                kv->item_bytes,
-                                   kv->layout, last - first, &in, out + c, kv->value_padded);
-    for (uint32_t t = 0; t < tile->n; t++)
-        memcpy(w->attended + cols[t].row * w->attended_stride + cols[t].head * kv->value_dim,
-               out + t * kv->value_padded, kv->value_dim * sizeof(float));
+static void attend_tile(const struct attend *a, const struct moe_attn_tile *from, uint32_t kv_head,
+                        float *scratch)
+{
+    struct tile tile;
+    open_tile(a, from, kv_head, scratch, &tile);
+    struct span all = hull(tile.sees, tile.n);
+    for (uint32_t base = all.begin / CHUNK * CHUNK; base < all.end; base += CHUNK)
+        attend_chunk(&a->s->work->kv, &tile, base);
+    for (uint32_t t = 0; t < tile.n; t++)
+        close_column(a, &tile, t);
 }
 
 static void attend_range(void *ctx, int64_t begin, int64_t end, int thread)

@@ -99,7 +99,7 @@ static void carve(struct moe_workspace *w, struct moe_arena *arena, const struct
     w->kinds = moe_arena_take(arena, entries, 1);
     w->unimportance = moe_arena_take(arena, w->router_stride, sizeof *w->unimportance);
     w->tiles = moe_arena_take(arena, moe_attention_max_tiles(c, o->batch), sizeof *w->tiles);
-    w->scratch_floats = moe_attention_scratch_floats(c, o->context);
+    w->scratch_floats = moe_attention_scratch_floats(c);
     w->scratch = moe_arena_take(arena, (uint64_t)n_threads * w->scratch_floats, sizeof(float));
     moe_inputs_carve(&w->from_hidden, arena, o->batch, c->hidden);
     moe_inputs_carve(&w->from_attn, arena, o->batch, attn);

@@ -129,7 +129,7 @@ void moe_kv_store(struct moe_session *s, uint32_t layer, const struct moe_row *r
 void moe_attention(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
                    uint32_t n_rows);
 /* Floats of scratch one thread needs, and tiles a batch can make. */
-uint64_t moe_attention_scratch_floats(const struct moe_config *c, uint32_t context);
+uint64_t moe_attention_scratch_floats(const struct moe_config *c);
 uint64_t moe_attention_max_tiles(const struct moe_config *c, uint32_t batch);
 
 /* work->h += residual_scale * work->sum, for the first n_rows rows. */

@@ -485,6 +485,34 @@ static void run_layer_norm_in_place(const struct moe_kern *kern, const float *a,
     kern->layer_norm(y, b, b, n, 1e-5f, y);
 }
 
+/* n places from `begin` on; the last place receives the sum, the one before what was the largest.
+ */
+static void run_exp_sum(const struct moe_kern *kern, const float *a, uint32_t begin, uint32_t n,
+                        float *y)
+{
+    uint32_t end = n > 3 ? n - 2 : n;
+    begin = begin < end ? begin : end - 1;
+    memcpy(y, a, n * sizeof *y);
+    float largest, sum = kern->exp_sum(y, begin, end, &largest);
+    if (end < n) {
+        assert_true(bits_of(y[end]) == bits_of(a[end]) && bits_of(y[n - 1]) == bits_of(a[n - 1]));
+        y[n - 2] = largest + 0.0f; /* a zero's sign is open */
+        y[n - 1] = sum;
+    }
+}
+
+static void run_exp_sum_from_start(const struct moe_kern *kern, const float *a, const float *b,
+                                   uint32_t n, float *y)
+{
+    run_exp_sum(kern, a, 0, n, y);
+}
+
+static void run_exp_sum_from_inside(const struct moe_kern *kern, const float *a, const float *b,
+                                    uint32_t n, float *y)
+{
+    run_exp_sum(kern, a, bits_of(b[0]) % 40, n, y);
+}
+
 static void run_softmax(const struct moe_kern *kern, const float *a, const float *b, uint32_t n,
                         float *y)
 {
@@ -584,6 +612,8 @@ static const struct {
                {"rms_norm in place", run_rms_norm_in_place},
                {"layer_norm", run_layer_norm},
                {"layer_norm in place", run_layer_norm_in_place},
+               {"exp_sum", run_exp_sum_from_start},
+               {"exp_sum from inside", run_exp_sum_from_inside},
                {"softmax", run_softmax},
                {"swiglu", run_swiglu},
                {"axpy", run_axpy},
@@ -704,6 +734,17 @@ static void test_reference_vectors_against_double(void **state)
     ref.swiglu(a, b, N, y);
     for (int i = 0; i < N; i++)
         assert_true(fabs(y[i] - a[i] / (1 + exp(-a[i])) * b[i]) <= 1e-6 * fabs(y[i]));
+    double some = 0, most = -1e9;
+    for (int i = 21; i < 90; i++)
+        most = fmax(most, a[i]);
+    for (int i = 21; i < 90; i++)
+        some += exp(a[i] - most);
+    memcpy(y, a, sizeof y);
+    float largest_some, sum_some = ref.exp_sum(y, 21, 90, &largest_some);
+    assert_true(largest_some == (float)most && fabs(sum_some - some) <= 2e-6 * some);
+    for (int i = 0; i < N; i++)
+        assert_true(i < 21 || i >= 90 ? y[i] == a[i]
+                                      : fabs(y[i] - exp(a[i] - most)) <= 2e-6 * y[i]);
     memcpy(y, a, sizeof y);
     ref.softmax(y, N);
     for (int i = 0; i < N; i++)

@@ -1,0 +1,393 @@
+/*
+ * Attention over the cache: the same bits as its definition (the head of run/attention.c) written
+ * out sequentially, and near to plain softmax attention in double precision; random shapes, at
+ * every level of kernels this machine has.
+ */
+#include "../test.h"
+
+#include <math.h>
+
+#include "base/float16.h"
+#include "run/workspace.h"
+
+enum { LAYER = 1, MOST_ROWS = 24, CHUNK = 256 };
+
+/* A session with a filled cache, and what was put into it. */
+struct world {
+    struct moe_model model;
+    struct moe_layer layers[2];
+    struct moe_session *s;
+    float *sinks;   /* [heads] */
+    float *scratch; /* in place of the session's: allocated to the byte */
+    float *k, *v;   /* [sequence][position][kv head][width], as the cells hold them */
+    struct moe_row *rows;
+    uint32_t n_rows;
+    uint64_t random;
+};
+
+static uint32_t below(struct world *w, uint32_t n)
+{
+    return (uint32_t)(test_random(&w->random) % n);
+}
+
+static void *take(uint64_t n, uint64_t item_bytes)
+{
+    void *p = calloc(n, item_bytes);
+    assert_non_null(p);
+    return p;
+}
+
+static void random_shape(struct world *w)
+{
+    static const uint32_t widths[] = {6, 16, 20, 40, 64};
+    struct moe_config *c = &w->model.config;
+    moe_config_init(c);
+    c->n_layers = 2;
+    c->hidden = c->vocab = 16;
+    c->n_kv_heads = 1 + below(w, 3);
+    c->n_heads = c->n_kv_heads * (1 + below(w, 9));
+    c->head_dim = widths[below(w, N_ITEMS(widths))];
+    c->value_dim = widths[below(w, N_ITEMS(widths))];
+    if (below(w, 3) == 0) {
+        c->kv_rank = 16 * (1 + below(w, 5));
+        c->value_dim = 16;
+        c->rope_dim = 2 + 2 * below(w, 5);
+        c->head_dim = c->rope_dim + 5;
+        c->n_kv_heads = c->n_heads;
+    }
+    c->attn_scale = 0.05f + 2 * fabsf(test_uniform(&w->random));
+    c->window = below(w, 2) ? 1 + below(w, 700) : 0;
+    c->layer_is_windowed[LAYER] = c->window > 0;
+    moe_config_complete(c);
+    w->model.layers = w->layers;
+    w->model.rope_positions = MOE_MAX_CONTEXT;
+}
+
+/* What a cell keeps of v. */
+static float cell(const struct world *w, float v)
+{
+    return w->s->work->kv.layout.kind == MOE_LAYOUT_F16 ? moe_f16_to_f32(moe_f32_to_f16(v)) : v;
+}
+
+/* Puts every position of a sequence into the cache, in batches. */
+static void fill_sequence(struct world *w, uint32_t sequence)
+{
+    struct moe_workspace *work = w->s->work;
+    const struct moe_kv *kv = &work->kv;
+    uint32_t n_k = kv->n_heads * kv->key_dim, n_v = kv->n_heads * kv->value_dim;
+    for (uint32_t first = 0, n; first < w->s->context; first += n) {
+        n = w->s->context - first < MOST_ROWS ? w->s->context - first : MOST_ROWS;
+        for (uint32_t i = 0; i < n; i++) {
+            uint64_t at = (uint64_t)sequence * w->s->context + first + i;
+            w->rows[i] = (struct moe_row){.sequence = sequence, .position = first + i};
+            for (uint32_t c = 0; c < n_k; c++) {
+                work->k[i * work->k_stride + c] = test_uniform(&w->random);
+                w->k[at * n_k + c] = cell(w, work->k[i * work->k_stride + c]);
+            }
+            for (uint32_t c = 0; c < n_v; c++) {
+                work->v[i * work->v_stride + c] = test_uniform(&w->random);
+                w->v[at * n_v + c] = cell(w, work->v[i * work->v_stride + c]);
+            }
+        }
+        moe_kv_store(w->s, LAYER, w->rows, n);
+    }
+}
+
+/* Runs of neighbouring rows, as prompts have them, rows apart, and more than one sequence. */
+static void random_rows(struct world *w)
+{
+    w->n_rows = 1 + below(w, MOST_ROWS);
+    for (uint32_t i = 0; i < w->n_rows; i++) {
+        struct moe_row *row = &w->rows[i];
+        row->sequence = i && below(w, 4) ? w->rows[i - 1].sequence : below(w, w->s->n_sequences);
+        row->position = i && below(w, 8) ? w->rows[i - 1].position + 1 : below(w, w->s->context);
+        row->position %= w->s->context;
+    }
+    struct moe_workspace *work = w->s->work;
+    for (uint64_t i = 0; i < w->n_rows * work->queries_stride; i++)
+        work->queries[i] = 2 * test_uniform(&w->random);
+}
+
+static struct world *world_new(uint64_t seed)
+{
+    struct world *w = take(1, sizeof *w);
+    struct moe_err err;
+    w->random = seed;
+    random_shape(w);
+    const struct moe_config *c = &w->model.config;
+    struct moe_session_options o = {
+        .context = 1 + below(w, below(w, 2) ? 1100 : 40),
+        .n_sequences = 1 + below(w, 2),
+        .batch = MOST_ROWS,
+        .kv_kind = below(w, 2) ? MOE_LAYOUT_F16 : MOE_LAYOUT_F32,
+    };
+    assert_ok(moe_session_open(&w->s, &w->model, NULL, &o, &err), &err);
+    struct moe_workspace *work = w->s->work;
+    w->scratch = take((uint64_t)w->s->n_threads * work->scratch_floats, sizeof *w->scratch);
+    work->scratch = w->scratch;
+    uint64_t positions = (uint64_t)o.n_sequences * o.context * work->kv.n_heads;
+    w->k = take(positions * work->kv.key_dim, sizeof *w->k);
+    w->v = take(positions * work->kv.value_dim, sizeof *w->v);
+    w->rows = take(MOST_ROWS, sizeof *w->rows);
+    w->sinks = take(c->n_heads, sizeof *w->sinks);
+    for (uint32_t h = 0; h < c->n_heads; h++)
+        w->sinks[h] = 8 * test_uniform(&w->random);
+    if (below(w, 2))
+        w->layers[LAYER].sinks = w->sinks;
+    for (uint32_t i = 0; i < o.n_sequences; i++)
+        fill_sequence(w, i);
+    random_rows(w);
+    return w;
+}
+
+static void world_free(struct world *w)
+{
+    moe_session_close(w->s);
+    free(w->sinks);
+    free(w->scratch);
+    free(w->k);
+    free(w->v);
+    free(w->rows);
+    free(w);
+}
+
+/* ---- What one head of one row is about ---------------------------------------------------------
+ */
+
+struct head {
+    uint32_t begin, end;                 /* positions it sees */
+    uint32_t key_dim, value_dim, stride; /* stride: kv heads */
+    const float *query;
+    const float *k, *v; /* of position 0; those of p lie p * stride * width further */
+    const float *sink;  /* or NULL */
+    float scale;
+};
+
+static struct head head_of(const struct world *w, uint32_t i, uint32_t h)
+{
+    const struct moe_config *c = &w->model.config;
+    const struct moe_kv *kv = &w->s->work->kv;
+    uint32_t kv_head = h / (c->n_heads / kv->n_heads), end = w->rows[i].position + 1;
+    uint64_t first = (uint64_t)w->rows[i].sequence * w->s->context * kv->n_heads + kv_head;
+    return (struct head){
+        .begin = c->window && end > c->window ? end - c->window : 0,
+        .end = end,
+        .key_dim = kv->key_dim,
+        .value_dim = kv->value_dim,
+        .stride = kv->n_heads,
+        .query = w->s->work->queries + i * w->s->work->queries_stride + h * kv->key_dim,
+        .k = w->k + first * kv->key_dim,
+        .v = w->v + first * kv->value_dim,
+        .sink = w->layers[LAYER].sinks ? &w->sinks[h] : NULL,
+        .scale = c->attn_scale,
+    };
+}
+
+static const float *key_at(const struct head *h, uint32_t p)
+{
+    return h->k + (uint64_t)p * h->stride * h->key_dim;
+}
+
+static const float *value_at(const struct head *h, uint32_t p)
+{
+    return h->v + (uint64_t)p * h->stride * h->value_dim;
+}
+
+/* ---- The definition, one step after the other --------------------------------------------------
+ */
+
+struct joined {
+    float largest, sum, out[128];
+    bool any;
+};
+
+static void join(struct joined *j, float m, float sum, const float *o, uint32_t n)
+{
+    bool rises = j->any && m > j->largest;
+    float factor = !j->any ? 0 : rises ? moe_expf(j->largest - m) : moe_expf(m - j->largest);
+    for (uint32_t d = 0; d < n; d++)
+        j->out[d] = !j->any ? o[d]
+                    : rises ? fmaf(j->out[d], factor, o[d])
+                            : fmaf(o[d], factor, j->out[d]);
+    j->sum = !j->any ? sum : rises ? fmaf(j->sum, factor, sum) : fmaf(sum, factor, j->sum);
+    j->largest = !j->any || rises ? m : j->largest;
+    j->any = true;
+}
+
+static void join_chunk(struct joined *j, const struct head *h, uint32_t chunk)
+{
+    float s[CHUNK], lane[16] = {0}, o[128] = {0}, m = -INFINITY;
+    uint32_t from = chunk * CHUNK < h->begin ? h->begin : chunk * CHUNK;
+    uint32_t to = (chunk + 1) * CHUNK < h->end ? (chunk + 1) * CHUNK : h->end;
+    for (uint32_t p = from; p < to; p++) {
+        float sum = 0;
+        for (uint32_t c = 0; c < h->key_dim; c++)
+            sum = fmaf(key_at(h, p)[c], h->query[c] * h->scale, sum);
+        s[p - from] = sum;
+        m = sum > m ? sum : m;
+    }
+    for (uint32_t p = from; p < to; p++) {
+        float e = moe_expf(s[p - from] - m);
+        lane[p % CHUNK % 16] += e;
+        for (uint32_t d = 0; d < h->value_dim; d++)
+            o[d] = fmaf(value_at(h, p)[d], e, o[d]);
+    }
+    for (int half = 8; half > 0; half /= 2)
+        for (int i = 0; i < half; i++)
+            lane[i] += lane[i + half];
+    join(j, m, lane[0], o, h->value_dim);
+}
+
+static void by_definition(const struct head *h, float *out)
+{
+    static const float nothing[128];
+    struct joined j = {0};
+    for (uint32_t chunk = h->begin / CHUNK; chunk * CHUNK < h->end; chunk++)
+        join_chunk(&j, h, chunk);
+    if (h->sink)
+        join(&j, *h->sink, 1, nothing, h->value_dim);
+    for (uint32_t d = 0; d < h->value_dim; d++)
+        out[d] = j.out[d] / j.sum;
+}
+
+static void compare_bits(const struct world *w, const char *level)
+{
+    const struct moe_workspace *work = w->s->work;
+    uint32_t n_heads = w->model.config.n_heads;
+    for (uint32_t i = 0; i < w->n_rows; i++)
+        for (uint32_t h = 0; h < n_heads; h++) {
+            struct head head = head_of(w, i, h);
+            float want[128];
+            by_definition(&head, want);
+            const float *got = work->attended + i * work->attended_stride + h * head.value_dim;
+            if (memcmp(got, want, head.value_dim * sizeof *want) != 0)
+                fail_msg("%s: row %u of %u, position %u, head %u of %u, key %u, value %u, window "
+                         "%u: first %a, should be %a",
+                         level, i, w->n_rows, w->rows[i].position, h, n_heads, head.key_dim,
+                         head.value_dim, w->model.config.window, (double)got[0], (double)want[0]);
+        }
+}
+
+enum { N_WORLDS = 40 };
+
+static void test_bits_of_the_definition(void **state)
+{
+    (void)state;
+    struct moe_err err;
+    enum moe_cpu_level before = moe_kern.level;
+    int threads = moe_par_threads();
+    for (uint64_t seed = 1; seed <= N_WORLDS; seed++) {
+        moe_par_set_threads(2);
+        struct world *w = world_new(seed);
+        for (int level = 0; level < MOE_CPU_N_LEVELS; level++) {
+            if (!moe_cpu_supports((enum moe_cpu_level)level))
+                continue;
+            assert_ok(moe_kern_select((enum moe_cpu_level)level, &err), &err);
+            moe_par_set_threads(1 + level % 2);
+            memset(w->s->work->attended, 0xff,
+                   w->n_rows * w->s->work->attended_stride * sizeof(float));
+            moe_attention(w->s, LAYER, w->rows, w->n_rows);
+            compare_bits(w, moe_cpu_level_name((enum moe_cpu_level)level));
+        }
+        world_free(w);
+    }
+    assert_ok(moe_kern_select(before, &err), &err);
+    moe_par_set_threads(threads);
+}
+
+/* ---- Plain softmax attention in double precision -----------------------------------------------
+ */
+
+static void by_softmax(const struct head *h, double *out)
+{
+    double *s = take(h->end, sizeof *s), largest = h->sink ? *h->sink : -INFINITY;
+    for (uint32_t p = h->begin; p < h->end; p++) {
+        for (uint32_t c = 0; c < h->key_dim; c++)
+            s[p] += (double)key_at(h, p)[c] * h->query[c] * h->scale;
+        largest = s[p] > largest ? s[p] : largest;
+    }
+    double sum = h->sink ? exp(*h->sink - largest) : 0;
+    memset(out, 0, h->value_dim * sizeof *out);
+    for (uint32_t p = h->begin; p < h->end; p++) {
+        double e = exp(s[p] - largest);
+        sum += e;
+        for (uint32_t d = 0; d < h->value_dim; d++)
+            out[d] += e * value_at(h, p)[d];
+    }
+    for (uint32_t d = 0; d < h->value_dim; d++)
+        out[d] /= sum;
+    free(s);
+}
+
+/* Outputs lie within +-1. The roundings of scores, of up to 80 terms, weigh most: a score's error
+ * shifts its share by as much. The largest difference seen is a quarter of this. */
+#define TOLERANCE 1e-5
+
+static void test_near_plain_softmax(void **state)
+{
+    (void)state;
+    double worst = 0;
+    for (uint64_t seed = 1; seed <= N_WORLDS; seed++) {
+        struct world *w = world_new(seed);
+        const struct moe_workspace *work = w->s->work;
+        moe_attention(w->s, LAYER, w->rows, w->n_rows);
+        for (uint32_t i = 0; i < w->n_rows; i++)
+            for (uint32_t h = 0; h < w->model.config.n_heads; h++) {
+                struct head head = head_of(w, i, h);
+                double want[128];
+                by_softmax(&head, want);
+                const float *got = work->attended + i * work->attended_stride + h * head.value_dim;
+                for (uint32_t d = 0; d < head.value_dim; d++) {
+                    double error = fabs(got[d] - want[d]);
+                    assert_true(error <= TOLERANCE);
+                    worst = error > worst ? error : worst;
+                }
+            }
+        world_free(w);
+    }
+    printf("# largest difference %.3g\n", worst);
+}
+
+/* A row that is not a number stays alone with it, in its own head. */
+static void test_nan_stays_in_its_head(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 8; seed++) {
+        struct world *w = world_new(seed);
+        struct moe_workspace *work = w->s->work;
+        uint32_t width = work->kv.value_dim, n_heads = w->model.config.n_heads;
+        uint32_t row = below(w, w->n_rows), head = below(w, n_heads);
+        work->queries[row * work->queries_stride + head * work->kv.key_dim] = NAN;
+        moe_attention(w->s, LAYER, w->rows, w->n_rows);
+        for (uint32_t i = 0; i < w->n_rows; i++)
+            for (uint32_t d = 0; d < n_heads * width; d++)
+                assert_true(isnan(work->attended[i * work->attended_stride + d]) ==
+                            (i == row && d / width == head));
+        world_free(w);
+    }
+}
+
+static void test_scratch_does_not_grow_with_the_context(void **state)
+{
+    (void)state;
+    struct world *w = world_new(1);
+    const struct moe_config *c = &w->model.config;
+    struct moe_session_options near = {.context = 16}, far = {.context = 1 << 20};
+    assert_true(moe_session_bytes(c, &near) - moe_session_kv_bytes(c, &near) ==
+                moe_session_bytes(c, &far) - moe_session_kv_bytes(c, &far));
+    world_free(w);
+}
+
+int main(void)
+{
+    struct moe_err err;
+    if (moe_kern_select(moe_cpu_detect(), &err) != MOE_OK)
+        return 1;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bits_of_the_definition),
+        cmocka_unit_test(test_near_plain_softmax),
+        cmocka_unit_test(test_nan_stays_in_its_head),
+        cmocka_unit_test(test_scratch_does_not_grow_with_the_context),
+    };
+    return cmocka_run_group_tests_name("attention", tests, NULL, NULL);
+}
