@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "run/stages.h"
 
 struct bench {
     struct moe_session *s;
@@ -26,14 +27,16 @@ void moe_bench_rows(const struct moe_ids *text, uint32_t vocab, uint32_t first,
     }
 }
 
-static uint32_t likeliest(const struct bench *b, uint32_t row)
+static int likeliest(const struct bench *b, uint32_t row, uint32_t *token, struct moe_err *err)
 {
-    moe_logits(b->s, row, 1, b->logits);
-    uint32_t best = 0;
-    for (uint32_t i = 1; i < b->s->model->config.vocab; i++)
-        if (b->logits[i] > b->logits[best])
-            best = i;
-    return best;
+    if (b->s->stages->greedy)
+        return b->s->stages->greedy(b->s, row, token, err);
+    int status = moe_logits(b->s, row, 1, b->logits, err);
+    *token = 0;
+    for (uint32_t i = 1; status == MOE_OK && i < b->s->model->config.vocab; i++)
+        if (b->logits[i] > b->logits[*token])
+            *token = i;
+    return status;
 }
 
 static int run_once(const struct bench *b, double *prefill, double *decode, struct moe_err *err)
@@ -49,14 +52,18 @@ static int run_once(const struct bench *b, double *prefill, double *decode, stru
         if (moe_progress_stopped(b->options->progress))
             return moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
     }
-    uint32_t token = likeliest(b, n - 1);
+    uint32_t token;
+    int status = likeliest(b, n - 1, &token, err);
+    if (status != MOE_OK)
+        return status;
     double middle = moe_seconds();
     for (uint32_t i = 0; i < b->options->decode_tokens; i++) {
         struct moe_row row = {0, n_prompt + i, token};
-        int status = moe_forward(s, MOE_DECODE, &row, 1, 0, n_layers, NULL, NULL, err);
+        status = moe_forward(s, MOE_DECODE, &row, 1, 0, n_layers, NULL, NULL, err);
+        if (status == MOE_OK)
+            status = likeliest(b, 0, &token, err);
         if (status != MOE_OK)
             return status;
-        token = likeliest(b, 0);
         if (moe_progress_stopped(b->options->progress))
             return moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
     }

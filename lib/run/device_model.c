@@ -127,7 +127,7 @@ static int run_head(struct bench *b, struct moe_figure *out, struct moe_err *err
         status = run_layer(b, b->model->config.n_layers - 1, 1, NULL, 0, err);
         double began = moe_seconds();
         if (status == MOE_OK)
-            moe_logits(b->session, 0, 1, b->logits);
+            status = moe_logits(b->session, 0, 1, b->logits, err);
         if (i > 0)
             add(&s, moe_seconds() - began);
     }

@@ -1,79 +1,14 @@
 /*
- * The forward pass: embedding, layers, head. Stages of a layer in order: norm, queries, keys and
- * values (projections.c), attention (attention.c), its output, norm, feed-forward (feed_forward.c).
+ * The forward pass: states in, layers, states out, head; each piece on the session's device
+ * (run/stages.h).
  */
 #include <stdio.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "run/ahead.h"
 #include "run/lockstep.h"
+#include "run/stages.h"
 #include "run/workspace.h"
-
-struct stage {
-    struct moe_session *s;
-    const struct moe_row *rows;
-    const float *weights, *bias; /* of a norm */
-    uint32_t first;              /* first row of h */
-    float *logits;
-};
-
-static void embed_rows(void *ctx, int64_t begin, int64_t end, int thread)
-{
-    const struct stage *st = ctx;
-    struct moe_workspace *w = st->s->work;
-    const struct moe_model *m = st->s->model;
-    for (int64_t i = begin; i < end; i++) {
-        float *h = w->h + (uint64_t)i * w->hidden_stride;
-        moe_layout_load_row(&m->embed, st->rows[i].token, h);
-        if (m->config.embed_scale != 1)
-            moe_kern.scale(m->config.embed_scale, m->config.hidden, h);
-    }
-}
-
-void moe_norm_row(const struct moe_config *c, const float *h, const float *weights,
-                  const float *bias, float *out)
-{
-    if (c->norm_kind == MOE_NORM_LAYER)
-        moe_kern.layer_norm(h, weights, bias, c->hidden, c->norm_eps, out);
-    else
-        moe_kern.rms_norm(h, weights, c->hidden, c->norm_eps, out);
-}
-
-static void norm_rows(void *ctx, int64_t begin, int64_t end, int thread)
-{
-    const struct stage *st = ctx;
-    const struct moe_config *c = &st->s->model->config;
-    struct moe_workspace *w = st->s->work;
-    for (int64_t i = begin; i < end; i++) {
-        const float *h = w->h + (st->first + (uint64_t)i) * w->hidden_stride;
-        float *out = w->xn + (uint64_t)i * w->hidden_stride;
-        moe_norm_row(c, h, st->weights, st->bias, out);
-    }
-}
-
-static void norm(struct moe_session *s, const float *weights, const float *bias, uint32_t first,
-                 uint32_t n)
-{
-    struct stage st = {.s = s, .weights = weights, .bias = bias, .first = first};
-    moe_par_for(n, 16, norm_rows, &st);
-}
-
-static void add_rows(void *ctx, int64_t begin, int64_t end, int thread)
-{
-    const struct stage *st = ctx;
-    struct moe_workspace *w = st->s->work;
-    const struct moe_config *c = &st->s->model->config;
-    for (int64_t i = begin; i < end; i++)
-        moe_kern.axpy(c->residual_scale, w->sum + (uint64_t)i * w->hidden_stride, c->hidden,
-                      w->h + (uint64_t)i * w->hidden_stride);
-}
-
-void moe_add_to_stream(struct moe_session *s, uint32_t n_rows)
-{
-    struct stage st = {.s = s};
-    moe_par_for(n_rows, 16, add_rows, &st);
-}
 
 static void record(struct moe_session *s, uint32_t layer, const char *part, double begin,
                    double end)
@@ -85,34 +20,13 @@ static void record(struct moe_session *s, uint32_t layer, const char *part, doub
     moe_timeline_span(s->timeline, MOE_TRACK_COMPUTE, name, begin, end);
 }
 
-/* Lets loads move on: they end while we compute. */
-static int poll(struct moe_session *s, struct moe_err *err)
-{
-    const struct moe_experts_ops *ops = s->experts->ops;
-    return ops->poll ? ops->poll(s->experts, err) : MOE_OK;
-}
-
 static int run_layer(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
                      uint32_t n_rows, struct moe_phase_stats *phase, struct moe_err *err)
 {
-    const struct moe_layer *l = &s->model->layers[layer];
     double started = moe_seconds();
-
-    norm(s, l->attn_norm, l->attn_norm_bias, 0, n_rows);
-    if (s->observer.attending)
-        s->observer.attending(s->observer.ctx, layer, n_rows, s->work->xn, s->work->hidden_stride);
-    int status = poll(s, err);
-    moe_project_in(s, layer, rows, n_rows);
-    if (status == MOE_OK)
-        status = poll(s, err);
-    moe_kv_store(s, layer, rows, n_rows);
-    moe_attention(s, layer, rows, n_rows);
-    moe_project_out(s, layer, n_rows);
+    int status = s->stages->attend(s, layer, rows, n_rows, err);
     if (status != MOE_OK)
         return status;
-    moe_add_to_stream(s, n_rows);
-
-    norm(s, l->ffn_norm, l->ffn_norm_bias, 0, n_rows);
     if (s->observer.attended)
         s->observer.attended(s->observer.ctx, layer);
     double half = moe_seconds();
@@ -153,6 +67,23 @@ static void begin_pass(struct moe_session *s, enum moe_phase phase, const struct
         moe_ahead_begin(s->ahead, phase == MOE_DECODE, first);
 }
 
+/* Layers [begin, end), one by one or as they were recorded. */
+static int run_layers(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
+                      uint32_t begin, uint32_t end, struct moe_phase_stats *phase,
+                      struct moe_err *err)
+{
+    int status = MOE_OK;
+    if (s->stages->replay && s->stages->replay(s, n_rows, begin, end)) {
+        const struct moe_config *c = &s->model->config;
+        uint32_t n_moe = moe_config_moe_layers(c, end) - moe_config_moe_layers(c, begin);
+        moe_feed_forward_count_alone(s, phase, n_moe, n_rows);
+        return MOE_OK;
+    }
+    for (uint32_t layer = begin; layer < end && status == MOE_OK; layer++)
+        status = run_layer(s, layer, rows, n_rows, phase, err);
+    return status;
+}
+
 int moe_forward(struct moe_session *s, enum moe_phase phase, const struct moe_row *rows,
                 uint32_t n_rows, uint32_t layer_begin, uint32_t layer_end, const float *hidden_in,
                 float *hidden_out, struct moe_err *err)
@@ -160,25 +91,15 @@ int moe_forward(struct moe_session *s, enum moe_phase phase, const struct moe_ro
     int status = check_rows(s, rows, n_rows, err);
     if (status != MOE_OK)
         return status;
-    struct moe_workspace *w = s->work;
     struct moe_phase_stats *stats = phase == MOE_PREFILL ? &s->stats.prefill : &s->stats.decode;
     s->phase = stats;
     begin_pass(s, phase, rows, n_rows);
     double started = moe_experts_clock(s->experts);
-    uint32_t hidden = s->model->config.hidden;
-    if (hidden_in) {
-        for (uint32_t i = 0; i < n_rows; i++)
-            memcpy(w->h + i * w->hidden_stride, hidden_in + (uint64_t)i * hidden,
-                   hidden * sizeof(float));
-    } else {
-        struct stage st = {.s = s, .rows = rows};
-        moe_par_for(n_rows, 8, embed_rows, &st);
-    }
-    for (uint32_t layer = layer_begin; layer < layer_end && status == MOE_OK; layer++)
-        status = run_layer(s, layer, rows, n_rows, stats, err);
-    for (uint32_t i = 0; hidden_out && i < n_rows; i++)
-        memcpy(hidden_out + (uint64_t)i * hidden, w->h + i * w->hidden_stride,
-               hidden * sizeof(float));
+    status = s->stages->enter(s, rows, n_rows, hidden_in, err);
+    if (status == MOE_OK)
+        status = run_layers(s, rows, n_rows, layer_begin, layer_end, stats, err);
+    if (status == MOE_OK)
+        status = s->stages->leave(s, n_rows, hidden_out, err);
     if (layer_end == s->model->config.n_layers)
         moe_lockstep_head(s);
     double seconds = moe_experts_clock(s->experts) - started;
@@ -190,32 +111,12 @@ int moe_forward(struct moe_session *s, enum moe_phase phase, const struct moe_ro
     return status;
 }
 
-static void finish_logits(void *ctx, int64_t begin, int64_t end, int thread)
+int moe_logits(struct moe_session *s, uint32_t first, uint32_t n, float *logits,
+               struct moe_err *err)
 {
-    const struct stage *st = ctx;
-    const struct moe_model *m = st->s->model;
-    for (int64_t i = begin; i < end; i++) {
-        float *row = st->logits + (uint64_t)i * st->s->work->logits_stride;
-        if (m->head_bias)
-            moe_kern.add(m->head_bias, m->config.vocab, row);
-        if (m->config.logit_scale != 1)
-            moe_kern.scale(m->config.logit_scale, m->config.vocab, row);
-    }
-}
-
-void moe_logits(struct moe_session *s, uint32_t first, uint32_t n, float *logits)
-{
-    const struct moe_model *m = s->model;
-    struct moe_workspace *w = s->work;
     double started = moe_experts_clock(s->experts);
-    norm(s, m->final_norm, m->final_norm_bias, first, n);
-    moe_inputs_set(&w->from_hidden, w->xn, w->hidden_stride, NULL, n, m->config.hidden);
-    struct moe_mm mm = moe_inputs_mm(&w->from_hidden, m->head, logits, w->logits_stride);
-    moe_matmul(&mm, 1);
-    if (m->head_bias || m->config.logit_scale != 1) {
-        struct stage st = {.s = s, .logits = logits};
-        moe_par_for(n, 1, finish_logits, &st);
-    }
+    int status = s->stages->logits(s, first, n, logits, err);
     if (s->phase)
         s->phase->seconds += moe_experts_clock(s->experts) - started;
+    return status;
 }

@@ -141,7 +141,9 @@ static int generate_loop(struct moe_session *s, struct moe_sampler *sampler,
             *why = MOE_STOP_LENGTH;
             return MOE_OK;
         }
-        moe_logits(s, last, 1, logits);
+        int status = moe_logits(s, last, 1, logits, err);
+        if (status != MOE_OK)
+            return status;
         uint32_t id = moe_sampler_next(sampler, logits, history->ids, history->n);
         if (n == 0)
             s->stats.ttft_seconds = moe_seconds() - options->started;
@@ -150,7 +152,7 @@ static int generate_loop(struct moe_session *s, struct moe_sampler *sampler,
             *why = MOE_STOP_EOS;
             return MOE_OK;
         }
-        int status = moe_ids_push(history, id, err);
+        status = moe_ids_push(history, id, err);
         if (status != MOE_OK)
             return status;
         s->stats.generated_tokens++;

@@ -47,7 +47,10 @@ static int score_text(struct scorer *sc, const uint32_t *ids, uint64_t n, uint64
             return status;
         uint32_t from = done + 1 < first_scored ? (uint32_t)(first_scored - 1 - done) : 0;
         uint32_t n_scored = from < n_rows ? n_rows - from : 0;
-        moe_score_rows(&sc->scores, from, n_scored, ids + done + from + 1, sc->nats, sc->best);
+        status = moe_score_rows(&sc->scores, from, n_scored, ids + done + from + 1, sc->nats,
+                                sc->best, err);
+        if (status != MOE_OK)
+            return status;
         for (uint32_t k = 0; k < n_scored; k++) {
             sc->sum += sc->nats[k];
             sc->n_tokens++;

@@ -197,17 +197,20 @@ static int run_pass(struct moe_rerun *r, uint32_t begin, uint32_t end, const str
                        keep ? r->out : NULL, err);
 }
 
-static void tell(struct moe_rerun *r, const struct moe_sink *sink)
+static int tell(struct moe_rerun *r, const struct moe_sink *sink, struct moe_err *err)
 {
     uint32_t n_rows = 0, at = 0;
     for (uint32_t j = 0; j < r->n_jobs; j++)
         n_rows += rows_of(r, &r->jobs[j]);
-    moe_score_rows(&r->scores, 0, n_rows, r->targets, r->nats, r->best);
+    int status = moe_score_rows(&r->scores, 0, n_rows, r->targets, r->nats, r->best, err);
+    if (status != MOE_OK)
+        return status;
     for (uint32_t j = 0; j < r->n_jobs; j++) {
         uint32_t length = rows_of(r, &r->jobs[j]);
         sink->done(sink->ctx, &r->jobs[j], r->nats + at, r->best + at, length);
         at += length;
     }
+    return MOE_OK;
 }
 
 int moe_rerun_jobs(struct moe_rerun *r, uint32_t layer, const struct moe_job *jobs, uint64_t n,
@@ -220,10 +223,10 @@ int moe_rerun_jobs(struct moe_rerun *r, uint32_t layer, const struct moe_job *jo
     for (uint64_t done = 0, taken; done < n; done += taken) {
         taken = n - done;
         int status = run_pass(r, layer, r->n_layers, jobs + done, &taken, err);
+        if (status == MOE_OK && sink)
+            status = tell(r, sink, err);
         if (status != MOE_OK)
             return status;
-        if (sink)
-            tell(r, sink);
     }
     return MOE_OK;
 }

@@ -56,15 +56,18 @@ void moe_scores_close(struct moe_scores *scores)
     scores->logits = NULL;
 }
 
-void moe_score_rows(struct moe_scores *scores, uint32_t first, uint32_t n, const uint32_t *targets,
-                    double *nats, uint32_t *best)
+int moe_score_rows(struct moe_scores *scores, uint32_t first, uint32_t n, const uint32_t *targets,
+                   double *nats, uint32_t *best, struct moe_err *err)
 {
     const struct moe_config *c = &scores->s->model->config;
     for (uint32_t i = 0, part; i < n; i += part) {
         part = n - i < scores->n_logits ? n - i : scores->n_logits;
         struct job j = {scores->logits, moe_logits_stride(c), c->vocab, targets + i, nats + i,
                         best + i};
-        moe_logits(scores->s, first + i, part, scores->logits);
+        int status = moe_logits(scores->s, first + i, part, scores->logits, err);
+        if (status != MOE_OK)
+            return status;
         moe_par_for(part, 4, score_range, &j);
     }
+    return MOE_OK;
 }

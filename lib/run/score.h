@@ -22,7 +22,7 @@ void moe_scores_close(struct moe_scores *scores);
 /* Of rows [first, first + n) of the session's last pass, which must have ended with the last layer:
  * nats[i] = -log P(targets[i]), and the most likely next token (the lower number of equal ones).
  * Good to a few 1e-7 nats, and the same for any number of threads and every instruction set. */
-void moe_score_rows(struct moe_scores *scores, uint32_t first, uint32_t n, const uint32_t *targets,
-                    double *nats, uint32_t *best);
+int moe_score_rows(struct moe_scores *scores, uint32_t first, uint32_t n, const uint32_t *targets,
+                   double *nats, uint32_t *best, struct moe_err *err);
 
 #endif

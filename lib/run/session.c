@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "run/stages.h"
 #include "run/workspace.h"
 
 enum { DEFAULT_BATCH = 256, MAX_BATCH = 1 << 14 };
@@ -217,6 +218,7 @@ int moe_session_open(struct moe_session **out, struct moe_model *model, struct m
     s->n_sequences = o.n_sequences;
     s->batch = o.batch;
     s->n_threads = moe_par_threads();
+    s->stages = &moe_stages_cpu;
     s->work = moe_alloc(1, sizeof *s->work, err);
     int status = s->work ? allocate(s->work, &model->config, &o, err) : MOE_ERR_MEMORY;
     if (status != MOE_OK) {
@@ -232,6 +234,7 @@ void moe_session_close(struct moe_session *s)
     if (!s)
         return;
     if (s->work) {
+        s->stages->close(s);
         moe_pages_free(s->work->block, s->work->block_bytes);
         moe_pages_free(s->work->kv.keys, s->work->kv.bytes);
         free(s->work);

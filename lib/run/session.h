@@ -60,8 +60,9 @@ struct moe_session_options {
 };
 
 struct moe_session {
-    struct moe_model *model;     /* borrowed */
-    struct moe_experts *experts; /* borrowed */
+    struct moe_model *model;             /* borrowed */
+    struct moe_experts *experts;         /* borrowed */
+    const struct moe_stages_ops *stages; /* the device's (run/stages.h) */
     uint32_t context, n_sequences, batch;
     int n_threads; /* as when it was opened: scratch memory is per thread */
     struct moe_stats stats;
@@ -101,7 +102,8 @@ int moe_forward(struct moe_session *s, enum moe_phase phase, const struct moe_ro
 uint64_t moe_logits_stride(const struct moe_config *config);
 
 /* Logits of rows [first, first + n) of the last moe_forward, which must have ended with the last
- * layer: logits[i * moe_logits_stride + token]. */
-void moe_logits(struct moe_session *s, uint32_t first, uint32_t n, float *logits);
+ * layer: logits[i * moe_logits_stride + token]. Fails where a device does. */
+int moe_logits(struct moe_session *s, uint32_t first, uint32_t n, float *logits,
+               struct moe_err *err);
 
 #endif

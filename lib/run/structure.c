@@ -184,7 +184,7 @@ static int take_rows(struct writers *w, uint32_t n_rows, struct moe_err *err)
         for (n = 0; i + n < n_rows && n < w->n_logits && is_last(w, i + n);)
             n++;
         if (n)
-            moe_logits(w->s, i, n, w->logits);
+            status = moe_logits(w->s, i, n, w->logits, err);
         for (uint32_t j = 0; j < n && status == MOE_OK; j++)
             status = take_token(w, &w->desks[w->rows[i + j].sequence], w->logits + j * stride, err);
     }

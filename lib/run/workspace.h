@@ -132,9 +132,6 @@ void moe_attention(struct moe_session *s, uint32_t layer, const struct moe_row *
 uint64_t moe_attention_scratch_floats(const struct moe_config *c);
 uint64_t moe_attention_max_tiles(const struct moe_config *c, uint32_t batch);
 
-/* work->h += residual_scale * work->sum, for the first n_rows rows. */
-void moe_add_to_stream(struct moe_session *s, uint32_t n_rows);
-
 /* A layer's router on some inputs, prepared for its weights: scores[act->n][router_stride], its
  * bias included. */
 struct moe_router_use {
@@ -150,9 +147,11 @@ void moe_router_scores(const struct moe_router_use *uses, uint32_t n, uint64_t r
  * observer. */
 int moe_route(struct moe_session *s, uint32_t layer, const struct moe_row *rows, uint32_t n_rows,
               struct moe_err *err);
-/* Adds the feed-forward of work->xn, experts and shared expert or the dense layer's, to the stream.
- */
+/* The stream receives the feed-forward: experts and shared expert, or the dense layer's. */
 int moe_feed_forward(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
                      uint32_t n_rows, struct moe_phase_stats *phase, struct moe_err *err);
+/* Counts the activations of so many MoE layers that a device computed by itself. */
+void moe_feed_forward_count_alone(struct moe_session *s, struct moe_phase_stats *phase,
+                                  uint32_t n_layers, uint32_t n_rows);
 
 #endif

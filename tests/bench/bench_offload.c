@@ -152,7 +152,7 @@ static int feed(struct moe_session *s, const struct bench *b, uint64_t first, ui
         struct moe_row row = {0, (uint32_t)i, b->ids.ids[i]};
         status = moe_forward(s, MOE_DECODE, &row, 1, 0, s->model->config.n_layers, NULL, NULL, err);
         if (status == MOE_OK)
-            moe_logits(s, 0, 1, logits);
+            status = moe_logits(s, 0, 1, logits, err);
     }
     *seconds = moe_seconds() - started;
     free(logits);

@@ -189,7 +189,7 @@ static int run_document(struct moe_session *s, const struct bench *b, uint64_t d
     if (status == MOE_OK)
         status = moe_forward(s, MOE_PREFILL, rows, n_prompt, 0, c->n_layers, NULL, NULL, err);
     if (status == MOE_OK)
-        moe_logits(s, n_prompt - 1, 1, logits);
+        status = moe_logits(s, n_prompt - 1, 1, logits, err);
     *nats = 0;
     for (uint32_t n = 0; n < *n_decode && status == MOE_OK; n++) {
         if (s->stats.decode.seconds > limit && n >= MIN_TOKENS) {
@@ -199,10 +199,10 @@ static int run_document(struct moe_session *s, const struct bench *b, uint64_t d
         uint32_t i = n_prompt + n;
         const struct moe_row row = {0, i, ids[i]};
         status = moe_forward(s, MOE_DECODE, &row, 1, 0, c->n_layers, NULL, NULL, err);
-        if (status == MOE_OK) {
-            moe_logits(s, 0, 1, logits);
+        if (status == MOE_OK)
+            status = moe_logits(s, 0, 1, logits, err);
+        if (status == MOE_OK)
             *nats += cost(logits, c->vocab, ids[i + 1]);
-        }
     }
     if (*n_decode < b->n_decode)
         *nats = 0;

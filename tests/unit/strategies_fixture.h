@@ -94,7 +94,7 @@ static inline void strategies_run(struct moe_session *s, const uint32_t *ids, ui
             moe_forward(s, prompt ? MOE_PREFILL : MOE_DECODE, rows, n, 0, LAYERS, NULL, NULL, &err),
             &err);
         if (logits)
-            moe_logits(s, 0, n, logits + first * stride);
+            assert_ok(moe_logits(s, 0, n, logits + first * stride, &err), &err);
     }
 }
 

@@ -46,7 +46,7 @@ static void run(struct moe_session *s, uint32_t part, float *logits, struct moe_
         *status =
             moe_forward(s, n > 1 ? MOE_PREFILL : MOE_DECODE, rows, n, 0, n_layers, NULL, NULL, err);
         if (*status == MOE_OK)
-            moe_logits(s, 0, n, logits + first * stride);
+            *status = moe_logits(s, 0, n, logits + first * stride, err);
         first += n;
     }
 }

@@ -113,7 +113,7 @@ static void logits_of(struct moe_model *m, float *logits)
     assert_ok(moe_experts_open_resident(&experts, m->pack, 0, NULL, &err), &err);
     assert_ok(moe_session_open(&s, m, experts, &options, &err), &err);
     assert_ok(moe_forward(s, MOE_PREFILL, rows, 3, 0, m->config.n_layers, NULL, NULL, &err), &err);
-    moe_logits(s, 2, 1, logits);
+    assert_ok(moe_logits(s, 2, 1, logits, &err), &err);
     moe_session_close(s);
     moe_experts_close(experts);
 }

@@ -61,7 +61,7 @@ static float *run(struct moe_session *s, uint32_t part)
         assert_ok(moe_forward(s, n > 1 ? MOE_PREFILL : MOE_DECODE, rows, n, 0,
                               s->model->config.n_layers, NULL, NULL, &err),
                   &err);
-        moe_logits(s, 0, n, logits + first * stride);
+        assert_ok(moe_logits(s, 0, n, logits + first * stride, &err), &err);
     }
     return logits;
 }
@@ -82,7 +82,7 @@ static float *run_in_company(struct moe_session *s, uint32_t part)
             rows[2 * i + 1] = (struct moe_row){1, first + i, ids[first + i]};
         }
         assert_ok(moe_forward(s, MOE_PREFILL, rows, 2 * n, 0, c->n_layers, NULL, NULL, &err), &err);
-        moe_logits(s, 0, 2 * n, both);
+        assert_ok(moe_logits(s, 0, 2 * n, both, &err), &err);
         for (uint32_t i = 0; i < n; i++)
             memcpy(logits + (first + i) * stride, both + (2 * i + 1) * stride,
                    stride * sizeof *both);

@@ -97,7 +97,7 @@ static void forward(struct family_fixture *f, const uint32_t *ids, uint32_t firs
     assert_ok(moe_forward(f->run.session, MOE_PREFILL, rows, n - first, 0,
                           f->run.model->config.n_layers, NULL, NULL, &err),
               &err);
-    moe_logits(f->run.session, n - first - 1, 1, logits);
+    assert_ok(moe_logits(f->run.session, n - first - 1, 1, logits, &err), &err);
 }
 
 static void compare_logits(struct family_fixture *f, const float *got, const json_t *want)

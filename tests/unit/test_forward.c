@@ -48,7 +48,7 @@ static void run(struct fixture *f, uint32_t seq, uint32_t part, float *logits)
         assert_ok(moe_forward(f->session, MOE_PREFILL, rows, n, 0, f->model->config.n_layers, NULL,
                               NULL, &err),
                   &err);
-        moe_logits(f->session, 0, n, logits + first * stride);
+        assert_ok(moe_logits(f->session, 0, n, logits + first * stride, &err), &err);
     }
 }
 
@@ -137,7 +137,7 @@ static void other_sequences_change_nothing(void **state)
             assert_ok(moe_forward(f->session, MOE_PREFILL, rows, n, 0, f->model->config.n_layers,
                                   NULL, NULL, &err),
                       &err);
-            moe_logits(f->session, 0, n, part);
+            assert_ok(moe_logits(f->session, 0, n, part, &err), &err);
             for (uint32_t i = 0; i < 5; i++)
                 memcpy(mixed + (first + i) * stride, part + of_one[i] * stride,
                        stride * sizeof *mixed);
@@ -167,7 +167,7 @@ static void cut_of_the_layers_changes_nothing(void **state)
         assert_ok(moe_forward(f->session, MOE_PREFILL, rows, N_IDS, 5, f->model->config.n_layers,
                               hidden, NULL, &err),
                   &err);
-        moe_logits(f->session, 0, N_IDS, cut);
+        assert_ok(moe_logits(f->session, 0, N_IDS, cut, &err), &err);
         assert_same(f, whole, cut, "cut after layer 4");
         free(whole);
         free(cut);

@@ -274,13 +274,13 @@ static void batches_make_no_difference(void **state)
     struct moe_row rows[MAX_IDS];
     assert_ok(moe_probe_open(&probe, fixture.session, a, &err), &err);
     assert_ok(moe_probe_document(probe, ids, n, &err), &err);
-    moe_logits(fixture.session, n - 1, 1, seen);
+    assert_ok(moe_logits(fixture.session, n - 1, 1, seen, &err), &err);
     moe_probe_close(probe);
     for (uint32_t i = 0; i < n; i++)
         rows[i] = (struct moe_row){0, i, ids[i]};
     assert_ok(moe_forward(fixture.session, MOE_PREFILL, rows, n, 0, LAYERS, NULL, NULL, &err),
               &err);
-    moe_logits(fixture.session, n - 1, 1, alone);
+    assert_ok(moe_logits(fixture.session, n - 1, 1, alone, &err), &err);
     assert_memory_equal(seen, alone, vocab * sizeof *seen);
     assert_ok(moe_session_open(&small, fixture.model, fixture.experts, &options, &err), &err);
     assert_ok(moe_probe_open(&probe, small, b, &err), &err);

@@ -130,6 +130,7 @@ static void experts_are_the_references(void **state)
 
 static void logits_and_greedy_tokens_are_the_references(void **state)
 {
+    struct moe_err err = {0};
     uint32_t vocab = fixture.model->config.vocab;
     float *logits = calloc(moe_logits_stride(&fixture.model->config), sizeof *logits);
     float worst = 0;
@@ -140,7 +141,7 @@ static void logits_and_greedy_tokens_are_the_references(void **state)
         uint32_t ids[MAX_IDS], greedy[MAX_IDS], n = ids_of(json_object_get(prompt, "ids"), ids);
         assert_int_equal(ids_of(json_object_get(prompt, "greedy"), greedy), N_GREEDY);
         forward(ids, 0, n);
-        moe_logits(fixture.session, n - 1, 1, logits);
+        assert_ok(moe_logits(fixture.session, n - 1, 1, logits, &err), &err);
         for (size_t k = 0; k < 10; k++) {
             const json_t *pair = json_array_get(json_object_get(prompt, "top10"), k);
             size_t id = (size_t)json_integer_value(json_array_get(pair, 0));
@@ -153,7 +154,7 @@ static void logits_and_greedy_tokens_are_the_references(void **state)
                 fail_msg("prompt %zu, step %u: token %u instead of %u", i, k, id, greedy[k]);
             ids[n++] = id;
             forward(ids, n - 1, 1);
-            moe_logits(fixture.session, 0, 1, logits);
+            assert_ok(moe_logits(fixture.session, 0, 1, logits, &err), &err);
         }
     }
     print_message("# top-10 logits within %g\n", (double)worst);

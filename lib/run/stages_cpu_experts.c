@@ -1,0 +1,188 @@
+/*
+ * Feed-forward on the processor: dense layers, the shared expert, routed experts, and their sum.
+ *
+ * Every expert writes its own rows of expert_out; they are added per token in the router's order at
+ * the end, so that the sum does not depend on when an expert arrived.
+ */
+#include <string.h>
+
+#include "run/expert_compute.h"
+#include "run/lockstep.h"
+#include "run/stages_cpu.h"
+#include "run/workspace.h"
+
+/* Rows of gate and up side by side. `views`: the experts they belong to, row i to views[i * step];
+ * NULL: not experts'. */
+struct activation {
+    const struct moe_config *config;
+    float *gate, *up;
+    uint64_t stride;
+    uint32_t width;
+    const struct moe_expert_view *views;
+    uint32_t step;
+};
+
+static void activate_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct activation *a = ctx;
+    for (int64_t i = begin; i < end; i++)
+        moe_activate_row(a->config, a->views ? &a->views[i * a->step] : NULL, a->width,
+                         a->gate + (uint64_t)i * a->stride, a->up + (uint64_t)i * a->stride);
+}
+
+/* work->gate[n][ff] = activation of gate x and up x for the n rows of `in`. */
+static void gated_in(struct moe_session *s, struct moe_inputs *in, const struct moe_mat *gate,
+                     const struct moe_mat *up, const struct moe_expert_view *view)
+{
+    struct moe_workspace *w = s->work;
+    struct moe_mm mm[2] = {
+        moe_inputs_mm(in, *gate, w->gate, w->ff_stride),
+        moe_inputs_mm(in, *up, w->up, w->ff_stride),
+    };
+    moe_matmul(mm, 2);
+    struct activation a = {&s->model->config, w->gate, w->up, w->ff_stride, gate->rows, view, 0};
+    moe_par_for(in->n, 4, activate_rows, &a);
+}
+
+/* out[n][hidden_stride] = down times the first n rows of work->gate. */
+static void gated_out(struct moe_workspace *w, uint32_t n, const struct moe_mat *down, float *out)
+{
+    moe_inputs_set(&w->from_ff, w->gate, w->ff_stride, NULL, n, down->cols);
+    struct moe_mm mm = moe_inputs_mm(&w->from_ff, *down, out, w->hidden_stride);
+    moe_matmul(&mm, 1);
+}
+
+/* A dense layer's feed-forward, or the shared expert: into work->sum. */
+static void run_dense(struct moe_session *s, const struct moe_layer *l)
+{
+    struct moe_workspace *w = s->work;
+    gated_in(s, &w->from_hidden, &l->gate, &l->up, NULL);
+    gated_out(w, w->from_hidden.n, &l->down, w->sum);
+}
+
+/* One expert for all rows of a batch that want it. */
+static int run_expert(struct moe_session *s, uint32_t which, const struct moe_expert_view *view,
+                      struct moe_err *err)
+{
+    struct moe_workspace *w = s->work;
+    float *out = w->expert_out + w->first[which] * w->hidden_stride;
+    moe_inputs_set(&w->gathered, w->xn, w->hidden_stride, w->expert_rows + w->first[which],
+                   w->n_rows[which], s->model->config.hidden);
+    gated_in(s, &w->gathered, &view->gate, &view->up, view);
+    moe_lockstep_expert(s, view->variant, w->n_rows[which], false);
+    int status = s->experts->ops->complete(s->experts, which, err);
+    if (status == MOE_OK) {
+        gated_out(w, w->n_rows[which], &view->down, out);
+        moe_add_down_bias(view, w->n_rows[which], out, w->hidden_stride);
+        moe_lockstep_expert(s, view->variant, w->n_rows[which], true);
+    }
+    return status;
+}
+
+/* Several experts for the one row of a decode step, side by side: three parallel loops in all
+ * instead of three an expert. */
+static int run_side_by_side(struct moe_session *s, const uint32_t *which,
+                            const struct moe_expert_view *views, uint32_t n, struct moe_err *err)
+{
+    struct moe_workspace *w = s->work;
+    struct moe_mm mm[2 * MOE_MAX_TOP_K];
+    for (uint32_t i = 0; i < n; i++) {
+        float *gate = w->gate + i * w->ff_stride, *up = w->up + i * w->ff_stride;
+        mm[2 * i] = moe_inputs_mm(&w->from_hidden, views[i].gate, gate, w->ff_stride);
+        mm[2 * i + 1] = moe_inputs_mm(&w->from_hidden, views[i].up, up, w->ff_stride);
+    }
+    moe_matmul(mm, (int)(2 * n));
+    struct activation a = {&s->model->config,  w->gate, w->up, w->ff_stride,
+                           views[0].gate.rows, views,   1};
+    moe_par_for(n, 4, activate_rows, &a);
+    for (uint32_t i = 0; i < n; i++)
+        moe_lockstep_expert(s, views[i].variant, 1, false);
+    for (uint32_t i = 0; i < n; i++) {
+        int status = s->experts->ops->complete(s->experts, which[i], err);
+        if (status != MOE_OK)
+            return status;
+        moe_inputs_set(&w->single[i], w->gate + i * w->ff_stride, w->ff_stride, NULL, 1,
+                       views[i].down.cols);
+        mm[i] =
+            moe_inputs_mm(&w->single[i], views[i].down,
+                          w->expert_out + w->first[which[i]] * w->hidden_stride, w->hidden_stride);
+    }
+    moe_matmul(mm, (int)n);
+    for (uint32_t i = 0; i < n; i++) {
+        moe_add_down_bias(&views[i], 1, mm[i].y, w->hidden_stride);
+        moe_lockstep_expert(s, views[i].variant, 1, true);
+    }
+    return MOE_OK;
+}
+
+int stages_cpu_dense(struct moe_session *s, uint32_t layer, uint32_t n_rows, struct moe_err *err)
+{
+    run_dense(s, &s->model->layers[layer]);
+    stages_cpu_add_to_stream(s, n_rows);
+    return MOE_OK;
+}
+
+int stages_cpu_beside(struct moe_session *s, uint32_t layer, uint32_t n_rows, struct moe_err *err)
+{
+    const struct moe_layer *l = &s->model->layers[layer];
+    struct moe_workspace *w = s->work;
+    if (l->has_ffn)
+        run_dense(s, l);
+    if (l->shared_gate.data) {
+        struct moe_mm mm =
+            moe_inputs_mm(&w->from_hidden, l->shared_gate, w->shared_scale, MOE_PANEL_ROWS);
+        moe_matmul(&mm, 1);
+    }
+    return MOE_OK;
+}
+
+/* A batch takes them one by one: each has work enough for all threads. */
+uint32_t stages_cpu_at_once(const struct moe_session *s, uint32_t n_rows)
+{
+    return n_rows == 1 ? MOE_MAX_TOP_K : 1;
+}
+
+int stages_cpu_experts(struct moe_session *s, uint32_t n_rows, const uint32_t *which,
+                       const struct moe_expert_view *views, uint32_t n, struct moe_err *err)
+{
+    return n_rows == 1 ? run_side_by_side(s, which, views, n, err)
+                       : run_expert(s, which[0], &views[0], err);
+}
+
+struct combine {
+    struct moe_session *s;
+    bool shared_gate;
+};
+
+/* The stream receives the experts' outputs, added by rank, and the shared expert's, which is
+ * already in sum, scaled by its gate. */
+static void combine_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct combine *m = ctx;
+    const struct moe_config *c = &m->s->model->config;
+    struct moe_workspace *w = m->s->work;
+    for (int64_t i = begin; i < end; i++) {
+        float *sum = w->sum + (uint64_t)i * w->hidden_stride;
+        float *h = w->h + (uint64_t)i * w->hidden_stride;
+        float *acc = w->xn + (uint64_t)i * w->hidden_stride; /* no longer needed */
+        memset(acc, 0, c->hidden * sizeof *acc);
+        for (uint32_t k = 0; k < c->top_k; k++)
+            moe_kern.axpy(w->weights[(uint64_t)i * c->top_k + k],
+                          w->expert_out + w->slot_of[(uint64_t)i * c->top_k + k] * w->hidden_stride,
+                          c->hidden, acc);
+        if (c->shared_ff) {
+            float scale = 1;
+            if (m->shared_gate)
+                scale = 1 / (1 + moe_expf(-w->shared_scale[i * MOE_PANEL_ROWS]));
+            moe_kern.axpy(scale, sum, c->hidden, acc);
+        }
+        moe_kern.axpy(c->residual_scale, acc, c->hidden, h);
+    }
+}
+
+int stages_cpu_combine(struct moe_session *s, uint32_t layer, uint32_t n_rows, struct moe_err *err)
+{
+    struct combine m = {s, s->model->layers[layer].shared_gate.data != NULL};
+    moe_par_for(n_rows, 16, combine_rows, &m);
+    return MOE_OK;
+}
