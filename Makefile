@@ -7,7 +7,11 @@
 #   make bench           benchmarks, with ratios from one run (tests/bench)
 #   make bench-strategies  every row of the strategy table side by side
 #   make bench-calibrate   bit maps beside uniform packs and random maps
+#   make bench-gpu       the CUDA backend on a GPU; BENCH_DIR=dir: with a model of 14 GB, made there
 #   make fuzz            the fuzzers, FUZZ_SECONDS each (needs clang)
+#   make shim            the CUDA backend for the processor, as the tests run it (needs g++)
+#   make shim-programs   the programs with that backend, in build/shim/bin
+#   make check-gpu       the backend's tests on a GPU; SANITIZER=1: under compute-sanitizer
 #   make asan tsan       builds under sanitizers, in their own directories, and their tests
 #   make check-floors check-headers check-man   single checks of make check
 #   make neon            cross-build for 64-bit ARM and, where qemu-user is there, its kernel tests
@@ -15,9 +19,10 @@
 #   make format          clang-format over all sources; format-check only looks
 #   make help            this text
 #
-# Knobs: CC, NVCC, CFLAGS, OPENMP=0|1, CUDA=auto|0|1, WERROR=1, SANITIZE=address,undefined|thread,
-#        BUILD=dir, PREFIX=/usr/local, DESTDIR=, V=1 (show commands),
-#        LEAVE_OUT='test_x ...' (of make asan and tsan), JOBS=N (of their builds and tests)
+# Knobs: CC, CXX, NVCC, NVCC_OPT, CFLAGS, OPENMP=0|1, CUDA=auto|0|1, WERROR=1,
+#        SANITIZE=address,undefined|thread, BUILD=dir, PREFIX=/usr/local, DESTDIR=,
+#        V=1 (show commands), LEAVE_OUT='test_x ...' (of make asan and tsan), JOBS=N (of their
+#        builds and tests), SHIM=0|1 (make asan with the tests of kernels/)
 
 CC ?= cc
 AR ?= ar
@@ -27,6 +32,7 @@ CUDA ?= auto
 BUILD ?= build
 FUZZ_SECONDS ?= 10
 JOBS ?= 2
+SHIM ?= 1
 VERSION := 0.1.0
 
 CFLAGS ?= -O3 -g
@@ -53,24 +59,42 @@ Q := @
 SAY = @printf '  %-6s %s\n' $(1) $(2)
 endif
 
-# CUDA is used where its compiler is found, and left out cleanly where it is not. Sanitized builds
-# leave it out: its runtime is not instrumented.
+# CUDA is used where its compiler and cuBLAS are found, and left out cleanly where they are not.
+# Sanitized builds leave it out: its runtime is not instrumented.
 NVCC ?= $(firstword $(wildcard $(shell command -v nvcc 2>/dev/null) /usr/local/cuda/bin/nvcc))
+CUDA_HOME := $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
+CUDA_FOUND := $(if $(NVCC),$(wildcard $(CUDA_HOME)/include/cublas_v2.h /usr/include/cublas_v2.h))
 CUDA_ARCHS ?= 75 80 86 89 90 100
 ifeq ($(CUDA),auto)
-USE_CUDA := $(if $(SANITIZE),,$(NVCC))
+USE_CUDA := $(if $(SANITIZE),,$(CUDA_FOUND))
 else
 USE_CUDA := $(filter 1,$(CUDA))
 endif
 ifneq ($(USE_CUDA),)
-ifeq ($(NVCC),)
-$(error CUDA=1 but no nvcc: install the CUDA toolkit, set NVCC, or leave CUDA=auto)
+ifeq ($(CUDA_FOUND),)
+$(error CUDA=1 but no nvcc or no cuBLAS: install the CUDA toolkit, set NVCC, or leave CUDA=auto)
 endif
 GPU_SRC := $(sort $(wildcard kernels/*.cu))
 GPU_OBJ := $(GPU_SRC:%.cu=$(BUILD)/%.cu.o)
-NVCC_FLAGS := -O3 -Ikernels -Ilib $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a))
-CUDA_HOME := $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
-LIBS += -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt
+# As in C: fma is written where it is meant.
+# Machine code for each architecture out of three passes of the compiler, for nothing here is one
+# generation's own but what 8.0 brought; behind them what later ones can compile for themselves.
+COMMA := ,
+SPACE := $(subst x,,x x)
+GENCODE = $(if $(2),-gencode 'arch=compute_$(1)$(COMMA)code=[$(subst $(SPACE),$(COMMA),$(2:%=sm_%))$(3)]')
+NVCC_OPT ?= -O3
+NVCC_FLAGS := -std=c++17 $(NVCC_OPT) -fmad=false -Ikernels -Ilib \
+              $(call GENCODE,75,$(filter 75,$(CUDA_ARCHS))) \
+              $(call GENCODE,80,$(filter 8%,$(CUDA_ARCHS))) \
+              $(call GENCODE,90,$(filter-out 75 8%,$(CUDA_ARCHS)),$(COMMA)compute_90) \
+              -Xcompiler -Wall,-Wextra,-Wno-unused-parameter
+ifeq ($(WERROR),1)
+NVCC_FLAGS += -Werror all-warnings -Xcompiler -Werror
+endif
+# cuBLAS is loaded when it is wanted, from where it was found now.
+CUDA_LIB_DIR := $(firstword $(wildcard $(CUDA_HOME)/lib64 $(CUDA_HOME)/lib))
+CUDA_LIBS := -L$(CUDA_LIB_DIR) -Wl,-rpath,$(CUDA_LIB_DIR) -lcudart_static -lstdc++ -ldl -lrt
+LIBS += $(CUDA_LIBS)
 else
 GPU_SRC := kernels/gpu_none.c
 GPU_OBJ := $(GPU_SRC:%.c=$(BUILD)/%.o)
@@ -125,7 +149,7 @@ $(BUILD)/%.o: %.c $(FLAGS_STAMP)
 $(BUILD)/%.cu.o: %.cu $(FLAGS_STAMP)
 	$(call SAY,NVCC,$<)
 	$(Q)mkdir -p $(@D)
-	$(Q)$(NVCC) $(NVCC_FLAGS) -MMD -c $< -o $@
+	$(Q)$(NVCC) $(NVCC_FLAGS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
 
 $(LIBMOE): $(LIB_OBJ)
 	$(call SAY,AR,$@)
@@ -150,6 +174,79 @@ $(TESTS) $(TOOLS): $(BUILD)/%: $(BUILD)/%.o $(LIBMOE)
 -include $(LIB_OBJ:.o=.d) $(CMD_MAIN:%.c=$(BUILD)/%.d) $(CMD_SHARED_OBJ:.o=.d) \
          $(TEST_SRC:%.c=$(BUILD)/%.d) $(TOOL_SRC:%.c=$(BUILD)/%.d)
 .SECONDARY:
+
+# ---- The CUDA backend on the processor ----------------------------------------------------------
+# kernels/*.cu by the C++ compiler, with tests/shim in the place of CUDA. Programs name its objects
+# before $(LIBMOE), whose own backend then is not taken.
+
+CXX ?= c++
+SHIM_DIR := $(BUILD)/shim
+SHIM_SRC := $(sort $(wildcard kernels/*.cu tests/shim/*.cc))
+SHIM_OBJ := $(SHIM_SRC:%=$(SHIM_DIR)/%.o)
+# For this machine: fmaf shall be an instruction. Results do not depend on it.
+SHIM_ARCH ?= $(if $(filter x86_64%,$(ARCH)),-march=native)
+SHIM_FLAGS := -std=c++17 $(CFLAGS) $(SHIM_ARCH) -Wall -Wextra -Wundef \
+              -Wno-unused-parameter -Wno-unknown-pragmas -ffp-contract=off -fno-math-errno \
+              -Itests/shim -Ilib -Ikernels \
+              $(filter -Werror -fopenmp -fsanitize% -fno-sanitize% -fno-omit%,$(ALL_CFLAGS))
+SHIM_LIBS := $(filter-out $(CUDA_LIBS),$(LIBS)) -lstdc++
+GPU_TEST_SRC := $(sort $(wildcard tests/gpu/test_*.c))
+GPU_TESTS := $(GPU_TEST_SRC:%.c=$(SHIM_DIR)/%)
+SHIM_BENCH := $(SHIM_DIR)/tests/bench/bench_gpu
+# Kernels that the tests bring.
+GPU_TEST_CU := $(sort $(wildcard tests/gpu/*.cu))
+
+.PHONY: shim shim-programs
+shim: $(SHIM_OBJ) $(GPU_TESTS)
+shim-programs: $(CMD_MAIN:cmd/%.c=$(SHIM_DIR)/bin/%)
+
+# As for the other objects.
+SHIM_STAMP := $(SHIM_DIR)/.flags
+SHIM_TEXT := $(CXX) $(SHIM_FLAGS)
+ifneq ($(shell cat $(SHIM_STAMP) 2>/dev/null),$(SHIM_TEXT))
+$(shell mkdir -p $(SHIM_DIR); printf '%s' '$(subst ','\'',$(SHIM_TEXT))' > $(SHIM_STAMP))
+endif
+
+$(SHIM_DIR)/%.o: % $(SHIM_STAMP)
+	$(call SAY,SHIM,$<)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CXX) $(SHIM_FLAGS) -MMD -MP -x c++ -c $< -o $@
+
+$(GPU_TESTS): $(SHIM_DIR)/%: $(BUILD)/%.o $(GPU_TEST_CU:%=$(SHIM_DIR)/%.o) $(SHIM_OBJ) $(LIBMOE)
+	$(call SAY,LINK,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(SHIM_LIBS) -lcmocka
+$(SHIM_BENCH): $(SHIM_DIR)/%: $(BUILD)/%.o $(SHIM_OBJ) $(LIBMOE)
+	$(call SAY,LINK,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(SHIM_LIBS)
+$(SHIM_DIR)/bin/%: $(BUILD)/cmd/%.o $(LIBCMD) $(SHIM_OBJ) $(LIBMOE)
+	$(call SAY,LINK,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ -Wl,--as-needed $(SHIM_LIBS) -ledit
+
+-include $(SHIM_OBJ:.o=.d) $(GPU_TEST_CU:%=$(SHIM_DIR)/%.d) $(GPU_TEST_SRC:%.c=$(BUILD)/%.d)
+
+# The same tests with the backend itself, which needs a GPU; without CUDA there is none to test.
+GPU_REAL_TESTS := $(if $(USE_CUDA),$(GPU_TEST_SRC:%.c=$(BUILD)/%))
+$(GPU_REAL_TESTS): $(BUILD)/%: $(BUILD)/%.o $(GPU_TEST_CU:%=$(BUILD)/%.o) $(LIBMOE)
+	$(call SAY,LINK,$@)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LIBS) -lcmocka
+
+COMPUTE_SANITIZER ?= $(firstword $(wildcard $(shell command -v compute-sanitizer 2>/dev/null) \
+                                            $(CUDA_HOME)/bin/compute-sanitizer))
+.PHONY: check-gpu check-gpu-plain check-gpu-memcheck check-gpu-racecheck check-gpu-synccheck
+check-gpu: $(GPU_REAL_TESTS) $(BUILD)/tests/tools/gpu_here
+	@if why=$$($(BUILD)/tests/tools/gpu_here); then \
+	    $(MAKE) --no-print-directory $(if $(filter 1,$(SANITIZER)),$(patsubst %,check-gpu-%,\
+	        memcheck racecheck synccheck),check-gpu-plain); \
+	else echo "the GPU's tests are skipped: $$why"; fi
+check-gpu-plain:
+	@BUILD=$(BUILD) JOBS=1 sh tests/run.sh gpu
+check-gpu-memcheck check-gpu-racecheck check-gpu-synccheck: check-gpu-%:
+	@test -n '$(COMPUTE_SANITIZER)' || { echo "no compute-sanitizer here"; exit 1; }
+	@echo "$*:"; BUILD=$(BUILD) JOBS=1 \
+	    RUN_UNDER='$(COMPUTE_SANITIZER) --tool $* --error-exitcode 1' sh tests/run.sh gpu
 
 .PHONY: clean
 clean:
@@ -185,7 +282,7 @@ $(FUZZ_DIR)/%.o: %.c
 $(FUZZ_NAMES:%=$(FUZZ_DIR)/fuzz_%): $(FUZZ_DIR)/%: $(FUZZ_DIR)/tests/fuzz/%.o $(FUZZ_LIB)
 	$(call SAY,LINK,$@)
 	$(Q)$(FUZZ_CC) -fsanitize=fuzzer,address,undefined -o $@ $^ \
-	    $(filter-out -lcudart%,$(filter -l%,$(LIBS)))
+	    $(filter-out $(CUDA_LIBS),$(filter -l%,$(LIBS)))
 
 fuzz-replay: $(REPLAYS)
 	$(Q)set -e; for x in $(FUZZ_NAMES); do $(BUILD)/fuzz-replay/fuzz_$$x tests/fuzz/corpus/$$x; done
@@ -226,7 +323,8 @@ deps:
 .PHONY: replays check check-all quick check-floors check-headers check-man format format-check asan tsan
 replays: $(REPLAYS)
 check: deps
-	@$(MAKE) --no-print-directory -j2 WERROR=1 all tests replays
+	@$(MAKE) --no-print-directory -j2 WERROR=1 all tests replays shim \
+	    $(SHIM_DIR)/bin/moe-run
 	@$(MAKE) --no-print-directory WERROR=1 check-all
 check-all: check-floors check-headers check-man
 	@if clang-format --version 2>/dev/null | grep -q 'version $(FORMAT_VERSION)\.'; then \
@@ -246,7 +344,8 @@ check-man: all
 # Other versions lay out some lines differently.
 FORMAT_VERSION := 14
 FORMATTED := $(sort $(wildcard lib/*/*.[ch] cmd/*.[ch] kernels/*.[ch] kernels/*.cu tests/*.[ch] \
-                               tests/*/*.[ch] tests/*/*/*.[ch]))
+                               tests/*/*.[ch] tests/*/*/*.[ch] \
+                               kernels/*.cuh tests/shim/*.cc tests/gpu/*.cu))
 format:
 	clang-format -i $(FORMATTED)
 format-check:
@@ -257,7 +356,8 @@ format-check:
 # under the engine, and the host's. The other tests have one thread there.
 THREADED := test_loader test_loader_faults test_cached test_host
 asan:
-	$(MAKE) BUILD=build-asan SANITIZE=address,undefined CFLAGS='-O1 -g' -j$(JOBS) all tests replays
+	$(MAKE) BUILD=build-asan SANITIZE=address,undefined CFLAGS='-O1 -g1' -j$(JOBS) all tests replays \
+	    $(if $(filter 1,$(SHIM)),shim build-asan/shim/bin/moe-run)
 	BUILD=build-asan JOBS=$(JOBS) LEAVE_OUT='$(LEAVE_OUT)' sh tests/run.sh all
 tsan:
 	$(MAKE) BUILD=build-tsan SANITIZE=thread OPENMP=0 CFLAGS='-O1 -g' -j$(JOBS) \
@@ -267,7 +367,7 @@ tsan:
 
 # ---- Benchmarks ----------------------------------------------------------------------------------
 
-.PHONY: bench bench-strategies bench-calibrate
+.PHONY: bench bench-strategies bench-calibrate bench-gpu
 bench: all tools
 	@BUILD=$(BUILD) sh tests/bench/run.sh
 # Every row of the strategy table, and the papers' ablations: over an hour.
@@ -276,6 +376,8 @@ bench-strategies: all tests tools
 # Bit maps of the bundled model for five tolerances: three quarters of an hour.
 bench-calibrate: all tools
 	@BUILD=$(BUILD) sh tests/bench/calibrate.sh
+bench-gpu: all tools
+	@BUILD=$(BUILD) sh tests/bench/gpu.sh
 
 # ---- Installation -------------------------------------------------------------------------------
 

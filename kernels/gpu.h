@@ -1,13 +1,26 @@
 /*
- * The GPU, as seen from C: no CUDA types, so that callers need no #ifdef.
+ * The GPU, as seen from C: devices, memory, copies, marks in time. No CUDA types, so that callers
+ * need no #ifdef. What it computes is in gpu_ops.h.
  *
- * Built with CUDA the functions are in gpu_*.cu; without, gpu_none.c answers every one of them with
- * "no device". Which of the two is linked is the build's choice (Makefile, CUDA=auto|0|1).
+ * Built with CUDA the functions are in gpu_*.cu; without, gpu_none.c answers with "no device".
+ * Which of the two is linked is the build's choice (Makefile, CUDA=auto|0|1). The tests compile the
+ * same gpu_*.cu for the processor (tests/shim).
+ *
+ * A device has two streams: one computes, one copies. What is asked of a stream happens in order
+ * and later; the calls return at once. Marks tell how far a stream has come. One thread makes all
+ * calls of a device.
+ *
+ * Errors: what goes into a stream returns nothing. The first failure is kept, everything asked for
+ * afterwards is dropped, and whoever waits is told (moe_gpu_mark_wait, moe_gpu_finish,
+ * moe_gpu_status: MOE_ERR_DEVICE with the call that failed). A device that failed stays so.
  */
 #ifndef MOE_KERNELS_GPU_H
 #define MOE_KERNELS_GPU_H
 
+#include <stdbool.h>
 #include <stdint.h>
+
+#include "base/err.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -21,6 +34,7 @@ struct moe_gpu_info {
     uint64_t memory_bytes;      /* in all */
     uint64_t memory_free_bytes; /* now */
     int compute_major, compute_minor;
+    int n_processors; /* streaming multiprocessors */
 };
 
 /* How many devices the driver offers; 0 without a driver, a device, or CUDA. */
@@ -33,6 +47,78 @@ int moe_gpu_describe(int index, struct moe_gpu_info *info);
  * not count, and writes what each took. 0 on success, -1 when there is no such device or too little
  * memory. */
 int moe_gpu_copy_seconds(int index, uint64_t n_bytes, int n_runs, double *seconds);
+
+struct moe_gpu;
+
+/* Opens device `index`. MOE_ERR_DEVICE: none, no driver, or one that this build has no code for;
+ * the text says which. */
+int moe_gpu_open(struct moe_gpu **out, int index, struct moe_err *err);
+void moe_gpu_close(struct moe_gpu *g); /* waits for what is under way; NULL is fine */
+const struct moe_gpu_info *moe_gpu_info(const struct moe_gpu *g); /* as it was when opened */
+
+/* ---- Memory ------------------------------------------------------------------------------------
+ */
+
+/* Memory of the device, 256-byte aligned, zeroed. NULL: too little is left; `err` says how much was
+ * wanted and is free. Addresses can be calculated with here, not looked at. */
+void *moe_gpu_alloc(struct moe_gpu *g, uint64_t n_bytes, struct moe_err *err);
+void moe_gpu_free(struct moe_gpu *g, void *p, uint64_t n_bytes); /* NULL is fine */
+uint64_t moe_gpu_allocated_bytes(const struct moe_gpu *g);
+
+/* Page-locks memory of the caller's (whole pages), so that copies of it run beside computation. */
+int moe_gpu_pin(struct moe_gpu *g, void *p, uint64_t n_bytes, struct moe_err *err);
+void moe_gpu_unpin(struct moe_gpu *g, void *p); /* NULL is fine */
+
+/* ---- Streams -----------------------------------------------------------------------------------
+ */
+
+enum moe_gpu_stream { MOE_GPU_COMPUTE, MOE_GPU_COPY, MOE_GPU_N_STREAMS };
+
+/* Copies between host and device, inside the device, and zeros. Host memory stays untouched until
+ * the stream has come past; that which is not page-locked makes the call wait. */
+void moe_gpu_upload(struct moe_gpu *g, enum moe_gpu_stream stream, void *to, const void *from,
+                    uint64_t n_bytes);
+void moe_gpu_download(struct moe_gpu *g, enum moe_gpu_stream stream, void *to, const void *from,
+                      uint64_t n_bytes);
+void moe_gpu_copy(struct moe_gpu *g, enum moe_gpu_stream stream, void *to, const void *from,
+                  uint64_t n_bytes);
+void moe_gpu_zero(struct moe_gpu *g, enum moe_gpu_stream stream, void *to, uint64_t n_bytes);
+
+struct moe_gpu_mark;
+
+/* timed: its moment can be asked for. */
+int moe_gpu_mark_open(struct moe_gpu_mark **out, struct moe_gpu *g, bool timed,
+                      struct moe_err *err);
+void moe_gpu_mark_close(struct moe_gpu_mark *m); /* NULL is fine */
+/* Puts the mark behind all that was asked of the stream so far. It may be set again. */
+void moe_gpu_mark_set(struct moe_gpu_mark *m, enum moe_gpu_stream stream);
+/* Whether the stream has come past it; true, too, when the device has failed. */
+bool moe_gpu_mark_passed(struct moe_gpu_mark *m);
+/* Waits for it, asleep. */
+int moe_gpu_mark_wait(struct moe_gpu_mark *m, struct moe_err *err);
+/* What is asked of the stream from now on begins after the mark was passed. */
+void moe_gpu_stream_after(struct moe_gpu *g, enum moe_gpu_stream stream, struct moe_gpu_mark *m);
+/* Seconds between two timed marks that were passed; negative when it cannot be told. */
+double moe_gpu_mark_seconds(struct moe_gpu_mark *from, struct moe_gpu_mark *to);
+
+/* Waits for both streams. */
+int moe_gpu_finish(struct moe_gpu *g, struct moe_err *err);
+/* What went wrong so far, without waiting; MOE_OK: nothing. */
+int moe_gpu_status(const struct moe_gpu *g, struct moe_err *err);
+
+/* ---- Graphs ------------------------------------------------------------------------------------
+ *
+ * A list of computations that is asked for again and again with the same addresses and shapes:
+ * recorded once, started by one call.
+ */
+
+struct moe_gpu_graph;
+
+/* What is asked of the compute stream until _end is recorded and not done. */
+void moe_gpu_graph_begin(struct moe_gpu *g);
+int moe_gpu_graph_end(struct moe_gpu *g, struct moe_gpu_graph **out, struct moe_err *err);
+void moe_gpu_graph_run(struct moe_gpu *g, struct moe_gpu_graph *graph);
+void moe_gpu_graph_close(struct moe_gpu_graph *graph); /* NULL is fine */
 
 #ifdef __cplusplus
 }

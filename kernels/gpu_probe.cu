@@ -29,11 +29,12 @@ extern "C" int moe_gpu_describe(int index, struct moe_gpu_info *info)
         cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess)
         return -1;
     memset(info, 0, sizeof *info);
-    snprintf(info->name, sizeof info->name, "%s", prop.name);
+    snprintf(info->name, sizeof info->name, "%.127s", prop.name);
     info->memory_bytes = total_bytes;
     info->memory_free_bytes = free_bytes;
     info->compute_major = prop.major;
     info->compute_minor = prop.minor;
+    info->n_processors = prop.multiProcessorCount;
     return 0;
 }
 

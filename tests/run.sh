@@ -1,12 +1,13 @@
 #!/bin/sh
-# Runs tests and counts: tests/run.sh [quick|all]. The last line is "N passed, N failed", with
+# Runs tests and counts: tests/run.sh [quick|all|gpu]. The last line is "N passed, N failed", with
 # ", N skipped" where some were; exit 1 when any failed.
 #
 # Unit and kernel tests are cmocka programs, the rest are scripts; all speak TAP. A test that dies,
 # exits nonzero without a failed line, or announces more tests than it runs, counts as one failed
 # test more. LEAVE_OUT='test_x ...' names tests that are not run and not counted; SLOW=SECONDS names
 # those that take as long or longer; JOBS=N run at a time (as many as there are processors), in files
-# of their own. Everything runs from the repository's root with BUILD naming the build directory.
+# of their own; RUN_UNDER=COMMAND runs those of gpu. Everything runs from the repository's root with
+# BUILD naming the build directory.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 BUILD=${BUILD:-build}
@@ -49,6 +50,11 @@ one() { # TEST
         name=${1#"$BUILD"/}
         set -- replay "$1" "tests/fuzz/corpus/${1##*/fuzz_}"
         ;;
+    "$BUILD"/tests/gpu/*)
+        name=${1#"$BUILD"/}
+        # shellcheck disable=SC2086 # a command with arguments
+        set -- ${RUN_UNDER:-} "$1"
+        ;;
     *) name=${1#"$BUILD"/} ;;
     esac
     began=$(date +%s)
@@ -73,10 +79,19 @@ fi
 
 # ---- All of them ---------------------------------------------------------------------------------
 
-tests() { # quick|all
+tests() { # quick|all|gpu
+    if [ "$1" = gpu ]; then
+        for test in "$BUILD"/tests/gpu/test_*; do
+            [ -x "$test" ] && echo "$test"
+        done
+        return
+    fi
     for test in "$BUILD"/tests/unit/test_* "$BUILD"/tests/kern/test_*; do
         case $test in *.o | *.d) continue ;; esac
         [ -x "$test" ] && echo "$test"
+    done
+    for test in "$BUILD"/shim/tests/gpu/test_*; do
+        [ "$1" = all ] && [ -x "$test" ] && echo "$test"
     done
     for test in "$BUILD"/fuzz-replay/*; do
         case $test in *.o | *.d) continue ;; esac
@@ -84,6 +99,7 @@ tests() { # quick|all
     done
     for test in tests/cli/*.sh; do
         case $test in */lib.sh) continue ;; esac
+        [ "$1" = all ] || [ "$test" != tests/cli/cuda.sh ] || continue # make quick builds no shim
         [ -f "$test" ] && echo "$test"
     done
 }

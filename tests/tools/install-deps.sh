@@ -2,7 +2,7 @@
 # Installs what building and testing need, if anything is missing; says so first. Debian and Ubuntu
 # are served by apt, with sudo where needed; elsewhere it names what is missing.
 set -eu
-packages='gcc libc6-dev make libjansson-dev libpcre2-dev libedit-dev libyaml-dev libzstd-dev
+packages='gcc g++ libc6-dev make libjansson-dev libpcre2-dev libedit-dev libyaml-dev libzstd-dev
     libxxhash-dev libutf8proc-dev liburing-dev libcmocka-dev'
 
 # What counts is whether it compiles: the libraries may come from anywhere.
@@ -18,11 +18,18 @@ compiles() {
             -luring -lcmocka 2>/dev/null
 }
 
-if compiles; then
+# The tests alone want C++: the CUDA backend's kernels run on the processor there.
+compiles_cxx() {
+    printf '%s\n' '#include <functional>' '#include <tuple>' \
+        'int main() { return !std::get<0>(std::tuple<bool>(true)); }' |
+        ${CXX:-g++} -std=c++17 -x c++ - -o /dev/null 2>/dev/null
+}
+
+if compiles && compiles_cxx; then
     exit 0
 fi
 if ! command -v apt-get >/dev/null 2>&1 || ! command -v dpkg >/dev/null 2>&1; then
-    echo "Please install a C11 compiler, GNU make and the development files of jansson, pcre2," \
+    echo "Please install a C11 and a C++17 compiler, GNU make and the development files of jansson, pcre2," \
         "libedit, libyaml, zstd, xxhash, utf8proc, liburing and cmocka." >&2
     exit 1
 fi
@@ -33,7 +40,7 @@ for package in $packages; do
     fi
 done
 if [ -z "$missing" ]; then
-    echo "Every package is installed, but a probe does not compile with ${CC:-cc}." >&2
+    echo "Every package is installed, but a probe does not compile with ${CC:-cc} or ${CXX:-g++}." >&2
     exit 1
 fi
 as_root=

@@ -1,0 +1,277 @@
+/*
+ * Attention's work on one chunk of positions, a private part of gpu_attention.cu.
+ *
+ * A block works on a tile: up to 8 columns, which are (row, head) pairs that share a kv head, so
+ * that a key or a value is read once for all of them. Scores: a thread has two positions (the
+ * cache's panels make 16 neighbouring positions one piece of memory) and all columns. Largest and
+ * sum: a warp has a column. Outputs: a thread has a dimension, and all columns or half of them.
+ */
+#ifndef MOE_KERNELS_DEV_ATTENTION_CUH
+#define MOE_KERNELS_DEV_ATTENTION_CUH
+
+#include "dev_kv.cuh"
+#include "dev_vector.cuh"
+#include "kern/kern.h" /* MOE_ATTENTION_CHUNK */
+
+enum {
+    CHUNK = MOE_ATTENTION_CHUNK,
+    ATTEND_THREADS = 128,
+    ATTEND_WARPS = ATTEND_THREADS / DEV_WARP,
+    EACH = CHUNK / ATTEND_THREADS, /* positions of a thread */
+    QUERY_PART = 256,              /* dimensions of queries in shared memory at a time */
+    MAX_COLUMNS = 8,
+    NARROW = 64, /* widths of values that leave half of the threads idle */
+};
+
+/* What all kernels here are started with. */
+struct attend {
+    struct moe_gpu_attention a;
+    uint32_t group;       /* heads that share a kv head */
+    uint32_t n_together;  /* rows whose columns are cut into tiles together */
+    uint32_t n_chunks;    /* split: of scratch, for each row and head */
+    float *largest, *sum; /* split: [rows][heads][chunks] */
+    float *out;           /* split: [rows][heads][chunks][value_dim] */
+};
+
+/* ---- Joining chunks ----------------------------------------------------------------------------
+ */
+
+enum join_kind { JOIN_NONE, JOIN_FIRST, JOIN_ABOVE, JOIN_BELOW };
+
+/* How something is joined to what was joined before: it is the first, or has a larger `largest`, or
+ * has not. */
+struct join {
+    int kind;
+    float factor;
+};
+
+static __device__ __forceinline__ struct join join_of(float before, float largest)
+{
+    if (largest > before)
+        return {JOIN_ABOVE, moe_math_exp(before - largest)};
+    return {JOIN_BELOW, moe_math_exp(largest - before)};
+}
+
+/* A sum, or a dimension of an output. */
+static __device__ __forceinline__ float joined(struct join j, float before, float v)
+{
+    switch (j.kind) {
+    case JOIN_FIRST:
+        return v;
+    case JOIN_ABOVE:
+        return fmaf(before, j.factor, v);
+    case JOIN_BELOW:
+        return fmaf(v, j.factor, before);
+    default:
+        return before;
+    }
+}
+
+/* ---- Tiles -------------------------------------------------------------------------------------
+ */
+
+/* One row's head in a tile. */
+struct column {
+    const float *query;
+    float *out;          /* [value_dim] joined */
+    uint32_t begin, end; /* positions it sees; none: not a column of this run */
+    uint32_t row, head;
+    bool empty; /* nothing was joined yet */
+    float largest, sum;
+    struct join join; /* of the chunk in work */
+};
+
+template <int T> struct alignas(16) tile {
+    float query[QUERY_PART * T]; /* [dimension][column] */
+    float scores[T * CHUNK];     /* [column][place in chunk], then e to these */
+    struct column columns[T];
+    uint32_t begin, end;   /* positions that any column sees */
+    uint64_t keys, values; /* cells in front of the head's */
+};
+
+/* Positions that a row sees. */
+static __device__ __forceinline__ void seen_by(const struct moe_gpu_attention &a, uint32_t position,
+                                               uint32_t *begin, uint32_t *end)
+{
+    *end = position + 1;
+    *begin = a.window && *end > a.window ? *end - a.window : 0;
+}
+
+/* Columns of a tile that belong to one sequence: they are computed together. */
+struct run {
+    uint32_t from, to;
+};
+
+/* Opens the run that begins with column `from` of the tile; column t of it is number first + t of
+ * those of rows [first_row, ..) and the kv head. */
+template <int T>
+static __device__ struct run open_run(const struct attend &s, struct tile<T> *tile,
+                                      uint32_t first_row, uint32_t first, uint32_t kv_head,
+                                      uint32_t from)
+{
+    const struct moe_gpu_attention &a = s.a;
+    uint32_t left = s.n_together * s.group - first, n = left < T ? left : T, t = threadIdx.x;
+    uint32_t sequence = a.rows[first_row + (first + from) / s.group].sequence;
+    struct run run = {from, from + 1};
+    while (run.to < n && a.rows[first_row + (first + run.to) / s.group].sequence == sequence)
+        run.to++;
+    __syncthreads(); /* the last run is done */
+    if (t < T) {
+        struct column *col = &tile->columns[t];
+        *col = {};
+        col->empty = true;
+        if (run.from <= t && t < run.to) {
+            col->row = first_row + (first + t) / s.group;
+            col->head = kv_head * s.group + (first + t) % s.group;
+            col->query =
+                a.queries + col->row * a.queries_stride + (uint64_t)col->head * a.kv.key_dim;
+            col->out =
+                a.attended + col->row * a.attended_stride + (uint64_t)col->head * a.kv.value_dim;
+            seen_by(a, a.rows[col->row].position, &col->begin, &col->end);
+        }
+    }
+    __syncthreads();
+    if (t == 0) {
+        uint64_t head = dev_kv_head(a.kv, a.layer, sequence, kv_head);
+        tile->keys = dev_kv_keys(a.kv, head);
+        tile->values = dev_kv_values(a.kv, head);
+        tile->begin = UINT32_MAX;
+        tile->end = 0;
+        for (uint32_t i = run.from; i < run.to; i++) {
+            tile->begin = min(tile->begin, tile->columns[i].begin);
+            tile->end = max(tile->end, tile->columns[i].end);
+        }
+    }
+    __syncthreads();
+    return run;
+}
+
+/* ---- One chunk ---------------------------------------------------------------------------------
+ */
+
+/* Scores of the positions base + [begin, end), for all columns. */
+template <int T, typename Cell>
+static __device__ __forceinline__ void score(const struct attend &s, struct tile<T> *tile,
+                                             uint32_t base, uint32_t begin, uint32_t end)
+{
+    const struct moe_gpu_kv &kv = s.a.kv;
+    const Cell *keys[EACH];
+    float sum[EACH][T] = {};
+    bool any = false;
+    for (int i = 0; i < EACH; i++) {
+        uint32_t p = threadIdx.x + i * ATTEND_THREADS;
+        any = any || (p >= begin && p < end);
+        /* Where nobody looks, any key that is there will do. */
+        p = p < begin || p >= end ? begin : p;
+        keys[i] = (const Cell *)kv.keys + tile->keys + dev_key_cell(kv, base + p);
+    }
+    for (uint32_t first = 0; first < kv.key_dim; first += QUERY_PART) {
+        uint32_t n = min(kv.key_dim - first, (uint32_t)QUERY_PART);
+        __syncthreads();
+        for (uint32_t i = threadIdx.x; i < n * T; i += ATTEND_THREADS) {
+            const float *q = tile->columns[i % T].query;
+            tile->query[i] = q ? q[first + i / T] * s.a.scale : 0.0f;
+        }
+        __syncthreads();
+        if (any) {
+#pragma unroll 4
+            for (uint32_t c = 0; c < n; c++)
+                for (int i = 0; i < EACH; i++) {
+                    float k = dev_cell(keys[i][(uint64_t)(first + c) * 16]);
+                    for (int t = 0; t < T; t++)
+                        sum[i][t] = fmaf(k, tile->query[c * T + t], sum[i][t]);
+                }
+        }
+    }
+    for (int i = 0; i < EACH; i++) {
+        uint32_t p = threadIdx.x + i * ATTEND_THREADS;
+        for (int t = 0; t < T && p >= begin && p < end; t++)
+            tile->scores[t * CHUNK + p] = sum[i][t];
+    }
+    __syncthreads();
+}
+
+/* Of each column: from scores to e to these, their sum, and how the chunk is joined. */
+template <int T> static __device__ __forceinline__ void share(struct tile<T> *tile, uint32_t base)
+{
+    uint32_t lane = threadIdx.x % DEV_WARP;
+    for (int t = threadIdx.x / DEV_WARP; t < T; t += ATTEND_WARPS) {
+        struct column *col = &tile->columns[t];
+        float *x = tile->scores + t * CHUNK, largest = -INFINITY, sum = 0;
+        uint32_t begin = max(col->begin, base), end = min(col->end, base + CHUNK);
+        auto sees = [&](uint32_t p) { return base + p >= begin && base + p < end; };
+        for (uint32_t p = lane; p < CHUNK; p += DEV_WARP)
+            largest = sees(p) && x[p] > largest ? x[p] : largest;
+        largest = dev_warp_max(largest);
+        for (uint32_t p = lane; p < CHUNK; p += DEV_WARP)
+            x[p] = sees(p) ? moe_math_exp(x[p] - largest) : 0.0f;
+        __syncwarp();
+        for (uint32_t p = lane; lane < MOE_LANES && p < CHUNK; p += MOE_LANES)
+            sum += x[p];
+        sum = dev_warp_join(sum);
+        if (lane == 0) {
+            col->join = {JOIN_NONE, 0};
+            if (begin < end) {
+                col->join = col->empty ? join{JOIN_FIRST, 0} : join_of(col->largest, largest);
+                col->sum = joined(col->join, col->sum, sum);
+                if (col->join.kind != JOIN_BELOW)
+                    col->largest = largest;
+                col->empty = false;
+            }
+        }
+    }
+    __syncthreads();
+}
+
+/* Joins the chunk's outputs to those of the columns. */
+template <int T, int H, typename Cell>
+static __device__ __forceinline__ void blend(const struct attend &s, struct tile<T> *tile,
+                                             uint32_t base, uint32_t begin, uint32_t end)
+{
+    const struct moe_gpu_kv &kv = s.a.kv;
+    begin -= begin % 4; /* e is 0 in front */
+    for (uint32_t item = threadIdx.x; item < kv.value_dim * (T / H); item += ATTEND_THREADS) {
+        uint32_t d = item % kv.value_dim, first = item / kv.value_dim * H, p = begin;
+        const Cell *v =
+            (const Cell *)kv.values + tile->values + dev_value_cell(kv, d) + (uint64_t)base * 16;
+        const float *e = tile->scores + first * CHUNK;
+        float o[H] = {};
+#pragma unroll 2
+        for (; p + 4 <= end; p += 4) {
+            float x[4];
+            for (int i = 0; i < 4; i++)
+                x[i] = dev_cell(v[(p + i) * 16]);
+            for (int t = 0; t < H; t++) {
+                float4 by = *(const float4 *)(e + t * CHUNK + p);
+                o[t] = fmaf(x[0], by.x, o[t]);
+                o[t] = fmaf(x[1], by.y, o[t]);
+                o[t] = fmaf(x[2], by.z, o[t]);
+                o[t] = fmaf(x[3], by.w, o[t]);
+            }
+        }
+        for (; p < end; p++) {
+            float x = dev_cell(v[p * 16]);
+            for (int t = 0; t < H; t++)
+                o[t] = fmaf(x, e[t * CHUNK + p], o[t]);
+        }
+        for (int t = 0; t < H; t++) {
+            const struct column *col = &tile->columns[first + t];
+            if (col->join.kind != JOIN_NONE)
+                col->out[d] =
+                    joined(col->join, col->join.kind == JOIN_FIRST ? 0 : col->out[d], o[t]);
+        }
+    }
+}
+
+/* The chunk that begins at position `base`, of which some column sees something. */
+template <int T, int H, typename Cell>
+static __device__ __forceinline__ void attend_chunk(const struct attend &s, struct tile<T> *tile,
+                                                    uint32_t base)
+{
+    uint32_t begin = max(tile->begin, base) - base, end = min(tile->end - base, (uint32_t)CHUNK);
+    score<T, Cell>(s, tile, base, begin, end);
+    share<T>(tile, base);
+    blend<T, H, Cell>(s, tile, base, begin, end);
+}
+
+#endif

@@ -1,0 +1,222 @@
+/*
+ * Prompt-sized products by cuBLAS, on weights and inputs rounded to bf16: a matrix is unpacked into
+ * scratch, row after row, then multiplied with sums in f32.
+ *
+ * Unpacking reads a matrix once and writes two bytes a weight, which n inputs have to earn back by
+ * the tensor cores' speed; for how many they do is not measured: it has run on no GPU yet.
+ */
+#include "dev_product.cuh"
+#include "dev_weights.cuh"
+
+#include <limits.h>
+
+enum { THREADS = 256 };
+
+/* ---- Unpacking ---------------------------------------------------------------------------------
+ * A thread takes one row's columns of a unit; a warp two units of a panel's 16 rows, so that it
+ * reads 128 bytes in a row. Float layouts go by four columns.
+ */
+
+template <int KIND> static constexpr MOE_DEVICE_CODE uint32_t unit_columns()
+{
+    return KIND == MOE_LAYOUT_F32 || KIND == MOE_LAYOUT_F16 || KIND == MOE_LAYOUT_BF16
+               ? 4
+               : 4 * dev_unit_words(KIND);
+}
+
+/* Weights unit * columns .. of row `row` of a panel, as moe_layout_load_row has them. */
+template <int KIND, int BLOCK>
+static __device__ __forceinline__ void load_unit(const struct dev_product &p, const uint8_t *panel,
+                                                 uint32_t row, uint32_t unit, float *w)
+{
+    const uint32_t columns = unit_columns<KIND>();
+    if constexpr (BLOCK == 0) {
+#pragma unroll
+        for (uint32_t k = 0; k < columns; k++) {
+            uint64_t c = (uint64_t)unit * columns + k;
+            w[k] = c < p.cols ? dev_float_weight<KIND>(panel, c * MOE_PANEL_ROWS + row) : 0.0f;
+        }
+    } else {
+        const int words = dev_unit_words(KIND), units = dev_block_units(KIND, BLOCK);
+        uint32_t j = unit % units;
+        const struct dev_block at =
+            dev_find_block<KIND, BLOCK>(panel, p.per_record, p.reciprocal, unit / units);
+        const struct dev_scales scales = dev_block_scales<KIND>(at.head, row);
+        uint32_t plane = 0, codes[words];
+        if (KIND == MOE_LAYOUT_Q3)
+            plane = __ldg((const uint32_t *)(at.codes + (units + j / 2) * DEV_UNIT) + row) >>
+                    4 * (j & 1);
+        dev_unpack<KIND, words>(__ldg((const uint32_t *)(at.codes + j * DEV_UNIT) + row), plane,
+                                codes);
+#pragma unroll
+        for (uint32_t k = 0; k < columns; k++) {
+            uint32_t code = codes[k / 4] >> 8 * (k % 4) & 0xff;
+            w[k] = KIND == MOE_LAYOUT_MXFP4 ? scales.d * (float)(int8_t)code
+                                            : scales.d * (float)code + scales.m;
+        }
+    }
+}
+
+template <int KIND, int BLOCK>
+static __global__ void __launch_bounds__(THREADS)
+    unpack_kernel(struct dev_product p, uint32_t units, uint16_t *to)
+{
+    uint32_t unit = (blockIdx.y * THREADS + threadIdx.x) / MOE_PANEL_ROWS;
+    uint32_t in_panel = threadIdx.x % MOE_PANEL_ROWS;
+    uint32_t row = blockIdx.x * MOE_PANEL_ROWS + in_panel;
+    if (unit >= units || row >= p.rows)
+        return;
+    const uint32_t columns = unit_columns<KIND>();
+    float w[columns];
+    load_unit<KIND, BLOCK>(p, p.data + blockIdx.x * p.panel_bytes, in_panel, unit, w);
+    to += (uint64_t)row * p.cols + unit * columns;
+#pragma unroll
+    for (uint32_t k = 0; k < columns; k++)
+        if (unit * columns + k < p.cols)
+            to[k] = moe_f32_to_bf16(w[k]);
+}
+
+template <int KIND, int BLOCK>
+static void start_unpack(struct moe_gpu *g, const struct dev_product &p, uint16_t *to)
+{
+    uint32_t units = (p.cols + unit_columns<KIND>() - 1) / unit_columns<KIND>();
+    dim3 grid(moe_panels(p.rows), (units * MOE_PANEL_ROWS + THREADS - 1) / THREADS);
+    MOE_LAUNCH(g, (unpack_kernel<KIND, BLOCK>), grid, THREADS, 0, p, units, to);
+}
+
+template <int KIND>
+static void start_unpack_blocks(struct moe_gpu *g, struct moe_layout layout,
+                                const struct dev_product &p, uint16_t *to)
+{
+    if (moe_layout_block(layout) == 32)
+        start_unpack<KIND, 32>(g, p, to);
+    else
+        start_unpack<KIND, 64>(g, p, to);
+}
+
+static void unpack(struct moe_gpu *g, struct moe_layout layout, const struct dev_product &p,
+                   uint16_t *to)
+{
+    switch (layout.kind) {
+    case MOE_LAYOUT_F32:
+        return start_unpack<MOE_LAYOUT_F32, 0>(g, p, to);
+    case MOE_LAYOUT_F16:
+        return start_unpack<MOE_LAYOUT_F16, 0>(g, p, to);
+    case MOE_LAYOUT_BF16:
+        return start_unpack<MOE_LAYOUT_BF16, 0>(g, p, to);
+    case MOE_LAYOUT_Q8:
+        return start_unpack_blocks<MOE_LAYOUT_Q8>(g, layout, p, to);
+    case MOE_LAYOUT_Q4:
+        return start_unpack_blocks<MOE_LAYOUT_Q4>(g, layout, p, to);
+    case MOE_LAYOUT_Q3:
+        return start_unpack_blocks<MOE_LAYOUT_Q3>(g, layout, p, to);
+    case MOE_LAYOUT_Q2:
+        return start_unpack_blocks<MOE_LAYOUT_Q2>(g, layout, p, to);
+    case MOE_LAYOUT_MXFP4:
+        return start_unpack<MOE_LAYOUT_MXFP4, 32>(g, p, to);
+    }
+}
+
+/* ---- Inputs, results ---------------------------------------------------------------------------
+ */
+
+/* to[i] = input of result i. */
+static __global__ void __launch_bounds__(THREADS)
+    round_inputs(struct dev_product p, const float *x, uint64_t x_stride, uint16_t *to)
+{
+    uint32_t column = blockIdx.y * THREADS + threadIdx.x;
+    if (column < p.cols)
+        to[(uint64_t)blockIdx.x * p.cols + column] =
+            moe_f32_to_bf16(x[dev_input_of(p, blockIdx.x) * x_stride + column]);
+}
+
+/* What the other products do as they store: biases, zeros in the last panel's excess. */
+static __global__ void __launch_bounds__(THREADS) finish_results(struct dev_product p)
+{
+    uint32_t row = blockIdx.y * THREADS + threadIdx.x;
+    if (row < moe_panels(p.rows) * MOE_PANEL_ROWS)
+        dev_store_result(p, blockIdx.x, row,
+                         row < p.rows ? p.y[blockIdx.x * p.y_stride + row] : 0.0f);
+}
+
+/* ---- Products ----------------------------------------------------------------------------------
+ */
+
+static bool note_blas(struct moe_gpu *g, cublasStatus_t result, const char *what)
+{
+    if (result != CUBLAS_STATUS_SUCCESS && gpu_works(g))
+        moe_fail(&g->failure, MOE_ERR_DEVICE,
+                 "CUDA device %d failed: %s: %s (start again, or with --device cpu)", g->index,
+                 what, g->blas_functions->status_text(result));
+    return result == CUBLAS_STATUS_SUCCESS;
+}
+
+static uint64_t matrix_bytes(uint64_t n_values)
+{
+    return (n_values * sizeof(uint16_t) + 255) / 256 * 256;
+}
+
+extern "C" uint64_t moe_gpu_math_bytes(uint64_t max_weights, uint64_t max_inputs)
+{
+    return matrix_bytes(max_weights) + matrix_bytes(max_inputs);
+}
+
+bool gpu_multiply_bf16(struct moe_gpu *g, const struct moe_gpu_product *product)
+{
+    const struct moe_gpu_act *act = product->act;
+    const struct dev_product p = gpu_describe_product(product);
+    uint64_t n_weights = (uint64_t)p.rows * p.cols, n_inputs = (uint64_t)p.n * p.cols;
+    if (g->math != MOE_GPU_MATH_BF16 || p.n < MOE_GPU_PROMPT_ROWS || !act->x ||
+        p.y_stride > INT_MAX || moe_gpu_math_bytes(n_weights, n_inputs) > g->math_scratch_bytes)
+        return false;
+    uint16_t *weights = (uint16_t *)g->math_scratch;
+    uint16_t *inputs = (uint16_t *)((uint8_t *)g->math_scratch + matrix_bytes(n_weights));
+    unpack(g, product->w.layout, p, weights);
+    MOE_LAUNCH(g, round_inputs, dim3(p.n, (p.cols + THREADS - 1) / THREADS), THREADS, 0, p, act->x,
+               act->x_stride, inputs);
+    /* By columns, as BLAS sees memory: y [rows x n] = transposed w [cols x rows] x [cols x n]. */
+    const float one = 1, zero = 0;
+    if (gpu_works(g))
+        note_blas(g,
+                  g->blas_functions->gemm(g->blas, CUBLAS_OP_T, CUBLAS_OP_N, (int)p.rows, (int)p.n,
+                                          (int)p.cols, &one, weights, CUDA_R_16BF, (int)p.cols,
+                                          inputs, CUDA_R_16BF, (int)p.cols, &zero, p.y, CUDA_R_32F,
+                                          (int)p.y_stride, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+                  "cublasGemmEx");
+    if (p.bias || p.rows % MOE_PANEL_ROWS)
+        MOE_LAUNCH(g, finish_results,
+                   dim3(p.n, (moe_panels(p.rows) * MOE_PANEL_ROWS + THREADS - 1) / THREADS),
+                   THREADS, 0, p);
+    g->bf16_rows += p.n;
+    return true;
+}
+
+extern "C" int moe_gpu_set_math(struct moe_gpu *g, enum moe_gpu_math math, void *scratch,
+                                uint64_t scratch_bytes, struct moe_err *err)
+{
+    if (math == MOE_GPU_MATH_BF16 && !g->blas && gpu_works(g)) {
+        gpu_note(g, cudaSetDevice(g->index), "cudaSetDevice");
+        g->blas_functions = gpu_blas_load(err);
+        if (!g->blas_functions)
+            return MOE_ERR_DEVICE;
+        cublasStatus_t result = g->blas_functions->create(&g->blas);
+        if (result != CUBLAS_STATUS_SUCCESS) {
+            g->blas = NULL;
+            return moe_fail(err, MOE_ERR_DEVICE, "CUDA device %d: cuBLAS cannot start: %s",
+                            g->index, g->blas_functions->status_text(result));
+        }
+        note_blas(g, g->blas_functions->set_stream(g->blas, g->streams[MOE_GPU_COMPUTE]),
+                  "cublasSetStream");
+    }
+    if (!gpu_works(g))
+        return moe_gpu_status(g, err);
+    g->math = math;
+    g->math_scratch = scratch;
+    g->math_scratch_bytes = scratch_bytes;
+    return MOE_OK;
+}
+
+extern "C" uint64_t moe_gpu_bf16_rows(const struct moe_gpu *g)
+{
+    return g->bf16_rows;
+}

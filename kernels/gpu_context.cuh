@@ -1,0 +1,58 @@
+/*
+ * A device inside the backend: its streams, what failed first, and how kernels are started. The
+ * tests' shim (tests/shim) has a cuda_runtime.h of its own with the same names, which brings its
+ * own MOE_LAUNCH and MOE_DYNAMIC_SHARED; everything else in kernels/ is the same text there.
+ */
+#ifndef MOE_KERNELS_GPU_CONTEXT_CUH
+#define MOE_KERNELS_GPU_CONTEXT_CUH
+
+#include <cuda_runtime.h>
+
+#include "gpu.h"
+#include "gpu_blas.cuh"
+#include "gpu_ops.h"
+
+struct moe_gpu {
+    int index;
+    struct moe_gpu_info info;
+    cudaStream_t streams[MOE_GPU_N_STREAMS];
+    uint64_t allocated_bytes;
+    struct moe_err failure; /* the first; status MOE_OK: none */
+    bool recording;         /* a graph */
+    /* Prompts by cuBLAS (gpu_bf16.cu). */
+    enum moe_gpu_math math;
+    cublasHandle_t blas; /* NULL until it is wanted */
+    const struct gpu_blas *blas_functions;
+    void *math_scratch;
+    uint64_t math_scratch_bytes, bf16_rows;
+};
+
+/* False when the device has failed: nothing more is asked of it. */
+static inline bool gpu_works(const struct moe_gpu *g)
+{
+    return g->failure.status == MOE_OK;
+}
+
+/* Keeps the first failure: `what` names the call. Returns whether all is well. */
+bool gpu_note(struct moe_gpu *g, cudaError_t result, const char *what);
+
+/* Makes the device the calling thread's current one; false when it has failed. */
+bool gpu_ready(struct moe_gpu *g);
+
+#ifndef MOE_LAUNCH
+/* Starts a kernel on the compute stream: grid and block as dim3 or numbers, bytes of dynamic shared
+ * memory (at most 48 KiB), arguments. A template's name with a comma goes in parentheses. */
+#define MOE_LAUNCH(g, kernel, grid, block, shared_bytes, ...)                                      \
+    do {                                                                                           \
+        if (gpu_ready(g)) {                                                                        \
+            (kernel)<<<grid, block, shared_bytes, (g)->streams[MOE_GPU_COMPUTE]>>>(__VA_ARGS__);   \
+            gpu_note(g, cudaGetLastError(), #kernel);                                              \
+        }                                                                                          \
+    } while (0)
+/* Declares `type *name`: a kernel's dynamic shared memory, 16-byte aligned. */
+#define MOE_DYNAMIC_SHARED(type, name)                                                             \
+    extern __shared__ __align__(16) unsigned char moe_dynamic_shared[];                            \
+    type *name = reinterpret_cast<type *>(moe_dynamic_shared)
+#endif
+
+#endif

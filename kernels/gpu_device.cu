@@ -1,0 +1,385 @@
+/*
+ * A device from the host's side: opening, memory, streams, marks, graphs. (Figures: none, this ran
+ * on no GPU yet.)
+ */
+#include "gpu_context.cuh"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Failures ----------------------------------------------------------------------------------
+ */
+
+bool gpu_note(struct moe_gpu *g, cudaError_t result, const char *what)
+{
+    if (result != cudaSuccess && gpu_works(g))
+        moe_fail(&g->failure, MOE_ERR_DEVICE,
+                 "CUDA device %d failed: %s: %s (start again, or with --device cpu)", g->index,
+                 what, cudaGetErrorString(result));
+    return result == cudaSuccess;
+}
+
+bool gpu_ready(struct moe_gpu *g)
+{
+    return gpu_works(g) && gpu_note(g, cudaSetDevice(g->index), "cudaSetDevice");
+}
+
+/* A call was refused: whether that was all, so that the device goes on working. */
+static bool only_refused(struct moe_gpu *g, const char *what)
+{
+    (void)cudaGetLastError();
+    cudaError_t state = cudaStreamQuery(g->streams[MOE_GPU_COPY]);
+    return state == cudaErrorNotReady || gpu_note(g, state, what);
+}
+
+extern "C" int moe_gpu_status(const struct moe_gpu *g, struct moe_err *err)
+{
+    return gpu_works(g) ? MOE_OK : moe_fail(err, g->failure.status, "%s", g->failure.text);
+}
+
+/* ---- Opening -----------------------------------------------------------------------------------
+ */
+
+static __global__ void first_kernel(void)
+{
+}
+
+/* CUDA calls both an old driver and none at all insufficient. */
+static int no_driver(struct moe_err *err)
+{
+    int version = 0;
+    (void)cudaDriverGetVersion(&version);
+    if (version == 0)
+        return moe_fail(err, MOE_ERR_DEVICE, "no CUDA device: no driver is installed");
+    return moe_fail(err, MOE_ERR_DEVICE,
+                    "no CUDA device: the driver knows CUDA up to %d.%d, this program was built "
+                    "with %s (update the driver)",
+                    version / 1000, version / 10 % 100, moe_gpu_build());
+}
+
+static int find_device(int index, struct moe_err *err)
+{
+    int n = 0;
+    cudaError_t result = cudaGetDeviceCount(&n);
+    if (result == cudaSuccess && index >= 0 && index < n)
+        return MOE_OK;
+    (void)cudaGetLastError();
+    if (result == cudaErrorInsufficientDriver)
+        return no_driver(err);
+    if (result != cudaSuccess)
+        return moe_fail(err, MOE_ERR_DEVICE, "no CUDA device: %s", cudaGetErrorString(result));
+    if (n < 2)
+        return moe_fail(err, MOE_ERR_DEVICE, "no CUDA device %d: there is %s", index,
+                        n ? "one, number 0" : "none");
+    return moe_fail(err, MOE_ERR_DEVICE, "no CUDA device %d: there are %d, from 0 on", index, n);
+}
+
+/* Streams, and a first kernel: it shows whether the program has code for the device. */
+static int start_device(struct moe_gpu *g, struct moe_err *err)
+{
+    if (!gpu_ready(g))
+        return moe_gpu_status(g, err);
+    (void)cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync); /* cores are for computing */
+    for (int i = 0; i < MOE_GPU_N_STREAMS; i++)
+        gpu_note(g, cudaStreamCreateWithFlags(&g->streams[i], cudaStreamNonBlocking),
+                 "cudaStreamCreateWithFlags");
+    if (moe_gpu_describe(g->index, &g->info) != 0)
+        gpu_note(g, cudaGetLastError(), "cudaGetDeviceProperties");
+    cudaFuncAttributes attributes;
+    if (cudaFuncGetAttributes(&attributes, first_kernel) == cudaErrorNoKernelImageForDevice)
+        return moe_fail(
+            err, MOE_ERR_DEVICE,
+            "this program has no code for CUDA device %d (%s, compute capability %d.%d)", g->index,
+            g->info.name, g->info.compute_major, g->info.compute_minor);
+    MOE_LAUNCH(g, first_kernel, 1, 1, 0);
+    return moe_gpu_finish(g, err);
+}
+
+extern "C" int moe_gpu_open(struct moe_gpu **out, int index, struct moe_err *err)
+{
+    int status = find_device(index, err);
+    if (status != MOE_OK)
+        return status;
+    struct moe_gpu *g = (struct moe_gpu *)calloc(1, sizeof *g);
+    if (!g)
+        return moe_fail(err, MOE_ERR_MEMORY, "out of memory opening CUDA device %d", index);
+    g->index = index;
+    status = start_device(g, err);
+    if (status != MOE_OK) {
+        moe_gpu_close(g);
+        return status;
+    }
+    *out = g;
+    return MOE_OK;
+}
+
+extern "C" void moe_gpu_close(struct moe_gpu *g)
+{
+    if (!g)
+        return;
+    (void)moe_gpu_finish(g, NULL);
+    /* Also of a device that failed: what can still be given back is. */
+    (void)cudaSetDevice(g->index);
+    if (g->blas)
+        g->blas_functions->destroy(g->blas);
+    for (int i = 0; i < MOE_GPU_N_STREAMS; i++)
+        if (g->streams[i])
+            cudaStreamDestroy(g->streams[i]);
+    (void)cudaGetLastError();
+    free(g);
+}
+
+extern "C" const struct moe_gpu_info *moe_gpu_info(const struct moe_gpu *g)
+{
+    return &g->info;
+}
+
+/* ---- Memory ------------------------------------------------------------------------------------
+ */
+
+static void *no_memory(struct moe_gpu *g, uint64_t n_bytes, struct moe_err *err)
+{
+    size_t left = 0, all = 0;
+    if (!only_refused(g, "cudaMalloc") ||
+        !gpu_note(g, cudaMemGetInfo(&left, &all), "cudaMemGetInfo"))
+        moe_gpu_status(g, err);
+    else
+        moe_fail(err, MOE_ERR_MEMORY,
+                 "CUDA device %d: %llu bytes wanted, %llu of %llu are free (less --gpu-memory?)",
+                 g->index, (unsigned long long)n_bytes, (unsigned long long)left,
+                 (unsigned long long)all);
+    return NULL;
+}
+
+extern "C" void *moe_gpu_alloc(struct moe_gpu *g, uint64_t n_bytes, struct moe_err *err)
+{
+    void *p = NULL;
+    if (!gpu_ready(g)) {
+        moe_gpu_status(g, err);
+        return NULL;
+    }
+    if (cudaMalloc(&p, n_bytes ? n_bytes : 1) != cudaSuccess)
+        return no_memory(g, n_bytes, err);
+    /* By a stream that waits for neither of ours, and nor do they for it. */
+    if (!gpu_note(g, cudaMemsetAsync(p, 0, n_bytes, 0), "cudaMemsetAsync") ||
+        !gpu_note(g, cudaStreamSynchronize(0), "cudaStreamSynchronize")) {
+        cudaFree(p);
+        moe_gpu_status(g, err);
+        return NULL;
+    }
+    g->allocated_bytes += n_bytes;
+    return p;
+}
+
+extern "C" void moe_gpu_free(struct moe_gpu *g, void *p, uint64_t n_bytes)
+{
+    if (!p)
+        return;
+    (void)cudaSetDevice(g->index);
+    gpu_note(g, cudaFree(p), "cudaFree");
+    g->allocated_bytes -= n_bytes;
+}
+
+extern "C" uint64_t moe_gpu_allocated_bytes(const struct moe_gpu *g)
+{
+    return g->allocated_bytes;
+}
+
+extern "C" int moe_gpu_pin(struct moe_gpu *g, void *p, uint64_t n_bytes, struct moe_err *err)
+{
+    if (!gpu_ready(g))
+        return moe_gpu_status(g, err);
+    cudaError_t result = cudaHostRegister(p, n_bytes, cudaHostRegisterPortable);
+    if (result == cudaSuccess)
+        return MOE_OK;
+    if (!only_refused(g, "cudaHostRegister"))
+        return moe_gpu_status(g, err);
+    return moe_fail(err, MOE_ERR_MEMORY, "cannot page-lock %llu bytes of host memory: %s",
+                    (unsigned long long)n_bytes, cudaGetErrorString(result));
+}
+
+extern "C" void moe_gpu_unpin(struct moe_gpu *g, void *p)
+{
+    if (!p)
+        return;
+    (void)cudaSetDevice(g->index);
+    gpu_note(g, cudaHostUnregister(p), "cudaHostUnregister");
+}
+
+/* ---- Streams -----------------------------------------------------------------------------------
+ */
+
+extern "C" void moe_gpu_upload(struct moe_gpu *g, enum moe_gpu_stream stream, void *to,
+                               const void *from, uint64_t n_bytes)
+{
+    if (gpu_ready(g))
+        gpu_note(g, cudaMemcpyAsync(to, from, n_bytes, cudaMemcpyHostToDevice, g->streams[stream]),
+                 "cudaMemcpyAsync to the device");
+}
+
+extern "C" void moe_gpu_download(struct moe_gpu *g, enum moe_gpu_stream stream, void *to,
+                                 const void *from, uint64_t n_bytes)
+{
+    if (gpu_ready(g))
+        gpu_note(g, cudaMemcpyAsync(to, from, n_bytes, cudaMemcpyDeviceToHost, g->streams[stream]),
+                 "cudaMemcpyAsync from the device");
+}
+
+extern "C" void moe_gpu_copy(struct moe_gpu *g, enum moe_gpu_stream stream, void *to,
+                             const void *from, uint64_t n_bytes)
+{
+    if (gpu_ready(g))
+        gpu_note(g,
+                 cudaMemcpyAsync(to, from, n_bytes, cudaMemcpyDeviceToDevice, g->streams[stream]),
+                 "cudaMemcpyAsync inside the device");
+}
+
+extern "C" void moe_gpu_zero(struct moe_gpu *g, enum moe_gpu_stream stream, void *to,
+                             uint64_t n_bytes)
+{
+    if (gpu_ready(g))
+        gpu_note(g, cudaMemsetAsync(to, 0, n_bytes, g->streams[stream]), "cudaMemsetAsync");
+}
+
+extern "C" int moe_gpu_finish(struct moe_gpu *g, struct moe_err *err)
+{
+    for (int i = 0; i < MOE_GPU_N_STREAMS; i++)
+        if (gpu_ready(g))
+            gpu_note(g, cudaStreamSynchronize(g->streams[i]), "cudaStreamSynchronize");
+    return moe_gpu_status(g, err);
+}
+
+/* ---- Marks -------------------------------------------------------------------------------------
+ */
+
+struct moe_gpu_mark {
+    struct moe_gpu *gpu;
+    cudaEvent_t event;
+};
+
+extern "C" int moe_gpu_mark_open(struct moe_gpu_mark **out, struct moe_gpu *g, bool timed,
+                                 struct moe_err *err)
+{
+    struct moe_gpu_mark *m = (struct moe_gpu_mark *)calloc(1, sizeof *m);
+    if (!m)
+        return moe_fail(err, MOE_ERR_MEMORY, "out of memory for a mark");
+    unsigned flags = cudaEventBlockingSync | (timed ? 0 : cudaEventDisableTiming);
+    m->gpu = g;
+    if (!gpu_ready(g) ||
+        !gpu_note(g, cudaEventCreateWithFlags(&m->event, flags), "cudaEventCreateWithFlags")) {
+        free(m);
+        return moe_gpu_status(g, err);
+    }
+    *out = m;
+    return MOE_OK;
+}
+
+extern "C" void moe_gpu_mark_close(struct moe_gpu_mark *m)
+{
+    if (!m)
+        return;
+    gpu_note(m->gpu, cudaEventDestroy(m->event), "cudaEventDestroy");
+    free(m);
+}
+
+extern "C" void moe_gpu_mark_set(struct moe_gpu_mark *m, enum moe_gpu_stream stream)
+{
+    struct moe_gpu *g = m->gpu;
+    if (gpu_ready(g))
+        gpu_note(g, cudaEventRecord(m->event, g->streams[stream]), "cudaEventRecord");
+}
+
+extern "C" bool moe_gpu_mark_passed(struct moe_gpu_mark *m)
+{
+    if (!gpu_works(m->gpu))
+        return true;
+    cudaError_t result = cudaEventQuery(m->event);
+    if (result == cudaErrorNotReady)
+        return false;
+    gpu_note(m->gpu, result, "cudaEventQuery");
+    return true;
+}
+
+extern "C" int moe_gpu_mark_wait(struct moe_gpu_mark *m, struct moe_err *err)
+{
+    if (gpu_works(m->gpu))
+        gpu_note(m->gpu, cudaEventSynchronize(m->event), "cudaEventSynchronize");
+    return moe_gpu_status(m->gpu, err);
+}
+
+extern "C" void moe_gpu_stream_after(struct moe_gpu *g, enum moe_gpu_stream stream,
+                                     struct moe_gpu_mark *m)
+{
+    if (gpu_ready(g))
+        gpu_note(g, cudaStreamWaitEvent(g->streams[stream], m->event, 0), "cudaStreamWaitEvent");
+}
+
+extern "C" double moe_gpu_mark_seconds(struct moe_gpu_mark *from, struct moe_gpu_mark *to)
+{
+    float milliseconds = 0;
+    if (!gpu_works(from->gpu))
+        return -1;
+    if (cudaEventElapsedTime(&milliseconds, from->event, to->event) != cudaSuccess) {
+        (void)cudaGetLastError();
+        return -1;
+    }
+    return 1e-3 * milliseconds;
+}
+
+/* ---- Graphs ------------------------------------------------------------------------------------
+ */
+
+struct moe_gpu_graph {
+    struct moe_gpu *gpu;
+    cudaGraphExec_t exec;
+};
+
+extern "C" void moe_gpu_graph_begin(struct moe_gpu *g)
+{
+    if (gpu_ready(g))
+        g->recording = gpu_note(
+            g,
+            cudaStreamBeginCapture(g->streams[MOE_GPU_COMPUTE], cudaStreamCaptureModeThreadLocal),
+            "cudaStreamBeginCapture");
+}
+
+extern "C" int moe_gpu_graph_end(struct moe_gpu *g, struct moe_gpu_graph **out, struct moe_err *err)
+{
+    struct moe_gpu_graph *made = (struct moe_gpu_graph *)calloc(1, sizeof *made);
+    cudaGraph_t graph = NULL;
+    /* Recording ends in any case, lest the stream be of no use any more. */
+    if (g->recording)
+        gpu_note(g, cudaStreamEndCapture(g->streams[MOE_GPU_COMPUTE], &graph),
+                 "cudaStreamEndCapture");
+    g->recording = false;
+    int status = moe_gpu_status(g, err);
+    if (status == MOE_OK && !made)
+        status = moe_fail(err, MOE_ERR_MEMORY, "out of memory for a graph");
+    if (status == MOE_OK) {
+        made->gpu = g;
+        gpu_note(g, cudaGraphInstantiateWithFlags(&made->exec, graph, 0),
+                 "cudaGraphInstantiateWithFlags");
+        status = moe_gpu_status(g, err);
+    }
+    if (graph)
+        cudaGraphDestroy(graph);
+    if (status == MOE_OK)
+        *out = made;
+    else
+        free(made);
+    return status;
+}
+
+extern "C" void moe_gpu_graph_run(struct moe_gpu *g, struct moe_gpu_graph *graph)
+{
+    if (gpu_ready(g))
+        gpu_note(g, cudaGraphLaunch(graph->exec, g->streams[MOE_GPU_COMPUTE]), "cudaGraphLaunch");
+}
+
+extern "C" void moe_gpu_graph_close(struct moe_gpu_graph *graph)
+{
+    if (!graph)
+        return;
+    gpu_note(graph->gpu, cudaGraphExecDestroy(graph->exec), "cudaGraphExecDestroy");
+    free(graph);
+}

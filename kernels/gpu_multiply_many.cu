@@ -1,0 +1,356 @@
+/*
+ * Products of quantized layouts for many inputs: prompts. What they cost is arithmetic.
+ *
+ * A warp takes one panel (the 16 rows of a tensor core's left operand) and 64
+ * inputs, a block of threads four panels. The inputs' bytes come through shared memory, 128 columns
+ * at a time in two buffers; a panel's codes go straight from memory into the operand's registers,
+ * unpacked once for all inputs. Lane t of a row's four takes the columns 8t .. 8t+7 of a step of
+ * 32, which is what a word of codes holds, and both operands' columns are permuted so; integer sums
+ * do not mind. The sums of a column block then enter the fma chains, which stay in registers.
+ *
+ * Where there are no tensor cores for bytes (before compute capability 8.0) the same lanes form the
+ * same sums by dp4a over their eight columns and share them out; everything else is the same code.
+ *
+ * Per column block of 64 a warp issues 2 matrix instructions and some 20 others for 8 inputs: the
+ * chain's fma's are expected to be the limit, not the tensor cores. Not measured: it has run on no
+ * GPU yet.
+ */
+#include "dev_integer.cuh"
+#include "dev_product.cuh"
+#include "dev_share.cuh"
+#include "dev_weights.cuh"
+
+enum {
+    WARP = 32,
+    PANELS = 4,   /* of a block of threads */
+    INPUTS = 64,  /* likewise */
+    EIGHT = 8,    /* inputs of one matrix instruction */
+    COLUMNS = 128 /* that are in shared memory at a time */
+};
+
+/* ---- Inputs through shared memory --------------------------------------------------------------
+ */
+
+enum {
+    THREADS = PANELS * WARP,
+    STEP = 32, /* columns of one matrix instruction */
+    STEPS = COLUMNS / STEP,
+    PIECES = INPUTS * COLUMNS / 16 / THREADS, /* a thread's loads of 16 bytes */
+    /* From input to input: four of them and a step's columns touch all banks once. */
+    Q_STRIDE = COLUMNS + 32
+};
+
+template <int BLOCK> struct many_shared {
+    __align__(16) int8_t q[2][INPUTS][Q_STRIDE];
+    __align__(16) float s[2][COLUMNS / BLOCK][INPUTS], z[2][COLUMNS / BLOCK][INPUTS];
+};
+
+/* A thread's share of what COLUMNS columns bring into shared memory. */
+template <int BLOCK> struct many_inputs {
+    uint4 q[PIECES];
+    float s[COLUMNS / BLOCK / 2], z[COLUMNS / BLOCK / 2];
+};
+
+/* Which inputs a thread brings: their numbers in the product's arrays. */
+struct many_sources {
+    uint64_t q[PIECES], scales;
+};
+
+static __device__ __forceinline__ struct many_sources many_find(const struct dev_product &p,
+                                                                uint32_t first)
+{
+    struct many_sources from;
+#pragma unroll
+    for (int k = 0; k < PIECES; k++)
+        from.q[k] = dev_input_of(p, first + (k * THREADS + threadIdx.x) / (COLUMNS / 16));
+    from.scales = dev_input_of(p, first + threadIdx.x % INPUTS);
+    return from;
+}
+
+template <int BLOCK>
+static __device__ __forceinline__ void many_read(const struct dev_product &p,
+                                                 const struct many_sources &from, uint32_t chunk,
+                                                 struct many_inputs<BLOCK> *to)
+{
+    const int blocks = COLUMNS / BLOCK;
+    uint32_t column = chunk * COLUMNS + threadIdx.x % (COLUMNS / 16) * 16;
+#pragma unroll
+    for (int k = 0; k < PIECES; k++)
+        to->q[k] = column < p.in_stride ? __ldg((const uint4 *)((const int8_t *)p.inputs +
+                                                                from.q[k] * p.in_stride + column))
+                                        : make_uint4(0, 0, 0, 0);
+#pragma unroll
+    for (int k = 0; k < blocks / 2; k++) {
+        uint32_t b = chunk * blocks + threadIdx.x / INPUTS * (blocks / 2) + k;
+        b = min(b, p.blocks - 1);
+        to->s[k] = __ldg(p.s + from.scales * p.blocks + b);
+        to->z[k] = __ldg(p.z + from.scales * p.blocks + b);
+    }
+}
+
+template <int BLOCK>
+static __device__ __forceinline__ void many_keep(const struct many_inputs<BLOCK> &from, int buffer,
+                                                 struct many_shared<BLOCK> *to)
+{
+    const int blocks = COLUMNS / BLOCK;
+#pragma unroll
+    for (int k = 0; k < PIECES; k++) {
+        uint32_t piece = k * THREADS + threadIdx.x;
+        *(uint4 *)&to->q[buffer][piece / (COLUMNS / 16)][piece % (COLUMNS / 16) * 16] = from.q[k];
+    }
+#pragma unroll
+    for (int k = 0; k < blocks / 2; k++) {
+        uint32_t b = threadIdx.x / INPUTS * (blocks / 2) + k;
+        to->s[buffer][b][threadIdx.x % INPUTS] = from.s[k];
+        to->z[buffer][b][threadIdx.x % INPUTS] = from.z[k];
+    }
+}
+
+/* ---- Weights straight from memory --------------------------------------------------------------
+ */
+
+/* What a lane needs of its rows g and g + 8 for COLUMNS columns: packed words and scales. */
+static constexpr MOE_DEVICE_CODE int many_words(int kind)
+{
+    return kind == MOE_LAYOUT_Q8 || kind == MOE_LAYOUT_Q3 ? 2 : 1;
+}
+template <int KIND, int BLOCK> struct many_weights {
+    uint32_t words[STEPS][2][many_words(KIND)];
+    struct dev_scales scales[COLUMNS / BLOCK][2];
+};
+
+template <int KIND, int BLOCK>
+static __device__ __forceinline__ void many_read_weights(const struct dev_product &p,
+                                                         const uint8_t *panel, uint32_t chunk,
+                                                         struct many_weights<KIND, BLOCK> *to)
+{
+    const int units = dev_block_units(KIND, BLOCK), block_steps = BLOCK / STEP;
+    uint32_t lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (int k = 0; k < COLUMNS / BLOCK; k++) {
+        uint32_t b = chunk * (COLUMNS / BLOCK) + k;
+        const struct dev_block at = dev_find_block<KIND, BLOCK>(panel, p.per_record, p.reciprocal,
+                                                                b < p.blocks ? b : p.blocks - 1);
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            uint32_t row = g + 8 * half;
+            to->scales[k][half] = dev_block_scales<KIND>(at.head, row);
+#pragma unroll
+            for (int st = 0; st < block_steps; st++) {
+                const uint32_t *words = (const uint32_t *)at.codes + row;
+                uint32_t *keep = to->words[k * block_steps + st][half];
+                const int unit = DEV_UNIT / 4;
+                if constexpr (KIND == MOE_LAYOUT_Q8) {
+                    keep[0] = __ldg(words + (st * 8 + 2 * t) * unit);
+                    keep[1] = __ldg(words + (st * 8 + 2 * t + 1) * unit);
+                } else if constexpr (KIND == MOE_LAYOUT_Q4 || KIND == MOE_LAYOUT_MXFP4) {
+                    keep[0] = __ldg(words + (st * 4 + t) * unit);
+                } else {
+                    keep[0] = __ldg(words + (st * 2 + t / 2) * unit);
+                    if constexpr (KIND == MOE_LAYOUT_Q3)
+                        keep[1] = __ldg(words + (units + st) * unit);
+                }
+            }
+        }
+    }
+}
+
+/* The codes of columns 8t .. 8t+3 and 8t+4 .. 8t+7 of a step. */
+template <int KIND>
+static __device__ __forceinline__ void many_unpack(const uint32_t words[many_words(KIND)],
+                                                   uint32_t codes[2])
+{
+    uint32_t t = threadIdx.x % 4;
+    if constexpr (KIND == MOE_LAYOUT_Q8) {
+        codes[0] = words[0];
+        codes[1] = words[1];
+    } else if constexpr (KIND == MOE_LAYOUT_Q3) {
+        dev_unpack<KIND, 2>(words[0] >> 4 * (t & 1), words[1] >> 2 * t, codes);
+    } else if constexpr (KIND == MOE_LAYOUT_Q2) {
+        dev_unpack<KIND, 2>(words[0] >> 4 * (t & 1), 0, codes);
+    } else {
+        dev_unpack<KIND, 2>(words[0], 0, codes);
+    }
+}
+
+/* ---- Sums and chains ---------------------------------------------------------------------------
+ */
+
+/* c = the sums of a column block for rows g, g + 8 and inputs 2t, 2t + 1 of eight, whose bytes lie
+ * at q; a: a step's codes of row g, of g + 8, then the second four columns' of both. */
+template <int KIND, int N_STEPS, bool TENSOR>
+static __device__ __forceinline__ void many_sums(const uint32_t (*a)[4], const int8_t *q,
+                                                 int32_t c[4])
+{
+    uint32_t lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
+    const bool is_signed = KIND == MOE_LAYOUT_MXFP4;
+    if constexpr (TENSOR) {
+        c[0] = c[1] = c[2] = c[3] = 0;
+#pragma unroll
+        for (int st = 0; st < N_STEPS; st++) {
+            uint2 v = *(const uint2 *)(q + g * Q_STRIDE + st * STEP + 8 * t);
+            uint32_t b[2] = {v.x, v.y};
+            if constexpr (is_signed)
+                dev_mma_s8s8(c, a[st], b);
+            else
+                dev_mma_u8s8(c, a[st], b);
+        }
+    } else {
+        int32_t v[2 * EIGHT]; /* [input][row g, g + 8], over this lane's columns */
+#pragma unroll
+        for (int k = 0; k < 2 * EIGHT; k++) {
+            v[k] = 0;
+#pragma unroll
+            for (int st = 0; st < N_STEPS; st++) {
+                uint2 b = *(const uint2 *)(q + k / 2 * Q_STRIDE + st * STEP + 8 * t);
+                const uint32_t low = a[st][k % 2], high = a[st][k % 2 + 2];
+                if constexpr (is_signed) {
+                    v[k] = dev_dp4a_ss((int32_t)low, (int32_t)b.x, v[k]);
+                    v[k] = dev_dp4a_ss((int32_t)high, (int32_t)b.y, v[k]);
+                } else {
+                    v[k] = dev_dp4a(low, (int32_t)b.x, v[k]);
+                    v[k] = dev_dp4a(high, (int32_t)b.y, v[k]);
+                }
+            }
+        }
+        bool owner = true;
+        dev_share_sums<2 * EIGHT, 2, 1>(v, lane, &owner); /* lane t's begin with input 2t */
+        c[0] = v[0];
+        c[2] = v[1];
+        c[1] = v[2];
+        c[3] = v[3];
+    }
+}
+
+/* COLUMNS columns: y[j] are the chains of the j-th eight inputs, as c of many_sums. */
+template <int KIND, int BLOCK, bool TENSOR>
+static __device__ __forceinline__ void
+many_add(const struct many_weights<KIND, BLOCK> &w, const struct many_shared<BLOCK> &shared,
+         int buffer, uint32_t blocks_left, uint32_t inputs, float y[INPUTS / EIGHT][4])
+{
+    const int steps = BLOCK / STEP;
+    uint32_t t = threadIdx.x % 4;
+#pragma unroll
+    for (uint32_t k = 0; k < COLUMNS / BLOCK; k++) {
+        if (k >= blocks_left)
+            break;
+        uint32_t a[steps][4];
+#pragma unroll
+        for (int st = 0; st < steps; st++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                uint32_t codes[2];
+                many_unpack<KIND>(w.words[k * steps + st][half], codes);
+                a[st][half] = codes[0];
+                a[st][half + 2] = codes[1];
+            }
+#pragma unroll
+        for (uint32_t j = 0; j < INPUTS / EIGHT; j++) {
+            if (j * EIGHT >= inputs)
+                break;
+            int32_t c[4];
+            many_sums<KIND, steps, TENSOR>(a, &shared.q[buffer][j * EIGHT][k * BLOCK], c);
+            float2 s = *(const float2 *)&shared.s[buffer][k][j * EIGHT + 2 * t];
+            float2 z = *(const float2 *)&shared.z[buffer][k][j * EIGHT + 2 * t];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const struct dev_scales &row = w.scales[k][i / 2];
+                y[j][i] = fmaf(row.d * (i % 2 ? s.y : s.x), (float)c[i], y[j][i]);
+                if (KIND != MOE_LAYOUT_MXFP4)
+                    y[j][i] = fmaf(row.m, i % 2 ? z.y : z.x, y[j][i]);
+            }
+        }
+    }
+}
+
+template <int KIND, int BLOCK, bool TENSOR>
+static __global__ void __launch_bounds__(THREADS) many_bytes(struct dev_products all)
+{
+    __shared__ struct many_shared<BLOCK> shared;
+    const struct dev_product p = dev_this_product(all);
+    uint32_t panels = moe_panels(p.rows), first = blockIdx.z * INPUTS;
+    if (blockIdx.x * PANELS >= panels || first >= p.n)
+        return;
+    uint32_t at = blockIdx.x * PANELS + threadIdx.x / WARP; /* this warp's panel */
+    const uint8_t *panel = p.data + min(at, panels - 1) * p.panel_bytes;
+    uint32_t inputs = min(p.n - first, (uint32_t)INPUTS);
+    const uint32_t chunk_blocks = COLUMNS / BLOCK;
+    uint32_t chunks = (p.blocks + chunk_blocks - 1) / chunk_blocks;
+
+    const struct many_sources from = many_find(p, first);
+    struct many_inputs<BLOCK> next_inputs;
+    struct many_weights<KIND, BLOCK> next_weights;
+    float y[INPUTS / EIGHT][4] = {};
+    many_read<BLOCK>(p, from, 0, &next_inputs);
+    many_read_weights<KIND, BLOCK>(p, panel, 0, &next_weights);
+    for (uint32_t k = 0; k < chunks; k++) {
+        many_keep<BLOCK>(next_inputs, k & 1, &shared);
+        const struct many_weights<KIND, BLOCK> weights = next_weights;
+        __syncthreads(); /* and nobody still reads what the next round overwrites */
+        if (k + 1 < chunks) {
+            many_read<BLOCK>(p, from, k + 1, &next_inputs);
+            many_read_weights<KIND, BLOCK>(p, panel, k + 1, &next_weights);
+        }
+        many_add<KIND, BLOCK, TENSOR>(weights, shared, k & 1, p.blocks - k * chunk_blocks, inputs,
+                                      y);
+    }
+
+    uint32_t lane = threadIdx.x % WARP;
+    if (at < panels)
+#pragma unroll
+        for (uint32_t j = 0; j < INPUTS / EIGHT; j++)
+#pragma unroll
+            for (uint32_t i = 0; i < 4; i++) {
+                uint32_t input = j * EIGHT + lane % 4 * 2 + i % 2;
+                if (input < inputs)
+                    dev_store_result(p, first + input, at * MOE_PANEL_ROWS + lane / 4 + i / 2 * 8,
+                                     y[j][i]);
+            }
+}
+
+/* ---- Starting ----------------------------------------------------------------------------------
+ */
+
+struct many_launch {
+    struct moe_gpu *g;
+    const struct dev_products *list;
+    dim3 grid;
+    bool tensor;
+};
+
+template <int KIND, int BLOCK> static void start_bytes(const struct many_launch &l)
+{
+    if (l.tensor)
+        MOE_LAUNCH(l.g, (many_bytes<KIND, BLOCK, true>), l.grid, THREADS, 0, *l.list);
+    else
+        MOE_LAUNCH(l.g, (many_bytes<KIND, BLOCK, false>), l.grid, THREADS, 0, *l.list);
+}
+
+template <int KIND> static void start_blocks(const struct many_launch &l, struct moe_layout layout)
+{
+    if (moe_layout_block(layout) == 32)
+        start_bytes<KIND, 32>(l);
+    else
+        start_bytes<KIND, 64>(l);
+}
+
+void gpu_multiply_many(struct moe_gpu *g, struct moe_layout layout, const struct dev_products *list,
+                       uint32_t max_panels, uint32_t max_n)
+{
+    dim3 grid((max_panels + PANELS - 1) / PANELS, dev_products_height(list),
+              (max_n + INPUTS - 1) / INPUTS);
+    bool tensor = g->info.compute_major >= 8 && g->math != MOE_GPU_MATH_PORTABLE;
+    struct many_launch l = {g, list, grid, tensor};
+    switch (layout.kind) {
+    case MOE_LAYOUT_Q8:
+        return start_blocks<MOE_LAYOUT_Q8>(l, layout);
+    case MOE_LAYOUT_Q4:
+        return start_blocks<MOE_LAYOUT_Q4>(l, layout);
+    case MOE_LAYOUT_Q3:
+        return start_blocks<MOE_LAYOUT_Q3>(l, layout);
+    case MOE_LAYOUT_Q2:
+        return start_blocks<MOE_LAYOUT_Q2>(l, layout);
+    case MOE_LAYOUT_MXFP4:
+        return start_bytes<MOE_LAYOUT_MXFP4, 32>(l);
+    }
+}

@@ -1,0 +1,303 @@
+/*
+ * What the GPU computes: the stages of a forward pass, each asked of the compute stream of a device
+ * (gpu.h: nothing is returned, failures are kept).
+ *
+ * Every operation has the meaning that the processor's kernels have (kern/kern.h, quant/layout.h,
+ * run/attention.c), to the bit: the same order of the same roundings. Sums down the columns of a
+ * row are one chain, block by block; the integer sums inside a block may be spread over threads,
+ * for they are exact; reductions over a vector use 16 running sums and the fixed tree. So an expert
+ * gives the same output here and on the processor, and a row's result does not depend on how many
+ * rows are computed with it. The one exception is asked for by name: moe_gpu_set_math.
+ *
+ * All pointers in these structs are addresses of the device unless said otherwise; the structs
+ * themselves lie on the host and are read before the call returns. Vectors are f32. Strides are in
+ * floats; rows that products write have room for whole panels (16). Arguments are validated by the
+ * caller. NULL where something optional is not there.
+ */
+#ifndef MOE_KERNELS_GPU_OPS_H
+#define MOE_KERNELS_GPU_OPS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "gpu.h"
+#include "quant/layout.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/*
+ * Inputs of products ("activations") in the forms that weights want: plain rows for float layouts,
+ * signed bytes with a scale and a sum per block (kern.h, quantize) for quantized ones, by the
+ * blocks of 32 or of 64 columns that the layout has. A row's bytes lie one after the other, filled
+ * up with zeros to whole blocks.
+ */
+enum { MOE_GPU_BLOCK_32, MOE_GPU_BLOCK_64, MOE_GPU_N_BLOCKS };
+
+struct moe_gpu_bytes {
+    int8_t *q;    /* [n][cols rounded up to the block], 16-byte aligned; NULL: not in this form */
+    float *s, *z; /* [n][blocks] */
+};
+
+struct moe_gpu_act {
+    uint32_t cols;
+    float *x; /* [n][x_stride] */
+    uint64_t x_stride;
+    struct moe_gpu_bytes bytes[MOE_GPU_N_BLOCKS];
+};
+
+/* Fills the byte forms of `act` that have room. Input p * n + i of it is the `act->cols` values at
+ * x + i * stride + p * part_stride, for i < n and p < n_parts (parts: a row's heads; else 1).
+ * act->x is not looked at. */
+void moe_gpu_prepare(struct moe_gpu *g, const float *x, uint64_t stride, uint32_t n,
+                     uint32_t n_parts, uint32_t part_stride, const struct moe_gpu_act *act);
+
+/* ---- Rows --------------------------------------------------------------------------------------
+ */
+
+/* What is computed: [n] of these. */
+struct moe_gpu_row {
+    uint32_t sequence, position, token;
+};
+
+/* h[i] = scale * row rows[i].token of the embedding. */
+void moe_gpu_embed(struct moe_gpu *g, const struct moe_mat *embed, const struct moe_gpu_row *rows,
+                   uint32_t n, float scale, float *h, uint64_t h_stride);
+
+/* Adding to the residual stream, its norm, and the norm in the forms that products want. */
+struct moe_gpu_norm {
+    float *h; /* [n][h_stride] */
+    uint64_t h_stride;
+    uint32_t cols;
+    /* First, unless add is NULL: h = fma(add_scale, add + add_bias, h). */
+    const float *add; /* [n][add_stride] */
+    uint64_t add_stride;
+    const float *add_bias; /* [cols] */
+    float add_scale;
+    /* Then, unless weights is NULL: out.x = norm(h), kern.h's rms_norm or layer_norm, and out's
+     * other forms where they have room. out.x may be h only when out.x_stride is h_stride. */
+    bool layer; /* layer_norm */
+    const float *weights, *bias;
+    float eps;
+    struct moe_gpu_act out;
+};
+void moe_gpu_add_norm(struct moe_gpu *g, const struct moe_gpu_norm *norm, uint32_t n);
+
+/* ---- Products ----------------------------------------------------------------------------------
+ */
+
+/* y[i] = w times input `rows[i]`, or first + i * step without rows, of act, plus `bias`, for i < n.
+ */
+struct moe_gpu_product {
+    struct moe_mat w;
+    const struct moe_gpu_act *act; /* of the host; it has the form that w's layout wants */
+    const uint32_t *rows;
+    uint32_t first, step, n;
+    float *y;
+    uint64_t y_stride;
+    const float *bias; /* [w.rows] */
+};
+/* Products that do not depend on each other, started together: one launch for those of one kind. */
+void moe_gpu_matmul(struct moe_gpu *g, const struct moe_gpu_product *list, uint32_t n_list);
+
+/* A feed-forward's matrices and biases: an expert, or a dense or shared one. */
+struct moe_gpu_gated {
+    struct moe_mat gate, up, down;
+    const float *gate_bias, *up_bias, *down_bias; /* [rows] */
+};
+
+/* What lies between its products. */
+struct moe_gpu_activation {
+    bool clamped; /* kern.h's swiglu_clamped; else swiglu */
+    float alpha, limit;
+};
+
+/* One of them for some rows: inputs rows[first .. first + n) of the batch, results in rows first ..
+ * first + n. */
+struct moe_gpu_job {
+    struct moe_gpu_gated weights;
+    uint32_t first, n;
+};
+
+struct moe_gpu_experts {
+    const struct moe_gpu_act *in; /* of the host; the batch */
+    const uint32_t *rows;         /* NULL: row i of the batch is input i */
+    struct moe_gpu_activation activation;
+    float *gate, *up; /* [activations][ff_stride] scratch; gate receives the activation */
+    uint64_t ff_stride;
+    const struct moe_gpu_act *mid; /* of the host; cols: the feed-forward's width; x is gate */
+    float *out;                    /* [activations][out_stride] */
+    uint64_t out_stride;
+};
+/* mid[first + i] = activation of gate and up times the job's input i, in the forms that have room.
+ * The jobs' layouts may differ. */
+void moe_gpu_experts_in(struct moe_gpu *g, const struct moe_gpu_experts *e,
+                        const struct moe_gpu_job *jobs, uint32_t n_jobs);
+/* out[first + i] = down times mid[first + i] + down_bias. */
+void moe_gpu_experts_out(struct moe_gpu *g, const struct moe_gpu_experts *e,
+                         const struct moe_gpu_job *jobs, uint32_t n_jobs);
+
+/* Both, for experts that the device's own router chose: activation a (of n) is expert
+ * table[chosen[a]] for row a / top_k of the batch; its result lies in row a. All experts of the
+ * table are laid out like `like`. For few activations: each reads its weights anew. */
+struct moe_gpu_chosen {
+    const struct moe_gpu_gated *table; /* [n_experts], on the device */
+    const struct moe_gpu_gated *like;  /* of the host: layouts and shapes; pointers not looked at */
+    const uint32_t *chosen;            /* [n] */
+    uint32_t top_k, n;
+};
+void moe_gpu_experts_chosen(struct moe_gpu *g, const struct moe_gpu_experts *e,
+                            const struct moe_gpu_chosen *c);
+
+/* How products for MOE_GPU_PROMPT_ROWS inputs or more are computed. */
+enum moe_gpu_math {
+    MOE_GPU_MATH_EXACT, /* as all others */
+    MOE_GPU_MATH_BF16,  /* weights and inputs rounded to bf16, cuBLAS: other results, which depend
+                           on the number of rows */
+    MOE_GPU_MATH_PORTABLE, /* exact, without the tensor cores: what devices before compute
+                              capability 8.0 do anyway; to compare with */
+};
+enum { MOE_GPU_PROMPT_ROWS = 16 };
+/* scratch: of moe_gpu_math_bytes, for BF16; borrowed while that math is in use. */
+int moe_gpu_set_math(struct moe_gpu *g, enum moe_gpu_math math, void *scratch,
+                     uint64_t scratch_bytes, struct moe_err *err);
+/* Room for products of matrices of up to max_weights weights with up to max_inputs input values
+ * (rows x cols). */
+uint64_t moe_gpu_math_bytes(uint64_t max_weights, uint64_t max_inputs);
+/* Rows (of inputs, times matrices) that went through bf16 so far. */
+uint64_t moe_gpu_bf16_rows(const struct moe_gpu *g);
+
+/* ---- Attention ---------------------------------------------------------------------------------
+ */
+
+/* The KV cache, laid out as the processor's (run/workspace.h, struct moe_kv). */
+struct moe_gpu_kv {
+    uint8_t *keys, *values;
+    bool f16; /* cells of 2 bytes; else f32 */
+    uint32_t n_positions, key_dim, value_dim, value_padded, n_heads, n_sequences;
+};
+
+enum moe_gpu_qk_norm { MOE_GPU_QK_NORM_NONE, MOE_GPU_QK_NORM_HEAD, MOE_GPU_QK_NORM_FULL };
+
+/* Ordinary attention's queries, keys and values, fresh from their products: biases, norms,
+ * clipping, rotary positions (run/projections.c). Queries stay where they are, keys and values go
+ * into the cache and nowhere else. */
+struct moe_gpu_heads {
+    float *q; /* [n][stride] each */
+    const float *k, *v;
+    uint64_t q_stride, k_stride, v_stride;
+    const float *q_bias, *k_bias, *v_bias;
+    enum moe_gpu_qk_norm qk_norm;
+    const float *q_norm, *k_norm;
+    float eps;
+    float clip;        /* 0: not */
+    const float *rope; /* [positions][rope_dim / 2][cos, sin] */
+    uint32_t rope_dim;
+    uint32_t n_heads, n_kv_heads, head_dim; /* values are head_dim wide, too */
+    const struct moe_gpu_row *rows;
+    struct moe_gpu_kv kv;
+    uint32_t layer;
+};
+void moe_gpu_finish_heads(struct moe_gpu *g, const struct moe_gpu_heads *h, uint32_t n);
+
+/* Latent attention's: v holds [latent | shared part] of each row; the cache receives [rotated |
+ * latent] as key and the latent as value; the queries' rotated parts, from q, go beside what k_up
+ * has made of the rest (run/projections.c, finish_latent_rows). */
+struct moe_gpu_latent {
+    const float *q, *v; /* [n][heads * head_dim], [n][kv_rank + rope_dim] */
+    float *queries;     /* [n][heads * (rope_dim + kv_rank)] */
+    uint64_t q_stride, v_stride, queries_stride;
+    const float *kv_norm; /* [kv_rank] */
+    float eps;
+    const float *rope;
+    uint32_t rope_dim, n_heads, head_dim, kv_rank;
+    const struct moe_gpu_row *rows;
+    struct moe_gpu_kv kv;
+    uint32_t layer;
+};
+void moe_gpu_finish_latent(struct moe_gpu *g, const struct moe_gpu_latent *l, uint32_t n);
+
+/* Attention over the cache, as run/attention.c defines it: by chunks of MOE_ATTENTION_CHUNK
+ * positions. */
+struct moe_gpu_attention {
+    const float *queries; /* [n][heads * key_dim] */
+    float *attended;      /* [n][heads * value_dim] */
+    uint64_t queries_stride, attended_stride;
+    struct moe_gpu_kv kv;
+    uint32_t layer, n_heads;
+    float scale;
+    uint32_t window;    /* 0: all positions */
+    const float *sinks; /* [heads] */
+    const struct moe_gpu_row *rows;
+    uint32_t end;  /* no row's position is as high: at most the context */
+    void *scratch; /* of moe_gpu_attention_bytes */
+    uint64_t scratch_bytes;
+};
+void moe_gpu_attention(struct moe_gpu *g, const struct moe_gpu_attention *a, uint32_t n);
+/* Scratch for up to MOE_GPU_SPLIT_ROWS rows at a time, whose chunks are spread over blocks. Passes
+ * over more rows take their chunks one after the other and need none; so do smaller ones that have
+ * too little. Results are the same. */
+enum { MOE_GPU_SPLIT_ROWS = 4 };
+uint64_t moe_gpu_attention_bytes(uint32_t n_heads, uint32_t value_dim, uint32_t context);
+
+/* ---- Routing, results --------------------------------------------------------------------------
+ */
+
+/* As model/config.h's. */
+enum moe_gpu_router_kind {
+    MOE_GPU_ROUTER_SOFTMAX,
+    MOE_GPU_ROUTER_TOPK_SOFTMAX,
+    MOE_GPU_ROUTER_SPARSEMIXER,
+};
+
+struct moe_gpu_router {
+    enum moe_gpu_router_kind kind;
+    uint32_t n_experts, top_k, n_groups, top_groups;
+    bool norm_topk;
+    float routed_scale, jitter;
+    const float *bias; /* [n_experts] */
+    float *scores;     /* [n][stride] in: the router's products; out: probabilities */
+    uint64_t stride;
+    uint32_t *chosen; /* [n][top_k] by falling score */
+    float *weights;   /* [n][top_k] */
+};
+/* As run/router.c. Whatever the scores are, the chosen are top_k different experts; where the
+ * processor refuses a row because a weight of it is NaN, a weight is NaN here, too (a score that is
+ * NaN counts as the largest), and the caller looks. At most 4096 experts. */
+void moe_gpu_route(struct moe_gpu *g, const struct moe_gpu_router *r, uint32_t n);
+
+/* x[i] = softmax(x[i] + bias) of n rows of `cols`. */
+void moe_gpu_softmax(struct moe_gpu *g, float *x, uint64_t stride, uint32_t n, uint32_t cols,
+                     const float *bias);
+
+/* The end of a MoE layer: h = fma(residual_scale, acc, h), acc the weighted outputs of the row's
+ * experts added by rank, then the shared one's scaled by sigmoid(shared_scale). */
+struct moe_gpu_combine {
+    const float *outputs; /* [activations][out_stride] */
+    uint64_t out_stride;
+    const uint32_t *slot_of; /* [n][top_k] row of outputs; NULL: i * top_k + k */
+    const float *weights;    /* [n][top_k] */
+    uint32_t top_k, cols;
+    const float *shared; /* [n][shared_stride] */
+    uint64_t shared_stride;
+    const float *shared_scale; /* [n][16], the first counts; NULL: 1 */
+    float *h;
+    uint64_t h_stride;
+    float residual_scale;
+};
+void moe_gpu_combine(struct moe_gpu *g, const struct moe_gpu_combine *c, uint32_t n);
+
+/* logits = (logits + bias) * scale, in place. */
+void moe_gpu_finish_logits(struct moe_gpu *g, float *logits, uint64_t stride, uint32_t n,
+                           uint32_t vocab, const float *bias, float scale);
+/* ids[i] = the largest of logits[i], the first of equals; UINT32_MAX when one of them is not a
+ * number. */
+void moe_gpu_argmax(struct moe_gpu *g, const float *logits, uint64_t stride, uint32_t n,
+                    uint32_t vocab, uint32_t *ids);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

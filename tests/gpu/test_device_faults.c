@@ -1,0 +1,269 @@
+/* Where there is no device, too little memory, a slow link, or a device that is lost: rehearsed on
+ * the shim, by the settings of tests/shim/cuda_runtime_api.h. */
+#define _GNU_SOURCE /* setenv */
+#include "device.h"
+
+static const char *const settings[] = {"MOE_SHIM_DEVICES", "MOE_SHIM_MEMORY",    "MOE_SHIM_OLD",
+                                       "MOE_SHIM_FAIL",    "MOE_SHIM_COPY_RATE", "MOE_SHIM_LATE"};
+
+static int forget_settings(void **state)
+{
+    for (size_t i = 0; i < N_ITEMS(settings); i++)
+        unsetenv(settings[i]);
+    return 0;
+}
+
+/* The rehearsals are for the shim. */
+static void need_shim(void)
+{
+    struct moe_gpu_info info;
+    forget_settings(NULL);
+    if (moe_gpu_describe(0, &info) != 0 || strncmp(info.name, "shim", 4) != 0)
+        skip();
+}
+
+static void test_no_device(void **state)
+{
+    struct moe_gpu *g = NULL;
+    struct moe_err err;
+    need_shim();
+    setenv("MOE_SHIM_DEVICES", "0", 1);
+    assert_int_equal(moe_gpu_count(), 0);
+    assert_fails(moe_gpu_open(&g, 0, &err), MOE_ERR_DEVICE, "no CUDA device: no CUDA-capable",
+                 &err);
+    setenv("MOE_SHIM_DEVICES", "-1", 1);
+    assert_fails(moe_gpu_open(&g, 0, &err), MOE_ERR_DEVICE, "no driver is installed", &err);
+    setenv("MOE_SHIM_DEVICES", "1", 1);
+    assert_fails(moe_gpu_open(&g, 1, &err), MOE_ERR_DEVICE,
+                 "no CUDA device 1: there is one, number 0", &err);
+    setenv("MOE_SHIM_DEVICES", "2", 1);
+    assert_fails(moe_gpu_open(&g, 3, &err), MOE_ERR_DEVICE, "no CUDA device 3: there are 2", &err);
+    assert_fails(moe_gpu_open(&g, -1, &err), MOE_ERR_DEVICE, "no CUDA device -1", &err);
+    setenv("MOE_SHIM_OLD", "1", 1);
+    assert_fails(moe_gpu_open(&g, 0, &err), MOE_ERR_DEVICE,
+                 "this program has no code for CUDA device 0 (shim 0, compute capability 8.0)",
+                 &err);
+    assert_null(g);
+}
+
+static void test_two_devices(void **state)
+{
+    struct moe_gpu *g[2];
+    struct moe_err err;
+    int32_t host[2][N];
+    void *device[2];
+    need_shim();
+    setenv("MOE_SHIM_DEVICES", "2", 1);
+    setenv("MOE_SHIM_MEMORY", "6000", 1);
+    for (int i = 0; i < 2; i++) {
+        assert_ok(moe_gpu_open(&g[i], i, &err), &err);
+        assert_non_null(device[i] = moe_gpu_alloc(g[i], N_BYTES, &err));
+    }
+    for (int i = 0; i < 3; i++)
+        try_ragged(g[i % 2], device[i % 2], N);
+    for (int i = 0; i < 2; i++) {
+        moe_gpu_download(g[i], MOE_GPU_COMPUTE, host[i], device[i], N_BYTES);
+        moe_gpu_free(g[i], device[i], N_BYTES);
+        assert_ok(moe_gpu_finish(g[i], &err), &err);
+        moe_gpu_close(g[i]);
+        assert_int_equal(host[i][N - 1], 2 - i);
+    }
+}
+
+static void test_too_little_memory(void **state)
+{
+    struct moe_gpu *g;
+    struct moe_err err;
+    need_shim();
+    setenv("MOE_SHIM_MEMORY", "100000", 1);
+    g = opened();
+    void *first = moe_gpu_alloc(g, 60000, &err);
+    assert_non_null(first);
+    assert_null(moe_gpu_alloc(g, 50000, &err));
+    assert_int_equal(err.status, MOE_ERR_MEMORY);
+    assert_non_null(strstr(err.text, "50000 bytes wanted, 40000 of 100000 are free"));
+    assert_ok(moe_gpu_status(g, &err), &err); /* it goes on */
+    moe_gpu_free(g, first, 60000);
+    void *second = moe_gpu_alloc(g, 50000, &err);
+    assert_non_null(second);
+    moe_gpu_free(g, second, 50000);
+    moe_gpu_close(g);
+}
+
+static void test_refused_pinning(void **state)
+{
+    struct moe_gpu *g;
+    struct moe_err err;
+    void *pages = host_pages(4096);
+    need_shim();
+    setenv("MOE_SHIM_FAIL", "cudaHostRegister:1:once", 1);
+    g = opened();
+    assert_fails(moe_gpu_pin(g, pages, 4096, &err), MOE_ERR_MEMORY,
+                 "cannot page-lock 4096 bytes of host memory: out of memory", &err);
+    assert_ok(moe_gpu_pin(g, pages, 4096, &err), &err);
+    moe_gpu_unpin(g, pages);
+    moe_gpu_close(g);
+    munmap(pages, 4096);
+}
+
+/* A copy that takes its time: a mark tells, a stream that waits gets all, one that does not sees
+ * what was there before. */
+static void test_slow_copies(void **state)
+{
+    struct moe_gpu *g;
+    struct moe_gpu_mark *before, *mark;
+    struct moe_err err;
+    int32_t *host = host_pages(4096), *seen = host_pages(4096);
+    need_shim();
+    g = opened();
+    void *device = moe_gpu_alloc(g, 4096, &err);
+    assert_non_null(device);
+    assert_ok(moe_gpu_pin(g, host, 4096, &err), &err);
+    assert_ok(moe_gpu_mark_open(&before, g, true, &err), &err);
+    assert_ok(moe_gpu_mark_open(&mark, g, true, &err), &err);
+    host[0] = 41;
+    setenv("MOE_SHIM_COPY_RATE", "8192", 1); /* 4096 bytes in half a second */
+    moe_gpu_mark_set(before, MOE_GPU_COPY);
+    moe_gpu_upload(g, MOE_GPU_COPY, device, host, 4096);
+    moe_gpu_mark_set(mark, MOE_GPU_COPY);
+    assert_false(moe_gpu_mark_passed(mark));
+    unsetenv("MOE_SHIM_COPY_RATE");
+    moe_gpu_download(g, MOE_GPU_COMPUTE, seen, device, 4096);
+    assert_int_equal(seen[0], 0); /* nobody waited */
+    moe_gpu_stream_after(g, MOE_GPU_COMPUTE, mark);
+    try_ragged(g, device, 1);
+    moe_gpu_download(g, MOE_GPU_COMPUTE, seen, device, 4096);
+    assert_int_equal(seen[0], 42);
+    assert_true(moe_gpu_mark_passed(mark));
+    assert_true(moe_gpu_mark_seconds(before, mark) >= 0.499);
+    moe_gpu_mark_close(before);
+    moe_gpu_mark_close(mark);
+    moe_gpu_unpin(g, host);
+    moe_gpu_free(g, device, 4096);
+    moe_gpu_close(g);
+    munmap(host, 4096);
+    munmap(seen, 4096);
+}
+
+static void test_late_work(void **state)
+{
+    need_shim();
+    setenv("MOE_SHIM_LATE", "1", 1);
+    check_add_one();
+}
+
+/* The calls that a failure can hit, one after the other: the first is told, the rest is dropped,
+ * nothing is left behind, and afterwards a device works again. */
+static void test_lost_device(void **state)
+{
+    static const char *const calls[] = {
+        "cudaSetDevice",       "cudaMemcpyAsync",      "cudaLaunchKernel", "cudaEventRecord",
+        "cudaStreamWaitEvent", "cudaEventSynchronize", "cudaEventQuery",   "cudaStreamSynchronize"};
+    struct moe_err err;
+    static int32_t host[N];
+    need_shim();
+    for (size_t i = 0; i < N_ITEMS(calls); i++) {
+        struct moe_gpu *g = opened();
+        struct moe_gpu_mark *mark;
+        char fault[64];
+        assert_ok(moe_gpu_mark_open(&mark, g, false, &err), &err);
+        void *device = moe_gpu_alloc(g, N_BYTES, &err);
+        assert_non_null(device);
+        snprintf(fault, sizeof fault, "%s:1", calls[i]);
+        setenv("MOE_SHIM_FAIL", fault, 1);
+        moe_gpu_upload(g, MOE_GPU_COPY, device, host, N_BYTES);
+        moe_gpu_mark_set(mark, MOE_GPU_COPY);
+        moe_gpu_stream_after(g, MOE_GPU_COMPUTE, mark);
+        try_ragged(g, device, N);
+        assert_true(moe_gpu_mark_passed(mark));
+        moe_gpu_mark_wait(mark, &err);
+        const char *words =
+            strcmp(calls[i], "cudaLaunchKernel") == 0 ? "failed: ragged: unspecified" : calls[i];
+        assert_fails(moe_gpu_finish(g, &err), MOE_ERR_DEVICE, words, &err);
+        assert_fails(moe_gpu_status(g, &err), MOE_ERR_DEVICE, "CUDA device 0 failed", &err);
+        assert_fails(moe_gpu_mark_wait(mark, &err), MOE_ERR_DEVICE, words, &err);
+        assert_null(moe_gpu_alloc(g, 1, &err));
+        assert_int_equal(err.status, MOE_ERR_DEVICE);
+        assert_fails(moe_gpu_pin(g, host, 4096, &err), MOE_ERR_DEVICE, words, &err);
+        moe_gpu_mark_close(mark);
+        moe_gpu_free(g, device, N_BYTES);
+        moe_gpu_close(g);
+        unsetenv("MOE_SHIM_FAIL");
+        check_add_one();
+    }
+}
+
+/* Whatever fails while opening or recording: one message, nothing left behind. */
+static void test_failures_everywhere(void **state)
+{
+    static const char *const calls[] = {"cudaGetDeviceCount",
+                                        "cudaSetDevice",
+                                        "cudaGetDeviceProperties",
+                                        "cudaMemGetInfo",
+                                        "cudaLaunchKernel",
+                                        "cudaStreamCreateWithFlags",
+                                        "cudaMalloc",
+                                        "cudaMemsetAsync",
+                                        "cudaStreamBeginCapture",
+                                        "cudaStreamEndCapture",
+                                        "cudaEventCreateWithFlags",
+                                        "cudaGraphInstantiateWithFlags",
+                                        "cudaGraphLaunch",
+                                        "cudaStreamSynchronize"};
+    need_shim();
+    for (size_t i = 0; i < N_ITEMS(calls); i++) {
+        char fault[64];
+        int n_failed = 0;
+        for (int nth = 1; nth <= 3; nth++) {
+            struct moe_gpu *g = NULL;
+            struct moe_gpu_graph *graph = NULL;
+            struct moe_gpu_mark *mark = NULL;
+            struct moe_err err = {0};
+            void *device = NULL;
+            snprintf(fault, sizeof fault, "%s:%d", calls[i], nth);
+            setenv("MOE_SHIM_FAIL", fault, 1);
+            int status = moe_gpu_open(&g, 0, &err);
+            if (status == MOE_OK && !(device = moe_gpu_alloc(g, 4096, &err)))
+                status = err.status;
+            if (status == MOE_OK)
+                status = moe_gpu_mark_open(&mark, g, true, &err);
+            if (status == MOE_OK) {
+                moe_gpu_graph_begin(g);
+                try_ragged(g, device, 3);
+                status = moe_gpu_graph_end(g, &graph, &err);
+            }
+            if (status == MOE_OK) {
+                moe_gpu_graph_run(g, graph);
+                status = moe_gpu_finish(g, &err);
+            }
+            if (status != MOE_OK) {
+                n_failed++;
+                assert_int_equal(status, MOE_ERR_DEVICE);
+                assert_int_equal(err.status, status);
+                assert_non_null(strstr(err.text, "CUDA device"));
+            }
+            moe_gpu_graph_close(graph);
+            moe_gpu_mark_close(mark);
+            if (g)
+                moe_gpu_free(g, device, 4096);
+            moe_gpu_close(g);
+        }
+        if (!n_failed)
+            fail_msg("%s was never called", calls[i]);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(test_no_device, forget_settings),
+        cmocka_unit_test_teardown(test_two_devices, forget_settings),
+        cmocka_unit_test_teardown(test_too_little_memory, forget_settings),
+        cmocka_unit_test_teardown(test_refused_pinning, forget_settings),
+        cmocka_unit_test_teardown(test_slow_copies, forget_settings),
+        cmocka_unit_test_teardown(test_late_work, forget_settings),
+        cmocka_unit_test_teardown(test_lost_device, forget_settings),
+        cmocka_unit_test_teardown(test_failures_everywhere, forget_settings),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

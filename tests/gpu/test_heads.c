@@ -1,0 +1,229 @@
+/* From the products of a layer's input to queries and cache (gpu_heads.cu) against
+ * run/projections.c and the storing of run/attention.c: the same bits. */
+#include "session_fixture.h"
+
+#include <math.h>
+
+#include "kern/kern.h"
+
+struct shape {
+    uint32_t n_heads, n_kv_heads, head_dim, rope_dim, kv_rank; /* kv_rank > 0: latent */
+    enum moe_qk_norm qk_norm;
+    bool biases;
+    float clip;
+    bool f16;
+};
+
+enum { LAYER = 1, N_ROWS = 7, CONTEXT = 37, N_SEQUENCES = 2, HIDDEN = 20 };
+
+static void make_layer(struct forged *f, const struct shape *p)
+{
+    struct moe_layer *l = &f->layers[LAYER];
+    uint32_t q = p->n_heads * p->head_dim, kv = p->n_kv_heads * p->head_dim;
+    bool full = p->qk_norm == MOE_QK_NORM_FULL;
+    l->q = forged_matrix(f, q, HIDDEN);
+    if (p->kv_rank) {
+        l->kv_down = forged_matrix(f, p->kv_rank + p->rope_dim, HIDDEN);
+        l->kv_down_norm = forged_floats(f, p->kv_rank, 2);
+        l->k_up = forged_matrix(f, p->n_heads * p->kv_rank, p->head_dim - p->rope_dim);
+        return;
+    }
+    l->k = forged_matrix(f, kv, HIDDEN);
+    l->v = forged_matrix(f, kv, HIDDEN);
+    l->q_norm = forged_floats(f, full ? q : p->head_dim, 2);
+    l->k_norm = forged_floats(f, full ? kv : p->head_dim, 2);
+    if (p->biases) {
+        l->q_bias = forged_floats(f, q, 1);
+        l->k_bias = forged_floats(f, kv, 1);
+        l->v_bias = forged_floats(f, kv, 1);
+        if (p->n_kv_heads > 1) { /* what the cache must bound */
+            ((float *)l->v_bias)[0] = INFINITY;
+            ((float *)l->v_bias)[p->head_dim + 1] = -70000;
+            ((float *)l->v_bias)[p->head_dim] = -INFINITY;
+        }
+    }
+}
+
+static void open_shape(struct forged *f, const struct shape *p)
+{
+    struct moe_config *c = &f->model.config;
+    moe_config_init(c);
+    c->hidden = HIDDEN;
+    c->vocab = 16;
+    c->n_heads = p->n_heads;
+    c->n_kv_heads = p->n_kv_heads;
+    c->head_dim = p->head_dim;
+    c->rope_dim = p->rope_dim;
+    c->kv_rank = p->kv_rank;
+    c->value_dim = p->kv_rank ? 16 : p->head_dim;
+    c->qk_norm = p->qk_norm;
+    c->clip_qkv = p->clip;
+    c->norm_eps = 1e-6f;
+    c->attn_scale = 1;
+    const struct moe_session_options o = {
+        .context = CONTEXT,
+        .n_sequences = N_SEQUENCES,
+        .batch = N_ROWS,
+        .kv_kind = p->f16 ? MOE_LAYOUT_F16 : MOE_LAYOUT_F32,
+    };
+    forged_open(f, &o);
+    make_layer(f, p);
+    struct moe_workspace *w = f->s->work;
+    for (uint32_t i = 0; i < N_ROWS; i++)
+        f->rows[i] = (struct moe_row){i % 3 == 2, i * 5 % CONTEXT, 0};
+    for (uint64_t i = 0; i < N_ROWS * w->hidden_stride; i++)
+        w->xn[i] = 2 * test_uniform(&f->random);
+}
+
+/* A product of the layer's input as it is before anything is done to it, on the device. */
+static float *product(struct forged *f, struct moe_mat m, uint64_t stride)
+{
+    struct moe_workspace *w = f->s->work;
+    float *y = forged_floats(f, N_ROWS * stride, 1);
+    moe_inputs_set(&w->from_hidden, w->xn, w->hidden_stride, NULL, N_ROWS, HIDDEN);
+    struct moe_mm mm = moe_inputs_mm(&w->from_hidden, m, y, stride);
+    moe_matmul(&mm, 1);
+    return on_device(f, y, N_ROWS * stride);
+}
+
+/* The processor's queries, keys and values of the layer, and these in its cache. */
+static void project(struct forged *f)
+{
+    moe_project_in(f->s, LAYER, f->rows, N_ROWS);
+    moe_kv_store(f->s, LAYER, f->rows, N_ROWS);
+}
+
+/* Rows of n floats; what lies between them does not count. */
+static void check_rows(struct forged *f, const float *at, const float *want, uint64_t stride,
+                       uint32_t n)
+{
+    for (uint32_t i = 0; i < N_ROWS; i++)
+        check_floats(f, at + i * stride, want + i * stride, n);
+}
+
+static void check_heads(void **state, uint64_t seed, const struct shape *p)
+{
+    struct forged f = {.taken = {.g = *state}, .random = seed};
+    open_shape(&f, p);
+    const struct moe_workspace *w = f.s->work;
+    const struct moe_layer *l = &f.layers[LAYER];
+    uint32_t q = p->n_heads * p->head_dim, kv = p->n_kv_heads * p->head_dim;
+    bool full = p->qk_norm == MOE_QK_NORM_FULL;
+    const struct moe_gpu_heads h = {
+        .q = product(&f, l->q, w->q_stride),
+        .k = product(&f, l->k, w->k_stride),
+        .v = product(&f, l->v, w->v_stride),
+        .q_stride = w->q_stride,
+        .k_stride = w->k_stride,
+        .v_stride = w->v_stride,
+        .q_bias = on_device(&f, l->q_bias, q),
+        .k_bias = on_device(&f, l->k_bias, kv),
+        .v_bias = on_device(&f, l->v_bias, kv),
+        .qk_norm = (enum moe_gpu_qk_norm)p->qk_norm,
+        .q_norm = on_device(&f, l->q_norm, full ? q : p->head_dim),
+        .k_norm = on_device(&f, l->k_norm, full ? kv : p->head_dim),
+        .eps = f.model.config.norm_eps,
+        .clip = p->clip,
+        .rope = on_device(&f, f.model.rope, CONTEXT * p->rope_dim),
+        .rope_dim = p->rope_dim,
+        .n_heads = p->n_heads,
+        .n_kv_heads = p->n_kv_heads,
+        .head_dim = p->head_dim,
+        .rows = rows_on_device(&f, N_ROWS),
+        .kv = kv_on_device(&f),
+        .layer = LAYER,
+    };
+    moe_gpu_finish_heads(f.taken.g, &h, N_ROWS);
+    project(&f);
+    check_rows(&f, h.q, w->queries, w->q_stride, q);
+    check_kv(&f, &h.kv);
+    forged_close(&f);
+}
+
+static void test_finish_heads(void **state)
+{
+    static const struct shape shapes[] = {
+        {1, 1, 2, 2, 0, MOE_QK_NORM_NONE, false, 0, false},
+        {4, 2, 16, 16, 0, MOE_QK_NORM_NONE, false, 0, false},
+        {4, 2, 24, 8, 0, MOE_QK_NORM_NONE, true, 0, true},
+        {4, 4, 100, 50, 0, MOE_QK_NORM_NONE, false, 0.5f, false},
+        {6, 3, 64, 64, 0, MOE_QK_NORM_HEAD, false, 0, true},
+        {6, 3, 20, 10, 0, MOE_QK_NORM_HEAD, true, 1, false},
+        {6, 1, 130, 128, 0, MOE_QK_NORM_HEAD, true, 0, false},
+        {4, 2, 32, 32, 0, MOE_QK_NORM_FULL, false, 0, false},
+        {4, 2, 18, 6, 0, MOE_QK_NORM_FULL, true, 0.25f, true},
+        /* More heads than warps, more values than are staged. */
+        {40, 20, 64, 64, 0, MOE_QK_NORM_FULL, false, 0, false},
+        {70, 35, 34, 34, 0, MOE_QK_NORM_HEAD, false, 2, true},
+    };
+    for (size_t i = 0; i < N_ITEMS(shapes); i++)
+        check_heads(state, 100 + i, &shapes[i]);
+}
+
+static void check_latent(void **state, uint64_t seed, const struct shape *p)
+{
+    struct forged f = {.taken = {.g = *state}, .random = seed};
+    open_shape(&f, p);
+    const struct moe_workspace *w = f.s->work;
+    const struct moe_layer *l = &f.layers[LAYER];
+    uint32_t key = w->kv.key_dim;
+    uint64_t n_queries = N_ROWS * w->queries_stride;
+    const float *q = product(&f, l->q, w->q_stride);
+    float *v = product(&f, l->kv_down, w->v_stride);
+    struct moe_gpu_kv kv = kv_on_device(&f);
+    project(&f);
+    /* What k_up makes is there already; the rotated parts are not. */
+    float *queries = forged_floats(&f, n_queries, 1);
+    memcpy(queries, w->queries, n_queries * sizeof *queries);
+    for (uint32_t i = 0; i < N_ROWS; i++)
+        for (uint32_t head = 0; head < p->n_heads; head++)
+            for (uint32_t c = 0; c < p->rope_dim; c++)
+                queries[i * w->queries_stride + head * key + c] = 7;
+    const struct moe_gpu_latent latent = {
+        .q = q,
+        .v = v,
+        .queries = on_device(&f, queries, n_queries),
+        .q_stride = w->q_stride,
+        .v_stride = w->v_stride,
+        .queries_stride = w->queries_stride,
+        .kv_norm = on_device(&f, l->kv_down_norm, p->kv_rank),
+        .eps = f.model.config.norm_eps,
+        .rope = on_device(&f, f.model.rope, CONTEXT * p->rope_dim),
+        .rope_dim = p->rope_dim,
+        .n_heads = p->n_heads,
+        .head_dim = p->head_dim,
+        .kv_rank = p->kv_rank,
+        .rows = rows_on_device(&f, N_ROWS),
+        .kv = kv,
+        .layer = LAYER,
+    };
+    moe_gpu_finish_latent(f.taken.g, &latent, N_ROWS);
+    check_floats(&f, latent.queries, w->queries, n_queries);
+    check_kv(&f, &latent.kv);
+    forged_close(&f);
+}
+
+static void test_finish_latent(void **state)
+{
+    static const struct shape shapes[] = {
+        {1, 1, 4, 2, 16, MOE_QK_NORM_NONE, false, 0, false},
+        {4, 4, 24, 8, 32, MOE_QK_NORM_NONE, false, 0, true},
+        {16, 16, 192, 64, 512, MOE_QK_NORM_NONE, false, 0, false},
+        {5, 5, 40, 30, 272, MOE_QK_NORM_NONE, false, 0, true},
+        {2, 2, 20, 4, 2560, MOE_QK_NORM_NONE, false, 0, false},
+    };
+    for (size_t i = 0; i < N_ITEMS(shapes); i++)
+        check_latent(state, 200 + i, &shapes[i]);
+}
+
+int main(void)
+{
+    struct moe_err err;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_finish_heads),
+        cmocka_unit_test(test_finish_latent),
+    };
+    if (moe_kern_select(moe_cpu_detect(), &err) != MOE_OK)
+        return 1;
+    return cmocka_run_group_tests(tests, gpu_fixture_open, gpu_fixture_close);
+}
