@@ -191,6 +191,20 @@ double moe_link_wait(struct moe_link *l)
     return l->clock;
 }
 
+double moe_link_next_piece(const struct moe_link *l)
+{
+    if (l->arrived.first != MOE_LINK_NONE)
+        return 0;
+    if (l->busy)
+        return l->free_at - l->clock;
+    if (l->queue.first == MOE_LINK_NONE)
+        return INFINITY;
+    const struct moe_link_item *x = &l->items[l->queue.first];
+    uint64_t left = x->bytes - x->started;
+    double from = l->free_at > l->clock ? l->free_at : l->clock;
+    return from + (double)(left < l->piece_bytes ? left : l->piece_bytes) / l->rate - l->clock;
+}
+
 uint32_t moe_link_take_arrived(struct moe_link *l)
 {
     uint32_t item = l->arrived.first;

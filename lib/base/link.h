@@ -95,6 +95,9 @@ double moe_link_advance(struct moe_link *l, double seconds);
 /* Moves the clock to the next arrival, unless an arrived item is waiting to be taken or nothing is
  * under way. Returns the clock. */
 double moe_link_wait(struct moe_link *l);
+/* Seconds until the piece under way is over, or the next one if none is: nothing arrives before. 0:
+ * an arrived item is waiting to be taken; INFINITY: nothing is under way. */
+double moe_link_next_piece(const struct moe_link *l);
 /* Takes an item that has arrived, the earliest first, and makes it idle; MOE_LINK_NONE: none. */
 uint32_t moe_link_take_arrived(struct moe_link *l);
 

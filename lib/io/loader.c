@@ -2,6 +2,7 @@
 #include "io/loader.h"
 
 #include <inttypes.h>
+#include <math.h>
 
 #include "base/clock.h"
 #include "base/par.h"
@@ -32,6 +33,8 @@
 enum {
     DEFAULT_QUEUE_DEPTH = 16,
     DEFAULT_PREFETCH_DEPTH = 4,
+    UPLOAD_PREFETCH_DEPTH = 8, /* to a GPU: a bus empties the queue between two looks at it sooner
+                                  than a disk does (reckoned, not measured) */
     MAX_REQUESTS = 65535,
     MAX_QUEUE_DEPTH = 256,
     MAX_THREADS = 32, /* of the pread backend: no disk gains by more */
@@ -53,7 +56,7 @@ static struct moe_loader_options with_defaults(const struct moe_loader_options *
     if (o.queue_depth == 0)
         o.queue_depth = DEFAULT_QUEUE_DEPTH;
     if (o.prefetch_depth == 0)
-        o.prefetch_depth = DEFAULT_PREFETCH_DEPTH;
+        o.prefetch_depth = o.gpu ? UPLOAD_PREFETCH_DEPTH : DEFAULT_PREFETCH_DEPTH;
     if (o.piece_bytes == 0)
         o.piece_bytes = MOE_LINK_PIECE_BYTES;
     o.compressed_bytes = moe_round_up(o.compressed_bytes, MOE_LOAD_ALIGN);
@@ -80,6 +83,8 @@ static const char *options_problem(const struct moe_loader_options *o)
         return "modelled loads need a rate";
     if (o->in_place && (!o->copy || o->verify))
         return "bytes that stay in place need a copy, and nobody verifies them";
+    if (o->gpu && (o->copy || o->verify || o->compressed_bytes))
+        return "copies to a GPU have no copy of a file, and nobody verifies or decodes them";
     return NULL;
 }
 
@@ -94,12 +99,12 @@ struct parts {
     struct loader_piece *pieces, **reaped;
     uint32_t *free_pieces;
     struct loader_job *jobs;
-    struct loader_backend *uring, *pread, *copy;
+    struct loader_backend *uring, *pread, *copy, *upload;
 };
 
 static struct parts carve(struct moe_arena *arena, const struct moe_loader_options *o)
 {
-    struct parts p;
+    struct parts p = {0};
     p.staging = moe_arena_take(arena, o->compressed_bytes, 1);
     p.page = moe_arena_take(arena, MOE_LOAD_ALIGN, 1);
     p.loader = moe_arena_take(arena, 1, sizeof *p.loader);
@@ -114,6 +119,8 @@ static struct parts carve(struct moe_arena *arena, const struct moe_loader_optio
     p.uring = loader_uring_carve(arena);
     p.pread = loader_pread_carve(arena, o->queue_depth);
     p.copy = loader_copy_carve(arena, o->queue_depth);
+    if (o->gpu)
+        p.upload = loader_upload_carve(arena, o->queue_depth);
     return p;
 }
 
@@ -123,7 +130,7 @@ uint64_t moe_loader_bytes(const struct moe_loader_options *options)
     struct moe_arena arena = {0};
     carve(&arena, &o);
     uint64_t threads =
-        o.copy || o.backend == MOE_LOAD_URING
+        o.copy || o.gpu || o.backend == MOE_LOAD_URING
             ? 0
             : loader_pread_stack_bytes(o.queue_depth < MAX_THREADS ? o.queue_depth : MAX_THREADS);
     return moe_round_up(arena.used, MOE_LOAD_ALIGN) + threads +
@@ -174,7 +181,14 @@ static int open_backend(struct moe_loader *l, const struct parts *p, struct moe_
         l->backend = p->copy;
         return MOE_OK;
     }
-    int status = loader_file_open(&l->file, o->fd, o->path, !o->buffered, p->page, err);
+    int status;
+    if (o->gpu) {
+        status = loader_upload_open(p->upload, o->gpu, o->queue_depth, &l->fault, err);
+        if (status == MOE_OK)
+            l->backend = p->upload;
+        return status;
+    }
+    status = loader_file_open(&l->file, o->fd, o->path, !o->buffered, p->page, err);
     if (status != MOE_OK)
         return status;
     l->stats.direct = l->file.direct_fd >= 0;
@@ -247,7 +261,11 @@ void moe_loader_close(struct moe_loader *l)
 
 static const char *load_problem(const struct moe_loader *l, const struct moe_load *load)
 {
-    if (load->offset % MOE_LOAD_ALIGN != 0 || (uintptr_t)load->to % MOE_LOAD_ALIGN != 0)
+    bool to_gpu = l->options.gpu != NULL;
+    if (to_gpu != (load->from != NULL))
+        return "bytes in memory go to a GPU, bytes of a file to memory";
+    if (!to_gpu &&
+        (load->offset % MOE_LOAD_ALIGN != 0 || (uintptr_t)load->to % MOE_LOAD_ALIGN != 0))
         return "place in file or memory is no multiple of 4096";
     if (load->stored_bytes == 0 || load->stored_bytes > load->raw_bytes ||
         load->raw_bytes > INT64_MAX - MOE_LOAD_ALIGN ||
@@ -352,7 +370,7 @@ static void fetch(struct moe_loader *l, uint32_t item, struct moe_load_done *don
     do {
         loader_read_pump(l);
         if (!loader_finish_pending(l))
-            loader_read_sleep(l);
+            loader_read_sleep(l, INFINITY);
     } while (loader_finish_some(l, done, 1, WAIT_SECONDS, false) == 0);
 }
 
@@ -368,6 +386,11 @@ static uint32_t poll_lockstep(struct moe_loader *l, struct moe_load_done *done, 
 double moe_loader_advance(struct moe_loader *l, double seconds)
 {
     return l->options.lockstep ? moe_link_advance(&l->model, seconds) : 0;
+}
+
+double moe_loader_next_piece(const struct moe_loader *l)
+{
+    return l->options.lockstep ? moe_link_next_piece(&l->model) : 0;
 }
 
 /* ---- Polling and waiting --------------------------------------------------------------------- */
@@ -412,13 +435,24 @@ uint32_t moe_loader_wait(struct moe_loader *l, struct moe_load_done *done, uint3
 {
     if (l->options.lockstep)
         return wait_lockstep(l, done, max);
+    return moe_loader_wait_for(l, done, max, INFINITY);
+}
+
+uint32_t moe_loader_wait_for(struct moe_loader *l, struct moe_load_done *done, uint32_t max,
+                             double seconds)
+{
+    if (l->options.lockstep)
+        return poll_lockstep(l, done, max);
     uint32_t n;
     l->waiting_since = moe_seconds();
+    double until = l->waiting_since + seconds;
     while ((n = attend(l, done, max, WAIT_SECONDS, true)) == 0 && max > 0 && l->n_requests > 0) {
+        double before = moe_seconds();
+        if (before >= until)
+            break;
         if (loader_finish_pending(l))
             continue;
-        double before = moe_seconds();
-        loader_read_sleep(l);
+        loader_read_sleep(l, until);
         l->stats.wait_seconds += moe_seconds() - before;
     }
     l->waited = loader_waited(l, moe_seconds());

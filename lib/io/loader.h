@@ -1,5 +1,6 @@
 /*
- * Loader: bytes from a pack into memory, asked for ahead of time, most urgent first.
+ * Loader: bytes from a pack into memory, or from memory onto a GPU, asked for ahead of time, most
+ * urgent first.
  *
  * A request is one extent (an expert's segment) and where its raw bytes go. The loader cuts it into
  * pieces, keeps a bounded number of piece reads in flight, and always starts the pieces of the most
@@ -23,6 +24,12 @@
  * tried twice more, and an extent whose checksum is wrong is read once more (page cache and
  * transfers can fail, too); what still fails then ends the request with an error, never with wrong
  * bytes. Nothing is allocated after moe_loader_open.
+ *
+ * To a GPU: with a device in its options a loader copies from the memory that each load names to
+ * the device's, on the device's copying stream, by the same rules; nothing is read, verified or
+ * decoded. A load that is reported done is on the device, for whatever is asked of it from then on.
+ * Where the memory is page-locked the copies run beside computation. When the device fails, so do
+ * its loads, with the device's own words.
  */
 #ifndef MOE_IO_LOADER_H
 #define MOE_IO_LOADER_H
@@ -34,6 +41,8 @@
 #include "base/link.h" /* enum moe_load_priority */
 
 enum { MOE_LOAD_ALIGN = 4096 }; /* of places in the file and in memory */
+
+struct moe_gpu; /* gpu.h */
 
 enum moe_load_backend {
     MOE_LOAD_AUTO = 0, /* io_uring where it can be had, else pread */
@@ -67,12 +76,15 @@ struct moe_loader_options {
     bool in_place; /* of a copy: loads take their time on the link, but nothing is written to `to`:
                       the owner looks into the copy, for whoever rehearses a link that moves bytes
                       without the processor. Needs verify off and no compressed requests */
+    struct moe_gpu *gpu; /* copies from memory to this device; NULL: none. Borrowed; needs verify
+                            off, no copy and no compressed requests. fd and backend are ignored */
     /* Completes loads in modelled order and time instead of measured: see moe_loader_advance.
      * Needs a rate. */
     bool lockstep;
     /* For tests: called before each piece read with its offset; a negative errno makes the read
-     * fail, a positive number makes it short by so many bytes, INT_MIN: flip a bit. May sleep. With
-     * the pread backend it is called on the reading threads, several at a time. */
+     * fail, a positive number makes it short by so many bytes, INT_MIN: flip a bit (not on a GPU:
+     * its bytes are out of reach). May sleep. With the pread backend it is called on the reading
+     * threads, several at a time. */
     int (*fault)(void *ctx, uint64_t offset, uint64_t n_bytes);
     void *fault_ctx;
 };
@@ -83,7 +95,10 @@ struct moe_load {
                               with them unless the file ends before */
     uint64_t raw_bytes;    /* more than stored_bytes exactly when those are one zstd frame */
     uint64_t checksum;     /* of the stored bytes (base/hash.h) */
-    void *to;              /* raw bytes; 4096-aligned, with room for raw_bytes rounded up to 4096 */
+    const void *from;      /* to a GPU: where the bytes lie, rounded up to 4096, until the request
+                              is over; then `offset` only names them. Else NULL */
+    void *to;              /* raw bytes; 4096-aligned, with room for raw_bytes rounded up to 4096.
+                              To a GPU: any place of its memory with that room */
     enum moe_load_priority priority;
     float score;  /* among prefetches: higher first; demands: first come, first served */
     uint64_t tag; /* the caller's, comes back with the completion */
@@ -97,7 +112,7 @@ struct moe_load_done {
 
 struct moe_loader_stats {
     uint64_t requests, pieces;           /* submitted; piece reads started, retries not counted */
-    uint64_t bytes_read;                 /* from the file, padding included */
+    uint64_t bytes_read;                 /* from the file (or memory), padding included */
     uint64_t cancelled, cancelled_bytes; /* requests given up; bytes read for them */
     uint64_t retries;                    /* reads made again or continued */
     uint64_t rereads;                    /* requests read again because a checksum was wrong */
@@ -109,7 +124,7 @@ struct moe_loader_stats {
                           under way before or after counts by its time inside */
     double verify_seconds, decode_seconds; /* over all threads */
     double longest_poll_seconds;           /* by the clock, with whatever came in between */
-    bool direct, uring; /* what is in use; false: buffered, threads (or a copy in memory) */
+    bool direct, uring; /* what is in use; false: buffered, threads (or no file) */
 };
 
 struct moe_loader;
@@ -153,6 +168,12 @@ uint32_t moe_loader_poll(struct moe_loader *l, struct moe_load_done *done, uint3
  * under way (or max is 0). */
 uint32_t moe_loader_wait(struct moe_loader *l, struct moe_load_done *done, uint32_t max);
 
+/* The same for no longer than about `seconds`, for whoever waits for several loaders at a time;
+ * longer by at most one step of decoding or one piece on its way to a GPU. 0 seconds: only decodes,
+ * with all computing threads. In lockstep it is moe_loader_poll. */
+uint32_t moe_loader_wait_for(struct moe_loader *l, struct moe_load_done *done, uint32_t max,
+                             double seconds);
+
 /* Error text of the last failed request (offset, what happened); "" when none has failed. */
 const char *moe_loader_error(const struct moe_loader *l);
 
@@ -165,5 +186,8 @@ const struct moe_loader_stats *moe_loader_stats(const struct moe_loader *l);
  * throttling, when poll or wait report the completion; verification and decoding take no modelled
  * time. moe_loader_wait jumps to the next completion. Returns the clock; `seconds` 0 only asks. */
 double moe_loader_advance(struct moe_loader *l, double seconds);
+/* Lockstep: modelled seconds until the piece under way is over, before which nothing completes;
+ * INFINITY when nothing is under way. */
+double moe_loader_next_piece(const struct moe_loader *l);
 
 #endif

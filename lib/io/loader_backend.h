@@ -1,6 +1,6 @@
 /*
- * How the loader gets a piece read: one small interface, three implementations (io_uring, threads
- * in pread, a copy in memory). Internal to io/.
+ * How the loader gets a piece read: one small interface, four implementations (io_uring, threads
+ * in pread, a copy in memory, copies to a GPU). Internal to io/.
  *
  * A piece belongs to the backend from start() until reap() hands it back with a result. The loader
  * never has more than queue_depth pieces there, so no backend has to refuse one. All calls are made
@@ -19,7 +19,8 @@
 
 struct loader_piece {
     /* What to read; the backend only looks at these. */
-    uint64_t offset; /* in the file */
+    uint64_t offset;     /* in the file */
+    const uint8_t *from; /* in memory; NULL: in the file */
     uint8_t *to;
     uint32_t n_bytes;
     uint32_t
@@ -99,5 +100,12 @@ uint64_t loader_pread_stack_bytes(uint32_t queue_depth);
 struct loader_backend *loader_copy_carve(struct moe_arena *arena, uint32_t queue_depth);
 void loader_copy_open(struct loader_backend *b, const void *copy, uint64_t copy_bytes,
                       bool in_place, const struct loader_fault *fault);
+
+struct loader_backend *loader_upload_carve(struct moe_arena *arena, uint32_t queue_depth);
+int loader_upload_open(struct loader_backend *b, struct moe_gpu *gpu, uint32_t queue_depth,
+                       const struct loader_fault *fault, struct moe_err *err);
+
+/* Sleeps, for backends with nothing to wait for. */
+void loader_nap(double seconds);
 
 #endif

@@ -45,7 +45,13 @@ static uint32_t copy_reap(struct loader_backend *b, struct loader_piece **pieces
 
 static void copy_wait(struct loader_backend *b, double seconds)
 {
-    if (((struct copies *)b)->n_over > 0 || seconds <= 0)
+    if (((struct copies *)b)->n_over == 0)
+        loader_nap(seconds);
+}
+
+void loader_nap(double seconds)
+{
+    if (seconds <= 0)
         return;
     struct timespec length = {.tv_sec = (time_t)seconds};
     length.tv_nsec = (long)((seconds - (double)length.tv_sec) * 1e9);

@@ -155,6 +155,8 @@ static int start_threads(struct preads *p)
     pthread_sigmask(SIG_SETMASK, &all, &before);
     while (got == 0 && p->n_threads < p->queue_depth) {
         got = pthread_create(&p->threads[p->n_threads], &attr, serve, p);
+        if (got == EINVAL) /* the program's thread-local data alone take more */
+            got = pthread_create(&p->threads[p->n_threads], NULL, serve, p);
         p->n_threads += got == 0;
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);

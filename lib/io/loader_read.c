@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "gpu.h"
 #include "io/loader_state.h"
 
 enum {
@@ -87,7 +88,10 @@ static void fail_read(struct moe_loader *l, const struct loader_piece *piece)
     struct loader_request *r = &l->requests[piece->request];
     const char *path = l->options.path;
     char text[128];
-    if (piece->result < 0)
+    int status = l->options.gpu ? moe_gpu_status(l->options.gpu, &l->error) : MOE_OK;
+    if (status != MOE_OK)
+        r->status = status;
+    else if (piece->result < 0)
         r->status = moe_fail(
             &l->error, MOE_ERR_IO, "%s: cannot read %" PRIu32 " bytes at offset %" PRIu64 ": %s",
             path, piece->n_bytes, piece->offset, moe_errno_text(-piece->result, text, sizeof text));
@@ -233,6 +237,7 @@ static void start_piece(struct moe_loader *l, uint32_t item, double now)
     struct loader_piece *piece = &l->pieces[l->free_pieces[--l->n_free_pieces]];
     *piece = (struct loader_piece){
         .offset = r->load.offset + at,
+        .from = r->load.from ? (const uint8_t *)r->load.from + at : NULL,
         .to = r->stored + at,
         .n_bytes = n_bytes,
         .wanted_bytes = left < n_bytes ? (uint32_t)left : n_bytes,
@@ -278,9 +283,9 @@ static double earlier(double a, double b)
     return a < b ? a : b;
 }
 
-void loader_read_sleep(struct moe_loader *l)
+void loader_read_sleep(struct moe_loader *l, double until)
 {
-    double now = moe_seconds(), until = INFINITY;
+    double now = moe_seconds();
     for (uint32_t i = 0; i < l->options.queue_depth && l->n_put_by > 0; i++) {
         const struct loader_piece *piece = &l->pieces[i];
         if (piece->state == PIECE_HELD)

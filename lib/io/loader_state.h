@@ -98,8 +98,8 @@ static inline double loader_waited(const struct moe_loader *l, double now)
 void loader_read_begin(struct moe_loader *l, uint32_t item, double now);
 /* Takes in what has been read, tries again what should be, starts what can start. Does not wait. */
 void loader_read_pump(struct moe_loader *l);
-/* Sleeps until loader_read_pump has something to do. */
-void loader_read_sleep(struct moe_loader *l);
+/* Sleeps until loader_read_pump has something to do, or until that time (INFINITY: none). */
+void loader_read_sleep(struct moe_loader *l, double until);
 /* No further reads for a request, and drops those that have not reached the backend. False: some
  * are still there; the request becomes READY when they are back. */
 bool loader_read_abandon(struct moe_loader *l, uint32_t item);

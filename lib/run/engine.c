@@ -59,7 +59,7 @@ static int open_parts(struct moe_engine *e, const struct moe_engine_options *o,
     if (status != MOE_OK)
         return status;
     if (e->strategy.resident)
-        status = moe_experts_open_resident(&e->experts, e->model->pack, 0, progress, err);
+        status = moe_experts_open_resident(&e->experts, e->model->pack, 0, NULL, progress, err);
     else
         status = moe_experts_open_cached(&e->experts, e->model->pack, e->model->config.top_k,
                                          &cache, progress, err);

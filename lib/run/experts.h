@@ -107,7 +107,7 @@ struct moe_experts_ops {
 /* First member of every provider. */
 struct moe_experts {
     const struct moe_experts_ops *ops;
-    uint64_t resident_bytes; /* expert weights held now, at most so far */
+    uint64_t resident_bytes; /* expert weights held now (with a GPU: on it), at most so far */
     uint64_t resident_bytes_max;
     struct moe_timeline *timeline; /* borrowed; NULL: nobody records */
     bool lockstep;                 /* loads end at modelled times: clock and computed count */
@@ -117,12 +117,18 @@ struct moe_experts {
  * modelled one. */
 double moe_experts_clock(struct moe_experts *self);
 
-/* Strategy `resident`: reads each expert's best variant into memory at once.
+/* Strategy `resident`: reads each expert's best variant into memory at once, that of the GPU where
+ * there is one (borrowed; NULL: none), in which case views point there.
  * variant: index into the pack's variants, 0 the best; an expert without it uses the best it has.
  */
 int moe_experts_open_resident(struct moe_experts **out, const struct moe_pack *pack,
-                              uint32_t variant, const struct moe_progress *progress,
-                              struct moe_err *err);
+                              uint32_t variant, struct moe_gpu *gpu,
+                              const struct moe_progress *progress, struct moe_err *err);
+/* Host memory that it takes for a GPU, while loading. */
+uint64_t moe_experts_resident_host_bytes(const struct moe_pack *pack);
+/* Its views, [layers of the model][n_experts] (those of dense layers and absent experts are empty):
+ * for whoever routes on the device. Valid until it is closed; NULL for another provider. */
+const struct moe_expert_view *moe_experts_resident_views(const struct moe_experts *experts);
 
 /* For calibration: every expert at every variant of the pack, as an assigner asks for them. What
  * fits into `bytes` is kept in memory, the last layers first (re-runs visit them most); of the
@@ -151,18 +157,35 @@ struct moe_cache_options {
     double layer_seconds, load_seconds;
     struct moe_loader_options loader; /* fd, path and sizes are filled in here */
     uint64_t seed;
+    /* Slots in the memory of a GPU (borrowed; NULL: of the host), filled from experts in the host's
+     * memory, which are read from disk as far as they do not fit there: host_bytes for them and the
+     * loaders. The loader's rate is then that of copies to the GPU, disk_rate that of reads (0: as
+     * fast as it goes; in lockstep the same rate). */
+    struct moe_gpu *gpu;
+    uint64_t host_bytes;
+    double disk_rate;
 };
 
 /* Bytes of one slot for the pack's experts at `variant`: segments, each rounded up to pages. The
  * largest where experts differ. */
 uint64_t moe_cache_slot_bytes(const struct moe_pack *pack, uint32_t variant);
 
-/* Memory that a cache with these options takes: slots, loader, tables. UINT64_MAX: no cache can be
- * made of them. */
+/* Memory that a cache with these options takes: slots, loader, tables; with a GPU that of the
+ * device, its slots. UINT64_MAX: no cache can be made of them. */
 uint64_t moe_cache_bytes(const struct moe_pack *pack, const struct moe_cache_options *options);
 
+/* With a GPU: the least host_bytes that such a cache works with (all of them where the strategy
+ * computes experts on the host), and those with which nothing is read from disk any more. */
+void moe_cache_host_bytes(const struct moe_pack *pack, const struct moe_cache_options *options,
+                          uint64_t *least, uint64_t *all);
+
 /* A cache of experts over the pack: loads what is missing as it is asked for. With initial contents
- * these are loaded here. */
+ * these are loaded here.
+ *
+ * With a GPU the host tier is filled here, too: with all experts, or the most frequent ones. Views
+ * point into the device's memory and are not to be looked into on the host (but host_view's). What
+ * was asked of the device's compute stream before `release` still sees the expert; nobody has to
+ * wait for it. MOE_ERR_LIMIT: host_bytes are too few; MOE_ERR_DEVICE. */
 int moe_experts_open_cached(struct moe_experts **out, const struct moe_pack *pack, uint32_t top_k,
                             const struct moe_cache_options *options,
                             const struct moe_progress *progress, struct moe_err *err);

@@ -5,7 +5,7 @@
  *
  * The scheduler counts MoE layers; here, outside of it, layers are the model's.
  */
-#include "run/experts_cached.h"
+#include "run/experts_tiers.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -47,7 +47,11 @@ static void end_tokens(struct moe_experts *self, double seconds)
 
 static void computed(struct moe_experts *self, double seconds)
 {
-    moe_loader_advance(((struct cached *)self)->loader, seconds);
+    struct cached *c = (struct cached *)self;
+    if (c->tiers)
+        tiers_advance(c->tiers, seconds);
+    else
+        moe_loader_advance(c->loader, seconds);
 }
 
 static double modelled_clock(struct moe_experts *self)
@@ -65,6 +69,8 @@ static int begin(struct moe_experts *self, const struct moe_expert_request *requ
     uint32_t n;
     c->layer = request->layer;
     c->failure = (struct moe_err){0};
+    if (c->tiers)
+        slot_uses_begin(tiers_slot_uses(c->tiers));
     int status =
         moe_supply_begin(c->supply, c->moe_layer[request->layer], request->needs, request->n, err);
     const struct moe_entry *entries = moe_scheduler_entries(c->scheduler, &n);
@@ -118,8 +124,11 @@ static int next(struct moe_experts *self, uint32_t max, uint32_t *which,
     uint32_t n_entries;
     int status = moe_supply_next(c->supply, max, which, n, err);
     const struct moe_entry *entries = moe_scheduler_entries(c->scheduler, &n_entries);
-    for (uint32_t i = 0; i < *n; i++)
+    for (uint32_t i = 0; i < *n; i++) {
         view_slot(c, entries[which[i]].slot, &views[i]);
+        if (c->tiers)
+            slot_uses_give(tiers_slot_uses(c->tiers), entries[which[i]].slot);
+    }
     return status;
 }
 
@@ -130,7 +139,12 @@ static int complete(struct moe_experts *self, uint32_t which, struct moe_err *er
 
 static void release(struct moe_experts *self, uint32_t which)
 {
-    moe_supply_release(((struct cached *)self)->supply, which);
+    struct cached *c = (struct cached *)self;
+    uint32_t n;
+    if (c->tiers)
+        slot_uses_take_back(tiers_slot_uses(c->tiers),
+                            moe_scheduler_entries(c->scheduler, &n)[which].slot);
+    moe_supply_release(c->supply, which);
 }
 
 /* ---- Ahead of the router, beside the device ----------------------------------------------------
@@ -164,7 +178,10 @@ static void host_view(struct moe_experts *self, uint32_t which, uint32_t layer, 
     if (which < n)
         variant = entries[which].variant;
     *view = (struct moe_expert_view){.layer = layer, .expert = expert, .variant = variant};
-    view_copy(c, view);
+    if (c->tiers)
+        tiers_host_view(c->tiers, view);
+    else
+        view_copy(c, view);
 }
 
 static void close_cached(struct moe_experts *self)
@@ -172,8 +189,12 @@ static void close_cached(struct moe_experts *self)
     struct cached *c = (struct cached *)self;
     if (c->loader)
         moe_loader_close(c->loader); /* first: it writes into the slots */
+    tiers_close(c->tiers);
     moe_supply_close(c->supply);
-    moe_pages_free(c->memory, c->pools.pools.bytes);
+    if (c->gpu)
+        moe_gpu_free(c->gpu, c->memory, c->pools.pools.bytes);
+    else
+        moe_pages_free(c->memory, c->pools.pools.bytes);
     moe_inventory_release(&c->inventory);
     free(c->moe_layer);
     free(c->slot_at);

@@ -1,7 +1,7 @@
 /*
  * Opening a cache of experts: slots, supply, loader, first contents.
  */
-#include "run/experts_cached.h"
+#include "run/experts_tiers.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -34,7 +34,8 @@ static uint64_t *frequencies(const struct cached *c, const struct moe_statistics
 static int place_slots(struct cached *c, struct moe_err *err)
 {
     const struct moe_pools *pools = &c->pools.pools;
-    c->memory = moe_pages_alloc(pools->bytes, err);
+    c->memory =
+        c->gpu ? moe_gpu_alloc(c->gpu, pools->bytes, err) : moe_pages_alloc(pools->bytes, err);
     c->slot_at = moe_alloc(pools->n_slots, sizeof *c->slot_at, err);
     c->submitted = moe_alloc(pools->n_slots, sizeof *c->submitted, err);
     if (!c->memory || !c->slot_at || !c->submitted)
@@ -66,7 +67,7 @@ static int open_supply(struct cached *c, const struct moe_cache_options *o,
         .load_seconds = o->load_seconds,
         .n_requests = c->pools.loader.n_requests,
         .seed = o->seed,
-        .channel = cached_channel(c),
+        .channel = c->gpu ? tiers_channel(c) : cached_channel(c),
     };
     int status = moe_supply_open(&c->supply, &options, err);
     if (status != MOE_OK)
@@ -98,6 +99,7 @@ int moe_experts_open_cached(struct moe_experts **out, const struct moe_pack *pac
     c->base.ops = &cached_ops;
     c->pack = pack;
     c->high = o->high;
+    c->gpu = o->gpu;
     c->phase = &c->before;
     c->base.lockstep = o->loader.lockstep;
     int status = moe_inventory_of_pack(&c->inventory, pack, top_k, err);
@@ -115,6 +117,8 @@ int moe_experts_open_cached(struct moe_experts **out, const struct moe_pack *pac
         status = place_slots(c, err);
     if (status == MOE_OK)
         status = moe_loader_open(&c->loader, &c->pools.loader, err);
+    if (status == MOE_OK && c->gpu)
+        status = tiers_open(&c->tiers, c, o, frequency, progress, err);
     if (status == MOE_OK)
         status = fill(c, progress, err);
     if (status != MOE_OK)

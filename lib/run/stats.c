@@ -44,6 +44,9 @@ static void add_phase(struct moe_phase_stats *sum, const struct moe_phase_stats 
     sum->seconds += p->seconds;
     add_counts(&sum->experts, &p->experts);
     sum->bytes_read += p->bytes_read;
+    sum->bytes_uploaded += p->bytes_uploaded;
+    sum->host_hits += p->host_hits;
+    sum->disk_loads += p->disk_loads;
     sum->read_seconds += p->read_seconds;
     sum->stall_seconds += p->stall_seconds;
     sum->stall_bytes += p->stall_bytes;
@@ -113,6 +116,9 @@ static void write_counts(struct moe_buf *out, const struct moe_phase_stats *p, c
         {"loads", p->experts.loads},
         {"evictions", p->experts.evictions},
         {"bytes_read", p->bytes_read},
+        {"bytes_uploaded", p->bytes_uploaded},
+        {"host_hits", p->host_hits},
+        {"disk_loads", p->disk_loads},
         {"prefetch_wasted_bytes", p->experts.prefetch_wasted_bytes},
     };
     for (unsigned i = 0; i < sizeof counts / sizeof counts[0]; i++)
@@ -163,6 +169,10 @@ void moe_stats_write_json(const struct moe_stats *stats, struct moe_buf *out)
                    stats->resident_expert_bytes_max);
     moe_buf_printf(out, "  \"peak_rss_bytes\": %" PRIu64 ",\n", stats->peak_rss_bytes);
     moe_buf_printf(out, "  \"memory_budget_bytes\": %" PRIu64 ",\n", stats->memory_budget_bytes);
+    moe_buf_printf(out, "  \"gpu_memory_bytes\": %" PRIu64 ",\n", stats->gpu_memory_bytes);
+    moe_buf_printf(out, "  \"gpu_memory_budget_bytes\": %" PRIu64 ",\n",
+                   stats->gpu_memory_budget_bytes);
+    moe_buf_printf(out, "  \"bf16_rows\": %" PRIu64 ",\n", stats->bf16_rows);
     write_phase(out, "prefill", &stats->prefill);
     moe_buf_text(out, ",\n");
     write_phase(out, "decode", &stats->decode);
@@ -228,10 +238,22 @@ void moe_stats_write_text(const struct moe_stats *stats, struct moe_buf *out)
         moe_format_bytes(
             (uint64_t)ratio((double)stats->decode.bytes_read, (double)stats->decode.tokens), b),
         all.stall_seconds);
+    if (all.bytes_uploaded)
+        moe_buf_printf(out,
+                       "uploads  %s to the GPU, %" PRIu64 " loads from host memory, %" PRIu64
+                       " from disk\n",
+                       moe_format_bytes(all.bytes_uploaded, a), all.host_hits, all.disk_loads);
     write_notes(out, &all.experts);
     moe_buf_printf(out, "memory   %s of experts, peak %s of the process\n",
                    moe_format_bytes(stats->resident_expert_bytes_max, a),
                    moe_format_bytes(stats->peak_rss_bytes, b));
+    if (stats->gpu_memory_budget_bytes)
+        moe_buf_printf(out, "GPU      %s of its memory, %s allowed\n",
+                       moe_format_bytes(stats->gpu_memory_bytes, a),
+                       moe_format_bytes(stats->gpu_memory_budget_bytes, b));
+    if (stats->bf16_rows)
+        moe_buf_printf(out, "bf16     %" PRIu64 " inputs of products (--bf16-prompts)\n",
+                       stats->bf16_rows);
 }
 
 void moe_stats_write_line(const struct moe_stats *stats, struct moe_buf *out)

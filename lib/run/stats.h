@@ -16,10 +16,13 @@ struct moe_phase_stats {
     uint64_t tokens; /* rows computed */
     double seconds;  /* wall time of the forward passes */
     struct moe_counts experts;
-    uint64_t bytes_read;
-    double read_seconds;    /* at least one read was in flight */
+    uint64_t bytes_read; /* from disk */
+    /* With a GPU: copied to it; loads of experts that lay in host memory, and that did not. */
+    uint64_t bytes_uploaded, host_hits, disk_loads;
+    double read_seconds;    /* at least one read was in flight; with a GPU those in which a read
+                               was, and those in which a copy was, added up */
     double stall_seconds;   /* computing threads waited for a load */
-    double stall_bytes;     /* of bytes_read, those that were read meanwhile */
+    double stall_bytes;     /* of bytes_read (with a GPU: bytes_uploaded), those moved meanwhile */
     double host_seconds;    /* computing threads waited for the host's experts */
     double predict_seconds; /* predictions and what follows from them took */
 };
@@ -29,7 +32,9 @@ struct moe_stats {
     double ttft_seconds; /* request to first token, tokenization included */
     uint64_t prompt_tokens, generated_tokens;
     uint64_t resident_expert_bytes_max;
-    uint64_t peak_rss_bytes, memory_budget_bytes; /* budget 0: none was given */
+    uint64_t peak_rss_bytes, memory_budget_bytes;       /* budget 0: none was given */
+    uint64_t gpu_memory_bytes, gpu_memory_budget_bytes; /* taken on a GPU, of so many; 0: none */
+    uint64_t bf16_rows; /* inputs of products that were computed in bf16 (--bf16-prompts) */
     char strategy[32], device[32];
     char cache[32], alloc[32]; /* policy of the expert cache, how its slots are shared; "none" */
     char parts[512];           /* all of the strategy's, in the words of their options */

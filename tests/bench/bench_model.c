@@ -138,7 +138,7 @@ int main(int argc, char **argv)
     if (status == MOE_OK)
         status = moe_model_open(&model, argv[1], 0, NULL, &err);
     if (status == MOE_OK)
-        status = moe_experts_open_resident(&experts, model->pack, 0, NULL, &err);
+        status = moe_experts_open_resident(&experts, model->pack, 0, NULL, NULL, &err);
     if (status == MOE_OK)
         status = moe_session_open(&session, model, experts, NULL, &err);
     if (status == MOE_OK)

@@ -43,7 +43,7 @@ static inline void fixture_open(struct fixture *f, int bits, uint32_t n_sequence
     struct moe_err err = {0};
     fixture_pack(f->path, bits);
     assert_ok(moe_model_open(&f->model, f->path, 0, NULL, &err), &err);
-    assert_ok(moe_experts_open_resident(&f->experts, f->model->pack, 0, NULL, &err), &err);
+    assert_ok(moe_experts_open_resident(&f->experts, f->model->pack, 0, NULL, NULL, &err), &err);
     const struct moe_session_options options = {.n_sequences = n_sequences, .batch = batch};
     assert_ok(moe_session_open(&f->session, f->model, f->experts, &options, &err), &err);
 }

@@ -83,7 +83,7 @@ static int open_all(void **state)
         make_pack(packs[i], i ? 3 : 0);
     }
     assert_ok(moe_model_open(&fixture.model, packs[0], 0, NULL, &err), &err);
-    assert_ok(moe_experts_open_resident(&fixture.experts, fixture.model->pack, 0, NULL, &err),
+    assert_ok(moe_experts_open_resident(&fixture.experts, fixture.model->pack, 0, NULL, NULL, &err),
               &err);
     const struct moe_session_options so = {.batch = BATCH};
     assert_ok(moe_session_open(&fixture.session, fixture.model, fixture.experts, &so, &err), &err);

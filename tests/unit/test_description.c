@@ -103,7 +103,7 @@ static void open_resident(struct opened *o, uint32_t context, uint16_t kv_kind)
     const struct moe_session_options options = {
         .context = N_IDS, .n_sequences = 2, .batch = BATCH, .kv_kind = kv_kind};
     assert_ok(moe_model_open(&o->model, path, context, NULL, &err), &err);
-    assert_ok(moe_experts_open_resident(&o->experts, o->model->pack, 0, NULL, &err), &err);
+    assert_ok(moe_experts_open_resident(&o->experts, o->model->pack, 0, NULL, NULL, &err), &err);
     assert_ok(moe_session_open(&o->session, o->model, o->experts, &options, &err), &err);
 }
 

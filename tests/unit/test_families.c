@@ -181,7 +181,8 @@ static void fixture_equals_its_reference(void **state)
     struct moe_err err = {0};
     convert(&f, c);
     assert_ok(moe_model_open(&f.run.model, f.run.path, context_of(&f), NULL, &err), &err);
-    assert_ok(moe_experts_open_resident(&f.run.experts, f.run.model->pack, 0, NULL, &err), &err);
+    assert_ok(moe_experts_open_resident(&f.run.experts, f.run.model->pack, 0, NULL, NULL, &err),
+              &err);
     check_prompts(&f, c, "resident");
     if (f.run.model->config.n_experts) {
         open_cached(&f);

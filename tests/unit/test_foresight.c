@@ -78,7 +78,7 @@ static void open_watch(struct watch *w, uint64_t *seed, int bits)
     w->random = *seed;
     random_model_write(&w->m, bits, path);
     assert_ok(moe_model_open(&w->model, path, 0, NULL, &err), &err);
-    assert_ok(moe_experts_open_resident(&w->experts, w->model->pack, 0, NULL, &err), &err);
+    assert_ok(moe_experts_open_resident(&w->experts, w->model->pack, 0, NULL, NULL, &err), &err);
     assert_ok(moe_session_open(&w->session, w->model, w->experts, &options, &err), &err);
     struct moe_statistics_shape shape = moe_probe_shape(w->model);
     shape.max_tokens = N_IDS;

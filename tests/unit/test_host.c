@@ -79,7 +79,7 @@ static void open_all(struct opened *o, uint64_t *seed, int bits, double slowdown
     draw(&o->m, seed);
     random_model_write(&o->m, bits, path);
     assert_ok(moe_model_open(&o->model, path, 0, NULL, &err), &err);
-    assert_ok(moe_experts_open_resident(&o->experts, o->model->pack, 0, NULL, &err), &err);
+    assert_ok(moe_experts_open_resident(&o->experts, o->model->pack, 0, NULL, NULL, &err), &err);
     assert_ok(moe_session_open(&o->session, o->model, o->experts, &options, &err), &err);
     read_views(o, &arena);
     o->weights = moe_alloc(arena.used, 1, &err);

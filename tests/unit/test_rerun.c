@@ -92,7 +92,7 @@ static void run_plainly(uint32_t variant, struct tokens *out)
     const struct moe_perplexity_options how = {
         .max_doc_tokens = 200, .token = note_token, .ctx = out};
     out->n = 0;
-    assert_ok(moe_experts_open_resident(&experts, f.model->pack, variant, NULL, &err), &err);
+    assert_ok(moe_experts_open_resident(&experts, f.model->pack, variant, NULL, NULL, &err), &err);
     assert_ok(moe_session_open(&session, f.model, experts, &options, &err), &err);
     assert_ok(moe_perplexity(session, f.text, &how, &p, &err), &err);
     moe_session_close(session);
