@@ -127,6 +127,8 @@ static int check_explain(int n_args)
 
 static int check_machine(void)
 {
+    if (o.plan.strategy.device.kind == DEVICE_CUDA)
+        return cli_misuse("option --device: moe-plan plans for the CPU and for test devices");
     if (o.plan.profile && o.plan.layer_seconds > 0)
         return cli_misuse("options --device-profile and --layer-seconds: one is enough");
     if (o.plan.layer_seconds > 0 && !(o.plan.link_rate > 0))

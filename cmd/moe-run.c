@@ -75,10 +75,8 @@ static const struct cli_option options[] = {
     {STRATEGY_OPT_PART(MOE_PART_ALLOC, "alloc", "NAME", o.strategy)},
     {STRATEGY_OPT_PART(MOE_PART_PREDICT, "predict", "HOW", o.strategy), .shown = "the row's",
      .help = "predict the experts of layers to come"},
-    {STRATEGY_OPT_PART(MOE_PART_PREFETCH, "prefetch", "LIMITS", o.strategy),
-     .shown = "the row's", .help = "load predicted experts ahead"},
-    {STRATEGY_OPT_PART(MOE_PART_ON_MISS, "on-miss", "HOW", o.strategy), .shown = "the row's",
-     .help = "what becomes of an absent expert"},
+    {STRATEGY_OPT_PART(MOE_PART_PREFETCH, "prefetch", "LIMITS", o.strategy)},
+    {STRATEGY_OPT_PART(MOE_PART_ON_MISS, "on-miss", "HOW", o.strategy)},
     {CLI_OPT_TEXT(0, "statistics", "FILE", &o.strategy.statistics),
      .help = "moe-profile's, for paths and frequencies"},
     {STRATEGY_OPT_FLAG(MOE_PART_PROTECT, "protect", o.strategy)},
@@ -99,7 +97,11 @@ static const struct cli_option options[] = {
     {CLI_OPT_TEXT(0, "low", "VARIANT", &o.strategy.low)},
     {CLI_OPT_U32(0, "staging", "N", &o.strategy.staging, 1, 65536)},
     {CLI_OPT_CUSTOM(0, "device", "WHAT", &o.strategy.device, strategy_device), .shown = "cpu",
-     .help = "cpu, or test:SPEED,LINK: a second one"},
+     .help = "cpu, cuda[:N], auto, test:SPEED,LINK"},
+    {CLI_OPT_BYTES(0, "gpu-memory", "SIZE", &o.engine.gpu_memory_bytes), .shown = "what is free",
+     .help = "bound of what is taken on the GPU"},
+    {CLI_OPT_FLAG(0, "bf16-prompts", &o.engine.bf16_prompts),
+     .help = "prompts in bf16 on the GPU (not exact)"},
     {CLI_OPT_RATE(0, "link-rate", "RATE", &o.engine.link_rate), .shown = "the disk's",
      .help = "slow expert loads down to RATE"},
     {CLI_OPT_FLAG(0, "lockstep", &o.engine.lockstep), .help = "loads in modelled time (--link-rate or --plan)"},
@@ -185,6 +187,10 @@ static int check_options(int n_args, char **args)
         return cli_misuse("option --prompt-tokens belongs to --bench");
     if (o.json && !o.bench && !o.perplexity)
         return cli_misuse("option --json belongs to --bench and --perplexity");
+    if (o.strategy.device.kind != DEVICE_CUDA &&
+        (o.engine.gpu_memory_bytes || o.engine.bf16_prompts))
+        return cli_misuse(
+            "options --gpu-memory and --bf16-prompts go with --device cuda or --device auto");
     if (o.plan && (names_a_strategy() || o.engine.expert_memory_bytes))
         return cli_misuse("option --plan: strategy and slots are the plan's");
     if (o.raw && (o.chat_template || o.system))
@@ -240,7 +246,10 @@ static int choose_strategy(struct run *r, struct moe_err *err)
     o.engine.staging = o.strategy.staging;
     o.engine.device = (struct moe_device_choice){.test = device->kind == DEVICE_TEST,
                                                  .speed = device->speed,
-                                                 .link_rate = device->link_rate};
+                                                 .link_rate = device->link_rate,
+                                                 .cuda = device->kind == DEVICE_CUDA,
+                                                 .index = device->index,
+                                                 .automatic = device->automatic};
     return MOE_OK;
 }
 
@@ -275,6 +284,8 @@ static int open_run(struct run *r, struct moe_err *err)
         return status;
     r->session = r->engine->session;
     r->model = r->engine->model;
+    if (r->engine->no_gpu.status)
+        cli_note("device auto: the CPU computes: %s", r->engine->no_gpu.text);
     if (r->engine->fallback)
         cli_detail("strategy %s: %s", r->engine->strategy.name, r->engine->fallback);
     if (r->engine->strategy.cache && r->engine->budget.below_token)

@@ -7,6 +7,8 @@
 #include "base/text.h"
 #include "sched/strategy_brief.h"
 
+enum { MAX_GPU = 1023 };
+
 /* ---- Texts -------------------------------------------------------------------------------------
  */
 
@@ -26,6 +28,18 @@ bool strategy_device(const char *text, void *to, char why[128])
         *device = (struct device_option){.kind = DEVICE_CPU};
         return true;
     }
+    if (strcmp(text, "auto") == 0) {
+        *device = (struct device_option){.kind = DEVICE_CUDA, .automatic = true};
+        return true;
+    }
+    if (strncmp(text, "cuda", 4) == 0 && (text[4] == 0 || text[4] == ':')) {
+        uint64_t index = 0;
+        *device = (struct device_option){.kind = DEVICE_CUDA};
+        if (text[4] == 0 || (moe_parse_u64(text + 5, &index) && index <= MAX_GPU)) {
+            device->index = (int)index;
+            return true;
+        }
+    }
     if (n < sizeof speed && numbers[n]) {
         memcpy(speed, numbers, n);
         speed[n] = 0;
@@ -34,7 +48,9 @@ bool strategy_device(const char *text, void *to, char why[128])
             moe_parse_rate(numbers + n + 1, &device->link_rate))
             return true;
     }
-    snprintf(why, 128, "is not cpu or test:SPEED,LINK, as test:4,2GB/s with a SPEED from 1 up");
+    snprintf(why, 128,
+             "is not cpu, cuda[:N], auto or test:SPEED,LINK, as test:4,2GB/s with a SPEED from 1 "
+             "up");
     return false;
 }
 

@@ -17,7 +17,9 @@
 
 /* --device: what computes the model. */
 struct device_option {
-    enum { DEVICE_CPU = 0, DEVICE_TEST } kind;
+    enum { DEVICE_CPU = 0, DEVICE_TEST, DEVICE_CUDA } kind;
+    int index;        /* of the GPU */
+    bool automatic;   /* the GPU where it can be had, else the CPU */
     double speed;     /* of a test device: how many times as fast as the host */
     double link_rate; /* ... and bytes per second from host to device */
 };

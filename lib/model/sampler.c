@@ -391,6 +391,11 @@ static uint32_t sample(struct moe_sampler *s, const float *logits)
     return s->candidates[draw(s, n, total)].id;
 }
 
+bool moe_sampler_is_greedy(const struct moe_sampler *s)
+{
+    return s->options.temperature == 0 && s->options.repeat_penalty == 1;
+}
+
 uint32_t moe_sampler_next(struct moe_sampler *s, const float *logits, const uint32_t *recent,
                           uint64_t n_recent)
 {

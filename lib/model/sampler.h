@@ -5,6 +5,7 @@
 #ifndef MOE_MODEL_SAMPLER_H
 #define MOE_MODEL_SAMPLER_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/err.h"
@@ -24,6 +25,9 @@ struct moe_sampler;
 int moe_sampler_new(struct moe_sampler **out, const struct moe_sampler_options *options,
                     uint32_t vocab, struct moe_err *err);
 void moe_sampler_free(struct moe_sampler *s);
+
+/* Whether the next token is the largest logit's, the lowest of equals. */
+bool moe_sampler_is_greedy(const struct moe_sampler *s);
 
 /* Order of the steps: repeat penalty, temperature, top-k, top-p, min-p, draw. `logits` (n = vocab)
  * is left as it is; `recent` are the last n_recent ids of the context, oldest first. */

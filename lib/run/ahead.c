@@ -57,27 +57,36 @@ static struct moe_ahead *carve(struct moe_arena *arena, const struct moe_config 
     return place;
 }
 
-static uint32_t max_jobs(const struct moe_config *c)
+/* Jobs of this layer, one for each activation at most, and ahead of the next. */
+static struct moe_host_shape host_shape(const struct moe_config *c, uint32_t batch,
+                                        uint32_t n_threads)
 {
-    return c->n_experts + c->top_k; /* of this layer, and ahead of the next */
+    return (struct moe_host_shape){
+        .max_rows = batch,
+        .max_jobs = c->n_experts + c->top_k,
+        .max_rows_under_way = ((uint64_t)batch + 1) * c->top_k,
+        .n_threads = n_threads,
+    };
 }
 
 uint64_t moe_ahead_bytes(const struct moe_model *model, uint32_t batch,
-                         const struct moe_strategy *strategy)
+                         const struct moe_strategy *strategy, uint32_t host_threads)
 {
     struct moe_arena arena = {0};
     carve(&arena, &model->config);
     uint64_t bytes = arena.used;
     if (strategy->predict != MOE_PREDICT_BY_NOTHING)
         bytes += moe_foresight_bytes(model, batch, strategy);
-    if (strategy->needs_host)
-        bytes += moe_host_bytes(&model->config, batch, max_jobs(&model->config));
+    if (strategy->needs_host) {
+        const struct moe_host_shape shape = host_shape(&model->config, batch, host_threads);
+        bytes += moe_host_bytes(&model->config, &shape);
+    }
     return bytes;
 }
 
 int moe_ahead_open(struct moe_ahead **out, struct moe_session *session,
                    const struct moe_strategy *strategy, const struct moe_statistics *statistics,
-                   double host_slowdown, struct moe_err *err)
+                   double host_slowdown, uint32_t host_threads, struct moe_err *err)
 {
     *out = NULL;
     if (strategy->needs_host && !(host_slowdown >= 1))
@@ -97,8 +106,9 @@ int moe_ahead_open(struct moe_ahead **out, struct moe_session *session,
     int status = MOE_OK;
     if (strategy->predict != MOE_PREDICT_BY_NOTHING)
         status = moe_foresight_open(&a->foresight, session, strategy, statistics, err);
+    const struct moe_host_shape shape = host_shape(c, session->batch, host_threads);
     if (status == MOE_OK && strategy->needs_host)
-        status = moe_host_open(&a->host, c, session->batch, max_jobs(c), host_slowdown, err);
+        status = moe_host_open(&a->host, c, &shape, host_slowdown, err);
     if (status != MOE_OK) {
         moe_ahead_close(a);
         return status;

@@ -17,15 +17,16 @@
 
 struct moe_ahead;
 
-/* host_slowdown: 0: there is no host; else 1 or more (run/host.h). statistics: for path
- * predictions, borrowed; else NULL. MOE_ERR_USAGE when the strategy needs what is not there. */
+/* host_slowdown: 0: there is no host; else 1 or more (run/host.h), on host_threads. statistics: for
+ * path predictions, borrowed; else NULL. MOE_ERR_USAGE when the strategy needs what is not there.
+ */
 int moe_ahead_open(struct moe_ahead **out, struct moe_session *session,
                    const struct moe_strategy *strategy, const struct moe_statistics *statistics,
-                   double host_slowdown, struct moe_err *err);
+                   double host_slowdown, uint32_t host_threads, struct moe_err *err);
 void moe_ahead_close(struct moe_ahead *a); /* NULL is fine */
 /* Memory that it takes, statistics not counted. */
 uint64_t moe_ahead_bytes(const struct moe_model *model, uint32_t batch,
-                         const struct moe_strategy *strategy);
+                         const struct moe_strategy *strategy, uint32_t host_threads);
 
 /* A pass over rows begins; first: the sequence does. */
 void moe_ahead_begin(struct moe_ahead *a, bool decode, bool first);

@@ -223,7 +223,7 @@ static int open_all(struct calibration *c, const char *pack, struct moe_err *err
     if (status == MOE_OK && context > c->model->config.context_max)
         context = c->model->config.context_max;
     if (status == MOE_OK)
-        status = moe_model_load(c->model, context, o->progress, err);
+        status = moe_model_load(c->model, context, NULL, o->progress, err);
     if (status == MOE_OK)
         status = check_pack(c, err);
     if (status == MOE_OK)

@@ -218,7 +218,7 @@ static int open_session(struct bench *b, const char *pack, struct moe_err *err)
     b->logits = moe_alloc(moe_logits_stride(c), sizeof(float), err);
     if (!b->hidden || !b->logits)
         return MOE_ERR_MEMORY;
-    status = moe_model_load(b->model, b->n_positions, b->progress, err);
+    status = moe_model_load(b->model, b->n_positions, NULL, b->progress, err);
     if (status == MOE_OK)
         status = moe_session_open(&b->session, b->model, &b->experts.base, &options, err);
     if (status == MOE_OK)

@@ -20,13 +20,18 @@
 
 /* What --device names. */
 struct moe_device_choice {
-    bool test;    /* a second processor beside this one; false: the plain CPU */
-    double speed; /* the device computes experts so many times as fast as the host, at least 1 */
-    double link_rate; /* bytes per second from the host's memory to the device's */
+    bool test;        /* a second processor beside this one */
+    double speed;     /* it computes experts so many times as fast as the host, at least 1 */
+    double link_rate; /* bytes per second from the host's memory to its */
+    bool cuda;        /* GPU number `index`; neither: the plain CPU */
+    int index;
+    bool automatic; /* of cuda: the plain CPU where that cannot be had */
 };
 
 struct moe_engine_options {
-    uint64_t memory_bytes;        /* of the whole process; 0: what is free */
+    uint64_t memory_bytes;        /* of the whole process, on the host; 0: what is free */
+    uint64_t gpu_memory_bytes;    /* of the GPU; 0: what is free there */
+    bool bf16_prompts;            /* on a GPU: prompts by products in bf16; not exact */
     uint64_t expert_memory_bytes; /* of the expert cache alone; 0: what memory_bytes leaves */
     /* Settled or not; without a name: resident where everything fits, else the default row. */
     struct moe_strategy strategy;
@@ -62,7 +67,15 @@ struct moe_engine_options {
     uint32_t context_cap; /* 0: none */
 };
 
-/* The split of the memory, in bytes. */
+/* The split of a GPU's memory, in bytes. */
+struct moe_gpu_budget {
+    uint64_t total; /* the budget; 0: there is no GPU */
+    uint64_t dense, kv, work, experts;
+    uint64_t floor; /* the smallest that works */
+};
+
+/* The split of the memory, in bytes: that of the host. With a GPU, dense and kv are there, dense
+ * here counts rotary angles and a tensor on its way, and experts are those behind the slots. */
 struct moe_budget {
     uint64_t total;   /* the budget; UINT64_MAX: none could be told */
     uint64_t program; /* the program itself, directory, tokenizer, buffers of all kinds */
@@ -73,8 +86,9 @@ struct moe_budget {
     uint64_t floor;   /* the smallest budget that works */
     uint64_t token;   /* bytes of the experts that one token visits */
     uint64_t all;     /* bytes of all experts */
-    uint32_t n_slots; /* 0: all experts are in memory */
+    uint32_t n_slots; /* 0: all experts are in memory, that of the GPU where there is one */
     uint32_t batch;
+    struct moe_gpu_budget gpu;
     bool below_token; /* the cache holds less than one token visits: nothing can hit */
 };
 
@@ -89,7 +103,10 @@ struct moe_engine {
     struct moe_ahead *ahead;
     struct moe_pools planned; /* of a plan */
     bool test_device;
-    void *copy; /* the pack in memory */
+    struct moe_gpu *gpu;   /* NULL: none computes */
+    struct moe_err no_gpu; /* why not, where --device auto fell back; status MOE_OK: it did
+                              not */
+    void *copy;            /* the pack in memory */
     uint64_t copy_bytes;
 };
 

@@ -6,9 +6,11 @@
 #include "base/mem.h"
 #include "base/par.h"
 #include "base/text.h"
+#include "gpu.h"
 #include "run/ahead.h"
 #include "run/engine_strategy.h"
 #include "run/expert_pools.h"
+#include "run/foresight.h"
 #include "sched/fitting.h"
 
 enum {
@@ -17,7 +19,9 @@ enum {
     LOGITS_ROWS = 4,          /* logits, sampler's candidates: rows of the vocabulary */
     MEASURE_BYTES = 5 << 20,  /* logits of a perplexity run */
     DEFAULT_BATCH = 256,
+    GPU_BATCH = 512, /* an expert that was brought serves more rows */
     SMALL_BATCH = 16,
+    MAX_HOST_THREADS = 16,   /* a few experts of a layer are missing at a time */
     FLOOR_SLACK = 1 << 20,   /* the program's own size varies a little from run to run */
     FREE_SHARE_PERCENT = 90, /* of what is free, when no budget is named */
 };
@@ -40,32 +44,52 @@ static int count_experts(const struct moe_model *m, struct moe_budget *b, struct
     return status;
 }
 
-static uint64_t work_bytes(const struct moe_config *c, const struct moe_session_options *so)
-{
-    return moe_session_bytes(c, so) - moe_session_kv_bytes(c, so);
-}
-
 bool moe_engine_needs_ahead(const struct moe_strategy *s)
 {
     return s->predict != MOE_PREDICT_BY_NOTHING || s->needs_host;
 }
 
-/* Everything but the experts; returns the sum. */
+uint32_t moe_engine_host_threads(const struct moe_engine *e)
+{
+    int spare = moe_cores_available() - 1;
+    if (!e->gpu) /* the test device's host is one core */
+        return 1;
+    return spare < 1 ? 1 : spare > MAX_HOST_THREADS ? MAX_HOST_THREADS : (uint32_t)spare;
+}
+
+/* What is on the GPU beside the experts. */
+static void size_gpu_part(const struct moe_engine *e, const struct moe_session_options *so,
+                          struct moe_gpu_budget *b)
+{
+    const struct moe_config *c = &e->model->config;
+    b->dense = e->model->weights_bytes;
+    b->kv = moe_session_kv_bytes(c, so);
+    b->work = moe_session_gpu_bytes(c, so) - b->kv;
+}
+
+/* Everything but the experts. Returns the sum where the experts' slots are: of the GPU, or of the
+ * host; *host: of the host. */
 static uint64_t size_fixed_part(const struct moe_engine *e, const struct moe_engine_options *o,
                                 const struct moe_session_options *so, uint64_t program,
-                                struct moe_budget *b)
+                                struct moe_budget *b, uint64_t *host)
 {
     const struct moe_model *m = e->model;
     uint64_t row = moe_logits_stride(&m->config) * sizeof(float);
-    b->dense = moe_model_load_bytes(m, so->context);
-    b->kv = moe_session_kv_bytes(&m->config, so);
+    b->dense =
+        e->gpu ? moe_model_gpu_host_bytes(m, so->context) : moe_model_load_bytes(m, so->context);
+    b->kv = e->gpu ? 0 : moe_session_kv_bytes(&m->config, so);
     b->program = program + PROGRAM_MARGIN + MEASURE_BYTES + LOGITS_ROWS * row +
                  (uint64_t)moe_par_threads() * THREAD_BYTES;
     b->batch = so->batch;
-    b->work = work_bytes(&m->config, so) + (o->beside ? o->beside(o->beside_ctx, m, so->batch) : 0);
+    b->work = moe_session_bytes(&m->config, so) - b->kv +
+              (o->beside ? o->beside(o->beside_ctx, m, so->batch) : 0);
     if (moe_engine_needs_ahead(&e->strategy))
-        b->work += moe_ahead_bytes(m, so->batch, &e->strategy);
-    return b->program + b->dense + b->kv + b->work;
+        b->work += moe_ahead_bytes(m, so->batch, &e->strategy, moe_engine_host_threads(e));
+    *host = b->program + b->dense + b->kv + b->work;
+    if (!e->gpu)
+        return *host;
+    size_gpu_part(e, so, &b->gpu);
+    return b->gpu.dense + b->gpu.kv + b->gpu.work;
 }
 
 /* The cache's options, its size still open. */
@@ -77,6 +101,7 @@ static struct moe_cache_options cache_options(const struct moe_engine *e,
         .statistics = o->statistics,
         .n_working = e->model->config.top_k,
         .seed = o->seed,
+        .gpu = e->gpu,
         .loader =
             {
                 .verify = !o->no_checksums,
@@ -122,23 +147,35 @@ static void size_cache(const struct moe_engine *e, const struct moe_engine_optio
         cache->cache_bytes -= cache->cache_bytes < slot_bytes ? cache->cache_bytes : slot_bytes;
 }
 
-static int refuse(const struct moe_engine *e, const struct moe_budget *b, struct moe_err *err)
+static int refuse(const struct moe_engine *e, bool on_gpu, struct moe_err *err)
 {
+    const struct moe_budget *b = &e->budget;
+    uint64_t total = on_gpu ? b->gpu.total : b->total, floor = on_gpu ? b->gpu.floor : b->floor;
     char have[32], need[32];
     return moe_fail(err, MOE_ERR_LIMIT,
-                    "%s: a budget of %s is too small: the smallest that works is %s (--memory "
+                    "%s: a budget of %s%s is too small: the smallest that works is %s (--%s "
                     "%" PRIu64 "M; a shorter context -c needs less)",
-                    moe_pack_path(e->model->pack), moe_format_bytes(b->total, have),
-                    moe_format_bytes(b->floor, need),
-                    (b->floor + FLOOR_SLACK + (1 << 20) - 1) >> 20);
+                    moe_pack_path(e->model->pack), moe_format_bytes(total, have),
+                    on_gpu ? " on the GPU" : "", moe_format_bytes(floor, need),
+                    on_gpu ? "gpu-memory" : "memory", (floor + FLOOR_SLACK + (1 << 20) - 1) >> 20);
 }
 
-/* Whether all experts, at their best, have room beside everything else. */
-static bool wants_resident(const struct moe_engine_options *o, const struct moe_budget *b,
-                           uint64_t fixed)
+/* The budget of the memory in which experts are computed with. */
+static uint64_t *slots_total(struct moe_engine *e)
 {
-    return (!o->expert_memory_bytes || o->expert_memory_bytes >= b->all) &&
-           fixed + b->all <= b->total;
+    return e->gpu ? &e->budget.gpu.total : &e->budget.total;
+}
+static uint64_t *slots_floor(struct moe_engine *e)
+{
+    return e->gpu ? &e->budget.gpu.floor : &e->budget.floor;
+}
+
+/* Whether all experts, at their best, have room there beside everything else. */
+static bool wants_resident(struct moe_engine *e, const struct moe_engine_options *o, uint64_t fixed)
+{
+    uint64_t all = e->budget.all;
+    return (!o->expert_memory_bytes || o->expert_memory_bytes >= all) &&
+           fixed + all <= *slots_total(e);
 }
 
 /* ---- A plan ------------------------------------------------------------------------------------
@@ -159,8 +196,8 @@ static void follow_plan(const struct moe_plan *plan, const struct moe_engine_opt
                         struct moe_engine_options *wanted, struct moe_session_options *so)
 {
     wanted->strategy = plan->strategy;
-    wanted->strategy.cache_bits = 0; /* decided */
-    if (!wanted->memory_bytes)
+    wanted->strategy.cache_bits = 0;                   /* decided */
+    if (!wanted->memory_bytes && !wanted->device.cuda) /* with a GPU there are two of them */
         wanted->memory_bytes = plan->memory.total;
     wanted->expert_memory_bytes = 0;
     if (!o->session.context)
@@ -202,9 +239,20 @@ static int take_slots(struct moe_engine *e, const struct moe_plan *plan,
 /* ---- Deciding ----------------------------------------------------------------------------------
  */
 
-/* Sizes the slots, by the plan or by what is left of the budget. */
+/* What the host keeps behind the slots of a GPU: all experts, or what its budget leaves. */
+static void size_tier(struct moe_engine *e, uint64_t host, struct moe_cache_options *cache)
+{
+    struct moe_budget *b = &e->budget;
+    uint64_t least, all, left = b->total > host ? b->total - host : 0;
+    moe_cache_host_bytes(e->model->pack, cache, &least, &all);
+    cache->host_bytes = left < least ? least : left > all ? all : left;
+    b->floor = host + least;
+}
+
+/* Sizes the slots, by the plan or by what is left of the budget. fixed: what else is where they
+ * are; host: what else is on the host. */
 static int size_experts(struct moe_engine *e, const struct moe_engine_options *o, uint64_t fixed,
-                        struct moe_cache_options *cache, struct moe_err *err)
+                        uint64_t host, struct moe_cache_options *cache, struct moe_err *err)
 {
     struct moe_budget *b = &e->budget;
     const struct moe_pack *pack = e->model->pack;
@@ -215,7 +263,9 @@ static int size_experts(struct moe_engine *e, const struct moe_engine_options *o
         status = take_slots(e, o->plan, &inventory, cache, err);
     else if (status == MOE_OK)
         size_cache(e, o, moe_inventory_slot_bytes(&inventory, cache->high),
-                   b->total > fixed ? b->total - fixed : 0, cache);
+                   *slots_total(e) > fixed ? *slots_total(e) - fixed : 0, cache);
+    if (status == MOE_OK && e->gpu)
+        size_tier(e, host, cache);
     if (status == MOE_OK)
         moe_expert_pools_size(&pools, pack, &inventory, cache);
     moe_inventory_release(&inventory);
@@ -226,12 +276,58 @@ static int size_experts(struct moe_engine *e, const struct moe_engine_options *o
                         "%s: compressed experts cannot be computed where they lie: --device "
                         "test wants a pack without zstd (moe-quantize PACK makes one)",
                         moe_pack_path(pack));
-    b->experts = pools.pools.bytes + moe_loader_bytes(&pools.loader);
+    uint64_t loaders = moe_expert_pools_loader_bytes(&pools);
+    uint64_t slots = pools.pools.bytes + (e->gpu ? 0 : loaders);
+    b->experts = e->gpu ? pools.host_bytes + loaders : slots;
+    b->gpu.experts = e->gpu ? slots : 0;
     b->n_slots = pools.pools.n_slots;
     b->below_token = pools.pools.bytes < b->token;
-    if ((o->plan || o->expert_memory_bytes) && fixed + b->experts > b->floor)
-        b->floor = fixed + b->experts;
+    if ((o->plan || o->expert_memory_bytes) && fixed + slots > *slots_floor(e))
+        *slots_floor(e) = fixed + slots;
     return MOE_OK;
+}
+
+/* The budgets: what was named, else most of what is free. */
+static void set_totals(struct moe_engine *e, const struct moe_engine_options *o)
+{
+    struct moe_budget *b = &e->budget;
+    uint64_t available = moe_available_bytes();
+    b->total = o->memory_bytes;
+    e->memory_named = o->memory_bytes > 0;
+    if (b->total == 0)
+        b->total = available == UINT64_MAX ? UINT64_MAX
+                                           : available / 100 * FREE_SHARE_PERCENT + moe_rss_bytes();
+    if (e->gpu)
+        b->gpu.total = o->gpu_memory_bytes
+                           ? o->gpu_memory_bytes
+                           : moe_gpu_info(e->gpu)->memory_free_bytes / 100 * FREE_SHARE_PERCENT;
+}
+
+/* What a session on a GPU has to know of the strategy. */
+static void follow_strategy(const struct moe_engine *e, struct moe_session_options *so)
+{
+    if (!e->gpu)
+        return;
+    so->needs_rows = e->strategy.needs_host;
+    so->look_depth = moe_foresight_looks(e->model, &e->strategy, &so->look_residual);
+}
+
+/* Rows of a pass: as named, else as many as make buffers of an eighth of the budget at most. Fills
+ * the fixed parts and the floor; returns the part where the slots are, *host that of the host. */
+static uint64_t choose_batch(struct moe_engine *e, const struct moe_engine_options *o,
+                             struct moe_session_options *so, uint64_t program, uint64_t least,
+                             uint64_t *host)
+{
+    struct moe_budget *b = &e->budget;
+    bool choose = so->batch == 0;
+    so->batch = choose ? (e->gpu ? GPU_BATCH : DEFAULT_BATCH) : so->batch;
+    for (;; so->batch /= 2) {
+        uint64_t fixed = size_fixed_part(e, o, so, program, b, host);
+        uint64_t work = e->gpu ? b->gpu.work : b->work, total = *slots_total(e);
+        *slots_floor(e) = fixed + (least < b->all ? least : b->all);
+        if (!choose || so->batch <= SMALL_BATCH || (work <= total / 8 && *slots_floor(e) <= total))
+            return fixed;
+    }
 }
 
 int moe_engine_split(struct moe_engine *e, const struct moe_engine_options *o,
@@ -241,7 +337,6 @@ int moe_engine_split(struct moe_engine *e, const struct moe_engine_options *o,
     const struct moe_model *m = e->model;
     struct moe_budget *b = &e->budget;
     struct moe_engine_options wanted = *o;
-    uint64_t available = moe_available_bytes();
     uint64_t program = o->program_bytes ? o->program_bytes : moe_rss_bytes();
     uint32_t high, low;
     int status = o->plan ? check_plan(e, o->plan, err) : MOE_OK;
@@ -252,49 +347,46 @@ int moe_engine_split(struct moe_engine *e, const struct moe_engine_options *o,
     if (o->plan)
         follow_plan(o->plan, o, &wanted, so);
     o = &wanted;
-    b->total = o->memory_bytes;
-    e->memory_named = o->memory_bytes > 0;
-    if (b->total == 0)
-        b->total = available == UINT64_MAX ? UINT64_MAX
-                                           : available / 100 * FREE_SHARE_PERCENT + moe_rss_bytes();
+    set_totals(e, o);
     bool automatic = o->strategy.name == NULL;
     if (automatic)
         moe_strategy_row(DEFAULT_ROW, &wanted.strategy);
     if (b->all == 0) /* a model without experts has nothing to cache */
         moe_strategy_row("resident", &wanted.strategy);
+    so->gpu = e->gpu;
+    so->gpu_bf16 = e->gpu && o->bf16_prompts;
     struct moe_session_options least_batch = *so;
     least_batch.batch = so->batch ? so->batch : SMALL_BATCH;
-    bool fits = wants_resident(o, b, size_fixed_part(e, o, &least_batch, program, b));
-    status = moe_engine_resolve(e, &wanted, fits, &high, &low, err);
+    uint64_t host, fixed = size_fixed_part(e, o, &least_batch, program, b, &host);
+    status = moe_engine_resolve(e, &wanted, wants_resident(e, o, fixed), &high, &low, err);
     if (status != MOE_OK)
         return status;
+    follow_strategy(e, so);
     *cache = cache_options(e, o);
     cache->high = high;
     cache->low = low;
     uint64_t least = m->config.n_experts ? moe_cache_bytes(m->pack, cache) : 0;
-    uint64_t fixed;
-    bool choose = so->batch == 0; /* a smaller one where buffers would take much of the budget */
-    so->batch = choose ? DEFAULT_BATCH : so->batch;
-    for (;; so->batch /= 2) {
-        fixed = size_fixed_part(e, o, so, program, b);
-        b->floor = fixed + (least < b->all ? least : b->all);
-        if (!choose || so->batch <= SMALL_BATCH ||
-            (b->work <= b->total / 8 && b->floor <= b->total))
-            break;
-    }
-    if (automatic && wants_resident(o, b, fixed))
+    fixed = choose_batch(e, o, so, program, least, &host);
+    if (automatic && wants_resident(e, o, fixed)) {
         moe_strategy_row("resident", &e->strategy);
+        follow_strategy(e, so);
+    }
     if (e->strategy.resident) {
-        b->experts = b->all;
-        if (fixed + b->all > b->total)
-            b->floor = fixed + b->all;
+        b->experts = e->gpu ? moe_experts_resident_host_bytes(m->pack) : b->all;
+        b->gpu.experts = e->gpu ? b->all : 0;
+        if (e->gpu)
+            b->floor = host + b->experts;
+        if (fixed + b->all > *slots_total(e))
+            *slots_floor(e) = fixed + b->all;
     } else {
-        status = size_experts(e, o, fixed, cache, err);
+        status = size_experts(e, o, fixed, host, cache, err);
         if (status != MOE_OK)
             return status;
     }
     if (!o->program_bytes &&
         moe_peak_rss_bytes() > b->floor) /* what was read before us, statistics say */
         b->floor = moe_peak_rss_bytes();
-    return b->floor > b->total ? refuse(e, b, err) : MOE_OK;
+    if (b->gpu.floor > b->gpu.total)
+        return refuse(e, true, err);
+    return b->floor > b->total ? refuse(e, false, err) : MOE_OK;
 }

@@ -10,6 +10,9 @@
 /* Whether a strategy does anything ahead of the router or beside the device. */
 bool moe_engine_needs_ahead(const struct moe_strategy *s);
 
+/* Threads that compute experts beside the device, where a strategy does. */
+uint32_t moe_engine_host_threads(const struct moe_engine *e);
+
 /* For an engine whose model's directory is open: fills strategy, budget and fallback, completes the
  * session's options, sizes the cache. MOE_ERR_LIMIT when the budget is too small, MOE_ERR_USAGE
  * where the strategy cannot run. */

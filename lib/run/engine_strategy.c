@@ -66,7 +66,12 @@ static int check_device(struct moe_engine *e, const struct moe_engine_options *o
                         struct moe_err *err)
 {
     struct moe_strategy *s = &e->strategy;
-    if (s->needs_host && !o->device.test) {
+    if (e->gpu && s->needs_host && o->exact)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "strategy %s computes experts on the host instead of the GPU: --exact "
+                        "forbids that",
+                        s->name);
+    if (s->needs_host && !o->device.test && !e->gpu) {
         /* Fiddler's idea with one processor: what is missing is computed from a working slot. */
         if (s->host_falls_back && s->on_miss == MOE_MISS_COMPUTE_HOST) {
             s->on_miss = MOE_MISS_LOAD;
@@ -76,7 +81,8 @@ static int check_device(struct moe_engine *e, const struct moe_engine_options *o
         }
         return moe_fail(err, MOE_ERR_USAGE,
                         "strategy %s computes experts beside the device: the plain CPU has nothing "
-                        "beside it (--device test:SPEED,LINK rehearses a second device)",
+                        "beside it (--device cuda computes on a GPU, --device test:SPEED,LINK "
+                        "rehearses a second device)",
                         s->name);
     }
     if (o->device.test && !(o->device.speed >= 1 && o->device.link_rate > 0))

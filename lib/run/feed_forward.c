@@ -81,10 +81,11 @@ static uint32_t count_here(struct moe_session *s, uint32_t n_active)
         n += w->kinds[i] == MOE_ENTRY_SLOT;
         if (w->kinds[i] != MOE_ENTRY_SKIPPED)
             continue;
-        memset(w->expert_out + w->first[i] * w->hidden_stride, 0,
-               w->n_rows[i] * w->hidden_stride * sizeof *w->expert_out);
         if (s->stages->take)
             s->stages->take(s, i);
+        else
+            memset(w->expert_out + w->first[i] * w->hidden_stride, 0,
+                   w->n_rows[i] * w->hidden_stride * sizeof *w->expert_out);
     }
     return n;
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "run/probe.h"
+#include "run/stages.h"
 #include "run/workspace.h"
 #include "sched/recollection.h"
 
@@ -133,6 +134,16 @@ int moe_foresight_open(struct moe_foresight **out, struct moe_session *session,
     return MOE_OK;
 }
 
+uint32_t moe_foresight_looks(const struct moe_model *model, const struct moe_strategy *strategy,
+                             bool *residual)
+{
+    const struct moe_config *c = &model->config;
+    *residual = strategy->predict == MOE_PREDICT_BY_RESIDUAL;
+    return moe_recollects(strategy->predict)
+               ? 0
+               : usable_depth(strategy, moe_config_moe_layers(c, c->n_layers));
+}
+
 void moe_foresight_close(struct moe_foresight *f)
 {
     free(f); /* the first of its block */
@@ -190,6 +201,12 @@ static void ask_routers(struct look *k)
     struct moe_workspace *w = f->session->work;
     struct moe_router_use uses[MOE_MAX_DEPTH];
     bool residual = f->by == MOE_PREDICT_BY_RESIDUAL;
+    const struct moe_stages_ops *stages = f->session->stages;
+    if (stages->look) { /* with this layer's router, on the device */
+        stages->look(f->session, k->n, k->n_rows, f->probabilities,
+                     (uint64_t)f->batch * f->router_stride);
+        return;
+    }
     if (residual)
         moe_par_for(k->n_rows, 8, normalise_range, k);
     for (uint32_t d = 0; d < k->n; d++) {

@@ -23,6 +23,11 @@ void moe_foresight_close(struct moe_foresight *f); /* NULL is fine */
 uint64_t moe_foresight_bytes(const struct moe_model *model, uint32_t batch,
                              const struct moe_strategy *strategy);
 
+/* What a session on a gpu has to ask ahead for it: of how many layers the routers, and on what; 0:
+ * none. */
+uint32_t moe_foresight_looks(const struct moe_model *model, const struct moe_strategy *strategy,
+                             bool *residual);
+
 /* A sequence begins: the token before is forgotten. */
 void moe_foresight_begin_sequence(struct moe_foresight *f);
 

@@ -2,37 +2,26 @@
  * The forward pass: states in, layers, states out, head; each piece on the session's device
  * (run/stages.h).
  */
-#include <stdio.h>
-
-#include "base/clock.h"
 #include "run/ahead.h"
 #include "run/lockstep.h"
 #include "run/stages.h"
 #include "run/workspace.h"
 
-static void record(struct moe_session *s, uint32_t layer, const char *part, double begin,
-                   double end)
-{
-    char name[48];
-    if (!s->timeline)
-        return;
-    snprintf(name, sizeof name, "layer %u %s", layer, part);
-    moe_timeline_span(s->timeline, MOE_TRACK_COMPUTE, name, begin, end);
-}
-
 static int run_layer(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
                      uint32_t n_rows, struct moe_phase_stats *phase, struct moe_err *err)
 {
-    double started = moe_seconds();
+    if (s->timeline)
+        s->stages->reached(s, layer, NULL);
     int status = s->stages->attend(s, layer, rows, n_rows, err);
     if (status != MOE_OK)
         return status;
+    if (s->timeline)
+        s->stages->reached(s, layer, "attention");
     if (s->observer.attended)
         s->observer.attended(s->observer.ctx, layer);
-    double half = moe_seconds();
     status = moe_feed_forward(s, layer, rows, n_rows, phase, err);
-    record(s, layer, "attention", started, half);
-    record(s, layer, "feed-forward", half, moe_seconds());
+    if (s->timeline)
+        s->stages->reached(s, layer, "feed-forward");
     return status;
 }
 

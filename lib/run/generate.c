@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/text.h"
+#include "run/stages.h"
 
 /* ---- Text on its way out ----------------------------------------------------------------------
  */
@@ -129,6 +130,19 @@ static int step(struct moe_session *s, const struct moe_ids *history, uint64_t *
     return status;
 }
 
+/* The token after row `last` of the pass. */
+static int next_token(struct moe_session *s, struct moe_sampler *sampler,
+                      const struct moe_ids *history, uint32_t last, float *logits, uint32_t *id,
+                      struct moe_err *err)
+{
+    if (s->stages->greedy && moe_sampler_is_greedy(sampler))
+        return s->stages->greedy(s, last, id, err);
+    int status = moe_logits(s, last, 1, logits, err);
+    if (status == MOE_OK)
+        *id = moe_sampler_next(sampler, logits, history->ids, history->n);
+    return status;
+}
+
 /* Samples until something stops it; `last` is the row of the pass that has the next logits. */
 static int generate_loop(struct moe_session *s, struct moe_sampler *sampler,
                          struct moe_ids *history, uint64_t *n_done,
@@ -141,10 +155,10 @@ static int generate_loop(struct moe_session *s, struct moe_sampler *sampler,
             *why = MOE_STOP_LENGTH;
             return MOE_OK;
         }
-        int status = moe_logits(s, last, 1, logits, err);
+        uint32_t id;
+        int status = next_token(s, sampler, history, last, logits, &id, err);
         if (status != MOE_OK)
             return status;
-        uint32_t id = moe_sampler_next(sampler, logits, history->ids, history->n);
         if (n == 0)
             s->stats.ttft_seconds = moe_seconds() - options->started;
         if (!options->ignore_eos && (moe_config_is_eos(&s->model->config, id) ||

@@ -373,7 +373,7 @@ static int read_texts(struct moe_inputs_seen *seen, const struct moe_inputs_opti
     seen->for_convert.n_tokens = seen->corpus->n_predicted;
     seen->for_convert.hash =
         moe_hash64(seen->corpus->ids, seen->corpus->n_tokens * sizeof *seen->corpus->ids);
-    return moe_model_load(seen->model, seen->corpus->longest, o->progress, err);
+    return moe_model_load(seen->model, seen->corpus->longest, NULL, o->progress, err);
 }
 
 static int open_run(struct moe_inputs_seen *seen, const struct moe_inputs_options *o,

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "gpu.h"
 #include "model/family.h"
 
 /* ---- The dense part ---------------------------------------------------------------------------
@@ -87,12 +88,24 @@ struct moe_mat *moe_model_matrix(const struct moe_model *m, enum moe_tensor_role
     return place_of(m, role, layer);
 }
 
-static int place_tensor(struct moe_model *m, enum moe_tensor_role role, uint32_t layer,
-                        const struct moe_pack_tensor *t, uint8_t *at, struct moe_err *err)
+/* Reads a tensor to `at`; with a gpu that is an address there, and `staging` has room for it. */
+static int read_tensor(struct moe_model *m, const struct moe_pack_tensor *t, uint8_t *at,
+                       uint8_t *staging, struct moe_err *err)
 {
     char what[MOE_PACK_NAME_BYTES + 16];
     snprintf(what, sizeof what, "tensor '%s'", t->name);
-    int status = moe_pack_read(m->pack, &t->extent, at, what, err);
+    int status = moe_pack_read(m->pack, &t->extent, m->gpu ? staging : at, what, err);
+    if (status != MOE_OK || !m->gpu)
+        return status;
+    moe_gpu_upload(m->gpu, MOE_GPU_COPY, at, staging, t->extent.raw_bytes);
+    return moe_gpu_finish(m->gpu, err); /* staging is used again */
+}
+
+static int place_tensor(struct moe_model *m, enum moe_tensor_role role, uint32_t layer,
+                        const struct moe_pack_tensor *t, uint8_t *at, uint8_t *staging,
+                        struct moe_err *err)
+{
+    int status = read_tensor(m, t, at, staging, err);
     if (status != MOE_OK)
         return status;
     void *place = place_of(m, role, layer);
@@ -104,8 +117,8 @@ static int place_tensor(struct moe_model *m, enum moe_tensor_role role, uint32_t
 }
 
 /* Walks over every tensor that the description implies. With arena->base NULL it only checks and
- * measures; with memory it reads. */
-static int walk_tensors(struct moe_model *m, struct moe_arena *arena,
+ * measures; with memory it reads. staging: as place_tensor's. */
+static int walk_tensors(struct moe_model *m, struct moe_arena *arena, uint8_t *staging,
                         const struct moe_progress *progress, struct moe_err *err)
 {
     const struct moe_config *c = &m->config;
@@ -122,8 +135,10 @@ static int walk_tensors(struct moe_model *m, struct moe_arena *arena,
             if (status != MOE_OK)
                 return status;
             uint8_t *at = moe_arena_take(arena, t->extent.raw_bytes, 1);
+            if (t->extent.raw_bytes > m->largest_tensor_bytes)
+                m->largest_tensor_bytes = t->extent.raw_bytes;
             if (at)
-                status = place_tensor(m, role, layer, t, at, err);
+                status = place_tensor(m, role, layer, t, at, staging, err);
             if (status != MOE_OK)
                 return status;
         }
@@ -143,11 +158,16 @@ static int walk_tensors(struct moe_model *m, struct moe_arena *arena,
 static int read_dense_part(struct moe_model *m, const struct moe_progress *progress,
                            struct moe_err *err)
 {
-    m->weights = moe_pages_alloc(m->weights_bytes, err);
+    uint8_t *staging = NULL;
+    m->weights = m->gpu ? moe_gpu_alloc(m->gpu, m->weights_bytes, err)
+                        : moe_pages_alloc(m->weights_bytes, err);
     if (!m->weights)
         return MOE_ERR_MEMORY;
+    if (m->gpu && !(staging = moe_pages_alloc(m->largest_tensor_bytes, err)))
+        return MOE_ERR_MEMORY;
     struct moe_arena arena = {.base = m->weights, .size = m->weights_bytes};
-    int status = walk_tensors(m, &arena, progress, err);
+    int status = walk_tensors(m, &arena, staging, progress, err);
+    moe_pages_free(staging, m->largest_tensor_bytes);
     if (m->config.tied_head)
         m->head = m->embed;
     return status;
@@ -273,7 +293,7 @@ int moe_model_open_directory(struct moe_model **out, const char *path, struct mo
     if (status == MOE_OK)
         status = check_experts(m, err);
     if (status == MOE_OK)
-        status = walk_tensors(m, &sizes, NULL, err);
+        status = walk_tensors(m, &sizes, NULL, NULL, err);
     if (status != MOE_OK) {
         moe_model_close(m);
         return status;
@@ -288,15 +308,25 @@ static uint32_t context_or_all(const struct moe_model *m, uint32_t context)
     return context ? context : m->config.context_max;
 }
 
-uint64_t moe_model_load_bytes(const struct moe_model *m, uint32_t context)
+static uint64_t rope_bytes(const struct moe_model *m, uint32_t context)
 {
-    return m->weights_bytes +
-           (uint64_t)context_or_all(m, context) * m->config.rope_dim * sizeof *m->rope;
+    return (uint64_t)context_or_all(m, context) * m->config.rope_dim * sizeof *m->rope;
 }
 
-int moe_model_load(struct moe_model *m, uint32_t context, const struct moe_progress *progress,
-                   struct moe_err *err)
+uint64_t moe_model_load_bytes(const struct moe_model *m, uint32_t context)
 {
+    return m->weights_bytes + rope_bytes(m, context);
+}
+
+uint64_t moe_model_gpu_host_bytes(const struct moe_model *m, uint32_t context)
+{
+    return m->largest_tensor_bytes + rope_bytes(m, context);
+}
+
+int moe_model_load(struct moe_model *m, uint32_t context, struct moe_gpu *gpu,
+                   const struct moe_progress *progress, struct moe_err *err)
+{
+    m->gpu = gpu;
     int status = read_dense_part(m, progress, err);
     return status == MOE_OK ? make_rope(m, context_or_all(m, context), err) : status;
 }
@@ -306,7 +336,7 @@ int moe_model_open(struct moe_model **out, const char *path, uint32_t context,
 {
     int status = moe_model_open_directory(out, path, err);
     if (status == MOE_OK)
-        status = moe_model_load(*out, context, progress, err);
+        status = moe_model_load(*out, context, NULL, progress, err);
     if (status != MOE_OK) {
         moe_model_close(*out);
         *out = NULL;
@@ -318,7 +348,10 @@ void moe_model_close(struct moe_model *m)
 {
     if (!m)
         return;
-    moe_pages_free(m->weights, m->weights_bytes);
+    if (m->gpu)
+        moe_gpu_free(m->gpu, m->weights, m->weights_bytes);
+    else
+        moe_pages_free(m->weights, m->weights_bytes);
     moe_tokenizer_free(m->tokenizer);
     moe_pack_close(m->pack);
     free(m->chat_template);

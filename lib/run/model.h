@@ -42,7 +42,12 @@ struct moe_model {
     uint32_t rope_positions; /* the longest context a session may have */
     uint8_t *weights;        /* one block that holds all dense weights */
     uint64_t weights_bytes;
+    uint64_t largest_tensor_bytes; /* of these */
+    struct moe_gpu *gpu; /* borrowed; not NULL: `weights` lies there, and with it what all matrices
+                            and vectors above point to; rope stays on the host */
 };
+
+struct moe_gpu;
 
 /* Opens the pack: description, tokenizer, chat template. Shapes are checked against the
  * description: every tensor and expert it implies must be there, with the right size. No weights
@@ -50,11 +55,15 @@ struct moe_model {
 int moe_model_open_directory(struct moe_model **out, const char *path, struct moe_err *err);
 /* Bytes that moe_model_load will take: the dense weights, and rope for so many positions. */
 uint64_t moe_model_load_bytes(const struct moe_model *model, uint32_t context);
-/* Reads the dense part. context: the longest a session may have; 0 means context_max. It also
- * chooses between a model's two sets of rotary frequencies: above rope_original every session of
- * this model uses the long one, however short its own context is. */
-int moe_model_load(struct moe_model *model, uint32_t context, const struct moe_progress *progress,
-                   struct moe_err *err);
+/* Of the host, when the dense part goes to a gpu: room for a tensor on its way (while loading), and
+ * rope. */
+uint64_t moe_model_gpu_host_bytes(const struct moe_model *model, uint32_t context);
+/* Reads the dense part, into memory of the gpu where one is given. context: the longest a session
+ * may have; 0 means context_max. It also chooses between a model's two sets of rotary frequencies:
+ * above rope_original every session of this model uses the long one, however short its own context
+ * is. */
+int moe_model_load(struct moe_model *model, uint32_t context, struct moe_gpu *gpu,
+                   const struct moe_progress *progress, struct moe_err *err);
 
 /* Where the matrix of a role that the model has (moe_tensor_shape) lies in it; whoever owns the
  * model may set it. */

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "run/gpu_work.h"
 #include "run/stages.h"
 #include "run/workspace.h"
 
@@ -46,26 +47,25 @@ static void carve_latent(struct moe_workspace *w, struct moe_arena *arena,
     }
 }
 
-static void carve(struct moe_workspace *w, struct moe_arena *arena, const struct moe_config *c,
-                  const struct moe_session_options *o, int n_threads)
+/* What the processor computes with. */
+static void carve_stages(struct moe_workspace *w, struct moe_arena *arena,
+                         const struct moe_config *c, const struct moe_session_options *o,
+                         int n_threads)
 {
-    uint64_t batch = o->batch, pairs = batch * larger(c->top_k, 1);
+    uint64_t batch = o->batch;
     uint32_t q = c->n_heads * c->head_dim, attn = c->n_heads * c->value_dim;
     uint32_t kv_heads = moe_config_cache_heads(c), key = moe_config_cache_key(c);
     uint32_t value = moe_config_cache_value(c);
     uint32_t ff = larger(larger(c->dense_ff, c->expert_ff), c->shared_ff);
     uint32_t ff_rows = larger(o->batch, c->top_k);
-    w->hidden_stride = padded(c->hidden);
     w->q_stride = padded(q);
     w->q_down_stride = padded(c->q_rank);
     w->k_stride = padded(kv_heads * key);
     w->v_stride = padded(c->kv_rank ? c->kv_rank + c->rope_dim : kv_heads * value);
     w->attn_stride = padded(attn);
     w->ff_stride = padded(ff);
-    w->router_stride = padded(larger(c->n_experts, 1));
     w->logits_stride = moe_logits_stride(c);
     w->h = moe_arena_take(arena, batch * w->hidden_stride, sizeof(float));
-    w->xn = moe_arena_take(arena, batch * w->hidden_stride, sizeof(float));
     w->sum = moe_arena_take(arena, batch * w->hidden_stride, sizeof(float));
     w->q = moe_arena_take(arena, batch * w->q_stride, sizeof(float));
     w->attn = moe_arena_take(arena, batch * w->attn_stride, sizeof(float));
@@ -83,9 +83,34 @@ static void carve(struct moe_workspace *w, struct moe_arena *arena, const struct
     w->router_scratch =
         moe_arena_take(arena, (uint64_t)n_threads * 2 * w->router_stride, sizeof(float));
     w->shared_scale = moe_arena_take(arena, batch * MOE_PANEL_ROWS, sizeof(float));
+    w->tiles = moe_arena_take(arena, moe_attention_max_tiles(c, o->batch), sizeof *w->tiles);
+    w->scratch_floats = moe_attention_scratch_floats(c);
+    w->scratch = moe_arena_take(arena, (uint64_t)n_threads * w->scratch_floats, sizeof(float));
+    moe_inputs_carve(&w->from_hidden, arena, o->batch, c->hidden);
+    moe_inputs_carve(&w->from_attn, arena, o->batch, attn);
+    moe_inputs_carve(&w->gathered, arena, o->batch, c->hidden);
+    moe_inputs_carve(&w->from_ff, arena, o->batch, ff);
+    w->single = moe_arena_take(arena, larger(c->top_k, 1), sizeof *w->single);
+    for (uint32_t i = 0; i < larger(c->top_k, 1); i++) {
+        struct moe_inputs measure = {0};
+        moe_inputs_carve(w->single ? &w->single[i] : &measure, arena, 1, larger(c->expert_ff, 1));
+    }
+}
+
+static void carve(struct moe_workspace *w, struct moe_arena *arena, const struct moe_config *c,
+                  const struct moe_session_options *o, int n_threads)
+{
+    uint64_t batch = o->batch, pairs = batch * larger(c->top_k, 1);
+    w->hidden_stride = padded(c->hidden);
+    w->router_stride = padded(larger(c->n_experts, 1));
+    if (!o->gpu)
+        carve_stages(w, arena, c, o, n_threads);
+    if (!o->gpu || o->needs_rows) {
+        w->xn = moe_arena_take(arena, batch * w->hidden_stride, sizeof(float));
+        w->expert_out = moe_arena_take(arena, pairs * w->hidden_stride, sizeof(float));
+    }
     w->chosen = moe_arena_take(arena, pairs, sizeof(uint32_t));
     w->weights = moe_arena_take(arena, pairs, sizeof(float));
-    w->expert_out = moe_arena_take(arena, pairs * w->hidden_stride, sizeof(float));
     w->expert_rows = moe_arena_take(arena, pairs, sizeof(uint32_t));
     w->slot_of = moe_arena_take(arena, pairs, sizeof(uint32_t));
     w->n_classes = o->n_variants ? o->n_variants + 1 : 1;
@@ -99,18 +124,6 @@ static void carve(struct moe_workspace *w, struct moe_arena *arena, const struct
     w->needs = moe_arena_take(arena, entries, sizeof *w->needs);
     w->kinds = moe_arena_take(arena, entries, 1);
     w->unimportance = moe_arena_take(arena, w->router_stride, sizeof *w->unimportance);
-    w->tiles = moe_arena_take(arena, moe_attention_max_tiles(c, o->batch), sizeof *w->tiles);
-    w->scratch_floats = moe_attention_scratch_floats(c);
-    w->scratch = moe_arena_take(arena, (uint64_t)n_threads * w->scratch_floats, sizeof(float));
-    moe_inputs_carve(&w->from_hidden, arena, o->batch, c->hidden);
-    moe_inputs_carve(&w->from_attn, arena, o->batch, attn);
-    moe_inputs_carve(&w->gathered, arena, o->batch, c->hidden);
-    moe_inputs_carve(&w->from_ff, arena, o->batch, ff);
-    w->single = moe_arena_take(arena, larger(c->top_k, 1), sizeof *w->single);
-    for (uint32_t i = 0; i < larger(c->top_k, 1); i++) {
-        struct moe_inputs measure = {0};
-        moe_inputs_carve(w->single ? &w->single[i] : &measure, arena, 1, larger(c->expert_ff, 1));
-    }
 }
 
 /* Shape and size of the KV cache; UINT64_MAX when it overflows. */
@@ -159,8 +172,15 @@ uint64_t moe_session_bytes(const struct moe_config *config,
     struct moe_workspace w = {0};
     struct moe_arena arena = {0};
     carve(&w, &arena, config, &o, moe_par_threads());
-    uint64_t kv = shape_kv(&w.kv, config, &o), sum;
-    return !arena.overflowed && moe_add_u64(arena.used, kv, &sum) ? sum : UINT64_MAX;
+    uint64_t rest = o.gpu ? gpu_work_host_bytes(config, &o) : shape_kv(&w.kv, config, &o), sum;
+    return !arena.overflowed && moe_add_u64(arena.used, rest, &sum) ? sum : UINT64_MAX;
+}
+
+uint64_t moe_session_gpu_bytes(const struct moe_config *config,
+                               const struct moe_session_options *options)
+{
+    struct moe_session_options o = resolve(config, options);
+    return o.gpu ? gpu_work_bytes(config, &o) : 0;
 }
 
 uint64_t moe_session_kv_bytes(const struct moe_config *config,
@@ -173,6 +193,17 @@ uint64_t moe_session_kv_bytes(const struct moe_config *config,
 
 /* ---- Open and close ----------------------------------------------------------------------------
  */
+
+static int allocate_kv(struct moe_workspace *w, const struct moe_config *c,
+                       const struct moe_session_options *o, struct moe_err *err)
+{
+    w->kv.keys = moe_pages_alloc(w->kv.bytes, err);
+    if (!w->kv.keys)
+        return MOE_ERR_MEMORY;
+    uint64_t heads = (uint64_t)c->n_layers * o->n_sequences * w->kv.n_heads;
+    w->kv.values = w->kv.keys + heads * w->kv.n_positions * w->kv.key_dim * w->kv.item_bytes;
+    return MOE_OK;
+}
 
 static int allocate(struct moe_workspace *w, const struct moe_config *c,
                     const struct moe_session_options *o, struct moe_err *err)
@@ -190,12 +221,23 @@ static int allocate(struct moe_workspace *w, const struct moe_config *c,
     w->block_bytes = arena.used;
     arena = (struct moe_arena){.base = w->block, .size = w->block_bytes};
     carve(w, &arena, c, o, moe_par_threads());
-    w->kv.keys = moe_pages_alloc(kv, err);
-    if (!w->kv.keys)
-        return MOE_ERR_MEMORY;
-    uint64_t heads = (uint64_t)c->n_layers * o->n_sequences * w->kv.n_heads;
-    w->kv.values = w->kv.keys + heads * w->kv.n_positions * w->kv.key_dim * w->kv.item_bytes;
     return MOE_OK;
+}
+
+/* The device's part; what it and the host tell each other lies in page-locked memory. */
+static int open_gpu(struct moe_session *s, const struct moe_session_options *o, struct moe_err *err)
+{
+    s->needs_rows = o->needs_rows;
+    s->look_depth = o->look_depth;
+    s->look_residual = o->look_residual;
+    int status = moe_gpu_pin(o->gpu, s->work->block, s->work->block_bytes, err);
+    if (status != MOE_OK)
+        return status;
+    s->pinned_by = o->gpu;
+    status = gpu_work_open(&s->gpu_work, s->model, s->experts, o, err);
+    if (status == MOE_OK)
+        s->stages = &moe_stages_gpu;
+    return status;
 }
 
 int moe_session_open(struct moe_session **out, struct moe_model *model, struct moe_experts *experts,
@@ -221,6 +263,8 @@ int moe_session_open(struct moe_session **out, struct moe_model *model, struct m
     s->stages = &moe_stages_cpu;
     s->work = moe_alloc(1, sizeof *s->work, err);
     int status = s->work ? allocate(s->work, &model->config, &o, err) : MOE_ERR_MEMORY;
+    if (status == MOE_OK)
+        status = o.gpu ? open_gpu(s, &o, err) : allocate_kv(s->work, &model->config, &o, err);
     if (status != MOE_OK) {
         moe_session_close(s);
         return status;
@@ -235,6 +279,8 @@ void moe_session_close(struct moe_session *s)
         return;
     if (s->work) {
         s->stages->close(s);
+        if (s->pinned_by)
+            moe_gpu_unpin(s->pinned_by, s->work->block);
         moe_pages_free(s->work->block, s->work->block_bytes);
         moe_pages_free(s->work->kv.keys, s->work->kv.bytes);
         free(s->work);

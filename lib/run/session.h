@@ -49,6 +49,8 @@ struct moe_observer {
                      uint64_t stride, const uint32_t *slots);
 };
 
+struct moe_gpu;
+
 struct moe_session_options {
     uint32_t context;     /* positions per sequence; 0: the model's context_max */
     uint32_t n_sequences; /* 1 */
@@ -57,6 +59,13 @@ struct moe_session_options {
                              differ in the fourth digit; 0: F32 */
     uint32_t n_variants;  /* of the pack, where an assigner will say at which one each activation is
                              computed (assign.h); 0: none will */
+    struct moe_gpu *gpu;  /* computes the stages, and holds the model's dense part, the experts'
+                             views and the KV cache; borrowed. NULL: the processor */
+    bool gpu_bf16;        /* prompts by bf16 products (gpu_ops.h, MOE_GPU_MATH_BF16) */
+    bool needs_rows;      /* of a gpu: gate inputs come to the host, and outputs of experts that
+                             were computed there go back */
+    uint32_t look_depth;  /* of a gpu: routers so many MoE layers ahead are asked with each */
+    bool look_residual;   /* ... on the stream instead of the gate's inputs */
 };
 
 struct moe_session {
@@ -71,17 +80,26 @@ struct moe_session {
     struct moe_timeline *timeline;       /* borrowed; NULL: nobody records */
     const struct moe_assigner *assigner; /* borrowed; NULL: the provider chooses the precision */
     struct moe_ahead *ahead;             /* borrowed; NULL: nothing is done ahead (run/ahead.h) */
-    const struct moe_pace *pace; /* borrowed; what computing takes on the modelled clock of a
-                                    lockstep run; NULL: nothing */
-    struct moe_workspace *work;  /* buffers and KV cache; session.c */
+    const struct moe_pace *pace;    /* borrowed; what computing takes on the modelled clock of a
+                                       lockstep run; NULL: nothing */
+    struct moe_workspace *work;     /* buffers and KV cache; session.c */
+    struct gpu_work *gpu_work;      /* the device's, private to its stages; NULL: the processor's */
+    struct moe_gpu *pinned_by;      /* page-locks `work` */
+    bool needs_rows, look_residual; /* as the options say */
+    uint32_t look_depth;
 };
 
-/* Bytes that a session with these options allocates: the same code sizes and allocates. */
+/* Bytes of host memory that a session with these options allocates: the same code sizes and
+ * allocates. */
 uint64_t moe_session_bytes(const struct moe_config *config,
                            const struct moe_session_options *options);
-/* Of these the KV cache, which grows into its room as positions are filled. */
+/* The KV cache, which grows into its room as positions are filled: of these bytes, or with a gpu of
+ * its own. */
 uint64_t moe_session_kv_bytes(const struct moe_config *config,
                               const struct moe_session_options *options);
+/* Bytes of the gpu's memory, KV cache included; 0 without one. */
+uint64_t moe_session_gpu_bytes(const struct moe_config *config,
+                               const struct moe_session_options *options);
 int moe_session_open(struct moe_session **out, struct moe_model *model, struct moe_experts *experts,
                      const struct moe_session_options *options, struct moe_err *err);
 void moe_session_close(struct moe_session *s);

@@ -46,12 +46,15 @@ struct moe_stages_ops {
      * before their last matrix is needed. */
     int (*experts)(struct moe_session *s, uint32_t n_rows, const uint32_t *which,
                    const struct moe_expert_view *views, uint32_t n, struct moe_err *err);
-    /* The outputs of entry `which` were computed elsewhere (or left out: zeros) and lie in
-     * work->expert_out. May be NULL. */
+    /* The outputs of entry `which` were computed elsewhere and lie in work->expert_out, or it was
+     * left out and its outputs become zeros. NULL: they are read where they lie. */
     void (*take)(struct moe_session *s, uint32_t which);
     /* The stream receives the weighted outputs, the shared expert's too. */
     int (*combine)(struct moe_session *s, uint32_t layer, uint32_t n_rows, struct moe_err *err);
 
+    /* For the timeline: all that was asked for so far ends `part` of a layer; NULL: the layer
+     * begins. Spans are recorded then, or with leave. */
+    void (*reached)(struct moe_session *s, uint32_t layer, const char *part);
     /* The end of a pass. hidden_out: the states, [n_rows][hidden], or NULL. */
     int (*leave)(struct moe_session *s, uint32_t n_rows, float *hidden_out, struct moe_err *err);
     /* As moe_logits. */
@@ -61,15 +64,16 @@ struct moe_stages_ops {
      * takes the logits. */
     int (*greedy)(struct moe_session *s, uint32_t row, uint32_t *token, struct moe_err *err);
 
-    /* Probabilities [n][batch][router_stride] of the routers of the n MoE layers after the one that
-     * was routed last (run/foresight.h), on its gate inputs or, residual, on the stream under the
-     * norms of the layers ahead. NULL: work->from_hidden and work->h lie on the host, where whoever
-     * wants to know computes. */
-    int (*look)(struct moe_session *s, const uint32_t *layers, uint32_t n, bool residual,
-                uint32_t n_rows, float *probabilities, uint64_t layer_stride, struct moe_err *err);
+    /* Probabilities of n_rows rows by the routers of the n MoE layers after the one that was routed
+     * last, as the session's options look ahead: layer d's begin at probabilities + d *
+     * layer_stride. NULL: work->from_hidden and work->h lie on the host, where whoever wants to
+     * know computes. */
+    void (*look)(struct moe_session *s, uint32_t n, uint32_t n_rows, float *probabilities,
+                 uint64_t layer_stride);
     void (*close)(struct moe_session *s);
 };
 
 extern const struct moe_stages_ops moe_stages_cpu;
+extern const struct moe_stages_ops moe_stages_gpu; /* with a gpu in the session's options */
 
 #endif

@@ -3,8 +3,10 @@
  * (projections.c), attention (attention.c), its output, norm; the feed-forward's stages are in
  * stages_cpu_experts.c.
  */
+#include <stdio.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "run/stages_cpu.h"
 #include "run/workspace.h"
 
@@ -46,6 +48,17 @@ static int enter(struct moe_session *s, const struct moe_row *rows, uint32_t n_r
         moe_par_for(n_rows, 8, embed_rows, &st);
     }
     return MOE_OK;
+}
+
+static void reached(struct moe_session *s, uint32_t layer, const char *part)
+{
+    double now = moe_seconds();
+    char name[48];
+    if (part) {
+        snprintf(name, sizeof name, "layer %u %s", layer, part);
+        moe_timeline_span(s->timeline, MOE_TRACK_COMPUTE, name, s->work->reached_at, now);
+    }
+    s->work->reached_at = now;
 }
 
 static int leave(struct moe_session *s, uint32_t n_rows, float *hidden_out, struct moe_err *err)
@@ -182,6 +195,7 @@ const struct moe_stages_ops moe_stages_cpu = {
     .at_once = stages_cpu_at_once,
     .experts = stages_cpu_experts,
     .combine = stages_cpu_combine,
+    .reached = reached,
     .leave = leave,
     .logits = logits_of,
     .close = close_cpu,

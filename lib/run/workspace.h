@@ -92,6 +92,8 @@ struct moe_workspace {
     float *scratch; /* [threads][scratch_floats] of attention */
     uint64_t scratch_floats;
 
+    double reached_at; /* for the timeline: where the last span ended */
+
     struct moe_inputs from_hidden; /* xn */
     struct moe_inputs from_q_down; /* q_down */
     struct moe_inputs from_attn;   /* attn */

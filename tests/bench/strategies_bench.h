@@ -85,7 +85,8 @@ static struct moe_engine_options engine_options(const struct bench *b, struct ce
                     .batch = (uint32_t)b->n_prompt},
     };
     if (b->speed > 0) {
-        o.device = (struct moe_device_choice){true, b->speed, o.link_rate};
+        o.device =
+            (struct moe_device_choice){.test = true, .speed = b->speed, .link_rate = o.link_rate};
         o.link_rate = 0;
     }
     return o;

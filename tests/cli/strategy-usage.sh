@@ -65,7 +65,7 @@ wrong "option --exact forbids what may change results: --on-miss load-low:0.6 --
 wrong "option --exact forbids what may change results: --prefill hybrid:25% *" \
     --exact --strategy fate --prefill hybrid
 wrong "option --exact forbids*: --precalculate --degrade *" --exact --strategy daop
-wrong "option --device: 'cuda' is not cpu or test:SPEED,LINK*" --device cuda
+wrong "option --device: 'gpu' is not cpu, cuda*" --device gpu
 wrong "option --device: 'test:0.5,1G' is not *" --device test:0.5,1G
 wrong "option --device: 'test:2' is not *" --device test:2
 wrong "option --staging: '0' is not *" --staging 0

@@ -282,7 +282,7 @@ static void check_daop(const char *words, double speed)
 {
     struct watch *w = calloc(1, sizeof *w);
     struct moe_engine_options o = strategies_options(&fixture, words, (double)CACHED / TOP_K);
-    o.device = (struct moe_device_choice){true, speed, 8e9};
+    o.device = (struct moe_device_choice){.test = true, .speed = speed, .link_rate = 8e9};
     w->engine = strategies_open(&fixture, &o);
     w->engine->session->observer = (struct moe_observer){
         .ctx = w, .routed = on_routed, .attending = on_attending, .computed = on_computed};

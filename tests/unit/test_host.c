@@ -70,7 +70,8 @@ static void draw(struct random_model *m, uint64_t *seed)
     }
 }
 
-static void open_all(struct opened *o, uint64_t *seed, int bits, double slowdown)
+static void open_all(struct opened *o, uint64_t *seed, int bits, uint32_t n_threads,
+                     double slowdown)
 {
     struct moe_err err = {0};
     struct moe_arena arena = {0};
@@ -89,7 +90,8 @@ static void open_all(struct opened *o, uint64_t *seed, int bits, double slowdown
     o->host_out = moe_alloc(o->m.c.n_experts * BATCH, o->stride * sizeof(float), &err);
     o->own_out = moe_alloc(o->m.c.n_experts * BATCH, o->stride * sizeof(float), &err);
     assert_ok(moe_expert_compute_open(&o->compute, &o->model->config, BATCH, &err), &err);
-    assert_ok(moe_host_open(&o->host, &o->model->config, BATCH, MAX_JOBS, slowdown, &err), &err);
+    const struct moe_host_shape shape = {BATCH, MAX_JOBS, MAX_JOBS * BATCH, n_threads};
+    assert_ok(moe_host_open(&o->host, &o->model->config, &shape, slowdown, &err), &err);
 }
 
 static void close_all(struct opened *o)
@@ -166,7 +168,7 @@ static void experts_equal_the_sessions(void **state)
     for (uint64_t seed = 1, n = 0; n < N_MODELS; seed++, n++) {
         struct opened o;
         uint64_t random = seed;
-        open_all(&o, &seed, all_bits[n % N_ITEMS(all_bits)], 1);
+        open_all(&o, &seed, all_bits[n % N_ITEMS(all_bits)], 1 + n % 4, 1);
         o.session->observer =
             (struct moe_observer){.ctx = &o, .routed = begin_layer, .computed = compare_layer};
         for (uint32_t at = 0, part = BATCH; at < 24; at += part, part = at < 20 ? 1 + at % 4 : 1) {
@@ -223,7 +225,7 @@ static void jobs_are_done_in_order(void **state)
     struct opened o;
     uint64_t seed = 1;
     uint32_t ticket;
-    open_all(&o, &seed, 4, 3);
+    open_all(&o, &seed, 4, 1, 3);
     float *x = random_inputs(&o, 5), *kept = random_inputs(&o, 5);
     for (int round = 0; round < 20; round++) {
         const struct moe_host_job first = job_of(&o, 0, x, out_of(&o, o.host_out, 0));
@@ -250,7 +252,7 @@ static void closing_finishes_what_is_under_way(void **state)
     struct opened o;
     uint64_t seed = 1;
     uint32_t ticket;
-    open_all(&o, &seed, 8, 50);
+    open_all(&o, &seed, 8, 1, 50);
     float *x = random_inputs(&o, 6);
     struct moe_host_job jobs[3];
     for (uint32_t i = 0; i < 3; i++) {
@@ -273,8 +275,9 @@ static void full_is_full(void **state)
     uint64_t seed = 1;
     uint32_t first, ticket, refused = 0;
     struct moe_host *host = NULL;
-    open_all(&o, &seed, 32, 1);
-    assert_ok(moe_host_open(&host, &o.model->config, BATCH, 2, 300, &err), &err);
+    open_all(&o, &seed, 32, 1, 1);
+    const struct moe_host_shape two_jobs = {BATCH, 2, 2 * BATCH, 1};
+    assert_ok(moe_host_open(&host, &o.model->config, &two_jobs, 300, &err), &err);
     float *x = random_inputs(&o, 7);
     struct moe_host_job job = job_of(&o, 0, x, o.host_out);
     for (int round = 0; round < 50 && !refused; round++) {
@@ -295,7 +298,8 @@ static void full_is_full(void **state)
     assert_fails(moe_host_submit(host, &job, &ticket, &err), MOE_ERR_LIMIT, "at most 9 rows", &err);
     moe_host_close(host);
     host = NULL;
-    assert_fails(moe_host_open(&host, &o.model->config, 1, 1, 0.5, &err), MOE_ERR_USAGE,
+    const struct moe_host_shape least = {1, 1, 1, 1};
+    assert_fails(moe_host_open(&host, &o.model->config, &least, 0.5, &err), MOE_ERR_USAGE,
                  "slowdown of at least 1", &err);
     assert_null(host);
     free(x);
@@ -318,7 +322,7 @@ static void slowing_down_takes_time(void **state)
     uint64_t seed = 1;
     uint32_t ticket;
     double least = 1;
-    open_all(&o, &seed, 4, SLOWDOWN);
+    open_all(&o, &seed, 4, 1, SLOWDOWN);
     float *x = random_inputs(&o, 8);
     const struct moe_host_job job = job_of(&o, 0, x, o.host_out);
     for (int i = 0; i < 50; i++) {

@@ -92,6 +92,28 @@ static void at_one_instant_only_urgency_counts(void **state)
     assert_int_equal(moe_link_take_arrived(&l), 1);
 }
 
+/* Step by step from piece to piece the clock comes to where a wait jumps. */
+static void the_next_piece_is_told(void **state)
+{
+    struct moe_link_item items[N];
+    struct moe_link l;
+    moe_link_init(&l, items, N, PIECE, 1000);
+    assert_true(moe_link_next_piece(&l) == INFINITY);
+    moe_link_advance(&l, 3);
+    moe_link_add(&l, 0, PIECE + PIECE / 2, MOE_LOAD_DEMAND, 0);
+    assert_true(moe_link_next_piece(&l) == 1);
+    moe_link_advance(&l, 0.25);
+    assert_true(moe_link_next_piece(&l) == 0.75);
+    moe_link_advance(&l, moe_link_next_piece(&l));
+    assert_int_equal(moe_link_take_arrived(&l), MOE_LINK_NONE);
+    assert_true(moe_link_next_piece(&l) == 0.5);
+    moe_link_advance(&l, moe_link_next_piece(&l));
+    assert_true(moe_link_next_piece(&l) == 0); /* to be taken */
+    assert_int_equal(moe_link_take_arrived(&l), 0);
+    assert_true(moe_link_next_piece(&l) == INFINITY);
+    assert_true(l.clock == 4.5);
+}
+
 static void a_dropped_item_still_takes_the_link_for_its_piece(void **state)
 {
     struct moe_link_item items[N];
@@ -247,6 +269,7 @@ int main(void)
         cmocka_unit_test(an_item_is_cut_into_pieces),
         cmocka_unit_test(a_demand_waits_for_one_piece_only),
         cmocka_unit_test(at_one_instant_only_urgency_counts),
+        cmocka_unit_test(the_next_piece_is_told),
         cmocka_unit_test(a_dropped_item_still_takes_the_link_for_its_piece),
         cmocka_unit_test(random_runs_equal_the_plain_model),
     };

@@ -97,7 +97,8 @@ static void compare(const char *words, double demand, double ratio, uint32_t bat
     o.session.batch = batch;
     o.seed = 5;
     if (test_device)
-        o.device = (struct moe_device_choice){true, pace.host_slowdown, pace.load_rate};
+        o.device = (struct moe_device_choice){
+            .test = true, .speed = pace.host_slowdown, .link_rate = pace.load_rate};
 
     struct moe_engine *e = strategies_open(&fixture, &o);
     lockstep_run(e, &fixture, batch);

@@ -25,6 +25,9 @@ static const struct moe_stats SAMPLE = {
                 .experts.prefetch_wasted_bytes = 700,
                 .experts.loads = 11,
                 .bytes_read = 5000,
+                .bytes_uploaded = 7000,
+                .host_hits = 6,
+                .disk_loads = 5,
                 .experts.evictions = 9,
                 .stall_seconds = 0.5},
     .decode = {.tokens = 5,
@@ -38,6 +41,9 @@ static const struct moe_stats SAMPLE = {
                .experts.predicted_right = 4,
                .experts.loads = 3,
                .bytes_read = 1000,
+               .bytes_uploaded = 3000,
+               .host_hits = 1,
+               .disk_loads = 2,
                .experts.evictions = 2,
                .stall_seconds = 0.25},
     .ttft_seconds = 2.5,
@@ -131,9 +137,18 @@ static void activations_add_up(void **state)
 {
     static const char *const kinds[] = {"cache_hits",    "prefetch_hits", "prefetch_late", "misses",
                                         "host_computed", "precalculated", "skipped"};
-    static const char *const counts[] = {
-        "expert_activations", "low_precision",         "substituted", "loads",    "bytes_read",
-        "evictions",          "prefetch_wasted_bytes", "stall_s",     "compute_s"};
+    static const char *const counts[] = {"expert_activations",
+                                         "low_precision",
+                                         "substituted",
+                                         "loads",
+                                         "bytes_read",
+                                         "evictions",
+                                         "prefetch_wasted_bytes",
+                                         "stall_s",
+                                         "compute_s",
+                                         "bytes_uploaded",
+                                         "host_hits",
+                                         "disk_loads"};
     json_t *json = written(&SAMPLE);
     const json_t *prefill = json_object_get(json, "prefill");
     const json_t *decode = json_object_get(json, "decode");
@@ -192,6 +207,9 @@ static void sums_join(void **state)
                                           "prefetch_wasted_bytes",
                                           "loads",
                                           "bytes_read",
+                                          "bytes_uploaded",
+                                          "host_hits",
+                                          "disk_loads",
                                           "stall_s",
                                           "compute_s",
                                           "evictions"};
@@ -224,6 +242,7 @@ static void texts_tell_the_same(void **state)
     assert_non_null(strstr((char *)out.data, "137 activations"));
     assert_non_null(strstr((char *)out.data, "hit rate 7.30%")); /* 10 of 137 */
     assert_non_null(strstr((char *)out.data, "0.750 s stalled"));
+    assert_non_null(strstr((char *)out.data, "to the GPU, 7 loads from host memory, 7 from disk"));
     assert_non_null(strstr((char *)out.data, "65.3% of 98 activations foretold")); /* 64 */
     assert_non_null(strstr((char *)out.data, "48 activations computed there, 32 of them"));
     assert_non_null(strstr((char *)out.data, "3 at low precision, 64 left out, 32 from an earlier "

@@ -94,7 +94,8 @@ static struct setting setting_of(const char *words, double demand, double speed)
     struct setting s = {
         .engine = strategies_options(&fixture, words, demand), .part = N_PROMPT, .threads = 2};
     if (speed > 0)
-        s.engine.device = (struct moe_device_choice){true, speed, 8e9};
+        s.engine.device =
+            (struct moe_device_choice){.test = true, .speed = speed, .link_rate = 8e9};
     snprintf(s.text, sizeof s.text, "%s, %g tokens' demand, %s", words, demand,
              speed > 0 ? "test device" : "cpu");
     return s;

@@ -1,0 +1,29 @@
+/*
+ * The GPU's stages of a feed-forward (stages_gpu_experts.c), for its table (stages_gpu.c). Internal
+ * to these; each as in run/stages.h.
+ */
+#ifndef MOE_RUN_STAGES_GPU_H
+#define MOE_RUN_STAGES_GPU_H
+
+#include "run/gpu_work.h"
+#include "run/stages.h"
+
+/* The norm of the stream as the feed-forward's products of a layer want it; what goes into
+ * gpu_work.hidden. */
+struct moe_gpu_act stages_gpu_ffn_inputs(const struct moe_session *s, uint32_t layer);
+
+int stages_gpu_dense(struct moe_session *s, uint32_t layer, uint32_t n_rows, struct moe_err *err);
+bool stages_gpu_alone(struct moe_session *s, uint32_t layer, uint32_t n_rows);
+int stages_gpu_route(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                     uint32_t n_rows, struct moe_err *err);
+void stages_gpu_grouped(struct moe_session *s, uint32_t n_rows);
+int stages_gpu_beside(struct moe_session *s, uint32_t layer, uint32_t n_rows, struct moe_err *err);
+uint32_t stages_gpu_at_once(const struct moe_session *s, uint32_t n_rows);
+int stages_gpu_experts(struct moe_session *s, uint32_t n_rows, const uint32_t *which,
+                       const struct moe_expert_view *views, uint32_t n, struct moe_err *err);
+void stages_gpu_take(struct moe_session *s, uint32_t which);
+int stages_gpu_combine(struct moe_session *s, uint32_t layer, uint32_t n_rows, struct moe_err *err);
+void stages_gpu_look(struct moe_session *s, uint32_t n, uint32_t n_rows, float *probabilities,
+                     uint64_t layer_stride);
+
+#endif

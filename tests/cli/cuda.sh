@@ -1,0 +1,238 @@
+# moe-run on a GPU that the processor plays (tests/shim): what it says is what the CPU says, its
+# budgets of memory hold, and where something is missing or fails it is told in one line. Most of it
+# on a model of a parity fixture, for which the shim is fast enough.
+# shellcheck shell=sh disable=SC2154 # the variables are lib.sh's
+. tests/cli/lib.sh
+gpu=$BUILD/shim/bin/moe-run
+if [ ! -x "$gpu" ]; then
+    echo "ok 1 - moe-run on a GPU # SKIP $gpu is not built (make shim-programs)"
+    echo "1..1"
+    exit 0
+fi
+two=$tmp/two.moe
+"$bin/moe-quantize" -q --experts 4,2 --method rtn -o "$two" tests/fixtures/qwen3-moe-a || exit 1
+head -c 600 tests/data/stories.calib.txt >"$tmp/text"
+stats=$tmp/stats.yaml
+"$bin/moe-profile" -q "$two" --text "$tmp/text" --max-tokens 96 -o "$stats" || exit 1
+
+json=$tmp/json
+model=$two
+tokens=10
+saying() { # PROGRAM OPTION...: an answer
+    program=$1
+    shift
+    run "$program" "$model" -p 'Once' -n $tokens --temp 0 --raw --ignore-eos --stats-json "$json" \
+        "$@"
+}
+ask() { saying "$gpu" --device cuda "$@"; }
+figure() { sed -n "s/^  \"$1\": *\"*\([^\",]*\).*/\1/p" "$json"; }
+some() { [ "$(figure "$1")" -gt 0 ]; } # KEY
+none() { [ "$(figure "$1")" = 0 ]; }
+adds_up() {
+    sum=0
+    for key in cache_hits prefetch_hits prefetch_late misses host_computed precalculated skipped; do
+        sum=$((sum + $(figure $key)))
+    done
+    [ "$sum" -gt 0 ] && [ "$sum" = "$(figure expert_activations)" ]
+}
+# The bytes of standard output are not always text.
+answers() { cmp -s "$out" "$1"; }
+
+saying "$bin/moe-run" --strategy resident
+expect_exit 0 "the CPU, to compare with"
+cp "$out" "$tmp/want"
+check "... says something" [ -s "$tmp/want" ]
+
+# ---- Rows ----------------------------------------------------------------------------------------
+
+ask
+check "a GPU: the CPU's answer" answers "$tmp/want"
+check "... all resident" [ "$(figure strategy)" = resident ]
+check "... on cuda" [ "$(figure device)" = cuda ]
+check "... every activation is a hit" [ "$(figure cache_hits)" = "$(figure expert_activations)" ]
+for key in gpu_memory_bytes gpu_memory_budget_bytes bytes_uploaded host_hits disk_loads bf16_rows; do
+    check "--stats-json has $key" [ -n "$(figure $key)" ]
+done
+
+exact() { # ROW OPTION...
+    row=$1
+    shift
+    ask --strategy "$row" --expert-memory 64K --statistics "$stats" "$@"
+    check "$row${*:+ $*}: the CPU's answer" answers "$tmp/want"
+    check "... activations add up" adds_up
+    for kind in low_precision substituted skipped precalculated; do
+        check "... no $kind" none $kind
+    done
+}
+for row in ondemand lru prefetch edgemoe eap host; do
+    exact $row
+    check "... the statistics name it" [ "$(figure strategy)" = "$row" ]
+    case $row in
+    host) check "... the host computed" some host_computed ;;
+    *) check "... experts came from host memory" some host_hits ;;
+    esac
+    check "... none from disk" none disk_loads
+done
+for row in lru prefetch edgemoe eap; do
+    exact $row --exact
+done
+exact fate --exact
+check "fate had predicted" some predicted_right
+exact hobbit --exact --without on-miss,skip-below
+MOE_SHIM_LATE=1
+export MOE_SHIM_LATE
+for row in resident lru prefetch host; do
+    ask --strategy $row --statistics "$stats"
+    check "$row, work done as late as can be: the CPU's answer" answers "$tmp/want"
+done
+unset MOE_SHIM_LATE
+
+# What changes results: it runs, and counts what it did.
+inexact() { # ROW KIND...
+    row=$1
+    shift
+    ask --strategy "$row" --expert-memory 64K --statistics "$stats"
+    expect_exit 0 "$row"
+    check "... says something" [ -s "$out" ]
+    check "... activations add up" adds_up
+    for kind in "$@"; do
+        check "... some $kind" some "$kind"
+    done
+}
+inexact fate low_precision
+inexact hobbit low_precision skipped
+inexact daop host_computed precalculated substituted
+
+refused() { # STATUS GLOB NAME OPTION...
+    status=$1 glob=$2 what=$3
+    shift 3
+    run "$gpu" "$model" -p Once -n 2 "$@"
+    error_line "$status" "moe-run: $glob" "refused: $what"
+}
+refused 2 'strategy host computes experts on the host instead of the GPU: --exact forbids that' \
+    "host with --exact" --device cuda --exact --strategy host --statistics "$stats"
+refused 2 'option --exact forbids *--precalculate*' "daop with --exact" \
+    --device cuda --exact --strategy daop --statistics "$stats"
+refused 2 'option --exact forbids *--on-miss load-low*' "hobbit with --exact" \
+    --device cuda --exact --strategy hobbit
+refused 2 'prompts in bf16 give other results: --exact forbids --bf16-prompts' \
+    "prompts in bf16 with --exact" --device cuda --exact --bf16-prompts
+refused 2 'options --gpu-memory and --bf16-prompts *--device*' "prompts in bf16 on the CPU" \
+    --bf16-prompts
+refused 2 'options --gpu-memory and --bf16-prompts *--device*' "memory of no GPU" --gpu-memory 1G
+
+# ---- Measuring -----------------------------------------------------------------------------------
+
+run "$bin/moe-run" "$two" --perplexity "$tmp/text" --max-doc-tokens 40 --prompt-share 0.7
+cp "$out" "$tmp/nats"
+run "$gpu" "$two" --perplexity "$tmp/text" --max-doc-tokens 40 --prompt-share 0.7 --device cuda
+expect_exit 0 "--perplexity"
+check "... is the CPU's" cmp -s "$out" "$tmp/nats"
+run "$gpu" "$two" --perplexity "$tmp/text" --max-doc-tokens 40 --device cuda --bf16-prompts \
+    --stats-json "$json"
+expect_exit 0 "--perplexity of prompts in bf16"
+check "... counts their rows" some bf16_rows
+run "$gpu" "$two" --bench --prompt-tokens 12 -n 3 --device cuda
+expect_exit 0 "--bench"
+check "... says something" [ -s "$out" ]
+ask --strategy lru --expert-memory 64K --trace-events "$tmp/trace"
+check "a trace of events: the CPU's answer" answers "$tmp/want"
+check "... has computation" grep -q 'layer 1 attention' "$tmp/trace"
+check "... of both kinds" grep -q 'layer 1 feed-forward' "$tmp/trace"
+check "... and loads" grep -q 'layer 1 expert' "$tmp/trace"
+run "$bin/moe-plan" "$two" --memory 64M --device cuda
+error_line 2 'moe-plan: *plans for the CPU and for test devices*' "a plan for a GPU is refused"
+
+# ---- No device, or one that fails ----------------------------------------------------------------
+
+failing() { # GLOB NAME SETTING OPTION...: an error with cuda, a note and the answer with auto
+    glob=$1 what=$2 setting=$3
+    shift 3
+    run env "$setting" "$gpu" "$two" -p Once -n $tokens --temp 0 --raw --ignore-eos \
+        --device auto "$@"
+    check "--device auto, $what: the CPU's answer" answers "$tmp/want"
+    check "... with a note" matches "$err" "moe-run: device auto: the CPU computes: $glob"
+    expect_stderr_lines 1 "... of one line"
+    run env "$setting" "$gpu" "$two" -p Once -n 2 --device cuda "$@"
+    error_line "$status" "moe-run: $glob" "--device cuda, $what"
+}
+status=1
+failing 'no CUDA device: no CUDA-capable device is detected' "no device" MOE_SHIM_DEVICES=0
+failing '*no driver is installed*' "no driver" MOE_SHIM_DEVICES=-1
+failing 'this program has no code for CUDA device 0*' "an old device" MOE_SHIM_OLD=1
+failing 'CUDA device 0: * bytes wanted, * are free*' "memory exhausted" MOE_SHIM_MEMORY=1000000 \
+    --gpu-memory 100M
+status=4
+failing '*on the GPU is too small: the smallest that works is *' "too little of its memory" \
+    MOE_SHIM_DEVICES=1 --gpu-memory 200K
+refused 1 'no CUDA device 7: there is one, number 0' "a device that is not there" --device cuda:7
+run "$gpu" "$two" -p Once -n 2 --device cuda:x
+check "refused: a device that is no number" [ "$code" = 2 ]
+
+# Kernels and copies of an answer, counted in the middle of it.
+lost() { # CALL:N OPTION...
+    fault=$1
+    shift
+    run env MOE_SHIM_FAIL="$fault" "$gpu" "$two" -p Once -n 60 --temp 0 --raw --ignore-eos "$@"
+    check "lost at $fault: exit 1" [ "$code" = 1 ]
+    check "... after a part of the answer" [ -s "$out" ]
+    expect_stderr_lines 1 "... one line"
+    check "... which says so" matches "$err" 'moe-run: CUDA device 0 failed: *'
+}
+lost cudaGraphLaunch:5 --device cuda
+lost cudaMemcpyAsync:400 --device cuda --strategy lru --expert-memory 64K
+lost cudaLaunchKernel:700 --device auto --strategy lru --expert-memory 64K
+
+if [ -z "$(find "$BUILD/kernels" -name '*.cu.o' 2>/dev/null)" ]; then
+    run "$bin/moe-run" "$two" -p Once --device cuda
+    error_line 1 'moe-run: this program was built without CUDA' "a build without CUDA"
+    saying "$bin/moe-run" --device auto
+    check "... auto: the CPU's answer" answers "$tmp/want"
+    check "... with a note" matches "$err" \
+        'moe-run: device auto: the CPU computes: this program was built without CUDA'
+fi
+
+# ---- Budgets -------------------------------------------------------------------------------------
+
+smallest_gpu() {
+    "$@" --gpu-memory 1M 2>&1 >/dev/null |
+        sed -n 's/.*the smallest that works is .*--gpu-memory \([0-9]*\)M.*/\1/p'
+}
+pack
+model=$tiny
+tokens=3
+saying "$bin/moe-run"
+cp "$out" "$tmp/want"
+set -- --strategy lru -c 64
+least=$(smallest_gpu "$gpu" "$tiny" -p Once --device cuda "$@")
+check "the smallest memory of a GPU is told" [ -n "$least" ]
+ask "$@" --gpu-memory "${least}M"
+check "... and it works" answers "$tmp/want"
+check "... within it" [ "$(figure gpu_memory_bytes)" -le $((least << 20)) ]
+check "... activations add up" adds_up
+least=$(smallest_gpu "$gpu" "$tiny" -p Once --device cuda --strategy resident -c 64)
+ask --strategy resident -c 64 --gpu-memory "${least}M"
+check "... of all experts" answers "$tmp/want"
+check "... within it" [ "$(figure gpu_memory_bytes)" -le $((least << 20)) ]
+
+# The device's memory is the process's here. Sanitizers have memory of their own beside it.
+keeps() { # MIB
+    grep -q __asan_init "$gpu" || [ $(($(figure peak_rss_bytes) - $(figure gpu_memory_bytes))) -le $(($1 << 20)) ]
+}
+set -- --strategy prefetch -c 64 --expert-memory 2M
+ask "$@"
+check "all experts in host memory: the CPU's answer" answers "$tmp/want"
+check "... none from disk" none disk_loads
+least=$(smallest_memory "$gpu" "$tiny" -p Once --device cuda "$@")
+check "the smallest host memory is told" [ -n "$least" ]
+for more in 0 4; do
+    ask "$@" --memory "$((least + more))M"
+    check "the least host memory + $more MiB: the CPU's answer" answers "$tmp/want"
+    check "... some experts from disk" some disk_loads
+    check "... its peak stays below" keeps $((least + more))
+    check "... activations add up" adds_up
+done
+model=$two
+refused 4 '* is too small: the smallest that works is *--memory *' "too little host memory" \
+    --device cuda --memory 1M
+finish
