@@ -197,7 +197,7 @@ SHIM_BENCH := $(SHIM_DIR)/tests/bench/bench_gpu
 GPU_TEST_CU := $(sort $(wildcard tests/gpu/*.cu))
 
 .PHONY: shim shim-programs
-shim: $(SHIM_OBJ) $(GPU_TESTS)
+shim: $(SHIM_OBJ) $(GPU_TESTS) $(SHIM_BENCH)
 shim-programs: $(CMD_MAIN:cmd/%.c=$(SHIM_DIR)/bin/%)
 
 # As for the other objects.
