@@ -104,8 +104,8 @@ check "... finds weights" awk '
 
 # Shards put together, and an interrupted run that is resumed, have the importances of one run.
 importances() { sed -n '/^importances:/,/^[a-z]/{/^ /p;}' "$1"; }
-seq 3 | xargs -P 2 -I I "$bin/moe-calibrate" -q -t 1 "$tmp/all.moe" --text "$tmp/math.txt" \
-    --text "$tmp/code.txt" --max-tokens 40 --tolerance 3% --shard I/3 -o "$tmp/part.I.yaml"
+seq 3 | xargs -P 2 -I SHARD "$bin/moe-calibrate" -q -t 1 "$tmp/all.moe" --text "$tmp/math.txt" \
+    --text "$tmp/code.txt" --max-tokens 40 --tolerance 3% --shard SHARD/3 -o "$tmp/part.SHARD.yaml"
 run "$bin/moe-calibrate" -q --merge "$tmp"/part.*.yaml -o "$tmp/merged.yaml"
 expect_exit 0 "shards are merged"
 importances "$tmp/one.yaml" >"$tmp/of.one"

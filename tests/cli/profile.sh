@@ -26,8 +26,8 @@ run profile -o "$tmp/whole.yaml"
 expect_exit 0 "a text is profiled"
 check "quietly" [ ! -s "$err" ]
 check "no partial file is left" [ ! -e "$tmp/whole.yaml.part" ]
-seq 7 | xargs -P 2 -I I "$bin/moe-profile" -q -t 1 "$tiny" --text "$tmp/a.txt" --text "$tmp/b.txt" \
-    --max-tokens 96 --shard I/7 -o "$tmp/part.I.yaml"
+seq 7 | xargs -P 2 -I SHARD "$bin/moe-profile" -q -t 1 "$tiny" --text "$tmp/a.txt" --text "$tmp/b.txt" \
+    --max-tokens 96 --shard SHARD/7 -o "$tmp/part.SHARD.yaml"
 run "$bin/moe-profile" --merge "$tmp"/part.*.yaml -o "$tmp/merged.yaml"
 expect_exit 0 "shards are merged"
 check "... into the file of one run" cmp "$tmp/whole.yaml" "$tmp/merged.yaml"
