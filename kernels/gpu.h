@@ -64,6 +64,8 @@ const struct moe_gpu_info *moe_gpu_info(const struct moe_gpu *g); /* as it was w
 void *moe_gpu_alloc(struct moe_gpu *g, uint64_t n_bytes, struct moe_err *err);
 void moe_gpu_free(struct moe_gpu *g, void *p, uint64_t n_bytes); /* NULL is fine */
 uint64_t moe_gpu_allocated_bytes(const struct moe_gpu *g);
+/* What an open device takes beside that for itself. */
+enum { MOE_GPU_OWN_BYTES = 8 << 10 };
 
 /* Page-locks memory of the caller's (whole pages), so that copies of it run beside computation. */
 int moe_gpu_pin(struct moe_gpu *g, void *p, uint64_t n_bytes, struct moe_err *err);

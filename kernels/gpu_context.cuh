@@ -19,6 +19,7 @@ struct moe_gpu {
     uint64_t allocated_bytes;
     struct moe_err failure; /* the first; status MOE_OK: none */
     bool recording;         /* a graph */
+    uint32_t *arrivals;     /* [GPU_ARRIVALS] of blocks (dev_arrivals.cuh); zeros between kernels */
     /* Prompts by cuBLAS (gpu_bf16.cu). */
     enum moe_gpu_math math;
     cublasHandle_t blas; /* NULL until it is wanted */
@@ -26,6 +27,8 @@ struct moe_gpu {
     void *math_scratch;
     uint64_t math_scratch_bytes, bf16_rows;
 };
+
+enum { GPU_ARRIVALS = MOE_GPU_OWN_BYTES / sizeof(uint32_t) };
 
 /* False when the device has failed: nothing more is asked of it. */
 static inline bool gpu_works(const struct moe_gpu *g)

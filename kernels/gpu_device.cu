@@ -91,6 +91,8 @@ static int start_device(struct moe_gpu *g, struct moe_err *err)
             err, MOE_ERR_DEVICE,
             "this program has no code for CUDA device %d (%s, compute capability %d.%d)", g->index,
             g->info.name, g->info.compute_major, g->info.compute_minor);
+    if (gpu_note(g, cudaMalloc((void **)&g->arrivals, MOE_GPU_OWN_BYTES), "cudaMalloc"))
+        gpu_note(g, cudaMemset(g->arrivals, 0, MOE_GPU_OWN_BYTES), "cudaMemset");
     MOE_LAUNCH(g, first_kernel, 1, 1, 0);
     return moe_gpu_finish(g, err);
 }
@@ -125,6 +127,8 @@ extern "C" void moe_gpu_close(struct moe_gpu *g)
     for (int i = 0; i < MOE_GPU_N_STREAMS; i++)
         if (g->streams[i])
             cudaStreamDestroy(g->streams[i]);
+    if (g->arrivals)
+        cudaFree(g->arrivals);
     (void)cudaGetLastError();
     free(g);
 }

@@ -64,7 +64,7 @@ static void size_gpu_part(const struct moe_engine *e, const struct moe_session_o
     const struct moe_config *c = &e->model->config;
     b->dense = e->model->weights_bytes;
     b->kv = moe_session_kv_bytes(c, so);
-    b->work = moe_session_gpu_bytes(c, so) - b->kv;
+    b->work = MOE_GPU_OWN_BYTES + moe_session_gpu_bytes(c, so) - b->kv;
 }
 
 /* Everything but the experts. Returns the sum where the experts' slots are: of the GPU, or of the

@@ -54,7 +54,7 @@ static void test_two_devices(void **state)
     void *device[2];
     need_shim();
     setenv("MOE_SHIM_DEVICES", "2", 1);
-    setenv("MOE_SHIM_MEMORY", "6000", 1);
+    setenv("MOE_SHIM_MEMORY", "14192", 1);
     for (int i = 0; i < 2; i++) {
         assert_ok(moe_gpu_open(&g[i], i, &err), &err);
         assert_non_null(device[i] = moe_gpu_alloc(g[i], N_BYTES, &err));
@@ -75,13 +75,13 @@ static void test_too_little_memory(void **state)
     struct moe_gpu *g;
     struct moe_err err;
     need_shim();
-    setenv("MOE_SHIM_MEMORY", "100000", 1);
+    setenv("MOE_SHIM_MEMORY", "108192", 1); /* 100000 beside the device's own */
     g = opened();
     void *first = moe_gpu_alloc(g, 60000, &err);
     assert_non_null(first);
     assert_null(moe_gpu_alloc(g, 50000, &err));
     assert_int_equal(err.status, MOE_ERR_MEMORY);
-    assert_non_null(strstr(err.text, "50000 bytes wanted, 40000 of 100000 are free"));
+    assert_non_null(strstr(err.text, "50000 bytes wanted, 40000 of 108192 are free"));
     assert_ok(moe_gpu_status(g, &err), &err); /* it goes on */
     moe_gpu_free(g, first, 60000);
     void *second = moe_gpu_alloc(g, 50000, &err);

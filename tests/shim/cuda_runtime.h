@@ -85,6 +85,11 @@ static inline void __syncwarp(unsigned mask = 0xffffffffu, int line = __builtin_
     shim_sync_warp(mask, line);
 }
 
+/* Blocks run one after the other: what one wrote, the next ones see. */
+static inline void __threadfence(void)
+{
+}
+
 /* The 32 lanes' values of a shuffle; stays until the caller meets its warp again. */
 const uint32_t *shim_exchange(unsigned mask, uint32_t value, int line);
 /* This thread's lane of its warp. */
