@@ -135,6 +135,27 @@ void try_reverse(struct moe_gpu *g, const int32_t *in, int32_t *out, uint32_t n,
     MOE_LAUNCH(g, reverse, 1, n, 0, in, out, barrier);
 }
 
+uint64_t try_launches(void)
+{
+#ifdef TESTS_SHIM_CUDA_RUNTIME_H
+    return shim_launches();
+#else
+    return 0;
+#endif
+}
+
+uint32_t try_arrivals(struct moe_gpu *g)
+{
+    static uint32_t counters[GPU_ARRIVALS];
+    uint32_t n = 0;
+    moe_gpu_download(g, MOE_GPU_COMPUTE, counters, g->arrivals, sizeof counters);
+    if (moe_gpu_finish(g, NULL) != MOE_OK)
+        return GPU_ARRIVALS;
+    for (uint32_t i = 0; i < GPU_ARRIVALS; i++)
+        n += counters[i] != 0;
+    return n;
+}
+
 static __global__ void broken(enum try_fault fault, int32_t *out)
 {
     MOE_DYNAMIC_SHARED(int32_t, shared);

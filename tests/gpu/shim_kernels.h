@@ -1,4 +1,5 @@
-/* Small kernels with which test_shim.c tries the shim; all of them run on a GPU, too. */
+/* Small kernels with which test_shim.c tries the shim, and looks behind the scenes for tests of
+ * kernels; all of them run on a GPU, too. */
 #ifndef TESTS_GPU_SHIM_KERNELS_H
 #define TESTS_GPU_SHIM_KERNELS_H
 
@@ -29,6 +30,11 @@ void try_dp4a(struct moe_gpu *g, uint32_t a, int32_t b, int32_t c, int32_t *out)
 void try_join16(struct moe_gpu *g, const float *in, float *out);
 /* out[i] = in[n - 1 - i] by way of shared memory, with or (wrongly) without a barrier. */
 void try_reverse(struct moe_gpu *g, const int32_t *in, int32_t *out, uint32_t n, bool barrier);
+
+/* Kernels that the program has started or recorded so far; 0: the device does not count. */
+uint64_t try_launches(void);
+/* How many of the counters at which blocks arrive (dev_arrivals.cuh) are not 0 now. */
+uint32_t try_arrivals(struct moe_gpu *g);
 
 /* Kernels that break a rule, by one block of 64 threads; never for a GPU. */
 enum try_fault {

@@ -201,6 +201,9 @@ void shim_run_grid(const char *name, dim3 grid, dim3 block, size_t shared_bytes,
 void shim_ask_grid(cudaStream_t stream, const char *name, dim3 grid, dim3 block,
                    size_t shared_bytes, std::function<void()> thread);
 
+/* Kernels that were asked of streams so far, or recorded. */
+uint64_t shim_launches(void);
+
 struct cudaFuncAttributes {
     int maxThreadsPerBlock;
 };
