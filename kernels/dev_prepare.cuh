@@ -85,6 +85,12 @@ static inline __host__ __device__ uint32_t dev_prepare_chunks(uint32_t cols)
     return (cols + DEV_PREPARE_CHUNK - 1) / DEV_PREPARE_CHUNK;
 }
 
+/* Whether act has room for any byte form. */
+static inline __host__ __device__ bool dev_prepare_wanted(const struct moe_gpu_act &act)
+{
+    return act.bytes[MOE_GPU_BLOCK_32].q || act.bytes[MOE_GPU_BLOCK_64].q;
+}
+
 /* Chunk `chunk` of input i, whose values lie at x (memory of any kind), by one warp. */
 static __device__ __forceinline__ void dev_prepare_chunk(const float *x, uint32_t chunk,
                                                          const struct moe_gpu_act &act, uint64_t i)
@@ -103,7 +109,7 @@ static __device__ __forceinline__ void dev_prepare_chunk(const float *x, uint32_
 static __device__ __forceinline__ void dev_prepare_row(const float *x,
                                                        const struct moe_gpu_act &act, uint64_t i)
 {
-    if (!act.bytes[MOE_GPU_BLOCK_32].q && !act.bytes[MOE_GPU_BLOCK_64].q)
+    if (!dev_prepare_wanted(act))
         return;
     for (uint32_t chunk = threadIdx.x / DEV_WARP; chunk < dev_prepare_chunks(act.cols);
          chunk += blockDim.x / DEV_WARP)

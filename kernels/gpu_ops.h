@@ -215,11 +215,15 @@ struct moe_gpu_latent {
     const struct moe_gpu_row *rows;
     struct moe_gpu_kv kv;
     uint32_t layer;
+    /* Of the host; NULL: not wanted. The byte forms of what k_up multiplies, as
+     * moe_gpu_prepare(g, q + rope_dim, q_stride, n, n_heads, head_dim, nope) fills them. */
+    const struct moe_gpu_act *nope;
 };
 void moe_gpu_finish_latent(struct moe_gpu *g, const struct moe_gpu_latent *l, uint32_t n);
 
 /* Attention over the cache, as run/attention.c defines it: by chunks of MOE_ATTENTION_CHUNK
- * positions. */
+ * positions. What comes before it and after it can be asked for with it: results are those of the
+ * functions called one after the other, in as few launches as will do (a decoded row: one). */
 struct moe_gpu_attention {
     const float *queries; /* [n][heads * key_dim] */
     float *attended;      /* [n][heads * value_dim] */

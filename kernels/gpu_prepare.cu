@@ -33,8 +33,7 @@ extern "C" void moe_gpu_prepare(struct moe_gpu *g, const float *x, uint64_t stri
 {
     struct prepare p = {x, stride, n, part_stride, *act};
     uint32_t chunks = dev_prepare_chunks(act->cols);
-    bool wanted = act->bytes[MOE_GPU_BLOCK_32].q || act->bytes[MOE_GPU_BLOCK_64].q;
-    if (wanted && n > 0 && n_parts > 0 && chunks > 0)
+    if (dev_prepare_wanted(*act) && n > 0 && n_parts > 0 && chunks > 0)
         MOE_LAUNCH(g, prepare_kernel,
                    dim3(n * n_parts, (chunks + PREPARE_WARPS - 1) / PREPARE_WARPS),
                    PREPARE_WARPS * DEV_WARP, 0, p);

@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "kern/kern.h"
+#include "shim_kernels.h"
 
 struct shape {
     uint32_t n_heads, n_kv_heads, head_dim, rope_dim, kv_rank; /* kv_rank > 0: latent */
@@ -160,7 +161,54 @@ static void test_finish_heads(void **state)
         check_heads(state, 100 + i, &shapes[i]);
 }
 
-static void check_latent(void **state, uint64_t seed, const struct shape *p)
+/* Room for the byte forms of what k_up multiplies: bit b of `forms` asks for form b. */
+static struct moe_gpu_act nope_room(struct forged *f, const struct shape *p, uint32_t forms)
+{
+    struct moe_gpu_act act = {.cols = p->head_dim - p->rope_dim};
+    for (int b = 0; b < MOE_GPU_N_BLOCKS; b++) {
+        uint64_t blocks =
+            (uint64_t)N_ROWS * p->n_heads * ((act.cols + 32 * b + 31) / (32 * b + 32));
+        if (!(forms >> b & 1))
+            continue;
+        act.bytes[b].q = gpu_take(&f->taken, NULL, blocks * (32 * b + 32));
+        act.bytes[b].s = gpu_take(&f->taken, NULL, blocks * sizeof(float));
+        act.bytes[b].z = gpu_take(&f->taken, NULL, blocks * sizeof(float));
+    }
+    return act;
+}
+
+static void check_same_bytes(struct forged *f, const void *at, const void *want_at, uint64_t n)
+{
+    uint8_t *got = malloc(n), *want = malloc(n);
+    assert_true(got && want);
+    gpu_get(f->taken.g, got, at, n);
+    gpu_get(f->taken.g, want, want_at, n);
+    assert_memory_equal(got, want, n);
+    free(got);
+    free(want);
+}
+
+/* The byte forms that came with the rest, against those of moe_gpu_prepare. */
+static void check_nope(struct forged *f, const struct shape *p, const struct moe_gpu_latent *l,
+                       uint32_t forms)
+{
+    struct moe_gpu_act want = nope_room(f, p, forms);
+    moe_gpu_prepare(f->taken.g, l->q + l->rope_dim, l->q_stride, N_ROWS, l->n_heads, l->head_dim,
+                    &want);
+    for (int b = 0; b < MOE_GPU_N_BLOCKS; b++) {
+        const struct moe_gpu_bytes *x = &l->nope->bytes[b], *y = &want.bytes[b];
+        uint64_t blocks =
+            (uint64_t)N_ROWS * p->n_heads * ((want.cols + 32 * b + 31) / (32 * b + 32));
+        if (!x->q)
+            continue;
+        check_same_bytes(f, x->q, y->q, blocks * (32 * b + 32));
+        check_same_bytes(f, x->s, y->s, blocks * sizeof(float));
+        check_same_bytes(f, x->z, y->z, blocks * sizeof(float));
+    }
+}
+
+/* forms: byte forms to come with it; 0: none are asked for. */
+static void check_latent(void **state, uint64_t seed, const struct shape *p, uint32_t forms)
 {
     struct forged f = {.taken = {.g = *state}, .random = seed};
     open_shape(&f, p);
@@ -179,6 +227,7 @@ static void check_latent(void **state, uint64_t seed, const struct shape *p)
         for (uint32_t head = 0; head < p->n_heads; head++)
             for (uint32_t c = 0; c < p->rope_dim; c++)
                 queries[i * w->queries_stride + head * key + c] = 7;
+    const struct moe_gpu_act nope = nope_room(&f, p, forms);
     const struct moe_gpu_latent latent = {
         .q = q,
         .v = v,
@@ -196,10 +245,16 @@ static void check_latent(void **state, uint64_t seed, const struct shape *p)
         .rows = rows_on_device(&f, N_ROWS),
         .kv = kv,
         .layer = LAYER,
+        .nope = forms ? &nope : NULL,
     };
+    uint64_t launches = try_launches();
     moe_gpu_finish_latent(f.taken.g, &latent, N_ROWS);
+    launches = try_launches() - launches;
+    assert_true(launches == 1 || try_launches() == 0);
     check_floats(&f, latent.queries, w->queries, n_queries);
     check_kv(&f, &latent.kv);
+    if (forms)
+        check_nope(&f, p, &latent, forms);
     forged_close(&f);
 }
 
@@ -211,9 +266,11 @@ static void test_finish_latent(void **state)
         {16, 16, 192, 64, 512, MOE_QK_NORM_NONE, false, 0, false},
         {5, 5, 40, 30, 272, MOE_QK_NORM_NONE, false, 0, true},
         {2, 2, 20, 4, 2560, MOE_QK_NORM_NONE, false, 0, false},
+        {9, 9, 134, 4, 16, MOE_QK_NORM_NONE, false, 0, true},
     };
     for (size_t i = 0; i < N_ITEMS(shapes); i++)
-        check_latent(state, 200 + i, &shapes[i]);
+        for (uint32_t forms = 0; forms < 1 << MOE_GPU_N_BLOCKS; forms++)
+            check_latent(state, 200 + i, &shapes[i], forms);
 }
 
 int main(void)
