@@ -9,8 +9,8 @@
 #ifndef MOE_KERNELS_DEV_ATTENTION_CUH
 #define MOE_KERNELS_DEV_ATTENTION_CUH
 
+#include "dev_heads.cuh"
 #include "dev_kv.cuh"
-#include "dev_vector.cuh"
 #include "kern/kern.h" /* MOE_ATTENTION_CHUNK */
 
 enum {
@@ -20,17 +20,31 @@ enum {
     EACH = CHUNK / ATTEND_THREADS, /* positions of a thread */
     QUERY_PART = 256,              /* dimensions of queries in shared memory at a time */
     MAX_COLUMNS = 8,
+    JOINED = CHUNK / 2, /* split chunks joined at a time */
+    /* Outputs of chunks that one block joins while the others are done already: more would take
+     * longer than another launch. */
+    JOINED_AT_ONCE = 1 << 16,
     NARROW = 64, /* widths of values that leave half of the threads idle */
 };
 
+/* What the byte forms of `attended` are cut into: a column's part of a row, or a run's, which then
+ * is of one row. */
+enum out_piece { PIECE_NONE, PIECE_COLUMN, PIECE_RUN };
+
 /* What all kernels here are started with. */
 struct attend {
-    struct moe_gpu_attention a;
+    struct moe_gpu_attention a; /* without what it has of the host */
+    bool fresh;                 /* one row, of `heads`; queries come from there */
+    struct moe_gpu_heads heads;
+    enum out_piece piece; /* of byte forms that are made with attention */
+    struct moe_gpu_act act;
+    uint32_t n;           /* rows */
     uint32_t group;       /* heads that share a kv head */
     uint32_t n_together;  /* rows whose columns are cut into tiles together */
     uint32_t n_chunks;    /* split: of scratch, for each row and head */
-    float *largest, *sum; /* split: [rows][heads][chunks] */
     float *out;           /* split: [rows][heads][chunks][value_dim] */
+    float *largest, *sum; /* split: [rows][heads][chunks] */
+    uint32_t *arrivals;   /* split: of each row's tiles; NULL: chunks are joined later */
 };
 
 /* ---- Joining chunks ----------------------------------------------------------------------------
@@ -82,8 +96,17 @@ struct column {
 };
 
 template <int T> struct alignas(16) tile {
-    float query[QUERY_PART * T]; /* [dimension][column] */
-    float scores[T * CHUNK];     /* [column][place in chunk], then e to these */
+    union {
+        struct dev_stage stage; /* of norms, before all else */
+        struct {
+            float query[QUERY_PART * T]; /* [dimension][column] */
+            float scores[T * CHUNK];     /* [column][place in chunk], then e to these */
+        };
+        struct { /* of split chunks, behind all else */
+            struct join joins[T][JOINED];
+            float sums[T][JOINED];
+        };
+    };
     struct column columns[T];
     uint32_t begin, end;   /* positions that any column sees */
     uint64_t keys, values; /* cells in front of the head's */
@@ -146,6 +169,35 @@ static __device__ struct run open_run(const struct attend &s, struct tile<T> *ti
     return run;
 }
 
+/* Finishes the row's queries of a run's columns into the tile, and, when `stores`, its key and its
+ * value into the cache. Others may do the same: nobody changes what they read. */
+template <int T>
+static __device__ __forceinline__ void finish_fresh(const struct attend &s, struct tile<T> *tile,
+                                                    uint32_t kv_head, bool stores)
+{
+    const struct moe_gpu_heads &h = s.heads;
+    float r_queries = dev_norm_heads(h, DEV_QUERIES, 0, &tile->stage);
+    float r_keys = stores ? dev_norm_heads(h, DEV_KEYS, 0, &tile->stage) : 0;
+    __syncthreads(); /* the stage is where queries go */
+    for (int item = threadIdx.x / DEV_WARP; item < (stores ? T + 2 : T); item += ATTEND_WARPS) {
+        int kind = item < T ? DEV_QUERIES : item == T ? DEV_KEYS : DEV_VALUES;
+        uint32_t head = kind == DEV_QUERIES ? tile->columns[item].head : kv_head;
+        uint32_t position = h.rows[0].position;
+        uint64_t cells = dev_kv_head(h.kv, h.layer, h.rows[0].sequence, kv_head);
+        auto put = [&](uint32_t d, float v) {
+            if (kind == DEV_QUERIES)
+                tile->query[d * T + item] = v * s.a.scale;
+            else if (kind == DEV_KEYS)
+                dev_put_key(h.kv, cells, position, d, v);
+            else
+                dev_put_value(h.kv, cells, position, d, v);
+        };
+        /* Columns that are none have a head, too: nobody asks what they hold. */
+        dev_finish_head(h, kind, 0, head, kind == DEV_KEYS ? r_keys : r_queries, put);
+    }
+    __syncthreads();
+}
+
 /* ---- One chunk ---------------------------------------------------------------------------------
  */
 
@@ -168,7 +220,7 @@ static __device__ __forceinline__ void score(const struct attend &s, struct tile
     for (uint32_t first = 0; first < kv.key_dim; first += QUERY_PART) {
         uint32_t n = min(kv.key_dim - first, (uint32_t)QUERY_PART);
         __syncthreads();
-        for (uint32_t i = threadIdx.x; i < n * T; i += ATTEND_THREADS) {
+        for (uint32_t i = threadIdx.x; i < n * T && !s.fresh; i += ATTEND_THREADS) {
             const float *q = tile->columns[i % T].query;
             tile->query[i] = q ? q[first + i / T] * s.a.scale : 0.0f;
         }

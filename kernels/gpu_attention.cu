@@ -5,19 +5,30 @@
  *   Prompts: a block walks over the chunks of its tile; what is joined so far lies in `attended`.
  * Tiles of late rows have most to do and start first.
  *   Decode (up to MOE_GPU_SPLIT_ROWS rows): a block per chunk, one of all chunks that there could
- * be: those that a row does not see leave at once, so a recorded launch serves all positions. A
- * second kernel joins the chunks. A context of one chunk takes the prompts' way: one launch.
+ * be: those that a row does not see leave at once, so a recorded launch serves all positions. The
+ * last block of a tile to be done joins its chunks. One block reads what the others made more
+ * slowly than many would: where that is more than a launch should be worth, another kernel joins,
+ * with a block per head. A context of one chunk takes the prompts' way.
+ *   Around it: a decoded row's queries are finished by each block that needs them, straight into
+ * shared memory, its key and value by those whose chunk they belong to. Byte forms of the outputs
+ * are made by whoever writes the last of these, when their chunks of 64 columns are a block's own.
  *
  * Chains are as long as the definition has them; columns, positions and dimensions lie beside each
  * other. Tensor cores are out: they add in an order of their own. Blocks of 256 threads, a position
  * each, would read queries from shared memory twice as often per product. It has run on no GPU yet:
- * no figures. Registers by the compiler, for 8 columns: 99 on sm_75 and 70 on sm_90, where values
- * are narrow 78 and 48; none are spilled.
+ * no figures. Registers by the compiler, for 8 columns: walking 101 on sm_75 and 70 on sm_90, 72
+ * where values are narrow; splitting 110 and 112, narrow 94 and 96. None are spilled there (28
+ * bytes on sm_80 by walking, f16); without the numbers of blocks below, more are.
  */
+#include "dev_arrivals.cuh"
 #include "dev_attention.cuh"
+#include "dev_prepare.cuh"
 #include "gpu_context.cuh"
 
-/* ---- Prompts: chunk after chunk ----------------------------------------------------------------
+/* Blocks of a multiprocessor that the compiler shall leave registers for; 0: as it sees fit. */
+enum { WALK_BLOCKS = 0, WALK_NARROW_BLOCKS = 7, SPLIT_BLOCKS = 4 };
+
+/* ---- What is attended --------------------------------------------------------------------------
  */
 
 /* The sinks, the divisions. */
@@ -43,122 +54,242 @@ static __device__ __forceinline__ void close_run(const struct attend &s, struct 
     }
 }
 
+/* The byte forms of what a run's columns have attended. */
+template <int T>
+static __device__ __forceinline__ void prepare_run(const struct attend &s,
+                                                   const struct tile<T> &tile, struct run run)
+{
+    const struct moe_gpu_attention &a = s.a;
+    uint32_t n_columns = run.to - run.from, dim = a.kv.value_dim;
+    uint32_t n_pieces = s.piece == PIECE_COLUMN ? n_columns : 1;
+    uint32_t chunks = dev_prepare_chunks(s.piece == PIECE_COLUMN ? dim : n_columns * dim);
+    if (s.piece == PIECE_NONE)
+        return;
+    __syncthreads(); /* all is attended */
+    for (uint32_t item = threadIdx.x / DEV_WARP; item < n_pieces * chunks; item += ATTEND_WARPS) {
+        const struct column &col = tile.columns[run.from + item / chunks];
+        uint32_t part = a.out_parts > 1 ? col.head : 0;
+        uint32_t first = (col.head - part) * dim / DEV_PREPARE_CHUNK;
+        dev_prepare_chunk(a.attended + col.row * a.attended_stride + (uint64_t)part * dim,
+                          first + item % chunks, s.act, (uint64_t)part * s.n + col.row);
+    }
+}
+
+/* ---- Chunk after chunk -------------------------------------------------------------------------
+ */
+
 template <int T, int H, typename Cell>
-static __global__ void __launch_bounds__(ATTEND_THREADS) walk_chunks(struct attend s)
+static __global__ void __launch_bounds__(ATTEND_THREADS,
+                                         H < MAX_COLUMNS ? WALK_NARROW_BLOCKS : WALK_BLOCKS)
+    walk_chunks(struct attend s)
 {
     __shared__ struct tile<T> tile;
     uint32_t first = (gridDim.x - 1 - blockIdx.x) * T; /* long ones first */
     uint32_t left = s.n_together * s.group - first, n = left < T ? left : T;
     for (struct run run = {0, 0}; run.to < n;) {
         run = open_run(s, &tile, 0, first, blockIdx.y, run.to);
+        if (s.fresh)
+            finish_fresh(s, &tile, blockIdx.y, true);
         for (uint32_t base = tile.begin / CHUNK * CHUNK; base < tile.end; base += CHUNK)
             attend_chunk<T, H, Cell>(s, &tile, base);
         close_run<T, H>(s, &tile);
+        prepare_run(s, tile, run);
     }
 }
 
-/* ---- Decode: a block per chunk, then joining ---------------------------------------------------
+/* ---- A block per chunk, then joining -----------------------------------------------------------
  */
 
+/* Of a row's head and a chunk, in scratch. */
+static __device__ __forceinline__ uint64_t place_of(const struct attend &s,
+                                                    const struct column &col, uint32_t chunk)
+{
+    return ((uint64_t)col.row * s.a.n_heads + col.head) * s.n_chunks + chunk;
+}
+
+/* How m chunks from `first` on are joined, for the columns of a tile, a warp for each; `more`:
+ * others were joined before. The largest of a chunk is never NaN, so maxima are free to be joined
+ * in any order. */
+template <int T>
+static __device__ __forceinline__ void plan_joins(const struct attend &s, struct tile<T> *tile,
+                                                  uint32_t first, uint32_t m, bool more)
+{
+    uint32_t lane = threadIdx.x % DEV_WARP;
+    for (int t = threadIdx.x / DEV_WARP; t < T; t += ATTEND_WARPS) {
+        struct column *col = &tile->columns[t];
+        uint64_t at = place_of(s, *col, first);
+        float highest = more ? col->largest : -INFINITY;
+        if (!col->out)
+            continue; /* the whole warp */
+        for (uint32_t from = 0; from < m; from += DEV_WARP) {
+            uint32_t i = from + lane;
+            float mine = i < m ? s.largest[at + i] : -INFINITY, up_to_me = mine;
+            for (uint32_t by = 1; by < DEV_WARP; by *= 2) {
+                float other = __shfl_up_sync(DEV_FULL_MASK, up_to_me, by);
+                up_to_me = lane >= by && other > up_to_me ? other : up_to_me;
+            }
+            float before = __shfl_up_sync(DEV_FULL_MASK, up_to_me, 1);
+            before = lane == 0 || highest > before ? highest : before;
+            if (i < m) {
+                bool is_first = !more && i == 0;
+                tile->joins[t][i] = is_first ? join{JOIN_FIRST, 0} : join_of(before, mine);
+                tile->sums[t][i] = s.sum[at + i];
+            }
+            float last = __shfl_sync(DEV_FULL_MASK, up_to_me, DEV_WARP - 1);
+            highest = last > highest ? last : highest;
+        }
+        if (lane == 0)
+            col->largest = highest;
+    }
+}
+
+/* Joins as planned what these chunks have made of W neighbouring dimensions. */
+template <int T, int W>
+static __device__ __forceinline__ void join_outputs(const struct attend &s, struct tile<T> *tile,
+                                                    uint32_t first, uint32_t m, bool more)
+{
+    const int AHEAD = 4; /* chunks read before they are joined */
+    uint32_t dim = s.a.kv.value_dim;
+    for (uint32_t item = threadIdx.x; item < T * (dim / W); item += ATTEND_THREADS) {
+        uint32_t t = item / (dim / W), d = item % (dim / W) * W;
+        const struct column *col = &tile->columns[t];
+        if (!col->out)
+            continue;
+        const float *parts = s.out + place_of(s, *col, first) * dim + d;
+        struct alignas(W * sizeof(float)) some {
+            float v[W];
+        };
+        float o[W];
+        for (int k = 0; k < W; k++)
+            o[k] = more ? col->out[d + k] : 0;
+        for (uint32_t from = 0; from < m; from += AHEAD) {
+            some part[AHEAD];
+#pragma unroll
+            for (int i = 0; i < AHEAD; i++)
+                part[i] = *(const some *)(parts + (uint64_t)min(from + i, m - 1) * dim);
+#pragma unroll
+            for (int i = 0; i < AHEAD; i++) {
+                struct join how = {JOIN_NONE, 0};
+                if (from + i < m)
+                    how = tile->joins[t][from + i];
+                for (int k = 0; k < W; k++)
+                    o[k] = joined(how, o[k], part[i].v[k]);
+            }
+        }
+        for (int k = 0; k < W; k++)
+            col->out[d + k] = o[k];
+    }
+}
+
+/* Joins all chunks that the run's row sees, which lie in scratch. */
+template <int T, int H>
+static __device__ __forceinline__ void join_run(const struct attend &s, struct tile<T> *tile,
+                                                struct run run)
+{
+    uint32_t first = tile->begin / CHUNK, end = (tile->end - 1) / CHUNK + 1, t = threadIdx.x;
+    for (uint32_t c = first, m; c < end; c += m) {
+        m = min(end - c, (uint32_t)JOINED);
+        __syncthreads();
+        plan_joins(s, tile, c, m, c > first);
+        __syncthreads();
+        for (uint32_t i = 0; t < T && i < m; i++)
+            tile->columns[t].sum =
+                joined(tile->joins[t][i], tile->columns[t].sum, tile->sums[t][i]);
+        if (s.a.kv.value_dim % 4 == 0)
+            join_outputs<T, 4>(s, tile, c, m, c > first);
+        else
+            join_outputs<T, 1>(s, tile, c, m, c > first);
+    }
+    close_run<T, H>(s, tile);
+    prepare_run(s, *tile, run);
+}
+
 template <int T, int H, typename Cell>
-static __global__ void __launch_bounds__(ATTEND_THREADS) split_chunks(struct attend s)
+static __global__ void __launch_bounds__(ATTEND_THREADS, SPLIT_BLOCKS) split_chunks(struct attend s)
 {
     __shared__ struct tile<T> tile;
     uint32_t chunk = blockIdx.x, base = chunk * CHUNK, row = blockIdx.z;
-    uint32_t n_tiles = (s.group + T - 1) / T; /* of a kv head */
+    uint32_t n_tiles = (s.group + T - 1) / T, kv_head = blockIdx.y / n_tiles;
     uint32_t begin, end;
     seen_by(s.a, s.a.rows[row].position, &begin, &end);
     if (base >= end || base + CHUNK <= begin)
         return; /* the whole block */
-    open_run(s, &tile, row, blockIdx.y % n_tiles * T, blockIdx.y / n_tiles, 0);
+    struct run run = open_run(s, &tile, row, blockIdx.y % n_tiles * T, kv_head, 0);
+    if (s.fresh)
+        finish_fresh(s, &tile, kv_head, end <= base + CHUNK);
     struct column *col = &tile.columns[threadIdx.x < T ? threadIdx.x : 0];
-    uint64_t at = ((uint64_t)row * s.a.n_heads + col->head) * s.n_chunks + chunk;
-    bool mine = threadIdx.x < T && col->out;
-    if (mine)
+    uint64_t at = place_of(s, *col, chunk);
+    float *attended = threadIdx.x < T ? col->out : NULL;
+    if (attended)
         col->out = s.out + at * s.a.kv.value_dim;
     attend_chunk<T, H, Cell>(s, &tile, base);
-    if (mine) {
+    if (attended) {
         s.largest[at] = col->largest;
         s.sum[at] = col->sum;
     }
+    uint32_t n_seen = (end - 1) / CHUNK - begin / CHUNK + 1;
+    if (!s.arrivals || !dev_last_arrival(&s.arrivals[row * gridDim.y + blockIdx.y], n_seen))
+        return;
+    if (attended)
+        col->out = attended;
+    join_run<T, H>(s, &tile, run);
 }
 
-/* The chunks of a row's head, at most ATTEND_THREADS at a time. */
-static __global__ void __launch_bounds__(ATTEND_THREADS) join_chunks(struct attend s)
+/* The chunks of a row's head, where they are too many for the last block of a tile. */
+static __global__ void __launch_bounds__(ATTEND_THREADS, SPLIT_BLOCKS) join_chunks(struct attend s)
 {
-    __shared__ struct join joins[ATTEND_THREADS];
-    __shared__ float largest[ATTEND_THREADS], sums[ATTEND_THREADS];
-    const struct moe_gpu_attention &a = s.a;
-    uint32_t head = blockIdx.x, row = blockIdx.y, me = threadIdx.x, dim = a.kv.value_dim;
-    uint32_t begin, end;
-    seen_by(a, a.rows[row].position, &begin, &end);
-    uint32_t first = begin / CHUNK, n = (end - 1) / CHUNK - first + 1;
-    uint64_t at = ((uint64_t)row * a.n_heads + head) * s.n_chunks + first;
-    float *out = a.attended + row * a.attended_stride + (uint64_t)head * dim;
-    float highest = 0, sum = 0; /* of what is joined */
-
-    for (uint32_t done = 0, m; done < n; done += m) {
-        m = min(n - done, (uint32_t)ATTEND_THREADS);
-        __syncthreads();
-        if (me < m) {
-            largest[me] = s.largest[at + done + me];
-            sums[me] = s.sum[at + done + me];
-        }
-        __syncthreads();
-        float before = 0; /* the highest in front of mine */
-        highest = done ? highest : largest[0];
-        for (uint32_t i = 0; i < m; i++) {
-            before = i == me ? highest : before;
-            highest = largest[i] > highest ? largest[i] : highest;
-        }
-        if (me < m)
-            joins[me] = done + me ? join_of(before, largest[me]) : join{JOIN_FIRST, 0};
-        __syncthreads();
-        for (uint32_t d = me; d < dim; d += ATTEND_THREADS) {
-            const float *part = s.out + (at + done) * dim + d;
-            float o = done ? out[d] : 0;
-#pragma unroll 4
-            for (uint32_t i = 0; i < m; i++)
-                o = joined(joins[i], o, part[(uint64_t)i * dim]);
-            out[d] = o;
-        }
-        for (uint32_t i = 0; i < m; i++)
-            sum = joined(joins[i], sum, sums[i]);
-    }
-    if (a.sinks) {
-        struct join sink = join_of(highest, a.sinks[head]);
-        sum = joined(sink, sum, 1);
-        for (uint32_t d = me; d < dim; d += ATTEND_THREADS)
-            out[d] = joined(sink, out[d], 0);
-    }
-    for (uint32_t d = me; d < dim; d += ATTEND_THREADS)
-        out[d] /= sum;
+    __shared__ struct tile<1> tile;
+    uint32_t head = blockIdx.x;
+    struct run run = open_run(s, &tile, blockIdx.y, head % s.group, head / s.group, 0);
+    join_run<1, 1>(s, &tile, run);
 }
 
 /* ---- Starting ----------------------------------------------------------------------------------
  */
 
-template <int T, int H, typename Cell>
-static void start(struct moe_gpu *g, const struct attend &s, uint32_t n, bool split)
+/* What is made of byte forms by blocks that have T columns each: whole chunks of their columns, or
+ * nothing. */
+static enum out_piece piece_of(const struct attend &s, uint32_t T)
 {
+    uint32_t dim = s.a.kv.value_dim, group = s.group;
+    if (!s.a.out || !dev_prepare_wanted(*s.a.out))
+        return PIECE_NONE;
+    if (s.a.out_parts > 1 || dim % DEV_PREPARE_CHUNK == 0)
+        return PIECE_COLUMN;
+    bool groups = s.a.kv.n_heads == 1 || group * dim % DEV_PREPARE_CHUNK == 0;
+    bool tiles = group <= T || T * dim % DEV_PREPARE_CHUNK == 0;
+    return s.n_together == 1 && groups && tiles ? PIECE_RUN : PIECE_NONE;
+}
+
+template <int T, int H, typename Cell>
+static void start(struct moe_gpu *g, struct attend s, bool split)
+{
+    const struct moe_gpu_attention &a = s.a;
     uint32_t n_columns = s.n_together * s.group, n_tiles = (n_columns + T - 1) / T;
-    uint32_t kv_heads = s.a.kv.n_heads;
+    uint32_t kv_heads = a.kv.n_heads;
+    bool joined_at_once = (uint64_t)T * a.kv.value_dim * s.n_chunks <= JOINED_AT_ONCE &&
+                          (uint64_t)s.n * n_tiles * kv_heads <= GPU_ARRIVALS;
+    s.piece = piece_of(s, split && !joined_at_once ? 1 : T);
     if (!split) {
         MOE_LAUNCH(g, (walk_chunks<T, H, Cell>), dim3(n_tiles, kv_heads), ATTEND_THREADS, 0, s);
-        return;
+    } else {
+        s.arrivals = joined_at_once ? g->arrivals : NULL;
+        MOE_LAUNCH(g, (split_chunks<T, H, Cell>), dim3(s.n_chunks, n_tiles * kv_heads, s.n),
+                   ATTEND_THREADS, 0, s);
+        if (!joined_at_once)
+            MOE_LAUNCH(g, join_chunks, dim3(a.n_heads, s.n), ATTEND_THREADS, 0, s);
     }
-    MOE_LAUNCH(g, (split_chunks<T, H, Cell>), dim3(s.n_chunks, n_tiles * kv_heads, n),
-               ATTEND_THREADS, 0, s);
-    MOE_LAUNCH(g, join_chunks, dim3(s.a.n_heads, n), ATTEND_THREADS, 0, s);
+    if (a.out && s.piece == PIECE_NONE)
+        moe_gpu_prepare(g, a.attended, a.attended_stride, s.n, a.out_parts, a.kv.value_dim, a.out);
 }
 
 template <int T, int H>
-static void start_for_cells(struct moe_gpu *g, const struct attend &s, uint32_t n, bool split)
+static void start_for_cells(struct moe_gpu *g, const struct attend &s, bool split)
 {
     if (s.a.kv.f16)
-        start<T, H, uint16_t>(g, s, n, split);
+        start<T, H, uint16_t>(g, s, split);
     else
-        start<T, H, float>(g, s, n, split);
+        start<T, H, float>(g, s, split);
 }
 
 static uint32_t chunks_of(uint32_t positions)
@@ -174,28 +305,39 @@ extern "C" uint64_t moe_gpu_attention_bytes(uint32_t n_heads, uint32_t value_dim
 
 extern "C" void moe_gpu_attention(struct moe_gpu *g, const struct moe_gpu_attention *a, uint32_t n)
 {
-    uint32_t group = a->n_heads / a->kv.n_heads, n_chunks = chunks_of(a->end);
+    uint32_t dim = a->kv.value_dim, n_chunks = chunks_of(a->end);
     bool split = n <= MOE_GPU_SPLIT_ROWS && n_chunks > 1 && a->scratch &&
-                 moe_gpu_attention_bytes(a->n_heads, a->kv.value_dim, a->end) <= a->scratch_bytes;
+                 moe_gpu_attention_bytes(a->n_heads, dim, a->end) <= a->scratch_bytes;
     uint64_t parts = (uint64_t)n * a->n_heads * n_chunks;
-    float *scratch = (float *)a->scratch;
-    struct attend s = {*a, group, split ? 1 : n, n_chunks, NULL, NULL, NULL};
+    struct attend s = {};
     if (n == 0)
         return;
+    s.a = *a;
+    s.n = n;
+    s.group = a->n_heads / a->kv.n_heads;
+    s.n_together = split ? 1 : n;
+    s.n_chunks = n_chunks;
+    if (a->out)
+        s.act = *a->out;
+    if (a->fresh)
+        s.heads = *a->fresh;
+    s.fresh = a->fresh && n == 1 && a->kv.key_dim <= QUERY_PART;
+    if (a->fresh && !s.fresh)
+        moe_gpu_finish_heads(g, a->fresh, n);
     if (split) {
-        s.largest = scratch;
-        s.sum = scratch + parts;
-        s.out = scratch + 2 * parts;
+        s.out = (float *)a->scratch; /* first: it is read by fours */
+        s.largest = s.out + parts * dim;
+        s.sum = s.largest + parts;
     }
-    uint32_t n_columns = s.n_together * group;
+    uint32_t n_columns = s.n_together * s.group;
     if (n_columns == 1)
-        start_for_cells<1, 1>(g, s, n, split);
+        start_for_cells<1, 1>(g, s, split);
     else if (n_columns == 2)
-        start_for_cells<2, 2>(g, s, n, split);
+        start_for_cells<2, 2>(g, s, split);
     else if (n_columns <= 4)
-        start_for_cells<4, 4>(g, s, n, split);
-    else if (a->kv.value_dim <= NARROW)
-        start_for_cells<MAX_COLUMNS, MAX_COLUMNS / 2>(g, s, n, split);
+        start_for_cells<4, 4>(g, s, split);
+    else if (dim <= NARROW)
+        start_for_cells<MAX_COLUMNS, MAX_COLUMNS / 2>(g, s, split);
     else
-        start_for_cells<MAX_COLUMNS, MAX_COLUMNS>(g, s, n, split);
+        start_for_cells<MAX_COLUMNS, MAX_COLUMNS>(g, s, split);
 }

@@ -235,8 +235,15 @@ struct moe_gpu_attention {
     const float *sinks; /* [heads] */
     const struct moe_gpu_row *rows;
     uint32_t end;  /* no row's position is as high: at most the context */
-    void *scratch; /* of moe_gpu_attention_bytes */
+    void *scratch; /* of moe_gpu_attention_bytes, 16-byte aligned */
     uint64_t scratch_bytes;
+    /* Of the host; NULL: all is done. moe_gpu_finish_heads first: of these rows, this layer and
+     * cache, with `queries` as its q, which then is left either as it came or finished. */
+    const struct moe_gpu_heads *fresh;
+    /* Of the host; NULL: not wanted. Then moe_gpu_prepare(g, attended, attended_stride, n,
+     * out_parts, value_dim, out): out_parts is 1, or n_heads for products head by head. */
+    const struct moe_gpu_act *out;
+    uint32_t out_parts;
 };
 void moe_gpu_attention(struct moe_gpu *g, const struct moe_gpu_attention *a, uint32_t n);
 /* Scratch for up to MOE_GPU_SPLIT_ROWS rows at a time, whose chunks are spread over blocks. Passes
