@@ -96,8 +96,9 @@ static struct moe_gpu_product product(struct moe_mat w, const struct moe_gpu_act
         .w = w, .act = act, .step = 1, .n = n, .y = y, .y_stride = y_stride};
 }
 
-static void project_heads(struct moe_session *s, uint32_t layer, const struct moe_gpu_act *in,
-                          uint32_t n_rows)
+/* Asks for the products; what is left to be done with them is returned. */
+static struct moe_gpu_heads project_heads(struct moe_session *s, uint32_t layer,
+                                          const struct moe_gpu_act *in, uint32_t n_rows)
 {
     static const enum moe_gpu_qk_norm kinds[] = {
         [MOE_QK_NORM_NONE] = MOE_GPU_QK_NORM_NONE,
@@ -113,7 +114,7 @@ static void project_heads(struct moe_session *s, uint32_t layer, const struct mo
         product(l->v, in, n_rows, g->v, g->v_stride),
     };
     moe_gpu_matmul(g->gpu, products, 3);
-    const struct moe_gpu_heads heads = {
+    return (struct moe_gpu_heads){
         .q = g->q,
         .k = g->k,
         .v = g->v,
@@ -137,7 +138,6 @@ static void project_heads(struct moe_session *s, uint32_t layer, const struct mo
         .kv = g->kv,
         .layer = layer,
     };
-    moe_gpu_finish_heads(g->gpu, &heads, n_rows);
 }
 
 /* The byte forms of one head out of those of all, which lie head by head. */
@@ -156,18 +156,25 @@ static struct moe_gpu_act act_of_head(const struct moe_gpu_act *all, uint32_t he
     return act;
 }
 
+/* What a matrix that has rows for each head multiplies: inputs of all heads at x, with room for
+ * their byte forms. */
+static struct moe_gpu_act heads_act(const struct gpu_work *g, const struct moe_mat *m, float *x,
+                                    uint64_t x_stride)
+{
+    struct moe_gpu_act all = {.cols = m->cols, .x = x, .x_stride = x_stride};
+    gpu_act_want(&all, &g->heads, m->layout);
+    return all;
+}
+
 /* y[i][head * y_width ..] = (rows [head * rows_each ..) of m) x[i][head * x_width ..] for all
- * heads, as projections.c does. */
+ * heads, as projections.c does; the x are those of `all`, whose byte forms are filled. */
 static void multiply_heads(struct moe_session *s, const struct moe_mat *m, uint32_t n_rows,
-                           float *x, uint64_t x_stride, uint32_t x_width, float *y,
+                           const struct moe_gpu_act *all, uint32_t x_width, float *y,
                            uint64_t y_stride, uint32_t y_width)
 {
     struct gpu_work *g = s->gpu_work;
     uint32_t n_heads = s->model->config.n_heads, each = m->rows / n_heads;
     uint64_t bytes = each / MOE_PANEL_ROWS * moe_layout_panel_bytes(m->layout, m->cols);
-    struct moe_gpu_act all = {.cols = m->cols, .x_stride = x_stride};
-    gpu_act_want(&all, &g->heads, m->layout);
-    moe_gpu_prepare(g->gpu, x, x_stride, n_rows, n_heads, x_width, &all);
     for (uint32_t first = 0; first < n_heads; first += MOE_MAX_TOP_K) {
         struct moe_gpu_act acts[MOE_MAX_TOP_K];
         struct moe_gpu_product list[MOE_MAX_TOP_K];
@@ -175,8 +182,8 @@ static void multiply_heads(struct moe_session *s, const struct moe_mat *m, uint3
         for (uint32_t i = 0; i < n; i++) {
             uint32_t head = first + i;
             struct moe_mat part = {m->data + head * bytes, m->layout, each, m->cols};
-            acts[i] = act_of_head(&all, head, n_rows);
-            acts[i].x = x + (uint64_t)head * x_width;
+            acts[i] = act_of_head(all, head, n_rows);
+            acts[i].x = all->x + (uint64_t)head * x_width;
             list[i] = product(part, &acts[i], n_rows, y + (uint64_t)head * y_width, y_stride);
         }
         moe_gpu_matmul(g->gpu, list, n);
@@ -210,8 +217,7 @@ static void project_latent(struct moe_session *s, uint32_t layer, const struct m
         list[1] = product(l->q, in, n_rows, g->q, g->q_stride);
         moe_gpu_matmul(g->gpu, list, 2);
     }
-    multiply_heads(s, &l->k_up, n_rows, g->q + c->rope_dim, g->q_stride, c->head_dim,
-                   g->queries + c->rope_dim, g->queries_stride, moe_config_cache_key(c));
+    const struct moe_gpu_act nope = heads_act(g, &l->k_up, g->q + c->rope_dim, g->q_stride);
     const struct moe_gpu_latent latent = {
         .q = g->q,
         .v = g->v,
@@ -229,11 +235,18 @@ static void project_latent(struct moe_session *s, uint32_t layer, const struct m
         .rows = g->rows,
         .kv = g->kv,
         .layer = layer,
+        .nope = &nope,
     };
     moe_gpu_finish_latent(g->gpu, &latent, n_rows);
+    multiply_heads(s, &l->k_up, n_rows, &nope, c->head_dim, g->queries + c->rope_dim,
+                   g->queries_stride, moe_config_cache_key(c));
 }
 
-static void attend_cache(struct moe_session *s, uint32_t layer, uint32_t n_rows)
+/* fresh: what is still to be done before, or NULL; out: the byte forms to be filled behind, of rows
+ * or of their heads. */
+static void attend_cache(struct moe_session *s, uint32_t layer, uint32_t n_rows,
+                         const struct moe_gpu_heads *fresh, const struct moe_gpu_act *out,
+                         uint32_t out_parts)
 {
     const struct moe_config *c = &s->model->config;
     struct gpu_work *g = s->gpu_work;
@@ -252,6 +265,9 @@ static void attend_cache(struct moe_session *s, uint32_t layer, uint32_t n_rows)
         .end = g->end,
         .scratch = g->attention,
         .scratch_bytes = g->attention_bytes,
+        .fresh = fresh,
+        .out = out,
+        .out_parts = out_parts,
     };
     moe_gpu_attention(g->gpu, &attention, n_rows);
 }
@@ -278,17 +294,19 @@ static int attend(struct moe_session *s, uint32_t layer, const struct moe_row *r
     gpu_act_want(&in, &g->hidden, l->v.layout);
     struct moe_gpu_norm norm = norm_of(s, l->attn_norm, l->attn_norm_bias, in);
     moe_gpu_add_norm(g->gpu, &norm, n_rows);
-    if (c->kv_rank)
-        project_latent(s, layer, &in, n_rows);
-    else
-        project_heads(s, layer, &in, n_rows);
-    attend_cache(s, layer, n_rows);
-    if (c->kv_rank)
-        multiply_heads(s, &l->v_up, n_rows, g->attended, g->attended_stride, c->kv_rank, g->attn,
-                       g->attn_stride, c->value_dim);
     struct moe_gpu_act out = gpu_act_plain(&g->from_attn, c->n_heads * c->value_dim);
     gpu_act_want(&out, &g->from_attn, l->o.layout);
-    moe_gpu_prepare(g->gpu, g->attn, g->attn_stride, n_rows, 1, 0, &out);
+    if (c->kv_rank) {
+        struct moe_gpu_act heads = heads_act(g, &l->v_up, g->attended, g->attended_stride);
+        project_latent(s, layer, &in, n_rows);
+        attend_cache(s, layer, n_rows, NULL, &heads, c->n_heads);
+        multiply_heads(s, &l->v_up, n_rows, &heads, c->kv_rank, g->attn, g->attn_stride,
+                       c->value_dim);
+        moe_gpu_prepare(g->gpu, g->attn, g->attn_stride, n_rows, 1, 0, &out);
+    } else {
+        const struct moe_gpu_heads fresh = project_heads(s, layer, &in, n_rows);
+        attend_cache(s, layer, n_rows, &fresh, &out, 1);
+    }
     const struct moe_gpu_product o = product(l->o, &out, n_rows, g->sum, g->hidden_stride);
     moe_gpu_matmul(g->gpu, &o, 1);
     norm = norm_of(s, l->ffn_norm, l->ffn_norm_bias, stages_gpu_ffn_inputs(s, layer));
