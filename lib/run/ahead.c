@@ -7,6 +7,7 @@
 #include "run/foresight.h"
 #include "run/host.h"
 #include "run/lockstep.h"
+#include "run/predict_place.h"
 #include "run/workspace.h"
 #include "sched/placement.h"
 
@@ -106,6 +107,8 @@ int moe_ahead_open(struct moe_ahead **out, struct moe_session *session,
     int status = MOE_OK;
     if (strategy->predict != MOE_PREDICT_BY_NOTHING)
         status = moe_foresight_open(&a->foresight, session, strategy, statistics, err);
+    if (status == MOE_OK && a->foresight)
+        status = moe_predict_place_choose(session, a->foresight, err);
     const struct moe_host_shape shape = host_shape(c, session->batch, host_threads);
     if (status == MOE_OK && strategy->needs_host)
         status = moe_host_open(&a->host, c, &shape, host_slowdown, err);

@@ -17,7 +17,8 @@
 
 struct moe_ahead;
 
-/* host_slowdown: 0: there is no host; else 1 or more (run/host.h), on host_threads. statistics: for
+/* Decides where a session on a gpu asks routers ahead (run/predict_place.h), too.
+ * host_slowdown: 0: there is no host; else 1 or more (run/host.h), on host_threads. statistics: for
  * path predictions, borrowed; else NULL. MOE_ERR_USAGE when the strategy needs what is not there.
  */
 int moe_ahead_open(struct moe_ahead **out, struct moe_session *session,

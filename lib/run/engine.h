@@ -75,7 +75,8 @@ struct moe_gpu_budget {
 };
 
 /* The split of the memory, in bytes: that of the host. With a GPU, dense and kv are there, dense
- * here counts rotary angles and a tensor on its way, and experts are those behind the slots. */
+ * here counts rotary angles, a tensor on its way and routers asked ahead, and experts are those
+ * behind the slots. */
 struct moe_budget {
     uint64_t total;   /* the budget; UINT64_MAX: none could be told */
     uint64_t program; /* the program itself, directory, tokenizer, buffers of all kinds */

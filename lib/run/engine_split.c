@@ -11,6 +11,7 @@
 #include "run/engine_strategy.h"
 #include "run/expert_pools.h"
 #include "run/foresight.h"
+#include "run/host_routers.h"
 #include "sched/fitting.h"
 
 enum {
@@ -77,6 +78,8 @@ static uint64_t size_fixed_part(const struct moe_engine *e, const struct moe_eng
     uint64_t row = moe_logits_stride(&m->config) * sizeof(float);
     b->dense =
         e->gpu ? moe_model_gpu_host_bytes(m, so->context) : moe_model_load_bytes(m, so->context);
+    if (so->look_depth > 0)
+        b->dense += moe_host_routers_bytes(m);
     b->kv = e->gpu ? 0 : moe_session_kv_bytes(&m->config, so);
     b->program = program + PROGRAM_MARGIN + MEASURE_BYTES + LOGITS_ROWS * row +
                  (uint64_t)moe_par_threads() * THREAD_BYTES;

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "run/host_routers.h"
 #include "run/probe.h"
 #include "run/stages.h"
 #include "run/workspace.h"
@@ -12,6 +13,8 @@ _Static_assert((int)MOE_MAX_DEPTH <= (int)MOE_MAX_ROUTERS, "one product for all 
 
 struct moe_foresight {
     struct moe_session *session;
+    const struct moe_layer *layers; /* whose routers are asked here: the model's, or the copies */
+    struct moe_layer *copies;       /* of a model on a gpu; NULL: none */
     enum moe_predict_by by;
     uint32_t depth, batch;
     uint64_t stride, router_stride; /* of the workspace's rows */
@@ -130,6 +133,13 @@ int moe_foresight_open(struct moe_foresight **out, struct moe_session *session,
     struct moe_foresight *f = carve(&arena, &session->model->config, session->batch, strategy);
     f->session = session;
     f->recollection.statistics = statistics;
+    if (session->look_depth > 0)
+        status = moe_host_routers_read(&f->copies, session->model, err);
+    if (status != MOE_OK) {
+        moe_foresight_close(f);
+        return status;
+    }
+    f->layers = f->copies ? f->copies : session->model->layers;
     *out = f;
     return MOE_OK;
 }
@@ -146,6 +156,8 @@ uint32_t moe_foresight_looks(const struct moe_model *model, const struct moe_str
 
 void moe_foresight_close(struct moe_foresight *f)
 {
+    if (f)
+        free(f->copies);
     free(f); /* the first of its block */
 }
 
@@ -202,7 +214,9 @@ static void ask_routers(struct look *k)
     struct moe_router_use uses[MOE_MAX_DEPTH];
     bool residual = f->by == MOE_PREDICT_BY_RESIDUAL;
     const struct moe_stages_ops *stages = f->session->stages;
-    if (stages->look) { /* with this layer's router, on the device */
+    if (stages->look &&
+        k->n_rows >
+            f->session->predict_place.host_rows) { /* with this layer's router, on the device */
         stages->look(f->session, k->n, k->n_rows, f->probabilities,
                      (uint64_t)f->batch * f->router_stride);
         return;
@@ -254,12 +268,11 @@ static void predict(struct look *k)
 uint32_t moe_foresight_look(struct moe_foresight *f, uint32_t layer, uint32_t n_rows,
                             uint32_t depth, const struct moe_prediction **predictions)
 {
-    const struct moe_model *model = f->session->model;
-    const struct moe_config *c = &model->config;
+    const struct moe_config *c = &f->session->model->config;
     struct look k = {.f = f, .m = moe_config_moe_layers(c, layer), .n_rows = n_rows};
     for (uint32_t l = layer + 1; l < c->n_layers && k.n < depth && k.n < f->depth; l++)
         if (c->layer_is_moe[l])
-            k.ahead[k.n++] = &model->layers[l];
+            k.ahead[k.n++] = &f->layers[l];
     if (k.n > 0)
         predict(&k);
     if (moe_recollects(f->by))

@@ -19,7 +19,8 @@ int moe_foresight_open(struct moe_foresight **out, struct moe_session *session,
                        const struct moe_strategy *strategy, const struct moe_statistics *statistics,
                        struct moe_err *err);
 void moe_foresight_close(struct moe_foresight *f); /* NULL is fine */
-/* Memory that it takes, statistics not counted. */
+/* Memory that it takes, statistics not counted, nor the routers' copies with which it asks them for
+ * a session on a gpu (run/host_routers.h). */
 uint64_t moe_foresight_bytes(const struct moe_model *model, uint32_t batch,
                              const struct moe_strategy *strategy);
 

@@ -103,12 +103,17 @@ static void carve(struct moe_workspace *w, struct moe_arena *arena, const struct
     uint64_t batch = o->batch, pairs = batch * larger(c->top_k, 1);
     w->hidden_stride = padded(c->hidden);
     w->router_stride = padded(larger(c->n_experts, 1));
+    bool looks = o->gpu && o->look_depth > 0; /* perhaps on the host */
     if (!o->gpu)
         carve_stages(w, arena, c, o, n_threads);
-    if (!o->gpu || o->needs_rows) {
+    else if (looks && o->look_residual)
+        w->h = moe_arena_take(arena, batch * w->hidden_stride, sizeof(float));
+    else if (looks)
+        moe_inputs_carve(&w->from_hidden, arena, o->batch, c->hidden);
+    if (!o->gpu || o->needs_rows || (looks && !o->look_residual))
         w->xn = moe_arena_take(arena, batch * w->hidden_stride, sizeof(float));
+    if (!o->gpu || o->needs_rows)
         w->expert_out = moe_arena_take(arena, pairs * w->hidden_stride, sizeof(float));
-    }
     w->chosen = moe_arena_take(arena, pairs, sizeof(uint32_t));
     w->weights = moe_arena_take(arena, pairs, sizeof(float));
     w->expert_rows = moe_arena_take(arena, pairs, sizeof(uint32_t));
@@ -230,6 +235,7 @@ static int open_gpu(struct moe_session *s, const struct moe_session_options *o, 
     s->needs_rows = o->needs_rows;
     s->look_depth = o->look_depth;
     s->look_residual = o->look_residual;
+    s->predict_place.named = o->predict_on;
     int status = moe_gpu_pin(o->gpu, s->work->block, s->work->block_bytes, err);
     if (status != MOE_OK)
         return status;

@@ -51,6 +51,20 @@ struct moe_observer {
 
 struct moe_gpu;
 
+/* Where a session on a gpu asks the routers of layers ahead. */
+enum moe_predict_on {
+    MOE_PREDICT_ON_AUTO, /* where one row measures faster; more rows on the gpu */
+    MOE_PREDICT_ON_GPU,
+    MOE_PREDICT_ON_HOST,
+};
+
+/* The choice, and what it went by (run/predict_place.h). */
+struct moe_predict_place {
+    enum moe_predict_on named;        /* as the options say */
+    uint32_t host_rows;               /* passes of up to so many rows are the host's; 0: none */
+    double gpu_seconds, host_seconds; /* for one row; 0: there was nothing to choose */
+};
+
 struct moe_session_options {
     uint32_t context;     /* positions per sequence; 0: the model's context_max */
     uint32_t n_sequences; /* 1 */
@@ -66,6 +80,7 @@ struct moe_session_options {
                              were computed there go back */
     uint32_t look_depth;  /* of a gpu: routers so many MoE layers ahead are asked with each */
     bool look_residual;   /* ... on the stream instead of the gate's inputs */
+    enum moe_predict_on predict_on; /* ... and there, or by the host: room is made for either */
 };
 
 struct moe_session {
@@ -87,6 +102,7 @@ struct moe_session {
     struct moe_gpu *pinned_by;      /* page-locks `work` */
     bool needs_rows, look_residual; /* as the options say */
     uint32_t look_depth;
+    struct moe_predict_place predict_place;
 };
 
 /* Bytes of host memory that a session with these options allocates: the same code sizes and

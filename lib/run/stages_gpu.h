@@ -1,6 +1,6 @@
 /*
  * The GPU's stages of a feed-forward (stages_gpu_experts.c), for its table (stages_gpu.c). Internal
- * to these; each as in run/stages.h.
+ * to these, but for predict_place.c; each as in run/stages.h.
  */
 #ifndef MOE_RUN_STAGES_GPU_H
 #define MOE_RUN_STAGES_GPU_H
@@ -23,6 +23,9 @@ int stages_gpu_experts(struct moe_session *s, uint32_t n_rows, const uint32_t *w
                        const struct moe_expert_view *views, uint32_t n, struct moe_err *err);
 void stages_gpu_take(struct moe_session *s, uint32_t which);
 int stages_gpu_combine(struct moe_session *s, uint32_t layer, uint32_t n_rows, struct moe_err *err);
+/* What is asked of the layers ahead with a router; a part of stages_gpu_route, by itself where that
+ * is timed. */
+void stages_gpu_look_ahead(struct moe_session *s, uint32_t layer, uint32_t n_rows);
 void stages_gpu_look(struct moe_session *s, uint32_t n, uint32_t n_rows, float *probabilities,
                      uint64_t layer_stride);
 

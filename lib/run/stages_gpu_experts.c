@@ -157,9 +157,25 @@ static void speak(struct moe_session *s, uint32_t layer, uint32_t n_rows)
     moe_gpu_route(g->gpu, &router, n_rows);
 }
 
+/* Where the host asks the routers ahead, it wants the gate's inputs, which are there already where
+ * it computes experts, or the stream. */
+static void bring_inputs(struct moe_session *s, uint32_t n_rows)
+{
+    const struct gpu_work *g = s->gpu_work;
+    struct moe_workspace *w = s->work;
+    uint64_t n_bytes = n_rows * g->hidden_stride * sizeof(float);
+    if (s->look_residual)
+        moe_gpu_download(g->gpu, MOE_GPU_COMPUTE, w->h, g->h, n_bytes);
+    else if (!s->needs_rows)
+        moe_gpu_download(g->gpu, MOE_GPU_COMPUTE, w->xn, g->hidden.x, n_bytes);
+    if (!s->look_residual)
+        moe_inputs_set(&w->from_hidden, w->xn, w->hidden_stride, NULL, n_rows,
+                       s->model->config.hidden);
+}
+
 /* The routers ahead, on the same inputs or on the stream under their own norms: their word travels
  * with this layer's. */
-static void look_ahead(struct moe_session *s, uint32_t layer, uint32_t n_rows)
+void stages_gpu_look_ahead(struct moe_session *s, uint32_t layer, uint32_t n_rows)
 {
     const struct moe_model *m = s->model;
     const struct moe_config *c = &m->config;
@@ -167,6 +183,10 @@ static void look_ahead(struct moe_session *s, uint32_t layer, uint32_t n_rows)
     uint32_t ahead[MOE_MAX_DEPTH];
     uint64_t each = (uint64_t)s->batch * g->router_stride;
     g->n_looks = layers_ahead(s, layer, ahead);
+    if (g->n_looks > 0 && n_rows <= s->predict_place.host_rows) {
+        bring_inputs(s, n_rows);
+        return;
+    }
     for (uint32_t d = 0; d < g->n_looks; d++) {
         const struct moe_layer *l = &m->layers[ahead[d]];
         struct moe_gpu_act in = stages_gpu_ffn_inputs(s, layer);
@@ -229,7 +249,7 @@ int stages_gpu_route(struct moe_session *s, uint32_t layer, const struct moe_row
     speak(s, layer, n_rows);
     moe_gpu_download(g->gpu, MOE_GPU_COMPUTE, w->chosen, g->chosen, n * sizeof *w->chosen);
     moe_gpu_download(g->gpu, MOE_GPU_COMPUTE, w->weights, g->weights, n * sizeof *w->weights);
-    look_ahead(s, layer, n_rows);
+    stages_gpu_look_ahead(s, layer, n_rows);
     if (s->needs_rows) /* experts are computed on the host, too */
         moe_gpu_download(g->gpu, MOE_GPU_COMPUTE, w->xn, g->hidden.x,
                          n_rows * g->hidden_stride * sizeof(float));
