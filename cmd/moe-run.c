@@ -27,14 +27,22 @@ static struct {
     uint32_t context, batch, max_doc_tokens, window, prompt_tokens;
     double prompt_share; /* of --perplexity's documents */
     bool raw, ignore_eos, bench, json, stats;
+    int predict_on; /* enum moe_predict_on */
     struct strategy_options strategy;
     struct moe_engine_options engine;
     struct moe_sampler_options sampling;
 } o = {.n = UINT64_MAX, .max_doc_tokens = 256, .prompt_tokens = 256, .prompt_share = 1};
 
+static const char *const places[] = {
+    [MOE_PREDICT_ON_AUTO] = "auto",
+    [MOE_PREDICT_ON_GPU] = "gpu",
+    [MOE_PREDICT_ON_HOST] = "host",
+    NULL,
+};
+
 /* clang-format off */
 static const struct cli_option options[] = {
-    {.kind = CLI_HEADING, .help = "Text"},
+    {.kind = CLI_HEADING, .help = "Text and sampling"},
     {CLI_OPT_TEXT('p', "prompt", "TEXT", &o.prompt), .help = "continue or answer TEXT, then exit"},
     {CLI_OPT_TEXT('f', "file", "FILE", &o.file), .help = "the same with a file's text; - is stdin"},
     {CLI_OPT_U64('n', "tokens", "N", &o.n, 0, UINT64_MAX), .shown = "until it ends",
@@ -47,8 +55,6 @@ static const struct cli_option options[] = {
      .help = "chat template to use"},
     {CLI_OPT_TEXTS(0, "stop", "TEXT", &o.stops), .help = "end the answer before TEXT"},
     {CLI_OPT_FLAG(0, "ignore-eos", &o.ignore_eos), .help = "go on after the model's end of text"},
-
-    {.kind = CLI_HEADING, .help = "Sampling"},
     {CLI_OPT_DOUBLE(0, "temp", "X", &o.sampling.temperature, 0, 100), .shown = "0.8",
      .help = "temperature; 0 is greedy"},
     {CLI_OPT_U32(0, "top-k", "N", &o.sampling.top_k, 0, 1000000), .shown = "0, all",
@@ -102,6 +108,8 @@ static const struct cli_option options[] = {
      .help = "bound of what is taken on the GPU"},
     {CLI_OPT_FLAG(0, "bf16-prompts", &o.engine.bf16_prompts),
      .help = "prompts in bf16 on the GPU (not exact)"},
+    {CLI_OPT_CHOICE(0, "predict-on", "WHERE", &o.predict_on, places), .shown = "auto",
+     .help = "who asks routers ahead: auto, gpu, host"},
     {CLI_OPT_RATE(0, "link-rate", "RATE", &o.engine.link_rate), .shown = "the disk's",
      .help = "slow expert loads down to RATE"},
     {CLI_OPT_FLAG(0, "lockstep", &o.engine.lockstep), .help = "loads in modelled time (--link-rate or --plan)"},
@@ -188,9 +196,9 @@ static int check_options(int n_args, char **args)
     if (o.json && !o.bench && !o.perplexity)
         return cli_misuse("option --json belongs to --bench and --perplexity");
     if (o.strategy.device.kind != DEVICE_CUDA &&
-        (o.engine.gpu_memory_bytes || o.engine.bf16_prompts))
-        return cli_misuse(
-            "options --gpu-memory and --bf16-prompts go with --device cuda or --device auto");
+        (o.engine.gpu_memory_bytes || o.engine.bf16_prompts || cli_given("predict-on")))
+        return cli_misuse("options --gpu-memory, --bf16-prompts and --predict-on go with --device "
+                          "cuda or --device auto");
     if (o.plan && (names_a_strategy() || o.engine.expert_memory_bytes))
         return cli_misuse("option --plan: strategy and slots are the plan's");
     if (o.raw && (o.chat_template || o.system))
@@ -273,8 +281,11 @@ static int open_run(struct run *r, struct moe_err *err)
         status = read_plan(r, err);
     if (status != MOE_OK)
         return status;
-    o.engine.session = (struct moe_session_options){
-        .context = wanted_context(&o.engine.context_cap), .n_sequences = 1, .batch = o.batch};
+    o.engine.session =
+        (struct moe_session_options){.context = wanted_context(&o.engine.context_cap),
+                                     .n_sequences = 1,
+                                     .batch = o.batch,
+                                     .predict_on = (enum moe_predict_on)o.predict_on};
     o.engine.seed = o.sampling.seed;
     o.engine.timeline = o.trace_events ? &r->timeline : NULL;
     moe_timeline_init(&r->timeline);

@@ -13,6 +13,7 @@
 #include "gpu_ops.h"
 #include "run/ahead.h"
 #include "run/engine_split.h"
+#include "run/predict_place.h"
 
 /* ---- Opening -----------------------------------------------------------------------------------
  */
@@ -172,6 +173,10 @@ void moe_engine_finish_stats(const struct moe_engine *e, struct moe_stats *stats
     stats->gpu_memory_bytes = e->gpu ? MOE_GPU_OWN_BYTES + moe_gpu_allocated_bytes(e->gpu) : 0;
     stats->gpu_memory_budget_bytes = e->gpu ? e->budget.gpu.total : 0;
     stats->bf16_rows = e->gpu ? moe_gpu_bf16_rows(e->gpu) : 0;
+    const struct moe_predict_place *place = &e->session->predict_place;
+    snprintf(stats->predict_on, sizeof stats->predict_on, "%s", moe_predict_place_name(place));
+    stats->predict_gpu_seconds = place->gpu_seconds;
+    stats->predict_host_seconds = place->host_seconds;
     stats->resident_expert_bytes_max = e->experts->resident_bytes_max;
     stats->memory_budget_bytes = e->memory_named ? e->budget.total : 0;
     stats->peak_rss_bytes = moe_peak_rss_bytes();

@@ -91,6 +91,20 @@ static int check_device(struct moe_engine *e, const struct moe_engine_options *o
     return MOE_OK;
 }
 
+/* A place for routers ahead is named only where the strategy asks some. */
+static int check_place(const struct moe_engine *e, const struct moe_engine_options *o,
+                       struct moe_err *err)
+{
+    enum moe_predict_by by = e->strategy.predict;
+    bool asks = by != MOE_PREDICT_BY_NOTHING && !moe_recollects(by);
+    if (!e->gpu || o->session.predict_on == MOE_PREDICT_ON_AUTO || asks)
+        return MOE_OK;
+    return moe_fail(err, MOE_ERR_USAGE,
+                    "option --predict-on: strategy %s asks no routers of layers ahead (--predict "
+                    "gate-next does)",
+                    e->strategy.name);
+}
+
 /* The precision that the cache keeps: the best, or (Fate 4.5) a named one where memory is short. */
 static uint32_t resolve_high(const struct moe_engine *e, bool fits, bool exact)
 {
@@ -110,6 +124,8 @@ int moe_engine_resolve(struct moe_engine *e, const struct moe_engine_options *o,
     *s = o->strategy;
     *high = *low = 0;
     int status = moe_strategy_settle(s, err);
+    if (status == MOE_OK)
+        status = check_place(e, o, err);
     if (status != MOE_OK || s->resident)
         return status;
     moe_strategy_fit(s, moe_config_moe_layers(c, c->n_layers));

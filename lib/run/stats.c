@@ -173,6 +173,11 @@ void moe_stats_write_json(const struct moe_stats *stats, struct moe_buf *out)
     moe_buf_printf(out, "  \"gpu_memory_budget_bytes\": %" PRIu64 ",\n",
                    stats->gpu_memory_budget_bytes);
     moe_buf_printf(out, "  \"bf16_rows\": %" PRIu64 ",\n", stats->bf16_rows);
+    if (stats->predict_on[0]) {
+        write_name(out, "predict_on", stats->predict_on);
+        moe_buf_printf(out, "  \"predict_gpu_us\": %.3f,\n", 1e6 * stats->predict_gpu_seconds);
+        moe_buf_printf(out, "  \"predict_host_us\": %.3f,\n", 1e6 * stats->predict_host_seconds);
+    }
     write_phase(out, "prefill", &stats->prefill);
     moe_buf_text(out, ",\n");
     write_phase(out, "decode", &stats->decode);
@@ -251,6 +256,11 @@ void moe_stats_write_text(const struct moe_stats *stats, struct moe_buf *out)
         moe_buf_printf(out, "GPU      %s of its memory, %s allowed\n",
                        moe_format_bytes(stats->gpu_memory_bytes, a),
                        moe_format_bytes(stats->gpu_memory_budget_bytes, b));
+    if (stats->predict_on[0])
+        moe_buf_printf(out,
+                       "predict  on the %s; for one row %.1f us on the GPU, %.1f us on the host\n",
+                       strcmp(stats->predict_on, "gpu") == 0 ? "GPU" : "host",
+                       1e6 * stats->predict_gpu_seconds, 1e6 * stats->predict_host_seconds);
     if (stats->bf16_rows)
         moe_buf_printf(out, "bf16     %" PRIu64 " inputs of products (--bf16-prompts)\n",
                        stats->bf16_rows);

@@ -35,6 +35,10 @@ struct moe_stats {
     uint64_t peak_rss_bytes, memory_budget_bytes;       /* budget 0: none was given */
     uint64_t gpu_memory_bytes, gpu_memory_budget_bytes; /* taken on a GPU, of so many; 0: none */
     uint64_t bf16_rows; /* inputs of products that were computed in bf16 (--bf16-prompts) */
+    /* With a GPU and routers ahead: where they were asked, "gpu" or "host", and what either took
+     * for one row when that was chosen; "": nothing was to be chosen. */
+    char predict_on[8];
+    double predict_gpu_seconds, predict_host_seconds;
     char strategy[32], device[32];
     char cache[32], alloc[32]; /* policy of the expert cache, how its slots are shared; "none" */
     char parts[512];           /* all of the strategy's, in the words of their options */

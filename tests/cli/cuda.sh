@@ -78,6 +78,15 @@ for row in lru prefetch edgemoe eap; do
 done
 exact fate --exact
 check "fate had predicted" some predicted_right
+for key in predict_on predict_gpu_us predict_host_us; do
+    check "... the statistics have $key" [ -n "$(figure $key)" ]
+done
+right=$(figure predicted_right)
+for place in gpu host; do
+    exact fate --exact --predict-on $place
+    check "... asked there" [ "$(figure predict_on)" = $place ]
+    check "... foretelling the same" [ "$(figure predicted_right)" = "$right" ]
+done
 exact hobbit --exact --without on-miss,skip-below
 MOE_SHIM_LATE=1
 export MOE_SHIM_LATE
@@ -117,9 +126,12 @@ refused 2 'option --exact forbids *--on-miss load-low*' "hobbit with --exact" \
     --device cuda --exact --strategy hobbit
 refused 2 'prompts in bf16 give other results: --exact forbids --bf16-prompts' \
     "prompts in bf16 with --exact" --device cuda --exact --bf16-prompts
-refused 2 'options --gpu-memory and --bf16-prompts *--device*' "prompts in bf16 on the CPU" \
-    --bf16-prompts
-refused 2 'options --gpu-memory and --bf16-prompts *--device*' "memory of no GPU" --gpu-memory 1G
+of_a_gpu='options --gpu-memory, --bf16-prompts and --predict-on go with *--device*'
+refused 2 "$of_a_gpu" "prompts in bf16 on the CPU" --bf16-prompts
+refused 2 "$of_a_gpu" "memory of no GPU" --gpu-memory 1G
+refused 2 "$of_a_gpu" "a place for predictions beside no GPU" --predict-on host
+refused 2 'option --predict-on: strategy lru asks no routers *' "a place for no predictions" \
+    --device cuda --strategy lru --predict-on host
 
 # ---- Measuring -----------------------------------------------------------------------------------
 

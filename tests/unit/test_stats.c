@@ -183,6 +183,33 @@ static void rates_are_what_they_say(void **state)
     moe_json_free(json);
 }
 
+/* Only where there was something to choose. */
+static void the_place_of_predictions(void **state)
+{
+    struct moe_stats s = SAMPLE;
+    struct moe_buf out = {0};
+    json_t *json = written(&s);
+    moe_stats_write_text(&s, &out);
+    assert_null(json_object_get(json, "predict_on"));
+    assert_null(json_object_get(json, "predict_gpu_us"));
+    assert_null(strstr((char *)out.data, "predict "));
+    moe_json_free(json);
+    moe_buf_clear(&out);
+    snprintf(s.predict_on, sizeof s.predict_on, "host");
+    s.predict_gpu_seconds = 25e-6;
+    s.predict_host_seconds = 12.5e-6;
+    json = written(&s);
+    moe_stats_write_text(&s, &out);
+    assert_string_equal(json_string_value(json_object_get(json, "predict_on")), "host");
+    assert_near(json, "predict_gpu_us", 25);
+    assert_near(json, "predict_host_us", 12.5);
+    assert_non_null(strstr((char *)out.data,
+                           "predict  on the host; for one row 25.0 us on the GPU, "
+                           "12.5 us on the host\n"));
+    moe_json_free(json);
+    moe_buf_release(&out);
+}
+
 static void sums_join(void **state)
 {
     struct moe_stats sum = SAMPLE, part = SAMPLE;
@@ -274,6 +301,7 @@ int main(void)
         cmocka_unit_test(every_key_of_the_contract_is_there),
         cmocka_unit_test(activations_add_up),
         cmocka_unit_test(rates_are_what_they_say),
+        cmocka_unit_test(the_place_of_predictions),
         cmocka_unit_test(sums_join),
         cmocka_unit_test(names_cannot_break_the_object),
         cmocka_unit_test(texts_tell_the_same),
