@@ -1,12 +1,25 @@
 /*
  * Products as their kernels receive them: a list by value, one grid for all of it. Blocks find
- * their product by blockIdx.y.
+ * their product by blockIdx.y, and in the list what follows when all have arrived (dev_follow.cuh).
  */
 #ifndef MOE_KERNELS_DEV_PRODUCT_CUH
 #define MOE_KERNELS_DEV_PRODUCT_CUH
 
+#include "dev_activate.cuh"
 #include "gpu_context.cuh"
 #include "quant/layout.h"
+
+/* What a product's last block goes on with. */
+enum dev_then {
+    DEV_THEN_NOTHING,
+    DEV_THEN_ACTIVATE, /* of a pair, gate and up: 64 columns of their activation */
+    DEV_THEN_ROUTE,
+    DEV_THEN_COMBINE, /* the end of a MoE layer, 16 columns; then the norm where there is one */
+    DEV_THEN_NORM,
+};
+
+/* Which of an expert's matrices. */
+enum dev_matrix { DEV_GATE, DEV_UP, DEV_DOWN };
 
 /* y[i] = w times an input, plus `bias`, for i < n. */
 struct dev_product {
@@ -14,29 +27,41 @@ struct dev_product {
     const float *bias;  /* [rows], or NULL */
     const void *inputs; /* rows of floats, or of bytes with s and z beside them */
     const float *s, *z;
-    const uint32_t *rows_of; /* input rows_of[i], or first + i * step */
+    const uint32_t *rows_of; /* input rows_of[i], or first + i */
     float *y;
     uint64_t y_stride;
     uint64_t in_stride; /* values from input to input */
     uint64_t panel_bytes;
     uint32_t rows, cols, blocks;
     uint32_t per_record, reciprocal; /* blocks of a full record; dev_reciprocal of it */
-    uint32_t first, step, n;
+    uint32_t first, n;
+    uint32_t out;         /* of activations: the number of y[0] */
+    uint32_t item;        /* which of those whose blocks meet */
+    uint8_t kind, block;  /* layout; columns of a block, 0 of floats */
+    uint8_t then, matrix; /* enum dev_then, dev_matrix */
 };
 
-/* Which of an expert's matrices. */
-enum dev_matrix { DEV_GATE, DEV_UP, DEV_DOWN };
+/* What follows, for all products of a list. */
+struct dev_follow {
+    uint32_t *arrivals; /* [GPU_ARRIVALS] */
+    uint32_t n;         /* rows to route, combine and norm */
+    uint32_t n_parts;   /* products that a combined column is made of */
+    struct dev_activate activate;
+    struct moe_gpu_router router;
+    struct moe_gpu_combine combine;
+    struct moe_gpu_norm norm; /* h NULL: none */
+};
 
 /* At most 4 KB, which is what arguments of a kernel may have. */
-enum { DEV_MAX_PRODUCTS = 32 };
+enum { DEV_MAX_PRODUCTS = 28 };
 struct dev_products {
-    /* With a table each product is one for n_chosen experts: matrix[k] of table[chosen[a]] times
-     * input a / share, into row a. */
+    /* The first n_each products are each one for n_chosen experts: matrix of table[chosen[a]] times
+     * input a / share, into row a; of gate and up input a / share, of down input a. */
     const struct moe_gpu_gated *table;
     const uint32_t *chosen;
-    uint32_t n_chosen, share;
-    uint8_t matrix[DEV_MAX_PRODUCTS];
+    uint32_t n_chosen, share, n_each;
     uint32_t n;
+    struct dev_follow follow;
     struct dev_product list[DEV_MAX_PRODUCTS];
 };
 static_assert(sizeof(struct dev_products) <= 4096, "arguments of a kernel");
@@ -44,29 +69,31 @@ static_assert(sizeof(struct dev_products) <= 4096, "arguments of a kernel");
 /* Rows of blocks that the list wants. */
 static inline uint32_t dev_products_height(const struct dev_products *p)
 {
-    return p->table ? p->n * p->n_chosen : p->n;
+    return p->n_each * p->n_chosen + p->n - p->n_each;
 }
 
 /* The product of this block. */
 static __device__ __forceinline__ struct dev_product
 dev_this_product(const struct dev_products &all)
 {
-    if (!all.table)
-        return all.list[blockIdx.y];
-    uint32_t k = blockIdx.y / all.n_chosen, a = blockIdx.y % all.n_chosen;
+    uint32_t n_chosen = all.n_each * all.n_chosen;
+    if (blockIdx.y >= n_chosen)
+        return all.list[all.n_each + blockIdx.y - n_chosen];
+    uint32_t a = blockIdx.y % all.n_chosen;
     const struct moe_gpu_gated *expert = &all.table[__ldg(all.chosen + a)];
-    struct dev_product p = all.list[k];
-    if (all.matrix[k] == DEV_GATE) {
+    struct dev_product p = all.list[blockIdx.y / all.n_chosen];
+    if (p.matrix == DEV_GATE) {
         p.data = expert->gate.data;
         p.bias = expert->gate_bias;
-    } else if (all.matrix[k] == DEV_UP) {
+    } else if (p.matrix == DEV_UP) {
         p.data = expert->up.data;
         p.bias = expert->up_bias;
     } else {
         p.data = expert->down.data;
         p.bias = expert->down_bias;
     }
-    p.first = a / all.share;
+    p.first = p.matrix == DEV_DOWN ? a : a / all.share;
+    p.out = p.item = a;
     p.y += a * p.y_stride;
     return p;
 }
@@ -75,7 +102,7 @@ dev_this_product(const struct dev_products &all)
 static __device__ __forceinline__ uint64_t dev_input_of(const struct dev_product &p, uint32_t i)
 {
     i = min(i, p.n - 1);
-    return p.rows_of ? __ldg(p.rows_of + i) : p.first + (uint64_t)i * p.step;
+    return p.rows_of ? __ldg(p.rows_of + i) : (uint64_t)p.first + i;
 }
 
 /* Result i of row `row`, which may lie in the last panel's excess. */
@@ -101,39 +128,48 @@ static constexpr MOE_DEVICE_CODE int dev_few_threads(int nt)
     return DEV_READERS + (nt == 1 ? 32 : MOE_PANEL_ROWS * nt);
 }
 
-/* start(tile) for n inputs. */
-#define DEV_BY_TILE(n, start)                                                                      \
-    do {                                                                                           \
-        if ((n) <= 1)                                                                              \
-            start(1);                                                                              \
-        else if ((n) <= 2)                                                                         \
-            start(2);                                                                              \
-        else if ((n) <= 4)                                                                         \
-            start(4);                                                                              \
-        else                                                                                       \
-            start(8);                                                                              \
-    } while (0)
-
-/* ---- Starting them -----------------------------------------------------------------------------
- * The products of a list are of one layout kind and one size of blocks; max_panels and max_n are
- * the largest among them.
+/* ---- By layout ---------------------------------------------------------------------------------
+ * start(kind, block) for a layout's kind and the columns of its blocks.
  */
 
-/* The product as kernels receive it. */
-struct dev_product gpu_describe_product(const struct moe_gpu_product *product);
+#define DEV_BY_BLOCK(kind, block, start)                                                           \
+    do {                                                                                           \
+        if ((block) == 32)                                                                         \
+            start(kind, 32);                                                                       \
+        else                                                                                       \
+            start(kind, 64);                                                                       \
+    } while (0)
 
-/* Starts the kernel for them. All n are above GPU_FEW_ROWS, or none is. */
-void gpu_multiply(struct moe_gpu *g, struct moe_layout layout, const struct dev_products *list,
-                  uint32_t max_panels, uint32_t max_n);
-/* What it starts. */
-void gpu_multiply_few(struct moe_gpu *g, struct moe_layout layout, const struct dev_products *list,
-                      uint32_t max_panels, uint32_t max_n);
-void gpu_multiply_many(struct moe_gpu *g, struct moe_layout layout, const struct dev_products *list,
-                       uint32_t max_panels, uint32_t max_n);
-void gpu_multiply_floats(struct moe_gpu *g, uint16_t kind, const struct dev_products *list,
-                         uint32_t max_panels, uint32_t max_n);
+#define DEV_BY_QUANTIZED(kind, block, start)                                                       \
+    switch (kind) {                                                                                \
+    case MOE_LAYOUT_Q8:                                                                            \
+        DEV_BY_BLOCK(MOE_LAYOUT_Q8, block, start);                                                 \
+        break;                                                                                     \
+    case MOE_LAYOUT_Q4:                                                                            \
+        DEV_BY_BLOCK(MOE_LAYOUT_Q4, block, start);                                                 \
+        break;                                                                                     \
+    case MOE_LAYOUT_Q3:                                                                            \
+        DEV_BY_BLOCK(MOE_LAYOUT_Q3, block, start);                                                 \
+        break;                                                                                     \
+    case MOE_LAYOUT_Q2:                                                                            \
+        DEV_BY_BLOCK(MOE_LAYOUT_Q2, block, start);                                                 \
+        break;                                                                                     \
+    case MOE_LAYOUT_MXFP4:                                                                         \
+        start(MOE_LAYOUT_MXFP4, 32);                                                               \
+        break;                                                                                     \
+    }
 
-/* One product by MOE_GPU_MATH_BF16; false, and nothing done, when that is not to be. */
-bool gpu_multiply_bf16(struct moe_gpu *g, const struct moe_gpu_product *product);
+#define DEV_BY_FLOAT(kind, start)                                                                  \
+    switch (kind) {                                                                                \
+    case MOE_LAYOUT_F32:                                                                           \
+        start(MOE_LAYOUT_F32, 0);                                                                  \
+        break;                                                                                     \
+    case MOE_LAYOUT_F16:                                                                           \
+        start(MOE_LAYOUT_F16, 0);                                                                  \
+        break;                                                                                     \
+    case MOE_LAYOUT_BF16:                                                                          \
+        start(MOE_LAYOUT_BF16, 0);                                                                 \
+        break;                                                                                     \
+    }
 
 #endif

@@ -103,6 +103,10 @@ void moe_gpu_stream_after(struct moe_gpu *g, enum moe_gpu_stream stream, struct 
 /* Seconds between two timed marks that were passed; negative when it cannot be told. */
 double moe_gpu_mark_seconds(struct moe_gpu_mark *from, struct moe_gpu_mark *to);
 
+/* Kernels that were asked for so far (cuBLAS's own not counted); those of a recording count when it
+ * is made. */
+uint64_t moe_gpu_launches(const struct moe_gpu *g);
+
 /* Waits for both streams. */
 int moe_gpu_finish(struct moe_gpu *g, struct moe_err *err);
 /* What went wrong so far, without waiting; MOE_OK: nothing. */

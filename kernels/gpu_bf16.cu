@@ -5,8 +5,8 @@
  * Unpacking reads a matrix once and writes two bytes a weight, which n inputs have to earn back by
  * the tensor cores' speed; for how many they do is not measured: it has run on no GPU yet.
  */
-#include "dev_product.cuh"
 #include "dev_weights.cuh"
+#include "gpu_products.cuh"
 
 #include <limits.h>
 

@@ -19,6 +19,7 @@ struct moe_gpu {
     uint64_t allocated_bytes;
     struct moe_err failure; /* the first; status MOE_OK: none */
     bool recording;         /* a graph */
+    uint64_t n_launches;    /* of kernels */
     uint32_t *arrivals;     /* [GPU_ARRIVALS] of blocks (dev_arrivals.cuh); zeros between kernels */
     /* Prompts by cuBLAS (gpu_bf16.cu). */
     enum moe_gpu_math math;
@@ -42,12 +43,20 @@ bool gpu_note(struct moe_gpu *g, cudaError_t result, const char *what);
 /* Makes the device the calling thread's current one; false when it has failed. */
 bool gpu_ready(struct moe_gpu *g);
 
+#ifdef __CUDACC__
+#define MOE_NOINLINE __noinline__
+#else
+#define MOE_NOINLINE __attribute__((noinline))
+#define __grid_constant__
+#endif
+
 #ifndef MOE_LAUNCH
 /* Starts a kernel on the compute stream: grid and block as dim3 or numbers, bytes of dynamic shared
  * memory (at most 48 KiB), arguments. A template's name with a comma goes in parentheses. */
 #define MOE_LAUNCH(g, kernel, grid, block, shared_bytes, ...)                                      \
     do {                                                                                           \
         if (gpu_ready(g)) {                                                                        \
+            (g)->n_launches++;                                                                     \
             (kernel)<<<grid, block, shared_bytes, (g)->streams[MOE_GPU_COMPUTE]>>>(__VA_ARGS__);   \
             gpu_note(g, cudaGetLastError(), #kernel);                                              \
         }                                                                                          \

@@ -184,6 +184,11 @@ extern "C" void moe_gpu_free(struct moe_gpu *g, void *p, uint64_t n_bytes)
     g->allocated_bytes -= n_bytes;
 }
 
+extern "C" uint64_t moe_gpu_launches(const struct moe_gpu *g)
+{
+    return g->n_launches;
+}
+
 extern "C" uint64_t moe_gpu_allocated_bytes(const struct moe_gpu *g)
 {
     return g->allocated_bytes;

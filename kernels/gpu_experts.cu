@@ -1,63 +1,35 @@
 /*
- * Experts: gate and up of all jobs in a launch per kind of layout, their activation together with
- * its byte forms in one, down in one per kind. A warp of the second takes 64 columns of a row.
- *
- * The activation could be the first launch's epilogue where a block of threads owned 64 rows of
- * both gate and up; blocks own 16 rows so that decoding has enough of them. Not measured: it has
- * run on no GPU yet.
+ * Experts: gate and up of all jobs with few rows in one launch, at whose end is their activation
+ * with its byte forms (dev_follow.cuh); of the others in one per kind of layout, then the
+ * activation, a warp for 64 columns of a row. Down likewise.
  */
-#include "dev_prepare.cuh"
-#include "dev_product.cuh"
+#include "dev_weights.cuh"
+#include "gpu_products.cuh"
 
 enum { ACTIVATE_WARPS = 4, MAX_JOBS = 32 /* whose products are listed at once */ };
 
 /* ---- Activation --------------------------------------------------------------------------------
  */
 
-struct activate {
-    float *gate;
-    const float *up;
-    uint64_t stride;
-    struct moe_gpu_activation how;
-    struct moe_gpu_act mid;
-    uint32_t first;
-};
-
-static __device__ __forceinline__ float activate_one(const struct moe_gpu_activation &how,
-                                                     float gate, float up)
+static struct dev_activate activation_of(const struct moe_gpu_experts *e)
 {
-    return how.clamped ? moe_math_swiglu_clamped(gate, up, how.alpha, how.limit)
-                       : moe_math_swiglu(gate, up);
+    return {e->gate, e->up, e->ff_stride, e->activation, *e->mid};
 }
 
-/* gate becomes the activation of gate and up, mid's byte forms that of it. */
-static __global__ void activate_kernel(struct activate a)
+static __global__ void activate_kernel(struct dev_activate a, uint32_t first)
 {
     uint32_t chunk = blockIdx.y * ACTIVATE_WARPS + threadIdx.x / DEV_WARP;
-    if (chunk >= dev_prepare_chunks(a.mid.cols))
-        return; /* a whole warp */
-    uint64_t row = (uint64_t)a.first + blockIdx.x;
-    float *gate = a.gate + row * a.stride;
-    const float *up = a.up + row * a.stride;
-    float values[2];
-    for (int half = 0; half < 2; half++) {
-        uint32_t column =
-            chunk * DEV_PREPARE_CHUNK + half * DEV_PREPARE_HALF + threadIdx.x % DEV_WARP;
-        values[half] = 0;
-        if (column < a.mid.cols)
-            gate[column] = values[half] = activate_one(a.how, gate[column], up[column]);
-    }
-    dev_prepare_values(values, chunk, a.mid, row);
+    if (chunk < dev_prepare_chunks(a.mid.cols)) /* for a whole warp */
+        dev_activate_chunk(a, (uint64_t)first + blockIdx.x, chunk);
 }
 
-static void activate_rows(struct moe_gpu *g, const struct moe_gpu_experts *e, uint32_t first,
-                          uint32_t n)
+void gpu_activate_rows(struct moe_gpu *g, const struct moe_gpu_experts *e, uint32_t first,
+                       uint32_t n)
 {
-    struct activate a = {e->gate, e->up, e->ff_stride, e->activation, *e->mid, first};
     uint32_t chunks = dev_prepare_chunks(e->mid->cols);
     if (n > 0)
         MOE_LAUNCH(g, activate_kernel, dim3(n, (chunks + ACTIVATE_WARPS - 1) / ACTIVATE_WARPS),
-                   ACTIVATE_WARPS * DEV_WARP, 0, a);
+                   ACTIVATE_WARPS * DEV_WARP, 0, activation_of(e), first);
 }
 
 /* Jobs' rows follow each other as a rule: one launch then. */
@@ -67,16 +39,16 @@ static void activate_jobs(struct moe_gpu *g, const struct moe_gpu_experts *e,
     uint32_t first = 0, n = 0;
     for (uint32_t i = 0; i < n_jobs; i++) {
         if (jobs[i].first != first + n) {
-            activate_rows(g, e, first, n);
+            gpu_activate_rows(g, e, first, n);
             first = jobs[i].first;
             n = 0;
         }
         n += jobs[i].n;
     }
-    activate_rows(g, e, first, n);
+    gpu_activate_rows(g, e, first, n);
 }
 
-/* ---- Experts that the host knows ---------------------------------------------------------------
+/* ---- Products of a job -------------------------------------------------------------------------
  */
 
 static struct moe_gpu_product in_product(const struct moe_gpu_experts *e,
@@ -84,38 +56,120 @@ static struct moe_gpu_product in_product(const struct moe_gpu_experts *e,
                                          const float *bias, float *y)
 {
     const uint32_t *rows = e->rows ? e->rows + job->first : NULL;
-    return {*w,           e->in, rows, job->first, 1, job->n, y + job->first * e->ff_stride,
-            e->ff_stride, bias};
+    return {*w, e->in, rows, job->first, job->n, y + job->first * e->ff_stride, e->ff_stride, bias};
 }
 
-static struct moe_gpu_product out_product(const struct moe_gpu_experts *e,
-                                          const struct moe_gpu_job *job)
+static struct moe_gpu_product gate_product(const struct moe_gpu_experts *e,
+                                           const struct moe_gpu_job *job)
+{
+    return in_product(e, job, &job->weights.gate, job->weights.gate_bias, e->gate);
+}
+
+static struct moe_gpu_product up_product(const struct moe_gpu_experts *e,
+                                         const struct moe_gpu_job *job)
+{
+    return in_product(e, job, &job->weights.up, job->weights.up_bias, e->up);
+}
+
+static struct moe_gpu_product down_product(const struct moe_gpu_experts *e,
+                                           const struct moe_gpu_job *job)
 {
     return {job->weights.down,
             e->mid,
             NULL,
             job->first,
-            1,
             job->n,
             e->out + job->first * e->out_stride,
             e->out_stride,
             job->weights.down_bias};
 }
 
+/* ---- Lists -------------------------------------------------------------------------------------
+ */
+
+struct dev_products gpu_list(const struct moe_gpu *g, uint32_t n)
+{
+    struct dev_products list = {};
+    list.follow.arrivals = g->arrivals;
+    list.follow.n = n;
+    return list;
+}
+
+static void add(struct dev_products *list, struct moe_gpu_product product, enum dev_matrix matrix,
+                uint32_t out, enum dev_then then)
+{
+    struct dev_product *p = &list->list[list->n];
+    *p = gpu_describe_product(&product);
+    p->matrix = (uint8_t)matrix;
+    p->then = (uint8_t)then;
+    p->out = out;
+    p->item = list->n++ / 2;
+}
+
+void gpu_list_pair(struct dev_products *list, const struct moe_gpu_experts *e,
+                   const struct moe_gpu_job *job)
+{
+    list->follow.activate = activation_of(e);
+    add(list, gate_product(e, job), DEV_GATE, job->first, DEV_THEN_ACTIVATE);
+    add(list, up_product(e, job), DEV_UP, job->first, DEV_THEN_ACTIVATE);
+}
+
+void gpu_list_down(struct dev_products *list, const struct moe_gpu_experts *e,
+                   const struct moe_gpu_job *job)
+{
+    add(list, down_product(e, job), DEV_DOWN, job->first, DEV_THEN_NOTHING);
+}
+
+/* ---- Jobs --------------------------------------------------------------------------------------
+ */
+
+static void start_pairs(struct moe_gpu *g, struct dev_products *list)
+{
+    if (list->n > 0)
+        gpu_multiply_few(g, list);
+    list->n = 0;
+}
+
+/* Gate and up, then their activation, of jobs that do not share launches with it. */
+static void start_in(struct moe_gpu *g, const struct moe_gpu_experts *e,
+                     const struct moe_gpu_job *jobs, uint32_t n_jobs)
+{
+    struct moe_gpu_product list[2 * MAX_JOBS] = {};
+    for (uint32_t i = 0; i < n_jobs; i++) {
+        list[2 * i] = gate_product(e, &jobs[i]);
+        list[2 * i + 1] = up_product(e, &jobs[i]);
+    }
+    moe_gpu_matmul(g, list, 2 * n_jobs);
+    activate_jobs(g, e, jobs, n_jobs);
+}
+
 extern "C" void moe_gpu_experts_in(struct moe_gpu *g, const struct moe_gpu_experts *e,
                                    const struct moe_gpu_job *jobs, uint32_t n_jobs)
 {
-    struct moe_gpu_product list[2 * MAX_JOBS];
-    for (uint32_t i = 0, n = 0; i < n_jobs; i++) {
-        const struct moe_gpu_gated *w = &jobs[i].weights;
-        list[n++] = in_product(e, &jobs[i], &w->gate, w->gate_bias, e->gate);
-        list[n++] = in_product(e, &jobs[i], &w->up, w->up_bias, e->up);
-        if (n == 2 * MAX_JOBS || i + 1 == n_jobs) {
-            moe_gpu_matmul(g, list, n);
-            n = 0;
+    struct dev_products pairs = gpu_list(g, 0);
+    struct moe_gpu_job others[MAX_JOBS];
+    uint32_t n_others = 0;
+    for (uint32_t i = 0; i < n_jobs; i++) {
+        const struct moe_gpu_product two[] = {gate_product(e, &jobs[i]), up_product(e, &jobs[i])};
+        if (pairs.n + 2 > DEV_MAX_PRODUCTS)
+            start_pairs(g, &pairs);
+        if (gpu_can_list(two, 2))
+            gpu_list_pair(&pairs, e, &jobs[i]);
+        else
+            others[n_others++] = jobs[i];
+        if (pairs.n > 0 && !gpu_can_follow(&pairs)) {
+            /* no counter for the last one */
+            pairs.n -= 2;
+            others[n_others++] = jobs[i];
+        }
+        if (n_others == MAX_JOBS) {
+            start_in(g, e, others, n_others);
+            n_others = 0;
         }
     }
-    activate_jobs(g, e, jobs, n_jobs);
+    start_pairs(g, &pairs);
+    if (n_others > 0)
+        start_in(g, e, others, n_others);
 }
 
 extern "C" void moe_gpu_experts_out(struct moe_gpu *g, const struct moe_gpu_experts *e,
@@ -123,52 +177,10 @@ extern "C" void moe_gpu_experts_out(struct moe_gpu *g, const struct moe_gpu_expe
 {
     struct moe_gpu_product list[MAX_JOBS];
     for (uint32_t i = 0, n = 0; i < n_jobs; i++) {
-        list[n++] = out_product(e, &jobs[i]);
+        list[n++] = down_product(e, &jobs[i]);
         if (n == MAX_JOBS || i + 1 == n_jobs) {
             moe_gpu_matmul(g, list, n);
             n = 0;
         }
     }
-}
-
-/* ---- Experts that the device chose -------------------------------------------------------------
- */
-
-/* A product for all activations: the n-th of the list. */
-static void list_chosen(struct dev_products *list, enum dev_matrix matrix, const struct moe_mat *w,
-                        const struct moe_gpu_act *act, float *y, uint64_t y_stride)
-{
-    struct moe_gpu_product p = {*w, act, NULL, 0, 1, 1, y, y_stride, NULL};
-    list->matrix[list->n] = (uint8_t)matrix;
-    list->list[list->n++] = gpu_describe_product(&p);
-}
-
-static struct dev_products chosen_list(const struct moe_gpu_chosen *c, uint32_t share)
-{
-    struct dev_products list = {};
-    list.table = c->table;
-    list.chosen = c->chosen;
-    list.n_chosen = c->n;
-    list.share = share;
-    return list;
-}
-
-extern "C" void moe_gpu_experts_chosen(struct moe_gpu *g, const struct moe_gpu_experts *e,
-                                       const struct moe_gpu_chosen *c)
-{
-    const struct moe_mat *gate = &c->like->gate, *up = &c->like->up, *down = &c->like->down;
-    if (c->n == 0)
-        return;
-    struct dev_products in = chosen_list(c, c->top_k);
-    list_chosen(&in, DEV_GATE, gate, e->in, e->gate, e->ff_stride);
-    if (gate->layout.kind != up->layout.kind || gate->layout.group != up->layout.group) {
-        gpu_multiply(g, gate->layout, &in, moe_panels(gate->rows), 1);
-        in.n = 0;
-    }
-    list_chosen(&in, DEV_UP, up, e->in, e->up, e->ff_stride);
-    gpu_multiply(g, up->layout, &in, moe_panels(up->rows), 1);
-    activate_rows(g, e, 0, c->n);
-    struct dev_products out = chosen_list(c, 1);
-    list_chosen(&out, DEV_DOWN, down, e->mid, e->out, e->out_stride);
-    gpu_multiply(g, down->layout, &out, moe_panels(down->rows), 1);
 }

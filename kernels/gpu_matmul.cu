@@ -1,11 +1,15 @@
 /*
- * Products: which kernel computes which. Those of a list that have the same layout kind and the
- * same kernel go together, up to 32 a launch.
+ * Products: which kernel computes which. All of a list that have up to eight inputs go together,
+ * up to 28 a launch; the others with those of the same layout kind.
  */
-#include "dev_product.cuh"
 #include "dev_weights.cuh"
+#include "gpu_products.cuh"
 
 enum { SMALL_BLOCK = 32 };
+static const uint32_t MAX_LIST = 64;
+
+/* ---- Products as kernels receive them ----------------------------------------------------------
+ */
 
 struct dev_product gpu_describe_product(const struct moe_gpu_product *from)
 {
@@ -19,10 +23,11 @@ struct dev_product gpu_describe_product(const struct moe_gpu_product *from)
     p.bias = from->bias;
     p.rows_of = from->rows;
     p.first = from->first;
-    p.step = from->step;
     p.n = from->n;
     p.y = from->y;
     p.y_stride = from->y_stride;
+    p.kind = (uint8_t)w->layout.kind;
+    p.then = DEV_THEN_NOTHING;
     if (moe_layout_is_float(w->layout.kind)) {
         p.inputs = act->x;
         p.in_stride = act->x_stride;
@@ -31,6 +36,7 @@ struct dev_product gpu_describe_product(const struct moe_gpu_product *from)
     uint32_t block = moe_layout_block(w->layout);
     const struct moe_gpu_bytes *bytes =
         &act->bytes[block == SMALL_BLOCK ? MOE_GPU_BLOCK_32 : MOE_GPU_BLOCK_64];
+    p.block = (uint8_t)block;
     p.blocks = (w->cols + block - 1) / block;
     p.per_record = w->layout.group ? w->layout.group / block : p.blocks;
     p.reciprocal = dev_reciprocal(p.per_record, p.blocks);
@@ -41,70 +47,75 @@ struct dev_product gpu_describe_product(const struct moe_gpu_product *from)
     return p;
 }
 
-void gpu_multiply(struct moe_gpu *g, struct moe_layout layout, const struct dev_products *list,
-                  uint32_t max_panels, uint32_t max_n)
+uint32_t gpu_most_panels(const struct dev_products *list)
 {
-    if (moe_layout_is_float(layout.kind))
-        gpu_multiply_floats(g, layout.kind, list, max_panels, max_n);
-    else if (max_n > GPU_FEW_ROWS)
-        gpu_multiply_many(g, layout, list, max_panels, max_n);
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < list->n; i++)
+        most = list->list[i].rows > most ? list->list[i].rows : most;
+    return moe_panels(most);
+}
+
+uint32_t gpu_most_inputs(const struct dev_products *list)
+{
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < list->n; i++)
+        most = list->list[i].n > most ? list->list[i].n : most;
+    return most;
+}
+
+/* ---- Lists -------------------------------------------------------------------------------------
+ */
+
+static bool is_few(const struct moe_gpu_product *p)
+{
+    return p->n <= GPU_FEW_ROWS;
+}
+
+static bool is_nothing(const struct moe_gpu_product *p)
+{
+    return p->n == 0 || p->w.rows == 0;
+}
+
+static void start_list(struct moe_gpu *g, struct dev_products *list)
+{
+    if (list->n == 0)
+        return;
+    if (gpu_most_inputs(list) <= GPU_FEW_ROWS)
+        gpu_multiply_few(g, list);
+    else if (moe_layout_is_float(list->list[0].kind))
+        gpu_multiply_floats(g, list);
     else
-        gpu_multiply_few(g, layout, list, max_panels, max_n);
-}
-
-/* A list under way to a launch. */
-struct batch {
-    struct moe_gpu *g;
-    struct moe_layout layout;
-    uint32_t max_panels, max_n;
-    struct dev_products list;
-};
-
-static void start_batch(struct batch *b)
-{
-    if (b->list.n > 0)
-        gpu_multiply(b->g, b->layout, &b->list, b->max_panels, b->max_n);
-    b->list.n = b->max_panels = b->max_n = 0;
-}
-
-static void add_to_batch(struct batch *b, const struct moe_gpu_product *product)
-{
-    uint32_t panels = moe_panels(product->w.rows);
-    b->max_panels = panels > b->max_panels ? panels : b->max_panels;
-    b->max_n = product->n > b->max_n ? product->n : b->max_n;
-    b->list.list[b->list.n++] = gpu_describe_product(product);
-    if (b->list.n == DEV_MAX_PRODUCTS)
-        start_batch(b);
+        gpu_multiply_many(g, list);
+    list->n = 0;
 }
 
 static bool same_kernel(const struct moe_gpu_product *a, const struct moe_gpu_product *b)
 {
+    if (is_few(a) || is_few(b))
+        return is_few(a) && is_few(b);
     return a->w.layout.kind == b->w.layout.kind &&
            (moe_layout_is_float(a->w.layout.kind) ||
-            moe_layout_block(a->w.layout) == moe_layout_block(b->w.layout)) &&
-           (a->n > GPU_FEW_ROWS) == (b->n > GPU_FEW_ROWS);
+            moe_layout_block(a->w.layout) == moe_layout_block(b->w.layout));
 }
-
-static const uint32_t MAX_LIST = 64;
 
 /* At most MAX_LIST products. */
 static void multiply_list(struct moe_gpu *g, const struct moe_gpu_product *list, uint32_t n_list)
 {
     bool done[MAX_LIST];
     for (uint32_t i = 0; i < n_list; i++)
-        done[i] = list[i].n == 0 || list[i].w.rows == 0 || gpu_multiply_bf16(g, &list[i]);
-    struct batch b = {};
-    b.g = g;
+        done[i] = is_nothing(&list[i]) || gpu_multiply_bf16(g, &list[i]);
+    struct dev_products together = {};
     for (uint32_t i = 0; i < n_list; i++) {
         if (done[i])
             continue;
-        b.layout = list[i].w.layout;
         for (uint32_t k = i; k < n_list; k++)
             if (!done[k] && same_kernel(&list[i], &list[k])) {
-                add_to_batch(&b, &list[k]);
+                together.list[together.n++] = gpu_describe_product(&list[k]);
                 done[k] = true;
+                if (together.n == DEV_MAX_PRODUCTS)
+                    start_list(g, &together);
             }
-        start_batch(&b);
+        start_list(g, &together);
     }
 }
 
@@ -113,4 +124,52 @@ extern "C" void moe_gpu_matmul(struct moe_gpu *g, const struct moe_gpu_product *
 {
     for (uint32_t i = 0; i < n_list; i += MAX_LIST)
         multiply_list(g, list + i, n_list - i < MAX_LIST ? n_list - i : MAX_LIST);
+}
+
+/* ---- With what follows -------------------------------------------------------------------------
+ */
+
+bool gpu_can_list(const struct moe_gpu_product *list, uint32_t n_list)
+{
+    for (uint32_t i = 0; i < n_list; i++)
+        if (!is_few(&list[i]) || is_nothing(&list[i]))
+            return false;
+    return n_list > 0 && n_list <= DEV_MAX_PRODUCTS;
+}
+
+/* All in one launch; false, and nothing done, when that is not possible. */
+static bool multiply_then(struct moe_gpu *g, const struct moe_gpu_product *list, uint32_t n_list,
+                          const struct moe_gpu_then *then)
+{
+    struct dev_products together = gpu_list(g, then->n);
+    if (!gpu_can_list(list, n_list))
+        return false;
+    for (uint32_t i = 0; i < n_list; i++)
+        together.list[together.n++] = gpu_describe_product(&list[i]);
+    if (then->router) {
+        together.follow.router = *then->router;
+        together.list[0].then = DEV_THEN_ROUTE;
+    } else {
+        together.follow.norm = *then->norm;
+        together.list[0].then = DEV_THEN_NORM;
+    }
+    if (!gpu_can_follow(&together))
+        return false;
+    gpu_multiply_few(g, &together);
+    return true;
+}
+
+extern "C" void moe_gpu_matmul_then(struct moe_gpu *g, const struct moe_gpu_product *list,
+                                    uint32_t n_list, const struct moe_gpu_then *then)
+{
+    const struct moe_gpu_norm *norm = then->norm;
+    if ((then->router || norm) && multiply_then(g, list, n_list, then)) {
+        norm = then->router ? norm : NULL;
+    } else {
+        moe_gpu_matmul(g, list, n_list);
+        if (then->router)
+            moe_gpu_route(g, then->router, then->n);
+    }
+    if (norm)
+        moe_gpu_add_norm(g, norm, then->n);
 }

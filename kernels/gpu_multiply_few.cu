@@ -1,338 +1,121 @@
 /*
- * Products of quantized layouts for up to eight inputs: decoding. What they cost is reading the
- * weights once.
+ * Products for up to eight inputs: decoding. What they cost is reading the weights once.
  *
- * A block of threads takes one panel of 16 rows. Four warps read it in order of memory, 16 bytes a
- * lane (four rows of one unit), each load used for all inputs; the next section's loads are under
- * way while the current one is unpacked. They leave the exact sums of each (row, column block,
- * input) in shared memory, in two buffers taking turns; one thread per (row, input), in warps of
- * their own, runs the short fma chain over the section before, whose order the results' bits
- * depend on. So the chain's latency lies beside the loads and one barrier per section is all.
- * Several products (gate and up of several experts; queries, keys and values) share a launch.
- *
- * Chosen by counting instructions and bytes in flight (8 to 16 KB a block), not by measuring: it
- * has run on no GPU yet.
+ * A block of threads takes one panel of 16 rows (dev_few_bytes.cuh, dev_few_floats.cuh). Products
+ * of a list share a launch whatever their layouts are (queries, keys and values; gate and up of
+ * several experts), and what follows them is its end (dev_follow.cuh). A kernel for each layout
+ * would take fewer registers for floats and MXFP4 (about 40 to 60 instead of 96 with one input,
+ * with the others 96, too), but lists of several layouts would need as many launches, and the
+ * twelve of them compile several times as long. It has run on no GPU yet: no figures.
  */
-#include "dev_integer.cuh"
-#include "dev_product.cuh"
-#include "dev_share.cuh"
-#include "dev_weights.cuh"
+#include "dev_few_bytes.cuh"
+#include "dev_few_floats.cuh"
+#include "dev_follow.cuh"
+#include "gpu_products.cuh"
 
-enum {
-    WARP = 32,
-    READERS = DEV_READERS / WARP /* warps */,
-    LINKS = 8 /* blocks that a chain fetches at a time */
-};
-
-static constexpr MOE_DEVICE_CODE int smaller(int a, int b)
-{
-    return a < b ? a : b;
-}
-
-static constexpr MOE_DEVICE_CODE int larger(int a, int b)
-{
-    return a > b ? a : b;
-}
-
-/* ---- The exact sums of a block -----------------------------------------------------------------
+/* ---- Kernels -----------------------------------------------------------------------------------
  */
 
-/* How a warp's step, one or two loads of 16 bytes a lane, covers blocks; steps a warp takes per
- * section; blocks of a section, a multiple of LINKS. */
-static constexpr MOE_DEVICE_CODE int few_lanes(int kind, int block) /* for a block's units */
-{
-    return 4 * dev_block_units(kind, block);
-}
-static constexpr MOE_DEVICE_CODE int few_loads(int kind, int block)
-{
-    return larger(1, few_lanes(kind, block) / WARP);
-}
-static constexpr MOE_DEVICE_CODE int few_step(int kind, int block)
-{
-    return larger(1, WARP / few_lanes(kind, block));
-}
-static constexpr MOE_DEVICE_CODE int few_steps(int kind, int block, int nt)
-{
-    return larger(1, smaller(4, 32 / (nt * few_step(kind, block))) / few_loads(kind, block));
-}
-static constexpr MOE_DEVICE_CODE int few_section(int kind, int block, int nt)
-{
-    return READERS * few_steps(kind, block, nt) * few_step(kind, block);
-}
-
-/* Past the row's end the last block again: loads stay inside, and no chain looks at the sums. */
-static __device__ __forceinline__ uint32_t few_within(const struct dev_product &p, uint32_t b)
-{
-    return min(b, p.blocks - 1);
-}
-
-template <int LOADS> struct few_codes {
-    uint4 units[LOADS], plane;
-};
-
-/* A reading lane's place in a block, always the same. */
-struct few_lane {
-    uint32_t unit; /* of its first load */
-    uint32_t quad; /* rows 4 quad .. 4 quad + 3 */
-};
-
-template <int KIND, int BLOCK>
-static __device__ __forceinline__ struct few_codes<few_loads(KIND, BLOCK)>
-few_read(const struct dev_product &p, const uint8_t *panel, const struct few_lane &l, uint32_t b) {
-    const int loads = few_loads(KIND, BLOCK);
-    struct few_codes<loads> codes = {
-    };
-    const uint8_t *at =
-        dev_find_block<KIND, BLOCK>(panel, p.per_record, p.reciprocal, b).codes + l.quad * 16;
-#pragma unroll
-    for (int i = 0; i < loads; i++)
-        codes.units[i] = __ldg((const uint4 *)(at + (i * 8 + l.unit) * DEV_UNIT));
-    if (KIND == MOE_LAYOUT_Q3) {
-        at += (dev_block_units(KIND, BLOCK) + l.unit / 2) * DEV_UNIT;
-        codes.plane = __ldg((const uint4 *)at);
-    }
-    return codes;
-}
-
-/* N words of an input's bytes. */
-template <int N>
-static __device__ __forceinline__ void few_input_words(const int8_t *q, int32_t words[N])
-{
-    if constexpr (N == 1) {
-        words[0] = __ldg((const int *)q);
-    } else if constexpr (N == 2) {
-        const uint2 v = __ldg((const uint2 *)q);
-        words[0] = (int32_t)v.x;
-        words[1] = (int32_t)v.y;
-    } else {
-        const uint4 v = __ldg((const uint4 *)q);
-        words[0] = (int32_t)v.x;
-        words[1] = (int32_t)v.y;
-        words[2] = (int32_t)v.z;
-        words[3] = (int32_t)v.w;
-    }
-}
-
-/* sums[4 t + r]: this lane's part of the products of rows 4 quad + r with inputs t. */
 template <int KIND, int BLOCK, int NT>
-static __device__ __forceinline__ void
-few_sum(const struct few_codes<few_loads(KIND, BLOCK)> &codes, const struct few_lane &l,
-        const int8_t *const in[NT], uint32_t b, int32_t sums[4 * NT])
+static __device__ __forceinline__ void few_panel(const struct dev_product &p, float *shared)
 {
-    const int n = dev_unit_words(KIND);
-#pragma unroll
-    for (int k = 0; k < 4 * NT; k++)
-        sums[k] = 0;
-#pragma unroll
-    for (int i = 0; i < few_loads(KIND, BLOCK); i++) {
-        int32_t x[NT][n];
-#pragma unroll
-        for (int t = 0; t < NT; t++)
-            few_input_words<n>(in[t] + b * BLOCK + (i * 8 + l.unit) * (4 * n), x[t]);
-        const uint4 &unit = codes.units[i];
-        uint32_t words[4] = {unit.x, unit.y, unit.z, unit.w}, plane[4] = {0, 0, 0, 0};
-        if (KIND == MOE_LAYOUT_Q3) {
-            uint32_t shift = 4 * (l.unit & 1);
-            plane[0] = codes.plane.x >> shift;
-            plane[1] = codes.plane.y >> shift;
-            plane[2] = codes.plane.z >> shift;
-            plane[3] = codes.plane.w >> shift;
-        }
-#pragma unroll
-        for (int r = 0; r < 4; r++) {
-            uint32_t c[n];
-            dev_unpack<KIND, n>(words[r], plane[r], c);
-#pragma unroll
-            for (int t = 0; t < NT; t++)
-#pragma unroll
-                for (int k = 0; k < n; k++)
-                    sums[4 * t + r] = KIND == MOE_LAYOUT_MXFP4
-                                          ? dev_dp4a_ss((int32_t)c[k], x[t][k], sums[4 * t + r])
-                                          : dev_dp4a(c[k], x[t][k], sums[4 * t + r]);
-        }
-    }
+    if constexpr (BLOCK == 0)
+        few_floats_panel<KIND, NT>(p, shared);
+    else
+        few_bytes_panel<KIND, BLOCK, NT>(p, shared);
 }
 
-/* Adds up over the lanes that hold other units of the same rows, sharing the results out among
- * them; writes them to sums[input][row] of the block. */
-template <int KIND, int BLOCK, int NT>
-static __device__ __forceinline__ void few_join(int32_t v[4 * NT], const struct few_lane &l,
-                                                float (*to)[MOE_PANEL_ROWS])
+/* Blocks that a multiprocessor is to hold: the compiler spills little for it (at most 76 bytes). */
+static constexpr int few_blocks(int nt)
 {
-    const int lanes = smaller(WARP, few_lanes(KIND, BLOCK)); /* of a block in a step */
-    const int have = larger(1, 4 * NT / (lanes / 4));
-    bool owner = true;
-    uint32_t index = dev_share_sums<4 * NT, lanes / 2, 4>(v, threadIdx.x % WARP, &owner);
-    if constexpr (have % 4 == 0) {
-#pragma unroll
-        for (int k = 0; k < have; k += 4)
-            *(float4 *)&to[(index + k) / 4][l.quad * 4] =
-                make_float4((float)v[k], (float)v[k + 1], (float)v[k + 2], (float)v[k + 3]);
-    } else if (owner) {
-#pragma unroll
-        for (int k = 0; k < have; k++)
-            to[(index + k) / 4][l.quad * 4 + (index + k) % 4] = (float)v[k];
-    }
+    return nt == 1 ? 4 : nt == 2 ? 3 : 2;
 }
 
-/* ---- The chain ---------------------------------------------------------------------------------
- */
-
-/* Factors of the fma chain over LINKS blocks: d * s, m, z. */
-struct few_links {
-    float ds[LINKS], m[LINKS], z[LINKS];
-};
-
-template <int KIND, int BLOCK>
-static __device__ __forceinline__ void few_fetch(const struct dev_product &p, const uint8_t *panel,
-                                                 uint32_t row, uint64_t scales_at, uint32_t b,
-                                                 struct few_links *links)
+template <int NT>
+static __global__ void __launch_bounds__(dev_few_threads(NT), few_blocks(NT))
+    few_products(const __grid_constant__ struct dev_products all)
 {
-#pragma unroll
-    for (int k = 0; k < LINKS; k++) {
-        uint32_t at = few_within(p, b + k);
-        struct dev_scales w = dev_block_scales<KIND>(
-            dev_find_block<KIND, BLOCK>(panel, p.per_record, p.reciprocal, at).head, row);
-        links->ds[k] = w.d * __ldg(p.s + scales_at + at);
-        links->m[k] = w.m;
-        links->z[k] = KIND == MOE_LAYOUT_MXFP4 ? 0.0f : __ldg(p.z + scales_at + at);
-    }
-}
-
-/* The block that a lane has in step u of the section that begins at block `first`. */
-template <int KIND, int BLOCK>
-static __device__ __forceinline__ uint32_t few_block(uint32_t mine, int u, uint32_t first)
-{
-    return first + mine + u * (READERS * few_step(KIND, BLOCK));
-}
-
-/* The chain over the blocks from `first` to `end` of a section, whose sums are sums[block][t]. */
-template <int KIND, int BLOCK, int NT>
-static __device__ __forceinline__ float few_chain(const struct dev_product &p, const uint8_t *panel,
-                                                  uint32_t row, uint64_t scales_at, uint32_t first,
-                                                  const float (*sums)[NT][MOE_PANEL_ROWS],
-                                                  uint32_t t, struct few_links *next, float y)
-{
-#pragma unroll 1
-    for (int at = 0; at < few_section(KIND, BLOCK, NT) && first + at < p.blocks; at += LINKS) {
-        struct few_links links = *next;
-        few_fetch<KIND, BLOCK>(p, panel, row, scales_at, first + at + LINKS, next);
-#pragma unroll
-        for (int k = 0; k < LINKS; k++)
-            if (first + at + k < p.blocks) {
-                y = fmaf(links.ds[k], sums[at + k][t][row], y);
-                if (KIND != MOE_LAYOUT_MXFP4)
-                    y = fmaf(links.m[k], links.z[k], y);
-            }
-    }
-    return y;
-}
-
-template <int KIND, int BLOCK, int NT>
-static __global__ void __launch_bounds__(dev_few_threads(NT)) few_bytes(struct dev_products all)
-{
-    const int section = few_section(KIND, BLOCK, NT), steps = few_steps(KIND, BLOCK, NT);
-    const int loads = few_loads(KIND, BLOCK), lanes = smaller(WARP, few_lanes(KIND, BLOCK));
-    static_assert(section % LINKS == 0, "chains take whole sections");
-    __shared__ __align__(16) float sums[2][section][NT][MOE_PANEL_ROWS];
-
+    MOE_DYNAMIC_SHARED(float, shared);
     const struct dev_product p = dev_this_product(all);
     if (blockIdx.x >= moe_panels(p.rows))
         return;
-    const uint8_t *panel = p.data + blockIdx.x * p.panel_bytes;
-    uint32_t sections = (p.blocks + section - 1) / section;
-    bool reads = threadIdx.x < DEV_READERS;
-
-    /* Of a reading thread. */
-    uint32_t lane = threadIdx.x % WARP;
-    const struct few_lane l = {lane % lanes / 4, lane % 4};
-    uint32_t mine = threadIdx.x / WARP * few_step(KIND, BLOCK) + lane / lanes;
-    const int8_t *in[NT] = {};
-    struct few_codes<loads> next_codes[steps] = {
-    };
-    /* Of a chain's. */
-    uint32_t row = threadIdx.x % MOE_PANEL_ROWS;
-    uint32_t t = (threadIdx.x - DEV_READERS) / MOE_PANEL_ROWS; /* of a chain */
-    bool adds = !reads && t < NT;
-    uint64_t scales_at = 0;
-    struct few_links next_links = {};
-    float y = 0;
-
-    if (reads) {
-#pragma unroll
-        for (int k = 0; k < NT; k++)
-            in[k] = (const int8_t *)p.inputs + dev_input_of(p, k) * p.in_stride;
-#pragma unroll
-        for (int u = 0; u < steps; u++)
-            next_codes[u] = few_read<KIND, BLOCK>(
-                p, panel, l, few_within(p, few_block<KIND, BLOCK>(mine, u, 0)));
-    } else if (adds) {
-        scales_at = dev_input_of(p, t) * p.blocks;
-        few_fetch<KIND, BLOCK>(p, panel, row, scales_at, 0, &next_links);
+#define PANEL(kind, block) few_panel<kind, block, NT>(p, shared)
+    DEV_BY_QUANTIZED(p.kind, p.block, PANEL);
+    DEV_BY_FLOAT(p.kind, PANEL);
+#undef PANEL
+    if (p.then != DEV_THEN_NOTHING) {
+        const struct dev_made made = {p.then, moe_panels(p.rows), p.out, p.n, p.item};
+        dev_follow_product(all.follow, made, shared);
     }
-    for (uint32_t k = 0; k <= sections; k++) {
-        if (reads && k < sections) {
-#pragma unroll
-            for (int u = 0; u < steps; u++) {
-                const struct few_codes<loads> codes = next_codes[u];
-                uint32_t in_section = few_block<KIND, BLOCK>(mine, u, 0);
-                uint32_t b = k * section + in_section;
-                if (k + 1 < sections)
-                    next_codes[u] = few_read<KIND, BLOCK>(p, panel, l, few_within(p, b + section));
-                int32_t v[4 * NT];
-                few_sum<KIND, BLOCK, NT>(codes, l, in, few_within(p, b), v);
-                few_join<KIND, BLOCK, NT>(v, l, sums[k & 1][in_section]);
-            }
-        } else if (adds && k > 0) {
-            y = few_chain<KIND, BLOCK, NT>(p, panel, row, scales_at, (k - 1) * section,
-                                           sums[(k - 1) & 1], t, &next_links, y);
-        }
-        __syncthreads();
-    }
-    if (adds && t < p.n)
-        dev_store_result(p, t, blockIdx.x * MOE_PANEL_ROWS + row, y);
 }
 
 /* ---- Starting ----------------------------------------------------------------------------------
  */
 
-struct few_launch {
-    struct moe_gpu *g;
-    const struct dev_products *list;
-    dim3 grid;
-    uint32_t n;
-};
+enum { MOST_SHARED = 48 << 10 };
 
-template <int KIND, int BLOCK> static void start_bytes(const struct few_launch &l)
+/* start(tile) for n inputs. */
+#define BY_TILE(n, start)                                                                          \
+    do {                                                                                           \
+        if ((n) <= 1)                                                                              \
+            start(1);                                                                              \
+        else if ((n) <= 2)                                                                         \
+            start(2);                                                                              \
+        else if ((n) <= 4)                                                                         \
+            start(4);                                                                              \
+        else                                                                                       \
+            start(8);                                                                              \
+    } while (0)
+
+template <int KIND, int BLOCK, int NT> static uint32_t shared_of_panel(void)
 {
+    if constexpr (BLOCK == 0)
+        return sizeof(struct few_floats_stage<NT>);
+    else
+        return few_bytes_shared<KIND, BLOCK, NT>();
+}
+
+template <int NT> static uint32_t shared_of(const struct dev_product *p)
+{
+#define SHARED(kind, block) return shared_of_panel<kind, block, NT>()
+    DEV_BY_QUANTIZED(p->kind, p->block, SHARED);
+    DEV_BY_FLOAT(p->kind, SHARED);
+#undef SHARED
+    return 0;
+}
+
+/* What a block of any product of the list needs. */
+template <int NT> static uint32_t shared_of_list(const struct dev_products *list)
+{
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < list->n; i++) {
+        const struct dev_product *p = &list->list[i];
+        uint32_t own = shared_of<NT>(p), follow = dev_follow_bytes(list->follow, p->then);
+        most = own > most ? own : most;
+        most = follow > most ? follow : most;
+    }
+    return most;
+}
+
+void gpu_multiply_few(struct moe_gpu *g, const struct dev_products *list)
+{
+    dim3 grid(gpu_most_panels(list), dev_products_height(list));
 #define START(nt)                                                                                  \
-    MOE_LAUNCH(l.g, (few_bytes<KIND, BLOCK, nt>), l.grid, dev_few_threads(nt), 0, *l.list)
-    DEV_BY_TILE(l.n, START);
+    MOE_LAUNCH(g, few_products<nt>, grid, dev_few_threads(nt), shared_of_list<nt>(list), *list)
+    BY_TILE(gpu_most_inputs(list), START);
 #undef START
 }
 
-template <int KIND> static void start_blocks(const struct few_launch &l, struct moe_layout layout)
+bool gpu_can_follow(const struct dev_products *list)
 {
-    if (moe_layout_block(layout) == 32)
-        start_bytes<KIND, 32>(l);
-    else
-        start_bytes<KIND, 64>(l);
-}
-
-void gpu_multiply_few(struct moe_gpu *g, struct moe_layout layout, const struct dev_products *list,
-                      uint32_t max_panels, uint32_t max_n)
-{
-    struct few_launch l = {g, list, dim3(max_panels, dev_products_height(list)), max_n};
-    switch (layout.kind) {
-    case MOE_LAYOUT_Q8:
-        return start_blocks<MOE_LAYOUT_Q8>(l, layout);
-    case MOE_LAYOUT_Q4:
-        return start_blocks<MOE_LAYOUT_Q4>(l, layout);
-    case MOE_LAYOUT_Q3:
-        return start_blocks<MOE_LAYOUT_Q3>(l, layout);
-    case MOE_LAYOUT_Q2:
-        return start_blocks<MOE_LAYOUT_Q2>(l, layout);
-    case MOE_LAYOUT_MXFP4:
-        return start_bytes<MOE_LAYOUT_MXFP4, 32>(l);
+    uint64_t counters = 0;
+    for (uint32_t i = 0; i < list->n; i++) {
+        const struct dev_product *p = &list->list[i];
+        uint64_t items = i < list->n_each ? list->n_chosen : p->item + 1;
+        uint64_t each = dev_follow_counters(p->then, moe_panels(p->rows));
+        counters = items * each > counters ? items * each : counters;
+        if (dev_follow_bytes(list->follow, p->then) > MOST_SHARED)
+            return false;
     }
+    return FOLLOW_FIRST + counters <= GPU_ARRIVALS && list->follow.n <= MOE_GPU_JOINED_ROWS;
 }

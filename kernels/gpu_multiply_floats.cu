@@ -1,124 +1,14 @@
 /*
- * Products of float layouts: one fma chain per (row, input) through all columns, whose order the
- * results' bits depend on. So neither tensor cores nor sums shared among threads are of use; what
- * counts is that the chains never wait for memory.
- *
- * Up to eight inputs: as for quantized layouts (gpu_multiply_few.cu), four warps bring sections of
- * 128 columns of one panel into shared memory, as floats, in two buffers taking turns; the chains
- * run beside them. A chain takes four cycles a column: with 4096 columns it is the chain that a
- * matrix waits for, unless it is large.
- *
- * More: 64 rows times 64 inputs a block, 4 x 4 chains a thread.
+ * Products of float layouts for many inputs: one fma chain per (row, input) through all columns,
+ * whose order the results' bits depend on. So neither tensor cores nor sums shared among threads
+ * are of use; what counts is that the chains never wait for memory. 64 rows times 64 inputs a
+ * block, 4 x 4 chains a thread.
  *
  * Not measured: it has run on no GPU yet.
  */
 #include "dev_product.cuh"
 #include "dev_weights.cuh"
-
-/* ---- Few inputs --------------------------------------------------------------------------------
- */
-
-enum { COLUMNS = DEV_READERS }; /* of a section: a reading thread has one of each input */
-
-/* A reading thread's share of a section. */
-template <int KIND, int NT> struct few_floats {
-    uint4 weights[KIND == MOE_LAYOUT_F32 ? 4 : 2];
-    float x[NT];
-};
-
-template <int KIND, int NT>
-static __device__ __forceinline__ void
-few_read_floats(const struct dev_product &p, const uint8_t *panel, const float *const in[NT],
-                uint32_t first, struct few_floats<KIND, NT> *to)
-{
-    const int loads = KIND == MOE_LAYOUT_F32 ? 4 : 2, size = KIND == MOE_LAYOUT_F32 ? 4 : 2;
-    uint64_t at = (uint64_t)first * (MOE_PANEL_ROWS * size) + threadIdx.x * 16;
-#pragma unroll
-    for (int i = 0; i < loads; i++, at += DEV_READERS * 16)
-        to->weights[i] =
-            at < p.panel_bytes ? __ldg((const uint4 *)(panel + at)) : make_uint4(0, 0, 0, 0);
-    uint32_t column = first + threadIdx.x;
-#pragma unroll
-    for (int t = 0; t < NT; t++)
-        to->x[t] = column < p.cols ? __ldg(in[t] + column) : 0.0f;
-}
-
-template <int KIND, int NT>
-static __device__ __forceinline__ void few_keep_floats(const struct few_floats<KIND, NT> &from,
-                                                       float (*w)[MOE_PANEL_ROWS],
-                                                       float (*x)[COLUMNS])
-{
-    const int loads = KIND == MOE_LAYOUT_F32 ? 4 : 2, per_word = KIND == MOE_LAYOUT_F32 ? 1 : 2;
-    float *to = &w[0][0] + threadIdx.x * (4 * per_word);
-#pragma unroll
-    for (int i = 0; i < loads; i++, to += DEV_READERS * 4 * per_word) {
-        const uint4 &v = from.weights[i];
-        uint32_t words[4] = {v.x, v.y, v.z, v.w};
-        float f[4 * per_word];
-#pragma unroll
-        for (int k = 0; k < 4; k++)
-            if (KIND == MOE_LAYOUT_F32)
-                f[k] = moe_bits_f32(words[k]);
-            else
-                dev_two_weights<KIND>(words[k], f + k * per_word);
-#pragma unroll
-        for (int k = 0; k < per_word; k++)
-            ((float4 *)to)[k] = make_float4(f[4 * k], f[4 * k + 1], f[4 * k + 2], f[4 * k + 3]);
-    }
-#pragma unroll
-    for (int t = 0; t < NT; t++)
-        x[t][threadIdx.x] = from.x[t];
-}
-
-template <int KIND, int NT>
-static __global__ void __launch_bounds__(dev_few_threads(NT))
-    few_floats_kernel(struct dev_products all)
-{
-    __shared__ __align__(16) float w[2][COLUMNS][MOE_PANEL_ROWS], x[2][NT][COLUMNS];
-
-    const struct dev_product p = dev_this_product(all);
-    if (blockIdx.x >= moe_panels(p.rows))
-        return;
-    const uint8_t *panel = p.data + blockIdx.x * p.panel_bytes;
-    uint32_t sections = (p.cols + COLUMNS - 1) / COLUMNS;
-    bool reads = threadIdx.x < DEV_READERS;
-
-    /* Of a reading thread. */
-    const float *in[NT] = {};
-    struct few_floats<KIND, NT> next = {
-    };
-    /* Of a chain's. */
-    uint32_t row = threadIdx.x % MOE_PANEL_ROWS;
-    uint32_t t = (threadIdx.x - DEV_READERS) / MOE_PANEL_ROWS;
-    bool adds = !reads && t < NT;
-    float y = 0;
-
-    if (reads) {
-#pragma unroll
-        for (int k = 0; k < NT; k++)
-            in[k] = (const float *)p.inputs + dev_input_of(p, k) * p.in_stride;
-        few_read_floats<KIND, NT>(p, panel, in, 0, &next);
-    }
-    for (uint32_t k = 0; k <= sections; k++) {
-        if (reads && k < sections) {
-            const struct few_floats<KIND, NT> now = next;
-            if (k + 1 < sections)
-                few_read_floats<KIND, NT>(p, panel, in, (k + 1) * COLUMNS, &next);
-            few_keep_floats<KIND, NT>(now, w[k & 1], x[k & 1]);
-        } else if (adds && k > 0) {
-            uint32_t n = min(p.cols - (k - 1) * COLUMNS, (uint32_t)COLUMNS);
-#pragma unroll 16
-            for (uint32_t c = 0; c < n; c++)
-                y = fmaf(w[(k - 1) & 1][c][row], x[(k - 1) & 1][t][c], y);
-        }
-        __syncthreads();
-    }
-    if (adds && t < p.n)
-        dev_store_result(p, t, blockIdx.x * MOE_PANEL_ROWS + row, y);
-}
-
-/* ---- Many inputs -------------------------------------------------------------------------------
- */
+#include "gpu_products.cuh"
 
 enum {
     THREADS = 256,
@@ -191,32 +81,11 @@ static __global__ void __launch_bounds__(THREADS) many_floats(struct dev_product
             dev_store_result(p, first + to + i, first_row + r, y[i][r]);
 }
 
-/* ---- Starting ----------------------------------------------------------------------------------
- */
-
-template <int KIND>
-static void start(struct moe_gpu *g, const struct dev_products *list, uint32_t max_panels,
-                  uint32_t max_n)
+void gpu_multiply_floats(struct moe_gpu *g, const struct dev_products *list)
 {
-    dim3 grid(max_panels, dev_products_height(list));
-    if (max_n > GPU_FEW_ROWS) {
-        grid.x = (max_panels + PANELS - 1) / PANELS;
-        grid.z = (max_n + INPUTS - 1) / INPUTS;
-        MOE_LAUNCH(g, many_floats<KIND>, grid, THREADS, 0, *list);
-        return;
-    }
-#define START(nt) MOE_LAUNCH(g, (few_floats_kernel<KIND, nt>), grid, dev_few_threads(nt), 0, *list)
-    DEV_BY_TILE(max_n, START);
+    dim3 grid((gpu_most_panels(list) + PANELS - 1) / PANELS, dev_products_height(list),
+              (gpu_most_inputs(list) + INPUTS - 1) / INPUTS);
+#define START(kind, block) MOE_LAUNCH(g, many_floats<kind>, grid, THREADS, 0, *list)
+    DEV_BY_FLOAT(list->list[0].kind, START);
 #undef START
-}
-
-void gpu_multiply_floats(struct moe_gpu *g, uint16_t kind, const struct dev_products *list,
-                         uint32_t max_panels, uint32_t max_n)
-{
-    if (kind == MOE_LAYOUT_F32)
-        start<MOE_LAYOUT_F32>(g, list, max_panels, max_n);
-    else if (kind == MOE_LAYOUT_F16)
-        start<MOE_LAYOUT_F16>(g, list, max_panels, max_n);
-    else
-        start<MOE_LAYOUT_BF16>(g, list, max_panels, max_n);
 }

@@ -19,6 +19,7 @@
 #include "dev_product.cuh"
 #include "dev_share.cuh"
 #include "dev_weights.cuh"
+#include "gpu_products.cuh"
 
 enum {
     WARP = 32,
@@ -311,46 +312,18 @@ static __global__ void __launch_bounds__(THREADS) many_bytes(struct dev_products
 /* ---- Starting ----------------------------------------------------------------------------------
  */
 
-struct many_launch {
-    struct moe_gpu *g;
-    const struct dev_products *list;
-    dim3 grid;
-    bool tensor;
-};
-
-template <int KIND, int BLOCK> static void start_bytes(const struct many_launch &l)
+void gpu_multiply_many(struct moe_gpu *g, const struct dev_products *list)
 {
-    if (l.tensor)
-        MOE_LAUNCH(l.g, (many_bytes<KIND, BLOCK, true>), l.grid, THREADS, 0, *l.list);
-    else
-        MOE_LAUNCH(l.g, (many_bytes<KIND, BLOCK, false>), l.grid, THREADS, 0, *l.list);
-}
-
-template <int KIND> static void start_blocks(const struct many_launch &l, struct moe_layout layout)
-{
-    if (moe_layout_block(layout) == 32)
-        start_bytes<KIND, 32>(l);
-    else
-        start_bytes<KIND, 64>(l);
-}
-
-void gpu_multiply_many(struct moe_gpu *g, struct moe_layout layout, const struct dev_products *list,
-                       uint32_t max_panels, uint32_t max_n)
-{
-    dim3 grid((max_panels + PANELS - 1) / PANELS, dev_products_height(list),
-              (max_n + INPUTS - 1) / INPUTS);
+    dim3 grid((gpu_most_panels(list) + PANELS - 1) / PANELS, dev_products_height(list),
+              (gpu_most_inputs(list) + INPUTS - 1) / INPUTS);
     bool tensor = g->info.compute_major >= 8 && g->math != MOE_GPU_MATH_PORTABLE;
-    struct many_launch l = {g, list, grid, tensor};
-    switch (layout.kind) {
-    case MOE_LAYOUT_Q8:
-        return start_blocks<MOE_LAYOUT_Q8>(l, layout);
-    case MOE_LAYOUT_Q4:
-        return start_blocks<MOE_LAYOUT_Q4>(l, layout);
-    case MOE_LAYOUT_Q3:
-        return start_blocks<MOE_LAYOUT_Q3>(l, layout);
-    case MOE_LAYOUT_Q2:
-        return start_blocks<MOE_LAYOUT_Q2>(l, layout);
-    case MOE_LAYOUT_MXFP4:
-        return start_bytes<MOE_LAYOUT_MXFP4, 32>(l);
-    }
+#define START(kind, block)                                                                         \
+    do {                                                                                           \
+        if (tensor)                                                                                \
+            MOE_LAUNCH(g, (many_bytes<kind, block, true>), grid, THREADS, 0, *list);               \
+        else                                                                                       \
+            MOE_LAUNCH(g, (many_bytes<kind, block, false>), grid, THREADS, 0, *list);              \
+    } while (0)
+    DEV_BY_QUANTIZED(list->list[0].kind, list->list[0].block, START);
+#undef START
 }

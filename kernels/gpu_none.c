@@ -89,6 +89,7 @@ WITH_DEVICE(bool, moe_gpu_mark_passed, mark *m)
 WITH_DEVICE(int, moe_gpu_mark_wait, mark *m, err *e)
 WITH_DEVICE(void, moe_gpu_stream_after, gpu *g, stream s, mark *m)
 WITH_DEVICE(double, moe_gpu_mark_seconds, mark *from, mark *to)
+WITH_DEVICE(uint64_t, moe_gpu_launches, const gpu *g)
 WITH_DEVICE(int, moe_gpu_finish, gpu *g, err *e)
 WITH_DEVICE(int, moe_gpu_status, const gpu *g, err *e)
 WITH_DEVICE(void, moe_gpu_graph_begin, gpu *g)
@@ -103,17 +104,20 @@ OPERATION(moe_gpu_embed, const struct moe_mat *embed, const struct moe_gpu_row *
           float scale, float *h, uint64_t h_stride)
 OPERATION(moe_gpu_add_norm, const struct moe_gpu_norm *norm, uint32_t n)
 OPERATION(moe_gpu_matmul, const struct moe_gpu_product *list, uint32_t n)
+OPERATION(moe_gpu_matmul_then, const struct moe_gpu_product *list, uint32_t n,
+          const struct moe_gpu_then *then)
 OPERATION(moe_gpu_experts_in, const struct moe_gpu_experts *e, const struct moe_gpu_job *jobs,
           uint32_t n)
 OPERATION(moe_gpu_experts_out, const struct moe_gpu_experts *e, const struct moe_gpu_job *jobs,
           uint32_t n)
-OPERATION(moe_gpu_experts_chosen, const struct moe_gpu_experts *e, const struct moe_gpu_chosen *c)
 OPERATION(moe_gpu_finish_heads, const struct moe_gpu_heads *h, uint32_t n)
 OPERATION(moe_gpu_finish_latent, const struct moe_gpu_latent *l, uint32_t n)
 OPERATION(moe_gpu_attention, const struct moe_gpu_attention *a, uint32_t n)
 OPERATION(moe_gpu_route, const struct moe_gpu_router *r, uint32_t n)
 OPERATION(moe_gpu_softmax, float *x, uint64_t stride, uint32_t n, uint32_t cols, const float *bias)
-OPERATION(moe_gpu_combine, const struct moe_gpu_combine *c, uint32_t n)
+OPERATION(moe_gpu_combine, const struct moe_gpu_combine *c, const struct moe_gpu_norm *norm,
+          uint32_t n)
+OPERATION(moe_gpu_moe, const struct moe_gpu_moe *m, uint32_t n)
 OPERATION(moe_gpu_finish_logits, float *logits, uint64_t stride, uint32_t n, uint32_t vocab,
           const float *bias, float scale)
 OPERATION(moe_gpu_argmax, const float *logits, uint64_t stride, uint32_t n, uint32_t vocab,

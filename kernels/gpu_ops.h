@@ -87,19 +87,32 @@ void moe_gpu_add_norm(struct moe_gpu *g, const struct moe_gpu_norm *norm, uint32
 /* ---- Products ----------------------------------------------------------------------------------
  */
 
-/* y[i] = w times input `rows[i]`, or first + i * step without rows, of act, plus `bias`, for i < n.
- */
+struct moe_gpu_router; /* below */
+
+/* y[i] = w times input `rows[i]`, or first + i without rows, of act, plus `bias`, for i < n. */
 struct moe_gpu_product {
     struct moe_mat w;
     const struct moe_gpu_act *act; /* of the host; it has the form that w's layout wants */
     const uint32_t *rows;
-    uint32_t first, step, n;
+    uint32_t first, n;
     float *y;
     uint64_t y_stride;
     const float *bias; /* [w.rows] */
 };
-/* Products that do not depend on each other, started together: one launch for those of one kind. */
+/* Products that do not depend on each other, started together: one launch for those with few
+ * inputs, one for each kind of the others. */
 void moe_gpu_matmul(struct moe_gpu *g, const struct moe_gpu_product *list, uint32_t n_list);
+/* What comes next for n rows, all that is not NULL in this order: moe_gpu_route, whose scores are
+ * list[0]'s results; moe_gpu_add_norm, whose `add` or h they are. Up to MOE_GPU_JOINED_ROWS rows it
+ * is the end of the launch before, as with all functions here that do several things. */
+struct moe_gpu_then {
+    const struct moe_gpu_router *router;
+    const struct moe_gpu_norm *norm;
+    uint32_t n;
+};
+enum { MOE_GPU_JOINED_ROWS = 4 };
+void moe_gpu_matmul_then(struct moe_gpu *g, const struct moe_gpu_product *list, uint32_t n_list,
+                         const struct moe_gpu_then *then);
 
 /* A feed-forward's matrices and biases: an expert, or a dense or shared one. */
 struct moe_gpu_gated {
@@ -137,18 +150,6 @@ void moe_gpu_experts_in(struct moe_gpu *g, const struct moe_gpu_experts *e,
 /* out[first + i] = down times mid[first + i] + down_bias. */
 void moe_gpu_experts_out(struct moe_gpu *g, const struct moe_gpu_experts *e,
                          const struct moe_gpu_job *jobs, uint32_t n_jobs);
-
-/* Both, for experts that the device's own router chose: activation a (of n) is expert
- * table[chosen[a]] for row a / top_k of the batch; its result lies in row a. All experts of the
- * table are laid out like `like`. For few activations: each reads its weights anew. */
-struct moe_gpu_chosen {
-    const struct moe_gpu_gated *table; /* [n_experts], on the device */
-    const struct moe_gpu_gated *like;  /* of the host: layouts and shapes; pointers not looked at */
-    const uint32_t *chosen;            /* [n] */
-    uint32_t top_k, n;
-};
-void moe_gpu_experts_chosen(struct moe_gpu *g, const struct moe_gpu_experts *e,
-                            const struct moe_gpu_chosen *c);
 
 /* How products for MOE_GPU_PROMPT_ROWS inputs or more are computed. */
 enum moe_gpu_math {
@@ -297,7 +298,29 @@ struct moe_gpu_combine {
     uint64_t h_stride;
     float residual_scale;
 };
-void moe_gpu_combine(struct moe_gpu *g, const struct moe_gpu_combine *c, uint32_t n);
+/* Then moe_gpu_add_norm of these rows, whose h is the same; NULL: not. */
+void moe_gpu_combine(struct moe_gpu *g, const struct moe_gpu_combine *c,
+                     const struct moe_gpu_norm *norm, uint32_t n);
+
+/* A MoE layer's feed-forward with experts that the device's own router chooses, from the norm of
+ * the stream to the norm that the next layer wants: three launches where rows are few and products
+ * wait for nobody but each other. */
+struct moe_gpu_moe {
+    const struct moe_gpu_product *routers; /* the router's, and perhaps the shared expert's gate */
+    uint32_t n_routers;                    /* 1 or 2 */
+    const struct moe_gpu_router *router;
+    const struct moe_gpu_experts *shared; /* NULL: none */
+    const struct moe_gpu_gated *shared_weights;
+    /* Activation a of the rows' n * top_k is expert table[chosen[a]] for row a / top_k of the
+     * batch; its result lies in row a. All experts are laid out like `like`. */
+    const struct moe_gpu_experts *routed;
+    const struct moe_gpu_gated *table; /* [n_experts], on the device */
+    const struct moe_gpu_gated *like;  /* of the host: layouts and shapes */
+    const struct moe_gpu_combine *combine;
+    const struct moe_gpu_norm *norm; /* NULL: none */
+};
+/* At most MOE_GPU_JOINED_ROWS rows: each activation reads its weights anew. */
+void moe_gpu_moe(struct moe_gpu *g, const struct moe_gpu_moe *m, uint32_t n);
 
 /* logits = (logits + bias) * scale, in place. */
 void moe_gpu_finish_logits(struct moe_gpu *g, float *logits, uint64_t stride, uint32_t n,

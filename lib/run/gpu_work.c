@@ -134,6 +134,13 @@ static void carve_experts(struct gpu_work *g, struct moe_arena *arena, const str
     g->up = moe_arena_take(arena, values, sizeof(float));
     g->mid.x = g->gate;
     carve_either(&g->mid, arena, pairs, c->expert_ff, batch, larger(c->dense_ff, c->shared_ff));
+    uint32_t shared_ff = larger(c->shared_ff, 1);
+    g->shared_mid.x_stride = padded(shared_ff);
+    values = MOE_GPU_JOINED_ROWS * g->shared_mid.x_stride;
+    g->shared_gate = moe_arena_take(arena, values, sizeof(float));
+    g->shared_up = moe_arena_take(arena, values, sizeof(float));
+    g->shared_mid.x = g->shared_gate;
+    carve_act(&g->shared_mid, arena, MOE_GPU_JOINED_ROWS, shared_ff);
     g->expert_out = moe_arena_take(arena, pairs * g->hidden_stride, sizeof(float));
     g->shared_scale = moe_arena_take(arena, batch * MOE_PANEL_ROWS, sizeof(float));
     g->scores = moe_arena_take(arena, batch * g->router_stride, sizeof(float));

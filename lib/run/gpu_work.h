@@ -45,6 +45,9 @@ struct gpu_work {
     uint64_t attention_bytes;
     float *gate, *up;       /* [batch * top_k][ff_stride], of dense layers [batch] */
     struct moe_gpu_act mid; /* x is gate */
+    /* The shared expert's beside those of the chosen ones: [MOE_GPU_JOINED_ROWS] rows. */
+    float *shared_gate, *shared_up;
+    struct moe_gpu_act shared_mid; /* x is shared_gate */
     float *expert_out, *shared_scale;
     float *scores; /* [batch][router_stride] */
     uint32_t *chosen, *expert_rows, *slot_of;
@@ -75,6 +78,7 @@ struct gpu_work {
     uint32_t *host_token;          /* [1] */
     uint32_t n_rows, end;          /* of the pass; positions that it reaches */
     uint32_t n_looks;              /* layers ahead that were looked at with the last router */
+    uint32_t normed_for;           /* the layer whose attention finds its norm in `hidden` */
 };
 
 /* Device memory that a session's buffers and KV cache take; UINT64_MAX on overflow. */

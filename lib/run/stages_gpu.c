@@ -30,6 +30,7 @@ static int enter(struct moe_session *s, const struct moe_row *rows, uint32_t n_r
         return status;
     memcpy(g->host_rows, rows, n_rows * sizeof *rows);
     g->n_rows = n_rows;
+    g->normed_for = UINT32_MAX;
     g->end = 0;
     for (uint32_t i = 0; i < n_rows; i++)
         if (rows[i].position >= g->end)
@@ -92,8 +93,7 @@ static struct moe_gpu_norm norm_of(const struct moe_session *s, const float *wei
 static struct moe_gpu_product product(struct moe_mat w, const struct moe_gpu_act *act, uint32_t n,
                                       float *y, uint64_t y_stride)
 {
-    return (struct moe_gpu_product){
-        .w = w, .act = act, .step = 1, .n = n, .y = y, .y_stride = y_stride};
+    return (struct moe_gpu_product){.w = w, .act = act, .n = n, .y = y, .y_stride = y_stride};
 }
 
 /* Asks for the products; what is left to be done with them is returned. */
@@ -198,8 +198,8 @@ static void project_latent(struct moe_session *s, uint32_t layer, const struct m
     struct gpu_work *g = s->gpu_work;
     struct moe_gpu_product list[2] = {product(l->kv_down, in, n_rows, g->v, g->v_stride)};
     if (c->q_rank) {
-        list[1] = product(l->q_down, in, n_rows, g->q_down_raw, g->q_down_stride);
-        moe_gpu_matmul(g->gpu, list, 2);
+        list[1] = list[0];
+        list[0] = product(l->q_down, in, n_rows, g->q_down_raw, g->q_down_stride);
         struct moe_gpu_act out = gpu_act_plain(&g->q_down, c->q_rank);
         gpu_act_want(&out, &g->q_down, l->q.layout);
         const struct moe_gpu_norm norm = {
@@ -210,7 +210,8 @@ static void project_latent(struct moe_session *s, uint32_t layer, const struct m
             .eps = c->norm_eps,
             .out = out,
         };
-        moe_gpu_add_norm(g->gpu, &norm, n_rows);
+        const struct moe_gpu_then then = {.norm = &norm, .n = n_rows};
+        moe_gpu_matmul_then(g->gpu, list, 2, &then);
         list[0] = product(l->q, &out, n_rows, g->q, g->q_stride);
         moe_gpu_matmul(g->gpu, list, 1);
     } else {
@@ -272,6 +273,32 @@ static void attend_cache(struct moe_session *s, uint32_t layer, uint32_t n_rows,
     moe_gpu_attention(g->gpu, &attention, n_rows);
 }
 
+/* The norm in front of a layer's attention. */
+static struct moe_gpu_norm attention_norm(const struct moe_session *s, uint32_t layer)
+{
+    const struct moe_config *c = &s->model->config;
+    const struct moe_layer *l = &s->model->layers[layer];
+    const struct moe_gpu_act *room = &s->gpu_work->hidden;
+    struct moe_gpu_act in = gpu_act_plain(room, c->hidden);
+    gpu_act_want(&in, room, l->q_down.layout);
+    gpu_act_want(&in, room, l->kv_down.layout);
+    if (!c->q_rank)
+        gpu_act_want(&in, room, l->q.layout);
+    gpu_act_want(&in, room, l->k.layout);
+    gpu_act_want(&in, room, l->v.layout);
+    return norm_of(s, l->attn_norm, l->attn_norm_bias, in);
+}
+
+const struct moe_gpu_norm *stages_gpu_next_norm(struct moe_session *s, uint32_t layer,
+                                                struct moe_gpu_norm *norm)
+{
+    if (layer + 1 >= s->model->config.n_layers)
+        return NULL;
+    *norm = attention_norm(s, layer + 1);
+    s->gpu_work->normed_for = layer + 1;
+    return norm;
+}
+
 /* Lets loads move on: they end while the device computes. */
 static int poll(struct moe_session *s, struct moe_err *err)
 {
@@ -285,15 +312,10 @@ static int attend(struct moe_session *s, uint32_t layer, const struct moe_row *r
     const struct moe_config *c = &s->model->config;
     const struct moe_layer *l = &s->model->layers[layer];
     struct gpu_work *g = s->gpu_work;
-    struct moe_gpu_act in = gpu_act_plain(&g->hidden, c->hidden);
-    gpu_act_want(&in, &g->hidden, l->q_down.layout);
-    gpu_act_want(&in, &g->hidden, l->kv_down.layout);
-    if (!c->q_rank)
-        gpu_act_want(&in, &g->hidden, l->q.layout);
-    gpu_act_want(&in, &g->hidden, l->k.layout);
-    gpu_act_want(&in, &g->hidden, l->v.layout);
-    struct moe_gpu_norm norm = norm_of(s, l->attn_norm, l->attn_norm_bias, in);
-    moe_gpu_add_norm(g->gpu, &norm, n_rows);
+    struct moe_gpu_norm norm = attention_norm(s, layer);
+    const struct moe_gpu_act in = norm.out;
+    if (g->normed_for != layer)
+        moe_gpu_add_norm(g->gpu, &norm, n_rows);
     struct moe_gpu_act out = gpu_act_plain(&g->from_attn, c->n_heads * c->value_dim);
     gpu_act_want(&out, &g->from_attn, l->o.layout);
     if (c->kv_rank) {
@@ -308,13 +330,13 @@ static int attend(struct moe_session *s, uint32_t layer, const struct moe_row *r
         attend_cache(s, layer, n_rows, &fresh, &out, 1);
     }
     const struct moe_gpu_product o = product(l->o, &out, n_rows, g->sum, g->hidden_stride);
-    moe_gpu_matmul(g->gpu, &o, 1);
     norm = norm_of(s, l->ffn_norm, l->ffn_norm_bias, stages_gpu_ffn_inputs(s, layer));
     norm.add = g->sum;
     norm.add_stride = g->hidden_stride;
     norm.add_bias = l->o_bias;
     norm.add_scale = c->residual_scale;
-    moe_gpu_add_norm(g->gpu, &norm, n_rows);
+    const struct moe_gpu_then then = {.norm = &norm, .n = n_rows};
+    moe_gpu_matmul_then(g->gpu, &o, 1, &then);
     return poll(s, err);
 }
 

@@ -12,6 +12,11 @@
  * gpu_work.hidden. */
 struct moe_gpu_act stages_gpu_ffn_inputs(const struct moe_session *s, uint32_t layer);
 
+/* The norm of the stream that the attention of the next layer wants, for who makes the stream;
+ * NULL: there is none. It is taken for done then. */
+const struct moe_gpu_norm *stages_gpu_next_norm(struct moe_session *s, uint32_t layer,
+                                                struct moe_gpu_norm *norm);
+
 int stages_gpu_dense(struct moe_session *s, uint32_t layer, uint32_t n_rows, struct moe_err *err);
 bool stages_gpu_alone(struct moe_session *s, uint32_t layer, uint32_t n_rows);
 int stages_gpu_route(struct moe_session *s, uint32_t layer, const struct moe_row *rows,

@@ -52,27 +52,40 @@ struct moe_gpu_act stages_gpu_ffn_inputs(const struct moe_session *s, uint32_t l
 /* ---- Dense and shared --------------------------------------------------------------------------
  */
 
-static void run_dense(struct moe_session *s, uint32_t layer, uint32_t n_rows)
+/* Where a dense or shared feed-forward comes from and goes, with room in gate, up and `room`; in
+ * and mid are filled and pointed at. */
+static struct moe_gpu_experts dense_of(const struct moe_session *s, uint32_t layer, float *gate,
+                                       float *up, const struct moe_gpu_act *room,
+                                       struct moe_gpu_act *in, struct moe_gpu_act *mid)
 {
     const struct moe_layer *l = &s->model->layers[layer];
-    struct gpu_work *g = s->gpu_work;
-    const struct moe_gpu_act in = stages_gpu_ffn_inputs(s, layer);
-    g->mid.x_stride = moe_round_up(l->gate.rows, MOE_PANEL_ROWS);
-    struct moe_gpu_act mid = gpu_act_plain(&g->mid, l->down.cols);
-    gpu_act_want(&mid, &g->mid, l->down.layout);
-    const struct moe_gpu_experts e = {
-        .in = &in,
-        .gate = g->gate,
-        .up = g->up,
-        .ff_stride = g->mid.x_stride,
-        .mid = &mid,
+    const struct gpu_work *g = s->gpu_work;
+    *in = stages_gpu_ffn_inputs(s, layer);
+    *mid = gpu_act_plain(room, l->down.cols);
+    mid->x_stride = moe_round_up(l->gate.rows, MOE_PANEL_ROWS);
+    gpu_act_want(mid, room, l->down.layout);
+    return (struct moe_gpu_experts){
+        .in = in,
+        .gate = gate,
+        .up = up,
+        .ff_stride = mid->x_stride,
+        .mid = mid,
         .out = g->sum,
         .out_stride = g->hidden_stride,
     };
-    const struct moe_gpu_job job = {
-        .weights = {.gate = l->gate, .up = l->up, .down = l->down},
-        .n = n_rows,
-    };
+}
+
+static struct moe_gpu_gated weights_of(const struct moe_layer *l)
+{
+    return (struct moe_gpu_gated){.gate = l->gate, .up = l->up, .down = l->down};
+}
+
+static void run_dense(struct moe_session *s, uint32_t layer, uint32_t n_rows)
+{
+    struct gpu_work *g = s->gpu_work;
+    struct moe_gpu_act in, mid;
+    const struct moe_gpu_experts e = dense_of(s, layer, g->gate, g->up, &g->mid, &in, &mid);
+    const struct moe_gpu_job job = {.weights = weights_of(&s->model->layers[layer]), .n = n_rows};
     moe_gpu_experts_in(g->gpu, &e, &job, 1);
     moe_gpu_experts_out(g->gpu, &e, &job, 1);
 }
@@ -80,15 +93,13 @@ static void run_dense(struct moe_session *s, uint32_t layer, uint32_t n_rows)
 int stages_gpu_dense(struct moe_session *s, uint32_t layer, uint32_t n_rows, struct moe_err *err)
 {
     struct gpu_work *g = s->gpu_work;
+    struct moe_gpu_norm add = {
+        .h = g->h, .h_stride = g->hidden_stride, .cols = s->model->config.hidden};
     run_dense(s, layer, n_rows);
-    const struct moe_gpu_norm add = {
-        .h = g->h,
-        .h_stride = g->hidden_stride,
-        .cols = s->model->config.hidden,
-        .add = g->sum,
-        .add_stride = g->hidden_stride,
-        .add_scale = s->model->config.residual_scale,
-    };
+    stages_gpu_next_norm(s, layer, &add);
+    add.add = g->sum;
+    add.add_stride = g->hidden_stride;
+    add.add_scale = s->model->config.residual_scale;
     moe_gpu_add_norm(g->gpu, &add, n_rows);
     return moe_gpu_status(g->gpu, err);
 }
@@ -116,21 +127,18 @@ static struct moe_gpu_product router_product(const struct moe_session *s, uint32
     return (struct moe_gpu_product){
         .w = s->model->layers[layer].router,
         .act = in,
-        .step = 1,
         .n = n_rows,
         .y = scores,
         .y_stride = s->gpu_work->router_stride,
     };
 }
 
-/* chosen and weights of the layer, on the device; the shared expert's gate is a row more of the
- * same kind as a rule. */
-static void speak(struct moe_session *s, uint32_t layer, uint32_t n_rows)
+/* What is done with the layer's scores: chosen and weights, on the device. */
+static struct moe_gpu_router router_of(const struct moe_session *s, uint32_t layer)
 {
     const struct moe_config *c = &s->model->config;
-    struct gpu_work *g = s->gpu_work;
-    const struct moe_gpu_act in = stages_gpu_ffn_inputs(s, layer);
-    const struct moe_gpu_router router = {
+    const struct gpu_work *g = s->gpu_work;
+    return (struct moe_gpu_router){
         .kind = (enum moe_gpu_router_kind)c->router_kind,
         .n_experts = c->n_experts,
         .top_k = c->top_k,
@@ -145,16 +153,31 @@ static void speak(struct moe_session *s, uint32_t layer, uint32_t n_rows)
         .chosen = g->chosen,
         .weights = g->weights,
     };
-    struct moe_gpu_product list[2] = {router_product(s, layer, &in, n_rows, g->scores)};
-    bool gated = s->model->layers[layer].shared_gate.data != NULL;
-    if (gated) {
-        list[1] = list[0];
-        list[1].w = s->model->layers[layer].shared_gate;
-        list[1].y = g->shared_scale;
-        list[1].y_stride = MOE_PANEL_ROWS;
-    }
-    moe_gpu_matmul(g->gpu, list, gated ? 2 : 1);
-    moe_gpu_route(g->gpu, &router, n_rows);
+}
+
+/* The router's product and that of the shared expert's gate, which is a row more of the same kind
+ * as a rule. Returns how many. */
+static uint32_t list_routers(const struct moe_session *s, uint32_t layer,
+                             const struct moe_gpu_act *in, uint32_t n_rows,
+                             struct moe_gpu_product list[2])
+{
+    const struct gpu_work *g = s->gpu_work;
+    list[0] = router_product(s, layer, in, n_rows, g->scores);
+    list[1] = list[0];
+    list[1].w = s->model->layers[layer].shared_gate;
+    list[1].y = g->shared_scale;
+    list[1].y_stride = MOE_PANEL_ROWS;
+    return list[1].w.data ? 2 : 1;
+}
+
+static void speak(struct moe_session *s, uint32_t layer, uint32_t n_rows)
+{
+    const struct moe_gpu_act in = stages_gpu_ffn_inputs(s, layer);
+    const struct moe_gpu_router router = router_of(s, layer);
+    const struct moe_gpu_then then = {.router = &router, .n = n_rows};
+    struct moe_gpu_product list[2];
+    uint32_t n = list_routers(s, layer, &in, n_rows, list);
+    moe_gpu_matmul_then(s->gpu_work->gpu, list, n, &then);
 }
 
 /* Where the host asks the routers ahead, it wants the gate's inputs, which are there already where
@@ -289,9 +312,9 @@ static struct moe_gpu_experts experts_of(struct moe_session *s, uint32_t layer,
 {
     const struct moe_config *c = &s->model->config;
     struct gpu_work *g = s->gpu_work;
-    g->mid.x_stride = moe_round_up(c->expert_ff, MOE_PANEL_ROWS);
     *in = stages_gpu_ffn_inputs(s, layer);
     *mid = gpu_act_plain(&g->mid, c->expert_ff);
+    mid->x_stride = moe_round_up(c->expert_ff, MOE_PANEL_ROWS);
     gpu_act_want_experts(mid, &g->mid, s->model->pack, true);
     return (struct moe_gpu_experts){
         .in = in,
@@ -299,7 +322,7 @@ static struct moe_gpu_experts experts_of(struct moe_session *s, uint32_t layer,
         .activation = {c->expert_act == MOE_ACT_SWIGLU_CLAMPED, c->act_alpha, c->act_limit},
         .gate = g->gate,
         .up = g->up,
-        .ff_stride = g->mid.x_stride,
+        .ff_stride = mid->x_stride,
         .mid = mid,
         .out = g->expert_out,
         .out_stride = g->hidden_stride,
@@ -349,11 +372,12 @@ void stages_gpu_take(struct moe_session *s, uint32_t which)
         moe_gpu_upload(g->gpu, MOE_GPU_COMPUTE, g->expert_out + at, w->expert_out + at, n_bytes);
 }
 
-static void combine(struct moe_session *s, uint32_t layer, uint32_t n_rows, const uint32_t *slot_of)
+static struct moe_gpu_combine sum_of(const struct moe_session *s, uint32_t layer,
+                                     const uint32_t *slot_of)
 {
     const struct moe_config *c = &s->model->config;
-    struct gpu_work *g = s->gpu_work;
-    const struct moe_gpu_combine sum = {
+    const struct gpu_work *g = s->gpu_work;
+    return (struct moe_gpu_combine){
         .outputs = g->expert_out,
         .out_stride = g->hidden_stride,
         .slot_of = slot_of,
@@ -367,13 +391,15 @@ static void combine(struct moe_session *s, uint32_t layer, uint32_t n_rows, cons
         .h_stride = g->hidden_stride,
         .residual_scale = c->residual_scale,
     };
-    moe_gpu_combine(g->gpu, &sum, n_rows);
 }
 
 int stages_gpu_combine(struct moe_session *s, uint32_t layer, uint32_t n_rows, struct moe_err *err)
 {
-    combine(s, layer, n_rows, s->gpu_work->slot_of);
-    return moe_gpu_status(s->gpu_work->gpu, err);
+    struct gpu_work *g = s->gpu_work;
+    const struct moe_gpu_combine sum = sum_of(s, layer, g->slot_of);
+    struct moe_gpu_norm norm;
+    moe_gpu_combine(g->gpu, &sum, stages_gpu_next_norm(s, layer, &norm), n_rows);
+    return moe_gpu_status(g->gpu, err);
 }
 
 /* ---- Without the host --------------------------------------------------------------------------
@@ -382,23 +408,34 @@ int stages_gpu_combine(struct moe_session *s, uint32_t layer, uint32_t n_rows, s
 bool stages_gpu_alone(struct moe_session *s, uint32_t layer, uint32_t n_rows)
 {
     const struct moe_config *c = &s->model->config;
+    const struct moe_layer *l = &s->model->layers[layer];
     struct gpu_work *g = s->gpu_work;
     uint32_t m = moe_config_moe_layers(c, layer);
-    if (!g->table || s->ahead || n_rows > MOE_GPU_SPLIT_ROWS || !g->like[m].gate.data)
+    if (!g->table || s->ahead || n_rows > MOE_GPU_JOINED_ROWS || !g->like[m].gate.data)
         return false;
-    const struct moe_gpu_chosen chosen = {
+    struct moe_gpu_act in, mid, shared_in, shared_mid;
+    struct moe_gpu_product routers[2];
+    struct moe_gpu_experts routed = experts_of(s, layer, &in, &mid), shared;
+    const struct moe_gpu_router router = router_of(s, layer);
+    const struct moe_gpu_combine sum = sum_of(s, layer, NULL);
+    const struct moe_gpu_gated weights = weights_of(l);
+    struct moe_gpu_norm norm;
+    routed.rows = NULL;
+    if (l->has_ffn)
+        shared = dense_of(s, layer, g->shared_gate, g->shared_up, &g->shared_mid, &shared_in,
+                          &shared_mid);
+    const struct moe_gpu_moe moe = {
+        .routers = routers,
+        .n_routers = list_routers(s, layer, &in, n_rows, routers),
+        .router = &router,
+        .shared = l->has_ffn ? &shared : NULL,
+        .shared_weights = &weights,
+        .routed = &routed,
         .table = g->table + (uint64_t)m * c->n_experts,
         .like = &g->like[m],
-        .chosen = g->chosen,
-        .top_k = c->top_k,
-        .n = n_rows * c->top_k,
+        .combine = &sum,
+        .norm = stages_gpu_next_norm(s, layer, &norm),
     };
-    speak(s, layer, n_rows);
-    run_beside(s, layer, n_rows);
-    struct moe_gpu_act in, mid;
-    struct moe_gpu_experts e = experts_of(s, layer, &in, &mid);
-    e.rows = NULL;
-    moe_gpu_experts_chosen(g->gpu, &e, &chosen);
-    combine(s, layer, n_rows, NULL);
+    moe_gpu_moe(g->gpu, &moe, n_rows);
     return true;
 }

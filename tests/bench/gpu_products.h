@@ -36,7 +36,6 @@ static void ask_products(struct bench *b, const void *ctx)
             list[i] = (struct moe_gpu_product){
                 .w = {data, p->layout, s->rows, s->cols},
                 .act = &p->in,
-                .step = 1,
                 .n = p->n,
                 .y = p->out + i * p->n * out_stride,
                 .y_stride = out_stride,

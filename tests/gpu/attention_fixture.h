@@ -184,12 +184,12 @@ static inline void open_layer(struct layer *l, struct moe_gpu *g, uint64_t seed,
 static inline uint64_t ask_whole(struct layer *l)
 {
     struct moe_gpu_attention a = l->a;
-    uint64_t before = try_launches();
+    uint64_t before = moe_gpu_launches(l->taken.g);
     a.fresh = l->p.kv_rank ? NULL : &l->heads;
     a.out = &l->out;
     a.out_parts = l->p.by_head ? a.n_heads : 1;
     moe_gpu_attention(l->taken.g, &a, l->p.n_rows);
-    return try_launches() - before;
+    return moe_gpu_launches(l->taken.g) - before;
 }
 
 static inline void ask_one_by_one(struct layer *l)

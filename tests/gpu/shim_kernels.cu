@@ -135,15 +135,6 @@ void try_reverse(struct moe_gpu *g, const int32_t *in, int32_t *out, uint32_t n,
     MOE_LAUNCH(g, reverse, 1, n, 0, in, out, barrier);
 }
 
-uint64_t try_launches(void)
-{
-#ifdef TESTS_SHIM_CUDA_RUNTIME_H
-    return shim_launches();
-#else
-    return 0;
-#endif
-}
-
 uint32_t try_arrivals(struct moe_gpu *g)
 {
     static uint32_t counters[GPU_ARRIVALS];

@@ -31,8 +31,6 @@ void try_join16(struct moe_gpu *g, const float *in, float *out);
 /* out[i] = in[n - 1 - i] by way of shared memory, with or (wrongly) without a barrier. */
 void try_reverse(struct moe_gpu *g, const int32_t *in, int32_t *out, uint32_t n, bool barrier);
 
-/* Kernels that the program has started or recorded so far; 0: the device does not count. */
-uint64_t try_launches(void);
 /* How many of the counters at which blocks arrive (dev_arrivals.cuh) are not 0 now. */
 uint32_t try_arrivals(struct moe_gpu *g);
 

@@ -87,6 +87,36 @@ static void greedy_of_any_row(void **state)
 /* ---- Recorded steps ----------------------------------------------------------------------------
  */
 
+/* What a token costs in launches: the embedding and the first norm, then a handful a layer. */
+static void launches_of_a_token(void **state)
+{
+    static const struct {
+        const char *fixture;
+        uint32_t dense, moe; /* a layer without and with experts */
+    } cases[] = {
+        {"tests/fixtures/qwen2-moe-a", 6, 6},
+        {"tests/fixtures/gpt-oss-b", 7, 7}, /* heads end within 64 columns: their bytes apart */
+        {"tests/fixtures/deepseek-v2-a", 10, 10}, /* latent attention */
+    };
+    for (size_t i = 0; i < N_ITEMS(cases); i++) {
+        struct pair p;
+        struct moe_row row;
+        struct moe_err err = {0};
+        open_pair(&p, cases[i].fixture, small, 8, 64, false);
+        struct side *device = &p.sides[GPU];
+        const struct moe_config *c = &device->model->config;
+        uint32_t n_moe = moe_config_moe_layers(c, c->n_layers);
+        uint64_t want = 2 + (c->n_layers - n_moe) * cases[i].dense + n_moe * cases[i].moe;
+        pair_rows(&p, &row, 0, 0, 1);
+        uint64_t before = moe_gpu_launches(device->gpu);
+        assert_ok(
+            moe_forward(device->session, MOE_DECODE, &row, 1, 0, c->n_layers, NULL, NULL, &err),
+            &err);
+        assert_int_equal(moe_gpu_launches(device->gpu) - before, want);
+        pair_close(&p);
+    }
+}
+
 /* Steps over the positions of two chunks of attention, by recordings, by plain launches (as with a
  * timeline) and by the processor. */
 static void recorded_steps(void **state)
@@ -338,6 +368,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bundled_model),
         cmocka_unit_test(greedy_of_any_row),
+        cmocka_unit_test(launches_of_a_token),
         cmocka_unit_test(recorded_steps),
         cmocka_unit_test(states_in_the_middle),
         cmocka_unit_test(experts_of_several_layouts),

@@ -1,6 +1,6 @@
 /*
  * The GPU's experts against run/expert_compute.h: the same bits, for lists of jobs whose layouts
- * differ and for experts that the device chooses from a table.
+ * differ.
  */
 #include "products_fixture.h"
 
@@ -198,47 +198,11 @@ static void test_without_rows(void **state)
     }
 }
 
-static void test_chosen(void **state)
-{
-    enum { N_EXPERTS = 7, MAX_ROWS = 3 };
-    struct gpu_taken t = {.g = *state};
-    uint64_t seed = 3;
-    for (int round = 0; round < 30; round++) {
-        uint32_t top_k = draw_up_to(&seed, 4), n_rows = draw_up_to(&seed, MAX_ROWS);
-        uint32_t n = n_rows * top_k, chosen[4 * MAX_ROWS];
-        struct batch b;
-        struct moe_layout kinds[3];
-        struct expert experts[N_EXPERTS];
-        struct moe_gpu_gated table[N_EXPERTS];
-        batch_open(&b, &t, n_rows, n, &seed);
-        draw_kinds(&seed, kinds);
-        for (int k = 0; k < N_EXPERTS; k++) {
-            experts[k] = expert_new(&t, &b.config, kinds, round % 2, &seed);
-            table[k] = experts[k].device;
-        }
-        for (uint32_t a = 0; a < n; a++) {
-            uint32_t row = a / top_k;
-            chosen[a] = (uint32_t)(test_random(&seed) % N_EXPERTS);
-            compute_on_host(&b, &experts[chosen[a]].view, &row, a, 1);
-        }
-        struct moe_gpu_gated like = table[0];
-        like.gate.data = like.up.data = like.down.data = NULL;
-        like.gate_bias = like.up_bias = like.down_bias = NULL;
-        struct moe_gpu_chosen c = {gpu_take(&t, table, sizeof table), &like,
-                                   gpu_take(&t, chosen, n * sizeof *chosen), top_k, n};
-        moe_gpu_experts_chosen(t.g, &b.e, &c);
-        batch_check(&b, &t);
-        for (int k = 0; k < N_EXPERTS; k++)
-            expert_free(&experts[k]);
-    }
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_jobs),
         cmocka_unit_test(test_without_rows),
-        cmocka_unit_test(test_chosen),
     };
     return cmocka_run_group_tests(tests, gpu_fixture_open, gpu_fixture_close);
 }

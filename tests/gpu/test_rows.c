@@ -252,7 +252,7 @@ static void check_combine(struct world *w, uint32_t n, uint32_t cols, uint32_t t
         .h_stride = stride,
         .residual_scale = 0.22f,
     };
-    moe_gpu_combine(w->taken.g, &c, n);
+    moe_gpu_combine(w->taken.g, &c, NULL, n);
     for (uint32_t i = 0; i < n; i++) {
         memset(acc, 0, cols * sizeof *acc);
         for (uint32_t k = 0; k < top_k; k++) {

@@ -201,9 +201,6 @@ void shim_run_grid(const char *name, dim3 grid, dim3 block, size_t shared_bytes,
 void shim_ask_grid(cudaStream_t stream, const char *name, dim3 grid, dim3 block,
                    size_t shared_bytes, std::function<void()> thread);
 
-/* Kernels that were asked of streams so far, or recorded. */
-uint64_t shim_launches(void);
-
 struct cudaFuncAttributes {
     int maxThreadsPerBlock;
 };
@@ -232,6 +229,7 @@ void shim_launch(cudaStream_t stream, const char *name, void (*kernel)(P...), di
 #define MOE_LAUNCH(g, kernel, grid, block, shared_bytes, ...)                                      \
     do {                                                                                           \
         if (gpu_ready(g)) {                                                                        \
+            (g)->n_launches++;                                                                     \
             shim_launch((g)->streams[MOE_GPU_COMPUTE], #kernel, kernel, grid, block, shared_bytes, \
                         ##__VA_ARGS__);                                                            \
             gpu_note(g, cudaGetLastError(), #kernel);                                              \

@@ -1,0 +1,43 @@
+/*
+ * Lists of products: how they are made (gpu_matmul.cu, gpu_experts.cu), what takes them
+ * (gpu_multiply_*.cu).
+ */
+#ifndef MOE_KERNELS_GPU_PRODUCTS_CUH
+#define MOE_KERNELS_GPU_PRODUCTS_CUH
+
+#include "dev_product.cuh"
+
+/* The product as kernels receive it; nothing follows. */
+struct dev_product gpu_describe_product(const struct moe_gpu_product *product);
+/* Whether one launch takes them all, with what follows. */
+bool gpu_can_list(const struct moe_gpu_product *list, uint32_t n_list);
+
+/* An empty list, whose products may be followed by something for n rows. */
+struct dev_products gpu_list(const struct moe_gpu *g, uint32_t n);
+/* Adds a job's gate and up, followed by their activation: the list's follow.activate. Pairs come
+ * first in a list. */
+void gpu_list_pair(struct dev_products *list, const struct moe_gpu_experts *e,
+                   const struct moe_gpu_job *job);
+/* A job's down. */
+void gpu_list_down(struct dev_products *list, const struct moe_gpu_experts *e,
+                   const struct moe_gpu_job *job);
+/* The activation of rows first .. first + n, in a launch of its own. */
+void gpu_activate_rows(struct moe_gpu *g, const struct moe_gpu_experts *e, uint32_t first,
+                       uint32_t n);
+
+/* The largest of a list. */
+uint32_t gpu_most_panels(const struct dev_products *list);
+uint32_t gpu_most_inputs(const struct dev_products *list);
+
+/* Starts the kernel for up to GPU_FEW_ROWS inputs: of any layouts, with what follows. */
+void gpu_multiply_few(struct moe_gpu *g, const struct dev_products *list);
+/* Whether there are counters for what follows, and blocks have the memory. */
+bool gpu_can_follow(const struct dev_products *list);
+/* For more: all of the same kind and blocks, nothing follows. */
+void gpu_multiply_many(struct moe_gpu *g, const struct dev_products *list);
+void gpu_multiply_floats(struct moe_gpu *g, const struct dev_products *list);
+
+/* One product by MOE_GPU_MATH_BF16; false, and nothing done, when that is not to be. */
+bool gpu_multiply_bf16(struct moe_gpu *g, const struct moe_gpu_product *product);
+
+#endif
