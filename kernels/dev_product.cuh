@@ -60,6 +60,7 @@ struct dev_products {
     const struct moe_gpu_gated *table;
     const uint32_t *chosen;
     uint32_t n_chosen, share, n_each;
+    uint32_t n_parts, in_part, y_part; /* above 0: of the one product there is */
     uint32_t n;
     struct dev_follow follow;
     struct dev_product list[DEV_MAX_PRODUCTS];
@@ -69,7 +70,20 @@ static_assert(sizeof(struct dev_products) <= 4096, "arguments of a kernel");
 /* Rows of blocks that the list wants. */
 static inline uint32_t dev_products_height(const struct dev_products *p)
 {
-    return p->n_each * p->n_chosen + p->n - p->n_each;
+    return p->n_parts ? p->n_parts : p->n_each * p->n_chosen + p->n - p->n_each;
+}
+
+static __device__ __forceinline__ struct dev_product dev_this_part(const struct dev_products &all)
+{
+    struct dev_product p = all.list[0];
+    uint32_t part = blockIdx.y;
+    p.data += (uint64_t)part * moe_panels(p.rows) * p.panel_bytes;
+    if (p.block)
+        p.first = part * p.n;
+    else
+        p.inputs = (const float *)p.inputs + part * all.in_part;
+    p.y += part * all.y_part;
+    return p;
 }
 
 /* The product of this block. */
@@ -77,6 +91,8 @@ static __device__ __forceinline__ struct dev_product
 dev_this_product(const struct dev_products &all)
 {
     uint32_t n_chosen = all.n_each * all.n_chosen;
+    if (all.n_parts)
+        return dev_this_part(all);
     if (blockIdx.y >= n_chosen)
         return all.list[all.n_each + blockIdx.y - n_chosen];
     uint32_t a = blockIdx.y % all.n_chosen;

@@ -161,14 +161,12 @@ extern "C" uint64_t moe_gpu_math_bytes(uint64_t max_weights, uint64_t max_inputs
     return matrix_bytes(max_weights) + matrix_bytes(max_inputs);
 }
 
-bool gpu_multiply_bf16(struct moe_gpu *g, const struct moe_gpu_product *product)
+/* No parts. */
+static void multiply(struct moe_gpu *g, const struct moe_gpu_product *product,
+                     const struct moe_gpu_act *act)
 {
-    const struct moe_gpu_act *act = product->act;
     const struct dev_product p = gpu_describe_product(product);
-    uint64_t n_weights = (uint64_t)p.rows * p.cols, n_inputs = (uint64_t)p.n * p.cols;
-    if (g->math != MOE_GPU_MATH_BF16 || p.n < MOE_GPU_PROMPT_ROWS || !act->x ||
-        p.y_stride > INT_MAX || moe_gpu_math_bytes(n_weights, n_inputs) > g->math_scratch_bytes)
-        return false;
+    uint64_t n_weights = (uint64_t)p.rows * p.cols;
     uint16_t *weights = (uint16_t *)g->math_scratch;
     uint16_t *inputs = (uint16_t *)((uint8_t *)g->math_scratch + matrix_bytes(n_weights));
     unpack(g, product->w.layout, p, weights);
@@ -188,6 +186,25 @@ bool gpu_multiply_bf16(struct moe_gpu *g, const struct moe_gpu_product *product)
                    dim3(p.n, (moe_panels(p.rows) * MOE_PANEL_ROWS + THREADS - 1) / THREADS),
                    THREADS, 0, p);
     g->bf16_rows += p.n;
+}
+
+bool gpu_multiply_bf16(struct moe_gpu *g, const struct moe_gpu_product *product)
+{
+    struct moe_gpu_product part = *product;
+    struct moe_gpu_act act = *product->act;
+    const struct moe_mat *w = &product->w;
+    uint64_t n_weights = (uint64_t)w->rows * w->cols, n_inputs = (uint64_t)product->n * w->cols;
+    if (g->math != MOE_GPU_MATH_BF16 || product->n < MOE_GPU_PROMPT_ROWS || !act.x ||
+        product->y_stride > INT_MAX ||
+        moe_gpu_math_bytes(n_weights, n_inputs) > g->math_scratch_bytes)
+        return false;
+    part.n_parts = 0;
+    for (uint32_t i = 0; i < (product->n_parts ? product->n_parts : 1); i++) {
+        multiply(g, &part, &act);
+        part.w.data += moe_panels(w->rows) * moe_layout_panel_bytes(w->layout, w->cols);
+        part.y += product->y_part;
+        act.x += product->in_part;
+    }
     return true;
 }
 

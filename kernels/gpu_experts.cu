@@ -55,8 +55,16 @@ static struct moe_gpu_product in_product(const struct moe_gpu_experts *e,
                                          const struct moe_gpu_job *job, const struct moe_mat *w,
                                          const float *bias, float *y)
 {
-    const uint32_t *rows = e->rows ? e->rows + job->first : NULL;
-    return {*w, e->in, rows, job->first, job->n, y + job->first * e->ff_stride, e->ff_stride, bias};
+    struct moe_gpu_product p = {};
+    p.w = *w;
+    p.act = e->in;
+    p.rows = e->rows ? e->rows + job->first : NULL;
+    p.first = job->first;
+    p.n = job->n;
+    p.y = y + job->first * e->ff_stride;
+    p.y_stride = e->ff_stride;
+    p.bias = bias;
+    return p;
 }
 
 static struct moe_gpu_product gate_product(const struct moe_gpu_experts *e,
@@ -74,14 +82,15 @@ static struct moe_gpu_product up_product(const struct moe_gpu_experts *e,
 static struct moe_gpu_product down_product(const struct moe_gpu_experts *e,
                                            const struct moe_gpu_job *job)
 {
-    return {job->weights.down,
-            e->mid,
-            NULL,
-            job->first,
-            job->n,
-            e->out + job->first * e->out_stride,
-            e->out_stride,
-            job->weights.down_bias};
+    struct moe_gpu_product p = {};
+    p.w = job->weights.down;
+    p.act = e->mid;
+    p.first = job->first;
+    p.n = job->n;
+    p.y = e->out + job->first * e->out_stride;
+    p.y_stride = e->out_stride;
+    p.bias = job->weights.down_bias;
+    return p;
 }
 
 /* ---- Lists -------------------------------------------------------------------------------------

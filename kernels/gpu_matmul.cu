@@ -89,6 +89,16 @@ static void start_list(struct moe_gpu *g, struct dev_products *list)
     list->n = 0;
 }
 
+static void multiply_parts(struct moe_gpu *g, const struct moe_gpu_product *p)
+{
+    struct dev_products list = {};
+    list.n_parts = p->n_parts;
+    list.in_part = p->in_part;
+    list.y_part = p->y_part;
+    list.list[list.n++] = gpu_describe_product(p);
+    start_list(g, &list);
+}
+
 static bool same_kernel(const struct moe_gpu_product *a, const struct moe_gpu_product *b)
 {
     if (is_few(a) || is_few(b))
@@ -102,8 +112,13 @@ static bool same_kernel(const struct moe_gpu_product *a, const struct moe_gpu_pr
 static void multiply_list(struct moe_gpu *g, const struct moe_gpu_product *list, uint32_t n_list)
 {
     bool done[MAX_LIST];
-    for (uint32_t i = 0; i < n_list; i++)
+    for (uint32_t i = 0; i < n_list; i++) {
         done[i] = is_nothing(&list[i]) || gpu_multiply_bf16(g, &list[i]);
+        if (!done[i] && list[i].n_parts) {
+            multiply_parts(g, &list[i]);
+            done[i] = true;
+        }
+    }
     struct dev_products together = {};
     for (uint32_t i = 0; i < n_list; i++) {
         if (done[i])
@@ -132,7 +147,7 @@ extern "C" void moe_gpu_matmul(struct moe_gpu *g, const struct moe_gpu_product *
 bool gpu_can_list(const struct moe_gpu_product *list, uint32_t n_list)
 {
     for (uint32_t i = 0; i < n_list; i++)
-        if (!is_few(&list[i]) || is_nothing(&list[i]))
+        if (!is_few(&list[i]) || is_nothing(&list[i]) || list[i].n_parts)
             return false;
     return n_list > 0 && n_list <= DEV_MAX_PRODUCTS;
 }

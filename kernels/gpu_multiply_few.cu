@@ -25,7 +25,8 @@ static __device__ __forceinline__ void few_panel(const struct dev_product &p, fl
         few_bytes_panel<KIND, BLOCK, NT>(p, shared);
 }
 
-/* Blocks that a multiprocessor is to hold: the compiler spills little for it (at most 76 bytes). */
+/* Blocks that a multiprocessor is to hold: the compiler spills little for it (up to 100 bytes with
+ * eight inputs). */
 static constexpr int few_blocks(int nt)
 {
     return nt == 1 ? 4 : nt == 2 ? 3 : 2;

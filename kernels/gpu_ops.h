@@ -98,6 +98,11 @@ struct moe_gpu_product {
     float *y;
     uint64_t y_stride;
     const float *bias; /* [w.rows] */
+    /* Heads: 0, or as many products for inputs [0, n). Part p is of rows [p * w.rows, (p + 1) *
+     * w.rows) of the matrix, whole panels; its inputs are p * n + i of act's bytes, or begin at x +
+     * p
+     * * in_part; its results at y + p * y_part. No bias. */
+    uint32_t n_parts, in_part, y_part;
 };
 /* Products that do not depend on each other, started together: one launch for those with few
  * inputs, one for each kind of the others. */

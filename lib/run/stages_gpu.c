@@ -140,22 +140,6 @@ static struct moe_gpu_heads project_heads(struct moe_session *s, uint32_t layer,
     };
 }
 
-/* The byte forms of one head out of those of all, which lie head by head. */
-static struct moe_gpu_act act_of_head(const struct moe_gpu_act *all, uint32_t head, uint32_t n_rows)
-{
-    static const uint32_t blocks[MOE_GPU_N_BLOCKS] = {32, 64};
-    struct moe_gpu_act act = *all;
-    for (int b = 0; b < MOE_GPU_N_BLOCKS; b++) {
-        uint64_t n_blocks = (all->cols + blocks[b] - 1) / blocks[b] * (uint64_t)n_rows * head;
-        if (!act.bytes[b].q)
-            continue;
-        act.bytes[b].q += n_blocks * blocks[b];
-        act.bytes[b].s += n_blocks;
-        act.bytes[b].z += n_blocks;
-    }
-    return act;
-}
-
 /* What a matrix that has rows for each head multiplies: inputs of all heads at x, with room for
  * their byte forms. */
 static struct moe_gpu_act heads_act(const struct gpu_work *g, const struct moe_mat *m, float *x,
@@ -172,22 +156,12 @@ static void multiply_heads(struct moe_session *s, const struct moe_mat *m, uint3
                            const struct moe_gpu_act *all, uint32_t x_width, float *y,
                            uint64_t y_stride, uint32_t y_width)
 {
-    struct gpu_work *g = s->gpu_work;
-    uint32_t n_heads = s->model->config.n_heads, each = m->rows / n_heads;
-    uint64_t bytes = each / MOE_PANEL_ROWS * moe_layout_panel_bytes(m->layout, m->cols);
-    for (uint32_t first = 0; first < n_heads; first += MOE_MAX_TOP_K) {
-        struct moe_gpu_act acts[MOE_MAX_TOP_K];
-        struct moe_gpu_product list[MOE_MAX_TOP_K];
-        uint32_t n = n_heads - first < MOE_MAX_TOP_K ? n_heads - first : MOE_MAX_TOP_K;
-        for (uint32_t i = 0; i < n; i++) {
-            uint32_t head = first + i;
-            struct moe_mat part = {m->data + head * bytes, m->layout, each, m->cols};
-            acts[i] = act_of_head(all, head, n_rows);
-            acts[i].x = all->x + (uint64_t)head * x_width;
-            list[i] = product(part, &acts[i], n_rows, y + (uint64_t)head * y_width, y_stride);
-        }
-        moe_gpu_matmul(g->gpu, list, n);
-    }
+    struct moe_gpu_product heads = product(*m, all, n_rows, y, y_stride);
+    heads.n_parts = s->model->config.n_heads;
+    heads.w.rows = m->rows / heads.n_parts;
+    heads.in_part = x_width;
+    heads.y_part = y_width;
+    moe_gpu_matmul(s->gpu_work->gpu, &heads, 1);
 }
 
 static void project_latent(struct moe_session *s, uint32_t layer, const struct moe_gpu_act *in,
