@@ -1,8 +1,8 @@
 #!/bin/sh
 # Compares every program's --help, and its --strategy help where there is one, with its man page: the
 # same options, short forms and defaults; lints the pages where mandoc is installed; runs the
-# commands of their EXAMPLES, in order, in a directory that has this repository's tests/. Prints what
-# differs; exit 1 if anything does.
+# commands of their EXAMPLES, in order, in a directory of the page's own that has this repository's
+# tests/. Prints what differs; exit 1 if anything does.
 set -eu
 cd "$(dirname "$0")/.."
 bin=$(cd "${BUILD:-build}/bin" && pwd)
@@ -46,26 +46,32 @@ if command -v mandoc >/dev/null; then
         mandoc -T lint -W warning "$page" >>"$work/found" 2>&1 || true
     done
 fi
-# Every line of an EXAMPLES section set with .Dl is a command for a shell. They build on each other
-# and on nothing but the bundled model; a prompt gets the end of input. What needs a program that is
-# not installed (jq, say) is left out.
+# Every line of an EXAMPLES section set with .Dl is a command for a shell. Those of a page build on
+# each other and on nothing but the bundled model; a prompt gets the end of input. What needs a
+# program that is not installed (jq, say) is left out.
 root=$PWD
-mkdir "$work/examples"
-ln -s "$root/tests" "$work/examples/tests"
-for page in man/*.1; do
-    sed -n '/^\.Sh EXAMPLES/,/^\.Sh [^E]/s/^\.Dl //p' "$page" |
+examples() { # PAGE DIRECTORY
+    mkdir "$2"
+    ln -s "$root/tests" "$2/tests"
+    sed -n '/^\.Sh EXAMPLES/,/^\.Sh [^E]/s/^\.Dl //p' "$1" |
         sed "s/\\\\(aq/'/g; s/\\\\-/-/g; s/\\\\e/\\\\/g; s/\\\\&//g" |
         while IFS= read -r line; do
             needs=$(echo "$line" | sed -n 's/.*| *\([a-z]*\).*/\1/p')
             if [ -n "$needs" ] && ! command -v "$needs" >/dev/null; then
                 continue
             fi
-            (cd "$work/examples" && PATH=$bin:$PATH OMP_WAIT_POLICY=passive sh -c "$line") \
-                </dev/null >"$work/example" 2>&1 || {
-                echo "$page: an example fails: $line"
-                sed 's/^/    /' "$work/example" | tail -n 3
+            (cd "$2" && PATH=$bin:$PATH OMP_WAIT_POLICY=passive sh -c "$line") \
+                </dev/null >"$2.example" 2>&1 || {
+                echo "$1: an example fails: $line"
+                sed 's/^/    /' "$2.example" | tail -n 3
             }
         done
-done >>"$work/found"
+}
+# The pages at once.
+for page in man/*.1; do
+    examples "$page" "$work/${page#man/}" >"$work/${page#man/}.found" &
+done
+wait
+cat "$work"/*.1.found >>"$work/found"
 cat "$work/found"
 [ ! -s "$work/found" ]
