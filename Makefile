@@ -13,7 +13,7 @@
 #   make shim-programs   the programs with that backend, in build/shim/bin
 #   make check-gpu       the backend's tests on a GPU; SANITIZER=1: under compute-sanitizer
 #   make asan tsan       builds under sanitizers, in their own directories, and their tests
-#   make check-floors check-headers check-man   single checks of make check
+#   make check-floors check-headers check-man check-format   single checks of make check
 #   make neon            cross-build for 64-bit ARM and, where qemu-user is there, its kernel tests
 #   make install         into $(DESTDIR)$(PREFIX)
 #   make format          clang-format over all sources; format-check only looks
@@ -175,6 +175,9 @@ $(TESTS) $(TOOLS): $(BUILD)/%: $(BUILD)/%.o $(LIBMOE)
          $(TEST_SRC:%.c=$(BUILD)/%.d) $(TOOL_SRC:%.c=$(BUILD)/%.d)
 .SECONDARY:
 
+# The tests of the code need not be fast themselves.
+$(BUILD)/tests/unit/%.o $(BUILD)/tests/gpu/%.o: VARIANT := $(patsubst -O3,-O1,$(filter -O3,$(CFLAGS)))
+
 # ---- The CUDA backend on the processor ----------------------------------------------------------
 # kernels/*.cu by the C++ compiler, with tests/shim in the place of CUDA. Programs name its objects
 # before $(LIBMOE), whose own backend then is not taken.
@@ -320,16 +323,14 @@ deps:
 
 # ---- Tests --------------------------------------------------------------------------------------
 
-.PHONY: replays check check-all quick check-floors check-headers check-man format format-check asan tsan
+.PHONY: replays check check-all quick check-floors check-headers check-man \
+        check-format format format-check asan tsan
 replays: $(REPLAYS)
 check: deps
 	@$(MAKE) --no-print-directory -j2 WERROR=1 all tests replays shim \
 	    $(SHIM_DIR)/bin/moe-run
-	@$(MAKE) --no-print-directory WERROR=1 check-all
-check-all: check-floors check-headers check-man
-	@if clang-format --version 2>/dev/null | grep -q 'version $(FORMAT_VERSION)\.'; then \
-	    $(MAKE) --no-print-directory format-check; \
-	else echo "no clang-format $(FORMAT_VERSION) here: the format is not checked"; fi
+	@$(MAKE) --no-print-directory -j2 WERROR=1 check-all
+check-all: check-floors check-headers check-man check-format
 	@BUILD=$(BUILD) sh tests/run.sh all
 quick: all tests
 	@BUILD=$(BUILD) sh tests/run.sh quick
@@ -350,6 +351,10 @@ format:
 	clang-format -i $(FORMATTED)
 format-check:
 	@clang-format --dry-run -Werror $(FORMATTED)
+check-format:
+	@if clang-format --version 2>/dev/null | grep -q 'version $(FORMAT_VERSION)\.'; then \
+	    $(MAKE) --no-print-directory format-check; \
+	else echo "no clang-format $(FORMAT_VERSION) here: the format is not checked"; fi
 
 # OpenMP's own runtime is not instrumented: under the thread sanitizer the loops run on one thread
 # and what is left is what we synchronise ourselves: the loader's reading threads, by themselves and

@@ -6,14 +6,18 @@
 # exits nonzero without a failed line, or announces more tests than it runs, counts as one failed
 # test more. LEAVE_OUT='test_x ...' names tests that are not run and not counted; SLOW=SECONDS names
 # those that take as long or longer; JOBS=N run at a time (as many as there are processors), in files
-# of their own; RUN_UNDER=COMMAND runs those of gpu. Everything runs from the repository's root with
-# BUILD naming the build directory.
+# of their own; RUN_UNDER=COMMAND runs those of gpu. Where as many run at a time as there are
+# processors, each script has one of them: programs then compute with one thread unless told to with
+# more, for threads of several programs on the same processors mostly wait for each other.
+# Everything runs from the repository's root with BUILD naming the build directory.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 BUILD=${BUILD:-build}
 # Spinning at barriers is ten times slower than sleeping when other programs want the cores.
 OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
-export BUILD CMOCKA_MESSAGE_OUTPUT=TAP OMP_WAIT_POLICY
+PROCESSORS=${PROCESSORS:-$(nproc 2>/dev/null || echo 2)}
+JOBS=${JOBS:-$PROCESSORS}
+export BUILD CMOCKA_MESSAGE_OUTPUT=TAP OMP_WAIT_POLICY PROCESSORS JOBS
 
 # ---- One test ------------------------------------------------------------------------------------
 
@@ -40,11 +44,19 @@ replay() {
     echo "1..1"
 }
 
+# What gives a script the processor of its place among those that run, where each has one.
+processor() {
+    [ "$JOBS" -ge "$PROCESSORS" ] || return 0
+    set -- taskset -c "$((${PLACE:-0} % PROCESSORS))"
+    "$@" true 2>/dev/null && echo "$@"
+}
+
 one() { # TEST
     case $1 in
     *.sh)
         name=$1
-        set -- sh "$1"
+        # shellcheck disable=SC2046 # a command with arguments, or nothing
+        set -- $(processor) sh "$1"
         ;;
     "$BUILD"/fuzz-replay/*) # speaks no TAP: it survives its corpus or does not
         name=${1#"$BUILD"/}
@@ -86,6 +98,12 @@ tests() { # quick|all|gpu
         done
         return
     fi
+    # The scripts first: small tests at the end keep all processors busy until then.
+    for test in tests/cli/*.sh; do
+        case $test in */lib.sh) continue ;; esac
+        [ "$1" = all ] || [ "$test" != tests/cli/cuda.sh ] || continue # make quick builds no shim
+        [ -f "$test" ] && echo "$test"
+    done
     for test in "$BUILD"/tests/unit/test_* "$BUILD"/tests/kern/test_*; do
         case $test in *.o | *.d) continue ;; esac
         [ -x "$test" ] && echo "$test"
@@ -96,11 +114,6 @@ tests() { # quick|all|gpu
     for test in "$BUILD"/fuzz-replay/*; do
         case $test in *.o | *.d) continue ;; esac
         [ "$1" = all ] && [ -f "$test" ] && [ -x "$test" ] && echo "$test"
-    done
-    for test in tests/cli/*.sh; do
-        case $test in */lib.sh) continue ;; esac
-        [ "$1" = all ] || [ "$test" != tests/cli/cuda.sh ] || continue # make quick builds no shim
-        [ -f "$test" ] && echo "$test"
     done
 }
 
@@ -113,7 +126,7 @@ tests "${1:-all}" | while IFS= read -r test; do
     *" ${test##*/} "*) echo "${test#"$BUILD"/}: left out" >&2 ;;
     *) echo "$test" ;;
     esac
-done | xargs -n 1 -P "${JOBS:-$(nproc 2>/dev/null || echo 2)}" sh tests/run.sh one
+done | xargs -n 1 -P "$JOBS" --process-slot-var=PLACE sh tests/run.sh one
 awk -v status=$? '
     { passed += $1; failed += $2; skipped += $3 }
     END {

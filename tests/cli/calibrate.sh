@@ -25,7 +25,7 @@ head_of code.calib 1 >"$tmp/code.txt"
 head_of math.valid 3 >"$tmp/check.txt"
 calibrate() {
     "$bin/moe-calibrate" -q "$tmp/all.moe" --text "$tmp/math.txt" --text "$tmp/code.txt" \
-        --max-tokens 40 "$@"
+        --max-tokens 24 "$@"
 }
 run "$bin/moe-calibrate" "$tmp/all.moe" --text "$tmp/none" -o "$tmp/x"
 error_line 1 "moe-calibrate: $tmp/none*" "a text that is not there"
@@ -58,7 +58,7 @@ expect_exit 3 "a map that is cut off"
 figure() { "$bin/moe-calibrate" --show --json "$1" | sed -n "s/.*\"choice\":{[^{]*\"loss\":{[^}]*\"nats_per_token\":\([0-9.e+-]*\).*/\1/p"; }
 run "$bin/moe-quantize" -q --map "$tmp/one.yaml" -o "$tmp/mixed.moe" "$tmp/all.moe"
 expect_exit 0 "a pack that follows it"
-nats() { "$bin/moe-run" "$1" --perplexity "$2" --max-doc-tokens 40 --json; }
+nats() { "$bin/moe-run" "$1" --perplexity "$2" --max-doc-tokens 24 --json; }
 { nats "$tmp/mixed.moe" "$tmp/math.txt"; nats "$tmp/mixed.moe" "$tmp/code.txt"; } >"$tmp/nats"
 measured=$(sed 's/.*"nll": \([0-9.]*\), "tokens": \([0-9]*\),.*/\1 \2/' "$tmp/nats" |
     awk '{ s += $1 * $2; n += $2 } END { printf "%.5f", s / n }')
@@ -76,7 +76,7 @@ member() { # SECTION MEMBER: a number of --json
 weighted() { # OPTION...: nats per token of both texts
     for text in "$tmp/math.txt" "$tmp/code.txt"; do
         "$bin/moe-run" "$tmp/two.moe" --strategy ondemand "$@" --perplexity "$text" \
-            --max-doc-tokens 40 --json
+            --max-doc-tokens 24 --json
     done | sed 's/.*"nll": \([0-9.]*\), "tokens": \([0-9]*\),.*/\1 \2/' |
         awk '{ s += $1 * $2; n += $2 } END { printf "%.5f", s / n }'
 }
@@ -92,7 +92,7 @@ check "hobbit's thresholds ($t1, $t2) cost what moe-run measures" \
     near "$(weighted "$@")" "$(member hobbit nats_per_token)"
 
 # With statistics and a trace: weights of the cache that are no worse than its own.
-"$bin/moe-profile" -q "$tmp/all.moe" --text "$tmp/math.txt" --max-tokens 40 -o "$tmp/stats.yaml" \
+"$bin/moe-profile" -q "$tmp/all.moe" --text "$tmp/math.txt" --max-tokens 24 -o "$tmp/stats.yaml" \
     --trace "$tmp/trace" || exit 1
 run calibrate --importance proxy --without fate --stats "$tmp/stats.yaml" --trace "$tmp/trace" \
     -o "$tmp/weighed.yaml"
@@ -105,7 +105,7 @@ check "... finds weights" awk '
 # Shards put together, and an interrupted run that is resumed, have the importances of one run.
 importances() { sed -n '/^importances:/,/^[a-z]/{/^ /p;}' "$1"; }
 seq 3 | xargs -P 2 -I SHARD "$bin/moe-calibrate" -q -t 1 "$tmp/all.moe" --text "$tmp/math.txt" \
-    --text "$tmp/code.txt" --max-tokens 40 --tolerance 3% --shard SHARD/3 -o "$tmp/part.SHARD.yaml"
+    --text "$tmp/code.txt" --max-tokens 24 --tolerance 3% --shard SHARD/3 -o "$tmp/part.SHARD.yaml"
 run "$bin/moe-calibrate" -q --merge "$tmp"/part.*.yaml -o "$tmp/merged.yaml"
 expect_exit 0 "shards are merged"
 importances "$tmp/one.yaml" >"$tmp/of.one"
@@ -121,7 +121,7 @@ check "... is the same from those of shards" cmp "$tmp/large.yaml" "$tmp/from.ya
 run "$bin/moe-calibrate" "$tmp/all.moe" --text "$tmp/math.txt" --from "$tmp/merged.yaml" -o "$tmp/x"
 expect_exit 2 "importances of other texts are refused"
 interrupt "$tmp/stopped.yaml.part" "$bin/moe-calibrate" -t 1 "$tmp/all.moe" \
-    --text "$tmp/math.txt" --text "$tmp/code.txt" --max-tokens 40 --tolerance 3% --without fate \
+    --text "$tmp/math.txt" --text "$tmp/code.txt" --max-tokens 24 --tolerance 3% --without fate \
     --without hobbit -o "$tmp/stopped.yaml"
 expect_exit 1 "SIGINT ends it"
 expect_stderr_like '*--resume goes on from there*stopped*' "... and says how to go on"

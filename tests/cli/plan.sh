@@ -41,7 +41,7 @@ error_line 3 "moe-plan: $tmp/s.yaml: *" "no device profile"
 # Plans.
 make_plan() { # ARGUMENTS...
     # shellcheck disable=SC2086
-    run "$plan" "$tiny" --memory "${memory}M" --max-tokens 300 $machine "$@"
+    run "$plan" "$tiny" --memory "${memory}M" --max-tokens 120 $machine "$@"
 }
 make_plan --trace "$tmp/t.trace" --strategy lru -o "$tmp/a.yaml"
 expect_exit 0 "a plan is written"
@@ -65,7 +65,7 @@ expect_stdout_like '*"assumptions": \["times-from-bandwidth", "routing-drawn"*' 
     "in the manner of statistics"
 make_plan --trace "$tmp/t.trace" --strategy lru -o "$tmp/none/a.yaml"
 error_line 1 "moe-plan: $tmp/none/*" "nowhere to write"
-run "$plan" -q "$tiny" --expert-memory 2M --trace "$tmp/t.trace" --strategy lru --max-tokens 300 \
+run "$plan" -q "$tiny" --expert-memory 2M --trace "$tmp/t.trace" --strategy lru --max-tokens 120 \
     --layer-seconds 2e-4 --link-rate 600MB/s -o "$tmp/e.yaml"
 expect_exit 0 "memory of the experts alone"
 make_plan --trace "$tmp/t.trace" -o "$tmp/auto.yaml"
@@ -74,13 +74,13 @@ check "... says what it tried" grep -q '^tried:' "$tmp/auto.yaml"
 
 # A model without weights, on a machine that is not here.
 shape() { run "$plan" -q --shape "$checkpoint/config.json" --device-profile profiles/rtx4090.yaml "$@"; }
-shape --memory 60M --strategy lru --max-tokens 300
+shape --memory 60M --strategy lru --max-tokens 120
 expect_exit 0 "a shape"
 expect_stdout_like "Plan for config.json in 60.00 MiB, on RTX 4090*" "... is planned for"
-shape --memory 60M --strategy lru --max-tokens 300 -o "$tmp/a.yaml"
-shape --memory 60M --strategy lru --max-tokens 300 -o "$tmp/b.yaml"
+shape --memory 60M --strategy lru --max-tokens 120 -o "$tmp/a.yaml"
+shape --memory 60M --strategy lru --max-tokens 120 -o "$tmp/b.yaml"
 check "the same inputs give the same plan" cmp "$tmp/a.yaml" "$tmp/b.yaml"
-shape --memory 60M --strategy hobbit --experts 8,2 --trace "$tmp/t.trace" --max-tokens 300
+shape --memory 60M --strategy hobbit --experts 8,2 --trace "$tmp/t.trace" --max-tokens 120
 expect_stdout_like "*experts at 8 bits, low 2*" "... at two precisions"
 shape --memory 1M --strategy lru
 error_line 4 "moe-plan: *" "... in too little memory"

@@ -21,13 +21,13 @@ error_line 3 "moe-profile: $tmp/empty: has no text to profile" "an empty text"
 awk '/^<\|endoftext\|>$/ { n++ } n < 12 { print }' tests/data/math.valid.txt >"$tmp/a.txt"
 awk '/^<\|endoftext\|>$/ { n++ } n < 12 { print }' tests/data/stories.valid.txt >"$tmp/b.txt"
 peak() { sed -n 's/.*peak of the process \([0-9]*\) bytes.*/\1/p' "$err"; }
-profile() { "$bin/moe-profile" -q -t 1 "$tiny" --text "$tmp/a.txt" --text "$tmp/b.txt" --max-tokens 96 "$@"; }
+profile() { "$bin/moe-profile" -q -t 1 "$tiny" --text "$tmp/a.txt" --text "$tmp/b.txt" --max-tokens 48 "$@"; }
 run profile -o "$tmp/whole.yaml"
 expect_exit 0 "a text is profiled"
 check "quietly" [ ! -s "$err" ]
 check "no partial file is left" [ ! -e "$tmp/whole.yaml.part" ]
 seq 7 | xargs -P 2 -I SHARD "$bin/moe-profile" -q -t 1 "$tiny" --text "$tmp/a.txt" --text "$tmp/b.txt" \
-    --max-tokens 96 --shard SHARD/7 -o "$tmp/part.SHARD.yaml"
+    --max-tokens 48 --shard SHARD/7 -o "$tmp/part.SHARD.yaml"
 run "$bin/moe-profile" --merge "$tmp"/part.*.yaml -o "$tmp/merged.yaml"
 expect_exit 0 "shards are merged"
 check "... into the file of one run" cmp "$tmp/whole.yaml" "$tmp/merged.yaml"
@@ -61,7 +61,7 @@ check "... gives the file of one run" cmp "$tmp/long.yaml" "$tmp/stopped.yaml"
 check "... and removes the partial file" [ ! -e "$tmp/stopped.yaml.part" ]
 cp "$tmp/whole.yaml" "$tmp/wrong.yaml.part"
 run "$bin/moe-profile" -q "$tiny" --text "$tmp/b.txt" --text "$tmp/long.txt" \
-    --max-tokens 96 --resume -o "$tmp/wrong.yaml"
+    --max-tokens 48 --resume -o "$tmp/wrong.yaml"
 error_line 2 "moe-profile: $tmp/wrong.yaml.part: was made from other texts*" "another text's partial file"
 
 run "$bin/moe-profile" --show "$tmp/whole.yaml"

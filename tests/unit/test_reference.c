@@ -24,7 +24,7 @@ static int stop_watching(void **state)
 static int open_all(void **state)
 {
     json_error_t error;
-    moe_par_set_threads(2);
+    moe_par_set_threads(1); /* whose number changes no bit: test_forward, test_cached */
     struct moe_err err = {0};
     assert_ok(moe_kern_select(moe_cpu_detect(), &err), &err);
     fixture_open(&fixture, 16, 1, 0);
