@@ -358,17 +358,19 @@ check-format:
 
 # OpenMP's own runtime is not instrumented: under the thread sanitizer the loops run on one thread
 # and what is left is what we synchronise ourselves: the loader's reading threads, by themselves and
-# under the engine, and the host's. The other tests have one thread there.
-THREADED := test_loader test_loader_faults test_cached test_host
+# under the engine, the host's, and on the shim the device's streams, tiers and uploads. The other
+# tests have one thread there or nothing but these.
+THREADED := $(patsubst %,tests/unit/%,test_loader test_loader_faults test_cached test_host) \
+            $(patsubst %,shim/tests/gpu/%,test_uploads test_tiers test_tiers_faults test_engine)
 asan:
 	$(MAKE) BUILD=build-asan SANITIZE=address,undefined CFLAGS='-O1 -g1' -j$(JOBS) all tests replays \
 	    $(if $(filter 1,$(SHIM)),shim build-asan/shim/bin/moe-run)
 	BUILD=build-asan JOBS=$(JOBS) LEAVE_OUT='$(LEAVE_OUT)' sh tests/run.sh all
 tsan:
 	$(MAKE) BUILD=build-tsan SANITIZE=thread OPENMP=0 CFLAGS='-O1 -g' -j$(JOBS) \
-	    $(THREADED:%=build-tsan/tests/unit/%)
+	    $(THREADED:%=build-tsan/%)
 	set -e; for test in $(THREADED); do \
-	    case ' $(LEAVE_OUT) ' in *" $$test "*) continue ;; esac; build-tsan/tests/unit/$$test; done
+	    case ' $(LEAVE_OUT) ' in *" $${test##*/} "*) continue ;; esac; build-tsan/$$test; done
 
 # ---- Benchmarks ----------------------------------------------------------------------------------
 
