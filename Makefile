@@ -264,7 +264,7 @@ FUZZ_CC ?= clang
 FUZZ_SRC := $(sort $(wildcard tests/fuzz/fuzz_*.c))
 FUZZ_NAMES := $(FUZZ_SRC:tests/fuzz/fuzz_%.c=%)
 FUZZ_DIR := $(BUILD)/fuzz
-FUZZ_FLAGS := -std=c11 -O1 -g -Ilib -Ikernels -DMOE_VERSION='"$(VERSION)"' -ffp-contract=off \
+FUZZ_FLAGS := -std=c11 -O1 -gline-tables-only -Ilib -Ikernels -DMOE_VERSION='"$(VERSION)"' -ffp-contract=off \
               -fno-omit-frame-pointer -fno-sanitize-recover=all
 FUZZ_LIB_SRC := $(sort $(wildcard $(patsubst %,lib/%/*.c,base fmt quant model sched)))
 FUZZ_LIB := $(FUZZ_LIB_SRC:%.c=$(FUZZ_DIR)/%.o)
