@@ -152,6 +152,24 @@ static void start_in(struct moe_gpu *g, const struct moe_gpu_experts *e,
     activate_jobs(g, e, jobs, n_jobs);
 }
 
+/* Lists the job, after starting those listed so far where it has no room beside them; false: it
+ * does not go together with its activation at all. */
+static bool list_job(struct moe_gpu *g, struct dev_products *pairs, const struct moe_gpu_experts *e,
+                     const struct moe_gpu_job *job)
+{
+    const struct moe_gpu_product two[] = {gate_product(e, job), up_product(e, job)};
+    for (int tries = 0; tries < 2 && gpu_can_list(two, 2); tries++) {
+        if (pairs->n + 2 <= DEV_MAX_PRODUCTS) {
+            gpu_list_pair(pairs, e, job);
+            if (gpu_can_follow(pairs))
+                return true;
+            pairs->n -= 2;
+        }
+        start_pairs(g, pairs);
+    }
+    return false;
+}
+
 extern "C" void moe_gpu_experts_in(struct moe_gpu *g, const struct moe_gpu_experts *e,
                                    const struct moe_gpu_job *jobs, uint32_t n_jobs)
 {
@@ -159,18 +177,8 @@ extern "C" void moe_gpu_experts_in(struct moe_gpu *g, const struct moe_gpu_exper
     struct moe_gpu_job others[MAX_JOBS];
     uint32_t n_others = 0;
     for (uint32_t i = 0; i < n_jobs; i++) {
-        const struct moe_gpu_product two[] = {gate_product(e, &jobs[i]), up_product(e, &jobs[i])};
-        if (pairs.n + 2 > DEV_MAX_PRODUCTS)
-            start_pairs(g, &pairs);
-        if (gpu_can_list(two, 2))
-            gpu_list_pair(&pairs, e, &jobs[i]);
-        else
+        if (!list_job(g, &pairs, e, &jobs[i]))
             others[n_others++] = jobs[i];
-        if (pairs.n > 0 && !gpu_can_follow(&pairs)) {
-            /* no counter for the last one */
-            pairs.n -= 2;
-            others[n_others++] = jobs[i];
-        }
         if (n_others == MAX_JOBS) {
             start_in(g, e, others, n_others);
             n_others = 0;

@@ -95,6 +95,7 @@ static void launches_of_a_token(void **state)
         uint32_t dense, moe; /* a layer without and with experts */
     } cases[] = {
         {"tests/fixtures/qwen2-moe-a", 6, 6},
+        {"tests/models/tiny-moe", 7, 7},
         {"tests/fixtures/gpt-oss-b", 7, 7}, /* heads end within 64 columns: their bytes apart */
         {"tests/fixtures/deepseek-v2-a", 10, 10}, /* latent attention */
     };
