@@ -18,6 +18,23 @@
 enum { CPU, GPU, N_SIDES };
 enum { MAX_ROWS = 64 };
 
+/* The device of a group of tests, for cmocka's group setup and teardown. */
+static struct moe_gpu *gpu;
+
+static inline int open_gpu(void **state)
+{
+    struct moe_err err = {0};
+    assert_ok(moe_kern_select(moe_cpu_detect(), &err), &err);
+    assert_ok(moe_gpu_open(&gpu, 0, &err), &err);
+    return 0;
+}
+
+static inline int close_gpu(void **state)
+{
+    moe_gpu_close(gpu);
+    return 0;
+}
+
 struct side {
     struct moe_gpu *gpu; /* NULL: the processor */
     struct moe_model *model;
@@ -51,11 +68,11 @@ static inline void pair_pack(struct pair *p, const char *checkpoint, struct moe_
 }
 
 /* Both models, for sessions of up to so many positions (0: the model's). */
-static inline void pair_load(struct pair *p, struct moe_gpu *gpu, uint32_t context)
+static inline void pair_load(struct pair *p, struct moe_gpu *device, uint32_t context)
 {
     struct moe_err err = {0};
     p->sides[CPU].gpu = NULL;
-    p->sides[GPU].gpu = gpu;
+    p->sides[GPU].gpu = device;
     for (struct side *s = p->sides; s < p->sides + N_SIDES; s++) {
         assert_ok(moe_model_open_directory(&s->model, p->path, &err), &err);
         assert_ok(moe_model_load(s->model, context, s->gpu, NULL, &err), &err);

@@ -7,8 +7,6 @@
 
 enum { PROMPT = 21, CONTEXT = 128 };
 
-static struct moe_gpu *gpu;
-
 struct family_case {
     const char *fixture;  /* directory in tests/fixtures */
     struct moe_bits bits; /* of experts */
@@ -128,20 +126,6 @@ static struct family_case cases[] = {
     {"qwen2-moe-a", {4, 8}, 8, 0},
 };
 enum { N_CASES = sizeof cases / sizeof cases[0] };
-
-static int open_gpu(void **state)
-{
-    struct moe_err err = {0};
-    assert_ok(moe_kern_select(moe_cpu_detect(), &err), &err);
-    assert_ok(moe_gpu_open(&gpu, 0, &err), &err);
-    return 0;
-}
-
-static int close_gpu(void **state)
-{
-    moe_gpu_close(gpu);
-    return 0;
-}
 
 /* Sanitizers take six times as long: every third case. */
 #ifdef __SANITIZE_ADDRESS__

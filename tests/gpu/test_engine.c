@@ -9,8 +9,6 @@
 #include "engine_fixture.h"
 #include "run/gpu_work.h"
 
-static struct moe_gpu *gpu;
-
 static const struct moe_bits full = {32, 32}, small = {4, 4};
 
 /* Resident experts, or cached ones, and a session of one sequence. */
@@ -348,20 +346,6 @@ static void prompts_in_bf16(void **state)
     pair_sessions(&p, (struct moe_session_options){.context = 64, .batch = MAX_ROWS});
     pair_forward(&p, rows, N, N, "exact again");
     pair_close(&p);
-}
-
-static int open_gpu(void **state)
-{
-    struct moe_err err = {0};
-    assert_ok(moe_kern_select(moe_cpu_detect(), &err), &err);
-    assert_ok(moe_gpu_open(&gpu, 0, &err), &err);
-    return 0;
-}
-
-static int close_gpu(void **state)
-{
-    moe_gpu_close(gpu);
-    return 0;
 }
 
 int main(void)

@@ -14,7 +14,6 @@
 enum { DEPTH = 2, ROWS = 5 };
 enum { PROMPT = 9, STEPS = 24 }; /* rows of a run */
 
-static struct moe_gpu *gpu;
 static struct strategies fixture;
 
 /* ---- Predictions -------------------------------------------------------------------------------
