@@ -266,7 +266,7 @@ FUZZ_NAMES := $(FUZZ_SRC:tests/fuzz/fuzz_%.c=%)
 FUZZ_DIR := $(BUILD)/fuzz
 FUZZ_FLAGS := -std=c11 -O1 -gline-tables-only -Ilib -Ikernels -DMOE_VERSION='"$(VERSION)"' -ffp-contract=off \
               -fno-omit-frame-pointer -fno-sanitize-recover=all
-FUZZ_LIB_SRC := $(sort $(wildcard $(patsubst %,lib/%/*.c,base fmt quant model sched)))
+FUZZ_LIB_SRC := $(sort $(wildcard $(patsubst %,lib/%/*.c,base quant cache fmt model text record convert sched plan)))
 FUZZ_LIB := $(FUZZ_LIB_SRC:%.c=$(FUZZ_DIR)/%.o)
 REPLAYS := $(FUZZ_NAMES:%=$(BUILD)/fuzz-replay/fuzz_%)
 
@@ -348,7 +348,7 @@ FORMATTED := $(sort $(wildcard lib/*/*.[ch] cmd/*.[ch] kernels/*.[ch] kernels/*.
                                tests/*/*.[ch] tests/*/*/*.[ch] \
                                kernels/*.cuh tests/shim/*.cc tests/gpu/*.cu))
 format:
-	clang-format -i $(FORMATTED)
+	@clang-format -i $(FORMATTED)
 format-check:
 	@clang-format --dry-run -Werror $(FORMATTED)
 check-format:

@@ -23,8 +23,7 @@ static void put_loss(struct moe_buf *out, const struct moe_loss *loss)
 
 static const char loss_heading[] = "nats more        top-1 changed";
 
-/* ---- Pictures ---------------------------------------------------------------------------------
- */
+/* ---- Pictures ---- */
 
 /* A variant as one character: a bitwidth of one digit as that, others as letters. */
 static char sign_of(const struct moe_map *map, uint32_t variant)
@@ -86,8 +85,7 @@ static void put_bits(const struct moe_map *map, uint64_t expert, const void *ctx
     moe_buf_printf(out, "%c", sign_of(map, map->choice.variant[expert]));
 }
 
-/* ---- Sections ---------------------------------------------------------------------------------
- */
+/* ---- Sections ---- */
 
 static void put_texts(const struct moe_map *map, struct moe_buf *out)
 {
@@ -243,8 +241,7 @@ static void put_structures(const struct moe_map *map, struct moe_buf *out)
     }
 }
 
-/* ---- Whole ------------------------------------------------------------------------------------
- */
+/* ---- Whole ---- */
 
 void calibrate_show_text(const struct moe_map *map, bool drawing, struct moe_buf *out)
 {

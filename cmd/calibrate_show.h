@@ -5,7 +5,7 @@
 #include <stdbool.h>
 
 #include "base/buf.h"
-#include "sched/map.h"
+#include "record/map.h"
 
 /* What was measured, what was chosen, and what that costs. drawing: with block characters. */
 void calibrate_show_text(const struct moe_map *map, bool drawing, struct moe_buf *out);

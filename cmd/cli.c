@@ -45,7 +45,7 @@ static const struct cli_option common_options[] = {
     {.kind = CLI_END},
 };
 
-/* ---- Messages -------------------------------------------------------------------------------- */
+/* ---- Messages ---- */
 
 static void say(const char *format, va_list args, const char *tail)
 {
@@ -169,8 +169,7 @@ bool cli_may_draw(int fd)
     return utf8 && cli_may_colour(fd);
 }
 
-/* ---- --help and --version --------------------------------------------------------------------
- */
+/* ---- --help and --version ---- */
 
 static void print_help(void)
 {
@@ -215,7 +214,7 @@ static void print_version(void)
            moe_cpu_level_name(moe_kern.level), openmp, moe_gpu_build());
 }
 
-/* ---- Parsing --------------------------------------------------------------------------------- */
+/* ---- Parsing ---- */
 
 static int refuse(const struct cli_option *o, const char *text, const char *why)
 {
@@ -441,8 +440,7 @@ bool cli_given(const char *name)
     return false;
 }
 
-/* ---- Progress and interruption ----------------------------------------------------------------
- */
+/* ---- Progress and interruption ---- */
 
 static struct {
     const char *what; /* the step being drawn; a library's literal */

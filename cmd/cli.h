@@ -105,7 +105,7 @@ bool cli_given(const char *name);
 
 extern bool cli_quiet, cli_verbose; /* -q, -v */
 
-/* ---- Messages, all on stderr, one line each, after "NAME: " ---------------------------------- */
+/* ---- Messages, all on stderr, one line each, after "NAME: " ---- */
 
 /* Misuse: adds "(see NAME --help)". Returns CLI_MISUSE. */
 int cli_misuse(const char *format, ...) MOE_PRINTF(1, 2);
@@ -129,8 +129,7 @@ bool cli_may_colour(int fd);
 /* ... and the locale's characters are UTF-8, so that block characters can be shown. */
 bool cli_may_draw(int fd);
 
-/* ---- Progress and interruption ----------------------------------------------------------------
- */
+/* ---- Progress and interruption ---- */
 
 /* A hook that draws a bar on stderr for steps of over a second, when stderr is a terminal and -q
  * was not given; its `stop` is cli_stop. Any message above wipes the bar first. */

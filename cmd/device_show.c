@@ -4,8 +4,8 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "base/draw.h"
 #include "base/text.h"
+#include "show/draw.h"
 
 enum unit { BYTES, RATE, SECONDS, COUNT };
 

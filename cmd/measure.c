@@ -6,13 +6,12 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "cli.h"
-#include "run/bench.h"
-#include "run/perplexity.h"
+#include "study/bench.h"
+#include "study/perplexity.h"
 
 enum { BENCH_RUNS = 5 };
 
-/* ---- Perplexity -------------------------------------------------------------------------------
- */
+/* ---- Perplexity ---- */
 
 static void log_token(void *ctx, double nats, uint32_t best)
 {
@@ -50,8 +49,7 @@ int measure_perplexity(struct moe_session *s, const char *path,
     return status;
 }
 
-/* ---- Speed ------------------------------------------------------------------------------------
- */
+/* ---- Speed ---- */
 
 static void print_figure(const char *name, uint32_t n, const struct moe_bench_figure *f)
 {
@@ -94,8 +92,7 @@ int measure_speed(struct moe_session *s, const struct measure_speed_options *opt
     return status;
 }
 
-/* ---- Token ids --------------------------------------------------------------------------------
- */
+/* ---- Token ids ---- */
 
 int measure_ids(const char *pack_path, const char *text, struct moe_err *err)
 {

@@ -11,7 +11,7 @@
 #include "cli.h"
 #include "offline.h"
 #include "quant/layout.h"
-#include "run/calibrate.h"
+#include "study/calibrate.h"
 
 enum { DEFAULT_TOKENS = 256 };
 
@@ -27,8 +27,7 @@ static struct {
 
 enum { EXACT = 0, PROXY };
 
-/* ---- Options ----------------------------------------------------------------------------------
- */
+/* ---- Options ---- */
 
 static bool is_width(uint64_t bits)
 {
@@ -117,8 +116,7 @@ static const struct cli_program program = {
             "moe-calibrate all.moe --text a.txt --shard 2/8 -o part2.yaml", NULL},
 };
 
-/* ---- Doing ------------------------------------------------------------------------------------
- */
+/* ---- Doing ---- */
 
 static int write_map(const struct moe_map *map, const char *path, struct moe_err *err)
 {

@@ -17,8 +17,7 @@ static struct {
     struct plan_options plan;
 } o = {.plan = {.expert_bits = "4", .dense_bits = 8}};
 
-/* ---- Options ----------------------------------------------------------------------------------
- */
+/* ---- Options ---- */
 
 /* clang-format off */
 static const struct cli_option options[] = {
@@ -113,8 +112,7 @@ static const struct cli_program program = {
             "moe-plan --simulate t.trace tiny.moe --strategy lru,fate --memory 10%,2x,30M", NULL},
 };
 
-/* ---- Checks -----------------------------------------------------------------------------------
- */
+/* ---- Checks ---- */
 
 static int check_explain(int n_args)
 {

@@ -9,13 +9,13 @@
 #include "base/mem.h"
 #include "cli.h"
 #include "device_show.h"
+#include "engine/engine.h"
 #include "fmt/yaml.h"
 #include "offline.h"
 #include "profile_show.h"
 #include "profile_trace.h"
-#include "run/device_bench.h"
-#include "run/engine.h"
-#include "run/profile.h"
+#include "study/device_bench.h"
+#include "study/profile.h"
 
 enum { DEFAULT_TOKENS = 256 };
 
@@ -32,8 +32,7 @@ static struct {
        .prompt_share = 0.5,
        .shard = {0, 1}};
 
-/* ---- Options ----------------------------------------------------------------------------------
- */
+/* ---- Options ---- */
 
 static const struct cli_option options[] = {
     {.kind = CLI_HEADING, .help = "Profiling texts"},
@@ -81,8 +80,7 @@ static const struct cli_program program = {
                               "moe-profile --device tiny.moe -o device.yaml", NULL},
 };
 
-/* ---- Doing ------------------------------------------------------------------------------------
- */
+/* ---- Doing ---- */
 
 static int write_statistics(const struct moe_statistics *s, const char *path, struct moe_err *err)
 {

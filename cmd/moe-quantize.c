@@ -8,12 +8,12 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "cli.h"
+#include "convert/convert.h"
+#include "convert/map_bits.h"
 #include "fmt/gguf.h"
 #include "fmt/pack.h"
-#include "model/convert.h"
-#include "model/summary.h"
-#include "run/error_aware.h"
-#include "sched/map_bits.h"
+#include "show/summary.h"
+#include "study/error_aware.h"
 
 static struct {
     const char *out, *map;
@@ -25,7 +25,7 @@ static struct {
 } o = {.convert = {.experts = {{4, 4}}, .n_experts = 1, .dense_bits = 8, .group = 64},
        .max_tokens = MOE_INPUTS_DOC_TOKENS};
 
-/* ---- Options --------------------------------------------------------------------------------- */
+/* ---- Options ---- */
 
 /* Bits, or zeros for the map's. */
 static bool parse_variant(const char *word, struct moe_bits *out)
@@ -125,7 +125,7 @@ static const struct cli_program program = {
             NULL},
 };
 
-/* ---- Looking --------------------------------------------------------------------------------- */
+/* ---- Looking ---- */
 
 static int list(const char *path)
 {
@@ -170,7 +170,7 @@ static int verify(const char *path)
     return CLI_DONE;
 }
 
-/* ---- Converting ------------------------------------------------------------------------------ */
+/* ---- Converting ---- */
 
 /* What became of a source's own codes. */
 static void say_carried(const char *path, const struct moe_convert_report *report)

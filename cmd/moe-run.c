@@ -8,16 +8,16 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "cli.h"
+#include "engine/engine.h"
 #include "measure.h"
 #include "prompt.h"
 #include "repl.h"
-#include "run/engine.h"
+#include "show/show_stats.h"
 #include "strategy_options.h"
 
 enum { DEFAULT_CONTEXT = 4096 };
 
-/* ---- Options ----------------------------------------------------------------------------------
- */
+/* ---- Options ---- */
 
 static struct {
     const char *prompt, *file, *system, *chat_template, *perplexity, *token_log, *ids, *stats_json,
@@ -206,8 +206,7 @@ static int check_options(int n_args, char **args)
     return -1;
 }
 
-/* ---- Opening ----------------------------------------------------------------------------------
- */
+/* ---- Opening ---- */
 
 struct run {
     const char *pack;
@@ -313,8 +312,7 @@ static void close_run(struct run *r)
     moe_timeline_release(&r->timeline);
 }
 
-/* ---- Text -------------------------------------------------------------------------------------
- */
+/* ---- Text ---- */
 
 static int answer_once(struct run *r, struct moe_conversation *talk, double started,
                        struct moe_err *err)
@@ -387,8 +385,7 @@ static int generate(struct run *r, double started, struct moe_err *err)
     return status;
 }
 
-/* ---- Measuring --------------------------------------------------------------------------------
- */
+/* ---- Measuring ---- */
 
 static int perplexity(struct run *r, struct moe_err *err)
 {

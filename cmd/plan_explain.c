@@ -4,18 +4,17 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "base/draw.h"
 #include "base/text.h"
 #include "cli.h"
+#include "engine/fit_pack.h"
 #include "fmt/yaml.h"
-#include "model/summary.h"
-#include "run/fit_pack.h"
-#include "sched/explain.h"
+#include "show/draw.h"
+#include "show/explain.h"
+#include "show/summary.h"
 
 enum { CONTEXT = 4096, SMALL_BATCH = 16, MIB = 1 << 20 };
 
-/* ---- Packs -------------------------------------------------------------------------------------
- */
+/* ---- Packs ---- */
 
 /* What running it takes at least: no cache, small batches of a prompt. */
 static int measure_pack(const char *path, struct moe_plan_memory *out, struct moe_err *err)
@@ -138,8 +137,7 @@ static int explain_pack(const char *path, bool json, struct moe_buf *out, struct
     return status;
 }
 
-/* ---- Plans and statistics ----------------------------------------------------------------------
- */
+/* ---- Plans and statistics ---- */
 
 static int explain_plan(const char *path, bool json, struct moe_buf *out, struct moe_err *err)
 {

@@ -17,8 +17,7 @@ enum {
     GROUP = 64, /* columns that share a scale, as moe-quantize has it */
 };
 
-/* ---- The model ---------------------------------------------------------------------------------
- */
+/* ---- The model ---- */
 
 static int check_experts(const struct plan_inputs *in, struct moe_err *err)
 {
@@ -176,8 +175,7 @@ static int check_map(struct plan_inputs *in, struct moe_err *err)
     return status;
 }
 
-/* ---- All of it ---------------------------------------------------------------------------------
- */
+/* ---- All of it ---- */
 
 static int open_statistics(struct plan_inputs *in, struct moe_err *err)
 {

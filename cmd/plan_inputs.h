@@ -9,10 +9,10 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "engine/fit_pack.h"
 #include "model/config.h"
 #include "model/shape.h"
-#include "run/fit_pack.h"
-#include "sched/planner.h"
+#include "plan/planner.h"
 #include "strategy_options.h"
 
 struct plan_options {

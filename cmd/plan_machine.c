@@ -5,7 +5,7 @@
 
 #include "base/par.h"
 #include "cli.h"
-#include "run/device_bench.h"
+#include "study/device_bench.h"
 
 static struct moe_weights weights_of(const struct plan_inputs *in)
 {

@@ -6,7 +6,7 @@
 
 #include "base/file.h"
 #include "cli.h"
-#include "sched/explain.h"
+#include "show/explain.h"
 
 /* Says what of the map cannot be used, before it is left out or refused. */
 static void note_findings(const struct plan_inputs *in, const struct moe_strategy *strategy,

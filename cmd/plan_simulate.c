@@ -37,8 +37,7 @@ struct table {
     uint32_t n_rows; /* printed */
 };
 
-/* ---- Lists -------------------------------------------------------------------------------------
- */
+/* ---- Lists ---- */
 
 static int add_strategy(struct table *t, const char *text, const struct strategy_options *o,
                         struct moe_err *err)
@@ -128,8 +127,7 @@ static void resolve_size(const struct plan_inputs *in, struct size *s)
     s->of_experts = relative || (!in->options->pack && !in->options->shape);
 }
 
-/* ---- Rows --------------------------------------------------------------------------------------
- */
+/* ---- Rows ---- */
 
 static double share(double part, double of)
 {

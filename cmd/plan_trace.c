@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "cli.h"
-#include "sched/synthesis.h"
+#include "plan/synthesis.h"
 
 /* Of a synthetic trace: decoded tokens enough for two points of the hit rate. */
 enum { SEQUENCES = 24, PROMPT_TOKENS = 32, DECODED_TOKENS = 112 };

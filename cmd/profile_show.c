@@ -4,13 +4,12 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "base/draw.h"
-#include "sched/statistics_figures.h"
+#include "record/statistics_figures.h"
+#include "show/draw.h"
 
 enum { BAR_WIDTH = 40, MAP_COLUMNS = 64 };
 
-/* ---- For a person -----------------------------------------------------------------------------
- */
+/* ---- For a person ---- */
 
 /* "57.3%", or "-" for what was not measured; six wide. */
 static void put_percent(struct moe_buf *out, double x)
@@ -199,8 +198,7 @@ int profile_show_text(const struct moe_statistics *s, bool drawing, struct moe_b
     return put_rest(s, out, err);
 }
 
-/* ---- For scripts ------------------------------------------------------------------------------
- */
+/* ---- For scripts ---- */
 
 struct number {
     const char *key;

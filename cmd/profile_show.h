@@ -4,7 +4,7 @@
 
 #include "base/buf.h"
 #include "base/err.h"
-#include "sched/statistics.h"
+#include "record/statistics.h"
 
 /* Tables, a heat map and bars; `drawing`: block characters and no plain digits for the map. */
 int profile_show_text(const struct moe_statistics *s, bool drawing, struct moe_buf *out,

@@ -3,7 +3,7 @@
 #define CMD_PROFILE_TRACE_H
 
 #include "base/buf.h"
-#include "sched/trace.h"
+#include "record/trace.h"
 
 /* A few lines for a person. */
 void profile_trace_text(const struct moe_trace *t, struct moe_buf *out);

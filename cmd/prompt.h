@@ -8,7 +8,7 @@
 
 #include "base/buf.h"
 #include "base/err.h"
-#include "model/chat.h"
+#include "text/chat.h"
 
 /* `text` where it is given, else what `file` holds, else standard input ("-" or NULL); NUL-
  * terminated in `out`. */

@@ -13,9 +13,9 @@
 #include "base/clock.h"
 #include "cli.h"
 #include "console.h"
+#include "show/show_stats.h"
 
-/* ---- Parts that moe-run -p uses too -----------------------------------------------------------
- */
+/* ---- Parts that moe-run -p uses too ---- */
 
 int repl_stream(void *ctx, const char *bytes, uint64_t n)
 {
@@ -29,8 +29,7 @@ void repl_explain_stop(enum moe_stop_reason why, uint32_t context)
         cli_note("the context of %u tokens is full: the answer stops here", context);
 }
 
-/* ---- Talking ----------------------------------------------------------------------------------
- */
+/* ---- Talking ---- */
 
 void console_tell(const struct console *c, const char *text)
 {
@@ -40,8 +39,7 @@ void console_tell(const struct console *c, const char *text)
         fprintf(stderr, "%s\n", text);
 }
 
-/* ---- Answers ----------------------------------------------------------------------------------
- */
+/* ---- Answers ---- */
 
 int console_new_sampler(struct console *c, struct moe_err *err)
 {
@@ -107,8 +105,7 @@ int console_answer(struct console *c, const char *text, struct moe_err *err)
     return MOE_OK;
 }
 
-/* ---- Reading ----------------------------------------------------------------------------------
- */
+/* ---- Reading ---- */
 
 static char *show_prompt(EditLine *el)
 {
@@ -204,8 +201,7 @@ static enum reading read_input(struct console *c)
     return got;
 }
 
-/* ---- History ----------------------------------------------------------------------------------
- */
+/* ---- History ---- */
 
 /* ${XDG_STATE_HOME:-~/.local/state}/moe-toolkit/history, its directories made; NULL: nowhere. */
 static char *find_history_path(void)
@@ -240,8 +236,7 @@ static void remember(struct console *c, const char *input)
         cli_detail("%s: the history cannot be written", c->history_path);
 }
 
-/* ---- The loop ---------------------------------------------------------------------------------
- */
+/* ---- The loop ---- */
 
 static bool open_console(struct console *c)
 {

@@ -7,9 +7,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "model/sampler.h"
-#include "run/conversation.h"
-#include "run/engine.h"
+#include "engine/conversation.h"
+#include "engine/engine.h"
+#include "engine/sampler.h"
 
 struct repl {
     const char *pack; /* its path, for the first line */

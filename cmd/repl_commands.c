@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "cli.h"
 #include "console.h"
+#include "show/show_stats.h"
 
 static void print_line(const char *text)
 {

@@ -9,8 +9,7 @@
 
 enum { MAX_GPU = 1023 };
 
-/* ---- Texts -------------------------------------------------------------------------------------
- */
+/* ---- Texts ---- */
 
 bool strategy_flag(const char *text, void *to, char why[128])
 {
@@ -54,8 +53,7 @@ bool strategy_device(const char *text, void *to, char why[128])
     return false;
 }
 
-/* ---- Applying ----------------------------------------------------------------------------------
- */
+/* ---- Applying ---- */
 
 static int apply_row(const char *text, struct moe_strategy *out, uint32_t *named,
                      struct moe_err *err)
@@ -122,8 +120,7 @@ int strategy_options_apply(const struct strategy_options *o, struct moe_strategy
     return status;
 }
 
-/* ---- --strategy help ---------------------------------------------------------------------------
- */
+/* ---- --strategy help ---- */
 
 enum { WIDTH = 80, COLUMN = 28 };
 

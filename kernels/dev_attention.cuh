@@ -47,8 +47,7 @@ struct attend {
     uint32_t *arrivals;   /* split: of each row's tiles; NULL: chunks are joined later */
 };
 
-/* ---- Joining chunks ----------------------------------------------------------------------------
- */
+/* ---- Joining chunks ---- */
 
 enum join_kind { JOIN_NONE, JOIN_FIRST, JOIN_ABOVE, JOIN_BELOW };
 
@@ -81,8 +80,7 @@ static __device__ __forceinline__ float joined(struct join j, float before, floa
     }
 }
 
-/* ---- Tiles -------------------------------------------------------------------------------------
- */
+/* ---- Tiles ---- */
 
 /* One row's head in a tile. */
 struct column {
@@ -198,8 +196,7 @@ static __device__ __forceinline__ void finish_fresh(const struct attend &s, stru
     __syncthreads();
 }
 
-/* ---- One chunk ---------------------------------------------------------------------------------
- */
+/* ---- One chunk ---- */
 
 /* Scores of the positions base + [begin, end), for all columns. */
 template <int T, typename Cell>

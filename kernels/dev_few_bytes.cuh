@@ -34,8 +34,7 @@ static constexpr MOE_DEVICE_CODE int larger(int a, int b)
     return a > b ? a : b;
 }
 
-/* ---- The exact sums of a block -----------------------------------------------------------------
- */
+/* ---- The exact sums of a block ---- */
 
 /* How a warp's step, one or two loads of 16 bytes a lane, covers blocks; steps a warp takes per
  * section; blocks of a section, a multiple of LINKS. */
@@ -176,8 +175,7 @@ static __device__ __forceinline__ void few_join(int32_t v[4 * NT], const struct 
     }
 }
 
-/* ---- The chain ---------------------------------------------------------------------------------
- */
+/* ---- The chain ---- */
 
 /* Factors of the fma chain over LINKS blocks: d * s, m, z. */
 struct few_links {
@@ -229,8 +227,7 @@ static __device__ __forceinline__ float few_chain(const struct dev_product &p, c
     return y;
 }
 
-/* ---- A panel -----------------------------------------------------------------------------------
- */
+/* ---- A panel ---- */
 
 template <int KIND, int BLOCK, int NT> static constexpr uint32_t few_bytes_shared(void)
 {

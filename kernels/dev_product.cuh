@@ -132,7 +132,7 @@ static __device__ __forceinline__ void dev_store_result(const struct dev_product
     p.y[i * p.y_stride + row] = v;
 }
 
-/* ---- Kernels for few inputs --------------------------------------------------------------------
+/* ---- Kernels for few inputs ----
  * They take tiles of 1, 2, 4 or 8. A block of theirs has threads that read and, in warps of their
  * own, one per row of a panel and input that adds.
  */
@@ -144,7 +144,7 @@ static constexpr MOE_DEVICE_CODE int dev_few_threads(int nt)
     return DEV_READERS + (nt == 1 ? 32 : MOE_PANEL_ROWS * nt);
 }
 
-/* ---- By layout ---------------------------------------------------------------------------------
+/* ---- By layout ----
  * start(kind, block) for a layout's kind and the columns of its blocks.
  */
 

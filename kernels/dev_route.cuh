@@ -12,8 +12,7 @@
 #include "dev_vector.cuh"
 #include "gpu_ops.h"
 
-/* ---- A warp's tools ----------------------------------------------------------------------------
- */
+/* ---- A warp's tools ---- */
 
 /* A row in work. All three lie in shared memory: three floats an expert, 48 KiB at 4096 experts. */
 struct route_row {
@@ -55,8 +54,7 @@ static __device__ uint32_t route_take_best(const struct route_row *w, uint32_t n
     return index;
 }
 
-/* ---- Choices -----------------------------------------------------------------------------------
- */
+/* ---- Choices ---- */
 
 /* The best of each group into aside, then the ranks of the experts whose group is among the best.
  * Others are worth -1, as in router.c: less than any probability. */
@@ -149,8 +147,7 @@ static __device__ void route_choose_by_mixer(const struct moe_gpu_router *r,
     route_softmax(w->p, r->n_experts, w->lane);
 }
 
-/* ---- A row -------------------------------------------------------------------------------------
- */
+/* ---- A row ---- */
 
 /* Shared memory that a warp needs for a row. */
 static inline __host__ __device__ uint32_t dev_route_bytes(uint32_t n_experts)

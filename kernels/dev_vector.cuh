@@ -44,7 +44,7 @@ static __device__ __forceinline__ void dev_keep_better(uint32_t *rank, uint32_t 
     }
 }
 
-/* ---- By a warp ---------------------------------------------------------------------------------
+/* ---- By a warp ----
  * All 32 threads call. */
 
 /* The largest of the threads' values, in all threads; NaN does not count. */
@@ -89,7 +89,7 @@ static __device__ __forceinline__ float dev_warp_squares(uint32_t n, Value value
     return dev_warp_join(sum);
 }
 
-/* ---- By a block --------------------------------------------------------------------------------
+/* ---- By a block ----
  * All threads call; blockDim.x is a multiple of 32 and the only dimension. There are barriers
  * inside: what threads wrote before is visible to all others afterwards. */
 

@@ -17,8 +17,7 @@
 
 enum { DEV_UNIT = 64, DEV_HEAD = 64 /* bytes of a unit, of a record's head */ };
 
-/* ---- Geometry ----------------------------------------------------------------------------------
- */
+/* ---- Geometry ---- */
 
 /* Words that a row's word of a unit becomes. */
 static constexpr MOE_DEVICE_CODE int dev_unit_words(int kind)
@@ -67,8 +66,7 @@ static inline uint32_t dev_reciprocal(uint32_t per_record, uint32_t blocks)
                : (uint32_t)(((UINT64_C(1) << 32) + per_record - 1) / per_record);
 }
 
-/* ---- Numbers -----------------------------------------------------------------------------------
- */
+/* ---- Numbers ---- */
 
 static __device__ __forceinline__ float dev_f16(uint16_t h)
 {
@@ -114,8 +112,7 @@ static __device__ __forceinline__ void dev_two_weights(uint32_t word, float w[2]
         KIND == MOE_LAYOUT_F16 ? dev_f16((uint16_t)(word >> 16)) : moe_bits_f32(word & 0xffff0000u);
 }
 
-/* ---- Codes -------------------------------------------------------------------------------------
- */
+/* ---- Codes ---- */
 
 /* Bytes of the eight of (low, high) that the four lowest digits of `digits` name, by three bits
  * each. */

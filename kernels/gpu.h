@@ -56,8 +56,7 @@ int moe_gpu_open(struct moe_gpu **out, int index, struct moe_err *err);
 void moe_gpu_close(struct moe_gpu *g); /* waits for what is under way; NULL is fine */
 const struct moe_gpu_info *moe_gpu_info(const struct moe_gpu *g); /* as it was when opened */
 
-/* ---- Memory ------------------------------------------------------------------------------------
- */
+/* ---- Memory ---- */
 
 /* Memory of the device, 256-byte aligned, zeroed. NULL: too little is left; `err` says how much was
  * wanted and is free. Addresses can be calculated with here, not looked at. */
@@ -71,8 +70,7 @@ enum { MOE_GPU_OWN_BYTES = 8 << 10 };
 int moe_gpu_pin(struct moe_gpu *g, void *p, uint64_t n_bytes, struct moe_err *err);
 void moe_gpu_unpin(struct moe_gpu *g, void *p); /* NULL is fine */
 
-/* ---- Streams -----------------------------------------------------------------------------------
- */
+/* ---- Streams ---- */
 
 enum moe_gpu_stream { MOE_GPU_COMPUTE, MOE_GPU_COPY, MOE_GPU_N_STREAMS };
 
@@ -112,7 +110,7 @@ int moe_gpu_finish(struct moe_gpu *g, struct moe_err *err);
 /* What went wrong so far, without waiting; MOE_OK: nothing. */
 int moe_gpu_status(const struct moe_gpu *g, struct moe_err *err);
 
-/* ---- Graphs ------------------------------------------------------------------------------------
+/* ---- Graphs ----
  *
  * A list of computations that is asked for again and again with the same addresses and shapes:
  * recorded once, started by one call.

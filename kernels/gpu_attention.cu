@@ -28,8 +28,7 @@
 /* Blocks of a multiprocessor that the compiler shall leave registers for; 0: as it sees fit. */
 enum { WALK_BLOCKS = 0, WALK_NARROW_BLOCKS = 7, SPLIT_BLOCKS = 4 };
 
-/* ---- What is attended --------------------------------------------------------------------------
- */
+/* ---- What is attended ---- */
 
 /* The sinks, the divisions. */
 template <int T, int H>
@@ -75,8 +74,7 @@ static __device__ __forceinline__ void prepare_run(const struct attend &s,
     }
 }
 
-/* ---- Chunk after chunk -------------------------------------------------------------------------
- */
+/* ---- Chunk after chunk ---- */
 
 template <int T, int H, typename Cell>
 static __global__ void __launch_bounds__(ATTEND_THREADS,
@@ -97,8 +95,7 @@ static __global__ void __launch_bounds__(ATTEND_THREADS,
     }
 }
 
-/* ---- A block per chunk, then joining -----------------------------------------------------------
- */
+/* ---- A block per chunk, then joining ---- */
 
 /* Of a row's head and a chunk, in scratch. */
 static __device__ __forceinline__ uint64_t place_of(const struct attend &s,
@@ -244,8 +241,7 @@ static __global__ void __launch_bounds__(ATTEND_THREADS, SPLIT_BLOCKS) join_chun
     join_run<1, 1>(s, &tile, run);
 }
 
-/* ---- Starting ----------------------------------------------------------------------------------
- */
+/* ---- Starting ---- */
 
 /* What is made of byte forms by blocks that have T columns each: whole chunks of their columns, or
  * nothing. */

@@ -12,7 +12,7 @@
 
 enum { THREADS = 256 };
 
-/* ---- Unpacking ---------------------------------------------------------------------------------
+/* ---- Unpacking ----
  * A thread takes one row's columns of a unit; a warp two units of a panel's 16 rows, so that it
  * reads 128 bytes in a row. Float layouts go by four columns.
  */
@@ -117,8 +117,7 @@ static void unpack(struct moe_gpu *g, struct moe_layout layout, const struct dev
     }
 }
 
-/* ---- Inputs, results ---------------------------------------------------------------------------
- */
+/* ---- Inputs, results ---- */
 
 /* to[i] = input of result i. */
 static __global__ void __launch_bounds__(THREADS)
@@ -139,8 +138,7 @@ static __global__ void __launch_bounds__(THREADS) finish_results(struct dev_prod
                          row < p.rows ? p.y[blockIdx.x * p.y_stride + row] : 0.0f);
 }
 
-/* ---- Products ----------------------------------------------------------------------------------
- */
+/* ---- Products ---- */
 
 static bool note_blas(struct moe_gpu *g, cublasStatus_t result, const char *what)
 {

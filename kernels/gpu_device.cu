@@ -7,8 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Failures ----------------------------------------------------------------------------------
- */
+/* ---- Failures ---- */
 
 bool gpu_note(struct moe_gpu *g, cudaError_t result, const char *what)
 {
@@ -37,8 +36,7 @@ extern "C" int moe_gpu_status(const struct moe_gpu *g, struct moe_err *err)
     return gpu_works(g) ? MOE_OK : moe_fail(err, g->failure.status, "%s", g->failure.text);
 }
 
-/* ---- Opening -----------------------------------------------------------------------------------
- */
+/* ---- Opening ---- */
 
 static __global__ void first_kernel(void)
 {
@@ -138,8 +136,7 @@ extern "C" const struct moe_gpu_info *moe_gpu_info(const struct moe_gpu *g)
     return &g->info;
 }
 
-/* ---- Memory ------------------------------------------------------------------------------------
- */
+/* ---- Memory ---- */
 
 static void *no_memory(struct moe_gpu *g, uint64_t n_bytes, struct moe_err *err)
 {
@@ -215,8 +212,7 @@ extern "C" void moe_gpu_unpin(struct moe_gpu *g, void *p)
     gpu_note(g, cudaHostUnregister(p), "cudaHostUnregister");
 }
 
-/* ---- Streams -----------------------------------------------------------------------------------
- */
+/* ---- Streams ---- */
 
 extern "C" void moe_gpu_upload(struct moe_gpu *g, enum moe_gpu_stream stream, void *to,
                                const void *from, uint64_t n_bytes)
@@ -258,8 +254,7 @@ extern "C" int moe_gpu_finish(struct moe_gpu *g, struct moe_err *err)
     return moe_gpu_status(g, err);
 }
 
-/* ---- Marks -------------------------------------------------------------------------------------
- */
+/* ---- Marks ---- */
 
 struct moe_gpu_mark {
     struct moe_gpu *gpu;
@@ -335,8 +330,7 @@ extern "C" double moe_gpu_mark_seconds(struct moe_gpu_mark *from, struct moe_gpu
     return 1e-3 * milliseconds;
 }
 
-/* ---- Graphs ------------------------------------------------------------------------------------
- */
+/* ---- Graphs ---- */
 
 struct moe_gpu_graph {
     struct moe_gpu *gpu;

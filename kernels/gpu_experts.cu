@@ -8,8 +8,7 @@
 
 enum { ACTIVATE_WARPS = 4, MAX_JOBS = 32 /* whose products are listed at once */ };
 
-/* ---- Activation --------------------------------------------------------------------------------
- */
+/* ---- Activation ---- */
 
 static struct dev_activate activation_of(const struct moe_gpu_experts *e)
 {
@@ -48,8 +47,7 @@ static void activate_jobs(struct moe_gpu *g, const struct moe_gpu_experts *e,
     gpu_activate_rows(g, e, first, n);
 }
 
-/* ---- Products of a job -------------------------------------------------------------------------
- */
+/* ---- Products of a job ---- */
 
 static struct moe_gpu_product in_product(const struct moe_gpu_experts *e,
                                          const struct moe_gpu_job *job, const struct moe_mat *w,
@@ -93,8 +91,7 @@ static struct moe_gpu_product down_product(const struct moe_gpu_experts *e,
     return p;
 }
 
-/* ---- Lists -------------------------------------------------------------------------------------
- */
+/* ---- Lists ---- */
 
 struct dev_products gpu_list(const struct moe_gpu *g, uint32_t n)
 {
@@ -129,8 +126,7 @@ void gpu_list_down(struct dev_products *list, const struct moe_gpu_experts *e,
     add(list, down_product(e, job), DEV_DOWN, job->first, DEV_THEN_NOTHING);
 }
 
-/* ---- Jobs --------------------------------------------------------------------------------------
- */
+/* ---- Jobs ---- */
 
 static void start_pairs(struct moe_gpu *g, struct dev_products *list)
 {

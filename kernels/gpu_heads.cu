@@ -15,8 +15,7 @@
 #include "dev_kv.cuh"
 #include "gpu_context.cuh"
 
-/* ---- Ordinary attention ------------------------------------------------------------------------
- */
+/* ---- Ordinary attention ---- */
 
 enum { HEADS_THREADS = 1024 };
 
@@ -49,8 +48,7 @@ extern "C" void moe_gpu_finish_heads(struct moe_gpu *g, const struct moe_gpu_hea
                    threads < HEADS_THREADS ? threads : (uint32_t)HEADS_THREADS, 0, *h);
 }
 
-/* ---- Latent attention --------------------------------------------------------------------------
- */
+/* ---- Latent attention ---- */
 
 enum { LATENT_THREADS = 256, LATENT_WARPS = LATENT_THREADS / DEV_WARP };
 

@@ -8,8 +8,7 @@
 #include "dev_vector.cuh"
 #include "gpu_context.cuh"
 
-/* ---- Bias and scale ----------------------------------------------------------------------------
- */
+/* ---- Bias and scale ---- */
 
 enum { FINISH_THREADS = 256 };
 
@@ -30,8 +29,7 @@ extern "C" void moe_gpu_finish_logits(struct moe_gpu *g, float *logits, uint64_t
                    FINISH_THREADS, 0, logits, stride, vocab, bias, scale);
 }
 
-/* ---- The largest -------------------------------------------------------------------------------
- */
+/* ---- The largest ---- */
 
 enum { ARGMAX_THREADS = 1024 };
 

@@ -8,8 +8,7 @@
 enum { SMALL_BLOCK = 32 };
 static const uint32_t MAX_LIST = 64;
 
-/* ---- Products as kernels receive them ----------------------------------------------------------
- */
+/* ---- Products as kernels receive them ---- */
 
 struct dev_product gpu_describe_product(const struct moe_gpu_product *from)
 {
@@ -63,8 +62,7 @@ uint32_t gpu_most_inputs(const struct dev_products *list)
     return most;
 }
 
-/* ---- Lists -------------------------------------------------------------------------------------
- */
+/* ---- Lists ---- */
 
 static bool is_few(const struct moe_gpu_product *p)
 {
@@ -141,8 +139,7 @@ extern "C" void moe_gpu_matmul(struct moe_gpu *g, const struct moe_gpu_product *
         multiply_list(g, list + i, n_list - i < MAX_LIST ? n_list - i : MAX_LIST);
 }
 
-/* ---- With what follows -------------------------------------------------------------------------
- */
+/* ---- With what follows ---- */
 
 bool gpu_can_list(const struct moe_gpu_product *list, uint32_t n_list)
 {

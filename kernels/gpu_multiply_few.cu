@@ -13,8 +13,7 @@
 #include "dev_follow.cuh"
 #include "gpu_products.cuh"
 
-/* ---- Kernels -----------------------------------------------------------------------------------
- */
+/* ---- Kernels ---- */
 
 template <int KIND, int BLOCK, int NT>
 static __device__ __forceinline__ void few_panel(const struct dev_product &p, float *shared)
@@ -50,8 +49,7 @@ static __global__ void __launch_bounds__(dev_few_threads(NT), few_blocks(NT))
     }
 }
 
-/* ---- Starting ----------------------------------------------------------------------------------
- */
+/* ---- Starting ---- */
 
 enum { MOST_SHARED = 48 << 10 };
 

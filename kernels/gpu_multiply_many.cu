@@ -29,8 +29,7 @@ enum {
     COLUMNS = 128 /* that are in shared memory at a time */
 };
 
-/* ---- Inputs through shared memory --------------------------------------------------------------
- */
+/* ---- Inputs through shared memory ---- */
 
 enum {
     THREADS = PANELS * WARP,
@@ -107,8 +106,7 @@ static __device__ __forceinline__ void many_keep(const struct many_inputs<BLOCK>
     }
 }
 
-/* ---- Weights straight from memory --------------------------------------------------------------
- */
+/* ---- Weights straight from memory ---- */
 
 /* What a lane needs of its rows g and g + 8 for COLUMNS columns: packed words and scales. */
 static constexpr MOE_DEVICE_CODE int many_words(int kind)
@@ -174,8 +172,7 @@ static __device__ __forceinline__ void many_unpack(const uint32_t words[many_wor
     }
 }
 
-/* ---- Sums and chains ---------------------------------------------------------------------------
- */
+/* ---- Sums and chains ---- */
 
 /* c = the sums of a column block for rows g, g + 8 and inputs 2t, 2t + 1 of eight, whose bytes lie
  * at q; a: a step's codes of row g, of g + 8, then the second four columns' of both. */
@@ -309,8 +306,7 @@ static __global__ void __launch_bounds__(THREADS) many_bytes(struct dev_products
             }
 }
 
-/* ---- Starting ----------------------------------------------------------------------------------
- */
+/* ---- Starting ---- */
 
 void gpu_multiply_many(struct moe_gpu *g, const struct dev_products *list)
 {

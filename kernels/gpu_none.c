@@ -60,8 +60,7 @@ uint64_t moe_gpu_attention_bytes(uint32_t n_heads, uint32_t value_dim, uint32_t 
     return 0;
 }
 
-/* ---- What takes an open device -----------------------------------------------------------------
- */
+/* ---- What takes an open device ---- */
 
 #define WITH_DEVICE(type, function, ...)                                                           \
     type function(__VA_ARGS__)                                                                     \

@@ -53,8 +53,7 @@ struct moe_gpu_act {
 void moe_gpu_prepare(struct moe_gpu *g, const float *x, uint64_t stride, uint32_t n,
                      uint32_t n_parts, uint32_t part_stride, const struct moe_gpu_act *act);
 
-/* ---- Rows --------------------------------------------------------------------------------------
- */
+/* ---- Rows ---- */
 
 /* What is computed: [n] of these. */
 struct moe_gpu_row {
@@ -84,8 +83,7 @@ struct moe_gpu_norm {
 };
 void moe_gpu_add_norm(struct moe_gpu *g, const struct moe_gpu_norm *norm, uint32_t n);
 
-/* ---- Products ----------------------------------------------------------------------------------
- */
+/* ---- Products ---- */
 
 struct moe_gpu_router; /* below */
 
@@ -174,8 +172,7 @@ uint64_t moe_gpu_math_bytes(uint64_t max_weights, uint64_t max_inputs);
 /* Rows (of inputs, times matrices) that went through bf16 so far. */
 uint64_t moe_gpu_bf16_rows(const struct moe_gpu *g);
 
-/* ---- Attention ---------------------------------------------------------------------------------
- */
+/* ---- Attention ---- */
 
 /* The KV cache, laid out as the processor's (run/workspace.h, struct moe_kv). */
 struct moe_gpu_kv {
@@ -258,8 +255,7 @@ void moe_gpu_attention(struct moe_gpu *g, const struct moe_gpu_attention *a, uin
 enum { MOE_GPU_SPLIT_ROWS = 4 };
 uint64_t moe_gpu_attention_bytes(uint32_t n_heads, uint32_t value_dim, uint32_t context);
 
-/* ---- Routing, results --------------------------------------------------------------------------
- */
+/* ---- Routing, results ---- */
 
 /* As model/config.h's. */
 enum moe_gpu_router_kind {

@@ -16,8 +16,7 @@ extern "C" void moe_gpu_route(struct moe_gpu *g, const struct moe_gpu_router *r,
         MOE_LAUNCH(g, route_kernel, n, DEV_WARP, dev_route_bytes(r->n_experts), *r);
 }
 
-/* ---- Softmax of rows ---------------------------------------------------------------------------
- */
+/* ---- Softmax of rows ---- */
 
 enum { SOFTMAX_THREADS = 256 };
 

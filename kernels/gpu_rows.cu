@@ -12,8 +12,7 @@
 #include "dev_rows.cuh"
 #include "gpu_context.cuh"
 
-/* ---- Adding and norm ---------------------------------------------------------------------------
- */
+/* ---- Adding and norm ---- */
 
 enum { NORM_THREADS = 512 };
 
@@ -29,8 +28,7 @@ extern "C" void moe_gpu_add_norm(struct moe_gpu *g, const struct moe_gpu_norm *n
         MOE_LAUNCH(g, add_norm_kernel, n, NORM_THREADS, 0, *norm);
 }
 
-/* ---- The end of a MoE layer --------------------------------------------------------------------
- */
+/* ---- The end of a MoE layer ---- */
 
 enum { COMBINE_THREADS = 128 };
 

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "sched/plan.h"
+#include "plan/plan.h"
 
 static inline struct moe_plan *new_plan(uint32_t n_layers, uint32_t n_experts, uint32_t top_k,
                                         const char *row)

@@ -34,7 +34,7 @@ const struct moe_ggml_type *moe_dtype_block(enum moe_dtype dtype)
     return dtype > MOE_DTYPE_OTHER && dtype < MOE_DTYPE_N ? moe_ggml_find(numbers[dtype]) : NULL;
 }
 
-/* ---- Opening ------------------------------------------------------------------------------- */
+/* ---- Opening ---- */
 
 /* A file was given that is no GGUF file. */
 static int fail_not_checkpoint(const char *path, struct moe_err *err)
@@ -95,7 +95,7 @@ void moe_checkpoint_close(struct moe_checkpoint *ck)
     free(ck);
 }
 
-/* ---- Asking -------------------------------------------------------------------------------- */
+/* ---- Asking ---- */
 
 const char *moe_checkpoint_dir(const struct moe_checkpoint *ck)
 {
@@ -171,7 +171,7 @@ int moe_checkpoint_get(const struct moe_checkpoint *ck, const char *name, int n_
     return MOE_OK;
 }
 
-/* ---- Reading ------------------------------------------------------------------------------- */
+/* ---- Reading ---- */
 
 /* Checks that items or blocks [first, first + n) are among the `all` that there are. */
 static int check_range(const struct moe_checkpoint *ck, const struct moe_tensor *t,

@@ -172,8 +172,7 @@ static bool ends_with(const char *text, const char *end)
     return n >= m && strcmp(text + n - m, end) == 0;
 }
 
-/* ---- MXFP4 as two tensors ---------------------------------------------------------------------
- */
+/* ---- MXFP4 as two tensors ---- */
 
 static bool is_bytes(const struct moe_tensor_entry *entry)
 {
@@ -243,7 +242,7 @@ static int join_pairs(struct moe_tensor_list *list, struct moe_err *err)
     return MOE_OK;
 }
 
-/* ---- Opening ------------------------------------------------------------------------------- */
+/* ---- Opening ---- */
 
 /* The directory holds no safetensors file under the known names: say what it holds instead. */
 static int fail_no_weights(const char *dir, struct moe_err *err)

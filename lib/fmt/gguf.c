@@ -13,8 +13,7 @@
 
 enum { MAX_PARTS = 4096, MAX_ALIGNMENT = 1 << 20 };
 
-/* ---- One file -----------------------------------------------------------------------------------
- */
+/* ---- One file ---- */
 
 static uint64_t find_whole(const struct gguf_meta *meta, const char *key, uint64_t fallback)
 {

@@ -16,8 +16,7 @@ enum {
     MAX_KEY_BYTES = 65535, /* the specification's limit */
 };
 
-/* ---- Reading forward ---------------------------------------------------------------------------
- */
+/* ---- Reading forward ---- */
 
 int gguf_fail(struct gguf_reader *r, uint64_t at, const char *format, ...)
 {
@@ -91,8 +90,7 @@ uint64_t gguf_take_text(struct gguf_reader *r, uint64_t max, const char *what, u
     return gguf_take(r, *n, what);
 }
 
-/* ---- Values ------------------------------------------------------------------------------------
- */
+/* ---- Values ---- */
 
 static const struct {
     const char *name;

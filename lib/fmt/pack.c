@@ -12,7 +12,7 @@
 #include "base/mem.h"
 #include "fmt/pack_format.h"
 
-/* ---- What both sides hold descriptions to --------------------------------------------------- */
+/* ---- What both sides hold descriptions to ---- */
 
 bool pack_name_valid(const char *name, uint64_t room)
 {
@@ -93,7 +93,7 @@ const char *pack_class_problem(const struct moe_expert_class *c)
     return NULL;
 }
 
-/* ---- Looking things up ---------------------------------------------------------------------- */
+/* ---- Looking things up ---- */
 
 void moe_pack_close(struct moe_pack *pack)
 {
@@ -255,7 +255,7 @@ bool moe_class_matrix_view(const struct moe_expert_class *class_, uint16_t role,
     return false;
 }
 
-/* ---- Pieces: everything that occupies bytes ------------------------------------------------- */
+/* ---- Pieces: everything that occupies bytes ---- */
 
 static int compare_pieces(const void *a, const void *b)
 {
@@ -311,7 +311,7 @@ void pack_piece_name(const struct moe_pack *pack, const struct pack_piece *piece
     }
 }
 
-/* ---- Reading weights ------------------------------------------------------------------------ */
+/* ---- Reading weights ---- */
 
 const char *pack_decode(const struct moe_extent *extent, const void *stored, void *to)
 {
@@ -358,7 +358,7 @@ int moe_pack_read(const struct moe_pack *pack, const struct moe_extent *extent, 
     return status;
 }
 
-/* ---- Verifying ------------------------------------------------------------------------------ */
+/* ---- Verifying ---- */
 
 /* Reads one piece with the padding behind it, which must be zeros up to the next unit. */
 static int verify_piece(const struct moe_pack *pack, const struct pack_piece *piece,

@@ -5,7 +5,7 @@
  * classes and extents) and the weights behind it, each in the layout the kernels consume
  * (quant/layout.h). Every extent starts at a multiple of 4096 bytes and has a checksum; it may be
  * compressed with zstd. This module knows names, extents and bytes; what the model description
- * means is model/config.h's business, what the tokenizer section means model/tokenizer.h's.
+ * means is model/config.h's business, what the tokenizer section means text/tokenizer.h's.
  *
  * An expert's variant is one run of consecutive segments in the file (first gate and up, then
  * down), so that a miss is one direct read and computation can start on the first segment. Which
@@ -39,7 +39,7 @@ enum {
 /* Sections that other modules fill and read; opaque bytes here. */
 enum moe_pack_section {
     MOE_PACK_MODEL = 0,  /* model description, JSON text (model/config.h) */
-    MOE_PACK_TOKENIZER,  /* binary (model/tokenizer.h) */
+    MOE_PACK_TOKENIZER,  /* binary (text/tokenizer.h) */
     MOE_PACK_CHAT,       /* chat template source text as the checkpoint has it; may be empty */
     MOE_PACK_PROVENANCE, /* JSON text: how the pack was made (tool, options, source), for --list */
     MOE_PACK_N_SECTIONS
@@ -163,7 +163,7 @@ int moe_pack_verify(const struct moe_pack *pack, const struct moe_progress *prog
 bool moe_class_matrix_view(const struct moe_expert_class *class_, uint16_t role,
                            const uint8_t *const *segments, struct moe_mat *out);
 
-/* ---- Writing --------------------------------------------------------------------------------
+/* ---- Writing ----
  * Order of calls: create, section for each, add_class as needed, tensors and experts in any order
  * as their bytes become ready (they are written at once, only the directory stays in memory),
  * commit. Space for the directory is found at the end of the file, its place is in the header.

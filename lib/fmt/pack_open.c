@@ -27,7 +27,7 @@ static bool all_zero(const uint8_t *p, uint64_t n)
     return true;
 }
 
-/* ---- Header --------------------------------------------------------------------------------- */
+/* ---- Header ---- */
 
 /* The file does not begin like a pack: say what it may be and what to do. */
 static int fail_not_a_pack(const struct moe_pack *pack, const uint8_t *start, struct moe_err *err)
@@ -139,7 +139,7 @@ static struct moe_cursor section_cursor(const struct moe_pack *pack, uint32_t id
     return moe_cursor_over(pack->sections[id - 1], pack->table[id - 1].bytes);
 }
 
-/* ---- Tables --------------------------------------------------------------------------------- */
+/* ---- Tables ---- */
 
 static struct moe_extent take_extent(struct moe_cursor *c)
 {

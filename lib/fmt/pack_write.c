@@ -272,7 +272,7 @@ int moe_pack_put_expert(struct moe_pack_writer *w, uint32_t layer, uint32_t expe
     return status;
 }
 
-/* ---- The directory -------------------------------------------------------------------------- */
+/* ---- The directory ---- */
 
 static void put_extent(struct moe_buf *b, const struct moe_extent *e)
 {

@@ -62,8 +62,7 @@ int moe_yaml_fail(struct moe_yaml *doc, const struct moe_yaml_node *node, struct
                     node->line, node->column, text);
 }
 
-/* ---- Building the tree ------------------------------------------------------------------------
- */
+/* ---- Building the tree ---- */
 
 /* Zeroed, 8-aligned, released with the document. */
 static void *take(struct moe_yaml *doc, uint64_t n, struct moe_err *err)
@@ -329,8 +328,7 @@ int moe_yaml_read(struct moe_yaml **out, const char *path, uint64_t max_bytes, s
     return status;
 }
 
-/* ---- Looking at it ----------------------------------------------------------------------------
- */
+/* ---- Looking at it ---- */
 
 struct moe_yaml_node *moe_yaml_root(struct moe_yaml *doc)
 {
@@ -628,8 +626,7 @@ int moe_yaml_check_known(struct moe_yaml *doc, struct moe_err *err)
     return check_known(doc, doc->root, err);
 }
 
-/* ---- Writing ----------------------------------------------------------------------------------
- */
+/* ---- Writing ---- */
 
 /* A word that no YAML reader takes for anything but a text. */
 static bool is_plain(const char *text)

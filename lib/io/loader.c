@@ -46,7 +46,7 @@ enum {
  * does before it looks after the reads again. */
 static const double POLL_SECONDS = 20e-6, WAIT_SECONDS = 200e-6;
 
-/* ---- Opening --------------------------------------------------------------------------------- */
+/* ---- Opening ---- */
 
 static struct moe_loader_options with_defaults(const struct moe_loader_options *options)
 {
@@ -257,7 +257,7 @@ void moe_loader_close(struct moe_loader *l)
     moe_pages_free(l->block, l->block_bytes);
 }
 
-/* ---- Requests -------------------------------------------------------------------------------- */
+/* ---- Requests ---- */
 
 static const char *load_problem(const struct moe_loader *l, const struct moe_load *load)
 {
@@ -361,7 +361,7 @@ bool moe_loader_cancel(struct moe_loader *l, uint32_t handle)
     return gone;
 }
 
-/* ---- Lockstep -------------------------------------------------------------------------------- */
+/* ---- Lockstep ---- */
 
 /* Reads a request whose modelled time has come, to the end. */
 static void fetch(struct moe_loader *l, uint32_t item, struct moe_load_done *done)
@@ -393,7 +393,7 @@ double moe_loader_next_piece(const struct moe_loader *l)
     return l->options.lockstep ? moe_link_next_piece(&l->model) : 0;
 }
 
-/* ---- Polling and waiting --------------------------------------------------------------------- */
+/* ---- Polling and waiting ---- */
 
 /* Looks after the reads, goes on with what has been read, reports. */
 static uint32_t attend(struct moe_loader *l, struct moe_load_done *done, uint32_t max,

@@ -4,7 +4,7 @@
  *
  * A request is one extent (an expert's segment) and where its raw bytes go. The loader cuts it into
  * pieces, keeps a bounded number of piece reads in flight, and always starts the pieces of the most
- * urgent request next (base/link.h has the order): a demand load never waits for a whole prefetch
+ * urgent request next (cache/link.h has the order): a demand load never waits for a whole prefetch
  * in front of it, only for the pieces already in flight (HOBBIT 3.3 calls that wait inherent; it is
  * not). When the last piece is in, the stored bytes are verified and, where the extent is
  * compressed, decoded; then the request is done.
@@ -38,7 +38,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
-#include "base/link.h" /* enum moe_load_priority */
+#include "cache/link.h" /* enum moe_load_priority */
 
 enum { MOE_LOAD_ALIGN = 4096 }; /* of places in the file and in memory */
 
@@ -182,7 +182,7 @@ const struct moe_loader_stats *moe_loader_stats(const struct moe_loader *l);
 
 /* Lockstep: the virtual clock moves on by `seconds` of (modelled) computation; requests complete at
  * modelled times (stored bytes rounded up to 4096, over rate, one piece after the other, urgency
- * decides between pieces: base/link.h), whatever the disk does: the real bytes are read, without
+ * decides between pieces: cache/link.h), whatever the disk does: the real bytes are read, without
  * throttling, when poll or wait report the completion; verification and decoding take no modelled
  * time. moe_loader_wait jumps to the next completion. Returns the clock; `seconds` 0 only asks. */
 double moe_loader_advance(struct moe_loader *l, double seconds);

@@ -43,7 +43,7 @@ void loader_forget(struct moe_loader *l, uint32_t item)
     l->n_requests--;
 }
 
-/* ---- Jobs ------------------------------------------------------------------------------------ */
+/* ---- Jobs ---- */
 
 static void job_free(struct moe_loader *l, struct loader_job *job)
 {
@@ -160,7 +160,7 @@ static void work_alone(struct moe_loader *l, double until)
                 work_until(&l->jobs[i], until);
 }
 
-/* ---- Reports --------------------------------------------------------------------------------- */
+/* ---- Reports ---- */
 
 /* Memory, the page cache or the transfer may be to blame rather than the file: once more, and from
  * the disk. */

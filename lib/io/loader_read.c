@@ -31,7 +31,7 @@ void loader_fault_apply(struct loader_piece *piece, int32_t got)
     }
 }
 
-/* ---- Pieces come and go ---------------------------------------------------------------------- */
+/* ---- Pieces come and go ---- */
 
 static void piece_free(struct moe_loader *l, struct loader_piece *piece)
 {
@@ -80,7 +80,7 @@ bool loader_read_abandon(struct moe_loader *l, uint32_t item)
     return l->requests[item].n_pieces == 0;
 }
 
-/* ---- What comes back ------------------------------------------------------------------------- */
+/* ---- What comes back ---- */
 
 /* The request has failed for good; the piece that showed it is still the caller's. */
 static void fail_read(struct moe_loader *l, const struct loader_piece *piece)
@@ -198,7 +198,7 @@ static void take_up(struct moe_loader *l, double now)
     }
 }
 
-/* ---- What starts ----------------------------------------------------------------------------- */
+/* ---- What starts ---- */
 
 void loader_read_begin(struct moe_loader *l, uint32_t item, double now)
 {

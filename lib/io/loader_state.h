@@ -92,7 +92,7 @@ static inline double loader_waited(const struct moe_loader *l, double now)
     return l->waited + (l->waiting_since > 0 ? now - l->waiting_since : 0);
 }
 
-/* ---- loader_read.c --------------------------------------------------------------------------- */
+/* ---- loader_read.c ---- */
 
 /* Queues all of a request's reads. */
 void loader_read_begin(struct moe_loader *l, uint32_t item, double now);
@@ -106,7 +106,7 @@ bool loader_read_abandon(struct moe_loader *l, uint32_t item);
 /* Waits until the backend has no piece left. */
 void loader_read_drain(struct moe_loader *l);
 
-/* ---- loader_finish.c ------------------------------------------------------------------------- */
+/* ---- loader_finish.c ---- */
 
 void loader_ready_put(struct moe_loader *l, uint32_t item);
 /* Gives up a READY or CHECKING request, which is then not reported. */

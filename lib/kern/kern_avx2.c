@@ -30,7 +30,7 @@ enum {
     AHEAD = 2048,   /* bytes; less is too late, more is dropped */
 };
 
-/* ---- Panels --------------------------------------------------------------------------------- */
+/* ---- Panels ---- */
 
 /* Rows 8h..8h+7 of column `c` of a float panel. */
 MOE_TEMPLATE __m256 float_column(int kind, const uint8_t *panel, uint32_t c, int h)
@@ -337,8 +337,7 @@ static void quantize(const float *x, uint32_t cols, uint32_t block, int nt, int 
     }
 }
 
-/* ---- Vectors: the last few elements by the scalar forms ----------------------------------------
- */
+/* ---- Vectors: the last few elements by the scalar forms ---- */
 
 /* The steps of moe_math_exp. The order of min's and max's operands lets a NaN through. */
 static inline __m256 exp8(__m256 x)

@@ -22,7 +22,7 @@
 
 enum { MX_OFFSET = 12 /* makes the values of MXFP4 unsigned */ };
 
-/* ---- Panels --------------------------------------------------------------------------------- */
+/* ---- Panels ---- */
 
 /* Column `c` of a float panel. */
 MOE_TEMPLATE __m512 float_column(int kind, const uint8_t *panel, uint32_t c)
@@ -216,8 +216,7 @@ static void quantize(const float *x, uint32_t cols, uint32_t block, int nt, int 
     }
 }
 
-/* ---- Vectors: the last round goes under a mask, whose missing elements read as 0 --------------
- */
+/* ---- Vectors: the last round goes under a mask, whose missing elements read as 0 ---- */
 
 static inline __mmask16 mask_for(uint32_t left)
 {

@@ -7,7 +7,7 @@
 
 enum { FLOAT_PART = 4, PART = 2 /* inputs computed at a time: 16 sums either way */ };
 
-/* ---- Panels --------------------------------------------------------------------------------- */
+/* ---- Panels ---- */
 
 /* Rows 4h..4h+3 of column `c` of a float panel. */
 MOE_TEMPLATE float32x4_t float_column(int kind, const uint8_t *panel, uint32_t c, int h)
@@ -142,8 +142,7 @@ static void quantize(const float *x, uint32_t cols, uint32_t block, int nt, int 
     }
 }
 
-/* ---- Vectors: the last few elements by the scalar forms ----------------------------------------
- */
+/* ---- Vectors: the last few elements by the scalar forms ---- */
 
 /* The steps of moe_math_exp; NEON's min and max let a NaN through. */
 static inline float32x4_t exp4(float32x4_t x)

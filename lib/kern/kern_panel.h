@@ -69,7 +69,7 @@
         memcpy(kern->panel[3], rows, sizeof rows);                                                 \
     }
 
-/* ---- Geometry of records (layout.h) ---------------------------------------------------------- */
+/* ---- Geometry of records (layout.h) ---- */
 
 enum {
     MOE_UNIT = 64,        /* bytes of a unit: 16 rows of 4 bytes */

@@ -9,7 +9,7 @@ float moe_expf(float x)
     return moe_math_exp(x);
 }
 
-/* ---- Panels --------------------------------------------------------------------------------- */
+/* ---- Panels ---- */
 
 static float float_weight(int kind, const uint8_t *panel, uint32_t c, int r)
 {
@@ -116,7 +116,7 @@ static void quantize(const float *x, uint32_t cols, uint32_t block, int nt, int 
     }
 }
 
-/* ---- Vectors -------------------------------------------------------------------------------- */
+/* ---- Vectors ---- */
 
 static float dot(const float *x, const float *y, uint32_t n)
 {

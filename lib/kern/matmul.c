@@ -13,7 +13,7 @@ enum { TILES_BYTES = 256 << 10 };
 /* Multiply-adds of the smallest share of work. */
 #define RANGE_WORK ((uint64_t)65536)
 
-/* ---- Inputs --------------------------------------------------------------------------------- */
+/* ---- Inputs ---- */
 
 void moe_act_carve(struct moe_act *act, struct moe_arena *arena, uint32_t n_max, uint32_t cols_max)
 {
@@ -130,7 +130,7 @@ void moe_act_prepare(struct moe_act *act, const float *x, uint64_t stride, const
     moe_par_for(tile_count(n), grain, prepare_tiles, &p);
 }
 
-/* ---- Products ------------------------------------------------------------------------------- */
+/* ---- Products ---- */
 
 /* Panels begin..end of one product times the tiles of inputs first..last. */
 static void multiply(const struct moe_mm *mm, uint32_t begin, uint32_t end, uint32_t first,

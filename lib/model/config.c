@@ -10,7 +10,7 @@
 #include "fmt/json.h"
 #include "quant/layout.h"
 
-/* ---- Defaults -------------------------------------------------------------------------------- */
+/* ---- Defaults ---- */
 
 void moe_config_init(struct moe_config *config)
 {
@@ -38,7 +38,7 @@ void moe_config_complete(struct moe_config *c)
         c->attn_scale = 1.0f / sqrtf((float)c->head_dim);
 }
 
-/* ---- The description as JSON: one table for writing and reading ------------------------------ */
+/* ---- The description as JSON: one table for writing and reading ---- */
 
 enum field_kind { FIELD_U32, FIELD_BOOL, FIELD_DOUBLE, FIELD_FLOAT, FIELD_CHOICE };
 
@@ -378,7 +378,7 @@ done:
     return status;
 }
 
-/* ---- Checks ---------------------------------------------------------------------------------- */
+/* ---- Checks ---- */
 
 struct range {
     const char *key;

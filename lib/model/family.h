@@ -93,8 +93,7 @@ void moe_tensor_pack_name(enum moe_tensor_role role, uint32_t layer, char *out);
 bool moe_expert_part_shape(const struct moe_config *config, enum moe_expert_part part,
                            uint32_t *rows, uint32_t *cols);
 
-/* ---- Where tensors lie in a checkpoint --------------------------------------------------------
- */
+/* ---- Where tensors lie in a checkpoint ---- */
 
 /* Which part of a checkpoint's tensor a matrix [rows][cols] (a vector: cols 1, one dimension less)
  * is. Where the tensor of an expert has no "%u" for the expert it holds all of them: n_experts is

@@ -7,8 +7,7 @@
 
 #include "fmt/json.h"
 
-/* ---- config.json by tables --------------------------------------------------------------------
- */
+/* ---- config.json by tables ---- */
 
 int family_read_keys(const char *path, const json_t *json, const struct family_key *keys, size_t n,
                      struct moe_err *err)
@@ -66,8 +65,7 @@ int family_check_only(const char *path, const json_t *json, const struct family_
     return MOE_OK;
 }
 
-/* ---- What Llama's descendants share -----------------------------------------------------------
- */
+/* ---- What Llama's descendants share ---- */
 
 int family_read_llama(struct moe_config *c, const char *path, const json_t *json, uint32_t *ff,
                       struct moe_err *err)
@@ -111,8 +109,7 @@ int family_read_rope(struct moe_config *c, const char *path, const json_t *json,
     return status == MOE_OK ? moe_rope_apply(c, &settings, path, err) : status;
 }
 
-/* ---- Windows ----------------------------------------------------------------------------------
- */
+/* ---- Windows ---- */
 
 int family_read_window(struct moe_config *c, const char *path, const json_t *json,
                        uint32_t otherwise, struct moe_err *err)
@@ -179,8 +176,7 @@ int family_read_qwen_window(struct moe_config *c, const char *path, const json_t
     return MOE_OK;
 }
 
-/* ---- Which layers have experts ----------------------------------------------------------------
- */
+/* ---- Which layers have experts ---- */
 
 void family_all_moe(struct moe_config *c)
 {
@@ -242,8 +238,7 @@ int family_read_deepseek_experts(struct moe_config *c, const char *path, const j
     return MOE_OK;
 }
 
-/* ---- Names ------------------------------------------------------------------------------------
- */
+/* ---- Names ---- */
 
 #define L "model.layers.%u."
 

@@ -10,8 +10,7 @@
 #include "model/family.h"
 #include "model/rope.h"
 
-/* ---- config.json by tables --------------------------------------------------------------------
- */
+/* ---- config.json by tables ---- */
 
 enum family_value { FAMILY_U32, FAMILY_FLOAT, FAMILY_BOOL };
 
@@ -39,8 +38,7 @@ int family_check_only(const char *path, const struct json_t *json, const struct 
 #define FAMILY_CHECK(path, json, only, err)                                                        \
     family_check_only(path, json, only, sizeof(only) / sizeof(only)[0], err)
 
-/* ---- What Llama's descendants share -----------------------------------------------------------
- */
+/* ---- What Llama's descendants share ---- */
 
 /* Layers, widths, heads, context, vocabulary, "rms_norm_eps", "tie_word_embeddings", and an
  * activation that must be silu. config holds the family's defaults (norm_eps 0: 1e-6). *ff (may be
@@ -79,8 +77,7 @@ int family_read_deepseek_experts(struct moe_config *config, const char *path,
                                  const struct json_t *json, uint32_t shared_otherwise,
                                  struct moe_err *err);
 
-/* ---- Names ------------------------------------------------------------------------------------
- */
+/* ---- Names ---- */
 
 /* "model.layers.%u.self_attn.q_proj.weight" and so on; experts as Qwen, OLMoE and DeepSeek have
  * them, a tensor each. */

@@ -21,7 +21,7 @@ void moe_rope_settings_init(struct moe_rope_settings *settings)
     };
 }
 
-/* ---- From config.json ------------------------------------------------------------------------ */
+/* ---- From config.json ---- */
 
 static int read_kind(struct moe_rope_settings *s, const char *path, const json_t *json,
                      struct moe_err *err)
@@ -156,7 +156,7 @@ int moe_rope_read_hf(struct moe_rope_settings *settings, const char *path, const
     return status;
 }
 
-/* ---- Frequencies ----------------------------------------------------------------------------- */
+/* ---- Frequencies ---- */
 
 /* Frequency of pair i of `pairs`, unscaled. */
 static double plain_freq(double theta, uint32_t i, uint32_t pairs)

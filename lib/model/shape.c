@@ -3,8 +3,9 @@
 #include <inttypes.h>
 
 #include "base/mem.h"
-#include "model/convert.h"
 #include "model/family.h"
+#include "quant/bits.h"
+#include "quant/quantize.h"
 
 /* One that groups weights as moe-quantize does unless told otherwise. */
 static struct moe_layout layout_of(int bits, uint32_t group)

@@ -10,7 +10,7 @@ enum {
     BLOCK = 64   /* columns that are eliminated together */
 };
 
-/* ---- Moments --------------------------------------------------------------------------------- */
+/* ---- Moments ---- */
 
 struct adding {
     double *h;
@@ -71,7 +71,7 @@ void moe_moments_damp(double *h, uint32_t cols, double share)
         h[i * cols + i] += more;
 }
 
-/* ---- The factor ------------------------------------------------------------------------------
+/* ---- The factor ----
  * Block by block from the last, in three steps: the block's own rows; R of all rows above in the
  * block's columns; what these columns explain of the moments above them. R is kept twice, so that
  * columns of it can be read as rows of the lower triangle.

@@ -12,7 +12,7 @@ static float f16_at(const uint8_t *p)
     return moe_f16_to_f32(moe_get_u16(p));
 }
 
-/* ---- Single values --------------------------------------------------------------------------- */
+/* ---- Single values ---- */
 
 static void decode_f32(const uint8_t *block, float *out)
 {
@@ -29,8 +29,7 @@ static void decode_bf16(const uint8_t *block, float *out)
     *out = moe_bf16_to_f32(moe_get_u16(block));
 }
 
-/* ---- Blocks of 32 -----------------------------------------------------------------------------
- */
+/* ---- Blocks of 32 ---- */
 
 static void decode_q8_0(const uint8_t *block, float *out)
 {
@@ -93,8 +92,7 @@ static void decode_mxfp4(const uint8_t *block, float *out)
         out[i] = d * (float)moe_mxfp4_twice[q[i]];
 }
 
-/* ---- Blocks of 256 ----------------------------------------------------------------------------
- */
+/* ---- Blocks of 256 ---- */
 
 /* scales[16] (low bits: scale, high bits: minimum), q[64], d, dmin; 16 groups of 16. */
 static void decode_q2_k(const uint8_t *block, float *out)
@@ -157,8 +155,7 @@ static void decode_q6_k(const uint8_t *block, float *out)
     }
 }
 
-/* ---- The table --------------------------------------------------------------------------------
- */
+/* ---- The table ---- */
 
 static const struct moe_ggml_type types[] = {
     {MOE_GGML_F32, "F32", 1, 4, decode_f32, 0},

@@ -59,8 +59,7 @@ const struct moe_ggml_type *moe_ggml_at(int i);
 void moe_ggml_decode(const struct moe_ggml_type *type, const uint8_t *blocks, uint64_t n,
                      float *out);
 
-/* ---- Carrying over ----------------------------------------------------------------------------
- */
+/* ---- Carrying over ---- */
 
 enum moe_ggml_carry {
     MOE_GGML_CARRY_NO,      /* d or m do not exist in f16; *out has none then */
@@ -94,8 +93,7 @@ void moe_ggml_mxfp4(const uint8_t *block, uint8_t codes[MOE_GGML_GROUP], uint8_t
  * 2i (low bits) and 2i + 1. `block` has 17 bytes. */
 void moe_ggml_mxfp4_from_pairs(const uint8_t pairs[16], uint8_t exponent, uint8_t *block);
 
-/* ---- Whole matrices ---------------------------------------------------------------------------
- */
+/* ---- Whole matrices ---- */
 
 /* The layout of so many bits that carries the type; kind MOE_LAYOUT_NONE where none does. MXFP4 of
  * 4 bits is its own. */

@@ -52,8 +52,7 @@ struct walk {
     double e[MOE_PANEL_ROWS][MAX_BLOCK];
 };
 
-/* ---- Carrying errors -------------------------------------------------------------------------
- */
+/* ---- Carrying errors ---- */
 
 /* carried[k] += the sum over i < n of e[i] * r[i * stride + k] for k in [begin, end), i ascending.
  */
@@ -73,8 +72,7 @@ static void carry(const double *e, uint32_t n, const double *r, uint64_t stride,
             carried[k] += e[i] * r[i * stride + k];
 }
 
-/* ---- Choosing codes --------------------------------------------------------------------------
- */
+/* ---- Choosing codes ---- */
 
 /* A group being fitted: the weights as they are to be, and how much errors of each count (the
  * diagonal D of the factor, a row apart). */
@@ -194,8 +192,7 @@ static void choose(const struct walk *walk, uint32_t r, uint32_t k)
     s->values[(uint64_t)r * job->cols + k] = d * code + m;
 }
 
-/* ---- Rows -------------------------------------------------------------------------------------
- */
+/* ---- Rows ---- */
 
 /* Columns [begin, end) of row r. */
 static void walk_block(struct walk *walk, uint32_t r, uint32_t begin, uint32_t end)
@@ -282,8 +279,7 @@ static void improve_panels(void *ctx, int64_t begin, int64_t end, int thread)
     }
 }
 
-/* ---- A matrix ---------------------------------------------------------------------------------
- */
+/* ---- A matrix ---- */
 
 static void carve(struct moe_arena *arena, const struct job *job, struct scratch *s)
 {

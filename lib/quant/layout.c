@@ -91,7 +91,7 @@ bool moe_layout_valid(struct moe_layout layout)
     return layout.group == 32 || layout.group % 64 == 0;
 }
 
-/* ---- Sizes ---------------------------------------------------------------------------------- */
+/* ---- Sizes ---- */
 
 /* Columns of a full record. */
 static uint32_t record_cols(struct moe_layout layout, uint32_t cols)
@@ -132,7 +132,7 @@ uint64_t moe_layout_bytes(struct moe_layout layout, uint32_t rows, uint32_t cols
     return moe_panels(rows) * moe_layout_panel_bytes(layout, cols);
 }
 
-/* ---- Codes in a block -----------------------------------------------------------------------
+/* ---- Codes in a block ----
  * A row's share of a unit is one 4-byte word at r * 4: four consecutive columns in its lowest bits,
  * the next four above them, and so on. So codes are moved four at a time as words of one code a
  * byte; no bit crosses a byte, and the byte order of the machine does not matter. */
@@ -187,7 +187,7 @@ static void block_load(const uint8_t *row, struct moe_layout layout, uint8_t *co
         plane_load(row + block / 16 * UNIT, codes, block, 1, 2);
 }
 
-/* ---- Rows ----------------------------------------------------------------------------------- */
+/* ---- Rows ---- */
 
 void moe_layout_store_row(uint8_t *data, struct moe_layout layout, uint32_t cols, uint32_t row,
                           const float *values)

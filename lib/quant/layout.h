@@ -140,7 +140,7 @@ uint64_t moe_layout_panel_bytes(struct moe_layout layout, uint32_t cols);
 uint64_t moe_layout_block_bytes(struct moe_layout layout);
 uint64_t moe_layout_bytes(struct moe_layout layout, uint32_t rows, uint32_t cols);
 
-/* ---- Packing: rows of ordinary numbers into a layout ---------------------------------------- */
+/* ---- Packing: rows of ordinary numbers into a layout ---- */
 
 /* One group of one row, as an encoder made it (quantize.h). */
 struct moe_group_codes {

@@ -45,7 +45,7 @@ struct moe_layout moe_quant_layout(const struct moe_quant_method *method, int bi
     return method && moe_layout_valid(layout) ? layout : (struct moe_layout){0};
 }
 
-/* ---- A matrix ------------------------------------------------------------------------------- */
+/* ---- A matrix ---- */
 
 /* What became of one panel. Kept apart per panel and added up in their order, so that the sums do
  * not depend on which thread did what. */

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "experts/host.h"
 #include "run/foresight.h"
-#include "run/host.h"
 #include "run/lockstep.h"
 #include "run/predict_place.h"
 #include "run/workspace.h"
@@ -141,8 +141,7 @@ void moe_ahead_begin(struct moe_ahead *a, bool decode, bool first)
         moe_foresight_begin_sequence(a->foresight);
 }
 
-/* ---- The layer's own experts -------------------------------------------------------------------
- */
+/* ---- The layer's own experts ---- */
 
 /* The predicted probabilities as the model would use them for weights. */
 static void set_weights(const struct moe_config *c, const float *scores, float *weights)
@@ -229,8 +228,7 @@ static int begin_host_jobs(struct moe_ahead *a, uint32_t layer, uint32_t n_activ
     return status;
 }
 
-/* ---- The next layer ----------------------------------------------------------------------------
- */
+/* ---- The next layer ---- */
 
 static uint32_t next_moe_layer(const struct moe_config *c, uint32_t layer)
 {

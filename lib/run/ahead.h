@@ -11,15 +11,16 @@
 #ifndef MOE_RUN_AHEAD_H
 #define MOE_RUN_AHEAD_H
 
+#include "record/statistics.h"
 #include "run/session.h"
-#include "sched/statistics.h"
 #include "sched/strategy.h"
 
 struct moe_ahead;
 
 /* Decides where a session on a gpu asks routers ahead (run/predict_place.h), too.
- * host_slowdown: 0: there is no host; else 1 or more (run/host.h), on host_threads. statistics: for
- * path predictions, borrowed; else NULL. MOE_ERR_USAGE when the strategy needs what is not there.
+ * host_slowdown: 0: there is no host; else 1 or more (experts/host.h), on host_threads. statistics:
+ * for path predictions, borrowed; else NULL. MOE_ERR_USAGE when the strategy needs what is not
+ * there.
  */
 int moe_ahead_open(struct moe_ahead **out, struct moe_session *session,
                    const struct moe_strategy *strategy, const struct moe_statistics *statistics,

@@ -47,8 +47,7 @@ static uint8_t *head_values(const struct moe_kv *kv, uint64_t index)
     return kv->values + index * kv->n_positions * kv->value_padded * kv->item_bytes;
 }
 
-/* ---- Storing ----------------------------------------------------------------------------------
- */
+/* ---- Storing ---- */
 
 struct store {
     struct moe_session *s;
@@ -96,8 +95,7 @@ void moe_kv_store(struct moe_session *s, uint32_t layer, const struct moe_row *r
     moe_par_for(n_rows, 8, store_rows, &st);
 }
 
-/* ---- Attending ---------------------------------------------------------------------------------
- */
+/* ---- Attending ---- */
 
 enum { CHUNK = MOE_ATTENTION_CHUNK };
 

@@ -69,8 +69,7 @@ static void list_needs(struct moe_workspace *w, const struct moe_config *c, uint
         };
 }
 
-/* ---- Computing ---------------------------------------------------------------------------------
- */
+/* ---- Computing ---- */
 
 /* Experts of the request that the device computes; those left out give nothing. */
 static uint32_t count_here(struct moe_session *s, uint32_t n_active)

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "run/host_routers.h"
-#include "run/probe.h"
 #include "run/stages.h"
 #include "run/workspace.h"
 #include "sched/recollection.h"
@@ -33,8 +32,7 @@ struct moe_foresight {
     struct moe_recollection recollection; /* by choices */
 };
 
-/* ---- Memory ------------------------------------------------------------------------------------
- */
+/* ---- Memory ---- */
 
 /* Path statistics reach one layer ahead; nobody looks beyond the last. */
 static uint32_t usable_depth(const struct moe_strategy *strategy, uint32_t n_moe)
@@ -102,8 +100,7 @@ uint64_t moe_foresight_bytes(const struct moe_model *model, uint32_t batch,
     return arena.overflowed ? UINT64_MAX : arena.used;
 }
 
-/* ---- Open and close ----------------------------------------------------------------------------
- */
+/* ---- Open and close ---- */
 
 static int check_statistics(const struct moe_model *model, const struct moe_statistics *s,
                             struct moe_err *err)
@@ -111,7 +108,7 @@ static int check_statistics(const struct moe_model *model, const struct moe_stat
     if (!s)
         return moe_fail(err, MOE_ERR_USAGE,
                         "predicting by paths needs statistics of the model: make a profile");
-    if (!moe_probe_fits(model, s))
+    if (!moe_model_fits_statistics(model, s))
         return moe_fail(err, MOE_ERR_USAGE, "the statistics are of another model");
     return MOE_OK;
 }
@@ -166,8 +163,7 @@ void moe_foresight_begin_sequence(struct moe_foresight *f)
     moe_recollection_begin_sequence(&f->recollection);
 }
 
-/* ---- Predictions of rows -----------------------------------------------------------------------
- */
+/* ---- Predictions of rows ---- */
 
 struct look {
     struct moe_foresight *f;
@@ -249,8 +245,7 @@ static void recollect_range(void *ctx, int64_t begin, int64_t end, int thread)
                           probabilities_at(f, d, (uint64_t)i));
 }
 
-/* ---- Looking -----------------------------------------------------------------------------------
- */
+/* ---- Looking ---- */
 
 static void predict(struct look *k)
 {

@@ -6,9 +6,9 @@
 #ifndef MOE_RUN_FORESIGHT_H
 #define MOE_RUN_FORESIGHT_H
 
+#include "record/statistics.h"
 #include "run/session.h"
 #include "sched/select.h"
-#include "sched/statistics.h"
 #include "sched/strategy.h"
 
 struct moe_foresight;

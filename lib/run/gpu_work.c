@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "experts/experts.h"
 #include "kern/matmul.h"
-#include "run/experts.h"
 #include "run/gpu_moments.h"
 
 static uint64_t padded(uint64_t n)
@@ -17,8 +17,7 @@ static uint32_t larger(uint32_t a, uint32_t b)
     return a > b ? a : b;
 }
 
-/* ---- Forms of inputs ---------------------------------------------------------------------------
- */
+/* ---- Forms of inputs ---- */
 
 static const uint32_t block_columns[MOE_GPU_N_BLOCKS] = {
     [MOE_GPU_BLOCK_32] = 32,
@@ -76,8 +75,7 @@ void gpu_act_want_experts(struct moe_gpu_act *act, const struct moe_gpu_act *roo
     }
 }
 
-/* ---- Sizes: one function carves, counting or for real ------------------------------------------
- */
+/* ---- Sizes: one function carves, counting or for real ---- */
 
 static void carve_latent(struct gpu_work *g, struct moe_arena *arena, const struct moe_config *c,
                          uint64_t batch)
@@ -233,8 +231,7 @@ uint64_t gpu_work_host_bytes(const struct moe_config *c, const struct moe_sessio
     return sizeof g + arena.used;
 }
 
-/* ---- Open and close ----------------------------------------------------------------------------
- */
+/* ---- Open and close ---- */
 
 static bool same_layout(struct moe_mat a, struct moe_mat b)
 {

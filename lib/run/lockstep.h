@@ -1,6 +1,6 @@
 /*
  * Lockstep: the modelled clock of a run moves on by what its pace says computing takes, at the
- * places where the simulator's does (sched/pace.h). Nothing happens in a session without a pace.
+ * places where the simulator's does (plan/pace.h). Nothing happens in a session without a pace.
  */
 #ifndef MOE_RUN_LOCKSTEP_H
 #define MOE_RUN_LOCKSTEP_H

@@ -10,8 +10,7 @@
 #include "gpu.h"
 #include "model/family.h"
 
-/* ---- The dense part ---------------------------------------------------------------------------
- */
+/* ---- The dense part ---- */
 
 /* Checks that the pack has the tensor as the description implies it. */
 static int expect_tensor(const struct moe_model *m, enum moe_tensor_role role, uint32_t layer,
@@ -173,8 +172,7 @@ static int read_dense_part(struct moe_model *m, const struct moe_progress *progr
     return status;
 }
 
-/* ---- The experts' shapes ----------------------------------------------------------------------
- */
+/* ---- The experts' shapes ---- */
 
 /* A class has exactly the matrices and biases that the description implies: one that it does not
  * know would be left out of the arithmetic. */
@@ -225,8 +223,7 @@ static int check_experts(const struct moe_model *m, struct moe_err *err)
     return MOE_OK;
 }
 
-/* ---- The rest ---------------------------------------------------------------------------------
- */
+/* ---- The rest ---- */
 
 /* cos and sin of position * frequency, times the scale: in double, rounded once. */
 static int make_rope(struct moe_model *m, uint32_t n_positions, struct moe_err *err)
@@ -358,4 +355,24 @@ void moe_model_close(struct moe_model *m)
     free(m->layers);
     free(m->rope);
     free(m);
+}
+
+struct moe_statistics_shape moe_model_statistics_shape(const struct moe_model *model)
+{
+    const struct moe_config *c = &model->config;
+    return (struct moe_statistics_shape){
+        .n_layers = moe_config_moe_layers(c, c->n_layers),
+        .n_experts = c->n_experts,
+        .top_k = c->top_k,
+        .source_fingerprint = moe_pack_source_fingerprint(model->pack),
+    };
+}
+
+bool moe_model_fits_statistics(const struct moe_model *model,
+                               const struct moe_statistics *statistics)
+{
+    const struct moe_statistics_shape want = moe_model_statistics_shape(model),
+                                      *is = &statistics->shape;
+    return is->n_layers == want.n_layers && is->n_experts == want.n_experts &&
+           is->top_k == want.top_k && is->source_fingerprint == want.source_fingerprint;
 }

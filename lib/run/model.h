@@ -12,8 +12,9 @@
 #include "fmt/pack.h"
 #include "model/config.h"
 #include "model/family.h"
-#include "model/tokenizer.h"
 #include "quant/layout.h"
+#include "record/statistics.h"
+#include "text/tokenizer.h"
 
 /* The dense weights of one layer; shapes in model/family.h. Vectors are plain f32 arrays. What the
  * model has not is NULL (of a matrix: its data). */
@@ -74,5 +75,11 @@ struct moe_mat *moe_model_matrix(const struct moe_model *model, enum moe_tensor_
 int moe_model_open(struct moe_model **out, const char *path, uint32_t context,
                    const struct moe_progress *progress, struct moe_err *err);
 void moe_model_close(struct moe_model *model);
+
+/* The shape of statistics of this model; max_tokens and prompt_percent are for whoever counts. */
+struct moe_statistics_shape moe_model_statistics_shape(const struct moe_model *model);
+/* Whether statistics are of this model. */
+bool moe_model_fits_statistics(const struct moe_model *model,
+                               const struct moe_statistics *statistics);
 
 #endif

@@ -21,8 +21,7 @@ static const float *angles(const struct moe_model *m, const struct moe_row *row)
     return m->rope + (uint64_t)row->position * m->config.rope_dim;
 }
 
-/* ---- Ordinary attention ------------------------------------------------------------------------
- */
+/* ---- Ordinary attention ---- */
 
 /* Norm, clipping and rotary positions of the queries, or the keys, of one row. */
 static void finish_heads(const struct moe_config *c, float *x, uint32_t n_heads, const float *norm,
@@ -76,8 +75,7 @@ static void project_heads(struct moe_session *s, struct prepare *p, uint32_t n_r
     moe_par_for(n_rows, 8, finish_rows, p);
 }
 
-/* ---- Latent attention --------------------------------------------------------------------------
- */
+/* ---- Latent attention ---- */
 
 static void norm_q_down_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
@@ -159,8 +157,7 @@ static void project_latent(struct moe_session *s, struct prepare *p, uint32_t n_
     moe_par_for(n_rows, 8, finish_latent_rows, p);
 }
 
-/* ---- Both --------------------------------------------------------------------------------------
- */
+/* ---- Both ---- */
 
 void moe_project_in(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
                     uint32_t n_rows)

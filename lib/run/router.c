@@ -3,11 +3,10 @@
  */
 #include <math.h>
 
+#include "base/best.h"
 #include "run/workspace.h"
-#include "sched/select.h"
 
-/* ---- Scores ------------------------------------------------------------------------------------
- */
+/* ---- Scores ---- */
 
 struct biases {
     const struct moe_router_use *use;
@@ -35,8 +34,7 @@ void moe_router_scores(const struct moe_router_use *uses, uint32_t n, uint64_t r
     }
 }
 
-/* ---- Choices -----------------------------------------------------------------------------------
- */
+/* ---- Choices ---- */
 
 /* masked[e] = p[e] where e's group is among the best, else -1: below every probability. */
 static void mask_groups(const struct moe_config *c, const float *p, float *masked)

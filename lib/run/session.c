@@ -24,8 +24,7 @@ uint64_t moe_logits_stride(const struct moe_config *config)
     return padded(config->vocab);
 }
 
-/* ---- Sizes: one function carves, counting or for real ------------------------------------------
- */
+/* ---- Sizes: one function carves, counting or for real ---- */
 
 /* What latent attention needs besides. */
 static void carve_latent(struct moe_workspace *w, struct moe_arena *arena,
@@ -196,8 +195,7 @@ uint64_t moe_session_kv_bytes(const struct moe_config *config,
     return shape_kv(&kv, config, &o);
 }
 
-/* ---- Open and close ----------------------------------------------------------------------------
- */
+/* ---- Open and close ---- */
 
 static int allocate_kv(struct moe_workspace *w, const struct moe_config *c,
                        const struct moe_session_options *o, struct moe_err *err)
@@ -292,40 +290,4 @@ void moe_session_close(struct moe_session *s)
         free(s->work);
     }
     free(s);
-}
-
-/* ---- Inputs ------------------------------------------------------------------------------------
- */
-
-void moe_inputs_carve(struct moe_inputs *in, struct moe_arena *arena, uint32_t n, uint32_t cols)
-{
-    for (int form = 0; form < 3; form++)
-        moe_act_carve(&in->act[form], arena, n, cols);
-}
-
-void moe_inputs_set(struct moe_inputs *in, const float *x, uint64_t stride, const uint32_t *rows,
-                    uint32_t n, uint32_t cols)
-{
-    in->x = x;
-    in->stride = stride;
-    in->rows = rows;
-    in->n = n;
-    in->cols = cols;
-    memset(in->ready, 0, sizeof in->ready);
-}
-
-const struct moe_act *moe_inputs_for(struct moe_inputs *in, struct moe_layout layout)
-{
-    uint32_t block = moe_act_block_for(layout);
-    int form = block == 0 ? 0 : block == 32 ? 1 : 2;
-    if (!in->ready[form]) {
-        moe_act_prepare(&in->act[form], in->x, in->stride, in->rows, in->n, in->cols, block);
-        in->ready[form] = true;
-    }
-    return &in->act[form];
-}
-
-struct moe_mm moe_inputs_mm(struct moe_inputs *in, struct moe_mat w, float *y, uint64_t y_stride)
-{
-    return (struct moe_mm){w, moe_inputs_for(in, w.layout), y, y_stride};
 }

@@ -14,11 +14,11 @@
 
 #include "base/err.h"
 #include "base/timeline.h"
+#include "experts/experts.h"
+#include "plan/pace.h"
 #include "run/assign.h"
-#include "run/experts.h"
 #include "run/model.h"
 #include "run/stats.h"
-#include "sched/pace.h"
 
 struct moe_row {
     uint32_t sequence; /* 0..n_sequences-1 */

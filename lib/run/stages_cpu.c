@@ -18,8 +18,7 @@ struct stage {
     float *logits;
 };
 
-/* ---- Into and out of a pass --------------------------------------------------------------------
- */
+/* ---- Into and out of a pass ---- */
 
 static void embed_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
@@ -71,8 +70,7 @@ static int leave(struct moe_session *s, uint32_t n_rows, float *hidden_out, stru
     return MOE_OK;
 }
 
-/* ---- A layer up to its feed-forward ------------------------------------------------------------
- */
+/* ---- A layer up to its feed-forward ---- */
 
 void moe_norm_row(const struct moe_config *c, const float *h, const float *weights,
                   const float *bias, float *out)
@@ -148,8 +146,7 @@ static int attend(struct moe_session *s, uint32_t layer, const struct moe_row *r
     return MOE_OK;
 }
 
-/* ---- The head ----------------------------------------------------------------------------------
- */
+/* ---- The head ---- */
 
 static void finish_logits(void *ctx, int64_t begin, int64_t end, int thread)
 {

@@ -6,7 +6,7 @@
  */
 #include <string.h>
 
-#include "run/expert_compute.h"
+#include "experts/expert_compute.h"
 #include "run/lockstep.h"
 #include "run/stages_cpu.h"
 #include "run/workspace.h"

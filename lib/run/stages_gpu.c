@@ -18,8 +18,7 @@
 _Static_assert(sizeof(struct moe_row) == sizeof(struct moe_gpu_row),
                "rows are uploaded as they are");
 
-/* ---- Into and out of a pass --------------------------------------------------------------------
- */
+/* ---- Into and out of a pass ---- */
 
 static int enter(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
                  const float *hidden_in, struct moe_err *err)
@@ -71,8 +70,7 @@ static int leave(struct moe_session *s, uint32_t n_rows, float *hidden_out, stru
     return moe_gpu_finish(g->gpu, err);
 }
 
-/* ---- Recorded layers ---------------------------------------------------------------------------
- */
+/* ---- Recorded layers ---- */
 
 /* Positions that a recording for this one reaches: a power of two of chunks, so that a context of n
  * chunks needs log n recordings. */
@@ -135,8 +133,7 @@ static bool replay(struct moe_session *s, uint32_t n_rows, uint32_t layer_begin,
     return recording->graph != NULL;
 }
 
-/* ---- The head ----------------------------------------------------------------------------------
- */
+/* ---- The head ---- */
 
 /* Logits of at most GPU_LOGITS_ROWS rows, on the device. */
 static void head(struct moe_session *s, uint32_t first, uint32_t n)

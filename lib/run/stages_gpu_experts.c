@@ -6,8 +6,7 @@
 #include "run/stages_gpu.h"
 #include "run/workspace.h"
 
-/* ---- Dense and shared --------------------------------------------------------------------------
- */
+/* ---- Dense and shared ---- */
 
 /* Where a dense or shared feed-forward comes from and goes, with room in gate, up and `room`; in
  * and mid are filled and pointed at. */
@@ -73,8 +72,7 @@ int stages_gpu_beside(struct moe_session *s, uint32_t layer, uint32_t n_rows, st
     return moe_gpu_status(s->gpu_work->gpu, err);
 }
 
-/* ---- Experts -----------------------------------------------------------------------------------
- */
+/* ---- Experts ---- */
 
 void stages_gpu_grouped(struct moe_session *s, uint32_t n_rows)
 {
@@ -188,8 +186,7 @@ int stages_gpu_combine(struct moe_session *s, uint32_t layer, uint32_t n_rows, s
     return moe_gpu_status(g->gpu, err);
 }
 
-/* ---- Without the host --------------------------------------------------------------------------
- */
+/* ---- Without the host ---- */
 
 bool stages_gpu_alone(struct moe_session *s, uint32_t layer, uint32_t n_rows)
 {

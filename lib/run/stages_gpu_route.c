@@ -15,8 +15,7 @@
  * the device's part of a layer takes about as long. */
 #define SPIN_SECONDS 200e-6
 
-/* ---- Inputs ------------------------------------------------------------------------------------
- */
+/* ---- Inputs ---- */
 
 /* MoE layers behind `layer`, at most as many as are looked at. */
 static uint32_t layers_ahead(const struct moe_session *s, uint32_t layer, uint32_t *ahead)
@@ -48,8 +47,7 @@ struct moe_gpu_act stages_gpu_ffn_inputs(const struct moe_session *s, uint32_t l
     return act;
 }
 
-/* ---- Routers -----------------------------------------------------------------------------------
- */
+/* ---- Routers ---- */
 
 static struct moe_gpu_product router_product(const struct moe_session *s, uint32_t layer,
                                              const struct moe_gpu_act *in, uint32_t n_rows,

@@ -1,31 +1,12 @@
 /*
- * Statistics of a run, exactly as the contract defines them (section 4, moe-run). Cheap enough to
- * be always on. An activation is one (token, layer, routed expert); at the moment the router has
- * spoken it is exactly one of the kinds below, and they add up.
+ * Statistics of a run: the phases, and what holds of the whole.
  */
 #ifndef MOE_RUN_STATS_H
 #define MOE_RUN_STATS_H
 
 #include <stdint.h>
 
-#include "base/buf.h"
-#include "sched/scheduler.h"
-
-/* Counted for prefill and decode apart. */
-struct moe_phase_stats {
-    uint64_t tokens; /* rows computed */
-    double seconds;  /* wall time of the forward passes */
-    struct moe_counts experts;
-    uint64_t bytes_read; /* from disk */
-    /* With a GPU: copied to it; loads of experts that lay in host memory, and that did not. */
-    uint64_t bytes_uploaded, host_hits, disk_loads;
-    double read_seconds;    /* at least one read was in flight; with a GPU those in which a read
-                               was, and those in which a copy was, added up */
-    double stall_seconds;   /* computing threads waited for a load */
-    double stall_bytes;     /* of bytes_read (with a GPU: bytes_uploaded), those moved meanwhile */
-    double host_seconds;    /* computing threads waited for the host's experts */
-    double predict_seconds; /* predictions and what follows from them took */
-};
+#include "experts/phase_stats.h"
 
 struct moe_stats {
     struct moe_phase_stats prefill, decode;
@@ -47,14 +28,5 @@ struct moe_stats {
 /* Adds the counts and times of `part` (an answer, say) to `sum`; the time to first token and the
  * names are those of `part`, maxima are joined. */
 void moe_stats_add(struct moe_stats *sum, const struct moe_stats *part);
-
-/* One JSON object with the contract's keys; totals over both phases, and "prefill"/"decode"
- * objects. */
-void moe_stats_write_json(const struct moe_stats *stats, struct moe_buf *out);
-/* The same for a person, a few lines. */
-void moe_stats_write_text(const struct moe_stats *stats, struct moe_buf *out);
-/* The same in one line without its newline, for below an answer: tokens/s, time to first token, hit
- * rate, bytes read per token, expert bytes in memory. */
-void moe_stats_write_line(const struct moe_stats *stats, struct moe_buf *out);
 
 #endif

@@ -12,7 +12,7 @@
 
 #include "base/mem.h"
 #include "base/par.h"
-#include "kern/matmul.h"
+#include "kern/inputs.h"
 #include "run/session.h"
 
 /*
@@ -32,16 +32,6 @@ struct moe_kv {
     uint32_t value_padded; /* rounded up to 16 */
     uint32_t n_heads, n_sequences;
     uint64_t bytes; /* of both arrays */
-};
-
-/* Inputs of products, prepared at most once per form of weights (float, blocks of 32, of 64). */
-struct moe_inputs {
-    const float *x;
-    uint64_t stride;
-    const uint32_t *rows; /* gather, or NULL */
-    uint32_t n, cols;
-    bool ready[3];
-    struct moe_act act[3];
 };
 
 /* A column tile of attention: up to 8 (row, head) pairs of one sequence that share a kv head. */
@@ -103,16 +93,6 @@ struct moe_workspace {
     struct moe_act *head_acts;     /* [heads] of latent attention: inputs of k_up, then of v_up */
     struct moe_mm *head_products;  /* [heads] */
 };
-
-/* Carves room for up to n inputs of up to cols columns, in any form. */
-void moe_inputs_carve(struct moe_inputs *in, struct moe_arena *arena, uint32_t n, uint32_t cols);
-/* Points `in` at new data; nothing is prepared yet. */
-void moe_inputs_set(struct moe_inputs *in, const float *x, uint64_t stride, const uint32_t *rows,
-                    uint32_t n, uint32_t cols);
-/* The inputs in the form that weights of this layout want. */
-const struct moe_act *moe_inputs_for(struct moe_inputs *in, struct moe_layout layout);
-/* One product with such inputs. */
-struct moe_mm moe_inputs_mm(struct moe_inputs *in, struct moe_mat w, float *y, uint64_t y_stride);
 
 /* One row of the stream under a norm of the model's kind; bias NULL where it has none. */
 void moe_norm_row(const struct moe_config *c, const float *h, const float *weights,

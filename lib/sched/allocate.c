@@ -77,8 +77,7 @@ void moe_allocate(enum moe_alloc alloc, uint32_t boundary, uint32_t n_slots, uin
     }
 }
 
-/* ---- Initial contents --------------------------------------------------------------------------
- */
+/* ---- Initial contents ---- */
 
 static bool comes_before(const uint64_t *frequencies, uint32_t a, uint32_t b)
 {

@@ -27,8 +27,7 @@ enum moe_part moe_finding_part(enum moe_finding which)
     return which == MOE_FOUND_ON_MISS ? MOE_PART_ON_MISS : MOE_PART_PREFILL;
 }
 
-/* ---- Applying ----------------------------------------------------------------------------------
- */
+/* ---- Applying ---- */
 
 /* 1 - T2 without what the subtraction adds to its digits. */
 static double skip_below(const struct moe_map_hobbit *h)
@@ -64,8 +63,7 @@ void moe_calibration_apply(const struct moe_map *map, uint32_t named, struct moe
     }
 }
 
-/* ---- What was measured -------------------------------------------------------------------------
- */
+/* ---- What was measured ---- */
 
 int moe_calibration_serves(const struct moe_map *map, enum moe_finding which,
                            const struct moe_inventory *inventory, struct moe_err *err)
@@ -113,8 +111,7 @@ const struct moe_loss *moe_calibration_loss(const struct moe_map *map, enum moe_
     return f.loss;
 }
 
-/* ---- Checking ----------------------------------------------------------------------------------
- */
+/* ---- Checking ---- */
 
 /* Whether the strategy has the map's own numbers. */
 static bool is_of_map(const struct moe_map *map, enum moe_finding which,

@@ -5,8 +5,8 @@
 #ifndef MOE_SCHED_CALIBRATION_H
 #define MOE_SCHED_CALIBRATION_H
 
+#include "record/map.h"
 #include "sched/inventory.h"
-#include "sched/map.h"
 #include "sched/strategy.h"
 
 /* What moe-calibrate measures of a strategy's parts. */

@@ -10,8 +10,7 @@
 /* Of an expert: that of all a trace may have no sum overflows. */
 static const uint64_t MOST_BYTES = (uint64_t)1 << 40;
 
-/* ---- Making ------------------------------------------------------------------------------------
- */
+/* ---- Making ---- */
 
 static uint64_t at_of(const struct moe_inventory *i, uint32_t layer, uint32_t expert,
                       uint32_t variant)
@@ -203,8 +202,7 @@ void moe_inventory_release(struct moe_inventory *inventory)
     *inventory = (struct moe_inventory){0};
 }
 
-/* ---- Looking -----------------------------------------------------------------------------------
- */
+/* ---- Looking ---- */
 
 uint32_t moe_inventory_usable(const struct moe_inventory *i, uint32_t layer, uint32_t expert,
                               uint32_t variant)
@@ -293,8 +291,7 @@ uint64_t moe_inventory_all_bytes(const struct moe_inventory *i, uint32_t variant
     return sum_of(i, variant).slots;
 }
 
-/* ---- Pools -------------------------------------------------------------------------------------
- */
+/* ---- Pools ---- */
 
 void moe_pools_size(struct moe_pools *out, const struct moe_inventory *i,
                     const struct moe_strategy *strategy, uint32_t high, uint32_t low,

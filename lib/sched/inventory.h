@@ -9,10 +9,10 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "cache/store.h"
 #include "fmt/pack.h"
-#include "sched/store.h"
+#include "record/trace.h"
 #include "sched/strategy.h"
-#include "sched/trace.h"
 
 enum { MOE_MAX_CLASSES = 64 };
 

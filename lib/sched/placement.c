@@ -1,6 +1,6 @@
 #include "sched/placement.h"
 
-#include "sched/select.h"
+#include "base/best.h"
 
 /* By rising number of rows, or falling; equal ones keep their order. */
 static void sort_by_rows(uint32_t *experts, uint32_t n, const uint32_t *rows, bool falling)

@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 #include "base/mem.h"
-#include "sched/statistics.h"
+#include "record/statistics.h"
 #include "sched/strategy.h"
 
 struct moe_recollection {

@@ -6,8 +6,7 @@
 #include "base/mem.h"
 #include "sched/scheduler_state.h"
 
-/* ---- Opening -----------------------------------------------------------------------------------
- */
+/* ---- Opening ---- */
 
 static void *copy_of(const void *from, uint64_t n, uint64_t size, struct moe_err *err)
 {
@@ -114,8 +113,7 @@ void moe_scheduler_close(struct moe_scheduler *s)
     free(s);
 }
 
-/* ---- Looking -----------------------------------------------------------------------------------
- */
+/* ---- Looking ---- */
 
 struct moe_store *moe_scheduler_store(struct moe_scheduler *s)
 {
@@ -166,8 +164,7 @@ void scheduler_account(struct moe_scheduler *s)
     s->seen = *now;
 }
 
-/* ---- Sequences and tokens ----------------------------------------------------------------------
- */
+/* ---- Sequences and tokens ---- */
 
 void moe_scheduler_begin_sequence(struct moe_scheduler *s)
 {
@@ -196,8 +193,7 @@ void moe_scheduler_tell_times(struct moe_scheduler *s, double layer_seconds, dou
     s->load_seconds = load_seconds;
 }
 
-/* ---- Loads -------------------------------------------------------------------------------------
- */
+/* ---- Loads ---- */
 
 int scheduler_load(struct moe_scheduler *s, uint32_t slot, enum moe_load_priority priority,
                    float score, struct moe_err *err)

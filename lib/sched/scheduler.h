@@ -18,11 +18,11 @@
 #include <stdint.h>
 
 #include "base/err.h"
-#include "base/link.h" /* enum moe_load_priority */
+#include "cache/link.h" /* enum moe_load_priority */
+#include "cache/store.h"
+#include "cache/usage.h"
 #include "sched/select.h"
-#include "sched/store.h"
 #include "sched/strategy.h"
-#include "sched/usage.h"
 
 /* What became of activations (contract, section 4: they add up), and of predictions and loads. */
 struct moe_counts {

@@ -3,34 +3,13 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/best.h"
 #include "base/float16.h"
 #include "model/config.h" /* MOE_MAX_EXPERTS */
+#include "record/trace.h" /* moe_trace_default_keep */
 #include "sched/precision.h"
-#include "sched/trace.h" /* moe_trace_default_keep */
 
 _Static_assert(MOE_MAX_EXPERTS / 4 >= 2 * MOE_MAX_TOP_K, "room for whatever a trace keeps");
-
-void moe_best(const float *values, uint32_t n, uint32_t k, uint32_t *best)
-{
-    uint32_t found = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        if (found == 0 || !(values[i] > values[best[found - 1]])) {
-            if (found < k)
-                best[found++] = i;
-            continue;
-        }
-        /* Behind all that are not smaller. Bisected without branches that nobody could foresee. */
-        uint32_t at = 0;
-        for (uint32_t left = found; left > 0;) {
-            uint32_t half = left / 2, behind = !(values[i] > values[best[at + half]]);
-            at += behind * (half + 1);
-            left = half - behind * (1 - left % 2);
-        }
-        found += found < k;
-        memmove(best + at + 1, best + at, (found - 1 - at) * sizeof *best);
-        best[at] = i;
-    }
-}
 
 uint32_t moe_select(const struct moe_prefetch_limits *limits, const struct moe_prediction *p,
                     uint32_t n_experts, uint32_t top_k, uint32_t *experts)

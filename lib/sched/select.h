@@ -42,8 +42,4 @@ uint32_t moe_select(const struct moe_prefetch_limits *limits, const struct moe_p
 void moe_tally(const float *probabilities, uint64_t stride, uint32_t n_rows, uint32_t n_experts,
                uint32_t top_k, float *scores, float *unimportance, float *scratch);
 
-/* The k largest of n values, falling; the lower number first among equals. k <= n. Always k
- * different ones, whatever the values are. best: [k], out. */
-void moe_best(const float *values, uint32_t n, uint32_t k, uint32_t *best);
-
 #endif

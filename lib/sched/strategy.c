@@ -2,8 +2,7 @@
 
 #include <string.h>
 
-/* ---- Rows --------------------------------------------------------------------------------------
- */
+/* ---- Rows ---- */
 
 /* clang-format off */
 static const struct moe_strategy rows[] = {
@@ -114,8 +113,7 @@ void moe_strategy_describe(const struct moe_strategy *s, struct moe_buf *out)
     }
 }
 
-/* ---- What goes together ------------------------------------------------------------------------
- */
+/* ---- What goes together ---- */
 
 static bool prefetches(const struct moe_strategy *s)
 {
@@ -196,8 +194,7 @@ void moe_strategy_drop_idle(struct moe_strategy *s, uint32_t named)
     } while (dropped);
 }
 
-/* ---- Settling ----------------------------------------------------------------------------------
- */
+/* ---- Settling ---- */
 
 /* compute-host is not among them: host and device of a test device compute the same, bit by bit.
  * Where they do not (a GPU beside a host), the engine knows and says so. */

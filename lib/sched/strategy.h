@@ -18,7 +18,7 @@
 
 #include "base/buf.h"
 #include "base/err.h"
-#include "sched/policy.h"
+#include "cache/policy.h"
 
 /* --predict: where the scores of layers to come are from. */
 enum moe_predict_by {
@@ -70,9 +70,6 @@ struct moe_prefetch_limits {
     bool top_k;        /* only the k best ("all" the predicted ones) */
     bool measured;     /* stops while it measures that it costs more than it saves */
 };
-
-enum { MOE_HOBBIT_WEIGHTS = 4 };
-enum moe_hobbit_weight { MOE_WEIGHT_LRU = 0, MOE_WEIGHT_LFU, MOE_WEIGHT_LHU, MOE_WEIGHT_FLD };
 
 enum { MOE_MAX_DEPTH = 8 };
 
@@ -128,16 +125,14 @@ struct moe_strategy {
     bool degrade;
 };
 
-/* ---- Rows --------------------------------------------------------------------------------------
- */
+/* ---- Rows ---- */
 
 /* The row of that name, ready to be settled; false: there is none ("auto" is not a row:
- * run/engine.h resolves it). */
+ * engine/engine.h resolves it). */
 bool moe_strategy_row(const char *name, struct moe_strategy *out);
 const char *moe_strategy_row_name(int i); /* NULL past the end */
 
-/* ---- Parts, each by the argument of its option -------------------------------------------------
- */
+/* ---- Parts, each by the argument of its option ---- */
 
 /* In the order in which they are applied: flags before what they need. */
 enum moe_part {
@@ -190,8 +185,7 @@ bool moe_strategy_has(const struct moe_strategy *s, enum moe_part part); /* not 
  * top of the row lru they give the same strategy again; for resident: "--strategy resident". */
 void moe_strategy_describe(const struct moe_strategy *s, struct moe_buf *out);
 
-/* ---- Whole strategies --------------------------------------------------------------------------
- */
+/* ---- Whole strategies ---- */
 
 /* Switches off the parts that have lost their use, because others that they need are off or
  * different, but those of the set `named` (bits 1 << part): these the user asked for, and

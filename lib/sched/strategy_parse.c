@@ -5,8 +5,7 @@
 #include "base/text.h"
 #include "sched/strategy_parse.h"
 
-/* ---- Words -------------------------------------------------------------------------------------
- */
+/* ---- Words ---- */
 
 /* `text` begins with `word`, and there it ends or goes on with a colon: *arg is what follows it,
  * NULL where there is none. */
@@ -68,8 +67,7 @@ void moe_part_share_text(double x, char *out, size_t size)
         number_text(x, out, size);
 }
 
-/* ---- Parts that are more than a number ---------------------------------------------------------
- */
+/* ---- Parts that are more than a number ---- */
 
 static const struct {
     const char *word;

@@ -4,8 +4,7 @@
 #include "base/text.h"
 #include "sched/strategy_parse.h"
 
-/* ---- The table ---------------------------------------------------------------------------------
- */
+/* ---- The table ---- */
 
 /* What a part sets: something of its own, or a single number or flag of the struct. */
 enum field { FIELD_OWN = 0, FIELD_FLAG, FIELD_SHARE, FIELD_COUNT };

@@ -35,8 +35,7 @@ struct moe_supply {
     struct moe_fading layer_seconds, load_seconds;
 };
 
-/* ---- Loads, for the scheduler ------------------------------------------------------------------
- */
+/* ---- Loads, for the scheduler ---- */
 
 /* Asks for every segment of what the slot is to hold, in order. */
 static int load_slot(void *ctx, uint32_t slot, enum moe_load_priority priority, float score,
@@ -119,8 +118,7 @@ static int wait_for_some(struct moe_supply *s, struct moe_err *err)
     return moe_fail(err, MOE_ERR_IO, "an expert is awaited that nobody loads");
 }
 
-/* ---- Opening -----------------------------------------------------------------------------------
- */
+/* ---- Opening ---- */
 
 /* The variants of each expert that are used. */
 static int list_variants(struct moe_supply *s, const struct moe_supply_options *o,
@@ -295,8 +293,7 @@ int moe_supply_fill(struct moe_supply *s, const struct moe_progress *progress, s
     return status;
 }
 
-/* ---- Requests ----------------------------------------------------------------------------------
- */
+/* ---- Requests ---- */
 
 int moe_supply_begin(struct moe_supply *s, uint32_t layer, const struct moe_need *needs, uint32_t n,
                      struct moe_err *err)

@@ -17,8 +17,8 @@
 #include "base/cpu.h"
 #include "base/random.h"
 #include "kern/kern.h"
-#include "run/dense_bits.h"
-#include "run/quality.h"
+#include "study/dense_bits.h"
+#include "study/quality.h"
 
 enum { MAX_TOKENS = 256 };
 

@@ -16,7 +16,7 @@
 
 #include "base/mem.h"
 #include "kern/kern.h"
-#include "run/bench.h"
+#include "study/bench.h"
 
 #include "bench_peaks.h"
 

@@ -31,8 +31,8 @@
 #include "base/mem.h"
 #include "base/par.h"
 #include "base/text.h"
+#include "engine/engine.h"
 #include "kern/kern.h"
-#include "run/engine.h"
 
 #include "bench_reads.h"
 
@@ -44,8 +44,7 @@ struct bench {
     struct moe_ids ids;
 };
 
-/* ---- Experts behind a mapping ------------------------------------------------------------------
- */
+/* ---- Experts behind a mapping ---- */
 
 struct mapped {
     struct moe_experts base;
@@ -138,8 +137,7 @@ static int open_mapped(struct moe_experts **out, const struct moe_pack *pack, co
     return MOE_OK;
 }
 
-/* ---- Measuring ---------------------------------------------------------------------------------
- */
+/* ---- Measuring ---- */
 
 /* Feeds tokens [first, first + n) one by one; seconds they took. */
 static int feed(struct moe_session *s, const struct bench *b, uint64_t first, uint64_t n,

@@ -12,7 +12,7 @@
 #include "base/clock.h"
 #include "base/cpu.h"
 #include "base/par.h"
-#include "base/read_rate.h"
+#include "study/read_rate.h"
 
 struct bench_peaks {
     double fma; /* f32 multiply-adds per second, all threads together; 0 unknown */
@@ -23,7 +23,7 @@ enum { PEAK_ROUNDS = 1 << 20, PEAK_SUMS = 10 /* independent chains: more than th
 
 static volatile uint64_t bench_sink; /* results go here so that they are computed */
 
-/* ---- Streaming read -------------------------------------------------------------------------- */
+/* ---- Streaming read ---- */
 
 /* One timed pass over the bytes (a multiple of 256), in bytes per second. */
 static double bench_read_rate(uint8_t *data, uint64_t bytes, int threads)
@@ -35,7 +35,7 @@ static double bench_read_rate(uint8_t *data, uint64_t bytes, int threads)
     return rate;
 }
 
-/* ---- Arithmetic ------------------------------------------------------------------------------ */
+/* ---- Arithmetic ---- */
 
 #if defined(__x86_64__)
 #include <immintrin.h>

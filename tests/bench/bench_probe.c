@@ -10,10 +10,10 @@
 
 #include "base/clock.h"
 #include "base/par.h"
+#include "engine/engine.h"
 #include "kern/kern.h"
-#include "run/documents.h"
-#include "run/engine.h"
-#include "run/probe.h"
+#include "study/documents.h"
+#include "study/probe.h"
 
 enum { MAX_TOKENS = 256, MAX_ROUNDS = 99 };
 
@@ -43,7 +43,7 @@ static int pass(struct bench *b, const char *text, bool probing, double *seconds
     const struct moe_documents documents = {.tokenizer = b->session->model->tokenizer,
                                             .max_tokens = MAX_TOKENS};
     struct moe_statistics *statistics = NULL;
-    struct moe_statistics_shape shape = moe_probe_shape(b->session->model);
+    struct moe_statistics_shape shape = moe_model_statistics_shape(b->session->model);
     shape.max_tokens = MAX_TOKENS;
     shape.prompt_percent = 50;
     int status = probing ? moe_statistics_new(&statistics, &shape, err) : MOE_OK;

@@ -15,8 +15,8 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "sched/planner.h"
-#include "sched/synthesis.h"
+#include "plan/planner.h"
+#include "plan/synthesis.h"
 
 enum { ROUNDS = 3, EXPERT_BYTES = 8 << 20, BATCH = 64 };
 

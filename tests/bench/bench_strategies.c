@@ -38,8 +38,7 @@
 #include "kern/kern.h"
 #include "strategies_predict.h"
 
-/* ---- Rows --------------------------------------------------------------------------------------
- */
+/* ---- Rows ---- */
 
 /* One row in one cell, one round. */
 static int run_row(const struct bench *b, struct cell cell, const struct row *row, uint64_t first,
@@ -78,8 +77,7 @@ static int run_row(const struct bench *b, struct cell cell, const struct row *ro
     return status;
 }
 
-/* ---- Printing ----------------------------------------------------------------------------------
- */
+/* ---- Printing ---- */
 
 static double percent(double part, double whole)
 {
@@ -193,8 +191,7 @@ static int run_cell(const struct bench *b, struct row *rows, uint32_t n_rows, st
     return status;
 }
 
-/* ---- The run -----------------------------------------------------------------------------------
- */
+/* ---- The run ---- */
 
 /* Seconds that one layer takes for a decoded token with its experts in memory; for predictions also
  * records the documents. */

@@ -15,7 +15,7 @@
 #include "base/mem.h"
 #include "gpu_figures.h"
 #include "gpu_ops.h"
-#include "run/bench.h"
+#include "study/bench.h"
 
 enum {
     MAX_TAKEN = 64,
@@ -47,8 +47,7 @@ static bool well(struct bench *b)
     return b->err.status == MOE_OK && moe_gpu_status(b->gpu, &b->err) == MOE_OK;
 }
 
-/* ---- Figures -----------------------------------------------------------------------------------
- */
+/* ---- Figures ---- */
 
 /* A figure on its way to be printed: all are positive numbers, or something was not measured. */
 static double figure(struct bench *b, double value)
@@ -70,8 +69,7 @@ static double spread(struct moe_bench_figure f)
     return f.median > 0 ? 50 * (f.max - f.min) / f.median : 0;
 }
 
-/* ---- Memory ------------------------------------------------------------------------------------
- */
+/* ---- Memory ---- */
 
 /* Zeroed memory of the device until give_back. NULL: b->err says why. */
 static void *take(struct bench *b, uint64_t n_bytes)
@@ -115,8 +113,7 @@ static void *take_random(struct bench *b, uint64_t n_bytes)
     return p;
 }
 
-/* ---- Time --------------------------------------------------------------------------------------
- */
+/* ---- Time ---- */
 
 /* Something asked of the compute stream. */
 struct work {
@@ -173,8 +170,7 @@ static struct moe_bench_figure time_work(struct bench *b, const struct work *w)
     return moe_bench_summarise(seconds, b->n_runs);
 }
 
-/* ---- Inputs of products ------------------------------------------------------------------------
- */
+/* ---- Inputs of products ---- */
 
 /* n inputs of `cols` columns in all forms. */
 static struct moe_gpu_act take_inputs(struct bench *b, uint32_t n, uint32_t cols)

@@ -3,8 +3,8 @@
 #define TESTS_BENCH_GPU_MODEL_H
 
 #include "base/file.h"
+#include "engine/engine.h"
 #include "gpu_bench.h"
-#include "run/engine.h"
 #include "run/gpu_work.h"
 #include "sched/inventory.h"
 
@@ -16,8 +16,7 @@ struct model_bench {
     uint32_t n_prompt, n_decode;
 };
 
-/* ---- What is needed first ----------------------------------------------------------------------
- */
+/* ---- What is needed first ---- */
 
 static int read_text(struct model_bench *m, const struct moe_model *model, struct moe_err *err)
 {
@@ -50,8 +49,7 @@ static int look_at_model(struct model_bench *m, struct moe_err *err)
     return status;
 }
 
-/* ---- Rows --------------------------------------------------------------------------------------
- */
+/* ---- Rows ---- */
 
 static void print_row(struct bench *b, const char *name, double share, const struct moe_engine *e,
                       const struct moe_bench *speed)

@@ -55,8 +55,7 @@ static void print_layout(struct moe_layout layout)
     printf("  %-5s g%-3u", moe_layout_name(layout.kind), layout.group);
 }
 
-/* ---- Decoding ----------------------------------------------------------------------------------
- */
+/* ---- Decoding ---- */
 
 static void decode_shape(struct bench *b, const struct product_shape *s)
 {
@@ -105,8 +104,7 @@ static void bench_decode(struct bench *b)
         decode_shape(b, &shapes[i]);
 }
 
-/* ---- Prompts -----------------------------------------------------------------------------------
- */
+/* ---- Prompts ---- */
 
 static const enum moe_gpu_math maths[] = {MOE_GPU_MATH_EXACT, MOE_GPU_MATH_PORTABLE,
                                           MOE_GPU_MATH_BF16};

@@ -4,8 +4,7 @@
 
 #include "gpu_products.h"
 
-/* ---- The device's limits ----------------------------------------------------------------------
- */
+/* ---- The device's limits ---- */
 
 struct inner_copy {
     void *to;
@@ -43,8 +42,7 @@ static void bench_device(struct bench *b)
            figure(b, (double)link_bytes / t.median) * 1e-9, spread(t));
 }
 
-/* ---- Attention ---------------------------------------------------------------------------------
- */
+/* ---- Attention ---- */
 
 /* One row, in as many layers as make the cache cold again. */
 struct reading {
@@ -114,8 +112,7 @@ static void bench_attention(struct bench *b)
     }
 }
 
-/* ---- Copies beside computation -----------------------------------------------------------------
- */
+/* ---- Copies beside computation ---- */
 
 enum { BAR = 40, ORIGIN = 0, COPY_FROM, COPY_TO, COMPUTE_FROM, COMPUTE_TO };
 
@@ -219,8 +216,7 @@ static void bench_overlap(struct bench *b)
     moe_pages_free(host, n_pages);
 }
 
-/* ---- Launches ----------------------------------------------------------------------------------
- */
+/* ---- Launches ---- */
 
 /* As many norms of one row as there are launches. */
 struct norms {

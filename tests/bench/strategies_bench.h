@@ -11,11 +11,11 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "run/documents.h"
-#include "run/engine.h"
-#include "sched/device.h"
+#include "engine/engine.h"
+#include "record/device.h"
+#include "record/trace.h"
 #include "sched/strategy_brief.h"
-#include "sched/trace.h"
+#include "study/documents.h"
 
 enum {
     MAX_ROWS = 64,
@@ -114,8 +114,7 @@ static double median(double *values, uint32_t n)
     return values[n / 2];
 }
 
-/* ---- Documents ---------------------------------------------------------------------------------
- */
+/* ---- Documents ---- */
 
 static const uint32_t *document_ids(const struct bench *b, uint64_t document)
 {

@@ -9,18 +9,17 @@
 #include <unistd.h>
 
 #include "base/par.h"
-#include "run/fit_pack.h"
-#include "run/probe.h"
-#include "sched/planner.h"
+#include "engine/fit_pack.h"
+#include "plan/planner.h"
 #include "strategies_bench.h"
+#include "study/probe.h"
 
 /* Decoded tokens; what is not known is 0. */
 struct prediction {
     double prefill, decode, hit_rate; /* tokens/s, tokens/s, 0 to 1 */
 };
 
-/* ---- The documents as a trace ------------------------------------------------------------------
- */
+/* ---- The documents as a trace ---- */
 
 /* Sequences that the rounds can reach: all in memory, a row decodes so fast, and few are faster. */
 static uint64_t sequences_needed(const struct bench *b)
@@ -36,7 +35,7 @@ static int write_sequences(const struct bench *b, struct moe_session *session,
     struct moe_statistics *counted = NULL;
     struct moe_probe *probe = NULL;
     uint32_t n = (uint32_t)(b->n_prompt + b->n_decode);
-    struct moe_statistics_shape shape = moe_probe_shape(session->model);
+    struct moe_statistics_shape shape = moe_model_statistics_shape(session->model);
     shape.max_tokens = n;
     shape.prompt_percent = (uint32_t)((100 * b->n_prompt + n - 1) / n);
     if (moe_prompt_tokens(&shape, n) != b->n_prompt)
@@ -61,7 +60,7 @@ static int trace_documents(struct bench *b, struct moe_session *session, struct 
 {
     char path[512];
     const char *dir = getenv("TMPDIR");
-    const struct moe_statistics_shape model = moe_probe_shape(session->model);
+    const struct moe_statistics_shape model = moe_model_statistics_shape(session->model);
     const struct moe_trace_shape shape = {
         .n_layers = model.n_layers,
         .n_experts = model.n_experts,
@@ -99,8 +98,7 @@ static int read_device(struct bench *b, struct moe_err *err)
     return MOE_OK;
 }
 
-/* ---- Asking the planner ------------------------------------------------------------------------
- */
+/* ---- Asking the planner ---- */
 
 /* A planner for a cell, and what it borrows. */
 struct oracle {

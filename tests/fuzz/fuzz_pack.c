@@ -12,7 +12,7 @@
 
 #include "../pack_forge.h"
 #include "fmt/pack.h"
-#include "model/summary.h"
+#include "show/summary.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 

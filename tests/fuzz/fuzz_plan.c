@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "fmt/json.h"
-#include "sched/plan.h"
+#include "plan/plan.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "fmt/gguf.h"
-#include "model/tokenizer_impl.h"
+#include "text/tokenizer_impl.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 

@@ -14,7 +14,7 @@
 #include "base/bytes.h"
 #include "base/file.h"
 #include "base/hash.h"
-#include "sched/trace_format.h"
+#include "record/trace_format.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 

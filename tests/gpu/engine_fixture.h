@@ -7,9 +7,9 @@
 
 #include <unistd.h>
 
+#include "convert/convert.h"
 #include "gpu.h"
 #include "kern/kern.h"
-#include "model/convert.h"
 #include "run/session.h"
 #include "run/stages.h"
 

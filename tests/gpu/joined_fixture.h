@@ -7,7 +7,7 @@
 
 #include "products_fixture.h"
 
-/* ---- Twins -------------------------------------------------------------------------------------
+/* ---- Twins ----
  * What is written exists twice: by the functions one after the other, and at once.
  */
 
@@ -89,8 +89,7 @@ static inline void twin_act(struct twins *t, struct moe_gpu_act act[N_SIDES], ui
     }
 }
 
-/* ---- Norms and routers to follow ---------------------------------------------------------------
- */
+/* ---- Norms and routers to follow ---- */
 
 /* h += 0.5 add, then its norm. add NULL: h alone. */
 static inline void twin_norm(struct twins *t, struct moe_gpu_norm norm[N_SIDES], uint32_t n,

@@ -79,8 +79,7 @@ static inline void *take(uint64_t n, uint64_t item_bytes)
     return p;
 }
 
-/* ---- Matrices ----------------------------------------------------------------------------------
- */
+/* ---- Matrices ---- */
 
 struct matrix {
     struct moe_mat host, device;
@@ -148,8 +147,7 @@ static inline struct matrix matrix_new(struct gpu_taken *t, struct moe_layout la
     return m;
 }
 
-/* ---- Inputs ------------------------------------------------------------------------------------
- */
+/* ---- Inputs ---- */
 
 /* [n][stride] values; the columns from `cols` on hold what must not be looked at. */
 static inline float *draw_rows(uint32_t n, uint32_t cols, uint64_t stride, uint64_t *seed,

@@ -82,8 +82,7 @@ static void greedy_of_any_row(void **state)
     pair_close(&p);
 }
 
-/* ---- Recorded steps ----------------------------------------------------------------------------
- */
+/* ---- Recorded steps ---- */
 
 /* What a token costs in launches: the embedding and the first norm, then a handful a layer. */
 static void launches_of_a_token(void **state)
@@ -154,8 +153,7 @@ static void recorded_steps(void **state)
     }
 }
 
-/* ---- States ------------------------------------------------------------------------------------
- */
+/* ---- States ---- */
 
 /* Layers [0, 1), whose states go into [1, n), for a prompt and for a single row. */
 static void states_in_the_middle(void **state)
@@ -246,8 +244,7 @@ static void experts_of_several_layouts(void **state)
     pair_close(&p);
 }
 
-/* ---- Not numbers -------------------------------------------------------------------------------
- */
+/* ---- Not numbers ---- */
 
 static void spoil(struct side *s, const float *weight)
 {
@@ -309,8 +306,7 @@ static void weights_that_are_no_numbers(void **state)
     pair_close(&p);
 }
 
-/* ---- bf16 --------------------------------------------------------------------------------------
- */
+/* ---- bf16 ---- */
 
 /* Prompts by products in bf16 are counted, and as near the exact ones as eight bits of every factor
  * let expect: a twentieth of the largest logit at most. Single tokens stay exact, and so does the

@@ -1,10 +1,10 @@
 /*
- * The GPU's experts against run/expert_compute.h: the same bits, for lists of jobs whose layouts
- * differ.
+ * The GPU's experts against experts/expert_compute.h: the same bits, for lists of jobs whose
+ * layouts differ.
  */
 #include "products_fixture.h"
 
-#include "run/expert_compute.h"
+#include "experts/expert_compute.h"
 
 enum { MAX_EXPERTS = 40 };
 

@@ -4,8 +4,7 @@
  */
 #include "joined_fixture.h"
 
-/* ---- Parts -------------------------------------------------------------------------------------
- */
+/* ---- Parts ---- */
 
 /* One product of heads against one for each; byte forms lie head by head, floats side by side. */
 static void check_parts(struct twins *t, struct moe_layout layout, uint32_t n)
@@ -52,8 +51,7 @@ static void test_parts(void **state)
     }
 }
 
-/* ---- Products and what follows -----------------------------------------------------------------
- */
+/* ---- Products and what follows ---- */
 
 enum { MAX_ROWS = MOE_GPU_JOINED_ROWS + 2, MAX_PRODUCTS = 4, MAX_TOP_K = 4 };
 
@@ -158,8 +156,7 @@ static void test_many_experts(void **state)
     check_twins(&t);
 }
 
-/* ---- The end of a layer ------------------------------------------------------------------------
- */
+/* ---- The end of a layer ---- */
 
 static void test_combine(void **state)
 {

@@ -16,8 +16,7 @@ enum { PROMPT = 9, STEPS = 24 }; /* rows of a run */
 
 static struct strategies fixture;
 
-/* ---- Predictions -------------------------------------------------------------------------------
- */
+/* ---- Predictions ---- */
 
 /* The processor's session foretells when a layer's router has spoken: its stream goes on. */
 struct teller {
@@ -120,8 +119,7 @@ static void both_predict_what_the_processor_does(void **state)
     }
 }
 
-/* ---- Whole strategies --------------------------------------------------------------------------
- */
+/* ---- Whole strategies ---- */
 
 static struct moe_engine_options on_gpu(const char *words, enum moe_predict_on place)
 {
@@ -183,8 +181,7 @@ static void strategies_do_the_same(void **state)
     free(b);
 }
 
-/* ---- The choice --------------------------------------------------------------------------------
- */
+/* ---- The choice ---- */
 
 static void the_faster_one_or_the_named(void **state)
 {
@@ -282,7 +279,7 @@ static void open_fixture(void)
     fixture.logits_stride = moe_logits_stride(c);
     for (uint32_t i = 0; i < STEPS; i++)
         fixture.ids[0][i] = (uint32_t)(test_random(&random) % c->vocab);
-    struct moe_statistics_shape shape = moe_probe_shape(e->model);
+    struct moe_statistics_shape shape = moe_model_statistics_shape(e->model);
     shape.max_tokens = STEPS;
     shape.prompt_percent = 50;
     assert_ok(moe_statistics_new(&fixture.statistics, &shape, &err), &err);

@@ -7,8 +7,7 @@
 
 #include "kern/matmul.h"
 
-/* ---- Inputs ------------------------------------------------------------------------------------
- */
+/* ---- Inputs ---- */
 
 static void check_form(struct moe_gpu *g, const struct moe_gpu_act *act, int form, const float *x,
                        uint32_t n)
@@ -66,8 +65,7 @@ static void test_prepare(void **state)
     }
 }
 
-/* ---- Products ----------------------------------------------------------------------------------
- */
+/* ---- Products ---- */
 
 /* A product, what it should give, and the memory of the host behind both. */
 struct trial {
@@ -271,8 +269,7 @@ static void test_long_list(void **state)
     trial_free(&one);
 }
 
-/* ---- bf16 --------------------------------------------------------------------------------------
- */
+/* ---- bf16 ---- */
 
 /* Two factors rounded to 8 bits, one sum in f32 in any order. */
 static void check_bf16(struct gpu_taken *t, const struct trial *tr)

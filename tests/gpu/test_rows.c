@@ -50,8 +50,7 @@ static void check_floats(struct world *w, const float *at, const float *want, ui
     free(got);
 }
 
-/* ---- Embedding ---------------------------------------------------------------------------------
- */
+/* ---- Embedding ---- */
 
 static void check_embed(struct world *w, struct moe_layout layout, uint32_t vocab, uint32_t cols,
                         float scale)
@@ -94,8 +93,7 @@ static void test_embed(void **state)
             check_embed(&w, layouts[i], 1 + below(&w, 50), widths[j], j % 2 ? 1 : 12.5f);
 }
 
-/* ---- Adding and norm ---------------------------------------------------------------------------
- */
+/* ---- Adding and norm ---- */
 
 struct norm_case {
     uint32_t n, cols;
@@ -224,8 +222,7 @@ static void test_add_norm(void **state)
     }
 }
 
-/* ---- The end of a MoE layer --------------------------------------------------------------------
- */
+/* ---- The end of a MoE layer ---- */
 
 static void check_combine(struct world *w, uint32_t n, uint32_t cols, uint32_t top_k, bool mixed,
                           bool shared, bool gated)
@@ -283,8 +280,7 @@ static void test_combine(void **state)
                       i % 3 == 2);
 }
 
-/* ---- Logits ------------------------------------------------------------------------------------
- */
+/* ---- Logits ---- */
 
 static void test_finish_logits(void **state)
 {

@@ -181,8 +181,7 @@ static void test_join16(void **state)
     }
 }
 
-/* ---- What is wrong shows -----------------------------------------------------------------------
- */
+/* ---- What is wrong shows ---- */
 
 static void test_reverse(void **state)
 {

@@ -6,7 +6,7 @@
  */
 #include <time.h>
 
-#include "run/host_tier.h"
+#include "experts/host_tier.h"
 
 #include "tiers_fixture.h"
 
@@ -46,8 +46,7 @@ static int close_all(void **state)
     return 0;
 }
 
-/* ---- Random configurations --------------------------------------------------------------------
- */
+/* ---- Random configurations ---- */
 
 static void draw_strategy(struct moe_strategy *s, uint64_t *random)
 {
@@ -186,8 +185,7 @@ static void every_view_has_the_bytes_of_the_pack(void **state)
     assert_true(sums.experts.prefetch_wasted_bytes > 0);
 }
 
-/* ---- Modelled time ----------------------------------------------------------------------------
- */
+/* ---- Modelled time ---- */
 
 static struct tiers_drive lockstep_run(const struct moe_cache_options *o, uint64_t seed)
 {
@@ -240,8 +238,7 @@ static void lockstep_equals_the_model(void **state)
     }
 }
 
-/* ---- The host tier ----------------------------------------------------------------------------
- */
+/* ---- The host tier ---- */
 
 /* The most frequent experts are there from the start, and give way last. */
 static void the_most_frequent_are_in_host_memory(void **state)
@@ -352,8 +349,7 @@ static void the_host_sees_all_experts_or_none(void **state)
     }
 }
 
-/* ---- Resident ---------------------------------------------------------------------------------
- */
+/* ---- Resident ---- */
 
 static void resident_experts_are_the_packs(void **state)
 {

@@ -54,8 +54,7 @@ static struct moe_cache_options some_options(struct moe_gpu *on)
     return o;
 }
 
-/* ---- Slow and lost ----------------------------------------------------------------------------
- */
+/* ---- Slow and lost ---- */
 
 /* Copies that take their time are waited for, asleep, and those given up in the middle of one do no
  * harm. */
@@ -181,8 +180,7 @@ static void too_little_host_memory_is_one_error(void **state)
     assert_null(experts);
 }
 
-/* ---- From disk --------------------------------------------------------------------------------
- */
+/* ---- From disk ---- */
 
 struct broken {
     bool now;

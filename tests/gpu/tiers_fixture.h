@@ -10,10 +10,10 @@
 
 #include "base/mem.h"
 #include "base/par.h"
+#include "convert/convert.h"
+#include "experts/experts.h"
 #include "gpu.h"
 #include "kern/kern.h"
-#include "model/convert.h"
-#include "run/experts.h"
 
 #include "../test.h"
 
@@ -22,8 +22,7 @@
 enum { LAYERS = 12, EXPERTS = 32, TOP_K = 4, VARIANTS = 2 };
 enum { MATRICES = 3, MAX_VIEWS = LAYERS * EXPERTS };
 
-/* ---- Packs ------------------------------------------------------------------------------------
- */
+/* ---- Packs ---- */
 
 /* Experts of two precisions; the down matrix of the better one is larger, so that there are several
  * segments and size classes. */
@@ -107,8 +106,7 @@ static inline void tiers_compare(const struct tiers_truth *t, const struct moe_e
                  view->layer, view->expert, view->variant, matrix);
 }
 
-/* ---- Random passes ----------------------------------------------------------------------------
- */
+/* ---- Random passes ---- */
 
 struct tiers_drive {
     struct moe_gpu *gpu; /* NULL: views are on the host */

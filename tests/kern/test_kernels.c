@@ -52,7 +52,7 @@ static void *take_exact(uint64_t n, uint64_t item_bytes)
     return p;
 }
 
-/* ---- Test matrices and inputs --------------------------------------------------------------- */
+/* ---- Test matrices and inputs ---- */
 
 /* How values are drawn. */
 enum flavour {
@@ -217,7 +217,7 @@ static void fill_guards(float *y, uint64_t n)
         y[i] = moe_bits_f32(GUARD);
 }
 
-/* ---- Panels --------------------------------------------------------------------------------- */
+/* ---- Panels ---- */
 
 struct panel_case {
     uint16_t kind;
@@ -348,7 +348,7 @@ static void test_wide_row_of_one_group(void **state)
     check_reference(&c, &seed);
 }
 
-/* ---- Quantizing inputs ---------------------------------------------------------------------- */
+/* ---- Quantizing inputs ---- */
 
 struct quantized {
     int8_t *q;
@@ -453,7 +453,7 @@ static void test_quantize_reference(void **state)
     }
 }
 
-/* ---- Vectors -------------------------------------------------------------------------------- */
+/* ---- Vectors ---- */
 
 /* A vector slot under one signature: y (n values, or fewer used) from a and b. */
 typedef void vector_fn(const struct moe_kern *kern, const float *a, const float *b, uint32_t n,
@@ -775,7 +775,7 @@ static void test_exp(void **state)
     assert_true(moe_expf(INFINITY) == moe_expf(88.5f) && isfinite(moe_expf(88.5f)));
 }
 
-/* ---- Products ------------------------------------------------------------------------------- */
+/* ---- Products ---- */
 
 enum { N_PRODUCTS = 5, COLS = 160, MAX_INPUTS = 21, MAX_ROWS = 80 };
 

@@ -31,7 +31,7 @@
 #define __launch_bounds__(...)
 #define __shared__ static /* one grid is at work at a time */
 
-/* ---- Types ----------------------------------------------------------------------------------- */
+/* ---- Types ---- */
 
 struct uint3 {
     unsigned x, y, z;
@@ -67,7 +67,7 @@ SHIM_VECTOR_4(unsigned, uint4)
 SHIM_VECTOR_4(float, float4)
 SHIM_VECTOR_4(unsigned char, uchar4)
 
-/* ---- A thread's view ------------------------------------------------------------------------- */
+/* ---- A thread's view ---- */
 
 extern __thread uint3 threadIdx, blockIdx;
 extern __thread dim3 blockDim, gridDim;
@@ -185,7 +185,7 @@ SHIM_MIN_MAX(int)
 SHIM_MIN_MAX(unsigned)
 SHIM_MIN_MAX(unsigned long)
 
-/* ---- Starting kernels ------------------------------------------------------------------------ */
+/* ---- Starting kernels ---- */
 
 /* The dynamic shared memory of the block at work. */
 void *shim_shared(void);

@@ -71,8 +71,7 @@ void *shim_shared()
     abort();
 }
 
-/* ---- Who runs ----------------------------------------------------------------------------------
- */
+/* ---- Who runs ---- */
 
 static void run_threads();
 
@@ -167,8 +166,7 @@ static void run_threads()
     }
 }
 
-/* ---- Where threads meet ------------------------------------------------------------------------
- */
+/* ---- Where threads meet ---- */
 
 void shim_sync_block(int line)
 {
@@ -285,8 +283,7 @@ void shim_mma(int32_t c[4], const uint32_t a[4], const uint32_t b[2], bool a_sig
     memcpy(c, w->c[lane], sizeof w->c[lane]);
 }
 
-/* ---- Grids -------------------------------------------------------------------------------------
- */
+/* ---- Grids ---- */
 
 static unsigned common_divisor(unsigned a, unsigned b)
 {

@@ -11,8 +11,7 @@
 
 enum { MAX_DEVICES = 8, GARBAGE = 0xa5 };
 
-/* ---- Failures ----------------------------------------------------------------------------------
- */
+/* ---- Failures ---- */
 
 static thread_local cudaError_t last_error;
 static thread_local int current;
@@ -126,8 +125,7 @@ const char *cudaGetErrorString(cudaError_t error)
     return "unrecognized error code";
 }
 
-/* ---- Devices -----------------------------------------------------------------------------------
- */
+/* ---- Devices ---- */
 
 static int n_devices()
 {
@@ -219,8 +217,7 @@ cudaError_t cudaDeviceSynchronize()
     return cudaSuccess;
 }
 
-/* ---- Memory ------------------------------------------------------------------------------------
- */
+/* ---- Memory ---- */
 
 struct extent {
     size_t n_bytes;

@@ -70,8 +70,7 @@ static cudaStream_t some(cudaStream_t stream)
     return otherwise;
 }
 
-/* ---- Queues move -------------------------------------------------------------------------------
- */
+/* ---- Queues move ---- */
 
 /* Does the front of the queue if it can be done now. */
 static bool step(shim_stream *s)
@@ -161,8 +160,7 @@ void shim_drain_all()
         shim_drain(s);
 }
 
-/* ---- Streams -----------------------------------------------------------------------------------
- */
+/* ---- Streams ---- */
 
 cudaError_t shim_check_stream(cudaStream_t stream)
 {
@@ -238,8 +236,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     return cudaSuccess;
 }
 
-/* ---- Events ------------------------------------------------------------------------------------
- */
+/* ---- Events ---- */
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
 {
@@ -306,8 +303,7 @@ cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, cudaEven
     return cudaSuccess;
 }
 
-/* ---- Kernels -----------------------------------------------------------------------------------
- */
+/* ---- Kernels ---- */
 
 bool shim_has_code()
 {
@@ -339,8 +335,7 @@ void shim_ask_grid(cudaStream_t stream, const char *name, dim3 grid, dim3 block,
         shim_ask(stream, 0, [=] { shim_run_grid(name, grid, block, shared_bytes, thread); });
 }
 
-/* ---- Graphs ------------------------------------------------------------------------------------
- */
+/* ---- Graphs ---- */
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode)
 {

@@ -14,7 +14,7 @@
  * rate is that of decoded tokens; --all: of all lookups. Every use counts as high precision. The
  * experts that a decoded token wants of a layer do not leave for one another.
  *
- * The last row is the optimum (sched/optimal.h), of one cache for all layers also with --per-layer:
+ * The last row is the optimum (plan/optimal.h), of one cache for all layers also with --per-layer:
  * decoded tokens' hits, which are the same however prompts are looked up; with --all a dash. Of
  * bytes it has so many slots as experts of the mean size fit into them.
  */
@@ -26,10 +26,10 @@
 
 #include "base/mem.h"
 #include "base/text.h"
-#include "sched/optimal.h"
-#include "sched/policy.h"
-#include "sched/trace.h"
-#include "sched/usage.h"
+#include "cache/policy.h"
+#include "cache/usage.h"
+#include "plan/optimal.h"
+#include "record/trace.h"
 
 enum { MAX_ITEMS = 64 };
 
@@ -60,8 +60,7 @@ struct cache {
     uint64_t lookups[2], hits[2]; /* decode, prompt */
 };
 
-/* ---- The cache ----------------------------------------------------------------------------------
- */
+/* ---- The cache ---- */
 
 static uint64_t bytes_of(const struct moe_trace_shape *s, uint32_t key)
 {
@@ -144,8 +143,7 @@ static void take_token(struct cache *c, const struct moe_trace *t,
     }
 }
 
-/* ---- Opening ------------------------------------------------------------------------------------
- */
+/* ---- Opening ---- */
 
 /* `text` as slots, or as bytes of experts. */
 static int parse_capacity(const struct moe_trace_shape *s, const char *text, uint64_t *capacity,
@@ -231,8 +229,7 @@ static void close_cache(struct cache *c)
     free(c->in_prompt);
 }
 
-/* ---- The table ----------------------------------------------------------------------------------
- */
+/* ---- The table ---- */
 
 static void print_rate(uint64_t hits, uint64_t lookups)
 {
@@ -307,8 +304,7 @@ static int print_table(const char *path, const struct options *o, struct moe_err
     return status;
 }
 
-/* ---- The command line ---------------------------------------------------------------------------
- */
+/* ---- The command line ---- */
 
 static bool take_policy(struct options *o, const char *name)
 {

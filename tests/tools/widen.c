@@ -79,7 +79,7 @@ struct widening {
     int n_shards;
 };
 
-/* ---- What becomes of each tensor ------------------------------------------------------------- */
+/* ---- What becomes of each tensor ---- */
 
 static const struct rule *rule_of(const char *name)
 {
@@ -140,7 +140,7 @@ static int list_outputs(struct widening *w, struct moe_err *err)
     return status;
 }
 
-/* ---- Shards ---------------------------------------------------------------------------------- */
+/* ---- Shards ---- */
 
 static char *shard_path(const struct widening *w, int shard, struct moe_err *err)
 {
@@ -241,7 +241,7 @@ static int write_shard(const struct widening *w, int shard, struct moe_err *err)
     return status;
 }
 
-/* ---- The files beside the weights ------------------------------------------------------------ */
+/* ---- The files beside the weights ---- */
 
 static int write_json(const struct widening *w, const char *name, const json_t *json,
                       struct moe_err *err)
@@ -342,7 +342,7 @@ static int copy_others(const struct widening *w, struct moe_err *err)
     return status;
 }
 
-/* ---- Reading back ---------------------------------------------------------------------------- */
+/* ---- Reading back ---- */
 
 /* Compares row `row` of the source with all its copies. from: cols, wide: cols * col_times. */
 static int check_row(const struct widening *w, const struct output *o,
@@ -395,7 +395,7 @@ static int check_all(const struct widening *w, struct moe_err *err)
     return status;
 }
 
-/* ---- Program --------------------------------------------------------------------------------- */
+/* ---- Program ---- */
 
 static int widen(struct widening *w, struct moe_err *err)
 {

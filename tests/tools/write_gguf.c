@@ -26,8 +26,8 @@
 #include "base/mem.h"
 #include "fmt/checkpoint.h"
 #include "fmt/json.h"
-#include "model/chat.h"
 #include "model/config.h"
+#include "text/chat.h"
 
 enum { ALIGNMENT = 32, BLOCK = 32, BATCH_BYTES = 8 << 20 };
 
@@ -108,7 +108,7 @@ struct gguf {
     uint64_t n_values;
 };
 
-/* ---- Metadata -------------------------------------------------------------------------------- */
+/* ---- Metadata ---- */
 
 static void put_text(struct moe_buf *out, const char *text)
 {
@@ -301,7 +301,7 @@ static int put_specials(struct gguf *g, struct moe_err *err)
     return status;
 }
 
-/* ---- Tensors --------------------------------------------------------------------------------- */
+/* ---- Tensors ---- */
 
 static uint64_t align(uint64_t n)
 {
@@ -374,7 +374,7 @@ static void put_tensor_info(const struct gguf *g, const struct output *o, struct
     moe_buf_u64(out, o->offset);
 }
 
-/* ---- Values ---------------------------------------------------------------------------------- */
+/* ---- Values ---- */
 
 static uint64_t encode_f16(const float *x, uint64_t n, uint8_t *to)
 {
@@ -484,7 +484,7 @@ static int write_tensor(struct gguf *g, const struct output *o, struct moe_outfi
     return status;
 }
 
-/* ---- Program --------------------------------------------------------------------------------- */
+/* ---- Program ---- */
 
 static int write_file(struct gguf *g, struct moe_err *err)
 {

@@ -5,8 +5,8 @@
 #ifndef TESTS_LOCKSTEP_FIXTURE_H
 #define TESTS_LOCKSTEP_FIXTURE_H
 
-#include "run/fit_pack.h"
-#include "sched/simulate.h"
+#include "engine/fit_pack.h"
+#include "plan/simulate.h"
 
 #include "strategies_fixture.h"
 

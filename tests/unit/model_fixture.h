@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 #include "base/par.h"
+#include "convert/convert.h"
 #include "kern/kern.h"
-#include "model/convert.h"
 #include "run/session.h"
 
 #include "../test.h"

@@ -80,8 +80,7 @@ static inline void naive_rotate(const struct naive *t, uint32_t position, double
     }
 }
 
-/* ---- Attention ---------------------------------------------------------------------------------
- */
+/* ---- Attention ---- */
 
 /* Queries, or keys: norm, clipping, rotation. */
 static inline void naive_finish(const struct naive *t, const float *norm, uint32_t heads,
@@ -198,8 +197,7 @@ static inline void naive_attention(struct naive *t, uint32_t layer)
     }
 }
 
-/* ---- Feed-forward ------------------------------------------------------------------------------
- */
+/* ---- Feed-forward ---- */
 
 static inline void naive_gated(const struct moe_config *c, float *const *w, const float *gate_bias,
                                const float *up_bias, const float *down_bias, uint32_t ff,
@@ -344,8 +342,7 @@ static inline void naive_feed_forward(struct naive *t, uint32_t layer, uint32_t 
         out[i] += one[i] / (c->shared_gate ? 1 + exp(-scale) : 1);
 }
 
-/* ---- All of it ---------------------------------------------------------------------------------
- */
+/* ---- All of it ---- */
 
 static inline void naive_add(struct naive *t)
 {

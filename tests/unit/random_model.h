@@ -35,8 +35,7 @@ static inline bool random_chance(uint64_t *random, uint32_t one_in)
     return random_below(random, one_in) == 0;
 }
 
-/* ---- Descriptions ------------------------------------------------------------------------------
- */
+/* ---- Descriptions ---- */
 
 static inline void random_rope(struct moe_config *c, uint64_t *random)
 {
@@ -139,8 +138,7 @@ static inline void random_config(struct moe_config *c, uint64_t *random)
     moe_config_complete(c);
 }
 
-/* ---- Weights -----------------------------------------------------------------------------------
- */
+/* ---- Weights ---- */
 
 static inline float *random_weights(uint32_t rows, uint32_t cols, float middle, float spread,
                                     uint64_t *random)
@@ -192,8 +190,7 @@ static inline void random_model_free(struct random_model *m)
     }
 }
 
-/* ---- Packs -------------------------------------------------------------------------------------
- */
+/* ---- Packs ---- */
 
 /* One token and nothing to merge: these models read token ids. */
 static inline void random_put_tokenizer(struct moe_pack_writer *w, struct moe_err *err)

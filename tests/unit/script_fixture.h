@@ -7,7 +7,7 @@
 
 #include <unistd.h>
 
-#include "sched/simulate.h"
+#include "plan/simulate.h"
 #include "sched/strategy_brief.h"
 
 #include "../test.h"

@@ -7,9 +7,9 @@
 
 #include "base/file.h"
 #include "base/mem.h"
-#include "run/documents.h"
-#include "run/engine.h"
-#include "run/probe.h"
+#include "engine/engine.h"
+#include "study/documents.h"
+#include "study/probe.h"
 
 #include "model_fixture.h"
 
@@ -27,8 +27,7 @@ struct strategies {
     uint64_t logits_stride;
 };
 
-/* ---- Strategies in words, engines --------------------------------------------------------------
- */
+/* ---- Strategies in words, engines ---- */
 
 /* "hobbit on-miss=load skip-below=0": a row, and parts that differ. */
 static inline void strategies_parse(const char *words, struct moe_strategy *s)
@@ -98,8 +97,7 @@ static inline void strategies_run(struct moe_session *s, const uint32_t *ids, ui
     }
 }
 
-/* ---- Figures -----------------------------------------------------------------------------------
- */
+/* ---- Figures ---- */
 
 /* Each activation is exactly one of seven. */
 static inline void strategies_check_sums(const char *what, const struct moe_counts *n,
@@ -116,8 +114,7 @@ static inline void strategies_check_sums(const char *what, const struct moe_coun
     assert_true(n->prefetches <= n->loads);
 }
 
-/* ---- Opening -----------------------------------------------------------------------------------
- */
+/* ---- Opening ---- */
 
 struct strategies_taker {
     struct moe_probe *probe;
@@ -142,7 +139,7 @@ static inline void strategies_calibrate(struct strategies *f, struct moe_engine 
 {
     struct moe_err err = {0};
     struct strategies_taker t = {0};
-    struct moe_statistics_shape shape = moe_probe_shape(e->model);
+    struct moe_statistics_shape shape = moe_model_statistics_shape(e->model);
     shape.max_tokens = CALIBRATION_TOKENS;
     shape.prompt_percent = 50;
     assert_ok(moe_statistics_new(&f->statistics, &shape, &err), &err);

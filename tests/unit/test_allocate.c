@@ -6,8 +6,7 @@
 
 #include "../test.h"
 
-/* ---- Slots per layer ---------------------------------------------------------------------------
- */
+/* ---- Slots per layer ---- */
 
 /* Qwen1.5-MoE (Fate 4.4): 24 layers of 60 experts, L = 3. */
 enum { FATE_LAYERS = 24, FATE_EXPERTS = 60, FATE_L = 3 };
@@ -121,8 +120,7 @@ static void test_every_allocation(void **state)
     }
 }
 
-/* ---- Initial contents --------------------------------------------------------------------------
- */
+/* ---- Initial contents ---- */
 
 enum { N_LAYERS = 3, N_EXPERTS = 4, N_KEYS = N_LAYERS * N_EXPERTS };
 

@@ -151,8 +151,7 @@ static void world_free(struct world *w)
     free(w);
 }
 
-/* ---- What one head of one row is about ---------------------------------------------------------
- */
+/* ---- What one head of one row is about ---- */
 
 struct head {
     uint32_t begin, end;                 /* positions it sees */
@@ -193,8 +192,7 @@ static const float *value_at(const struct head *h, uint32_t p)
     return h->v + (uint64_t)p * h->stride * h->value_dim;
 }
 
-/* ---- The definition, one step after the other --------------------------------------------------
- */
+/* ---- The definition, one step after the other ---- */
 
 struct joined {
     float largest, sum, out[128];
@@ -295,8 +293,7 @@ static void test_bits_of_the_definition(void **state)
     moe_par_set_threads(threads);
 }
 
-/* ---- Plain softmax attention in double precision -----------------------------------------------
- */
+/* ---- Plain softmax attention in double precision ---- */
 
 static void by_softmax(const struct head *h, double *out)
 {

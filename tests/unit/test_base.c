@@ -19,7 +19,7 @@
 #include "base/par.h"
 #include "base/text.h"
 
-/* ---- Text ------------------------------------------------------------------------------------ */
+/* ---- Text ---- */
 
 static void test_parse_bytes(void **state)
 {
@@ -117,7 +117,7 @@ static void test_format_bytes(void **state)
         assert_string_equal(moe_format_bytes(cases[i].bytes, out), cases[i].text);
 }
 
-/* ---- UTF-8 ----------------------------------------------------------------------------------- */
+/* ---- UTF-8 ---- */
 
 static void test_utf8_every_character(void **state)
 {
@@ -183,7 +183,7 @@ static void test_utf8_any_bytes(void **state)
     assert_int_equal(moe_utf8_complete(NULL, 0), 0);
 }
 
-/* ---- Half precision -------------------------------------------------------------------------- */
+/* ---- Half precision ---- */
 
 /* The value of f16 bits from its definition. */
 static double f16_value(uint16_t h)
@@ -252,7 +252,7 @@ static void test_bf16(void **state)
     assert_int_equal(moe_f32_to_bf16(1), 0x3f80);
 }
 
-/* ---- Bytes ----------------------------------------------------------------------------------- */
+/* ---- Bytes ---- */
 
 static void test_buf(void **state)
 {
@@ -312,7 +312,7 @@ static void test_cursor(void **state)
     assert_int_equal(moe_get_u32(out + 4), 0x88776655u);
 }
 
-/* ---- Errors ---------------------------------------------------------------------------------- */
+/* ---- Errors ---- */
 
 static void test_errors(void **state)
 {
@@ -330,7 +330,7 @@ static void test_errors(void **state)
     assert_true(strlen(moe_errno_text(123456, text, sizeof text)) > 0);
 }
 
-/* ---- Files ----------------------------------------------------------------------------------- */
+/* ---- Files ---- */
 
 static char *scratch; /* a directory of our own */
 
@@ -434,7 +434,7 @@ static void test_paths(void **state)
     assert_false(moe_path_is_directory("/dev/null") || moe_path_exists("/nowhere"));
 }
 
-/* ---- Memory ---------------------------------------------------------------------------------- */
+/* ---- Memory ---- */
 
 static void test_memory(void **state)
 {
@@ -505,7 +505,7 @@ static void test_arena(void **state)
     free(block);
 }
 
-/* ---- Loops and processor --------------------------------------------------------------------- */
+/* ---- Loops and processor ---- */
 
 struct visits {
     atomic_int seen[1000];

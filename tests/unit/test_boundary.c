@@ -4,7 +4,7 @@
  */
 #include <math.h>
 
-#include "sched/boundary.h"
+#include "plan/boundary.h"
 
 #include "../test.h"
 

@@ -104,8 +104,7 @@ static int close_all(void **state)
     return 0;
 }
 
-/* ---- Random configurations ----------------------------------------------------------------------
- */
+/* ---- Random configurations ---- */
 
 struct guesser {
     struct moe_experts *experts;
@@ -274,8 +273,7 @@ static void every_configuration_equals_resident(void **state)
     assert_true(prefetched > 8 * N_CONFIGS);
 }
 
-/* ---- Faults -------------------------------------------------------------------------------------
- */
+/* ---- Faults ---- */
 
 struct broken {
     atomic_ullong n, fail_from; /* reads from this one on fail; several threads ask */

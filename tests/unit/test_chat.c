@@ -5,8 +5,8 @@
 #include <stdbool.h>
 
 #include "base/file.h"
-#include "model/chat.h"
-#include "model/tokenizer.h"
+#include "text/chat.h"
+#include "text/tokenizer.h"
 
 /* The day of the expected texts. */
 static const struct moe_chat_facts FACTS = {

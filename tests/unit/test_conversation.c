@@ -4,7 +4,7 @@
  */
 #include "model_fixture.h"
 
-#include "run/conversation.h"
+#include "engine/conversation.h"
 
 enum { START = 4094, END = 4095 }; /* ids of <|im_start|> and <|im_end|> */
 
@@ -25,8 +25,7 @@ static int close_all(void **state)
     return 0;
 }
 
-/* ---- Helpers ----------------------------------------------------------------------------------
- */
+/* ---- Helpers ---- */
 
 /* A conversation with a session and a greedy sampler of its own. */
 struct talk {
@@ -103,8 +102,7 @@ static int count(const struct talk *t, uint32_t id)
 static const char *const QUESTIONS[] = {"Once upon a time there was a girl.", "And then?",
                                         "  What did she say,\nand why? "};
 
-/* ---- Turns ------------------------------------------------------------------------------------
- */
+/* ---- Turns ---- */
 
 static void kept_turns_equal_rendering_anew(void **state)
 {
@@ -197,8 +195,7 @@ static void reset_and_system_start_anew(void **state)
     end(&t);
 }
 
-/* ---- Continuing -------------------------------------------------------------------------------
- */
+/* ---- Continuing ---- */
 
 static void continuing_equals_one_answer(void **state)
 {
@@ -246,8 +243,7 @@ static void plain_text_has_no_turns(void **state)
     end(&t);
 }
 
-/* ---- Failures ---------------------------------------------------------------------------------
- */
+/* ---- Failures ---- */
 
 static void a_full_context_takes_the_question_back(void **state)
 {

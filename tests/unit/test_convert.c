@@ -12,10 +12,10 @@
 #include "base/float16.h"
 #include "base/mem.h"
 #include "base/par.h"
+#include "convert/convert.h"
 #include "fmt/checkpoint.h"
 #include "fmt/pack.h"
-#include "model/convert.h"
-#include "model/summary.h"
+#include "show/summary.h"
 
 #define TINY "tests/models/tiny-moe"
 
@@ -132,7 +132,7 @@ static void assert_same_experts(const struct moe_pack *a, uint32_t variant_a,
             }
 }
 
-/* ---- The bundled model ---------------------------------------------------------------------- */
+/* ---- The bundled model ---- */
 
 /* A float matrix in a pack holds exactly the checkpoint's numbers. */
 static void assert_exact(const struct moe_checkpoint *ck, const char *hf_name,
@@ -292,7 +292,7 @@ static void summaries_add_up(void **state)
     moe_pack_close(pack);
 }
 
-/* ---- Refusals -------------------------------------------------------------------------------- */
+/* ---- Refusals ---- */
 
 static void nonsense_is_refused(void **state)
 {
@@ -374,8 +374,7 @@ static void a_failed_write_leaves_nothing(void **state)
     assert_int_equal(n_files(), 0);
 }
 
-/* ---- A made-up checkpoint of f32 --------------------------------------------------------------
- */
+/* ---- A made-up checkpoint of f32 ---- */
 
 enum { HIDDEN = 32, VOCAB = 4096 };
 

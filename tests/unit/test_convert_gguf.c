@@ -10,10 +10,10 @@
 #include "base/float16.h"
 #include "base/mem.h"
 #include "base/par.h"
+#include "convert/convert.h"
 #include "fmt/checkpoint.h"
 #include "fmt/pack.h"
 #include "model/config.h"
-#include "model/convert.h"
 #include "model/family_gguf.h"
 
 #define QWEN "tests/fixtures/gguf/qwen2moe.gguf"
@@ -64,8 +64,7 @@ static struct moe_convert_report convert(const char *source, const char *out, co
     return report;
 }
 
-/* ---- Values: the pack's against the file's ------------------------------------------------------
- */
+/* ---- Values: the pack's against the file's ---- */
 
 static struct moe_checkpoint *ck;
 static struct moe_pack *pack;

@@ -7,10 +7,10 @@
 #include "base/buf.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "convert/convert.h"
+#include "convert/map_bits.h"
 #include "fmt/pack.h"
-#include "model/convert.h"
-#include "model/summary.h"
-#include "sched/map_bits.h"
+#include "show/summary.h"
 
 #define TINY "tests/models/tiny-moe"
 enum { N_LAYERS = 12, N_EXPERTS = 32, N = N_LAYERS * N_EXPERTS };
@@ -161,7 +161,7 @@ static struct moe_expert_map draw_map(const char *names, uint64_t seed, struct m
     return (struct moe_expert_map){"map.yaml", fingerprint, N_LAYERS, N_EXPERTS, bits};
 }
 
-/* ---- Packs ----------------------------------------------------------------------------------- */
+/* ---- Packs ---- */
 
 /* Each expert of `made` is the one that `from` has in the variant of its bits. */
 static void assert_follows(const struct moe_pack *made, const struct moe_pack *from,
@@ -283,7 +283,7 @@ static void a_map_survives_repacking(void **state)
     moe_pack_close(made);
 }
 
-/* ---- Refusals -------------------------------------------------------------------------------- */
+/* ---- Refusals ---- */
 
 static void refuse(const struct moe_expert_map *map, const char *experts, int status,
                    const char *what)
@@ -333,7 +333,7 @@ static void maps_of_others_are_refused(void **state)
     assert_int_equal(n_files(), 1);
 }
 
-/* ---- From moe-map(5) ------------------------------------------------------------------------- */
+/* ---- From moe-map(5) ---- */
 
 static void choices_become_bits(void **state)
 {
@@ -367,7 +367,7 @@ static void choices_become_bits(void **state)
     moe_map_free(map);
 }
 
-/* ---- Pictures -------------------------------------------------------------------------------- */
+/* ---- Pictures ---- */
 
 static void expect(const struct moe_buf *text, const char *part)
 {

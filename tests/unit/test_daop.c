@@ -5,7 +5,7 @@
  */
 #include <math.h>
 
-#include "run/expert_compute.h"
+#include "experts/expert_compute.h"
 #include "run/workspace.h"
 
 #include "strategies_fixture.h"
@@ -33,8 +33,7 @@ struct watch {
     uint64_t n_precalculated, n_on_host, n_substituted; /* by the plain computation */
 };
 
-/* ---- Watching ----------------------------------------------------------------------------------
- */
+/* ---- Watching ---- */
 
 static void note_stream(const struct watch *w, float *to)
 {
@@ -75,8 +74,7 @@ static void on_computed(void *ctx, uint32_t layer, uint32_t n_rows, const float 
                sizeof w->token.outputs[layer][k]);
 }
 
-/* ---- The plain computation ---------------------------------------------------------------------
- */
+/* ---- The plain computation ---- */
 
 static void product(const struct moe_mat *m, const double *x, double *y)
 {
@@ -254,8 +252,7 @@ static void place(struct watch *w)
     }
 }
 
-/* ---- Runs --------------------------------------------------------------------------------------
- */
+/* ---- Runs ---- */
 
 static void run_document(struct watch *w, const uint32_t *ids)
 {

@@ -1,6 +1,6 @@
 /* The dense part at fewer bits in memory: byte by byte what re-packing stores. */
 #include "model_fixture.h"
-#include "run/dense_bits.h"
+#include "study/dense_bits.h"
 
 enum { GROUP = 64 };
 
@@ -68,8 +68,7 @@ static int group_teardown(void **state)
     return 0;
 }
 
-/* ---- Comparing --------------------------------------------------------------------------------
- */
+/* ---- Comparing ---- */
 
 /* Every matrix has the other's layout and bytes. Returns how many there are. */
 static uint32_t assert_same_matrices(const struct moe_model *a, const struct moe_model *b)
@@ -118,8 +117,7 @@ static void logits_of(struct moe_model *m, float *logits)
     moe_experts_close(experts);
 }
 
-/* ---- Tests ------------------------------------------------------------------------------------
- */
+/* ---- Tests ---- */
 
 static void assert_as_repacked(const struct moe_model *from, const char *path, int bits)
 {

@@ -3,8 +3,8 @@
  * description means (naive_model.h), and it is the same bit for bit however it is computed.
  */
 #include "base/par.h"
+#include "engine/engine.h"
 #include "kern/kern.h"
-#include "run/engine.h"
 
 #include "naive_model.h"
 
@@ -114,8 +114,7 @@ static void close_opened(struct opened *o)
     moe_model_close(o->model);
 }
 
-/* ---- Right -------------------------------------------------------------------------------------
- */
+/* ---- Right ---- */
 
 struct watched {
     const struct naive *want;
@@ -218,8 +217,7 @@ static void context_chooses_the_rotary_set(void **state)
     }
 }
 
-/* ---- The same however it is computed -----------------------------------------------------------
- */
+/* ---- The same however it is computed ---- */
 
 static void assert_same(const struct random_model *m, uint64_t seed, const float *want, float *got,
                         const char *what)
@@ -291,8 +289,7 @@ static void nothing_else_changes_a_result(void **state)
         check_bits(seed);
 }
 
-/* ---- Models without experts --------------------------------------------------------------------
- */
+/* ---- Models without experts ---- */
 
 static void dense_models_run_under_every_strategy(void **state)
 {
@@ -327,8 +324,7 @@ static void dense_models_run_under_every_strategy(void **state)
     random_model_free(&m);
 }
 
-/* ---- Packs that are not what they say ----------------------------------------------------------
- */
+/* ---- Packs that are not what they say ---- */
 
 /* The first model that has biases on its experts, written as one that has not, and the reverse. */
 static void biases_and_description_must_agree(void **state)

@@ -1,6 +1,6 @@
 /* Bars and paragraphs. */
 #include "../test.h"
-#include "base/draw.h"
+#include "show/draw.h"
 
 static const char *text_of(struct moe_buf *out)
 {

@@ -3,8 +3,8 @@
  */
 #include <unistd.h>
 
-#include "sched/optimal.h"
-#include "sched/simulate.h"
+#include "plan/optimal.h"
+#include "plan/simulate.h"
 
 #include "../test.h"
 

@@ -1,7 +1,7 @@
 /*
  * Fitting a pack: what it says of a strategy and a memory is what the engine then does.
  */
-#include "run/fit_pack.h"
+#include "engine/fit_pack.h"
 
 #include "sched/strategy_brief.h"
 

@@ -1,12 +1,11 @@
 /*
  * Fitting: slots by hand, and what models without weights have and refuse. Packs: test_fit_pack.c.
  */
-#include "sched/fitting.h"
+#include "plan/fitting.h"
 
 #include "script_fixture.h"
 
-/* ---- Slots by hand -----------------------------------------------------------------------------
- */
+/* ---- Slots by hand ---- */
 
 static void slots_by_hand(void **state)
 {
@@ -49,8 +48,7 @@ static void slots_by_hand(void **state)
     }
 }
 
-/* ---- Models without weights --------------------------------------------------------------------
- */
+/* ---- Models without weights ---- */
 
 enum { PAGE = 4096, EXPERT = 10 * PAGE };
 

@@ -4,10 +4,10 @@
  */
 #include "base/par.h"
 #include "kern/kern.h"
+#include "record/trace.h"
 #include "run/foresight.h"
-#include "run/probe.h"
 #include "run/workspace.h"
-#include "sched/trace.h"
+#include "study/probe.h"
 
 #include "naive_model.h"
 
@@ -80,7 +80,7 @@ static void open_watch(struct watch *w, uint64_t *seed, int bits)
     assert_ok(moe_model_open(&w->model, path, 0, NULL, &err), &err);
     assert_ok(moe_experts_open_resident(&w->experts, w->model->pack, 0, NULL, NULL, &err), &err);
     assert_ok(moe_session_open(&w->session, w->model, w->experts, &options, &err), &err);
-    struct moe_statistics_shape shape = moe_probe_shape(w->model);
+    struct moe_statistics_shape shape = moe_model_statistics_shape(w->model);
     shape.max_tokens = N_IDS;
     shape.prompt_percent = 50;
     assert_ok(moe_statistics_new(&w->statistics, &shape, &err), &err);
@@ -99,8 +99,7 @@ static void close_watch(struct watch *w)
     random_model_free(&w->m);
 }
 
-/* ---- What is to be predicted -------------------------------------------------------------------
- */
+/* ---- What is to be predicted ---- */
 
 /* The softmax of a layer's router for one row, from the gate's input of another layer, or from the
  * stream there. */
@@ -153,8 +152,7 @@ static void token_before_says(const struct watch *w, uint32_t layer, double *p)
         p[w->before[layer].experts[i]] = w->before[layer].weights[i] / sum;
 }
 
-/* ---- Comparing ---------------------------------------------------------------------------------
- */
+/* ---- Comparing ---- */
 
 /* A row's experts by falling probability; false where two of the best k + 1 are too close, but not
  * equal. */
@@ -288,8 +286,7 @@ static void look(void *ctx, uint32_t layer, const struct moe_row *rows, uint32_t
         w->best[m][r] = chosen[r * c->top_k];
 }
 
-/* ---- Running -----------------------------------------------------------------------------------
- */
+/* ---- Running ---- */
 
 static void pass(struct watch *w, const uint32_t *ids, uint32_t first, uint32_t n)
 {
@@ -387,8 +384,7 @@ static void nothing_is_said_by_nobody(void **state)
     close_watch(&w);
 }
 
-/* ---- Opening -----------------------------------------------------------------------------------
- */
+/* ---- Opening ---- */
 
 static void paths_need_statistics_of_the_model(void **state)
 {
@@ -416,7 +412,7 @@ static void memory_is_told(void **state)
 {
     struct watch w;
     uint64_t seed = 1;
-    for (open_watch(&w, &seed, 32); moe_probe_shape(w.model).n_layers < 3; seed++) {
+    for (open_watch(&w, &seed, 32); moe_model_statistics_shape(w.model).n_layers < 3; seed++) {
         close_watch(&w);
         open_watch(&w, &seed, 32);
     }

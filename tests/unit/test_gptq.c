@@ -14,9 +14,9 @@
 #include "kern/kern.h"
 #include "quant/cholesky.h"
 #include "quant/gptq.h"
-#include "run/error_aware.h"
+#include "study/error_aware.h"
 
-/* ---- Moments and factor ---------------------------------------------------------------------- */
+/* ---- Moments and factor ---- */
 
 /* H = R D R^T with R = [1 2 3; 0 1 -1; 0 0 1] and D = diag(2, 1, 4), multiplied out by hand. */
 static void test_factor_by_hand(void **state)
@@ -129,7 +129,7 @@ static void test_factor_of_moments(void **state)
     }
 }
 
-/* ---- Compensation ---------------------------------------------------------------------------- */
+/* ---- Compensation ---- */
 
 struct matrix {
     struct moe_layout layout;
@@ -295,7 +295,7 @@ static void test_diagonal(void **state)
     release(&m);
 }
 
-/* ---- Conversion ------------------------------------------------------------------------------ */
+/* ---- Conversion ---- */
 
 static char dir[64];
 

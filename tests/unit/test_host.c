@@ -7,8 +7,8 @@
 
 #include "base/clock.h"
 #include "base/par.h"
+#include "experts/host.h"
 #include "kern/kern.h"
-#include "run/host.h"
 #include "run/session.h"
 
 #include "random_model.h"
@@ -107,8 +107,7 @@ static void close_all(struct opened *o)
     random_model_free(&o->m);
 }
 
-/* ---- Beside a session --------------------------------------------------------------------------
- */
+/* ---- Beside a session ---- */
 
 static float *out_of(const struct opened *o, float *outs, uint32_t expert)
 {
@@ -184,8 +183,7 @@ static void experts_equal_the_sessions(void **state)
     }
 }
 
-/* ---- The host alone ----------------------------------------------------------------------------
- */
+/* ---- The host alone ---- */
 
 /* Jobs of random inputs for an expert of the last layer, which always has some. */
 static struct moe_host_job job_of(const struct opened *o, uint32_t expert, const float *x,

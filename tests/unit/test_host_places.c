@@ -1,7 +1,7 @@
 /* Places in host memory beside a plain model of them: who holds what, who gives way. */
 #include "../test.h"
 
-#include "run/host_places.h"
+#include "experts/host_places.h"
 
 enum { CLASSES = 3, KEYS = 60, PLACES = 16, ROUNDS = 40000 };
 static const uint32_t N_IN[CLASSES] = {1, 4, 11};

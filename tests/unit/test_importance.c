@@ -3,8 +3,8 @@
 #include <math.h>
 
 #include "model_fixture.h"
-#include "run/importance.h"
 #include "run/workspace.h"
+#include "study/importance.h"
 
 enum { N_EXPERTS = 32, N_LAYERS = 12, TOP_K = 4, UPPER = 0, LOWER = 1, MAX_TOKENS = 20 };
 
@@ -111,8 +111,7 @@ static int bench_close(void **state)
     return 0;
 }
 
-/* ---- Measuring ---------------------------------------------------------------------------------
- */
+/* ---- Measuring ---- */
 
 /* Only experts that these tests look at: of some layers a few. The others count as known. */
 static bool looked_at(uint32_t layer, uint32_t expert)
@@ -375,8 +374,7 @@ static void what_does_not_belong_together_is_refused(void **state)
     moe_map_free(map);
 }
 
-/* ---- Estimating --------------------------------------------------------------------------------
- */
+/* ---- Estimating ---- */
 
 /* What a layer's pass showed of each activation. */
 struct seen {
@@ -526,8 +524,7 @@ static void estimates_do_not_depend_on_threads_or_rows(void **state)
     moe_map_free(two);
 }
 
-/* ---- Rank correlation --------------------------------------------------------------------------
- */
+/* ---- Rank correlation ---- */
 
 static double correlation(const double *a, const double *b, uint64_t n)
 {

@@ -1,7 +1,7 @@
 /*
  * Inventories of packs, traces and of equal experts; how pools share a cache, by hand.
  */
-#include "run/expert_pools.h"
+#include "experts/expert_pools.h"
 #include "sched/inventory.h"
 
 #include "model_fixture.h"
@@ -10,8 +10,7 @@ enum { PAGE = 4096 };
 
 static const char names[2][MOE_PACK_NAME_BYTES] = {"8", "4"};
 
-/* ---- Equal experts ----------------------------------------------------------------------------
- */
+/* ---- Equal experts ---- */
 
 static void equal_experts(void **state)
 {
@@ -39,8 +38,7 @@ static void equal_experts(void **state)
     moe_inventory_release(&i);
 }
 
-/* ---- Traces ------------------------------------------------------------------------------------
- */
+/* ---- Traces ---- */
 
 /* Two layers of two: at 8 bits 1, 2, 3 pages and none, at 4 bits 1 page each but for the first. */
 static uint64_t sizes[8] = {PAGE, 2 * PAGE, 3 * PAGE, 0, 0, PAGE, PAGE, PAGE};
@@ -103,8 +101,7 @@ static void sizes_that_cannot_be(void **state)
     moe_inventory_release(&i);
 }
 
-/* ---- Pools ------------------------------------------------------------------------------------
- */
+/* ---- Pools ---- */
 
 static void pools_by_hand(void **state)
 {
@@ -141,8 +138,7 @@ static void pools_by_hand(void **state)
     moe_inventory_release(&i);
 }
 
-/* ---- Packs ------------------------------------------------------------------------------------
- */
+/* ---- Packs ---- */
 
 static void of_a_pack(void **state)
 {

@@ -1,5 +1,5 @@
 /* The order of loads and the modelled link: against a model written as plainly as possible. */
-#include "base/link.h"
+#include "cache/link.h"
 
 #include <math.h>
 
@@ -131,7 +131,7 @@ static void a_dropped_item_still_takes_the_link_for_its_piece(void **state)
     assert_int_equal(moe_link_take_arrived(&l), MOE_LINK_NONE);
 }
 
-/* ---- The plain model: everything looked at again for every piece ----------------------------- */
+/* ---- The plain model: everything looked at again for every piece ---- */
 
 struct plain_item {
     bool there;

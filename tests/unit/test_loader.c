@@ -34,7 +34,7 @@ static int close_all(void **state)
     return 0;
 }
 
-/* ---- A hook that keeps a log, and does as told ----------------------------------------------- */
+/* ---- A hook that keeps a log, and does as told ---- */
 
 enum { LOG_ROOM = 4096 };
 
@@ -85,7 +85,7 @@ static bool in_extent(uint64_t offset, int i)
            offset < f.extents[i].load.offset + f.extents[i].load.stored_bytes;
 }
 
-/* ---- Ways to read ---------------------------------------------------------------------------- */
+/* ---- Ways to read ---- */
 
 struct way {
     enum moe_load_backend backend;
@@ -119,7 +119,7 @@ static bool go_this_way(struct moe_loader_options *o, const struct way *way)
     return o->backend == way->backend;
 }
 
-/* ---- Right bytes ----------------------------------------------------------------------------- */
+/* ---- Right bytes ---- */
 
 /* Random asking, promoting, cancelling, polling and waiting; every completion is checked. */
 static void random_run(const struct moe_loader_options *options, uint64_t random, int n_steps)
@@ -207,7 +207,7 @@ static void stats_tell_what_is_in_use(void **state)
     }
 }
 
-/* ---- Order ----------------------------------------------------------------------------------- */
+/* ---- Order ---- */
 
 /* Reads of extent `other` started before the last read of extent i. */
 static unsigned n_before(int other, int i)
@@ -343,7 +343,7 @@ static void more_compressed_requests_than_room_wait_for_each_other(void **state)
     moe_loader_close(l);
 }
 
-/* ---- One fault at a time --------------------------------------------------------------------- */
+/* ---- One fault at a time ---- */
 
 static void one_fault(int i, int how, int times, int status, const char *words, bool again)
 {
@@ -473,7 +473,7 @@ static void senseless_requests_are_refused(void **state)
     assert_fails(moe_loader_open(&l, &o, &err), MOE_ERR_IO, "/nonexistent: cannot read", &err);
 }
 
-/* ---- Without io_uring ------------------------------------------------------------------------ */
+/* ---- Without io_uring ---- */
 
 /* Makes io_uring_setup fail with `code` in this process, as container runtimes do. */
 static bool forbid_uring(uint32_t code)
@@ -531,7 +531,7 @@ static void without_io_uring_threads_read(void **state)
     }
 }
 
-/* ---- Rates and modelled time ----------------------------------------------------------------- */
+/* ---- Rates and modelled time ---- */
 
 /* Noise can only make it slower, so only the upper bound is asserted. */
 static void the_rate_is_never_exceeded(void **state)

@@ -1,5 +1,5 @@
 /* Bit maps: round trips member by member, both forms, refusals, shards, the manual's example. */
-#include "sched/map.h"
+#include "record/map.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -11,8 +11,7 @@
 
 static char path[64];
 
-/* ---- Helpers -----------------------------------------------------------------------------------
- */
+/* ---- Helpers ---- */
 
 static struct moe_map *read_back(const struct moe_buf *text)
 {
@@ -135,8 +134,7 @@ static void comes_back_and_goes(struct moe_map *m)
     moe_map_free(m);
 }
 
-/* ---- Round trips -------------------------------------------------------------------------------
- */
+/* ---- Round trips ---- */
 
 static void full_maps_come_back(void **state)
 {
@@ -302,8 +300,7 @@ static void losses_are_in_the_metric(void **state)
     assert_string_equal(moe_metric_name(MOE_METRIC_TOP1), "top1");
 }
 
-/* ---- Refusals ----------------------------------------------------------------------------------
- */
+/* ---- Refusals ---- */
 
 /* A map of nine lines; line `at` is another one, 10 comes after them. */
 static void refused_as(int at, const char *line, int status, const char *words)
@@ -615,8 +612,7 @@ static void shapes_that_do_not_fit_are_refused(void **state)
     moe_map_free(NULL);
 }
 
-/* ---- Shards ------------------------------------------------------------------------------------
- */
+/* ---- Shards ---- */
 
 static void shards_merge_to_the_whole(void **state)
 {
@@ -722,8 +718,7 @@ static void texts_to_judge_on_may_differ(void **state)
     free_shards(state);
 }
 
-/* ---- The manual --------------------------------------------------------------------------------
- */
+/* ---- The manual ---- */
 
 static void the_manuals_example_is_a_map(void **state)
 {

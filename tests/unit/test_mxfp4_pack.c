@@ -4,8 +4,8 @@
 #include "../test.h"
 
 #include "base/mem.h"
+#include "convert/convert.h"
 #include "fmt/pack.h"
-#include "model/convert.h"
 
 enum { HIDDEN = 96, WIDTH = 160, N_EXPERTS = 2 };
 

@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
-#include "sched/optimal.h"
+#include "plan/optimal.h"
 
 #include "../test.h"
 
@@ -25,8 +25,7 @@ static int remove_file(void **state)
     return 0;
 }
 
-/* ---- Traces -------------------------------------------------------------------------------------
- */
+/* ---- Traces ---- */
 
 struct script {
     uint32_t n_layers, n_experts, top_k, n;
@@ -172,8 +171,7 @@ static uint64_t count_decoded(const struct steps *s)
     return n;
 }
 
-/* ---- Other ways to the number -------------------------------------------------------------------
- */
+/* ---- Other ways to the number ---- */
 
 /* The best over everything that a cache may do: after a step it holds any `capacity` of what it
  * held and what was looked up. Of at most 8 keys. */
@@ -258,8 +256,7 @@ static uint64_t replay_lru(const struct steps *s, uint32_t capacity)
     return hits;
 }
 
-/* ---- The tests ----------------------------------------------------------------------------------
- */
+/* ---- The tests ---- */
 
 static void by_hand(void **state)
 {

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#include "sched/pace.h"
+#include "plan/pace.h"
 
 static void near(double got, double expected)
 {
@@ -16,8 +16,7 @@ static struct moe_figure figure(double value)
     return (struct moe_figure){.value = value};
 }
 
-/* ---- Lines ------------------------------------------------------------------------------------
- */
+/* ---- Lines ---- */
 
 static void lines_go_through_their_points(void **state)
 {
@@ -52,8 +51,7 @@ static void points_without_figures_are_left_out(void **state)
     assert_int_equal(line.n, MOE_LINE_POINTS);
 }
 
-/* ---- From measurements ------------------------------------------------------------------------
- */
+/* ---- From measurements ---- */
 
 /* Batches of 1 and 8 rows; the second takes three times as long. Experts are in use by 1 and 2
  * rows. "2" has bytes and no times. */
@@ -186,8 +184,7 @@ static void missing_measurements_are_named(void **state)
                  "no rate of loads from the host's memory", &err);
 }
 
-/* ---- From bandwidth ---------------------------------------------------------------------------
- */
+/* ---- From bandwidth ---- */
 
 static const struct moe_weights weights = {
     .n_layers = 3,

@@ -10,7 +10,7 @@
 #include "base/mem.h"
 #include "fmt/pack.h"
 
-/* ---- A small pack that has one of everything ------------------------------------------------ */
+/* ---- A small pack that has one of everything ---- */
 
 enum { N_LAYERS = 2, N_EXPERTS = 2, HIDDEN = 64, WIDTH = 32 };
 
@@ -148,7 +148,7 @@ static int try_pack(struct moe_err *err)
     return status;
 }
 
-/* ---- Round trip ----------------------------------------------------------------------------- */
+/* ---- Round trip ---- */
 
 static void check_expert(const struct moe_pack *p, uint32_t layer, uint32_t expert,
                          uint32_t variant)
@@ -275,7 +275,7 @@ static void writer_refuses_nonsense(void **state)
     assert_int_equal(n_files(), 0);
 }
 
-/* ---- Damage --------------------------------------------------------------------------------- */
+/* ---- Damage ---- */
 
 static void truncations_are_refused(void **state)
 {

@@ -8,8 +8,7 @@
 
 enum { MAX_EXPERTS = 40 };
 
-/* ---- Swaps (IV-B) ------------------------------------------------------------------------------
- */
+/* ---- Swaps (IV-B) ---- */
 
 static void assert_swaps(const uint32_t *rows, const uint8_t *on_device, uint32_t n,
                          const struct moe_swap *want, uint32_t n_want)
@@ -84,8 +83,7 @@ static void test_every_swap(void **state)
     }
 }
 
-/* ---- Foreseen experts (IV-C) -------------------------------------------------------------------
- */
+/* ---- Foreseen experts (IV-C) ---- */
 
 static const float scores[] = {0.05f, 0.3f, 0.1f, 0.25f, 0.1f, 0.08f, 0.02f, 0.1f};
 

@@ -1,5 +1,5 @@
 /* Plans in their file: round trips member by member, both forms, refusals, the manual's example. */
-#include "sched/plan.h"
+#include "plan/plan.h"
 
 #include <jansson.h>
 #include <unistd.h>
@@ -12,8 +12,7 @@
 
 static char path[64];
 
-/* ---- Helpers -----------------------------------------------------------------------------------
- */
+/* ---- Helpers ---- */
 
 static void write_text(const void *text, uint64_t n)
 {
@@ -144,8 +143,7 @@ static void comes_back(const struct moe_plan *p)
     }
 }
 
-/* ---- Round trips -------------------------------------------------------------------------------
- */
+/* ---- Round trips ---- */
 
 static void a_full_plan_comes_back(void **state)
 {
@@ -306,8 +304,7 @@ static void json_has_the_figures(void **state)
     moe_plan_free(p);
 }
 
-/* ---- Refusals ----------------------------------------------------------------------------------
- */
+/* ---- Refusals ---- */
 
 static void refused(const char *text, int status, const char *part)
 {
@@ -526,8 +523,7 @@ static void shapes_that_do_not_fit_are_refused(void **state)
     moe_plan_free(NULL);
 }
 
-/* ---- The manual --------------------------------------------------------------------------------
- */
+/* ---- The manual ---- */
 
 static void the_manuals_example_is_a_plan(void **state)
 {

@@ -4,8 +4,8 @@
 #include <jansson.h>
 #include <math.h>
 
-#include "sched/explain.h"
-#include "sched/explain_parts.h"
+#include "show/explain.h"
+#include "show/explain_parts.h"
 
 enum { LAYERS = 4, EXPERTS = 8, TOP_K = 2 };
 

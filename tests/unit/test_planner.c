@@ -5,7 +5,7 @@
 #include <math.h>
 
 #include "lockstep_fixture.h"
-#include "sched/planner.h"
+#include "plan/planner.h"
 
 enum { BATCH = 16 };
 
@@ -34,8 +34,7 @@ static int close_all(void **state)
     return 0;
 }
 
-/* ---- Planning ----------------------------------------------------------------------------------
- */
+/* ---- Planning ---- */
 
 struct planning {
     struct moe_engine_options options;
@@ -119,8 +118,7 @@ static void close_to(const char *what, double got, double expected)
         fail_msg("%s: %.12g, expected %.12g", what, got, expected);
 }
 
-/* ---- The tests ---------------------------------------------------------------------------------
- */
+/* ---- The tests ---- */
 
 static void check_figures(const struct planning *p, const struct moe_plan *plan)
 {
@@ -277,8 +275,7 @@ static void a_budget_has_steps_too(void **state)
     end(&p);
 }
 
-/* ---- Following a plan -------------------------------------------------------------------------
- */
+/* ---- Following a plan ---- */
 
 static struct moe_engine_options following(const struct planning *p, const struct moe_plan *plan)
 {
@@ -376,8 +373,7 @@ static void plans_of_others_are_refused(void **state)
     end(&p);
 }
 
-/* ---- Searching --------------------------------------------------------------------------------
- */
+/* ---- Searching ---- */
 
 static void the_search_finds_the_fastest(void **state)
 {

@@ -2,14 +2,13 @@
  * Cache policies against models of them written as plainly as possible: same hits, same victims, on
  * random traces; and properties that every policy must have.
  */
-#include "sched/policy.h"
+#include "cache/policy.h"
 
 #include "../test.h"
 
 enum { N_KEYS = 40, N_LAYERS = 4, N_EXPERTS = N_KEYS / N_LAYERS, N_STEPS = 20000 };
 
-/* ---- Driving a policy as a cache does ----------------------------------------------------------
- */
+/* ---- Driving a policy as a cache does ---- */
 
 struct cache {
     struct moe_policy *policy;
@@ -72,8 +71,7 @@ static uint32_t next_key(uint64_t *random, int step)
     return (uint32_t)(r >> 8) % N_KEYS;
 }
 
-/* ---- Plain models ------------------------------------------------------------------------------
- */
+/* ---- Plain models ---- */
 
 struct plain {
     uint64_t came[N_KEYS], used[N_KEYS], count[N_KEYS], now;
@@ -141,8 +139,7 @@ static void simple_policies_equal_their_models(void **state)
     }
 }
 
-/* ---- ARC in one piece, as the paper prints it ---------------------------------------------------
- */
+/* ---- ARC in one piece, as the paper prints it ---- */
 
 struct list {
     uint32_t keys[2 * N_KEYS], n; /* most recent first */
@@ -249,8 +246,7 @@ static void arc_equals_the_paper(void **state)
     }
 }
 
-/* ---- Every policy ------------------------------------------------------------------------------
- */
+/* ---- Every policy ---- */
 
 static bool odd_only(void *ctx, uint32_t key)
 {

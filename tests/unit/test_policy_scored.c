@@ -4,7 +4,7 @@
  */
 #include <math.h>
 
-#include "sched/policy.h"
+#include "cache/policy.h"
 #include "sched/strategy.h"
 
 #include "../test.h"

@@ -6,9 +6,9 @@
 #include <math.h>
 
 #include "model_fixture.h"
-#include "run/probe.h"
+#include "record/statistics_figures.h"
 #include "run/workspace.h"
-#include "sched/statistics_figures.h"
+#include "study/probe.h"
 
 enum { LAYERS = 12, EXPERTS = 32, TOP_K = 4, MAX_IDS = 256 };
 
@@ -38,7 +38,7 @@ static struct moe_statistics *new_statistics(void)
 {
     struct moe_err err = {0};
     struct moe_statistics *s = NULL;
-    struct moe_statistics_shape shape = moe_probe_shape(fixture.model);
+    struct moe_statistics_shape shape = moe_model_statistics_shape(fixture.model);
     shape.max_tokens = MAX_IDS;
     shape.prompt_percent = 50;
     assert_int_equal(shape.n_layers, LAYERS);
@@ -121,8 +121,7 @@ static void counts_equal_the_reference(void **state)
     moe_statistics_free(s);
 }
 
-/* ---- Predictions, the slow way ----------------------------------------------------------------
- */
+/* ---- Predictions, the slow way ---- */
 
 /* Inputs of every layer for one token at a time, as an observer of its own sees them. */
 struct watch {
@@ -298,8 +297,7 @@ static void batches_make_no_difference(void **state)
     moe_statistics_free(b);
 }
 
-/* ---- The trace --------------------------------------------------------------------------------
- */
+/* ---- The trace ---- */
 
 /* What the statistics count of a predictor, from a trace with every score. */
 static void count_step(const struct moe_trace_step *step, uint64_t n[][MOE_N_ACCURACIES])

@@ -12,7 +12,7 @@ enum { MAX_N = 5000 };
 
 static const int all_bits[] = {8, 4, 3, 2};
 
-/* ---- Weights of all sorts -------------------------------------------------------------------- */
+/* ---- Weights of all sorts ---- */
 
 static float gauss(uint64_t *seed)
 {
@@ -103,7 +103,7 @@ static void for_all(void (*check)(const float *w, uint32_t n, int bits, enum sor
             }
 }
 
-/* ---- Fits ----------------------------------------------------------------------------------- */
+/* ---- Fits ---- */
 
 /* Rounding of single-precision arithmetic on numbers as large as w. */
 static double slack(double w, double m)
@@ -282,7 +282,7 @@ static void test_constant_groups(void **state)
             }
 }
 
-/* ---- Layouts of methods ---------------------------------------------------------------------- */
+/* ---- Layouts of methods ---- */
 
 static void test_layout_of_method(void **state)
 {
@@ -318,7 +318,7 @@ static void test_layout_of_method(void **state)
     }
 }
 
-/* ---- Whole matrices -------------------------------------------------------------------------- */
+/* ---- Whole matrices ---- */
 
 enum { ROWS = 83, COLS = 200 };
 

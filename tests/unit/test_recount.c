@@ -17,8 +17,7 @@ static struct {
     uint16_t ranked[MOE_N_PREDICTORS][EXPERTS]; /* by falling score */
 } seen[ALL_TOKENS][LAYERS];
 
-/* ---- The trace ---------------------------------------------------------------------------------
- */
+/* ---- The trace ---- */
 
 static void read_trace(const char *path)
 {
@@ -59,8 +58,7 @@ static int close_all(void **state)
     return 0;
 }
 
-/* ---- Predictions -------------------------------------------------------------------------------
- */
+/* ---- Predictions ---- */
 
 static bool has(const uint16_t *list, uint32_t n, uint16_t x)
 {
@@ -149,8 +147,7 @@ static void predictions_are_as_the_trace_has_them(void **state)
     }
 }
 
-/* ---- Caches ------------------------------------------------------------------------------------
- */
+/* ---- Caches ---- */
 
 enum judge { LRU, FIFO, LFU, EDGEMOE, HOBBIT, LRFU };
 

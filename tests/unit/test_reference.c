@@ -5,7 +5,7 @@
 #include <jansson.h>
 #include <math.h>
 
-#include "run/perplexity.h"
+#include "study/perplexity.h"
 
 #include "model_fixture.h"
 
@@ -67,8 +67,7 @@ static uint32_t argmax(const float *x, uint32_t n)
     return best;
 }
 
-/* ---- Experts -----------------------------------------------------------------------------------
- */
+/* ---- Experts ---- */
 
 struct expert_check {
     const json_t *experts; /* [layer][position] of one prompt */
@@ -125,8 +124,7 @@ static void experts_are_the_references(void **state)
     assert_true(check.worst_weight < 5e-3f);
 }
 
-/* ---- Logits and greedy tokens ------------------------------------------------------------------
- */
+/* ---- Logits and greedy tokens ---- */
 
 static void logits_and_greedy_tokens_are_the_references(void **state)
 {
@@ -162,8 +160,7 @@ static void logits_and_greedy_tokens_are_the_references(void **state)
     free(logits);
 }
 
-/* ---- Perplexity --------------------------------------------------------------------------------
- */
+/* ---- Perplexity ---- */
 
 static void check_nll(const char *path, const json_t *want)
 {

@@ -5,9 +5,10 @@
 
 #include <math.h>
 
+#include "base/best.h"
 #include "base/float16.h"
+#include "plan/replay.h"
 #include "sched/recollection.h"
-#include "sched/replay.h"
 
 static struct moe_replay *open_replay(struct moe_trace *t, const char *words, uint32_t batch,
                                       struct moe_excerpt excerpt)
@@ -192,8 +193,7 @@ static void predictions_reach_as_far_as_the_trace(void **state)
     moe_trace_close(t);
 }
 
-/* ---- Recollection ------------------------------------------------------------------------------
- */
+/* ---- Recollection ---- */
 
 /* What the token before chose in the next layers, its weights made to sum to 1; of a sequence's
  * first token nothing, of several rows nothing. */

@@ -3,8 +3,8 @@
  * those of the plain forward pass, bit for bit.
  */
 #include "base/cpu.h"
-#include "run/perplexity.h"
-#include "run/quality.h"
+#include "study/perplexity.h"
+#include "study/quality.h"
 
 #include "model_fixture.h"
 
@@ -67,8 +67,7 @@ static int teardown(void **state)
     return 0;
 }
 
-/* ---- Naive: one document after the other through a plain session ------------------------------
- */
+/* ---- Naive: one document after the other through a plain session ---- */
 
 struct tokens {
     double nats[4096];
@@ -125,8 +124,7 @@ static struct moe_rerun *open_rerun(struct moe_experts *experts, uint32_t rows)
     return r;
 }
 
-/* ---- Rules ------------------------------------------------------------------------------------
- */
+/* ---- Rules ---- */
 
 /* All at the variant that the tag names. */
 static void assign_tag(void *ctx, uint32_t layer, const struct moe_job *job, uint32_t n_rows,
@@ -154,8 +152,7 @@ static void assign_best_only(void *ctx, uint32_t layer, const struct moe_job *jo
         variants[i] = i % k == 0 ? UPPER : MOE_LEFT_OUT;
 }
 
-/* ---- Tests ------------------------------------------------------------------------------------
- */
+/* ---- Tests ---- */
 
 static void test_plain(void **state)
 {

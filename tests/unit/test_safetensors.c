@@ -9,7 +9,7 @@
 #include "base/float16.h"
 #include "fmt/checkpoint.h"
 
-/* ---- A directory to break things in -------------------------------------------------------- */
+/* ---- A directory to break things in ---- */
 
 static char dir[64];
 
@@ -69,7 +69,7 @@ static struct moe_checkpoint *expect_opened(void)
     return ck;
 }
 
-/* ---- Sound files --------------------------------------------------------------------------- */
+/* ---- Sound files ---- */
 
 static void tiny_model_opens(void **state)
 {
@@ -156,7 +156,7 @@ static void odd_tensors_are_refused_only_when_asked_for(void **state)
     moe_checkpoint_close(ck);
 }
 
-/* ---- Damaged files ------------------------------------------------------------------------- */
+/* ---- Damaged files ---- */
 
 static void damaged_headers_are_refused(void **state)
 {
@@ -246,7 +246,7 @@ static void other_things_than_checkpoints_are_explained(void **state)
     expect_refused(MOE_ERR_FORMAT, "is a directory");
 }
 
-/* ---- Shards -------------------------------------------------------------------------------- */
+/* ---- Shards ---- */
 
 static void write_index(const char *text)
 {

@@ -178,8 +178,7 @@ static struct moe_prediction predict(uint32_t layer, const uint32_t *best, uint3
     return (struct moe_prediction){layer, 1, scores, unimportance};
 }
 
-/* ---- What becomes of activations ---------------------------------------------------------------
- */
+/* ---- What becomes of activations ---- */
 
 static void hits_and_misses_add_up(void **state)
 {
@@ -266,8 +265,7 @@ static void a_host_computes_what_is_missing(void **state)
     moe_scheduler_close(s);
 }
 
-/* ---- Prompts -----------------------------------------------------------------------------------
- */
+/* ---- Prompts ---- */
 
 /* Fate fig. 6: loads fall by popularity; what is there comes first because it is ready. */
 static void prompts_go_by_popularity(void **state)
@@ -354,8 +352,7 @@ static void a_prompt_swaps_experts(void **state)
     moe_scheduler_close(s);
 }
 
-/* ---- Predictions -------------------------------------------------------------------------------
- */
+/* ---- Predictions ---- */
 
 static void the_right_guess_is_a_prefetch_hit_the_wrong_one_is_cancelled(void **state)
 {
@@ -516,8 +513,7 @@ static void loads_are_limited_by_slack_and_count(void **state)
     moe_scheduler_close(s);
 }
 
-/* ---- Everything at once ------------------------------------------------------------------------
- */
+/* ---- Everything at once ---- */
 
 /* Random rows, requests, predictions, arrivals in any order, failures: counts add up, the store's
  * invariants hold, and every request comes to its end. */

@@ -7,13 +7,13 @@
 #include <math.h>
 
 #include "../test.h"
+#include "base/best.h"
+#include "record/trace.h"
 #include "sched/precision.h"
-#include "sched/trace.h"
 
 enum { MAX_EXPERTS = 64, MAX_ROWS = 40 };
 
-/* ---- The k best --------------------------------------------------------------------------------
- */
+/* ---- The k best ---- */
 
 static void test_best(void **state)
 {
@@ -52,8 +52,7 @@ static void test_best_against_ranks(void **state)
     }
 }
 
-/* ---- Selecting ---------------------------------------------------------------------------------
- */
+/* ---- Selecting ---- */
 
 static const struct moe_prefetch_limits above_75 = {.percentile = 75};
 static const struct moe_prefetch_limits only_best = {.top_k = true};
@@ -136,8 +135,7 @@ static void test_what_is_not_a_number_is_no_candidate(void **state)
     assert_int_equal(select_of_one(&only_best, scores, 4, 2, experts), 0);
 }
 
-/* ---- Several rows ------------------------------------------------------------------------------
- */
+/* ---- Several rows ---- */
 
 /* Fate, fig. 6: experts 2 and 4 are there, 3, 1 and 5 are transferred in this order, by falling
  * popularity. Four tokens that choose two each: 3 is chosen by three, 1 by two, 2, 4 and 5 once. */

@@ -4,11 +4,11 @@
 
 #include <unistd.h>
 
+#include "convert/convert.h"
 #include "fmt/pack.h"
-#include "model/convert.h"
 #include "model/shape.h"
-#include "model/summary.h"
 #include "run/session.h"
+#include "show/summary.h"
 
 #define TINY "tests/models/tiny-moe"
 
@@ -25,8 +25,7 @@ static int tear_down(void **state)
     return rmdir(dir);
 }
 
-/* ---- Against packs ----------------------------------------------------------------------------
- */
+/* ---- Against packs ---- */
 
 /* The layer's tensors [with this prefix] in the pack: raw bytes. */
 static uint64_t tensors_with(const struct moe_pack *pack, const char *prefix)
@@ -96,8 +95,7 @@ static void packs_weigh_what_is_said(void **state)
     compare("16", 3, 128);
 }
 
-/* ---- By hand ----------------------------------------------------------------------------------
- */
+/* ---- By hand ---- */
 
 /* Two layers, the first without experts; every size a multiple of what layouts pad to. */
 static struct moe_config small(void)

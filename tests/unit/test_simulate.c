@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-#include "sched/optimal.h"
+#include "plan/optimal.h"
 
 /* An expert takes a second, in pieces of a quarter. */
 enum { EXPERT = 64 * 4096, PIECE = EXPERT / 4 };
@@ -29,8 +29,7 @@ static struct moe_pace round_pace(void)
     return p;
 }
 
-/* ---- Running -----------------------------------------------------------------------------------
- */
+/* ---- Running ---- */
 
 struct setting {
     const char *strategy;
@@ -95,8 +94,7 @@ static void check(const struct moe_simulated_phase *p, double seconds, double st
     equals("bytes", (double)p->bytes / EXPERT, experts);
 }
 
-/* ---- By hand -----------------------------------------------------------------------------------
- */
+/* ---- By hand ---- */
 
 /* Each token chooses expert 0 in each layer, or 0 and 1. */
 static struct script constant_script(uint32_t n_layers, uint32_t top_k, uint32_t n)
@@ -288,8 +286,7 @@ static void excerpts(void **state)
     }
 }
 
-/* ---- Always ------------------------------------------------------------------------------------
- */
+/* ---- Always ---- */
 
 static const char *const strategies[] = {
     "ondemand",
@@ -417,8 +414,7 @@ static void figures_add_up(void **state)
     assert_true(stalled > 100 && late > 10 && below_optimum > 100);
 }
 
-/* ---- Refusals ----------------------------------------------------------------------------------
- */
+/* ---- Refusals ---- */
 
 static void refusals(void **state)
 {

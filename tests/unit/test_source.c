@@ -7,7 +7,7 @@
 
 #include "base/buf.h"
 #include "base/file.h"
-#include "model/convert_source.h"
+#include "convert/convert_source.h"
 
 #include "../test.h"
 
@@ -20,8 +20,7 @@ static struct convert_source source;
 static struct moe_buf header, data;
 static float values[MAX_ITEMS], piece[MAX_ITEMS];
 
-/* ---- Checkpoints ------------------------------------------------------------------------------
- */
+/* ---- Checkpoints ---- */
 
 /* `shape` as it stands in the header: "2,3,4". */
 static void add_tensor(const char *name, const char *shape, uint64_t n_items)
@@ -77,7 +76,7 @@ static int stop(void **state)
     return rmdir(dir);
 }
 
-/* ---- Views ----------------------------------------------------------------------------------- */
+/* ---- Views ---- */
 
 /* Reads the whole view, and again in pieces of three rows: the same. */
 static void read_view(const struct convert_view *view)

@@ -7,8 +7,8 @@
 
 #include "../test.h"
 #include "base/file.h"
-#include "sched/statistics.h"
-#include "sched/statistics_paths.h"
+#include "record/statistics.h"
+#include "record/statistics_paths.h"
 
 enum { LAYERS = 3, EXPERTS = 6, TOP_K = 2, MAX_TOKENS = 40, DOCUMENTS = 23 };
 

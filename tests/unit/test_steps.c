@@ -3,7 +3,7 @@
 #include <stdbool.h>
 
 #include "../test.h"
-#include "sched/steps.h"
+#include "plan/steps.h"
 
 struct wanted {
     uint32_t expert, variant;
@@ -26,8 +26,7 @@ static void assert_steps(const struct moe_stairs *s, const struct wanted *wanted
     free(steps);
 }
 
-/* ---- Worked by hand ---------------------------------------------------------------------------
- */
+/* ---- Worked by hand ---- */
 
 /* Bytes 8, 4, 2. Expert 0: slopes 1/4 then 7/2. Expert 1: variant 1 lies above the line from 8 to 2
  * (slope 3/4 to it, 4/6 past it), so it takes one step. Expert 2: 2/4, then 1/2: equal ones. */
@@ -133,8 +132,7 @@ static void test_variants_not_taken(void **state)
     assert_steps(&s, wanted, N_ITEMS(wanted));
 }
 
-/* ---- Against exhaustive search ----------------------------------------------------------------
- */
+/* ---- Against exhaustive search ---- */
 
 enum { EXPERTS = 5, VARIANTS = 4, CHOICES = 1024 /* VARIANTS to the EXPERTS */ };
 

@@ -2,7 +2,7 @@
  * The store of experts: invariants under random use, pins, staging, several variants, and that a
  * cache behaves as its policy says.
  */
-#include "sched/store.h"
+#include "cache/store.h"
 
 #include "../test.h"
 

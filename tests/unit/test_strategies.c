@@ -38,8 +38,7 @@ static int close_all(void **state)
     return 0;
 }
 
-/* ---- One run -----------------------------------------------------------------------------------
- */
+/* ---- One run ---- */
 
 /* How a strategy is run. */
 struct setting {
@@ -101,8 +100,7 @@ static struct setting setting_of(const char *words, double demand, double speed)
     return s;
 }
 
-/* ---- Exactness ---------------------------------------------------------------------------------
- */
+/* ---- Exactness ---- */
 
 /* The rows without what may change results. */
 static const char *const exact_rows[] = {
@@ -247,8 +245,7 @@ static void random_parts_equal_resident(void **state)
     assert_true(n->predicted_right > 40 * N_CONFIGS);
 }
 
-/* ---- What may change results -------------------------------------------------------------------
- */
+/* ---- What may change results ---- */
 
 /* A strategy, and what it must have done. */
 struct approximate {

@@ -7,8 +7,7 @@
 #include "../test.h"
 #include "random_strategy.h"
 
-/* ---- Helpers -----------------------------------------------------------------------------------
- */
+/* ---- Helpers ---- */
 
 static struct moe_strategy row(const char *name)
 {
@@ -53,8 +52,7 @@ static void describe(const struct moe_strategy *s, char out[1024])
     moe_buf_release(&text);
 }
 
-/* ---- Rows --------------------------------------------------------------------------------------
- */
+/* ---- Rows ---- */
 
 static const struct {
     const char *name, *parts;
@@ -124,8 +122,7 @@ static void rows_hold_nothing_idle(void **state)
     }
 }
 
-/* ---- Texts -------------------------------------------------------------------------------------
- */
+/* ---- Texts ---- */
 
 static void descriptions_read_back(struct moe_strategy *s)
 {
@@ -278,8 +275,7 @@ static void all_is_off_in_a_strategy_of_zeros(void **state)
     assert_false(moe_strategy_part_find("strategy", &part));
 }
 
-/* ---- What goes together ------------------------------------------------------------------------
- */
+/* ---- What goes together ---- */
 
 static void nonsense_is_refused(void **state)
 {

@@ -3,8 +3,8 @@
 #include "model_fixture.h"
 
 #include "base/text.h"
-#include "model/tokenizer_impl.h"
-#include "run/generate.h"
+#include "engine/generate.h"
+#include "text/tokenizer_impl.h"
 
 enum { TOKENS = 24, PROMPT = 4094 };
 
@@ -25,8 +25,7 @@ static int close_all(void **state)
     return 0;
 }
 
-/* ---- Helpers ----------------------------------------------------------------------------------
- */
+/* ---- Helpers ---- */
 
 struct heard {
     struct moe_buf text;
@@ -114,8 +113,7 @@ static void check_heard(const struct moe_tokenizer *tok, const struct heard *hea
     moe_buf_release(&whole);
 }
 
-/* ---- Tests ------------------------------------------------------------------------------------
- */
+/* ---- Tests ---- */
 
 /* The end of one character and the beginning of the next. */
 static const char *halves(uint32_t id, char space[16])

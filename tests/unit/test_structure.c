@@ -1,12 +1,11 @@
 /* Structure: closures against examples made by hand, continuations against moe_generate. */
 #include "base/clock.h"
 #include "base/file.h"
+#include "engine/generate.h"
 #include "model_fixture.h"
-#include "run/generate.h"
-#include "run/structure.h"
+#include "study/structure.h"
 
-/* ---- What a text is like ----------------------------------------------------------------------
- */
+/* ---- What a text is like ---- */
 
 struct example {
     const char *text;
@@ -124,8 +123,7 @@ static void test_any_bytes(void **state)
     }
 }
 
-/* ---- Continuing -------------------------------------------------------------------------------
- */
+/* ---- Continuing ---- */
 
 enum { DOCUMENTS = 7, MAX_NEW = 60 };
 

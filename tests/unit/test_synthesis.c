@@ -7,7 +7,7 @@
 
 #include "base/buf.h"
 #include "base/file.h"
-#include "sched/synthesis.h"
+#include "plan/synthesis.h"
 
 static char path[64], other[64];
 
@@ -41,8 +41,7 @@ static void assert_manner(const struct moe_manner *got, const struct moe_manner 
         within(got->accuracy[i], expected->accuracy[i], apart);
 }
 
-/* ---- Manner -----------------------------------------------------------------------------------
- */
+/* ---- Manner ---- */
 
 static void what_is_above_chance_keeps_its_share(void **state)
 {
@@ -170,8 +169,7 @@ static void traces_of_choices_have_a_manner(void **state)
     moe_trace_close(t);
 }
 
-/* ---- Synthesis --------------------------------------------------------------------------------
- */
+/* ---- Synthesis ---- */
 
 static struct moe_synthesis of_shape(uint32_t n_layers, uint32_t n_experts, uint32_t top_k)
 {

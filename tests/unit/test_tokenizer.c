@@ -7,15 +7,14 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "fmt/json.h"
-#include "model/bpe.h"
-#include "model/tokenizer.h"
-#include "model/tokenizer_impl.h"
+#include "text/bpe.h"
+#include "text/tokenizer.h"
+#include "text/tokenizer_impl.h"
 #include "tokenizer_fixture.h"
 
 #define TINY "tests/models/tiny-moe"
 
-/* ---- The bundled model ------------------------------------------------------------------------
- */
+/* ---- The bundled model ---- */
 
 static void prompts_have_the_reference_ids(void **state)
 {
@@ -74,8 +73,7 @@ static void documents_have_the_reference_counts(void **state)
     moe_tokenizer_free(tok);
 }
 
-/* ---- What tokens there are ---------------------------------------------------------------------
- */
+/* ---- What tokens there are ---- */
 
 static void check_named(const char *name, int64_t bos, bool adds, int64_t eos, int64_t separator)
 {
@@ -277,8 +275,7 @@ static void normalized_marks_in_words_are_words(void **state)
     moe_tokenizer_free(tok);
 }
 
-/* ---- Any bytes, long pieces -------------------------------------------------------------------
- */
+/* ---- Any bytes, long pieces ---- */
 
 static void any_bytes_come_back(void **state)
 {
@@ -393,8 +390,7 @@ static void merging_follows_its_definition(void **state)
     moe_bpe_scratch_release(&scratch);
 }
 
-/* ---- Patterns ---------------------------------------------------------------------------------
- */
+/* ---- Patterns ---- */
 
 static void check_translation(const char *pattern, const char *want)
 {
@@ -427,8 +423,7 @@ static void patterns_are_rewritten_or_refused(void **state)
     }
 }
 
-/* ---- Damaged and unsupported files ------------------------------------------------------------
- */
+/* ---- Damaged and unsupported files ---- */
 
 #define VOCAB "\"vocab\":{\"a\":0,\"b\":1,\"ab\":2}"
 #define LEVEL "\"pre_tokenizer\":{\"type\":\"ByteLevel\"},\"decoder\":{\"type\":\"ByteLevel\"}"

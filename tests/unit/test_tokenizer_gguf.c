@@ -39,8 +39,7 @@ static int remove_dir(void **state)
     return rmdir(dir);
 }
 
-/* ---- Files ------------------------------------------------------------------------------------
- */
+/* ---- Files ---- */
 
 static void put_text(struct moe_buf *b, const char *text)
 {
@@ -173,8 +172,7 @@ static void check_encoded(const struct vocab *v, const char *text, const uint32_
     moe_tokenizer_free(tok);
 }
 
-/* ---- Byte-level -------------------------------------------------------------------------------
- */
+/* ---- Byte-level ---- */
 
 static void pre_tokenizers_go_by_name(void **state)
 {
@@ -280,8 +278,7 @@ static void bad_byte_vocabularies_are_refused(void **state)
     refuse(&v, MOE_ERR_UNSUPPORTED, "add_space_prefix");
 }
 
-/* ---- SentencePiece ----------------------------------------------------------------------------
- */
+/* ---- SentencePiece ---- */
 
 static void scores_make_merges(void **state)
 {

@@ -4,7 +4,7 @@
 #include "base/file.h"
 #include "fmt/gguf.h"
 #include "fmt/json.h"
-#include "model/tokenizer_impl.h"
+#include "text/tokenizer_impl.h"
 #include "tokenizer_fixture.h"
 
 static const struct {
@@ -35,8 +35,7 @@ static struct moe_tokenizer *read_gguf(const char *name)
     return tok;
 }
 
-/* ---- Cases: short texts, with their ids -------------------------------------------------------
- */
+/* ---- Cases: short texts, with their ids ---- */
 
 static void check_cases(const struct moe_tokenizer *tok, const char *name, bool from_gguf)
 {
@@ -56,8 +55,7 @@ static void check_cases(const struct moe_tokenizer *tok, const char *name, bool 
     moe_json_free(cases);
 }
 
-/* ---- Stress: many texts, with a hash of their ids ---------------------------------------------
- */
+/* ---- Stress: many texts, with a hash of their ids ---- */
 
 static uint32_t hash_ids(const struct moe_ids *ids)
 {

@@ -8,7 +8,7 @@
 #include "base/bytes.h"
 #include "base/file.h"
 #include "base/hash.h"
-#include "sched/trace_format.h"
+#include "record/trace_format.h"
 
 #include "../test.h"
 
@@ -28,8 +28,7 @@ static int remove_files(void **state)
     return 0;
 }
 
-/* ---- A random document and what must come back ------------------------------------------------
- */
+/* ---- A random document and what must come back ---- */
 
 struct document {
     const struct moe_trace_shape *shape;
@@ -300,8 +299,7 @@ static void odd_scores_are_written(void **state)
     moe_trace_close(t);
 }
 
-/* ---- Damage -----------------------------------------------------------------------------------
- */
+/* ---- Damage ---- */
 
 /* Opens and reads it all; the status, with a text that names the file when it failed. */
 static int read_all(void)
@@ -406,8 +404,7 @@ static void frames_out_of_order_are_errors(void **state)
     moe_buf_release(&swapped);
 }
 
-/* ---- Other engines' traces --------------------------------------------------------------------
- */
+/* ---- Other engines' traces ---- */
 
 #define CSV_HEAD                                                                                   \
     "# route_trace v1\n# model=m arch=a n_layer=3 n_expert=4 n_expert_used=2\n"                    \

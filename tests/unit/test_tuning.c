@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#include "sched/tuning.h"
+#include "plan/tuning.h"
 
 enum { EXPERT = 4 * 4096 };
 

@@ -1,5 +1,5 @@
 /* The record of use, over a short story of two sequences. */
-#include "sched/usage.h"
+#include "cache/usage.h"
 
 #include "../test.h"
 

@@ -5,7 +5,7 @@
 #include <jansson.h>
 
 #include "../test.h"
-#include "model/tokenizer.h"
+#include "text/tokenizer.h"
 
 #define FIXTURES "tests/fixtures/tokenizers" /* made by tests/fixtures/make_tokenizers.py */
 

@@ -1,0 +1,214 @@
+#include "cache/link.h"
+
+#include <math.h>
+
+void moe_link_init(struct moe_link *l, struct moe_link_item *items, uint32_t n_items,
+                   uint32_t piece_bytes, double rate)
+{
+    *l = (struct moe_link){.items = items,
+                           .n_items = n_items,
+                           .piece_bytes = piece_bytes,
+                           .rate = rate,
+                           .moving = MOE_LINK_NONE,
+                           .queue = {MOE_LINK_NONE, MOE_LINK_NONE},
+                           .arrived = {MOE_LINK_NONE, MOE_LINK_NONE}};
+    for (uint32_t i = 0; i < n_items; i++)
+        items[i] = (struct moe_link_item){.before = MOE_LINK_NONE, .after = MOE_LINK_NONE};
+}
+
+/* ---- Order ---- */
+
+static bool more_urgent(const struct moe_link_item *a, const struct moe_link_item *b)
+{
+    if (a->priority != b->priority)
+        return a->priority < b->priority;
+    if (a->priority != MOE_LOAD_DEMAND && a->score != b->score)
+        return a->score > b->score;
+    return a->order < b->order;
+}
+
+/* Behind `before`, which is MOE_LINK_NONE for the front. */
+static void list_insert(struct moe_link *l, struct moe_link_list *list, uint32_t before,
+                        uint32_t item)
+{
+    uint32_t after = before == MOE_LINK_NONE ? list->first : l->items[before].after;
+    l->items[item].before = before;
+    l->items[item].after = after;
+    if (before == MOE_LINK_NONE)
+        list->first = item;
+    else
+        l->items[before].after = item;
+    if (after == MOE_LINK_NONE)
+        list->last = item;
+    else
+        l->items[after].before = item;
+}
+
+static void list_remove(struct moe_link *l, struct moe_link_list *list, uint32_t item)
+{
+    uint32_t before = l->items[item].before, after = l->items[item].after;
+    if (before == MOE_LINK_NONE)
+        list->first = after;
+    else
+        l->items[before].after = after;
+    if (after == MOE_LINK_NONE)
+        list->last = before;
+    else
+        l->items[after].before = before;
+    l->items[item].before = l->items[item].after = MOE_LINK_NONE;
+}
+
+static void enqueue(struct moe_link *l, uint32_t item)
+{
+    uint32_t before = l->queue.last;
+    while (before != MOE_LINK_NONE && more_urgent(&l->items[item], &l->items[before]))
+        before = l->items[before].before;
+    list_insert(l, &l->queue, before, item);
+    l->items[item].state = MOE_LINK_QUEUED;
+}
+
+/* A score that is no number would make the order depend on the path of comparisons. */
+static float sane_score(float score)
+{
+    return isnan(score) ? -INFINITY : score;
+}
+
+void moe_link_add(struct moe_link *l, uint32_t item, uint64_t bytes,
+                  enum moe_load_priority priority, float score)
+{
+    l->items[item] = (struct moe_link_item){
+        .bytes = bytes, .order = l->next_order++, .priority = priority, .score = sane_score(score)};
+    enqueue(l, item);
+}
+
+void moe_link_promote(struct moe_link *l, uint32_t item, enum moe_load_priority priority,
+                      float score)
+{
+    struct moe_link_item *x = &l->items[item];
+    if (priority == MOE_LOAD_DEMAND && x->priority != MOE_LOAD_DEMAND)
+        x->order = l->next_order++;
+    x->priority = priority;
+    x->score = sane_score(score);
+    if (x->state == MOE_LINK_QUEUED) {
+        list_remove(l, &l->queue, item);
+        enqueue(l, item);
+    }
+}
+
+void moe_link_drop(struct moe_link *l, uint32_t item)
+{
+    struct moe_link_item *x = &l->items[item];
+    if (x->state == MOE_LINK_QUEUED)
+        list_remove(l, &l->queue, item);
+    else if (x->state == MOE_LINK_ARRIVED)
+        list_remove(l, &l->arrived, item);
+    if (l->moving == item)
+        l->moving = MOE_LINK_NONE;
+    x->state = MOE_LINK_IDLE;
+}
+
+uint32_t moe_link_first(const struct moe_link *l)
+{
+    return l->queue.first;
+}
+
+uint32_t moe_link_after(const struct moe_link *l, uint32_t item)
+{
+    return l->items[item].after;
+}
+
+uint32_t moe_link_start(struct moe_link *l, uint32_t item, uint64_t *at)
+{
+    struct moe_link_item *x = &l->items[item];
+    uint64_t left = x->bytes - x->started;
+    uint32_t bytes = left < l->piece_bytes ? (uint32_t)left : l->piece_bytes;
+    *at = x->started;
+    x->started += bytes;
+    if (x->started == x->bytes) {
+        list_remove(l, &l->queue, item);
+        x->state = MOE_LINK_STARTED;
+    }
+    return bytes;
+}
+
+/* ---- Modelled time ---- */
+
+static void begin_piece(struct moe_link *l)
+{
+    uint64_t at;
+    l->moving = l->queue.first;
+    double seconds = moe_link_start(l, l->moving, &at) / l->rate;
+    l->free_at += seconds;
+    l->busy_seconds += seconds;
+    l->busy = true;
+}
+
+static void end_piece(struct moe_link *l)
+{
+    uint32_t item = l->moving;
+    l->busy = false;
+    l->moving = MOE_LINK_NONE;
+    if (item == MOE_LINK_NONE || l->items[item].state != MOE_LINK_STARTED)
+        return;
+    l->items[item].state = MOE_LINK_ARRIVED;
+    l->items[item].arrived_at = l->free_at;
+    list_insert(l, &l->arrived, l->arrived.last, item);
+}
+
+/* The link works until the clock would show `until`, or until an item has arrived. */
+static void run(struct moe_link *l, double until, bool to_arrival)
+{
+    if (!l->busy && l->free_at < l->clock)
+        l->free_at = l->clock;
+    while (!to_arrival || l->arrived.first == MOE_LINK_NONE) {
+        if (!l->busy) {
+            if (l->queue.first == MOE_LINK_NONE || l->free_at >= until)
+                break;
+            begin_piece(l);
+        }
+        if (l->free_at > until)
+            break;
+        end_piece(l);
+    }
+}
+
+double moe_link_advance(struct moe_link *l, double seconds)
+{
+    if (seconds > 0) {
+        run(l, l->clock + seconds, false);
+        l->clock += seconds;
+    }
+    return l->clock;
+}
+
+double moe_link_wait(struct moe_link *l)
+{
+    if (l->arrived.first == MOE_LINK_NONE) {
+        run(l, INFINITY, true);
+        if (l->arrived.first != MOE_LINK_NONE)
+            l->clock = l->free_at;
+    }
+    return l->clock;
+}
+
+double moe_link_next_piece(const struct moe_link *l)
+{
+    if (l->arrived.first != MOE_LINK_NONE)
+        return 0;
+    if (l->busy)
+        return l->free_at - l->clock;
+    if (l->queue.first == MOE_LINK_NONE)
+        return INFINITY;
+    const struct moe_link_item *x = &l->items[l->queue.first];
+    uint64_t left = x->bytes - x->started;
+    double from = l->free_at > l->clock ? l->free_at : l->clock;
+    return from + (double)(left < l->piece_bytes ? left : l->piece_bytes) / l->rate - l->clock;
+}
+
+uint32_t moe_link_take_arrived(struct moe_link *l)
+{
+    uint32_t item = l->arrived.first;
+    if (item != MOE_LINK_NONE)
+        moe_link_drop(l, item);
+    return item;
+}

@@ -1,0 +1,104 @@
+/*
+ * Link: in which order, and on a modelled link when, loads move over a channel of bytes.
+ *
+ * Items are cut into pieces; whenever a piece can start it is one of the most urgent item: demands
+ * before prefetches, demands in the order in which they became demands, prefetches by falling score
+ * (equal ones in the order they came). An urgent item thus waits for pieces that are under way,
+ * never for whole items.
+ *
+ * Two users with one need for exactly the same decisions: the loader (io/) orders its reads with
+ * the first half and runs --lockstep on the second; the simulator (sched/, which may not include
+ * io/) drives the second half without a file. That is why this lies in base/. Pure: no I/O, no
+ * clock but its own, no allocation. One thread.
+ */
+#ifndef MOE_CACHE_LINK_H
+#define MOE_CACHE_LINK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum moe_load_priority {
+    MOE_LOAD_DEMAND = 0, /* somebody waits, or will as soon as it has finished what is here */
+    MOE_LOAD_PREFETCH,   /* ordered among each other by score */
+};
+
+#define MOE_LINK_NONE UINT32_MAX
+
+/* What loader and simulator use where nobody says otherwise (measured: io/loader.c). */
+enum { MOE_LINK_PIECE_BYTES = 512 * 1024 };
+
+/* Bookkeeping of one item; the fields are the link's. */
+struct moe_link_item {
+    uint64_t bytes, started; /* to move; in pieces started so far */
+    uint64_t order;          /* rising with each submission and each promotion to a demand */
+    double arrived_at;       /* modelled: when its last piece was over */
+    enum moe_load_priority priority;
+    float score;
+    uint32_t before, after; /* neighbours in the queue or among the arrived; MOE_LINK_NONE */
+    enum { MOE_LINK_IDLE = 0, MOE_LINK_QUEUED, MOE_LINK_STARTED, MOE_LINK_ARRIVED } state;
+};
+
+struct moe_link_list {
+    uint32_t first, last;
+};
+
+struct moe_link {
+    struct moe_link_item *items; /* n_items; borrowed */
+    uint32_t n_items;
+    uint32_t piece_bytes;
+    uint64_t next_order;
+    struct moe_link_list queue; /* items with pieces not yet started, most urgent first */
+
+    /* The modelled half. */
+    double rate;                  /* bytes per second */
+    double clock;                 /* seconds */
+    double free_at;               /* when the piece under way is over, or was */
+    double busy_seconds;          /* time pieces took so far, the one under way included */
+    bool busy;                    /* a piece is under way */
+    uint32_t moving;              /* whose; MOE_LINK_NONE when that item was dropped meanwhile */
+    struct moe_link_list arrived; /* in order of arrival */
+};
+
+/* items: room for n_items, which the caller keeps while the link is used and numbers as it likes.
+ * rate: above 0 for the modelled half; ignored by the first half. */
+void moe_link_init(struct moe_link *l, struct moe_link_item *items, uint32_t n_items,
+                   uint32_t piece_bytes, double rate);
+
+/* ---- Order ---- */
+
+/* Queues an idle item of `bytes` > 0. */
+void moe_link_add(struct moe_link *l, uint32_t item, uint64_t bytes,
+                  enum moe_load_priority priority, float score);
+/* Changes its urgency; no effect on pieces started. A prefetch that becomes a demand lines up
+ * behind the demands there are. */
+void moe_link_promote(struct moe_link *l, uint32_t item, enum moe_load_priority priority,
+                      float score);
+/* The item is idle again, wherever it was. On a modelled link its piece under way still takes its
+ * time, as it would on a real one. */
+void moe_link_drop(struct moe_link *l, uint32_t item);
+
+/* The most urgent item with a piece to start, and the one after `item`; MOE_LINK_NONE. */
+uint32_t moe_link_first(const struct moe_link *l);
+uint32_t moe_link_after(const struct moe_link *l, uint32_t item);
+
+/* Takes the next piece of a queued item: returns its bytes (piece_bytes, or what is left), *at its
+ * place in the item. With the last piece the item leaves the queue. */
+uint32_t moe_link_start(struct moe_link *l, uint32_t item, uint64_t *at);
+
+/* ---- Modelled time ----
+ * One piece at a time, each bytes / rate seconds. A piece starts only when the clock moves on, so
+ * items queued at one instant compete by urgency alone, whatever the order of the calls.
+ */
+
+/* Computation took `seconds`: the link worked meanwhile. Returns the clock. */
+double moe_link_advance(struct moe_link *l, double seconds);
+/* Moves the clock to the next arrival, unless an arrived item is waiting to be taken or nothing is
+ * under way. Returns the clock. */
+double moe_link_wait(struct moe_link *l);
+/* Seconds until the piece under way is over, or the next one if none is: nothing arrives before. 0:
+ * an arrived item is waiting to be taken; INFINITY: nothing is under way. */
+double moe_link_next_piece(const struct moe_link *l);
+/* Takes an item that has arrived, the earliest first, and makes it idle; MOE_LINK_NONE: none. */
+uint32_t moe_link_take_arrived(struct moe_link *l);
+
+#endif

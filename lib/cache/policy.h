@@ -1,0 +1,92 @@
+/*
+ * Cache policies: which expert should leave a full pool.
+ *
+ * Pure bookkeeping, no memory of experts, no clock but the order of calls: the runner and the
+ * simulator drive the same code. A policy watches one domain, a set of slots of one size class
+ * (all layers together, or one layer each: the allocation decides). Keys are layer * n_experts +
+ * expert. A policy is one file with one table row (policy.c).
+ *
+ * The protocol, once the router has spoken (Fate 4.1: lists change only then):
+ *   hit:  use(key)
+ *   miss: miss(key); while no slot is free: v = victim(key), drop(v); admit(key)
+ * A prefetched expert lies in staging, outside every policy; when the router asks for it, it goes
+ * the way of a miss, only that nothing is loaded. So wrong guesses never reach a policy.
+ *
+ * Policies with needs_usage judge by the scheduler's record of use, which must know of an
+ * activation before the policy is told of it.
+ *
+ * Sources: ARC: Megiddo and Modha, FAST 2003, fig. 4; its use per layer: Fate 4.4. edgemoe: EdgeMoE
+ * III-C2; hobbit: HOBBIT 3.4; lrfu: Lee et al., IEEE Transactions on Computers 50(12), 2001.
+ */
+#ifndef MOE_CACHE_POLICY_H
+#define MOE_CACHE_POLICY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "cache/usage.h"
+
+enum { MOE_NO_KEY = -1 };
+
+/* The parts of the priority of `hobbit` (HOBBIT 3.4, equation 3), each with a weight. */
+enum moe_hobbit_weight {
+    MOE_WEIGHT_LRU = 0,
+    MOE_WEIGHT_LFU,
+    MOE_WEIGHT_LHU,
+    MOE_WEIGHT_FLD,
+    MOE_HOBBIT_WEIGHTS
+};
+
+struct moe_policy_params {
+    uint32_t n_keys;   /* keys are 0..n_keys-1 */
+    uint32_t capacity; /* slots of the domain, at least 1 */
+    uint64_t seed;     /* of `random` */
+    /* What else is known of the experts' use, for policies that judge by it; borrowed for the
+     * policy's life. NULL: nothing is. */
+    const struct moe_usage *usage;
+    const double *weights; /* [MOE_HOBBIT_WEIGHTS] of `hobbit`: lru, lfu, lhu, fld; NULL: its
+                              defaults */
+    double half_life;      /* of `lrfu`, in tokens; 0: its default */
+};
+
+/* Whether a key may leave now (it is not pinned by a computation). */
+typedef bool (*moe_evictable_fn)(void *ctx, uint32_t key);
+
+struct moe_policy;
+
+struct moe_policy_ops {
+    const char *name;
+    const char *describe; /* one line for --help */
+    bool needs_usage;     /* does not open without params->usage */
+    int (*open)(struct moe_policy **out, const struct moe_policy_params *params,
+                struct moe_err *err);
+    void (*close)(struct moe_policy *p);
+    void (*use)(struct moe_policy *p, uint32_t key);  /* a resident key was asked for */
+    void (*miss)(struct moe_policy *p, uint32_t key); /* an absent key was asked for; may be NULL */
+    void (*admit)(struct moe_policy *p, uint32_t key); /* an absent key becomes resident */
+    void (*drop)(struct moe_policy *p, uint32_t key);  /* a resident key leaves */
+    /* The resident key that should leave for `incoming` (or for anything: MOE_NO_KEY), among those
+     * that may; MOE_NO_KEY when none may. Changes nothing but a random generator. */
+    int64_t (*victim)(struct moe_policy *p, int64_t incoming, moe_evictable_fn may, void *ctx);
+};
+
+/* First member of every policy. */
+struct moe_policy {
+    const struct moe_policy_ops *ops;
+};
+
+const struct moe_policy_ops *moe_policy_find(const char *name); /* NULL: unknown */
+const struct moe_policy_ops *moe_policy_at(int i);              /* NULL past the end */
+
+static inline void moe_policy_close(struct moe_policy *p)
+{
+    if (p)
+        p->ops->close(p);
+}
+
+extern const struct moe_policy_ops moe_policy_random, moe_policy_fifo, moe_policy_lru,
+    moe_policy_lfu, moe_policy_arc, moe_policy_pinned, moe_policy_edgemoe,
+    moe_policy_edgemoe_literal, moe_policy_hobbit, moe_policy_lrfu;
+
+#endif

@@ -1,0 +1,94 @@
+/*
+ * edgemoe: the smallest f/d leaves (EdgeMoE III-C2): f counts how often an expert was used, d the
+ * layers until its layer i runs again, 1 for the next one and S, all layers, for the layer I at
+ * work. So that leaves first what is used seldom and not soon.
+ *
+ * The paper's text wants just that ("those whose layers are farther away from the current block"),
+ * but it prints the denominator (S - i + I) mod S, which is the layers since i ran: read literally
+ * it protects the layers just run, and gives up those about to run. edgemoe-literal does so, for
+ * comparison. Both count a remainder of 0 as S: a division by 0 orders nothing, and a cache of one
+ * layer, where every key has it, is left with frequency.
+ */
+#include "cache/scored.h"
+
+static void close_edgemoe(struct moe_policy *p)
+{
+    moe_scored_release((struct moe_scored *)p);
+    free(p);
+}
+
+static double frequency_of(const struct moe_scored *s, uint32_t key)
+{
+    return (double)s->usage->frequency[key];
+}
+
+static int open_as(struct moe_policy **out, const struct moe_policy_params *params,
+                   const struct moe_policy_ops *ops, struct moe_err *err)
+{
+    struct moe_scored *s = moe_alloc(1, sizeof *s, err);
+    if (!s)
+        return MOE_ERR_MEMORY;
+    int status = moe_scored_init(s, ops, params, frequency_of, err);
+    if (status == MOE_OK)
+        *out = &s->base;
+    else
+        close_edgemoe(&s->base);
+    return status;
+}
+
+static int open_edgemoe(struct moe_policy **out, const struct moe_policy_params *params,
+                        struct moe_err *err)
+{
+    return open_as(out, params, &moe_policy_edgemoe, err);
+}
+
+static int open_literal(struct moe_policy **out, const struct moe_policy_params *params,
+                        struct moe_err *err)
+{
+    return open_as(out, params, &moe_policy_edgemoe_literal, err);
+}
+
+static double by_layers_to_come(const struct moe_scored *s, double f, uint32_t of, uint32_t layer)
+{
+    return f / moe_scored_ahead(s, layer, of);
+}
+
+static double by_layers_gone(const struct moe_scored *s, double f, uint32_t of, uint32_t layer)
+{
+    return f / moe_scored_ahead(s, of, layer);
+}
+
+static int64_t victim(struct moe_policy *p, int64_t incoming, moe_evictable_fn may, void *ctx)
+{
+    return moe_scored_least((struct moe_scored *)p, incoming, may, ctx, by_layers_to_come);
+}
+
+static int64_t victim_literal(struct moe_policy *p, int64_t incoming, moe_evictable_fn may,
+                              void *ctx)
+{
+    return moe_scored_least((struct moe_scored *)p, incoming, may, ctx, by_layers_gone);
+}
+
+const struct moe_policy_ops moe_policy_edgemoe = {
+    .name = "edgemoe",
+    .describe = "the seldom used whose layer runs again late leaves (EdgeMoE)",
+    .needs_usage = true,
+    .open = open_edgemoe,
+    .close = close_edgemoe,
+    .use = moe_scored_use,
+    .admit = moe_scored_admit,
+    .drop = moe_scored_drop,
+    .victim = victim,
+};
+
+const struct moe_policy_ops moe_policy_edgemoe_literal = {
+    .name = "edgemoe-literal",
+    .describe = "EdgeMoE's formula as it is printed, for comparison",
+    .needs_usage = true,
+    .open = open_literal,
+    .close = close_edgemoe,
+    .use = moe_scored_use,
+    .admit = moe_scored_admit,
+    .drop = moe_scored_drop,
+    .victim = victim_literal,
+};

@@ -1,0 +1,71 @@
+/*
+ * hobbit: the lowest priority leaves (HOBBIT 3.4, equation 3): a weighted sum of how lately, how
+ * often and how often at high precision the sequence used an expert, and how soon its layer runs:
+ *
+ *     p = w_lru R/T + w_lfu F/T + w_lhu H/T + w_fld (1 - ((l_t - l_i + l_n) % l_n) / l_n)
+ *
+ * Records begin anew with each sequence. The paper finds its weights on calibration texts and names
+ * none; without any all four are equal.
+ */
+#include "cache/scored.h"
+
+struct hobbit {
+    struct moe_scored scored;
+    double weights[MOE_HOBBIT_WEIGHTS];
+};
+
+static void close_hobbit(struct moe_policy *p)
+{
+    moe_scored_release(&((struct hobbit *)p)->scored);
+    free(p);
+}
+
+static double uses_of(const struct moe_scored *s, uint32_t key)
+{
+    const struct moe_usage *u = s->usage;
+    const double *w = ((const struct hobbit *)s)->weights;
+    return w[MOE_WEIGHT_LRU] * u->last[key] + w[MOE_WEIGHT_LFU] * u->count[key] +
+           w[MOE_WEIGHT_LHU] * u->high[key];
+}
+
+static int open_hobbit(struct moe_policy **out, const struct moe_policy_params *params,
+                       struct moe_err *err)
+{
+    struct hobbit *h = moe_alloc(1, sizeof *h, err);
+    if (!h)
+        return MOE_ERR_MEMORY;
+    for (int i = 0; i < MOE_HOBBIT_WEIGHTS; i++)
+        h->weights[i] = params->weights ? params->weights[i] : 1.0 / MOE_HOBBIT_WEIGHTS;
+    int status = moe_scored_init(&h->scored, &moe_policy_hobbit, params, uses_of, err);
+    if (status == MOE_OK)
+        *out = &h->scored.base;
+    else
+        close_hobbit(&h->scored.base);
+    return status;
+}
+
+static double priority(const struct moe_scored *s, double part, uint32_t of, uint32_t layer)
+{
+    const struct moe_usage *u = s->usage;
+    const double *w = ((const struct hobbit *)s)->weights;
+    uint32_t ahead = (of + u->n_layers - layer) % u->n_layers;
+    double p = w[MOE_WEIGHT_FLD] * (1 - (double)ahead / u->n_layers);
+    return u->token ? p + part / u->token : p;
+}
+
+static int64_t victim(struct moe_policy *p, int64_t incoming, moe_evictable_fn may, void *ctx)
+{
+    return moe_scored_least((struct moe_scored *)p, incoming, may, ctx, priority);
+}
+
+const struct moe_policy_ops moe_policy_hobbit = {
+    .name = "hobbit",
+    .describe = "a weighted sum of recency, frequency, precision and layer decides (HOBBIT)",
+    .needs_usage = true,
+    .open = open_hobbit,
+    .close = close_hobbit,
+    .use = moe_scored_use,
+    .admit = moe_scored_admit,
+    .drop = moe_scored_drop,
+    .victim = victim,
+};

@@ -1,0 +1,110 @@
+/*
+ * Policies that keep one list: lru (a use moves to the front), fifo (it does not), pinned (nothing
+ * ever leaves: what was admitted first stays, later experts pass through).
+ */
+#include "cache/keylist.h"
+
+struct one_list {
+    struct moe_policy base;
+    struct moe_keylists lists;
+};
+
+static void close_list(struct moe_policy *p)
+{
+    struct one_list *o = (struct one_list *)p;
+    moe_keylists_release(&o->lists);
+    free(o);
+}
+
+static int open_list(struct moe_policy **out, const struct moe_policy_params *params,
+                     const struct moe_policy_ops *ops, struct moe_err *err)
+{
+    struct one_list *o = moe_alloc(1, sizeof *o, err);
+    if (!o)
+        return MOE_ERR_MEMORY;
+    o->base.ops = ops;
+    int status = moe_keylists_init(&o->lists, params->n_keys, 1, err);
+    if (status != MOE_OK) {
+        close_list(&o->base);
+        return status;
+    }
+    *out = &o->base;
+    return MOE_OK;
+}
+
+static void to_front(struct moe_policy *p, uint32_t key)
+{
+    moe_keylists_to_front(&((struct one_list *)p)->lists, key, 0);
+}
+
+static void keep_place(struct moe_policy *p, uint32_t key)
+{
+    (void)p;
+    (void)key;
+}
+
+static void drop(struct moe_policy *p, uint32_t key)
+{
+    moe_keylists_remove(&((struct one_list *)p)->lists, key);
+}
+
+static int64_t oldest(struct moe_policy *p, int64_t incoming, moe_evictable_fn may, void *ctx)
+{
+    return moe_keylists_oldest(&((struct one_list *)p)->lists, 0, may, ctx);
+}
+
+static int64_t nobody(struct moe_policy *p, int64_t incoming, moe_evictable_fn may, void *ctx)
+{
+    return MOE_NO_KEY;
+}
+
+static int open_lru(struct moe_policy **out, const struct moe_policy_params *params,
+                    struct moe_err *err)
+{
+    return open_list(out, params, &moe_policy_lru, err);
+}
+
+static int open_fifo(struct moe_policy **out, const struct moe_policy_params *params,
+                     struct moe_err *err)
+{
+    return open_list(out, params, &moe_policy_fifo, err);
+}
+
+static int open_pinned(struct moe_policy **out, const struct moe_policy_params *params,
+                       struct moe_err *err)
+{
+    return open_list(out, params, &moe_policy_pinned, err);
+}
+
+const struct moe_policy_ops moe_policy_lru = {
+    .name = "lru",
+    .describe = "the least recently used leaves",
+    .open = open_lru,
+    .close = close_list,
+    .use = to_front,
+    .admit = to_front,
+    .drop = drop,
+    .victim = oldest,
+};
+
+const struct moe_policy_ops moe_policy_fifo = {
+    .name = "fifo",
+    .describe = "the one that came first leaves",
+    .open = open_fifo,
+    .close = close_list,
+    .use = keep_place,
+    .admit = to_front,
+    .drop = drop,
+    .victim = oldest,
+};
+
+const struct moe_policy_ops moe_policy_pinned = {
+    .name = "pinned",
+    .describe = "nothing leaves: the initial contents stay",
+    .open = open_pinned,
+    .close = close_list,
+    .use = keep_place,
+    .admit = to_front,
+    .drop = drop,
+    .victim = nobody,
+};

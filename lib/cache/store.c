@@ -1,0 +1,520 @@
+#include "cache/store.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+/* A set of cached slots that one policy instance watches: a pool, or a layer's share of one. */
+struct domain {
+    struct moe_policy *policy;
+    uint32_t capacity, n;
+};
+
+struct pool {
+    uint32_t first, n; /* slots */
+    uint64_t slot_bytes;
+    uint32_t free; /* head of the free list, MOE_NO_SLOT: empty */
+    uint32_t n_free;
+    uint32_t unfilled;                  /* slots that the cache has not filled, of all domains */
+    uint32_t staged_first, staged_last; /* in order of staging; MOE_NO_SLOT: none */
+    bool per_layer;
+    struct domain *domains; /* [n_layers], or one */
+};
+
+/* Of a staged slot: when it was, and its neighbours in the pool's list. */
+struct staged {
+    uint64_t at;
+    uint32_t before, after;
+};
+
+struct moe_store {
+    uint32_t n_layers, n_experts, n_variants, n_classes;
+    uint32_t *class_of; /* [layer][expert][variant] */
+    uint32_t *slot_of;  /* [layer][expert][variant] */
+    struct pool *pools;
+    struct moe_slot *slots;
+    uint32_t n_slots;
+    struct staged *staged;     /* [n_slots] */
+    uint8_t *protected;        /* [layer][expert] */
+    uint64_t now, token_began; /* as in staged */
+    uint32_t layer;            /* whose router spoke last */
+    struct moe_store_counts counts;
+};
+
+/* ---- Opening ---- */
+
+static int open_domain(struct domain *d, const struct moe_store_params *p, uint32_t capacity,
+                       struct moe_err *err)
+{
+    const struct moe_policy_params params = {
+        .n_keys = p->n_layers * p->n_experts,
+        .capacity = capacity ? capacity : 1,
+        .seed = p->seed,
+        .usage = p->usage,
+        .weights = p->weights,
+    };
+    d->capacity = capacity;
+    return p->policy->open(&d->policy, &params, err);
+}
+
+static int open_pool(struct moe_store *s, struct pool *pool, const struct moe_store_params *p,
+                     const struct moe_pool_params *params, struct moe_err *err)
+{
+    pool->per_layer = params->per_layer != NULL;
+    pool->domains = moe_alloc(pool->per_layer ? p->n_layers : 1, sizeof *pool->domains, err);
+    if (!pool->domains)
+        return MOE_ERR_MEMORY;
+    int status = MOE_OK;
+    for (uint32_t i = 0; i < (pool->per_layer ? p->n_layers : 1) && status == MOE_OK; i++) {
+        status = open_domain(&pool->domains[i], p,
+                             pool->per_layer ? params->per_layer[i] : params->n_cache, err);
+        pool->unfilled += pool->domains[i].capacity;
+    }
+    pool->free = pool->staged_first = pool->staged_last = MOE_NO_SLOT;
+    pool->n_free = pool->n;
+    for (uint32_t i = pool->first + pool->n; status == MOE_OK && i-- > pool->first;) {
+        s->slots[i].class_index = (uint32_t)(pool - s->pools);
+        s->slots[i].next_free = pool->free;
+        pool->free = i;
+    }
+    return status;
+}
+
+int moe_store_open(struct moe_store **out, const struct moe_store_params *p, struct moe_err *err)
+{
+    *out = NULL;
+    struct moe_store *s = moe_alloc(1, sizeof *s, err);
+    if (!s)
+        return MOE_ERR_MEMORY;
+    uint64_t n_items = (uint64_t)p->n_layers * p->n_experts * p->n_variants;
+    s->n_layers = p->n_layers;
+    s->n_experts = p->n_experts;
+    s->n_variants = p->n_variants;
+    s->n_classes = p->n_classes;
+    s->pools = moe_alloc(p->n_classes, sizeof *s->pools, err);
+    s->class_of = moe_alloc(n_items, sizeof *s->class_of, err);
+    s->slot_of = moe_alloc(n_items, sizeof *s->slot_of, err);
+    s->protected = moe_alloc((uint64_t)p->n_layers * p->n_experts, 1, err);
+    int status = s->pools && s->class_of && s->slot_of && s->protected ? MOE_OK : MOE_ERR_MEMORY;
+    if (status == MOE_OK) {
+        memcpy(s->class_of, p->class_of, n_items * sizeof *s->class_of);
+        for (uint64_t i = 0; i < n_items; i++)
+            s->slot_of[i] = MOE_NO_SLOT;
+        for (uint32_t i = 0; i < p->n_classes; i++) {
+            s->pools[i].first = s->n_slots;
+            s->pools[i].n = p->pools[i].n_cache + p->pools[i].n_working;
+            s->pools[i].slot_bytes = p->class_bytes ? p->class_bytes[i] : 0;
+            s->n_slots += s->pools[i].n;
+        }
+        s->slots = moe_alloc(s->n_slots, sizeof *s->slots, err);
+        s->staged = moe_alloc(s->n_slots, sizeof *s->staged, err);
+        status = s->slots && s->staged ? MOE_OK : MOE_ERR_MEMORY;
+    }
+    for (uint32_t i = 0; i < p->n_classes && status == MOE_OK; i++)
+        status = open_pool(s, &s->pools[i], p, &p->pools[i], err);
+    if (status != MOE_OK) {
+        moe_store_close(s);
+        return status;
+    }
+    *out = s;
+    return MOE_OK;
+}
+
+void moe_store_close(struct moe_store *s)
+{
+    if (!s)
+        return;
+    for (uint32_t i = 0; s->pools && i < s->n_classes; i++) {
+        struct pool *pool = &s->pools[i];
+        for (uint32_t k = 0; pool->domains && k < (pool->per_layer ? s->n_layers : 1); k++)
+            moe_policy_close(pool->domains[k].policy);
+        free(pool->domains);
+    }
+    free(s->pools);
+    free(s->class_of);
+    free(s->slot_of);
+    free(s->slots);
+    free(s->staged);
+    free(s->protected);
+    free(s);
+}
+
+/* ---- Looking ---- */
+
+uint32_t moe_store_n_slots(const struct moe_store *s)
+{
+    return s->n_slots;
+}
+
+uint32_t moe_store_pool_first(const struct moe_store *s, uint32_t class_index)
+{
+    return s->pools[class_index].first;
+}
+
+const struct moe_slot *moe_store_slot(const struct moe_store *s, uint32_t slot)
+{
+    return &s->slots[slot];
+}
+
+const struct moe_store_counts *moe_store_counts(const struct moe_store *s)
+{
+    return &s->counts;
+}
+
+static uint64_t item(const struct moe_store *s, uint32_t layer, uint32_t expert, uint32_t variant)
+{
+    return ((uint64_t)layer * s->n_experts + expert) * s->n_variants + variant;
+}
+
+uint32_t moe_store_find(const struct moe_store *s, uint32_t layer, uint32_t expert,
+                        uint32_t variant)
+{
+    uint32_t loading = MOE_NO_SLOT;
+    for (uint32_t v = 0; v <= variant; v++) {
+        uint32_t slot = s->slot_of[item(s, layer, expert, v)];
+        if (slot == MOE_NO_SLOT)
+            continue;
+        if (s->slots[slot].state == MOE_SLOT_READY)
+            return slot;
+        if (loading == MOE_NO_SLOT)
+            loading = slot;
+    }
+    return loading;
+}
+
+/* ---- Slots come and go ---- */
+
+static struct domain *domain_of(const struct pool *pool, uint32_t layer)
+{
+    return &pool->domains[pool->per_layer ? layer : 0];
+}
+
+static uint32_t key_of(const struct moe_store *s, uint32_t layer, uint32_t expert)
+{
+    return layer * s->n_experts + expert;
+}
+
+static uint32_t take_free(struct moe_store *s, struct pool *pool)
+{
+    uint32_t slot = pool->free;
+    if (slot != MOE_NO_SLOT) {
+        pool->free = s->slots[slot].next_free;
+        pool->n_free--;
+    }
+    return slot;
+}
+
+/* Appends a slot to its pool's list of staged ones. */
+static void stage(struct moe_store *s, uint32_t index)
+{
+    struct pool *pool = &s->pools[s->slots[index].class_index];
+    s->slots[index].use = MOE_SLOT_STAGED;
+    s->staged[index] = (struct staged){++s->now, pool->staged_last, MOE_NO_SLOT};
+    if (pool->staged_last == MOE_NO_SLOT)
+        pool->staged_first = index;
+    else
+        s->staged[pool->staged_last].after = index;
+    pool->staged_last = index;
+}
+
+static void unstage(struct moe_store *s, uint32_t index)
+{
+    struct pool *pool = &s->pools[s->slots[index].class_index];
+    uint32_t before = s->staged[index].before, after = s->staged[index].after;
+    if (before == MOE_NO_SLOT)
+        pool->staged_first = after;
+    else
+        s->staged[before].after = after;
+    if (after == MOE_NO_SLOT)
+        pool->staged_last = before;
+    else
+        s->staged[after].before = before;
+}
+
+/* Forgets what a slot holds and frees it. */
+static void vacate(struct moe_store *s, uint32_t index)
+{
+    struct moe_slot *slot = &s->slots[index];
+    struct pool *pool = &s->pools[slot->class_index];
+    if (slot->use == MOE_SLOT_CACHED) {
+        struct domain *d = domain_of(pool, slot->layer);
+        d->policy->ops->drop(d->policy, key_of(s, slot->layer, slot->expert));
+        d->n--;
+        pool->unfilled++;
+    } else if (slot->use == MOE_SLOT_STAGED) {
+        unstage(s, index);
+    }
+    s->slot_of[item(s, slot->layer, slot->expert, slot->variant)] = MOE_NO_SLOT;
+    slot->state = MOE_SLOT_FREE;
+    slot->pins = 0;
+    slot->prefetched = false;
+    slot->next_free = pool->free;
+    pool->free = index;
+    pool->n_free++;
+}
+
+struct eviction {
+    const struct moe_store *s;
+    uint32_t class_index;
+};
+
+/* The slot of the class that holds a cached key. */
+static uint32_t cached_slot(const struct moe_store *s, uint32_t class_index, uint32_t key)
+{
+    for (uint32_t v = 0; v < s->n_variants; v++) {
+        uint32_t slot = s->slot_of[(uint64_t)key * s->n_variants + v];
+        if (slot != MOE_NO_SLOT && s->slots[slot].class_index == class_index &&
+            s->slots[slot].use == MOE_SLOT_CACHED)
+            return slot;
+    }
+    return MOE_NO_SLOT;
+}
+
+static bool evictable(void *ctx, uint32_t key)
+{
+    const struct eviction *e = ctx;
+    uint32_t slot = cached_slot(e->s, e->class_index, key);
+    return slot != MOE_NO_SLOT && e->s->slots[slot].pins == 0 &&
+           e->s->slots[slot].state == MOE_SLOT_READY && !e->s->protected[key];
+}
+
+/* Makes room for one more cached expert in the domain; false when nobody may leave. */
+static bool make_room(struct moe_store *s, struct pool *pool, struct domain *d, uint32_t key)
+{
+    if (d->n < d->capacity)
+        return true;
+    if (d->capacity == 0)
+        return false;
+    struct eviction e = {s, (uint32_t)(pool - s->pools)};
+    int64_t victim = d->policy->ops->victim(d->policy, key, evictable, &e);
+    if (victim < 0)
+        return false;
+    vacate(s, cached_slot(s, e.class_index, (uint32_t)victim));
+    s->counts.evictions++;
+    return true;
+}
+
+static void occupy(struct moe_store *s, uint32_t index, uint32_t layer, uint32_t expert,
+                   uint32_t variant, enum moe_slot_use use)
+{
+    struct moe_slot *slot = &s->slots[index];
+    slot->state = MOE_SLOT_LOADING;
+    slot->use = use;
+    slot->layer = layer;
+    slot->expert = expert;
+    slot->variant = variant;
+    slot->pins = 0;
+    slot->prefetched = false;
+    s->slot_of[item(s, layer, expert, variant)] = index;
+}
+
+static void admit(struct moe_store *s, uint32_t index)
+{
+    struct moe_slot *slot = &s->slots[index];
+    struct pool *pool = &s->pools[slot->class_index];
+    struct domain *d = domain_of(pool, slot->layer);
+    slot->use = MOE_SLOT_CACHED;
+    d->n++;
+    pool->unfilled--;
+    d->policy->ops->admit(d->policy, key_of(s, slot->layer, slot->expert));
+}
+
+static void tell_miss(struct moe_store *s, struct domain *d, uint32_t key)
+{
+    if (d->policy->ops->miss)
+        d->policy->ops->miss(d->policy, key);
+}
+
+/* ---- The protocol ---- */
+
+void moe_store_use(struct moe_store *s, uint32_t index)
+{
+    struct moe_slot *slot = &s->slots[index];
+    struct pool *pool = &s->pools[slot->class_index];
+    struct domain *d = domain_of(pool, slot->layer);
+    uint32_t key = key_of(s, slot->layer, slot->expert);
+    slot->pins++; /* first: making room must not take it */
+    s->counts.staged_used += slot->prefetched;
+    slot->prefetched = false;
+    if (slot->use == MOE_SLOT_CACHED) {
+        d->policy->ops->use(d->policy, key);
+    } else if (slot->use == MOE_SLOT_STAGED) {
+        unstage(s, index);
+        slot->use = MOE_SLOT_TRANSIENT;
+        tell_miss(s, d, key);
+        if (cached_slot(s, slot->class_index, key) == MOE_NO_SLOT && make_room(s, pool, d, key))
+            admit(s, index);
+    }
+}
+
+void moe_store_begin_layer(struct moe_store *s, uint32_t layer)
+{
+    if (layer <= s->layer)
+        s->token_began = s->now;
+    s->layer = layer;
+}
+
+/* The staged slot of a pool that has waited longest and may leave: a stale one, or any. */
+static uint32_t oldest_staged(const struct moe_store *s, const struct pool *pool, bool stale)
+{
+    for (uint32_t i = pool->staged_first; i != MOE_NO_SLOT; i = s->staged[i].after) {
+        const struct moe_slot *slot = &s->slots[i];
+        bool fresh = slot->layer > s->layer && s->staged[i].at > s->token_began;
+        if (slot->state == MOE_SLOT_READY && slot->pins == 0 && !(stale && fresh))
+            return i;
+    }
+    return MOE_NO_SLOT;
+}
+
+static uint32_t reclaim_staged(struct moe_store *s, struct pool *pool, bool stale)
+{
+    uint32_t slot = oldest_staged(s, pool, stale);
+    if (slot == MOE_NO_SLOT)
+        return MOE_NO_SLOT;
+    if (s->slots[slot].prefetched) {
+        s->counts.staged_unused++;
+        s->counts.staged_unused_bytes += pool->slot_bytes;
+    }
+    vacate(s, slot);
+    return take_free(s, pool);
+}
+
+uint32_t moe_store_miss(struct moe_store *s, uint32_t layer, uint32_t expert, uint32_t variant,
+                        bool again)
+{
+    struct pool *pool = &s->pools[s->class_of[item(s, layer, expert, variant)]];
+    struct domain *d = domain_of(pool, layer);
+    uint32_t key = key_of(s, layer, expert), class_index = (uint32_t)(pool - s->pools);
+    if (!again)
+        tell_miss(s, d, key);
+    /* A pool keeps one entry of a key: two variants of one class do not both enter the cache. */
+    bool cached = cached_slot(s, class_index, key) == MOE_NO_SLOT && make_room(s, pool, d, key);
+    uint32_t slot = take_free(s, pool);
+    if (slot == MOE_NO_SLOT)
+        slot = reclaim_staged(s, pool, true);
+    if (slot == MOE_NO_SLOT)
+        slot = reclaim_staged(s, pool, false);
+    if (slot == MOE_NO_SLOT)
+        return MOE_NO_SLOT;
+    occupy(s, slot, layer, expert, variant, MOE_SLOT_TRANSIENT);
+    s->slots[slot].pins = 1;
+    if (cached)
+        admit(s, slot);
+    return slot;
+}
+
+uint32_t moe_store_stage(struct moe_store *s, uint32_t layer, uint32_t expert, uint32_t variant,
+                         bool replace)
+{
+    struct pool *pool = &s->pools[s->class_of[item(s, layer, expert, variant)]];
+    /* Free slots that the cache has not filled yet belong to it. */
+    uint32_t slot = pool->n_free > pool->unfilled ? take_free(s, pool) : MOE_NO_SLOT;
+    if (slot == MOE_NO_SLOT && replace)
+        slot = reclaim_staged(s, pool, true);
+    if (slot == MOE_NO_SLOT)
+        return MOE_NO_SLOT;
+    occupy(s, slot, layer, expert, variant, MOE_SLOT_STAGED);
+    s->slots[slot].prefetched = true;
+    stage(s, slot);
+    return slot;
+}
+
+uint32_t moe_store_fill(struct moe_store *s, uint32_t layer, uint32_t expert, uint32_t variant)
+{
+    struct pool *pool = &s->pools[s->class_of[item(s, layer, expert, variant)]];
+    struct domain *d = domain_of(pool, layer);
+    uint32_t slot = d->n < d->capacity ? take_free(s, pool) : MOE_NO_SLOT;
+    if (slot != MOE_NO_SLOT) {
+        occupy(s, slot, layer, expert, variant, MOE_SLOT_CACHED);
+        admit(s, slot);
+    }
+    return slot;
+}
+
+uint32_t moe_store_replace(struct moe_store *s, uint32_t layer, uint32_t out, uint32_t in,
+                           uint32_t variant)
+{
+    uint32_t class_index = s->class_of[item(s, layer, in, variant)];
+    uint32_t key = key_of(s, layer, out), slot = cached_slot(s, class_index, key);
+    if (slot == MOE_NO_SLOT || s->slots[slot].pins || s->slots[slot].state != MOE_SLOT_READY ||
+        s->slot_of[item(s, layer, in, variant)] != MOE_NO_SLOT ||
+        cached_slot(s, class_index, key_of(s, layer, in)) != MOE_NO_SLOT)
+        return MOE_NO_SLOT;
+    vacate(s, slot);
+    s->counts.evictions++;
+    slot = take_free(s, &s->pools[class_index]);
+    occupy(s, slot, layer, in, variant, MOE_SLOT_CACHED);
+    admit(s, slot);
+    return slot;
+}
+
+void moe_store_protect(struct moe_store *s, uint32_t layer, uint32_t expert, bool protect)
+{
+    s->protected[key_of(s, layer, expert)] = protect;
+}
+
+void moe_store_ready(struct moe_store *s, uint32_t slot)
+{
+    s->slots[slot].state = MOE_SLOT_READY;
+}
+
+void moe_store_failed(struct moe_store *s, uint32_t slot)
+{
+    vacate(s, slot);
+}
+
+void moe_store_release(struct moe_store *s, uint32_t index)
+{
+    struct moe_slot *slot = &s->slots[index];
+    if (--slot->pins > 0 || slot->use != MOE_SLOT_TRANSIENT)
+        return;
+    if (slot->state == MOE_SLOT_READY) {
+        vacate(s, index);
+    } else { /* bytes are still on their way into it */
+        stage(s, index);
+    }
+}
+
+/* ---- Invariants ---- */
+
+bool moe_store_check(const struct moe_store *s, struct moe_err *err)
+{
+    for (uint32_t c = 0; c < s->n_classes; c++) {
+        const struct pool *pool = &s->pools[c];
+        uint32_t n_free = 0, n_cached = 0, in_domains = 0, n_staged = 0, unfilled = 0;
+        for (uint32_t i = pool->first; i < pool->first + pool->n; i++) {
+            const struct moe_slot *slot = &s->slots[i];
+            if (slot->state == MOE_SLOT_FREE) {
+                n_free++;
+                continue;
+            }
+            if (s->slot_of[item(s, slot->layer, slot->expert, slot->variant)] != i) {
+                moe_fail(err, MOE_ERR_FORMAT, "slot %u is not where its expert is said to be", i);
+                return false;
+            }
+            n_cached += slot->use == MOE_SLOT_CACHED;
+            n_staged += slot->use == MOE_SLOT_STAGED;
+        }
+        for (uint32_t i = 0; i < (pool->per_layer ? s->n_layers : 1); i++) {
+            in_domains += pool->domains[i].n;
+            unfilled += pool->domains[i].capacity - pool->domains[i].n;
+            if (pool->domains[i].n > pool->domains[i].capacity) {
+                moe_fail(err, MOE_ERR_FORMAT, "domain %u of pool %u holds more than it may", i, c);
+                return false;
+            }
+        }
+        if (n_free != pool->n_free || n_cached != in_domains) {
+            moe_fail(err, MOE_ERR_FORMAT, "pool %u: %u free (counted %u), %u cached (counted %u)",
+                     c, n_free, pool->n_free, n_cached, in_domains);
+            return false;
+        }
+        for (uint32_t i = pool->staged_first; i != MOE_NO_SLOT; i = s->staged[i].after)
+            n_staged -= s->slots[i].use == MOE_SLOT_STAGED;
+        if (n_staged != 0 || unfilled != pool->unfilled) {
+            moe_fail(err, MOE_ERR_FORMAT, "pool %u: staged slots or free places miscounted", c);
+            return false;
+        }
+    }
+    return true;
+}

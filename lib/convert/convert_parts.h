@@ -1,0 +1,135 @@
+/*
+ * What conversion from a checkpoint and from a pack share: turning rows, wherever they come from,
+ * into matrices of a pack, and the state of a conversion. Internal to convert*.c.
+ */
+#ifndef MOE_CONVERT_CONVERT_PARTS_H
+#define MOE_CONVERT_CONVERT_PARTS_H
+
+#include "convert/convert.h"
+#include "fmt/pack.h"
+
+struct json_t;
+
+enum { CONVERT_MAX_VARIANTS = MOE_PACK_MAX_VARIANTS };
+
+/* A variant to write: the bits asked for, and where it stood in the options. */
+struct convert_variant {
+    struct moe_bits bits; /* zeros: options->map's */
+    double rank;          /* moe_bits_sum, in the mean over experts */
+    int option;           /* index into options->experts, report->error */
+};
+
+struct converter {
+    const struct moe_convert_options *options;
+    struct moe_convert_report *report;
+    const char *source_path, *out_path; /* begin error texts */
+    struct moe_pack_writer *writer;
+    struct convert_variant variants[CONVERT_MAX_VARIANTS]; /* best first */
+    int n_variants;
+    struct moe_pack_variant described[CONVERT_MAX_VARIANTS]; /* as they stand in the pack */
+    float *chunk;                                            /* rows being converted */
+    uint64_t chunk_items;
+    uint8_t *blocks; /* the same rows as the source's blocks, where these are carried over */
+    uint64_t blocks_bytes;
+    uint64_t fingerprint; /* of the source, over the rows read so far */
+    uint64_t done, total; /* bytes of the source, for progress */
+};
+
+/* A matrix, row by row: reads `n` rows from `first` on as f32, row-major. */
+struct row_source {
+    const char *name; /* of the tensor, for errors */
+    uint32_t rows, cols;
+    uint64_t bytes;        /* in the source, for progress */
+    uint16_t float16_kind; /* MOE_LAYOUT_F16 or _BF16: how 16 bits store it best */
+    bool hashed;           /* its rows count for the source fingerprint */
+    const double *inputs;  /* the factor of what the matrix sees (quant/gptq.h); NULL: unknown */
+    int (*read)(const struct row_source *source, uint32_t first, uint32_t n, float *out,
+                struct moe_err *err);
+    const void *container, *tensor; /* for read */
+    /* Of a quantized source: its block type, and rows as blocks; NULL otherwise. */
+    const struct moe_ggml_type *block;
+    int (*read_blocks)(const struct row_source *source, uint32_t first, uint32_t n, uint8_t *out,
+                       struct moe_err *err);
+};
+
+/* Where the encoded rows go. */
+struct row_target {
+    struct moe_layout layout;
+    uint8_t *out;                  /* zeroed memory of moe_layout_bytes */
+    struct moe_quant_error *error; /* sums to add to; may be NULL */
+};
+
+/* Checks the options and sorts the variants, best first. `strict`: at least one variant and dense
+ * bits must be there. MOE_ERR_USAGE. */
+int convert_start(struct converter *c, const struct moe_convert_options *options, bool strict,
+                  struct moe_err *err);
+/* Refuses an output that is the source, or that is named like a part of a checkpoint. */
+int convert_check_output(const struct converter *c, struct moe_err *err);
+void convert_release(struct converter *c);
+
+/* Reads the source once, a chunk at a time, and encodes it into every target. */
+int convert_rows(struct converter *c, const struct row_source *source,
+                 const struct row_target *targets, int n_targets, struct moe_err *err);
+
+/* Sets source->inputs to what the options know of the inputs of a matrix that becomes `bits`. */
+int convert_find_inputs(struct converter *c, const struct moe_matrix_name *matrix, int bits,
+                        struct row_source *source, struct moe_err *err);
+
+/* Sets *kind to what 16 bits shall be for a matrix of f32 values: BF16 when every value is one,
+ * else F16 when every value is one, else BF16, rounded. Reads the source. */
+int convert_choose_float16(struct converter *c, const struct row_source *source, uint16_t *kind,
+                           struct moe_err *err);
+
+/* The layout of so many bits under the options. */
+struct moe_layout convert_layout(const struct converter *c, int bits, uint16_t float16_kind);
+
+/* The same for a source: that which carries its codes, where there is one. */
+struct moe_layout convert_source_layout(const struct converter *c, const struct row_source *source,
+                                        int bits);
+/* Whether the source's codes are carried over into that layout. */
+bool convert_carries(const struct row_source *source, struct moe_layout layout);
+
+/* Sets the matrices' offsets and the segments' sizes of a class whose other fields are set. */
+void convert_place_matrices(struct moe_expert_class *class_);
+
+/* The class's segments as zeroed memory, one block for all; free() *block. */
+int convert_alloc_segments(const struct moe_expert_class *class_, uint8_t **block,
+                           uint8_t *segments[MOE_PACK_MAX_SEGMENTS], struct moe_err *err);
+
+/* Writes the provenance section and releases the object: only what decides the pack's content, no
+ * dates and no paths, so that the same source and options give the same bytes. */
+int convert_put_provenance(struct converter *c, struct json_t *json, struct moe_err *err);
+/* The names of `variants` as a JSON list. */
+struct json_t *convert_variant_names(const struct moe_pack_variant *variants, int n);
+
+/* Name and method of the variant, as it is when all its experts are quantized from floats: "copy"
+ * where none has below 16 bits, else the options' method. */
+void convert_describe_variant(const struct converter *c, int variant, struct moe_pack_variant *out);
+
+/* ---- Maps (convert_map.c) ---- */
+
+/* The bits of an expert in the variant; zeros where the map has none for it. */
+struct moe_bits convert_bits(const struct converter *c, int variant, uint32_t layer,
+                             uint32_t expert);
+/* The mean of moe_bits_sum over the map's experts; *lowest (may be NULL) gets the fewest bits of a
+ * matrix. 0 for a map of nothing. */
+double convert_map_rank(const struct moe_expert_map *map, int *lowest);
+/* Bits of experts, in 16 hexadecimal digits. */
+void convert_map_hash(const struct moe_expert_map *map, char out[17]);
+/* The bits of a pack's variant: what it is a map of. MOE_ERR_MEMORY; free() out->bits. */
+int convert_map_of_pack(struct moe_expert_map *out, const struct moe_pack *pack, uint32_t variant,
+                        struct moe_err *err);
+/* MOE_ERR_FORMAT when options->map is not for a model with these experts; is_moe: [n_layers]. */
+int convert_check_map(const struct converter *c, uint32_t n_layers, uint32_t n_experts,
+                      const uint8_t *is_moe, struct moe_err *err);
+/* MOE_ERR_FORMAT when it was made for another model than that with the fingerprint. */
+int convert_check_map_source(const struct converter *c, uint64_t source_fingerprint,
+                             struct moe_err *err);
+
+/* Finishes the pack (the writer is gone afterwards) and reports its size. */
+int convert_commit(struct converter *c, struct moe_err *err);
+
+/* MOE_ERR_INTERRUPTED when the user asked to stop. */
+int convert_check_stop(const struct converter *c, struct moe_err *err);
+
+#endif

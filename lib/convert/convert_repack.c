@@ -1,0 +1,188 @@
+/* What the variants of a re-packed pack are made of. */
+#include "convert/convert_repack.h"
+#include "fmt/pack_bits.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- An expert ---- */
+
+struct repack_origin repack_best(const struct moe_pack *pack, uint32_t layer, uint32_t expert)
+{
+    struct repack_origin best = {0};
+    int most = -1;
+    for (uint32_t v = 0; v < moe_pack_n_variants(pack); v++) {
+        const struct moe_expert_extent *e = moe_pack_expert(pack, layer, expert, v);
+        struct moe_bits bits = {0};
+        if (e->present)
+            moe_class_bits(moe_pack_class_at(pack, e->class_index), &bits);
+        if (!e->present || moe_bits_sum(bits) <= most)
+            continue;
+        most = moe_bits_sum(bits);
+        best = (struct repack_origin){e, v, false};
+    }
+    return best;
+}
+
+/* Whether a variant of these bits is there, but by a method that knew nothing of the inputs that
+ * there are now. */
+static bool made_anew(const struct converter *c, const struct moe_pack *pack, uint32_t variant,
+                      struct moe_bits bits)
+{
+    return c->options->inputs && (bits.gate_up < 16 || bits.down < 16) &&
+           strcmp(moe_pack_variant_at(pack, variant)->method, c->options->method->name) != 0;
+}
+
+/* Whether the expert is stored as bits of a variant are: in floats, or in affine codes; MXFP4 has
+ * four bits too, but is what a checkpoint brings along. */
+static bool is_ordinary(const struct moe_expert_class *class_)
+{
+    for (uint32_t i = 0; i < class_->n_matrices; i++)
+        if (class_->matrices[i].layout.kind == MOE_LAYOUT_MXFP4)
+            return false;
+    return true;
+}
+
+/* The stored form of an expert that has these bits: the variant of their name, else any. */
+static struct repack_origin stored_at(const struct converter *c, const struct moe_pack *pack,
+                                      uint32_t layer, uint32_t expert, struct moe_bits bits)
+{
+    struct repack_origin found = {0};
+    char name[16];
+    moe_format_bits(bits, name);
+    for (uint32_t v = 0; v < moe_pack_n_variants(pack); v++) {
+        const struct moe_expert_extent *e = moe_pack_expert(pack, layer, expert, v);
+        struct moe_bits has;
+        const struct moe_expert_class *class_ =
+            e->present ? moe_pack_class_at(pack, e->class_index) : NULL;
+        if (!class_ || !is_ordinary(class_) || !moe_class_bits(class_, &has) ||
+            has.gate_up != bits.gate_up || has.down != bits.down || made_anew(c, pack, v, bits))
+            continue;
+        bool named = strcmp(moe_pack_variant_at(pack, v)->name, name) == 0;
+        if (named || !found.extent)
+            found = (struct repack_origin){e, v, true};
+    }
+    return found;
+}
+
+struct repack_origin repack_origin(const struct converter *c, const struct repack *r,
+                                   uint32_t layer, uint32_t expert, int variant)
+{
+    if (r->from[variant] >= 0) {
+        uint32_t from = (uint32_t)r->from[variant];
+        const struct moe_expert_extent *e = moe_pack_expert(r->pack, layer, expert, from);
+        /* A variant that not every expert has stays so. */
+        return (struct repack_origin){e->present ? e : NULL, from, true};
+    }
+    struct moe_bits bits = convert_bits(c, variant, layer, expert);
+    if (bits.down == 0)
+        return (struct repack_origin){0}; /* the map leaves it out */
+    struct repack_origin found = stored_at(c, r->pack, layer, expert, bits);
+    return found.extent ? found : repack_best(r->pack, layer, expert);
+}
+
+/* ---- The variants ---- */
+
+static int find_variant(const struct moe_pack *pack, const char *name)
+{
+    for (uint32_t v = 0; v < moe_pack_n_variants(pack); v++)
+        if (strcmp(moe_pack_variant_at(pack, v)->name, name) == 0)
+            return (int)v;
+    return -1;
+}
+
+/* One method of two; floats are nothing against codes. */
+static void mix_methods(char sum[16], const char *method)
+{
+    if (sum[0] == '\0' || strcmp(sum, "copy") == 0)
+        snprintf(sum, 16, "%s", method);
+    else if (strcmp(method, "copy") != 0 && strcmp(method, sum) != 0)
+        strcpy(sum, "mixed");
+}
+
+/* A variant that the pack has not, of whatever its experts are made of. */
+static void describe_new(const struct converter *c, struct repack *r, int v,
+                         struct moe_pack_variant *out)
+{
+    struct moe_pack_variant anew;
+    convert_describe_variant(c, v, &anew);
+    *out = anew;
+    out->method[0] = '\0';
+    for (uint32_t layer = 0; layer < moe_pack_n_layers(r->pack); layer++)
+        for (uint32_t e = 0; e < moe_pack_n_experts(r->pack); e++) {
+            struct repack_origin from = repack_origin(c, r, layer, e, v);
+            if (!from.extent)
+                continue;
+            r->encodes |= !from.copied;
+            mix_methods(out->method, from.copied
+                                         ? moe_pack_variant_at(r->pack, from.variant)->method
+                                         : anew.method);
+        }
+    if (out->method[0] == '\0')
+        *out = anew;
+}
+
+int repack_take_map(struct repack *r, struct moe_convert_options *options, struct moe_err *err)
+{
+    int own = find_variant(r->pack, MOE_MAP_VARIANT);
+    bool wanted = false;
+    for (int i = 0; i < options->n_experts; i++)
+        wanted = wanted || options->experts[i].down == 0;
+    if (options->map || own < 0 || !wanted)
+        return MOE_OK;
+    int status = convert_map_of_pack(&r->own, r->pack, (uint32_t)own, err);
+    options->map = &r->own;
+    return status;
+}
+
+int repack_choose(struct converter *c, struct repack *r, struct moe_err *err)
+{
+    struct moe_pack_variant *out = c->described;
+    uint32_t n = moe_pack_n_variants(r->pack);
+    if (c->n_variants > 0 && n == 0)
+        return moe_fail(err, MOE_ERR_USAGE, "%s: has no experts to choose variants of",
+                        c->source_path);
+    if (c->n_variants == 0) {
+        for (uint32_t v = 0; v < n; v++) {
+            out[v] = *moe_pack_variant_at(r->pack, v);
+            r->from[v] = (int)v;
+            c->variants[v].option = (int)v;
+            /* A name that is no bitwidth (a map's) keeps zeros: nothing is encoded for it. */
+            moe_parse_bits(out[v].name, &c->variants[v].bits);
+        }
+        c->n_variants = (int)n;
+        return MOE_OK;
+    }
+    for (int v = 0; v < c->n_variants; v++) {
+        bool other_map = c->variants[v].bits.down == 0 && c->options->map != &r->own;
+        char name[16];
+        moe_format_bits(c->variants[v].bits, name);
+        r->from[v] = other_map ? -1 : find_variant(r->pack, name);
+        if (r->from[v] >= 0 && made_anew(c, r->pack, (uint32_t)r->from[v], c->variants[v].bits)) {
+            if (r->from[v] == 0)
+                return moe_fail(err, MOE_ERR_USAGE,
+                                "%s: its best variant has %s bits, method %s needs more to begin "
+                                "with; convert the checkpoint",
+                                c->source_path, name, c->options->method->name);
+            r->from[v] = -1;
+        }
+        if (r->from[v] >= 0)
+            out[v] = *moe_pack_variant_at(r->pack, (uint32_t)r->from[v]);
+        else
+            describe_new(c, r, v, &out[v]);
+    }
+    return MOE_OK;
+}
+
+int repack_check_map(const struct converter *c, const struct repack *r, struct moe_err *err)
+{
+    uint8_t is_moe[MOE_PACK_MAX_LAYERS] = {0};
+    if (c->options->map == &r->own)
+        return MOE_OK;
+    for (uint32_t layer = 0; layer < moe_pack_n_layers(r->pack); layer++)
+        is_moe[layer] = moe_pack_usable_variant(r->pack, layer, 0, 0) != UINT32_MAX;
+    int status = convert_check_map_source(c, moe_pack_source_fingerprint(r->pack), err);
+    return status != MOE_OK ? status
+                            : convert_check_map(c, moe_pack_n_layers(r->pack),
+                                                moe_pack_n_experts(r->pack), is_moe, err);
+}

@@ -1,0 +1,419 @@
+#include "convert/convert_source.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+enum {
+    NAME_BYTES = 256,
+    /* Values read at once where only some of them are wanted: 1 MiB of f32, or one line. */
+    GATHER_ITEMS = 1 << 18,
+};
+
+/* ---- Names ---- */
+
+/* Puts layer and expert into a family's name: the first "%u" is the layer, the second the expert.
+ * By hand, since the format is data. */
+static void expand_name(const char *format, uint32_t layer, uint32_t expert, char out[NAME_BYTES])
+{
+    uint32_t numbers[2] = {layer, expert};
+    int next = 0;
+    size_t at = 0;
+    for (const char *p = format; *p && at < NAME_BYTES - 16; p++) {
+        if (p[0] == '%' && p[1] == 'u' && next < 2) {
+            at += (size_t)snprintf(out + at, NAME_BYTES - at, "%" PRIu32, numbers[next++]);
+            p++;
+        } else {
+            out[at++] = *p;
+        }
+    }
+    out[at] = '\0';
+}
+
+/* Whether the name is the format with some number for each "%u". */
+static bool matches(const char *format, const char *name)
+{
+    while (*format) {
+        if (format[0] == '%' && format[1] == 'u') {
+            size_t digits = strspn(name, "0123456789");
+            if (digits == 0)
+                return false;
+            name += digits;
+            format += 2;
+        } else if (*format++ != *name++) {
+            return false;
+        }
+    }
+    return *name == '\0';
+}
+
+bool convert_may_ignore(const struct convert_source *source, const char *name)
+{
+    for (int i = 0; i < MOE_MAX_SOURCES && source->names[i]; i++) {
+        /* A head that is the embedding may be stored all the same. */
+        const char *head = source->names[i]->dense[MOE_T_HEAD].name;
+        if (source->config->tied_head && head && matches(head, name))
+            return true;
+        const char *const *ignored = source->names[i]->ignored;
+        for (; ignored && *ignored; ignored++)
+            if (matches(*ignored, name))
+                return true;
+    }
+    return false;
+}
+
+/* ---- Tensors ---- */
+
+/* What is looked for: a matrix of the model, before anything is known of the checkpoint. */
+struct wanted {
+    const char *what; /* for errors: the role's name in packs */
+    bool is_expert;   /* one expert's part */
+    bool is_vector;
+    uint32_t rows, cols;
+    uint32_t layer, expert;
+    enum moe_tensor_role role;
+    enum moe_expert_part part;
+};
+
+static const struct moe_source *entry_of(const struct moe_source_names *names,
+                                         const struct wanted *w)
+{
+    return w->is_expert ? &names->expert[w->part] : &names->dense[w->role];
+}
+
+/* A name with the layer's number alone holds all experts. */
+static bool holds_all_experts(const struct moe_source *from)
+{
+    const char *mark = strstr(from->name, "%u");
+    return !mark || !strstr(mark + 2, "%u");
+}
+
+static bool is_plain(const struct moe_tensor *t)
+{
+    return t->dtype == MOE_DTYPE_F32 || t->dtype == MOE_DTYPE_F16 || t->dtype == MOE_DTYPE_BF16;
+}
+
+/* Finds the table that names a tensor that is there; *name is what it is called. */
+static int find_source(const struct convert_source *s, const struct wanted *w,
+                       const struct moe_source **from, char name[NAME_BYTES], struct moe_err *err)
+{
+    *from = NULL;
+    for (int i = 0; i < MOE_MAX_SOURCES && s->names[i]; i++) {
+        const struct moe_source *entry = entry_of(s->names[i], w);
+        if (!entry->name)
+            continue;
+        char candidate[NAME_BYTES];
+        expand_name(entry->name, w->layer, w->expert, candidate);
+        bool there = moe_checkpoint_find(s->checkpoint, candidate) != NULL;
+        if (there || !*from) { /* what is nowhere is reported missing under its first name */
+            *from = entry;
+            memcpy(name, candidate, NAME_BYTES);
+        }
+        if (there)
+            break;
+    }
+    return *from ? MOE_OK
+                 : moe_fail(err, MOE_ERR_UNSUPPORTED, "%s: family %s has no tensor '%s'",
+                            moe_checkpoint_dir(s->checkpoint), s->family, w->what);
+}
+
+/* Rows of a head in kv_b_proj: the keys' and the values'. */
+static uint32_t kv_head_rows(const struct moe_config *c)
+{
+    return c->head_dim - c->rope_dim + c->value_dim;
+}
+
+/* The shape that the tensor must have. */
+static int expected_shape(const struct convert_source *s, const struct wanted *w,
+                          const struct moe_source *from, bool transposed, bool all_experts,
+                          uint64_t dims[MOE_MAX_TENSOR_DIMS])
+{
+    uint64_t rows = w->rows, cols = w->cols;
+    int n = 0;
+    switch (from->take) {
+    case MOE_TAKE_ALL:
+    case MOE_TAKE_EXPERT:
+        break;
+    case MOE_TAKE_FIRST_HALF:
+    case MOE_TAKE_SECOND_HALF:
+    case MOE_TAKE_EVEN:
+    case MOE_TAKE_ODD:
+        rows *= 2;
+        break;
+    case MOE_TAKE_KEYS:
+    case MOE_TAKE_VALUES:
+        rows = (uint64_t)s->config->n_heads * kv_head_rows(s->config);
+        cols = s->config->kv_rank;
+        break;
+    }
+    if (all_experts)
+        dims[n++] = s->config->n_experts;
+    dims[n++] = transposed ? cols : rows;
+    if (!w->is_vector)
+        dims[n++] = transposed ? rows : cols;
+    return n;
+}
+
+/* A matrix may have its rows in several dimensions, or, of one row, be stored as a vector. */
+static bool same_lines(const struct moe_tensor *t, uint64_t rows, uint64_t cols)
+{
+    uint64_t lines = 1;
+    for (int i = 0; i + 1 < t->n_dims; i++)
+        if (!moe_mul_u64(lines, t->dims[i], &lines))
+            return false;
+    return lines == rows && t->dims[t->n_dims - 1] == cols;
+}
+
+static int get_tensor(const struct convert_source *s, const struct wanted *w,
+                      const struct moe_source *from, const char *name, bool transposed,
+                      const struct moe_tensor **out, struct moe_err *err)
+{
+    uint64_t dims[MOE_MAX_TENSOR_DIMS];
+    bool all_experts = w->is_expert && holds_all_experts(from);
+    int n = expected_shape(s, w, from, transposed, all_experts, dims);
+    const struct moe_tensor *t = moe_checkpoint_find(s->checkpoint, name);
+    if (t && from->take == MOE_TAKE_ALL && n == 2 && !transposed && same_lines(t, dims[0], dims[1]))
+        return moe_checkpoint_get(s->checkpoint, name, t->n_dims, t->dims, out, err);
+    return moe_checkpoint_get(s->checkpoint, name, n, dims, out, err);
+}
+
+/* ---- Views ---- */
+
+/* Where a part of the tensor's rows begins, and how far apart they are. */
+static void place_part(const struct convert_source *s, const struct moe_source *from,
+                       struct convert_view *v)
+{
+    uint32_t nope = s->config->head_dim - s->config->rope_dim;
+    uint64_t first = 0;
+    switch (from->take) {
+    case MOE_TAKE_ALL:
+    case MOE_TAKE_EXPERT:
+    case MOE_TAKE_FIRST_HALF:
+        break;
+    case MOE_TAKE_SECOND_HALF:
+        first = v->rows;
+        break;
+    case MOE_TAKE_EVEN:
+    case MOE_TAKE_ODD:
+        first = from->take == MOE_TAKE_ODD;
+        v->step = 2;
+        break;
+    case MOE_TAKE_KEYS:
+        v->transposed = true;
+        v->block = s->config->kv_rank;
+        v->stride = kv_head_rows(s->config);
+        break;
+    case MOE_TAKE_VALUES:
+        first = nope;
+        v->block = s->config->value_dim;
+        v->stride = kv_head_rows(s->config);
+        break;
+    }
+    if (v->transposed)
+        v->first_column = first;
+    else
+        v->first_line = first;
+}
+
+/* Queries and keys hold their rotated rows first in a head, and in halves (config.h); the shared
+ * key of latent attention stands behind the latent vector, there as here. */
+static void place_rotation(const struct convert_source *s, enum moe_tensor_role role,
+                           struct convert_view *v)
+{
+    const struct moe_config *c = s->config;
+    switch (role) {
+    case MOE_T_Q:
+    case MOE_T_K:
+    case MOE_T_Q_BIAS:
+    case MOE_T_K_BIAS:
+        v->block = v->stride = c->head_dim;
+        v->rotated_from = c->kv_rank ? c->head_dim - c->rope_dim : 0;
+        break;
+    case MOE_T_KV_DOWN:
+        v->rotated_to = v->rotated_from = c->kv_rank;
+        break;
+    default:
+        return;
+    }
+    v->n_rotated = c->rope_dim;
+    v->paired = s->paired;
+}
+
+static int make_view(const struct convert_source *s, const struct wanted *w,
+                     struct convert_view *out, struct moe_err *err)
+{
+    char name[NAME_BYTES];
+    const struct moe_source *from;
+    *out = (struct convert_view){.checkpoint = s->checkpoint,
+                                 .rows = w->rows,
+                                 .cols = w->cols,
+                                 .step = 1,
+                                 .block = w->rows,
+                                 .stride = w->rows};
+    int status = find_source(s, w, &from, name, err);
+    if (status != MOE_OK)
+        return status;
+    /* Blocks of quantized values run along a row's columns: those are never transposed. */
+    const struct moe_tensor *found = moe_checkpoint_find(s->checkpoint, name);
+    out->transposed = from->transposed && (!found || is_plain(found));
+    status = get_tensor(s, w, from, name, out->transposed, &out->tensor, err);
+    if (status != MOE_OK)
+        return status;
+    const struct moe_tensor *t = out->tensor;
+    out->width = w->is_vector ? 1 : t->dims[t->n_dims - 1];
+    place_part(s, from, out);
+    if (w->is_expert && holds_all_experts(from))
+        out->first_line += t->n_items / out->width / s->config->n_experts * w->expert;
+    else if (!w->is_expert)
+        place_rotation(s, w->role, out);
+    return MOE_OK;
+}
+
+int convert_view_dense(const struct convert_source *source, enum moe_tensor_role role,
+                       uint32_t layer, struct convert_view *out, struct moe_err *err)
+{
+    const struct moe_tensor_spec *spec = moe_tensor_spec(role);
+    struct wanted w = {.what = spec->pack_name,
+                       .is_vector = spec->kind == MOE_KIND_VECTOR,
+                       .layer = layer,
+                       .role = role};
+    moe_tensor_shape(source->config, role, layer, &w.rows, &w.cols);
+    return make_view(source, &w, out, err);
+}
+
+int convert_view_expert(const struct convert_source *source, uint32_t layer, uint32_t expert,
+                        enum moe_expert_part part, struct convert_view *out, struct moe_err *err)
+{
+    static const char *const what[MOE_E_N_PARTS] = {
+        "expert gate",      "expert up",      "expert down",
+        "expert gate bias", "expert up bias", "expert down bias",
+    };
+    struct wanted w = {.what = what[part],
+                       .is_expert = true,
+                       .is_vector = part >= MOE_E_GATE_BIAS,
+                       .layer = layer,
+                       .expert = expert,
+                       .part = part};
+    moe_expert_part_shape(source->config, part, &w.rows, &w.cols);
+    return make_view(source, &w, out, err);
+}
+
+uint64_t convert_view_bytes(const struct convert_view *view)
+{
+    const struct moe_tensor *t = view->tensor;
+    double share = (double)view->rows * view->cols / (double)t->n_items;
+    return (uint64_t)((double)t->bytes * share + 0.5);
+}
+
+/* ---- Rows ---- */
+
+/* The place in the source's block of place `i` in the pack's. */
+static uint32_t source_place(const struct convert_view *v, uint32_t i)
+{
+    uint32_t n = v->n_rotated;
+    if (i >= v->rotated_to && i - v->rotated_to < n) {
+        uint32_t rotated = i - v->rotated_to;
+        if (v->paired)
+            rotated = rotated < n / 2 ? 2 * rotated : 2 * (rotated - n / 2) + 1;
+        return v->rotated_from + rotated;
+    }
+    uint32_t other = i < v->rotated_to ? i : i - n;
+    return other < v->rotated_from ? other : other + n;
+}
+
+uint64_t convert_view_line(const struct convert_view *view, uint32_t row)
+{
+    uint64_t block_line = (uint64_t)(row / view->block) * view->stride;
+    return view->first_line + view->step * (block_line + source_place(view, row % view->block));
+}
+
+/* Reads lines first, first + 2, ... n of them, through a buffer. */
+static int read_every_other(const struct convert_view *v, uint64_t first, uint32_t n, float *buffer,
+                            float *out, struct moe_err *err)
+{
+    int status = moe_checkpoint_read(v->checkpoint, v->tensor, first * v->width,
+                                     (2 * (uint64_t)n - 1) * v->width, buffer, err);
+    for (uint32_t i = 0; i < n && status == MOE_OK; i++)
+        memcpy(out + (uint64_t)i * v->width, buffer + 2 * (uint64_t)i * v->width,
+               v->width * sizeof *out);
+    return status;
+}
+
+/* Rows by runs of lines that follow each other, or every other of which is wanted. */
+static int read_lines(const struct convert_view *v, uint32_t first, uint32_t n, float *buffer,
+                      uint64_t buffer_items, float *out, struct moe_err *err)
+{
+    int status = MOE_OK;
+    uint64_t most = buffer_items / v->width / 2;
+    for (uint32_t i = 0, run; i < n && status == MOE_OK; i += run) {
+        uint64_t line = convert_view_line(v, first + i);
+        uint64_t apart = i + 1 < n ? convert_view_line(v, first + i + 1) - line : 1;
+        if (apart != 1 && (apart != 2 || most < 2))
+            apart = 1;
+        run = 1;
+        while (i + run < n && (apart == 1 || run < most) &&
+               convert_view_line(v, first + i + run) == line + apart * run)
+            run++;
+        float *to = out + (uint64_t)i * v->width;
+        status = apart == 1 ? moe_checkpoint_read(v->checkpoint, v->tensor, line * v->width,
+                                                  run * v->width, to, err)
+                            : read_every_other(v, line, run, buffer, to, err);
+    }
+    return status;
+}
+
+/* Rows of one block out of a transposed tensor: a piece of every line. */
+static int read_columns(const struct convert_view *v, uint32_t first, uint32_t n, float *buffer,
+                        float *out, struct moe_err *err)
+{
+    uint64_t line = v->first_line + (uint64_t)(first / v->block) * v->stride;
+    uint64_t column = v->first_column + (uint64_t)v->step * (first % v->block);
+    uint64_t span = (uint64_t)v->step * (n - 1) + 1;
+    int status = MOE_OK;
+    for (uint32_t c = 0; c < v->cols && status == MOE_OK; c++) {
+        status = moe_checkpoint_read(v->checkpoint, v->tensor, (line + c) * v->width + column, span,
+                                     buffer, err);
+        for (uint32_t i = 0; i < n && status == MOE_OK; i++)
+            out[(uint64_t)i * v->cols + c] = buffer[(uint64_t)v->step * i];
+    }
+    return status;
+}
+
+int convert_view_read(const struct convert_view *view, uint32_t first, uint32_t n, float *out,
+                      struct moe_err *err)
+{
+    uint64_t items = view->width > GATHER_ITEMS ? view->width : GATHER_ITEMS;
+    float *buffer = moe_alloc(items, sizeof *buffer, err);
+    if (!buffer)
+        return MOE_ERR_MEMORY;
+    int status = MOE_OK;
+    if (!view->transposed)
+        status = read_lines(view, first, n, buffer, items, out, err);
+    for (uint32_t i = 0, run; view->transposed && i < n && status == MOE_OK; i += run) {
+        uint32_t left = view->block - (first + i) % view->block;
+        run = n - i < left ? n - i : left;
+        status = read_columns(view, first + i, run, buffer, out + (uint64_t)i * view->cols, err);
+    }
+    free(buffer);
+    return status;
+}
+
+int convert_view_read_blocks(const struct convert_view *view, uint32_t first, uint32_t n,
+                             uint8_t *out, struct moe_err *err)
+{
+    const struct moe_ggml_type *type = moe_dtype_block(view->tensor->dtype);
+    uint64_t blocks = view->width / type->items; /* of a line */
+    int status = MOE_OK;
+    for (uint32_t i = 0, run; i < n && status == MOE_OK; i += run) {
+        uint64_t line = convert_view_line(view, first + i);
+        run = 1;
+        while (i + run < n && convert_view_line(view, first + i + run) == line + run)
+            run++;
+        status = moe_checkpoint_read_blocks(view->checkpoint, view->tensor, line * blocks,
+                                            run * blocks, out + i * blocks * type->bytes, err);
+    }
+    return status;
+}

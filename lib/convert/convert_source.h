@@ -1,0 +1,71 @@
+/*
+ * Where the matrices of a pack lie in a checkpoint. A family says it as data (family.h, struct
+ * moe_source_names); here it becomes views: which tensor, and which of its rows is row r. Internal
+ * to convert*.c.
+ */
+#ifndef MOE_CONVERT_CONVERT_SOURCE_H
+#define MOE_CONVERT_CONVERT_SOURCE_H
+
+#include "fmt/checkpoint.h"
+#include "model/family.h"
+
+/* A checkpoint and how its family names and orders what is in it; borrows everything. */
+struct convert_source {
+    const struct moe_checkpoint *checkpoint;
+    const struct moe_config *config;
+    const char *family;                          /* its name, for errors */
+    const struct moe_source_names *const *names; /* MOE_MAX_SOURCES, in the order they are tried */
+    bool paired;                                 /* rotated values lie in pairs */
+};
+
+/*
+ * A matrix [rows][cols] of the pack (a vector: cols 1) as it lies in a tensor, which is taken as
+ * lines of `width` values.
+ *
+ * The matrix's rows come in blocks (the heads, or all rows together), `stride` lines apart. Within
+ * a block, `n_rotated` rows from `rotated_to` on come from the lines from `rotated_from` on, out of
+ * pairs into halves where `paired` says so; the others keep their order around them. Row r is then
+ * line first_line + step * (its block's line + its place there).
+ *
+ * Transposed, column c of block b is line first_line + b * stride + c, and a row's place in its
+ * block, times `step`, on from first_column, is the column there.
+ */
+struct convert_view {
+    const struct moe_checkpoint *checkpoint;
+    const struct moe_tensor *tensor;
+    uint32_t rows, cols;
+    uint64_t width;
+    bool transposed;
+    uint64_t first_line, first_column;
+    uint32_t step, block, stride;
+    uint32_t rotated_to, rotated_from, n_rotated;
+    bool paired;
+};
+
+/* Finds a tensor of the model, checks its shape, and says where its rows are. A tensor that no
+ * table has a name for is MOE_ERR_UNSUPPORTED, a missing one or one of another shape
+ * MOE_ERR_FORMAT; both are named. */
+int convert_view_dense(const struct convert_source *source, enum moe_tensor_role role,
+                       uint32_t layer, struct convert_view *out, struct moe_err *err);
+int convert_view_expert(const struct convert_source *source, uint32_t layer, uint32_t expert,
+                        enum moe_expert_part part, struct convert_view *out, struct moe_err *err);
+
+/* Bytes of the tensor that the view covers. */
+uint64_t convert_view_bytes(const struct convert_view *view);
+
+/* The line of the tensor that is row `row`; the view is not transposed. */
+uint64_t convert_view_line(const struct convert_view *view, uint32_t row);
+
+/* Rows [first, first + n) as f32, row-major, into out (n * cols values). */
+int convert_view_read(const struct convert_view *view, uint32_t first, uint32_t n, float *out,
+                      struct moe_err *err);
+
+/* The same rows as blocks of the tensor's type (quant/ggml.h); the view is not transposed and its
+ * tensor of a type with blocks of several items. */
+int convert_view_read_blocks(const struct convert_view *view, uint32_t first, uint32_t n,
+                             uint8_t *out, struct moe_err *err);
+
+/* Whether a tensor that no view covered may be in the checkpoint all the same. */
+bool convert_may_ignore(const struct convert_source *source, const char *name);
+
+#endif

@@ -1,0 +1,213 @@
+#include "engine/engine.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/par.h"
+#include "base/text.h"
+#include "engine/engine_split.h"
+#include "gpu_ops.h"
+#include "run/ahead.h"
+#include "run/predict_place.h"
+
+/* ---- Opening ---- */
+
+static int copy_pack(struct moe_engine *e, struct moe_err *err)
+{
+    uint64_t n = moe_pack_file_bytes(e->model->pack);
+    e->copy = moe_pages_alloc(n, err);
+    if (!e->copy)
+        return MOE_ERR_MEMORY;
+    e->copy_bytes = n;
+    return moe_file_pread(moe_pack_fd(e->model->pack), moe_pack_path(e->model->pack), e->copy, n, 0,
+                          err);
+}
+
+uint32_t moe_engine_context(const struct moe_model *model, const struct moe_engine_options *o)
+{
+    uint32_t most = model->config.context_max;
+    if (o->session.context)
+        return o->session.context;
+    return o->context_cap && o->context_cap < most ? o->context_cap : most;
+}
+
+/* The GPU that was asked for. */
+static int open_gpu(struct moe_engine *e, const struct moe_engine_options *o, struct moe_err *err)
+{
+    if (o->exact && o->bf16_prompts)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "prompts in bf16 give other results: --exact forbids --bf16-prompts");
+    return moe_gpu_open(&e->gpu, o->device.index, err);
+}
+
+static int open_experts(struct moe_engine *e, const struct moe_cache_options *cache,
+                        const struct moe_progress *progress, struct moe_err *err)
+{
+    const struct moe_model *m = e->model;
+    if (e->strategy.resident)
+        return moe_experts_open_resident(&e->experts, m->pack, 0, e->gpu, progress, err);
+    return moe_experts_open_cached(&e->experts, m->pack, m->config.top_k, cache, progress, err);
+}
+
+/* The host beside the device: none beside the plain CPU. */
+static double host_slowdown(const struct moe_engine *e, const struct moe_engine_options *o)
+{
+    return o->device.test ? o->device.speed : e->gpu ? 1 : 0;
+}
+
+static int open_parts(struct moe_engine *e, const struct moe_engine_options *o,
+                      const struct moe_progress *progress, struct moe_err *err)
+{
+    struct moe_session_options so = o->session;
+    struct moe_cache_options cache;
+    if (so.context > e->model->config.context_max)
+        return moe_fail(err, MOE_ERR_USAGE, "a context of %u: %s has %u positions", so.context,
+                        moe_pack_path(e->model->pack), e->model->config.context_max);
+    so.context = moe_engine_context(e->model, o);
+    e->test_device = o->device.test;
+    if (o->device.test) /* one core for the device, one for the host */
+        moe_par_set_threads(1);
+    int status = o->device.cuda ? open_gpu(e, o, err) : MOE_OK;
+    if (status == MOE_OK)
+        status = moe_engine_split(e, o, &so, &cache, err);
+    if (status == MOE_OK && (o->pack_in_ram || o->device.test) && !o->pack_copy &&
+        !e->strategy.resident) {
+        status = copy_pack(e, err);
+        cache.loader.copy = e->copy;
+        cache.loader.copy_bytes = e->copy_bytes;
+    }
+    if (status == MOE_OK)
+        status = moe_model_load(e->model, so.context, e->gpu, progress, err);
+    if (status == MOE_OK)
+        status = open_experts(e, &cache, progress, err);
+    if (status == MOE_OK)
+        status = moe_session_open(&e->session, e->model, e->experts, &so, err);
+    if (status != MOE_OK)
+        return status;
+    e->session->timeline = e->experts->timeline = o->timeline;
+    if (moe_engine_needs_ahead(&e->strategy))
+        status = moe_ahead_open(&e->ahead, e->session, &e->strategy, o->statistics,
+                                host_slowdown(e, o), moe_engine_host_threads(e), err);
+    e->session->ahead = e->ahead;
+    e->session->pace = o->lockstep ? o->pace : NULL;
+    return status;
+}
+
+static int open_engine(struct moe_engine **out, const char *path,
+                       const struct moe_engine_options *o, const struct moe_progress *progress,
+                       struct moe_err *err)
+{
+    *out = NULL;
+    struct moe_engine *e = moe_alloc(1, sizeof *e, err);
+    if (!e)
+        return MOE_ERR_MEMORY;
+    int status = moe_model_open_directory(&e->model, path, err);
+    if (status == MOE_OK)
+        status = open_parts(e, o, progress, err);
+    if (status != MOE_OK) {
+        moe_engine_close(e);
+        return status;
+    }
+    *out = e;
+    return MOE_OK;
+}
+
+int moe_engine_open(struct moe_engine **out, const char *path, const struct moe_engine_options *o,
+                    const struct moe_progress *progress, struct moe_err *err)
+{
+    struct moe_err why = {0};
+    bool may_fall_back = o->device.cuda && o->device.automatic;
+    int status = open_engine(out, path, o, progress, may_fall_back ? &why : err);
+    bool for_want_of_it =
+        status == MOE_ERR_DEVICE || status == MOE_ERR_LIMIT || status == MOE_ERR_MEMORY;
+    if (status == MOE_OK || !may_fall_back)
+        return status;
+    if (!for_want_of_it) {
+        if (err)
+            *err = why;
+        return status;
+    }
+    struct moe_engine_options plain = *o;
+    plain.device = (struct moe_device_choice){0};
+    status = open_engine(out, path, &plain, progress, err);
+    if (status == MOE_OK)
+        (*out)->no_gpu = why;
+    return status;
+}
+
+void moe_engine_close(struct moe_engine *e)
+{
+    if (!e)
+        return;
+    moe_ahead_close(e->ahead);
+    moe_session_close(e->session);
+    moe_experts_close(e->experts);
+    moe_model_close(e->model);
+    moe_gpu_close(e->gpu);
+    moe_pages_free(e->copy, e->copy_bytes);
+    free(e);
+}
+
+void moe_engine_finish_stats(const struct moe_engine *e, struct moe_stats *stats)
+{
+    char part[MOE_PART_TEXT_BYTES];
+    const struct moe_strategy *s = &e->strategy;
+    struct moe_buf parts = {0};
+    moe_strategy_describe(s, &parts);
+    snprintf(stats->strategy, sizeof stats->strategy, "%s", s->name);
+    snprintf(stats->parts, sizeof stats->parts, "%s", parts.failed ? "" : (char *)parts.data);
+    moe_buf_release(&parts);
+    snprintf(stats->cache, sizeof stats->cache, "%s", s->cache ? s->cache->name : "none");
+    moe_strategy_part_text(s, MOE_PART_ALLOC, part);
+    snprintf(stats->alloc, sizeof stats->alloc, "%.31s", s->cache ? part : "none");
+    snprintf(stats->device, sizeof stats->device, "%s",
+             e->gpu           ? "cuda"
+             : e->test_device ? "test"
+                              : "cpu");
+    stats->gpu_memory_bytes = e->gpu ? MOE_GPU_OWN_BYTES + moe_gpu_allocated_bytes(e->gpu) : 0;
+    stats->gpu_memory_budget_bytes = e->gpu ? e->budget.gpu.total : 0;
+    stats->bf16_rows = e->gpu ? moe_gpu_bf16_rows(e->gpu) : 0;
+    const struct moe_predict_place *place = &e->session->predict_place;
+    snprintf(stats->predict_on, sizeof stats->predict_on, "%s", moe_predict_place_name(place));
+    stats->predict_gpu_seconds = place->gpu_seconds;
+    stats->predict_host_seconds = place->host_seconds;
+    stats->resident_expert_bytes_max = e->experts->resident_bytes_max;
+    stats->memory_budget_bytes = e->memory_named ? e->budget.total : 0;
+    stats->peak_rss_bytes = moe_peak_rss_bytes();
+}
+
+/* ---- For people ---- */
+
+static void write_gpu(const struct moe_gpu_budget *b, struct moe_buf *out)
+{
+    char x[5][32];
+    moe_buf_printf(out,
+                   "GPU      %s in all: dense weights %s, KV cache %s, buffers %s, experts %s\n",
+                   moe_format_bytes(b->total, x[0]), moe_format_bytes(b->dense, x[1]),
+                   moe_format_bytes(b->kv, x[2]), moe_format_bytes(b->work, x[3]),
+                   moe_format_bytes(b->experts, x[4]));
+}
+
+void moe_budget_write_text(const struct moe_budget *b, struct moe_buf *out)
+{
+    char x[6][32];
+    if (b->gpu.total)
+        write_gpu(&b->gpu, out);
+    if (b->total == UINT64_MAX)
+        moe_buf_text(out, "memory   no limit known:");
+    else
+        moe_buf_printf(out, "memory   %s in all:", moe_format_bytes(b->total, x[0]));
+    moe_buf_printf(out, " program %s, dense weights %s, KV cache %s, buffers %s, experts %s\n",
+                   moe_format_bytes(b->program, x[1]), moe_format_bytes(b->dense, x[2]),
+                   moe_format_bytes(b->kv, x[3]), moe_format_bytes(b->work, x[4]),
+                   moe_format_bytes(b->experts, x[5]));
+    moe_buf_printf(
+        out, "         one token visits %s of experts, all are %s; the least that works: %s\n",
+        moe_format_bytes(b->token, x[0]), moe_format_bytes(b->all, x[1]),
+        moe_format_bytes(b->floor, x[2]));
+}

@@ -1,0 +1,131 @@
+/*
+ * Engine: a model, its experts and a session, opened so that the process stays within a budget of
+ * memory. One place decides how the budget is split; what it states is what it allocates.
+ */
+#ifndef MOE_ENGINE_ENGINE_H
+#define MOE_ENGINE_ENGINE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/progress.h"
+#include "experts/experts.h"
+#include "plan/plan.h"
+#include "record/statistics.h"
+#include "run/model.h"
+#include "run/session.h"
+#include "sched/strategy.h"
+
+/* What --device names. */
+struct moe_device_choice {
+    bool test;        /* a second processor beside this one */
+    double speed;     /* it computes experts so many times as fast as the host, at least 1 */
+    double link_rate; /* bytes per second from the host's memory to its */
+    bool cuda;        /* GPU number `index`; neither: the plain CPU */
+    int index;
+    bool automatic; /* of cuda: the plain CPU where that cannot be had */
+};
+
+struct moe_engine_options {
+    uint64_t memory_bytes;        /* of the whole process, on the host; 0: what is free */
+    uint64_t gpu_memory_bytes;    /* of the GPU; 0: what is free there */
+    bool bf16_prompts;            /* on a GPU: prompts by products in bf16; not exact */
+    uint64_t expert_memory_bytes; /* of the expert cache alone; 0: what memory_bytes leaves */
+    /* Settled or not; without a name: resident where everything fits, else the default row. */
+    struct moe_strategy strategy;
+    bool exact;                              /* refuse what may change results */
+    const struct moe_statistics *statistics; /* of the model; borrowed while the engine is open;
+                                                NULL: none */
+    const char *low_variant; /* name of the lower precision; NULL: the pack's last */
+    uint32_t staging;        /* slots for prefetched experts; 0: top_k */
+    struct moe_device_choice device;
+    double link_rate;            /* bytes per second at most for expert loads; 0: no limit */
+    bool lockstep;               /* needs a link_rate */
+    const struct moe_pace *pace; /* what computing takes in lockstep; borrowed; NULL: nothing */
+    /* Strategy, slots, first contents, context and batch are the plan's; strategy and
+     * expert_memory_bytes above are not looked at, memory_bytes 0 is the plan's. Borrowed while
+     * opening; NULL: none. */
+    const struct moe_plan *plan;
+    uint64_t
+        program_bytes; /* what the process takes with the model's directory open; 0: as it is */
+    uint32_t queue_depth, piece_bytes; /* of the loader; 0: its defaults */
+    bool no_checksums;                 /* of expert loads */
+    bool pack_in_ram;                  /* serve expert loads from a copy of the pack in memory,
+                                          which the budget does not count: rehearsals only */
+    const void *pack_copy;             /* such a copy that the caller has; borrowed */
+    uint64_t pack_copy_bytes;
+    struct moe_timeline *timeline; /* records loads, computation, stalls; NULL: nobody does */
+    uint64_t seed;                 /* of the random policy */
+    /* What the caller takes beside the session, in bytes for a batch of so many rows; NULL: none.
+     */
+    uint64_t (*beside)(const void *ctx, const struct moe_model *model, uint32_t batch);
+    const void *beside_ctx;
+    /* context 0: the model's, at most context_cap; batch 0: 256, or fewer where memory is short. */
+    struct moe_session_options session;
+    uint32_t context_cap; /* 0: none */
+};
+
+/* The split of a GPU's memory, in bytes. */
+struct moe_gpu_budget {
+    uint64_t total; /* the budget; 0: there is no GPU */
+    uint64_t dense, kv, work, experts;
+    uint64_t floor; /* the smallest that works */
+};
+
+/* The split of the memory, in bytes: that of the host. With a GPU, dense and kv are there, dense
+ * here counts rotary angles, a tensor on its way and routers asked ahead, and experts are those
+ * behind the slots. */
+struct moe_budget {
+    uint64_t total;   /* the budget; UINT64_MAX: none could be told */
+    uint64_t program; /* the program itself, directory, tokenizer, buffers of all kinds */
+    uint64_t dense;   /* dense weights and rope */
+    uint64_t kv;      /* the KV cache when it is full */
+    uint64_t work;    /* buffers of a pass, and what the caller takes beside it */
+    uint64_t experts; /* slots of experts, or all of them */
+    uint64_t floor;   /* the smallest budget that works */
+    uint64_t token;   /* bytes of the experts that one token visits */
+    uint64_t all;     /* bytes of all experts */
+    uint32_t n_slots; /* 0: all experts are in memory, that of the GPU where there is one */
+    uint32_t batch;
+    struct moe_gpu_budget gpu;
+    bool below_token; /* the cache holds less than one token visits: nothing can hit */
+};
+
+struct moe_engine {
+    struct moe_model *model;
+    struct moe_experts *experts;
+    struct moe_session *session;
+    struct moe_budget budget;
+    bool memory_named;            /* the budget is the user's word, not a guess */
+    struct moe_strategy strategy; /* as it runs: settled, resolved for this pack and device */
+    const char *fallback;         /* what of the row is replaced here, and why; NULL: nothing */
+    struct moe_ahead *ahead;
+    struct moe_pools planned; /* of a plan */
+    bool test_device;
+    struct moe_gpu *gpu;   /* NULL: none computes */
+    struct moe_err no_gpu; /* why not, where --device auto fell back; status MOE_OK: it did
+                              not */
+    void *copy;            /* the pack in memory */
+    uint64_t copy_bytes;
+};
+
+/* Positions to make room for: those named, else the model's up to the cap. */
+uint32_t moe_engine_context(const struct moe_model *model,
+                            const struct moe_engine_options *options);
+
+/* Opens all of it. MOE_ERR_LIMIT when the budget is below the floor: the text names the smallest
+ * that works. *out is to be closed with moe_engine_close. */
+int moe_engine_open(struct moe_engine **out, const char *path,
+                    const struct moe_engine_options *options, const struct moe_progress *progress,
+                    struct moe_err *err);
+void moe_engine_close(struct moe_engine *e); /* NULL is fine */
+
+/* Completes the figures that the session does not count itself: strategy, budget, peaks. */
+void moe_engine_finish_stats(const struct moe_engine *e, struct moe_stats *stats);
+
+/* The split for a person, a few lines. */
+void moe_budget_write_text(const struct moe_budget *b, struct moe_buf *out);
+
+#endif

@@ -1,0 +1,37 @@
+/*
+ * Sampler: from logits to the next token. Deterministic: the same logits, history, options and seed
+ * give the same token (own random generator, xoshiro256++ seeded by splitmix64).
+ */
+#ifndef MOE_ENGINE_SAMPLER_H
+#define MOE_ENGINE_SAMPLER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/err.h"
+
+struct moe_sampler_options {
+    double temperature;     /* 0: greedy (lowest id wins a tie); default 0.8 */
+    uint32_t top_k;         /* keep the k likeliest; 0: all */
+    double top_p;           /* keep the smallest set with this share; 1: all */
+    double min_p;           /* keep those with at least this share of the likeliest's; 0: all */
+    double repeat_penalty;  /* > 1 makes tokens of the recent context less likely; 1: off */
+    uint32_t repeat_window; /* how many recent tokens count; 64 */
+    uint64_t seed;
+};
+void moe_sampler_options_default(struct moe_sampler_options *options);
+
+struct moe_sampler;
+int moe_sampler_new(struct moe_sampler **out, const struct moe_sampler_options *options,
+                    uint32_t vocab, struct moe_err *err);
+void moe_sampler_free(struct moe_sampler *s);
+
+/* Whether the next token is the largest logit's, the lowest of equals. */
+bool moe_sampler_is_greedy(const struct moe_sampler *s);
+
+/* Order of the steps: repeat penalty, temperature, top-k, top-p, min-p, draw. `logits` (n = vocab)
+ * is left as it is; `recent` are the last n_recent ids of the context, oldest first. */
+uint32_t moe_sampler_next(struct moe_sampler *s, const float *logits, const uint32_t *recent,
+                          uint64_t n_recent);
+
+#endif

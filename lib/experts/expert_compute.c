@@ -1,0 +1,99 @@
+#include "experts/expert_compute.h"
+
+#include <stdlib.h>
+
+#include "base/par.h"
+#include "kern/inputs.h"
+#include "kern/kern.h"
+
+struct moe_expert_compute {
+    const struct moe_config *config;
+    uint32_t max_rows;
+    uint64_t stride;  /* of gate and up */
+    float *gate, *up; /* [max_rows][stride] */
+    struct moe_inputs from_x, from_gate;
+};
+
+/* ---- Parts of an expert ---- */
+
+void moe_activate_row(const struct moe_config *config, const struct moe_expert_view *view,
+                      uint32_t width, float *gate, float *up)
+{
+    if (view && view->gate_bias) {
+        moe_kern.add(view->gate_bias, width, gate);
+        moe_kern.add(view->up_bias, width, up);
+    }
+    if (view && config->expert_act == MOE_ACT_SWIGLU_CLAMPED)
+        moe_kern.swiglu_clamped(gate, up, width, config->act_alpha, config->act_limit, gate);
+    else
+        moe_kern.swiglu(gate, up, width, gate);
+}
+
+void moe_add_down_bias(const struct moe_expert_view *view, uint32_t n, float *out, uint64_t stride)
+{
+    for (uint32_t i = 0; view->down_bias && i < n; i++)
+        moe_kern.add(view->down_bias, view->down.rows, out + i * stride);
+}
+
+/* ---- Memory ---- */
+
+/* One block; NULL on an arena that only counts. */
+static struct moe_expert_compute *carve(struct moe_arena *arena, const struct moe_config *config,
+                                        uint32_t max_rows)
+{
+    struct moe_expert_compute *place = moe_arena_take(arena, 1, sizeof *place);
+    struct moe_expert_compute c = {.config = config,
+                                   .max_rows = max_rows,
+                                   .stride = moe_round_up(config->expert_ff, MOE_PANEL_ROWS)};
+    c.gate = moe_arena_take(arena, max_rows * c.stride, sizeof *c.gate);
+    c.up = moe_arena_take(arena, max_rows * c.stride, sizeof *c.up);
+    moe_inputs_carve(&c.from_x, arena, max_rows, config->hidden);
+    moe_inputs_carve(&c.from_gate, arena, max_rows, config->expert_ff);
+    if (place)
+        *place = c;
+    return place;
+}
+
+uint64_t moe_expert_compute_bytes(const struct moe_config *config, uint32_t max_rows)
+{
+    struct moe_arena arena = {0};
+    carve(&arena, config, max_rows);
+    return arena.overflowed ? UINT64_MAX : arena.used;
+}
+
+int moe_expert_compute_open(struct moe_expert_compute **out, const struct moe_config *config,
+                            uint32_t max_rows, struct moe_err *err)
+{
+    uint64_t bytes = moe_expert_compute_bytes(config, max_rows);
+    struct moe_arena arena = {.base = moe_alloc(bytes, 1, err), .size = bytes};
+    *out = arena.base ? carve(&arena, config, max_rows) : NULL;
+    return *out ? MOE_OK : MOE_ERR_MEMORY;
+}
+
+void moe_expert_compute_close(struct moe_expert_compute *c)
+{
+    free(c); /* the first of its block */
+}
+
+/* ---- Computing ---- */
+
+void moe_expert_compute(struct moe_expert_compute *c, const struct moe_expert_view *view,
+                        const float *x, uint64_t x_stride, const uint32_t *rows, uint32_t n,
+                        float *out, uint64_t out_stride)
+{
+    bool before = moe_par_alone(true);
+    moe_inputs_set(&c->from_x, x, x_stride, rows, n, view->gate.cols);
+    struct moe_mm in[2] = {
+        moe_inputs_mm(&c->from_x, view->gate, c->gate, c->stride),
+        moe_inputs_mm(&c->from_x, view->up, c->up, c->stride),
+    };
+    moe_matmul(in, 2);
+    for (uint32_t i = 0; i < n; i++)
+        moe_activate_row(c->config, view, view->gate.rows, c->gate + i * c->stride,
+                         c->up + i * c->stride);
+    moe_inputs_set(&c->from_gate, c->gate, c->stride, NULL, n, view->down.cols);
+    struct moe_mm down = moe_inputs_mm(&c->from_gate, view->down, out, out_stride);
+    moe_matmul(&down, 1);
+    moe_add_down_bias(view, n, out, out_stride);
+    moe_par_alone(before);
+}

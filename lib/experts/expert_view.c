@@ -1,0 +1,52 @@
+#include "experts/experts.h"
+
+#include <stddef.h>
+#include <stdio.h>
+
+static const float *bias(const struct moe_expert_class *class_, uint16_t role,
+                         const uint8_t *const *segments)
+{
+    struct moe_mat vector;
+    if (!moe_class_matrix_view(class_, role, segments, &vector))
+        return NULL;
+    return (const float *)(const void *)vector.data;
+}
+
+bool moe_expert_view_set(struct moe_expert_view *view, const struct moe_expert_class *class_,
+                         const uint8_t *const *segments)
+{
+    view->gate_bias = bias(class_, MOE_ROLE_GATE_BIAS, segments);
+    view->up_bias = bias(class_, MOE_ROLE_UP_BIAS, segments);
+    view->down_bias = bias(class_, MOE_ROLE_DOWN_BIAS, segments);
+    return moe_class_matrix_view(class_, MOE_ROLE_GATE, segments, &view->gate) &&
+           moe_class_matrix_view(class_, MOE_ROLE_UP, segments, &view->up) &&
+           moe_class_matrix_view(class_, MOE_ROLE_DOWN, segments, &view->down);
+}
+
+int moe_expert_view_read(struct moe_expert_view *view, const struct moe_pack *pack,
+                         struct moe_arena *arena, struct moe_err *err)
+{
+    const struct moe_expert_extent *e =
+        moe_pack_expert(pack, view->layer, view->expert, view->variant);
+    const struct moe_expert_class *class_ = moe_pack_class_at(pack, e->class_index);
+    const uint8_t *segments[MOE_PACK_MAX_SEGMENTS] = {0};
+    for (uint32_t i = 0; i < class_->n_segments; i++) {
+        uint8_t *at = moe_arena_take(arena, class_->segment_bytes[i], 1);
+        segments[i] = at;
+        if (!at)
+            continue; /* measuring */
+        char what[128];
+        snprintf(what, sizeof what, "layer %u expert %u variant %s", view->layer, view->expert,
+                 moe_pack_variant_at(pack, view->variant)->name);
+        int status = moe_pack_read(pack, &e->segments[i], at, what, err);
+        if (status != MOE_OK)
+            return status;
+    }
+    if (!arena->base)
+        return MOE_OK;
+    if (!moe_expert_view_set(view, class_, segments))
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: layer %u expert %u lacks a gate, up or down matrix",
+                        moe_pack_path(pack), view->layer, view->expert);
+    return MOE_OK;
+}

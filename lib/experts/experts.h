@@ -1,0 +1,194 @@
+/*
+ * Experts as the forward pass sees them: ask for a layer's experts, get views, give them back.
+ *
+ * The forward pass does not know where experts live. A provider (all in memory, or a cache
+ * over the pack) implements this interface; the pass asks for all experts of a layer at once, takes
+ * each when it is ready and releases it after use, so that a provider can load missing ones while
+ * present ones are computed.
+ */
+#ifndef MOE_EXPERTS_EXPERTS_H
+#define MOE_EXPERTS_EXPERTS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "base/progress.h"
+#include "base/timeline.h"
+#include "experts/phase_stats.h"
+#include "fmt/pack.h"
+#include "io/loader.h"
+#include "record/statistics.h"
+#include "sched/inventory.h"
+#include "sched/scheduler.h"
+#include "sched/strategy.h"
+
+/* A ready expert: borrowed until released. */
+struct moe_expert_view {
+    uint32_t layer, expert, variant;
+    struct moe_mat gate, up, down;
+    const float *gate_bias, *up_bias, *down_bias; /* [rows] of their matrix; NULL: none */
+};
+
+/* Points the view's matrices and biases into the segments of an expert of this class; false when
+ * gate, up or down is not among them. */
+bool moe_expert_view_set(struct moe_expert_view *view, const struct moe_expert_class *class_,
+                         const uint8_t *const *segments);
+
+/* Reads the expert that view->layer, expert and variant name into memory of the arena and sets the
+ * view; an arena without a block only measures. The pack has that variant of it. */
+int moe_expert_view_read(struct moe_expert_view *view, const struct moe_pack *pack,
+                         struct moe_arena *arena, struct moe_err *err);
+
+/* What the router chose in one layer for a batch. */
+struct moe_expert_request {
+    uint32_t layer;
+    uint32_t n;                   /* distinct experts */
+    const struct moe_need *needs; /* ascending by expert */
+    /* [n] out: enum moe_entry_kind; on entry MOE_ENTRY_SLOT, or SKIPPED as an assigner says. Those
+     * in slots come with next. */
+    uint8_t *kinds;
+    /* [n] variants that an assigner chose (assign.h), an expert then once for each of them; NULL:
+     * the provider chooses. Entries left out come as MOE_ENTRY_SKIPPED in `kinds`. Only the
+     * provider of moe_experts_open_every serves such requests. */
+    const uint8_t *variants;
+};
+
+struct moe_experts;
+
+struct moe_experts_ops {
+    const char *name;
+    /* A sequence begins anew; n rows of it are computed next, and their figures go to `phase`. Both
+     * may be NULL. */
+    void (*begin_sequence)(struct moe_experts *self);
+    void (*begin_tokens)(struct moe_experts *self, uint32_t n, bool prefill,
+                         struct moe_phase_stats *phase);
+    /* The rows are computed; `seconds` are those of the pass. May be NULL. */
+    void (*end_tokens)(struct moe_experts *self, double seconds);
+    /* Lockstep: something was computed that takes so long on the modelled clock; what that clock
+     * shows. May be NULL. */
+    void (*computed)(struct moe_experts *self, double seconds);
+    double (*clock)(struct moe_experts *self);
+    /* The router has spoken. Counts each activation into `phase`, which is that of begin_tokens. */
+    int (*begin)(struct moe_experts *self, const struct moe_expert_request *request,
+                 struct moe_phase_stats *phase, struct moe_err *err);
+    /* Experts of the request that can be begun, in any order, each in a slot exactly once over all
+     * calls: at least one (waits when there is none), at most max. which[i] is the index in the
+     * request. Gate and up are there; down may still be on its way. */
+    int (*next)(struct moe_experts *self, uint32_t max, uint32_t *which,
+                struct moe_expert_view *views, uint32_t *n, struct moe_err *err);
+    /* Waits until entry `which` is there whole. */
+    int (*complete)(struct moe_experts *self, uint32_t which, struct moe_err *err);
+    /* Done with entry `which`. What was given and not released when the next request begins (after
+     * an error) is released then. */
+    void (*release)(struct moe_experts *self, uint32_t which);
+
+    /* Moves loads on, without waiting: to be called now and then while others compute. May be NULL.
+     */
+    int (*poll)(struct moe_experts *self, struct moe_err *err);
+
+    /* Below: NULL where a provider foresees nothing. */
+
+    /* An expert where it lies on the host, at a variant of the scheduler's choice (entries of kind
+     * MOE_ENTRY_HOST) or its best (`which` UINT32_MAX, any expert of a layer). */
+    void (*host_view)(struct moe_experts *self, uint32_t which, uint32_t layer, uint32_t expert,
+                      struct moe_expert_view *view);
+    /* How many MoE layers ahead predictions are wanted after this layer's router. */
+    uint32_t (*wants_prediction)(struct moe_experts *self, uint32_t layer);
+    /* Predictions for the next n MoE layers, nearest first. */
+    int (*foresee)(struct moe_experts *self, const struct moe_prediction *predictions, uint32_t n,
+                   struct moe_err *err);
+    /* Which experts of a layer lie ready in slots: [n_experts]. */
+    void (*present)(struct moe_experts *self, uint32_t layer, uint8_t *present);
+    void (*close)(struct moe_experts *self);
+};
+
+/* First member of every provider. */
+struct moe_experts {
+    const struct moe_experts_ops *ops;
+    uint64_t resident_bytes; /* expert weights held now (with a GPU: on it), at most so far */
+    uint64_t resident_bytes_max;
+    struct moe_timeline *timeline; /* borrowed; NULL: nobody records */
+    bool lockstep;                 /* loads end at modelled times: clock and computed count */
+};
+
+/* Seconds of the clock by which waiting and computing are told: the wall's, or in lockstep the
+ * modelled one. */
+double moe_experts_clock(struct moe_experts *self);
+
+/* Strategy `resident`: reads each expert's best variant into memory at once, that of the GPU where
+ * there is one (borrowed; NULL: none), in which case views point there.
+ * variant: index into the pack's variants, 0 the best; an expert without it uses the best it has.
+ */
+int moe_experts_open_resident(struct moe_experts **out, const struct moe_pack *pack,
+                              uint32_t variant, struct moe_gpu *gpu,
+                              const struct moe_progress *progress, struct moe_err *err);
+/* Host memory that it takes for a GPU, while loading. */
+uint64_t moe_experts_resident_host_bytes(const struct moe_pack *pack);
+/* Its views, [layers of the model][n_experts] (those of dense layers and absent experts are empty):
+ * for whoever routes on the device. Valid until it is closed; NULL for another provider. */
+const struct moe_expert_view *moe_experts_resident_views(const struct moe_experts *experts);
+
+/* For calibration: every expert at every variant of the pack, as an assigner asks for them. What
+ * fits into `bytes` is kept in memory, the last layers first (re-runs visit them most); of the
+ * other layers each expert is read when a request names it, and kept until the next request. 0: as
+ * much as there is. */
+int moe_experts_open_every(struct moe_experts **out, const struct moe_pack *pack, uint64_t bytes,
+                           const struct moe_progress *progress, struct moe_err *err);
+/* The least that it works with, and what holds everything. */
+void moe_experts_every_bytes(const struct moe_pack *pack, uint64_t *least, uint64_t *all);
+
+/* How experts are cached and loaded. */
+struct moe_cache_options {
+    const struct moe_strategy *strategy;     /* settled; NULL: row `lru` */
+    const struct moe_statistics *statistics; /* frequencies; borrowed while opening; NULL: none */
+    uint32_t high, low;   /* variants of the pack: the one to use, and the lower one where the
+                             strategy takes it; an expert without it has the next better one */
+    uint64_t cache_bytes; /* of slots that keep experts; 0: nothing is kept */
+    uint32_t n_working;   /* further slots: for experts in use that the cache does not keep, and for
+                             prefetched ones; at least 1 */
+    uint32_t n_staging;   /* of the working slots, those for prefetched ones: for whoever counts */
+    /* Of a plan, borrowed while opening: slots by class instead of cache_bytes and n_working, what
+     * is loaded first, T and t_expert. NULL and 0: none. */
+    const struct moe_pools *pools;
+    const uint32_t *contents;
+    uint32_t n_contents;
+    double layer_seconds, load_seconds;
+    struct moe_loader_options loader; /* fd, path and sizes are filled in here */
+    uint64_t seed;
+    /* Slots in the memory of a GPU (borrowed; NULL: of the host), filled from experts in the host's
+     * memory, which are read from disk as far as they do not fit there: host_bytes for them and the
+     * loaders. The loader's rate is then that of copies to the GPU, disk_rate that of reads (0: as
+     * fast as it goes; in lockstep the same rate). */
+    struct moe_gpu *gpu;
+    uint64_t host_bytes;
+    double disk_rate;
+};
+
+/* Bytes of one slot for the pack's experts at `variant`: segments, each rounded up to pages. The
+ * largest where experts differ. */
+uint64_t moe_cache_slot_bytes(const struct moe_pack *pack, uint32_t variant);
+
+/* Memory that a cache with these options takes: slots, loader, tables; with a GPU that of the
+ * device, its slots. UINT64_MAX: no cache can be made of them. */
+uint64_t moe_cache_bytes(const struct moe_pack *pack, const struct moe_cache_options *options);
+
+/* With a GPU: the least host_bytes that such a cache works with (all of them where the strategy
+ * computes experts on the host), and those with which nothing is read from disk any more. */
+void moe_cache_host_bytes(const struct moe_pack *pack, const struct moe_cache_options *options,
+                          uint64_t *least, uint64_t *all);
+
+/* A cache of experts over the pack: loads what is missing as it is asked for. With initial contents
+ * these are loaded here.
+ *
+ * With a GPU the host tier is filled here, too: with all experts, or the most frequent ones. Views
+ * point into the device's memory and are not to be looked into on the host (but host_view's). What
+ * was asked of the device's compute stream before `release` still sees the expert; nobody has to
+ * wait for it. MOE_ERR_LIMIT: host_bytes are too few; MOE_ERR_DEVICE. */
+int moe_experts_open_cached(struct moe_experts **out, const struct moe_pack *pack, uint32_t top_k,
+                            const struct moe_cache_options *options,
+                            const struct moe_progress *progress, struct moe_err *err);
+void moe_experts_close(struct moe_experts *experts); /* NULL is fine */
+
+#endif

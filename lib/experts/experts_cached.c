@@ -1,0 +1,219 @@
+/*
+ * Experts behind a cache: what the forward pass asks of it. The supply decides and waits
+ * (sched/supply.h), the loader brings the bytes (experts_channel.c); this file keeps the memory
+ * behind the slots and shows experts where they lie.
+ *
+ * The scheduler counts MoE layers; here, outside of it, layers are the model's.
+ */
+#include "experts/experts_tiers.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+
+/* ---- Passes ---- */
+
+static void begin_sequence(struct moe_experts *self)
+{
+    moe_scheduler_begin_sequence(((struct cached *)self)->scheduler);
+}
+
+static void begin_tokens(struct moe_experts *self, uint32_t n, bool prefill,
+                         struct moe_phase_stats *phase)
+{
+    struct cached *c = (struct cached *)self;
+    cached_count_traffic(c);
+    c->phase = phase;
+    c->decode = !prefill;
+    c->stall_before = phase->stall_seconds;
+    c->read_before = phase->read_seconds;
+    c->loads_before = phase->experts.loads;
+    moe_scheduler_begin_tokens(c->scheduler, n, prefill, &phase->experts);
+}
+
+static void end_tokens(struct moe_experts *self, double seconds)
+{
+    struct cached *c = (struct cached *)self;
+    cached_count_traffic(c);
+    const struct moe_phase_stats *p = c->phase;
+    /* The first decoded token feels what came before. */
+    moe_supply_end_tokens(c->supply, c->decode && p->tokens > 0, seconds,
+                          p->stall_seconds - c->stall_before, p->read_seconds - c->read_before,
+                          p->experts.loads - c->loads_before);
+}
+
+static void computed(struct moe_experts *self, double seconds)
+{
+    struct cached *c = (struct cached *)self;
+    if (c->tiers)
+        tiers_advance(c->tiers, seconds);
+    else
+        moe_loader_advance(c->loader, seconds);
+}
+
+static double modelled_clock(struct moe_experts *self)
+{
+    return moe_loader_advance(((struct cached *)self)->loader, 0);
+}
+
+/* ---- Requests ---- */
+
+static int begin(struct moe_experts *self, const struct moe_expert_request *request,
+                 struct moe_phase_stats *phase, struct moe_err *err)
+{
+    struct cached *c = (struct cached *)self;
+    uint32_t n;
+    c->layer = request->layer;
+    c->failure = (struct moe_err){0};
+    if (c->tiers)
+        slot_uses_begin(tiers_slot_uses(c->tiers));
+    int status =
+        moe_supply_begin(c->supply, c->moe_layer[request->layer], request->needs, request->n, err);
+    const struct moe_entry *entries = moe_scheduler_entries(c->scheduler, &n);
+    for (uint32_t i = 0; i < n; i++)
+        request->kinds[i] = (uint8_t)entries[i].kind;
+    return status;
+}
+
+/* The expert that the view names, where it lies in the copy of the pack; not for compressed ones.
+ */
+static void view_copy(const struct cached *c, struct moe_expert_view *view)
+{
+    const struct moe_expert_extent *x =
+        moe_pack_expert(c->pack, view->layer, view->expert, view->variant);
+    const struct moe_expert_class *class_ = moe_pack_class_at(c->pack, x->class_index);
+    const uint8_t *segments[MOE_PACK_MAX_SEGMENTS] = {0};
+    for (uint32_t i = 0; i < class_->n_segments; i++)
+        segments[i] = (const uint8_t *)c->pools.loader.copy + x->segments[i].offset;
+    moe_expert_view_set(view, class_, segments);
+}
+
+/* Every class was checked against the model when it was opened. */
+static void view_slot(const struct cached *c, uint32_t slot, struct moe_expert_view *view)
+{
+    const struct moe_slot *s = moe_store_slot(c->store, slot);
+    uint32_t layer = c->inventory.model_layer[s->layer];
+    *view = (struct moe_expert_view){.layer = layer, .expert = s->expert, .variant = s->variant};
+    if (c->pools.loader.in_place) {
+        view_copy(c, view);
+        return;
+    }
+    const struct moe_expert_class *class_ = moe_pack_class_at(c->pack, s->class_index);
+    const uint8_t *segments[MOE_PACK_MAX_SEGMENTS] = {0};
+    uint64_t at = c->slot_at[slot];
+    for (uint32_t i = 0; i < class_->n_segments; i++) {
+        segments[i] = c->memory + at;
+        at += moe_round_up(class_->segment_bytes[i], MOE_PACK_ALIGN);
+    }
+    moe_expert_view_set(view, class_, segments);
+}
+
+static int poll(struct moe_experts *self, struct moe_err *err)
+{
+    return moe_supply_poll(((struct cached *)self)->supply, err);
+}
+
+static int next(struct moe_experts *self, uint32_t max, uint32_t *which,
+                struct moe_expert_view *views, uint32_t *n, struct moe_err *err)
+{
+    struct cached *c = (struct cached *)self;
+    uint32_t n_entries;
+    int status = moe_supply_next(c->supply, max, which, n, err);
+    const struct moe_entry *entries = moe_scheduler_entries(c->scheduler, &n_entries);
+    for (uint32_t i = 0; i < *n; i++) {
+        view_slot(c, entries[which[i]].slot, &views[i]);
+        if (c->tiers)
+            slot_uses_give(tiers_slot_uses(c->tiers), entries[which[i]].slot);
+    }
+    return status;
+}
+
+static int complete(struct moe_experts *self, uint32_t which, struct moe_err *err)
+{
+    return moe_supply_complete(((struct cached *)self)->supply, which, err);
+}
+
+static void release(struct moe_experts *self, uint32_t which)
+{
+    struct cached *c = (struct cached *)self;
+    uint32_t n;
+    if (c->tiers)
+        slot_uses_take_back(tiers_slot_uses(c->tiers),
+                            moe_scheduler_entries(c->scheduler, &n)[which].slot);
+    moe_supply_release(c->supply, which);
+}
+
+/* ---- Ahead of the router, beside the device ---- */
+
+static uint32_t wants_prediction(struct moe_experts *self, uint32_t layer)
+{
+    const struct cached *c = (const struct cached *)self;
+    return moe_scheduler_wants_prediction(c->scheduler, c->moe_layer[layer]);
+}
+
+static int foresee(struct moe_experts *self, const struct moe_prediction *predictions, uint32_t n,
+                   struct moe_err *err)
+{
+    return moe_scheduler_foresee(((struct cached *)self)->scheduler, predictions, n, err);
+}
+
+static void present(struct moe_experts *self, uint32_t layer, uint8_t *out)
+{
+    const struct cached *c = (const struct cached *)self;
+    moe_scheduler_present(c->scheduler, c->moe_layer[layer], out);
+}
+
+static void host_view(struct moe_experts *self, uint32_t which, uint32_t layer, uint32_t expert,
+                      struct moe_expert_view *view)
+{
+    const struct cached *c = (const struct cached *)self;
+    uint32_t n;
+    uint32_t variant = moe_inventory_usable(&c->inventory, c->moe_layer[layer], expert, c->high);
+    const struct moe_entry *entries = moe_scheduler_entries(c->scheduler, &n);
+    if (which < n)
+        variant = entries[which].variant;
+    *view = (struct moe_expert_view){.layer = layer, .expert = expert, .variant = variant};
+    if (c->tiers)
+        tiers_host_view(c->tiers, view);
+    else
+        view_copy(c, view);
+}
+
+static void close_cached(struct moe_experts *self)
+{
+    struct cached *c = (struct cached *)self;
+    if (c->loader)
+        moe_loader_close(c->loader); /* first: it writes into the slots */
+    tiers_close(c->tiers);
+    moe_supply_close(c->supply);
+    if (c->gpu)
+        moe_gpu_free(c->gpu, c->memory, c->pools.pools.bytes);
+    else
+        moe_pages_free(c->memory, c->pools.pools.bytes);
+    moe_inventory_release(&c->inventory);
+    free(c->moe_layer);
+    free(c->slot_at);
+    free(c->submitted);
+    free(c);
+}
+
+const struct moe_experts_ops cached_ops = {
+    .name = "cached",
+    .begin_sequence = begin_sequence,
+    .begin_tokens = begin_tokens,
+    .end_tokens = end_tokens,
+    .computed = computed,
+    .clock = modelled_clock,
+    .begin = begin,
+    .next = next,
+    .complete = complete,
+    .release = release,
+    .poll = poll,
+    .host_view = host_view,
+    .wants_prediction = wants_prediction,
+    .foresee = foresee,
+    .present = present,
+    .close = close_cached,
+};

@@ -1,0 +1,69 @@
+/*
+ * A cache of experts: its state, shared by experts_cached.c (what the forward pass asks),
+ * experts_channel.c (how bytes come), experts_tiers.c (how they come to a GPU) and
+ * experts_cached_open.c. Internal to it.
+ */
+#ifndef MOE_EXPERTS_EXPERTS_CACHED_H
+#define MOE_EXPERTS_EXPERTS_CACHED_H
+
+#include "experts/expert_load.h"
+#include "experts/expert_pools.h"
+#include "experts/experts.h"
+#include "sched/supply.h"
+
+struct cached {
+    struct moe_experts base;
+    const struct moe_pack *pack;
+    struct moe_inventory inventory;
+    uint32_t *moe_layer; /* [layers of the model] */
+    struct moe_expert_pools pools;
+    uint32_t high; /* variant in use */
+    struct moe_supply *supply;
+    struct moe_scheduler *scheduler; /* the supply's */
+    struct moe_store *store;         /* the scheduler's */
+    struct moe_loader *loader;       /* fills the slots */
+    struct moe_gpu *gpu;             /* where they lie; NULL: on the host */
+    struct tiers *tiers;             /* how its slots are filled; NULL without a GPU */
+    uint8_t *memory;
+    uint64_t *slot_at; /* [slots] offset in memory */
+    double *submitted; /* [slots] when its load began, for the timeline */
+    uint32_t layer;    /* of the request */
+    struct moe_phase_stats *phase, before;
+    struct moe_err failure; /* of a load that somebody waits for */
+
+    /* The loader's counters as last seen, for what a phase added to them. */
+    struct moe_loader_stats seen;
+    /* The phase's figures when the pass began. */
+    bool decode;
+    double stall_before, read_before;
+    uint64_t loads_before;
+};
+
+extern const struct moe_experts_ops cached_ops;
+
+/* Moves bytes for the supply. */
+struct moe_channel cached_channel(struct cached *c);
+
+/* ---- What both channels do ---- */
+
+/* The segment of what the slot holds or is to hold. */
+struct moe_expert_segment cached_segment(const struct cached *c, uint32_t slot, uint32_t segment);
+/* Where that lies in the slots' memory. */
+uint8_t *cached_segment_at(const struct cached *c, uint32_t slot, uint32_t segment);
+/* Remembers a load that failed, and why. */
+void cached_fail(struct cached *c, uint32_t slot, uint32_t segment, int status, const char *why);
+/* The load that failed last, as an error. */
+int cached_failure(void *ctx, struct moe_err *err);
+/* The computing threads wait for loads from here to there. */
+struct cached_stall {
+    double clock, began; /* by the clock that counts, by the wall's */
+};
+struct cached_stall cached_stall_begin(struct cached *c);
+void cached_stall_end(struct cached *c, const struct cached_stall *stall);
+/* For the timeline: a slot's loads begin, and have all ended. */
+void cached_loading(struct cached *c, uint32_t slot);
+void cached_loaded(void *ctx, uint32_t slot);
+/* What the loader did since the last look goes to the phase that caused it. */
+void cached_count_traffic(struct cached *c);
+
+#endif

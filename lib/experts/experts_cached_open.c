@@ -1,0 +1,133 @@
+/*
+ * Opening a cache of experts: slots, supply, loader, first contents.
+ */
+#include "experts/experts_tiers.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+/* Numbers the MoE layers. */
+static int number_layers(struct cached *c, struct moe_err *err)
+{
+    c->moe_layer = moe_alloc(c->inventory.n_model_layers, sizeof *c->moe_layer, err);
+    if (!c->moe_layer)
+        return MOE_ERR_MEMORY;
+    for (uint32_t layer = 0; layer < c->inventory.n_layers; layer++)
+        c->moe_layer[c->inventory.model_layer[layer]] = layer;
+    return MOE_OK;
+}
+
+/* Uses of each expert in a profile, [layer][expert]; NULL without memory. */
+static uint64_t *frequencies(const struct cached *c, const struct moe_statistics *statistics,
+                             struct moe_err *err)
+{
+    uint32_t n_layers = c->inventory.n_layers, n_experts = c->inventory.n_experts;
+    uint64_t *f = moe_alloc((uint64_t)n_layers * n_experts, sizeof *f, err);
+    for (uint32_t layer = 0; f && layer < n_layers; layer++)
+        memcpy(f + (uint64_t)layer * n_experts, moe_series_at(statistics, MOE_S_ACTIVATIONS, layer),
+               n_experts * sizeof *f);
+    return f;
+}
+
+static int place_slots(struct cached *c, struct moe_err *err)
+{
+    const struct moe_pools *pools = &c->pools.pools;
+    c->memory =
+        c->gpu ? moe_gpu_alloc(c->gpu, pools->bytes, err) : moe_pages_alloc(pools->bytes, err);
+    c->slot_at = moe_alloc(pools->n_slots, sizeof *c->slot_at, err);
+    c->submitted = moe_alloc(pools->n_slots, sizeof *c->submitted, err);
+    if (!c->memory || !c->slot_at || !c->submitted)
+        return MOE_ERR_MEMORY;
+    uint64_t at = 0;
+    for (uint32_t i = 0; i < pools->n_slots; i++) {
+        c->slot_at[i] = at;
+        at += c->inventory.classes[moe_store_slot(c->store, i)->class_index].slot_bytes;
+    }
+    c->base.resident_bytes = c->base.resident_bytes_max = pools->bytes;
+    return MOE_OK;
+}
+
+static int open_supply(struct cached *c, const struct moe_cache_options *o,
+                       const uint64_t *frequency, struct moe_err *err)
+{
+    struct moe_strategy lru;
+    moe_strategy_row("lru", &lru);
+    const struct moe_supply_options options = {
+        .inventory = &c->inventory,
+        .strategy = o->strategy ? o->strategy : &lru,
+        .high = o->high,
+        .low = o->low,
+        .pools = &c->pools.pools,
+        .frequency = frequency,
+        .contents = o->contents,
+        .n_contents = o->n_contents,
+        .layer_seconds = o->layer_seconds,
+        .load_seconds = o->load_seconds,
+        .n_requests = c->pools.loader.n_requests,
+        .seed = o->seed,
+        .channel = c->gpu ? tiers_channel(c) : cached_channel(c),
+    };
+    int status = moe_supply_open(&c->supply, &options, err);
+    if (status != MOE_OK)
+        return status;
+    c->scheduler = moe_supply_scheduler(c->supply);
+    c->store = moe_scheduler_store(c->scheduler);
+    return MOE_OK;
+}
+
+/* Misses of a later token are not counted for the first contents. */
+static int fill(struct cached *c, const struct moe_progress *progress, struct moe_err *err)
+{
+    int status = moe_supply_fill(c->supply, progress, err);
+    if (status == MOE_OK && c->failure.status)
+        status = cached_failure(c, err);
+    cached_count_traffic(c);
+    return status;
+}
+
+int moe_experts_open_cached(struct moe_experts **out, const struct moe_pack *pack, uint32_t top_k,
+                            const struct moe_cache_options *o, const struct moe_progress *progress,
+                            struct moe_err *err)
+{
+    *out = NULL;
+    struct cached *c = moe_alloc(1, sizeof *c, err);
+    uint64_t *frequency = NULL;
+    if (!c)
+        return MOE_ERR_MEMORY;
+    c->base.ops = &cached_ops;
+    c->pack = pack;
+    c->high = o->high;
+    c->gpu = o->gpu;
+    c->phase = &c->before;
+    c->base.lockstep = o->loader.lockstep;
+    int status = moe_inventory_of_pack(&c->inventory, pack, top_k, err);
+    if (status == MOE_OK)
+        status = number_layers(c, err);
+    if (status != MOE_OK)
+        goto fail;
+    moe_expert_pools_size(&c->pools, pack, &c->inventory, o);
+    if (o->statistics && !(frequency = frequencies(c, o->statistics, err))) {
+        status = MOE_ERR_MEMORY;
+        goto fail;
+    }
+    status = open_supply(c, o, frequency, err);
+    if (status == MOE_OK)
+        status = place_slots(c, err);
+    if (status == MOE_OK)
+        status = moe_loader_open(&c->loader, &c->pools.loader, err);
+    if (status == MOE_OK && c->gpu)
+        status = tiers_open(&c->tiers, c, o, frequency, progress, err);
+    if (status == MOE_OK)
+        status = fill(c, progress, err);
+    if (status != MOE_OK)
+        goto fail;
+    free(frequency);
+    *out = &c->base;
+    return MOE_OK;
+fail:
+    free(frequency);
+    cached_ops.close(&c->base);
+    return status;
+}

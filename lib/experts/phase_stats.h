@@ -1,0 +1,31 @@
+/*
+ * What happened to the experts in one phase of a run, prefill or decode. Cheap enough to be always
+ * on. An activation is one (token, layer, routed expert); once the router has chosen it is exactly
+ * one of the kinds that are counted, and they add up.
+ */
+#ifndef MOE_EXPERTS_PHASE_STATS_H
+#define MOE_EXPERTS_PHASE_STATS_H
+
+#include <stdint.h>
+
+#include "sched/scheduler.h"
+
+struct moe_phase_stats {
+    uint64_t tokens; /* rows computed */
+    double seconds;  /* wall time of the forward passes */
+    struct moe_counts experts;
+    uint64_t bytes_read; /* from disk */
+    /* With a GPU: copied to it; loads of experts that lay in host memory, and that did not. */
+    uint64_t bytes_uploaded, host_hits, disk_loads;
+    double read_seconds;    /* at least one read was in flight; with a GPU those in which a read
+                               was, and those in which a copy was, added up */
+    double stall_seconds;   /* computing threads waited for a load */
+    double stall_bytes;     /* of bytes_read (with a GPU: bytes_uploaded), those moved meanwhile */
+    double host_seconds;    /* computing threads waited for the host's experts */
+    double predict_seconds; /* predictions and what follows from them took */
+};
+
+/* Adds the counts and times of `part` to `sum`. */
+void moe_phase_stats_add(struct moe_phase_stats *sum, const struct moe_phase_stats *part);
+
+#endif

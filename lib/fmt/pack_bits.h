@@ -1,0 +1,14 @@
+/*
+ * The bitwidths of a pack's experts.
+ */
+#ifndef MOE_FMT_PACK_BITS_H
+#define MOE_FMT_PACK_BITS_H
+
+#include "fmt/pack.h"
+#include "quant/bits.h"
+
+/* The bits of an expert that is stored as this class says; false: it has other matrices than gate,
+ * up and down. */
+bool moe_class_bits(const struct moe_expert_class *class_, struct moe_bits *out);
+
+#endif

@@ -1,0 +1,128 @@
+#include "plan/fitting.h"
+
+#include <stdio.h>
+
+enum { WORKING_SLOTS = 2 /* beside a cache that holds a layer's experts */ };
+
+struct moe_slots moe_slots_of(const struct moe_strategy *s, uint64_t bytes, bool named,
+                              uint64_t slot_bytes, uint32_t top_k, uint32_t staging)
+{
+    struct moe_slots slots = {.working = top_k};
+    uint64_t n = bytes / slot_bytes;
+    if (moe_strategy_has(s, MOE_PART_PREFETCH))
+        slots.staging = staging ? staging : top_k;
+    if (!named && s->cache && n >= (uint64_t)top_k + WORKING_SLOTS)
+        slots.working = WORKING_SLOTS;
+    uint64_t most = n / 2; /* of what there is; where bytes are not named, what works has to fit */
+    if (!named && most + slots.working > n)
+        most = n > slots.working ? n - slots.working : 0;
+    if (slots.staging > most)
+        slots.staging = (uint32_t)most;
+    slots.working += slots.staging;
+    if (s->cache && named)
+        slots.cache_bytes = bytes - slots.staging * slot_bytes;
+    return slots;
+}
+
+/* ---- Models without weights ---- */
+
+/* The parts of a row that this model, its precisions and its machine can serve. */
+static int resolve(const struct moe_shape_fit *f, bool fits, struct moe_fitted *out,
+                   struct moe_err *err)
+{
+    const struct moe_inventory *inv = f->inventory;
+    struct moe_strategy *s = &out->strategy;
+    int status = moe_strategy_settle(s, err);
+    if (status != MOE_OK || s->resident)
+        return status;
+    moe_strategy_fit(s, inv->n_layers);
+    if (s->cache_bits && !fits && !f->exact) {
+        char name[16];
+        snprintf(name, sizeof name, "%u", s->cache_bits);
+        uint32_t v = moe_inventory_variant(inv, name);
+        out->high = v < inv->n_variants ? v : 0;
+    }
+    out->low = f->low ? moe_inventory_variant(inv, f->low) : inv->n_variants - 1;
+    if (out->low == inv->n_variants)
+        return moe_fail(err, MOE_ERR_USAGE, "no variant '%s'", f->low);
+    if (!s->needs_low && (f->exact || out->low <= out->high))
+        moe_strategy_fall_back(s);
+    if (s->needs_low && out->low <= out->high)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "strategy %s takes a lower precision, and there is none below '%s'",
+                        s->name, inv->variants[out->high]);
+    if (out->low > out->high && s->prefill == MOE_PREFILL_HYBRID) {
+        s->prefill_falls_back = false;
+        status = moe_strategy_settle(s, err);
+    }
+    if (out->low < out->high)
+        out->low = out->high;
+    if (status == MOE_OK && s->needs_host && !f->has_host && s->host_falls_back &&
+        s->on_miss == MOE_MISS_COMPUTE_HOST) {
+        s->on_miss = MOE_MISS_LOAD;
+        moe_strategy_drop_idle(s, 0);
+        status = moe_strategy_settle(s, err);
+    }
+    if (status == MOE_OK && s->needs_host && !f->has_host)
+        status = moe_fail(err, MOE_ERR_USAGE,
+                          "strategy %s computes experts beside the device, and there is nothing "
+                          "beside it",
+                          s->name);
+    if (status == MOE_OK && s->needs_profile && !f->has_statistics)
+        status = moe_fail(err, MOE_ERR_USAGE,
+                          "strategy %s goes by what experts do: it needs statistics", s->name);
+    if (status == MOE_OK && f->exact)
+        status = moe_strategy_check_exact(s, err);
+    return status;
+}
+
+static int fit_shape(void *ctx, const struct moe_strategy *wanted, uint64_t bytes,
+                     struct moe_fitted *out, struct moe_err *err)
+{
+    const struct moe_shape_fit *f = ctx;
+    const struct moe_inventory *inv = f->inventory;
+    *out = (struct moe_fitted){.strategy = *wanted, .memory = f->memory};
+    struct moe_plan_memory *m = &out->memory;
+    uint64_t fixed = m->program + m->dense + m->kv + m->work, experts = f->expert_memory;
+    if (bytes && m->total)
+        m->total = bytes;
+    else if (bytes)
+        experts = bytes;
+    m->all = moe_inventory_all_bytes(inv, 0);
+    m->token = (uint64_t)inv->n_layers * inv->top_k * moe_inventory_mean_bytes(inv, 0);
+    if (m->total && m->total < fixed)
+        return moe_fail(err, MOE_ERR_LIMIT, "the budget is smaller than what is no expert");
+    uint64_t available = experts ? experts : m->total - fixed;
+    bool named = experts > 0;
+    out->named = experts;
+    bool fits = available >= m->all && (!m->total || m->total - fixed >= m->all);
+    int status = resolve(f, fits, out, err);
+    if (status != MOE_OK)
+        return status;
+    uint64_t slot_bytes = moe_inventory_slot_bytes(inv, out->high);
+    if (out->strategy.resident) {
+        m->experts = m->all;
+        m->floor = fixed + m->all;
+        return fits ? MOE_OK : moe_fail(err, MOE_ERR_LIMIT, "not all experts fit into the memory");
+    }
+    struct moe_slots slots =
+        moe_slots_of(&out->strategy, available, named, slot_bytes, inv->top_k, f->staging);
+    uint64_t working = slots.working * slot_bytes;
+    if (!named && out->strategy.cache && available > working)
+        slots.cache_bytes = available - working;
+    moe_pools_size(&out->pools, inv, &out->strategy, out->high, out->low, slots.cache_bytes,
+                   slots.working);
+    out->staging = slots.staging;
+    m->experts = out->pools.bytes;
+    m->floor = fixed + (named ? m->experts : inv->top_k * slot_bytes);
+    if (m->total && m->total < m->floor)
+        return moe_fail(err, MOE_ERR_LIMIT,
+                        named ? "the budget has no room for as much memory for experts as is named"
+                              : "the budget leaves no room for a layer's experts");
+    return MOE_OK;
+}
+
+struct moe_fitter moe_fitter_of_shape(const struct moe_shape_fit *shape)
+{
+    return (struct moe_fitter){(void *)shape, fit_shape};
+}

@@ -1,0 +1,160 @@
+#include "plan/pace.h"
+
+#include <math.h>
+
+static const char *const piece_names[MOE_N_PIECES] = {
+    [MOE_PIECE_ROUTE] = "route",
+    [MOE_PIECE_BESIDE] = "beside",
+    [MOE_PIECE_COMBINE] = "combine",
+    [MOE_PIECE_DENSE] = "dense",
+};
+
+const char *moe_piece_name(enum moe_piece piece)
+{
+    return piece_names[piece];
+}
+
+static double seconds_of(const struct moe_line *line, double rows)
+{
+    return line->n > 0 ? moe_line_at(line, rows) : 0;
+}
+
+double moe_pace_piece(const struct moe_pace *p, enum moe_piece piece, double rows)
+{
+    return seconds_of(&p->pieces[piece], rows);
+}
+
+double moe_pace_expert(const struct moe_pace *p, uint32_t variant, double rows)
+{
+    return variant < p->n_variants ? seconds_of(&p->experts[variant], rows) : 0;
+}
+
+double moe_pace_layer(const struct moe_pace *p, uint32_t variant, uint32_t top_k)
+{
+    return moe_pace_piece(p, MOE_PIECE_ROUTE, 1) + moe_pace_piece(p, MOE_PIECE_BESIDE, 1) +
+           moe_pace_piece(p, MOE_PIECE_COMBINE, 1) + top_k * moe_pace_expert(p, variant, 1);
+}
+
+static int set_load_rate(struct moe_pace *p, const struct moe_device *d, enum moe_device_tier from,
+                         double load_rate, struct moe_err *err)
+{
+    p->load_rate = load_rate > 0 ? load_rate : moe_device_load_rate(d, from);
+    if (p->load_rate > 0)
+        return MOE_OK;
+    return moe_fail(err, MOE_ERR_USAGE,
+                    "device profile '%s': no rate of loads from %s; measure it with moe-profile "
+                    "--device, or name it with --link-rate",
+                    d->name, from == MOE_TIER_HOST ? "the host's memory" : "storage");
+}
+
+/* ---- From measurements ---- */
+
+/* A variant with times whose bytes are nearest to those of `unmeasured`; -1: none. */
+static int nearest_measured(const struct moe_device *d, int unmeasured)
+{
+    const struct moe_device_model *m = &d->model;
+    double bytes = m->variants[unmeasured].bytes.value, least = INFINITY;
+    int best = -1;
+    for (uint32_t i = 0; i < m->n_variants && bytes > 0; i++) {
+        double apart = fabs(m->variants[i].bytes.value - bytes);
+        if (m->variants[i].bytes.value > 0 && apart < least && moe_device_expert_line(d, i).n > 0) {
+            least = apart;
+            best = (int)i;
+        }
+    }
+    return best;
+}
+
+static int set_expert(struct moe_line *out, const struct moe_device *d, const char *name,
+                      struct moe_err *err)
+{
+    const struct moe_device_variant *variants = d->model.variants;
+    int v = moe_device_variant(d, name), other = -1;
+    *out = v >= 0 ? moe_device_expert_line(d, (uint32_t)v) : (struct moe_line){0};
+    if (out->n > 0)
+        return MOE_OK;
+    if (v >= 0)
+        other = nearest_measured(d, v);
+    if (other < 0)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "device profile '%s': no times of experts at '%s' bits; measure this "
+                        "machine with the pack: moe-profile --device PACK -o DEVICE",
+                        d->name, name);
+    *out = moe_device_expert_line(d, (uint32_t)other);
+    for (uint32_t i = 0; i < out->n; i++)
+        out->y[i] *= variants[v].bytes.value / variants[other].bytes.value;
+    return MOE_OK;
+}
+
+int moe_pace_of_device(struct moe_pace *out, const struct moe_device *d,
+                       const char (*variants)[MOE_PACK_NAME_BYTES], uint32_t n_variants,
+                       enum moe_device_tier from, double load_rate, struct moe_err *err)
+{
+    static const enum moe_device_part parts[MOE_N_PIECES] = {
+        [MOE_PIECE_ROUTE] = MOE_DEVICE_ROUTE,
+        [MOE_PIECE_BESIDE] = MOE_DEVICE_SHARED,
+        [MOE_PIECE_COMBINE] = MOE_DEVICE_COMBINE,
+        [MOE_PIECE_DENSE] = MOE_DEVICE_LAYER_DENSE,
+    };
+    const struct moe_line router = moe_device_part_line(d, MOE_DEVICE_ROUTER);
+    double head = moe_device_head_seconds(d);
+    *out = (struct moe_pace){
+        .n_variants = n_variants, .head = head > 0 ? head : 0, .predict = seconds_of(&router, 1)};
+    for (int i = 0; i < MOE_N_PIECES; i++)
+        out->pieces[i] = moe_device_part_line(d, parts[i]);
+    if (out->pieces[n_variants ? MOE_PIECE_ROUTE : MOE_PIECE_DENSE].n == 0)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "device profile '%s': no times of this model's layers; measure this "
+                        "machine with the pack: moe-profile --device PACK -o DEVICE",
+                        d->name);
+    int status = MOE_OK;
+    for (uint32_t v = 0; v < n_variants && status == MOE_OK; v++)
+        status = set_expert(&out->experts[v], d, variants[v], err);
+    return status == MOE_OK ? set_load_rate(out, d, from, load_rate, err) : status;
+}
+
+/* ---- From bandwidth ---- */
+
+/* Bytes per second at which weights are read for computing; 0: not known. */
+static double weights_rate(const struct moe_device *d)
+{
+    const struct moe_device_accelerator *a = &d->accelerator;
+    bool own_memory = a->name[0] != '\0' && !a->shares_memory;
+    const struct moe_figure *host = &d->host.memory_bytes_per_second;
+    const struct moe_figure *f =
+        own_memory || a->memory_bytes_per_second.value > 0 ? &a->memory_bytes_per_second : host;
+    return MOE_PACE_BANDWIDTH_SHARE * f->value;
+}
+
+/* One point: before it constant, beyond it proportional. Without bytes there is none. */
+static struct moe_line reading(uint64_t bytes, double rate)
+{
+    struct moe_line line = {0};
+    moe_line_add(&line, MOE_PACE_FREE_ROWS, (double)bytes / rate);
+    return line;
+}
+
+int moe_pace_of_bandwidth(struct moe_pace *out, const struct moe_device *d,
+                          const struct moe_weights *w, enum moe_device_tier from, double load_rate,
+                          struct moe_err *err)
+{
+    double rate = weights_rate(d);
+    *out = (struct moe_pace){.n_variants = w->n_variants};
+    if (!(rate > 0))
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "device profile '%s': no bandwidth of the memory that computation reads "
+                        "weights from; add memory_bytes_per_second of the %s",
+                        d->name, d->accelerator.name[0] ? "accelerator" : "host");
+    if (w->n_moe_layers > 0) {
+        out->pieces[MOE_PIECE_ROUTE] = reading(w->attention_bytes, rate);
+        out->pieces[MOE_PIECE_BESIDE] = reading(w->shared_bytes, rate);
+    }
+    if (w->n_layers > w->n_moe_layers)
+        out->pieces[MOE_PIECE_DENSE] =
+            reading(w->attention_bytes - w->router_bytes + w->dense_bytes, rate);
+    for (uint32_t v = 0; v < w->n_variants; v++)
+        out->experts[v] = reading(w->expert_bytes[v], rate);
+    out->head = (double)w->head_bytes / rate;
+    out->predict = (double)w->router_bytes / rate;
+    return set_load_rate(out, d, from, load_rate, err);
+}

@@ -1,0 +1,153 @@
+/*
+ * Plan: how a model is to run within a memory budget on a machine, and what was expected of it when
+ * it was made. Plain data behind moe-plan(5); planner.h makes one, moe-run takes one, moe-plan
+ * --explain tells one.
+ */
+#ifndef MOE_PLAN_PLAN_H
+#define MOE_PLAN_PLAN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+#include "base/err.h"
+#include "plan/pace.h"
+#include "sched/inventory.h"
+#include "sched/strategy.h"
+
+enum {
+    MOE_PLAN_VERSION = 1,
+    MOE_PLAN_MAX_LAYERS = 4096,
+    MOE_PLAN_TEXT = 256, /* bytes of a text, NUL included */
+    MOE_PLAN_MAX_STEPS = 32,
+    MOE_PLAN_MAX_TRIED = 256,
+    MOE_PLAN_MAX_LOSSES = 2,
+};
+
+/* Bytes, as struct moe_budget (engine/engine.h) splits them. */
+struct moe_plan_memory {
+    uint64_t total; /* the budget; 0: none, the experts' share alone was named */
+    uint64_t program, dense, kv, work;
+    uint64_t experts; /* all slots, and what loading takes beside them */
+    uint64_t floor;   /* the smallest budget that works */
+    uint64_t token;   /* experts that one token visits */
+    uint64_t all;     /* all experts */
+    uint32_t context, batch;
+};
+
+/* Slots of one size class. */
+struct moe_plan_pool {
+    uint64_t slot_bytes;
+    uint32_t n_cache, n_working;
+    uint32_t *per_layer; /* [n_layers], sums to n_cache; NULL: all layers share n_cache. Owned. */
+};
+
+/* One MoE layer, decoded tokens, as expected. Shares 0 to 1; below 0: not known. */
+struct moe_plan_layer {
+    double hit_rate;
+    double accuracy;      /* of its experts, in the predicted set of as many */
+    double stall_seconds; /* waited for its loads, per token */
+};
+
+/* What is expected with more or less of something. */
+struct moe_plan_step {
+    double amount; /* bytes of the whole budget (or of experts, where no budget was named), or
+                      bytes per second */
+    double decode_tokens_per_second, hit_rate;
+};
+
+struct moe_plan_tried {
+    char strategy[MOE_PLAN_TEXT]; /* row and parts that differ: "fate+cache=lrfu" */
+    double decode_tokens_per_second, hit_rate;
+};
+
+/* What a plan rests on. */
+struct moe_plan_evidence {
+    char trace[MOE_PLAN_TEXT]; /* file; "": synthetic */
+    uint64_t trace_sequences, trace_tokens, trace_prompt_tokens;
+    char statistics[MOE_PLAN_TEXT]; /* file; "": none */
+    uint64_t statistics_tokens;
+    char device[MOE_PLAN_TEXT];      /* the profile's name */
+    bool times_measured;             /* with this model; else from memory bandwidth alone */
+    bool manner_known;               /* of a synthetic trace: from statistics or another trace; else
+                                        the bundled model's figures */
+    char calibration[MOE_PLAN_TEXT]; /* file of a bit map; "": none */
+    char calibration_texts[MOE_PLAN_TEXT]; /* whose losses it measured, with commas */
+};
+
+/* What results lose by a part of the strategy, at most, as a bit map has it (map.h). */
+struct moe_plan_loss {
+    char part[32]; /* its option */
+    uint64_t tokens;
+    double nll_percent, nll_error, top1_points, top1_error;
+};
+
+/* Of decoded tokens unless said. */
+struct moe_plan_expected {
+    double decode_tokens_per_second, prefill_tokens_per_second;
+    double hit_rate;         /* cache and prefetch hits */
+    double optimal_hit_rate; /* of any cache that loads on demand alone (optimal.h) */
+    double accuracy;         /* of predictions; below 0: none were made */
+    double bytes_per_token;  /* loaded */
+    /* Seconds per token: they add up to 1 / decode_tokens_per_second. */
+    double compute_seconds, stall_seconds, host_seconds;
+    double link_seconds;          /* the link was busy, per token */
+    double compute_limit_seconds; /* with every expert in memory */
+    double link_limit_seconds;    /* bytes that must move at the optimal hit rate, over the rate */
+};
+
+struct moe_plan {
+    uint64_t pack_fingerprint;           /* 0: made for a shape or a trace; nothing runs it */
+    char pack[MOE_PLAN_TEXT];            /* its name, for people */
+    uint32_t n_layers, n_experts, top_k; /* MoE layers */
+    struct moe_plan_memory memory;
+    struct moe_strategy strategy;   /* settled and fitted */
+    char high[MOE_PACK_NAME_BYTES]; /* variant in use, and the lower one where one is taken ("") */
+    char low[MOE_PACK_NAME_BYTES];
+    uint32_t n_pools;
+    struct moe_plan_pool pools[MOE_MAX_CLASSES]; /* by class; none: everything is resident */
+    uint32_t n_contents;                         /* loaded before the first token, in this order */
+    uint32_t *contents;                          /* layer * n_experts + expert; owned */
+    /* Fate 4.3: T, t_expert and n = T / t_expert. */
+    double layer_seconds, load_seconds;
+    uint32_t slack_loads;
+    /* Fate 4.4: L by the layers' accuracies, L by least stall; UINT32_MAX: not known. */
+    uint32_t boundary_accuracy, boundary_stall;
+    char variants[MOE_PACK_MAX_VARIANTS][MOE_PACK_NAME_BYTES]; /* of the pace */
+    struct moe_pace pace;
+    struct moe_plan_evidence evidence;
+    uint32_t n_losses;
+    struct moe_plan_loss losses[MOE_PLAN_MAX_LOSSES]; /* that were measured */
+    struct moe_plan_expected expected;
+    struct moe_plan_layer *layers; /* [n_layers]; owned */
+    uint32_t n_memory_steps, n_rate_steps, n_tried;
+    struct moe_plan_step memory_steps[MOE_PLAN_MAX_STEPS]; /* rising */
+    struct moe_plan_step rate_steps[MOE_PLAN_MAX_STEPS];
+    struct moe_plan_tried *tried; /* [n_tried], the fastest first; owned */
+};
+
+/* Whether a plan can be about so many MoE layers, experts of each (no more than
+ * MOE_TRACE_MAX_EXPERTS of all together) and experts per token. */
+bool moe_plan_shape_fits(uint32_t n_layers, uint32_t n_experts, uint32_t top_k);
+/* Of what else is in it nothing is known: figures of `expected` and `layers` are -1, boundaries
+ * UINT32_MAX, everything else 0. MOE_ERR_USAGE: a shape that does not fit. */
+int moe_plan_new(struct moe_plan **out, uint32_t n_layers, uint32_t n_experts, uint32_t top_k,
+                 struct moe_err *err);
+void moe_plan_free(struct moe_plan *plan); /* NULL is fine */
+
+/* ---- The file: YAML, moe-plan(5) ---- */
+
+/* What is not known (figures of expected, layers, steps and tried that are below 0; boundaries of
+ * UINT32_MAX; everything else that is 0 or "") is left out, and so is a double that is not finite.
+ */
+int moe_plan_write(const struct moe_plan *plan, struct moe_buf *out, struct moe_err *err);
+/* The same members as one JSON object. */
+int moe_plan_write_json(const struct moe_plan *plan, struct moe_buf *out, struct moe_err *err);
+/* Checks every number against the shape, sums included; the strategy is settled and fitted.
+ * MOE_ERR_FORMAT with line and column, MOE_ERR_VERSION, MOE_ERR_IO. */
+int moe_plan_read(struct moe_plan **out, const char *path, struct moe_err *err);
+/* ... of n bytes of text; `name` begins error texts. */
+int moe_plan_parse(struct moe_plan **out, const char *name, const void *text, uint64_t n,
+                   struct moe_err *err);
+
+#endif

@@ -1,0 +1,72 @@
+#include "plan/planner_outlook.h"
+
+/* What cannot run there is no step. bytes 0: as asked for; amount: what the step is called. */
+static int add_step(const struct moe_planner *p, const struct moe_strategy *s, uint64_t bytes,
+                    double rate, double amount, struct moe_plan_step *steps, uint32_t *n,
+                    struct moe_err *err)
+{
+    struct moe_trial_run t;
+    int status = moe_planner_try(p, s, bytes, rate, &t, NULL, err);
+    if (status == MOE_ERR_LIMIT || status == MOE_ERR_USAGE)
+        return MOE_OK;
+    if (status == MOE_OK)
+        steps[(*n)++] =
+            (struct moe_plan_step){amount, moe_trial_tokens_per_second(&t), moe_trial_hit_rate(&t)};
+    return status;
+}
+
+/* Memory from the smallest that works up to where everything fits; there everything is resident. */
+static int look_at_memory(const struct moe_planner *p, const struct moe_fitted *f,
+                          struct moe_plan *plan, struct moe_err *err)
+{
+    enum { STEPS = 10 };
+    const struct moe_plan_memory *m = &f->memory;
+    struct moe_fitted whole;
+    struct moe_strategy resident;
+    uint32_t *n = &plan->n_memory_steps;
+    uint64_t now = m->total ? m->total : f->named ? f->named : m->experts;
+    *n = 0;
+    moe_strategy_row("resident", &resident);
+    int status = p->fitter.fit(p->fitter.ctx, &resident, UINT64_MAX / 4, &whole, err);
+    if (status != MOE_OK)
+        return status == MOE_ERR_USAGE ? MOE_OK : status;
+    const struct moe_plan_memory *w = &whole.memory;
+    uint64_t most = m->total ? w->program + w->dense + w->kv + w->work + w->all : w->all;
+    uint64_t least = m->total ? m->floor : m->token / 4;
+    uint64_t step = most > least ? (most - least) / STEPS : 0;
+    bool grows = step > 0 && now < most && !f->strategy.resident;
+    /* The present one stands for those near it. */
+    for (uint32_t i = 0; grows && i < STEPS && status == MOE_OK; i++) {
+        uint64_t bytes = least + i * step;
+        if ((i == 0 || now >= bytes - step / 2) &&
+            (i + 1 == STEPS || now < bytes + (step - step / 2)))
+            bytes = now;
+        status = add_step(p, &f->strategy, bytes == now ? 0 : bytes, 0, (double)bytes,
+                          plan->memory_steps, n, err);
+    }
+    if (status == MOE_OK)
+        status = add_step(p, &resident, most, 0, (double)most, plan->memory_steps, n, err);
+    return status;
+}
+
+static int look_at_rates(const struct moe_planner *p, const struct moe_fitted *f,
+                         struct moe_plan *plan, struct moe_err *err)
+{
+    static const double times[] = {0.25, 0.5, 1, 2, 4, 8};
+    int status = MOE_OK;
+    plan->n_rate_steps = 0;
+    for (size_t i = 0; i < sizeof times / sizeof times[0] && status == MOE_OK; i++) {
+        double rate = p->pace->load_rate * times[i];
+        if (!f->strategy.resident)
+            status = add_step(p, &f->strategy, 0, rate, rate, plan->rate_steps, &plan->n_rate_steps,
+                              err);
+    }
+    return status;
+}
+
+int planner_look_around(const struct moe_planner *p, const struct moe_fitted *f,
+                        struct moe_plan *plan, struct moe_err *err)
+{
+    int status = look_at_memory(p, f, plan, err);
+    return status == MOE_OK ? look_at_rates(p, f, plan, err) : status;
+}

@@ -1,0 +1,272 @@
+/*
+ * The search behind --strategy auto: rows first, then parts of the best ones.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "plan/planner.h"
+#include "sched/recollection.h"
+#include "sched/strategy_brief.h"
+
+enum {
+    N_STARTS = 2,                /* rows from which parts are changed */
+    MOST_ROUNDS = 4,             /* through all parts */
+    SEARCH_TOKEN_LAYERS = 60000, /* of the trace, for each trial */
+};
+/* Less gain is not worth another part. */
+static const double LEAST_GAIN = 1.003;
+
+/* What is tried of each part. Rows of the table may have others. */
+static const struct change {
+    enum moe_part part;
+    const char *text;
+    bool measured; /* tried as a calibration has it, or not at all */
+} changes[] = {
+    {MOE_PART_CACHE, "lru", false},
+    {MOE_PART_CACHE, "lrfu", false},
+    {MOE_PART_CACHE, "arc", false},
+    {MOE_PART_CACHE, "hobbit", false},
+    {MOE_PART_PREDICT, "none", false},
+    {MOE_PART_PREDICT, "gate-next", false},
+    {MOE_PART_PREDICT, "gate-ahead:2", false},
+    {MOE_PART_PREDICT, "gate-residual", false},
+    {MOE_PART_PREFETCH, "none", false},
+    {MOE_PART_PREFETCH, "all", false},
+    {MOE_PART_PREFETCH, "percentile:75", false},
+    {MOE_PART_PREFETCH, "percentile:75,slack", false},
+    {MOE_PART_PREFETCH, "all,slack", false},
+    {MOE_PART_PREFETCH, "count:1", false},
+    {MOE_PART_PREFETCH, "count:2", false},
+    {MOE_PART_PREFETCH, "until-router,all", false},
+    {MOE_PART_PROTECT, "on", false},
+    {MOE_PART_PROTECT, "off", false},
+    {MOE_PART_ALLOC, "global", false},
+    {MOE_PART_ALLOC, "per-layer", false},
+    {MOE_PART_ALLOC, "shallow:1", false},
+    {MOE_PART_ALLOC, "shallow:2", false},
+    {MOE_PART_ALLOC, "shallow", false},
+    {MOE_PART_INIT, "empty", false},
+    {MOE_PART_INIT, "frequency", false},
+    {MOE_PART_KEEP_RECORDS, "on", false},
+    {MOE_PART_PREFILL, "popularity", false},
+    {MOE_PART_PREFILL, "routed-order", false},
+    {MOE_PART_PREFILL, "hybrid", true},
+    {MOE_PART_ON_MISS, "load", true},
+    {MOE_PART_ON_MISS, "load-low", true},
+};
+enum { N_CHANGES = sizeof changes / sizeof changes[0] };
+
+struct search {
+    const struct moe_planner *planner; /* on fewer tokens */
+    struct moe_plan *plan;
+    struct moe_strategy best[N_STARTS];
+    double worth[N_STARTS]; /* falling */
+    uint32_t n_steps, n_done;
+};
+
+static bool was_tried(const struct moe_plan *plan, const char *brief)
+{
+    for (uint32_t i = 0; i < plan->n_tried; i++)
+        if (strcmp(plan->tried[i].strategy, brief) == 0)
+            return true;
+    return false;
+}
+
+/* Keeps the list falling by speed, the first found first among equals. */
+static void remember(struct moe_plan *plan, const struct moe_plan_tried *tried)
+{
+    uint32_t at = plan->n_tried < MOE_PLAN_MAX_TRIED ? plan->n_tried : MOE_PLAN_MAX_TRIED - 1;
+    plan->n_tried = at + 1;
+    for (; at > 0 && plan->tried[at - 1].decode_tokens_per_second < tried->decode_tokens_per_second;
+         at--)
+        plan->tried[at] = plan->tried[at - 1];
+    plan->tried[at] = *tried;
+}
+
+/* Speed, less up to a fiftieth for a link that is always busy: among equals the one that loads less
+ * is safer where loads turn out slower than they were modelled. */
+static double worth_of(const struct moe_trial_run *t)
+{
+    const struct moe_simulated_phase *d = &t->simulated.decode;
+    double busy = d->seconds > 0 ? d->link_seconds / d->seconds : 0;
+    return moe_trial_tokens_per_second(t) * (1 - 0.02 * busy);
+}
+
+/* Plans that are chosen here need no file beside them: paths are predicted by statistics, and
+ * edgemoe's cache goes by their frequencies. */
+static bool needs_statistics(const struct moe_strategy *s)
+{
+    return moe_recollects_paths(s->predict) || s->cache == &moe_policy_edgemoe ||
+           s->cache == &moe_policy_edgemoe_literal;
+}
+
+/* What it is worth; 0: it cannot run here, or was tried before. Anything but that is an error. */
+static int try_one(struct search *s, const struct moe_strategy *strategy, double *worth,
+                   struct moe_err *err)
+{
+    struct moe_plan_tried tried;
+    struct moe_trial_run t;
+    *worth = 0;
+    moe_strategy_brief(strategy, tried.strategy);
+    if (needs_statistics(strategy) || was_tried(s->plan, tried.strategy))
+        return MOE_OK;
+    int status = moe_planner_try(s->planner, strategy, 0, 0, &t, NULL, err);
+    if (status == MOE_ERR_USAGE || status == MOE_ERR_LIMIT)
+        return MOE_OK;
+    if (status != MOE_OK)
+        return status;
+    *worth = worth_of(&t);
+    tried.decode_tokens_per_second = moe_trial_tokens_per_second(&t);
+    tried.hit_rate = moe_trial_hit_rate(&t);
+    remember(s->plan, &tried);
+    return MOE_OK;
+}
+
+static int report(struct search *s, struct moe_err *err)
+{
+    const struct moe_progress *progress = s->planner->progress;
+    moe_progress_report(progress, "searching for the fastest strategy", ++s->n_done, s->n_steps);
+    return moe_progress_stopped(progress) ? moe_fail(err, MOE_ERR_INTERRUPTED, "stopped") : MOE_OK;
+}
+
+/* Into the best few, by worth. */
+static void rank(struct search *s, const struct moe_strategy *strategy, double worth)
+{
+    uint32_t at = N_STARTS;
+    while (at > 0 && worth > s->worth[at - 1])
+        at--;
+    if (at == N_STARTS)
+        return;
+    for (uint32_t i = N_STARTS - 1; i > at; i--) {
+        s->best[i] = s->best[i - 1];
+        s->worth[i] = s->worth[i - 1];
+    }
+    s->best[at] = *strategy;
+    s->worth[at] = worth;
+}
+
+static int try_row(struct search *s, const struct moe_strategy *row, struct moe_err *err)
+{
+    double worth;
+    int status = try_one(s, row, &worth, err);
+    if (status == MOE_OK && worth > 0)
+        rank(s, row, worth);
+    return status;
+}
+
+/* With a calibration each row as it would run without one, and with what was found. */
+static int try_rows(struct search *s, struct moe_err *err)
+{
+    const struct moe_calibration *c = s->planner->calibration;
+    int status = MOE_OK;
+    for (int i = 0; moe_strategy_row_name(i) && status == MOE_OK; i++) {
+        struct moe_strategy row, found;
+        moe_strategy_row(moe_strategy_row_name(i), &row);
+        found = row;
+        if (c) {
+            moe_strategy_fall_back(&row);
+            row.cache_bits = 0;
+        }
+        status = try_row(s, &row, err);
+        if (c)
+            moe_calibration_apply(c->map, 0, &found);
+        if (c && status == MOE_OK)
+            status = try_row(s, &found, err);
+        if (status == MOE_OK)
+            status = report(s, err);
+    }
+    return status;
+}
+
+/* What loads at a low precision has a pool for it, and leaves out what HOBBIT does. */
+static void load_low(struct moe_strategy *s)
+{
+    struct moe_strategy hobbit;
+    moe_strategy_row("hobbit", &hobbit);
+    s->low_pool = hobbit.low_pool;
+    s->skip_below = hobbit.skip_below;
+}
+
+/* The strategy with one part changed; false: it makes no sense, or is the same. */
+static bool change(const struct search *search, struct moe_strategy *s, uint32_t i)
+{
+    const struct moe_calibration *c = search->planner->calibration;
+    char why[128];
+    struct moe_err ignored;
+    const struct moe_strategy before = *s;
+    if (changes[i].measured && !c)
+        return false;
+    if (!moe_strategy_set(s, changes[i].part, changes[i].text, why))
+        return false;
+    /* Who begins to predict wants something done about it. */
+    if (changes[i].part == MOE_PART_PREDICT && before.predict == MOE_PREDICT_BY_NOTHING)
+        moe_strategy_set(s, MOE_PART_PREFETCH, "all", why);
+    if (changes[i].part == MOE_PART_PREFETCH && s->predict == MOE_PREDICT_BY_NOTHING)
+        return false;
+    if (changes[i].part == MOE_PART_ON_MISS && s->on_miss == MOE_MISS_LOAD_LOW)
+        load_low(s);
+    else if (changes[i].part == MOE_PART_ON_MISS)
+        s->skip_below = 0;
+    if (c)
+        moe_calibration_apply(c->map, 0, s);
+    moe_strategy_drop_idle(s, 0);
+    return moe_strategy_settle(s, &ignored) == MOE_OK;
+}
+
+/* Changes parts of a strategy, the best change of a round first, until none gains. */
+static int improve(struct search *s, struct moe_strategy *strategy, double *worth,
+                   struct moe_err *err)
+{
+    for (uint32_t round = 0; round < MOST_ROUNDS; round++) {
+        struct moe_strategy winner = *strategy;
+        double best = *worth;
+        for (uint32_t i = 0; i < N_CHANGES; i++) {
+            struct moe_strategy candidate = *strategy;
+            double found = 0;
+            int status = change(s, &candidate, i) ? try_one(s, &candidate, &found, err) : MOE_OK;
+            if (status == MOE_OK)
+                status = report(s, err);
+            if (status != MOE_OK)
+                return status;
+            if (found > best) {
+                winner = candidate;
+                best = found;
+            }
+        }
+        if (best <= *worth * LEAST_GAIN)
+            break;
+        *strategy = winner;
+        *worth = best;
+    }
+    return MOE_OK;
+}
+
+int moe_planner_search(const struct moe_planner *p, struct moe_plan *plan,
+                       struct moe_strategy *best, struct moe_err *err)
+{
+    struct moe_planner fewer = *p;
+    struct search s = {.planner = &fewer, .plan = plan};
+    uint64_t most = SEARCH_TOKEN_LAYERS / p->inventory->n_layers + 1;
+    if (!fewer.excerpt.max_tokens || fewer.excerpt.max_tokens > most)
+        fewer.excerpt = moe_excerpt_of(p->trace, most);
+    fewer.lookups = NULL;
+    if (p->exact)
+        fewer.calibration = NULL;
+    s.n_steps = N_STARTS * MOST_ROUNDS * N_CHANGES;
+    free(plan->tried);
+    plan->n_tried = 0;
+    plan->tried = moe_alloc(MOE_PLAN_MAX_TRIED, sizeof *plan->tried, err);
+    if (!plan->tried)
+        return MOE_ERR_MEMORY;
+    int status = try_rows(&s, err);
+    if (status == MOE_OK && s.worth[0] <= 0)
+        status = moe_fail(err, MOE_ERR_LIMIT, "no strategy can run in this memory");
+    for (uint32_t i = 0; i < N_STARTS && status == MOE_OK; i++)
+        if (s.worth[i] > 0 && !s.best[i].resident)
+            status = improve(&s, &s.best[i], &s.worth[i], err);
+    if (status == MOE_OK)
+        *best = s.worth[1] > s.worth[0] ? s.best[1] : s.best[0];
+    return status;
+}

@@ -1,0 +1,305 @@
+#include "plan/replay.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "sched/recollection.h"
+
+enum { REACH = 3 /* layers ahead that traces have predictions of */ };
+
+struct moe_replay {
+    struct moe_trace *trace;
+    struct moe_excerpt excerpt;
+    uint64_t n_taken;
+    uint32_t batch;
+    uint32_t n_layers, n_experts, top_k, keep, depth;
+    enum moe_predict_by by;
+    struct moe_recollection recollection;
+    void *block; /* of the recollection */
+
+    /* The pass at hand, and the token that comes after it. */
+    uint32_t n_rows;
+    uint16_t *chosen;   /* [batch][n_layers][top_k] */
+    float *weights;     /* likewise */
+    uint8_t *computed;  /* [n_layers] by every row */
+    uint16_t *foretold; /* [batch][n_layers][reach][keep] */
+    float *scores;      /* likewise */
+    bool *is_foretold;  /* [batch][n_layers][reach] */
+    uint32_t reach;     /* predictions of a layer that are kept; 0: none */
+    const struct moe_trace_token *next;
+    bool started;
+
+    float *probabilities; /* [batch][n_experts] */
+    float *row_scores;    /* [depth][n_experts] */
+    float *unimportance;  /* [depth][n_experts] */
+    float *scratch;       /* [2 * top_k] */
+    struct moe_prediction predictions[MOE_MAX_DEPTH];
+};
+
+/* ---- Opening ---- */
+
+static enum moe_predictor predictor_at(enum moe_predict_by by, uint32_t d)
+{
+    static const enum moe_predictor gates[REACH] = {MOE_PREDICT_GATE_1, MOE_PREDICT_GATE_2,
+                                                    MOE_PREDICT_GATE_3};
+    static const enum moe_predictor residuals[REACH] = {
+        MOE_PREDICT_RESIDUAL_1, MOE_PREDICT_RESIDUAL_2, MOE_PREDICT_RESIDUAL_3};
+    return by == MOE_PREDICT_BY_RESIDUAL ? residuals[d] : gates[d];
+}
+
+static int check(const struct moe_replay *r, const struct moe_statistics *statistics,
+                 struct moe_err *err)
+{
+    const struct moe_trace_shape *t = moe_trace_shape(r->trace);
+    if (r->by == MOE_PREDICT_BY_NOTHING)
+        return MOE_OK;
+    if (moe_recollects_paths(r->by)) {
+        if (!statistics)
+            return moe_fail(err, MOE_ERR_USAGE,
+                            "predicting by paths needs statistics of the model (moe-profile PACK "
+                            "--text FILE -o FILE makes them)");
+        if (statistics->shape.n_layers != t->n_layers ||
+            statistics->shape.n_experts != t->n_experts || statistics->shape.top_k != t->top_k)
+            return moe_fail(err, MOE_ERR_USAGE, "the statistics are of another model");
+        return MOE_OK;
+    }
+    if (moe_recollects(r->by))
+        return MOE_OK;
+    if (r->reach > REACH)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "the strategy predicts %u layers ahead, traces have predictions of %d",
+                        r->reach, REACH);
+    for (uint32_t d = 0; d < r->reach; d++)
+        if (!(t->predictors & 1u << predictor_at(r->by, d)))
+            return moe_fail(err, MOE_ERR_USAGE,
+                            "the trace has no predictions by %s (a trace that moe-profile makes "
+                            "from texts has them)",
+                            moe_predictor_name(predictor_at(r->by, d)));
+    return MOE_OK;
+}
+
+static int open_tables(struct moe_replay *r, struct moe_err *err)
+{
+    uint64_t n_cells = (uint64_t)r->batch * r->n_layers;
+    r->chosen = moe_alloc(n_cells * r->top_k, sizeof *r->chosen, err);
+    r->weights = moe_alloc(n_cells * r->top_k, sizeof *r->weights, err);
+    r->computed = moe_alloc(r->n_layers, 1, err);
+    r->foretold = moe_alloc(n_cells * r->reach * r->keep, sizeof *r->foretold, err);
+    r->scores = moe_alloc(n_cells * r->reach * r->keep, sizeof *r->scores, err);
+    r->is_foretold = moe_alloc(n_cells * r->reach, sizeof *r->is_foretold, err);
+    r->probabilities = moe_alloc((uint64_t)r->batch * r->n_experts, sizeof *r->probabilities, err);
+    r->row_scores = moe_alloc((uint64_t)r->depth * r->n_experts, sizeof *r->row_scores, err);
+    r->unimportance = moe_alloc((uint64_t)r->depth * r->n_experts, sizeof *r->unimportance, err);
+    r->scratch = moe_alloc(2 * (uint64_t)r->top_k, sizeof *r->scratch, err);
+    bool all = r->chosen && r->weights && r->computed && r->foretold && r->scores &&
+               r->is_foretold && r->probabilities && r->row_scores && r->unimportance && r->scratch;
+    return all ? MOE_OK : MOE_ERR_MEMORY;
+}
+
+static int open_recollection(struct moe_replay *r, const struct moe_statistics *statistics,
+                             struct moe_err *err)
+{
+    struct moe_arena arena = {0};
+    r->recollection = (struct moe_recollection){
+        .by = r->by,
+        .n_layers = r->n_layers,
+        .n_experts = r->n_experts,
+        .top_k = r->top_k,
+        .statistics = statistics,
+    };
+    if (!moe_recollects(r->by))
+        return MOE_OK;
+    moe_recollection_carve(&r->recollection, &arena, r->batch);
+    r->block = moe_alloc(arena.used, 1, err);
+    if (!r->block)
+        return MOE_ERR_MEMORY;
+    arena = (struct moe_arena){.base = r->block, .size = arena.used};
+    moe_recollection_carve(&r->recollection, &arena, r->batch);
+    return MOE_OK;
+}
+
+int moe_replay_open(struct moe_replay **out, struct moe_trace *trace, struct moe_excerpt excerpt,
+                    uint32_t batch, const struct moe_strategy *strategy,
+                    const struct moe_statistics *statistics, struct moe_err *err)
+{
+    *out = NULL;
+    struct moe_replay *r = moe_alloc(1, sizeof *r, err);
+    if (!r)
+        return MOE_ERR_MEMORY;
+    const struct moe_trace_shape *shape = moe_trace_shape(trace);
+    r->trace = trace;
+    r->excerpt = excerpt;
+    r->batch = batch;
+    r->n_layers = shape->n_layers;
+    r->n_experts = shape->n_experts;
+    r->top_k = shape->top_k;
+    r->keep = shape->keep;
+    r->by = strategy->resident ? MOE_PREDICT_BY_NOTHING : strategy->predict;
+    r->depth = strategy->depth;
+    bool asks_routers = r->by == MOE_PREDICT_BY_GATE || r->by == MOE_PREDICT_BY_RESIDUAL;
+    if (asks_routers) { /* nobody looks beyond the last layer */
+        r->reach = r->depth < r->n_layers ? r->depth : r->n_layers - 1;
+    }
+    int status = check(r, statistics, err);
+    if (status == MOE_OK)
+        status = open_tables(r, err);
+    if (status == MOE_OK)
+        status = open_recollection(r, statistics, err);
+    if (status != MOE_OK) {
+        moe_replay_close(r);
+        return status;
+    }
+    uint32_t parts = 0;
+    for (uint32_t d = 0; d < r->reach; d++)
+        parts |= 1u << predictor_at(r->by, d);
+    moe_excerpt_begin(trace, excerpt, parts);
+    *out = r;
+    return MOE_OK;
+}
+
+void moe_replay_close(struct moe_replay *r)
+{
+    if (!r)
+        return;
+    free(r->block);
+    free(r->chosen);
+    free(r->weights);
+    free(r->computed);
+    free(r->foretold);
+    free(r->scores);
+    free(r->is_foretold);
+    free(r->probabilities);
+    free(r->row_scores);
+    free(r->unimportance);
+    free(r->scratch);
+    free(r);
+}
+
+/* ---- Passes ---- */
+
+static uint64_t cell_of(const struct moe_replay *r, uint32_t row, uint32_t layer)
+{
+    return (uint64_t)row * r->n_layers + layer;
+}
+
+static void take_layer(struct moe_replay *r, uint32_t row, uint32_t layer)
+{
+    const struct moe_trace_step step = moe_trace_step(r->trace, layer);
+    uint64_t cell = cell_of(r, row, layer);
+    r->computed[layer] &= step.experts != NULL;
+    if (!step.experts)
+        return;
+    memcpy(r->chosen + cell * r->top_k, step.experts, r->top_k * sizeof *r->chosen);
+    memcpy(r->weights + cell * r->top_k, step.weights, r->top_k * sizeof *r->weights);
+    for (uint32_t d = 0; d < r->reach; d++) {
+        enum moe_predictor by = predictor_at(r->by, d);
+        uint64_t at = cell * r->reach + d;
+        r->is_foretold[at] = step.predicted[by].experts != NULL;
+        if (!r->is_foretold[at])
+            continue;
+        memcpy(r->foretold + at * r->keep, step.predicted[by].experts,
+               r->keep * sizeof *r->foretold);
+        memcpy(r->scores + at * r->keep, step.predicted[by].scores, r->keep * sizeof *r->scores);
+    }
+}
+
+int moe_replay_next(struct moe_replay *r, struct moe_pass *pass, struct moe_err *err)
+{
+    int status = MOE_OK;
+    *pass = (struct moe_pass){0};
+    if (!r->started)
+        status = moe_excerpt_next(r->trace, r->excerpt, &r->n_taken, &r->next, err);
+    r->started = true;
+    r->n_rows = 0;
+    if (status != MOE_OK || !r->next)
+        return status;
+    uint64_t sequence = r->next->sequence;
+    pass->prompt = r->next->prompt;
+    pass->first = r->next->index == 0;
+    pass->warms = moe_excerpt_warms(r->excerpt, sequence);
+    memset(r->computed, 1, r->n_layers);
+    do {
+        for (uint32_t layer = 0; layer < r->n_layers; layer++)
+            take_layer(r, r->n_rows, layer);
+        r->n_rows++;
+        status = moe_excerpt_next(r->trace, r->excerpt, &r->n_taken, &r->next, err);
+    } while (status == MOE_OK && r->next && pass->prompt && r->next->prompt &&
+             r->next->sequence == sequence && r->n_rows < r->batch);
+    if (pass->first)
+        moe_recollection_begin_sequence(&r->recollection);
+    pass->n_rows = r->n_rows;
+    return status;
+}
+
+bool moe_replay_has(const struct moe_replay *r, uint32_t layer)
+{
+    return r->computed[layer];
+}
+
+void moe_replay_chosen(const struct moe_replay *r, uint32_t layer, uint32_t *chosen, float *weights)
+{
+    for (uint32_t row = 0; row < r->n_rows; row++) {
+        uint64_t from = cell_of(r, row, layer) * r->top_k, to = (uint64_t)row * r->top_k;
+        for (uint32_t i = 0; i < r->top_k; i++) {
+            chosen[to + i] = r->chosen[from + i];
+            weights[to + i] = r->weights[from + i];
+        }
+    }
+}
+
+/* ---- Predictions ---- */
+
+/* A row's probabilities as the trace has them. What rounding made equal stays in its order. */
+static void spread(const struct moe_replay *r, uint64_t at, float *p)
+{
+    float above = INFINITY;
+    memset(p, 0, r->n_experts * sizeof *p);
+    for (uint32_t i = 0; i < r->keep; i++) {
+        float score = r->scores[at * r->keep + i];
+        if (score >= above)
+            score = nextafterf(above, 0);
+        p[r->foretold[at * r->keep + i]] = above = score;
+    }
+}
+
+/* The layer d + 1 after `layer`, all rows; false where the trace has nothing on it. */
+static bool predict_layer(struct moe_replay *r, uint32_t layer, uint32_t d, const uint32_t *chosen)
+{
+    for (uint32_t row = 0; row < r->n_rows; row++) {
+        float *p = r->probabilities + (uint64_t)row * r->n_experts;
+        uint64_t at = cell_of(r, row, layer + 1 + d) * r->reach + d;
+        if (moe_recollects(r->by))
+            moe_recollect(&r->recollection, layer, d, row, r->n_rows,
+                          chosen + (uint64_t)row * r->top_k, p);
+        else if (r->computed[layer + 1 + d] && r->is_foretold[at])
+            spread(r, at, p);
+        else
+            return false;
+    }
+    return true;
+}
+
+uint32_t moe_replay_predict(struct moe_replay *r, uint32_t layer, uint32_t depth,
+                            const uint32_t *chosen, const float *weights,
+                            const struct moe_prediction **predictions)
+{
+    uint32_t left = r->n_layers - 1 - layer, n = depth < r->depth ? depth : r->depth;
+    n = n < left ? n : left;
+    if (moe_recollects(r->by))
+        n = moe_recollection_reach(&r->recollection, layer, r->n_rows, n);
+    uint32_t found = 0;
+    for (; found < n && predict_layer(r, layer, found, chosen); found++) {
+        float *scores = r->row_scores + (uint64_t)found * r->n_experts;
+        float *unimportance = r->unimportance + (uint64_t)found * r->n_experts;
+        moe_tally(r->probabilities, r->n_experts, r->n_rows, r->n_experts, r->top_k, scores,
+                  unimportance, r->scratch);
+        r->predictions[found] =
+            (struct moe_prediction){layer + 1 + found, r->n_rows, scores, unimportance};
+    }
+    if (moe_recollects(r->by))
+        moe_recollection_remember(&r->recollection, layer, r->n_rows, chosen, weights);
+    *predictions = r->predictions;
+    return found;
+}

@@ -1,0 +1,401 @@
+/*
+ * The simulator's clock: passes over rows, layer by layer, as run/feed_forward.c goes through them.
+ */
+#include "plan/simulate.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "model/config.h" /* MOE_MAX_TOP_K */
+#include "plan/simulate_link.h"
+#include "sched/placement.h"
+#include "sched/precision.h"
+
+/* What was foreseen for a layer (DAOP IV-C); foreseen.n 0: nothing. */
+struct early {
+    uint32_t layer;
+    struct moe_foreseen foreseen;
+    double due[MOE_MAX_TOP_K]; /* of those computed on the host */
+};
+
+struct simulator {
+    const struct moe_simulation *in;
+    const struct moe_inventory *inventory;
+    struct moe_strategy strategy;
+    struct moe_replay *replay;
+    struct moe_supply *supply;
+    struct moe_scheduler *scheduler;
+    struct moe_store *store;
+
+    struct simulate_link channel;
+
+    struct moe_simulated_phase *phase;
+    struct moe_simulated uncounted; /* what comes before the sequences that count */
+    struct moe_simulated_layer *layers;
+    double link_seen;
+    bool decode, warms;
+    double host_free_at;
+
+    struct moe_need *needs;           /* [n_experts] of the layer's request */
+    double *due;                      /* [n_experts] of entries computed on the host */
+    float *unimportance;              /* [n_experts] */
+    uint32_t *rows;                   /* [n_experts] */
+    uint32_t *chosen;                 /* [batch][top_k] of the layer */
+    float *weights;                   /* [batch][top_k] */
+    uint8_t *precalculated, *present; /* [n_experts] */
+    uint32_t *barred;                 /* [n_experts] */
+    struct early early[2];            /* this layer's and the next one's, by layer modulo 2 */
+    bool has_precalculated;
+};
+
+static void took(struct simulator *s, double seconds)
+{
+    moe_link_advance(&s->channel.link, seconds);
+}
+
+static void took_piece(struct simulator *s, enum moe_piece piece, uint32_t rows)
+{
+    took(s, moe_pace_piece(s->in->pace, piece, rows));
+}
+
+/* ---- A layer ---- */
+
+/* Takes what was foreseen for the layer in place of the router's choice. */
+static void take_foreseen(struct simulator *s, uint32_t layer, uint32_t n_rows)
+{
+    struct early *early = &s->early[layer % 2];
+    const struct moe_foreseen *f = &early->foreseen;
+    s->has_precalculated = f->n > 0 && early->layer == layer && n_rows == 1;
+    if (!s->has_precalculated) {
+        early->foreseen.n = 0;
+        return;
+    }
+    memset(s->precalculated, 0, s->inventory->n_experts);
+    s->phase->experts.substituted += moe_foreseen_others(f, s->chosen, s->inventory->top_k);
+    for (uint32_t k = 0; k < f->n; k++)
+        s->precalculated[f->experts[k]] = f->on_host[k];
+    memcpy(s->chosen, f->experts, f->n * sizeof *s->chosen);
+    memcpy(s->weights, f->scores, f->n * sizeof *s->weights);
+}
+
+/* The distinct experts of the pass, ascending. Returns how many. */
+static uint32_t list_needs(struct simulator *s, uint32_t n_rows)
+{
+    uint32_t k = s->inventory->top_k, n = 0;
+    for (uint32_t e = 0; e < s->inventory->n_experts; e++) {
+        s->rows[e] = 0;
+        s->unimportance[e] = 2;
+    }
+    for (uint64_t i = 0; i < (uint64_t)n_rows * k; i++)
+        s->rows[s->chosen[i]]++;
+    moe_least_unimportance(s->chosen, s->weights, n_rows, k, s->unimportance);
+    for (uint32_t e = 0; e < s->inventory->n_experts; e++)
+        if (s->rows[e])
+            s->needs[n++] = (struct moe_need){
+                .expert = e,
+                .n_rows = s->rows[e],
+                .unimportance = s->unimportance[e],
+                .precalculated = s->has_precalculated && s->precalculated[e],
+            };
+    return n;
+}
+
+/* The host is asked for an expert; returns when it is done. */
+static double ask_host(struct simulator *s, uint32_t variant, uint32_t rows)
+{
+    s->host_free_at =
+        moe_pace_host(s->in->pace, s->channel.link.clock, s->host_free_at, variant, rows);
+    return s->host_free_at;
+}
+
+/* DAOP IV-C: decides the next layer's experts; those on the host begin now. */
+static void precalculate(struct simulator *s, uint32_t next, const struct moe_prediction *p)
+{
+    struct early *early = &s->early[next % 2];
+    early->layer = next;
+    moe_scheduler_present(s->scheduler, next, s->present);
+    moe_foresee(p->scores, s->present, s->inventory->n_experts, s->inventory->top_k,
+                s->strategy.degrade, &early->foreseen, s->barred);
+    for (uint32_t k = 0; k < early->foreseen.n; k++)
+        if (early->foreseen.on_host[k])
+            early->due[k] =
+                ask_host(s,
+                         moe_inventory_usable(s->inventory, next, early->foreseen.experts[k],
+                                              s->in->supply.high),
+                         1);
+}
+
+static int look_ahead(struct simulator *s, uint32_t layer, uint32_t n_rows, struct moe_err *err)
+{
+    const struct moe_prediction *predictions;
+    bool early = s->strategy.precalculate && s->decode && n_rows == 1 &&
+                 layer + 1 < s->inventory->n_layers && layer + 1 >= s->strategy.precalculate_from;
+    uint32_t depth = early ? 1 : moe_scheduler_wants_prediction(s->scheduler, layer);
+    uint32_t n = moe_replay_predict(s->replay, layer, depth, s->chosen, s->weights, &predictions);
+    took(s, s->in->pace->predict * n);
+    if (n == 0)
+        return MOE_OK;
+    if (!early)
+        return moe_scheduler_foresee(s->scheduler, predictions, n, err);
+    precalculate(s, layer + 1, predictions);
+    return MOE_OK;
+}
+
+static uint32_t variant_of(const struct simulator *s, const struct moe_entry *e)
+{
+    return e->kind == MOE_ENTRY_SLOT ? moe_store_slot(s->store, e->slot)->variant : e->variant;
+}
+
+/* Computes the entries in slots as they come. */
+static int compute(struct simulator *s, uint32_t n_rows, struct moe_err *err)
+{
+    uint32_t n_entries, n_here = 0, which[MOE_MAX_TOP_K];
+    const struct moe_pace *pace = s->in->pace;
+    const struct moe_entry *entries = moe_scheduler_entries(s->scheduler, &n_entries);
+    for (uint32_t i = 0; i < n_entries; i++)
+        n_here += entries[i].kind == MOE_ENTRY_SLOT;
+    for (uint32_t done = 0, n; done < n_here; done += n) {
+        int status = moe_supply_next(s->supply, n_rows == 1 ? MOE_MAX_TOP_K : 1, which, &n, err);
+        for (uint32_t i = 0; i < n && status == MOE_OK; i++)
+            took(s, moe_pace_expert_part(pace, variant_of(s, &entries[which[i]]),
+                                         entries[which[i]].need.n_rows, false));
+        for (uint32_t i = 0; i < n && status == MOE_OK; i++)
+            status = moe_supply_complete(s->supply, which[i], err);
+        if (status != MOE_OK)
+            return status;
+        for (uint32_t i = 0; i < n; i++)
+            took(s, moe_pace_expert_part(pace, variant_of(s, &entries[which[i]]),
+                                         entries[which[i]].need.n_rows, true));
+        for (uint32_t i = 0; i < n; i++)
+            moe_supply_release(s->supply, which[i]);
+    }
+    return MOE_OK;
+}
+
+static void wait_for_host(struct simulator *s, double due)
+{
+    double now = s->channel.link.clock;
+    if (due <= now)
+        return;
+    took(s, due - now);
+    s->phase->host_seconds += due - now;
+}
+
+/* What the host computes of the layer. */
+static void collect(struct simulator *s, uint32_t layer)
+{
+    uint32_t n;
+    const struct moe_entry *entries = moe_scheduler_entries(s->scheduler, &n);
+    const struct early *early = &s->early[layer % 2];
+    for (uint32_t i = 0; i < n; i++) {
+        if (entries[i].kind == MOE_ENTRY_HOST) {
+            wait_for_host(s, s->due[i]);
+        } else if (entries[i].kind == MOE_ENTRY_PRECALCULATED) {
+            uint32_t k = 0;
+            while (early->foreseen.experts[k] != entries[i].need.expert)
+                k++;
+            wait_for_host(s, early->due[k]);
+        }
+    }
+}
+
+/* Counts by layer what the request came to. */
+static void count_layer(struct simulator *s, uint32_t layer, const struct moe_counts *before,
+                        double stall_before)
+{
+    const struct moe_counts *now = &s->phase->experts;
+    if (!s->layers || !s->decode || s->warms)
+        return;
+    struct moe_simulated_layer *l = &s->layers[layer];
+    l->activations += now->activations - before->activations;
+    l->hits += now->cache_hits - before->cache_hits + now->prefetch_hits - before->prefetch_hits;
+    l->predicted += now->predicted - before->predicted;
+    l->predicted_right += now->predicted_right - before->predicted_right;
+    l->stall_seconds += s->channel.stalled - stall_before;
+}
+
+static int run_moe_layer(struct simulator *s, uint32_t layer, uint32_t n_rows, struct moe_err *err)
+{
+    uint32_t n;
+    const struct moe_counts before = s->phase->experts;
+    double stall_before = s->channel.stalled;
+    took_piece(s, MOE_PIECE_ROUTE, n_rows);
+    moe_replay_chosen(s->replay, layer, s->chosen, s->weights);
+    take_foreseen(s, layer, n_rows);
+    uint32_t n_needs = list_needs(s, n_rows);
+    int status = moe_supply_begin(s->supply, layer, s->needs, n_needs, err);
+    if (status != MOE_OK)
+        return status;
+    const struct moe_entry *entries = moe_scheduler_entries(s->scheduler, &n);
+    for (uint32_t i = 0; i < n; i++)
+        if (entries[i].kind == MOE_ENTRY_HOST)
+            s->due[i] = ask_host(s, entries[i].variant, entries[i].need.n_rows);
+    status = look_ahead(s, layer, n_rows, err);
+    if (status != MOE_OK)
+        return status;
+    if (s->in->pace->pieces[MOE_PIECE_BESIDE].n) {
+        took_piece(s, MOE_PIECE_BESIDE, n_rows);
+        status = moe_supply_poll(s->supply, err);
+    }
+    if (status == MOE_OK)
+        status = compute(s, n_rows, err);
+    if (status != MOE_OK)
+        return status;
+    collect(s, layer);
+    took_piece(s, MOE_PIECE_COMBINE, n_rows);
+    count_layer(s, layer, &before, stall_before);
+    return MOE_OK;
+}
+
+/* ---- A pass ---- */
+
+static int run_pass(struct simulator *s, struct moe_simulated *out, const struct moe_pass *pass,
+                    struct moe_err *err)
+{
+    const struct moe_inventory *inv = s->inventory;
+    s->decode = !pass->prompt;
+    s->warms = pass->warms;
+    struct moe_simulated *counted = s->warms ? &s->uncounted : out;
+    s->phase = s->channel.phase = pass->prompt ? &counted->prefill : &counted->decode;
+    if (pass->first)
+        moe_scheduler_begin_sequence(s->scheduler);
+    moe_scheduler_begin_tokens(s->scheduler, pass->n_rows, pass->prompt, &s->phase->experts);
+    s->early[0].foreseen.n = s->early[1].foreseen.n = 0;
+    double started = s->channel.link.clock, host_before = s->phase->host_seconds;
+    uint64_t loads_before = s->phase->experts.loads;
+    double stalled_before = s->channel.stalled;
+    int status = MOE_OK;
+    for (uint32_t layer = 0, moe = 0; layer < inv->n_model_layers && status == MOE_OK; layer++) {
+        bool is_moe = moe < inv->n_layers && inv->model_layer[moe] == layer;
+        for (int i = 0; i < 2 && status == MOE_OK; i++)
+            status = moe_supply_poll(s->supply, err);
+        if (status != MOE_OK)
+            return status;
+        if (!is_moe)
+            took_piece(s, MOE_PIECE_DENSE, pass->n_rows);
+        else if (moe_replay_has(s->replay, moe))
+            status = run_moe_layer(s, moe, pass->n_rows, err);
+        moe += is_moe;
+    }
+    took(s, s->in->pace->head);
+    double seconds = s->channel.link.clock - started;
+    double stalled = s->channel.stalled - stalled_before;
+    moe_supply_end_tokens(s->supply, s->decode && s->phase->tokens > 0, seconds, stalled,
+                          s->channel.link.busy_seconds - s->link_seen,
+                          s->phase->experts.loads - loads_before);
+    s->phase->tokens += pass->n_rows;
+    s->phase->seconds += seconds;
+    s->phase->stall_seconds += stalled;
+    s->phase->compute_seconds += seconds - stalled - (s->phase->host_seconds - host_before);
+    s->phase->link_seconds += s->channel.link.busy_seconds - s->link_seen;
+    s->link_seen = s->channel.link.busy_seconds;
+    out->token_layers += (uint64_t)pass->n_rows * inv->n_layers;
+    return status;
+}
+
+/* ---- Opening ---- */
+
+static int open_tables(struct simulator *s, struct moe_err *err)
+{
+    uint32_t n = s->inventory->n_experts;
+    uint64_t n_chosen = (uint64_t)s->in->batch * s->inventory->top_k;
+    s->needs = moe_alloc(n, sizeof *s->needs, err);
+    s->due = moe_alloc(n, sizeof *s->due, err);
+    s->unimportance = moe_alloc(n, sizeof *s->unimportance, err);
+    s->rows = moe_alloc(n, sizeof *s->rows, err);
+    s->barred = moe_alloc(n, sizeof *s->barred, err);
+    s->precalculated = moe_alloc(n, 1, err);
+    s->present = moe_alloc(n, 1, err);
+    s->chosen = moe_alloc(n_chosen, sizeof *s->chosen, err);
+    s->weights = moe_alloc(n_chosen, sizeof *s->weights, err);
+    return s->needs && s->due && s->unimportance && s->rows && s->barred && s->precalculated &&
+                   s->present && s->chosen && s->weights
+               ? MOE_OK
+               : MOE_ERR_MEMORY;
+}
+
+static int check(const struct moe_simulation *in, struct moe_err *err)
+{
+    const struct moe_trace_shape *t = moe_trace_shape(in->trace);
+    const struct moe_inventory *inv = in->supply.inventory;
+    if (t->n_layers != inv->n_layers || t->n_experts != inv->n_experts || t->top_k != inv->top_k)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "the trace is of another model: %u layers of %u experts, %u a token, not "
+                        "%u of %u, %u",
+                        t->n_layers, t->n_experts, t->top_k, inv->n_layers, inv->n_experts,
+                        inv->top_k);
+    if (in->supply.strategy->needs_host && !(in->pace->host_slowdown >= 1))
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "strategy %s computes experts beside the device: it needs a second device",
+                        in->supply.strategy->name);
+    return MOE_OK;
+}
+
+static int open_simulator(struct simulator *s, struct moe_err *err)
+{
+    const struct moe_simulation *in = s->in;
+    s->inventory = in->supply.inventory;
+    s->strategy = *in->supply.strategy;
+    s->phase = s->channel.phase = &s->uncounted.prefill;
+    int status = moe_replay_open(&s->replay, in->trace, in->excerpt, in->batch, &s->strategy,
+                                 in->statistics, err);
+    if (status == MOE_OK)
+        status = simulate_link_open(&s->channel, in, err);
+    if (status == MOE_OK)
+        status = open_tables(s, err);
+    if (status != MOE_OK)
+        return status;
+    struct moe_supply_options o = in->supply;
+    o.n_requests = s->channel.n_items;
+    o.channel = simulate_link_channel(&s->channel);
+    status = moe_supply_open(&s->supply, &o, err);
+    if (status != MOE_OK)
+        return status;
+    s->scheduler = moe_supply_scheduler(s->supply);
+    s->channel.store = s->store = moe_scheduler_store(s->scheduler);
+    status = moe_supply_fill(s->supply, NULL, err);
+    s->link_seen = s->channel.link.busy_seconds;
+    return status;
+}
+
+static void close_simulator(struct simulator *s)
+{
+    moe_supply_close(s->supply);
+    moe_replay_close(s->replay);
+    simulate_link_close(&s->channel);
+    free(s->needs);
+    free(s->due);
+    free(s->unimportance);
+    free(s->rows);
+    free(s->barred);
+    free(s->precalculated);
+    free(s->present);
+    free(s->chosen);
+    free(s->weights);
+}
+
+int moe_simulate(const struct moe_simulation *in, struct moe_simulated *out,
+                 struct moe_simulated_layer *layers, struct moe_err *err)
+{
+    struct simulator s = {.in = in, .layers = layers};
+    struct moe_pass pass;
+    *out = (struct moe_simulated){0};
+    if (layers)
+        memset(layers, 0, in->supply.inventory->n_layers * sizeof *layers);
+    int status = check(in, err);
+    if (status == MOE_OK)
+        status = open_simulator(&s, err);
+    while (status == MOE_OK) {
+        status = moe_replay_next(s.replay, &pass, err);
+        if (status != MOE_OK || pass.n_rows == 0)
+            break;
+        status = run_pass(&s, out, &pass, err);
+        if (status == MOE_OK && moe_progress_stopped(in->progress))
+            status = moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
+    }
+    if (status == MOE_OK) /* what leaves at the end is counted for the last pass */
+        moe_scheduler_begin_tokens(s.scheduler, 0, false, &s.uncounted.decode.experts);
+    close_simulator(&s);
+    return status;
+}

@@ -1,0 +1,63 @@
+/*
+ * Simulator: replays a trace through the very code that moe-run decides with (supply.h), on a
+ * modelled link (cache/link.h) and a modelled clock (pace.h). No weights, no files but the trace;
+ * the same inputs always give the same figures.
+ *
+ * A sequence's prompt tokens are computed in passes of at most `batch` rows, the others one by one.
+ * Where a strategy may change what is computed (low precision, skipping, substitution), the trace's
+ * choices stay as they were recorded.
+ */
+#ifndef MOE_PLAN_SIMULATE_H
+#define MOE_PLAN_SIMULATE_H
+
+#include <stdint.h>
+
+#include "base/err.h"
+#include "base/progress.h"
+#include "plan/pace.h"
+#include "plan/replay.h"
+#include "record/statistics.h"
+#include "record/trace.h"
+#include "sched/supply.h"
+
+struct moe_simulation {
+    struct moe_trace *trace;                 /* rewound; of the inventory's shape */
+    struct moe_excerpt excerpt;              /* of it; {0}: all */
+    struct moe_supply_options supply;        /* all but the channel */
+    const struct moe_statistics *statistics; /* for path predictions; NULL: none */
+    const struct moe_pace *pace;
+    uint32_t batch;                      /* at least 1 */
+    uint32_t piece_bytes;                /* of the link; 0: the loader's */
+    const struct moe_progress *progress; /* NULL: nobody watches */
+};
+
+struct moe_simulated_phase {
+    uint64_t tokens;
+    double seconds; /* modelled */
+    struct moe_counts experts;
+    uint64_t bytes;         /* that loads begun in the phase move */
+    double stall_seconds;   /* computation waited for loads */
+    double host_seconds;    /* ... for the host */
+    double link_seconds;    /* the link was busy */
+    double compute_seconds; /* the rest of `seconds` */
+};
+
+struct moe_simulated {
+    struct moe_simulated_phase prefill, decode; /* of the sequences that count (excerpt.h) */
+    uint64_t token_layers;                      /* of all that were replayed */
+};
+
+/* By MoE layer, of decoded tokens. */
+struct moe_simulated_layer {
+    uint64_t activations, hits;          /* hits: cache and prefetch hits */
+    uint64_t predicted, predicted_right; /* of the activations */
+    double stall_seconds;
+};
+
+/* layers: [n_layers] or NULL. MOE_ERR_USAGE: the strategy needs what the trace (scores of that
+ * predictor), the statistics or the pace (a host) do not have; the text says what to do. Errors of
+ * the trace's reader. */
+int moe_simulate(const struct moe_simulation *in, struct moe_simulated *out,
+                 struct moe_simulated_layer *layers, struct moe_err *err);
+
+#endif

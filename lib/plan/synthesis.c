@@ -1,0 +1,284 @@
+#include "plan/synthesis.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/best.h"
+#include "base/mem.h"
+#include "plan/synthesis_draw.h"
+
+enum {
+    BLOCK = 64, /* tokens drawn at a time */
+    /* Of the trial: enough for figures within a point, little enough to be drawn again for every
+     * step of the search. */
+    TRIAL_LAYERS = 8,
+    TRIAL_DOCUMENTS = 128,
+    TRIAL_TOKENS = 8, /* of a document, at least */
+    TRIAL_SCORES = 1 << 20,
+    STEPS = 15, /* of each bisection */
+};
+
+struct synthesiser {
+    const struct moe_synthesis *in;
+    struct moe_manner wanted; /* of the shape */
+    uint32_t n_tokens;        /* of a document */
+    struct draw draw;
+    struct moe_manner_tally tally;
+    float *scores;    /* [BLOCK][n_experts] */
+    float *predicted; /* [MOE_MANNER_AHEAD][BLOCK][n_experts] */
+    float *weights;   /* [BLOCK][top_k] */
+    uint32_t *best;   /* [BLOCK][top_k] */
+    uint32_t *guess;  /* [top_k] */
+    /* Of the token at work: chosen, foretold by each predictor; and chosen before, by layer. */
+    uint16_t *ids;    /* [1 + MOE_MANNER_AHEAD][top_k] */
+    uint16_t *before; /* [n_layers][top_k] */
+};
+
+/* ---- Drawing ---- */
+
+static void narrow(const uint32_t *from, uint32_t n, uint16_t *to)
+{
+    for (uint32_t i = 0; i < n; i++)
+        to[i] = (uint16_t)from[i];
+}
+
+/* Row `row` of the block: a layer's next token, with whether there was one before in the document.
+ * Chosen experts go to s->best, everything is counted. Predictors 0 to n_predictors - 1 count. */
+static void draw_row(struct synthesiser *s, uint32_t layer, uint32_t row, bool has_before,
+                     uint32_t n_predictors)
+{
+    uint64_t n = s->draw.n_experts, k = s->tally.top_k;
+    float *scores = s->scores + row * n, *predicted = s->predicted + row * n;
+    uint16_t *before = s->before + layer * k;
+    const uint16_t *foretold[MOE_MANNER_AHEAD] = {NULL};
+    draw_token(&s->draw, layer, scores, n_predictors ? predicted : NULL, BLOCK * n);
+    moe_best(scores, (uint32_t)n, (uint32_t)k, s->best + row * k);
+    narrow(s->best + row * k, (uint32_t)k, s->ids);
+    for (uint32_t i = 0; i < n_predictors; i++) {
+        uint16_t *ids = s->ids + (1 + i) * k;
+        moe_best(predicted + i * BLOCK * n, (uint32_t)n, (uint32_t)k, s->guess);
+        narrow(s->guess, (uint32_t)k, ids);
+        foretold[i] = ids;
+    }
+    moe_manner_tally_add(&s->tally, layer, s->ids, has_before ? before : NULL, foretold,
+                         (uint32_t)k);
+    narrow(s->best + row * k, (uint32_t)k, before);
+}
+
+/* ---- Finding the sizes ---- */
+
+static uint32_t least(uint32_t a, uint64_t b)
+{
+    return a < b ? a : (uint32_t)b;
+}
+
+/* The beginnings of the trace's first documents, in its first layers. */
+static struct moe_manner try_sizes(struct synthesiser *s, bool predict)
+{
+    uint32_t n_layers = least(TRIAL_LAYERS, s->draw.n_layers);
+    uint64_t fit = TRIAL_SCORES / ((uint64_t)s->draw.n_experts * n_layers); /* tokens */
+    uint32_t n_documents = least(least(TRIAL_DOCUMENTS, s->in->sequences), 1 + fit / TRIAL_TOKENS);
+    uint32_t n_tokens = least(s->n_tokens, TRIAL_TOKENS + fit / n_documents);
+    moe_manner_tally_clear(&s->tally);
+    for (uint32_t document = 0; document < n_documents; document++) {
+        draw_begin(&s->draw, n_layers, document);
+        for (uint32_t layer = 0; layer < n_layers; layer++)
+            for (uint32_t t = 0; t < n_tokens; t++)
+                draw_row(s, layer, 0, t > 0, predict ? MOE_MANNER_AHEAD : 0);
+    }
+    return moe_manner_of_tally(&s->tally);
+}
+
+struct bracket {
+    double low, high;
+};
+
+static double middle(struct bracket b)
+{
+    return (b.low + b.high) / 2;
+}
+
+/* The figure rises with the size. */
+static void narrow_bracket(struct bracket *b, bool too_low)
+{
+    *(too_low ? &b->low : &b->high) = middle(*b);
+}
+
+/* Popularity decides who is busiest, correlation who is used again; each has a little of the other,
+ * hence twice. Predictors last, all at once. */
+static struct moe_manner find_sizes(struct synthesiser *s)
+{
+    const struct moe_manner *wanted = &s->wanted;
+    struct draw_sizes *sizes = &s->draw.sizes;
+    struct bracket noise[MOE_MANNER_AHEAD];
+    struct moe_manner got;
+    for (int round = 0; round < 2; round++) {
+        struct bracket skew = {0, 16}, correlation = {0, 1};
+        for (int i = 0; i < STEPS; i++) {
+            sizes->skew = middle(skew);
+            narrow_bracket(&skew, try_sizes(s, false).busiest < wanted->busiest);
+        }
+        for (int i = 0; i < STEPS; i++) {
+            sizes->correlation = middle(correlation);
+            narrow_bracket(&correlation, !(try_sizes(s, false).reuse >= wanted->reuse));
+        }
+    }
+    for (int p = 0; p < MOE_MANNER_AHEAD; p++)
+        noise[p] = (struct bracket){0, 32};
+    for (int i = 0; i < STEPS; i++) {
+        for (int p = 0; p < MOE_MANNER_AHEAD; p++)
+            sizes->noise[p] = middle(noise[p]);
+        got = try_sizes(s, true);
+        for (int p = 0; p < MOE_MANNER_AHEAD; p++)
+            narrow_bracket(&noise[p], got.accuracy[p] > wanted->accuracy[p]);
+    }
+    return got;
+}
+
+/* ---- Writing ---- */
+
+/* Scores become probabilities; the chosen experts' weights are these, of sum 1. */
+static void finish_row(const struct synthesiser *s, uint32_t row)
+{
+    uint64_t n = s->draw.n_experts, k = s->tally.top_k;
+    float *scores = s->scores + row * n, *weights = s->weights + row * k;
+    const uint32_t *best = s->best + row * k;
+    float largest = scores[best[0]], all = 0, chosen = 0;
+    for (uint32_t e = 0; e < n; e++)
+        all += scores[e] = expf(scores[e] - largest);
+    for (uint32_t e = 0; e < n; e++)
+        scores[e] /= all;
+    for (uint32_t i = 0; i < k; i++)
+        chosen += weights[i] = scores[best[i]];
+    for (uint32_t i = 0; i < k; i++)
+        weights[i] /= chosen;
+}
+
+static void write_layer(struct synthesiser *s, struct moe_trace_writer *w, uint32_t layer,
+                        uint32_t first, uint32_t n_rows)
+{
+    uint64_t n = s->draw.n_experts;
+    uint32_t n_predictors = least(MOE_MANNER_AHEAD, layer);
+    struct moe_layer_observation seen = {.chosen = s->best, .weights = s->weights, .stride = n};
+    for (uint32_t row = 0; row < n_rows; row++) {
+        draw_row(s, layer, row, first + row > 0, n_predictors);
+        finish_row(s, row);
+    }
+    for (uint32_t i = 0; i < n_predictors; i++)
+        seen.predicted[MOE_PREDICT_GATE_1 + i] = s->predicted + i * BLOCK * n;
+    moe_trace_put(w, layer, first, n_rows, &seen, s->scores, n);
+}
+
+static int write_documents(struct synthesiser *s, struct moe_trace_writer *w, struct moe_err *err)
+{
+    int status = MOE_OK;
+    moe_manner_tally_clear(&s->tally);
+    for (uint32_t document = 0; document < s->in->sequences && status == MOE_OK; document++) {
+        draw_begin(&s->draw, s->draw.n_layers, document);
+        status = moe_trace_begin(w, err);
+        for (uint32_t at = 0, n; at < s->n_tokens && status == MOE_OK; at += n) {
+            n = least(BLOCK, s->n_tokens - at);
+            uint32_t n_prompt = at < s->in->prompt_tokens ? least(n, s->in->prompt_tokens - at) : 0;
+            status = moe_trace_add(w, n, n_prompt, err);
+            for (uint32_t layer = 0; layer < s->draw.n_layers && status == MOE_OK; layer++)
+                write_layer(s, w, layer, at, n);
+        }
+    }
+    return status;
+}
+
+/* ---- All of it ---- */
+
+static bool is_share(double x)
+{
+    return x >= 0 && x <= 1;
+}
+
+static int check(const char *path, const struct moe_synthesis *in, struct moe_err *err)
+{
+    const struct moe_manner *m = &in->manner;
+    bool shares = is_share(m->reuse) && is_share(m->busiest);
+    for (int i = 0; i < MOE_MANNER_AHEAD; i++)
+        shares = shares && is_share(m->accuracy[i]);
+    if (!shares)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "%s: a synthetic trace needs shares between 0 and 1 of experts used again, "
+                        "on the busiest quarter, and foretold",
+                        path);
+    if ((m->n_experts == 0) != (m->top_k == 0) || m->top_k > m->n_experts)
+        return moe_fail(err, MOE_ERR_USAGE, "%s: the figures of no model: %u experts, %u per token",
+                        path, m->n_experts, m->top_k);
+    uint64_t tokens = (uint64_t)in->prompt_tokens + in->decoded_tokens;
+    if (in->sequences == 0 || tokens == 0 || tokens > UINT32_MAX)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "%s: a synthetic trace needs at least one sequence, of 1 to %u tokens",
+                        path, UINT32_MAX);
+    return MOE_OK;
+}
+
+static void synthesiser_release(struct synthesiser *s)
+{
+    draw_release(&s->draw);
+    moe_manner_tally_release(&s->tally);
+    free(s->scores);
+    free(s->predicted);
+    free(s->weights);
+    free(s->best);
+    free(s->guess);
+    free(s->ids);
+    free(s->before);
+}
+
+static int synthesiser_init(struct synthesiser *s, const struct moe_synthesis *in,
+                            struct moe_err *err)
+{
+    uint64_t layers = in->shape.n_layers, n = in->shape.n_experts, k = in->shape.top_k;
+    *s = (struct synthesiser){
+        .in = in, .wanted = in->manner, .n_tokens = in->prompt_tokens + in->decoded_tokens};
+    moe_manner_move(&s->wanted, (uint32_t)n, (uint32_t)k);
+    int status = draw_init(&s->draw, (uint32_t)layers, (uint32_t)n, in->seed, err);
+    if (status == MOE_OK)
+        status = moe_manner_tally_init(&s->tally, (uint32_t)layers, (uint32_t)n, (uint32_t)k, err);
+    if (status != MOE_OK)
+        return status;
+    s->scores = moe_alloc(BLOCK * n, sizeof *s->scores, err);
+    s->predicted = moe_alloc(MOE_MANNER_AHEAD * BLOCK * n, sizeof *s->predicted, err);
+    s->weights = moe_alloc(BLOCK * k, sizeof *s->weights, err);
+    s->best = moe_alloc(BLOCK * k, sizeof *s->best, err);
+    s->guess = moe_alloc(k, sizeof *s->guess, err);
+    s->ids = moe_alloc((1 + MOE_MANNER_AHEAD) * k, sizeof *s->ids, err);
+    s->before = moe_alloc(layers * k, sizeof *s->before, err);
+    return s->scores && s->predicted && s->weights && s->best && s->guess && s->ids && s->before
+               ? MOE_OK
+               : MOE_ERR_MEMORY;
+}
+
+int moe_synthesise(const char *path, const struct moe_synthesis *synthesis,
+                   struct moe_manner *reached, struct moe_err *err)
+{
+    struct synthesiser s = {0};
+    struct moe_trace_writer *w = NULL;
+    struct moe_trace_shape shape = synthesis->shape;
+    shape.keep = moe_trace_default_keep(shape.n_experts, shape.top_k);
+    shape.predictors =
+        1u << MOE_PREDICT_GATE_1 | 1u << MOE_PREDICT_GATE_2 | 1u << MOE_PREDICT_GATE_3;
+    int status = check(path, synthesis, err);
+    if (status == MOE_OK)
+        status = moe_trace_create(&w, path, &shape, err); /* checks the shape, too */
+    if (status == MOE_OK)
+        status = synthesiser_init(&s, synthesis, err);
+    if (status == MOE_OK) {
+        struct moe_manner trial = find_sizes(&s);
+        status = write_documents(&s, w, err);
+        *reached = moe_manner_of_tally(&s.tally);
+        for (int i = 0; i < MOE_MANNER_AHEAD; i++)
+            if (isnan(reached->accuracy[i]))
+                reached->accuracy[i] = trial.accuracy[i];
+    }
+    if (status == MOE_OK)
+        status = moe_trace_commit(w, err);
+    else
+        moe_trace_abort(w);
+    synthesiser_release(&s);
+    return status;
+}

@@ -1,0 +1,47 @@
+/*
+ * The drawing of scores behind synthesis.h: documents, layers and tokens of the model described
+ * there. Internal to synthesis*.c.
+ */
+#ifndef MOE_PLAN_SYNTHESIS_DRAW_H
+#define MOE_PLAN_SYNTHESIS_DRAW_H
+
+#include <stdint.h>
+
+#include "base/err.h"
+#include "plan/manner.h"
+
+struct draw_sizes {
+    double skew;
+    double correlation; /* of what is not popularity, from one token to the next: 0 to 1 */
+    double noise[MOE_MANNER_AHEAD]; /* of predictors, as a multiple of the scores' own spread */
+};
+
+/* One layer of the document at work. */
+struct draw_layer {
+    uint64_t random, random_noise;
+    uint32_t n_tokens;                 /* drawn so far */
+    float *popular, *document, *state; /* [n_experts] */
+};
+
+struct draw {
+    uint32_t n_layers, n_experts;
+    uint64_t seed;
+    struct draw_sizes sizes;
+    float *quantiles; /* [n_experts] of the normal distribution */
+    struct draw_layer *layers;
+    float *block; /* holds the layers' arrays */
+};
+
+/* Released with draw_release, also after a failure. Each layer's popular experts are drawn. */
+int draw_init(struct draw *d, uint32_t n_layers, uint32_t n_experts, uint64_t seed,
+              struct moe_err *err);
+void draw_release(struct draw *d);
+
+/* The first `n_layers` layers begin a document: the same number, the same document. */
+void draw_begin(struct draw *d, uint32_t n_layers, uint64_t document);
+/* The next token of a layer: scores [n_experts], of a spread that does not depend on the sizes;
+ * predicted: [MOE_MANNER_AHEAD][stride] what predictors see of them, or NULL. What is drawn later
+ * does not depend on whether predictions were asked for. */
+void draw_token(struct draw *d, uint32_t layer, float *scores, float *predicted, uint64_t stride);
+
+#endif

@@ -1,0 +1,45 @@
+#include "quant/bits.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* One of 32, 16, 8, 4, 3, 2 at *text, which is moved behind it; 0 for anything else. */
+static int take_bits(const char **text)
+{
+    static const struct {
+        const char *text;
+        int bits;
+    } known[] = {{"32", 32}, {"16", 16}, {"8", 8}, {"4", 4}, {"3", 3}, {"2", 2}};
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
+        size_t n = strlen(known[i].text);
+        if (strncmp(*text, known[i].text, n) == 0) {
+            *text += n;
+            return known[i].bits;
+        }
+    }
+    return 0;
+}
+
+bool moe_parse_bits(const char *text, struct moe_bits *out)
+{
+    struct moe_bits bits;
+    bits.gate_up = bits.down = take_bits(&text);
+    if (bits.gate_up && *text == 'd') {
+        text++;
+        bits.down = take_bits(&text);
+    }
+    if (!bits.gate_up || !bits.down || *text != '\0')
+        return false;
+    *out = bits;
+    return true;
+}
+
+void moe_format_bits(struct moe_bits bits, char out[16])
+{
+    if (bits.gate_up == 0 && bits.down == 0)
+        snprintf(out, 16, "%s", MOE_MAP_VARIANT);
+    else if (bits.gate_up == bits.down)
+        snprintf(out, 16, "%d", bits.down);
+    else
+        snprintf(out, 16, "%dd%d", bits.gate_up, bits.down);
+}

@@ -1,0 +1,116 @@
+#include "record/device.h"
+
+#include <math.h>
+#include <string.h>
+
+_Static_assert((int)MOE_DEVICE_MAX_BATCHES <= (int)MOE_LINE_POINTS, "a line holds every batch");
+
+/* ---- Computation ---- */
+
+static double known(const struct moe_figure *f)
+{
+    return f->value > 0 ? f->value : NAN;
+}
+
+/* What has no router, shared expert, or anything to combine has a figure of 0 there. */
+static double batch_seconds(const struct moe_device_batch *b, enum moe_device_part part)
+{
+    switch (part) {
+    case MOE_DEVICE_ROUTE:
+        return known(&b->attention) + known(&b->router);
+    case MOE_DEVICE_ATTENTION:
+        return known(&b->attention);
+    case MOE_DEVICE_ROUTER:
+        return known(&b->router);
+    case MOE_DEVICE_SHARED:
+        return known(&b->shared);
+    case MOE_DEVICE_COMBINE:
+        return known(&b->combine);
+    case MOE_DEVICE_LAYER_DENSE:
+        return known(&b->attention) + known(&b->dense);
+    case MOE_DEVICE_LAYER_MOE:
+        return known(&b->attention) + known(&b->router) + b->shared.value + b->combine.value;
+    }
+    return NAN;
+}
+
+struct moe_line moe_device_part_line(const struct moe_device *d, enum moe_device_part part)
+{
+    struct moe_line line = {0};
+    for (uint32_t i = 0; i < d->model.n_batches; i++)
+        moe_line_add(&line, d->model.batches[i].rows, batch_seconds(&d->model.batches[i], part));
+    return line;
+}
+
+struct moe_line moe_device_expert_line(const struct moe_device *d, uint32_t variant)
+{
+    struct moe_line line = {0};
+    for (uint32_t i = 0; i < d->model.n_batches; i++) {
+        const struct moe_device_batch *b = &d->model.batches[i];
+        if (variant < b->n_experts)
+            moe_line_add(&line, b->expert_rows.value, b->experts[variant].value);
+    }
+    return line;
+}
+
+static double part_seconds(const struct moe_device *d, enum moe_device_part part, double rows)
+{
+    struct moe_line line = moe_device_part_line(d, part);
+    return moe_line_at(&line, rows);
+}
+
+double moe_device_route_seconds(const struct moe_device *d, bool is_moe, double rows)
+{
+    return part_seconds(d, is_moe ? MOE_DEVICE_ROUTE : MOE_DEVICE_ATTENTION, rows);
+}
+
+double moe_device_layer_seconds(const struct moe_device *d, bool is_moe, double rows)
+{
+    return part_seconds(d, is_moe ? MOE_DEVICE_LAYER_MOE : MOE_DEVICE_LAYER_DENSE, rows);
+}
+
+double moe_device_expert_seconds(const struct moe_device *d, uint32_t variant, double rows)
+{
+    struct moe_line line = moe_device_expert_line(d, variant);
+    return moe_line_at(&line, rows);
+}
+
+double moe_device_head_seconds(const struct moe_device *d)
+{
+    return known(&d->model.head_seconds);
+}
+
+int moe_device_variant(const struct moe_device *d, const char *name)
+{
+    for (uint32_t i = 0; i < d->model.n_variants; i++)
+        if (strcmp(d->model.variants[i].name, name) == 0)
+            return (int)i;
+    return -1;
+}
+
+/* ---- Loading ---- */
+
+double moe_device_load_rate(const struct moe_device *d, enum moe_device_tier from)
+{
+    if (from == MOE_TIER_HOST)
+        return known(&d->accelerator.link_bytes_per_second);
+    double best = d->storage.bytes_per_second.value;
+    for (uint32_t i = 0; i < d->storage.n_reads; i++)
+        best = fmax(best, d->storage.reads[i].bytes_per_second.value);
+    return best > 0 ? best : NAN;
+}
+
+double moe_device_load_seconds(const struct moe_device *d, enum moe_device_tier from,
+                               uint64_t bytes)
+{
+    const struct moe_device_storage *s = &d->storage;
+    double latency = s->latency_seconds.value;
+    if (from == MOE_TIER_HOST)
+        return (double)bytes / moe_device_load_rate(d, from);
+    /* One read alone was measured: what it takes beyond the latency is transfer. */
+    if (s->n_reads > 0 && s->reads[0].in_flight == 1 && s->reads[0].seconds.value > latency &&
+        s->read_bytes.value > 0)
+        return latency +
+               (s->reads[0].seconds.value - latency) * ((double)bytes / s->read_bytes.value);
+    return latency + (double)bytes / moe_device_load_rate(d, from);
+}

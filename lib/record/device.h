@@ -1,0 +1,156 @@
+/*
+ * Device profile: how fast a machine computes, remembers and loads, as planner and simulator need
+ * it. Plain data; the file is YAML, moe-device(5). study/device_bench.h measures one; those under
+ * profiles/ are taken from papers and specifications.
+ *
+ * Everything may be unknown: a figure then has the value 0, and what is derived from it is NAN.
+ */
+#ifndef MOE_RECORD_DEVICE_H
+#define MOE_RECORD_DEVICE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/line.h"
+
+enum {
+    MOE_DEVICE_VERSION = 1,
+    MOE_DEVICE_TEXT = 320, /* bytes of a text, NUL included */
+    MOE_DEVICE_MAX_READS = 16,
+    MOE_DEVICE_MAX_BATCHES = 8,
+    MOE_DEVICE_MAX_VARIANTS = 8,
+};
+
+/* A number that was measured or told, above zero; 0: not known. */
+struct moe_figure {
+    double value;                 /* of several runs the median */
+    double min, max;              /* of the runs; 0 where there were none */
+    uint32_t n_runs;              /* 0: told, not measured */
+    char source[MOE_DEVICE_TEXT]; /* "": as its section says */
+};
+
+struct moe_device_host {
+    char source[MOE_DEVICE_TEXT], name[MOE_DEVICE_TEXT];
+    char cpu_level[16];               /* as --cpu names it */
+    struct moe_figure cores, threads; /* threads: of the measurements */
+    struct moe_figure memory_bytes, memory_bytes_per_second;
+};
+
+struct moe_device_accelerator {
+    char source[MOE_DEVICE_TEXT], name[MOE_DEVICE_TEXT]; /* name "": there is none */
+    bool shares_memory;                                  /* with the host */
+    struct moe_figure memory_bytes, memory_bytes_per_second;
+    struct moe_figure link_bytes_per_second; /* host to device */
+};
+
+/* Loads of read_bytes each, so many asked for at a time. */
+struct moe_device_reads {
+    uint32_t in_flight;
+    struct moe_figure bytes_per_second; /* of all together */
+    struct moe_figure seconds;          /* of one, from asking to its last byte */
+};
+
+struct moe_device_storage {
+    char source[MOE_DEVICE_TEXT], name[MOE_DEVICE_TEXT];
+    bool direct;                        /* past the page cache */
+    struct moe_figure bytes_per_second; /* where nothing more is known than that */
+    struct moe_figure latency_seconds;  /* of a read of 4096 bytes, alone */
+    struct moe_figure read_bytes;
+    uint32_t n_reads;
+    struct moe_device_reads reads[MOE_DEVICE_MAX_READS]; /* rising in_flight */
+};
+
+/* Seconds of the pieces of one layer for a batch of rows (tokens of one sequence). */
+struct moe_device_batch {
+    uint32_t rows;
+    struct moe_figure attention; /* norms, projections, attention itself, output */
+    struct moe_figure router;
+    struct moe_figure shared;      /* the shared expert and its gate */
+    struct moe_figure combine;     /* grouping rows by expert, adding the experts' outputs */
+    struct moe_figure dense;       /* feed-forward of a layer without experts */
+    struct moe_figure expert_rows; /* rows that an expert in use computed, in the mean */
+    uint32_t n_experts;            /* like n_variants, or 0 */
+    struct moe_figure experts[MOE_DEVICE_MAX_VARIANTS]; /* one expert, for expert_rows rows */
+};
+
+struct moe_device_variant {
+    char name[64];           /* as the pack names it */
+    struct moe_figure bytes; /* of an expert in the pack, in the mean: what a load reads */
+};
+
+struct moe_device_model {
+    char source[MOE_DEVICE_TEXT];
+    uint64_t source_fingerprint;
+    uint32_t layers, moe_layers, experts_per_token, positions; /* positions: attended to, at most */
+    struct moe_figure head_seconds;                            /* final norm and head, one row */
+    uint32_t n_variants;
+    struct moe_device_variant variants[MOE_DEVICE_MAX_VARIANTS];
+    uint32_t n_batches;
+    struct moe_device_batch batches[MOE_DEVICE_MAX_BATCHES]; /* rising rows */
+};
+
+struct moe_device {
+    char name[MOE_DEVICE_TEXT], source[MOE_DEVICE_TEXT];
+    struct moe_device_host host;
+    struct moe_device_accelerator accelerator;
+    struct moe_device_storage storage;
+    bool has_model;
+    struct moe_device_model model;
+};
+
+/* ---- What follows from it ----
+ * All seconds. Between the batches that were measured times are interpolated, beyond the largest
+ * they grow as between the last two. NAN where the profile does not know.
+ */
+
+enum moe_device_part {
+    MOE_DEVICE_ROUTE, /* a layer until its router has spoken: attention and router */
+    MOE_DEVICE_ATTENTION,
+    MOE_DEVICE_ROUTER,
+    MOE_DEVICE_SHARED,
+    MOE_DEVICE_COMBINE,
+    MOE_DEVICE_LAYER_DENSE, /* a whole layer without experts */
+    MOE_DEVICE_LAYER_MOE,   /* ... with experts, but for the routed ones */
+};
+/* Its seconds by rows of the pass; no points where a figure that it needs is not known. */
+struct moe_line moe_device_part_line(const struct moe_device *d, enum moe_device_part part);
+/* Seconds of one routed expert by rows that want it. Batches that gave an expert no more rows than
+ * the one before are left out. */
+struct moe_line moe_device_expert_line(const struct moe_device *d, uint32_t variant);
+
+/* A layer until its router has spoken, for `rows` rows: attention and router (of a layer without
+ * experts: attention). */
+double moe_device_route_seconds(const struct moe_device *d, bool is_moe, double rows);
+/* A whole layer but for its routed experts. */
+double moe_device_layer_seconds(const struct moe_device *d, bool is_moe, double rows);
+/* One routed expert at a variant of the profile, for `rows` rows that want it. */
+double moe_device_expert_seconds(const struct moe_device *d, uint32_t variant, double rows);
+/* The head for one row. */
+double moe_device_head_seconds(const struct moe_device *d);
+/* The variant of that name, or -1. */
+int moe_device_variant(const struct moe_device *d, const char *name);
+
+/* Where weights are loaded from. */
+enum moe_device_tier {
+    MOE_TIER_STORAGE, /* into the host's memory */
+    MOE_TIER_HOST,    /* from the host's memory into the accelerator's */
+};
+
+/* Bytes per second of loads that follow each other without a pause. */
+double moe_device_load_rate(const struct moe_device *d, enum moe_device_tier from);
+/* One load of so many bytes when nothing else is asked for: latency and transfer. */
+double moe_device_load_seconds(const struct moe_device *d, enum moe_device_tier from,
+                               uint64_t bytes);
+
+/* ---- The file ---- */
+
+/* Appends the YAML text. MOE_ERR_MEMORY. */
+int moe_device_write(const struct moe_device *d, struct moe_buf *out, struct moe_err *err);
+/* The same members as one JSON object, for scripts. */
+int moe_device_write_json(const struct moe_device *d, struct moe_buf *out, struct moe_err *err);
+/* Reads a profile; *out is released with free(). MOE_ERR_FORMAT, MOE_ERR_VERSION, MOE_ERR_IO. */
+int moe_device_read(struct moe_device **out, const char *path, struct moe_err *err);
+
+#endif

@@ -1,0 +1,211 @@
+#include "record/map.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "record/trace.h"
+
+const char *moe_metric_name(enum moe_metric metric)
+{
+    static const char *const names[MOE_N_METRICS] = {"nll", "top1"};
+    return names[metric];
+}
+
+double moe_loss_in(const struct moe_loss *loss, enum moe_metric metric)
+{
+    return metric == MOE_METRIC_NLL ? loss->nll_percent : loss->top1_points;
+}
+
+double moe_loss_error(const struct moe_loss *loss, enum moe_metric metric)
+{
+    return metric == MOE_METRIC_NLL ? loss->nll_error : loss->top1_error;
+}
+
+static bool shape_fits(uint32_t n_layers, uint32_t n_experts, uint32_t top_k)
+{
+    return n_layers > 0 && n_layers <= MOE_PACK_MAX_LAYERS && top_k > 0 && top_k <= n_experts &&
+           n_experts <= MOE_PACK_MAX_EXPERTS &&
+           (uint64_t)n_layers * n_experts <= MOE_TRACE_MAX_EXPERTS;
+}
+
+static int fill(struct moe_map *m, uint32_t n_layers, uint32_t n_experts, uint32_t top_k,
+                struct moe_err *err)
+{
+    struct moe_importances *i = &m->importances;
+    uint64_t n = (uint64_t)n_layers * n_experts;
+    m->n_layers = n_layers;
+    m->n_experts = n_experts;
+    m->top_k = top_k;
+    m->tolerance = -1;
+    m->rank_correlation = 2;
+    m->model_layer = moe_alloc(n_layers, sizeof *m->model_layer, err);
+    m->choice.variant = moe_alloc(n, sizeof *m->choice.variant, err);
+    i->known = moe_alloc(n, sizeof *i->known, err);
+    i->nats = moe_alloc(n, sizeof *i->nats, err);
+    i->error = moe_alloc(n, sizeof *i->error, err);
+    i->changed = moe_alloc(n, sizeof *i->changed, err);
+    i->visited = moe_alloc(n, sizeof *i->visited, err);
+    if (!m->model_layer || !m->choice.variant || !i->known || !i->nats || !i->error ||
+        !i->changed || !i->visited)
+        return MOE_ERR_MEMORY;
+    for (uint32_t l = 0; l < n_layers; l++)
+        m->model_layer[l] = l;
+    return MOE_OK;
+}
+
+int moe_map_new(struct moe_map **out, uint32_t n_layers, uint32_t n_experts, uint32_t top_k,
+                struct moe_err *err)
+{
+    *out = NULL;
+    if (!shape_fits(n_layers, n_experts, top_k))
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "no bit map has %" PRIu32 " layers of %" PRIu32 " experts, %" PRIu32
+                        " per token",
+                        n_layers, n_experts, top_k);
+    struct moe_map *m = moe_alloc(1, sizeof *m, err);
+    int status = m ? fill(m, n_layers, n_experts, top_k, err) : MOE_ERR_MEMORY;
+    if (status != MOE_OK) {
+        moe_map_free(m);
+        return status;
+    }
+    *out = m;
+    return MOE_OK;
+}
+
+void moe_map_free(struct moe_map *map)
+{
+    if (!map)
+        return;
+    free(map->importances.known);
+    free(map->importances.nats);
+    free(map->importances.error);
+    free(map->importances.changed);
+    free(map->importances.visited);
+    free(map->choice.variant);
+    free(map->model_layer);
+    free(map);
+}
+
+/* ---- Shards ---- */
+
+static const struct moe_map_text *next_to_choose_on(const struct moe_map *m, uint32_t *i)
+{
+    while (*i < m->n_texts && m->texts[*i].check)
+        ++*i;
+    return *i < m->n_texts ? &m->texts[(*i)++] : NULL;
+}
+
+/* Texts that are only judged on are nothing to importances. */
+static bool same_texts(const struct moe_map *a, const struct moe_map *b)
+{
+    uint32_t i = 0, j = 0;
+    const struct moe_map_text *s, *t;
+    do {
+        s = next_to_choose_on(a, &i);
+        t = next_to_choose_on(b, &j);
+        if (s && t &&
+            (strcmp(s->name, t->name) != 0 || s->documents != t->documents ||
+             s->tokens != t->tokens || s->hash != t->hash))
+            return false;
+    } while (s && t);
+    return !s && !t;
+}
+
+static bool same_variants(const struct moe_map *a, const struct moe_map *b)
+{
+    bool same = a->n_variants == b->n_variants;
+    for (uint32_t v = 0; v < a->n_variants && same; v++)
+        same = strcmp(a->variants[v], b->variants[v]) == 0;
+    return same;
+}
+
+static bool same_shape(const struct moe_map *a, const struct moe_map *b)
+{
+    return a->n_layers == b->n_layers && a->n_experts == b->n_experts && a->top_k == b->top_k &&
+           memcmp(a->model_layer, b->model_layer, a->n_layers * sizeof *a->model_layer) == 0;
+}
+
+/* What makes importances of both figures of the same thing; NULL: nothing differs. */
+static const char *difference(const struct moe_map *a, const struct moe_map *b)
+{
+    const struct moe_importances *x = &a->importances, *y = &b->importances;
+    if (!same_shape(a, b))
+        return "shape";
+    if (a->source_fingerprint != b->source_fingerprint)
+        return "model (source_fingerprint)";
+    if (a->pack_fingerprint != b->pack_fingerprint)
+        return "pack (pack_fingerprint)";
+    if (!same_variants(a, b))
+        return "set of variants";
+    if (a->pack_dense_bits != b->pack_dense_bits)
+        return "dense part (dense_bits)";
+    if (a->metric != b->metric)
+        return "metric";
+    if (a->max_tokens != b->max_tokens)
+        return "length of documents (max_document_tokens)";
+    if (!same_texts(a, b))
+        return "set of texts to choose on";
+    if (!x->there || !y->there)
+        return NULL;
+    if (x->exact != y->exact)
+        return "method of importances (exact)";
+    if (x->upper != y->upper)
+        return "upper variant of importances";
+    if (x->lower != y->lower)
+        return "lower variant of importances";
+    if (x->dense_bits != y->dense_bits)
+        return "dense part beside importances (dense_bits)";
+    return NULL;
+}
+
+static bool same_figures(const struct moe_importances *a, const struct moe_importances *b,
+                         uint64_t i)
+{
+    return a->nats[i] == b->nats[i] && a->error[i] == b->error[i] &&
+           a->changed[i] == b->changed[i] && a->visited[i] == b->visited[i];
+}
+
+int moe_map_merge(struct moe_map *sum, const struct moe_map *part, struct moe_err *err)
+{
+    struct moe_importances *to = &sum->importances;
+    const struct moe_importances *from = &part->importances;
+    const char *differs = difference(sum, part);
+    uint64_t n = (uint64_t)sum->n_layers * sum->n_experts;
+    if (differs)
+        return moe_fail(err, MOE_ERR_USAGE, "the bit maps do not belong together: another %s",
+                        differs);
+    if (!from->there)
+        return MOE_OK;
+    for (uint64_t i = 0; i < n; i++)
+        if (to->there && to->known[i] && from->known[i] && !same_figures(to, from, i))
+            return moe_fail(err, MOE_ERR_USAGE,
+                            "the bit maps do not belong together: layer %" PRIu64 " expert %" PRIu64
+                            " has another importance",
+                            i / sum->n_experts, i % sum->n_experts);
+    if (!to->there) {
+        to->there = true;
+        to->exact = from->exact;
+        to->upper = from->upper;
+        to->lower = from->lower;
+        to->dense_bits = from->dense_bits;
+        memset(to->known, 0, n);
+    }
+    for (uint64_t i = 0; i < n; i++) {
+        if (!from->known[i])
+            continue;
+        to->known[i] = 1;
+        to->nats[i] = from->nats[i];
+        to->error[i] = from->error[i];
+        to->changed[i] = from->changed[i];
+        to->visited[i] = from->visited[i];
+    }
+    return MOE_OK;
+}
+
+bool moe_map_complete(const struct moe_map *map)
+{
+    uint64_t n = (uint64_t)map->n_layers * map->n_experts;
+    return map->importances.there && !memchr(map->importances.known, 0, n);
+}

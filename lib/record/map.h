@@ -1,0 +1,182 @@
+/*
+ * Bit map: what moe-calibrate found out. Which precision each expert deserves, what that costs, and
+ * what else may be approximated. Plain data behind moe-map(5).
+ *
+ * Layers are MoE layers, numbered from 0; model_layer says which of the model's they are. Variants
+ * are those of the pack that was calibrated, best first.
+ *
+ * Sources: EdgeMoE III-B (importance, bounds, K), Fate 4.5 (p), HOBBIT 3.2 and 3.4 (T1, T2,
+ * weights).
+ */
+#ifndef MOE_RECORD_MAP_H
+#define MOE_RECORD_MAP_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+#include "base/err.h"
+#include "cache/policy.h" /* MOE_HOBBIT_WEIGHTS */
+#include "fmt/pack.h"
+#include "record/statistics.h" /* MOE_SCORE_BINS */
+
+enum {
+    MOE_MAP_VERSION = 1,
+    MOE_MAP_TEXT = 256,
+    MOE_MAP_MAX_RUNGS = 32,
+    MOE_MAP_MAX_POINTS = 64,
+    MOE_MAP_MAX_CUTS = 16,
+    MOE_MAP_MAX_TEXTS = 64,
+    MOE_MAP_MAX_STRUCTURES = 64,
+};
+
+enum moe_metric { MOE_METRIC_NLL = 0, MOE_METRIC_TOP1, MOE_N_METRICS };
+const char *moe_metric_name(enum moe_metric metric); /* "nll", "top1" */
+
+/* What a way to run the model costs on some texts, over the pack's highest precision. */
+struct moe_loss {
+    uint64_t documents, tokens; /* predicted ones */
+    double nll, reference_nll;  /* nats per token */
+    double nll_percent;         /* increase in percent of reference_nll */
+    double nll_error;           /* its standard error */
+    double top1_points;         /* tokens, in percent, whose most likely next token is another */
+    double top1_error;          /* its standard error */
+};
+/* In the metric's unit, percent or points; and its standard error. */
+double moe_loss_in(const struct moe_loss *loss, enum moe_metric metric);
+double moe_loss_error(const struct moe_loss *loss, enum moe_metric metric);
+
+struct moe_map_text {
+    char name[MOE_MAP_TEXT]; /* the file's, without its directory */
+    uint64_t documents, tokens, hash;
+    bool check; /* judged on, not chosen on */
+    bool known; /* `loss` is: of the final choice, on this text alone */
+    struct moe_loss loss;
+};
+
+/* All experts at one precision. */
+struct moe_rung {
+    char experts[MOE_PACK_NAME_BYTES]; /* a variant's name */
+    uint32_t dense_bits;
+    uint64_t bytes; /* of experts and dense part, stored */
+    struct moe_loss loss;
+};
+
+/* Importance: what the text loses when one expert alone is at the lowest precision and all others
+ * at the upper one (EdgeMoE III-B, fig. 7a). Arrays [n_layers][n_experts]. */
+struct moe_importances {
+    bool there;
+    bool exact;            /* measured; false: estimated */
+    uint32_t upper, lower; /* variants */
+    uint32_t dense_bits;
+    uint8_t *known;    /* 1: measured; a shard knows only its own */
+    double *nats;      /* increase of the text's sum; may be negative */
+    double *error;     /* its standard error over documents; of estimates 0 */
+    uint32_t *changed; /* tokens whose most likely next token is another than with all at the upper
+                          one; of estimates 0 */
+    uint32_t *visited; /* documents that visit the expert */
+};
+
+struct moe_map_choice {
+    bool there;
+    uint8_t *variant; /* [n_layers][n_experts]; owned */
+    uint32_t dense_bits;
+    uint64_t expert_bytes, dense_bytes; /* stored */
+    double expected;                    /* loss that the importances' sum foretold, in the metric */
+    struct moe_loss loss, check;        /* on all texts to choose on, on all --check texts; check:
+                                           tokens 0: none were named */
+};
+
+struct moe_map_point {
+    double share; /* of each layer's active experts at the low precision */
+    struct moe_loss unpopular,
+        popular; /* the least, the most popular ones; tokens 0: not measured */
+};
+
+struct moe_map_fate {
+    bool there;
+    double share;         /* p */
+    struct moe_loss loss; /* at p, on the texts to choose on */
+    uint32_t high, low;   /* variants */
+    uint32_t n_points;
+    struct moe_map_point points[MOE_MAP_MAX_POINTS]; /* rising */
+};
+
+/* So many of all activations, those of the highest scores, at low precision or left out (HOBBIT
+ * fig. 3b). */
+struct moe_map_cut {
+    double share; /* as it came out: activations have few different scores */
+    struct moe_loss low, skipped;
+};
+
+struct moe_map_hobbit {
+    bool there;
+    double t1, t2;
+    double high_share, low_share, skipped_share; /* of activations, were nothing cached */
+    struct moe_loss loss;                        /* likewise: every activation a miss */
+    uint32_t high, low;                          /* variants */
+    uint32_t n_cuts;
+    struct moe_map_cut cuts[MOE_MAP_MAX_CUTS]; /* rising */
+    double scores[MOE_SCORE_BINS]; /* share of activations of rank 2 on with a score in the bin */
+    bool weighed;                  /* the policy's weights, found on a trace */
+    double weights[MOE_HOBBIT_WEIGHTS];
+    double low_pool;        /* share of the cache's bytes for the low precision */
+    double penalty;         /* mean miss penalty per activation there, a high miss being 1 */
+    double default_penalty; /* with the policy's own weights and the row's pools */
+};
+
+/* Greedy continuations that close what they open. */
+struct moe_map_structure {
+    char experts[MOE_PACK_NAME_BYTES]; /* a variant's name, "map", or "text": as it was written */
+    char text[MOE_MAP_TEXT];
+    uint32_t documents;                        /* continued */
+    uint32_t brackets, quotes, answers, ended; /* of these, well formed; answers: UINT32_MAX where
+                                                  the text has no final-answer lines */
+};
+
+struct moe_map {
+    uint32_t n_layers, n_experts, top_k;
+    uint32_t *model_layer; /* [n_layers] rising; owned */
+    uint64_t source_fingerprint, pack_fingerprint;
+    uint32_t n_variants;
+    char variants[MOE_PACK_MAX_VARIANTS][MOE_PACK_NAME_BYTES];
+    uint32_t pack_dense_bits;
+    enum moe_metric metric;
+    double tolerance; /* percent or points; below 0: nothing was chosen */
+    uint32_t max_tokens;
+    uint32_t n_texts;
+    struct moe_map_text texts[MOE_MAP_MAX_TEXTS];
+    uint32_t n_rungs;
+    struct moe_rung rungs[MOE_MAP_MAX_RUNGS];
+    struct moe_importances importances;
+    double rank_correlation; /* Spearman's, estimates with measurements; above 1: not known */
+    struct moe_map_choice choice;
+    struct moe_map_fate fate;
+    struct moe_map_hobbit hobbit;
+    uint32_t n_structures;
+    struct moe_map_structure structures[MOE_MAP_MAX_STRUCTURES];
+};
+
+/* Nothing known yet: arrays of importances and choice are allocated, model_layer counts from 0,
+ * the tolerance is -1, the rank correlation 2. MOE_ERR_USAGE: a shape that cannot be. */
+int moe_map_new(struct moe_map **out, uint32_t n_layers, uint32_t n_experts, uint32_t top_k,
+                struct moe_err *err);
+void moe_map_free(struct moe_map *map); /* NULL is fine */
+
+/* Adds a shard's importances: same model, pack, variants, metric and texts to choose on (those to
+ * judge on may differ); an expert that both know must have the same figures to the last digit.
+ * Otherwise MOE_ERR_USAGE, which names what differs, and `sum` stays as it was. */
+int moe_map_merge(struct moe_map *sum, const struct moe_map *part, struct moe_err *err);
+/* Whether all experts' importances are known. */
+bool moe_map_complete(const struct moe_map *map);
+
+/* YAML, moe-map(5); JSON with the same members. Losses without tokens are left out, and so is a
+ * rank correlation that is NAN. MOE_ERR_USAGE: another number is not finite. */
+int moe_map_write(const struct moe_map *map, struct moe_buf *out, struct moe_err *err);
+int moe_map_write_json(const struct moe_map *map, struct moe_buf *out, struct moe_err *err);
+/* MOE_ERR_FORMAT with line and column, MOE_ERR_VERSION, MOE_ERR_IO. */
+int moe_map_read(struct moe_map **out, const char *path, struct moe_err *err);
+int moe_map_parse(struct moe_map **out, const char *name, const void *text, uint64_t n,
+                  struct moe_err *err);
+
+#endif

@@ -1,0 +1,215 @@
+#include "record/statistics.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "record/statistics_state.h"
+
+static const char *const predictor_names[MOE_N_PREDICTORS] = {
+    [MOE_PREDICT_PREVIOUS] = "previous",     [MOE_PREDICT_GATE_1] = "gate-1",
+    [MOE_PREDICT_GATE_2] = "gate-2",         [MOE_PREDICT_GATE_3] = "gate-3",
+    [MOE_PREDICT_ATTN] = "attention",        [MOE_PREDICT_ATTN_1] = "attention-1",
+    [MOE_PREDICT_RESIDUAL_1] = "residual-1", [MOE_PREDICT_RESIDUAL_2] = "residual-2",
+    [MOE_PREDICT_RESIDUAL_3] = "residual-3", [MOE_PREDICT_PATH] = "path",
+    [MOE_PREDICT_PATH_RANK1] = "path-rank1",
+};
+
+static const char *const series_names[MOE_N_SERIES] = {
+    [MOE_S_ACTIVATIONS] = "activations",
+    [MOE_S_RANK1] = "rank1",
+    [MOE_S_WEIGHTS] = "weight_sums_30bit",
+    [MOE_S_WEIGHT_BINS] = "weight_histogram",
+    [MOE_S_SCORE_BINS] = "score_histogram",
+    [MOE_S_COSINES] = "cosine_sums_30bit",
+    [MOE_S_COSINE_NUMBERS] = "cosine_numbers",
+    [MOE_S_CORRELATION] = "weight_norm_sums",
+    [MOE_S_REUSE] = "reuse",
+    [MOE_S_POPULARITY] = "popularity_sums_30bit",
+    [MOE_S_SKEW] = "skew_sums_30bit",
+    [MOE_S_PAIRS] = "pairs",
+    [MOE_S_ACCURACY] = "accuracy",
+};
+
+const char *moe_predictor_name(enum moe_predictor predictor)
+{
+    return predictor_names[predictor];
+}
+
+const char *moe_series_name(enum moe_series series)
+{
+    return series_names[series];
+}
+
+uint64_t moe_series_length(const struct moe_statistics_shape *shape, enum moe_series series)
+{
+    switch (series) {
+    case MOE_S_ACTIVATIONS:
+    case MOE_S_RANK1:
+        return shape->n_experts;
+    case MOE_S_WEIGHTS:
+        return shape->top_k;
+    case MOE_S_WEIGHT_BINS:
+        return MOE_WEIGHT_BINS;
+    case MOE_S_SCORE_BINS:
+        return MOE_SCORE_BINS;
+    case MOE_S_COSINES:
+    case MOE_S_COSINE_NUMBERS:
+        return MOE_N_COSINES;
+    case MOE_S_CORRELATION:
+        return MOE_N_CORRELATIONS;
+    case MOE_S_REUSE:
+        return MOE_N_REUSES;
+    case MOE_S_POPULARITY:
+        return 1 + MOE_POPULARITY_POINTS;
+    case MOE_S_SKEW:
+        return 2;
+    case MOE_S_PAIRS:
+        return (uint64_t)shape->n_experts * shape->n_experts;
+    case MOE_S_ACCURACY:
+        return MOE_N_PREDICTORS * MOE_N_ACCURACIES;
+    case MOE_N_SERIES:
+        break;
+    }
+    return 0;
+}
+
+/* ---- Making and merging ---- */
+
+static uint64_t n_numbers(const struct moe_statistics_shape *shape)
+{
+    uint64_t n = 0;
+    for (int i = 0; i < MOE_N_SERIES; i++)
+        n += shape->n_layers * moe_series_length(shape, i);
+    return n;
+}
+
+uint64_t moe_statistics_bytes(const struct moe_statistics_shape *shape)
+{
+    uint64_t sum;
+    return moe_add_u64(n_numbers(shape) * sizeof(uint64_t), moe_document_bytes(shape), &sum)
+               ? sum
+               : UINT64_MAX;
+}
+
+int moe_statistics_new(struct moe_statistics **out, const struct moe_statistics_shape *shape,
+                       struct moe_err *err)
+{
+    *out = NULL;
+    if (shape->n_layers == 0 || shape->n_experts == 0 || shape->top_k == 0 ||
+        shape->top_k > shape->n_experts || shape->top_k > MOE_STATISTICS_MAX_TOP_K ||
+        shape->n_experts >= MOE_NO_EXPERT)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "there are no statistics of %" PRIu32 " MoE layers with %" PRIu32
+                        " experts, %" PRIu32 " of them for a token",
+                        shape->n_layers, shape->n_experts, shape->top_k);
+    struct moe_statistics *s = moe_alloc(1, sizeof *s, err);
+    if (!s)
+        return MOE_ERR_MEMORY;
+    s->shape = *shape;
+    uint64_t *numbers = moe_alloc(n_numbers(shape), sizeof *numbers, err);
+    s->series[0] = numbers;
+    for (int i = 0; numbers && i < MOE_N_SERIES; i++) {
+        s->series[i] = numbers;
+        numbers += shape->n_layers * moe_series_length(shape, i);
+    }
+    int status = s->series[0] ? MOE_OK : MOE_ERR_MEMORY;
+    if (status == MOE_OK)
+        status = moe_path_table_new(&s->paths, 0, err);
+    if (status == MOE_OK)
+        status = moe_path_table_new(&s->whole, MOE_WHOLE_PATHS, err);
+    if (status != MOE_OK) {
+        moe_statistics_free(s);
+        return status;
+    }
+    *out = s;
+    return MOE_OK;
+}
+
+void moe_statistics_free(struct moe_statistics *s)
+{
+    if (!s)
+        return;
+    moe_document_free(s->document);
+    moe_path_table_free(s->paths);
+    moe_path_table_free(s->whole);
+    free(s->series[0]);
+    free(s);
+}
+
+static int merge_paths(struct moe_path_table *sum, const struct moe_path_table *part,
+                       struct moe_err *err)
+{
+    uint64_t n;
+    struct moe_path_count *list = moe_path_table_sorted(part, &n, err);
+    int status = list ? MOE_OK : MOE_ERR_MEMORY;
+    for (uint64_t i = 0; i < n && status == MOE_OK; i++)
+        status = moe_path_table_add(sum, list[i].key, list[i].n, err);
+    if (moe_path_table_sampled(part))
+        moe_path_table_set_sampled(sum);
+    free(list);
+    return status;
+}
+
+int moe_statistics_merge(struct moe_statistics *sum, const struct moe_statistics *part,
+                         struct moe_err *err)
+{
+    const struct moe_statistics_shape *a = &sum->shape, *b = &part->shape;
+    if (a->n_layers != b->n_layers || a->n_experts != b->n_experts || a->top_k != b->top_k ||
+        a->source_fingerprint != b->source_fingerprint)
+        return moe_fail(err, MOE_ERR_USAGE, "statistics of another model cannot be added");
+    if (a->max_tokens != b->max_tokens || a->prompt_percent != b->prompt_percent)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "statistics with other settings cannot be added: documents of %" PRIu32
+                        " tokens, %" PRIu32 "%% of them prompt, against %" PRIu32 " and %" PRIu32
+                        "%%",
+                        a->max_tokens, a->prompt_percent, b->max_tokens, b->prompt_percent);
+    for (int i = 0; i < MOE_N_TOTALS; i++)
+        sum->totals[i] += part->totals[i];
+    for (uint64_t i = 0; i < n_numbers(a); i++)
+        sum->series[0][i] += part->series[0][i];
+    int status = merge_paths(sum->paths, part->paths, err);
+    return status == MOE_OK ? merge_paths(sum->whole, part->whole, err) : status;
+}
+
+/* ---- Path predictions ---- */
+
+/* scores += P(expert | `before` in the layer before), or the layer's frequencies where `before` was
+ * never seen. */
+static void add_pair_scores(const struct moe_statistics *s, uint32_t layer, uint32_t before,
+                            float *scores)
+{
+    uint32_t n_experts = s->shape.n_experts;
+    const uint64_t *row = moe_series_at(s, MOE_S_PAIRS, layer) + (uint64_t)before * n_experts;
+    uint64_t seen = 0;
+    for (uint32_t e = 0; e < n_experts; e++)
+        seen += row[e];
+    if (seen == 0) {
+        row = moe_series_at(s, MOE_S_ACTIVATIONS, layer);
+        for (uint32_t e = 0; e < n_experts; e++)
+            seen += row[e];
+    }
+    for (uint32_t e = 0; e < n_experts && seen; e++)
+        scores[e] += (float)((double)row[e] / (double)seen);
+}
+
+void moe_path_scores(const struct moe_statistics *s, enum moe_predictor predictor, uint32_t layer,
+                     uint16_t before2, const uint32_t *before, float *scores)
+{
+    memset(scores, 0, s->shape.n_experts * sizeof *scores);
+    if (predictor == MOE_PREDICT_PATH) {
+        for (uint32_t k = 0; k < s->shape.top_k; k++)
+            add_pair_scores(s, layer, before[k], scores);
+        return;
+    }
+    uint64_t seen = 0;
+    for (uint32_t e = 0; e < s->shape.n_experts; e++) {
+        uint64_t n = moe_path_table_get(
+            s->paths, moe_path_key(layer, layer == 1 ? MOE_NO_EXPERT : before2, before[0], e));
+        scores[e] = (float)n;
+        seen += n;
+    }
+    if (seen == 0)
+        add_pair_scores(s, layer, before[0], scores);
+}

@@ -1,0 +1,211 @@
+/*
+ * What is counted while a document runs: the routers' choices, how well they were predicted, the
+ * likeness of inputs. The choices are kept for the document's end.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/best.h"
+#include "base/mem.h"
+#include "base/par.h"
+#include "record/statistics_state.h"
+
+void moe_document_free(struct moe_statistics_document *d)
+{
+    if (!d)
+        return;
+    free(d->block);
+    free(d);
+}
+
+/* One function carves the largest document's arrays, counting or for real. */
+static void carve(struct moe_statistics_document *d, struct moe_arena *arena,
+                  const struct moe_statistics_shape *shape)
+{
+    uint64_t slots = (uint64_t)shape->n_layers * shape->max_tokens * shape->top_k;
+    uint64_t sets = (uint64_t)shape->n_layers * MOE_N_PREDICTORS, n = shape->n_experts;
+    d->chosen = moe_arena_take(arena, slots, sizeof *d->chosen);
+    d->weights = moe_arena_take(arena, slots, sizeof *d->weights);
+    d->foreseen = moe_arena_take(arena, sets * n, sizeof *d->foreseen);
+    d->was_predicted = moe_arena_take(arena, sets, sizeof *d->was_predicted);
+    d->counts = moe_arena_take(arena, 3 * shape->n_layers * n, sizeof *d->counts);
+    d->scores = moe_arena_take(arena, n, sizeof *d->scores);
+    d->order = moe_arena_take(arena, n, sizeof *d->order);
+}
+
+uint64_t moe_document_bytes(const struct moe_statistics_shape *shape)
+{
+    struct moe_statistics_document d;
+    struct moe_arena arena = {0};
+    carve(&d, &arena, shape);
+    return arena.overflowed ? UINT64_MAX : arena.used;
+}
+
+/* Statistics that are only read never need it. */
+static int new_document(struct moe_statistics *s, struct moe_err *err)
+{
+    struct moe_arena arena = {.size = moe_document_bytes(&s->shape)};
+    struct moe_statistics_document *d = moe_alloc(1, sizeof *d, err);
+    if (!d || !(arena.base = d->block = moe_alloc(arena.size, 1, err))) {
+        free(d);
+        return MOE_ERR_MEMORY;
+    }
+    carve(d, &arena, &s->shape);
+    s->document = d;
+    return MOE_OK;
+}
+
+int moe_statistics_begin(struct moe_statistics *s, uint64_t hash, struct moe_err *err)
+{
+    uint64_t sets = (uint64_t)s->shape.n_layers * MOE_N_PREDICTORS;
+    int status = s->document ? MOE_OK : new_document(s, err);
+    if (status != MOE_OK)
+        return status;
+    s->document->n_tokens = 0;
+    s->document->hash = hash;
+    memset(s->document->foreseen, 0, sets * s->shape.n_experts);
+    memset(s->document->was_predicted, 0, sets * sizeof *s->document->was_predicted);
+    return MOE_OK;
+}
+
+/* Rank of expert e: how many have a larger score, or as large a one and a lower number. */
+static uint32_t rank_of(const float *scores, uint32_t n_experts, uint32_t e)
+{
+    float own = scores[e];
+    uint32_t rank = 0;
+    for (uint32_t i = 0; i < e; i++)
+        rank += scores[i] >= own;
+    for (uint32_t i = e + 1; i < n_experts; i++)
+        rank += scores[i] > own;
+    return rank;
+}
+
+/* Marks the `k` experts of the highest scores. */
+static void mark_best(const float *scores, uint32_t n_experts, uint32_t k, uint8_t *marks)
+{
+    uint32_t best[MOE_STATISTICS_MAX_TOP_K];
+    moe_best(scores, n_experts, k, best);
+    for (uint32_t i = 0; i < k; i++)
+        marks[best[i]] = 1;
+}
+
+/* One token's prediction against its choice. */
+static void count_prediction(struct moe_statistics *s, uint32_t layer, enum moe_predictor predictor,
+                             const float *scores, const uint16_t *chosen)
+{
+    struct moe_statistics_document *d = s->document;
+    uint32_t n_experts = s->shape.n_experts, k = s->shape.top_k;
+    uint32_t quarter = (n_experts + 3) / 4;
+    uint64_t *acc = moe_accuracy_at(s, layer, predictor);
+    acc[MOE_ACC_TOKENS]++;
+    for (uint32_t i = 0; i < k; i++) {
+        uint32_t rank = rank_of(scores, n_experts, chosen[i]);
+        acc[MOE_ACC_TOP1] += i == 0 && rank == 0;
+        acc[MOE_ACC_IN_K] += rank < k;
+        acc[MOE_ACC_IN_2K] += rank < 2 * k;
+        acc[MOE_ACC_IN_P75] += rank < quarter;
+    }
+    uint64_t set = (uint64_t)layer * MOE_N_PREDICTORS + predictor;
+    d->was_predicted[set] = true;
+    mark_best(scores, n_experts, k, d->foreseen + set * n_experts);
+}
+
+/* The predictions that follow from choices: the token before, and paths of another text. */
+static void predict_from_choices(struct moe_statistics *s, uint32_t layer, uint32_t token)
+{
+    struct moe_statistics_document *d = s->document;
+    const uint16_t *chosen = moe_document_chosen(s, layer, token);
+    uint32_t k = s->shape.top_k;
+    if (token > 0) {
+        const uint16_t *before = moe_document_chosen(s, layer, token - 1);
+        memset(d->scores, 0, s->shape.n_experts * sizeof *d->scores);
+        for (uint32_t i = 0; i < k; i++)
+            d->scores[before[i]] = (float)(k - i);
+        count_prediction(s, layer, MOE_PREDICT_PREVIOUS, d->scores, chosen);
+    }
+    if (!s->prior || layer == 0)
+        return;
+    uint32_t before[MOE_STATISTICS_MAX_TOP_K];
+    uint16_t before2 = layer > 1 ? moe_document_chosen(s, layer - 2, token)[0] : MOE_NO_EXPERT;
+    for (uint32_t i = 0; i < k; i++)
+        before[i] = moe_document_chosen(s, layer - 1, token)[i];
+    for (int p = MOE_PREDICT_PATH; p <= MOE_PREDICT_PATH_RANK1; p++) {
+        moe_path_scores(s->prior, p, layer, before2, before, d->scores);
+        count_prediction(s, layer, p, d->scores, chosen);
+    }
+}
+
+static uint64_t to_fixed(double x, int bits, double largest)
+{
+    x = x > largest ? largest : x;
+    return x > 0 ? (uint64_t)(ldexp(x, bits) + 0.5) : 0;
+}
+
+/* A product with 32 fractional bits into two limbs. */
+static void add_limbs(double x, uint64_t *high)
+{
+    uint64_t fixed = to_fixed(x, 32, 4294967295.0);
+    high[0] += fixed >> 32;
+    high[1] += fixed & 0xffffffff;
+}
+
+static void count_weight_and_norm(uint64_t *sums, double x, double y)
+{
+    sums[MOE_CORR_N]++;
+    sums[MOE_CORR_X] += to_fixed(x, 32, 1e3);
+    sums[MOE_CORR_Y] += to_fixed(y, 16, 1e9);
+    sums[MOE_CORR_XX] += to_fixed(x * x, 32, 1e6);
+    add_limbs(x * y, &sums[MOE_CORR_XY_HI]);
+    add_limbs(y * y, &sums[MOE_CORR_YY_HI]);
+}
+
+struct counting {
+    struct moe_statistics *s;
+    const struct moe_layer_observation *seen;
+    uint32_t layer, first_token, n;
+};
+
+/* Predictors side by side: each has counters of its own. */
+static void count_predictors(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct counting *c = ctx;
+    (void)thread;
+    for (int64_t p = begin; p < end; p++)
+        for (uint32_t t = 0; c->seen->predicted[p] && t < c->n; t++)
+            count_prediction(c->s, c->layer, (enum moe_predictor)p,
+                             c->seen->predicted[p] + t * c->seen->stride,
+                             moe_document_chosen(c->s, c->layer, c->first_token + t));
+}
+
+void moe_statistics_observe(struct moe_statistics *s, uint32_t layer, uint32_t first_token,
+                            uint32_t n, const struct moe_layer_observation *seen)
+{
+    uint32_t k = s->shape.top_k;
+    uint64_t *cosines = moe_series_at(s, MOE_S_COSINES, layer);
+    uint64_t *numbers = moe_series_at(s, MOE_S_COSINE_NUMBERS, layer);
+    uint64_t *correlation = moe_series_at(s, MOE_S_CORRELATION, layer);
+    struct counting counting = {s, seen, layer, first_token, n};
+    for (uint32_t t = 0; t < n; t++) {
+        uint16_t *chosen = moe_document_chosen(s, layer, first_token + t);
+        for (uint32_t i = 0; i < k; i++)
+            chosen[i] = (uint16_t)seen->chosen[(uint64_t)t * k + i];
+        memcpy(moe_document_weights(s, layer, first_token + t), seen->weights + (uint64_t)t * k,
+               k * sizeof *seen->weights);
+    }
+    moe_par_for(MOE_N_PREDICTORS, 1, count_predictors, &counting);
+    for (uint32_t t = 0; t < n; t++) {
+        predict_from_choices(s, layer, first_token + t);
+        for (int c = 0; c < MOE_N_COSINES; c++) {
+            if (!seen->cosines[c])
+                continue;
+            cosines[c] += (uint64_t)moe_fixed((double)seen->cosines[c][t]);
+            numbers[c]++;
+        }
+        for (uint32_t i = 0; seen->norms && i < k; i++)
+            count_weight_and_norm(correlation, (double)seen->weights[(uint64_t)t * k + i],
+                                  (double)seen->norms[(uint64_t)t * k + i]);
+    }
+    if (layer == 0)
+        s->document->n_tokens = first_token + n;
+}

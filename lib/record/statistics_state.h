@@ -1,0 +1,53 @@
+/*
+ * The statistics' inside, shared by statistics*.c: the document being observed.
+ */
+#ifndef MOE_RECORD_STATISTICS_STATE_H
+#define MOE_RECORD_STATISTICS_STATE_H
+
+#include "record/statistics.h"
+#include "record/statistics_paths.h"
+
+struct moe_statistics_document {
+    uint8_t *block;    /* holds the arrays */
+    uint32_t n_tokens; /* seen in layer 0 */
+    uint64_t hash;
+    uint16_t *chosen; /* [layers][max_tokens][k] */
+    float *weights;   /* [layers][max_tokens][k] */
+    /* Per layer and predictor, for prompts: experts that some token's predicted k held. */
+    uint8_t *foreseen;   /* [layers][predictors][E] */
+    bool *was_predicted; /* [layers][predictors] */
+    uint64_t *counts;    /* [3][layers][E] scratch of the document's end */
+    float *scores;       /* [E] scratch: path predictions */
+    uint16_t *order;     /* [E] scratch */
+};
+
+/* Bytes of the arrays. */
+uint64_t moe_document_bytes(const struct moe_statistics_shape *shape);
+void moe_document_free(struct moe_statistics_document *document);
+
+static inline uint16_t *moe_document_chosen(const struct moe_statistics *s, uint32_t layer,
+                                            uint32_t token)
+{
+    return s->document->chosen + ((uint64_t)layer * s->shape.max_tokens + token) * s->shape.top_k;
+}
+
+static inline float *moe_document_weights(const struct moe_statistics *s, uint32_t layer,
+                                          uint32_t token)
+{
+    return s->document->weights + ((uint64_t)layer * s->shape.max_tokens + token) * s->shape.top_k;
+}
+
+/* A share or cosine as a fixed-point number; what is not a number counts as 0. */
+static inline int64_t moe_fixed(double x)
+{
+    double scaled = x * (double)(1 << MOE_FIXED_BITS);
+    return scaled != scaled ? 0 : (int64_t)(scaled + (scaled < 0 ? -0.5 : 0.5));
+}
+
+static inline uint64_t moe_path_key(uint32_t layer, uint32_t before2, uint32_t before1,
+                                    uint32_t expert)
+{
+    return (uint64_t)layer << 48 | (uint64_t)before2 << 32 | (uint64_t)before1 << 16 | expert;
+}
+
+#endif

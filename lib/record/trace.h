@@ -1,0 +1,151 @@
+/*
+ * Trace (moe-trace(5)): what routers chose and predictors said, token by token, so that any
+ * strategy can be replayed without the model.
+ *
+ * A trace holds sequences (documents, or turns of a conversation), each a run of tokens: first
+ * those of the prompt, then the decoded ones. For each token and MoE layer there are the chosen
+ * experts with their weights; where scores are kept, also the router's next-best experts and each
+ * predictor's best ones, with their probabilities. What follows from the choices alone (the token
+ * before, paths) is not stored.
+ *
+ * Written front to back, read front to back with memory for one frame of tokens. Layers are MoE
+ * layers, numbered from 0.
+ */
+#ifndef MOE_RECORD_TRACE_H
+#define MOE_RECORD_TRACE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "fmt/pack.h"
+#include "record/statistics.h"
+
+enum {
+    MOE_TRACE_VERSION = 1,
+    MOE_TRACE_MAX_EXPERTS = 1 << 20, /* of all layers together */
+};
+
+/* Those that apply a router to something: as a mask of 1 << enum moe_predictor. */
+enum {
+    MOE_TRACE_PREDICTORS = 1 << MOE_PREDICT_GATE_1 | 1 << MOE_PREDICT_GATE_2 |
+                           1 << MOE_PREDICT_GATE_3 | 1 << MOE_PREDICT_ATTN |
+                           1 << MOE_PREDICT_ATTN_1 | 1 << MOE_PREDICT_RESIDUAL_1 |
+                           1 << MOE_PREDICT_RESIDUAL_2 | 1 << MOE_PREDICT_RESIDUAL_3
+};
+
+struct moe_trace_shape {
+    uint32_t n_layers, n_experts, top_k;
+    uint32_t keep;       /* scores kept of the router and of each predictor; 0: choices only */
+    uint32_t predictors; /* mask; 0 where keep is 0 */
+    uint32_t n_variants; /* precisions of experts, best first; 0: sizes are not known */
+    char variants[MOE_PACK_MAX_VARIANTS][MOE_PACK_NAME_BYTES];
+    /* [n_variants][n_layers][n_experts] bytes of an expert in memory; 0: no such variant */
+    const uint64_t *expert_bytes;
+    uint64_t source_fingerprint; /* of the model (fmt/pack.h); 0: not one of ours */
+};
+
+struct moe_trace_totals {
+    uint64_t sequences, tokens, prompt_tokens;
+};
+
+/* Scores deep enough for every strategy: twice top_k, and the quarter of the experts that lies
+ * above the 75th percentile. */
+uint32_t moe_trace_default_keep(uint32_t n_experts, uint32_t top_k);
+/* The first layer that a predictor speaks of: so many layers it looks back. */
+uint32_t moe_trace_first_layer(enum moe_predictor predictor);
+static inline uint64_t moe_trace_expert_bytes(const struct moe_trace_shape *shape, uint32_t variant,
+                                              uint32_t layer, uint32_t expert)
+{
+    return shape
+        ->expert_bytes[((uint64_t)variant * shape->n_layers + layer) * shape->n_experts + expert];
+}
+
+/* ---- Writing ----
+ * create; for each sequence begin, then add and put by turns; commit or abort.
+ */
+struct moe_trace_writer;
+struct moe_trace;
+
+/* `shape` is copied. Nothing is at `path` before the commit. MOE_ERR_USAGE: a shape that no trace
+ * can have. */
+int moe_trace_create(struct moe_trace_writer **out, const char *path,
+                     const struct moe_trace_shape *shape, struct moe_err *err);
+/* Bytes that a writer takes when no more than `most` tokens are added at once: so much that
+ * moe_trace_reserve, after it, leaves nothing to allocate. */
+uint64_t moe_trace_writer_bytes(const struct moe_trace_shape *shape, uint32_t most);
+int moe_trace_reserve(struct moe_trace_writer *w, uint32_t most, struct moe_err *err);
+/* A new sequence; one that gets no tokens leaves no mark. */
+int moe_trace_begin(struct moe_trace_writer *w, struct moe_err *err);
+/* n further tokens, the first n_prompt of them the prompt's (0 once tokens were decoded). Those
+ * added before are complete and may be written. */
+int moe_trace_add(struct moe_trace_writer *w, uint32_t n, uint32_t n_prompt, struct moe_err *err);
+/* What `layer` did with tokens [first, first + n) of the sequence, all of the last add. Of `seen`
+ * the choices, weights and (of all predictors that the shape names) predictions, scores before
+ * softmax, are taken; `router`: probabilities [n][router_stride], needed where scores are kept. A
+ * layer that is not put was not computed for the token, which imported traces have. */
+void moe_trace_put(struct moe_trace_writer *w, uint32_t layer, uint32_t first, uint32_t n,
+                   const struct moe_layer_observation *seen, const float *router,
+                   uint64_t router_stride);
+/* Takes over all sequences of another trace of the same shape, before any other. They are checked.
+ * MOE_ERR_USAGE: the shapes differ. */
+int moe_trace_append(struct moe_trace_writer *w, struct moe_trace *from, struct moe_err *err);
+/* Both end the writer; NULL is fine for abort. */
+int moe_trace_commit(struct moe_trace_writer *w, struct moe_err *err);
+void moe_trace_abort(struct moe_trace_writer *w);
+
+/* ---- Reading ---- */
+
+/* Whether the file begins like a trace. */
+bool moe_trace_is(const char *path);
+
+/* Checks the header and the sizes of experts; the rest is checked as it is read. MOE_ERR_FORMAT: it
+ * is damaged, cut off or no trace; MOE_ERR_VERSION: a newer one. */
+int moe_trace_open(struct moe_trace **out, const char *path, struct moe_err *err);
+void moe_trace_close(struct moe_trace *t);
+
+const struct moe_trace_shape *moe_trace_shape(const struct moe_trace *t);
+const struct moe_trace_totals *moe_trace_totals(const struct moe_trace *t);
+uint64_t moe_trace_file_bytes(const struct moe_trace *t);
+
+struct moe_trace_token {
+    uint64_t sequence; /* from 0 */
+    uint32_t index;    /* in the sequence, from 0 */
+    bool prompt;
+};
+
+/* One layer of one token. Arrays are falling by score, the chosen experts in the router's order. */
+struct moe_trace_step {
+    /* The chosen [top_k], then (where scores are kept) the router's next best: max(keep, top_k) in
+     * all. NULL: the layer was not computed for this token. */
+    const uint16_t *experts;
+    const float *weights; /* [top_k] as the model used them */
+    const float *scores;  /* probabilities of `experts`; NULL where none are kept */
+    struct {
+        const uint16_t *experts; /* [keep]; NULL: not kept, or nothing to look back at */
+        const float *scores;     /* [keep] probabilities */
+    } predicted[MOE_N_PREDICTORS];
+};
+
+/* The next token, NULL behind the last. Tokens come sequence by sequence in order. Allocates
+ * nothing. After a failure only rewind and close are allowed. */
+int moe_trace_next(struct moe_trace *t, const struct moe_trace_token **token, struct moe_err *err);
+/* A layer of the token that moe_trace_next gave. Pointers hold until moe_trace_next. */
+struct moe_trace_step moe_trace_step(const struct moe_trace *t, uint32_t layer);
+/* Before the first token again, and everything is wanted. */
+void moe_trace_rewind(struct moe_trace *t);
+
+/* What is wanted from here to the next rewind; the rest is neither decoded nor checked, which saves
+ * most of the time that reading takes. parts: predictors as a mask of 1 << enum moe_predictor, and
+ * MOE_TRACE_NEXT_BEST; of others steps have none. Sequences: each `every`-th from `first` on (every
+ * 0: all), and only their tokens are given. */
+#define MOE_TRACE_NEXT_BEST (1u << 31) /* the router's next best, and its scores */
+void moe_trace_want(struct moe_trace *t, uint32_t parts, uint64_t first, uint32_t every);
+
+/* ---- Importing ---- */
+
+/* Reads a routing trace of another engine (moe-trace(5) names the formats) and writes it to `to`.
+ * MOE_ERR_FORMAT gives its line. */
+int moe_trace_import(const char *from, const char *to, struct moe_err *err);
+
+#endif

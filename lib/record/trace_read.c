@@ -1,0 +1,465 @@
+/* Reading a trace: the one place that turns its untrusted bytes into steps. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <zstd.h>
+
+#include "base/bytes.h"
+#include "base/file.h"
+#include "base/float16.h"
+#include "base/hash.h"
+#include "base/mem.h"
+#include "record/trace_format.h"
+
+struct moe_trace {
+    char *path;
+    int fd;
+    uint64_t file_bytes, at; /* of the next frame */
+    uint64_t first_tokens_at;
+    struct moe_trace_shape shape;
+    uint64_t *expert_bytes;
+    struct trace_layout layout;
+    struct moe_trace_totals totals, met; /* met: so far, in frames decoded */
+    ZSTD_DCtx *zstd;
+    struct moe_buf stored, raw;
+
+    /* The frame at hand, decoded. */
+    uint8_t *computed; /* [tokens][n_layers] */
+    uint16_t *ids;     /* [tokens][n_layers][n_ids] */
+    float *scores;     /* [tokens][n_layers][n_scores] */
+    uint64_t *seen_at; /* [n_experts] the last list that held each */
+    uint64_t n_lists;
+    uint32_t n_tokens, n_prompt, first, here; /* here: of the token at hand in the frame */
+    uint32_t wanted_parts, wanted_every;      /* moe_trace_want */
+    uint64_t wanted_first;
+    struct moe_trace_token token;
+};
+
+const struct moe_trace_shape *moe_trace_shape(const struct moe_trace *t)
+{
+    return &t->shape;
+}
+
+const struct moe_trace_totals *moe_trace_totals(const struct moe_trace *t)
+{
+    return &t->totals;
+}
+
+uint64_t moe_trace_file_bytes(const struct moe_trace *t)
+{
+    return t->file_bytes;
+}
+
+static int damaged(const struct moe_trace *t, struct moe_err *err, const char *what)
+{
+    return moe_fail(err, MOE_ERR_FORMAT, "%s: frame at byte %" PRIu64 ": %s (file damaged)",
+                    t->path, t->at, what);
+}
+
+/* ---- Frames ---- */
+
+/* Reads the frame at t->at into t->raw and leaves t->at in front of it; *stored gets its length in
+ * the file. max_raw_bytes bounds what it may expand to. */
+static int read_frame(struct moe_trace *t, uint64_t max_raw_bytes, uint64_t *stored,
+                      struct moe_err *err)
+{
+    uint8_t head[TRACE_FRAME_HEAD_BYTES];
+    uint64_t left = t->file_bytes - t->at;
+    if (left < sizeof head)
+        return damaged(t, err, "ends within its head");
+    int status = moe_file_pread(t->fd, t->path, head, sizeof head, t->at, err);
+    if (status != MOE_OK)
+        return status;
+    uint64_t n = moe_get_u32(head + 8), raw_bytes = moe_get_u32(head + 12);
+    if (n > left - sizeof head || raw_bytes > max_raw_bytes || n > ZSTD_compressBound(raw_bytes))
+        return damaged(t, err, "absurd size");
+    moe_buf_clear(&t->stored);
+    moe_buf_clear(&t->raw);
+    uint8_t *frame = moe_buf_reserve(&t->stored, 8 + n), *raw = moe_buf_reserve(&t->raw, raw_bytes);
+    if (!frame || !raw)
+        return moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory for a frame", t->path);
+    memcpy(frame, head + 8, 8);
+    status = moe_file_pread(t->fd, t->path, frame + 8, n, t->at + sizeof head, err);
+    if (status != MOE_OK)
+        return status;
+    if (moe_hash64(frame, 8 + n) != moe_get_u64(head))
+        return damaged(t, err, "checksum mismatch");
+    size_t got = ZSTD_getFrameContentSize(frame + 8, n) == raw_bytes
+                     ? ZSTD_decompressDCtx(t->zstd, raw, raw_bytes, frame + 8, n)
+                     : 0;
+    if (got != raw_bytes || raw_bytes == 0)
+        return damaged(t, err, "does not expand to what it says");
+    t->raw.size = raw_bytes;
+    *stored = sizeof head + n;
+    return MOE_OK;
+}
+
+/* The values of a column, from `raw` on; gives what follows them. */
+static const uint8_t *take_column(struct moe_trace *t, const struct trace_column *c,
+                                  const uint8_t *raw)
+{
+    uint64_t layers = t->shape.n_layers;
+    uint64_t n = c->first_layer < layers ? (layers - c->first_layer) * t->n_tokens * c->n : 0;
+    const uint8_t *low = raw, *high = c->is_ids && t->layout.id_bytes == 1 ? NULL : raw + n;
+    if (c->needs && !(t->wanted_parts & c->needs))
+        return raw + (high ? 2 * n : n);
+    for (uint64_t layer = c->first_layer; layer < layers; layer++)
+        for (uint64_t token = 0; token < t->n_tokens; token++) {
+            uint64_t row = token * layers + layer;
+            uint16_t *ids = t->ids + row * t->layout.n_ids + c->at;
+            float *scores = t->scores + row * t->layout.n_scores + c->at;
+            for (uint32_t i = 0; i < c->n; i++) {
+                uint16_t value = (uint16_t)(*low++ | (high ? *high++ << 8 : 0));
+                if (c->is_ids)
+                    ids[i] = value;
+                else
+                    scores[i] = moe_f16_to_f32(value);
+            }
+        }
+    return raw + (high ? 2 * n : n);
+}
+
+static bool experts_valid(struct moe_trace *t, const uint16_t *ids, uint32_t n)
+{
+    t->n_lists++;
+    for (uint32_t i = 0; i < n; i++) {
+        if (ids[i] >= t->shape.n_experts || t->seen_at[ids[i]] == t->n_lists)
+            return false;
+        t->seen_at[ids[i]] = t->n_lists;
+    }
+    return true;
+}
+
+static bool scores_valid(const float *scores, uint32_t n, bool computed)
+{
+    bool valid = true;
+    for (uint32_t i = 0; i < n; i++)
+        valid = valid && (computed ? scores[i] >= 0 && scores[i] <= 65504 : scores[i] == 0);
+    return valid;
+}
+
+static bool ids_valid(struct moe_trace *t, const uint16_t *ids, uint32_t n, bool computed)
+{
+    if (computed)
+        return experts_valid(t, ids, n);
+    bool valid = true;
+    for (uint32_t i = 0; i < n; i++)
+        valid = valid && ids[i] == 0;
+    return valid;
+}
+
+/* Every list that is wanted holds different experts that there are; what was not computed is zero.
+ */
+static bool row_valid(struct moe_trace *t, uint64_t row, uint32_t layer)
+{
+    const struct trace_layout *f = &t->layout;
+    const uint16_t *ids = t->ids + row * f->n_ids;
+    const float *scores = t->scores + row * f->n_scores;
+    bool computed = t->computed[row], valid = t->computed[row] <= 1;
+    bool next_best = t->wanted_parts & MOE_TRACE_NEXT_BEST;
+    valid = valid && ids_valid(t, ids, next_best ? f->n_router : t->shape.top_k, computed) &&
+            scores_valid(scores, t->shape.top_k, computed);
+    if (next_best && t->shape.keep > 0)
+        valid = valid && scores_valid(scores + f->router_scores, f->n_router, computed);
+    for (int i = 0; i < MOE_N_PREDICTORS; i++)
+        if (t->shape.predictors & t->wanted_parts & 1u << i &&
+            layer >= moe_trace_first_layer((enum moe_predictor)i))
+            valid = valid && ids_valid(t, ids + f->predicted_ids[i], t->shape.keep, computed) &&
+                    scores_valid(scores + f->predicted_scores[i], t->shape.keep, computed);
+    return valid;
+}
+
+static bool is_wanted(const struct moe_trace *t, uint64_t sequence)
+{
+    return t->wanted_every == 0 ||
+           (sequence >= t->wanted_first && (sequence - t->wanted_first) % t->wanted_every == 0);
+}
+
+/* The frame of tokens at t->at. */
+static int read_tokens(struct moe_trace *t, struct moe_err *err)
+{
+    const struct trace_layout *f = &t->layout;
+    uint64_t stored, layers = t->shape.n_layers;
+    int status =
+        read_frame(t, TRACE_TOKENS_HEAD_BYTES + f->frame_tokens * f->token_bytes, &stored, err);
+    if (status != MOE_OK)
+        return status;
+    struct moe_cursor c = moe_cursor_over(t->raw.data, t->raw.size);
+    uint64_t sequence = moe_cursor_u32(&c);
+    uint32_t first = moe_cursor_u32(&c), n = moe_cursor_u32(&c), n_prompt = moe_cursor_u32(&c);
+    uint32_t so_far = t->first + t->n_tokens; /* of the sequence before this frame */
+    bool goes_on = t->met.sequences > 0 && sequence == t->met.sequences - 1 && first == so_far;
+    bool is_next = sequence == t->met.sequences && first == 0;
+    if (n == 0 || n > f->frame_tokens || first > UINT32_MAX - n ||
+        t->raw.size != TRACE_TOKENS_HEAD_BYTES + n * f->token_bytes)
+        return damaged(t, err, "not as long as its tokens");
+    if ((!goes_on && !is_next) || n_prompt > n ||
+        (goes_on && n_prompt > 0 && t->n_prompt < t->n_tokens))
+        return damaged(t, err, "its tokens do not follow those before");
+    t->first = first;
+    t->n_tokens = n;
+    t->n_prompt = n_prompt;
+    t->met.sequences += is_next;
+    t->met.tokens += n;
+    t->met.prompt_tokens += n_prompt;
+    if (!is_wanted(t, sequence)) {
+        t->at += stored;
+        return MOE_OK;
+    }
+    const uint8_t *raw = moe_cursor_take(&c, n * layers);
+    for (uint64_t layer = 0; layer < layers; layer++)
+        for (uint64_t token = 0; token < n; token++)
+            t->computed[token * layers + layer] = *raw++;
+    for (uint32_t i = 0; i < f->n_columns; i++)
+        raw = take_column(t, &f->columns[i], raw);
+    for (uint64_t row = 0; row < n * layers; row++)
+        if (!row_valid(t, row, (uint32_t)(row % layers)))
+            return damaged(t, err, "experts or scores that cannot be");
+    t->at += stored;
+    return MOE_OK;
+}
+
+int moe_trace_next(struct moe_trace *t, const struct moe_trace_token **token, struct moe_err *err)
+{
+    *token = NULL;
+    bool more = ++t->here < t->n_tokens;
+    while (!more || !is_wanted(t, t->met.sequences - 1)) {
+        if (t->at == t->file_bytes) {
+            t->here = t->n_tokens;
+            return memcmp(&t->met, &t->totals, sizeof t->met) == 0
+                       ? MOE_OK
+                       : damaged(t, err, "the file's end, but not all tokens were there");
+        }
+        int status = read_tokens(t, err);
+        if (status != MOE_OK)
+            return status;
+        t->here = 0;
+        more = true;
+    }
+    t->token = (struct moe_trace_token){
+        .sequence = t->met.sequences - 1,
+        .index = t->first + t->here,
+        .prompt = t->here < t->n_prompt,
+    };
+    *token = &t->token;
+    return MOE_OK;
+}
+
+struct moe_trace_step moe_trace_step(const struct moe_trace *t, uint32_t layer)
+{
+    const struct trace_layout *f = &t->layout;
+    uint64_t row = (uint64_t)t->here * t->shape.n_layers + layer;
+    const uint16_t *ids = t->ids + row * f->n_ids;
+    const float *scores = t->scores + row * f->n_scores;
+    struct moe_trace_step step = {0};
+    if (!t->computed[row])
+        return step;
+    step.experts = ids;
+    step.weights = scores;
+    if (t->shape.keep > 0 && t->wanted_parts & MOE_TRACE_NEXT_BEST)
+        step.scores = scores + f->router_scores;
+    for (int i = 0; i < MOE_N_PREDICTORS; i++)
+        if (t->shape.predictors & t->wanted_parts & 1u << i &&
+            layer >= moe_trace_first_layer((enum moe_predictor)i)) {
+            step.predicted[i].experts = ids + f->predicted_ids[i];
+            step.predicted[i].scores = scores + f->predicted_scores[i];
+        }
+    return step;
+}
+
+void moe_trace_rewind(struct moe_trace *t)
+{
+    t->at = t->first_tokens_at;
+    t->met = (struct moe_trace_totals){0};
+    t->n_tokens = t->n_prompt = t->first = t->here = 0;
+    moe_trace_want(t, UINT32_MAX, 0, 0);
+}
+
+void moe_trace_want(struct moe_trace *t, uint32_t parts, uint64_t first, uint32_t every)
+{
+    t->wanted_parts = parts;
+    t->wanted_first = first;
+    t->wanted_every = every;
+}
+
+int trace_copy_frames(struct moe_trace *t, struct moe_outfile *to, uint64_t *at,
+                      struct moe_err *err)
+{
+    enum { PIECE = 1 << 20 };
+    int status = MOE_OK;
+    moe_buf_clear(&t->stored);
+    uint8_t *piece = moe_buf_reserve(&t->stored, PIECE);
+    if (!piece)
+        return moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", t->path);
+    for (uint64_t from = t->first_tokens_at, n; from < t->file_bytes && status == MOE_OK;
+         from += n) {
+        n = t->file_bytes - from < PIECE ? t->file_bytes - from : PIECE;
+        status = moe_file_pread(t->fd, t->path, piece, n, from, err);
+        if (status == MOE_OK)
+            status = moe_outfile_write(to, piece, n, *at, err);
+        *at += n;
+    }
+    return status;
+}
+
+/* ---- Opening ---- */
+
+static int read_header(struct moe_trace *t, uint64_t file_bytes, struct moe_err *err)
+{
+    uint8_t header[TRACE_HEADER_BYTES] = {0};
+    struct moe_trace_shape *s = &t->shape;
+    uint64_t there = file_bytes < sizeof header ? file_bytes : sizeof header;
+    int status = moe_file_pread(t->fd, t->path, header, there, 0, err);
+    if (status != MOE_OK)
+        return status;
+    if (memcmp(header, TRACE_MAGIC, 4) != 0)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: not a trace (it does not begin with %s); traces of other engines are "
+                        "read by moe-profile --import",
+                        t->path, TRACE_MAGIC);
+    struct moe_cursor c = moe_cursor_over(header, TRACE_CHECKSUM_AT);
+    moe_cursor_take(&c, 4);
+    uint32_t version = moe_cursor_u32(&c);
+    if (there == sizeof header && version != MOE_TRACE_VERSION)
+        return moe_fail(err, MOE_ERR_VERSION,
+                        "%s: a trace of version %" PRIu32 "; this program reads version %d",
+                        t->path, version, MOE_TRACE_VERSION);
+    t->file_bytes = moe_cursor_u64(&c);
+    if (there < sizeof header)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: ends within its header (cut off)", t->path);
+    if (moe_hash64(header, TRACE_CHECKSUM_AT) != moe_get_u64(header + TRACE_CHECKSUM_AT))
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: header: checksum mismatch (file damaged)",
+                        t->path);
+    if (t->file_bytes != file_bytes)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: has %" PRIu64 " of %" PRIu64 " bytes (%s)",
+                        t->path, file_bytes, t->file_bytes,
+                        file_bytes < t->file_bytes ? "cut off" : "file damaged");
+    s->source_fingerprint = moe_cursor_u64(&c);
+    s->n_layers = moe_cursor_u32(&c);
+    s->n_experts = moe_cursor_u32(&c);
+    s->top_k = moe_cursor_u32(&c);
+    s->keep = moe_cursor_u32(&c);
+    s->predictors = moe_cursor_u32(&c);
+    s->n_variants = moe_cursor_u32(&c);
+    t->totals.sequences = moe_cursor_u64(&c);
+    t->totals.tokens = moe_cursor_u64(&c);
+    t->totals.prompt_tokens = moe_cursor_u64(&c);
+    uint64_t reserved = moe_cursor_u64(&c) | moe_cursor_u64(&c);
+    const char *problem = trace_shape_problem(s);
+    if (!problem && reserved != 0)
+        problem = "reserved bytes are not zero";
+    if (!problem &&
+        (t->totals.prompt_tokens > t->totals.tokens || t->totals.sequences > t->totals.tokens))
+        problem = "its numbers of tokens contradict each other";
+    return problem ? moe_fail(err, MOE_ERR_FORMAT, "%s: header: %s", t->path, problem) : MOE_OK;
+}
+
+static bool name_valid(const char *name)
+{
+    uint64_t n = 0;
+    while (n < MOE_PACK_NAME_BYTES && name[n] > ' ' && name[n] < 0x7f)
+        n++;
+    for (uint64_t i = n; i < MOE_PACK_NAME_BYTES; i++)
+        if (name[i] != '\0')
+            return false;
+    return n > 0 && n < MOE_PACK_NAME_BYTES;
+}
+
+static int read_description(struct moe_trace *t, struct moe_err *err)
+{
+    struct moe_trace_shape *s = &t->shape;
+    uint64_t bytes = trace_description_bytes(s), stored;
+    if (bytes == 0)
+        return MOE_OK;
+    int status = read_frame(t, bytes, &stored, err);
+    if (status != MOE_OK)
+        return status;
+    if (t->raw.size != bytes)
+        return damaged(t, err, "not as long as the experts' sizes");
+    memcpy(s->variants, t->raw.data, (uint64_t)s->n_variants * MOE_PACK_NAME_BYTES);
+    for (uint32_t v = 0; v < s->n_variants; v++)
+        if (!name_valid(s->variants[v]))
+            return damaged(t, err, "a variant without a name");
+    uint64_t n = (uint64_t)s->n_variants * s->n_layers * s->n_experts;
+    if (!(t->expert_bytes = moe_alloc(n, sizeof *t->expert_bytes, err)))
+        return MOE_ERR_MEMORY;
+    const uint8_t *sizes = t->raw.data + (uint64_t)s->n_variants * MOE_PACK_NAME_BYTES;
+    for (uint64_t i = 0; i < n; i++)
+        t->expert_bytes[i] = moe_get_u64(sizes + 8 * i);
+    s->expert_bytes = t->expert_bytes;
+    t->at += stored;
+    return MOE_OK;
+}
+
+static int make_room(struct moe_trace *t, struct moe_err *err)
+{
+    uint64_t rows = (uint64_t)t->layout.frame_tokens * t->shape.n_layers;
+    t->computed = moe_alloc(rows, 1, err);
+    t->ids = moe_alloc(rows, t->layout.n_ids * sizeof *t->ids, err);
+    t->scores = moe_alloc(rows, t->layout.n_scores * sizeof *t->scores, err);
+    t->seen_at = moe_alloc(t->shape.n_experts, sizeof *t->seen_at, err);
+    return t->computed && t->ids && t->scores && t->seen_at ? MOE_OK : MOE_ERR_MEMORY;
+}
+
+bool moe_trace_is(const char *path)
+{
+    uint8_t start[4];
+    uint64_t bytes;
+    int fd = moe_file_open(path, &bytes, NULL);
+    bool is = fd >= 0 && bytes >= sizeof start &&
+              moe_file_pread(fd, path, start, sizeof start, 0, NULL) == MOE_OK &&
+              memcmp(start, TRACE_MAGIC, sizeof start) == 0;
+    if (fd >= 0)
+        close(fd);
+    return is;
+}
+
+int moe_trace_open(struct moe_trace **out, const char *path, struct moe_err *err)
+{
+    *out = NULL;
+    struct moe_trace *t = moe_alloc(1, sizeof *t, err);
+    if (!t)
+        return MOE_ERR_MEMORY;
+    uint64_t file_bytes = 0;
+    int status = t->fd = moe_file_open(path, &file_bytes, err);
+    if (status >= 0)
+        status = MOE_OK;
+    if (status == MOE_OK &&
+        (!(t->path = moe_strndup(path, strlen(path), err)) || !(t->zstd = ZSTD_createDCtx())))
+        status = moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", path);
+    if (status == MOE_OK)
+        status = read_header(t, file_bytes, err);
+    t->at = TRACE_HEADER_BYTES;
+    if (status == MOE_OK)
+        status = read_description(t, err);
+    t->first_tokens_at = t->at;
+    moe_trace_want(t, UINT32_MAX, 0, 0);
+    if (status == MOE_OK) {
+        t->layout = trace_layout_of(&t->shape);
+        status = make_room(t, err);
+    }
+    if (status == MOE_OK)
+        *out = t;
+    else
+        moe_trace_close(t);
+    return status;
+}
+
+void moe_trace_close(struct moe_trace *t)
+{
+    if (!t)
+        return;
+    if (t->fd >= 0)
+        close(t->fd);
+    ZSTD_freeDCtx(t->zstd);
+    moe_buf_release(&t->stored);
+    moe_buf_release(&t->raw);
+    free(t->computed);
+    free(t->ids);
+    free(t->scores);
+    free(t->seen_at);
+    free(t->expert_bytes);
+    free(t->path);
+    free(t);
+}

@@ -1,0 +1,448 @@
+/* Writing a trace: tokens gathered until they fill a frame; the header last of all. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <zstd.h>
+
+#include "base/bytes.h"
+#include "base/file.h"
+#include "base/float16.h"
+#include "base/hash.h"
+#include "base/mem.h"
+#include "base/par.h"
+#include "record/trace_format.h"
+
+enum {
+    ZSTD_LEVEL = 3,
+    ZSTD_BYTES = 2 << 20, /* of its context at this level: 1.3 MB, whatever the frame */
+};
+
+/* Tokens that are not written yet. */
+struct tokens {
+    uint8_t *computed;      /* [room][n_layers] */
+    uint16_t *ids, *scores; /* [room][n_layers][n_ids], [n_scores] */
+};
+
+struct moe_trace_writer {
+    struct moe_outfile file;
+    uint64_t at; /* where the next frame goes */
+    struct moe_trace_shape shape;
+    struct trace_layout layout;
+    struct moe_trace_totals totals;
+    ZSTD_CCtx *zstd;
+    struct moe_buf raw, stored; /* of the frame at work */
+
+    /* The sequence's tokens from `first` on that are not written yet. */
+    uint32_t first, n_tokens, room;
+    uint32_t n_prompt; /* of the sequence so far */
+    struct tokens waiting;
+    uint8_t *block; /* holds them */
+};
+
+static void writer_free(struct moe_trace_writer *w)
+{
+    moe_buf_release(&w->raw);
+    moe_buf_release(&w->stored);
+    ZSTD_freeCCtx(w->zstd);
+    free(w->block);
+    free(w);
+}
+
+/* ---- Frames ---- */
+
+/* Compresses and writes w->raw. */
+static int write_frame(struct moe_trace_writer *w, struct moe_err *err)
+{
+    uint64_t bound = ZSTD_compressBound(w->raw.size);
+    moe_buf_clear(&w->stored);
+    uint8_t *frame = moe_buf_reserve(&w->stored, TRACE_FRAME_HEAD_BYTES + bound);
+    if (!frame || w->raw.failed)
+        return moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", w->file.path);
+    size_t n = ZSTD_compressCCtx(w->zstd, frame + TRACE_FRAME_HEAD_BYTES, bound, w->raw.data,
+                                 w->raw.size, ZSTD_LEVEL);
+    if (ZSTD_isError(n))
+        return moe_fail(err, MOE_ERR_MEMORY, "%s: zstd: %s", w->file.path, ZSTD_getErrorName(n));
+    moe_put_u32(frame + 8, (uint32_t)n);
+    moe_put_u32(frame + 12, (uint32_t)w->raw.size);
+    moe_put_u64(frame, moe_hash64(frame + 8, TRACE_FRAME_HEAD_BYTES - 8 + n));
+    int status = moe_outfile_write(&w->file, frame, TRACE_FRAME_HEAD_BYTES + n, w->at, err);
+    w->at += TRACE_FRAME_HEAD_BYTES + n;
+    return status;
+}
+
+static int write_description(struct moe_trace_writer *w, struct moe_err *err)
+{
+    const struct moe_trace_shape *s = &w->shape;
+    if (s->n_variants == 0)
+        return MOE_OK;
+    for (uint32_t v = 0; v < s->n_variants; v++) {
+        char name[MOE_PACK_NAME_BYTES] = {0};
+        strncpy(name, s->variants[v], sizeof name - 1);
+        moe_buf_append(&w->raw, name, sizeof name);
+    }
+    for (uint64_t i = 0; i < (uint64_t)s->n_variants * s->n_layers * s->n_experts; i++)
+        moe_buf_u64(&w->raw, s->expert_bytes[i]);
+    return write_frame(w, err);
+}
+
+/* One byte of each of a column's values, over the first n tokens. */
+static void put_plane(struct moe_trace_writer *w, const struct trace_column *c, uint32_t n,
+                      int shift)
+{
+    uint32_t width = c->is_ids ? w->layout.n_ids : w->layout.n_scores, layers = w->shape.n_layers;
+    const uint16_t *values = c->is_ids ? w->waiting.ids : w->waiting.scores;
+    if (c->first_layer >= layers)
+        return;
+    uint64_t bytes = (uint64_t)(layers - c->first_layer) * n * c->n;
+    uint8_t *to = moe_buf_reserve(&w->raw, bytes);
+    if (!to)
+        return;
+    w->raw.size += bytes;
+    for (uint32_t layer = c->first_layer; layer < layers; layer++)
+        for (uint32_t t = 0; t < n; t++) {
+            const uint16_t *from = values + ((uint64_t)t * layers + layer) * width + c->at;
+            for (uint32_t i = 0; i < c->n; i++)
+                *to++ = (uint8_t)(from[i] >> shift);
+        }
+}
+
+/* Writes the first n of the waiting tokens and moves up the rest. */
+static int write_tokens(struct moe_trace_writer *w, uint32_t n, struct moe_err *err)
+{
+    const struct trace_layout *f = &w->layout;
+    uint64_t layers = w->shape.n_layers, left = w->n_tokens - n;
+    uint32_t prompt = w->n_prompt <= w->first       ? 0
+                      : w->n_prompt - w->first >= n ? n
+                                                    : w->n_prompt - w->first;
+    moe_buf_clear(&w->raw);
+    moe_buf_u32(&w->raw, (uint32_t)(w->totals.sequences - 1));
+    moe_buf_u32(&w->raw, w->first);
+    moe_buf_u32(&w->raw, n);
+    moe_buf_u32(&w->raw, prompt);
+    for (uint32_t layer = 0; layer < layers; layer++)
+        for (uint32_t t = 0; t < n; t++)
+            moe_buf_u8(&w->raw, w->waiting.computed[t * layers + layer]);
+    for (uint32_t i = 0; i < f->n_columns; i++) {
+        const struct trace_column *c = &f->columns[i];
+        put_plane(w, c, n, 0);
+        if (!c->is_ids || f->id_bytes == 2)
+            put_plane(w, c, n, 8);
+    }
+    memmove(w->waiting.computed, w->waiting.computed + n * layers, left * layers);
+    memmove(w->waiting.ids, w->waiting.ids + n * layers * f->n_ids,
+            left * layers * f->n_ids * sizeof *w->waiting.ids);
+    memmove(w->waiting.scores, w->waiting.scores + n * layers * f->n_scores,
+            left * layers * f->n_scores * sizeof *w->waiting.scores);
+    w->first += n;
+    w->n_tokens -= n;
+    return write_frame(w, err);
+}
+
+/* ---- Tokens ---- */
+
+/* One function carves the arrays of waiting tokens, counting or for real. */
+static void carve(struct tokens *t, struct moe_arena *arena, const struct trace_layout *f,
+                  uint64_t layers, uint64_t room)
+{
+    t->computed = moe_arena_take(arena, room * layers, sizeof *t->computed);
+    t->ids = moe_arena_take(arena, room * layers, f->n_ids * sizeof *t->ids);
+    t->scores = moe_arena_take(arena, room * layers, f->n_scores * sizeof *t->scores);
+}
+
+/* Room for n tokens: a larger block replaces the one there is. */
+static int make_room(struct moe_trace_writer *w, uint64_t n, struct moe_err *err)
+{
+    const struct trace_layout *f = &w->layout;
+    uint64_t layers = w->shape.n_layers, in_use = w->n_tokens * layers;
+    struct tokens larger, *old = &w->waiting;
+    struct moe_arena arena = {0};
+    if (n <= w->room)
+        return MOE_OK;
+    carve(&larger, &arena, f, layers, n);
+    uint8_t *block = n > UINT32_MAX || arena.overflowed ? NULL : moe_alloc(arena.used, 1, err);
+    if (!block)
+        return moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory for %" PRIu64 " tokens",
+                        w->file.path, n);
+    arena = (struct moe_arena){.base = block, .size = arena.used};
+    carve(&larger, &arena, f, layers, n);
+    if (in_use) {
+        memcpy(larger.computed, old->computed, in_use);
+        memcpy(larger.ids, old->ids, in_use * f->n_ids * sizeof *old->ids);
+        memcpy(larger.scores, old->scores, in_use * f->n_scores * sizeof *old->scores);
+    }
+    free(w->block);
+    w->block = block;
+    w->waiting = larger;
+    w->room = (uint32_t)n;
+    return MOE_OK;
+}
+
+/* What waits when `most` tokens are added: less than a frame, and those. */
+static uint64_t room_for(const struct trace_layout *f, uint32_t most)
+{
+    return (uint64_t)f->frame_tokens - 1 + most;
+}
+
+static uint64_t largest_frame(const struct moe_trace_shape *shape, const struct trace_layout *f)
+{
+    uint64_t tokens = TRACE_TOKENS_HEAD_BYTES + f->frame_tokens * f->token_bytes;
+    uint64_t description = trace_description_bytes(shape);
+    return tokens > description ? tokens : description;
+}
+
+uint64_t moe_trace_writer_bytes(const struct moe_trace_shape *shape, uint32_t most)
+{
+    struct trace_layout f = trace_layout_of(shape);
+    struct tokens waiting;
+    struct moe_arena arena = {0};
+    carve(&waiting, &arena, &f, shape->n_layers, room_for(&f, most));
+    uint64_t raw = largest_frame(shape, &f),
+             stored = TRACE_FRAME_HEAD_BYTES + ZSTD_compressBound(raw);
+    return arena.overflowed ? UINT64_MAX
+                            : arena.used + moe_buf_room(raw) + moe_buf_room(stored) + ZSTD_BYTES;
+}
+
+int moe_trace_reserve(struct moe_trace_writer *w, uint32_t most, struct moe_err *err)
+{
+    uint64_t raw = largest_frame(&w->shape, &w->layout);
+    moe_buf_clear(&w->raw);
+    moe_buf_clear(&w->stored);
+    if (!moe_buf_reserve(&w->raw, raw) ||
+        !moe_buf_reserve(&w->stored, TRACE_FRAME_HEAD_BYTES + ZSTD_compressBound(raw)))
+        return moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", w->file.path);
+    return make_room(w, room_for(&w->layout, most), err);
+}
+
+int moe_trace_begin(struct moe_trace_writer *w, struct moe_err *err)
+{
+    int status = MOE_OK;
+    while (w->n_tokens > 0 && status == MOE_OK)
+        status = write_tokens(
+            w, w->n_tokens < w->layout.frame_tokens ? w->n_tokens : w->layout.frame_tokens, err);
+    w->first = w->n_prompt = 0;
+    return status;
+}
+
+int moe_trace_add(struct moe_trace_writer *w, uint32_t n, uint32_t n_prompt, struct moe_err *err)
+{
+    int status = MOE_OK;
+    uint64_t so_far = (uint64_t)w->first + w->n_tokens, layers = w->shape.n_layers;
+    if (n_prompt > n || (n_prompt > 0 && so_far > w->n_prompt) || so_far + n > UINT32_MAX ||
+        w->totals.sequences >= UINT32_MAX)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "%s: a prompt behind decoded tokens, or more tokens than a trace can have",
+                        w->file.path);
+    if (so_far == 0 && n > 0)
+        w->totals.sequences++;
+    while (w->n_tokens >= w->layout.frame_tokens && status == MOE_OK)
+        status = write_tokens(w, w->layout.frame_tokens, err);
+    if (status == MOE_OK)
+        status = make_room(w, (uint64_t)w->n_tokens + n, err);
+    if (status != MOE_OK)
+        return status;
+    memset(w->waiting.computed + w->n_tokens * layers, 0, n * layers);
+    memset(w->waiting.ids + w->n_tokens * layers * w->layout.n_ids, 0,
+           n * layers * w->layout.n_ids * sizeof *w->waiting.ids);
+    memset(w->waiting.scores + w->n_tokens * layers * w->layout.n_scores, 0,
+           n * layers * w->layout.n_scores * sizeof *w->waiting.scores);
+    w->n_tokens += n;
+    w->n_prompt += n_prompt;
+    w->totals.tokens += n;
+    w->totals.prompt_tokens += n_prompt;
+    return MOE_OK;
+}
+
+/* ---- Values ---- */
+
+/* What is not a number or negative counts as 0, what is too large as the largest there is. */
+static uint16_t to_half(float v)
+{
+    const float largest = 65504;
+    return moe_f32_to_f16(!(v > 0) ? 0 : v < largest ? v : largest);
+}
+
+static bool is_among(const uint16_t *ids, uint32_t n, uint32_t id)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (ids[i] == id)
+            return true;
+    return false;
+}
+
+/* The k experts with the largest values but the n_without of `without`, falling; the lower number
+ * first among equals. Always k different ones, whatever the values are. */
+static void pick_top(const float *values, uint32_t n, const uint16_t *without, uint32_t n_without,
+                     uint32_t k, uint16_t *ids)
+{
+    uint32_t found = 0;
+    for (uint32_t e = 0; e < n; e++) {
+        if (found == k && (k == 0 || !(values[e] > values[ids[k - 1]])))
+            continue;
+        if (is_among(without, n_without, e))
+            continue;
+        uint32_t at = found < k ? found++ : k - 1;
+        for (; at > 0 && values[e] > values[ids[at - 1]]; at--)
+            ids[at] = ids[at - 1];
+        ids[at] = (uint16_t)e;
+    }
+}
+
+/* Softmax of the kept among all n values. */
+static void put_probabilities(const float *values, uint32_t n, const uint16_t *ids, uint32_t k,
+                              uint16_t *scores)
+{
+    float sum = 0, best = values[ids[0]];
+    for (uint32_t e = 0; e < n; e++)
+        sum += expf(values[e] - best);
+    for (uint32_t i = 0; i < k; i++)
+        scores[i] = to_half(expf(values[ids[i]] - best) / sum);
+}
+
+struct put {
+    struct moe_trace_writer *w;
+    uint32_t layer, at; /* of the first row among the waiting tokens */
+    const struct moe_layer_observation *seen;
+    const float *router;
+    uint64_t router_stride;
+};
+
+static void put_range(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct put *p = ctx;
+    const struct moe_trace_shape *s = &p->w->shape;
+    const struct trace_layout *f = &p->w->layout;
+    uint32_t k = s->top_k, n = s->n_experts;
+    for (uint64_t r = (uint64_t)begin; r < (uint64_t)end; r++) {
+        uint64_t at = (p->at + r) * s->n_layers + p->layer;
+        uint16_t *ids = p->w->waiting.ids + at * f->n_ids,
+                 *scores = p->w->waiting.scores + at * f->n_scores;
+        p->w->waiting.computed[at] = 1;
+        for (uint32_t i = 0; i < k; i++) {
+            ids[i] = (uint16_t)p->seen->chosen[r * k + i];
+            scores[i] = to_half(p->seen->weights[r * k + i]);
+        }
+        if (s->keep > 0) {
+            const float *router = p->router + r * p->router_stride;
+            pick_top(router, n, ids, k, f->n_router - k, ids + k);
+            for (uint32_t i = 0; i < f->n_router; i++)
+                scores[f->router_scores + i] = to_half(router[ids[i]]);
+        }
+        for (int i = 0; i < MOE_N_PREDICTORS; i++) {
+            if (!(s->predictors & 1u << i) || !p->seen->predicted[i])
+                continue;
+            const float *values = p->seen->predicted[i] + r * p->seen->stride;
+            uint16_t *best = ids + f->predicted_ids[i];
+            pick_top(values, n, NULL, 0, s->keep, best);
+            put_probabilities(values, n, best, s->keep, scores + f->predicted_scores[i]);
+        }
+    }
+}
+
+void moe_trace_put(struct moe_trace_writer *w, uint32_t layer, uint32_t first, uint32_t n,
+                   const struct moe_layer_observation *seen, const float *router,
+                   uint64_t router_stride)
+{
+    struct put p = {w, layer, first - w->first, seen, router, router_stride};
+    moe_par_for(n, 4, put_range, &p);
+}
+
+/* ---- Beginning and end ---- */
+
+static int write_header(struct moe_trace_writer *w, struct moe_err *err)
+{
+    const struct moe_trace_shape *s = &w->shape;
+    struct moe_buf *b = &w->raw;
+    moe_buf_clear(b);
+    moe_buf_append(b, TRACE_MAGIC, 4);
+    moe_buf_u32(b, MOE_TRACE_VERSION);
+    moe_buf_u64(b, w->at);
+    moe_buf_u64(b, s->source_fingerprint);
+    moe_buf_u32(b, s->n_layers);
+    moe_buf_u32(b, s->n_experts);
+    moe_buf_u32(b, s->top_k);
+    moe_buf_u32(b, s->keep);
+    moe_buf_u32(b, s->predictors);
+    moe_buf_u32(b, s->n_variants);
+    moe_buf_u64(b, w->totals.sequences);
+    moe_buf_u64(b, w->totals.tokens);
+    moe_buf_u64(b, w->totals.prompt_tokens);
+    while (b->size < TRACE_CHECKSUM_AT && !b->failed)
+        moe_buf_u8(b, 0);
+    if (!b->failed)
+        moe_buf_u64(b, moe_hash64(b->data, b->size));
+    if (b->failed)
+        return moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", w->file.path);
+    return moe_outfile_write(&w->file, b->data, b->size, 0, err);
+}
+
+int moe_trace_create(struct moe_trace_writer **out, const char *path,
+                     const struct moe_trace_shape *shape, struct moe_err *err)
+{
+    const char *problem = trace_shape_problem(shape);
+    *out = NULL;
+    if (problem)
+        return moe_fail(err, MOE_ERR_USAGE, "%s: %s", path, problem);
+    struct moe_trace_writer *w = moe_alloc(1, sizeof *w, err);
+    if (!w)
+        return MOE_ERR_MEMORY;
+    w->at = TRACE_HEADER_BYTES;
+    w->shape = *shape;
+    w->layout = trace_layout_of(shape);
+    w->zstd = ZSTD_createCCtx();
+    int status = w->zstd ? moe_outfile_open(&w->file, path, err)
+                         : moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory for zstd", path);
+    if (status != MOE_OK) {
+        writer_free(w);
+        return status;
+    }
+    status = write_description(w, err);
+    w->shape.expert_bytes = NULL;
+    if (status == MOE_OK)
+        *out = w;
+    else
+        moe_trace_abort(w);
+    return status;
+}
+
+int moe_trace_append(struct moe_trace_writer *w, struct moe_trace *from, struct moe_err *err)
+{
+    const struct moe_trace_shape *a = &w->shape, *b = moe_trace_shape(from);
+    const struct moe_trace_token *token;
+    int status = MOE_OK;
+    if (w->totals.tokens > 0 || a->n_layers != b->n_layers || a->n_experts != b->n_experts ||
+        a->top_k != b->top_k || a->keep != b->keep || a->predictors != b->predictors ||
+        a->n_variants != b->n_variants || a->source_fingerprint != b->source_fingerprint)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "%s: a trace of another model or with other scores cannot go on here",
+                        w->file.path);
+    moe_trace_rewind(from);
+    do
+        status = moe_trace_next(from, &token, err);
+    while (status == MOE_OK && token);
+    if (status == MOE_OK)
+        status = trace_copy_frames(from, &w->file, &w->at, err);
+    w->totals = *moe_trace_totals(from);
+    return status;
+}
+
+int moe_trace_commit(struct moe_trace_writer *w, struct moe_err *err)
+{
+    int status = moe_trace_begin(w, err);
+    if (status == MOE_OK)
+        status = write_header(w, err);
+    if (status == MOE_OK)
+        status = moe_outfile_commit(&w->file, err);
+    else
+        moe_outfile_abort(&w->file);
+    writer_free(w);
+    return status;
+}
+
+void moe_trace_abort(struct moe_trace_writer *w)
+{
+    if (!w)
+        return;
+    moe_outfile_abort(&w->file);
+    writer_free(w);
+}

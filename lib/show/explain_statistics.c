@@ -1,0 +1,183 @@
+/* What statistics say for planning, as text and as JSON. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/mem.h"
+#include "plan/boundary.h"
+#include "record/statistics_figures.h"
+#include "show/draw.h"
+#include "show/explain.h"
+
+enum { BAR = 30, LAYER_ROWS = 16 };
+
+/* Each layer's accuracy of gate-1, owned, and the boundary that follows. */
+static int boundary_of(const struct moe_statistics *s, double **accuracy, uint32_t *boundary,
+                       struct moe_err *err)
+{
+    *accuracy = moe_alloc(s->shape.n_layers, sizeof **accuracy, err);
+    if (!*accuracy)
+        return MOE_ERR_MEMORY;
+    moe_layer_accuracies(s, MOE_PREDICT_GATE_1, *accuracy);
+    *boundary = moe_boundary(*accuracy, s->shape.n_layers);
+    return MOE_OK;
+}
+
+/* ---- Text ---- */
+
+static void put_percent(struct moe_buf *out, double x)
+{
+    if (isnan(x) || x < 0)
+        moe_buf_text(out, "       -");
+    else
+        moe_buf_printf(out, "  %5.1f%%", 100 * x);
+}
+
+static void put_uses(const struct moe_statistics *s, struct moe_buf *out)
+{
+    struct moe_reuse_figures reuse = moe_figure_reuse(s, MOE_ALL_LAYERS);
+    moe_draw_paragraph(out, NULL, 0,
+                       "%" PRIu64 " texts of at most %" PRIu32 " tokens, %" PRIu64
+                       " tokens in all, through %" PRIu32 " layers of %" PRIu32
+                       " experts, of which a token uses %" PRIu32 ".",
+                       s->totals[MOE_TOTAL_DOCUMENTS], s->shape.max_tokens,
+                       s->totals[MOE_TOTAL_TOKENS], s->shape.n_layers, s->shape.n_experts,
+                       s->shape.top_k);
+    moe_buf_text(out, "\nWhat a cache can count on\n");
+    moe_draw_paragraph(out, NULL, 2,
+                       "The busiest quarter of a layer's experts does %.1f%% of its work over all "
+                       "texts, %.1f%% within a text; if all were alike, 25%%.",
+                       100 * moe_figure_skew(s, MOE_ALL_LAYERS),
+                       100 * moe_figure_document_skew(s, MOE_ALL_LAYERS));
+    moe_draw_paragraph(out, NULL, 2,
+                       "Of a token's experts %.1f%% were used by the token before it; by chance "
+                       "%.1f%% would have been.",
+                       100 * reuse.active, 100 * reuse.chance);
+    moe_draw_paragraph(out, NULL, 2,
+                       "How a prompt uses its experts and how the rest of the text does agree by "
+                       "%.3f, where 1 is alike.",
+                       moe_figure_similarity(s).whole);
+}
+
+static void put_predictors(const struct moe_statistics *s, bool blocks, struct moe_buf *out)
+{
+    moe_draw_paragraph(out, NULL, 0,
+                       "\nHow well a layer's experts are foretold: of its %" PRIu32
+                       ", those among as many foretold; among the likeliest quarter",
+                       s->shape.top_k);
+    for (enum moe_predictor p = 0; p < MOE_N_PREDICTORS; p++) {
+        struct moe_accuracy_figures a = moe_figure_accuracy(s, MOE_ALL_LAYERS, p);
+        if (isnan(a.in_k))
+            continue;
+        moe_buf_printf(out, "  %-12s", moe_predictor_name(p));
+        put_percent(out, a.in_k);
+        put_percent(out, a.in_p75);
+        moe_buf_text(out, "  ");
+        moe_draw_bar(out, a.in_k, BAR, blocks);
+        moe_buf_text(out, "\n");
+    }
+}
+
+/* Layers of which nothing is known count as 0, as for the boundary. */
+static double mean(const double *x, uint32_t n)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < n; i++)
+        sum += x[i] > 0 ? x[i] : 0;
+    return sum / n;
+}
+
+static void put_layers(const struct moe_statistics *s, const double *accuracy, uint32_t boundary,
+                       bool blocks, struct moe_buf *out)
+{
+    uint32_t n = s->shape.n_layers, step = (n + LAYER_ROWS - 1) / LAYER_ROWS;
+    moe_buf_text(out, "\nBy layer, foretold by the gate's input of the layer before (gate-1)\n");
+    for (uint32_t l = 0; l < n; l += step) {
+        uint32_t of = l + step < n ? step : n - l;
+        char name[32];
+        if (of == 1)
+            snprintf(name, sizeof name, "%" PRIu32, l);
+        else
+            snprintf(name, sizeof name, "%" PRIu32 "-%" PRIu32, l, l + of - 1);
+        moe_buf_printf(out, "  %-12s", name);
+        double x = of == 1 ? accuracy[l] : mean(accuracy + l, of);
+        put_percent(out, x);
+        moe_buf_text(out, "  ");
+        moe_draw_bar(out, x, BAR, blocks);
+        moe_buf_text(out, "\n");
+    }
+    if (boundary)
+        moe_draw_paragraph(out, NULL, 2,
+                           "Clearly harder to foretell than the others: the first %" PRIu32
+                           " (%.1f%% in the mean against %.1f%%; what nothing foretells counts as "
+                           "0). Where memory allows they keep all their experts: --alloc "
+                           "shallow:%" PRIu32 ".",
+                           boundary, 100 * mean(accuracy, boundary),
+                           100 * mean(accuracy + boundary, n - boundary), boundary);
+    else
+        moe_draw_paragraph(out, NULL, 2,
+                           "No run of first layers is harder to foretell than the others.");
+}
+
+int moe_explain_statistics(const struct moe_statistics *s, bool blocks, struct moe_buf *out,
+                           struct moe_err *err)
+{
+    double *accuracy = NULL;
+    uint32_t boundary = 0;
+    int status = boundary_of(s, &accuracy, &boundary, err);
+    if (status == MOE_OK) {
+        put_uses(s, out);
+        put_predictors(s, blocks, out);
+        put_layers(s, accuracy, boundary, blocks, out);
+        moe_buf_text(out, "\nNext: moe-plan PACK --memory SIZE --stats STATS\n");
+    }
+    free(accuracy);
+    return status;
+}
+
+/* ---- JSON ---- */
+
+static void put_number(struct moe_buf *out, const char *before, double x)
+{
+    moe_buf_text(out, before);
+    if (isnan(x) || x < 0)
+        moe_buf_text(out, "null");
+    else
+        moe_buf_printf(out, "%.9g", x);
+}
+
+int moe_explain_statistics_json(const struct moe_statistics *s, struct moe_buf *out,
+                                struct moe_err *err)
+{
+    struct moe_reuse_figures reuse = moe_figure_reuse(s, MOE_ALL_LAYERS);
+    double *accuracy = NULL;
+    uint32_t boundary = 0;
+    int status = boundary_of(s, &accuracy, &boundary, err);
+    if (status != MOE_OK)
+        return status;
+    moe_buf_printf(out,
+                   "{\"texts\": %" PRIu64 ", \"tokens\": %" PRIu64 ", \"moe_layers\": %" PRIu32
+                   ", \"experts\": %" PRIu32 ", \"experts_per_token\": %" PRIu32,
+                   s->totals[MOE_TOTAL_DOCUMENTS], s->totals[MOE_TOTAL_TOKENS], s->shape.n_layers,
+                   s->shape.n_experts, s->shape.top_k);
+    put_number(out, ", \"skew\": ", moe_figure_skew(s, MOE_ALL_LAYERS));
+    put_number(out, ", \"document_skew\": ", moe_figure_document_skew(s, MOE_ALL_LAYERS));
+    put_number(out, ", \"reuse\": ", reuse.active);
+    put_number(out, ", \"reuse_by_chance\": ", reuse.chance);
+    put_number(out, ", \"prompt_to_rest\": ", moe_figure_similarity(s).whole);
+    moe_buf_text(out, ", \"predictors\": {");
+    for (enum moe_predictor p = 0; p < MOE_N_PREDICTORS; p++) {
+        struct moe_accuracy_figures a = moe_figure_accuracy(s, MOE_ALL_LAYERS, p);
+        moe_buf_printf(out, "%s\"%s\": {", p ? ", " : "", moe_predictor_name(p));
+        put_number(out, "\"in_k\": ", a.in_k);
+        put_number(out, ", \"in_p75\": ", a.in_p75);
+        moe_buf_text(out, "}");
+    }
+    moe_buf_text(out, "}, \"layers\": [");
+    for (uint32_t l = 0; l < s->shape.n_layers; l++)
+        put_number(out, l ? ", " : "", accuracy[l]);
+    moe_buf_printf(out, "], \"boundary\": %" PRIu32 "}\n", boundary);
+    free(accuracy);
+    return MOE_OK;
+}

@@ -1,0 +1,136 @@
+#include "show/explain.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+static void say_cache(const struct moe_strategy *s, uint64_t n_slots, struct moe_buf *out)
+{
+    if (!s->cache || n_slots == 0) {
+        moe_buf_text(out, "No expert is kept once its layer is computed.");
+        return;
+    }
+    moe_buf_printf(out, "%" PRIu64 " slots keep experts", n_slots);
+    switch (s->alloc) {
+    case MOE_ALLOC_GLOBAL:
+        moe_buf_text(out, ", shared by all layers: those that use theirs more hold more");
+        break;
+    case MOE_ALLOC_PER_LAYER:
+        moe_buf_text(out, ", as many for each layer");
+        break;
+    case MOE_ALLOC_SHALLOW:
+        moe_buf_printf(out,
+                       ", first as many as there are experts for the first %" PRIu32
+                       " layers, which are the hardest to foresee, the rest in equal parts",
+                       s->boundary);
+        break;
+    case MOE_ALLOC_FREQUENCY:
+        moe_buf_text(out, ", in equal parts, what is over to the layers with the busiest experts");
+        break;
+    }
+    moe_buf_printf(out, ". When they are full: %s.", s->cache->describe);
+}
+
+static void say_init(const struct moe_strategy *s, struct moe_buf *out)
+{
+    if (!s->cache || s->init == MOE_INIT_EMPTY)
+        return;
+    moe_buf_text(out, s->init == MOE_INIT_FREQUENCY
+                          ? " At the start they hold the experts that the profile saw most often."
+                          : " At the start they are filled layer by layer.");
+}
+
+static void say_source(const struct moe_strategy *s, struct moe_buf *out)
+{
+    switch (s->predict) {
+    case MOE_PREDICT_BY_NOTHING:
+        break;
+    case MOE_PREDICT_BY_PREVIOUS:
+        moe_buf_text(out, "the experts of the token before are expected again");
+        break;
+    case MOE_PREDICT_BY_PATH:
+        moe_buf_text(out, "the next layer's experts are foretold from this layer's, by how often "
+                          "they followed each other in the profile");
+        break;
+    case MOE_PREDICT_BY_KEYS:
+        moe_buf_text(out, "the next layer's experts are foretold from the best ones of the last "
+                          "two layers, by the profile");
+        break;
+    case MOE_PREDICT_BY_GATE:
+        moe_buf_text(out, "the next layer's router is asked early, with this layer's input");
+        break;
+    case MOE_PREDICT_BY_RESIDUAL:
+        moe_buf_text(out, "the next layer's router is asked early, with the stream as it is now");
+        break;
+    }
+    if (s->depth > 1)
+        moe_buf_printf(out, ", up to %" PRIu32 " layers ahead", s->depth);
+}
+
+static void say_prefetch(const struct moe_strategy *s, struct moe_buf *out)
+{
+    char limits[MOE_PART_TEXT_BYTES];
+    if (s->predict == MOE_PREDICT_BY_NOTHING) {
+        moe_buf_text(out, " Nothing is loaded ahead.");
+        return;
+    }
+    moe_buf_text(out, " While a layer computes, ");
+    say_source(s, out);
+    if (moe_strategy_has(s, MOE_PART_PREFETCH)) {
+        moe_strategy_part_text(s, MOE_PART_PREFETCH, limits);
+        moe_buf_printf(out, "; what is absent is loaded ahead (limits: %s)", limits);
+    }
+    moe_buf_text(out, ".");
+    if (s->precalculate)
+        moe_buf_text(out, " Absent experts that were foretold are computed beforehand on the host,"
+                          " from the input of the layer before.");
+}
+
+static void say_miss(const struct moe_strategy *s, struct moe_buf *out)
+{
+    switch (s->on_miss) {
+    case MOE_MISS_LOAD:
+        moe_buf_text(out, " An absent expert is waited for.");
+        break;
+    case MOE_MISS_LOAD_LOW:
+        moe_buf_text(out, " An absent expert that matters little is loaded at the low precision.");
+        break;
+    case MOE_MISS_EMERGENCY:
+        moe_buf_text(out, " An absent expert is loaded at the low precision.");
+        break;
+    case MOE_MISS_COMPUTE_HOST:
+        moe_buf_text(out, s->host_falls_back
+                              ? " An absent expert is computed where it lies, or, without a second "
+                                "device, loaded and dropped."
+                              : " An absent expert is computed where it lies, on the host.");
+        break;
+    }
+    if (s->skip_below > 0)
+        moe_buf_printf(out, " Absent ones in the last %.3g%% of the weight are left out.",
+                       100 * s->skip_below);
+}
+
+static void say_prefill(const struct moe_strategy *s, struct moe_buf *out)
+{
+    if (s->prefill == MOE_PREFILL_POPULARITY)
+        moe_buf_text(out, " Of a prompt the experts that most tokens want come first.");
+    if (s->prefill == MOE_PREFILL_HYBRID)
+        moe_buf_printf(out,
+                       " Of a prompt the experts that most tokens want come first, the last "
+                       "%.3g%% of them at the low precision.",
+                       100 * s->low_share);
+}
+
+void moe_explain_strategy(const struct moe_strategy *s, uint64_t n_slots, struct moe_buf *out)
+{
+    if (s->resident) {
+        moe_buf_text(out, "All experts are in memory from the start: nothing is loaded later.");
+        return;
+    }
+    say_cache(s, n_slots, out);
+    say_init(s, out);
+    say_prefetch(s, out);
+    say_miss(s, out);
+    say_prefill(s, out);
+    moe_buf_text(out, s->inexact ? " This may change what the model says."
+                                 : " Nothing of this changes what the model says.");
+}

@@ -1,0 +1,375 @@
+#include "study/calibrate.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/text.h"
+#include "study/calibrate_parts.h"
+#include "study/dense_bits.h"
+#include "study/importance.h"
+
+/* Between two writings of the partial file: what an interruption by force may cost. */
+enum { SAVE_SECONDS = 30 };
+
+/* What a process takes beyond what is counted: stacks, buffers of the heap, maps being written. */
+enum { SLACK = 8 << 20 };
+
+enum { STRUCTURE_TOKENS = 512 }; /* context beside max_tokens, for continuations */
+
+/* ---- The partial file ---- */
+
+struct saving {
+    struct calibration *c;
+    double saved;
+};
+
+static int save(struct calibration *c, struct moe_err *err)
+{
+    struct moe_buf text = {0};
+    if (!c->options->partial)
+        return MOE_OK;
+    int status = moe_map_write(c->map, &text, err);
+    if (status == MOE_OK)
+        status = moe_file_write_all(c->options->partial, text.data, text.size, err);
+    moe_buf_release(&text);
+    return status;
+}
+
+static int save_now_and_then(void *ctx, struct moe_err *err)
+{
+    struct saving *s = ctx;
+    if (moe_seconds() - s->saved < SAVE_SECONDS)
+        return MOE_OK;
+    int status = save(s->c, err);
+    s->saved = moe_seconds();
+    return status;
+}
+
+/* Takes over importances that another calibration measured, of any bounds. */
+static int adopt(struct calibration *c, const struct moe_map *from, const char *name,
+                 struct moe_err *err)
+{
+    struct moe_importances *m = &c->map->importances;
+    if (!from->importances.there)
+        return moe_fail(err, MOE_ERR_USAGE, "%s: holds no importances", name);
+    m->there = true;
+    m->exact = from->importances.exact;
+    m->upper = from->importances.upper;
+    m->lower = from->importances.lower;
+    m->dense_bits = from->importances.dense_bits;
+    int status = moe_map_merge(c->map, from, err);
+    return status == MOE_OK ? MOE_OK : moe_err_prefix(err, "%s", name);
+}
+
+/* What a stopped run has left. */
+static int take_up(struct calibration *c, struct moe_err *err)
+{
+    const struct moe_calibrate_options *o = c->options;
+    struct moe_map *before = NULL;
+    if (!o->partial || !o->resume || !moe_path_exists(o->partial))
+        return MOE_OK;
+    int status = moe_map_read(&before, o->partial, err);
+    if (status == MOE_OK && before->importances.there)
+        status = adopt(c, before, o->partial, err);
+    moe_map_free(before);
+    return status;
+}
+
+/* ---- Opening ---- */
+
+static int describe(struct calibration *c, struct moe_err *err)
+{
+    const struct moe_config *config = &c->model->config;
+    const struct moe_pack *pack = c->model->pack;
+    uint32_t n_layers = 0;
+    for (uint32_t l = 0; l < config->n_layers; l++)
+        n_layers += config->layer_is_moe[l];
+    int status = moe_map_new(&c->map, n_layers, config->n_experts, config->top_k, err);
+    if (status != MOE_OK)
+        return status;
+    struct moe_map *map = c->map;
+    for (uint32_t l = 0, i = 0; l < config->n_layers; l++)
+        if (config->layer_is_moe[l])
+            map->model_layer[i++] = l;
+    map->source_fingerprint = moe_pack_source_fingerprint(pack);
+    map->pack_fingerprint = moe_pack_fingerprint(pack);
+    map->n_variants = moe_pack_n_variants(pack);
+    for (uint32_t v = 0; v < map->n_variants; v++)
+        snprintf(map->variants[v], sizeof map->variants[v], "%s",
+                 moe_pack_variant_at(pack, v)->name);
+    map->pack_dense_bits = moe_dense_bits(c->model);
+    map->metric = c->options->metric;
+    map->tolerance = c->options->tolerance;
+    map->max_tokens = c->options->max_tokens;
+    return MOE_OK;
+}
+
+static void note_texts(struct moe_map *map, const struct moe_corpus *corpus, bool check)
+{
+    for (uint32_t t = 0; corpus && t < corpus->n_texts; t++) {
+        struct moe_map_text *text = &map->texts[map->n_texts++];
+        const char *name = strrchr(corpus->texts[t].path, '/');
+        snprintf(text->name, sizeof text->name, "%s", name ? name + 1 : corpus->texts[t].path);
+        text->documents = corpus->texts[t].n_documents;
+        text->tokens = corpus->texts[t].n_predicted;
+        text->hash = corpus->texts[t].hash;
+        text->check = check;
+    }
+}
+
+static int read_texts(struct calibration *c, struct moe_err *err)
+{
+    const struct moe_calibrate_options *o = c->options;
+    if (o->n_texts + o->n_checks > MOE_MAP_MAX_TEXTS)
+        return moe_fail(err, MOE_ERR_USAGE, "at most %d texts", MOE_MAP_MAX_TEXTS);
+    int status = moe_corpus_read(&c->corpus, c->model->tokenizer, o->texts, o->n_texts,
+                                 o->max_tokens, o->progress, err);
+    if (status == MOE_OK && o->n_checks)
+        status = moe_corpus_read(&c->check, c->model->tokenizer, o->checks, o->n_checks,
+                                 o->max_tokens, o->progress, err);
+    return status;
+}
+
+/* What the budget leaves for experts, beside two dense parts, the re-runs and their logits. */
+static int open_experts(struct calibration *c, const struct moe_rerun_options *rerun,
+                        struct moe_err *err)
+{
+    const struct moe_calibrate_options *o = c->options;
+    uint64_t budget = o->memory_bytes, taken = moe_rss_bytes() + SLACK, least, all;
+    uint64_t n_benches = o->n_dense_bits > 1 ? 2 : 1;
+    taken += n_benches * moe_rerun_bytes(&c->model->config, c->corpus, rerun);
+    if (c->check)
+        taken += n_benches * moe_rerun_bytes(&c->model->config, c->check, rerun);
+    taken += (n_benches - 1) * c->model->weights_bytes;
+    if (budget == 0) {
+        uint64_t free_bytes = moe_available_bytes();
+        budget = free_bytes == UINT64_MAX ? UINT64_MAX : free_bytes + moe_rss_bytes();
+    }
+    moe_experts_every_bytes(c->model->pack, &least, &all);
+    if (budget < taken + least) {
+        char have[32], need[32];
+        return moe_fail(err, MOE_ERR_LIMIT,
+                        "%s: a budget of %s is too small: the smallest that works is %s (--memory "
+                        "%" PRIu64 "M; shorter or fewer texts need less)",
+                        moe_pack_path(c->model->pack), moe_format_bytes(budget, have),
+                        moe_format_bytes(taken + least, need),
+                        (taken + least + (1 << 20) - 1) >> 20);
+    }
+    return moe_experts_open_every(&c->experts, c->model->pack, budget - taken, o->progress, err);
+}
+
+static int open_own(struct calibration *c, const struct moe_rerun_options *rerun,
+                    struct moe_err *err)
+{
+    c->own = (struct bench_model){
+        .dense_bits = moe_dense_bits(c->model),
+        .dense_bytes = calibrate_dense_bytes(c->model, moe_dense_bits(c->model)),
+        .model = c->model,
+    };
+    int status = moe_rerun_open(&c->own.rerun, c->model, c->experts, c->corpus, rerun, err);
+    struct moe_rerun_options without_states = *rerun;
+    without_states.keeps_states = false;
+    if (status == MOE_OK && c->check)
+        status = moe_rerun_open(&c->own.check_rerun, c->model, c->experts, c->check,
+                                &without_states, err);
+    return status;
+}
+
+static int measure_references(struct calibration *c, struct moe_err *err)
+{
+    uint8_t *table = calibrate_table(c, NULL, 0, err);
+    struct moe_rule_table at = {table, c->map->n_experts, c->map->top_k};
+    const struct moe_rule rule = moe_rule_of_table(&at);
+    int status =
+        table ? moe_quality_measure(&c->reference, c->own.rerun, &rule, NULL, err) : MOE_ERR_MEMORY;
+    if (status == MOE_OK && c->check)
+        status = moe_quality_measure(&c->check_reference, c->own.check_rerun, &rule, NULL, err);
+    free(table);
+    return status;
+}
+
+static int check_pack(const struct calibration *c, struct moe_err *err)
+{
+    const struct moe_calibrate_options *o = c->options;
+    const struct moe_pack *pack = c->model->pack;
+    uint32_t dense_bits = moe_dense_bits(c->model);
+    if (moe_pack_n_variants(pack) < 2)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "%s: has experts at %s bits only, so there is nothing to choose "
+                        "(moe-quantize --experts 8,4,2)",
+                        moe_pack_path(pack),
+                        moe_pack_n_variants(pack) ? moe_pack_variant_at(pack, 0)->name : "no");
+    for (uint32_t i = 0; i < o->n_dense_bits; i++)
+        if (o->dense_bits[i] > dense_bits)
+            return moe_fail(err, MOE_ERR_USAGE,
+                            "%s: the dense part has %u bits, %u cannot be made of them",
+                            moe_pack_path(pack), dense_bits, o->dense_bits[i]);
+    return MOE_OK;
+}
+
+static int open_all(struct calibration *c, const char *pack, struct moe_err *err)
+{
+    const struct moe_calibrate_options *o = c->options;
+    uint32_t context = o->max_tokens + (o->structure ? STRUCTURE_TOKENS : 0);
+    int status = moe_model_open_directory(&c->model, pack, err);
+    if (status == MOE_OK && context > c->model->config.context_max)
+        context = c->model->config.context_max;
+    if (status == MOE_OK)
+        status = moe_model_load(c->model, context, NULL, o->progress, err);
+    if (status == MOE_OK)
+        status = check_pack(c, err);
+    if (status == MOE_OK)
+        status = read_texts(c, err);
+    if (status != MOE_OK)
+        return status;
+    const struct moe_rerun_options rerun = {
+        .keeps_states = true,
+        .n_variants = moe_pack_n_variants(c->model->pack),
+        .progress = o->progress,
+    };
+    status = describe(c, err);
+    if (status == MOE_OK) {
+        note_texts(c->map, c->corpus, false);
+        note_texts(c->map, c->check, true);
+        status = open_experts(c, &rerun, err);
+    }
+    if (status == MOE_OK)
+        status = open_own(c, &rerun, err);
+    if (status == MOE_OK)
+        status = measure_references(c, err);
+    return status;
+}
+
+static void close_all(struct calibration *c)
+{
+    moe_quality_release(&c->reference);
+    moe_quality_release(&c->check_reference);
+    moe_rerun_close(c->own.rerun);
+    moe_rerun_close(c->own.check_rerun);
+    moe_experts_close(c->experts);
+    moe_corpus_free(c->corpus);
+    moe_corpus_free(c->check);
+    moe_model_close(c->model);
+}
+
+/* ---- Importance ---- */
+
+/* The other kind of importance, only to be compared. */
+static int correlate(struct calibration *c, const struct moe_quality *base,
+                     const struct moe_importance_options *options, struct moe_err *err)
+{
+    struct moe_map *other = NULL;
+    uint64_t n = (uint64_t)c->map->n_layers * c->map->n_experts;
+    int status = moe_map_new(&other, c->map->n_layers, c->map->n_experts, c->map->top_k, err);
+    if (status == MOE_OK) {
+        memcpy(other->model_layer, c->map->model_layer,
+               c->map->n_layers * sizeof *other->model_layer);
+        other->n_variants = c->map->n_variants;
+        status = moe_importance_proxy(other, c->own.rerun, base, options, err);
+    }
+    if (status == MOE_OK)
+        status = moe_rank_correlation(other->importances.nats, c->map->importances.nats, n,
+                                      &c->map->rank_correlation, err);
+    moe_map_free(other);
+    return status;
+}
+
+static int measure_importances(struct calibration *c, struct moe_err *err)
+{
+    const struct moe_calibrate_options *o = c->options;
+    struct moe_importances *m = &c->map->importances;
+    struct saving saving = {c, moe_seconds()};
+    struct moe_quality base;
+    if (!m->there) {
+        m->there = true;
+        m->exact = o->exact;
+        m->upper = c->upper;
+        m->lower = c->lower;
+        m->dense_bits = c->own.dense_bits;
+    }
+    if (moe_map_complete(c->map) && !o->compare)
+        return MOE_OK;
+    const struct moe_importance_options options = {
+        .upper = m->upper,
+        .lower = m->lower,
+        .shard = o->shard,
+        .n_shards = o->n_shards,
+        .progress = o->progress,
+        .saved = save_now_and_then,
+        .ctx = &saving,
+    };
+    uint8_t *table = calibrate_table(c, NULL, m->upper, err);
+    struct moe_rule_table at = {table, c->map->n_experts, c->map->top_k};
+    const struct moe_rule rule = moe_rule_of_table(&at);
+    int status =
+        table ? moe_quality_measure(&base, c->own.rerun, &rule, NULL, err) : MOE_ERR_MEMORY;
+    free(table);
+    if (status != MOE_OK)
+        return status;
+    if (m->exact)
+        status = moe_importance_exact(c->map, c->own.rerun, &base, &options, err);
+    else
+        status = moe_importance_proxy(c->map, c->own.rerun, &base, &options, err);
+    if (status == MOE_OK && o->compare && m->exact && moe_map_complete(c->map))
+        status = correlate(c, &base, &options, err);
+    moe_quality_release(&base);
+    return status;
+}
+
+/* ---- In order ---- */
+
+static int choose(struct calibration *c, struct moe_err *err)
+{
+    const struct moe_calibrate_options *o = c->options;
+    int status = calibrate_choice(c, err);
+    if (status == MOE_OK && !o->without_fate)
+        status = calibrate_fate(c, err);
+    if (status == MOE_OK && !o->without_hobbit)
+        status = calibrate_hobbit(c, err);
+    if (status == MOE_OK && !o->without_hobbit && o->trace)
+        status = calibrate_weights(c, err);
+    return status;
+}
+
+int moe_calibrate(struct moe_map **out, const char *pack,
+                  const struct moe_calibrate_options *options, struct moe_err *err)
+{
+    struct calibration c = {.options = options};
+    *out = NULL;
+    int status = open_all(&c, pack, err);
+    if (status == MOE_OK && options->from)
+        status = adopt(&c, options->from, "the importances to start from", err);
+    if (status == MOE_OK)
+        status = take_up(&c, err);
+    if (status == MOE_OK)
+        status = calibrate_rungs(&c, err);
+    if (status == MOE_OK)
+        status = calibrate_bounds(&c, err);
+    if (status == MOE_OK)
+        status = measure_importances(&c, err);
+    if (status == MOE_OK)
+        status = save(&c, err);
+    bool measured = c.map && c.map->importances.there;
+    if (status == MOE_OK && options->n_shards <= 1 && options->tolerance >= 0)
+        status = choose(&c, err);
+    if (status == MOE_OK && options->structure)
+        status = calibrate_structure(&c, err);
+    if (status != MOE_OK && measured) { /* what was measured must survive the error */
+        struct moe_err later;
+        save(&c, &later);
+    } else if (status == MOE_OK && options->partial) {
+        unlink(options->partial);
+    }
+    if (status == MOE_OK)
+        *out = c.map;
+    else
+        moe_map_free(c.map);
+    close_all(&c);
+    return status;
+}

@@ -1,0 +1,53 @@
+/*
+ * Calibration: what may be approximated on a user's texts under a user's tolerance, written into a
+ * bit map (record/map.h). In order:
+ *
+ *   rungs        every uniform bitwidth, measured: the bounds (EdgeMoE III-B)
+ *   importance   of every expert (importance.h)
+ *   choice       per-expert bitwidths with the fewest bytes within the tolerance
+ * (calibrate_choice.c) fate         the share p of unpopular experts that prompts may take low
+ * (calibrate_fate.c) hobbit       T1 and T2 (calibrate_hobbit.c); weights and pools where a trace
+ * is given structure    what the result does to brackets, quotes and final answers (structure.h)
+ *
+ * What is chosen is chosen on the texts and measured whole; --check texts only judge.
+ */
+#ifndef MOE_STUDY_CALIBRATE_H
+#define MOE_STUDY_CALIBRATE_H
+
+#include "base/err.h"
+#include "base/progress.h"
+#include "record/map.h"
+#include "record/statistics.h"
+
+enum { MOE_CALIBRATE_DENSE = 4 }; /* bitwidths of the dense part to consider, at most */
+
+struct moe_calibrate_options {
+    const char *const *texts, *const *checks; /* paths */
+    uint32_t n_texts, n_checks;
+    uint32_t max_tokens; /* per document */
+    enum moe_metric metric;
+    double tolerance; /* percent or points; below 0: measure importances only */
+    bool exact;       /* importance measured, else estimated */
+    bool compare;     /* estimate as well, for the correlation */
+    uint32_t dense_bits[MOE_CALIBRATE_DENSE]; /* of the dense part, no more than the pack's */
+    uint32_t n_dense_bits;                    /* 0: the pack's alone */
+    uint32_t shard, n_shards; /* of the importances; n_shards > 1: nothing is chosen */
+    bool without_fate, without_hobbit;
+    uint32_t structure;                      /* documents of each text to continue; 0: none */
+    const struct moe_map *from;              /* importances to use; borrowed; NULL: measure */
+    const struct moe_statistics *statistics; /* how often experts are used; NULL: all alike */
+    const char *trace;                       /* for hobbit's weights; NULL: they are not sought */
+    const char *partial;                     /* file for what is done so far; NULL: none */
+    bool resume;                             /* go on from `partial` where it exists */
+    uint64_t memory_bytes;                   /* of the whole process; 0: what is free */
+    const struct moe_progress *progress;     /* may be NULL */
+};
+
+/* Calibrates the pack. *out is the caller's to free. MOE_ERR_LIMIT: the tolerance cannot be met;
+ * MOE_ERR_INTERRUPTED: what is done is in the partial file, which is removed in the end;
+ * MOE_ERR_USAGE: the pack has one variant only, or `from` and `partial` are about something else.
+ */
+int moe_calibrate(struct moe_map **out, const char *pack,
+                  const struct moe_calibrate_options *options, struct moe_err *err);
+
+#endif

@@ -1,0 +1,111 @@
+/* What the parts of a calibration measure with. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "study/calibrate_parts.h"
+#include "study/dense_bits.h"
+
+/* Of the dense part, as moe-quantize does it unless told otherwise. */
+static const char dense_method[] = "hqq";
+enum { DENSE_GROUP = 64 };
+
+/* ---- Bytes ---- */
+
+uint64_t calibrate_expert_bytes(const struct calibration *c, uint32_t layer, uint32_t expert,
+                                uint32_t variant)
+{
+    const struct moe_expert_extent *e =
+        moe_pack_expert(c->model->pack, calibrate_model_layer(c, layer), expert, variant);
+    uint64_t bytes = 0;
+    for (uint32_t s = 0; e->present && s < MOE_PACK_MAX_SEGMENTS; s++)
+        bytes += e->segments[s].stored_bytes;
+    return bytes;
+}
+
+uint64_t calibrate_all_bytes(const struct calibration *c, uint32_t variant)
+{
+    uint64_t bytes = 0;
+    for (uint32_t layer = 0; layer < c->map->n_layers; layer++)
+        for (uint32_t e = 0; e < c->map->n_experts; e++) {
+            uint32_t usable = moe_pack_usable_variant(c->model->pack,
+                                                      calibrate_model_layer(c, layer), e, variant);
+            bytes += calibrate_expert_bytes(c, layer, e, usable);
+        }
+    return bytes;
+}
+
+uint64_t calibrate_dense_bytes(const struct moe_model *model, uint32_t bits)
+{
+    return moe_dense_bytes(model, moe_quant_method_find(dense_method), bits, DENSE_GROUP);
+}
+
+/* ---- Rules ---- */
+
+uint8_t *calibrate_table(const struct calibration *c, const uint8_t *variants, uint32_t variant,
+                         struct moe_err *err)
+{
+    uint64_t n = c->map->n_experts;
+    uint8_t *table = moe_alloc(c->model->config.n_layers, n, err);
+    for (uint32_t layer = 0; table && layer < c->map->n_layers; layer++) {
+        uint8_t *to = table + calibrate_model_layer(c, layer) * n;
+        if (variants)
+            memcpy(to, variants + layer * n, n);
+        else
+            memset(to, (int)variant, n);
+    }
+    return table;
+}
+
+/* ---- Models to measure ---- */
+
+int calibrate_open_bench(struct bench_model *b, struct calibration *c, uint32_t dense_bits,
+                         struct moe_err *err)
+{
+    const struct moe_quant_method *method = moe_quant_method_find(dense_method);
+    const struct moe_rerun_options options = {.n_variants = c->map->n_variants,
+                                              .progress = c->options->progress};
+    *b = c->own;
+    if (dense_bits == c->own.dense_bits)
+        return MOE_OK;
+    *b = (struct bench_model){
+        .dense_bits = dense_bits,
+        .dense_bytes = calibrate_dense_bytes(c->model, dense_bits),
+    };
+    int status = moe_dense_derive(&b->derived, c->model, method, dense_bits, DENSE_GROUP, err);
+    b->model = b->derived;
+    if (status == MOE_OK)
+        status = moe_rerun_open(&b->rerun, b->model, c->experts, c->corpus, &options, err);
+    if (status == MOE_OK && c->check)
+        status = moe_rerun_open(&b->check_rerun, b->model, c->experts, c->check, &options, err);
+    if (status != MOE_OK)
+        calibrate_close_bench(b, c);
+    return status;
+}
+
+void calibrate_close_bench(struct bench_model *b, const struct calibration *c)
+{
+    if (b->rerun != c->own.rerun)
+        moe_rerun_close(b->rerun);
+    if (b->check_rerun != c->own.check_rerun)
+        moe_rerun_close(b->check_rerun);
+    moe_dense_release(b->derived);
+    *b = (struct bench_model){0};
+}
+
+int calibrate_measure(struct calibration *c, const struct bench_model *b, bool check,
+                      const struct moe_rule *rule, struct moe_loss *loss,
+                      struct moe_quality *quality, struct moe_err *err)
+{
+    const struct moe_quality *reference = check ? &c->check_reference : &c->reference;
+    struct moe_quality q;
+    int status = moe_quality_measure(&q, check ? b->check_rerun : b->rerun, rule, reference, err);
+    if (status != MOE_OK)
+        return status;
+    moe_quality_loss(&q, reference, 0, q.corpus->n_documents, loss);
+    if (quality)
+        *quality = q;
+    else
+        moe_quality_release(&q);
+    return MOE_OK;
+}

@@ -1,0 +1,261 @@
+/*
+ * Choice: which experts step down, and how many (EdgeMoE III-B). Steps come from the importances
+ * (plan/steps.h); their number K is sought by bisection, and every K is measured whole, for each
+ * bitwidth of the dense part. Of these the fewest bytes win.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "plan/steps.h"
+#include "study/calibrate_parts.h"
+
+/* What the search works on. */
+struct search {
+    struct calibration *c;
+    uint32_t upper;
+    uint64_t n_experts; /* of all layers */
+    uint64_t *bytes;    /* [n_experts][n_variants] */
+    double *loss;       /* the same, in nats or changed tokens of the texts */
+    double *weight;     /* [n_experts] */
+    struct moe_step *steps;
+    uint64_t n_steps;
+    uint8_t *variants; /* [n_experts] */
+};
+
+/* The best found for one bitwidth of the dense part. */
+struct found {
+    uint64_t k, bytes;
+    struct moe_loss loss;
+    double expected;
+    bool there;
+};
+
+/* ---- Steps ---- */
+
+/* How much of the lowest variant's loss a variant between has: as all experts together lose it.
+ * Between 0 and 1, and 1 where the rungs tell no difference. */
+static double share_of_loss(const struct calibration *c, uint32_t upper, uint32_t variant)
+{
+    double top = c->map->rungs[upper].loss.nll_percent;
+    double all = c->map->rungs[c->map->importances.lower].loss.nll_percent - top;
+    double part = c->map->rungs[variant].loss.nll_percent - top;
+    if (variant == c->map->importances.lower || all <= 0 || part >= all)
+        return 1;
+    return part > 0 ? part / all : 0;
+}
+
+static void fill_points(struct search *s)
+{
+    const struct moe_map *map = s->c->map;
+    const struct moe_importances *m = &map->importances;
+    for (uint64_t e = 0; e < s->n_experts; e++) {
+        bool in_nats = map->metric == MOE_METRIC_NLL || !m->exact;
+        double lowest = in_nats ? m->nats[e] : (double)m->changed[e];
+        for (uint32_t v = 0; v < map->n_variants; v++) {
+            uint64_t at = e * map->n_variants + v;
+            s->bytes[at] = calibrate_expert_bytes(s->c, (uint32_t)(e / map->n_experts),
+                                                  (uint32_t)(e % map->n_experts), v);
+            s->loss[at] = v == s->upper ? 0 : lowest * share_of_loss(s->c, s->upper, v);
+        }
+    }
+}
+
+/* Bytes of popular experts count by how often they are loaded: by their share of the activations,
+ * 1 in the mean (EdgeMoE III-B: "how much the lower-bitwidth quantization could boost inference
+ * speed"). An expert that was never used counts a little, so that its bytes are saved all the same.
+ */
+static void fill_weights(struct search *s)
+{
+    const struct moe_statistics *statistics = s->c->options->statistics;
+    const struct moe_map *map = s->c->map;
+    double sum = 0;
+    for (uint64_t e = 0; e < s->n_experts; e++) {
+        uint32_t layer = (uint32_t)(e / map->n_experts);
+        s->weight[e] = 1;
+        if (statistics)
+            s->weight[e] = 0.5 + (double)moe_series_at(statistics, MOE_S_ACTIVATIONS,
+                                                       layer)[e % map->n_experts];
+        sum += s->weight[e];
+    }
+    for (uint64_t e = 0; e < s->n_experts; e++)
+        s->weight[e] *= (double)s->n_experts / sum;
+}
+
+static int make_steps(struct search *s, struct moe_err *err)
+{
+    const struct moe_map *map = s->c->map;
+    uint64_t points = s->n_experts * map->n_variants;
+    s->bytes = moe_alloc(points, sizeof *s->bytes, err);
+    s->loss = moe_alloc(points, sizeof *s->loss, err);
+    s->weight = moe_alloc(s->n_experts, sizeof *s->weight, err);
+    s->variants = moe_alloc(s->n_experts, 1, err);
+    if (!s->bytes || !s->loss || !s->weight || !s->variants)
+        return MOE_ERR_MEMORY;
+    fill_points(s);
+    fill_weights(s);
+    const struct moe_stairs stairs = {
+        .n_experts = (uint32_t)s->n_experts,
+        .n_variants = map->n_variants,
+        .upper = s->upper,
+        .bytes = s->bytes,
+        .loss = s->loss,
+        .weight = s->weight,
+    };
+    return moe_steps_make(&s->steps, &s->n_steps, &stairs, err);
+}
+
+static uint64_t bytes_of(const struct search *s)
+{
+    uint64_t bytes = 0;
+    for (uint64_t e = 0; e < s->n_experts; e++)
+        bytes += s->bytes[e * s->c->map->n_variants + s->variants[e]];
+    return bytes;
+}
+
+/* ---- K ---- */
+
+/* Measures the first k steps; s->variants are what they give. */
+static int measure(struct search *s, const struct bench_model *b, uint64_t k, struct moe_loss *loss,
+                   double *steps_loss, struct moe_err *err)
+{
+    *steps_loss = moe_steps_take(s->steps, k, s->upper, (uint32_t)s->n_experts, s->variants);
+    uint8_t *table = calibrate_table(s->c, s->variants, 0, err);
+    struct moe_rule_table at = {table, s->c->map->n_experts, s->c->map->top_k};
+    const struct moe_rule rule = moe_rule_of_table(&at);
+    int status = table ? calibrate_measure(s->c, b, false, &rule, loss, NULL, err) : MOE_ERR_MEMORY;
+    free(table);
+    return status;
+}
+
+/* The most steps whose measured loss is within the tolerance, by bisection; not there when not even
+ * none are. */
+static int seek(struct search *s, const struct bench_model *b, struct found *out,
+                struct moe_err *err)
+{
+    struct moe_loss loss;
+    double steps_loss, unit;
+    uint64_t low = 0, high = s->n_steps, n_tried = 0;
+    *out = (struct found){0};
+    int status = measure(s, b, 0, &loss, &steps_loss, err);
+    if (status != MOE_OK || !calibrate_within(s->c, &loss))
+        return status;
+    /* Percent of the reference's nats, or points of the tokens, per unit of the steps' losses. */
+    unit = s->c->map->metric == MOE_METRIC_NLL ? 100 / (loss.reference_nll * (double)loss.tokens)
+                                               : 100 / (double)loss.tokens;
+    double none = moe_loss_in(&loss, s->c->map->metric);
+    *out = (struct found){0, bytes_of(s), loss, none, true};
+    while (low < high) {
+        uint64_t k = low + (high - low + 1) / 2;
+        status = measure(s, b, k, &loss, &steps_loss, err);
+        if (status != MOE_OK)
+            return status;
+        n_tried++;
+        moe_progress_report(s->c->options->progress, "choosing bitwidths", n_tried,
+                            n_tried + (uint64_t)log2((double)(high - low) + 1));
+        if (calibrate_within(s->c, &loss)) {
+            low = k;
+            *out = (struct found){k, bytes_of(s), loss, none + unit * steps_loss, true};
+        } else {
+            high = k - 1;
+        }
+    }
+    out->bytes += b->dense_bytes;
+    return MOE_OK;
+}
+
+/* Takes over what was found. */
+static void settle(struct search *s, const struct bench_model *b, const struct found *found)
+{
+    struct moe_map_choice *choice = &s->c->map->choice;
+    moe_steps_take(s->steps, found->k, s->upper, (uint32_t)s->n_experts, choice->variant);
+    choice->there = true;
+    choice->dense_bits = b->dense_bits;
+    choice->dense_bytes = b->dense_bytes;
+    choice->expert_bytes = found->bytes - b->dense_bytes;
+    choice->expected = found->expected;
+    choice->loss = found->loss;
+}
+
+/* ---- The final choice on each text ---- */
+
+static void note_texts(struct moe_map *map, bool check, const struct moe_quality *q,
+                       const struct moe_quality *reference)
+{
+    uint32_t i = 0;
+    for (uint32_t t = 0; t < map->n_texts; t++) {
+        if (map->texts[t].check != check)
+            continue;
+        const struct moe_corpus_text *text = &q->corpus->texts[i++];
+        map->texts[t].known = true;
+        moe_quality_loss(q, reference, text->first_document, text->n_documents,
+                         &map->texts[t].loss);
+    }
+}
+
+/* Measures the choice on the texts, and on the checks, text by text. */
+static int judge(struct calibration *c, struct moe_err *err)
+{
+    struct bench_model b;
+    struct moe_quality q;
+    uint8_t *table = calibrate_table(c, c->map->choice.variant, 0, err);
+    struct moe_rule_table at = {table, c->map->n_experts, c->map->top_k};
+    const struct moe_rule rule = moe_rule_of_table(&at);
+    int status =
+        table ? calibrate_open_bench(&b, c, c->map->choice.dense_bits, err) : MOE_ERR_MEMORY;
+    if (status != MOE_OK) {
+        free(table);
+        return status;
+    }
+    status = calibrate_measure(c, &b, false, &rule, &c->map->choice.loss, &q, err);
+    if (status == MOE_OK) {
+        note_texts(c->map, false, &q, &c->reference);
+        moe_quality_release(&q);
+    }
+    if (status == MOE_OK && c->check)
+        status = calibrate_measure(c, &b, true, &rule, &c->map->choice.check, &q, err);
+    if (status == MOE_OK && c->check) {
+        note_texts(c->map, true, &q, &c->check_reference);
+        moe_quality_release(&q);
+    }
+    calibrate_close_bench(&b, c);
+    free(table);
+    return status;
+}
+
+int calibrate_choice(struct calibration *c, struct moe_err *err)
+{
+    const struct moe_calibrate_options *o = c->options;
+    struct search s = {.c = c, .upper = c->upper};
+    uint32_t n_dense = o->n_dense_bits ? o->n_dense_bits : 1;
+    uint64_t fewest = UINT64_MAX;
+    s.n_experts = (uint64_t)c->map->n_layers * c->map->n_experts;
+    int status = make_steps(&s, err);
+    for (uint32_t i = 0; i < n_dense && status == MOE_OK; i++) {
+        struct bench_model b;
+        struct found found;
+        status = calibrate_open_bench(&b, c, o->n_dense_bits ? o->dense_bits[i] : c->own.dense_bits,
+                                      err);
+        if (status != MOE_OK)
+            break;
+        status = seek(&s, &b, &found, err);
+        if (status == MOE_OK && found.there && found.bytes < fewest) {
+            fewest = found.bytes;
+            settle(&s, &b, &found);
+        }
+        calibrate_close_bench(&b, c);
+    }
+    if (status == MOE_OK && !c->map->choice.there)
+        status = moe_fail(err, MOE_ERR_LIMIT,
+                          "the tolerance of %g cannot be met with the dense part at these bits",
+                          c->map->tolerance);
+    if (status == MOE_OK)
+        status = judge(c, err);
+    free(s.bytes);
+    free(s.loss);
+    free(s.weight);
+    free(s.variants);
+    free(s.steps);
+    return status;
+}

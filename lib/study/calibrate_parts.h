@@ -1,0 +1,76 @@
+/*
+ * What the parts of a calibration share. Internal to calibrate*.c.
+ */
+#ifndef MOE_STUDY_CALIBRATE_PARTS_H
+#define MOE_STUDY_CALIBRATE_PARTS_H
+
+#include "quant/quantize.h"
+#include "study/calibrate.h"
+#include "study/quality.h"
+#include "study/rerun.h"
+
+/* A model with its dense part at some bitwidth, ready to be measured. */
+struct bench_model {
+    uint32_t dense_bits;
+    uint64_t dense_bytes;    /* stored */
+    struct moe_model *model; /* `derived`, or the pack's own */
+    struct moe_model *derived;
+    struct moe_rerun *rerun, *check_rerun; /* over the texts, over the checks (NULL: none) */
+};
+
+struct calibration {
+    const struct moe_calibrate_options *options;
+    struct moe_model *model;
+    struct moe_experts *experts;       /* of moe_experts_open_every */
+    struct moe_corpus *corpus, *check; /* check: NULL: none */
+    struct bench_model own;            /* with the pack's dense part; its rerun keeps states */
+    struct moe_quality reference, check_reference; /* everything at the highest precision */
+    struct moe_map *map;                           /* being filled */
+    uint32_t upper, lower;                         /* variants that bracket the tolerance */
+};
+
+/* MoE layer `layer` of the map is this layer of the model. */
+static inline uint32_t calibrate_model_layer(const struct calibration *c, uint32_t layer)
+{
+    return c->map->model_layer[layer];
+}
+
+/* Stored bytes of an expert at a variant; 0: it has none. Of all experts at one. */
+uint64_t calibrate_expert_bytes(const struct calibration *c, uint32_t layer, uint32_t expert,
+                                uint32_t variant);
+uint64_t calibrate_all_bytes(const struct calibration *c, uint32_t variant);
+/* Of the dense part, were it of so many bits. */
+uint64_t calibrate_dense_bytes(const struct moe_model *model, uint32_t bits);
+
+/* A table for moe_rule_of_table: [model layers][n_experts] from variants[MoE layers][n_experts];
+ * NULL: all at `variant`. free() it; NULL: out of memory. */
+uint8_t *calibrate_table(const struct calibration *c, const uint8_t *variants, uint32_t variant,
+                         struct moe_err *err);
+
+/* Derives and opens; with bits equal to the pack's own it borrows from c->own. */
+int calibrate_open_bench(struct bench_model *b, struct calibration *c, uint32_t dense_bits,
+                         struct moe_err *err);
+void calibrate_close_bench(struct bench_model *b, const struct calibration *c);
+
+/* What the rule costs on the texts (check false) or on the checks, over the highest precision.
+ * quality (may be NULL) gets the measurement itself, the caller's to release. */
+int calibrate_measure(struct calibration *c, const struct bench_model *b, bool check,
+                      const struct moe_rule *rule, struct moe_loss *loss,
+                      struct moe_quality *quality, struct moe_err *err);
+
+/* Whether a loss is within the tolerance. */
+static inline bool calibrate_within(const struct calibration *c, const struct moe_loss *loss)
+{
+    return moe_loss_in(loss, c->map->metric) <= c->map->tolerance;
+}
+
+/* The parts; each fills its section of the map. */
+int calibrate_rungs(struct calibration *c, struct moe_err *err);
+int calibrate_bounds(struct calibration *c, struct moe_err *err);
+int calibrate_choice(struct calibration *c, struct moe_err *err);
+int calibrate_fate(struct calibration *c, struct moe_err *err);
+int calibrate_hobbit(struct calibration *c, struct moe_err *err);
+int calibrate_weights(struct calibration *c, struct moe_err *err);
+int calibrate_structure(struct calibration *c, struct moe_err *err);
+
+#endif

@@ -1,0 +1,76 @@
+/*
+ * Rungs: what every uniform bitwidth costs, and the two that bracket the tolerance (EdgeMoE III-B:
+ * "enumerates through the available bitwidths for all experts").
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "study/calibrate_parts.h"
+
+static int add_rung(struct calibration *c, const struct bench_model *b, uint32_t variant,
+                    struct moe_err *err)
+{
+    struct moe_rung *rung = &c->map->rungs[c->map->n_rungs];
+    uint8_t *table = calibrate_table(c, NULL, variant, err);
+    struct moe_rule_table at = {table, c->map->n_experts, c->map->top_k};
+    const struct moe_rule rule = moe_rule_of_table(&at);
+    int status =
+        table ? calibrate_measure(c, b, false, &rule, &rung->loss, NULL, err) : MOE_ERR_MEMORY;
+    snprintf(rung->experts, sizeof rung->experts, "%s", c->map->variants[variant]);
+    rung->dense_bits = b->dense_bits;
+    rung->bytes = calibrate_all_bytes(c, variant) + b->dense_bytes;
+    c->map->n_rungs += status == MOE_OK;
+    free(table);
+    return status;
+}
+
+int calibrate_rungs(struct calibration *c, struct moe_err *err)
+{
+    const struct moe_calibrate_options *o = c->options;
+    uint64_t n = c->map->n_variants + o->n_dense_bits, done = 0;
+    int status = MOE_OK;
+    c->map->n_rungs = 0;
+    for (uint32_t v = 0; v < c->map->n_variants && status == MOE_OK; v++) {
+        status = add_rung(c, &c->own, v, err);
+        moe_progress_report(o->progress, "uniform bitwidths", ++done, n);
+    }
+    for (uint32_t i = 0; i < o->n_dense_bits && status == MOE_OK; i++) {
+        struct bench_model b;
+        if (o->dense_bits[i] == c->own.dense_bits)
+            continue;
+        status = calibrate_open_bench(&b, c, o->dense_bits[i], err);
+        if (status != MOE_OK)
+            break;
+        status = add_rung(c, &b, 0, err);
+        calibrate_close_bench(&b, c);
+        moe_progress_report(o->progress, "uniform bitwidths", ++done, n);
+    }
+    return status;
+}
+
+int calibrate_bounds(struct calibration *c, struct moe_err *err)
+{
+    const struct moe_map *map = c->map;
+    const struct moe_rung *best = NULL;
+    uint64_t fewest = UINT64_MAX;
+    c->lower = 0;
+    for (uint32_t v = 0; v < map->n_variants; v++) {
+        uint64_t bytes = calibrate_all_bytes(c, v);
+        bool within = map->tolerance < 0 || calibrate_within(c, &map->rungs[v].loss);
+        if (bytes < fewest)
+            c->lower = v;
+        fewest = bytes < fewest ? bytes : fewest;
+        if (within && (!best || map->rungs[v].bytes < best->bytes))
+            best = &map->rungs[v];
+    }
+    if (!best)
+        return moe_fail(err, MOE_ERR_LIMIT,
+                        "the tolerance of %g cannot be met: not even the highest precision is "
+                        "within it",
+                        map->tolerance);
+    c->upper = (uint32_t)(best - map->rungs);
+    /* Nothing to choose: importances are then told of the best against the lowest. */
+    if (map->tolerance < 0 || c->upper == c->lower)
+        c->upper = 0;
+    return MOE_OK;
+}

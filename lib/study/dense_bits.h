@@ -1,0 +1,29 @@
+/*
+ * The dense part at fewer bits, in memory: what moe-quantize --dense would have stored, so that its
+ * cost can be measured before a pack is written.
+ */
+#ifndef MOE_STUDY_DENSE_BITS_H
+#define MOE_STUDY_DENSE_BITS_H
+
+#include "quant/quantize.h"
+#include "run/model.h"
+
+/* Bits of the loaded model's dense matrices; the largest where they differ. */
+uint32_t moe_dense_bits(const struct moe_model *model);
+
+/* Bytes of the loaded model's dense tensors, routers and vectors included, without compression or
+ * padding, were its matrices of `bits` bits (no more than they have; those with fewer stay). */
+uint64_t moe_dense_bytes(const struct moe_model *model, const struct moe_quant_method *method,
+                         uint32_t bits, uint32_t group);
+
+/* A loaded model whose dense matrices are quantized from those of `model` (loaded), bit for bit as
+ * re-packing it with --dense would (convert/convert.h). Routers, vectors and matrices that have no
+ * more bits stay as they are. It shares these, pack, tokenizer, description and tables with
+ * `model`, which must outlive it; its weights are the re-quantized matrices alone. MOE_ERR_USAGE:
+ * more bits than there are, or a layout that cannot be. */
+int moe_dense_derive(struct moe_model **out, const struct moe_model *model,
+                     const struct moe_quant_method *method, uint32_t bits, uint32_t group,
+                     struct moe_err *err);
+void moe_dense_release(struct moe_model *derived); /* NULL is fine */
+
+#endif

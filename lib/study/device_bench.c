@@ -1,0 +1,162 @@
+#define _GNU_SOURCE /* _SC_LEVEL3_CACHE_SIZE, _SC_PHYS_PAGES */
+#include "study/device_bench.h"
+
+#include "gpu.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/par.h"
+#include "kern/kern.h"
+#include "study/bench.h"
+#include "study/device_parts.h"
+#include "study/read_rate.h"
+
+enum {
+    COLD_LEAST = 64 << 20,
+    COLD_MOST = 512 << 20,
+    MEMORY_RUNS = 9,
+    LINK_BYTES = 64 << 20,
+    LINK_RUNS = 9,
+};
+
+static double four_digits(double value)
+{
+    char text[40];
+    snprintf(text, sizeof text, "%.4g", value);
+    return strtod(text, NULL);
+}
+
+void moe_device_set_figure(struct moe_figure *f, double *values, uint32_t n)
+{
+    struct moe_bench_figure b = moe_bench_summarise(values, n);
+    f->value = four_digits(b.median);
+    f->min = four_digits(b.min);
+    f->max = four_digits(b.max);
+    f->n_runs = n;
+}
+
+uint64_t moe_device_cold_bytes(void)
+{
+    long cache = 0;
+#ifdef _SC_LEVEL3_CACHE_SIZE
+    cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
+#endif
+    uint64_t bytes = cache > 0 ? 3 * (uint64_t)cache : COLD_LEAST;
+    uint64_t available = moe_available_bytes();
+    bytes = bytes < COLD_LEAST ? COLD_LEAST : bytes > COLD_MOST ? COLD_MOST : bytes;
+    return available / 4 < bytes ? available / 4 : bytes;
+}
+
+/* ---- The host ---- */
+
+/* "model name" of /proc/cpuinfo on x86, "Model" (the board) on ARM; "" where there is neither. */
+static void read_cpu_name(char name[MOE_DEVICE_TEXT])
+{
+    char line[512];
+    FILE *f = fopen("/proc/cpuinfo", "r");
+    name[0] = '\0';
+    while (f && !name[0] && fgets(line, sizeof line, f)) {
+        char *colon = strchr(line, ':');
+        if (!colon || (strncmp(line, "model name", 10) != 0 && strncmp(line, "Model\t", 6) != 0))
+            continue;
+        colon += 1 + strspn(colon + 1, " \t");
+        colon[strcspn(colon, "\n")] = '\0';
+        snprintf(name, MOE_DEVICE_TEXT, "%.200s", colon);
+    }
+    if (f)
+        fclose(f);
+}
+
+static int measure_host(struct moe_device_host *h, const struct moe_progress *progress,
+                        struct moe_err *err)
+{
+    double rates[MEMORY_RUNS];
+    uint64_t n = moe_device_cold_bytes() & ~UINT64_C(255);
+    uint8_t *buffer = moe_pages_alloc(n, err);
+    if (!buffer)
+        return MOE_ERR_MEMORY;
+    memset(buffer, 1, n);
+    moe_read_rate(buffer, n);
+    for (uint32_t i = 0; i < MEMORY_RUNS; i++) {
+        moe_progress_report(progress, "reading memory", i, MEMORY_RUNS);
+        rates[i] = moe_read_rate(buffer, n);
+    }
+    moe_pages_free(buffer, n);
+    read_cpu_name(h->name);
+    snprintf(h->cpu_level, sizeof h->cpu_level, "%s", moe_cpu_level_name(moe_kern.level));
+    h->cores.value = moe_cores_available();
+    h->threads.value = moe_par_threads();
+    h->memory_bytes.value = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    moe_device_set_figure(&h->memory_bytes_per_second, rates, MEMORY_RUNS);
+    return MOE_OK;
+}
+
+/* ---- The accelerator ---- */
+
+static void measure_accelerator(struct moe_device_accelerator *a)
+{
+    struct moe_gpu_info info;
+    double seconds[LINK_RUNS];
+    if (moe_gpu_count() == 0 || moe_gpu_describe(0, &info) != 0)
+        return;
+    snprintf(a->name, sizeof a->name, "%s", info.name);
+    a->memory_bytes.value = (double)info.memory_bytes;
+    if (moe_gpu_copy_seconds(0, LINK_BYTES, LINK_RUNS, seconds) != 0)
+        return;
+    for (int i = 0; i < LINK_RUNS; i++)
+        seconds[i] = LINK_BYTES / seconds[i];
+    moe_device_set_figure(&a->link_bytes_per_second, seconds, LINK_RUNS);
+    snprintf(a->source, sizeof a->source, "copies of %d MiB from page-locked memory",
+             LINK_BYTES >> 20);
+}
+
+/* ---- All of it ---- */
+
+static void name_device(struct moe_device *d)
+{
+    char date[32] = "";
+    time_t now = time(NULL);
+    struct tm local;
+    if (localtime_r(&now, &local))
+        strftime(date, sizeof date, " on %Y-%m-%d", &local);
+    snprintf(d->name, sizeof d->name, "%.200s, %.0f cores", d->host.name[0] ? d->host.name : "CPU",
+             d->host.cores.value);
+    snprintf(d->source, sizeof d->source,
+             "measured by moe-profile " MOE_VERSION "%s; each value is the median of its runs",
+             date);
+}
+
+int moe_device_bench(const struct moe_device_bench_options *options, struct moe_device **out,
+                     struct moe_err *err)
+{
+    struct moe_pack *pack = NULL;
+    *out = NULL;
+    struct moe_device *d = moe_alloc(1, sizeof *d, err);
+    int status = d ? MOE_OK : MOE_ERR_MEMORY;
+    if (status == MOE_OK && options->pack)
+        status = moe_pack_open(&pack, options->pack, err);
+    if (status == MOE_OK)
+        status =
+            moe_device_measure_storage(&d->storage, pack, options->dir, options->progress, err);
+    if (status == MOE_OK)
+        status = measure_host(&d->host, options->progress, err);
+    if (status == MOE_OK)
+        measure_accelerator(&d->accelerator);
+    if (status == MOE_OK && options->pack) {
+        status = moe_device_measure_model(&d->model, options->pack, options->progress, err);
+        d->has_model = true;
+    }
+    moe_pack_close(pack);
+    if (status != MOE_OK) {
+        free(d);
+        return status;
+    }
+    name_device(d);
+    *out = d;
+    return MOE_OK;
+}

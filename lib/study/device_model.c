@@ -1,0 +1,261 @@
+/*
+ * The pieces of a layer, timed in the forward pass itself: its observer and the provider of experts
+ * look at the clock as the pass comes by.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "study/bench.h"
+#include "study/device_parts.h"
+
+enum { N_BATCHES = 3, HEAD_RUNS = 9 };
+
+static const uint32_t batch_rows[N_BATCHES] = {64, 8, 1}; /* falling: the first fills the cache */
+
+#define SECONDS_IN_ALL                                                                             \
+    9.0 /* for the passes of all variants and batches; 5 runs there are anyhow                     \
+         */
+
+struct samples {
+    double values[DEVICE_MAX_SAMPLES];
+    uint32_t n;
+};
+
+struct batch_samples {
+    struct samples attention, router, shared, combine, dense, expert_rows;
+    struct samples experts[MOE_DEVICE_MAX_VARIANTS];
+};
+
+struct bench {
+    struct moe_model *model;
+    struct moe_session *session;
+    struct device_experts experts;
+    float *hidden, *logits;
+    struct moe_row rows[64];
+    uint32_t n_positions;
+    double attended, routed; /* when, in the last pass */
+    struct batch_samples batches[N_BATCHES];
+    const struct moe_progress *progress;
+};
+
+static void add(struct samples *s, double value)
+{
+    if (s->n < DEVICE_MAX_SAMPLES)
+        s->values[s->n++] = value;
+}
+
+static void on_attended(void *ctx, uint32_t layer)
+{
+    ((struct bench *)ctx)->attended = moe_seconds();
+}
+
+static void on_routed(void *ctx, uint32_t layer, const struct moe_row *rows, uint32_t n_rows,
+                      const float *gate_input, uint64_t hidden_stride, const float *probabilities,
+                      uint64_t router_stride, const uint32_t *chosen, const float *weights)
+{
+    ((struct bench *)ctx)->routed = moe_seconds();
+}
+
+/* One pass of one layer; its times go to `to` unless that is NULL. */
+static int run_layer(struct bench *b, uint32_t layer, uint32_t n_rows, struct batch_samples *to,
+                     uint32_t variant, struct moe_err *err)
+{
+    const struct moe_layer *l = &b->model->layers[layer];
+    const struct device_experts *e = &b->experts;
+    const struct moe_row *rows = b->rows + b->n_positions - n_rows;
+    double began = moe_seconds();
+    int status = moe_forward(b->session, n_rows > 1 ? MOE_PREFILL : MOE_DECODE, rows, n_rows, layer,
+                             layer + 1, layer ? b->hidden : NULL, b->hidden, err);
+    double end = moe_seconds();
+    if (status != MOE_OK || !to)
+        return status;
+    add(&to->attention, b->attended - began);
+    if (!l->is_moe) {
+        add(&to->dense, end - b->attended);
+        return MOE_OK;
+    }
+    add(&to->router, b->routed - b->attended);
+    if (l->has_ffn)
+        add(&to->shared, e->first - e->began);
+    add(&to->combine, e->began - b->routed + end - e->last);
+    add(&to->experts[variant], e->seconds / e->n_experts);
+    add(&to->expert_rows, (double)e->n_rows / e->n_experts);
+    return MOE_OK;
+}
+
+static bool has_layers(const struct bench *b, bool is_moe)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < b->model->config.n_layers; i++)
+        any |= b->model->layers[i].is_moe == is_moe;
+    return any;
+}
+
+/* Layer after layer, around and around: for `seconds`, and until each kind has had its runs. */
+static int run_batch(struct bench *b, uint32_t i, uint32_t variant, double seconds,
+                     struct moe_err *err)
+{
+    uint32_t n_rows = b->n_positions < batch_rows[i] ? b->n_positions : batch_rows[i];
+    uint32_t wanted[2] = {has_layers(b, false) ? DEVICE_RUNS : 0,
+                          has_layers(b, true) ? DEVICE_RUNS : 0};
+    uint32_t n_done = 0, n_layers = b->model->config.n_layers;
+    int status = run_layer(b, 0, n_rows, NULL, variant, err); /* touches the memory */
+    double began = moe_seconds();
+    for (uint32_t layer = 0; status == MOE_OK && n_done < DEVICE_MAX_SAMPLES;
+         layer = (layer + 1) % n_layers) {
+        bool over = moe_seconds() - began > seconds, is_moe = b->model->layers[layer].is_moe;
+        if (over && wanted[0] + wanted[1] == 0)
+            break;
+        if (over && wanted[is_moe] == 0)
+            continue;
+        wanted[is_moe] -= wanted[is_moe] > 0;
+        status = run_layer(b, layer, n_rows, &b->batches[i], variant, err);
+        n_done++;
+        if (status == MOE_OK && moe_progress_stopped(b->progress))
+            status = moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
+    }
+    return status;
+}
+
+/* The head, each time after a pass of a layer has been through the caches. */
+static int run_head(struct bench *b, struct moe_figure *out, struct moe_err *err)
+{
+    struct samples s = {.n = 0};
+    int status = MOE_OK;
+    for (int i = 0; i <= HEAD_RUNS && status == MOE_OK; i++) {
+        status = run_layer(b, b->model->config.n_layers - 1, 1, NULL, 0, err);
+        double began = moe_seconds();
+        if (status == MOE_OK)
+            status = moe_logits(b->session, 0, 1, b->logits, err);
+        if (i > 0)
+            add(&s, moe_seconds() - began);
+    }
+    if (status == MOE_OK)
+        moe_device_set_figure(out, s.values, s.n);
+    return status;
+}
+
+static int run_variant(struct bench *b, uint32_t variant, uint32_t n_variants,
+                       struct moe_figure *head, struct moe_err *err)
+{
+    const struct moe_config *c = &b->model->config;
+    int status = c->n_experts
+                     ? moe_device_experts_open(&b->experts, b->model->pack, variant, c->top_k, err)
+                     : MOE_OK;
+    if (c->n_experts && b->experts.n == 0) /* a variant that no expert has */
+        return status;
+    for (uint32_t i = 0; i < N_BATCHES && status == MOE_OK; i++) {
+        moe_progress_report(b->progress, "computing", variant * N_BATCHES + i,
+                            n_variants * N_BATCHES);
+        status = run_batch(b, i, variant, SECONDS_IN_ALL / (n_variants * N_BATCHES), err);
+    }
+    if (status == MOE_OK && head->value <= 0)
+        status = run_head(b, head, err);
+    return status;
+}
+
+static void set(struct moe_figure *f, struct samples *s)
+{
+    if (s->n)
+        moe_device_set_figure(f, s->values, s->n);
+}
+
+static void set_batches(struct bench *b, struct moe_device_model *out)
+{
+    uint32_t before = 0;
+    for (uint32_t i = N_BATCHES; i-- > 0;) {
+        struct batch_samples *s = &b->batches[i];
+        struct moe_device_batch *to = &out->batches[out->n_batches];
+        to->rows = b->n_positions < batch_rows[i] ? b->n_positions : batch_rows[i];
+        if (to->rows == before) /* a model of very few positions */
+            continue;
+        before = to->rows;
+        set(&to->attention, &s->attention);
+        set(&to->router, &s->router);
+        set(&to->shared, &s->shared);
+        set(&to->combine, &s->combine);
+        set(&to->dense, &s->dense);
+        set(&to->expert_rows, &s->expert_rows);
+        for (uint32_t v = 0; v < out->n_variants; v++)
+            set(&to->experts[v], &s->experts[v]);
+        to->n_experts = out->n_variants;
+        out->n_batches++;
+    }
+}
+
+/* What a load of an expert of the variant reads, in the mean over those that have it. */
+static void set_variants(const struct moe_pack *pack, struct moe_device_model *out)
+{
+    out->n_variants = moe_pack_n_experts(pack) ? moe_pack_n_variants(pack) : 0;
+    for (uint32_t v = 0; v < out->n_variants; v++) {
+        double sum = 0, n = 0;
+        for (uint32_t l = 0; l < moe_pack_n_layers(pack); l++)
+            for (uint32_t e = 0; e < moe_pack_n_experts(pack); e++) {
+                const struct moe_expert_extent *x = moe_pack_expert(pack, l, e, v);
+                if (!x->present)
+                    continue;
+                n++;
+                for (uint32_t i = 0; i < moe_pack_class_at(pack, x->class_index)->n_segments; i++)
+                    sum += (double)moe_round_up(x->segments[i].stored_bytes, MOE_PACK_ALIGN);
+            }
+        memcpy(out->variants[v].name, moe_pack_variant_at(pack, v)->name, MOE_PACK_NAME_BYTES);
+        out->variants[v].bytes.value = n > 0 ? (double)(uint64_t)(sum / n + 0.5) : 0;
+    }
+}
+
+static int open_session(struct bench *b, const char *pack, struct moe_err *err)
+{
+    int status = moe_model_open_directory(&b->model, pack, err);
+    if (status != MOE_OK)
+        return status;
+    const struct moe_config *c = &b->model->config;
+    b->n_positions = c->context_max < batch_rows[0] ? c->context_max : batch_rows[0];
+    const struct moe_session_options options = {
+        .context = b->n_positions, .n_sequences = 1, .batch = b->n_positions};
+    moe_bench_rows(NULL, c->vocab, 0, b->rows, b->n_positions);
+    b->hidden = moe_alloc((uint64_t)b->n_positions * c->hidden, sizeof(float), err);
+    b->logits = moe_alloc(moe_logits_stride(c), sizeof(float), err);
+    if (!b->hidden || !b->logits)
+        return MOE_ERR_MEMORY;
+    status = moe_model_load(b->model, b->n_positions, NULL, b->progress, err);
+    if (status == MOE_OK)
+        status = moe_session_open(&b->session, b->model, &b->experts.base, &options, err);
+    if (status == MOE_OK)
+        b->session->observer =
+            (struct moe_observer){.ctx = b, .attended = on_attended, .routed = on_routed};
+    return status;
+}
+
+int moe_device_measure_model(struct moe_device_model *out, const char *pack,
+                             const struct moe_progress *progress, struct moe_err *err)
+{
+    struct bench *b = moe_alloc(1, sizeof *b, err);
+    if (!b)
+        return MOE_ERR_MEMORY;
+    b->progress = progress;
+    int status = open_session(b, pack, err);
+    if (status == MOE_OK) {
+        const struct moe_config *c = &b->model->config;
+        set_variants(b->model->pack, out);
+        out->source_fingerprint = moe_pack_source_fingerprint(b->model->pack);
+        out->layers = c->n_layers;
+        out->moe_layers = moe_config_moe_layers(c, c->n_layers);
+        out->experts_per_token = c->top_k;
+        out->positions = b->n_positions;
+    }
+    uint32_t n_variants = out->n_variants ? out->n_variants : 1;
+    for (uint32_t v = n_variants; v-- > 0 && status == MOE_OK;) {
+        moe_device_experts_close(&b->experts);
+        status = run_variant(b, v, n_variants, &out->head_seconds, err);
+    }
+    if (status == MOE_OK)
+        set_batches(b, out);
+    moe_session_close(b->session);
+    moe_device_experts_close(&b->experts);
+    moe_model_close(b->model);
+    free(b->hidden);
+    free(b->logits);
+    free(b);
+    return status;
+}

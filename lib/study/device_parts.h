@@ -1,0 +1,51 @@
+/*
+ * The parts of the device bench. Internal to run/device_*.
+ */
+#ifndef MOE_STUDY_DEVICE_PARTS_H
+#define MOE_STUDY_DEVICE_PARTS_H
+
+#include "base/progress.h"
+#include "fmt/pack.h"
+#include "record/device.h"
+#include "run/session.h"
+
+enum { DEVICE_RUNS = 5, DEVICE_MAX_SAMPLES = 128 };
+
+/* Median and ends of n > 0 values (which are sorted), to four digits: more is noise. */
+void moe_device_set_figure(struct moe_figure *f, double *values, uint32_t n);
+
+/* Bytes that do not fit this machine's caches, with a margin. */
+uint64_t moe_device_cold_bytes(void);
+
+/* Loads of one expert's size each: of the pack's experts, or of a scratch file in `dir`. */
+int moe_device_measure_storage(struct moe_device_storage *s, const struct moe_pack *pack,
+                               const char *dir, const struct moe_progress *progress,
+                               struct moe_err *err);
+/* The pieces of a layer of the pack's model. */
+int moe_device_measure_model(struct moe_device_model *out, const char *pack,
+                             const struct moe_progress *progress, struct moe_err *err);
+
+/* ---- Experts in turn (device_experts.c) ----
+ * A provider that has a few experts of one variant and hands them out in turn, whichever were asked
+ * for: they have the shapes of all. It looks at the clock as it is called.
+ */
+struct device_experts {
+    struct moe_experts base;
+    struct moe_expert_view *views; /* [n] */
+    uint32_t n, at;
+    uint8_t *memory;
+    uint64_t memory_bytes;
+    struct moe_expert_request request;
+    uint32_t n_given;
+    /* Of the last request. */
+    double began, first, last;  /* begin was called; next for the first time; the last release */
+    double seconds;             /* between next and release, over all experts */
+    uint32_t n_experts, n_rows; /* computed */
+};
+
+/* Reads experts of the variant; 0 of them when the pack has none of it. */
+int moe_device_experts_open(struct device_experts *e, const struct moe_pack *pack, uint32_t variant,
+                            uint32_t top_k, struct moe_err *err);
+void moe_device_experts_close(struct device_experts *e);
+
+#endif

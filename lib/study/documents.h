@@ -1,0 +1,30 @@
+/*
+ * Texts as documents, the way the contract defines them (section 4, --perplexity): separated by
+ * lines that hold only the end-of-text token's text; each is tokenised alone (its trailing newline
+ * before the separator belongs to the separator), prefixed with end-of-text, cut to max_tokens.
+ */
+#ifndef MOE_STUDY_DOCUMENTS_H
+#define MOE_STUDY_DOCUMENTS_H
+
+#include <stdint.h>
+
+#include "base/err.h"
+#include "base/progress.h"
+#include "text/tokenizer.h"
+
+#define MOE_MAX_TEXT_BYTES (UINT64_C(4) << 30)
+
+struct moe_documents {
+    const struct moe_tokenizer *tokenizer;
+    uint32_t max_tokens; /* per document, the prefix included */
+    const char *what;    /* being done, for the progress bar */
+    const struct moe_progress *progress;
+};
+
+/* Calls fn with the ids of each document of the file, in order, until one fails; empty ones are
+ * left out. MOE_ERR_INTERRUPTED when the user asked to stop, between two documents. */
+int moe_documents_each(const struct moe_documents *documents, const char *path,
+                       int (*fn)(void *ctx, const uint32_t *ids, uint64_t n, struct moe_err *err),
+                       void *ctx, struct moe_err *err);
+
+#endif

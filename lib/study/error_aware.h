@@ -1,0 +1,21 @@
+/*
+ * Conversion with error-aware rounding: moe_convert_pack with the inputs that matrices see on given
+ * texts (study/inputs_seen.h). A checkpoint becomes a pack of 16 bits first, a temporary one beside
+ * the output, since only packs can be run.
+ */
+#ifndef MOE_STUDY_ERROR_AWARE_H
+#define MOE_STUDY_ERROR_AWARE_H
+
+#include "base/buf.h"
+#include "study/inputs_seen.h"
+
+/* As moe_convert_checkpoint and moe_convert_pack; the options' method compensates, and `inputs` of
+ * them is set here. note (may be NULL): appended to, a line of what was seen and which experts too
+ * rarely, without a newline. */
+int moe_convert_error_aware(const char *source, bool is_checkpoint, const char *out_path,
+                            const struct moe_convert_options *options,
+                            const struct moe_inputs_options *inputs,
+                            struct moe_convert_report *report, struct moe_buf *note,
+                            struct moe_err *err);
+
+#endif

@@ -1,0 +1,46 @@
+/*
+ * Importance of every expert: what a text loses when it alone runs at the lowest precision and the
+ * rest at the upper one (EdgeMoE III-B, fig. 7a).
+ *
+ * exact: measured. The states before the changed layer are those of the upper precision, computed
+ * once and kept; only documents whose tokens visit the expert are re-run, from that layer on, many
+ * to a pass (rerun.h). Sums are taken in the order of the documents, so every digit is the same for
+ * any number of threads, shards and interruptions.
+ *
+ * proxy: estimated from one pass over the text (importance_proxy.c says how).
+ */
+#ifndef MOE_STUDY_IMPORTANCE_H
+#define MOE_STUDY_IMPORTANCE_H
+
+#include "record/map.h"
+#include "study/quality.h"
+#include "study/rerun.h"
+
+struct moe_importance_options {
+    uint32_t upper, lower;    /* variants of the pack */
+    uint32_t shard, n_shards; /* experts shard, shard + n_shards, ... counted over all layers */
+    const struct moe_progress *progress;
+    /* Called after each expert that became known, to save what is done; may be NULL. */
+    int (*saved)(void *ctx, struct moe_err *err);
+    void *ctx;
+};
+
+/* Fills map->importances: all that is not known yet there and belongs to the shard. base: quality
+ * with all experts at `upper`, with `best` (a reference). The error of an expert's sum over n
+ * documents is sqrt(n * their sample variance), documents that do not visit it counting as zeros.
+ * MOE_ERR_USAGE: map, texts, options or what the map holds already do not belong together.
+ * MOE_ERR_INTERRUPTED: what is known stays. */
+int moe_importance_exact(struct moe_map *map, struct moe_rerun *r, const struct moe_quality *base,
+                         const struct moe_importance_options *options, struct moe_err *err);
+
+/* Estimates of all experts, into map->importances (exact false), whatever the shard; `saved` is not
+ * called. Errors as above; MOE_ERR_INTERRUPTED: nothing is known. */
+int moe_importance_proxy(struct moe_map *map, struct moe_rerun *r, const struct moe_quality *base,
+                         const struct moe_importance_options *options, struct moe_err *err);
+
+/* Spearman's rank correlation of n pairs, equal values with their mean rank; NAN where one side is
+ * constant or n < 2. The values are finite. */
+int moe_rank_correlation(const double *a, const double *b, uint64_t n, double *out,
+                         struct moe_err *err);
+
+#endif

@@ -1,0 +1,444 @@
+#include "study/inputs_seen.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/hash.h"
+#include "base/mem.h"
+#include "experts/expert_compute.h"
+#include "model/family.h"
+#include "quant/cholesky.h"
+#include "run/workspace.h"
+#include "study/rerun.h"
+
+enum { CHUNK = 256 /* tokens whose activations are made at a time */ };
+
+/* What is added to the diagonal, as a share of its mean: the published 1%, and as much again as the
+ * inputs have dimensions to a token. Few tokens say little of how columns go together, and codes
+ * that rely on it would serve these tokens at the expense of all others. */
+static double damping(uint32_t width, uint32_t n)
+{
+    return 0.01 + (double)width / n;
+}
+
+/* Where a matrix's inputs come from. */
+enum kind {
+    INTO_ATTENTION,
+    INTO_OUTPUT, /* attention's own */
+    INTO_FFN,
+    N_KEPT,
+    INTO_DOWN = N_KEPT, /* activations of INTO_FFN */
+    UNKNOWN,
+};
+
+/* A factor and whose it is. */
+struct slot {
+    double *factor;
+    bool filled, known;
+    enum kind kind;
+    uint32_t layer, expert; /* UINT32_MAX: of no expert */
+};
+
+struct moe_inputs_seen {
+    struct moe_convert_inputs for_convert;
+    struct moe_model *model;
+    struct moe_experts *experts;
+    struct moe_corpus *corpus;
+    struct moe_rerun *rerun;
+    uint8_t *table; /* zeros: every expert at its best */
+    struct moe_rule_table best;
+    bool looked; /* the layer that the states stand before has been run, and is kept here: */
+    uint64_t first, n_rows;  /* rows kept before the pass under way, and of it */
+    uint32_t widths[N_KEPT]; /* of inputs, in floats */
+    float *kept[N_KEPT];     /* [n_predicted][width] */
+    uint32_t *chosen;        /* [n_predicted][top_k] */
+    uint32_t *rows;          /* [n_predicted] those of one expert */
+    struct slot slots[2];    /* of matrices into a feed-forward or attention, and out of them */
+    struct moe_convert_rare *rare;
+    /* Activations: */
+    uint8_t *block;
+    uint64_t ff_stride;
+    float *gate, *up; /* [CHUNK][ff_stride] */
+    struct moe_inputs into_ffn;
+};
+
+/* ---- Running a layer ---- */
+
+static void keep(struct moe_inputs_seen *seen, enum kind kind, const float *x, uint64_t stride)
+{
+    uint32_t width = seen->widths[kind];
+    for (uint64_t i = 0; i < seen->n_rows; i++)
+        memcpy(seen->kept[kind] + (seen->first + i) * width, x + i * stride, width * sizeof *x);
+}
+
+static void see_attention(void *ctx, uint32_t layer, uint32_t n_rows, const float *input,
+                          uint64_t stride)
+{
+    struct moe_inputs_seen *seen = ctx;
+    seen->first += seen->n_rows;
+    seen->n_rows = n_rows;
+    keep(seen, INTO_ATTENTION, input, stride);
+}
+
+/* Attention is done: its output still lies in the workspace, beside the norm of the stream. */
+static void see_attended(void *ctx, uint32_t layer)
+{
+    struct moe_inputs_seen *seen = ctx;
+    const struct moe_workspace *w = moe_rerun_session(seen->rerun)->work;
+    keep(seen, INTO_OUTPUT, w->attn, w->attn_stride);
+    keep(seen, INTO_FFN, w->xn, w->hidden_stride);
+}
+
+static void see_routed(void *ctx, uint32_t layer, const struct moe_row *rows, uint32_t n_rows,
+                       const float *gate_input, uint64_t hidden_stride, const float *probabilities,
+                       uint64_t router_stride, const uint32_t *chosen, const float *weights)
+{
+    struct moe_inputs_seen *seen = ctx;
+    uint32_t k = seen->model->config.top_k;
+    memcpy(seen->chosen + seen->first * k, chosen, (uint64_t)n_rows * k * sizeof *chosen);
+}
+
+/* Runs the texts through the layers up to this one, and keeps what it sees. */
+static int advance(struct moe_inputs_seen *seen, uint32_t layer, struct moe_err *err)
+{
+    const struct moe_rule rule = moe_rule_of_table(&seen->best);
+    int status = MOE_OK;
+    if (layer < moe_rerun_layer(seen->rerun)) {
+        moe_rerun_rewind(seen->rerun);
+        seen->looked = false;
+    }
+    while (status == MOE_OK && (!seen->looked || moe_rerun_layer(seen->rerun) < layer)) {
+        if (seen->looked)
+            moe_rerun_step(seen->rerun);
+        seen->first = seen->n_rows = 0;
+        status = moe_rerun_look(seen->rerun, &rule, NULL, err);
+        seen->looked = status == MOE_OK;
+    }
+    return status;
+}
+
+/* ---- Activations ---- */
+
+/* The matrices of a feed-forward; of an expert, `view` with its biases. */
+struct ffn {
+    struct moe_mat gate, up;
+    const struct moe_expert_view *view; /* NULL: not an expert's */
+};
+
+/* Adds the activations that the rows make to the moments. */
+static void add_activations(struct moe_inputs_seen *seen, const struct ffn *ffn,
+                            const uint32_t *rows, uint32_t n, double *moments)
+{
+    uint32_t width = ffn->gate.rows, hidden = seen->widths[INTO_FFN];
+    for (uint32_t first = 0; first < n; first += CHUNK) {
+        uint32_t here = n - first < CHUNK ? n - first : CHUNK;
+        moe_inputs_set(&seen->into_ffn,
+                       seen->kept[INTO_FFN] + (rows ? 0 : first * (uint64_t)hidden), hidden,
+                       rows ? rows + first : NULL, here, hidden);
+        struct moe_mm mm[2] = {
+            moe_inputs_mm(&seen->into_ffn, ffn->gate, seen->gate, seen->ff_stride),
+            moe_inputs_mm(&seen->into_ffn, ffn->up, seen->up, seen->ff_stride),
+        };
+        moe_matmul(mm, 2);
+        for (uint32_t i = 0; i < here; i++)
+            moe_activate_row(&seen->model->config, ffn->view, width,
+                             seen->gate + i * seen->ff_stride, seen->up + i * seen->ff_stride);
+        moe_moments_add(moments, width, seen->gate, seen->ff_stride, NULL, here);
+    }
+}
+
+/* An expert's activations: its best weights are read for it. */
+static int add_expert_activations(struct moe_inputs_seen *seen, uint32_t layer, uint32_t expert,
+                                  uint32_t n, double *moments, struct moe_err *err)
+{
+    struct moe_expert_view view = {.layer = layer, .expert = expert};
+    struct moe_arena arena = {0};
+    while (!moe_pack_expert(seen->model->pack, layer, expert, view.variant)->present)
+        view.variant++; /* moe_model_open has seen one */
+    int status = moe_expert_view_read(&view, seen->model->pack, &arena, err);
+    uint8_t *block = moe_alloc(arena.used, 1, err);
+    arena = (struct moe_arena){.base = block, .size = arena.used};
+    if (!block)
+        return MOE_ERR_MEMORY;
+    if (status == MOE_OK)
+        status = moe_expert_view_read(&view, seen->model->pack, &arena, err);
+    if (status == MOE_OK) {
+        const struct ffn ffn = {view.gate, view.up, &view};
+        add_activations(seen, &ffn, seen->rows, n, moments);
+    }
+    free(block);
+    return status;
+}
+
+/* ---- Factors ---- */
+
+static enum kind kind_of(const struct moe_config *config, const struct moe_matrix_name *matrix)
+{
+    if (matrix->of_expert)
+        return matrix->role == MOE_E_DOWN ? INTO_DOWN : INTO_FFN;
+    switch (matrix->role) {
+    case MOE_T_Q:
+        return config->q_rank ? UNKNOWN : INTO_ATTENTION;
+    case MOE_T_Q_DOWN:
+    case MOE_T_K:
+    case MOE_T_V:
+    case MOE_T_KV_DOWN:
+        return INTO_ATTENTION;
+    case MOE_T_O:
+        return INTO_OUTPUT;
+    case MOE_T_GATE:
+    case MOE_T_UP:
+    case MOE_T_SHARED_GATE_PROJ:
+    case MOE_T_SHARED_UP:
+    case MOE_T_SHARED_GATE:
+        return INTO_FFN;
+    case MOE_T_DOWN:
+    case MOE_T_SHARED_DOWN:
+        return INTO_DOWN;
+    default:
+        return UNKNOWN;
+    }
+}
+
+/* Lists the rows that were routed to an expert. */
+static uint32_t find_rows(struct moe_inputs_seen *seen, uint32_t expert)
+{
+    uint32_t n = 0, k = seen->model->config.top_k;
+    for (uint64_t i = 0; i < seen->corpus->n_predicted; i++)
+        for (uint32_t j = 0; j < k; j++)
+            if (seen->chosen[i * k + j] == expert)
+                seen->rows[n++] = (uint32_t)i;
+    return n;
+}
+
+/* Asked matrix by matrix, so an expert that was noted last is noted already. */
+static void note_rare(struct moe_inputs_seen *seen, uint32_t layer, uint32_t expert, uint32_t n)
+{
+    uint32_t *count = &seen->for_convert.n_rare;
+    const struct moe_convert_rare *last = *count ? &seen->rare[*count - 1] : NULL;
+    if (!last || last->layer != layer || last->expert != expert)
+        seen->rare[(*count)++] = (struct moe_convert_rare){layer, expert, n};
+}
+
+static int add_moments(struct moe_inputs_seen *seen, const struct slot *slot, uint32_t n,
+                       uint32_t width, struct moe_err *err)
+{
+    const uint32_t *rows = slot->expert == UINT32_MAX ? NULL : seen->rows;
+    if (slot->kind < N_KEPT) {
+        moe_moments_add(slot->factor, width, seen->kept[slot->kind], width, rows, n);
+    } else if (rows) {
+        return add_expert_activations(seen, slot->layer, slot->expert, n, slot->factor, err);
+    } else {
+        const struct moe_layer *l = &seen->model->layers[slot->layer];
+        const struct ffn ffn = {l->gate, l->up, NULL};
+        add_activations(seen, &ffn, NULL, n, slot->factor);
+    }
+    return MOE_OK;
+}
+
+static int fill(struct moe_inputs_seen *seen, struct slot *slot, struct moe_err *err)
+{
+    uint32_t n = (uint32_t)seen->corpus->n_predicted, width;
+    int status = advance(seen, slot->layer, err);
+    if (status != MOE_OK)
+        return status;
+    if (slot->expert != UINT32_MAX)
+        n = find_rows(seen, slot->expert);
+    slot->known = n >= MOE_LEAST_INPUTS;
+    if (!slot->known) {
+        if (slot->expert != UINT32_MAX)
+            note_rare(seen, slot->layer, slot->expert, n);
+        return MOE_OK;
+    }
+    if (slot->kind < N_KEPT)
+        width = seen->widths[slot->kind];
+    else
+        width = slot->expert == UINT32_MAX ? seen->model->layers[slot->layer].gate.rows
+                                           : seen->model->config.expert_ff;
+    free(slot->factor);
+    slot->factor = moe_alloc((uint64_t)width * width, sizeof *slot->factor, err);
+    if (!slot->factor)
+        return MOE_ERR_MEMORY;
+    status = add_moments(seen, slot, n, width, err);
+    if (status != MOE_OK)
+        return status;
+    moe_moments_damp(slot->factor, width, damping(width, n));
+    if (!moe_cholesky(slot->factor, width))
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: layer %u computes values that are not finite on these texts",
+                        moe_pack_path(seen->model->pack), slot->layer);
+    return MOE_OK;
+}
+
+static int find_factor(void *ctx, const struct moe_matrix_name *matrix, const double **factor,
+                       struct moe_err *err)
+{
+    struct moe_inputs_seen *seen = ctx;
+    enum kind kind = kind_of(&seen->model->config, matrix);
+    uint32_t expert = matrix->of_expert ? matrix->expert : UINT32_MAX;
+    *factor = NULL;
+    if (kind == UNKNOWN)
+        return MOE_OK;
+    struct slot *slot = &seen->slots[kind == INTO_OUTPUT || kind == INTO_DOWN];
+    int status = MOE_OK;
+    if (!slot->filled || slot->kind != kind || slot->layer != matrix->layer ||
+        slot->expert != expert) {
+        slot->kind = kind;
+        slot->layer = matrix->layer;
+        slot->expert = expert;
+        status = fill(seen, slot, err);
+        slot->filled = status == MOE_OK;
+    }
+    if (status == MOE_OK && slot->known)
+        *factor = slot->factor;
+    return status;
+}
+
+/* ---- Opening ---- */
+
+/* Keeps documents at even distances, so many that their tokens do not exceed `most`. */
+static void thin_out(struct moe_corpus *c, uint64_t most)
+{
+    if (c->n_tokens <= most)
+        return;
+    uint64_t share = most, of = c->n_tokens, at = 0;
+    uint32_t kept = 0, n = c->n_documents;
+    c->longest = 0;
+    for (uint64_t d = 0; d < n; d++) {
+        uint32_t length = moe_corpus_length(c, (uint32_t)d);
+        if ((d + 1) * share / of == d * share / of || at + length > most)
+            continue;
+        memmove(c->ids + at, c->ids + c->first[d], length * sizeof *c->ids);
+        c->first[kept++] = at;
+        at += length;
+        c->longest = length > c->longest ? length : c->longest;
+    }
+    c->first[kept] = at;
+    c->n_documents = kept;
+    c->n_tokens = at;
+    c->n_predicted = at - kept;
+}
+
+static struct moe_arena *carve_activations(struct moe_inputs_seen *seen, struct moe_arena *arena)
+{
+    const struct moe_config *c = &seen->model->config;
+    uint32_t ff = c->dense_ff > c->expert_ff ? c->dense_ff : c->expert_ff;
+    seen->ff_stride = moe_round_up(ff > c->shared_ff ? ff : c->shared_ff, MOE_PANEL_ROWS);
+    seen->gate = moe_arena_take(arena, CHUNK * seen->ff_stride, sizeof *seen->gate);
+    seen->up = moe_arena_take(arena, CHUNK * seen->ff_stride, sizeof *seen->up);
+    moe_inputs_carve(&seen->into_ffn, arena, CHUNK, c->hidden);
+    return arena;
+}
+
+static int open_buffers(struct moe_inputs_seen *seen, struct moe_err *err)
+{
+    const struct moe_config *c = &seen->model->config;
+    uint64_t n = seen->corpus->n_predicted, n_experts = (uint64_t)c->n_layers * c->n_experts;
+    struct moe_arena arena = {0};
+    seen->widths[INTO_ATTENTION] = seen->widths[INTO_FFN] = c->hidden;
+    seen->widths[INTO_OUTPUT] = c->n_heads * c->value_dim;
+    bool there = true;
+    for (int i = 0; i < N_KEPT && there; i++) {
+        seen->kept[i] = moe_alloc(n, seen->widths[i] * sizeof *seen->kept[i], err);
+        there = seen->kept[i] != NULL;
+    }
+    there = there && (seen->chosen = moe_alloc(n * c->top_k, sizeof *seen->chosen, err)) &&
+            (seen->rows = moe_alloc(n, sizeof *seen->rows, err)) &&
+            (seen->table = moe_alloc(n_experts, 1, err)) &&
+            (seen->rare = moe_alloc(n_experts, sizeof *seen->rare, err)) &&
+            (seen->block = moe_alloc(carve_activations(seen, &arena)->used, 1, err));
+    if (!there)
+        return MOE_ERR_MEMORY;
+    arena = (struct moe_arena){.base = seen->block, .size = arena.used};
+    carve_activations(seen, &arena);
+    seen->best = (struct moe_rule_table){seen->table, c->n_experts, c->top_k};
+    return MOE_OK;
+}
+
+static int read_texts(struct moe_inputs_seen *seen, const struct moe_inputs_options *o,
+                      struct moe_err *err)
+{
+    uint32_t longest = o->max_tokens ? o->max_tokens : MOE_INPUTS_DOC_TOKENS;
+    if (longest > seen->model->config.context_max)
+        longest = seen->model->config.context_max;
+    int status = moe_corpus_read(&seen->corpus, seen->model->tokenizer, o->texts, o->n_texts,
+                                 longest, o->progress, err);
+    if (status != MOE_OK)
+        return status;
+    thin_out(seen->corpus, MOE_MOST_INPUTS);
+    seen->for_convert.n_tokens = seen->corpus->n_predicted;
+    seen->for_convert.hash =
+        moe_hash64(seen->corpus->ids, seen->corpus->n_tokens * sizeof *seen->corpus->ids);
+    return moe_model_load(seen->model, seen->corpus->longest, NULL, o->progress, err);
+}
+
+static int open_run(struct moe_inputs_seen *seen, const struct moe_inputs_options *o,
+                    struct moe_err *err)
+{
+    const struct moe_pack *pack = seen->model->pack;
+    const struct moe_rerun_options options = {
+        .keeps_states = true, .n_variants = moe_pack_n_variants(pack), .progress = o->progress};
+    uint64_t least, all;
+    moe_experts_every_bytes(pack, &least, &all);
+    int status = moe_experts_open_every(&seen->experts, pack, least, o->progress, err);
+    if (status == MOE_OK)
+        status =
+            moe_rerun_open(&seen->rerun, seen->model, seen->experts, seen->corpus, &options, err);
+    if (status == MOE_OK)
+        moe_rerun_session(seen->rerun)->observer = (struct moe_observer){.ctx = seen,
+                                                                         .attending = see_attention,
+                                                                         .attended = see_attended,
+                                                                         .routed = see_routed};
+    return status;
+}
+
+int moe_inputs_seen_open(struct moe_inputs_seen **out, const char *pack_path,
+                         const struct moe_inputs_options *options, struct moe_err *err)
+{
+    *out = NULL;
+    struct moe_inputs_seen *seen = moe_alloc(1, sizeof *seen, err);
+    if (!seen)
+        return MOE_ERR_MEMORY;
+    int status = moe_model_open_directory(&seen->model, pack_path, err);
+    if (status == MOE_OK)
+        status = read_texts(seen, options, err);
+    if (status == MOE_OK)
+        status = open_buffers(seen, err);
+    if (status == MOE_OK)
+        status = open_run(seen, options, err);
+    if (status != MOE_OK) {
+        moe_inputs_seen_close(seen);
+        return status;
+    }
+    seen->for_convert.ctx = seen;
+    seen->for_convert.factor = find_factor;
+    seen->for_convert.least_tokens = MOE_LEAST_INPUTS;
+    seen->for_convert.rare = seen->rare;
+    *out = seen;
+    return MOE_OK;
+}
+
+const struct moe_convert_inputs *moe_inputs_seen_of(const struct moe_inputs_seen *seen)
+{
+    return &seen->for_convert;
+}
+
+void moe_inputs_seen_close(struct moe_inputs_seen *seen)
+{
+    if (!seen)
+        return;
+    moe_rerun_close(seen->rerun);
+    moe_experts_close(seen->experts);
+    moe_corpus_free(seen->corpus);
+    moe_model_close(seen->model);
+    for (int i = 0; i < N_KEPT; i++)
+        free(seen->kept[i]);
+    for (int i = 0; i < 2; i++)
+        free(seen->slots[i].factor);
+    free(seen->chosen);
+    free(seen->rows);
+    free(seen->table);
+    free(seen->rare);
+    free(seen->block);
+    free(seen);
+}

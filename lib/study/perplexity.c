@@ -1,0 +1,148 @@
+#include "study/perplexity.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "study/documents.h"
+#include "study/score.h"
+
+enum { DEFAULT_DOC_TOKENS = 256 };
+
+struct scorer {
+    struct moe_session *s;
+    const struct moe_perplexity_options *options;
+    struct moe_scores scores;
+    struct moe_row *rows; /* [batch] */
+    double *nats;         /* [batch] */
+    uint32_t *best;       /* [batch] */
+    double sum;
+    uint64_t n_tokens, n_documents;
+};
+
+/* ---- Scoring ---- */
+
+/* Runs ids[0..n) as one text; scores the predictions of ids[first_scored..n). */
+static int score_text(struct scorer *sc, const uint32_t *ids, uint64_t n, uint64_t first_scored,
+                      struct moe_err *err)
+{
+    struct moe_session *s = sc->s;
+    uint64_t n_prompt = n - (uint64_t)(sc->options->decode_share * (double)n);
+    for (uint64_t done = 0; done + 1 < n;) {
+        enum moe_phase phase = done < n_prompt ? MOE_PREFILL : MOE_DECODE;
+        uint64_t left = n - 1 - done; /* the last token predicts nothing */
+        if (phase == MOE_DECODE)
+            left = 1;
+        else if (n_prompt - done < left)
+            left = n_prompt - done;
+        uint32_t n_rows = left < s->batch ? (uint32_t)left : s->batch;
+        for (uint32_t i = 0; i < n_rows; i++)
+            sc->rows[i] = (struct moe_row){0, (uint32_t)(done + i), ids[done + i]};
+        int status =
+            moe_forward(s, phase, sc->rows, n_rows, 0, s->model->config.n_layers, NULL, NULL, err);
+        if (status != MOE_OK)
+            return status;
+        uint32_t from = done + 1 < first_scored ? (uint32_t)(first_scored - 1 - done) : 0;
+        uint32_t n_scored = from < n_rows ? n_rows - from : 0;
+        status = moe_score_rows(&sc->scores, from, n_scored, ids + done + from + 1, sc->nats,
+                                sc->best, err);
+        if (status != MOE_OK)
+            return status;
+        for (uint32_t k = 0; k < n_scored; k++) {
+            sc->sum += sc->nats[k];
+            sc->n_tokens++;
+            if (sc->options->token)
+                sc->options->token(sc->options->ctx, sc->nats[k], sc->best[k]);
+        }
+        done += n_rows;
+    }
+    sc->n_documents++;
+    return MOE_OK;
+}
+
+/* ---- The two ways to cut a file ---- */
+
+static int score_document(void *ctx, const uint32_t *ids, uint64_t n, struct moe_err *err)
+{
+    return score_text(ctx, ids, n, 1, err);
+}
+
+static int score_windows(struct scorer *sc, const char *path, const char *text, uint64_t n,
+                         struct moe_err *err)
+{
+    const struct moe_tokenizer *tok = sc->s->model->tokenizer;
+    uint32_t window = sc->options->window;
+    bool bos = moe_tokenizer_adds_bos(tok) && moe_tokenizer_bos(tok) >= 0;
+    struct moe_ids ids = {0};
+    int status = bos ? moe_ids_push(&ids, (uint32_t)moe_tokenizer_bos(tok), err) : MOE_OK;
+    if (status == MOE_OK)
+        status = moe_tokenizer_encode(tok, text, n, false, &ids, err);
+    if (status == MOE_OK && (window < 2 || window > sc->s->context))
+        status = moe_fail(err, MOE_ERR_USAGE, "a window of %u tokens does not fit: 2 to %u do",
+                          window, sc->s->context);
+    if (status == MOE_OK && ids.n < window)
+        status = moe_fail(err, MOE_ERR_FORMAT, "%s: %llu tokens are less than one window of %u",
+                          path, (unsigned long long)ids.n, window);
+    for (uint64_t i = 0; i + window <= ids.n && status == MOE_OK; i += window) {
+        if (bos)
+            ids.ids[i] = (uint32_t)moe_tokenizer_bos(tok);
+        status = score_text(sc, ids.ids + i, window, window / 2 + 1, err);
+        moe_progress_report(sc->options->progress, "perplexity", i + window, ids.n);
+        if (status == MOE_OK && moe_progress_stopped(sc->options->progress))
+            status = moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
+    }
+    moe_ids_release(&ids);
+    return status;
+}
+
+/* ---- Entry ---- */
+
+static int open_scorer(struct scorer *sc, struct moe_err *err)
+{
+    sc->rows = moe_alloc(sc->s->batch, sizeof *sc->rows, err);
+    sc->nats = moe_alloc(sc->s->batch, sizeof *sc->nats, err);
+    sc->best = moe_alloc(sc->s->batch, sizeof *sc->best, err);
+    return sc->rows && sc->nats && sc->best ? moe_scores_open(&sc->scores, sc->s, err)
+                                            : MOE_ERR_MEMORY;
+}
+
+int moe_perplexity(struct moe_session *s, const char *path,
+                   const struct moe_perplexity_options *options, struct moe_perplexity *out,
+                   struct moe_err *err)
+{
+    double started = moe_seconds();
+    struct scorer sc = {.s = s, .options = options};
+    struct moe_buf text = {0};
+    int status = open_scorer(&sc, err);
+    if (status == MOE_OK && options->window) {
+        status = moe_file_read_all(path, MOE_MAX_TEXT_BYTES, &text, err);
+        if (status == MOE_OK)
+            status = score_windows(&sc, path, (const char *)text.data, text.size, err);
+    } else if (status == MOE_OK) {
+        uint32_t limit = options->max_doc_tokens ? options->max_doc_tokens : DEFAULT_DOC_TOKENS;
+        const struct moe_documents documents = {
+            .tokenizer = s->model->tokenizer,
+            .max_tokens = limit < s->context ? limit : s->context,
+            .what = "perplexity",
+            .progress = options->progress,
+        };
+        status = moe_documents_each(&documents, path, score_document, &sc, err);
+    }
+    if (status == MOE_OK && sc.n_tokens == 0)
+        status = moe_fail(err, MOE_ERR_FORMAT, "%s: has no text to predict", path);
+    if (status == MOE_OK)
+        *out = (struct moe_perplexity){
+            .nll = sc.sum / (double)sc.n_tokens,
+            .n_tokens = sc.n_tokens,
+            .n_documents = sc.n_documents,
+            .seconds = moe_seconds() - started,
+        };
+    moe_buf_release(&text);
+    free(sc.rows);
+    moe_scores_close(&sc.scores);
+    free(sc.nats);
+    free(sc.best);
+    return status;
+}

@@ -1,0 +1,41 @@
+/*
+ * Perplexity: mean nats per token of a text, as the contract defines both forms (section 4).
+ */
+#ifndef MOE_STUDY_PERPLEXITY_H
+#define MOE_STUDY_PERPLEXITY_H
+
+#include <stdint.h>
+
+#include "base/err.h"
+#include "base/progress.h"
+#include "run/session.h"
+
+struct moe_perplexity_options {
+    uint32_t max_doc_tokens; /* per document, end-of-text prefix included; default 256 */
+    uint32_t window;         /* > 0: the whole file in windows of so many tokens instead */
+    double decode_share; /* of each text's tokens, the last ones, computed one by one as decoding
+                            does: strategies that may change results differ there */
+    const struct moe_progress *progress;
+    /* For every predicted token, in order: the nats it cost and the most likely next token; for
+     * comparing two packs token by token. May be NULL. */
+    void (*token)(void *ctx, double nats, uint32_t best);
+    void *ctx;
+};
+
+struct moe_perplexity {
+    double nll;           /* mean nats per predicted token */
+    uint64_t n_tokens;    /* predicted tokens */
+    uint64_t n_documents; /* or windows */
+    double seconds;
+};
+
+/* Documents are separated by lines that hold only the end-of-text token's text; each is tokenised
+ * alone (its trailing newline before the separator belongs to the separator), prefixed with
+ * end-of-text, cut to max_doc_tokens; all tokens but the first are predicted.
+ * window N: the file's tokens are cut into windows of N; in each the first is replaced by bos where
+ * the tokenizer adds one, and the second half is scored, as llama.cpp's perplexity tool does. */
+int moe_perplexity(struct moe_session *s, const char *path,
+                   const struct moe_perplexity_options *options, struct moe_perplexity *out,
+                   struct moe_err *err);
+
+#endif

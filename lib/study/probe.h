@@ -1,0 +1,36 @@
+/*
+ * Probe: what predictors would have said of a pass, and how it really went, into statistics and a
+ * trace.
+ *
+ * Attached to a session, it watches every pass: it keeps the inputs of the last layers' gates and
+ * attentions, applies each layer's router to them when that layer's own router has spoken, and
+ * feeds the statistics (record/statistics.h). The session's passes must then be documents:
+ * positions of sequence 0 from 0 on, as moe_probe_document runs them.
+ */
+#ifndef MOE_STUDY_PROBE_H
+#define MOE_STUDY_PROBE_H
+
+#include "base/err.h"
+#include "record/statistics.h"
+#include "record/trace.h"
+#include "run/session.h"
+
+struct moe_probe;
+
+/* Bytes that a probe of a session with this batch takes. */
+uint64_t moe_probe_bytes(const struct moe_config *config, uint32_t batch);
+/* Becomes the session's observer. `statistics` is borrowed and has the model's shape. */
+int moe_probe_open(struct moe_probe **out, struct moe_session *session,
+                   struct moe_statistics *statistics, struct moe_err *err);
+void moe_probe_close(struct moe_probe *probe); /* NULL is fine */
+
+/* The documents that follow also go to a trace, each a sequence. `trace` is borrowed; its shape is
+ * the model's, its predictors are any of MOE_TRACE_PREDICTORS. */
+void moe_probe_set_trace(struct moe_probe *probe, struct moe_trace_writer *trace);
+
+/* Runs ids[0..n) as one document through the session and counts it. n <= the statistics' max_tokens
+ * and the session's context. */
+int moe_probe_document(struct moe_probe *probe, const uint32_t *ids, uint32_t n,
+                       struct moe_err *err);
+
+#endif

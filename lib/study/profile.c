@@ -1,0 +1,255 @@
+#include "study/profile.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/mem.h"
+#include "study/documents.h"
+#include "study/probe.h"
+
+/* Between two writings of the partial file: what an interruption by force may cost. */
+enum { SAVE_SECONDS = 30 };
+
+struct profiling {
+    const struct moe_profile_options *options;
+    struct moe_probe *probe;
+    struct moe_statistics *statistics;
+    struct moe_trace_writer *trace;
+    char *trace_partial;
+    uint64_t n_documents;                        /* met so far, of all shards */
+    uint64_t to_skip, hash_skipped, hash_wanted; /* documents that the partial file has counted */
+    double saved;
+};
+
+static int save(struct profiling *p, struct moe_err *err)
+{
+    struct moe_buf text = {0};
+    int status = moe_statistics_write(p->statistics, &text, err);
+    if (status == MOE_OK)
+        status = moe_file_write_all(p->options->partial, text.data, text.size, err);
+    moe_buf_release(&text);
+    p->saved = moe_seconds();
+    return status;
+}
+
+static int profile_document(void *ctx, const uint32_t *ids, uint64_t n, struct moe_err *err)
+{
+    struct profiling *p = ctx;
+    if (p->n_documents++ % p->options->n_shards != p->options->shard)
+        return MOE_OK;
+    if (p->to_skip > 0) {
+        p->hash_skipped += moe_hash64(ids, n * sizeof *ids);
+        if (--p->to_skip == 0 && p->hash_skipped != p->hash_wanted)
+            return moe_fail(err, MOE_ERR_USAGE,
+                            "%s: was made from other texts; remove it or name those",
+                            p->options->partial);
+        return MOE_OK;
+    }
+    int status = moe_probe_document(p->probe, ids, (uint32_t)n, err);
+    if (status == MOE_OK && p->options->partial && !p->trace &&
+        moe_seconds() - p->saved > SAVE_SECONDS)
+        status = save(p, err);
+    return status;
+}
+
+/* New statistics, or what the partial file holds. */
+static int begin(struct profiling *p, const struct moe_statistics_shape *shape, struct moe_err *err)
+{
+    const struct moe_profile_options *o = p->options;
+    int status = moe_statistics_new(&p->statistics, shape, err);
+    if (status != MOE_OK || !o->partial || !o->resume || !moe_path_exists(o->partial))
+        return status;
+    struct moe_statistics *before = NULL;
+    status = moe_statistics_read(&before, o->partial, err);
+    if (status == MOE_OK && moe_statistics_merge(p->statistics, before, err) != MOE_OK)
+        status = moe_err_prefix(err, "%s", o->partial);
+    moe_statistics_free(before);
+    p->to_skip = p->statistics->totals[MOE_TOTAL_DOCUMENTS];
+    p->hash_wanted = p->statistics->totals[MOE_TOTAL_HASH];
+    return status;
+}
+
+/* ---- The trace ---- */
+
+/* What a trace says of the model, but for the experts' sizes. */
+static struct moe_trace_shape trace_shape_of(const struct moe_model *model, uint32_t keep)
+{
+    struct moe_statistics_shape s = moe_model_statistics_shape(model);
+    return (struct moe_trace_shape){
+        .n_layers = s.n_layers,
+        .n_experts = s.n_experts,
+        .top_k = s.top_k,
+        .keep = keep == MOE_TRACE_KEEP_ENOUGH ? moe_trace_default_keep(s.n_experts, s.top_k)
+                : keep < s.n_experts          ? keep
+                                              : s.n_experts,
+        .predictors = keep > 0 ? MOE_TRACE_PREDICTORS : 0,
+        .n_variants = moe_pack_n_variants(model->pack),
+        .source_fingerprint = s.source_fingerprint,
+    };
+}
+
+/* Adds the experts' sizes; *bytes gets their array, the caller's to free. */
+static int add_expert_bytes(const struct moe_model *model, struct moe_trace_shape *shape,
+                            uint64_t **bytes, struct moe_err *err)
+{
+    const struct moe_pack *pack = model->pack;
+    uint64_t n = (uint64_t)shape->n_variants * shape->n_layers * shape->n_experts;
+    uint64_t *at = *bytes = moe_alloc(n, sizeof **bytes, err);
+    if (!at)
+        return MOE_ERR_MEMORY;
+    shape->expert_bytes = at;
+    for (uint32_t v = 0; v < shape->n_variants; v++) {
+        snprintf(shape->variants[v], sizeof shape->variants[v], "%s",
+                 moe_pack_variant_at(pack, v)->name);
+        for (uint32_t layer = 0; layer < model->config.n_layers; layer++)
+            for (uint32_t e = 0; model->config.layer_is_moe[layer] && e < shape->n_experts;
+                 e++, at++) {
+                const struct moe_expert_extent *extent = moe_pack_expert(pack, layer, e, v);
+                const struct moe_expert_class *class_ =
+                    moe_pack_class_at(pack, extent->class_index);
+                for (uint32_t i = 0; extent->present && i < class_->n_segments; i++)
+                    *at += class_->segment_bytes[i];
+            }
+    }
+    return MOE_OK;
+}
+
+/* Takes over what a stopped run has traced: it must be the documents that are in the statistics. */
+static int resume_trace(struct profiling *p, struct moe_err *err)
+{
+    struct moe_trace *before = NULL;
+    if (!moe_path_exists(p->trace_partial))
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "%s: is not there, so the trace cannot go on; remove %s and begin again",
+                        p->trace_partial, p->options->partial);
+    int status = moe_trace_open(&before, p->trace_partial, err);
+    if (status == MOE_OK && moe_trace_totals(before)->sequences != p->to_skip)
+        status = moe_fail(err, MOE_ERR_USAGE,
+                          "%s: holds other documents than %s; remove both and begin again",
+                          p->trace_partial, p->options->partial);
+    if (status == MOE_OK)
+        status = moe_trace_append(p->trace, before, err);
+    moe_trace_close(before);
+    return status;
+}
+
+static int begin_trace(struct profiling *p, const struct moe_session *session, struct moe_err *err)
+{
+    const struct moe_model *model = session->model;
+    const char *path = p->options->trace;
+    struct moe_trace_shape shape = trace_shape_of(model, p->options->trace_keep);
+    struct moe_buf name = {0};
+    uint64_t *bytes = NULL;
+    moe_buf_printf(&name, "%s.part", path);
+    p->trace_partial = name.failed ? NULL : moe_strndup((char *)name.data, name.size, err);
+    moe_buf_release(&name);
+    int status = p->trace_partial ? MOE_OK : MOE_ERR_MEMORY;
+    if (status == MOE_OK)
+        status = add_expert_bytes(model, &shape, &bytes, err);
+    if (status == MOE_OK)
+        status = moe_trace_create(&p->trace, p->trace_partial, &shape, err);
+    if (status == MOE_OK)
+        status = moe_trace_reserve(p->trace, session->batch, err);
+    if (status == MOE_OK && p->to_skip > 0)
+        status = resume_trace(p, err);
+    if (status == MOE_OK)
+        moe_probe_set_trace(p->probe, p->trace);
+    free(bytes);
+    return status;
+}
+
+/* Gives the trace its name. A stopped run's stays a part, where the statistics do too: it was
+ * stopped between documents, so both hold the same. Anything else leaves nothing. */
+static int end_trace(struct profiling *p, int status, struct moe_err *err)
+{
+    struct moe_err ignored;
+    bool stopped = status == MOE_ERR_INTERRUPTED && p->options->partial && p->to_skip == 0 &&
+                   p->statistics->totals[MOE_TOTAL_DOCUMENTS] > 0;
+    if (!p->trace)
+        return status;
+    if (status == MOE_OK)
+        status = moe_trace_commit(p->trace, err);
+    else if (stopped)
+        moe_trace_commit(p->trace, &ignored);
+    else
+        moe_trace_abort(p->trace);
+    p->trace = NULL;
+    if (status == MOE_OK && rename(p->trace_partial, p->options->trace) != 0)
+        status = moe_fail(err, MOE_ERR_IO, "%s: cannot be renamed to %s", p->trace_partial,
+                          p->options->trace);
+    return status;
+}
+
+/* ---- Profiling ---- */
+
+static struct moe_statistics_shape shape_of(const struct moe_model *model,
+                                            const struct moe_profile_options *o)
+{
+    struct moe_statistics_shape shape = moe_model_statistics_shape(model);
+    shape.max_tokens = o->max_tokens;
+    shape.prompt_percent = o->prompt_percent;
+    return shape;
+}
+
+uint64_t moe_profile_bytes(const struct moe_profile_options *o, const struct moe_model *model,
+                           uint32_t batch)
+{
+    struct moe_statistics_shape shape = shape_of(model, o);
+    struct moe_trace_shape trace = trace_shape_of(model, o->trace_keep);
+    if (shape.n_layers == 0) /* without experts there is nothing to profile */
+        return 0;
+    return moe_statistics_bytes(&shape) + moe_probe_bytes(&model->config, batch) +
+           (o->trace ? moe_trace_writer_bytes(&trace, batch) : 0);
+}
+
+int moe_profile_texts(struct moe_session *session, const struct moe_profile_options *o,
+                      struct moe_statistics **out, struct moe_err *err)
+{
+    struct profiling p = {.options = o, .saved = moe_seconds()};
+    struct moe_statistics_shape shape = shape_of(session->model, o);
+    const struct moe_documents documents = {
+        .tokenizer = session->model->tokenizer,
+        .max_tokens = o->max_tokens,
+        .what = "profiling",
+        .progress = o->progress,
+    };
+    *out = NULL;
+    int status = shape.n_layers ? MOE_OK
+                                : moe_fail(err, MOE_ERR_UNSUPPORTED,
+                                           "the model has no experts: nothing to profile");
+    if (status == MOE_OK)
+        status = begin(&p, &shape, err);
+    if (status == MOE_OK) {
+        p.statistics->prior = o->prior;
+        status = moe_probe_open(&p.probe, session, p.statistics, err);
+    }
+    if (status == MOE_OK && o->trace)
+        status = begin_trace(&p, session, err);
+    for (uint32_t i = 0; i < o->n_texts && status == MOE_OK; i++)
+        status = moe_documents_each(&documents, o->texts[i], profile_document, &p, err);
+    if (status == MOE_OK && p.to_skip > 0)
+        status = moe_fail(err, MOE_ERR_USAGE,
+                          "%s: was made from more documents than the texts have", o->partial);
+    else if (status == MOE_OK && p.statistics->totals[MOE_TOTAL_DOCUMENTS] == 0 && o->n_shards == 1)
+        status = moe_fail(err, MOE_ERR_FORMAT, "%s: has no text to profile", o->texts[0]);
+    struct moe_err ignored;
+    if (status != MOE_OK && o->partial && p.to_skip == 0 && p.statistics &&
+        p.statistics->totals[MOE_TOTAL_DOCUMENTS] > 0)
+        save(&p, &ignored);
+    status = end_trace(&p, status, err);
+    moe_probe_close(p.probe);
+    free(p.trace_partial);
+    if (status == MOE_OK) {
+        if (o->partial)
+            unlink(o->partial);
+        *out = p.statistics;
+    } else {
+        moe_statistics_free(p.statistics);
+    }
+    return status;
+}

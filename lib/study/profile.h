@@ -1,0 +1,42 @@
+/*
+ * Profiling texts: every document through the model under a probe, in shards, resumable.
+ */
+#ifndef MOE_STUDY_PROFILE_H
+#define MOE_STUDY_PROFILE_H
+
+#include "base/err.h"
+#include "base/progress.h"
+#include "record/statistics.h"
+#include "record/trace.h"
+#include "run/session.h"
+
+/* As many scores as moe_trace_default_keep says. */
+#define MOE_TRACE_KEEP_ENOUGH UINT32_MAX
+
+struct moe_profile_options {
+    const char *const *texts; /* paths */
+    uint32_t n_texts;
+    uint32_t max_tokens;      /* per document, as --perplexity cuts it; <= the session's context */
+    uint32_t prompt_percent;  /* of a document's tokens that count as its prompt */
+    uint32_t shard, n_shards; /* documents shard, shard + n_shards, ... counted over all texts */
+    const struct moe_statistics *prior;  /* path statistics to try; borrowed, may be NULL */
+    const char *partial;                 /* file for what is done so far; NULL: none */
+    const char *trace;                   /* file for the trace; NULL: none */
+    uint32_t trace_keep;                 /* scores kept in it, see MOE_TRACE_KEEP_ENOUGH */
+    bool resume;                         /* go on from `partial` where it exists */
+    const struct moe_progress *progress; /* may be NULL */
+};
+
+/* Bytes that profiling takes beside a session of this batch: statistics, probe, trace. Their tables
+ * of paths grow with the text and are not foreseen. */
+uint64_t moe_profile_bytes(const struct moe_profile_options *options, const struct moe_model *model,
+                           uint32_t batch);
+/* Runs the documents through the session and counts; the session's observer is taken meanwhile.
+ * *out is the caller's to free. When it fails or is stopped (MOE_ERR_INTERRUPTED) the documents
+ * counted so far are in the partial file; it is also written now and then, and removed in the end.
+ * Of a trace what is done is kept only when it is stopped, in a file beside it named TRACE.part.
+ * MOE_ERR_USAGE: the texts, settings or model are not those that the partial file was made with. */
+int moe_profile_texts(struct moe_session *session, const struct moe_profile_options *options,
+                      struct moe_statistics **out, struct moe_err *err);
+
+#endif

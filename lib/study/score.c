@@ -1,0 +1,73 @@
+#include "study/score.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/mem.h"
+#include "base/par.h"
+#include "kern/kern.h"
+
+enum { LOGITS_BYTES = 4 << 20, FEWEST_ROWS = 8 };
+
+struct job {
+    float *logits;
+    uint64_t stride;
+    uint32_t vocab;
+    const uint32_t *targets;
+    double *nats;
+    uint32_t *best;
+};
+
+/* -log softmax(logits)[target], and the likeliest token; overwrites the logits. By way of the
+ * likeliest token's probability, which is never too small for a float. */
+static double cost(float *logits, uint32_t n, uint32_t target, uint32_t *best)
+{
+    uint32_t top = 0;
+    for (uint32_t i = 1; i < n; i++)
+        if (logits[i] > logits[top])
+            top = i;
+    double behind = (double)logits[top] - logits[target];
+    moe_kern.softmax(logits, n);
+    *best = top;
+    return behind - log(logits[top]);
+}
+
+static void score_range(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct job *j = ctx;
+    for (int64_t i = begin; i < end; i++)
+        j->nats[i] =
+            cost(j->logits + (uint64_t)i * j->stride, j->vocab, j->targets[i], &j->best[i]);
+}
+
+int moe_scores_open(struct moe_scores *out, struct moe_session *s, struct moe_err *err)
+{
+    uint64_t row_bytes = moe_logits_stride(&s->model->config) * sizeof(float);
+    uint64_t n = LOGITS_BYTES / row_bytes;
+    *out = (struct moe_scores){.s = s};
+    out->n_logits = n < FEWEST_ROWS ? FEWEST_ROWS : n > s->batch ? s->batch : (uint32_t)n;
+    out->logits = moe_alloc(out->n_logits, row_bytes, err);
+    return out->logits ? MOE_OK : MOE_ERR_MEMORY;
+}
+
+void moe_scores_close(struct moe_scores *scores)
+{
+    free(scores->logits);
+    scores->logits = NULL;
+}
+
+int moe_score_rows(struct moe_scores *scores, uint32_t first, uint32_t n, const uint32_t *targets,
+                   double *nats, uint32_t *best, struct moe_err *err)
+{
+    const struct moe_config *c = &scores->s->model->config;
+    for (uint32_t i = 0, part; i < n; i += part) {
+        part = n - i < scores->n_logits ? n - i : scores->n_logits;
+        struct job j = {scores->logits, moe_logits_stride(c), c->vocab, targets + i, nats + i,
+                        best + i};
+        int status = moe_logits(scores->s, first + i, part, scores->logits, err);
+        if (status != MOE_OK)
+            return status;
+        moe_par_for(part, 4, score_range, &j);
+    }
+    return MOE_OK;
+}

@@ -1,0 +1,311 @@
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/text.h"
+#include "text/tokenizer_steps.h"
+
+enum {
+    /* A pattern that needs more steps for one match is hostile or hopeless. */
+    MATCH_LIMIT = 20 * 1000 * 1000,
+    HEAP_LIMIT_KIB = 256 * 1024,
+};
+
+/* ---- The list of steps ---- */
+
+struct moe_step *moe_steps_add(struct moe_steps *steps, uint8_t kind)
+{
+    if (steps->n == MOE_STEPS_MAX)
+        return NULL;
+    struct moe_step *step = &steps->steps[steps->n++];
+    *step = (struct moe_step){.kind = kind};
+    return step;
+}
+
+struct moe_step *moe_steps_add_split(struct moe_steps *steps, const char *pattern, uint8_t behavior,
+                                     uint8_t flags)
+{
+    struct moe_step *step = moe_steps_add(steps, MOE_STEP_SPLIT);
+    if (!step)
+        return NULL;
+    step->behavior = behavior;
+    step->flags = flags;
+    moe_buf_text(&step->text, pattern);
+    return step;
+}
+
+void moe_steps_release(struct moe_steps *steps)
+{
+    for (uint32_t i = 0; i < steps->n; i++) {
+        moe_buf_release(&steps->steps[i].text);
+        moe_buf_release(&steps->steps[i].other);
+        pcre2_code_free(steps->steps[i].code);
+    }
+    steps->n = 0;
+}
+
+static int compile(struct moe_step *step, struct moe_err *err)
+{
+    struct moe_buf pattern = {0};
+    bool literal = step->flags & MOE_STEP_LITERAL;
+    int status = MOE_OK, code = 0;
+    PCRE2_SIZE offset = 0;
+    pcre2_compile_context *context = NULL;
+    const char *text = (const char *)step->text.data;
+
+    if (literal)
+        moe_buf_append(&pattern, text, step->text.size);
+    else
+        status = moe_pattern_translate(text, step->text.size, &pattern, err);
+    if (status != MOE_OK)
+        goto out;
+    context = pcre2_compile_context_create(NULL);
+    if (!context || pattern.failed) {
+        status = moe_fail(err, MOE_ERR_MEMORY, "out of memory");
+        goto out;
+    }
+    pcre2_set_newline(context, PCRE2_NEWLINE_LF);
+    uint32_t options =
+        literal ? PCRE2_UTF | PCRE2_LITERAL : PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C;
+    step->code =
+        pcre2_compile(pattern.data, (PCRE2_SIZE)pattern.size, options, &code, &offset, context);
+    if (!step->code) {
+        char why[128];
+        pcre2_get_error_message(code, (PCRE2_UCHAR *)why, sizeof why);
+        status = moe_fail(err, MOE_ERR_UNSUPPORTED, "split pattern '%.100s': %s", text, why);
+        goto out;
+    }
+    /* Where the system forbids generated code, pcre2_match interprets. */
+    pcre2_jit_compile(step->code, PCRE2_JIT_COMPLETE);
+out:
+    pcre2_compile_context_free(context);
+    moe_buf_release(&pattern);
+    return status;
+}
+
+static int prepare_split(struct moe_step *step, struct moe_err *err)
+{
+    if (step->behavior > MOE_SPLIT_CONTIGUOUS ||
+        step->flags & ~(unsigned)(MOE_STEP_INVERT | MOE_STEP_LITERAL))
+        return moe_fail(err, MOE_ERR_FORMAT, "split step with behavior %u, flags %u",
+                        step->behavior, step->flags);
+    if (step->text.size == 0 || !moe_utf8_valid(step->text.data, step->text.size))
+        return moe_fail(err, MOE_ERR_FORMAT, "split pattern is empty or not UTF-8");
+    return compile(step, err);
+}
+
+int moe_steps_prepare(struct moe_steps *steps, bool normalizer, struct moe_err *err)
+{
+    for (uint32_t i = 0; i < steps->n; i++) {
+        struct moe_step *step = &steps->steps[i];
+        bool known = normalizer ? step->kind >= MOE_STEP_NFC && step->kind <= MOE_STEP_REPLACE
+                                : step->kind >= MOE_STEP_SPLIT && step->kind <= MOE_STEP_METASPACE;
+        if (!known)
+            return moe_fail(err, MOE_ERR_UNSUPPORTED, "unknown %s step %u",
+                            normalizer ? "normalizer" : "pre-tokenizer", step->kind);
+        if (step->text.failed || step->other.failed)
+            return moe_fail(err, MOE_ERR_MEMORY, "out of memory");
+        if (step->text.size > MOE_STEP_TEXT_MAX || step->other.size > MOE_STEP_TEXT_MAX)
+            return moe_fail(err, MOE_ERR_FORMAT, "step %u has a text of absurd size", i);
+        if (normalizer && (!moe_utf8_valid(step->text.data, step->text.size) ||
+                           !moe_utf8_valid(step->other.data, step->other.size)))
+            return moe_fail(err, MOE_ERR_FORMAT, "normalizer step %u is not UTF-8", i);
+        if (step->kind == MOE_STEP_REPLACE && step->text.size == 0)
+            return moe_fail(err, MOE_ERR_FORMAT, "normalizer step %u replaces nothing", i);
+        int status = step->kind == MOE_STEP_SPLIT ? prepare_split(step, err) : MOE_OK;
+        if (status != MOE_OK)
+            return status;
+    }
+    return MOE_OK;
+}
+
+/* ---- Running ---- */
+
+void moe_pretokenizer_release(struct moe_pretokenizer *p)
+{
+    for (int i = 0; i < MOE_STEPS_MAX; i++) {
+        pcre2_match_data_free(p->match[i]);
+        p->match[i] = NULL;
+    }
+    pcre2_match_context_free(p->limits);
+    p->limits = NULL;
+}
+
+static int prepare_match(struct moe_pretokenizer *p, uint32_t i, struct moe_err *err)
+{
+    if (!p->limits) {
+        p->limits = pcre2_match_context_create(NULL);
+        if (!p->limits)
+            return moe_fail(err, MOE_ERR_MEMORY, "out of memory");
+        pcre2_set_match_limit(p->limits, MATCH_LIMIT);
+        pcre2_set_heap_limit(p->limits, HEAP_LIMIT_KIB);
+    }
+    if (!p->match[i])
+        p->match[i] = pcre2_match_data_create(1, NULL);
+    return p->match[i] ? MOE_OK : moe_fail(err, MOE_ERR_MEMORY, "out of memory");
+}
+
+static int run_step(struct moe_pretokenizer *p, uint32_t i, const char *text, uint64_t n,
+                    bool at_start, struct moe_err *err);
+
+/* Finds the next match at or behind `from`. Returns 1 found, 0 none, or a status. */
+static int next_match(struct moe_pretokenizer *p, uint32_t i, const char *text, uint64_t n,
+                      uint64_t from, uint64_t *start, uint64_t *end, struct moe_err *err)
+{
+    const pcre2_code *code = p->steps->steps[i].code;
+    int rc =
+        pcre2_match(code, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK, p->match[i], p->limits);
+    if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
+        rc = pcre2_match(code, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT,
+                         p->match[i], p->limits);
+    if (rc == PCRE2_ERROR_NOMATCH)
+        return 0;
+    if (rc < 0) {
+        char why[128];
+        pcre2_get_error_message(rc, (PCRE2_UCHAR *)why, sizeof why);
+        return moe_fail(err, MOE_ERR_LIMIT, "pre-tokenizer pattern '%.100s' failed on a text: %s",
+                        (const char *)p->steps->steps[i].text.data, why);
+    }
+    const PCRE2_SIZE *ovector = pcre2_get_ovector_pointer(p->match[i]);
+    *start = ovector[0];
+    *end = ovector[1];
+    if (*start < from || *end < *start)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED, "pre-tokenizer pattern moves its match's start");
+    return 1;
+}
+
+/* Puts parts (matches and what lies between them) together as the behavior says. */
+struct joiner {
+    struct moe_pretokenizer *p;
+    uint32_t i; /* the step */
+    const char *text;
+    bool at_start;
+    uint64_t start, end; /* held back until the next part is known */
+    bool is_match;       /* of the last part held */
+};
+
+static int pass_on(struct joiner *j, struct moe_err *err)
+{
+    uint64_t start = j->start;
+    j->start = j->end;
+    if (start == j->end)
+        return MOE_OK;
+    return run_step(j->p, j->i + 1, j->text + start, j->end - start, j->at_start && start == 0,
+                    err);
+}
+
+static int add_part(struct joiner *j, uint64_t start, uint64_t end, bool is_match,
+                    struct moe_err *err)
+{
+    const struct moe_step *step = &j->p->steps->steps[j->i];
+    if (start == end)
+        return MOE_OK;
+    if (step->flags & MOE_STEP_INVERT)
+        is_match = !is_match;
+    bool holding = j->end > j->start, join = false;
+    if (step->behavior == MOE_SPLIT_PREVIOUS)
+        join = holding && is_match && !j->is_match;
+    else if (step->behavior == MOE_SPLIT_NEXT)
+        join = holding && !is_match && j->is_match;
+    else if (step->behavior == MOE_SPLIT_CONTIGUOUS)
+        join = holding && is_match == j->is_match;
+    int status = join ? MOE_OK : pass_on(j, err);
+    if (!join)
+        j->start = start;
+    j->end = end;
+    j->is_match = is_match;
+    if (step->behavior == MOE_SPLIT_REMOVED && is_match)
+        j->start = end;
+    return status;
+}
+
+static int run_split(struct moe_pretokenizer *p, uint32_t i, const char *text, uint64_t n,
+                     bool at_start, struct moe_err *err)
+{
+    int status = prepare_match(p, i, err);
+    struct joiner j = {.p = p, .i = i, .text = text, .at_start = at_start};
+    uint64_t done = 0, from = 0;
+    while (status == MOE_OK && from < n) {
+        uint64_t start = 0, end = 0;
+        int found = next_match(p, i, text, n, from, &start, &end, err);
+        if (found < 0)
+            return found;
+        if (!found)
+            break;
+        status = add_part(&j, done, start, false, err);
+        if (status == MOE_OK)
+            status = add_part(&j, start, end, true, err);
+        done = end;
+        from = end;
+        if (start == end && end < n) { /* an empty match: look on behind the next character */
+            int length;
+            moe_utf8_decode((const uint8_t *)text + end, n - end, &length);
+            from = end + (uint64_t)length;
+        } else if (start == end) {
+            break;
+        }
+    }
+    if (status == MOE_OK)
+        status = add_part(&j, done, n, false, err);
+    return status == MOE_OK ? pass_on(&j, err) : status;
+}
+
+static int run_metaspace(struct moe_pretokenizer *p, uint32_t i, const char *text, uint64_t n,
+                         bool at_start, struct moe_err *err)
+{
+    uint8_t flags = p->steps->steps[i].flags;
+    struct moe_buf out = {0};
+    bool prepend = !(flags & MOE_STEP_PREPEND_NEVER) &&
+                   (at_start || !(flags & MOE_STEP_PREPEND_FIRST)) && text[0] != ' ' &&
+                   !(n >= 3 && memcmp(text, MOE_METASPACE, 3) == 0);
+    if (prepend)
+        moe_buf_text(&out, MOE_METASPACE);
+    for (uint64_t at = 0; at < n;) {
+        const char *space = memchr(text + at, ' ', n - at);
+        uint64_t end = space ? (uint64_t)(space - text) : n;
+        moe_buf_append(&out, text + at, end - at);
+        if (space)
+            moe_buf_text(&out, MOE_METASPACE);
+        at = end + 1;
+    }
+    int status = out.failed ? moe_fail(err, MOE_ERR_MEMORY, "out of memory")
+                            : run_step(p, i + 1, (const char *)out.data, out.size, at_start, err);
+    moe_buf_release(&out);
+    return status;
+}
+
+static int run_prefix_space(struct moe_pretokenizer *p, uint32_t i, const char *text, uint64_t n,
+                            bool at_start, struct moe_err *err)
+{
+    if (text[0] == ' ')
+        return run_step(p, i + 1, text, n, at_start, err);
+    struct moe_buf out = {0};
+    moe_buf_u8(&out, ' ');
+    moe_buf_append(&out, text, n);
+    int status = out.failed ? moe_fail(err, MOE_ERR_MEMORY, "out of memory")
+                            : run_step(p, i + 1, (const char *)out.data, out.size, at_start, err);
+    moe_buf_release(&out);
+    return status;
+}
+
+static int run_step(struct moe_pretokenizer *p, uint32_t i, const char *text, uint64_t n,
+                    bool at_start, struct moe_err *err)
+{
+    if (i == p->steps->n)
+        return p->emit(p->ctx, text, n, err);
+    switch (p->steps->steps[i].kind) {
+    case MOE_STEP_SPLIT:
+        return run_split(p, i, text, n, at_start, err);
+    case MOE_STEP_METASPACE:
+        return run_metaspace(p, i, text, n, at_start, err);
+    default:
+        return run_prefix_space(p, i, text, n, at_start, err);
+    }
+}
+
+int moe_pretokenize(struct moe_pretokenizer *p, const char *text, uint64_t n, bool at_start,
+                    struct moe_err *err)
+{
+    return n ? run_step(p, 0, text, n, at_start, err) : MOE_OK;
+}

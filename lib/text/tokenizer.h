@@ -1,0 +1,86 @@
+/*
+ * Tokenizer: text to token ids and back, byte-exact.
+ *
+ * BPE as in Hugging Face's tokenizer.json or a GGUF file's vocabulary, over bytes or over
+ * characters with byte fallback: added tokens are cut out first, the rest is normalized, split by
+ * the pre-tokenizer's patterns (PCRE2), each piece merged by rank. Decoding ids one after another
+ * gives the bytes they stand for; where the tokenizer has no normalizer and adds no space, encoding
+ * and decoding gives any text back, bytes that are not valid UTF-8 included.
+ *
+ * A tokenizer travels in a pack as a compact binary section (moe-pack(5)), so that starting does
+ * not parse JSON. Immutable after loading; encode may be called by several threads at once.
+ */
+#ifndef MOE_TEXT_TOKENIZER_H
+#define MOE_TEXT_TOKENIZER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+#include "base/err.h"
+
+struct moe_gguf;
+struct moe_tokenizer;
+
+/* From a Hugging Face directory: tokenizer.json, tokenizer_config.json (optional: bos, add_bos,
+ * chat template). A normalizer, pre-tokenizer, model or post-processor part that we do not
+ * implement is MOE_ERR_UNSUPPORTED and named. */
+int moe_tokenizer_read_hf(struct moe_tokenizer **out, const char *dir, struct moe_err *err);
+/* From a GGUF file's metadata: byte-level vocabularies ("gpt2") with a pre-tokenizer that we know,
+ * and SentencePiece's ("llama"), whose scores become merges. Gives the ids of the tokenizer.json
+ * that the file was converted from. Another kind or pre-tokenizer is MOE_ERR_UNSUPPORTED and
+ * named. */
+int moe_tokenizer_read_gguf(struct moe_tokenizer **out, const struct moe_gguf *gguf,
+                            struct moe_err *err);
+/* From a pack's section, and into it. */
+int moe_tokenizer_read(struct moe_tokenizer **out, const char *name, const void *data, uint64_t n,
+                       struct moe_err *err);
+void moe_tokenizer_write(const struct moe_tokenizer *tok, struct moe_buf *out);
+void moe_tokenizer_free(struct moe_tokenizer *tok);
+
+uint32_t moe_tokenizer_n_tokens(const struct moe_tokenizer *tok); /* largest id + 1 */
+
+/* Growable list of ids; release with moe_ids_release. */
+struct moe_ids {
+    uint32_t *ids;
+    uint64_t n, room;
+};
+void moe_ids_release(struct moe_ids *ids);
+int moe_ids_push(struct moe_ids *ids, uint32_t id, struct moe_err *err);
+/* Room for n more. */
+int moe_ids_reserve(struct moe_ids *ids, uint64_t n, struct moe_err *err);
+
+/* Appends the ids of n bytes of text. parse_special: added tokens marked special are recognised in
+ * the text (templates need it; a user's words should not). Never adds bos by itself. */
+int moe_tokenizer_encode(const struct moe_tokenizer *tok, const char *text, uint64_t n,
+                         bool parse_special, struct moe_ids *out, struct moe_err *err);
+
+/* A range of bytes of a text. */
+struct moe_span {
+    uint64_t at, n;
+};
+
+/* As moe_tokenizer_encode with parse_special, but no special token is recognised that has bytes in
+ * one of the `words` (in ascending order, apart): a chat's marks count, what somebody typed between
+ * them does not. Where the words hold no special token the ids are the same. */
+int moe_tokenizer_encode_chat(const struct moe_tokenizer *tok, const char *text, uint64_t n,
+                              const struct moe_span *words, uint64_t n_words, struct moe_ids *out,
+                              struct moe_err *err);
+
+/* The bytes of one token, borrowed, with their number; special tokens give their text. An id
+ * without a token gives 0 bytes. */
+const uint8_t *moe_tokenizer_bytes(const struct moe_tokenizer *tok, uint32_t id, uint32_t *n);
+bool moe_tokenizer_is_special(const struct moe_tokenizer *tok, uint32_t id);
+/* The id whose token is exactly this text (added tokens first), or -1. */
+int64_t moe_tokenizer_find(const struct moe_tokenizer *tok, const char *text);
+
+/* The token named as the beginning of a text, or -1; and whether texts are to begin with it. */
+int64_t moe_tokenizer_bos(const struct moe_tokenizer *tok);
+bool moe_tokenizer_adds_bos(const struct moe_tokenizer *tok);
+/* The token that ends an answer (a chat checkpoint names its end of turn), or -1. */
+int64_t moe_tokenizer_eos(const struct moe_tokenizer *tok);
+/* The end-of-text token, which separates documents: <|endoftext|> or its like where there is one,
+ * else eos; or -1. */
+int64_t moe_tokenizer_separator(const struct moe_tokenizer *tok);
+
+#endif

@@ -1,0 +1,340 @@
+/*
+ * Text to ids. Added tokens are cut out, what lies between goes through the normalizer and the
+ * pre-tokenizer, and every piece is merged. Bytes that are not UTF-8 are pieces of their own: the
+ * normalizer and the patterns see valid text only.
+ */
+#include <string.h>
+
+#include "base/text.h"
+#include "text/tokenizer_impl.h"
+
+struct encoder {
+    const struct moe_tokenizer *tok;
+    bool special;     /* special tokens count, outside of the words */
+    const char *text; /* the whole */
+    const struct moe_span *words;
+    uint64_t n_words, next_word; /* next_word: the first that does not end before here */
+    struct moe_ids *out;
+    struct moe_bpe_scratch scratch;
+    struct moe_pretokenizer pre;
+    struct moe_buf normal;
+    bool at_start; /* nothing of the text came before what is being encoded */
+};
+
+/* ---- One piece ---- */
+
+static int no_token(uint8_t byte, struct moe_err *err)
+{
+    return moe_fail(err, MOE_ERR_UNSUPPORTED, "the tokenizer has no token for byte 0x%02x", byte);
+}
+
+static int start_from_bytes(struct encoder *e, const uint8_t *piece, uint64_t n,
+                            struct moe_err *err)
+{
+    const struct moe_tokenizer *tok = e->tok;
+    uint32_t *ids = e->out->ids;
+    for (uint64_t i = 0; i < n; i++) {
+        uint32_t id = tok->byte_ids[piece[i]];
+        if (id == MOE_NO_TOKEN)
+            id = tok->unk;
+        if (id == MOE_NO_TOKEN)
+            return no_token(piece[i], err);
+        ids[e->out->n++] = id;
+    }
+    return MOE_OK;
+}
+
+static int add_character(struct encoder *e, const uint8_t *text, int n, bool *was_unknown,
+                         struct moe_err *err)
+{
+    const struct moe_tokenizer *tok = e->tok;
+    uint32_t *ids = e->out->ids, id = moe_tokenizer_lookup(tok, text, (uint64_t)n);
+    bool has_bytes = true, fuse = *was_unknown && tok->flags & MOE_TOKENIZER_FUSE_UNK;
+    *was_unknown = false;
+    if (id != MOE_NO_TOKEN) {
+        ids[e->out->n++] = id;
+        return MOE_OK;
+    }
+    for (int i = 0; i < n; i++)
+        has_bytes = has_bytes && tok->byte_ids[text[i]] != MOE_NO_TOKEN;
+    if (has_bytes) {
+        for (int i = 0; i < n; i++)
+            ids[e->out->n++] = tok->byte_ids[text[i]];
+        return MOE_OK;
+    }
+    if (tok->unk == MOE_NO_TOKEN)
+        return no_token(text[0], err);
+    *was_unknown = true;
+    if (!fuse)
+        ids[e->out->n++] = tok->unk;
+    return MOE_OK;
+}
+
+static int start_from_characters(struct encoder *e, const uint8_t *piece, uint64_t n,
+                                 struct moe_err *err)
+{
+    bool was_unknown = false;
+    int status = MOE_OK, length = 0;
+    for (uint64_t at = 0; at < n && status == MOE_OK; at += (uint64_t)length) {
+        moe_utf8_decode(piece + at, n - at, &length);
+        status = add_character(e, piece + at, length, &was_unknown, err);
+    }
+    return status;
+}
+
+static int merge_piece(struct encoder *e, const char *piece, uint64_t n, struct moe_err *err)
+{
+    const struct moe_tokenizer *tok = e->tok;
+    uint64_t start = e->out->n;
+    int status = moe_ids_reserve(e->out, n, err);
+    if (status == MOE_OK)
+        status = tok->model == MOE_TOKENIZER_BYTES
+                     ? start_from_bytes(e, (const uint8_t *)piece, n, err)
+                     : start_from_characters(e, (const uint8_t *)piece, n, err);
+    if (status != MOE_OK)
+        return status;
+    uint64_t n_ids = e->out->n - start;
+    status = moe_bpe_merge(&tok->bpe, &e->scratch, e->out->ids + start, &n_ids, err);
+    e->out->n = start + n_ids;
+    return status;
+}
+
+/* A character model's piece is a whole text as a rule: cut into words where that changes nothing,
+ * it needs neither a large heap nor the memory for one. */
+static uint64_t word_length(const char *text, uint64_t n)
+{
+    const uint8_t *bytes = (const uint8_t *)text;
+    uint64_t at = 0;
+    while (moe_is_metaspace(bytes + at, n - at))
+        at += 3;
+    while (at < n && !moe_is_metaspace(bytes + at, n - at))
+        at++;
+    return at;
+}
+
+static int add_piece(void *ctx, const char *piece, uint64_t n, struct moe_err *err)
+{
+    struct encoder *e = ctx;
+    const struct moe_tokenizer *tok = e->tok;
+    int status = MOE_OK;
+    if (tok->flags & MOE_TOKENIZER_IGNORE_MERGES) {
+        uint32_t id = moe_tokenizer_lookup(tok, piece, n);
+        if (id != MOE_NO_TOKEN && !(tok->token_flags[id] & (MOE_TOKEN_SPECIAL | MOE_TOKEN_BYTE)))
+            return moe_ids_push(e->out, id, err);
+    }
+    for (uint64_t at = 0, length; at < n && status == MOE_OK; at += length) {
+        length = tok->words_apart ? word_length(piece + at, n - at) : n;
+        status = merge_piece(e, piece + at, length, err);
+    }
+    return status;
+}
+
+/* ---- Added tokens ---- */
+
+static bool is_white(uint32_t c)
+{
+    return (c >= 9 && c <= 13) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 ||
+           (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f ||
+           c == 0x205f || c == 0x3000;
+}
+
+static uint64_t white_behind(const uint8_t *text, uint64_t at, uint64_t n)
+{
+    int length;
+    while (at < n && is_white(moe_utf8_decode(text + at, n - at, &length)))
+        at += (uint64_t)length;
+    return at;
+}
+
+static uint64_t white_before(const uint8_t *text, uint64_t from, uint64_t at)
+{
+    while (at > from) {
+        int length;
+        uint64_t start = at - 1;
+        while (start > from && at - start < 4 && (text[start] & 0xc0) == 0x80)
+            start--;
+        if (!is_white(moe_utf8_decode(text + start, at - start, &length)) ||
+            start + (uint64_t)length != at)
+            break;
+        at = start;
+    }
+    return at;
+}
+
+static int encode_run(struct encoder *e, const char *text, uint64_t n, struct moe_err *err);
+
+static int encode_normal(struct encoder *e, const char *text, uint64_t n, struct moe_err *err)
+{
+    int status = moe_pretokenize(&e->pre, text, n, e->at_start, err);
+    e->at_start = false;
+    return status;
+}
+
+/* What lies between added tokens: valid runs, and single bytes that are none. */
+static int encode_raw(struct encoder *e, const char *text, uint64_t n, struct moe_err *err)
+{
+    const uint8_t *bytes = (const uint8_t *)text;
+    uint64_t start = 0, at = 0;
+    int status = MOE_OK;
+    while (at < n && status == MOE_OK) {
+        int length = 1;
+        bool valid = bytes[at] < 0x80 || moe_utf8_decode(bytes + at, n - at, &length) != 0xfffd ||
+                     length > 1;
+        if (!valid) {
+            status = at > start ? encode_run(e, text + start, at - start, err) : MOE_OK;
+            if (status == MOE_OK)
+                status = add_piece(e, text + at, 1, err);
+            e->at_start = false;
+            start = at + 1;
+        }
+        at += (uint64_t)length;
+    }
+    if (status == MOE_OK && n > start)
+        status = encode_run(e, text + start, n - start, err);
+    return status;
+}
+
+/* How many of the n bytes at `at` of the whole text a special token may have. */
+static uint64_t special_room(struct encoder *e, uint64_t at, uint64_t n)
+{
+    while (e->next_word < e->n_words && e->words[e->next_word].at + e->words[e->next_word].n <= at)
+        e->next_word++;
+    uint64_t until = e->next_word < e->n_words ? e->words[e->next_word].at : UINT64_MAX;
+    if (!e->special || until <= at)
+        return 0;
+    return until - at < n ? until - at : n;
+}
+
+/* Cuts added tokens out of a text (level 0: as it is, 1: normalized) and passes on the rest. */
+static int cut_added(struct encoder *e, int level, const char *text, uint64_t n,
+                     struct moe_err *err)
+{
+    int (*rest)(struct encoder *, const char *, uint64_t, struct moe_err *) =
+        level == 0 ? encode_raw : encode_normal;
+    const struct moe_added *added = &e->tok->added[level];
+    const uint8_t *bytes = (const uint8_t *)text;
+    uint64_t done = 0;
+    int status = MOE_OK;
+    for (uint64_t at = 0; at < n && added->n && status == MOE_OK;) {
+        if (added->first[bytes[at]] == added->first[bytes[at] + 1]) {
+            at++;
+            continue;
+        }
+        uint64_t room = level == 0 ? special_room(e, at, n - at) : e->special ? n - at : 0;
+        const struct moe_added_token *token =
+            moe_added_longest(e->tok, added, bytes + at, n - at, room);
+        if (!token) {
+            at++;
+            continue;
+        }
+        uint64_t start = at, end = at + token->n;
+        if (e->tok->token_flags[token->id] & MOE_TOKEN_LSTRIP)
+            start = white_before(bytes, done, start);
+        if (e->tok->token_flags[token->id] & MOE_TOKEN_RSTRIP)
+            end = white_behind(bytes, end, n);
+        if (start > done)
+            status = rest(e, text + done, start - done, err);
+        if (status == MOE_OK)
+            status = moe_ids_push(e->out, token->id, err);
+        e->at_start = false;
+        done = at = end;
+    }
+    if (status == MOE_OK && n > done)
+        status = rest(e, text + done, n - done, err);
+    return status;
+}
+
+/* Text with no added token of level 0 in it, in which special tokens of level 1 count or do not. */
+static int encode_part(struct encoder *e, const char *text, uint64_t n, bool special,
+                       struct moe_err *err)
+{
+    const char *normal;
+    uint64_t normal_n;
+    bool before = e->special;
+    int status = moe_normalize(&e->tok->normalizer, text, n, &e->normal, &normal, &normal_n, err);
+    e->special = special;
+    if (status == MOE_OK)
+        status = cut_added(e, 1, normal, normal_n, err);
+    e->special = before;
+    return status;
+}
+
+/* Whether a special token of level 1 would be found in the text. */
+static int find_marks(struct encoder *e, const char *text, uint64_t n, bool *found,
+                      struct moe_err *err)
+{
+    const struct moe_added *added = &e->tok->added[1];
+    const char *normal;
+    uint64_t normal_n;
+    int status = moe_normalize(&e->tok->normalizer, text, n, &e->normal, &normal, &normal_n, err);
+    *found = false;
+    for (uint64_t at = 0; status == MOE_OK && at < normal_n && !*found; at++) {
+        const uint8_t *rest = (const uint8_t *)normal + at;
+        const struct moe_added_token *token =
+            moe_added_longest(e->tok, added, rest, normal_n - at, normal_n - at);
+        *found = token && e->tok->token_flags[token->id] & MOE_TOKEN_SPECIAL;
+    }
+    return status;
+}
+
+/*
+ * Normalizing loses track of where words begin and end. So words stay in the text that is
+ * normalized as one, unless they hold a mark: then they are encoded apart. (A mark that begins
+ * outside and ends inside is found by nobody: templates do not end in half a mark.)
+ */
+static int encode_run(struct encoder *e, const char *text, uint64_t n, struct moe_err *err)
+{
+    uint64_t start = (uint64_t)(text - e->text), end = start + n, done = start;
+    int status = MOE_OK;
+    for (uint64_t i = 0; e->special && e->tok->added[1].n && i < e->n_words; i++) {
+        uint64_t from = e->words[i].at > done ? e->words[i].at : done;
+        uint64_t to = e->words[i].at + e->words[i].n;
+        bool marks = false;
+        if (from >= end)
+            break;
+        to = to < end ? to : end;
+        if (to > from)
+            status = find_marks(e, e->text + from, to - from, &marks, err);
+        if (status == MOE_OK && marks && from > done)
+            status = encode_part(e, e->text + done, from - done, true, err);
+        if (status == MOE_OK && marks)
+            status = encode_part(e, e->text + from, to - from, false, err);
+        if (status != MOE_OK)
+            return status;
+        done = marks ? to : done;
+    }
+    return done < end || n == 0 ? encode_part(e, e->text + done, end - done, e->special, err)
+                                : MOE_OK;
+}
+
+static int encode(struct encoder *e, uint64_t n, struct moe_err *err)
+{
+    e->at_start = true;
+    e->pre.steps = &e->tok->pre_tokenizer;
+    e->pre.emit = add_piece;
+    e->pre.ctx = e;
+    uint64_t before = e->out->n;
+    int status = cut_added(e, 0, e->text, n, err);
+    if (status != MOE_OK)
+        e->out->n = before;
+    moe_pretokenizer_release(&e->pre);
+    moe_bpe_scratch_release(&e->scratch);
+    moe_buf_release(&e->normal);
+    return status;
+}
+
+int moe_tokenizer_encode(const struct moe_tokenizer *tok, const char *text, uint64_t n,
+                         bool parse_special, struct moe_ids *out, struct moe_err *err)
+{
+    struct encoder e = {.tok = tok, .special = parse_special, .text = text, .out = out};
+    return encode(&e, n, err);
+}
+
+int moe_tokenizer_encode_chat(const struct moe_tokenizer *tok, const char *text, uint64_t n,
+                              const struct moe_span *words, uint64_t n_words, struct moe_ids *out,
+                              struct moe_err *err)
+{
+    struct encoder e = {
+        .tok = tok, .special = true, .text = text, .words = words, .n_words = n_words, .out = out};
+    return encode(&e, n, err);
+}

@@ -1,0 +1,140 @@
+/*
+ * Reading Hugging Face's tokenizer.json and tokenizer_config.json.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/text.h"
+#include "text/tokenizer_hf.h"
+
+enum { FILE_BYTES_MAX = 256 << 20 };
+
+int moe_hf_unsupported(struct moe_hf_reader *r, const char *what, const char *which)
+{
+    return moe_fail(r->err, MOE_ERR_UNSUPPORTED, "%s: %s%s%s%s is not implemented", r->name, what,
+                    which ? " '" : "", which ? which : "", which ? "'" : "");
+}
+
+int moe_hf_damaged(struct moe_hf_reader *r, const char *what)
+{
+    return moe_fail(r->err, MOE_ERR_FORMAT, "%s: %s", r->name, what);
+}
+
+/* ---- tokenizer_config.json ---- */
+
+/* A token named in the configuration, as a text or as {"content": text}; *id as it was when none
+ * is named or the tokenizer does not have it. */
+static int named_token(struct moe_hf_reader *r, const json_t *config, const char *key, uint32_t *id)
+{
+    const json_t *value = json_object_get(config, key);
+    const char *text = NULL;
+    if (json_is_object(value)) {
+        config = value;
+        key = "content";
+    }
+    int status = config ? moe_hf_text(r, config, key, &text) : MOE_OK;
+    int64_t found = text ? moe_tokenizer_find(r->tok, text) : -1;
+    if (found >= 0)
+        *id = (uint32_t)found;
+    return status;
+}
+
+static int read_named(struct moe_hf_reader *r, const json_t *config)
+{
+    struct moe_tokenizer *tok = r->tok;
+    bool adds_bos = r->prefix != NULL;
+    if (r->prefix) {
+        int64_t found = moe_tokenizer_find(tok, r->prefix);
+        if (found < 0)
+            return moe_fail(r->err, MOE_ERR_FORMAT, "%s: post_processor names no token: '%.60s'",
+                            r->name, r->prefix);
+        tok->bos = (uint32_t)found;
+    } else if (config) {
+        int status = named_token(r, config, "bos_token", &tok->bos);
+        if (status != MOE_OK)
+            return status;
+    }
+    tok->eos = tok->separator; /* found by its usual names while no eos was known */
+    int status = named_token(r, config, "eos_token", &tok->eos);
+    if (status == MOE_OK && config)
+        status = moe_hf_bool(r, config, "add_bos_token", &adds_bos);
+    if (adds_bos && tok->bos != MOE_NO_TOKEN)
+        tok->flags |= MOE_TOKENIZER_ADDS_BOS;
+    if (tok->separator == MOE_NO_TOKEN)
+        tok->separator = tok->eos;
+    return status;
+}
+
+/* ---- The whole ---- */
+
+static int read_root(struct moe_hf_reader *r, const json_t *root)
+{
+    if (!json_is_object(root))
+        return moe_hf_damaged(r, "not a tokenizer");
+    int status = moe_hf_read_steps(r, root);
+    return status == MOE_OK ? moe_hf_read_model(r, root) : status;
+}
+
+int moe_tokenizer_parse_hf(struct moe_tokenizer **out, const char *name, const void *json,
+                           uint64_t n, const char *config_name, const void *config,
+                           uint64_t config_n, struct moe_err *err)
+{
+    struct moe_hf_reader r = {.name = name, .err = err};
+    struct moe_err why = {0};
+    json_t *root = NULL, *named = NULL;
+    int status = MOE_ERR_FORMAT;
+
+    root = moe_json_parse(name, json, n, err);
+    if (!root)
+        goto out;
+    if (config) {
+        named = moe_json_parse(config_name, config, config_n, err);
+        if (!named)
+            goto out;
+    }
+    r.tok = moe_tokenizer_new(err);
+    status = r.tok ? read_root(&r, root) : MOE_ERR_MEMORY;
+    if (status != MOE_OK)
+        goto out;
+    status = moe_tokenizer_prepare(r.tok, &why);
+    if (status != MOE_OK) {
+        moe_fail(err, status, "%s: %s", name, why.text);
+        goto out;
+    }
+    if (named) {
+        r.name = config_name;
+        if (!json_is_object(named))
+            status = moe_hf_damaged(&r, "not a configuration");
+    }
+    if (status == MOE_OK)
+        status = read_named(&r, named);
+out:
+    json_decref(root);
+    json_decref(named);
+    if (status == MOE_OK)
+        *out = r.tok;
+    else
+        moe_tokenizer_free(r.tok);
+    return status;
+}
+
+int moe_tokenizer_read_hf(struct moe_tokenizer **out, const char *dir, struct moe_err *err)
+{
+    struct moe_buf json = {0}, config = {0};
+    char *path = moe_path_join(dir, "tokenizer.json", err);
+    char *config_path = path ? moe_path_join(dir, "tokenizer_config.json", err) : NULL;
+    int status = config_path ? moe_file_read_all(path, FILE_BYTES_MAX, &json, err) : MOE_ERR_MEMORY;
+    bool has_config = status == MOE_OK && moe_path_exists(config_path);
+    if (has_config)
+        status = moe_file_read_all(config_path, FILE_BYTES_MAX, &config, err);
+    if (status == MOE_OK)
+        status = moe_tokenizer_parse_hf(out, path, json.data, json.size, config_path,
+                                        has_config && config.data ? config.data : NULL, config.size,
+                                        err);
+    moe_buf_release(&json);
+    moe_buf_release(&config);
+    free(path);
+    free(config_path);
+    return status;
+}

@@ -1,0 +1,51 @@
+/*
+ * Reading tokenizer.json: what its parts' readers share. Inside the tokenizer.
+ *
+ * Every part is either understood or refused by name: a tokenizer that is nearly right gives wrong
+ * answers nobody can trace.
+ */
+#ifndef MOE_TEXT_TOKENIZER_HF_H
+#define MOE_TEXT_TOKENIZER_HF_H
+
+#include <jansson.h>
+
+#include "fmt/json.h"
+#include "text/tokenizer_impl.h"
+
+struct moe_hf_reader {
+    const char *name; /* of the file, for error texts */
+    struct moe_tokenizer *tok;
+    struct moe_err *err;
+    bool byte_level;    /* the pre-tokenizer maps bytes to characters */
+    const char *prefix; /* the token that the post-processor puts first, or NULL */
+};
+
+/* "NAME: WHAT 'WHICH' is not implemented"; which may be NULL. */
+int moe_hf_unsupported(struct moe_hf_reader *r, const char *what, const char *which);
+/* "NAME: WHAT" */
+int moe_hf_damaged(struct moe_hf_reader *r, const char *what);
+
+static inline bool moe_hf_absent(const json_t *value)
+{
+    return !value || json_is_null(value);
+}
+
+/* An optional member; *out stays as it was where there is none. */
+static inline int moe_hf_bool(struct moe_hf_reader *r, const json_t *object, const char *key,
+                              bool *out)
+{
+    return moe_json_get_bool(r->name, object, key, false, out, r->err);
+}
+
+static inline int moe_hf_text(struct moe_hf_reader *r, const json_t *object, const char *key,
+                              const char **out)
+{
+    return moe_json_get_text(r->name, object, key, false, out, r->err);
+}
+
+/* Normalizer, pre-tokenizer, decoder and post-processor of the file, in this order. */
+int moe_hf_read_steps(struct moe_hf_reader *r, const json_t *root);
+/* Vocabulary, added tokens and merges; after the steps, which say how tokens are spelled. */
+int moe_hf_read_model(struct moe_hf_reader *r, const json_t *root);
+
+#endif

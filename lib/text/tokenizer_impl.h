@@ -1,0 +1,121 @@
+/*
+ * The tokenizer's inside, shared by its source files and its fuzzer.
+ */
+#ifndef MOE_TEXT_TOKENIZER_IMPL_H
+#define MOE_TEXT_TOKENIZER_IMPL_H
+
+#include "text/bpe.h"
+#include "text/tokenizer.h"
+#include "text/tokenizer_steps.h"
+
+/* Stored values (tokenizer_pack.c): never renumbered. */
+enum moe_tokenizer_model {
+    MOE_TOKENIZER_BYTES = 1, /* merging starts from bytes; a token's text is the bytes it means */
+    MOE_TOKENIZER_CHARS = 2, /* merging starts from characters; U+2581 in a text means a space */
+};
+
+enum moe_tokenizer_flag {
+    MOE_TOKENIZER_IGNORE_MERGES = 1, /* a piece that is a token stays whole */
+    MOE_TOKENIZER_BYTE_FALLBACK = 2, /* a character without a token becomes its byte tokens */
+    MOE_TOKENIZER_FUSE_UNK = 4,      /* consecutive unknown characters are one unknown token */
+    MOE_TOKENIZER_ADDS_BOS = 8,
+    MOE_TOKENIZER_FLAGS = 15,
+};
+
+enum moe_token_flag {
+    MOE_TOKEN_MODEL = 1,      /* in the model's vocabulary: merging can produce it */
+    MOE_TOKEN_ADDED = 2,      /* cut out of a text before all else */
+    MOE_TOKEN_SPECIAL = 4,    /* ... only where special tokens are asked for */
+    MOE_TOKEN_BYTE = 8,       /* "<0xNN>", stands for one byte */
+    MOE_TOKEN_LSTRIP = 16,    /* added: takes the white space before it */
+    MOE_TOKEN_RSTRIP = 32,    /* added: takes the white space behind it */
+    MOE_TOKEN_NORMALIZED = 64 /* added: looked for in the normalized text */
+    /* None of MODEL, ADDED: a token that only decodes, or, without a text, an id not in use. */
+};
+
+enum {
+    MOE_TOKENS_MAX = 1 << 22,
+    MOE_TOKEN_BYTES_MAX = UINT16_MAX,
+};
+
+#define MOE_NO_TOKEN UINT32_MAX
+
+/* An added token as it is looked for: its text, or what the normalizer makes of that. */
+struct moe_added_token {
+    const uint8_t *text; /* borrowed from the tokenizer */
+    uint32_t n, id;
+};
+
+/* Sorted by text, so that the longest at a place is found by narrowing. */
+struct moe_added {
+    struct moe_added_token *tokens; /* owned */
+    uint32_t n;
+    uint32_t first[257]; /* those that begin with byte b: tokens[first[b]..first[b + 1]) */
+};
+
+/* Fills tok->added; after the normalizer is prepared. */
+int moe_added_index(struct moe_tokenizer *tok, struct moe_err *err);
+/* The longest added token at text[0..n), n > 0, or NULL; a special one within special_n bytes. */
+const struct moe_added_token *moe_added_longest(const struct moe_tokenizer *tok,
+                                                const struct moe_added *added, const uint8_t *text,
+                                                uint64_t n, uint64_t special_n);
+
+struct moe_tokenizer {
+    /* What a reader fills, and what a section holds. */
+    uint8_t model;        /* enum moe_tokenizer_model */
+    uint32_t flags;       /* enum moe_tokenizer_flag */
+    uint32_t n_tokens;    /* largest id + 1 */
+    uint32_t *offsets;    /* n_tokens + 1: token i's text is text[offsets[i]..offsets[i + 1]) */
+    uint8_t *token_flags; /* enum moe_token_flag, n_tokens */
+    struct moe_buf text;
+    struct moe_bpe bpe;
+    struct moe_steps normalizer, pre_tokenizer;
+    uint32_t bos, eos, unk; /* MOE_NO_TOKEN: none */
+
+    /* What moe_tokenizer_prepare derives. */
+    uint32_t *vocabulary; /* hash table of the MODEL tokens' texts: id + 1, or 0 */
+    uint32_t mask;        /* its slots - 1 */
+    uint32_t byte_ids[256];
+    struct moe_added added[2]; /* [1]: those looked for in the normalized text */
+    struct moe_buf normalized; /* the texts of added[1] */
+    uint32_t *shown_offsets;   /* what tokens mean, where it is not their text; may be NULL */
+    struct moe_buf shown;
+    uint32_t separator;
+    bool words_apart; /* no token goes on behind a word with a space: merging can go word by word */
+};
+
+/* U+2581, a space in the tokens of a character model. */
+static inline bool moe_is_metaspace(const uint8_t *text, uint64_t n)
+{
+    return n >= 3 && text[0] == 0xe2 && text[1] == 0x96 && text[2] == 0x81;
+}
+
+/* An empty one, to be filled, then prepared; moe_tokenizer_free whatever became of it. */
+struct moe_tokenizer *moe_tokenizer_new(struct moe_err *err);
+/* Room for n tokens: offsets and flags, zeroed. */
+int moe_tokenizer_allocate(struct moe_tokenizer *tok, uint32_t n, struct moe_err *err);
+/* Makes moe_tokenizer_lookup work, once tokens are there. */
+int moe_tokenizer_index(struct moe_tokenizer *tok, struct moe_err *err);
+/* Checks everything a reader filled and derives the rest. Error texts have no file name. */
+int moe_tokenizer_prepare(struct moe_tokenizer *tok, struct moe_err *err);
+
+/* The text of a token, borrowed, not terminated. */
+static inline const uint8_t *moe_token_text(const struct moe_tokenizer *tok, uint32_t id,
+                                            uint32_t *n)
+{
+    *n = tok->offsets[id + 1] - tok->offsets[id];
+    return tok->text.data + tok->offsets[id];
+}
+
+/* The byte that the token "<0xNN>" stands for, or -1. */
+int moe_token_byte(const void *token, uint64_t n);
+
+/* The MODEL token with exactly this text, or MOE_NO_TOKEN. */
+uint32_t moe_tokenizer_lookup(const struct moe_tokenizer *tok, const void *text, uint64_t n);
+
+/* moe_tokenizer_read_hf over texts in memory; config may be NULL. */
+int moe_tokenizer_parse_hf(struct moe_tokenizer **out, const char *name, const void *json,
+                           uint64_t n, const char *config_name, const void *config,
+                           uint64_t config_n, struct moe_err *err);
+
+#endif

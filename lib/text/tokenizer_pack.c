@@ -1,0 +1,225 @@
+/*
+ * A tokenizer as a pack's section. Little-endian; nothing is aligned; the parts follow one another
+ * and the section ends with the last.
+ *
+ *   offset size  header
+ *        0    4  magic "MTOK"
+ *        4    2  version, 1
+ *        6    1  model: 1 bytes, 2 characters (enum moe_tokenizer_model)
+ *        7    1  zero
+ *        8    4  flags: 1 ignore merges, 2 byte fallback, 4 fuse unknown, 8 adds bos
+ *       12    4  T, number of tokens (largest id + 1; an id not in use has an empty text)
+ *       16    4  M, number of merges
+ *       20    4  normalizer steps
+ *       24    4  pre-tokenizer steps
+ *       28    4  bos id      0xffffffff: none
+ *       32    4  eos id      0xffffffff: none
+ *       36    4  unknown id  0xffffffff: none
+ *       40    4  scores: 0 none (no other value yet; for unigram models)
+ *       44    4  B, bytes of all tokens' texts
+ *       48   16  zero
+ *   then
+ *           2T  bytes of each token's text, u16
+ *            T  flags of each token, u8: 1 in the model's vocabulary, 2 added, 4 special,
+ *               8 byte token "<0xNN>", 16 takes white space before, 32 behind, 64 normalized
+ *            B  the texts. Model 1: the bytes a token means. Model 2: UTF-8, U+2581 for a space
+ *          12M  merges in rank order: left, right and resulting id, u32 each
+ *            .  normalizer steps, then pre-tokenizer steps, each
+ *                 1 kind, 1 split behavior, 1 flags, 1 zero, 4 bytes of text A, 4 of text B, A, B
+ *
+ * Kinds: 1 NFC; 2 prepend A; 3 replace A by B; 16 split at pattern A; 17 prefix a space;
+ * 18 spaces to U+2581. Behaviors of a split: 0 isolated, 1 removed, 2 merged with previous,
+ * 3 merged with next, 4 contiguous. Flags of a step: 1 inverted, 2 A is plain text; of kind 18:
+ * 4 one is put before the text only, 8 never (neither: before every piece between added tokens).
+ * Patterns are in the dialect of Hugging Face's tokenizer.json.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "base/mem.h"
+#include "text/tokenizer_impl.h"
+
+enum { VERSION = 1 };
+
+static const char MAGIC[] = "MTOK";
+
+/* ---- Writing ---- */
+
+static void write_steps(const struct moe_steps *steps, struct moe_buf *out)
+{
+    for (uint32_t i = 0; i < steps->n; i++) {
+        const struct moe_step *step = &steps->steps[i];
+        moe_buf_u8(out, step->kind);
+        moe_buf_u8(out, step->behavior);
+        moe_buf_u8(out, step->flags);
+        moe_buf_u8(out, 0);
+        moe_buf_u32(out, (uint32_t)step->text.size);
+        moe_buf_u32(out, (uint32_t)step->other.size);
+        moe_buf_append(out, step->text.data, step->text.size);
+        moe_buf_append(out, step->other.data, step->other.size);
+    }
+}
+
+void moe_tokenizer_write(const struct moe_tokenizer *tok, struct moe_buf *out)
+{
+    moe_buf_append(out, MAGIC, 4);
+    moe_buf_u16(out, VERSION);
+    moe_buf_u8(out, tok->model);
+    moe_buf_u8(out, 0);
+    moe_buf_u32(out, tok->flags);
+    moe_buf_u32(out, tok->n_tokens);
+    moe_buf_u32(out, tok->bpe.n_merges);
+    moe_buf_u32(out, tok->normalizer.n);
+    moe_buf_u32(out, tok->pre_tokenizer.n);
+    moe_buf_u32(out, tok->bos);
+    moe_buf_u32(out, tok->eos);
+    moe_buf_u32(out, tok->unk);
+    moe_buf_u32(out, 0);
+    moe_buf_u32(out, (uint32_t)tok->text.size);
+    moe_buf_u64(out, 0);
+    moe_buf_u64(out, 0);
+    for (uint32_t i = 0; i < tok->n_tokens; i++)
+        moe_buf_u16(out, (uint16_t)(tok->offsets[i + 1] - tok->offsets[i]));
+    moe_buf_append(out, tok->token_flags, tok->n_tokens);
+    moe_buf_append(out, tok->text.data, tok->text.size);
+    for (uint32_t i = 0; i < tok->bpe.n_merges; i++) {
+        moe_buf_u32(out, tok->bpe.merges[i].left);
+        moe_buf_u32(out, tok->bpe.merges[i].right);
+        moe_buf_u32(out, tok->bpe.merges[i].result);
+    }
+    write_steps(&tok->normalizer, out);
+    write_steps(&tok->pre_tokenizer, out);
+}
+
+/* ---- Reading ---- */
+
+struct header {
+    uint32_t n_tokens, n_merges, n_normalizer, n_pre, text_bytes;
+};
+
+static int read_header(struct moe_cursor *c, struct moe_tokenizer *tok, struct header *h,
+                       struct moe_err *err)
+{
+    const uint8_t *magic = moe_cursor_take(c, 4);
+    if (!magic || memcmp(magic, MAGIC, 4) != 0)
+        return moe_fail(err, MOE_ERR_FORMAT, "no tokenizer begins here");
+    uint16_t version = moe_cursor_u16(c);
+    if (!c->failed && version != VERSION)
+        return moe_fail(err, MOE_ERR_VERSION, "tokenizer version %u (this program reads %d)",
+                        version, VERSION);
+    tok->model = moe_cursor_u8(c);
+    uint8_t zero = moe_cursor_u8(c);
+    tok->flags = moe_cursor_u32(c);
+    h->n_tokens = moe_cursor_u32(c);
+    h->n_merges = moe_cursor_u32(c);
+    h->n_normalizer = moe_cursor_u32(c);
+    h->n_pre = moe_cursor_u32(c);
+    tok->bos = moe_cursor_u32(c);
+    tok->eos = moe_cursor_u32(c);
+    tok->unk = moe_cursor_u32(c);
+    uint32_t scores = moe_cursor_u32(c);
+    h->text_bytes = moe_cursor_u32(c);
+    uint64_t reserved = moe_cursor_u64(c) | moe_cursor_u64(c);
+    if (!c->failed && (zero || scores || reserved))
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "the tokenizer has scores or fields that this program does not know");
+    /* Checked before anything is allocated by these counts. */
+    uint64_t least = (uint64_t)h->n_tokens * 3 + h->text_bytes + (uint64_t)h->n_merges * 12;
+    if (c->failed || least > moe_cursor_left(c))
+        return moe_fail(err, MOE_ERR_FORMAT, "the tokenizer is cut off: %llu bytes",
+                        (unsigned long long)c->size);
+    return MOE_OK;
+}
+
+static int read_tokens(struct moe_cursor *c, const struct header *h, struct moe_tokenizer *tok,
+                       struct moe_err *err)
+{
+    int status = moe_tokenizer_allocate(tok, h->n_tokens, err);
+    if (status != MOE_OK)
+        return status;
+    uint64_t at = 0;
+    for (uint32_t i = 0; i < h->n_tokens; i++) {
+        at += moe_cursor_u16(c);
+        if (at > h->text_bytes)
+            return moe_fail(err, MOE_ERR_FORMAT, "the text of token %u lies outside", i);
+        tok->offsets[i + 1] = (uint32_t)at;
+    }
+    if (at != h->text_bytes)
+        return moe_fail(err, MOE_ERR_FORMAT, "tokens' texts have %llu bytes, not %u",
+                        (unsigned long long)at, h->text_bytes);
+    memcpy(tok->token_flags, moe_cursor_take(c, h->n_tokens), h->n_tokens);
+    moe_buf_append(&tok->text, moe_cursor_take(c, h->text_bytes), h->text_bytes);
+    return tok->text.failed ? moe_fail(err, MOE_ERR_MEMORY, "out of memory") : MOE_OK;
+}
+
+static int read_merges(struct moe_cursor *c, const struct header *h, struct moe_tokenizer *tok,
+                       struct moe_err *err)
+{
+    tok->bpe.merges = moe_alloc(h->n_merges, sizeof *tok->bpe.merges, err);
+    if (!tok->bpe.merges)
+        return MOE_ERR_MEMORY;
+    tok->bpe.n_merges = h->n_merges;
+    for (uint32_t i = 0; i < h->n_merges; i++) {
+        tok->bpe.merges[i].left = moe_cursor_u32(c);
+        tok->bpe.merges[i].right = moe_cursor_u32(c);
+        tok->bpe.merges[i].result = moe_cursor_u32(c);
+    }
+    return MOE_OK;
+}
+
+static int read_steps(struct moe_cursor *c, uint32_t n, struct moe_steps *steps,
+                      struct moe_err *err)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        struct moe_step *step = moe_steps_add(steps, moe_cursor_u8(c));
+        if (!step)
+            return moe_fail(err, MOE_ERR_FORMAT, "%u steps (at most %d can be)", n, MOE_STEPS_MAX);
+        step->behavior = moe_cursor_u8(c);
+        step->flags = moe_cursor_u8(c);
+        uint8_t zero = moe_cursor_u8(c);
+        uint32_t text_bytes = moe_cursor_u32(c), other_bytes = moe_cursor_u32(c);
+        const uint8_t *text = moe_cursor_take(c, text_bytes);
+        const uint8_t *other = moe_cursor_take(c, other_bytes);
+        if (c->failed || zero)
+            return moe_fail(err, MOE_ERR_FORMAT, "step %u is cut off or damaged", i);
+        moe_buf_append(&step->text, text, text_bytes);
+        moe_buf_append(&step->other, other, other_bytes);
+        if (step->text.failed || step->other.failed)
+            return moe_fail(err, MOE_ERR_MEMORY, "out of memory");
+    }
+    return MOE_OK;
+}
+
+static int read_section(struct moe_tokenizer *tok, struct moe_cursor *c, struct moe_err *err)
+{
+    struct header h = {0};
+    int status = read_header(c, tok, &h, err);
+    if (status == MOE_OK)
+        status = read_tokens(c, &h, tok, err);
+    if (status == MOE_OK)
+        status = read_merges(c, &h, tok, err);
+    if (status == MOE_OK)
+        status = read_steps(c, h.n_normalizer, &tok->normalizer, err);
+    if (status == MOE_OK)
+        status = read_steps(c, h.n_pre, &tok->pre_tokenizer, err);
+    if (status == MOE_OK && moe_cursor_left(c))
+        status = moe_fail(err, MOE_ERR_FORMAT, "%llu bytes follow the tokenizer's end",
+                          (unsigned long long)moe_cursor_left(c));
+    return status == MOE_OK ? moe_tokenizer_prepare(tok, err) : status;
+}
+
+int moe_tokenizer_read(struct moe_tokenizer **out, const char *name, const void *data, uint64_t n,
+                       struct moe_err *err)
+{
+    struct moe_err why = {0};
+    struct moe_tokenizer *tok = moe_tokenizer_new(&why);
+    struct moe_cursor c = moe_cursor_over(data, n);
+    int status = tok ? read_section(tok, &c, &why) : MOE_ERR_MEMORY;
+    if (status == MOE_OK) {
+        *out = tok;
+        return MOE_OK;
+    }
+    moe_tokenizer_free(tok);
+    return moe_fail(err, status, "%s: tokenizer: %s", name, why.text);
+}

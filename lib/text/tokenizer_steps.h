@@ -1,0 +1,97 @@
+/*
+ * The text's way to the model: normalizer steps, then pre-tokenizer steps. Inside the tokenizer.
+ *
+ * Both are short lists of `struct moe_step`, as they are stored in a pack; each reader fills them
+ * and moe_steps_prepare compiles what needs compiling. Everything here wants valid UTF-8.
+ */
+#ifndef MOE_TEXT_TOKENIZER_STEPS_H
+#define MOE_TEXT_TOKENIZER_STEPS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+#include "base/err.h"
+
+/* Stored values: never renumbered. */
+enum moe_step_kind {
+    MOE_STEP_NFC = 1,           /* normalizer: canonical composition */
+    MOE_STEP_PREPEND = 2,       /* normalizer: `text` before a text that is not empty */
+    MOE_STEP_REPLACE = 3,       /* normalizer: every `text` becomes `other` */
+    MOE_STEP_SPLIT = 16,        /* pre-tokenizer: split at matches of the pattern `text` */
+    MOE_STEP_PREFIX_SPACE = 17, /* pre-tokenizer: a space before a piece that has none */
+    MOE_STEP_METASPACE = 18,    /* pre-tokenizer: spaces become U+2581, one goes before */
+};
+
+enum moe_split_behavior {
+    MOE_SPLIT_ISOLATED = 0,  /* a match is a piece, what lies between is a piece */
+    MOE_SPLIT_REMOVED = 1,   /* matches are dropped */
+    MOE_SPLIT_PREVIOUS = 2,  /* a match ends the piece before it */
+    MOE_SPLIT_NEXT = 3,      /* a match begins the piece behind it */
+    MOE_SPLIT_CONTIGUOUS = 4 /* adjacent matches are one piece */
+};
+
+enum {
+    MOE_STEP_INVERT = 1,        /* split: what does not match counts as the match */
+    MOE_STEP_LITERAL = 2,       /* split: the pattern is plain text, not an expression */
+    MOE_STEP_PREPEND_FIRST = 4, /* metaspace: one goes before the text's first piece only */
+    MOE_STEP_PREPEND_NEVER = 8, /* metaspace: none goes before */
+
+    MOE_STEPS_MAX = 32,         /* of each list */
+    MOE_STEP_TEXT_MAX = 1 << 15 /* bytes of a pattern */
+};
+
+#define MOE_METASPACE "\xe2\x96\x81" /* U+2581 */
+
+/* GPT-2's split, which the type ByteLevel stands for (huggingface/tokenizers). */
+#define MOE_PATTERN_GPT2                                                                           \
+    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
+
+struct moe_step {
+    uint8_t kind, behavior, flags;
+    struct moe_buf text, other; /* owned */
+    void *code;                 /* compiled pattern (pcre2_code), owned; NULL before prepare */
+};
+
+struct moe_steps {
+    struct moe_step steps[MOE_STEPS_MAX];
+    uint32_t n;
+};
+
+/* The next step of the list, zeroed, or NULL when the list is full. */
+struct moe_step *moe_steps_add(struct moe_steps *steps, uint8_t kind);
+/* The same for a split at `pattern`; prepare reports memory that was not there. */
+struct moe_step *moe_steps_add_split(struct moe_steps *steps, const char *pattern, uint8_t behavior,
+                                     uint8_t flags);
+void moe_steps_release(struct moe_steps *steps);
+
+/* Checks kinds, behaviors and flags of a list (normalizer or pre-tokenizer) and compiles the
+ * patterns. */
+int moe_steps_prepare(struct moe_steps *steps, bool normalizer, struct moe_err *err);
+
+/* Applies the normalizer to n bytes. *result is either the text itself or lies in `out`. */
+int moe_normalize(const struct moe_steps *steps, const char *text, uint64_t n, struct moe_buf *out,
+                  const char **result, uint64_t *result_n, struct moe_err *err);
+
+/* One call's pre-tokenizing: match data per step, so that threads share nothing but the code.
+ * Start from a zeroed struct with `steps`, `emit` and `ctx` set. */
+struct moe_pretokenizer {
+    const struct moe_steps *steps;
+    int (*emit)(void *ctx, const char *piece, uint64_t n, struct moe_err *err);
+    void *ctx;
+    void *match[MOE_STEPS_MAX]; /* pcre2_match_data */
+    void *limits;               /* pcre2_match_context */
+};
+void moe_pretokenizer_release(struct moe_pretokenizer *p);
+
+/* Splits n bytes and calls emit for every piece in order; none is empty. at_start: nothing of the
+ * text came before. Stops at the first status that is not MOE_OK. */
+int moe_pretokenize(struct moe_pretokenizer *p, const char *text, uint64_t n, bool at_start,
+                    struct moe_err *err);
+
+/* Rewrites a pattern from Hugging Face's dialect (Oniguruma, Ruby syntax) to PCRE2's. What would
+ * mean something else there and cannot be rewritten is MOE_ERR_UNSUPPORTED. */
+int moe_pattern_translate(const char *pattern, uint64_t n, struct moe_buf *out,
+                          struct moe_err *err);
+
+#endif

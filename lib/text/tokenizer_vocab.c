@@ -1,0 +1,141 @@
+#include "text/tokenizer_vocab.h"
+
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/text.h"
+
+/* ---- Spelling ---- */
+
+/* The byte that a character of GPT-2's alphabet stands for, or -1: printable Latin-1 stands for
+ * itself, the bytes left over are U+0100 and on, in order. */
+static int byte_of(uint32_t c)
+{
+    if ((c >= 33 && c <= 126) || (c >= 161 && c <= 172) || (c >= 174 && c <= 255))
+        return (int)c;
+    uint32_t i = c - 0x100; /* left over are 0 to 32, 127 to 160 and 173 */
+    if (c < 0x100 || i > 67)
+        return -1;
+    return i <= 32 ? (int)i : i <= 66 ? (int)i + 94 : 173;
+}
+
+/* Appends the bytes of a text in GPT-2's alphabet; false (and nothing appended) when a character is
+ * not of it. */
+static bool append_bytes(const char *text, uint64_t n, struct moe_buf *out)
+{
+    uint64_t before = out->size;
+    int length;
+    for (uint64_t at = 0; at < n; at += (uint64_t)length) {
+        int byte = byte_of(moe_utf8_decode((const uint8_t *)text + at, n - at, &length));
+        if (byte < 0) {
+            out->size = before;
+            return false;
+        }
+        moe_buf_u8(out, (uint8_t)byte);
+    }
+    return true;
+}
+
+/* Printable ASCII reads the same in GPT-2's alphabet. */
+static bool means_itself(const char *text, uint64_t n)
+{
+    for (uint64_t i = 0; i < n; i++) {
+        if (text[i] < 33 || text[i] > 126)
+            return false;
+    }
+    return true;
+}
+
+/* ---- Tokens ---- */
+
+/* Appends the text of an entry and returns its flags. */
+static uint8_t store(struct moe_tokenizer *tok, const struct moe_vocab_entry *e)
+{
+    bool byte_level = tok->model == MOE_TOKENIZER_BYTES;
+    uint8_t flags = e->flags;
+    bool spelled = byte_level && !(flags & MOE_TOKEN_ADDED);
+    if (spelled && append_bytes(e->text, e->n, &tok->text))
+        return flags;
+    moe_buf_append(&tok->text, e->text, e->n);
+    /* Outside the alphabet no merge makes it: it only decodes, unless it is added. */
+    if (byte_level && !means_itself(e->text, e->n))
+        flags &= (uint8_t)~MOE_TOKEN_MODEL;
+    return flags;
+}
+
+int moe_vocab_store(struct moe_tokenizer *tok, const char *name,
+                    const struct moe_vocab_entry *entries, struct moe_err *err)
+{
+    struct moe_err why = {0};
+    for (uint32_t id = 0; id < tok->n_tokens; id++) {
+        const struct moe_vocab_entry *e = &entries[id];
+        if (e->n > MOE_TOKEN_BYTES_MAX)
+            return moe_fail(err, MOE_ERR_FORMAT, "%s: token %u has %llu bytes", name, id,
+                            (unsigned long long)e->n);
+        tok->token_flags[id] = e->n ? store(tok, e) : 0;
+        if (tok->text.size > UINT32_MAX)
+            return moe_fail(err, MOE_ERR_FORMAT, "%s: tokens of more than 4 GiB", name);
+        tok->offsets[id + 1] = (uint32_t)tok->text.size;
+    }
+    if (tok->text.failed)
+        return moe_fail(err, MOE_ERR_MEMORY, "out of memory");
+    int status = moe_tokenizer_index(tok, &why);
+    return status == MOE_OK ? MOE_OK : moe_fail(err, status, "%s: %s", name, why.text);
+}
+
+/* ---- Merges ---- */
+
+int moe_vocab_reserve_merges(struct moe_tokenizer *tok, const char *name, uint64_t n,
+                             struct moe_err *err)
+{
+    if (n > 2 * (uint64_t)MOE_TOKENS_MAX)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: %llu merges are more than can be", name,
+                        (unsigned long long)n);
+    tok->bpe.merges = moe_alloc(n, sizeof *tok->bpe.merges, err);
+    if (!tok->bpe.merges)
+        return MOE_ERR_MEMORY;
+    tok->bpe.n_merges = (uint32_t)n;
+    return MOE_OK;
+}
+
+bool moe_vocab_merge(const struct moe_tokenizer *tok, const char *left, uint64_t left_n,
+                     const char *right, uint64_t right_n, struct moe_buf *scratch,
+                     struct moe_bpe_merge *out)
+{
+    moe_buf_clear(scratch);
+    if (tok->model == MOE_TOKENIZER_BYTES) {
+        if (!append_bytes(left, left_n, scratch))
+            return false;
+        left_n = scratch->size;
+        if (!append_bytes(right, right_n, scratch))
+            return false;
+    } else {
+        moe_buf_append(scratch, left, left_n);
+        moe_buf_append(scratch, right, right_n);
+    }
+    if (scratch->failed || left_n == 0 || scratch->size == left_n)
+        return false;
+    out->left = moe_tokenizer_lookup(tok, scratch->data, left_n);
+    out->right = moe_tokenizer_lookup(tok, scratch->data + left_n, scratch->size - left_n);
+    out->result = moe_tokenizer_lookup(tok, scratch->data, scratch->size);
+    return out->left != MOE_NO_TOKEN && out->right != MOE_NO_TOKEN && out->result != MOE_NO_TOKEN;
+}
+
+bool moe_vocab_merge_line(const struct moe_tokenizer *tok, const char *line, uint64_t n,
+                          struct moe_buf *scratch, struct moe_bpe_merge *out)
+{
+    const char *space = memchr(line, ' ', n);
+    uint64_t left_n = space ? (uint64_t)(space - line) : 0;
+    if (!space || memchr(space + 1, ' ', n - left_n - 1))
+        return false;
+    return moe_vocab_merge(tok, line, left_n, space + 1, n - left_n - 1, scratch, out);
+}
+
+int moe_vocab_no_merge(const char *name, uint64_t i, const struct moe_buf *scratch,
+                       struct moe_err *err)
+{
+    if (scratch->failed)
+        return moe_fail(err, MOE_ERR_MEMORY, "out of memory");
+    return moe_fail(err, MOE_ERR_FORMAT, "%s: merge %llu is no pair of tokens that make a token",
+                    name, (unsigned long long)i);
+}

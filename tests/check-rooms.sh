@@ -1,0 +1,38 @@
+#!/bin/sh
+# Keeps the rooms of lib/ small and free of circles: no floor has more than 45 files or 7,000 lines; a
+# file of more than 400 lines says why ("Over 400 lines: ...") in its first comment; no file calls a
+# file that, over any way round, calls it back. The calls are read from the objects in $BUILD/lib, so
+# the library is built first. Prints what is wrong; exit 1 if anything is.
+set -eu
+cd "$(dirname "$0")/.."
+BUILD=${BUILD:-build}
+found=$(mktemp)
+trap 'rm -f "$found"' EXIT
+
+for floor in lib/*/; do
+    files=$(find "$floor" -name '*.[ch]' | wc -l)
+    lines=$(cat "$floor"*.[ch] | wc -l)
+    [ "$files" -le 45 ] || echo "$floor has $files files: 45 at most"
+    [ "$lines" -le 7000 ] || echo "$floor has $lines lines: 7,000 at most"
+done >>"$found"
+for file in lib/*/*.[ch] cmd/*.[ch]; do
+    lines=$(wc -l <"$file")
+    [ "$lines" -le 400 ] || sed 20q "$file" | grep -q 'Over 400 lines: ' ||
+        echo "$file has $lines lines: split it, or say why in its first comment (Over 400 lines: ...)"
+done >>"$found"
+
+# "user definer" for every symbol that one object takes from another; tsort names what goes round.
+for source in lib/*/*.c; do
+    object=$BUILD/${source%.c}.o
+    [ -f "$object" ] || { echo "$object is not built" >>"$found"; continue; }
+    nm "$object" | awk -v file="$source" 'NF == 3 { print $2, $3, file } NF == 2 { print "U", $2, file }'
+done | awk '
+    $1 ~ /^[TDRBC]$/ { definer[$2] = $3 }
+    $1 == "U" { n++; symbol[n] = $2; user[n] = $3 }
+    END {
+        for (i = 1; i <= n; i++)
+            if ((symbol[i] in definer) && definer[symbol[i]] != user[i])
+                print user[i], definer[symbol[i]]
+    }' | sort -u | tsort 2>&1 >/dev/null | sed 's/^tsort: -: .*/files that call each other in a circle:/; s/^tsort: /    /' >>"$found"
+cat "$found"
+[ ! -s "$found" ]
