@@ -29,15 +29,15 @@ static int refuse(const struct plan_inputs *in, struct moe_err *err)
 
 /* How experts are used: as statistics or a trace of another model say, else as in the bundled
  * model. */
-static int find_manner(struct plan_inputs *in, struct moe_manner *out, struct moe_err *err)
+static int find_manner(struct plan_inputs *in, struct moe_routing_figures *out, struct moe_err *err)
 {
     bool known_accuracy;
-    *out = moe_manner_bundled;
+    *out = moe_routing_figures_bundled;
     in->evidence.manner_known = in->statistics || in->trace;
     if (in->statistics)
-        moe_manner_of_statistics(out, in->statistics);
+        moe_routing_figures_of_statistics(out, in->statistics);
     else if (in->trace)
-        return moe_manner_of_trace(out, &known_accuracy, in->trace, err);
+        return moe_routing_figures_of_trace(out, &known_accuracy, in->trace, err);
     return MOE_OK;
 }
 
@@ -46,7 +46,7 @@ static int draw(struct plan_inputs *in, struct moe_err *err)
 {
     const char *dir = getenv("TMPDIR");
     char path[4096], room[128];
-    struct moe_manner reached;
+    struct moe_routing_figures reached;
     struct moe_synthesis synthesis = {
         .shape = {.n_layers = in->inventory->n_layers,
                   .n_experts = in->inventory->n_experts,

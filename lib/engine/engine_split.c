@@ -11,8 +11,8 @@
 #include "gpu.h"
 #include "plan/fitting.h"
 #include "run/ahead.h"
-#include "run/foresight.h"
 #include "run/host_routers.h"
+#include "run/layer_predictor.h"
 
 enum {
     PROGRAM_MARGIN = 3 << 20, /* what malloc, the line editor and the like add to the RSS we see */
@@ -310,7 +310,7 @@ static void follow_strategy(const struct moe_engine *e, struct moe_session_optio
     if (!e->gpu)
         return;
     so->needs_rows = e->strategy.needs_host;
-    so->look_depth = moe_foresight_looks(e->model, &e->strategy, &so->look_residual);
+    so->look_depth = moe_layer_predictor_looks(e->model, &e->strategy, &so->look_residual);
 }
 
 /* Rows of a pass: as named, else as many as make buffers of an eighth of the budget at most. Fills

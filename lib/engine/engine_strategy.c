@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "sched/recollection.h"
+#include "sched/choice_history.h"
 
 /* The pack's variant of that name; the number of variants when there is none. */
 static uint32_t find_variant(const struct moe_pack *pack, const char *name)
@@ -48,7 +48,7 @@ static int check_statistics(const struct moe_engine *e, const struct moe_engine_
 {
     const struct moe_statistics *statistics = o->statistics;
     /* A plan has the frequencies' part of it: slots and first contents. */
-    bool needs = o->plan ? moe_recollects_paths(e->strategy.predict) : e->strategy.needs_profile;
+    bool needs = o->plan ? moe_predicts_from_paths(e->strategy.predict) : e->strategy.needs_profile;
     if (!statistics)
         return needs ? moe_fail(err, MOE_ERR_USAGE,
                                 "strategy %s goes by what experts do: it needs statistics "
@@ -95,7 +95,7 @@ static int check_place(const struct moe_engine *e, const struct moe_engine_optio
                        struct moe_err *err)
 {
     enum moe_predict_by by = e->strategy.predict;
-    bool asks = by != MOE_PREDICT_BY_NOTHING && !moe_recollects(by);
+    bool asks = by != MOE_PREDICT_BY_NOTHING && !moe_predicts_from_choices(by);
     if (!e->gpu || o->session.predict_on == MOE_PREDICT_ON_AUTO || asks)
         return MOE_OK;
     return moe_fail(err, MOE_ERR_USAGE,

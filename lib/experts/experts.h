@@ -97,8 +97,8 @@ struct moe_experts_ops {
     /* How many MoE layers ahead predictions are wanted after this layer's router. */
     uint32_t (*wants_prediction)(struct moe_experts *self, uint32_t layer);
     /* Predictions for the next n MoE layers, nearest first. */
-    int (*foresee)(struct moe_experts *self, const struct moe_prediction *predictions, uint32_t n,
-                   struct moe_err *err);
+    int (*predicted)(struct moe_experts *self, const struct moe_prediction *predictions, uint32_t n,
+                     struct moe_err *err);
     /* Which experts of a layer lie ready in slots: [n_experts]. */
     void (*present)(struct moe_experts *self, uint32_t layer, uint8_t *present);
     void (*close)(struct moe_experts *self);

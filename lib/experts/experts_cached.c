@@ -153,10 +153,10 @@ static uint32_t wants_prediction(struct moe_experts *self, uint32_t layer)
     return moe_scheduler_wants_prediction(c->scheduler, c->moe_layer[layer]);
 }
 
-static int foresee(struct moe_experts *self, const struct moe_prediction *predictions, uint32_t n,
-                   struct moe_err *err)
+static int predicted(struct moe_experts *self, const struct moe_prediction *predictions, uint32_t n,
+                     struct moe_err *err)
 {
-    return moe_scheduler_foresee(((struct cached *)self)->scheduler, predictions, n, err);
+    return moe_scheduler_predicted(((struct cached *)self)->scheduler, predictions, n, err);
 }
 
 static void present(struct moe_experts *self, uint32_t layer, uint8_t *out)
@@ -213,7 +213,7 @@ const struct moe_experts_ops cached_ops = {
     .poll = poll,
     .host_view = host_view,
     .wants_prediction = wants_prediction,
-    .foresee = foresee,
+    .predicted = predicted,
     .present = present,
     .close = close_cached,
 };

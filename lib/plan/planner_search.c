@@ -7,7 +7,7 @@
 
 #include "base/mem.h"
 #include "plan/planner.h"
-#include "sched/recollection.h"
+#include "sched/choice_history.h"
 #include "sched/strategy_brief.h"
 
 enum {
@@ -98,7 +98,7 @@ static double worth_of(const struct moe_trial_run *t)
  * edgemoe's cache goes by their frequencies. */
 static bool needs_statistics(const struct moe_strategy *s)
 {
-    return moe_recollects_paths(s->predict) || s->cache == &moe_policy_edgemoe ||
+    return moe_predicts_from_paths(s->predict) || s->cache == &moe_policy_edgemoe ||
            s->cache == &moe_policy_edgemoe_literal;
 }
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "sched/recollection.h"
+#include "sched/choice_history.h"
 
 enum { REACH = 3 /* layers ahead that traces have predictions of */ };
 
@@ -16,7 +16,7 @@ struct moe_replay {
     uint32_t batch;
     uint32_t n_layers, n_experts, top_k, keep, depth;
     enum moe_predict_by by;
-    struct moe_recollection recollection;
+    struct moe_choice_history recollection;
     void *block; /* of the recollection */
 
     /* The pass at hand, and the token that comes after it. */
@@ -26,7 +26,7 @@ struct moe_replay {
     uint8_t *computed;  /* [n_layers] by every row */
     uint16_t *foretold; /* [batch][n_layers][reach][keep] */
     float *scores;      /* likewise */
-    bool *is_foretold;  /* [batch][n_layers][reach] */
+    bool *is_predicted; /* [batch][n_layers][reach] */
     uint32_t reach;     /* predictions of a layer that are kept; 0: none */
     const struct moe_trace_token *next;
     bool started;
@@ -55,7 +55,7 @@ static int check(const struct moe_replay *r, const struct moe_statistics *statis
     const struct moe_trace_shape *t = moe_trace_shape(r->trace);
     if (r->by == MOE_PREDICT_BY_NOTHING)
         return MOE_OK;
-    if (moe_recollects_paths(r->by)) {
+    if (moe_predicts_from_paths(r->by)) {
         if (!statistics)
             return moe_fail(err, MOE_ERR_USAGE,
                             "predicting by paths needs statistics of the model (moe-profile PACK "
@@ -65,7 +65,7 @@ static int check(const struct moe_replay *r, const struct moe_statistics *statis
             return moe_fail(err, MOE_ERR_USAGE, "the statistics are of another model");
         return MOE_OK;
     }
-    if (moe_recollects(r->by))
+    if (moe_predicts_from_choices(r->by))
         return MOE_OK;
     if (r->reach > REACH)
         return moe_fail(err, MOE_ERR_USAGE,
@@ -88,13 +88,14 @@ static int open_tables(struct moe_replay *r, struct moe_err *err)
     r->computed = moe_alloc(r->n_layers, 1, err);
     r->foretold = moe_alloc(n_cells * r->reach * r->keep, sizeof *r->foretold, err);
     r->scores = moe_alloc(n_cells * r->reach * r->keep, sizeof *r->scores, err);
-    r->is_foretold = moe_alloc(n_cells * r->reach, sizeof *r->is_foretold, err);
+    r->is_predicted = moe_alloc(n_cells * r->reach, sizeof *r->is_predicted, err);
     r->probabilities = moe_alloc((uint64_t)r->batch * r->n_experts, sizeof *r->probabilities, err);
     r->row_scores = moe_alloc((uint64_t)r->depth * r->n_experts, sizeof *r->row_scores, err);
     r->unimportance = moe_alloc((uint64_t)r->depth * r->n_experts, sizeof *r->unimportance, err);
     r->scratch = moe_alloc(2 * (uint64_t)r->top_k, sizeof *r->scratch, err);
     bool all = r->chosen && r->weights && r->computed && r->foretold && r->scores &&
-               r->is_foretold && r->probabilities && r->row_scores && r->unimportance && r->scratch;
+               r->is_predicted && r->probabilities && r->row_scores && r->unimportance &&
+               r->scratch;
     return all ? MOE_OK : MOE_ERR_MEMORY;
 }
 
@@ -102,21 +103,21 @@ static int open_recollection(struct moe_replay *r, const struct moe_statistics *
                              struct moe_err *err)
 {
     struct moe_arena arena = {0};
-    r->recollection = (struct moe_recollection){
+    r->recollection = (struct moe_choice_history){
         .by = r->by,
         .n_layers = r->n_layers,
         .n_experts = r->n_experts,
         .top_k = r->top_k,
         .statistics = statistics,
     };
-    if (!moe_recollects(r->by))
+    if (!moe_predicts_from_choices(r->by))
         return MOE_OK;
-    moe_recollection_carve(&r->recollection, &arena, r->batch);
+    moe_choice_history_carve(&r->recollection, &arena, r->batch);
     r->block = moe_alloc(arena.used, 1, err);
     if (!r->block)
         return MOE_ERR_MEMORY;
     arena = (struct moe_arena){.base = r->block, .size = arena.used};
-    moe_recollection_carve(&r->recollection, &arena, r->batch);
+    moe_choice_history_carve(&r->recollection, &arena, r->batch);
     return MOE_OK;
 }
 
@@ -169,7 +170,7 @@ void moe_replay_close(struct moe_replay *r)
     free(r->computed);
     free(r->foretold);
     free(r->scores);
-    free(r->is_foretold);
+    free(r->is_predicted);
     free(r->probabilities);
     free(r->row_scores);
     free(r->unimportance);
@@ -196,8 +197,8 @@ static void take_layer(struct moe_replay *r, uint32_t row, uint32_t layer)
     for (uint32_t d = 0; d < r->reach; d++) {
         enum moe_predictor by = predictor_at(r->by, d);
         uint64_t at = cell * r->reach + d;
-        r->is_foretold[at] = step.predicted[by].experts != NULL;
-        if (!r->is_foretold[at])
+        r->is_predicted[at] = step.predicted[by].experts != NULL;
+        if (!r->is_predicted[at])
             continue;
         memcpy(r->foretold + at * r->keep, step.predicted[by].experts,
                r->keep * sizeof *r->foretold);
@@ -228,7 +229,7 @@ int moe_replay_next(struct moe_replay *r, struct moe_pass *pass, struct moe_err 
     } while (status == MOE_OK && r->next && pass->prompt && r->next->prompt &&
              r->next->sequence == sequence && r->n_rows < r->batch);
     if (pass->first)
-        moe_recollection_begin_sequence(&r->recollection);
+        moe_choice_history_begin_sequence(&r->recollection);
     pass->n_rows = r->n_rows;
     return status;
 }
@@ -270,10 +271,10 @@ static bool predict_layer(struct moe_replay *r, uint32_t layer, uint32_t d, cons
     for (uint32_t row = 0; row < r->n_rows; row++) {
         float *p = r->probabilities + (uint64_t)row * r->n_experts;
         uint64_t at = cell_of(r, row, layer + 1 + d) * r->reach + d;
-        if (moe_recollects(r->by))
-            moe_recollect(&r->recollection, layer, d, row, r->n_rows,
-                          chosen + (uint64_t)row * r->top_k, p);
-        else if (r->computed[layer + 1 + d] && r->is_foretold[at])
+        if (moe_predicts_from_choices(r->by))
+            moe_choice_history_predict(&r->recollection, layer, d, row, r->n_rows,
+                                       chosen + (uint64_t)row * r->top_k, p);
+        else if (r->computed[layer + 1 + d] && r->is_predicted[at])
             spread(r, at, p);
         else
             return false;
@@ -287,8 +288,8 @@ uint32_t moe_replay_predict(struct moe_replay *r, uint32_t layer, uint32_t depth
 {
     uint32_t left = r->n_layers - 1 - layer, n = depth < r->depth ? depth : r->depth;
     n = n < left ? n : left;
-    if (moe_recollects(r->by))
-        n = moe_recollection_reach(&r->recollection, layer, r->n_rows, n);
+    if (moe_predicts_from_choices(r->by))
+        n = moe_choice_history_reach(&r->recollection, layer, r->n_rows, n);
     uint32_t found = 0;
     for (; found < n && predict_layer(r, layer, found, chosen); found++) {
         float *scores = r->row_scores + (uint64_t)found * r->n_experts;
@@ -298,8 +299,8 @@ uint32_t moe_replay_predict(struct moe_replay *r, uint32_t layer, uint32_t depth
         r->predictions[found] =
             (struct moe_prediction){layer + 1 + found, r->n_rows, scores, unimportance};
     }
-    if (moe_recollects(r->by))
-        moe_recollection_remember(&r->recollection, layer, r->n_rows, chosen, weights);
+    if (moe_predicts_from_choices(r->by))
+        moe_choice_history_add(&r->recollection, layer, r->n_rows, chosen, weights);
     *predictions = r->predictions;
     return found;
 }

@@ -15,7 +15,7 @@
 /* What was foreseen for a layer (DAOP IV-C); foreseen.n 0: nothing. */
 struct early {
     uint32_t layer;
-    struct moe_foreseen foreseen;
+    struct moe_predicted foreseen;
     double due[MOE_MAX_TOP_K]; /* of those computed on the host */
 };
 
@@ -62,17 +62,17 @@ static void took_piece(struct simulator *s, enum moe_piece piece, uint32_t rows)
 /* ---- A layer ---- */
 
 /* Takes what was foreseen for the layer in place of the router's choice. */
-static void take_foreseen(struct simulator *s, uint32_t layer, uint32_t n_rows)
+static void take_predicted(struct simulator *s, uint32_t layer, uint32_t n_rows)
 {
     struct early *early = &s->early[layer % 2];
-    const struct moe_foreseen *f = &early->foreseen;
+    const struct moe_predicted *f = &early->foreseen;
     s->has_precalculated = f->n > 0 && early->layer == layer && n_rows == 1;
     if (!s->has_precalculated) {
         early->foreseen.n = 0;
         return;
     }
     memset(s->precalculated, 0, s->inventory->n_experts);
-    s->phase->experts.substituted += moe_foreseen_others(f, s->chosen, s->inventory->top_k);
+    s->phase->experts.substituted += moe_predicted_others(f, s->chosen, s->inventory->top_k);
     for (uint32_t k = 0; k < f->n; k++)
         s->precalculated[f->experts[k]] = f->on_host[k];
     memcpy(s->chosen, f->experts, f->n * sizeof *s->chosen);
@@ -115,8 +115,8 @@ static void precalculate(struct simulator *s, uint32_t next, const struct moe_pr
     struct early *early = &s->early[next % 2];
     early->layer = next;
     moe_scheduler_present(s->scheduler, next, s->present);
-    moe_foresee(p->scores, s->present, s->inventory->n_experts, s->inventory->top_k,
-                s->strategy.degrade, &early->foreseen, s->barred);
+    moe_predicted_choice(p->scores, s->present, s->inventory->n_experts, s->inventory->top_k,
+                         s->strategy.degrade, &early->foreseen, s->barred);
     for (uint32_t k = 0; k < early->foreseen.n; k++)
         if (early->foreseen.on_host[k])
             early->due[k] =
@@ -137,7 +137,7 @@ static int look_ahead(struct simulator *s, uint32_t layer, uint32_t n_rows, stru
     if (n == 0)
         return MOE_OK;
     if (!early)
-        return moe_scheduler_foresee(s->scheduler, predictions, n, err);
+        return moe_scheduler_predicted(s->scheduler, predictions, n, err);
     precalculate(s, layer + 1, predictions);
     return MOE_OK;
 }
@@ -222,7 +222,7 @@ static int run_moe_layer(struct simulator *s, uint32_t layer, uint32_t n_rows, s
     double stall_before = s->channel.stalled;
     took_piece(s, MOE_PIECE_ROUTE, n_rows);
     moe_replay_chosen(s->replay, layer, s->chosen, s->weights);
-    take_foreseen(s, layer, n_rows);
+    take_predicted(s, layer, n_rows);
     uint32_t n_needs = list_needs(s, n_rows);
     int status = moe_supply_begin(s->supply, layer, s->needs, n_needs, err);
     if (status != MOE_OK)

@@ -20,17 +20,17 @@ enum {
 
 struct synthesiser {
     const struct moe_synthesis *in;
-    struct moe_manner wanted; /* of the shape */
-    uint32_t n_tokens;        /* of a document */
+    struct moe_routing_figures wanted; /* of the shape */
+    uint32_t n_tokens;                 /* of a document */
     struct draw draw;
-    struct moe_manner_tally tally;
+    struct moe_routing_figures_tally tally;
     float *scores;    /* [BLOCK][n_experts] */
-    float *predicted; /* [MOE_MANNER_AHEAD][BLOCK][n_experts] */
+    float *predicted; /* [MOE_FIGURES_AHEAD][BLOCK][n_experts] */
     float *weights;   /* [BLOCK][top_k] */
     uint32_t *best;   /* [BLOCK][top_k] */
     uint32_t *guess;  /* [top_k] */
     /* Of the token at work: chosen, foretold by each predictor; and chosen before, by layer. */
-    uint16_t *ids;    /* [1 + MOE_MANNER_AHEAD][top_k] */
+    uint16_t *ids;    /* [1 + MOE_FIGURES_AHEAD][top_k] */
     uint16_t *before; /* [n_layers][top_k] */
 };
 
@@ -50,7 +50,7 @@ static void draw_row(struct synthesiser *s, uint32_t layer, uint32_t row, bool h
     uint64_t n = s->draw.n_experts, k = s->tally.top_k;
     float *scores = s->scores + row * n, *predicted = s->predicted + row * n;
     uint16_t *before = s->before + layer * k;
-    const uint16_t *foretold[MOE_MANNER_AHEAD] = {NULL};
+    const uint16_t *foretold[MOE_FIGURES_AHEAD] = {NULL};
     draw_token(&s->draw, layer, scores, n_predictors ? predicted : NULL, BLOCK * n);
     moe_best(scores, (uint32_t)n, (uint32_t)k, s->best + row * k);
     narrow(s->best + row * k, (uint32_t)k, s->ids);
@@ -60,8 +60,8 @@ static void draw_row(struct synthesiser *s, uint32_t layer, uint32_t row, bool h
         narrow(s->guess, (uint32_t)k, ids);
         foretold[i] = ids;
     }
-    moe_manner_tally_add(&s->tally, layer, s->ids, has_before ? before : NULL, foretold,
-                         (uint32_t)k);
+    moe_routing_figures_tally_add(&s->tally, layer, s->ids, has_before ? before : NULL, foretold,
+                                  (uint32_t)k);
     narrow(s->best + row * k, (uint32_t)k, before);
 }
 
@@ -73,20 +73,20 @@ static uint32_t least(uint32_t a, uint64_t b)
 }
 
 /* The beginnings of the trace's first documents, in its first layers. */
-static struct moe_manner try_sizes(struct synthesiser *s, bool predict)
+static struct moe_routing_figures try_sizes(struct synthesiser *s, bool predict)
 {
     uint32_t n_layers = least(TRIAL_LAYERS, s->draw.n_layers);
     uint64_t fit = TRIAL_SCORES / ((uint64_t)s->draw.n_experts * n_layers); /* tokens */
     uint32_t n_documents = least(least(TRIAL_DOCUMENTS, s->in->sequences), 1 + fit / TRIAL_TOKENS);
     uint32_t n_tokens = least(s->n_tokens, TRIAL_TOKENS + fit / n_documents);
-    moe_manner_tally_clear(&s->tally);
+    moe_routing_figures_tally_clear(&s->tally);
     for (uint32_t document = 0; document < n_documents; document++) {
         draw_begin(&s->draw, n_layers, document);
         for (uint32_t layer = 0; layer < n_layers; layer++)
             for (uint32_t t = 0; t < n_tokens; t++)
-                draw_row(s, layer, 0, t > 0, predict ? MOE_MANNER_AHEAD : 0);
+                draw_row(s, layer, 0, t > 0, predict ? MOE_FIGURES_AHEAD : 0);
     }
-    return moe_manner_of_tally(&s->tally);
+    return moe_routing_figures_of_tally(&s->tally);
 }
 
 struct bracket {
@@ -106,12 +106,12 @@ static void narrow_bracket(struct bracket *b, bool too_low)
 
 /* Popularity decides who is busiest, correlation who is used again; each has a little of the other,
  * hence twice. Predictors last, all at once. */
-static struct moe_manner find_sizes(struct synthesiser *s)
+static struct moe_routing_figures find_sizes(struct synthesiser *s)
 {
-    const struct moe_manner *wanted = &s->wanted;
+    const struct moe_routing_figures *wanted = &s->wanted;
     struct draw_sizes *sizes = &s->draw.sizes;
-    struct bracket noise[MOE_MANNER_AHEAD];
-    struct moe_manner got;
+    struct bracket noise[MOE_FIGURES_AHEAD];
+    struct moe_routing_figures got;
     for (int round = 0; round < 2; round++) {
         struct bracket skew = {0, 16}, correlation = {0, 1};
         for (int i = 0; i < STEPS; i++) {
@@ -123,13 +123,13 @@ static struct moe_manner find_sizes(struct synthesiser *s)
             narrow_bracket(&correlation, !(try_sizes(s, false).reuse >= wanted->reuse));
         }
     }
-    for (int p = 0; p < MOE_MANNER_AHEAD; p++)
+    for (int p = 0; p < MOE_FIGURES_AHEAD; p++)
         noise[p] = (struct bracket){0, 32};
     for (int i = 0; i < STEPS; i++) {
-        for (int p = 0; p < MOE_MANNER_AHEAD; p++)
+        for (int p = 0; p < MOE_FIGURES_AHEAD; p++)
             sizes->noise[p] = middle(noise[p]);
         got = try_sizes(s, true);
-        for (int p = 0; p < MOE_MANNER_AHEAD; p++)
+        for (int p = 0; p < MOE_FIGURES_AHEAD; p++)
             narrow_bracket(&noise[p], got.accuracy[p] > wanted->accuracy[p]);
     }
     return got;
@@ -158,7 +158,7 @@ static void write_layer(struct synthesiser *s, struct moe_trace_writer *w, uint3
                         uint32_t first, uint32_t n_rows)
 {
     uint64_t n = s->draw.n_experts;
-    uint32_t n_predictors = least(MOE_MANNER_AHEAD, layer);
+    uint32_t n_predictors = least(MOE_FIGURES_AHEAD, layer);
     struct moe_layer_observation seen = {.chosen = s->best, .weights = s->weights, .stride = n};
     for (uint32_t row = 0; row < n_rows; row++) {
         draw_row(s, layer, row, first + row > 0, n_predictors);
@@ -172,7 +172,7 @@ static void write_layer(struct synthesiser *s, struct moe_trace_writer *w, uint3
 static int write_documents(struct synthesiser *s, struct moe_trace_writer *w, struct moe_err *err)
 {
     int status = MOE_OK;
-    moe_manner_tally_clear(&s->tally);
+    moe_routing_figures_tally_clear(&s->tally);
     for (uint32_t document = 0; document < s->in->sequences && status == MOE_OK; document++) {
         draw_begin(&s->draw, s->draw.n_layers, document);
         status = moe_trace_begin(w, err);
@@ -196,9 +196,9 @@ static bool is_share(double x)
 
 static int check(const char *path, const struct moe_synthesis *in, struct moe_err *err)
 {
-    const struct moe_manner *m = &in->manner;
+    const struct moe_routing_figures *m = &in->manner;
     bool shares = is_share(m->reuse) && is_share(m->busiest);
-    for (int i = 0; i < MOE_MANNER_AHEAD; i++)
+    for (int i = 0; i < MOE_FIGURES_AHEAD; i++)
         shares = shares && is_share(m->accuracy[i]);
     if (!shares)
         return moe_fail(err, MOE_ERR_USAGE,
@@ -219,7 +219,7 @@ static int check(const char *path, const struct moe_synthesis *in, struct moe_er
 static void synthesiser_release(struct synthesiser *s)
 {
     draw_release(&s->draw);
-    moe_manner_tally_release(&s->tally);
+    moe_routing_figures_tally_release(&s->tally);
     free(s->scores);
     free(s->predicted);
     free(s->weights);
@@ -235,18 +235,19 @@ static int synthesiser_init(struct synthesiser *s, const struct moe_synthesis *i
     uint64_t layers = in->shape.n_layers, n = in->shape.n_experts, k = in->shape.top_k;
     *s = (struct synthesiser){
         .in = in, .wanted = in->manner, .n_tokens = in->prompt_tokens + in->decoded_tokens};
-    moe_manner_move(&s->wanted, (uint32_t)n, (uint32_t)k);
+    moe_routing_figures_move(&s->wanted, (uint32_t)n, (uint32_t)k);
     int status = draw_init(&s->draw, (uint32_t)layers, (uint32_t)n, in->seed, err);
     if (status == MOE_OK)
-        status = moe_manner_tally_init(&s->tally, (uint32_t)layers, (uint32_t)n, (uint32_t)k, err);
+        status = moe_routing_figures_tally_init(&s->tally, (uint32_t)layers, (uint32_t)n,
+                                                (uint32_t)k, err);
     if (status != MOE_OK)
         return status;
     s->scores = moe_alloc(BLOCK * n, sizeof *s->scores, err);
-    s->predicted = moe_alloc(MOE_MANNER_AHEAD * BLOCK * n, sizeof *s->predicted, err);
+    s->predicted = moe_alloc(MOE_FIGURES_AHEAD * BLOCK * n, sizeof *s->predicted, err);
     s->weights = moe_alloc(BLOCK * k, sizeof *s->weights, err);
     s->best = moe_alloc(BLOCK * k, sizeof *s->best, err);
     s->guess = moe_alloc(k, sizeof *s->guess, err);
-    s->ids = moe_alloc((1 + MOE_MANNER_AHEAD) * k, sizeof *s->ids, err);
+    s->ids = moe_alloc((1 + MOE_FIGURES_AHEAD) * k, sizeof *s->ids, err);
     s->before = moe_alloc(layers * k, sizeof *s->before, err);
     return s->scores && s->predicted && s->weights && s->best && s->guess && s->ids && s->before
                ? MOE_OK
@@ -254,7 +255,7 @@ static int synthesiser_init(struct synthesiser *s, const struct moe_synthesis *i
 }
 
 int moe_synthesise(const char *path, const struct moe_synthesis *synthesis,
-                   struct moe_manner *reached, struct moe_err *err)
+                   struct moe_routing_figures *reached, struct moe_err *err)
 {
     struct synthesiser s = {0};
     struct moe_trace_writer *w = NULL;
@@ -268,10 +269,10 @@ int moe_synthesise(const char *path, const struct moe_synthesis *synthesis,
     if (status == MOE_OK)
         status = synthesiser_init(&s, synthesis, err);
     if (status == MOE_OK) {
-        struct moe_manner trial = find_sizes(&s);
+        struct moe_routing_figures trial = find_sizes(&s);
         status = write_documents(&s, w, err);
-        *reached = moe_manner_of_tally(&s.tally);
-        for (int i = 0; i < MOE_MANNER_AHEAD; i++)
+        *reached = moe_routing_figures_of_tally(&s.tally);
+        for (int i = 0; i < MOE_FIGURES_AHEAD; i++)
             if (isnan(reached->accuracy[i]))
                 reached->accuracy[i] = trial.accuracy[i];
     }

@@ -16,12 +16,13 @@
 #include <stdint.h>
 
 #include "base/err.h"
-#include "plan/manner.h"
+#include "plan/routing_figures.h"
 #include "record/trace.h"
 
 struct moe_synthesis {
     struct moe_trace_shape shape; /* keep and predictors are set here: gate-1 to gate-3 */
-    struct moe_manner manner;     /* moved to the shape (manner.h) where it is another model's */
+    struct moe_routing_figures
+        manner; /* moved to the shape (manner.h) where it is another model's */
     uint32_t sequences, prompt_tokens, decoded_tokens; /* of each sequence */
     uint64_t seed;
 };
@@ -33,6 +34,6 @@ struct moe_synthesis {
  * popularity alone makes them, or used evenly in a few sequences of a few topics. MOE_ERR_USAGE: a
  * shape that no trace can have, no tokens, or shares that are none. */
 int moe_synthesise(const char *path, const struct moe_synthesis *synthesis,
-                   struct moe_manner *reached, struct moe_err *err);
+                   struct moe_routing_figures *reached, struct moe_err *err);
 
 #endif

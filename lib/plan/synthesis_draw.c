@@ -122,7 +122,7 @@ void draw_token(struct draw *d, uint32_t l, float *scores, float *predicted, uin
         scores[e] = of_popular * layer->popular[e] + of_document * layer->document[e] +
                     of_drift * layer->state[e];
     }
-    for (int i = 0; predicted && i < MOE_MANNER_AHEAD; i++) {
+    for (int i = 0; predicted && i < MOE_FIGURES_AHEAD; i++) {
         /* Predictions are as sure of themselves as the router is. */
         double noise = d->sizes.noise[i], shrink = 1 / sqrt(1 + noise * noise);
         float of_score = (float)shrink, of_noise = (float)(SPREAD * noise * shrink);

@@ -8,12 +8,12 @@
 #include <stdint.h>
 
 #include "base/err.h"
-#include "plan/manner.h"
+#include "plan/routing_figures.h"
 
 struct draw_sizes {
     double skew;
     double correlation; /* of what is not popularity, from one token to the next: 0 to 1 */
-    double noise[MOE_MANNER_AHEAD]; /* of predictors, as a multiple of the scores' own spread */
+    double noise[MOE_FIGURES_AHEAD]; /* of predictors, as a multiple of the scores' own spread */
 };
 
 /* One layer of the document at work. */
@@ -40,7 +40,7 @@ void draw_release(struct draw *d);
 /* The first `n_layers` layers begin a document: the same number, the same document. */
 void draw_begin(struct draw *d, uint32_t n_layers, uint64_t document);
 /* The next token of a layer: scores [n_experts], of a spread that does not depend on the sizes;
- * predicted: [MOE_MANNER_AHEAD][stride] what predictors see of them, or NULL. What is drawn later
+ * predicted: [MOE_FIGURES_AHEAD][stride] what predictors see of them, or NULL. What is drawn later
  * does not depend on whether predictions were asked for. */
 void draw_token(struct draw *d, uint32_t layer, float *scores, float *predicted, uint64_t stride);
 

@@ -188,7 +188,7 @@ static void count_similarity(struct moe_statistics *s)
 }
 
 /* Predictions of the document as a prompt: its distinct experts against all that were foreseen. */
-static void count_foreseen(struct moe_statistics *s, uint32_t layer, const uint64_t *counts)
+static void count_predicted(struct moe_statistics *s, uint32_t layer, const uint64_t *counts)
 {
     for (int p = 0; p < MOE_N_PREDICTORS; p++) {
         uint64_t set = (uint64_t)layer * MOE_N_PREDICTORS + (uint64_t)p;
@@ -219,7 +219,7 @@ int moe_statistics_end(struct moe_statistics *s, struct moe_err *err)
         for (uint32_t e = 0; e < s->shape.n_experts; e++)
             activations[e] += counts[e];
         count_popularity(s, l, counts);
-        count_foreseen(s, l, counts);
+        count_predicted(s, l, counts);
         for (uint32_t t = 0; t < n; t++) {
             moe_series_at(s, MOE_S_RANK1, l)[moe_document_chosen(s, l, t)[0]]++;
             count_weights(s, l, moe_document_weights(s, l, t));

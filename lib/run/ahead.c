@@ -5,7 +5,7 @@
 
 #include "base/clock.h"
 #include "experts/host.h"
-#include "run/foresight.h"
+#include "run/layer_predictor.h"
 #include "run/lockstep.h"
 #include "run/predict_place.h"
 #include "run/workspace.h"
@@ -20,7 +20,7 @@ struct promise {
 /* What was foreseen for a layer; foreseen.n 0: nothing. */
 struct early {
     uint32_t layer; /* of the model */
-    struct moe_foreseen foreseen;
+    struct moe_predicted foreseen;
     struct promise promises[MOE_MAX_TOP_K]; /* of those computed on the host */
     float *out;                             /* [top_k][hidden_stride] */
 };
@@ -28,8 +28,8 @@ struct early {
 struct moe_ahead {
     struct moe_session *session;
     struct moe_strategy strategy;
-    struct moe_foresight *foresight; /* NULL: nothing predicts */
-    struct moe_host *host;           /* NULL: there is none */
+    struct moe_layer_predictor *foresight; /* NULL: nothing predicts */
+    struct moe_host *host;                 /* NULL: there is none */
     bool decode;
     bool has_jobs;            /* the host was asked for something since the pass began */
     uint32_t last_ticket;     /* of these jobs */
@@ -77,7 +77,7 @@ uint64_t moe_ahead_bytes(const struct moe_model *model, uint32_t batch,
     carve(&arena, &model->config);
     uint64_t bytes = arena.used;
     if (strategy->predict != MOE_PREDICT_BY_NOTHING)
-        bytes += moe_foresight_bytes(model, batch, strategy);
+        bytes += moe_layer_predictor_bytes(model, batch, strategy);
     if (strategy->needs_host) {
         const struct moe_host_shape shape = host_shape(&model->config, batch, host_threads);
         bytes += moe_host_bytes(&model->config, &shape);
@@ -106,7 +106,7 @@ int moe_ahead_open(struct moe_ahead **out, struct moe_session *session,
     a->strategy = *strategy;
     int status = MOE_OK;
     if (strategy->predict != MOE_PREDICT_BY_NOTHING)
-        status = moe_foresight_open(&a->foresight, session, strategy, statistics, err);
+        status = moe_layer_predictor_open(&a->foresight, session, strategy, statistics, err);
     if (status == MOE_OK && a->foresight)
         status = moe_predict_place_choose(session, a->foresight, err);
     const struct moe_host_shape shape = host_shape(c, session->batch, host_threads);
@@ -125,7 +125,7 @@ void moe_ahead_close(struct moe_ahead *a)
     if (!a)
         return;
     moe_host_close(a->host); /* first: its jobs write into buffers below */
-    moe_foresight_close(a->foresight);
+    moe_layer_predictor_close(a->foresight);
     free(a); /* the first of its block */
 }
 
@@ -138,7 +138,7 @@ void moe_ahead_begin(struct moe_ahead *a, bool decode, bool first)
     a->has_jobs = false;
     a->early[0].foreseen.n = a->early[1].foreseen.n = 0;
     if (first && a->foresight)
-        moe_foresight_begin_sequence(a->foresight);
+        moe_layer_predictor_begin_sequence(a->foresight);
 }
 
 /* ---- The layer's own experts ---- */
@@ -166,13 +166,13 @@ uint32_t moe_ahead_choose(struct moe_ahead *a, uint32_t layer, uint32_t n_rows,
     const struct moe_config *c = &a->session->model->config;
     struct moe_workspace *w = a->session->work;
     struct early *early = early_of(a, layer);
-    const struct moe_foreseen *f = &early->foreseen;
+    const struct moe_predicted *f = &early->foreseen;
     *precalculated = NULL;
     if (f->n == 0 || early->layer != layer || n_rows != 1) {
         early->foreseen.n = 0;
         return 0;
     }
-    uint32_t n_other = moe_foreseen_others(f, w->chosen, c->top_k);
+    uint32_t n_other = moe_predicted_others(f, w->chosen, c->top_k);
     memset(a->precalculated, 0, c->n_experts);
     for (uint32_t k = 0; k < f->n; k++)
         a->precalculated[f->experts[k]] = f->on_host[k];
@@ -248,8 +248,8 @@ static int precalculate(struct moe_ahead *a, uint32_t layer, const struct moe_pr
     struct early *early = early_of(a, next);
     early->layer = next;
     s->experts->ops->present(s->experts, next, a->present);
-    moe_foresee(p->scores, a->present, c->n_experts, c->top_k, a->strategy.degrade,
-                &early->foreseen, a->order);
+    moe_predicted_choice(p->scores, a->present, c->n_experts, c->top_k, a->strategy.degrade,
+                         &early->foreseen, a->order);
     int status = MOE_OK;
     for (uint32_t k = 0; k < early->foreseen.n && status == MOE_OK; k++) {
         if (!early->foreseen.on_host[k])
@@ -283,12 +283,12 @@ int moe_ahead_spoken(struct moe_ahead *a, uint32_t layer, uint32_t n_rows, uint3
     uint32_t depth = early ? 1 : s->experts->ops->wants_prediction(s->experts, layer);
     double started = moe_seconds();
     /* The token before is remembered even where nothing is asked for. */
-    uint32_t n = moe_foresight_look(a->foresight, layer, n_rows, depth, &predictions);
+    uint32_t n = moe_predict_layers(a->foresight, layer, n_rows, depth, &predictions);
     moe_lockstep_predict(s, n);
     if (n > 0 && early)
         status = precalculate(a, layer, predictions, err);
     else if (n > 0)
-        status = s->experts->ops->foresee(s->experts, predictions, n, err);
+        status = s->experts->ops->predicted(s->experts, predictions, n, err);
     s->phase->predict_seconds += moe_seconds() - started;
     return status;
 }

@@ -13,8 +13,8 @@ struct stopwatch {
 
 /* Seconds that one row's predictions take behind the first router: of the device's stream, which
  * computes them or brings their inputs, and of the host, which takes them over or computes them. */
-static int time_once(struct moe_session *s, struct moe_foresight *f, const struct stopwatch *watch,
-                     double *seconds, struct moe_err *err)
+static int time_once(struct moe_session *s, struct moe_layer_predictor *f,
+                     const struct stopwatch *watch, double *seconds, struct moe_err *err)
 {
     const struct moe_config *c = &s->model->config;
     const struct moe_prediction *predictions;
@@ -28,7 +28,7 @@ static int time_once(struct moe_session *s, struct moe_foresight *f, const struc
     if (status != MOE_OK)
         return status;
     double began = moe_seconds();
-    moe_foresight_look(f, layer, 1, s->look_depth, &predictions);
+    moe_predict_layers(f, layer, 1, s->look_depth, &predictions);
     double host = moe_seconds() - began, stream = moe_gpu_mark_seconds(watch->from, watch->to);
     if (stream < 0)
         return moe_fail(err, MOE_ERR_DEVICE, "CUDA device: it does not tell what a step took");
@@ -37,8 +37,9 @@ static int time_once(struct moe_session *s, struct moe_foresight *f, const struc
 }
 
 /* The median where passes of up to host_rows rows are the host's. */
-static int time_place(struct moe_session *s, struct moe_foresight *f, const struct stopwatch *watch,
-                      uint32_t host_rows, double *median, struct moe_err *err)
+static int time_place(struct moe_session *s, struct moe_layer_predictor *f,
+                      const struct stopwatch *watch, uint32_t host_rows, double *median,
+                      struct moe_err *err)
 {
     double sorted[N_TIMES], seconds;
     s->predict_place.host_rows = host_rows;
@@ -54,7 +55,8 @@ static int time_place(struct moe_session *s, struct moe_foresight *f, const stru
     return status;
 }
 
-int moe_predict_place_choose(struct moe_session *s, struct moe_foresight *f, struct moe_err *err)
+int moe_predict_place_choose(struct moe_session *s, struct moe_layer_predictor *f,
+                             struct moe_err *err)
 {
     const struct moe_config *c = &s->model->config;
     struct moe_predict_place *place = &s->predict_place;

@@ -48,7 +48,7 @@ static uint32_t best_free(const float *values, const uint32_t *barred, uint32_t 
 
 /* From the weakest up, all but the strongest of those on the host. */
 static void replace_on_host(const float *probabilities, const uint8_t *on_device, uint32_t n,
-                            struct moe_foreseen *f, uint32_t *barred)
+                            struct moe_predicted *f, uint32_t *barred)
 {
     uint32_t n_host = 0;
     for (uint32_t e = 0; e < n; e++)
@@ -72,8 +72,8 @@ static void replace_on_host(const float *probabilities, const uint8_t *on_device
     }
 }
 
-void moe_foresee(const float *probabilities, const uint8_t *on_device, uint32_t n, uint32_t k,
-                 bool degrade, struct moe_foreseen *out, uint32_t *barred)
+void moe_predicted_choice(const float *probabilities, const uint8_t *on_device, uint32_t n,
+                          uint32_t k, bool degrade, struct moe_predicted *out, uint32_t *barred)
 {
     out->n = k;
     out->substituted = 0;
@@ -86,7 +86,7 @@ void moe_foresee(const float *probabilities, const uint8_t *on_device, uint32_t 
         replace_on_host(probabilities, on_device, n, out, barred);
 }
 
-uint32_t moe_foreseen_others(const struct moe_foreseen *f, const uint32_t *chosen, uint32_t k)
+uint32_t moe_predicted_others(const struct moe_predicted *f, const uint32_t *chosen, uint32_t k)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < f->n; i++) {

@@ -26,7 +26,7 @@ uint32_t moe_swaps(const uint32_t *rows, const uint8_t *on_device, uint32_t n, d
                    struct moe_swap *swaps, uint32_t *order);
 
 /* What DAOP computes in a decoded token's layer: the predicted best k with their weights. */
-struct moe_foreseen {
+struct moe_predicted {
     uint32_t n;                      /* top_k, or 0: nothing was foreseen */
     uint32_t substituted;            /* how many were replaced */
     uint32_t experts[MOE_MAX_TOP_K]; /* by falling score; a replacement stands where the replaced
@@ -40,10 +40,10 @@ struct moe_foreseen {
  * there is none, the others stay as they were predicted. (DAOP speaks of two chosen experts, both
  * on the host; this is its rule for any k.) probabilities: [n]; on_device: [n], 0 or 1; k <= n and
  * <= MOE_MAX_TOP_K; barred: [n] scratch. */
-void moe_foresee(const float *probabilities, const uint8_t *on_device, uint32_t n, uint32_t k,
-                 bool degrade, struct moe_foreseen *out, uint32_t *barred);
+void moe_predicted_choice(const float *probabilities, const uint8_t *on_device, uint32_t n,
+                          uint32_t k, bool degrade, struct moe_predicted *out, uint32_t *barred);
 
 /* How many of the foreseen experts are not among the k that the router chose. */
-uint32_t moe_foreseen_others(const struct moe_foreseen *f, const uint32_t *chosen, uint32_t k);
+uint32_t moe_predicted_others(const struct moe_predicted *f, const uint32_t *chosen, uint32_t k);
 
 #endif

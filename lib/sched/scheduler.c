@@ -47,7 +47,7 @@ static int open_tables(struct moe_scheduler *s, const struct moe_scheduler_param
     s->order = moe_alloc(s->n_experts, sizeof *s->order, err);
     s->given_up = moe_alloc(n_slots, 1, err);
     s->foretold = moe_alloc(n_keys, 1, err);
-    s->is_foretold = moe_alloc(s->n_layers, sizeof *s->is_foretold, err);
+    s->is_predicted = moe_alloc(s->n_layers, sizeof *s->is_predicted, err);
     s->guarded = moe_alloc(s->n_layers, 1, err);
     s->queue = moe_alloc(s->n_experts, sizeof *s->queue, err);
     s->ahead = moe_alloc(n_slots, sizeof *s->ahead, err);
@@ -55,7 +55,7 @@ static int open_tables(struct moe_scheduler *s, const struct moe_scheduler_param
     s->numbers = moe_alloc(2 * (uint64_t)s->n_experts, sizeof *s->numbers, err);
     s->swaps = moe_alloc(s->n_experts / 2 + 1, sizeof *s->swaps, err);
     bool all = s->best && s->high && s->low && s->entries && s->order && s->given_up &&
-               s->foretold && s->is_foretold && s->guarded && s->queue && s->ahead && s->marks &&
+               s->foretold && s->is_predicted && s->guarded && s->queue && s->ahead && s->marks &&
                s->numbers && s->swaps;
     return all ? MOE_OK : MOE_ERR_MEMORY;
 }
@@ -103,7 +103,7 @@ void moe_scheduler_close(struct moe_scheduler *s)
     free(s->order);
     free(s->given_up);
     free(s->foretold);
-    free(s->is_foretold);
+    free(s->is_predicted);
     free(s->guarded);
     free(s->queue);
     free(s->ahead);

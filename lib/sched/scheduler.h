@@ -141,8 +141,8 @@ void moe_scheduler_spoiled(struct moe_scheduler *s, uint32_t slot);
  * prefetching is switched off. */
 uint32_t moe_scheduler_wants_prediction(const struct moe_scheduler *s, uint32_t layer);
 /* Predictions for the next n layers, nearest first. */
-int moe_scheduler_foresee(struct moe_scheduler *s, const struct moe_prediction *predictions,
-                          uint32_t n, struct moe_err *err);
+int moe_scheduler_predicted(struct moe_scheduler *s, const struct moe_prediction *predictions,
+                            uint32_t n, struct moe_err *err);
 
 /* Which experts of a layer lie ready in slots: [n_experts], 0 or 1. */
 void moe_scheduler_present(const struct moe_scheduler *s, uint32_t layer, uint8_t *present);

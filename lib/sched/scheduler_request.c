@@ -65,7 +65,7 @@ static void decide(struct moe_scheduler *s, struct moe_entry *e, bool unpopular)
     e->variant = acceptable(s, importance, unpopular, (uint32_t)key);
     moe_usage_note(&s->usage, s->layer, expert, (uint32_t)rows, e->variant == s->high[key]);
     c->activations += rows;
-    if (s->is_foretold[s->layer]) {
+    if (s->is_predicted[s->layer]) {
         c->predicted += rows;
         c->predicted_right += s->foretold[key] ? rows : 0;
     }

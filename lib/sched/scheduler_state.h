@@ -1,6 +1,6 @@
 /*
  * The scheduler's state, shared by its files: scheduler.c (opening, loads), scheduler_request.c
- * (the router has spoken), scheduler_foresee.c (predictions). Internal to the scheduler.
+ * (the router has spoken), scheduler_prefetch.c (predictions). Internal to the scheduler.
  */
 #ifndef MOE_SCHED_SCHEDULER_STATE_H
 #define MOE_SCHED_SCHEDULER_STATE_H
@@ -35,7 +35,7 @@ struct moe_scheduler {
     uint8_t *given_up;         /* [n_slots] failed or cancelled, and still held or under way */
 
     uint8_t *foretold;       /* [layer][expert] in the predicted set */
-    bool *is_foretold;       /* [layer] */
+    bool *is_predicted;      /* [layer] */
     uint8_t *guarded;        /* [layer] some of its experts are protected */
     struct candidate *queue; /* [n_experts] */
     uint32_t n_queue, at_queue;

@@ -5,7 +5,7 @@
  *
  *     begin_sequence, then for each pass: begin_tokens; for each MoE layer in order
  *         begin       the router has spoken
- *         foresee     predictions (moe_scheduler_foresee)
+ *         foresee     predictions (moe_scheduler_predicted)
  *         poll        now and then
  *         next, complete, release until every entry in a slot is computed
  *     end_tokens

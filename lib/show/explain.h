@@ -41,7 +41,7 @@ const struct moe_plan_step *moe_plan_next_step(const struct moe_plan_step *steps
 enum moe_assumption {
     MOE_ASSUME_ROUTING = 0, /* synthetic trace, in the bundled model's manner */
     MOE_ASSUME_BANDWIDTH,   /* times from memory bandwidth alone */
-    MOE_ASSUME_MANNER,      /* synthetic trace, in the manner of the model's statistics */
+    MOE_ASSUME_FIGURES,     /* synthetic trace, in the manner of the model's statistics */
     MOE_ASSUME_FEW_TOKENS,  /* the error of the hit rate is above MOE_FEW_TOKENS_ERROR */
     MOE_ASSUME_NO_STATISTICS,
     MOE_ASSUME_ALIKE, /* other texts use the experts as the trace does: always */

@@ -50,7 +50,7 @@ uint32_t moe_plan_assumptions(const struct moe_plan *plan,
     const bool holds[MOE_N_ASSUMPTIONS] = {
         [MOE_ASSUME_ROUTING] = synthetic && !e->manner_known,
         [MOE_ASSUME_BANDWIDTH] = !e->times_measured,
-        [MOE_ASSUME_MANNER] = synthetic && e->manner_known,
+        [MOE_ASSUME_FIGURES] = synthetic && e->manner_known,
         [MOE_ASSUME_FEW_TOKENS] = moe_plan_hit_rate_error(plan) > MOE_FEW_TOKENS_ERROR,
         [MOE_ASSUME_NO_STATISTICS] = !e->statistics[0],
         [MOE_ASSUME_ALIKE] = true,

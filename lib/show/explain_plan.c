@@ -392,7 +392,7 @@ static void put_assumption(const struct screen *s, const char *first, enum moe_a
                            "Times follow from memory bandwidth alone: measured ones (moe-profile "
                            "--device PACK) replace them.");
         break;
-    case MOE_ASSUME_MANNER:
+    case MOE_ASSUME_FIGURES:
         moe_draw_paragraph(s->out, first, 5,
                            "Which experts are used is made up, in the manner of figures of a real "
                            "model: a trace (moe-profile --text --trace) replaces it.");

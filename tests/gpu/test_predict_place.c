@@ -7,8 +7,8 @@
 #include "../unit/strategies_fixture.h"
 
 #include "engine_fixture.h"
-#include "run/foresight.h"
 #include "run/host_routers.h"
+#include "run/layer_predictor.h"
 #include "run/workspace.h"
 
 enum { DEPTH = 2, ROWS = 5 };
@@ -20,7 +20,7 @@ static struct strategies fixture;
 
 /* The processor's session foretells when a layer's router has spoken: its stream goes on. */
 struct teller {
-    struct moe_foresight *foresight;
+    struct moe_layer_predictor *foresight;
     uint32_t layer, n;
     const struct moe_prediction *predictions;
 };
@@ -31,7 +31,7 @@ static void tell(void *ctx, uint32_t layer, const struct moe_row *rows, uint32_t
 {
     struct teller *t = ctx;
     if (layer == t->layer)
-        t->n = moe_foresight_look(t->foresight, layer, n_rows, DEPTH, &t->predictions);
+        t->n = moe_predict_layers(t->foresight, layer, n_rows, DEPTH, &t->predictions);
 }
 
 static void pass(struct side *s, const struct moe_row *rows, uint32_t n_rows, uint32_t layer)
@@ -42,7 +42,7 @@ static void pass(struct side *s, const struct moe_row *rows, uint32_t n_rows, ui
 }
 
 /* After every layer, for n_rows rows: by the device, then by the host for it. */
-static void compare_layers(struct pair *p, struct moe_foresight *const *f, uint32_t n_rows)
+static void compare_layers(struct pair *p, struct moe_layer_predictor *const *f, uint32_t n_rows)
 {
     const struct moe_config *c = &p->sides[CPU].model->config;
     struct moe_session *device = p->sides[GPU].session;
@@ -56,7 +56,7 @@ static void compare_layers(struct pair *p, struct moe_foresight *const *f, uint3
         for (int on_host = 0; on_host < 2 && c->layer_is_moe[layer]; on_host++) {
             device->predict_place.host_rows = on_host ? n_rows : n_rows - 1;
             pass(&p->sides[GPU], rows, n_rows, layer);
-            assert_int_equal(moe_foresight_look(f[GPU], layer, n_rows, DEPTH, &got), t.n);
+            assert_int_equal(moe_predict_layers(f[GPU], layer, n_rows, DEPTH, &got), t.n);
             for (uint32_t d = 0; d < t.n; d++) {
                 const struct moe_prediction *want = &t.predictions[d];
                 assert_int_equal(got[d].layer, want->layer);
@@ -72,7 +72,7 @@ static void compare_layers(struct pair *p, struct moe_foresight *const *f, uint3
 static void compare_predictions(struct pair *p, struct moe_strategy *strategy, bool needs_rows)
 {
     struct moe_err err = {0};
-    struct moe_foresight *f[N_SIDES];
+    struct moe_layer_predictor *f[N_SIDES];
     pair_experts(p, true);
     pair_sessions(p, (struct moe_session_options){
                          .context = 32,
@@ -82,11 +82,11 @@ static void compare_predictions(struct pair *p, struct moe_strategy *strategy, b
                          .needs_rows = needs_rows,
                      });
     for (int i = 0; i < N_SIDES; i++)
-        assert_ok(moe_foresight_open(&f[i], p->sides[i].session, strategy, NULL, &err), &err);
+        assert_ok(moe_layer_predictor_open(&f[i], p->sides[i].session, strategy, NULL, &err), &err);
     compare_layers(p, f, 1);
     compare_layers(p, f, ROWS);
     for (int i = 0; i < N_SIDES; i++)
-        moe_foresight_close(f[i]);
+        moe_layer_predictor_close(f[i]);
     pair_close_sessions(p);
     pair_close_experts(p);
 }

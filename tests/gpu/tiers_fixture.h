@@ -157,7 +157,7 @@ static inline void tiers_fetch(struct tiers_drive *d, uint32_t view, int matrix)
     moe_gpu_download(d->gpu, MOE_GPU_COMPUTE, d->fetched[view][matrix], m->data, bytes);
 }
 
-static inline void tiers_foresee(struct tiers_drive *d, uint32_t layer)
+static inline void tiers_predicted(struct tiers_drive *d, uint32_t layer)
 {
     struct moe_err err = {0};
     float scores[EXPERTS], unimportance[EXPERTS];
@@ -168,7 +168,7 @@ static inline void tiers_foresee(struct tiers_drive *d, uint32_t layer)
         unimportance[e] = (float)(test_random(&d->random) % 3) / 2;
     }
     const struct moe_prediction p = {layer + 1, 1, scores, unimportance};
-    assert_ok(d->experts->ops->foresee(d->experts, &p, 1, &err), &err);
+    assert_ok(d->experts->ops->predicted(d->experts, &p, 1, &err), &err);
 }
 
 /* An expert computed on the host lies there, whole. */
@@ -239,7 +239,7 @@ static inline int tiers_layer(struct tiers_drive *d, uint32_t layer, struct moe_
     int status = d->experts->ops->begin(d->experts, &request, &d->phase, err);
     tiers_note_clock(d);
     if (status == MOE_OK)
-        tiers_foresee(d, layer);
+        tiers_predicted(d, layer);
     return status == MOE_OK ? tiers_take(d, &request, err) : status;
 }
 

@@ -128,7 +128,7 @@ static void guess(void *ctx, uint32_t layer, const struct moe_row *rows, uint32_
         unimportance[e] = (float)(test_random(&g->random) % 3) / 2;
     }
     const struct moe_prediction p = {layer + 1, n_rows, scores, unimportance};
-    assert_ok(g->experts->ops->foresee(g->experts, &p, 1, &err), &err);
+    assert_ok(g->experts->ops->predicted(g->experts, &p, 1, &err), &err);
 }
 
 static int delay(void *ctx, uint64_t offset, uint64_t n_bytes)

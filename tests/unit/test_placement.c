@@ -87,11 +87,11 @@ static void test_every_swap(void **state)
 
 static const float scores[] = {0.05f, 0.3f, 0.1f, 0.25f, 0.1f, 0.08f, 0.02f, 0.1f};
 
-static struct moe_foreseen foresee(const uint8_t *on_device, uint32_t k, bool degrade)
+static struct moe_predicted foresee(const uint8_t *on_device, uint32_t k, bool degrade)
 {
-    struct moe_foreseen f;
+    struct moe_predicted f;
     uint32_t barred[8];
-    moe_foresee(scores, on_device, 8, k, degrade, &f, barred);
+    moe_predicted_choice(scores, on_device, 8, k, degrade, &f, barred);
     assert_int_equal(f.n, k);
     for (uint32_t i = 0; i < k; i++) {
         assert_true(f.scores[i] == scores[f.experts[i]]);
@@ -100,7 +100,7 @@ static struct moe_foreseen foresee(const uint8_t *on_device, uint32_t k, bool de
     return f;
 }
 
-#define assert_foreseen(f, n_substituted, ...)                                                     \
+#define assert_predicted(f, n_substituted, ...)                                                    \
     do {                                                                                           \
         const uint32_t want_[] = {__VA_ARGS__};                                                    \
         assert_int_equal((f).substituted, (n_substituted));                                        \
@@ -111,38 +111,38 @@ static struct moe_foreseen foresee(const uint8_t *on_device, uint32_t k, bool de
 static void test_weaker_of_two_is_replaced(void **state)
 {
     static const uint8_t on_device[] = {1, 0, 0, 0, 1, 1, 1, 1};
-    struct moe_foreseen f = foresee(on_device, 2, true);
-    assert_foreseen(f, 1, 1, 4); /* 4 and 7 are equal, 2 is on the host */
+    struct moe_predicted f = foresee(on_device, 2, true);
+    assert_predicted(f, 1, 1, 4); /* 4 and 7 are equal, 2 is on the host */
     assert_true(f.on_host[0]);
     f = foresee(on_device, 2, false);
-    assert_foreseen(f, 0, 1, 3);
+    assert_predicted(f, 0, 1, 3);
     assert_true(f.on_host[0] && f.on_host[1]);
 }
 
 static void test_one_on_the_host_stays(void **state)
 {
-    assert_foreseen(foresee((const uint8_t[]){1, 1, 1, 0, 1, 1, 1, 1}, 2, true), 0, 1, 3);
-    assert_foreseen(foresee((const uint8_t[]){1, 0, 1, 1, 1, 1, 1, 1}, 2, true), 0, 1, 3);
-    assert_foreseen(foresee((const uint8_t[]){1, 0, 0, 0, 0, 0, 0, 0}, 1, true), 0, 1);
+    assert_predicted(foresee((const uint8_t[]){1, 1, 1, 0, 1, 1, 1, 1}, 2, true), 0, 1, 3);
+    assert_predicted(foresee((const uint8_t[]){1, 0, 1, 1, 1, 1, 1, 1}, 2, true), 0, 1, 3);
+    assert_predicted(foresee((const uint8_t[]){1, 0, 0, 0, 0, 0, 0, 0}, 1, true), 0, 1);
 }
 
 /* "If no suitable alternative is available, the original selection is maintained". */
 static void test_nothing_to_replace_with(void **state)
 {
-    struct moe_foreseen f = foresee((const uint8_t[]){0, 0, 0, 0, 0, 0, 0, 0}, 2, true);
-    assert_foreseen(f, 0, 1, 3);
+    struct moe_predicted f = foresee((const uint8_t[]){0, 0, 0, 0, 0, 0, 0, 0}, 2, true);
+    assert_predicted(f, 0, 1, 3);
     /* Of 1, 3, 2 and 4 only 2 is on the device, and 6 beside them: 4 is replaced, 3 not. */
     f = foresee((const uint8_t[]){0, 0, 1, 0, 0, 0, 1, 0}, 4, true);
-    assert_foreseen(f, 1, 1, 3, 2, 6);
+    assert_predicted(f, 1, 1, 3, 2, 6);
 }
 
 /* Of 1, 3, 2 and 4 on the host: 4, then 2, then 3 take 7, 5 and 0, the best there are. */
 static void test_four_experts(void **state)
 {
-    struct moe_foreseen f = foresee((const uint8_t[]){1, 0, 0, 0, 0, 1, 1, 1}, 4, true);
-    assert_foreseen(f, 3, 1, 0, 5, 7);
+    struct moe_predicted f = foresee((const uint8_t[]){1, 0, 0, 0, 0, 1, 1, 1}, 4, true);
+    assert_predicted(f, 3, 1, 0, 5, 7);
     f = foresee((const uint8_t[]){1, 1, 0, 0, 1, 1, 1, 1}, 4, true); /* 3 stays, 2 takes 7 */
-    assert_foreseen(f, 1, 1, 3, 7, 4);
+    assert_predicted(f, 1, 1, 3, 7, 4);
 }
 
 static void test_every_foresight(void **state)
@@ -153,15 +153,15 @@ static void test_every_foresight(void **state)
         uint8_t on_device[MAX_EXPERTS];
         uint32_t n = 1 + (uint32_t)(test_random(&random) % MAX_EXPERTS), barred[MAX_EXPERTS];
         uint32_t k = 1 + (uint32_t)(test_random(&random) % n), n_host = 0, n_free = 0;
-        struct moe_foreseen plain, f;
+        struct moe_predicted plain, f;
         bool chosen[MAX_EXPERTS] = {false};
         for (uint32_t e = 0; e < n; e++) {
             p[e] = (float)(test_random(&random) % 50) / 50;
             on_device[e] = test_random(&random) % 3 == 0;
             n_free += on_device[e];
         }
-        moe_foresee(p, on_device, n, k, false, &plain, barred);
-        moe_foresee(p, on_device, n, k, true, &f, barred);
+        moe_predicted_choice(p, on_device, n, k, false, &plain, barred);
+        moe_predicted_choice(p, on_device, n, k, true, &f, barred);
         for (uint32_t i = 0; i < k; i++) {
             n_host += plain.on_host[i];
             n_free -= !plain.on_host[i];

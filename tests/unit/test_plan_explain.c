@@ -153,7 +153,7 @@ static void assumptions(void **state)
                                                MOE_ASSUME_NO_STATISTICS, MOE_ASSUME_ALIKE});
     p.evidence.manner_known = true;
     expect_assumptions(&p, 4,
-                       (enum moe_assumption[]){MOE_ASSUME_BANDWIDTH, MOE_ASSUME_MANNER,
+                       (enum moe_assumption[]){MOE_ASSUME_BANDWIDTH, MOE_ASSUME_FIGURES,
                                                MOE_ASSUME_NO_STATISTICS, MOE_ASSUME_ALIKE});
 }
 

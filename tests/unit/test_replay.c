@@ -8,7 +8,7 @@
 #include "base/best.h"
 #include "base/float16.h"
 #include "plan/replay.h"
-#include "sched/recollection.h"
+#include "sched/choice_history.h"
 
 static struct moe_replay *open_replay(struct moe_trace *t, const char *words, uint32_t batch,
                                       struct moe_excerpt excerpt)
@@ -199,27 +199,27 @@ static void predictions_reach_as_far_as_the_trace(void **state)
  * first token nothing, of several rows nothing. */
 static void the_token_before(void **state)
 {
-    struct moe_recollection r = {
+    struct moe_choice_history r = {
         .by = MOE_PREDICT_BY_PREVIOUS, .n_layers = 3, .n_experts = 5, .top_k = 2};
     struct moe_arena arena = {0};
     struct moe_err err = {0};
-    moe_recollection_carve(&r, &arena, 4);
+    moe_choice_history_carve(&r, &arena, 4);
     void *block = moe_alloc(arena.used, 1, &err);
     assert_non_null(block);
     arena = (struct moe_arena){.base = block, .size = arena.used};
-    moe_recollection_carve(&r, &arena, 4);
-    moe_recollection_begin_sequence(&r);
+    moe_choice_history_carve(&r, &arena, 4);
+    moe_choice_history_begin_sequence(&r);
     static const uint32_t chosen[3][4] = {{0, 1, 2, 3}, {4, 0, 1, 4}, {3, 1, 2, 0}};
     static const float weights[4] = {0.9f, 0.1f, 0.6f, 0.2f};
-    assert_int_equal(moe_recollection_reach(&r, 0, 1, 2), 0);
+    assert_int_equal(moe_choice_history_reach(&r, 0, 1, 2), 0);
     for (uint32_t l = 0; l < 3; l++)
-        moe_recollection_remember(&r, l, 2, chosen[l], weights); /* of two rows the last stays */
-    assert_int_equal(moe_recollection_reach(&r, 0, 1, 2), 2);
-    assert_int_equal(moe_recollection_reach(&r, 0, 1, 1), 1);
-    assert_int_equal(moe_recollection_reach(&r, 0, 2, 2), 0);
+        moe_choice_history_add(&r, l, 2, chosen[l], weights); /* of two rows the last stays */
+    assert_int_equal(moe_choice_history_reach(&r, 0, 1, 2), 2);
+    assert_int_equal(moe_choice_history_reach(&r, 0, 1, 1), 1);
+    assert_int_equal(moe_choice_history_reach(&r, 0, 2, 2), 0);
     float p[5], high = moe_round_f16(0.6f), low = moe_round_f16(0.2f);
     for (uint32_t d = 0; d < 2; d++) {
-        moe_recollect(&r, 0, d, 0, 1, chosen[0], p);
+        moe_choice_history_predict(&r, 0, d, 0, 1, chosen[0], p);
         for (uint32_t e = 0; e < 5; e++) {
             double expected = e == chosen[1 + d][2]   ? high / (high + low)
                               : e == chosen[1 + d][3] ? low / (high + low)
@@ -227,8 +227,8 @@ static void the_token_before(void **state)
             assert_true(fabs(p[e] - expected) < 1e-6);
         }
     }
-    moe_recollection_begin_sequence(&r);
-    assert_int_equal(moe_recollection_reach(&r, 0, 1, 2), 0);
+    moe_choice_history_begin_sequence(&r);
+    assert_int_equal(moe_choice_history_reach(&r, 0, 1, 2), 0);
     free(block);
 }
 

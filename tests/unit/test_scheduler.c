@@ -307,7 +307,7 @@ static void the_least_popular_quarter_comes_at_low_precision(void **state)
     /* By what was predicted, where something was: now it is expert 5, which has many rows. */
     float scores[N_EXPERTS] = {0, 9, 8, 7, 0, 6}, unimportance[N_EXPERTS] = {0};
     const struct moe_prediction p = {1, 20, scores, unimportance};
-    assert_ok(moe_scheduler_foresee(s, &p, 1, &err), &err);
+    assert_ok(moe_scheduler_predicted(s, &p, 1, &err), &err);
     const struct moe_need next[] = {{2, 1, 0, false}, {5, 9, 0, false}};
     request(s, 1, next, 2);
     assert_int_equal(entry(s, 0)->variant, 0);
@@ -366,7 +366,7 @@ static void the_right_guess_is_a_prefetch_hit_the_wrong_one_is_cancelled(void **
     struct moe_prediction p = predict(1, (const uint32_t[]){4, 6, 7}, 3, scores, unimportance);
     assert_int_equal(moe_scheduler_wants_prediction(s, 0), 1);
     assert_int_equal(moe_scheduler_wants_prediction(s, N_LAYERS - 1), 0);
-    assert_ok(moe_scheduler_foresee(s, &p, 1, &err), &err);
+    assert_ok(moe_scheduler_predicted(s, &p, 1, &err), &err);
     assert_int_equal(mover.n, 2);
     assert_int_equal(mover.priorities[0], MOE_LOAD_PREFETCH);
     uint32_t slot = mover.slots[0];
@@ -394,7 +394,7 @@ static void a_cancelled_load_may_be_wanted_again(void **state)
     struct moe_scheduler *s = open_scheduler(&strategy, 4, 0, 4, NULL);
     struct moe_prediction p = predict(1, (const uint32_t[]){4, 6}, 2, scores, unimportance);
     pass(s, 0, 1, 2);
-    assert_ok(moe_scheduler_foresee(s, &p, 1, &err), &err);
+    assert_ok(moe_scheduler_predicted(s, &p, 1, &err), &err);
     mover.sticky = true;
     const struct moe_need other[] = {{0, 1, 0, false}};
     request(s, 1, other, 1);
@@ -427,14 +427,14 @@ static void depth_goes_on_while_everything_is_present(void **state)
         predict(2, (const uint32_t[]){1, 2}, 2, scores[0], unimportance[0]),
         predict(3, (const uint32_t[]){5, 6}, 2, scores[1], unimportance[1])};
     pass(s, 1, 3, 4);
-    assert_ok(moe_scheduler_foresee(s, p, 2, &err), &err);
+    assert_ok(moe_scheduler_predicted(s, p, 2, &err), &err);
     assert_int_equal(mover.n, 2);
     for (int i = 0; i < 2; i++)
         assert_int_equal(moe_store_slot(moe_scheduler_store(s), mover.slots[i])->layer, 3);
     arrive(s);
     const struct moe_prediction q[] = {
         predict(2, (const uint32_t[]){1, 7}, 2, scores[0], unimportance[0]), p[1]};
-    assert_ok(moe_scheduler_foresee(s, q, 2, &err), &err);
+    assert_ok(moe_scheduler_predicted(s, q, 2, &err), &err);
     assert_int_equal(mover.n, 1); /* 7 of layer 2; layer 3 has to wait */
     moe_scheduler_close(s);
 }
@@ -448,13 +448,13 @@ static void predicted_experts_are_protected_and_graded(void **state)
     struct moe_scheduler *s = open_scheduler(&strategy, 2, 2, 4, NULL);
     pass(s, 1, 1, 2);
     struct moe_prediction p = predict(1, (const uint32_t[]){1, 2}, 2, scores, unimportance);
-    assert_ok(moe_scheduler_foresee(s, &p, 1, &err), &err);
+    assert_ok(moe_scheduler_predicted(s, &p, 1, &err), &err);
     pass(s, 0, 3, 4); /* does not push layer 1's out, though they are older */
     pass(s, 1, 1, 2);
     assert_int_equal(counts.cache_hits, 2);
     p = predict(2, (const uint32_t[]){5, 6}, 2, scores, unimportance);
     unimportance[6] = 0.7f;
-    assert_ok(moe_scheduler_foresee(s, &p, 1, &err), &err);
+    assert_ok(moe_scheduler_predicted(s, &p, 1, &err), &err);
     assert_int_equal(mover.n, 2);
     assert_int_equal(moe_store_slot(moe_scheduler_store(s), mover.slots[0])->variant, 0);
     assert_int_equal(moe_store_slot(moe_scheduler_store(s), mover.slots[1])->variant, 1);
@@ -471,7 +471,7 @@ static void one_load_at_a_time_until_the_router(void **state)
     struct moe_scheduler *s = open_scheduler(&strategy, 2, 0, 4, frequency);
     pass(s, 0, 1, 2);
     struct moe_prediction p = predict(1, (const uint32_t[]){7, 3, 5}, 3, scores, unimportance);
-    assert_ok(moe_scheduler_foresee(s, &p, 1, &err), &err);
+    assert_ok(moe_scheduler_predicted(s, &p, 1, &err), &err);
     static const uint32_t want[] = {7, 3};
     for (int i = 0; i < 2; i++) {
         assert_int_equal(mover.n, 1);
@@ -501,14 +501,14 @@ static void loads_are_limited_by_slack_and_count(void **state)
     struct moe_scheduler *s = open_scheduler(&strategy, 2, 0, 8, NULL);
     pass(s, 0, 1, 2);
     struct moe_prediction p = predict(1, (const uint32_t[]){7, 3, 5, 4}, 4, scores, unimportance);
-    assert_ok(moe_scheduler_foresee(s, &p, 1, &err), &err);
+    assert_ok(moe_scheduler_predicted(s, &p, 1, &err), &err);
     assert_int_equal(mover.n, 1); /* nothing is known of the times yet */
     arrive(s);
     pass(s, 1, 0, 1);
     pass(s, 0, 1, 2);
     moe_scheduler_tell_times(s, 0.013, 0.006); /* Fate 3.2: two of 6 ms in 13 ms */
     p = predict(1, (const uint32_t[]){4, 3, 5, 6}, 4, scores, unimportance);
-    assert_ok(moe_scheduler_foresee(s, &p, 1, &err), &err);
+    assert_ok(moe_scheduler_predicted(s, &p, 1, &err), &err);
     assert_int_equal(mover.n, 2);
     moe_scheduler_close(s);
 }
@@ -558,7 +558,7 @@ static void any_row_survives_any_order(void **state)
                 total += needs[i].n_rows;
             const struct moe_prediction p = {layer + 1, prefill ? 9 : 1, scores, unimportance};
             if (layer + 1 < N_LAYERS && moe_scheduler_wants_prediction(s, layer))
-                assert_ok(moe_scheduler_foresee(s, &p, 1, &err), &err);
+                assert_ok(moe_scheduler_predicted(s, &p, 1, &err), &err);
             for (uint32_t open = 1, tries = 0; open; tries++) {
                 open = 0;
                 assert_true(tries < 1000);

@@ -30,14 +30,14 @@ static void within(double got, double expected, double apart)
         fail_msg("%.6g, expected %.6g within %g", got, expected, apart);
 }
 
-static void assert_manner(const struct moe_manner *got, const struct moe_manner *expected,
-                          double apart)
+static void assert_manner(const struct moe_routing_figures *got,
+                          const struct moe_routing_figures *expected, double apart)
 {
     assert_int_equal(got->n_experts, expected->n_experts);
     assert_int_equal(got->top_k, expected->top_k);
     within(got->reuse, expected->reuse, apart);
     within(got->busiest, expected->busiest, apart);
-    for (int i = 0; i < MOE_MANNER_AHEAD; i++)
+    for (int i = 0; i < MOE_FIGURES_AHEAD; i++)
         within(got->accuracy[i], expected->accuracy[i], apart);
 }
 
@@ -46,8 +46,8 @@ static void assert_manner(const struct moe_manner *got, const struct moe_manner 
 static void what_is_above_chance_keeps_its_share(void **state)
 {
     /* 2 of 8: chance of a match 1/4; the busiest 2 have 1/4 by chance and 2/2 at most. */
-    struct moe_manner m = {8, 2, 0.625, 0.4, {1, 0.25, 0.1}};
-    moe_manner_move(&m, 10, 5);
+    struct moe_routing_figures m = {8, 2, 0.625, 0.4, {1, 0.25, 0.1}};
+    moe_routing_figures_move(&m, 10, 5);
     /* 5 of 10: chance of a match 1/2; the busiest 3 have 3/10 by chance and 3/5 at most. */
     assert_int_equal(m.n_experts, 10);
     assert_int_equal(m.top_k, 5);
@@ -57,43 +57,43 @@ static void what_is_above_chance_keeps_its_share(void **state)
     within(m.accuracy[1], 0.5, 1e-12);
     within(m.accuracy[2], 0.4, 1e-12); /* a fifth below: 0.5 - 0.2 * 0.5 */
     /* Where nothing is above chance there is nothing to move; no share falls below 0. */
-    m = (struct moe_manner){4, 4, 1, 0.25, {1, 1, 1}};
-    moe_manner_move(&m, 8, 2);
+    m = (struct moe_routing_figures){4, 4, 1, 0.25, {1, 1, 1}};
+    moe_routing_figures_move(&m, 8, 2);
     within(m.reuse, 0.25, 1e-12);
-    m = (struct moe_manner){8, 4, 0, 0.25, {0, 0, 0}};
-    moe_manner_move(&m, 8, 1);
+    m = (struct moe_routing_figures){8, 4, 0, 0.25, {0, 0, 0}};
+    moe_routing_figures_move(&m, 8, 1);
     assert_true(m.reuse >= 0);
     /* The same model, and figures of no other. */
-    m = (struct moe_manner){0, 0, 0.3, 0.4, {0.5, 0.6, 0.7}};
-    moe_manner_move(&m, 60, 4);
+    m = (struct moe_routing_figures){0, 0, 0.3, 0.4, {0.5, 0.6, 0.7}};
+    moe_routing_figures_move(&m, 60, 4);
     assert_true(m.n_experts == 60 && m.top_k == 4 && m.reuse == 0.3 && m.busiest == 0.4);
-    moe_manner_move(&m, 60, 4);
+    moe_routing_figures_move(&m, 60, 4);
     assert_true(m.reuse == 0.3 && m.busiest == 0.4 && m.accuracy[2] == 0.7);
 }
 
 static void matches_are_counted(void **state)
 {
     static const uint16_t a[] = {0, 1}, b[] = {1, 2}, wrong[] = {4, 5}, half[] = {2, 5};
-    const uint16_t *none[MOE_MANNER_AHEAD] = {NULL}, *some[MOE_MANNER_AHEAD] = {b, half, NULL},
-                   *bad[MOE_MANNER_AHEAD] = {wrong, NULL, NULL};
+    const uint16_t *none[MOE_FIGURES_AHEAD] = {NULL}, *some[MOE_FIGURES_AHEAD] = {b, half, NULL},
+                   *bad[MOE_FIGURES_AHEAD] = {wrong, NULL, NULL};
     struct moe_err err = {0};
-    struct moe_manner_tally t;
-    assert_ok(moe_manner_tally_init(&t, 2, 8, 2, &err), &err);
-    moe_manner_tally_add(&t, 0, a, NULL, none, 2);
-    struct moe_manner m = moe_manner_of_tally(&t);
+    struct moe_routing_figures_tally t;
+    assert_ok(moe_routing_figures_tally_init(&t, 2, 8, 2, &err), &err);
+    moe_routing_figures_tally_add(&t, 0, a, NULL, none, 2);
+    struct moe_routing_figures m = moe_routing_figures_of_tally(&t);
     assert_true(isnan(m.reuse) && isnan(m.accuracy[0]) && m.busiest == 1);
-    moe_manner_tally_add(&t, 0, b, a, some, 2);
-    moe_manner_tally_add(&t, 1, b, b, bad, 2);
-    moe_manner_tally_add(&t, 1, b, NULL, some, 1); /* one expert foretold of two */
-    m = moe_manner_of_tally(&t);
+    moe_routing_figures_tally_add(&t, 0, b, a, some, 2);
+    moe_routing_figures_tally_add(&t, 1, b, b, bad, 2);
+    moe_routing_figures_tally_add(&t, 1, b, NULL, some, 1); /* one expert foretold of two */
+    m = moe_routing_figures_of_tally(&t);
     within(m.reuse, 3 / 4.0, 1e-12);
     within(m.busiest, 7 / 8.0, 1e-12); /* 1 2 1 of 4, and 2 2 of 4 */
     within(m.accuracy[0], (2 + 0 + 1) / 6.0, 1e-12);
     within(m.accuracy[1], (1 + 1) / 4.0, 1e-12);
     assert_true(isnan(m.accuracy[2]));
-    moe_manner_tally_clear(&t);
-    assert_true(isnan(moe_manner_of_tally(&t).busiest));
-    moe_manner_tally_release(&t);
+    moe_routing_figures_tally_clear(&t);
+    assert_true(isnan(moe_routing_figures_of_tally(&t).busiest));
+    moe_routing_figures_tally_release(&t);
 }
 
 static void statistics_have_a_manner(void **state)
@@ -103,9 +103,9 @@ static void statistics_have_a_manner(void **state)
     const struct moe_statistics_shape shape = {
         .n_layers = 2, .n_experts = 8, .top_k = 2, .max_tokens = 16, .prompt_percent = 50};
     assert_ok(moe_statistics_new(&s, &shape, &err), &err);
-    struct moe_manner m, expected = moe_manner_bundled;
-    moe_manner_move(&expected, 8, 2);
-    moe_manner_of_statistics(&m, s); /* of nothing: the bundled model's */
+    struct moe_routing_figures m, expected = moe_routing_figures_bundled;
+    moe_routing_figures_move(&expected, 8, 2);
+    moe_routing_figures_of_statistics(&m, s); /* of nothing: the bundled model's */
     assert_manner(&m, &expected, 1e-12);
 
     for (uint32_t l = 0; l < 2; l++) {
@@ -117,7 +117,7 @@ static void statistics_have_a_manner(void **state)
     }
     moe_accuracy_at(s, 1, MOE_PREDICT_GATE_1)[MOE_ACC_TOKENS] = 5;
     moe_accuracy_at(s, 1, MOE_PREDICT_GATE_1)[MOE_ACC_IN_K] = 7;
-    moe_manner_of_statistics(&m, s);
+    moe_routing_figures_of_statistics(&m, s);
     expected.reuse = 8 / 20.0;
     expected.busiest = 20 / 24.0;
     expected.accuracy[0] = 0.7; /* the others as before */
@@ -153,16 +153,16 @@ static void traces_of_choices_have_a_manner(void **state)
     put_choices(w, second, 1);
     assert_ok(moe_trace_commit(w, &err), &err);
 
-    struct moe_manner m, expected = moe_manner_bundled;
+    struct moe_routing_figures m, expected = moe_routing_figures_bundled;
     bool known = true;
-    moe_manner_move(&expected, 8, 2);
+    moe_routing_figures_move(&expected, 8, 2);
     /* Used again: 1 of 2, then 2 of 2; of the layer that was left out once nothing is known, nor
      * of what a sequence begins with. Busiest 2: 6 of 8 and 6 of 6. */
     expected.reuse = 3 / 4.0;
     expected.busiest = 12 / 14.0;
     assert_ok(moe_trace_open(&t, path, &err), &err);
     for (int twice = 0; twice < 2; twice++) {
-        assert_ok(moe_manner_of_trace(&m, &known, t, &err), &err);
+        assert_ok(moe_routing_figures_of_trace(&m, &known, t, &err), &err);
         assert_false(known);
         assert_manner(&m, &expected, 1e-12);
     }
@@ -175,7 +175,7 @@ static struct moe_synthesis of_shape(uint32_t n_layers, uint32_t n_experts, uint
 {
     return (struct moe_synthesis){
         .shape = {.n_layers = n_layers, .n_experts = n_experts, .top_k = top_k},
-        .manner = moe_manner_bundled,
+        .manner = moe_routing_figures_bundled,
         .sequences = 8,
         .prompt_tokens = 24,
         .decoded_tokens = 48,
@@ -183,20 +183,21 @@ static struct moe_synthesis of_shape(uint32_t n_layers, uint32_t n_experts, uint
     };
 }
 
-static void synthesise(const char *to, const struct moe_synthesis *in, struct moe_manner *reached)
+static void synthesise(const char *to, const struct moe_synthesis *in,
+                       struct moe_routing_figures *reached)
 {
     struct moe_err err = {0};
     assert_ok(moe_synthesise(to, in, reached, &err), &err);
 }
 
-static struct moe_manner manner_of(const char *from)
+static struct moe_routing_figures manner_of(const char *from)
 {
     struct moe_err err = {0};
     struct moe_trace *t;
-    struct moe_manner m;
+    struct moe_routing_figures m;
     bool known = false;
     assert_ok(moe_trace_open(&t, from, &err), &err);
-    assert_ok(moe_manner_of_trace(&m, &known, t, &err), &err);
+    assert_ok(moe_routing_figures_of_trace(&m, &known, t, &err), &err);
     assert_true(known);
     moe_trace_close(t);
     return m;
@@ -205,21 +206,21 @@ static struct moe_manner manner_of(const char *from)
 static void figures_are_reached(void **state)
 {
     static const uint32_t shapes[][3] = {{12, 32, 4}, {8, 60, 4}, {4, 8, 2}};
-    static const struct moe_manner others[] = {
+    static const struct moe_routing_figures others[] = {
         {8, 2, 0.385, 0.331, {0.8, 0.73, 0.67}}, /* about as the bundled one */
         {8, 2, 0.65, 0.5, {0.9, 0.5, 0.95}},
     };
     for (size_t i = 0; i < N_ITEMS(shapes); i++)
         for (size_t j = 0; j < N_ITEMS(others); j++) {
             struct moe_synthesis in = of_shape(shapes[i][0], shapes[i][1], shapes[i][2]);
-            struct moe_manner reached, wanted = in.manner = others[j];
+            struct moe_routing_figures reached, wanted = in.manner = others[j];
             in.sequences = 32; /* a few documents alone are uneven by their topics */
             in.prompt_tokens = 8;
             in.decoded_tokens = 16;
             synthesise(path, &in, &reached);
-            moe_manner_move(&wanted, shapes[i][1], shapes[i][2]);
+            moe_routing_figures_move(&wanted, shapes[i][1], shapes[i][2]);
             assert_manner(&reached, &wanted, 0.03);
-            struct moe_manner read = manner_of(path);
+            struct moe_routing_figures read = manner_of(path);
             assert_manner(&read, &reached, 1e-12);
         }
 }
@@ -229,7 +230,7 @@ static void the_same_seed_gives_the_same_bytes(void **state)
     struct moe_err err = {0};
     struct moe_buf a = {0}, b = {0}, c = {0};
     struct moe_synthesis in = of_shape(4, 8, 2);
-    struct moe_manner first, second;
+    struct moe_routing_figures first, second;
     synthesise(path, &in, &first);
     synthesise(other, &in, &second);
     assert_memory_equal(&first, &second, sizeof first);
@@ -257,7 +258,7 @@ static void check_layer(const struct moe_trace *t, uint32_t layer)
     within((double)sum, 1, 2e-3);
     for (uint32_t i = 1; i < s->keep; i++)
         assert_true(step.scores[i] <= step.scores[i - 1]);
-    for (uint32_t back = 1; back <= MOE_MANNER_AHEAD; back++) {
+    for (uint32_t back = 1; back <= MOE_FIGURES_AHEAD; back++) {
         uint32_t predictor = MOE_PREDICT_GATE_1 + back - 1;
         assert_int_equal(step.predicted[predictor].experts != NULL, layer >= back);
         for (uint32_t i = 1; layer >= back && i < s->keep; i++)
@@ -274,7 +275,7 @@ static void what_is_written_is_a_trace(void **state)
     struct moe_trace *t;
     const struct moe_trace_token *token;
     struct moe_synthesis in = of_shape(3, 16, 2);
-    struct moe_manner reached;
+    struct moe_routing_figures reached;
     in.shape.n_variants = 1;
     strcpy(in.shape.variants[0], "4");
     in.shape.expert_bytes = bytes;
@@ -306,9 +307,9 @@ static void what_is_written_is_a_trace(void **state)
 static void what_cannot_be_comes_near(void **state)
 {
     struct moe_synthesis in = of_shape(4, 16, 2);
-    struct moe_manner reached;
+    struct moe_routing_figures reached;
     /* Popular experts that are never used twice in a row. */
-    in.manner = (struct moe_manner){0, 0, 0, 0.7, {1, 0, 0.125}};
+    in.manner = (struct moe_routing_figures){0, 0, 0, 0.7, {1, 0, 0.125}};
     synthesise(path, &in, &reached);
     within(reached.busiest, 0.7, 0.03);
     assert_true(reached.reuse > 0.15 && reached.reuse < 0.4);
@@ -329,7 +330,7 @@ static void what_cannot_be_comes_near(void **state)
 static void nonsense_is_refused(void **state)
 {
     struct moe_err err = {0};
-    struct moe_manner reached;
+    struct moe_routing_figures reached;
     struct moe_synthesis in = of_shape(4, 8, 9);
     assert_fails(moe_synthesise(path, &in, &reached, &err), MOE_ERR_USAGE,
                  "the number of experts chosen is beyond those there are", &err);

@@ -25,9 +25,9 @@ void scheduler_mark_unpopular(struct moe_scheduler *s)
         return;
     for (uint32_t i = 0; i < s->n; i++)
         s->numbers[i] = s->entries[i].need.n_rows;
-    if (!s->is_foretold[s->layer])
+    if (!s->is_predicted[s->layer])
         moe_least_popular(s->numbers, s->n, s->strategy.low_share, s->marks);
-    for (uint32_t i = 0; s->is_foretold[s->layer] && i < s->n; i++)
+    for (uint32_t i = 0; s->is_predicted[s->layer] && i < s->n; i++)
         s->marks[i] = s->foretold[scheduler_key(s, s->layer, s->entries[i].need.expert)] ==
                       FORETOLD_UNPOPULAR;
 }
@@ -63,7 +63,7 @@ static void foretell(struct moe_scheduler *s, const struct moe_prediction *p,
 {
     uint8_t *set = s->foretold + scheduler_key(s, p->layer, 0);
     memset(set, NOT_FORETOLD, s->n_experts);
-    s->is_foretold[p->layer] = true;
+    s->is_predicted[p->layer] = true;
     bool hybrid = p->n_rows > 1 && s->strategy.prefill == MOE_PREFILL_HYBRID;
     uint32_t n_unpopular = hybrid ? (uint32_t)(s->strategy.low_share * n) : 0;
     for (uint32_t i = 0; i < n; i++)
@@ -115,8 +115,8 @@ static uint32_t foresee_layer(struct moe_scheduler *s, const struct moe_predicti
     return n_missing;
 }
 
-int moe_scheduler_foresee(struct moe_scheduler *s, const struct moe_prediction *predictions,
-                          uint32_t n, struct moe_err *err)
+int moe_scheduler_predicted(struct moe_scheduler *s, const struct moe_prediction *predictions,
+                            uint32_t n, struct moe_err *err)
 {
     for (uint32_t d = 0; d < n; d++)
         if (foresee_layer(s, &predictions[d]) > 0)
@@ -180,6 +180,6 @@ void scheduler_drop_stale(struct moe_scheduler *s)
     s->n_ahead = kept;
     if (s->at_queue < s->n_queue && s->queue[s->at_queue].layer == s->layer)
         s->n_queue = s->at_queue = 0;
-    s->is_foretold[s->layer] = false;
+    s->is_predicted[s->layer] = false;
     unguard(s, s->layer);
 }

@@ -1,4 +1,4 @@
-#include "run/foresight.h"
+#include "run/layer_predictor.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -6,11 +6,11 @@
 #include "run/host_routers.h"
 #include "run/stages.h"
 #include "run/workspace.h"
-#include "sched/recollection.h"
+#include "sched/choice_history.h"
 
 _Static_assert((int)MOE_MAX_DEPTH <= (int)MOE_MAX_ROUTERS, "one product for all layers ahead");
 
-struct moe_foresight {
+struct moe_layer_predictor {
     struct moe_session *session;
     const struct moe_layer *layers; /* whose routers are asked here: the model's, or the copies */
     struct moe_layer *copies;       /* of a model on a gpu; NULL: none */
@@ -29,7 +29,7 @@ struct moe_foresight {
     float *normalised;    /* [depth][batch][stride] */
     struct moe_act *acts; /* [depth] */
 
-    struct moe_recollection recollection; /* by choices */
+    struct moe_choice_history recollection; /* by choices */
 };
 
 /* ---- Memory ---- */
@@ -37,7 +37,7 @@ struct moe_foresight {
 /* Path statistics reach one layer ahead; nobody looks beyond the last. */
 static uint32_t usable_depth(const struct moe_strategy *strategy, uint32_t n_moe)
 {
-    uint32_t depth = moe_recollects_paths(strategy->predict) ? 1 : strategy->depth;
+    uint32_t depth = moe_predicts_from_paths(strategy->predict) ? 1 : strategy->depth;
     if (depth > MOE_MAX_DEPTH)
         depth = MOE_MAX_DEPTH;
     if (depth > n_moe)
@@ -46,7 +46,8 @@ static uint32_t usable_depth(const struct moe_strategy *strategy, uint32_t n_moe
 }
 
 /* What `by` alone needs. */
-static void carve_kind(struct moe_foresight *f, struct moe_arena *arena, const struct moe_config *c)
+static void carve_kind(struct moe_layer_predictor *f, struct moe_arena *arena,
+                       const struct moe_config *c)
 {
     if (f->by == MOE_PREDICT_BY_RESIDUAL) {
         f->normalised =
@@ -56,23 +57,23 @@ static void carve_kind(struct moe_foresight *f, struct moe_arena *arena, const s
             struct moe_act measure;
             moe_act_carve(f->acts ? &f->acts[d] : &measure, arena, f->batch, c->hidden);
         }
-    } else if (moe_recollects(f->by)) {
-        f->recollection = (struct moe_recollection){
+    } else if (moe_predicts_from_choices(f->by)) {
+        f->recollection = (struct moe_choice_history){
             .by = f->by,
             .n_layers = f->n_moe,
             .n_experts = c->n_experts,
             .top_k = c->top_k,
         };
-        moe_recollection_carve(&f->recollection, arena, f->batch);
+        moe_choice_history_carve(&f->recollection, arena, f->batch);
     }
 }
 
 /* One block; NULL on an arena that only counts. */
-static struct moe_foresight *carve(struct moe_arena *arena, const struct moe_config *c,
-                                   uint32_t batch, const struct moe_strategy *strategy)
+static struct moe_layer_predictor *carve(struct moe_arena *arena, const struct moe_config *c,
+                                         uint32_t batch, const struct moe_strategy *strategy)
 {
-    struct moe_foresight *place = moe_arena_take(arena, 1, sizeof *place);
-    struct moe_foresight f = {
+    struct moe_layer_predictor *place = moe_arena_take(arena, 1, sizeof *place);
+    struct moe_layer_predictor f = {
         .by = strategy->predict,
         .batch = batch,
         .stride = moe_round_up(c->hidden, MOE_PANEL_ROWS),
@@ -92,8 +93,8 @@ static struct moe_foresight *carve(struct moe_arena *arena, const struct moe_con
     return place;
 }
 
-uint64_t moe_foresight_bytes(const struct moe_model *model, uint32_t batch,
-                             const struct moe_strategy *strategy)
+uint64_t moe_layer_predictor_bytes(const struct moe_model *model, uint32_t batch,
+                                   const struct moe_strategy *strategy)
 {
     struct moe_arena arena = {0};
     carve(&arena, &model->config, batch, strategy);
@@ -113,27 +114,28 @@ static int check_statistics(const struct moe_model *model, const struct moe_stat
     return MOE_OK;
 }
 
-int moe_foresight_open(struct moe_foresight **out, struct moe_session *session,
-                       const struct moe_strategy *strategy, const struct moe_statistics *statistics,
-                       struct moe_err *err)
+int moe_layer_predictor_open(struct moe_layer_predictor **out, struct moe_session *session,
+                             const struct moe_strategy *strategy,
+                             const struct moe_statistics *statistics, struct moe_err *err)
 {
     *out = NULL;
-    int status = moe_recollects_paths(strategy->predict)
+    int status = moe_predicts_from_paths(strategy->predict)
                      ? check_statistics(session->model, statistics, err)
                      : MOE_OK;
     if (status != MOE_OK)
         return status;
-    uint64_t bytes = moe_foresight_bytes(session->model, session->batch, strategy);
+    uint64_t bytes = moe_layer_predictor_bytes(session->model, session->batch, strategy);
     struct moe_arena arena = {.base = moe_alloc(bytes, 1, err), .size = bytes};
     if (!arena.base)
         return MOE_ERR_MEMORY;
-    struct moe_foresight *f = carve(&arena, &session->model->config, session->batch, strategy);
+    struct moe_layer_predictor *f =
+        carve(&arena, &session->model->config, session->batch, strategy);
     f->session = session;
     f->recollection.statistics = statistics;
     if (session->look_depth > 0)
         status = moe_host_routers_read(&f->copies, session->model, err);
     if (status != MOE_OK) {
-        moe_foresight_close(f);
+        moe_layer_predictor_close(f);
         return status;
     }
     f->layers = f->copies ? f->copies : session->model->layers;
@@ -141,43 +143,43 @@ int moe_foresight_open(struct moe_foresight **out, struct moe_session *session,
     return MOE_OK;
 }
 
-uint32_t moe_foresight_looks(const struct moe_model *model, const struct moe_strategy *strategy,
-                             bool *residual)
+uint32_t moe_layer_predictor_looks(const struct moe_model *model,
+                                   const struct moe_strategy *strategy, bool *residual)
 {
     const struct moe_config *c = &model->config;
     *residual = strategy->predict == MOE_PREDICT_BY_RESIDUAL;
-    return moe_recollects(strategy->predict)
+    return moe_predicts_from_choices(strategy->predict)
                ? 0
                : usable_depth(strategy, moe_config_moe_layers(c, c->n_layers));
 }
 
-void moe_foresight_close(struct moe_foresight *f)
+void moe_layer_predictor_close(struct moe_layer_predictor *f)
 {
     if (f)
         free(f->copies);
     free(f); /* the first of its block */
 }
 
-void moe_foresight_begin_sequence(struct moe_foresight *f)
+void moe_layer_predictor_begin_sequence(struct moe_layer_predictor *f)
 {
-    moe_recollection_begin_sequence(&f->recollection);
+    moe_choice_history_begin_sequence(&f->recollection);
 }
 
 /* ---- Predictions of rows ---- */
 
 struct look {
-    struct moe_foresight *f;
+    struct moe_layer_predictor *f;
     uint32_t m; /* MoE layer whose router has spoken */
     uint32_t n_rows, n;
     const struct moe_layer *ahead[MOE_MAX_DEPTH]; /* the n next MoE layers */
 };
 
-static float *probabilities_at(const struct moe_foresight *f, uint64_t d, uint64_t row)
+static float *probabilities_at(const struct moe_layer_predictor *f, uint64_t d, uint64_t row)
 {
     return f->probabilities + (d * f->batch + row) * f->router_stride;
 }
 
-static float *normalised_at(const struct moe_foresight *f, uint64_t d, uint64_t row)
+static float *normalised_at(const struct moe_layer_predictor *f, uint64_t d, uint64_t row)
 {
     return f->normalised + (d * f->batch + row) * f->stride;
 }
@@ -205,7 +207,7 @@ static void softmax_range(void *ctx, int64_t begin, int64_t end, int thread)
 /* The routers ahead, all in one product (HOBBIT's stacked gates). */
 static void ask_routers(struct look *k)
 {
-    struct moe_foresight *f = k->f;
+    struct moe_layer_predictor *f = k->f;
     struct moe_workspace *w = f->session->work;
     struct moe_router_use uses[MOE_MAX_DEPTH];
     bool residual = f->by == MOE_PREDICT_BY_RESIDUAL;
@@ -236,30 +238,30 @@ static void ask_routers(struct look *k)
 static void recollect_range(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct look *k = ctx;
-    const struct moe_foresight *f = k->f;
+    const struct moe_layer_predictor *f = k->f;
     uint32_t top_k = f->session->model->config.top_k;
     for (int64_t i = begin; i < end; i++)
         for (uint32_t d = 0; d < k->n; d++)
-            moe_recollect(&f->recollection, k->m, d, (uint32_t)i, k->n_rows,
-                          f->session->work->chosen + (uint64_t)i * top_k,
-                          probabilities_at(f, d, (uint64_t)i));
+            moe_choice_history_predict(&f->recollection, k->m, d, (uint32_t)i, k->n_rows,
+                                       f->session->work->chosen + (uint64_t)i * top_k,
+                                       probabilities_at(f, d, (uint64_t)i));
 }
 
 /* ---- Looking ---- */
 
 static void predict(struct look *k)
 {
-    struct moe_foresight *f = k->f;
-    if (!moe_recollects(f->by)) {
+    struct moe_layer_predictor *f = k->f;
+    if (!moe_predicts_from_choices(f->by)) {
         ask_routers(k);
         return;
     }
-    k->n = moe_recollection_reach(&f->recollection, k->m, k->n_rows, k->n);
+    k->n = moe_choice_history_reach(&f->recollection, k->m, k->n_rows, k->n);
     if (k->n > 0)
         moe_par_for(k->n_rows, 8, recollect_range, k);
 }
 
-uint32_t moe_foresight_look(struct moe_foresight *f, uint32_t layer, uint32_t n_rows,
+uint32_t moe_predict_layers(struct moe_layer_predictor *f, uint32_t layer, uint32_t n_rows,
                             uint32_t depth, const struct moe_prediction **predictions)
 {
     const struct moe_config *c = &f->session->model->config;
@@ -269,9 +271,9 @@ uint32_t moe_foresight_look(struct moe_foresight *f, uint32_t layer, uint32_t n_
             k.ahead[k.n++] = &f->layers[l];
     if (k.n > 0)
         predict(&k);
-    if (moe_recollects(f->by))
-        moe_recollection_remember(&f->recollection, k.m, n_rows, f->session->work->chosen,
-                                  f->session->work->weights);
+    if (moe_predicts_from_choices(f->by))
+        moe_choice_history_add(&f->recollection, k.m, n_rows, f->session->work->chosen,
+                               f->session->work->weights);
     for (uint32_t d = 0; d < k.n; d++) {
         uint64_t at = (uint64_t)d * c->n_experts;
         moe_tally(probabilities_at(f, d, 0), f->router_stride, n_rows, c->n_experts, c->top_k,

@@ -5,7 +5,7 @@
 #include "base/par.h"
 #include "kern/kern.h"
 #include "record/trace.h"
-#include "run/foresight.h"
+#include "run/layer_predictor.h"
 #include "run/workspace.h"
 #include "study/probe.h"
 
@@ -31,7 +31,7 @@ struct watch {
     struct moe_experts *experts;
     struct moe_session *session;
     struct moe_statistics *statistics;
-    struct moe_foresight *foresight;
+    struct moe_layer_predictor *foresight;
     enum moe_predict_by by;
     double tolerance;
     bool ranked; /* precise enough for ranks */
@@ -260,7 +260,7 @@ static void look(void *ctx, uint32_t layer, const struct moe_row *rows, uint32_t
     const struct moe_config *c = &w->m.c;
     const struct moe_prediction *p;
     uint32_t m = number_of(c, layer), depth = random_below(&w->random, DEPTH + 1), target = layer;
-    uint32_t n = moe_foresight_look(w->foresight, layer, n_rows, depth, &p);
+    uint32_t n = moe_predict_layers(w->foresight, layer, n_rows, depth, &p);
     assert_int_equal(n, should_predict(w, layer, n_rows, depth));
     for (uint32_t d = 0; d < n; d++) {
         while (!c->layer_is_moe[++target])
@@ -307,20 +307,21 @@ static void watch_texts(struct watch *w, enum moe_predict_by by)
     uint32_t ids[N_IDS];
     w->by = by;
     memset(w->before, 0, sizeof w->before);
-    assert_ok(moe_foresight_open(&w->foresight, w->session, &strategy, w->statistics, &err), &err);
+    assert_ok(moe_layer_predictor_open(&w->foresight, w->session, &strategy, w->statistics, &err),
+              &err);
     w->session->observer = (struct moe_observer){.ctx = w, .routed = look};
     draw_ids(w, w->random, ids);
     pass(w, ids, 0, BATCH);
     pass(w, ids, BATCH, 9);
     for (uint32_t i = BATCH + 9; i < N_IDS; i++)
         pass(w, ids, i, 1);
-    moe_foresight_begin_sequence(w->foresight);
+    moe_layer_predictor_begin_sequence(w->foresight);
     memset(w->before, 0, sizeof w->before);
     pass(w, ids + 1, 0, 1);
     pass(w, ids + 1, 1, 1);
     pass(w, ids + 1, 2, 5);
     w->session->observer = (struct moe_observer){0};
-    moe_foresight_close(w->foresight);
+    moe_layer_predictor_close(w->foresight);
 }
 
 struct kind {
@@ -395,11 +396,11 @@ static void paths_need_statistics_of_the_model(void **state)
     for (int i = 0; i < 2; i++) {
         struct moe_err err = {0};
         const struct moe_strategy strategy = {.predict = kinds[i], .depth = 1};
-        struct moe_foresight *f = NULL;
-        assert_fails(moe_foresight_open(&f, w.session, &strategy, NULL, &err), MOE_ERR_USAGE,
+        struct moe_layer_predictor *f = NULL;
+        assert_fails(moe_layer_predictor_open(&f, w.session, &strategy, NULL, &err), MOE_ERR_USAGE,
                      "needs statistics", &err);
         w.statistics->shape.source_fingerprint++;
-        assert_fails(moe_foresight_open(&f, w.session, &strategy, w.statistics, &err),
+        assert_fails(moe_layer_predictor_open(&f, w.session, &strategy, w.statistics, &err),
                      MOE_ERR_USAGE, "another model", &err);
         w.statistics->shape.source_fingerprint--;
         assert_null(f);
@@ -419,9 +420,9 @@ static void memory_is_told(void **state)
     const struct moe_strategy one = {.predict = MOE_PREDICT_BY_RESIDUAL, .depth = 1};
     const struct moe_strategy two = {.predict = MOE_PREDICT_BY_RESIDUAL, .depth = 2};
     uint64_t rows = (uint64_t)w.m.c.hidden * sizeof(float);
-    uint64_t bytes = moe_foresight_bytes(w.model, BATCH, &one);
-    assert_true(moe_foresight_bytes(w.model, BATCH, &two) >= bytes + BATCH * rows);
-    assert_true(moe_foresight_bytes(w.model, 2 * BATCH, &one) >= bytes + BATCH * rows);
+    uint64_t bytes = moe_layer_predictor_bytes(w.model, BATCH, &one);
+    assert_true(moe_layer_predictor_bytes(w.model, BATCH, &two) >= bytes + BATCH * rows);
+    assert_true(moe_layer_predictor_bytes(w.model, 2 * BATCH, &one) >= bytes + BATCH * rows);
     close_watch(&w);
 }
 

@@ -6,8 +6,8 @@
  * Weights are kept as half-precision numbers, as traces have them, so that a replay ranks experts
  * as the run did.
  */
-#ifndef MOE_SCHED_RECOLLECTION_H
-#define MOE_SCHED_RECOLLECTION_H
+#ifndef MOE_SCHED_CHOICE_HISTORY_H
+#define MOE_SCHED_CHOICE_HISTORY_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -16,7 +16,7 @@
 #include "record/statistics.h"
 #include "sched/strategy.h"
 
-struct moe_recollection {
+struct moe_choice_history {
     enum moe_predict_by by;
     uint32_t n_layers, n_experts, top_k;
     const struct moe_statistics *statistics; /* of path predictions; borrowed */
@@ -32,29 +32,30 @@ struct moe_recollection {
 };
 
 /* Whether `by` predicts from choices, and how many layers ahead at most. */
-static inline bool moe_recollects(enum moe_predict_by by)
+static inline bool moe_predicts_from_choices(enum moe_predict_by by)
 {
     return by == MOE_PREDICT_BY_PREVIOUS || by == MOE_PREDICT_BY_PATH || by == MOE_PREDICT_BY_KEYS;
 }
-static inline bool moe_recollects_paths(enum moe_predict_by by)
+static inline bool moe_predicts_from_paths(enum moe_predict_by by)
 {
     return by == MOE_PREDICT_BY_PATH || by == MOE_PREDICT_BY_KEYS;
 }
 
 /* Takes its memory from the arena (which may only count); shape, `by` and statistics are set. */
-void moe_recollection_carve(struct moe_recollection *r, struct moe_arena *arena, uint32_t batch);
+void moe_choice_history_carve(struct moe_choice_history *r, struct moe_arena *arena,
+                              uint32_t batch);
 
-void moe_recollection_begin_sequence(struct moe_recollection *r);
+void moe_choice_history_begin_sequence(struct moe_choice_history *r);
 /* How many of the n layers after `layer` can be predicted for a pass of n_rows. */
-uint32_t moe_recollection_reach(const struct moe_recollection *r, uint32_t layer, uint32_t n_rows,
-                                uint32_t n);
+uint32_t moe_choice_history_reach(const struct moe_choice_history *r, uint32_t layer,
+                                  uint32_t n_rows, uint32_t n);
 /* Probabilities of the layer d + 1 after `layer` for row `row`, whose experts in `layer` were
  * `chosen` [top_k] by falling weight. p: [n_experts], of sum 1 (or all 0). */
-void moe_recollect(const struct moe_recollection *r, uint32_t layer, uint32_t d, uint32_t row,
-                   uint32_t n_rows, const uint32_t *chosen, float *p);
+void moe_choice_history_predict(const struct moe_choice_history *r, uint32_t layer, uint32_t d,
+                                uint32_t row, uint32_t n_rows, const uint32_t *chosen, float *p);
 /* Keeps what later predictions are made from: what a pass's rows chose in `layer`.
  * chosen, weights: [n_rows][top_k]. */
-void moe_recollection_remember(struct moe_recollection *r, uint32_t layer, uint32_t n_rows,
-                               const uint32_t *chosen, const float *weights);
+void moe_choice_history_add(struct moe_choice_history *r, uint32_t layer, uint32_t n_rows,
+                            const uint32_t *chosen, const float *weights);
 
 #endif

@@ -1,32 +1,32 @@
-#include "sched/recollection.h"
+#include "sched/choice_history.h"
 
 #include <string.h>
 
 #include "base/float16.h"
 
-void moe_recollection_carve(struct moe_recollection *r, struct moe_arena *arena, uint32_t batch)
+void moe_choice_history_carve(struct moe_choice_history *r, struct moe_arena *arena, uint32_t batch)
 {
     uint64_t n = (uint64_t)r->n_layers * r->top_k;
     if (r->by == MOE_PREDICT_BY_PREVIOUS) {
         r->chosen = moe_arena_take(arena, n, sizeof *r->chosen);
         r->weights = moe_arena_take(arena, n, sizeof *r->weights);
         r->known = moe_arena_take(arena, r->n_layers, sizeof *r->known);
-    } else if (moe_recollects_paths(r->by)) {
+    } else if (moe_predicts_from_paths(r->by)) {
         r->best = moe_arena_take(arena, batch, sizeof *r->best);
     }
 }
 
-void moe_recollection_begin_sequence(struct moe_recollection *r)
+void moe_choice_history_begin_sequence(struct moe_choice_history *r)
 {
     if (r->known)
         memset(r->known, 0, r->n_layers * sizeof *r->known);
     r->best_rows = 0;
 }
 
-uint32_t moe_recollection_reach(const struct moe_recollection *r, uint32_t layer, uint32_t n_rows,
-                                uint32_t n)
+uint32_t moe_choice_history_reach(const struct moe_choice_history *r, uint32_t layer,
+                                  uint32_t n_rows, uint32_t n)
 {
-    if (moe_recollects_paths(r->by)) /* statistics reach one layer ahead */
+    if (moe_predicts_from_paths(r->by)) /* statistics reach one layer ahead */
         return n < 1 ? n : 1;
     uint32_t reach = 0;
     while (n_rows == 1 && reach < n && r->known[layer + 1 + reach])
@@ -43,8 +43,8 @@ static void make_sum_one(float *p, uint32_t n)
         p[i] /= sum;
 }
 
-void moe_recollect(const struct moe_recollection *r, uint32_t layer, uint32_t d, uint32_t row,
-                   uint32_t n_rows, const uint32_t *chosen, float *p)
+void moe_choice_history_predict(const struct moe_choice_history *r, uint32_t layer, uint32_t d,
+                                uint32_t row, uint32_t n_rows, const uint32_t *chosen, float *p)
 {
     if (r->by == MOE_PREDICT_BY_PREVIOUS) {
         uint64_t from = (uint64_t)(layer + 1 + d) * r->top_k;
@@ -60,8 +60,8 @@ void moe_recollect(const struct moe_recollection *r, uint32_t layer, uint32_t d,
     make_sum_one(p, r->n_experts);
 }
 
-void moe_recollection_remember(struct moe_recollection *r, uint32_t layer, uint32_t n_rows,
-                               const uint32_t *chosen, const float *weights)
+void moe_choice_history_add(struct moe_choice_history *r, uint32_t layer, uint32_t n_rows,
+                            const uint32_t *chosen, const float *weights)
 {
     uint32_t k = r->top_k;
     if (r->by == MOE_PREDICT_BY_PREVIOUS) {
@@ -70,7 +70,7 @@ void moe_recollection_remember(struct moe_recollection *r, uint32_t layer, uint3
         for (uint32_t i = 0; i < k; i++)
             r->weights[to + i] = moe_round_f16(weights[last + i]);
         r->known[layer] = true;
-    } else if (moe_recollects_paths(r->by)) {
+    } else if (moe_predicts_from_paths(r->by)) {
         for (uint64_t i = 0; i < n_rows; i++)
             r->best[i] = (uint16_t)chosen[i * k];
         r->best_layer = layer;
