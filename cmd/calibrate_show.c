@@ -217,30 +217,6 @@ static void put_hobbit(const struct moe_map *map, struct moe_buf *out)
                        h->penalty, h->default_penalty);
 }
 
-static void put_share(struct moe_buf *out, uint32_t n, uint32_t of)
-{
-    if (n == UINT32_MAX)
-        moe_buf_text(out, "        -");
-    else
-        moe_buf_printf(out, "   %5.1f%%", of ? 100.0 * n / of : 0);
-}
-
-static void put_structures(const struct moe_map *map, struct moe_buf *out)
-{
-    moe_buf_text(
-        out, "\nGreedy continuations that close what they open\n"
-             "  experts  text                         number brackets  quotes   answer    ended\n");
-    for (uint32_t i = 0; i < map->n_structures; i++) {
-        const struct moe_map_structure *s = &map->structures[i];
-        moe_buf_printf(out, "  %-8s %-28.28s %6" PRIu32, s->experts, s->text, s->documents);
-        put_share(out, s->brackets, s->documents);
-        put_share(out, s->quotes, s->documents);
-        put_share(out, s->answers, s->documents);
-        put_share(out, s->ended, s->documents);
-        moe_buf_text(out, "\n");
-    }
-}
-
 /* ---- Whole ---- */
 
 void calibrate_show_text(const struct moe_map *map, bool drawing, struct moe_buf *out)
@@ -256,8 +232,6 @@ void calibrate_show_text(const struct moe_map *map, bool drawing, struct moe_buf
         put_fate(map, out);
     if (map->hobbit.there)
         put_hobbit(map, out);
-    if (map->n_structures)
-        put_structures(map, out);
 }
 
 void calibrate_show_line(const struct moe_map *map, struct moe_buf *out)

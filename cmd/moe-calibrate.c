@@ -86,8 +86,6 @@ static const struct cli_option options[] = {
     {CLI_OPT_TEXT(0, "trace", "TRACE", &o.trace), .help = "find HOBBIT's cache weights on it"},
     {CLI_OPT_TEXT(0, "from", "MAP", &o.from), .help = "use the importances of that one"},
     {CLI_OPT_TEXTS(0, "without", "PART", &o.without), .help = "leave out fate or hobbit"},
-    {CLI_OPT_U32(0, "structure", "N", &o.calibrate.structure, 1, 1 << 20), .shown = "off",
-     .help = "continue N documents, count what closes"},
     {CLI_OPT_BYTES(0, "memory", "SIZE", &o.calibrate.memory_bytes), .shown = "what is free",
      .help = "of the whole process"},
     {.kind = CLI_HEADING, .help = "Long work"},

@@ -153,9 +153,6 @@ static inline struct moe_map *full_map(uint64_t seed)
     fill_choice(m, &seed);
     fill_fate(m, &seed);
     fill_hobbit(m, &seed);
-    m->n_structures = 2;
-    m->structures[0] = (struct moe_map_structure){"4d8", "math.txt", 20, 19, 18, 17, 16};
-    m->structures[1] = (struct moe_map_structure){"map", "code.txt", 20, 0, 20, UINT32_MAX, 1};
     return m;
 }
 

@@ -626,6 +626,20 @@ int moe_yaml_check_known(struct moe_yaml *doc, struct moe_err *err)
     return check_known(doc, doc->root, err);
 }
 
+static void mark_known(struct moe_yaml_node *node)
+{
+    node->known = true;
+    for (struct moe_yaml_node *m = members(node); m; m = m->next)
+        mark_known(m);
+}
+
+void moe_yaml_ignore(struct moe_yaml_node *map, const char *key)
+{
+    struct moe_yaml_node *m = moe_yaml_get(map, key);
+    if (m)
+        mark_known(m);
+}
+
 /* ---- Writing ---- */
 
 /* A word that no YAML reader takes for anything but a text. */

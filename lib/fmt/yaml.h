@@ -37,6 +37,8 @@ int moe_yaml_check_format(struct moe_yaml *doc, const char *format, uint32_t new
 bool moe_yaml_file_is(const char *path, const char *format);
 /* MOE_ERR_FORMAT for the first key that no function below was asked for. */
 int moe_yaml_check_known(struct moe_yaml *doc, struct moe_err *err);
+/* Accepts a member that is no longer read: marks it and everything in it as known. */
+void moe_yaml_ignore(struct moe_yaml_node *map, const char *key);
 
 /*
  * Members of a mapping. Each returns MOE_OK with *out set; a missing member (or null, "~") is

@@ -27,7 +27,6 @@ enum {
     MOE_MAP_MAX_POINTS = 64,
     MOE_MAP_MAX_CUTS = 16,
     MOE_MAP_MAX_TEXTS = 64,
-    MOE_MAP_MAX_STRUCTURES = 64,
 };
 
 enum moe_metric { MOE_METRIC_NLL = 0, MOE_METRIC_TOP1, MOE_N_METRICS };
@@ -125,15 +124,6 @@ struct moe_map_hobbit {
     double default_penalty; /* with the policy's own weights and the row's pools */
 };
 
-/* Greedy continuations that close what they open. */
-struct moe_map_structure {
-    char experts[MOE_PACK_NAME_BYTES]; /* a variant's name, "map", or "text": as it was written */
-    char text[MOE_MAP_TEXT];
-    uint32_t documents;                        /* continued */
-    uint32_t brackets, quotes, answers, ended; /* of these, well formed; answers: UINT32_MAX where
-                                                  the text has no final-answer lines */
-};
-
 struct moe_map {
     uint32_t n_layers, n_experts, top_k;
     uint32_t *model_layer; /* [n_layers] rising; owned */
@@ -153,8 +143,6 @@ struct moe_map {
     struct moe_map_choice choice;
     struct moe_map_fate fate;
     struct moe_map_hobbit hobbit;
-    uint32_t n_structures;
-    struct moe_map_structure structures[MOE_MAP_MAX_STRUCTURES];
 };
 
 /* Nothing known yet: arrays of importances and choice are allocated, model_layer counts from 0,

@@ -65,15 +65,6 @@ static const struct map_member rung_members[] = {
     OF(moe_rung, "bytes", WHOLE, bytes),
 };
 
-static const struct map_member structure_members[] = {
-    OF(moe_map_structure, "experts", TEXT, experts),
-    OF(moe_map_structure, "text", TEXT, text),
-    OF(moe_map_structure, "documents", COUNT, documents),
-    OF(moe_map_structure, "brackets", COUNT, brackets),
-    OF(moe_map_structure, "quotes", COUNT, quotes),
-    OF(moe_map_structure, "ended", COUNT, ended),
-};
-
 #define TABLE(name)                                                                                \
     const struct map_table map_##name = {name##_members,                                           \
                                          sizeof name##_members / sizeof name##_members[0]}
@@ -86,7 +77,6 @@ TABLE(tuned);
 TABLE(loss);
 TABLE(text);
 TABLE(rung);
-TABLE(structure);
 
 const char *const map_tolerance_keys[MOE_N_METRICS] = {"tolerance_percent", "tolerance_points"};
 const char *const map_expected_keys[MOE_N_METRICS] = {"expected_percent", "expected_points"};

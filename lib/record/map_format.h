@@ -37,7 +37,7 @@ struct map_table {
 /* Of struct moe_map itself, by section; a section that is there has all of them ... */
 extern const struct map_table map_head, map_shape, map_choice, map_fate, map_hobbit, map_tuned;
 /* ... and of the structs in it, named alike. */
-extern const struct map_table map_loss, map_text, map_rung, map_structure;
+extern const struct map_table map_loss, map_text, map_rung;
 
 /* Keys with their unit, of numbers in the metric's. */
 extern const char *const map_tolerance_keys[MOE_N_METRICS];

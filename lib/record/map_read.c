@@ -135,24 +135,6 @@ static int read_rung(struct map_reader *r, struct moe_yaml_node *item, uint32_t 
     return status == MOE_OK ? map_read_loss(r, item, "loss", &rungs[i].loss) : status;
 }
 
-static int read_structure(struct map_reader *r, struct moe_yaml_node *item, uint32_t i)
-{
-    struct moe_map_structure *s = &r->map->structures[i];
-    uint32_t variant;
-    s->answers = UINT32_MAX;
-    int status = map_read_members(r, item, &map_structure, s);
-    if (status == MOE_OK && strcmp(s->experts, "map") != 0)
-        status = map_find_variant(r, moe_yaml_get(item, "experts"), s->experts, &variant);
-    if (status == MOE_OK)
-        status =
-            moe_yaml_get_u32(r->doc, item, "answers", s->documents, false, &s->answers, r->err);
-    if (status == MOE_OK &&
-        (s->brackets > s->documents || s->quotes > s->documents || s->ended > s->documents))
-        status =
-            moe_yaml_fail(r->doc, item, r->err, "more documents are well formed than there are");
-    return status;
-}
-
 /* ---- All ---- */
 
 static int read_measurements(struct map_reader *r)
@@ -165,9 +147,7 @@ static int read_measurements(struct map_reader *r)
         status = read_rank_correlation(r);
     if (status == MOE_OK)
         status = map_read_importances(r);
-    if (status == MOE_OK)
-        status = map_read_items(r, r->root, "structures", MOE_MAP_MAX_STRUCTURES, read_structure,
-                                &m->n_structures);
+    moe_yaml_ignore(r->root, "structures"); /* a dropped experiment's, in older maps */
     return status;
 }
 

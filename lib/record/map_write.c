@@ -297,22 +297,6 @@ static void put_hobbit(struct writer *w)
     moe_emit_close(&w->emit);
 }
 
-static void put_structures(struct writer *w)
-{
-    if (w->map->n_structures == 0)
-        return;
-    moe_emit_open_list(&w->emit, "structures");
-    for (uint32_t i = 0; i < w->map->n_structures; i++) {
-        const struct moe_map_structure *s = &w->map->structures[i];
-        moe_emit_open_line_map(&w->emit, NULL);
-        put_members(w, &map_structure, s);
-        if (s->answers != UINT32_MAX)
-            moe_emit_u64(&w->emit, "answers", s->answers);
-        moe_emit_close(&w->emit);
-    }
-    moe_emit_close(&w->emit);
-}
-
 static int put_map(const struct moe_map *map, struct moe_buf *out, bool json, struct moe_err *err)
 {
     struct writer w = {.map = map};
@@ -331,7 +315,6 @@ static int put_map(const struct moe_map *map, struct moe_buf *out, bool json, st
     put_choice(&w);
     put_fate(&w);
     put_hobbit(&w);
-    put_structures(&w);
     int status = moe_emit_end(&w.emit, err);
     if (status == MOE_OK && w.not_finite)
         status =

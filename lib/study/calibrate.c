@@ -20,8 +20,6 @@ enum { SAVE_SECONDS = 30 };
 /* What a process takes beyond what is counted: stacks, buffers of the heap, maps being written. */
 enum { SLACK = 8 << 20 };
 
-enum { STRUCTURE_TOKENS = 512 }; /* context beside max_tokens, for continuations */
-
 /* ---- The partial file ---- */
 
 struct saving {
@@ -216,7 +214,7 @@ static int check_pack(const struct calibration *c, struct moe_err *err)
 static int open_all(struct calibration *c, const char *pack, struct moe_err *err)
 {
     const struct moe_calibrate_options *o = c->options;
-    uint32_t context = o->max_tokens + (o->structure ? STRUCTURE_TOKENS : 0);
+    uint32_t context = o->max_tokens;
     int status = moe_model_open_directory(&c->model, pack, err);
     if (status == MOE_OK && context > c->model->config.context_max)
         context = c->model->config.context_max;
@@ -358,8 +356,6 @@ int moe_calibrate(struct moe_map **out, const char *pack,
     bool measured = c.map && c.map->importances.there;
     if (status == MOE_OK && options->n_shards <= 1 && options->tolerance >= 0)
         status = choose(&c, err);
-    if (status == MOE_OK && options->structure)
-        status = calibrate_structure(&c, err);
     if (status != MOE_OK && measured) { /* what was measured must survive the error */
         struct moe_err later;
         save(&c, &later);

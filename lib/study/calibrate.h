@@ -2,14 +2,13 @@
  * Calibration: what may be approximated on a user's texts under a user's tolerance, written into a
  * bit map (record/map.h). In order:
  *
- *   rungs        every uniform bitwidth, measured: the bounds (EdgeMoE III-B)
- *   importance   of every expert (importance.h)
- *   choice       per-expert bitwidths with the fewest bytes within the tolerance
- * (calibrate_choice.c) fate         the share p of unpopular experts that prompts may take low
- * (calibrate_fate.c) hobbit       T1 and T2 (calibrate_hobbit.c); weights and pools where a trace
- * is given structure    what the result does to brackets, quotes and final answers (structure.h)
+ *   uniform bitwidths  each is measured: they bound the choice (EdgeMoE III-B)
+ *   importance         of every expert (importance.h)
+ *   choice             per-expert bitwidths with the fewest bytes within the tolerance
+ *   fate               the share p of unpopular experts that a prompt may take at low precision
+ *   hobbit             the thresholds T1 and T2; with a trace also the weights and the pools
  *
- * What is chosen is chosen on the texts and measured whole; --check texts only judge.
+ * Choices are made on the texts and each result is measured whole; --check texts only judge.
  */
 #ifndef MOE_STUDY_CALIBRATE_H
 #define MOE_STUDY_CALIBRATE_H
@@ -33,7 +32,6 @@ struct moe_calibrate_options {
     uint32_t n_dense_bits;                    /* 0: the pack's alone */
     uint32_t shard, n_shards; /* of the importances; n_shards > 1: nothing is chosen */
     bool without_fate, without_hobbit;
-    uint32_t structure;                      /* documents of each text to continue; 0: none */
     const struct moe_map *from;              /* importances to use; borrowed; NULL: measure */
     const struct moe_statistics *statistics; /* how often experts are used; NULL: all alike */
     const char *trace;                       /* for hobbit's weights; NULL: they are not sought */

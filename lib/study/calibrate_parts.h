@@ -71,6 +71,5 @@ int calibrate_choice(struct calibration *c, struct moe_err *err);
 int calibrate_fate(struct calibration *c, struct moe_err *err);
 int calibrate_hobbit(struct calibration *c, struct moe_err *err);
 int calibrate_weights(struct calibration *c, struct moe_err *err);
-int calibrate_structure(struct calibration *c, struct moe_err *err);
 
 #endif

@@ -28,7 +28,7 @@ calibrate() { # MAP OPTION...
 # shellcheck disable=SC2086 # lists of options
 {
     start=$(date +%s)
-    calibrate 2.yaml $calib $check --tolerance 2% --compare --structure 60
+    calibrate 2.yaml $calib $check --tolerance 2% --compare
     echo "importance of all experts, choice, curves: $(($(date +%s) - start)) s"
     for p in 0.5 1 5 10; do
         calibrate $p.yaml $calib $check --tolerance $p% --from "$work/2.yaml" --without fate \

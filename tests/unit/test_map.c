@@ -42,7 +42,7 @@ static void assert_same_loss(const struct moe_loss *a, const struct moe_loss *b)
 
 static void assert_same_measurements(const struct moe_map *a, const struct moe_map *b)
 {
-    SAME(n_texts), SAME(n_rungs), SAME(n_structures);
+    SAME(n_texts), SAME(n_rungs);
     for (uint32_t i = 0; i < a->n_texts; i++) {
         SAME_TEXT(texts[i].name), SAME(texts[i].documents), SAME(texts[i].tokens);
         SAME(texts[i].hash), SAME(texts[i].check), SAME(texts[i].known);
@@ -51,11 +51,6 @@ static void assert_same_measurements(const struct moe_map *a, const struct moe_m
     for (uint32_t i = 0; i < a->n_rungs; i++) {
         SAME_TEXT(rungs[i].experts), SAME(rungs[i].dense_bits), SAME(rungs[i].bytes);
         assert_same_loss(&a->rungs[i].loss, &b->rungs[i].loss);
-    }
-    for (uint32_t i = 0; i < a->n_structures; i++) {
-        SAME_TEXT(structures[i].experts), SAME_TEXT(structures[i].text);
-        SAME(structures[i].documents), SAME(structures[i].brackets), SAME(structures[i].quotes);
-        SAME(structures[i].answers), SAME(structures[i].ended);
     }
 }
 
@@ -192,6 +187,30 @@ static void parts_may_be_missing(void **state)
     comes_back_and_goes(m);
 }
 
+/* Older maps hold the counts of an experiment that has been dropped. */
+static void a_structures_section_is_ignored(void **state)
+{
+    static const char section[] =
+        "structures:\n"
+        "  - {experts: \"4d8\", text: math.txt, documents: 20, brackets: 19, quotes: 18, ended: "
+        "16, "
+        "answers: 17}\n"
+        "  - {experts: map, text: code.txt, documents: 20, brackets: 0, quotes: 20, ended: 1}\n";
+    struct moe_map *m = full_map(9);
+    struct moe_buf before = written(m, false), old = written(m, false);
+    assert_null(strstr((const char *)before.data, "structures"));
+    moe_buf_text(&old, section);
+    struct moe_map *again = read_back(&old);
+    assert_same_map(m, again);
+    struct moe_buf after = written(again, false);
+    assert_string_equal(before.data, after.data);
+    moe_buf_release(&before);
+    moe_buf_release(&old);
+    moe_buf_release(&after);
+    moe_map_free(m);
+    moe_map_free(again);
+}
+
 /* As of a constant side. */
 static void a_correlation_that_is_no_number_is_not_known(void **state)
 {
@@ -265,7 +284,7 @@ static void json_has_the_figures(void **state)
     const char *name, *variant;
     double tolerance, nats, percent, share, lhu;
     json_int_t documents;
-    int layer, visited, answers;
+    int layer, visited;
     assert_int_equal(
         json_unpack(json, "{s:F, s:{s:[i]}, s:[{s:s, s:{s:F, s:I}}], s:{s:[{s:[F], s:[i]}]}}",
                     "tolerance_percent", &tolerance, "shape", "model_layers", &layer, "texts",
@@ -277,13 +296,12 @@ static void json_has_the_figures(void **state)
     assert_true(percent == m->texts[0].loss.nll_percent);
     assert_true(documents == (json_int_t)m->texts[0].loss.documents);
     assert_int_equal(visited, m->importances.visited[0]);
-    assert_int_equal(json_unpack(json, "{s:{s:[[s]]}, s:{s:[{}, {s:F}]}, s:{s:{s:F}}, s:[{s:i}]}",
-                                 "choice", "layers", &variant, "fate", "curve", "share", &share,
-                                 "hobbit", "weights", "lhu", &lhu, "structures", "answers",
-                                 &answers),
+    assert_int_equal(json_unpack(json, "{s:{s:[[s]]}, s:{s:[{}, {s:F}]}, s:{s:{s:F}}}", "choice",
+                                 "layers", &variant, "fate", "curve", "share", &share, "hobbit",
+                                 "weights", "lhu", &lhu),
                      0);
     assert_string_equal(variant, m->variants[m->choice.variant[0]]);
-    assert_true(share == 1 / 3.0 && lhu == m->hobbit.weights[MOE_WEIGHT_LHU] && answers == 17);
+    assert_true(share == 1 / 3.0 && lhu == m->hobbit.weights[MOE_WEIGHT_LHU]);
     moe_json_free(json);
     moe_buf_release(&text);
     moe_map_free(m);
@@ -435,21 +453,6 @@ static void damage_of_measurements_is_named(void **state)
     refused(10, "rungs: [" RUNG("8") ", " RUNG("8") "]",
             "experts '8' with 8 dense_bits are there twice");
     refused(10, "rungs: [1]", "line 10 column 9: an item must be a mapping");
-#define STRUCTURE(experts, quotes)                                                                 \
-    "structures: [{experts: " experts ", text: a, documents: 2, brackets: 2, quotes: " quotes      \
-    ", ended: 2, answers: 3}]"
-    refused(10, STRUCTURE("map", "2"), "'answers' must be a whole number from 0 to 2");
-    refused(10, STRUCTURE("3", "2"), "line 10 column 24: '3' is none of the variants");
-    refused(10,
-            "structures: [{experts: map, text: a, documents: 2, brackets: 2, quotes: 3, "
-            "ended: 2}]",
-            "line 10 column 14: more documents are well formed than there are");
-    refused(10,
-            "structures: [{experts: map, text: a, documents: 2, brackets: 3, quotes: 2, ended: 2}]",
-            "more documents are well formed");
-    refused(10,
-            "structures: [{experts: map, text: a, documents: 2, brackets: 2, quotes: 2, ended: 3}]",
-            "more documents are well formed");
     struct moe_buf many = {0};
     moe_buf_text(&many, "texts: [");
     for (int i = 0; i <= MOE_MAP_MAX_TEXTS; i++)
@@ -734,7 +737,7 @@ static void the_manuals_example_is_a_map(void **state)
     struct moe_map *m = read_back(&text);
     comes_back(m);
     assert_true(m->n_texts && m->n_rungs && m->choice.there && m->fate.n_points);
-    assert_true(m->hobbit.weighed && m->hobbit.n_cuts && m->n_structures && moe_map_complete(m));
+    assert_true(m->hobbit.weighed && m->hobbit.n_cuts && moe_map_complete(m));
     moe_map_free(m);
     moe_buf_release(&text);
     moe_buf_release(&page);
@@ -749,6 +752,7 @@ int main(void)
         cmocka_unit_test(parts_may_be_missing),
         cmocka_unit_test(a_correlation_that_is_no_number_is_not_known),
         cmocka_unit_test(a_layer_is_a_line),
+        cmocka_unit_test(a_structures_section_is_ignored),
         cmocka_unit_test(numbers_that_are_not_finite_are_not_written),
         cmocka_unit_test(json_has_the_figures),
         cmocka_unit_test(losses_are_in_the_metric),
