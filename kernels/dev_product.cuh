@@ -139,7 +139,7 @@ static __device__ __forceinline__ void dev_store_result(const struct dev_product
 
 enum { GPU_FEW_ROWS = 8, DEV_READERS = 128 };
 
-static constexpr MOE_DEVICE_CODE int dev_few_threads(int nt)
+static constexpr MOE_DEVICE_CODE int dev_matvec_threads(int nt)
 {
     return DEV_READERS + (nt == 1 ? 32 : MOE_PANEL_ROWS * nt);
 }

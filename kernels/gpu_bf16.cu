@@ -186,7 +186,7 @@ static void multiply(struct moe_gpu *g, const struct moe_gpu_product *product,
     g->bf16_rows += p.n;
 }
 
-bool gpu_multiply_bf16(struct moe_gpu *g, const struct moe_gpu_product *product)
+bool gpu_gemm_bf16(struct moe_gpu *g, const struct moe_gpu_product *product)
 {
     struct moe_gpu_product part = *product;
     struct moe_gpu_act act = *product->act;

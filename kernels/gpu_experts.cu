@@ -131,7 +131,7 @@ void gpu_list_down(struct dev_products *list, const struct moe_gpu_experts *e,
 static void start_pairs(struct moe_gpu *g, struct dev_products *list)
 {
     if (list->n > 0)
-        gpu_multiply_few(g, list);
+        gpu_matvec(g, list);
     list->n = 0;
 }
 

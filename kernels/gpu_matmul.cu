@@ -64,7 +64,7 @@ uint32_t gpu_most_inputs(const struct dev_products *list)
 
 /* ---- Lists ---- */
 
-static bool is_few(const struct moe_gpu_product *p)
+static bool is_matvec(const struct moe_gpu_product *p)
 {
     return p->n <= GPU_FEW_ROWS;
 }
@@ -79,11 +79,11 @@ static void start_list(struct moe_gpu *g, struct dev_products *list)
     if (list->n == 0)
         return;
     if (gpu_most_inputs(list) <= GPU_FEW_ROWS)
-        gpu_multiply_few(g, list);
+        gpu_matvec(g, list);
     else if (moe_layout_is_float(list->list[0].kind))
-        gpu_multiply_floats(g, list);
+        gpu_gemm_floats(g, list);
     else
-        gpu_multiply_many(g, list);
+        gpu_gemm(g, list);
     list->n = 0;
 }
 
@@ -99,8 +99,8 @@ static void multiply_parts(struct moe_gpu *g, const struct moe_gpu_product *p)
 
 static bool same_kernel(const struct moe_gpu_product *a, const struct moe_gpu_product *b)
 {
-    if (is_few(a) || is_few(b))
-        return is_few(a) && is_few(b);
+    if (is_matvec(a) || is_matvec(b))
+        return is_matvec(a) && is_matvec(b);
     return a->w.layout.kind == b->w.layout.kind &&
            (moe_layout_is_float(a->w.layout.kind) ||
             moe_layout_block(a->w.layout) == moe_layout_block(b->w.layout));
@@ -111,7 +111,7 @@ static void multiply_list(struct moe_gpu *g, const struct moe_gpu_product *list,
 {
     bool done[MAX_LIST];
     for (uint32_t i = 0; i < n_list; i++) {
-        done[i] = is_nothing(&list[i]) || gpu_multiply_bf16(g, &list[i]);
+        done[i] = is_nothing(&list[i]) || gpu_gemm_bf16(g, &list[i]);
         if (!done[i] && list[i].n_parts) {
             multiply_parts(g, &list[i]);
             done[i] = true;
@@ -144,7 +144,7 @@ extern "C" void moe_gpu_matmul(struct moe_gpu *g, const struct moe_gpu_product *
 bool gpu_can_list(const struct moe_gpu_product *list, uint32_t n_list)
 {
     for (uint32_t i = 0; i < n_list; i++)
-        if (!is_few(&list[i]) || is_nothing(&list[i]) || list[i].n_parts)
+        if (!is_matvec(&list[i]) || is_nothing(&list[i]) || list[i].n_parts)
             return false;
     return n_list > 0 && n_list <= DEV_MAX_PRODUCTS;
 }
@@ -167,7 +167,7 @@ static bool multiply_then(struct moe_gpu *g, const struct moe_gpu_product *list,
     }
     if (!gpu_can_follow(&together))
         return false;
-    gpu_multiply_few(g, &together);
+    gpu_matvec(g, &together);
     return true;
 }
 

@@ -26,7 +26,7 @@ static void choose(struct moe_gpu *g, const struct moe_gpu_moe *m, uint32_t n)
         list.list[list.n++] = gpu_describe_product(&m->routers[i]);
     list.list[router].then = DEV_THEN_ROUTE;
     if (gpu_can_follow(&list)) {
-        gpu_multiply_few(g, &list);
+        gpu_matvec(g, &list);
         return;
     }
     moe_gpu_matmul_then(g, m->routers, m->n_routers, &then);
@@ -56,7 +56,7 @@ static void start_chosen(struct moe_gpu *g, const struct moe_gpu_moe *m, uint32_
     bool follows = gpu_can_follow(&list);
     for (uint32_t i = 0; !follows && i < list.n; i++)
         list.list[i].then = DEV_THEN_NOTHING;
-    gpu_multiply_few(g, &list);
+    gpu_matvec(g, &list);
     if (!follows)
         gpu_activate_rows(g, m->routed, 0, list.n_chosen);
 }
@@ -80,7 +80,7 @@ static void finish(struct moe_gpu *g, const struct moe_gpu_moe *m, uint32_t n)
     bool follows = gpu_can_follow(&list);
     for (uint32_t i = 0; !follows && i < list.n; i++)
         list.list[i].then = DEV_THEN_NOTHING;
-    gpu_multiply_few(g, &list);
+    gpu_matvec(g, &list);
     if (!follows)
         moe_gpu_combine(g, m->combine, m->norm, n);
 }

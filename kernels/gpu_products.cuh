@@ -1,6 +1,6 @@
 /*
  * Lists of products: how they are made (gpu_matmul.cu, gpu_experts.cu), what takes them
- * (gpu_multiply_*.cu).
+ * (gpu_matvec.cu, gpu_gemm*.cu).
  */
 #ifndef MOE_KERNELS_GPU_PRODUCTS_CUH
 #define MOE_KERNELS_GPU_PRODUCTS_CUH
@@ -30,14 +30,14 @@ uint32_t gpu_most_panels(const struct dev_products *list);
 uint32_t gpu_most_inputs(const struct dev_products *list);
 
 /* Starts the kernel for up to GPU_FEW_ROWS inputs: of any layouts, with what follows. */
-void gpu_multiply_few(struct moe_gpu *g, const struct dev_products *list);
+void gpu_matvec(struct moe_gpu *g, const struct dev_products *list);
 /* Whether there are counters for what follows, and blocks have the memory. */
 bool gpu_can_follow(const struct dev_products *list);
 /* For more: all of the same kind and blocks, nothing follows. */
-void gpu_multiply_many(struct moe_gpu *g, const struct dev_products *list);
-void gpu_multiply_floats(struct moe_gpu *g, const struct dev_products *list);
+void gpu_gemm(struct moe_gpu *g, const struct dev_products *list);
+void gpu_gemm_floats(struct moe_gpu *g, const struct dev_products *list);
 
 /* One product by MOE_GPU_MATH_BF16; false, and nothing done, when that is not to be. */
-bool gpu_multiply_bf16(struct moe_gpu *g, const struct moe_gpu_product *product);
+bool gpu_gemm_bf16(struct moe_gpu *g, const struct moe_gpu_product *product);
 
 #endif

@@ -12,8 +12,8 @@
 #include "base/text.h"
 #include "engine/engine_split.h"
 #include "gpu_ops.h"
-#include "run/ahead.h"
-#include "run/predict_place.h"
+#include "run/pass_strategy.h"
+#include "run/predict_device.h"
 
 /* ---- Opening ---- */
 
@@ -91,9 +91,9 @@ static int open_parts(struct moe_engine *e, const struct moe_engine_options *o,
         return status;
     e->session->timeline = e->experts->timeline = o->timeline;
     if (moe_engine_needs_ahead(&e->strategy))
-        status = moe_ahead_open(&e->ahead, e->session, &e->strategy, o->statistics,
-                                host_slowdown(e, o), moe_engine_host_threads(e), err);
-    e->session->ahead = e->ahead;
+        status = moe_pass_strategy_open(&e->pass_strategy, e->session, &e->strategy, o->statistics,
+                                        host_slowdown(e, o), moe_engine_host_threads(e), err);
+    e->session->strategy = e->pass_strategy;
     e->session->pace = o->lockstep ? o->pace : NULL;
     return status;
 }
@@ -144,7 +144,7 @@ void moe_engine_close(struct moe_engine *e)
 {
     if (!e)
         return;
-    moe_ahead_close(e->ahead);
+    moe_pass_strategy_close(e->pass_strategy);
     moe_session_close(e->session);
     moe_experts_close(e->experts);
     moe_model_close(e->model);
@@ -172,8 +172,8 @@ void moe_engine_finish_stats(const struct moe_engine *e, struct moe_stats *stats
     stats->gpu_memory_bytes = e->gpu ? MOE_GPU_OWN_BYTES + moe_gpu_allocated_bytes(e->gpu) : 0;
     stats->gpu_memory_budget_bytes = e->gpu ? e->budget.gpu.total : 0;
     stats->bf16_rows = e->gpu ? moe_gpu_bf16_rows(e->gpu) : 0;
-    const struct moe_predict_place *place = &e->session->predict_place;
-    snprintf(stats->predict_on, sizeof stats->predict_on, "%s", moe_predict_place_name(place));
+    const struct moe_predict_device *place = &e->session->predict_device;
+    snprintf(stats->predict_on, sizeof stats->predict_on, "%s", moe_predict_device_name(place));
     stats->predict_gpu_seconds = place->gpu_seconds;
     stats->predict_host_seconds = place->host_seconds;
     stats->resident_expert_bytes_max = e->experts->resident_bytes_max;

@@ -101,7 +101,7 @@ struct moe_engine {
     bool memory_named;            /* the budget is the user's word, not a guess */
     struct moe_strategy strategy; /* as it runs: settled, resolved for this pack and device */
     const char *fallback;         /* what of the row is replaced here, and why; NULL: nothing */
-    struct moe_ahead *ahead;
+    struct moe_pass_strategy *pass_strategy;
     struct moe_pools planned; /* of a plan */
     bool test_device;
     struct moe_gpu *gpu;   /* NULL: none computes */

@@ -10,9 +10,9 @@
 #include "experts/expert_pools.h"
 #include "gpu.h"
 #include "plan/fitting.h"
-#include "run/ahead.h"
 #include "run/host_routers.h"
 #include "run/layer_predictor.h"
+#include "run/pass_strategy.h"
 
 enum {
     PROGRAM_MARGIN = 3 << 20, /* what malloc, the line editor and the like add to the RSS we see */
@@ -87,7 +87,7 @@ static uint64_t size_fixed_part(const struct moe_engine *e, const struct moe_eng
     b->work = moe_session_bytes(&m->config, so) - b->kv +
               (o->beside ? o->beside(o->beside_ctx, m, so->batch) : 0);
     if (moe_engine_needs_ahead(&e->strategy))
-        b->work += moe_ahead_bytes(m, so->batch, &e->strategy, moe_engine_host_threads(e));
+        b->work += moe_pass_strategy_bytes(m, so->batch, &e->strategy, moe_engine_host_threads(e));
     *host = b->program + b->dense + b->kv + b->work;
     if (!e->gpu)
         return *host;

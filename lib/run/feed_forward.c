@@ -4,8 +4,8 @@
  */
 #include <string.h>
 
-#include "run/ahead.h"
 #include "run/lockstep.h"
+#include "run/pass_strategy.h"
 #include "run/stages.h"
 #include "run/workspace.h"
 #include "sched/precision.h"
@@ -113,7 +113,7 @@ static int run_experts(struct moe_session *s, uint32_t n_rows, uint32_t n_active
 static void collect(struct moe_session *s, uint32_t layer, uint32_t n_active)
 {
     const struct moe_workspace *w = s->work;
-    moe_ahead_collect(s->ahead, layer, n_active);
+    moe_pass_strategy_collect(s->strategy, layer, n_active);
     for (uint32_t i = 0; s->stages->take && i < n_active; i++)
         if (w->kinds[i] == MOE_ENTRY_HOST || w->kinds[i] == MOE_ENTRY_PRECALCULATED)
             s->stages->take(s, i);
@@ -126,8 +126,9 @@ static int request_experts(struct moe_session *s, uint32_t layer, const struct m
 {
     struct moe_workspace *w = s->work;
     const uint8_t *precalculated = NULL;
-    if (s->ahead)
-        phase->experts.substituted += moe_ahead_choose(s->ahead, layer, n_rows, &precalculated);
+    if (s->strategy)
+        phase->experts.substituted +=
+            moe_pass_strategy_choose(s->strategy, layer, n_rows, &precalculated);
     if (s->assigner)
         s->assigner->assign(s->assigner->ctx, layer, rows, n_rows, w->chosen, w->weights,
                             w->variants);
@@ -141,8 +142,8 @@ static int request_experts(struct moe_session *s, uint32_t layer, const struct m
     const struct moe_expert_request request = {layer, n, w->needs, w->kinds,
                                                s->assigner ? w->entry_classes : NULL};
     int status = s->experts->ops->begin(s->experts, &request, phase, err);
-    if (status == MOE_OK && s->ahead)
-        status = moe_ahead_spoken(s->ahead, layer, n_rows, n, err);
+    if (status == MOE_OK && s->strategy)
+        status = moe_pass_strategy_requested(s->strategy, layer, n_rows, n, err);
     return status;
 }
 
@@ -179,7 +180,7 @@ int moe_feed_forward(struct moe_session *s, uint32_t layer, const struct moe_row
         status = run_experts(s, n_rows, n_active, err);
     if (status != MOE_OK)
         return status;
-    if (s->ahead)
+    if (s->strategy)
         collect(s, layer, n_active);
     if (s->observer.computed)
         s->observer.computed(s->observer.ctx, layer, n_rows, w->expert_out, w->hidden_stride,

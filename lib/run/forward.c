@@ -2,8 +2,8 @@
  * The forward pass: states in, layers, states out, head; each piece on the session's device
  * (run/stages.h).
  */
-#include "run/ahead.h"
 #include "run/lockstep.h"
+#include "run/pass_strategy.h"
 #include "run/stages.h"
 #include "run/workspace.h"
 
@@ -52,8 +52,8 @@ static void begin_pass(struct moe_session *s, enum moe_phase phase, const struct
         ops->begin_sequence(s->experts);
     if (ops->begin_tokens)
         ops->begin_tokens(s->experts, n_rows, phase == MOE_PREFILL, s->phase);
-    if (s->ahead)
-        moe_ahead_begin(s->ahead, phase == MOE_DECODE, first);
+    if (s->strategy)
+        moe_pass_strategy_begin(s->strategy, phase == MOE_DECODE, first);
 }
 
 /* Layers [begin, end), one by one or as they were recorded. */

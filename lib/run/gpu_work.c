@@ -5,7 +5,7 @@
 
 #include "experts/experts.h"
 #include "kern/matmul.h"
-#include "run/gpu_moments.h"
+#include "run/gpu_timing.h"
 
 static uint64_t padded(uint64_t n)
 {
@@ -349,7 +349,7 @@ void gpu_work_close(struct gpu_work *g)
     moe_gpu_finish(g->gpu, NULL);
     for (uint32_t i = 0; i < g->n_graphs; i++)
         moe_gpu_graph_close(g->graphs[i].graph);
-    gpu_moments_close(g->moments);
+    gpu_timing_close(g->moments);
     moe_gpu_mark_close(g->entered);
     moe_gpu_mark_close(g->routed);
     moe_gpu_set_math(g->gpu, MOE_GPU_MATH_EXACT, NULL, 0, NULL);

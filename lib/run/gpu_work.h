@@ -69,7 +69,7 @@ struct gpu_work {
     uint32_t n_graphs;
 
     struct moe_gpu_mark *entered, *routed;
-    struct gpu_moments *moments; /* for a timeline; NULL: nobody records */
+    struct gpu_timing *moments; /* for a timeline; NULL: nobody records */
     /* Of the host, page-locked. */
     uint8_t *host_block;
     uint64_t host_bytes;

@@ -212,7 +212,7 @@ static void ask_routers(struct look *k)
     struct moe_router_use uses[MOE_MAX_DEPTH];
     bool residual = f->by == MOE_PREDICT_BY_RESIDUAL;
     const struct moe_stages_ops *stages = f->session->stages;
-    bool here = k->n_rows <= f->session->predict_place.host_rows;
+    bool here = k->n_rows <= f->session->predict_device.host_rows;
     if (stages->look && !here) { /* with this layer's router, on the device */
         stages->look(f->session, k->n, k->n_rows, f->probabilities,
                      (uint64_t)f->batch * f->router_stride);

@@ -233,7 +233,7 @@ static int open_gpu(struct moe_session *s, const struct moe_session_options *o, 
     s->needs_rows = o->needs_rows;
     s->look_depth = o->look_depth;
     s->look_residual = o->look_residual;
-    s->predict_place.named = o->predict_on;
+    s->predict_device.named = o->predict_on;
     int status = moe_gpu_pin(o->gpu, s->work->block, s->work->block_bytes, err);
     if (status != MOE_OK)
         return status;

@@ -58,8 +58,8 @@ enum moe_predict_on {
     MOE_PREDICT_ON_HOST,
 };
 
-/* The choice, and what it went by (run/predict_place.h). */
-struct moe_predict_place {
+/* The choice, and what it went by (run/predict_device.h). */
+struct moe_predict_device {
     enum moe_predict_on named;        /* as the options say */
     uint32_t host_rows;               /* passes of up to so many rows are the host's; 0: none */
     double gpu_seconds, host_seconds; /* for one row; 0: there was nothing to choose */
@@ -94,15 +94,16 @@ struct moe_session {
     struct moe_observer observer;
     struct moe_timeline *timeline;       /* borrowed; NULL: nobody records */
     const struct moe_assigner *assigner; /* borrowed; NULL: the provider chooses the precision */
-    struct moe_ahead *ahead;             /* borrowed; NULL: nothing is done ahead (run/ahead.h) */
-    const struct moe_pace *pace;    /* borrowed; what computing takes on the modelled clock of a
-                                       lockstep run; NULL: nothing */
-    struct moe_workspace *work;     /* buffers and KV cache; session.c */
-    struct gpu_work *gpu_work;      /* the device's, private to its stages; NULL: the processor's */
-    struct moe_gpu *pinned_by;      /* page-locks `work` */
+    struct moe_pass_strategy
+        *strategy;               /* borrowed; NULL: nothing is done ahead (run/pass_strategy.h) */
+    const struct moe_pace *pace; /* borrowed; what computing takes on the modelled clock of a
+                                    lockstep run; NULL: nothing */
+    struct moe_workspace *work;  /* buffers and KV cache; session.c */
+    struct gpu_work *gpu_work;   /* the device's, private to its stages; NULL: the processor's */
+    struct moe_gpu *pinned_by;   /* page-locks `work` */
     bool needs_rows, look_residual; /* as the options say */
     uint32_t look_depth;
-    struct moe_predict_place predict_place;
+    struct moe_predict_device predict_device;
 };
 
 /* Bytes of host memory that a session with these options allocates: the same code sizes and

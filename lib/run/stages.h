@@ -66,7 +66,7 @@ struct moe_stages_ops {
 
     /* Probabilities of n_rows rows by the routers of the n MoE layers after the one that was routed
      * last, as the session's options look ahead: layer d's begin at probabilities + d *
-     * layer_stride. NULL, or a pass of no more rows than predict_place.host_rows:
+     * layer_stride. NULL, or a pass of no more rows than predict_device.host_rows:
      * work->from_hidden or work->h, as the options want, lies on the host, where whoever wants to
      * know computes. */
     void (*look)(struct moe_session *s, uint32_t n, uint32_t n_rows, float *probabilities,

@@ -12,7 +12,7 @@
 
 #include "base/text.h"
 #include "kern/kern.h"
-#include "run/gpu_moments.h"
+#include "run/gpu_timing.h"
 #include "run/workspace.h"
 
 _Static_assert(sizeof(struct moe_row) == sizeof(struct moe_gpu_row),
@@ -51,16 +51,16 @@ static void reached(struct moe_session *s, uint32_t layer, const char *part)
 {
     struct gpu_work *g = s->gpu_work;
     if (!g->moments)
-        gpu_moments_open(&g->moments, g->gpu, 3 * s->model->config.n_layers, NULL);
+        gpu_timing_open(&g->moments, g->gpu, 3 * s->model->config.n_layers, NULL);
     if (g->moments)
-        gpu_moments_add(g->moments, layer, part);
+        gpu_timing_add(g->moments, layer, part);
 }
 
 static int leave(struct moe_session *s, uint32_t n_rows, float *hidden_out, struct moe_err *err)
 {
     const struct gpu_work *g = s->gpu_work;
     uint32_t hidden = s->model->config.hidden;
-    int status = s->timeline && g->moments ? gpu_moments_write(g->moments, s->timeline, err)
+    int status = s->timeline && g->moments ? gpu_timing_write(g->moments, s->timeline, err)
                                            : moe_gpu_status(g->gpu, err);
     if (status != MOE_OK || !hidden_out)
         return status;
@@ -112,7 +112,7 @@ static struct gpu_graph *find_recording(struct gpu_work *g, uint32_t end)
 static bool replay(struct moe_session *s, uint32_t n_rows, uint32_t layer_begin, uint32_t layer_end)
 {
     struct gpu_work *g = s->gpu_work;
-    if (!g->recordable || s->ahead || s->timeline || n_rows != 1 || layer_begin != 0 ||
+    if (!g->recordable || s->strategy || s->timeline || n_rows != 1 || layer_begin != 0 ||
         layer_end != s->model->config.n_layers)
         return false;
     uint32_t end = reach(s, g->end);

@@ -1,7 +1,7 @@
 /*
  * The GPU's stages for its table (stages_gpu.c): attention (stages_gpu_attention.c), routers
  * (stages_gpu_route.c), feed-forward (stages_gpu_experts.c). Internal to these, but for
- * predict_place.c; those of the table are described in run/stages.h.
+ * predict_device.c; those of the table are described in run/stages.h.
  */
 #ifndef MOE_RUN_STAGES_GPU_H
 #define MOE_RUN_STAGES_GPU_H

@@ -81,7 +81,7 @@ void stages_gpu_grouped(struct moe_session *s, uint32_t n_rows)
     uint64_t n = (uint64_t)n_rows * s->model->config.top_k;
     moe_gpu_upload(g->gpu, MOE_GPU_COMPUTE, g->expert_rows, w->expert_rows, n * sizeof(uint32_t));
     moe_gpu_upload(g->gpu, MOE_GPU_COMPUTE, g->slot_of, w->slot_of, n * sizeof(uint32_t));
-    if (s->ahead) /* it may have replaced the router's */
+    if (s->strategy) /* it may have replaced the router's */
         moe_gpu_upload(g->gpu, MOE_GPU_COMPUTE, g->weights, w->weights, n * sizeof(float));
 }
 
@@ -194,7 +194,7 @@ bool stages_gpu_alone(struct moe_session *s, uint32_t layer, uint32_t n_rows)
     const struct moe_layer *l = &s->model->layers[layer];
     struct gpu_work *g = s->gpu_work;
     uint32_t m = moe_config_moe_layers(c, layer);
-    if (!g->table || s->ahead || n_rows > MOE_GPU_JOINED_ROWS || !g->like[m].gate.data)
+    if (!g->table || s->strategy || n_rows > MOE_GPU_JOINED_ROWS || !g->like[m].gate.data)
         return false;
     struct moe_gpu_act in, mid, shared_in, shared_mid;
     struct moe_gpu_product routers[2];

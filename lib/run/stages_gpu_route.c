@@ -132,7 +132,7 @@ void stages_gpu_look_ahead(struct moe_session *s, uint32_t layer, uint32_t n_row
     uint32_t ahead[MOE_MAX_DEPTH];
     uint64_t each = (uint64_t)s->batch * g->router_stride;
     g->n_looks = layers_ahead(s, layer, ahead);
-    if (g->n_looks > 0 && n_rows <= s->predict_place.host_rows) {
+    if (g->n_looks > 0 && n_rows <= s->predict_device.host_rows) {
         bring_inputs(s, n_rows);
         return;
     }

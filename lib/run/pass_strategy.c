@@ -1,4 +1,4 @@
-#include "run/ahead.h"
+#include "run/pass_strategy.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "experts/host.h"
 #include "run/layer_predictor.h"
 #include "run/lockstep.h"
-#include "run/predict_place.h"
+#include "run/predict_device.h"
 #include "run/workspace.h"
 #include "sched/placement.h"
 
@@ -25,7 +25,7 @@ struct early {
     float *out;                             /* [top_k][hidden_stride] */
 };
 
-struct moe_ahead {
+struct moe_pass_strategy {
     struct moe_session *session;
     struct moe_strategy strategy;
     struct moe_layer_predictor *foresight; /* NULL: nothing predicts */
@@ -43,10 +43,10 @@ struct moe_ahead {
 };
 
 /* One block; NULL on an arena that only counts. */
-static struct moe_ahead *carve(struct moe_arena *arena, const struct moe_config *c)
+static struct moe_pass_strategy *carve(struct moe_arena *arena, const struct moe_config *c)
 {
     uint64_t stride = moe_round_up(c->hidden, MOE_PANEL_ROWS); /* of the workspace's rows */
-    struct moe_ahead *place = moe_arena_take(arena, 1, sizeof *place), a = {0};
+    struct moe_pass_strategy *place = moe_arena_take(arena, 1, sizeof *place), a = {0};
     a.promises = moe_arena_take(arena, c->n_experts, sizeof *a.promises);
     for (int i = 0; i < 2; i++)
         a.early[i].out = moe_arena_take(arena, c->top_k * stride, sizeof(float));
@@ -70,8 +70,8 @@ static struct moe_host_shape host_shape(const struct moe_config *c, uint32_t bat
     };
 }
 
-uint64_t moe_ahead_bytes(const struct moe_model *model, uint32_t batch,
-                         const struct moe_strategy *strategy, uint32_t host_threads)
+uint64_t moe_pass_strategy_bytes(const struct moe_model *model, uint32_t batch,
+                                 const struct moe_strategy *strategy, uint32_t host_threads)
 {
     struct moe_arena arena = {0};
     carve(&arena, &model->config);
@@ -85,9 +85,10 @@ uint64_t moe_ahead_bytes(const struct moe_model *model, uint32_t batch,
     return bytes;
 }
 
-int moe_ahead_open(struct moe_ahead **out, struct moe_session *session,
-                   const struct moe_strategy *strategy, const struct moe_statistics *statistics,
-                   double host_slowdown, uint32_t host_threads, struct moe_err *err)
+int moe_pass_strategy_open(struct moe_pass_strategy **out, struct moe_session *session,
+                           const struct moe_strategy *strategy,
+                           const struct moe_statistics *statistics, double host_slowdown,
+                           uint32_t host_threads, struct moe_err *err)
 {
     *out = NULL;
     if (strategy->needs_host && !(host_slowdown >= 1))
@@ -101,26 +102,26 @@ int moe_ahead_open(struct moe_ahead **out, struct moe_session *session,
     arena = (struct moe_arena){.base = moe_alloc(arena.used, 1, err), .size = arena.used};
     if (!arena.base)
         return MOE_ERR_MEMORY;
-    struct moe_ahead *a = carve(&arena, c);
+    struct moe_pass_strategy *a = carve(&arena, c);
     a->session = session;
     a->strategy = *strategy;
     int status = MOE_OK;
     if (strategy->predict != MOE_PREDICT_BY_NOTHING)
         status = moe_layer_predictor_open(&a->foresight, session, strategy, statistics, err);
     if (status == MOE_OK && a->foresight)
-        status = moe_predict_place_choose(session, a->foresight, err);
+        status = moe_predict_device_choose(session, a->foresight, err);
     const struct moe_host_shape shape = host_shape(c, session->batch, host_threads);
     if (status == MOE_OK && strategy->needs_host)
         status = moe_host_open(&a->host, c, &shape, host_slowdown, err);
     if (status != MOE_OK) {
-        moe_ahead_close(a);
+        moe_pass_strategy_close(a);
         return status;
     }
     *out = a;
     return MOE_OK;
 }
 
-void moe_ahead_close(struct moe_ahead *a)
+void moe_pass_strategy_close(struct moe_pass_strategy *a)
 {
     if (!a)
         return;
@@ -129,7 +130,7 @@ void moe_ahead_close(struct moe_ahead *a)
     free(a); /* the first of its block */
 }
 
-void moe_ahead_begin(struct moe_ahead *a, bool decode, bool first)
+void moe_pass_strategy_begin(struct moe_pass_strategy *a, bool decode, bool first)
 {
     a->decode = decode;
     /* A pass that ended in an error has left jobs behind, which write into buffers of this one. */
@@ -155,13 +156,13 @@ static void set_weights(const struct moe_config *c, const float *scores, float *
                      c->routed_scale;
 }
 
-static struct early *early_of(struct moe_ahead *a, uint32_t layer)
+static struct early *early_of(struct moe_pass_strategy *a, uint32_t layer)
 {
     return &a->early[moe_config_moe_layers(&a->session->model->config, layer) % 2];
 }
 
-uint32_t moe_ahead_choose(struct moe_ahead *a, uint32_t layer, uint32_t n_rows,
-                          const uint8_t **precalculated)
+uint32_t moe_pass_strategy_choose(struct moe_pass_strategy *a, uint32_t layer, uint32_t n_rows,
+                                  const uint8_t **precalculated)
 {
     const struct moe_config *c = &a->session->model->config;
     struct moe_workspace *w = a->session->work;
@@ -182,8 +183,8 @@ uint32_t moe_ahead_choose(struct moe_ahead *a, uint32_t layer, uint32_t n_rows,
     return n_other;
 }
 
-static int submit(struct moe_ahead *a, const struct moe_host_job *job, struct promise *promise,
-                  struct moe_err *err)
+static int submit(struct moe_pass_strategy *a, const struct moe_host_job *job,
+                  struct promise *promise, struct moe_err *err)
 {
     const struct moe_session *s = a->session;
     int status = moe_host_submit(a->host, job, &promise->ticket, err);
@@ -198,14 +199,14 @@ static int submit(struct moe_ahead *a, const struct moe_host_job *job, struct pr
 }
 
 /* Waits for a job; returns for how long. */
-static double keep(struct moe_ahead *a, const struct promise *promise)
+static double keep(struct moe_pass_strategy *a, const struct promise *promise)
 {
     double waited = moe_host_wait(a->host, promise->ticket);
     return a->session->pace ? moe_lockstep_wait(a->session, promise->due) : waited;
 }
 
 /* Experts that the host computes now, on this layer's state. */
-static int begin_host_jobs(struct moe_ahead *a, uint32_t layer, uint32_t n_active,
+static int begin_host_jobs(struct moe_pass_strategy *a, uint32_t layer, uint32_t n_active,
                            struct moe_err *err)
 {
     struct moe_session *s = a->session;
@@ -238,7 +239,7 @@ static uint32_t next_moe_layer(const struct moe_config *c, uint32_t layer)
 }
 
 /* DAOP IV-C: decides the next layer's experts; those on the host begin on this layer's state. */
-static int precalculate(struct moe_ahead *a, uint32_t layer, const struct moe_prediction *p,
+static int precalculate(struct moe_pass_strategy *a, uint32_t layer, const struct moe_prediction *p,
                         struct moe_err *err)
 {
     struct moe_session *s = a->session;
@@ -268,8 +269,8 @@ static int precalculate(struct moe_ahead *a, uint32_t layer, const struct moe_pr
     return status;
 }
 
-int moe_ahead_spoken(struct moe_ahead *a, uint32_t layer, uint32_t n_rows, uint32_t n_active,
-                     struct moe_err *err)
+int moe_pass_strategy_requested(struct moe_pass_strategy *a, uint32_t layer, uint32_t n_rows,
+                                uint32_t n_active, struct moe_err *err)
 {
     struct moe_session *s = a->session;
     const struct moe_prediction *predictions;
@@ -293,7 +294,7 @@ int moe_ahead_spoken(struct moe_ahead *a, uint32_t layer, uint32_t n_rows, uint3
     return status;
 }
 
-void moe_ahead_collect(struct moe_ahead *a, uint32_t layer, uint32_t n_active)
+void moe_pass_strategy_collect(struct moe_pass_strategy *a, uint32_t layer, uint32_t n_active)
 {
     struct moe_workspace *w = a->session->work;
     const struct early *early = early_of(a, layer);

@@ -1,45 +1,45 @@
 /*
  * Products for up to eight inputs: decoding. What they cost is reading the weights once.
  *
- * A block of threads takes one panel of 16 rows (dev_few_bytes.cuh, dev_few_floats.cuh). Products
- * of a list share a launch whatever their layouts are (queries, keys and values; gate and up of
- * several experts), and what follows them is its end (dev_follow.cuh). A kernel for each layout
- * would take fewer registers for floats and MXFP4 (about 40 to 60 instead of 96 with one input,
- * with the others 96, too), but lists of several layouts would need as many launches, and the
- * twelve of them compile several times as long. It has run on no GPU yet: no figures.
+ * A block of threads takes one panel of 16 rows (dev_matvec_bytes.cuh, dev_matvec_floats.cuh).
+ * Products of a list share a launch whatever their layouts are (queries, keys and values; gate and
+ * up of several experts), and what follows them is its end (dev_follow.cuh). A kernel for each
+ * layout would take fewer registers for floats and MXFP4 (about 40 to 60 instead of 96 with one
+ * input, with the others 96, too), but lists of several layouts would need as many launches, and
+ * the twelve of them compile several times as long. It has run on no GPU yet: no figures.
  */
-#include "dev_few_bytes.cuh"
-#include "dev_few_floats.cuh"
 #include "dev_follow.cuh"
+#include "dev_matvec_bytes.cuh"
+#include "dev_matvec_floats.cuh"
 #include "gpu_products.cuh"
 
 /* ---- Kernels ---- */
 
 template <int KIND, int BLOCK, int NT>
-static __device__ __forceinline__ void few_panel(const struct dev_product &p, float *shared)
+static __device__ __forceinline__ void matvec_panel(const struct dev_product &p, float *shared)
 {
     if constexpr (BLOCK == 0)
-        few_floats_panel<KIND, NT>(p, shared);
+        matvec_floats_panel<KIND, NT>(p, shared);
     else
-        few_bytes_panel<KIND, BLOCK, NT>(p, shared);
+        matvec_bytes_panel<KIND, BLOCK, NT>(p, shared);
 }
 
 /* Blocks that a multiprocessor is to hold: the compiler spills little for it (up to 100 bytes with
  * eight inputs). */
-static constexpr int few_blocks(int nt)
+static constexpr int matvec_blocks(int nt)
 {
     return nt == 1 ? 4 : nt == 2 ? 3 : 2;
 }
 
 template <int NT>
-static __global__ void __launch_bounds__(dev_few_threads(NT), few_blocks(NT))
-    few_products(const __grid_constant__ struct dev_products all)
+static __global__ void __launch_bounds__(dev_matvec_threads(NT), matvec_blocks(NT))
+    matvec_products(const __grid_constant__ struct dev_products all)
 {
     MOE_DYNAMIC_SHARED(float, shared);
     const struct dev_product p = dev_this_product(all);
     if (blockIdx.x >= moe_panels(p.rows))
         return;
-#define PANEL(kind, block) few_panel<kind, block, NT>(p, shared)
+#define PANEL(kind, block) matvec_panel<kind, block, NT>(p, shared)
     DEV_BY_QUANTIZED(p.kind, p.block, PANEL);
     DEV_BY_FLOAT(p.kind, PANEL);
 #undef PANEL
@@ -69,9 +69,9 @@ enum { MOST_SHARED = 48 << 10 };
 template <int KIND, int BLOCK, int NT> static uint32_t shared_of_panel(void)
 {
     if constexpr (BLOCK == 0)
-        return sizeof(struct few_floats_stage<NT>);
+        return sizeof(struct matvec_floats_stage<NT>);
     else
-        return few_bytes_shared<KIND, BLOCK, NT>();
+        return matvec_bytes_shared<KIND, BLOCK, NT>();
 }
 
 template <int NT> static uint32_t shared_of(const struct dev_product *p)
@@ -96,11 +96,12 @@ template <int NT> static uint32_t shared_of_list(const struct dev_products *list
     return most;
 }
 
-void gpu_multiply_few(struct moe_gpu *g, const struct dev_products *list)
+void gpu_matvec(struct moe_gpu *g, const struct dev_products *list)
 {
     dim3 grid(gpu_most_panels(list), dev_products_height(list));
 #define START(nt)                                                                                  \
-    MOE_LAUNCH(g, few_products<nt>, grid, dev_few_threads(nt), shared_of_list<nt>(list), *list)
+    MOE_LAUNCH(g, matvec_products<nt>, grid, dev_matvec_threads(nt), shared_of_list<nt>(list),     \
+               *list)
     BY_TILE(gpu_most_inputs(list), START);
 #undef START
 }

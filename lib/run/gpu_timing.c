@@ -1,4 +1,4 @@
-#include "run/gpu_moments.h"
+#include "run/gpu_timing.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@ struct moment {
     const char *part; /* text that stays; NULL: only a beginning */
 };
 
-struct gpu_moments {
+struct gpu_timing {
     struct moe_gpu *gpu;
     struct moe_gpu_mark *origin; /* passed at origin_seconds of the processor's clock */
     double origin_seconds;
@@ -20,11 +20,10 @@ struct gpu_moments {
     struct moment *moments;
 };
 
-int gpu_moments_open(struct gpu_moments **out, struct moe_gpu *gpu, uint32_t max,
-                     struct moe_err *err)
+int gpu_timing_open(struct gpu_timing **out, struct moe_gpu *gpu, uint32_t max, struct moe_err *err)
 {
     *out = NULL;
-    struct gpu_moments *m = moe_alloc(1, sizeof *m, err);
+    struct gpu_timing *m = moe_alloc(1, sizeof *m, err);
     if (!m)
         return MOE_ERR_MEMORY;
     m->gpu = gpu;
@@ -41,14 +40,14 @@ int gpu_moments_open(struct gpu_moments **out, struct moe_gpu *gpu, uint32_t max
         m->origin_seconds = moe_seconds();
     }
     if (status != MOE_OK) {
-        gpu_moments_close(m);
+        gpu_timing_close(m);
         return status;
     }
     *out = m;
     return MOE_OK;
 }
 
-void gpu_moments_close(struct gpu_moments *m)
+void gpu_timing_close(struct gpu_timing *m)
 {
     if (!m)
         return;
@@ -59,7 +58,7 @@ void gpu_moments_close(struct gpu_moments *m)
     free(m);
 }
 
-void gpu_moments_add(struct gpu_moments *m, uint32_t layer, const char *part)
+void gpu_timing_add(struct gpu_timing *m, uint32_t layer, const char *part)
 {
     if (m->n == m->max)
         return;
@@ -69,7 +68,7 @@ void gpu_moments_add(struct gpu_moments *m, uint32_t layer, const char *part)
     moe_gpu_mark_set(moment->mark, MOE_GPU_COMPUTE);
 }
 
-int gpu_moments_write(struct gpu_moments *m, struct moe_timeline *timeline, struct moe_err *err)
+int gpu_timing_write(struct gpu_timing *m, struct moe_timeline *timeline, struct moe_err *err)
 {
     int status = moe_gpu_finish(m->gpu, err);
     double before = 0;

@@ -81,7 +81,7 @@ static __global__ void __launch_bounds__(THREADS) many_floats(struct dev_product
             dev_store_result(p, first + to + i, first_row + r, y[i][r]);
 }
 
-void gpu_multiply_floats(struct moe_gpu *g, const struct dev_products *list)
+void gpu_gemm_floats(struct moe_gpu *g, const struct dev_products *list)
 {
     dim3 grid((gpu_most_panels(list) + PANELS - 1) / PANELS, dev_products_height(list),
               (gpu_most_inputs(list) + INPUTS - 1) / INPUTS);

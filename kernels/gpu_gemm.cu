@@ -40,26 +40,26 @@ enum {
     Q_STRIDE = COLUMNS + 32
 };
 
-template <int BLOCK> struct many_shared {
+template <int BLOCK> struct gemm_shared {
     __align__(16) int8_t q[2][INPUTS][Q_STRIDE];
     __align__(16) float s[2][COLUMNS / BLOCK][INPUTS], z[2][COLUMNS / BLOCK][INPUTS];
 };
 
 /* A thread's share of what COLUMNS columns bring into shared memory. */
-template <int BLOCK> struct many_inputs {
+template <int BLOCK> struct gemm_inputs {
     uint4 q[PIECES];
     float s[COLUMNS / BLOCK / 2], z[COLUMNS / BLOCK / 2];
 };
 
 /* Which inputs a thread brings: their numbers in the product's arrays. */
-struct many_sources {
+struct gemm_sources {
     uint64_t q[PIECES], scales;
 };
 
-static __device__ __forceinline__ struct many_sources many_find(const struct dev_product &p,
+static __device__ __forceinline__ struct gemm_sources gemm_find(const struct dev_product &p,
                                                                 uint32_t first)
 {
-    struct many_sources from;
+    struct gemm_sources from;
 #pragma unroll
     for (int k = 0; k < PIECES; k++)
         from.q[k] = dev_input_of(p, first + (k * THREADS + threadIdx.x) / (COLUMNS / 16));
@@ -68,9 +68,9 @@ static __device__ __forceinline__ struct many_sources many_find(const struct dev
 }
 
 template <int BLOCK>
-static __device__ __forceinline__ void many_read(const struct dev_product &p,
-                                                 const struct many_sources &from, uint32_t chunk,
-                                                 struct many_inputs<BLOCK> *to)
+static __device__ __forceinline__ void gemm_read(const struct dev_product &p,
+                                                 const struct gemm_sources &from, uint32_t chunk,
+                                                 struct gemm_inputs<BLOCK> *to)
 {
     const int blocks = COLUMNS / BLOCK;
     uint32_t column = chunk * COLUMNS + threadIdx.x % (COLUMNS / 16) * 16;
@@ -89,8 +89,8 @@ static __device__ __forceinline__ void many_read(const struct dev_product &p,
 }
 
 template <int BLOCK>
-static __device__ __forceinline__ void many_keep(const struct many_inputs<BLOCK> &from, int buffer,
-                                                 struct many_shared<BLOCK> *to)
+static __device__ __forceinline__ void gemm_keep(const struct gemm_inputs<BLOCK> &from, int buffer,
+                                                 struct gemm_shared<BLOCK> *to)
 {
     const int blocks = COLUMNS / BLOCK;
 #pragma unroll
@@ -109,19 +109,19 @@ static __device__ __forceinline__ void many_keep(const struct many_inputs<BLOCK>
 /* ---- Weights straight from memory ---- */
 
 /* What a lane needs of its rows g and g + 8 for COLUMNS columns: packed words and scales. */
-static constexpr MOE_DEVICE_CODE int many_words(int kind)
+static constexpr MOE_DEVICE_CODE int gemm_words(int kind)
 {
     return kind == MOE_LAYOUT_Q8 || kind == MOE_LAYOUT_Q3 ? 2 : 1;
 }
-template <int KIND, int BLOCK> struct many_weights {
-    uint32_t words[STEPS][2][many_words(KIND)];
+template <int KIND, int BLOCK> struct gemm_weights {
+    uint32_t words[STEPS][2][gemm_words(KIND)];
     struct dev_scales scales[COLUMNS / BLOCK][2];
 };
 
 template <int KIND, int BLOCK>
-static __device__ __forceinline__ void many_read_weights(const struct dev_product &p,
+static __device__ __forceinline__ void gemm_read_weights(const struct dev_product &p,
                                                          const uint8_t *panel, uint32_t chunk,
-                                                         struct many_weights<KIND, BLOCK> *to)
+                                                         struct gemm_weights<KIND, BLOCK> *to)
 {
     const int units = dev_block_units(KIND, BLOCK), block_steps = BLOCK / STEP;
     uint32_t lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
@@ -156,7 +156,7 @@ static __device__ __forceinline__ void many_read_weights(const struct dev_produc
 
 /* The codes of columns 8t .. 8t+3 and 8t+4 .. 8t+7 of a step. */
 template <int KIND>
-static __device__ __forceinline__ void many_unpack(const uint32_t words[many_words(KIND)],
+static __device__ __forceinline__ void gemm_unpack(const uint32_t words[gemm_words(KIND)],
                                                    uint32_t codes[2])
 {
     uint32_t t = threadIdx.x % 4;
@@ -177,7 +177,7 @@ static __device__ __forceinline__ void many_unpack(const uint32_t words[many_wor
 /* c = the sums of a column block for rows g, g + 8 and inputs 2t, 2t + 1 of eight, whose bytes lie
  * at q; a: a step's codes of row g, of g + 8, then the second four columns' of both. */
 template <int KIND, int N_STEPS, bool TENSOR>
-static __device__ __forceinline__ void many_sums(const uint32_t (*a)[4], const int8_t *q,
+static __device__ __forceinline__ void gemm_sums(const uint32_t (*a)[4], const int8_t *q,
                                                  int32_t c[4])
 {
     uint32_t lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
@@ -220,10 +220,10 @@ static __device__ __forceinline__ void many_sums(const uint32_t (*a)[4], const i
     }
 }
 
-/* COLUMNS columns: y[j] are the chains of the j-th eight inputs, as c of many_sums. */
+/* COLUMNS columns: y[j] are the chains of the j-th eight inputs, as c of gemm_sums. */
 template <int KIND, int BLOCK, bool TENSOR>
 static __device__ __forceinline__ void
-many_add(const struct many_weights<KIND, BLOCK> &w, const struct many_shared<BLOCK> &shared,
+gemm_add(const struct gemm_weights<KIND, BLOCK> &w, const struct gemm_shared<BLOCK> &shared,
          int buffer, uint32_t blocks_left, uint32_t inputs, float y[INPUTS / EIGHT][4])
 {
     const int steps = BLOCK / STEP;
@@ -238,7 +238,7 @@ many_add(const struct many_weights<KIND, BLOCK> &w, const struct many_shared<BLO
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 uint32_t codes[2];
-                many_unpack<KIND>(w.words[k * steps + st][half], codes);
+                gemm_unpack<KIND>(w.words[k * steps + st][half], codes);
                 a[st][half] = codes[0];
                 a[st][half + 2] = codes[1];
             }
@@ -247,7 +247,7 @@ many_add(const struct many_weights<KIND, BLOCK> &w, const struct many_shared<BLO
             if (j * EIGHT >= inputs)
                 break;
             int32_t c[4];
-            many_sums<KIND, steps, TENSOR>(a, &shared.q[buffer][j * EIGHT][k * BLOCK], c);
+            gemm_sums<KIND, steps, TENSOR>(a, &shared.q[buffer][j * EIGHT][k * BLOCK], c);
             float2 s = *(const float2 *)&shared.s[buffer][k][j * EIGHT + 2 * t];
             float2 z = *(const float2 *)&shared.z[buffer][k][j * EIGHT + 2 * t];
 #pragma unroll
@@ -262,9 +262,9 @@ many_add(const struct many_weights<KIND, BLOCK> &w, const struct many_shared<BLO
 }
 
 template <int KIND, int BLOCK, bool TENSOR>
-static __global__ void __launch_bounds__(THREADS) many_bytes(struct dev_products all)
+static __global__ void __launch_bounds__(THREADS) gemm_bytes(struct dev_products all)
 {
-    __shared__ struct many_shared<BLOCK> shared;
+    __shared__ struct gemm_shared<BLOCK> shared;
     const struct dev_product p = dev_this_product(all);
     uint32_t panels = moe_panels(p.rows), first = blockIdx.z * INPUTS;
     if (blockIdx.x * PANELS >= panels || first >= p.n)
@@ -275,21 +275,21 @@ static __global__ void __launch_bounds__(THREADS) many_bytes(struct dev_products
     const uint32_t chunk_blocks = COLUMNS / BLOCK;
     uint32_t chunks = (p.blocks + chunk_blocks - 1) / chunk_blocks;
 
-    const struct many_sources from = many_find(p, first);
-    struct many_inputs<BLOCK> next_inputs;
-    struct many_weights<KIND, BLOCK> next_weights;
+    const struct gemm_sources from = gemm_find(p, first);
+    struct gemm_inputs<BLOCK> next_inputs;
+    struct gemm_weights<KIND, BLOCK> next_weights;
     float y[INPUTS / EIGHT][4] = {};
-    many_read<BLOCK>(p, from, 0, &next_inputs);
-    many_read_weights<KIND, BLOCK>(p, panel, 0, &next_weights);
+    gemm_read<BLOCK>(p, from, 0, &next_inputs);
+    gemm_read_weights<KIND, BLOCK>(p, panel, 0, &next_weights);
     for (uint32_t k = 0; k < chunks; k++) {
-        many_keep<BLOCK>(next_inputs, k & 1, &shared);
-        const struct many_weights<KIND, BLOCK> weights = next_weights;
+        gemm_keep<BLOCK>(next_inputs, k & 1, &shared);
+        const struct gemm_weights<KIND, BLOCK> weights = next_weights;
         __syncthreads(); /* and nobody still reads what the next round overwrites */
         if (k + 1 < chunks) {
-            many_read<BLOCK>(p, from, k + 1, &next_inputs);
-            many_read_weights<KIND, BLOCK>(p, panel, k + 1, &next_weights);
+            gemm_read<BLOCK>(p, from, k + 1, &next_inputs);
+            gemm_read_weights<KIND, BLOCK>(p, panel, k + 1, &next_weights);
         }
-        many_add<KIND, BLOCK, TENSOR>(weights, shared, k & 1, p.blocks - k * chunk_blocks, inputs,
+        gemm_add<KIND, BLOCK, TENSOR>(weights, shared, k & 1, p.blocks - k * chunk_blocks, inputs,
                                       y);
     }
 
@@ -308,7 +308,7 @@ static __global__ void __launch_bounds__(THREADS) many_bytes(struct dev_products
 
 /* ---- Starting ---- */
 
-void gpu_multiply_many(struct moe_gpu *g, const struct dev_products *list)
+void gpu_gemm(struct moe_gpu *g, const struct dev_products *list)
 {
     dim3 grid((gpu_most_panels(list) + PANELS - 1) / PANELS, dev_products_height(list),
               (gpu_most_inputs(list) + INPUTS - 1) / INPUTS);
@@ -316,9 +316,9 @@ void gpu_multiply_many(struct moe_gpu *g, const struct dev_products *list)
 #define START(kind, block)                                                                         \
     do {                                                                                           \
         if (tensor)                                                                                \
-            MOE_LAUNCH(g, (many_bytes<kind, block, true>), grid, THREADS, 0, *list);               \
+            MOE_LAUNCH(g, (gemm_bytes<kind, block, true>), grid, THREADS, 0, *list);               \
         else                                                                                       \
-            MOE_LAUNCH(g, (many_bytes<kind, block, false>), grid, THREADS, 0, *list);              \
+            MOE_LAUNCH(g, (gemm_bytes<kind, block, false>), grid, THREADS, 0, *list);              \
     } while (0)
     DEV_BY_QUANTIZED(list->list[0].kind, list->list[0].block, START);
 #undef START

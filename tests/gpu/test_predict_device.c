@@ -54,7 +54,7 @@ static void compare_layers(struct pair *p, struct moe_layer_predictor *const *f,
         p->sides[CPU].session->observer = (struct moe_observer){.ctx = &t, .routed = tell};
         pass(&p->sides[CPU], rows, n_rows, layer);
         for (int on_host = 0; on_host < 2 && c->layer_is_moe[layer]; on_host++) {
-            device->predict_place.host_rows = on_host ? n_rows : n_rows - 1;
+            device->predict_device.host_rows = on_host ? n_rows : n_rows - 1;
             pass(&p->sides[GPU], rows, n_rows, layer);
             assert_int_equal(moe_predict_layers(f[GPU], layer, n_rows, DEPTH, &got), t.n);
             for (uint32_t d = 0; d < t.n; d++) {
@@ -190,7 +190,7 @@ static void the_faster_one_or_the_named(void **state)
     for (enum moe_predict_on named = MOE_PREDICT_ON_AUTO; named <= MOE_PREDICT_ON_HOST; named++) {
         const struct moe_engine_options o = on_gpu("hobbit", named);
         struct moe_engine *e = strategies_open(&fixture, &o);
-        const struct moe_predict_place *place = &e->session->predict_place;
+        const struct moe_predict_device *place = &e->session->predict_device;
         struct moe_stats stats = {0};
         moe_engine_finish_stats(e, &stats);
         assert_true(stats.predict_gpu_seconds > 0 && stats.predict_host_seconds > 0);
@@ -234,7 +234,7 @@ static void nothing_to_choose(void **state)
     o = on_gpu("fate", MOE_PREDICT_ON_HOST); /* there is no other place */
     o.device.cuda = false;
     e = strategies_open(&fixture, &o);
-    assert_int_equal(e->session->predict_place.host_rows, 0);
+    assert_int_equal(e->session->predict_device.host_rows, 0);
     moe_engine_close(e);
 }
 

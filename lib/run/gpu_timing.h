@@ -2,23 +2,23 @@
  * Moments: when a GPU came to the ends of the parts of a pass, by its own clock, as spans of the
  * session's timeline. Its clock and the processor's are tied together when recording begins.
  */
-#ifndef MOE_RUN_GPU_MOMENTS_H
-#define MOE_RUN_GPU_MOMENTS_H
+#ifndef MOE_RUN_GPU_TIMING_H
+#define MOE_RUN_GPU_TIMING_H
 
 #include "base/timeline.h"
 #include "gpu.h"
 
-struct gpu_moments;
+struct gpu_timing;
 
 /* Room for so many moments of a pass. Waits for the device. */
-int gpu_moments_open(struct gpu_moments **out, struct moe_gpu *gpu, uint32_t max,
-                     struct moe_err *err);
-void gpu_moments_close(struct gpu_moments *m); /* NULL is fine */
+int gpu_timing_open(struct gpu_timing **out, struct moe_gpu *gpu, uint32_t max,
+                    struct moe_err *err);
+void gpu_timing_close(struct gpu_timing *m); /* NULL is fine */
 
 /* The compute stream has come so far; with a part, that ends a span that began with the moment
  * before. */
-void gpu_moments_add(struct gpu_moments *m, uint32_t layer, const char *part);
+void gpu_timing_add(struct gpu_timing *m, uint32_t layer, const char *part);
 /* Waits until all were reached, and writes their spans. */
-int gpu_moments_write(struct gpu_moments *m, struct moe_timeline *timeline, struct moe_err *err);
+int gpu_timing_write(struct gpu_timing *m, struct moe_timeline *timeline, struct moe_err *err);
 
 #endif

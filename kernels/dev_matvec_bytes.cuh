@@ -11,8 +11,8 @@
  * Chosen by counting instructions and bytes in flight (8 to 16 KB a block), not by measuring: it
  * has run on no GPU yet.
  */
-#ifndef MOE_KERNELS_DEV_FEW_BYTES_CUH
-#define MOE_KERNELS_DEV_FEW_BYTES_CUH
+#ifndef MOE_KERNELS_DEV_MATVEC_BYTES_CUH
+#define MOE_KERNELS_DEV_MATVEC_BYTES_CUH
 
 #include "dev_integer.cuh"
 #include "dev_product.cuh"
@@ -20,7 +20,7 @@
 #include "dev_weights.cuh"
 
 enum {
-    FEW_READERS = DEV_READERS / DEV_WARP /* warps */,
+    MATVEC_READERS = DEV_READERS / DEV_WARP /* warps */,
     LINKS = 8 /* blocks that a chain fetches at a time */
 };
 
@@ -38,49 +38,51 @@ static constexpr MOE_DEVICE_CODE int larger(int a, int b)
 
 /* How a warp's step, one or two loads of 16 bytes a lane, covers blocks; steps a warp takes per
  * section; blocks of a section, a multiple of LINKS. */
-static constexpr MOE_DEVICE_CODE int few_lanes(int kind, int block) /* for a block's units */
+static constexpr MOE_DEVICE_CODE int matvec_lanes(int kind, int block) /* for a block's units */
 {
     return 4 * dev_block_units(kind, block);
 }
-static constexpr MOE_DEVICE_CODE int few_loads(int kind, int block)
+static constexpr MOE_DEVICE_CODE int matvec_loads(int kind, int block)
 {
-    return larger(1, few_lanes(kind, block) / DEV_WARP);
+    return larger(1, matvec_lanes(kind, block) / DEV_WARP);
 }
-static constexpr MOE_DEVICE_CODE int few_step(int kind, int block)
+static constexpr MOE_DEVICE_CODE int matvec_step(int kind, int block)
 {
-    return larger(1, DEV_WARP / few_lanes(kind, block));
+    return larger(1, DEV_WARP / matvec_lanes(kind, block));
 }
-static constexpr MOE_DEVICE_CODE int few_steps(int kind, int block, int nt)
+static constexpr MOE_DEVICE_CODE int matvec_steps(int kind, int block, int nt)
 {
     int most = kind == MOE_LAYOUT_Q3 ? 2 : 4; /* 3 bits: a step brings its plane, too */
-    return larger(1, smaller(most, 32 / (nt * few_step(kind, block))) / few_loads(kind, block));
+    return larger(1,
+                  smaller(most, 32 / (nt * matvec_step(kind, block))) / matvec_loads(kind, block));
 }
-static constexpr MOE_DEVICE_CODE int few_section(int kind, int block, int nt)
+static constexpr MOE_DEVICE_CODE int matvec_section(int kind, int block, int nt)
 {
-    return FEW_READERS * few_steps(kind, block, nt) * few_step(kind, block);
+    return MATVEC_READERS * matvec_steps(kind, block, nt) * matvec_step(kind, block);
 }
 
 /* Past the row's end the last block again: loads stay inside, and no chain looks at the sums. */
-static __device__ __forceinline__ uint32_t few_within(const struct dev_product &p, uint32_t b)
+static __device__ __forceinline__ uint32_t matvec_within(const struct dev_product &p, uint32_t b)
 {
     return min(b, p.blocks - 1);
 }
 
-template <int LOADS> struct few_codes {
+template <int LOADS> struct matvec_codes {
     uint4 units[LOADS], plane;
 };
 
 /* A reading lane's place in a block, always the same. */
-struct few_lane {
+struct matvec_lane {
     uint32_t unit; /* of its first load */
     uint32_t quad; /* rows 4 quad .. 4 quad + 3 */
 };
 
 template <int KIND, int BLOCK>
-static __device__ __forceinline__ struct few_codes<few_loads(KIND, BLOCK)>
-few_read(const struct dev_product &p, const uint8_t *panel, const struct few_lane &l, uint32_t b) {
-    const int loads = few_loads(KIND, BLOCK);
-    struct few_codes<loads> codes = {
+static __device__ __forceinline__ struct matvec_codes<matvec_loads(KIND, BLOCK)>
+matvec_read(const struct dev_product &p, const uint8_t *panel, const struct matvec_lane &l,
+            uint32_t b) {
+    const int loads = matvec_loads(KIND, BLOCK);
+    struct matvec_codes<loads> codes = {
     };
     const uint8_t *at =
         dev_find_block<KIND, BLOCK>(panel, p.per_record, p.reciprocal, b).codes + l.quad * 16;
@@ -96,7 +98,7 @@ few_read(const struct dev_product &p, const uint8_t *panel, const struct few_lan
 
 /* N words of an input's bytes. */
 template <int N>
-static __device__ __forceinline__ void few_input_words(const int8_t *q, int32_t words[N])
+static __device__ __forceinline__ void matvec_input_words(const int8_t *q, int32_t words[N])
 {
     if constexpr (N == 1) {
         words[0] = __ldg((const int *)q);
@@ -116,19 +118,19 @@ static __device__ __forceinline__ void few_input_words(const int8_t *q, int32_t 
 /* sums[4 t + r]: this lane's part of the products of rows 4 quad + r with inputs t. */
 template <int KIND, int BLOCK, int NT>
 static __device__ __forceinline__ void
-few_sum(const struct few_codes<few_loads(KIND, BLOCK)> &codes, const struct few_lane &l,
-        const int8_t *const in[NT], uint32_t b, int32_t sums[4 * NT])
+matvec_sum(const struct matvec_codes<matvec_loads(KIND, BLOCK)> &codes, const struct matvec_lane &l,
+           const int8_t *const in[NT], uint32_t b, int32_t sums[4 * NT])
 {
     const int n = dev_unit_words(KIND);
 #pragma unroll
     for (int k = 0; k < 4 * NT; k++)
         sums[k] = 0;
 #pragma unroll
-    for (int i = 0; i < few_loads(KIND, BLOCK); i++) {
+    for (int i = 0; i < matvec_loads(KIND, BLOCK); i++) {
         int32_t x[NT][n];
 #pragma unroll
         for (int t = 0; t < NT; t++)
-            few_input_words<n>(in[t] + b * BLOCK + (i * 8 + l.unit) * (4 * n), x[t]);
+            matvec_input_words<n>(in[t] + b * BLOCK + (i * 8 + l.unit) * (4 * n), x[t]);
         const uint4 &unit = codes.units[i];
         uint32_t words[4] = {unit.x, unit.y, unit.z, unit.w}, plane[4] = {0, 0, 0, 0};
         if (KIND == MOE_LAYOUT_Q3) {
@@ -156,10 +158,10 @@ few_sum(const struct few_codes<few_loads(KIND, BLOCK)> &codes, const struct few_
 /* Adds up over the lanes that hold other units of the same rows, sharing the results out among
  * them; writes them to sums[input][row] of the block. */
 template <int KIND, int BLOCK, int NT>
-static __device__ __forceinline__ void few_join(int32_t v[4 * NT], const struct few_lane &l,
-                                                float (*to)[MOE_PANEL_ROWS])
+static __device__ __forceinline__ void matvec_join(int32_t v[4 * NT], const struct matvec_lane &l,
+                                                   float (*to)[MOE_PANEL_ROWS])
 {
-    const int lanes = smaller(DEV_WARP, few_lanes(KIND, BLOCK)); /* of a block in a step */
+    const int lanes = smaller(DEV_WARP, matvec_lanes(KIND, BLOCK)); /* of a block in a step */
     const int have = larger(1, 4 * NT / (lanes / 4));
     bool owner = true;
     uint32_t index = dev_share_sums<4 * NT, lanes / 2, 4>(v, threadIdx.x % DEV_WARP, &owner);
@@ -178,18 +180,18 @@ static __device__ __forceinline__ void few_join(int32_t v[4 * NT], const struct 
 /* ---- The chain ---- */
 
 /* Factors of the fma chain over LINKS blocks: d * s, m, z. */
-struct few_links {
+struct matvec_links {
     float ds[LINKS], m[LINKS], z[LINKS];
 };
 
 template <int KIND, int BLOCK>
-static __device__ __forceinline__ void few_fetch(const struct dev_product &p, const uint8_t *panel,
-                                                 uint32_t row, uint64_t scales_at, uint32_t b,
-                                                 struct few_links *links)
+static __device__ __forceinline__ void
+matvec_fetch(const struct dev_product &p, const uint8_t *panel, uint32_t row, uint64_t scales_at,
+             uint32_t b, struct matvec_links *links)
 {
 #pragma unroll
     for (int k = 0; k < LINKS; k++) {
-        uint32_t at = few_within(p, b + k);
+        uint32_t at = matvec_within(p, b + k);
         struct dev_scales w = dev_block_scales<KIND>(
             dev_find_block<KIND, BLOCK>(panel, p.per_record, p.reciprocal, at).head, row);
         links->ds[k] = w.d * __ldg(p.s + scales_at + at);
@@ -200,22 +202,22 @@ static __device__ __forceinline__ void few_fetch(const struct dev_product &p, co
 
 /* The block that a lane has in step u of the section that begins at block `first`. */
 template <int KIND, int BLOCK>
-static __device__ __forceinline__ uint32_t few_block(uint32_t mine, int u, uint32_t first)
+static __device__ __forceinline__ uint32_t matvec_block(uint32_t mine, int u, uint32_t first)
 {
-    return first + mine + u * (FEW_READERS * few_step(KIND, BLOCK));
+    return first + mine + u * (MATVEC_READERS * matvec_step(KIND, BLOCK));
 }
 
 /* The chain over the blocks from `first` to `end` of a section, whose sums are sums[block][t]. */
 template <int KIND, int BLOCK, int NT>
-static __device__ __forceinline__ float few_chain(const struct dev_product &p, const uint8_t *panel,
-                                                  uint32_t row, uint64_t scales_at, uint32_t first,
-                                                  const float (*sums)[NT][MOE_PANEL_ROWS],
-                                                  uint32_t t, struct few_links *next, float y)
+static __device__ __forceinline__ float
+matvec_chain(const struct dev_product &p, const uint8_t *panel, uint32_t row, uint64_t scales_at,
+             uint32_t first, const float (*sums)[NT][MOE_PANEL_ROWS], uint32_t t,
+             struct matvec_links *next, float y)
 {
 #pragma unroll 1
-    for (int at = 0; at < few_section(KIND, BLOCK, NT) && first + at < p.blocks; at += LINKS) {
-        struct few_links links = *next;
-        few_fetch<KIND, BLOCK>(p, panel, row, scales_at, first + at + LINKS, next);
+    for (int at = 0; at < matvec_section(KIND, BLOCK, NT) && first + at < p.blocks; at += LINKS) {
+        struct matvec_links links = *next;
+        matvec_fetch<KIND, BLOCK>(p, panel, row, scales_at, first + at + LINKS, next);
 #pragma unroll
         for (int k = 0; k < LINKS; k++)
             if (first + at + k < p.blocks) {
@@ -229,17 +231,19 @@ static __device__ __forceinline__ float few_chain(const struct dev_product &p, c
 
 /* ---- A panel ---- */
 
-template <int KIND, int BLOCK, int NT> static constexpr uint32_t few_bytes_shared(void)
+template <int KIND, int BLOCK, int NT> static constexpr uint32_t matvec_bytes_shared(void)
 {
-    return 2 * few_section(KIND, BLOCK, NT) * NT * MOE_PANEL_ROWS * sizeof(float);
+    return 2 * matvec_section(KIND, BLOCK, NT) * NT * MOE_PANEL_ROWS * sizeof(float);
 }
 
-/* The block's panel, blockIdx.x; shared: of few_bytes_shared. */
+/* The block's panel, blockIdx.x; shared: of matvec_bytes_shared. */
 template <int KIND, int BLOCK, int NT>
-static __device__ __forceinline__ void few_bytes_panel(const struct dev_product &p, float *shared)
+static __device__ __forceinline__ void matvec_bytes_panel(const struct dev_product &p,
+                                                          float *shared)
 {
-    const int section = few_section(KIND, BLOCK, NT), steps = few_steps(KIND, BLOCK, NT);
-    const int loads = few_loads(KIND, BLOCK), lanes = smaller(DEV_WARP, few_lanes(KIND, BLOCK));
+    const int section = matvec_section(KIND, BLOCK, NT), steps = matvec_steps(KIND, BLOCK, NT);
+    const int loads = matvec_loads(KIND, BLOCK),
+              lanes = smaller(DEV_WARP, matvec_lanes(KIND, BLOCK));
     static_assert(section % LINKS == 0, "chains take whole sections");
     float(*sums)[section][NT][MOE_PANEL_ROWS] =
         (float(*)[section][NT][MOE_PANEL_ROWS])shared; /* two of them */
@@ -249,17 +253,17 @@ static __device__ __forceinline__ void few_bytes_panel(const struct dev_product 
 
     /* Of a reading thread. */
     uint32_t lane = threadIdx.x % DEV_WARP;
-    const struct few_lane l = {lane % lanes / 4, lane % 4};
-    uint32_t mine = threadIdx.x / DEV_WARP * few_step(KIND, BLOCK) + lane / lanes;
+    const struct matvec_lane l = {lane % lanes / 4, lane % 4};
+    uint32_t mine = threadIdx.x / DEV_WARP * matvec_step(KIND, BLOCK) + lane / lanes;
     const int8_t *in[NT] = {};
-    struct few_codes<loads> next_codes[steps] = {
+    struct matvec_codes<loads> next_codes[steps] = {
     };
     /* Of a chain's. */
     uint32_t row = threadIdx.x % MOE_PANEL_ROWS;
     uint32_t t = (threadIdx.x - DEV_READERS) / MOE_PANEL_ROWS; /* of a chain */
     bool adds = !reads && t < NT;
     uint64_t scales_at = 0;
-    struct few_links next_links = {};
+    struct matvec_links next_links = {};
     float y = 0;
 
     if (reads) {
@@ -268,28 +272,29 @@ static __device__ __forceinline__ void few_bytes_panel(const struct dev_product 
             in[k] = (const int8_t *)p.inputs + dev_input_of(p, k) * p.in_stride;
 #pragma unroll
         for (int u = 0; u < steps; u++)
-            next_codes[u] = few_read<KIND, BLOCK>(
-                p, panel, l, few_within(p, few_block<KIND, BLOCK>(mine, u, 0)));
+            next_codes[u] = matvec_read<KIND, BLOCK>(
+                p, panel, l, matvec_within(p, matvec_block<KIND, BLOCK>(mine, u, 0)));
     } else if (adds) {
         scales_at = dev_input_of(p, t) * p.blocks;
-        few_fetch<KIND, BLOCK>(p, panel, row, scales_at, 0, &next_links);
+        matvec_fetch<KIND, BLOCK>(p, panel, row, scales_at, 0, &next_links);
     }
     for (uint32_t k = 0; k <= sections; k++) {
         if (reads && k < sections) {
 #pragma unroll
             for (int u = 0; u < steps; u++) {
-                const struct few_codes<loads> codes = next_codes[u];
-                uint32_t in_section = few_block<KIND, BLOCK>(mine, u, 0);
+                const struct matvec_codes<loads> codes = next_codes[u];
+                uint32_t in_section = matvec_block<KIND, BLOCK>(mine, u, 0);
                 uint32_t b = k * section + in_section;
                 if (k + 1 < sections)
-                    next_codes[u] = few_read<KIND, BLOCK>(p, panel, l, few_within(p, b + section));
+                    next_codes[u] =
+                        matvec_read<KIND, BLOCK>(p, panel, l, matvec_within(p, b + section));
                 int32_t v[4 * NT];
-                few_sum<KIND, BLOCK, NT>(codes, l, in, few_within(p, b), v);
-                few_join<KIND, BLOCK, NT>(v, l, sums[k & 1][in_section]);
+                matvec_sum<KIND, BLOCK, NT>(codes, l, in, matvec_within(p, b), v);
+                matvec_join<KIND, BLOCK, NT>(v, l, sums[k & 1][in_section]);
             }
         } else if (adds && k > 0) {
-            y = few_chain<KIND, BLOCK, NT>(p, panel, row, scales_at, (k - 1) * section,
-                                           sums[(k - 1) & 1], t, &next_links, y);
+            y = matvec_chain<KIND, BLOCK, NT>(p, panel, row, scales_at, (k - 1) * section,
+                                              sums[(k - 1) & 1], t, &next_links, y);
         }
         __syncthreads();
     }

@@ -1,4 +1,4 @@
-#include "run/predict_place.h"
+#include "run/predict_device.h"
 
 #include "base/clock.h"
 #include "gpu.h"
@@ -42,7 +42,7 @@ static int time_place(struct moe_session *s, struct moe_layer_predictor *f,
                       struct moe_err *err)
 {
     double sorted[N_TIMES], seconds;
-    s->predict_place.host_rows = host_rows;
+    s->predict_device.host_rows = host_rows;
     int status = time_once(s, f, watch, &seconds, err);
     for (int n = 0, at; n < N_TIMES && status == MOE_OK; n++) {
         status = time_once(s, f, watch, &seconds, err);
@@ -55,11 +55,11 @@ static int time_place(struct moe_session *s, struct moe_layer_predictor *f,
     return status;
 }
 
-int moe_predict_place_choose(struct moe_session *s, struct moe_layer_predictor *f,
-                             struct moe_err *err)
+int moe_predict_device_choose(struct moe_session *s, struct moe_layer_predictor *f,
+                              struct moe_err *err)
 {
     const struct moe_config *c = &s->model->config;
-    struct moe_predict_place *place = &s->predict_place;
+    struct moe_predict_device *place = &s->predict_device;
     struct stopwatch watch = {0};
     if (s->look_depth == 0 || moe_config_moe_layers(c, c->n_layers) < 2)
         return MOE_OK;
@@ -79,7 +79,7 @@ int moe_predict_place_choose(struct moe_session *s, struct moe_layer_predictor *
     return status;
 }
 
-const char *moe_predict_place_name(const struct moe_predict_place *place)
+const char *moe_predict_device_name(const struct moe_predict_device *place)
 {
     return place->gpu_seconds == 0 ? "" : place->host_rows ? "host" : "gpu";
 }
