@@ -7,10 +7,10 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/text.h"
-#include "calibrate_show.h"
 #include "cli.h"
 #include "offline.h"
 #include "quant/layout.h"
+#include "show/show_map.h"
 #include "study/calibrate.h"
 
 enum { DEFAULT_TOKENS = 256 };
@@ -129,7 +129,7 @@ static int write_map(const struct moe_map *map, const char *path, struct moe_err
 static void say_result(const struct moe_map *map)
 {
     struct moe_buf line = {0};
-    calibrate_show_line(map, &line);
+    moe_show_map_line(map, &line);
     moe_buf_u8(&line, 0);
     if (!line.failed)
         cli_note("%s: %s", o.out, (const char *)line.data);
@@ -210,7 +210,7 @@ static int show(const char *path)
     if (status == MOE_OK && o.json)
         status = moe_map_write_json(map, &text, &err);
     else if (status == MOE_OK)
-        calibrate_show_text(map, cli_may_draw(STDOUT_FILENO), &text);
+        moe_show_map(map, cli_may_draw(STDOUT_FILENO), &text);
     if (status == MOE_OK && text.failed)
         status = moe_fail(&err, MOE_ERR_MEMORY, "out of memory");
     if (status == MOE_OK)

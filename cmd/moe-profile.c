@@ -8,12 +8,12 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "cli.h"
-#include "device_show.h"
 #include "engine/engine.h"
 #include "fmt/yaml.h"
 #include "offline.h"
-#include "profile_show.h"
-#include "profile_trace.h"
+#include "show/show_device.h"
+#include "show/show_statistics.h"
+#include "show/show_trace.h"
 #include "study/device_bench.h"
 #include "study/profile.h"
 
@@ -177,9 +177,9 @@ static int show_trace(const char *path)
     int status = moe_trace_open(&t, path, &err);
     if (status == MOE_OK) {
         if (o.json)
-            profile_trace_json(t, &text);
+            moe_show_trace_json(t, &text);
         else
-            profile_trace_text(t, &text);
+            moe_show_trace(t, &text);
         status = text.failed ? moe_fail(&err, MOE_ERR_MEMORY, "out of memory") : MOE_OK;
     }
     if (status == MOE_OK)
@@ -215,7 +215,7 @@ static int show_device(const char *path, struct moe_buf *text, struct moe_err *e
     if (status == MOE_OK && o.json)
         status = moe_device_write_json(d, text, err);
     else if (status == MOE_OK)
-        device_show_text(d, text);
+        moe_show_device(d, text);
     free(d);
     return status;
 }
@@ -225,8 +225,8 @@ static int show_statistics(const char *path, struct moe_buf *text, struct moe_er
     struct moe_statistics *s = NULL;
     int status = moe_statistics_read(&s, path, err);
     if (status == MOE_OK)
-        status = o.json ? profile_show_json(s, text, err)
-                        : profile_show_text(s, cli_may_colour(STDOUT_FILENO), text, err);
+        status = o.json ? moe_show_statistics_json(s, text, err)
+                        : moe_show_statistics(s, cli_may_colour(STDOUT_FILENO), text, err);
     moe_statistics_free(s);
     return status;
 }

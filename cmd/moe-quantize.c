@@ -12,7 +12,7 @@
 #include "convert/map_bits.h"
 #include "fmt/gguf.h"
 #include "fmt/pack.h"
-#include "show/summary.h"
+#include "show/show_pack.h"
 #include "study/error_aware.h"
 
 static struct {
@@ -132,16 +132,17 @@ static int list(const char *path)
     struct moe_err err;
     struct moe_pack *pack = NULL;
     struct moe_buf text = {0};
-    struct moe_summary *summary = calloc(1, sizeof *summary); /* too large for a stack's taste */
+    struct moe_pack_summary *summary =
+        calloc(1, sizeof *summary); /* too large for a stack's taste */
     int status = summary ? moe_pack_open(&pack, path, &err)
                          : moe_fail(&err, MOE_ERR_MEMORY, "out of memory");
     if (status == MOE_OK)
-        status = moe_summarize(pack, summary, &err);
+        status = moe_pack_summarize(pack, summary, &err);
     if (status == MOE_OK && o.json)
-        status = moe_summary_json(pack, summary, cli_verbose, &text, &err);
+        status = moe_show_pack_json(pack, summary, cli_verbose, &text, &err);
     if (status == MOE_OK && !o.json) {
-        moe_summary_text(pack, summary, cli_verbose, &text);
-        moe_summary_maps(pack, summary, cli_may_colour(STDOUT_FILENO), &text);
+        moe_show_pack(pack, summary, cli_verbose, &text);
+        moe_show_pack_bits(pack, summary, cli_may_colour(STDOUT_FILENO), &text);
     }
     if (status == MOE_OK && text.failed)
         status = moe_fail(&err, MOE_ERR_MEMORY, "out of memory");
@@ -211,14 +212,14 @@ static int say_result(const char *path, const struct moe_convert_report *report,
     struct moe_err err;
     struct moe_pack *pack = NULL;
     struct moe_buf text = {0};
-    struct moe_summary *summary = calloc(1, sizeof *summary);
+    struct moe_pack_summary *summary = calloc(1, sizeof *summary);
     char bytes[32];
     int status = summary ? moe_pack_open(&pack, path, &err)
                          : moe_fail(&err, MOE_ERR_MEMORY, "out of memory");
     if (status == MOE_OK)
-        status = moe_summarize(pack, summary, &err);
+        status = moe_pack_summarize(pack, summary, &err);
     if (status == MOE_OK) {
-        moe_summary_line(pack, summary, &text);
+        moe_show_pack_line(pack, summary, &text);
         if (!cli_quiet && text.data)
             fprintf(stderr, "%s: %s: %s, %.1f s\n", path, (const char *)text.data,
                     moe_format_bytes(report->pack_bytes, bytes), seconds);

@@ -12,7 +12,7 @@
 #include "measure.h"
 #include "prompt.h"
 #include "repl.h"
-#include "show/show_stats.h"
+#include "show/show_run.h"
 #include "strategy_options.h"
 
 enum { DEFAULT_CONTEXT = 4096 };
@@ -423,9 +423,9 @@ static int report_stats(struct run *r, struct moe_err *err)
     struct moe_buf text = {0}, json = {0};
     int status = MOE_OK;
     moe_engine_finish_stats(r->engine, &r->stats);
-    moe_stats_write_text(&r->stats, &text);
+    moe_show_run(&r->stats, &text);
     moe_budget_write_text(&r->engine->budget, &text);
-    moe_stats_write_json(&r->stats, &json);
+    moe_show_run_json(&r->stats, &json);
     if (text.failed || json.failed)
         status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: the statistics");
     else if (o.stats)

@@ -13,7 +13,7 @@
 #include "base/clock.h"
 #include "cli.h"
 #include "console.h"
-#include "show/show_stats.h"
+#include "show/show_run.h"
 
 /* ---- Parts that moe-run -p uses too ---- */
 
@@ -58,7 +58,7 @@ static void footer(const struct console *c)
     if (cli_quiet)
         return;
     struct moe_buf line = {0};
-    moe_stats_write_line(&c->r->conversation->session->stats, &line);
+    moe_show_run_line(&c->r->conversation->session->stats, &line);
     if (!line.failed)
         console_tell(c, (const char *)line.data);
     moe_buf_release(&line);

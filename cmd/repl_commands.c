@@ -6,7 +6,7 @@
 #include "base/text.h"
 #include "cli.h"
 #include "console.h"
-#include "show/show_stats.h"
+#include "show/show_run.h"
 
 static void print_line(const char *text)
 {
@@ -26,7 +26,7 @@ static int do_stats(struct console *c, const char *arg, struct moe_err *err)
     struct moe_buf text = {0};
     struct moe_stats total = *c->r->total;
     moe_engine_finish_stats(c->r->engine, &total);
-    moe_stats_write_text(&total, &text);
+    moe_show_run(&total, &text);
     if (!text.failed)
         fputs((const char *)text.data, stderr);
     moe_buf_release(&text);

@@ -1,8 +1,8 @@
 /*
- * Explanations of plans and statistics, in plain words, for someone who has not read the papers,
- * and as JSON for scripts. Pure: from what a plan or statistics hold to text.
+ * Explanations of plans, statistics and packs, in plain words, for someone who has not read the
+ * papers, and as JSON for scripts.
  *
- * Every figure follows from the plan by the formulas here; seconds are per decoded token.
+ * Every figure of a plan follows from it by the formulas here; seconds are per decoded token.
  */
 #ifndef MOE_SHOW_EXPLAIN_H
 #define MOE_SHOW_EXPLAIN_H
@@ -64,10 +64,16 @@ void moe_explain_strategy(const struct moe_strategy *s, uint64_t n_slots, struct
 
 /* ---- Statistics ---- */
 
-/* What they say for planning. path: the file, for the commands shown. */
+/* What they say for planning. */
 int moe_explain_statistics(const struct moe_statistics *s, bool blocks, struct moe_buf *out,
                            struct moe_err *err);
 int moe_explain_statistics_json(const struct moe_statistics *s, struct moe_buf *out,
                                 struct moe_err *err);
+
+/* ---- A pack ---- */
+
+/* What running it takes at least, for a person or as one JSON object. Opens the pack at `path`.
+ * MOE_ERR_USAGE: a model without experts; errors of reading it. */
+int moe_explain_pack(const char *path, bool json, struct moe_buf *out, struct moe_err *err);
 
 #endif

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-char *moe_explain_speed(double tokens_per_second, char room[32])
+char *moe_show_speed(double tokens_per_second, char room[32])
 {
     if (!(tokens_per_second >= 0))
         return strcpy(room, "?");
@@ -11,7 +11,7 @@ char *moe_explain_speed(double tokens_per_second, char room[32])
     return room;
 }
 
-char *moe_explain_percent(double share, char room[32])
+char *moe_show_percent(double share, char room[32])
 {
     if (!(share >= 0))
         return strcpy(room, "?");
@@ -19,7 +19,7 @@ char *moe_explain_percent(double share, char room[32])
     return room;
 }
 
-char *moe_explain_rate(double bytes_per_second, char room[32])
+char *moe_show_rate(double bytes_per_second, char room[32])
 {
     if (bytes_per_second >= 1e9)
         snprintf(room, 32, "%.2f GB/s", bytes_per_second * 1e-9);

@@ -6,9 +6,9 @@
 
 /* "39.5", "3.95"; "70.0%"; "?" for what is not known (below 0); "1.20 GB/s", "16.0 MB/s". Return
  * `room`. */
-char *moe_explain_speed(double tokens_per_second, char room[32]);
-char *moe_explain_percent(double share, char room[32]);
-char *moe_explain_rate(double bytes_per_second, char room[32]);
+char *moe_show_speed(double tokens_per_second, char room[32]);
+char *moe_show_percent(double share, char room[32]);
+char *moe_show_rate(double bytes_per_second, char room[32]);
 
 /* Slots of all pools. */
 struct moe_explain_slots {

@@ -54,9 +54,9 @@ static void put_head(const struct screen *s)
         moe_draw_paragraph(s->out, NULL, 0,
                            "Expected: %s tokens/s of an answer, %s tokens/s of a prompt; %s of "
                            "experts found in memory",
-                           moe_explain_speed(e->decode_tokens_per_second, room[0]),
-                           moe_explain_speed(e->prefill_tokens_per_second, room[1]),
-                           moe_explain_percent(e->hit_rate, room[2]));
+                           moe_show_speed(e->decode_tokens_per_second, room[0]),
+                           moe_show_speed(e->prefill_tokens_per_second, room[1]),
+                           moe_show_percent(e->hit_rate, room[2]));
 }
 
 static void put_strategy(const struct screen *s)
@@ -228,7 +228,7 @@ static void put_verdict(const struct screen *s, const struct moe_plan_bounds *b)
     double at_least = b->seconds[MOE_BOUND_COMPUTATION];
     if (b->largest != MOE_BOUND_COMPUTATION)
         at_least += b->seconds[MOE_BOUND_LINK];
-    moe_explain_speed(at_least > 0 ? 1 / at_least : 0, speed);
+    moe_show_speed(at_least > 0 ? 1 / at_least : 0, speed);
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
     moe_draw_paragraph(s->out, NULL, 2, advice[b->largest], speed);
@@ -246,10 +246,9 @@ static void put_loads(const struct screen *s)
             "A token loads %s; the link (%s) is busy %s of the time. Found in memory: %s; a cache "
             "that knows the future, but loads only on demand: %s.",
             moe_format_bytes((uint64_t)e->bytes_per_token, bytes),
-            moe_explain_rate(p->pace.load_rate, rate),
-            moe_explain_percent(e->link_seconds * e->decode_tokens_per_second, room[0]),
-            moe_explain_percent(e->hit_rate, room[1]),
-            moe_explain_percent(e->optimal_hit_rate, room[2]));
+            moe_show_rate(p->pace.load_rate, rate),
+            moe_show_percent(e->link_seconds * e->decode_tokens_per_second, room[0]),
+            moe_show_percent(e->hit_rate, room[1]), moe_show_percent(e->optimal_hit_rate, room[2]));
     moe_draw_paragraph(s->out, NULL, 2,
                        "A layer takes %.3f ms, loading an expert %.3f ms: %" PRIu32
                        " loads hide behind a layer.",
@@ -294,8 +293,8 @@ static void put_step(const struct screen *s, const struct moe_plan_step *step, b
     char amount[32], speed[32], found[32];
     moe_buf_printf(s->out, "  %c %12s %8s tokens/s  %6s found ", now ? '>' : ' ',
                    format(step->amount, amount),
-                   moe_explain_speed(step->decode_tokens_per_second, speed),
-                   moe_explain_percent(step->hit_rate, found));
+                   moe_show_speed(step->decode_tokens_per_second, speed),
+                   moe_show_percent(step->hit_rate, found));
     moe_draw_bar(s->out, most > 0 ? step->decode_tokens_per_second / most : 0, BAR, s->blocks);
     moe_buf_text(s->out, "\n");
 }
@@ -342,7 +341,7 @@ static void put_steps(const struct screen *s, const char *title, const struct mo
     if (next && speed > 0)
         moe_draw_paragraph(s->out, NULL, 2, "The next step up, %s, gives %s tokens/s: %+.1f%%.",
                            format(next->amount, room[0]),
-                           moe_explain_speed(next->decode_tokens_per_second, room[1]),
+                           moe_show_speed(next->decode_tokens_per_second, room[1]),
                            100 * (next->decode_tokens_per_second / speed - 1));
 }
 
@@ -353,7 +352,7 @@ static void put_more(const struct screen *s)
               p->memory_steps, p->n_memory_steps,
               (double)(p->memory.total ? p->memory.total : p->memory.experts), format_memory);
     put_steps(s, "A faster link or a slower one", p->rate_steps, p->n_rate_steps, p->pace.load_rate,
-              moe_explain_rate);
+              moe_show_rate);
 }
 
 static void put_tried(const struct screen *s)
@@ -370,8 +369,8 @@ static void put_tried(const struct screen *s)
         const struct moe_plan_tried *t = &p->tried[i];
         char first[80];
         snprintf(first, sizeof first, "  %9s  %6s  ",
-                 moe_explain_speed(t->decode_tokens_per_second, speed),
-                 moe_explain_percent(t->hit_rate, found));
+                 moe_show_speed(t->decode_tokens_per_second, speed),
+                 moe_show_percent(t->hit_rate, found));
         moe_draw_paragraph(s->out, first, 21, "%.*s", TRIED_NAME, t->strategy);
     }
 }

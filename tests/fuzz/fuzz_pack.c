@@ -12,7 +12,7 @@
 
 #include "../pack_forge.h"
 #include "fmt/pack.h"
-#include "show/summary.h"
+#include "show/show_pack.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
@@ -38,7 +38,7 @@ static uint64_t expand(const uint8_t *data, size_t n, uint8_t *pages)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     static uint8_t pages[MAX_PAGES * PAGE];
-    static struct moe_summary summary;
+    static struct moe_pack_summary summary;
     static int fd = -1;
     static char path[64];
     if (fd < 0) {
@@ -55,10 +55,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         return 0;
     struct moe_buf text = {0};
     if (moe_pack_verify(pack, NULL, NULL, &err) == MOE_OK &&
-        moe_summarize(pack, &summary, &err) == MOE_OK) {
-        moe_summary_text(pack, &summary, true, &text);
-        moe_summary_maps(pack, &summary, true, &text);
-        moe_summary_json(pack, &summary, true, &text, &err);
+        moe_pack_summarize(pack, &summary, &err) == MOE_OK) {
+        moe_show_pack(pack, &summary, true, &text);
+        moe_show_pack_bits(pack, &summary, true, &text);
+        moe_show_pack_json(pack, &summary, true, &text, &err);
     }
     moe_buf_release(&text);
     moe_pack_close(pack);

@@ -15,7 +15,7 @@
 #include "convert/convert.h"
 #include "fmt/checkpoint.h"
 #include "fmt/pack.h"
-#include "show/summary.h"
+#include "show/show_pack.h"
 
 #define TINY "tests/models/tiny-moe"
 
@@ -276,16 +276,16 @@ static void summaries_add_up(void **state)
     struct moe_convert_options options = options_for("4", 8);
     convert_dir(TINY, in_dir("a.moe"), &options);
     struct moe_pack *pack = open_pack(in_dir("a.moe"));
-    struct moe_summary *s = moe_alloc(1, sizeof *s, &err);
-    assert_ok(moe_summarize(pack, s, &err), &err);
+    struct moe_pack_summary *s = moe_alloc(1, sizeof *s, &err);
+    assert_ok(moe_pack_summarize(pack, s, &err), &err);
     assert_int_equal(s->variants[0].count, 12 * 32);
     assert_int_equal(s->variants[0].weights, 12 * 32 * 3 * 192 * 64);
-    assert_true(moe_sum_bits(&s->variants[0]) == 4.5); /* and two f16 for every 64 weights */
+    assert_true(moe_weight_sum_bits(&s->variants[0]) == 4.5); /* and two f16 for every 64 weights */
     struct moe_buf text = {0};
-    assert_ok(moe_summary_json(pack, s, true, &text, &err), &err);
+    assert_ok(moe_show_pack_json(pack, s, true, &text, &err), &err);
     assert_non_null(strstr((char *)text.data, "\"bits_per_weight\": 4.5"));
-    moe_summary_text(pack, s, true, &text);
-    moe_summary_line(pack, s, &text);
+    moe_show_pack(pack, s, true, &text);
+    moe_show_pack_line(pack, s, &text);
     assert_non_null(strstr((char *)text.data, "384 experts at 4 bits (4.50 bits/weight)"));
     moe_buf_release(&text);
     free(s);

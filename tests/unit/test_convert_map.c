@@ -10,7 +10,7 @@
 #include "convert/convert.h"
 #include "convert/map_bits.h"
 #include "fmt/pack.h"
-#include "show/summary.h"
+#include "show/show_pack.h"
 
 #define TINY "tests/models/tiny-moe"
 enum { N_LAYERS = 12, N_EXPERTS = 32, N = N_LAYERS * N_EXPERTS };
@@ -386,28 +386,28 @@ static void maps_are_drawn(void **state)
     bits[11 * N_EXPERTS + 31] = (struct moe_bits){2, 2};
     convert("made.moe", "map,4", &map);
     struct moe_pack *pack = open_pack("made.moe");
-    struct moe_summary *s = moe_alloc(1, sizeof *s, &err);
+    struct moe_pack_summary *s = moe_alloc(1, sizeof *s, &err);
     struct moe_buf text = {0};
-    assert_ok(moe_summarize(pack, s, &err), &err);
+    assert_ok(moe_pack_summarize(pack, s, &err), &err);
     assert_true(!s->mixed[variant_of(pack, "4")] && s->mixed[variant_of(pack, "map")]);
-    assert_true(moe_sum_nominal_bits(&s->variants[variant_of(pack, "4")]) == 4);
+    assert_true(moe_weight_sum_nominal_bits(&s->variants[variant_of(pack, "4")]) == 4);
     double mean = (4.0 * (N - 3) + 2 * 2.0 + 16.0 / 3) / N;
-    double nominal = moe_sum_nominal_bits(&s->variants[variant_of(pack, "map")]);
+    double nominal = moe_weight_sum_nominal_bits(&s->variants[variant_of(pack, "map")]);
     assert_true(nominal > mean - 1e-12 && nominal < mean + 1e-12);
-    moe_summary_maps(pack, s, false, &text);
+    moe_show_pack_bits(pack, s, false, &text);
     expect(&text, "\n  experts map: bits of each, by layer\n"
                   "     0  24444444 4a444444 44444444 44444444\n"
                   "     1  44444444 44444444 44444444 44444444\n");
     expect(&text, "    11  44444444 44444444 44444444 44444442\n"
                   "  bits  a = 4d8: 1 expert, 4: 381 experts, 2: 2 experts\n");
     moe_buf_release(&text);
-    moe_summary_maps(pack, s, true, &text);
+    moe_show_pack_bits(pack, s, true, &text);
     expect(&text, "\033[30;48;5;151m2\033[0m");
     moe_buf_release(&text);
-    moe_summary_line(pack, s, &text);
+    moe_show_pack_line(pack, s, &text);
     expect(&text, "and a map's bits (4.49)");
     moe_buf_release(&text);
-    assert_ok(moe_summary_json(pack, s, false, &text, &err), &err);
+    assert_ok(moe_show_pack_json(pack, s, false, &text, &err), &err);
     expect(&text, "\"nominal_bits_per_weight\": 4.0");
     expect(&text, "\"map\": null");
     expect(&text, "\"4d8\"");
@@ -445,11 +445,11 @@ static void write_wide_pack(uint32_t n_experts)
 static void wide_maps_wrap_or_are_counted(void **state)
 {
     (void)state;
-    struct moe_summary s = {.mixed = {true}};
+    struct moe_pack_summary s = {.mixed = {true}};
     struct moe_buf text = {0};
     write_wide_pack(72);
     struct moe_pack *pack = open_pack("wide.moe");
-    moe_summary_maps(pack, &s, false, &text);
+    moe_show_pack_bits(pack, &s, false, &text);
     assert_string_equal((const char *)text.data,
                         "\n  experts map: bits of each, by layer\n"
                         "     1  24424424 42442442 44244244 24424424 42442442 44244244 24424424 "
@@ -458,9 +458,9 @@ static void wide_maps_wrap_or_are_counted(void **state)
                         "  bits  4: 48 experts, 2: 24 experts\n");
     moe_buf_release(&text);
     moe_pack_close(pack);
-    write_wide_pack(MOE_SUMMARY_DRAWN + 2);
+    write_wide_pack(MOE_SHOW_DRAWN + 2);
     pack = open_pack("wide.moe");
-    moe_summary_maps(pack, &s, false, &text);
+    moe_show_pack_bits(pack, &s, false, &text);
     assert_string_equal((const char *)text.data, "\n  experts map: bits of each, by layer\n"
                                                  "     1  172 at 4, 86 at 2\n"
                                                  "  bits  4: 172 experts, 2: 86 experts\n");

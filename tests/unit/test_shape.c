@@ -8,7 +8,7 @@
 #include "fmt/pack.h"
 #include "model/shape.h"
 #include "run/session.h"
-#include "show/summary.h"
+#include "show/show_pack.h"
 
 #define TINY "tests/models/tiny-moe"
 
@@ -51,7 +51,7 @@ static void compare(const char *expert_bits, int dense_bits, uint32_t group)
     char path[96];
     struct moe_err err = {0};
     struct moe_pack *pack;
-    struct moe_summary summary;
+    struct moe_pack_summary summary;
     struct moe_convert_report report;
     struct moe_shape_bytes shape;
     struct moe_convert_options options = {.n_experts = 1,
@@ -62,7 +62,7 @@ static void compare(const char *expert_bits, int dense_bits, uint32_t group)
     snprintf(path, sizeof path, "%s/x.moe", dir);
     assert_ok(moe_convert_checkpoint(TINY, path, &options, &report, &err), &err);
     assert_ok(moe_pack_open(&pack, path, &err), &err);
-    assert_ok(moe_summarize(pack, &summary, &err), &err);
+    assert_ok(moe_pack_summarize(pack, &summary, &err), &err);
     assert_ok(
         moe_shape_bytes(&shape, &summary.config, expert_bits, (uint32_t)dense_bits, group, &err),
         &err);

@@ -4,7 +4,7 @@
 #include <jansson.h>
 
 #include "fmt/json.h"
-#include "show/show_stats.h"
+#include "show/show_run.h"
 
 /* A count of each kind that no other kind has, so that a mix-up shows. */
 static const struct moe_stats SAMPLE = {
@@ -62,7 +62,7 @@ static json_t *written(const struct moe_stats *stats)
 {
     struct moe_buf out = {0};
     struct moe_err err = {0};
-    moe_stats_write_json(stats, &out);
+    moe_show_run_json(stats, &out);
     assert_false(out.failed);
     json_t *json = moe_json_parse("stats", out.data, out.size, &err);
     if (!json)
@@ -189,7 +189,7 @@ static void the_place_of_predictions(void **state)
     struct moe_stats s = SAMPLE;
     struct moe_buf out = {0};
     json_t *json = written(&s);
-    moe_stats_write_text(&s, &out);
+    moe_show_run(&s, &out);
     assert_null(json_object_get(json, "predict_on"));
     assert_null(json_object_get(json, "predict_gpu_us"));
     assert_null(strstr((char *)out.data, "predict "));
@@ -199,7 +199,7 @@ static void the_place_of_predictions(void **state)
     s.predict_gpu_seconds = 25e-6;
     s.predict_host_seconds = 12.5e-6;
     json = written(&s);
-    moe_stats_write_text(&s, &out);
+    moe_show_run(&s, &out);
     assert_string_equal(json_string_value(json_object_get(json, "predict_on")), "host");
     assert_near(json, "predict_gpu_us", 25);
     assert_near(json, "predict_host_us", 12.5);
@@ -264,7 +264,7 @@ static void names_cannot_break_the_object(void **state)
 static void texts_tell_the_same(void **state)
 {
     struct moe_buf out = {0};
-    moe_stats_write_text(&SAMPLE, &out);
+    moe_show_run(&SAMPLE, &out);
     assert_non_null(strstr((char *)out.data, "strategy lru (cache arc, per-layer) on cpu\n"));
     assert_non_null(strstr((char *)out.data, "137 activations"));
     assert_non_null(strstr((char *)out.data, "hit rate 7.30%")); /* 10 of 137 */
@@ -275,7 +275,7 @@ static void texts_tell_the_same(void **state)
     assert_non_null(strstr((char *)out.data, "3 at low precision, 64 left out, 32 from an earlier "
                                              "state, 5 not the router's choice"));
     moe_buf_clear(&out);
-    moe_stats_write_line(&SAMPLE, &out);
+    moe_show_run_line(&SAMPLE, &out);
     assert_null(strchr((char *)out.data, '\n'));
     assert_non_null(strstr((char *)out.data, "in memory, lru (cache arc, per-layer)"));
     assert_non_null(strstr((char *)out.data, "5.0 tok/s, first token 2.50 s, hit rate 7.3%"));
@@ -284,12 +284,12 @@ static void texts_tell_the_same(void **state)
     snprintf(resident.strategy, sizeof resident.strategy, "resident");
     snprintf(resident.cache, sizeof resident.cache, "none");
     moe_buf_clear(&out);
-    moe_stats_write_text(&resident, &out);
+    moe_show_run(&resident, &out);
     assert_non_null(strstr((char *)out.data, "strategy resident on cpu\n"));
     /* Nor of guesses and changes, where there were none. */
     const struct moe_stats plain = {.device = "cpu"};
     moe_buf_clear(&out);
-    moe_stats_write_text(&plain, &out);
+    moe_show_run(&plain, &out);
     assert_null(strstr((char *)out.data, "foretold"));
     assert_null(strstr((char *)out.data, "changed"));
     moe_buf_release(&out);

@@ -1,4 +1,4 @@
-#include "show/show_stats.h"
+#include "show/show_run.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -89,7 +89,7 @@ static void write_phase(struct moe_buf *out, const char *name, const struct moe_
     moe_buf_text(out, "\n  }");
 }
 
-void moe_stats_write_json(const struct moe_stats *stats, struct moe_buf *out)
+void moe_show_run_json(const struct moe_stats *stats, struct moe_buf *out)
 {
     struct moe_phase_stats all = both_phases(stats);
     moe_buf_text(out, "{\n");
@@ -165,7 +165,7 @@ static void write_notes(struct moe_buf *out, const struct moe_counts *n)
                        n->low_precision, n->skipped, n->precalculated, n->substituted);
 }
 
-void moe_stats_write_text(const struct moe_stats *stats, struct moe_buf *out)
+void moe_show_run(const struct moe_stats *stats, struct moe_buf *out)
 {
     struct moe_phase_stats all = both_phases(stats);
     char a[32], b[32];
@@ -209,7 +209,7 @@ void moe_stats_write_text(const struct moe_stats *stats, struct moe_buf *out)
                        stats->bf16_rows);
 }
 
-void moe_stats_write_line(const struct moe_stats *stats, struct moe_buf *out)
+void moe_show_run_line(const struct moe_stats *stats, struct moe_buf *out)
 {
     struct moe_phase_stats all = both_phases(stats);
     char a[32], b[32];

@@ -1,5 +1,4 @@
-#include "show/summary.h"
-#include "fmt/pack_bits.h"
+#include "show/show_pack.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -10,6 +9,7 @@
 #include "base/text.h"
 #include "convert/convert.h"
 #include "fmt/json.h"
+#include "fmt/pack_bits.h"
 
 /* ---- Figures ---- */
 
@@ -54,9 +54,10 @@ static bool differs(const struct moe_pack *pack, const struct moe_expert_extent 
     return bits.gate_up != first->gate_up || bits.down != first->down;
 }
 
-int moe_summarize(const struct moe_pack *pack, struct moe_summary *out, struct moe_err *err)
+int moe_pack_summarize(const struct moe_pack *pack, struct moe_pack_summary *out,
+                       struct moe_err *err)
 {
-    *out = (struct moe_summary){0};
+    *out = (struct moe_pack_summary){0};
     uint64_t n;
     const uint8_t *model = moe_pack_section(pack, MOE_PACK_MODEL, &n);
     int status = moe_config_read(&out->config, moe_pack_path(pack), model, n, err);
@@ -84,36 +85,37 @@ int moe_summarize(const struct moe_pack *pack, struct moe_summary *out, struct m
     return MOE_OK;
 }
 
-double moe_sum_bits(const struct moe_weight_sum *sum)
+double moe_weight_sum_bits(const struct moe_weight_sum *sum)
 {
     return sum->weights ? 8 * (double)sum->raw_bytes / (double)sum->weights : 0;
 }
 
-double moe_sum_nominal_bits(const struct moe_weight_sum *sum)
+double moe_weight_sum_nominal_bits(const struct moe_weight_sum *sum)
 {
     return sum->weights ? (double)sum->code_bits / (double)sum->weights : 0;
 }
 
 /* ---- For people ---- */
 
-const char *moe_summary_bits_name(const struct moe_pack *pack, uint32_t variant)
+const char *moe_show_variant_bits(const struct moe_pack *pack, uint32_t variant)
 {
     const char *name = moe_pack_variant_at(pack, variant)->name;
     return strcmp(name, MOE_MAP_VARIANT) == 0 ? "a map's" : name;
 }
 
-void moe_summary_line(const struct moe_pack *pack, const struct moe_summary *s, struct moe_buf *out)
+void moe_show_pack_line(const struct moe_pack *pack, const struct moe_pack_summary *s,
+                        struct moe_buf *out)
 {
     moe_buf_printf(out, "%" PRIu32 " layers", s->config.n_layers);
     for (uint32_t v = 0; v < moe_pack_n_variants(pack); v++) {
-        const char *name = moe_summary_bits_name(pack, v);
+        const char *name = moe_show_variant_bits(pack, v);
         if (v == 0)
             moe_buf_printf(out, ", %" PRIu64 " experts at %s bits (%.2f bits/weight)",
-                           s->variants[v].count, name, moe_sum_bits(&s->variants[v]));
+                           s->variants[v].count, name, moe_weight_sum_bits(&s->variants[v]));
         else
-            moe_buf_printf(out, " and %s bits (%.2f)", name, moe_sum_bits(&s->variants[v]));
+            moe_buf_printf(out, " and %s bits (%.2f)", name, moe_weight_sum_bits(&s->variants[v]));
     }
-    moe_buf_printf(out, ", dense %.2f bits/weight", moe_sum_bits(&s->dense));
+    moe_buf_printf(out, ", dense %.2f bits/weight", moe_weight_sum_bits(&s->dense));
 }
 
 static void sum_line(struct moe_buf *out, const char *name, const char *method,
@@ -121,7 +123,7 @@ static void sum_line(struct moe_buf *out, const char *name, const char *method,
 {
     char raw[32], stored[32];
     moe_buf_printf(out, "  %-12s %-8s %7" PRIu64 " %11.2f %8.2f %12s %12s\n", name, method,
-                   sum->count, moe_sum_bits(sum), moe_sum_nominal_bits(sum),
+                   sum->count, moe_weight_sum_bits(sum), moe_weight_sum_nominal_bits(sum),
                    moe_format_bytes(sum->raw_bytes, raw),
                    moe_format_bytes(sum->stored_bytes, stored));
 }
@@ -143,8 +145,8 @@ static void tensor_lines(const struct moe_pack *pack, struct moe_buf *out)
     }
 }
 
-void moe_summary_text(const struct moe_pack *pack, const struct moe_summary *s, bool tensors,
-                      struct moe_buf *out)
+void moe_show_pack(const struct moe_pack *pack, const struct moe_pack_summary *s, bool tensors,
+                   struct moe_buf *out)
 {
     const struct moe_config *c = &s->config;
     char bytes[32];
@@ -193,12 +195,12 @@ static json_t *hex(uint64_t value)
 static json_t *sum_json(const struct moe_weight_sum *sum)
 {
     return json_pack("{s:I, s:I, s:f, s:f, s:I, s:I}", "count", (json_int_t)sum->count, "weights",
-                     (json_int_t)sum->weights, "bits_per_weight", moe_sum_bits(sum),
-                     "nominal_bits_per_weight", moe_sum_nominal_bits(sum), "memory_bytes",
+                     (json_int_t)sum->weights, "bits_per_weight", moe_weight_sum_bits(sum),
+                     "nominal_bits_per_weight", moe_weight_sum_nominal_bits(sum), "memory_bytes",
                      (json_int_t)sum->raw_bytes, "file_bytes", (json_int_t)sum->stored_bytes);
 }
 
-static json_t *variants_json(const struct moe_pack *pack, const struct moe_summary *s)
+static json_t *variants_json(const struct moe_pack *pack, const struct moe_pack_summary *s)
 {
     json_t *list = json_array();
     for (uint32_t v = 0; v < moe_pack_n_variants(pack); v++) {
@@ -206,7 +208,7 @@ static json_t *variants_json(const struct moe_pack *pack, const struct moe_summa
         json_t *item = sum_json(&s->variants[v]);
         json_object_set_new(item, "name", json_string(variant->name));
         json_object_set_new(item, "method", json_string(variant->method));
-        json_object_set_new(item, "map", moe_summary_map_json(pack, s, v));
+        json_object_set_new(item, "map", moe_show_pack_bits_json(pack, s, v));
         json_array_append_new(list, item);
     }
     return list;
@@ -235,8 +237,8 @@ static json_t *section_json(const struct moe_pack *pack, enum moe_pack_section i
     return json ? json : json_null();
 }
 
-int moe_summary_json(const struct moe_pack *pack, const struct moe_summary *s, bool tensors,
-                     struct moe_buf *out, struct moe_err *err)
+int moe_show_pack_json(const struct moe_pack *pack, const struct moe_pack_summary *s, bool tensors,
+                       struct moe_buf *out, struct moe_err *err)
 {
     json_t *json = json_pack("{s:i, s:I, s:o, s:o, s:o, s:o, s:I, s:b, s:o, s:o, s:o}", "version",
                              MOE_PACK_VERSION, "file_bytes", (json_int_t)moe_pack_file_bytes(pack),

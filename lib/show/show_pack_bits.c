@@ -6,7 +6,7 @@
 
 #include "convert/convert.h"
 #include "fmt/pack_bits.h"
-#include "show/summary.h"
+#include "show/show_pack.h"
 
 enum {
     PER_ROW = 64, /* experts; with their gaps and the layer's number a line has 79 columns */
@@ -153,10 +153,10 @@ static void draw_key(struct moe_buf *out, const struct key *key, bool signs, boo
     moe_buf_text(out, "\n");
 }
 
-void moe_summary_maps(const struct moe_pack *pack, const struct moe_summary *s, bool colour,
-                      struct moe_buf *out)
+void moe_show_pack_bits(const struct moe_pack *pack, const struct moe_pack_summary *s, bool colour,
+                        struct moe_buf *out)
 {
-    bool drawn = moe_pack_n_experts(pack) <= MOE_SUMMARY_DRAWN;
+    bool drawn = moe_pack_n_experts(pack) <= MOE_SHOW_DRAWN;
     for (uint32_t v = 0; v < moe_pack_n_variants(pack); v++) {
         struct key key;
         if (!s->mixed[v])
@@ -178,8 +178,8 @@ void moe_summary_maps(const struct moe_pack *pack, const struct moe_summary *s, 
 
 /* ---- For scripts ---- */
 
-struct json_t *moe_summary_map_json(const struct moe_pack *pack, const struct moe_summary *s,
-                                    uint32_t variant)
+struct json_t *moe_show_pack_bits_json(const struct moe_pack *pack,
+                                       const struct moe_pack_summary *s, uint32_t variant)
 {
     if (!s->mixed[variant])
         return json_null();

@@ -1,4 +1,4 @@
-#include "profile_show.h"
+#include "show/show_statistics.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -183,8 +183,8 @@ static int put_rest(const struct moe_statistics *s, struct moe_buf *out, struct 
     return MOE_OK;
 }
 
-int profile_show_text(const struct moe_statistics *s, bool drawing, struct moe_buf *out,
-                      struct moe_err *err)
+int moe_show_statistics(const struct moe_statistics *s, bool drawing, struct moe_buf *out,
+                        struct moe_err *err)
 {
     moe_buf_printf(out,
                    "%" PRIu64 " documents, %" PRIu64 " tokens (at most %" PRIu32
@@ -265,7 +265,8 @@ static void put_json_layer(const struct moe_statistics *s, uint32_t layer, struc
     moe_buf_text(out, "]");
 }
 
-int profile_show_json(const struct moe_statistics *s, struct moe_buf *out, struct moe_err *err)
+int moe_show_statistics_json(const struct moe_statistics *s, struct moe_buf *out,
+                             struct moe_err *err)
 {
     struct moe_similarity_figures like = moe_figure_similarity(s);
     struct moe_path_figures paths;

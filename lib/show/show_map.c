@@ -1,4 +1,4 @@
-#include "calibrate_show.h"
+#include "show/show_map.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -219,7 +219,7 @@ static void put_hobbit(const struct moe_map *map, struct moe_buf *out)
 
 /* ---- Whole ---- */
 
-void calibrate_show_text(const struct moe_map *map, bool drawing, struct moe_buf *out)
+void moe_show_map(const struct moe_map *map, bool drawing, struct moe_buf *out)
 {
     put_texts(map, out);
     if (map->n_rungs)
@@ -234,7 +234,7 @@ void calibrate_show_text(const struct moe_map *map, bool drawing, struct moe_buf
         put_hobbit(map, out);
 }
 
-void calibrate_show_line(const struct moe_map *map, struct moe_buf *out)
+void moe_show_map_line(const struct moe_map *map, struct moe_buf *out)
 {
     const struct moe_map_choice *c = &map->choice;
     char bytes[32], before[32];

@@ -1,4 +1,4 @@
-#include "device_show.h"
+#include "show/show_device.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -129,7 +129,7 @@ static void put_verdict(const struct moe_device *d, struct moe_buf *out)
     }
 }
 
-void device_show_text(const struct moe_device *d, struct moe_buf *out)
+void moe_show_device(const struct moe_device *d, struct moe_buf *out)
 {
     moe_buf_printf(out, "%s\n", d->name);
     put_wrapped(out, d->source);

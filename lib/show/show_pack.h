@@ -2,8 +2,8 @@
  * What is inside a pack, for people and scripts: figures, a table, JSON. The library never prints:
  * texts go to a buffer.
  */
-#ifndef MOE_SHOW_SUMMARY_H
-#define MOE_SHOW_SUMMARY_H
+#ifndef MOE_SHOW_SHOW_PACK_H
+#define MOE_SHOW_SHOW_PACK_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -23,7 +23,7 @@ struct moe_weight_sum {
     uint64_t code_bits; /* of the numbers alone, without scales and padding */
 };
 
-struct moe_summary {
+struct moe_pack_summary {
     struct moe_config config;
     uint32_t n_moe_layers;
     struct moe_weight_sum variants[MOE_PACK_MAX_VARIANTS]; /* as the pack numbers them */
@@ -34,34 +34,35 @@ struct moe_summary {
 };
 
 /* Reads the pack's directory only. */
-int moe_summarize(const struct moe_pack *pack, struct moe_summary *out, struct moe_err *err);
+int moe_pack_summarize(const struct moe_pack *pack, struct moe_pack_summary *out,
+                       struct moe_err *err);
 
 /* Bits per weight with scales and padding, uncompressed; 0 for no weights. */
-double moe_sum_bits(const struct moe_weight_sum *sum);
+double moe_weight_sum_bits(const struct moe_weight_sum *sum);
 /* ... of the codes alone. */
-double moe_sum_nominal_bits(const struct moe_weight_sum *sum);
+double moe_weight_sum_nominal_bits(const struct moe_weight_sum *sum);
 
 /* "4", "4d8" or "a map's", before "bits"; borrowed. */
-const char *moe_summary_bits_name(const struct moe_pack *pack, uint32_t variant);
+const char *moe_show_variant_bits(const struct moe_pack *pack, uint32_t variant);
 /* Appends "12 layers, 384 experts at 4 bits (4.50 bits/weight), dense 8.49 bits/weight". */
-void moe_summary_line(const struct moe_pack *pack, const struct moe_summary *s,
-                      struct moe_buf *out);
+void moe_show_pack_line(const struct moe_pack *pack, const struct moe_pack_summary *s,
+                        struct moe_buf *out);
 /* Appends a table for people, several lines; with every tensor when asked for. */
-void moe_summary_text(const struct moe_pack *pack, const struct moe_summary *s, bool tensors,
-                      struct moe_buf *out);
+void moe_show_pack(const struct moe_pack *pack, const struct moe_pack_summary *s, bool tensors,
+                   struct moe_buf *out);
 /* Appends the bits of each expert of every mixed variant: a row for each MoE layer, a character for
- * each expert, then what the characters mean; of layers with more than MOE_SUMMARY_DRAWN experts
+ * each expert, then what the characters mean; of layers with more than MOE_SHOW_DRAWN experts
  * how many have which. Nothing for other packs. colour: with terminal escapes, warmer for more
  * bits. */
-enum { MOE_SUMMARY_DRAWN = 256 };
-void moe_summary_maps(const struct moe_pack *pack, const struct moe_summary *s, bool colour,
-                      struct moe_buf *out);
+enum { MOE_SHOW_DRAWN = 256 };
+void moe_show_pack_bits(const struct moe_pack *pack, const struct moe_pack_summary *s, bool colour,
+                        struct moe_buf *out);
 /* The same as a JSON list of {"layer": 3, "bits": ["4", "2", ...]}; null for a variant that is not
  * mixed. */
-struct json_t *moe_summary_map_json(const struct moe_pack *pack, const struct moe_summary *s,
-                                    uint32_t variant);
+struct json_t *moe_show_pack_bits_json(const struct moe_pack *pack,
+                                       const struct moe_pack_summary *s, uint32_t variant);
 /* Appends one JSON object and a newline. */
-int moe_summary_json(const struct moe_pack *pack, const struct moe_summary *s, bool tensors,
-                     struct moe_buf *out, struct moe_err *err);
+int moe_show_pack_json(const struct moe_pack *pack, const struct moe_pack_summary *s, bool tensors,
+                       struct moe_buf *out, struct moe_err *err);
 
 #endif

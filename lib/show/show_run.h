@@ -1,19 +1,19 @@
 /*
  * Statistics of a run as text: for scripts, for people, for the line below an answer.
  */
-#ifndef MOE_SHOW_SHOW_STATS_H
-#define MOE_SHOW_SHOW_STATS_H
+#ifndef MOE_SHOW_SHOW_RUN_H
+#define MOE_SHOW_SHOW_RUN_H
 
 #include "base/buf.h"
 #include "run/stats.h"
 
 /* One JSON object with the keys of moe-run(1); totals over both phases, and "prefill"/"decode"
  * objects. */
-void moe_stats_write_json(const struct moe_stats *stats, struct moe_buf *out);
+void moe_show_run_json(const struct moe_stats *stats, struct moe_buf *out);
 /* The same for a person, a few lines. */
-void moe_stats_write_text(const struct moe_stats *stats, struct moe_buf *out);
+void moe_show_run(const struct moe_stats *stats, struct moe_buf *out);
 /* The same in one line without its newline, for below an answer: tokens/s, time to first token, hit
  * rate, bytes read per token, expert bytes in memory. */
-void moe_stats_write_line(const struct moe_stats *stats, struct moe_buf *out);
+void moe_show_run_line(const struct moe_stats *stats, struct moe_buf *out);
 
 #endif

@@ -1,4 +1,4 @@
-#include "profile_trace.h"
+#include "show/show_trace.h"
 
 #include <inttypes.h>
 
@@ -29,7 +29,7 @@ static double bytes_per_token(const struct moe_trace *t)
     return tokens ? (double)moe_trace_file_bytes(t) / (double)tokens : 0;
 }
 
-void profile_trace_text(const struct moe_trace *t, struct moe_buf *out)
+void moe_show_trace(const struct moe_trace *t, struct moe_buf *out)
 {
     const struct moe_trace_shape *s = moe_trace_shape(t);
     const struct moe_trace_totals *n = moe_trace_totals(t);
@@ -67,7 +67,7 @@ void profile_trace_text(const struct moe_trace *t, struct moe_buf *out)
                    moe_format_bytes(moe_trace_file_bytes(t), bytes[0]), bytes_per_token(t));
 }
 
-void profile_trace_json(const struct moe_trace *t, struct moe_buf *out)
+void moe_show_trace_json(const struct moe_trace *t, struct moe_buf *out)
 {
     const struct moe_trace_shape *s = moe_trace_shape(t);
     const struct moe_trace_totals *n = moe_trace_totals(t);

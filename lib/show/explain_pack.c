@@ -1,0 +1,133 @@
+/* What running a pack takes, as text and as JSON. */
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "base/text.h"
+#include "engine/fit_pack.h"
+#include "show/draw.h"
+#include "show/explain.h"
+#include "show/show_pack.h"
+
+enum { CONTEXT = 4096, SMALL_BATCH = 16, MIB = 1 << 20 };
+
+/* What running it takes at least: no cache, small batches of a prompt. */
+static int measure_pack(const char *path, struct moe_plan_memory *out, struct moe_err *err)
+{
+    const struct moe_engine_options options = {.memory_bytes = UINT64_MAX / 2,
+                                               .session = {.n_sequences = 1, .batch = SMALL_BATCH},
+                                               .context_cap = CONTEXT};
+    struct moe_pack_fit *fit = NULL;
+    struct moe_strategy none;
+    struct moe_fitted fitted;
+    moe_strategy_row("ondemand", &none);
+    int status = moe_strategy_settle(&none, err);
+    if (status == MOE_OK)
+        status = moe_pack_fit_open(&fit, path, &options, err);
+    if (status == MOE_OK) {
+        struct moe_fitter fitter = moe_pack_fit_fitter(fit);
+        status = fitter.fit(fitter.ctx, &none, 0, &fitted, err);
+    }
+    if (status == MOE_OK)
+        *out = fitted.memory;
+    moe_pack_fit_close(fit);
+    return status;
+}
+
+static uint64_t all_in_memory(const struct moe_plan_memory *m)
+{
+    return m->program + m->dense + m->kv + m->work + m->all;
+}
+
+static void put_variants(const struct moe_pack *pack, const struct moe_pack_summary *s,
+                         struct moe_buf *out)
+{
+    char room[2][32];
+    for (uint32_t v = 0; v < moe_pack_n_variants(pack); v++) {
+        const struct moe_weight_sum *sum = &s->variants[v];
+        moe_draw_paragraph(out, NULL, 2,
+                           "%" PRIu64 " experts at %s bits (%.2f with scales): %s, %s each",
+                           sum->count, moe_show_variant_bits(pack, v), moe_weight_sum_bits(sum),
+                           moe_format_bytes(sum->raw_bytes, room[0]),
+                           moe_format_bytes(sum->count ? sum->raw_bytes / sum->count : 0, room[1]));
+    }
+}
+
+static void put_pack(const struct moe_pack *pack, const struct moe_pack_summary *s,
+                     const struct moe_plan_memory *m, const char *path, struct moe_buf *out)
+{
+    const struct moe_config *c = &s->config;
+    char room[3][32];
+    uint64_t floor = (m->floor + 2 * MIB - 1) / MIB;
+    moe_draw_paragraph(out, NULL, 0,
+                       "%s: a %s model of %" PRIu32 " layers; in %" PRIu32 " of them %" PRIu32
+                       " experts, blocks of weights, of which a token uses %" PRIu32 ".",
+                       path, c->family, c->n_layers, s->n_moe_layers, c->n_experts, c->top_k);
+    moe_buf_text(out, "\nWhat is in it\n");
+    moe_draw_paragraph(out, NULL, 2, "weights outside experts, always in memory: %s",
+                       moe_format_bytes(s->dense.raw_bytes, room[0]));
+    put_variants(pack, s, out);
+    moe_buf_text(out, "\nWhat running it takes\n");
+    moe_draw_paragraph(out, NULL, 2,
+                       "A token visits %" PRIu32 " experts: %s of %s, %.1f%%. They may lie in "
+                       "memory or be loaded when they are needed.",
+                       s->n_moe_layers * c->top_k, moe_format_bytes(m->token, room[0]),
+                       moe_format_bytes(m->all, room[1]),
+                       m->all ? 100 * (double)m->token / (double)m->all : 0);
+    moe_draw_paragraph(out, NULL, 2,
+                       "The smallest budget that works is %s (--memory %" PRIu64
+                       "M), with a context of %" PRIu32 " and prompts in batches of %" PRIu32
+                       "; all experts fit from %s on.",
+                       moe_format_bytes(m->floor, room[0]), floor, m->context, m->batch,
+                       moe_format_bytes(all_in_memory(m), room[1]));
+    moe_buf_printf(out,
+                   "\nNext\n"
+                   "  moe-profile %s --text YOURS.txt -o stats.yaml --trace yours.trace\n"
+                   "  moe-plan %s --memory SIZE --stats stats.yaml --trace yours.trace\n",
+                   path, path);
+}
+
+static void put_pack_json(const struct moe_pack *pack, const struct moe_pack_summary *s,
+                          const struct moe_plan_memory *m, struct moe_buf *out)
+{
+    const struct moe_config *c = &s->config;
+    moe_buf_printf(out,
+                   "{\"layers\": %" PRIu32 ", \"moe_layers\": %" PRIu32 ", \"experts\": %" PRIu32
+                   ", \"experts_per_token\": %" PRIu32 ", \"dense_bytes\": %" PRIu64
+                   ", \"variants\": [",
+                   c->n_layers, s->n_moe_layers, c->n_experts, c->top_k, s->dense.raw_bytes);
+    for (uint32_t v = 0; v < moe_pack_n_variants(pack); v++)
+        moe_buf_printf(out,
+                       "%s{\"name\": \"%s\", \"experts\": %" PRIu64 ", \"bytes\": %" PRIu64
+                       ", \"bits_per_weight\": %.9g}",
+                       v ? ", " : "", moe_pack_variant_at(pack, v)->name, s->variants[v].count,
+                       s->variants[v].raw_bytes, moe_weight_sum_bits(&s->variants[v]));
+    moe_buf_printf(out,
+                   "], \"token_bytes\": %" PRIu64 ", \"all_expert_bytes\": %" PRIu64
+                   ", \"context\": %" PRIu32 ", \"batch\": %" PRIu32
+                   ", \"smallest_bytes\": %" PRIu64 ", \"all_in_memory_bytes\": %" PRIu64 "}\n",
+                   m->token, m->all, m->context, m->batch, m->floor, all_in_memory(m));
+}
+
+int moe_explain_pack(const char *path, bool json, struct moe_buf *out, struct moe_err *err)
+{
+    struct moe_pack *pack = NULL;
+    struct moe_plan_memory memory = {0};
+    struct moe_pack_summary *summary =
+        calloc(1, sizeof *summary); /* too large for a stack's taste */
+    int status =
+        summary ? moe_pack_open(&pack, path, err) : moe_fail(err, MOE_ERR_MEMORY, "out of memory");
+    if (status == MOE_OK)
+        status = moe_pack_summarize(pack, summary, err);
+    if (status == MOE_OK && summary->config.n_experts == 0)
+        status =
+            moe_fail(err, MOE_ERR_USAGE, "%s: a model without experts has nothing to plan", path);
+    if (status == MOE_OK)
+        status = measure_pack(path, &memory, err);
+    if (status == MOE_OK && json)
+        put_pack_json(pack, summary, &memory, out);
+    else if (status == MOE_OK)
+        put_pack(pack, summary, &memory, path, out);
+    moe_pack_close(pack);
+    free(summary);
+    return status;
+}
