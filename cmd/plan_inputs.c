@@ -56,7 +56,7 @@ static int check_budget(const struct plan_inputs *in, struct moe_err *err)
     const struct moe_fitter *f = &in->fitters[PLAN_OF_PROCESS];
     struct moe_strategy least;
     struct moe_fitted fitted;
-    moe_strategy_row("ondemand", &least);
+    moe_strategy_find("ondemand", &least);
     return in->options->memory ? f->fit(f->ctx, &least, 0, &fitted, err) : MOE_OK;
 }
 

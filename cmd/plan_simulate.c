@@ -7,7 +7,7 @@
 
 #include "base/text.h"
 #include "cli.h"
-#include "sched/strategy_brief.h"
+#include "sched/strategy.h"
 
 enum { MAX_STRATEGIES = 64, MAX_SIZES = 32 };
 #define DEFAULT_SIZES "5%,10%,25%,50%"
@@ -64,8 +64,8 @@ static int parse_strategies(struct table *t, const char *list, const struct stra
 {
     char item[MOE_STRATEGY_BRIEF + 1];
     int status = MOE_OK;
-    for (int i = 0; !list && moe_strategy_row_name(i) && status == MOE_OK; i++)
-        status = add_strategy(t, moe_strategy_row_name(i), o, err);
+    for (int i = 0; !list && moe_strategy_name_at(i) && status == MOE_OK; i++)
+        status = add_strategy(t, moe_strategy_name_at(i), o, err);
     while (list && status == MOE_OK) {
         size_t n = strcspn(list, ",");
         snprintf(item, sizeof item, "%.*s", (int)n, list);

@@ -5,7 +5,7 @@
 
 #include "base/buf.h"
 #include "base/text.h"
-#include "sched/strategy_brief.h"
+#include "sched/strategy.h"
 
 enum { MAX_GPU = 1023 };
 
@@ -73,7 +73,7 @@ static int apply_parts(const struct strategy_options *o, struct moe_strategy *ou
             continue;
         if (!moe_strategy_set(out, part, o->parts[part], why))
             return moe_fail(err, MOE_ERR_USAGE, "option --%s: '%s' %s",
-                            moe_strategy_part_at(part)->option, o->parts[part], why);
+                            moe_strategy_part_at(part)->name, o->parts[part], why);
         *named |= 1u << part;
     }
     return MOE_OK;
@@ -151,7 +151,7 @@ static void print_row(const char *name)
 {
     struct moe_strategy s;
     struct moe_buf parts = {0};
-    moe_strategy_row(name, &s);
+    moe_strategy_find(name, &s);
     printf("  %-9s %s\n", name, s.describe);
     moe_strategy_describe(&s, &parts);
     if (!parts.failed && !s.resident)
@@ -163,12 +163,11 @@ static void print_part(enum moe_part part)
 {
     const struct moe_strategy_part *p = moe_strategy_part_at(part);
     char left[64], words[MOE_PART_TEXT_BYTES];
-    snprintf(left, sizeof left, "      --%s%s%s", p->option, p->arg ? " " : "",
-             p->arg ? p->arg : "");
+    snprintf(left, sizeof left, "      --%s%s%s", p->name, p->arg ? " " : "", p->arg ? p->arg : "");
     printf("%-*s %s\n", COLUMN, left, p->help);
     if (!p->arg)
         return;
-    moe_strategy_part_words(part, words);
+    moe_strategy_part_values(part, words);
     print_wrapped(words, COLUMN + 1, "");
 }
 
@@ -178,8 +177,8 @@ void strategy_print_help(void)
            "parts change a row, or lru where none is named; what loses its use is dropped.\n"
            "A row may bring its parts: fate+cache=lrfu+prefetch=percentile:75;slack.\n\n"
            "Rows:\n");
-    for (int i = 0; moe_strategy_row_name(i); i++)
-        print_row(moe_strategy_row_name(i));
+    for (int i = 0; moe_strategy_name_at(i); i++)
+        print_row(moe_strategy_name_at(i));
     printf("\nParts:\n");
     for (enum moe_part part = 0; part < MOE_N_PARTS; part++)
         print_part(part);

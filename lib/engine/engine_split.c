@@ -351,9 +351,9 @@ int moe_engine_split(struct moe_engine *e, const struct moe_engine_options *o,
     set_totals(e, o);
     bool automatic = o->strategy.name == NULL;
     if (automatic)
-        moe_strategy_row(DEFAULT_ROW, &wanted.strategy);
+        moe_strategy_find(DEFAULT_ROW, &wanted.strategy);
     if (b->all == 0) /* a model without experts has nothing to cache */
-        moe_strategy_row("resident", &wanted.strategy);
+        moe_strategy_find("resident", &wanted.strategy);
     so->gpu = e->gpu;
     so->gpu_bf16 = e->gpu && o->bf16_prompts;
     struct moe_session_options least_batch = *so;
@@ -369,7 +369,7 @@ int moe_engine_split(struct moe_engine *e, const struct moe_engine_options *o,
     uint64_t least = m->config.n_experts ? moe_cache_bytes(m->pack, cache) : 0;
     fixed = choose_batch(e, o, so, program, least, &host);
     if (automatic && wants_resident(e, o, fixed)) {
-        moe_strategy_row("resident", &e->strategy);
+        moe_strategy_find("resident", &e->strategy);
         follow_strategy(e, so);
     }
     if (e->strategy.resident) {

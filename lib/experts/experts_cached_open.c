@@ -53,7 +53,7 @@ static int open_supply(struct cached *c, const struct moe_cache_options *o,
                        const uint64_t *frequency, struct moe_err *err)
 {
     struct moe_strategy lru;
-    moe_strategy_row("lru", &lru);
+    moe_strategy_find("lru", &lru);
     const struct moe_supply_options options = {
         .inventory = &c->inventory,
         .strategy = o->strategy ? o->strategy : &lru,

@@ -47,14 +47,13 @@ static int read_part(struct plan_reader *r, struct moe_yaml_node *parts, enum mo
     char why[128];
     bool on = false;
     bool required = part == MOE_PART_CACHE && !r->plan->strategy.resident;
-    int status = shown->arg
-                     ? moe_yaml_get_text(r->doc, parts, shown->option, required, &text, r->err)
-                     : moe_yaml_get_bool(r->doc, parts, shown->option, false, &on, r->err);
+    int status = shown->arg ? moe_yaml_get_text(r->doc, parts, shown->name, required, &text, r->err)
+                            : moe_yaml_get_bool(r->doc, parts, shown->name, false, &on, r->err);
     if (on)
         text = "on";
     if (status == MOE_OK && text && !moe_strategy_set(&r->plan->strategy, part, text, why))
-        status = moe_yaml_fail(r->doc, moe_yaml_get(parts, shown->option), r->err,
-                               "'%s': '%.60s' %s", shown->option, text, why);
+        status = moe_yaml_fail(r->doc, moe_yaml_get(parts, shown->name), r->err, "'%s': '%.60s' %s",
+                               shown->name, text, why);
     return status;
 }
 
@@ -82,7 +81,7 @@ static int read_strategy(struct plan_reader *r)
         status = plan_read_members(r, map, &plan_precision, r->plan);
     if (status == MOE_OK)
         status = moe_yaml_get_text(r->doc, map, "row", false, &row, r->err);
-    if (row && !moe_strategy_row(row, s))
+    if (row && !moe_strategy_find(row, s))
         return moe_yaml_fail(r->doc, moe_yaml_get(map, "row"), r->err,
                              "'%.60s' is no row of the table of strategies", row);
     if (status == MOE_OK)

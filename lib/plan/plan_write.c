@@ -68,9 +68,9 @@ static void put_strategy(struct moe_emit *e, const struct moe_plan *p)
             const struct moe_strategy_part *shown = moe_strategy_part_at(part);
             moe_strategy_part_text(s, part, text);
             if (shown->arg)
-                moe_emit_text(e, shown->option, text);
+                moe_emit_text(e, shown->name, text);
             else
-                moe_emit_bool(e, shown->option, true);
+                moe_emit_bool(e, shown->name, true);
         }
         moe_emit_close(e);
     }

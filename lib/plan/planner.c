@@ -33,7 +33,7 @@ double moe_trial_hit_rate(const struct moe_trial_run *t)
 static void make_resident(const struct moe_planner *p, struct moe_strategy *s,
                           struct moe_pools *pools)
 {
-    moe_strategy_row("lru", s);
+    moe_strategy_find("lru", s);
     s->init = MOE_INIT_LAYERWISE;
     moe_pools_size(pools, p->inventory, s, 0, 0, moe_inventory_all_bytes(p->inventory, 0), 1);
 }
@@ -343,7 +343,7 @@ static void set_losses(const struct moe_planner *p, const struct moe_fitted *f,
         *to = (struct moe_plan_loss){"",           l->tokens,      l->nll_percent,
                                      l->nll_error, l->top1_points, l->top1_error};
         snprintf(to->part, sizeof to->part, "%s",
-                 moe_strategy_part_at(moe_finding_part(which))->option);
+                 moe_strategy_part_at(moe_finding_part(which))->name);
         plan->n_losses++;
     }
 }

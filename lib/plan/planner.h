@@ -11,7 +11,7 @@
 #include "plan/plan.h"
 #include "plan/simulate.h"
 #include "sched/calibration.h"
-#include "sched/strategy_brief.h"
+#include "sched/strategy.h"
 
 struct moe_planner {
     const struct moe_inventory *inventory;

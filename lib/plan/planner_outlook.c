@@ -26,7 +26,7 @@ static int look_at_memory(const struct moe_planner *p, const struct moe_fitted *
     uint32_t *n = &plan->n_memory_steps;
     uint64_t now = m->total ? m->total : f->named ? f->named : m->experts;
     *n = 0;
-    moe_strategy_row("resident", &resident);
+    moe_strategy_find("resident", &resident);
     int status = p->fitter.fit(p->fitter.ctx, &resident, UINT64_MAX / 4, &whole, err);
     if (status != MOE_OK)
         return status == MOE_ERR_USAGE ? MOE_OK : status;

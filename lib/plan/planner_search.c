@@ -8,7 +8,7 @@
 #include "base/mem.h"
 #include "plan/planner.h"
 #include "sched/choice_history.h"
-#include "sched/strategy_brief.h"
+#include "sched/strategy.h"
 
 enum {
     N_STARTS = 2,                /* rows from which parts are changed */
@@ -161,9 +161,9 @@ static int try_rows(struct search *s, struct moe_err *err)
 {
     const struct moe_calibration *c = s->planner->calibration;
     int status = MOE_OK;
-    for (int i = 0; moe_strategy_row_name(i) && status == MOE_OK; i++) {
+    for (int i = 0; moe_strategy_name_at(i) && status == MOE_OK; i++) {
         struct moe_strategy row, found;
-        moe_strategy_row(moe_strategy_row_name(i), &row);
+        moe_strategy_find(moe_strategy_name_at(i), &row);
         found = row;
         if (c) {
             moe_strategy_fall_back(&row);
@@ -184,7 +184,7 @@ static int try_rows(struct search *s, struct moe_err *err)
 static void load_low(struct moe_strategy *s)
 {
     struct moe_strategy hobbit;
-    moe_strategy_row("hobbit", &hobbit);
+    moe_strategy_find("hobbit", &hobbit);
     s->low_pool = hobbit.low_pool;
     s->skip_below = hobbit.skip_below;
 }

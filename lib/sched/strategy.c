@@ -1,32 +1,35 @@
+/*
+ * The table of strategies, and which of their parts go together.
+ */
 #include "sched/strategy.h"
 
 #include <string.h>
 
-/* ---- Rows ---- */
+/* ---- The table ---- */
 
 /* clang-format off */
-static const struct moe_strategy rows[] = {
+static const struct moe_strategy strategies[] = {
     {
         .name = "resident",
         .describe = "every expert in memory from the start, at its highest precision",
         .resident = true,
     }, {
         .name = "ondemand",
-        .describe = "loaded when the router asks, nothing kept beyond the layer at work",
+        .describe = "loads what the router chooses, keeps nothing beyond the layer",
     }, {
         .name = "lru",
-        .describe = "a cache of what was used last",
+        .describe = "caches the experts used last",
         .cache = &moe_policy_lru,
     }, {
         .name = "prefetch",
-        .describe = "fading frequency, the next layer predicted: what measured best",
+        .describe = "caches by fading frequency, predicts the next layer: measured best",
         .predict = MOE_PREDICT_BY_GATE, .depth = 1,
         .prefetch = {.top_k = true},
         .cache = &moe_policy_lrfu,
         .prefill = MOE_PREFILL_POPULARITY,
     }, {
         .name = "host",
-        .describe = "most frequent pinned, missing ones computed where they lie (Fiddler)",
+        .describe = "pins the most frequent, computes absent ones on the host (Fiddler)",
         .cache = &moe_policy_pinned,
         .init = MOE_INIT_FREQUENCY,
         .on_miss = MOE_MISS_COMPUTE_HOST, .host_falls_back = true,
@@ -39,7 +42,7 @@ static const struct moe_strategy rows[] = {
         .alloc = MOE_ALLOC_SHALLOW, .boundary = MOE_SHALLOW_AUTO,
     }, {
         .name = "edgemoe",
-        .describe = "path statistics, a load at a time until the router speaks (EdgeMoE)",
+        .describe = "path statistics, one prefetch at a time up to the router (EdgeMoE)",
         .predict = MOE_PREDICT_BY_PATH, .depth = 1,
         .prefetch = {.until_router = true},
         .cache = &moe_policy_edgemoe,
@@ -56,7 +59,7 @@ static const struct moe_strategy rows[] = {
         .prefill = MOE_PREFILL_HYBRID, .low_share = 0.25, .prefill_falls_back = true,
     }, {
         .name = "hobbit",
-        .describe = "mixed precision by score, stacked gates, weighed priorities (HOBBIT)",
+        .describe = "mixed precision by score, stacked gates, weighted priority (HOBBIT)",
         .predict = MOE_PREDICT_BY_GATE, .depth = 3, /* 5.5: "we recommend setting p in range 1 to 3" */
         .prefetch = {.top_k = true},
         .protect = true,
@@ -66,7 +69,7 @@ static const struct moe_strategy rows[] = {
         .host_decodes_only = true, /* for --on-miss compute-host: 5.4 */
     }, {
         .name = "daop",
-        .describe = "pinned by frequency, pre-calculation on the host, degradation (DAOP)",
+        .describe = "pins by frequency, pre-calculates on the host, degrades (DAOP)",
         .predict = MOE_PREDICT_BY_GATE, .depth = 1,
         .cache = &moe_policy_pinned,
         .alloc = MOE_ALLOC_FREQUENCY,
@@ -78,39 +81,22 @@ static const struct moe_strategy rows[] = {
     },
 };
 /* clang-format on */
+enum { N_STRATEGIES = sizeof strategies / sizeof strategies[0] };
 
-bool moe_strategy_row(const char *name, struct moe_strategy *out)
+bool moe_strategy_find(const char *name, struct moe_strategy *out)
 {
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        if (strcmp(name, rows[i].name) == 0) {
-            *out = rows[i];
+    for (size_t i = 0; i < N_STRATEGIES; i++) {
+        if (strcmp(name, strategies[i].name) == 0) {
+            *out = strategies[i];
             return true;
         }
     }
     return false;
 }
 
-const char *moe_strategy_row_name(int i)
+const char *moe_strategy_name_at(int i)
 {
-    return i >= 0 && (size_t)i < sizeof rows / sizeof rows[0] ? rows[i].name : NULL;
-}
-
-void moe_strategy_describe(const struct moe_strategy *s, struct moe_buf *out)
-{
-    if (s->resident) {
-        moe_buf_text(out, "--strategy resident");
-        return;
-    }
-    uint64_t began = out->size;
-    for (enum moe_part part = 0; part < MOE_N_PARTS; part++) {
-        char text[MOE_PART_TEXT_BYTES];
-        if (!moe_strategy_has(s, part) && part != MOE_PART_CACHE)
-            continue;
-        moe_strategy_part_text(s, part, text);
-        const struct moe_strategy_part *shown = moe_strategy_part_at(part);
-        moe_buf_printf(out, "%s--%s%s%s", out->size > began ? " " : "", shown->option,
-                       shown->arg ? " " : "", shown->arg ? text : "");
-    }
+    return i >= 0 && (size_t)i < N_STRATEGIES ? strategies[i].name : NULL;
 }
 
 /* ---- What goes together ---- */
@@ -131,7 +117,7 @@ static bool predicts_routers(const struct moe_strategy *s)
     return s->predict == MOE_PREDICT_BY_GATE || s->predict == MOE_PREDICT_BY_RESIDUAL;
 }
 
-/* Why a part that is not off is of no use as the others are; NULL: it is of use. */
+/* Why a part that is not off has no effect as the others are; NULL: it has one. */
 static const char *idle(const struct moe_strategy *s, enum moe_part part)
 {
     if (s->resident)
@@ -144,31 +130,31 @@ static const char *idle(const struct moe_strategy *s, enum moe_part part)
     case MOE_PART_PREFETCH:
         return s->predict ? NULL : "nothing is predicted: --predict would";
     case MOE_PART_PROTECT:
-        return s->predict && s->cache ? NULL : "it takes a --predict and a --cache";
+        return s->predict && s->cache ? NULL : "it needs a --predict and a --cache";
     case MOE_PART_CACHE_WEIGHTS:
-        return s->cache == &moe_policy_hobbit ? NULL : "only --cache hobbit weighs";
+        return s->cache == &moe_policy_hobbit ? NULL : "only --cache hobbit has weights";
     case MOE_PART_LOW_POOL:
         return s->cache && computes_low(s)
                    ? NULL
-                   : "nothing of a low precision is kept: it takes a --cache, and --on-miss "
+                   : "no low-precision experts are kept: it needs a --cache, and --on-miss "
                      "load-low or emergency, or --prefill hybrid";
     case MOE_PART_KEEP_RECORDS:
     case MOE_PART_ALLOC:
     case MOE_PART_INIT:
     case MOE_PART_BUFFER:
     case MOE_PART_CACHE_BITS:
-        return s->cache ? NULL : "nothing is kept: it takes a --cache";
+        return s->cache ? NULL : "nothing is kept: it needs a --cache";
     case MOE_PART_PREFILL_SWAP:
         return s->cache && s->on_miss == MOE_MISS_COMPUTE_HOST
                    ? NULL
-                   : "experts change places between host and cache: it takes a --cache and "
+                   : "experts move between host and cache: it needs a --cache and "
                      "--on-miss compute-host";
     case MOE_PART_PRECALCULATE:
         return predicts_routers(s) ? NULL
-                                   : "it takes a prediction by the router: --predict gate-next";
+                                   : "it needs a prediction by the router: --predict gate-next";
     case MOE_PART_PRECALCULATE_FROM:
     case MOE_PART_DEGRADE:
-        return s->precalculate ? NULL : "it is a part of --precalculate";
+        return s->precalculate ? NULL : "it needs --precalculate";
     default:
         return NULL;
     }
@@ -183,7 +169,7 @@ void moe_strategy_drop_idle(struct moe_strategy *s, uint32_t named)
 {
     char why[128];
     bool dropped;
-    do { /* what is dropped may leave others idle */
+    do { /* dropping one may leave others without effect */
         dropped = false;
         for (enum moe_part part = 0; part < MOE_N_PARTS; part++) {
             if (!(named >> part & 1) && is_idle(s, part)) {
@@ -195,24 +181,6 @@ void moe_strategy_drop_idle(struct moe_strategy *s, uint32_t named)
 }
 
 /* ---- Settling ---- */
-
-/* compute-host is not among them: host and device of a test device compute the same, bit by bit.
- * Where they do not (a GPU beside a host), the engine knows and says so. */
-bool moe_strategy_part_inexact(const struct moe_strategy *s, enum moe_part part)
-{
-    switch (part) {
-    case MOE_PART_ON_MISS:
-        return s->on_miss == MOE_MISS_LOAD_LOW || s->on_miss == MOE_MISS_EMERGENCY;
-    case MOE_PART_PREFILL:
-        return s->prefill == MOE_PREFILL_HYBRID;
-    case MOE_PART_SKIP_BELOW:
-    case MOE_PART_PRECALCULATE:
-    case MOE_PART_DEGRADE:
-        return moe_strategy_has(s, part);
-    default:
-        return false;
-    }
-}
 
 static void derive(struct moe_strategy *s)
 {
@@ -232,12 +200,12 @@ int moe_strategy_settle(struct moe_strategy *s, struct moe_err *err)
 {
     for (enum moe_part part = 0; part < MOE_N_PARTS; part++)
         if (is_idle(s, part))
-            return moe_fail(err, MOE_ERR_USAGE, "option --%s is of no use here: %s",
-                            moe_strategy_part_at(part)->option, idle(s, part));
+            return moe_fail(err, MOE_ERR_USAGE, "option --%s has no effect here: %s",
+                            moe_strategy_part_at(part)->name, idle(s, part));
     if (s->on_miss == MOE_MISS_LOAD_LOW && s->high_up_to > 1 - s->skip_below)
         return moe_fail(err, MOE_ERR_USAGE,
-                        "options --on-miss load-low:%g and --skip-below %g: what is left out above "
-                        "a score of %g leaves nothing for the low precision",
+                        "options --on-miss load-low:%g and --skip-below %g: experts above a score "
+                        "of %g are skipped, which leaves none for the low precision",
                         s->high_up_to, s->skip_below, 1 - s->skip_below);
     derive(s);
     return MOE_OK;
@@ -254,9 +222,9 @@ int moe_strategy_check_exact(const struct moe_strategy *s, struct moe_err *err)
         const struct moe_strategy_part *p = moe_strategy_part_at(part);
         char text[MOE_PART_TEXT_BYTES];
         moe_strategy_part_text(s, part, text);
-        moe_buf_printf(&parts, "%s--%s%s%s", parts.size ? " " : "", p->option, p->arg ? " " : "",
+        moe_buf_printf(&parts, "%s--%s%s%s", parts.size ? " " : "", p->name, p->arg ? " " : "",
                        p->arg ? text : "");
-        moe_buf_printf(&names, "%s%s", names.size ? "," : "", p->option);
+        moe_buf_printf(&names, "%s%s", names.size ? "," : "", p->name);
     }
     int status;
     if (parts.failed || names.failed)

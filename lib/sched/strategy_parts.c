@@ -1,97 +1,91 @@
+/*
+ * The parts of a strategy: their names, their help and their values, in one table.
+ */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/text.h"
-#include "sched/strategy_parse.h"
+#include "sched/strategy_values.h"
 
 /* ---- The table ---- */
 
-/* What a part sets: something of its own, or a single number or flag of the struct. */
-enum field { FIELD_OWN = 0, FIELD_FLAG, FIELD_SHARE, FIELD_COUNT };
+/* What a part sets: fields that its codec knows, or a single flag or number. */
+enum field { FIELD_CODEC = 0, FIELD_FLAG, FIELD_SHARE, FIELD_COUNT };
 
 struct part {
     struct moe_strategy_part shown;
-    const char *words;
+    const char *values; /* NULL: those of the cache, which its policies name */
     enum field field;
-    size_t at; /* of the struct */
+    size_t at; /* offset of the flag or number in struct moe_strategy */
     const struct moe_part_codec *codec;
 };
 
-#define FLAG(name)                                                                                 \
-    .words = "on or off", .field = FIELD_FLAG, .at = offsetof(struct moe_strategy, name)
-#define SHARE(name)                                                                                \
-    .words = "a share from 0 to 1 (5% or 0.05)", .field = FIELD_SHARE,                             \
-    .at = offsetof(struct moe_strategy, name)
-#define COUNT(name, text)                                                                          \
-    .words = text, .field = FIELD_COUNT, .at = offsetof(struct moe_strategy, name)
-
 /* clang-format off */
+#define CODEC(name, text) .values = text, .codec = &moe_part_##name
+#define FIELD(name)       .at = offsetof(struct moe_strategy, name)
+#define FLAG(name)        .values = "on or off", .field = FIELD_FLAG, FIELD(name)
+#define SHARE(name)       .values = "a share from 0 to 1 (5% or 0.05)", .field = FIELD_SHARE, FIELD(name)
+#define COUNT(name, text) .values = text, .field = FIELD_COUNT, FIELD(name)
+
+/* on-miss=compute-host is not inexact: host and device of a test device compute the same, bit by
+ * bit. Where they do not (a GPU beside a host), the engine knows and says so. */
 static const struct part parts[MOE_N_PARTS] = {
     [MOE_PART_PREDICT] = {
-        {"predict", "HOW", "predict the experts of layers to come", "none"},
-        .words = "none, previous, path, keys, gate-next, gate-ahead[:DEPTH] or "
-                 "gate-residual[:DEPTH]",
-        .codec = &moe_part_predict},
+        {"predict", "HOW", "how to predict the experts of later layers", "none"},
+        CODEC(predict, "none, previous, path, keys, gate-next, gate-ahead[:DEPTH] or "
+                       "gate-residual[:DEPTH]")},
     [MOE_PART_PREFETCH] = {
-        {"prefetch", "LIMITS", "load predicted experts ahead, within limits", "none"},
-        .words = "none, or some of percentile:P, count:N, slack, until-router, all, measured, with "
-                 "commas",
-        .codec = &moe_part_prefetch},
+        {"prefetch", "LIMITS", "prefetch predicted experts, within limits", "none"},
+        CODEC(prefetch, "none, or some of percentile:P, count:N, slack, until-router, all, "
+                        "measured, with commas")},
     [MOE_PART_PROTECT] = {
-        {"protect", NULL, "predicted experts are not evicted", "off"}, FLAG(protect)},
+        {"protect", NULL, "do not evict predicted experts", "off"}, FLAG(protect)},
     [MOE_PART_CACHE] = {
-        {"cache", "NAME", "which expert leaves a full cache", "none"},
-        .codec = &moe_part_cache},
+        {"cache", "NAME", "which expert a full cache evicts", "none"}, CODEC(cache, NULL)},
     [MOE_PART_CACHE_WEIGHTS] = {
-        {"cache-weights", "LIST", "of --cache hobbit, for lru, lfu, lhu, fld",
-         "default"},
-        .words = "default, or four numbers from 0 up, not all 0, with commas",
-        .codec = &moe_part_cache_weights},
+        {"cache-weights", "LIST", "weights of --cache hobbit: lru, lfu, lhu, fld", "default"},
+        CODEC(cache_weights, "default, or four numbers from 0 up, not all 0, with commas")},
     [MOE_PART_KEEP_RECORDS] = {
-        {"keep-records", NULL, "the cache's records outlast the end of a text", "off"},
+        {"keep-records", NULL, "keep the cache's records from one text to the next", "off"},
         FLAG(keep_records)},
     [MOE_PART_LOW_POOL] = {
         {"low-pool", "SHARE", "share of the cache for low-precision experts", "0"},
         SHARE(low_pool)},
     [MOE_PART_ALLOC] = {
-        {"alloc", "NAME", "how layers share the cache", "global"},
-        .words = "global, per-layer, shallow[:L] or frequency",
-        .codec = &moe_part_alloc},
+        {"alloc", "NAME", "how the layers share the cache", "global"},
+        CODEC(alloc, "global, per-layer, shallow[:L] or frequency")},
     [MOE_PART_INIT] = {
-        {"init", "NAME", "what lies in the cache at the start", "empty"},
-        .words = "empty, frequency or layerwise",
-        .codec = &moe_part_init},
+        {"init", "NAME", "what the cache holds at the start", "empty"},
+        CODEC(init, "empty, frequency or layerwise")},
     [MOE_PART_BUFFER] = {
-        {"buffer", "N", "experts in the cache where no size is named", "0"},
-        COUNT(buffer, "a whole number; 0: all that fits")},
+        {"buffer", "N", "experts in the cache where no size is given", "0"},
+        COUNT(buffer, "a whole number; 0: all that fit")},
     [MOE_PART_CACHE_BITS] = {
-        {"cache-bits", "BITS", "precision kept where memory does not hold the best", "0"},
+        {"cache-bits", "BITS", "bitwidth to keep where the best one does not fit", "0"},
         COUNT(cache_bits, "a whole number; 0: the best")},
     [MOE_PART_ON_MISS] = {
-        {"on-miss", "HOW", "what becomes of an absent expert", "load"},
-        .words = "load, load-low[:T1], emergency or compute-host[,or-load]",
-        .codec = &moe_part_on_miss},
+        {"on-miss", "HOW", "what to do with an absent expert", "load", "load-low,emergency"},
+        CODEC(on_miss, "load, load-low[:T1], emergency or compute-host[,or-load]")},
     [MOE_PART_SKIP_BELOW] = {
-        {"skip-below", "SHARE", "leave out absent ones in the last SHARE of weight", "0"},
+        {"skip-below", "SHARE", "skip absent experts in the last SHARE of weight", "0", "any"},
         SHARE(skip_below)},
     [MOE_PART_HOST_DECODES_ONLY] = {
-        {"host-decodes-only", NULL, "compute-host, but a prompt's experts are loaded", "off"},
+        {"host-decodes-only", NULL, "compute-host, but load the experts of a prompt", "off"},
         FLAG(host_decodes_only)},
     [MOE_PART_PREFILL] = {
-        {"prefill", "HOW", "in which order, and how well, prompts are computed", "routed-order"},
-        .words = "routed-order, popularity or hybrid[:SHARE][,or-popularity]",
-        .codec = &moe_part_prefill},
+        {"prefill", "HOW", "order and precision of a prompt's experts", "routed-order", "hybrid"},
+        CODEC(prefill, "routed-order, popularity or hybrid[:SHARE][,or-popularity]")},
     [MOE_PART_PREFILL_SWAP] = {
-        {"prefill-swap", NULL, "prompts: busy host experts replace idle ones", "off"},
+        {"prefill-swap", NULL, "prompts: cache busy experts in place of idle ones", "off"},
         FLAG(prefill_swap)},
     [MOE_PART_PRECALCULATE] = {
-        {"precalculate", NULL, "the host computes predicted experts a layer early", "off"},
+        {"precalculate", NULL, "compute predicted experts early, on the host", "off", "any"},
         FLAG(precalculate)},
     [MOE_PART_PRECALCULATE_FROM] = {
         {"precalculate-from", "N", "... from MoE layer N on", "0"},
         COUNT(precalculate_from, "a whole number; 0: 5/32 of the layers")},
     [MOE_PART_DEGRADE] = {
-        {"degrade", NULL, "of two predicted on the host, replace the weaker", "off"},
+        {"degrade", NULL, "replace the weaker of two experts on the host", "off", "any"},
         FLAG(degrade)},
 };
 /* clang-format on */
@@ -101,10 +95,10 @@ const struct moe_strategy_part *moe_strategy_part_at(enum moe_part part)
     return &parts[part].shown;
 }
 
-bool moe_strategy_part_find(const char *option, enum moe_part *out)
+bool moe_strategy_part_find(const char *name, enum moe_part *out)
 {
     for (enum moe_part part = 0; part < MOE_N_PARTS; part++) {
-        if (strcmp(option, parts[part].shown.option) == 0) {
+        if (strcmp(name, parts[part].shown.name) == 0) {
             *out = part;
             return true;
         }
@@ -112,13 +106,13 @@ bool moe_strategy_part_find(const char *option, enum moe_part *out)
     return false;
 }
 
-void moe_strategy_part_words(enum moe_part part, char out[MOE_PART_TEXT_BYTES])
+void moe_strategy_part_values(enum moe_part part, char out[MOE_PART_TEXT_BYTES])
 {
-    if (parts[part].words) {
-        snprintf(out, MOE_PART_TEXT_BYTES, "%s", parts[part].words);
+    if (parts[part].values) {
+        snprintf(out, MOE_PART_TEXT_BYTES, "%s", parts[part].values);
         return;
     }
-    size_t n = (size_t)snprintf(out, MOE_PART_TEXT_BYTES, "none"); /* the cache's policies */
+    size_t n = (size_t)snprintf(out, MOE_PART_TEXT_BYTES, "none");
     for (int i = 0; moe_policy_at(i) && n < MOE_PART_TEXT_BYTES; i++)
         n += (size_t)snprintf(out + n, MOE_PART_TEXT_BYTES - n, "%s%s",
                               moe_policy_at(i + 1) ? ", " : " or ", moe_policy_at(i)->name);
@@ -126,9 +120,9 @@ void moe_strategy_part_words(enum moe_part part, char out[MOE_PART_TEXT_BYTES])
 
 static bool refuse(enum moe_part part, char why[128])
 {
-    char words[MOE_PART_TEXT_BYTES];
-    moe_strategy_part_words(part, words);
-    snprintf(why, 128, "is not %.118s", words);
+    char values[MOE_PART_TEXT_BYTES];
+    moe_strategy_part_values(part, values);
+    snprintf(why, 128, "is not %.118s", values);
     return false;
 }
 
@@ -139,7 +133,7 @@ bool moe_strategy_set(struct moe_strategy *s, enum moe_part part, const char *te
     double share;
     bool ok = false;
     switch (p->field) {
-    case FIELD_OWN:
+    case FIELD_CODEC:
         ok = p->codec->parse(text, s);
         break;
     case FIELD_FLAG:
@@ -165,7 +159,7 @@ void moe_strategy_part_text(const struct moe_strategy *s, enum moe_part part,
     const struct part *p = &parts[part];
     const void *at = (const char *)s + p->at;
     switch (p->field) {
-    case FIELD_OWN:
+    case FIELD_CODEC:
         p->codec->write(s, out, MOE_PART_TEXT_BYTES);
         break;
     case FIELD_FLAG:
@@ -188,4 +182,18 @@ bool moe_strategy_has(const struct moe_strategy *s, enum moe_part part)
     char text[MOE_PART_TEXT_BYTES];
     moe_strategy_part_text(s, part, text);
     return strcmp(text, parts[part].shown.off) != 0;
+}
+
+bool moe_strategy_part_inexact(const struct moe_strategy *s, enum moe_part part)
+{
+    char text[MOE_PART_TEXT_BYTES];
+    const char *inexact = parts[part].shown.inexact;
+    if (!inexact || !moe_strategy_has(s, part))
+        return false;
+    moe_strategy_part_text(s, part, text);
+    size_t n = strcspn(text, ":,"); /* the value without what qualifies it */
+    for (const char *at = inexact; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
+        if (strcspn(at, ",") == n && memcmp(at, text, n) == 0)
+            return true;
+    return strcmp(inexact, "any") == 0;
 }

@@ -19,7 +19,7 @@ static int measure_pack(const char *path, struct moe_plan_memory *out, struct mo
     struct moe_pack_fit *fit = NULL;
     struct moe_strategy none;
     struct moe_fitted fitted;
-    moe_strategy_row("ondemand", &none);
+    moe_strategy_find("ondemand", &none);
     int status = moe_strategy_settle(&none, err);
     if (status == MOE_OK)
         status = moe_pack_fit_open(&fit, path, &options, err);

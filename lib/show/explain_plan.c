@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/text.h"
-#include "sched/strategy_brief.h"
+#include "sched/strategy.h"
 #include "show/draw.h"
 #include "show/explain.h"
 #include "show/explain_parts.h"
@@ -86,7 +86,7 @@ static void put_losses(const struct screen *s)
     struct moe_buf text = {0};
     for (uint32_t i = 0; i < p->n_losses; i++) {
         const struct moe_plan_loss *l = &p->losses[i];
-        bool on_miss = strcmp(l->part, moe_strategy_part_at(MOE_PART_ON_MISS)->option) == 0;
+        bool on_miss = strcmp(l->part, moe_strategy_part_at(MOE_PART_ON_MISS)->name) == 0;
         moe_buf_printf(&text,
                        "%s by --%.*s: %s%+.3g%% (+-%.3g) nats/token, %.3g%% other top "
                        "tokens",

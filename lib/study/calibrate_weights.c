@@ -12,7 +12,7 @@ enum { N_SIZES = sizeof demands / sizeof *demands };
 static int settle_row(const struct moe_map_hobbit *hobbit, struct moe_strategy *out,
                       struct moe_err *err)
 {
-    if (!moe_strategy_row("hobbit", out))
+    if (!moe_strategy_find("hobbit", out))
         return moe_fail(err, MOE_ERR_UNSUPPORTED, "there is no row hobbit");
     out->high_up_to = hobbit->t1;
     out->skip_below = 1 - hobbit->t2;

@@ -205,7 +205,7 @@ static int layer_seconds(struct bench *b, double *out, struct moe_err *err)
     struct moe_engine *e = NULL;
     double seconds = 0;
     struct moe_engine_options o = {0};
-    moe_strategy_row("resident", &o.strategy);
+    moe_strategy_find("resident", &o.strategy);
     o.session.context = (uint32_t)(b->warm + b->tokens);
     o.session.batch = 1;
     int status = moe_engine_open(&e, b->pack, &o, NULL, err);
@@ -229,10 +229,10 @@ static int set_options(struct bench *b, struct moe_engine_options *o, double *la
     o->queue_depth = (uint32_t)b->depth;
     o->piece_bytes = (uint32_t)b->piece;
     const struct moe_policy_ops *policy = moe_policy_find(b->mode);
-    moe_strategy_row(policy ? "lru" : "ondemand", &o->strategy);
+    moe_strategy_find(policy ? "lru" : "ondemand", &o->strategy);
     if (policy)
         o->strategy.cache = policy;
-    else if (!moe_strategy_row(b->mode, &o->strategy) && strncmp(b->mode, "mmap", 4))
+    else if (!moe_strategy_find(b->mode, &o->strategy) && strncmp(b->mode, "mmap", 4))
         return moe_fail(err, MOE_ERR_USAGE, "mode '%s' is not known", b->mode);
     if (b->demand == 0 && b->loads == 0)
         return MOE_OK;

@@ -128,8 +128,8 @@ static int measure(const struct bench *b, const char *text, struct moe_err *err)
 static int measure_rows(const struct bench *b, struct moe_err *err)
 {
     int status = MOE_OK;
-    for (int i = 0; moe_strategy_row_name(i) && status == MOE_OK; i++) {
-        status = measure(b, moe_strategy_row_name(i), err);
+    for (int i = 0; moe_strategy_name_at(i) && status == MOE_OK; i++) {
+        status = measure(b, moe_strategy_name_at(i), err);
         if (status == MOE_ERR_USAGE || status == MOE_ERR_LIMIT)
             status = MOE_OK;
     }

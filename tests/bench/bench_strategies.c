@@ -203,7 +203,7 @@ static int measure_layer(struct bench *b, struct moe_err *err)
                     .batch = (uint32_t)b->n_prompt},
     };
     double nats;
-    moe_strategy_row("resident", &o.strategy);
+    moe_strategy_find("resident", &o.strategy);
     int status = moe_engine_open(&e, b->pack, &o, NULL, err);
     if (status == MOE_OK)
         status = read_documents(b, e->model, err);

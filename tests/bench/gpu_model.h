@@ -82,7 +82,7 @@ static void bench_row(struct bench *b, const struct model_bench *m, const char *
                                          .decode_tokens = m->n_decode,
                                          .n_runs = b->n_runs < 3 ? 1 : 3,
                                          .text = &m->text};
-    moe_strategy_row(name, &o.strategy);
+    moe_strategy_find(name, &o.strategy);
     if (share >= 1 && !o.strategy.resident)
         o.expert_memory_bytes = m->all_bytes;
     int status = moe_engine_open(&e, m->pack, &o, NULL, &err);

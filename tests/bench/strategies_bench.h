@@ -14,7 +14,7 @@
 #include "engine/engine.h"
 #include "record/device.h"
 #include "record/trace.h"
-#include "sched/strategy_brief.h"
+#include "sched/strategy.h"
 #include "study/documents.h"
 
 enum {

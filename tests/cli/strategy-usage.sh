@@ -51,15 +51,15 @@ wrong() { # GLOB OPTION...
     run "$bin/moe-run" "$nowhere" "$@"
     error_line 2 "moe-run: $glob" "refused: $*"
 }
-wrong "option --strategy: 'magic' is not a row (--strategy help lists them)" \
+wrong "option --strategy: 'magic' is not a strategy (--strategy help lists them)" \
     --strategy magic
 wrong "option --cache: 'mru' is not none, *lru*" --cache mru
 wrong "option --cache-weights: '1,2' is not default, or four numbers*" --cache hobbit --cache-weights 1,2
 wrong "option --without: 'luck' is not a part*" --strategy fate --without prefetch,luck
-wrong "option --predict is of no use here: nothing uses the prediction*" --predict gate-next
-wrong "option --cache is of no use here: every expert is in memory already" \
+wrong "option --predict has no effect here: nothing uses the prediction*" --predict gate-next
+wrong "option --cache has no effect here: every expert is in memory already" \
     --cache arc --strategy resident
-wrong "option --degrade is of no use here: *--precalculate" --degrade
+wrong "option --degrade has no effect here: *--precalculate" --degrade
 wrong "option --exact forbids what may change results: --on-miss load-low:0.6 --skip-below 10% *--without on-miss,skip-below)" \
     --strategy hobbit --exact
 wrong "option --exact forbids what may change results: --prefill hybrid:25% *" \

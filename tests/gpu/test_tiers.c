@@ -56,7 +56,7 @@ static void draw_strategy(struct moe_strategy *s, uint64_t *random)
     int n_policies = 0;
     while (moe_policy_at(n_policies))
         n_policies++;
-    assert_true(moe_strategy_row(rows[test_random(random) % N_ITEMS(rows)], s));
+    assert_true(moe_strategy_find(rows[test_random(random) % N_ITEMS(rows)], s));
     if (strcmp(s->name, "lru") == 0) {
         s->cache = moe_policy_at((int)(test_random(random) % (uint64_t)n_policies));
         s->alloc = (enum moe_alloc)(test_random(random) % 3);
@@ -210,7 +210,7 @@ static void lockstep_equals_the_model(void **state)
     struct moe_strategy strategy;
     uint64_t least, all;
     for (uint64_t seed = 1; seed <= 6; seed++) {
-        moe_strategy_row(seed % 2 ? "prefetch" : "hobbit", &strategy);
+        moe_strategy_find(seed % 2 ? "prefetch" : "hobbit", &strategy);
         struct moe_cache_options o = {
             .strategy = &strategy,
             .low = 1,
@@ -251,7 +251,7 @@ static void the_most_frequent_are_in_host_memory(void **state)
     struct moe_loader *loader = NULL;
     struct moe_strategy lru;
     uint64_t frequency[LAYERS * EXPERTS], random = 11;
-    moe_strategy_row("lru", &lru);
+    moe_strategy_find("lru", &lru);
     for (uint64_t i = 0; i < N_ITEMS(frequency); i++)
         frequency[i] = test_random(&random) << 10 | i; /* no two alike */
     const struct moe_cache_options o = {
@@ -320,7 +320,7 @@ static void the_host_sees_all_experts_or_none(void **state)
     struct moe_strategy strategy;
     uint64_t least, all;
     for (int i = 0; i < 2; i++) {
-        moe_strategy_row(i ? "daop" : "host", &strategy);
+        moe_strategy_find(i ? "daop" : "host", &strategy);
         strategy.init = MOE_INIT_LAYERWISE;
         strategy.alloc = MOE_ALLOC_GLOBAL;
         assert_ok(moe_strategy_settle(&strategy, &err), &err);

@@ -65,7 +65,7 @@ static void slow_copies_bring_the_same_bytes(void **state)
     struct moe_cache_options o = some_options(gpu);
     if (!on_shim())
         skip();
-    moe_strategy_row("prefetch", &prefetch);
+    moe_strategy_find("prefetch", &prefetch);
     o.strategy = &prefetch;
     o.loader.piece_bytes = 8192;
     setenv("MOE_SHIM_COPY_RATE", "60000000", 1);
@@ -100,7 +100,7 @@ static void a_lost_device_ends_everything_with_one_error(void **state)
     struct moe_strategy filled;
     if (!on_shim())
         skip();
-    moe_strategy_row("lru", &filled);
+    moe_strategy_find("lru", &filled);
     filled.init = MOE_INIT_LAYERWISE; /* copies begin while opening */
     for (int when = 1; when < 4000; when = when * 2 + 1) {
         struct moe_err err = {0};

@@ -24,8 +24,8 @@ int main(void)
     int status = put("full", full_plan(), &err);
     if (status == MOE_OK)
         status = put("shape", shape_plan(), &err);
-    for (int i = 0; moe_strategy_row_name(i) && status == MOE_OK; i++)
-        status = put(moe_strategy_row_name(i), new_plan(12, 4, 2, moe_strategy_row_name(i)), &err);
+    for (int i = 0; moe_strategy_name_at(i) && status == MOE_OK; i++)
+        status = put(moe_strategy_name_at(i), new_plan(12, 4, 2, moe_strategy_name_at(i)), &err);
     if (status != MOE_OK)
         fprintf(stderr, "make_plan_seeds: %s\n", err.text);
     return status != MOE_OK;

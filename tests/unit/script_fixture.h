@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "plan/simulate.h"
-#include "sched/strategy_brief.h"
+#include "sched/strategy.h"
 
 #include "../test.h"
 

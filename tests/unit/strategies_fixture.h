@@ -37,8 +37,8 @@ static inline void strategies_parse(const char *words, struct moe_strategy *s)
     struct moe_err err = {0};
     snprintf(buffer, sizeof buffer, "%s", words);
     const char *item = strtok_r(buffer, " ", &rest);
-    if (!moe_strategy_row(item, s))
-        fail_msg("%s is not a row", item);
+    if (!moe_strategy_find(item, s))
+        fail_msg("%s is not a strategy", item);
     while ((item = strtok_r(NULL, " ", &rest))) {
         enum moe_part part;
         char name[32];

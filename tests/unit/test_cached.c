@@ -158,7 +158,7 @@ static void draw_strategy(struct moe_strategy *s, uint64_t *random)
     int n_policies = 0;
     while (moe_policy_at(n_policies))
         n_policies++;
-    assert_true(moe_strategy_row("lru", s));
+    assert_true(moe_strategy_find("lru", s));
     s->cache = moe_policy_at((int)(test_random(random) % (uint64_t)n_policies));
     s->alloc = (enum moe_alloc)(test_random(random) % 3);
     s->boundary = 1 + (uint32_t)(test_random(random) % 3);

@@ -2,7 +2,7 @@
 #include "../test.h"
 
 #include "sched/calibration.h"
-#include "sched/strategy_brief.h"
+#include "sched/strategy.h"
 
 static const char three[3][MOE_PACK_NAME_BYTES] = {"8", "4", "2"};
 static struct moe_inventory inventory; /* of all three */

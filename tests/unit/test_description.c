@@ -301,17 +301,17 @@ static void dense_models_run_under_every_strategy(void **state)
     draw_ids(&m.c, seed);
     random_model_write(&m, 8, path);
     float *want = NULL;
-    for (int i = -1; i < 0 || moe_strategy_row_name(i); i++) { /* -1: the engine chooses */
+    for (int i = -1; i < 0 || moe_strategy_name_at(i); i++) { /* -1: the engine chooses */
         struct moe_engine_options options = {.expert_memory_bytes = 4096};
         if (i >= 0)
-            assert_true(moe_strategy_row(moe_strategy_row_name(i), &options.strategy));
+            assert_true(moe_strategy_find(moe_strategy_name_at(i), &options.strategy));
         struct moe_engine *e = NULL;
         assert_ok(moe_engine_open(&e, path, &options, NULL, &err), &err);
         assert_true(e->strategy.resident);
         assert_int_equal(e->budget.all, 0);
         float *logits = run(e->session, 7);
         if (want)
-            assert_same(&m, seed, want, logits, i < 0 ? "auto" : moe_strategy_row_name(i));
+            assert_same(&m, seed, want, logits, i < 0 ? "auto" : moe_strategy_name_at(i));
         else
             want = logits;
         moe_engine_close(e);

@@ -55,7 +55,7 @@ static void check_taken(struct moe_excerpt e, const char *want)
     struct moe_replay *r = NULL;
     struct moe_pass pass;
     struct moe_err err = {0};
-    assert_true(moe_strategy_row("lru", &s));
+    assert_true(moe_strategy_find("lru", &s));
     assert_ok(moe_replay_open(&r, trace, e, 1, &s, NULL, &err), &err);
     for (;;) {
         uint32_t expert;
@@ -96,7 +96,7 @@ static struct moe_simulated simulate(struct moe_excerpt e, struct moe_simulated_
     struct moe_pace pace = {.n_variants = 1, .head = 0.5, .load_rate = 4096};
     struct moe_err err = {0};
     moe_line_add(&pace.experts[0], 1, 1);
-    assert_true(moe_strategy_row("lru", &s));
+    assert_true(moe_strategy_find("lru", &s));
     assert_ok(moe_strategy_settle(&s, &err), &err);
     assert_ok(moe_inventory_uniform(&inventory, 1, EXPERTS, 1, variants, &bytes, 1, &err), &err);
     moe_pools_size(&pools, &inventory, &s, 0, 0, CACHED * bytes, WORKING);

@@ -3,7 +3,7 @@
  */
 #include "engine/fit_pack.h"
 
-#include "sched/strategy_brief.h"
+#include "sched/strategy.h"
 
 #include "strategies_fixture.h"
 

@@ -69,7 +69,7 @@ static int fit(const struct moe_shape_fit *shape, const char *words, uint64_t by
 {
     const struct moe_fitter f = moe_fitter_of_shape(shape);
     struct moe_strategy s;
-    assert_true(moe_strategy_row(words, &s));
+    assert_true(moe_strategy_find(words, &s));
     return f.fit(f.ctx, &s, bytes, out, err);
 }
 

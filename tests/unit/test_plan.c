@@ -197,8 +197,8 @@ static void what_is_not_known_is_left_out(void **state)
 
 static void every_row_comes_back(void **state)
 {
-    for (int i = 0; moe_strategy_row_name(i); i++) {
-        struct moe_plan *p = new_plan(12, 4, 2, moe_strategy_row_name(i));
+    for (int i = 0; moe_strategy_name_at(i); i++) {
+        struct moe_plan *p = new_plan(12, 4, 2, moe_strategy_name_at(i));
         comes_back(p);
         moe_plan_free(p);
     }
@@ -361,7 +361,7 @@ static void damage_of_the_strategy_is_named(void **state)
     refused(SHAPED "strategy: {parts: {cache: lru, luck: 1}}\n", MOE_ERR_FORMAT,
             "line 4 column 38: unknown key 'luck'");
     refused(SHAPED "strategy: {parts: {cache: lru, protect: true}}\n", MOE_ERR_FORMAT,
-            "line 4 column 19: option --protect is of no use here");
+            "line 4 column 19: option --protect has no effect here");
     refused(SHAPED "strategy: {row: resident, parts: {cache: lru}}\n", MOE_ERR_FORMAT,
             "every expert is in memory already");
     refused(SHAPED "strategy: {parts: {cache: lru, alloc: shallow}}\n", MOE_ERR_FORMAT,

@@ -75,7 +75,7 @@ static struct moe_plan filled(void)
         .n_tried = N_ITEMS(tried),
         .tried = tried,
     };
-    moe_strategy_row("fate", &p.strategy);
+    moe_strategy_find("fate", &p.strategy);
     moe_strategy_fit(&p.strategy, LAYERS);
     assert_int_equal(moe_strategy_settle(&p.strategy, NULL), MOE_OK);
     return p;
@@ -272,8 +272,8 @@ static void largest(void **state)
         p.memory_steps[i] = p.rate_steps[i] = (struct moe_plan_step){1e12 + i * 1e10, 9999.9, 1};
     for (uint32_t i = 0; i < MOE_PLAN_MAX_TRIED; i++)
         memset(most[i].strategy, 's', sizeof most[i].strategy - 1);
-    for (int i = 0; moe_strategy_row_name(i); i++) {
-        moe_strategy_row(moe_strategy_row_name(i), &p.strategy);
+    for (int i = 0; moe_strategy_name_at(i); i++) {
+        moe_strategy_find(moe_strategy_name_at(i), &p.strategy);
         moe_strategy_fit(&p.strategy, MANY);
         moe_buf_clear(&out);
         moe_explain_plan(&p, false, &out);
@@ -290,7 +290,7 @@ static void resident(void **state)
 {
     struct moe_plan p = filled();
     struct moe_buf out = {0};
-    moe_strategy_row("resident", &p.strategy);
+    moe_strategy_find("resident", &p.strategy);
     p.n_pools = p.n_contents = p.n_memory_steps = p.n_rate_steps = p.n_tried = 0;
     p.expected = (struct moe_plan_expected){.decode_tokens_per_second = 500,
                                             .hit_rate = 1,
@@ -342,7 +342,7 @@ static void empty(void **state)
     struct moe_buf out = {0};
     struct moe_err err = {0};
     assert_ok(moe_plan_new(&p, 3, 4, 2, &err), &err);
-    assert_true(moe_strategy_row("lru", &p->strategy));
+    assert_true(moe_strategy_find("lru", &p->strategy));
     moe_explain_plan(p, false, &out);
     check_screen(&out, 50);
     const char *t = (const char *)out.data;

@@ -402,10 +402,10 @@ static void the_search_finds_the_fastest(void **state)
         }
         if (exact != (n_inexact == 0))
             fail_msg("%u of %u may change results", n_inexact, plan->n_tried);
-        for (int i = 0; moe_strategy_row_name(i); i++) {
+        for (int i = 0; moe_strategy_name_at(i); i++) {
             struct moe_strategy row;
             struct moe_trial_run r;
-            moe_strategy_row(moe_strategy_row_name(i), &row);
+            moe_strategy_find(moe_strategy_name_at(i), &row);
             if (moe_planner_try(&p.planner, &row, 0, 0, &r, NULL, &err) == MOE_OK)
                 assert_true(moe_trial_tokens_per_second(&r) <= speed);
         }

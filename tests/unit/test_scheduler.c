@@ -104,7 +104,7 @@ static struct moe_strategy row(const char *name)
 {
     struct moe_strategy s;
     struct moe_err err = {0};
-    assert_true(moe_strategy_row(name, &s));
+    assert_true(moe_strategy_find(name, &s));
     assert_ok(moe_strategy_settle(&s, &err), &err);
     moe_strategy_fit(&s, N_LAYERS);
     return s;
@@ -525,10 +525,10 @@ static void any_row_survives_any_order(void **state)
     for (int round = 0; round < 200; round++) {
         const char *name;
         int n_rows = 0;
-        while (moe_strategy_row_name(n_rows))
+        while (moe_strategy_name_at(n_rows))
             n_rows++;
         do
-            name = moe_strategy_row_name((int)(test_random(&random) % (uint64_t)n_rows));
+            name = moe_strategy_name_at((int)(test_random(&random) % (uint64_t)n_rows));
         while (strcmp(name, "resident") == 0);
         struct moe_strategy strategy = row(name);
         strategy.prefill_falls_back = false;

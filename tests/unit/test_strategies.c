@@ -146,7 +146,7 @@ static void set(struct moe_strategy *s, enum moe_part part, const char *text)
 {
     char why[128];
     if (!moe_strategy_set(s, part, text, why))
-        fail_msg("--%s '%s' %s", moe_strategy_part_at(part)->option, text, why);
+        fail_msg("--%s '%s' %s", moe_strategy_part_at(part)->name, text, why);
 }
 
 static void draw_parts(struct moe_strategy *s, bool host, uint64_t *random)

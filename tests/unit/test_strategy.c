@@ -1,6 +1,6 @@
 /*
- * The table of strategies: its rows against the papers' words, texts of parts in and out, what goes
- * together and what does not.
+ * The table of strategies against the papers, texts of parts in and out, what goes together and
+ * what does not.
  */
 #include "sched/strategy.h"
 
@@ -9,10 +9,10 @@
 
 /* ---- Helpers ---- */
 
-static struct moe_strategy row(const char *name)
+static struct moe_strategy strategy(const char *name)
 {
     struct moe_strategy s;
-    assert_true(moe_strategy_row(name, &s));
+    assert_true(moe_strategy_find(name, &s));
     return s;
 }
 
@@ -20,7 +20,7 @@ static void set(struct moe_strategy *s, enum moe_part part, const char *text)
 {
     char why[128] = "";
     if (!moe_strategy_set(s, part, text, why))
-        fail_msg("--%s '%s' %s", moe_strategy_part_at(part)->option, text, why);
+        fail_msg("--%s '%s' %s", moe_strategy_part_at(part)->name, text, why);
 }
 
 /* Applies a line of options to *s, as --strategy NAME, --flag or --option argument. */
@@ -33,11 +33,11 @@ static void apply(struct moe_strategy *s, const char *line, uint32_t *named)
         next = NULL;
         assert_int_equal(strncmp(word, "--", 2), 0);
         if (strcmp(word, "--strategy") == 0) {
-            *s = row(strtok(NULL, " "));
+            *s = strategy(strtok(NULL, " "));
             continue;
         }
         if (!moe_strategy_part_find(word + 2, &part))
-            fail_msg("%s is no part", word);
+            fail_msg("%s is not a part", word);
         set(s, part, moe_strategy_part_at(part)->arg ? strtok(NULL, " ") : "on");
         *named |= 1u << part;
     }
@@ -52,7 +52,7 @@ static void describe(const struct moe_strategy *s, char out[1024])
     moe_buf_release(&text);
 }
 
-/* ---- Rows ---- */
+/* ---- The table ---- */
 
 static const struct {
     const char *name, *parts;
@@ -85,13 +85,13 @@ static const struct {
      1, 0, 1, 1},
 };
 
-static void rows_have_the_papers_parts(void **state)
+static void strategies_have_the_papers_parts(void **state)
 {
     struct moe_err err = {0};
     char text[1024];
     for (size_t i = 0; i < N_ITEMS(expected); i++) {
-        struct moe_strategy s = row(expected[i].name);
-        assert_string_equal(moe_strategy_row_name((int)i), expected[i].name);
+        struct moe_strategy s = strategy(expected[i].name);
+        assert_string_equal(moe_strategy_name_at((int)i), expected[i].name);
         assert_string_equal(s.name, expected[i].name);
         assert_true(s.describe && strlen(s.describe) <= 68);
         assert_ok(moe_strategy_settle(&s, &err), &err);
@@ -102,19 +102,19 @@ static void rows_have_the_papers_parts(void **state)
         describe(&s, text);
         assert_string_equal(text, expected[i].parts);
     }
-    assert_null(moe_strategy_row_name((int)N_ITEMS(expected)));
-    assert_null(moe_strategy_row_name(-1));
+    assert_null(moe_strategy_name_at((int)N_ITEMS(expected)));
+    assert_null(moe_strategy_name_at(-1));
     struct moe_strategy s;
-    assert_false(moe_strategy_row("auto", &s));
-    assert_false(moe_strategy_row("", &s));
+    assert_false(moe_strategy_find("auto", &s));
+    assert_false(moe_strategy_find("", &s));
 }
 
-/* A row has nothing to drop: what its table says is what it does. */
-static void rows_hold_nothing_idle(void **state)
+/* Nothing in the table is dropped: what it says of a strategy is what the strategy does. */
+static void strategies_hold_nothing_idle(void **state)
 {
     struct moe_err err = {0};
-    for (int i = 0; moe_strategy_row_name(i); i++) {
-        struct moe_strategy s = row(moe_strategy_row_name(i)), kept = s;
+    for (int i = 0; moe_strategy_name_at(i); i++) {
+        struct moe_strategy s = strategy(moe_strategy_name_at(i)), kept = s;
         assert_ok(moe_strategy_settle(&s, &err), &err);
         kept = s;
         moe_strategy_drop_idle(&s, 0);
@@ -127,7 +127,7 @@ static void rows_hold_nothing_idle(void **state)
 static void descriptions_read_back(struct moe_strategy *s)
 {
     struct moe_err err = {0};
-    struct moe_strategy back = row("lru");
+    struct moe_strategy back = strategy("lru");
     char text[1024];
     uint32_t named = 0;
     assert_ok(moe_strategy_settle(s, &err), &err);
@@ -137,10 +137,10 @@ static void descriptions_read_back(struct moe_strategy *s)
     assert_same(s, &back);
 }
 
-static void rows_read_back(void **state)
+static void strategies_read_back(void **state)
 {
-    for (int i = 0; moe_strategy_row_name(i); i++) {
-        struct moe_strategy s = row(moe_strategy_row_name(i));
+    for (int i = 0; moe_strategy_name_at(i); i++) {
+        struct moe_strategy s = strategy(moe_strategy_name_at(i));
         descriptions_read_back(&s);
     }
 }
@@ -249,13 +249,13 @@ static void wrong_texts_are_refused(void **state)
     uint64_t seed = 7;
     for (size_t i = 0; i < N_ITEMS(wrong); i++) {
         struct moe_strategy s = random_strategy(&seed), kept = s;
-        char why[128] = "", words[MOE_PART_TEXT_BYTES];
+        char why[128] = "", values[MOE_PART_TEXT_BYTES];
         if (moe_strategy_set(&s, wrong[i].part, wrong[i].text, why))
-            fail_msg("--%s '%s' was taken", moe_strategy_part_at(wrong[i].part)->option,
+            fail_msg("--%s '%s' was taken", moe_strategy_part_at(wrong[i].part)->name,
                      wrong[i].text);
-        moe_strategy_part_words(wrong[i].part, words);
+        moe_strategy_part_values(wrong[i].part, values);
         assert_int_equal(strncmp(why, "is not ", 7), 0);
-        assert_string_equal(why + 7, words); /* none is cut off */
+        assert_string_equal(why + 7, values); /* none is cut off */
         assert_same(&s, &kept);
     }
 }
@@ -266,13 +266,39 @@ static void all_is_off_in_a_strategy_of_zeros(void **state)
         const struct moe_strategy_part *p = moe_strategy_part_at(part);
         struct moe_strategy zero = {0}, s = {0};
         enum moe_part found;
-        assert_true(moe_strategy_part_find(p->option, &found) && found == part);
+        assert_true(moe_strategy_part_find(p->name, &found) && found == part);
         assert_false(moe_strategy_has(&zero, part));
         set(&s, part, p->off);
         assert_same(&s, &zero);
     }
     enum moe_part part;
     assert_false(moe_strategy_part_find("strategy", &part));
+}
+
+static void what_may_change_results_stands_in_the_table(void **state)
+{
+    for (enum moe_part part = 0; part < MOE_N_PARTS; part++) {
+        const struct moe_strategy_part *p = moe_strategy_part_at(part);
+        char list[64], *next = list, *value;
+        struct moe_strategy s = {0};
+        assert_false(moe_strategy_part_inexact(&s, part));
+        snprintf(list, sizeof list, "%s", p->inexact ? p->inexact : "");
+        if (strcmp(list, "any") == 0)
+            snprintf(list, sizeof list, "%s", p->arg ? "0.5" : "on");
+        for (; (value = strtok(next, ",")) != NULL; next = NULL) {
+            set(&s, part, value);
+            assert_true(moe_strategy_part_inexact(&s, part));
+        }
+    }
+    struct moe_strategy s = {0};
+    set(&s, MOE_PART_ON_MISS, "load-low:0.5");
+    assert_true(moe_strategy_part_inexact(&s, MOE_PART_ON_MISS));
+    set(&s, MOE_PART_ON_MISS, "compute-host,or-load");
+    assert_false(moe_strategy_part_inexact(&s, MOE_PART_ON_MISS));
+    set(&s, MOE_PART_PREFILL, "hybrid:25%,or-popularity");
+    assert_true(moe_strategy_part_inexact(&s, MOE_PART_PREFILL));
+    set(&s, MOE_PART_PREFILL, "popularity");
+    assert_false(moe_strategy_part_inexact(&s, MOE_PART_PREFILL));
 }
 
 /* ---- What goes together ---- */
@@ -282,23 +308,23 @@ static void nonsense_is_refused(void **state)
     static const struct {
         const char *options, *why;
     } cases[] = {
-        {"--strategy resident --cache arc", "--cache is of no use here: every expert"},
-        {"--strategy resident --prefill popularity", "--prefill is of no use"},
-        {"--strategy resident --skip-below 0.1", "--skip-below is of no use"},
+        {"--strategy resident --cache arc", "--cache has no effect here: every expert"},
+        {"--strategy resident --prefill popularity", "--prefill has no effect"},
+        {"--strategy resident --skip-below 0.1", "--skip-below has no effect"},
         {"--strategy lru --predict previous", "nothing uses the prediction"},
         {"--strategy lru --prefetch all", "nothing is predicted"},
-        {"--strategy lru --protect", "--protect is of no use"},
-        {"--strategy lru --cache-weights 1,0,0,0", "only --cache hobbit weighs"},
-        {"--strategy ondemand --alloc per-layer", "--alloc is of no use here: nothing is kept"},
-        {"--strategy ondemand --init frequency", "--init is of no use"},
-        {"--strategy ondemand --buffer 3", "--buffer is of no use"},
-        {"--strategy ondemand --keep-records", "--keep-records is of no use"},
-        {"--strategy lru --low-pool 10%", "nothing of a low precision is kept"},
-        {"--strategy ondemand --on-miss load-low --low-pool 10%", "--low-pool is of no use"},
-        {"--strategy lru --prefill-swap", "--prefill-swap is of no use"},
-        {"--strategy lru --degrade", "--degrade is of no use here: it is a part of --precalculate"},
-        {"--strategy lru --precalculate-from 2", "--precalculate-from is of no use"},
-        {"--strategy edgemoe --precalculate", "--precalculate is of no use here: it takes a"},
+        {"--strategy lru --protect", "--protect has no effect"},
+        {"--strategy lru --cache-weights 1,0,0,0", "only --cache hobbit has weights"},
+        {"--strategy ondemand --alloc per-layer", "--alloc has no effect here: nothing is kept"},
+        {"--strategy ondemand --init frequency", "--init has no effect"},
+        {"--strategy ondemand --buffer 3", "--buffer has no effect"},
+        {"--strategy ondemand --keep-records", "--keep-records has no effect"},
+        {"--strategy lru --low-pool 10%", "no low-precision experts are kept"},
+        {"--strategy ondemand --on-miss load-low --low-pool 10%", "--low-pool has no effect"},
+        {"--strategy lru --prefill-swap", "--prefill-swap has no effect"},
+        {"--strategy lru --degrade", "--degrade has no effect here: it needs --precalculate"},
+        {"--strategy lru --precalculate-from 2", "--precalculate-from has no effect"},
+        {"--strategy edgemoe --precalculate", "--precalculate has no effect here: it needs a"},
         {"--strategy hobbit --on-miss load-low:0.95", "load-low:0.95 and --skip-below 0.1"},
     };
     for (size_t i = 0; i < N_ITEMS(cases); i++) {
@@ -311,8 +337,8 @@ static void nonsense_is_refused(void **state)
     }
 }
 
-/* The ablations of the papers: what a row loses with one of its parts. */
-static void what_a_row_no_longer_needs_is_dropped(void **state)
+/* The ablations of the papers: what a strategy loses with one of its parts. */
+static void what_has_no_effect_is_dropped(void **state)
 {
     static const struct {
         const char *options, *left;
@@ -346,10 +372,10 @@ static void what_a_row_no_longer_needs_is_dropped(void **state)
     }
 }
 
-static void a_row_falls_back_and_a_word_does_not(void **state)
+static void a_strategy_falls_back_and_a_named_part_does_not(void **state)
 {
     struct moe_err err = {0};
-    struct moe_strategy s = row("fate");
+    struct moe_strategy s = strategy("fate");
     set(&s, MOE_PART_LOW_POOL, "20%");
     assert_ok(moe_strategy_settle(&s, &err), &err);
     assert_true(s.inexact && !s.needs_low);
@@ -357,7 +383,7 @@ static void a_row_falls_back_and_a_word_does_not(void **state)
     assert_true(s.prefill == MOE_PREFILL_POPULARITY && !s.inexact && s.low_pool == 0);
     assert_ok(moe_strategy_settle(&s, &err), &err);
 
-    s = row("fate");
+    s = strategy("fate");
     set(&s, MOE_PART_PREFILL, "hybrid");
     assert_ok(moe_strategy_settle(&s, &err), &err);
     moe_strategy_fall_back(&s);
@@ -376,7 +402,7 @@ static void layers_follow_the_model(void **state)
         {48, 6, 8},             /* 7.5 */
     };
     for (size_t i = 0; i < N_ITEMS(cases); i++) {
-        struct moe_strategy fate = row("fate"), daop = row("daop"), lru = row("lru");
+        struct moe_strategy fate = strategy("fate"), daop = strategy("daop"), lru = strategy("lru");
         moe_strategy_fit(&fate, cases[i].n);
         moe_strategy_fit(&daop, cases[i].n);
         moe_strategy_fit(&lru, cases[i].n);
@@ -385,7 +411,7 @@ static void layers_follow_the_model(void **state)
         assert_int_equal(daop.precalculate_from, cases[i].from);
         assert_int_equal(lru.boundary + lru.precalculate_from, 0);
     }
-    struct moe_strategy s = row("daop");
+    struct moe_strategy s = strategy("daop");
     set(&s, MOE_PART_PRECALCULATE_FROM, "9");
     set(&s, MOE_PART_ALLOC, "shallow:2");
     moe_strategy_fit(&s, 32);
@@ -395,16 +421,17 @@ static void layers_follow_the_model(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_have_the_papers_parts),
-        cmocka_unit_test(rows_hold_nothing_idle),
-        cmocka_unit_test(rows_read_back),
+        cmocka_unit_test(strategies_have_the_papers_parts),
+        cmocka_unit_test(strategies_hold_nothing_idle),
+        cmocka_unit_test(strategies_read_back),
         cmocka_unit_test(random_strategies_read_back),
         cmocka_unit_test(texts_mean_what_they_say),
         cmocka_unit_test(wrong_texts_are_refused),
         cmocka_unit_test(all_is_off_in_a_strategy_of_zeros),
+        cmocka_unit_test(what_may_change_results_stands_in_the_table),
         cmocka_unit_test(nonsense_is_refused),
-        cmocka_unit_test(what_a_row_no_longer_needs_is_dropped),
-        cmocka_unit_test(a_row_falls_back_and_a_word_does_not),
+        cmocka_unit_test(what_has_no_effect_is_dropped),
+        cmocka_unit_test(a_strategy_falls_back_and_a_named_part_does_not),
         cmocka_unit_test(layers_follow_the_model),
     };
     return cmocka_run_group_tests_name("strategy", tests, NULL, NULL);

@@ -1,7 +1,12 @@
-#include "sched/strategy_brief.h"
+/*
+ * Whole strategies as text.
+ */
+#include "sched/strategy.h"
 
 #include <stdio.h>
 #include <string.h>
+
+/* ---- In one word ---- */
 
 static void replace(char *text, char from, char to)
 {
@@ -13,17 +18,17 @@ static void replace(char *text, char from, char to)
 static int parse_part(const char *item, struct moe_strategy *out, uint32_t *named,
                       struct moe_err *err)
 {
-    char option[32], value[MOE_STRATEGY_BRIEF], why[128];
+    char name[32], value[MOE_STRATEGY_BRIEF], why[128];
     enum moe_part part;
     size_t n = strcspn(item, "=");
-    snprintf(option, sizeof option, "%.*s", (int)n, item);
-    if (!moe_strategy_part_find(option, &part))
+    snprintf(name, sizeof name, "%.*s", (int)n, item);
+    if (!moe_strategy_part_find(name, &part))
         return moe_fail(err, MOE_ERR_USAGE, "'%s' is not a part (--strategy help lists them)",
-                        option);
+                        name);
     snprintf(value, sizeof value, "%s", item[n] ? item + n + 1 : "on");
     replace(value, ';', ',');
     if (!moe_strategy_set(out, part, value, why))
-        return moe_fail(err, MOE_ERR_USAGE, "%s: '%s' %s", option, value, why);
+        return moe_fail(err, MOE_ERR_USAGE, "%s: '%s' %s", name, value, why);
     *named |= 1u << part;
     return MOE_OK;
 }
@@ -38,8 +43,9 @@ int moe_strategy_parse(const char *text, struct moe_strategy *out, uint32_t *nam
         return moe_fail(err, MOE_ERR_USAGE, "'%.40s...' is too long for a strategy", text);
     size_t n = strcspn(text, "+");
     snprintf(item, sizeof item, "%.*s", (int)n, text);
-    if (!moe_strategy_row(item, out))
-        return moe_fail(err, MOE_ERR_USAGE, "'%s' is not a row (--strategy help lists them)", item);
+    if (!moe_strategy_find(item, out))
+        return moe_fail(err, MOE_ERR_USAGE, "'%s' is not a strategy (--strategy help lists them)",
+                        item);
     while (text[n] && status == MOE_OK) {
         text += n + 1;
         n = strcspn(text, "+");
@@ -49,20 +55,40 @@ int moe_strategy_parse(const char *text, struct moe_strategy *out, uint32_t *nam
     return status;
 }
 
-void moe_strategy_brief(const struct moe_strategy *s, char *out)
+void moe_strategy_brief(const struct moe_strategy *s, char out[MOE_STRATEGY_BRIEF])
 {
-    struct moe_strategy row = {0};
-    char mine[MOE_PART_TEXT_BYTES], rows[MOE_PART_TEXT_BYTES];
+    struct moe_strategy preset = {0};
+    char mine[MOE_PART_TEXT_BYTES], its[MOE_PART_TEXT_BYTES];
     if (s->name)
-        moe_strategy_row(s->name, &row);
+        moe_strategy_find(s->name, &preset);
     size_t n = (size_t)snprintf(out, MOE_STRATEGY_BRIEF, "%s", s->name ? s->name : "none");
     for (enum moe_part part = 0; part < MOE_N_PARTS && n < MOE_STRATEGY_BRIEF; part++) {
         moe_strategy_part_text(s, part, mine);
-        moe_strategy_part_text(&row, part, rows);
-        if (strcmp(mine, rows) == 0)
+        moe_strategy_part_text(&preset, part, its);
+        if (strcmp(mine, its) == 0)
             continue;
         replace(mine, ',', ';');
         n += (size_t)snprintf(out + n, MOE_STRATEGY_BRIEF - n, "+%s=%s",
-                              moe_strategy_part_at(part)->option, mine);
+                              moe_strategy_part_at(part)->name, mine);
+    }
+}
+
+/* ---- As options ---- */
+
+void moe_strategy_describe(const struct moe_strategy *s, struct moe_buf *out)
+{
+    if (s->resident) {
+        moe_buf_text(out, "--strategy resident");
+        return;
+    }
+    uint64_t began = out->size;
+    for (enum moe_part part = 0; part < MOE_N_PARTS; part++) {
+        char text[MOE_PART_TEXT_BYTES];
+        if (!moe_strategy_has(s, part) && part != MOE_PART_CACHE)
+            continue;
+        moe_strategy_part_text(s, part, text);
+        const struct moe_strategy_part *shown = moe_strategy_part_at(part);
+        moe_buf_printf(out, "%s--%s%s%s", out->size > began ? " " : "", shown->name,
+                       shown->arg ? " " : "", shown->arg ? text : "");
     }
 }

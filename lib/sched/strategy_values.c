@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "base/text.h"
-#include "sched/strategy_parse.h"
+#include "sched/strategy_values.h"
 
 /* ---- Words ---- */
 

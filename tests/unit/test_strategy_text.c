@@ -1,6 +1,6 @@
 /* Strategies in one word: there and back, and what is refused. */
 #include "../test.h"
-#include "sched/strategy_brief.h"
+#include "sched/strategy.h"
 
 static void expect_back(const char *text, const char *want)
 {
@@ -23,13 +23,13 @@ static void there_and_back(void **state)
 {
     expect_back("fate", "fate");
     expect_back("fate+cache=lrfu", "fate+cache=lrfu");
-    expect_back("fate+cache=arc", "fate"); /* what the row has anyway */
+    expect_back("fate+cache=arc", "fate"); /* what it has anyway */
     expect_back("fate+alloc=shallow:2+cache=lrfu", "fate+cache=lrfu+alloc=shallow:2");
     expect_back("lru+predict=gate-next+prefetch=percentile:75;slack",
                 "lru+predict=gate-next+prefetch=percentile:75;slack");
     expect_back("lru+keep-records", "lru+keep-records=on");
-    for (int i = 0; moe_strategy_row_name(i); i++)
-        expect_back(moe_strategy_row_name(i), moe_strategy_row_name(i));
+    for (int i = 0; moe_strategy_name_at(i); i++)
+        expect_back(moe_strategy_name_at(i), moe_strategy_name_at(i));
 }
 
 static void what_is_named(void **state)
@@ -48,7 +48,7 @@ static void fitted(void **state)
 {
     struct moe_strategy s;
     char brief[MOE_STRATEGY_BRIEF];
-    assert_true(moe_strategy_row("fate", &s));
+    assert_true(moe_strategy_find("fate", &s));
     moe_strategy_fit(&s, 24);
     moe_strategy_brief(&s, brief);
     assert_string_equal(brief, "fate+alloc=shallow:3");
@@ -60,9 +60,10 @@ static void refusals(void **state)
     struct moe_strategy s;
     uint32_t named;
     char longer[300];
-    assert_fails(moe_strategy_parse("", &s, &named, &err), MOE_ERR_USAGE, "'' is not a row", &err);
+    assert_fails(moe_strategy_parse("", &s, &named, &err), MOE_ERR_USAGE, "'' is not a strategy",
+                 &err);
     assert_fails(moe_strategy_parse("magic", &s, &named, &err), MOE_ERR_USAGE,
-                 "'magic' is not a row", &err);
+                 "'magic' is not a strategy", &err);
     assert_fails(moe_strategy_parse("lru+", &s, &named, &err), MOE_ERR_USAGE, "'' is not a part",
                  &err);
     assert_fails(moe_strategy_parse("lru+magic=1", &s, &named, &err), MOE_ERR_USAGE,

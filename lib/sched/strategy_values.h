@@ -2,8 +2,8 @@
  * The texts of a strategy's parts that are more than a flag or a number, private to sched/: what
  * each option's argument means, and back. Reader and writer of a part stand side by side.
  */
-#ifndef MOE_SCHED_STRATEGY_PARSE_H
-#define MOE_SCHED_STRATEGY_PARSE_H
+#ifndef MOE_SCHED_STRATEGY_VALUES_H
+#define MOE_SCHED_STRATEGY_VALUES_H
 
 #include "sched/strategy.h"
 
