@@ -35,4 +35,4 @@ FNR == 1 {
     }
     if (!ok) { print FILENAME ":" FNR ": " floor " must not include " path; bad = 1 }
 }
-END { exit bad }'
+END { exit bad }' || exit 1

@@ -1,0 +1,71 @@
+# The checks of the house themselves: check-floors.sh and check-rooms.sh find what is planted in a small tree.
+. tests/cli/lib.sh
+house=$tmp/house
+mkdir -p "$house/tests" "$house/lib/base" "$house/lib/quant" "$house/lib/kern" "$house/lib/cache" "$house/cmd"
+cp tests/check-floors.sh tests/check-rooms.sh "$house/tests/"
+cc=${CC:-cc}
+
+file() { # PATH TEXT
+    printf '%b' "$2" >"$house/$1"
+}
+floors() { run sh "$house/tests/check-floors.sh"; }
+rooms() {
+    for source in "$house"/lib/*/*.c; do
+        object=$house/build/${source#"$house"/}
+        mkdir -p "$(dirname "$object")"
+        # shellcheck disable=SC2086 # may be a command with arguments
+        $cc -I"$house/lib" -c "$source" -o "${object%.c}.o"
+    done
+    run env BUILD=build sh "$house/tests/check-rooms.sh"
+}
+
+file lib/base/low.c 'int low(void);\nint low(void) { return 1; }\n'
+file lib/base/low.h '#include <stdint.h>\n'
+file lib/quant/high.c '#include "base/low.h"\nint low(void);\nint high(void);\nint high(void) { return low(); }\n'
+file lib/quant/high.h '\n'
+file lib/kern/kern.h '\n'
+file lib/cache/store.h '\n'
+file cmd/main.c '#include "quant/high.h"\n'
+floors
+expect_exit 0 "includes downward are fine"
+rooms
+expect_exit 0 "small rooms without circles are fine"
+
+file lib/base/low.h '#include "quant/high.h"\n'
+floors
+expect_exit 1 "an upward include is refused"
+expect_stdout "lib/base/low.h:1: base must not include quant/high.h" "and named"
+file lib/base/low.h '\n'
+file lib/cache/store.c '\n'
+file lib/cache/store.c '#include "kern/kern.h"\n'
+floors
+expect_stdout "lib/cache/store.c:1: cache must not include kern/kern.h" "floors apart do not know each other"
+file lib/cache/store.c '#include "gpu.h"\n'
+floors
+expect_stdout "lib/cache/store.c:1: cache must not include gpu.h" "the GPU's interface is for the upper floors"
+mkdir "$house/lib/attic"
+file lib/attic/box.c 'int box;\n'
+file lib/cache/store.c '\n'
+floors
+expect_stdout "lib/attic/box.c: unknown floor" "a floor that nobody named is refused"
+rm -r "$house/lib/attic"
+
+file lib/base/low.c 'int high(void);\nint low(void);\nint low(void) { return high(); }\n'
+rooms
+expect_exit 1 "a circle of calls is refused"
+expect_stdout_like "files that call each other in a circle:*lib/*/*.c*lib/*/*.c*" "and its files are named"
+file lib/base/low.c 'int low(void);\nint low(void) { return 1; }\n'
+yes '' | head -n 401 >"$house/lib/base/low.h"
+rooms
+expect_stdout_like "lib/base/low.h has 401 lines: *" "a long file says why"
+{ echo '/* Over 400 lines: it is all one table. */'; yes '' | head -n 401; } >"$house/lib/base/low.h"
+rooms
+expect_exit 0 "and may then be long"
+yes '' | head -n 7001 >"$house/lib/base/low.c"
+rooms
+expect_stdout_like "*lib/base/ has 7[0-9]* lines: 7,000 at most*" "a floor has so many lines"
+file lib/base/low.c 'int low(void);\nint low(void) { return 1; }\n'
+for i in $(seq 46); do file "lib/kern/k$i.h" '\n'; done
+rooms
+expect_stdout "lib/kern/ has 47 files: 45 at most" "and so many files"
+finish
