@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "cli.h"
+#include "fmt/emit.h"
 #include "study/bench.h"
 #include "study/perplexity.h"
 
@@ -16,6 +17,29 @@ enum { BENCH_RUNS = 5 };
 static void log_token(void *ctx, double nats, uint32_t best)
 {
     moe_buf_printf(ctx, "%.6f %u\n", nats, best);
+}
+
+/* Ends the object and prints it. */
+static int print_json(struct moe_emit *e, struct moe_err *err)
+{
+    int status = moe_emit_end(e, err);
+    if (status == MOE_OK)
+        cli_write(e->out->data, e->out->size);
+    moe_buf_release(e->out);
+    return status;
+}
+
+static int print_perplexity_json(const struct moe_perplexity *p, const char *unit,
+                                 struct moe_err *err)
+{
+    struct moe_buf out = {0};
+    struct moe_emit e;
+    moe_emit_begin_json(&e, &out, MOE_EMIT_LINE);
+    moe_emit_fixed(&e, "nll", 6, p->nll);
+    moe_emit_u64(&e, "tokens", p->n_tokens);
+    moe_emit_u64(&e, unit, p->n_documents);
+    moe_emit_fixed(&e, "seconds", 3, p->seconds);
+    return print_json(&e, err);
 }
 
 int measure_perplexity(struct moe_session *s, const char *path,
@@ -40,8 +64,7 @@ int measure_perplexity(struct moe_session *s, const char *path,
     if (status == MOE_OK && options->token_log)
         status = moe_file_write_all(options->token_log, log.data, log.size, err);
     if (status == MOE_OK && options->json)
-        printf("{\"nll\": %.6f, \"tokens\": %llu, \"%s\": %llu, \"seconds\": %.3f}\n", p.nll,
-               (unsigned long long)p.n_tokens, unit, (unsigned long long)p.n_documents, p.seconds);
+        status = print_perplexity_json(&p, unit, err);
     else if (status == MOE_OK)
         printf("nll %.4f nats/token, %llu tokens, %llu %s\n", p.nll, (unsigned long long)p.n_tokens,
                (unsigned long long)p.n_documents, unit);
@@ -54,6 +77,29 @@ int measure_perplexity(struct moe_session *s, const char *path,
 static void print_figure(const char *name, uint32_t n, const struct moe_bench_figure *f)
 {
     printf("%-8s %6u %12.1f %12.1f %12.1f\n", name, n, f->median, f->min, f->max);
+}
+
+static void put_figure(struct moe_emit *e, const char *key, const struct moe_bench_figure *f)
+{
+    moe_emit_open_map(e, key);
+    moe_emit_fixed(e, "median", 4, f->median);
+    moe_emit_fixed(e, "min", 4, f->min);
+    moe_emit_fixed(e, "max", 4, f->max);
+    moe_emit_close(e);
+}
+
+static int print_speed_json(const struct moe_bench_options *options, const struct moe_bench *b,
+                            struct moe_err *err)
+{
+    struct moe_buf out = {0};
+    struct moe_emit e;
+    moe_emit_begin_json(&e, &out, MOE_EMIT_LINE);
+    moe_emit_u64(&e, "prefill_tokens", options->prompt_tokens);
+    put_figure(&e, "prefill_tokens_per_s", &b->prefill);
+    moe_emit_u64(&e, "decode_tokens", options->decode_tokens);
+    put_figure(&e, "decode_tokens_per_s", &b->decode);
+    moe_emit_u64(&e, "runs", options->n_runs);
+    return print_json(&e, err);
 }
 
 int measure_speed(struct moe_session *s, const struct measure_speed_options *options,
@@ -77,12 +123,7 @@ int measure_speed(struct moe_session *s, const struct measure_speed_options *opt
         status = moe_bench(s, &bo, &b, err);
     cli_progress_done();
     if (status == MOE_OK && options->json) {
-        printf("{\"prefill_tokens\": %u, \"prefill_tokens_per_s\": "
-               "{\"median\": %.4f, \"min\": %.4f, \"max\": %.4f},\n"
-               " \"decode_tokens\": %u, \"decode_tokens_per_s\": "
-               "{\"median\": %.4f, \"min\": %.4f, \"max\": %.4f},\n \"runs\": %d}\n",
-               bo.prompt_tokens, b.prefill.median, b.prefill.min, b.prefill.max, bo.decode_tokens,
-               b.decode.median, b.decode.min, b.decode.max, BENCH_RUNS);
+        status = print_speed_json(&bo, &b, err);
     } else if (status == MOE_OK) {
         printf("tokens/s of %d runs  median          min          max\n", BENCH_RUNS);
         print_figure("prefill", bo.prompt_tokens, &b.prefill);

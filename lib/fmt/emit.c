@@ -1,6 +1,7 @@
 #include "fmt/emit.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -41,17 +42,27 @@ static bool in_block(const struct moe_emit *e)
     return !e->json && !e->line;
 }
 
+/* A new line in indented JSON, `depth` levels deep. */
+static void break_line(struct moe_emit *e, int depth)
+{
+    moe_buf_printf(e->out, "\n%*s", 2 * depth, "");
+}
+
 /* What stands before a member's value; `after`: between the key and a value in YAML. */
 static void lead(struct moe_emit *e, const char *key, const char *after)
 {
-    if (!in_block(e))
-        moe_buf_text(e->out, e->first ? "" : e->json ? "," : ", ");
-    else if (!e->dashed)
+    bool broken = e->spaced && !e->line;
+    if (in_block(e) && !e->dashed) {
         for (int i = 0; i < e->depth; i++)
             moe_buf_text(e->out, "  ");
+    } else if (!in_block(e) && !e->first) {
+        moe_buf_text(e->out, broken || (e->json && !e->spaced) ? "," : ", ");
+    }
+    if (broken)
+        break_line(e, e->depth + 1);
     if (key) {
         put_text(e, key);
-        moe_buf_text(e->out, e->json ? ":" : after);
+        moe_buf_text(e->out, !e->json ? after : e->spaced ? ": " : ":");
     } else if (in_block(e)) {
         moe_buf_text(e->out, "- ");
     }
@@ -103,6 +114,8 @@ void moe_emit_close(struct moe_emit *e)
 {
     bool ends_line = e->line == e->depth;
     e->depth--;
+    if (e->spaced && !e->line && !e->first)
+        break_line(e, e->depth + 1);
     if (!in_block(e))
         moe_buf_append(e->out, &e->closing[e->depth], 1);
     if (ends_line) {
@@ -130,6 +143,37 @@ void moe_emit_double(struct moe_emit *e, const char *key, double value)
 {
     lead(e, key, ": ");
     moe_yaml_put_double(e->out, value);
+    end_value(e);
+}
+
+void moe_emit_fixed(struct moe_emit *e, const char *key, int decimals, double value)
+{
+    lead(e, key, ": ");
+    moe_buf_printf(e->out, "%.*f", decimals, value);
+    end_value(e);
+}
+
+void moe_emit_rounded(struct moe_emit *e, const char *key, int digits, double value)
+{
+    lead(e, key, ": ");
+    if (isfinite(value))
+        moe_buf_printf(e->out, "%.*g", digits, value);
+    else
+        moe_buf_text(e->out, "null");
+    end_value(e);
+}
+
+void moe_emit_null(struct moe_emit *e, const char *key)
+{
+    lead(e, key, ": ");
+    moe_buf_text(e->out, "null");
+    end_value(e);
+}
+
+void moe_emit_json(struct moe_emit *e, const char *key, const void *json, uint64_t n)
+{
+    lead(e, key, ": ");
+    moe_buf_append(e->out, json, n);
     end_value(e);
 }
 
@@ -175,8 +219,20 @@ void moe_emit_begin(struct moe_emit *e, struct moe_buf *out, bool json, const ch
     moe_emit_u64(e, "version", version);
 }
 
+void moe_emit_begin_json(struct moe_emit *e, struct moe_buf *out, enum moe_emit_style style)
+{
+    *e = (struct moe_emit){.out = out,
+                           .json = true,
+                           .spaced = style != MOE_EMIT_COMPACT,
+                           .line = style == MOE_EMIT_LINE ? -1 : 0,
+                           .first = true};
+    moe_buf_text(out, "{");
+}
+
 int moe_emit_end(struct moe_emit *e, struct moe_err *err)
 {
+    if (e->spaced && !e->line && !e->first)
+        break_line(e, 0);
     moe_buf_text(e->out, e->json ? "}\n" : "");
     return e->out->failed ? moe_fail(err, MOE_ERR_MEMORY, "out of memory") : MOE_OK;
 }

@@ -22,16 +22,24 @@ struct moe_emit {
     struct moe_buf *out;
     bool json;
     /* Private. */
+    bool spaced; /* JSON for people's eyes too: ", " and ": ", and lines outside of line maps */
     bool first;  /* of its mapping or list */
     bool dashed; /* the "- " of a list's item stands there: the first key follows it */
     int depth;   /* open mappings and lists */
-    int line;    /* depth at which a line began; 0: in a block */
+    int line;    /* depth at which a line began; 0: in a block; -1: all is one line */
     char closing[MOE_EMIT_MAX_DEPTH];
 };
 
 /* `format: FORMAT` and `version:` in front; YAML after the comment "# COMMENT". */
 void moe_emit_begin(struct moe_emit *e, struct moe_buf *out, bool json, const char *comment,
                     const char *format, uint32_t version);
+/* A JSON object that no program of ours reads back, without these two. */
+enum moe_emit_style {
+    MOE_EMIT_COMPACT = 0, /* without blanks */
+    MOE_EMIT_LINE,        /* one line: {"a": 1, "b": [2, 3]} */
+    MOE_EMIT_INDENTED,    /* a member to a line, but for what is called a line here */
+};
+void moe_emit_begin_json(struct moe_emit *e, struct moe_buf *out, enum moe_emit_style style);
 /* MOE_ERR_MEMORY: the buffer is not whole. */
 int moe_emit_end(struct moe_emit *e, struct moe_err *err);
 
@@ -48,6 +56,12 @@ void moe_emit_text(struct moe_emit *e, const char *key, const char *text);
 void moe_emit_u64(struct moe_emit *e, const char *key, uint64_t value);
 /* Finite; reads back as exactly the same. */
 void moe_emit_double(struct moe_emit *e, const char *key, double value);
+/* With so many decimals; with so many significant digits, and null for what is not finite. */
+void moe_emit_fixed(struct moe_emit *e, const char *key, int decimals, double value);
+void moe_emit_rounded(struct moe_emit *e, const char *key, int digits, double value);
+void moe_emit_null(struct moe_emit *e, const char *key);
+/* A value that is JSON already, as it stands. */
+void moe_emit_json(struct moe_emit *e, const char *key, const void *json, uint64_t n);
 void moe_emit_bool(struct moe_emit *e, const char *key, bool value);
 /* 16 hexadecimal digits, as a text. */
 void moe_emit_fingerprint(struct moe_emit *e, const char *key, uint64_t value);

@@ -1,29 +1,65 @@
 /* A plan's explanation for scripts. */
-#include <inttypes.h>
-
+#include "fmt/emit.h"
 #include "show/explain_parts.h"
 
-static void put_number(struct moe_buf *out, const char *before, double x)
+static void put_number(struct moe_emit *e, const char *key, double x)
 {
-    moe_buf_printf(out, "%s%.17g", before, x);
+    moe_emit_rounded(e, key, 17, x);
 }
 
-static void put_next(struct moe_buf *out, const char *before, const struct moe_plan_step *step,
+static void put_next(struct moe_emit *e, const char *key, const struct moe_plan_step *step,
                      double speed)
 {
-    moe_buf_text(out, before);
     if (!step) {
-        moe_buf_text(out, "null");
+        moe_emit_null(e, key);
         return;
     }
-    put_number(out, "{\"amount\": ", step->amount);
-    put_number(out, ", \"decode_tokens_per_s\": ", step->decode_tokens_per_second);
-    put_number(out, ", \"hit_rate\": ", step->hit_rate);
-    put_number(out, ", \"gain\": ", speed > 0 ? step->decode_tokens_per_second / speed - 1 : 0);
-    moe_buf_text(out, "}");
+    moe_emit_open_map(e, key);
+    put_number(e, "amount", step->amount);
+    put_number(e, "decode_tokens_per_s", step->decode_tokens_per_second);
+    put_number(e, "hit_rate", step->hit_rate);
+    put_number(e, "gain", speed > 0 ? step->decode_tokens_per_second / speed - 1 : 0);
+    moe_emit_close(e);
 }
 
-static void put_assumptions(const struct moe_plan *plan, struct moe_buf *out)
+/* The plan itself, as its file has it in JSON. */
+static int put_plan(struct moe_emit *e, const struct moe_plan *plan, struct moe_err *err)
+{
+    struct moe_buf json = {0};
+    int status = moe_plan_write_json(plan, &json, err);
+    if (status == MOE_OK)
+        moe_emit_json(e, "plan", json.data, json.size - 1); /* without its newline */
+    moe_buf_release(&json);
+    return status;
+}
+
+static void put_bounds(struct moe_emit *e, const struct moe_plan *plan)
+{
+    static const char *const seconds[MOE_N_BOUNDS] = {"computation_seconds", "link_seconds",
+                                                      "foresight_seconds"};
+    static const char *const names[MOE_N_BOUNDS] = {"computation", "link", "foresight"};
+    struct moe_plan_bounds b = moe_plan_bounds(plan);
+    moe_emit_open_map(e, "bounds");
+    put_number(e, "total_seconds", b.total);
+    for (enum moe_bound i = 0; i < MOE_N_BOUNDS; i++)
+        put_number(e, seconds[i], b.seconds[i]);
+    moe_emit_text(e, "largest", names[b.largest]);
+    moe_emit_close(e);
+}
+
+static void put_slots(struct moe_emit *e, const struct moe_plan *plan)
+{
+    struct moe_explain_slots slots = moe_explain_slots(plan);
+    moe_emit_open_map(e, "slots");
+    moe_emit_u64(e, "cache", slots.n_cache);
+    moe_emit_u64(e, "working", slots.n_working);
+    moe_emit_u64(e, "cache_bytes", slots.cache_bytes);
+    put_number(e, "share", slots.share);
+    put_number(e, "tokens", slots.tokens);
+    moe_emit_close(e);
+}
+
+static void put_assumptions(struct moe_emit *e, const struct moe_plan *plan)
 {
     static const char *const names[MOE_N_ASSUMPTIONS] = {
         "routing-of-another-model",
@@ -35,41 +71,28 @@ static void put_assumptions(const struct moe_plan *plan, struct moe_buf *out)
     };
     enum moe_assumption what[MOE_N_ASSUMPTIONS];
     uint32_t n = moe_plan_assumptions(plan, what);
-    moe_buf_text(out, ", \"assumptions\": [");
+    moe_emit_open_list(e, "assumptions");
     for (uint32_t i = 0; i < n; i++)
-        moe_buf_printf(out, "%s\"%s\"", i ? ", " : "", names[what[i]]);
-    moe_buf_text(out, "]");
+        moe_emit_text(e, NULL, names[what[i]]);
+    moe_emit_close(e);
 }
 
 int moe_explain_plan_json(const struct moe_plan *plan, struct moe_buf *out, struct moe_err *err)
 {
-    static const char *const names[MOE_N_BOUNDS] = {"computation", "link", "foresight"};
-    struct moe_plan_bounds b = moe_plan_bounds(plan);
-    struct moe_explain_slots slots = moe_explain_slots(plan);
     double speed = plan->expected.decode_tokens_per_second;
     double memory = (double)(plan->memory.total ? plan->memory.total : plan->memory.experts);
-    moe_buf_text(out, "{\"plan\": ");
-    int status = moe_plan_write_json(plan, out, err);
+    struct moe_emit e;
+    moe_emit_begin_json(&e, out, MOE_EMIT_LINE);
+    int status = put_plan(&e, plan, err);
     if (status != MOE_OK)
         return status;
-    while (out->size && out->data[out->size - 1] == '\n')
-        out->size--;
-    put_number(out, ", \"bounds\": {\"total_seconds\": ", b.total);
-    for (enum moe_bound i = 0; i < MOE_N_BOUNDS; i++)
-        moe_buf_printf(out, ", \"%s_seconds\": %.17g", names[i], b.seconds[i]);
-    moe_buf_printf(out, ", \"largest\": \"%s\"}", names[b.largest]);
-    moe_buf_printf(out,
-                   ", \"slots\": {\"cache\": %" PRIu64 ", \"working\": %" PRIu64
-                   ", \"cache_bytes\": %" PRIu64,
-                   slots.n_cache, slots.n_working, slots.cache_bytes);
-    put_number(out, ", \"share\": ", slots.share);
-    put_number(out, ", \"tokens\": ", slots.tokens);
-    put_number(out, "}, \"hit_rate_error\": ", moe_plan_hit_rate_error(plan));
-    put_next(out, ", \"next_memory\": ",
+    put_bounds(&e, plan);
+    put_slots(&e, plan);
+    put_number(&e, "hit_rate_error", moe_plan_hit_rate_error(plan));
+    put_next(&e, "next_memory",
              moe_plan_next_step(plan->memory_steps, plan->n_memory_steps, memory), speed);
-    put_next(out, ", \"next_rate\": ",
+    put_next(&e, "next_rate",
              moe_plan_next_step(plan->rate_steps, plan->n_rate_steps, plan->pace.load_rate), speed);
-    put_assumptions(plan, out);
-    moe_buf_text(out, "}\n");
-    return MOE_OK;
+    put_assumptions(&e, plan);
+    return moe_emit_end(&e, err);
 }

@@ -4,6 +4,7 @@
 
 #include "base/text.h"
 #include "engine/fit_pack.h"
+#include "fmt/emit.h"
 #include "show/draw.h"
 #include "show/explain.h"
 #include "show/show_pack.h"
@@ -89,23 +90,30 @@ static void put_pack(const struct moe_pack *pack, const struct moe_pack_summary 
 static void put_pack_json(const struct moe_pack *pack, const struct moe_pack_summary *s,
                           const struct moe_plan_memory *m, struct moe_buf *out)
 {
-    const struct moe_config *c = &s->config;
-    moe_buf_printf(out,
-                   "{\"layers\": %" PRIu32 ", \"moe_layers\": %" PRIu32 ", \"experts\": %" PRIu32
-                   ", \"experts_per_token\": %" PRIu32 ", \"dense_bytes\": %" PRIu64
-                   ", \"variants\": [",
-                   c->n_layers, s->n_moe_layers, c->n_experts, c->top_k, s->dense.raw_bytes);
-    for (uint32_t v = 0; v < moe_pack_n_variants(pack); v++)
-        moe_buf_printf(out,
-                       "%s{\"name\": \"%s\", \"experts\": %" PRIu64 ", \"bytes\": %" PRIu64
-                       ", \"bits_per_weight\": %.9g}",
-                       v ? ", " : "", moe_pack_variant_at(pack, v)->name, s->variants[v].count,
-                       s->variants[v].raw_bytes, moe_weight_sum_bits(&s->variants[v]));
-    moe_buf_printf(out,
-                   "], \"token_bytes\": %" PRIu64 ", \"all_expert_bytes\": %" PRIu64
-                   ", \"context\": %" PRIu32 ", \"batch\": %" PRIu32
-                   ", \"smallest_bytes\": %" PRIu64 ", \"all_in_memory_bytes\": %" PRIu64 "}\n",
-                   m->token, m->all, m->context, m->batch, m->floor, all_in_memory(m));
+    struct moe_emit e;
+    moe_emit_begin_json(&e, out, MOE_EMIT_LINE);
+    moe_emit_u64(&e, "layers", s->config.n_layers);
+    moe_emit_u64(&e, "moe_layers", s->n_moe_layers);
+    moe_emit_u64(&e, "experts", s->config.n_experts);
+    moe_emit_u64(&e, "experts_per_token", s->config.top_k);
+    moe_emit_u64(&e, "dense_bytes", s->dense.raw_bytes);
+    moe_emit_open_list(&e, "variants");
+    for (uint32_t v = 0; v < moe_pack_n_variants(pack); v++) {
+        moe_emit_open_map(&e, NULL);
+        moe_emit_text(&e, "name", moe_pack_variant_at(pack, v)->name);
+        moe_emit_u64(&e, "experts", s->variants[v].count);
+        moe_emit_u64(&e, "bytes", s->variants[v].raw_bytes);
+        moe_emit_rounded(&e, "bits_per_weight", 9, moe_weight_sum_bits(&s->variants[v]));
+        moe_emit_close(&e);
+    }
+    moe_emit_close(&e);
+    moe_emit_u64(&e, "token_bytes", m->token);
+    moe_emit_u64(&e, "all_expert_bytes", m->all);
+    moe_emit_u64(&e, "context", m->context);
+    moe_emit_u64(&e, "batch", m->batch);
+    moe_emit_u64(&e, "smallest_bytes", m->floor);
+    moe_emit_u64(&e, "all_in_memory_bytes", all_in_memory(m));
+    moe_emit_end(&e, NULL); /* the caller looks at the buffer */
 }
 
 int moe_explain_pack(const char *path, bool json, struct moe_buf *out, struct moe_err *err)

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
+#include "fmt/emit.h"
 #include "plan/boundary.h"
 #include "record/statistics_figures.h"
 #include "show/draw.h"
@@ -136,15 +137,12 @@ int moe_explain_statistics(const struct moe_statistics *s, bool blocks, struct m
     return status;
 }
 
-/* ---- JSON ---- */
+/* ---- For scripts ---- */
 
-static void put_number(struct moe_buf *out, const char *before, double x)
+/* null for what is not known. */
+static void put_number(struct moe_emit *e, const char *key, double x)
 {
-    moe_buf_text(out, before);
-    if (isnan(x) || x < 0)
-        moe_buf_text(out, "null");
-    else
-        moe_buf_printf(out, "%.9g", x);
+    moe_emit_rounded(e, key, 9, x < 0 ? (double)NAN : x);
 }
 
 int moe_explain_statistics_json(const struct moe_statistics *s, struct moe_buf *out,
@@ -153,31 +151,35 @@ int moe_explain_statistics_json(const struct moe_statistics *s, struct moe_buf *
     struct moe_reuse_figures reuse = moe_figure_reuse(s, MOE_ALL_LAYERS);
     double *accuracy = NULL;
     uint32_t boundary = 0;
+    struct moe_emit e;
     int status = boundary_of(s, &accuracy, &boundary, err);
     if (status != MOE_OK)
         return status;
-    moe_buf_printf(out,
-                   "{\"texts\": %" PRIu64 ", \"tokens\": %" PRIu64 ", \"moe_layers\": %" PRIu32
-                   ", \"experts\": %" PRIu32 ", \"experts_per_token\": %" PRIu32,
-                   s->totals[MOE_TOTAL_DOCUMENTS], s->totals[MOE_TOTAL_TOKENS], s->shape.n_layers,
-                   s->shape.n_experts, s->shape.top_k);
-    put_number(out, ", \"skew\": ", moe_figure_skew(s, MOE_ALL_LAYERS));
-    put_number(out, ", \"document_skew\": ", moe_figure_document_skew(s, MOE_ALL_LAYERS));
-    put_number(out, ", \"reuse\": ", reuse.active);
-    put_number(out, ", \"reuse_by_chance\": ", reuse.chance);
-    put_number(out, ", \"prompt_to_rest\": ", moe_figure_similarity(s).whole);
-    moe_buf_text(out, ", \"predictors\": {");
+    moe_emit_begin_json(&e, out, MOE_EMIT_LINE);
+    moe_emit_u64(&e, "texts", s->totals[MOE_TOTAL_DOCUMENTS]);
+    moe_emit_u64(&e, "tokens", s->totals[MOE_TOTAL_TOKENS]);
+    moe_emit_u64(&e, "moe_layers", s->shape.n_layers);
+    moe_emit_u64(&e, "experts", s->shape.n_experts);
+    moe_emit_u64(&e, "experts_per_token", s->shape.top_k);
+    put_number(&e, "skew", moe_figure_skew(s, MOE_ALL_LAYERS));
+    put_number(&e, "document_skew", moe_figure_document_skew(s, MOE_ALL_LAYERS));
+    put_number(&e, "reuse", reuse.active);
+    put_number(&e, "reuse_by_chance", reuse.chance);
+    put_number(&e, "prompt_to_rest", moe_figure_similarity(s).whole);
+    moe_emit_open_map(&e, "predictors");
     for (enum moe_predictor p = 0; p < MOE_N_PREDICTORS; p++) {
         struct moe_accuracy_figures a = moe_figure_accuracy(s, MOE_ALL_LAYERS, p);
-        moe_buf_printf(out, "%s\"%s\": {", p ? ", " : "", moe_predictor_name(p));
-        put_number(out, "\"in_k\": ", a.in_k);
-        put_number(out, ", \"in_p75\": ", a.in_p75);
-        moe_buf_text(out, "}");
+        moe_emit_open_map(&e, moe_predictor_name(p));
+        put_number(&e, "in_k", a.in_k);
+        put_number(&e, "in_p75", a.in_p75);
+        moe_emit_close(&e);
     }
-    moe_buf_text(out, "}, \"layers\": [");
+    moe_emit_close(&e);
+    moe_emit_open_list(&e, "layers");
     for (uint32_t l = 0; l < s->shape.n_layers; l++)
-        put_number(out, l ? ", " : "", accuracy[l]);
-    moe_buf_printf(out, "], \"boundary\": %" PRIu32 "}\n", boundary);
+        put_number(&e, NULL, accuracy[l]);
+    moe_emit_close(&e);
+    moe_emit_u64(&e, "boundary", boundary);
     free(accuracy);
-    return MOE_OK;
+    return moe_emit_end(&e, err);
 }

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "fmt/emit.h"
 #include "record/statistics_figures.h"
 #include "show/draw.h"
 
@@ -200,69 +201,60 @@ int moe_show_statistics(const struct moe_statistics *s, bool drawing, struct moe
 
 /* ---- For scripts ---- */
 
-struct number {
-    const char *key;
-    double value;
-};
-
-/* "key":value pairs with commas between; null for what was not measured. */
-static void put_numbers(struct moe_buf *out, const struct number *numbers, size_t n)
+/* null for what was not measured. */
+static void put_number(struct moe_emit *e, const char *key, double value)
 {
-    for (size_t i = 0; i < n; i++) {
-        moe_buf_printf(out, "%s\"%s\":", i ? "," : "", numbers[i].key);
-        if (isnan(numbers[i].value))
-            moe_buf_text(out, "null");
-        else
-            moe_buf_printf(out, "%.9g", numbers[i].value);
-    }
+    moe_emit_rounded(e, key, 9, value);
 }
 
-#define PUT_NUMBERS(out, numbers) put_numbers(out, numbers, sizeof(numbers) / sizeof(numbers)[0])
+static void put_json_predictor(struct moe_emit *e, const struct moe_statistics *s, uint32_t layer,
+                               enum moe_predictor p)
+{
+    struct moe_accuracy_figures a = moe_figure_accuracy(s, layer, p);
+    moe_emit_open_map(e, moe_predictor_name(p));
+    put_number(e, "top1", a.top1);
+    put_number(e, "in_k", a.in_k);
+    put_number(e, "in_2k", a.in_2k);
+    put_number(e, "in_p75", a.in_p75);
+    put_number(e, "prompt", a.prompt);
+    moe_emit_close(e);
+}
 
-static void put_json_layer(const struct moe_statistics *s, uint32_t layer, struct moe_buf *out)
+static void put_json_layer(struct moe_emit *e, const char *key, const struct moe_statistics *s,
+                           uint32_t layer)
 {
     static const char *const cosine_names[MOE_N_COSINES] = {"gate-1", "gate-2", "gate-3",
                                                             "attention", "attention-1"};
     struct moe_reuse_figures reuse = moe_figure_reuse(s, layer);
     double shares[MOE_POPULARITY_POINTS];
-    const struct number layer_figures[] = {
-        {"skew", moe_figure_skew(s, layer)},
-        {"document_skew", moe_figure_document_skew(s, layer)},
-        {"weight_norm_correlation", moe_figure_correlation(s, layer)},
-    };
-    PUT_NUMBERS(out, layer_figures);
-    moe_buf_text(out, ",\"cosine\":{");
-    for (int c = 0; c < MOE_N_COSINES; c++) {
-        moe_buf_text(out, c ? "," : "");
-        put_numbers(out, &(struct number){cosine_names[c], moe_figure_cosine(s, layer, c)}, 1);
-    }
-    moe_buf_text(out, "},\"predictors\":{");
-    for (int p = 0; p < MOE_N_PREDICTORS; p++) {
-        struct moe_accuracy_figures a = moe_figure_accuracy(s, layer, p);
-        moe_buf_printf(out, "%s\"%s\":{", p ? "," : "", moe_predictor_name(p));
-        const struct number accuracy[] = {
-            {"top1", a.top1},     {"in_k", a.in_k},     {"in_2k", a.in_2k},
-            {"in_p75", a.in_p75}, {"prompt", a.prompt},
-        };
-        PUT_NUMBERS(out, accuracy);
-        moe_buf_text(out, "}");
-    }
-    moe_buf_text(out, "},\"reuse\":{");
-    const struct number reuse_figures[] = {
-        {"active", reuse.active},
-        {"best", reuse.best},
-        {"any", reuse.any},
-        {"best_was_active", reuse.was},
-    };
-    PUT_NUMBERS(out, reuse_figures);
-    moe_buf_text(out, "},\"popularity\":[");
+    moe_emit_open_map(e, key);
+    put_number(e, "skew", moe_figure_skew(s, layer));
+    put_number(e, "document_skew", moe_figure_document_skew(s, layer));
+    put_number(e, "weight_norm_correlation", moe_figure_correlation(s, layer));
+    moe_emit_open_map(e, "cosine");
+    for (int c = 0; c < MOE_N_COSINES; c++)
+        put_number(e, cosine_names[c], moe_figure_cosine(s, layer, c));
+    moe_emit_close(e);
+    moe_emit_open_map(e, "predictors");
+    for (int p = 0; p < MOE_N_PREDICTORS; p++)
+        put_json_predictor(e, s, layer, p);
+    moe_emit_close(e);
+    moe_emit_open_map(e, "reuse");
+    put_number(e, "active", reuse.active);
+    put_number(e, "best", reuse.best);
+    put_number(e, "any", reuse.any);
+    put_number(e, "best_was_active", reuse.was);
+    moe_emit_close(e);
+    moe_emit_open_list(e, "popularity");
     moe_figure_popularity(s, layer, shares);
     for (int i = 0; i < MOE_POPULARITY_POINTS; i++)
-        moe_buf_printf(out, "%s%.9g", i ? "," : "", isnan(shares[i]) ? 0 : shares[i]);
-    moe_buf_text(out, "],\"weight_by_rank\":[");
+        put_number(e, NULL, isnan(shares[i]) ? 0 : shares[i]);
+    moe_emit_close(e);
+    moe_emit_open_list(e, "weight_by_rank");
     for (uint32_t k = 0; k < s->shape.top_k; k++)
-        moe_buf_printf(out, "%s%.9g", k ? "," : "", moe_figure_weight(s, layer, k));
-    moe_buf_text(out, "]");
+        put_number(e, NULL, moe_figure_weight(s, layer, k));
+    moe_emit_close(e);
+    moe_emit_close(e);
 }
 
 int moe_show_statistics_json(const struct moe_statistics *s, struct moe_buf *out,
@@ -270,36 +262,32 @@ int moe_show_statistics_json(const struct moe_statistics *s, struct moe_buf *out
 {
     struct moe_similarity_figures like = moe_figure_similarity(s);
     struct moe_path_figures paths;
+    struct moe_emit e;
     int status = moe_figure_paths(s, &paths, err);
     if (status != MOE_OK)
         return status;
-    moe_buf_printf(out,
-                   "{\"documents\":%" PRIu64 ",\"tokens\":%" PRIu64 ",\"moe_layers\":%" PRIu32
-                   ",\"experts\":%" PRIu32 ",\"experts_per_token\":%" PRIu32 ",\"similarity\":{",
-                   s->totals[MOE_TOTAL_DOCUMENTS], s->totals[MOE_TOTAL_TOKENS], s->shape.n_layers,
-                   s->shape.n_experts, s->shape.top_k);
-    const struct number similarity_figures[] = {
-        {"prompt_to_rest", like.whole},
-        {"windows_to_prompt", like.drift},
-        {"windows_to_last", like.next},
-    };
-    PUT_NUMBERS(out, similarity_figures);
-    moe_buf_printf(out, "},\"paths\":{\"whole\":%" PRIu64 ",\"sampled\":%s,", paths.n_paths,
-                   paths.sampled ? "true" : "false");
-    const struct number path_figures[] = {
-        {"top_fifth", paths.top_fifth},
-        {"slope", paths.slope},
-        {"rank1_right", paths.rank1_right},
-    };
-    PUT_NUMBERS(out, path_figures);
-    moe_buf_text(out, "},\"all\":{");
-    put_json_layer(s, MOE_ALL_LAYERS, out);
-    moe_buf_text(out, "},\"layers\":[");
-    for (uint32_t l = 0; l < s->shape.n_layers; l++) {
-        moe_buf_text(out, l ? ",{" : "{");
-        put_json_layer(s, l, out);
-        moe_buf_text(out, "}");
-    }
-    moe_buf_text(out, "]}\n");
-    return MOE_OK;
+    moe_emit_begin_json(&e, out, MOE_EMIT_COMPACT);
+    moe_emit_u64(&e, "documents", s->totals[MOE_TOTAL_DOCUMENTS]);
+    moe_emit_u64(&e, "tokens", s->totals[MOE_TOTAL_TOKENS]);
+    moe_emit_u64(&e, "moe_layers", s->shape.n_layers);
+    moe_emit_u64(&e, "experts", s->shape.n_experts);
+    moe_emit_u64(&e, "experts_per_token", s->shape.top_k);
+    moe_emit_open_map(&e, "similarity");
+    put_number(&e, "prompt_to_rest", like.whole);
+    put_number(&e, "windows_to_prompt", like.drift);
+    put_number(&e, "windows_to_last", like.next);
+    moe_emit_close(&e);
+    moe_emit_open_map(&e, "paths");
+    moe_emit_u64(&e, "whole", paths.n_paths);
+    moe_emit_bool(&e, "sampled", paths.sampled);
+    put_number(&e, "top_fifth", paths.top_fifth);
+    put_number(&e, "slope", paths.slope);
+    put_number(&e, "rank1_right", paths.rank1_right);
+    moe_emit_close(&e);
+    put_json_layer(&e, "all", s, MOE_ALL_LAYERS);
+    moe_emit_open_list(&e, "layers");
+    for (uint32_t l = 0; l < s->shape.n_layers; l++)
+        put_json_layer(&e, NULL, s, l);
+    moe_emit_close(&e);
+    return moe_emit_end(&e, err);
 }

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 
 #include "base/text.h"
+#include "fmt/emit.h"
 
 /* Smallest and largest bytes of the experts that a variant has. */
 struct sizes {
@@ -71,28 +72,32 @@ void moe_show_trace_json(const struct moe_trace *t, struct moe_buf *out)
 {
     const struct moe_trace_shape *s = moe_trace_shape(t);
     const struct moe_trace_totals *n = moe_trace_totals(t);
-    moe_buf_printf(out,
-                   "{\"sequences\": %" PRIu64 ", \"tokens\": %" PRIu64
-                   ", \"prompt_tokens\": %" PRIu64 ",\n \"source_fingerprint\": \"%016" PRIx64
-                   "\", \"layers\": %" PRIu32 ", \"experts\": %" PRIu32 ", \"top_k\": %" PRIu32
-                   ",\n \"variants\": [",
-                   n->sequences, n->tokens, n->prompt_tokens, s->source_fingerprint, s->n_layers,
-                   s->n_experts, s->top_k);
+    struct moe_emit e;
+    moe_emit_begin_json(&e, out, MOE_EMIT_LINE);
+    moe_emit_u64(&e, "sequences", n->sequences);
+    moe_emit_u64(&e, "tokens", n->tokens);
+    moe_emit_u64(&e, "prompt_tokens", n->prompt_tokens);
+    moe_emit_fingerprint(&e, "source_fingerprint", s->source_fingerprint);
+    moe_emit_u64(&e, "layers", s->n_layers);
+    moe_emit_u64(&e, "experts", s->n_experts);
+    moe_emit_u64(&e, "top_k", s->top_k);
+    moe_emit_open_list(&e, "variants");
     for (uint32_t v = 0; v < s->n_variants; v++) {
         struct sizes size = sizes_of(s, v);
-        bool any = size.most > 0;
-        moe_buf_printf(out, "%s{\"name\": \"", v ? ", " : "");
-        for (const char *c = s->variants[v]; *c; c++)
-            moe_buf_printf(out, *c == '"' || *c == '\\' ? "\\%c" : "%c", *c);
-        moe_buf_printf(out,
-                       "\", \"expert_bytes_min\": %" PRIu64 ", \"expert_bytes_max\": %" PRIu64 "}",
-                       any ? size.least : 0, size.most);
+        moe_emit_open_map(&e, NULL);
+        moe_emit_text(&e, "name", s->variants[v]);
+        moe_emit_u64(&e, "expert_bytes_min", size.most ? size.least : 0);
+        moe_emit_u64(&e, "expert_bytes_max", size.most);
+        moe_emit_close(&e);
     }
-    moe_buf_printf(out, "],\n \"keep\": %" PRIu32 ", \"predictors\": [", s->keep);
-    for (int i = 0, n_shown = 0; i < MOE_N_PREDICTORS; i++)
+    moe_emit_close(&e);
+    moe_emit_u64(&e, "keep", s->keep);
+    moe_emit_open_list(&e, "predictors");
+    for (int i = 0; i < MOE_N_PREDICTORS; i++)
         if (s->predictors & 1u << i)
-            moe_buf_printf(out, "%s\"%s\"", n_shown++ ? ", " : "",
-                           moe_predictor_name((enum moe_predictor)i));
-    moe_buf_printf(out, "],\n \"file_bytes\": %" PRIu64 ", \"bytes_per_token\": %.1f}\n",
-                   moe_trace_file_bytes(t), bytes_per_token(t));
+            moe_emit_text(&e, NULL, moe_predictor_name((enum moe_predictor)i));
+    moe_emit_close(&e);
+    moe_emit_u64(&e, "file_bytes", moe_trace_file_bytes(t));
+    moe_emit_fixed(&e, "bytes_per_token", 1, bytes_per_token(t));
+    moe_emit_end(&e, NULL); /* the caller looks at the buffer */
 }

@@ -74,6 +74,60 @@ static void one_description_gives_both(void **state)
     }
 }
 
+/* Objects of JSON in each style. */
+static void styles(void **state)
+{
+    static const char *const want[] = {
+        "{\"a\":0.5000,\"b\":{\"c\":[{\"x\":0.333333,\"y\":null},[]],\"d\":{}},\"e\":{\"f\":[1,2],"
+        "\"g\":null},\"h\":{\"i\":0}}\n",
+        "{\"a\": 0.5000, \"b\": {\"c\": [{\"x\": 0.333333, \"y\": null}, []], \"d\": {}}, \"e\": "
+        "{\"f\": [1, 2], \"g\": null}, \"h\": {\"i\":0}}\n",
+        "{\n"
+        "  \"a\": 0.5000,\n"
+        "  \"b\": {\n"
+        "    \"c\": [\n"
+        "      {\n"
+        "        \"x\": 0.333333,\n"
+        "        \"y\": null\n"
+        "      },\n"
+        "      []\n"
+        "    ],\n"
+        "    \"d\": {}\n"
+        "  },\n"
+        "  \"e\": {\"f\": [1, 2], \"g\": null},\n"
+        "  \"h\": {\"i\":0}\n"
+        "}\n",
+    };
+    static const uint32_t f[] = {1, 2};
+    for (int style = MOE_EMIT_COMPACT; style <= MOE_EMIT_INDENTED; style++) {
+        struct moe_err err = {0};
+        struct moe_buf out = {0};
+        struct moe_emit e;
+        moe_emit_begin_json(&e, &out, style);
+        moe_emit_fixed(&e, "a", 4, 0.5);
+        moe_emit_open_map(&e, "b");
+        moe_emit_open_list(&e, "c");
+        moe_emit_open_map(&e, NULL);
+        moe_emit_rounded(&e, "x", 6, 1.0 / 3);
+        moe_emit_rounded(&e, "y", 6, 0.0 / 0.0);
+        moe_emit_close(&e);
+        moe_emit_open_list(&e, NULL);
+        moe_emit_close(&e);
+        moe_emit_close(&e);
+        moe_emit_open_map(&e, "d");
+        moe_emit_close(&e);
+        moe_emit_close(&e);
+        moe_emit_open_line_map(&e, "e");
+        moe_emit_u32s(&e, "f", f, 2);
+        moe_emit_null(&e, "g");
+        moe_emit_close(&e);
+        moe_emit_json(&e, "h", "{\"i\":0}", 7);
+        assert_ok(moe_emit_end(&e, &err), &err);
+        assert_string_equal(out.data, want[style]);
+        moe_buf_release(&out);
+    }
+}
+
 static void a_broken_buffer_is_told(void **state)
 {
     struct moe_err err = {0};
@@ -88,6 +142,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_description_gives_both),
+        cmocka_unit_test(styles),
         cmocka_unit_test(a_broken_buffer_is_told),
     };
     return cmocka_run_group_tests_name("emit", tests, NULL, NULL);
