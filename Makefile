@@ -393,15 +393,15 @@ BINDIR := $(DESTDIR)$(PREFIX)/bin
 MANDIR := $(DESTDIR)$(PREFIX)/share/man
 PROFILEDIR := $(DESTDIR)$(PREFIX)/share/moe-toolkit/profiles
 install: all
-	install -d $(BINDIR) $(MANDIR)/man1 $(MANDIR)/man5
+	install -d $(BINDIR) $(MANDIR)/man1 $(MANDIR)/man5 $(MANDIR)/man7
 	install -m 755 $(PROGRAMS) $(BINDIR)
-	set -e; for page in $(wildcard man/*.[15]); do \
+	set -e; for page in $(wildcard man/*.[157]); do \
 	    install -m 644 $$page $(MANDIR)/man$${page##*.}; done
 	install -d $(PROFILEDIR)
 	install -m 644 $(wildcard profiles/*.yaml) $(PROFILEDIR)
 uninstall:
 	rm -f $(PROGRAMS:$(BUILD)/bin/%=$(BINDIR)/%)
-	for page in $(notdir $(wildcard man/*.[15])); do \
+	for page in $(notdir $(wildcard man/*.[157])); do \
 	    rm -f $(MANDIR)/man$${page##*.}/$$page; done
 	rm -f $(patsubst profiles/%,$(PROFILEDIR)/%,$(wildcard profiles/*.yaml))
 

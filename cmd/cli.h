@@ -1,10 +1,10 @@
 /*
  * The command line of all programs: option table, --help, messages, exit status, progress, SIGINT.
  *
- * A program has one static table of options. It is the single source for parsing, for --help and
- * (through --help) for the check of the man page. Rows point at the variables they set; these are
- * the program's own, hold the defaults before parsing, and live in a static struct. The options
- * every program has (-t, --cpu, -q, -v, -h, -V) are added here.
+ * A program has one static table of options: the single source for parsing, for --help and, through
+ * --help and tests/check-man.sh, for the man pages. An option points at the variable it sets; these
+ * belong to the program, hold the defaults before parsing, and live in a static struct. The options
+ * that every program has (-t, --cpu, -q, -v, -h, -V) are added here.
  *
  * Everything here belongs to the main thread; a program has one command line, hence one state.
  */
@@ -18,21 +18,24 @@
 #include "base/err.h"
 #include "base/progress.h"
 
-/* What an option takes, and the type of the variable it sets. */
+/* What an option takes, and the type of the variable it sets; or how --help shows the options that
+ * follow, under the title .help. */
 enum cli_kind {
-    CLI_END = 0, /* ends the table */
-    CLI_HEADING, /* no option: a group's title for --help, in .help */
-    CLI_FLAG,    /* nothing; bool, set to true */
-    CLI_TEXT,    /* const char *, borrowed from argv */
-    CLI_TEXTS,   /* struct cli_texts; the option may be repeated */
-    CLI_U32,     /* uint32_t in min..max */
-    CLI_U64,     /* uint64_t in min..max; max UINT64_MAX: no upper end */
-    CLI_DOUBLE,  /* double in low..high */
-    CLI_BYTES,   /* uint64_t from "4G" */
-    CLI_RATE,    /* double, bytes per second, from "1.2GB/s" */
-    CLI_SHARE,   /* double in low..high, from "1%" or "0.01" */
-    CLI_CHOICE,  /* int, the index of the word in .choices */
-    CLI_CUSTOM,  /* whatever .parse makes of it */
+    CLI_END = 0,   /* ends the table */
+    CLI_HEADING,   /* a line each, with .help */
+    CLI_LIST,      /* side by side, without .help: the man page explains them */
+    CLI_ELSEWHERE, /* not at all: .shown names the page that has them */
+    CLI_FLAG,      /* nothing; bool, set to true */
+    CLI_TEXT,      /* const char *, borrowed from argv */
+    CLI_TEXTS,     /* struct cli_texts; the option may be repeated */
+    CLI_U32,       /* uint32_t in min..max */
+    CLI_U64,       /* uint64_t in min..max; max UINT64_MAX: no upper end */
+    CLI_DOUBLE,    /* double in low..high */
+    CLI_BYTES,     /* uint64_t from "4G" */
+    CLI_RATE,      /* double, bytes per second, from "1.2GB/s" */
+    CLI_SHARE,     /* double in low..high, from "1%" or "0.01" */
+    CLI_CHOICE,    /* int, the index of the word in .choices */
+    CLI_CUSTOM,    /* what .parse makes of it */
 };
 
 /* The arguments of a repeated option, in order. NULL-terminated once n > 0. */
@@ -45,19 +48,19 @@ struct cli_option {
     enum cli_kind kind;
     char letter;       /* short form, or 0 */
     const char *name;  /* long form without its dashes */
-    const char *arg;   /* how the argument is called in --help: "N"; NULL for flags */
+    const char *arg;   /* name of the argument in --help: "N"; NULL for flags */
     const char *shown; /* default as --help shows it, or NULL */
-    const char *help;  /* one short line; NULL: not in --help, another listing has it */
+    const char *help;  /* one short line */
     void *to;          /* the variable */
     uint64_t min, max;
     double low, high;
     const char *const *choices; /* NULL-terminated */
-    /* CLI_CUSTOM: reads `text` into `to`. On failure writes into `why` what follows the argument
-     * in quotes ("is not a list of 16, 8, 4, 3, 2") and returns false. */
+    /* CLI_CUSTOM: reads `text` into `to`. On failure returns false, and `why` continues a message
+     * that ends with the argument in quotes: "is not a list of 16, 8, 4, 3, 2". */
     bool (*parse)(const char *text, void *to, char why[128]);
 };
 
-/* Rows, for readable tables:
+/* For readable tables:
  *   { CLI_OPT_FLAG('v', "list", &o.list), .help = "list what is inside" },
  *   { CLI_OPT_U32(0, "group", "N", &o.group, 16, 256), .shown = "64", .help = "..." },
  */
@@ -86,16 +89,23 @@ struct cli_program {
     const char *summary;              /* one sentence for --help */
     const char *const *usage;         /* lines without the name, NULL-terminated */
     const struct cli_option *options; /* ends with CLI_END */
+    const struct cli_option *more;    /* likewise: further options, not in --help; or NULL */
     const char *const *examples;      /* whole commands, NULL-terminated */
 };
 
-/* Exit status of the programs (contract, section 3). */
-enum { CLI_DONE = 0, CLI_FAILED = 1, CLI_MISUSE = 2, CLI_BAD_INPUT = 3, CLI_LIMIT = 4 };
+/* Exit status of the programs. */
+enum {
+    CLI_DONE = 0,
+    CLI_FAILED = 1,    /* out of memory, input or output error, no such device, interrupted */
+    CLI_MISUSE = 2,    /* the command line is wrong */
+    CLI_BAD_INPUT = 3, /* an input file is damaged, or of a wrong kind or version */
+    CLI_LIMIT = 4,     /* a limit that was asked for does not hold: budget, tolerance, context */
+};
 
 /*
  * Parses. Returns -1 when the program should go on, otherwise the status to exit with (after
- * --help, --version or a message). *args gets the arguments that are no options, *n_args their
- * number. Also: ignores SIGPIPE (a closed pipe becomes a write error), sets the number of threads
+ * --help, --version or a message). *args gets the arguments that are not options, *n_args their
+ * number. Also ignores SIGPIPE (a closed pipe becomes a write error), sets the number of threads
  * and selects the kernels.
  */
 int cli_parse(const struct cli_program *program, int argc, char **argv, char ***args, int *n_args);
@@ -116,31 +126,30 @@ void cli_note(const char *format, ...) MOE_PRINTF(1, 2);   /* not with -q */
 void cli_detail(const char *format, ...) MOE_PRINTF(1, 2); /* only with -v */
 
 /* Last call of a program: flushes stdout. Returns `status`, or CLI_FAILED after a message when
- * something written to stdout did not arrive. */
+ * something could not be written to stdout. */
 int cli_finish(int status);
-/* Bytes to stdout, at once, for streams. False when they did not arrive; cli_flush then says why.
- */
+/* Writes to stdout and flushes. False: not all was written; cli_flush then says why. */
 bool cli_write(const void *bytes, uint64_t n);
-/* The same test in the middle: MOE_ERR_IO when stdout no longer takes bytes. */
+/* Flushes stdout. MOE_ERR_IO when this or an earlier write failed. */
 int cli_flush(struct moe_err *err);
 
-/* True where colour and drawing are welcome: a terminal, and NO_COLOR is not set. */
+/* Whether colours may be used: fd is a terminal (other than TERM=dumb), and NO_COLOR is not set. */
 bool cli_may_colour(int fd);
-/* ... and the locale's characters are UTF-8, so that block characters can be shown. */
+/* ... and block characters too: the locale is UTF-8. */
 bool cli_may_draw(int fd);
 
 /* ---- Progress and interruption ---- */
 
-/* A hook that draws a bar on stderr for steps of over a second, when stderr is a terminal and -q
- * was not given; its `stop` is cli_stop. Any message above wipes the bar first. */
+/* A hook that draws a bar on stderr for steps that take over a second, if stderr is a terminal and
+ * without -q; its `stop` is cli_stop. The messages above erase the bar first. */
 const struct moe_progress *cli_progress(void);
-void cli_progress_done(void); /* wipes the bar */
+void cli_progress_done(void); /* erases the bar */
 
-/* Set by SIGINT once cli_catch_interrupt was called. While it is set, another SIGINT leaves the
+/* Set by SIGINT once cli_catch_interrupt was called. While it is set, another SIGINT ends the
  * program at once with CLI_FAILED; clear it to arm it again. Reads are interrupted (EINTR). */
 extern volatile sig_atomic_t cli_stop;
 void cli_catch_interrupt(void);
-/* The same for SIGINT, SIGTERM and SIGHUP, for programs that have something to clean up. */
+/* The same for SIGINT, SIGTERM and SIGHUP, for programs with something to clean up. */
 void cli_catch_termination(void);
 
 #endif

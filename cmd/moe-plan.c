@@ -8,7 +8,7 @@
 #include "plan_make.h"
 #include "plan_simulate.h"
 
-/* Tokens of a trace that plans are made from, unless told otherwise: a search tries many. */
+/* Default tokens of a trace for a plan: the search simulates it many times. */
 enum { PLAN_TOKENS = 4096 };
 
 static struct {
@@ -22,80 +22,59 @@ static struct {
 /* clang-format off */
 static const struct cli_option options[] = {
     {.kind = CLI_HEADING, .help = "Planning"},
-    {CLI_OPT_TEXT(0, "memory", "SIZE", &o.memory), .help = "bound of the whole process"},
+    {CLI_OPT_TEXT(0, "memory", "SIZE", &o.memory), .help = "limit for the whole process"},
     {CLI_OPT_BYTES(0, "expert-memory", "SIZE", &o.plan.expert_memory), .shown = "the rest",
-     .help = "the expert cache alone"},
+     .help = "size of the expert cache alone"},
     {CLI_OPT_TEXT(0, "stats", "STATS", &o.plan.strategy.statistics),
-     .help = "moe-profile's statistics of the model"},
-    {CLI_OPT_TEXT(0, "trace", "TRACE", &o.plan.trace), .shown = "one drawn at random",
-     .help = "what its routers chose"},
+     .help = "statistics of the model, by moe-profile"},
+    {CLI_OPT_TEXT(0, "trace", "TRACE", &o.plan.trace), .shown = "drawn at random",
+     .help = "routing trace of the model"},
     {CLI_OPT_TEXT(0, "device-profile", "FILE", &o.plan.profile), .shown = "measured now",
-     .help = "how fast the machine is"},
+     .help = "speed of the machine, by moe-profile"},
     {CLI_OPT_TEXT(0, "calibration", "MAP", &o.plan.calibration),
-     .help = "moe-calibrate's: what may be approximated"},
+     .help = "bit map by moe-calibrate: what to approximate"},
     {CLI_OPT_U32('c', "context", "N", &o.plan.context, 2, MOE_MAX_CONTEXT),
-     .shown = "the model's, at most 4096", .help = "positions of context"},
+     .shown = "the model's, at most 4096", .help = "context length in tokens"},
     {CLI_OPT_U32(0, "batch", "N", &o.plan.batch, 1, 65536), .shown = "256, fewer if tight",
-     .help = "most prompt tokens at once"},
-    {CLI_OPT_TEXT('o', "output", "PLAN", &o.plan.out), .shown = "stdout, as an explanation",
-     .help = "plan to write"},
+     .help = "prompt tokens per pass, at most"},
+    {CLI_OPT_TEXT('o', "output", "PLAN", &o.plan.out), .shown = "explain it on stdout",
+     .help = "write the plan"},
 
     {.kind = CLI_HEADING, .help = "A model without weights"},
     {CLI_OPT_TEXT(0, "shape", "FILE", &o.plan.shape), .help = "its config.json"},
     {CLI_OPT_TEXT(0, "experts", "BITS[,BITS]", &o.experts), .shown = "4",
-     .help = "precisions of experts"},
+     .help = "bitwidths of its experts"},
     {CLI_OPT_U32(0, "dense", "BITS", &o.plan.dense_bits, 2, 16), .shown = "8",
-     .help = "of all other weights"},
+     .help = "bitwidth of all other weights"},
 
     {.kind = CLI_HEADING, .help = "Explaining and simulating"},
-    {CLI_OPT_TEXT(0, "explain", "FILE", &o.explain), .help = "a plan, statistics or a pack in words"},
+    {CLI_OPT_TEXT(0, "explain", "FILE", &o.explain), .help = "explain a plan, statistics or a pack"},
     {CLI_OPT_TEXT(0, "simulate", "TRACE", &o.simulate),
-     .help = "strategies side by side: --strategy A,B"},
-    {CLI_OPT_FLAG(0, "json", &o.json), .help = "either of the two for scripts"},
+     .help = "compare strategies: --strategy A,B"},
+    {CLI_OPT_FLAG(0, "json", &o.json), .help = "--explain, --simulate: as JSON"},
     {CLI_OPT_DOUBLE(0, "layer-seconds", "S", &o.plan.layer_seconds, 1e-9, 1e3),
-     .help = "instead of a profile: a layer of a token"},
+     .help = "time of one layer for one token, not a profile's"},
     {CLI_OPT_BYTES(0, "expert-size", "SIZE", &o.plan.expert_size),
-     .help = "of a trace that does not say"},
+     .help = "bytes of an expert, if the trace has none"},
 
     {.kind = CLI_HEADING, .help = "Strategy"},
     {CLI_OPT_TEXT(0, "strategy", "NAME", &o.plan.strategy.strategy), .shown = "auto",
-     .help = "auto, or a row: --strategy help lists them"},
-    {STRATEGY_OPT_PART(MOE_PART_CACHE, "cache", "NAME", o.plan.strategy)},
-    {STRATEGY_OPT_PART(MOE_PART_ALLOC, "alloc", "NAME", o.plan.strategy)},
-    {STRATEGY_OPT_PART(MOE_PART_PREDICT, "predict", "HOW", o.plan.strategy)},
-    {STRATEGY_OPT_PART(MOE_PART_PREFETCH, "prefetch", "LIMITS", o.plan.strategy)},
-    {STRATEGY_OPT_PART(MOE_PART_ON_MISS, "on-miss", "HOW", o.plan.strategy)},
-    {STRATEGY_OPT_FLAG(MOE_PART_PROTECT, "protect", o.plan.strategy)},
-    {STRATEGY_OPT_PART(MOE_PART_CACHE_WEIGHTS, "cache-weights", "LIST", o.plan.strategy)},
-    {STRATEGY_OPT_FLAG(MOE_PART_KEEP_RECORDS, "keep-records", o.plan.strategy)},
-    {STRATEGY_OPT_PART(MOE_PART_LOW_POOL, "low-pool", "SHARE", o.plan.strategy)},
-    {STRATEGY_OPT_PART(MOE_PART_INIT, "init", "NAME", o.plan.strategy)},
-    {STRATEGY_OPT_PART(MOE_PART_CACHE_BITS, "cache-bits", "BITS", o.plan.strategy)},
-    {STRATEGY_OPT_PART(MOE_PART_BUFFER, "buffer", "N", o.plan.strategy)},
-    {STRATEGY_OPT_PART(MOE_PART_SKIP_BELOW, "skip-below", "SHARE", o.plan.strategy)},
-    {STRATEGY_OPT_FLAG(MOE_PART_HOST_DECODES_ONLY, "host-decodes-only", o.plan.strategy)},
-    {STRATEGY_OPT_PART(MOE_PART_PREFILL, "prefill", "HOW", o.plan.strategy)},
-    {STRATEGY_OPT_FLAG(MOE_PART_PREFILL_SWAP, "prefill-swap", o.plan.strategy)},
-    {STRATEGY_OPT_FLAG(MOE_PART_PRECALCULATE, "precalculate", o.plan.strategy)},
-    {STRATEGY_OPT_PART(MOE_PART_PRECALCULATE_FROM, "precalculate-from", "N", o.plan.strategy)},
-    {STRATEGY_OPT_FLAG(MOE_PART_DEGRADE, "degrade", o.plan.strategy)},
-    {CLI_OPT_TEXT(0, "without", "PARTS", &o.plan.strategy.without)},
-    {CLI_OPT_TEXT(0, "low", "VARIANT", &o.plan.strategy.low)},
-    {CLI_OPT_U32(0, "staging", "N", &o.plan.strategy.staging, 1, 65536)},
-    {CLI_OPT_FLAG(0, "exact", &o.plan.strategy.exact), .help = "only what cannot change results"},
+     .help = "fate, fate+cache=lru, ...; help lists them"},
+    {CLI_OPT_FLAG(0, "exact", &o.plan.strategy.exact), .help = "refuse what may change results"},
     {CLI_OPT_CUSTOM(0, "device", "WHAT", &o.plan.strategy.device, strategy_device), .shown = "cpu",
-     .help = "cpu, or test:SPEED,LINK: a second one"},
+     .help = "cpu or test:SPEED,LINK"},
     {CLI_OPT_RATE(0, "link-rate", "RATE", &o.plan.link_rate), .shown = "the profile's",
-     .help = "of expert loads"},
+     .help = "rate of expert loads"},
     {CLI_OPT_U64(0, "max-tokens", "N", &o.plan.max_tokens, 1, UINT64_MAX),
-     .shown = "4096; --simulate: all", .help = "of the trace"},
+     .shown = "4096; --simulate: all", .help = "use N tokens of the trace"},
     {CLI_OPT_U64(0, "seed", "N", &o.plan.seed, 0, UINT64_MAX), .shown = "0",
-     .help = "of what is random"},
+     .help = "seed for random choices"},
+    {.kind = CLI_ELSEWHERE, .help = "More", .shown = "--strategy help, moe-strategies(7)"},
     {.kind = CLI_END},
 };
 /* clang-format on */
 
-static const struct cli_program program = {
+static struct cli_program program = {
     .name = "moe-plan",
     .summary = "Plans how to run a model within a memory budget, and explains why.",
     .usage =
@@ -116,10 +95,12 @@ static const struct cli_program program = {
 
 static int check_explain(int n_args)
 {
-    for (const struct cli_option *row = options; row->kind != CLI_END; row++)
-        if (row->name && cli_given(row->name) && strcmp(row->name, "explain") != 0 &&
-            strcmp(row->name, "json") != 0)
-            return cli_misuse("option --%s: --explain only reads what is in the file", row->name);
+    const struct cli_option *const tables[] = {program.options, program.more};
+    for (int i = 0; i < 2; i++)
+        for (const struct cli_option *p = tables[i]; p->kind != CLI_END; p++)
+            if (p->name && cli_given(p->name) && strcmp(p->name, "explain") != 0 &&
+                strcmp(p->name, "json") != 0)
+                return cli_misuse("option --%s: --explain only reads what is in the file", p->name);
     return n_args ? cli_misuse("--explain takes one file") : -1;
 }
 
@@ -193,8 +174,10 @@ static int check_options(int n_args, char **args)
 int main(int argc, char **argv)
 {
     char **args;
-    int n_args, status = cli_parse(&program, argc, argv, &args, &n_args);
+    int n_args;
     struct moe_err err = {0};
+    program.more = strategy_part_options(&o.plan.strategy);
+    int status = cli_parse(&program, argc, argv, &args, &n_args);
     if (status < 0)
         status = check_options(n_args, args);
     if (status >= 0)

@@ -9,12 +9,30 @@
 
 enum { MAX_GPU = 1023 };
 
-/* ---- Texts ---- */
+/* ---- Options ---- */
 
-bool strategy_flag(const char *text, void *to, char why[128])
+static bool set_flag(const char *text, void *to, char why[128])
 {
     *(const char **)to = "on";
     return true;
+}
+
+const struct cli_option *strategy_part_options(struct strategy_options *o)
+{
+    static struct cli_option options[MOE_N_PARTS + 4]; /* the last one is CLI_END */
+    for (enum moe_part part = 0; part < MOE_N_PARTS; part++) {
+        const struct moe_strategy_part *p = moe_strategy_part_at(part);
+        options[part] = (struct cli_option){.kind = p->arg ? CLI_TEXT : CLI_CUSTOM,
+                                            .name = p->name,
+                                            .arg = p->arg,
+                                            .to = &o->parts[part],
+                                            .parse = set_flag};
+    }
+    options[MOE_N_PARTS] = (struct cli_option){CLI_OPT_TEXT(0, "without", "PARTS", &o->without)};
+    options[MOE_N_PARTS + 1] = (struct cli_option){CLI_OPT_TEXT(0, "low", "VARIANT", &o->low)};
+    options[MOE_N_PARTS + 2] =
+        (struct cli_option){CLI_OPT_U32(0, "staging", "N", &o->staging, 1, 65536)};
+    return options;
 }
 
 bool strategy_device(const char *text, void *to, char why[128])
@@ -47,16 +65,16 @@ bool strategy_device(const char *text, void *to, char why[128])
             moe_parse_rate(numbers + n + 1, &device->link_rate))
             return true;
     }
-    snprintf(why, 128,
-             "is not cpu, cuda[:N], auto or test:SPEED,LINK, as test:4,2GB/s with a SPEED from 1 "
-             "up");
+    snprintf(
+        why, 128,
+        "is not cpu, cuda[:N], auto or test:SPEED,LINK, as in test:4,2GB/s; SPEED is 1 or more");
     return false;
 }
 
 /* ---- Applying ---- */
 
-static int apply_row(const char *text, struct moe_strategy *out, uint32_t *named,
-                     struct moe_err *err)
+static int apply_name(const char *text, struct moe_strategy *out, uint32_t *named,
+                      struct moe_err *err)
 {
     if (!text || strcmp(text, "auto") == 0)
         text = "lru";
@@ -100,7 +118,7 @@ int strategy_options_apply(const struct strategy_options *o, struct moe_strategy
                            bool *automatic, struct moe_err *err)
 {
     uint32_t named = 0;
-    int status = apply_row(o->strategy, out, &named, err);
+    int status = apply_name(o->strategy, out, &named, err);
     if (status == MOE_OK)
         status = apply_parts(o, out, &named, err);
     if (status == MOE_OK && o->map)
@@ -112,7 +130,7 @@ int strategy_options_apply(const struct strategy_options *o, struct moe_strategy
     *automatic = named == 0 && !o->without && (!o->strategy || strcmp(o->strategy, "auto") == 0);
     moe_strategy_drop_idle(out, named);
     status = moe_strategy_settle(out, err);
-    if (status == MOE_OK && o->exact) { /* what falls back the engine will say */
+    if (status == MOE_OK && o->exact) { /* the engine says what falls back */
         struct moe_strategy fallen = *out;
         moe_strategy_fall_back(&fallen);
         status = moe_strategy_check_exact(&fallen, err);
@@ -129,7 +147,7 @@ bool strategy_wants_help(const struct strategy_options *o)
     return o->strategy && strcmp(o->strategy, "help") == 0;
 }
 
-/* Prints `text` behind `indent` blanks, broken at spaces that `mark` follows. */
+/* Prints `text` indented by `indent`, in lines broken at spaces that `mark` follows. */
 static void print_wrapped(const char *text, int indent, const char *mark)
 {
     int room = WIDTH - indent;
@@ -147,7 +165,7 @@ static void print_wrapped(const char *text, int indent, const char *mark)
     }
 }
 
-static void print_row(const char *name)
+static void print_strategy(const char *name)
 {
     struct moe_strategy s;
     struct moe_buf parts = {0};
@@ -173,17 +191,18 @@ static void print_part(enum moe_part part)
 
 void strategy_print_help(void)
 {
-    printf("--strategy NAME: auto chooses; any other name is a row of this table. Options of\n"
-           "parts change a row, or lru where none is named; what loses its use is dropped.\n"
-           "A row may bring its parts: fate+cache=lrfu+prefetch=percentile:75;slack.\n\n"
-           "Rows:\n");
+    printf("--strategy NAME: auto chooses; any other name is in this table. Parts change it,\n"
+           "as in fate+cache=lrfu+prefetch=percentile:75;slack, or as options of their own.\n"
+           "Parts without a strategy change lru; parts that no longer apply are ignored.\n"
+           "moe-strategies(7) explains all of them.\n\n"
+           "Strategies:\n");
     for (int i = 0; moe_strategy_name_at(i); i++)
-        print_row(moe_strategy_name_at(i));
+        print_strategy(moe_strategy_name_at(i));
     printf("\nParts:\n");
     for (enum moe_part part = 0; part < MOE_N_PARTS; part++)
         print_part(part);
     printf("%-*s %s\n", COLUMN, "      --without PARTS", "switch parts off: prefetch,protect");
-    printf("\nWhat they are served with:\n");
+    printf("\nWith them:\n");
     printf("%-*s %s\n", COLUMN, "      --low VARIANT", "the lower precision [the pack's last]");
-    printf("%-*s %s\n", COLUMN, "      --staging N", "slots for experts loaded ahead [top_k]");
+    printf("%-*s %s\n", COLUMN, "      --staging N", "slots for prefetched experts [top_k]");
 }

@@ -1,45 +1,117 @@
 #!/bin/sh
-# Compares every program's --help, and its --strategy help where there is one, with its man page: the
-# same options, short forms and defaults; lints the pages where mandoc is installed; runs the
-# commands of their EXAMPLES, in order, in a directory of the page's own that has this repository's
-# tests/. Prints what differs; exit 1 if anything does.
+# Compares the programs with their man pages. Every option of a program's --help is in its page, with
+# the same short form and default, and the page has no others. Options that --help leaves out are in a
+# page of section 7, with their defaults, and those pages have no option that no program takes. Lints
+# the pages where mandoc is installed; runs the commands of their EXAMPLES, in order, in a directory
+# of the page's own that has this repository's tests/. Prints what differs; exit 1 if anything does.
 set -eu
 cd "$(dirname "$0")/.."
 bin=$(cd "${BUILD:-build}/bin" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+export OMP_WAIT_POLICY=passive # one process start a call
 : >"$work/found"
 
+# "x name|default" or "name|default" for each option of a help text, in rows or side by side.
+options_of_help() {
+    awk '
+        function option(text,    letter, name, shown) {
+            letter = match(text, /^ *-[^-], /) ? substr(text, RSTART + RLENGTH - 3, 1) " " : ""
+            match(text, /--[a-z0-9-]+/)
+            name = substr(text, RSTART + 2, RLENGTH - 2)
+            shown = match(text, / \[[^]]*\]$/) ? substr(text, RSTART + 2, RLENGTH - 3) : ""
+            print letter name "|" shown
+        }
+        /^Examples:/ { exit }
+        /^  -., --/ || /^      --/ { option($0); side_by_side = 0; next }
+        /^[A-Z][a-z]*: +-/ { side_by_side = 1; sub(/^[A-Z][a-z]*: */, "") }
+        !/^ *-/ { side_by_side = 0 }
+        side_by_side {
+            sub(/^ */, "")
+            n = split($0, cells, /  +/)
+            for (i = 1; i <= n; i++)
+                option(cells[i])
+        }' "$1" | sort -u
+}
+# The same of the tables in the sources, without short forms.
+options_of_sources() {
+    cat cmd/*.c | tr '\n' ' ' | sed 's/{CLI_OPT_/\n&/g' |
+        sed -n 's/^{CLI_OPT_[A-Z0-9]*([^"]*"\([a-z0-9-]*\)".*)[^)]*\.shown = "\([^"]*\)".*/\1|\2/p; t
+            s/^{CLI_OPT_[A-Z0-9]*([^"]*"\([a-z0-9-]*\)".*/\1|/p' | sort -u
+}
+# "x name" or "name" for each option of a page: in mdoc -x is "Fl x" and --name is "Fl Fl name".
+options_of_page() {
+    sed -n 's/\\-/-/g; s/^\.It Fl \([^F]\) .*Fl Fl \([a-z0-9-]*\).*/\1 \2/p
+        s/^\.It Fl Fl \([a-z0-9-]*\).*/\1/p' "$1" | sort
+}
+names() { sed 's/|.*//; s/^. //' "$1" | sort -u; }
+# The default stands in the option's paragraph of the page.
+has_default() { # PAGE OPTION DEFAULT
+    awk -v option="$2" -v default_="$3" '
+        { gsub(/\\-/, "-") }
+        /^\.It Fl / { here = index($0 " ", "Fl Fl " option " ") > 0 }
+        /^\.S[hs] / { here = 0 }
+        here && index($0, default_) { found = 1 }
+        END { exit !found }' "$1"
+}
+# A message names the option in full where it was not an abbreviation of another one.
+takes() { # PROGRAM OPTION
+    said=$("$1" --help "--$2" 2>&1 >/dev/null) || case $said in
+        *"option --$2 needs an argument"*) return 0 ;;
+        *) return 1 ;;
+    esac
+    said=$("$1" --help "--$2=x" 2>&1 >/dev/null) || case $said in
+        *"option --$2 takes no argument"*) return 0 ;;
+    esac
+    return 1
+}
+
+options_of_sources >"$work/sources"
 for program in "$bin"/moe-*; do
     name=$(basename "$program")
     page=man/$name.1
     if [ ! -f "$page" ]; then
-        echo "$name has no man page ($page)" >>"$work/found"
+        echo "$name has no man page ($page)"
         continue
     fi
     "$program" --help >"$work/help"
-    if grep -q -- '--strategy help' "$work/help"; then # lists the options of parts
-        "$program" --strategy help >>"$work/help"
+    options_of_help "$work/help" >"$work/in_help"
+    sed 's/|.*//' "$work/in_help" | sort >"$work/shown"
+    options_of_page "$page" >"$work/in_page"
+    comm -23 "$work/shown" "$work/in_page" | sed "s|^|$page lacks an option of --help: |"
+    comm -13 "$work/shown" "$work/in_page" | sed "s|^|$page has an option that --help lacks: |"
+    while IFS='|' read -r option default; do
+        [ -z "$default" ] || has_default "$page" "${option#? }" "$default" ||
+            echo "$page: --${option#? }: its default '$default' is missing"
+    done <"$work/in_help"
+    # What it takes besides, by the sources and by --strategy help.
+    cp "$work/sources" "$work/known"
+    if grep -q -- '--strategy help' "$work/help"; then
+        "$program" --strategy help >"$work/parts"
+        options_of_help "$work/parts" >>"$work/known"
     fi
-    # "x name" or "name" for each option, as --help shows it and as the page has it (in mdoc -x is
-    # "Fl x" and --name is "Fl Fl name").
-    sed -n 's/^  -\(.\), --\([a-z0-9-]*\).*/\1 \2/p; s/^      --\([a-z0-9-]*\).*/\1/p' \
-        "$work/help" | sort -u >"$work/in_help"
-    sed -n 's/\\-/-/g; s/^\.It Fl \([^F]\) .*Fl Fl \([a-z0-9-]*\).*/\1 \2/p
-        s/^\.It Fl Fl \([a-z0-9-]*\).*/\1/p' "$page" | sort >"$work/in_page"
-    comm -23 "$work/in_help" "$work/in_page" | sed "s|^|$page lacks an option of --help: |"
-    comm -13 "$work/in_help" "$work/in_page" | sed "s|^|$page has an option that --help lacks: |"
-    # The "[default]" at a line's end stands in the option's paragraph.
-    sed -n 's/^ *\(-., \)\{0,1\}--\([a-z0-9-]*\).*\[\(.*\)\]$/\2|\3/p' "$work/help" |
-        while IFS='|' read -r option default; do
-            awk -v option="$option" -v default_="$default" '
-                { gsub(/\\-/, "-") }
-                /^\.It Fl / { here = index($0 " ", "Fl Fl " option " ") > 0 }
-                /^\.S[hs] / { here = 0 }
-                here && index($0, default_) { found = 1 }
-                END { exit !found }' "$page" ||
-                echo "$page: --$option: its default '$default' is missing"
+    names "$work/in_help" >"$work/names"
+    names "$work/known" | while read -r option; do
+        if takes "$program" "$option"; then
+            echo "$option"
+        fi
+    done >"$work/taken"
+    comm -23 "$work/names" "$work/taken" | sed "s|^|$name: no source has its option: |"
+    comm -13 "$work/names" "$work/taken" | while read -r option; do
+        pages=$(grep -l "^\.It Fl Fl $option\( \|\$\)" man/*.7) || {
+            echo "$name: no page of section 7 has its option: $option"
+            continue
+        }
+        grep "^$option|." "$work/known" | sort -u | while IFS='|' read -r option default; do
+            has_default "$pages" "$option" "$default" ||
+                echo "$pages: --$option: its default '$default' is missing"
         done
+    done
+    cat "$work/taken" >>"$work/taken_by_any"
+done >>"$work/found"
+for page in man/*.7; do
+    options_of_page "$page" | grep -v -x -F -f "$work/taken_by_any" |
+        sed "s|^|$page has an option that no program takes: |"
 done >>"$work/found"
 if command -v mandoc >/dev/null; then
     for page in man/*.[1-9]; do
@@ -60,18 +132,17 @@ examples() { # PAGE DIRECTORY
             if [ -n "$needs" ] && ! command -v "$needs" >/dev/null; then
                 continue
             fi
-            (cd "$2" && PATH=$bin:$PATH OMP_WAIT_POLICY=passive sh -c "$line") \
-                </dev/null >"$2.example" 2>&1 || {
+            (cd "$2" && PATH=$bin:$PATH sh -c "$line") </dev/null >"$2.example" 2>&1 || {
                 echo "$1: an example fails: $line"
                 sed 's/^/    /' "$2.example" | tail -n 3
             }
         done
 }
 # The pages at once.
-for page in man/*.1; do
+for page in man/*.[17]; do
     examples "$page" "$work/${page#man/}" >"$work/${page#man/}.found" &
 done
 wait
-cat "$work"/*.1.found >>"$work/found"
+cat "$work"/*.[17].found >>"$work/found"
 cat "$work/found"
 [ ! -s "$work/found" ]

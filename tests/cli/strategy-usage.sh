@@ -8,8 +8,8 @@ expect_exit 0 "--strategy help exits with 0"
 expect_stderr_lines 0 "... and is silent on stderr"
 check "... fits 80 columns" sh -c "! grep -q '.\{81\}' '$out'"
 cp "$out" "$tmp/help"
-for row in resident ondemand lru host eap edgemoe fate hobbit daop; do
-    check "... lists $row" grep -q "^  $row " "$tmp/help"
+for name in resident ondemand lru host eap edgemoe fate hobbit daop; do
+    check "... lists $name" grep -q "^  $name " "$tmp/help"
 done
 
 # Every option that it lists is one of moe-run's: its argument is refused, not its name.
@@ -20,13 +20,13 @@ while read -r option; do
     check "--$option is an option" sh -c "! grep -q 'unknown option .--$option' '$err'"
 done <"$tmp/options"
 
-# The parts of each row, as they are listed, make a command line of their own.
-awk '/^Rows:/ { on = 1; next } /^Parts:/ { on = 0 }
+# The parts of each strategy, as they are listed, make a command line of their own.
+awk '/^Strategies:/ { on = 1; next } /^Parts:/ { on = 0 }
      !on || !NF { next }
      /^  [a-z]/ { if (line) print line; line = ""; next }
      { line = line $0 }
      END { if (line) print line }' "$tmp/help" >"$tmp/lines"
-check "nine rows have parts" [ "$(grep -c -- --cache "$tmp/lines")" = 9 ]
+check "nine strategies have parts" [ "$(grep -c -- --cache "$tmp/lines")" = 9 ]
 while read -r line; do
     # shellcheck disable=SC2086 # words are meant
     run "$bin/moe-run" "$nowhere" $line
@@ -35,11 +35,11 @@ done <"$tmp/lines"
 
 missing_pack() { error_line 1 "moe-run: $nowhere: *No such file or directory*" "$1"; }
 run "$bin/moe-run" "$nowhere" --strategy lru
-missing_pack "a row"
+missing_pack "a strategy"
 run "$bin/moe-run" "$nowhere" --alloc per-layer --cache arc --strategy ondemand
-missing_pack "parts before their row"
+missing_pack "parts before their strategy"
 run "$bin/moe-run" "$nowhere" --exact --strategy lru --without cache
-missing_pack "a row without a part"
+missing_pack "a strategy without a part"
 run "$bin/moe-run" "$nowhere" --strategy auto --exact
 missing_pack "auto"
 run "$bin/moe-run" "$nowhere" --device cpu

@@ -1,0 +1,15 @@
+/* Shared by the files of the command line (cli.h), private to them. */
+#ifndef CMD_CLI_PRIVATE_H
+#define CMD_CLI_PRIVATE_H
+
+#include "cli.h"
+
+/* Sets the option's variable to `text` (NULL for a flag). CLI_DONE, or the exit status after a
+ * message that says which arguments are valid. */
+int cli_set(const struct cli_option *o, const char *text);
+
+/* On stdout. `common`: the options of every program, ends with CLI_END. */
+void cli_print_help(const struct cli_program *program, const struct cli_option *common);
+void cli_print_version(const struct cli_program *program);
+
+#endif

@@ -1,0 +1,108 @@
+/* What options set: texts to numbers, sizes, rates, shares, choices. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/text.h"
+#include "cli_private.h"
+
+static int refuse(const struct cli_option *o, const char *text, const char *why)
+{
+    return cli_misuse("option --%s: '%s' %s", o->name, text, why);
+}
+
+static int set_whole(const struct cli_option *o, const char *text)
+{
+    uint64_t value;
+    if (!moe_parse_u64(text, &value) || value < o->min || value > o->max) {
+        char why[96];
+        if (o->max == UINT64_MAX)
+            snprintf(why, sizeof why, "is not a whole number from %llu up",
+                     (unsigned long long)o->min);
+        else
+            snprintf(why, sizeof why, "is not a whole number from %llu to %llu",
+                     (unsigned long long)o->min, (unsigned long long)o->max);
+        return refuse(o, text, why);
+    }
+    if (o->kind == CLI_U32)
+        *(uint32_t *)o->to = (uint32_t)value;
+    else
+        *(uint64_t *)o->to = value;
+    return CLI_DONE;
+}
+
+static int set_real(const struct cli_option *o, const char *text)
+{
+    double value;
+    bool share = o->kind == CLI_SHARE;
+    if (!(share ? moe_parse_share(text, &value) : moe_parse_double(text, &value)) ||
+        value < o->low || value > o->high) {
+        char why[96];
+        snprintf(why, sizeof why, "is not a %s from %g to %g",
+                 share ? "share (5% or 0.05)" : "number", o->low, o->high);
+        return refuse(o, text, why);
+    }
+    *(double *)o->to = value;
+    return CLI_DONE;
+}
+
+static int set_choice(const struct cli_option *o, const char *text)
+{
+    char why[160] = "is not one of";
+    for (int i = 0; o->choices[i]; i++) {
+        if (strcmp(text, o->choices[i]) == 0) {
+            *(int *)o->to = i;
+            return CLI_DONE;
+        }
+        size_t n = strlen(why);
+        snprintf(why + n, sizeof why - n, "%s %s", i ? "," : "", o->choices[i]);
+    }
+    return refuse(o, text, why);
+}
+
+static int add_text(const struct cli_option *o, const char *text)
+{
+    struct cli_texts *list = o->to;
+    const char **items = realloc(list->items, ((size_t)list->n + 2) * sizeof *items);
+    if (!items) {
+        struct moe_err err;
+        moe_fail(&err, MOE_ERR_MEMORY, "out of memory while reading the command line");
+        return cli_error(&err);
+    }
+    items[list->n++] = text;
+    items[list->n] = NULL;
+    list->items = items;
+    return CLI_DONE;
+}
+
+int cli_set(const struct cli_option *o, const char *text)
+{
+    char why[128];
+    switch (o->kind) {
+    case CLI_FLAG:
+        *(bool *)o->to = true;
+        return CLI_DONE;
+    case CLI_TEXT:
+        *(const char **)o->to = text;
+        return CLI_DONE;
+    case CLI_TEXTS:
+        return add_text(o, text);
+    case CLI_U32:
+    case CLI_U64:
+        return set_whole(o, text);
+    case CLI_DOUBLE:
+    case CLI_SHARE:
+        return set_real(o, text);
+    case CLI_BYTES:
+        return moe_parse_bytes(text, o->to) ? CLI_DONE
+                                            : refuse(o, text, "is not a size like 512M or 4GiB");
+    case CLI_RATE:
+        return moe_parse_rate(text, o->to) ? CLI_DONE : refuse(o, text, "is not a rate like 2GB/s");
+    case CLI_CHOICE:
+        return set_choice(o, text);
+    case CLI_CUSTOM:
+        return o->parse(text, o->to, why) ? CLI_DONE : refuse(o, text, why);
+    default: /* not an option */
+        return CLI_MISUSE;
+    }
+}

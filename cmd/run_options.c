@@ -1,0 +1,158 @@
+#include "run_options.h"
+
+enum { BENCH_TOKENS = 64 }; /* -n of --bench */
+
+struct run_options opt = {
+    .n = UINT64_MAX, .max_doc_tokens = 256, .prompt_tokens = 256, .prompt_share = 1};
+
+static const char *const places[] = {
+    [MOE_PREDICT_ON_AUTO] = "auto",
+    [MOE_PREDICT_ON_GPU] = "gpu",
+    [MOE_PREDICT_ON_HOST] = "host",
+    NULL,
+};
+
+/* clang-format off */
+static const struct cli_option options[] = {
+    {.kind = CLI_HEADING, .help = "Text"},
+    {CLI_OPT_TEXT('p', "prompt", "TEXT", &opt.prompt), .help = "continue or answer TEXT, then exit"},
+    {CLI_OPT_TEXT('f', "file", "FILE", &opt.file), .help = "the same with the text of FILE; - is stdin"},
+    {CLI_OPT_U64('n', "tokens", "N", &opt.n, 0, UINT64_MAX), .shown = "until end of text",
+     .help = "generate N tokens at most"},
+    {CLI_OPT_U32('c', "context", "N", &opt.context, 2, MOE_MAX_CONTEXT),
+     .shown = "the model's, at most 4096", .help = "context length in tokens"},
+    {.kind = CLI_LIST, .help = "Chat"},
+    {CLI_OPT_TEXT(0, "system", "TEXT", &opt.system)},
+    {CLI_OPT_FLAG(0, "raw", &opt.raw)},
+    {CLI_OPT_TEXT(0, "chat-template", "NAME", &opt.chat_template), .shown = "the model's"},
+    {CLI_OPT_TEXTS(0, "stop", "TEXT", &opt.stops)},
+    {CLI_OPT_FLAG(0, "ignore-eos", &opt.ignore_eos)},
+    {.kind = CLI_LIST, .help = "Sampling"},
+    {CLI_OPT_DOUBLE(0, "temp", "X", &opt.sampling.temperature, 0, 100), .shown = "0.8"},
+    {CLI_OPT_U32(0, "top-k", "N", &opt.sampling.top_k, 0, 1000000), .shown = "0, all"},
+    {CLI_OPT_DOUBLE(0, "top-p", "X", &opt.sampling.top_p, 0, 1), .shown = "1"},
+    {CLI_OPT_DOUBLE(0, "min-p", "X", &opt.sampling.min_p, 0, 1), .shown = "0"},
+    {CLI_OPT_DOUBLE(0, "repeat-penalty", "X", &opt.sampling.repeat_penalty, 0.1, 10), .shown = "1"},
+    {CLI_OPT_U64(0, "seed", "N", &opt.sampling.seed, 0, UINT64_MAX), .shown = "random"},
+
+    {.kind = CLI_HEADING, .help = "Memory and experts"},
+    {CLI_OPT_BYTES(0, "memory", "SIZE", &opt.engine.memory_bytes), .shown = "what is free",
+     .help = "limit for the whole process"},
+    {CLI_OPT_BYTES(0, "expert-memory", "SIZE", &opt.engine.expert_memory_bytes),
+     .shown = "the rest", .help = "size of the expert cache alone"},
+    {CLI_OPT_TEXT(0, "plan", "FILE", &opt.plan), .help = "run as planned by moe-plan"},
+    {CLI_OPT_TEXT(0, "strategy", "NAME", &opt.strategy.strategy), .shown = "auto",
+     .help = "fate, fate+cache=lru, ...; help lists them"},
+    {CLI_OPT_TEXT(0, "statistics", "FILE", &opt.strategy.statistics),
+     .help = "by moe-profile, for strategies that need them"},
+    {CLI_OPT_FLAG(0, "exact", &opt.strategy.exact),
+     .help = "refuse what may change results (no default does)"},
+    {CLI_OPT_CUSTOM(0, "device", "WHAT", &opt.strategy.device, strategy_device), .shown = "cpu",
+     .help = "cpu, cuda[:N], auto or test:SPEED,LINK"},
+    {CLI_OPT_U32(0, "batch", "N", &opt.batch, 1, 65536), .shown = "256, fewer if tight",
+     .help = "prompt tokens per pass, at most"},
+    {.kind = CLI_LIST, .help = "Rehearsing"},
+    {CLI_OPT_RATE(0, "link-rate", "RATE", &opt.engine.link_rate), .shown = "the disk's"},
+    {CLI_OPT_FLAG(0, "lockstep", &opt.engine.lockstep)},
+    {CLI_OPT_FLAG(0, "pack-in-ram", &opt.engine.pack_in_ram)},
+    {CLI_OPT_FLAG(0, "no-checksums", &opt.engine.no_checksums)},
+    {.kind = CLI_ELSEWHERE, .help = "More", .shown = "--strategy help, moe-strategies(7); for GPUs moe-gpu(7)"},
+    {CLI_OPT_BYTES(0, "gpu-memory", "SIZE", &opt.engine.gpu_memory_bytes),
+     .shown = "90% of what is free there"},
+    {CLI_OPT_FLAG(0, "bf16-prompts", &opt.engine.bf16_prompts)},
+    {CLI_OPT_CHOICE(0, "predict-on", "WHERE", &opt.predict_on, places), .shown = "auto"},
+
+    {.kind = CLI_HEADING, .help = "Measuring"},
+    {CLI_OPT_FLAG(0, "stats", &opt.stats), .help = "time, memory and expert traffic, on stderr"},
+    {CLI_OPT_TEXT(0, "stats-json", "FILE", &opt.stats_json), .help = "the same as a JSON object"},
+    {CLI_OPT_TEXT(0, "trace-events", "FILE", &opt.trace_events),
+     .help = "timeline of the run, as a Chrome trace"},
+    {CLI_OPT_TEXT(0, "perplexity", "FILE", &opt.perplexity), .help = "mean nats per token of FILE"},
+    {CLI_OPT_FLAG(0, "bench", &opt.bench), .help = "tokens/s over 5 runs; prompt from -p or -f"},
+    {CLI_OPT_TEXT(0, "ids", "TEXT", &opt.ids), .help = "print the token ids of TEXT"},
+    {.kind = CLI_LIST, .help = "Details"},
+    {CLI_OPT_U32(0, "max-doc-tokens", "N", &opt.max_doc_tokens, 2, MOE_MAX_CONTEXT), .shown = "256"},
+    {CLI_OPT_U32(0, "window", "N", &opt.window, 2, MOE_MAX_CONTEXT)},
+    {CLI_OPT_SHARE(0, "prompt-share", "SHARE", &opt.prompt_share, 0, 1), .shown = "100%"},
+    {CLI_OPT_TEXT(0, "token-log", "FILE", &opt.token_log)},
+    {CLI_OPT_U32(0, "prompt-tokens", "N", &opt.prompt_tokens, 1, MOE_MAX_CONTEXT), .shown = "256"},
+    {CLI_OPT_FLAG(0, "json", &opt.json)},
+    {.kind = CLI_END},
+};
+/* clang-format on */
+
+static struct cli_program program = {
+    .name = "moe-run",
+    .summary = "Runs a Mixture-of-Experts model from an expert pack (see moe-quantize).",
+    .usage =
+        (const char *const[]){"PACK [-p TEXT | -f FILE] [OPTION]...",
+                              "PACK --perplexity FILE | --bench | --ids TEXT [OPTION]...", NULL},
+    .options = options,
+    .examples =
+        (const char *const[]){
+            "moe-run tiny.moe                            # a prompt; /help lists commands",
+            "moe-run tiny.moe --memory 30M -p 'Once upon a time' --stats", NULL},
+};
+
+/* Whether an option of the strategy was given: a plan has all of it. */
+static bool names_a_strategy(void)
+{
+    for (const struct cli_option *p = program.more; p->kind != CLI_END; p++)
+        if (cli_given(p->name))
+            return true;
+    return opt.strategy.strategy;
+}
+
+static int check_options(int n_args, char **args)
+{
+    if (strategy_wants_help(&opt.strategy)) {
+        strategy_print_help();
+        return cli_finish(CLI_DONE);
+    }
+    if (n_args == 0)
+        return cli_misuse("which pack? moe-run PACK ...");
+    if (n_args > 1)
+        return cli_misuse("unexpected argument '%s'", args[1]);
+    if (!!opt.perplexity + opt.bench + !!opt.ids > 1)
+        return cli_misuse("--perplexity, --bench and --ids are three different runs");
+    if (opt.prompt && opt.file)
+        return cli_misuse("options -p and -f: one text is enough");
+    if ((opt.prompt || opt.file) && (opt.perplexity || opt.ids))
+        return cli_misuse("options -p and -f do not go with --perplexity or --ids");
+    if (opt.window && cli_given("max-doc-tokens"))
+        return cli_misuse("options --window and --max-doc-tokens exclude each other");
+    if (!opt.perplexity &&
+        (opt.window || opt.token_log || cli_given("max-doc-tokens") || cli_given("prompt-share")))
+        return cli_misuse(
+            "--window, --max-doc-tokens, --prompt-share and --token-log belong to --perplexity");
+    if (!opt.bench && cli_given("prompt-tokens"))
+        return cli_misuse("option --prompt-tokens belongs to --bench");
+    if (opt.json && !opt.bench && !opt.perplexity)
+        return cli_misuse("option --json belongs to --bench and --perplexity");
+    if (opt.strategy.device.kind != DEVICE_CUDA &&
+        (opt.engine.gpu_memory_bytes || opt.engine.bf16_prompts || cli_given("predict-on")))
+        return cli_misuse("options --gpu-memory, --bf16-prompts and --predict-on go with --device "
+                          "cuda or --device auto");
+    if (opt.plan && (names_a_strategy() || opt.engine.expert_memory_bytes))
+        return cli_misuse("option --plan: strategy and slots are the plan's");
+    if (opt.raw && (opt.chat_template || opt.system))
+        return cli_misuse("option --raw: plain text has neither template nor system text");
+    return -1;
+}
+
+int run_options_parse(int argc, char **argv, const char **pack)
+{
+    char **args;
+    int n_args;
+    moe_sampler_options_default(&opt.sampling);
+    program.more = strategy_part_options(&opt.strategy);
+    int status = cli_parse(&program, argc, argv, &args, &n_args);
+    if (status < 0)
+        status = check_options(n_args, args);
+    if (status >= 0)
+        return status;
+    if (opt.bench && !cli_given("tokens"))
+        opt.n = BENCH_TOKENS;
+    *pack = args[0];
+    return -1;
+}

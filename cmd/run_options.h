@@ -1,0 +1,33 @@
+/* The command line of moe-run: its options, checked. */
+#ifndef CMD_RUN_OPTIONS_H
+#define CMD_RUN_OPTIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "cli.h"
+#include "engine/engine.h"
+#include "engine/sampler.h"
+#include "strategy_options.h"
+
+struct run_options {
+    const char *prompt, *file, *system, *chat_template, *perplexity, *token_log, *ids, *stats_json,
+        *trace_events, *plan;
+    struct cli_texts stops;
+    uint64_t n; /* tokens to generate at most; UINT64_MAX: no limit */
+    uint32_t context, batch, max_doc_tokens, window, prompt_tokens;
+    double prompt_share; /* of --perplexity's documents */
+    bool raw, ignore_eos, bench, json, stats;
+    int predict_on; /* enum moe_predict_on */
+    struct strategy_options strategy;
+    struct moe_engine_options engine;
+    struct moe_sampler_options sampling;
+};
+
+extern struct run_options opt; /* of the process */
+
+/* Parses and checks. Returns -1 when the program should go on, otherwise the status to exit with.
+ * *pack: the pack's path. */
+int run_options_parse(int argc, char **argv, const char **pack);
+
+#endif
