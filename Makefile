@@ -1,23 +1,26 @@
 # moe-toolkit: build, test, install.
 #
-#   make                 the five programs in build/bin (those that exist so far)
+#   make                 the programs, in build/bin
 #   make demo            install what is missing, build, run the bundled model: start here
 #   make check           install what is missing, build and run every test that needs no GPU
-#   make quick           a one-minute part of the tests, for the edit loop
-#   make bench           benchmarks, with ratios from one run (tests/bench)
-#   make bench-strategies  every row of the strategy table side by side
-#   make bench-calibrate   bit maps beside uniform packs and random maps
-#   make bench-gpu       the CUDA backend on a GPU; BENCH_DIR=dir: with a model of 14 GB, made there
-#   make fuzz            the fuzzers, FUZZ_SECONDS each (needs clang)
-#   make shim            the CUDA backend for the processor, as the tests run it (needs g++)
+#   make quick           a part of the tests that takes a minute, for the edit loop
+#   make check-floors check-rooms check-headers check-man check-format   single checks of make check
+#   make asan tsan       builds under sanitizers, in their own directories, and their tests
+#   make fuzz            the fuzzers, FUZZ_SECONDS each (needs clang); fuzz-X: one of them
+#   make neon            cross-build for 64-bit ARM and, where qemu-user is there, its kernel tests
+#   make shim            the CUDA backend and its tests, compiled for the processor (needs g++)
 #   make shim-programs   the programs with that backend, in build/shim/bin
 #   make check-gpu       the backend's tests on a GPU; SANITIZER=1: under compute-sanitizer
-#   make asan tsan       builds under sanitizers, in their own directories, and their tests
-#   make check-floors check-headers check-man check-format   single checks of make check
-#   make neon            cross-build for 64-bit ARM and, where qemu-user is there, its kernel tests
-#   make install         into $(DESTDIR)$(PREFIX)
+#   make bench           benchmarks, with ratios from one run (tests/bench)
+#   make bench-strategies  every strategy side by side: over an hour
+#   make bench-calibrate   bit maps beside uniform packs and random maps: three quarters of an hour
+#   make bench-gpu       the CUDA backend on a GPU; BENCH_DIR=dir: with a model of 14 GB, made there
+#   make install         into $(DESTDIR)$(PREFIX); uninstall takes it away again
 #   make format          clang-format over all sources; format-check only looks
+#   make clean           remove the build directory
 #   make help            this text
+#
+# tests/README.md says which of these catches which kind of mistake.
 #
 # Knobs: CC, CXX, NVCC, NVCC_OPT, CFLAGS, OPENMP=0|1, CUDA=auto|0|1, WERROR=1,
 #        SANITIZE=address,undefined|thread, BUILD=dir, PREFIX=/usr/local, DESTDIR=,
@@ -38,7 +41,7 @@ VERSION := 0.1.0
 CFLAGS ?= -O3 -g
 WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith \
             -Wvla -Wundef -Wno-unused-parameter
-# Contraction would make a result depend on the compiler's taste: fma is written where it is meant.
+# No contraction: it would make results depend on the compiler. fma is written where it is meant.
 ALL_CFLAGS := -std=c11 $(CFLAGS) $(WARNINGS) -ffp-contract=off -fno-math-errno \
               -Ilib -Ikernels -DMOE_VERSION='"$(VERSION)"'
 LIBS := -ljansson -lpcre2-8 -lutf8proc -lzstd -lyaml -luring -lm -lpthread
@@ -59,6 +62,29 @@ Q := @
 SAY = @printf '  %-6s %s\n' $(1) $(2)
 endif
 
+# The recipes of all rules that compile, archive and link, for every compiler.
+define compile # NAME, COMPILER WITH FLAGS
+	$(call SAY,$(1),$<)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(2) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
+endef
+define link # COMPILER WITH FLAGS, LIBRARIES
+	$(call SAY,LINK,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(1) -o $@ $^ $(2)
+endef
+define archive
+	$(call SAY,AR,$@)
+	$(Q)rm -f $@
+	$(Q)$(AR) rcs $@ $^
+endef
+# Objects depend on a file with the command that makes them, so that a changed knob rebuilds them.
+quoted = '$(subst ','\'',$(1))'
+define keep_command # FILE, COMMAND
+$(shell mkdir -p $(dir $(1)); test "$$(cat $(1) 2>/dev/null)" = $(call quoted,$(2)) || \
+    printf '%s' $(call quoted,$(2)) >$(1))
+endef
+
 # CUDA is used where its compiler and cuBLAS are found, and left out cleanly where they are not.
 # Sanitized builds leave it out: its runtime is not instrumented.
 NVCC ?= $(firstword $(wildcard $(shell command -v nvcc 2>/dev/null) /usr/local/cuda/bin/nvcc))
@@ -76,9 +102,9 @@ $(error CUDA=1 but no nvcc or no cuBLAS: install the CUDA toolkit, set NVCC, or 
 endif
 GPU_SRC := $(sort $(wildcard kernels/*.cu))
 GPU_OBJ := $(GPU_SRC:%.cu=$(BUILD)/%.cu.o)
-# As in C: fma is written where it is meant.
-# Machine code for each architecture out of three passes of the compiler, for nothing here is one
-# generation's own but what 8.0 brought; behind them what later ones can compile for themselves.
+# Machine code for all architectures takes three passes of the compiler, since the sources use nothing
+# newer than what 8.0 brought; the last one adds PTX, which later GPUs compile for themselves. No
+# contraction, as in C.
 COMMA := ,
 SPACE := $(subst x,,x x)
 GENCODE = $(if $(2),-gencode 'arch=compute_$(1)$(COMMA)code=[$(subst $(SPACE),$(COMMA),$(2:%=sm_%))$(3)]')
@@ -91,7 +117,7 @@ NVCC_FLAGS := -std=c++17 $(NVCC_OPT) -fmad=false -Ikernels -Ilib \
 ifeq ($(WERROR),1)
 NVCC_FLAGS += -Werror all-warnings -Xcompiler -Werror
 endif
-# cuBLAS is loaded when it is wanted, from where it was found now.
+# cuBLAS is loaded at run time, from where it was found now.
 CUDA_LIB_DIR := $(firstword $(wildcard $(CUDA_HOME)/lib64 $(CUDA_HOME)/lib))
 CUDA_LIBS := -L$(CUDA_LIB_DIR) -Wl,-rpath,$(CUDA_LIB_DIR) -lcudart_static -lstdc++ -ldl -lrt
 LIBS += $(CUDA_LIBS)
@@ -134,42 +160,23 @@ ifneq ($(filter aarch64%,$(ARCH)),)
 $(BUILD)/lib/kern/kern_neon_dot.o: VARIANT := -march=armv8.2-a+dotprod
 endif
 
-# Objects depend on the flags they were made with, so that a changed knob rebuilds them.
-FLAGS_STAMP := $(BUILD)/.flags
-FLAGS_TEXT := $(CC) $(ALL_CFLAGS) $(LIBS)
-ifneq ($(shell cat $(FLAGS_STAMP) 2>/dev/null),$(FLAGS_TEXT))
-$(shell mkdir -p $(BUILD); printf '%s' '$(subst ','\'',$(FLAGS_TEXT))' > $(FLAGS_STAMP))
-endif
-
-$(BUILD)/%.o: %.c $(FLAGS_STAMP)
-	$(call SAY,CC,$<)
-	$(Q)mkdir -p $(@D)
-	$(Q)$(CC) $(ALL_CFLAGS) $(VARIANT) -MMD -MP -c $< -o $@
-
-$(BUILD)/%.cu.o: %.cu $(FLAGS_STAMP)
-	$(call SAY,NVCC,$<)
-	$(Q)mkdir -p $(@D)
-	$(Q)$(NVCC) $(NVCC_FLAGS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
+$(call keep_command,$(BUILD)/.flags,$(CC) $(ALL_CFLAGS) $(LIBS))
+$(BUILD)/%.o: %.c $(BUILD)/.flags
+	$(call compile,CC,$(CC) $(ALL_CFLAGS) $(VARIANT))
+$(BUILD)/%.cu.o: %.cu $(BUILD)/.flags
+	$(call compile,NVCC,$(NVCC) $(NVCC_FLAGS))
 
 $(LIBMOE): $(LIB_OBJ)
-	$(call SAY,AR,$@)
-	$(Q)rm -f $@
-	$(Q)$(AR) rcs $@ $^
-
-# An archive, so that a program takes of the shared files only what it uses.
+	$(archive)
+# An archive too, so that a program takes only what it uses of the files shared by programs.
 $(LIBCMD): $(CMD_SHARED_OBJ)
-	$(call SAY,AR,$@)
-	$(Q)rm -f $@
-	$(Q)$(AR) rcs $@ $^
+	$(archive)
 
+AS_NEEDED := -Wl,--as-needed
 $(BUILD)/bin/%: $(BUILD)/cmd/%.o $(LIBCMD) $(LIBMOE)
-	$(call SAY,LINK,$@)
-	$(Q)mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS) -o $@ $^ -Wl,--as-needed $(LIBS) -ledit
-
+	$(call link,$(CC) $(LDFLAGS),$(AS_NEEDED) $(LIBS) -ledit)
 $(TESTS) $(TOOLS): $(BUILD)/%: $(BUILD)/%.o $(LIBMOE)
-	$(call SAY,LINK,$@)
-	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LIBS) -lcmocka
+	$(call link,$(CC) $(LDFLAGS),$(LIBS) -lcmocka)
 
 -include $(LIB_OBJ:.o=.d) $(CMD_MAIN:%.c=$(BUILD)/%.d) $(CMD_SHARED_OBJ:.o=.d) \
          $(TEST_SRC:%.c=$(BUILD)/%.d) $(TOOL_SRC:%.c=$(BUILD)/%.d)
@@ -179,14 +186,14 @@ $(TESTS) $(TOOLS): $(BUILD)/%: $(BUILD)/%.o $(LIBMOE)
 $(BUILD)/tests/unit/%.o $(BUILD)/tests/gpu/%.o: VARIANT := $(patsubst -O3,-O1,$(filter -O3,$(CFLAGS)))
 
 # ---- The CUDA backend on the processor ----------------------------------------------------------
-# kernels/*.cu by the C++ compiler, with tests/shim in the place of CUDA. Programs name its objects
-# before $(LIBMOE), whose own backend then is not taken.
+# kernels/*.cu compiled by the C++ compiler, with tests/shim in place of CUDA. Programs name these objects
+# before $(LIBMOE), so that the backend in there is not taken.
 
 CXX ?= c++
 SHIM_DIR := $(BUILD)/shim
 SHIM_SRC := $(sort $(wildcard kernels/*.cu tests/shim/*.cc))
 SHIM_OBJ := $(SHIM_SRC:%=$(SHIM_DIR)/%.o)
-# For this machine: fmaf shall be an instruction. Results do not depend on it.
+# For this machine, so that fmaf is an instruction. Results do not depend on it.
 SHIM_ARCH ?= $(if $(filter x86_64%,$(ARCH)),-march=native)
 SHIM_FLAGS := -std=c++17 $(CFLAGS) $(SHIM_ARCH) -Wall -Wextra -Wundef \
               -Wno-unused-parameter -Wno-unknown-pragmas -ffp-contract=off -fno-math-errno \
@@ -196,45 +203,28 @@ SHIM_LIBS := $(filter-out $(CUDA_LIBS),$(LIBS)) -lstdc++
 GPU_TEST_SRC := $(sort $(wildcard tests/gpu/test_*.c))
 GPU_TESTS := $(GPU_TEST_SRC:%.c=$(SHIM_DIR)/%)
 SHIM_BENCH := $(SHIM_DIR)/tests/bench/bench_gpu
-# Kernels that the tests bring.
+# Kernels that the tests have for themselves.
 GPU_TEST_CU := $(sort $(wildcard tests/gpu/*.cu))
 
 .PHONY: shim shim-programs
 shim: $(SHIM_OBJ) $(GPU_TESTS) $(SHIM_BENCH)
 shim-programs: $(CMD_MAIN:cmd/%.c=$(SHIM_DIR)/bin/%)
 
-# As for the other objects.
-SHIM_STAMP := $(SHIM_DIR)/.flags
-SHIM_TEXT := $(CXX) $(SHIM_FLAGS)
-ifneq ($(shell cat $(SHIM_STAMP) 2>/dev/null),$(SHIM_TEXT))
-$(shell mkdir -p $(SHIM_DIR); printf '%s' '$(subst ','\'',$(SHIM_TEXT))' > $(SHIM_STAMP))
-endif
-
-$(SHIM_DIR)/%.o: % $(SHIM_STAMP)
-	$(call SAY,SHIM,$<)
-	$(Q)mkdir -p $(@D)
-	$(Q)$(CXX) $(SHIM_FLAGS) -MMD -MP -x c++ -c $< -o $@
-
+$(call keep_command,$(SHIM_DIR)/.flags,$(CXX) $(SHIM_FLAGS))
+$(SHIM_DIR)/%.o: % $(SHIM_DIR)/.flags
+	$(call compile,SHIM,$(CXX) $(SHIM_FLAGS) -x c++)
 $(GPU_TESTS): $(SHIM_DIR)/%: $(BUILD)/%.o $(GPU_TEST_CU:%=$(SHIM_DIR)/%.o) $(SHIM_OBJ) $(LIBMOE)
-	$(call SAY,LINK,$@)
-	$(Q)mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(SHIM_LIBS) -lcmocka
+	$(call link,$(CC) $(LDFLAGS),$(SHIM_LIBS) -lcmocka)
 $(SHIM_BENCH): $(SHIM_DIR)/%: $(BUILD)/%.o $(SHIM_OBJ) $(LIBMOE)
-	$(call SAY,LINK,$@)
-	$(Q)mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(SHIM_LIBS)
+	$(call link,$(CC) $(LDFLAGS),$(SHIM_LIBS))
 $(SHIM_DIR)/bin/%: $(BUILD)/cmd/%.o $(LIBCMD) $(SHIM_OBJ) $(LIBMOE)
-	$(call SAY,LINK,$@)
-	$(Q)mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS) -o $@ $^ -Wl,--as-needed $(SHIM_LIBS) -ledit
-
+	$(call link,$(CC) $(LDFLAGS),$(AS_NEEDED) $(SHIM_LIBS) -ledit)
 -include $(SHIM_OBJ:.o=.d) $(GPU_TEST_CU:%=$(SHIM_DIR)/%.d) $(GPU_TEST_SRC:%.c=$(BUILD)/%.d)
 
-# The same tests with the backend itself, which needs a GPU; without CUDA there is none to test.
+# The same tests with the backend itself, which needs a GPU; without CUDA there are none.
 GPU_REAL_TESTS := $(if $(USE_CUDA),$(GPU_TEST_SRC:%.c=$(BUILD)/%))
 $(GPU_REAL_TESTS): $(BUILD)/%: $(BUILD)/%.o $(GPU_TEST_CU:%=$(BUILD)/%.o) $(LIBMOE)
-	$(call SAY,LINK,$@)
-	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LIBS) -lcmocka
+	$(call link,$(CC) $(LDFLAGS),$(LIBS) -lcmocka)
 
 COMPUTE_SANITIZER ?= $(firstword $(wildcard $(shell command -v compute-sanitizer 2>/dev/null) \
                                             $(CUDA_HOME)/bin/compute-sanitizer))
@@ -257,16 +247,19 @@ clean:
 
 # ---- Fuzzing -------------------------------------------------------------------------------------
 # tests/fuzz/fuzz_X.c is a libFuzzer target, tests/fuzz/corpus/X its inputs. `make fuzz` runs them
-# under clang's sanitizers, keeping new inputs and findings in $(BUILD)/fuzz; $(BUILD)/fuzz-replay
-# has the same targets under $(CC), which feed the corpus once and belong to the tests.
+# under clang's sanitizers and keeps new inputs and findings in $(BUILD)/fuzz. $(BUILD)/fuzz-replay
+# has the same targets under $(CC): they read the corpus once and belong to the tests.
 
 FUZZ_CC ?= clang
 FUZZ_SRC := $(sort $(wildcard tests/fuzz/fuzz_*.c))
 FUZZ_NAMES := $(FUZZ_SRC:tests/fuzz/fuzz_%.c=%)
 FUZZ_DIR := $(BUILD)/fuzz
-FUZZ_FLAGS := -std=c11 -O1 -gline-tables-only -Ilib -Ikernels -DMOE_VERSION='"$(VERSION)"' -ffp-contract=off \
-              -fno-omit-frame-pointer -fno-sanitize-recover=all
-FUZZ_LIB_SRC := $(sort $(wildcard $(patsubst %,lib/%/*.c,base quant cache fmt model text record convert sched plan)))
+FUZZ_SANITIZE := -fsanitize=address,undefined
+FUZZ_FLAGS := -std=c11 -O1 -gline-tables-only -Ilib -Ikernels -DMOE_VERSION='"$(VERSION)"' \
+              -ffp-contract=off -fno-omit-frame-pointer -fno-sanitize-recover=all \
+              -fsanitize=fuzzer-no-link $(FUZZ_SANITIZE)
+FUZZ_FLOORS := base quant cache fmt model text record convert sched plan
+FUZZ_LIB_SRC := $(sort $(wildcard $(FUZZ_FLOORS:%=lib/%/*.c)))
 FUZZ_LIB := $(FUZZ_LIB_SRC:%.c=$(FUZZ_DIR)/%.o)
 REPLAYS := $(FUZZ_NAMES:%=$(BUILD)/fuzz-replay/fuzz_%)
 
@@ -278,21 +271,16 @@ $(FUZZ_NAMES:%=fuzz-%): fuzz-%: $(FUZZ_DIR)/fuzz_%
 	$(Q)$< -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
 	    -verbosity=0 -artifact_prefix=$(FUZZ_DIR)/$*- $(FUZZ_DIR)/new/$* tests/fuzz/corpus/$*
 
-$(FUZZ_DIR)/%.o: %.c
-	$(call SAY,FUZZCC,$<)
-	$(Q)mkdir -p $(@D)
-	$(Q)$(FUZZ_CC) $(FUZZ_FLAGS) -fsanitize=fuzzer-no-link,address,undefined -MMD -MP -c $< -o $@
+$(call keep_command,$(FUZZ_DIR)/.flags,$(FUZZ_CC) $(FUZZ_FLAGS))
+$(FUZZ_DIR)/%.o: %.c $(FUZZ_DIR)/.flags
+	$(call compile,FUZZCC,$(FUZZ_CC) $(FUZZ_FLAGS))
 $(FUZZ_NAMES:%=$(FUZZ_DIR)/fuzz_%): $(FUZZ_DIR)/%: $(FUZZ_DIR)/tests/fuzz/%.o $(FUZZ_LIB)
-	$(call SAY,LINK,$@)
-	$(Q)$(FUZZ_CC) -fsanitize=fuzzer,address,undefined -o $@ $^ \
-	    $(filter-out $(CUDA_LIBS),$(filter -l%,$(LIBS)))
+	$(call link,$(FUZZ_CC) -fsanitize=fuzzer $(FUZZ_SANITIZE),$(filter-out $(CUDA_LIBS),$(filter -l%,$(LIBS))))
 
 fuzz-replay: $(REPLAYS)
 	$(Q)set -e; for x in $(FUZZ_NAMES); do $(BUILD)/fuzz-replay/fuzz_$$x tests/fuzz/corpus/$$x; done
 $(REPLAYS): $(BUILD)/fuzz-replay/%: $(BUILD)/tests/fuzz/%.o $(BUILD)/tests/fuzz/replay.o $(LIBMOE)
-	$(call SAY,LINK,$@)
-	$(Q)mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
+	$(call link,$(CC) $(LDFLAGS),$(LIBS))
 -include $(FUZZ_LIB:.o=.d) $(FUZZ_SRC:%.c=$(BUILD)/%.d) $(FUZZ_SRC:%.c=$(FUZZ_DIR)/%.d) \
          $(BUILD)/tests/fuzz/replay.d
 
@@ -300,7 +288,7 @@ $(REPLAYS): $(BUILD)/fuzz-replay/%: $(BUILD)/tests/fuzz/%.o $(BUILD)/tests/fuzz/
 
 DEMO_PACK := $(BUILD)/tiny.moe
 
-# In two steps: before anything is installed, make knows neither compiler nor libraries.
+# In two steps: make looks for the compiler when it starts, which is before anything is installed.
 .PHONY: demo demo-run deps
 demo: deps
 	@echo "Building..."
@@ -314,7 +302,7 @@ demo-run: all
 	@$(BUILD)/bin/moe-run $(DEMO_PACK) -p 'Once upon a time' -n 120 --temp 0.7 --top-p 0.95 --seed 7
 	@echo; echo
 	@echo "(A model of 17 million parameters: grammar yes, sense rarely.) Now try:"
-	@echo "  $(BUILD)/bin/moe-run $(DEMO_PACK)                    a prompt of its own; /help"
+	@echo "  $(BUILD)/bin/moe-run $(DEMO_PACK)                    a prompt; /help lists commands"
 	@echo "  $(BUILD)/bin/moe-run $(DEMO_PACK) --bench            how fast it runs here"
 	@echo "  $(BUILD)/bin/moe-quantize --list $(DEMO_PACK)        what is in the pack"
 	@echo "  make check                                   every test"
@@ -323,7 +311,7 @@ deps:
 
 # ---- Tests --------------------------------------------------------------------------------------
 
-.PHONY: replays check check-all quick check-floors check-headers check-man \
+.PHONY: replays check check-all quick check-floors check-rooms check-headers check-man \
         check-format format format-check asan tsan
 replays: $(REPLAYS)
 check: deps
@@ -337,6 +325,8 @@ quick: all tests
 
 check-floors:
 	@sh tests/check-floors.sh
+check-rooms: all
+	@BUILD=$(BUILD) sh tests/check-rooms.sh
 check-headers:
 	@CC='$(CC)' sh tests/check-headers.sh
 check-man: all
@@ -356,10 +346,9 @@ check-format:
 	    $(MAKE) --no-print-directory format-check; \
 	else echo "no clang-format $(FORMAT_VERSION) here: the format is not checked"; fi
 
-# OpenMP's own runtime is not instrumented: under the thread sanitizer the loops run on one thread
-# and what is left is what we synchronise ourselves: the loader's reading threads, by themselves and
-# under the engine, the host's, and on the shim the device's streams, tiers and uploads. The other
-# tests have one thread there or nothing but these.
+# OpenMP's own runtime is not instrumented, so its loops run on one thread under the thread sanitizer.
+# These tests have threads of our own: the loader's, alone and under the engine; those that compute on
+# the host; and on the shim the device's streams, tiers and uploads.
 THREADED := $(patsubst %,tests/unit/%,test_loader test_loader_faults test_cached test_host) \
             $(patsubst %,shim/tests/gpu/%,test_uploads test_tiers test_tiers_faults test_engine)
 asan:
@@ -377,7 +366,7 @@ tsan:
 .PHONY: bench bench-strategies bench-calibrate bench-gpu
 bench: all tools
 	@BUILD=$(BUILD) sh tests/bench/run.sh
-# Every row of the strategy table, and the papers' ablations: over an hour.
+# Every strategy, and the papers' ablations: over an hour.
 bench-strategies: all tests tools
 	@BUILD=$(BUILD) sh tests/bench/strategies.sh
 # Bit maps of the bundled model for five tolerances: three quarters of an hour.
@@ -389,25 +378,23 @@ bench-gpu: all tools
 # ---- Installation -------------------------------------------------------------------------------
 
 .PHONY: install uninstall
+PAGES := $(wildcard man/*.[1-9])
 BINDIR := $(DESTDIR)$(PREFIX)/bin
 MANDIR := $(DESTDIR)$(PREFIX)/share/man
 PROFILEDIR := $(DESTDIR)$(PREFIX)/share/moe-toolkit/profiles
 install: all
-	install -d $(BINDIR) $(MANDIR)/man1 $(MANDIR)/man5 $(MANDIR)/man7
+	install -d $(BINDIR) $(PROFILEDIR) $(addprefix $(MANDIR)/man,$(sort $(subst .,,$(suffix $(PAGES)))))
 	install -m 755 $(PROGRAMS) $(BINDIR)
-	set -e; for page in $(wildcard man/*.[157]); do \
-	    install -m 644 $$page $(MANDIR)/man$${page##*.}; done
-	install -d $(PROFILEDIR)
+	set -e; for page in $(PAGES); do install -m 644 $$page $(MANDIR)/man$${page##*.}; done
 	install -m 644 $(wildcard profiles/*.yaml) $(PROFILEDIR)
 uninstall:
 	rm -f $(PROGRAMS:$(BUILD)/bin/%=$(BINDIR)/%)
-	for page in $(notdir $(wildcard man/*.[157])); do \
-	    rm -f $(MANDIR)/man$${page##*.}/$$page; done
+	for page in $(notdir $(PAGES)); do rm -f $(MANDIR)/man$${page##*.}/$$page; done
 	rm -f $(patsubst profiles/%,$(PROFILEDIR)/%,$(wildcard profiles/*.yaml))
 
 # ---- 64-bit ARM ----------------------------------------------------------------------------------
-# Cross-builds the floors below the kernels and the kernel tests, and runs these under qemu-user:
-# once on a processor with the dot-product extension, once on one without (cortex-a53).
+# Cross-builds the kernels, what they need, and their tests, and runs these under qemu-user: once on a
+# processor with the dot-product extension, once on one without (cortex-a53).
 
 NEON_CC ?= aarch64-linux-gnu-gcc
 NEON_RUN ?= qemu-aarch64 -L /usr/aarch64-linux-gnu
@@ -425,11 +412,9 @@ neon: $(NEON_DIR)/test_kernels
 	else echo "skipped: $(firstword $(NEON_RUN)) is not installed (package qemu-user)"; fi
 
 $(NEON_DIR)/lib/kern/kern_neon_dot.o: VARIANT := -march=armv8.2-a+dotprod
-$(NEON_DIR)/%.o: %.c
-	$(call SAY,NEON,$<)
-	$(Q)mkdir -p $(@D)
-	$(Q)$(NEON_CC) $(NEON_FLAGS) $(VARIANT) -MMD -MP -c $< -o $@
+$(call keep_command,$(NEON_DIR)/.flags,$(NEON_CC) $(NEON_FLAGS))
+$(NEON_DIR)/%.o: %.c $(NEON_DIR)/.flags
+	$(call compile,NEON,$(NEON_CC) $(NEON_FLAGS) $(VARIANT))
 $(NEON_DIR)/test_kernels: $(NEON_OBJ)
-	$(call SAY,LINK,$@)
-	$(Q)$(NEON_CC) -fopenmp -o $@ $^ -lm
+	$(call link,$(NEON_CC) -fopenmp,-lm)
 -include $(NEON_OBJ:.o=.d)
