@@ -12,15 +12,11 @@ enum unit { BYTES, RATE, SECONDS, COUNT };
 static const char *format(double x, enum unit unit, char room[32])
 {
     if (unit == BYTES)
-        return moe_format_bytes((uint64_t)x, room);
-    if (unit == RATE && x >= 1e9)
-        snprintf(room, 32, "%.2f GB/s", x * 1e-9);
+        moe_format_bytes((uint64_t)x, room);
     else if (unit == RATE)
-        snprintf(room, 32, "%.1f MB/s", x * 1e-6);
-    else if (unit == SECONDS && x < 1e-3)
-        snprintf(room, 32, "%.1f us", x * 1e6);
+        moe_format_rate(x, room);
     else if (unit == SECONDS)
-        snprintf(room, 32, "%.2f ms", x * 1e3);
+        moe_format_seconds(x, room);
     else
         snprintf(room, 32, "%g", x);
     return room;

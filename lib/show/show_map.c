@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/text.h"
+#include "show/draw.h"
 
 enum { PER_ROW = 64 };
 
@@ -32,21 +33,6 @@ static char sign_of(const struct moe_map *map, uint32_t variant)
     return strlen(name) == 1 ? name[0] : (char)('a' + variant);
 }
 
-/* A shade for an importance in terms of the mean magnitude. */
-static const char *shade(double importance, double mean, bool drawing)
-{
-    static const char *const blocks[] = {" ", "\xe2\x96\x91", "\xe2\x96\x92", "\xe2\x96\x93",
-                                         "\xe2\x96\x88"};
-    static const char *const plain[] = {" ", ".", ":", "o", "#"};
-    const double limits[] = {0.125, 0.5, 1, 2};
-    int level = 0;
-    if (importance < 0)
-        return "-";
-    while (level < 4 && importance > limits[level] * mean)
-        level++;
-    return drawing ? blocks[level] : plain[level];
-}
-
 /* Rows of a layer's experts, each drawn by `put`. */
 static void put_picture(const struct moe_map *map, struct moe_buf *out,
                         void (*put)(const struct moe_map *map, uint64_t expert, const void *ctx,
@@ -67,16 +53,18 @@ static void put_picture(const struct moe_map *map, struct moe_buf *out,
 
 struct heat {
     double mean;
-    bool drawing;
+    bool blocks;
 };
 
 static void put_heat(const struct moe_map *map, uint64_t expert, const void *ctx,
                      struct moe_buf *out)
 {
     const struct heat *h = ctx;
-    moe_buf_text(out, map->importances.known[expert]
-                          ? shade(map->importances.nats[expert], h->mean, h->drawing)
-                          : "?");
+    double nats = map->importances.nats[expert];
+    if (!map->importances.known[expert])
+        moe_buf_text(out, "?");
+    else
+        moe_buf_text(out, nats < 0 ? "-" : moe_draw_shade(nats, h->mean, h->blocks));
 }
 
 static void put_bits(const struct moe_map *map, uint64_t expert, const void *ctx,
@@ -113,11 +101,11 @@ static void put_rungs(const struct moe_map *map, struct moe_buf *out)
     }
 }
 
-static void put_importances(const struct moe_map *map, bool drawing, struct moe_buf *out)
+static void put_importances(const struct moe_map *map, bool blocks, struct moe_buf *out)
 {
     const struct moe_importances *m = &map->importances;
     uint64_t n = (uint64_t)map->n_layers * map->n_experts, known = 0, gains = 0;
-    struct heat heat = {0, drawing};
+    struct heat heat = {0, blocks};
     double most = 0, sum = 0;
     for (uint64_t e = 0; e < n; e++) {
         known += m->known[e];
@@ -138,7 +126,7 @@ static void put_importances(const struct moe_map *map, bool drawing, struct moe_
                        map->rank_correlation);
     put_picture(map, out, put_heat, &heat);
     moe_buf_printf(out, "  layers down, experts across; %s: up to twice the mean\n",
-                   shade(1.5, 1, drawing));
+                   moe_draw_shade(1.5, 1, blocks));
 }
 
 static void put_choice(const struct moe_map *map, struct moe_buf *out)
@@ -219,13 +207,13 @@ static void put_hobbit(const struct moe_map *map, struct moe_buf *out)
 
 /* ---- Whole ---- */
 
-void moe_show_map(const struct moe_map *map, bool drawing, struct moe_buf *out)
+void moe_show_map(const struct moe_map *map, bool blocks, struct moe_buf *out)
 {
     put_texts(map, out);
     if (map->n_rungs)
         put_rungs(map, out);
     if (map->importances.there)
-        put_importances(map, drawing, out);
+        put_importances(map, blocks, out);
     if (map->choice.there)
         put_choice(map, out);
     if (map->fate.there)

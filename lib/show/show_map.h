@@ -7,8 +7,8 @@
 #include "base/buf.h"
 #include "record/map.h"
 
-/* What was measured, what was chosen, and what that costs. drawing: with block characters. */
-void moe_show_map(const struct moe_map *map, bool drawing, struct moe_buf *out);
+/* What was measured, what was chosen, and what that costs. blocks: as of show/draw.h. */
+void moe_show_map(const struct moe_map *map, bool blocks, struct moe_buf *out);
 
 /* "per-expert bits: 11.2 MB instead of 13.8 MB, +1.93% (standard error 0.08%)", one line without
  * its newline. */

@@ -12,13 +12,9 @@ enum { BAR_WIDTH = 40, MAP_COLUMNS = 64 };
 
 /* ---- For a person ---- */
 
-/* "57.3%", or "-" for what was not measured; six wide. */
 static void put_percent(struct moe_buf *out, double x)
 {
-    if (isnan(x))
-        moe_buf_text(out, "      -");
-    else
-        moe_buf_printf(out, " %5.1f%%", 100 * x);
+    moe_draw_percent(out, x, 7);
 }
 
 static void put_cosine(struct moe_buf *out, double x)
@@ -69,27 +65,14 @@ static void put_layers(const struct moe_statistics *s, struct moe_buf *out)
     put_layer_row(s, MOE_ALL_LAYERS, out);
 }
 
-/* A shade for a share of activations: chance is in the middle. */
-static const char *shade(double share, double chance, bool drawing)
-{
-    static const char *const blocks[] = {" ", "\xe2\x96\x91", "\xe2\x96\x92", "\xe2\x96\x93",
-                                         "\xe2\x96\x88"};
-    static const char *const plain[] = {" ", ".", ":", "o", "#"};
-    const double limits[] = {0.125, 0.5, 1.0, 2.0};
-    int level = 0;
-    while (level < 4 && share > limits[level] * chance)
-        level++;
-    return drawing ? blocks[level] : plain[level];
-}
-
-static void put_map(const struct moe_statistics *s, bool drawing, struct moe_buf *out)
+static void put_map(const struct moe_statistics *s, bool blocks, struct moe_buf *out)
 {
     uint32_t n = s->shape.n_experts, step = (n + MAP_COLUMNS - 1) / MAP_COLUMNS;
     double tokens = (double)s->totals[MOE_TOTAL_TOKENS] * s->shape.top_k, chance = 1.0 / n;
     moe_buf_printf(out,
                    "\nActivations: layers down, experts across (%" PRIu32
                    " a column); %s: from chance to twice it\n",
-                   step, shade(1.5 * chance, chance, drawing));
+                   step, moe_draw_shade(1.5, 1, blocks));
     for (uint32_t l = 0; l < s->shape.n_layers; l++) {
         const uint64_t *counts = moe_series_at(s, MOE_S_ACTIVATIONS, l);
         moe_buf_printf(out, "%5" PRIu32 " |", l);
@@ -98,29 +81,28 @@ static void put_map(const struct moe_statistics *s, bool drawing, struct moe_buf
             uint32_t of = e + step < n ? step : n - e;
             for (uint32_t i = 0; i < of; i++)
                 sum += (double)counts[e + i];
-            moe_buf_text(out, shade(sum / of / tokens, chance, drawing));
+            moe_buf_text(out, moe_draw_shade(sum / of / tokens, chance, blocks));
         }
         moe_buf_text(out, "|\n");
     }
 }
 
-static void put_bar(struct moe_buf *out, const char *name, double share, bool drawing)
+static void put_bar(struct moe_buf *out, const char *name, double share, bool blocks)
 {
     if (isnan(share))
         return;
     moe_buf_printf(out, "  %-14s %5.1f%% ", name, 100 * share);
-    moe_draw_bar(out, share, BAR_WIDTH, drawing);
+    moe_draw_bar(out, share, BAR_WIDTH, blocks);
     moe_buf_text(out, "\n");
 }
 
-static void put_predictors(const struct moe_statistics *s, bool drawing, struct moe_buf *out)
+static void put_predictors(const struct moe_statistics *s, bool blocks, struct moe_buf *out)
 {
     moe_buf_printf(out,
                    "\nPredictors: share of a token's %" PRIu32 " experts among as many predicted\n",
                    s->shape.top_k);
     for (int p = 0; p < MOE_N_PREDICTORS; p++)
-        put_bar(out, moe_predictor_name(p), moe_figure_accuracy(s, MOE_ALL_LAYERS, p).in_k,
-                drawing);
+        put_bar(out, moe_predictor_name(p), moe_figure_accuracy(s, MOE_ALL_LAYERS, p).in_k, blocks);
     moe_buf_text(out, "  predictor         top1   in k  in 2k in p75 prompt\n");
     for (int p = 0; p < MOE_N_PREDICTORS; p++) {
         struct moe_accuracy_figures a = moe_figure_accuracy(s, MOE_ALL_LAYERS, p);
@@ -184,7 +166,7 @@ static int put_rest(const struct moe_statistics *s, struct moe_buf *out, struct 
     return MOE_OK;
 }
 
-int moe_show_statistics(const struct moe_statistics *s, bool drawing, struct moe_buf *out,
+int moe_show_statistics(const struct moe_statistics *s, bool blocks, struct moe_buf *out,
                         struct moe_err *err)
 {
     moe_buf_printf(out,
@@ -194,8 +176,8 @@ int moe_show_statistics(const struct moe_statistics *s, bool drawing, struct moe
                    s->totals[MOE_TOTAL_DOCUMENTS], s->totals[MOE_TOTAL_TOKENS], s->shape.max_tokens,
                    s->shape.n_layers, s->shape.n_experts, s->shape.top_k);
     put_layers(s, out);
-    put_map(s, drawing, out);
-    put_predictors(s, drawing, out);
+    put_map(s, blocks, out);
+    put_predictors(s, blocks, out);
     return put_rest(s, out, err);
 }
 

@@ -6,8 +6,8 @@
 #include "base/err.h"
 #include "record/statistics.h"
 
-/* Tables, a heat map and bars; `drawing`: block characters and no plain digits for the map. */
-int moe_show_statistics(const struct moe_statistics *s, bool drawing, struct moe_buf *out,
+/* Tables, a heat map and bars; blocks: as of show/draw.h. */
+int moe_show_statistics(const struct moe_statistics *s, bool blocks, struct moe_buf *out,
                         struct moe_err *err);
 /* All figures as one JSON object. */
 int moe_show_statistics_json(const struct moe_statistics *s, struct moe_buf *out,
