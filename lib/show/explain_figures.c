@@ -1,6 +1,6 @@
-#include <math.h>
+#include "show/explain_figures.h"
 
-#include "show/explain.h"
+#include <math.h>
 
 /* `x` where it is known and above zero. */
 static double known(double x)
@@ -60,4 +60,51 @@ uint32_t moe_plan_assumptions(const struct moe_plan *plan,
         if (holds[i])
             out[n++] = i;
     return n;
+}
+
+struct moe_plan_slots moe_plan_slots(const struct moe_plan *plan)
+{
+    struct moe_plan_slots s = {.n_experts = (uint64_t)plan->n_layers * plan->n_experts};
+    for (uint32_t i = 0; i < plan->n_pools; i++) {
+        const struct moe_plan_pool *pool = &plan->pools[i];
+        s.n_cache += pool->n_cache;
+        s.n_working += pool->n_working;
+        s.cache_bytes += pool->n_cache * pool->slot_bytes;
+        s.working_bytes += pool->n_working * pool->slot_bytes;
+    }
+    s.share = s.n_experts ? (double)s.n_cache / (double)s.n_experts : 0;
+    s.tokens = plan->memory.token ? (double)s.cache_bytes / (double)plan->memory.token : 0;
+    return s;
+}
+
+/* Adds x, where it is known, to a mean. */
+static void mean_add(double x, double *sum, uint32_t *n)
+{
+    if (!(x >= 0))
+        return;
+    *sum += x;
+    ++*n;
+}
+
+struct moe_plan_span moe_plan_span(const struct moe_plan *plan, uint32_t first, uint32_t n)
+{
+    struct moe_plan_span l = {0};
+    uint32_t n_hit = 0, n_accuracy = 0, n_stall = 0;
+    for (uint32_t i = 0; i < plan->n_pools; i++)
+        for (uint32_t k = 0; k < n && plan->pools[i].per_layer; k++) {
+            l.own_slots = true;
+            l.slots += plan->pools[i].per_layer[first + k];
+        }
+    for (uint32_t i = 0; i < plan->n_contents; i++) {
+        uint32_t layer = plan->contents[i] / plan->n_experts;
+        l.filled += layer >= first && layer < first + n;
+    }
+    for (uint32_t k = 0; k < n; k++) {
+        mean_add(plan->layers[first + k].hit_rate, &l.hit_rate, &n_hit);
+        mean_add(plan->layers[first + k].accuracy, &l.accuracy, &n_accuracy);
+        mean_add(plan->layers[first + k].stall_seconds, &l.stall_seconds, &n_stall);
+    }
+    l.hit_rate = n_hit ? l.hit_rate / n_hit : -1;
+    l.accuracy = n_accuracy ? l.accuracy / n_accuracy : -1;
+    return l;
 }

@@ -60,8 +60,8 @@ static void put_pack(const struct moe_pack *pack, const struct moe_pack_summary 
     char room[3][32];
     uint64_t floor = (m->floor + 2 * MIB - 1) / MIB;
     moe_draw_paragraph(out, NULL, 0,
-                       "%s: a %s model of %" PRIu32 " layers; in %" PRIu32 " of them %" PRIu32
-                       " experts, blocks of weights, of which a token uses %" PRIu32 ".",
+                       "%s: a %s model of %" PRIu32 " layers; %" PRIu32 " of them have %" PRIu32
+                       " experts (blocks of weights), of which a token uses %" PRIu32 ".",
                        path, c->family, c->n_layers, s->n_moe_layers, c->n_experts, c->top_k);
     moe_buf_text(out, "\nWhat is in it\n");
     moe_draw_paragraph(out, NULL, 2, "weights outside experts, always in memory: %s",
@@ -69,7 +69,7 @@ static void put_pack(const struct moe_pack *pack, const struct moe_pack_summary 
     put_variants(pack, s, out);
     moe_buf_text(out, "\nWhat running it takes\n");
     moe_draw_paragraph(out, NULL, 2,
-                       "A token visits %" PRIu32 " experts: %s of %s, %.1f%%. They may lie in "
+                       "A token visits %" PRIu32 " experts: %s of %s, %.1f%%. They may stay in "
                        "memory or be loaded when they are needed.",
                        s->n_moe_layers * c->top_k, moe_format_bytes(m->token, room[0]),
                        moe_format_bytes(m->all, room[1]),

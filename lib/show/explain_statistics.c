@@ -27,12 +27,16 @@ static int boundary_of(const struct moe_statistics *s, double **accuracy, uint32
 
 /* ---- Text ---- */
 
-static void put_percent(struct moe_buf *out, double x)
+/* A line of a table: the shares in percent, the first of them as a bar. */
+static void put_shares(struct moe_buf *out, const char *name, const double *shares, int n,
+                       bool blocks)
 {
-    if (isnan(x) || x < 0)
-        moe_buf_text(out, "       -");
-    else
-        moe_buf_printf(out, "  %5.1f%%", 100 * x);
+    moe_buf_printf(out, "  %-12s", name);
+    for (int i = 0; i < n; i++)
+        moe_draw_percent(out, shares[i], 8);
+    moe_buf_text(out, "  ");
+    moe_draw_bar(out, shares[0], BAR, blocks);
+    moe_buf_text(out, "\n");
 }
 
 static void put_uses(const struct moe_statistics *s, struct moe_buf *out)
@@ -48,35 +52,33 @@ static void put_uses(const struct moe_statistics *s, struct moe_buf *out)
     moe_buf_text(out, "\nWhat a cache can count on\n");
     moe_draw_paragraph(out, NULL, 2,
                        "The busiest quarter of a layer's experts does %.1f%% of its work over all "
-                       "texts, %.1f%% within a text; if all were alike, 25%%.",
+                       "texts, %.1f%% within a text; with even use it would do 25%%.",
                        100 * moe_figure_skew(s, MOE_ALL_LAYERS),
                        100 * moe_figure_document_skew(s, MOE_ALL_LAYERS));
+    moe_draw_paragraph(
+        out, NULL, 2,
+        "Of a token's experts %.1f%% were also used by the token before it; by chance "
+        "it would be %.1f%%.",
+        100 * reuse.active, 100 * reuse.chance);
     moe_draw_paragraph(out, NULL, 2,
-                       "Of a token's experts %.1f%% were used by the token before it; by chance "
-                       "%.1f%% would have been.",
-                       100 * reuse.active, 100 * reuse.chance);
-    moe_draw_paragraph(out, NULL, 2,
-                       "How a prompt uses its experts and how the rest of the text does agree by "
-                       "%.3f, where 1 is alike.",
+                       "The use of experts in a prompt and that in the rest of its text agree by "
+                       "%.3f, where 1 means alike.",
                        moe_figure_similarity(s).whole);
 }
 
 static void put_predictors(const struct moe_statistics *s, bool blocks, struct moe_buf *out)
 {
     moe_draw_paragraph(out, NULL, 0,
-                       "\nHow well a layer's experts are foretold: of its %" PRIu32
-                       ", those among as many foretold; among the likeliest quarter",
+                       "\nPredictors: share of a layer's %" PRIu32
+                       " chosen experts that are among as many predicted, and among the likeliest "
+                       "quarter of all",
                        s->shape.top_k);
     for (enum moe_predictor p = 0; p < MOE_N_PREDICTORS; p++) {
         struct moe_accuracy_figures a = moe_figure_accuracy(s, MOE_ALL_LAYERS, p);
         if (isnan(a.in_k))
             continue;
-        moe_buf_printf(out, "  %-12s", moe_predictor_name(p));
-        put_percent(out, a.in_k);
-        put_percent(out, a.in_p75);
-        moe_buf_text(out, "  ");
-        moe_draw_bar(out, a.in_k, BAR, blocks);
-        moe_buf_text(out, "\n");
+        const double shares[] = {a.in_k, a.in_p75};
+        put_shares(out, moe_predictor_name(p), shares, 2, blocks);
     }
 }
 
@@ -93,32 +95,25 @@ static void put_layers(const struct moe_statistics *s, const double *accuracy, u
                        bool blocks, struct moe_buf *out)
 {
     uint32_t n = s->shape.n_layers, step = (n + LAYER_ROWS - 1) / LAYER_ROWS;
-    moe_buf_text(out, "\nBy layer, foretold by the gate's input of the layer before (gate-1)\n");
+    moe_buf_text(out,
+                 "\nBy layer, predicted from the router's input in the layer before (gate-1)\n");
     for (uint32_t l = 0; l < n; l += step) {
         uint32_t of = l + step < n ? step : n - l;
         char name[32];
-        if (of == 1)
-            snprintf(name, sizeof name, "%" PRIu32, l);
-        else
-            snprintf(name, sizeof name, "%" PRIu32 "-%" PRIu32, l, l + of - 1);
-        moe_buf_printf(out, "  %-12s", name);
-        double x = of == 1 ? accuracy[l] : mean(accuracy + l, of);
-        put_percent(out, x);
-        moe_buf_text(out, "  ");
-        moe_draw_bar(out, x, BAR, blocks);
-        moe_buf_text(out, "\n");
+        double share = of == 1 ? accuracy[l] : mean(accuracy + l, of);
+        put_shares(out, moe_format_layers(l, of, name), &share, 1, blocks);
     }
     if (boundary)
         moe_draw_paragraph(out, NULL, 2,
-                           "Clearly harder to foretell than the others: the first %" PRIu32
-                           " (%.1f%% in the mean against %.1f%%; what nothing foretells counts as "
-                           "0). Where memory allows they keep all their experts: --alloc "
+                           "Clearly harder to predict than the others: the first %" PRIu32
+                           " (%.1f%% on average against %.1f%%; a layer without predictions counts "
+                           "as 0). Where memory allows, keep all their experts: --alloc "
                            "shallow:%" PRIu32 ".",
                            boundary, 100 * mean(accuracy, boundary),
                            100 * mean(accuracy + boundary, n - boundary), boundary);
     else
         moe_draw_paragraph(out, NULL, 2,
-                           "No run of first layers is harder to foretell than the others.");
+                           "The first layers are not clearly harder to predict than the others.");
 }
 
 int moe_explain_statistics(const struct moe_statistics *s, bool blocks, struct moe_buf *out,

@@ -19,12 +19,13 @@ static void say_cache(const struct moe_strategy *s, uint64_t n_slots, struct moe
         break;
     case MOE_ALLOC_SHALLOW:
         moe_buf_printf(out,
-                       ", first as many as there are experts for the first %" PRIu32
-                       " layers, which are the hardest to foresee, the rest in equal parts",
+                       ", enough for all experts of the first %" PRIu32
+                       " layers, which are the hardest to predict, the rest in equal parts",
                        s->boundary);
         break;
     case MOE_ALLOC_FREQUENCY:
-        moe_buf_text(out, ", in equal parts, what is over to the layers with the busiest experts");
+        moe_buf_text(out,
+                     ", in equal parts, and what remains for the layers with the busiest experts");
         break;
     }
     moe_buf_printf(out, ". When they are full: %s.", s->cache->describe);
@@ -34,9 +35,10 @@ static void say_init(const struct moe_strategy *s, struct moe_buf *out)
 {
     if (!s->cache || s->init == MOE_INIT_EMPTY)
         return;
-    moe_buf_text(out, s->init == MOE_INIT_FREQUENCY
-                          ? " At the start they hold the experts that the profile saw most often."
-                          : " At the start they are filled layer by layer.");
+    moe_buf_text(out,
+                 s->init == MOE_INIT_FREQUENCY
+                     ? " At the start they hold the experts that the statistics saw most often."
+                     : " At the start they are filled layer by layer.");
 }
 
 static void say_source(const struct moe_strategy *s, struct moe_buf *out)
@@ -48,18 +50,19 @@ static void say_source(const struct moe_strategy *s, struct moe_buf *out)
         moe_buf_text(out, "the experts of the token before are expected again");
         break;
     case MOE_PREDICT_BY_PATH:
-        moe_buf_text(out, "the next layer's experts are foretold from this layer's, by how often "
-                          "they followed each other in the profile");
+        moe_buf_text(out, "the next layer's experts are predicted from this layer's, by how often "
+                          "they followed each other in the statistics");
         break;
     case MOE_PREDICT_BY_KEYS:
-        moe_buf_text(out, "the next layer's experts are foretold from the best ones of the last "
-                          "two layers, by the profile");
+        moe_buf_text(out, "the next layer's experts are predicted from the best ones of the last "
+                          "two layers, by the statistics");
         break;
     case MOE_PREDICT_BY_GATE:
-        moe_buf_text(out, "the next layer's router is asked early, with this layer's input");
+        moe_buf_text(out, "the next layer's router runs early, on this layer's input");
         break;
     case MOE_PREDICT_BY_RESIDUAL:
-        moe_buf_text(out, "the next layer's router is asked early, with the stream as it is now");
+        moe_buf_text(out,
+                     "the next layer's router runs early, on the residual stream as it is now");
         break;
     }
     if (s->depth > 1)
@@ -70,26 +73,27 @@ static void say_prefetch(const struct moe_strategy *s, struct moe_buf *out)
 {
     char limits[MOE_PART_TEXT_BYTES];
     if (s->predict == MOE_PREDICT_BY_NOTHING) {
-        moe_buf_text(out, " Nothing is loaded ahead.");
+        moe_buf_text(out, " Nothing is prefetched.");
         return;
     }
     moe_buf_text(out, " While a layer computes, ");
     say_source(s, out);
     if (moe_strategy_has(s, MOE_PART_PREFETCH)) {
         moe_strategy_part_text(s, MOE_PART_PREFETCH, limits);
-        moe_buf_printf(out, "; what is absent is loaded ahead (limits: %s)", limits);
+        moe_buf_printf(out, "; absent ones are prefetched (limits: %s)", limits);
     }
     moe_buf_text(out, ".");
     if (s->precalculate)
-        moe_buf_text(out, " Absent experts that were foretold are computed beforehand on the host,"
-                          " from the input of the layer before.");
+        moe_buf_text(out,
+                     " Predicted experts that are absent are computed early on the host, from the "
+                     "input of the layer before.");
 }
 
 static void say_miss(const struct moe_strategy *s, struct moe_buf *out)
 {
     switch (s->on_miss) {
     case MOE_MISS_LOAD:
-        moe_buf_text(out, " An absent expert is waited for.");
+        moe_buf_text(out, " A layer waits for its absent experts.");
         break;
     case MOE_MISS_LOAD_LOW:
         moe_buf_text(out, " An absent expert that matters little is loaded at the low precision.");
@@ -99,9 +103,9 @@ static void say_miss(const struct moe_strategy *s, struct moe_buf *out)
         break;
     case MOE_MISS_COMPUTE_HOST:
         moe_buf_text(out, s->host_falls_back
-                              ? " An absent expert is computed where it lies, or, without a second "
-                                "device, loaded and dropped."
-                              : " An absent expert is computed where it lies, on the host.");
+                              ? " An absent expert is computed on the host, or, without a device "
+                                "beside it, loaded and dropped."
+                              : " An absent expert is computed on the host, where it lies.");
         break;
     }
     if (s->skip_below > 0)
@@ -112,10 +116,10 @@ static void say_miss(const struct moe_strategy *s, struct moe_buf *out)
 static void say_prefill(const struct moe_strategy *s, struct moe_buf *out)
 {
     if (s->prefill == MOE_PREFILL_POPULARITY)
-        moe_buf_text(out, " Of a prompt the experts that most tokens want come first.");
+        moe_buf_text(out, " In a prompt the experts that most tokens use come first.");
     if (s->prefill == MOE_PREFILL_HYBRID)
         moe_buf_printf(out,
-                       " Of a prompt the experts that most tokens want come first, the last "
+                       " In a prompt the experts that most tokens use come first, the last "
                        "%.3g%% of them at the low precision.",
                        100 * s->low_share);
 }
@@ -132,5 +136,5 @@ void moe_explain_strategy(const struct moe_strategy *s, uint64_t n_slots, struct
     say_miss(s, out);
     say_prefill(s, out);
     moe_buf_text(out, s->inexact ? " This may change what the model says."
-                                 : " Nothing of this changes what the model says.");
+                                 : " None of this changes what the model says.");
 }

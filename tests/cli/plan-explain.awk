@@ -1,4 +1,4 @@
-# From a moe-plan(5) file, the figures that its explanation must give, worked out anew: a fragment
+# From a moe-plan(5) file, the figures that its explanation must give, computed independently: a fragment
 # of the text a line, blanks squeezed. Bars are left out.
 
 function bytes(n, unit, i) {
@@ -66,7 +66,7 @@ function put_memory(used, all, names, keys, n, i) {
     for (i = 1; i <= n && all; i++)
         print names[i], bytes(memory(keys[i])), sprintf("%.1f%%", 100 * memory(keys[i]) / all)
     if (memory("total") > used)
-        print "nothing", bytes(memory("total") - used),
+        print "unused", bytes(memory("total") - used),
               sprintf("%.1f%%", 100 * (memory("total") - used) / all)
     if (memory("floor")) print "The smallest budget that works is " bytes(memory("floor")) "."
 }
@@ -79,11 +79,10 @@ function put_slots(i, cache, working, cache_bytes, working_bytes, all, token) {
     if (!pools) return
     all = value["shape", "moe_layers"] * value["shape", "experts"]
     token = memory("token_experts")
-    print cache + 0 " slots keep experts (" bytes(cache_bytes) "), " working + 0 \
-          " pass them through (" bytes(working_bytes) "). That is " percent(cache / all) \
+    print cache + 0 " slots keep experts (" bytes(cache_bytes) "): " percent(cache / all) \
           " of all " all " experts (" bytes(memory("all_experts")) "), " \
-          sprintf("%.2f", token ? cache_bytes / token : 0) " times what a token visits (" \
-          bytes(token) ")."
+          sprintf("%.2f", token ? cache_bytes / token : 0) " times what a token uses (" \
+          bytes(token) "). " working + 0 " are scratch space (" bytes(working_bytes) ")."
 }
 function put_bounds(compute, wait, host, total, c, limit, part1, part2, part3, least, what) {
     compute = max(expected("compute_seconds"), 0); wait = max(expected("stall_seconds"), 0)
@@ -94,26 +93,26 @@ function put_bounds(compute, wait, host, total, c, limit, part1, part2, part3, l
     limit = min(max(expected("link_limit_seconds"), c), total)
     part1 = c; part2 = limit - c; part3 = total - limit
     print "A token takes " ms(total) " ms: " ms(compute) " computing, " ms(wait) \
-          " waiting for experts, " ms(host) " for the host."
-    print "computation, all experts in memory " ms(part1) " ms " percent(part1 / total)
-    print "the link, even knowing the future " ms(part2) " ms " percent(part2 / total)
-    print "foresight, what knowing it would save " ms(part3) " ms " percent(part3 / total)
-    what = part1 >= part2 && part1 >= part3 ? "Computation" : part2 >= part3 ? "The link" : "Foresight"
+          " waiting for experts, " ms(host) " waiting for the host."
+    print "computation, with all experts in memory " ms(part1) " ms " percent(part1 / total)
+    print "the link, even with perfect caching " ms(part2) " ms " percent(part2 / total)
+    print "imperfect caching and prediction " ms(part3) " ms " percent(part3 / total)
+    what = part1 >= part2 && part1 >= part3 ? "Computation" : part2 >= part3 ? "The link" : "Imperfect caching and prediction"
     least = what == "Computation" ? part1 : part1 + part2
-    print what " is the largest part:"
+    print what (what ~ /^Imperfect/ ? " are" : " is") " the largest part:"
     print speed(1 / least) " tokens/s"
     if (!pools) return
     print "A token loads " bytes(int(expected("bytes_per_token"))) "; the link (" \
           rate(value["times", "load_bytes_per_second"]) ") is busy " \
           percent(expected("link_seconds") * expected("decode_tokens_per_second")) \
           " of the time. Found in memory: " percent(expected("hit_rate")) \
-          "; a cache that knows the future, but loads only on demand: " \
+          "; by a cache that knows the future but loads only on demand: " \
           percent(expected("optimal_hit_rate")) "."
     print "A layer takes " ms(value["prefetch", "layer_seconds"]) " ms, loading an expert " \
           ms(value["prefetch", "load_seconds"]) " ms: " value["prefetch", "loads"] + 0 \
-          " loads hide behind a layer."
+          " loads fit in its time."
     if (expected("accuracy") != "")
-        print "Of a layer's experts " percent(expected("accuracy")) " are foreseen."
+        print "Of a layer's experts " percent(expected("accuracy")) " are predicted."
 }
 function put_layers(n, step, l, i, end, s, f, h, nh, a, na, w) {
     n = value["shape", "moe_layers"]
@@ -135,7 +134,7 @@ function put_layers(n, step, l, i, end, s, f, h, nh, a, na, w) {
               (("boundary", "by_stall") in value ? value["boundary", "by_stall"] : "unknown") \
               " by least waiting."
 }
-# Row i of the steps shown: evenly, but the present one in the place of the one nearest to it.
+# Line i of the steps shown: evenly, but the present one takes the place of the one nearest to it.
 function picked(k, now, n, rows, i, p, o, x, best, least) {
     for (p = 0; p < n && !(amount[k, p] > 0.999 * now && amount[k, p] < 1.001 * now);) p++
     best = -1

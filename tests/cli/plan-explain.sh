@@ -1,5 +1,5 @@
-# moe-plan --explain: every figure of the text worked out anew from the plan, and from what
-# moe-profile and moe-quantize say of statistics and packs.
+# moe-plan --explain: every figure of the text computed independently from the plan, and from
+# what moe-profile and moe-quantize say about statistics and packs.
 . tests/cli/lib.sh
 pack
 plan="$bin/moe-plan"
@@ -58,7 +58,7 @@ says() { check "... $1" grep -qF -e "$2" "$tmp/text"; }
 percent() { awk -v x="$1" 'BEGIN { printf "%.1f%%", 100 * x }'; }
 skew=$(echo "$all" | sed 's/{"skew":\([.0-9]*\).*/\1/')
 says "how uneven use is" "does $(percent "$skew") of its work over all texts, $(percent "$(figure document_skew)") within"
-says "what is used again" "experts $(percent "$(figure active)") were used by the token before it; by chance 12.5%"
+says "what is used again" "experts $(percent "$(figure active)") were also used by the token before it; by chance it would be 12.5%"
 says "prompts and the rest" "agree by $(awk -v x="$(sed 's/.*"prompt_to_rest":\([.0-9]*\).*/\1/' "$tmp/shown")" 'BEGIN { printf "%.3f", x }')"
 for predictor in previous gate-1 gate-2 gate-3 attention attention-1 residual-1 residual-3; do
     in_k=$(echo "$all" | sed "s/.*\"$predictor\":{\"top1\":[^}]*\"in_k\":\\([.0-9]*\\).*/\\1/")

@@ -5,7 +5,7 @@
 #include <math.h>
 
 #include "show/explain.h"
-#include "show/explain_parts.h"
+#include "show/explain_figures.h"
 
 enum { LAYERS = 4, EXPERTS = 8, TOP_K = 2 };
 
@@ -82,13 +82,13 @@ static struct moe_plan filled(void)
 }
 
 static void expect_bounds(const struct moe_plan *p, double computation, double link,
-                          double foresight, enum moe_bound largest)
+                          double prediction, enum moe_bound largest)
 {
     struct moe_plan_bounds b = moe_plan_bounds(p);
     assert_float_equal(b.seconds[MOE_BOUND_COMPUTATION], computation, 1e-9);
     assert_float_equal(b.seconds[MOE_BOUND_LINK], link, 1e-9);
-    assert_float_equal(b.seconds[MOE_BOUND_FORESIGHT], foresight, 1e-9);
-    assert_float_equal(computation + link + foresight, b.total, 1e-9);
+    assert_float_equal(b.seconds[MOE_BOUND_PREDICTION], prediction, 1e-9);
+    assert_float_equal(computation + link + prediction, b.total, 1e-9);
     assert_int_equal(b.largest, largest);
 }
 
@@ -99,15 +99,15 @@ static void bounds(void **state)
     p.expected.link_limit_seconds = 4.9e-3;
     expect_bounds(&p, 2e-3, 2.9e-3, 0.1e-3, MOE_BOUND_LINK);
     p.expected.link_limit_seconds = 1e-3; /* hides behind computation */
-    expect_bounds(&p, 2e-3, 0, 3e-3, MOE_BOUND_FORESIGHT);
+    expect_bounds(&p, 2e-3, 0, 3e-3, MOE_BOUND_PREDICTION);
     p.expected.link_limit_seconds = 9e-3; /* host computation beats the link */
     expect_bounds(&p, 2e-3, 3e-3, 0, MOE_BOUND_LINK);
     p.expected.compute_limit_seconds = 9e-3;
     expect_bounds(&p, 5e-3, 0, 0, MOE_BOUND_COMPUTATION);
     p.expected.compute_limit_seconds = p.expected.link_limit_seconds = NAN; /* not known */
-    expect_bounds(&p, 0, 0, 5e-3, MOE_BOUND_FORESIGHT);
+    expect_bounds(&p, 0, 0, 5e-3, MOE_BOUND_PREDICTION);
     p.expected.host_seconds = 1e-3;
-    expect_bounds(&p, 0, 0, 6e-3, MOE_BOUND_FORESIGHT);
+    expect_bounds(&p, 0, 0, 6e-3, MOE_BOUND_PREDICTION);
 }
 
 /* 2 sqrt(0.7 * 0.3 / 900) = 0.030550... */
@@ -160,20 +160,20 @@ static void assumptions(void **state)
 static void slots_and_layers(void **state)
 {
     struct moe_plan p = filled();
-    struct moe_explain_slots s = moe_explain_slots(&p);
+    struct moe_plan_slots s = moe_plan_slots(&p);
     assert_int_equal(s.n_cache, 20);
     assert_int_equal(s.n_working, 6);
     assert_int_equal(s.cache_bytes, 17 << 20);
     assert_float_equal(s.share, 20.0 / 32, 0);
     assert_float_equal(s.tokens, 17.0 / 8, 0);
-    struct moe_explain_layers l = moe_explain_layers(&p, 0, 2);
+    struct moe_plan_span l = moe_plan_span(&p, 0, 2);
     assert_int_equal(l.slots, 12);
     assert_int_equal(l.filled, 4);
     assert_float_equal(l.hit_rate, 0.75, 1e-9);
     assert_float_equal(l.accuracy, 0.75, 1e-9); /* of layer 1 alone */
     assert_float_equal(l.stall_seconds, 1e-3, 1e-12);
     p.pools[0].per_layer = p.pools[1].per_layer = NULL;
-    assert_false(moe_explain_layers(&p, 0, 4).own_slots);
+    assert_false(moe_plan_span(&p, 0, 4).own_slots);
 }
 
 static void expect_line(const char *text, const char *line)
@@ -209,12 +209,11 @@ static void text(void **state)
     expect_line(t, "Strategy fate+alloc=shallow:1; experts at 8 bits, low 2\n");
     expect_line(t, "  program                        8.00 MiB  12.5%  ###\n");
     expect_line(t, "  experts                       24.00 MiB  37.5%  #########\n");
-    expect_line(t, "  nothing                        8.00 MiB  12.5%  ###\n");
-    expect_line(t, "20 slots keep experts (17.00 MiB), 6 pass them through (4.50 MiB)");
-    expect_line(t, "62.5% of all 32 experts");
+    expect_line(t, "  unused                         8.00 MiB  12.5%  ###\n");
+    expect_line(t, "20 slots keep experts (17.00 MiB): 62.5% of all 32 experts");
     expect_line(t, "A token takes 5.000 ms: 3.000 computing, 2.000 waiting");
     expect_line(t, "2.000 ms  40.0% ######\n");
-    expect_line(t, "        1       4       1    75.0%     1.000 ms   50.0% ############\n");
+    expect_line(t, "        1       4       1     75.0%    1.000 ms   50.0% ############\n");
     expect_line(t, "  >    64.00 MiB    200.0 tokens/s   70.0% found ###################\n");
     expect_line(t, "gives 250.0 tokens/s: +25.0%");
     expect_line(t, "gives 300.0 tokens/s: +50.0%");
@@ -237,9 +236,10 @@ static void text(void **state)
         if ((*c != ' ' && *c != '\n') || (n && words[n - 1] != ' '))
             words[n++] = *c == '\n' ? ' ' : *c;
     words[n] = 0;
-    expect_line(words, "Results may change by --on-miss: at worst +1.25% (+-0.25) nats/token, 3.5% "
-                       "other top tokens; by --prefill: -0.5% (+-0.125) nats/token, 0.75% other "
-                       "top tokens. From 4321 tokens of a.txt and others.");
+    expect_line(words,
+                "Results may change through --on-miss: at worst +1.25% (+-0.25) nats/token, 3.5% "
+                "other top tokens; through --prefill: -0.5% (+-0.125) nats/token, 0.75% other "
+                "top tokens. Measured on 4321 tokens of a.txt and others.");
     moe_buf_release(&out);
 }
 

@@ -1,6 +1,7 @@
 /* A plan's explanation for scripts. */
 #include "fmt/emit.h"
-#include "show/explain_parts.h"
+#include "show/explain.h"
+#include "show/explain_figures.h"
 
 static void put_number(struct moe_emit *e, const char *key, double x)
 {
@@ -49,7 +50,7 @@ static void put_bounds(struct moe_emit *e, const struct moe_plan *plan)
 
 static void put_slots(struct moe_emit *e, const struct moe_plan *plan)
 {
-    struct moe_explain_slots slots = moe_explain_slots(plan);
+    struct moe_plan_slots slots = moe_plan_slots(plan);
     moe_emit_open_map(e, "slots");
     moe_emit_u64(e, "cache", slots.n_cache);
     moe_emit_u64(e, "working", slots.n_working);

@@ -1,0 +1,65 @@
+/*
+ * Figures that the explanation of a plan gives: each follows from the plan by the formulas here.
+ * Seconds are per decoded token.
+ */
+#ifndef MOE_SHOW_EXPLAIN_FIGURES_H
+#define MOE_SHOW_EXPLAIN_FIGURES_H
+
+#include "plan/plan.h"
+
+/* What keeps a token from being faster. */
+enum moe_bound {
+    MOE_BOUND_COMPUTATION = 0, /* it would take so long with every expert in memory */
+    MOE_BOUND_LINK,            /* what even a cache that knows the future must load takes longer:
+                                  link_limit_seconds - compute_limit_seconds, not below 0 */
+    MOE_BOUND_PREDICTION,      /* the rest: what knowing the future would save */
+    MOE_N_BOUNDS
+};
+struct moe_plan_bounds {
+    double total;                 /* compute + stall + host seconds */
+    double seconds[MOE_N_BOUNDS]; /* add up to the total */
+    enum moe_bound largest;
+};
+struct moe_plan_bounds moe_plan_bounds(const struct moe_plan *plan);
+
+/* How far the hit rate may be off because the trace is short: two standard errors,
+ * 2 sqrt(h (1 - h) / n), where each decoded token counts as one draw. 1 where there were none. */
+double moe_plan_hit_rate_error(const struct moe_plan *plan);
+
+/* The first step above `amount` (by more than a thousandth); NULL: none. */
+const struct moe_plan_step *moe_plan_next_step(const struct moe_plan_step *steps, uint32_t n,
+                                               double amount);
+
+/* What a plan assumes, the weakest first. */
+enum moe_assumption {
+    MOE_ASSUME_ROUTING = 0, /* synthetic trace, drawn with the bundled model's statistics */
+    MOE_ASSUME_BANDWIDTH,   /* times from memory bandwidth alone */
+    MOE_ASSUME_FIGURES,     /* synthetic trace, drawn with statistics of a real model */
+    MOE_ASSUME_FEW_TOKENS,  /* the error of the hit rate is above MOE_FEW_TOKENS_ERROR */
+    MOE_ASSUME_NO_STATISTICS,
+    MOE_ASSUME_ALIKE, /* other texts use the experts as the trace does: always */
+    MOE_N_ASSUMPTIONS
+};
+#define MOE_FEW_TOKENS_ERROR 0.02
+uint32_t moe_plan_assumptions(const struct moe_plan *plan,
+                              enum moe_assumption out[MOE_N_ASSUMPTIONS]);
+
+/* Slots of all pools. */
+struct moe_plan_slots {
+    uint64_t n_cache, n_working, cache_bytes, working_bytes;
+    uint64_t n_experts; /* of all layers */
+    double share;       /* n_cache / n_experts */
+    double tokens;      /* cache_bytes / bytes of the experts that one token visits */
+};
+struct moe_plan_slots moe_plan_slots(const struct moe_plan *plan);
+
+/* Layers [first, first + n): sums of slots, of experts loaded before the first token and of stalls;
+ * means of the shares that are known (below 0: none is). */
+struct moe_plan_span {
+    bool own_slots; /* some pool shares its slots out among layers */
+    uint64_t slots, filled;
+    double hit_rate, accuracy, stall_seconds;
+};
+struct moe_plan_span moe_plan_span(const struct moe_plan *plan, uint32_t first, uint32_t n);
+
+#endif

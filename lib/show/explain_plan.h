@@ -1,0 +1,22 @@
+/* The explanation of a plan in sections. Internal to explain_plan.c and explain_speed.c. */
+#ifndef MOE_SHOW_EXPLAIN_PLAN_H
+#define MOE_SHOW_EXPLAIN_PLAN_H
+
+#include "base/buf.h"
+#include "show/explain_figures.h"
+
+struct explanation {
+    const struct moe_plan *plan;
+    bool blocks; /* as of show/draw.h */
+    struct moe_buf *out;
+};
+
+enum { EXPLAIN_BAR = 24 };
+
+/* explain_speed.c; each says nothing where the plan has no figures for it. */
+void explain_bounds(const struct explanation *x);
+void explain_layers(const struct explanation *x);
+void explain_steps(const struct explanation *x);
+void explain_tried(const struct explanation *x);
+
+#endif
