@@ -45,12 +45,27 @@ static int open_gpu(struct moe_engine *e, const struct moe_engine_options *o, st
     return moe_gpu_open(&e->gpu, o->device.index, err);
 }
 
-static int open_experts(struct moe_engine *e, const struct moe_cache_options *cache,
+static int decide_split(struct moe_engine *e, struct moe_split *split,
+                        const struct moe_engine_options *o, struct moe_err *err)
+{
+    int status = moe_engine_split(split, e->model, e->gpu, o, err);
+    e->strategy = split->resolved.strategy;
+    e->fallback = split->resolved.fallback;
+    e->budget = split->budget;
+    e->memory_named = split->memory_named;
+    return status;
+}
+
+static int open_experts(struct moe_engine *e, struct moe_cache_options *cache,
                         const struct moe_progress *progress, struct moe_err *err)
 {
     const struct moe_model *m = e->model;
     if (e->strategy.resident)
         return moe_experts_open_resident(&e->experts, m->pack, 0, e->gpu, progress, err);
+    if (e->copy) {
+        cache->loader.copy = e->copy;
+        cache->loader.copy_bytes = e->copy_bytes;
+    }
     return moe_experts_open_cached(&e->experts, m->pack, m->config.top_k, cache, progress, err);
 }
 
@@ -63,36 +78,33 @@ static double host_slowdown(const struct moe_engine *e, const struct moe_engine_
 static int open_parts(struct moe_engine *e, const struct moe_engine_options *o,
                       const struct moe_progress *progress, struct moe_err *err)
 {
-    struct moe_session_options so = o->session;
-    struct moe_cache_options cache;
-    if (so.context > e->model->config.context_max)
-        return moe_fail(err, MOE_ERR_USAGE, "a context of %u: %s has %u positions", so.context,
-                        moe_pack_path(e->model->pack), e->model->config.context_max);
-    so.context = moe_engine_context(e->model, o);
+    struct moe_split split;
+    uint32_t context = o->session.context, most = e->model->config.context_max;
+    if (context > most)
+        return moe_fail(err, MOE_ERR_USAGE, "a context of %u: %s has %u positions", context,
+                        moe_pack_path(e->model->pack), most);
     e->test_device = o->device.test;
     if (o->device.test) /* one core for the device, one for the host */
         moe_par_set_threads(1);
     int status = o->device.cuda ? open_gpu(e, o, err) : MOE_OK;
     if (status == MOE_OK)
-        status = moe_engine_split(e, o, &so, &cache, err);
-    if (status == MOE_OK && (o->pack_in_ram || o->device.test) && !o->pack_copy &&
-        !e->strategy.resident) {
+        status = decide_split(e, &split, o, err);
+    bool copies = (o->pack_in_ram || o->device.test) && !o->pack_copy && !e->strategy.resident;
+    if (status == MOE_OK && copies)
         status = copy_pack(e, err);
-        cache.loader.copy = e->copy;
-        cache.loader.copy_bytes = e->copy_bytes;
-    }
     if (status == MOE_OK)
-        status = moe_model_load(e->model, so.context, e->gpu, progress, err);
+        status = moe_model_load(e->model, split.session.context, e->gpu, progress, err);
     if (status == MOE_OK)
-        status = open_experts(e, &cache, progress, err);
+        status = open_experts(e, &split.cache, progress, err);
     if (status == MOE_OK)
-        status = moe_session_open(&e->session, e->model, e->experts, &so, err);
+        status = moe_session_open(&e->session, e->model, e->experts, &split.session, err);
     if (status != MOE_OK)
         return status;
     e->session->timeline = e->experts->timeline = o->timeline;
-    if (moe_engine_needs_ahead(&e->strategy))
+    if (moe_engine_takes_part(&e->strategy))
         status = moe_pass_strategy_open(&e->pass_strategy, e->session, &e->strategy, o->statistics,
-                                        host_slowdown(e, o), moe_engine_host_threads(e), err);
+                                        host_slowdown(e, o),
+                                        moe_engine_host_threads(e->gpu != NULL), err);
     e->session->strategy = e->pass_strategy;
     e->session->pace = o->lockstep ? o->pace : NULL;
     return status;

@@ -102,7 +102,6 @@ struct moe_engine {
     struct moe_strategy strategy; /* as it runs: settled, resolved for this pack and device */
     const char *fallback;         /* what of the row is replaced here, and why; NULL: nothing */
     struct moe_pass_strategy *pass_strategy;
-    struct moe_pools planned; /* of a plan */
     bool test_device;
     struct moe_gpu *gpu;   /* NULL: none computes */
     struct moe_err no_gpu; /* why not, where --device auto fell back; status MOE_OK: it did

@@ -1,118 +1,142 @@
 #include "engine/engine_split.h"
 
 #include <inttypes.h>
-#include <unistd.h>
 
 #include "base/mem.h"
-#include "base/par.h"
 #include "base/text.h"
+#include "engine/engine_size.h"
 #include "engine/engine_strategy.h"
-#include "experts/expert_pools.h"
 #include "gpu.h"
 #include "plan/fitting.h"
-#include "run/host_routers.h"
 #include "run/layer_predictor.h"
-#include "run/pass_strategy.h"
 
 enum {
-    PROGRAM_MARGIN = 3 << 20, /* what malloc, the line editor and the like add to the RSS we see */
-    THREAD_BYTES = 256 << 10, /* of a thread's stack and heap that are touched */
-    LOGITS_ROWS = 4,          /* logits, sampler's candidates: rows of the vocabulary */
-    MEASURE_BYTES = 5 << 20,  /* logits of a perplexity run */
-    DEFAULT_BATCH = 256,
-    GPU_BATCH = 512, /* an expert that was brought serves more rows */
-    SMALL_BATCH = 16,
-    MAX_HOST_THREADS = 16,   /* a few experts of a layer are missing at a time */
     FLOOR_SLACK = 1 << 20,   /* the program's own size varies a little from run to run */
     FREE_SHARE_PERCENT = 90, /* of what is free, when no budget is named */
 };
 
-/* Where not everything fits and nothing is named: the exact row that measures best (README). */
-#define DEFAULT_ROW "prefetch"
+/* Where no strategy is named and not everything fits: the exact one that measures best. */
+#define DEFAULT_STRATEGY "prefetch"
 
-/* All experts there are, at the best variant, and those that one token visits, in the mean. */
-static int count_experts(const struct moe_model *m, struct moe_budget *b, struct moe_err *err)
+/* ---- What is asked for, and what there is ---- */
+
+static int check_plan(const struct moe_model *m, const struct moe_plan *plan, struct moe_err *err)
 {
-    struct moe_inventory i;
+    if (plan->pack_fingerprint != moe_pack_fingerprint(m->pack))
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "the plan was made for another pack%s%s, not for %s (moe-plan makes one)",
+                        plan->pack[0] ? ", " : "", plan->pack, moe_pack_path(m->pack));
+    return MOE_OK;
+}
+
+static int read_inventory(struct moe_split_inputs *in, struct moe_err *err)
+{
+    const struct moe_model *m = in->model;
     if (m->config.n_experts == 0)
         return MOE_OK;
-    int status = moe_inventory_of_pack(&i, m->pack, m->config.top_k, err);
+    struct moe_inventory *i = &in->inventory;
+    int status = moe_inventory_of_pack(i, m->pack, m->config.top_k, err);
     if (status == MOE_OK) {
-        b->all = moe_inventory_all_bytes(&i, 0);
-        b->token = (uint64_t)i.n_layers * i.top_k * moe_inventory_mean_bytes(&i, 0);
+        in->all = moe_inventory_all_bytes(i, 0);
+        in->token = (uint64_t)i->n_layers * i->top_k * moe_inventory_mean_bytes(i, 0);
     }
-    moe_inventory_release(&i);
     return status;
 }
 
-bool moe_engine_needs_ahead(const struct moe_strategy *s)
+/* A plan's strategy, session and budget take the options' place. */
+static void follow_plan(struct moe_split_inputs *in)
 {
-    return s->predict != MOE_PREDICT_BY_NOTHING || s->needs_host;
+    const struct moe_engine_options *o = in->options;
+    const struct moe_plan *plan = o->plan;
+    in->strategy = plan->strategy;
+    in->strategy.cache_bits = 0; /* decided */
+    in->expert_memory = 0;
+    if (!o->memory_bytes && !o->device.cuda) { /* with a GPU there are two budgets */
+        in->total = plan->memory.total;
+        in->memory_named = plan->memory.total > 0;
+    }
+    if (!o->session.context)
+        in->session.context = plan->memory.context;
+    if (!o->session.batch)
+        in->session.batch = plan->memory.batch;
 }
 
-uint32_t moe_engine_host_threads(const struct moe_engine *e)
+static int read_inputs(struct moe_split_inputs *in, const struct moe_model *model,
+                       struct moe_gpu *gpu, const struct moe_engine_options *o, struct moe_err *err)
 {
-    int spare = moe_cores_available() - 1;
-    if (!e->gpu) /* the test device's host is one core */
-        return 1;
-    return spare < 1 ? 1 : spare > MAX_HOST_THREADS ? MAX_HOST_THREADS : (uint32_t)spare;
+    *in = (struct moe_split_inputs){
+        .model = model,
+        .gpu = gpu,
+        .options = o,
+        .strategy = o->strategy,
+        .session = o->session,
+        .total = o->memory_bytes,
+        .gpu_total = gpu ? o->gpu_memory_bytes : 0,
+        .memory_named = o->memory_bytes > 0,
+        .expert_memory = o->expert_memory_bytes,
+        .program = o->program_bytes ? o->program_bytes : moe_rss_bytes(),
+    };
+    int status = o->plan ? check_plan(model, o->plan, err) : MOE_OK;
+    if (status == MOE_OK)
+        status = read_inventory(in, err);
+    if (status != MOE_OK)
+        return status;
+    in->session.gpu = gpu;
+    in->session.gpu_bf16 = gpu && o->bf16_prompts;
+    in->session.context = moe_engine_context(model, o);
+    if (o->plan)
+        follow_plan(in);
+    if (in->total == 0) {
+        uint64_t available = moe_available_bytes();
+        in->total = available == UINT64_MAX
+                        ? UINT64_MAX
+                        : available / 100 * FREE_SHARE_PERCENT + moe_rss_bytes();
+    }
+    if (gpu && in->gpu_total == 0)
+        in->gpu_total = moe_gpu_info(gpu)->memory_free_bytes / 100 * FREE_SHARE_PERCENT;
+    in->automatic = in->strategy.name == NULL;
+    if (in->automatic)
+        moe_strategy_find(DEFAULT_STRATEGY, &in->strategy);
+    if (in->all == 0) /* a model without experts has nothing to cache */
+        moe_strategy_find("resident", &in->strategy);
+    return MOE_OK;
 }
 
-/* What is on the GPU beside the experts. */
-static void size_gpu_part(const struct moe_engine *e, const struct moe_session_options *so,
-                          struct moe_gpu_budget *b)
+/* The session that was asked for, with what a strategy needs of it on a GPU. */
+static struct moe_session_options session_for(const struct moe_split_inputs *in,
+                                              const struct moe_strategy *s)
 {
-    const struct moe_config *c = &e->model->config;
-    b->dense = e->model->weights_bytes;
-    b->kv = moe_session_kv_bytes(c, so);
-    b->work = MOE_GPU_OWN_BYTES + moe_session_gpu_bytes(c, so) - b->kv;
+    struct moe_session_options so = in->session;
+    if (in->gpu) {
+        so.needs_rows = s->needs_host;
+        so.look_depth = moe_layer_predictor_looks(in->model, s, &so.look_residual);
+    }
+    return so;
 }
 
-/* Everything but the experts. Returns the sum where the experts' slots are: of the GPU, or of the
- * host; *host: of the host. */
-static uint64_t size_fixed_part(const struct moe_engine *e, const struct moe_engine_options *o,
-                                const struct moe_session_options *so, uint64_t program,
-                                struct moe_budget *b, uint64_t *host)
-{
-    const struct moe_model *m = e->model;
-    uint64_t row = moe_logits_stride(&m->config) * sizeof(float);
-    b->dense =
-        e->gpu ? moe_model_gpu_host_bytes(m, so->context) : moe_model_load_bytes(m, so->context);
-    if (so->look_depth > 0)
-        b->dense += moe_host_routers_bytes(m);
-    b->kv = e->gpu ? 0 : moe_session_kv_bytes(&m->config, so);
-    b->program = program + PROGRAM_MARGIN + MEASURE_BYTES + LOGITS_ROWS * row +
-                 (uint64_t)moe_par_threads() * THREAD_BYTES;
-    b->batch = so->batch;
-    b->work = moe_session_bytes(&m->config, so) - b->kv +
-              (o->beside ? o->beside(o->beside_ctx, m, so->batch) : 0);
-    if (moe_engine_needs_ahead(&e->strategy))
-        b->work += moe_pass_strategy_bytes(m, so->batch, &e->strategy, moe_engine_host_threads(e));
-    *host = b->program + b->dense + b->kv + b->work;
-    if (!e->gpu)
-        return *host;
-    size_gpu_part(e, so, &b->gpu);
-    return b->gpu.dense + b->gpu.kv + b->gpu.work;
-}
+/* ---- The cache ---- */
 
-/* The cache's options, its size still open. */
-static struct moe_cache_options cache_options(const struct moe_engine *e,
-                                              const struct moe_engine_options *o)
+/* Its options, with as few slots as work: a layer's experts, none of which is kept. */
+static struct moe_cache_options least_cache(const struct moe_split_inputs *in,
+                                            const struct moe_resolved *r)
 {
+    const struct moe_engine_options *o = in->options;
     return (struct moe_cache_options){
-        .strategy = &e->strategy,
+        .strategy = &r->strategy,
         .statistics = o->statistics,
-        .n_working = e->model->config.top_k,
+        .high = r->high,
+        .low = r->low,
+        .n_working = in->model->config.top_k,
         .seed = o->seed,
-        .gpu = e->gpu,
+        .gpu = in->gpu,
         .loader =
             {
                 .verify = !o->no_checksums,
                 .rate = o->device.test ? o->device.link_rate : o->link_rate,
                 .lockstep = o->lockstep,
                 .queue_depth = o->queue_depth,
-                /* One load at a time, so that it can stop when the router speaks. */
-                .prefetch_depth = e->strategy.prefetch.until_router ? 1 : 0,
+                /* One load at a time, so that it can stop once the router has chosen. */
+                .prefetch_depth = r->strategy.prefetch.until_router ? 1 : 0,
                 .piece_bytes = o->piece_bytes,
                 .copy = o->pack_copy,
                 .copy_bytes = o->pack_copy_bytes,
@@ -122,16 +146,17 @@ static struct moe_cache_options cache_options(const struct moe_engine *e,
 
 /* Slots: as many as the budget leaves, or as the user (or the strategy) named; those for prefetched
  * experts are taken from them. At least top_k work without a cache. */
-static void size_cache(const struct moe_engine *e, const struct moe_engine_options *o,
-                       uint64_t slot_bytes, uint64_t available, struct moe_cache_options *cache)
+static void size_slots(struct moe_cache_options *cache, const struct moe_split_inputs *in,
+                       uint64_t available)
 {
-    const struct moe_strategy *s = &e->strategy;
-    const struct moe_pack *pack = e->model->pack;
-    uint64_t named = o->expert_memory_bytes;
-    if (!named && s->buffer && !e->memory_named)
+    const struct moe_strategy *s = cache->strategy;
+    const struct moe_pack *pack = in->model->pack;
+    uint64_t slot_bytes = moe_inventory_slot_bytes(&in->inventory, cache->high);
+    uint64_t named = in->expert_memory;
+    if (!named && s->buffer && !in->memory_named)
         named = s->buffer * slot_bytes;
     const struct moe_slots slots = moe_slots_of(s, named ? named : available, named > 0, slot_bytes,
-                                                e->model->config.top_k, o->staging);
+                                                in->model->config.top_k, in->options->staging);
     cache->n_working = slots.working;
     cache->n_staging = slots.staging;
     cache->cache_bytes = slots.cache_bytes;
@@ -146,91 +171,33 @@ static void size_cache(const struct moe_engine *e, const struct moe_engine_optio
         return;
     uint64_t rest = moe_cache_bytes(pack, cache);
     cache->cache_bytes = available > rest ? available - rest : 0;
-    while (cache->cache_bytes && (rest = moe_cache_bytes(pack, cache)) > available)
+    while (cache->cache_bytes && moe_cache_bytes(pack, cache) > available)
         cache->cache_bytes -= cache->cache_bytes < slot_bytes ? cache->cache_bytes : slot_bytes;
 }
 
-static int refuse(const struct moe_engine *e, bool on_gpu, struct moe_err *err)
+/* The plan's variants and slots; `planned` holds the latter. */
+static int take_slots(struct moe_cache_options *cache, struct moe_pools *planned,
+                      const struct moe_split_inputs *in, struct moe_err *err)
 {
-    const struct moe_budget *b = &e->budget;
-    uint64_t total = on_gpu ? b->gpu.total : b->total, floor = on_gpu ? b->gpu.floor : b->floor;
-    char have[32], need[32];
-    return moe_fail(err, MOE_ERR_LIMIT,
-                    "%s: a budget of %s%s is too small: the smallest that works is %s (--%s "
-                    "%" PRIu64 "M; a shorter context -c needs less)",
-                    moe_pack_path(e->model->pack), moe_format_bytes(total, have),
-                    on_gpu ? " on the GPU" : "", moe_format_bytes(floor, need),
-                    on_gpu ? "gpu-memory" : "memory", (floor + FLOOR_SLACK + (1 << 20) - 1) >> 20);
-}
-
-/* The budget of the memory in which experts are computed with. */
-static uint64_t *slots_total(struct moe_engine *e)
-{
-    return e->gpu ? &e->budget.gpu.total : &e->budget.total;
-}
-static uint64_t *slots_floor(struct moe_engine *e)
-{
-    return e->gpu ? &e->budget.gpu.floor : &e->budget.floor;
-}
-
-/* Whether all experts, at their best, have room there beside everything else. */
-static bool wants_resident(struct moe_engine *e, const struct moe_engine_options *o, uint64_t fixed)
-{
-    uint64_t all = e->budget.all;
-    return (!o->expert_memory_bytes || o->expert_memory_bytes >= all) &&
-           fixed + all <= *slots_total(e);
-}
-
-/* ---- A plan ---- */
-
-static int check_plan(const struct moe_engine *e, const struct moe_plan *plan, struct moe_err *err)
-{
-    const struct moe_pack *pack = e->model->pack;
-    if (plan->pack_fingerprint != moe_pack_fingerprint(pack))
-        return moe_fail(err, MOE_ERR_FORMAT,
-                        "the plan was made for another pack%s%s, not for %s (moe-plan makes one)",
-                        plan->pack[0] ? ", " : "", plan->pack, moe_pack_path(pack));
-    return MOE_OK;
-}
-
-/* What a plan says of the session and the budget. */
-static void follow_plan(const struct moe_plan *plan, const struct moe_engine_options *o,
-                        struct moe_engine_options *wanted, struct moe_session_options *so)
-{
-    wanted->strategy = plan->strategy;
-    wanted->strategy.cache_bits = 0;                   /* decided */
-    if (!wanted->memory_bytes && !wanted->device.cuda) /* with a GPU there are two of them */
-        wanted->memory_bytes = plan->memory.total;
-    wanted->expert_memory_bytes = 0;
-    if (!o->session.context)
-        so->context = plan->memory.context;
-    if (!so->batch)
-        so->batch = plan->memory.batch;
-}
-
-/* The plan's precisions and slots. */
-static int take_slots(struct moe_engine *e, const struct moe_plan *plan,
-                      const struct moe_inventory *inventory, struct moe_cache_options *cache,
-                      struct moe_err *err)
-{
-    struct moe_pools *pools = &e->planned;
+    const struct moe_plan *plan = in->options->plan;
+    const struct moe_inventory *inventory = &in->inventory;
     cache->high = moe_inventory_variant(inventory, plan->high);
     cache->low = plan->low[0] ? moe_inventory_variant(inventory, plan->low) : cache->high;
-    *pools = (struct moe_pools){.n_classes = plan->n_pools};
+    *planned = (struct moe_pools){.n_classes = plan->n_pools};
     bool agrees = plan->n_pools == inventory->n_classes && cache->high < inventory->n_variants &&
                   cache->low < inventory->n_variants && plan->n_layers == inventory->n_layers &&
                   plan->n_experts == inventory->n_experts && plan->top_k == inventory->top_k;
     for (uint32_t c = 0; agrees && c < plan->n_pools; c++) {
         const struct moe_plan_pool *p = &plan->pools[c];
         agrees = p->slot_bytes == inventory->classes[c].slot_bytes;
-        pools->pools[c] = (struct moe_pool_params){p->n_cache, p->n_working, p->per_layer};
-        pools->n_slots += p->n_cache + p->n_working;
-        pools->bytes += (uint64_t)(p->n_cache + p->n_working) * p->slot_bytes;
+        planned->pools[c] = (struct moe_pool_params){p->n_cache, p->n_working, p->per_layer};
+        planned->n_slots += p->n_cache + p->n_working;
+        planned->bytes += (uint64_t)(p->n_cache + p->n_working) * p->slot_bytes;
     }
     if (!agrees)
         return moe_fail(err, MOE_ERR_FORMAT, "the plan's slots are not those of %s",
-                        moe_pack_path(e->model->pack));
-    cache->pools = pools;
+                        moe_pack_path(in->model->pack));
+    cache->pools = planned;
     cache->contents = plan->contents;
     cache->n_contents = plan->n_contents;
     cache->layer_seconds = plan->layer_seconds;
@@ -238,156 +205,121 @@ static int take_slots(struct moe_engine *e, const struct moe_plan *plan,
     return MOE_OK;
 }
 
-/* ---- Deciding ---- */
+/* ---- Choosing ---- */
 
-/* What the host keeps behind the slots of a GPU: all experts, or what its budget leaves. */
-static void size_tier(struct moe_engine *e, uint64_t host, struct moe_cache_options *cache)
+/* All experts are in memory. */
+static void choose_resident(struct moe_budget *b, const struct moe_split_inputs *in)
 {
-    struct moe_budget *b = &e->budget;
-    uint64_t least, all, left = b->total > host ? b->total - host : 0;
-    moe_cache_host_bytes(e->model->pack, cache, &least, &all);
-    cache->host_bytes = left < least ? least : left > all ? all : left;
-    b->floor = host + least;
+    bool on_gpu = in->gpu != NULL;
+    uint64_t whole = moe_budget_beside_slots(b, on_gpu) + b->all;
+    b->experts = on_gpu ? moe_experts_resident_host_bytes(in->model->pack) : b->all;
+    if (on_gpu) {
+        b->gpu.experts = b->all;
+        b->floor = moe_budget_on_host(b) + b->experts;
+    }
+    if (on_gpu && whole > b->gpu.total)
+        b->gpu.floor = whole;
+    if (!on_gpu && whole > b->total)
+        b->floor = whole;
 }
 
-/* Sizes the slots, by the plan or by what is left of the budget. fixed: what else is where they
- * are; host: what else is on the host. */
-static int size_experts(struct moe_engine *e, const struct moe_engine_options *o, uint64_t fixed,
-                        uint64_t host, struct moe_cache_options *cache, struct moe_err *err)
+/* What the host keeps behind the slots of a GPU: all experts, or what its budget leaves. Returns
+ * the least that works. */
+static uint64_t size_tier(struct moe_cache_options *cache, const struct moe_budget *b,
+                          const struct moe_pack *pack)
 {
-    struct moe_budget *b = &e->budget;
-    const struct moe_pack *pack = e->model->pack;
-    struct moe_expert_pools pools;
-    struct moe_inventory inventory;
-    int status = moe_inventory_of_pack(&inventory, pack, e->model->config.top_k, err);
-    if (status == MOE_OK && o->plan)
-        status = take_slots(e, o->plan, &inventory, cache, err);
-    else if (status == MOE_OK)
-        size_cache(e, o, moe_inventory_slot_bytes(&inventory, cache->high),
-                   *slots_total(e) > fixed ? *slots_total(e) - fixed : 0, cache);
-    if (status == MOE_OK && e->gpu)
-        size_tier(e, host, cache);
-    if (status == MOE_OK)
-        moe_expert_pools_size(&pools, pack, &inventory, cache);
-    moe_inventory_release(&inventory);
+    uint64_t least, all, host = moe_budget_on_host(b), left = b->total > host ? b->total - host : 0;
+    moe_cache_host_bytes(pack, cache, &least, &all);
+    cache->host_bytes = left < least ? least : left > all ? all : left;
+    return least;
+}
+
+/* Slots in what a plan names or the budget leaves; out->budget has everything else sized. */
+static int choose_slots(struct moe_split *out, const struct moe_split_inputs *in,
+                        struct moe_err *err)
+{
+    struct moe_budget *b = &out->budget;
+    const struct moe_pack *pack = in->model->pack;
+    bool on_gpu = in->gpu != NULL, planned = in->options->plan != NULL;
+    uint64_t beside = moe_budget_beside_slots(b, on_gpu), total = on_gpu ? b->gpu.total : b->total;
+    int status = planned ? take_slots(&out->cache, &out->planned, in, err) : MOE_OK;
     if (status != MOE_OK)
         return status;
-    if (o->device.test && pools.loader.compressed_bytes)
+    if (!planned)
+        size_slots(&out->cache, in, total > beside ? total - beside : 0);
+    if (on_gpu)
+        b->floor = moe_budget_on_host(b) + size_tier(&out->cache, b, pack);
+    moe_expert_pools_size(&out->pools, pack, &in->inventory, &out->cache);
+    if (in->options->device.test && out->pools.loader.compressed_bytes)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: compressed experts cannot be computed where they lie: --device "
                         "test wants a pack without zstd (moe-quantize PACK makes one)",
                         moe_pack_path(pack));
-    uint64_t loaders = moe_expert_pools_loader_bytes(&pools);
-    uint64_t slots = pools.pools.bytes + (e->gpu ? 0 : loaders);
-    b->experts = e->gpu ? pools.host_bytes + loaders : slots;
-    b->gpu.experts = e->gpu ? slots : 0;
-    b->n_slots = pools.pools.n_slots;
-    b->below_token = pools.pools.bytes < b->token;
-    if ((o->plan || o->expert_memory_bytes) && fixed + slots > *slots_floor(e))
-        *slots_floor(e) = fixed + slots;
+    uint64_t loaders = moe_expert_pools_loader_bytes(&out->pools);
+    uint64_t slots = out->pools.pools.bytes + (on_gpu ? 0 : loaders);
+    b->experts = on_gpu ? out->pools.host_bytes + loaders : slots;
+    b->gpu.experts = on_gpu ? slots : 0;
+    b->n_slots = out->pools.pools.n_slots;
+    b->below_token = out->pools.pools.bytes < b->token;
+    uint64_t *floor = on_gpu ? &b->gpu.floor : &b->floor;
+    if ((planned || in->expert_memory) && beside + slots > *floor)
+        *floor = beside + slots;
     return MOE_OK;
 }
 
-/* The budgets: what was named, else most of what is free. */
-static void set_totals(struct moe_engine *e, const struct moe_engine_options *o)
+static int refuse(const struct moe_model *m, uint64_t total, uint64_t floor, bool on_gpu,
+                  struct moe_err *err)
 {
-    struct moe_budget *b = &e->budget;
-    uint64_t available = moe_available_bytes();
-    b->total = o->memory_bytes;
-    e->memory_named = o->memory_bytes > 0;
-    if (b->total == 0)
-        b->total = available == UINT64_MAX ? UINT64_MAX
-                                           : available / 100 * FREE_SHARE_PERCENT + moe_rss_bytes();
-    if (e->gpu)
-        b->gpu.total = o->gpu_memory_bytes
-                           ? o->gpu_memory_bytes
-                           : moe_gpu_info(e->gpu)->memory_free_bytes / 100 * FREE_SHARE_PERCENT;
+    char have[32], need[32];
+    return moe_fail(err, MOE_ERR_LIMIT,
+                    "%s: a budget of %s%s is too small: the smallest that works is %s (--%s "
+                    "%" PRIu64 "M; a shorter context -c needs less)",
+                    moe_pack_path(m->pack), moe_format_bytes(total, have),
+                    on_gpu ? " on the GPU" : "", moe_format_bytes(floor, need),
+                    on_gpu ? "gpu-memory" : "memory", (floor + FLOOR_SLACK + (1 << 20) - 1) >> 20);
 }
 
-/* What a session on a GPU has to know of the strategy. */
-static void follow_strategy(const struct moe_engine *e, struct moe_session_options *so)
+static int split(struct moe_split *out, const struct moe_split_inputs *in, struct moe_err *err)
 {
-    if (!e->gpu)
-        return;
-    so->needs_rows = e->strategy.needs_host;
-    so->look_depth = moe_layer_predictor_looks(e->model, &e->strategy, &so->look_residual);
-}
-
-/* Rows of a pass: as named, else as many as make buffers of an eighth of the budget at most. Fills
- * the fixed parts and the floor; returns the part where the slots are, *host that of the host. */
-static uint64_t choose_batch(struct moe_engine *e, const struct moe_engine_options *o,
-                             struct moe_session_options *so, uint64_t program, uint64_t least,
-                             uint64_t *host)
-{
-    struct moe_budget *b = &e->budget;
-    bool choose = so->batch == 0;
-    so->batch = choose ? (e->gpu ? GPU_BATCH : DEFAULT_BATCH) : so->batch;
-    for (;; so->batch /= 2) {
-        uint64_t fixed = size_fixed_part(e, o, so, program, b, host);
-        uint64_t work = e->gpu ? b->gpu.work : b->work, total = *slots_total(e);
-        *slots_floor(e) = fixed + (least < b->all ? least : b->all);
-        if (!choose || so->batch <= SMALL_BATCH || (work <= total / 8 && *slots_floor(e) <= total))
-            return fixed;
-    }
-}
-
-int moe_engine_split(struct moe_engine *e, const struct moe_engine_options *o,
-                     struct moe_session_options *so, struct moe_cache_options *cache,
-                     struct moe_err *err)
-{
-    const struct moe_model *m = e->model;
-    struct moe_budget *b = &e->budget;
-    struct moe_engine_options wanted = *o;
-    uint64_t program = o->program_bytes ? o->program_bytes : moe_rss_bytes();
-    uint32_t high, low;
-    int status = o->plan ? check_plan(e, o->plan, err) : MOE_OK;
-    if (status == MOE_OK)
-        status = count_experts(m, b, err);
+    struct moe_resolved *r = &out->resolved;
+    struct moe_budget *b = &out->budget;
+    int status = moe_engine_resolve(r, in, moe_engine_all_fit(in), err);
     if (status != MOE_OK)
         return status;
-    if (o->plan)
-        follow_plan(o->plan, o, &wanted, so);
-    o = &wanted;
-    set_totals(e, o);
-    bool automatic = o->strategy.name == NULL;
-    if (automatic)
-        moe_strategy_find(DEFAULT_ROW, &wanted.strategy);
-    if (b->all == 0) /* a model without experts has nothing to cache */
-        moe_strategy_find("resident", &wanted.strategy);
-    so->gpu = e->gpu;
-    so->gpu_bf16 = e->gpu && o->bf16_prompts;
-    struct moe_session_options least_batch = *so;
-    least_batch.batch = so->batch ? so->batch : SMALL_BATCH;
-    uint64_t host, fixed = size_fixed_part(e, o, &least_batch, program, b, &host);
-    status = moe_engine_resolve(e, &wanted, wants_resident(e, o, fixed), &high, &low, err);
+    out->session = session_for(in, &r->strategy);
+    out->cache = least_cache(in, r);
+    uint64_t least = in->all ? moe_cache_bytes(in->model->pack, &out->cache) : 0;
+    *b = moe_engine_size_batch(in, out->session, &r->strategy, least);
+    if (in->automatic &&
+        moe_engine_has_room_for_all(in, moe_budget_beside_slots(b, in->gpu != NULL))) {
+        moe_strategy_find("resident", &r->strategy);
+        out->session = session_for(in, &r->strategy);
+    }
+    out->session.batch = b->batch;
+    if (r->strategy.resident)
+        choose_resident(b, in);
+    else
+        status = choose_slots(out, in, err);
     if (status != MOE_OK)
         return status;
-    follow_strategy(e, so);
-    *cache = cache_options(e, o);
-    cache->high = high;
-    cache->low = low;
-    uint64_t least = m->config.n_experts ? moe_cache_bytes(m->pack, cache) : 0;
-    fixed = choose_batch(e, o, so, program, least, &host);
-    if (automatic && wants_resident(e, o, fixed)) {
-        moe_strategy_find("resident", &e->strategy);
-        follow_strategy(e, so);
-    }
-    if (e->strategy.resident) {
-        b->experts = e->gpu ? moe_experts_resident_host_bytes(m->pack) : b->all;
-        b->gpu.experts = e->gpu ? b->all : 0;
-        if (e->gpu)
-            b->floor = host + b->experts;
-        if (fixed + b->all > *slots_total(e))
-            *slots_floor(e) = fixed + b->all;
-    } else {
-        status = size_experts(e, o, fixed, host, cache, err);
-        if (status != MOE_OK)
-            return status;
-    }
-    if (!o->program_bytes &&
-        moe_peak_rss_bytes() > b->floor) /* what was read before us, statistics say */
+    /* What was read before now, statistics say, counts as well. */
+    if (!in->options->program_bytes && moe_peak_rss_bytes() > b->floor)
         b->floor = moe_peak_rss_bytes();
     if (b->gpu.floor > b->gpu.total)
-        return refuse(e, true, err);
-    return b->floor > b->total ? refuse(e, false, err) : MOE_OK;
+        return refuse(in->model, b->gpu.total, b->gpu.floor, true, err);
+    return b->floor > b->total ? refuse(in->model, b->total, b->floor, false, err) : MOE_OK;
+}
+
+int moe_engine_split(struct moe_split *out, const struct moe_model *model, struct moe_gpu *gpu,
+                     const struct moe_engine_options *options, struct moe_err *err)
+{
+    struct moe_split_inputs in;
+    *out = (struct moe_split){0};
+    int status = read_inputs(&in, model, gpu, options, err);
+    if (status == MOE_OK) {
+        out->memory_named = in.memory_named;
+        status = split(out, &in, err);
+    }
+    moe_inventory_release(&in.inventory);
+    return status;
 }

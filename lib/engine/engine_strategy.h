@@ -1,17 +1,15 @@
 /*
- * Whether a strategy can run on this pack and device, and what its open choices become. Internal to
- * the engine.
+ * First step of a split: whether a strategy can run on this pack and device, and what its open
+ * choices become. Internal to the engine.
  */
 #ifndef MOE_ENGINE_ENGINE_STRATEGY_H
 #define MOE_ENGINE_ENGINE_STRATEGY_H
 
-#include "engine/engine.h"
+#include "engine/engine_split.h"
 
-/* Settles the options' strategy (not an automatic one) and fits it to pack, statistics and device:
- * e->strategy, e->fallback; *high and *low are the variants it takes. fits: all experts fit into
- * memory at their best precision. MOE_ERR_USAGE or MOE_ERR_UNSUPPORTED with the reason where it
- * cannot run. */
-int moe_engine_resolve(struct moe_engine *e, const struct moe_engine_options *o, bool fits,
-                       uint32_t *high, uint32_t *low, struct moe_err *err);
+/* Settles in->strategy and fits it to pack, statistics and device. all_fit: all experts fit into
+ * memory at their best variant. MOE_ERR_USAGE with the reason where it cannot run. */
+int moe_engine_resolve(struct moe_resolved *out, const struct moe_split_inputs *in, bool all_fit,
+                       struct moe_err *err);
 
 #endif

@@ -97,9 +97,9 @@ refused() { # STATUS GLOB NAME PACK OPTION...
     run "$bin/moe-run" -p x "$@"
     error_line "$status" "moe-run: $glob" "refused: $name"
 }
-refused 2 "strategy hobbit takes a lower precision, and $tiny has none below '4'*" \
+refused 2 "strategy hobbit uses a lower precision, and $tiny has none below '4'*" \
     "hobbit on a pack of one precision" "$tiny" --strategy hobbit
-refused 2 'strategy lru takes a lower precision*' "emergency on a pack of one precision" \
+refused 2 'strategy lru uses a lower precision*' "emergency on a pack of one precision" \
     "$tiny" --on-miss emergency
 for row in eap edgemoe host daop; do
     refused 2 "strategy $row goes by what experts do: it needs statistics*" \

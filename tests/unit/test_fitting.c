@@ -127,7 +127,7 @@ static void parts_that_cannot_run(void **state)
     struct moe_err err = {0};
     struct moe_shape_fit shape = {.inventory = &one, .expert_memory = 10 * EXPERT};
     assert_fails(fit(&shape, "hobbit", 0, &f, &err), MOE_ERR_USAGE,
-                 "strategy hobbit takes a lower precision, and there is none below '8'", &err);
+                 "strategy hobbit uses a lower precision, and there is none below '8'", &err);
     assert_fails(fit(&shape, "eap", 0, &f, &err), MOE_ERR_USAGE,
                  "strategy eap goes by what experts do", &err);
     shape.has_statistics = true;
