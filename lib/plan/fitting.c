@@ -49,8 +49,8 @@ static int resolve(const struct moe_shape_fit *f, bool fits, struct moe_fitted *
         moe_strategy_fall_back(s);
     if (s->needs_low && out->low <= out->high)
         return moe_fail(err, MOE_ERR_USAGE,
-                        "strategy %s uses a lower precision, and there is none below '%s'",
-                        s->name, inv->variants[out->high]);
+                        "strategy %s uses a lower precision, and there is none below '%s'", s->name,
+                        inv->variants[out->high]);
     if (out->low > out->high && s->prefill == MOE_PREFILL_HYBRID) {
         s->prefill_falls_back = false;
         status = moe_strategy_settle(s, err);
