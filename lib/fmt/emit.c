@@ -61,6 +61,7 @@ static void lead(struct moe_emit *e, const char *key, const char *after)
     if (broken)
         break_line(e, e->depth + 1);
     if (key) {
+        e->key = key;
         put_text(e, key);
         moe_buf_text(e->out, !e->json ? after : e->spaced ? ": " : ":");
     } else if (in_block(e)) {
@@ -142,7 +143,9 @@ void moe_emit_u64(struct moe_emit *e, const char *key, uint64_t value)
 void moe_emit_double(struct moe_emit *e, const char *key, double value)
 {
     lead(e, key, ": ");
-    moe_yaml_put_double(e->out, value);
+    if (!isfinite(value))
+        e->not_finite = e->key;
+    moe_yaml_put_double(e->out, isfinite(value) ? value : 0);
     end_value(e);
 }
 
@@ -234,5 +237,7 @@ int moe_emit_end(struct moe_emit *e, struct moe_err *err)
     if (e->spaced && !e->line && !e->first)
         break_line(e, 0);
     moe_buf_text(e->out, e->json ? "}\n" : "");
+    if (e->not_finite)
+        return moe_fail(err, MOE_ERR_USAGE, "a number of '%s' is not finite", e->not_finite);
     return e->out->failed ? moe_fail(err, MOE_ERR_MEMORY, "out of memory") : MOE_OK;
 }

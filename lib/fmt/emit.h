@@ -28,6 +28,8 @@ struct moe_emit {
     int depth;   /* open mappings and lists */
     int line;    /* depth at which a line began; 0: in a block; -1: all is one line */
     char closing[MOE_EMIT_MAX_DEPTH];
+    const char *key;        /* the last one */
+    const char *not_finite; /* key of a number that could not be written */
 };
 
 /* `format: FORMAT` and `version:` in front; YAML after the comment "# COMMENT". */
@@ -40,7 +42,7 @@ enum moe_emit_style {
     MOE_EMIT_INDENTED,    /* a member to a line, but for what is called a line here */
 };
 void moe_emit_begin_json(struct moe_emit *e, struct moe_buf *out, enum moe_emit_style style);
-/* MOE_ERR_MEMORY: the buffer is not whole. */
+/* MOE_ERR_MEMORY: the buffer is not whole. MOE_ERR_USAGE: a number was not finite. */
 int moe_emit_end(struct moe_emit *e, struct moe_err *err);
 
 /* YAML sets these in a block of their own, whose lists and mappings must not stay empty ... */
@@ -54,7 +56,7 @@ void moe_emit_close(struct moe_emit *e);
 /* UTF-8; bytes that are none come out as '?'. */
 void moe_emit_text(struct moe_emit *e, const char *key, const char *text);
 void moe_emit_u64(struct moe_emit *e, const char *key, uint64_t value);
-/* Finite; reads back as exactly the same. */
+/* Reads back as exactly the same; 0, and an error at the end, where it is not finite. */
 void moe_emit_double(struct moe_emit *e, const char *key, double value);
 /* With so many decimals; with so many significant digits, and null for what is not finite. */
 void moe_emit_fixed(struct moe_emit *e, const char *key, int decimals, double value);

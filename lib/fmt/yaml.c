@@ -560,17 +560,51 @@ int moe_yaml_get_list(struct moe_yaml *doc, struct moe_yaml_node *map, const cha
     return status;
 }
 
+int moe_yaml_get_list_of(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key,
+                         uint64_t n, struct moe_yaml_node **out, struct moe_err *err)
+{
+    uint64_t found = 0;
+    int status = moe_yaml_get_list(doc, map, key, true, out, &found, err);
+    if (status == MOE_OK && found != n)
+        status = moe_yaml_fail(doc, *out, err, "'%s' must have %" PRIu64 " items, not %" PRIu64,
+                               key, n, found);
+    return status;
+}
+
 int moe_yaml_get_u64s(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key,
                       uint64_t max, uint64_t *out, uint64_t n, struct moe_err *err)
 {
     struct moe_yaml_node *list = NULL;
-    uint64_t found = 0, i = 0;
-    int status = moe_yaml_get_list(doc, map, key, true, &list, &found, err);
-    if (status == MOE_OK && found != n)
-        status = moe_yaml_fail(doc, list, err, "'%s' must have %" PRIu64 " items, not %" PRIu64,
-                               key, n, found);
+    int status = moe_yaml_get_list_of(doc, map, key, n, &list, err);
     for (struct moe_yaml_node *m = list ? members(list) : NULL; m && status == MOE_OK; m = m->next)
-        status = moe_yaml_item_u64(doc, m, max, &out[i++], err);
+        status = moe_yaml_item_u64(doc, m, max, out++, err);
+    return status;
+}
+
+int moe_yaml_list_u32s(struct moe_yaml *doc, struct moe_yaml_node *list, uint32_t max, bool rising,
+                       uint32_t *out, struct moe_err *err)
+{
+    int status = MOE_OK;
+    uint64_t value = 0, least = 0;
+    for (struct moe_yaml_node *m = members(list); m && status == MOE_OK; m = m->next) {
+        status = moe_yaml_item_u64(doc, m, max, &value, err);
+        if (status == MOE_OK && rising && value < least)
+            status = moe_yaml_fail(doc, m, err, "'%s' must be rising", list->key);
+        *out++ = (uint32_t)value;
+        least = value + 1;
+    }
+    return status;
+}
+
+int moe_yaml_list_doubles(struct moe_yaml *doc, struct moe_yaml_node *list, double min, double *out,
+                          struct moe_err *err)
+{
+    int status = MOE_OK;
+    for (struct moe_yaml_node *m = members(list); m && status == MOE_OK; m = m->next, out++) {
+        status = moe_yaml_item_double(doc, m, out, err);
+        if (status == MOE_OK && *out < min)
+            status = moe_yaml_fail(doc, m, err, "'%s' must be at least %g", list->key, min);
+    }
     return status;
 }
 

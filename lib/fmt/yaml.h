@@ -69,6 +69,10 @@ struct moe_yaml_node *moe_yaml_get(struct moe_yaml_node *map, const char *key);
 int moe_yaml_get_list(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key,
                       bool required, struct moe_yaml_node **out, uint64_t *n, struct moe_err *err);
 
+/* A required sequence of exactly n items. */
+int moe_yaml_get_list_of(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key,
+                         uint64_t n, struct moe_yaml_node **out, struct moe_err *err);
+
 /* Members of a sequence: the first, and from one to the next; NULL at the end. */
 struct moe_yaml_node *moe_yaml_first(struct moe_yaml_node *list);
 struct moe_yaml_node *moe_yaml_next(struct moe_yaml_node *item);
@@ -90,7 +94,13 @@ int moe_yaml_item_text(struct moe_yaml *doc, struct moe_yaml_node *item, const c
 int moe_yaml_item_map(struct moe_yaml *doc, struct moe_yaml_node *item, struct moe_err *err);
 int moe_yaml_item_list(struct moe_yaml *doc, struct moe_yaml_node *item, struct moe_err *err);
 
-/* A list of exactly n whole numbers up to max (a row of a table) under `key`. */
+/* The items of a sequence as numbers; out: room for all. Whole ones up to max, each above the one
+ * before where they are rising; others at least min. */
+int moe_yaml_list_u32s(struct moe_yaml *doc, struct moe_yaml_node *list, uint32_t max, bool rising,
+                       uint32_t *out, struct moe_err *err);
+int moe_yaml_list_doubles(struct moe_yaml *doc, struct moe_yaml_node *list, double min, double *out,
+                          struct moe_err *err);
+/* A list of exactly n whole numbers up to max under `key`. */
 int moe_yaml_get_u64s(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key,
                       uint64_t max, uint64_t *out, uint64_t n, struct moe_err *err);
 

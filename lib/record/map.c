@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "record/map_file.h"
 #include "record/trace.h"
 
 const char *moe_metric_name(enum moe_metric metric)
@@ -30,17 +31,18 @@ static bool shape_fits(uint32_t n_layers, uint32_t n_experts, uint32_t top_k)
            (uint64_t)n_layers * n_experts <= MOE_TRACE_MAX_EXPERTS;
 }
 
-static int fill(struct moe_map *m, uint32_t n_layers, uint32_t n_experts, uint32_t top_k,
-                struct moe_err *err)
+int map_set_up(struct moe_map *m, struct moe_err *err)
 {
     struct moe_importances *i = &m->importances;
-    uint64_t n = (uint64_t)n_layers * n_experts;
-    m->n_layers = n_layers;
-    m->n_experts = n_experts;
-    m->top_k = top_k;
+    uint64_t n = (uint64_t)m->n_layers * m->n_experts;
+    if (!shape_fits(m->n_layers, m->n_experts, m->top_k))
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "no bit map has %" PRIu32 " layers of %" PRIu32 " experts, %" PRIu32
+                        " per token",
+                        m->n_layers, m->n_experts, m->top_k);
     m->tolerance = -1;
     m->rank_correlation = 2;
-    m->model_layer = moe_alloc(n_layers, sizeof *m->model_layer, err);
+    m->model_layer = moe_alloc(m->n_layers, sizeof *m->model_layer, err);
     m->choice.variant = moe_alloc(n, sizeof *m->choice.variant, err);
     i->known = moe_alloc(n, sizeof *i->known, err);
     i->nats = moe_alloc(n, sizeof *i->nats, err);
@@ -50,7 +52,7 @@ static int fill(struct moe_map *m, uint32_t n_layers, uint32_t n_experts, uint32
     if (!m->model_layer || !m->choice.variant || !i->known || !i->nats || !i->error ||
         !i->changed || !i->visited)
         return MOE_ERR_MEMORY;
-    for (uint32_t l = 0; l < n_layers; l++)
+    for (uint32_t l = 0; l < m->n_layers; l++)
         m->model_layer[l] = l;
     return MOE_OK;
 }
@@ -58,20 +60,18 @@ static int fill(struct moe_map *m, uint32_t n_layers, uint32_t n_experts, uint32
 int moe_map_new(struct moe_map **out, uint32_t n_layers, uint32_t n_experts, uint32_t top_k,
                 struct moe_err *err)
 {
-    *out = NULL;
-    if (!shape_fits(n_layers, n_experts, top_k))
-        return moe_fail(err, MOE_ERR_USAGE,
-                        "no bit map has %" PRIu32 " layers of %" PRIu32 " experts, %" PRIu32
-                        " per token",
-                        n_layers, n_experts, top_k);
     struct moe_map *m = moe_alloc(1, sizeof *m, err);
-    int status = m ? fill(m, n_layers, n_experts, top_k, err) : MOE_ERR_MEMORY;
-    if (status != MOE_OK) {
-        moe_map_free(m);
-        return status;
+    int status = m ? MOE_OK : MOE_ERR_MEMORY;
+    if (m) {
+        m->n_layers = n_layers;
+        m->n_experts = n_experts;
+        m->top_k = top_k;
+        status = map_set_up(m, err);
     }
-    *out = m;
-    return MOE_OK;
+    *out = status == MOE_OK ? m : NULL;
+    if (status != MOE_OK)
+        moe_map_free(m);
+    return status;
 }
 
 void moe_map_free(struct moe_map *map)

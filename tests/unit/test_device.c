@@ -230,10 +230,13 @@ static void damage_is_named(void **state)
     refused(HEAD "host: {cores: {value: 4, runs: 5}}\n", MOE_ERR_FORMAT, "'min' is missing");
     refused(HEAD "host: {cores: {value: 4, runs: 5, min: 5, max: 6}}\n", MOE_ERR_FORMAT,
             "outside of min and max");
+    refused(HEAD "host: {cores: {value: 4, min: 3, max: 6}}\n", MOE_ERR_FORMAT,
+            "'min' without 'runs'");
     refused(HEAD "accelerator: {memory_bytes: 1}\n", MOE_ERR_FORMAT, "'name' is missing");
     refused(HEAD "storage: {reads: [{in_flight: 2}, {in_flight: 2}]}\n", MOE_ERR_FORMAT,
-            "rising 'in_flight'");
-    refused(HEAD "storage: {reads: [{in_flight: 0}]}\n", MOE_ERR_FORMAT, "rising 'in_flight'");
+            "'in_flight' must be rising");
+    refused(HEAD "storage: {reads: [{in_flight: 0}]}\n", MOE_ERR_FORMAT,
+            "'in_flight' must be from 1");
     refused(HEAD "storage: {reads: [7]}\n", MOE_ERR_FORMAT, "must be a mapping");
     refused(HEAD "model: {layers: 1}\n", MOE_ERR_FORMAT, "'source_fingerprint' is missing");
     refused(HEAD "model: {source_fingerprint: \"123\"}\n", MOE_ERR_FORMAT, "16 hexadecimal digits");
@@ -242,10 +245,10 @@ static void damage_is_named(void **state)
     refused(MODEL
             "  variants: [{name: \"4\"}]\n  batches: [{rows: 1, expert_seconds: {\"2\": 1}}]\n",
             MOE_ERR_FORMAT, "'2' is none of the variants");
-    refused(MODEL "  batches: [{rows: 8}, {rows: 1}]\n", MOE_ERR_FORMAT, "rising 'rows'");
+    refused(MODEL "  batches: [{rows: 8}, {rows: 1}]\n", MOE_ERR_FORMAT, "'rows' must be rising");
     refused(MODEL "  batches: [{rows: 1},{rows: 2},{rows: 3},{rows: 4},{rows: 5},{rows: 6},"
                   "{rows: 7},{rows: 8},{rows: 9}]\n",
-            MOE_ERR_FORMAT, "more than 8 batches");
+            MOE_ERR_FORMAT, "'batches' must not have more than 8");
 }
 
 static void a_file_is_told_by_its_format(void **state)

@@ -386,7 +386,7 @@ static void damage_of_the_head_is_named(void **state)
     refused(3, "", "'source_fingerprint' is missing");
     refused(3, "source_fingerprint: 12", "line 3 column 21: 'source_fingerprint' must have 16");
     refused(4, "", "'pack_fingerprint' is missing");
-    refused(5, "dense_bits: 0", "line 5 column 13: 'dense_bits' must be above 0");
+    refused(5, "dense_bits: 0", "line 5 column 13: 'dense_bits' must be from 1 to 32");
     refused(5, "dense_bits: 33", "line 5 column 13: 'dense_bits' must be");
     refused(6, "max_document_tokens: -1", "line 6 column 22");
     refused(7, "", "'shape' is missing");
@@ -576,7 +576,7 @@ static void damage_of_fate_and_hobbit_is_named(void **state)
             "'low_pool_share' is missing");
     refused(10, HOBBIT("0.5", "0.5", ", low_pool_share: 0"), "unknown key 'low_pool_share'");
     scores_refused("0.02", "'scores' must sum to 1, not 1.01");
-    scores_refused("0.01, -0.01", "line 10 column 119: a share must be at least 0");
+    scores_refused("0.01, -0.01", "line 10 column 119: 'scores' must be at least 0");
     scores_refused("1e308, 1e308", "'scores' must sum to 1, not inf");
 }
 

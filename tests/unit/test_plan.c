@@ -350,7 +350,8 @@ static void damage_of_the_head_is_named(void **state)
 static void damage_of_the_strategy_is_named(void **state)
 {
     refused(SHAPED, MOE_ERR_FORMAT, "'strategy' is missing");
-    refused(SHAPED "strategy: {row: auto}\n", MOE_ERR_FORMAT, "line 4 column 17: 'auto' is no row");
+    refused(SHAPED "strategy: {row: auto}\n", MOE_ERR_FORMAT,
+            "line 4 column 17: there is no strategy 'auto'");
     refused(SHAPED "strategy: {row: lru}\n", MOE_ERR_FORMAT, "'parts' is missing");
     refused(SHAPED "strategy: {parts: {init: empty}}\n", MOE_ERR_FORMAT,
             "line 4 column 19: 'cache' is missing");
@@ -386,7 +387,7 @@ static void damage_of_the_slots_is_named(void **state)
     refused(LRU "slots: [{slot_bytes: 1, cache_slots: 17, working_slots: 0}]\n", MOE_ERR_FORMAT,
             "must not be more than 16");
     refused(LRU "slots: [{slot_bytes: 1, cache_slots: 1, working_slots: 1048577}]\n",
-            MOE_ERR_FORMAT, "must not be more than 1048576");
+            MOE_ERR_FORMAT, "'working_slots' must be a whole number from 0 to 1048576");
     refused(POOL("") "memory: {experts_bytes: 49}\n", MOE_ERR_FORMAT,
             "line 6 column 3: the slots have more bytes");
     refused(LRU "slots: [{slot_bytes: 9007199254740992, cache_slots: 1, working_slots: 1048576}, "
@@ -416,10 +417,11 @@ static void damage_of_the_contents_is_named(void **state)
     refused(SLOTS "contents: {layers: [[0], [3, 3]]}\n", MOE_ERR_FORMAT,
             "line 7 column 26: expert 3 is there twice");
     refused(SLOTS "contents: {layers: [[0, 1], [2, 3]]}\n", MOE_ERR_FORMAT,
-            "line 7 column 20: 4 experts are to lie in 3 slots");
+            "line 7 column 20: there are 4 experts for 3 slots");
     refused(POOL(", per_layer: [1, 2]") "contents: {layers: [[0, 1], [2]]}\n", MOE_ERR_FORMAT,
             "line 7 column 21: layer 0 has more contents than slots");
-    refused(LRU "contents: {layers: [[0], []]}\n", MOE_ERR_FORMAT, "1 experts are to lie in 0");
+    refused(LRU "contents: {layers: [[0], []]}\n", MOE_ERR_FORMAT,
+            "there are 1 experts for 0 slots");
     refused(SLOTS "contents: {layers: [[0], [1]], order: [1]}\n", MOE_ERR_FORMAT,
             "line 7 column 39: 'order' must have 2 items, not 1");
     refused(SLOTS "contents: {layers: [[0], [1]], order: [1, 1]}\n", MOE_ERR_FORMAT,
@@ -442,7 +444,7 @@ static void damage_of_the_times_is_named(void **state)
     refused(LRU "times: {dense: {rows: [0, 2], seconds: [1, 2]}}\n", MOE_ERR_FORMAT,
             "'rows' must be above 0");
     refused(LRU "times: {route: {rows: [1, 2], seconds: [1, -2]}}\n", MOE_ERR_FORMAT,
-            "line 5 column 40: 'seconds' must be at least 0");
+            "line 5 column 44: 'seconds' must be at least 0");
     refused(LRU "times: {route: {rows: [1,2,3,4,5,6,7,8,9], seconds: [1,2,3,4,5,6,7,8,9]}}\n",
             MOE_ERR_FORMAT, "'rows' must not have more than 8 items");
     refused(LRU "times: {pause: {rows: [1], seconds: [1]}}\n", MOE_ERR_FORMAT,
@@ -468,7 +470,7 @@ static void damage_of_what_is_expected_is_named(void **state)
     refused(LRU "layers: [{layer: 1}, {layer: 0}, {layer: 1}]\n", MOE_ERR_FORMAT,
             "'layers' must not have more than 2 items");
     refused(LRU "outlook: {memory: [{bytes: 2}, {bytes: 2}]}\n", MOE_ERR_FORMAT,
-            "line 5 column 32: 'bytes' must be above 0 and rising");
+            "line 5 column 32: 'bytes' must be rising");
     refused(LRU "outlook: {link: [{bytes_per_second: 0}]}\n", MOE_ERR_FORMAT,
             "'bytes_per_second' must be above 0");
     refused(LRU "outlook: {link: [{hit_rate: 0}]}\n", MOE_ERR_FORMAT,
@@ -483,7 +485,7 @@ static void damage_of_what_is_expected_is_named(void **state)
 #undef MEASURED
     refused(LRU "tried: [{strategy: lru, decode_tokens_per_second: 1}, "
                 "{strategy: arc, decode_tokens_per_second: 2}]\n",
-            MOE_ERR_FORMAT, "line 5 column 55: what was tried must stand the fastest first");
+            MOE_ERR_FORMAT, "line 5 column 55: strategies tried must come fastest first");
     refused(LRU "tried: [{hit_rate: 1}]\n", MOE_ERR_FORMAT, "'strategy' is missing");
     refused(LRU "tried: [{strategy: \"\"}]\n", MOE_ERR_FORMAT, "'strategy' is empty");
     refused(LRU "pace: {}\n", MOE_ERR_FORMAT, "line 5 column 7: unknown key 'pace'");

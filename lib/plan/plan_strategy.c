@@ -1,0 +1,112 @@
+/*
+ * The strategy in the file of a plan: the entry of the table that it began as, and its parts.
+ */
+#include "plan/plan_file.h"
+
+static int read_row(struct moe_record_reader *r, struct moe_yaml_node *map,
+                    const struct moe_member *m, void *record)
+{
+    struct moe_strategy *s = &((struct moe_plan *)record)->strategy;
+    const char *name = NULL;
+    int status = moe_yaml_get_text(r->doc, map, m->key, false, &name, r->err);
+    if (name && !moe_strategy_find(name, s))
+        status = moe_yaml_fail(r->doc, moe_yaml_get(map, m->key), r->err,
+                               "there is no strategy '%.60s'", name);
+    return status;
+}
+
+static void write_row(struct moe_record_writer *w, const struct moe_member *m, const void *record)
+{
+    moe_emit_text(&w->emit, m->key, ((const struct moe_plan *)record)->strategy.name);
+}
+
+static bool has_row(const struct moe_member *m, const void *record)
+{
+    (void)m;
+    return ((const struct moe_plan *)record)->strategy.name != NULL;
+}
+
+static const struct moe_member_own row = {read_row, write_row, has_row};
+
+static int read_part(struct moe_record_reader *r, struct moe_yaml_node *parts,
+                     struct moe_strategy *s, enum moe_part part)
+{
+    const struct moe_strategy_part *shown = moe_strategy_part_at(part);
+    const char *text = NULL;
+    char why[128];
+    bool on = false;
+    bool required = part == MOE_PART_CACHE && !s->resident;
+    int status = shown->arg ? moe_yaml_get_text(r->doc, parts, shown->name, required, &text, r->err)
+                            : moe_yaml_get_bool(r->doc, parts, shown->name, false, &on, r->err);
+    if (on)
+        text = "on";
+    if (status == MOE_OK && text && !moe_strategy_set(s, part, text, why))
+        status = moe_yaml_fail(r->doc, moe_yaml_get(parts, shown->name), r->err, "'%s': '%.60s' %s",
+                               shown->name, text, why);
+    return status;
+}
+
+/* A part that is not there is off, whatever the row of the table has. */
+static int read_parts(struct moe_record_reader *r, struct moe_yaml_node *map,
+                      const struct moe_member *m, void *record)
+{
+    struct moe_strategy *s = &((struct moe_plan *)record)->strategy;
+    struct moe_yaml_node *parts = NULL;
+    char why[128];
+    int status = moe_yaml_get_map(r->doc, map, m->key, !s->resident, &parts, r->err);
+    for (enum moe_part part = 0; part < MOE_N_PARTS; part++)
+        moe_strategy_set(s, part, moe_strategy_part_at(part)->off, why);
+    for (enum moe_part part = 0; part < MOE_N_PARTS && parts && status == MOE_OK; part++)
+        status = read_part(r, parts, s, part);
+    return status;
+}
+
+static void write_parts(struct moe_record_writer *w, const struct moe_member *m, const void *record)
+{
+    const struct moe_strategy *s = &((const struct moe_plan *)record)->strategy;
+    moe_emit_open_map(&w->emit, m->key);
+    for (enum moe_part part = 0; part < MOE_N_PARTS; part++) {
+        char text[MOE_PART_TEXT_BYTES];
+        if (!moe_strategy_has(s, part) && part != MOE_PART_CACHE)
+            continue;
+        const struct moe_strategy_part *shown = moe_strategy_part_at(part);
+        moe_strategy_part_text(s, part, text);
+        if (shown->arg)
+            moe_emit_text(&w->emit, shown->name, text);
+        else
+            moe_emit_bool(&w->emit, shown->name, true);
+    }
+    moe_emit_close(&w->emit);
+}
+
+static bool has_parts(const struct moe_member *m, const void *record)
+{
+    (void)m;
+    return !((const struct moe_plan *)record)->strategy.resident;
+}
+
+static const struct moe_member_own parts = {read_parts, write_parts, has_parts};
+
+static const struct moe_member strategy_members[] = {
+    MOE_OWN("row", 0, row),
+    FIELD("precision", high),
+    FIELD("low_precision", low),
+    MOE_OWN("parts", 0, parts),
+};
+
+static int check_strategy(struct moe_record_reader *r, struct moe_yaml_node *map, void *record)
+{
+    struct moe_strategy *s = &((struct moe_plan *)record)->strategy;
+    struct moe_yaml_node *at = moe_yaml_get(map, "parts");
+    struct moe_err why = {0};
+    at = at ? at : map;
+    if (moe_strategy_settle(s, &why) != MOE_OK)
+        return moe_yaml_fail(r->doc, at, r->err, "%s", why.text);
+    if (s->alloc == MOE_ALLOC_SHALLOW && s->boundary == MOE_SHALLOW_AUTO)
+        return moe_yaml_fail(r->doc, at, r->err, "'alloc' must have its number: shallow:L");
+    if (s->precalculate && s->precalculate_from == MOE_PRECALCULATE_AUTO)
+        return moe_yaml_fail(r->doc, at, r->err, "'precalculate-from' is missing");
+    return MOE_OK;
+}
+
+const struct moe_record plan_strategy_record = {MOE_RECORD(strategy_members), check_strategy};

@@ -1,0 +1,255 @@
+/*
+ * The file of a device profile, moe-device(5): its tables, and its figures, each a number or a
+ * one-line mapping.
+ */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "fmt/record.h"
+#include "record/device.h"
+
+enum { MAX_FILE_BYTES = 1 << 20, MAX_COUNT = 1 << 24 };
+
+/* ---- Figures ---- */
+
+static const struct moe_member figure_members[] = {
+    MOE_FIELD_IN(MOE_ALWAYS, struct moe_figure, "value", value, -HUGE_VAL, HUGE_VAL),
+    MOE_FIELD_IN(MOE_IF_SET, struct moe_figure, "min", min, -HUGE_VAL, HUGE_VAL),
+    MOE_FIELD_IN(MOE_IF_SET, struct moe_figure, "max", max, -HUGE_VAL, HUGE_VAL),
+    MOE_FIELD_IN(MOE_IF_SET, struct moe_figure, "runs", n_runs, 0, MAX_COUNT),
+    MOE_FIELD(MOE_IF_SET, struct moe_figure, "source", source),
+};
+
+/* The spread of several runs comes with their number, and only with it. */
+static int check_figure(struct moe_record_reader *r, struct moe_yaml_node *map, void *record)
+{
+    static const char *const spread[] = {"min", "max"};
+    const struct moe_figure *f = record;
+    for (int i = 0; i < 2; i++) {
+        bool given = moe_yaml_get(map, spread[i]) != NULL;
+        if (given != (f->n_runs > 0))
+            return moe_yaml_fail(r->doc, map, r->err,
+                                 given ? "'%s' without 'runs'" : "'%s' is missing", spread[i]);
+    }
+    if (f->n_runs && (f->min <= 0 || f->min > f->value || f->max < f->value))
+        return moe_yaml_fail(r->doc, map, r->err, "a median outside of min and max");
+    return MOE_OK;
+}
+
+static const struct moe_record figure_record = {MOE_RECORD(figure_members), check_figure};
+
+/* A number or a mapping. */
+static int read_figure(struct moe_record_reader *r, struct moe_yaml_node *node,
+                       struct moe_figure *f)
+{
+    const char *key = moe_yaml_key(node);
+    bool is_mapping = moe_yaml_length(node) > 0;
+    int status = is_mapping ? moe_record_read_map(r, node, &figure_record, f)
+                            : moe_yaml_item_double(r->doc, node, &f->value, r->err);
+    if (status == MOE_OK && f->value <= 0)
+        status = moe_yaml_fail(r->doc, node, r->err,
+                               "'%s' must be above zero (leave out what is not known)", key);
+    return status;
+}
+
+static int read_figure_member(struct moe_record_reader *r, struct moe_yaml_node *map,
+                              const struct moe_member *m, void *record)
+{
+    struct moe_yaml_node *node = moe_yaml_get(map, m->key);
+    return node ? read_figure(r, node, (struct moe_figure *)((char *)record + m->at)) : MOE_OK;
+}
+
+static void write_figure(struct moe_record_writer *w, const char *key, const struct moe_figure *f)
+{
+    if (f->n_runs == 0 && !f->source[0]) {
+        moe_emit_double(&w->emit, key, f->value);
+        return;
+    }
+    moe_emit_open_line_map(&w->emit, key);
+    moe_record_write_map(w, &figure_record, f);
+    moe_emit_close(&w->emit);
+}
+
+static void write_figure_member(struct moe_record_writer *w, const struct moe_member *m,
+                                const void *record)
+{
+    write_figure(w, m->key, (const struct moe_figure *)((const char *)record + m->at));
+}
+
+static bool figure_is_there(const struct moe_member *m, const void *record)
+{
+    return ((const struct moe_figure *)((const char *)record + m->at))->value > 0;
+}
+
+static const struct moe_member_own figure = {read_figure_member, write_figure_member,
+                                             figure_is_there};
+
+#define FIGURE(type, key, field) MOE_OWN(key, offsetof(struct type, field), figure)
+#define TEXT(type, key, field) MOE_FIELD(MOE_IF_SET, struct type, key, field)
+#define COUNT(type, key, field) MOE_FIELD_IN(MOE_ALWAYS, struct type, key, field, 0, MAX_COUNT)
+
+/* ---- The machine ---- */
+
+static const struct moe_member host_members[] = {
+    TEXT(moe_device_host, "source", source),
+    TEXT(moe_device_host, "name", name),
+    TEXT(moe_device_host, "cpu_level", cpu_level),
+    FIGURE(moe_device_host, "cores", cores),
+    FIGURE(moe_device_host, "threads", threads),
+    FIGURE(moe_device_host, "memory_bytes", memory_bytes),
+    FIGURE(moe_device_host, "memory_bytes_per_second", memory_bytes_per_second),
+};
+static const struct moe_record host_record = {MOE_RECORD(host_members)};
+
+static const struct moe_member accelerator_members[] = {
+    TEXT(moe_device_accelerator, "source", source),
+    MOE_FIELD(MOE_ALWAYS, struct moe_device_accelerator, "name", name),
+    MOE_FIELD(MOE_IF_SET, struct moe_device_accelerator, "shares_host_memory", shares_memory),
+    FIGURE(moe_device_accelerator, "memory_bytes", memory_bytes),
+    FIGURE(moe_device_accelerator, "memory_bytes_per_second", memory_bytes_per_second),
+    FIGURE(moe_device_accelerator, "link_bytes_per_second", link_bytes_per_second),
+};
+static const struct moe_record accelerator_record = {MOE_RECORD(accelerator_members)};
+
+static const struct moe_member reads_members[] = {
+    MOE_RISING_FIELD(struct moe_device_reads, "in_flight", in_flight, 1, MAX_COUNT),
+    FIGURE(moe_device_reads, "bytes_per_second", bytes_per_second),
+    FIGURE(moe_device_reads, "seconds", seconds),
+};
+static const struct moe_record reads_record = {MOE_RECORD(reads_members)};
+
+static const struct moe_member storage_members[] = {
+    TEXT(moe_device_storage, "source", source),
+    TEXT(moe_device_storage, "name", name),
+    MOE_FIELD(MOE_IF_SET, struct moe_device_storage, "direct", direct),
+    FIGURE(moe_device_storage, "bytes_per_second", bytes_per_second),
+    FIGURE(moe_device_storage, "latency_seconds", latency_seconds),
+    FIGURE(moe_device_storage, "read_bytes", read_bytes),
+    MOE_LIST(struct moe_device_storage, "reads", reads, n_reads, reads_record),
+};
+static const struct moe_record storage_record = {MOE_RECORD(storage_members)};
+
+/* ---- The model that was measured ---- */
+
+static const struct moe_member variant_members[] = {
+    MOE_FIELD(MOE_ALWAYS, struct moe_device_variant, "name", name),
+    FIGURE(moe_device_variant, "bytes", bytes),
+};
+
+static int check_variant(struct moe_record_reader *r, struct moe_yaml_node *map, void *record)
+{
+    const struct moe_device *d = r->whole;
+    const struct moe_device_variant *v = record;
+    return moe_device_variant(d, v->name) < 0
+               ? MOE_OK
+               : moe_yaml_fail(r->doc, map, r->err, "variant '%s' is there twice", v->name);
+}
+
+static const struct moe_record variant_record = {MOE_RECORD(variant_members), check_variant};
+
+/* expert_seconds: a mapping from variants to figures. */
+static int read_experts(struct moe_record_reader *r, struct moe_yaml_node *batch,
+                        const struct moe_member *m, void *record)
+{
+    const struct moe_device *d = r->whole;
+    struct moe_device_batch *b = record;
+    struct moe_yaml_node *map = NULL;
+    int status = moe_yaml_get_map(r->doc, batch, m->key, false, &map, r->err);
+    if (map)
+        b->n_experts = d->model.n_variants;
+    for (struct moe_yaml_node *f = map ? moe_yaml_first(map) : NULL; f && status == MOE_OK;
+         f = moe_yaml_next(f)) {
+        int v = moe_device_variant(d, moe_yaml_key(f));
+        status = v < 0 ? moe_yaml_fail(r->doc, f, r->err, "'%.60s' is none of the variants",
+                                       moe_yaml_key(f))
+                       : read_figure(r, f, &b->experts[v]);
+    }
+    return status;
+}
+
+static void write_experts(struct moe_record_writer *w, const struct moe_member *m,
+                          const void *record)
+{
+    const struct moe_device *d = w->whole;
+    const struct moe_device_batch *b = record;
+    moe_emit_open_map(&w->emit, m->key);
+    for (uint32_t v = 0; v < b->n_experts; v++)
+        if (b->experts[v].value > 0)
+            write_figure(w, d->model.variants[v].name, &b->experts[v]);
+    moe_emit_close(&w->emit);
+}
+
+static bool experts_are_there(const struct moe_member *m, const void *record)
+{
+    (void)m;
+    return ((const struct moe_device_batch *)record)->n_experts > 0;
+}
+
+static const struct moe_member_own expert_seconds = {read_experts, write_experts,
+                                                     experts_are_there};
+
+static const struct moe_member batch_members[] = {
+    MOE_RISING_FIELD(struct moe_device_batch, "rows", rows, 1, MAX_COUNT),
+    FIGURE(moe_device_batch, "attention_seconds", attention),
+    FIGURE(moe_device_batch, "router_seconds", router),
+    FIGURE(moe_device_batch, "shared_seconds", shared),
+    FIGURE(moe_device_batch, "combine_seconds", combine),
+    FIGURE(moe_device_batch, "dense_seconds", dense),
+    FIGURE(moe_device_batch, "expert_rows", expert_rows),
+    MOE_OWN("expert_seconds", 0, expert_seconds),
+};
+static const struct moe_record batch_record = {MOE_RECORD(batch_members)};
+
+static const struct moe_member model_members[] = {
+    TEXT(moe_device, "source", model.source),
+    MOE_FINGERPRINT(MOE_ALWAYS, struct moe_device, "source_fingerprint", model.source_fingerprint),
+    COUNT(moe_device, "layers", model.layers),
+    COUNT(moe_device, "moe_layers", model.moe_layers),
+    COUNT(moe_device, "experts_per_token", model.experts_per_token),
+    COUNT(moe_device, "positions", model.positions),
+    FIGURE(moe_device, "head_seconds", model.head_seconds),
+    MOE_LIST(struct moe_device, "variants", model.variants, model.n_variants, variant_record),
+    MOE_LIST(struct moe_device, "batches", model.batches, model.n_batches, batch_record),
+};
+
+static const struct moe_record model_record = {MOE_RECORD(model_members),
+                                               MOE_FLAGGED(struct moe_device, has_model)};
+
+/* ---- The file ---- */
+
+static const struct moe_member device_members[] = {
+    MOE_FIELD(MOE_ALWAYS, struct moe_device, "name", name),
+    TEXT(moe_device, "source", source),
+    MOE_SECTION(MOE_IF_SET, "host", offsetof(struct moe_device, host), host_record),
+    MOE_SECTION(MOE_IF_SET, "accelerator", offsetof(struct moe_device, accelerator),
+                accelerator_record),
+    MOE_SECTION(MOE_IF_SET, "storage", offsetof(struct moe_device, storage), storage_record),
+    MOE_SECTION(MOE_IF_SET, "model", 0, model_record),
+};
+static const struct moe_record device_record = {MOE_RECORD(device_members)};
+static const struct moe_record_format device_format = {
+    "moe-device", "Device profile", MOE_DEVICE_VERSION, MAX_FILE_BYTES, &device_record};
+
+int moe_device_write(const struct moe_device *d, struct moe_buf *out, struct moe_err *err)
+{
+    return moe_record_write(&device_format, d, false, out, err);
+}
+
+int moe_device_write_json(const struct moe_device *d, struct moe_buf *out, struct moe_err *err)
+{
+    return moe_record_write(&device_format, d, true, out, err);
+}
+
+int moe_device_read(struct moe_device **out, const char *path, struct moe_err *err)
+{
+    struct moe_device *d = moe_alloc(1, sizeof *d, err);
+    int status = d ? moe_record_read(&device_format, d, path, err) : MOE_ERR_MEMORY;
+    if (status != MOE_OK) {
+        free(d);
+        d = NULL;
+    }
+    *out = d;
+    return status;
+}
