@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/cpu.h"
+#include "base/file.h"
 #include "base/par.h"
 #include "cli_private.h"
 #include "kern/kern.h"
@@ -123,6 +124,26 @@ bool cli_write(const void *bytes, uint64_t n)
     if (fwrite(bytes, 1, n, stdout) != n && !stdout_errno)
         stdout_errno = errno;
     return stdout_works();
+}
+
+int cli_print(int status, struct moe_buf *text, struct moe_err *err)
+{
+    if (status == MOE_OK && text->failed)
+        status = moe_fail(err, MOE_ERR_MEMORY, "out of memory");
+    if (status == MOE_OK)
+        cli_write(text->data, text->size);
+    moe_buf_release(text);
+    return status;
+}
+
+int cli_save(int status, struct moe_buf *text, const char *path, struct moe_err *err)
+{
+    if (status == MOE_OK && text->failed)
+        status = moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", path);
+    if (status == MOE_OK)
+        status = moe_file_write_all(path, text->data, text->size, err);
+    moe_buf_release(text);
+    return status;
 }
 
 int cli_flush(struct moe_err *err)

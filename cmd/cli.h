@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/buf.h"
 #include "base/err.h"
 #include "base/progress.h"
 
@@ -130,6 +131,10 @@ void cli_detail(const char *format, ...) MOE_PRINTF(1, 2); /* only with -v */
 int cli_finish(int status);
 /* Writes to stdout and flushes. False: not all was written; cli_flush then says why. */
 bool cli_write(const void *bytes, uint64_t n);
+/* Writes *text to stdout, or replaces the file by it, if `status` is MOE_OK and nothing in it
+ * failed; then releases it. Returns `status`, or an error of its own. */
+int cli_print(int status, struct moe_buf *text, struct moe_err *err);
+int cli_save(int status, struct moe_buf *text, const char *path, struct moe_err *err);
 /* Flushes stdout. MOE_ERR_IO when this or an earlier write failed. */
 int cli_flush(struct moe_err *err);
 

@@ -60,7 +60,7 @@ int measure_perplexity(struct moe_session *s, const char *path,
     cli_progress_done();
     const char *unit = options->window ? "windows" : "documents";
     if (status == MOE_OK && log.failed)
-        status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: the log of tokens");
+        status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: the token log");
     if (status == MOE_OK && options->token_log)
         status = moe_file_write_all(options->token_log, log.data, log.size, err);
     if (status == MOE_OK && options->json)

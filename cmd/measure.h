@@ -13,9 +13,9 @@
 
 struct measure_perplexity_options {
     uint32_t max_doc_tokens;
-    uint32_t window;       /* not 0: windows of so many tokens instead of documents */
+    uint32_t window;       /* not 0: windows of this many tokens instead of documents */
     double decode_share;   /* of a document's tokens, computed one by one */
-    const char *token_log; /* a file for each token's nats and the likeliest id, or NULL */
+    const char *token_log; /* file for the nats and the most likely id of each token, or NULL */
     bool json;
 };
 
@@ -33,7 +33,7 @@ struct measure_speed_options {
 int measure_speed(struct moe_session *s, const struct measure_speed_options *options,
                   struct moe_err *err);
 
-/* The token ids of `text`. Needs the pack's tokenizer alone: the weights stay where they are. */
+/* Prints the token ids of `text`. Reads only the pack's tokenizer. */
 int measure_ids(const char *pack_path, const char *text, struct moe_err *err);
 
 #endif

@@ -1,4 +1,4 @@
-/* moe-calibrate: what may be approximated on your texts. See man/moe-calibrate.1. */
+/* moe-calibrate: finds what may be approximated on your texts. See man/moe-calibrate.1. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,40 +68,43 @@ static const char *const importances[] = {"exact", "proxy", NULL};
 
 static const struct cli_option options[] = {
     {.kind = CLI_HEADING, .help = "Calibrating"},
-    {CLI_OPT_TEXTS(0, "text", "FILE", &o.texts), .help = "documents to choose on, may be repeated"},
-    {CLI_OPT_TEXTS(0, "check", "FILE", &o.checks), .help = "documents to judge on, likewise"},
+    {CLI_OPT_TEXTS(0, "text", "FILE", &o.texts), .help = "documents to choose on; may be repeated"},
+    {CLI_OPT_TEXTS(0, "check", "FILE", &o.checks), .help = "documents to check the choice on"},
     {CLI_OPT_TEXT('o', "output", "MAP", &o.out), .help = "bit map to write"},
     {CLI_OPT_SHARE(0, "tolerance", "P", &o.tolerance, 0, 10), .shown = "2%",
-     .help = "loss to put up with"},
+     .help = "largest loss to accept"},
     {CLI_OPT_CHOICE(0, "metric", "NAME", &o.metric, metrics), .shown = "nll",
-     .help = "nll: of nats per token; top1: of agreement"},
+     .help = "nll: nats per token; top1: agreement"},
     {CLI_OPT_CHOICE(0, "importance", "KIND", &o.importance, importances), .shown = "exact",
      .help = "exact: measured; proxy: from one pass"},
-    {CLI_OPT_FLAG(0, "compare", &o.compare), .help = "estimate too, and say how that ranks"},
+    {CLI_OPT_FLAG(0, "compare", &o.compare),
+     .help = "exact and proxy, and how well their ranks agree"},
     {CLI_OPT_CUSTOM(0, "dense", "BITS[,BITS...]", &o.calibrate, parse_dense), .shown = "the pack's",
-     .help = "of the dense part, to choose from"},
+     .help = "dense bitwidths to choose from"},
     {CLI_OPT_U32(0, "max-tokens", "N", &o.calibrate.max_tokens, 2, 1 << 24), .shown = "256",
-     .help = "longest piece of a document"},
-    {CLI_OPT_TEXT(0, "stats", "STATS", &o.stats), .help = "popular experts' bytes count more"},
-    {CLI_OPT_TEXT(0, "trace", "TRACE", &o.trace), .help = "find HOBBIT's cache weights on it"},
-    {CLI_OPT_TEXT(0, "from", "MAP", &o.from), .help = "use the importances of that one"},
+     .help = "cut documents into pieces of N tokens at most"},
+    {CLI_OPT_TEXT(0, "stats", "STATS", &o.stats),
+     .help = "count the bytes of popular experts more"},
+    {CLI_OPT_TEXT(0, "trace", "TRACE", &o.trace),
+     .help = "find HOBBIT's cache weights on this trace"},
+    {CLI_OPT_TEXT(0, "from", "MAP", &o.from), .help = "take the importances from this map"},
     {CLI_OPT_TEXTS(0, "without", "PART", &o.without), .help = "leave out fate or hobbit"},
     {CLI_OPT_BYTES(0, "memory", "SIZE", &o.calibrate.memory_bytes), .shown = "what is free",
-     .help = "of the whole process"},
+     .help = "limit for the whole process"},
     {.kind = CLI_HEADING, .help = "Long work"},
     {CLI_OPT_CUSTOM(0, "shard", "I/N", &o.shard, offline_parse_shard), .shown = "1/1",
      .help = "every N-th expert, from the I-th on"},
-    {CLI_OPT_FLAG(0, "resume", &o.resume), .help = "go on from what an interrupted run left"},
-    {CLI_OPT_FLAG(0, "merge", &o.merge), .help = "put shards together; then --from"},
+    {CLI_OPT_FLAG(0, "resume", &o.resume), .help = "continue an interrupted run"},
+    {CLI_OPT_FLAG(0, "merge", &o.merge), .help = "merge shards, for a run with --from"},
     {.kind = CLI_HEADING, .help = "Looking"},
-    {CLI_OPT_FLAG(0, "show", &o.show), .help = "tables and pictures for a person"},
-    {CLI_OPT_FLAG(0, "json", &o.json), .help = "--show for scripts"},
+    {CLI_OPT_FLAG(0, "show", &o.show), .help = "print tables and pictures"},
+    {CLI_OPT_FLAG(0, "json", &o.json), .help = "--show: as JSON"},
     {.kind = CLI_END},
 };
 
 static const struct cli_program program = {
     .name = "moe-calibrate",
-    .summary = "Finds which bits each expert deserves on your texts, under your tolerance.\n"
+    .summary = "Chooses a bitwidth for each expert, on your texts, within your tolerance.\n"
                "PACK has the bitwidths to choose from: moe-quantize --experts 8,4,2.",
     .usage = (const char *const[]){"PACK --text FILE... -o MAP [OPTION]...",
                                    "--merge MAP... -o MAP", "--show MAP [--json]", NULL},
@@ -120,10 +123,7 @@ static int write_map(const struct moe_map *map, const char *path, struct moe_err
 {
     struct moe_buf text = {0};
     int status = moe_map_write(map, &text, err);
-    if (status == MOE_OK)
-        status = moe_file_write_all(path, text.data, text.size, err);
-    moe_buf_release(&text);
-    return status;
+    return cli_save(status, &text, path, err);
 }
 
 static void say_result(const struct moe_map *map)
@@ -173,7 +173,7 @@ static int calibrate(const char *pack)
     if (status == MOE_OK)
         say_result(map);
     if (status == MOE_ERR_INTERRUPTED && partial && moe_path_exists(partial))
-        cli_note("stopped; what is done is in %s, --resume goes on from there", partial);
+        cli_note("stopped; %s has what is done, --resume continues from there", partial);
     moe_map_free(map);
     moe_map_free(from);
     moe_statistics_free(statistics);
@@ -211,16 +211,12 @@ static int show(const char *path)
         status = moe_map_write_json(map, &text, &err);
     else if (status == MOE_OK)
         moe_show_map(map, cli_may_draw(STDOUT_FILENO), &text);
-    if (status == MOE_OK && text.failed)
-        status = moe_fail(&err, MOE_ERR_MEMORY, "out of memory");
-    if (status == MOE_OK)
-        fwrite(text.data, 1, text.size, stdout);
-    moe_buf_release(&text);
+    status = cli_print(status, &text, &err);
     moe_map_free(map);
     return status == MOE_OK ? CLI_DONE : cli_error(&err);
 }
 
-/* false: a part that cannot be left out. */
+/* false: something that cannot be left out. */
 static bool take_without(void)
 {
     for (int i = 0; i < o.without.n; i++) {
@@ -241,7 +237,7 @@ int main(int argc, char **argv)
     if (status >= 0)
         return status;
     if (o.merge + o.show + (o.texts.n > 0) > 1)
-        return cli_misuse("--text, --merge and --show are different things to do");
+        return cli_misuse("--text, --merge and --show exclude each other");
     if (o.json && !o.show)
         return cli_misuse("--json goes with --show");
     if (!take_without())
@@ -249,16 +245,16 @@ int main(int argc, char **argv)
     if (o.show)
         return n_args == 1 ? cli_finish(show(args[0])) : cli_misuse("--show takes one file");
     if (!o.out)
-        return cli_misuse(o.merge || o.texts.n ? "where to? (-o MAP)"
+        return cli_misuse(o.merge || o.texts.n ? "no output given (-o MAP)"
                                                : "nothing to do: --text, --merge or --show");
     if (o.merge)
         return n_args >= 1 ? cli_finish(merge(args, n_args))
-                           : cli_misuse("--merge needs maps to put together");
+                           : cli_misuse("--merge needs maps to merge");
     if (o.texts.n == 0 || n_args != 1)
-        return cli_misuse("a pack and at least one --text FILE are needed");
+        return cli_misuse("give one pack and at least one --text FILE");
     if (o.shard.n > 1 && o.importance == PROXY)
         return cli_misuse("--shard is for --importance exact");
     if (o.trace && o.calibrate.without_hobbit)
-        return cli_misuse("--trace is for hobbit, which is left out");
+        return cli_misuse("--trace is for hobbit, which --without leaves out");
     return cli_finish(calibrate(args[0]));
 }

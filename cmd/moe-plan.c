@@ -109,9 +109,9 @@ static int check_machine(void)
     if (o.plan.strategy.device.kind == DEVICE_CUDA)
         return cli_misuse("option --device: moe-plan plans for the CPU and for test devices");
     if (o.plan.profile && o.plan.layer_seconds > 0)
-        return cli_misuse("options --device-profile and --layer-seconds: one is enough");
+        return cli_misuse("options --device-profile and --layer-seconds exclude each other");
     if (o.plan.layer_seconds > 0 && !(o.plan.link_rate > 0))
-        return cli_misuse("option --layer-seconds needs a --link-rate");
+        return cli_misuse("option --layer-seconds needs --link-rate");
     return -1;
 }
 
@@ -123,10 +123,10 @@ static int check_simulate(int n_args, char **args)
                                                                          ? "calibration"
                                                                          : "output");
     if (o.plan.expert_memory)
-        return cli_misuse("option --expert-memory: with --simulate, --memory 10%% or 2x is of the "
-                          "experts");
+        return cli_misuse("option --expert-memory: with --simulate, give --memory 10%% or 2x for "
+                          "the experts alone");
     if (n_args > 1 || (n_args && o.plan.shape))
-        return cli_misuse("--simulate takes a trace and one pack or --shape");
+        return cli_misuse("--simulate takes a trace, and one pack or --shape");
     o.plan.pack = n_args ? args[0] : NULL;
     o.plan.trace = o.simulate;
     return check_machine();
@@ -138,14 +138,13 @@ static int check_plan(int n_args, char **args)
         return cli_misuse("option --%s belongs to --%s", o.json ? "json" : "expert-size",
                           o.json ? "explain and --simulate" : "simulate");
     if (n_args > 1 || (n_args && o.plan.shape))
-        return cli_misuse("one pack, or --shape");
+        return cli_misuse("give either one PACK or --shape");
     if (n_args == 0 && !o.plan.shape)
         return cli_misuse("nothing to do: a PACK, --shape, --explain or --simulate");
     if (o.plan.calibration && o.plan.shape)
-        return cli_misuse(
-            "option --calibration takes a PACK: a --shape is no model that was measured");
+        return cli_misuse("option --calibration needs a PACK: nothing was measured on a --shape");
     if (!o.memory && !o.plan.expert_memory)
-        return cli_misuse("how much memory? (--memory SIZE)");
+        return cli_misuse("no budget given (--memory SIZE)");
     if (o.memory && !moe_parse_bytes(o.memory, &o.plan.memory))
         return cli_misuse("option --memory: '%s' is not a size like 512M or 4GiB", o.memory);
     o.plan.pack = n_args ? args[0] : NULL;
@@ -161,7 +160,7 @@ static int check_options(int n_args, char **args)
         return cli_finish(CLI_DONE);
     }
     if (o.explain && o.simulate)
-        return cli_misuse("--explain and --simulate are different things to do");
+        return cli_misuse("--explain and --simulate exclude each other");
     if (!o.plan.shape && (o.experts || cli_given("dense")))
         return cli_misuse("option --%s belongs to --shape", o.experts ? "experts" : "dense");
     if (o.experts)

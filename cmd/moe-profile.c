@@ -1,4 +1,4 @@
-/* moe-profile: what the experts really do. See man/moe-profile.1. */
+/* moe-profile: measures what experts do over texts, and machines. See man/moe-profile.1. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,37 +36,38 @@ static struct {
 
 static const struct cli_option options[] = {
     {.kind = CLI_HEADING, .help = "Profiling texts"},
-    {CLI_OPT_TEXTS(0, "text", "FILE", &o.texts), .help = "documents to run, may be repeated"},
-    {CLI_OPT_TEXT('o', "output", "FILE", &o.out), .help = "statistics to write"},
+    {CLI_OPT_TEXTS(0, "text", "FILE", &o.texts), .help = "documents to run; may be repeated"},
+    {CLI_OPT_TEXT('o', "output", "FILE", &o.out),
+     .help = "output: statistics, trace or device profile"},
     {CLI_OPT_U32(0, "max-tokens", "N", &o.max_tokens, 2, 1 << 24), .shown = "256",
-     .help = "longest piece of a document"},
+     .help = "cut documents into pieces of N tokens at most"},
     {CLI_OPT_SHARE(0, "prompt-share", "P", &o.prompt_share, 0, 1), .shown = "50%",
-     .help = "of a document that counts as its prompt"},
+     .help = "share of a document that is its prompt"},
     {CLI_OPT_TEXT(0, "path-stats", "STATS", &o.path_stats),
-     .help = "try path predictions with another text's statistics"},
-    {CLI_OPT_TEXT(0, "trace", "TRACE", &o.trace), .help = "also write a trace, to be replayed"},
+     .help = "predict paths by another text's statistics"},
+    {CLI_OPT_TEXT(0, "trace", "TRACE", &o.trace), .help = "also write a routing trace"},
     {CLI_OPT_U32(0, "trace-keep", "N", &o.trace_keep, 0, 1 << 12),
-     .help = "scores to keep in it of each prediction"},
+     .help = "scores kept in it per prediction"},
     {CLI_OPT_CUSTOM(0, "shard", "I/N", &o.shard, offline_parse_shard), .shown = "1/1",
      .help = "every N-th document, from the I-th on"},
-    {CLI_OPT_FLAG(0, "resume", &o.resume), .help = "go on from what an interrupted run left"},
+    {CLI_OPT_FLAG(0, "resume", &o.resume), .help = "continue an interrupted run"},
     {CLI_OPT_BYTES(0, "memory", "SIZE", &o.memory), .shown = "what is free",
-     .help = "of the whole process"},
+     .help = "limit for the whole process"},
     {.kind = CLI_HEADING, .help = "Measuring this machine"},
-    {CLI_OPT_FLAG(0, "device", &o.device), .help = "memory, storage, link; a PACK's layers"},
+    {CLI_OPT_FLAG(0, "device", &o.device), .help = "memory, storage, link; layers of a PACK"},
     {CLI_OPT_TEXT(0, "dir", "DIR", &o.dir), .shown = "the pack itself, or .",
-     .help = "read a scratch file there"},
+     .help = "where to read a scratch file"},
     {.kind = CLI_HEADING, .help = "Statistics, traces and device profiles"},
-    {CLI_OPT_FLAG(0, "merge", &o.merge), .help = "add up statistics of shards"},
-    {CLI_OPT_TEXT(0, "import", "FILE", &o.import), .help = "make a trace of another engine's"},
-    {CLI_OPT_FLAG(0, "show", &o.show), .help = "tables and pictures for a person"},
-    {CLI_OPT_FLAG(0, "json", &o.json), .help = "--show for scripts"},
+    {CLI_OPT_FLAG(0, "merge", &o.merge), .help = "add up the statistics of shards"},
+    {CLI_OPT_TEXT(0, "import", "FILE", &o.import), .help = "convert a trace of another engine"},
+    {CLI_OPT_FLAG(0, "show", &o.show), .help = "print tables and pictures"},
+    {CLI_OPT_FLAG(0, "json", &o.json), .help = "--show: as JSON"},
     {.kind = CLI_END},
 };
 
 static const struct cli_program program = {
     .name = "moe-profile",
-    .summary = "Measures what a model's experts do over your own texts, and your machine.",
+    .summary = "Measures what a model's experts do over your own texts, or this machine.",
     .usage = (const char *const[]){"PACK --text FILE... -o STATS [OPTION]...",
                                    "--merge STATS... -o STATS", "--import FILE -o TRACE",
                                    "--device [--dir DIR] [PACK] -o DEVICE",
@@ -86,10 +87,7 @@ static int write_statistics(const struct moe_statistics *s, const char *path, st
 {
     struct moe_buf text = {0};
     int status = moe_statistics_write(s, &text, err);
-    if (status == MOE_OK)
-        status = moe_file_write_all(path, text.data, text.size, err);
-    moe_buf_release(&text);
-    return status;
+    return cli_save(status, &text, path, err);
 }
 
 static uint64_t beside(const void *ctx, const struct moe_model *model, uint32_t batch)
@@ -137,7 +135,7 @@ static int profile(const char *pack)
     if (status == MOE_OK)
         cli_detail("peak of the process %" PRIu64 " bytes", moe_peak_rss_bytes());
     if (status == MOE_ERR_INTERRUPTED && partial && moe_path_exists(partial))
-        cli_note("stopped; what is done is in %s, --resume goes on from there", partial);
+        cli_note("stopped; %s has what is done, --resume continues from there", partial);
     moe_engine_close(engine);
     moe_statistics_free(statistics);
     moe_statistics_free(prior);
@@ -169,26 +167,6 @@ static int import(void)
     return moe_trace_import(o.import, o.out, &err) == MOE_OK ? CLI_DONE : cli_error(&err);
 }
 
-static int show_trace(const char *path)
-{
-    struct moe_err err;
-    struct moe_trace *t = NULL;
-    struct moe_buf text = {0};
-    int status = moe_trace_open(&t, path, &err);
-    if (status == MOE_OK) {
-        if (o.json)
-            moe_show_trace_json(t, &text);
-        else
-            moe_show_trace(t, &text);
-        status = text.failed ? moe_fail(&err, MOE_ERR_MEMORY, "out of memory") : MOE_OK;
-    }
-    if (status == MOE_OK)
-        fwrite(text.data, 1, text.size, stdout);
-    moe_buf_release(&text);
-    moe_trace_close(t);
-    return status == MOE_OK ? CLI_DONE : cli_error(&err);
-}
-
 static int device(const char *pack)
 {
     struct moe_err err;
@@ -201,11 +179,19 @@ static int device(const char *pack)
     cli_progress_done();
     if (status == MOE_OK)
         status = moe_device_write(d, &text, &err);
-    if (status == MOE_OK)
-        status = moe_file_write_all(o.out, text.data, text.size, &err);
-    moe_buf_release(&text);
+    status = cli_save(status, &text, o.out, &err);
     free(d);
     return status == MOE_OK ? CLI_DONE : cli_error(&err);
+}
+
+static int show_trace(const char *path, struct moe_buf *text, struct moe_err *err)
+{
+    struct moe_trace *t = NULL;
+    int status = moe_trace_open(&t, path, err);
+    if (status == MOE_OK)
+        (o.json ? moe_show_trace_json : moe_show_trace)(t, text);
+    moe_trace_close(t);
+    return status;
 }
 
 static int show_device(const char *path, struct moe_buf *text, struct moe_err *err)
@@ -233,17 +219,12 @@ static int show_statistics(const char *path, struct moe_buf *text, struct moe_er
 
 static int show(const char *path)
 {
-    if (moe_trace_is(path))
-        return show_trace(path);
     struct moe_err err;
     struct moe_buf text = {0};
-    int status = moe_yaml_file_is(path, "moe-device") ? show_device(path, &text, &err)
-                                                      : show_statistics(path, &text, &err);
-    if (status == MOE_OK && text.failed)
-        status = moe_fail(&err, MOE_ERR_MEMORY, "out of memory");
-    if (status == MOE_OK)
-        fwrite(text.data, 1, text.size, stdout);
-    moe_buf_release(&text);
+    int status = moe_trace_is(path)                     ? show_trace(path, &text, &err)
+                 : moe_yaml_file_is(path, "moe-device") ? show_device(path, &text, &err)
+                                                        : show_statistics(path, &text, &err);
+    status = cli_print(status, &text, &err);
     return status == MOE_OK ? CLI_DONE : cli_error(&err);
 }
 
@@ -254,8 +235,7 @@ int main(int argc, char **argv)
     if (status >= 0)
         return status;
     if (o.merge + o.show + o.device + (o.import != NULL) + (o.texts.n > 0) > 1)
-        return cli_misuse("--text, --merge, --import, --device and --show are different things to "
-                          "do");
+        return cli_misuse("--text, --merge, --import, --device and --show exclude each other");
     if (o.texts.n == 0 && (o.trace || o.trace_keep != MOE_TRACE_KEEP_ENOUGH))
         return cli_misuse("--trace goes with --text");
     if (o.dir && !o.device)
@@ -264,7 +244,7 @@ int main(int argc, char **argv)
         return n_args == 1 ? cli_finish(show(args[0])) : cli_misuse("--show takes one file");
     if (!o.out)
         return cli_misuse(o.merge || o.import || o.device || o.texts.n
-                              ? "where to? (-o FILE)"
+                              ? "no output given (-o FILE)"
                               : "nothing to do: --text, --merge, --import, --device or --show");
     if (o.import)
         return n_args == 0 ? cli_finish(import()) : cli_misuse("--import takes one file");
@@ -275,6 +255,6 @@ int main(int argc, char **argv)
         return n_args >= 1 ? cli_finish(merge(args, n_args))
                            : cli_misuse("--merge needs statistics to add up");
     if (o.texts.n == 0 || n_args != 1)
-        return cli_misuse("a pack and at least one --text FILE are needed");
+        return cli_misuse("give one pack and at least one --text FILE");
     return cli_finish(profile(args[0]));
 }

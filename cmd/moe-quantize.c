@@ -1,4 +1,5 @@
-/* moe-quantize: checkpoints to packs, packs to packs, and a look inside. See man/moe-quantize.1. */
+/* moe-quantize: checkpoints to packs, packs to packs, and their contents. See man/moe-quantize.1.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +28,7 @@ static struct {
 
 /* ---- Options ---- */
 
-/* Bits, or zeros for the map's. */
+/* Bitwidths, or zeros for those of the map. */
 static bool parse_variant(const char *word, struct moe_bits *out)
 {
     *out = (struct moe_bits){0};
@@ -86,30 +87,30 @@ static const struct cli_option options[] = {
     {.kind = CLI_HEADING, .help = "Converting"},
     {CLI_OPT_TEXT('o', "output", "PACK", &o.out), .shown = "NAME.moe", .help = "file to write"},
     {CLI_OPT_CUSTOM(0, "experts", "BITS[,BITS...]", &o.convert, parse_experts), .shown = "4",
-     .help = "bits of routed experts, one variant each"},
+     .help = "bits of routed experts; a variant each"},
     {CLI_OPT_CUSTOM(0, "dense", "BITS", &o.convert.dense_bits, parse_dense), .shown = "8",
      .help = "bits of all other matrices"},
-    {CLI_OPT_TEXT(0, "map", "MAP", &o.map), .help = "bits of each expert as moe-calibrate chose"},
+    {CLI_OPT_TEXT(0, "map", "MAP", &o.map), .help = "bits of each expert, by moe-calibrate"},
     {CLI_OPT_CUSTOM(0, "method", "NAME", &o.convert.method, parse_method), .shown = "hqq",
-     .help = "how: hqq, linear, rtn; gptq, with --text"},
-    {CLI_OPT_TEXTS(0, "text", "FILE", &o.texts), .help = "texts for gptq, may be repeated"},
+     .help = "hqq, linear or rtn; gptq, with --text"},
+    {CLI_OPT_TEXTS(0, "text", "FILE", &o.texts), .help = "texts for gptq; may be repeated"},
     {CLI_OPT_U32(0, "max-tokens", "N", &o.max_tokens, 2, 1 << 20), .shown = "256",
-     .help = "of each document of a text"},
+     .help = "tokens of each document, at most"},
     {CLI_OPT_U32(0, "group", "N", &o.convert.group, 0, MOE_MAX_GROUP), .shown = "64",
      .help = "weights per scale: 32, 64, 128, ...; 0: a row"},
     {CLI_OPT_U32(0, "zstd", "LEVEL", &o.zstd_level, 0, 22), .shown = "0, off",
-     .help = "compress what shrinks by it"},
+     .help = "compress what becomes smaller"},
     {.kind = CLI_HEADING, .help = "Looking"},
-    {CLI_OPT_FLAG(0, "list", &o.list), .help = "what is inside (-v: every tensor)"},
+    {CLI_OPT_FLAG(0, "list", &o.list), .help = "list the contents (-v: every tensor)"},
     {CLI_OPT_FLAG(0, "verify", &o.verify), .help = "read everything, check every checksum"},
-    {CLI_OPT_FLAG(0, "json", &o.json), .help = "--list for scripts"},
+    {CLI_OPT_FLAG(0, "json", &o.json), .help = "--list: as JSON"},
     {.kind = CLI_END},
 };
 
 static const struct cli_program program = {
     .name = "moe-quantize",
-    .summary = "Makes an expert pack of a checkpoint (Hugging Face directory, GGUF file), or\n"
-               "another pack of a pack.\n"
+    .summary = "Makes an expert pack from a checkpoint (Hugging Face directory or GGUF file) or\n"
+               "from another pack.\n"
                "BITS: 32, 16 (as stored), 8, 4, 3, 2; 4d8 is 4 with down projections at 8.",
     .usage = (const char *const[]){"[-o PACK] [--experts BITS,...] [OPTION]... CHECKPOINT|PACK",
                                    "[-o PACK] --map MAP [OPTION]... CHECKPOINT|PACK",
@@ -132,8 +133,7 @@ static int list(const char *path)
     struct moe_err err;
     struct moe_pack *pack = NULL;
     struct moe_buf text = {0};
-    struct moe_pack_summary *summary =
-        calloc(1, sizeof *summary); /* too large for a stack's taste */
+    struct moe_pack_summary *summary = calloc(1, sizeof *summary); /* too large for the stack */
     int status = summary ? moe_pack_open(&pack, path, &err)
                          : moe_fail(&err, MOE_ERR_MEMORY, "out of memory");
     if (status == MOE_OK)
@@ -144,11 +144,7 @@ static int list(const char *path)
         moe_show_pack(pack, summary, cli_verbose, &text);
         moe_show_pack_bits(pack, summary, cli_may_colour(STDOUT_FILENO), &text);
     }
-    if (status == MOE_OK && text.failed)
-        status = moe_fail(&err, MOE_ERR_MEMORY, "out of memory");
-    if (status == MOE_OK)
-        fwrite(text.data, 1, text.size, stdout);
-    moe_buf_release(&text);
+    status = cli_print(status, &text, &err);
     moe_pack_close(pack);
     free(summary);
     return status == MOE_OK ? CLI_DONE : cli_error(&err);
@@ -173,17 +169,17 @@ static int verify(const char *path)
 
 /* ---- Converting ---- */
 
-/* What became of a source's own codes. */
+/* How many of the source's quantized weights were kept. */
 static void say_carried(const char *path, const struct moe_convert_report *report)
 {
     const struct moe_ggml_counts *n = &report->carried;
-    unsigned long long carried = n->exact + n->rounded, anew = n->fitted + report->requantized;
-    if (carried + anew == 0)
+    unsigned long long carried = n->exact + n->rounded, again = n->fitted + report->requantized;
+    if (carried + again == 0)
         return;
     fprintf(stderr, "%s: of the source's quantized weights %llu carried over", path, carried);
     if (n->rounded)
         fprintf(stderr, " (%llu with scales rounded to f16)", (unsigned long long)n->rounded);
-    fprintf(stderr, ", %llu quantized anew\n", anew);
+    fprintf(stderr, ", %llu quantized again\n", again);
 }
 
 static void say_output_error(const char *path, const char *what, const char *bits,
@@ -194,7 +190,7 @@ static void say_output_error(const char *path, const char *what, const char *bit
                 error->output_improved / error->output_plain);
 }
 
-/* What compensation was worth on the texts. */
+/* How much error compensation reduced the output error on the texts. */
 static void say_output_errors(const char *path, const struct moe_convert_report *report)
 {
     for (int i = 0; i < o.convert.n_experts; i++) {
@@ -205,7 +201,7 @@ static void say_output_errors(const char *path, const struct moe_convert_report 
     say_output_error(path, "the dense part", "", &report->dense_error);
 }
 
-/* Opens what was written, which is a first check of it, and says what it is. */
+/* Opens the new pack, which is a first check of it, and prints a summary. */
 static int say_result(const char *path, const struct moe_convert_report *report,
                       const struct moe_buf *note, double seconds)
 {
@@ -236,7 +232,7 @@ static int say_result(const char *path, const struct moe_convert_report *report,
     return status == MOE_OK ? CLI_DONE : cli_error(&err);
 }
 
-/* `source` is no checkpoint, and nothing says where a pack of it should go. */
+/* `source` is not a checkpoint, and there is no -o. */
 static int say_not_a_checkpoint(const char *source)
 {
     struct moe_err err;
@@ -248,7 +244,7 @@ static int say_not_a_checkpoint(const char *source)
     return cli_misuse("%s: a file; re-packing a pack needs -o", source);
 }
 
-/* What --map says, unless options say otherwise: its variant alone, and its bits of the dense part.
+/* Reads --map. Its variant and its bitwidth of the dense part hold unless options name others.
  * free() out->bits. */
 static int take_map(struct moe_expert_map *out, struct moe_err *err)
 {
@@ -279,14 +275,14 @@ static int convert(const char *source)
         strcat(name, ".moe");
         o.out = name;
     }
-    /* Re-packing keeps what no option names. */
+    /* Re-packing keeps what no option changes. */
     if (!checkpoint && !cli_given("experts") && !o.map)
         o.convert.n_experts = 0;
     if (!checkpoint && !cli_given("dense"))
         o.convert.dense_bits = 0;
     o.convert.zstd_level = (int)o.zstd_level;
     o.convert.progress = cli_progress();
-    cli_catch_termination(); /* an unfinished pack must not stay behind */
+    cli_catch_termination(); /* an unfinished pack must not remain */
 
     double began = moe_seconds();
     const struct moe_inputs_options inputs = {.texts = o.texts.items,

@@ -110,8 +110,8 @@ static int open_run(struct run *r, struct moe_err *err)
         cli_detail("strategy %s: %s", r->engine->strategy.name, r->engine->fallback);
     if (r->engine->strategy.cache && r->engine->budget.below_token)
         cli_note(
-            "the expert cache holds fewer experts than one token uses, so few will be found in "
-            "it again (more --memory would help)");
+            "the expert cache holds fewer experts than one token uses: few will be found in it "
+            "(more --memory would help)");
     return MOE_OK;
 }
 

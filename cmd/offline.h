@@ -1,6 +1,6 @@
 /*
- * What the offline programs share whose work takes hours: shards, and the file beside the output
- * that an interrupted run leaves.
+ * Shared by the programs whose work takes hours: shards, and the file beside the output that an
+ * interrupted run leaves.
  */
 #ifndef CMD_OFFLINE_H
 #define CMD_OFFLINE_H

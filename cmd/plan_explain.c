@@ -40,10 +40,5 @@ int plan_explain(const char *path, bool json, struct moe_err *err)
         status = explain_statistics(path, json, &out, err);
     else
         status = moe_explain_pack(path, json, &out, err);
-    if (status == MOE_OK && out.failed)
-        status = moe_fail(err, MOE_ERR_MEMORY, "out of memory");
-    if (status == MOE_OK)
-        cli_write(out.data, out.size);
-    moe_buf_release(&out);
-    return status;
+    return cli_print(status, &out, err);
 }

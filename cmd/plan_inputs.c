@@ -11,8 +11,8 @@
 #include "plan_trace.h"
 
 enum {
-    SHAPE_PROGRAM = 32 << 20, /* of a process that runs a model: buffers, libraries */
-    MOST_CONTEXT = 4096,      /* unless the user names one */
+    SHAPE_PROGRAM = 32 << 20, /* bytes of a process that runs a model: buffers, libraries */
+    MOST_CONTEXT = 4096,      /* without -c */
     SHAPE_BATCH = 256,
     GROUP = 64, /* columns that share a scale, as moe-quantize has it */
 };
@@ -27,7 +27,8 @@ static int check_experts(const struct plan_inputs *in, struct moe_err *err)
                           in->name);
 }
 
-/* What a budget names; where it is --simulate that names them later, anything but 0. */
+/* memory_bytes is 0 for a budget of experts. --simulate sets its sizes later: until then 1 stands
+ * for a budget of the process. */
 static struct moe_engine_options engine_options(const struct plan_options *o,
                                                 enum plan_budget budget)
 {
@@ -50,7 +51,7 @@ static struct moe_engine_options engine_options(const struct plan_options *o,
     };
 }
 
-/* A budget that nothing works in is said at once, not after a machine was measured. */
+/* Refuses a budget too small for any strategy before the machine is measured. */
 static int check_budget(const struct plan_inputs *in, struct moe_err *err)
 {
     const struct moe_fitter *f = &in->fitters[PLAN_OF_PROCESS];
@@ -60,7 +61,7 @@ static int check_budget(const struct plan_inputs *in, struct moe_err *err)
     return in->options->memory ? f->fit(f->ctx, &least, 0, &fitted, err) : MOE_OK;
 }
 
-/* Opened before anything else, so that the process is still as small as moe-run's. */
+/* Comes first, while the process is still as small as moe-run's. */
 static int open_pack(struct plan_inputs *in, struct moe_err *err)
 {
     const struct plan_options *o = in->options;
@@ -84,7 +85,7 @@ static int open_pack(struct plan_inputs *in, struct moe_err *err)
     return status == MOE_OK ? moe_shape_bytes(&in->bytes, &in->config, "4", 8, GROUP, err) : status;
 }
 
-/* What a model without weights would take beside its experts; nothing is known of a trace's. */
+/* Memory of a model without weights, without its experts; a trace alone says nothing of it. */
 static struct moe_plan_memory shape_memory(const struct plan_inputs *in)
 {
     const struct plan_options *o = in->options;
@@ -145,7 +146,7 @@ static int open_model(struct plan_inputs *in, struct moe_err *err)
     return status == MOE_OK ? MOE_OK : moe_fail(err, status, "%s: %s", o->trace, why.text);
 }
 
-/* A map is of a model, whatever precisions a pack of it has. */
+/* A map belongs to a model, whatever precisions the pack has. */
 static int check_map(struct plan_inputs *in, struct moe_err *err)
 {
     const struct plan_options *o = in->options;
@@ -175,7 +176,7 @@ static int check_map(struct plan_inputs *in, struct moe_err *err)
     return status;
 }
 
-/* ---- All of it ---- */
+/* ---- Opening ---- */
 
 static int open_statistics(struct plan_inputs *in, struct moe_err *err)
 {
@@ -198,7 +199,7 @@ static int open_statistics(struct plan_inputs *in, struct moe_err *err)
     return MOE_OK;
 }
 
-/* How strategies fit, now that everything is known that they may go by. */
+/* Once everything that strategies depend on is known. */
 static void set_fitters(struct plan_inputs *in)
 {
     const struct plan_options *o = in->options;

@@ -1,6 +1,6 @@
 /*
- * What moe-plan plans with: a model (a pack, a description, or what a trace knows), statistics, a
- * trace (drawn at random where there is none), a machine's pace.
+ * The inputs of moe-plan: a model (a pack, a description, or what a trace contains), statistics, a
+ * trace (drawn at random where there is none), the pace of a machine.
  */
 #ifndef CMD_PLAN_INPUTS_H
 #define CMD_PLAN_INPUTS_H
@@ -16,9 +16,9 @@
 #include "strategy_options.h"
 
 struct plan_options {
-    const char *pack, *shape; /* one of them, or neither: what the trace knows */
+    const char *pack, *shape; /* at most one; neither: the model is what the trace contains */
     const char *trace, *profile, *calibration, *out;
-    const char *expert_bits; /* of a shape, one or two of --experts with a comma */
+    const char *expert_bits; /* of a shape: one or two bitwidths with a comma */
     uint32_t dense_bits;
     uint64_t memory, expert_memory, expert_size, max_tokens, seed;
     uint32_t context, batch;
@@ -26,13 +26,13 @@ struct plan_options {
     struct strategy_options strategy;
 };
 
-/* What a size of memory is of. */
+/* What a size of memory limits. */
 enum plan_budget { PLAN_OF_PROCESS = 0, PLAN_OF_EXPERTS, PLAN_N_BUDGETS };
 
 struct plan_inputs {
     const struct plan_options *options;
     char name[MOE_PLAN_TEXT];
-    uint64_t fingerprint, source_fingerprint; /* of the pack, or 0 */
+    uint64_t fingerprint, source_fingerprint; /* of the pack; 0 without one */
     struct moe_config config;                 /* of pack and shape */
     struct moe_shape_bytes bytes;
     struct moe_pack_fit *packs[PLAN_N_BUDGETS];
@@ -49,7 +49,7 @@ struct plan_inputs {
     struct moe_plan_evidence evidence;
 };
 
-/* MOE_ERR_* with what to do. To be closed in any case; stays where it is while it is open. */
+/* MOE_ERR_*, with what to do in the text. Close it in any case; do not move it while it is open. */
 int plan_inputs_open(struct plan_inputs *in, const struct plan_options *o, struct moe_err *err);
 void plan_inputs_close(struct plan_inputs *in);
 

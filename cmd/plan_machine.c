@@ -25,8 +25,8 @@ static struct moe_weights weights_of(const struct plan_inputs *in)
     return w;
 }
 
-/* A machine of which nothing is known but how long a layer takes: its bandwidth is such that
- * reading a layer's weights takes so long. */
+/* A machine known only by the time of a layer: the bandwidth is set so that reading a layer's
+ * weights takes that time. */
 static int pace_of_layer(struct plan_inputs *in, struct moe_err *err)
 {
     const struct plan_options *o = in->options;
@@ -73,8 +73,8 @@ static int measure(struct plan_inputs *in, struct moe_err *err)
 {
     const struct plan_options *o = in->options;
     const struct moe_device_bench_options what = {.pack = o->pack, .progress = cli_progress()};
-    cli_note("measuring this machine; moe-profile --device%s%s -o DEVICE keeps it for "
-             "--device-profile DEVICE",
+    cli_note("measuring this machine (moe-profile --device%s%s -o DEVICE saves the result for "
+             "--device-profile DEVICE)",
              o->pack ? " " : "", o->pack ? o->pack : "");
     if (o->strategy.device.kind == DEVICE_TEST) /* one core for the device, one for the host */
         moe_par_set_threads(1);

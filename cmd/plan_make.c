@@ -8,7 +8,7 @@
 #include "cli.h"
 #include "show/explain.h"
 
-/* Says what of the map cannot be used, before it is left out or refused. */
+/* Says which findings of the map cannot be used, before they are left out or refused. */
 static void note_findings(const struct plan_inputs *in, const struct moe_strategy *strategy,
                           bool automatic)
 {
@@ -57,9 +57,7 @@ static int save(const struct moe_plan *plan, const char *path, struct moe_err *e
 {
     struct moe_buf text = {0};
     int status = moe_plan_write(plan, &text, err);
-    if (status == MOE_OK)
-        status = moe_file_write_all(path, text.data, text.size, err);
-    moe_buf_release(&text);
+    status = cli_save(status, &text, path, err);
     if (status == MOE_OK)
         cli_note("%s: strategy %s, %.4g tokens/s expected; moe-plan --explain %s says why", path,
                  plan->strategy.name, plan->expected.decode_tokens_per_second, path);
@@ -70,11 +68,7 @@ static int show(const struct moe_plan *plan, struct moe_err *err)
 {
     struct moe_buf text = {0};
     moe_explain_plan_briefly(plan, cli_may_draw(STDOUT_FILENO), &text);
-    int status = text.failed ? moe_fail(err, MOE_ERR_MEMORY, "out of memory") : MOE_OK;
-    if (status == MOE_OK)
-        cli_write(text.data, text.size);
-    moe_buf_release(&text);
-    return status;
+    return cli_print(MOE_OK, &text, err);
 }
 
 int plan_make(const struct plan_options *o, struct moe_err *err)
@@ -85,12 +79,12 @@ int plan_make(const struct plan_options *o, struct moe_err *err)
     struct plan_options options = *o;
     struct moe_map *map = NULL;
     bool automatic = false;
-    cli_catch_termination(); /* a drawn trace must not stay behind */
+    cli_catch_termination(); /* a drawn trace must not remain */
     int status = o->calibration ? moe_map_read(&map, o->calibration, err) : MOE_OK;
     options.strategy.map = map;
     if (status == MOE_OK)
         status = strategy_options_apply(&options.strategy, &strategy, &automatic, err);
-    options.strategy.exact |= automatic && !map; /* what changes results has to be named */
+    options.strategy.exact |= automatic && !map; /* what changes results must be asked for */
     if (status == MOE_OK)
         status = plan_inputs_open(&in, &options, err);
     if (status == MOE_OK)

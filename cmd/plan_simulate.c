@@ -50,7 +50,7 @@ static int add_strategy(struct table *t, const char *text, const struct strategy
     int status = strategy_options_apply(&one, &t->strategies[t->n_strategies], &automatic, err);
     if (status == MOE_OK && automatic)
         return moe_fail(err, MOE_ERR_USAGE,
-                        "option --strategy: auto is for plans; --simulate takes rows");
+                        "option --strategy: auto is for plans; --simulate takes names");
     if (status != MOE_OK)
         return status;
     char *name = t->names[t->n_strategies];
@@ -106,14 +106,14 @@ static int parse_sizes(struct table *t, const char *list, struct moe_err *err)
         if (!parse_size(s))
             return moe_fail(err, MOE_ERR_USAGE,
                             "option --memory: '%s' is not a size (4G), a share of all experts "
-                            "(10%%) or times a token's experts (2x)",
+                            "(10%%) or a multiple of one token's experts (2x)",
                             s->text);
         list = list[n] ? list + n + 1 : NULL;
     }
     return MOE_OK;
 }
 
-/* What shares and multiples are in this model. */
+/* Turns shares and multiples into bytes of this model. */
 static void resolve_size(const struct plan_inputs *in, struct size *s)
 {
     const struct moe_inventory *inventory = in->inventory;
@@ -139,8 +139,8 @@ static double hit_rate(const struct moe_counts *n)
     return share((double)(n->cache_hits + n->prefetch_hits), (double)n->activations);
 }
 
-/* Tokens per second that nothing which loads on demand can exceed: the slower of this row's own
- * computation and of the loads that are left at the optimum. */
+/* Upper limit of tokens per second for loading on demand: the slower of this strategy's computation
+ * and of the loads that the optimum still needs. */
 static double bound(const struct row *r)
 {
     const struct moe_simulated_phase *d = &r->run.simulated.decode;
@@ -215,7 +215,7 @@ static void print_head(const struct table *t, const struct plan_inputs *in)
            "waiting", "link", "tokens/s", "at most");
 }
 
-/* Strategies that cannot run at this size say why and are left out; anything else ends it. */
+/* Strategies that cannot run at this size say why and are left out; other errors end the table. */
 static int run_size(struct table *t, const struct plan_inputs *in, const struct size *size,
                     struct moe_err *why, struct moe_err *err)
 {
@@ -242,12 +242,12 @@ static int run_size(struct table *t, const struct plan_inputs *in, const struct 
 int plan_simulate(const struct plan_options *o, const char *strategies, const char *sizes,
                   bool json, struct moe_err *err)
 {
-    static struct table t; /* too large for a stack's taste */
+    static struct table t; /* too large for the stack */
     struct plan_inputs in = {0};
     struct moe_err why = {0};
     t.json = json;
     t.width = 8;
-    cli_catch_termination(); /* a drawn trace must not stay behind */
+    cli_catch_termination(); /* a drawn trace must not remain */
     int status = parse_strategies(&t, strategies, &o->strategy, err);
     if (status == MOE_OK)
         status = parse_sizes(&t, sizes, err);

@@ -4,9 +4,9 @@
 
 #include "plan_inputs.h"
 
-/* strategies: rows with their parts, with commas between them; NULL: every row of the table.
- * sizes: "10%" of all experts, "2x" a token's experts, or "4000M" of the whole process (without a
- * pack or shape: of experts), with commas. A table, or one JSON object a row. */
+/* strategies: separated by commas, with parts; NULL: all of the table. sizes: separated by commas,
+ * "10%" of all experts, "2x" the experts of one token, or "4000M" of the whole process (without a
+ * pack or shape: of experts). Prints a table, or an array of JSON objects. */
 int plan_simulate(const struct plan_options *o, const char *strategies, const char *sizes,
                   bool json, struct moe_err *err);
 

@@ -10,7 +10,7 @@
 #include "cli.h"
 #include "plan/synthesis.h"
 
-/* Of a synthetic trace: decoded tokens enough for two points of the hit rate. */
+/* Of a synthetic trace: enough decoded tokens for an error of two points in the hit rate. */
 enum { SEQUENCES = 24, PROMPT_TOKENS = 32, DECODED_TOKENS = 112 };
 
 static bool alike(const struct moe_trace_shape *a, const struct moe_inventory *b)
@@ -27,7 +27,7 @@ static int refuse(const struct plan_inputs *in, struct moe_err *err)
                     in->inventory->n_layers, in->inventory->n_experts, in->inventory->top_k);
 }
 
-/* How experts are used: as statistics or a trace of another model say, else as in the bundled
+/* How experts are used: from statistics, else from a trace of another model, else as in the bundled
  * model. */
 static int find_manner(struct plan_inputs *in, struct moe_routing_figures *out, struct moe_err *err)
 {
@@ -41,7 +41,7 @@ static int find_manner(struct plan_inputs *in, struct moe_routing_figures *out, 
     return MOE_OK;
 }
 
-/* Draws one into a file that is gone as soon as it is open. */
+/* Draws a trace into a file that is unlinked as soon as it is open. */
 static int draw(struct plan_inputs *in, struct moe_err *err)
 {
     const char *dir = getenv("TMPDIR");
@@ -71,14 +71,14 @@ static int draw(struct plan_inputs *in, struct moe_err *err)
         status = moe_trace_open(&in->trace, path, err);
     unlink(path);
     if (status == MOE_OK)
-        cli_note("no trace of this model: one is drawn at random, in the manner of %s",
+        cli_note("no trace of this model: drawing one at random that resembles %s",
                  in->statistics       ? in->options->strategy.statistics
                  : in->options->trace ? in->options->trace
                                       : "the bundled model");
     return status;
 }
 
-/* The tokens that are taken of it. */
+/* The tokens of the trace that are used. */
 static int count_tokens(struct plan_inputs *in, struct moe_err *err)
 {
     const struct moe_trace_token *token;

@@ -39,7 +39,7 @@ int prompt_read(const char *text, const char *file, struct moe_buf *out, struct 
     else
         status = read_stdin(out, err);
     if (status == MOE_OK && out->size && memchr(out->data, 0, out->size))
-        status = moe_fail(err, MOE_ERR_FORMAT, "the prompt is no text: it has NUL bytes");
+        status = moe_fail(err, MOE_ERR_FORMAT, "the prompt is not text: it contains NUL bytes");
     moe_buf_u8(out, 0);
     if (status == MOE_OK && out->failed)
         status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: the prompt");
@@ -67,7 +67,7 @@ int prompt_format(const char *name, bool raw, const char *of_model, const char *
         return MOE_OK;
     *format = moe_chat_recognise(of_model);
     if (!*format)
-        cli_note("%s: its chat template is none of those known here: continuing plain text "
+        cli_note("%s: its chat template is not a known one: continuing plain text "
                  "(--chat-template names one)",
                  pack);
     return MOE_OK;

@@ -10,12 +10,12 @@
 #include "base/err.h"
 #include "text/chat.h"
 
-/* `text` where it is given, else what `file` holds, else standard input ("-" or NULL); NUL-
- * terminated in `out`. */
+/* Reads the prompt into `out`, NUL-terminated: `text` if it is not NULL, else the file, else ("-"
+ * or NULL) standard input. MOE_ERR_FORMAT: it contains NUL bytes. */
 int prompt_read(const char *text, const char *file, struct moe_buf *out, struct moe_err *err);
 
-/* The chat format: the one called `name`; with NULL what the model's own template (`of_model`, "":
- * none) is recognised as, with a note when it is none that is known. *format NULL: plain text. */
+/* The chat format called `name`; if NULL, the one that the model's own template (`of_model`, "" if
+ * it has none) is recognised as, with a note if it is unknown. *format NULL: plain text. */
 int prompt_format(const char *name, bool raw, const char *of_model, const char *pack,
                   const struct moe_chat_format **format, struct moe_err *err);
 

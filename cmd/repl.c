@@ -15,7 +15,7 @@
 #include "console.h"
 #include "show/show_run.h"
 
-/* ---- Parts that moe-run -p uses too ---- */
+/* ---- Shared with moe-run -p ---- */
 
 int repl_stream(void *ctx, const char *bytes, uint64_t n)
 {
@@ -88,7 +88,7 @@ int console_answer(struct console *c, const char *text, struct moe_err *err)
     if (status != MOE_OK) {
         cli_error(err);
         if (status == MOE_ERR_LIMIT)
-            console_tell(c, "/reset starts with an empty context; -c sets a longer one");
+            console_tell(c, "/reset empties the context; -c sets a longer one");
         return MOE_OK;
     }
     putchar('\n');
@@ -98,9 +98,9 @@ int console_answer(struct console *c, const char *text, struct moe_err *err)
     moe_stats_add(r->total, &s->stats);
     repl_explain_stop(why, s->context);
     if (why == MOE_STOP_CONTEXT)
-        console_tell(c, "/reset starts with an empty context; -c sets a longer one");
+        console_tell(c, "/reset empties the context; -c sets a longer one");
     if (why == MOE_STOP_LENGTH)
-        console_tell(c, "(stopped after -n tokens: /continue goes on)");
+        console_tell(c, "(stopped after -n tokens; /continue continues)");
     footer(c);
     return MOE_OK;
 }
@@ -114,7 +114,7 @@ static char *show_prompt(EditLine *el)
     return (char *)c->prompt;
 }
 
-/* libedit's own reader tries again after a signal, so Ctrl-C would not come through. */
+/* libedit's own reader retries after a signal and would ignore Ctrl-C. */
 static int read_key(EditLine *el, wchar_t *key)
 {
     mbstate_t state = {0};
@@ -137,12 +137,12 @@ static int read_key(EditLine *el, wchar_t *key)
 
 enum reading {
     READ_LINE,
-    READ_DROPPED,   /* Ctrl-C, and what was typed is forgotten */
+    READ_DROPPED,   /* Ctrl-C: what was typed is dropped */
     READ_CANCELLED, /* Ctrl-C with nothing typed */
     READ_END,
 };
 
-/* One line without its newline, appended to c->text; *line: where it begins. */
+/* Appends one line without its newline to c->text; *line: its offset. */
 static enum reading read_line(struct console *c, const char *prompt, uint64_t *line)
 {
     int n = 0;
@@ -169,7 +169,7 @@ static bool line_is(const struct console *c, uint64_t line, const char *text)
     return strcmp((const char *)c->text.data + line, text) == 0;
 }
 
-/* A whole input into c->text: one line, continued lines, or a block between lines of """. */
+/* Reads an input into c->text: one line, continued lines, or a block between lines of """. */
 static enum reading read_input(struct console *c)
 {
     static const char fence[] = "\"\"\"";
@@ -203,7 +203,8 @@ static enum reading read_input(struct console *c)
 
 /* ---- History ---- */
 
-/* ${XDG_STATE_HOME:-~/.local/state}/moe-toolkit/history, its directories made; NULL: nowhere. */
+/* ${XDG_STATE_HOME:-~/.local/state}/moe-toolkit/history, with its directories created; NULL: there
+ * is no such place. */
 static char *find_history_path(void)
 {
     const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
@@ -220,7 +221,7 @@ static char *find_history_path(void)
     char *text = (char *)path.data;
     for (char *slash = strchr(text + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
         *slash = 0;
-        mkdir(text, 0700); /* may exist; if it cannot be made, saving says so with -v */
+        mkdir(text, 0700); /* may exist; if it cannot be made, saving fails */
         *slash = '/';
     }
     return text;
@@ -233,14 +234,14 @@ static void remember(struct console *c, const char *input)
         return;
     history(c->history, &event, H_ENTER, input);
     if (c->history_path && history(c->history, &event, H_SAVE, c->history_path) < 0)
-        cli_detail("%s: the history cannot be written", c->history_path);
+        cli_detail("%s: cannot write the history", c->history_path);
 }
 
 /* ---- The loop ---- */
 
 static bool open_console(struct console *c)
 {
-    /* Keys are decoded by the locale; a terminal without one still sends UTF-8. */
+    /* The locale decodes keys; without one, terminals send UTF-8 all the same. */
     if (!setlocale(LC_CTYPE, "") || MB_CUR_MAX == 1)
         setlocale(LC_CTYPE, "C.UTF-8");
     c->colour = cli_may_colour(STDERR_FILENO);
@@ -282,7 +283,7 @@ static void greet(const struct console *c)
     char line[512];
     if (cli_quiet)
         return;
-    snprintf(line, sizeof line, "%s: %s, %u layers, %u experts of which %u at work; %s. /help",
+    snprintf(line, sizeof line, "%s: %s, %u layers, %u experts (%u per token); %s. /help",
              c->r->pack, m->family, m->n_layers, m->n_experts, m->top_k,
              talk->format ? moe_chat_name(talk->format) : "plain continuation");
     console_tell(c, line);
@@ -323,7 +324,7 @@ int repl_run(struct repl *repl)
     int status = MOE_OK;
     cli_catch_interrupt();
     if (!open_console(&c))
-        status = moe_fail(&err, MOE_ERR_IO, "the terminal cannot be used for line editing");
+        status = moe_fail(&err, MOE_ERR_IO, "cannot edit lines on this terminal");
     if (status == MOE_OK)
         status = console_new_sampler(&c, &err);
     if (status == MOE_OK)

@@ -19,7 +19,7 @@ struct repl {
     uint64_t max_tokens;
     bool ignore_eos;
     const char *const *stop_texts; /* NULL-terminated, or NULL */
-    struct moe_stats *total;       /* over all answers; the session's own are the last answer's */
+    struct moe_stats *total;       /* over all answers; the session has the last answer's */
 };
 
 /* Reads and answers until the user leaves. Returns the exit status, after a message if not 0. */
@@ -28,7 +28,7 @@ int repl_run(struct repl *repl);
 /* Text callback for moe_generate: stdout, at once. */
 int repl_stream(void *ctx, const char *bytes, uint64_t n);
 
-/* One line on stderr on why an answer ended, where the user should know. */
+/* Says on stderr that an answer ended because the context is full; silent otherwise. */
 void repl_explain_stop(enum moe_stop_reason why, uint32_t context);
 
 #endif

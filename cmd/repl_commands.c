@@ -60,7 +60,7 @@ static int do_strategy(struct console *c, const char *arg, struct moe_err *err)
 {
     const struct moe_engine *e = c->r->engine;
     if (*arg)
-        console_tell(c, "the strategy is chosen when moe-run starts: --strategy and its parts");
+        console_tell(c, "the strategy is fixed when moe-run starts (--strategy)");
     struct moe_buf parts = {0};
     moe_strategy_describe(&e->strategy, &parts);
     print_line(e->strategy.name);
@@ -86,7 +86,8 @@ static int do_memory(struct console *c, const char *arg, struct moe_err *err)
     return 0;
 }
 
-/* What /set knows: a number from low to high, whole where `whole` says where it goes. */
+/* A number that /set changes: the one of three pointers that is not NULL. Reals and wholes have a
+ * range, the largest value of `large` is UINT64_MAX. */
 struct setting {
     const char *name;
     double *real;
@@ -123,11 +124,11 @@ static int do_set(struct console *c, const char *arg, struct moe_err *err)
             *s->whole = (uint32_t)whole;
         else if (good)
             *s->large = whole;
-        /* Without a seed of its own the new sampler must not repeat the old one's draws. */
+        /* Unless the seed was set, the new sampler must not repeat the draws of the old one. */
         if (good && s->large != &o->seed)
             o->seed++;
         if (!good) {
-            fprintf(stderr, "'%s' is no value for %s\n", value, s->name);
+            fprintf(stderr, "'%s' is not a value of %s\n", value, s->name);
         } else if (console_new_sampler(c, err) != MOE_OK) {
             *o = before;
             cli_error(err);
@@ -135,7 +136,7 @@ static int do_set(struct console *c, const char *arg, struct moe_err *err)
         return 0;
     }
     if (*arg)
-        fprintf(stderr, "nothing to set is called '%.*s'; there are:\n", (int)n_name, arg);
+        fprintf(stderr, "unknown setting '%.*s'; there are:\n", (int)n_name, arg);
     char n[32] = "no limit";
     if (c->r->max_tokens != UINT64_MAX)
         snprintf(n, sizeof n, "%llu", (unsigned long long)c->r->max_tokens);
@@ -157,12 +158,12 @@ static int do_quit(struct console *c, const char *arg, struct moe_err *err)
 
 static const struct command commands[] = {
     {"help", "", "this list", do_help},
-    {"stats", "", "what all answers so far took", do_stats},
+    {"stats", "", "time and memory used so far", do_stats},
     {"memory", "", "where memory goes", do_memory},
-    {"strategy", "", "how experts are kept", do_strategy},
-    {"system", "TEXT", "set the system text (- removes it) and start anew", do_system},
+    {"strategy", "", "how experts are kept and loaded", do_strategy},
+    {"system", "TEXT", "set the system text (- removes it) and begin again", do_system},
     {"set", "NAME VALUE", "temp, top-k, top-p, min-p, repeat-penalty, seed, n", do_set},
-    {"continue", "", "go on with the last answer (an empty line does the same)", do_continue},
+    {"continue", "", "continue the last answer (an empty line does the same)", do_continue},
     {"reset", "", "forget the conversation", do_reset},
     {"quit", "", "leave (Ctrl-D does the same)", do_quit},
 };
@@ -173,7 +174,7 @@ static int do_help(struct console *c, const char *arg, struct moe_err *err)
         fprintf(stderr, "/%s %-*s %s\n", commands[i].name, (int)(20 - strlen(commands[i].name)),
                 commands[i].arg, commands[i].help);
     print_line(
-        "A line ending in \\ goes on in the next; text between lines of \"\"\" is taken whole.");
+        "A line ending in \\ continues on the next; text between lines of \"\"\" is taken whole.");
     print_line("Ctrl-C stops an answer; at an empty prompt, pressed twice, it leaves.");
     return 0;
 }
@@ -188,6 +189,6 @@ int console_command(struct console *c, char *line, struct moe_err *err)
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
         if (strlen(commands[i].name) == n && strncmp(commands[i].name, name, n) == 0)
             return commands[i].run(c, arg, err);
-    fprintf(stderr, "/%.*s is no command; /help lists them\n", (int)n, name);
+    fprintf(stderr, "unknown command /%.*s; /help lists them\n", (int)n, name);
     return 0;
 }

@@ -94,7 +94,7 @@ static struct cli_program program = {
             "moe-run tiny.moe --memory 30M -p 'Once upon a time' --stats", NULL},
 };
 
-/* Whether an option of the strategy was given: a plan has all of it. */
+/* Whether an option of strategies was given. */
 static bool names_a_strategy(void)
 {
     for (const struct cli_option *p = program.more; p->kind != CLI_END; p++)
@@ -110,13 +110,13 @@ static int check_options(int n_args, char **args)
         return cli_finish(CLI_DONE);
     }
     if (n_args == 0)
-        return cli_misuse("which pack? moe-run PACK ...");
+        return cli_misuse("no pack given: moe-run PACK ...");
     if (n_args > 1)
         return cli_misuse("unexpected argument '%s'", args[1]);
     if (!!opt.perplexity + opt.bench + !!opt.ids > 1)
-        return cli_misuse("--perplexity, --bench and --ids are three different runs");
+        return cli_misuse("--perplexity, --bench and --ids exclude each other");
     if (opt.prompt && opt.file)
-        return cli_misuse("options -p and -f: one text is enough");
+        return cli_misuse("options -p and -f exclude each other");
     if ((opt.prompt || opt.file) && (opt.perplexity || opt.ids))
         return cli_misuse("options -p and -f do not go with --perplexity or --ids");
     if (opt.window && cli_given("max-doc-tokens"))
@@ -134,7 +134,7 @@ static int check_options(int n_args, char **args)
         return cli_misuse("options --gpu-memory, --bf16-prompts and --predict-on go with --device "
                           "cuda or --device auto");
     if (opt.plan && (names_a_strategy() || opt.engine.expert_memory_bytes))
-        return cli_misuse("option --plan: strategy and slots are the plan's");
+        return cli_misuse("option --plan: the plan fixes strategy and slots");
     if (opt.raw && (opt.chat_template || opt.system))
         return cli_misuse("option --raw: plain text has neither template nor system text");
     return -1;

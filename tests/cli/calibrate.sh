@@ -8,7 +8,7 @@ run "$bin/moe-calibrate"
 error_line 2 'moe-calibrate: nothing to do*(see moe-calibrate --help)' "nothing to do"
 pack
 run "$bin/moe-calibrate" "$tiny" --text tests/data/math.calib.txt
-error_line 2 'moe-calibrate: where to?*' "no output"
+error_line 2 'moe-calibrate: no output given*' "no output"
 run "$bin/moe-calibrate" "$tiny" --text tests/data/math.calib.txt -o "$tmp/x" --tolerance 20
 error_line 2 "moe-calibrate: option --tolerance: '20' is not*" "a tolerance of 2000%"
 run "$bin/moe-calibrate" "$tiny" --text tests/data/math.calib.txt -o "$tmp/x" --dense 5
@@ -124,7 +124,7 @@ interrupt "$tmp/stopped.yaml.part" "$bin/moe-calibrate" -t 1 "$tmp/all.moe" \
     --text "$tmp/math.txt" --text "$tmp/code.txt" --max-tokens 24 --tolerance 3% --without fate \
     --without hobbit -o "$tmp/stopped.yaml"
 expect_exit 1 "SIGINT ends it"
-expect_stderr_like '*--resume goes on from there*stopped*' "... and says how to go on"
+expect_stderr_like '*--resume continues from there*stopped*' "... and says how to go on"
 check "... without a map" [ ! -e "$tmp/stopped.yaml" ]
 run calibrate --resume --tolerance 3% --without fate --without hobbit -o "$tmp/stopped.yaml"
 check "--resume gives the file of one run" cmp "$tmp/large.yaml" "$tmp/stopped.yaml"

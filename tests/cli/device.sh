@@ -1,7 +1,7 @@
 # moe-profile --device: a profile of this machine, measured, read back, shown; and damaged ones.
 . tests/cli/lib.sh
 run "$bin/moe-profile" --device
-error_line 2 'moe-profile: where to?*' "no output"
+error_line 2 'moe-profile: no output given*' "no output"
 run "$bin/moe-profile" --device a b -o "$tmp/x"
 error_line 2 'moe-profile: --device takes one pack at most*' "two packs"
 run "$bin/moe-profile" --dir "$tmp" --text a b -o "$tmp/x"

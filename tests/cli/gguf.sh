@@ -5,7 +5,7 @@ sound=tests/fixtures/gguf/qwen2moe.gguf
 
 run "$bin/moe-quantize" -t 1 -o "$tmp/x.moe" --experts 8,4 --dense 8 "$sound"
 expect_exit 0 "a GGUF file becomes a pack"
-expect_stderr_like '*of the source*s quantized weights 114880 carried over, 32768 quantized anew*' \
+expect_stderr_like '*of the source*s quantized weights 114880 carried over, 32768 quantized again*' \
     "... and the closing lines say what became of its codes"
 run "$bin/moe-quantize" --list "$tmp/x.moe"
 expect_stdout_like '*experts 8    carried *experts 4    hqq *' "... --list tells the variants apart"

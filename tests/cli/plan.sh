@@ -15,10 +15,10 @@ wrong() { # NAME GLOB ARGUMENTS...
     error_line 2 "moe-plan: $glob" "$name"
 }
 wrong "nothing to do" "nothing to do*"
-wrong "no memory" "how much memory?*" "$tiny"
+wrong "no memory" "no budget given*" "$tiny"
 wrong "a size that is none" "option --memory: 'much'*" "$tiny" --memory much
-wrong "two packs" "one pack*" "$tiny" "$tiny" --memory 30M
-wrong "a pack and a shape" "one pack*" "$tiny" --shape "$tmp/smaller.json" --memory 30M
+wrong "two packs" "give either one PACK or --shape*" "$tiny" "$tiny" --memory 30M
+wrong "a pack and a shape" "give either one PACK or --shape*" "$tiny" --shape "$tmp/smaller.json" --memory 30M
 wrong "--experts without a shape" "option --experts belongs*" "$tiny" --memory 30M --experts 4
 wrong "--layer-seconds alone" "option --layer-seconds needs*" "$tiny" --memory 30M --layer-seconds 1
 wrong "two machines" "options --device-profile and*" "$tiny" --memory 30M --layer-seconds 1 \
@@ -119,5 +119,5 @@ wrong "auto is for plans" "option --strategy: auto*" --simulate "$tmp/t.trace" -
 run "$plan" --simulate "$tmp/t.trace" --shape "$tmp/smaller.json" --memory 50% --strategy lru \
     --device-profile profiles/rtx4090.yaml
 expect_exit 0 "another model's trace, in its manner"
-expect_stderr_like "*drawn at random, in the manner of $tmp/t.trace*" "... which is said"
+expect_stderr_like "*drawing one at random that resembles $tmp/t.trace*" "... which is said"
 finish

@@ -7,7 +7,7 @@ run "$bin/moe-profile"
 error_line 2 'moe-profile: nothing to do*(see moe-profile --help)' "nothing to do"
 pack
 run "$bin/moe-profile" "$tiny" --text tests/data/math.calib.txt
-error_line 2 'moe-profile: where to?*' "no output"
+error_line 2 'moe-profile: no output given*' "no output"
 run "$bin/moe-profile" "$tiny" --text tests/data/math.calib.txt -o "$tmp/x" --shard 3/2
 error_line 2 "moe-profile: option --shard: '3/2' is not a shard*" "a shard beyond the last"
 run "$bin/moe-profile" "$tiny" --text "$tmp/none" -o "$tmp/x"
@@ -54,7 +54,7 @@ interrupt "$tmp/stopped.yaml.part" "$bin/moe-profile" -t 1 --cpu scalar "$tiny" 
 expect_exit 1 "SIGINT ends it"
 check "... with what is done in a partial file" [ -s "$tmp/stopped.yaml.part" ]
 check "... and no statistics" [ ! -e "$tmp/stopped.yaml" ]
-expect_stderr_like '*--resume goes on from there*stopped*' "... and says how to go on"
+expect_stderr_like '*--resume continues from there*stopped*' "... and says how to go on"
 run long --resume -o "$tmp/stopped.yaml"
 expect_exit 0 "--resume"
 check "... gives the file of one run" cmp "$tmp/long.yaml" "$tmp/stopped.yaml"

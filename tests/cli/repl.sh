@@ -66,10 +66,10 @@ check "... and prompts" prompts
 type_line 'Once upon a time'
 check "an answer ends with a footer" shows "$footer"
 check "... below its text" answers 'Once upon a time'
-check "... says that -n stopped it" has '/continue goes on'
+check "... says that -n stopped it" has '/continue continues'
 check "... and the prompt is back" prompts
 type_line ''
-check "an empty line goes on with the answer" shows "$footer" 2
+check "an empty line continues the answer" shows "$footer" 2
 check "... to the prompt" prompts
 type_line '/help'
 check "/help lists the commands" shows '^/reset .*forget'
@@ -87,10 +87,10 @@ type_line '/set'
 check "/set sets and shows" shows '^temp 0, top-k'
 prompts
 type_line '/set temp warm'
-check "/set refuses what is no number" shows "'warm' is no value for temp"
+check "/set refuses what is no number" shows "'warm' is not a value of temp"
 prompts
 type_line '/nonsense'
-check "an unknown command is named" shows '^/nonsense is no command; /help lists them'
+check "an unknown command is named" shows '^unknown command /nonsense; /help lists them'
 prompts
 type_line '/strategy'
 check "/strategy tells" shows '^resident$'

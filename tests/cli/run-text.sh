@@ -54,7 +54,7 @@ moe -p x -c 100000
 error_line 2 'moe-run: a context of 100000: * has 512 positions' "a context too long"
 printf 'a\0b' >"$tmp/nul"
 moe -f "$tmp/nul"
-error_line 3 'moe-run: the prompt is no text*' "a prompt with NUL bytes"
+error_line 3 'moe-run: the prompt is not text*' "a prompt with NUL bytes"
 moe -p x --chat-template nope
 error_line 2 "moe-run: option --chat-template: 'nope' is not one of *chatml*" "an unknown template"
 moe -p x --system y

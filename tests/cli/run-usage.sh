@@ -35,11 +35,11 @@ error_line 2 "moe-run: option -p needs an argument *" "a missing argument"
 run "$bin/moe-run" --stats=yes model.moe
 error_line 2 "moe-run: option --stats takes no argument *" "an argument too many"
 run "$bin/moe-run"
-error_line 2 "moe-run: which pack? *" "no pack"
+error_line 2 "moe-run: no pack given*" "no pack"
 run "$bin/moe-run" a.moe b.moe
 error_line 2 "moe-run: unexpected argument 'b.moe' *" "two packs"
 run "$bin/moe-run" a.moe -p x -f y
-error_line 2 "moe-run: options -p and -f: *" "two texts"
+error_line 2 "moe-run: options -p and -f exclude each other *" "two texts"
 run "$bin/moe-run" a.moe --bench --ids x
 error_line 2 "moe-run: --perplexity, --bench and --ids *" "two runs"
 run "$bin/moe-run" a.moe --window 9

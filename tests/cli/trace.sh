@@ -93,7 +93,7 @@ head -c 5000 "$tmp/a.trace" >"$tmp/cut.trace"
 run "$bin/moe-profile" --show "$tmp/cut.trace"
 error_line 3 "moe-profile: $tmp/cut.trace: has 5000 of * bytes (cut off)" "a trace that is cut off"
 run "$bin/moe-profile" --import "$tmp/r.csv"
-error_line 2 'moe-profile: where to?*' "--import needs an output"
+error_line 2 'moe-profile: no output given*' "--import needs an output"
 run "$bin/moe-profile" --show "$tmp/a.trace" --trace "$tmp/x"
 error_line 2 'moe-profile: --trace goes with --text*' "--trace needs a text"
 finish
