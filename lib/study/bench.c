@@ -1,5 +1,6 @@
 #include "study/bench.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/clock.h"
@@ -86,6 +87,22 @@ struct moe_bench_figure moe_bench_summarise(double *values, uint32_t n)
         .min = values[0],
         .max = values[n - 1],
     };
+}
+
+static double four_digits(double value)
+{
+    char text[40];
+    snprintf(text, sizeof text, "%.4g", value);
+    return strtod(text, NULL);
+}
+
+void moe_bench_set_figure(struct moe_figure *f, double *values, uint32_t n)
+{
+    struct moe_bench_figure b = moe_bench_summarise(values, n);
+    f->value = four_digits(b.median);
+    f->min = four_digits(b.min);
+    f->max = four_digits(b.max);
+    f->n_runs = n;
 }
 
 int moe_bench(struct moe_session *s, const struct moe_bench_options *options, struct moe_bench *out,

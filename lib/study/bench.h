@@ -8,6 +8,7 @@
 
 #include "base/err.h"
 #include "base/progress.h"
+#include "record/device.h"
 #include "run/session.h"
 #include "text/tokenizer.h"
 
@@ -30,6 +31,8 @@ struct moe_bench_figure {
 
 /* Median and ends of n > 0 values, which are sorted. */
 struct moe_bench_figure moe_bench_summarise(double *values, uint32_t n);
+/* The same for a device profile, to four digits: more is noise. */
+void moe_bench_set_figure(struct moe_figure *f, double *values, uint32_t n);
 
 /* Rows of sequence 0 from position `first` on, with tokens of the text, repeated; or, without one,
  * ids drawn from the vocabulary, always the same ones. */

@@ -9,8 +9,9 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/rank.h"
 #include "base/text.h"
-#include "study/calibrate_parts.h"
+#include "study/calibrate_private.h"
 #include "study/dense_bits.h"
 #include "study/importance.h"
 
@@ -346,7 +347,7 @@ int moe_calibrate(struct moe_map **out, const char *pack,
     if (status == MOE_OK)
         status = take_up(&c, err);
     if (status == MOE_OK)
-        status = calibrate_rungs(&c, err);
+        status = calibrate_uniform(&c, err);
     if (status == MOE_OK)
         status = calibrate_bounds(&c, err);
     if (status == MOE_OK)

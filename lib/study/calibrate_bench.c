@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "study/calibrate_parts.h"
+#include "study/calibrate_private.h"
 #include "study/dense_bits.h"
 
 /* Of the dense part, as moe-quantize does it unless told otherwise. */

@@ -9,7 +9,7 @@
 
 #include "base/mem.h"
 #include "plan/steps.h"
-#include "study/calibrate_parts.h"
+#include "study/calibrate_private.h"
 
 /* What the search works on. */
 struct search {

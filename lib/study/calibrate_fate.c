@@ -9,7 +9,7 @@
 
 #include "base/mem.h"
 #include "sched/precision.h"
-#include "study/calibrate_parts.h"
+#include "study/calibrate_private.h"
 
 enum { CURVE_POINTS = 11 };
 

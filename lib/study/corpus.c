@@ -83,6 +83,28 @@ int moe_corpus_read(struct moe_corpus **out, const struct moe_tokenizer *tokeniz
     return status;
 }
 
+void moe_corpus_thin_out(struct moe_corpus *c, uint64_t most_tokens)
+{
+    if (c->n_tokens <= most_tokens)
+        return;
+    uint64_t share = most_tokens, of = c->n_tokens, at = 0;
+    uint32_t kept = 0, n = c->n_documents;
+    c->longest = 0;
+    for (uint64_t d = 0; d < n; d++) {
+        uint32_t length = moe_corpus_length(c, (uint32_t)d);
+        if ((d + 1) * share / of == d * share / of || at + length > most_tokens)
+            continue;
+        memmove(c->ids + at, c->ids + c->first[d], length * sizeof *c->ids);
+        c->first[kept++] = at;
+        at += length;
+        c->longest = length > c->longest ? length : c->longest;
+    }
+    c->first[kept] = at;
+    c->n_documents = kept;
+    c->n_tokens = at;
+    c->n_predicted = at - kept;
+}
+
 void moe_corpus_free(struct moe_corpus *corpus)
 {
     if (!corpus)

@@ -42,6 +42,9 @@ static inline uint64_t moe_corpus_prediction(const struct moe_corpus *c, uint32_
 int moe_corpus_read(struct moe_corpus **out, const struct moe_tokenizer *tokenizer,
                     const char *const *paths, uint32_t n_paths, uint32_t max_tokens,
                     const struct moe_progress *progress, struct moe_err *err);
+/* Keeps documents at even distances, as many as have at most so many tokens together. The texts'
+ * own figures (struct moe_corpus_text) stay as they were read. */
+void moe_corpus_thin_out(struct moe_corpus *corpus, uint64_t most_tokens);
 void moe_corpus_free(struct moe_corpus *corpus); /* NULL is fine */
 
 #endif

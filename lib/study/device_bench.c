@@ -13,44 +13,14 @@
 #include "base/par.h"
 #include "kern/kern.h"
 #include "study/bench.h"
-#include "study/device_parts.h"
+#include "study/device_private.h"
 #include "study/read_rate.h"
 
 enum {
-    COLD_LEAST = 64 << 20,
-    COLD_MOST = 512 << 20,
     MEMORY_RUNS = 9,
     LINK_BYTES = 64 << 20,
     LINK_RUNS = 9,
 };
-
-static double four_digits(double value)
-{
-    char text[40];
-    snprintf(text, sizeof text, "%.4g", value);
-    return strtod(text, NULL);
-}
-
-void moe_device_set_figure(struct moe_figure *f, double *values, uint32_t n)
-{
-    struct moe_bench_figure b = moe_bench_summarise(values, n);
-    f->value = four_digits(b.median);
-    f->min = four_digits(b.min);
-    f->max = four_digits(b.max);
-    f->n_runs = n;
-}
-
-uint64_t moe_device_cold_bytes(void)
-{
-    long cache = 0;
-#ifdef _SC_LEVEL3_CACHE_SIZE
-    cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
-#endif
-    uint64_t bytes = cache > 0 ? 3 * (uint64_t)cache : COLD_LEAST;
-    uint64_t available = moe_available_bytes();
-    bytes = bytes < COLD_LEAST ? COLD_LEAST : bytes > COLD_MOST ? COLD_MOST : bytes;
-    return available / 4 < bytes ? available / 4 : bytes;
-}
 
 /* ---- The host ---- */
 
@@ -76,7 +46,7 @@ static int measure_host(struct moe_device_host *h, const struct moe_progress *pr
                         struct moe_err *err)
 {
     double rates[MEMORY_RUNS];
-    uint64_t n = moe_device_cold_bytes() & ~UINT64_C(255);
+    uint64_t n = moe_cold_bytes() & ~UINT64_C(255);
     uint8_t *buffer = moe_pages_alloc(n, err);
     if (!buffer)
         return MOE_ERR_MEMORY;
@@ -92,7 +62,7 @@ static int measure_host(struct moe_device_host *h, const struct moe_progress *pr
     h->cores.value = moe_cores_available();
     h->threads.value = moe_par_threads();
     h->memory_bytes.value = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-    moe_device_set_figure(&h->memory_bytes_per_second, rates, MEMORY_RUNS);
+    moe_bench_set_figure(&h->memory_bytes_per_second, rates, MEMORY_RUNS);
     return MOE_OK;
 }
 
@@ -110,7 +80,7 @@ static void measure_accelerator(struct moe_device_accelerator *a)
         return;
     for (int i = 0; i < LINK_RUNS; i++)
         seconds[i] = LINK_BYTES / seconds[i];
-    moe_device_set_figure(&a->link_bytes_per_second, seconds, LINK_RUNS);
+    moe_bench_set_figure(&a->link_bytes_per_second, seconds, LINK_RUNS);
     snprintf(a->source, sizeof a->source, "copies of %d MiB from page-locked memory",
              LINK_BYTES >> 20);
 }

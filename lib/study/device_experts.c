@@ -1,7 +1,8 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
-#include "study/device_parts.h"
+#include "study/device_private.h"
+#include "study/read_rate.h"
 
 /* ---- The provider ---- */
 
@@ -97,7 +98,7 @@ int moe_device_experts_open(struct device_experts *e, const struct moe_pack *pac
     if (all == 0)
         return MOE_OK;
     uint64_t slot = moe_cache_slot_bytes(pack, variant);
-    uint64_t want = moe_device_cold_bytes() / slot + 1, least = 2 * (uint64_t)top_k;
+    uint64_t want = moe_cold_bytes() / slot + 1, least = 2 * (uint64_t)top_k;
     want = want < least ? least : want;
     want = want > all ? all : want;
     uint32_t step = (uint32_t)(all / want);

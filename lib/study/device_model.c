@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 #include "study/bench.h"
-#include "study/device_parts.h"
+#include "study/device_private.h"
 
 enum { N_BATCHES = 3, HEAD_RUNS = 9 };
 
@@ -132,7 +132,7 @@ static int run_head(struct bench *b, struct moe_figure *out, struct moe_err *err
             add(&s, moe_seconds() - began);
     }
     if (status == MOE_OK)
-        moe_device_set_figure(out, s.values, s.n);
+        moe_bench_set_figure(out, s.values, s.n);
     return status;
 }
 
@@ -158,7 +158,7 @@ static int run_variant(struct bench *b, uint32_t variant, uint32_t n_variants,
 static void set(struct moe_figure *f, struct samples *s)
 {
     if (s->n)
-        moe_device_set_figure(f, s->values, s->n);
+        moe_bench_set_figure(f, s->values, s->n);
 }
 
 static void set_batches(struct bench *b, struct moe_device_model *out)

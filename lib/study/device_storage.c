@@ -10,7 +10,8 @@
 #include "base/mem.h"
 #include "io/loader.h"
 #include "io/scratch.h"
-#include "study/device_parts.h"
+#include "study/bench.h"
+#include "study/device_private.h"
 
 enum {
     N_DEPTHS = 4,
@@ -206,11 +207,11 @@ static int run_all(struct reads *r, struct moe_device_storage *s,
     }
     if (status != MOE_OK)
         return status;
-    moe_device_set_figure(&s->latency_seconds, latency, DEVICE_RUNS);
+    moe_bench_set_figure(&s->latency_seconds, latency, DEVICE_RUNS);
     for (int i = 0; i < N_DEPTHS; i++) {
         s->reads[i].in_flight = depths[i];
-        moe_device_set_figure(&s->reads[i].bytes_per_second, rate[i], DEVICE_RUNS);
-        moe_device_set_figure(&s->reads[i].seconds, seconds[i], DEVICE_RUNS);
+        moe_bench_set_figure(&s->reads[i].bytes_per_second, rate[i], DEVICE_RUNS);
+        moe_bench_set_figure(&s->reads[i].seconds, seconds[i], DEVICE_RUNS);
     }
     s->n_reads = N_DEPTHS;
     return MOE_OK;

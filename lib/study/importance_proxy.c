@@ -12,7 +12,7 @@
  * errors that are not relative (worse), their square roots (worse), and a loss for each layer by
  * itself, shared out within (no better, for a dozen more passes).
  */
-#include "study/importance_parts.h"
+#include "study/importance.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -5,13 +5,11 @@
 
 #include "base/hash.h"
 #include "base/mem.h"
-#include "experts/expert_compute.h"
 #include "model/family.h"
 #include "quant/cholesky.h"
 #include "run/workspace.h"
+#include "study/activations.h"
 #include "study/rerun.h"
-
-enum { CHUNK = 256 /* tokens whose activations are made at a time */ };
 
 /* What is added to the diagonal, as a share of its mean: the published 1%, and as much again as the
  * inputs have dimensions to a token. Few tokens say little of how columns go together, and codes
@@ -55,11 +53,7 @@ struct moe_inputs_seen {
     uint32_t *rows;          /* [n_predicted] those of one expert */
     struct slot slots[2];    /* of matrices into a feed-forward or attention, and out of them */
     struct moe_convert_rare *rare;
-    /* Activations: */
-    uint8_t *block;
-    uint64_t ff_stride;
-    float *gate, *up; /* [CHUNK][ff_stride] */
-    struct moe_inputs into_ffn;
+    struct moe_activations activations;
 };
 
 /* ---- Running a layer ---- */
@@ -119,34 +113,6 @@ static int advance(struct moe_inputs_seen *seen, uint32_t layer, struct moe_err 
 
 /* ---- Activations ---- */
 
-/* The matrices of a feed-forward; of an expert, `view` with its biases. */
-struct ffn {
-    struct moe_mat gate, up;
-    const struct moe_expert_view *view; /* NULL: not an expert's */
-};
-
-/* Adds the activations that the rows make to the moments. */
-static void add_activations(struct moe_inputs_seen *seen, const struct ffn *ffn,
-                            const uint32_t *rows, uint32_t n, double *moments)
-{
-    uint32_t width = ffn->gate.rows, hidden = seen->widths[INTO_FFN];
-    for (uint32_t first = 0; first < n; first += CHUNK) {
-        uint32_t here = n - first < CHUNK ? n - first : CHUNK;
-        moe_inputs_set(&seen->into_ffn,
-                       seen->kept[INTO_FFN] + (rows ? 0 : first * (uint64_t)hidden), hidden,
-                       rows ? rows + first : NULL, here, hidden);
-        struct moe_mm mm[2] = {
-            moe_inputs_mm(&seen->into_ffn, ffn->gate, seen->gate, seen->ff_stride),
-            moe_inputs_mm(&seen->into_ffn, ffn->up, seen->up, seen->ff_stride),
-        };
-        moe_matmul(mm, 2);
-        for (uint32_t i = 0; i < here; i++)
-            moe_activate_row(&seen->model->config, ffn->view, width,
-                             seen->gate + i * seen->ff_stride, seen->up + i * seen->ff_stride);
-        moe_moments_add(moments, width, seen->gate, seen->ff_stride, NULL, here);
-    }
-}
-
 /* An expert's activations: its best weights are read for it. */
 static int add_expert_activations(struct moe_inputs_seen *seen, uint32_t layer, uint32_t expert,
                                   uint32_t n, double *moments, struct moe_err *err)
@@ -163,8 +129,8 @@ static int add_expert_activations(struct moe_inputs_seen *seen, uint32_t layer, 
     if (status == MOE_OK)
         status = moe_expert_view_read(&view, seen->model->pack, &arena, err);
     if (status == MOE_OK) {
-        const struct ffn ffn = {view.gate, view.up, &view};
-        add_activations(seen, &ffn, seen->rows, n, moments);
+        const struct moe_ffn ffn = {view.gate, view.up, &view};
+        moe_activations_add(&seen->activations, &ffn, seen->kept[INTO_FFN], seen->rows, n, moments);
     }
     free(block);
     return status;
@@ -230,8 +196,8 @@ static int add_moments(struct moe_inputs_seen *seen, const struct slot *slot, ui
         return add_expert_activations(seen, slot->layer, slot->expert, n, slot->factor, err);
     } else {
         const struct moe_layer *l = &seen->model->layers[slot->layer];
-        const struct ffn ffn = {l->gate, l->up, NULL};
-        add_activations(seen, &ffn, NULL, n, slot->factor);
+        const struct moe_ffn ffn = {l->gate, l->up, NULL};
+        moe_activations_add(&seen->activations, &ffn, seen->kept[INTO_FFN], NULL, n, slot->factor);
     }
     return MOE_OK;
 }
@@ -296,45 +262,10 @@ static int find_factor(void *ctx, const struct moe_matrix_name *matrix, const do
 
 /* ---- Opening ---- */
 
-/* Keeps documents at even distances, so many that their tokens do not exceed `most`. */
-static void thin_out(struct moe_corpus *c, uint64_t most)
-{
-    if (c->n_tokens <= most)
-        return;
-    uint64_t share = most, of = c->n_tokens, at = 0;
-    uint32_t kept = 0, n = c->n_documents;
-    c->longest = 0;
-    for (uint64_t d = 0; d < n; d++) {
-        uint32_t length = moe_corpus_length(c, (uint32_t)d);
-        if ((d + 1) * share / of == d * share / of || at + length > most)
-            continue;
-        memmove(c->ids + at, c->ids + c->first[d], length * sizeof *c->ids);
-        c->first[kept++] = at;
-        at += length;
-        c->longest = length > c->longest ? length : c->longest;
-    }
-    c->first[kept] = at;
-    c->n_documents = kept;
-    c->n_tokens = at;
-    c->n_predicted = at - kept;
-}
-
-static struct moe_arena *carve_activations(struct moe_inputs_seen *seen, struct moe_arena *arena)
-{
-    const struct moe_config *c = &seen->model->config;
-    uint32_t ff = c->dense_ff > c->expert_ff ? c->dense_ff : c->expert_ff;
-    seen->ff_stride = moe_round_up(ff > c->shared_ff ? ff : c->shared_ff, MOE_PANEL_ROWS);
-    seen->gate = moe_arena_take(arena, CHUNK * seen->ff_stride, sizeof *seen->gate);
-    seen->up = moe_arena_take(arena, CHUNK * seen->ff_stride, sizeof *seen->up);
-    moe_inputs_carve(&seen->into_ffn, arena, CHUNK, c->hidden);
-    return arena;
-}
-
 static int open_buffers(struct moe_inputs_seen *seen, struct moe_err *err)
 {
     const struct moe_config *c = &seen->model->config;
     uint64_t n = seen->corpus->n_predicted, n_experts = (uint64_t)c->n_layers * c->n_experts;
-    struct moe_arena arena = {0};
     seen->widths[INTO_ATTENTION] = seen->widths[INTO_FFN] = c->hidden;
     seen->widths[INTO_OUTPUT] = c->n_heads * c->value_dim;
     bool there = true;
@@ -345,14 +276,9 @@ static int open_buffers(struct moe_inputs_seen *seen, struct moe_err *err)
     there = there && (seen->chosen = moe_alloc(n * c->top_k, sizeof *seen->chosen, err)) &&
             (seen->rows = moe_alloc(n, sizeof *seen->rows, err)) &&
             (seen->table = moe_alloc(n_experts, 1, err)) &&
-            (seen->rare = moe_alloc(n_experts, sizeof *seen->rare, err)) &&
-            (seen->block = moe_alloc(carve_activations(seen, &arena)->used, 1, err));
-    if (!there)
-        return MOE_ERR_MEMORY;
-    arena = (struct moe_arena){.base = seen->block, .size = arena.used};
-    carve_activations(seen, &arena);
+            (seen->rare = moe_alloc(n_experts, sizeof *seen->rare, err));
     seen->best = (struct moe_rule_table){seen->table, c->n_experts, c->top_k};
-    return MOE_OK;
+    return there ? moe_activations_open(&seen->activations, c, err) : MOE_ERR_MEMORY;
 }
 
 static int read_texts(struct moe_inputs_seen *seen, const struct moe_inputs_options *o,
@@ -365,7 +291,7 @@ static int read_texts(struct moe_inputs_seen *seen, const struct moe_inputs_opti
                                  longest, o->progress, err);
     if (status != MOE_OK)
         return status;
-    thin_out(seen->corpus, MOE_MOST_INPUTS);
+    moe_corpus_thin_out(seen->corpus, MOE_MOST_INPUTS);
     seen->for_convert.n_tokens = seen->corpus->n_predicted;
     seen->for_convert.hash =
         moe_hash64(seen->corpus->ids, seen->corpus->n_tokens * sizeof *seen->corpus->ids);
@@ -439,6 +365,6 @@ void moe_inputs_seen_close(struct moe_inputs_seen *seen)
     free(seen->rows);
     free(seen->table);
     free(seen->rare);
-    free(seen->block);
+    moe_activations_close(&seen->activations);
     free(seen);
 }

@@ -1,7 +1,13 @@
+#define _GNU_SOURCE /* _SC_LEVEL3_CACHE_SIZE */
 #include "study/read_rate.h"
 
+#include <unistd.h>
+
 #include "base/clock.h"
+#include "base/mem.h"
 #include "base/par.h"
+
+enum { COLD_LEAST = 64 << 20, COLD_MOST = 512 << 20 };
 
 static volatile uint64_t sink; /* sums go here so that they are computed */
 
@@ -23,4 +29,16 @@ double moe_read_rate(const void *data, uint64_t n_bytes)
     double began = moe_seconds();
     moe_par_for((int64_t)(n_bytes / 256), 256, read_range, (void *)(uintptr_t)data);
     return (double)n_bytes / (moe_seconds() - began);
+}
+
+uint64_t moe_cold_bytes(void)
+{
+    long cache = 0;
+#ifdef _SC_LEVEL3_CACHE_SIZE
+    cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
+#endif
+    uint64_t bytes = cache > 0 ? 3 * (uint64_t)cache : COLD_LEAST;
+    uint64_t available = moe_available_bytes();
+    bytes = bytes < COLD_LEAST ? COLD_LEAST : bytes > COLD_MOST ? COLD_MOST : bytes;
+    return available / 4 < bytes ? available / 4 : bytes;
 }

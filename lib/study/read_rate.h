@@ -1,14 +1,17 @@
 /*
- * How fast this machine reads its memory: the yardstick of everything that has to touch each weight
- * once.
+ * How fast this machine reads its memory: the limit of everything that reads each weight once.
  */
 #ifndef MOE_STUDY_READ_RATE_H
 #define MOE_STUDY_READ_RATE_H
 
 #include <stdint.h>
 
-/* One timed pass of all threads (moe_par_threads) over n bytes (a multiple of 256; more than the
- * caches hold, or it is them that are measured), in bytes per second. `data` is 64-byte aligned. */
+/* Bytes that do not fit this machine's caches, with a margin. */
+uint64_t moe_cold_bytes(void);
+
+/* One timed pass of all threads (moe_par_threads) over n bytes, in bytes per second. n is a
+ * multiple of 256 and at least moe_cold_bytes, else the caches are measured. `data` is 64-byte
+ * aligned. */
 double moe_read_rate(const void *data, uint64_t n_bytes);
 
 #endif

@@ -2,6 +2,7 @@
  * definition and against what was measured; rank correlation against examples worked by hand. */
 #include <math.h>
 
+#include "base/rank.h"
 #include "model_fixture.h"
 #include "run/workspace.h"
 #include "study/importance.h"

@@ -1,8 +1,8 @@
 /*
- * What the parts of a calibration share. Internal to calibrate*.c.
+ * What the files of a calibration share. Internal to study/calibrate*.c.
  */
-#ifndef MOE_STUDY_CALIBRATE_PARTS_H
-#define MOE_STUDY_CALIBRATE_PARTS_H
+#ifndef MOE_STUDY_CALIBRATE_PRIVATE_H
+#define MOE_STUDY_CALIBRATE_PRIVATE_H
 
 #include "quant/quantize.h"
 #include "study/calibrate.h"
@@ -64,8 +64,8 @@ static inline bool calibrate_within(const struct calibration *c, const struct mo
     return moe_loss_in(loss, c->map->metric) <= c->map->tolerance;
 }
 
-/* The parts; each fills its section of the map. */
-int calibrate_rungs(struct calibration *c, struct moe_err *err);
+/* The steps; each fills its section of the map. */
+int calibrate_uniform(struct calibration *c, struct moe_err *err);
 int calibrate_bounds(struct calibration *c, struct moe_err *err);
 int calibrate_choice(struct calibration *c, struct moe_err *err);
 int calibrate_fate(struct calibration *c, struct moe_err *err);

@@ -1,8 +1,8 @@
 /*
- * The parts of the device bench. Internal to run/device_*.
+ * What the files of the device bench share. Internal to study/device_*.c.
  */
-#ifndef MOE_STUDY_DEVICE_PARTS_H
-#define MOE_STUDY_DEVICE_PARTS_H
+#ifndef MOE_STUDY_DEVICE_PRIVATE_H
+#define MOE_STUDY_DEVICE_PRIVATE_H
 
 #include "base/progress.h"
 #include "fmt/pack.h"
@@ -10,12 +10,6 @@
 #include "run/session.h"
 
 enum { DEVICE_RUNS = 5, DEVICE_MAX_SAMPLES = 128 };
-
-/* Median and ends of n > 0 values (which are sorted), to four digits: more is noise. */
-void moe_device_set_figure(struct moe_figure *f, double *values, uint32_t n);
-
-/* Bytes that do not fit this machine's caches, with a margin. */
-uint64_t moe_device_cold_bytes(void);
 
 /* Loads of one expert's size each: of the pack's experts, or of a scratch file in `dir`. */
 int moe_device_measure_storage(struct moe_device_storage *s, const struct moe_pack *pack,

@@ -1,14 +1,14 @@
 /*
- * Rungs: what every uniform bitwidth costs, and the two that bracket the tolerance (EdgeMoE III-B:
+ * What every uniform bitwidth costs, and the two that bracket the tolerance (EdgeMoE III-B:
  * "enumerates through the available bitwidths for all experts").
  */
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "study/calibrate_parts.h"
+#include "study/calibrate_private.h"
 
-static int add_rung(struct calibration *c, const struct bench_model *b, uint32_t variant,
-                    struct moe_err *err)
+static int measure_one(struct calibration *c, const struct bench_model *b, uint32_t variant,
+                       struct moe_err *err)
 {
     struct moe_rung *rung = &c->map->rungs[c->map->n_rungs];
     uint8_t *table = calibrate_table(c, NULL, variant, err);
@@ -24,14 +24,14 @@ static int add_rung(struct calibration *c, const struct bench_model *b, uint32_t
     return status;
 }
 
-int calibrate_rungs(struct calibration *c, struct moe_err *err)
+int calibrate_uniform(struct calibration *c, struct moe_err *err)
 {
     const struct moe_calibrate_options *o = c->options;
     uint64_t n = c->map->n_variants + o->n_dense_bits, done = 0;
     int status = MOE_OK;
     c->map->n_rungs = 0;
     for (uint32_t v = 0; v < c->map->n_variants && status == MOE_OK; v++) {
-        status = add_rung(c, &c->own, v, err);
+        status = measure_one(c, &c->own, v, err);
         moe_progress_report(o->progress, "uniform bitwidths", ++done, n);
     }
     for (uint32_t i = 0; i < o->n_dense_bits && status == MOE_OK; i++) {
@@ -41,7 +41,7 @@ int calibrate_rungs(struct calibration *c, struct moe_err *err)
         status = calibrate_open_bench(&b, c, o->dense_bits[i], err);
         if (status != MOE_OK)
             break;
-        status = add_rung(c, &b, 0, err);
+        status = measure_one(c, &b, 0, err);
         calibrate_close_bench(&b, c);
         moe_progress_report(o->progress, "uniform bitwidths", ++done, n);
     }

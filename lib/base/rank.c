@@ -1,11 +1,9 @@
-/*
- * Spearman's rank correlation: Pearson's of the ranks, which holds with equal values too.
- */
+#include "base/rank.h"
+
 #include <math.h>
 #include <stdlib.h>
 
 #include "base/mem.h"
-#include "study/importance.h"
 
 struct entry {
     double value;
