@@ -1,12 +1,11 @@
 /* A model description: a pack's, or (with "model_type") a Hugging Face config.json. */
+#define _GNU_SOURCE
+#include "fuzz.h"
+
 #include <jansson.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "fmt/json.h"
 #include "model/family.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
 /* What was accepted must come back the same after writing and reading. */
 static void check_round_trip(const struct moe_config *config)
@@ -18,10 +17,7 @@ static void check_round_trip(const struct moe_config *config)
     if (moe_config_read(&again, "fuzz", first.data, first.size, &err) != MOE_OK)
         abort();
     moe_config_write(&again, &second);
-    if (first.size != second.size || memcmp(first.data, second.data, first.size) != 0)
-        abort();
-    moe_buf_release(&first);
-    moe_buf_release(&second);
+    fuzz_same(&first, &second);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)

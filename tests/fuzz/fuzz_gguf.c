@@ -1,17 +1,11 @@
 /* A whole GGUF file: opened, and of every tensor that is accepted the first and last values read;
  * values asked for by key, whatever their type; the model described. */
-#define _GNU_SOURCE /* memfd_create */
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/mman.h>
-#include <unistd.h>
+#define _GNU_SOURCE
+#include "fuzz.h"
 
 #include "fmt/checkpoint.h"
 #include "fmt/gguf.h"
 #include "model/family_gguf.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
 static void read_ends(const struct moe_checkpoint *ck, const struct moe_tensor *t)
 {
@@ -66,15 +60,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
                                        "t.texts",
                                        "t.i32s",
                                        "t.bools"};
-    static int fd = -1;
-    char path[64];
     struct moe_checkpoint *ck;
-    if (fd < 0)
-        fd = memfd_create("fuzz", 0);
-    if (fd < 0 || ftruncate(fd, 0) != 0 || pwrite(fd, data, n, 0) != (ssize_t)n)
-        abort();
-    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    if (moe_checkpoint_open(&ck, path, NULL) != MOE_OK)
+    if (moe_checkpoint_open(&ck, fuzz_file(data, n), NULL) != MOE_OK)
         return 0;
     for (uint64_t i = 0; i < moe_checkpoint_n_tensors(ck); i++)
         read_ends(ck, moe_checkpoint_at(ck, i));

@@ -3,18 +3,12 @@
  * squeezed and the checksums are put right: a sequence of pages of 4096 bytes, each as a u16 with
  * the number of bytes that follow, the rest zeros. make_fuzz_seeds writes such inputs.
  */
-#define _GNU_SOURCE /* memfd_create */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
+#define _GNU_SOURCE
+#include "fuzz.h"
 
 #include "../pack_forge.h"
 #include "fmt/pack.h"
 #include "show/show_pack.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
 enum { PAGE = 4096, MAX_PAGES = 64 };
 
@@ -39,19 +33,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     static uint8_t pages[MAX_PAGES * PAGE];
     static struct moe_pack_summary summary;
-    static int fd = -1;
-    static char path[64];
-    if (fd < 0) {
-        fd = memfd_create("pack", 0);
-        snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    }
     uint64_t bytes = expand(data, n, pages) * PAGE;
     pack_forge(pages, bytes);
-    if (ftruncate(fd, 0) != 0 || pwrite(fd, pages, bytes, 0) != (ssize_t)bytes)
-        abort();
     struct moe_err err;
     struct moe_pack *pack;
-    if (moe_pack_open(&pack, path, &err) != MOE_OK)
+    if (moe_pack_open(&pack, fuzz_file(pages, bytes), &err) != MOE_OK)
         return 0;
     struct moe_buf text = {0};
     if (moe_pack_verify(pack, NULL, NULL, &err) == MOE_OK &&

@@ -1,10 +1,8 @@
 /* The header of a safetensors file, the JSON behind its length; 4096 bytes of data follow it. */
-#include <stdint.h>
-#include <stdlib.h>
+#define _GNU_SOURCE
+#include "fuzz.h"
 
 #include "fmt/safetensors.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {

@@ -1,22 +1,14 @@
-#define _GNU_SOURCE /* memfd_create */
 /*
  * Fuzzer: a tokenizer's section of a pack, where the input begins with '{' a tokenizer.json, where
  * it begins with "GGUF" a GGUF file.
  * Whatever is accepted is used: some text and the input itself are encoded and decoded, and what is
  * written is read again.
  */
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
+#define _GNU_SOURCE
+#include "fuzz.h"
 
 #include "fmt/gguf.h"
 #include "text/tokenizer_impl.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
 static void encode(const struct moe_tokenizer *tok, const void *text, uint64_t n)
 {
@@ -50,15 +42,8 @@ static void write_and_read(const struct moe_tokenizer *tok)
 
 static int read_gguf(struct moe_tokenizer **tok, const uint8_t *data, size_t n, struct moe_err *err)
 {
-    static int fd = -1;
-    char path[64];
     struct moe_gguf *gguf;
-    if (fd < 0)
-        fd = memfd_create("fuzz", 0);
-    if (fd < 0 || ftruncate(fd, 0) != 0 || pwrite(fd, data, n, 0) != (ssize_t)n)
-        abort();
-    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    int status = moe_gguf_open(&gguf, path, err);
+    int status = moe_gguf_open(&gguf, fuzz_file(data, n), err);
     if (status != MOE_OK)
         return status;
     status = moe_tokenizer_read_gguf(tok, gguf, err);

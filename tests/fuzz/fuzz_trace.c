@@ -6,17 +6,15 @@
  * behind its length (u32); the target makes the file of it. What is accepted must come back the
  * same when appended to a new trace.
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
+#define _GNU_SOURCE
+#include "fuzz.h"
+
 #include <zstd.h>
 
 #include "base/bytes.h"
 #include "base/file.h"
 #include "base/hash.h"
 #include "record/trace_format.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
 enum { SHAPE_AT = 16, SHAPE_BYTES = 64, MAX_FRAME = 1 << 16 };
 

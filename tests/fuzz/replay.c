@@ -1,12 +1,11 @@
 /* Feeds every file of the directories named to a fuzz target, without a fuzzer: the corpus as a
  * test. Prints how many there were; a crash is the failure. */
+#define _GNU_SOURCE
+#include "fuzz.h"
+
 #include <dirent.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 #include "base/file.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
 static int replay(const char *dir, int *n_files)
 {

@@ -7,13 +7,12 @@
 
 #include <unistd.h>
 
-#include "convert/convert.h"
 #include "gpu.h"
 #include "kern/kern.h"
 #include "run/session.h"
 #include "run/stages.h"
 
-#include "../test.h"
+#include "../make_pack.h"
 
 enum { CPU, GPU, N_SIDES };
 enum { MAX_ROWS = 64 };
@@ -54,17 +53,10 @@ struct pair {
 static inline void pair_pack(struct pair *p, const char *checkpoint, struct moe_bits experts,
                              int dense)
 {
-    struct moe_err err = {0};
-    struct moe_convert_report report;
-    const struct moe_convert_options options = {
-        .experts = {experts},
-        .n_experts = 1,
-        .dense_bits = dense,
-        .method = moe_quant_method_find("rtn"),
-        .group = 64,
-    };
+    struct moe_convert_options options = pack_options("", dense);
+    options.experts[options.n_experts++] = experts;
     snprintf(p->path, sizeof p->path, "/tmp/moe-pair-%d.moe", (int)getpid());
-    assert_ok(moe_convert_checkpoint(checkpoint, p->path, &options, &report, &err), &err);
+    make_pack(p->path, checkpoint, &options);
 }
 
 /* Both models, for sessions of up to so many positions (0: the model's). */

@@ -258,20 +258,11 @@ static void a_device_lost_while_it_is_timed(void **state)
 static void open_fixture(void)
 {
     struct moe_err err = {0};
-    struct moe_convert_report report;
     struct moe_probe *probe;
     uint64_t random = 3;
-    const struct moe_convert_options options = {
-        .experts = {{4, 4}, {2, 2}},
-        .n_experts = 2,
-        .dense_bits = 16,
-        .method = moe_quant_method_find("rtn"),
-        .group = 64,
-    };
+    const struct moe_convert_options options = pack_options("4,2", 16);
     snprintf(fixture.pack, sizeof fixture.pack, "/tmp/moe-place-%d.moe", (int)getpid());
-    assert_ok(
-        moe_convert_checkpoint("tests/fixtures/qwen3-moe-a", fixture.pack, &options, &report, &err),
-        &err);
+    make_pack(fixture.pack, "tests/fixtures/qwen3-moe-a", &options);
     const struct moe_engine_options o = strategies_options(&fixture, "resident", 0);
     struct moe_engine *e = strategies_open(&fixture, &o);
     const struct moe_config *c = &e->model->config;

@@ -4,10 +4,10 @@
  * the host's memory or on disk, whatever the policy, the order of requests, prefetches right or
  * wrong, and loads given up.
  */
-#include <time.h>
 
 #include "experts/host_tier.h"
 
+#include "../load_delay.h"
 #include "tiers_fixture.h"
 
 /* Under sanitizers a part, which takes as long. */
@@ -73,15 +73,6 @@ static void draw_strategy(struct moe_strategy *s, uint64_t *random)
     if (s->boundary > LAYERS)
         s->boundary = 2;
     assert_ok(moe_strategy_settle(s, &err), &err);
-}
-
-static int delay(void *ctx, uint64_t offset, uint64_t n_bytes)
-{
-    uint64_t random = *(const uint64_t *)ctx ^ offset;
-    const struct timespec pause = {0, (long)(test_random(&random) % 200000)};
-    if (test_random(&random) % 4 == 0)
-        nanosleep(&pause, NULL);
-    return 0;
 }
 
 static struct moe_cache_options draw_options(const struct moe_strategy *strategy,

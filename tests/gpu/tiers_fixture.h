@@ -10,14 +10,11 @@
 
 #include "base/mem.h"
 #include "base/par.h"
-#include "convert/convert.h"
 #include "experts/experts.h"
 #include "gpu.h"
 #include "kern/kern.h"
 
-#include "../test.h"
-
-#define TINY_MOE "tests/models/tiny-moe"
+#include "../make_pack.h"
 
 enum { LAYERS = 12, EXPERTS = 32, TOP_K = 4, VARIANTS = 2 };
 enum { MATRICES = 3, MAX_VIEWS = LAYERS * EXPERTS };
@@ -30,17 +27,10 @@ static inline struct moe_pack *tiers_pack(char path[128], int zstd_level)
 {
     struct moe_err err = {0};
     struct moe_pack *pack = NULL;
-    struct moe_convert_report report;
-    const struct moe_convert_options options = {
-        .experts = {{4, 8}, {2, 2}},
-        .n_experts = VARIANTS,
-        .dense_bits = 8,
-        .method = moe_quant_method_find("rtn"),
-        .group = 64,
-        .zstd_level = zstd_level,
-    };
+    struct moe_convert_options options = pack_options("4d8,2", 8);
+    options.zstd_level = zstd_level;
     snprintf(path, 128, "/tmp/moe-tiers-%d-%d.moe", zstd_level, (int)getpid());
-    assert_ok(moe_convert_checkpoint(TINY_MOE, path, &options, &report, &err), &err);
+    make_pack(path, TINY_MOE, &options);
     assert_ok(moe_pack_open(&pack, path, &err), &err);
     return pack;
 }

@@ -142,4 +142,19 @@ static inline void fixture_check(const struct fixture *f, int i)
         fail_msg("extent %d: bytes behind its room were written", i);
 }
 
+/* Of the test program: cmocka_run_group_tests(tests, open_all, close_all). */
+static struct fixture f;
+
+static inline int open_all(void **state)
+{
+    fixture_open(&f);
+    return 0;
+}
+
+static inline int close_all(void **state)
+{
+    fixture_close(&f);
+    return 0;
+}
+
 #endif

@@ -7,13 +7,10 @@
 #include <unistd.h>
 
 #include "base/par.h"
-#include "convert/convert.h"
 #include "kern/kern.h"
 #include "run/session.h"
 
-#include "../test.h"
-
-#define TINY_MOE "tests/models/tiny-moe"
+#include "../make_pack.h"
 
 struct fixture {
     char path[128];
@@ -25,17 +22,11 @@ struct fixture {
 /* Makes a pack of the bundled model with the given bits (experts and dense alike). */
 static inline void fixture_pack(char path[128], int bits)
 {
-    struct moe_err err = {0};
-    struct moe_convert_report report;
+    char experts[16];
+    snprintf(experts, sizeof experts, "%d", bits);
+    const struct moe_convert_options options = pack_options(experts, bits);
     snprintf(path, 128, "/tmp/moe-test-%d-%d.moe", bits, (int)getpid());
-    const struct moe_convert_options options = {
-        .experts = {{bits, bits}},
-        .n_experts = 1,
-        .dense_bits = bits,
-        .method = moe_quant_method_find("rtn"),
-        .group = 64,
-    };
-    assert_ok(moe_convert_checkpoint(TINY_MOE, path, &options, &report, &err), &err);
+    make_pack(path, TINY_MOE, &options);
 }
 
 static inline void fixture_open(struct fixture *f, int bits, uint32_t n_sequences, uint32_t batch)

@@ -174,18 +174,11 @@ static inline void strategies_read_documents(struct strategies *f, const struct 
 static inline void strategies_set_up(struct strategies *f, const char *name)
 {
     struct moe_err err = {0};
-    struct moe_convert_report report;
-    const struct moe_convert_options options = {
-        .experts = {{4, 4}, {2, 2}},
-        .n_experts = 2,
-        .dense_bits = 16,
-        .method = moe_quant_method_find("rtn"),
-        .group = 64,
-    };
+    const struct moe_convert_options options = pack_options("4,2", 16);
     assert_ok(moe_kern_select(moe_cpu_detect(), &err), &err);
     moe_par_set_threads(2);
     snprintf(f->pack, sizeof f->pack, "/tmp/moe-%s-%d.moe", name, (int)getpid());
-    assert_ok(moe_convert_checkpoint(TINY_MOE, f->pack, &options, &report, &err), &err);
+    make_pack(f->pack, TINY_MOE, &options);
     const struct moe_engine_options resident = strategies_options(f, "resident", 0);
     struct moe_engine *e = strategies_open(f, &resident);
     assert_int_equal(e->model->config.n_layers, LAYERS);

@@ -4,10 +4,10 @@
  * the policy, the threads, the loader's delays, prefetching right or wrong, and lockstep.
  */
 #include <stdatomic.h>
-#include <time.h>
 
 #include "io/loader.h"
 
+#include "../load_delay.h"
 #include "model_fixture.h"
 
 /* Under sanitizers a part, which takes as long. Under the thread sanitizer all of it by reading
@@ -51,21 +51,6 @@ static void run(struct moe_session *s, uint32_t part, float *logits, struct moe_
     }
 }
 
-static void make_pack(const char *path, int zstd_level)
-{
-    struct moe_err err = {0};
-    struct moe_convert_report report;
-    const struct moe_convert_options options = {
-        .experts = {{4, 8}, {2, 2}},
-        .n_experts = 2,
-        .dense_bits = 8,
-        .method = moe_quant_method_find("rtn"),
-        .group = 64,
-        .zstd_level = zstd_level,
-    };
-    assert_ok(moe_convert_checkpoint(TINY_MOE, path, &options, &report, &err), &err);
-}
-
 static uint64_t logits_bytes(void)
 {
     return N_ALL * moe_logits_stride(&fixture.model->config) * sizeof(float);
@@ -80,7 +65,9 @@ static int open_all(void **state)
     moe_par_set_threads(2);
     for (int i = 0; i < 2; i++) {
         snprintf(packs[i], sizeof packs[i], "/tmp/moe-cached-%d-%d.moe", i, (int)getpid());
-        make_pack(packs[i], i ? 3 : 0);
+        struct moe_convert_options options = pack_options("4d8,2", 8);
+        options.zstd_level = i ? 3 : 0;
+        make_pack(packs[i], TINY_MOE, &options);
     }
     assert_ok(moe_model_open(&fixture.model, packs[0], 0, NULL, &err), &err);
     assert_ok(moe_experts_open_resident(&fixture.experts, fixture.model->pack, 0, NULL, NULL, &err),
@@ -129,15 +116,6 @@ static void guess(void *ctx, uint32_t layer, const struct moe_row *rows, uint32_
     }
     const struct moe_prediction p = {layer + 1, n_rows, scores, unimportance};
     assert_ok(g->experts->ops->predicted(g->experts, &p, 1, &err), &err);
-}
-
-static int delay(void *ctx, uint64_t offset, uint64_t n_bytes)
-{
-    uint64_t random = *(const uint64_t *)ctx ^ offset;
-    const struct timespec pause = {0, (long)(test_random(&random) % 200000)};
-    if (test_random(&random) % 4 == 0)
-        nanosleep(&pause, NULL);
-    return 0;
 }
 
 static void check_counts(const struct moe_phase_stats *p, uint64_t n_rows)

@@ -1,83 +1,31 @@
 #define _DEFAULT_SOURCE /* mkdtemp */
-#include "../test.h"
+#include "../make_pack.h"
+#include "../scratch_dir.h"
 
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "base/buf.h"
 #include "base/file.h"
 #include "base/float16.h"
 #include "base/mem.h"
 #include "base/par.h"
-#include "convert/convert.h"
 #include "fmt/checkpoint.h"
 #include "fmt/pack.h"
 #include "show/show_pack.h"
 
-#define TINY "tests/models/tiny-moe"
-
-static char dir[64];
-
-static int set_up(void **state)
-{
-    (void)state;
-    strcpy(dir, "/dev/shm/moe-test-XXXXXX");
-    return mkdtemp(dir) || mkdtemp(strcpy(dir, "/tmp/moe-test-XXXXXX")) ? 0 : -1;
-}
-
 static int tear_down(void **state)
 {
-    (void)state;
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf '%s'", dir);
     moe_par_set_threads(1);
-    return system(command);
-}
-
-/* "DIR/NAME"; four may be in use at a time. */
-static const char *in_dir(const char *name)
-{
-    static char paths[4][256];
-    static int next;
-    char *path = paths[next++ % 4];
-    snprintf(path, 256, "%s/%s", dir, name);
-    return path;
-}
-
-static int n_files(void)
-{
-    char command[160];
-    snprintf(command, sizeof command, "exit $(ls -A '%s' | wc -l)", dir);
-    return WEXITSTATUS(system(command));
-}
-
-/* Options for "4,2" and the like; dense_bits 0 and no experts when re-packing. */
-static struct moe_convert_options options_for(const char *experts, int dense_bits)
-{
-    struct moe_convert_options o = {
-        .dense_bits = dense_bits, .method = moe_quant_method_find("rtn"), .group = 64};
-    char text[64], *word, *rest = text;
-    strcpy(text, experts);
-    while ((word = strtok_r(rest, ",", &rest)) != NULL)
-        assert_true(moe_parse_bits(word, &o.experts[o.n_experts++]));
-    return o;
-}
-
-static void convert_dir(const char *from, const char *to, const struct moe_convert_options *options)
-{
-    struct moe_err err = {0};
-    struct moe_convert_report report;
-    assert_ok(moe_convert_checkpoint(from, to, options, &report, &err), &err);
+    return remove_dir(state);
 }
 
 static void repack(const char *from, const char *to, const char *experts, int dense_bits, int zstd)
 {
     struct moe_err err = {0};
     struct moe_convert_report report;
-    struct moe_convert_options options = options_for(experts, dense_bits);
+    struct moe_convert_options options = pack_options(experts, dense_bits);
     options.zstd_level = zstd;
     assert_ok(moe_convert_pack(from, to, &options, &report, &err), &err);
 }
@@ -172,11 +120,11 @@ static void sixteen_bits_are_exact(void **state)
 {
     (void)state;
     struct moe_err err = {0};
-    struct moe_convert_options options = options_for("16", 16);
-    convert_dir(TINY, in_dir("x.moe"), &options);
+    struct moe_convert_options options = pack_options("16", 16);
+    make_pack(in_dir("x.moe"), TINY_MOE, &options);
     struct moe_pack *pack = open_pack(in_dir("x.moe"));
     struct moe_checkpoint *ck;
-    assert_ok(moe_checkpoint_open(&ck, TINY, &err), &err);
+    assert_ok(moe_checkpoint_open(&ck, TINY_MOE, &err), &err);
     assert_tensor_exact(ck, pack, "model.embed_tokens.weight", "embed", MOE_LAYOUT_BF16);
     assert_tensor_exact(ck, pack, "model.layers.3.self_attn.k_proj.weight", "layers.3.attn.k",
                         MOE_LAYOUT_BF16);
@@ -205,11 +153,11 @@ static void sixteen_bits_are_exact(void **state)
 static void output_is_reproducible(void **state)
 {
     (void)state;
-    struct moe_convert_options options = options_for("2,4d8", 8);
+    struct moe_convert_options options = pack_options("2,4d8", 8);
     options.method = moe_quant_method_find("hqq");
-    convert_dir(TINY, in_dir("a.moe"), &options);
+    make_pack(in_dir("a.moe"), TINY_MOE, &options);
     moe_par_set_threads(3);
-    convert_dir("./" TINY "//", in_dir("b.moe"), &options);
+    make_pack(in_dir("b.moe"), "./" TINY_MOE "//", &options);
     assert_same_file(in_dir("a.moe"), in_dir("b.moe"));
     struct moe_pack *pack = open_pack(in_dir("a.moe"));
     assert_string_equal(moe_pack_variant_at(pack, 0)->name, "4d8"); /* best first */
@@ -224,8 +172,8 @@ static void output_is_reproducible(void **state)
 static void repacking_copies_bit_for_bit(void **state)
 {
     (void)state;
-    struct moe_convert_options options = options_for("4,2", 8);
-    convert_dir(TINY, in_dir("a.moe"), &options);
+    struct moe_convert_options options = pack_options("4,2", 8);
+    make_pack(in_dir("a.moe"), TINY_MOE, &options);
     repack(in_dir("a.moe"), in_dir("z.moe"), "", 0, 3);
     repack(in_dir("z.moe"), in_dir("b.moe"), "", 0, 0);
     assert_same_file(in_dir("a.moe"), in_dir("b.moe"));
@@ -246,10 +194,10 @@ static void new_variants_come_from_the_best(void **state)
     (void)state;
     struct moe_err err = {0};
     struct moe_convert_report report;
-    struct moe_convert_options options = options_for("4d8", 8);
-    convert_dir(TINY, in_dir("direct.moe"), &options);
-    options = options_for("16", 16);
-    convert_dir(TINY, in_dir("16.moe"), &options);
+    struct moe_convert_options options = pack_options("4d8", 8);
+    make_pack(in_dir("direct.moe"), TINY_MOE, &options);
+    options = pack_options("16", 16);
+    make_pack(in_dir("16.moe"), TINY_MOE, &options);
     repack(in_dir("16.moe"), in_dir("new.moe"), "16,4d8", 8, 0);
     struct moe_pack *direct = open_pack(in_dir("direct.moe")), *made = open_pack(in_dir("new.moe"));
     assert_same_experts(direct, 0, made, 1);
@@ -260,21 +208,21 @@ static void new_variants_come_from_the_best(void **state)
     moe_pack_close(direct);
     moe_pack_close(made);
 
-    options = options_for("16", 0);
+    options = pack_options("16", 0);
     assert_fails(moe_convert_pack(in_dir("direct.moe"), in_dir("no.moe"), &options, &report, &err),
                  MOE_ERR_USAGE, "cannot be made of them", &err);
-    options = options_for("", 16);
+    options = pack_options("", 16);
     assert_fails(moe_convert_pack(in_dir("direct.moe"), in_dir("no.moe"), &options, &report, &err),
                  MOE_ERR_USAGE, "'embed' has 8 bits", &err);
-    assert_int_equal(n_files(), 3);
+    assert_int_equal(n_files_in_dir(), 3);
 }
 
 static void summaries_add_up(void **state)
 {
     (void)state;
     struct moe_err err = {0};
-    struct moe_convert_options options = options_for("4", 8);
-    convert_dir(TINY, in_dir("a.moe"), &options);
+    struct moe_convert_options options = pack_options("4", 8);
+    make_pack(in_dir("a.moe"), TINY_MOE, &options);
     struct moe_pack *pack = open_pack(in_dir("a.moe"));
     struct moe_pack_summary *s = moe_alloc(1, sizeof *s, &err);
     assert_ok(moe_pack_summarize(pack, s, &err), &err);
@@ -300,30 +248,30 @@ static void nonsense_is_refused(void **state)
     struct moe_err err = {0};
     struct moe_convert_report r;
     const char *out = in_dir("x.moe");
-    struct moe_convert_options o = options_for("4,2,4", 8);
-    assert_fails(moe_convert_checkpoint(TINY, out, &o, &r, &err), MOE_ERR_USAGE, "twice", &err);
-    o = options_for("4", 8);
+    struct moe_convert_options o = pack_options("4,2,4", 8);
+    assert_fails(moe_convert_checkpoint(TINY_MOE, out, &o, &r, &err), MOE_ERR_USAGE, "twice", &err);
+    o = pack_options("4", 8);
     o.group = 48;
-    assert_fails(moe_convert_checkpoint(TINY, out, &o, &r, &err), MOE_ERR_USAGE, "groups of 48",
+    assert_fails(moe_convert_checkpoint(TINY_MOE, out, &o, &r, &err), MOE_ERR_USAGE, "groups of 48",
                  &err);
-    o = options_for("", 8);
-    assert_fails(moe_convert_checkpoint(TINY, out, &o, &r, &err), MOE_ERR_USAGE, "bits", &err);
-    o = options_for("4", 8);
+    o = pack_options("", 8);
+    assert_fails(moe_convert_checkpoint(TINY_MOE, out, &o, &r, &err), MOE_ERR_USAGE, "bits", &err);
+    o = pack_options("4", 8);
     assert_fails(moe_convert_checkpoint("tests/data", out, &o, &r, &err), MOE_ERR_FORMAT,
                  "not a checkpoint", &err);
-    assert_fails(moe_convert_checkpoint(TINY, "/nonexistent/x.moe", &o, &r, &err), MOE_ERR_IO,
+    assert_fails(moe_convert_checkpoint(TINY_MOE, "/nonexistent/x.moe", &o, &r, &err), MOE_ERR_IO,
                  "/nonexistent/x.moe", &err);
-    assert_fails(moe_convert_checkpoint(TINY, TINY "/config.json", &o, &r, &err), MOE_ERR_USAGE,
-                 "overwritten", &err);
+    assert_fails(moe_convert_checkpoint(TINY_MOE, TINY_MOE "/config.json", &o, &r, &err),
+                 MOE_ERR_USAGE, "overwritten", &err);
     assert_int_equal(mkfifo(in_dir("pipe"), 0600), 0);
-    assert_fails(moe_convert_checkpoint(TINY, in_dir("pipe"), &o, &r, &err), MOE_ERR_IO,
+    assert_fails(moe_convert_checkpoint(TINY_MOE, in_dir("pipe"), &o, &r, &err), MOE_ERR_IO,
                  "not a regular file", &err);
     unlink(in_dir("pipe"));
-    convert_dir(TINY, out, &o);
+    make_pack(out, TINY_MOE, &o);
     assert_fails(moe_convert_pack(out, out, &o, &r, &err), MOE_ERR_USAGE, "overwritten", &err);
-    assert_fails(moe_convert_pack(TINY "/config.json", in_dir("y.moe"), &o, &r, &err),
+    assert_fails(moe_convert_pack(TINY_MOE "/config.json", in_dir("y.moe"), &o, &r, &err),
                  MOE_ERR_FORMAT, "not an expert pack", &err);
-    assert_int_equal(n_files(), 1);
+    assert_int_equal(n_files_in_dir(), 1);
     struct moe_bits bits;
     static const char *const bad[] = {"", "5", "4d", "d8", "4d8 ", "44", "4d8d8", "-4", "164"};
     for (size_t i = 0; i < N_ITEMS(bad); i++)
@@ -345,15 +293,15 @@ static void an_interrupt_leaves_nothing(void **state)
     struct moe_convert_report report;
     volatile sig_atomic_t stop = 0;
     struct moe_progress progress = {stop_later, (void *)&stop, &stop};
-    struct moe_convert_options options = options_for("4", 8);
-    convert_dir(TINY, in_dir("a.moe"), &options);
+    struct moe_convert_options options = pack_options("4", 8);
+    make_pack(in_dir("a.moe"), TINY_MOE, &options);
     options.progress = &progress;
-    assert_fails(moe_convert_checkpoint(TINY, in_dir("b.moe"), &options, &report, &err),
+    assert_fails(moe_convert_checkpoint(TINY_MOE, in_dir("b.moe"), &options, &report, &err),
                  MOE_ERR_INTERRUPTED, "stopped", &err);
     stop = 0;
     assert_fails(moe_convert_pack(in_dir("a.moe"), in_dir("b.moe"), &options, &report, &err),
                  MOE_ERR_INTERRUPTED, "stopped", &err);
-    assert_int_equal(n_files(), 1);
+    assert_int_equal(n_files_in_dir(), 1);
 }
 
 /* A limit on file sizes stands for a full disk: the same write fails, with another errno. */
@@ -362,16 +310,16 @@ static void a_failed_write_leaves_nothing(void **state)
     (void)state;
     struct moe_err err = {0};
     struct moe_convert_report report;
-    struct moe_convert_options options = options_for("4", 8);
+    struct moe_convert_options options = pack_options("4", 8);
     struct rlimit old, limit;
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
     signal(SIGXFSZ, SIG_IGN);
     limit = (struct rlimit){3 << 20, old.rlim_max};
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
-    int status = moe_convert_checkpoint(TINY, in_dir("a.moe"), &options, &report, &err);
+    int status = moe_convert_checkpoint(TINY_MOE, in_dir("a.moe"), &options, &report, &err);
     setrlimit(RLIMIT_FSIZE, &old);
     assert_fails(status, MOE_ERR_IO, "a.moe: cannot write", &err);
-    assert_int_equal(n_files(), 0);
+    assert_int_equal(n_files_in_dir(), 0);
 }
 
 /* ---- A made-up checkpoint of f32 ---- */
@@ -460,11 +408,10 @@ static void make_checkpoint(const char *without, const char *extra, enum values 
     moe_buf_u64(&file, m.header.size);
     moe_buf_append(&file, m.header.data, m.header.size);
     moe_buf_append(&file, m.data.data, m.data.size);
-    assert_ok(moe_file_write_all(in_dir("model.safetensors"), file.data, file.size, &err), &err);
-    assert_ok(moe_file_write_all(in_dir("config.json"), config, strlen(config), &err), &err);
-    assert_ok(moe_file_read_all(TINY "/tokenizer.json", 1 << 24, &tokenizer, &err), &err);
-    assert_ok(moe_file_write_all(in_dir("tokenizer.json"), tokenizer.data, tokenizer.size, &err),
-              &err);
+    write_in_dir("model.safetensors", file.data, file.size);
+    write_in_dir("config.json", config, strlen(config));
+    assert_ok(moe_file_read_all(TINY_MOE "/tokenizer.json", 1 << 24, &tokenizer, &err), &err);
+    write_in_dir("tokenizer.json", tokenizer.data, tokenizer.size);
     moe_buf_release(&m.header);
     moe_buf_release(&m.data);
     moe_buf_release(&file);
@@ -475,8 +422,8 @@ static void f32_keeps_what_it_can(void **state)
 {
     (void)state;
     make_checkpoint(NULL, "model.layers.0.self_attn.rotary_emb.inv_freq", IN_F16);
-    struct moe_convert_options options = options_for("32,16", 16);
-    convert_dir(dir, in_dir("x.moe"), &options);
+    struct moe_convert_options options = pack_options("32,16", 16);
+    make_pack(in_dir("x.moe"), dir, &options);
     struct moe_pack *pack = open_pack(in_dir("x.moe"));
     static const struct {
         const char *name;
@@ -500,8 +447,8 @@ static void f32_keeps_what_it_can(void **state)
     moe_pack_close(pack);
     /* 16 made of 32 in a pack follows the same rule. */
     repack(in_dir("x.moe"), in_dir("y.moe"), "16", 0, 0);
-    options = options_for("32", 16);
-    convert_dir(dir, in_dir("32.moe"), &options);
+    options = pack_options("32", 16);
+    make_pack(in_dir("32.moe"), dir, &options);
     repack(in_dir("32.moe"), in_dir("z.moe"), "16", 0, 0);
     struct moe_pack *a = open_pack(in_dir("y.moe")), *b = open_pack(in_dir("z.moe"));
     assert_same_experts(a, 0, b, 0);
@@ -514,7 +461,7 @@ static void unfit_checkpoints_are_refused(void **state)
     (void)state;
     struct moe_err err = {0};
     struct moe_convert_report report;
-    struct moe_convert_options options = options_for("4", 8);
+    struct moe_convert_options options = pack_options("4", 8);
     make_checkpoint("experts.1.down_proj", NULL, ANY);
     assert_fails(moe_convert_checkpoint(dir, in_dir("x.moe"), &options, &report, &err),
                  MOE_ERR_FORMAT, "mlp.experts.1.down_proj.weight' [32][32] is missing", &err);
@@ -524,10 +471,10 @@ static void unfit_checkpoints_are_refused(void **state)
     make_checkpoint(NULL, NULL, WITH_NAN);
     assert_fails(moe_convert_checkpoint(dir, in_dir("x.moe"), &options, &report, &err),
                  MOE_ERR_FORMAT, "mlp.experts.0.up_proj.weight", &err);
-    assert_int_equal(n_files(), 3);
+    assert_int_equal(n_files_in_dir(), 3);
 }
 
-#define in_fresh_dir(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+#define in_fresh_dir(test) cmocka_unit_test_setup_teardown(test, make_dir, tear_down)
 
 int main(void)
 {

@@ -1,6 +1,6 @@
 /* Packs made of GGUF files: what is carried over has the values of the file. */
 #define _DEFAULT_SOURCE /* mkdtemp */
-#include "../test.h"
+#include "../scratch_dir.h"
 
 #include <math.h>
 #include <unistd.h>
@@ -21,31 +21,10 @@
 
 enum { LAYERS = 2, EXPERTS = 4, HIDDEN = 64, FF = 32, HEADS = 2, HEAD_DIM = 32 };
 
-static char dir[64];
-
-static int set_up(void **state)
-{
-    (void)state;
-    strcpy(dir, "/tmp/moe-test-XXXXXX");
-    return mkdtemp(dir) ? 0 : -1;
-}
-
 static int tear_down(void **state)
 {
-    (void)state;
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf '%s'", dir);
     moe_par_set_threads(1);
-    return system(command);
-}
-
-static const char *in_dir(const char *name)
-{
-    static char paths[4][256];
-    static int next;
-    char *path = paths[next++ % 4];
-    snprintf(path, 256, "%s/%s", dir, name);
-    return path;
+    return remove_dir(state);
 }
 
 static struct moe_convert_report convert(const char *source, const char *out, const char *experts,
@@ -375,5 +354,5 @@ int main(void)
         cmocka_unit_test(mxfp4_is_carried_whatever_its_exponents),
         cmocka_unit_test(metadata_and_tensors_describe_the_model),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, make_dir, tear_down);
 }

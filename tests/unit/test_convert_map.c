@@ -1,54 +1,17 @@
 #define _DEFAULT_SOURCE /* mkdtemp */
-#include "../test.h"
-
-#include <sys/wait.h>
-#include <unistd.h>
+#include "../make_pack.h"
+#include "../scratch_dir.h"
 
 #include "base/buf.h"
 #include "base/file.h"
 #include "base/mem.h"
-#include "convert/convert.h"
 #include "convert/map_bits.h"
 #include "fmt/pack.h"
 #include "show/show_pack.h"
 
-#define TINY "tests/models/tiny-moe"
 enum { N_LAYERS = 12, N_EXPERTS = 32, N = N_LAYERS * N_EXPERTS };
 
-static char dir[64];
 static uint64_t fingerprint; /* of the bundled model */
-
-static int set_up(void **state)
-{
-    (void)state;
-    strcpy(dir, "/dev/shm/moe-test-XXXXXX");
-    return mkdtemp(dir) || mkdtemp(strcpy(dir, "/tmp/moe-test-XXXXXX")) ? 0 : -1;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf '%s'", dir);
-    return system(command);
-}
-
-/* "DIR/NAME"; four may be in use at a time. */
-static const char *in_dir(const char *name)
-{
-    static char paths[4][256];
-    static int next;
-    char *path = paths[next++ % 4];
-    snprintf(path, 256, "%s/%s", dir, name);
-    return path;
-}
-
-static int n_files(void)
-{
-    char command[160];
-    snprintf(command, sizeof command, "exit $(ls -A '%s' | wc -l)", dir);
-    return WEXITSTATUS(system(command));
-}
 
 static struct moe_bits bits_of(const char *name)
 {
@@ -75,7 +38,7 @@ static void convert(const char *to, const char *experts, const struct moe_expert
     struct moe_err err = {0};
     struct moe_convert_report report;
     struct moe_convert_options o = options_for(experts, 8, map);
-    assert_ok(moe_convert_checkpoint(TINY, in_dir(to), &o, &report, &err), &err);
+    assert_ok(moe_convert_checkpoint(TINY_MOE, in_dir(to), &o, &report, &err), &err);
 }
 
 static void repack(const char *from, const char *to, const char *experts,
@@ -290,14 +253,14 @@ static void refuse(const struct moe_expert_map *map, const char *experts, int st
 {
     struct moe_err err = {0};
     struct moe_convert_report report;
-    int before = n_files();
+    int before = n_files_in_dir();
     struct moe_convert_options o = options_for(experts, 8, map);
-    assert_fails(moe_convert_checkpoint(TINY, in_dir("no.moe"), &o, &report, &err), status, what,
-                 &err);
+    assert_fails(moe_convert_checkpoint(TINY_MOE, in_dir("no.moe"), &o, &report, &err), status,
+                 what, &err);
     o.dense_bits = 0;
     assert_fails(moe_convert_pack(in_dir("all.moe"), in_dir("no.moe"), &o, &report, &err), status,
                  what, &err);
-    assert_int_equal(n_files(), before);
+    assert_int_equal(n_files_in_dir(), before);
 }
 
 static void maps_of_others_are_refused(void **state)
@@ -330,7 +293,7 @@ static void maps_of_others_are_refused(void **state)
     struct moe_convert_options o = options_for("map", 0, &map);
     assert_fails(moe_convert_pack(in_dir("all.moe"), in_dir("no.moe"), &o, &report, &err),
                  MOE_ERR_USAGE, "has 4 bits, 8 cannot be made of them", &err);
-    assert_int_equal(n_files(), 1);
+    assert_int_equal(n_files_in_dir(), 1);
 }
 
 /* ---- From moe-map(5) ---- */
@@ -470,15 +433,15 @@ static void wide_maps_wrap_or_are_counted(void **state)
 
 static int learn_fingerprint(void **state)
 {
-    set_up(state);
+    make_dir(state);
     convert("all.moe", "2", NULL);
     struct moe_pack *pack = open_pack("all.moe");
     fingerprint = moe_pack_source_fingerprint(pack);
     moe_pack_close(pack);
-    return tear_down(state);
+    return remove_dir(state);
 }
 
-#define in_fresh_dir(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+#define in_fresh_dir(test) cmocka_unit_test_setup_teardown(test, make_dir, remove_dir)
 
 int main(void)
 {

@@ -36,19 +36,11 @@ static struct moe_model *derive(const struct moe_model *from, uint32_t bits)
     return model;
 }
 
-static void make_pack(const char *checkpoint, int dense_bits, char path[128], const char *name)
+static void make_pack_of(const char *checkpoint, int dense_bits, char path[128], const char *name)
 {
-    struct moe_err err = {0};
-    struct moe_convert_report report;
-    const struct moe_convert_options options = {
-        .experts = {{4, 4}},
-        .n_experts = 1,
-        .dense_bits = dense_bits,
-        .method = moe_quant_method_find("rtn"),
-        .group = GROUP,
-    };
+    const struct moe_convert_options options = pack_options("4", dense_bits);
     pack_path(path, name);
-    assert_ok(moe_convert_checkpoint(checkpoint, path, &options, &report, &err), &err);
+    make_pack(path, checkpoint, &options);
 }
 
 static int group_setup(void **state)
@@ -56,7 +48,7 @@ static int group_setup(void **state)
     struct moe_err err = {0};
     assert_ok(moe_kern_select(moe_cpu_detect(), &err), &err);
     hqq = moe_quant_method_find("hqq");
-    make_pack(TINY_MOE, 16, path16, "16");
+    make_pack_of(TINY_MOE, 16, path16, "16");
     assert_ok(moe_model_open(&model16, path16, 0, NULL, &err), &err);
     return 0;
 }
@@ -175,7 +167,7 @@ static void test_untied(void **state)
     struct moe_err err = {0};
     struct moe_model *model;
     char path[128];
-    make_pack("tests/fixtures/qwen2-moe-a", 16, path, "qwen");
+    make_pack_of("tests/fixtures/qwen2-moe-a", 16, path, "qwen");
     assert_ok(moe_model_open(&model, path, 0, NULL, &err), &err);
     assert_false(model->config.tied_head);
     assert_as_repacked(model, path, 8);
@@ -190,7 +182,7 @@ static void test_float32(void **state)
     struct moe_err err = {0};
     struct moe_model *model;
     char path[128];
-    make_pack(TINY_MOE, 32, path, "32");
+    make_pack_of(TINY_MOE, 32, path, "32");
     assert_ok(moe_model_open(&model, path, 0, NULL, &err), &err);
     assert_int_equal(moe_dense_bits(model), 32);
     struct moe_model *wanted = repack(path, 16), *derived = derive(model, 16);

@@ -26,21 +26,13 @@ struct family_fixture {
 
 static void convert(struct family_fixture *f, const struct family_case *c)
 {
-    struct moe_err err = {0};
-    struct moe_convert_report report;
     char path[300];
     json_error_t error;
     *f = (struct family_fixture){0};
     snprintf(path, sizeof path, "tests/fixtures/%s%s", c->fixture, c->file);
     snprintf(f->run.path, sizeof f->run.path, "/tmp/moe-family-%d.moe", (int)getpid());
-    const struct moe_convert_options options = {
-        .experts = {{32, 32}},
-        .n_experts = 1,
-        .dense_bits = 32,
-        .method = moe_quant_method_find("rtn"),
-        .group = 64,
-    };
-    assert_ok(moe_convert_checkpoint(path, f->run.path, &options, &report, &err), &err);
+    const struct moe_convert_options options = pack_options("32", 32);
+    make_pack(f->run.path, path, &options);
     snprintf(path, sizeof path, "tests/fixtures/%s/reference.json", c->fixture);
     f->reference = json_load_file(path, 0, &error);
     assert_non_null(f->reference);

@@ -1,5 +1,5 @@
 #define _DEFAULT_SOURCE /* mkdtemp */
-#include "../test.h"
+#include "../scratch_dir.h"
 
 #include <math.h>
 #include <unistd.h>
@@ -430,36 +430,12 @@ static void version_2_with_its_own_alignment(void **state)
 /* ---- Split files
  * ------------------------------------------------------------------------------------ */
 
-static char dir[64];
-
-static int make_dir(void **state)
-{
-    (void)state;
-    strcpy(dir, "/tmp/moe-test-XXXXXX");
-    return mkdtemp(dir) ? 0 : -1;
-}
-
-static int remove_dir(void **state)
-{
-    (void)state;
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf '%s'", dir);
-    return system(command);
-}
-
-static const char *in_dir(const char *name)
-{
-    static char path[256];
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    return path;
-}
-
 static void copy_to_dir(const char *from, const char *name)
 {
     struct moe_err err = {0};
     struct moe_buf file = {0};
     assert_ok(moe_file_read_all(from, 1 << 20, &file, &err), &err);
-    assert_ok(moe_file_write_all(in_dir(name), file.data, file.size, &err), &err);
+    write_in_dir(name, file.data, file.size);
     moe_buf_release(&file);
 }
 
@@ -559,16 +535,14 @@ static void put_data(struct moe_buf *b, uint64_t n)
 
 static void expect_file_refused(const struct moe_buf *b, int status, const char *words)
 {
-    struct moe_err err = {0};
     assert_false(b->failed);
-    assert_ok(moe_file_write_all(in_dir("x"), b->data, b->size, &err), &err);
+    write_in_dir("x", b->data, b->size);
     expect_refused("x", status, words);
 }
 
 static void expect_file_fine(const struct moe_buf *b)
 {
-    struct moe_err err = {0};
-    assert_ok(moe_file_write_all(in_dir("x"), b->data, b->size, &err), &err);
+    write_in_dir("x", b->data, b->size);
     moe_checkpoint_close(open_checkpoint(in_dir("x")));
 }
 

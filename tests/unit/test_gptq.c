@@ -1,7 +1,7 @@
 /* Error-aware rounding: moments and their factor, compensation, and whole conversions with the
  * inputs that small models see. */
 #define _DEFAULT_SOURCE /* mkdtemp */
-#include "../test.h"
+#include "../scratch_dir.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -297,20 +297,10 @@ static void test_diagonal(void **state)
 
 /* ---- Conversion ---- */
 
-static char dir[64];
-
-static int set_up(void **state)
-{
-    (void)state;
-    strcpy(dir, "/dev/shm/moe-test-XXXXXX");
-    return mkdtemp(dir) || mkdtemp(strcpy(dir, "/tmp/moe-test-XXXXXX")) ? 0 : -1;
-}
-
 static int tear_down(void **state)
 {
-    (void)state;
     moe_par_set_threads(1);
-    return rmdir(dir); /* fails where something was left behind */
+    return remove_empty_dir(state);
 }
 
 static const char *const math = "tests/data/math.calib.txt";
@@ -502,5 +492,5 @@ int main(void)
         cmocka_unit_test(test_rare_experts),   cmocka_unit_test(test_packs),
         cmocka_unit_test(test_failures),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, make_dir, tear_down);
 }

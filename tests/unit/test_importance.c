@@ -33,21 +33,6 @@ struct bench {
     struct moe_progress progress;
 };
 
-static void make_pack(char path[128])
-{
-    struct moe_err err = {0};
-    struct moe_convert_report report;
-    snprintf(path, 128, "/tmp/moe-test-importance-%d.moe", (int)getpid());
-    const struct moe_convert_options options = {
-        .experts = {{4, 4}, {2, 2}},
-        .n_experts = 2,
-        .dense_bits = 8,
-        .method = moe_quant_method_find("rtn"),
-        .group = 64,
-    };
-    assert_ok(moe_convert_checkpoint(TINY_MOE, path, &options, &report, &err), &err);
-}
-
 static struct moe_map *new_map(void)
 {
     struct moe_err err = {0};
@@ -76,7 +61,9 @@ static int bench_open(void **state)
     struct bench *b = calloc(1, sizeof *b);
     *state = b;
     b->progress.stop = &b->stop;
-    make_pack(b->pack);
+    const struct moe_convert_options options = pack_options("4,2", 8);
+    snprintf(b->pack, sizeof b->pack, "/tmp/moe-test-importance-%d.moe", (int)getpid());
+    make_pack(b->pack, TINY_MOE, &options);
     snprintf(b->text, sizeof b->text, "/tmp/moe-test-importance-%d.txt", (int)getpid());
     FILE *f = fopen(b->text, "w");
     fputs(texts, f);

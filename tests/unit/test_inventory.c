@@ -146,17 +146,10 @@ static void of_a_pack(void **state)
     struct moe_err err = {0};
     struct moe_pack *pack = NULL;
     struct moe_inventory i;
-    struct moe_convert_report report;
-    const struct moe_convert_options options = {
-        .experts = {{4, 8}, {2, 2}},
-        .n_experts = 2,
-        .dense_bits = 8,
-        .method = moe_quant_method_find("rtn"),
-        .group = 64,
-    };
+    const struct moe_convert_options options = pack_options("4d8,2", 8);
     snprintf(path, sizeof path, "/tmp/moe-inventory-%d.moe", (int)getpid());
     assert_ok(moe_kern_select(moe_cpu_detect(), &err), &err);
-    assert_ok(moe_convert_checkpoint(TINY_MOE, path, &options, &report, &err), &err);
+    make_pack(path, TINY_MOE, &options);
     assert_ok(moe_pack_open(&pack, path, &err), &err);
     assert_ok(moe_inventory_of_pack(&i, pack, 4, &err), &err);
     assert_true(i.n_layers == 12 && i.n_experts == 32 && i.top_k == 4 && i.n_model_layers == 12);

@@ -20,20 +20,6 @@
 #include "base/clock.h"
 #include "loader_fixture.h"
 
-static struct fixture f;
-
-static int open_all(void **state)
-{
-    fixture_open(&f);
-    return 0;
-}
-
-static int close_all(void **state)
-{
-    fixture_close(&f);
-    return 0;
-}
-
 /* ---- A hook that keeps a log, and does as told ---- */
 
 enum { LOG_ROOM = 4096 };

@@ -21,20 +21,6 @@ enum { N_RUNS = 10000 };
 
 enum { N_IN_RUN = 10 };
 
-static struct fixture f;
-
-static int open_all(void **state)
-{
-    fixture_open(&f);
-    return 0;
-}
-
-static int close_all(void **state)
-{
-    fixture_close(&f);
-    return 0;
-}
-
 static struct {
     atomic_ullong n; /* calls so far; the seed of each answer */
     uint64_t seed;

@@ -1,7 +1,7 @@
 /* A pack whose experts are MXFP4: copied bit for bit, and the source of variants with fewer bits.
  */
 #define _DEFAULT_SOURCE /* mkdtemp */
-#include "../test.h"
+#include "../scratch_dir.h"
 
 #include "base/mem.h"
 #include "convert/convert.h"
@@ -10,30 +10,6 @@
 enum { HIDDEN = 96, WIDTH = 160, N_EXPERTS = 2 };
 
 static const struct moe_layout mxfp4 = {MOE_LAYOUT_MXFP4, 32};
-static char dir[64];
-
-static const char *in_dir(const char *name)
-{
-    static char paths[2][128];
-    static int next;
-    char *path = paths[next++ % 2];
-    snprintf(path, 128, "%s/%s", dir, name);
-    return path;
-}
-
-static int set_up(void **state)
-{
-    (void)state;
-    return mkdtemp(strcpy(dir, "/tmp/moe-test-XXXXXX")) ? 0 : -1;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf '%s'", dir);
-    return system(command);
-}
 
 /* Gate and up in segment 0, down in segment 1, as moe-quantize(1) places them. */
 static struct moe_expert_class make_class(void)
@@ -169,8 +145,8 @@ static void gives_variants_of_fewer_bits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(copies_bit_for_bit, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(gives_variants_of_fewer_bits, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(copies_bit_for_bit, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(gives_variants_of_fewer_bits, make_dir, remove_dir),
     };
     return cmocka_run_group_tests_name("mxfp4_pack", tests, NULL, NULL);
 }

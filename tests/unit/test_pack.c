@@ -1,5 +1,5 @@
 #define _DEFAULT_SOURCE /* mkdtemp, truncate */
-#include "../test.h"
+#include "../scratch_dir.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,7 +14,6 @@
 
 enum { N_LAYERS = 2, N_EXPERTS = 2, HIDDEN = 64, WIDTH = 32 };
 
-static char dir[64];
 static char path[128];      /* of the pack */
 static struct moe_buf pack; /* its bytes */
 
@@ -108,29 +107,15 @@ static void write_pack(int zstd_level)
 
 static int set_up(void **state)
 {
-    (void)state;
-    /* In memory where there is such a place: the tests rewrite the file thousands of times. */
-    strcpy(dir, "/dev/shm/moe-test-XXXXXX");
-    if (!mkdtemp(dir) && !mkdtemp(strcpy(dir, "/tmp/moe-test-XXXXXX")))
-        return -1;
-    snprintf(path, sizeof path, "%s/x.moe", dir);
-    return 0;
+    int status = make_dir(state);
+    strcpy(path, in_dir("x.moe"));
+    return status;
 }
 
 static int tear_down(void **state)
 {
-    (void)state;
-    char command[128];
     moe_buf_release(&pack);
-    snprintf(command, sizeof command, "rm -rf '%s'", dir);
-    return system(command);
-}
-
-static int n_files(void)
-{
-    char command[160];
-    snprintf(command, sizeof command, "exit $(ls -A '%s' | wc -l)", dir);
-    return WEXITSTATUS(system(command));
+    return remove_dir(state);
 }
 
 /* Opens the bytes in `pack` and reads everything; MOE_OK or the first failure. */
@@ -181,7 +166,7 @@ static void round_trip(int zstd_level)
 {
     struct moe_err err = {0};
     write_pack(zstd_level);
-    assert_int_equal(n_files(), 1);
+    assert_int_equal(n_files_in_dir(), 1);
     struct moe_pack *p;
     assert_ok(moe_pack_open(&p, path, &err), &err);
     assert_int_equal(moe_pack_file_bytes(p), pack.size);
@@ -272,7 +257,7 @@ static void writer_refuses_nonsense(void **state)
     assert_fails(moe_pack_commit(w, &err), MOE_ERR_USAGE, "norm", &err);
     moe_pack_abort(start_pack(0));
     moe_pack_abort(NULL);
-    assert_int_equal(n_files(), 0);
+    assert_int_equal(n_files_in_dir(), 0);
 }
 
 /* ---- Damage ---- */

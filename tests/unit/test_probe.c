@@ -2,36 +2,19 @@
  * The probe on the bundled model: its counts against those recomputed from the reference's expert
  * ids, the cosines and predictions against a plain computation, and no trace left in the results.
  */
-#include <jansson.h>
 #include <math.h>
 
-#include "model_fixture.h"
 #include "record/statistics_figures.h"
+#include "reference_fixture.h"
 #include "run/workspace.h"
 #include "study/probe.h"
 
 enum { LAYERS = 12, EXPERTS = 32, TOP_K = 4, MAX_IDS = 256 };
 
-static struct fixture fixture;
-static json_t *reference;
-
 static int open_all(void **state)
 {
-    json_error_t error;
-    struct moe_err err = {0};
     moe_par_set_threads(2);
-    assert_ok(moe_kern_select(moe_cpu_detect(), &err), &err);
-    fixture_open(&fixture, 16, 1, 0);
-    reference = json_load_file(TINY_MOE "/reference.json", 0, &error);
-    assert_non_null(reference);
-    return 0;
-}
-
-static int close_all(void **state)
-{
-    json_decref(reference);
-    fixture_close(&fixture);
-    return 0;
+    return open_reference(state);
 }
 
 static struct moe_statistics *new_statistics(void)
@@ -383,5 +366,5 @@ int main(void)
         cmocka_unit_test(batches_make_no_difference),
         cmocka_unit_test(the_trace_agrees_with_the_statistics),
     };
-    return cmocka_run_group_tests_name("probe", tests, open_all, close_all);
+    return cmocka_run_group_tests_name("probe", tests, open_all, close_reference);
 }

@@ -2,17 +2,13 @@
  * The bundled model against the reference results of its training framework (reference.json): ids,
  * logits, experts, greedy continuations and nats per token, at 16 bits.
  */
-#include <jansson.h>
 #include <math.h>
 
 #include "study/perplexity.h"
 
-#include "model_fixture.h"
+#include "reference_fixture.h"
 
 enum { N_GREEDY = 32, MAX_IDS = 512 };
-
-static struct fixture fixture;
-static json_t *reference;
 
 /* The observer watches one test only, however that ends. */
 static int stop_watching(void **state)
@@ -23,21 +19,8 @@ static int stop_watching(void **state)
 
 static int open_all(void **state)
 {
-    json_error_t error;
-    moe_par_set_threads(1); /* whose number changes no bit: test_forward, test_cached */
-    struct moe_err err = {0};
-    assert_ok(moe_kern_select(moe_cpu_detect(), &err), &err);
-    fixture_open(&fixture, 16, 1, 0);
-    reference = json_load_file(TINY_MOE "/reference.json", 0, &error);
-    assert_non_null(reference);
-    return 0;
-}
-
-static int close_all(void **state)
-{
-    json_decref(reference);
-    fixture_close(&fixture);
-    return 0;
+    moe_par_set_threads(1); /* their number changes no bit: test_forward, test_cached */
+    return open_reference(state);
 }
 
 static uint32_t ids_of(const json_t *array, uint32_t *ids)
@@ -214,5 +197,5 @@ int main(void)
         cmocka_unit_test(perplexity_of_generated_texts),
         cmocka_unit_test(perplexity_of_real_texts),
     };
-    return cmocka_run_group_tests_name("reference", tests, open_all, close_all);
+    return cmocka_run_group_tests_name("reference", tests, open_all, close_reference);
 }

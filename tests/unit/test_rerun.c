@@ -37,18 +37,11 @@ static void write_text(void)
 static int setup(void **state)
 {
     struct moe_err err;
-    struct moe_convert_report report;
     snprintf(f.path, sizeof f.path, "/tmp/moe-test-rerun-%d.moe", (int)getpid());
-    const struct moe_convert_options options = {
-        .experts = {{4, 4}, {2, 2}},
-        .n_experts = 2,
-        .dense_bits = 8,
-        .method = moe_quant_method_find("rtn"),
-        .group = 64,
-    };
+    const struct moe_convert_options options = pack_options("4,2", 8);
     write_text();
     assert_ok(moe_kern_select(moe_cpu_detect(), &err), &err);
-    assert_ok(moe_convert_checkpoint(TINY_MOE, f.path, &options, &report, &err), &err);
+    make_pack(f.path, TINY_MOE, &options);
     assert_ok(moe_model_open(&f.model, f.path, 0, NULL, &err), &err);
     assert_ok(moe_experts_open_every(&f.every, f.model->pack, 0, NULL, &err), &err);
     const char *paths[] = {f.text};

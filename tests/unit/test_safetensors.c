@@ -1,5 +1,5 @@
 #define _DEFAULT_SOURCE /* mkdtemp */
-#include "../test.h"
+#include "../scratch_dir.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -11,36 +11,6 @@
 
 /* ---- A directory to break things in ---- */
 
-static char dir[64];
-
-static const char *in_dir(const char *name)
-{
-    static char path[256];
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    return path;
-}
-
-static int make_dir(void **state)
-{
-    (void)state;
-    strcpy(dir, "/tmp/moe-test-XXXXXX");
-    return mkdtemp(dir) ? 0 : -1;
-}
-
-static int remove_dir(void **state)
-{
-    (void)state;
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf '%s'", dir);
-    return system(command);
-}
-
-static void write_file(const char *name, const void *data, uint64_t n)
-{
-    struct moe_err err = {0};
-    assert_ok(moe_file_write_all(in_dir(name), data, n, &err), &err);
-}
-
 /* A safetensors file: header text, then n_data bytes counting 0, 1, 2 ... */
 static void write_tensors(const char *name, const char *header, uint64_t n_data)
 {
@@ -49,7 +19,7 @@ static void write_tensors(const char *name, const char *header, uint64_t n_data)
     moe_buf_text(&file, header);
     for (uint64_t i = 0; i < n_data; i++)
         moe_buf_u8(&file, (uint8_t)i);
-    write_file(name, file.data, file.size);
+    write_in_dir(name, file.data, file.size);
     moe_buf_release(&file);
 }
 
@@ -207,14 +177,14 @@ static void every_truncation_is_refused(void **state)
     moe_buf_text(&file, header);
     moe_buf_append(&file, "12345678", 8);
     for (uint64_t n = 0; n < file.size; n++) {
-        write_file("model.safetensors", file.data, n);
+        write_in_dir("model.safetensors", file.data, n);
         expect_refused(MOE_ERR_FORMAT, "model.safetensors");
     }
-    write_file("model.safetensors", file.data, file.size);
+    write_in_dir("model.safetensors", file.data, file.size);
     moe_checkpoint_close(expect_opened());
     for (int byte = 0; byte < 8; byte++) { /* absurd lengths of the header */
         file.data[byte] ^= 0x80;
-        write_file("model.safetensors", file.data, file.size);
+        write_in_dir("model.safetensors", file.data, file.size);
         expect_refused(MOE_ERR_FORMAT, "model.safetensors");
         file.data[byte] ^= 0x80;
     }
@@ -227,11 +197,11 @@ static void other_things_than_checkpoints_are_explained(void **state)
     struct moe_err err = {0};
     struct moe_checkpoint *ck;
     expect_refused(MOE_ERR_FORMAT, "no config.json");
-    write_file("config.json", "{}", 2);
+    write_in_dir("config.json", "{}", 2);
     expect_refused(MOE_ERR_FORMAT, "no weights");
-    write_file("x.gguf", "GGUFxxxxxx", 10);
+    write_in_dir("x.gguf", "GGUFxxxxxx", 10);
     expect_refused(MOE_ERR_UNSUPPORTED, "give that file itself");
-    write_file("pytorch_model.bin", "x", 1);
+    write_in_dir("pytorch_model.bin", "x", 1);
     expect_refused(MOE_ERR_UNSUPPORTED, "safetensors is needed");
     write_tensors("weights.safetensors", "{}", 0);
     expect_refused(MOE_ERR_FORMAT, "index.json");
@@ -250,7 +220,7 @@ static void other_things_than_checkpoints_are_explained(void **state)
 
 static void write_index(const char *text)
 {
-    write_file("model.safetensors.index.json", text, strlen(text));
+    write_in_dir("model.safetensors.index.json", text, strlen(text));
 }
 
 static const char shard_a[] = "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}";

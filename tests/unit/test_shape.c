@@ -1,29 +1,14 @@
 /* What a model weighs by its description: against packs that the converter made, and by hand. */
 #define _DEFAULT_SOURCE /* mkdtemp */
-#include "../test.h"
+#include "../make_pack.h"
+#include "../scratch_dir.h"
 
 #include <unistd.h>
 
-#include "convert/convert.h"
 #include "fmt/pack.h"
 #include "model/shape.h"
 #include "run/session.h"
 #include "show/show_pack.h"
-
-#define TINY "tests/models/tiny-moe"
-
-static char dir[64];
-
-static int set_up(void **state)
-{
-    strcpy(dir, "/tmp/moe-test-XXXXXX");
-    return mkdtemp(dir) ? 0 : -1;
-}
-
-static int tear_down(void **state)
-{
-    return rmdir(dir);
-}
 
 /* ---- Against packs ---- */
 
@@ -48,19 +33,14 @@ static void within(uint64_t got, uint64_t expected, double share)
 
 static void compare(const char *expert_bits, int dense_bits, uint32_t group)
 {
-    char path[96];
     struct moe_err err = {0};
     struct moe_pack *pack;
     struct moe_pack_summary summary;
-    struct moe_convert_report report;
     struct moe_shape_bytes shape;
-    struct moe_convert_options options = {.n_experts = 1,
-                                          .dense_bits = dense_bits,
-                                          .method = moe_quant_method_find("rtn"),
-                                          .group = group};
-    assert_true(moe_parse_bits(expert_bits, &options.experts[0]));
-    snprintf(path, sizeof path, "%s/x.moe", dir);
-    assert_ok(moe_convert_checkpoint(TINY, path, &options, &report, &err), &err);
+    struct moe_convert_options options = pack_options(expert_bits, dense_bits);
+    const char *path = in_dir("x.moe");
+    options.group = group;
+    make_pack(path, TINY_MOE, &options);
     assert_ok(moe_pack_open(&pack, path, &err), &err);
     assert_ok(moe_pack_summarize(pack, &summary, &err), &err);
     assert_ok(
@@ -192,7 +172,7 @@ static void bits_that_cannot_be_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(packs_weigh_what_is_said, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(packs_weigh_what_is_said, make_dir, remove_empty_dir),
         cmocka_unit_test(pieces_add_up_by_hand),
         cmocka_unit_test(a_position_takes_what_a_session_takes),
         cmocka_unit_test(bits_that_cannot_be_are_refused),

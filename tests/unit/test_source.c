@@ -2,18 +2,18 @@
  * Views into checkpoints: every value of every tensor here is its own number in the tensor, so what
  * is read says where it came from.
  */
-#define _POSIX_C_SOURCE 200809L /* mkdtemp */
+#define _DEFAULT_SOURCE /* mkdtemp */
 #include <unistd.h>
 
 #include "base/buf.h"
 #include "base/file.h"
 #include "convert/convert_source.h"
 
-#include "../test.h"
+#include "../scratch_dir.h"
 
 enum { MAX_ITEMS = 1 << 21 };
 
-static char dir[] = "/tmp/moe-source-XXXXXX", path[64];
+static char path[128];
 static struct moe_config config;
 static struct moe_checkpoint *checkpoint;
 static struct convert_source source;
@@ -45,7 +45,7 @@ static void open_source(const char *family_name)
     moe_buf_u64(&file, header.size);
     moe_buf_append(&file, header.data, header.size);
     moe_buf_append(&file, data.data, data.size);
-    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    strcpy(path, in_dir("model.safetensors"));
     assert_ok(moe_file_write_all(path, file.data, file.size, &err), &err);
     assert_ok(moe_checkpoint_open(&checkpoint, dir, &err), &err);
     source = (struct convert_source){.checkpoint = checkpoint,
@@ -58,22 +58,19 @@ static void open_source(const char *family_name)
 
 static int start(void **state)
 {
-    (void)state;
-    strcpy(dir + strlen(dir) - 6, "XXXXXX");
     moe_config_init(&config);
-    return mkdtemp(dir) ? 0 : -1;
+    return make_dir(state);
 }
 
 static int stop(void **state)
 {
-    (void)state;
     moe_checkpoint_close(checkpoint);
     checkpoint = NULL;
     moe_buf_release(&header);
     moe_buf_release(&data);
     header = data = (struct moe_buf){0};
     unlink(path);
-    return rmdir(dir);
+    return remove_empty_dir(state);
 }
 
 /* ---- Views ---- */
@@ -289,16 +286,16 @@ static void the_first_table_that_has_it(void **state)
     assert_false(convert_may_ignore(&source, "lm_head.weight"));
 }
 
-#define in_dir(test) cmocka_unit_test_setup_teardown(test, start, stop)
+#define in_fresh_dir(test) cmocka_unit_test_setup_teardown(test, start, stop)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        in_dir(transposed_and_interleaved_experts),
-        in_dir(experts_in_halves),
-        in_dir(latent_attention),
-        in_dir(pairs_and_other_shapes),
-        in_dir(the_first_table_that_has_it),
+        in_fresh_dir(transposed_and_interleaved_experts),
+        in_fresh_dir(experts_in_halves),
+        in_fresh_dir(latent_attention),
+        in_fresh_dir(pairs_and_other_shapes),
+        in_fresh_dir(the_first_table_that_has_it),
     };
     return cmocka_run_group_tests_name("source", tests, NULL, NULL);
 }

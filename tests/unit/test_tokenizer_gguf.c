@@ -8,6 +8,8 @@
 #include "fmt/gguf.h"
 #include "tokenizer_fixture.h"
 
+#include "../scratch_dir.h" /* last: `dir` is a parameter above */
+
 enum { U32 = 4, I32 = 5, F32 = 6, BOOL = 7, TEXT = 8, ARRAY = 9, MOST = 12 };
 
 /* What is zero or NULL is left out of the file. */
@@ -22,21 +24,19 @@ struct vocab {
     bool flag;
 };
 
-static char dir[64], path[96];
+static char path[96];
 
-static int make_dir(void **state)
+static int set_up(void **state)
 {
-    strcpy(dir, "/tmp/moe-tokenizer-gguf-XXXXXX");
-    if (!mkdtemp(dir))
-        return -1;
-    snprintf(path, sizeof path, "%s/vocab.gguf", dir);
-    return 0;
+    int status = make_dir(state);
+    strcpy(path, in_dir("vocab.gguf"));
+    return status;
 }
 
-static int remove_dir(void **state)
+static int tear_down(void **state)
 {
     unlink(path);
-    return rmdir(dir);
+    return remove_empty_dir(state);
 }
 
 /* ---- Files ---- */
@@ -353,5 +353,5 @@ int main(void)
         cmocka_unit_test(named_tokens_of_pieces),
         cmocka_unit_test(bad_pieces_are_refused),
     };
-    return cmocka_run_group_tests_name("tokenizer_gguf", tests, make_dir, remove_dir);
+    return cmocka_run_group_tests_name("tokenizer_gguf", tests, set_up, tear_down);
 }
