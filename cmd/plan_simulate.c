@@ -7,6 +7,7 @@
 
 #include "base/text.h"
 #include "cli.h"
+#include "fmt/emit.h"
 #include "sched/strategy.h"
 
 enum { MAX_STRATEGIES = 64, MAX_SIZES = 32 };
@@ -151,37 +152,53 @@ static double bound(const struct row *r)
     return share(tokens, fmax(link, d->compute_seconds));
 }
 
-static void print_json(const struct table *t, const struct row *r)
+static int print_json(const struct table *t, const struct row *r, struct moe_err *err)
 {
     const struct moe_simulated *s = &r->run.simulated;
     const struct moe_simulated_phase *d = &s->decode;
     const struct moe_counts *n = &d->experts;
     double tokens = (double)d->tokens;
-    printf("%s{\"strategy\": \"%s\", \"memory\": \"%s\", \"memory_bytes\": %" PRIu64
-           ", \"expert_bytes\": %" PRIu64 ", \"slots\": %" PRIu32,
-           t->n_rows ? ",\n " : "[", r->strategy, r->size->text, r->size->bytes,
-           r->run.fitted.pools.bytes, r->run.fitted.pools.n_slots);
-    printf(", \"hit_rate\": %.9g, \"optimal_hit_rate\": ", hit_rate(n));
-    if (r->run.optimal_hit_rate >= 0)
-        printf("%.9g", r->run.optimal_hit_rate);
-    else
-        printf("null");
-    printf(", \"stall_s\": %.9g, \"decode_tokens_per_s\": %.9g, \"bound_tokens_per_s\": %.9g",
-           d->stall_seconds, share(tokens, d->seconds), bound(r));
-    printf(", \"prefill_tokens_per_s\": %.9g, \"prefill_tokens\": %" PRIu64
-           ", \"decode_tokens\": %" PRIu64,
-           share((double)s->prefill.tokens, s->prefill.seconds), s->prefill.tokens, d->tokens);
-    printf(", \"decode_s\": %.9g, \"compute_s\": %.9g, \"host_s\": %.9g, \"link_s\": %.9g",
-           d->seconds, d->compute_seconds, d->host_seconds, d->link_seconds);
-    printf(", \"bytes_per_token\": %.9g, \"expert_activations\": %" PRIu64
-           ", \"cache_hits\": %" PRIu64 ", \"prefetch_hits\": %" PRIu64
-           ", \"prefetch_late\": %" PRIu64 ", \"misses\": %" PRIu64,
-           share((double)d->bytes, tokens), n->activations, n->cache_hits, n->prefetch_hits,
-           n->prefetch_late, n->misses);
-    printf(", \"host_computed\": %" PRIu64 ", \"precalculated\": %" PRIu64 ", \"skipped\": %" PRIu64
-           ", \"loads\": %" PRIu64 ", \"evictions\": %" PRIu64 ", \"prefetch_accuracy\": %.9g}",
-           n->host_computed, n->precalculated, n->skipped, n->loads, n->evictions,
-           share((double)n->predicted_right, (double)n->predicted));
+    struct moe_buf out = {0};
+    struct moe_emit e;
+    moe_buf_text(&out, t->n_rows ? ",\n " : "[");
+    moe_emit_begin_json(&e, &out, MOE_EMIT_LINE);
+    moe_emit_text(&e, "strategy", r->strategy);
+    moe_emit_text(&e, "memory", r->size->text);
+    moe_emit_u64(&e, "memory_bytes", r->size->bytes);
+    moe_emit_u64(&e, "expert_bytes", r->run.fitted.pools.bytes);
+    moe_emit_u64(&e, "slots", r->run.fitted.pools.n_slots);
+    moe_emit_rounded(&e, "hit_rate", 9, hit_rate(n));
+    moe_emit_rounded(&e, "optimal_hit_rate", 9,
+                     r->run.optimal_hit_rate >= 0 ? r->run.optimal_hit_rate : NAN);
+    moe_emit_rounded(&e, "stall_s", 9, d->stall_seconds);
+    moe_emit_rounded(&e, "decode_tokens_per_s", 9, share(tokens, d->seconds));
+    moe_emit_rounded(&e, "bound_tokens_per_s", 9, bound(r));
+    moe_emit_rounded(&e, "prefill_tokens_per_s", 9,
+                     share((double)s->prefill.tokens, s->prefill.seconds));
+    moe_emit_u64(&e, "prefill_tokens", s->prefill.tokens);
+    moe_emit_u64(&e, "decode_tokens", d->tokens);
+    moe_emit_rounded(&e, "decode_s", 9, d->seconds);
+    moe_emit_rounded(&e, "compute_s", 9, d->compute_seconds);
+    moe_emit_rounded(&e, "host_s", 9, d->host_seconds);
+    moe_emit_rounded(&e, "link_s", 9, d->link_seconds);
+    moe_emit_rounded(&e, "bytes_per_token", 9, share((double)d->bytes, tokens));
+    moe_emit_u64(&e, "expert_activations", n->activations);
+    moe_emit_u64(&e, "cache_hits", n->cache_hits);
+    moe_emit_u64(&e, "prefetch_hits", n->prefetch_hits);
+    moe_emit_u64(&e, "prefetch_late", n->prefetch_late);
+    moe_emit_u64(&e, "misses", n->misses);
+    moe_emit_u64(&e, "host_computed", n->host_computed);
+    moe_emit_u64(&e, "precalculated", n->precalculated);
+    moe_emit_u64(&e, "skipped", n->skipped);
+    moe_emit_u64(&e, "loads", n->loads);
+    moe_emit_u64(&e, "evictions", n->evictions);
+    moe_emit_rounded(&e, "prefetch_accuracy", 9,
+                     share((double)n->predicted_right, (double)n->predicted));
+    int status = moe_emit_end_item(&e, err);
+    if (status == MOE_OK)
+        cli_write(out.data, out.size);
+    moe_buf_release(&out);
+    return status;
 }
 
 static void print_row(const struct table *t, const struct row *r)
@@ -232,7 +249,10 @@ static int run_size(struct table *t, const struct plan_inputs *in, const struct 
             status = MOE_OK;
         } else if (status == MOE_OK) {
             r.load_bytes = moe_inventory_mean_load(planner.inventory, r.run.fitted.high);
-            (t->json ? print_json : print_row)(t, &r);
+            if (t->json)
+                status = print_json(t, &r, err);
+            else
+                print_row(t, &r);
             t->n_rows++;
         }
     }

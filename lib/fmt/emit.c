@@ -232,12 +232,20 @@ void moe_emit_begin_json(struct moe_emit *e, struct moe_buf *out, enum moe_emit_
     moe_buf_text(out, "{");
 }
 
-int moe_emit_end(struct moe_emit *e, struct moe_err *err)
+int moe_emit_end_item(struct moe_emit *e, struct moe_err *err)
 {
     if (e->spaced && !e->line && !e->first)
         break_line(e, 0);
-    moe_buf_text(e->out, e->json ? "}\n" : "");
+    moe_buf_text(e->out, e->json ? "}" : "");
     if (e->not_finite)
         return moe_fail(err, MOE_ERR_USAGE, "a number of '%s' is not finite", e->not_finite);
     return e->out->failed ? moe_fail(err, MOE_ERR_MEMORY, "out of memory") : MOE_OK;
+}
+
+int moe_emit_end(struct moe_emit *e, struct moe_err *err)
+{
+    int status = moe_emit_end_item(e, err);
+    moe_buf_text(e->out, e->json ? "\n" : "");
+    return status == MOE_OK && e->out->failed ? moe_fail(err, MOE_ERR_MEMORY, "out of memory")
+                                              : status;
 }

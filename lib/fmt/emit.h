@@ -44,6 +44,8 @@ enum moe_emit_style {
 void moe_emit_begin_json(struct moe_emit *e, struct moe_buf *out, enum moe_emit_style style);
 /* MOE_ERR_MEMORY: the buffer is not whole. MOE_ERR_USAGE: a number was not finite. */
 int moe_emit_end(struct moe_emit *e, struct moe_err *err);
+/* The same for an object within other text: its line does not end. */
+int moe_emit_end_item(struct moe_emit *e, struct moe_err *err);
 
 /* YAML sets these in a block of their own, whose lists and mappings must not stay empty ... */
 void moe_emit_open_map(struct moe_emit *e, const char *key);

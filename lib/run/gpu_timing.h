@@ -5,7 +5,7 @@
 #ifndef MOE_RUN_GPU_TIMING_H
 #define MOE_RUN_GPU_TIMING_H
 
-#include "base/timeline.h"
+#include "fmt/timeline.h"
 #include "gpu.h"
 
 struct gpu_timing;

@@ -13,8 +13,8 @@
 #include <stdint.h>
 
 #include "base/err.h"
-#include "base/timeline.h"
 #include "experts/experts.h"
+#include "fmt/timeline.h"
 #include "plan/pace.h"
 #include "run/assign.h"
 #include "run/model.h"

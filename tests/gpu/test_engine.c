@@ -5,8 +5,8 @@
  */
 #include <math.h>
 
-#include "base/timeline.h"
 #include "engine_fixture.h"
+#include "fmt/timeline.h"
 #include "run/gpu_work.h"
 
 static const struct moe_bits full = {32, 32}, small = {4, 4};

@@ -2,13 +2,13 @@
  * Timeline: what happened when, as a Chrome trace (chrome://tracing, Perfetto): JSON events in
  * microseconds. Recording allocates; without a timeline (NULL) every call does nothing.
  */
-#ifndef MOE_BASE_TIMELINE_H
-#define MOE_BASE_TIMELINE_H
+#ifndef MOE_FMT_TIMELINE_H
+#define MOE_FMT_TIMELINE_H
 
 #include "base/buf.h"
 #include "base/err.h"
 
-/* Rows of the picture. */
+/* Lines of the picture. */
 enum moe_track { MOE_TRACK_COMPUTE = 1, MOE_TRACK_STALL, MOE_TRACK_LOAD };
 
 struct moe_timeline {
@@ -19,7 +19,7 @@ struct moe_timeline {
 void moe_timeline_init(struct moe_timeline *t);
 void moe_timeline_release(struct moe_timeline *t);
 
-/* Something went on from `begin` to `end` (moe_seconds()). `name` is plain text without quotes. */
+/* Something went on from `begin` to `end` (moe_seconds()). */
 void moe_timeline_span(struct moe_timeline *t, enum moe_track track, const char *name, double begin,
                        double end);
 /* The same for things that overlap others of their track; `id` tells them apart. */
