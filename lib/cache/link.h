@@ -24,7 +24,7 @@ enum moe_load_priority {
 
 #define MOE_LINK_NONE UINT32_MAX
 
-/* What loader and simulator use where nobody says otherwise (measured: io/loader.c). */
+/* What loader and simulator use where nobody says otherwise (measured: io/loader_open.c). */
 enum { MOE_LINK_PIECE_BYTES = 512 * 1024 };
 
 /* Bookkeeping of one item; the fields are the link's. */

@@ -85,7 +85,8 @@ static void token_text(const struct moe_tokenizer *tok, int64_t id, struct moe_b
     moe_buf_u8(out, 0);
 }
 
-/* The turns as the template renders them; `words` gets what of it the turns hold, or is NULL. */
+/* The turns as the template renders them; `words` gets the spans that come from turns, or is NULL.
+ */
 static int render(const struct moe_conversation *c, int n_turns, struct moe_buf *out,
                   struct moe_buf *words, struct moe_err *err)
 {

@@ -5,8 +5,8 @@
  * the context already is not computed again. Without one the model continues plain text: every
  * question starts a new text, and an answer can be continued.
  *
- * A conversation borrows its session (sequence 0, nobody else's meanwhile) and belongs to one
- * thread. Start from moe_conversation_init; moe_conversation_release drops everything.
+ * A conversation borrows its session (of which sequence 0 is its own) and belongs to one thread.
+ * Start from moe_conversation_init; moe_conversation_release drops everything.
  */
 #ifndef MOE_ENGINE_CONVERSATION_H
 #define MOE_ENGINE_CONVERSATION_H
@@ -28,7 +28,7 @@ struct moe_conversation {
     uint64_t n_done;                      /* of them already in the session */
     struct moe_chat_turn *turns;          /* [room]; texts owned; turn 0 is the system's if any */
     int n_turns, room;
-    struct tm today; /* for templates that tell it: the day the conversation began */
+    struct tm today; /* for templates that show it: the day when the conversation began */
     /* The context ends exactly where the turns' rendering and the last answer end. */
     bool in_step;
 };

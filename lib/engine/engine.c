@@ -28,15 +28,6 @@ static int copy_pack(struct moe_engine *e, struct moe_err *err)
                           err);
 }
 
-uint32_t moe_engine_context(const struct moe_model *model, const struct moe_engine_options *o)
-{
-    uint32_t most = model->config.context_max;
-    if (o->session.context)
-        return o->session.context;
-    return o->context_cap && o->context_cap < most ? o->context_cap : most;
-}
-
-/* The GPU that was asked for. */
 static int open_gpu(struct moe_engine *e, const struct moe_engine_options *o, struct moe_err *err)
 {
     if (o->exact && o->bf16_prompts)
@@ -69,7 +60,7 @@ static int open_experts(struct moe_engine *e, struct moe_cache_options *cache,
     return moe_experts_open_cached(&e->experts, m->pack, m->config.top_k, cache, progress, err);
 }
 
-/* The host beside the device: none beside the plain CPU. */
+/* How many times as long the host takes for an expert as the device; 0: there is no host. */
 static double host_slowdown(const struct moe_engine *e, const struct moe_engine_options *o)
 {
     return o->device.test ? o->device.speed : e->gpu ? 1 : 0;
@@ -135,11 +126,11 @@ int moe_engine_open(struct moe_engine **out, const char *path, const struct moe_
     struct moe_err why = {0};
     bool may_fall_back = o->device.cuda && o->device.automatic;
     int status = open_engine(out, path, o, progress, may_fall_back ? &why : err);
-    bool for_want_of_it =
+    bool lacks_gpu =
         status == MOE_ERR_DEVICE || status == MOE_ERR_LIMIT || status == MOE_ERR_MEMORY;
     if (status == MOE_OK || !may_fall_back)
         return status;
-    if (!for_want_of_it) {
+    if (!lacks_gpu) {
         if (err)
             *err = why;
         return status;
@@ -218,8 +209,8 @@ void moe_budget_write_text(const struct moe_budget *b, struct moe_buf *out)
                    moe_format_bytes(b->program, x[1]), moe_format_bytes(b->dense, x[2]),
                    moe_format_bytes(b->kv, x[3]), moe_format_bytes(b->work, x[4]),
                    moe_format_bytes(b->experts, x[5]));
-    moe_buf_printf(
-        out, "         one token visits %s of experts, all are %s; the least that works: %s\n",
-        moe_format_bytes(b->token, x[0]), moe_format_bytes(b->all, x[1]),
-        moe_format_bytes(b->floor, x[2]));
+    moe_buf_printf(out,
+                   "         one token visits %s of experts, all are %s; the smallest budget: %s\n",
+                   moe_format_bytes(b->token, x[0]), moe_format_bytes(b->all, x[1]),
+                   moe_format_bytes(b->floor, x[2]));
 }

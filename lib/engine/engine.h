@@ -20,20 +20,20 @@
 
 /* What --device names. */
 struct moe_device_choice {
-    bool test;        /* a second processor beside this one */
-    double speed;     /* it computes experts so many times as fast as the host, at least 1 */
-    double link_rate; /* bytes per second from the host's memory to its */
+    bool test;        /* rehearses a device: one core is the device, another its host */
+    double speed;     /* of the test device: how many times as fast as its host, at least 1 */
+    double link_rate; /* ... and bytes per second from the host's memory to its own */
     bool cuda;        /* GPU number `index`; neither: the plain CPU */
     int index;
-    bool automatic; /* of cuda: the plain CPU where that cannot be had */
+    bool automatic; /* with cuda: the plain CPU where no GPU can be used */
 };
 
 struct moe_engine_options {
-    uint64_t memory_bytes;        /* of the whole process, on the host; 0: what is free */
+    uint64_t memory_bytes;        /* of the whole process, in main memory; 0: what is free */
     uint64_t gpu_memory_bytes;    /* of the GPU; 0: what is free there */
-    bool bf16_prompts;            /* on a GPU: prompts by products in bf16; not exact */
+    bool bf16_prompts;            /* on a GPU: prompts by gemms in bf16; not exact */
     uint64_t expert_memory_bytes; /* of the expert cache alone; 0: what memory_bytes leaves */
-    /* Settled or not; without a name: resident where everything fits, else the default row. */
+    /* Settled or not; without a name: resident where everything fits, else the default. */
     struct moe_strategy strategy;
     bool exact;                              /* refuse what may change results */
     const struct moe_statistics *statistics; /* of the model; borrowed while the engine is open;
@@ -42,24 +42,22 @@ struct moe_engine_options {
     uint32_t staging;        /* slots for prefetched experts; 0: top_k */
     struct moe_device_choice device;
     double link_rate;            /* bytes per second at most for expert loads; 0: no limit */
-    bool lockstep;               /* needs a link_rate */
-    const struct moe_pace *pace; /* what computing takes in lockstep; borrowed; NULL: nothing */
-    /* Strategy, slots, first contents, context and batch are the plan's; strategy and
-     * expert_memory_bytes above are not looked at, memory_bytes 0 is the plan's. Borrowed while
-     * opening; NULL: none. */
+    bool lockstep;               /* loads end at modelled times; needs a link_rate */
+    const struct moe_pace *pace; /* how long computing takes in lockstep; borrowed; NULL: no time */
+    /* Its strategy, slots and first contents are used: strategy and expert_memory_bytes above are
+     * ignored. So are its memory, context and batch where those here are 0. Borrowed while opening;
+     * NULL: none. */
     const struct moe_plan *plan;
-    uint64_t
-        program_bytes; /* what the process takes with the model's directory open; 0: as it is */
+    uint64_t program_bytes; /* of the process with the model's directory open; 0: as measured */
     uint32_t queue_depth, piece_bytes; /* of the loader; 0: its defaults */
     bool no_checksums;                 /* of expert loads */
     bool pack_in_ram;                  /* serve expert loads from a copy of the pack in memory,
                                           which the budget does not count: rehearsals only */
-    const void *pack_copy;             /* such a copy that the caller has; borrowed */
+    const void *pack_copy;             /* such a copy, if the caller has one; borrowed */
     uint64_t pack_copy_bytes;
-    struct moe_timeline *timeline; /* records loads, computation, stalls; NULL: nobody does */
+    struct moe_timeline *timeline; /* records loads, computation, stalls; borrowed; NULL: none */
     uint64_t seed;                 /* of the random policy */
-    /* What the caller takes beside the session, in bytes for a batch of so many rows; NULL: none.
-     */
+    /* Bytes that the caller needs beside the session, for a batch of so many rows; NULL: none. */
     uint64_t (*beside)(const void *ctx, const struct moe_model *model, uint32_t batch);
     const void *beside_ctx;
     /* context 0: the model's, at most context_cap; batch 0: 256, or fewer where memory is short. */
@@ -74,15 +72,15 @@ struct moe_gpu_budget {
     uint64_t floor; /* the smallest that works */
 };
 
-/* The split of the memory, in bytes: that of the host. With a GPU, dense and kv are there, dense
- * here counts rotary angles, a tensor on its way and routers asked ahead, and experts are those
- * behind the slots. */
+/* The split of main memory, in bytes. With a GPU, dense weights and KV cache are on the GPU; dense
+ * here then counts rotary angles, one tensor on its way and the routers that predict, and experts
+ * are those in the host tier. */
 struct moe_budget {
-    uint64_t total;   /* the budget; UINT64_MAX: none could be told */
+    uint64_t total;   /* the budget; UINT64_MAX: not known */
     uint64_t program; /* the program itself, directory, tokenizer, buffers of all kinds */
     uint64_t dense;   /* dense weights and rope */
     uint64_t kv;      /* the KV cache when it is full */
-    uint64_t work;    /* buffers of a pass, and what the caller takes beside it */
+    uint64_t work;    /* buffers of a pass, and what the caller needs beside it */
     uint64_t experts; /* slots of experts, or all of them */
     uint64_t floor;   /* the smallest budget that works */
     uint64_t token;   /* bytes of the experts that one token visits */
@@ -98,24 +96,19 @@ struct moe_engine {
     struct moe_experts *experts;
     struct moe_session *session;
     struct moe_budget budget;
-    bool memory_named;            /* the budget is the user's word, not a guess */
+    bool memory_named;            /* the user or a plan named the budget */
     struct moe_strategy strategy; /* as it runs: settled, resolved for this pack and device */
-    const char *fallback;         /* what of the row is replaced here, and why; NULL: nothing */
+    const char *fallback;         /* which of its parts is replaced, and why; NULL: none */
     struct moe_pass_strategy *pass_strategy;
     bool test_device;
     struct moe_gpu *gpu;   /* NULL: none computes */
-    struct moe_err no_gpu; /* why not, where --device auto fell back; status MOE_OK: it did
-                              not */
+    struct moe_err no_gpu; /* why --device auto fell back to the CPU; status MOE_OK: it did not */
     void *copy;            /* the pack in memory */
     uint64_t copy_bytes;
 };
 
-/* Positions to make room for: those named, else the model's up to the cap. */
-uint32_t moe_engine_context(const struct moe_model *model,
-                            const struct moe_engine_options *options);
-
 /* Opens all of it. MOE_ERR_LIMIT when the budget is below the floor: the text names the smallest
- * that works. *out is to be closed with moe_engine_close. */
+ * budget that works. Close *out with moe_engine_close. */
 int moe_engine_open(struct moe_engine **out, const char *path,
                     const struct moe_engine_options *options, const struct moe_progress *progress,
                     struct moe_err *err);

@@ -20,6 +20,15 @@ enum {
 
 /* ---- What is asked for, and what there is ---- */
 
+/* Positions: those named, else the model's up to the cap. */
+static uint32_t context_of(const struct moe_model *model, const struct moe_engine_options *o)
+{
+    uint32_t most = model->config.context_max;
+    if (o->session.context)
+        return o->session.context;
+    return o->context_cap && o->context_cap < most ? o->context_cap : most;
+}
+
 static int check_plan(const struct moe_model *m, const struct moe_plan *plan, struct moe_err *err)
 {
     if (plan->pack_fingerprint != moe_pack_fingerprint(m->pack))
@@ -83,7 +92,7 @@ static int read_inputs(struct moe_split_inputs *in, const struct moe_model *mode
         return status;
     in->session.gpu = gpu;
     in->session.gpu_bf16 = gpu && o->bf16_prompts;
-    in->session.context = moe_engine_context(model, o);
+    in->session.context = context_of(model, o);
     if (o->plan)
         follow_plan(in);
     if (in->total == 0) {

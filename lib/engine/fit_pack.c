@@ -6,7 +6,7 @@
 #include "base/mem.h"
 #include "engine/engine_split.h"
 
-enum { SLACK = 1 << 20 /* of a plan's budget: the program's own size varies from run to run */ };
+enum { SLACK = 1 << 20 /* in a plan's budget: the program's own size varies between runs */ };
 
 struct moe_pack_fit {
     struct moe_model *model; /* its directory */

@@ -10,18 +10,18 @@
 
 struct moe_pack_fit;
 
-/* Opens the pack's directory. `options`: as for moe_engine_open; what it borrows stays borrowed. To
- * be opened before anything large: what the process takes then counts as the program. */
+/* Opens the pack's directory. `options`: as for moe_engine_open; what they borrow stays borrowed.
+ * Open it before anything large: the size of the process at that time counts as the program's. */
 int moe_pack_fit_open(struct moe_pack_fit **out, const char *path,
                       const struct moe_engine_options *options, struct moe_err *err);
 void moe_pack_fit_close(struct moe_pack_fit *f); /* NULL is fine */
 
 struct moe_fitter moe_pack_fit_fitter(struct moe_pack_fit *f);
-/* What of a row is replaced here, and why, in the last fit; NULL: nothing. */
+/* Which part of the strategy the last fit replaced, and why; NULL: none. */
 const char *moe_pack_fit_fallback(const struct moe_pack_fit *f);
 const struct moe_inventory *moe_pack_fit_inventory(const struct moe_pack_fit *f);
 const struct moe_model *moe_pack_fit_model(const struct moe_pack_fit *f);
-/* The statistics that strategies may go by; borrowed. */
+/* For strategies that need statistics; borrowed. */
 void moe_pack_fit_statistics(struct moe_pack_fit *f, const struct moe_statistics *statistics);
 
 #endif

@@ -72,7 +72,7 @@ static int outlet_take(struct outlet *o, const uint8_t *bytes, uint32_t n, bool 
 
 /* ---- Prompt ---- */
 
-/* Computes history[*n_done..n) in batches; the last one's logits are then at hand. */
+/* Computes history[*n_done..n) in batches; *last is the last token's row in the last batch. */
 static int compute_pending(struct moe_session *s, const struct moe_ids *history, uint64_t *n_done,
                            const struct moe_generate_options *options, uint32_t *last,
                            struct moe_err *err)
@@ -140,7 +140,7 @@ static int next_token(struct moe_session *s, struct moe_sampler *sampler,
     return status;
 }
 
-/* Samples until something stops it; `last` is the row of the pass that has the next logits. */
+/* Samples until something stops it; the next logits are those of row `last` of the pass. */
 static int generate_loop(struct moe_session *s, struct moe_sampler *sampler,
                          struct moe_ids *history, uint64_t *n_done,
                          const struct moe_generate_options *options, struct outlet *outlet,
@@ -216,7 +216,7 @@ int moe_generate(struct moe_session *s, struct moe_sampler *sampler, struct moe_
     } else if (status == MOE_OK) {
         status =
             generate_loop(s, sampler, history, n_done, options, &outlet, logits, last, why, err);
-        /* What was held back is certain now, whatever ended the answer. */
+        /* No stop text can complete what was held back: the answer has ended. */
         int shown = outlet.pending.size ? show(&outlet, outlet.pending.size) : MOE_OK;
         status = status == MOE_OK ? shown : status;
     }

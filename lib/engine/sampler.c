@@ -55,7 +55,7 @@ static double uniform(struct moe_sampler *s)
     return (double)(next_random(s->random) >> 11) * 0x1p-53;
 }
 
-/* ---- Making one ---- */
+/* ---- Opening ---- */
 
 void moe_sampler_options_default(struct moe_sampler_options *options)
 {
@@ -98,7 +98,7 @@ int moe_sampler_new(struct moe_sampler **out, const struct moe_sampler_options *
         return MOE_ERR_MEMORY;
     s->options = *options;
     s->vocab = vocab;
-    /* Kept finite: the likeliest's 0 times infinity would be no number. */
+    /* Kept finite: the likeliest token's 0 times infinity would be NaN. */
     double inverse = options->temperature > 0 ? 1 / options->temperature : 0;
     s->inverse_temperature = inverse < FLT_MAX ? (float)inverse : FLT_MAX;
     uint64_t state = options->seed;
@@ -129,7 +129,7 @@ void moe_sampler_free(struct moe_sampler *s)
 
 /* ---- Logits ---- */
 
-/* A damaged model may give anything: NaN is never chosen, infinities are very large numbers. */
+/* A damaged model may give anything: a NaN is never chosen, an infinity is a very large number. */
 static float sane(float logit)
 {
     if (isnan(logit))
@@ -336,7 +336,7 @@ static uint32_t choose_candidates(struct moe_sampler *s, const float *logits, fl
         return kept < k ? kept : k;
     }
     double total = weigh_all(s, logits, highest, 0);
-    /* Few tokens hold the share as a rule: more are sorted only where they do not. */
+    /* Few tokens usually hold the share: more are sorted only where they do not. */
     for (k = FIRST_TOP_P;; k = k < n / 8 ? k * 8 : n) {
         k = k < n ? k : n;
         select_likeliest(s, logits, k);
@@ -362,7 +362,7 @@ static uint32_t draw(struct moe_sampler *s, uint32_t n, double total)
         if (s->weights[i] > at)
             return i;
         at -= s->weights[i];
-        last = i; /* rounding may leave `at` just behind the end */
+        last = i; /* rounding may leave `at` just past the end */
     }
     return last;
 }

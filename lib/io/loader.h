@@ -1,35 +1,35 @@
 /*
- * Loader: bytes from a pack into memory, or from memory onto a GPU, asked for ahead of time, most
- * urgent first.
+ * Loader: moves bytes from a pack into memory, or from memory to a GPU, most urgent first, while
+ * the owner computes.
  *
  * A request is one extent (an expert's segment) and where its raw bytes go. The loader cuts it into
  * pieces, keeps a bounded number of piece reads in flight, and always starts the pieces of the most
- * urgent request next (cache/link.h has the order): a demand load never waits for a whole prefetch
- * in front of it, only for the pieces already in flight (HOBBIT 3.3 calls that wait inherent; it is
- * not). When the last piece is in, the stored bytes are verified and, where the extent is
- * compressed, decoded; then the request is done.
+ * urgent request next (cache/link.h has the order): a demand load never waits for a whole prefetch,
+ * only for the pieces already in flight (HOBBIT 3.3 calls the longer wait inherent; it is not).
+ * When the last piece is in, the stored bytes are verified and, if the extent is compressed,
+ * decoded; then the request is done.
  *
  * Threads: one thread owns a loader and makes all calls. Nothing here runs on its own: the io_uring
  * backend is submitted and reaped by the owner inside moe_loader_poll and _wait, so that on a
- * two-core machine no I/O thread takes a core from computation. Where io_uring is not to be had,
- * a few threads sit in pread (they sleep in the kernel); the interface is the same. Verification
+ * two-core machine no I/O thread takes a core from computation. Where io_uring is not available,
+ * a few threads call pread (they sleep in the kernel); the interface is the same. Verification
  * and decoding need a core, and the cores belong to computation: poll, called between pieces of
- * it, does a step of them and returns (some 50 us); wait, called when there is nothing to compute,
- * has all computing threads decode (base/par.h), each a request of its own, while reads go on.
+ * it, does one step of them and returns (about 50 us); wait, called when there is nothing to
+ * compute, lets all computing threads decode (base/par.h), each its own request, while reads go on.
  *
- * Direct I/O is used where the file system allows it: the page cache then neither helps nor is
- * thrashed. Otherwise reads are buffered and the range is dropped from the page cache afterwards.
+ * Direct I/O is used where the file system allows it: the page cache is neither used nor filled.
+ * Otherwise reads are buffered and the range is dropped from the page cache afterwards.
  *
- * Faults: reads that were interrupted, came short or found no resources go on, an I/O error is
- * tried twice more, and an extent whose checksum is wrong is read once more (page cache and
- * transfers can fail, too); what still fails then ends the request with an error, never with wrong
- * bytes. Nothing is allocated after moe_loader_open.
+ * Faults: reads that were interrupted, short or refused for lack of resources are continued, a read
+ * with an I/O error is tried twice more, and an extent with a wrong checksum is read once more
+ * (page cache and transfers can fail, too). A request that still fails ends with an error, never
+ * with wrong bytes. Nothing is allocated after moe_loader_open.
  *
  * To a GPU: with a device in its options a loader copies from the memory that each load names to
- * the device's, on the device's copying stream, by the same rules; nothing is read, verified or
- * decoded. A load that is reported done is on the device, for whatever is asked of it from then on.
- * Where the memory is page-locked the copies run beside computation. When the device fails, so do
- * its loads, with the device's own words.
+ * the device's, on the device's copy stream, by the same rules; nothing is read, verified or
+ * decoded. Work that is given to the device after a load is reported done finds its bytes there. If
+ * the memory is page-locked, copies overlap with computation. When the device fails, its loads fail
+ * with the device's error.
  */
 #ifndef MOE_IO_LOADER_H
 #define MOE_IO_LOADER_H
@@ -40,12 +40,12 @@
 #include "base/err.h"
 #include "cache/link.h" /* enum moe_load_priority */
 
-enum { MOE_LOAD_ALIGN = 4096 }; /* of places in the file and in memory */
+enum { MOE_LOAD_ALIGN = 4096 }; /* of offsets in the file and of addresses in memory */
 
 struct moe_gpu; /* gpu.h */
 
 enum moe_load_backend {
-    MOE_LOAD_AUTO = 0, /* io_uring where it can be had, else pread */
+    MOE_LOAD_AUTO = 0, /* io_uring where it is available, else pread */
     MOE_LOAD_URING,    /* or fail to open */
     MOE_LOAD_PREAD,
 };
@@ -58,32 +58,32 @@ struct moe_loader_options {
     bool verify;             /* checksums; off leaves them to moe-quantize --verify */
     uint32_t n_requests;     /* most requests at a time, up to 65535 */
     uint32_t queue_depth;    /* most piece reads in flight, up to 256; 0: the default */
-    uint32_t prefetch_depth; /* no piece of a prefetch starts while so many are in flight: a demand
-                                that comes then finds a short queue; 0: the default */
+    uint32_t prefetch_depth; /* no piece of a prefetch starts while so many pieces are in flight, so
+                                that a demand finds a short queue; 0: the default */
     uint32_t piece_bytes;    /* multiple of 4096, up to 64 MiB; 0: the default */
-    uint64_t compressed_bytes; /* room for the stored bytes (each rounded up to 4096) of compressed
-                                  requests in flight; more of them wait for each other. 0 when the
-                                  pack has none */
-    uint32_t n_decoders;       /* compressed requests decoded at a time; 0: as many as there are
-                                  computing threads now, up to 8 */
-    double rate; /* bytes per second at most; 0: as fast as it goes. Time is charged as on a link of
-                    that speed: a piece is over no sooner than its bytes / rate after the one before
-                    it, and time when nothing was asked for is not saved up. Where the owner comes
-                    by too rarely to keep such a link busy, up to 10 ms are caught up on. */
-    const void *copy;    /* the whole file in memory, to be served from there at `rate`; borrowed.
-                            NULL: read the file. fd and backend are then ignored. */
+    uint64_t compressed_bytes; /* room for the stored bytes (rounded up to 4096 per request) of
+                                  compressed requests in flight; others wait for room. 0 if the pack
+                                  has none */
+    uint32_t n_decoders;       /* compressed requests decoded at a time; 0: the number of computing
+                                  threads when opened, up to 8 */
+    double rate; /* most bytes per second; 0: no limit. Time is charged as on a link of that speed:
+                    a piece ends at the earliest bytes / rate after the one before it, and idle time
+                    gives no credit. If the owner polls too rarely to keep such a link busy, up to
+                    10 ms are caught up on. */
+    const void *copy;    /* the whole file in memory, from which loads are served at `rate`;
+                            borrowed. fd and backend are then ignored. NULL: read the file */
     uint64_t copy_bytes; /* bytes at `copy` */
-    bool in_place; /* of a copy: loads take their time on the link, but nothing is written to `to`:
-                      the owner looks into the copy, for whoever rehearses a link that moves bytes
+    bool in_place; /* with a copy: loads take their time on the link, but nothing is written to
+                      `to`; the owner reads the copy itself. This rehearses a link that moves bytes
                       without the processor. Needs verify off and no compressed requests */
     struct moe_gpu *gpu; /* copies from memory to this device; NULL: none. Borrowed; needs verify
                             off, no copy and no compressed requests. fd and backend are ignored */
-    /* Completes loads in modelled order and time instead of measured: see moe_loader_advance.
+    /* Completes loads in modelled order and time instead of real ones: see moe_loader_advance.
      * Needs a rate. */
     bool lockstep;
     /* For tests: called before each piece read with its offset; a negative errno makes the read
-     * fail, a positive number makes it short by so many bytes, INT_MIN: flip a bit (not on a GPU:
-     * its bytes are out of reach). May sleep. With the pread backend it is called on the reading
+     * fail, a positive number makes it short by so many bytes, INT_MIN flips a bit (not on a GPU,
+     * whose memory it cannot write). May sleep. With the pread backend it is called on the reading
      * threads, several at a time. */
     int (*fault)(void *ctx, uint64_t offset, uint64_t n_bytes);
     void *fault_ctx;
@@ -91,14 +91,14 @@ struct moe_loader_options {
 
 struct moe_load {
     uint64_t offset;       /* in the file, a multiple of 4096 */
-    uint64_t stored_bytes; /* as they lie there; above 0. Padding up to a multiple of 4096 is read
-                              with them unless the file ends before */
+    uint64_t stored_bytes; /* in the file; above 0. Padding up to a multiple of 4096 is read with
+                              them unless the file ends before */
     uint64_t raw_bytes;    /* more than stored_bytes exactly when those are one zstd frame */
     uint64_t checksum;     /* of the stored bytes (base/hash.h) */
-    const void *from;      /* to a GPU: where the bytes lie, rounded up to 4096, until the request
-                              is over; then `offset` only names them. Else NULL */
+    const void *from;      /* to a GPU: the bytes in memory, rounded up to 4096, unchanged until the
+                              request is over; `offset` is then only a name. Else NULL */
     void *to;              /* raw bytes; 4096-aligned, with room for raw_bytes rounded up to 4096.
-                              To a GPU: any place of its memory with that room */
+                              To a GPU: any address in its memory with that room */
     enum moe_load_priority priority;
     float score;  /* among prefetches: higher first; demands: first come, first served */
     uint64_t tag; /* the caller's, comes back with the completion */
@@ -107,7 +107,7 @@ struct moe_load {
 /* A finished request. */
 struct moe_load_done {
     uint64_t tag;
-    int status; /* MOE_OK, or why not (then nothing is known about the bytes at `to`) */
+    int status; /* if not MOE_OK, the bytes at `to` are undefined */
 };
 
 struct moe_loader_stats {
@@ -116,21 +116,21 @@ struct moe_loader_stats {
     uint64_t cancelled, cancelled_bytes; /* requests given up; bytes read for them */
     uint64_t retries;                    /* reads made again or continued */
     uint64_t rereads;                    /* requests read again because a checksum was wrong */
-    double read_seconds;                 /* time with at least one read in flight, as the owner saw
-                                            it (lockstep: modelled) */
+    double read_seconds;                 /* time with at least one read in flight, as seen by the
+                                            owner (lockstep: modelled) */
     double wait_seconds;                 /* time the owner slept in moe_loader_wait (lockstep: the
                                             clock's jumps there) */
-    double wait_bytes; /* bytes read during moe_loader_wait, sleep or not: a piece that was
-                          under way before or after counts by its time inside */
+    double wait_bytes; /* bytes read during moe_loader_wait, asleep or not; a piece that was also in
+                          flight before or after counts by its share of time inside */
     double verify_seconds, decode_seconds; /* over all threads */
-    double longest_poll_seconds;           /* by the clock, with whatever came in between */
-    bool direct, uring; /* what is in use; false: buffered, threads (or no file) */
+    double longest_poll_seconds;           /* wall-clock time, preemption included */
+    bool direct, uring;                    /* in use; false: buffered reads, threads (or no file) */
 };
 
 struct moe_loader;
 
 /* MOE_ERR_USAGE for options that make no sense, MOE_ERR_IO when the file cannot be read at all (or
- * io_uring was insisted on and cannot be had), MOE_ERR_MEMORY. */
+ * io_uring was required and is not available), MOE_ERR_MEMORY. */
 int moe_loader_open(struct moe_loader **out, const struct moe_loader_options *options,
                     struct moe_err *err);
 /* Waits for reads in flight, drops the rest. NULL is fine. */
@@ -142,51 +142,51 @@ uint64_t moe_loader_bytes(const struct moe_loader_options *options);
 
 /* Takes a request; *handle (never 0) names it until it is reported done. Starts reads if there is
  * room in the queue. MOE_ERR_LIMIT when n_requests are under way, MOE_ERR_USAGE for a request that
- * can never be served (alignment, more compressed than there is room). Never blocks, never
- * allocates. */
+ * can never be served (misaligned, more compressed bytes than the room for them). Never blocks,
+ * never allocates. */
 int moe_loader_submit(struct moe_loader *l, const struct moe_load *load, uint32_t *handle,
                       struct moe_err *err);
 
-/* Changes the urgency of a request under way (a prefetch that is now demanded). No effect on a
- * handle that has been reported done. */
+/* Changes the urgency of a request under way (a prefetch that is now a demand). No effect on a
+ * request that was reported done. */
 void moe_loader_promote(struct moe_loader *l, uint32_t handle, enum moe_load_priority priority,
                         float score);
 
-/* Gives a request up: pieces not yet started are not read. If nothing of it is in flight it is gone
- * at once (true) and `to` is free; else (false) it will be reported done with
- * MOE_ERR_INTERRUPTED, and `to` must stay until then. In lockstep always true, though the modelled
- * link is still taken by the piece under way. True, too, for a handle reported done already. */
+/* Cancels a request: pieces not yet started are not read. True: none was in flight, the request is
+ * gone and `to` may be reused. False: it will be reported done with MOE_ERR_INTERRUPTED, and `to`
+ * must stay until then. In lockstep always true, though the modelled link finishes the piece under
+ * way. Also true for a request that was reported done. */
 bool moe_loader_cancel(struct moe_loader *l, uint32_t handle);
 
-/* Reaps what has been read and starts what can start, without waiting; verifies and decodes for a
- * moment (see above), demands first; at most `max` completions into done[]; returns how many. Cheap
- * when nothing happened: call it between pieces of computation. 0 does not mean that nothing more
- * is there to be finished. */
+/* Reaps finished reads and starts new ones, without waiting; verifies and decodes for a moment (see
+ * above), demands first. Writes at most `max` completions to done[] and returns how many. Cheap
+ * when nothing happened: call it between pieces of computation. After 0 there may still be bytes to
+ * verify and decode. */
 uint32_t moe_loader_poll(struct moe_loader *l, struct moe_load_done *done, uint32_t max);
 
-/* The same, but stays until at least one request is done, asleep or decoding. 0 only when none is
- * under way (or max is 0). */
+/* The same, but sleeps or decodes until at least one request is done. 0 only when none is under way
+ * (or max is 0). */
 uint32_t moe_loader_wait(struct moe_loader *l, struct moe_load_done *done, uint32_t max);
 
-/* The same for no longer than about `seconds`, for whoever waits for several loaders at a time;
- * longer by at most one step of decoding or one piece on its way to a GPU. 0 seconds: only decodes,
- * with all computing threads. In lockstep it is moe_loader_poll. */
+/* The same for about `seconds` at most, for an owner of several loaders; it takes longer by at most
+ * one step of decoding or one piece on its way to a GPU. 0 seconds: only decodes, with all
+ * computing threads. In lockstep it is moe_loader_poll. */
 uint32_t moe_loader_wait_for(struct moe_loader *l, struct moe_load_done *done, uint32_t max,
                              double seconds);
 
 /* Error text of the last failed request (offset, what happened); "" when none has failed. */
 const char *moe_loader_error(const struct moe_loader *l);
 
-/* Brought up to date by poll and wait. */
+/* Updated by poll and wait. */
 const struct moe_loader_stats *moe_loader_stats(const struct moe_loader *l);
 
-/* Lockstep: the virtual clock moves on by `seconds` of (modelled) computation; requests complete at
- * modelled times (stored bytes rounded up to 4096, over rate, one piece after the other, urgency
- * decides between pieces: cache/link.h), whatever the disk does: the real bytes are read, without
+/* Lockstep: advances the virtual clock by `seconds` of (modelled) computation. Requests complete at
+ * modelled times, whatever the disk does: stored bytes rounded up to 4096, over rate, one piece
+ * after the other, urgency decides between pieces (cache/link.h). The real bytes are read, without
  * throttling, when poll or wait report the completion; verification and decoding take no modelled
- * time. moe_loader_wait jumps to the next completion. Returns the clock; `seconds` 0 only asks. */
+ * time. moe_loader_wait jumps to the next completion. Returns the clock; 0 seconds only asks. */
 double moe_loader_advance(struct moe_loader *l, double seconds);
-/* Lockstep: modelled seconds until the piece under way is over, before which nothing completes;
+/* Lockstep: modelled seconds until the piece under way ends, before which nothing completes;
  * INFINITY when nothing is under way. */
 double moe_loader_next_piece(const struct moe_loader *l);
 

@@ -2,8 +2,8 @@
 
 #include "base/clock.h"
 
-/* Makes the decoder allocate its input buffer, which it does with the first frame that is given
- * piece by piece: a frame of one byte, with the window that a block of 128 KiB needs. */
+/* Makes the decoder allocate its input buffer now, which it does with the first frame that comes
+ * piece by piece: decodes a frame of one byte, with the window that a block of 128 KiB needs. */
 static size_t prime(ZSTD_DCtx *decoder)
 {
     static const uint8_t frame[] = {0x28, 0xb5, 0x2f, 0xfd, 0x00, 0x38, 0x0b, 0x00, 0x00, 0x00};
@@ -18,8 +18,9 @@ static ZSTD_DCtx *new_decoder(void)
     ZSTD_DCtx *decoder = ZSTD_createDCtx();
     if (!decoder)
         return NULL;
-    /* A frame made in one go has a window as large as its contents: any is welcome, as it costs no
-     * memory when blocks are decoded to their place (parameter 2: the place stays the same). */
+    /* A frame compressed in one call has a window as large as its contents. Any size is allowed,
+     * for it costs no memory when blocks are decoded to their place (experimental parameter 2: the
+     * output buffer stays the same). */
     ZSTD_bounds window = ZSTD_dParam_getBounds(ZSTD_d_windowLogMax);
     if (ZSTD_isError(ZSTD_DCtx_setParameter(decoder, ZSTD_d_windowLogMax, window.upperBound)) ||
         ZSTD_isError(ZSTD_DCtx_setParameter(decoder, ZSTD_d_experimentalParam2, 1)) ||
@@ -84,7 +85,7 @@ static void verify_some(struct loader_check *c)
         c->problem = "checksum mismatch";
 }
 
-/* One frame and nothing behind it, of the size that the directory says. */
+/* Begins a frame, if it is the only one and of the size that the directory states. */
 static void begin_frame(struct loader_check *c)
 {
     if (ZSTD_getFrameContentSize(c->stored, c->stored_bytes) != c->raw_bytes ||
@@ -95,7 +96,7 @@ static void begin_frame(struct loader_check *c)
     c->wanted = ZSTD_initDStream(c->decoder);
 }
 
-/* The next block. The decoder gets just what it asks for: given more it would do it all at once. */
+/* The next block. The decoder gets only what it asks for: given more, it would decode all of it. */
 static void decode_block(struct loader_check *c)
 {
     uint64_t left = c->stored_bytes - c->in.pos;

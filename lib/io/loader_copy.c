@@ -1,7 +1,7 @@
 /*
- * The backend that serves a file from a copy in memory: with the loader's rate it stands for a disk
- * or bus faster than this machine's disk. A piece is copied when it is started; in place, nothing
- * is copied and only time passes, as for a processor whose memory a device writes into.
+ * The backend that serves a file from a copy in memory: with the loader's rate it rehearses a disk
+ * or bus faster than this machine's disk. A piece is copied when it starts; in place, nothing is
+ * copied and only time passes, as if a device wrote into this memory by itself.
  */
 #define _POSIX_C_SOURCE 200809L /* nanosleep */
 #include "io/loader_backend.h"

@@ -7,8 +7,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The file behind fd under new flags: by way of /proc, which finds it even when its name has gone,
- * else by name if that still means the same file. */
+/* Opens the file of fd again with other flags: through /proc, which works even when the name is
+ * gone, else by name if that still names the same file. */
 static int reopen(int fd, const char *path, int flags)
 {
     char self[64];
@@ -42,12 +42,12 @@ int loader_file_open(struct loader_file *f, int fd, const char *path, bool want_
     if (want_direct)
         f->direct_fd = reopen(fd, path, O_RDONLY | O_CLOEXEC | O_DIRECT);
     if (f->direct_fd >= 0 && try_read(f->direct_fd, page) < 0) {
-        close(f->direct_fd); /* some file systems agree first and refuse then */
+        close(f->direct_fd); /* some file systems accept the flag and refuse the reads */
         f->direct_fd = -1;
     }
     f->buffered_fd = reopen(fd, path, O_RDONLY | O_CLOEXEC);
     f->owned = f->buffered_fd >= 0;
-    if (f->owned) /* whole pieces are asked for: reading further ahead would only cost */
+    if (f->owned) /* pieces are read whole: readahead would only cost */
         posix_fadvise(f->buffered_fd, 0, 0, POSIX_FADV_RANDOM);
     else
         f->buffered_fd = fd;

@@ -12,16 +12,16 @@
 
 struct loader_file {
     int buffered_fd; /* -1: none */
-    int direct_fd;   /* -1: direct I/O is not to be had */
+    int direct_fd;   /* -1: direct I/O is not available */
     bool owned;      /* buffered_fd is ours to close, not the caller's */
 };
 
-/* Opens the file behind `fd` anew. page: 4096 bytes, 4096-aligned, for a trial read. MOE_ERR_IO
- * when it cannot be read either way; errors name `path`. */
+/* Opens the file of `fd` again. page: 4096 bytes, 4096-aligned, for a trial read. MOE_ERR_IO when
+ * it cannot be read either way; errors name `path`. */
 int loader_file_open(struct loader_file *f, int fd, const char *path, bool want_direct, void *page,
                      struct moe_err *err);
 void loader_file_close(struct loader_file *f);
-/* The range was read through the page cache and is not needed there. */
+/* Drops a range from the page cache. */
 void loader_file_forget(const struct loader_file *f, uint64_t offset, uint64_t n_bytes);
 
 #endif

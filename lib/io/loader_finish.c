@@ -1,47 +1,9 @@
-/* What happens to a request when its reads are over: checksum, decoding, the report. */
+/* What happens to a request when its reads have ended: checksum, decoding, the report. */
 #include <inttypes.h>
 
 #include "base/clock.h"
 #include "base/par.h"
 #include "io/loader_state.h"
-
-void loader_ready_put(struct moe_loader *l, uint32_t item)
-{
-    struct loader_request *r = &l->requests[item];
-    r->state = REQUEST_READY;
-    r->next = MOE_LINK_NONE;
-    if (l->first_ready == MOE_LINK_NONE)
-        l->first_ready = item;
-    else
-        l->requests[l->last_ready].next = item;
-    l->last_ready = item;
-}
-
-static void ready_remove(struct moe_loader *l, uint32_t item)
-{
-    uint32_t before = MOE_LINK_NONE;
-    for (uint32_t i = l->first_ready; i != item; i = l->requests[i].next)
-        before = i;
-    if (before == MOE_LINK_NONE)
-        l->first_ready = l->requests[item].next;
-    else
-        l->requests[before].next = l->requests[item].next;
-    if (l->last_ready == item)
-        l->last_ready = before;
-}
-
-void loader_forget(struct moe_loader *l, uint32_t item)
-{
-    struct loader_request *r = &l->requests[item];
-    if (!l->stats.direct && r->bytes_in > 0)
-        loader_file_forget(&l->file, r->load.offset, loader_read_bytes(&r->load));
-    if (r->stored && loader_is_compressed(&r->load))
-        staging_give(&l->staging, item);
-    r->state = REQUEST_FREE;
-    r->next = l->free_request;
-    l->free_request = item;
-    l->n_requests--;
-}
 
 /* ---- Jobs ---- */
 
@@ -66,7 +28,7 @@ void loader_finish_abandon(struct moe_loader *l, uint32_t item)
     if (l->requests[item].state == REQUEST_CHECKING)
         job_free(l, job_of(l, item));
     else
-        ready_remove(l, item);
+        loader_request_unready(l, item);
 }
 
 bool loader_finish_pending(const struct moe_loader *l)
@@ -79,7 +41,7 @@ static bool is_demand(const struct moe_loader *l, uint32_t item)
     return l->requests[item].load.priority == MOE_LOAD_DEMAND;
 }
 
-/* Of the ready requests that have not failed the first demand, else the first; MOE_LINK_NONE. */
+/* The first demand among the ready requests that have not failed, else the first; MOE_LINK_NONE. */
 static uint32_t next_ready(const struct moe_loader *l)
 {
     uint32_t found = MOE_LINK_NONE;
@@ -94,8 +56,8 @@ static uint32_t next_ready(const struct moe_loader *l)
     return found;
 }
 
-/* A job for the request: a free one, or for a demand one that is at a prefetch, which then starts
- * again later. NULL: none. */
+/* A job for the request: a free one or, for a demand, one that works on a prefetch, which then
+ * starts again later. NULL: none. */
 static struct loader_job *job_for(struct moe_loader *l, uint32_t item)
 {
     struct loader_job *found = NULL;
@@ -109,7 +71,7 @@ static struct loader_job *job_for(struct moe_loader *l, uint32_t item)
     if (found) {
         uint32_t put_off = found->item;
         job_free(l, found);
-        loader_ready_put(l, put_off);
+        loader_request_ready(l, put_off);
     }
     return found;
 }
@@ -121,7 +83,7 @@ static void start_jobs(struct moe_loader *l)
     struct loader_job *job;
     while ((item = next_ready(l)) != MOE_LINK_NONE && (job = job_for(l, item))) {
         struct loader_request *r = &l->requests[item];
-        ready_remove(l, item);
+        loader_request_unready(l, item);
         r->state = REQUEST_CHECKING;
         job->item = item;
         l->n_busy++;
@@ -143,7 +105,7 @@ struct shift {
     double seconds;
 };
 
-/* Each job has its turn in full, should there be fewer threads than jobs. */
+/* Each job gets its full time, even if there are fewer threads than jobs. */
 static void work_range(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct shift *s = ctx;
@@ -162,8 +124,8 @@ static void work_alone(struct moe_loader *l, double until)
 
 /* ---- Reports ---- */
 
-/* Memory, the page cache or the transfer may be to blame rather than the file: once more, and from
- * the disk. */
+/* Memory, the page cache or the transfer may be at fault rather than the file: reads once more,
+ * from the disk. */
 static void read_again(struct moe_loader *l, uint32_t item)
 {
     struct loader_request *r = &l->requests[item];
@@ -171,31 +133,31 @@ static void read_again(struct moe_loader *l, uint32_t item)
         loader_file_forget(&l->file, r->load.offset, loader_read_bytes(&r->load));
     r->n_rereads++;
     l->stats.rereads++;
-    loader_read_begin(l, item, moe_seconds());
+    loader_request_read(l, item, moe_seconds());
 }
 
 static void report(struct moe_loader *l, uint32_t item, struct moe_load_done *done)
 {
     const struct loader_request *r = &l->requests[item];
     *done = (struct moe_load_done){.tag = r->load.tag, .status = r->status};
-    loader_forget(l, item);
+    loader_request_free(l, item);
 }
 
-/* Requests that have failed or were cancelled: there is nothing to check. */
+/* Reports requests that failed or were cancelled: there is nothing to check. */
 static uint32_t report_failed(struct moe_loader *l, struct moe_load_done *done, uint32_t max)
 {
     uint32_t n = 0, after;
     for (uint32_t i = l->first_ready; i != MOE_LINK_NONE && n < max; i = after) {
         after = l->requests[i].next;
         if (l->requests[i].status != MOE_OK) {
-            ready_remove(l, i);
+            loader_request_unready(l, i);
             report(l, i, &done[n++]);
         }
     }
     return n;
 }
 
-/* A job is over. False: its bytes were damaged and are being read again. */
+/* Reports a job that is over. False: its bytes were damaged and are being read again. */
 static bool report_checked(struct moe_loader *l, struct loader_job *job, struct moe_load_done *done)
 {
     uint32_t item = job->item;

@@ -1,8 +1,8 @@
 /*
  * The pread backend: a few threads that sleep in pread, for systems without io_uring.
  *
- * Pieces pass through two rings under one lock. Threads are as many as reads may be in flight; they
- * compute nothing, so on a machine with two cores they cost wake-ups, not a core.
+ * Pieces pass through two rings under one lock. There is a thread for each read that may be in
+ * flight; they compute nothing, so on a machine with two cores they cost wake-ups, not a core.
  */
 #define _GNU_SOURCE /* pthread_condattr_setclock and pread in C11 mode */
 #include "io/loader_backend.h"
@@ -15,8 +15,8 @@
 #include <unistd.h>
 
 enum {
-    STACK_BYTES = 128 * 1024,        /* address space; pread needs next to nothing */
-    STACK_TOUCHED_BYTES = 16 * 1024, /* measured: 8 to 12 KiB with glibc's own */
+    STACK_BYTES = 128 * 1024,        /* address space; pread needs almost nothing */
+    STACK_TOUCHED_BYTES = 16 * 1024, /* measured: 8 to 12 KiB, including glibc's part */
 };
 
 /* Pieces in the order they came; never more than queue_depth. */
@@ -141,8 +141,8 @@ static void pread_close(struct loader_backend *b)
     stop_threads((struct preads *)b);
 }
 
-/* Starts as many threads as the system gives, up to the depth; returns the last error. Signals stay
- * with the program's own threads. */
+/* Starts as many threads as the system allows, up to the depth; returns the last error. They block
+ * all signals, which stay with the program's own threads. */
 static int start_threads(struct preads *p)
 {
     pthread_attr_t attr;
@@ -155,7 +155,7 @@ static int start_threads(struct preads *p)
     pthread_sigmask(SIG_SETMASK, &all, &before);
     while (got == 0 && p->n_threads < p->queue_depth) {
         got = pthread_create(&p->threads[p->n_threads], &attr, serve, p);
-        if (got == EINVAL) /* the program's thread-local data alone take more */
+        if (got == EINVAL) /* the program's thread-local data need a larger stack */
             got = pthread_create(&p->threads[p->n_threads], NULL, serve, p);
         p->n_threads += got == 0;
     }

@@ -1,4 +1,4 @@
-/* The loader's pieces: which one starts when, and what to do with what comes back. */
+/* The loader's pieces: which one starts when, and what happens to those that come back. */
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -9,9 +9,9 @@
 #include "io/loader_state.h"
 
 enum {
-    MAX_IO_ERRORS = 2,  /* tries more after EIO: a path may have failed over, a bus been reset */
-    MAX_STALLS = 3,     /* reads that bring nothing new: the file ends there */
-    MAX_REFUSALS = 200, /* "not now" from the kernel, with growing pauses: about four seconds */
+    MAX_IO_ERRORS = 2,  /* more tries after EIO: a path may fail over, a bus be reset */
+    MAX_STALLS = 3,     /* reads that bring nothing: the file ends there */
+    MAX_REFUSALS = 200, /* by the kernel, with growing pauses: about four seconds */
 };
 
 void loader_fault_apply(struct loader_piece *piece, int32_t got)
@@ -20,7 +20,7 @@ void loader_fault_apply(struct loader_piece *piece, int32_t got)
     if (piece->fault == 0 || piece->result <= 0)
         return;
     if (piece->fault == INT32_MIN) {
-        /* Somewhere in the bytes that matter, at a place that depends on the offset alone. */
+        /* Somewhere in the bytes that matter, at a place that only the offset decides. */
         uint32_t at =
             (uint32_t)(piece->offset / MOE_LOAD_ALIGN * 2654435761u) % piece->wanted_bytes;
         if (at < (uint32_t)got)
@@ -31,7 +31,7 @@ void loader_fault_apply(struct loader_piece *piece, int32_t got)
     }
 }
 
-/* ---- Pieces come and go ---- */
+/* ---- States of a piece ---- */
 
 static void piece_free(struct moe_loader *l, struct loader_piece *piece)
 {
@@ -49,7 +49,7 @@ static void piece_send(struct moe_loader *l, struct loader_piece *piece)
     l->backend->ops->start(l->backend, piece);
 }
 
-/* Keeps a piece that is not at the backend and not over. */
+/* Keeps a piece that is neither at the backend nor over. */
 static void piece_put_by(struct moe_loader *l, struct loader_piece *piece, int state)
 {
     piece->state = state;
@@ -63,7 +63,7 @@ static void piece_over(struct moe_loader *l, struct loader_piece *piece)
     struct loader_request *r = &l->requests[item];
     piece_free(l, piece);
     if (r->n_pieces == 0 && l->queue.items[item].state != MOE_LINK_QUEUED)
-        loader_ready_put(l, item);
+        loader_request_ready(l, item);
 }
 
 bool loader_read_abandon(struct moe_loader *l, uint32_t item)
@@ -82,7 +82,7 @@ bool loader_read_abandon(struct moe_loader *l, uint32_t item)
 
 /* ---- What comes back ---- */
 
-/* The request has failed for good; the piece that showed it is still the caller's. */
+/* The request has failed for good, as its piece shows; the piece still belongs to the caller. */
 static void fail_read(struct moe_loader *l, const struct loader_piece *piece)
 {
     struct loader_request *r = &l->requests[piece->request];
@@ -103,8 +103,8 @@ static void fail_read(struct moe_loader *l, const struct loader_piece *piece)
     loader_read_abandon(l, piece->request);
 }
 
-/* Moves a piece that came short past what it brought. Whole blocks only, or the next direct read
- * would start where it may not. */
+/* Moves a short piece past the bytes that it brought: whole blocks only, as direct reads must begin
+ * at one. */
 static bool may_continue(struct loader_piece *piece)
 {
     uint32_t kept = (uint32_t)piece->result & ~(uint32_t)(MOE_LOAD_ALIGN - 1);
@@ -123,8 +123,8 @@ static bool may_retry(struct moe_loader *l, struct loader_piece *piece, double n
 {
     switch (-piece->result) {
     case EINVAL:
-        /* Direct I/O that is refused only now (larger blocks than ours, a file system that agreed
-         * too soon): the page cache takes anything. */
+        /* Direct I/O that is refused only now (larger blocks than ours, a file system that accepted
+         * the flag): the page cache takes any read. */
         if (piece->fd != l->file.direct_fd || piece->fd < 0)
             return false;
         l->stats.direct = false;
@@ -145,7 +145,7 @@ static bool may_retry(struct moe_loader *l, struct loader_piece *piece, double n
     }
 }
 
-/* The piece's read is over, by the clock too. */
+/* The piece's read is over, also by the clock. */
 static void settle(struct moe_loader *l, struct loader_piece *piece, double now)
 {
     struct loader_request *r = &l->requests[piece->request];
@@ -200,17 +200,9 @@ static void take_up(struct moe_loader *l, double now)
 
 /* ---- What starts ---- */
 
-void loader_read_begin(struct moe_loader *l, uint32_t item, double now)
-{
-    struct loader_request *r = &l->requests[item];
-    r->state = REQUEST_READING;
-    r->since = now;
-    moe_link_add(&l->queue, item, loader_read_bytes(&r->load), r->load.priority, r->load.score);
-}
-
-/* The most urgent request that can start a piece; MOE_LINK_NONE. A compressed one needs room to
- * be read into. While one waits for that, less urgent ones get none either (or small ones could
- * keep a large one waiting for ever), but those that have theirs go on and will free it. */
+/* The most urgent request that can start a piece; MOE_LINK_NONE. A compressed one needs room to be
+ * read into. While one waits for room, less urgent ones get none (or small ones could block a large
+ * one forever), but those that have room go on, and will free it. */
 static uint32_t next_to_start(struct moe_loader *l)
 {
     bool crowded = false;

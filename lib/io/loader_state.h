@@ -1,9 +1,10 @@
 /*
- * The loader's state, shared by its three files: loader.c (the interface), loader_read.c (pieces in
- * and out) and loader_finish.c (what happens to a request whose reads are over). Internal to io/.
+ * The loader's state, shared by its files: loader_open.c and loader.c (the interface),
+ * loader_finish.c (what happens to a request whose reads are over), loader_read.c (pieces in and
+ * out) and, below these two, loader_request.c (the states of a request). Internal to io/.
  *
- * A request passes through READING (its pieces are queued, read, tried again) and READY (all reads
- * are over, well or not) to CHECKING (a job verifies and decodes it) and is FREE again once it is
+ * A request goes from READING (its pieces are queued, read, tried again) over READY (all reads have
+ * ended, well or not) to CHECKING (a job verifies and decodes it) and is FREE again once it is
  * reported. In lockstep it is MODELLED first.
  */
 #ifndef MOE_IO_LOADER_STATE_H
@@ -27,13 +28,13 @@ struct loader_request {
     } state;
     uint16_t generation; /* of the handle: an old one must not touch a new request */
     uint8_t n_rereads;   /* after wrong checksums */
-    bool given_up;       /* cancelled or failed: what still comes in does not matter */
-    int status;          /* why, MOE_OK otherwise */
-    uint32_t n_pieces;   /* started and not over */
+    bool given_up;       /* cancelled or failed: bytes that still come in do not matter */
+    int status;          /* why it was given up; else MOE_OK */
+    uint32_t n_pieces;   /* in flight */
     uint32_t next;       /* in the free list or among the ready; MOE_LINK_NONE */
     uint8_t *stored;     /* where the stored bytes go; NULL: compressed, no room yet */
     uint64_t bytes_in;   /* read so far */
-    double since;        /* when it was asked for */
+    double since;        /* when its reads were queued */
 };
 
 /* A request that is being verified and decoded. */
@@ -55,8 +56,8 @@ struct moe_loader {
     uint32_t n_jobs, n_busy; /* with a request */
     struct staging staging;
 
-    struct loader_request *requests; /* options.n_requests; a request's number is its item's in the
-                                        links below */
+    struct loader_request *requests; /* options.n_requests; a request's number is that of its item
+                                        in the links below */
     uint32_t free_request;
     uint32_t n_requests;              /* under way */
     struct moe_link queue;            /* order of reads */
@@ -70,8 +71,8 @@ struct moe_loader {
     uint32_t n_put_by; /* PIECE_HELD and PIECE_AGAIN */
 
     double reading_since; /* when the first of the pieces under way was started */
-    double waited;        /* seconds inside moe_loader_wait, the present call not included */
-    double waiting_since; /* when that began; 0: none */
+    double waited;        /* seconds inside moe_loader_wait, without the present call */
+    double waiting_since; /* when the present call began; 0: none */
     struct moe_loader_stats stats;
     struct moe_err error;
 };
@@ -92,32 +93,38 @@ static inline double loader_waited(const struct moe_loader *l, double now)
     return l->waited + (l->waiting_since > 0 ? now - l->waiting_since : 0);
 }
 
+/* ---- loader_request.c ---- */
+
+/* Queues all of a request's reads: it is READING. */
+void loader_request_read(struct moe_loader *l, uint32_t item, double now);
+/* Its reads are over: it is the last of the READY. */
+void loader_request_ready(struct moe_loader *l, uint32_t item);
+/* Takes it out of the READY. */
+void loader_request_unready(struct moe_loader *l, uint32_t item);
+/* It is FREE, and so is the room for its compressed bytes. */
+void loader_request_free(struct moe_loader *l, uint32_t item);
+
 /* ---- loader_read.c ---- */
 
-/* Queues all of a request's reads. */
-void loader_read_begin(struct moe_loader *l, uint32_t item, double now);
-/* Takes in what has been read, tries again what should be, starts what can start. Does not wait. */
+/* Takes finished reads in, repeats those that should be, starts new ones. Does not wait. */
 void loader_read_pump(struct moe_loader *l);
 /* Sleeps until loader_read_pump has something to do, or until that time (INFINITY: none). */
 void loader_read_sleep(struct moe_loader *l, double until);
-/* No further reads for a request, and drops those that have not reached the backend. False: some
- * are still there; the request becomes READY when they are back. */
+/* Starts no further reads of a request and drops those that have not reached the backend. False:
+ * some are still there; the request becomes READY when they are back. */
 bool loader_read_abandon(struct moe_loader *l, uint32_t item);
 /* Waits until the backend has no piece left. */
 void loader_read_drain(struct moe_loader *l);
 
 /* ---- loader_finish.c ---- */
 
-void loader_ready_put(struct moe_loader *l, uint32_t item);
-/* Gives up a READY or CHECKING request, which is then not reported. */
+/* Gives up a READY or CHECKING request, which then is not reported. */
 void loader_finish_abandon(struct moe_loader *l, uint32_t item);
 /* Whether a request is to be verified, decoded or reported. */
 bool loader_finish_pending(const struct moe_loader *l);
-/* Goes on with ready requests, demands first, for about `seconds`: together with the other
- * computing threads, or the owner alone. Then fills in done[], at most max; returns how many. */
+/* Works on ready requests, demands first, for about `seconds`: together with the other computing
+ * threads, or the owner alone. Writes at most `max` completions to done[]; returns how many. */
 uint32_t loader_finish_some(struct moe_loader *l, struct moe_load_done *done, uint32_t max,
                             double seconds, bool together);
-/* The request is no more: its room and its number are free. */
-void loader_forget(struct moe_loader *l, uint32_t item);
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * The backend that copies pieces from memory to a GPU, on the stream that copies, with a mark
- * behind each. Pieces end in the order in which they began. Once the device has failed every piece
- * ends at once, without its bytes.
+ * The backend that copies pieces from memory to a GPU, on the copy stream, with a mark after each.
+ * Pieces end in the order in which they began. Once the device has failed, every piece ends at
+ * once, without its bytes.
  */
 #include "io/loader_backend.h"
 
@@ -13,7 +13,7 @@ struct uploads {
     struct loader_backend backend;
     const struct loader_fault *fault;
     struct moe_gpu *gpu;
-    /* A ring of `depth` pieces, n of them under way from `first` on, and the mark of each place. */
+    /* A ring of `depth` pieces, n of them in flight from `first` on, and the mark of each. */
     struct loader_piece **pieces;
     struct moe_gpu_mark **marks;
     uint32_t depth, first, n;
@@ -48,12 +48,12 @@ static uint32_t upload_reap(struct loader_backend *b, struct loader_piece **piec
     return n;
 }
 
-/* A piece takes so little time that a limit below it is not kept to. */
+/* May take longer than `seconds`, by one piece at most: those are short. */
 static void upload_wait(struct loader_backend *b, double seconds)
 {
     struct uploads *u = (struct uploads *)b;
     if (u->n > 0)
-        moe_gpu_mark_wait(u->marks[u->first], NULL); /* a failure shows in what is reaped */
+        moe_gpu_mark_wait(u->marks[u->first], NULL); /* a failure shows when it is reaped */
     else
         loader_nap(seconds);
 }

@@ -1,16 +1,14 @@
 /*
  * The io_uring backend: reads are submitted and reaped by the loader's owner, no thread is needed.
  *
- * Plain setup, no polling threads and no registered buffers: those save fractions of a microsecond
- * per read of hundreds, and registered buffers count against RLIMIT_MEMLOCK.
+ * Plain setup, no polling threads and no registered buffers: those save a fraction of a microsecond
+ * of the hundreds that a read takes, and registered buffers count against RLIMIT_MEMLOCK.
  */
 #define _GNU_SOURCE /* liburing.h */
 #include "io/loader_backend.h"
 
 #include <errno.h>
 #include <liburing.h>
-#include <string.h>
-#include <time.h>
 
 struct uring {
     struct loader_backend backend;
@@ -21,8 +19,8 @@ struct uring {
 static void uring_start(struct loader_backend *b, struct loader_piece *piece)
 {
     struct uring *u = (struct uring *)b;
-    /* Never NULL: the ring has an entry for each piece that the loader may start, even when the
-     * kernel put all their submissions off (EAGAIN). */
+    /* Never NULL: the ring has an entry for each piece that the loader may start, even if the
+     * kernel has refused all their submissions so far (EAGAIN). */
     struct io_uring_sqe *sqe = io_uring_get_sqe(&u->ring);
     loader_fault_ask(u->fault, piece);
     if (loader_fault_refuses(piece))
@@ -38,7 +36,7 @@ static uint32_t uring_reap(struct loader_backend *b, struct loader_piece **piece
     struct io_uring_cqe *cqe;
     uint32_t n = 0;
     if (io_uring_sq_ready(&u->ring) > 0)
-        io_uring_submit(&u->ring); /* what is not taken now is taken by the next call */
+        io_uring_submit(&u->ring); /* those that are refused go with the next call */
     while (n < max && io_uring_peek_cqe(&u->ring, &cqe) == 0) {
         struct loader_piece *piece = io_uring_cqe_get_data(cqe);
         loader_fault_apply(piece, cqe->res);
@@ -60,11 +58,8 @@ static void uring_wait(struct loader_backend *b, double seconds)
         limit.tv_nsec = (long long)((seconds - (double)limit.tv_sec) * 1e9);
         got = io_uring_submit_and_wait_timeout(&u->ring, &cqe, 1, &limit, NULL);
     }
-    if (got < 0 && got != -ETIME && got != -EINTR) {
-        /* The kernel is short of something: leave it a moment instead of asking in a circle. */
-        struct timespec moment = {.tv_nsec = 200000};
-        nanosleep(&moment, NULL);
-    }
+    if (got < 0 && got != -ETIME && got != -EINTR)
+        loader_nap(200e-6); /* the kernel lacks some resource: do not ask in a busy loop */
 }
 
 static void uring_close(struct loader_backend *b)
@@ -77,7 +72,7 @@ struct loader_backend *loader_uring_carve(struct moe_arena *arena)
     return moe_arena_take(arena, 1, sizeof(struct uring));
 }
 
-/* A container may let a ring be made and refuse its use: see whether one gets through. */
+/* A container may allow a ring to be made but not to be used: tries one operation. */
 static int try_ring(struct io_uring *ring)
 {
     struct io_uring_cqe *cqe;

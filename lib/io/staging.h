@@ -1,8 +1,8 @@
 /*
  * Staging: room for the stored bytes of compressed requests while they are read.
  *
- * A fixed area, ranges of any size handed out first fit. Few ranges are out at a time, so a list in
- * order of address is walked. Internal to io/.
+ * A fixed area from which ranges of any size are taken, first fit. Few are taken at a time, so they
+ * are a list in order of address. Internal to io/.
  */
 #ifndef MOE_IO_STAGING_H
 #define MOE_IO_STAGING_H
@@ -12,7 +12,7 @@
 
 struct staging_range {
     uint64_t at, bytes;
-    uint32_t after; /* the next one by address; STAGING_NONE */
+    uint32_t after; /* owner of the next range by address; STAGING_NONE: none */
 };
 
 #define STAGING_NONE UINT32_MAX
