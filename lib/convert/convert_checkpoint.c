@@ -8,8 +8,8 @@
 #include "convert/convert_parts.h"
 #include "convert/convert_source.h"
 #include "fmt/checkpoint.h"
+#include "fmt/gguf.h"
 #include "model/family.h"
-#include "model/family_gguf.h"
 #include "text/chat.h"
 #include "text/tokenizer.h"
 
@@ -25,22 +25,14 @@ struct source {
     bool carried[CONVERT_MAX_VARIANTS];
 };
 
-/* How the parts of an expert stand in a pack: gate and up with their biases, then down with its. */
-static const struct {
-    uint16_t role;
-    bool is_down, is_bias;
-} part_places[MOE_E_N_PARTS] = {
-    [MOE_E_GATE] = {MOE_ROLE_GATE, false, false},
-    [MOE_E_UP] = {MOE_ROLE_UP, false, false},
-    [MOE_E_DOWN] = {MOE_ROLE_DOWN, true, false},
-    [MOE_E_GATE_BIAS] = {MOE_ROLE_GATE_BIAS, false, true},
-    [MOE_E_UP_BIAS] = {MOE_ROLE_UP_BIAS, false, true},
-    [MOE_E_DOWN_BIAS] = {MOE_ROLE_DOWN_BIAS, true, true},
-};
+static bool is_bias(int part)
+{
+    return moe_expert_part_spec(part)->kind == MOE_KIND_VECTOR;
+}
 
 static int part_bits(struct moe_bits bits, int part)
 {
-    return part_places[part].is_down ? bits.down : bits.gate_up;
+    return moe_expert_part_is_down(part) ? bits.down : bits.gate_up;
 }
 
 static bool is_quantized(enum moe_dtype dtype)
@@ -127,7 +119,7 @@ static void check_carried(const struct converter *c, struct source *s, uint32_t 
                           uint32_t expert, const struct convert_view *view, int part)
 {
     const struct moe_ggml_type *type = moe_dtype_block(view->tensor->dtype);
-    for (int v = 0; v < c->n_variants && !part_places[part].is_bias; v++)
+    for (int v = 0; v < c->n_variants && !is_bias(part); v++)
         if (view->transposed || type->items == 1 ||
             moe_ggml_layout(type, part_bits(convert_bits(c, v, layer, expert), part)).kind ==
                 MOE_LAYOUT_NONE)
@@ -284,7 +276,7 @@ static int find_parts(struct converter *c, struct source *s, uint32_t layer, uin
         if (!has_part(&s->config, part))
             continue;
         int i = e->n_parts++;
-        bool sixteen = !part_places[part].is_bias && wants_sixteen(c, e, part);
+        bool sixteen = !is_bias(part) && wants_sixteen(c, e, part);
         e->part[i] = part;
         status = convert_view_expert(&s->from, layer, number, part, &e->views[i], err);
         if (status == MOE_OK)
@@ -301,9 +293,9 @@ static void make_class(const struct converter *c, const struct expert *e, struct
     *out = (struct moe_expert_class){.n_segments = 2, .n_matrices = (uint32_t)e->n_parts};
     for (int i = 0; i < e->n_parts; i++) {
         struct moe_class_matrix *m = &out->matrices[i];
-        int part = e->part[i], part_width = part_places[part].is_bias ? 32 : part_bits(bits, part);
-        m->role = part_places[part].role;
-        m->segment = part_places[part].is_down;
+        int part = e->part[i], part_width = is_bias(part) ? 32 : part_bits(bits, part);
+        m->role = (uint16_t)(MOE_ROLE_GATE + part);
+        m->segment = moe_expert_part_is_down(part);
         m->layout = convert_source_layout(c, &e->sources[i], part_width);
         m->rows = e->views[i].rows;
         m->cols = e->views[i].cols;
@@ -320,7 +312,7 @@ static int encode_part(struct converter *c, struct expert *e, int i, struct moe_
         targets[v] = (struct row_target){m->layout, e->segments[v][m->segment] + m->offset,
                                          &c->report->error[c->variants[v].option]};
     }
-    if (!part_places[e->part[i]].is_bias)
+    if (!is_bias(e->part[i]))
         return convert_rows(c, &e->sources[i], targets, c->n_variants, err);
     int status = read_vector(c, &e->views[i], (float *)targets[0].out, err);
     for (int v = 1; v < c->n_variants && status == MOE_OK; v++)
@@ -421,12 +413,10 @@ static int open_source(struct source *s, const char *dir, struct moe_err *err)
     s->family = moe_family_find(s->config.family);
     if (!s->family)
         return moe_fail(err, MOE_ERR_UNSUPPORTED, "%s: unknown family '%s'", dir, s->config.family);
-    s->from =
-        (struct convert_source){.checkpoint = s->checkpoint,
-                                .config = &s->config,
-                                .family = s->family->name,
-                                .names = s->gguf ? s->family->gguf : s->family->hf,
-                                .paired = s->gguf ? s->family->gguf_paired : s->family->hf_paired};
+    s->from = (struct convert_source){.checkpoint = s->checkpoint,
+                                      .config = &s->config,
+                                      .family = s->family,
+                                      .naming = s->gguf ? MOE_NAMING_GGUF : MOE_NAMING_HF};
     for (int v = 0; v < CONVERT_MAX_VARIANTS; v++)
         s->carried[v] = true;
     s->used = moe_alloc(moe_checkpoint_n_tensors(s->checkpoint), sizeof *s->used, err);

@@ -8,7 +8,7 @@
 #include "base/par.h"
 #include "convert/convert_repack.h"
 #include "fmt/json.h"
-#include "model/family.h"
+#include "model/tensor_roles.h"
 
 /* ---- Rows out of a pack ---- */
 

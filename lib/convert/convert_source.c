@@ -50,18 +50,35 @@ static bool matches(const char *format, const char *name)
     return *name == '\0';
 }
 
+/* Name number i of a tensor of the model: the family's own first, then the usual ones. NULL past
+ * the last; an entry without a name is skipped. */
+static const struct moe_source *name_at(const struct convert_source *s, bool is_expert, int index,
+                                        int i)
+{
+    const struct moe_source_names *const *own = s->family->tensors[s->naming].names;
+    const struct moe_tensor_spec *spec =
+        is_expert ? moe_expert_part_spec(index) : moe_tensor_spec(index);
+    if (i < MOE_MAX_OWN_NAMES) {
+        static const struct moe_source none = {0};
+        if (!own[i])
+            return &none;
+        return is_expert ? &own[i]->expert[index] : &own[i]->dense[index];
+    }
+    i -= MOE_MAX_OWN_NAMES;
+    return i < MOE_MAX_USUAL_NAMES ? &spec->names[s->naming][i] : NULL;
+}
+
 bool convert_may_ignore(const struct convert_source *source, const char *name)
 {
-    for (int i = 0; i < MOE_MAX_SOURCES && source->names[i]; i++) {
-        /* A head that is the embedding may be stored all the same. */
-        const char *head = source->names[i]->dense[MOE_T_HEAD].name;
-        if (source->config->tied_head && head && matches(head, name))
+    const char *const *ignored = moe_ignored_names[source->naming];
+    const struct moe_source *head;
+    /* A head that is the embedding may be stored all the same. */
+    for (int i = 0; (head = name_at(source, false, MOE_T_HEAD, i)) != NULL; i++)
+        if (source->config->tied_head && head->name && matches(head->name, name))
             return true;
-        const char *const *ignored = source->names[i]->ignored;
-        for (; ignored && *ignored; ignored++)
-            if (matches(*ignored, name))
-                return true;
-    }
+    for (; *ignored; ignored++)
+        if (matches(*ignored, name))
+            return true;
     return false;
 }
 
@@ -69,20 +86,13 @@ bool convert_may_ignore(const struct convert_source *source, const char *name)
 
 /* What is looked for: a matrix of the model, before anything is known of the checkpoint. */
 struct wanted {
-    const char *what; /* for errors: the role's name in packs */
-    bool is_expert;   /* one expert's part */
+    bool is_expert; /* one expert's part */
+    int index;      /* enum moe_tensor_role, or enum moe_expert_part */
+    const struct moe_tensor_spec *spec;
     bool is_vector;
     uint32_t rows, cols;
     uint32_t layer, expert;
-    enum moe_tensor_role role;
-    enum moe_expert_part part;
 };
-
-static const struct moe_source *entry_of(const struct moe_source_names *names,
-                                         const struct wanted *w)
-{
-    return w->is_expert ? &names->expert[w->part] : &names->dense[w->role];
-}
 
 /* A name with the layer's number alone holds all experts. */
 static bool holds_all_experts(const struct moe_source *from)
@@ -100,9 +110,9 @@ static bool is_plain(const struct moe_tensor *t)
 static int find_source(const struct convert_source *s, const struct wanted *w,
                        const struct moe_source **from, char name[NAME_BYTES], struct moe_err *err)
 {
+    const struct moe_source *entry;
     *from = NULL;
-    for (int i = 0; i < MOE_MAX_SOURCES && s->names[i]; i++) {
-        const struct moe_source *entry = entry_of(s->names[i], w);
+    for (int i = 0; (entry = name_at(s, w->is_expert, w->index, i)) != NULL; i++) {
         if (!entry->name)
             continue;
         char candidate[NAME_BYTES];
@@ -117,7 +127,7 @@ static int find_source(const struct convert_source *s, const struct wanted *w,
     }
     return *from ? MOE_OK
                  : moe_fail(err, MOE_ERR_UNSUPPORTED, "%s: family %s has no tensor '%s'",
-                            moe_checkpoint_dir(s->checkpoint), s->family, w->what);
+                            moe_checkpoint_dir(s->checkpoint), s->family->name, w->spec->pack_name);
 }
 
 /* Rows of a head in kv_b_proj: the keys' and the values'. */
@@ -220,8 +230,7 @@ static void place_part(const struct convert_source *s, const struct moe_source *
 
 /* Queries and keys hold their rotated rows first in a head, and in halves (config.h); the shared
  * key of latent attention stands behind the latent vector, there as here. */
-static void place_rotation(const struct convert_source *s, enum moe_tensor_role role,
-                           struct convert_view *v)
+static void place_rotation(const struct convert_source *s, int role, struct convert_view *v)
 {
     const struct moe_config *c = s->config;
     switch (role) {
@@ -239,7 +248,7 @@ static void place_rotation(const struct convert_source *s, enum moe_tensor_role 
         return;
     }
     v->n_rotated = c->rope_dim;
-    v->paired = s->paired;
+    v->paired = s->family->tensors[s->naming].paired;
 }
 
 static int make_view(const struct convert_source *s, const struct wanted *w,
@@ -268,7 +277,7 @@ static int make_view(const struct convert_source *s, const struct wanted *w,
     if (w->is_expert && holds_all_experts(from))
         out->first_line += t->n_items / out->width / s->config->n_experts * w->expert;
     else if (!w->is_expert)
-        place_rotation(s, w->role, out);
+        place_rotation(s, w->index, out);
     return MOE_OK;
 }
 
@@ -276,10 +285,8 @@ int convert_view_dense(const struct convert_source *source, enum moe_tensor_role
                        uint32_t layer, struct convert_view *out, struct moe_err *err)
 {
     const struct moe_tensor_spec *spec = moe_tensor_spec(role);
-    struct wanted w = {.what = spec->pack_name,
-                       .is_vector = spec->kind == MOE_KIND_VECTOR,
-                       .layer = layer,
-                       .role = role};
+    struct wanted w = {
+        .index = role, .spec = spec, .is_vector = spec->kind == MOE_KIND_VECTOR, .layer = layer};
     moe_tensor_shape(source->config, role, layer, &w.rows, &w.cols);
     return make_view(source, &w, out, err);
 }
@@ -287,16 +294,13 @@ int convert_view_dense(const struct convert_source *source, enum moe_tensor_role
 int convert_view_expert(const struct convert_source *source, uint32_t layer, uint32_t expert,
                         enum moe_expert_part part, struct convert_view *out, struct moe_err *err)
 {
-    static const char *const what[MOE_E_N_PARTS] = {
-        "expert gate",      "expert up",      "expert down",
-        "expert gate bias", "expert up bias", "expert down bias",
-    };
-    struct wanted w = {.what = what[part],
-                       .is_expert = true,
-                       .is_vector = part >= MOE_E_GATE_BIAS,
+    const struct moe_tensor_spec *spec = moe_expert_part_spec(part);
+    struct wanted w = {.is_expert = true,
+                       .index = part,
+                       .spec = spec,
+                       .is_vector = spec->kind == MOE_KIND_VECTOR,
                        .layer = layer,
-                       .expert = expert,
-                       .part = part};
+                       .expert = expert};
     moe_expert_part_shape(source->config, part, &w.rows, &w.cols);
     return make_view(source, &w, out, err);
 }

@@ -1,7 +1,7 @@
 /*
- * Where the matrices of a pack lie in a checkpoint. A family says it as data (family.h, struct
- * moe_source_names); here it becomes views: which tensor, and which of its rows is row r. Internal
- * to convert*.c.
+ * Where the matrices of a pack lie in a checkpoint. Roles and families say it as data
+ * (tensor_roles.h, family.h); here it becomes views: which tensor, and which of its rows is row r.
+ * Internal to convert*.c.
  */
 #ifndef MOE_CONVERT_CONVERT_SOURCE_H
 #define MOE_CONVERT_CONVERT_SOURCE_H
@@ -13,9 +13,8 @@
 struct convert_source {
     const struct moe_checkpoint *checkpoint;
     const struct moe_config *config;
-    const char *family;                          /* its name, for errors */
-    const struct moe_source_names *const *names; /* MOE_MAX_SOURCES, in the order they are tried */
-    bool paired;                                 /* rotated values lie in pairs */
+    const struct moe_family *family;
+    enum moe_naming naming;
 };
 
 /*

@@ -1,9 +1,9 @@
 /*
  * Model description: the numbers and switches of a model, normalised over all families.
  *
- * It comes from a checkpoint through its family's row (family.h) and travels in a pack as JSON
- * (moe_config_write / moe_config_read), with every key known and checked. The forward pass reads
- * only this, never a family's name.
+ * It comes from a checkpoint through its family's table entry (family.h) and travels in a pack as
+ * JSON (moe_config_write / moe_config_read), with every key known and checked. The forward pass
+ * reads only this, never a family's name.
  */
 #ifndef MOE_MODEL_CONFIG_H
 #define MOE_MODEL_CONFIG_H
@@ -14,12 +14,16 @@
 #include "base/buf.h"
 #include "base/err.h"
 
+struct json_t;
+struct moe_checkpoint;
+
 enum {
     MOE_MAX_LAYERS = 1024,
     MOE_MAX_EXPERTS = 4096, /* per layer */
     MOE_MAX_TOP_K = 64,
     MOE_MAX_EOS = 8,
     MOE_MAX_HEADS = 1024,
+    MOE_MAX_HEAD_DIM = 1 << 12,
     MOE_MAX_CONTEXT = 1 << 24,
     MOE_MAX_ROPE_PAIRS = 512,
 };
@@ -177,5 +181,15 @@ int moe_config_read(struct moe_config *config, const char *name, const void *jso
 int moe_config_read_hf(struct moe_config *config, const char *dir, struct moe_err *err);
 /* The same from the file config.json alone, whatever its name. */
 int moe_config_read_hf_file(struct moe_config *config, const char *path, struct moe_err *err);
+/* The same from its parsed text; `name` begins error texts. */
+int moe_config_read_hf_json(struct moe_config *config, const char *name, const struct json_t *json,
+                            struct moe_err *err);
+
+/* Fills config from a checkpoint in GGUF through the family that its "general.architecture" names;
+ * completed and checked. What the metadata does not say and the tensors show is taken from these:
+ * vocabulary, biases, widths of experts, which layers have them. An unknown architecture, or a
+ * setting that the family does not implement, is MOE_ERR_UNSUPPORTED and named. */
+int moe_config_read_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
+                         struct moe_err *err);
 
 #endif

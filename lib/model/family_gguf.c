@@ -1,52 +1,20 @@
-#include "model/family_gguf.h"
+/*
+ * The model description from a GGUF file. Keys and their meanings are those of the public gguf
+ * package (constants.py) and of llama.cpp's readers.
+ */
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "fmt/checkpoint.h"
+#include "fmt/gguf.h"
+#include "model/family_settings.h"
 #include "model/rope.h"
+#include "quant/layout.h"
 
-/* ---- Keys
- * ---------------------------------------------------------------------------------------- */
-
-struct moe_gguf_key moe_gguf_arch_key(const struct moe_gguf *gguf, const char *name)
-{
-    struct moe_gguf_key key;
-    const char *arch = "?";
-    moe_gguf_get_text(gguf, "general.architecture", false, &arch, NULL);
-    snprintf(key.text, sizeof key.text, "%.60s.%.60s", arch, name);
-    return key;
-}
-
-int moe_gguf_arch_u32(const struct moe_gguf *gguf, const char *name, uint32_t max, bool required,
-                      uint32_t *out, struct moe_err *err)
-{
-    return moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, name).text, max, required, out, err);
-}
-
-static int arch_double(const struct moe_gguf *gguf, const char *name, double *out,
-                       struct moe_err *err)
-{
-    return moe_gguf_get_double(gguf, moe_gguf_arch_key(gguf, name).text, false, out, err);
-}
-
-int moe_gguf_arch_float(const struct moe_gguf *gguf, const char *name, float *out,
-                        struct moe_err *err)
-{
-    double value = (double)*out;
-    int status = arch_double(gguf, name, &value, err);
-    *out = (float)value;
-    return status;
-}
-
-int moe_gguf_read_norm_topk(struct moe_config *config, const struct moe_gguf *gguf, bool otherwise,
-                            struct moe_err *err)
-{
-    config->norm_topk = otherwise;
-    return moe_gguf_get_bool(gguf, moe_gguf_arch_key(gguf, "expert_weights_norm").text, false,
-                             &config->norm_topk, err);
-}
+/* ---- Keys ---- */
 
 /* Switches of an architecture that change what is computed and that nothing here computes. */
 static int refuse_switches(const struct moe_gguf *gguf, struct moe_err *err)
@@ -64,7 +32,8 @@ static int refuse_switches(const struct moe_gguf *gguf, struct moe_err *err)
                             moe_gguf_path(gguf), key.text);
     }
     uint32_t gating = 0;
-    int status = moe_gguf_arch_u32(gguf, "expert_gating_func", UINT32_MAX, false, &gating, err);
+    int status = moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "expert_gating_func").text,
+                                  UINT32_MAX, false, &gating, err);
     if (status == MOE_OK && gating != 0 && gating != 1 && gating != 3)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: experts chosen by function %" PRIu32
@@ -73,61 +42,46 @@ static int refuse_switches(const struct moe_gguf *gguf, struct moe_err *err)
     return status;
 }
 
-static int read_numbers(struct moe_config *c, const struct moe_gguf *gguf, struct moe_err *err)
+#define MEMBER(name) offsetof(struct moe_config, name)
+
+/* What all architectures share. */
+static const struct moe_setting shared[] = {
+    {"block_count", MEMBER(n_layers), .required = true},
+    {"embedding_length", MEMBER(hidden), .required = true},
+    {"context_length", MEMBER(context_max), .required = true},
+    {"attention.head_count", MEMBER(n_heads), .required = true},
+    {"attention.head_count_kv", MEMBER(n_kv_heads), .value = 0},
+    {"attention.key_length", MEMBER(head_dim), .value = 0},
+    {"attention.value_length", MEMBER(value_dim), .value = 0},
+    {"rope.dimension_count", MEMBER(rope_dim), .value = 0},
+    {"feed_forward_length", MEMBER(dense_ff), .value = 0},
+    {"expert_count", MEMBER(n_experts), .value = 0},
+    {"expert_used_count", MEMBER(top_k), .value = 0},
+    {"attention.layer_norm_epsilon", MEMBER(norm_eps), .value = 0},
+    {"attention.layer_norm_rms_epsilon", MEMBER(norm_eps), .value = 0},
+    {"attention.clamp_kqv", MEMBER(clip_qkv), .value = 0},
+    {"attention.scale", MEMBER(attn_scale), .value = 0},
+    {"embedding_scale", MEMBER(embed_scale), .value = 0},
+    {"residual_scale", MEMBER(residual_scale), .value = 0},
+    {"logit_scale", MEMBER(logit_scale), .use = MOE_RECIPROCAL},
+    {"expert_weights_scale", MEMBER(routed_scale), .use = MOE_UNLESS_ZERO},
+    {.member = 0},
+};
+
+static int read_windows(struct moe_config *c, const struct moe_family *family,
+                        const struct moe_gguf *gguf, struct moe_err *err)
 {
-    uint32_t kv_heads = 0;
-    const struct {
-        const char *name;
-        uint32_t *out, max;
-        bool required;
-    } numbers[] = {
-        {"block_count", &c->n_layers, MOE_MAX_LAYERS, true},
-        {"embedding_length", &c->hidden, MOE_MAX_DIM, true},
-        {"context_length", &c->context_max, MOE_MAX_CONTEXT, true},
-        {"attention.head_count", &c->n_heads, MOE_MAX_HEADS, true},
-        {"attention.head_count_kv", &kv_heads, MOE_MAX_HEADS, false},
-        {"attention.key_length", &c->head_dim, MOE_MAX_DIM, false},
-        {"attention.value_length", &c->value_dim, MOE_MAX_DIM, false},
-        {"rope.dimension_count", &c->rope_dim, MOE_MAX_DIM, false},
-        {"feed_forward_length", &c->dense_ff, MOE_MAX_DIM, false},
-        {"expert_count", &c->n_experts, MOE_MAX_EXPERTS, false},
-        {"expert_used_count", &c->top_k, MOE_MAX_TOP_K, false},
-    };
-    int status = MOE_OK;
-    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0] && status == MOE_OK; i++)
-        status = moe_gguf_arch_u32(gguf, numbers[i].name, numbers[i].max, numbers[i].required,
-                                   numbers[i].out, err);
-    c->n_kv_heads = kv_heads;
+    const struct moe_setting width[] = {
+        {"attention.sliding_window", MEMBER(window), .value = family->hf.windows.width},
+        {.member = 0}};
+    if (!family->gguf.windowed)
+        return MOE_OK;
+    int status = family_read_gguf(c, width, gguf, err);
+    moe_windows_apply(c, family->hf.windows.layers, 0);
     return status;
 }
 
-static int read_scales(struct moe_config *c, const struct moe_gguf *gguf, struct moe_err *err)
-{
-    float divisor = 1, routed = 0;
-    const struct {
-        const char *name;
-        float *out;
-    } numbers[] = {
-        {"attention.layer_norm_epsilon", &c->norm_eps},
-        {"attention.layer_norm_rms_epsilon", &c->norm_eps},
-        {"attention.clamp_kqv", &c->clip_qkv},
-        {"attention.scale", &c->attn_scale},
-        {"embedding_scale", &c->embed_scale},
-        {"residual_scale", &c->residual_scale},
-        {"logit_scale", &divisor},
-        {"expert_weights_scale", &routed},
-    };
-    int status = MOE_OK;
-    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0] && status == MOE_OK; i++)
-        status = moe_gguf_arch_float(gguf, numbers[i].name, numbers[i].out, err);
-    c->logit_scale = 1 / divisor;
-    if (routed != 0)
-        c->routed_scale = routed;
-    return status;
-}
-
-/* ---- What tensors show
- * --------------------------------------------------------------------------- */
+/* ---- What tensors show ---- */
 
 static const struct moe_tensor *find(const struct moe_checkpoint *ck, const char *format,
                                      uint32_t layer)
@@ -176,8 +130,7 @@ static int read_tensors(struct moe_config *c, const struct moe_checkpoint *ck, s
     return MOE_OK;
 }
 
-/* ---- Rotary positions
- * ----------------------------------------------------------------------------- */
+/* ---- Rotary positions ---- */
 
 /* A vector of one factor per pair. */
 static int read_factors(const struct moe_checkpoint *ck, const char *name, double *out, uint32_t *n,
@@ -251,7 +204,8 @@ static int read_rope_settings(struct moe_rope_settings *s, const struct moe_gguf
     };
     int status = read_rope_kind(s, gguf, err);
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0] && status == MOE_OK; i++)
-        status = arch_double(gguf, numbers[i].name, numbers[i].out, err);
+        status = moe_gguf_get_double(gguf, moe_gguf_arch_key(gguf, numbers[i].name).text, false,
+                                     numbers[i].out, err);
     if (status != MOE_OK)
         return status;
     if (s->kind == MOE_ROPE_PLAIN && linear != 0 && linear != 1) { /* as older files say it */
@@ -319,8 +273,7 @@ static int read_rope(struct moe_config *c, const struct moe_checkpoint *ck,
     return status;
 }
 
-/* ---- The whole
- * ------------------------------------------------------------------------------------ */
+/* ---- The whole ---- */
 
 static int read_eos(struct moe_config *c, const struct moe_gguf *gguf, struct moe_err *err)
 {
@@ -352,9 +305,9 @@ static void list_architectures(char *out, size_t room)
     size_t at = 0;
     out[0] = '\0';
     for (int i = 0; (family = moe_family_at(i)) != NULL; i++) {
-        if (!family->gguf_arch || moe_family_find_gguf(family->gguf_arch, true) != family)
+        if (!family->gguf.arch || moe_family_find_gguf(family->gguf.arch, true) != family)
             continue;
-        int n = snprintf(out + at, room - at, "%s%s", at ? ", " : "", family->gguf_arch);
+        int n = snprintf(out + at, room - at, "%s%s", at ? ", " : "", family->gguf.arch);
         if (n < 0 || (size_t)n >= room - at)
             return;
         at += (size_t)n;
@@ -386,25 +339,28 @@ int moe_config_read_gguf(struct moe_config *config, const struct moe_checkpoint 
     struct moe_rope_settings rope;
     moe_config_init(config);
     moe_rope_settings_init(&rope);
-    int status =
-        moe_gguf_arch_u32(gguf, "expert_count", MOE_MAX_EXPERTS, false, &config->n_experts, err);
+    int status = moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "expert_count").text,
+                                  MOE_MAX_EXPERTS, false, &config->n_experts, err);
     if (status == MOE_OK)
         status = find_family(gguf, config->n_experts > 0, &family, err);
     if (status != MOE_OK)
         return status;
     snprintf(config->family, sizeof config->family, "%s", family->name);
+    family_set_constants(config, family->constants);
     status = refuse_switches(gguf, err);
     if (status == MOE_OK)
-        status = read_numbers(config, gguf, err);
+        status = family_read_gguf(config, shared, gguf, err);
     if (status == MOE_OK && (config->n_heads == 0 || config->n_layers == 0))
         status = moe_fail(err, MOE_ERR_FORMAT, "%s: a model without heads or layers makes no sense",
                           moe_gguf_path(gguf));
     if (status == MOE_OK)
-        status = read_scales(config, gguf, err);
-    if (status == MOE_OK)
         status = read_tensors(config, ck, err);
     if (status == MOE_OK)
-        status = family->read_gguf(config, gguf, &rope, err);
+        status = family_read_gguf(config, family->gguf.settings, gguf, err);
+    if (status == MOE_OK)
+        status = read_windows(config, family, gguf, err);
+    if (status == MOE_OK && family->gguf.own)
+        status = family->gguf.own(config, gguf, &rope, err);
     if (status == MOE_OK)
         status = read_rope(config, ck, &rope, err);
     if (status == MOE_OK)
@@ -414,88 +370,3 @@ int moe_config_read_gguf(struct moe_config *config, const struct moe_checkpoint 
     moe_config_complete(config);
     return moe_config_check(config, moe_gguf_path(gguf), err);
 }
-
-/* ---- Names
- * ---------------------------------------------------------------------------------------- */
-
-#define L "blk.%u."
-
-const struct moe_source_names moe_gguf_names = {
-    .dense =
-        {
-            [MOE_T_EMBED] = {.name = "token_embd.weight"},
-            [MOE_T_FINAL_NORM] = {.name = "output_norm.weight"},
-            [MOE_T_FINAL_NORM_BIAS] = {.name = "output_norm.bias"},
-            [MOE_T_HEAD] = {.name = "output.weight"},
-            [MOE_T_HEAD_BIAS] = {.name = "output.bias"},
-            [MOE_T_ATTN_NORM] = {.name = L "attn_norm.weight"},
-            [MOE_T_ATTN_NORM_BIAS] = {.name = L "attn_norm.bias"},
-            [MOE_T_Q_DOWN] = {.name = L "attn_q_a.weight"},
-            [MOE_T_Q_DOWN_NORM] = {.name = L "attn_q_a_norm.weight"},
-            [MOE_T_Q] = {.name = L "attn_q.weight"},
-            [MOE_T_K] = {.name = L "attn_k.weight"},
-            [MOE_T_V] = {.name = L "attn_v.weight"},
-            [MOE_T_Q_BIAS] = {.name = L "attn_q.bias"},
-            [MOE_T_K_BIAS] = {.name = L "attn_k.bias"},
-            [MOE_T_V_BIAS] = {.name = L "attn_v.bias"},
-            [MOE_T_Q_NORM] = {.name = L "attn_q_norm.weight"},
-            [MOE_T_K_NORM] = {.name = L "attn_k_norm.weight"},
-            [MOE_T_KV_DOWN] = {.name = L "attn_kv_a_mqa.weight"},
-            [MOE_T_KV_DOWN_NORM] = {.name = L "attn_kv_a_norm.weight"},
-            [MOE_T_K_UP] = {.name = L "attn_k_b.weight"},
-            [MOE_T_V_UP] = {.name = L "attn_v_b.weight"},
-            [MOE_T_SINKS] = {.name = L "attn_sinks.weight"},
-            [MOE_T_O] = {.name = L "attn_output.weight"},
-            [MOE_T_O_BIAS] = {.name = L "attn_output.bias"},
-            [MOE_T_FFN_NORM] = {.name = L "ffn_norm.weight"},
-            [MOE_T_FFN_NORM_BIAS] = {.name = L "ffn_norm.bias"},
-            [MOE_T_GATE] = {.name = L "ffn_gate.weight"},
-            [MOE_T_UP] = {.name = L "ffn_up.weight"},
-            [MOE_T_DOWN] = {.name = L "ffn_down.weight"},
-            [MOE_T_ROUTER] = {.name = L "ffn_gate_inp.weight"},
-            [MOE_T_ROUTER_BIAS] = {.name = L "ffn_gate_inp.bias"},
-            [MOE_T_SHARED_GATE_PROJ] = {.name = L "ffn_gate_shexp.weight"},
-            [MOE_T_SHARED_UP] = {.name = L "ffn_up_shexp.weight"},
-            [MOE_T_SHARED_DOWN] = {.name = L "ffn_down_shexp.weight"},
-            [MOE_T_SHARED_GATE] = {.name = L "ffn_gate_inp_shexp.weight"},
-        },
-    .expert =
-        {
-            [MOE_E_GATE] = {.name = L "ffn_gate_exps.weight", .take = MOE_TAKE_EXPERT},
-            [MOE_E_UP] = {.name = L "ffn_up_exps.weight", .take = MOE_TAKE_EXPERT},
-            [MOE_E_DOWN] = {.name = L "ffn_down_exps.weight", .take = MOE_TAKE_EXPERT},
-            [MOE_E_GATE_BIAS] = {.name = L "ffn_gate_exps.bias", .take = MOE_TAKE_EXPERT},
-            [MOE_E_UP_BIAS] = {.name = L "ffn_up_exps.bias", .take = MOE_TAKE_EXPERT},
-            [MOE_E_DOWN_BIAS] = {.name = L "ffn_down_exps.bias", .take = MOE_TAKE_EXPERT},
-        },
-    /* What moe_config_read_gguf reads. */
-    .ignored = (const char *const[]){"rope_freqs.weight", "rope_factors_long.weight",
-                                     "rope_factors_short.weight", NULL},
-};
-
-const struct moe_source_names moe_gguf_names_other = {
-    .dense =
-        {
-            /* Of latent attention: queries out of their own latent vector, keys and values in one
-             * tensor as older files have it. */
-            [MOE_T_Q] = {.name = L "attn_q_b.weight"},
-            [MOE_T_K_UP] = {.name = L "attn_kv_b.weight", .take = MOE_TAKE_KEYS},
-            [MOE_T_V_UP] = {.name = L "attn_kv_b.weight", .take = MOE_TAKE_VALUES},
-            /* gpt-oss calls it by its place. */
-            [MOE_T_FFN_NORM] = {.name = L "post_attention_norm.weight"},
-        },
-    .expert =
-        {
-            [MOE_E_GATE] = {.name = L "ffn_gate_up_exps.weight", .take = MOE_TAKE_FIRST_HALF},
-            [MOE_E_UP] = {.name = L "ffn_gate_up_exps.weight", .take = MOE_TAKE_SECOND_HALF},
-        },
-};
-
-const struct moe_source_names moe_gguf_names_old = {
-    .expert =
-        {
-            [MOE_E_GATE] = {.name = L "ffn_gate.%u.weight"},
-            [MOE_E_UP] = {.name = L "ffn_up.%u.weight"},
-            [MOE_E_DOWN] = {.name = L "ffn_down.%u.weight"},
-        },
-};

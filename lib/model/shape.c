@@ -3,7 +3,7 @@
 #include <inttypes.h>
 
 #include "base/mem.h"
-#include "model/family.h"
+#include "model/tensor_roles.h"
 #include "quant/bits.h"
 #include "quant/quantize.h"
 
@@ -36,6 +36,7 @@ static uint64_t tensor_bytes(const struct moe_config *c, enum moe_tensor_role ro
     case MOE_KIND_ROUTER:
         return moe_layout_bytes((struct moe_layout){.kind = MOE_LAYOUT_BF16}, rows, cols);
     case MOE_KIND_DENSE:
+    case MOE_KIND_EXPERT:
         break;
     }
     return moe_layout_bytes(dense, rows, cols);
@@ -87,10 +88,11 @@ static void set_expert(struct moe_shape_bytes *out, const struct moe_config *c,
         uint32_t rows, cols;
         if (!moe_expert_part_shape(c, (enum moe_expert_part)part, &rows, &cols))
             continue;
-        bool is_down = part == MOE_E_DOWN || part == MOE_E_DOWN_BIAS;
+        bool is_down = moe_expert_part_is_down(part);
         struct moe_layout layout = layout_of(is_down ? bits.down : bits.gate_up, group);
-        uint64_t bytes =
-            part >= MOE_E_GATE_BIAS ? 4 * (uint64_t)rows : moe_layout_bytes(layout, rows, cols);
+        uint64_t bytes = moe_expert_part_spec(part)->kind == MOE_KIND_VECTOR
+                             ? 4 * (uint64_t)rows
+                             : moe_layout_bytes(layout, rows, cols);
         out->expert_segments[is_down] += moe_round_up(bytes, MOE_ALIGN);
     }
     out->expert = out->expert_segments[0] + out->expert_segments[1];

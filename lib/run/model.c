@@ -8,7 +8,7 @@
 
 #include "base/mem.h"
 #include "gpu.h"
-#include "model/family.h"
+#include "model/tensor_roles.h"
 
 /* ---- The dense part ---- */
 

@@ -11,7 +11,7 @@
 #include "base/progress.h"
 #include "fmt/pack.h"
 #include "model/config.h"
-#include "model/family.h"
+#include "model/tensor_roles.h"
 #include "quant/layout.h"
 #include "record/statistics.h"
 #include "text/tokenizer.h"

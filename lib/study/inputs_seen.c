@@ -5,7 +5,7 @@
 
 #include "base/hash.h"
 #include "base/mem.h"
-#include "model/family.h"
+#include "model/tensor_roles.h"
 #include "quant/cholesky.h"
 #include "run/workspace.h"
 #include "study/activations.h"

@@ -5,7 +5,7 @@
 
 #include "fmt/checkpoint.h"
 #include "fmt/gguf.h"
-#include "model/family_gguf.h"
+#include "model/config.h"
 
 static void read_ends(const struct moe_checkpoint *ck, const struct moe_tensor *t)
 {

@@ -11,7 +11,7 @@
 #include "base/bytes.h"
 #include "fmt/pack.h"
 #include "model/config.h"
-#include "model/family.h"
+#include "model/tensor_roles.h"
 #include "quant/quantize.h"
 
 #include "../test.h"

@@ -14,7 +14,6 @@
 #include "fmt/checkpoint.h"
 #include "fmt/pack.h"
 #include "model/config.h"
-#include "model/family_gguf.h"
 
 #define QWEN "tests/fixtures/gguf/qwen2moe.gguf"
 #define MIXTRAL "tests/fixtures/gguf/mixtral.gguf"

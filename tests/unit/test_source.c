@@ -40,7 +40,6 @@ static void open_source(const char *family_name)
 {
     struct moe_err err = {0};
     struct moe_buf file = {0};
-    const struct moe_family *family = moe_family_find(family_name);
     moe_buf_text(&header, "}");
     moe_buf_u64(&file, header.size);
     moe_buf_append(&file, header.data, header.size);
@@ -50,9 +49,8 @@ static void open_source(const char *family_name)
     assert_ok(moe_checkpoint_open(&checkpoint, dir, &err), &err);
     source = (struct convert_source){.checkpoint = checkpoint,
                                      .config = &config,
-                                     .family = family->name,
-                                     .names = family->hf,
-                                     .paired = family->hf_paired};
+                                     .family = moe_family_find(family_name),
+                                     .naming = MOE_NAMING_HF};
     moe_buf_release(&file);
 }
 
@@ -240,7 +238,9 @@ static void pairs_and_other_shapes(void **state)
     add_tensor(L "self_attn.v_proj.weight", "2,4,131072", 8 << 17);
     add_tensor(L "mlp.shared_expert_gate.weight", "131072", 1 << 17);
     open_source("qwen2_moe");
-    source.paired = true;
+    struct moe_family in_pairs = *source.family;
+    in_pairs.tensors[MOE_NAMING_HF].paired = true;
+    source.family = &in_pairs;
     struct convert_view view = read_dense(MOE_T_K);
     for (uint32_t r = 0; r < 8; r++)
         assert_value(&view, r, 9, ((uint64_t)(r < 6 ? pair_place(r) : r) << 17) + 9);
@@ -276,8 +276,8 @@ static void the_first_table_that_has_it(void **state)
                  "has the shape [2][3][4], expected [2][4][3]", &err);
     assert_fails(convert_view_expert(&source, 0, 1, MOE_E_GATE, &view, &err), MOE_ERR_FORMAT,
                  "'model.layers.0.block_sparse_moe.experts.1.w1.weight' [3][4] is missing", &err);
-    assert_fails(convert_view_dense(&source, MOE_T_SINKS, 1, &view, &err), MOE_ERR_UNSUPPORTED,
-                 "family phimoe has no tensor 'layers.%u.attn.sinks'", &err);
+    assert_fails(convert_view_dense(&source, MOE_T_ROUTER_BIAS, 1, &view, &err),
+                 MOE_ERR_UNSUPPORTED, "family phimoe has no tensor 'layers.%u.router.bias'", &err);
     assert_true(convert_may_ignore(&source, "lm_head.weight"));
     assert_true(convert_may_ignore(&source, "model.layers.31.self_attn.rotary_emb.inv_freq"));
     assert_false(convert_may_ignore(&source, "model.layers.x.self_attn.rotary_emb.inv_freq"));

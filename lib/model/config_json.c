@@ -1,0 +1,373 @@
+/* The model description as JSON, and the table of its members that writing and reading share. */
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "fmt/json.h"
+#include "model/config_fields.h"
+#include "quant/layout.h"
+
+/* ---- The table ---- */
+
+static const char *const norm_names[] = {"rms", "layer", NULL};
+static const char *const qk_norm_names[] = {"none", "head", "full", NULL};
+static const char *const router_names[] = {"softmax", "topk-softmax", "sparsemixer", NULL};
+static const char *const act_names[] = {"swiglu", "swiglu-clamped", NULL};
+
+#define FIELD(key, kind, optional, max, choices)                                                   \
+    {                                                                                              \
+#key, kind, optional, offsetof(struct moe_config, key), max, choices                       \
+    }
+#define NEEDED_U32(key, max) FIELD(key, MOE_FIELD_U32, false, max, NULL)
+#define OPTIONAL_U32(key, max) FIELD(key, MOE_FIELD_U32, true, max, NULL)
+#define NEEDED(key, kind) FIELD(key, kind, false, 0, NULL)
+#define OPTIONAL(key, kind) FIELD(key, kind, true, 0, NULL)
+#define CHOICE(key, names) FIELD(key, MOE_FIELD_CHOICE, true, 0, names)
+
+static const struct moe_config_field fields[] = {
+    NEEDED_U32(n_layers, MOE_MAX_LAYERS),
+    NEEDED_U32(hidden, MOE_MAX_DIM),
+    NEEDED_U32(vocab, MOE_MAX_DIM),
+    NEEDED_U32(context_max, MOE_MAX_CONTEXT),
+    CHOICE(norm_kind, norm_names),
+    NEEDED(norm_eps, MOE_FIELD_FLOAT),
+    OPTIONAL(embed_scale, MOE_FIELD_FLOAT),
+    OPTIONAL(residual_scale, MOE_FIELD_FLOAT),
+    OPTIONAL(logit_scale, MOE_FIELD_FLOAT),
+    NEEDED(tied_head, MOE_FIELD_BOOL),
+    OPTIONAL(head_bias, MOE_FIELD_BOOL),
+    NEEDED_U32(n_heads, MOE_MAX_HEADS),
+    NEEDED_U32(n_kv_heads, MOE_MAX_HEADS),
+    NEEDED_U32(head_dim, MOE_MAX_HEAD_DIM),
+    OPTIONAL_U32(value_dim, MOE_MAX_HEAD_DIM),
+    NEEDED(qkv_bias, MOE_FIELD_BOOL),
+    OPTIONAL(o_bias, MOE_FIELD_BOOL),
+    CHOICE(qk_norm, qk_norm_names),
+    OPTIONAL(clip_qkv, MOE_FIELD_FLOAT),
+    OPTIONAL(attn_scale, MOE_FIELD_FLOAT),
+    OPTIONAL(attn_sinks, MOE_FIELD_BOOL),
+    OPTIONAL_U32(window, MOE_MAX_CONTEXT),
+    OPTIONAL_U32(kv_rank, MOE_MAX_DIM),
+    OPTIONAL_U32(q_rank, MOE_MAX_DIM),
+    OPTIONAL_U32(rope_dim, 2 * MOE_MAX_ROPE_PAIRS),
+    NEEDED(rope_theta, MOE_FIELD_DOUBLE),
+    OPTIONAL(rope_scale, MOE_FIELD_DOUBLE),
+    OPTIONAL_U32(rope_original, MOE_MAX_CONTEXT),
+    OPTIONAL(rope_scale_long, MOE_FIELD_DOUBLE),
+    NEEDED_U32(dense_ff, MOE_MAX_DIM),
+    NEEDED_U32(n_experts, MOE_MAX_EXPERTS),
+    NEEDED_U32(top_k, MOE_MAX_TOP_K),
+    NEEDED_U32(expert_ff, MOE_MAX_DIM),
+    CHOICE(expert_act, act_names),
+    OPTIONAL(act_alpha, MOE_FIELD_FLOAT),
+    OPTIONAL(act_limit, MOE_FIELD_FLOAT),
+    OPTIONAL(expert_bias, MOE_FIELD_BOOL),
+    NEEDED_U32(shared_ff, MOE_MAX_DIM),
+    NEEDED(shared_gate, MOE_FIELD_BOOL),
+    CHOICE(router_kind, router_names),
+    OPTIONAL(router_bias, MOE_FIELD_BOOL),
+    NEEDED(norm_topk, MOE_FIELD_BOOL),
+    OPTIONAL(routed_scale, MOE_FIELD_FLOAT),
+    OPTIONAL(router_jitter, MOE_FIELD_FLOAT),
+    OPTIONAL_U32(n_groups, MOE_MAX_EXPERTS),
+    OPTIONAL_U32(top_groups, MOE_MAX_EXPERTS),
+};
+
+enum { N_FIELDS = sizeof fields / sizeof fields[0] };
+
+const struct moe_config_field *moe_config_field(size_t offset)
+{
+    for (int i = 0; i < N_FIELDS; i++)
+        if (fields[i].offset == offset)
+            return &fields[i];
+    return NULL;
+}
+
+double moe_config_field_get(const struct moe_config *config, const struct moe_config_field *field)
+{
+    const char *at = (const char *)config + field->offset;
+    switch (field->kind) {
+    case MOE_FIELD_U32:
+        return *(const uint32_t *)at;
+    case MOE_FIELD_BOOL:
+        return *(const bool *)at;
+    case MOE_FIELD_DOUBLE:
+        return *(const double *)at;
+    case MOE_FIELD_FLOAT:
+        return (double)*(const float *)at;
+    case MOE_FIELD_CHOICE:
+        return *(const int *)at;
+    }
+    return 0;
+}
+
+void moe_config_field_set(struct moe_config *config, const struct moe_config_field *field,
+                          double value)
+{
+    char *at = (char *)config + field->offset;
+    switch (field->kind) {
+    case MOE_FIELD_U32:
+        *(uint32_t *)at = (uint32_t)value;
+        break;
+    case MOE_FIELD_BOOL:
+        *(bool *)at = value != 0;
+        break;
+    case MOE_FIELD_DOUBLE:
+        *(double *)at = value;
+        break;
+    case MOE_FIELD_FLOAT:
+        *(float *)at = (float)value;
+        break;
+    case MOE_FIELD_CHOICE:
+        *(int *)at = (int)value;
+        break;
+    }
+}
+
+/* ---- Writing ---- */
+
+static void write_field(const struct moe_config_field *f, double value, struct moe_buf *out)
+{
+    moe_buf_printf(out, ",\"%s\":", f->name);
+    switch (f->kind) {
+    case MOE_FIELD_U32:
+        moe_buf_printf(out, "%.0f", value);
+        break;
+    case MOE_FIELD_BOOL:
+        moe_buf_text(out, value != 0 ? "true" : "false");
+        break;
+    case MOE_FIELD_DOUBLE:
+        moe_buf_printf(out, "%.17g", value);
+        break;
+    case MOE_FIELD_FLOAT:
+        moe_buf_printf(out, "%.9g", value);
+        break;
+    case MOE_FIELD_CHOICE:
+        moe_buf_printf(out, "\"%s\"", f->choices[(int)value]);
+        break;
+    }
+}
+
+static void write_layers(const struct moe_config *config, const char *key, const uint8_t *flags,
+                         struct moe_buf *out)
+{
+    const char *comma = "";
+    moe_buf_printf(out, ",\"%s\":[", key);
+    for (uint32_t i = 0; i < config->n_layers; i++) {
+        if (!flags[i])
+            continue;
+        moe_buf_printf(out, "%s%" PRIu32, comma, i);
+        comma = ",";
+    }
+    moe_buf_text(out, "]");
+}
+
+static void write_doubles(const char *key, const double *values, uint32_t n, struct moe_buf *out)
+{
+    if (n == 0)
+        return;
+    moe_buf_printf(out, ",\"%s\":[", key);
+    for (uint32_t i = 0; i < n; i++)
+        moe_buf_printf(out, "%s%.17g", i ? "," : "", values[i]);
+    moe_buf_text(out, "]");
+}
+
+void moe_config_write(const struct moe_config *config, struct moe_buf *out)
+{
+    struct moe_config usual;
+    moe_config_init(&usual);
+    moe_buf_printf(out, "{\"family\":\"%s\"", config->family);
+    for (int i = 0; i < N_FIELDS; i++) {
+        const struct moe_config_field *f = &fields[i];
+        double value = moe_config_field_get(config, f);
+        if (!f->optional || value != moe_config_field_get(&usual, f))
+            write_field(f, value, out);
+    }
+    write_doubles("rope_freqs", config->rope_freqs, config->n_rope_freqs, out);
+    write_doubles("rope_freqs_long", config->rope_freqs_long, config->n_rope_freqs_long, out);
+    if (config->window)
+        write_layers(config, "windowed_layers", config->layer_is_windowed, out);
+    write_layers(config, "moe_layers", config->layer_is_moe, out);
+    moe_buf_text(out, ",\"eos\":[");
+    for (uint32_t i = 0; i < config->n_eos; i++)
+        moe_buf_printf(out, "%s%" PRIu32, i ? "," : "", config->eos[i]);
+    moe_buf_text(out, "]}");
+}
+
+/* ---- Reading ---- */
+
+static int read_choice(const struct moe_config_field *f, const char *name, const json_t *json,
+                       const char *key, int *out, struct moe_err *err)
+{
+    const char *text = NULL;
+    int status = moe_json_get_text(name, json, key, false, &text, err);
+    if (status != MOE_OK || !text)
+        return status;
+    for (int i = 0; f->choices[i]; i++)
+        if (strcmp(f->choices[i], text) == 0) {
+            *out = i;
+            return MOE_OK;
+        }
+    return moe_fail(err, MOE_ERR_VERSION, "%s: unknown %s '%s' (made by a newer version?)", name,
+                    key, text);
+}
+
+int moe_config_field_read(struct moe_config *config, const struct moe_config_field *field,
+                          const char *name, const json_t *json, const char *key, bool required,
+                          struct moe_err *err)
+{
+    char *at = (char *)config + field->offset;
+    switch (field->kind) {
+    case MOE_FIELD_U32:
+        return moe_json_get_u32(name, json, key, field->max, required, (uint32_t *)at, err);
+    case MOE_FIELD_BOOL:
+        return moe_json_get_bool(name, json, key, required, (bool *)at, err);
+    case MOE_FIELD_DOUBLE:
+        return moe_json_get_double(name, json, key, required, (double *)at, err);
+    case MOE_FIELD_FLOAT: {
+        double value = (double)*(float *)at;
+        int status = moe_json_get_double(name, json, key, required, &value, err);
+        *(float *)at = (float)value;
+        return status;
+    }
+    case MOE_FIELD_CHOICE:
+        return read_choice(field, name, json, key, (int *)at, err);
+    }
+    return MOE_OK;
+}
+
+static bool known_key(const char *key)
+{
+    static const char *const others[] = {
+        "family", "rope_freqs", "rope_freqs_long", "windowed_layers", "moe_layers", "eos",
+    };
+    for (int i = 0; i < N_FIELDS; i++)
+        if (strcmp(key, fields[i].name) == 0)
+            return true;
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+        if (strcmp(key, others[i]) == 0)
+            return true;
+    return false;
+}
+
+/* Reads array `key` of whole numbers below `limit`; `take` is called for each. */
+static int read_numbers(struct moe_config *config, const char *name, const json_t *json,
+                        const char *key, uint32_t limit, uint32_t max_count,
+                        void (*take)(struct moe_config *config, uint32_t value),
+                        struct moe_err *err)
+{
+    const json_t *array = json_object_get(json, key);
+    if (!json_is_array(array) || json_array_size(array) > max_count)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: '%s' must be a list of at most %" PRIu32 " items",
+                        name, key, max_count);
+    for (size_t i = 0; i < json_array_size(array); i++) {
+        const json_t *item = json_array_get(array, i);
+        if (!json_is_integer(item) || json_integer_value(item) < 0 ||
+            json_integer_value(item) >= (json_int_t)limit)
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            "%s: '%s' item %zu must be a whole number below %" PRIu32, name, key, i,
+                            limit);
+        take(config, (uint32_t)json_integer_value(item));
+    }
+    return MOE_OK;
+}
+
+/* Reads array `key` of numbers, where it is there. */
+static int read_doubles(const char *name, const json_t *json, const char *key, double *out,
+                        uint32_t *n, struct moe_err *err)
+{
+    const json_t *array = json_object_get(json, key);
+    *n = 0;
+    if (!array)
+        return MOE_OK;
+    if (!json_is_array(array) || json_array_size(array) > MOE_MAX_ROPE_PAIRS)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: '%s' must be a list of at most %d numbers", name,
+                        key, MOE_MAX_ROPE_PAIRS);
+    for (size_t i = 0; i < json_array_size(array); i++) {
+        const json_t *item = json_array_get(array, i);
+        if (!json_is_number(item) || !isfinite(json_number_value(item)))
+            return moe_fail(err, MOE_ERR_FORMAT, "%s: '%s' item %zu is not a number", name, key, i);
+        out[(*n)++] = json_number_value(item);
+    }
+    return MOE_OK;
+}
+
+static void take_moe_layer(struct moe_config *config, uint32_t layer)
+{
+    config->layer_is_moe[layer] = 1;
+}
+
+static void take_windowed_layer(struct moe_config *config, uint32_t layer)
+{
+    config->layer_is_windowed[layer] = 1;
+}
+
+static void take_eos(struct moe_config *config, uint32_t id)
+{
+    for (uint32_t i = 0; i < config->n_eos; i++)
+        if (config->eos[i] == id)
+            return;
+    if (config->n_eos < MOE_MAX_EOS)
+        config->eos[config->n_eos++] = id;
+}
+
+static int read_lists(struct moe_config *config, const char *name, const json_t *json,
+                      struct moe_err *err)
+{
+    int status =
+        read_doubles(name, json, "rope_freqs", config->rope_freqs, &config->n_rope_freqs, err);
+    if (status == MOE_OK)
+        status = read_doubles(name, json, "rope_freqs_long", config->rope_freqs_long,
+                              &config->n_rope_freqs_long, err);
+    if (status == MOE_OK && json_object_get(json, "windowed_layers"))
+        status = read_numbers(config, name, json, "windowed_layers", config->n_layers,
+                              config->n_layers, take_windowed_layer, err);
+    if (status == MOE_OK)
+        status = read_numbers(config, name, json, "moe_layers", config->n_layers, config->n_layers,
+                              take_moe_layer, err);
+    if (status == MOE_OK)
+        status = read_numbers(config, name, json, "eos", MOE_MAX_DIM, MOE_MAX_EOS, take_eos, err);
+    return status;
+}
+
+int moe_config_read(struct moe_config *config, const char *name, const void *text, uint64_t n,
+                    struct moe_err *err)
+{
+    moe_config_init(config);
+    json_t *json = moe_json_parse(name, text, n, err);
+    if (!json)
+        return MOE_ERR_FORMAT;
+    int status = MOE_OK;
+    const char *family = NULL, *key;
+    json_t *value;
+    if (!json_is_object(json)) {
+        status = moe_fail(err, MOE_ERR_FORMAT, "%s: the model description is not an object", name);
+        goto done;
+    }
+    json_object_foreach(json, key, value)
+    {
+        if (!known_key(key)) {
+            status = moe_fail(err, MOE_ERR_VERSION,
+                              "%s: unknown key '%s' (made by a newer version?)", name, key);
+            goto done;
+        }
+    }
+    status = moe_json_get_text(name, json, "family", true, &family, err);
+    if (status == MOE_OK)
+        snprintf(config->family, sizeof config->family, "%s", family);
+    for (int i = 0; i < N_FIELDS && status == MOE_OK; i++)
+        status = moe_config_field_read(config, &fields[i], name, json, fields[i].name,
+                                       !fields[i].optional, err);
+    if (status == MOE_OK)
+        status = read_lists(config, name, json, err);
+    if (status == MOE_OK) {
+        moe_config_complete(config);
+        status = moe_config_check(config, name, err);
+    }
+done:
+    moe_json_free(json);
+    return status;
+}

@@ -1,0 +1,358 @@
+/*
+ * The table of model families. Keys and defaults are those of the public configuration classes
+ * (MixtralConfig, ...) or of the code published with a model; GGUF's are those of the gguf package
+ * (constants.py) and of llama.cpp's readers.
+ */
+#include <string.h>
+
+#include "model/family.h"
+#include "model/family_own.h"
+
+/* ---- Words of the table ---- */
+
+#define MEMBER(name) offsetof(struct moe_config, name)
+#define SETTINGS(...) ((const struct moe_setting[]){__VA_ARGS__, {.member = 0}})
+#define ONLY(...) ((const struct moe_only[]){__VA_ARGS__, {NULL, NULL}})
+/* What a member is without being asked for, or where one of the shared keys is absent. */
+#define SET(name, number)                                                                          \
+    {                                                                                              \
+        .member = MEMBER(name), .value = (number)                                                  \
+    }
+#define NEED(text, name)                                                                           \
+    {                                                                                              \
+        .key = (text), .member = MEMBER(name), .required = true                                    \
+    }
+#define KEY(text, name, number)                                                                    \
+    {                                                                                              \
+        .key = (text), .member = MEMBER(name), .value = (number)                                   \
+    }
+#define USE(text, name, number, how)                                                               \
+    {                                                                                              \
+        .key = (text), .member = MEMBER(name), .value = (number), .use = (how)                     \
+    }
+#define ALL(path)                                                                                  \
+    {                                                                                              \
+        .name = (path)                                                                             \
+    }
+#define TAKE(path, what)                                                                           \
+    {                                                                                              \
+        .name = (path), .take = MOE_TAKE_##what                                                    \
+    }
+#define TAKE_COLUMNS(path, what)                                                                   \
+    {                                                                                              \
+        .name = (path), .take = MOE_TAKE_##what, .transposed = true                                \
+    }
+
+/* Keys that several families have. */
+#define LOCAL_EXPERTS(number) KEY("num_local_experts", n_experts, number)
+#define EXPERTS(number) KEY("num_experts", n_experts, number)
+#define TOP_K(number) KEY("num_experts_per_tok", top_k, number)
+#define NORM_TOPK KEY("norm_topk_prob", norm_topk, false)
+#define ATTENTION_BIAS(otherwise)                                                                  \
+    KEY("attention_bias", qkv_bias, otherwise), KEY("attention_bias", o_bias, otherwise)
+#define DENSE_FF NEED("intermediate_size", dense_ff)
+#define EXPERT_FF NEED("intermediate_size", expert_ff)
+#define GGUF_NORM_TOPK(otherwise) KEY("expert_weights_norm", norm_topk, otherwise)
+
+#define L "model.layers.%u."
+
+/* ---- Names of their own ---- */
+
+/* Also Phi-3.5-MoE's. */
+static const struct moe_source_names mixtral_names = {
+    .dense = {[MOE_T_ROUTER] = ALL(L "block_sparse_moe.gate.weight")},
+    .expert = {[MOE_E_GATE] = ALL(L "block_sparse_moe.experts.%u.w1.weight"),
+               [MOE_E_UP] = ALL(L "block_sparse_moe.experts.%u.w3.weight"),
+               [MOE_E_DOWN] = ALL(L "block_sparse_moe.experts.%u.w2.weight")},
+};
+static const struct moe_source_names minicpm_names = {
+    .expert = {[MOE_E_GATE] = ALL(L "mlp.experts.%u.w1.weight"),
+               [MOE_E_UP] = ALL(L "mlp.experts.%u.w3.weight"),
+               [MOE_E_DOWN] = ALL(L "mlp.experts.%u.w2.weight")},
+};
+static const struct moe_source_names qwen2_moe_names = {
+    .dense = {[MOE_T_SHARED_GATE_PROJ] = ALL(L "mlp.shared_expert.gate_proj.weight"),
+              [MOE_T_SHARED_UP] = ALL(L "mlp.shared_expert.up_proj.weight"),
+              [MOE_T_SHARED_DOWN] = ALL(L "mlp.shared_expert.down_proj.weight")},
+};
+/* As newer writers store Phi-3.5-MoE. */
+static const struct moe_source_names phimoe_newer_names = {
+    .dense = {[MOE_T_ROUTER] = ALL(L "mlp.router.weight")},
+};
+static const struct moe_source_names granite_names = {
+    .dense = {[MOE_T_ROUTER] = ALL(L "block_sparse_moe.router.layer.weight"),
+              [MOE_T_SHARED_GATE_PROJ] = TAKE(L "shared_mlp.input_linear.weight", FIRST_HALF),
+              [MOE_T_SHARED_UP] = TAKE(L "shared_mlp.input_linear.weight", SECOND_HALF),
+              [MOE_T_SHARED_DOWN] = ALL(L "shared_mlp.output_linear.weight")},
+    .expert = {[MOE_E_GATE] = TAKE(L "block_sparse_moe.input_linear.weight", FIRST_HALF),
+               [MOE_E_UP] = TAKE(L "block_sparse_moe.input_linear.weight", SECOND_HALF),
+               [MOE_E_DOWN] = TAKE(L "block_sparse_moe.output_linear.weight", EXPERT)},
+};
+/* As newer writers store Granite. */
+static const struct moe_source_names granite_newer_names = {
+    .dense = {[MOE_T_ROUTER] = ALL(L "block_sparse_moe.router.weight")},
+    .expert = {[MOE_E_GATE] = TAKE(L "block_sparse_moe.experts.gate_up_proj", FIRST_HALF),
+               [MOE_E_UP] = TAKE(L "block_sparse_moe.experts.gate_up_proj", SECOND_HALF),
+               [MOE_E_DOWN] = TAKE(L "block_sparse_moe.experts.down_proj", EXPERT)},
+};
+/* Gate and up rows of all experts interleaved in one tensor, transposed where it is not quantized.
+ */
+static const struct moe_source_names gpt_oss_names = {
+    .dense = {[MOE_T_ROUTER] = ALL(L "mlp.router.weight"),
+              [MOE_T_ROUTER_BIAS] = ALL(L "mlp.router.bias")},
+    .expert = {[MOE_E_GATE] = TAKE_COLUMNS(L "mlp.experts.gate_up_proj", EVEN),
+               [MOE_E_UP] = TAKE_COLUMNS(L "mlp.experts.gate_up_proj", ODD),
+               [MOE_E_DOWN] = TAKE_COLUMNS(L "mlp.experts.down_proj", EXPERT),
+               [MOE_E_GATE_BIAS] = TAKE(L "mlp.experts.gate_up_proj_bias", EVEN),
+               [MOE_E_UP_BIAS] = TAKE(L "mlp.experts.gate_up_proj_bias", ODD),
+               [MOE_E_DOWN_BIAS] = TAKE(L "mlp.experts.down_proj_bias", EXPERT)},
+};
+/* GGUF calls this norm by its place. */
+static const struct moe_source_names gpt_oss_gguf_names = {
+    .dense = {[MOE_T_FFN_NORM] = ALL("blk.%u.post_attention_norm.weight")},
+};
+
+/* Granite with a shared expert reads one key more. */
+#define GRANITE_SETTINGS                                                                           \
+    EXPERT_FF, LOCAL_EXPERTS(8), TOP_K(2), KEY("embedding_multiplier", embed_scale, 0),            \
+        KEY("residual_multiplier", residual_scale, 0),                                             \
+        USE("attention_multiplier", attn_scale, 1, MOE_NOT_ZERO),                                  \
+        USE("logits_scaling", logit_scale, 0, MOE_RECIPROCAL), ATTENTION_BIAS(false)
+#define GRANITE_NAMES .names = {&granite_names, &granite_newer_names}
+
+/* ---- The families ---- */
+
+static const struct moe_family families[] = {
+    /* Qwen2-MoE: Qwen1.5-MoE-A2.7B, Qwen2-57B-A14B and models trained in their likeness. Softmax
+     * over all experts, a shared expert scaled by its own gate, dense layers mixed in. */
+    {
+        .name = "qwen2_moe",
+        .hf = {.settings =
+                   SETTINGS(SET(shared_gate, true), SET(n_kv_heads, 16), DENSE_FF,
+                            NEED("num_experts", n_experts), NEED("num_experts_per_tok", top_k),
+                            NEED("moe_intermediate_size", expert_ff),
+                            NEED("shared_expert_intermediate_size", shared_ff),
+                            KEY("qkv_bias", qkv_bias, true), NORM_TOPK),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_STEP,
+               .windows = {MOE_WINDOW_EVEN_BELOW, 4096, .if_used = true, .listed = true}},
+        .gguf = {.arch = "qwen2moe", .settings = SETTINGS(GGUF_NORM_TOPK(false))},
+        .tensors[MOE_NAMING_HF].names = {&qwen2_moe_names},
+    },
+    /* Qwen3-MoE: Qwen3-30B-A3B, Qwen3-235B-A22B. As Qwen2-MoE, with norms of queries and keys and
+     * without shared experts. */
+    {
+        .name = "qwen3_moe",
+        .constants = SETTINGS(SET(qk_norm, MOE_QK_NORM_HEAD)),
+        .hf = {.settings = SETTINGS(SET(n_kv_heads, 4), DENSE_FF, LOCAL_EXPERTS(128), EXPERTS(0),
+                                    TOP_K(8), KEY("moe_intermediate_size", expert_ff, 768),
+                                    NORM_TOPK, ATTENTION_BIAS(false)),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_STEP,
+               .windows = {MOE_WINDOW_ALL, 4096, .if_used = true}},
+        .gguf = {.arch = "qwen3moe", .settings = SETTINGS(GGUF_NORM_TOPK(true))},
+    },
+    /* Mixtral: 8x7B, 8x22B. Softmax over all experts, the chosen weights divided by their sum. */
+    {
+        .name = "mixtral",
+        .constants = SETTINGS(SET(norm_topk, true)),
+        .hf = {.settings = SETTINGS(SET(norm_eps, 1e-5), SET(n_kv_heads, 8), EXPERT_FF,
+                                    LOCAL_EXPERTS(8), TOP_K(2)),
+               .rope_theta = 1e6,
+               .expert_layers = MOE_LAYERS_ALL,
+               .windows = {MOE_WINDOW_ALL, 0}},
+        .gguf = {.arch = "llama", .settings = SETTINGS(GGUF_NORM_TOPK(true))},
+        .tensors =
+            {[MOE_NAMING_HF] = {.names = {&mixtral_names}}, [MOE_NAMING_GGUF] = {.paired = true}},
+    },
+    /* OLMoE-1B-7B. Norms over all queries and over all keys of a position, clipping after them. */
+    {
+        .name = "olmoe",
+        .constants = SETTINGS(SET(qk_norm, MOE_QK_NORM_FULL)),
+        .hf = {.settings =
+                   SETTINGS(SET(norm_eps, 1e-5), EXPERT_FF, LOCAL_EXPERTS(64), EXPERTS(0), TOP_K(8),
+                            NORM_TOPK, KEY("clip_qkv", clip_qkv, 0), ATTENTION_BIAS(false)),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_ALL},
+        .gguf = {.arch = "olmoe", .settings = SETTINGS(GGUF_NORM_TOPK(false))},
+    },
+    /* DeepSeekMoE-16B, as the code published with it. Ordinary attention, a dense first layer, fine
+     * experts and shared ones. */
+    {
+        .name = "deepseek",
+        .hf = {.only = ONLY({"scoring_func", "softmax"}),
+               .settings = SETTINGS(DENSE_FF, KEY("n_routed_experts", n_experts, 0), TOP_K(0),
+                                    KEY("moe_intermediate_size", expert_ff, 0), NORM_TOPK,
+                                    ATTENTION_BIAS(false)),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_AFTER},
+        .gguf = {.arch = "deepseek", .settings = SETTINGS(GGUF_NORM_TOPK(false))},
+        .tensors[MOE_NAMING_GGUF].paired = true,
+    },
+    /* DeepSeek-V2, V2-Lite, Coder-V2: latent attention with YaRN, experts as in DeepSeekMoE, chosen
+     * within the best groups of them. Where the code published with the model and the public class
+     * compute different things, or one of them has a switch alone, the value that both compute is
+     * the only one. The norms inside attention have an epsilon of 1e-6 whatever the key says. */
+    {
+        .name = "deepseek_v2",
+        .hf = {.only = ONLY({"attention_bias", "false"}, {"mlp_bias", "false"},
+                            {"scoring_func", "softmax"}, {"norm_topk_prob", "false"},
+                            {"moe_layer_freq", "1"}, {"rms_norm_eps", "1e-06"}),
+               .settings = SETTINGS(
+                   DENSE_FF, KEY("n_routed_experts", n_experts, 64), TOP_K(0),
+                   KEY("moe_intermediate_size", expert_ff, 1407), KEY("q_lora_rank", q_rank, 1536),
+                   KEY("kv_lora_rank", kv_rank, 512),
+                   KEY("qk_nope_head_dim", head_dim, 128), /* rope_dim is added */
+                   KEY("qk_rope_head_dim", rope_dim, 64), KEY("v_head_dim", value_dim, 128),
+                   KEY("n_group", n_groups, 0), KEY("topk_group", top_groups, 0),
+                   KEY("routed_scaling_factor", routed_scale, 0)),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_AFTER,
+               .n_shared = 2,
+               .own = family_deepseek_v2_hf},
+        .gguf = {.arch = "deepseek2",
+                 .settings =
+                     SETTINGS(KEY("attention.q_lora_rank", q_rank, 0),
+                              KEY("attention.kv_lora_rank", kv_rank, 0),
+                              KEY("attention.key_length_mla", head_dim, 0),
+                              KEY("attention.value_length_mla", value_dim, 0),
+                              KEY("expert_group_count", n_groups, 0),
+                              KEY("expert_group_used_count", top_groups, 0), GGUF_NORM_TOPK(false)),
+                 .own = family_deepseek_v2_gguf},
+        .tensors = {[MOE_NAMING_HF] = {.paired = true}, [MOE_NAMING_GGUF] = {.paired = true}},
+    },
+    /* Phi-3.5-MoE: layer norms with biases, biases in attention and in the head, two experts chosen
+     * by sparsemixer, LongRoPE. GGUF does not have sparsemixer's threshold: that of the published
+     * model. */
+    {
+        .name = "phimoe",
+        .constants = SETTINGS(SET(norm_kind, MOE_NORM_LAYER),
+                              SET(router_kind, MOE_ROUTER_SPARSEMIXER), SET(router_jitter, 0.01)),
+        .hf = {.settings =
+                   SETTINGS(SET(norm_eps, 1e-5), SET(n_kv_heads, 8), EXPERT_FF, LOCAL_EXPERTS(16),
+                            TOP_K(2), KEY("router_jitter_noise", router_jitter, 0),
+                            KEY("lm_head_bias", head_bias, false), ATTENTION_BIAS(false)),
+               .rope_theta = 1e6,
+               .expert_layers = MOE_LAYERS_ALL,
+               .windows = {MOE_WINDOW_ALL, 0}},
+        .gguf = {.arch = "phimoe", .windowed = true},
+        .tensors[MOE_NAMING_HF].names = {&mixtral_names, &phimoe_newer_names},
+    },
+    /* MiniCPM-MoE-8x2B and the dense MiniCPM-2B, as the code published with them. Llama's layers
+     * with scales at the embedding, at what layers add, and at the head. MiniCPM4 can attend to a
+     * selection of blocks. */
+    {
+        .name = "minicpm",
+        .constants = SETTINGS(SET(norm_topk, true)),
+        .hf = {.only = ONLY({"sparse_config", "null"}),
+               .settings =
+                   SETTINGS(SET(tied_head, true), DENSE_FF, EXPERTS(0), TOP_K(0),
+                            KEY("scale_emb", embed_scale, 0), KEY("scale_depth", residual_scale, 0),
+                            KEY("dim_model_base", logit_scale, 0), ATTENTION_BIAS(false)),
+               .rope_theta = 1e4,
+               .own = family_minicpm_hf},
+        .gguf = {.arch = "minicpm",
+                 .settings = SETTINGS(GGUF_NORM_TOPK(true)),
+                 .own = family_minicpm_gguf},
+        .tensors =
+            {[MOE_NAMING_HF] = {.names = {&minicpm_names}}, [MOE_NAMING_GGUF] = {.paired = true}},
+    },
+    /* Granite-3.x 1B-A400M, 3B-A800M: four multipliers, softmax over the chosen experts' scores,
+     * gate and up projections of all experts in one tensor. */
+    {
+        .name = "granitemoe",
+        .constants = SETTINGS(SET(router_kind, MOE_ROUTER_TOPK_SOFTMAX)),
+        .hf = {.settings = SETTINGS(GRANITE_SETTINGS),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_ALL},
+        .gguf = {.arch = "granitemoe"},
+        .tensors = {[MOE_NAMING_HF] = {GRANITE_NAMES}, [MOE_NAMING_GGUF] = {.paired = true}},
+    },
+    {
+        .name = "granitemoeshared",
+        .constants = SETTINGS(SET(router_kind, MOE_ROUTER_TOPK_SOFTMAX)),
+        .hf = {.settings =
+                   SETTINGS(GRANITE_SETTINGS, KEY("shared_intermediate_size", shared_ff, 0)),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_ALL},
+        .tensors[MOE_NAMING_HF] = {GRANITE_NAMES},
+    },
+    /* gpt-oss: 20b, 120b. Biases everywhere, attention sinks, windows in every other layer, YaRN,
+     * softmax over the chosen experts' scores, a clamped SwiGLU. GGUF says neither the activation's
+     * constants nor which layers are windowed. */
+    {
+        .name = "gpt_oss",
+        .constants = SETTINGS(SET(attn_sinks, true), SET(router_kind, MOE_ROUTER_TOPK_SOFTMAX),
+                              SET(router_bias, true), SET(expert_bias, true),
+                              SET(expert_act, MOE_ACT_SWIGLU_CLAMPED), SET(act_alpha, 1.702),
+                              SET(act_limit, 7)),
+        .hf = {.settings =
+                   SETTINGS(SET(norm_eps, 1e-5), SET(n_kv_heads, 8), SET(head_dim, 64), EXPERT_FF,
+                            LOCAL_EXPERTS(128), TOP_K(4), KEY("swiglu_alpha", act_alpha, 0),
+                            KEY("swiglu_limit", act_limit, 0), ATTENTION_BIAS(true)),
+               .rope_theta = 150000,
+               .expert_layers = MOE_LAYERS_ALL,
+               .windows = {MOE_WINDOW_EVEN, 128, .listed = true},
+               .reads_mxfp4 = true,
+               .own = family_gpt_oss_hf},
+        .gguf = {.arch = "gpt-oss", .windowed = true, .own = family_gpt_oss_gguf},
+        .tensors = {[MOE_NAMING_HF] = {.names = {&gpt_oss_names}},
+                    [MOE_NAMING_GGUF] = {.names = {&gpt_oss_gguf_names}}},
+    },
+
+    /* Dense models: the case without experts. */
+    {
+        .name = "llama",
+        .hf = {.only = ONLY({"mlp_bias", "false"}),
+               .settings = SETTINGS(DENSE_FF, ATTENTION_BIAS(false)),
+               .rope_theta = 1e4},
+        .gguf = {.arch = "llama", .dense = true},
+        .tensors[MOE_NAMING_GGUF].paired = true,
+    },
+    {
+        .name = "mistral",
+        .hf = {.settings = SETTINGS(SET(n_kv_heads, 8), DENSE_FF),
+               .rope_theta = 1e4,
+               .windows = {MOE_WINDOW_ALL, 4096}},
+    },
+    {
+        .name = "qwen2",
+        .hf = {.settings = SETTINGS(SET(qkv_bias, true), SET(n_kv_heads, 32), DENSE_FF),
+               .rope_theta = 1e4,
+               .windows = {MOE_WINDOW_FROM, 4096, .if_used = true, .listed = true}},
+        .gguf = {.arch = "qwen2"},
+    },
+    {
+        .name = "qwen3",
+        .constants = SETTINGS(SET(qk_norm, MOE_QK_NORM_HEAD)),
+        .hf = {.settings = SETTINGS(SET(n_kv_heads, 32), SET(head_dim, 128), DENSE_FF,
+                                    ATTENTION_BIAS(false)),
+               .rope_theta = 1e4,
+               .windows = {MOE_WINDOW_FROM, 4096, .if_used = true, .listed = true}},
+        .gguf = {.arch = "qwen3"},
+    },
+};
+
+const struct moe_family *moe_family_at(int i)
+{
+    return i >= 0 && (size_t)i < sizeof families / sizeof families[0] ? &families[i] : NULL;
+}
+
+const struct moe_family *moe_family_find(const char *name)
+{
+    const struct moe_family *family;
+    for (int i = 0; (family = moe_family_at(i)) != NULL; i++)
+        if (strcmp(family->name, name) == 0)
+            return family;
+    return NULL;
+}
+
+const struct moe_family *moe_family_find_gguf(const char *arch, bool has_experts)
+{
+    const struct moe_family *family, *found = NULL;
+    for (int i = 0; (family = moe_family_at(i)) != NULL; i++)
+        if (family->gguf.arch && strcmp(family->gguf.arch, arch) == 0 &&
+            (!found || family->gguf.dense == !has_experts))
+            found = family;
+    return found;
+}

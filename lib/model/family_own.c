@@ -1,0 +1,122 @@
+#include "model/family_own.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <string.h>
+
+#include "fmt/json.h"
+#include "model/family_settings.h"
+#include "model/rope.h"
+
+/* ---- DeepSeek-V2: latent attention, groups of experts ---- */
+
+/* head_dim is still that of the part which is not rotated. */
+static int latent_attention_of_hf(struct moe_config *c, const char *path, struct moe_err *err)
+{
+    if (c->kv_rank == 0 || c->head_dim == 0 || c->rope_dim == 0)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: latent attention with %" PRIu32 " shared, %" PRIu32
+                        " plain and %" PRIu32 " rotated values makes no sense",
+                        path, c->kv_rank, c->head_dim, c->rope_dim);
+    if (c->n_kv_heads != 0 && c->n_kv_heads != c->n_heads)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: latent attention with 'num_key_value_heads' %" PRIu32 " for %" PRIu32
+                        " heads is not implemented",
+                        path, c->n_kv_heads, c->n_heads);
+    c->head_dim += c->rope_dim;
+    return MOE_OK;
+}
+
+int family_deepseek_v2_hf(struct moe_config *c, const char *path, const json_t *json,
+                          struct moe_rope_settings *rope, struct moe_err *err)
+{
+    const char *method = "greedy";
+    int status = latent_attention_of_hf(c, path, err);
+    if (status == MOE_OK)
+        status = moe_json_get_text(path, json, "topk_method", false, &method, err);
+    if (status != MOE_OK)
+        return status;
+    double mscale = moe_rope_mscale(c, rope);
+    c->attn_scale = (float)(mscale * mscale / sqrt(c->head_dim));
+    if (strcmp(method, "greedy") == 0) {
+        c->n_groups = c->top_groups = 0;
+        return MOE_OK;
+    }
+    if (strcmp(method, "group_limited_greedy") != 0)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED, "%s: 'topk_method' %.60s is not implemented",
+                        path, method);
+    if (c->n_groups == 0)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: 'topk_method' %s needs 'n_group' and 'topk_group'", path, method);
+    return MOE_OK;
+}
+
+int family_deepseek_v2_gguf(struct moe_config *c, const struct moe_gguf *gguf,
+                            struct moe_rope_settings *rope, struct moe_err *err)
+{
+    c->n_kv_heads = 0; /* 1 where the file counts what is cached */
+    if (c->n_groups <= 1)
+        c->n_groups = c->top_groups = 0;
+    if (c->kv_rank == 0 || c->rope_dim == 0 || c->head_dim <= c->rope_dim)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: latent attention with %" PRIu32 " shared, %" PRIu32
+                        " rotated of %" PRIu32 " values makes no sense",
+                        moe_gguf_path(gguf), c->kv_rank, c->rope_dim, c->head_dim);
+    if (fabsf(c->norm_eps - 1e-6f) > 1e-9f) /* the norms inside attention have that one */
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: a norm epsilon of %g, only 1e-06 is implemented for this family",
+                        moe_gguf_path(gguf), (double)c->norm_eps);
+    return MOE_OK;
+}
+
+/* ---- MiniCPM: scales by depth and width ---- */
+
+int family_minicpm_hf(struct moe_config *c, const char *path, const json_t *json,
+                      struct moe_rope_settings *rope, struct moe_err *err)
+{
+    c->residual_scale /= sqrtf((float)c->n_layers); /* "scale_depth" so far */
+    c->logit_scale /= (float)c->hidden;             /* "dim_model_base" so far */
+    if (c->n_experts) {                             /* the dense models have the same type */
+        c->expert_ff = c->dense_ff;
+        c->dense_ff = 0;
+        memset(c->layer_is_moe, 1, c->n_layers);
+    }
+    return MOE_OK;
+}
+
+/* Files older than the keys of the three scales are of models with these. */
+int family_minicpm_gguf(struct moe_config *c, const struct moe_gguf *gguf,
+                        struct moe_rope_settings *rope, struct moe_err *err)
+{
+    if (!moe_gguf_has(gguf, moe_gguf_arch_key(gguf, "embedding_scale").text)) {
+        c->embed_scale = 12;
+        c->residual_scale = 1.4f / sqrtf((float)c->n_layers);
+        c->logit_scale = 256.0f / (float)c->hidden;
+    }
+    return MOE_OK;
+}
+
+/* ---- gpt-oss: YaRN by default ---- */
+
+/* Without settings the rope is that of the published models. */
+int family_gpt_oss_hf(struct moe_config *c, const char *path, const json_t *json,
+                      struct moe_rope_settings *rope, struct moe_err *err)
+{
+    if (!json_is_object(json_object_get(json, "rope_scaling")) &&
+        !json_is_object(json_object_get(json, "rope_parameters"))) {
+        rope->kind = MOE_ROPE_YARN;
+        rope->factor = 32;
+        rope->truncate = false;
+        if (rope->original_context == 0)
+            rope->original_context = 4096;
+    }
+    return MOE_OK;
+}
+
+int family_gpt_oss_gguf(struct moe_config *c, const struct moe_gguf *gguf,
+                        struct moe_rope_settings *rope, struct moe_err *err)
+{
+    rope->truncate = false;
+    return MOE_OK;
+}

@@ -1,0 +1,23 @@
+/*
+ * What single families compute of their own from their settings (family.h: hf.own, gguf.own).
+ * Internal to lib/model.
+ */
+#ifndef MOE_MODEL_FAMILY_OWN_H
+#define MOE_MODEL_FAMILY_OWN_H
+
+#include "model/family.h"
+
+int family_deepseek_v2_hf(struct moe_config *config, const char *path, const struct json_t *json,
+                          struct moe_rope_settings *rope, struct moe_err *err);
+int family_deepseek_v2_gguf(struct moe_config *config, const struct moe_gguf *gguf,
+                            struct moe_rope_settings *rope, struct moe_err *err);
+int family_minicpm_hf(struct moe_config *config, const char *path, const struct json_t *json,
+                      struct moe_rope_settings *rope, struct moe_err *err);
+int family_minicpm_gguf(struct moe_config *config, const struct moe_gguf *gguf,
+                        struct moe_rope_settings *rope, struct moe_err *err);
+int family_gpt_oss_hf(struct moe_config *config, const char *path, const struct json_t *json,
+                      struct moe_rope_settings *rope, struct moe_err *err);
+int family_gpt_oss_gguf(struct moe_config *config, const struct moe_gguf *gguf,
+                        struct moe_rope_settings *rope, struct moe_err *err);
+
+#endif

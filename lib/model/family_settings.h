@@ -1,0 +1,30 @@
+/*
+ * Reading a family's settings (family.h) from config.json and from GGUF metadata. Internal to
+ * lib/model.
+ */
+#ifndef MOE_MODEL_FAMILY_SETTINGS_H
+#define MOE_MODEL_FAMILY_SETTINGS_H
+
+#include "fmt/gguf.h"
+#include "model/family.h"
+
+/* Sets the members of settings without keys. A list may be NULL, here and below. */
+void family_set_constants(struct moe_config *config, const struct moe_setting *settings);
+
+/* Reads the settings with keys. Errors name file and key. */
+int family_read_json(struct moe_config *config, const struct moe_setting *settings,
+                     const char *path, const struct json_t *json, struct moe_err *err);
+int family_read_gguf(struct moe_config *config, const struct moe_setting *settings,
+                     const struct moe_gguf *gguf, struct moe_err *err);
+
+/* Refuses what a config.json has and the family does not implement. */
+int family_check_only(const struct moe_only *only, const char *path, const struct json_t *json,
+                      struct moe_err *err);
+
+/* "ARCH.NAME", for the moe_gguf_get functions; room for any key we ask for. */
+struct moe_gguf_key {
+    char text[128];
+};
+struct moe_gguf_key moe_gguf_arch_key(const struct moe_gguf *gguf, const char *name);
+
+#endif

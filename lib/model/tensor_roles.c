@@ -1,0 +1,283 @@
+#include "model/tensor_roles.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "fmt/pack.h"
+
+/* ---- Shapes ---- */
+
+enum width {
+    ONE,
+    VOCAB,
+    HIDDEN,
+    HEADS,
+    QUERIES,     /* all heads' */
+    KEYS,        /* all key/value heads' keys; values of ordinary attention are as wide */
+    VALUES,      /* all heads' outputs */
+    QUERY_INPUT, /* what queries are made of: the stream, or the vector of q_rank */
+    QUERY_NORM,  /* of a norm over a head, or over all of them */
+    KEY_NORM,    /* ... the same of keys */
+    Q_RANK,      /* of latent attention, here and below */
+    KV_RANK,     /* the latent vector */
+    KV_DOWN,     /* latent vector and rotated values */
+    LATENT_KEYS, /* all heads' queries in the latent space */
+    NOT_ROTATED, /* the part of a head that is not */
+    DENSE_FF,
+    EXPERTS,
+    SHARED_FF,
+    EXPERT_FF,
+    N_WIDTHS
+};
+
+static uint32_t width(const struct moe_config *c, uint8_t which)
+{
+    bool all_heads = c->qk_norm == MOE_QK_NORM_FULL;
+    uint32_t queries = c->n_heads * c->head_dim, keys = c->n_kv_heads * c->head_dim;
+    const uint32_t widths[N_WIDTHS] = {
+        [ONE] = 1,
+        [VOCAB] = c->vocab,
+        [HIDDEN] = c->hidden,
+        [HEADS] = c->n_heads,
+        [QUERIES] = queries,
+        [KEYS] = keys,
+        [VALUES] = c->n_heads * c->value_dim,
+        [QUERY_INPUT] = c->kv_rank && c->q_rank ? c->q_rank : c->hidden,
+        [QUERY_NORM] = all_heads ? queries : c->head_dim,
+        [KEY_NORM] = all_heads ? keys : c->head_dim,
+        [Q_RANK] = c->q_rank,
+        [KV_RANK] = c->kv_rank,
+        [KV_DOWN] = c->kv_rank + c->rope_dim,
+        [LATENT_KEYS] = c->n_heads * c->kv_rank,
+        [NOT_ROTATED] = c->head_dim - c->rope_dim,
+        [DENSE_FF] = c->dense_ff,
+        [EXPERTS] = c->n_experts,
+        [SHARED_FF] = c->shared_ff,
+        [EXPERT_FF] = c->expert_ff,
+    };
+    return widths[which];
+}
+
+/* ---- Conditions ---- */
+
+enum condition {
+    ALWAYS,
+    UNTIED,
+    HEAD_BIAS,
+    LAYER_NORM,
+    ORDINARY, /* attention that is not latent */
+    LATENT,
+    LATENT_Q, /* ... with queries out of a vector of their own */
+    QKV_BIAS,
+    QK_NORM,
+    SINKS,
+    O_BIAS,
+    DENSE_LAYER,
+    MOE_LAYER,
+    ROUTER_BIAS,
+    SHARED,
+    SHARED_GATE,
+    EXPERT_BIAS,
+    N_CONDITIONS
+};
+
+static bool holds(const struct moe_config *c, uint8_t condition, bool moe_layer)
+{
+    const bool conditions[N_CONDITIONS] = {
+        [ALWAYS] = true,
+        [UNTIED] = !c->tied_head,
+        [HEAD_BIAS] = c->head_bias,
+        [LAYER_NORM] = c->norm_kind == MOE_NORM_LAYER,
+        [ORDINARY] = c->kv_rank == 0,
+        [LATENT] = c->kv_rank > 0,
+        [LATENT_Q] = c->kv_rank > 0 && c->q_rank > 0,
+        [QKV_BIAS] = c->qkv_bias,
+        [QK_NORM] = c->qk_norm != MOE_QK_NORM_NONE,
+        [SINKS] = c->attn_sinks,
+        [O_BIAS] = c->o_bias,
+        [DENSE_LAYER] = !moe_layer,
+        [MOE_LAYER] = moe_layer,
+        [ROUTER_BIAS] = moe_layer && c->router_bias,
+        [SHARED] = moe_layer && c->shared_ff > 0,
+        [SHARED_GATE] = moe_layer && c->shared_ff > 0 && c->shared_gate,
+        [EXPERT_BIAS] = c->expert_bias,
+    };
+    return conditions[condition];
+}
+
+/* ---- The table ---- */
+
+/* How an entry begins: name in packs, kind, whether it is per layer. */
+#define MODEL(name, kind) name, MOE_KIND_##kind, false
+#define LAYER(name, kind) "layers.%u." name, MOE_KIND_##kind, true
+/* How it ends: its name in Hugging Face's files and in GGUF, or several, or parts of a tensor. */
+#define NAMES(hf, gguf) .names = {{ALL(hf)}, {ALL(gguf)}}
+#define HF(...) .names[MOE_NAMING_HF] = {__VA_ARGS__}
+#define GGUF(...) .names[MOE_NAMING_GGUF] = {__VA_ARGS__}
+#define ALL(path)                                                                                  \
+    {                                                                                              \
+        .name = (path)                                                                             \
+    }
+#define TAKE(path, what)                                                                           \
+    {                                                                                              \
+        .name = (path), .take = MOE_TAKE_##what                                                    \
+    }
+/* A tensor of a layer. */
+#define L "model.layers.%u."
+#define B "blk.%u."
+
+static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
+    [MOE_T_EMBED] = {MODEL("embed", DENSE), ALWAYS, VOCAB, HIDDEN,
+                     NAMES("model.embed_tokens.weight", "token_embd.weight")},
+    [MOE_T_FINAL_NORM] = {MODEL("final_norm", VECTOR), ALWAYS, HIDDEN, ONE,
+                          NAMES("model.norm.weight", "output_norm.weight")},
+    [MOE_T_FINAL_NORM_BIAS] = {MODEL("final_norm.bias", VECTOR), LAYER_NORM, HIDDEN, ONE,
+                               NAMES("model.norm.bias", "output_norm.bias")},
+    [MOE_T_HEAD] = {MODEL("head", DENSE), UNTIED, VOCAB, HIDDEN,
+                    NAMES("lm_head.weight", "output.weight")},
+    [MOE_T_HEAD_BIAS] = {MODEL("head.bias", VECTOR), HEAD_BIAS, VOCAB, ONE,
+                         NAMES("lm_head.bias", "output.bias")},
+    [MOE_T_ATTN_NORM] = {LAYER("attn.norm", VECTOR), ALWAYS, HIDDEN, ONE,
+                         NAMES(L "input_layernorm.weight", B "attn_norm.weight")},
+    [MOE_T_ATTN_NORM_BIAS] = {LAYER("attn.norm.bias", VECTOR), LAYER_NORM, HIDDEN, ONE,
+                              NAMES(L "input_layernorm.bias", B "attn_norm.bias")},
+    [MOE_T_Q_DOWN] = {LAYER("attn.q_down", DENSE), LATENT_Q, Q_RANK, HIDDEN,
+                      NAMES(L "self_attn.q_a_proj.weight", B "attn_q_a.weight")},
+    [MOE_T_Q_DOWN_NORM] = {LAYER("attn.q_down.norm", VECTOR), LATENT_Q, Q_RANK, ONE,
+                           NAMES(L "self_attn.q_a_layernorm.weight", B "attn_q_a_norm.weight")},
+    [MOE_T_Q] = {LAYER("attn.q", DENSE), ALWAYS, QUERIES, QUERY_INPUT,
+                 HF(ALL(L "self_attn.q_proj.weight"), ALL(L "self_attn.q_b_proj.weight")),
+                 GGUF(ALL(B "attn_q.weight"), ALL(B "attn_q_b.weight"))},
+    [MOE_T_K] = {LAYER("attn.k", DENSE), ORDINARY, KEYS, HIDDEN,
+                 NAMES(L "self_attn.k_proj.weight", B "attn_k.weight")},
+    [MOE_T_V] = {LAYER("attn.v", DENSE), ORDINARY, KEYS, HIDDEN,
+                 NAMES(L "self_attn.v_proj.weight", B "attn_v.weight")},
+    [MOE_T_Q_BIAS] = {LAYER("attn.q.bias", VECTOR), QKV_BIAS, QUERIES, ONE,
+                      NAMES(L "self_attn.q_proj.bias", B "attn_q.bias")},
+    [MOE_T_K_BIAS] = {LAYER("attn.k.bias", VECTOR), QKV_BIAS, KEYS, ONE,
+                      NAMES(L "self_attn.k_proj.bias", B "attn_k.bias")},
+    [MOE_T_V_BIAS] = {LAYER("attn.v.bias", VECTOR), QKV_BIAS, KEYS, ONE,
+                      NAMES(L "self_attn.v_proj.bias", B "attn_v.bias")},
+    [MOE_T_Q_NORM] = {LAYER("attn.q.norm", VECTOR), QK_NORM, QUERY_NORM, ONE,
+                      NAMES(L "self_attn.q_norm.weight", B "attn_q_norm.weight")},
+    [MOE_T_K_NORM] = {LAYER("attn.k.norm", VECTOR), QK_NORM, KEY_NORM, ONE,
+                      NAMES(L "self_attn.k_norm.weight", B "attn_k_norm.weight")},
+    [MOE_T_KV_DOWN] = {LAYER("attn.kv_down", DENSE), LATENT, KV_DOWN, HIDDEN,
+                       NAMES(L "self_attn.kv_a_proj_with_mqa.weight", B "attn_kv_a_mqa.weight")},
+    [MOE_T_KV_DOWN_NORM] = {LAYER("attn.kv_down.norm", VECTOR), LATENT, KV_RANK, ONE,
+                            NAMES(L "self_attn.kv_a_layernorm.weight", B "attn_kv_a_norm.weight")},
+    /* Older GGUF files have keys and values in one tensor, as Hugging Face's have. */
+    [MOE_T_K_UP] = {LAYER("attn.k_up", DENSE), LATENT, LATENT_KEYS, NOT_ROTATED,
+                    HF(TAKE(L "self_attn.kv_b_proj.weight", KEYS)),
+                    GGUF(ALL(B "attn_k_b.weight"), TAKE(B "attn_kv_b.weight", KEYS))},
+    [MOE_T_V_UP] = {LAYER("attn.v_up", DENSE), LATENT, VALUES, KV_RANK,
+                    HF(TAKE(L "self_attn.kv_b_proj.weight", VALUES)),
+                    GGUF(ALL(B "attn_v_b.weight"), TAKE(B "attn_kv_b.weight", VALUES))},
+    [MOE_T_SINKS] = {LAYER("attn.sinks", VECTOR), SINKS, HEADS, ONE,
+                     NAMES(L "self_attn.sinks", B "attn_sinks.weight")},
+    [MOE_T_O] = {LAYER("attn.o", DENSE), ALWAYS, HIDDEN, VALUES,
+                 NAMES(L "self_attn.o_proj.weight", B "attn_output.weight")},
+    [MOE_T_O_BIAS] = {LAYER("attn.o.bias", VECTOR), O_BIAS, HIDDEN, ONE,
+                      NAMES(L "self_attn.o_proj.bias", B "attn_output.bias")},
+    [MOE_T_FFN_NORM] = {LAYER("ffn.norm", VECTOR), ALWAYS, HIDDEN, ONE,
+                        NAMES(L "post_attention_layernorm.weight", B "ffn_norm.weight")},
+    [MOE_T_FFN_NORM_BIAS] = {LAYER("ffn.norm.bias", VECTOR), LAYER_NORM, HIDDEN, ONE,
+                             NAMES(L "post_attention_layernorm.bias", B "ffn_norm.bias")},
+    [MOE_T_GATE] = {LAYER("ffn.gate", DENSE), DENSE_LAYER, DENSE_FF, HIDDEN,
+                    NAMES(L "mlp.gate_proj.weight", B "ffn_gate.weight")},
+    [MOE_T_UP] = {LAYER("ffn.up", DENSE), DENSE_LAYER, DENSE_FF, HIDDEN,
+                  NAMES(L "mlp.up_proj.weight", B "ffn_up.weight")},
+    [MOE_T_DOWN] = {LAYER("ffn.down", DENSE), DENSE_LAYER, HIDDEN, DENSE_FF,
+                    NAMES(L "mlp.down_proj.weight", B "ffn_down.weight")},
+    [MOE_T_ROUTER] = {LAYER("router", ROUTER), MOE_LAYER, EXPERTS, HIDDEN,
+                      NAMES(L "mlp.gate.weight", B "ffn_gate_inp.weight")},
+    [MOE_T_ROUTER_BIAS] = {LAYER("router.bias", VECTOR), ROUTER_BIAS, EXPERTS, ONE,
+                           GGUF(ALL(B "ffn_gate_inp.bias"))},
+    /* As DeepSeek calls them. */
+    [MOE_T_SHARED_GATE_PROJ] = {LAYER("shared.gate", DENSE), SHARED, SHARED_FF, HIDDEN,
+                                NAMES(L "mlp.shared_experts.gate_proj.weight",
+                                      B "ffn_gate_shexp.weight")},
+    [MOE_T_SHARED_UP] = {LAYER("shared.up", DENSE), SHARED, SHARED_FF, HIDDEN,
+                         NAMES(L "mlp.shared_experts.up_proj.weight", B "ffn_up_shexp.weight")},
+    [MOE_T_SHARED_DOWN] = {LAYER("shared.down", DENSE), SHARED, HIDDEN, SHARED_FF,
+                           NAMES(L "mlp.shared_experts.down_proj.weight",
+                                 B "ffn_down_shexp.weight")},
+    [MOE_T_SHARED_GATE] = {LAYER("shared.scale", ROUTER), SHARED_GATE, ONE, HIDDEN,
+                           NAMES(L "mlp.shared_expert_gate.weight", B "ffn_gate_inp_shexp.weight")},
+};
+
+/* A tensor per expert, as Qwen, OLMoE and DeepSeek have them, or all experts of a layer in two
+ * tensors, as newer writers store them. GGUF has all of a layer in one, gate and up perhaps
+ * together; old files have a tensor per expert. */
+static const struct moe_tensor_spec parts[MOE_E_N_PARTS] = {
+    [MOE_E_GATE] = {"expert gate", MOE_KIND_EXPERT, true, ALWAYS, EXPERT_FF, HIDDEN,
+                    HF(ALL(L "mlp.experts.%u.gate_proj.weight"),
+                       TAKE(L "mlp.experts.gate_up_proj", FIRST_HALF)),
+                    GGUF(TAKE(B "ffn_gate_exps.weight", EXPERT),
+                         TAKE(B "ffn_gate_up_exps.weight", FIRST_HALF),
+                         ALL(B "ffn_gate.%u.weight"))},
+    [MOE_E_UP] = {"expert up", MOE_KIND_EXPERT, true, ALWAYS, EXPERT_FF, HIDDEN,
+                  HF(ALL(L "mlp.experts.%u.up_proj.weight"),
+                     TAKE(L "mlp.experts.gate_up_proj", SECOND_HALF)),
+                  GGUF(TAKE(B "ffn_up_exps.weight", EXPERT),
+                       TAKE(B "ffn_gate_up_exps.weight", SECOND_HALF), ALL(B "ffn_up.%u.weight"))},
+    [MOE_E_DOWN] = {"expert down", MOE_KIND_EXPERT, true, ALWAYS, HIDDEN, EXPERT_FF,
+                    HF(ALL(L "mlp.experts.%u.down_proj.weight"),
+                       TAKE(L "mlp.experts.down_proj", EXPERT)),
+                    GGUF(TAKE(B "ffn_down_exps.weight", EXPERT), ALL(B "ffn_down.%u.weight"))},
+    [MOE_E_GATE_BIAS] = {"expert gate bias", MOE_KIND_VECTOR, true, EXPERT_BIAS, EXPERT_FF, ONE,
+                         GGUF(TAKE(B "ffn_gate_exps.bias", EXPERT))},
+    [MOE_E_UP_BIAS] = {"expert up bias", MOE_KIND_VECTOR, true, EXPERT_BIAS, EXPERT_FF, ONE,
+                       GGUF(TAKE(B "ffn_up_exps.bias", EXPERT))},
+    [MOE_E_DOWN_BIAS] = {"expert down bias", MOE_KIND_VECTOR, true, EXPERT_BIAS, HIDDEN, ONE,
+                         GGUF(TAKE(B "ffn_down_exps.bias", EXPERT))},
+};
+
+const char *const moe_ignored_names[MOE_N_NAMINGS][4] = {
+    /* A buffer that old writers stored with the weights. */
+    [MOE_NAMING_HF] = {L "self_attn.rotary_emb.inv_freq", NULL},
+    /* moe_config_read_gguf reads these. */
+    [MOE_NAMING_GGUF] = {"rope_freqs.weight", "rope_factors_long.weight",
+                         "rope_factors_short.weight", NULL},
+};
+
+const struct moe_tensor_spec *moe_tensor_spec(enum moe_tensor_role role)
+{
+    return &roles[role];
+}
+
+const struct moe_tensor_spec *moe_expert_part_spec(enum moe_expert_part part)
+{
+    return &parts[part];
+}
+
+void moe_tensor_pack_name(enum moe_tensor_role role, uint32_t layer, char *out)
+{
+    const char *format = roles[role].pack_name, *mark = strstr(format, "%u");
+    if (!mark)
+        snprintf(out, MOE_PACK_NAME_BYTES, "%s", format);
+    else
+        snprintf(out, MOE_PACK_NAME_BYTES, "%.*s%u%s", (int)(mark - format), format, layer,
+                 mark + 2);
+}
+
+static bool shape(const struct moe_config *c, const struct moe_tensor_spec *spec, bool moe_layer,
+                  uint32_t *rows, uint32_t *cols)
+{
+    *rows = width(c, spec->rows);
+    *cols = width(c, spec->cols);
+    return holds(c, spec->condition, moe_layer) && *rows > 0;
+}
+
+bool moe_tensor_shape(const struct moe_config *config, enum moe_tensor_role role, uint32_t layer,
+                      uint32_t *rows, uint32_t *cols)
+{
+    bool moe_layer = layer < config->n_layers && config->layer_is_moe[layer];
+    return shape(config, &roles[role], moe_layer, rows, cols);
+}
+
+bool moe_expert_part_shape(const struct moe_config *config, enum moe_expert_part part,
+                           uint32_t *rows, uint32_t *cols)
+{
+    return shape(config, &parts[part], true, rows, cols);
+}

@@ -1,0 +1,143 @@
+/*
+ * The tensors a model can have: one table entry per role says its name in packs, how it may be
+ * stored, its shape, which models have it, and what checkpoints call it. Adding a role is an entry
+ * here and a place in struct moe_model (run/model.c).
+ */
+#ifndef MOE_MODEL_TENSOR_ROLES_H
+#define MOE_MODEL_TENSOR_ROLES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "model/config.h"
+
+/* Every dense tensor a model can have. */
+enum moe_tensor_role {
+    MOE_T_EMBED,
+    MOE_T_FINAL_NORM,
+    MOE_T_FINAL_NORM_BIAS,
+    MOE_T_HEAD, /* absent when tied */
+    MOE_T_HEAD_BIAS,
+    MOE_T_ATTN_NORM,
+    MOE_T_ATTN_NORM_BIAS,
+    MOE_T_Q_DOWN,
+    MOE_T_Q_DOWN_NORM,
+    MOE_T_Q,
+    MOE_T_K,
+    MOE_T_V,
+    MOE_T_Q_BIAS,
+    MOE_T_K_BIAS,
+    MOE_T_V_BIAS,
+    MOE_T_Q_NORM,
+    MOE_T_K_NORM,
+    /* Latent attention. The rows of KV_DOWN: the latent vector, then the rotated values. K_UP is,
+     * head by head, the transpose of the matrix that makes keys: it carries queries into the
+     * latent space. */
+    MOE_T_KV_DOWN,
+    MOE_T_KV_DOWN_NORM,
+    MOE_T_K_UP,
+    MOE_T_V_UP,
+    MOE_T_SINKS,
+    MOE_T_O,
+    MOE_T_O_BIAS,
+    MOE_T_FFN_NORM,
+    MOE_T_FFN_NORM_BIAS,
+    MOE_T_GATE, /* the feed-forward of dense layers */
+    MOE_T_UP,
+    MOE_T_DOWN,
+    MOE_T_ROUTER,
+    MOE_T_ROUTER_BIAS,
+    MOE_T_SHARED_GATE_PROJ,
+    MOE_T_SHARED_UP,
+    MOE_T_SHARED_DOWN,
+    MOE_T_SHARED_GATE, /* scales the shared expert's output */
+    MOE_T_N_ROLES
+};
+
+/* The parts of an expert, in the order of a pack's roles. */
+enum moe_expert_part {
+    MOE_E_GATE,
+    MOE_E_UP,
+    MOE_E_DOWN,
+    MOE_E_GATE_BIAS,
+    MOE_E_UP_BIAS,
+    MOE_E_DOWN_BIAS,
+    MOE_E_N_PARTS
+};
+
+/* How a tensor may be stored. */
+enum moe_tensor_kind {
+    MOE_KIND_VECTOR, /* plain f32: norms, biases */
+    MOE_KIND_DENSE,  /* a matrix stored at --dense bits */
+    MOE_KIND_ROUTER, /* a matrix that decides routing: kept at 16 bits or better */
+    MOE_KIND_EXPERT, /* a matrix of an expert, stored once per variant */
+};
+
+/* ---- Where tensors lie in a checkpoint ---- */
+
+/* Which part of a checkpoint's tensor a matrix [rows][cols] (a vector: cols 1, one dimension less)
+ * is. Where the name of an expert's tensor has no "%u" for the expert, the tensor holds all of
+ * them: n_experts is then its first dimension, before those given here. */
+enum moe_take {
+    MOE_TAKE_ALL = 0,     /* the tensor is [rows][cols]; the rows may lie in several dimensions */
+    MOE_TAKE_EXPERT,      /* [rows][cols], after n_experts */
+    MOE_TAKE_FIRST_HALF,  /* [2 * rows][cols]: its first rows */
+    MOE_TAKE_SECOND_HALF, /* ... its last rows */
+    MOE_TAKE_EVEN,        /* [2 * rows][cols]: rows 0, 2, 4, ... */
+    MOE_TAKE_ODD,         /* ... rows 1, 3, 5, ... */
+    MOE_TAKE_KEYS, /* [heads * (nope + value_dim)][kv_rank], per head the keys' rows: transposed */
+    MOE_TAKE_VALUES, /* ... per head the values' rows */
+};
+
+/* The first "%u" of a name is the layer, the second the expert. */
+struct moe_source {
+    const char *name; /* NULL: never there */
+    enum moe_take take;
+    /* The last two dimensions are [cols][rows] (before halves are taken). Not so for types that
+     * quantize blocks of columns. */
+    bool transposed;
+};
+
+/* Who named a checkpoint's tensors. */
+enum moe_naming {
+    MOE_NAMING_HF,   /* "model.layers.%u.self_attn.q_proj.weight": Llama's, as most families have */
+    MOE_NAMING_GGUF, /* "blk.%u.attn_q.weight" */
+    MOE_N_NAMINGS,
+};
+
+enum { MOE_MAX_USUAL_NAMES = 3 };
+
+/* ---- The table ---- */
+
+struct moe_tensor_spec {
+    const char *pack_name; /* "layers.%u.attn.q": "%u" is the layer; of a part: for people */
+    enum moe_tensor_kind kind;
+    bool per_layer;
+    uint8_t condition, rows, cols; /* tensor_roles.c's: which models have it, and its shape */
+    /* What checkpoints usually call it, in the order in which names are tried; a family may have
+     * names of its own (family.h), tried before these. */
+    struct moe_source names[MOE_N_NAMINGS][MOE_MAX_USUAL_NAMES];
+};
+
+const struct moe_tensor_spec *moe_tensor_spec(enum moe_tensor_role role);
+const struct moe_tensor_spec *moe_expert_part_spec(enum moe_expert_part part);
+
+/* Tensors that may be in a checkpoint and are not needed; NULL ends them. */
+extern const char *const moe_ignored_names[MOE_N_NAMINGS][4];
+
+/* Whether the model has it (in this layer), and its shape; vectors have *cols = 1. */
+bool moe_tensor_shape(const struct moe_config *config, enum moe_tensor_role role, uint32_t layer,
+                      uint32_t *rows, uint32_t *cols);
+/* Writes the pack name into out (MOE_PACK_NAME_BYTES of room). */
+void moe_tensor_pack_name(enum moe_tensor_role role, uint32_t layer, char *out);
+/* Whether the model's experts have this part, and its shape; biases have *cols = 1. */
+bool moe_expert_part_shape(const struct moe_config *config, enum moe_expert_part part,
+                           uint32_t *rows, uint32_t *cols);
+
+/* Whether the part belongs to the down projection, which has bits and a segment of its own. */
+static inline bool moe_expert_part_is_down(enum moe_expert_part part)
+{
+    return part == MOE_E_DOWN || part == MOE_E_DOWN_BIAS;
+}
+
+#endif
