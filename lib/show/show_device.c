@@ -104,11 +104,11 @@ static void put_batch(const struct moe_device_model *m, const struct moe_device_
         put_figure(out, name, &b->experts[v], SECONDS);
     }
     if (b->expert_rows.value > 0 && b->rows > 1)
-        moe_buf_printf(out, "    an expert in use computed %.3g rows in the mean\n",
+        moe_buf_printf(out, "    each expert in use computed %.3g rows on average\n",
                        b->expert_rows.value);
 }
 
-/* What loads cost against computation: whether prefetching has anything to hide behind. */
+/* What loads cost against computation: whether there is time to hide prefetches in. */
 static void put_verdict(const struct moe_device *d, struct moe_buf *out)
 {
     const struct moe_device_model *m = &d->model;

@@ -5,7 +5,7 @@
 #include "base/buf.h"
 #include "record/device.h"
 
-/* What is known, with spread, sources, and what a planner makes of it. */
+/* What is known, with its spread and sources, and what loads cost against computation. */
 void moe_show_device(const struct moe_device *d, struct moe_buf *out);
 
 #endif

@@ -15,7 +15,7 @@ static const char *unit(const struct moe_map *map)
     return map->metric == MOE_METRIC_NLL ? "%" : " points";
 }
 
-/* "+1.93% +- 0.08, top-1 -2.1 points". */
+/* "+1.93% +- 0.08   2.10 +- 0.30": loss of nats, and of top-1 agreement in points. */
 static void put_loss(struct moe_buf *out, const struct moe_loss *loss)
 {
     moe_buf_printf(out, "%+7.2f%% +- %4.2f  %5.2f +- %4.2f", loss->nll_percent, loss->nll_error,
@@ -26,7 +26,7 @@ static const char loss_heading[] = "nats more        top-1 changed";
 
 /* ---- Pictures ---- */
 
-/* A variant as one character: a bitwidth of one digit as that, others as letters. */
+/* A variant as one character: a bitwidth of one digit as itself, others as letters. */
 static char sign_of(const struct moe_map *map, uint32_t variant)
 {
     const char *name = map->variants[variant];
@@ -140,7 +140,7 @@ static void put_choice(const struct moe_map *map, struct moe_buf *out)
         moe_format_bytes(c->expert_bytes, experts), c->dense_bits);
     moe_buf_printf(out, "                 %s\n  on the texts ", loss_heading);
     put_loss(out, &c->loss);
-    moe_buf_printf(out, "   (importances foretold %+.2f%s)\n", c->expected, unit(map));
+    moe_buf_printf(out, "   (predicted from importances: %+.2f%s)\n", c->expected, unit(map));
     if (c->check.tokens) {
         moe_buf_text(out, "  on checks    ");
         put_loss(out, &c->check);
@@ -182,7 +182,7 @@ static void put_hobbit(const struct moe_map *map, struct moe_buf *out)
     const struct moe_map_hobbit *h = &map->hobbit;
     moe_buf_printf(out,
                    "\nMisses: T1 %.2f, T2 %.2f: %.1f%% of activations at %s, %.1f%% at %s, %.1f%% "
-                   "left out, were nothing cached\n        ",
+                   "left out, if nothing were cached\n        ",
                    h->t1, h->t2, 100 * h->high_share, map->variants[h->high], 100 * h->low_share,
                    map->variants[h->low], 100 * h->skipped_share);
     put_loss(out, &h->loss);
@@ -228,7 +228,7 @@ void moe_show_map_line(const struct moe_map *map, struct moe_buf *out)
     char bytes[32], before[32];
     if (!c->there) {
         moe_buf_text(out, moe_map_complete(map) ? "importances of all experts"
-                                                : "importances of a part of the experts");
+                                                : "importances of some experts");
         return;
     }
     moe_buf_printf(out, "%s instead of %s, %+.2f%s (standard error %.2f)",

@@ -1,6 +1,5 @@
 /*
- * What is inside a pack, for people and scripts: figures, a table, JSON. The library never prints:
- * texts go to a buffer.
+ * What is inside a pack: figures, a table for people, JSON for scripts.
  */
 #ifndef MOE_SHOW_SHOW_PACK_H
 #define MOE_SHOW_SHOW_PACK_H
@@ -27,7 +26,7 @@ struct moe_pack_summary {
     struct moe_config config;
     uint32_t n_moe_layers;
     struct moe_weight_sum variants[MOE_PACK_MAX_VARIANTS]; /* as the pack numbers them */
-    bool mixed[MOE_PACK_MAX_VARIANTS]; /* its experts have not all the same bits */
+    bool mixed[MOE_PACK_MAX_VARIANTS]; /* its experts do not all have the same bits */
     struct moe_weight_sum dense;
     uint64_t tokenizer_bytes;
     bool has_chat_template;
@@ -47,13 +46,13 @@ const char *moe_show_variant_bits(const struct moe_pack *pack, uint32_t variant)
 /* Appends "12 layers, 384 experts at 4 bits (4.50 bits/weight), dense 8.49 bits/weight". */
 void moe_show_pack_line(const struct moe_pack *pack, const struct moe_pack_summary *s,
                         struct moe_buf *out);
-/* Appends a table for people, several lines; with every tensor when asked for. */
+/* Appends a table of several lines; `tensors`: with every tensor. */
 void moe_show_pack(const struct moe_pack *pack, const struct moe_pack_summary *s, bool tensors,
                    struct moe_buf *out);
-/* Appends the bits of each expert of every mixed variant: a row for each MoE layer, a character for
- * each expert, then what the characters mean; of layers with more than MOE_SHOW_DRAWN experts
- * how many have which. Nothing for other packs. colour: with terminal escapes, warmer for more
- * bits. */
+/* Appends the bits of each expert of every mixed variant: a line for each MoE layer, a character
+ * for each expert, then what the characters mean. With more than MOE_SHOW_DRAWN experts to a layer,
+ * how many have which bits. Nothing for packs without mixed variants. colour: with terminal
+ * escapes, warmer for more bits. */
 enum { MOE_SHOW_DRAWN = 256 };
 void moe_show_pack_bits(const struct moe_pack *pack, const struct moe_pack_summary *s, bool colour,
                         struct moe_buf *out);

@@ -14,7 +14,7 @@ enum {
     MAX_KINDS = 36, /* of bits: six by six */
 };
 
-/* The bits that occur, best first, and how each is drawn: a bitwidth of one digit as that, others
+/* The bits that occur, best first, and how each is drawn: a bitwidth of one digit as itself, others
  * as letters. */
 struct key {
     int n;

@@ -125,7 +125,7 @@ void moe_show_run_json(const struct moe_stats *stats, struct moe_buf *out)
 
 /* ---- For people ---- */
 
-/* "lru (cache arc, per-layer)"; strategies without a cache have nothing in brackets. */
+/* "lru (cache arc, per-layer)"; without brackets where there is no cache. */
 static void put_strategy(struct moe_buf *out, const struct moe_stats *stats)
 {
     moe_buf_text(out, stats->strategy);
@@ -139,19 +139,18 @@ static void put_speed(struct moe_buf *out, const char *name, const struct moe_ph
                    p->seconds, tokens_per_second(p));
 }
 
-/* What was guessed, and whatever may have changed results: a line each, where there is something.
- */
+/* Predictions, and what may have changed results: a line each, where there is something. */
 static void put_notes(struct moe_buf *out, const struct moe_counts *n)
 {
     if (n->predicted)
         moe_buf_printf(out,
-                       "ahead    %.1f%% of %" PRIu64 " activations foretold, %" PRIu64
-                       " loads begun ahead, %" PRIu64 " of them of use\n",
+                       "prefetch %.1f%% of %" PRIu64 " activations predicted, %" PRIu64
+                       " prefetches, %" PRIu64 " of them used\n",
                        100 * ratio((double)n->predicted_right, (double)n->predicted), n->predicted,
                        n->prefetches, n->prefetches_used);
     if (n->host_computed + n->precalculated)
         moe_buf_printf(out,
-                       "host     %" PRIu64 " activations computed there, %" PRIu64
+                       "host     %" PRIu64 " activations computed on it, %" PRIu64
                        " of them a layer early\n",
                        n->host_computed + n->precalculated, n->precalculated);
     if (n->low_precision + n->skipped + n->precalculated + n->substituted)
@@ -170,9 +169,9 @@ void moe_show_run(const struct moe_stats *stats, struct moe_buf *out)
     moe_buf_printf(out, " on %s\n", stats->device);
     put_speed(out, "prefill", &stats->prefill);
     put_speed(out, "decode", &stats->decode);
-    moe_buf_printf(
-        out, "first token after %.3f s; %" PRIu64 " tokens of prompt, %" PRIu64 " generated\n",
-        stats->ttft_seconds, stats->prompt_tokens, stats->generated_tokens);
+    moe_buf_printf(out,
+                   "first token after %.3f s; %" PRIu64 " prompt tokens, %" PRIu64 " generated\n",
+                   stats->ttft_seconds, stats->prompt_tokens, stats->generated_tokens);
     moe_buf_printf(out,
                    "experts  %" PRIu64 " activations, hit rate %.2f%%, %" PRIu64
                    " loads, %s read (%s per decoded token), %.3f s stalled\n",
@@ -199,7 +198,8 @@ void moe_show_run(const struct moe_stats *stats, struct moe_buf *out)
                        strcmp(stats->predict_on, "gpu") == 0 ? "GPU" : "host",
                        1e6 * stats->predict_gpu_seconds, 1e6 * stats->predict_host_seconds);
     if (stats->bf16_rows)
-        moe_buf_printf(out, "bf16     %" PRIu64 " inputs of products (--bf16-prompts)\n",
+        moe_buf_printf(out,
+                       "bf16     %" PRIu64 " matmul input rows rounded to bf16 (--bf16-prompts)\n",
                        stats->bf16_rows);
 }
 

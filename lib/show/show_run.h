@@ -1,6 +1,4 @@
-/*
- * Statistics of a run as text: for scripts, for people, for the line below an answer.
- */
+/* Statistics of a run (run/stats.h): for scripts, for a person, and in one line. */
 #ifndef MOE_SHOW_SHOW_RUN_H
 #define MOE_SHOW_SHOW_RUN_H
 

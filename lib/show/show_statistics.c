@@ -128,7 +128,7 @@ static int put_rest(const struct moe_statistics *s, struct moe_buf *out, struct 
     if (status != MOE_OK)
         return status;
     moe_figure_popularity(s, MOE_ALL_LAYERS, shares);
-    moe_buf_printf(out, "\nInputs of a gate and of what stands near it (cosine)\n ");
+    moe_buf_printf(out, "\nSimilarity of a gate's input to other inputs (cosine)\n ");
     moe_buf_printf(out, " gate 1, 2, 3 layers before: %.3f %.3f %.3f;",
                    moe_figure_cosine(s, MOE_ALL_LAYERS, MOE_COSINE_GATE_1),
                    moe_figure_cosine(s, MOE_ALL_LAYERS, MOE_COSINE_GATE_2),
@@ -153,7 +153,7 @@ static int put_rest(const struct moe_statistics *s, struct moe_buf *out, struct 
         100 * shares[0], 100 * shares[2], 100 * shares[4]);
     moe_buf_printf(out,
                    "Rank-1 paths: %" PRIu64 " different%s, the 20%% most frequent hold %.1f%% of "
-                   "tokens\n  (log-log slope %.2f); two layers foretell the third in %.1f%%\n",
+                   "tokens\n  (log-log slope %.2f); two layers predict the third in %.1f%%\n",
                    paths.n_paths, paths.sampled ? " in the sample kept" : "", 100 * paths.top_fifth,
                    paths.slope, 100 * paths.rank1_right);
     moe_buf_text(out, "Mean weight by rank:");

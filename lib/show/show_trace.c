@@ -60,7 +60,7 @@ void moe_show_trace(const struct moe_trace *t, struct moe_buf *out)
     if (s->keep == 0)
         moe_buf_text(out, "Choices and weights only, no scores\n");
     else
-        moe_buf_printf(out, "Scores of the %" PRIu32 " best of the router", s->keep);
+        moe_buf_printf(out, "Scores of the best %" PRIu32 " experts by the router", s->keep);
     for (int i = 0; i < MOE_N_PREDICTORS; i++)
         if (s->predictors & 1u << i)
             moe_buf_printf(out, ", %s", moe_predictor_name((enum moe_predictor)i));

@@ -25,7 +25,7 @@ run "$bin/moe-profile" --show "$tmp/a.trace"
 expect_stdout_like "Trace of * tokens (* of prompts, * decoded) in 8 sequences
 *: 12 MoE layers, 32 experts, 4 per token
 *variant 4: 20.25 KiB
-Scores of the 8 best of the router, gate-1, *, residual-3
+Scores of the best 8 experts by the router, gate-1, *, residual-3
 * bytes per token" "--show says what is in it"
 run "$bin/moe-profile" --show --json "$tmp/a.trace"
 expect_stdout_like '{"sequences": 8, "tokens": *"keep": 8,*"gate-2"*' "... and for scripts"

@@ -270,8 +270,8 @@ static void texts_tell_the_same(void **state)
     assert_non_null(strstr((char *)out.data, "hit rate 7.30%")); /* 10 of 137 */
     assert_non_null(strstr((char *)out.data, "0.750 s stalled"));
     assert_non_null(strstr((char *)out.data, "to the GPU, 7 loads from host memory, 7 from disk"));
-    assert_non_null(strstr((char *)out.data, "65.3% of 98 activations foretold")); /* 64 */
-    assert_non_null(strstr((char *)out.data, "48 activations computed there, 32 of them"));
+    assert_non_null(strstr((char *)out.data, "65.3% of 98 activations predicted")); /* 64 */
+    assert_non_null(strstr((char *)out.data, "48 activations computed on it, 32 of them"));
     assert_non_null(strstr((char *)out.data, "3 at low precision, 64 left out, 32 from an earlier "
                                              "state, 5 not the router's choice"));
     moe_buf_clear(&out);
@@ -290,7 +290,7 @@ static void texts_tell_the_same(void **state)
     const struct moe_stats plain = {.device = "cpu"};
     moe_buf_clear(&out);
     moe_show_run(&plain, &out);
-    assert_null(strstr((char *)out.data, "foretold"));
+    assert_null(strstr((char *)out.data, "predicted"));
     assert_null(strstr((char *)out.data, "changed"));
     moe_buf_release(&out);
 }
