@@ -19,16 +19,6 @@ static void log_token(void *ctx, double nats, uint32_t best)
     moe_buf_printf(ctx, "%.6f %u\n", nats, best);
 }
 
-/* Ends the object and prints it. */
-static int print_json(struct moe_emit *e, struct moe_err *err)
-{
-    int status = moe_emit_end(e, err);
-    if (status == MOE_OK)
-        cli_write(e->out->data, e->out->size);
-    moe_buf_release(e->out);
-    return status;
-}
-
 static int print_perplexity_json(const struct moe_perplexity *p, const char *unit,
                                  struct moe_err *err)
 {
@@ -39,7 +29,7 @@ static int print_perplexity_json(const struct moe_perplexity *p, const char *uni
     moe_emit_u64(&e, "tokens", p->n_tokens);
     moe_emit_u64(&e, unit, p->n_documents);
     moe_emit_fixed(&e, "seconds", 3, p->seconds);
-    return print_json(&e, err);
+    return cli_print(moe_emit_end(&e, err), &out, err);
 }
 
 int measure_perplexity(struct moe_session *s, const char *path,
@@ -99,7 +89,7 @@ static int print_speed_json(const struct moe_bench_options *options, const struc
     moe_emit_u64(&e, "decode_tokens", options->decode_tokens);
     put_figure(&e, "decode_tokens_per_s", &b->decode);
     moe_emit_u64(&e, "runs", options->n_runs);
-    return print_json(&e, err);
+    return cli_print(moe_emit_end(&e, err), &out, err);
 }
 
 int measure_speed(struct moe_session *s, const struct measure_speed_options *options,

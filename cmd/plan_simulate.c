@@ -15,12 +15,12 @@ enum { MAX_STRATEGIES = 64, MAX_SIZES = 32 };
 
 struct size {
     char text[32];
-    double times_token, share; /* of all experts; 0: bytes are named */
-    bool of_experts;
+    double times_token, share; /* of all experts; 0: bytes are given */
+    bool of_experts;           /* the bytes are of experts, not of the process */
     uint64_t bytes;
 };
 
-struct row {
+struct result {
     const char *strategy;
     const struct size *size;
     struct moe_trial_run run;
@@ -35,7 +35,7 @@ struct table {
     uint32_t n_strategies, n_sizes;
     int width; /* of the longest name */
     bool json;
-    uint32_t n_rows; /* printed */
+    uint32_t n_results; /* printed */
 };
 
 /* ---- Lists ---- */
@@ -128,7 +128,7 @@ static void resolve_size(const struct plan_inputs *in, struct size *s)
     s->of_experts = relative || (!in->options->pack && !in->options->shape);
 }
 
-/* ---- Rows ---- */
+/* ---- Results ---- */
 
 static double share(double part, double of)
 {
@@ -142,7 +142,7 @@ static double hit_rate(const struct moe_counts *n)
 
 /* Upper limit of tokens per second for loading on demand: the slower of this strategy's computation
  * and of the loads that the optimum still needs. */
-static double bound(const struct row *r)
+static double bound(const struct result *r)
 {
     const struct moe_simulated_phase *d = &r->run.simulated.decode;
     double tokens = (double)d->tokens, optimal = r->run.optimal_hit_rate;
@@ -152,7 +152,7 @@ static double bound(const struct row *r)
     return share(tokens, fmax(link, d->compute_seconds));
 }
 
-static int print_json(const struct table *t, const struct row *r, struct moe_err *err)
+static int print_json(const struct table *t, const struct result *r, struct moe_err *err)
 {
     const struct moe_simulated *s = &r->run.simulated;
     const struct moe_simulated_phase *d = &s->decode;
@@ -160,7 +160,7 @@ static int print_json(const struct table *t, const struct row *r, struct moe_err
     double tokens = (double)d->tokens;
     struct moe_buf out = {0};
     struct moe_emit e;
-    moe_buf_text(&out, t->n_rows ? ",\n " : "[");
+    moe_buf_text(&out, t->n_results ? ",\n " : "[");
     moe_emit_begin_json(&e, &out, MOE_EMIT_LINE);
     moe_emit_text(&e, "strategy", r->strategy);
     moe_emit_text(&e, "memory", r->size->text);
@@ -194,14 +194,10 @@ static int print_json(const struct table *t, const struct row *r, struct moe_err
     moe_emit_u64(&e, "evictions", n->evictions);
     moe_emit_rounded(&e, "prefetch_accuracy", 9,
                      share((double)n->predicted_right, (double)n->predicted));
-    int status = moe_emit_end_item(&e, err);
-    if (status == MOE_OK)
-        cli_write(out.data, out.size);
-    moe_buf_release(&out);
-    return status;
+    return cli_print(moe_emit_end_item(&e, err), &out, err);
 }
 
-static void print_row(const struct table *t, const struct row *r)
+static void print_line(const struct table *t, const struct result *r)
 {
     const struct moe_simulated_phase *d = &r->run.simulated.decode;
     char optimal[16] = "-";
@@ -240,7 +236,7 @@ static int run_size(struct table *t, const struct plan_inputs *in, const struct 
         plan_planner(in, size->of_experts ? PLAN_OF_EXPERTS : PLAN_OF_PROCESS);
     int status = MOE_OK;
     for (uint32_t i = 0; i < t->n_strategies && status == MOE_OK; i++) {
-        struct row r = {.strategy = t->names[i], .size = size, .pace = &in->pace};
+        struct result r = {.strategy = t->names[i], .size = size, .pace = &in->pace};
         status = moe_planner_try(&planner, &t->strategies[i], size->bytes, 0, &r.run, NULL, err);
         cli_progress_done();
         if (status == MOE_ERR_USAGE || status == MOE_ERR_LIMIT || status == MOE_ERR_UNSUPPORTED) {
@@ -252,8 +248,8 @@ static int run_size(struct table *t, const struct plan_inputs *in, const struct 
             if (t->json)
                 status = print_json(t, &r, err);
             else
-                print_row(t, &r);
-            t->n_rows++;
+                print_line(t, &r);
+            t->n_results++;
         }
     }
     return status;
@@ -279,7 +275,7 @@ int plan_simulate(const struct plan_options *o, const char *strategies, const ch
         print_head(&t, &in);
     for (uint32_t i = 0; i < t.n_sizes && status == MOE_OK; i++)
         status = run_size(&t, &in, &t.sizes[i], &why, err);
-    if (status == MOE_OK && t.n_rows == 0) { /* nothing could run */
+    if (status == MOE_OK && t.n_results == 0) { /* nothing could run */
         *err = why;
         status = why.status;
     } else if (status == MOE_OK && json) {

@@ -100,7 +100,7 @@ int console_answer(struct console *c, const char *text, struct moe_err *err)
     if (why == MOE_STOP_CONTEXT)
         console_tell(c, "/reset empties the context; -c sets a longer one");
     if (why == MOE_STOP_LENGTH)
-        console_tell(c, "(stopped after -n tokens; /continue continues)");
+        console_tell(c, "(stopped after -n tokens; /continue resumes)");
     footer(c);
     return MOE_OK;
 }

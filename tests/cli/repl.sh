@@ -66,7 +66,7 @@ check "... and prompts" prompts
 type_line 'Once upon a time'
 check "an answer ends with a footer" shows "$footer"
 check "... below its text" answers 'Once upon a time'
-check "... says that -n stopped it" has '/continue continues'
+check "... says that -n stopped it" has '/continue resumes'
 check "... and the prompt is back" prompts
 type_line ''
 check "an empty line continues the answer" shows "$footer" 2
