@@ -21,7 +21,7 @@ struct dev_heads {
 static __device__ __forceinline__ struct dev_heads dev_heads_of(const struct moe_gpu_heads &h,
                                                                 int kind, uint64_t row)
 {
-    bool normed = h.qk_norm != MOE_GPU_QK_NORM_NONE;
+    bool normed = h.qk_norm != MOE_QK_NORM_NONE;
     if (kind == DEV_QUERIES)
         return {h.q + row * h.q_stride, h.q_bias, normed ? h.q_norm : NULL, h.n_heads, h.rope_dim};
     if (kind == DEV_KEYS)
@@ -41,7 +41,7 @@ static __device__ __forceinline__ float dev_norm_heads(const struct moe_gpu_head
                                                        uint64_t row, struct dev_stage *stage)
 {
     struct dev_heads p = dev_heads_of(h, kind, row);
-    if (!p.norm || h.qk_norm != MOE_GPU_QK_NORM_FULL)
+    if (!p.norm || h.qk_norm != MOE_QK_NORM_FULL)
         return 0;
     uint32_t width = p.n_heads * h.head_dim;
     float squares = dev_block_sum<true>(stage, width, [&](uint32_t i) { return dev_biased(p, i); });
@@ -58,7 +58,7 @@ static __device__ __forceinline__ void dev_finish_head(const struct moe_gpu_head
     const struct dev_heads p = dev_heads_of(h, kind, row);
     uint32_t lane = threadIdx.x % DEV_WARP, first = head * h.head_dim, half = p.rotated / 2;
     const float *angles = h.rope + (uint64_t)h.rows[row].position * h.rope_dim, *norm = p.norm;
-    if (norm && h.qk_norm == MOE_GPU_QK_NORM_FULL) {
+    if (norm && h.qk_norm == MOE_QK_NORM_FULL) {
         norm += first;
     } else if (norm) {
         float squares =

@@ -165,9 +165,9 @@ static __device__ void dev_route_row(const struct moe_gpu_router &r, uint64_t ro
     for (uint32_t e = w.lane; e < r.n_experts; e += DEV_WARP)
         w.p[e] = r.bias ? scores[e] + r.bias[e] : scores[e];
 
-    if (r.kind == MOE_GPU_ROUTER_SOFTMAX)
+    if (r.kind == MOE_ROUTER_SOFTMAX)
         route_choose_by_softmax(&r, &w, chosen);
-    else if (r.kind == MOE_GPU_ROUTER_TOPK_SOFTMAX)
+    else if (r.kind == MOE_ROUTER_TOPK_SOFTMAX)
         route_choose_by_score(&r, &w, chosen);
     else
         route_choose_by_mixer(&r, &w, chosen);

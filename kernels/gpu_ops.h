@@ -21,6 +21,7 @@
 #include <stdint.h>
 
 #include "gpu.h"
+#include "model/kinds.h"
 #include "quant/layout.h"
 
 #ifdef __cplusplus
@@ -174,14 +175,12 @@ uint64_t moe_gpu_bf16_rows(const struct moe_gpu *g);
 
 /* ---- Attention ---- */
 
-/* The KV cache, laid out as the processor's (run/workspace.h, struct moe_kv). */
+/* The KV cache, laid out as the processor's (run/kv.h). */
 struct moe_gpu_kv {
     uint8_t *keys, *values;
     bool f16; /* cells of 2 bytes; else f32 */
     uint32_t n_positions, key_dim, value_dim, value_padded, n_heads, n_sequences;
 };
-
-enum moe_gpu_qk_norm { MOE_GPU_QK_NORM_NONE, MOE_GPU_QK_NORM_HEAD, MOE_GPU_QK_NORM_FULL };
 
 /* Ordinary attention's queries, keys and values, fresh from their products: biases, norms,
  * clipping, rotary positions (run/projections.c). Queries stay where they are, keys and values go
@@ -191,7 +190,7 @@ struct moe_gpu_heads {
     const float *k, *v;
     uint64_t q_stride, k_stride, v_stride;
     const float *q_bias, *k_bias, *v_bias;
-    enum moe_gpu_qk_norm qk_norm;
+    enum moe_qk_norm qk_norm;
     const float *q_norm, *k_norm;
     float eps;
     float clip;        /* 0: not */
@@ -257,15 +256,8 @@ uint64_t moe_gpu_attention_bytes(uint32_t n_heads, uint32_t value_dim, uint32_t 
 
 /* ---- Routing, results ---- */
 
-/* As model/config.h's. */
-enum moe_gpu_router_kind {
-    MOE_GPU_ROUTER_SOFTMAX,
-    MOE_GPU_ROUTER_TOPK_SOFTMAX,
-    MOE_GPU_ROUTER_SPARSEMIXER,
-};
-
 struct moe_gpu_router {
-    enum moe_gpu_router_kind kind;
+    enum moe_router_kind kind;
     uint32_t n_experts, top_k, n_groups, top_groups;
     bool norm_topk;
     float routed_scale, jitter;

@@ -13,7 +13,7 @@
 #include "engine/engine_split.h"
 #include "gpu_ops.h"
 #include "run/pass_strategy.h"
-#include "run/predict_device.h"
+#include "run/stages.h"
 
 /* ---- Opening ---- */
 
@@ -175,10 +175,8 @@ void moe_engine_finish_stats(const struct moe_engine *e, struct moe_stats *stats
     stats->gpu_memory_bytes = e->gpu ? MOE_GPU_OWN_BYTES + moe_gpu_allocated_bytes(e->gpu) : 0;
     stats->gpu_memory_budget_bytes = e->gpu ? e->budget.gpu.total : 0;
     stats->bf16_rows = e->gpu ? moe_gpu_bf16_rows(e->gpu) : 0;
-    const struct moe_predict_device *place = &e->session->predict_device;
-    snprintf(stats->predict_on, sizeof stats->predict_on, "%s", moe_predict_device_name(place));
-    stats->predict_gpu_seconds = place->gpu_seconds;
-    stats->predict_host_seconds = place->host_seconds;
+    if (e->session->stages->add_stats)
+        e->session->stages->add_stats(e->session, stats);
     stats->resident_expert_bytes_max = e->experts->resident_bytes_max;
     stats->memory_budget_bytes = e->memory_named ? e->budget.total : 0;
     stats->peak_rss_bytes = moe_peak_rss_bytes();

@@ -67,7 +67,7 @@ struct moe_budget moe_engine_size(const struct moe_split_inputs *in,
         .batch = so->batch,
     };
     b.work += moe_session_bytes(c, so) - b.kv;
-    if (so->look_depth > 0)
+    if (so->predict_depth > 0)
         b.dense += moe_host_routers_bytes(m);
     if (strategy && moe_engine_takes_part(strategy))
         b.work += moe_pass_strategy_bytes(m, so->batch, strategy,

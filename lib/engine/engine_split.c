@@ -118,7 +118,7 @@ static struct moe_session_options session_for(const struct moe_split_inputs *in,
     struct moe_session_options so = in->session;
     if (in->gpu) {
         so.needs_rows = s->needs_host;
-        so.look_depth = moe_layer_predictor_looks(in->model, s, &so.look_residual);
+        so.predict_depth = moe_layer_predictor_depth(in->model, s, &so.predict_residual);
     }
     return so;
 }

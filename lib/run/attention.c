@@ -21,81 +21,16 @@
  *   result   O[d] / S
  *
  * The products run over what any row of the tile sees, with e = 0 for the others: values are finite
- * (put_cell), so that adds nothing; the sign of an output that is zero is all it could change.
+ * (kv.c, put_cell), so that adds nothing; the sign of an output that is zero is all it could
+ * change.
  */
-#include <float.h>
 #include <math.h>
 #include <string.h>
 
-#include "base/float16.h"
-#include "run/workspace.h"
-
-/* Index of one (layer, sequence, kv head) among all. */
-static uint64_t head_index(const struct moe_kv *kv, uint32_t layer, uint32_t sequence,
-                           uint32_t head)
-{
-    return ((uint64_t)layer * kv->n_sequences + sequence) * kv->n_heads + head;
-}
-
-static uint8_t *head_keys(const struct moe_kv *kv, uint64_t index)
-{
-    return kv->keys + index * kv->n_positions * kv->key_dim * kv->item_bytes;
-}
-
-static uint8_t *head_values(const struct moe_kv *kv, uint64_t index)
-{
-    return kv->values + index * kv->n_positions * kv->value_padded * kv->item_bytes;
-}
-
-/* ---- Storing ---- */
-
-struct store {
-    struct moe_session *s;
-    uint32_t layer;
-    const struct moe_row *rows;
-};
-
-/* Writes cell `c` of a head's keys or values: kept finite, for an infinity in a cell that a row
- * masks would still make 0 * infinity there. */
-static void put_cell(const struct moe_kv *kv, uint8_t *cells, uint64_t c, float v)
-{
-    if (kv->layout.kind == MOE_LAYOUT_F32)
-        ((float *)(void *)cells)[c] = v > FLT_MAX ? FLT_MAX : v < -FLT_MAX ? -FLT_MAX : v;
-    else
-        ((uint16_t *)(void *)cells)[c] = moe_f32_to_f16(v > 65504.0f    ? 65504.0f
-                                                        : v < -65504.0f ? -65504.0f
-                                                                        : v);
-}
-
-static void store_rows(void *ctx, int64_t begin, int64_t end, int thread)
-{
-    const struct store *st = ctx;
-    const struct moe_workspace *w = st->s->work;
-    const struct moe_kv *kv = &w->kv;
-    for (int64_t i = begin; i < end; i++) {
-        uint64_t position = st->rows[i].position;
-        for (uint32_t head = 0; head < kv->n_heads; head++) {
-            const float *k = w->k + (uint64_t)i * w->k_stride + head * kv->key_dim;
-            const float *v = w->v + (uint64_t)i * w->v_stride + head * kv->value_dim;
-            uint64_t index = head_index(kv, st->layer, st->rows[i].sequence, head);
-            uint8_t *keys = head_keys(kv, index), *values = head_values(kv, index);
-            for (uint32_t c = 0; c < kv->key_dim; c++)
-                put_cell(kv, keys, (position / 16 * kv->key_dim + c) * 16 + position % 16, k[c]);
-            for (uint32_t c = 0; c < kv->value_dim; c++)
-                put_cell(kv, values, (c / 16 * (uint64_t)kv->n_positions + position) * 16 + c % 16,
-                         v[c]);
-        }
-    }
-}
-
-void moe_kv_store(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
-                  uint32_t n_rows)
-{
-    struct store st = {s, layer, rows};
-    moe_par_for(n_rows, 8, store_rows, &st);
-}
-
-/* ---- Attending ---- */
+#include "base/par.h"
+#include "kern/kern.h"
+#include "kern/kern_math.h"
+#include "run/stages_cpu.h"
 
 enum { CHUNK = MOE_ATTENTION_CHUNK };
 
@@ -112,7 +47,9 @@ uint64_t moe_attention_max_tiles(const struct moe_config *c, uint32_t batch)
 }
 
 struct attend {
-    struct moe_session *s;
+    const struct moe_kv *kv;
+    const struct cpu_attention *work;
+    float scale;
     uint32_t layer, group; /* heads that share a kv head */
     uint32_t window;       /* 0: all positions */
     const float *sinks;    /* [heads] or NULL */
@@ -168,28 +105,26 @@ struct tile {
 static void open_column(const struct attend *a, const struct moe_attn_tile *from, uint32_t kv_head,
                         uint32_t t, struct tile *tile)
 {
-    const struct moe_workspace *w = a->s->work;
-    float scale = a->s->model->config.attn_scale;
     uint32_t row = from->first_row + (from->first + t) / a->group;
     uint32_t head = kv_head * a->group + (from->first + t) % a->group;
-    uint32_t end = a->rows[row].position + 1, key_dim = w->kv.key_dim;
-    const float *q = w->queries + row * w->queries_stride + (uint64_t)head * key_dim;
+    uint32_t end = a->rows[row].position + 1, key_dim = a->kv->key_dim;
+    const float *q = a->work->queries + row * a->work->queries_stride + (uint64_t)head * key_dim;
     tile->cols[t] = (struct column){.row = row, .head = head};
     tile->sees[t] = (struct span){a->window && end > a->window ? end - a->window : 0, end};
     for (uint32_t c = 0; c < key_dim; c++)
-        tile->query[c * tile->nt + t] = q[c] * scale;
+        tile->query[c * tile->nt + t] = q[c] * a->scale;
 }
 
 static void open_tile(const struct attend *a, const struct moe_attn_tile *from, uint32_t kv_head,
                       float *scratch, struct tile *tile)
 {
-    const struct moe_kv *kv = &a->s->work->kv;
-    uint64_t index = head_index(kv, a->layer, a->rows[from->first_row].sequence, kv_head);
+    const struct moe_kv *kv = a->kv;
+    uint32_t sequence = a->rows[from->first_row].sequence;
     *tile = (struct tile){
         .n = from->n,
         .nt = 1u << tile_log2(from->n),
-        .keys = head_keys(kv, index),
-        .values = head_values(kv, index),
+        .keys = moe_kv_keys(kv, a->layer, sequence, kv_head),
+        .values = moe_kv_values(kv, a->layer, sequence, kv_head),
         .scores = scratch,
         .shares = scratch + MOE_TILE * CHUNK,
         .part = scratch + MOE_TILE * 2 * CHUNK,
@@ -283,16 +218,15 @@ static void attend_chunk(const struct moe_kv *kv, struct tile *tile, uint32_t ba
 /* The sink, the division. */
 static void close_column(const struct attend *a, struct tile *tile, uint32_t t)
 {
-    struct moe_workspace *w = a->s->work;
     struct column *col = &tile->cols[t];
-    uint32_t n = w->kv.value_dim;
-    float *part = tile->part + (uint64_t)t * w->kv.value_padded;
-    float *out = tile->out + (uint64_t)t * w->kv.value_padded;
+    uint32_t n = a->kv->value_dim;
+    float *part = tile->part + (uint64_t)t * a->kv->value_padded;
+    float *out = tile->out + (uint64_t)t * a->kv->value_padded;
     if (a->sinks) {
         memset(part, 0, n * sizeof *part);
         join(col, a->sinks[col->head], 1, part, n, out);
     }
-    float *to = w->attended + col->row * w->attended_stride + (uint64_t)col->head * n;
+    float *to = a->work->attended + col->row * a->work->attended_stride + (uint64_t)col->head * n;
     for (uint32_t d = 0; d < n; d++)
         to[d] = out[d] / col->sum;
 }
@@ -304,7 +238,7 @@ static void attend_tile(const struct attend *a, const struct moe_attn_tile *from
     open_tile(a, from, kv_head, scratch, &tile);
     struct span all = hull(tile.sees, tile.n);
     for (uint32_t base = all.begin / CHUNK * CHUNK; base < all.end; base += CHUNK)
-        attend_chunk(&a->s->work->kv, &tile, base);
+        attend_chunk(a->kv, &tile, base);
     for (uint32_t t = 0; t < tile.n; t++)
         close_column(a, &tile, t);
 }
@@ -312,10 +246,10 @@ static void attend_tile(const struct attend *a, const struct moe_attn_tile *from
 static void attend_range(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct attend *a = ctx;
-    const struct moe_workspace *w = a->s->work;
+    uint32_t n_heads = a->kv->n_heads;
     for (int64_t i = begin; i < end; i++)
-        attend_tile(a, &w->tiles[i / w->kv.n_heads], (uint32_t)(i % w->kv.n_heads),
-                    w->scratch + (uint64_t)thread * w->scratch_floats);
+        attend_tile(a, &a->work->tiles[i / n_heads], (uint32_t)(i % n_heads),
+                    a->work->scratch + (uint64_t)thread * a->work->scratch_floats);
 }
 
 /* Cuts the batch into runs of rows of one sequence, and these into tiles. */
@@ -341,14 +275,17 @@ void moe_attention(struct moe_session *s, uint32_t layer, const struct moe_row *
                    uint32_t n_rows)
 {
     const struct moe_config *c = &s->model->config;
+    const struct cpu_work *w = s->device;
     struct attend a = {
-        .s = s,
+        .kv = &w->kv,
+        .work = &w->attention,
+        .scale = c->attn_scale,
         .layer = layer,
-        .group = c->n_heads / s->work->kv.n_heads,
+        .group = c->n_heads / w->kv.n_heads,
         .window = c->layer_is_windowed[layer] ? c->window : 0,
         .sinks = s->model->layers[layer].sinks,
         .rows = rows,
     };
-    uint32_t n_tiles = make_tiles(s->work->tiles, rows, n_rows, a.group);
-    moe_par_for((int64_t)n_tiles * s->work->kv.n_heads, 1, attend_range, &a);
+    uint32_t n_tiles = make_tiles(w->attention.tiles, rows, n_rows, a.group);
+    moe_par_for((int64_t)n_tiles * w->kv.n_heads, 1, attend_range, &a);
 }

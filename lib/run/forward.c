@@ -1,11 +1,12 @@
 /*
- * The forward pass: states in, layers, states out, head; each piece on the session's device
+ * The forward pass: states in, layers, states out, head; each on the session's device
  * (run/stages.h).
  */
+#include "base/par.h"
+#include "run/feed_forward.h"
 #include "run/lockstep.h"
 #include "run/pass_strategy.h"
 #include "run/stages.h"
-#include "run/workspace.h"
 
 static int run_layer(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
                      uint32_t n_rows, struct moe_phase_stats *phase, struct moe_err *err)
@@ -17,8 +18,6 @@ static int run_layer(struct moe_session *s, uint32_t layer, const struct moe_row
         return status;
     if (s->timeline)
         s->stages->reached(s, layer, "attention");
-    if (s->observer.attended)
-        s->observer.attended(s->observer.ctx, layer);
     status = moe_feed_forward(s, layer, rows, n_rows, phase, err);
     if (s->timeline)
         s->stages->reached(s, layer, "feed-forward");
@@ -42,7 +41,7 @@ static int check_rows(const struct moe_session *s, const struct moe_row *rows, u
     return MOE_OK;
 }
 
-/* Tells those who keep records of sequences and tokens. */
+/* Tells those that keep records of sequences and tokens. */
 static void begin_pass(struct moe_session *s, enum moe_phase phase, const struct moe_row *rows,
                        uint32_t n_rows)
 {
@@ -89,8 +88,8 @@ int moe_forward(struct moe_session *s, enum moe_phase phase, const struct moe_ro
         status = run_layers(s, rows, n_rows, layer_begin, layer_end, stats, err);
     if (status == MOE_OK)
         status = s->stages->leave(s, n_rows, hidden_out, err);
-    if (layer_end == s->model->config.n_layers)
-        moe_lockstep_head(s);
+    if (s->pace && layer_end == s->model->config.n_layers)
+        moe_lockstep_took(s, s->pace->head);
     double seconds = moe_experts_clock(s->experts) - started;
     stats->seconds += seconds;
     if (s->experts->ops->end_tokens)

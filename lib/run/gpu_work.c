@@ -3,14 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "experts/experts.h"
-#include "kern/matmul.h"
 #include "run/gpu_timing.h"
-
-static uint64_t padded(uint64_t n)
-{
-    return moe_round_up(n, MOE_PANEL_ROWS);
-}
+#include "run/router.h"
 
 static uint32_t larger(uint32_t a, uint32_t b)
 {
@@ -49,42 +43,16 @@ static void carve_act(struct moe_gpu_act *act, struct moe_arena *arena, uint64_t
     carve_either(act, arena, n, cols, 0, 0);
 }
 
-struct moe_gpu_act gpu_act_plain(const struct moe_gpu_act *room, uint32_t cols)
-{
-    return (struct moe_gpu_act){.cols = cols, .x = room->x, .x_stride = room->x_stride};
-}
-
-void gpu_act_want(struct moe_gpu_act *act, const struct moe_gpu_act *room, struct moe_layout layout)
-{
-    uint32_t block = layout.kind == MOE_LAYOUT_NONE ? 0 : moe_act_block_for(layout);
-    int form = block == 32 ? MOE_GPU_BLOCK_32 : MOE_GPU_BLOCK_64;
-    if (block)
-        act->bytes[form] = room->bytes[form];
-}
-
-void gpu_act_want_experts(struct moe_gpu_act *act, const struct moe_gpu_act *room,
-                          const struct moe_pack *pack, bool down)
-{
-    for (uint32_t i = 0; i < moe_pack_n_classes(pack); i++) {
-        const struct moe_expert_class *class_ = moe_pack_class_at(pack, i);
-        for (uint32_t k = 0; k < class_->n_matrices; k++) {
-            uint16_t role = class_->matrices[k].role;
-            if (down ? role == MOE_ROLE_DOWN : role == MOE_ROLE_GATE || role == MOE_ROLE_UP)
-                gpu_act_want(act, room, class_->matrices[k].layout);
-        }
-    }
-}
-
 /* ---- Sizes: one function carves, counting or for real ---- */
 
-static void carve_latent(struct gpu_work *g, struct moe_arena *arena, const struct moe_config *c,
-                         uint64_t batch)
+static void carve_latent(struct gpu_attention *g, struct moe_arena *arena,
+                         const struct moe_config *c, uint64_t batch)
 {
-    g->queries_stride = padded(c->n_heads * moe_config_cache_key(c));
-    g->attended_stride = padded(c->n_heads * moe_config_cache_value(c));
+    g->queries_stride = moe_padded(c->n_heads * moe_config_cache_key(c));
+    g->attended_stride = moe_padded(c->n_heads * moe_config_cache_value(c));
     g->queries = moe_arena_take(arena, batch * g->queries_stride, sizeof(float));
     g->attended = moe_arena_take(arena, batch * g->attended_stride, sizeof(float));
-    g->q_down_stride = padded(c->q_rank);
+    g->q_down_stride = moe_padded(c->q_rank);
     g->q_down_raw = moe_arena_take(arena, batch * g->q_down_stride, sizeof(float));
     g->q_down.x = moe_arena_take(arena, batch * g->q_down_stride, sizeof(float));
     g->q_down.x_stride = g->q_down_stride;
@@ -92,65 +60,71 @@ static void carve_latent(struct gpu_work *g, struct moe_arena *arena, const stru
     carve_act(&g->heads, arena, batch * c->n_heads, larger(c->head_dim - c->rope_dim, c->kv_rank));
 }
 
-static void carve_attention(struct gpu_work *g, struct moe_arena *arena, const struct moe_config *c,
-                            const struct moe_session_options *o)
+static void carve_attention(struct gpu_attention *g, struct moe_arena *arena,
+                            const struct moe_config *c, const struct moe_session_options *o)
 {
     uint64_t batch = o->batch;
     uint32_t kv_heads = moe_config_cache_heads(c);
-    g->q_stride = padded(c->n_heads * c->head_dim);
-    g->k_stride = padded(kv_heads * moe_config_cache_key(c));
+    g->q_stride = moe_padded(c->n_heads * c->head_dim);
+    g->k_stride = moe_padded(kv_heads * moe_config_cache_key(c));
     g->v_stride =
-        padded(c->kv_rank ? c->kv_rank + c->rope_dim : kv_heads * moe_config_cache_value(c));
-    g->attn_stride = padded(c->n_heads * c->value_dim);
+        moe_padded(c->kv_rank ? c->kv_rank + c->rope_dim : kv_heads * moe_config_cache_value(c));
+    g->out_stride = moe_padded(c->n_heads * c->value_dim);
     g->q = moe_arena_take(arena, batch * g->q_stride, sizeof(float));
     g->k = moe_arena_take(arena, batch * g->k_stride, sizeof(float));
     g->v = moe_arena_take(arena, batch * g->v_stride, sizeof(float));
-    g->attn = moe_arena_take(arena, batch * g->attn_stride, sizeof(float));
-    g->from_attn.x = g->attn;
-    g->from_attn.x_stride = g->attn_stride;
-    carve_act(&g->from_attn, arena, batch, c->n_heads * c->value_dim);
+    g->out = moe_arena_take(arena, batch * g->out_stride, sizeof(float));
+    g->from_out.x = g->out;
+    g->from_out.x_stride = g->out_stride;
+    carve_act(&g->from_out, arena, batch, c->n_heads * c->value_dim);
     g->queries = g->q;
     g->queries_stride = g->q_stride;
-    g->attended = g->attn;
-    g->attended_stride = g->attn_stride;
+    g->attended = g->out;
+    g->attended_stride = g->out_stride;
     if (c->kv_rank)
         carve_latent(g, arena, c, batch);
-    g->attention_bytes = moe_gpu_attention_bytes(c->n_heads, moe_config_cache_value(c), o->context);
-    g->attention = moe_arena_take(arena, g->attention_bytes, 1);
+    g->scratch_bytes = moe_gpu_attention_bytes(c->n_heads, moe_config_cache_value(c), o->context);
+    g->scratch = moe_arena_take(arena, g->scratch_bytes, 1);
     g->rope = moe_arena_take(arena, (uint64_t)o->context * c->rope_dim, sizeof(float));
 }
 
-static void carve_experts(struct gpu_work *g, struct moe_arena *arena, const struct moe_config *c,
-                          const struct moe_session_options *o)
+static void carve_feed_forward(struct gpu_feed_forward *g, struct moe_arena *arena,
+                               const struct moe_config *c, uint64_t batch)
 {
-    uint64_t batch = o->batch, pairs = batch * larger(c->top_k, 1);
-    uint64_t expert_values = pairs * padded(c->expert_ff);
-    uint64_t dense_values = batch * padded(larger(c->dense_ff, c->shared_ff));
+    uint64_t pairs = batch * larger(c->top_k, 1), shared_ff = larger(c->shared_ff, 1);
+    uint64_t expert_values = pairs * moe_padded(c->expert_ff);
+    uint64_t dense_values = batch * moe_padded(larger(c->dense_ff, c->shared_ff));
     uint64_t values = expert_values > dense_values ? expert_values : dense_values;
-    g->router_stride = padded(larger(c->n_experts, 1));
+    g->router_stride = moe_router_stride(c);
     g->gate = moe_arena_take(arena, values, sizeof(float));
     g->up = moe_arena_take(arena, values, sizeof(float));
     g->mid.x = g->gate;
     carve_either(&g->mid, arena, pairs, c->expert_ff, batch, larger(c->dense_ff, c->shared_ff));
-    uint32_t shared_ff = larger(c->shared_ff, 1);
-    g->shared_mid.x_stride = padded(shared_ff);
+    g->shared_mid.x_stride = moe_padded(shared_ff);
     values = MOE_GPU_JOINED_ROWS * g->shared_mid.x_stride;
     g->shared_gate = moe_arena_take(arena, values, sizeof(float));
     g->shared_up = moe_arena_take(arena, values, sizeof(float));
     g->shared_mid.x = g->shared_gate;
-    carve_act(&g->shared_mid, arena, MOE_GPU_JOINED_ROWS, shared_ff);
-    g->expert_out = moe_arena_take(arena, pairs * g->hidden_stride, sizeof(float));
+    carve_act(&g->shared_mid, arena, MOE_GPU_JOINED_ROWS, (uint32_t)shared_ff);
+    g->expert_out = moe_arena_take(arena, pairs * moe_padded(c->hidden), sizeof(float));
     g->shared_scale = moe_arena_take(arena, batch * MOE_PANEL_ROWS, sizeof(float));
     g->scores = moe_arena_take(arena, batch * g->router_stride, sizeof(float));
     g->chosen = moe_arena_take(arena, pairs, sizeof(uint32_t));
     g->weights = moe_arena_take(arena, pairs, sizeof(float));
-    g->expert_rows = moe_arena_take(arena, pairs, sizeof(uint32_t));
+    g->rows = moe_arena_take(arena, pairs, sizeof(uint32_t));
     g->slot_of = moe_arena_take(arena, pairs, sizeof(uint32_t));
-    g->looks = moe_arena_take(arena, o->look_depth * batch * g->router_stride, sizeof(float));
-    if (o->look_residual) {
-        g->look.x = moe_arena_take(arena, batch * g->hidden_stride, sizeof(float));
-        g->look.x_stride = g->hidden_stride;
-        carve_act(&g->look, arena, batch, c->hidden);
+}
+
+static void carve_prediction(struct gpu_prediction *p, struct moe_arena *arena,
+                             const struct moe_config *c, const struct moe_session_options *o)
+{
+    uint64_t batch = o->batch;
+    p->probabilities =
+        moe_arena_take(arena, o->predict_depth * batch * moe_router_stride(c), sizeof(float));
+    if (o->predict_residual) {
+        p->input.x_stride = moe_padded(c->hidden);
+        p->input.x = moe_arena_take(arena, batch * p->input.x_stride, sizeof(float));
+        carve_act(&p->input, arena, batch, c->hidden);
     }
 }
 
@@ -161,57 +135,61 @@ static uint64_t math_bytes(const struct moe_config *c, const struct moe_session_
     widest = larger(larger(widest, c->n_heads * c->head_dim), c->n_heads * c->value_dim);
     widest = larger(widest, c->n_heads * moe_config_cache_key(c));
     uint64_t other = larger(c->hidden, larger(c->q_rank, c->kv_rank));
-    return moe_gpu_math_bytes(padded(widest) * padded(other),
-                              (uint64_t)o->batch * padded(larger(widest, c->hidden)));
+    return moe_gpu_math_bytes(moe_padded(widest) * moe_padded(other),
+                              (uint64_t)o->batch * moe_padded(larger(widest, c->hidden)));
 }
 
 static void carve(struct gpu_work *g, struct moe_arena *arena, const struct moe_config *c,
                   const struct moe_session_options *o)
 {
+    struct gpu_residents *all = &g->residents;
     uint64_t batch = o->batch;
-    g->hidden_stride = padded(c->hidden);
-    g->logits_stride = moe_logits_stride(c);
+    g->hidden_stride = moe_padded(c->hidden);
     g->rows = moe_arena_take(arena, batch, sizeof *g->rows);
     g->h = moe_arena_take(arena, batch * g->hidden_stride, sizeof(float));
     g->sum = moe_arena_take(arena, batch * g->hidden_stride, sizeof(float));
     g->hidden.x = moe_arena_take(arena, batch * g->hidden_stride, sizeof(float));
     g->hidden.x_stride = g->hidden_stride;
     carve_act(&g->hidden, arena, batch, c->hidden);
-    carve_attention(g, arena, c, o);
-    carve_experts(g, arena, c, o);
-    g->logits = moe_arena_take(arena, GPU_LOGITS_ROWS * g->logits_stride, sizeof(float));
+    carve_attention(&g->attention, arena, c, o);
+    carve_feed_forward(&g->ff, arena, c, batch);
+    carve_prediction(&g->prediction, arena, c, o);
+    g->logits = moe_arena_take(arena, GPU_LOGITS_ROWS * moe_logits_stride(c), sizeof(float));
     g->tokens = moe_arena_take(arena, GPU_LOGITS_ROWS, sizeof(uint32_t));
     g->math_bytes = o->gpu_bf16 ? math_bytes(c, o) : 0;
     g->math = moe_arena_take(arena, g->math_bytes, 1);
     uint64_t n_moe = moe_config_moe_layers(c, c->n_layers);
-    g->table_bytes = n_moe * c->n_experts * sizeof *g->table;
-    g->table = moe_arena_take(arena, g->table_bytes, 1);
+    all->table_bytes = n_moe * c->n_experts * sizeof *all->table;
+    all->table = moe_arena_take(arena, all->table_bytes, 1);
 }
 
-static void carve_host(struct gpu_work *g, struct moe_arena *arena, const struct moe_config *c,
-                       const struct moe_session_options *o)
+/* The states that the host computes with: inputs of routers ahead, of experts and their outputs. */
+static void carve_states(struct moe_states *states, struct moe_arena *arena,
+                         const struct moe_config *c, const struct moe_session_options *o)
 {
-    g->router_stride = padded(larger(c->n_experts, 1));
+    uint64_t batch = o->batch, pairs = batch * larger(c->top_k, 1);
+    bool asks_gates = o->predict_depth > 0 && !o->predict_residual;
+    states->stride = moe_padded(c->hidden);
+    if (o->predict_depth > 0 && o->predict_residual)
+        states->h = moe_arena_take(arena, batch * states->stride, sizeof(float));
+    if (asks_gates)
+        moe_inputs_carve(&states->inputs, arena, o->batch, c->hidden);
+    if (asks_gates || o->needs_rows)
+        states->xn = moe_arena_take(arena, batch * states->stride, sizeof(float));
+    if (o->needs_rows)
+        states->expert_out = moe_arena_take(arena, pairs * states->stride, sizeof(float));
+}
+
+static void carve_host(struct gpu_work *g, struct moe_states *states, struct moe_arena *arena,
+                       const struct moe_config *c, const struct moe_session_options *o)
+{
+    carve_states(states, arena, c, o);
     g->host_rows = moe_arena_take(arena, o->batch, sizeof *g->host_rows);
-    g->host_looks =
-        moe_arena_take(arena, (uint64_t)o->look_depth * o->batch * g->router_stride, sizeof(float));
+    g->prediction.on_host = moe_arena_take(
+        arena, (uint64_t)o->predict_depth * o->batch * moe_router_stride(c), sizeof(float));
     g->host_token = moe_arena_take(arena, GPU_LOGITS_ROWS, sizeof(uint32_t));
-    g->like = moe_arena_take(arena, moe_config_moe_layers(c, c->n_layers), sizeof *g->like);
-}
-
-static uint64_t shape_kv(struct gpu_work *g, const struct moe_config *c,
-                         const struct moe_session_options *o)
-{
-    g->kv = (struct moe_gpu_kv){
-        .f16 = o->kv_kind == MOE_LAYOUT_F16,
-        .n_positions = (uint32_t)padded(o->context),
-        .key_dim = moe_config_cache_key(c),
-        .value_dim = moe_config_cache_value(c),
-        .value_padded = (uint32_t)padded(moe_config_cache_value(c)),
-        .n_heads = moe_config_cache_heads(c),
-        .n_sequences = o->n_sequences,
-    };
-    return moe_session_kv_bytes(c, o);
+    g->residents.like =
+        moe_arena_take(arena, moe_config_moe_layers(c, c->n_layers), sizeof(struct moe_gpu_gated));
 }
 
 uint64_t gpu_work_bytes(const struct moe_config *c, const struct moe_session_options *o)
@@ -219,16 +197,17 @@ uint64_t gpu_work_bytes(const struct moe_config *c, const struct moe_session_opt
     struct gpu_work g = {0};
     struct moe_arena arena = {0};
     carve(&g, &arena, c, o);
-    uint64_t kv = shape_kv(&g, c, o), sum;
+    uint64_t kv = moe_kv_shape(c, o->context, o->n_sequences, o->kv_kind).bytes, sum;
     return !arena.overflowed && moe_add_u64(arena.used, kv, &sum) ? sum : UINT64_MAX;
 }
 
 uint64_t gpu_work_host_bytes(const struct moe_config *c, const struct moe_session_options *o)
 {
     struct gpu_work g = {0};
+    struct moe_states states = {0};
     struct moe_arena arena = {0};
-    carve_host(&g, &arena, c, o);
-    return sizeof g + arena.used;
+    carve_host(&g, &states, &arena, c, o);
+    return arena.overflowed ? UINT64_MAX : sizeof g + arena.used;
 }
 
 /* ---- Open and close ---- */
@@ -248,10 +227,11 @@ static struct moe_gpu_gated gated_of(const struct moe_expert_view *view)
 static int fill_table(struct gpu_work *g, const struct moe_config *c,
                       const struct moe_expert_view *views, struct moe_err *err)
 {
-    struct moe_gpu_gated *table = moe_alloc(g->table_bytes, 1, err), *at = table;
+    struct gpu_residents *all = &g->residents;
+    struct moe_gpu_gated *table = moe_alloc(all->table_bytes, 1, err), *at = table;
     if (!table)
         return MOE_ERR_MEMORY;
-    g->recordable = true;
+    all->recordable = true;
     for (uint32_t layer = 0, m = 0; layer < c->n_layers; layer++) {
         if (!c->layer_is_moe[layer])
             continue;
@@ -262,84 +242,87 @@ static int fill_table(struct gpu_work *g, const struct moe_config *c,
             alike = alike && same_layout(at->gate, first->gate) && same_layout(at->up, first->up) &&
                     same_layout(at->down, first->down);
         }
-        g->like[m] = at[-(int64_t)c->n_experts];
+        all->like[m] = at[-(int64_t)c->n_experts];
         if (!alike)
-            g->like[m].gate.data = NULL;
-        g->recordable &= alike;
+            all->like[m].gate.data = NULL;
+        all->recordable &= alike;
         m++;
     }
-    moe_gpu_upload(g->gpu, MOE_GPU_COMPUTE, g->table, table, g->table_bytes);
+    moe_gpu_upload(g->gpu, MOE_GPU_COMPUTE, all->table, table, all->table_bytes);
     int status = moe_gpu_finish(g->gpu, err);
     free(table);
     return status;
 }
 
-static int allocate(struct gpu_work *g, const struct moe_config *c,
+static int allocate(struct gpu_work *g, struct moe_states *states, const struct moe_config *c,
                     const struct moe_session_options *o, struct moe_err *err)
 {
     struct moe_arena arena = {0}, host = {0};
     carve(g, &arena, c, o);
-    carve_host(g, &host, c, o);
-    g->kv_bytes = shape_kv(g, c, o);
-    if (arena.overflowed || host.overflowed || g->kv_bytes == UINT64_MAX)
-        return moe_fail(err, MOE_ERR_MEMORY,
-                        "out of memory: a context of %u positions and batches of %u overflow",
-                        o->context, o->batch);
+    carve_host(g, states, &host, c, o);
     g->block_bytes = arena.used;
     g->block = moe_gpu_alloc(g->gpu, g->block_bytes, err);
     if (!g->block)
         return MOE_ERR_MEMORY;
     arena = (struct moe_arena){.base = g->block, .size = g->block_bytes};
     carve(g, &arena, c, o);
-    g->kv.keys = moe_gpu_alloc(g->gpu, g->kv_bytes, err);
-    if (!g->kv.keys)
+    g->kv = moe_kv_shape(c, o->context, o->n_sequences, o->kv_kind);
+    uint8_t *kv = moe_gpu_alloc(g->gpu, g->kv.bytes, err);
+    if (!kv)
         return MOE_ERR_MEMORY;
-    uint64_t heads = (uint64_t)c->n_layers * o->n_sequences * g->kv.n_heads;
-    g->kv.values = g->kv.keys + heads * g->kv.n_positions * g->kv.key_dim * (g->kv.f16 ? 2 : 4);
+    moe_kv_place(&g->kv, kv);
     g->host_block = moe_pages_alloc(host.used, err);
     if (!g->host_block)
         return MOE_ERR_MEMORY;
     g->host_bytes = host.used;
     host = (struct moe_arena){.base = g->host_block, .size = g->host_bytes};
-    carve_host(g, &host, c, o);
+    carve_host(g, states, &host, c, o);
     return moe_gpu_pin(g->gpu, g->host_block, g->host_bytes, err);
 }
 
-int gpu_work_open(struct gpu_work **out, const struct moe_model *model,
-                  const struct moe_experts *experts, const struct moe_session_options *o,
-                  struct moe_err *err)
+static int open_marks(struct gpu_work *g, struct moe_err *err)
 {
-    *out = NULL;
-    const struct moe_config *c = &model->config;
+    int status = moe_gpu_mark_open(&g->entered, g->gpu, false, err);
+    return status == MOE_OK ? moe_gpu_mark_open(&g->routed, g->gpu, false, err) : status;
+}
+
+/* What stays on the device: rotary angles, and where all experts lie, if they lie there. */
+static int upload(struct gpu_work *g, const struct moe_session *s,
+                  const struct moe_session_options *o, struct moe_err *err)
+{
+    const struct moe_config *c = &s->model->config;
+    moe_gpu_upload(g->gpu, MOE_GPU_COMPUTE, g->attention.rope, s->model->rope,
+                   (uint64_t)o->context * c->rope_dim * sizeof(float));
+    int status = moe_gpu_finish(g->gpu, err);
+    const struct moe_expert_view *views = moe_experts_resident_views(s->experts);
+    if (status == MOE_OK && views && c->n_experts > 0)
+        return fill_table(g, c, views, err);
+    g->residents.table = NULL;
+    g->residents.recordable = c->n_experts == 0;
+    return status;
+}
+
+int gpu_work_open(struct moe_session *s, const struct moe_session_options *o, struct moe_err *err)
+{
     struct gpu_work *g = moe_alloc(1, sizeof *g, err);
     if (!g)
         return MOE_ERR_MEMORY;
+    s->device = g;
     g->gpu = o->gpu;
-    int status = allocate(g, c, o, err);
+    g->needs_rows = o->needs_rows;
+    g->prediction.depth = o->predict_depth;
+    g->prediction.residual = o->predict_residual;
+    g->prediction.named = o->predict_on;
+    int status = moe_gpu_pin(g->gpu, s->request_block, s->request_bytes, err);
+    if (status == MOE_OK) {
+        g->pinned = s->request_block;
+        status = allocate(g, &s->states, &s->model->config, o, err);
+    }
     if (status == MOE_OK)
-        status = moe_gpu_mark_open(&g->entered, g->gpu, false, err);
-    if (status == MOE_OK)
-        status = moe_gpu_mark_open(&g->routed, g->gpu, false, err);
+        status = open_marks(g, err);
     if (status == MOE_OK && o->gpu_bf16)
         status = moe_gpu_set_math(g->gpu, MOE_GPU_MATH_BF16, g->math, g->math_bytes, err);
-    if (status == MOE_OK) {
-        moe_gpu_upload(g->gpu, MOE_GPU_COMPUTE, g->rope, model->rope,
-                       (uint64_t)o->context * c->rope_dim * sizeof *g->rope);
-        status = moe_gpu_finish(g->gpu, err);
-    }
-    const struct moe_expert_view *views = moe_experts_resident_views(experts);
-    if (status == MOE_OK && views && c->n_experts > 0)
-        status = fill_table(g, c, views, err);
-    else if (status == MOE_OK) {
-        g->table = NULL;
-        g->recordable = c->n_experts == 0;
-    }
-    if (status != MOE_OK) {
-        gpu_work_close(g);
-        return status;
-    }
-    *out = g;
-    return MOE_OK;
+    return status == MOE_OK ? upload(g, s, o, err) : status;
 }
 
 void gpu_work_close(struct gpu_work *g)
@@ -347,16 +330,17 @@ void gpu_work_close(struct gpu_work *g)
     if (!g)
         return;
     moe_gpu_finish(g->gpu, NULL);
-    for (uint32_t i = 0; i < g->n_graphs; i++)
-        moe_gpu_graph_close(g->graphs[i].graph);
-    gpu_timing_close(g->moments);
+    for (uint32_t i = 0; i < g->residents.n_graphs; i++)
+        moe_gpu_graph_close(g->residents.graphs[i].graph);
+    gpu_timing_close(g->timing);
     moe_gpu_mark_close(g->entered);
     moe_gpu_mark_close(g->routed);
     moe_gpu_set_math(g->gpu, MOE_GPU_MATH_EXACT, NULL, 0, NULL);
     if (g->host_block)
         moe_gpu_unpin(g->gpu, g->host_block);
     moe_pages_free(g->host_block, g->host_bytes);
-    moe_gpu_free(g->gpu, g->kv.keys, g->kv_bytes);
+    moe_gpu_unpin(g->gpu, g->pinned);
+    moe_gpu_free(g->gpu, g->kv.keys, g->kv.bytes);
     moe_gpu_free(g->gpu, g->block, g->block_bytes);
     free(g);
 }

@@ -3,9 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/par.h"
+#include "kern/kern.h"
 #include "run/host_routers.h"
+#include "run/router.h"
 #include "run/stages.h"
-#include "run/workspace.h"
 #include "sched/choice_history.h"
 
 _Static_assert((int)MOE_MAX_DEPTH <= (int)MOE_MAX_ROUTERS, "one product for all layers ahead");
@@ -29,12 +31,12 @@ struct moe_layer_predictor {
     float *normalised;    /* [depth][batch][stride] */
     struct moe_act *acts; /* [depth] */
 
-    struct moe_choice_history recollection; /* by choices */
+    struct moe_choice_history history; /* by choices */
 };
 
 /* ---- Memory ---- */
 
-/* Path statistics reach one layer ahead; nobody looks beyond the last. */
+/* Path statistics reach one layer ahead; no prediction goes beyond the last layer. */
 static uint32_t usable_depth(const struct moe_strategy *strategy, uint32_t n_moe)
 {
     uint32_t depth = moe_predicts_from_paths(strategy->predict) ? 1 : strategy->depth;
@@ -45,26 +47,26 @@ static uint32_t usable_depth(const struct moe_strategy *strategy, uint32_t n_moe
     return strategy->predict == MOE_PREDICT_BY_NOTHING ? 0 : depth;
 }
 
-/* What `by` alone needs. */
-static void carve_kind(struct moe_layer_predictor *f, struct moe_arena *arena,
+/* What only `by` needs. */
+static void carve_kind(struct moe_layer_predictor *p, struct moe_arena *arena,
                        const struct moe_config *c)
 {
-    if (f->by == MOE_PREDICT_BY_RESIDUAL) {
-        f->normalised =
-            moe_arena_take(arena, f->depth * f->batch * f->stride, sizeof *f->normalised);
-        f->acts = moe_arena_take(arena, f->depth, sizeof *f->acts);
-        for (uint32_t d = 0; d < f->depth; d++) {
+    if (p->by == MOE_PREDICT_BY_RESIDUAL) {
+        p->normalised =
+            moe_arena_take(arena, p->depth * p->batch * p->stride, sizeof *p->normalised);
+        p->acts = moe_arena_take(arena, p->depth, sizeof *p->acts);
+        for (uint32_t d = 0; d < p->depth; d++) {
             struct moe_act measure;
-            moe_act_carve(f->acts ? &f->acts[d] : &measure, arena, f->batch, c->hidden);
+            moe_act_carve(p->acts ? &p->acts[d] : &measure, arena, p->batch, c->hidden);
         }
-    } else if (moe_predicts_from_choices(f->by)) {
-        f->recollection = (struct moe_choice_history){
-            .by = f->by,
-            .n_layers = f->n_moe,
+    } else if (moe_predicts_from_choices(p->by)) {
+        p->history = (struct moe_choice_history){
+            .by = p->by,
+            .n_layers = p->n_moe,
             .n_experts = c->n_experts,
             .top_k = c->top_k,
         };
-        moe_choice_history_carve(&f->recollection, arena, f->batch);
+        moe_choice_history_carve(&p->history, arena, p->batch);
     }
 }
 
@@ -73,23 +75,23 @@ static struct moe_layer_predictor *carve(struct moe_arena *arena, const struct m
                                          uint32_t batch, const struct moe_strategy *strategy)
 {
     struct moe_layer_predictor *place = moe_arena_take(arena, 1, sizeof *place);
-    struct moe_layer_predictor f = {
+    struct moe_layer_predictor p = {
         .by = strategy->predict,
         .batch = batch,
         .stride = moe_round_up(c->hidden, MOE_PANEL_ROWS),
         .router_stride = moe_round_up(c->n_experts, MOE_PANEL_ROWS),
         .n_moe = moe_config_moe_layers(c, c->n_layers),
     };
-    f.depth = usable_depth(strategy, f.n_moe);
-    uint64_t scores = (uint64_t)f.depth * c->n_experts;
-    f.probabilities =
-        moe_arena_take(arena, f.depth * batch * f.router_stride, sizeof *f.probabilities);
-    f.scores = moe_arena_take(arena, scores, sizeof *f.scores);
-    f.unimportance = moe_arena_take(arena, scores, sizeof *f.unimportance);
-    f.scratch = moe_arena_take(arena, 2 * (uint64_t)c->top_k, sizeof *f.scratch);
-    carve_kind(&f, arena, c);
+    p.depth = usable_depth(strategy, p.n_moe);
+    uint64_t scores = (uint64_t)p.depth * c->n_experts;
+    p.probabilities =
+        moe_arena_take(arena, p.depth * batch * p.router_stride, sizeof *p.probabilities);
+    p.scores = moe_arena_take(arena, scores, sizeof *p.scores);
+    p.unimportance = moe_arena_take(arena, scores, sizeof *p.unimportance);
+    p.scratch = moe_arena_take(arena, 2 * (uint64_t)c->top_k, sizeof *p.scratch);
+    carve_kind(&p, arena, c);
     if (place)
-        *place = f;
+        *place = p;
     return place;
 }
 
@@ -128,22 +130,22 @@ int moe_layer_predictor_open(struct moe_layer_predictor **out, struct moe_sessio
     struct moe_arena arena = {.base = moe_alloc(bytes, 1, err), .size = bytes};
     if (!arena.base)
         return MOE_ERR_MEMORY;
-    struct moe_layer_predictor *f =
+    struct moe_layer_predictor *p =
         carve(&arena, &session->model->config, session->batch, strategy);
-    f->session = session;
-    f->recollection.statistics = statistics;
-    if (session->look_depth > 0)
-        status = moe_host_routers_read(&f->copies, session->model, err);
+    p->session = session;
+    p->history.statistics = statistics;
+    if (session->model->gpu && p->depth > 0 && !moe_predicts_from_choices(p->by))
+        status = moe_host_routers_read(&p->copies, session->model, err);
     if (status != MOE_OK) {
-        moe_layer_predictor_close(f);
+        moe_layer_predictor_close(p);
         return status;
     }
-    f->layers = f->copies ? f->copies : session->model->layers;
-    *out = f;
+    p->layers = p->copies ? p->copies : session->model->layers;
+    *out = p;
     return MOE_OK;
 }
 
-uint32_t moe_layer_predictor_looks(const struct moe_model *model,
+uint32_t moe_layer_predictor_depth(const struct moe_model *model,
                                    const struct moe_strategy *strategy, bool *residual)
 {
     const struct moe_config *c = &model->config;
@@ -153,138 +155,135 @@ uint32_t moe_layer_predictor_looks(const struct moe_model *model,
                : usable_depth(strategy, moe_config_moe_layers(c, c->n_layers));
 }
 
-void moe_layer_predictor_close(struct moe_layer_predictor *f)
+void moe_layer_predictor_close(struct moe_layer_predictor *p)
 {
-    if (f)
-        free(f->copies);
-    free(f); /* the first of its block */
+    if (p)
+        free(p->copies);
+    free(p); /* the first of its block */
 }
 
-void moe_layer_predictor_begin_sequence(struct moe_layer_predictor *f)
+void moe_layer_predictor_begin_sequence(struct moe_layer_predictor *p)
 {
-    moe_choice_history_begin_sequence(&f->recollection);
+    moe_choice_history_begin_sequence(&p->history);
 }
 
 /* ---- Predictions of rows ---- */
 
-struct look {
-    struct moe_layer_predictor *f;
-    uint32_t m; /* MoE layer whose router has spoken */
+struct query {
+    struct moe_layer_predictor *p;
+    uint32_t m; /* MoE layer whose router has chosen */
     uint32_t n_rows, n;
     const struct moe_layer *ahead[MOE_MAX_DEPTH]; /* the n next MoE layers */
 };
 
-static float *probabilities_at(const struct moe_layer_predictor *f, uint64_t d, uint64_t row)
+static float *probabilities_at(const struct moe_layer_predictor *p, uint64_t d, uint64_t row)
 {
-    return f->probabilities + (d * f->batch + row) * f->router_stride;
+    return p->probabilities + (d * p->batch + row) * p->router_stride;
 }
 
-static float *normalised_at(const struct moe_layer_predictor *f, uint64_t d, uint64_t row)
+static float *normalised_at(const struct moe_layer_predictor *p, uint64_t d, uint64_t row)
 {
-    return f->normalised + (d * f->batch + row) * f->stride;
+    return p->normalised + (d * p->batch + row) * p->stride;
 }
 
 static void normalise_range(void *ctx, int64_t begin, int64_t end, int thread)
 {
-    const struct look *k = ctx;
-    const struct moe_session *s = k->f->session;
+    const struct query *q = ctx;
+    const struct moe_session *s = q->p->session;
     for (int64_t i = begin; i < end; i++)
-        for (uint32_t d = 0; d < k->n; d++)
-            moe_norm_row(&s->model->config, s->work->h + (uint64_t)i * s->work->hidden_stride,
-                         k->ahead[d]->ffn_norm, k->ahead[d]->ffn_norm_bias,
-                         normalised_at(k->f, d, (uint64_t)i));
+        for (uint32_t d = 0; d < q->n; d++)
+            moe_norm_row(&s->model->config, s->states.h + (uint64_t)i * s->states.stride,
+                         q->ahead[d]->ffn_norm, q->ahead[d]->ffn_norm_bias,
+                         normalised_at(q->p, d, (uint64_t)i));
 }
 
 static void softmax_range(void *ctx, int64_t begin, int64_t end, int thread)
 {
-    const struct look *k = ctx;
+    const struct query *q = ctx;
     for (int64_t i = begin; i < end; i++)
-        for (uint32_t d = 0; d < k->n; d++)
-            moe_kern.softmax(probabilities_at(k->f, d, (uint64_t)i),
-                             k->f->session->model->config.n_experts);
+        for (uint32_t d = 0; d < q->n; d++)
+            moe_kern.softmax(probabilities_at(q->p, d, (uint64_t)i),
+                             q->p->session->model->config.n_experts);
 }
 
-/* The routers ahead, all in one product (HOBBIT's stacked gates). */
-static void ask_routers(struct look *k)
+/* The routers of the layers ahead, all in one product (HOBBIT's stacked gates), or on the device
+ * with this layer's router. */
+static void ask_routers(struct query *q)
 {
-    struct moe_layer_predictor *f = k->f;
-    struct moe_workspace *w = f->session->work;
+    struct moe_layer_predictor *p = q->p;
+    struct moe_session *s = p->session;
     struct moe_router_use uses[MOE_MAX_DEPTH];
-    bool residual = f->by == MOE_PREDICT_BY_RESIDUAL;
-    const struct moe_stages_ops *stages = f->session->stages;
-    bool here = k->n_rows <= f->session->predict_device.host_rows;
-    if (stages->look && !here) { /* with this layer's router, on the device */
-        stages->look(f->session, k->n, k->n_rows, f->probabilities,
-                     (uint64_t)f->batch * f->router_stride);
+    bool residual = p->by == MOE_PREDICT_BY_RESIDUAL;
+    if (s->stages->predict && s->stages->predict(s, q->n, q->n_rows, p->probabilities,
+                                                 (uint64_t)p->batch * p->router_stride))
         return;
-    }
     if (residual)
-        moe_par_for(k->n_rows, 8, normalise_range, k);
-    for (uint32_t d = 0; d < k->n; d++) {
-        const struct moe_mat *router = &k->ahead[d]->router;
+        moe_par_for(q->n_rows, 8, normalise_range, q);
+    for (uint32_t d = 0; d < q->n; d++) {
+        const struct moe_mat *router = &q->ahead[d]->router;
         if (residual)
-            moe_act_prepare(&f->acts[d], normalised_at(f, d, 0), f->stride, NULL, k->n_rows,
+            moe_act_prepare(&p->acts[d], normalised_at(p, d, 0), p->stride, NULL, q->n_rows,
                             router->cols, moe_act_block_for(router->layout));
         uses[d] = (struct moe_router_use){
-            .layer = k->ahead[d],
-            .act = residual ? &f->acts[d] : moe_inputs_for(&w->from_hidden, router->layout),
-            .scores = probabilities_at(f, d, 0),
+            .layer = q->ahead[d],
+            .act = residual ? &p->acts[d] : moe_inputs_for(&s->states.inputs, router->layout),
+            .scores = probabilities_at(p, d, 0),
         };
     }
-    moe_router_scores(uses, k->n, f->router_stride);
-    moe_par_for(k->n_rows, 16, softmax_range, k);
+    moe_router_scores(uses, q->n, p->router_stride);
+    moe_par_for(q->n_rows, 16, softmax_range, q);
 }
 
-static void recollect_range(void *ctx, int64_t begin, int64_t end, int thread)
+static void predict_from_choices(void *ctx, int64_t begin, int64_t end, int thread)
 {
-    const struct look *k = ctx;
-    const struct moe_layer_predictor *f = k->f;
-    uint32_t top_k = f->session->model->config.top_k;
+    const struct query *q = ctx;
+    const struct moe_layer_predictor *p = q->p;
+    uint32_t top_k = p->session->model->config.top_k;
     for (int64_t i = begin; i < end; i++)
-        for (uint32_t d = 0; d < k->n; d++)
-            moe_choice_history_predict(&f->recollection, k->m, d, (uint32_t)i, k->n_rows,
-                                       f->session->work->chosen + (uint64_t)i * top_k,
-                                       probabilities_at(f, d, (uint64_t)i));
+        for (uint32_t d = 0; d < q->n; d++)
+            moe_choice_history_predict(&p->history, q->m, d, (uint32_t)i, q->n_rows,
+                                       p->session->request.chosen + (uint64_t)i * top_k,
+                                       probabilities_at(p, d, (uint64_t)i));
 }
 
-/* ---- Looking ---- */
+/* ---- Predictions of a pass ---- */
 
-static void predict(struct look *k)
+static void predict(struct query *q)
 {
-    struct moe_layer_predictor *f = k->f;
-    if (!moe_predicts_from_choices(f->by)) {
-        ask_routers(k);
+    struct moe_layer_predictor *p = q->p;
+    if (!moe_predicts_from_choices(p->by)) {
+        ask_routers(q);
         return;
     }
-    k->n = moe_choice_history_reach(&f->recollection, k->m, k->n_rows, k->n);
-    if (k->n > 0)
-        moe_par_for(k->n_rows, 8, recollect_range, k);
+    q->n = moe_choice_history_reach(&p->history, q->m, q->n_rows, q->n);
+    if (q->n > 0)
+        moe_par_for(q->n_rows, 8, predict_from_choices, q);
 }
 
-uint32_t moe_predict_layers(struct moe_layer_predictor *f, uint32_t layer, uint32_t n_rows,
+uint32_t moe_predict_layers(struct moe_layer_predictor *p, uint32_t layer, uint32_t n_rows,
                             uint32_t depth, const struct moe_prediction **predictions)
 {
-    const struct moe_config *c = &f->session->model->config;
-    struct look k = {.f = f, .m = moe_config_moe_layers(c, layer), .n_rows = n_rows};
-    for (uint32_t l = layer + 1; l < c->n_layers && k.n < depth && k.n < f->depth; l++)
+    const struct moe_config *c = &p->session->model->config;
+    struct query q = {.p = p, .m = moe_config_moe_layers(c, layer), .n_rows = n_rows};
+    for (uint32_t l = layer + 1; l < c->n_layers && q.n < depth && q.n < p->depth; l++)
         if (c->layer_is_moe[l])
-            k.ahead[k.n++] = &f->layers[l];
-    if (k.n > 0)
-        predict(&k);
-    if (moe_predicts_from_choices(f->by))
-        moe_choice_history_add(&f->recollection, k.m, n_rows, f->session->work->chosen,
-                               f->session->work->weights);
-    for (uint32_t d = 0; d < k.n; d++) {
+            q.ahead[q.n++] = &p->layers[l];
+    if (q.n > 0)
+        predict(&q);
+    if (moe_predicts_from_choices(p->by))
+        moe_choice_history_add(&p->history, q.m, n_rows, p->session->request.chosen,
+                               p->session->request.weights);
+    for (uint32_t d = 0; d < q.n; d++) {
         uint64_t at = (uint64_t)d * c->n_experts;
-        moe_tally(probabilities_at(f, d, 0), f->router_stride, n_rows, c->n_experts, c->top_k,
-                  f->scores + at, f->unimportance + at, f->scratch);
-        f->predictions[d] = (struct moe_prediction){
-            k.m + 1 + d,
+        moe_tally(probabilities_at(p, d, 0), p->router_stride, n_rows, c->n_experts, c->top_k,
+                  p->scores + at, p->unimportance + at, p->scratch);
+        p->predictions[d] = (struct moe_prediction){
+            q.m + 1 + d,
             n_rows,
-            f->scores + at,
-            f->unimportance + at,
+            p->scores + at,
+            p->unimportance + at,
         };
     }
-    *predictions = f->predictions;
-    return k.n;
+    *predictions = p->predictions;
+    return q.n;
 }

@@ -7,15 +7,26 @@
 
 #include "run/session.h"
 
+/* Something was computed that takes so long. */
+static inline void moe_lockstep_took(struct moe_session *s, double seconds)
+{
+    if (s->experts->ops->computed)
+        s->experts->ops->computed(s->experts, seconds);
+}
+
 /* A piece of a layer was computed for so many rows. */
-void moe_lockstep_piece(struct moe_session *s, enum moe_piece piece, uint32_t rows);
-/* A part of an expert was: the last (down), or what comes before it. */
-void moe_lockstep_expert(struct moe_session *s, uint32_t variant, uint32_t rows, bool last);
-/* Predictions for n layers ahead were made. */
-void moe_lockstep_predict(struct moe_session *s, uint32_t n);
-/* The head, at the end of a pass through the last layer. */
-void moe_lockstep_head(struct moe_session *s);
-/* Somebody waited until the modelled clock showed `due`; returns for how long. */
-double moe_lockstep_wait(struct moe_session *s, double due);
+static inline void moe_lockstep_piece(struct moe_session *s, enum moe_piece piece, uint32_t rows)
+{
+    if (s->pace)
+        moe_lockstep_took(s, moe_pace_piece(s->pace, piece, rows));
+}
+
+/* Matrices of an expert were: its last (down), or those before it. */
+static inline void moe_lockstep_expert(struct moe_session *s, uint32_t variant, uint32_t rows,
+                                       bool last)
+{
+    if (s->pace)
+        moe_lockstep_took(s, moe_pace_expert_part(s->pace, variant, rows, last));
+}
 
 #endif

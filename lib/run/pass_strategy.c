@@ -1,73 +1,33 @@
 #include "run/pass_strategy.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/clock.h"
-#include "experts/host.h"
+#include "run/host_jobs.h"
 #include "run/layer_predictor.h"
 #include "run/lockstep.h"
-#include "run/predict_device.h"
-#include "run/workspace.h"
-#include "sched/placement.h"
-
-/* A job of the host. */
-struct promise {
-    uint32_t ticket;
-    double due; /* lockstep: when it is done on the modelled clock */
-};
-
-/* What was foreseen for a layer; foreseen.n 0: nothing. */
-struct early {
-    uint32_t layer; /* of the model */
-    struct moe_predicted foreseen;
-    struct promise promises[MOE_MAX_TOP_K]; /* of those computed on the host */
-    float *out;                             /* [top_k][hidden_stride] */
-};
+#include "run/precalculate.h"
+#include "run/stages.h"
 
 struct moe_pass_strategy {
     struct moe_session *session;
     struct moe_strategy strategy;
-    struct moe_layer_predictor *foresight; /* NULL: nothing predicts */
-    struct moe_host *host;                 /* NULL: there is none */
     bool decode;
-    bool has_jobs;            /* the host was asked for something since the pass began */
-    uint32_t last_ticket;     /* of these jobs */
-    struct promise *promises; /* [n_experts] of the layer's host jobs, by entry */
-    double host_free_at;      /* lockstep: when the host has done all it was asked for */
-
-    struct early early[2];  /* this layer's and the next one's, by MoE layer modulo 2 */
-    uint8_t *precalculated; /* [n_experts] */
-    uint8_t *present;       /* [n_experts] */
-    uint32_t *order;        /* [n_experts] */
+    struct moe_layer_predictor *predictor; /* NULL: nothing predicts */
+    struct moe_host_jobs jobs;
+    struct moe_host_ticket *tickets; /* [n_experts] of the layer's own host jobs, by entry */
+    struct moe_precalculation precalculation;
 };
 
 /* One block; NULL on an arena that only counts. */
 static struct moe_pass_strategy *carve(struct moe_arena *arena, const struct moe_config *c)
 {
-    uint64_t stride = moe_round_up(c->hidden, MOE_PANEL_ROWS); /* of the workspace's rows */
-    struct moe_pass_strategy *place = moe_arena_take(arena, 1, sizeof *place), a = {0};
-    a.promises = moe_arena_take(arena, c->n_experts, sizeof *a.promises);
-    for (int i = 0; i < 2; i++)
-        a.early[i].out = moe_arena_take(arena, c->top_k * stride, sizeof(float));
-    a.precalculated = moe_arena_take(arena, c->n_experts, 1);
-    a.present = moe_arena_take(arena, c->n_experts, 1);
-    a.order = moe_arena_take(arena, c->n_experts, sizeof *a.order);
+    struct moe_pass_strategy *place = moe_arena_take(arena, 1, sizeof *place), p = {0};
+    p.tickets = moe_arena_take(arena, c->n_experts, sizeof *p.tickets);
+    moe_precalculation_carve(&p.precalculation, arena, c);
     if (place)
-        *place = a;
+        *place = p;
     return place;
-}
-
-/* Jobs of this layer, one for each activation at most, and ahead of the next. */
-static struct moe_host_shape host_shape(const struct moe_config *c, uint32_t batch,
-                                        uint32_t n_threads)
-{
-    return (struct moe_host_shape){
-        .max_rows = batch,
-        .max_jobs = c->n_experts + c->top_k,
-        .max_rows_under_way = ((uint64_t)batch + 1) * c->top_k,
-        .n_threads = n_threads,
-    };
 }
 
 uint64_t moe_pass_strategy_bytes(const struct moe_model *model, uint32_t batch,
@@ -78,10 +38,8 @@ uint64_t moe_pass_strategy_bytes(const struct moe_model *model, uint32_t batch,
     uint64_t bytes = arena.used;
     if (strategy->predict != MOE_PREDICT_BY_NOTHING)
         bytes += moe_layer_predictor_bytes(model, batch, strategy);
-    if (strategy->needs_host) {
-        const struct moe_host_shape shape = host_shape(&model->config, batch, host_threads);
-        bytes += moe_host_bytes(&model->config, &shape);
-    }
+    if (strategy->needs_host)
+        bytes += moe_host_jobs_bytes(&model->config, batch, host_threads);
     return bytes;
 }
 
@@ -96,140 +54,76 @@ int moe_pass_strategy_open(struct moe_pass_strategy **out, struct moe_session *s
                         "strategy %s computes experts beside the device: it needs a second device "
                         "(--device test:SPEED,LINK rehearses one)",
                         strategy->name);
-    const struct moe_config *c = &session->model->config;
     struct moe_arena arena = {0};
-    carve(&arena, c);
+    carve(&arena, &session->model->config);
     arena = (struct moe_arena){.base = moe_alloc(arena.used, 1, err), .size = arena.used};
     if (!arena.base)
         return MOE_ERR_MEMORY;
-    struct moe_pass_strategy *a = carve(&arena, c);
-    a->session = session;
-    a->strategy = *strategy;
+    struct moe_pass_strategy *p = carve(&arena, &session->model->config);
+    p->session = session;
+    p->strategy = *strategy;
+    p->precalculation.session = session;
+    p->precalculation.jobs = &p->jobs;
+    p->precalculation.degrade = strategy->degrade;
     int status = MOE_OK;
     if (strategy->predict != MOE_PREDICT_BY_NOTHING)
-        status = moe_layer_predictor_open(&a->foresight, session, strategy, statistics, err);
-    if (status == MOE_OK && a->foresight)
-        status = moe_predict_device_choose(session, a->foresight, err);
-    const struct moe_host_shape shape = host_shape(c, session->batch, host_threads);
+        status = moe_layer_predictor_open(&p->predictor, session, strategy, statistics, err);
+    if (status == MOE_OK && p->predictor && session->stages->choose_predict_device)
+        status = session->stages->choose_predict_device(session, p->predictor, err);
     if (status == MOE_OK && strategy->needs_host)
-        status = moe_host_open(&a->host, c, &shape, host_slowdown, err);
+        status = moe_host_jobs_open(&p->jobs, session, host_slowdown, host_threads, err);
     if (status != MOE_OK) {
-        moe_pass_strategy_close(a);
+        moe_pass_strategy_close(p);
         return status;
     }
-    *out = a;
+    *out = p;
     return MOE_OK;
 }
 
-void moe_pass_strategy_close(struct moe_pass_strategy *a)
+void moe_pass_strategy_close(struct moe_pass_strategy *p)
 {
-    if (!a)
+    if (!p)
         return;
-    moe_host_close(a->host); /* first: its jobs write into buffers below */
-    moe_layer_predictor_close(a->foresight);
-    free(a); /* the first of its block */
+    moe_host_jobs_close(&p->jobs); /* first: its jobs write into buffers of this block */
+    moe_layer_predictor_close(p->predictor);
+    free(p); /* the first of its block */
 }
 
-void moe_pass_strategy_begin(struct moe_pass_strategy *a, bool decode, bool first)
+void moe_pass_strategy_begin(struct moe_pass_strategy *p, bool decode, bool first)
 {
-    a->decode = decode;
-    /* A pass that ended in an error has left jobs behind, which write into buffers of this one. */
-    if (a->has_jobs)
-        moe_host_wait(a->host, a->last_ticket);
-    a->has_jobs = false;
-    a->early[0].foreseen.n = a->early[1].foreseen.n = 0;
-    if (first && a->foresight)
-        moe_layer_predictor_begin_sequence(a->foresight);
+    p->decode = decode;
+    moe_host_jobs_wait_all(&p->jobs); /* a pass that ended in an error has left some */
+    moe_precalculation_reset(&p->precalculation);
+    if (first && p->predictor)
+        moe_layer_predictor_begin_sequence(p->predictor);
 }
 
-/* ---- The layer's own experts ---- */
-
-/* The predicted probabilities as the model would use them for weights. */
-static void set_weights(const struct moe_config *c, const float *scores, float *weights)
-{
-    float sum = 0;
-    for (uint32_t k = 0; k < c->top_k; k++)
-        sum += scores[k];
-    for (uint32_t k = 0; k < c->top_k; k++)
-        weights[k] = (c->norm_topk || c->router_kind == MOE_ROUTER_TOPK_SOFTMAX ? scores[k] / sum
-                                                                                : scores[k]) *
-                     c->routed_scale;
-}
-
-static struct early *early_of(struct moe_pass_strategy *a, uint32_t layer)
-{
-    return &a->early[moe_config_moe_layers(&a->session->model->config, layer) % 2];
-}
-
-uint32_t moe_pass_strategy_choose(struct moe_pass_strategy *a, uint32_t layer, uint32_t n_rows,
+uint32_t moe_pass_strategy_choose(struct moe_pass_strategy *p, uint32_t layer, uint32_t n_rows,
                                   const uint8_t **precalculated)
 {
-    const struct moe_config *c = &a->session->model->config;
-    struct moe_workspace *w = a->session->work;
-    struct early *early = early_of(a, layer);
-    const struct moe_predicted *f = &early->foreseen;
-    *precalculated = NULL;
-    if (f->n == 0 || early->layer != layer || n_rows != 1) {
-        early->foreseen.n = 0;
-        return 0;
-    }
-    uint32_t n_other = moe_predicted_others(f, w->chosen, c->top_k);
-    memset(a->precalculated, 0, c->n_experts);
-    for (uint32_t k = 0; k < f->n; k++)
-        a->precalculated[f->experts[k]] = f->on_host[k];
-    memcpy(w->chosen, f->experts, f->n * sizeof *w->chosen);
-    set_weights(c, f->scores, w->weights);
-    *precalculated = a->precalculated;
-    return n_other;
+    return moe_precalculation_choose(&p->precalculation, layer, n_rows, precalculated);
 }
 
-static int submit(struct moe_pass_strategy *a, const struct moe_host_job *job,
-                  struct promise *promise, struct moe_err *err)
+/* Experts that the host computes now, on this layer's states. */
+static int begin_host_jobs(struct moe_pass_strategy *p, uint32_t layer, struct moe_err *err)
 {
-    const struct moe_session *s = a->session;
-    int status = moe_host_submit(a->host, job, &promise->ticket, err);
-    if (status != MOE_OK)
-        return status;
-    a->has_jobs = true;
-    a->last_ticket = promise->ticket;
-    if (s->pace)
-        promise->due = a->host_free_at = moe_pace_host(s->pace, moe_experts_clock(s->experts),
-                                                       a->host_free_at, job->view.variant, job->n);
-    return MOE_OK;
-}
-
-/* Waits for a job; returns for how long. */
-static double keep(struct moe_pass_strategy *a, const struct promise *promise)
-{
-    double waited = moe_host_wait(a->host, promise->ticket);
-    return a->session->pace ? moe_lockstep_wait(a->session, promise->due) : waited;
-}
-
-/* Experts that the host computes now, on this layer's state. */
-static int begin_host_jobs(struct moe_pass_strategy *a, uint32_t layer, uint32_t n_active,
-                           struct moe_err *err)
-{
-    struct moe_session *s = a->session;
-    struct moe_workspace *w = s->work;
+    struct moe_session *s = p->session;
+    const struct moe_layer_request *r = &s->request;
     int status = MOE_OK;
-    for (uint32_t i = 0; i < n_active && status == MOE_OK; i++) {
-        if (w->kinds[i] != MOE_ENTRY_HOST)
+    for (uint32_t i = 0; i < r->n_entries && status == MOE_OK; i++) {
+        if (r->kinds[i] != MOE_ENTRY_HOST)
             continue;
-        struct moe_host_job job = {
-            .x = w->xn,
-            .x_stride = w->hidden_stride,
-            .rows = w->expert_rows + w->first[i],
-            .n = w->n_rows[i],
-            .out = w->expert_out + w->first[i] * w->hidden_stride,
-            .out_stride = w->hidden_stride,
+        const struct moe_host_rows rows = {
+            .rows = r->rows + r->first[i],
+            .n = r->n_rows[i],
+            .out = s->states.expert_out + r->first[i] * s->states.stride,
         };
-        s->experts->ops->host_view(s->experts, i, layer, w->active[i], &job.view);
-        status = submit(a, &job, &a->promises[i], err);
+        struct moe_expert_view view;
+        s->experts->ops->host_view(s->experts, i, layer, r->experts[i], &view);
+        status = moe_host_jobs_begin(&p->jobs, &view, &rows, &p->tickets[i], err);
     }
     return status;
 }
-
-/* ---- The next layer ---- */
 
 static uint32_t next_moe_layer(const struct moe_config *c, uint32_t layer)
 {
@@ -238,78 +132,44 @@ static uint32_t next_moe_layer(const struct moe_config *c, uint32_t layer)
     return layer;
 }
 
-/* DAOP IV-C: decides the next layer's experts; those on the host begin on this layer's state. */
-static int precalculate(struct moe_pass_strategy *a, uint32_t layer, const struct moe_prediction *p,
-                        struct moe_err *err)
+int moe_pass_strategy_requested(struct moe_pass_strategy *p, uint32_t layer, uint32_t n_rows,
+                                struct moe_err *err)
 {
-    struct moe_session *s = a->session;
-    struct moe_workspace *w = s->work;
+    struct moe_session *s = p->session;
     const struct moe_config *c = &s->model->config;
-    uint32_t next = next_moe_layer(c, layer);
-    struct early *early = early_of(a, next);
-    early->layer = next;
-    s->experts->ops->present(s->experts, next, a->present);
-    moe_predicted_choice(p->scores, a->present, c->n_experts, c->top_k, a->strategy.degrade,
-                         &early->foreseen, a->order);
-    int status = MOE_OK;
-    for (uint32_t k = 0; k < early->foreseen.n && status == MOE_OK; k++) {
-        if (!early->foreseen.on_host[k])
-            continue;
-        struct moe_host_job job = {
-            .x = w->xn,
-            .x_stride = w->hidden_stride,
-            .n = 1,
-            .out = early->out + k * w->hidden_stride,
-            .out_stride = w->hidden_stride,
-        };
-        s->experts->ops->host_view(s->experts, UINT32_MAX, next, early->foreseen.experts[k],
-                                   &job.view);
-        status = submit(a, &job, &early->promises[k], err);
-    }
-    return status;
-}
-
-int moe_pass_strategy_requested(struct moe_pass_strategy *a, uint32_t layer, uint32_t n_rows,
-                                uint32_t n_active, struct moe_err *err)
-{
-    struct moe_session *s = a->session;
     const struct moe_prediction *predictions;
-    int status = a->host ? begin_host_jobs(a, layer, n_active, err) : MOE_OK;
-    if (status != MOE_OK || !a->foresight)
+    int status = p->jobs.host ? begin_host_jobs(p, layer, err) : MOE_OK;
+    if (status != MOE_OK || !p->predictor)
         return status;
-    const struct moe_config *c = &s->model->config;
-    bool early = a->strategy.precalculate && a->decode && n_rows == 1 &&
-                 next_moe_layer(c, layer) < c->n_layers &&
-                 moe_config_moe_layers(c, layer) + 1 >= a->strategy.precalculate_from;
-    uint32_t depth = early ? 1 : s->experts->ops->wants_prediction(s->experts, layer);
+    uint32_t next = next_moe_layer(c, layer);
+    bool precalculates = p->strategy.precalculate && p->decode && n_rows == 1 &&
+                         next < c->n_layers &&
+                         moe_config_moe_layers(c, layer) + 1 >= p->strategy.precalculate_from;
+    uint32_t depth = precalculates ? 1 : s->experts->ops->wants_prediction(s->experts, layer);
     double started = moe_seconds();
     /* The token before is remembered even where nothing is asked for. */
-    uint32_t n = moe_predict_layers(a->foresight, layer, n_rows, depth, &predictions);
-    moe_lockstep_predict(s, n);
-    if (n > 0 && early)
-        status = precalculate(a, layer, predictions, err);
+    uint32_t n = moe_predict_layers(p->predictor, layer, n_rows, depth, &predictions);
+    if (s->pace)
+        moe_lockstep_took(s, s->pace->predict * n);
+    if (n > 0 && precalculates)
+        status = moe_precalculation_begin(&p->precalculation, next, predictions, err);
     else if (n > 0)
         status = s->experts->ops->predicted(s->experts, predictions, n, err);
     s->phase->predict_seconds += moe_seconds() - started;
     return status;
 }
 
-void moe_pass_strategy_collect(struct moe_pass_strategy *a, uint32_t layer, uint32_t n_active)
+void moe_pass_strategy_collect(struct moe_pass_strategy *p, uint32_t layer)
 {
-    struct moe_workspace *w = a->session->work;
-    const struct early *early = early_of(a, layer);
+    struct moe_session *s = p->session;
+    const struct moe_layer_request *r = &s->request;
     double waited = 0;
-    for (uint32_t i = 0; i < n_active; i++) {
-        float *out = w->expert_out + w->first[i] * w->hidden_stride;
-        if (w->kinds[i] == MOE_ENTRY_HOST) {
-            waited += keep(a, &a->promises[i]);
-        } else if (w->kinds[i] == MOE_ENTRY_PRECALCULATED) {
-            uint32_t k = 0;
-            while (early->foreseen.experts[k] != w->active[i])
-                k++;
-            waited += keep(a, &early->promises[k]);
-            memcpy(out, early->out + k * w->hidden_stride, w->hidden_stride * sizeof *out);
-        }
+    for (uint32_t i = 0; i < r->n_entries; i++) {
+        float *out = s->states.expert_out + r->first[i] * s->states.stride;
+        if (r->kinds[i] == MOE_ENTRY_HOST)
+            waited += moe_host_jobs_wait(&p->jobs, &p->tickets[i]);
+        else if (r->kinds[i] == MOE_ENTRY_PRECALCULATED)
+            waited += moe_precalculation_collect(&p->precalculation, layer, r->experts[i], out);
     }
-    a->session->phase->host_seconds += waited;
+    s->phase->host_seconds += waited;
 }

@@ -8,17 +8,21 @@
  */
 #include <string.h>
 
-#include "run/workspace.h"
+#include "base/par.h"
+#include "kern/kern.h"
+#include "run/stages_cpu.h"
 
-struct prepare {
+struct project {
     struct moe_session *s;
     const struct moe_row *rows;
     const struct moe_layer *layer;
+    struct cpu_attention *w;
 };
 
-static const float *angles(const struct moe_model *m, const struct moe_row *row)
+static const float *angles(const struct project *p, int64_t row)
 {
-    return m->rope + (uint64_t)row->position * m->config.rope_dim;
+    const struct moe_model *m = p->s->model;
+    return m->rope + (uint64_t)p->rows[row].position * m->config.rope_dim;
 }
 
 /* ---- Ordinary attention ---- */
@@ -41,15 +45,15 @@ static void finish_heads(const struct moe_config *c, float *x, uint32_t n_heads,
 
 static void finish_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
-    const struct prepare *p = ctx;
+    const struct project *p = ctx;
     const struct moe_config *c = &p->s->model->config;
     const struct moe_layer *l = p->layer;
-    const struct moe_workspace *w = p->s->work;
+    const struct cpu_attention *w = p->w;
     uint32_t kv_width = c->n_kv_heads * c->head_dim;
     for (int64_t i = begin; i < end; i++) {
         float *q = w->q + (uint64_t)i * w->q_stride, *k = w->k + (uint64_t)i * w->k_stride;
         float *v = w->v + (uint64_t)i * w->v_stride;
-        const float *cs = angles(p->s->model, &p->rows[i]);
+        const float *cs = angles(p, i);
         if (l->q_bias) {
             moe_kern.add(l->q_bias, c->n_heads * c->head_dim, q);
             moe_kern.add(l->k_bias, kv_width, k);
@@ -62,14 +66,15 @@ static void finish_rows(void *ctx, int64_t begin, int64_t end, int thread)
     }
 }
 
-static void project_heads(struct moe_session *s, struct prepare *p, uint32_t n_rows)
+static void project_heads(struct project *p, uint32_t n_rows)
 {
     const struct moe_layer *l = p->layer;
-    struct moe_workspace *w = s->work;
+    struct cpu_attention *w = p->w;
+    struct moe_inputs *from = &p->s->states.inputs;
     struct moe_mm mm[3] = {
-        moe_inputs_mm(&w->from_hidden, l->q, w->q, w->q_stride),
-        moe_inputs_mm(&w->from_hidden, l->k, w->k, w->k_stride),
-        moe_inputs_mm(&w->from_hidden, l->v, w->v, w->v_stride),
+        moe_inputs_mm(from, l->q, w->q, w->q_stride),
+        moe_inputs_mm(from, l->k, w->k, w->k_stride),
+        moe_inputs_mm(from, l->v, w->v, w->v_stride),
     };
     moe_matmul(mm, 3);
     moe_par_for(n_rows, 8, finish_rows, p);
@@ -79,9 +84,9 @@ static void project_heads(struct moe_session *s, struct prepare *p, uint32_t n_r
 
 static void norm_q_down_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
-    const struct prepare *p = ctx;
+    const struct project *p = ctx;
     const struct moe_config *c = &p->s->model->config;
-    const struct moe_workspace *w = p->s->work;
+    const struct cpu_attention *w = p->w;
     for (int64_t i = begin; i < end; i++) {
         float *x = w->q_down + (uint64_t)i * w->q_down_stride;
         moe_kern.rms_norm(x, p->layer->q_down_norm, c->q_rank, c->norm_eps, x);
@@ -92,13 +97,13 @@ static void norm_q_down_rows(void *ctx, int64_t begin, int64_t end, int thread)
  * v; the queries' rotated parts go beside what k_up has made of the rest. */
 static void finish_latent_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
-    const struct prepare *p = ctx;
+    const struct project *p = ctx;
     const struct moe_config *c = &p->s->model->config;
-    const struct moe_workspace *w = p->s->work;
+    const struct cpu_attention *w = p->w;
     uint32_t key = moe_config_cache_key(c);
     for (int64_t i = begin; i < end; i++) {
         float *k = w->k + (uint64_t)i * w->k_stride, *v = w->v + (uint64_t)i * w->v_stride;
-        const float *cs = angles(p->s->model, &p->rows[i]);
+        const float *cs = angles(p, i);
         memcpy(k, v + c->kv_rank, c->rope_dim * sizeof *k);
         moe_kern.rope(k, cs, c->rope_dim);
         moe_kern.rms_norm(v, p->layer->kv_down_norm, c->kv_rank, c->norm_eps, v);
@@ -114,7 +119,7 @@ static void finish_latent_rows(void *ctx, int64_t begin, int64_t end, int thread
 
 /* y[i][head * y_width ..] = (rows [head * rows_each ..) of m) x[i][head * x_width ..] for all
  * heads: one list of products over row blocks of one matrix. */
-static void multiply_heads(struct moe_workspace *w, const struct moe_mat *m, uint32_t n_heads,
+static void multiply_heads(struct cpu_attention *w, const struct moe_mat *m, uint32_t n_heads,
                            uint32_t n_rows, const float *x, uint64_t x_stride, uint32_t x_width,
                            float *y, uint64_t y_stride, uint32_t y_width)
 {
@@ -133,15 +138,15 @@ static void multiply_heads(struct moe_workspace *w, const struct moe_mat *m, uin
     moe_matmul(w->head_products, (int)n_heads);
 }
 
-static void project_latent(struct moe_session *s, struct prepare *p, uint32_t n_rows)
+static void project_latent(struct project *p, uint32_t n_rows)
 {
-    const struct moe_config *c = &s->model->config;
+    const struct moe_config *c = &p->s->model->config;
     const struct moe_layer *l = p->layer;
-    struct moe_workspace *w = s->work;
-    struct moe_inputs *from = &w->from_hidden;
-    struct moe_mm mm[2] = {moe_inputs_mm(&w->from_hidden, l->kv_down, w->v, w->v_stride)};
+    struct cpu_attention *w = p->w;
+    struct moe_inputs *from = &p->s->states.inputs;
+    struct moe_mm mm[2] = {moe_inputs_mm(from, l->kv_down, w->v, w->v_stride)};
     if (c->q_rank) {
-        mm[1] = moe_inputs_mm(&w->from_hidden, l->q_down, w->q_down, w->q_down_stride);
+        mm[1] = moe_inputs_mm(from, l->q_down, w->q_down, w->q_down_stride);
         moe_matmul(mm, 2);
         moe_par_for(n_rows, 16, norm_q_down_rows, p);
         from = &w->from_q_down;
@@ -163,37 +168,38 @@ void moe_project_in(struct moe_session *s, uint32_t layer, const struct moe_row 
                     uint32_t n_rows)
 {
     const struct moe_config *c = &s->model->config;
-    struct moe_workspace *w = s->work;
-    struct prepare p = {s, rows, &s->model->layers[layer]};
-    moe_inputs_set(&w->from_hidden, w->xn, w->hidden_stride, NULL, n_rows, c->hidden);
+    struct cpu_work *w = s->device;
+    struct project p = {s, rows, &s->model->layers[layer], &w->attention};
+    moe_inputs_set(&s->states.inputs, s->states.xn, s->states.stride, NULL, n_rows, c->hidden);
     if (c->kv_rank)
-        project_latent(s, &p, n_rows);
+        project_latent(&p, n_rows);
     else
-        project_heads(s, &p, n_rows);
+        project_heads(&p, n_rows);
 }
 
 static void add_bias_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
-    const struct prepare *p = ctx;
-    const struct moe_workspace *w = p->s->work;
+    const struct project *p = ctx;
+    const struct cpu_work *w = p->s->device;
     for (int64_t i = begin; i < end; i++)
         moe_kern.add(p->layer->o_bias, p->s->model->config.hidden,
-                     w->sum + (uint64_t)i * w->hidden_stride);
+                     w->sum + (uint64_t)i * p->s->states.stride);
 }
 
 void moe_project_out(struct moe_session *s, uint32_t layer, uint32_t n_rows)
 {
     const struct moe_config *c = &s->model->config;
     const struct moe_layer *l = &s->model->layers[layer];
-    struct moe_workspace *w = s->work;
+    struct cpu_work *work = s->device;
+    struct cpu_attention *w = &work->attention;
     if (c->kv_rank)
         multiply_heads(w, &l->v_up, c->n_heads, n_rows, w->attended, w->attended_stride, c->kv_rank,
-                       w->attn, w->attn_stride, c->value_dim);
-    moe_inputs_set(&w->from_attn, w->attn, w->attn_stride, NULL, n_rows, c->n_heads * c->value_dim);
-    struct moe_mm o = moe_inputs_mm(&w->from_attn, l->o, w->sum, w->hidden_stride);
+                       w->out, w->out_stride, c->value_dim);
+    moe_inputs_set(&w->from_out, w->out, w->out_stride, NULL, n_rows, c->n_heads * c->value_dim);
+    struct moe_mm o = moe_inputs_mm(&w->from_out, l->o, work->sum, s->states.stride);
     moe_matmul(&o, 1);
     if (l->o_bias) {
-        struct prepare p = {.s = s, .layer = l};
+        struct project p = {.s = s, .layer = l};
         moe_par_for(n_rows, 16, add_bias_rows, &p);
     }
 }

@@ -4,9 +4,21 @@
 #include <math.h>
 
 #include "base/best.h"
-#include "run/workspace.h"
+#include "base/par.h"
+#include "kern/kern.h"
+#include "run/router.h"
+#include "run/stages_cpu.h"
 
 /* ---- Scores ---- */
+
+void moe_norm_row(const struct moe_config *c, const float *h, const float *weights,
+                  const float *bias, float *out)
+{
+    if (c->norm_kind == MOE_NORM_LAYER)
+        moe_kern.layer_norm(h, weights, bias, c->hidden, c->norm_eps, out);
+    else
+        moe_kern.rms_norm(h, weights, c->hidden, c->norm_eps, out);
+}
 
 struct biases {
     const struct moe_router_use *use;
@@ -119,12 +131,12 @@ static void route_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct moe_session *s = ctx;
     const struct moe_config *c = &s->model->config;
-    const struct moe_workspace *w = s->work;
+    const struct cpu_feed_forward *w = cpu_feed_forward(s);
     float *scratch = w->router_scratch + (uint64_t)thread * 2 * w->router_stride;
     for (int64_t i = begin; i < end; i++) {
         float *p = w->probabilities + (uint64_t)i * w->router_stride;
-        float *weights = w->weights + (uint64_t)i * c->top_k, sum = 0;
-        choose[c->router_kind](c, p, scratch, w->chosen + (uint64_t)i * c->top_k, weights);
+        float *weights = s->request.weights + (uint64_t)i * c->top_k, sum = 0;
+        choose[c->router_kind](c, p, scratch, s->request.chosen + (uint64_t)i * c->top_k, weights);
         for (uint32_t k = 0; k < c->top_k; k++)
             sum += weights[k];
         for (uint32_t k = 0; c->norm_topk && k < c->top_k; k++)
@@ -139,19 +151,15 @@ int moe_route(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
 {
     const struct moe_config *c = &s->model->config;
     const struct moe_layer *l = &s->model->layers[layer];
-    struct moe_workspace *w = s->work;
-    const struct moe_router_use use = {l, moe_inputs_for(&w->from_hidden, l->router.layout),
+    struct cpu_feed_forward *w = cpu_feed_forward(s);
+    const struct moe_layer_request *r = &s->request;
+    const struct moe_router_use use = {l, moe_inputs_for(&s->states.inputs, l->router.layout),
                                        w->probabilities};
     moe_router_scores(&use, 1, w->router_stride);
     moe_par_for(n_rows, 16, route_rows, s);
-    for (uint64_t i = 0; i < (uint64_t)n_rows * c->top_k; i++)
-        if (isnan(w->weights[i]))
-            return moe_fail(err, MOE_ERR_FORMAT,
-                            "layer %u: the router's scores are not numbers (damaged weights?)",
-                            layer);
-    if (s->observer.routed) {
-        s->observer.routed(s->observer.ctx, layer, rows, n_rows, w->xn, w->hidden_stride,
-                           w->probabilities, w->router_stride, w->chosen, w->weights);
-    }
-    return MOE_OK;
+    int status = moe_layer_request_check(r, c, layer, n_rows, err);
+    if (status == MOE_OK && s->observer.routed)
+        s->observer.routed(s->observer.ctx, layer, rows, n_rows, s->states.xn, s->states.stride,
+                           w->probabilities, w->router_stride, r->chosen, r->weights);
+    return status;
 }

@@ -15,8 +15,9 @@
 #include "base/err.h"
 #include "experts/experts.h"
 #include "fmt/timeline.h"
+#include "kern/inputs.h"
 #include "plan/pace.h"
-#include "run/assign.h"
+#include "run/layer_request.h"
 #include "run/model.h"
 #include "run/stats.h"
 
@@ -27,7 +28,8 @@ struct moe_row {
     uint32_t token;    /* 0..vocab-1 */
 };
 
-/* What the pass shows of itself, for tests, statistics and traces. Any member may be NULL. */
+/* What the pass shows of itself, for tests, statistics and traces: on the processor, only
+ * `computed` on other devices, too. Any member may be NULL. */
 struct moe_observer {
     void *ctx;
     /* After the router of a layer: for each of n_rows rows, in the order of the batch, the gate's
@@ -40,9 +42,12 @@ struct moe_observer {
     /* Before attention: the normalised input of a layer's attention [n_rows][stride]. */
     void (*attending)(void *ctx, uint32_t layer, uint32_t n_rows, const float *input,
                       uint64_t stride);
-    /* Between a layer's attention and its feed-forward: the residual stream and its norm are done.
+    /* Between a layer's attention and its feed-forward: the input of the attention's output
+     * projection [n_rows][output_stride], and the norm of the residual stream
+     * [n_rows][norm_stride].
      */
-    void (*attended)(void *ctx, uint32_t layer);
+    void (*attended)(void *ctx, uint32_t layer, const float *output, uint64_t output_stride,
+                     const float *norm, uint64_t norm_stride);
     /* When all experts of a layer are computed: the output of activation i (row i / top_k, in the
      * order of `chosen`) is outputs[slots[i] * stride]. */
     void (*computed)(void *ctx, uint32_t layer, uint32_t n_rows, const float *outputs,
@@ -51,70 +56,86 @@ struct moe_observer {
 
 struct moe_gpu;
 
-/* Where a session on a gpu asks the routers of layers ahead. */
+/* Where a session on a GPU asks the routers of layers ahead. */
 enum moe_predict_on {
-    MOE_PREDICT_ON_AUTO, /* where one row measures faster; more rows on the gpu */
+    MOE_PREDICT_ON_AUTO, /* where one row measures faster; several rows on the GPU */
     MOE_PREDICT_ON_GPU,
     MOE_PREDICT_ON_HOST,
 };
 
-/* The choice, and what it went by (run/predict_device.h). */
-struct moe_predict_device {
-    enum moe_predict_on named;        /* as the options say */
-    uint32_t host_rows;               /* passes of up to so many rows are the host's; 0: none */
-    double gpu_seconds, host_seconds; /* for one row; 0: there was nothing to choose */
-};
-
 struct moe_session_options {
     uint32_t context;     /* positions per sequence; 0: the model's context_max */
-    uint32_t n_sequences; /* 1 */
+    uint32_t n_sequences; /* 0: 1 */
     uint32_t batch;       /* most rows per pass; 0: 256 */
     uint16_t kv_kind;     /* MOE_LAYOUT_F32, or MOE_LAYOUT_F16: half the KV cache's memory, results
                              differ in the fourth digit; 0: F32 */
     uint32_t n_variants;  /* of the pack, where an assigner will say at which one each activation is
-                             computed (assign.h); 0: none will */
-    struct moe_gpu *gpu;  /* computes the stages, and holds the model's dense part, the experts'
-                             views and the KV cache; borrowed. NULL: the processor */
-    bool gpu_bf16;        /* prompts by bf16 products (gpu_ops.h, MOE_GPU_MATH_BF16) */
-    bool needs_rows;      /* of a gpu: gate inputs come to the host, and outputs of experts that
-                             were computed there go back */
-    uint32_t look_depth;  /* of a gpu: routers so many MoE layers ahead are asked with each */
-    bool look_residual;   /* ... on the stream instead of the gate's inputs */
-    enum moe_predict_on predict_on; /* ... and there, or by the host: room is made for either */
+                             computed (layer_request.h); 0: there is no assigner */
+
+    struct moe_gpu *gpu;    /* computes the stages, and holds the model's dense part, the experts'
+                               views and the KV cache; borrowed. NULL: the processor, and the options
+                               below do not matter */
+    bool gpu_bf16;          /* prefill by bf16 products (gpu_ops.h, MOE_GPU_MATH_BF16) */
+    bool needs_rows;        /* experts are computed on the host, too: gate inputs come there, and
+                               outputs go back */
+    uint32_t predict_depth; /* the routers of so many MoE layers ahead are asked with each */
+    bool predict_residual;  /* ... on the residual stream instead of the gate's inputs */
+    enum moe_predict_on predict_on; /* ... there, or by the host: room is made for either */
+};
+
+/* Rows of a pass where the processor sees them: all of these where it computes the stages; beside a
+ * GPU those that predictions and experts on the host need. The others are NULL. */
+struct moe_states {
+    uint64_t stride;   /* floats from one row to the next */
+    float *h;          /* [batch][stride] residual stream */
+    float *xn;         /* [batch][stride] normalised: inputs of attention, then of the gate */
+    float *expert_out; /* [batch * top_k][stride] a row per activation, by slot_of */
+    struct moe_inputs inputs; /* xn, prepared for products */
 };
 
 struct moe_session {
     struct moe_model *model;             /* borrowed */
     struct moe_experts *experts;         /* borrowed */
     const struct moe_stages_ops *stages; /* the device's (run/stages.h) */
+    void *device;                        /* ... and its own state, private to them */
     uint32_t context, n_sequences, batch;
     int n_threads; /* as when it was opened: scratch memory is per thread */
     struct moe_stats stats;
     struct moe_phase_stats *phase; /* of the last pass, in stats; its logits' time goes there too */
     struct moe_observer observer;
-    struct moe_timeline *timeline;       /* borrowed; NULL: nobody records */
+    struct moe_timeline *timeline;       /* borrowed; NULL: nothing is recorded */
     const struct moe_assigner *assigner; /* borrowed; NULL: the provider chooses the precision */
-    struct moe_pass_strategy
-        *strategy;               /* borrowed; NULL: nothing is done ahead (run/pass_strategy.h) */
+    struct moe_pass_strategy *strategy;  /* borrowed; NULL: nothing beside the device's own work */
     const struct moe_pace *pace; /* borrowed; what computing takes on the modelled clock of a
                                     lockstep run; NULL: nothing */
-    struct moe_workspace *work;  /* buffers and KV cache; session.c */
-    struct gpu_work *gpu_work;   /* the device's, private to its stages; NULL: the processor's */
-    struct moe_gpu *pinned_by;   /* page-locks `work` */
-    bool needs_rows, look_residual; /* as the options say */
-    uint32_t look_depth;
-    struct moe_predict_device predict_device;
+    struct moe_states states;
+    struct moe_layer_request request;
+    uint8_t *request_block; /* holds the request's arrays */
+    uint64_t request_bytes;
 };
 
-/* Bytes of host memory that a session with these options allocates: the same code sizes and
- * allocates. */
+/* Lets loads move on, without waiting: they end while others compute. */
+static inline int moe_poll_loads(struct moe_session *s, struct moe_err *err)
+{
+    const struct moe_experts_ops *ops = s->experts->ops;
+    return ops->poll ? ops->poll(s->experts, err) : MOE_OK;
+}
+
+/* n floats rounded up to whole panels, which kernels may write. */
+static inline uint64_t moe_padded(uint64_t n)
+{
+    return moe_round_up(n, MOE_PANEL_ROWS);
+}
+
+/* Bytes of memory that a session with these options allocates, those of a GPU apart: the same code
+ * sizes and allocates. UINT64_MAX: they overflow. */
 uint64_t moe_session_bytes(const struct moe_config *config,
                            const struct moe_session_options *options);
-/* The KV cache, which grows into its room as positions are filled: of these bytes, or with a gpu of
- * its own. */
+/* The KV cache, which grows into its room as positions are filled: part of these bytes, or of the
+ * GPU's. */
 uint64_t moe_session_kv_bytes(const struct moe_config *config,
                               const struct moe_session_options *options);
-/* Bytes of the gpu's memory, KV cache included; 0 without one. */
+/* Bytes of the GPU's memory, KV cache included; 0 without one. */
 uint64_t moe_session_gpu_bytes(const struct moe_config *config,
                                const struct moe_session_options *options);
 int moe_session_open(struct moe_session **out, struct moe_model *model, struct moe_experts *experts,
@@ -134,7 +155,10 @@ int moe_forward(struct moe_session *s, enum moe_phase phase, const struct moe_ro
                 float *hidden_out, struct moe_err *err);
 
 /* Floats from one row of logits to the next: the vocabulary rounded up to whole panels. */
-uint64_t moe_logits_stride(const struct moe_config *config);
+static inline uint64_t moe_logits_stride(const struct moe_config *config)
+{
+    return moe_padded(config->vocab);
+}
 
 /* Logits of rows [first, first + n) of the last moe_forward, which must have ended with the last
  * layer: logits[i * moe_logits_stride + token]. Fails where a device does. */

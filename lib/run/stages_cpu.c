@@ -7,8 +7,10 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/par.h"
+#include "kern/kern.h"
+#include "run/router.h"
 #include "run/stages_cpu.h"
-#include "run/workspace.h"
 
 struct stage {
     struct moe_session *s;
@@ -23,10 +25,10 @@ struct stage {
 static void embed_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct stage *st = ctx;
-    struct moe_workspace *w = st->s->work;
+    const struct moe_states *states = &st->s->states;
     const struct moe_model *m = st->s->model;
     for (int64_t i = begin; i < end; i++) {
-        float *h = w->h + (uint64_t)i * w->hidden_stride;
+        float *h = states->h + (uint64_t)i * states->stride;
         moe_layout_load_row(&m->embed, st->rows[i].token, h);
         if (m->config.embed_scale != 1)
             moe_kern.scale(m->config.embed_scale, m->config.hidden, h);
@@ -36,11 +38,11 @@ static void embed_rows(void *ctx, int64_t begin, int64_t end, int thread)
 static int enter(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
                  const float *hidden_in, struct moe_err *err)
 {
-    struct moe_workspace *w = s->work;
+    const struct moe_states *states = &s->states;
     uint32_t hidden = s->model->config.hidden;
     if (hidden_in) {
         for (uint32_t i = 0; i < n_rows; i++)
-            memcpy(w->h + i * w->hidden_stride, hidden_in + (uint64_t)i * hidden,
+            memcpy(states->h + i * states->stride, hidden_in + (uint64_t)i * hidden,
                    hidden * sizeof(float));
     } else {
         struct stage st = {.s = s, .rows = rows};
@@ -51,44 +53,36 @@ static int enter(struct moe_session *s, const struct moe_row *rows, uint32_t n_r
 
 static void reached(struct moe_session *s, uint32_t layer, const char *part)
 {
+    struct cpu_work *w = s->device;
     double now = moe_seconds();
     char name[48];
     if (part) {
         snprintf(name, sizeof name, "layer %u %s", layer, part);
-        moe_timeline_span(s->timeline, MOE_TRACK_COMPUTE, name, s->work->reached_at, now);
+        moe_timeline_span(s->timeline, MOE_TRACK_COMPUTE, name, w->reached_at, now);
     }
-    s->work->reached_at = now;
+    w->reached_at = now;
 }
 
 static int leave(struct moe_session *s, uint32_t n_rows, float *hidden_out, struct moe_err *err)
 {
-    const struct moe_workspace *w = s->work;
+    const struct moe_states *states = &s->states;
     uint32_t hidden = s->model->config.hidden;
     for (uint32_t i = 0; hidden_out && i < n_rows; i++)
-        memcpy(hidden_out + (uint64_t)i * hidden, w->h + i * w->hidden_stride,
+        memcpy(hidden_out + (uint64_t)i * hidden, states->h + i * states->stride,
                hidden * sizeof(float));
     return MOE_OK;
 }
 
 /* ---- A layer up to its feed-forward ---- */
 
-void moe_norm_row(const struct moe_config *c, const float *h, const float *weights,
-                  const float *bias, float *out)
-{
-    if (c->norm_kind == MOE_NORM_LAYER)
-        moe_kern.layer_norm(h, weights, bias, c->hidden, c->norm_eps, out);
-    else
-        moe_kern.rms_norm(h, weights, c->hidden, c->norm_eps, out);
-}
-
 static void norm_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct stage *st = ctx;
     const struct moe_config *c = &st->s->model->config;
-    struct moe_workspace *w = st->s->work;
+    const struct moe_states *states = &st->s->states;
     for (int64_t i = begin; i < end; i++) {
-        const float *h = w->h + (st->first + (uint64_t)i) * w->hidden_stride;
-        float *out = w->xn + (uint64_t)i * w->hidden_stride;
+        const float *h = states->h + (st->first + (uint64_t)i) * states->stride;
+        float *out = states->xn + (uint64_t)i * states->stride;
         moe_norm_row(c, h, st->weights, st->bias, out);
     }
 }
@@ -100,49 +94,39 @@ static void norm(struct moe_session *s, const float *weights, const float *bias,
     moe_par_for(n, 16, norm_rows, &st);
 }
 
-static void add_rows(void *ctx, int64_t begin, int64_t end, int thread)
+void stages_cpu_store(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                      uint32_t n_rows)
 {
-    const struct stage *st = ctx;
-    struct moe_workspace *w = st->s->work;
-    const struct moe_config *c = &st->s->model->config;
-    for (int64_t i = begin; i < end; i++)
-        moe_kern.axpy(c->residual_scale, w->sum + (uint64_t)i * w->hidden_stride, c->hidden,
-                      w->h + (uint64_t)i * w->hidden_stride);
-}
-
-void stages_cpu_add_to_stream(struct moe_session *s, uint32_t n_rows)
-{
-    struct stage st = {.s = s};
-    moe_par_for(n_rows, 16, add_rows, &st);
-}
-
-/* Lets loads move on: they end while we compute. */
-static int poll(struct moe_session *s, struct moe_err *err)
-{
-    const struct moe_experts_ops *ops = s->experts->ops;
-    return ops->poll ? ops->poll(s->experts, err) : MOE_OK;
+    const struct cpu_work *w = s->device;
+    const struct cpu_attention *a = &w->attention;
+    const struct moe_kv_input in = {a->k, a->v, a->k_stride, a->v_stride};
+    moe_kv_store(&w->kv, layer, rows, n_rows, &in);
 }
 
 static int attend(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
                   uint32_t n_rows, struct moe_err *err)
 {
     const struct moe_layer *l = &s->model->layers[layer];
+    const struct cpu_work *w = s->device;
     norm(s, l->attn_norm, l->attn_norm_bias, 0, n_rows);
     if (s->observer.attending)
-        s->observer.attending(s->observer.ctx, layer, n_rows, s->work->xn, s->work->hidden_stride);
-    int status = poll(s, err);
+        s->observer.attending(s->observer.ctx, layer, n_rows, s->states.xn, s->states.stride);
+    int status = moe_poll_loads(s, err);
     moe_project_in(s, layer, rows, n_rows);
     if (status == MOE_OK)
-        status = poll(s, err);
-    moe_kv_store(s, layer, rows, n_rows);
+        status = moe_poll_loads(s, err);
+    stages_cpu_store(s, layer, rows, n_rows);
     moe_attention(s, layer, rows, n_rows);
     moe_project_out(s, layer, n_rows);
     if (status != MOE_OK)
         return status;
     stages_cpu_add_to_stream(s, n_rows);
     norm(s, l->ffn_norm, l->ffn_norm_bias, 0, n_rows);
-    moe_inputs_set(&s->work->from_hidden, s->work->xn, s->work->hidden_stride, NULL, n_rows,
+    moe_inputs_set(&s->states.inputs, s->states.xn, s->states.stride, NULL, n_rows,
                    s->model->config.hidden);
+    if (s->observer.attended)
+        s->observer.attended(s->observer.ctx, layer, w->attention.out, w->attention.out_stride,
+                             s->states.xn, s->states.stride);
     return MOE_OK;
 }
 
@@ -153,7 +137,7 @@ static void finish_logits(void *ctx, int64_t begin, int64_t end, int thread)
     const struct stage *st = ctx;
     const struct moe_model *m = st->s->model;
     for (int64_t i = begin; i < end; i++) {
-        float *row = st->logits + (uint64_t)i * st->s->work->logits_stride;
+        float *row = st->logits + (uint64_t)i * moe_logits_stride(&m->config);
         if (m->head_bias)
             moe_kern.add(m->head_bias, m->config.vocab, row);
         if (m->config.logit_scale != 1)
@@ -165,10 +149,11 @@ static int logits_of(struct moe_session *s, uint32_t first, uint32_t n, float *l
                      struct moe_err *err)
 {
     const struct moe_model *m = s->model;
-    struct moe_workspace *w = s->work;
+    struct moe_states *states = &s->states;
     norm(s, m->final_norm, m->final_norm_bias, first, n);
-    moe_inputs_set(&w->from_hidden, w->xn, w->hidden_stride, NULL, n, m->config.hidden);
-    struct moe_mm mm = moe_inputs_mm(&w->from_hidden, m->head, logits, w->logits_stride);
+    moe_inputs_set(&states->inputs, states->xn, states->stride, NULL, n, m->config.hidden);
+    struct moe_mm mm =
+        moe_inputs_mm(&states->inputs, m->head, logits, moe_logits_stride(&m->config));
     moe_matmul(&mm, 1);
     if (m->head_bias || m->config.logit_scale != 1) {
         struct stage st = {.s = s, .logits = logits};
@@ -177,13 +162,26 @@ static int logits_of(struct moe_session *s, uint32_t first, uint32_t n, float *l
     return MOE_OK;
 }
 
+/* ---- The table ---- */
+
+static int open_cpu(struct moe_session *s, const struct moe_session_options *o, struct moe_err *err)
+{
+    struct cpu_work *w;
+    int status = cpu_work_open(&w, &s->states, &s->model->config, o, err);
+    s->device = w;
+    return status;
+}
+
 static void close_cpu(struct moe_session *s)
 {
-    (void)s;
+    cpu_work_close(s->device);
 }
 
 const struct moe_stages_ops moe_stages_cpu = {
     .name = "cpu",
+    .host_bytes = cpu_work_bytes,
+    .open = open_cpu,
+    .close = close_cpu,
     .enter = enter,
     .attend = attend,
     .dense = stages_cpu_dense,
@@ -195,5 +193,4 @@ const struct moe_stages_ops moe_stages_cpu = {
     .reached = reached,
     .leave = leave,
     .logits = logits_of,
-    .close = close_cpu,
 };

@@ -1,15 +1,36 @@
 /*
- * The processor's stages of a feed-forward (stages_cpu_experts.c), for its table (stages_cpu.c).
- * Internal to these; each as in run/stages.h.
+ * The processor's stages for its table (stages_cpu.c): attention (projections.c, attention.c),
+ * router (router.c), feed-forward (stages_cpu_experts.c). Internal to these; those of the table are
+ * described in run/stages.h.
  */
 #ifndef MOE_RUN_STAGES_CPU_H
 #define MOE_RUN_STAGES_CPU_H
 
+#include "run/cpu_work.h"
 #include "run/stages.h"
 
-/* work->h += residual_scale * work->sum, for the first n_rows rows. */
-void stages_cpu_add_to_stream(struct moe_session *s, uint32_t n_rows);
+/* The attention's queries, k and v of the rows, ready for cache and attention, from the states' xn.
+ */
+void moe_project_in(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                    uint32_t n_rows);
+/* The rows' k and v into the KV cache. */
+void stages_cpu_store(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                      uint32_t n_rows);
+/* Its `attended` = attention of its queries over the cache; causal, per sequence. */
+void moe_attention(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                   uint32_t n_rows);
+/* sum = the layer's output projection of `attended`. */
+void moe_project_out(struct moe_session *s, uint32_t layer, uint32_t n_rows);
 
+/* Floats of scratch that a thread of attention needs, and tiles that a batch can make. */
+uint64_t moe_attention_scratch_floats(const struct moe_config *c);
+uint64_t moe_attention_max_tiles(const struct moe_config *c, uint32_t batch);
+
+int moe_route(struct moe_session *s, uint32_t layer, const struct moe_row *rows, uint32_t n_rows,
+              struct moe_err *err);
+
+/* h += residual_scale * sum, for the first n_rows rows. */
+void stages_cpu_add_to_stream(struct moe_session *s, uint32_t n_rows);
 int stages_cpu_dense(struct moe_session *s, uint32_t layer, uint32_t n_rows, struct moe_err *err);
 int stages_cpu_beside(struct moe_session *s, uint32_t layer, uint32_t n_rows, struct moe_err *err);
 uint32_t stages_cpu_at_once(const struct moe_session *s, uint32_t n_rows);

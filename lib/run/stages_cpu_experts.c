@@ -6,10 +6,14 @@
  */
 #include <string.h>
 
+#include "base/par.h"
 #include "experts/expert_compute.h"
+#include "kern/kern.h"
+#include "kern/kern_math.h"
 #include "run/lockstep.h"
 #include "run/stages_cpu.h"
-#include "run/workspace.h"
+
+/* ---- Gated products ---- */
 
 /* Rows of gate and up side by side. `views`: the experts they belong to, row i to views[i * step];
  * NULL: not experts'. */
@@ -30,51 +34,73 @@ static void activate_rows(void *ctx, int64_t begin, int64_t end, int thread)
                          a->gate + (uint64_t)i * a->stride, a->up + (uint64_t)i * a->stride);
 }
 
-/* work->gate[n][ff] = activation of gate x and up x for the n rows of `in`. */
+/* gate[n][stride] = activation of gate x and up x for the n rows of `in`. */
 static void gated_in(struct moe_session *s, struct moe_inputs *in, const struct moe_mat *gate,
                      const struct moe_mat *up, const struct moe_expert_view *view)
 {
-    struct moe_workspace *w = s->work;
+    struct cpu_feed_forward *w = cpu_feed_forward(s);
     struct moe_mm mm[2] = {
-        moe_inputs_mm(in, *gate, w->gate, w->ff_stride),
-        moe_inputs_mm(in, *up, w->up, w->ff_stride),
+        moe_inputs_mm(in, *gate, w->gate, w->stride),
+        moe_inputs_mm(in, *up, w->up, w->stride),
     };
     moe_matmul(mm, 2);
-    struct activation a = {&s->model->config, w->gate, w->up, w->ff_stride, gate->rows, view, 0};
+    struct activation a = {&s->model->config, w->gate, w->up, w->stride, gate->rows, view, 0};
     moe_par_for(in->n, 4, activate_rows, &a);
 }
 
-/* out[n][hidden_stride] = down times the first n rows of work->gate. */
-static void gated_out(struct moe_workspace *w, uint32_t n, const struct moe_mat *down, float *out)
+/* out[n][the states' stride] = down times the first n rows of gate. */
+static void gated_out(struct moe_session *s, uint32_t n, const struct moe_mat *down, float *out)
 {
-    moe_inputs_set(&w->from_ff, w->gate, w->ff_stride, NULL, n, down->cols);
-    struct moe_mm mm = moe_inputs_mm(&w->from_ff, *down, out, w->hidden_stride);
+    struct cpu_feed_forward *w = cpu_feed_forward(s);
+    moe_inputs_set(&w->from_gate, w->gate, w->stride, NULL, n, down->cols);
+    struct moe_mm mm = moe_inputs_mm(&w->from_gate, *down, out, s->states.stride);
     moe_matmul(&mm, 1);
 }
 
-/* A dense layer's feed-forward, or the shared expert: into work->sum. */
+/* A dense layer's feed-forward, or the shared expert: into the session's sum. */
 static void run_dense(struct moe_session *s, const struct moe_layer *l)
 {
-    struct moe_workspace *w = s->work;
-    gated_in(s, &w->from_hidden, &l->gate, &l->up, NULL);
-    gated_out(w, w->from_hidden.n, &l->down, w->sum);
+    struct cpu_work *w = s->device;
+    gated_in(s, &s->states.inputs, &l->gate, &l->up, NULL);
+    gated_out(s, s->states.inputs.n, &l->down, w->sum);
 }
+
+static void add_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct moe_session *s = ctx;
+    const struct moe_config *c = &s->model->config;
+    const struct cpu_work *w = s->device;
+    uint64_t stride = s->states.stride;
+    for (int64_t i = begin; i < end; i++)
+        moe_kern.axpy(c->residual_scale, w->sum + (uint64_t)i * stride, c->hidden,
+                      s->states.h + (uint64_t)i * stride);
+}
+
+void stages_cpu_add_to_stream(struct moe_session *s, uint32_t n_rows)
+{
+    moe_par_for(n_rows, 16, add_rows, s);
+}
+
+/* ---- Experts ---- */
 
 /* One expert for all rows of a batch that want it. */
 static int run_expert(struct moe_session *s, uint32_t which, const struct moe_expert_view *view,
                       struct moe_err *err)
 {
-    struct moe_workspace *w = s->work;
-    float *out = w->expert_out + w->first[which] * w->hidden_stride;
-    moe_inputs_set(&w->gathered, w->xn, w->hidden_stride, w->expert_rows + w->first[which],
-                   w->n_rows[which], s->model->config.hidden);
-    gated_in(s, &w->gathered, &view->gate, &view->up, view);
-    moe_lockstep_expert(s, view->variant, w->n_rows[which], false);
+    struct moe_inputs *gathered = &cpu_feed_forward(s)->gathered;
+    const struct moe_layer_request *r = &s->request;
+    const struct moe_states *states = &s->states;
+    uint32_t first = r->first[which], n = r->n_rows[which];
+    float *out = states->expert_out + first * states->stride;
+    moe_inputs_set(gathered, states->xn, states->stride, r->rows + first, n,
+                   s->model->config.hidden);
+    gated_in(s, gathered, &view->gate, &view->up, view);
+    moe_lockstep_expert(s, view->variant, n, false);
     int status = s->experts->ops->complete(s->experts, which, err);
     if (status == MOE_OK) {
-        gated_out(w, w->n_rows[which], &view->down, out);
-        moe_add_down_bias(view, w->n_rows[which], out, w->hidden_stride);
-        moe_lockstep_expert(s, view->variant, w->n_rows[which], true);
+        gated_out(s, n, &view->down, out);
+        moe_add_down_bias(view, n, out, states->stride);
+        moe_lockstep_expert(s, view->variant, n, true);
     }
     return status;
 }
@@ -84,15 +110,17 @@ static int run_expert(struct moe_session *s, uint32_t which, const struct moe_ex
 static int run_side_by_side(struct moe_session *s, const uint32_t *which,
                             const struct moe_expert_view *views, uint32_t n, struct moe_err *err)
 {
-    struct moe_workspace *w = s->work;
+    struct cpu_feed_forward *w = cpu_feed_forward(s);
+    struct moe_inputs *in = &s->states.inputs;
+    uint64_t stride = s->states.stride;
     struct moe_mm mm[2 * MOE_MAX_TOP_K];
     for (uint32_t i = 0; i < n; i++) {
-        float *gate = w->gate + i * w->ff_stride, *up = w->up + i * w->ff_stride;
-        mm[2 * i] = moe_inputs_mm(&w->from_hidden, views[i].gate, gate, w->ff_stride);
-        mm[2 * i + 1] = moe_inputs_mm(&w->from_hidden, views[i].up, up, w->ff_stride);
+        float *gate = w->gate + i * w->stride, *up = w->up + i * w->stride;
+        mm[2 * i] = moe_inputs_mm(in, views[i].gate, gate, w->stride);
+        mm[2 * i + 1] = moe_inputs_mm(in, views[i].up, up, w->stride);
     }
     moe_matmul(mm, (int)(2 * n));
-    struct activation a = {&s->model->config,  w->gate, w->up, w->ff_stride,
+    struct activation a = {&s->model->config,  w->gate, w->up, w->stride,
                            views[0].gate.rows, views,   1};
     moe_par_for(n, 4, activate_rows, &a);
     for (uint32_t i = 0; i < n; i++)
@@ -101,15 +129,14 @@ static int run_side_by_side(struct moe_session *s, const uint32_t *which,
         int status = s->experts->ops->complete(s->experts, which[i], err);
         if (status != MOE_OK)
             return status;
-        moe_inputs_set(&w->single[i], w->gate + i * w->ff_stride, w->ff_stride, NULL, 1,
+        float *out = s->states.expert_out + s->request.first[which[i]] * stride;
+        moe_inputs_set(&w->single[i], w->gate + i * w->stride, w->stride, NULL, 1,
                        views[i].down.cols);
-        mm[i] =
-            moe_inputs_mm(&w->single[i], views[i].down,
-                          w->expert_out + w->first[which[i]] * w->hidden_stride, w->hidden_stride);
+        mm[i] = moe_inputs_mm(&w->single[i], views[i].down, out, stride);
     }
     moe_matmul(mm, (int)n);
     for (uint32_t i = 0; i < n; i++) {
-        moe_add_down_bias(&views[i], 1, mm[i].y, w->hidden_stride);
+        moe_add_down_bias(&views[i], 1, mm[i].y, stride);
         moe_lockstep_expert(s, views[i].variant, 1, true);
     }
     return MOE_OK;
@@ -125,12 +152,11 @@ int stages_cpu_dense(struct moe_session *s, uint32_t layer, uint32_t n_rows, str
 int stages_cpu_beside(struct moe_session *s, uint32_t layer, uint32_t n_rows, struct moe_err *err)
 {
     const struct moe_layer *l = &s->model->layers[layer];
-    struct moe_workspace *w = s->work;
     if (l->has_ffn)
         run_dense(s, l);
     if (l->shared_gate.data) {
-        struct moe_mm mm =
-            moe_inputs_mm(&w->from_hidden, l->shared_gate, w->shared_scale, MOE_PANEL_ROWS);
+        struct moe_mm mm = moe_inputs_mm(&s->states.inputs, l->shared_gate,
+                                         cpu_feed_forward(s)->shared_scale, MOE_PANEL_ROWS);
         moe_matmul(&mm, 1);
     }
     return MOE_OK;
@@ -160,20 +186,23 @@ static void combine_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct combine *m = ctx;
     const struct moe_config *c = &m->s->model->config;
-    struct moe_workspace *w = m->s->work;
+    const struct cpu_work *w = m->s->device;
+    const struct moe_states *states = &m->s->states;
+    const struct moe_layer_request *r = &m->s->request;
     for (int64_t i = begin; i < end; i++) {
-        float *sum = w->sum + (uint64_t)i * w->hidden_stride;
-        float *h = w->h + (uint64_t)i * w->hidden_stride;
-        float *acc = w->xn + (uint64_t)i * w->hidden_stride; /* no longer needed */
+        const float *sum = w->sum + (uint64_t)i * states->stride;
+        float *h = states->h + (uint64_t)i * states->stride;
+        float *acc = states->xn + (uint64_t)i * states->stride; /* no longer needed */
+        uint64_t first = (uint64_t)i * c->top_k;
         memset(acc, 0, c->hidden * sizeof *acc);
         for (uint32_t k = 0; k < c->top_k; k++)
-            moe_kern.axpy(w->weights[(uint64_t)i * c->top_k + k],
-                          w->expert_out + w->slot_of[(uint64_t)i * c->top_k + k] * w->hidden_stride,
-                          c->hidden, acc);
+            moe_kern.axpy(r->weights[first + k],
+                          states->expert_out + r->slot_of[first + k] * states->stride, c->hidden,
+                          acc);
         if (c->shared_ff) {
             float scale = 1;
             if (m->shared_gate)
-                scale = 1 / (1 + moe_expf(-w->shared_scale[i * MOE_PANEL_ROWS]));
+                scale = 1 / (1 + moe_expf(-w->ff.shared_scale[i * MOE_PANEL_ROWS]));
             moe_kern.axpy(scale, sum, c->hidden, acc);
         }
         moe_kern.axpy(c->residual_scale, acc, c->hidden, h);

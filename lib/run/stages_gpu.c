@@ -1,19 +1,17 @@
 /*
  * The stages on a GPU: into and out of a pass, recorded layers, the head. Everything is asked of
- * its compute stream and happens there in order; the host waits where a router has to speak
- * (stages_gpu_route.c) and for results. A decoded token
- * whose experts all lie on the device needs nothing of the host between its embedding and its
- * logits: its layers are recorded once and started by one call.
+ * its compute stream and happens there in order; the host waits for a router's choice
+ * (stages_gpu_route.c) and for results. A decoded token whose experts all lie on the device needs
+ * nothing of the host between its embedding and its logits: its layers are recorded once and
+ * started by one call.
  */
 #include "run/stages_gpu.h"
 
 #include <math.h>
 #include <string.h>
 
-#include "base/text.h"
 #include "kern/kern.h"
 #include "run/gpu_timing.h"
-#include "run/workspace.h"
 
 _Static_assert(sizeof(struct moe_row) == sizeof(struct moe_gpu_row),
                "rows are uploaded as they are");
@@ -23,7 +21,7 @@ _Static_assert(sizeof(struct moe_row) == sizeof(struct moe_gpu_row),
 static int enter(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
                  const float *hidden_in, struct moe_err *err)
 {
-    struct gpu_work *g = s->gpu_work;
+    struct gpu_work *g = s->device;
     const struct moe_config *c = &s->model->config;
     int status = moe_gpu_mark_wait(g->entered, err); /* the rows before are on the device */
     if (status != MOE_OK)
@@ -49,19 +47,19 @@ static int enter(struct moe_session *s, const struct moe_row *rows, uint32_t n_r
 /* Where the clocks cannot be tied together, there are no spans. */
 static void reached(struct moe_session *s, uint32_t layer, const char *part)
 {
-    struct gpu_work *g = s->gpu_work;
-    if (!g->moments)
-        gpu_timing_open(&g->moments, g->gpu, 3 * s->model->config.n_layers, NULL);
-    if (g->moments)
-        gpu_timing_add(g->moments, layer, part);
+    struct gpu_work *g = s->device;
+    if (!g->timing)
+        gpu_timing_open(&g->timing, g->gpu, 3 * s->model->config.n_layers, NULL);
+    if (g->timing)
+        gpu_timing_add(g->timing, layer, part);
 }
 
 static int leave(struct moe_session *s, uint32_t n_rows, float *hidden_out, struct moe_err *err)
 {
-    const struct gpu_work *g = s->gpu_work;
+    const struct gpu_work *g = s->device;
     uint32_t hidden = s->model->config.hidden;
-    int status = s->timeline && g->moments ? gpu_timing_write(g->moments, s->timeline, err)
-                                           : moe_gpu_status(g->gpu, err);
+    int status = s->timeline && g->timing ? gpu_timing_write(g->timing, s->timeline, err)
+                                          : moe_gpu_status(g->gpu, err);
     if (status != MOE_OK || !hidden_out)
         return status;
     for (uint32_t i = 0; i < n_rows; i++)
@@ -84,7 +82,7 @@ static uint32_t reach(const struct moe_session *s, uint32_t end)
 
 static void record(struct moe_session *s, struct gpu_graph *recording)
 {
-    struct gpu_work *g = s->gpu_work;
+    struct gpu_work *g = s->device;
     const struct moe_row *rows = (const struct moe_row *)g->host_rows;
     moe_gpu_graph_begin(g->gpu);
     for (uint32_t layer = 0; layer < s->model->config.n_layers; layer++) {
@@ -98,7 +96,7 @@ static void record(struct moe_session *s, struct gpu_graph *recording)
 }
 
 /* The recording that reaches so far, or room for it; NULL: there is none. */
-static struct gpu_graph *find_recording(struct gpu_work *g, uint32_t end)
+static struct gpu_graph *find_recording(struct gpu_residents *g, uint32_t end)
 {
     for (uint32_t i = 0; i < g->n_graphs; i++)
         if (g->graphs[i].end == end)
@@ -111,12 +109,12 @@ static struct gpu_graph *find_recording(struct gpu_work *g, uint32_t end)
 
 static bool replay(struct moe_session *s, uint32_t n_rows, uint32_t layer_begin, uint32_t layer_end)
 {
-    struct gpu_work *g = s->gpu_work;
-    if (!g->recordable || s->strategy || s->timeline || n_rows != 1 || layer_begin != 0 ||
+    struct gpu_work *g = s->device;
+    if (!g->residents.recordable || s->strategy || s->timeline || n_rows != 1 || layer_begin != 0 ||
         layer_end != s->model->config.n_layers)
         return false;
     uint32_t end = reach(s, g->end);
-    struct gpu_graph *recording = find_recording(g, end);
+    struct gpu_graph *recording = find_recording(&g->residents, end);
     if (!recording)
         return false;
     g->end = end;
@@ -139,18 +137,18 @@ static bool replay(struct moe_session *s, uint32_t n_rows, uint32_t layer_begin,
 static void head(struct moe_session *s, uint32_t first, uint32_t n)
 {
     const struct moe_model *m = s->model;
-    struct gpu_work *g = s->gpu_work;
+    struct gpu_work *g = s->device;
     struct moe_gpu_act in = gpu_act_plain(&g->hidden, m->config.hidden);
     gpu_act_want(&in, &g->hidden, m->head.layout);
     struct moe_gpu_norm norm = stages_gpu_norm(s, m->final_norm, m->final_norm_bias, in);
     norm.h += first * g->hidden_stride;
     moe_gpu_add_norm(g->gpu, &norm, n);
     const struct moe_gpu_product p =
-        stages_gpu_product(m->head, &in, n, g->logits, g->logits_stride);
+        stages_gpu_product(m->head, &in, n, g->logits, moe_logits_stride(&s->model->config));
     moe_gpu_matmul(g->gpu, &p, 1);
     if (m->head_bias || m->config.logit_scale != 1)
-        moe_gpu_finish_logits(g->gpu, g->logits, g->logits_stride, n, m->config.vocab, m->head_bias,
-                              m->config.logit_scale);
+        moe_gpu_finish_logits(g->gpu, g->logits, moe_logits_stride(&s->model->config), n,
+                              m->config.vocab, m->head_bias, m->config.logit_scale);
 }
 
 static int not_numbers(struct moe_err *err)
@@ -161,19 +159,19 @@ static int not_numbers(struct moe_err *err)
 static int logits_of(struct moe_session *s, uint32_t first, uint32_t n, float *logits,
                      struct moe_err *err)
 {
-    const struct gpu_work *g = s->gpu_work;
+    const struct gpu_work *g = s->device;
     for (uint32_t i = 0, part; i < n; i += part) {
         part = n - i < GPU_LOGITS_ROWS ? n - i : GPU_LOGITS_ROWS;
-        float *to = logits + i * g->logits_stride;
+        float *to = logits + i * moe_logits_stride(&s->model->config);
         head(s, first + i, part);
         moe_gpu_download(g->gpu, MOE_GPU_COMPUTE, to, g->logits,
-                         part * g->logits_stride * sizeof(float));
+                         part * moe_logits_stride(&s->model->config) * sizeof(float));
         int status = moe_gpu_finish(g->gpu, err);
         if (status != MOE_OK)
             return status;
         /* A number of the stream that is none makes all logits of its row so. */
-        for (uint32_t row = 0; g->table && row < part; row++)
-            if (isnan(to[row * g->logits_stride]))
+        for (uint32_t row = 0; g->residents.table && row < part; row++)
+            if (isnan(to[row * moe_logits_stride(&s->model->config)]))
                 return not_numbers(err);
     }
     return MOE_OK;
@@ -181,9 +179,10 @@ static int logits_of(struct moe_session *s, uint32_t first, uint32_t n, float *l
 
 static int greedy(struct moe_session *s, uint32_t row, uint32_t *token, struct moe_err *err)
 {
-    const struct gpu_work *g = s->gpu_work;
+    const struct gpu_work *g = s->device;
     head(s, row, 1);
-    moe_gpu_argmax(g->gpu, g->logits, g->logits_stride, 1, s->model->config.vocab, g->tokens);
+    moe_gpu_argmax(g->gpu, g->logits, moe_logits_stride(&s->model->config), 1,
+                   s->model->config.vocab, g->tokens);
     moe_gpu_download(g->gpu, MOE_GPU_COMPUTE, g->host_token, g->tokens, sizeof *token);
     int status = moe_gpu_finish(g->gpu, err);
     if (status != MOE_OK)
@@ -194,11 +193,15 @@ static int greedy(struct moe_session *s, uint32_t row, uint32_t *token, struct m
 
 static void close_gpu(struct moe_session *s)
 {
-    gpu_work_close(s->gpu_work);
+    gpu_work_close(s->device);
 }
 
 const struct moe_stages_ops moe_stages_gpu = {
     .name = "gpu",
+    .host_bytes = gpu_work_host_bytes,
+    .device_bytes = gpu_work_bytes,
+    .open = gpu_work_open,
+    .close = close_gpu,
     .enter = enter,
     .replay = replay,
     .attend = stages_gpu_attend,
@@ -215,6 +218,7 @@ const struct moe_stages_ops moe_stages_gpu = {
     .leave = leave,
     .logits = logits_of,
     .greedy = greedy,
-    .look = stages_gpu_look,
-    .close = close_gpu,
+    .predict = stages_gpu_predict,
+    .choose_predict_device = stages_gpu_choose_predict_device,
+    .add_stats = stages_gpu_add_stats,
 };

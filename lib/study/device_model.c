@@ -45,7 +45,8 @@ static void add(struct samples *s, double value)
         s->values[s->n++] = value;
 }
 
-static void on_attended(void *ctx, uint32_t layer)
+static void on_attended(void *ctx, uint32_t layer, const float *output, uint64_t output_stride,
+                        const float *norm, uint64_t norm_stride)
 {
     ((struct bench *)ctx)->attended = moe_seconds();
 }

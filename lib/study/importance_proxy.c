@@ -21,7 +21,6 @@
 #include "base/mem.h"
 #include "base/par.h"
 #include "experts/expert_compute.h"
-#include "run/workspace.h"
 
 enum { CHUNK = 64 }; /* activations computed together */
 
@@ -79,7 +78,7 @@ static double square(const float *a, uint32_t n)
 static void add_errors(struct proxy *p, const struct worker *w, uint32_t expert,
                        const uint32_t *activations, uint32_t n)
 {
-    const struct moe_workspace *work = p->session->work;
+    const struct moe_states *states = &p->session->states;
     uint32_t hidden = p->config->hidden, rows[CHUNK];
     for (uint32_t i = 0; i < n; i++)
         rows[i] = activations[i] / p->config->top_k;
@@ -87,7 +86,7 @@ static void add_errors(struct proxy *p, const struct worker *w, uint32_t expert,
                        p->stride);
     for (uint32_t i = 0; i < n; i++) {
         double weight = p->weights[activations[i]] * (double)p->config->residual_scale;
-        double stream = square(work->h + rows[i] * work->hidden_stride, hidden);
+        double stream = square(states->h + rows[i] * states->stride, hidden);
         double distance = square_distance(p->outputs + p->slots[activations[i]] * p->output_stride,
                                           w->out + i * p->stride, hidden);
         if (stream > 0)

@@ -7,7 +7,6 @@
 #include "base/mem.h"
 #include "model/tensor_roles.h"
 #include "quant/cholesky.h"
-#include "run/workspace.h"
 #include "study/activations.h"
 #include "study/rerun.h"
 
@@ -74,13 +73,12 @@ static void see_attention(void *ctx, uint32_t layer, uint32_t n_rows, const floa
     keep(seen, INTO_ATTENTION, input, stride);
 }
 
-/* Attention is done: its output still lies in the workspace, beside the norm of the stream. */
-static void see_attended(void *ctx, uint32_t layer)
+static void see_attended(void *ctx, uint32_t layer, const float *output, uint64_t output_stride,
+                         const float *norm, uint64_t norm_stride)
 {
     struct moe_inputs_seen *seen = ctx;
-    const struct moe_workspace *w = moe_rerun_session(seen->rerun)->work;
-    keep(seen, INTO_OUTPUT, w->attn, w->attn_stride);
-    keep(seen, INTO_FFN, w->xn, w->hidden_stride);
+    keep(seen, INTO_OUTPUT, output, output_stride);
+    keep(seen, INTO_FFN, norm, norm_stride);
 }
 
 static void see_routed(void *ctx, uint32_t layer, const struct moe_row *rows, uint32_t n_rows,

@@ -5,7 +5,9 @@
 #include <string.h>
 
 #include "base/hash.h"
-#include "run/workspace.h"
+#include "base/par.h"
+#include "kern/kern.h"
+#include "run/router.h"
 
 enum { DISTANCES = 3 };
 
@@ -179,7 +181,7 @@ static void on_routed(void *ctx, uint32_t layer, const struct moe_row *rows, uin
                       uint64_t router_stride, const uint32_t *chosen, const float *weights)
 {
     struct moe_probe *p = ctx;
-    const struct moe_workspace *w = p->session->work;
+    const struct moe_states *states = &p->session->states;
     uint32_t m = number_of(p, layer);
     struct look k = {
         .p = p,
@@ -204,7 +206,7 @@ static void on_routed(void *ctx, uint32_t layer, const struct moe_row *rows, uin
     if (p->trace)
         moe_trace_put(p->trace, m, p->first_token, n_rows, &p->seen, probabilities, router_stride);
     keep_rows(p, GATE + m % DISTANCES, gate_input, hidden_stride, n_rows);
-    keep_rows(p, RESIDUAL + m % DISTANCES, w->h, w->hidden_stride, n_rows);
+    keep_rows(p, RESIDUAL + m % DISTANCES, states->h, states->stride, n_rows);
 }
 
 /* ---- The experts' outputs ---- */

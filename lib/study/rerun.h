@@ -11,7 +11,7 @@
 #ifndef MOE_STUDY_RERUN_H
 #define MOE_STUDY_RERUN_H
 
-#include "run/assign.h"
+#include "run/layer_request.h"
 #include "run/session.h"
 #include "study/corpus.h"
 

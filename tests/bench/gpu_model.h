@@ -87,7 +87,7 @@ static void bench_row(struct bench *b, const struct model_bench *m, const char *
         o.expert_memory_bytes = m->all_bytes;
     int status = moe_engine_open(&e, m->pack, &o, NULL, &err);
     if (status == MOE_OK && !recorded)
-        e->session->gpu_work->recordable = false;
+        ((struct gpu_work *)e->session->device)->residents.recordable = false;
     if (status == MOE_OK)
         status = moe_bench(e->session, &bo, &speed, &err);
     if (status == MOE_OK)

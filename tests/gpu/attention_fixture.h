@@ -13,7 +13,7 @@
 struct shape {
     uint32_t n_kv_heads, group, head_dim, rope_dim;
     uint32_t kv_rank; /* > 0: latent; nothing comes before it here */
-    enum moe_gpu_qk_norm qk_norm;
+    enum moe_qk_norm qk_norm;
     bool biases, sinks, f16, by_head, no_scratch;
     float clip;
     uint32_t window, context, n_rows, end; /* end 0: just behind the last position */
@@ -130,7 +130,7 @@ static inline void open_layer(struct layer *l, struct moe_gpu *g, uint64_t seed,
     uint32_t n_heads = p->n_kv_heads * p->group, n = p->n_rows;
     struct moe_gpu_kv kv = cache(l);
     uint32_t q = n_heads * kv.key_dim, k = p->n_kv_heads * kv.key_dim;
-    bool full = p->qk_norm == MOE_GPU_QK_NORM_FULL;
+    bool full = p->qk_norm == MOE_QK_NORM_FULL;
     choose_rows(l);
     l->rows = gpu_take(&l->taken, l->host_rows, n * sizeof *l->rows);
     l->q_floats = (uint64_t)n * (q + GAP);

@@ -124,7 +124,7 @@ static inline void twin_router(struct twins *t, struct moe_gpu_router router[N_S
     struct pair chosen = twin(t, NULL, (uint64_t)n * top_k * sizeof(uint32_t));
     struct pair weights = twin(t, NULL, (uint64_t)n * top_k * sizeof(float));
     const struct moe_gpu_router common = {
-        .kind = test_random(&t->seed) % 2 ? MOE_GPU_ROUTER_SOFTMAX : MOE_GPU_ROUTER_TOPK_SOFTMAX,
+        .kind = test_random(&t->seed) % 2 ? MOE_ROUTER_SOFTMAX : MOE_ROUTER_TOPK_SOFTMAX,
         .n_experts = n_experts,
         .top_k = top_k,
         .norm_topk = test_random(&t->seed) % 2,

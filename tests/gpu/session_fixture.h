@@ -8,7 +8,7 @@
 
 #include "gpu_fixture.h"
 
-#include "run/workspace.h"
+#include "run/stages_cpu.h"
 
 enum { FORGED_LAYERS = 2 };
 
@@ -105,22 +105,27 @@ static inline void check_floats(struct forged *f, const float *at, const float *
     free(got);
 }
 
+static inline struct cpu_work *cpu_of(const struct forged *f)
+{
+    return f->s->device;
+}
+
 /* Bytes of the cache's keys, and of its values. */
 static inline uint64_t key_bytes(const struct forged *f)
 {
-    const struct moe_kv *kv = &f->s->work->kv;
+    const struct moe_kv *kv = &cpu_of(f)->kv;
     return (uint64_t)(kv->values - kv->keys);
 }
 
 static inline uint64_t value_bytes(const struct forged *f)
 {
-    return f->s->work->kv.bytes - key_bytes(f);
+    return cpu_of(f)->kv.bytes - key_bytes(f);
 }
 
 /* The session's cache as it is, on the device. */
 static inline struct moe_gpu_kv kv_on_device(struct forged *f)
 {
-    const struct moe_kv *kv = &f->s->work->kv;
+    const struct moe_kv *kv = &cpu_of(f)->kv;
     return (struct moe_gpu_kv){
         .keys = gpu_take(&f->taken, kv->keys, key_bytes(f)),
         .values = gpu_take(&f->taken, kv->values, value_bytes(f)),
@@ -137,12 +142,12 @@ static inline struct moe_gpu_kv kv_on_device(struct forged *f)
 /* That the device's cache holds what the session's does. */
 static inline void check_kv(struct forged *f, const struct moe_gpu_kv *kv)
 {
-    uint8_t *got = malloc(f->s->work->kv.bytes);
+    uint8_t *got = malloc(cpu_of(f)->kv.bytes);
     assert_non_null(got);
     gpu_get(f->taken.g, got, kv->keys, key_bytes(f));
-    assert_memory_equal(got, f->s->work->kv.keys, key_bytes(f));
+    assert_memory_equal(got, cpu_of(f)->kv.keys, key_bytes(f));
     gpu_get(f->taken.g, got, kv->values, value_bytes(f));
-    assert_memory_equal(got, f->s->work->kv.values, value_bytes(f));
+    assert_memory_equal(got, cpu_of(f)->kv.values, value_bytes(f));
     free(got);
 }
 

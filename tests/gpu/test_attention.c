@@ -17,7 +17,7 @@ enum { LAYER = 1 };
 /* Any finite cells: attention does not ask where they come from. */
 static void fill_cache(struct forged *f)
 {
-    struct moe_kv *kv = &f->s->work->kv;
+    struct moe_kv *kv = &cpu_of(f)->kv;
     bool f16 = kv->layout.kind == MOE_LAYOUT_F16;
     for (uint64_t i = 0; i < kv->bytes / kv->item_bytes; i++) {
         float v = test_uniform(&f->random);
@@ -72,10 +72,10 @@ static void open_shape(struct forged *f, const struct shape *p)
 /* scratch: room for spread chunks; without, they are taken one after the other. */
 static void check_with(struct forged *f, const struct shape *p, bool scratch, uint32_t end)
 {
-    struct moe_workspace *w = f->s->work;
+    struct cpu_attention *w = &cpu_of(f)->attention;
     uint64_t all = p->n_rows * w->attended_stride;
     uint64_t scratch_bytes =
-        moe_gpu_attention_bytes(p->n_heads, w->kv.value_dim, w->kv.n_positions);
+        moe_gpu_attention_bytes(p->n_heads, cpu_of(f)->kv.value_dim, cpu_of(f)->kv.n_positions);
     float *before = calloc(all, sizeof *before);
     assert_non_null(before);
     /* What lies between the rows belongs to nobody. */
@@ -110,13 +110,13 @@ static void check(void **state, uint64_t seed, const struct shape *p, float size
 {
     struct forged f = {.taken = {.g = *state}, .random = seed};
     open_shape(&f, p);
-    struct moe_workspace *w = f.s->work;
+    struct cpu_attention *w = &cpu_of(&f)->attention;
     for (uint64_t i = 0; i < p->n_rows * w->queries_stride; i++)
         w->queries[i] = size * test_uniform(&f.random);
     check_with(&f, p, true, p->context);
     if (p->n_rows <= MOE_GPU_SPLIT_ROWS) {
         check_with(&f, p, false, p->context);
-        check_with(&f, p, true, w->kv.n_positions);
+        check_with(&f, p, true, cpu_of(&f)->kv.n_positions);
     }
     forged_close(&f);
 }
@@ -191,7 +191,7 @@ static void test_not_numbers(void **state)
     for (size_t n = 0; n < N_ITEMS(shapes); n++) {
         struct forged f = {.taken = {.g = *state}, .random = 400 + n};
         open_shape(&f, &shapes[n]);
-        struct moe_workspace *w = f.s->work;
+        struct cpu_attention *w = &cpu_of(&f)->attention;
         for (uint64_t i = 0; i < shapes[n].n_rows * w->queries_stride; i++)
             w->queries[i] = test_uniform(&f.random);
         w->queries[0] = NAN;
@@ -212,9 +212,10 @@ static void test_recorded(void **state)
     struct moe_gpu_graph *graph = NULL;
     struct moe_err err;
     open_shape(&f, &p);
-    struct moe_workspace *w = f.s->work;
+    struct cpu_attention *w = &cpu_of(&f)->attention;
     uint64_t all = p.n_rows * w->attended_stride, n_queries = p.n_rows * w->queries_stride;
-    uint64_t scratch_bytes = moe_gpu_attention_bytes(p.n_heads, w->kv.value_dim, p.context);
+    uint64_t scratch_bytes =
+        moe_gpu_attention_bytes(p.n_heads, cpu_of(&f)->kv.value_dim, p.context);
     for (uint64_t i = 0; i < n_queries; i++)
         w->queries[i] = test_uniform(&f.random);
     struct moe_gpu_row *rows = gpu_take(&f.taken, NULL, p.n_rows * sizeof *rows);

@@ -17,8 +17,8 @@ static void check(void **state, uint64_t seed, const struct shape *p, uint64_t n
     gpu_give_back(&steps.taken);
 }
 
-#define HEAD MOE_GPU_QK_NORM_HEAD
-#define FULL MOE_GPU_QK_NORM_FULL
+#define HEAD MOE_QK_NORM_HEAD
+#define FULL MOE_QK_NORM_FULL
 
 /* A decoded row is one launch, at the ends of chunks, too. */
 static void test_decode(void **state)
@@ -141,7 +141,7 @@ static void test_random_shapes(void **state)
             .head_dim = head_dim,
             .rope_dim = 2 * (1 + (uint32_t)(test_random(&random) % (head_dim / 2))),
             .kv_rank = latent ? 16 * (1 + (uint32_t)(test_random(&random) % 20)) : 0,
-            .qk_norm = (enum moe_gpu_qk_norm)(test_random(&random) % 3),
+            .qk_norm = (enum moe_qk_norm)(test_random(&random) % 3),
             .biases = test_random(&random) % 2,
             .sinks = test_random(&random) % 2,
             .f16 = test_random(&random) % 2,

@@ -11,6 +11,12 @@
 
 static const struct moe_bits full = {32, 32}, small = {4, 4};
 
+static const struct gpu_residents *residents_of(const struct pair *p)
+{
+    const struct gpu_work *work = p->sides[GPU].session->device;
+    return &work->residents;
+}
+
 /* Resident experts, or cached ones, and a session of one sequence. */
 static void open_pair(struct pair *p, const char *checkpoint, struct moe_bits bits, int dense,
                       uint32_t context, bool cached)
@@ -62,7 +68,7 @@ static void bundled_model(void **state)
         assert_int_equal(tokens->activations, N * 12 * 4);
         assert_int_equal(tokens->cache_hits, tokens->activations);
     }
-    assert_int_equal(p.sides[GPU].session->gpu_work->n_graphs, 1);
+    assert_int_equal(residents_of(&p)->n_graphs, 1);
     pair_close(&p);
 }
 
@@ -128,7 +134,7 @@ static void recorded_steps(void **state)
         struct moe_timeline timeline;
         open_pair(&p, fixtures[i], small, 8, CONTEXT, false);
         struct side *device = &p.sides[GPU];
-        struct gpu_work *work = device->session->gpu_work;
+        const struct gpu_residents *work = residents_of(&p);
         pair_rows(&p, rows, 0, 0, PROMPT + STEPS);
         for (uint32_t at = 0; at < PROMPT; at += MAX_ROWS)
             pair_forward(&p, rows + at, PROMPT - at < MAX_ROWS ? PROMPT - at : MAX_ROWS, 1,
@@ -190,7 +196,7 @@ static void states_in_the_middle(void **state)
                       moe_logits_stride(&p.sides[CPU].model->config), n,
                       p.sides[CPU].model->config.vocab, "their logits");
         }
-        assert_int_equal(p.sides[GPU].session->gpu_work->n_graphs, 0);
+        assert_int_equal(residents_of(&p)->n_graphs, 0);
         free(states[CPU]);
         free(states[GPU]);
         pair_close(&p);
@@ -237,7 +243,7 @@ static void experts_of_several_layouts(void **state)
         pair_forward(&p, rows, N, N, "prompt");
         pair_forward(&p, rows + N, 1, 1, "a token");
         pair_forward(&p, rows + N + 1, 1, 1, "another");
-        assert_int_equal(p.sides[GPU].session->gpu_work->n_graphs, 0);
+        assert_int_equal(residents_of(&p)->n_graphs, 0);
         pair_close_sessions(&p);
         pair_close_experts(&p);
     }

@@ -69,20 +69,20 @@ static void open_shape(struct forged *f, const struct shape *p)
     };
     forged_open(f, &o);
     make_layer(f, p);
-    struct moe_workspace *w = f->s->work;
+    struct moe_states *states = &f->s->states;
     for (uint32_t i = 0; i < N_ROWS; i++)
         f->rows[i] = (struct moe_row){i % 3 == 2, i * 5 % CONTEXT, 0};
-    for (uint64_t i = 0; i < N_ROWS * w->hidden_stride; i++)
-        w->xn[i] = 2 * test_uniform(&f->random);
+    for (uint64_t i = 0; i < N_ROWS * states->stride; i++)
+        states->xn[i] = 2 * test_uniform(&f->random);
 }
 
 /* A product of the layer's input as it is before anything is done to it, on the device. */
 static float *product(struct forged *f, struct moe_mat m, uint64_t stride)
 {
-    struct moe_workspace *w = f->s->work;
+    struct moe_states *states = &f->s->states;
     float *y = forged_floats(f, N_ROWS * stride, 1);
-    moe_inputs_set(&w->from_hidden, w->xn, w->hidden_stride, NULL, N_ROWS, HIDDEN);
-    struct moe_mm mm = moe_inputs_mm(&w->from_hidden, m, y, stride);
+    moe_inputs_set(&states->inputs, states->xn, states->stride, NULL, N_ROWS, HIDDEN);
+    struct moe_mm mm = moe_inputs_mm(&states->inputs, m, y, stride);
     moe_matmul(&mm, 1);
     return on_device(f, y, N_ROWS * stride);
 }
@@ -91,7 +91,7 @@ static float *product(struct forged *f, struct moe_mat m, uint64_t stride)
 static void project(struct forged *f)
 {
     moe_project_in(f->s, LAYER, f->rows, N_ROWS);
-    moe_kv_store(f->s, LAYER, f->rows, N_ROWS);
+    stages_cpu_store(f->s, LAYER, f->rows, N_ROWS);
 }
 
 /* Rows of n floats; what lies between them does not count. */
@@ -106,7 +106,7 @@ static void check_heads(void **state, uint64_t seed, const struct shape *p)
 {
     struct forged f = {.taken = {.g = *state}, .random = seed};
     open_shape(&f, p);
-    const struct moe_workspace *w = f.s->work;
+    const struct cpu_attention *w = &cpu_of(&f)->attention;
     const struct moe_layer *l = &f.layers[LAYER];
     uint32_t q = p->n_heads * p->head_dim, kv = p->n_kv_heads * p->head_dim;
     bool full = p->qk_norm == MOE_QK_NORM_FULL;
@@ -120,7 +120,7 @@ static void check_heads(void **state, uint64_t seed, const struct shape *p)
         .q_bias = on_device(&f, l->q_bias, q),
         .k_bias = on_device(&f, l->k_bias, kv),
         .v_bias = on_device(&f, l->v_bias, kv),
-        .qk_norm = (enum moe_gpu_qk_norm)p->qk_norm,
+        .qk_norm = p->qk_norm,
         .q_norm = on_device(&f, l->q_norm, full ? q : p->head_dim),
         .k_norm = on_device(&f, l->k_norm, full ? kv : p->head_dim),
         .eps = f.model.config.norm_eps,
@@ -212,9 +212,9 @@ static void check_latent(void **state, uint64_t seed, const struct shape *p, uin
 {
     struct forged f = {.taken = {.g = *state}, .random = seed};
     open_shape(&f, p);
-    const struct moe_workspace *w = f.s->work;
+    const struct cpu_attention *w = &cpu_of(&f)->attention;
     const struct moe_layer *l = &f.layers[LAYER];
-    uint32_t key = w->kv.key_dim;
+    uint32_t key = cpu_of(&f)->kv.key_dim;
     uint64_t n_queries = N_ROWS * w->queries_stride;
     const float *q = product(&f, l->q, w->q_stride);
     float *v = product(&f, l->kv_down, w->v_stride);

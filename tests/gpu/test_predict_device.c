@@ -7,9 +7,10 @@
 #include "../unit/strategies_fixture.h"
 
 #include "engine_fixture.h"
+#include "run/gpu_work.h"
 #include "run/host_routers.h"
 #include "run/layer_predictor.h"
-#include "run/workspace.h"
+#include "run/stages.h"
 
 enum { DEPTH = 2, ROWS = 5 };
 enum { PROMPT = 9, STEPS = 24 }; /* rows of a run */
@@ -18,20 +19,20 @@ static struct strategies fixture;
 
 /* ---- Predictions ---- */
 
-/* The processor's session foretells when a layer's router has spoken: its stream goes on. */
-struct teller {
-    struct moe_layer_predictor *foresight;
+/* The processor's session predicts when a layer's router has chosen: its stream goes on. */
+struct asker {
+    struct moe_layer_predictor *predictor;
     uint32_t layer, n;
     const struct moe_prediction *predictions;
 };
 
-static void tell(void *ctx, uint32_t layer, const struct moe_row *rows, uint32_t n_rows,
-                 const float *gate_input, uint64_t hidden_stride, const float *probabilities,
-                 uint64_t router_stride, const uint32_t *chosen, const float *weights)
+static void ask(void *ctx, uint32_t layer, const struct moe_row *rows, uint32_t n_rows,
+                const float *gate_input, uint64_t hidden_stride, const float *probabilities,
+                uint64_t router_stride, const uint32_t *chosen, const float *weights)
 {
-    struct teller *t = ctx;
+    struct asker *t = ctx;
     if (layer == t->layer)
-        t->n = moe_predict_layers(t->foresight, layer, n_rows, DEPTH, &t->predictions);
+        t->n = moe_predict_layers(t->predictor, layer, n_rows, DEPTH, &t->predictions);
 }
 
 static void pass(struct side *s, const struct moe_row *rows, uint32_t n_rows, uint32_t layer)
@@ -50,11 +51,12 @@ static void compare_layers(struct pair *p, struct moe_layer_predictor *const *f,
     struct moe_row rows[ROWS];
     pair_rows(p, rows, 0, 0, n_rows);
     for (uint32_t layer = 0; layer < c->n_layers; layer++) {
-        struct teller t = {.foresight = f[CPU], .layer = layer};
-        p->sides[CPU].session->observer = (struct moe_observer){.ctx = &t, .routed = tell};
+        struct asker t = {.predictor = f[CPU], .layer = layer};
+        p->sides[CPU].session->observer = (struct moe_observer){.ctx = &t, .routed = ask};
         pass(&p->sides[CPU], rows, n_rows, layer);
         for (int on_host = 0; on_host < 2 && c->layer_is_moe[layer]; on_host++) {
-            device->predict_device.host_rows = on_host ? n_rows : n_rows - 1;
+            ((struct gpu_work *)device->device)->prediction.host_rows =
+                on_host ? n_rows : n_rows - 1;
             pass(&p->sides[GPU], rows, n_rows, layer);
             assert_int_equal(moe_predict_layers(f[GPU], layer, n_rows, DEPTH, &got), t.n);
             for (uint32_t d = 0; d < t.n; d++) {
@@ -77,8 +79,8 @@ static void compare_predictions(struct pair *p, struct moe_strategy *strategy, b
     pair_sessions(p, (struct moe_session_options){
                          .context = 32,
                          .batch = ROWS,
-                         .look_depth = DEPTH,
-                         .look_residual = strategy->predict == MOE_PREDICT_BY_RESIDUAL,
+                         .predict_depth = DEPTH,
+                         .predict_residual = strategy->predict == MOE_PREDICT_BY_RESIDUAL,
                          .needs_rows = needs_rows,
                      });
     for (int i = 0; i < N_SIDES; i++)
@@ -190,13 +192,13 @@ static void the_faster_one_or_the_named(void **state)
     for (enum moe_predict_on named = MOE_PREDICT_ON_AUTO; named <= MOE_PREDICT_ON_HOST; named++) {
         const struct moe_engine_options o = on_gpu("hobbit", named);
         struct moe_engine *e = strategies_open(&fixture, &o);
-        const struct moe_predict_device *place = &e->session->predict_device;
+        const struct gpu_work *work = e->session->device;
         struct moe_stats stats = {0};
         moe_engine_finish_stats(e, &stats);
         assert_true(stats.predict_gpu_seconds > 0 && stats.predict_host_seconds > 0);
         bool host = stats.predict_host_seconds < stats.predict_gpu_seconds;
         uint32_t rows[] = {host, 0, UINT32_MAX};
-        assert_int_equal(place->host_rows, rows[named]);
+        assert_int_equal(work->prediction.host_rows, rows[named]);
         assert_string_equal(stats.predict_on, named ? names[named] : host ? "host" : "gpu");
         moe_engine_close(e);
     }
@@ -234,7 +236,7 @@ static void nothing_to_choose(void **state)
     o = on_gpu("fate", MOE_PREDICT_ON_HOST); /* there is no other place */
     o.device.cuda = false;
     e = strategies_open(&fixture, &o);
-    assert_int_equal(e->session->predict_device.host_rows, 0);
+    assert_null(e->session->stages->predict);
     moe_engine_close(e);
 }
 
@@ -261,7 +263,7 @@ static void open_fixture(void)
     struct moe_probe *probe;
     uint64_t random = 3;
     const struct moe_convert_options options = pack_options("4,2", 16);
-    snprintf(fixture.pack, sizeof fixture.pack, "/tmp/moe-place-%d.moe", (int)getpid());
+    snprintf(fixture.pack, sizeof fixture.pack, "/tmp/moe-predict-%d.moe", (int)getpid());
     make_pack(fixture.pack, "tests/fixtures/qwen3-moe-a", &options);
     const struct moe_engine_options o = strategies_options(&fixture, "resident", 0);
     struct moe_engine *e = strategies_open(&fixture, &o);
@@ -306,5 +308,5 @@ int main(void)
         cmocka_unit_test(nothing_to_choose),
         cmocka_unit_test(a_device_lost_while_it_is_timed),
     };
-    return cmocka_run_group_tests_name("predict place", tests, open_all, close_all);
+    return cmocka_run_group_tests_name("predict device", tests, open_all, close_all);
 }

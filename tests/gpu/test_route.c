@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "kern/kern.h"
+#include "run/router.h"
 
 struct shape {
     enum moe_router_kind kind;
@@ -48,9 +49,9 @@ static void open_shape(struct forged *f, const struct shape *p)
 /* Ordinary rows, rows of few different values, rows far from zero. */
 static void choose_scores(struct forged *f, const struct shape *p)
 {
-    struct moe_workspace *w = f->s->work;
+    struct moe_states *states = &f->s->states;
     for (uint32_t i = 0; i < p->n; i++) {
-        float *x = w->xn + i * w->hidden_stride, offset = below(f, 4) ? 0 : 30;
+        float *x = states->xn + i * states->stride, offset = below(f, 4) ? 0 : 30;
         uint32_t n_values = below(f, 3) ? 0 : 1 + below(f, 4);
         for (uint32_t e = 0; e < p->n_experts; e++)
             x[e] = n_values ? (float)below(f, n_values) : offset + 4 * test_uniform(&f->random);
@@ -62,21 +63,22 @@ struct routed {
     uint64_t n_scores, n_pairs;
 };
 
-/* Routes on the device the rows that are in work->xn. */
+/* Routes on the device the rows that are in the states' xn. */
 static struct routed route(struct forged *f, const struct shape *p)
 {
-    struct moe_workspace *w = f->s->work;
+    struct moe_states *states = &f->s->states;
+    struct cpu_feed_forward *w = cpu_feed_forward(f->s);
     struct routed d = {.n_scores = p->n * w->router_stride, .n_pairs = p->n * p->top_k};
     const float *bias = f->layers[0].router_bias;
     f->layers[0].router_bias = NULL;
-    moe_inputs_set(&w->from_hidden, w->xn, w->hidden_stride, NULL, p->n, p->n_experts);
+    moe_inputs_set(&states->inputs, states->xn, states->stride, NULL, p->n, p->n_experts);
     const struct moe_router_use use = {&f->layers[0],
-                                       moe_inputs_for(&w->from_hidden, f->layers[0].router.layout),
+                                       moe_inputs_for(&states->inputs, f->layers[0].router.layout),
                                        w->probabilities};
     moe_router_scores(&use, 1, w->router_stride);
     f->layers[0].router_bias = bias;
     d.r = (struct moe_gpu_router){
-        .kind = (enum moe_gpu_router_kind)p->kind,
+        .kind = p->kind,
         .n_experts = p->n_experts,
         .top_k = p->top_k,
         .n_groups = p->n_groups,
@@ -109,14 +111,14 @@ static void check(void **state, uint64_t seed, const struct shape *p)
     struct moe_err err;
     open_shape(&f, p);
     choose_scores(&f, p);
-    struct moe_workspace *w = f.s->work;
+    const struct moe_layer_request *request = &f.s->request;
     struct routed d = route(&f, p);
     assert_ok(moe_route(f.s, 0, f.rows, p->n, &err), &err);
     uint32_t *chosen = chosen_of(&f, &d);
     for (uint64_t i = 0; i < d.n_pairs; i++)
-        assert_int_equal(chosen[i], w->chosen[i]);
-    check_floats(&f, d.r.weights, w->weights, d.n_pairs);
-    check_floats(&f, d.r.scores, w->probabilities, d.n_scores);
+        assert_int_equal(chosen[i], request->chosen[i]);
+    check_floats(&f, d.r.weights, request->weights, d.n_pairs);
+    check_floats(&f, d.r.scores, cpu_feed_forward(f.s)->probabilities, d.n_scores);
     free(chosen);
     forged_close(&f);
 }
@@ -156,7 +158,7 @@ static void test_many_experts(void **state)
     uint32_t *got = calloc(N * TOP_K, sizeof *got);
     assert_non_null(got);
     const struct moe_gpu_router r = {
-        .kind = MOE_GPU_ROUTER_SOFTMAX,
+        .kind = MOE_ROUTER_SOFTMAX,
         .n_experts = EXPERTS,
         .top_k = TOP_K,
         .n_groups = EXPERTS,
@@ -202,12 +204,12 @@ static void test_not_numbers(void **state)
         struct moe_err err;
         open_shape(&f, p);
         choose_scores(&f, p);
-        struct moe_workspace *w = f.s->work;
+        struct moe_states *states = &f.s->states;
         for (uint32_t i = 0; i < p->n; i++) /* a product with one makes all scores of a row NaN */
-            w->xn[i * w->hidden_stride + below(&f, 40)] = i % 2 ? NAN : INFINITY;
+            states->xn[i * states->stride + below(&f, 40)] = i % 2 ? NAN : INFINITY;
         struct routed d = route(&f, p);
         assert_fails(moe_route(f.s, 0, f.rows, p->n, &err), MOE_ERR_FORMAT, "not numbers", &err);
-        check_floats(&f, d.r.weights, w->weights, d.n_pairs);
+        check_floats(&f, d.r.weights, f.s->request.weights, d.n_pairs);
         uint32_t *chosen = chosen_of(&f, &d);
         for (uint64_t i = 0; i < d.n_pairs; i++) {
             assert_true(chosen[i] < 40);
@@ -258,9 +260,9 @@ static void test_minus_infinity(void **state)
         struct routed d = route(&f, p);
         assert_ok(moe_route(f.s, 0, f.rows, p->n, &err), &err);
         uint32_t *chosen = chosen_of(&f, &d);
-        assert_memory_equal(chosen, f.s->work->chosen, d.n_pairs * sizeof *chosen);
-        check_floats(&f, d.r.weights, f.s->work->weights, d.n_pairs);
-        check_floats(&f, d.r.scores, f.s->work->probabilities, d.n_scores);
+        assert_memory_equal(chosen, f.s->request.chosen, d.n_pairs * sizeof *chosen);
+        check_floats(&f, d.r.weights, f.s->request.weights, d.n_pairs);
+        check_floats(&f, d.r.scores, cpu_feed_forward(f.s)->probabilities, d.n_scores);
         free(chosen);
         forged_close(&f);
     }

@@ -8,7 +8,8 @@
 #include <math.h>
 
 #include "base/float16.h"
-#include "run/workspace.h"
+#include "base/par.h"
+#include "run/stages_cpu.h"
 
 enum { LAYER = 1, MOST_ROWS = 24, CHUNK = 256 };
 
@@ -63,17 +64,27 @@ static void random_shape(struct world *w)
     w->model.rope_positions = MOE_MAX_CONTEXT;
 }
 
+static struct cpu_attention *work_of(const struct world *w)
+{
+    return &((struct cpu_work *)w->s->device)->attention;
+}
+
+static const struct moe_kv *kv_of(const struct world *w)
+{
+    return &((const struct cpu_work *)w->s->device)->kv;
+}
+
 /* What a cell keeps of v. */
 static float cell(const struct world *w, float v)
 {
-    return w->s->work->kv.layout.kind == MOE_LAYOUT_F16 ? moe_f16_to_f32(moe_f32_to_f16(v)) : v;
+    return kv_of(w)->layout.kind == MOE_LAYOUT_F16 ? moe_f16_to_f32(moe_f32_to_f16(v)) : v;
 }
 
 /* Puts every position of a sequence into the cache, in batches. */
 static void fill_sequence(struct world *w, uint32_t sequence)
 {
-    struct moe_workspace *work = w->s->work;
-    const struct moe_kv *kv = &work->kv;
+    struct cpu_attention *work = work_of(w);
+    const struct moe_kv *kv = kv_of(w);
     uint32_t n_k = kv->n_heads * kv->key_dim, n_v = kv->n_heads * kv->value_dim;
     for (uint32_t first = 0, n; first < w->s->context; first += n) {
         n = w->s->context - first < MOST_ROWS ? w->s->context - first : MOST_ROWS;
@@ -89,7 +100,7 @@ static void fill_sequence(struct world *w, uint32_t sequence)
                 w->v[at * n_v + c] = cell(w, work->v[i * work->v_stride + c]);
             }
         }
-        moe_kv_store(w->s, LAYER, w->rows, n);
+        stages_cpu_store(w->s, LAYER, w->rows, n);
     }
 }
 
@@ -103,7 +114,7 @@ static void random_rows(struct world *w)
         row->position = i && below(w, 8) ? w->rows[i - 1].position + 1 : below(w, w->s->context);
         row->position %= w->s->context;
     }
-    struct moe_workspace *work = w->s->work;
+    struct cpu_attention *work = work_of(w);
     for (uint64_t i = 0; i < w->n_rows * work->queries_stride; i++)
         work->queries[i] = 2 * test_uniform(&w->random);
 }
@@ -122,12 +133,12 @@ static struct world *world_new(uint64_t seed)
         .kv_kind = below(w, 2) ? MOE_LAYOUT_F16 : MOE_LAYOUT_F32,
     };
     assert_ok(moe_session_open(&w->s, &w->model, NULL, &o, &err), &err);
-    struct moe_workspace *work = w->s->work;
+    struct cpu_attention *work = work_of(w);
     w->scratch = take((uint64_t)w->s->n_threads * work->scratch_floats, sizeof *w->scratch);
     work->scratch = w->scratch;
-    uint64_t positions = (uint64_t)o.n_sequences * o.context * work->kv.n_heads;
-    w->k = take(positions * work->kv.key_dim, sizeof *w->k);
-    w->v = take(positions * work->kv.value_dim, sizeof *w->v);
+    uint64_t positions = (uint64_t)o.n_sequences * o.context * kv_of(w)->n_heads;
+    w->k = take(positions * kv_of(w)->key_dim, sizeof *w->k);
+    w->v = take(positions * kv_of(w)->value_dim, sizeof *w->v);
     w->rows = take(MOST_ROWS, sizeof *w->rows);
     w->sinks = take(c->n_heads, sizeof *w->sinks);
     for (uint32_t h = 0; h < c->n_heads; h++)
@@ -165,7 +176,7 @@ struct head {
 static struct head head_of(const struct world *w, uint32_t i, uint32_t h)
 {
     const struct moe_config *c = &w->model.config;
-    const struct moe_kv *kv = &w->s->work->kv;
+    const struct moe_kv *kv = kv_of(w);
     uint32_t kv_head = h / (c->n_heads / kv->n_heads), end = w->rows[i].position + 1;
     uint64_t first = (uint64_t)w->rows[i].sequence * w->s->context * kv->n_heads + kv_head;
     return (struct head){
@@ -174,7 +185,7 @@ static struct head head_of(const struct world *w, uint32_t i, uint32_t h)
         .key_dim = kv->key_dim,
         .value_dim = kv->value_dim,
         .stride = kv->n_heads,
-        .query = w->s->work->queries + i * w->s->work->queries_stride + h * kv->key_dim,
+        .query = work_of(w)->queries + i * work_of(w)->queries_stride + h * kv->key_dim,
         .k = w->k + first * kv->key_dim,
         .v = w->v + first * kv->value_dim,
         .sink = w->layers[LAYER].sinks ? &w->sinks[h] : NULL,
@@ -250,7 +261,7 @@ static void by_definition(const struct head *h, float *out)
 
 static void compare_bits(const struct world *w, const char *level)
 {
-    const struct moe_workspace *work = w->s->work;
+    const struct cpu_attention *work = work_of(w);
     uint32_t n_heads = w->model.config.n_heads;
     for (uint32_t i = 0; i < w->n_rows; i++)
         for (uint32_t h = 0; h < n_heads; h++) {
@@ -282,8 +293,8 @@ static void test_bits_of_the_definition(void **state)
                 continue;
             assert_ok(moe_kern_select((enum moe_cpu_level)level, &err), &err);
             moe_par_set_threads(1 + level % 2);
-            memset(w->s->work->attended, 0xff,
-                   w->n_rows * w->s->work->attended_stride * sizeof(float));
+            memset(work_of(w)->attended, 0xff,
+                   w->n_rows * work_of(w)->attended_stride * sizeof(float));
             moe_attention(w->s, LAYER, w->rows, w->n_rows);
             compare_bits(w, moe_cpu_level_name((enum moe_cpu_level)level));
         }
@@ -326,7 +337,7 @@ static void test_near_plain_softmax(void **state)
     double worst = 0;
     for (uint64_t seed = 1; seed <= N_WORLDS; seed++) {
         struct world *w = world_new(seed);
-        const struct moe_workspace *work = w->s->work;
+        const struct cpu_attention *work = work_of(w);
         moe_attention(w->s, LAYER, w->rows, w->n_rows);
         for (uint32_t i = 0; i < w->n_rows; i++)
             for (uint32_t h = 0; h < w->model.config.n_heads; h++) {
@@ -351,10 +362,10 @@ static void test_nan_stays_in_its_head(void **state)
     (void)state;
     for (uint64_t seed = 1; seed <= 8; seed++) {
         struct world *w = world_new(seed);
-        struct moe_workspace *work = w->s->work;
-        uint32_t width = work->kv.value_dim, n_heads = w->model.config.n_heads;
+        struct cpu_attention *work = work_of(w);
+        uint32_t width = kv_of(w)->value_dim, n_heads = w->model.config.n_heads;
         uint32_t row = below(w, w->n_rows), head = below(w, n_heads);
-        work->queries[row * work->queries_stride + head * work->kv.key_dim] = NAN;
+        work->queries[row * work->queries_stride + head * kv_of(w)->key_dim] = NAN;
         moe_attention(w->s, LAYER, w->rows, w->n_rows);
         for (uint32_t i = 0; i < w->n_rows; i++)
             for (uint32_t d = 0; d < n_heads * width; d++)

@@ -6,7 +6,6 @@
 #include <math.h>
 
 #include "experts/expert_compute.h"
-#include "run/workspace.h"
 
 #include "strategies_fixture.h"
 
@@ -37,7 +36,7 @@ struct watch {
 
 static void note_stream(const struct watch *w, float *to)
 {
-    memcpy(to, w->engine->session->work->h, HIDDEN * sizeof *to);
+    memcpy(to, w->engine->session->states.h, HIDDEN * sizeof *to);
 }
 
 static void on_attending(void *ctx, uint32_t layer, uint32_t n_rows, const float *input,

@@ -4,7 +4,6 @@
 
 #include "base/rank.h"
 #include "model_fixture.h"
-#include "run/workspace.h"
 #include "study/importance.h"
 
 enum { N_EXPERTS = 32, N_LAYERS = 12, TOP_K = 4, UPPER = 0, LOWER = 1, MAX_TOKENS = 20 };
@@ -399,7 +398,7 @@ static void see_computed(void *ctx, uint32_t layer, uint32_t n_rows, const float
                hidden * sizeof *outputs);
     for (uint32_t i = 0; i < n_rows; i++)
         for (uint32_t k = 0; k < hidden; k++) {
-            double h = session->work->h[i * session->work->hidden_stride + k];
+            double h = session->states.h[i * session->states.stride + k];
             s->stream[i] += h * h;
         }
 }

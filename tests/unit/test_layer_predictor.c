@@ -6,7 +6,6 @@
 #include "kern/kern.h"
 #include "record/trace.h"
 #include "run/layer_predictor.h"
-#include "run/workspace.h"
 #include "study/probe.h"
 
 #include "naive_model.h"
@@ -31,7 +30,7 @@ struct watch {
     struct moe_experts *experts;
     struct moe_session *session;
     struct moe_statistics *statistics;
-    struct moe_layer_predictor *foresight;
+    struct moe_layer_predictor *predictor;
     enum moe_predict_by by;
     double tolerance;
     bool ranked; /* precise enough for ranks */
@@ -47,7 +46,7 @@ static int set_up(void **state)
     struct moe_err err = {0};
     assert_ok(moe_kern_select(moe_cpu_detect(), &err), &err);
     moe_par_set_threads(2);
-    snprintf(path, sizeof path, "/tmp/moe-foresight-%d.moe", (int)getpid());
+    snprintf(path, sizeof path, "/tmp/moe-predictor-%d.moe", (int)getpid());
     return 0;
 }
 
@@ -237,7 +236,7 @@ static uint32_t number_of(const struct moe_config *c, uint32_t layer)
     return m;
 }
 
-/* How many layers ahead should be spoken of. */
+/* How many layers ahead should be predicted. */
 static uint32_t should_predict(const struct watch *w, uint32_t layer, uint32_t n_rows,
                                uint32_t depth)
 {
@@ -260,7 +259,7 @@ static void look(void *ctx, uint32_t layer, const struct moe_row *rows, uint32_t
     const struct moe_config *c = &w->m.c;
     const struct moe_prediction *p;
     uint32_t m = number_of(c, layer), depth = random_below(&w->random, DEPTH + 1), target = layer;
-    uint32_t n = moe_predict_layers(w->foresight, layer, n_rows, depth, &p);
+    uint32_t n = moe_predict_layers(w->predictor, layer, n_rows, depth, &p);
     assert_int_equal(n, should_predict(w, layer, n_rows, depth));
     for (uint32_t d = 0; d < n; d++) {
         while (!c->layer_is_moe[++target])
@@ -272,7 +271,7 @@ static void look(void *ctx, uint32_t layer, const struct moe_row *rows, uint32_t
                 paths_say(w, m, r, chosen, w->rows[r]);
             else
                 router_says(w, target, gate_input + r * hidden_stride,
-                            w->session->work->h + r * hidden_stride, w->rows[r]);
+                            w->session->states.h + r * hidden_stride, w->rows[r]);
         assert_int_equal(p[d].layer, m + 1 + d);
         assert_int_equal(p[d].n_rows, n_rows);
         compare(w, &p[d], n_rows);
@@ -307,7 +306,7 @@ static void watch_texts(struct watch *w, enum moe_predict_by by)
     uint32_t ids[N_IDS];
     w->by = by;
     memset(w->before, 0, sizeof w->before);
-    assert_ok(moe_layer_predictor_open(&w->foresight, w->session, &strategy, w->statistics, &err),
+    assert_ok(moe_layer_predictor_open(&w->predictor, w->session, &strategy, w->statistics, &err),
               &err);
     w->session->observer = (struct moe_observer){.ctx = w, .routed = look};
     draw_ids(w, w->random, ids);
@@ -315,13 +314,13 @@ static void watch_texts(struct watch *w, enum moe_predict_by by)
     pass(w, ids, BATCH, 9);
     for (uint32_t i = BATCH + 9; i < N_IDS; i++)
         pass(w, ids, i, 1);
-    moe_layer_predictor_begin_sequence(w->foresight);
+    moe_layer_predictor_begin_sequence(w->predictor);
     memset(w->before, 0, sizeof w->before);
     pass(w, ids + 1, 0, 1);
     pass(w, ids + 1, 1, 1);
     pass(w, ids + 1, 2, 5);
     w->session->observer = (struct moe_observer){0};
-    moe_layer_predictor_close(w->foresight);
+    moe_layer_predictor_close(w->predictor);
 }
 
 struct kind {

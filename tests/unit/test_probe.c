@@ -6,7 +6,6 @@
 
 #include "record/statistics_figures.h"
 #include "reference_fixture.h"
-#include "run/workspace.h"
 #include "study/probe.h"
 
 enum { LAYERS = 12, EXPERTS = 32, TOP_K = 4, MAX_IDS = 256 };
@@ -127,7 +126,7 @@ static void watch_router(void *ctx, uint32_t layer, const struct moe_row *rows, 
 {
     struct watch *w = ctx;
     memcpy(w->gate[layer], gate_input, sizeof w->gate[layer]);
-    memcpy(w->residual[layer], fixture.session->work->h, sizeof w->residual[layer]);
+    memcpy(w->residual[layer], fixture.session->states.h, sizeof w->residual[layer]);
     memcpy(w->chosen[layer], chosen, sizeof w->chosen[layer]);
 }
 

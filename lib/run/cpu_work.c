@@ -1,0 +1,153 @@
+#include "run/cpu_work.h"
+
+#include <stdlib.h>
+
+#include "base/mem.h"
+#include "base/par.h"
+#include "run/router.h"
+#include "run/stages_cpu.h"
+
+static uint32_t larger(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
+
+/* ---- Sizes: one function carves, counting or for real ---- */
+
+/* What latent attention needs in addition. */
+static void carve_latent(struct cpu_attention *a, struct moe_arena *arena,
+                         const struct moe_config *c, uint32_t batch)
+{
+    uint32_t nope = c->head_dim - c->rope_dim;
+    a->queries_stride = moe_padded(c->n_heads * moe_config_cache_key(c));
+    a->attended_stride = moe_padded(c->n_heads * moe_config_cache_value(c));
+    a->q_down = moe_arena_take(arena, batch * a->q_down_stride, sizeof(float));
+    a->queries = moe_arena_take(arena, batch * a->queries_stride, sizeof(float));
+    a->attended = moe_arena_take(arena, batch * a->attended_stride, sizeof(float));
+    moe_inputs_carve(&a->from_q_down, arena, batch, c->q_rank);
+    a->head_products = moe_arena_take(arena, c->n_heads, sizeof *a->head_products);
+    a->head_acts = moe_arena_take(arena, c->n_heads, sizeof *a->head_acts);
+    for (uint32_t i = 0; i < c->n_heads; i++) {
+        struct moe_act measure;
+        moe_act_carve(a->head_acts ? &a->head_acts[i] : &measure, arena, batch,
+                      larger(nope, c->kv_rank));
+    }
+}
+
+static void carve_attention(struct cpu_attention *a, struct moe_arena *arena,
+                            const struct moe_config *c, uint32_t n, int n_threads)
+{
+    uint64_t batch = n;
+    uint32_t kv_heads = moe_config_cache_heads(c);
+    a->q_stride = moe_padded(c->n_heads * c->head_dim);
+    a->q_down_stride = moe_padded(c->q_rank);
+    a->k_stride = moe_padded(kv_heads * moe_config_cache_key(c));
+    a->v_stride =
+        moe_padded(c->kv_rank ? c->kv_rank + c->rope_dim : kv_heads * moe_config_cache_value(c));
+    a->out_stride = moe_padded(c->n_heads * c->value_dim);
+    a->q = moe_arena_take(arena, batch * a->q_stride, sizeof(float));
+    a->out = moe_arena_take(arena, batch * a->out_stride, sizeof(float));
+    a->k = moe_arena_take(arena, batch * a->k_stride, sizeof(float));
+    a->v = moe_arena_take(arena, batch * a->v_stride, sizeof(float));
+    a->queries = a->q;
+    a->queries_stride = a->q_stride;
+    a->attended = a->out;
+    a->attended_stride = a->out_stride;
+    if (c->kv_rank)
+        carve_latent(a, arena, c, n);
+    a->tiles = moe_arena_take(arena, moe_attention_max_tiles(c, n), sizeof *a->tiles);
+    a->scratch_floats = moe_attention_scratch_floats(c);
+    a->scratch = moe_arena_take(arena, (uint64_t)n_threads * a->scratch_floats, sizeof(float));
+    moe_inputs_carve(&a->from_out, arena, n, c->n_heads * c->value_dim);
+}
+
+static void carve_feed_forward(struct cpu_feed_forward *f, struct moe_arena *arena,
+                               const struct moe_config *c, uint32_t batch, int n_threads)
+{
+    uint32_t width = larger(larger(c->dense_ff, c->expert_ff), c->shared_ff);
+    uint64_t n_rows = larger(batch, c->top_k);
+    f->stride = moe_padded(width);
+    f->router_stride = moe_router_stride(c);
+    f->gate = moe_arena_take(arena, n_rows * f->stride, sizeof(float));
+    f->up = moe_arena_take(arena, n_rows * f->stride, sizeof(float));
+    f->probabilities = moe_arena_take(arena, batch * f->router_stride, sizeof(float));
+    f->router_scratch =
+        moe_arena_take(arena, (uint64_t)n_threads * 2 * f->router_stride, sizeof(float));
+    f->shared_scale = moe_arena_take(arena, (uint64_t)batch * MOE_PANEL_ROWS, sizeof(float));
+    moe_inputs_carve(&f->gathered, arena, batch, c->hidden);
+    moe_inputs_carve(&f->from_gate, arena, batch, width);
+    f->single = moe_arena_take(arena, larger(c->top_k, 1), sizeof *f->single);
+    for (uint32_t i = 0; i < larger(c->top_k, 1); i++) {
+        struct moe_inputs measure = {0};
+        moe_inputs_carve(f->single ? &f->single[i] : &measure, arena, 1, larger(c->expert_ff, 1));
+    }
+}
+
+static void carve(struct cpu_work *w, struct moe_states *states, struct moe_arena *arena,
+                  const struct moe_config *c, const struct moe_session_options *o)
+{
+    uint64_t batch = o->batch;
+    int n_threads = moe_par_threads();
+    states->stride = moe_padded(c->hidden);
+    states->h = moe_arena_take(arena, batch * states->stride, sizeof(float));
+    states->xn = moe_arena_take(arena, batch * states->stride, sizeof(float));
+    states->expert_out =
+        moe_arena_take(arena, batch * larger(c->top_k, 1) * states->stride, sizeof(float));
+    moe_inputs_carve(&states->inputs, arena, o->batch, c->hidden);
+    w->sum = moe_arena_take(arena, batch * states->stride, sizeof(float));
+    carve_attention(&w->attention, arena, c, o->batch, n_threads);
+    carve_feed_forward(&w->ff, arena, c, o->batch, n_threads);
+}
+
+uint64_t cpu_work_bytes(const struct moe_config *c, const struct moe_session_options *o)
+{
+    struct cpu_work w = {0};
+    struct moe_states states = {0};
+    struct moe_arena arena = {0};
+    carve(&w, &states, &arena, c, o);
+    struct moe_kv kv = moe_kv_shape(c, o->context, o->n_sequences, o->kv_kind);
+    uint64_t sum;
+    return !arena.overflowed && moe_add_u64(arena.used, kv.bytes, &sum) ? sum : UINT64_MAX;
+}
+
+/* ---- Open and close ---- */
+
+static int allocate(struct cpu_work *w, struct moe_states *states, const struct moe_config *c,
+                    const struct moe_session_options *o, struct moe_err *err)
+{
+    struct moe_arena arena = {0};
+    carve(w, states, &arena, c, o);
+    w->block_bytes = arena.used;
+    w->block = moe_pages_alloc(w->block_bytes, err);
+    if (!w->block)
+        return MOE_ERR_MEMORY;
+    arena = (struct moe_arena){.base = w->block, .size = w->block_bytes};
+    carve(w, states, &arena, c, o);
+    w->kv = moe_kv_shape(c, o->context, o->n_sequences, o->kv_kind);
+    uint8_t *kv = moe_pages_alloc(w->kv.bytes, err);
+    if (!kv)
+        return MOE_ERR_MEMORY;
+    moe_kv_place(&w->kv, kv);
+    return MOE_OK;
+}
+
+int cpu_work_open(struct cpu_work **out, struct moe_states *states, const struct moe_config *c,
+                  const struct moe_session_options *o, struct moe_err *err)
+{
+    *out = moe_alloc(1, sizeof **out, err);
+    int status = *out ? allocate(*out, states, c, o, err) : MOE_ERR_MEMORY;
+    if (status != MOE_OK) {
+        cpu_work_close(*out);
+        *out = NULL;
+    }
+    return status;
+}
+
+void cpu_work_close(struct cpu_work *w)
+{
+    if (!w)
+        return;
+    moe_pages_free(w->block, w->block_bytes);
+    moe_pages_free(w->kv.keys, w->kv.bytes);
+    free(w);
+}
