@@ -35,7 +35,7 @@ expect_stdout_like '*Choices and weights only*' "--trace-keep 0 keeps choices on
 run profile -o "$tmp/s.yaml" --trace "$tmp/b.trace" --trace-keep 99 --shard 20/20
 expect_exit 0 "a shard without documents"
 run "$bin/moe-profile" --show "$tmp/b.trace"
-expect_stdout_like 'Trace of 0 tokens*Scores of the 32 best*' "... has a trace without tokens"
+expect_stdout_like 'Trace of 0 tokens*Scores of the best 32 experts*' "... has a trace without tokens"
 
 # A stopped run's trace goes on where it was stopped.
 cat tests/data/*.valid.txt >"$tmp/long.txt"
