@@ -78,8 +78,7 @@ static int open_part(struct moe_tensor_files *files, const char *path, struct gg
     return status;
 }
 
-/* ---- Split files
- * ---------------------------------------------------------------------------------- */
+/* ---- Split files ---- */
 
 enum { PART_ENDING = 20 }; /* "-00001-of-00003.gguf" */
 
@@ -147,8 +146,7 @@ static int open_split(struct moe_gguf *gguf, const char *path, uint64_t no, uint
     return status;
 }
 
-/* ---- Opening
- * --------------------------------------------------------------------------------------- */
+/* ---- Opening ---- */
 
 int moe_gguf_open(struct moe_gguf **out, const char *path, struct moe_err *err)
 {
@@ -198,9 +196,4 @@ bool moe_gguf_is(const char *path)
               memcmp(magic, "GGUF", sizeof magic) == 0;
     close(fd);
     return is;
-}
-
-const char *moe_gguf_path(const struct moe_gguf *gguf)
-{
-    return gguf->files.files[0].path;
 }

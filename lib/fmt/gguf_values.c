@@ -8,8 +8,7 @@
 #include "base/float16.h"
 #include "fmt/gguf_file.h"
 
-/* ---- Numbers
- * -------------------------------------------------------------------------------------- */
+/* ---- Numbers ---- */
 
 static int64_t sign_extended(uint64_t bits, uint32_t bytes)
 {
@@ -65,8 +64,7 @@ bool gguf_whole(const struct gguf_meta *meta, const struct gguf_value *v, uint64
     return n.whole && !n.negative;
 }
 
-/* ---- By key
- * ---------------------------------------------------------------------------------------- */
+/* ---- By key ---- */
 
 const struct gguf_value *gguf_find(const struct gguf_meta *meta, const char *key)
 {
@@ -82,6 +80,11 @@ const struct gguf_value *gguf_find(const struct gguf_meta *meta, const char *key
             high = middle;
     }
     return NULL;
+}
+
+const char *moe_gguf_path(const struct moe_gguf *gguf)
+{
+    return gguf->files.files[0].path;
 }
 
 bool moe_gguf_has(const struct moe_gguf *gguf, const char *key)
@@ -182,8 +185,7 @@ int moe_gguf_get_text(const struct moe_gguf *gguf, const char *key, bool require
     return MOE_OK;
 }
 
-/* ---- Arrays
- * ---------------------------------------------------------------------------------------- */
+/* ---- Arrays ---- */
 
 int moe_gguf_get_array(const struct moe_gguf *gguf, const char *key, bool required,
                        struct moe_gguf_array *out, struct moe_err *err)

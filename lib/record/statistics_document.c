@@ -187,7 +187,7 @@ static void count_similarity(struct moe_statistics *s)
     }
 }
 
-/* Predictions of the document as a prompt: its distinct experts against all that were foreseen. */
+/* Predictions of the document as a prompt: its distinct experts against all that were predicted. */
 static void count_predicted(struct moe_statistics *s, uint32_t layer, const uint64_t *counts)
 {
     for (int p = 0; p < MOE_N_PREDICTORS; p++) {
@@ -195,10 +195,10 @@ static void count_predicted(struct moe_statistics *s, uint32_t layer, const uint
         if (!s->document->was_predicted[set])
             continue;
         uint64_t *acc = moe_accuracy_at(s, layer, p);
-        const uint8_t *foreseen = s->document->foreseen + set * s->shape.n_experts;
+        const uint8_t *predicted = s->document->predicted + set * s->shape.n_experts;
         for (uint32_t e = 0; e < s->shape.n_experts; e++) {
             acc[MOE_ACC_PROMPT_TRUE] += counts[e] > 0;
-            acc[MOE_ACC_PROMPT_FOUND] += counts[e] > 0 && foreseen[e];
+            acc[MOE_ACC_PROMPT_FOUND] += counts[e] > 0 && predicted[e];
         }
     }
 }

@@ -14,7 +14,7 @@ struct moe_accuracy_figures {
     double in_k;   /* share of true experts among as many predicted */
     double in_2k;  /* ... twice as many */
     double in_p75; /* ... above the 75th percentile of the scores */
-    double prompt; /* share of a prompt's experts foreseen by one of its tokens */
+    double prompt; /* share of a prompt's experts predicted at one of its tokens */
 };
 struct moe_accuracy_figures moe_figure_accuracy(const struct moe_statistics *s, uint32_t layer,
                                                 enum moe_predictor predictor);

@@ -3,68 +3,21 @@
  * likeness of inputs. The choices are kept for the document's end.
  */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/best.h"
-#include "base/mem.h"
 #include "base/par.h"
 #include "record/statistics_state.h"
-
-void moe_document_free(struct moe_statistics_document *d)
-{
-    if (!d)
-        return;
-    free(d->block);
-    free(d);
-}
-
-/* One function carves the largest document's arrays, counting or for real. */
-static void carve(struct moe_statistics_document *d, struct moe_arena *arena,
-                  const struct moe_statistics_shape *shape)
-{
-    uint64_t slots = (uint64_t)shape->n_layers * shape->max_tokens * shape->top_k;
-    uint64_t sets = (uint64_t)shape->n_layers * MOE_N_PREDICTORS, n = shape->n_experts;
-    d->chosen = moe_arena_take(arena, slots, sizeof *d->chosen);
-    d->weights = moe_arena_take(arena, slots, sizeof *d->weights);
-    d->foreseen = moe_arena_take(arena, sets * n, sizeof *d->foreseen);
-    d->was_predicted = moe_arena_take(arena, sets, sizeof *d->was_predicted);
-    d->counts = moe_arena_take(arena, 3 * shape->n_layers * n, sizeof *d->counts);
-    d->scores = moe_arena_take(arena, n, sizeof *d->scores);
-    d->order = moe_arena_take(arena, n, sizeof *d->order);
-}
-
-uint64_t moe_document_bytes(const struct moe_statistics_shape *shape)
-{
-    struct moe_statistics_document d;
-    struct moe_arena arena = {0};
-    carve(&d, &arena, shape);
-    return arena.overflowed ? UINT64_MAX : arena.used;
-}
-
-/* Statistics that are only read never need it. */
-static int new_document(struct moe_statistics *s, struct moe_err *err)
-{
-    struct moe_arena arena = {.size = moe_document_bytes(&s->shape)};
-    struct moe_statistics_document *d = moe_alloc(1, sizeof *d, err);
-    if (!d || !(arena.base = d->block = moe_alloc(arena.size, 1, err))) {
-        free(d);
-        return MOE_ERR_MEMORY;
-    }
-    carve(d, &arena, &s->shape);
-    s->document = d;
-    return MOE_OK;
-}
 
 int moe_statistics_begin(struct moe_statistics *s, uint64_t hash, struct moe_err *err)
 {
     uint64_t sets = (uint64_t)s->shape.n_layers * MOE_N_PREDICTORS;
-    int status = s->document ? MOE_OK : new_document(s, err);
+    int status = s->document ? MOE_OK : moe_document_new(&s->document, &s->shape, err);
     if (status != MOE_OK)
         return status;
     s->document->n_tokens = 0;
     s->document->hash = hash;
-    memset(s->document->foreseen, 0, sets * s->shape.n_experts);
+    memset(s->document->predicted, 0, sets * s->shape.n_experts);
     memset(s->document->was_predicted, 0, sets * sizeof *s->document->was_predicted);
     return MOE_OK;
 }
@@ -108,7 +61,7 @@ static void count_prediction(struct moe_statistics *s, uint32_t layer, enum moe_
     }
     uint64_t set = (uint64_t)layer * MOE_N_PREDICTORS + predictor;
     d->was_predicted[set] = true;
-    mark_best(scores, n_experts, k, d->foreseen + set * n_experts);
+    mark_best(scores, n_experts, k, d->predicted + set * n_experts);
 }
 
 /* The predictions that follow from choices: the token before, and paths of another text. */

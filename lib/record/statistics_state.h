@@ -1,5 +1,5 @@
 /*
- * The statistics' inside, shared by statistics*.c: the document being observed.
+ * Shared by statistics*.c: the document being observed.
  */
 #ifndef MOE_RECORD_STATISTICS_STATE_H
 #define MOE_RECORD_STATISTICS_STATE_H
@@ -14,15 +14,18 @@ struct moe_statistics_document {
     uint16_t *chosen; /* [layers][max_tokens][k] */
     float *weights;   /* [layers][max_tokens][k] */
     /* Per layer and predictor, for prompts: experts that some token's predicted k held. */
-    uint8_t *foreseen;   /* [layers][predictors][E] */
+    uint8_t *predicted;  /* [layers][predictors][E] */
     bool *was_predicted; /* [layers][predictors] */
     uint64_t *counts;    /* [3][layers][E] scratch of the document's end */
     float *scores;       /* [E] scratch: path predictions */
     uint16_t *order;     /* [E] scratch */
 };
 
-/* Bytes of the arrays. */
+/* Bytes of the arrays of the largest document; UINT64_MAX: more than there can be. */
 uint64_t moe_document_bytes(const struct moe_statistics_shape *shape);
+/* Statistics that are only read never need one. */
+int moe_document_new(struct moe_statistics_document **out, const struct moe_statistics_shape *shape,
+                     struct moe_err *err);
 void moe_document_free(struct moe_statistics_document *document);
 
 static inline uint16_t *moe_document_chosen(const struct moe_statistics *s, uint32_t layer,
