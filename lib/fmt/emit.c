@@ -140,6 +140,13 @@ void moe_emit_u64(struct moe_emit *e, const char *key, uint64_t value)
     end_value(e);
 }
 
+void moe_emit_i64(struct moe_emit *e, const char *key, int64_t value)
+{
+    lead(e, key, ": ");
+    moe_buf_printf(e->out, "%" PRId64, value);
+    end_value(e);
+}
+
 void moe_emit_double(struct moe_emit *e, const char *key, double value)
 {
     lead(e, key, ": ");

@@ -58,6 +58,7 @@ void moe_emit_close(struct moe_emit *e);
 /* UTF-8; bytes that are none come out as '?'. */
 void moe_emit_text(struct moe_emit *e, const char *key, const char *text);
 void moe_emit_u64(struct moe_emit *e, const char *key, uint64_t value);
+void moe_emit_i64(struct moe_emit *e, const char *key, int64_t value);
 /* Reads back as exactly the same; 0, and an error at the end, where it is not finite. */
 void moe_emit_double(struct moe_emit *e, const char *key, double value);
 /* With so many decimals; with so many significant digits, and null for what is not finite. */

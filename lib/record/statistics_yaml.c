@@ -3,12 +3,11 @@
  * the very file of one run.
  */
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
-#include "fmt/yaml.h"
+#include "fmt/record.h"
 #include "record/statistics_state.h"
 
 enum { FORMAT_VERSION = 1, MAX_TOKENS = 1 << 24, MAX_LAYERS = 1 << 16 };
@@ -38,95 +37,107 @@ static bool is_signed(enum moe_series series)
     return series == MOE_S_COSINES;
 }
 
+static const struct moe_member model_members[] = {
+    MOE_FINGERPRINT(MOE_ALWAYS, struct moe_statistics_shape, "source_fingerprint",
+                    source_fingerprint),
+    MOE_FIELD_IN(MOE_ALWAYS, struct moe_statistics_shape, "moe_layers", n_layers, 0, MAX_LAYERS),
+    MOE_FIELD_IN(MOE_ALWAYS, struct moe_statistics_shape, "experts", n_experts, 0,
+                 MOE_NO_EXPERT - 1),
+    MOE_FIELD_IN(MOE_ALWAYS, struct moe_statistics_shape, "experts_per_token", top_k, 0,
+                 MOE_STATISTICS_MAX_TOP_K),
+};
+static const struct moe_member settings_members[] = {
+    MOE_FIELD_IN(MOE_ALWAYS, struct moe_statistics_shape, "max_tokens", max_tokens, 0, MAX_TOKENS),
+    MOE_FIELD_IN(MOE_ALWAYS, struct moe_statistics_shape, "prompt_percent", prompt_percent, 0, 100),
+};
+static const struct moe_record model_record = {MOE_RECORD(model_members)};
+static const struct moe_record settings_record = {MOE_RECORD(settings_members)};
+static const struct moe_member shape_members[] = {
+    MOE_SECTION(MOE_ALWAYS, "model", 0, model_record),
+    MOE_SECTION(MOE_ALWAYS, "settings", 0, settings_record),
+};
+static const struct moe_record shape_record = {MOE_RECORD(shape_members)};
+
 /* ---- Writing ---- */
 
-static void put_numbers(struct moe_buf *out, const uint64_t *numbers, uint64_t n, bool as_signed)
+static void put_numbers(struct moe_emit *e, const char *key, const uint64_t *numbers, uint64_t n,
+                        bool as_signed)
 {
-    moe_buf_text(out, "[");
+    moe_emit_open_line_list(e, key);
     for (uint64_t i = 0; i < n; i++) {
-        moe_buf_text(out, i ? ", " : "");
         if (as_signed)
-            moe_buf_printf(out, "%" PRId64, (int64_t)numbers[i]);
+            moe_emit_i64(e, NULL, (int64_t)numbers[i]);
         else
-            moe_buf_printf(out, "%" PRIu64, numbers[i]);
+            moe_emit_u64(e, NULL, numbers[i]);
     }
-    moe_buf_text(out, "]\n");
+    moe_emit_close(e);
 }
 
-static void put_layer(const struct moe_statistics *s, uint32_t layer, struct moe_buf *out)
+static void put_layer(struct moe_emit *e, const struct moe_statistics *s, uint32_t layer)
 {
     uint32_t n_experts = s->shape.n_experts;
-    moe_buf_printf(out, "  - layer: %" PRIu32 "\n", layer);
-    for (int i = 0; i < MOE_N_SERIES; i++) {
-        if (!is_list(i))
-            continue;
-        moe_buf_printf(out, "    %s: ", moe_series_name(i));
-        put_numbers(out, moe_series_at(s, i, layer), moe_series_length(&s->shape, i), is_signed(i));
-    }
-    moe_buf_printf(out, "    %s:\n", moe_series_name(MOE_S_ACCURACY));
-    for (int p = 0; p < MOE_N_PREDICTORS; p++) {
-        moe_buf_printf(out, "      %s: ", moe_predictor_name(p));
-        put_numbers(out, moe_accuracy_at(s, layer, p), MOE_N_ACCURACIES, false);
-    }
-    moe_buf_printf(out, "    %s:\n", moe_series_name(MOE_S_PAIRS));
-    for (uint32_t e = 0; e < n_experts; e++) {
-        moe_buf_text(out, "      - ");
-        put_numbers(out, moe_series_at(s, MOE_S_PAIRS, layer) + (uint64_t)e * n_experts, n_experts,
+    const uint64_t *pairs = moe_series_at(s, MOE_S_PAIRS, layer);
+    moe_emit_open_map(e, NULL);
+    moe_emit_u64(e, "layer", layer);
+    for (int i = 0; i < MOE_N_SERIES; i++)
+        if (is_list(i))
+            put_numbers(e, moe_series_name(i), moe_series_at(s, i, layer),
+                        moe_series_length(&s->shape, i), is_signed(i));
+    moe_emit_open_map(e, moe_series_name(MOE_S_ACCURACY));
+    for (int p = 0; p < MOE_N_PREDICTORS; p++)
+        put_numbers(e, moe_predictor_name(p), moe_accuracy_at(s, layer, p), MOE_N_ACCURACIES,
                     false);
-    }
+    moe_emit_close(e);
+    moe_emit_open_list(e, moe_series_name(MOE_S_PAIRS));
+    for (uint32_t x = 0; x < n_experts; x++, pairs += n_experts)
+        put_numbers(e, NULL, pairs, n_experts, false);
+    moe_emit_close(e);
+    moe_emit_close(e);
 }
 
-static int put_paths(const struct moe_statistics *s, struct moe_buf *out, struct moe_err *err)
+/* Paths of two or, where the keys have parts, more numbers each. */
+static int put_paths(struct moe_emit *e, const char *key, const struct moe_path_table *table,
+                     bool has_parts, struct moe_err *err)
 {
     uint64_t n;
-    struct moe_path_count *list = moe_path_table_sorted(s->paths, &n, err);
+    struct moe_path_count *list = moe_path_table_sorted(table, &n, err);
     if (!list)
         return MOE_ERR_MEMORY;
-    moe_buf_text(out, n ? "paths:\n" : "paths: []\n");
+    if (n)
+        moe_emit_open_list(e, key);
+    else
+        moe_emit_open_line_list(e, key);
     for (uint64_t i = 0; i < n; i++) {
-        uint64_t key = list[i].key;
-        uint64_t row[5] = {key >> 48, key >> 32 & 0xffff, key >> 16 & 0xffff, key & 0xffff,
-                           list[i].n};
-        moe_buf_text(out, "  - ");
-        put_numbers(out, row, 5, false);
+        uint64_t k = list[i].key;
+        uint64_t parts[5] = {k >> 48, k >> 32 & 0xffff, k >> 16 & 0xffff, k & 0xffff, list[i].n};
+        uint64_t whole[2] = {k, list[i].n};
+        put_numbers(e, NULL, has_parts ? parts : whole, has_parts ? 5 : 2, false);
     }
-    free(list);
-    list = moe_path_table_sorted(s->whole, &n, err);
-    if (!list)
-        return MOE_ERR_MEMORY;
-    moe_buf_printf(out, "whole_paths_sampled: %s\n",
-                   moe_path_table_sampled(s->whole) ? "true" : "false");
-    moe_buf_text(out, n ? "whole_paths:\n" : "whole_paths: []\n");
-    for (uint64_t i = 0; i < n; i++) {
-        uint64_t row[2] = {list[i].key, list[i].n};
-        moe_buf_text(out, "  - ");
-        put_numbers(out, row, 2, false);
-    }
+    moe_emit_close(e);
     free(list);
     return MOE_OK;
 }
 
 int moe_statistics_write(const struct moe_statistics *s, struct moe_buf *out, struct moe_err *err)
 {
-    const struct moe_statistics_shape *shape = &s->shape;
-    moe_buf_printf(out,
-                   "# Statistics of a mixture-of-experts model: see moe-stats(5).\n"
-                   "format: moe-stats\nversion: %d\n"
-                   "model:\n  source_fingerprint: \"%016" PRIx64 "\"\n  moe_layers: %" PRIu32
-                   "\n  experts: %" PRIu32 "\n  experts_per_token: %" PRIu32 "\n"
-                   "settings:\n  max_tokens: %" PRIu32 "\n  prompt_percent: %" PRIu32 "\n"
-                   "totals:\n",
-                   FORMAT_VERSION, shape->source_fingerprint, shape->n_layers, shape->n_experts,
-                   shape->top_k, shape->max_tokens, shape->prompt_percent);
+    struct moe_record_writer w = {.whole = &s->shape};
+    struct moe_emit *e = &w.emit;
+    moe_emit_begin(e, out, false, "Statistics of a mixture-of-experts model: see moe-stats(5).",
+                   "moe-stats", FORMAT_VERSION);
+    moe_record_write_map(&w, &shape_record, &s->shape);
+    moe_emit_open_map(e, "totals");
     for (int i = 0; i < MOE_N_TOTALS; i++)
-        moe_buf_printf(out, "  %s: %" PRIu64 "\n", total_names[i], s->totals[i]);
-    moe_buf_text(out, "layers:\n");
-    for (uint32_t l = 0; l < shape->n_layers; l++)
-        put_layer(s, l, out);
-    int status = put_paths(s, out, err);
-    if (status == MOE_OK && out->failed)
-        status = moe_fail(err, MOE_ERR_MEMORY, "out of memory while writing statistics");
-    return status;
+        moe_emit_u64(e, total_names[i], s->totals[i]);
+    moe_emit_close(e);
+    moe_emit_open_list(e, "layers");
+    for (uint32_t l = 0; l < s->shape.n_layers; l++)
+        put_layer(e, s, l);
+    moe_emit_close(e);
+    int status = put_paths(e, "paths", s->paths, true, err);
+    moe_emit_bool(e, "whole_paths_sampled", moe_path_table_sampled(s->whole));
+    if (status == MOE_OK)
+        status = put_paths(e, "whole_paths", s->whole, false, err);
+    return status == MOE_OK ? moe_emit_end(e, err) : status;
 }
 
 /* ---- Reading ---- */
@@ -136,34 +147,6 @@ struct reading {
     struct moe_statistics *s;
     struct moe_err *err;
 };
-
-static int read_shape(struct moe_yaml *doc, struct moe_statistics_shape *shape, struct moe_err *err)
-{
-    struct moe_yaml_node *root = moe_yaml_root(doc), *model = NULL, *settings = NULL;
-    *shape = (struct moe_statistics_shape){0};
-    int status = moe_yaml_get_map(doc, root, "model", true, &model, err);
-    if (status == MOE_OK)
-        status = moe_yaml_get_map(doc, root, "settings", true, &settings, err);
-    if (status == MOE_OK)
-        status = moe_yaml_get_fingerprint(doc, model, "source_fingerprint", true,
-                                          &shape->source_fingerprint, err);
-    if (status == MOE_OK)
-        status =
-            moe_yaml_get_u32(doc, model, "moe_layers", MAX_LAYERS, true, &shape->n_layers, err);
-    if (status == MOE_OK)
-        status = moe_yaml_get_u32(doc, model, "experts", MOE_NO_EXPERT - 1, true, &shape->n_experts,
-                                  err);
-    if (status == MOE_OK)
-        status = moe_yaml_get_u32(doc, model, "experts_per_token", MOE_STATISTICS_MAX_TOP_K, true,
-                                  &shape->top_k, err);
-    if (status == MOE_OK)
-        status = moe_yaml_get_u32(doc, settings, "max_tokens", MAX_TOKENS, true, &shape->max_tokens,
-                                  err);
-    if (status == MOE_OK)
-        status = moe_yaml_get_u32(doc, settings, "prompt_percent", 100, true,
-                                  &shape->prompt_percent, err);
-    return status;
-}
 
 /* A file claims its shape before it shows the numbers: what they would take must be in the file. */
 static int check_claim(struct moe_yaml *doc, const struct moe_statistics_shape *shape,
@@ -195,34 +178,30 @@ static int check_claim(struct moe_yaml *doc, const struct moe_statistics_shape *
     return status;
 }
 
-static int read_signed(struct reading *r, struct moe_yaml_node *map, const char *key, uint64_t *out,
-                       uint64_t n)
+/* The items of a list as n numbers; `as_signed`: of either sign, else up to UINT64_MAX. */
+static int read_numbers(struct reading *r, struct moe_yaml_node *list, bool as_signed,
+                        uint64_t *out, uint64_t n)
 {
-    struct moe_yaml_node *list = NULL;
-    uint64_t found = 0, i = 0;
-    int status = moe_yaml_get_list(r->doc, map, key, true, &list, &found, r->err);
-    if (status == MOE_OK && found != n)
-        status = moe_yaml_fail(r->doc, list, r->err, "'%s' must have %" PRIu64 " items", key, n);
-    for (struct moe_yaml_node *m = list ? moe_yaml_first(list) : NULL; m && status == MOE_OK;
-         m = moe_yaml_next(m)) {
+    int status = moe_yaml_length(list) == n
+                     ? MOE_OK
+                     : moe_yaml_fail(r->doc, list, r->err, "%" PRIu64 " numbers belong here", n);
+    for (struct moe_yaml_node *m = moe_yaml_first(list); m && status == MOE_OK;
+         m = moe_yaml_next(m), out++) {
         int64_t value = 0;
-        status = moe_yaml_item_i64(r->doc, m, &value, r->err);
-        out[i++] = (uint64_t)value;
+        status = as_signed ? moe_yaml_item_i64(r->doc, m, &value, r->err)
+                           : moe_yaml_item_u64(r->doc, m, UINT64_MAX, out, r->err);
+        if (as_signed)
+            *out = (uint64_t)value;
     }
     return status;
 }
 
-/* The items of a row as n numbers up to UINT64_MAX. */
-static int read_row(struct reading *r, struct moe_yaml_node *row, uint64_t *out, uint64_t n)
+static int read_series(struct reading *r, struct moe_yaml_node *map, const char *key,
+                       bool as_signed, uint64_t *out, uint64_t n)
 {
-    uint64_t i = 0;
-    int status = MOE_OK;
-    for (struct moe_yaml_node *m = moe_yaml_first(row); m && i < n && status == MOE_OK;
-         m = moe_yaml_next(m), i++)
-        status = moe_yaml_item_u64(r->doc, m, UINT64_MAX, &out[i], r->err);
-    if (status == MOE_OK && (i != n || moe_yaml_length(row) != n))
-        status = moe_yaml_fail(r->doc, row, r->err, "a row must have %" PRIu64 " numbers", n);
-    return status;
+    struct moe_yaml_node *list = NULL;
+    int status = moe_yaml_get_list_of(r->doc, map, key, n, &list, r->err);
+    return status == MOE_OK ? read_numbers(r, list, as_signed, out, n) : status;
 }
 
 static int read_layer(struct reading *r, struct moe_yaml_node *map, uint32_t layer)
@@ -237,24 +216,23 @@ static int read_layer(struct reading *r, struct moe_yaml_node *map, uint32_t lay
     for (int i = 0; i < MOE_N_SERIES && status == MOE_OK; i++) {
         if (!is_list(i))
             continue;
-        uint64_t n = moe_series_length(&s->shape, i), *to = moe_series_at(s, i, layer);
-        status = is_signed(i) ? read_signed(r, map, moe_series_name(i), to, n)
-                              : moe_yaml_get_u64s(r->doc, map, moe_series_name(i), UINT64_MAX, to,
-                                                  n, r->err);
+        status = read_series(r, map, moe_series_name(i), is_signed(i), moe_series_at(s, i, layer),
+                             moe_series_length(&s->shape, i));
     }
     if (status == MOE_OK)
         status =
             moe_yaml_get_map(r->doc, map, moe_series_name(MOE_S_ACCURACY), true, &accuracy, r->err);
     for (int p = 0; p < MOE_N_PREDICTORS && status == MOE_OK; p++)
-        status = moe_yaml_get_u64s(r->doc, accuracy, moe_predictor_name(p), UINT64_MAX,
-                                   moe_accuracy_at(s, layer, p), MOE_N_ACCURACIES, r->err);
+        status = read_series(r, accuracy, moe_predictor_name(p), false,
+                             moe_accuracy_at(s, layer, p), MOE_N_ACCURACIES);
     if (status == MOE_OK)
         status = moe_yaml_get_list(r->doc, map, moe_series_name(MOE_S_PAIRS), true, &pairs, &n_rows,
                                    r->err);
     for (struct moe_yaml_node *m = pairs ? moe_yaml_first(pairs) : NULL; m && status == MOE_OK;
          m = moe_yaml_next(m), e++)
-        status = read_row(r, m, moe_series_at(s, MOE_S_PAIRS, layer) + e * s->shape.n_experts,
-                          s->shape.n_experts);
+        status =
+            read_numbers(r, m, false, moe_series_at(s, MOE_S_PAIRS, layer) + e * s->shape.n_experts,
+                         s->shape.n_experts);
     return status;
 }
 
@@ -290,7 +268,7 @@ static int read_rows(struct reading *r, const char *key, uint64_t width,
     int status = moe_yaml_get_list(r->doc, moe_yaml_root(r->doc), key, true, &list, &n, r->err);
     for (struct moe_yaml_node *m = list ? moe_yaml_first(list) : NULL; m && status == MOE_OK;
          m = moe_yaml_next(m), first = false) {
-        status = read_row(r, m, numbers, width);
+        status = read_numbers(r, m, false, numbers, width);
         bool rises = first;
         for (uint64_t i = 0; i + 1 < width && !rises && numbers[i] >= before[i]; i++)
             rises = numbers[i] > before[i];
@@ -385,13 +363,14 @@ static int check_sums(struct reading *r)
 int moe_statistics_read(struct moe_statistics **out, const char *path, struct moe_err *err)
 {
     struct reading r = {.err = err};
-    struct moe_statistics_shape shape;
+    struct moe_statistics_shape shape = {0};
     *out = NULL;
     int status = moe_yaml_read(&r.doc, path, MAX_FILE_BYTES, err);
     if (status == MOE_OK)
         status = moe_yaml_check_format(r.doc, "moe-stats", FORMAT_VERSION, NULL, err);
     if (status == MOE_OK)
-        status = read_shape(r.doc, &shape, err);
+        status = moe_record_read_map(&(struct moe_record_reader){r.doc, &shape, err},
+                                     moe_yaml_root(r.doc), &shape_record, &shape);
     if (status == MOE_OK)
         status = check_claim(r.doc, &shape, err);
     if (status == MOE_OK)
