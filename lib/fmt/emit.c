@@ -3,38 +3,8 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "base/text.h"
-#include "fmt/yaml.h"
-
-static void put_json_text(struct moe_buf *out, const char *text)
-{
-    const uint8_t *p = (const uint8_t *)text;
-    uint64_t left = strlen(text);
-    int n;
-    moe_buf_text(out, "\"");
-    for (; left; p += n, left -= (uint64_t)n) {
-        uint32_t c = moe_utf8_decode(p, left, &n);
-        if (c == '"' || c == '\\')
-            moe_buf_printf(out, "\\%c", (int)c);
-        else if (c < 0x20)
-            moe_buf_printf(out, "\\u%04" PRIx32, c);
-        else if (c == 0xfffd && n == 1)
-            moe_buf_text(out, "?");
-        else
-            moe_buf_append(out, p, (uint64_t)n);
-    }
-    moe_buf_text(out, "\"");
-}
-
-static void put_text(struct moe_emit *e, const char *text)
-{
-    if (e->json)
-        put_json_text(e->out, text);
-    else
-        moe_yaml_put_text(e->out, text);
-}
+#include "fmt/scalar.h"
 
 /* In YAML, and not within a line. */
 static bool in_block(const struct moe_emit *e)
@@ -62,7 +32,7 @@ static void lead(struct moe_emit *e, const char *key, const char *after)
         break_line(e, e->depth + 1);
     if (key) {
         e->key = key;
-        put_text(e, key);
+        moe_scalar_text(e->out, key, e->json);
         moe_buf_text(e->out, !e->json ? after : e->spaced ? ": " : ":");
     } else if (in_block(e)) {
         moe_buf_text(e->out, "- ");
@@ -129,7 +99,7 @@ void moe_emit_close(struct moe_emit *e)
 void moe_emit_text(struct moe_emit *e, const char *key, const char *text)
 {
     lead(e, key, ": ");
-    put_text(e, text);
+    moe_scalar_text(e->out, text, e->json);
     end_value(e);
 }
 
@@ -152,7 +122,7 @@ void moe_emit_double(struct moe_emit *e, const char *key, double value)
     lead(e, key, ": ");
     if (!isfinite(value))
         e->not_finite = e->key;
-    moe_yaml_put_double(e->out, isfinite(value) ? value : 0);
+    moe_scalar_double(e->out, isfinite(value) ? value : 0);
     end_value(e);
 }
 

@@ -1,14 +1,11 @@
-#include "fmt/yaml.h"
+#include "fmt/yaml_node.h"
 
-#include <errno.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include <yaml.h>
 
 #include "base/file.h"
@@ -17,38 +14,6 @@
 #include "base/text.h"
 
 enum { MAX_DEPTH = 32, BLOCK_BYTES = 256 << 10 };
-
-enum node_kind { SCALAR, MAP, LIST };
-
-/* Statistics have half a million scalars: these are allocated without the last three members. */
-struct moe_yaml_node {
-    enum node_kind kind;
-    bool quoted, known;
-    uint32_t line, column;
-    const char *key; /* of a mapping's member */
-    struct moe_yaml_node *next;
-    const char *text; /* of a scalar */
-    uint64_t n;       /* members of a mapping or sequence */
-    struct moe_yaml_node *first, *last;
-};
-
-/* Nodes and texts lie in blocks that are freed together. */
-struct block {
-    struct block *before;
-    char bytes[];
-};
-
-struct moe_yaml {
-    char *name;
-    struct moe_yaml_node *root;
-    struct block *block; /* the last one */
-    uint64_t used, room; /* of its bytes */
-};
-
-static struct moe_yaml_node *members(const struct moe_yaml_node *node)
-{
-    return node->kind == SCALAR ? NULL : node->first;
-}
 
 int moe_yaml_fail(struct moe_yaml *doc, const struct moe_yaml_node *node, struct moe_err *err,
                   const char *format, ...)
@@ -70,7 +35,7 @@ static void *take(struct moe_yaml *doc, uint64_t n, struct moe_err *err)
     n = moe_round_up(n, sizeof(void *));
     if (n > doc->room - doc->used) {
         uint64_t room = n > BLOCK_BYTES ? n : BLOCK_BYTES;
-        struct block *block = moe_alloc(1, sizeof *block + room, err);
+        struct moe_yaml_block *block = moe_alloc(1, sizeof *block + room, err);
         if (!block)
             return NULL;
         block->before = doc->block;
@@ -88,7 +53,7 @@ void moe_yaml_free(struct moe_yaml *doc)
     if (!doc)
         return;
     while (doc->block) {
-        struct block *before = doc->block->before;
+        struct moe_yaml_block *before = doc->block->before;
         free(doc->block);
         doc->block = before;
     }
@@ -203,7 +168,7 @@ static int read_value(struct reader *r, const yaml_event_t *event, int depth,
         return set_scalar(r, node, event);
     case YAML_SEQUENCE_START_EVENT:
     case YAML_MAPPING_START_EVENT:
-        node->kind = event->type == YAML_MAPPING_START_EVENT ? MAP : LIST;
+        node->kind = event->type == YAML_MAPPING_START_EVENT ? MOE_YAML_MAP : MOE_YAML_LIST;
         if (depth >= MAX_DEPTH)
             return moe_yaml_fail(r->doc, node, r->err, "nested too deeply");
         return read_members(r, node, depth + 1);
@@ -243,9 +208,9 @@ static int read_members(struct reader *r, struct moe_yaml_node *parent, int dept
         status = next_event(r, &event);
         if (status != MOE_OK)
             break;
-        done =
-            event.type == (parent->kind == MAP ? YAML_MAPPING_END_EVENT : YAML_SEQUENCE_END_EVENT);
-        if (!done && parent->kind == MAP) {
+        done = event.type ==
+               (parent->kind == MOE_YAML_MAP ? YAML_MAPPING_END_EVENT : YAML_SEQUENCE_END_EVENT);
+        if (!done && parent->kind == MOE_YAML_MAP) {
             status = read_key(r, &event, &keys, &key);
             yaml_event_delete(&event);
             if (status == MOE_OK)
@@ -285,7 +250,7 @@ static int read_document(struct reader *r)
             status = moe_fail(r->err, MOE_ERR_FORMAT, "%s: not one YAML document", r->doc->name);
         yaml_event_delete(&event);
     }
-    if (status == MOE_OK && r->doc->root->kind != MAP)
+    if (status == MOE_OK && r->doc->root->kind != MOE_YAML_MAP)
         status = moe_fail(r->err, MOE_ERR_FORMAT, "%s: the document is not a mapping of keys",
                           r->doc->name);
     return status;
@@ -326,411 +291,4 @@ int moe_yaml_read(struct moe_yaml **out, const char *path, uint64_t max_bytes, s
         status = moe_yaml_parse(out, path, text.data, text.size, err);
     moe_buf_release(&text);
     return status;
-}
-
-/* ---- Looking at it ---- */
-
-struct moe_yaml_node *moe_yaml_root(struct moe_yaml *doc)
-{
-    return doc->root;
-}
-
-struct moe_yaml_node *moe_yaml_first(struct moe_yaml_node *list)
-{
-    return members(list);
-}
-
-struct moe_yaml_node *moe_yaml_next(struct moe_yaml_node *item)
-{
-    return item->next;
-}
-
-uint64_t moe_yaml_length(const struct moe_yaml_node *node)
-{
-    return node->kind == SCALAR ? 0 : node->n;
-}
-
-const char *moe_yaml_key(struct moe_yaml_node *value)
-{
-    value->known = true;
-    return value->key;
-}
-
-static bool is_null(const struct moe_yaml_node *node)
-{
-    return node->kind == SCALAR && !node->quoted &&
-           (strcmp(node->text, "") == 0 || strcmp(node->text, "~") == 0 ||
-            strcmp(node->text, "null") == 0);
-}
-
-struct moe_yaml_node *moe_yaml_get(struct moe_yaml_node *map, const char *key)
-{
-    struct moe_yaml_node *m = map->kind == MAP ? map->first : NULL;
-    while (m && strcmp(m->key, key) != 0)
-        m = m->next;
-    if (m)
-        m->known = true;
-    return m && !is_null(m) ? m : NULL;
-}
-
-/* The member, or NULL where there is none (status tells whether that is an error). */
-static int find(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key, bool required,
-                struct moe_yaml_node **out, struct moe_err *err)
-{
-    *out = moe_yaml_get(map, key);
-    if (!*out && required)
-        return moe_yaml_fail(doc, map, err, "'%s' is missing", key);
-    return MOE_OK;
-}
-
-/* "'key'" or "item", for error texts. */
-static const char *called(const struct moe_yaml_node *node, char room[80])
-{
-    if (!node->key)
-        return "an item";
-    snprintf(room, 80, "'%.70s'", node->key);
-    return room;
-}
-
-int moe_yaml_item_u64(struct moe_yaml *doc, struct moe_yaml_node *item, uint64_t max, uint64_t *out,
-                      struct moe_err *err)
-{
-    char room[80], *end = NULL;
-    errno = 0;
-    bool digit =
-        item->kind == SCALAR && !item->quoted && item->text[0] >= '0' && item->text[0] <= '9';
-    unsigned long long value = digit ? strtoull(item->text, &end, 10) : 0;
-    if (!digit || *end != '\0' || errno == ERANGE || value > max)
-        return moe_yaml_fail(doc, item, err, "%s must be a whole number from 0 to %" PRIu64,
-                             called(item, room), max);
-    *out = value;
-    return MOE_OK;
-}
-
-int moe_yaml_item_i64(struct moe_yaml *doc, struct moe_yaml_node *item, int64_t *out,
-                      struct moe_err *err)
-{
-    char room[80], *end = NULL;
-    const char *text = item->kind == SCALAR && !item->quoted ? item->text : "";
-    bool number = text[0] != '\0' && strspn(text, "-0123456789") == strlen(text);
-    errno = 0;
-    long long value = number ? strtoll(text, &end, 10) : 0;
-    if (!number || *end != '\0' || errno == ERANGE)
-        return moe_yaml_fail(doc, item, err, "%s must be a whole number", called(item, room));
-    *out = value;
-    return MOE_OK;
-}
-
-int moe_yaml_item_double(struct moe_yaml *doc, struct moe_yaml_node *item, double *out,
-                         struct moe_err *err)
-{
-    char room[80], *end = NULL;
-    bool number = item->kind == SCALAR && !item->quoted && item->text[0] != '\0' &&
-                  strspn(item->text, "0123456789+-.eE") == strlen(item->text);
-    double value = number ? strtod(item->text, &end) : 0;
-    if (!number || *end != '\0' || !isfinite(value))
-        return moe_yaml_fail(doc, item, err, "%s must be a number", called(item, room));
-    *out = value;
-    return MOE_OK;
-}
-
-int moe_yaml_item_text(struct moe_yaml *doc, struct moe_yaml_node *item, const char **out,
-                       struct moe_err *err)
-{
-    char room[80];
-    if (item->kind != SCALAR)
-        return moe_yaml_fail(doc, item, err, "%s must be a text", called(item, room));
-    *out = item->text;
-    return MOE_OK;
-}
-
-int moe_yaml_item_map(struct moe_yaml *doc, struct moe_yaml_node *item, struct moe_err *err)
-{
-    char room[80];
-    return item->kind == MAP
-               ? MOE_OK
-               : moe_yaml_fail(doc, item, err, "%s must be a mapping", called(item, room));
-}
-
-int moe_yaml_item_list(struct moe_yaml *doc, struct moe_yaml_node *item, struct moe_err *err)
-{
-    char room[80];
-    return item->kind == LIST
-               ? MOE_OK
-               : moe_yaml_fail(doc, item, err, "%s must be a list", called(item, room));
-}
-
-int moe_yaml_get_u64(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key, uint64_t max,
-                     bool required, uint64_t *out, struct moe_err *err)
-{
-    struct moe_yaml_node *node;
-    int status = find(doc, map, key, required, &node, err);
-    return node ? moe_yaml_item_u64(doc, node, max, out, err) : status;
-}
-
-int moe_yaml_get_u32(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key, uint32_t max,
-                     bool required, uint32_t *out, struct moe_err *err)
-{
-    uint64_t value = *out;
-    int status = moe_yaml_get_u64(doc, map, key, max, required, &value, err);
-    *out = (uint32_t)value;
-    return status;
-}
-
-int moe_yaml_get_i64(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key,
-                     bool required, int64_t *out, struct moe_err *err)
-{
-    struct moe_yaml_node *node;
-    int status = find(doc, map, key, required, &node, err);
-    return node ? moe_yaml_item_i64(doc, node, out, err) : status;
-}
-
-int moe_yaml_get_double(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key,
-                        bool required, double *out, struct moe_err *err)
-{
-    struct moe_yaml_node *node;
-    int status = find(doc, map, key, required, &node, err);
-    return node ? moe_yaml_item_double(doc, node, out, err) : status;
-}
-
-int moe_yaml_get_bool(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key,
-                      bool required, bool *out, struct moe_err *err)
-{
-    struct moe_yaml_node *node;
-    int status = find(doc, map, key, required, &node, err);
-    if (!node)
-        return status;
-    bool plain = node->kind == SCALAR && !node->quoted;
-    if (plain && strcmp(node->text, "true") == 0)
-        *out = true;
-    else if (plain && strcmp(node->text, "false") == 0)
-        *out = false;
-    else
-        return moe_yaml_fail(doc, node, err, "'%s' must be true or false", key);
-    return MOE_OK;
-}
-
-int moe_yaml_get_text(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key,
-                      bool required, const char **out, struct moe_err *err)
-{
-    struct moe_yaml_node *node;
-    int status = find(doc, map, key, required, &node, err);
-    return node ? moe_yaml_item_text(doc, node, out, err) : status;
-}
-
-int moe_yaml_get_fingerprint(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key,
-                             bool required, uint64_t *out, struct moe_err *err)
-{
-    const char *digits = NULL;
-    int status = moe_yaml_get_text(doc, map, key, required, &digits, err);
-    if (!digits)
-        return status;
-    if (strlen(digits) != 16 || strspn(digits, "0123456789abcdef") != 16)
-        return moe_yaml_fail(doc, moe_yaml_get(map, key), err,
-                             "'%s' must have 16 hexadecimal digits", key);
-    *out = strtoull(digits, NULL, 16);
-    return MOE_OK;
-}
-
-int moe_yaml_get_map(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key,
-                     bool required, struct moe_yaml_node **out, struct moe_err *err)
-{
-    struct moe_yaml_node *node;
-    int status = find(doc, map, key, required, &node, err);
-    if (!node)
-        return status;
-    status = moe_yaml_item_map(doc, node, err);
-    if (status == MOE_OK)
-        *out = node;
-    return status;
-}
-
-int moe_yaml_get_list(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key,
-                      bool required, struct moe_yaml_node **out, uint64_t *n, struct moe_err *err)
-{
-    struct moe_yaml_node *node;
-    int status = find(doc, map, key, required, &node, err);
-    if (!node)
-        return status;
-    status = moe_yaml_item_list(doc, node, err);
-    if (status == MOE_OK) {
-        *out = node;
-        *n = node->n;
-    }
-    return status;
-}
-
-int moe_yaml_get_list_of(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key,
-                         uint64_t n, struct moe_yaml_node **out, struct moe_err *err)
-{
-    uint64_t found = 0;
-    int status = moe_yaml_get_list(doc, map, key, true, out, &found, err);
-    if (status == MOE_OK && found != n)
-        status = moe_yaml_fail(doc, *out, err, "'%s' must have %" PRIu64 " items, not %" PRIu64,
-                               key, n, found);
-    return status;
-}
-
-int moe_yaml_get_u64s(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key,
-                      uint64_t max, uint64_t *out, uint64_t n, struct moe_err *err)
-{
-    struct moe_yaml_node *list = NULL;
-    int status = moe_yaml_get_list_of(doc, map, key, n, &list, err);
-    for (struct moe_yaml_node *m = list ? members(list) : NULL; m && status == MOE_OK; m = m->next)
-        status = moe_yaml_item_u64(doc, m, max, out++, err);
-    return status;
-}
-
-int moe_yaml_list_u32s(struct moe_yaml *doc, struct moe_yaml_node *list, uint32_t max, bool rising,
-                       uint32_t *out, struct moe_err *err)
-{
-    int status = MOE_OK;
-    uint64_t value = 0, least = 0;
-    for (struct moe_yaml_node *m = members(list); m && status == MOE_OK; m = m->next) {
-        status = moe_yaml_item_u64(doc, m, max, &value, err);
-        if (status == MOE_OK && rising && value < least)
-            status = moe_yaml_fail(doc, m, err, "'%s' must be rising", list->key);
-        *out++ = (uint32_t)value;
-        least = value + 1;
-    }
-    return status;
-}
-
-int moe_yaml_list_doubles(struct moe_yaml *doc, struct moe_yaml_node *list, double min, double *out,
-                          struct moe_err *err)
-{
-    int status = MOE_OK;
-    for (struct moe_yaml_node *m = members(list); m && status == MOE_OK; m = m->next, out++) {
-        status = moe_yaml_item_double(doc, m, out, err);
-        if (status == MOE_OK && *out < min)
-            status = moe_yaml_fail(doc, m, err, "'%s' must be at least %g", list->key, min);
-    }
-    return status;
-}
-
-int moe_yaml_check_format(struct moe_yaml *doc, const char *format, uint32_t newest,
-                          uint32_t *version, struct moe_err *err)
-{
-    const char *found = NULL;
-    uint64_t number = 0;
-    int status = moe_yaml_get_text(doc, doc->root, "format", true, &found, err);
-    if (status == MOE_OK && strcmp(found, format) != 0)
-        status = moe_yaml_fail(doc, doc->root->first, err, "format is '%.40s', expected '%s'",
-                               found, format);
-    if (status == MOE_OK)
-        status = moe_yaml_get_u64(doc, doc->root, "version", UINT32_MAX, true, &number, err);
-    if (status == MOE_OK && (number == 0 || number > newest))
-        status = moe_fail(err, MOE_ERR_VERSION,
-                          "%s: %s version %" PRIu64 ", this program reads up to %" PRIu32,
-                          doc->name, format, number, newest);
-    if (version)
-        *version = (uint32_t)number;
-    return status;
-}
-
-bool moe_yaml_file_is(const char *path, const char *format)
-{
-    char text[2048], line[128];
-    uint64_t n = 0;
-    int fd = moe_file_open(path, &n, NULL);
-    if (fd < 0)
-        return false;
-    n = n < sizeof text ? n : sizeof text - 1;
-    bool read = moe_file_pread(fd, path, text, n, 0, NULL) == MOE_OK;
-    close(fd);
-    text[read ? n : 0] = '\0';
-    snprintf(line, sizeof line, "format: %s\n", format);
-    const char *at = strstr(text, line);
-    return at && (at == text || at[-1] == '\n');
-}
-
-static int check_known(struct moe_yaml *doc, const struct moe_yaml_node *node, struct moe_err *err)
-{
-    int status = MOE_OK;
-    for (const struct moe_yaml_node *m = members(node); m && status == MOE_OK; m = m->next) {
-        if (m->key && !m->known)
-            return moe_yaml_fail(doc, m, err, "unknown key '%.200s'", m->key);
-        status = check_known(doc, m, err);
-    }
-    return status;
-}
-
-int moe_yaml_check_known(struct moe_yaml *doc, struct moe_err *err)
-{
-    return check_known(doc, doc->root, err);
-}
-
-static void mark_known(struct moe_yaml_node *node)
-{
-    node->known = true;
-    for (struct moe_yaml_node *m = members(node); m; m = m->next)
-        mark_known(m);
-}
-
-void moe_yaml_ignore(struct moe_yaml_node *map, const char *key)
-{
-    struct moe_yaml_node *m = moe_yaml_get(map, key);
-    if (m)
-        mark_known(m);
-}
-
-/* ---- Writing ---- */
-
-/* A word that no YAML reader takes for anything but a text. */
-static bool is_plain(const char *text)
-{
-    static const char *const taken[] = {"null", "true", "false", "yes", "no", "on", "off", "y", "n",
-                                        "Null", "True", "False", "Yes", "No", "On", "Off", "Y", "N",
-                                        "NULL", "TRUE", "FALSE", "YES", "NO", "ON", "OFF"};
-    if (!((text[0] >= 'a' && text[0] <= 'z') || (text[0] >= 'A' && text[0] <= 'Z')))
-        return false;
-    for (size_t i = 0; i < sizeof taken / sizeof taken[0]; i++)
-        if (strcmp(text, taken[i]) == 0)
-            return false;
-    return strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./") ==
-           strlen(text);
-}
-
-/* Characters that YAML takes as they stand, and no break of a line. */
-static bool is_shown(uint32_t c)
-{
-    return c >= 0x20 && c != 0x7f && (c < 0x80 || c >= 0xa0) && c != 0x2028 && c != 0x2029 &&
-           c != 0xfeff && c != 0xfffe && c != 0xffff;
-}
-
-void moe_yaml_put_text(struct moe_buf *out, const char *text)
-{
-    if (is_plain(text)) {
-        moe_buf_text(out, text);
-        return;
-    }
-    const uint8_t *p = (const uint8_t *)text;
-    uint64_t left = strlen(text);
-    int n;
-    moe_buf_text(out, "\"");
-    for (; left; p += n, left -= (uint64_t)n) {
-        uint32_t c = moe_utf8_decode(p, left, &n);
-        if (c == '"' || c == '\\')
-            moe_buf_printf(out, "\\%c", (int)c);
-        else if (c == 0xfffd && n == 1)
-            moe_buf_text(out, "?");
-        else if (is_shown(c))
-            moe_buf_append(out, p, (uint64_t)n);
-        else
-            moe_buf_printf(out, c < 0x100 ? "\\x%02" PRIx32 : "\\u%04" PRIx32, c);
-    }
-    moe_buf_text(out, "\"");
-}
-
-void moe_yaml_put_double(struct moe_buf *out, double value)
-{
-    char text[40];
-    /* Fewest digits would make 1e+01 of ten. */
-    bool is_small_whole = fabs(value) < 1e6 && value == floor(value);
-    for (int digits = is_small_whole ? 6 : 1; digits <= 17; digits++) {
-        snprintf(text, sizeof text, "%.*g", digits, value);
-        if (strtod(text, NULL) == value)
-            break;
-    }
-    moe_buf_text(out, text);
 }

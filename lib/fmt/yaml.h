@@ -49,8 +49,6 @@ int moe_yaml_get_u64(struct moe_yaml *doc, struct moe_yaml_node *map, const char
                      bool required, uint64_t *out, struct moe_err *err);
 int moe_yaml_get_u32(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key, uint32_t max,
                      bool required, uint32_t *out, struct moe_err *err);
-int moe_yaml_get_i64(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key,
-                     bool required, int64_t *out, struct moe_err *err);
 int moe_yaml_get_double(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key,
                         bool required, double *out, struct moe_err *err);
 int moe_yaml_get_bool(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key,
@@ -100,18 +98,9 @@ int moe_yaml_list_u32s(struct moe_yaml *doc, struct moe_yaml_node *list, uint32_
                        uint32_t *out, struct moe_err *err);
 int moe_yaml_list_doubles(struct moe_yaml *doc, struct moe_yaml_node *list, double min, double *out,
                           struct moe_err *err);
-/* A list of exactly n whole numbers up to max under `key`. */
-int moe_yaml_get_u64s(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key,
-                      uint64_t max, uint64_t *out, uint64_t n, struct moe_err *err);
 
 /* An error at a node: "PATH: line 3 column 7: TEXT", with MOE_ERR_FORMAT. */
 int moe_yaml_fail(struct moe_yaml *doc, const struct moe_yaml_node *node, struct moe_err *err,
                   const char *format, ...) MOE_PRINTF(4, 5);
-
-/* Writing: appends a text as a double-quoted scalar, or plain where it is a word that YAML reads as
- * just that text. Bytes that are no UTF-8 come out as '?'. */
-void moe_yaml_put_text(struct moe_buf *out, const char *text);
-/* A double with as few digits as give it back exactly; whole numbers below a million in full. */
-void moe_yaml_put_double(struct moe_buf *out, double value);
 
 #endif

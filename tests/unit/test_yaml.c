@@ -1,6 +1,7 @@
 /* The strict YAML reader: values, errors with line and column, what it refuses; and the writer. */
 #include "../test.h"
 
+#include "fmt/scalar.h"
 #include "fmt/yaml.h"
 
 static struct moe_yaml *parse(const char *text)
@@ -38,7 +39,8 @@ static void values_are_read(void **state)
                                  "  - name: b\n"
                                  "    n: 2\n");
     struct moe_yaml_node *root = moe_yaml_root(doc), *list = NULL;
-    uint64_t big = 0, n = 0, row[3] = {0};
+    uint64_t big = 0, n = 0;
+    uint32_t row[3] = {0};
     int64_t negative = 0;
     double x = 0;
     bool yes = false;
@@ -50,7 +52,7 @@ static void values_are_read(void **state)
     assert_int_equal(moe_yaml_check_format(doc, "moe-other", 2, NULL, &err), MOE_ERR_FORMAT);
     assert_ok(moe_yaml_get_u64(doc, root, "big", UINT64_MAX, true, &big, &err), &err);
     assert_true(big == UINT64_MAX);
-    assert_ok(moe_yaml_get_i64(doc, root, "negative", true, &negative, &err), &err);
+    assert_ok(moe_yaml_item_i64(doc, moe_yaml_get(root, "negative"), &negative, &err), &err);
     assert_int_equal(negative, -7);
     assert_ok(moe_yaml_get_double(doc, root, "x", true, &x, &err), &err);
     assert_true(x == 2.5e-3);
@@ -60,7 +62,8 @@ static void values_are_read(void **state)
     assert_string_equal(text, "a \"b\" A");
     assert_ok(moe_yaml_get_text(doc, root, "nothing", false, &nothing, &err), &err);
     assert_string_equal(nothing, "kept");
-    assert_ok(moe_yaml_get_u64s(doc, root, "row", 3, row, 3, &err), &err);
+    assert_ok(moe_yaml_get_list_of(doc, root, "row", 3, &list, &err), &err);
+    assert_ok(moe_yaml_list_u32s(doc, list, 3, true, row, &err), &err);
     assert_int_equal(row[2], 3);
     assert_ok(moe_yaml_get_list(doc, root, "layers", true, &list, &n, &err), &err);
     assert_int_equal(n, 2);
@@ -84,8 +87,8 @@ static void wrong_values_say_where(void **state)
 {
     struct moe_err err = {0};
     struct moe_yaml *doc = parse("n: 5\nt: [1]\nq: \"5\"\nf: 1x\nrow: [1, 2]\n");
-    struct moe_yaml_node *root = moe_yaml_root(doc);
-    uint64_t n = 9, row[3];
+    struct moe_yaml_node *root = moe_yaml_root(doc), *row = NULL;
+    uint64_t n = 9;
     double x = 9;
     const char *text = NULL;
     assert_int_equal(moe_yaml_get_u64(doc, root, "n", 4, true, &n, &err), MOE_ERR_FORMAT);
@@ -94,7 +97,7 @@ static void wrong_values_say_where(void **state)
     assert_int_equal(moe_yaml_get_double(doc, root, "f", true, &x, &err), MOE_ERR_FORMAT);
     assert_non_null(strstr(err.text, "line 4"));
     assert_int_equal(moe_yaml_get_text(doc, root, "t", true, &text, &err), MOE_ERR_FORMAT);
-    assert_int_equal(moe_yaml_get_u64s(doc, root, "row", 9, row, 3, &err), MOE_ERR_FORMAT);
+    assert_int_equal(moe_yaml_get_list_of(doc, root, "row", 3, &row, &err), MOE_ERR_FORMAT);
     assert_non_null(strstr(err.text, "must have 3 items, not 2"));
     assert_int_equal(moe_yaml_get_u64(doc, root, "none", 4, true, &n, &err), MOE_ERR_FORMAT);
     assert_non_null(strstr(err.text, "'none' is missing"));
@@ -129,7 +132,7 @@ static void text_comes_back(const char *text)
     struct moe_yaml *doc = NULL;
     const char *back = NULL;
     moe_buf_text(&out, "t: ");
-    moe_yaml_put_text(&out, text);
+    moe_scalar_text(&out, text, false);
     moe_buf_text(&out, "\n");
     assert_ok(moe_yaml_parse(&doc, "x", out.data, out.size, &err), &err);
     assert_ok(moe_yaml_get_text(doc, moe_yaml_root(doc), "t", true, &back, &err), &err);
@@ -156,7 +159,7 @@ static void texts_and_numbers_come_back(void **state)
         struct moe_yaml *doc = NULL;
         double back = 77;
         moe_buf_text(&out, "x: ");
-        moe_yaml_put_double(&out, numbers[i]);
+        moe_scalar_double(&out, numbers[i]);
         assert_ok(moe_yaml_parse(&doc, "x", out.data, out.size, &err), &err);
         assert_ok(moe_yaml_get_double(doc, moe_yaml_root(doc), "x", true, &back, &err), &err);
         assert_true(back == numbers[i]);
@@ -179,7 +182,7 @@ static void numbers_are_short_and_plain(void **state)
                     {1073741824, "1073741824"}};
     for (size_t i = 0; i < N_ITEMS(expected); i++) {
         struct moe_buf out = {0};
-        moe_yaml_put_double(&out, expected[i].value);
+        moe_scalar_double(&out, expected[i].value);
         assert_string_equal(out.data, expected[i].text);
         moe_buf_release(&out);
     }
@@ -188,7 +191,7 @@ static void numbers_are_short_and_plain(void **state)
 static void bytes_that_are_no_text_are_marked(void **state)
 {
     struct moe_buf out = {0};
-    moe_yaml_put_text(&out, "caf\xc3");
+    moe_scalar_text(&out, "caf\xc3", false);
     assert_string_equal(out.data, "\"caf?\"");
     moe_buf_release(&out);
 }
