@@ -48,7 +48,7 @@ expect_exit 0 "a plan is written"
 expect_stdout "" "... and nothing on stdout"
 expect_stderr_like "moe-plan: $tmp/a.yaml: strategy lru, * tokens/s expected*" "... a line says so"
 make_plan --trace "$tmp/t.trace" --strategy lru
-expect_stdout_like "Plan for tiny.moe in $memory.00 MiB, on layers of 0.0002 s*What bounds the speed*" \
+expect_stdout_like "Plan for tiny.moe in $memory.00 MiB, on layers of 0.0002 s*What limits the speed*" \
     "without -o its first screen is shown"
 check "... on one screen" [ "$(wc -l <"$out")" -le 50 ]
 make_plan --trace "$tmp/t.trace" --strategy fate+cache=lrfu -o "$tmp/c.yaml"
@@ -58,7 +58,7 @@ expect_stdout_like "*Strategy fate+cache=lrfu*" "... and is explained so"
 make_plan -q --strategy lru --seed 3 -o "$tmp/d.yaml"
 expect_exit 0 "a trace is drawn where there is none"
 run "$plan" --explain "$tmp/d.yaml"
-expect_stdout_like "*1. Which experts are used is made up*bundled model*" "... and that is said first"
+expect_stdout_like "*1. The routing is synthetic*bundled model*" "... and that is said first"
 make_plan -q --strategy lru --stats "$tmp/s.yaml" -o "$tmp/d.yaml"
 run "$plan" --explain "$tmp/d.yaml" --json
 expect_stdout_like '*"assumptions": \["times-from-bandwidth", "routing-drawn"*' \
