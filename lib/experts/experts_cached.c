@@ -1,7 +1,7 @@
 /*
- * Experts behind a cache: what the forward pass asks of it. The supply decides and waits
- * (sched/supply.h), the loader brings the bytes (experts_channel.c); this file keeps the memory
- * behind the slots and shows experts where they lie.
+ * Experts behind a cache: what the forward pass asks of it. The scheduler decides and waits
+ * (sched/scheduler.h), the loader brings the bytes (experts_channel.c); this file keeps the memory
+ * of the slots and gives views of the experts in it.
  *
  * The scheduler counts MoE layers; here, outside of it, layers are the model's.
  */
@@ -14,6 +14,19 @@
 #include "base/mem.h"
 
 /* ---- Passes ---- */
+
+void cached_count_traffic(struct cached *c)
+{
+    const struct moe_loader_stats *now = moe_loader_stats(c->loader);
+    uint64_t moved = now->bytes_read - c->seen.bytes_read;
+    *(c->gpu ? &c->phase->bytes_uploaded : &c->phase->bytes_read) += moved;
+    c->phase->experts.prefetch_wasted_bytes += now->cancelled_bytes - c->seen.cancelled_bytes;
+    c->phase->stall_bytes += now->wait_bytes - c->seen.wait_bytes;
+    c->phase->read_seconds += now->read_seconds - c->seen.read_seconds;
+    c->seen = *now;
+    if (c->tiers)
+        tiers_count_traffic(c->tiers);
+}
 
 static void begin_sequence(struct moe_experts *self)
 {
@@ -39,9 +52,9 @@ static void end_tokens(struct moe_experts *self, double seconds)
     cached_count_traffic(c);
     const struct moe_phase_stats *p = c->phase;
     /* The first decoded token feels what came before. */
-    moe_supply_end_tokens(c->supply, c->decode && p->tokens > 0, seconds,
-                          p->stall_seconds - c->stall_before, p->read_seconds - c->read_before,
-                          p->experts.loads - c->loads_before);
+    moe_scheduler_end_tokens(c->scheduler, c->decode && p->tokens > 0, seconds,
+                             p->stall_seconds - c->stall_before, p->read_seconds - c->read_before,
+                             p->experts.loads - c->loads_before);
 }
 
 static void computed(struct moe_experts *self, double seconds)
@@ -69,8 +82,8 @@ static int begin(struct moe_experts *self, const struct moe_expert_request *requ
     c->failure = (struct moe_err){0};
     if (c->tiers)
         slot_uses_begin(tiers_slot_uses(c->tiers));
-    int status =
-        moe_supply_begin(c->supply, c->moe_layer[request->layer], request->needs, request->n, err);
+    int status = moe_scheduler_request(c->scheduler, c->moe_layer[request->layer], request->needs,
+                                       request->n, err);
     const struct moe_entry *entries = moe_scheduler_entries(c->scheduler, &n);
     for (uint32_t i = 0; i < n; i++)
         request->kinds[i] = (uint8_t)entries[i].kind;
@@ -112,7 +125,7 @@ static void view_slot(const struct cached *c, uint32_t slot, struct moe_expert_v
 
 static int poll(struct moe_experts *self, struct moe_err *err)
 {
-    return moe_supply_poll(((struct cached *)self)->supply, err);
+    return moe_scheduler_poll(((struct cached *)self)->scheduler, err);
 }
 
 static int next(struct moe_experts *self, uint32_t max, uint32_t *which,
@@ -120,7 +133,7 @@ static int next(struct moe_experts *self, uint32_t max, uint32_t *which,
 {
     struct cached *c = (struct cached *)self;
     uint32_t n_entries;
-    int status = moe_supply_next(c->supply, max, which, n, err);
+    int status = moe_scheduler_next(c->scheduler, max, which, n, err);
     const struct moe_entry *entries = moe_scheduler_entries(c->scheduler, &n_entries);
     for (uint32_t i = 0; i < *n; i++) {
         view_slot(c, entries[which[i]].slot, &views[i]);
@@ -132,7 +145,7 @@ static int next(struct moe_experts *self, uint32_t max, uint32_t *which,
 
 static int complete(struct moe_experts *self, uint32_t which, struct moe_err *err)
 {
-    return moe_supply_complete(((struct cached *)self)->supply, which, err);
+    return moe_scheduler_complete(((struct cached *)self)->scheduler, which, err);
 }
 
 static void release(struct moe_experts *self, uint32_t which)
@@ -142,7 +155,7 @@ static void release(struct moe_experts *self, uint32_t which)
     if (c->tiers)
         slot_uses_take_back(tiers_slot_uses(c->tiers),
                             moe_scheduler_entries(c->scheduler, &n)[which].slot);
-    moe_supply_release(c->supply, which);
+    moe_scheduler_release(c->scheduler, which);
 }
 
 /* ---- Ahead of the router, beside the device ---- */
@@ -187,7 +200,7 @@ static void close_cached(struct moe_experts *self)
     if (c->loader)
         moe_loader_close(c->loader); /* first: it writes into the slots */
     tiers_close(c->tiers);
-    moe_supply_close(c->supply);
+    moe_scheduler_close(c->scheduler);
     if (c->gpu)
         moe_gpu_free(c->gpu, c->memory, c->pools.pools.bytes);
     else

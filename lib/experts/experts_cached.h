@@ -9,7 +9,7 @@
 #include "experts/expert_load.h"
 #include "experts/expert_pools.h"
 #include "experts/experts.h"
-#include "sched/supply.h"
+#include "sched/scheduler.h"
 
 struct cached {
     struct moe_experts base;
@@ -18,12 +18,11 @@ struct cached {
     uint32_t *moe_layer; /* [layers of the model] */
     struct moe_expert_pools pools;
     uint32_t high; /* variant in use */
-    struct moe_supply *supply;
-    struct moe_scheduler *scheduler; /* the supply's */
-    struct moe_store *store;         /* the scheduler's */
-    struct moe_loader *loader;       /* fills the slots */
-    struct moe_gpu *gpu;             /* where they lie; NULL: on the host */
-    struct tiers *tiers;             /* how its slots are filled; NULL without a GPU */
+    struct moe_scheduler *scheduler;
+    struct moe_store *store;   /* the scheduler's */
+    struct moe_loader *loader; /* fills the slots */
+    struct moe_gpu *gpu;       /* where they lie; NULL: on the host */
+    struct tiers *tiers;       /* how its slots are filled; NULL without a GPU */
     uint8_t *memory;
     uint64_t *slot_at; /* [slots] offset in memory */
     double *submitted; /* [slots] when its load began, for the timeline */
@@ -41,7 +40,10 @@ struct cached {
 
 extern const struct moe_experts_ops cached_ops;
 
-/* Moves bytes for the supply. */
+/* What the loader did since the last look goes to the phase that caused it. */
+void cached_count_traffic(struct cached *c);
+
+/* Moves bytes for the scheduler. */
 struct moe_channel cached_channel(struct cached *c);
 
 /* ---- What both channels do ---- */
@@ -63,7 +65,5 @@ void cached_stall_end(struct cached *c, const struct cached_stall *stall);
 /* For the timeline: a slot's loads begin, and have all ended. */
 void cached_loading(struct cached *c, uint32_t slot);
 void cached_loaded(void *ctx, uint32_t slot);
-/* What the loader did since the last look goes to the phase that caused it. */
-void cached_count_traffic(struct cached *c);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * Opening a cache of experts: slots, supply, loader, first contents.
+ * Opening a cache of experts: slots, scheduler, loader, first contents.
  */
 #include "experts/experts_tiers.h"
 
@@ -49,12 +49,12 @@ static int place_slots(struct cached *c, struct moe_err *err)
     return MOE_OK;
 }
 
-static int open_supply(struct cached *c, const struct moe_cache_options *o,
-                       const uint64_t *frequency, struct moe_err *err)
+static int open_scheduler(struct cached *c, const struct moe_cache_options *o,
+                          const uint64_t *frequency, struct moe_err *err)
 {
     struct moe_strategy lru;
     moe_strategy_find("lru", &lru);
-    const struct moe_supply_options options = {
+    const struct moe_scheduler_options options = {
         .inventory = &c->inventory,
         .strategy = o->strategy ? o->strategy : &lru,
         .high = o->high,
@@ -69,18 +69,16 @@ static int open_supply(struct cached *c, const struct moe_cache_options *o,
         .seed = o->seed,
         .channel = c->gpu ? tiers_channel(c) : cached_channel(c),
     };
-    int status = moe_supply_open(&c->supply, &options, err);
-    if (status != MOE_OK)
-        return status;
-    c->scheduler = moe_supply_scheduler(c->supply);
-    c->store = moe_scheduler_store(c->scheduler);
-    return MOE_OK;
+    int status = moe_scheduler_open(&c->scheduler, &options, err);
+    if (status == MOE_OK)
+        c->store = moe_scheduler_store(c->scheduler);
+    return status;
 }
 
 /* Misses of a later token are not counted for the first contents. */
 static int fill(struct cached *c, const struct moe_progress *progress, struct moe_err *err)
 {
-    int status = moe_supply_fill(c->supply, progress, err);
+    int status = moe_scheduler_fill(c->scheduler, progress, err);
     if (status == MOE_OK && c->failure.status)
         status = cached_failure(c, err);
     cached_count_traffic(c);
@@ -112,7 +110,7 @@ int moe_experts_open_cached(struct moe_experts **out, const struct moe_pack *pac
         status = MOE_ERR_MEMORY;
         goto fail;
     }
-    status = open_supply(c, o, frequency, err);
+    status = open_scheduler(c, o, frequency, err);
     if (status == MOE_OK)
         status = place_slots(c, err);
     if (status == MOE_OK)

@@ -6,7 +6,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
-#include "experts/experts_tiers.h"
+#include "experts/experts_cached.h"
 
 /* ---- What both channels do ---- */
 
@@ -72,19 +72,6 @@ void cached_stall_end(struct cached *c, const struct cached_stall *s)
 {
     c->phase->stall_seconds += moe_experts_clock(&c->base) - s->clock;
     moe_timeline_span(c->base.timeline, MOE_TRACK_STALL, "wait", s->began, moe_seconds());
-}
-
-void cached_count_traffic(struct cached *c)
-{
-    const struct moe_loader_stats *now = moe_loader_stats(c->loader);
-    uint64_t moved = now->bytes_read - c->seen.bytes_read;
-    *(c->gpu ? &c->phase->bytes_uploaded : &c->phase->bytes_read) += moved;
-    c->phase->experts.prefetch_wasted_bytes += now->cancelled_bytes - c->seen.cancelled_bytes;
-    c->phase->stall_bytes += now->wait_bytes - c->seen.wait_bytes;
-    c->phase->read_seconds += now->read_seconds - c->seen.read_seconds;
-    c->seen = *now;
-    if (c->tiers)
-        tiers_count_traffic(c->tiers);
 }
 
 /* ---- From the pack into memory ---- */

@@ -24,7 +24,6 @@ struct simulator {
     const struct moe_inventory *inventory;
     struct moe_strategy strategy;
     struct moe_replay *replay;
-    struct moe_supply *supply;
     struct moe_scheduler *scheduler;
     struct moe_store *store;
 
@@ -122,7 +121,7 @@ static void precalculate(struct simulator *s, uint32_t next, const struct moe_pr
             early->due[k] =
                 ask_host(s,
                          moe_inventory_usable(s->inventory, next, early->foreseen.experts[k],
-                                              s->in->supply.high),
+                                              s->in->scheduler.high),
                          1);
 }
 
@@ -156,19 +155,20 @@ static int compute(struct simulator *s, uint32_t n_rows, struct moe_err *err)
     for (uint32_t i = 0; i < n_entries; i++)
         n_here += entries[i].kind == MOE_ENTRY_SLOT;
     for (uint32_t done = 0, n; done < n_here; done += n) {
-        int status = moe_supply_next(s->supply, n_rows == 1 ? MOE_MAX_TOP_K : 1, which, &n, err);
+        int status =
+            moe_scheduler_next(s->scheduler, n_rows == 1 ? MOE_MAX_TOP_K : 1, which, &n, err);
         for (uint32_t i = 0; i < n && status == MOE_OK; i++)
             took(s, moe_pace_expert_part(pace, variant_of(s, &entries[which[i]]),
                                          entries[which[i]].need.n_rows, false));
         for (uint32_t i = 0; i < n && status == MOE_OK; i++)
-            status = moe_supply_complete(s->supply, which[i], err);
+            status = moe_scheduler_complete(s->scheduler, which[i], err);
         if (status != MOE_OK)
             return status;
         for (uint32_t i = 0; i < n; i++)
             took(s, moe_pace_expert_part(pace, variant_of(s, &entries[which[i]]),
                                          entries[which[i]].need.n_rows, true));
         for (uint32_t i = 0; i < n; i++)
-            moe_supply_release(s->supply, which[i]);
+            moe_scheduler_release(s->scheduler, which[i]);
     }
     return MOE_OK;
 }
@@ -224,7 +224,7 @@ static int run_moe_layer(struct simulator *s, uint32_t layer, uint32_t n_rows, s
     moe_replay_chosen(s->replay, layer, s->chosen, s->weights);
     take_predicted(s, layer, n_rows);
     uint32_t n_needs = list_needs(s, n_rows);
-    int status = moe_supply_begin(s->supply, layer, s->needs, n_needs, err);
+    int status = moe_scheduler_request(s->scheduler, layer, s->needs, n_needs, err);
     if (status != MOE_OK)
         return status;
     const struct moe_entry *entries = moe_scheduler_entries(s->scheduler, &n);
@@ -236,7 +236,7 @@ static int run_moe_layer(struct simulator *s, uint32_t layer, uint32_t n_rows, s
         return status;
     if (s->in->pace->pieces[MOE_PIECE_BESIDE].n) {
         took_piece(s, MOE_PIECE_BESIDE, n_rows);
-        status = moe_supply_poll(s->supply, err);
+        status = moe_scheduler_poll(s->scheduler, err);
     }
     if (status == MOE_OK)
         status = compute(s, n_rows, err);
@@ -269,7 +269,7 @@ static int run_pass(struct simulator *s, struct moe_simulated *out, const struct
     for (uint32_t layer = 0, moe = 0; layer < inv->n_model_layers && status == MOE_OK; layer++) {
         bool is_moe = moe < inv->n_layers && inv->model_layer[moe] == layer;
         for (int i = 0; i < 2 && status == MOE_OK; i++)
-            status = moe_supply_poll(s->supply, err);
+            status = moe_scheduler_poll(s->scheduler, err);
         if (status != MOE_OK)
             return status;
         if (!is_moe)
@@ -281,9 +281,9 @@ static int run_pass(struct simulator *s, struct moe_simulated *out, const struct
     took(s, s->in->pace->head);
     double seconds = s->channel.link.clock - started;
     double stalled = s->channel.stalled - stalled_before;
-    moe_supply_end_tokens(s->supply, s->decode && s->phase->tokens > 0, seconds, stalled,
-                          s->channel.link.busy_seconds - s->link_seen,
-                          s->phase->experts.loads - loads_before);
+    moe_scheduler_end_tokens(s->scheduler, s->decode && s->phase->tokens > 0, seconds, stalled,
+                             s->channel.link.busy_seconds - s->link_seen,
+                             s->phase->experts.loads - loads_before);
     s->phase->tokens += pass->n_rows;
     s->phase->seconds += seconds;
     s->phase->stall_seconds += stalled;
@@ -318,25 +318,25 @@ static int open_tables(struct simulator *s, struct moe_err *err)
 static int check(const struct moe_simulation *in, struct moe_err *err)
 {
     const struct moe_trace_shape *t = moe_trace_shape(in->trace);
-    const struct moe_inventory *inv = in->supply.inventory;
+    const struct moe_inventory *inv = in->scheduler.inventory;
     if (t->n_layers != inv->n_layers || t->n_experts != inv->n_experts || t->top_k != inv->top_k)
         return moe_fail(err, MOE_ERR_USAGE,
                         "the trace is of another model: %u layers of %u experts, %u a token, not "
                         "%u of %u, %u",
                         t->n_layers, t->n_experts, t->top_k, inv->n_layers, inv->n_experts,
                         inv->top_k);
-    if (in->supply.strategy->needs_host && !(in->pace->host_slowdown >= 1))
+    if (in->scheduler.strategy->needs_host && !(in->pace->host_slowdown >= 1))
         return moe_fail(err, MOE_ERR_USAGE,
                         "strategy %s computes experts beside the device: it needs a second device",
-                        in->supply.strategy->name);
+                        in->scheduler.strategy->name);
     return MOE_OK;
 }
 
 static int open_simulator(struct simulator *s, struct moe_err *err)
 {
     const struct moe_simulation *in = s->in;
-    s->inventory = in->supply.inventory;
-    s->strategy = *in->supply.strategy;
+    s->inventory = in->scheduler.inventory;
+    s->strategy = *in->scheduler.strategy;
     s->phase = s->channel.phase = &s->uncounted.prefill;
     int status = moe_replay_open(&s->replay, in->trace, in->excerpt, in->batch, &s->strategy,
                                  in->statistics, err);
@@ -346,22 +346,21 @@ static int open_simulator(struct simulator *s, struct moe_err *err)
         status = open_tables(s, err);
     if (status != MOE_OK)
         return status;
-    struct moe_supply_options o = in->supply;
+    struct moe_scheduler_options o = in->scheduler;
     o.n_requests = s->channel.n_items;
     o.channel = simulate_link_channel(&s->channel);
-    status = moe_supply_open(&s->supply, &o, err);
+    status = moe_scheduler_open(&s->scheduler, &o, err);
     if (status != MOE_OK)
         return status;
-    s->scheduler = moe_supply_scheduler(s->supply);
     s->channel.store = s->store = moe_scheduler_store(s->scheduler);
-    status = moe_supply_fill(s->supply, NULL, err);
+    status = moe_scheduler_fill(s->scheduler, NULL, err);
     s->link_seen = s->channel.link.busy_seconds;
     return status;
 }
 
 static void close_simulator(struct simulator *s)
 {
-    moe_supply_close(s->supply);
+    moe_scheduler_close(s->scheduler);
     moe_replay_close(s->replay);
     simulate_link_close(&s->channel);
     free(s->needs);
@@ -382,7 +381,7 @@ int moe_simulate(const struct moe_simulation *in, struct moe_simulated *out,
     struct moe_pass pass;
     *out = (struct moe_simulated){0};
     if (layers)
-        memset(layers, 0, in->supply.inventory->n_layers * sizeof *layers);
+        memset(layers, 0, in->scheduler.inventory->n_layers * sizeof *layers);
     int status = check(in, err);
     if (status == MOE_OK)
         status = open_simulator(&s, err);

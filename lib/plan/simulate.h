@@ -1,5 +1,5 @@
 /*
- * Simulator: replays a trace through the very code that moe-run decides with (supply.h), on a
+ * Simulator: replays a trace through the very code that moe-run decides with (scheduler.h), on a
  * modelled link (cache/link.h) and a modelled clock (pace.h). No weights, no files but the trace;
  * the same inputs always give the same figures.
  *
@@ -18,12 +18,12 @@
 #include "plan/replay.h"
 #include "record/statistics.h"
 #include "record/trace.h"
-#include "sched/supply.h"
+#include "sched/scheduler.h"
 
 struct moe_simulation {
     struct moe_trace *trace;                 /* rewound; of the inventory's shape */
     struct moe_excerpt excerpt;              /* of it; {0}: all */
-    struct moe_supply_options supply;        /* all but the channel */
+    struct moe_scheduler_options scheduler;  /* all but the channel */
     const struct moe_statistics *statistics; /* for path predictions; NULL: none */
     const struct moe_pace *pace;
     uint32_t batch;                      /* at least 1 */

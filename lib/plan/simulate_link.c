@@ -7,10 +7,10 @@
 int simulate_link_open(struct simulate_link *l, const struct moe_simulation *in,
                        struct moe_err *err)
 {
-    l->inventory = in->supply.inventory;
-    l->n_items = in->supply.pools->n_slots * MOE_PACK_MAX_SEGMENTS;
-    if (in->supply.n_requests && l->n_items > in->supply.n_requests)
-        l->n_items = in->supply.n_requests;
+    l->inventory = in->scheduler.inventory;
+    l->n_items = in->scheduler.pools->n_slots * MOE_PACK_MAX_SEGMENTS;
+    if (in->scheduler.n_requests && l->n_items > in->scheduler.n_requests)
+        l->n_items = in->scheduler.n_requests;
     l->items = moe_alloc(l->n_items, sizeof *l->items, err);
     l->cargo = moe_alloc(l->n_items, sizeof *l->cargo, err);
     l->free_items = moe_alloc(l->n_items, sizeof *l->free_items, err);

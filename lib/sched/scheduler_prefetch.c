@@ -1,11 +1,11 @@
 /*
  * Predictions: the predicted set of each layer, and the prefetches that follow from it.
  */
-#include "base/float16.h"
 #include "sched/scheduler_state.h"
 
 #include <string.h>
 
+#include "base/float16.h"
 #include "sched/precision.h"
 
 uint32_t moe_scheduler_wants_prediction(const struct moe_scheduler *s, uint32_t layer)
@@ -28,8 +28,8 @@ void scheduler_mark_unpopular(struct moe_scheduler *s)
     if (!s->is_predicted[s->layer])
         moe_least_popular(s->numbers, s->n, s->strategy.low_share, s->marks);
     for (uint32_t i = 0; s->is_predicted[s->layer] && i < s->n; i++)
-        s->marks[i] = s->foretold[scheduler_key(s, s->layer, s->entries[i].need.expert)] ==
-                      FORETOLD_UNPOPULAR;
+        s->marks[i] = s->predicted[scheduler_key(s, s->layer, s->entries[i].need.expert)] ==
+                      PREDICTED_UNPOPULAR;
 }
 
 /* The precision that an expert of the prediction deserves; UINT32_MAX: none. */
@@ -43,7 +43,7 @@ static uint32_t worth(const struct moe_scheduler *s, const struct moe_prediction
                                        1 - s->strategy.skip_below);
     if (importance == MOE_UNIMPORTANT && s->strategy.skip_below > 0)
         return UINT32_MAX;
-    bool low = s->foretold[key] == FORETOLD_UNPOPULAR ||
+    bool low = s->predicted[key] == PREDICTED_UNPOPULAR ||
                (s->strategy.on_miss == MOE_MISS_LOAD_LOW && importance != MOE_IMPORTANT);
     return low ? s->low[key] : s->high[key];
 }
@@ -58,21 +58,21 @@ static void unguard(struct moe_scheduler *s, uint32_t layer)
 }
 
 /* The predicted set of a layer. */
-static void foretell(struct moe_scheduler *s, const struct moe_prediction *p,
+static void remember(struct moe_scheduler *s, const struct moe_prediction *p,
                      const uint32_t *experts, uint32_t n)
 {
-    uint8_t *set = s->foretold + scheduler_key(s, p->layer, 0);
-    memset(set, NOT_FORETOLD, s->n_experts);
+    uint8_t *set = s->predicted + scheduler_key(s, p->layer, 0);
+    memset(set, NOT_PREDICTED, s->n_experts);
     s->is_predicted[p->layer] = true;
     bool hybrid = p->n_rows > 1 && s->strategy.prefill == MOE_PREFILL_HYBRID;
     uint32_t n_unpopular = hybrid ? (uint32_t)(s->strategy.low_share * n) : 0;
     for (uint32_t i = 0; i < n; i++)
-        set[experts[i]] = i < n - n_unpopular ? FORETOLD : FORETOLD_UNPOPULAR;
+        set[experts[i]] = i < n - n_unpopular ? PREDICTED : PREDICTED_UNPOPULAR;
 }
 
-/* How many of the ranked candidates are the predicted set. Where no limit says whom a prediction
- * names, every expert is a candidate; the set then is as large as the router's choice will be, or
- * of a prompt what some row's is. */
+/* How many of the ranked candidates are the predicted set. Where no limit says which experts a
+ * prediction names, every expert is a candidate; the set then is as large as the router's choice
+ * will be, or, for a prompt, holds the experts that some row chooses. */
 static uint32_t n_named(const struct moe_scheduler *s, const struct moe_prediction *p,
                         const uint32_t *experts, uint32_t n)
 {
@@ -85,19 +85,18 @@ static uint32_t n_named(const struct moe_scheduler *s, const struct moe_predicti
     return n;
 }
 
-/* Remembers the predicted set of a layer and queues what is missing of it; returns how many. */
-static uint32_t foresee_layer(struct moe_scheduler *s, const struct moe_prediction *p)
+uint32_t scheduler_predict_layer(struct moe_scheduler *s, const struct moe_prediction *p)
 {
     uint32_t *experts = s->numbers, n_missing = 0;
     uint32_t n = moe_select(&s->strategy.prefetch, p, s->n_experts, s->top_k, experts);
     uint32_t n_set = n_named(s, p, experts, n);
     uint32_t most = s->strategy.prefetch.count && p->n_rows == 1 ? s->strategy.prefetch.count : n;
     if (s->strategy.prefetch.slack && p->n_rows == 1) {
-        uint32_t paid = moe_slack_loads(s->layer_seconds, s->load_seconds, 1);
+        uint32_t paid = moe_slack_loads(s->layer_seconds.value, s->load_seconds.value, 1);
         most = paid < most ? paid : most;
     }
     unguard(s, p->layer);
-    foretell(s, p, experts, n_set);
+    remember(s, p, experts, n_set);
     s->n_queue = s->at_queue = 0;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t variant = worth(s, p, experts[i]);
@@ -115,30 +114,21 @@ static uint32_t foresee_layer(struct moe_scheduler *s, const struct moe_predicti
     return n_missing;
 }
 
-int moe_scheduler_predicted(struct moe_scheduler *s, const struct moe_prediction *predictions,
-                            uint32_t n, struct moe_err *err)
-{
-    for (uint32_t d = 0; d < n; d++)
-        if (foresee_layer(s, &predictions[d]) > 0)
-            break;
-    return moe_scheduler_feed(s, err);
-}
-
 /* Prefetches under way. */
 static uint32_t n_under_way(struct moe_scheduler *s)
 {
     uint32_t kept = 0;
-    for (uint32_t i = 0; i < s->n_ahead; i++) {
-        const struct moe_slot *x = moe_store_slot(s->store, s->ahead[i]);
+    for (uint32_t i = 0; i < s->n_prefetched; i++) {
+        const struct moe_slot *x = moe_store_slot(s->store, s->prefetched[i]);
         if (x->state == MOE_SLOT_LOADING && x->use == MOE_SLOT_STAGED)
-            s->ahead[kept++] = s->ahead[i];
+            s->prefetched[kept++] = s->prefetched[i];
     }
-    return s->n_ahead = kept;
+    return s->n_prefetched = kept;
 }
 
 int scheduler_feed_prefetches(struct moe_scheduler *s, struct moe_err *err)
 {
-    while (s->at_queue < s->n_queue && s->mover.has_room(s->mover.ctx)) {
+    while (s->at_queue < s->n_queue && scheduler_has_room(s)) {
         const struct candidate *c = &s->queue[s->at_queue];
         uint32_t n = n_under_way(s);
         if (s->strategy.prefetch.until_router && n > 0)
@@ -151,7 +141,7 @@ int scheduler_feed_prefetches(struct moe_scheduler *s, struct moe_err *err)
         if (slot == MOE_NO_SLOT)
             return MOE_OK;
         s->at_queue++;
-        s->ahead[s->n_ahead++] = slot;
+        s->prefetched[s->n_prefetched++] = slot;
         s->counts->prefetches++;
         int status = scheduler_load(s, slot, MOE_LOAD_PREFETCH, c->score, err);
         if (status != MOE_OK)
@@ -163,21 +153,18 @@ int scheduler_feed_prefetches(struct moe_scheduler *s, struct moe_err *err)
 void scheduler_drop_stale(struct moe_scheduler *s)
 {
     uint32_t kept = 0;
-    for (uint32_t i = 0; i < s->n_ahead; i++) {
-        uint32_t slot = s->ahead[i];
+    for (uint32_t i = 0; i < s->n_prefetched; i++) {
+        uint32_t slot = s->prefetched[i];
         const struct moe_slot *x = moe_store_slot(s->store, slot);
         if (x->state != MOE_SLOT_LOADING || x->use != MOE_SLOT_STAGED || s->given_up[slot])
             continue;
         if (x->layer != s->layer) {
-            s->ahead[kept++] = slot;
+            s->prefetched[kept++] = slot;
             continue;
         }
-        if (s->mover.cancel(s->mover.ctx, slot))
-            moe_store_failed(s->store, slot);
-        else
-            s->given_up[slot] = 1;
+        scheduler_give_up(s, slot);
     }
-    s->n_ahead = kept;
+    s->n_prefetched = kept;
     if (s->at_queue < s->n_queue && s->queue[s->at_queue].layer == s->layer)
         s->n_queue = s->at_queue = 0;
     s->is_predicted[s->layer] = false;

@@ -1,5 +1,5 @@
 /*
- * Requests: the router has spoken, and each expert becomes a hit, a load, or something else.
+ * Requests: the router has chosen, and each expert becomes a hit, a load, or something else.
  */
 #include "sched/scheduler_state.h"
 
@@ -17,21 +17,11 @@ static void finish(struct moe_scheduler *s, struct moe_entry *e)
         return;
     moe_store_release(s->store, slot);
     const struct moe_slot *x = moe_store_slot(s->store, slot);
-    if (s->given_up[slot] && x->pins == 0 && x->state == MOE_SLOT_LOADING &&
-        s->mover.cancel(s->mover.ctx, slot)) {
-        moe_store_failed(s->store, slot);
-        s->given_up[slot] = 0;
-    }
+    if (s->given_up[slot] && x->pins == 0 && x->state == MOE_SLOT_LOADING)
+        scheduler_give_up(s, slot);
 }
 
-void moe_scheduler_release(struct moe_scheduler *s, uint32_t entry)
-{
-    finish(s, &s->entries[entry]);
-    if (s->n_open == 0)
-        scheduler_account(s);
-}
-
-/* Lets go of what an earlier request (one that ended in an error) still holds. */
+/* Releases what an earlier request (one that ended in an error) still holds. */
 static void drop_request(struct moe_scheduler *s)
 {
     for (uint32_t i = 0; s->n_open > 0 && i < s->n; i++)
@@ -39,7 +29,7 @@ static void drop_request(struct moe_scheduler *s)
             finish(s, &s->entries[i]);
 }
 
-/* The lowest precision that will do for an expert of the request. */
+/* The lowest precision that suffices for an expert of the request. */
 static uint32_t acceptable(const struct moe_scheduler *s, enum moe_importance importance,
                            bool unpopular, uint32_t key)
 {
@@ -54,7 +44,7 @@ static bool computes_on_host(const struct moe_scheduler *s)
            !(s->prefill && s->strategy.host_decodes_only);
 }
 
-/* What becomes of one expert, now that the router has spoken. */
+/* What becomes of one expert, once the router has chosen. */
 static void decide(struct moe_scheduler *s, struct moe_entry *e, bool unpopular)
 {
     uint32_t expert = e->need.expert;
@@ -67,7 +57,7 @@ static void decide(struct moe_scheduler *s, struct moe_entry *e, bool unpopular)
     c->activations += rows;
     if (s->is_predicted[s->layer]) {
         c->predicted += rows;
-        c->predicted_right += s->foretold[key] ? rows : 0;
+        c->predicted_right += s->predicted[key] ? rows : 0;
     }
     e->slot = MOE_NO_SLOT;
     e->state = MOE_ENTRY_DONE;
@@ -85,7 +75,7 @@ static void decide(struct moe_scheduler *s, struct moe_entry *e, bool unpopular)
         e->state = MOE_ENTRY_HAS_SLOT;
         if (x->state == MOE_SLOT_LOADING && x->prefetched) {
             c->prefetch_late += rows;
-            s->mover.promote(s->mover.ctx, slot);
+            scheduler_promote(s, slot);
         } else if (x->state == MOE_SLOT_LOADING) {
             c->misses += rows;
         } else if (x->prefetched) {
@@ -118,7 +108,7 @@ static int swap_places(struct moe_scheduler *s, struct moe_err *err)
     moe_scheduler_present(s, s->layer, s->marks);
     uint32_t n = moe_swaps(rows, s->marks, s->n_experts, MOE_SWAP_FACTOR, s->swaps, order);
     int status = MOE_OK;
-    for (uint32_t i = 0; i < n && status == MOE_OK && s->mover.has_room(s->mover.ctx); i++) {
+    for (uint32_t i = 0; i < n && status == MOE_OK && scheduler_has_room(s); i++) {
         uint32_t in = s->swaps[i].in;
         uint32_t slot = moe_store_replace(s->store, s->layer, s->swaps[i].out, in,
                                           s->high[scheduler_key(s, s->layer, in)]);
@@ -148,9 +138,44 @@ static void order_by_popularity(struct moe_scheduler *s)
     }
 }
 
+static int feed_demands(struct moe_scheduler *s, struct moe_err *err)
+{
+    for (uint32_t i = 0; i < s->n; i++) {
+        struct moe_entry *e = &s->entries[s->order[i]];
+        if (e->state != MOE_ENTRY_WANTS_SLOT)
+            continue;
+        if (!scheduler_has_room(s))
+            return MOE_OK;
+        /* The same load was given up a moment ago and still writes into its slot. */
+        uint32_t old = moe_store_find(s->store, s->layer, e->need.expert, e->variant);
+        if (old != MOE_NO_SLOT && moe_store_slot(s->store, old)->variant == e->variant)
+            continue;
+        uint32_t slot =
+            moe_store_miss(s->store, s->layer, e->need.expert, e->variant, e->policy_knows);
+        e->policy_knows = true;
+        if (slot == MOE_NO_SLOT)
+            continue;
+        e->slot = slot;
+        e->state = MOE_ENTRY_HAS_SLOT;
+        int status = scheduler_load(s, slot, MOE_LOAD_DEMAND, 0, err);
+        if (status != MOE_OK)
+            return status;
+    }
+    return MOE_OK;
+}
+
+/* Finds slots for entries that still want one, and begins queued prefetches, as far as there is
+ * room. */
+static int feed(struct moe_scheduler *s, struct moe_err *err)
+{
+    int status = feed_demands(s, err);
+    return status == MOE_OK ? scheduler_feed_prefetches(s, err) : status;
+}
+
 int moe_scheduler_request(struct moe_scheduler *s, uint32_t layer, const struct moe_need *needs,
                           uint32_t n, struct moe_err *err)
 {
+    scheduler_reap(s, false, err);
     drop_request(s);
     s->layer = s->usage.layer = layer;
     moe_store_begin_layer(s->store, layer);
@@ -177,36 +202,97 @@ int moe_scheduler_request(struct moe_scheduler *s, uint32_t layer, const struct 
     scheduler_drop_stale(s);
     if (s->prefill && s->strategy.prefill != MOE_PREFILL_ROUTED)
         order_by_popularity(s);
-    return status == MOE_OK ? moe_scheduler_feed(s, err) : status;
+    return status == MOE_OK ? feed(s, err) : status;
 }
 
-static int feed_demands(struct moe_scheduler *s, struct moe_err *err)
+int moe_scheduler_predicted(struct moe_scheduler *s, const struct moe_prediction *predictions,
+                            uint32_t n, struct moe_err *err)
 {
-    for (uint32_t i = 0; i < s->n; i++) {
+    for (uint32_t d = 0; d < n; d++)
+        if (scheduler_predict_layer(s, &predictions[d]) > 0)
+            break;
+    return feed(s, err);
+}
+
+/* ---- Entries as they arrive ---- */
+
+const struct moe_entry *moe_scheduler_entries(const struct moe_scheduler *s, uint32_t *n)
+{
+    *n = s->n;
+    return s->entries;
+}
+
+const uint32_t *moe_scheduler_order(const struct moe_scheduler *s)
+{
+    return s->order;
+}
+
+int moe_scheduler_poll(struct moe_scheduler *s, struct moe_err *err)
+{
+    if (s->n_in_flight == 0)
+        return MOE_OK;
+    scheduler_reap(s, false, err);
+    return feed(s, err);
+}
+
+/* Whether the segments that the first part of an expert's work needs are there. */
+static bool can_begin(const struct slot_loads *l)
+{
+    uint32_t first = l->n_segments > 1 ? (1u << (l->n_segments - 1)) - 1 : 1;
+    return (l->arrived & first) == first;
+}
+
+/* Names entries that can begin, at most max in all. */
+static int name_ready(struct moe_scheduler *s, uint32_t max, uint32_t *which, uint32_t *n,
+                      struct moe_err *err)
+{
+    for (uint32_t i = 0; i < s->n && *n < max; i++) {
         struct moe_entry *e = &s->entries[s->order[i]];
-        if (e->state != MOE_ENTRY_WANTS_SLOT)
+        if (e->state != MOE_ENTRY_HAS_SLOT || e->given)
             continue;
-        if (!s->mover.has_room(s->mover.ctx))
-            return MOE_OK;
-        /* The same load was given up a moment ago and still writes into its slot. */
-        uint32_t old = moe_store_find(s->store, s->layer, e->need.expert, e->variant);
-        if (old != MOE_NO_SLOT && moe_store_slot(s->store, old)->variant == e->variant)
+        if (s->loads[e->slot].failed)
+            return s->channel.failure(s->channel.ctx, err);
+        if (!can_begin(&s->loads[e->slot]))
             continue;
-        uint32_t slot = moe_store_miss(s->store, s->layer, e->need.expert, e->variant, e->told);
-        e->told = true;
-        if (slot == MOE_NO_SLOT)
-            continue;
-        e->slot = slot;
-        e->state = MOE_ENTRY_HAS_SLOT;
-        int status = scheduler_load(s, slot, MOE_LOAD_DEMAND, 0, err);
+        which[(*n)++] = s->order[i];
+        e->given = true;
+    }
+    return MOE_OK;
+}
+
+int moe_scheduler_next(struct moe_scheduler *s, uint32_t max, uint32_t *which, uint32_t *n,
+                       struct moe_err *err)
+{
+    for (*n = 0;;) {
+        int status = moe_scheduler_poll(s, err);
+        if (status == MOE_OK)
+            status = feed(s, err);
+        if (status == MOE_OK)
+            status = name_ready(s, max, which, n, err);
+        if (status != MOE_OK || *n > 0)
+            return status;
+        status = scheduler_reap(s, true, err);
+        if (status != MOE_OK)
+            return status;
+    }
+}
+
+int moe_scheduler_complete(struct moe_scheduler *s, uint32_t which, struct moe_err *err)
+{
+    uint32_t slot = s->entries[which].slot;
+    while (moe_store_slot(s->store, slot)->state != MOE_SLOT_READY) {
+        if (s->loads[slot].failed)
+            return s->channel.failure(s->channel.ctx, err);
+        int status = scheduler_reap(s, true, err);
         if (status != MOE_OK)
             return status;
     }
     return MOE_OK;
 }
 
-int moe_scheduler_feed(struct moe_scheduler *s, struct moe_err *err)
+void moe_scheduler_release(struct moe_scheduler *s, uint32_t which)
 {
-    int status = feed_demands(s, err);
-    return status == MOE_OK ? scheduler_feed_prefetches(s, err) : status;
+    finish(s, &s->entries[which]);
+    if (s->n_open == 0)
+        scheduler_account(s);
 }

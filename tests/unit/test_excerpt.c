@@ -103,7 +103,7 @@ static struct moe_simulated simulate(struct moe_excerpt e, struct moe_simulated_
     const struct moe_simulation in = {
         .trace = trace,
         .excerpt = e,
-        .supply = {.inventory = &inventory, .strategy = &s, .pools = &pools},
+        .scheduler = {.inventory = &inventory, .strategy = &s, .pools = &pools},
         .pace = &pace,
         .batch = 1,
     };

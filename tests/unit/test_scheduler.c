@@ -1,5 +1,5 @@
 /*
- * The scheduler's decisions: a mover that does what the test says stands for the loader.
+ * The scheduler's decisions: a channel that does what the test says stands for the loader.
  */
 #include "sched/scheduler.h"
 
@@ -7,100 +7,140 @@
 
 enum { N_LAYERS = 4, N_EXPERTS = 8, TOP_K = 2, N_KEYS = N_LAYERS * N_EXPERTS, MAX_LOADS = 256 };
 
-/* Loads under way, in the order in which they were asked for. */
-struct mover {
-    struct moe_scheduler *s;
-    uint32_t slots[MAX_LOADS], n;
-    enum moe_load_priority priorities[MAX_LOADS];
-    uint32_t promoted, cancelled;
-    uint32_t room; /* loads that are taken at a time */
-    bool sticky;   /* cancelled loads go on for a while */
+struct load {
+    uint32_t slot, handle;
+    enum moe_load_priority priority;
 };
 
-static int fake_load(void *ctx, uint32_t slot, enum moe_load_priority priority, float score,
-                     struct moe_err *err)
+/* Loads under way, in the order in which they were asked for, and those that have ended. */
+struct channel {
+    struct load loads[MAX_LOADS];
+    uint32_t n, next_handle;
+    uint32_t done[MAX_LOADS], n_done; /* slots */
+    uint32_t promoted, cancelled;
+    bool sticky; /* cancelled loads go on for a while */
+};
+
+static int submit(void *ctx, uint32_t slot, uint32_t segment, enum moe_load_priority priority,
+                  float score, uint32_t *handle, struct moe_err *err)
 {
-    struct mover *m = ctx;
-    m->slots[m->n] = slot;
-    m->priorities[m->n++] = priority;
+    struct channel *c = ctx;
+    assert_int_equal(segment, 0);
+    *handle = c->next_handle++;
+    c->loads[c->n++] = (struct load){slot, *handle, priority};
     return MOE_OK;
 }
 
-static void fake_promote(void *ctx, uint32_t slot)
+static void promote(void *ctx, uint32_t handle)
 {
-    ((struct mover *)ctx)->promoted++;
+    ((struct channel *)ctx)->promoted++;
 }
 
-static void forget(struct mover *m, uint32_t i)
+static uint32_t forget(struct channel *c, uint32_t i)
 {
-    m->n--;
-    memmove(m->slots + i, m->slots + i + 1, (m->n - i) * sizeof *m->slots);
-    memmove(m->priorities + i, m->priorities + i + 1, (m->n - i) * sizeof *m->priorities);
+    uint32_t slot = c->loads[i].slot;
+    c->n--;
+    memmove(c->loads + i, c->loads + i + 1, (c->n - i) * sizeof *c->loads);
+    return slot;
 }
 
-static bool fake_cancel(void *ctx, uint32_t slot)
+static bool cancel(void *ctx, uint32_t handle)
 {
-    struct mover *m = ctx;
-    m->cancelled++;
-    for (uint32_t i = 0; !m->sticky && i < m->n; i++)
-        if (m->slots[i] == slot) {
-            forget(m, i);
-            break;
-        }
-    return !m->sticky;
+    struct channel *c = ctx;
+    uint32_t i = 0;
+    c->cancelled++;
+    if (c->sticky)
+        return false;
+    while (c->loads[i].handle != handle)
+        i++;
+    forget(c, i);
+    return true;
 }
 
-static bool fake_room(void *ctx)
+/* Load i has ended; the scheduler learns of it when it asks. */
+static void deliver(struct channel *c, uint32_t i)
 {
-    const struct mover *m = ctx;
-    return m->n < m->room;
+    c->done[c->n_done++] = forget(c, i);
 }
 
-static struct mover mover;
+/* After a wait something has ended: the oldest load. */
+static uint32_t reap(void *ctx, bool wait, struct moe_arrival *done, uint32_t max)
+{
+    struct channel *c = ctx;
+    uint32_t n = 0;
+    if (wait && c->n_done == 0 && c->n > 0)
+        deliver(c, 0);
+    while (n < max && c->n_done > 0)
+        done[n++] = (struct moe_arrival){c->done[--c->n_done], 0, MOE_OK};
+    return n;
+}
+
+static int failure(void *ctx, struct moe_err *err)
+{
+    return moe_fail(err, MOE_ERR_IO, "no load fails here");
+}
+
+static struct channel channel;
 static struct moe_counts counts;
+static struct moe_inventory inventory;
 
-/* A cache of so many experts at high precision (variant 0), and, with low > 0, at low (1). */
-static struct moe_scheduler *open_scheduler(struct moe_strategy *strategy, uint32_t high,
-                                            uint32_t low, uint32_t working,
-                                            const uint64_t *frequency)
+static int open_inventory(void **state)
 {
-    static uint32_t class_of[N_KEYS * 2], best[N_KEYS], lower[N_KEYS];
-    static const uint64_t class_bytes[2] = {4000, 1000};
+    static const char variants[2][MOE_PACK_NAME_BYTES] = {"8", "4"};
+    static const uint64_t bytes[2] = {4000, 1000};
     struct moe_err err = {0};
-    const struct moe_pool_params pools[2] = {{high, working, NULL}, {low, working, NULL}};
-    for (uint32_t i = 0; i < N_KEYS; i++) {
-        class_of[2 * i] = 0;
-        class_of[2 * i + 1] = 1;
-        best[i] = 0;
-        lower[i] = strategy->needs_low || strategy->prefill == MOE_PREFILL_HYBRID;
-    }
-    mover = (struct mover){.room = MAX_LOADS};
-    counts = (struct moe_counts){0};
-    const struct moe_scheduler_params params = {
-        .n_layers = N_LAYERS,
-        .n_experts = N_EXPERTS,
-        .top_k = TOP_K,
-        .n_variants = 2,
+    return moe_inventory_uniform(&inventory, N_LAYERS, N_EXPERTS, TOP_K, variants, bytes, 2, &err);
+}
+
+static int release_inventory(void **state)
+{
+    moe_inventory_release(&inventory);
+    return 0;
+}
+
+/* A cache of so many experts at high precision (variant 0), and, with low > 0, at low (1), over a
+ * channel that takes so many loads at a time. */
+static struct moe_scheduler *open_narrow(struct moe_strategy *strategy, uint32_t high, uint32_t low,
+                                         uint32_t working, const uint64_t *frequency,
+                                         const uint32_t *contents, uint32_t n_contents,
+                                         uint32_t room)
+{
+    struct moe_err err = {0};
+    const struct moe_pools pools = {
         .n_classes = 2,
-        .pools = pools,
-        .class_of = class_of,
-        .class_bytes = class_bytes,
-        .best = best,
-        .high = best,
-        .low = lower,
+        .n_slots = high + low + 2 * working,
+        .pools = {{high, working, NULL}, {low, working, NULL}},
+    };
+    channel = (struct channel){0};
+    counts = (struct moe_counts){0};
+    const struct moe_scheduler_options options = {
+        .inventory = &inventory,
         .strategy = strategy,
+        .low = 1,
+        .pools = &pools,
         .frequency = frequency,
-        .mover = {&mover, fake_load, fake_promote, fake_cancel, fake_room},
+        .contents = contents,
+        .n_contents = n_contents,
+        .n_requests = room + MOE_PACK_MAX_SEGMENTS - 1,
+        .channel = {&channel, submit, promote, cancel, reap, NULL, failure},
     };
     struct moe_scheduler *s = NULL;
-    assert_ok(moe_scheduler_open(&s, &params, &err), &err);
-    mover.s = s;
+    assert_ok(moe_scheduler_open(&s, &options, &err), &err);
     moe_scheduler_begin_sequence(s);
     moe_scheduler_begin_tokens(s, 1, false, &counts);
+    assert_ok(moe_scheduler_fill(s, NULL, &err), &err);
     return s;
 }
 
-static struct moe_strategy row(const char *name)
+static struct moe_scheduler *open_scheduler(struct moe_strategy *strategy, uint32_t high,
+                                            uint32_t low, uint32_t working)
+{
+    static const uint64_t frequency[N_KEYS];
+    static const uint32_t nothing[1];
+    return open_narrow(strategy, high, low, working, frequency, nothing, 0, MAX_LOADS);
+}
+
+static struct moe_strategy strategy_of(const char *name)
 {
     struct moe_strategy s;
     struct moe_err err = {0};
@@ -110,16 +150,18 @@ static struct moe_strategy row(const char *name)
     return s;
 }
 
-/* All loads under way arrive. */
-static void arrive(struct moe_scheduler *s)
+/* Load i arrives. */
+static void arrive(struct moe_scheduler *s, uint32_t i)
 {
     struct moe_err err = {0};
-    while (mover.n > 0) {
-        uint32_t slot = mover.slots[0];
-        forget(&mover, 0);
-        moe_scheduler_arrived(s, slot, true);
-        assert_ok(moe_scheduler_feed(s, &err), &err);
-    }
+    deliver(&channel, i);
+    assert_ok(moe_scheduler_poll(s, &err), &err);
+}
+
+static void arrive_all(struct moe_scheduler *s)
+{
+    while (channel.n > 0)
+        arrive(s, 0);
 }
 
 static void request(struct moe_scheduler *s, uint32_t layer, const struct moe_need *needs,
@@ -129,22 +171,28 @@ static void request(struct moe_scheduler *s, uint32_t layer, const struct moe_ne
     assert_ok(moe_scheduler_request(s, layer, needs, n, &err), &err);
 }
 
+/* Entries in slots that are not released yet. */
+static uint32_t n_open(const struct moe_scheduler *s)
+{
+    uint32_t n, open = 0;
+    const struct moe_entry *e = moe_scheduler_entries(s, &n);
+    for (uint32_t i = 0; i < n; i++)
+        open += e[i].state != MOE_ENTRY_DONE;
+    return open;
+}
+
 static void release_all(struct moe_scheduler *s)
 {
     struct moe_err err = {0};
-    uint32_t n;
-    const struct moe_entry *e = moe_scheduler_entries(s, &n);
-    for (bool more = true; more;) {
-        more = false;
-        arrive(s);
-        for (uint32_t i = 0; i < n; i++) {
-            if (e[i].state != MOE_ENTRY_HAS_SLOT)
-                continue;
-            moe_scheduler_release(s, i);
-            more = true;
-        }
-        assert_ok(moe_scheduler_feed(s, &err), &err);
+    arrive_all(s);
+    while (n_open(s) > 0) {
+        uint32_t which, n;
+        assert_ok(moe_scheduler_next(s, 1, &which, &n, &err), &err);
+        assert_int_equal(n, 1);
+        assert_ok(moe_scheduler_complete(s, which, &err), &err);
+        moe_scheduler_release(s, which);
     }
+    arrive_all(s);
     assert_true(moe_store_check(moe_scheduler_store(s), &err));
 }
 
@@ -182,8 +230,8 @@ static struct moe_prediction predict(uint32_t layer, const uint32_t *best, uint3
 
 static void hits_and_misses_add_up(void **state)
 {
-    struct moe_strategy strategy = row("lru");
-    struct moe_scheduler *s = open_scheduler(&strategy, 4, 0, 2, NULL);
+    struct moe_strategy strategy = strategy_of("lru");
+    struct moe_scheduler *s = open_scheduler(&strategy, 4, 0, 2);
     pass(s, 0, 1, 2);
     pass(s, 1, 1, 2);
     pass(s, 0, 1, 3); /* 1 is there; 3 takes the place of layer 0's 2 */
@@ -200,8 +248,8 @@ static void hits_and_misses_add_up(void **state)
  * unimportant one not at all; what is there is used whatever its score is. */
 static void hobbit_s_three_classes_are_for_misses_alone(void **state)
 {
-    struct moe_strategy strategy = row("hobbit");
-    struct moe_scheduler *s = open_scheduler(&strategy, 4, 4, 2, NULL);
+    struct moe_strategy strategy = strategy_of("hobbit");
+    struct moe_scheduler *s = open_scheduler(&strategy, 4, 4, 2);
     const struct moe_need needs[] = {{0, 1, 0, false}, {1, 1, 0.7f, false}, {2, 1, 0.95f, false}};
     request(s, 0, needs, 3);
     assert_int_equal(entry(s, 0)->kind, MOE_ENTRY_SLOT);
@@ -209,7 +257,7 @@ static void hobbit_s_three_classes_are_for_misses_alone(void **state)
     assert_int_equal(entry(s, 1)->kind, MOE_ENTRY_SLOT);
     assert_int_equal(entry(s, 1)->variant, 1);
     assert_int_equal(entry(s, 2)->kind, MOE_ENTRY_SKIPPED);
-    assert_int_equal(mover.n, 2);
+    assert_int_equal(channel.n, 2);
     release_all(s);
     assert_int_equal(counts.low_precision, 1);
     assert_int_equal(counts.skipped, 1);
@@ -218,7 +266,7 @@ static void hobbit_s_three_classes_are_for_misses_alone(void **state)
     request(s, 0, again, 2);
     assert_int_equal(entry(s, 0)->variant, 0);
     assert_int_equal(entry(s, 1)->variant, 0);
-    assert_int_equal(mover.n, 1);
+    assert_int_equal(channel.n, 1);
     release_all(s);
     assert_int_equal(counts.cache_hits, 1);
     assert_int_equal(counts.misses, 3);
@@ -231,11 +279,11 @@ static void hobbit_s_three_classes_are_for_misses_alone(void **state)
 
 static void an_emergency_takes_what_is_quick(void **state)
 {
-    struct moe_strategy strategy = row("lru");
+    struct moe_strategy strategy = strategy_of("lru");
     struct moe_err err = {0};
     strategy.on_miss = MOE_MISS_EMERGENCY;
     assert_ok(moe_strategy_settle(&strategy, &err), &err);
-    struct moe_scheduler *s = open_scheduler(&strategy, 4, 0, 2, NULL);
+    struct moe_scheduler *s = open_scheduler(&strategy, 4, 0, 2);
     const struct moe_need needs[] = {{5, 1, 0, false}};
     request(s, 0, needs, 1);
     assert_int_equal(entry(s, 0)->variant, 1); /* even the best expert */
@@ -246,13 +294,10 @@ static void an_emergency_takes_what_is_quick(void **state)
 
 static void a_host_computes_what_is_missing(void **state)
 {
-    static uint64_t frequency[N_KEYS];
-    struct moe_strategy strategy = row("host");
-    struct moe_err err = {0};
-    frequency[3] = 5;
-    struct moe_scheduler *s = open_scheduler(&strategy, 4, 0, 2, frequency);
-    assert_int_not_equal(moe_scheduler_fill(s, 0, 3, &err), MOE_NO_SLOT);
-    arrive(s);
+    static const uint64_t frequency[N_KEYS] = {[3] = 5};
+    static const uint32_t contents[] = {3};
+    struct moe_strategy strategy = strategy_of("host");
+    struct moe_scheduler *s = open_narrow(&strategy, 4, 0, 2, frequency, contents, 1, MAX_LOADS);
     pass(s, 0, 3, 4);
     assert_int_equal(counts.cache_hits, 1);
     assert_int_equal(counts.host_computed, 1);
@@ -270,9 +315,9 @@ static void a_host_computes_what_is_missing(void **state)
 /* Fate fig. 6: loads fall by popularity; what is there comes first because it is ready. */
 static void prompts_go_by_popularity(void **state)
 {
-    struct moe_strategy strategy = row("lru");
+    struct moe_strategy strategy = strategy_of("lru");
     strategy.prefill = MOE_PREFILL_POPULARITY;
-    struct moe_scheduler *s = open_scheduler(&strategy, 16, 0, 8, NULL);
+    struct moe_scheduler *s = open_scheduler(&strategy, 16, 0, 8);
     pass(s, 0, 2, 4);
     moe_scheduler_begin_tokens(s, 20, true, &counts);
     const struct moe_need needs[] = {
@@ -282,20 +327,21 @@ static void prompts_go_by_popularity(void **state)
     static const uint32_t want[] = {2, 0, 4, 1, 3}; /* experts 3, 1, 5, 2, 4 */
     assert_memory_equal(order, want, sizeof want);
     static const uint32_t loads[] = {3, 1, 5};
-    assert_int_equal(mover.n, 3);
+    assert_int_equal(channel.n, 3);
     for (int i = 0; i < 3; i++)
-        assert_int_equal(moe_store_slot(moe_scheduler_store(s), mover.slots[i])->expert, loads[i]);
+        assert_int_equal(moe_store_slot(moe_scheduler_store(s), channel.loads[i].slot)->expert,
+                         loads[i]);
     release_all(s);
     moe_scheduler_close(s);
 }
 
 static void the_least_popular_quarter_comes_at_low_precision(void **state)
 {
-    struct moe_strategy strategy = row("fate");
+    struct moe_strategy strategy = strategy_of("fate");
     struct moe_err err = {0};
     strategy.prefill_falls_back = false;
     assert_ok(moe_strategy_settle(&strategy, &err), &err);
-    struct moe_scheduler *s = open_scheduler(&strategy, 16, 0, 8, NULL);
+    struct moe_scheduler *s = open_scheduler(&strategy, 16, 0, 8);
     moe_scheduler_begin_tokens(s, 20, true, &counts);
     const struct moe_need needs[] = {
         {1, 4, 0, false}, {2, 2, 0, false}, {3, 9, 0, false}, {4, 3, 0, false}};
@@ -320,21 +366,18 @@ static void the_least_popular_quarter_comes_at_low_precision(void **state)
 /* DAOP's algorithm 1: the busiest of the host changes places with the idlest of the device. */
 static void a_prompt_swaps_experts(void **state)
 {
-    static uint64_t frequency[N_KEYS];
-    struct moe_strategy strategy = row("daop");
-    struct moe_err err = {0};
+    static const uint64_t frequency[N_KEYS];
+    static const uint32_t contents[] = {0, 1, 2};
+    struct moe_strategy strategy = strategy_of("daop");
     strategy.alloc = MOE_ALLOC_GLOBAL;
-    struct moe_scheduler *s = open_scheduler(&strategy, 3, 0, 2, frequency);
-    for (uint32_t e = 0; e < 3; e++)
-        assert_int_not_equal(moe_scheduler_fill(s, 0, e, &err), MOE_NO_SLOT);
-    arrive(s);
+    struct moe_scheduler *s = open_narrow(&strategy, 3, 0, 2, frequency, contents, 3, MAX_LOADS);
     moe_scheduler_begin_tokens(s, 20, true, &counts);
     /* Host: 5 (10 rows), 6 (4). Device: 1 (0 rows), 2 (4), 0 (7). 5 replaces 1; 6 stays: 4 rows are
      * not more than 1.05 times 4. */
     const struct moe_need needs[] = {
         {0, 7, 0, false}, {2, 4, 0, false}, {5, 10, 0, false}, {6, 4, 0, false}};
     request(s, 0, needs, 4);
-    assert_int_equal(mover.n, 1);
+    assert_int_equal(channel.n, 1);
     assert_int_equal(entry(s, 2)->kind, MOE_ENTRY_SLOT);
     assert_int_equal(entry(s, 3)->kind, MOE_ENTRY_HOST);
     release_all(s);
@@ -354,28 +397,26 @@ static void a_prompt_swaps_experts(void **state)
 
 /* ---- Predictions ---- */
 
-static void the_right_guess_is_a_prefetch_hit_the_wrong_one_is_cancelled(void **state)
+static void a_right_prediction_is_a_prefetch_hit_a_wrong_one_is_cancelled(void **state)
 {
-    struct moe_strategy strategy = row("fate");
+    struct moe_strategy strategy = strategy_of("fate");
     struct moe_err err = {0};
     float scores[N_EXPERTS], unimportance[N_EXPERTS];
     strategy.prefetch = (struct moe_prefetch_limits){.top_k = true};
     strategy.alloc = MOE_ALLOC_GLOBAL;
-    struct moe_scheduler *s = open_scheduler(&strategy, 4, 0, 4, NULL);
+    struct moe_scheduler *s = open_scheduler(&strategy, 4, 0, 4);
     pass(s, 0, 1, 2);
     struct moe_prediction p = predict(1, (const uint32_t[]){4, 6, 7}, 3, scores, unimportance);
     assert_int_equal(moe_scheduler_wants_prediction(s, 0), 1);
     assert_int_equal(moe_scheduler_wants_prediction(s, N_LAYERS - 1), 0);
     assert_ok(moe_scheduler_predicted(s, &p, 1, &err), &err);
-    assert_int_equal(mover.n, 2);
-    assert_int_equal(mover.priorities[0], MOE_LOAD_PREFETCH);
-    uint32_t slot = mover.slots[0];
-    forget(&mover, 0);
-    moe_scheduler_arrived(s, slot, true);
+    assert_int_equal(channel.n, 2);
+    assert_int_equal(channel.loads[0].priority, MOE_LOAD_PREFETCH);
+    deliver(&channel, 0);
     pass(s, 1, 4, 5);
     assert_int_equal(counts.prefetch_hits, 1);
     assert_int_equal(counts.misses, 3);
-    assert_int_equal(mover.cancelled, 1);
+    assert_int_equal(channel.cancelled, 1);
     assert_int_equal(counts.predicted, 2);
     assert_int_equal(counts.predicted_right, 1);
     assert_int_equal(counts.prefetches, 2);
@@ -383,32 +424,29 @@ static void the_right_guess_is_a_prefetch_hit_the_wrong_one_is_cancelled(void **
     moe_scheduler_close(s);
 }
 
-/* One that was given up and is still being written is loaded anew when that is over. */
+/* One that was given up and is still being written is loaded again when that is over. */
 static void a_cancelled_load_may_be_wanted_again(void **state)
 {
-    struct moe_strategy strategy = row("fate");
+    struct moe_strategy strategy = strategy_of("fate");
     struct moe_err err = {0};
     float scores[N_EXPERTS], unimportance[N_EXPERTS];
     strategy.prefetch = (struct moe_prefetch_limits){.top_k = true};
     strategy.alloc = MOE_ALLOC_GLOBAL;
-    struct moe_scheduler *s = open_scheduler(&strategy, 4, 0, 4, NULL);
+    struct moe_scheduler *s = open_scheduler(&strategy, 4, 0, 4);
     struct moe_prediction p = predict(1, (const uint32_t[]){4, 6}, 2, scores, unimportance);
     pass(s, 0, 1, 2);
     assert_ok(moe_scheduler_predicted(s, &p, 1, &err), &err);
-    mover.sticky = true;
+    channel.sticky = true;
     const struct moe_need other[] = {{0, 1, 0, false}};
     request(s, 1, other, 1);
-    assert_int_equal(mover.cancelled, 2);
+    assert_int_equal(channel.cancelled, 2);
     const struct moe_need needs[] = {{4, 1, 0, false}};
     request(s, 1, needs, 1);
     assert_int_equal(entry(s, 0)->state, MOE_ENTRY_WANTS_SLOT);
-    mover.sticky = false;
-    for (uint32_t i = 0; i < 2; i++) {
-        uint32_t slot = mover.slots[0];
-        forget(&mover, 0);
-        moe_scheduler_arrived(s, slot, true); /* of no use any more */
-    }
-    assert_ok(moe_scheduler_feed(s, &err), &err);
+    channel.sticky = false;
+    deliver(&channel, 0); /* no longer useful */
+    deliver(&channel, 0);
+    assert_ok(moe_scheduler_poll(s, &err), &err);
     assert_int_equal(entry(s, 0)->state, MOE_ENTRY_HAS_SLOT);
     release_all(s);
     moe_scheduler_close(s);
@@ -417,10 +455,10 @@ static void a_cancelled_load_may_be_wanted_again(void **state)
 /* HOBBIT fig. 8: layer 3 is looked at only because everything predicted for layer 2 is there. */
 static void depth_goes_on_while_everything_is_present(void **state)
 {
-    struct moe_strategy strategy = row("hobbit");
+    struct moe_strategy strategy = strategy_of("hobbit");
     struct moe_err err = {0};
     float scores[2][N_EXPERTS], unimportance[2][N_EXPERTS];
-    struct moe_scheduler *s = open_scheduler(&strategy, 8, 4, 4, NULL);
+    struct moe_scheduler *s = open_scheduler(&strategy, 8, 4, 4);
     pass(s, 2, 1, 2);
     assert_int_equal(moe_scheduler_wants_prediction(s, 1), 2);
     const struct moe_prediction p[] = {
@@ -428,24 +466,24 @@ static void depth_goes_on_while_everything_is_present(void **state)
         predict(3, (const uint32_t[]){5, 6}, 2, scores[1], unimportance[1])};
     pass(s, 1, 3, 4);
     assert_ok(moe_scheduler_predicted(s, p, 2, &err), &err);
-    assert_int_equal(mover.n, 2);
+    assert_int_equal(channel.n, 2);
     for (int i = 0; i < 2; i++)
-        assert_int_equal(moe_store_slot(moe_scheduler_store(s), mover.slots[i])->layer, 3);
-    arrive(s);
+        assert_int_equal(moe_store_slot(moe_scheduler_store(s), channel.loads[i].slot)->layer, 3);
+    arrive_all(s);
     const struct moe_prediction q[] = {
         predict(2, (const uint32_t[]){1, 7}, 2, scores[0], unimportance[0]), p[1]};
     assert_ok(moe_scheduler_predicted(s, q, 2, &err), &err);
-    assert_int_equal(mover.n, 1); /* 7 of layer 2; layer 3 has to wait */
+    assert_int_equal(channel.n, 1); /* 7 of layer 2; layer 3 has to wait */
     moe_scheduler_close(s);
 }
 
 /* HOBBIT 3.3: predicted experts are masked, and come at the precision that their score deserves. */
 static void predicted_experts_are_protected_and_graded(void **state)
 {
-    struct moe_strategy strategy = row("hobbit");
+    struct moe_strategy strategy = strategy_of("hobbit");
     struct moe_err err = {0};
     float scores[N_EXPERTS], unimportance[N_EXPERTS];
-    struct moe_scheduler *s = open_scheduler(&strategy, 2, 2, 4, NULL);
+    struct moe_scheduler *s = open_scheduler(&strategy, 2, 2, 4);
     pass(s, 1, 1, 2);
     struct moe_prediction p = predict(1, (const uint32_t[]){1, 2}, 2, scores, unimportance);
     assert_ok(moe_scheduler_predicted(s, &p, 1, &err), &err);
@@ -455,88 +493,91 @@ static void predicted_experts_are_protected_and_graded(void **state)
     p = predict(2, (const uint32_t[]){5, 6}, 2, scores, unimportance);
     unimportance[6] = 0.7f;
     assert_ok(moe_scheduler_predicted(s, &p, 1, &err), &err);
-    assert_int_equal(mover.n, 2);
-    assert_int_equal(moe_store_slot(moe_scheduler_store(s), mover.slots[0])->variant, 0);
-    assert_int_equal(moe_store_slot(moe_scheduler_store(s), mover.slots[1])->variant, 1);
+    assert_int_equal(channel.n, 2);
+    assert_int_equal(moe_store_slot(moe_scheduler_store(s), channel.loads[0].slot)->variant, 0);
+    assert_int_equal(moe_store_slot(moe_scheduler_store(s), channel.loads[1].slot)->variant, 1);
     moe_scheduler_close(s);
 }
 
-/* EdgeMoE: one after the other, by falling probability, until the router speaks. */
+/* EdgeMoE: one after the other, by falling probability, until the router has chosen. */
 static void one_load_at_a_time_until_the_router(void **state)
 {
-    static uint64_t frequency[N_KEYS];
-    struct moe_strategy strategy = row("edgemoe");
+    struct moe_strategy strategy = strategy_of("edgemoe");
     struct moe_err err = {0};
     float scores[N_EXPERTS], unimportance[N_EXPERTS];
-    struct moe_scheduler *s = open_scheduler(&strategy, 2, 0, 4, frequency);
+    struct moe_scheduler *s = open_scheduler(&strategy, 2, 0, 4);
     pass(s, 0, 1, 2);
     struct moe_prediction p = predict(1, (const uint32_t[]){7, 3, 5}, 3, scores, unimportance);
     assert_ok(moe_scheduler_predicted(s, &p, 1, &err), &err);
     static const uint32_t want[] = {7, 3};
     for (int i = 0; i < 2; i++) {
-        assert_int_equal(mover.n, 1);
-        uint32_t slot = mover.slots[0];
+        assert_int_equal(channel.n, 1);
+        uint32_t slot = channel.loads[0].slot;
         assert_int_equal(moe_store_slot(moe_scheduler_store(s), slot)->expert, want[i]);
-        forget(&mover, 0);
-        moe_scheduler_arrived(s, slot, true);
-        assert_ok(moe_scheduler_feed(s, &err), &err);
+        arrive(s, 0);
     }
-    assert_int_equal(mover.n, 1); /* 5 is on its way when the router speaks */
+    assert_int_equal(channel.n, 1); /* 5 is on its way when the router has chosen */
     pass(s, 1, 3, 7);
     assert_int_equal(counts.prefetch_hits, 2);
     assert_int_equal(counts.prefetches, 3);
-    assert_int_equal(mover.cancelled, 1);
-    assert_int_equal(mover.n, 0);
+    assert_int_equal(channel.cancelled, 1);
+    assert_int_equal(channel.n, 0);
     moe_scheduler_close(s);
 }
 
 /* Fate 4.3: n = T / t_expert loads at most; by count, too. */
 static void loads_are_limited_by_slack_and_count(void **state)
 {
-    struct moe_strategy strategy = row("fate");
+    struct moe_strategy strategy = strategy_of("fate");
     struct moe_err err = {0};
     float scores[N_EXPERTS], unimportance[N_EXPERTS];
     strategy.prefetch = (struct moe_prefetch_limits){.percentile = 25, .slack = true};
     strategy.alloc = MOE_ALLOC_GLOBAL;
-    struct moe_scheduler *s = open_scheduler(&strategy, 2, 0, 8, NULL);
+    struct moe_scheduler *s = open_scheduler(&strategy, 2, 0, 8);
     pass(s, 0, 1, 2);
     struct moe_prediction p = predict(1, (const uint32_t[]){7, 3, 5, 4}, 4, scores, unimportance);
     assert_ok(moe_scheduler_predicted(s, &p, 1, &err), &err);
-    assert_int_equal(mover.n, 1); /* nothing is known of the times yet */
-    arrive(s);
+    assert_int_equal(channel.n, 1); /* nothing is known of the times yet */
+    arrive_all(s);
     pass(s, 1, 0, 1);
     pass(s, 0, 1, 2);
-    moe_scheduler_tell_times(s, 0.013, 0.006); /* Fate 3.2: two of 6 ms in 13 ms */
+    /* Fate 3.2: two of 6 ms in 13 ms. */
+    moe_scheduler_end_tokens(s, true, 0.013 * N_LAYERS, 0, 0.006, 1);
     p = predict(1, (const uint32_t[]){4, 3, 5, 6}, 4, scores, unimportance);
     assert_ok(moe_scheduler_predicted(s, &p, 1, &err), &err);
-    assert_int_equal(mover.n, 2);
+    assert_int_equal(channel.n, 2);
     moe_scheduler_close(s);
 }
 
 /* ---- Everything at once ---- */
 
-/* Random rows, requests, predictions, arrivals in any order, failures: counts add up, the store's
+/* Random strategies, requests, predictions, arrivals in any order: counts add up, the store's
  * invariants hold, and every request comes to its end. */
-static void any_row_survives_any_order(void **state)
+static void any_strategy_survives_any_order(void **state)
 {
-    static uint64_t frequency[N_KEYS];
+    static const uint64_t frequency[N_KEYS];
+    static const uint32_t nothing[1];
     struct moe_err err = {0};
     uint64_t random = 12345, total = 0;
     for (int round = 0; round < 200; round++) {
         const char *name;
-        int n_rows = 0;
-        while (moe_strategy_name_at(n_rows))
-            n_rows++;
+        int n_names = 0;
+        while (moe_strategy_name_at(n_names))
+            n_names++;
         do
-            name = moe_strategy_name_at((int)(test_random(&random) % (uint64_t)n_rows));
+            name = moe_strategy_name_at((int)(test_random(&random) % (uint64_t)n_names));
         while (strcmp(name, "resident") == 0);
-        struct moe_strategy strategy = row(name);
+        struct moe_strategy strategy = strategy_of(name);
         strategy.prefill_falls_back = false;
         assert_ok(moe_strategy_settle(&strategy, &err), &err);
-        struct moe_scheduler *s = open_scheduler(
-            &strategy, (uint32_t)(test_random(&random) % 12), (uint32_t)(test_random(&random) % 6),
-            1 + (uint32_t)(test_random(&random) % 5), frequency);
-        mover.room = 1 + (uint32_t)(test_random(&random) % 8);
+        uint32_t high = (uint32_t)(test_random(&random) % 12);
+        uint32_t low = (uint32_t)(test_random(&random) % 6);
+        uint32_t working = 1 + (uint32_t)(test_random(&random) % 5);
+        uint32_t room = 1 + (uint32_t)(test_random(&random) % 8);
+        if (test_random(&random) % 2)
+            strategy.alloc = MOE_ALLOC_GLOBAL;
+        struct moe_scheduler *s =
+            open_narrow(&strategy, high, low, working, frequency, nothing, 0, room);
         for (int step = 0; step < 60; step++) {
             uint32_t layer = (uint32_t)step % N_LAYERS, n = 0;
             bool prefill = step / N_LAYERS % 4 == 0;
@@ -552,34 +593,32 @@ static void any_row_survives_any_order(void **state)
                         (struct moe_need){e, prefill ? 1 + (uint32_t)(test_random(&random) % 9) : 1,
                                           (float)(test_random(&random) % 100) / 99, false};
             }
-            mover.sticky = test_random(&random) % 4 == 0;
+            channel.sticky = test_random(&random) % 4 == 0;
             request(s, layer, needs, n);
             for (uint32_t i = 0; i < n; i++)
                 total += needs[i].n_rows;
             const struct moe_prediction p = {layer + 1, prefill ? 9 : 1, scores, unimportance};
             if (layer + 1 < N_LAYERS && moe_scheduler_wants_prediction(s, layer))
                 assert_ok(moe_scheduler_predicted(s, &p, 1, &err), &err);
-            for (uint32_t open = 1, tries = 0; open; tries++) {
-                open = 0;
-                assert_true(tries < 1000);
-                if (mover.n) {
-                    uint32_t i = (uint32_t)(test_random(&random) % mover.n), slot = mover.slots[i];
-                    forget(&mover, i);
-                    moe_scheduler_arrived(s, slot, true);
-                }
-                assert_ok(moe_scheduler_feed(s, &err), &err);
-                for (uint32_t i = 0; i < n; i++) {
-                    const struct moe_entry *e = entry(s, i);
-                    open += e->state != MOE_ENTRY_DONE;
-                    if (e->state == MOE_ENTRY_HAS_SLOT &&
-                        moe_store_slot(moe_scheduler_store(s), e->slot)->state == MOE_SLOT_READY) {
-                        assert_int_equal(moe_store_slot(moe_scheduler_store(s), e->slot)->expert,
-                                         needs[i].expert);
-                        moe_scheduler_release(s, i);
-                    }
-                }
+            while (n_open(s) > 0) {
+                uint32_t which[N_EXPERTS], n_ready;
+                assert_true(channel.n <= room);
+                if (channel.n)
+                    arrive(s, (uint32_t)(test_random(&random) % channel.n));
                 if (!moe_store_check(moe_scheduler_store(s), &err))
                     fail_msg("%s: %s", name, err.text);
+                if (test_random(&random) % 2)
+                    continue;
+                uint32_t most = 1 + (uint32_t)(test_random(&random) % 3);
+                assert_ok(moe_scheduler_next(s, most, which, &n_ready, &err), &err);
+                assert_true(n_ready > 0 && n_ready <= most);
+                for (uint32_t i = n_ready; i-- > 0;) {
+                    const struct moe_entry *e = entry(s, which[i]);
+                    assert_ok(moe_scheduler_complete(s, which[i], &err), &err);
+                    assert_int_equal(moe_store_slot(moe_scheduler_store(s), e->slot)->expert,
+                                     needs[which[i]].expert);
+                    moe_scheduler_release(s, which[i]);
+                }
             }
         }
         assert_int_equal(counts.activations, counts.cache_hits + counts.prefetch_hits +
@@ -600,13 +639,13 @@ int main(void)
         cmocka_unit_test(prompts_go_by_popularity),
         cmocka_unit_test(the_least_popular_quarter_comes_at_low_precision),
         cmocka_unit_test(a_prompt_swaps_experts),
-        cmocka_unit_test(the_right_guess_is_a_prefetch_hit_the_wrong_one_is_cancelled),
+        cmocka_unit_test(a_right_prediction_is_a_prefetch_hit_a_wrong_one_is_cancelled),
         cmocka_unit_test(a_cancelled_load_may_be_wanted_again),
         cmocka_unit_test(depth_goes_on_while_everything_is_present),
         cmocka_unit_test(predicted_experts_are_protected_and_graded),
         cmocka_unit_test(one_load_at_a_time_until_the_router),
         cmocka_unit_test(loads_are_limited_by_slack_and_count),
-        cmocka_unit_test(any_row_survives_any_order),
+        cmocka_unit_test(any_strategy_survives_any_order),
     };
-    return cmocka_run_group_tests_name("scheduler", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("scheduler", tests, open_inventory, release_inventory);
 }

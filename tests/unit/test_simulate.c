@@ -53,12 +53,12 @@ static int try_run(const struct script *script, const struct setting *set,
     const struct moe_simulation in = {
         .trace = trace,
         .excerpt = set->excerpt,
-        .supply = {.inventory = &inventory,
-                   .strategy = &strategy,
-                   .high = 0,
-                   .low = 1,
-                   .pools = &pools,
-                   .seed = 7},
+        .scheduler = {.inventory = &inventory,
+                      .strategy = &strategy,
+                      .high = 0,
+                      .low = 1,
+                      .pools = &pools,
+                      .seed = 7},
         .pace = &set->pace,
         .batch = set->batch ? set->batch : 1,
         .piece_bytes = PIECE,
@@ -478,7 +478,7 @@ static void a_trace_of_another_shape(void **state)
     struct moe_trace *trace = script_trace(&s);
     const struct moe_simulation in = {
         .trace = trace,
-        .supply = {.inventory = &inventory, .strategy = &strategy, .pools = &pools},
+        .scheduler = {.inventory = &inventory, .strategy = &strategy, .pools = &pools},
         .pace = &pace,
         .batch = 1,
     };
