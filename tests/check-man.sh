@@ -1,9 +1,10 @@
 #!/bin/sh
 # Compares the programs with their man pages. Every option of a program's --help is in its page, with
 # the same short form and default, and the page has no others. Options that --help leaves out are in a
-# page of section 7, with their defaults, and those pages have no option that no program takes. Lints
-# the pages where mandoc is installed; runs the commands of their EXAMPLES, in order, in a directory
-# of the page's own that has this repository's tests/. Prints what differs; exit 1 if anything does.
+# page of section 7, with their defaults, and those pages have no option that no program takes; the
+# parts of each strategy there are those of --strategy help. Lints the pages where mandoc is
+# installed; runs the commands of their EXAMPLES, in order, in a directory of the page's own that has
+# this repository's tests/. Prints what differs; exit 1 if anything does.
 set -eu
 cd "$(dirname "$0")/.."
 bin=$(cd "${BUILD:-build}/bin" && pwd)
@@ -113,6 +114,19 @@ for page in man/*.7; do
     options_of_page "$page" | grep -v -x -F -f "$work/taken_by_any" |
         sed "s|^|$page has an option that no program takes: |"
 done >>"$work/found"
+# "lru --cache lru": the parts of each strategy, in the program's table and in the page's.
+"$bin/moe-run" --strategy help | awk '
+    /^[A-Z]/ { on = /^Strategies:/ }
+    on && /^  [a-z]/ { name = $1 }
+    on && /^            --/ { $1 = $1; parts[name] = parts[name] " " $0 }
+    END { for (name in parts) print name parts[name] }' | sort >"$work/strategies"
+awk '
+    /^\.Sh/ { on = /STRATEGIES/ }
+    on && /^\.It Cm/ { name = $3 }
+    on && /^\.Dl --/ { sub(/^\.Dl/, ""); parts[name] = parts[name] $0 }
+    END { for (name in parts) print name parts[name] }' man/moe-strategies.7 | sort >"$work/in_page"
+diff "$work/strategies" "$work/in_page" |
+    sed -n 's|^[<>]|man/moe-strategies.7: parts that differ from --strategy help:|p' >>"$work/found"
 if command -v mandoc >/dev/null; then
     for page in man/*.[1-9]; do
         mandoc -T lint -W warning "$page" >>"$work/found" 2>&1 || true
