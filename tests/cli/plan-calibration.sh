@@ -71,7 +71,7 @@ check "... and what was measured" grep -q \
 run "$plan" --explain "$tmp/hobbit.yaml"
 tr -s ' \n' ' ' <"$out" >"$tmp/words"
 check "... which the explanation tells" matches "$tmp/words" \
-    "*Results may change by --on-miss: at worst +1.25% (+-0.25) nats/token, 3.5% other top tokens. From 4321 tokens of math.calib.txt*"
+    "*Results may change through --on-miss: at worst +1.25% (+-0.25) nats/token, 3.5% other top tokens. Measured on 4321 tokens of math.calib.txt*"
 check "... on two screens" [ "$(wc -l <"$out")" -le 100 ]
 run "$plan" --explain "$tmp/hobbit.yaml" --json
 expect_stdout_like '*"losses":\[{"part":"on-miss"*' "... and the JSON"
@@ -132,7 +132,7 @@ expect_exit 0 "a pack of one precision"
 make_plan --calibration "$tmp/s.yaml"
 error_line 3 "moe-plan: $tmp/s.yaml: *" "no map"
 run "$plan" --shape "$checkpoint/config.json" --memory 60M --calibration "$tmp/map.yaml"
-error_line 2 "moe-plan: option --calibration takes a PACK*" "a shape is no model"
+error_line 2 "moe-plan: option --calibration needs a PACK*" "a shape is no model"
 run "$plan" --simulate "$tmp/t.trace" --calibration "$tmp/map.yaml"
 error_line 2 "moe-plan: option --calibration does not go with --simulate*" "nor is a table a plan"
 finish
