@@ -216,16 +216,19 @@ void moe_outfile_abort(struct moe_outfile *out)
     outfile_forget(out);
 }
 
+int moe_outfile_end(struct moe_outfile *out, int status, struct moe_err *err)
+{
+    if (status == MOE_OK)
+        return moe_outfile_commit(out, err);
+    moe_outfile_abort(out);
+    return status;
+}
+
 int moe_file_write_all(const char *path, const void *data, uint64_t n_bytes, struct moe_err *err)
 {
     struct moe_outfile out;
     int status = moe_outfile_open(&out, path, err);
     if (status != MOE_OK)
         return status;
-    status = moe_outfile_write(&out, data, n_bytes, 0, err);
-    if (status != MOE_OK) {
-        moe_outfile_abort(&out);
-        return status;
-    }
-    return moe_outfile_commit(&out, err);
+    return moe_outfile_end(&out, moe_outfile_write(&out, data, n_bytes, 0, err), err);
 }

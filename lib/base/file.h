@@ -46,6 +46,8 @@ int moe_outfile_write(struct moe_outfile *out, const void *data, uint64_t n_byte
                       struct moe_err *err);
 int moe_outfile_commit(struct moe_outfile *out, struct moe_err *err);
 void moe_outfile_abort(struct moe_outfile *out);
+/* Commits where `status` is MOE_OK, else aborts; returns the status that results. */
+int moe_outfile_end(struct moe_outfile *out, int status, struct moe_err *err);
 
 /* Writes a whole small file atomically. */
 int moe_file_write_all(const char *path, const void *data, uint64_t n_bytes, struct moe_err *err);

@@ -85,6 +85,13 @@ struct pack_piece {
     struct moe_extent extent;
 };
 
+/* The tables, from sections that have been read. */
+int pack_parse_tables(struct moe_pack *pack, struct moe_err *err);
+/* MOE_ERR_FORMAT, "PATH: WHAT (file damaged)"; MOE_ERR_VERSION. */
+int pack_damaged(const struct moe_pack *pack, struct moe_err *err, const char *what);
+int pack_too_new(const struct moe_pack *pack, struct moe_err *err, const char *what);
+bool pack_all_zero(const uint8_t *p, uint64_t n);
+
 /* All pieces of the pack in file order; free() them. NULL: out of memory. */
 struct pack_piece *pack_pieces(const struct moe_pack *pack, uint64_t *n, struct moe_err *err);
 /* "tensor 'embed'", "layer 3 expert 17 variant 4 segment 1", "section 5" */

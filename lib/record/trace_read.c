@@ -1,8 +1,7 @@
-/* Reading a trace: the one place that turns its untrusted bytes into steps. */
+/* Reading a trace: with trace_open.c the one place that turns its untrusted bytes into steps. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include <zstd.h>
 
 #include "base/bytes.h"
@@ -10,31 +9,7 @@
 #include "base/float16.h"
 #include "base/hash.h"
 #include "base/mem.h"
-#include "record/trace_format.h"
-
-struct moe_trace {
-    char *path;
-    int fd;
-    uint64_t file_bytes, at; /* of the next frame */
-    uint64_t first_tokens_at;
-    struct moe_trace_shape shape;
-    uint64_t *expert_bytes;
-    struct trace_layout layout;
-    struct moe_trace_totals totals, met; /* met: so far, in frames decoded */
-    ZSTD_DCtx *zstd;
-    struct moe_buf stored, raw;
-
-    /* The frame at hand, decoded. */
-    uint8_t *computed; /* [tokens][n_layers] */
-    uint16_t *ids;     /* [tokens][n_layers][n_ids] */
-    float *scores;     /* [tokens][n_layers][n_scores] */
-    uint64_t *seen_at; /* [n_experts] the last list that held each */
-    uint64_t n_lists;
-    uint32_t n_tokens, n_prompt, first, here; /* here: of the token at hand in the frame */
-    uint32_t wanted_parts, wanted_every;      /* moe_trace_want */
-    uint64_t wanted_first;
-    struct moe_trace_token token;
-};
+#include "record/trace_reader.h"
 
 const struct moe_trace_shape *moe_trace_shape(const struct moe_trace *t)
 {
@@ -51,7 +26,7 @@ uint64_t moe_trace_file_bytes(const struct moe_trace *t)
     return t->file_bytes;
 }
 
-static int damaged(const struct moe_trace *t, struct moe_err *err, const char *what)
+int trace_damaged(const struct moe_trace *t, struct moe_err *err, const char *what)
 {
     return moe_fail(err, MOE_ERR_FORMAT, "%s: frame at byte %" PRIu64 ": %s (file damaged)",
                     t->path, t->at, what);
@@ -59,21 +34,19 @@ static int damaged(const struct moe_trace *t, struct moe_err *err, const char *w
 
 /* ---- Frames ---- */
 
-/* Reads the frame at t->at into t->raw and leaves t->at in front of it; *stored gets its length in
- * the file. max_raw_bytes bounds what it may expand to. */
-static int read_frame(struct moe_trace *t, uint64_t max_raw_bytes, uint64_t *stored,
-                      struct moe_err *err)
+int trace_read_frame(struct moe_trace *t, uint64_t max_raw_bytes, uint64_t *stored,
+                     struct moe_err *err)
 {
     uint8_t head[TRACE_FRAME_HEAD_BYTES];
     uint64_t left = t->file_bytes - t->at;
     if (left < sizeof head)
-        return damaged(t, err, "ends within its head");
+        return trace_damaged(t, err, "ends within its head");
     int status = moe_file_pread(t->fd, t->path, head, sizeof head, t->at, err);
     if (status != MOE_OK)
         return status;
     uint64_t n = moe_get_u32(head + 8), raw_bytes = moe_get_u32(head + 12);
     if (n > left - sizeof head || raw_bytes > max_raw_bytes || n > ZSTD_compressBound(raw_bytes))
-        return damaged(t, err, "absurd size");
+        return trace_damaged(t, err, "absurd size");
     moe_buf_clear(&t->stored);
     moe_buf_clear(&t->raw);
     uint8_t *frame = moe_buf_reserve(&t->stored, 8 + n), *raw = moe_buf_reserve(&t->raw, raw_bytes);
@@ -84,12 +57,12 @@ static int read_frame(struct moe_trace *t, uint64_t max_raw_bytes, uint64_t *sto
     if (status != MOE_OK)
         return status;
     if (moe_hash64(frame, 8 + n) != moe_get_u64(head))
-        return damaged(t, err, "checksum mismatch");
+        return trace_damaged(t, err, "checksum mismatch");
     size_t got = ZSTD_getFrameContentSize(frame + 8, n) == raw_bytes
                      ? ZSTD_decompressDCtx(t->zstd, raw, raw_bytes, frame + 8, n)
                      : 0;
     if (got != raw_bytes || raw_bytes == 0)
-        return damaged(t, err, "does not expand to what it says");
+        return trace_damaged(t, err, "does not expand to what it says");
     t->raw.size = raw_bytes;
     *stored = sizeof head + n;
     return MOE_OK;
@@ -181,8 +154,8 @@ static int read_tokens(struct moe_trace *t, struct moe_err *err)
 {
     const struct trace_layout *f = &t->layout;
     uint64_t stored, layers = t->shape.n_layers;
-    int status =
-        read_frame(t, TRACE_TOKENS_HEAD_BYTES + f->frame_tokens * f->token_bytes, &stored, err);
+    int status = trace_read_frame(t, TRACE_TOKENS_HEAD_BYTES + f->frame_tokens * f->token_bytes,
+                                  &stored, err);
     if (status != MOE_OK)
         return status;
     struct moe_cursor c = moe_cursor_over(t->raw.data, t->raw.size);
@@ -193,10 +166,10 @@ static int read_tokens(struct moe_trace *t, struct moe_err *err)
     bool is_next = sequence == t->met.sequences && first == 0;
     if (n == 0 || n > f->frame_tokens || first > UINT32_MAX - n ||
         t->raw.size != TRACE_TOKENS_HEAD_BYTES + n * f->token_bytes)
-        return damaged(t, err, "not as long as its tokens");
+        return trace_damaged(t, err, "not as long as its tokens");
     if ((!goes_on && !is_next) || n_prompt > n ||
         (goes_on && n_prompt > 0 && t->n_prompt < t->n_tokens))
-        return damaged(t, err, "its tokens do not follow those before");
+        return trace_damaged(t, err, "its tokens do not follow those before");
     t->first = first;
     t->n_tokens = n;
     t->n_prompt = n_prompt;
@@ -215,7 +188,7 @@ static int read_tokens(struct moe_trace *t, struct moe_err *err)
         raw = take_column(t, &f->columns[i], raw);
     for (uint64_t row = 0; row < n * layers; row++)
         if (!row_valid(t, row, (uint32_t)(row % layers)))
-            return damaged(t, err, "experts or scores that cannot be");
+            return trace_damaged(t, err, "experts or scores that cannot be");
     t->at += stored;
     return MOE_OK;
 }
@@ -229,7 +202,7 @@ int moe_trace_next(struct moe_trace *t, const struct moe_trace_token **token, st
             t->here = t->n_tokens;
             return memcmp(&t->met, &t->totals, sizeof t->met) == 0
                        ? MOE_OK
-                       : damaged(t, err, "the file's end, but not all tokens were there");
+                       : trace_damaged(t, err, "the file's end, but not all tokens were there");
         }
         int status = read_tokens(t, err);
         if (status != MOE_OK)
@@ -301,165 +274,4 @@ int trace_copy_frames(struct moe_trace *t, struct moe_outfile *to, uint64_t *at,
         *at += n;
     }
     return status;
-}
-
-/* ---- Opening ---- */
-
-static int read_header(struct moe_trace *t, uint64_t file_bytes, struct moe_err *err)
-{
-    uint8_t header[TRACE_HEADER_BYTES] = {0};
-    struct moe_trace_shape *s = &t->shape;
-    uint64_t there = file_bytes < sizeof header ? file_bytes : sizeof header;
-    int status = moe_file_pread(t->fd, t->path, header, there, 0, err);
-    if (status != MOE_OK)
-        return status;
-    if (memcmp(header, TRACE_MAGIC, 4) != 0)
-        return moe_fail(err, MOE_ERR_FORMAT,
-                        "%s: not a trace (it does not begin with %s); traces of other engines are "
-                        "read by moe-profile --import",
-                        t->path, TRACE_MAGIC);
-    struct moe_cursor c = moe_cursor_over(header, TRACE_CHECKSUM_AT);
-    moe_cursor_take(&c, 4);
-    uint32_t version = moe_cursor_u32(&c);
-    if (there == sizeof header && version != MOE_TRACE_VERSION)
-        return moe_fail(err, MOE_ERR_VERSION,
-                        "%s: a trace of version %" PRIu32 "; this program reads version %d",
-                        t->path, version, MOE_TRACE_VERSION);
-    t->file_bytes = moe_cursor_u64(&c);
-    if (there < sizeof header)
-        return moe_fail(err, MOE_ERR_FORMAT, "%s: ends within its header (cut off)", t->path);
-    if (moe_hash64(header, TRACE_CHECKSUM_AT) != moe_get_u64(header + TRACE_CHECKSUM_AT))
-        return moe_fail(err, MOE_ERR_FORMAT, "%s: header: checksum mismatch (file damaged)",
-                        t->path);
-    if (t->file_bytes != file_bytes)
-        return moe_fail(err, MOE_ERR_FORMAT, "%s: has %" PRIu64 " of %" PRIu64 " bytes (%s)",
-                        t->path, file_bytes, t->file_bytes,
-                        file_bytes < t->file_bytes ? "cut off" : "file damaged");
-    s->source_fingerprint = moe_cursor_u64(&c);
-    s->n_layers = moe_cursor_u32(&c);
-    s->n_experts = moe_cursor_u32(&c);
-    s->top_k = moe_cursor_u32(&c);
-    s->keep = moe_cursor_u32(&c);
-    s->predictors = moe_cursor_u32(&c);
-    s->n_variants = moe_cursor_u32(&c);
-    t->totals.sequences = moe_cursor_u64(&c);
-    t->totals.tokens = moe_cursor_u64(&c);
-    t->totals.prompt_tokens = moe_cursor_u64(&c);
-    uint64_t reserved = moe_cursor_u64(&c) | moe_cursor_u64(&c);
-    const char *problem = trace_shape_problem(s);
-    if (!problem && reserved != 0)
-        problem = "reserved bytes are not zero";
-    if (!problem &&
-        (t->totals.prompt_tokens > t->totals.tokens || t->totals.sequences > t->totals.tokens))
-        problem = "its numbers of tokens contradict each other";
-    return problem ? moe_fail(err, MOE_ERR_FORMAT, "%s: header: %s", t->path, problem) : MOE_OK;
-}
-
-static bool name_valid(const char *name)
-{
-    uint64_t n = 0;
-    while (n < MOE_PACK_NAME_BYTES && name[n] > ' ' && name[n] < 0x7f)
-        n++;
-    for (uint64_t i = n; i < MOE_PACK_NAME_BYTES; i++)
-        if (name[i] != '\0')
-            return false;
-    return n > 0 && n < MOE_PACK_NAME_BYTES;
-}
-
-static int read_description(struct moe_trace *t, struct moe_err *err)
-{
-    struct moe_trace_shape *s = &t->shape;
-    uint64_t bytes = trace_description_bytes(s), stored;
-    if (bytes == 0)
-        return MOE_OK;
-    int status = read_frame(t, bytes, &stored, err);
-    if (status != MOE_OK)
-        return status;
-    if (t->raw.size != bytes)
-        return damaged(t, err, "not as long as the experts' sizes");
-    memcpy(s->variants, t->raw.data, (uint64_t)s->n_variants * MOE_PACK_NAME_BYTES);
-    for (uint32_t v = 0; v < s->n_variants; v++)
-        if (!name_valid(s->variants[v]))
-            return damaged(t, err, "a variant without a name");
-    uint64_t n = (uint64_t)s->n_variants * s->n_layers * s->n_experts;
-    if (!(t->expert_bytes = moe_alloc(n, sizeof *t->expert_bytes, err)))
-        return MOE_ERR_MEMORY;
-    const uint8_t *sizes = t->raw.data + (uint64_t)s->n_variants * MOE_PACK_NAME_BYTES;
-    for (uint64_t i = 0; i < n; i++)
-        t->expert_bytes[i] = moe_get_u64(sizes + 8 * i);
-    s->expert_bytes = t->expert_bytes;
-    t->at += stored;
-    return MOE_OK;
-}
-
-static int make_room(struct moe_trace *t, struct moe_err *err)
-{
-    uint64_t rows = (uint64_t)t->layout.frame_tokens * t->shape.n_layers;
-    t->computed = moe_alloc(rows, 1, err);
-    t->ids = moe_alloc(rows, t->layout.n_ids * sizeof *t->ids, err);
-    t->scores = moe_alloc(rows, t->layout.n_scores * sizeof *t->scores, err);
-    t->seen_at = moe_alloc(t->shape.n_experts, sizeof *t->seen_at, err);
-    return t->computed && t->ids && t->scores && t->seen_at ? MOE_OK : MOE_ERR_MEMORY;
-}
-
-bool moe_trace_is(const char *path)
-{
-    uint8_t start[4];
-    uint64_t bytes;
-    int fd = moe_file_open(path, &bytes, NULL);
-    bool is = fd >= 0 && bytes >= sizeof start &&
-              moe_file_pread(fd, path, start, sizeof start, 0, NULL) == MOE_OK &&
-              memcmp(start, TRACE_MAGIC, sizeof start) == 0;
-    if (fd >= 0)
-        close(fd);
-    return is;
-}
-
-int moe_trace_open(struct moe_trace **out, const char *path, struct moe_err *err)
-{
-    *out = NULL;
-    struct moe_trace *t = moe_alloc(1, sizeof *t, err);
-    if (!t)
-        return MOE_ERR_MEMORY;
-    uint64_t file_bytes = 0;
-    int status = t->fd = moe_file_open(path, &file_bytes, err);
-    if (status >= 0)
-        status = MOE_OK;
-    if (status == MOE_OK &&
-        (!(t->path = moe_strndup(path, strlen(path), err)) || !(t->zstd = ZSTD_createDCtx())))
-        status = moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", path);
-    if (status == MOE_OK)
-        status = read_header(t, file_bytes, err);
-    t->at = TRACE_HEADER_BYTES;
-    if (status == MOE_OK)
-        status = read_description(t, err);
-    t->first_tokens_at = t->at;
-    moe_trace_want(t, UINT32_MAX, 0, 0);
-    if (status == MOE_OK) {
-        t->layout = trace_layout_of(&t->shape);
-        status = make_room(t, err);
-    }
-    if (status == MOE_OK)
-        *out = t;
-    else
-        moe_trace_close(t);
-    return status;
-}
-
-void moe_trace_close(struct moe_trace *t)
-{
-    if (!t)
-        return;
-    if (t->fd >= 0)
-        close(t->fd);
-    ZSTD_freeDCtx(t->zstd);
-    moe_buf_release(&t->stored);
-    moe_buf_release(&t->raw);
-    free(t->computed);
-    free(t->ids);
-    free(t->scores);
-    free(t->seen_at);
-    free(t->expert_bytes);
-    free(t->path);
-    free(t);
 }

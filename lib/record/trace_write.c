@@ -1,43 +1,18 @@
 /* Writing a trace: tokens gathered until they fill a frame; the header last of all. */
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <zstd.h>
 
 #include "base/bytes.h"
 #include "base/file.h"
-#include "base/float16.h"
 #include "base/hash.h"
 #include "base/mem.h"
-#include "base/par.h"
-#include "record/trace_format.h"
+#include "record/trace_writer.h"
 
 enum {
     ZSTD_LEVEL = 3,
     ZSTD_BYTES = 2 << 20, /* of its context at this level: 1.3 MB, whatever the frame */
-};
-
-/* Tokens that are not written yet. */
-struct tokens {
-    uint8_t *computed;      /* [room][n_layers] */
-    uint16_t *ids, *scores; /* [room][n_layers][n_ids], [n_scores] */
-};
-
-struct moe_trace_writer {
-    struct moe_outfile file;
-    uint64_t at; /* where the next frame goes */
-    struct moe_trace_shape shape;
-    struct trace_layout layout;
-    struct moe_trace_totals totals;
-    ZSTD_CCtx *zstd;
-    struct moe_buf raw, stored; /* of the frame at work */
-
-    /* The sequence's tokens from `first` on that are not written yet. */
-    uint32_t first, n_tokens, room;
-    uint32_t n_prompt; /* of the sequence so far */
-    struct tokens waiting;
-    uint8_t *block; /* holds them */
 };
 
 static void writer_free(struct moe_trace_writer *w)
@@ -142,7 +117,7 @@ static int write_tokens(struct moe_trace_writer *w, uint32_t n, struct moe_err *
 /* ---- Tokens ---- */
 
 /* One function carves the arrays of waiting tokens, counting or for real. */
-static void carve(struct tokens *t, struct moe_arena *arena, const struct trace_layout *f,
+static void carve(struct trace_tokens *t, struct moe_arena *arena, const struct trace_layout *f,
                   uint64_t layers, uint64_t room)
 {
     t->computed = moe_arena_take(arena, room * layers, sizeof *t->computed);
@@ -155,7 +130,7 @@ static int make_room(struct moe_trace_writer *w, uint64_t n, struct moe_err *err
 {
     const struct trace_layout *f = &w->layout;
     uint64_t layers = w->shape.n_layers, in_use = w->n_tokens * layers;
-    struct tokens larger, *old = &w->waiting;
+    struct trace_tokens larger, *old = &w->waiting;
     struct moe_arena arena = {0};
     if (n <= w->room)
         return MOE_OK;
@@ -194,7 +169,7 @@ static uint64_t largest_frame(const struct moe_trace_shape *shape, const struct 
 uint64_t moe_trace_writer_bytes(const struct moe_trace_shape *shape, uint32_t most)
 {
     struct trace_layout f = trace_layout_of(shape);
-    struct tokens waiting;
+    struct trace_tokens waiting;
     struct moe_arena arena = {0};
     carve(&waiting, &arena, &f, shape->n_layers, room_for(&f, most));
     uint64_t raw = largest_frame(shape, &f),
@@ -251,100 +226,6 @@ int moe_trace_add(struct moe_trace_writer *w, uint32_t n, uint32_t n_prompt, str
     w->totals.tokens += n;
     w->totals.prompt_tokens += n_prompt;
     return MOE_OK;
-}
-
-/* ---- Values ---- */
-
-/* What is not a number or negative counts as 0, what is too large as the largest there is. */
-static uint16_t to_half(float v)
-{
-    const float largest = 65504;
-    return moe_f32_to_f16(!(v > 0) ? 0 : v < largest ? v : largest);
-}
-
-static bool is_among(const uint16_t *ids, uint32_t n, uint32_t id)
-{
-    for (uint32_t i = 0; i < n; i++)
-        if (ids[i] == id)
-            return true;
-    return false;
-}
-
-/* The k experts with the largest values but the n_without of `without`, falling; the lower number
- * first among equals. Always k different ones, whatever the values are. */
-static void pick_top(const float *values, uint32_t n, const uint16_t *without, uint32_t n_without,
-                     uint32_t k, uint16_t *ids)
-{
-    uint32_t found = 0;
-    for (uint32_t e = 0; e < n; e++) {
-        if (found == k && (k == 0 || !(values[e] > values[ids[k - 1]])))
-            continue;
-        if (is_among(without, n_without, e))
-            continue;
-        uint32_t at = found < k ? found++ : k - 1;
-        for (; at > 0 && values[e] > values[ids[at - 1]]; at--)
-            ids[at] = ids[at - 1];
-        ids[at] = (uint16_t)e;
-    }
-}
-
-/* Softmax of the kept among all n values. */
-static void put_probabilities(const float *values, uint32_t n, const uint16_t *ids, uint32_t k,
-                              uint16_t *scores)
-{
-    float sum = 0, best = values[ids[0]];
-    for (uint32_t e = 0; e < n; e++)
-        sum += expf(values[e] - best);
-    for (uint32_t i = 0; i < k; i++)
-        scores[i] = to_half(expf(values[ids[i]] - best) / sum);
-}
-
-struct put {
-    struct moe_trace_writer *w;
-    uint32_t layer, at; /* of the first row among the waiting tokens */
-    const struct moe_layer_observation *seen;
-    const float *router;
-    uint64_t router_stride;
-};
-
-static void put_range(void *ctx, int64_t begin, int64_t end, int thread)
-{
-    const struct put *p = ctx;
-    const struct moe_trace_shape *s = &p->w->shape;
-    const struct trace_layout *f = &p->w->layout;
-    uint32_t k = s->top_k, n = s->n_experts;
-    for (uint64_t r = (uint64_t)begin; r < (uint64_t)end; r++) {
-        uint64_t at = (p->at + r) * s->n_layers + p->layer;
-        uint16_t *ids = p->w->waiting.ids + at * f->n_ids,
-                 *scores = p->w->waiting.scores + at * f->n_scores;
-        p->w->waiting.computed[at] = 1;
-        for (uint32_t i = 0; i < k; i++) {
-            ids[i] = (uint16_t)p->seen->chosen[r * k + i];
-            scores[i] = to_half(p->seen->weights[r * k + i]);
-        }
-        if (s->keep > 0) {
-            const float *router = p->router + r * p->router_stride;
-            pick_top(router, n, ids, k, f->n_router - k, ids + k);
-            for (uint32_t i = 0; i < f->n_router; i++)
-                scores[f->router_scores + i] = to_half(router[ids[i]]);
-        }
-        for (int i = 0; i < MOE_N_PREDICTORS; i++) {
-            if (!(s->predictors & 1u << i) || !p->seen->predicted[i])
-                continue;
-            const float *values = p->seen->predicted[i] + r * p->seen->stride;
-            uint16_t *best = ids + f->predicted_ids[i];
-            pick_top(values, n, NULL, 0, s->keep, best);
-            put_probabilities(values, n, best, s->keep, scores + f->predicted_scores[i]);
-        }
-    }
-}
-
-void moe_trace_put(struct moe_trace_writer *w, uint32_t layer, uint32_t first, uint32_t n,
-                   const struct moe_layer_observation *seen, const float *router,
-                   uint64_t router_stride)
-{
-    struct put p = {w, layer, first - w->first, seen, router, router_stride};
-    moe_par_for(n, 4, put_range, &p);
 }
 
 /* ---- Beginning and end ---- */
@@ -431,10 +312,7 @@ int moe_trace_commit(struct moe_trace_writer *w, struct moe_err *err)
     int status = moe_trace_begin(w, err);
     if (status == MOE_OK)
         status = write_header(w, err);
-    if (status == MOE_OK)
-        status = moe_outfile_commit(&w->file, err);
-    else
-        moe_outfile_abort(&w->file);
+    status = moe_outfile_end(&w->file, status, err);
     writer_free(w);
     return status;
 }

@@ -1,0 +1,169 @@
+/* Opening a trace: its header, the experts' sizes, room for a frame. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "base/hash.h"
+#include "base/mem.h"
+#include "record/trace_reader.h"
+
+static int read_header(struct moe_trace *t, uint64_t file_bytes, struct moe_err *err)
+{
+    uint8_t header[TRACE_HEADER_BYTES] = {0};
+    struct moe_trace_shape *s = &t->shape;
+    uint64_t there = file_bytes < sizeof header ? file_bytes : sizeof header;
+    int status = moe_file_pread(t->fd, t->path, header, there, 0, err);
+    if (status != MOE_OK)
+        return status;
+    if (memcmp(header, TRACE_MAGIC, 4) != 0)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: not a trace (it does not begin with %s); traces of other engines are "
+                        "read by moe-profile --import",
+                        t->path, TRACE_MAGIC);
+    struct moe_cursor c = moe_cursor_over(header, TRACE_CHECKSUM_AT);
+    moe_cursor_take(&c, 4);
+    uint32_t version = moe_cursor_u32(&c);
+    if (there == sizeof header && version != MOE_TRACE_VERSION)
+        return moe_fail(err, MOE_ERR_VERSION,
+                        "%s: a trace of version %" PRIu32 "; this program reads version %d",
+                        t->path, version, MOE_TRACE_VERSION);
+    t->file_bytes = moe_cursor_u64(&c);
+    if (there < sizeof header)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: ends within its header (cut off)", t->path);
+    if (moe_hash64(header, TRACE_CHECKSUM_AT) != moe_get_u64(header + TRACE_CHECKSUM_AT))
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: header: checksum mismatch (file damaged)",
+                        t->path);
+    if (t->file_bytes != file_bytes)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: has %" PRIu64 " of %" PRIu64 " bytes (%s)",
+                        t->path, file_bytes, t->file_bytes,
+                        file_bytes < t->file_bytes ? "cut off" : "file damaged");
+    s->source_fingerprint = moe_cursor_u64(&c);
+    s->n_layers = moe_cursor_u32(&c);
+    s->n_experts = moe_cursor_u32(&c);
+    s->top_k = moe_cursor_u32(&c);
+    s->keep = moe_cursor_u32(&c);
+    s->predictors = moe_cursor_u32(&c);
+    s->n_variants = moe_cursor_u32(&c);
+    t->totals.sequences = moe_cursor_u64(&c);
+    t->totals.tokens = moe_cursor_u64(&c);
+    t->totals.prompt_tokens = moe_cursor_u64(&c);
+    uint64_t reserved = moe_cursor_u64(&c) | moe_cursor_u64(&c);
+    const char *problem = trace_shape_problem(s);
+    if (!problem && reserved != 0)
+        problem = "reserved bytes are not zero";
+    if (!problem &&
+        (t->totals.prompt_tokens > t->totals.tokens || t->totals.sequences > t->totals.tokens))
+        problem = "its numbers of tokens contradict each other";
+    return problem ? moe_fail(err, MOE_ERR_FORMAT, "%s: header: %s", t->path, problem) : MOE_OK;
+}
+
+static bool name_valid(const char *name)
+{
+    uint64_t n = 0;
+    while (n < MOE_PACK_NAME_BYTES && name[n] > ' ' && name[n] < 0x7f)
+        n++;
+    for (uint64_t i = n; i < MOE_PACK_NAME_BYTES; i++)
+        if (name[i] != '\0')
+            return false;
+    return n > 0 && n < MOE_PACK_NAME_BYTES;
+}
+
+static int read_description(struct moe_trace *t, struct moe_err *err)
+{
+    struct moe_trace_shape *s = &t->shape;
+    uint64_t bytes = trace_description_bytes(s), stored;
+    if (bytes == 0)
+        return MOE_OK;
+    int status = trace_read_frame(t, bytes, &stored, err);
+    if (status != MOE_OK)
+        return status;
+    if (t->raw.size != bytes)
+        return trace_damaged(t, err, "not as long as the experts' sizes");
+    memcpy(s->variants, t->raw.data, (uint64_t)s->n_variants * MOE_PACK_NAME_BYTES);
+    for (uint32_t v = 0; v < s->n_variants; v++)
+        if (!name_valid(s->variants[v]))
+            return trace_damaged(t, err, "a variant without a name");
+    uint64_t n = (uint64_t)s->n_variants * s->n_layers * s->n_experts;
+    if (!(t->expert_bytes = moe_alloc(n, sizeof *t->expert_bytes, err)))
+        return MOE_ERR_MEMORY;
+    const uint8_t *sizes = t->raw.data + (uint64_t)s->n_variants * MOE_PACK_NAME_BYTES;
+    for (uint64_t i = 0; i < n; i++)
+        t->expert_bytes[i] = moe_get_u64(sizes + 8 * i);
+    s->expert_bytes = t->expert_bytes;
+    t->at += stored;
+    return MOE_OK;
+}
+
+static int make_room(struct moe_trace *t, struct moe_err *err)
+{
+    uint64_t rows = (uint64_t)t->layout.frame_tokens * t->shape.n_layers;
+    t->computed = moe_alloc(rows, 1, err);
+    t->ids = moe_alloc(rows, t->layout.n_ids * sizeof *t->ids, err);
+    t->scores = moe_alloc(rows, t->layout.n_scores * sizeof *t->scores, err);
+    t->seen_at = moe_alloc(t->shape.n_experts, sizeof *t->seen_at, err);
+    return t->computed && t->ids && t->scores && t->seen_at ? MOE_OK : MOE_ERR_MEMORY;
+}
+
+bool moe_trace_is(const char *path)
+{
+    uint8_t start[4];
+    uint64_t bytes;
+    int fd = moe_file_open(path, &bytes, NULL);
+    bool is = fd >= 0 && bytes >= sizeof start &&
+              moe_file_pread(fd, path, start, sizeof start, 0, NULL) == MOE_OK &&
+              memcmp(start, TRACE_MAGIC, sizeof start) == 0;
+    if (fd >= 0)
+        close(fd);
+    return is;
+}
+
+int moe_trace_open(struct moe_trace **out, const char *path, struct moe_err *err)
+{
+    *out = NULL;
+    struct moe_trace *t = moe_alloc(1, sizeof *t, err);
+    if (!t)
+        return MOE_ERR_MEMORY;
+    uint64_t file_bytes = 0;
+    int status = t->fd = moe_file_open(path, &file_bytes, err);
+    if (status >= 0)
+        status = MOE_OK;
+    if (status == MOE_OK &&
+        (!(t->path = moe_strndup(path, strlen(path), err)) || !(t->zstd = ZSTD_createDCtx())))
+        status = moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", path);
+    if (status == MOE_OK)
+        status = read_header(t, file_bytes, err);
+    t->at = TRACE_HEADER_BYTES;
+    if (status == MOE_OK)
+        status = read_description(t, err);
+    t->first_tokens_at = t->at;
+    moe_trace_want(t, UINT32_MAX, 0, 0);
+    if (status == MOE_OK) {
+        t->layout = trace_layout_of(&t->shape);
+        status = make_room(t, err);
+    }
+    if (status == MOE_OK)
+        *out = t;
+    else
+        moe_trace_close(t);
+    return status;
+}
+
+void moe_trace_close(struct moe_trace *t)
+{
+    if (!t)
+        return;
+    if (t->fd >= 0)
+        close(t->fd);
+    ZSTD_freeDCtx(t->zstd);
+    moe_buf_release(&t->stored);
+    moe_buf_release(&t->raw);
+    free(t->computed);
+    free(t->ids);
+    free(t->scores);
+    free(t->seen_at);
+    free(t->expert_bytes);
+    free(t->path);
+    free(t);
+}

@@ -1,0 +1,35 @@
+/*
+ * A trace being written, shared by trace_write.c and trace_put.c. Internal to record/.
+ */
+#ifndef MOE_RECORD_TRACE_WRITER_H
+#define MOE_RECORD_TRACE_WRITER_H
+
+#include <zstd.h>
+
+#include "base/buf.h"
+#include "base/file.h"
+#include "record/trace_format.h"
+
+/* Tokens that are not written yet. */
+struct trace_tokens {
+    uint8_t *computed;      /* [room][n_layers] */
+    uint16_t *ids, *scores; /* [room][n_layers][n_ids], [n_scores] */
+};
+
+struct moe_trace_writer {
+    struct moe_outfile file;
+    uint64_t at; /* where the next frame goes */
+    struct moe_trace_shape shape;
+    struct trace_layout layout;
+    struct moe_trace_totals totals;
+    ZSTD_CCtx *zstd;
+    struct moe_buf raw, stored; /* of the frame at work */
+
+    /* The sequence's tokens from `first` on that are not written yet. */
+    uint32_t first, n_tokens, room;
+    uint32_t n_prompt; /* of the sequence so far */
+    struct trace_tokens waiting;
+    uint8_t *block; /* holds them */
+};
+
+#endif
