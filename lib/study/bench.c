@@ -116,7 +116,7 @@ int moe_bench(struct moe_session *s, const struct moe_bench_options *options, st
                         MOE_BENCH_MAX_RUNS);
     if (n_tokens > s->context)
         return moe_fail(err, MOE_ERR_USAGE,
-                        "%u tokens of prompt and %u after them do not fit the context of %u",
+                        "%u prompt tokens and %u more do not fit the context of %u",
                         options->prompt_tokens, options->decode_tokens, s->context);
     struct bench b = {.s = s, .options = options};
     b.rows = moe_alloc(options->prompt_tokens, sizeof *b.rows, err);

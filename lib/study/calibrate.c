@@ -15,7 +15,7 @@
 #include "study/dense_bits.h"
 #include "study/importance.h"
 
-/* Between two writings of the partial file: what an interruption by force may cost. */
+/* Between two saves of the partial file: the work that a kill may cost. */
 enum { SAVE_SECONDS = 30 };
 
 /* What a process takes beyond what is counted: stacks, buffers of the heap, maps being written. */
@@ -50,7 +50,7 @@ static int save_now_and_then(void *ctx, struct moe_err *err)
     return status;
 }
 
-/* Takes over importances that another calibration measured, of any bounds. */
+/* Adopts importances that another calibration measured, whatever its bounds. */
 static int adopt(struct calibration *c, const struct moe_map *from, const char *name,
                  struct moe_err *err)
 {
@@ -66,8 +66,8 @@ static int adopt(struct calibration *c, const struct moe_map *from, const char *
     return status == MOE_OK ? MOE_OK : moe_err_prefix(err, "%s", name);
 }
 
-/* What a stopped run has left. */
-static int take_up(struct calibration *c, struct moe_err *err)
+/* Adopts what a stopped run left in the partial file. */
+static int resume(struct calibration *c, struct moe_err *err)
 {
     const struct moe_calibrate_options *o = c->options;
     struct moe_map *before = NULL;
@@ -135,7 +135,7 @@ static int read_texts(struct calibration *c, struct moe_err *err)
     return status;
 }
 
-/* What the budget leaves for experts, beside two dense parts, the re-runs and their logits. */
+/* Experts get what the budget leaves beside the dense parts, the re-runs and their logits. */
 static int open_experts(struct calibration *c, const struct moe_rerun_options *rerun,
                         struct moe_err *err)
 {
@@ -182,14 +182,9 @@ static int open_own(struct calibration *c, const struct moe_rerun_options *rerun
 
 static int measure_references(struct calibration *c, struct moe_err *err)
 {
-    uint8_t *table = calibrate_table(c, NULL, 0, err);
-    struct moe_rule_table at = {table, c->map->n_experts, c->map->top_k};
-    const struct moe_rule rule = moe_rule_of_table(&at);
-    int status =
-        table ? moe_quality_measure(&c->reference, c->own.rerun, &rule, NULL, err) : MOE_ERR_MEMORY;
+    int status = calibrate_reference(c, c->own.rerun, 0, &c->reference, err);
     if (status == MOE_OK && c->check)
-        status = moe_quality_measure(&c->check_reference, c->own.check_rerun, &rule, NULL, err);
-    free(table);
+        status = calibrate_reference(c, c->own.check_rerun, 0, &c->check_reference, err);
     return status;
 }
 
@@ -259,7 +254,7 @@ static void close_all(struct calibration *c)
 
 /* ---- Importance ---- */
 
-/* The other kind of importance, only to be compared. */
+/* Estimates importances too, only to compare them with the measured ones. */
 static int correlate(struct calibration *c, const struct moe_quality *base,
                      const struct moe_importance_options *options, struct moe_err *err)
 {
@@ -303,12 +298,7 @@ static int measure_importances(struct calibration *c, struct moe_err *err)
         .saved = save_now_and_then,
         .ctx = &saving,
     };
-    uint8_t *table = calibrate_table(c, NULL, m->upper, err);
-    struct moe_rule_table at = {table, c->map->n_experts, c->map->top_k};
-    const struct moe_rule rule = moe_rule_of_table(&at);
-    int status =
-        table ? moe_quality_measure(&base, c->own.rerun, &rule, NULL, err) : MOE_ERR_MEMORY;
-    free(table);
+    int status = calibrate_reference(c, c->own.rerun, m->upper, &base, err);
     if (status != MOE_OK)
         return status;
     if (m->exact)
@@ -345,7 +335,7 @@ int moe_calibrate(struct moe_map **out, const char *pack,
     if (status == MOE_OK && options->from)
         status = adopt(&c, options->from, "the importances to start from", err);
     if (status == MOE_OK)
-        status = take_up(&c, err);
+        status = resume(&c, err);
     if (status == MOE_OK)
         status = calibrate_uniform(&c, err);
     if (status == MOE_OK)

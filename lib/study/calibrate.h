@@ -34,7 +34,7 @@ struct moe_calibrate_options {
     bool without_fate, without_hobbit;
     const struct moe_map *from;              /* importances to use; borrowed; NULL: measure */
     const struct moe_statistics *statistics; /* how often experts are used; NULL: all alike */
-    const char *trace;                       /* for hobbit's weights; NULL: they are not sought */
+    const char *trace;                       /* for hobbit's weights; NULL: none are found */
     const char *partial;                     /* file for what is done so far; NULL: none */
     bool resume;                             /* go on from `partial` where it exists */
     uint64_t memory_bytes;                   /* of the whole process; 0: what is free */

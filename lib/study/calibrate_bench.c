@@ -1,4 +1,4 @@
-/* What the parts of a calibration measure with. */
+/* What the steps of a calibration measure with. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -6,7 +6,7 @@
 #include "study/calibrate_private.h"
 #include "study/dense_bits.h"
 
-/* Of the dense part, as moe-quantize does it unless told otherwise. */
+/* For the dense part, as moe-quantize does by default. */
 static const char dense_method[] = "hqq";
 enum { DENSE_GROUP = 64 };
 
@@ -42,8 +42,10 @@ uint64_t calibrate_dense_bytes(const struct moe_model *model, uint32_t bits)
 
 /* ---- Rules ---- */
 
-uint8_t *calibrate_table(const struct calibration *c, const uint8_t *variants, uint32_t variant,
-                         struct moe_err *err)
+/* A table for moe_rule_of_table: [model layers][n_experts] from variants[MoE layers][n_experts];
+ * NULL: all at `variant`. free() it; NULL: out of memory. */
+static uint8_t *make_table(const struct calibration *c, const uint8_t *variants, uint32_t variant,
+                           struct moe_err *err)
 {
     uint64_t n = c->map->n_experts;
     uint8_t *table = moe_alloc(c->model->config.n_layers, n, err);
@@ -108,4 +110,27 @@ int calibrate_measure(struct calibration *c, const struct bench_model *b, bool c
     else
         moe_quality_release(&q);
     return MOE_OK;
+}
+
+int calibrate_measure_variants(struct calibration *c, const struct bench_model *b, bool check,
+                               const uint8_t *variants, uint32_t variant, struct moe_loss *loss,
+                               struct moe_quality *quality, struct moe_err *err)
+{
+    uint8_t *table = make_table(c, variants, variant, err);
+    struct moe_rule_table at = {table, c->map->n_experts, c->map->top_k};
+    const struct moe_rule rule = moe_rule_of_table(&at);
+    int status = table ? calibrate_measure(c, b, check, &rule, loss, quality, err) : MOE_ERR_MEMORY;
+    free(table);
+    return status;
+}
+
+int calibrate_reference(struct calibration *c, struct moe_rerun *rerun, uint32_t variant,
+                        struct moe_quality *out, struct moe_err *err)
+{
+    uint8_t *table = make_table(c, NULL, variant, err);
+    struct moe_rule_table at = {table, c->map->n_experts, c->map->top_k};
+    const struct moe_rule rule = moe_rule_of_table(&at);
+    int status = table ? moe_quality_measure(out, rerun, &rule, NULL, err) : MOE_ERR_MEMORY;
+    free(table);
+    return status;
 }

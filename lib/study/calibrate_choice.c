@@ -1,7 +1,7 @@
 /*
  * Choice: which experts step down, and how many (EdgeMoE III-B). Steps come from the importances
- * (plan/steps.h); their number K is sought by bisection, and every K is measured whole, for each
- * bitwidth of the dense part. Of these the fewest bytes win.
+ * (plan/steps.h). Their number K is found by bisection, each K tried being measured as a whole, for
+ * each bitwidth of the dense part. The fewest bytes win.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -34,8 +34,8 @@ struct found {
 
 /* ---- Steps ---- */
 
-/* How much of the lowest variant's loss a variant between has: as all experts together lose it.
- * Between 0 and 1, and 1 where the rungs tell no difference. */
+/* The share of the lowest variant's loss that a variant above it has, with all experts at it. From
+ * 0 to 1, and 1 where the uniform bitwidths show no difference. */
 static double share_of_loss(const struct calibration *c, uint32_t upper, uint32_t variant)
 {
     double top = c->map->rungs[upper].loss.nll_percent;
@@ -63,8 +63,8 @@ static void fill_points(struct search *s)
 }
 
 /* Bytes of popular experts count by how often they are loaded: by their share of the activations,
- * 1 in the mean (EdgeMoE III-B: "how much the lower-bitwidth quantization could boost inference
- * speed"). An expert that was never used counts a little, so that its bytes are saved all the same.
+ * 1 on average (EdgeMoE III-B: "how much the lower-bitwidth quantization could boost inference
+ * speed"). An expert that was never used counts a little, so that its bytes are saved too.
  */
 static void fill_weights(struct search *s)
 {
@@ -121,16 +121,11 @@ static int measure(struct search *s, const struct bench_model *b, uint64_t k, st
                    double *steps_loss, struct moe_err *err)
 {
     *steps_loss = moe_steps_take(s->steps, k, s->upper, (uint32_t)s->n_experts, s->variants);
-    uint8_t *table = calibrate_table(s->c, s->variants, 0, err);
-    struct moe_rule_table at = {table, s->c->map->n_experts, s->c->map->top_k};
-    const struct moe_rule rule = moe_rule_of_table(&at);
-    int status = table ? calibrate_measure(s->c, b, false, &rule, loss, NULL, err) : MOE_ERR_MEMORY;
-    free(table);
-    return status;
+    return calibrate_measure_variants(s->c, b, false, s->variants, 0, loss, NULL, err);
 }
 
-/* The most steps whose measured loss is within the tolerance, by bisection; not there when not even
- * none are. */
+/* The most steps whose measured loss is within the tolerance, by bisection; out->there is false
+ * when the loss is too large without any. */
 static int seek(struct search *s, const struct bench_model *b, struct found *out,
                 struct moe_err *err)
 {
@@ -165,7 +160,7 @@ static int seek(struct search *s, const struct bench_model *b, struct found *out
     return MOE_OK;
 }
 
-/* Takes over what was found. */
+/* Makes what was found the choice. */
 static void settle(struct search *s, const struct bench_model *b, const struct found *found)
 {
     struct moe_map_choice *choice = &s->c->map->choice;
@@ -199,28 +194,23 @@ static int judge(struct calibration *c, struct moe_err *err)
 {
     struct bench_model b;
     struct moe_quality q;
-    uint8_t *table = calibrate_table(c, c->map->choice.variant, 0, err);
-    struct moe_rule_table at = {table, c->map->n_experts, c->map->top_k};
-    const struct moe_rule rule = moe_rule_of_table(&at);
-    int status =
-        table ? calibrate_open_bench(&b, c, c->map->choice.dense_bits, err) : MOE_ERR_MEMORY;
-    if (status != MOE_OK) {
-        free(table);
+    struct moe_map_choice *choice = &c->map->choice;
+    int status = calibrate_open_bench(&b, c, choice->dense_bits, err);
+    if (status != MOE_OK)
         return status;
-    }
-    status = calibrate_measure(c, &b, false, &rule, &c->map->choice.loss, &q, err);
+    status = calibrate_measure_variants(c, &b, false, choice->variant, 0, &choice->loss, &q, err);
     if (status == MOE_OK) {
         note_texts(c->map, false, &q, &c->reference);
         moe_quality_release(&q);
     }
     if (status == MOE_OK && c->check)
-        status = calibrate_measure(c, &b, true, &rule, &c->map->choice.check, &q, err);
+        status =
+            calibrate_measure_variants(c, &b, true, choice->variant, 0, &choice->check, &q, err);
     if (status == MOE_OK && c->check) {
         note_texts(c->map, true, &q, &c->check_reference);
         moe_quality_release(&q);
     }
     calibrate_close_bench(&b, c);
-    free(table);
     return status;
 }
 

@@ -1,6 +1,6 @@
 /*
- * Fate's hybrid share: in each layer of a prompt the least popular share p of the experts at work
- * may be of the low precision (Fate 4.5). The curve takes them in both orders (fig. 10); p is the
+ * Fate's hybrid share: in each layer of a prompt the least popular share p of the active experts
+ * may be at the low precision (Fate 4.5). The curve takes them in both orders (fig. 10); p is the
  * largest share, in whole percents, within the tolerance. A document is one prompt.
  */
 #include <math.h>
@@ -18,8 +18,8 @@ struct hybrid {
     uint32_t high, low;
     double share;
     bool popular_first;
-    uint32_t *rows, *active; /* [n_experts] of the experts at work */
-    uint8_t *is_low; /* [n_experts] likewise; [n_experts] variant of each expert behind it */
+    uint32_t *rows, *active; /* [n_experts] of the active experts */
+    uint8_t *is_low;         /* [n_experts] likewise; then [n_experts] the variant of each expert */
 };
 
 static void assign_hybrid(void *ctx, uint32_t layer, const struct moe_job *job, uint32_t n_rows,

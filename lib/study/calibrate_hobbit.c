@@ -3,9 +3,9 @@
  * computed at the low precision, one above T2 not at all. Measured as though every activation were
  * a miss, so a run with any cache loses less. Thresholds are whole hundredths.
  *
- * Models with many experts have flat gates and scores of their own: T1 and T2 are sought for the
- * least to load, B_l / B_h for a low expert and nothing for a skipped one (3.4), among those whose
- * loss is within the tolerance.
+ * Scores depend on the model (many experts make flat gates), so T1 and T2 are searched for: of the
+ * pairs whose loss is within the tolerance the one with the least to load, where a low expert
+ * counts B_l / B_h and a skipped one nothing (3.4).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -28,7 +28,7 @@ enum { N_BINS = 101 };
 struct rule {
     uint32_t top_k, high, low;
     double t1, t2;
-    uint64_t *bins; /* counts scores; NULL: nobody asks */
+    uint64_t *bins; /* counts scores; NULL: not counted */
 };
 
 static uint32_t bin_of(float score)
@@ -131,7 +131,7 @@ static int measure_cuts(struct search *s, struct moe_err *err)
     return status;
 }
 
-/* For one T2 the lowest T1 within the tolerance; better ones replace what hobbit holds. */
+/* For one T2 the lowest T1 within the tolerance; a better pair replaces what hobbit holds. */
 static int seek_t1(struct search *s, uint32_t t2, double *least, struct moe_err *err)
 {
     struct moe_map_hobbit *hobbit = &s->c->map->hobbit;
@@ -139,7 +139,7 @@ static int seek_t1(struct search *s, uint32_t t2, double *least, struct moe_err 
     uint32_t low = 0, high = t2;
     int status = measure(s, t2, t2, &loss, err);
     if (status != MOE_OK || !calibrate_within(s->c, &loss))
-        return status; /* what is skipped alone is too much */
+        return status; /* skipping alone loses too much */
     best = loss;
     while (low < high) {
         uint32_t t1 = low + (high - low) / 2;
@@ -202,12 +202,12 @@ enum { TOKEN_LAYERS = 20000 };
 static const double demands[] = {1, 2, 4};
 enum { N_SIZES = sizeof demands / sizeof *demands };
 
-/* Row hobbit with the thresholds that were found. */
-static int settle_row(const struct moe_map_hobbit *hobbit, struct moe_strategy *out,
-                      struct moe_err *err)
+/* The strategy hobbit with the thresholds that were found. */
+static int settle_strategy(const struct moe_map_hobbit *hobbit, struct moe_strategy *out,
+                           struct moe_err *err)
 {
     if (!moe_strategy_find("hobbit", out))
-        return moe_fail(err, MOE_ERR_UNSUPPORTED, "there is no row hobbit");
+        return moe_fail(err, MOE_ERR_UNSUPPORTED, "there is no strategy hobbit");
     out->high_up_to = hobbit->t1;
     out->skip_below = 1 - hobbit->t2;
     return moe_strategy_settle(out, err);
@@ -237,7 +237,7 @@ int calibrate_weights(struct calibration *c, struct moe_err *err)
     if (status == MOE_OK)
         status = moe_inventory_of_pack(&inventory, c->model->pack, c->map->top_k, err);
     if (status == MOE_OK)
-        status = settle_row(hobbit, &strategy, err);
+        status = settle_strategy(hobbit, &strategy, err);
     if (status == MOE_OK) {
         double token = (double)moe_inventory_slot_bytes(&inventory, hobbit->high) * c->map->top_k *
                        c->map->n_layers;

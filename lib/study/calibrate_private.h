@@ -39,13 +39,8 @@ static inline uint32_t calibrate_model_layer(const struct calibration *c, uint32
 uint64_t calibrate_expert_bytes(const struct calibration *c, uint32_t layer, uint32_t expert,
                                 uint32_t variant);
 uint64_t calibrate_all_bytes(const struct calibration *c, uint32_t variant);
-/* Of the dense part, were it of so many bits. */
+/* Of the dense part at so many bits. */
 uint64_t calibrate_dense_bytes(const struct moe_model *model, uint32_t bits);
-
-/* A table for moe_rule_of_table: [model layers][n_experts] from variants[MoE layers][n_experts];
- * NULL: all at `variant`. free() it; NULL: out of memory. */
-uint8_t *calibrate_table(const struct calibration *c, const uint8_t *variants, uint32_t variant,
-                         struct moe_err *err);
 
 /* Derives and opens; with bits equal to the pack's own it borrows from c->own. */
 int calibrate_open_bench(struct bench_model *b, struct calibration *c, uint32_t dense_bits,
@@ -57,6 +52,14 @@ void calibrate_close_bench(struct bench_model *b, const struct calibration *c);
 int calibrate_measure(struct calibration *c, const struct bench_model *b, bool check,
                       const struct moe_rule *rule, struct moe_loss *loss,
                       struct moe_quality *quality, struct moe_err *err);
+
+/* ... of experts at variants[MoE layers][n_experts]; NULL: all at `variant`. */
+int calibrate_measure_variants(struct calibration *c, const struct bench_model *b, bool check,
+                               const uint8_t *variants, uint32_t variant, struct moe_loss *loss,
+                               struct moe_quality *quality, struct moe_err *err);
+/* All experts at `variant`, as a reference for later measurements. */
+int calibrate_reference(struct calibration *c, struct moe_rerun *rerun, uint32_t variant,
+                        struct moe_quality *out, struct moe_err *err);
 
 /* Whether a loss is within the tolerance. */
 static inline bool calibrate_within(const struct calibration *c, const struct moe_loss *loss)

@@ -3,7 +3,6 @@
  * "enumerates through the available bitwidths for all experts").
  */
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "study/calibrate_private.h"
 
@@ -11,16 +10,11 @@ static int measure_one(struct calibration *c, const struct bench_model *b, uint3
                        struct moe_err *err)
 {
     struct moe_rung *rung = &c->map->rungs[c->map->n_rungs];
-    uint8_t *table = calibrate_table(c, NULL, variant, err);
-    struct moe_rule_table at = {table, c->map->n_experts, c->map->top_k};
-    const struct moe_rule rule = moe_rule_of_table(&at);
-    int status =
-        table ? calibrate_measure(c, b, false, &rule, &rung->loss, NULL, err) : MOE_ERR_MEMORY;
+    int status = calibrate_measure_variants(c, b, false, NULL, variant, &rung->loss, NULL, err);
     snprintf(rung->experts, sizeof rung->experts, "%s", c->map->variants[variant]);
     rung->dense_bits = b->dense_bits;
     rung->bytes = calibrate_all_bytes(c, variant) + b->dense_bytes;
     c->map->n_rungs += status == MOE_OK;
-    free(table);
     return status;
 }
 
@@ -69,7 +63,7 @@ int calibrate_bounds(struct calibration *c, struct moe_err *err)
                         "within it",
                         map->tolerance);
     c->upper = (uint32_t)(best - map->rungs);
-    /* Nothing to choose: importances are then told of the best against the lowest. */
+    /* Nothing to choose: importances then compare the best with the lowest. */
     if (map->tolerance < 0 || c->upper == c->lower)
         c->upper = 0;
     return MOE_OK;

@@ -1,6 +1,5 @@
 /*
- * Texts as token ids in memory, document by document (study/documents.h), for whoever runs them
- * more than once.
+ * Texts as token ids in memory, document by document (study/documents.h), to be run more than once.
  */
 #ifndef MOE_STUDY_CORPUS_H
 #define MOE_STUDY_CORPUS_H

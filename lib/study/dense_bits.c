@@ -48,7 +48,7 @@ uint32_t moe_dense_bits(const struct moe_model *m)
     return most;
 }
 
-/* Of its bytes at such a layout: both kinds of 16 bits take as many. */
+/* The tensor's bytes if its matrix gets the lower layout; both kinds of 16 bits take as many. */
 static uint64_t bytes_at(const struct tensor *t, struct moe_layout lower)
 {
     if (!t->mat)

@@ -12,7 +12,7 @@
 uint32_t moe_dense_bits(const struct moe_model *model);
 
 /* Bytes of the loaded model's dense tensors, routers and vectors included, without compression or
- * padding, were its matrices of `bits` bits (no more than they have; those with fewer stay). */
+ * padding, if its matrices had `bits` bits (no more than they have; those with fewer stay). */
 uint64_t moe_dense_bytes(const struct moe_model *model, const struct moe_quant_method *method,
                          uint32_t bits, uint32_t group);
 

@@ -4,9 +4,8 @@
  *
  * Every figure is the median of at least 5 runs, with the smallest and the largest. What a load and
  * a layer cost is measured the way moe-run works: loads go through io/loader.h past the page cache
- * where the file system allows it, layers through the forward pass (run/session.h), whose dense
- * weights come by in turn, on experts in turn, as many as do not fit the caches where the pack has
- * so many.
+ * where the file system allows it; layers go through the forward pass (run/session.h) in turn, with
+ * experts in turn: more than fit the processor's caches, where the pack has so many.
  */
 #ifndef MOE_STUDY_DEVICE_BENCH_H
 #define MOE_STUDY_DEVICE_BENCH_H
@@ -17,7 +16,7 @@
 
 struct moe_device_bench_options {
     const char *pack; /* path; NULL: no model, and loads of 4 MiB */
-    const char *dir;  /* where a scratch file is made to read from, and gone afterwards; NULL: read
+    const char *dir;  /* where a scratch file is written, read and removed; NULL: read
                          the pack itself, or without one the current directory */
     const struct moe_progress *progress;
 };

@@ -1,6 +1,6 @@
 /*
  * The pieces of a layer, timed in the forward pass itself: its observer and the provider of experts
- * look at the clock as the pass comes by.
+ * take the time as the pass calls them.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -13,9 +13,8 @@ enum { N_BATCHES = 3, HEAD_RUNS = 9 };
 
 static const uint32_t batch_rows[N_BATCHES] = {64, 8, 1}; /* falling: the first fills the cache */
 
-#define SECONDS_IN_ALL                                                                             \
-    9.0 /* for the passes of all variants and batches; 5 runs there are anyhow                     \
-         */
+/* For the passes of all variants and batches; each has at least DEVICE_RUNS runs. */
+#define SECONDS_IN_ALL 9.0
 
 struct samples {
     double values[DEVICE_MAX_SAMPLES];
@@ -93,7 +92,7 @@ static bool has_layers(const struct bench *b, bool is_moe)
     return any;
 }
 
-/* Layer after layer, around and around: for `seconds`, and until each kind has had its runs. */
+/* Layer after layer, over and over, for `seconds` and until each kind has had its runs. */
 static int run_batch(struct bench *b, uint32_t i, uint32_t variant, double seconds,
                      struct moe_err *err)
 {
@@ -119,7 +118,7 @@ static int run_batch(struct bench *b, uint32_t i, uint32_t variant, double secon
     return status;
 }
 
-/* The head, each time after a pass of a layer has been through the caches. */
+/* The head, each time after the pass of a layer, which fills the caches. */
 static int run_head(struct bench *b, struct moe_figure *out, struct moe_err *err)
 {
     struct samples s = {.n = 0};
@@ -185,7 +184,7 @@ static void set_batches(struct bench *b, struct moe_device_model *out)
     }
 }
 
-/* What a load of an expert of the variant reads, in the mean over those that have it. */
+/* What a load of an expert at the variant reads, on average over those that have it. */
 static void set_variants(const struct moe_pack *pack, struct moe_device_model *out)
 {
     out->n_variants = moe_pack_n_experts(pack) ? moe_pack_n_variants(pack) : 0;

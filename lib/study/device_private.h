@@ -20,8 +20,8 @@ int moe_device_measure_model(struct moe_device_model *out, const char *pack,
                              const struct moe_progress *progress, struct moe_err *err);
 
 /* ---- Experts in turn (device_experts.c) ----
- * A provider that has a few experts of one variant and hands them out in turn, whichever were asked
- * for: they have the shapes of all. It looks at the clock as it is called.
+ * A provider that holds a few experts of one variant and hands them out in turn, whichever are
+ * requested: all have the same shapes. It takes the time as it is called.
  */
 struct device_experts {
     struct moe_experts base;

@@ -1,5 +1,5 @@
 /*
- * Loads of expert size through the loader, as moe-run makes them: so many at a time, at random
+ * Loads of expert size through the loader, as moe-run makes them: several at a time, at random
  * places.
  */
 #include <stdio.h>
@@ -16,7 +16,7 @@
 enum {
     N_DEPTHS = 4,
     MAX_IN_FLIGHT = 8,
-    DEFAULT_READ = 4 << 20, /* where there is no pack to say how large an expert is */
+    DEFAULT_READ = 4 << 20, /* where no pack says how large an expert is */
     SCRATCH_READS = 32,
     SCRATCH_LEAST = 64 << 20,
     PAGE_READS = 16, /* of a run that measures the latency */
@@ -104,7 +104,7 @@ static int open_reads(struct reads *r, const struct moe_pack *pack, const char *
     }
     if (status != MOE_OK)
         return status;
-    /* What is read at a time must find room, however large an expert is. */
+    /* What is read at a time must fit in memory, however large an expert is. */
     uint64_t most = (moe_available_bytes() / 4 / MAX_IN_FLIGHT) & ~(uint64_t)(MOE_LOAD_ALIGN - 1);
     for (uint64_t i = 0; i < r->n; i++) {
         struct place *p = &r->places[i];
@@ -128,7 +128,7 @@ static void close_reads(struct reads *r)
 
 /* ---- Reading ---- */
 
-/* Asks for a random place, or its first n_bytes, into buffer number `buffer`. */
+/* Requests a random place, or its first n_bytes, into buffer number `buffer`. */
 static int submit(struct reads *r, uint32_t buffer, uint64_t n_bytes, struct moe_err *err)
 {
     /* Knuth's MMIX constants. */
@@ -148,7 +148,7 @@ static int submit(struct reads *r, uint32_t buffer, uint64_t n_bytes, struct moe
 }
 
 struct run {
-    double bytes_per_second, seconds; /* of all; of one load, in the mean */
+    double bytes_per_second, seconds; /* of all; of one load, on average */
 };
 
 /* Keeps `depth` loads under way for a while. */

@@ -1,7 +1,7 @@
 /*
- * Texts as documents, the way the contract defines them (section 4, --perplexity): separated by
- * lines that hold only the end-of-text token's text; each is tokenised alone (its trailing newline
- * before the separator belongs to the separator), prefixed with end-of-text, cut to max_tokens.
+ * Texts as documents, separated by lines that hold only the end-of-text token's text. Each is
+ * tokenized alone (its trailing newline before the separator belongs to the separator), prefixed
+ * with end-of-text and cut to max_tokens.
  */
 #ifndef MOE_STUDY_DOCUMENTS_H
 #define MOE_STUDY_DOCUMENTS_H

@@ -19,8 +19,8 @@ static int check_texts(const struct moe_inputs_options *inputs, struct moe_err *
     return MOE_OK;
 }
 
-/* The checkpoint at 16 bits, or at 32 where the pack shall have these. A dense model has no experts
- * to ask of its pack. */
+/* The checkpoint at 16 bits, or at 32 where 32 are wanted. The pack of a dense model has no experts
+ * to quantize. */
 static int make_original(const char *source, const char *path, struct moe_convert_options *options,
                          struct moe_err *err)
 {
@@ -34,7 +34,7 @@ static int make_original(const char *source, const char *path, struct moe_conver
     original.n_experts = 1;
     original.dense_bits = options->dense_bits == 32 ? 32 : 16;
     original.zstd_level = 0;
-    original.map = NULL; /* it is the second step that follows it */
+    original.map = NULL; /* only the second step applies it */
     int status = moe_convert_checkpoint(source, path, &original, &report, err);
     if (status == MOE_OK && report.expert_weights == 0)
         options->n_experts = 0;

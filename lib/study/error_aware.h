@@ -9,9 +9,9 @@
 #include "base/buf.h"
 #include "study/inputs_seen.h"
 
-/* As moe_convert_checkpoint and moe_convert_pack; the options' method compensates, and `inputs` of
- * them is set here. note (may be NULL): appended to, a line of what was seen and which experts too
- * rarely, without a newline. */
+/* As moe_convert_checkpoint and moe_convert_pack, with a method that compensates; the options'
+ * `inputs` are set here. note (may be NULL) gets a line appended, without its newline: how many
+ * tokens were seen, and which experts saw too few. */
 int moe_convert_error_aware(const char *source, bool is_checkpoint, const char *out_path,
                             const struct moe_convert_options *options,
                             const struct moe_inputs_options *inputs,

@@ -81,10 +81,10 @@ static int weigh_layers(struct exact *x, struct moe_err *err)
         return status;
     double moe = (double)(bytes.attention + bytes.shared + c->top_k * bytes.expert);
     double dense = (double)(bytes.attention + bytes.dense_ff);
-    double behind = (double)bytes.head / moe;
+    double after = (double)bytes.head / moe;
     for (uint32_t layer = c->n_layers; layer-- > 0;) {
-        behind += c->layer_is_moe[layer] ? 1 : dense / moe;
-        x->row_cost[layer] = behind;
+        after += c->layer_is_moe[layer] ? 1 : dense / moe;
+        x->row_cost[layer] = after;
     }
     return MOE_OK;
 }
@@ -163,7 +163,7 @@ static uint64_t add_jobs(struct exact *x, uint32_t expert)
     return rows;
 }
 
-/* Does the jobs that have come together: those of whole experts. */
+/* Runs the jobs collected so far, of whole experts. */
 static int run_jobs(struct exact *x, struct moe_rerun *r, uint32_t layer, struct moe_err *err)
 {
     const struct moe_rule rule = {x, assign};
@@ -224,7 +224,7 @@ static int walk(struct exact *x, struct moe_rerun *r, uint32_t end,
 }
 
 /* Adds what the layer's experts will cost. */
-static int foresee_layer(struct exact *x, struct moe_rerun *r, uint32_t layer, struct moe_err *err)
+static int count_layer(struct exact *x, struct moe_rerun *r, uint32_t layer, struct moe_err *err)
 {
     for (uint32_t e = 0; e < x->n_experts; e++)
         if (wanted(x, x->first + e))
@@ -242,7 +242,7 @@ static int walk_twice(struct exact *x, struct moe_rerun *r, const struct moe_map
     double looks = (double)end * (double)x->corpus->n_predicted;
     x->step = "routing";
     x->total = looks;
-    int status = walk(x, r, end, foresee_layer, err);
+    int status = walk(x, r, end, count_layer, err);
     x->step = "importance";
     x->done = 0;
     x->total = looks + x->cost;

@@ -8,9 +8,9 @@
  * it, the loss of a second pass with all experts at the lower precision is shared out by the
  * errors.
  *
- * Beside it were tried, by their rank correlation with what is measured on the bundled model:
- * errors that are not relative (worse), their square roots (worse), and a loss for each layer by
- * itself, shared out within (no better, for a dozen more passes).
+ * Alternatives, by their rank correlation with what is measured on the bundled model: errors that
+ * are not relative (worse), their square roots (worse), and a loss for each layer by itself, shared
+ * out within it (no better, for a dozen more passes).
  */
 #include "study/importance.h"
 
@@ -111,8 +111,8 @@ static void compare_experts(void *ctx, int64_t begin, int64_t end, int thread)
     }
 }
 
-/* Observers of the layer's passes: keeps what the experts were given; compares what they made of
- * it, before it is added to the stream. */
+/* Observers of the layer's passes: one keeps the experts' inputs, the other compares their outputs
+ * before they are added to the stream. */
 static void keep_inputs(void *ctx, uint32_t layer, const struct moe_row *rows, uint32_t n_rows,
                         const float *gate_input, uint64_t hidden_stride, const float *probabilities,
                         uint64_t router_stride, const uint32_t *chosen, const float *weights)
@@ -256,7 +256,7 @@ static int open_workers(struct proxy *p, struct moe_err *err)
     return p->workers ? MOE_OK : MOE_ERR_MEMORY;
 }
 
-/* Room for the lower experts of whichever layer takes most. */
+/* Room for the lower experts of the layer that takes most. */
 static int allocate_experts(struct proxy *p, const struct moe_map *map, struct moe_err *err)
 {
     for (uint32_t l = 0; l < map->n_layers; l++) {

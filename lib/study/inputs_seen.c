@@ -10,9 +10,9 @@
 #include "study/activations.h"
 #include "study/rerun.h"
 
-/* What is added to the diagonal, as a share of its mean: the published 1%, and as much again as the
- * inputs have dimensions to a token. Few tokens say little of how columns go together, and codes
- * that rely on it would serve these tokens at the expense of all others. */
+/* What is added to the diagonal, as a share of its mean: the published 1%, and the inputs'
+ * dimensions per token. Few tokens tell little about how columns correlate, and codes that rely on
+ * it would serve these tokens at the expense of all others. */
 static double damping(uint32_t width, uint32_t n)
 {
     return 0.01 + (double)width / n;
@@ -44,8 +44,8 @@ struct moe_inputs_seen {
     struct moe_rerun *rerun;
     uint8_t *table; /* zeros: every expert at its best */
     struct moe_rule_table best;
-    bool looked; /* the layer that the states stand before has been run, and is kept here: */
-    uint64_t first, n_rows;  /* rows kept before the pass under way, and of it */
+    bool looked;             /* the layer after the states has been run; what it saw: */
+    uint64_t first, n_rows;  /* rows kept before the current pass, and of it */
     uint32_t widths[N_KEPT]; /* of inputs, in floats */
     float *kept[N_KEPT];     /* [n_predicted][width] */
     uint32_t *chosen;        /* [n_predicted][top_k] */
@@ -90,7 +90,7 @@ static void see_routed(void *ctx, uint32_t layer, const struct moe_row *rows, ui
     memcpy(seen->chosen + seen->first * k, chosen, (uint64_t)n_rows * k * sizeof *chosen);
 }
 
-/* Runs the texts through the layers up to this one, and keeps what it sees. */
+/* Runs the texts through the layers up to this one and keeps what its matrices see. */
 static int advance(struct moe_inputs_seen *seen, uint32_t layer, struct moe_err *err)
 {
     const struct moe_rule rule = moe_rule_of_table(&seen->best);
@@ -175,7 +175,7 @@ static uint32_t find_rows(struct moe_inputs_seen *seen, uint32_t expert)
     return n;
 }
 
-/* Asked matrix by matrix, so an expert that was noted last is noted already. */
+/* Factors are asked for matrix by matrix: an expert that is noted already was noted last. */
 static void note_rare(struct moe_inputs_seen *seen, uint32_t layer, uint32_t expert, uint32_t n)
 {
     uint32_t *count = &seen->for_convert.n_rare;

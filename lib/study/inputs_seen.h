@@ -1,7 +1,7 @@
 /*
  * The inputs that a model's matrices see on given texts, for error-aware rounding (quant/gptq.h):
  * the model runs over the texts at the best precision its pack has, and of each matrix the factor
- * of its inputs' second moments is made when conversion asks for it.
+ * of its inputs' second moments is computed when conversion asks for it.
  *
  *   q, k, v, and the projections down of latent attention: the layer's normalised input
  *   o: attention's output; gate and up of dense layers and shared experts: the normalised stream;
@@ -22,7 +22,7 @@
 enum {
     MOE_LEAST_INPUTS = 32,       /* tokens that an expert must have seen */
     MOE_MOST_INPUTS = 32768,     /* tokens of all texts; more are thinned out evenly */
-    MOE_INPUTS_DOC_TOKENS = 256, /* of a document, where nothing is said */
+    MOE_INPUTS_DOC_TOKENS = 256, /* of a document, by default */
 };
 
 struct moe_inputs_options {

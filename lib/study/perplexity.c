@@ -80,7 +80,7 @@ static int score_windows(struct scorer *sc, const char *path, const char *text, 
     if (status == MOE_OK)
         status = moe_tokenizer_encode(tok, text, n, false, &ids, err);
     if (status == MOE_OK && (window < 2 || window > sc->s->context))
-        status = moe_fail(err, MOE_ERR_USAGE, "a window of %u tokens does not fit: 2 to %u do",
+        status = moe_fail(err, MOE_ERR_USAGE, "a window of %u tokens does not work: 2 to %u do",
                           window, sc->s->context);
     if (status == MOE_OK && ids.n < window)
         status = moe_fail(err, MOE_ERR_FORMAT, "%s: %llu tokens are less than one window of %u",

@@ -1,5 +1,5 @@
 /*
- * Perplexity: mean nats per token of a text, as the contract defines both forms (section 4).
+ * Perplexity: mean nats per token of a text, cut into documents or into windows.
  */
 #ifndef MOE_STUDY_PERPLEXITY_H
 #define MOE_STUDY_PERPLEXITY_H
@@ -29,7 +29,7 @@ struct moe_perplexity {
     double seconds;
 };
 
-/* Documents are separated by lines that hold only the end-of-text token's text; each is tokenised
+/* Documents are separated by lines that hold only the end-of-text token's text; each is tokenized
  * alone (its trailing newline before the separator belongs to the separator), prefixed with
  * end-of-text, cut to max_doc_tokens; all tokens but the first are predicted.
  * window N: the file's tokens are cut into windows of N; in each the first is replaced by bos where

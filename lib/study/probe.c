@@ -33,7 +33,7 @@ struct moe_probe {
     float *norms;             /* [batch * top_k] */
     uint32_t *gather;         /* [predictors * batch] */
     struct moe_row *pass;     /* [batch] */
-    struct moe_inputs inputs; /* gathered rows, as the routers want them */
+    struct moe_inputs inputs; /* gathered rows, in the form that routers take */
     uint8_t *block;           /* holds the buffers */
     uint32_t first_token;     /* of the pass */
     struct moe_layer_observation seen;
@@ -158,7 +158,7 @@ static void compare_range(void *ctx, int64_t begin, int64_t end, int thread)
     }
 }
 
-/* One product of the layer's router with all inputs that are asked about. */
+/* One product of the layer's router with all inputs that predictors use. */
 static void predict(struct look *k, uint32_t n_rows)
 {
     struct moe_probe *p = k->p;
@@ -299,7 +299,7 @@ void moe_probe_set_trace(struct moe_probe *p, struct moe_trace_writer *trace)
     p->trace = trace;
 }
 
-/* Tells the trace of tokens [first, first + n) of a document. */
+/* Announces tokens [first, first + n) of a document to the trace. */
 static int begin_rows(struct moe_probe *p, uint32_t first, uint32_t n, uint32_t n_prompt,
                       struct moe_err *err)
 {

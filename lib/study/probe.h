@@ -1,10 +1,10 @@
 /*
- * Probe: what predictors would have said of a pass, and how it really went, into statistics and a
- * trace.
+ * Probe: what predictors would have predicted in a pass, and what the routers really chose, into
+ * statistics and a trace.
  *
  * Attached to a session, it watches every pass: it keeps the inputs of the last layers' gates and
- * attentions, applies each layer's router to them when that layer's own router has spoken, and
- * feeds the statistics (record/statistics.h). The session's passes must then be documents:
+ * attentions, applies each layer's router to them once that router has chosen, and feeds the
+ * statistics (record/statistics.h). The session's passes must then be documents:
  * positions of sequence 0 from 0 on, as moe_probe_document runs them.
  */
 #ifndef MOE_STUDY_PROBE_H

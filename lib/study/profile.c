@@ -12,7 +12,7 @@
 #include "study/documents.h"
 #include "study/probe.h"
 
-/* Between two writings of the partial file: what an interruption by force may cost. */
+/* Between two saves of the partial file: the work that a kill may cost. */
 enum { SAVE_SECONDS = 30 };
 
 struct profiling {
@@ -46,7 +46,7 @@ static int profile_document(void *ctx, const uint32_t *ids, uint64_t n, struct m
         p->hash_skipped += moe_hash64(ids, n * sizeof *ids);
         if (--p->to_skip == 0 && p->hash_skipped != p->hash_wanted)
             return moe_fail(err, MOE_ERR_USAGE,
-                            "%s: was made from other texts; remove it or name those",
+                            "%s: was made from other texts; remove it or give those",
                             p->options->partial);
         return MOE_OK;
     }
@@ -76,7 +76,7 @@ static int begin(struct profiling *p, const struct moe_statistics_shape *shape, 
 
 /* ---- The trace ---- */
 
-/* What a trace says of the model, but for the experts' sizes. */
+/* What a trace says about the model, except the experts' sizes. */
 static struct moe_trace_shape trace_shape_of(const struct moe_model *model, uint32_t keep)
 {
     struct moe_statistics_shape s = moe_model_statistics_shape(model);
@@ -119,18 +119,19 @@ static int add_expert_bytes(const struct moe_model *model, struct moe_trace_shap
     return MOE_OK;
 }
 
-/* Takes over what a stopped run has traced: it must be the documents that are in the statistics. */
+/* Takes over a stopped run's trace, whose documents must be those in the statistics. */
 static int resume_trace(struct profiling *p, struct moe_err *err)
 {
     struct moe_trace *before = NULL;
     if (!moe_path_exists(p->trace_partial))
-        return moe_fail(err, MOE_ERR_USAGE,
-                        "%s: is not there, so the trace cannot go on; remove %s and begin again",
-                        p->trace_partial, p->options->partial);
+        return moe_fail(
+            err, MOE_ERR_USAGE,
+            "%s: is missing, so the trace cannot be continued; remove %s and start again",
+            p->trace_partial, p->options->partial);
     int status = moe_trace_open(&before, p->trace_partial, err);
     if (status == MOE_OK && moe_trace_totals(before)->sequences != p->to_skip)
         status = moe_fail(err, MOE_ERR_USAGE,
-                          "%s: holds other documents than %s; remove both and begin again",
+                          "%s: holds other documents than %s; remove both and start again",
                           p->trace_partial, p->options->partial);
     if (status == MOE_OK)
         status = moe_trace_append(p->trace, before, err);
@@ -163,8 +164,8 @@ static int begin_trace(struct profiling *p, const struct moe_session *session, s
     return status;
 }
 
-/* Gives the trace its name. A stopped run's stays a part, where the statistics do too: it was
- * stopped between documents, so both hold the same. Anything else leaves nothing. */
+/* Renames the finished trace. That of a stopped run stays in its .part file if the statistics do:
+ * the run stopped between documents, so both hold the same ones. Any other failure removes it. */
 static int end_trace(struct profiling *p, int status, struct moe_err *err)
 {
     struct moe_err ignored;

@@ -15,10 +15,10 @@ struct moe_rerun {
     struct moe_scores scores;
     struct moe_assigner assigner;
     uint32_t hidden, n_layers;
-    /* Before layer `layer` and behind it: [n_predicted][hidden], a document's last token left out,
+    /* Before layer `layer` and after it: [n_predicted][hidden], without each document's last token,
      * as everywhere here: it predicts nothing. */
     float *states[2];
-    uint32_t layer, looked; /* looked: the layer that states[1] lie behind; UINT32_MAX: none */
+    uint32_t layer, looked; /* looked: the layer that states[1] come from; UINT32_MAX: none */
     /* The pass under way: jobs in sequences 0, 1, ... */
     uint32_t n_jobs;
     const struct moe_job *jobs;
@@ -195,7 +195,7 @@ static int run_pass(struct moe_rerun *r, uint32_t begin, uint32_t end, const str
                        keep ? r->out : NULL, err);
 }
 
-static int tell(struct moe_rerun *r, const struct moe_sink *sink, struct moe_err *err)
+static int give_results(struct moe_rerun *r, const struct moe_sink *sink, struct moe_err *err)
 {
     uint32_t n_rows = 0, at = 0;
     for (uint32_t j = 0; j < r->n_jobs; j++)
@@ -222,7 +222,7 @@ int moe_rerun_jobs(struct moe_rerun *r, uint32_t layer, const struct moe_job *jo
         taken = n - done;
         int status = run_pass(r, layer, r->n_layers, jobs + done, &taken, err);
         if (status == MOE_OK && sink)
-            status = tell(r, sink, err);
+            status = give_results(r, sink, err);
         if (status != MOE_OK)
             return status;
     }
@@ -293,7 +293,7 @@ void moe_rerun_step(struct moe_rerun *r)
 {
     float *before = r->states[0];
     if (r->looked != r->layer)
-        return; /* nothing is known behind this layer */
+        return; /* the states after this layer are not known */
     r->states[0] = r->states[1];
     r->states[1] = before;
     r->layer++;

@@ -4,7 +4,7 @@
  *
  * A job is a document under a tag; the rule decides each of its activations by that tag, so that
  * jobs of one document with different tags lie side by side in a pass. States before a layer are
- * kept for all documents; jobs begun there cost only the layers behind it.
+ * kept for all documents; jobs begun there cost only the layers from it on.
  *
  * Results are the same bit for bit however jobs are arranged: rows do not depend on their batch.
  */
@@ -63,8 +63,8 @@ void moe_rerun_close(struct moe_rerun *r); /* NULL is fine */
 struct moe_session *moe_rerun_session(struct moe_rerun *r);
 const struct moe_corpus *moe_rerun_corpus(const struct moe_rerun *r);
 
-/* Runs the jobs through the layers from `layer` on and tells the sink (NULL: nobody). layer is 0 or
- * moe_rerun_layer(). MOE_ERR_INTERRUPTED between two passes. */
+/* Runs the jobs through the layers from `layer` on and gives the results to the sink (NULL: to
+ * none). layer is 0 or moe_rerun_layer(). MOE_ERR_INTERRUPTED between two passes. */
 int moe_rerun_jobs(struct moe_rerun *r, uint32_t layer, const struct moe_job *jobs, uint64_t n,
                    const struct moe_rule *rule, const struct moe_sink *sink, struct moe_err *err);
 /* Every document once, with this tag. */
@@ -75,7 +75,7 @@ int moe_rerun_all(struct moe_rerun *r, uint32_t tag, const struct moe_rule *rule
 uint32_t moe_rerun_layer(const struct moe_rerun *r);
 /* Computes that one layer of all documents under the rule. visited: [n_documents][n_experts], bytes
  * set to 1 where a token of the document is routed to the expert, else 0 (all 0 in a dense layer);
- * NULL: nobody asks. The states behind it replace the kept ones at moe_rerun_step; until then jobs
+ * NULL: not wanted. The states after it replace the kept ones at moe_rerun_step; until then jobs
  * may still begin before it. */
 int moe_rerun_look(struct moe_rerun *r, const struct moe_rule *rule, uint8_t *visited,
                    struct moe_err *err);

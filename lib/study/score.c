@@ -26,10 +26,10 @@ static double cost(float *logits, uint32_t n, uint32_t target, uint32_t *best)
     for (uint32_t i = 1; i < n; i++)
         if (logits[i] > logits[top])
             top = i;
-    double behind = (double)logits[top] - logits[target];
+    double gap = (double)logits[top] - logits[target];
     moe_kern.softmax(logits, n);
     *best = top;
-    return behind - log(logits[top]);
+    return gap - log(logits[top]);
 }
 
 static void score_range(void *ctx, int64_t begin, int64_t end, int thread)

@@ -1,5 +1,5 @@
 /*
- * Scores: what rows of a pass that has ended predicted. One piece for everyone who measures nats.
+ * Scores: what the predictions of a finished pass cost in nats, for all that measures them.
  */
 #ifndef MOE_STUDY_SCORE_H
 #define MOE_STUDY_SCORE_H
