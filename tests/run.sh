@@ -7,8 +7,8 @@
 # test more. LEAVE_OUT='test_x ...' names tests that are not run and not counted; SLOW=SECONDS names
 # those that take as long or longer; JOBS=N run at a time (as many as there are processors), in files
 # of their own; RUN_UNDER=COMMAND runs those of gpu. Where as many run at a time as there are
-# processors, each script has one of them: programs then compute with one thread unless told to with
-# more, for threads of several programs on the same processors mostly wait for each other.
+# processors, each script has one of them: programs then compute with one thread unless their
+# options say more, since threads of several programs on the same processors mostly wait for each other.
 # Everything runs from the repository's root with BUILD naming the build directory.
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -44,7 +44,8 @@ replay() {
     echo "1..1"
 }
 
-# What gives a script the processor of its place among those that run, where each has one.
+# The command that runs a script on the processor of its place among the running ones, where each has
+# one.
 processor() {
     [ "$JOBS" -ge "$PROCESSORS" ] || return 0
     set -- taskset -c "$((${PLACE:-0} % PROCESSORS))"
@@ -58,7 +59,7 @@ one() { # TEST
         # shellcheck disable=SC2046 # a command with arguments, or nothing
         set -- $(processor) sh "$1"
         ;;
-    "$BUILD"/fuzz-replay/*) # speaks no TAP: it survives its corpus or does not
+    "$BUILD"/fuzz-replay/*) # prints no TAP: it survives its corpus or does not
         name=${1#"$BUILD"/}
         set -- replay "$1" "tests/fuzz/corpus/${1##*/fuzz_}"
         ;;
@@ -74,7 +75,7 @@ one() { # TEST
     status=$?
     took=$(($(date +%s) - began))
     [ "$took" -lt "${SLOW:-1000000}" ] || echo "$name: $took s"
-    # A dead test's last words.
+    # The last lines of a test that died.
     if [ "$status" -gt 125 ]; then
         tail -n 5 "$out" | sed "s|^|$name: |"
     fi

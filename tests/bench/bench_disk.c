@@ -145,7 +145,7 @@ static void grid(struct bench *b, enum moe_load_backend backend, const char *nam
 }
 
 /* How long a demand takes that comes when prefetches fill the queue; `overtakes` false: as if it
- * had to wait for its turn behind them. */
+ * had to wait for its turn after them. */
 static double demand_seconds(struct bench *b, struct moe_loader_options o, bool overtakes)
 {
     struct moe_err err;
@@ -193,7 +193,7 @@ static void candidates(struct bench *b)
     for (int i = 0; i < N_TRIED; i++)
         best = median(rate[i]) > best ? median(rate[i]) : best;
     printf(
-        "\na 4 MiB demand behind %d prefetches of 4 MiB (ms; in its turn: if it did not overtake)\n"
+        "\na 4 MiB demand after %d prefetches of 4 MiB (ms; in its turn: if it did not overtake)\n"
         "depth  piece  bandwidth  overtaking  in its turn  ratio\n",
         N_PREFETCHES);
     for (int i = 0; i < N_TRIED; i++)

@@ -14,8 +14,8 @@
  *
  * Times are the device's own, between two timed marks around so much work that it takes 5 ms or
  * more; each figure is the median of 9 runs (3 with a model), +- half the way between their ends.
- * Weights and caches are taken in turn from more memory than any device's cache has. Where no
- * device is it says so in one line and that is all. It has run on no GPU yet.
+ * Weights and caches are taken in turn from more memory than any device's cache has. Without a
+ * device it says so in one line and ends.
  *
  * --smoke: tiny shapes and one run, on the tests' shim (build/shim/tests/bench/bench_gpu); the exit
  * status is 1 unless every figure is a positive number. Its figures mean nothing.

@@ -1,12 +1,12 @@
 /*
- * How fast the simulator is: token-layers a second, row by row.
+ * How fast the simulator is: token-layers a second, strategy by strategy.
  *
  *     bench_simulate TRACE|LxExK [SHARE [STRATEGY...]]
  *
  * Replays TRACE, or a synthetic one of L layers of E experts, K a token, with room for a SHARE
  * (0.3) of the experts; strategies as moe-plan takes them ("fate", "lru+cache=arc"), by default
- * every row that goes without statistics. Prints the best of some rounds, and the decoded tokens
- * per modelled second, by which a faster simulator can be told from a different one.
+ * every strategy that needs no statistics. Prints the best of some rounds, and the decoded tokens
+ * per modelled second, which tell a faster simulator from one that decides differently.
  */
 #define _DEFAULT_SOURCE /* mkstemp */
 #include <stdio.h>
@@ -124,7 +124,7 @@ static int measure(const struct bench *b, const char *text, struct moe_err *err)
     return status;
 }
 
-/* Every row that can run here: one that cannot is passed over. */
+/* Every strategy that can run here; one that cannot is passed over. */
 static int measure_rows(const struct bench *b, struct moe_err *err)
 {
     int status = MOE_OK;

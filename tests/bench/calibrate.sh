@@ -1,6 +1,6 @@
 #!/bin/sh
 # Bit maps of the bundled model: tolerances of 0.5 to 10%, chosen on the calibration texts, judged on
-# the valid ones, beside uniform packs and beside 20 random maps of equal bytes (EdgeMoE table II's
+# the validation texts, beside uniform packs and beside 20 random maps of equal bytes (EdgeMoE table II's
 # form); maps of one domain's text on the others (table IV's form); Fate fig. 10 and HOBBIT fig. 3b.
 #
 #     tests/bench/calibrate.sh [WORK]
@@ -41,7 +41,7 @@ echo
 echo
 echo "| pack | bytes | loss, calib | loss, valid | 20 shuffles on valid: mean, lowest to highest | map better, clearly |"
 echo "|---|---|---|---|---|---|"
-# The figures of --show: bytes behind the colon, losses behind "on the texts" and "on checks".
+# The figures of --show: bytes after the colon, losses after "on the texts" and "on checks".
 for p in 0.5 1 2 5 10; do
     "$bin/moe-calibrate" --show "$work/$p.yaml" | awk -v p="$p" '
         /^Choice/ { sub(/.*: /, ""); sub(/, experts.*/, ""); bytes = $0 }

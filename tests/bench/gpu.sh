@@ -1,6 +1,6 @@
 #!/bin/sh
 # make bench-gpu: a GPU against its own limits, then tokens/s of a model of about 14 GB by the share
-# of its experts in the GPU's memory (bench_gpu.c). Where there is no GPU it says so and is done.
+# of its experts in the GPU's memory (bench_gpu.c). Without a GPU it says so and ends.
 #
 #   BENCH_DIR=/somewhere/large make bench-gpu    makes the model there, once: 32 GB of checkpoint,
 #                                                gone afterwards, and the pack

@@ -1,5 +1,5 @@
 #!/bin/sh
-# make bench-strategies: every row of the strategy table side by side, and the papers' ablations, on
+# make bench-strategies: every strategy side by side, and the papers' ablations, on
 # a model widened from the bundled one until a layer takes a millisecond. See bench_strategies.c for
 # the columns. Loads come from memory at the rate named, so that the ratio of a load to a layer's
 # computation is what the table says.
@@ -7,9 +7,10 @@
 #   SECONDS_PER_ROW=3 ROUNDS=1 tests/bench/strategies.sh [grid] [test-device] [ablations] [prompts]
 #                                                        [plans]
 #
-# Needs 8 GB of disk in $BUILD/bench and 4 GB of memory; the first four parts, which are what is done
-# when none is named, take about an hour and a half. `plans` (rows of 1.5 seconds in 3 rounds, about
-# as long) is the grid with predictions and the row auto, and sums up how right they were.
+# Needs 8 GB of disk in $BUILD/bench and 4 GB of memory; the first four parts, which run when
+# none is named, take about an hour and a half. `plans` (1.5 seconds a
+# strategy in 3 rounds, about as long) is the grid with predicted figures and with auto, and sums up how
+# right these were.
 set -eu
 cd "$(dirname "$0")/../.."
 BUILD=${BUILD:-build}
@@ -44,8 +45,7 @@ run() { # PACK [option=value]...
     "$bench" "$pack" "$dir/stats.yaml" "$texts" seconds="$seconds" rounds="$rounds" "$@"
 }
 plain=resident,ondemand,lru,host,eap,edgemoe,fate,hobbit,prefetch
-# What the device of a test device can be asked: the same, on-demand with the same experts pinned as
-# daop pins them, and daop.
+# What runs on a test device: the same, on-demand with the experts pinned that daop pins, and daop.
 beside=$plain,lru+cache=pinned+alloc=frequency+init=frequency,hobbit+on-miss=compute-host,daop
 
 for part; do
@@ -94,7 +94,7 @@ for part; do
             "$BUILD/bin/moe-profile" -q --device "$dir/42.moe" -o "$dir/device.yaml"
         echo "== plans, 4,2 bits: predicted and measured; auto"
         n=0
-        # What waits for the link nearly all the time is the same in every round.
+        # Strategies that wait for the link nearly all the time do the same in every round.
         for cells in "loads=0.25,1 prompt=16 decode=32" "loads=4 prompt=8 decode=16" \
             "loads=16 prompt=8 decode=16 rounds=1"; do
             n=$((n + 1))

@@ -1,6 +1,6 @@
-# moe-run on a GPU that the processor plays (tests/shim): what it says is what the CPU says, its
-# budgets of memory hold, and where something is missing or fails it is told in one line. Most of it
-# on a model of a parity fixture, for which the shim is fast enough.
+# moe-run on a GPU that the processor plays (tests/shim): its text is the CPU's, its memory budgets
+# hold, and what is missing or fails is reported in one line. Most of it runs on the model of a parity
+# fixture, for which the shim is fast enough.
 # shellcheck shell=sh disable=SC2154 # the variables are lib.sh's
 . tests/cli/lib.sh
 gpu=$BUILD/shim/bin/moe-run
@@ -43,7 +43,7 @@ expect_exit 0 "the CPU, to compare with"
 cp "$out" "$tmp/want"
 check "... says something" [ -s "$tmp/want" ]
 
-# ---- Rows ----------------------------------------------------------------------------------------
+# ---- Strategies ----------------------------------------------------------------------------------
 
 ask
 check "a GPU: the CPU's answer" answers "$tmp/want"
@@ -85,7 +85,7 @@ right=$(figure predicted_right)
 for place in gpu host; do
     exact fate --exact --predict-on $place
     check "... asked there" [ "$(figure predict_on)" = $place ]
-    check "... foretelling the same" [ "$(figure predicted_right)" = "$right" ]
+    check "... predicting the same" [ "$(figure predicted_right)" = "$right" ]
 done
 exact hobbit --exact --without on-miss,skip-below
 MOE_SHIM_LATE=1
@@ -217,7 +217,7 @@ saying "$bin/moe-run"
 cp "$out" "$tmp/want"
 set -- --strategy lru -c 64
 least=$(smallest_gpu "$gpu" "$tiny" -p Once --device cuda "$@")
-check "the smallest memory of a GPU is told" [ -n "$least" ]
+check "the smallest memory of a GPU is named" [ -n "$least" ]
 ask "$@" --gpu-memory "${least}M"
 check "... and it works" answers "$tmp/want"
 check "... within it" [ "$(figure gpu_memory_bytes)" -le $((least << 20)) ]
@@ -236,7 +236,7 @@ ask "$@"
 check "all experts in host memory: the CPU's answer" answers "$tmp/want"
 check "... none from disk" none disk_loads
 least=$(smallest_memory "$gpu" "$tiny" -p Once --device cuda "$@")
-check "the smallest host memory is told" [ -n "$least" ]
+check "the smallest host memory is named" [ -n "$least" ]
 for more in 0 4; do
     ask "$@" --memory "$((least + more))M"
     check "the least host memory + $more MiB: the CPU's answer" answers "$tmp/want"

@@ -17,7 +17,7 @@ refused() { # NAME [STATUS]
     echo old >"$tmp/x.moe"
     run "$bin/moe-quantize" -q -t 1 -o "$tmp/x.moe" "$dir"
     if [ "$(cat "$tmp/x.moe")" != old ] || [ "$(ls "$tmp"/x.moe*)" != "$tmp/x.moe" ]; then
-        result 1 "$1: the old output is lost, or something is left behind"
+        result 1 "$1: the old output is lost, or something is left over"
         return
     fi
     error_line "${2:-3}" "moe-quantize: *" "$1"
@@ -39,7 +39,7 @@ fresh
 run "$bin/moe-quantize" -q -t 1 -o "$tmp/sound.moe" "$dir"
 expect_exit 0 "the checkpoint is sound"
 
-# Where a file may end: before, in and behind the header's length, in the header, in the data.
+# Where a file may end: before, in and after the header's length, in the header, in the data.
 bytes=$(wc -c <"$sound/$shard")
 for n in 0 1 7 8 9 100 4000 $((bytes / 2)) $((bytes - 1)); do
     fresh

@@ -17,7 +17,7 @@ survives() { # NAME FILE
     error_line 3 "moe-quantize: $2: *" "$1: moe-quantize --verify"
 }
 
-# Before, in and behind the header; in the weights; in the directory at the end.
+# Before, in and after the header; in the weights; in the directory at the end.
 for part in 0 1 3 4 63 64 100 4095 4096 4097 $((bytes / 2)) $((bytes - 4096)) $((bytes - 1)); do
     head -c "$part" "$tiny" >"$tmp/cut.moe"
     survives "cut to $part bytes" "$tmp/cut.moe"

@@ -35,7 +35,7 @@ refused() { # FILE GLOB NAME
     echo old >"$tmp/x.moe"
     run "$bin/moe-quantize" -q -t 1 -o "$tmp/x.moe" "$1"
     if [ "$(cat "$tmp/x.moe")" != old ] || [ "$(ls "$tmp"/x.moe*)" != "$tmp/x.moe" ]; then
-        result 1 "$3: the old output is lost, or something is left behind"
+        result 1 "$3: the old output is lost, or something is left over"
         return
     fi
     error_line 3 "moe-quantize: $2" "$3"

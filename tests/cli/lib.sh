@@ -83,8 +83,8 @@ smallest_memory() {
     "$@" --memory 1M 2>&1 >/dev/null | sed -n 's/.*the smallest that works is .*--memory \([0-9]*\)M.*/\1/p'
 }
 
-# How long the command takes to get to FILE is the machine's matter: interrupted too early it is
-# begun again, and left twice as long.
+# How long the command takes until FILE is there depends on the machine: interrupted too early, it is
+# started again and given twice the time.
 interrupt() {
     left=$1
     shift

@@ -1,4 +1,4 @@
-# Budgets of memory: kept, refused below the floor, the same tokens as in memory, inside a control
+# Budgets of memory: kept, refused where too small, the same tokens as in memory, inside a control
 # group where one can be made.
 . tests/cli/lib.sh
 pack

@@ -57,7 +57,7 @@ make_plan() { # ARGUMENTS...
         --link-rate 200MB/s --trace "$tmp/t.trace" "$@"
 }
 
-# Rows take what the map has for them.
+# Strategies take what the map has for them.
 make_plan -q --strategy hobbit --calibration "$tmp/map.yaml" -o "$tmp/hobbit.yaml"
 expect_exit 0 "hobbit with a map"
 for part in "on-miss: load-low:0.5" "skip-below: 3%" "low-pool: 5%" \
@@ -97,7 +97,7 @@ check "... at low precision, too" grep -q '"low_precision": [1-9]' "$tmp/stats.j
 run "$bin/moe-run" -q "$two" --plan "$tmp/hobbit.yaml" --exact -p "One and" -n 8
 error_line 2 "moe-run: *--exact forbids*--on-miss load-low:0.5*" "... which --exact forbids"
 
-# auto goes as far as was measured, and no further.
+# auto approximates as far as was measured, and no further.
 make_plan -q --calibration "$tmp/map.yaml" -o "$tmp/auto.yaml"
 expect_exit 0 "auto with a map"
 check "... may take a low precision" grep -q 'load-low:0.5' "$tmp/auto.yaml"

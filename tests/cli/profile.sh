@@ -44,7 +44,7 @@ run "$bin/moe-profile" --merge "$tmp/whole.yaml" "$tmp/other.yaml" -o "$tmp/x"
 error_line 2 "moe-profile: $tmp/other.yaml: statistics with other settings*" "other settings are not merged"
 
 # Interrupted by SIGINT: what is done is kept, --resume goes on. Scalar code is slow enough to be
-# caught at it, and its numbers are those of any other.
+# interrupted in time, and gives the same numbers.
 cat tests/data/*.valid.txt >"$tmp/long.txt"
 long() { "$bin/moe-profile" -q "$tiny" --text "$tmp/long.txt" --max-tokens 32 "$@"; }
 run "$bin/moe-profile" -q -t 2 "$tiny" --text "$tmp/long.txt" --max-tokens 32 -o "$tmp/long.yaml"

@@ -84,7 +84,7 @@ for signal in TERM HUP; do
     code=0
     wait "$pid" || code=$?
     error_line 1 'moe-quantize: */x.moe: stopped; nothing was written' "SIG$signal ends it with a line"
-    check "... nothing is left behind" [ "$(ls "$tmp/stop")" = x.moe ]
+    check "... nothing is left over" [ "$(ls "$tmp/stop")" = x.moe ]
     check "... and the old file is as it was" [ "$(cat "$tmp/stop/x.moe")" = old ]
 done
 finish

@@ -8,8 +8,8 @@ if ! command -v tmux >/dev/null; then
 fi
 pack
 screen=$tmp/screen
-# A server of our own, so that nobody's session or configuration is touched; a new one for each
-# terminal, for one that is told to end may still take a session, and end with it.
+# A server of our own, so that no session or configuration of the user is touched; a new one for each
+# terminal, since one that is ending may still take a session and end with it.
 terminals=0
 terminal() { tmux -S "$tmp/tmux.$terminals" -f /dev/null "$@"; }
 trap 'terminal kill-server 2>/dev/null; rm -rf "$tmp"' EXIT

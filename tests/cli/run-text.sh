@@ -99,7 +99,7 @@ if [ -w /dev/full ]; then
     : >"$out"
     error_line 1 'moe-run: standard output: No space left on device' "a full disk"
 fi
-# The reader is gone before the first word.
+# The reader ends before the first word.
 { "$bin/moe-run" -t 1 "$tiny" -p "$story" --ignore-eos 2>"$err"; echo $? >"$tmp/code"; } | :
 code=$(cat "$tmp/code")
 : >"$out"

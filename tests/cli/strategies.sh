@@ -1,6 +1,6 @@
-# Strategies on the bundled model: every row runs with what it needs, on the CPU and on the test
-# device, says what resident says where it is exact, and keeps its budget; what cannot be served is
-# refused with the reason.
+# Strategies on the bundled model: every one runs with what it needs, on the CPU and on the test
+# device, gives the text of resident where it is exact, and keeps its budget; what cannot run is refused
+# with the reason.
 # shellcheck shell=sh disable=SC2154 # the variables are lib.sh's
 . tests/cli/lib.sh
 pack # one precision: $tiny
@@ -37,7 +37,7 @@ expect_exit 0 "resident"
 want=$(cat "$out")
 check "... says something" [ -n "$want" ]
 
-# ---- Rows ----------------------------------------------------------------------------------------
+# ---- Strategies ----------------------------------------------------------------------------------
 
 exact() { # ROW OPTION...: the tokens of resident, and nothing approximated
     row=$1

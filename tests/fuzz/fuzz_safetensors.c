@@ -1,4 +1,4 @@
-/* The header of a safetensors file, the JSON behind its length; 4096 bytes of data follow it. */
+/* The header of a safetensors file, the JSON after its length; 4096 bytes of data follow it. */
 #define _GNU_SOURCE
 #include "fuzz.h"
 

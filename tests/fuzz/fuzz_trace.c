@@ -3,8 +3,8 @@
  *
  * The reader's checks lie behind checksums and compression that no mutation gets right. So the
  * input of a trace is the header's 64 bytes from byte 16 on, then frames before compression, each
- * behind its length (u32); the target makes the file of it. What is accepted must come back the
- * same when appended to a new trace.
+ * after its length (u32); the target makes a file of that. What is accepted must come back the same
+ * when appended to a new trace.
  */
 #define _GNU_SOURCE
 #include "fuzz.h"

@@ -16,7 +16,7 @@ struct shape {
     enum moe_qk_norm qk_norm;
     bool biases, sinks, f16, by_head, no_scratch;
     float clip;
-    uint32_t window, context, n_rows, end; /* end 0: just behind the last position */
+    uint32_t window, context, n_rows, end; /* end 0: just after the last position */
 };
 
 enum { LAYER = 1, N_LAYERS = 2, N_SEQUENCES = 2, MAX_ROWS = 5, GAP = 5 };

@@ -49,7 +49,7 @@ struct pair {
     uint64_t n_compared;
 };
 
-/* All rows of a model in a pack of these bits. */
+/* A pack of the checkpoint at these bits. */
 static inline void pair_pack(struct pair *p, const char *checkpoint, struct moe_bits experts,
                              int dense)
 {
@@ -142,7 +142,7 @@ static inline uint32_t pair_token(struct pair *p)
     return (uint32_t)(test_random(&p->random) % p->sides[CPU].model->config.vocab);
 }
 
-/* Rows [first, first + n) of a sequence, with tokens of chance. */
+/* Rows [first, first + n) of a sequence, with random tokens. */
 static inline void pair_rows(struct pair *p, struct moe_row *rows, uint32_t sequence,
                              uint32_t first, uint32_t n)
 {

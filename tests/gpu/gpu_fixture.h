@@ -55,8 +55,8 @@ static inline void gpu_get(struct moe_gpu *g, void *to, const void *from, uint64
     assert_ok(moe_gpu_finish(g, &err), &err);
 }
 
-/* n_bytes of the device filled from `from`, or with guard bytes when it is NULL. 256-byte aligned.
- */
+/* n_bytes of the device filled from `from`, or with guard bytes when it is NULL. 256-byte
+ * aligned. */
 static inline void *gpu_take(struct gpu_taken *t, const void *from, uint64_t n_bytes)
 {
     struct moe_err err;
@@ -87,8 +87,8 @@ static inline void gpu_give_back(struct gpu_taken *t)
         for (int i = 0; i < 2 * GPU_GUARD_BYTES; i++)
             if (guard[i / GPU_GUARD_BYTES][i % GPU_GUARD_BYTES] != GPU_GUARD_BYTE)
                 fail_msg("a kernel wrote %s an array of %llu bytes (the %d. taken)",
-                         i < GPU_GUARD_BYTES ? "in front of" : "behind",
-                         (unsigned long long)n_bytes, t->n);
+                         i < GPU_GUARD_BYTES ? "before" : "after", (unsigned long long)n_bytes,
+                         t->n);
         moe_gpu_free(t->g, at, n_bytes + 2 * GPU_GUARD_BYTES);
     }
 }

@@ -1,6 +1,6 @@
 /*
- * For the tests of functions that do several things: what is written exists twice, by functions
- * that do one thing each, and at once. The same bits are expected in everything written.
+ * For the tests of functions that do several things: everything is computed twice, by functions
+ * that do one thing each and by one that does all. Both must write the same bits.
  */
 #ifndef TESTS_GPU_JOINED_FIXTURE_H
 #define TESTS_GPU_JOINED_FIXTURE_H

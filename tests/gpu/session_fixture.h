@@ -1,7 +1,7 @@
 /*
  * A session of the processor without a pack: a model that is nothing but a description, and a layer
- * or two whose weights a test makes. With it the stages of run/ are called one by one, as the law
- * that the device's are compared with.
+ * or two whose weights a test makes. With it the stages of run/ are called one by one, as the
+ * reference that the device's are compared with.
  */
 #ifndef TESTS_GPU_SESSION_FIXTURE_H
 #define TESTS_GPU_SESSION_FIXTURE_H

@@ -1,5 +1,5 @@
-/* Small kernels with which test_shim.c tries the shim, and looks behind the scenes for tests of
- * kernels; all of them run on a GPU, too. */
+/* Small kernels with which test_shim.c tries the shim, and through which tests of kernels see
+ * internal state; all of them run on a GPU, too. */
 #ifndef TESTS_GPU_SHIM_KERNELS_H
 #define TESTS_GPU_SHIM_KERNELS_H
 

@@ -152,8 +152,8 @@ static void test_late_work(void **state)
     check_add_one();
 }
 
-/* The calls that a failure can hit, one after the other: the first is told, the rest is dropped,
- * nothing is left behind, and afterwards a device works again. */
+/* Every call that can fail, one after the other: the first failure is reported, the rest is
+ * dropped, nothing is left over, and afterwards a device works again. */
 static void test_lost_device(void **state)
 {
     static const char *const calls[] = {
@@ -193,7 +193,7 @@ static void test_lost_device(void **state)
     }
 }
 
-/* Whatever fails while opening or recording: one message, nothing left behind. */
+/* Whatever fails while opening or recording: one message, nothing left over. */
 static void test_failures_everywhere(void **state)
 {
     static const char *const calls[] = {"cudaGetDeviceCount",

@@ -72,7 +72,7 @@ static void bundled_model(void **state)
     pair_close(&p);
 }
 
-/* Every row of a pass, also those behind the first of GPU_LOGITS_ROWS. */
+/* Every row of a pass, also those after the first GPU_LOGITS_ROWS. */
 static void greedy_of_any_row(void **state)
 {
     enum { N = 11 };
@@ -298,7 +298,7 @@ static void weights_that_are_no_numbers(void **state)
         refuses(s, rows, 1, cached ? router : logits, cached);
         pair_close(&p);
     }
-    struct pair p; /* behind the last router */
+    struct pair p; /* after the last router */
     open_pair(&p, "tests/fixtures/mixtral-a", full, 32, 32, false);
     struct side *s = &p.sides[GPU];
     const struct moe_config *c = &s->model->config;

@@ -256,7 +256,7 @@ static void a_device_lost_while_it_is_timed(void **state)
     assert_null(e);
 }
 
-/* A small model in two precisions, and statistics of tokens of chance. */
+/* A small model in two precisions, and statistics of random tokens. */
 static void open_fixture(void)
 {
     struct moe_err err = {0};

@@ -67,7 +67,7 @@ static void test_prepare(void **state)
 
 /* ---- Products ---- */
 
-/* A product, what it should give, and the memory of the host behind both. */
+/* A product, what it should give, and the host memory of both. */
 struct trial {
     struct moe_gpu_product product;
     struct moe_gpu_act act;

@@ -1,8 +1,8 @@
 #define _POSIX_C_SOURCE 200809L
 /*
- * Experts in three tiers: the bytes behind every view are the pack's, whatever lies in the GPU's,
- * the host's memory or on disk, whatever the policy, the order of requests, prefetches right or
- * wrong, and loads given up.
+ * Experts in three tiers: the bytes of every view are the pack's, whatever lies in the GPU's, the
+ * host's memory or on disk, whatever the policy, the order of requests, prefetches right or wrong,
+ * and loads given up.
  */
 
 #include "experts/host_tier.h"
@@ -135,7 +135,7 @@ static void check_configuration(uint64_t seed, struct moe_phase_stats *sums, int
                             .truth = &truth,
                             .random = seed,
                             .experts = tiers_open(pack, &o),
-                            .foresees = strategy.predict != MOE_PREDICT_BY_NOTHING,
+                            .predicts = strategy.predict != MOE_PREDICT_BY_NOTHING,
                             .compute_seconds = 1e-5};
     assert_int_equal(moe_gpu_allocated_bytes(gpu) - before, moe_cache_bytes(pack, &o));
     for (int i = 0; i < 6; i++)
@@ -166,7 +166,7 @@ static void every_view_has_the_bytes_of_the_pack(void **state)
         check_configuration(seed, &sums, &n_whole);
     print_message(
         "# %d configurations (%d with all experts in host memory), %llu views, %llu loads "
-        "from host memory, %llu from disk, %llu prefetches of use\n",
+        "from host memory, %llu from disk, %llu prefetches used\n",
         N_CONFIGS, n_whole, (unsigned long long)sums.tokens, (unsigned long long)sums.host_hits,
         (unsigned long long)sums.disk_loads, (unsigned long long)sums.experts.prefetches_used);
     assert_true(n_whole > N_CONFIGS / 10);
@@ -185,7 +185,7 @@ static struct tiers_drive lockstep_run(const struct moe_cache_options *o, uint64
                             .truth = &truth,
                             .random = seed,
                             .experts = tiers_open(packs[0], o),
-                            .foresees = true,
+                            .predicts = true,
                             .compute_seconds = 3e-5};
     for (int i = 0; i < 8; i++)
         assert_ok(tiers_pass(&d, &err), &err);
@@ -231,7 +231,7 @@ static void lockstep_equals_the_model(void **state)
 
 /* ---- The host tier ---- */
 
-/* The most frequent experts are there from the start, and give way last. */
+/* The most frequent experts are there from the start, and are evicted last. */
 static void the_most_frequent_are_in_host_memory(void **state)
 {
     enum { N = 100 };

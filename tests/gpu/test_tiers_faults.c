@@ -1,8 +1,8 @@
 #define _POSIX_C_SOURCE 200809L
 /*
  * What goes wrong on the way to a GPU: slow copies, a lost device, read errors, damaged packs.
- * Wrong bytes never arrive, whoever waits is told why, and everything closes. And the loader that
- * copies, by itself.
+ * Wrong bytes never arrive, every wait ends with the reason, and everything closes. And the loader
+ * that copies, by itself.
  */
 #include "base/file.h"
 
@@ -73,7 +73,7 @@ static void slow_copies_bring_the_same_bytes(void **state)
                             .truth = &truth,
                             .random = 9,
                             .experts = tiers_open(pack, &o),
-                            .foresees = true};
+                            .predicts = true};
     for (int i = 0; i < 4; i++)
         assert_ok(tiers_pass(&d, &err), &err);
     moe_experts_close(d.experts);
@@ -84,7 +84,7 @@ static void slow_copies_bring_the_same_bytes(void **state)
     assert_true(d.phase.stall_bytes > 0 && d.phase.stall_seconds > 0);
 }
 
-/* The shim's device is well again; the first to ask may still hear of what was. */
+/* The shim's device works again; the first call may still report the old failure. */
 static void find_device_again(void)
 {
     struct moe_gpu *again = NULL;
@@ -191,7 +191,7 @@ static int fail_now(void *ctx, uint64_t offset, uint64_t n_bytes)
     return ((const struct broken *)ctx)->now ? -5 /* EIO */ : 0;
 }
 
-/* A read error ends the pass; when the disk is well again, so is the cache. */
+/* A read error ends the pass; once the disk works again, so does the cache. */
 static void a_read_error_ends_the_pass_and_nothing_else(void **state)
 {
     struct moe_err err = {0};

@@ -103,7 +103,7 @@ struct tiers_drive {
     struct moe_experts *experts;
     const struct tiers_truth *truth;
     uint64_t random;
-    bool foresees;
+    bool predicts;
     double compute_seconds; /* of each expert, in lockstep */
     struct moe_phase_stats phase;
 
@@ -151,7 +151,7 @@ static inline void tiers_predicted(struct tiers_drive *d, uint32_t layer)
 {
     struct moe_err err = {0};
     float scores[EXPERTS], unimportance[EXPERTS];
-    if (!d->foresees || layer + 1 >= LAYERS)
+    if (!d->predicts || layer + 1 >= LAYERS)
         return;
     for (uint32_t e = 0; e < EXPERTS; e++) {
         scores[e] = (float)(test_random(&d->random) % 1000) / 1000;

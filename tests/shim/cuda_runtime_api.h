@@ -3,7 +3,7 @@
  * the names that kernels/ uses, with the meaning (and the error values) of the real ones.
  *
  * Work asked of a stream is done at once, unless the environment asks for trouble; it is looked at
- * in every call, and counting begins anew whenever a variable changes:
+ * in every call, and counting begins again whenever a variable changes:
  *
  *   MOE_SHIM_DEVICES=N        devices there are (1); -1: there is no driver either
  *   MOE_SHIM_MEMORY=BYTES     memory of each (8 GiB); cudaMalloc fails beyond it
@@ -12,7 +12,7 @@
  *                             everything after it: the device is lost
  *   MOE_SHIM_FAIL=NAME:N:once only this one call fails
  *   MOE_SHIM_COPY_RATE=BYTES  per second: copies take their time and are done when it is over
- *   MOE_SHIM_LATE=1           work is done when somebody waits for it or asks for it, no sooner
+ *   MOE_SHIM_LATE=1           work is done when somebody waits for it or asks for it, not before
  *
  * Memory begins as garbage. Copies check that what is said to be a device's memory is.
  */

@@ -121,7 +121,8 @@ static void wait_here()
     thread_number = my_number;
 }
 
-/* Those who waited, the last one first: so the order turns around from meeting to meeting. */
+/* The threads that waited, the last one first: so the order turns around from meeting to
+ * meeting. */
 static void make_ready(shim_fiber **fibers, unsigned n)
 {
     for (unsigned i = 0; i < n; i++)
@@ -187,8 +188,8 @@ void shim_sync_block(int line)
     }
 }
 
-/* The caller's lane reaches a meeting of its warp. True for the last one, who does what is to be
- * done and lets the others go; false when it was done. */
+/* The caller's lane reaches a meeting of its warp. True for the last one, which does the work and
+ * lets the others go; false when it was done. */
 static bool meet(warp *w, meeting kind, unsigned mask, int line)
 {
     unsigned number = thread_number;

@@ -29,8 +29,8 @@ int shim_device(void); /* the current one */
 bool shim_is_device(const void *p, size_t n_bytes);
 bool shim_is_pinned(const void *p, size_t n_bytes);
 
-/* Asks it of the stream: done in its turn, and no sooner than so many seconds after what came
- * before. In a stream that records, it becomes part of the graph. */
+/* Asks it of the stream: done in its turn, and not before that many seconds after what came before
+ * it. In a stream that records, it becomes part of the graph. */
 void shim_ask(cudaStream_t stream, double seconds, std::function<void()> work);
 /* Kernels and copies go to streams of the current device that exist. */
 cudaError_t shim_check_stream(cudaStream_t stream);

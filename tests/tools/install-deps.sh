@@ -18,7 +18,7 @@ compiles() {
             -luring -lcmocka 2>/dev/null
 }
 
-# The tests alone want C++: the CUDA backend's kernels run on the processor there.
+# Only the tests need C++: they run the CUDA backend's kernels on the processor.
 compiles_cxx() {
     printf '%s\n' '#include <functional>' '#include <tuple>' \
         'int main() { return !std::get<0>(std::tuple<bool>(true)); }' |

@@ -22,7 +22,7 @@ static int squeeze(const char *path, struct moe_err *err)
         while (n > 0 && pack.data[at + n - 1] == 0)
             n--;
         if (at == 0)
-            n = HEADER_USED; /* its checksum, at the end, is made anew */
+            n = HEADER_USED; /* its checksum, at the end, is made again */
         moe_buf_u16(&seed, n);
         moe_buf_append(&seed, pack.data + at, n);
     }

@@ -1,6 +1,6 @@
 /*
- * Writes the seeds of fuzz_plan: a plan with every member, one about a shape, and
- * one for each row of the table of strategies. Run it in tests/fuzz/corpus/plan.
+ * Writes the seeds of fuzz_plan: a plan with every member, one about a shape, and one for each
+ * strategy of the table. Run it in tests/fuzz/corpus/plan.
  */
 #include <stdio.h>
 

@@ -12,7 +12,7 @@
  * The tokens of a prompt go through a layer together, so that each distinct expert of them is one
  * lookup, as in engines that compute prompts in a batch; --by-token: every activation is one. The
  * rate is that of decoded tokens; --all: of all lookups. Every use counts as high precision. The
- * experts that a decoded token wants of a layer do not leave for one another.
+ * experts that a decoded token wants of a layer do not evict one another.
  *
  * The last row is the optimum (plan/optimal.h), of one cache for all layers also with --per-layer:
  * decoded tokens' hits, which are the same however prompts are looked up; with --all a dash. Of

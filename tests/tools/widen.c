@@ -313,7 +313,7 @@ static int write_config(const struct widening *w, struct moe_err *err)
     return status;
 }
 
-/* Copies what the model needs besides, where it is there. */
+/* Copies the model's other files, where they exist. */
 static int copy_others(const struct widening *w, struct moe_err *err)
 {
     static const char *const names[] = {"tokenizer.json",

@@ -49,7 +49,7 @@ static const struct type {
 /* What a tensor's rows and columns count. */
 enum size { ONE, HIDDEN, VOCAB, QUERIES, KEYS, EXPERTS, EXPERT_FF, SHARED_FF, N_SIZES };
 
-/* A tensor of every layer: its names behind "blk.N." and "model.layers.N.". */
+/* A tensor of every layer: its names after "blk.N." and "model.layers.N.". */
 static const struct entry {
     const char *gguf, *hf;
     enum size rows, cols; /* a vector has one row here, and one dimension */

@@ -115,7 +115,7 @@ static inline struct moe_loader *fixture_loader(const struct moe_loader_options 
     return l;
 }
 
-/* Asks for extent i into buffer i, which is scribbled over first. */
+/* Submits a load of extent i into buffer i, which is filled with other bytes first. */
 static inline uint32_t fixture_submit(struct fixture *f, struct moe_loader *l, int i,
                                       enum moe_load_priority priority, float score)
 {
@@ -131,15 +131,15 @@ static inline uint32_t fixture_submit(struct fixture *f, struct moe_loader *l, i
     return handle;
 }
 
-/* The bytes are there, and nothing behind the room they were given. */
+/* The bytes arrived, and nothing was written past the room they were given. */
 static inline void fixture_check(const struct fixture *f, int i)
 {
     const struct extent *e = &f->extents[i];
     assert_int_equal(memcmp(f->buffers[i], e->raw, e->load.raw_bytes), 0);
-    const uint8_t *behind = f->buffers[i] + moe_round_up(e->load.raw_bytes, 4096);
+    const uint8_t *past = f->buffers[i] + moe_round_up(e->load.raw_bytes, 4096);
     const uint8_t *end = f->buffers[i] + MAX_RAW + 4096;
-    if (behind < end && (*behind != 0x5a || memcmp(behind, behind + 1, end - behind - 1) != 0))
-        fail_msg("extent %d: bytes behind its room were written", i);
+    if (past < end && (*past != 0x5a || memcmp(past, past + 1, end - past - 1) != 0))
+        fail_msg("extent %d: bytes past its room were written", i);
 }
 
 /* Of the test program: cmocka_run_group_tests(tests, open_all, close_all). */

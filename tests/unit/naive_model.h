@@ -1,6 +1,7 @@
 /*
- * What a description means, in straightforward double precision: every position anew, keys and
- * values of latent attention made in full, nothing shared with the product but the shapes.
+ * What a description means, in straightforward double precision: every position computed from the
+ * start, keys and values of latent attention made in full. It shares nothing with the library but
+ * the shapes.
  */
 #ifndef TESTS_NAIVE_MODEL_H
 #define TESTS_NAIVE_MODEL_H

@@ -5,7 +5,7 @@
 #include "../test.h"
 #include "sched/strategy.h"
 
-/* Everything but the row's name and description. */
+/* Everything but the strategy's name and description. */
 static inline void assert_same(const struct moe_strategy *a, const struct moe_strategy *b)
 {
 #define SAME(field) assert_true(a->field == b->field)

@@ -18,12 +18,12 @@ struct script_token {
     bool first, prompt; /* first of its sequence */
     bool skipped[SCRIPT_LAYERS];
     uint32_t chosen[SCRIPT_LAYERS][SCRIPT_K];
-    uint32_t foretold[SCRIPT_LAYERS][SCRIPT_K]; /* best first */
+    uint32_t predicted[SCRIPT_LAYERS][SCRIPT_K]; /* best first */
 };
 
 struct script {
     uint32_t n_layers, n_experts, top_k, keep; /* keep 0: choices only */
-    uint32_t ahead;                            /* layers that predictions look back; 0: one */
+    uint32_t ahead; /* layers from a prediction to the layer it is for; 0: one */
     uint32_t n;
     struct script_token tokens[SCRIPT_TOKENS];
 };
@@ -60,7 +60,7 @@ static inline void script_write(const struct script *s)
             }
             for (uint32_t i = 0; i < s->top_k; i++) {
                 weights[i] = router[token->chosen[l][i]] = 0.5f / (float)(1 << i);
-                scores[token->foretold[l][i]] = 4 - 0.5f * (float)i;
+                scores[token->predicted[l][i]] = 4 - 0.5f * (float)i;
             }
             struct moe_layer_observation seen = {
                 .chosen = token->chosen[l],
@@ -102,8 +102,9 @@ static inline void script_choose(uint64_t *rng, uint32_t n, uint32_t k, uint32_t
     }
 }
 
-/* A script of the shape that is set: of 100 tokens `first` begin a sequence, of what begins one and
- * what follows a prompt's token `prompt` are the prompt's. Three predictions in four are right. */
+/* A script of the shape that is set: of 100 tokens `first` begin a sequence; of 100 that begin one
+ * or follow a prompt's token, `prompt` belong to the prompt. Three predictions in four are
+ * right. */
 static inline void script_random(struct script *s, uint64_t *rng, uint32_t first, uint32_t prompt,
                                  bool gaps)
 {
@@ -115,9 +116,9 @@ static inline void script_random(struct script *s, uint64_t *rng, uint32_t first
         for (uint32_t l = 0; l < s->n_layers; l++) {
             token->skipped[l] = gaps && test_random(rng) % 4 == 0;
             script_choose(rng, s->n_experts, s->top_k, token->chosen[l]);
-            memcpy(token->foretold[l], token->chosen[l], sizeof token->chosen[l]);
+            memcpy(token->predicted[l], token->chosen[l], sizeof token->chosen[l]);
             if (test_random(rng) % 4 == 0)
-                script_choose(rng, s->n_experts, s->top_k, token->foretold[l]);
+                script_choose(rng, s->n_experts, s->top_k, token->predicted[l]);
         }
     }
 }

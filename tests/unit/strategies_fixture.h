@@ -29,7 +29,7 @@ struct strategies {
 
 /* ---- Strategies in words, engines ---- */
 
-/* "hobbit on-miss=load skip-below=0": a row, and parts that differ. */
+/* "hobbit on-miss=load skip-below=0": a strategy, and parts that differ. */
 static inline void strategies_parse(const char *words, struct moe_strategy *s)
 {
     char buffer[256], *rest = buffer, why[128];

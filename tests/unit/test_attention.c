@@ -356,7 +356,7 @@ static void test_near_plain_softmax(void **state)
     printf("# largest difference %.3g\n", worst);
 }
 
-/* A row that is not a number stays alone with it, in its own head. */
+/* A row of NaNs spoils nothing but itself, in its own head. */
 static void test_nan_stays_in_its_head(void **state)
 {
     (void)state;

@@ -138,7 +138,7 @@ static void test_utf8_every_character(void **state)
     }
 }
 
-/* A plain statement of the Unicode standard's table 3-7, to hold against the real thing. */
+/* A plain statement of the Unicode standard's table 3-7, to compare the implementation with. */
 static int well_formed(const uint8_t *t, int n)
 {
     if (t[0] < 0x80)

@@ -10,8 +10,8 @@
 #include "../load_delay.h"
 #include "model_fixture.h"
 
-/* Under sanitizers a part, which takes as long. Under the thread sanitizer all of it by reading
- * threads: what the kernel writes for io_uring it cannot see. */
+/* Under sanitizers only a part, which takes as long. Under the thread sanitizer reading threads do
+ * all loads, since it cannot see what the kernel writes for io_uring. */
 #ifdef __SANITIZE_THREAD__
 enum { N_CONFIGS = 24 };
 static const enum moe_load_backend any_backend = MOE_LOAD_PREAD;
@@ -93,18 +93,18 @@ static int close_all(void **state)
 
 /* ---- Random configurations ---- */
 
-struct guesser {
+struct predictor {
     struct moe_experts *experts;
     uint64_t random;
     bool on;
 };
 
-/* Foresees the next layer's experts: sometimes the right ones would be luck, which is the point. */
-static void guess(void *ctx, uint32_t layer, const struct moe_row *rows, uint32_t n_rows,
-                  const float *gate_input, uint64_t hidden_stride, const float *probabilities,
-                  uint64_t router_stride, const uint32_t *chosen, const float *weights)
+/* Predicts the next layer's experts at random: it is right by luck only, which is the point. */
+static void predict(void *ctx, uint32_t layer, const struct moe_row *rows, uint32_t n_rows,
+                    const float *gate_input, uint64_t hidden_stride, const float *probabilities,
+                    uint64_t router_stride, const uint32_t *chosen, const float *weights)
 {
-    struct guesser *g = ctx;
+    struct predictor *g = ctx;
     struct moe_err err = {0};
     uint32_t n_experts = fixture.model->config.n_experts;
     float scores[MAX_EXPERTS], unimportance[MAX_EXPERTS];
@@ -174,7 +174,7 @@ static void check_configuration(uint64_t seed, char *text, size_t text_bytes, ui
     uint64_t random = seed, delays = seed * 77;
     struct moe_strategy strategy;
     struct moe_buf parts = {0};
-    struct guesser g = {.random = seed};
+    struct predictor g = {.random = seed};
     int status;
     draw_strategy(&strategy, &random);
     moe_strategy_describe(&strategy, &parts);
@@ -220,7 +220,7 @@ static void check_configuration(uint64_t seed, char *text, size_t text_bytes, ui
               &err);
     assert_ok(moe_session_open(&s, model, g.experts, &so, &err), &err);
     s->observer.ctx = &g;
-    s->observer.routed = guess;
+    s->observer.routed = predict;
     float *logits = calloc(1, logits_bytes());
     run(s, part, logits, &err, &status);
     if (status != MOE_OK)
@@ -245,8 +245,8 @@ static void every_configuration_equals_resident(void **state)
     uint64_t hits = 0, prefetched = 0;
     for (uint64_t seed = 1; seed <= N_CONFIGS; seed++)
         check_configuration(seed, text, sizeof text, &hits, &prefetched);
-    print_message("# %d configurations, %llu cache hits, %llu prefetches that were of use\n",
-                  N_CONFIGS, (unsigned long long)hits, (unsigned long long)prefetched);
+    print_message("# %d configurations, %llu cache hits, %llu prefetches used\n", N_CONFIGS,
+                  (unsigned long long)hits, (unsigned long long)prefetched);
     assert_true(hits > 8 * N_CONFIGS);
     assert_true(prefetched > 8 * N_CONFIGS);
 }
@@ -263,7 +263,7 @@ static int fail_later(void *ctx, uint64_t offset, uint64_t n_bytes)
     return atomic_fetch_add(&b->n, 1) >= atomic_load(&b->fail_from) ? -5 /* EIO */ : 0;
 }
 
-/* A read error ends the pass with a sentence; when the disk is well again, so is the session. */
+/* A read error ends the pass with a message; once the disk works again, so does the session. */
 static void a_read_error_ends_the_answer_and_nothing_else(void **state)
 {
     struct moe_err err = {0};

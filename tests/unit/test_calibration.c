@@ -1,4 +1,5 @@
-/* What a bit map says of strategies: what it puts in, what it vouches for, what it does not. */
+/* Strategies and bit maps: what a map sets in a strategy, which approximations it has measured, and
+ * which it has not. */
 #include "../test.h"
 
 #include "sched/calibration.h"
@@ -49,7 +50,7 @@ static struct moe_strategy settled(struct moe_strategy s)
     return s;
 }
 
-/* The strategy of these words, with what the map has for the parts that they do not name. */
+/* The strategy of this text, with the map's values for the parts that it does not name. */
 static struct moe_strategy calibrated(const struct moe_map *map, const char *words)
 {
     struct moe_strategy s;
@@ -105,7 +106,8 @@ static double loss_of(const struct moe_map *map, enum moe_finding which, const c
     return l ? l->nll_percent : -1;
 }
 
-/* A loss is of so much approximation, of less at most, of more or of other precisions nothing. */
+/* A measured loss holds for that much approximation and bounds less of it; of more, or of other
+ * precisions, it says nothing. */
 static void losses_are_bounds(void **state)
 {
     struct moe_map map = found();
@@ -163,7 +165,8 @@ static void no_more_than_was_measured(void **state)
     assert_fails(check(&map, true, "hobbit", 0, 2, &err), MOE_ERR_USAGE, "tolerance", &err);
 }
 
-/* A row that the user names goes as far as the user likes, but not with numbers of other bits. */
+/* A strategy that the user names approximates as much as the user likes, but not by figures that
+ * were measured at other bitwidths. */
 static void the_named_may_do_more(void **state)
 {
     struct moe_map map = found();

@@ -115,7 +115,7 @@ static void words_are_told_from_marks(void **state)
     moe_buf_release(&words);
 }
 
-/* Of each template what tells it: the format is recognised by all of it, and by no less. */
+/* The marks of each template: a format is recognised by all of them, and by no fewer. */
 static const struct {
     const char *name, *pieces[12];
 } MARKS[] = {
@@ -299,7 +299,7 @@ static void templates_are_recognised(void **state)
     moe_buf_release(&jinja);
 }
 
-/* What other families' templates have, and changed ones of ours. */
+/* Templates of other families, and known ones with changes. */
 static void other_templates_are_not_guessed(void **state)
 {
     static const char turn[] =
@@ -307,7 +307,7 @@ static void other_templates_are_not_guessed(void **state)
     static const char *const unknown[] = {
         "",
         "{{ message['content'] }}",
-        /* Mistral-7B-Instruct-v0.1: a space behind eos */
+        /* Mistral-7B-Instruct-v0.1: a space after eos */
         "{{ bos_token }}{{ '[INST] ' + message['content'] + ' [/INST]' }}"
         "{{ message['content'] + eos_token + ' ' }}",
         /* Phi-4 */
@@ -340,12 +340,12 @@ static void other_templates_are_not_guessed(void **state)
     };
     for (size_t i = 0; i < N_ITEMS(unknown); i++)
         if (moe_chat_recognise(unknown[i]))
-            fail_msg("guessed: %s", unknown[i]);
+            fail_msg("recognised: %s", unknown[i]);
     for (size_t i = 0; i < N_ITEMS(additions); i++) {
         struct moe_buf jinja = {0};
         moe_buf_printf(&jinja, "%s%s{{ '<|im_start|>assistant\\n' }}", additions[i], turn);
         if (moe_chat_recognise((char *)jinja.data))
-            fail_msg("guessed: %s", (char *)jinja.data);
+            fail_msg("recognised: %s", (char *)jinja.data);
         moe_buf_release(&jinja);
     }
 }
@@ -422,7 +422,7 @@ static void the_date_can_be_given(void **state)
     assert_int_equal(day.tm_year, 100);
     assert_int_equal(day.tm_mon, 1);
     assert_int_equal(day.tm_mday, 29);
-    /* What is no number counts as none. */
+    /* What is not a number counts as absent. */
     assert_int_equal(setenv("SOURCE_DATE_EPOCH", "yesterday", 1), 0);
     assert_true(moe_chat_today().tm_year >= 124);
     assert_int_equal(unsetenv("SOURCE_DATE_EPOCH"), 0);

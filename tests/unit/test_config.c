@@ -1,6 +1,6 @@
 /*
- * config.json of every family: what it becomes, the defaults of what it does not say, and the
- * refusal of what is not computed.
+ * config.json of every family: what is read from it, the defaults of missing members, and the
+ * refusal of what is not implemented.
  */
 #define _POSIX_C_SOURCE 200809L /* mkdtemp */
 #include <math.h>
@@ -212,7 +212,7 @@ static void gpt_oss(void **state)
     assert_near(config.act_alpha, 1.702);
     assert_near(config.act_limit, 7);
     assert_near(config.rope_theta, 150000);
-    assert_near(config.rope_scale, 1.3465735902799727); /* YaRN by 32, without being told */
+    assert_near(config.rope_scale, 1.3465735902799727); /* YaRN by 32 is the default */
     read_ok(MODEL("gpt_oss", ", \"num_key_value_heads\": 2, \"layer_types\": [\"full_attention\", "
                              "\"full_attention\", \"sliding_attention\", \"full_attention\"]"));
     assert_layers("MMMM", "--w-");
@@ -283,7 +283,7 @@ static void what_is_not_computed_is_refused(void **state)
     }
 }
 
-/* From a directory: what comes before a family is asked. */
+/* From a directory: the checks that come before the family's. */
 static void directories_of_others_are_refused(void **state)
 {
     (void)state;

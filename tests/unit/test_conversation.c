@@ -104,19 +104,20 @@ static const char *const QUESTIONS[] = {"Once upon a time there was a girl.", "A
 
 /* ---- Turns ---- */
 
-static void kept_turns_equal_rendering_anew(void **state)
+static void kept_turns_equal_full_rendering(void **state)
 {
-    struct talk kept, anew;
+    struct talk kept, fresh;
     begin(&kept, "chatml", 0);
-    begin(&anew, "chatml", 0);
+    begin(&fresh, "chatml", 0);
     for (size_t i = 0; i < N_ITEMS(QUESTIONS); i++) {
         uint64_t rows = kept.session->stats.prompt_tokens, before = kept.c.history.n;
         const char *a = answer(&kept, QUESTIONS[i], 12);
-        /* Nothing is known of the context: all is rendered, encoded and computed from the start. */
-        anew.c.in_step = false;
-        anew.c.n_done = 0;
-        assert_string_equal(a, answer(&anew, QUESTIONS[i], 12));
-        assert_same_context(&kept, &anew);
+        /* With nothing known of the context, all is rendered, encoded and computed from the
+         * start. */
+        fresh.c.in_step = false;
+        fresh.c.n_done = 0;
+        assert_string_equal(a, answer(&fresh, QUESTIONS[i], 12));
+        assert_same_context(&kept, &fresh);
         assert_true(kept.c.in_step);
         /* Only what is new was computed, and the last token, which had been sampled only. */
         rows = kept.session->stats.prompt_tokens - rows;
@@ -125,7 +126,7 @@ static void kept_turns_equal_rendering_anew(void **state)
     assert_int_equal(kept.c.n_turns, 2 * N_ITEMS(QUESTIONS));
     assert_int_equal(count(&kept, START), 2 * N_ITEMS(QUESTIONS));
     end(&kept);
-    end(&anew);
+    end(&fresh);
 }
 
 static void typed_marks_are_words(void **state)
@@ -144,31 +145,31 @@ static void typed_marks_are_words(void **state)
 
 static void a_stop_text_leaves_the_context(void **state)
 {
-    struct talk t, anew;
+    struct talk t, fresh;
     begin(&t, "chatml", 0);
-    begin(&anew, "chatml", 0);
+    begin(&fresh, "chatml", 0);
     const char *whole = answer(&t, QUESTIONS[0], 12);
     char word[8] = "";
     assert_true(strlen(whole) > 12);
     memcpy(word, whole + 8, 4);
     moe_conversation_reset(&t.c);
-    t.stops[0] = anew.stops[0] = word;
+    t.stops[0] = fresh.stops[0] = word;
     const char *cut = answer(&t, QUESTIONS[0], 12);
     assert_int_equal(t.why, MOE_STOP_TEXT);
     assert_null(strstr(cut, word));
     /* The words cut off are not in the next question's context. */
     t.stops[0] = NULL;
     const char *next = answer(&t, QUESTIONS[1], 6);
-    answer(&anew, QUESTIONS[0], 12);
-    anew.stops[0] = NULL;
-    anew.c.n_done = 0;
-    assert_string_equal(next, answer(&anew, QUESTIONS[1], 6));
-    assert_same_context(&t, &anew);
+    answer(&fresh, QUESTIONS[0], 12);
+    fresh.stops[0] = NULL;
+    fresh.c.n_done = 0;
+    assert_string_equal(next, answer(&fresh, QUESTIONS[1], 6));
+    assert_same_context(&t, &fresh);
     end(&t);
-    end(&anew);
+    end(&fresh);
 }
 
-static void reset_and_system_start_anew(void **state)
+static void reset_and_system_start_again(void **state)
 {
     struct talk t;
     struct moe_err err = {0};
@@ -302,10 +303,10 @@ static void a_refused_answer_is_taken_back(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(kept_turns_equal_rendering_anew),
+        cmocka_unit_test(kept_turns_equal_full_rendering),
         cmocka_unit_test(typed_marks_are_words),
         cmocka_unit_test(a_stop_text_leaves_the_context),
-        cmocka_unit_test(reset_and_system_start_anew),
+        cmocka_unit_test(reset_and_system_start_again),
         cmocka_unit_test(continuing_equals_one_answer),
         cmocka_unit_test(plain_text_has_no_turns),
         cmocka_unit_test(a_full_context_takes_the_question_back),

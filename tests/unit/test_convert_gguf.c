@@ -153,7 +153,7 @@ static void codes_that_fit_are_carried_exactly(void **state)
     }
 }
 
-static void what_does_not_fit_is_quantized_anew(void **state)
+static void what_does_not_fit_is_quantized_again(void **state)
 {
     (void)state;
     const char *path = in_dir("4.moe");
@@ -173,8 +173,8 @@ static void what_does_not_fit_is_quantized_anew(void **state)
     close_both();
 }
 
-/* Rotated rows come out of pairs: (0, 1), (2, 3), ... of the file are i and i + half of the pack.
- */
+/* Rotated rows come out of pairs: (0, 1), (2, 3), ... of the file are i and i + half of the
+ * pack. */
 static uint32_t paired(uint32_t row)
 {
     uint32_t head = row / HEAD_DIM * HEAD_DIM, i = row % HEAD_DIM;
@@ -346,7 +346,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(codes_that_fit_are_carried_exactly),
-        cmocka_unit_test(what_does_not_fit_is_quantized_anew),
+        cmocka_unit_test(what_does_not_fit_is_quantized_again),
         cmocka_unit_test(rows_in_pairs_are_carried_in_halves),
         cmocka_unit_test(groups_without_place_in_f16_are_fitted),
         cmocka_unit_test(rounded_scales_are_counted_and_measured),

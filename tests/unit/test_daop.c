@@ -9,7 +9,7 @@
 
 #include "strategies_fixture.h"
 
-enum { CACHED = 6, /* experts of each layer on the device */ FIRST_FORESEEN = 2 /* 5/32 of 12 */ };
+enum { CACHED = 6, /* experts of each layer on the device */ FIRST_PREDICTED = 2 /* 5/32 of 12 */ };
 static const double TOLERANCE = 1e-4; /* of the largest value */
 
 static struct strategies fixture;
@@ -17,7 +17,7 @@ static struct strategies fixture;
 struct token {
     float x[LAYERS][HIDDEN];        /* gate inputs */
     float before[LAYERS][HIDDEN];   /* the stream between attention and feed-forward */
-    float after[LAYERS][HIDDEN];    /* ... and behind the layer */
+    float after[LAYERS][HIDDEN];    /* ... and after the layer */
     uint32_t router[LAYERS][TOP_K]; /* its choice */
     float router_weights[LAYERS][TOP_K];
     float outputs[LAYERS][TOP_K][HIDDEN]; /* of the experts, in the order in which they are added */
@@ -126,7 +126,7 @@ static int likeliest(const double *p, const bool *taken, const uint8_t *device)
 
 /* The predicted best k; of those on the host only the strongest stays, as far as the device has
  * others. */
-static void foresee(const double *p, const uint8_t *device, struct choice *c)
+static void predict(const double *p, const uint8_t *device, struct choice *c)
 {
     bool taken[EXPERTS] = {0};
     int n_host = 0;
@@ -153,7 +153,7 @@ static struct choice choose(struct watch *w, uint32_t layer)
 {
     const struct token *t = &w->token;
     struct choice c = {0};
-    if (layer < FIRST_FORESEEN) {
+    if (layer < FIRST_PREDICTED) {
         for (int k = 0; k < TOP_K; k++) {
             c.experts[k] = t->router[layer][k];
             c.weights[k] = (double)t->router_weights[layer][k];
@@ -163,7 +163,7 @@ static struct choice choose(struct watch *w, uint32_t layer)
     }
     double p[EXPERTS];
     ask_router(w, layer, t->x[layer - 1], p);
-    foresee(p, w->on_device[layer], &c);
+    predict(p, w->on_device[layer], &c);
     for (int k = 0; k < TOP_K; k++) {
         bool routed = false;
         for (int i = 0; i < TOP_K; i++)

@@ -176,7 +176,7 @@ static void test_untied(void **state)
     unlink(path);
 }
 
-/* 32 bits to 16: which kind of 16 is the values' to say. */
+/* 32 bits to 16: the values decide which kind of 16. */
 static void test_float32(void **state)
 {
     struct moe_err err = {0};

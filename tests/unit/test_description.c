@@ -326,7 +326,7 @@ static void dense_models_run_under_every_strategy(void **state)
 
 /* ---- Packs that are not what they say ---- */
 
-/* The first model that has biases on its experts, written as one that has not, and the reverse. */
+/* The first model that has biases on its experts, written as one without, and the reverse. */
 static void biases_and_description_must_agree(void **state)
 {
     struct moe_err err = {0};

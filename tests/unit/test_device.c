@@ -19,7 +19,7 @@ static struct moe_figure measured(double value)
     return (struct moe_figure){.value = value, .min = value / 2, .max = 2 * value, .n_runs = 5};
 }
 
-static struct moe_figure told(double value, const char *source)
+static struct moe_figure given(double value, const char *source)
 {
     struct moe_figure f = {.value = value};
     snprintf(f.source, sizeof f.source, "%s", source);
@@ -36,22 +36,22 @@ static struct moe_device *full(void)
     strcpy(d->host.source, "sysfs");
     strcpy(d->host.name, "CPU");
     strcpy(d->host.cpu_level, "avx2");
-    d->host.cores = told(12, "");
-    d->host.threads = told(6, "");
-    d->host.memory_bytes = told(68719476736, "the label, \\ and all");
+    d->host.cores = given(12, "");
+    d->host.threads = given(6, "");
+    d->host.memory_bytes = given(68719476736, "the label, \\ and all");
     d->host.memory_bytes_per_second = measured(2.5e10);
     strcpy(d->accelerator.source, "its box");
     strcpy(d->accelerator.name, "GPU");
     d->accelerator.shares_memory = true;
-    d->accelerator.memory_bytes = told(25769803776, "");
-    d->accelerator.memory_bytes_per_second = told(936e9, "its box");
+    d->accelerator.memory_bytes = given(25769803776, "");
+    d->accelerator.memory_bytes_per_second = given(936e9, "its box");
     d->accelerator.link_bytes_per_second = measured(16e9);
     strcpy(d->storage.source, "reads");
     strcpy(d->storage.name, "SSD");
     d->storage.direct = true;
-    d->storage.bytes_per_second = told(5e8, "");
+    d->storage.bytes_per_second = given(5e8, "");
     d->storage.latency_seconds = measured(1e-4);
-    d->storage.read_bytes = told(1048576, "");
+    d->storage.read_bytes = given(1048576, "");
     d->storage.n_reads = 2;
     for (uint32_t i = 0; i < 2; i++)
         d->storage.reads[i] =
@@ -68,8 +68,8 @@ static struct moe_device *full(void)
     m->n_variants = 2;
     strcpy(m->variants[0].name, "8");
     strcpy(m->variants[1].name, "4d8");
-    m->variants[0].bytes = told(1048576, "");
-    m->variants[1].bytes = told(786432, "");
+    m->variants[0].bytes = given(1048576, "");
+    m->variants[1].bytes = given(786432, "");
     m->n_batches = 2;
     for (uint32_t i = 0; i < 2; i++) {
         double k = i ? 10 : 1;

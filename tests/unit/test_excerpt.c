@@ -145,8 +145,8 @@ static void warming_sequences_are_not_counted(void **state)
     assert_int_equal(s.decode.experts.cache_hits, 1);
 }
 
-/* Of "ABab|CDcdc|Aab" the last two lookups count: of a, asked for just before, and of b, who would
- * have to be kept from the first sequence on. */
+/* Of "ABab|CDcdc|Aab" the last two lookups count: of a, asked for just before, and of b, which
+ * would have to be kept from the first sequence on. */
 static void the_optimum_counts_the_same(void **state)
 {
     struct moe_lookups *l = NULL;

@@ -32,7 +32,7 @@ static int fit(const struct moe_engine_options *o, uint64_t bytes, struct moe_fi
     return status;
 }
 
-/* What a process that takes so much would be told is what the engine then is. */
+/* What a fit says for a process of this size is what the engine then does. */
 static void compare(const char *what, const struct moe_fitted *f, const struct moe_engine *e)
 {
     const struct moe_budget *b = &e->budget;
@@ -105,17 +105,17 @@ static void budgets_are_split_alike(void **state)
         if (fit(&o, 0, &f, &err) == MOE_ERR_USAGE)
             continue;
         struct moe_engine *e = strategies_open(&fixture, &o);
-        /* A fit takes what the process has for the program. */
-        uint64_t besides = e->budget.program - PROGRAM, floor = f.memory.floor;
+        /* A fit counts the process's memory as the program's. */
+        uint64_t others = e->budget.program - PROGRAM, floor = f.memory.floor;
         moe_engine_close(e);
         for (size_t i = 0; i < N_ITEMS(above_floor); i++) {
             struct moe_err err_engine = {0};
             o.memory_bytes = floor + ((uint64_t)above_floor[i] << 20);
             int said = fit(&o, 0, &f, &err);
             if (said != MOE_OK)
-                continue; /* the process has grown: what the engine then has, nobody was told */
+                continue; /* the process has grown: the fit cannot know what the engine then has */
             struct moe_engine_options same = o;
-            same.program_bytes = f.memory.program - besides;
+            same.program_bytes = f.memory.program - others;
             assert_ok(moe_engine_open(&e, fixture.pack, &same, NULL, &err_engine), &err_engine);
             assert_int_equal(e->budget.program, f.memory.program);
             uint64_t all =
@@ -132,7 +132,7 @@ static void budgets_are_split_alike(void **state)
     assert_true(most_slots > 100);
 }
 
-/* Who searches for the best strategy must not be told that everything fits everywhere. */
+/* A search for the best strategy must not find that everything fits everywhere. */
 static void resident_needs_room_for_all(void **state)
 {
     struct moe_engine_options o = strategies_options(&fixture, "resident", 1);

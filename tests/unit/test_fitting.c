@@ -23,11 +23,11 @@ static void slots_by_hand(void **state)
         {"lru", 1000, false, 0, 2, 0, 0},
         {"lru", 60, false, 0, 2, 0, 0},
         {"lru", 59, false, 0, 4, 0, 0},
-        /* Named bytes are the cache's own; what works comes on top. */
+        /* Named bytes are the cache's own; working slots come on top. */
         {"lru", 1000, true, 0, 4, 0, 1000},
         {"lru", 5, true, 0, 4, 0, 5},
         /* Prefetched experts are taken from what there is: top_k, or as many as are named, but
-           never more than half, nor more than what works leaves. */
+           never more than half, nor more than working slots leave. */
         {"prefetch", 1000, false, 0, 6, 4, 0},
         {"prefetch", 1000, true, 0, 8, 4, 960},
         {"prefetch", 1000, true, 7, 11, 7, 930},
@@ -107,7 +107,7 @@ static void shapes(void **state)
     assert_fails(fit(&shape, "resident", 0, &f, &err), MOE_ERR_LIMIT, "not all experts fit", &err);
     assert_ok(fit(&shape, "resident", 32 * EXPERT + 1000, &f, &err), &err);
     assert_true(f.pools.n_classes == 0 && f.memory.experts == 32 * EXPERT);
-    /* Bytes named for the experts alone: what works comes on top, and may be too much. */
+    /* Bytes named for the experts alone: working slots come on top, and may be too much. */
     shape.expert_memory = 10 * EXPERT;
     assert_ok(fit(&shape, "lru", 0, &f, &err), &err);
     assert_int_equal(f.pools.pools[0].n_cache, 10);
@@ -133,7 +133,7 @@ static void parts_that_cannot_run(void **state)
     shape.has_statistics = true;
     assert_ok(fit(&shape, "eap", 0, &f, &err), &err);
     assert_fails(fit(&shape, "daop", 0, &f, &err), MOE_ERR_USAGE, "nothing beside it", &err);
-    /* Fiddler's row does without a host, Fate's without a second precision. */
+    /* Fiddler's strategy works without a host, Fate's without a second precision. */
     assert_ok(fit(&shape, "host", 0, &f, &err), &err);
     assert_int_equal(f.strategy.on_miss, MOE_MISS_LOAD);
     assert_ok(fit(&shape, "fate", 0, &f, &err), &err);
@@ -149,7 +149,7 @@ static void parts_that_cannot_run(void **state)
     assert_true(f.high == 1 && f.low == 1);
     assert_int_equal(f.pools.pools[0].n_cache, 0);
     assert_int_equal(f.pools.pools[1].n_cache, 20 - 2);
-    /* Three: the hybrid prefill takes the lowest, and no longer does without. */
+    /* Three: the hybrid prefill takes the lowest and is no longer left out. */
     shape.inventory = &three;
     assert_ok(fit(&shape, "fate", 0, &f, &err), &err);
     assert_true(f.high == 1 && f.low == 2 && f.strategy.needs_low &&

@@ -146,8 +146,8 @@ static void pairs_of_bytes_are_mxfp4(void **state)
 /* ---- Carrying over
  * -------------------------------------------------------------------------------- */
 
-/* One row of `n` blocks carried into the layout and decoded from there; returns the worst status.
- */
+/* One row of `n` blocks carried into the layout and decoded from there; returns the worst
+ * status. */
 static enum moe_ggml_carry carry_row(const struct moe_ggml_type *type, const uint8_t *blocks,
                                      uint32_t n, int bits, float *out)
 {
@@ -269,7 +269,7 @@ static double squared_error(const float *a, const float *b, uint32_t n)
     return sum;
 }
 
-/* Rounding d and m of K-quants once costs far less than quantizing their values anew. */
+/* Rounding d and m of K-quants once costs far less than quantizing their values again. */
 static void k_quants_carry_better_than_they_requantize(void **state)
 {
     (void)state;
@@ -292,7 +292,7 @@ static void k_quants_carry_better_than_they_requantize(void **state)
         struct moe_quant_error error = {0};
         uint8_t *data = moe_alloc(moe_layout_bytes(layout, 1, n), 1, NULL);
         assert_ok(moe_quantize_matrix(method, layout, values, 1, n, data, &error, &err), &err);
-        print_message("%s: error of carrying %.2e, of quantizing anew %.2e (relative)\n", t->name,
+        print_message("%s: error of carrying %.2e, of quantizing again %.2e (relative)\n", t->name,
                       sqrt(carry_error / error.sum_squared_weight),
                       sqrt(error.sum_squared_error / error.sum_squared_weight));
         assert_true(carry_error < error.sum_squared_error);

@@ -38,7 +38,7 @@ static void test_factor_refuses(void **state)
     assert_false(moe_cholesky(nothing, 1));
 }
 
-/* Inputs whose columns go together: neighbours share half of what they are. */
+/* Inputs with correlated columns: neighbours share half of their values. */
 static float *make_inputs(uint32_t n, uint32_t cols, uint64_t seed)
 {
     float *x = moe_alloc((uint64_t)n * cols, sizeof *x, NULL);
@@ -422,7 +422,7 @@ static void test_rare_experts(void **state)
     unlink(b);
 }
 
-/* Packs: what is there by another method is made anew from something better, or refused. */
+/* Packs: variants made by another method are made again from something better, or refused. */
 static void test_packs(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 /*
  * Experts away from the session: computed on one thread, by the caller or by the host beside the
- * session, they are bit for bit what the session makes of them; and the host's manners.
+ * session, they are bit for bit what the session makes of them. And how the host takes its jobs.
  */
 #define _GNU_SOURCE /* CLOCK_THREAD_CPUTIME_ID in C11 mode */
 #include <time.h>
@@ -215,8 +215,8 @@ static void assert_result(const struct opened *o, const struct moe_host_job *job
                             o->m.c.hidden * sizeof(float));
 }
 
-/* Inputs may change once a job is submitted; the later of two jobs with one output has the last
- * word; and whoever waits for the last has waited for all. */
+/* Inputs may change once a job is submitted; of two jobs with one output the later one counts; and
+ * waiting for the last job waits for all. */
 static void jobs_are_done_in_order(void **state)
 {
     struct moe_err err = {0};

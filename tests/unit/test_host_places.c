@@ -1,4 +1,5 @@
-/* Places in host memory beside a plain model of them: who holds what, who gives way. */
+/* Places in host memory beside a plain model of them: which keys have places, and which key is
+ * evicted. */
 #include "../test.h"
 
 #include "experts/host_places.h"
@@ -50,7 +51,7 @@ static void check(const struct moe_host_places *p, const struct plain *plain)
     assert_int_equal(n_held + n_empty, PLACES);
 }
 
-/* The key that the model says gives way: of the unpinned ones the least recently copied. */
+/* The key that the model evicts: of the unpinned ones the least recently copied. */
 static uint32_t gives_way(const struct plain *plain, uint32_t class_index)
 {
     uint32_t found = MOE_PLACE_EMPTY;

@@ -164,8 +164,8 @@ static void the_naive_way(struct bench *b, struct moe_map *naive)
     }
 }
 
-/* Nobody visits an expert that costs nothing, and the other way round: arithmetic at 2 bits is
- * never that of 4. */
+/* An expert costs nothing exactly where no token visits it: results at 2 bits are never those at
+ * 4. */
 static void exact_is_what_the_naive_way_measures(void **state)
 {
     struct bench *b = *state;
@@ -296,7 +296,7 @@ static void a_failed_save_stops_it(void **state)
     moe_map_free(map);
 }
 
-/* What the progress bar is told: it rises to its end. */
+/* What the progress bar shows: it rises to its end. */
 struct shown {
     uint64_t done, total;
     bool rising;

@@ -1,6 +1,6 @@
 /*
- * Foresight on random small models: every kind of prediction against what is recomputed from the
- * routers' inputs and choices, for prompts and single tokens, several layers ahead.
+ * The layer predictor on random small models: every kind of prediction against what is recomputed
+ * from the routers' inputs and choices, for prompts and single tokens, several layers ahead.
  */
 #include "base/par.h"
 #include "kern/kern.h"
@@ -408,7 +408,7 @@ static void paths_need_statistics_of_the_model(void **state)
 }
 
 /* Memory for residual predictions grows with depth and batch, as its streams under norms do. */
-static void memory_is_told(void **state)
+static void memory_is_reported(void **state)
 {
     struct watch w;
     uint64_t seed = 1;
@@ -432,7 +432,7 @@ int main(void)
         cmocka_unit_test(quantized_routers_speak_alike),
         cmocka_unit_test(nothing_is_said_by_nobody),
         cmocka_unit_test(paths_need_statistics_of_the_model),
-        cmocka_unit_test(memory_is_told),
+        cmocka_unit_test(memory_is_reported),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

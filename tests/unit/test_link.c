@@ -37,7 +37,7 @@ static void the_most_urgent_comes_first(void **state)
     assert_order(&l, 7, 0, 1, 3, 2, 5);
     moe_link_promote(&l, 2, MOE_LOAD_PREFETCH, 2);
     assert_order(&l, 7, 0, 2, 1, 3, 5);
-    moe_link_promote(&l, 5, MOE_LOAD_DEMAND, 0); /* behind the demands there are */
+    moe_link_promote(&l, 5, MOE_LOAD_DEMAND, 0); /* after the demands there are */
     moe_link_promote(&l, 7, MOE_LOAD_DEMAND, 0); /* is one already: keeps its place */
     assert_order(&l, 7, 0, 5, 2, 1, 3);
     moe_link_drop(&l, 7);
@@ -93,7 +93,7 @@ static void at_one_instant_only_urgency_counts(void **state)
 }
 
 /* Step by step from piece to piece the clock comes to where a wait jumps. */
-static void the_next_piece_is_told(void **state)
+static void the_next_piece_is_named(void **state)
 {
     struct moe_link_item items[N];
     struct moe_link l;
@@ -269,7 +269,7 @@ int main(void)
         cmocka_unit_test(an_item_is_cut_into_pieces),
         cmocka_unit_test(a_demand_waits_for_one_piece_only),
         cmocka_unit_test(at_one_instant_only_urgency_counts),
-        cmocka_unit_test(the_next_piece_is_told),
+        cmocka_unit_test(the_next_piece_is_named),
         cmocka_unit_test(a_dropped_item_still_takes_the_link_for_its_piece),
         cmocka_unit_test(random_runs_equal_the_plain_model),
     };

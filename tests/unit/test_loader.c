@@ -20,7 +20,7 @@
 #include "base/clock.h"
 #include "loader_fixture.h"
 
-/* ---- A hook that keeps a log, and does as told ---- */
+/* ---- A hook that logs reads and answers as set ---- */
 
 enum { LOG_ROOM = 4096 };
 
@@ -56,7 +56,7 @@ static struct moe_loader_options hooked_options(void)
     return o;
 }
 
-/* From now on the first n reads in extent i are answered so. */
+/* From now on the first n reads in extent i get this answer. */
 static void answer(int i, int how, int n)
 {
     hook_log.from = f.extents[i].load.offset;
@@ -351,7 +351,7 @@ static void one_fault(int i, int how, int times, int status, const char *words, 
         assert_int_equal(s->retries + s->rereads > 0, again);
         if (how != INT_MIN) /* mended at once, not by way of the checksum */
             assert_int_equal(s->rereads, 0);
-        /* The loader is as good as before. */
+        /* The loader works as before. */
         atomic_store(&hook_log.n_answers, 0);
         fixture_submit(&f, l, i, MOE_LOAD_DEMAND, 0);
         assert_int_equal(moe_loader_wait(l, done, 2), 1);
@@ -361,7 +361,7 @@ static void one_fault(int i, int how, int times, int status, const char *words, 
     }
 }
 
-static void faults_are_mended_or_told(void **state)
+static void faults_are_mended_or_reported(void **state)
 {
     one_fault(0, -EINTR, 9, MOE_OK, "", true);
     one_fault(0, -EAGAIN, 9, MOE_OK, "", true);
@@ -395,7 +395,7 @@ static void refused_direct_reads_become_buffered(void **state)
     moe_loader_close(l);
 }
 
-static void damaged_directories_are_told(void **state)
+static void damaged_directories_are_reported(void **state)
 {
     struct moe_err err;
     struct moe_loader_options o = fixture_options(&f);
@@ -535,7 +535,7 @@ static void the_rate_is_never_exceeded(void **state)
                 fixture_submit(&f, l, i, MOE_LOAD_PREFETCH, (float)i);
             for (uint32_t n_left = 20; n_left > 0;) {
                 if (pause)
-                    usleep(5000); /* an owner who computes does not gain either */
+                    usleep(5000); /* an owner that computes meanwhile gains nothing */
                 uint32_t n = moe_loader_wait(l, done, N_EXTENTS);
                 n_left -= n;
                 for (uint32_t i = 0; i < n; i++)
@@ -629,9 +629,9 @@ int main(void)
         cmocka_unit_test(prefetches_go_by_score),
         cmocka_unit_test(a_cancelled_request_reads_nothing_more),
         cmocka_unit_test(more_compressed_requests_than_room_wait_for_each_other),
-        cmocka_unit_test(faults_are_mended_or_told),
+        cmocka_unit_test(faults_are_mended_or_reported),
         cmocka_unit_test(refused_direct_reads_become_buffered),
-        cmocka_unit_test(damaged_directories_are_told),
+        cmocka_unit_test(damaged_directories_are_reported),
         cmocka_unit_test(senseless_requests_are_refused),
         cmocka_unit_test(without_io_uring_threads_read),
         cmocka_unit_test(the_rate_is_never_exceeded),

@@ -126,7 +126,7 @@ static void compare(const char *words, double demand, double ratio, uint32_t bat
     assert_ok(moe_simulate(&in, &simulated, NULL, &err), &err);
     struct moe_phase_stats *prefill = &e->session->stats.prefill;
     struct moe_phase_stats *decode = &e->session->stats.decode;
-    /* The engine counts what leaves with the pass after it. */
+    /* The engine counts evictions with the pass after them. */
     e->experts->ops->begin_tokens(e->experts, 0, false, &(struct moe_phase_stats){0});
     check_phase(what, prefill, &simulated.prefill);
     check_phase(what, decode, &simulated.decode);

@@ -320,7 +320,7 @@ static void losses_are_in_the_metric(void **state)
 
 /* ---- Refusals ---- */
 
-/* A map of nine lines; line `at` is another one, 10 comes after them. */
+/* A map of nine lines with line `at` replaced; line 10 is appended. */
 static void refused_as(int at, const char *line, int status, const char *words)
 {
     static const char *const lines[] = {
@@ -589,7 +589,7 @@ static void files_that_are_no_map_are_refused(void **state)
     assert_null(m);
 }
 
-/* On one line: none of its beginnings passes for the whole. */
+/* On one line: no prefix of it is accepted as the whole. */
 static void what_is_cut_off_is_refused(void **state)
 {
     struct moe_err err = {0};

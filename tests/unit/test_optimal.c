@@ -56,8 +56,8 @@ static void parse(struct script *s, const char *text)
     }
 }
 
-/* Of 100 tokens, `first` begin a sequence; at its begin and behind a prompt's token, `prompt` are
- * the prompt's. */
+/* Of 100 tokens, `first` begin a sequence; of 100 that begin one or follow a prompt's token,
+ * `prompt` belong to the prompt. */
 static void make_script(struct script *s, uint64_t *rng, uint32_t first, uint32_t prompt)
 {
     for (uint32_t t = 0; t < s->n; t++) {
@@ -207,8 +207,8 @@ static uint32_t next_use(const struct steps *s, uint32_t from, uint32_t key)
     return from;
 }
 
-/* MIN where every step is one lookup: of the cached ones and the one that came, that goes whose
- * next use is farthest. */
+/* MIN where every step is one lookup: of the cached keys and the new one, the one leaves whose next
+ * use is farthest. */
 static uint64_t textbook(const struct steps *s, uint32_t capacity)
 {
     uint64_t held = 0, hits = 0;
@@ -228,8 +228,8 @@ static uint64_t textbook(const struct steps *s, uint32_t capacity)
     return hits;
 }
 
-/* Least recently used, one lookup after the other. A step's own do not leave for one another: what
- * then finds no room passes through. */
+/* Least recently used, one lookup after the other. Keys of one step do not evict one another: one
+ * that finds no room passes through. */
 static uint64_t replay_lru(const struct steps *s, uint32_t capacity)
 {
     uint64_t held = 0, hits = 0, used[64] = {0}, now = 0;

@@ -30,7 +30,7 @@ static void lines_go_through_their_points(void **state)
     near(moe_line_at(&line, 3), 8);
     near(moe_line_at(&line, 4), 10);
     near(moe_line_at(&line, 6), 11);
-    near(moe_line_at(&line, 12), 14); /* on as between the last two */
+    near(moe_line_at(&line, 12), 14); /* continues as between the last two */
     moe_line_add(&line, 16, 2);
     near(moe_line_at(&line, 12), 7);
     near(moe_line_at(&line, 100), 2); /* never falling beyond */
@@ -44,7 +44,7 @@ static void points_without_figures_are_left_out(void **state)
     moe_line_add(&line, 0, 1);
     assert_int_equal(line.n, 0);
     moe_line_add(&line, 3, 1);
-    moe_line_add(&line, 3, 2); /* not behind the last */
+    moe_line_add(&line, 3, 2); /* not after the last */
     assert_int_equal(line.n, 1);
     for (int i = 0; i < 2 * MOE_LINE_POINTS; i++)
         moe_line_add(&line, 4 + i, 1);
@@ -118,7 +118,7 @@ static void pieces_come_from_the_batches(void **state)
     near(moe_pace_layer(&p, 0, 2), 9);
 }
 
-static void rates_are_of_the_tier_or_as_told(void **state)
+static void rates_are_of_the_tier_or_as_given(void **state)
 {
     struct moe_err err = {0};
     struct moe_device d = measured();
@@ -271,7 +271,7 @@ int main(void)
         cmocka_unit_test(lines_go_through_their_points),
         cmocka_unit_test(points_without_figures_are_left_out),
         cmocka_unit_test(pieces_come_from_the_batches),
-        cmocka_unit_test(rates_are_of_the_tier_or_as_told),
+        cmocka_unit_test(rates_are_of_the_tier_or_as_given),
         cmocka_unit_test(what_has_no_figure_takes_no_time),
         cmocka_unit_test(missing_measurements_are_named),
         cmocka_unit_test(bandwidth_alone_gives_times),

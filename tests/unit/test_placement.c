@@ -58,7 +58,7 @@ static void test_one_side_alone(void **state)
     assert_swaps(rows, (const uint8_t[]){0, 1, 0}, 3, (const struct moe_swap[]){{2, 1}}, 1);
 }
 
-/* Each swap pays, nobody moves twice, and pairing again finds less to gain than the factor. */
+/* Each swap pays, no expert moves twice, and pairing again finds less to gain than the factor. */
 static void test_every_swap(void **state)
 {
     uint64_t random = 6;
@@ -83,11 +83,11 @@ static void test_every_swap(void **state)
     }
 }
 
-/* ---- Foreseen experts (IV-C) ---- */
+/* ---- Predicted experts (IV-C) ---- */
 
 static const float scores[] = {0.05f, 0.3f, 0.1f, 0.25f, 0.1f, 0.08f, 0.02f, 0.1f};
 
-static struct moe_predicted foresee(const uint8_t *on_device, uint32_t k, bool degrade)
+static struct moe_predicted predict(const uint8_t *on_device, uint32_t k, bool degrade)
 {
     struct moe_predicted f;
     uint32_t barred[8];
@@ -107,45 +107,45 @@ static struct moe_predicted foresee(const uint8_t *on_device, uint32_t k, bool d
         assert_memory_equal((f).experts, want_, sizeof want_);                                     \
     } while (0)
 
-/* Experts 1 and 3 are foreseen, both on the host: 3 is replaced by the best on the device. */
+/* Experts 1 and 3 are predicted, both on the host: 3 is replaced by the best on the device. */
 static void test_weaker_of_two_is_replaced(void **state)
 {
     static const uint8_t on_device[] = {1, 0, 0, 0, 1, 1, 1, 1};
-    struct moe_predicted f = foresee(on_device, 2, true);
+    struct moe_predicted f = predict(on_device, 2, true);
     assert_predicted(f, 1, 1, 4); /* 4 and 7 are equal, 2 is on the host */
     assert_true(f.on_host[0]);
-    f = foresee(on_device, 2, false);
+    f = predict(on_device, 2, false);
     assert_predicted(f, 0, 1, 3);
     assert_true(f.on_host[0] && f.on_host[1]);
 }
 
 static void test_one_on_the_host_stays(void **state)
 {
-    assert_predicted(foresee((const uint8_t[]){1, 1, 1, 0, 1, 1, 1, 1}, 2, true), 0, 1, 3);
-    assert_predicted(foresee((const uint8_t[]){1, 0, 1, 1, 1, 1, 1, 1}, 2, true), 0, 1, 3);
-    assert_predicted(foresee((const uint8_t[]){1, 0, 0, 0, 0, 0, 0, 0}, 1, true), 0, 1);
+    assert_predicted(predict((const uint8_t[]){1, 1, 1, 0, 1, 1, 1, 1}, 2, true), 0, 1, 3);
+    assert_predicted(predict((const uint8_t[]){1, 0, 1, 1, 1, 1, 1, 1}, 2, true), 0, 1, 3);
+    assert_predicted(predict((const uint8_t[]){1, 0, 0, 0, 0, 0, 0, 0}, 1, true), 0, 1);
 }
 
 /* "If no suitable alternative is available, the original selection is maintained". */
 static void test_nothing_to_replace_with(void **state)
 {
-    struct moe_predicted f = foresee((const uint8_t[]){0, 0, 0, 0, 0, 0, 0, 0}, 2, true);
+    struct moe_predicted f = predict((const uint8_t[]){0, 0, 0, 0, 0, 0, 0, 0}, 2, true);
     assert_predicted(f, 0, 1, 3);
     /* Of 1, 3, 2 and 4 only 2 is on the device, and 6 beside them: 4 is replaced, 3 not. */
-    f = foresee((const uint8_t[]){0, 0, 1, 0, 0, 0, 1, 0}, 4, true);
+    f = predict((const uint8_t[]){0, 0, 1, 0, 0, 0, 1, 0}, 4, true);
     assert_predicted(f, 1, 1, 3, 2, 6);
 }
 
 /* Of 1, 3, 2 and 4 on the host: 4, then 2, then 3 take 7, 5 and 0, the best there are. */
 static void test_four_experts(void **state)
 {
-    struct moe_predicted f = foresee((const uint8_t[]){1, 0, 0, 0, 0, 1, 1, 1}, 4, true);
+    struct moe_predicted f = predict((const uint8_t[]){1, 0, 0, 0, 0, 1, 1, 1}, 4, true);
     assert_predicted(f, 3, 1, 0, 5, 7);
-    f = foresee((const uint8_t[]){1, 1, 0, 0, 1, 1, 1, 1}, 4, true); /* 3 stays, 2 takes 7 */
+    f = predict((const uint8_t[]){1, 1, 0, 0, 1, 1, 1, 1}, 4, true); /* 3 stays, 2 takes 7 */
     assert_predicted(f, 1, 1, 3, 7, 4);
 }
 
-static void test_every_foresight(void **state)
+static void test_every_prediction(void **state)
 {
     uint64_t random = 7;
     for (int round = 0; round < 3000; round++) {
@@ -198,7 +198,7 @@ int main(void)
         cmocka_unit_test(test_one_on_the_host_stays),
         cmocka_unit_test(test_nothing_to_replace_with),
         cmocka_unit_test(test_four_experts),
-        cmocka_unit_test(test_every_foresight),
+        cmocka_unit_test(test_every_prediction),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

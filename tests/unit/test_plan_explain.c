@@ -285,7 +285,7 @@ static void largest(void **state)
     moe_buf_release(&out);
 }
 
-/* Everything in memory: no slots, no loads, no layers to tell. */
+/* Everything in memory: no slots, no loads, no layers to list. */
 static void resident(void **state)
 {
     struct moe_plan p = filled();

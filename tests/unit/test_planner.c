@@ -1,6 +1,6 @@
 /*
  * The planner: what is in a plan is what the simulator says, and an engine that follows it in
- * lockstep makes exactly the decisions it was made of.
+ * lockstep makes exactly the decisions that the plan was made from.
  */
 #include <math.h>
 
@@ -191,7 +191,7 @@ static void check_steps(const struct moe_plan *plan)
                  in_memory ? "rates" : "memory");
 }
 
-/* The fastest of all that were to be tried. */
+/* The fastest of all candidates. */
 static void check_boundary(const struct planning *p, const struct moe_plan *plan)
 {
     uint32_t n_cache = plan->pools[0].n_cache, best = 0;

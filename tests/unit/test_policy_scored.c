@@ -88,7 +88,7 @@ static void edgemoe_weighs_frequency_by_the_layers_to_come(void **state)
         }
         static const uint32_t to_come[] = {15, 35, 5, 25}, as_printed[] = {25, 15, 35, 5};
         assert_leave(&j, key_of(1, 0), literal ? as_printed : to_come, N_LAYERS);
-        j.usage.layer = 1; /* nobody comes: the layer whose router spoke last counts */
+        j.usage.layer = 1; /* no key comes in: the layer whose router chose last counts */
         assert_leave(&j, MOE_NO_KEY, literal ? as_printed : to_come, N_LAYERS);
         j.usage.last_ever[key_of(0, 5)] = 1;
         static const uint32_t older[] = {15, 5, 35, 25};
@@ -177,8 +177,8 @@ static void hobbit_weighs_its_terms(void **state)
     }
 }
 
-/* Fig. 11: expert 4 is used more, expert 6 more at high precision: lfu would keep 4, lhu keeps 6.
- */
+/* Fig. 11: expert 4 is used more, expert 6 more at high precision: lfu would keep 4, lhu keeps
+ * 6. */
 static void hobbit_keeps_what_is_used_at_high_precision(void **state)
 {
     static const double by_use[] = {[MOE_WEIGHT_LFU] = 1, [MOE_WEIGHT_FLD] = 0};
@@ -255,7 +255,7 @@ static void lrfu_spreads_the_uses_of_a_pass(void **state)
 }
 
 /* Layer 0 has run for token 2, layers 1 to 3 for token 1 only: what token 1 used there is as fresh
- * as can be, and only the way to the next run tells it from what token 2 used in layer 0. */
+ * as can be, and differs from what token 2 used in layer 0 only by the distance to the next run. */
 static void lrfu_counts_time_layer_by_layer(void **state)
 {
     struct judged j;
@@ -292,7 +292,8 @@ static double combined(const struct past *p, uint32_t key, uint64_t now)
     return c;
 }
 
-/* Tokens that use one key of one layer each, in a cache of 8: whoever leaves has the least C. */
+/* Tokens that use one key of one layer each, in a cache of 8: the one that leaves has the least
+ * C. */
 static void lrfu_equals_its_definition(void **state)
 {
     static struct past past;

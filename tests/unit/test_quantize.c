@@ -86,7 +86,7 @@ static void fit(struct fitted *f, const char *method, const float *w, uint32_t n
         f->mean_error += fabs((double)f->decoded[i] - w[i]) / n;
     }
     if (n < MAX_N)
-        assert_int_equal(f->codes[n], 0xee); /* nothing behind the group is written */
+        assert_int_equal(f->codes[n], 0xee); /* nothing after the group is written */
 }
 
 static const uint32_t lengths[] = {64, 32, 128, 1, 2, 31, 33, 63, 65, 200, MAX_N};

@@ -115,7 +115,8 @@ static void predictions_are_as_the_trace_has_them(void **state)
         {"fate prefill=popularity", MOE_PREDICT_GATE_1, 8},
         {"lru predict=gate-next prefetch=percentile:90", MOE_PREDICT_GATE_1, 3},
         {"lru predict=gate-ahead:1 prefetch=all", MOE_PREDICT_GATE_1, TOP_K},
-        /* However far it looks, the last word on a layer is that of the one before. */
+        /* However far ahead it looks, the last prediction for a layer is made in the layer
+         * before. */
         {"hobbit on-miss=load skip-below=0", MOE_PREDICT_GATE_1, TOP_K},
         {"lru predict=gate-residual:1 prefetch=all", MOE_PREDICT_RESIDUAL_1, TOP_K},
         {"lru predict=gate-residual:3 prefetch=percentile:75", MOE_PREDICT_RESIDUAL_1, 8},
@@ -151,7 +152,7 @@ static void predictions_are_as_the_trace_has_them(void **state)
 
 enum judge { LRU, FIFO, LFU, EDGEMOE, HOBBIT, LRFU };
 
-/* A cache, and all that its policy may want to know, looked up anew each time. */
+/* A cache, and all that its policy may want to know, recomputed each time. */
 struct plain {
     enum judge judge;
     bool keep;         /* HOBBIT's records outlast a document */

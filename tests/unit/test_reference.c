@@ -78,7 +78,7 @@ static void check_routed(void *ctx, uint32_t layer, const struct moe_row *rows, 
             check->worst_weight = fmaxf(check->worst_weight, fabsf(p[expert] - weight));
             if (chosen[i * 4 + k] == expert)
                 continue;
-            /* Another choice is no fault only where both were as likely to within 1e-3. */
+            /* Another choice is accepted only where both were equally likely to within 1e-3. */
             check->ties++;
             if (fabsf(p[chosen[i * 4 + k]] - weight) > 1e-3f)
                 fail_msg("layer %u position %u rank %u: expert %u (%g) instead of %u (%g, here %g)",

@@ -154,14 +154,14 @@ static void equal_scores_stay_in_order(void **state)
     unlink(path);
 }
 
-/* As many layers ahead as are asked for, are there, and the trace has something on. */
+/* As many layers ahead as are asked for, as the model has, and as the trace has predictions for. */
 static void predictions_reach_as_far_as_the_trace(void **state)
 {
     struct script s = {.n_layers = 4, .n_experts = 8, .top_k = 1, .keep = 4, .ahead = 3, .n = 2};
     s.tokens[0].first = s.tokens[0].prompt = s.tokens[1].prompt = true;
     for (uint32_t l = 0; l < 4; l++) {
-        s.tokens[0].foretold[l][0] = l;
-        s.tokens[1].foretold[l][0] = l + 4;
+        s.tokens[0].predicted[l][0] = l;
+        s.tokens[1].predicted[l][0] = l + 4;
     }
     s.tokens[1].skipped[3] = true;
     struct moe_trace *t = script_trace(&s);

@@ -137,7 +137,7 @@ static void limits_keep_what_they_should(void **state)
     check_shares(&o, SIX, 6, share);
 }
 
-/* Top-p looks at the likeliest first and at all where they hold too little. */
+/* Top-p looks at the likeliest first, and at all tokens where these hold too little. */
 static void top_p_reaches_far_on_flat_distributions(void **state)
 {
     enum { N = 5000, DRAWS = 5000 }; /* all but one in e^40 times one of the last 20 is drawn */

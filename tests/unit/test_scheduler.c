@@ -210,8 +210,8 @@ static const struct moe_entry *entry(struct moe_scheduler *s, uint32_t i)
     return &moe_scheduler_entries(s, &n)[i];
 }
 
-/* A prediction of one row: the experts of `best` fall from 1 by a tenth, the others have nothing.
- */
+/* A prediction of one row: the experts of `best` fall from 1 by a tenth, the others have
+ * nothing. */
 static struct moe_prediction predict(uint32_t layer, const uint32_t *best, uint32_t n,
                                      float *scores, float *unimportance)
 {

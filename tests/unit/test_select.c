@@ -115,7 +115,7 @@ static void test_limits_combine(void **state)
     assert_memory_equal(experts, ((const uint32_t[]){1, 3, 5, 0, 6, 2, 7, 4}), 8 * sizeof *experts);
 }
 
-/* The token before chose experts 2 and 5: nothing speaks for any other. */
+/* The token before chose experts 2 and 5: no other has a score. */
 static void test_score_0_is_no_candidate(void **state)
 {
     static const float scores[8] = {[2] = 1, [5] = 1};

@@ -104,12 +104,12 @@ static struct script constant_script(uint32_t n_layers, uint32_t top_k, uint32_t
         s.tokens[t].first = t == 0;
         for (uint32_t l = 0; l < n_layers; l++)
             for (uint32_t i = 0; i < top_k; i++)
-                s.tokens[t].chosen[l][i] = s.tokens[t].foretold[l][i] = i;
+                s.tokens[t].chosen[l][i] = s.tokens[t].predicted[l][i] = i;
     }
     return s;
 }
 
-/* The load begins when the router has spoken and takes 1; the shared expert hides 0.25 of it. */
+/* The load begins when the router has chosen and takes 1; the shared expert hides 0.25 of it. */
 static void on_demand(void **state)
 {
     const struct script s = constant_script(2, 1, 3);
@@ -157,7 +157,7 @@ static void what_is_kept_does_not_stall(void **state)
 }
 
 /* A load of 1: the next layer's is on its way from 1.5 to 2.5 while this one computes; its router
- * speaks at 2.875. */
+ * has chosen at 2.875. */
 static void a_prefetch_hides(void **state)
 {
     struct script s = constant_script(2, 1, 1);
@@ -167,12 +167,12 @@ static void a_prefetch_hides(void **state)
     check(&out.decode, 2.375 + 1.625 + 0.5, 0.75, 2, 2);
     assert_int_equal(out.decode.experts.prefetch_hits, 1);
     assert_int_equal(out.decode.experts.prefetches_used, 1);
-    /* Predicting takes its time too, once: behind the last layer there is none. */
+    /* Predicting takes its time too, once: after the last layer there is none. */
     set.pace.predict = 0.0625;
     out = run(&s, &set);
     check(&out.decode, 2.375 + 1.625 + 0.5, 0.75 - 0.0625, 2, 2);
-    /* A load of 2: under way from 2.5 to 4.5, the router speaks at 3.875, the shared expert is done
-     * at 4.125. */
+    /* A load of 2: under way from 2.5 to 4.5, the router has chosen at 3.875, the shared expert is
+     * done at 4.125. */
     set.pace.predict = 0;
     set.pace.load_rate = EXPERT / 2.0;
     out = run(&s, &set);
@@ -185,7 +185,7 @@ static void a_wrong_prefetch_delays_by_no_more_than_a_piece(void **state)
 {
     struct script s = constant_script(2, 1, 1);
     s.keep = 4;
-    s.tokens[0].foretold[1][0] = 2;
+    s.tokens[0].predicted[1][0] = 2;
     struct setting set = {"prefetch+prefetch=count:1", 4, 4, 1, round_pace(), {0}};
     set.pace.load_rate = EXPERT / 2.0;
     struct moe_simulated out = run(&s, &set);
@@ -216,8 +216,8 @@ static void prompts_go_in_passes(void **state)
     assert_true(out.prefill.tokens == 5 && out.decode.tokens == 1 && out.token_layers == 6);
 }
 
-/* Where the host is six times as slow: an expert there takes 4.5 from when the router speaks, the
- * second begins when the first is done. */
+/* Where the host is six times as slow: an expert there takes 4.5 from when the router has chosen,
+ * the second begins when the first is done. */
 static void the_host_computes_one_after_the_other(void **state)
 {
     const struct script s = constant_script(1, 2, 1);
@@ -440,7 +440,8 @@ static void refusals(void **state)
                  &err);
 }
 
-/* Traces hold predictions of three layers ahead; where there are no more layers, more is as good.
+/* Traces hold predictions of three layers ahead; where there are no more layers, a greater depth
+ * changes nothing.
  */
 static void nobody_looks_further_than_traces_do(void **state)
 {

@@ -306,7 +306,7 @@ static void paths_predict_what_follows(void **state)
         right += rank1[(e + 1) % EXPERTS] == most; /* half the documents' tokens follow that rule */
     }
     assert_true(right >= EXPERTS - 1);
-    /* A key nobody saw falls back on pairs. */
+    /* A key that was never seen falls back on pairs. */
     struct moe_statistics *few = run(0, DOCUMENTS, 8, NULL);
     const uint32_t before[TOP_K] = {0, 1};
     moe_path_scores(few, MOE_PREDICT_PATH_RANK1, 2, 0, before, rank1);

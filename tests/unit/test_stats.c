@@ -1,4 +1,4 @@
-/* Statistics as scripts see them: the contract's keys, sums and shares. */
+/* Statistics as scripts see them: the documented keys, sums and shares. */
 #include "../test.h"
 
 #include <jansson.h>

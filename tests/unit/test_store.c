@@ -140,8 +140,8 @@ static void staged_experts_do_not_touch_the_cache(void **state)
     assert_true(moe_store_slot(s, a)->prefetched);
     assert_int_equal(moe_store_stage(s, 1, 6, 0, false), MOE_NO_SLOT);
     assert_int_equal(moe_store_stage(s, 1, 6, 0, true), MOE_NO_SLOT); /* may still be wanted */
-    moe_store_begin_layer(s, 1);                                      /* its router has spoken */
-    assert_int_equal(moe_store_stage(s, 2, 6, 0, true), a);           /* the older wrong guess */
+    moe_store_begin_layer(s, 1);                                      /* its router has chosen */
+    assert_int_equal(moe_store_stage(s, 2, 6, 0, true), a); /* the older wrong prediction */
     assert_int_equal(moe_store_counts(s)->staged_unused, 1);
     assert_int_equal(moe_store_counts(s)->staged_unused_bytes, 4096);
     assert_true(ask(s, 0, 0, 0));
@@ -153,7 +153,7 @@ static void staged_experts_do_not_touch_the_cache(void **state)
     moe_store_close(s);
 }
 
-/* What was fetched for a token that is over makes room, whatever its layer. */
+/* What was prefetched for a token that is done makes room, whatever its layer. */
 static void staged_experts_grow_stale_with_the_token(void **state)
 {
     struct moe_store *s = open_store("lru", 0, 1, NULL, 1);
@@ -176,7 +176,7 @@ static void protected_experts_stay_until_they_are_free(void **state)
     assert_false(ask(s, 1, 0, 0)); /* 0/1 leaves, though used later */
     assert_true(ask(s, 0, 0, 0));
     moe_store_protect(s, 1, 0, true);
-    assert_false(ask(s, 2, 0, 0)); /* nobody may leave: it passes through */
+    assert_false(ask(s, 2, 0, 0)); /* no expert may leave: it passes through */
     assert_false(ask(s, 2, 0, 0));
     moe_store_protect(s, 0, 0, false);
     assert_false(ask(s, 2, 0, 0));

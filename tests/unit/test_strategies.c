@@ -102,7 +102,7 @@ static struct setting setting_of(const char *words, double demand, double speed)
 
 /* ---- Exactness ---- */
 
-/* The rows without what may change results. */
+/* The strategies without the parts that may change results. */
 static const char *const exact_rows[] = {
     "ondemand",
     "lru",
@@ -290,7 +290,7 @@ static void what_may_change_results_is_counted(void **state)
         check_did(s.text, a->host, n.host_computed + d->host_computed, "computed on the host");
         check_did(s.text, a->precalculated, d->precalculated, "precalculated");
         check_did(s.text, a->substituted, d->substituted, "substituted");
-        check_did(s.text, false, n.precalculated + n.substituted, "foreseen in a prompt");
+        check_did(s.text, false, n.precalculated + n.substituted, "predicted in a prompt");
         struct setting exact = s;
         struct moe_err err = {0};
         struct moe_engine *e = NULL;
@@ -343,10 +343,10 @@ static void neutral_parts_equal_resident(void **state)
         {"hobbit on-miss=compute-host skip-below=0", 1, 4},
         {"daop precalculate=off degrade=off", 1, 4},
         {"daop precalculate=off degrade=off prefill-swap=off", 2, 1},
-        {"host prefill-swap=on", 1, 0}, /* nobody to change places with */
+        {"host prefill-swap=on", 1, 0}, /* no expert to swap with */
         {"fate prefill=hybrid:0", 2, 0},
         {"fate prefill=popularity", 2, 4},
-        /* Everything is there from the start: nobody is missing. */
+        /* Everything is there from the start: nothing is missing. */
         {"lru on-miss=emergency init=layerwise", 8, 0},
         {"lru on-miss=load-low:0 skip-below=50% init=layerwise", 8, 4},
     };

@@ -1,4 +1,5 @@
-/* Manner: a few figures of how experts are used, by hand. Synthesis: traces that have them. */
+/* Routing figures: a few numbers on how experts are used, by hand. Synthesis: traces that have
+ * them. */
 #define _DEFAULT_SOURCE /* mkstemp */
 #include "../test.h"
 
@@ -84,7 +85,7 @@ static void matches_are_counted(void **state)
     assert_true(isnan(m.reuse) && isnan(m.accuracy[0]) && m.busiest == 1);
     moe_routing_figures_tally_add(&t, 0, b, a, some, 2);
     moe_routing_figures_tally_add(&t, 1, b, b, bad, 2);
-    moe_routing_figures_tally_add(&t, 1, b, NULL, some, 1); /* one expert foretold of two */
+    moe_routing_figures_tally_add(&t, 1, b, NULL, some, 1); /* one expert of two predicted */
     m = moe_routing_figures_of_tally(&t);
     within(m.reuse, 3 / 4.0, 1e-12);
     within(m.busiest, 7 / 8.0, 1e-12); /* 1 2 1 of 4, and 2 2 of 4 */

@@ -473,7 +473,8 @@ static void what_is_not_implemented_is_named(void **state)
     }
 }
 
-/* How older files say whether a space is put before; what the newer word for it says stands. */
+/* How older files say whether a space is put before; where the newer member is there, it
+ * decides. */
 static void older_metaspace_is_understood(void **state)
 {
     static const struct {
@@ -579,7 +580,7 @@ static struct moe_buf small_section(void)
 
 static int read_section(const struct moe_buf *b, uint64_t n, struct moe_err *err)
 {
-    /* A copy of exactly n bytes, so that a sanitizer sees a read behind them. */
+    /* A copy of exactly n bytes, so that a sanitizer sees a read past them. */
     uint8_t *copy = malloc(n ? n : 1);
     struct moe_tokenizer *tok = NULL;
     if (n)

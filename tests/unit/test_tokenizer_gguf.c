@@ -1,6 +1,6 @@
 #define _DEFAULT_SOURCE /* mkdtemp */
-/* GGUF vocabularies made by hand: what is refused, by name, and what the format leaves to be known.
- * That the ids are right is test_tokenizer_reference's matter. */
+/* GGUF vocabularies made by hand: what is refused, by name, and the defaults for what the format
+ * leaves out. test_tokenizer_reference checks the ids. */
 #include <math.h>
 #include <unistd.h>
 

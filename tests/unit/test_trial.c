@@ -53,7 +53,7 @@ static void changes_its_mind(void **state)
     assert_true(moe_trial_on(&t));
 }
 
-/* The token that still feels the way before: 100 s, then 1 s each. */
+/* The token that still pays for the way before: 100 s, then 1 s each. */
 static void the_first_token_does_not_count(void **state)
 {
     struct moe_trial t;

@@ -54,7 +54,7 @@ static double sum_of_weights(const struct moe_tuned *t)
  * (R + F + H) / 4T and a constant, H = F:
  *   C comes: A 3 + 6, B 4 + 2: B leaves;   B comes: A 9, C 5 + 2: C leaves;
  *   C comes: A 9, B 6 + 4: A leaves, and B hits: 5 misses of 8.
- * Only who lets A go at once misses no more than the three there are, and for that w_lru 3 +
+ * Only weights that evict A at once miss no more than the three there are, and for that w_lru 3 +
  * (w_lfu + w_lhu) 3 must be no more than w_lru 4 + (w_lfu + w_lhu) 1. */
 static void recency_is_best(void **state)
 {
@@ -106,7 +106,7 @@ static void decoding_on_demand(void **state)
     struct moe_err err = {0};
     for (uint32_t t = 0; t < s.n; t++)
         s.tokens[t] = (struct script_token){
-            .first = t == 0, .prompt = t < 2, .chosen = {{t}, {t}}, .foretold = {{t}, {t}}};
+            .first = t == 0, .prompt = t < 2, .chosen = {{t}, {t}}, .predicted = {{t}, {t}}};
     r = tune(&s, "hobbit+predict=gate-next", sizes, 1);
     equals("all missed", r.penalty, 1);
     for (uint32_t t = 0; t < s.n; t++)

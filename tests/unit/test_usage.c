@@ -1,4 +1,4 @@
-/* The record of use, over a short story of two sequences. */
+/* The record of use, over two short sequences. */
 #include "cache/usage.h"
 
 #include "../test.h"
@@ -33,7 +33,7 @@ static void records_what_was_used(void **state)
     moe_usage_release(&u);
 }
 
-static void a_sequence_begins_anew(void **state)
+static void a_sequence_begins_afresh(void **state)
 {
     struct moe_err err = {0};
     struct moe_usage u;
@@ -64,7 +64,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(records_what_was_used),
-        cmocka_unit_test(a_sequence_begins_anew),
+        cmocka_unit_test(a_sequence_begins_afresh),
     };
     return cmocka_run_group_tests_name("usage", tests, NULL, NULL);
 }
