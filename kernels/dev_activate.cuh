@@ -1,5 +1,5 @@
 /*
- * What lies between a feed-forward's products: the activation of gate and up, and its byte forms.
+ * Between a feed-forward's products: the activation of gate and up, and its byte forms.
  */
 #ifndef MOE_KERNELS_DEV_ACTIVATE_CUH
 #define MOE_KERNELS_DEV_ACTIVATE_CUH

@@ -1,7 +1,7 @@
 /*
- * Blocks of one launch that wait for nobody and yet hand over: each says at a counter that its
- * results are written, and the one that says so last goes on with the results of all. What would
- * have been a launch of its own becomes the end of the one before.
+ * Handing over within one launch, without waiting: each block counts itself at a counter when its
+ * results are written, and the last one goes on with the results of all. What would have been a
+ * launch of its own becomes the end of the one before.
  */
 #ifndef MOE_KERNELS_DEV_ARRIVALS_CUH
 #define MOE_KERNELS_DEV_ARRIVALS_CUH
@@ -9,8 +9,8 @@
 #include <cuda_runtime.h>
 #include <stdint.h>
 
-/* Whether this block is the last of n to arrive at the counter, which is 0 again then: kernels
- * after this one find it so. All threads call, in blocks of one dimension. What the other blocks
+/* Whether this block is the last of n to arrive at the counter, which then is 0 again for later
+ * kernels. All threads call, in blocks of one dimension. What the other blocks
  * wrote before is visible to the last one's threads, but not through __ldg. */
 static __device__ __forceinline__ bool dev_last_arrival(uint32_t *counter, uint32_t n)
 {

@@ -21,19 +21,19 @@ enum {
     QUERY_PART = 256,              /* dimensions of queries in shared memory at a time */
     MAX_COLUMNS = 8,
     JOINED = CHUNK / 2, /* split chunks joined at a time */
-    /* Outputs of chunks that one block joins while the others are done already: more would take
-     * longer than another launch. */
+    /* Most outputs of chunks that the last block joins alone: more would take longer than another
+     * launch. */
     JOINED_AT_ONCE = 1 << 16,
     NARROW = 64, /* widths of values that leave half of the threads idle */
 };
 
-/* What the byte forms of `attended` are cut into: a column's part of a row, or a run's, which then
- * is of one row. */
+/* The pieces in which the byte forms of `attended` are made: a column's part of a row, or a run's,
+ * which then is of one row. */
 enum out_piece { PIECE_NONE, PIECE_COLUMN, PIECE_RUN };
 
-/* What all kernels here are started with. */
+/* The argument of all kernels here. */
 struct attend {
-    struct moe_gpu_attention a; /* without what it has of the host */
+    struct moe_gpu_attention a; /* without its pointers to the host */
     bool fresh;                 /* one row, of `heads`; queries come from there */
     struct moe_gpu_heads heads;
     enum out_piece piece; /* of byte forms that are made with attention */
@@ -51,8 +51,7 @@ struct attend {
 
 enum join_kind { JOIN_NONE, JOIN_FIRST, JOIN_ABOVE, JOIN_BELOW };
 
-/* How something is joined to what was joined before: it is the first, or has a larger `largest`, or
- * has not. */
+/* How a chunk is joined to those before: it is the first, its `largest` is larger, or it is not. */
 struct join {
     int kind;
     float factor;
@@ -100,7 +99,7 @@ template <int T> struct alignas(16) tile {
             float query[QUERY_PART * T]; /* [dimension][column] */
             float scores[T * CHUNK];     /* [column][place in chunk], then e to these */
         };
-        struct { /* of split chunks, behind all else */
+        struct { /* of split chunks, after all else */
             struct join joins[T][JOINED];
             float sums[T][JOINED];
         };
@@ -168,7 +167,7 @@ static __device__ struct run open_run(const struct attend &s, struct tile<T> *ti
 }
 
 /* Finishes the row's queries of a run's columns into the tile, and, when `stores`, its key and its
- * value into the cache. Others may do the same: nobody changes what they read. */
+ * value into the cache. Other blocks may do the same: what they read stays unchanged. */
 template <int T>
 static __device__ __forceinline__ void finish_fresh(const struct attend &s, struct tile<T> *tile,
                                                     uint32_t kv_head, bool stores)
@@ -190,7 +189,7 @@ static __device__ __forceinline__ void finish_fresh(const struct attend &s, stru
             else
                 dev_put_value(h.kv, cells, position, d, v);
         };
-        /* Columns that are none have a head, too: nobody asks what they hold. */
+        /* Columns that fill up the tile have a head, too; their values are never read. */
         dev_finish_head(h, kind, 0, head, kind == DEV_KEYS ? r_keys : r_queries, put);
     }
     __syncthreads();
@@ -210,7 +209,7 @@ static __device__ __forceinline__ void score(const struct attend &s, struct tile
     for (int i = 0; i < EACH; i++) {
         uint32_t p = threadIdx.x + i * ATTEND_THREADS;
         any = any || (p >= begin && p < end);
-        /* Where nobody looks, any key that is there will do. */
+        /* For positions whose scores are not read any existing key will do. */
         p = p < begin || p >= end ? begin : p;
         keys[i] = (const Cell *)kv.keys + tile->keys + dev_key_cell(kv, base + p);
     }

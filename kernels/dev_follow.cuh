@@ -1,11 +1,11 @@
 /*
- * What follows a product, by the block that is the last to have made its part.
+ * What follows a product, done by the block that finishes last.
  *
- * A decoded token's products are short, and so is what lies between them: as launches of their own
- * a norm, a router's choice or an activation would each cost more than they compute. Here they are
- * the end of the launch whose results they take. Blocks that are not the last leave at once, so
- * this costs an atomic addition each, and in the end one block's time, which is what the launch
- * would have cost, too. It has run on no GPU yet: no figures.
+ * A decoded token's products are short, and so is what lies between them: as a launch of its own a
+ * norm, a router's choice or an activation would cost more to start than to compute. Here they end
+ * the launch whose results they take. Blocks that are not the last leave at once, so this costs
+ * each an atomic addition, and in the end one block's time, which a launch of its own would cost,
+ * too.
  */
 #ifndef MOE_KERNELS_DEV_FOLLOW_CUH
 #define MOE_KERNELS_DEV_FOLLOW_CUH
@@ -74,7 +74,7 @@ static __device__ void follow_combine(const struct dev_follow &f, uint32_t panel
 }
 
 /* By all threads of a block that has stored its results. A function of its own, so that it is
- * compiled once and lends the products' kernels no registers. */
+ * compiled once and adds no registers to the products' kernels. */
 static MOE_NOINLINE __device__ void dev_follow_product(const struct dev_follow &f,
                                                        struct dev_made m, float *shared)
 {
@@ -94,7 +94,7 @@ static MOE_NOINLINE __device__ void dev_follow_product(const struct dev_follow &
     }
 }
 
-/* Shared memory that it takes. */
+/* Bytes of shared memory that it takes. */
 static inline uint32_t dev_follow_bytes(const struct dev_follow &f, int then)
 {
     if (then == DEV_THEN_ROUTE)

@@ -1,6 +1,6 @@
 /*
- * Ordinary attention's queries, keys and values on their way from their products: what
- * run/projections.c does to a head, by a warp.
+ * Ordinary attention's queries, keys and values after their products: what run/projections.c does
+ * to a head, by a warp.
  */
 #ifndef MOE_KERNELS_DEV_HEADS_CUH
 #define MOE_KERNELS_DEV_HEADS_CUH

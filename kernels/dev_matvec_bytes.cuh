@@ -6,10 +6,9 @@
  * unpacked. They leave the exact sums of each (row, column block, input) in shared memory, in two
  * buffers taking turns; one thread per (row, input), in warps of their own, runs the short fma
  * chain over the section before, whose order the results' bits depend on. So the chain's latency
- * lies beside the loads and one barrier per section is all.
+ * overlaps the loads, with one barrier per section.
  *
- * Chosen by counting instructions and bytes in flight (8 to 16 KB a block), not by measuring: it
- * has run on no GPU yet.
+ * Chosen by counting instructions and bytes in flight (8 to 16 KB a block), not by measuring.
  */
 #ifndef MOE_KERNELS_DEV_MATVEC_BYTES_CUH
 #define MOE_KERNELS_DEV_MATVEC_BYTES_CUH
@@ -61,7 +60,7 @@ static constexpr MOE_DEVICE_CODE int matvec_section(int kind, int block, int nt)
     return MATVEC_READERS * matvec_steps(kind, block, nt) * matvec_step(kind, block);
 }
 
-/* Past the row's end the last block again: loads stay inside, and no chain looks at the sums. */
+/* Past the row's end the last block again: loads stay inside, and no chain reads the sums. */
 static __device__ __forceinline__ uint32_t matvec_within(const struct dev_product &p, uint32_t b)
 {
     return min(b, p.blocks - 1);

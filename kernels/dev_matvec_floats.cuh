@@ -2,9 +2,7 @@
  * A panel of a matrix of floats times up to eight inputs, by a block of threads: as with quantized
  * layouts (dev_matvec_bytes.cuh), four warps bring sections of 128 columns into shared memory, as
  * floats, in two buffers taking turns; the chains run beside them. A chain takes four cycles a
- * column: with 4096 columns it is the chain that a matrix waits for, unless it is large.
- *
- * Not measured: it has run on no GPU yet.
+ * column: with 4096 columns the chain is what a matrix waits for, unless it is large.
  */
 #ifndef MOE_KERNELS_DEV_MATVEC_FLOATS_CUH
 #define MOE_KERNELS_DEV_MATVEC_FLOATS_CUH

@@ -3,7 +3,7 @@
  * byte forms of struct moe_gpu_act at once.
  *
  * A warp takes a chunk of 64 columns, two values a lane: a block of the 64-column form and two of
- * the other. Largest magnitudes and sums are whole numbers, so the order of joining them is free.
+ * the other. Largest magnitudes and sums are whole numbers, so they may be joined in any order.
  */
 #ifndef MOE_KERNELS_DEV_PREPARE_CUH
 #define MOE_KERNELS_DEV_PREPARE_CUH
@@ -105,7 +105,7 @@ static __device__ __forceinline__ void dev_prepare_chunk(const float *x, uint32_
 
 /* Input i, whose act.cols values lie at x (shared or global), into the byte forms that have room,
  * by all threads of a block: blockDim.x is a multiple of 32, its other dimensions are 1. x is
- * complete and visible to all threads (a barrier behind its making is the caller's). */
+ * complete and visible to all threads (the barrier after writing it is the caller's). */
 static __device__ __forceinline__ void dev_prepare_row(const float *x,
                                                        const struct moe_gpu_act &act, uint64_t i)
 {

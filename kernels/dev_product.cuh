@@ -52,7 +52,7 @@ struct dev_follow {
     struct moe_gpu_norm norm; /* h NULL: none */
 };
 
-/* At most 4 KB, which is what arguments of a kernel may have. */
+/* At most 4 KB, the limit of a kernel's arguments. */
 enum { DEV_MAX_PRODUCTS = 28 };
 struct dev_products {
     /* The first n_each products are each one for n_chosen experts: matrix of table[chosen[a]] times
@@ -67,7 +67,7 @@ struct dev_products {
 };
 static_assert(sizeof(struct dev_products) <= 4096, "arguments of a kernel");
 
-/* Rows of blocks that the list wants. */
+/* Rows of blocks that the list needs. */
 static inline uint32_t dev_products_height(const struct dev_products *p)
 {
     return p->n_parts ? p->n_parts : p->n_each * p->n_chosen + p->n - p->n_each;
@@ -132,12 +132,12 @@ static __device__ __forceinline__ void dev_store_result(const struct dev_product
     p.y[i * p.y_stride + row] = v;
 }
 
-/* ---- Kernels for few inputs ----
- * They take tiles of 1, 2, 4 or 8. A block of theirs has threads that read and, in warps of their
- * own, one per row of a panel and input that adds.
+/* ---- Matvec kernels ----
+ * They take tiles of 1, 2, 4 or 8 inputs. A block of theirs has threads that read and, in warps of
+ * their own, one thread per row of a panel and input that adds.
  */
 
-enum { GPU_FEW_ROWS = 8, DEV_READERS = 128 };
+enum { GPU_MATVEC_INPUTS = 8, DEV_READERS = 128 };
 
 static constexpr MOE_DEVICE_CODE int dev_matvec_threads(int nt)
 {

@@ -1,10 +1,10 @@
 /*
  * Routing a row by a warp, as run/router.c defines it.
  *
- * A row has 8 to a few hundred scores, so that barriers of a larger block would cost more than its
- * threads bring. The best k are found in k rounds of a maximum over the warp (128 experts: 4 scores
- * a thread); counting for each expert those that beat it needs no rounds, but the square of the
- * experts. Neither has run on a GPU yet: no figures.
+ * A row has 8 to a few hundred scores, so the barriers of a larger block would cost more than its
+ * threads gain. The best k are found in k rounds of a maximum over the warp (128 experts: 4 scores
+ * a thread); counting for each expert those that beat it needs no rounds, but as many
+ * comparisons as the square of the experts.
  */
 #ifndef MOE_KERNELS_DEV_ROUTE_CUH
 #define MOE_KERNELS_DEV_ROUTE_CUH
@@ -14,7 +14,7 @@
 
 /* ---- A warp's tools ---- */
 
-/* A row in work. All three lie in shared memory: three floats an expert, 48 KiB at 4096 experts. */
+/* A row at work. All three lie in shared memory: three floats an expert, 48 KiB at 4096 experts. */
 struct route_row {
     float *p;        /* [n_experts] scores, then probabilities */
     float *aside;    /* [n_experts] */

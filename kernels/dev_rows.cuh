@@ -1,6 +1,6 @@
 /*
- * Between the products: a row's residual and norm by the threads of a block, a value of the end of
- * a MoE layer by one.
+ * Between the products: a row's residual and norm by the threads of a block, one value of a MoE
+ * layer's sum by a thread.
  */
 #ifndef MOE_KERNELS_DEV_ROWS_CUH
 #define MOE_KERNELS_DEV_ROWS_CUH

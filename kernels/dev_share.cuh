@@ -1,6 +1,7 @@
 /*
  * Adding integers over the lanes of a warp so that every lane ends up with some of the sums: half
- * as many shuffles as all lanes having all of them would take, and the work behind is spread, too.
+ * as many shuffles as giving all sums to all lanes would take, and what is done with them is
+ * spread, too.
  */
 #ifndef MOE_KERNELS_DEV_SHARE_CUH
 #define MOE_KERNELS_DEV_SHARE_CUH
@@ -11,8 +12,8 @@
 /*
  * Adds v[0 .. HAVE) over the lanes whose numbers differ in the bits HIGH, HIGH/2, ..., LOW (powers
  * of two). At every bit a lane keeps the lower or the upper half of its values, by that bit of its
- * number; once it has one, all keep it. The sums a lane is left with begin at v[0]; returned is the
- * first one's index. *owner: turned false in all lanes but one that hold the same sum.
+ * number; once it has one, all keep it. The sums a lane is left with begin at v[0]; returns the
+ * index of the first. *owner: set to false in all but one of the lanes that hold the same sum.
  */
 template <int HAVE, int HIGH, int LOW>
 static __device__ __forceinline__ uint32_t dev_share_sums(int32_t *v, uint32_t lane, bool *owner)

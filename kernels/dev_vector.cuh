@@ -2,8 +2,8 @@
  * Reductions over vectors as kern.h defines them, by a warp or by a block.
  *
  * A sum of 16 running sums is a chain per lane: element i is added to lane i % 16 after element
- * i - 16, so 16 threads make it and nobody can help them with the additions. What the others do is
- * to have the elements ready in shared memory, for whole blocks, piece by piece.
+ * i - 16, so 16 threads add, and others cannot share these additions. They keep the elements ready
+ * in shared memory, for whole blocks, piece by piece.
  */
 #ifndef MOE_KERNELS_DEV_VECTOR_CUH
 #define MOE_KERNELS_DEV_VECTOR_CUH
@@ -110,7 +110,7 @@ static __device__ __forceinline__ float dev_block_max(struct dev_stage *stage, f
 
 /* The 16-lane sum of value(i), i < n, or the fma sum of its squares, in all threads. value is
  * called once for each i, by thread i % blockDim.x when blockDim.x divides DEV_STAGE: it may have
- * effects that this thread relies on later. */
+ * side effects that this thread relies on later. */
 template <bool SQUARES, typename Value>
 static __device__ __forceinline__ float dev_block_sum(struct dev_stage *stage, uint32_t n,
                                                       Value value)

@@ -11,7 +11,7 @@
  * calls of a device.
  *
  * Errors: what goes into a stream returns nothing. The first failure is kept, everything asked for
- * afterwards is dropped, and whoever waits is told (moe_gpu_mark_wait, moe_gpu_finish,
+ * afterwards is dropped, and the functions that wait return it (moe_gpu_mark_wait, moe_gpu_finish,
  * moe_gpu_status: MOE_ERR_DEVICE with the call that failed). A device that failed stays so.
  */
 #ifndef MOE_KERNELS_GPU_H
@@ -59,14 +59,14 @@ const struct moe_gpu_info *moe_gpu_info(const struct moe_gpu *g); /* as it was w
 /* ---- Memory ---- */
 
 /* Memory of the device, 256-byte aligned, zeroed. NULL: too little is left; `err` says how much was
- * wanted and is free. Addresses can be calculated with here, not looked at. */
+ * asked for and is free. The host may calculate with these addresses, but not read through them. */
 void *moe_gpu_alloc(struct moe_gpu *g, uint64_t n_bytes, struct moe_err *err);
 void moe_gpu_free(struct moe_gpu *g, void *p, uint64_t n_bytes); /* NULL is fine */
 uint64_t moe_gpu_allocated_bytes(const struct moe_gpu *g);
-/* What an open device takes beside that for itself. */
+/* What an open device takes for itself. */
 enum { MOE_GPU_OWN_BYTES = 8 << 10 };
 
-/* Page-locks memory of the caller's (whole pages), so that copies of it run beside computation. */
+/* Page-locks memory of the caller's (whole pages), so that copies of it overlap computation. */
 int moe_gpu_pin(struct moe_gpu *g, void *p, uint64_t n_bytes, struct moe_err *err);
 void moe_gpu_unpin(struct moe_gpu *g, void *p); /* NULL is fine */
 
@@ -74,8 +74,8 @@ void moe_gpu_unpin(struct moe_gpu *g, void *p); /* NULL is fine */
 
 enum moe_gpu_stream { MOE_GPU_COMPUTE, MOE_GPU_COPY, MOE_GPU_N_STREAMS };
 
-/* Copies between host and device, inside the device, and zeros. Host memory stays untouched until
- * the stream has come past; that which is not page-locked makes the call wait. */
+/* Copies between host and device, inside the device, and zeros. Host memory must not change until
+ * the stream has come past; if it is not page-locked, the call waits. */
 void moe_gpu_upload(struct moe_gpu *g, enum moe_gpu_stream stream, void *to, const void *from,
                     uint64_t n_bytes);
 void moe_gpu_download(struct moe_gpu *g, enum moe_gpu_stream stream, void *to, const void *from,
@@ -86,11 +86,11 @@ void moe_gpu_zero(struct moe_gpu *g, enum moe_gpu_stream stream, void *to, uint6
 
 struct moe_gpu_mark;
 
-/* timed: its moment can be asked for. */
+/* timed: for moe_gpu_mark_seconds. */
 int moe_gpu_mark_open(struct moe_gpu_mark **out, struct moe_gpu *g, bool timed,
                       struct moe_err *err);
 void moe_gpu_mark_close(struct moe_gpu_mark *m); /* NULL is fine */
-/* Puts the mark behind all that was asked of the stream so far. It may be set again. */
+/* Puts the mark after all that was asked of the stream so far. It may be set again. */
 void moe_gpu_mark_set(struct moe_gpu_mark *m, enum moe_gpu_stream stream);
 /* Whether the stream has come past it; true, too, when the device has failed. */
 bool moe_gpu_mark_passed(struct moe_gpu_mark *m);
@@ -98,11 +98,10 @@ bool moe_gpu_mark_passed(struct moe_gpu_mark *m);
 int moe_gpu_mark_wait(struct moe_gpu_mark *m, struct moe_err *err);
 /* What is asked of the stream from now on begins after the mark was passed. */
 void moe_gpu_stream_after(struct moe_gpu *g, enum moe_gpu_stream stream, struct moe_gpu_mark *m);
-/* Seconds between two timed marks that were passed; negative when it cannot be told. */
+/* Seconds between two timed marks that were passed; negative when they are unknown. */
 double moe_gpu_mark_seconds(struct moe_gpu_mark *from, struct moe_gpu_mark *to);
 
-/* Kernels that were asked for so far (cuBLAS's own not counted); those of a recording count when it
- * is made. */
+/* Kernels launched so far, without cuBLAS's own; those of a recording count when it is made. */
 uint64_t moe_gpu_launches(const struct moe_gpu *g);
 
 /* Waits for both streams. */
@@ -118,7 +117,7 @@ int moe_gpu_status(const struct moe_gpu *g, struct moe_err *err);
 
 struct moe_gpu_graph;
 
-/* What is asked of the compute stream until _end is recorded and not done. */
+/* What is asked of the compute stream until _end is recorded instead of done. */
 void moe_gpu_graph_begin(struct moe_gpu *g);
 int moe_gpu_graph_end(struct moe_gpu *g, struct moe_gpu_graph **out, struct moe_err *err);
 void moe_gpu_graph_run(struct moe_gpu *g, struct moe_gpu_graph *graph);

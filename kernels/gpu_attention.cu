@@ -1,31 +1,31 @@
 /*
- * Attention over the KV cache, by chunks of positions: the arithmetic is written in
- * run/attention.c, what a block does with a chunk in dev_attention.cuh.
+ * Attention over the KV cache, by chunks of positions: run/attention.c defines the arithmetic,
+ * dev_attention.cuh holds a block's work on one chunk.
  *
- *   Prompts: a block walks over the chunks of its tile; what is joined so far lies in `attended`.
- * Tiles of late rows have most to do and start first.
- *   Decode (up to MOE_GPU_SPLIT_ROWS rows): a block per chunk, one of all chunks that there could
- * be: those that a row does not see leave at once, so a recorded launch serves all positions. The
- * last block of a tile to be done joins its chunks. One block reads what the others made more
- * slowly than many would: where that is more than a launch should be worth, another kernel joins,
- * with a block per head. A context of one chunk takes the prompts' way.
- *   Around it: a decoded row's queries are finished by each block that needs them, straight into
- * shared memory, its key and value by those whose chunk they belong to. Byte forms of the outputs
- * are made by whoever writes the last of these, when their chunks of 64 columns are a block's own.
+ *   Prefill: a block walks over the chunks of its tile; the chunks joined so far lie in `attended`.
+ * Tiles of late rows have the most work and start first.
+ *   Decode (up to MOE_GPU_SPLIT_ROWS rows): a block per chunk of the whole context. Blocks whose
+ * chunk a row does not see leave at once, so a recorded launch serves all positions. The last block
+ * of a tile to finish joins its chunks. One block reads the others' results more slowly than many
+ * would: where that takes longer than another launch, a second kernel joins them, with a block per
+ * head. A context of one chunk is computed as in prefill.
+ *   Around it: each block that needs a decoded row's queries finishes them itself, straight into
+ * shared memory; the blocks of its own chunk finish its key and value. The byte forms of the
+ * outputs are made by the block that writes them, if it has whole chunks of 64 columns of them.
  *
- * Chains are as long as the definition has them; columns, positions and dimensions lie beside each
- * other. Tensor cores are out: they add in an order of their own. Blocks of 256 threads, a position
- * each, would read queries from shared memory twice as often per product. It has run on no GPU yet:
- * no figures. Registers by the compiler, for 8 columns: walking 101 on sm_75 and 70 on sm_90, 72
+ * The fma chains are as long as the definition has them; columns, positions and dimensions are
+ * computed side by side. Tensor cores cannot be used: they add in an order of their own. Blocks of
+ * 256 threads, one position each, would read queries from shared memory twice as often per product.
+ * Registers according to the compiler, for 8 columns: walking 101 on sm_75 and 70 on sm_90, 72
  * where values are narrow; splitting 110 and 112, narrow 94 and 96. None are spilled there (28
- * bytes on sm_80 by walking, f16); without the numbers of blocks below, more are.
+ * bytes on sm_80 by walking, f16); without the block counts below, more are.
  */
 #include "dev_arrivals.cuh"
 #include "dev_attention.cuh"
 #include "dev_prepare.cuh"
 #include "gpu_context.cuh"
 
-/* Blocks of a multiprocessor that the compiler shall leave registers for; 0: as it sees fit. */
+/* Blocks per multiprocessor for which the compiler keeps registers free; 0: its own choice. */
 enum { WALK_BLOCKS = 0, WALK_NARROW_BLOCKS = 7, SPLIT_BLOCKS = 4 };
 
 /* ---- What is attended ---- */
@@ -53,7 +53,7 @@ static __device__ __forceinline__ void close_run(const struct attend &s, struct 
     }
 }
 
-/* The byte forms of what a run's columns have attended. */
+/* Makes the byte forms of the outputs of a run's columns. */
 template <int T>
 static __device__ __forceinline__ void prepare_run(const struct attend &s,
                                                    const struct tile<T> &tile, struct run run)
@@ -64,7 +64,7 @@ static __device__ __forceinline__ void prepare_run(const struct attend &s,
     uint32_t chunks = dev_prepare_chunks(s.piece == PIECE_COLUMN ? dim : n_columns * dim);
     if (s.piece == PIECE_NONE)
         return;
-    __syncthreads(); /* all is attended */
+    __syncthreads(); /* all outputs are written */
     for (uint32_t item = threadIdx.x / DEV_WARP; item < n_pieces * chunks; item += ATTEND_WARPS) {
         const struct column &col = tile.columns[run.from + item / chunks];
         uint32_t part = a.out_parts > 1 ? col.head : 0;
@@ -104,9 +104,9 @@ static __device__ __forceinline__ uint64_t place_of(const struct attend &s,
     return ((uint64_t)col.row * s.a.n_heads + col.head) * s.n_chunks + chunk;
 }
 
-/* How m chunks from `first` on are joined, for the columns of a tile, a warp for each; `more`:
- * others were joined before. The largest of a chunk is never NaN, so maxima are free to be joined
- * in any order. */
+/* Plans how m chunks from `first` on are joined, for the columns of a tile, a warp for each;
+ * `more`: others were joined before. The largest of a chunk is never NaN, so maxima are free to be
+ * joined in any order. */
 template <int T>
 static __device__ __forceinline__ void plan_joins(const struct attend &s, struct tile<T> *tile,
                                                   uint32_t first, uint32_t m, bool more)
@@ -140,7 +140,7 @@ static __device__ __forceinline__ void plan_joins(const struct attend &s, struct
     }
 }
 
-/* Joins as planned what these chunks have made of W neighbouring dimensions. */
+/* Joins these chunks' outputs of W neighbouring dimensions as planned. */
 template <int T, int W>
 static __device__ __forceinline__ void join_outputs(const struct attend &s, struct tile<T> *tile,
                                                     uint32_t first, uint32_t m, bool more)
@@ -232,7 +232,7 @@ static __global__ void __launch_bounds__(ATTEND_THREADS, SPLIT_BLOCKS) split_chu
     join_run<T, H>(s, &tile, run);
 }
 
-/* The chunks of a row's head, where they are too many for the last block of a tile. */
+/* Joins the chunks of a row's head, where they are too many for the last block of a tile. */
 static __global__ void __launch_bounds__(ATTEND_THREADS, SPLIT_BLOCKS) join_chunks(struct attend s)
 {
     __shared__ struct tile<1> tile;
@@ -243,8 +243,8 @@ static __global__ void __launch_bounds__(ATTEND_THREADS, SPLIT_BLOCKS) join_chun
 
 /* ---- Starting ---- */
 
-/* What is made of byte forms by blocks that have T columns each: whole chunks of their columns, or
- * nothing. */
+/* The part of the byte forms that blocks of T columns each can make: only whole chunks of their own
+ * columns, else none. */
 static enum out_piece piece_of(const struct attend &s, uint32_t T)
 {
     uint32_t dim = s.a.kv.value_dim, group = s.group;

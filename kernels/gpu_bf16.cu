@@ -1,9 +1,9 @@
 /*
- * Prompt-sized products by cuBLAS, on weights and inputs rounded to bf16: a matrix is unpacked into
+ * Prefill's products by cuBLAS, on weights and inputs rounded to bf16: a matrix is unpacked into
  * scratch, row after row, then multiplied with sums in f32.
  *
- * Unpacking reads a matrix once and writes two bytes a weight, which n inputs have to earn back by
- * the tensor cores' speed; for how many they do is not measured: it has run on no GPU yet.
+ * Unpacking reads a matrix once and writes two bytes a weight; from some number of inputs on the
+ * tensor cores' speed makes up for that. Which number is not measured.
  */
 #include "dev_weights.cuh"
 #include "gpu_products.cuh"
@@ -129,7 +129,8 @@ static __global__ void __launch_bounds__(THREADS)
             moe_f32_to_bf16(x[dev_input_of(p, blockIdx.x) * x_stride + column]);
 }
 
-/* What the other products do as they store: biases, zeros in the last panel's excess. */
+/* What the other products do as they store: adds biases, zeroes the rows that fill up the last
+ * panel. */
 static __global__ void __launch_bounds__(THREADS) finish_results(struct dev_product p)
 {
     uint32_t row = blockIdx.y * THREADS + threadIdx.x;
@@ -159,7 +160,7 @@ extern "C" uint64_t moe_gpu_math_bytes(uint64_t max_weights, uint64_t max_inputs
     return matrix_bytes(max_weights) + matrix_bytes(max_inputs);
 }
 
-/* No parts. */
+/* A product without parts. */
 static void multiply(struct moe_gpu *g, const struct moe_gpu_product *product,
                      const struct moe_gpu_act *act)
 {

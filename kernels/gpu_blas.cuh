@@ -1,6 +1,6 @@
 /*
- * cuBLAS, loaded when it is first wanted: it takes some hundred megabytes of the host's memory,
- * which a program that never asks for bf16 shall not pay.
+ * cuBLAS, loaded when it is first needed: it takes some hundred megabytes of the host's memory,
+ * which a program that never uses bf16 should not pay for.
  */
 #ifndef MOE_KERNELS_GPU_BLAS_CUH
 #define MOE_KERNELS_GPU_BLAS_CUH
@@ -21,7 +21,7 @@ struct gpu_blas {
                            cublasComputeType_t compute, cublasGemmAlgo_t algorithm);
 };
 
-/* The library's functions, for the rest of the process; NULL: it is not there, and `err` says
+/* The library's functions, for the rest of the process; NULL: it was not found, and `err` says
  * where it was looked for. */
 const struct gpu_blas *gpu_blas_load(struct moe_err *err);
 

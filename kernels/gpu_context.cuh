@@ -21,9 +21,9 @@ struct moe_gpu {
     bool recording;         /* a graph */
     uint64_t n_launches;    /* of kernels */
     uint32_t *arrivals;     /* [GPU_ARRIVALS] of blocks (dev_arrivals.cuh); zeros between kernels */
-    /* Prompts by cuBLAS (gpu_bf16.cu). */
+    /* Prefill by cuBLAS (gpu_bf16.cu). */
     enum moe_gpu_math math;
-    cublasHandle_t blas; /* NULL until it is wanted */
+    cublasHandle_t blas; /* NULL until it is needed */
     const struct gpu_blas *blas_functions;
     void *math_scratch;
     uint64_t math_scratch_bytes, bf16_rows;

@@ -1,6 +1,5 @@
 /*
- * A device from the host's side: opening, memory, streams, marks, graphs. (Figures: none, this ran
- * on no GPU yet.)
+ * A device from the host's side: opening, memory, streams, marks, graphs.
  */
 #include "gpu_context.cuh"
 
@@ -23,7 +22,7 @@ bool gpu_ready(struct moe_gpu *g)
     return gpu_works(g) && gpu_note(g, cudaSetDevice(g->index), "cudaSetDevice");
 }
 
-/* A call was refused: whether that was all, so that the device goes on working. */
+/* Whether a call was merely refused, so that the device goes on working. */
 static bool only_refused(struct moe_gpu *g, const char *what)
 {
     (void)cudaGetLastError();
@@ -118,7 +117,7 @@ extern "C" void moe_gpu_close(struct moe_gpu *g)
     if (!g)
         return;
     (void)moe_gpu_finish(g, NULL);
-    /* Also of a device that failed: what can still be given back is. */
+    /* Also of a device that failed: frees what can still be freed. */
     (void)cudaSetDevice(g->index);
     if (g->blas)
         g->blas_functions->destroy(g->blas);
@@ -161,7 +160,7 @@ extern "C" void *moe_gpu_alloc(struct moe_gpu *g, uint64_t n_bytes, struct moe_e
     }
     if (cudaMalloc(&p, n_bytes ? n_bytes : 1) != cudaSuccess)
         return no_memory(g, n_bytes, err);
-    /* By a stream that waits for neither of ours, and nor do they for it. */
+    /* On a stream that is independent of our two. */
     if (!gpu_note(g, cudaMemsetAsync(p, 0, n_bytes, 0), "cudaMemsetAsync") ||
         !gpu_note(g, cudaStreamSynchronize(0), "cudaStreamSynchronize")) {
         cudaFree(p);
@@ -350,7 +349,7 @@ extern "C" int moe_gpu_graph_end(struct moe_gpu *g, struct moe_gpu_graph **out, 
 {
     struct moe_gpu_graph *made = (struct moe_gpu_graph *)calloc(1, sizeof *made);
     cudaGraph_t graph = NULL;
-    /* Recording ends in any case, lest the stream be of no use any more. */
+    /* Recording ends in any case: the stream could not be used again otherwise. */
     if (g->recording)
         gpu_note(g, cudaStreamEndCapture(g->streams[MOE_GPU_COMPUTE], &graph),
                  "cudaStreamEndCapture");

@@ -3,8 +3,7 @@
  * per value.
  *
  * A row of a panel is spread over the panel's units, so a row of 4-bit weights touches eight times
- * its bytes; at some kilobytes a token that is cheaper than a second copy of the embedding. It has
- * run on no GPU yet: no figures.
+ * its bytes; at some kilobytes a token that is cheaper than a second copy of the embedding.
  */
 #include "dev_weights.cuh"
 #include "gpu_context.cuh"

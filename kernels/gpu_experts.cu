@@ -1,7 +1,7 @@
 /*
- * Experts: gate and up of all jobs with few rows in one launch, at whose end is their activation
- * with its byte forms (dev_follow.cuh); of the others in one per kind of layout, then the
- * activation, a warp for 64 columns of a row. Down likewise.
+ * Experts: gate and up of all jobs with few rows in one launch, which ends with their activation
+ * and its byte forms (dev_follow.cuh); those of the others in one launch per kind of layout, then
+ * the activation, a warp for 64 columns of a row. Down likewise.
  */
 #include "dev_weights.cuh"
 #include "gpu_products.cuh"
@@ -31,7 +31,7 @@ void gpu_activate_rows(struct moe_gpu *g, const struct moe_gpu_experts *e, uint3
                    ACTIVATE_WARPS * DEV_WARP, 0, activation_of(e), first);
 }
 
-/* Jobs' rows follow each other as a rule: one launch then. */
+/* The jobs' rows usually follow each other: one launch then. */
 static void activate_jobs(struct moe_gpu *g, const struct moe_gpu_experts *e,
                           const struct moe_gpu_job *jobs, uint32_t n_jobs)
 {
@@ -148,8 +148,8 @@ static void start_in(struct moe_gpu *g, const struct moe_gpu_experts *e,
     activate_jobs(g, e, jobs, n_jobs);
 }
 
-/* Lists the job, after starting those listed so far where it has no room beside them; false: it
- * does not go together with its activation at all. */
+/* Lists the job, after starting those listed so far if there is no room for it; false: it cannot
+ * share a launch with its activation at all. */
 static bool list_job(struct moe_gpu *g, struct dev_products *pairs, const struct moe_gpu_experts *e,
                      const struct moe_gpu_job *job)
 {

@@ -1,19 +1,19 @@
 /*
- * Products of quantized layouts for many inputs: prompts. What they cost is arithmetic.
+ * Products of quantized layouts with many inputs: prefill. Their cost is arithmetic.
  *
- * A warp takes one panel (the 16 rows of a tensor core's left operand) and 64
- * inputs, a block of threads four panels. The inputs' bytes come through shared memory, 128 columns
+ * A warp takes one panel (the 16 rows of a tensor core's left operand) and 64 inputs, a block of
+ * threads four panels. The inputs' bytes come through shared memory, 128 columns
  * at a time in two buffers; a panel's codes go straight from memory into the operand's registers,
  * unpacked once for all inputs. Lane t of a row's four takes the columns 8t .. 8t+7 of a step of
  * 32, which is what a word of codes holds, and both operands' columns are permuted so; integer sums
- * do not mind. The sums of a column block then enter the fma chains, which stay in registers.
+ * do not depend on the order. The sums of a column block then enter the fma chains, which stay in
+ * registers.
  *
  * Where there are no tensor cores for bytes (before compute capability 8.0) the same lanes form the
  * same sums by dp4a over their eight columns and share them out; everything else is the same code.
  *
  * Per column block of 64 a warp issues 2 matrix instructions and some 20 others for 8 inputs: the
- * chain's fma's are expected to be the limit, not the tensor cores. Not measured: it has run on no
- * GPU yet.
+ * chain's fma's are expected to be the limit, not the tensor cores. Not measured.
  */
 #include "dev_integer.cuh"
 #include "dev_product.cuh"
@@ -45,13 +45,13 @@ template <int BLOCK> struct gemm_shared {
     __align__(16) float s[2][COLUMNS / BLOCK][INPUTS], z[2][COLUMNS / BLOCK][INPUTS];
 };
 
-/* A thread's share of what COLUMNS columns bring into shared memory. */
+/* A thread's share of the inputs of COLUMNS columns, on their way into shared memory. */
 template <int BLOCK> struct gemm_inputs {
     uint4 q[PIECES];
     float s[COLUMNS / BLOCK / 2], z[COLUMNS / BLOCK / 2];
 };
 
-/* Which inputs a thread brings: their numbers in the product's arrays. */
+/* Which inputs a thread loads: their numbers in the product's arrays. */
 struct gemm_sources {
     uint64_t q[PIECES], scales;
 };
@@ -284,7 +284,7 @@ static __global__ void __launch_bounds__(THREADS) gemm_bytes(struct dev_products
     for (uint32_t k = 0; k < chunks; k++) {
         gemm_keep<BLOCK>(next_inputs, k & 1, &shared);
         const struct gemm_weights<KIND, BLOCK> weights = next_weights;
-        __syncthreads(); /* and nobody still reads what the next round overwrites */
+        __syncthreads(); /* and all have read what the next round overwrites */
         if (k + 1 < chunks) {
             gemm_read<BLOCK>(p, from, k + 1, &next_inputs);
             gemm_read_weights<KIND, BLOCK>(p, panel, k + 1, &next_weights);

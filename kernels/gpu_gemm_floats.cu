@@ -1,10 +1,8 @@
 /*
- * Products of float layouts for many inputs: one fma chain per (row, input) through all columns,
+ * Products of float layouts with many inputs: one fma chain per (row, input) through all columns,
  * whose order the results' bits depend on. So neither tensor cores nor sums shared among threads
- * are of use; what counts is that the chains never wait for memory. 64 rows times 64 inputs a
- * block, 4 x 4 chains a thread.
- *
- * Not measured: it has run on no GPU yet.
+ * help; what counts is that the chains never wait for memory. A block computes 64 rows times 64
+ * inputs, a thread 4 x 4 chains.
  */
 #include "dev_product.cuh"
 #include "dev_weights.cuh"
@@ -28,7 +26,7 @@ static __global__ void __launch_bounds__(THREADS) many_floats(struct dev_product
     uint32_t panels = moe_panels(p.rows), first = blockIdx.z * INPUTS;
     if (blockIdx.x * PANELS >= panels || first >= p.n)
         return;
-    /* Brings: four rows of a column of a panel; four columns of an input. */
+    /* Loads: four rows of a column of a panel; four columns of an input. */
     uint32_t in_panel = threadIdx.x / (THREADS / PANELS), column = threadIdx.x / 4 % DEPTH;
     uint32_t quad = threadIdx.x % 4 * 4, input = threadIdx.x / 4;
     uint32_t panel = blockIdx.x * PANELS + in_panel;

@@ -1,15 +1,14 @@
 /*
- * Queries, keys and values on their way from their products to attention and the KV cache: what
- * run/projections.c does to them, each as one launch. A decoded row's are finished by ordinary
- * attention itself (gpu_attention.cu).
+ * Queries, keys and values between their products and attention or the KV cache: what
+ * run/projections.c does to them, each in one launch. In ordinary attention a decoded row's are
+ * finished by the attention kernel itself (gpu_attention.cu).
  *
  * Ordinary attention: a block takes the queries, the keys or the values of a row, a warp of it a
  * head (up to 32 at a time), a thread a rotated pair. Norms over all heads are the block's, norms
  * of heads their warp's. A block per row and head would spread a single row further, but repeat the
  * norm over all heads in each. Latent attention: a block for a row's cache cells, one for its
  * queries, more for the byte forms of what k_up multiplies. Cells of neighbouring dimensions lie 16
- * apart in the keys: these writes do not coalesce, and are few. It has run on no GPU yet: no
- * figures.
+ * apart in the keys: these writes do not coalesce, but are few.
  */
 #include "dev_heads.cuh"
 #include "dev_kv.cuh"
@@ -88,7 +87,8 @@ static __device__ void rotate_queries(const struct moe_gpu_latent &l, const floa
     }
 }
 
-/* Byte forms of the queries' other parts, by block `block` of them; act.cols columns each. */
+/* Byte forms of the queries' other parts, by block `block` of these blocks; act.cols columns each.
+ */
 static __device__ void prepare_queries(const struct moe_gpu_latent &l,
                                        const struct moe_gpu_act &act, uint32_t block)
 {

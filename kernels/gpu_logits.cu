@@ -1,9 +1,9 @@
 /*
- * After the head's product: bias and scale, the likeliest token.
+ * After the head's product: bias and scale, the most likely token.
  *
  * argmax has one block of 1024 threads per row: a vocabulary of 150000 is 600 KB that one processor
  * reads in some ten microseconds. Spreading it over blocks needs a second launch, which takes about
- * as long to start. Neither has run on a GPU yet: no figures.
+ * as long to start.
  */
 #include "dev_vector.cuh"
 #include "gpu_context.cuh"

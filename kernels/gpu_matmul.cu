@@ -1,6 +1,6 @@
 /*
- * Products: which kernel computes which. All of a list that have up to eight inputs go together,
- * up to 28 a launch; the others with those of the same layout kind.
+ * Products: which kernel computes which. Those of a list with up to eight inputs share launches, up
+ * to 28 each; the others share them with those of the same layout kind.
  */
 #include "dev_weights.cuh"
 #include "gpu_products.cuh"
@@ -66,7 +66,7 @@ uint32_t gpu_most_inputs(const struct dev_products *list)
 
 static bool is_matvec(const struct moe_gpu_product *p)
 {
-    return p->n <= GPU_FEW_ROWS;
+    return p->n <= GPU_MATVEC_INPUTS;
 }
 
 static bool is_nothing(const struct moe_gpu_product *p)
@@ -78,7 +78,7 @@ static void start_list(struct moe_gpu *g, struct dev_products *list)
 {
     if (list->n == 0)
         return;
-    if (gpu_most_inputs(list) <= GPU_FEW_ROWS)
+    if (gpu_most_inputs(list) <= GPU_MATVEC_INPUTS)
         gpu_matvec(g, list);
     else if (moe_layout_is_float(list->list[0].kind))
         gpu_gemm_floats(g, list);

@@ -1,12 +1,12 @@
 /*
- * Products for up to eight inputs: decoding. What they cost is reading the weights once.
+ * Products with up to eight inputs: decode. Their cost is reading the weights once.
  *
  * A block of threads takes one panel of 16 rows (dev_matvec_bytes.cuh, dev_matvec_floats.cuh).
  * Products of a list share a launch whatever their layouts are (queries, keys and values; gate and
- * up of several experts), and what follows them is its end (dev_follow.cuh). A kernel for each
+ * up of several experts), which ends with what follows them (dev_follow.cuh). A kernel for each
  * layout would take fewer registers for floats and MXFP4 (about 40 to 60 instead of 96 with one
- * input, with the others 96, too), but lists of several layouts would need as many launches, and
- * the twelve of them compile several times as long. It has run on no GPU yet: no figures.
+ * input; the others take 96, too), but lists of several layouts would need as many launches, and
+ * the twelve kernels would take several times as long to compile.
  */
 #include "dev_follow.cuh"
 #include "dev_matvec_bytes.cuh"
@@ -24,8 +24,8 @@ static __device__ __forceinline__ void matvec_panel(const struct dev_product &p,
         matvec_bytes_panel<KIND, BLOCK, NT>(p, shared);
 }
 
-/* Blocks that a multiprocessor is to hold: the compiler spills little for it (up to 100 bytes with
- * eight inputs). */
+/* Blocks that a multiprocessor should hold: for that the compiler spills up to 100 bytes with eight
+ * inputs. */
 static constexpr int matvec_blocks(int nt)
 {
     return nt == 1 ? 4 : nt == 2 ? 3 : 2;

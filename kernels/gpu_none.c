@@ -1,4 +1,4 @@
-/* The GPU of a build without CUDA: there is none, so that most of this is never called. */
+/* The GPU of a build without CUDA: there is none, so most of this is never called. */
 #include <stdlib.h>
 
 #include "gpu.h"
@@ -29,7 +29,7 @@ int moe_gpu_open(struct moe_gpu **out, int index, struct moe_err *err)
     return moe_fail(err, MOE_ERR_DEVICE, "this program was built without CUDA");
 }
 
-/* Of these NULL may be asked. */
+/* These accept NULL. */
 void moe_gpu_close(struct moe_gpu *g)
 {
 }
@@ -60,7 +60,7 @@ uint64_t moe_gpu_attention_bytes(uint32_t n_heads, uint32_t value_dim, uint32_t 
     return 0;
 }
 
-/* ---- What takes an open device ---- */
+/* ---- Functions of an open device ---- */
 
 #define WITH_DEVICE(type, function, ...)                                                           \
     type function(__VA_ARGS__)                                                                     \

@@ -7,12 +7,12 @@
  * row are one chain, block by block; the integer sums inside a block may be spread over threads,
  * for they are exact; reductions over a vector use 16 running sums and the fixed tree. So an expert
  * gives the same output here and on the processor, and a row's result does not depend on how many
- * rows are computed with it. The one exception is asked for by name: moe_gpu_set_math.
+ * rows are computed with it. The one exception has to be asked for: moe_gpu_set_math.
  *
  * All pointers in these structs are addresses of the device unless said otherwise; the structs
  * themselves lie on the host and are read before the call returns. Vectors are f32. Strides are in
  * floats; rows that products write have room for whole panels (16). Arguments are validated by the
- * caller. NULL where something optional is not there.
+ * caller. NULL where something optional is absent.
  */
 #ifndef MOE_KERNELS_GPU_OPS_H
 #define MOE_KERNELS_GPU_OPS_H
@@ -29,10 +29,10 @@ extern "C" {
 #endif
 
 /*
- * Inputs of products ("activations") in the forms that weights want: plain rows for float layouts,
+ * Inputs of products ("activations") in the forms that weights need: plain rows for float layouts,
  * signed bytes with a scale and a sum per block (kern.h, quantize) for quantized ones, by the
- * blocks of 32 or of 64 columns that the layout has. A row's bytes lie one after the other, filled
- * up with zeros to whole blocks.
+ * blocks of 32 or of 64 columns that the layout has. A row's bytes follow each other, padded with
+ * zeros to whole blocks.
  */
 enum { MOE_GPU_BLOCK_32, MOE_GPU_BLOCK_64, MOE_GPU_N_BLOCKS };
 
@@ -48,9 +48,9 @@ struct moe_gpu_act {
     struct moe_gpu_bytes bytes[MOE_GPU_N_BLOCKS];
 };
 
-/* Fills the byte forms of `act` that have room. Input p * n + i of it is the `act->cols` values at
- * x + i * stride + p * part_stride, for i < n and p < n_parts (parts: a row's heads; else 1).
- * act->x is not looked at. */
+/* Fills those byte forms of `act` that have room. Input p * n + i of it is the `act->cols` values
+ * at x + i * stride + p * part_stride, for i < n and p < n_parts (parts: a row's heads; else 1).
+ * act->x is not read. */
 void moe_gpu_prepare(struct moe_gpu *g, const float *x, uint64_t stride, uint32_t n,
                      uint32_t n_parts, uint32_t part_stride, const struct moe_gpu_act *act);
 
@@ -65,7 +65,7 @@ struct moe_gpu_row {
 void moe_gpu_embed(struct moe_gpu *g, const struct moe_mat *embed, const struct moe_gpu_row *rows,
                    uint32_t n, float scale, float *h, uint64_t h_stride);
 
-/* Adding to the residual stream, its norm, and the norm in the forms that products want. */
+/* Adding to the residual stream, its norm, and the norm in the forms that products need. */
 struct moe_gpu_norm {
     float *h; /* [n][h_stride] */
     uint64_t h_stride;
@@ -91,7 +91,7 @@ struct moe_gpu_router; /* below */
 /* y[i] = w times input `rows[i]`, or first + i without rows, of act, plus `bias`, for i < n. */
 struct moe_gpu_product {
     struct moe_mat w;
-    const struct moe_gpu_act *act; /* of the host; it has the form that w's layout wants */
+    const struct moe_gpu_act *act; /* of the host; it has the form that w's layout needs */
     const uint32_t *rows;
     uint32_t first, n;
     float *y;
@@ -99,16 +99,15 @@ struct moe_gpu_product {
     const float *bias; /* [w.rows] */
     /* Heads: 0, or as many products for inputs [0, n). Part p is of rows [p * w.rows, (p + 1) *
      * w.rows) of the matrix, whole panels; its inputs are p * n + i of act's bytes, or begin at x +
-     * p
-     * * in_part; its results at y + p * y_part. No bias. */
+     * p * in_part; its results at y + p * y_part. No bias. */
     uint32_t n_parts, in_part, y_part;
 };
 /* Products that do not depend on each other, started together: one launch for those with few
  * inputs, one for each kind of the others. */
 void moe_gpu_matmul(struct moe_gpu *g, const struct moe_gpu_product *list, uint32_t n_list);
-/* What comes next for n rows, all that is not NULL in this order: moe_gpu_route, whose scores are
+/* What follows for n rows, those that are not NULL in this order: moe_gpu_route, whose scores are
  * list[0]'s results; moe_gpu_add_norm, whose `add` or h they are. Up to MOE_GPU_JOINED_ROWS rows it
- * is the end of the launch before, as with all functions here that do several things. */
+ * ends the launch before, as in all functions here that do several things. */
 struct moe_gpu_then {
     const struct moe_gpu_router *router;
     const struct moe_gpu_norm *norm;
@@ -124,7 +123,7 @@ struct moe_gpu_gated {
     const float *gate_bias, *up_bias, *down_bias; /* [rows] */
 };
 
-/* What lies between its products. */
+/* The activation between its products. */
 struct moe_gpu_activation {
     bool clamped; /* kern.h's swiglu_clamped; else swiglu */
     float alpha, limit;
@@ -155,13 +154,13 @@ void moe_gpu_experts_in(struct moe_gpu *g, const struct moe_gpu_experts *e,
 void moe_gpu_experts_out(struct moe_gpu *g, const struct moe_gpu_experts *e,
                          const struct moe_gpu_job *jobs, uint32_t n_jobs);
 
-/* How products for MOE_GPU_PROMPT_ROWS inputs or more are computed. */
+/* How products with MOE_GPU_PROMPT_ROWS inputs or more are computed. */
 enum moe_gpu_math {
     MOE_GPU_MATH_EXACT, /* as all others */
     MOE_GPU_MATH_BF16,  /* weights and inputs rounded to bf16, cuBLAS: other results, which depend
                            on the number of rows */
     MOE_GPU_MATH_PORTABLE, /* exact, without the tensor cores: what devices before compute
-                              capability 8.0 do anyway; to compare with */
+                              capability 8.0 do anyway; for comparison */
 };
 enum { MOE_GPU_PROMPT_ROWS = 16 };
 /* scratch: of moe_gpu_math_bytes, for BF16; borrowed while that math is in use. */
@@ -217,15 +216,15 @@ struct moe_gpu_latent {
     const struct moe_gpu_row *rows;
     struct moe_gpu_kv kv;
     uint32_t layer;
-    /* Of the host; NULL: not wanted. The byte forms of what k_up multiplies, as
+    /* Of the host; NULL: not needed. The byte forms of what k_up multiplies, as
      * moe_gpu_prepare(g, q + rope_dim, q_stride, n, n_heads, head_dim, nope) fills them. */
     const struct moe_gpu_act *nope;
 };
 void moe_gpu_finish_latent(struct moe_gpu *g, const struct moe_gpu_latent *l, uint32_t n);
 
 /* Attention over the cache, as run/attention.c defines it: by chunks of MOE_ATTENTION_CHUNK
- * positions. What comes before it and after it can be asked for with it: results are those of the
- * functions called one after the other, in as few launches as will do (a decoded row: one). */
+ * positions. What comes before and after it can be asked for with it: results are those of the
+ * functions called one after the other, in as few launches as possible (a decoded row: one). */
 struct moe_gpu_attention {
     const float *queries; /* [n][heads * key_dim] */
     float *attended;      /* [n][heads * value_dim] */
@@ -236,14 +235,15 @@ struct moe_gpu_attention {
     uint32_t window;    /* 0: all positions */
     const float *sinks; /* [heads] */
     const struct moe_gpu_row *rows;
-    uint32_t end;  /* no row's position is as high: at most the context */
+    uint32_t end;  /* above every row's position: at most the context */
     void *scratch; /* of moe_gpu_attention_bytes, 16-byte aligned */
     uint64_t scratch_bytes;
-    /* Of the host; NULL: all is done. moe_gpu_finish_heads first: of these rows, this layer and
-     * cache, with `queries` as its q, which then is left either as it came or finished. */
+    /* Of the host; NULL: that was done before. Else moe_gpu_finish_heads comes first, of these
+     * rows, this layer and cache, with `queries` as its q, which is left either as it was or
+     * finished. */
     const struct moe_gpu_heads *fresh;
-    /* Of the host; NULL: not wanted. Then moe_gpu_prepare(g, attended, attended_stride, n,
-     * out_parts, value_dim, out): out_parts is 1, or n_heads for products head by head. */
+    /* Of the host; NULL: not needed. Else afterwards moe_gpu_prepare(g, attended, attended_stride,
+     * n, out_parts, value_dim, out): out_parts is 1, or n_heads for products head by head. */
     const struct moe_gpu_act *out;
     uint32_t out_parts;
 };
@@ -269,7 +269,7 @@ struct moe_gpu_router {
 };
 /* As run/router.c. Whatever the scores are, the chosen are top_k different experts; where the
  * processor refuses a row because a weight of it is NaN, a weight is NaN here, too (a score that is
- * NaN counts as the largest), and the caller looks. At most 4096 experts. */
+ * NaN counts as the largest), and the caller checks. At most 4096 experts. */
 void moe_gpu_route(struct moe_gpu *g, const struct moe_gpu_router *r, uint32_t n);
 
 /* x[i] = softmax(x[i] + bias) of n rows of `cols`. */
@@ -297,7 +297,7 @@ void moe_gpu_combine(struct moe_gpu *g, const struct moe_gpu_combine *c,
 
 /* A MoE layer's feed-forward with experts that the device's own router chooses, from the norm of
  * the stream to the norm that the next layer wants: three launches where rows are few and products
- * wait for nobody but each other. */
+ * depend on each other alone. */
 struct moe_gpu_moe {
     const struct moe_gpu_product *routers; /* the router's, and perhaps the shared expert's gate */
     uint32_t n_routers;                    /* 1 or 2 */
@@ -312,7 +312,7 @@ struct moe_gpu_moe {
     const struct moe_gpu_combine *combine;
     const struct moe_gpu_norm *norm; /* NULL: none */
 };
-/* At most MOE_GPU_JOINED_ROWS rows: each activation reads its weights anew. */
+/* At most MOE_GPU_JOINED_ROWS rows: each activation reads its weights again. */
 void moe_gpu_moe(struct moe_gpu *g, const struct moe_gpu_moe *m, uint32_t n);
 
 /* logits = (logits + bias) * scale, in place. */

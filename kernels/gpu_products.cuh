@@ -1,6 +1,6 @@
 /*
- * Lists of products: how they are made (gpu_matmul.cu, gpu_experts.cu), what takes them
- * (gpu_matvec.cu, gpu_gemm*.cu).
+ * Lists of products: making them (gpu_matmul.cu, gpu_experts.cu) and computing them (gpu_matvec.cu,
+ * gpu_gemm.cu, gpu_gemm_floats.cu).
  */
 #ifndef MOE_KERNELS_GPU_PRODUCTS_CUH
 #define MOE_KERNELS_GPU_PRODUCTS_CUH
@@ -29,15 +29,15 @@ void gpu_activate_rows(struct moe_gpu *g, const struct moe_gpu_experts *e, uint3
 uint32_t gpu_most_panels(const struct dev_products *list);
 uint32_t gpu_most_inputs(const struct dev_products *list);
 
-/* Starts the kernel for up to GPU_FEW_ROWS inputs: of any layouts, with what follows. */
+/* Products with up to GPU_MATVEC_INPUTS inputs, of any layouts, with what follows. */
 void gpu_matvec(struct moe_gpu *g, const struct dev_products *list);
-/* Whether there are counters for what follows, and blocks have the memory. */
+/* Whether there are counters for what follows, and blocks have the memory for it. */
 bool gpu_can_follow(const struct dev_products *list);
-/* For more: all of the same kind and blocks, nothing follows. */
+/* Products with more: all of the same kind and blocks, nothing follows. */
 void gpu_gemm(struct moe_gpu *g, const struct dev_products *list);
 void gpu_gemm_floats(struct moe_gpu *g, const struct dev_products *list);
 
-/* One product by MOE_GPU_MATH_BF16; false, and nothing done, when that is not to be. */
+/* One product by MOE_GPU_MATH_BF16; false, and nothing done, if that math is not for it. */
 bool gpu_gemm_bf16(struct moe_gpu *g, const struct moe_gpu_product *product);
 
 #endif

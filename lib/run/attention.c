@@ -2,12 +2,13 @@
  * Attention over the KV cache. Scores are products of the key matrix [positions][key_dim] with
  * queries, outputs products of the value matrix [value_dim][positions] with e to the scores: both
  * by the kernels that multiply float weights. Up to 8 queries that share keys (neighbouring rows,
- * heads of one group) go through together.
+ * heads of one group) are computed together.
  *
  * A row at position p sees the positions up to p, in a layer with a window of n the last n of
- * these. What it sees is taken by chunks: chunk c holds the positions from c * MOE_ATTENTION_CHUNK
- * on. So scratch memory does not grow with the context, and whoever computes chunks side by side
- * gets the same bits. For a row and a head, with the query times attn_scale (each value rounded):
+ * these. It is computed by chunks: chunk c holds the positions from c * MOE_ATTENTION_CHUNK
+ * on. So scratch memory does not grow with the context, and a device that computes chunks side by
+ * side gets the same bits. For a row and a head, with the query times attn_scale (each value
+ * rounded):
  *
  *   score    s_p = the panel product of key p and the query: one fma chain over key_dim
  *   chunk    of each in which the row sees a position, over those it sees:
@@ -89,9 +90,9 @@ struct column {
     float largest, sum; /* M, S; sum 0: no chunk yet */
 };
 
-/* Columns that share keys, in work. */
+/* Columns that share keys, at work. */
 struct tile {
-    uint32_t n, nt; /* columns; with those that fill up and see nothing */
+    uint32_t n, nt; /* columns; with those that fill it up and see nothing */
     struct column cols[MOE_TILE];
     struct span sees[MOE_TILE]; /* positions */
     const uint8_t *keys, *values;
@@ -138,7 +139,7 @@ static void open_tile(const struct attend *a, const struct moe_attn_tile *from, 
             tile->query[c * tile->nt + t] = 0;
 }
 
-/* What of `sees` lies in the chunk that starts at position `base`, as places in it. */
+/* The part of `sees` in the chunk that starts at position `base`, as places in it. */
 static struct span in_chunk(struct span sees, uint32_t base)
 {
     uint32_t begin = sees.begin > base ? sees.begin - base : 0;

@@ -1,6 +1,6 @@
 /*
- * Moments: when a GPU came to the ends of the parts of a pass, by its own clock, as spans of the
- * session's timeline. Its clock and the processor's are tied together when recording begins.
+ * GPU timing: when a GPU reached the ends of the parts of a pass, by its own clock, as spans of the
+ * session's timeline. Its clock is related to the processor's when recording begins.
  */
 #ifndef MOE_RUN_GPU_TIMING_H
 #define MOE_RUN_GPU_TIMING_H
@@ -10,15 +10,15 @@
 
 struct gpu_timing;
 
-/* Room for so many moments of a pass. Waits for the device. */
+/* Room for `max` points of a pass. Waits for the device. */
 int gpu_timing_open(struct gpu_timing **out, struct moe_gpu *gpu, uint32_t max,
                     struct moe_err *err);
 void gpu_timing_close(struct gpu_timing *m); /* NULL is fine */
 
-/* The compute stream has come so far; with a part, that ends a span that began with the moment
- * before. */
+/* Marks the point that the compute stream has reached; with a part, it ends a span that began at
+ * the point before. */
 void gpu_timing_add(struct gpu_timing *m, uint32_t layer, const char *part);
-/* Waits until all were reached, and writes their spans. */
+/* Waits until all points were reached, and writes their spans. */
 int gpu_timing_write(struct gpu_timing *m, struct moe_timeline *timeline, struct moe_err *err);
 
 #endif

@@ -128,7 +128,7 @@ static void carve_prediction(struct gpu_prediction *p, struct moe_arena *arena,
     }
 }
 
-/* What cuBLAS multiplies at most: the widest matrix, all rows of a batch. */
+/* The largest product of cuBLAS: the widest matrix, all rows of a batch. */
 static uint64_t math_bytes(const struct moe_config *c, const struct moe_session_options *o)
 {
     uint32_t widest = larger(larger(c->dense_ff, c->shared_ff), c->expert_ff);
@@ -223,7 +223,7 @@ static struct moe_gpu_gated gated_of(const struct moe_expert_view *view)
                                   view->gate_bias, view->up_bias, view->down_bias};
 }
 
-/* Tells the device where all experts lie, if they lie there. */
+/* Tells the device where all experts lie, when they lie there. */
 static int fill_table(struct gpu_work *g, const struct moe_config *c,
                       const struct moe_expert_view *views, struct moe_err *err)
 {

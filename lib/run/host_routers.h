@@ -1,6 +1,6 @@
 /*
- * Routers on the host: copies for a model whose dense part lies on a GPU, so that the host can ask
- * the layers ahead as it does where it computes alone.
+ * Routers on the host: copies for a model whose dense part lies on a GPU, so that the host can
+ * predict as it does where it computes alone.
  */
 #ifndef MOE_RUN_HOST_ROUTERS_H
 #define MOE_RUN_HOST_ROUTERS_H

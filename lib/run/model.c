@@ -174,8 +174,8 @@ static int read_dense_part(struct moe_model *m, const struct moe_progress *progr
 
 /* ---- The experts' shapes ---- */
 
-/* A class has exactly the matrices and biases that the description implies: one that it does not
- * know would be left out of the arithmetic. */
+/* A class has exactly the matrices and biases that the description implies: any other would be left
+ * out of the arithmetic. */
 static int check_class(const struct moe_model *m, const struct moe_expert_class *class_,
                        struct moe_err *err)
 {

@@ -1,6 +1,6 @@
 /*
- * A model ready to compute: description, tokenizer, dense weights in memory, experts behind their
- * provider. Opened from a pack; immutable afterwards but for the provider's state.
+ * A model ready to compute: description, tokenizer, dense weights in memory, experts behind
+ * their provider. Opened from a pack; immutable afterwards but for the provider's state.
  */
 #ifndef MOE_RUN_MODEL_H
 #define MOE_RUN_MODEL_H
@@ -17,7 +17,7 @@
 #include "text/tokenizer.h"
 
 /* The dense weights of one layer; shapes in model/family.h. Vectors are plain f32 arrays. What the
- * model has not is NULL (of a matrix: its data). */
+ * model lacks is NULL (of a matrix: its data). */
 struct moe_layer {
     bool is_moe;
     const float *attn_norm, *attn_norm_bias, *ffn_norm, *ffn_norm_bias;
@@ -50,9 +50,9 @@ struct moe_model {
 
 struct moe_gpu;
 
-/* Opens the pack: description, tokenizer, chat template. Shapes are checked against the
- * description: every tensor and expert it implies must be there, with the right size. No weights
- * are read yet. */
+/* Opens the pack: description, tokenizer, chat template. Every tensor and
+ * expert that the description implies must be there, with the right size. No weights are read yet.
+ */
 int moe_model_open_directory(struct moe_model **out, const char *path, struct moe_err *err);
 /* Bytes that moe_model_load will take: the dense weights, and rope for so many positions. */
 uint64_t moe_model_load_bytes(const struct moe_model *model, uint32_t context);
@@ -66,17 +66,18 @@ uint64_t moe_model_gpu_host_bytes(const struct moe_model *model, uint32_t contex
 int moe_model_load(struct moe_model *model, uint32_t context, struct moe_gpu *gpu,
                    const struct moe_progress *progress, struct moe_err *err);
 
-/* Where the matrix of a role that the model has (moe_tensor_shape) lies in it; whoever owns the
- * model may set it. */
+/* The place of the matrix of a role that the model has (moe_tensor_shape); the model's owner may
+ * set it. */
 struct moe_mat *moe_model_matrix(const struct moe_model *model, enum moe_tensor_role role,
                                  uint32_t layer);
 
-/* Both at once. */
+/* Opens the pack and reads the dense part. */
 int moe_model_open(struct moe_model **out, const char *path, uint32_t context,
                    const struct moe_progress *progress, struct moe_err *err);
 void moe_model_close(struct moe_model *model);
 
-/* The shape of statistics of this model; max_tokens and prompt_percent are for whoever counts. */
+/* The shape of statistics of this model; max_tokens and prompt_percent are for the caller to set.
+ */
 struct moe_statistics_shape moe_model_statistics_shape(const struct moe_model *model);
 /* Whether statistics are of this model. */
 bool moe_model_fits_statistics(const struct moe_model *model,

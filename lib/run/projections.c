@@ -2,8 +2,8 @@
  * Around attention: the products that make queries, keys and values out of a layer's input, with
  * biases, norms, clipping and rotary positions, and those that bring attention's result back.
  *
- * Latent attention (DeepSeek-V2): what the cache keeps of a position is one normalised vector and
- * one rotated part for all heads. A head's keys and values are linear in that vector, so queries
+ * Latent attention (DeepSeek-V2): of a position the cache keeps one normalised vector and one
+ * rotated part for all heads. A head's keys and values are linear in that vector, so queries
  * are carried into its space instead (k_up) and results back out of it (v_up), head by head.
  */
 #include <string.h>

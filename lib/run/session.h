@@ -72,9 +72,9 @@ struct moe_session_options {
     uint32_t n_variants;  /* of the pack, where an assigner will say at which one each activation is
                              computed (layer_request.h); 0: there is no assigner */
 
-    struct moe_gpu *gpu;    /* computes the stages, and holds the model's dense part, the experts'
-                               views and the KV cache; borrowed. NULL: the processor, and the options
-                               below do not matter */
+    /* Computes the stages, and holds the model's dense part, the experts' views and the KV cache;
+     * borrowed. NULL: the processor, and the options below do not matter. */
+    struct moe_gpu *gpu;
     bool gpu_bf16;          /* prefill by bf16 products (gpu_ops.h, MOE_GPU_MATH_BF16) */
     bool needs_rows;        /* experts are computed on the host, too: gate inputs come there, and
                                outputs go back */

@@ -44,7 +44,7 @@ static int enter(struct moe_session *s, const struct moe_row *rows, uint32_t n_r
     return moe_gpu_status(g->gpu, err);
 }
 
-/* Where the clocks cannot be tied together, there are no spans. */
+/* Where the clocks cannot be related, there are no spans. */
 static void reached(struct moe_session *s, uint32_t layer, const char *part)
 {
     struct gpu_work *g = s->device;
@@ -70,8 +70,8 @@ static int leave(struct moe_session *s, uint32_t n_rows, float *hidden_out, stru
 
 /* ---- Recorded layers ---- */
 
-/* Positions that a recording for this one reaches: a power of two of chunks, so that a context of n
- * chunks needs log n recordings. */
+/* The positions that a recording for `end` reaches: a power of two of chunks, so that a context of
+ * n chunks needs log n recordings. */
 static uint32_t reach(const struct moe_session *s, uint32_t end)
 {
     uint64_t positions = MOE_ATTENTION_CHUNK;
@@ -95,7 +95,7 @@ static void record(struct moe_session *s, struct gpu_graph *recording)
     moe_gpu_graph_end(g->gpu, &recording->graph, NULL);
 }
 
-/* The recording that reaches so far, or room for it; NULL: there is none. */
+/* The recording that reaches that far, or room for it; NULL: there is none. */
 static struct gpu_graph *find_recording(struct gpu_residents *g, uint32_t end)
 {
     for (uint32_t i = 0; i < g->n_graphs; i++)
@@ -169,7 +169,7 @@ static int logits_of(struct moe_session *s, uint32_t first, uint32_t n, float *l
         int status = moe_gpu_finish(g->gpu, err);
         if (status != MOE_OK)
             return status;
-        /* A number of the stream that is none makes all logits of its row so. */
+        /* A NaN in the stream makes all logits of its row NaN. */
         for (uint32_t row = 0; g->residents.table && row < part; row++)
             if (isnan(to[row * moe_logits_stride(&s->model->config)]))
                 return not_numbers(err);

@@ -1,6 +1,6 @@
 /*
- * Attention on a GPU: products, what becomes of queries, keys and values, the cache, the output
- * into the stream.
+ * Attention on a GPU: the products before it, queries, keys and values, the cache, and its output
+ * into the residual stream.
  */
 #include "run/stages_gpu.h"
 
@@ -21,7 +21,7 @@ static struct moe_gpu_kv gpu_kv_of(const struct gpu_work *g)
     };
 }
 
-/* Asks for the products; what is left to be done with them is returned. */
+/* Asks for the products; returns what is left to be done with them. */
 static struct moe_gpu_heads project_heads(struct moe_session *s, uint32_t layer,
                                           const struct moe_gpu_act *in, uint32_t n_rows)
 {
@@ -61,8 +61,8 @@ static struct moe_gpu_heads project_heads(struct moe_session *s, uint32_t layer,
     };
 }
 
-/* What a matrix that has rows for each head multiplies: inputs of all heads at x, with room for
- * their byte forms. */
+/* The inputs of a matrix that has rows for each head: those of all heads at x, with room for their
+ * byte forms. */
 static struct moe_gpu_act heads_act(const struct gpu_attention *a, const struct moe_mat *m,
                                     float *x, uint64_t x_stride)
 {
@@ -140,7 +140,7 @@ static void project_latent(struct moe_session *s, uint32_t layer, const struct m
                    a->queries_stride, moe_config_cache_key(c));
 }
 
-/* fresh: what is still to be done before, or NULL; out: the byte forms to be filled behind, of rows
+/* fresh: what is still to be done before, or NULL; out: the byte forms to fill afterwards, of rows
  * or of their heads. */
 static void attend_cache(struct moe_session *s, uint32_t layer, uint32_t n_rows,
                          const struct moe_gpu_heads *fresh, const struct moe_gpu_act *out,

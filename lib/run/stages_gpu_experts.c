@@ -8,8 +8,8 @@
 
 /* ---- Dense and shared ---- */
 
-/* Where a dense or shared feed-forward comes from and goes, with room in gate, up and `room`; in
- * and mid are filled and pointed at. */
+/* Inputs and outputs of a dense or shared feed-forward, with room in gate, up and `room`; the
+ * result points at in and mid, which are filled. */
 static struct moe_gpu_experts dense_of(const struct moe_session *s, uint32_t layer, float *gate,
                                        float *up, const struct moe_gpu_act *room,
                                        struct moe_gpu_act *in, struct moe_gpu_act *mid)
@@ -67,7 +67,7 @@ void stages_gpu_run_beside(struct moe_session *s, uint32_t layer, uint32_t n_row
         run_dense(s, layer, n_rows);
 }
 
-/* It went before the host waited for the router. */
+/* It was asked for before the host waited for the router. */
 int stages_gpu_beside(struct moe_session *s, uint32_t layer, uint32_t n_rows, struct moe_err *err)
 {
     return moe_gpu_status(gpu_of(s), err);
@@ -82,7 +82,7 @@ void stages_gpu_grouped(struct moe_session *s, uint32_t n_rows)
     uint64_t n = (uint64_t)n_rows * s->model->config.top_k;
     moe_gpu_upload(g->gpu, MOE_GPU_COMPUTE, g->ff.rows, r->rows, n * sizeof(uint32_t));
     moe_gpu_upload(g->gpu, MOE_GPU_COMPUTE, g->ff.slot_of, r->slot_of, n * sizeof(uint32_t));
-    if (s->strategy) /* it may have replaced the router's */
+    if (s->strategy) /* it may have replaced the router's choice */
         moe_gpu_upload(g->gpu, MOE_GPU_COMPUTE, g->ff.weights, r->weights, n * sizeof(float));
 }
 
@@ -91,7 +91,7 @@ uint32_t stages_gpu_at_once(const struct moe_session *s, uint32_t n_rows)
     return MOE_MAX_TOP_K;
 }
 
-/* Where experts of this batch come from and go; `in` and `mid` are filled and pointed at. */
+/* Inputs and outputs of this batch's experts; the result points at in and mid, which are filled. */
 static struct moe_gpu_experts experts_of(struct moe_session *s, uint32_t layer,
                                          struct moe_gpu_act *in, struct moe_gpu_act *mid)
 {
