@@ -106,7 +106,7 @@ static int check_explain(int n_args)
 
 static int check_machine(void)
 {
-    if (o.plan.strategy.device.kind == DEVICE_CUDA)
+    if (o.plan.strategy.device.cuda)
         return cli_misuse("option --device: moe-plan plans for the CPU and for test devices");
     if (o.plan.profile && o.plan.layer_seconds > 0)
         return cli_misuse("options --device-profile and --layer-seconds exclude each other");

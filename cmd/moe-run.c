@@ -47,7 +47,6 @@ static uint32_t wanted_context(uint32_t *cap)
 /* Sets the engine's options of the strategy; with none given the engine chooses. */
 static int choose_strategy(struct run *r, struct moe_err *err)
 {
-    const struct device_option *device = &opt.strategy.device;
     struct moe_strategy strategy;
     bool automatic;
     int status = strategy_options_apply(&opt.strategy, &strategy, &automatic, err);
@@ -61,12 +60,7 @@ static int choose_strategy(struct run *r, struct moe_err *err)
     opt.engine.statistics = r->statistics;
     opt.engine.low_variant = opt.strategy.low;
     opt.engine.staging = opt.strategy.staging;
-    opt.engine.device = (struct moe_device_choice){.test = device->kind == DEVICE_TEST,
-                                                   .speed = device->speed,
-                                                   .link_rate = device->link_rate,
-                                                   .cuda = device->kind == DEVICE_CUDA,
-                                                   .index = device->index,
-                                                   .automatic = device->automatic};
+    opt.engine.device = opt.strategy.device;
     return MOE_OK;
 }
 

@@ -32,7 +32,6 @@ static int check_experts(const struct plan_inputs *in, struct moe_err *err)
 static struct moe_engine_options engine_options(const struct plan_options *o,
                                                 enum plan_budget budget)
 {
-    const struct device_option *device = &o->strategy.device;
     return (struct moe_engine_options){
         .memory_bytes = budget == PLAN_OF_EXPERTS ? 0
                         : o->memory               ? o->memory
@@ -41,9 +40,7 @@ static struct moe_engine_options engine_options(const struct plan_options *o,
         .exact = o->strategy.exact,
         .low_variant = o->strategy.low,
         .staging = o->strategy.staging,
-        .device = {.test = device->kind == DEVICE_TEST,
-                   .speed = device->speed,
-                   .link_rate = device->link_rate},
+        .device = o->strategy.device,
         .link_rate = o->link_rate,
         .seed = o->seed,
         .session = {.context = o->context, .n_sequences = 1, .batch = o->batch},

@@ -44,7 +44,7 @@ static int pace_of_layer(struct plan_inputs *in, struct moe_err *err)
 
 static double load_rate(const struct plan_options *o)
 {
-    return o->strategy.device.kind == DEVICE_TEST ? o->strategy.device.link_rate : o->link_rate;
+    return o->strategy.device.test ? o->strategy.device.link_rate : o->link_rate;
 }
 
 /* Experts come from the host's memory where the profile has an accelerator with a link. */
@@ -76,7 +76,7 @@ static int measure(struct plan_inputs *in, struct moe_err *err)
     cli_note("measuring this machine (moe-profile --device%s%s -o DEVICE saves the result for "
              "--device-profile DEVICE)",
              o->pack ? " " : "", o->pack ? o->pack : "");
-    if (o->strategy.device.kind == DEVICE_TEST) /* one core for the device, one for the host */
+    if (o->strategy.device.test) /* one core for the device, one for the host */
         moe_par_set_threads(1);
     return moe_device_bench(&what, &in->device, err);
 }
@@ -96,7 +96,7 @@ int plan_machine_open(struct plan_inputs *in, struct moe_err *err)
         return status;
     const struct moe_device *d = in->device;
     double host = d->host.memory_bytes_per_second.value;
-    if (o->strategy.device.kind == DEVICE_TEST)
+    if (o->strategy.device.test)
         in->pace.host_slowdown = o->strategy.device.speed;
     else if (tier_of(d) == MOE_TIER_HOST && host > 0 &&
              d->accelerator.memory_bytes_per_second.value > 0)

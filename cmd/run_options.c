@@ -129,7 +129,7 @@ static int check_options(int n_args, char **args)
         return cli_misuse("option --prompt-tokens belongs to --bench");
     if (opt.json && !opt.bench && !opt.perplexity)
         return cli_misuse("option --json belongs to --bench and --perplexity");
-    if (opt.strategy.device.kind != DEVICE_CUDA &&
+    if (!opt.strategy.device.cuda &&
         (opt.engine.gpu_memory_bytes || opt.engine.bf16_prompts || cli_given("predict-on")))
         return cli_misuse("options --gpu-memory, --bf16-prompts and --predict-on go with --device "
                           "cuda or --device auto");

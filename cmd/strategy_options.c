@@ -37,21 +37,21 @@ const struct cli_option *strategy_part_options(struct strategy_options *o)
 
 bool strategy_device(const char *text, void *to, char why[128])
 {
-    struct device_option *device = to;
+    struct moe_device_choice *device = to;
     char speed[32];
     const char *numbers = strncmp(text, "test:", 5) == 0 ? text + 5 : "";
     size_t n = strcspn(numbers, ",");
     if (strcmp(text, "cpu") == 0) {
-        *device = (struct device_option){.kind = DEVICE_CPU};
+        *device = (struct moe_device_choice){0};
         return true;
     }
     if (strcmp(text, "auto") == 0) {
-        *device = (struct device_option){.kind = DEVICE_CUDA, .automatic = true};
+        *device = (struct moe_device_choice){.cuda = true, .automatic = true};
         return true;
     }
     if (strncmp(text, "cuda", 4) == 0 && (text[4] == 0 || text[4] == ':')) {
         uint64_t index = 0;
-        *device = (struct device_option){.kind = DEVICE_CUDA};
+        *device = (struct moe_device_choice){.cuda = true};
         if (text[4] == 0 || (moe_parse_u64(text + 5, &index) && index <= MAX_GPU)) {
             device->index = (int)index;
             return true;
@@ -60,7 +60,7 @@ bool strategy_device(const char *text, void *to, char why[128])
     if (n < sizeof speed && numbers[n]) {
         memcpy(speed, numbers, n);
         speed[n] = 0;
-        device->kind = DEVICE_TEST;
+        *device = (struct moe_device_choice){.test = true};
         if (moe_parse_double(speed, &device->speed) && device->speed >= 1 &&
             moe_parse_rate(numbers + n + 1, &device->link_rate))
             return true;

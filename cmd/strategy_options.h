@@ -13,17 +13,9 @@
 
 #include "base/err.h"
 #include "cli.h"
+#include "engine/engine.h"
 #include "sched/calibration.h"
 #include "sched/strategy.h"
-
-/* --device: what computes the model. */
-struct device_option {
-    enum { DEVICE_CPU = 0, DEVICE_TEST, DEVICE_CUDA } kind;
-    int index;        /* of the GPU */
-    bool automatic;   /* the GPU if it is available, else the CPU */
-    double speed;     /* of a test device: how many times as fast as the host */
-    double link_rate; /* ... and bytes per second from host to device */
-};
 
 struct strategy_options {
     const char *strategy;           /* NULL: auto */
@@ -34,7 +26,7 @@ struct strategy_options {
     const char *low;                /* variant of the lower precision; NULL: the pack's last */
     uint32_t staging;               /* slots for prefetched experts; 0: as many as a token uses in
                                        a layer */
-    struct device_option device;
+    struct moe_device_choice device;
     const struct moe_map *map; /* moe-calibrate's: overrides the strategy's own values, not those
                                   given as options; NULL: none */
 };
