@@ -5,8 +5,8 @@
 #include "base/buf.h"
 #include "run/stats.h"
 
-/* One JSON object with the keys of moe-run(1); totals over both phases, and "prefill"/"decode"
- * objects. */
+/* One JSON object with the keys of moe-run-stats(5); totals over both phases, and
+ * "prefill"/"decode" objects. */
 void moe_show_run_json(const struct moe_stats *stats, struct moe_buf *out);
 /* The same for a person, a few lines. */
 void moe_show_run(const struct moe_stats *stats, struct moe_buf *out);
