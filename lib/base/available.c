@@ -1,5 +1,5 @@
 /*
- * How much memory is to be had: the system's word, and that of every control group above us.
+ * How much memory is available: by the system, and by every control group of this process.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -22,7 +22,7 @@ static bool read_number(const char *dir, const char *name, uint64_t *out)
     return found;
 }
 
-/* Page cache counts as used memory of a group, yet goes when it is needed. */
+/* Page cache counts as used memory of a group, but is reclaimed when memory is needed. */
 static uint64_t reclaimable(const char *dir, const char *key)
 {
     char path[PATH_BYTES + 64], line[256];
@@ -38,7 +38,7 @@ static uint64_t reclaimable(const char *dir, const char *key)
     return value;
 }
 
-/* The least that the group at `path` below `root`, or any above it, leaves. */
+/* The least that the group at path `group` below `root`, or any group above it, leaves. */
 static uint64_t groups_leave(const char *root, const char *group, const char *limit_name,
                              const char *usage_name, const char *cache_key)
 {

@@ -11,12 +11,12 @@ void moe_best(const float *values, uint32_t n, uint32_t k, uint32_t *best)
                 best[found++] = i;
             continue;
         }
-        /* Behind all that are not smaller. Bisected without branches that nobody could foresee. */
+        /* It goes after all that are not smaller: bisected without unpredictable branches. */
         uint32_t at = 0;
         for (uint32_t left = found; left > 0;) {
-            uint32_t half = left / 2, behind = !(values[i] > values[best[at + half]]);
-            at += behind * (half + 1);
-            left = half - behind * (1 - left % 2);
+            uint32_t half = left / 2, after = !(values[i] > values[best[at + half]]);
+            at += after * (half + 1);
+            left = half - after * (1 - left % 2);
         }
         found += found < k;
         memmove(best + at + 1, best + at, (found - 1 - at) * sizeof *best);

@@ -1,5 +1,5 @@
 /*
- * What this processor can do, and the switch that tests use to make it do less.
+ * Levels of instruction sets, and which of them this processor supports.
  */
 #ifndef MOE_BASE_CPU_H
 #define MOE_BASE_CPU_H

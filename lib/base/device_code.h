@@ -1,5 +1,5 @@
 /*
- * Functions that CUDA kernels compile too, so that processor and GPU share one text of their
+ * Functions that CUDA kernels compile too, so that processor and GPU share one source of their
  * arithmetic: write `static inline MOE_DEVICE_CODE`.
  */
 #ifndef MOE_BASE_DEVICE_CODE_H

@@ -50,10 +50,10 @@ int moe_file_read_all(const char *path, uint64_t max_bytes, struct moe_buf *out,
         return fd;
     int status = MOE_OK;
     if (size > max_bytes) {
-        status =
-            moe_fail(err, MOE_ERR_FORMAT,
-                     "%s: %" PRIu64 " bytes, more than such a file can sensibly have (%" PRIu64 ")",
-                     path, size, max_bytes);
+        status = moe_fail(err, MOE_ERR_FORMAT,
+                          "%s: has %" PRIu64 " bytes, more than the %" PRIu64
+                          " that such a file may have",
+                          path, size, max_bytes);
     } else {
         uint8_t *to = moe_buf_reserve(out, size);
         if (!to)
@@ -183,7 +183,8 @@ static int sync_directory_of(const char *path, struct moe_err *err)
     int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     free(dir);
     if (fd < 0)
-        return MOE_OK; /* the name is in place; a file system that hides its directory may */
+        return MOE_OK; /* the file is in place; some file systems do not let a directory be opened
+                        */
     fsync(fd);
     close(fd);
     return MOE_OK;

@@ -14,7 +14,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 
-/* Opens a regular file for reading; a directory or device is refused with a sentence.
+/* Opens a regular file for reading; directories and devices are refused.
  * Returns a descriptor (close() it) and the size, or a negative status. */
 int moe_file_open(const char *path, uint64_t *size_bytes, struct moe_err *err);
 

@@ -76,7 +76,7 @@ void *moe_arena_take(struct moe_arena *arena, uint64_t n, uint64_t item_bytes)
     return block;
 }
 
-/* The number behind `key` in a /proc file of "Key: N kB" lines, in bytes; 0 when it is not there.
+/* The number after `key` in a /proc file of "Key: N kB" lines, in bytes; 0 when it is not there.
  */
 static uint64_t proc_kib(const char *path, const char *key)
 {

@@ -49,7 +49,7 @@ void *moe_alloc(uint64_t n, uint64_t item_bytes, struct moe_err *err);
 void *moe_pages_alloc(uint64_t bytes, struct moe_err *err);
 void moe_pages_free(void *pages, uint64_t bytes);
 
-/* A copy of the n bytes at `text` with a NUL behind them; free() it. NULL: out of memory. */
+/* A copy of the n bytes at `text` followed by a NUL; free() it. NULL: out of memory. */
 char *moe_strndup(const char *text, uint64_t n, struct moe_err *err);
 
 /*
@@ -70,14 +70,14 @@ struct moe_arena {
  * once at the end). */
 void *moe_arena_take(struct moe_arena *arena, uint64_t n, uint64_t item_bytes);
 
-/* The process's resident set in bytes now; 0 where it cannot be told. */
+/* The process's resident set in bytes now; 0 where it is not known. */
 uint64_t moe_rss_bytes(void);
 /* Memory that this process can still take without pushing others out: what the system calls
  * available, and what the limits of its control groups (v1 or v2) leave. UINT64_MAX where neither
- * can be told. */
+ * is known. */
 uint64_t moe_available_bytes(void);
 
-/* The process's peak resident set in bytes so far (VmHWM); 0 where it cannot be told. */
+/* The process's peak resident set in bytes so far (VmHWM); 0 where it is not known. */
 uint64_t moe_peak_rss_bytes(void);
 
 #endif

@@ -2,9 +2,9 @@
  * Parallel loops: the one place that knows OpenMP.
  *
  * A loop over n items is cut into consecutive ranges that the threads take as they become free;
- * results must not depend on the cut (contract, section 3: any thread count, same tokens). Loops do
- * not nest: a loop started from inside another's parallel part runs on its own thread. Loops belong
- * to one thread of a process; another that computes beside it says that it runs its own alone.
+ * results must not depend on the cut: any number of threads gives the same tokens. Loops do not
+ * nest: one started inside another's parallel section runs on its own thread. One thread of the
+ * process starts parallel loops; any other that computes beside it must call moe_par_alone(true).
  */
 #ifndef MOE_BASE_PAR_H
 #define MOE_BASE_PAR_H
@@ -24,7 +24,7 @@ int moe_par_threads(void);
 
 /* Loops that the calling thread starts from now on run on it alone, with thread number 0: scratch
  * memory by thread number is then the caller's own, not shared with other threads' loops. Returns
- * what was said before. */
+ * the previous setting. */
 bool moe_par_alone(bool alone);
 
 /* Calls fn(ctx, begin, end, thread) over [0, n) in ranges of at least `grain` items (the last may

@@ -1,5 +1,5 @@
 /*
- * Progress hook: how a long library call says how far it is, and learns that it should stop.
+ * Progress hook: how a long library call reports how far it is and learns that it should stop.
  * The library never prints; cmd/ draws the bar.
  */
 #ifndef MOE_BASE_PROGRESS_H
@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 struct moe_progress {
-    /* Called now and then from the calling thread; NULL: nobody listens. `what` names the step. */
+    /* Called now and then from the calling thread; NULL: no reports. `what` names the step. */
     void (*report)(void *ctx, const char *what, uint64_t done, uint64_t total);
     void *ctx;
     /* Set by a signal handler: finish the current step and return MOE_ERR_INTERRUPTED. May be

@@ -1,5 +1,5 @@
 /*
- * Text for people: sizes, rates, shares in and out, and UTF-8 boundaries.
+ * Text for people: sizes, rates and shares, parsed and formatted, and UTF-8.
  */
 #ifndef MOE_BASE_TEXT_H
 #define MOE_BASE_TEXT_H
