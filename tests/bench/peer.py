@@ -3,7 +3,7 @@
 
     tests/bench/peer.py --peer NAME='DIR [OPTION...]' [--peer ...] [--cells TYPE:HIDDENxFF,...]
 
-DIR holds the peer's llama-bench and llama-perplexity; the options behind it go to both (ik_llama.cpp:
+DIR holds the peer's llama-bench and llama-perplexity; the options after it go to both (ik_llama.cpp:
 'DIR -fmoe 1 -rtr 1'). For every cell the bundled model is widened (tests/tools/widen), written as
 GGUF of that type (tests/tools/write_gguf), and a pack is made of that very file, so that all compute
 with the same weights. Then, for every number of threads, in alternation: the commands take turns,
@@ -11,7 +11,7 @@ with the same weights. Then, for every number of threads, in alternation: the co
 after one that does not count), printed are the median, the least and the most of the rounds.
 
 Prefill is a prompt of --prompt-tokens from an empty context; decode is --decode-tokens one by one
-behind such a prompt. Nats per token are of the second half of windows of --window tokens of one text;
+after such a prompt. Nats per token are of the second half of windows of --window tokens of one text;
 that both scored the same number of tokens is checked. Needs Python 3 and, for the largest default
 cell, 35 GB of disk in --work. Files that are there already are used again.
 """
@@ -69,8 +69,8 @@ class Peer:
 
     def speed(self, cell, threads):
         prompt, decode = self.args.prompt_tokens, self.args.decode_tokens
-        behind = ["-p", 0, "-n", decode, "-d", prompt] if self.has_depth else ["-p", 0, "-n", 0, "-gp", f"{prompt},{decode}"]
-        return [self.bench(cell, threads, ["-p", prompt, "-n", 0]), self.bench(cell, threads, behind)]
+        decoding = ["-p", 0, "-n", decode, "-d", prompt] if self.has_depth else ["-p", 0, "-n", 0, "-gp", f"{prompt},{decode}"]
+        return [self.bench(cell, threads, ["-p", prompt, "-n", 0]), self.bench(cell, threads, decoding)]
 
     def quality(self, cell, text):
         window = self.args.window

@@ -15,7 +15,6 @@ head -c 600 tests/data/stories.calib.txt >"$tmp/text"
 stats=$tmp/stats.yaml
 "$bin/moe-profile" -q "$two" --text "$tmp/text" --max-tokens 96 -o "$stats" || exit 1
 
-json=$tmp/json
 model=$two
 tokens=10
 saying() { # PROGRAM OPTION...: an answer
@@ -25,16 +24,6 @@ saying() { # PROGRAM OPTION...: an answer
         "$@"
 }
 ask() { saying "$gpu" --device cuda "$@"; }
-figure() { sed -n "s/^  \"$1\": *\"*\([^\",]*\).*/\1/p" "$json"; }
-some() { [ "$(figure "$1")" -gt 0 ]; } # KEY
-none() { [ "$(figure "$1")" = 0 ]; }
-adds_up() {
-    sum=0
-    for key in cache_hits prefetch_hits prefetch_late misses host_computed precalculated skipped; do
-        sum=$((sum + $(figure $key)))
-    done
-    [ "$sum" -gt 0 ] && [ "$sum" = "$(figure expert_activations)" ]
-}
 # The bytes of standard output are not always text.
 answers() { cmp -s "$out" "$1"; }
 

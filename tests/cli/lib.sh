@@ -8,6 +8,8 @@
 #   check NAME COMMAND...     the command succeeds
 #   smallest_memory COMMAND...   prints the MiB of the smallest --memory that the command names
 #   interrupt FILE COMMAND...    runs it until FILE is there after a SIGINT; $code as of run
+#   figure KEY                prints a total of the --stats-json in $json; some KEY, none KEY: whether
+#                             it is above 0, is 0; adds_up: whether the kinds of activations do
 # $bin: the programs. $tmp: a scratch directory. pack: makes the bundled model's pack once, $tiny.
 # shellcheck shell=sh
 set -u
@@ -17,6 +19,7 @@ tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT
 out=$tmp/stdout
 err=$tmp/stderr
+json=$tmp/json
 checkpoint=tests/models/tiny-moe
 tests=0
 failures=0
@@ -64,6 +67,18 @@ error_line() {
     else
         result 1 "$3"
     fi
+}
+
+# Totals are indented by two blanks, those of a phase by four.
+figure() { sed -n "s/^  \"$1\": *\"*\([^\",]*\).*/\1/p" "$json"; }
+some() { [ "$(figure "$1")" -gt 0 ]; } # KEY
+none() { [ "$(figure "$1")" = 0 ]; }
+adds_up() {
+    sum=0
+    for key in cache_hits prefetch_hits prefetch_late misses host_computed precalculated skipped; do
+        sum=$((sum + $(figure $key)))
+    done
+    [ "$sum" -gt 0 ] && [ "$sum" = "$(figure expert_activations)" ]
 }
 
 # The pack is kept between runs and made again when the program or the model is newer.

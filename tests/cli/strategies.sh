@@ -12,20 +12,8 @@ stats=$tmp/stats.yaml
 "$bin/moe-profile" -q "$two" --text "$text" --max-tokens 96 -o "$stats" || exit 1
 
 prompt='Once upon a time, there was a little girl named Lily. She had a red ball and she liked to'
-json=$tmp/json
 ask() { run "$bin/moe-run" "$two" -p "$prompt" -n 12 --temp 0 --stats-json "$json" "$@"; }
-# Totals are indented by two blanks, those of a phase by four.
-figure() { sed -n "s/^  \"$1\": *\"*\([^\",]*\).*/\1/p" "$json"; }
-adds_up() {
-    sum=0
-    for key in cache_hits prefetch_hits prefetch_late misses host_computed precalculated skipped; do
-        sum=$((sum + $(figure $key)))
-    done
-    [ "$sum" -gt 0 ] && [ "$sum" = "$(figure expert_activations)" ]
-}
 names() { [ "$(figure strategy)" = "$1" ] && [ "$(figure device)" = "$2" ]; }
-some() { [ "$(figure "$1")" -gt 0 ]; } # KEY
-none() { [ "$(figure "$1")" = 0 ]; }
 
 run "$bin/moe-run" --strategy help
 for row in resident ondemand lru host eap edgemoe fate hobbit daop; do

@@ -204,36 +204,24 @@ static inline void ask_one_by_one(struct layer *l)
                     a->kv.value_dim, &l->out);
 }
 
-static inline void same_bytes(struct layer *l, const void *at, struct layer *other,
-                              const void *want_at, uint64_t n_bytes)
-{
-    uint8_t *got = malloc(n_bytes + 1), *want = malloc(n_bytes + 1);
-    assert_true(got && want);
-    gpu_get(l->taken.g, got, at, n_bytes);
-    gpu_get(other->taken.g, want, want_at, n_bytes);
-    assert_memory_equal(got, want, n_bytes);
-    free(got);
-    free(want);
-}
-
 /* Everything but the queries. */
 static inline void check_same(struct layer *got, struct layer *want)
 {
     static const uint32_t widths[MOE_GPU_N_BLOCKS] = {32, 64};
     const struct moe_gpu_attention *a = &got->a;
     uint64_t n_floats = got->p.n_rows * a->attended_stride;
-    same_bytes(got, a->attended, want, want->a.attended, n_floats * sizeof(float));
-    same_bytes(got, a->kv.keys, want, want->a.kv.keys, got->key_bytes);
-    same_bytes(got, a->kv.values, want, want->a.kv.values, got->value_bytes);
+    gpu_same(got->taken.g, a->attended, want->taken.g, want->a.attended, n_floats * sizeof(float));
+    gpu_same(got->taken.g, a->kv.keys, want->taken.g, want->a.kv.keys, got->key_bytes);
+    gpu_same(got->taken.g, a->kv.values, want->taken.g, want->a.kv.values, got->value_bytes);
     for (int b = 0; b < MOE_GPU_N_BLOCKS; b++) {
         const struct moe_gpu_bytes *x = &got->out.bytes[b], *y = &want->out.bytes[b];
         uint64_t blocks = (got->out.cols + widths[b] - 1) / widths[b];
         blocks *= got->p.n_rows * (got->p.by_head ? a->n_heads : 1);
         if (!x->q)
             continue;
-        same_bytes(got, x->q, want, y->q, blocks * widths[b]);
-        same_bytes(got, x->s, want, y->s, blocks * sizeof(float));
-        same_bytes(got, x->z, want, y->z, blocks * sizeof(float));
+        gpu_same(got->taken.g, x->q, want->taken.g, y->q, blocks * widths[b]);
+        gpu_same(got->taken.g, x->s, want->taken.g, y->s, blocks * sizeof(float));
+        gpu_same(got->taken.g, x->z, want->taken.g, y->z, blocks * sizeof(float));
     }
     assert_int_equal(try_arrivals(got->taken.g), 0);
 }

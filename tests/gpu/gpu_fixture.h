@@ -55,6 +55,19 @@ static inline void gpu_get(struct moe_gpu *g, void *to, const void *from, uint64
     assert_ok(moe_gpu_finish(g, &err), &err);
 }
 
+/* The same bytes at two places of the device, or of two. */
+static inline void gpu_same(struct moe_gpu *g, const void *at, struct moe_gpu *other,
+                            const void *want_at, uint64_t n_bytes)
+{
+    uint8_t *got = malloc(n_bytes + 1), *want = malloc(n_bytes + 1);
+    assert_true(got && want);
+    gpu_get(g, got, at, n_bytes);
+    gpu_get(other, want, want_at, n_bytes);
+    assert_memory_equal(got, want, n_bytes);
+    free(got);
+    free(want);
+}
+
 /* n_bytes of the device filled from `from`, or with guard bytes when it is NULL. 256-byte
  * aligned. */
 static inline void *gpu_take(struct gpu_taken *t, const void *from, uint64_t n_bytes)

@@ -177,17 +177,6 @@ static struct moe_gpu_act nope_room(struct forged *f, const struct shape *p, uin
     return act;
 }
 
-static void check_same_bytes(struct forged *f, const void *at, const void *want_at, uint64_t n)
-{
-    uint8_t *got = malloc(n), *want = malloc(n);
-    assert_true(got && want);
-    gpu_get(f->taken.g, got, at, n);
-    gpu_get(f->taken.g, want, want_at, n);
-    assert_memory_equal(got, want, n);
-    free(got);
-    free(want);
-}
-
 /* The byte forms that came with the rest, against those of moe_gpu_prepare. */
 static void check_nope(struct forged *f, const struct shape *p, const struct moe_gpu_latent *l,
                        uint32_t forms)
@@ -201,9 +190,9 @@ static void check_nope(struct forged *f, const struct shape *p, const struct moe
             (uint64_t)N_ROWS * p->n_heads * ((want.cols + 32 * b + 31) / (32 * b + 32));
         if (!x->q)
             continue;
-        check_same_bytes(f, x->q, y->q, blocks * (32 * b + 32));
-        check_same_bytes(f, x->s, y->s, blocks * sizeof(float));
-        check_same_bytes(f, x->z, y->z, blocks * sizeof(float));
+        gpu_same(f->taken.g, x->q, f->taken.g, y->q, blocks * (32 * b + 32));
+        gpu_same(f->taken.g, x->s, f->taken.g, y->s, blocks * sizeof(float));
+        gpu_same(f->taken.g, x->z, f->taken.g, y->z, blocks * sizeof(float));
     }
 }
 
