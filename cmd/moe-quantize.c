@@ -28,13 +28,6 @@ static struct {
 
 /* ---- Options ---- */
 
-/* Bitwidths, or zeros for those of the map. */
-static bool parse_variant(const char *word, struct moe_bits *out)
-{
-    *out = (struct moe_bits){0};
-    return strcmp(word, MOE_MAP_VARIANT) == 0 || moe_parse_bits(word, out);
-}
-
 static bool parse_experts(const char *text, void *to, char why[128])
 {
     struct moe_convert_options *convert = to;
@@ -45,7 +38,7 @@ static bool parse_experts(const char *text, void *to, char why[128])
         size_t n = strcspn(p, ",");
         snprintf(word, sizeof word, "%.*s", (int)n, p);
         if (n >= sizeof word || convert->n_experts == room ||
-            !parse_variant(word, &convert->experts[convert->n_experts])) {
+            !moe_parse_variant(word, &convert->experts[convert->n_experts])) {
             snprintf(why, 128,
                      "is not a list of up to %d of 32, 16, 8, 4, 3, 2, 4d8 (down at 8), map", room);
             return false;

@@ -79,7 +79,9 @@ static int open_pack(struct plan_inputs *in, struct moe_err *err)
     status = check_experts(in, err);
     if (status == MOE_OK)
         status = check_budget(in, err);
-    return status == MOE_OK ? moe_shape_bytes(&in->bytes, &in->config, "4", 8, GROUP, err) : status;
+    const struct moe_bits usual = {4, 4};
+    return status == MOE_OK ? moe_shape_bytes(&in->bytes, &in->config, usual, 8, GROUP, err)
+                            : status;
 }
 
 /* Memory of a model without weights, without its experts; a trace alone says nothing of it. */
@@ -102,6 +104,18 @@ static struct moe_plan_memory shape_memory(const struct plan_inputs *in)
     return m;
 }
 
+/* The bytes of a model whose experts have the bits that the user wrote. */
+static int shape_bytes(struct plan_inputs *in, const char *experts, struct moe_err *err)
+{
+    struct moe_bits bits;
+    if (!moe_parse_bits(experts, &bits))
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "'%.20s' is not a bitwidth of experts: name 16, 8, 4, 3 or 2, or two like "
+                        "4d8",
+                        experts);
+    return moe_shape_bytes(&in->bytes, &in->config, bits, in->options->dense_bits, GROUP, err);
+}
+
 static int open_shape(struct plan_inputs *in, struct moe_err *err)
 {
     const struct plan_options *o = in->options;
@@ -114,7 +128,7 @@ static int open_shape(struct plan_inputs *in, struct moe_err *err)
     snprintf(variants[1], sizeof variants[1], "%s", comma ? comma + 1 : "");
     int status = moe_config_read_hf_file(&in->config, o->shape, err);
     for (uint32_t v = n; v-- > 0 && status == MOE_OK;) {
-        status = moe_shape_bytes(&in->bytes, &in->config, variants[v], o->dense_bits, GROUP, err);
+        status = shape_bytes(in, variants[v], err);
         bytes[v] = in->bytes.expert;
     }
     if (status == MOE_OK)

@@ -11,14 +11,8 @@
 #include <unistd.h>
 
 #include "base/file.h"
-#include "base/float16.h"
 #include "base/hash.h"
 #include "base/mem.h"
-#include "quant/gptq.h"
-
-/* Values read and encoded at a time: 32 MiB of f32, or one panel of a very wide matrix. Part of the
- * source fingerprint's definition: the hash is chained chunk by chunk. */
-enum { CHUNK_ITEMS = 8 << 20 };
 
 /* ---- Names ---- */
 
@@ -78,7 +72,7 @@ static int add_variant(struct converter *c, struct moe_bits bits, int option, st
     if (bits.down == 0)
         variant.rank = convert_map_rank(c->options->map, NULL);
     for (int i = 0; i < c->n_variants; i++)
-        if (c->variants[i].bits.gate_up == bits.gate_up && c->variants[i].bits.down == bits.down) {
+        if (moe_bits_equal(c->variants[i].bits, bits)) {
             char name[16];
             moe_format_bits(bits, name);
             return moe_fail(err, MOE_ERR_USAGE, "experts at %s bits are asked for twice", name);
@@ -167,14 +161,6 @@ int convert_check_output(const struct converter *c, struct moe_err *err)
     return MOE_OK;
 }
 
-void convert_release(struct converter *c)
-{
-    free(c->chunk);
-    free(c->blocks);
-    c->chunk = NULL;
-    c->blocks = NULL;
-}
-
 int convert_check_stop(const struct converter *c, struct moe_err *err)
 {
     if (moe_progress_stopped(c->options->progress))
@@ -200,170 +186,7 @@ int convert_commit(struct converter *c, struct moe_err *err)
     return status;
 }
 
-struct moe_layout convert_layout(const struct converter *c, int bits, uint16_t float16_kind)
-{
-    if (bits == 32)
-        return (struct moe_layout){.kind = MOE_LAYOUT_F32};
-    if (bits == 16)
-        return (struct moe_layout){.kind = float16_kind};
-    return moe_quant_layout(c->options->method, bits, c->options->group, float16_kind);
-}
-
-bool convert_carries(const struct row_source *source, struct moe_layout layout)
-{
-    if (!source->block)
-        return false;
-    struct moe_layout own = moe_ggml_layout(source->block, moe_layout_bits(layout.kind));
-    return own.kind != MOE_LAYOUT_NONE && own.kind == layout.kind && own.group == layout.group;
-}
-
-struct moe_layout convert_source_layout(const struct converter *c, const struct row_source *source,
-                                        int bits)
-{
-    struct moe_layout own = {0};
-    if (source->block)
-        own = moe_ggml_layout(source->block, bits);
-    return own.kind != MOE_LAYOUT_NONE ? own : convert_layout(c, bits, source->float16_kind);
-}
-
-/* ---- Rows to matrices ---- */
-
-/* Rows that fit into the chunk: whole panels, since a panel is encoded at once. */
-static int chunk_rows(struct converter *c, uint32_t cols, uint32_t *rows, struct moe_err *err)
-{
-    uint64_t panels = CHUNK_ITEMS / ((uint64_t)MOE_PANEL_ROWS * cols);
-    *rows = (uint32_t)(panels ? panels : 1) * MOE_PANEL_ROWS;
-    uint64_t items = (uint64_t)*rows * cols;
-    if (items > c->chunk_items) {
-        free(c->chunk);
-        c->chunk_items = 0;
-        c->chunk = moe_alloc(items, sizeof *c->chunk, err);
-        if (!c->chunk)
-            return MOE_ERR_MEMORY;
-        c->chunk_items = items;
-    }
-    return MOE_OK;
-}
-
-/* Puts the rows into the chunk; where a target carries the source's codes, these into c->blocks
- * first. */
-static int read_chunk(struct converter *c, const struct row_source *source, uint32_t first,
-                      uint32_t n, bool carried, struct moe_err *err)
-{
-    if (!carried)
-        return source->read(source, first, n, c->chunk, err);
-    uint64_t n_blocks = (uint64_t)n * source->cols / source->block->items;
-    uint64_t bytes = n_blocks * source->block->bytes;
-    if (bytes > c->blocks_bytes) {
-        free(c->blocks);
-        c->blocks_bytes = 0;
-        c->blocks = moe_alloc(bytes, 1, err);
-        if (!c->blocks)
-            return MOE_ERR_MEMORY;
-        c->blocks_bytes = bytes;
-    }
-    int status = source->read_blocks(source, first, n, c->blocks, err);
-    if (status == MOE_OK)
-        moe_ggml_decode(source->block, c->blocks, n_blocks, c->chunk);
-    return status;
-}
-
-/* Encodes the chunk, rows [first, first + n) of the source, into one target. */
-static int encode_chunk(struct converter *c, const struct row_source *source,
-                        const struct row_target *target, uint32_t first, uint32_t n,
-                        struct moe_err *err)
-{
-    struct moe_quant_error error = {0}, *sums = target->error;
-    const struct moe_quant_method *method = c->options->method;
-    uint8_t *out = target->out +
-                   moe_layout_panel_bytes(target->layout, source->cols) * (first / MOE_PANEL_ROWS);
-    struct moe_err why = {0};
-    int status;
-    if (convert_carries(source, target->layout)) {
-        status = moe_ggml_encode_matrix(source->block, method, target->layout, c->blocks, n,
-                                        source->cols, out, &error, &c->report->carried, &why);
-    } else {
-        status = moe_quantize_matrix(method, target->layout, c->chunk, n, source->cols, out,
-                                     sums ? &error : NULL, &why);
-        if (status == MOE_OK && source->inputs && !moe_layout_is_float(target->layout.kind))
-            status = moe_gptq_improve(target->layout, source->inputs, c->chunk, n, source->cols,
-                                      out, sums ? &error : NULL, &why);
-        if (source->block && target->layout.kind != MOE_LAYOUT_F32)
-            c->report->requantized += (uint64_t)n * source->cols;
-    }
-    if (status != MOE_OK)
-        return moe_fail(err, status,
-                        first ? "%s: tensor '%s', rows from %" PRIu32 " on: %s"
-                              : "%s: tensor '%s'%.0" PRIu32 ": %s",
-                        c->source_path, source->name, first, why.text);
-    if (sums) {
-        sums->sum_squared_error += error.sum_squared_error;
-        sums->sum_squared_weight += error.sum_squared_weight;
-        sums->output_plain += error.output_plain;
-        sums->output_improved += error.output_improved;
-    }
-    return MOE_OK;
-}
-
-int convert_rows(struct converter *c, const struct row_source *source,
-                 const struct row_target *targets, int n_targets, struct moe_err *err)
-{
-    uint32_t step;
-    bool carried = false;
-    for (int i = 0; i < n_targets; i++)
-        carried = carried || convert_carries(source, targets[i].layout);
-    int status = chunk_rows(c, source->cols, &step, err);
-    for (uint32_t first = 0; first < source->rows && status == MOE_OK; first += step) {
-        uint32_t n = source->rows - first < step ? source->rows - first : step;
-        status = convert_check_stop(c, err);
-        if (status == MOE_OK)
-            status = read_chunk(c, source, first, n, carried, err);
-        if (status == MOE_OK && source->hashed)
-            c->fingerprint = moe_hash64_chain(c->fingerprint, c->chunk,
-                                              (uint64_t)n * source->cols * sizeof *c->chunk);
-        for (int i = 0; i < n_targets && status == MOE_OK; i++)
-            status = encode_chunk(c, source, &targets[i], first, n, err);
-        moe_progress_report(c->options->progress, "quantizing",
-                            c->done + source->bytes / source->rows * (first + n), c->total);
-    }
-    c->done += source->bytes;
-    c->report->source_bytes += source->bytes;
-    return status;
-}
-
-int convert_find_inputs(struct converter *c, const struct moe_matrix_name *matrix, int bits,
-                        struct row_source *source, struct moe_err *err)
-{
-    const struct moe_convert_inputs *inputs = c->options->inputs;
-    return inputs && bits < 16 ? inputs->factor(inputs->ctx, matrix, &source->inputs, err) : MOE_OK;
-}
-
-int convert_choose_float16(struct converter *c, const struct row_source *source, uint16_t *kind,
-                           struct moe_err *err)
-{
-    uint32_t step;
-    bool bf16 = true, f16 = true;
-    int status = chunk_rows(c, source->cols, &step, err);
-    for (uint32_t first = 0; first < source->rows && status == MOE_OK && (bf16 || f16);
-         first += step) {
-        uint32_t n = source->rows - first < step ? source->rows - first : step;
-        status = source->read(source, first, n, c->chunk, err);
-        for (uint64_t i = 0; i < (uint64_t)n * source->cols && status == MOE_OK; i++) {
-            uint32_t bits = moe_f32_bits(c->chunk[i]);
-            bf16 = bf16 && (bits & 0xffff) == 0;
-            f16 = f16 && moe_f32_bits(moe_f16_to_f32(moe_f32_to_f16(c->chunk[i]))) == bits;
-        }
-    }
-    *kind = !bf16 && f16 ? MOE_LAYOUT_F16 : MOE_LAYOUT_BF16;
-    return status;
-}
-
 /* ---- Classes, segments, variants ---- */
-
-static bool is_bias(uint16_t role)
-{
-    return role == MOE_ROLE_GATE_BIAS || role == MOE_ROLE_UP_BIAS || role == MOE_ROLE_DOWN_BIAS;
-}
 
 void convert_place_matrices(struct moe_expert_class *class_)
 {
@@ -373,8 +196,9 @@ void convert_place_matrices(struct moe_expert_class *class_)
         struct moe_class_matrix *m = &class_->matrices[i];
         uint64_t *end = &class_->segment_bytes[m->segment];
         m->offset = *end;
-        *end += moe_round_up(is_bias(m->role) ? 4 * (uint64_t)m->rows
-                                              : moe_layout_bytes(m->layout, m->rows, m->cols),
+        *end += moe_round_up(moe_expert_part_is_bias(convert_part_of(m->role))
+                                 ? 4 * (uint64_t)m->rows
+                                 : moe_layout_bytes(m->layout, m->rows, m->cols),
                              MOE_ALIGN);
     }
 }

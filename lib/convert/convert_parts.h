@@ -7,6 +7,7 @@
 
 #include "convert/convert.h"
 #include "fmt/pack.h"
+#include "model/tensor_roles.h"
 
 struct json_t;
 
@@ -88,6 +89,20 @@ struct moe_layout convert_source_layout(const struct converter *c, const struct 
                                         int bits);
 /* Whether the source's codes are carried over into that layout. */
 bool convert_carries(const struct row_source *source, struct moe_layout layout);
+
+/* The bits of an expert's part in a variant of these bits; 0: a bias, which stays f32. */
+static inline int convert_part_bits(struct moe_bits bits, enum moe_expert_part part)
+{
+    if (moe_expert_part_is_bias(part))
+        return 0;
+    return moe_expert_part_is_down(part) ? bits.down : bits.gate_up;
+}
+
+/* The part that a pack's role is. */
+static inline enum moe_expert_part convert_part_of(uint16_t role)
+{
+    return (enum moe_expert_part)(role - MOE_ROLE_GATE);
+}
 
 /* Sets the matrices' offsets and the segments' sizes of a class whose other fields are set. */
 void convert_place_matrices(struct moe_expert_class *class_);

@@ -1,9 +1,11 @@
 /* What the variants of a re-packed pack are made of. */
 #include "convert/convert_repack.h"
-#include "fmt/pack_bits.h"
 
 #include <stdio.h>
 #include <string.h>
+
+#include "base/par.h"
+#include "fmt/pack_bits.h"
 
 /* ---- An expert ---- */
 
@@ -48,18 +50,16 @@ static struct repack_origin stored_at(const struct converter *c, const struct mo
                                       uint32_t layer, uint32_t expert, struct moe_bits bits)
 {
     struct repack_origin found = {0};
-    char name[16];
-    moe_format_bits(bits, name);
     for (uint32_t v = 0; v < moe_pack_n_variants(pack); v++) {
         const struct moe_expert_extent *e = moe_pack_expert(pack, layer, expert, v);
-        struct moe_bits has;
+        struct moe_bits has, named;
         const struct moe_expert_class *class_ =
             e->present ? moe_pack_class_at(pack, e->class_index) : NULL;
         if (!class_ || !is_ordinary(class_) || !moe_class_bits(class_, &has) ||
-            has.gate_up != bits.gate_up || has.down != bits.down || made_anew(c, pack, v, bits))
+            !moe_bits_equal(has, bits) || made_anew(c, pack, v, bits))
             continue;
-        bool named = strcmp(moe_pack_variant_at(pack, v)->name, name) == 0;
-        if (named || !found.extent)
+        if (!found.extent ||
+            (moe_variant_bits(moe_pack_variant_at(pack, v), &named) && moe_bits_equal(named, bits)))
             found = (struct repack_origin){e, v, true};
     }
     return found;
@@ -83,10 +83,12 @@ struct repack_origin repack_origin(const struct converter *c, const struct repac
 
 /* ---- The variants ---- */
 
-static int find_variant(const struct moe_pack *pack, const char *name)
+/* The variant that is named after these bits, zeros for a map's; -1: none. */
+static int find_variant(const struct moe_pack *pack, struct moe_bits bits)
 {
+    struct moe_bits named;
     for (uint32_t v = 0; v < moe_pack_n_variants(pack); v++)
-        if (strcmp(moe_pack_variant_at(pack, v)->name, name) == 0)
+        if (moe_variant_bits(moe_pack_variant_at(pack, v), &named) && moe_bits_equal(named, bits))
             return (int)v;
     return -1;
 }
@@ -124,7 +126,7 @@ static void describe_new(const struct converter *c, struct repack *r, int v,
 
 int repack_take_map(struct repack *r, struct moe_convert_options *options, struct moe_err *err)
 {
-    int own = find_variant(r->pack, MOE_MAP_VARIANT);
+    int own = find_variant(r->pack, (struct moe_bits){0});
     bool wanted = false;
     for (int i = 0; i < options->n_experts; i++)
         wanted = wanted || options->experts[i].down == 0;
@@ -146,24 +148,21 @@ int repack_choose(struct converter *c, struct repack *r, struct moe_err *err)
         for (uint32_t v = 0; v < n; v++) {
             out[v] = *moe_pack_variant_at(r->pack, v);
             r->from[v] = (int)v;
-            c->variants[v].option = (int)v;
-            /* A name that is no bitwidth (a map's) keeps zeros: nothing is encoded for it. */
-            moe_parse_bits(out[v].name, &c->variants[v].bits);
+            c->variants[v].option = (int)v; /* its bits stay 0: nothing is encoded for it */
         }
         c->n_variants = (int)n;
         return MOE_OK;
     }
     for (int v = 0; v < c->n_variants; v++) {
         bool other_map = c->variants[v].bits.down == 0 && c->options->map != &r->own;
-        char name[16];
-        moe_format_bits(c->variants[v].bits, name);
-        r->from[v] = other_map ? -1 : find_variant(r->pack, name);
+        r->from[v] = other_map ? -1 : find_variant(r->pack, c->variants[v].bits);
         if (r->from[v] >= 0 && made_anew(c, r->pack, (uint32_t)r->from[v], c->variants[v].bits)) {
             if (r->from[v] == 0)
                 return moe_fail(err, MOE_ERR_USAGE,
                                 "%s: its best variant has %s bits, method %s needs more to begin "
                                 "with; convert the checkpoint",
-                                c->source_path, name, c->options->method->name);
+                                c->source_path, moe_pack_variant_at(r->pack, 0)->name,
+                                c->options->method->name);
             r->from[v] = -1;
         }
         if (r->from[v] >= 0)
@@ -185,4 +184,54 @@ int repack_check_map(const struct converter *c, const struct repack *r, struct m
     return status != MOE_OK ? status
                             : convert_check_map(c, moe_pack_n_layers(r->pack),
                                                 moe_pack_n_experts(r->pack), is_moe, err);
+}
+
+/* ---- Rows out of a pack ---- */
+
+struct load_rows {
+    const struct moe_mat *mat;
+    uint32_t first;
+    float *out;
+};
+
+static void load_range(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct load_rows *l = ctx;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++)
+        moe_layout_load_row(l->mat, l->first + (uint32_t)i, l->out + (uint64_t)i * l->mat->cols);
+}
+
+static int read_rows(const struct row_source *source, uint32_t first, uint32_t n, float *out,
+                     struct moe_err *err)
+{
+    (void)err;
+    struct load_rows l = {source->tensor, first, out};
+    moe_par_for(n, MOE_PANEL_ROWS, load_range, &l);
+    return MOE_OK;
+}
+
+int repack_source(struct converter *c, const char *name, const struct moe_mat *mat, int bits,
+                  struct row_source *out, struct moe_err *err)
+{
+    *out = (struct row_source){
+        .name = name,
+        .rows = mat->rows,
+        .cols = mat->cols,
+        .bytes = moe_layout_bytes(mat->layout, mat->rows, mat->cols),
+        .float16_kind = mat->layout.kind == MOE_LAYOUT_F16 ? MOE_LAYOUT_F16 : MOE_LAYOUT_BF16,
+        .read = read_rows,
+        .tensor = mat,
+    };
+    return bits == 16 && mat->layout.kind == MOE_LAYOUT_F32
+               ? convert_choose_float16(c, out, &out->float16_kind, err)
+               : MOE_OK;
+}
+
+int repack_refuse_more_bits(const struct converter *c, const char *what, int has, int wanted,
+                            struct moe_err *err)
+{
+    return moe_fail(err, MOE_ERR_USAGE,
+                    "%s: %s has %d bits, %d cannot be made of them; convert the checkpoint again",
+                    c->source_path, what, has, wanted);
 }

@@ -41,4 +41,15 @@ int repack_check_map(const struct converter *c, const struct repack *r, struct m
  * c->described; with none wanted, all of the pack's. */
 int repack_choose(struct converter *c, struct repack *r, struct moe_err *err);
 
+/* The rows of a stored matrix that becomes `bits`; it must stay. `name` is for errors. */
+int repack_source(struct converter *c, const char *name, const struct moe_mat *mat, int bits,
+                  struct row_source *out, struct moe_err *err);
+
+/* MOE_ERR_USAGE: more bits are wanted than `what` has. */
+int repack_refuse_more_bits(const struct converter *c, const char *what, int has, int wanted,
+                            struct moe_err *err);
+
+/* Writes every expert in all variants (convert_pack_experts.c). */
+int repack_put_experts(struct converter *c, const struct repack *r, struct moe_err *err);
+
 #endif

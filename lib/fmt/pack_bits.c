@@ -12,3 +12,8 @@ bool moe_class_bits(const struct moe_expert_class *class_, struct moe_bits *out)
     }
     return out->gate_up > 0 && out->down > 0;
 }
+
+bool moe_variant_bits(const struct moe_pack_variant *variant, struct moe_bits *out)
+{
+    return moe_parse_variant(variant->name, out);
+}

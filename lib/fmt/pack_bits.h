@@ -11,4 +11,7 @@
  * up and down. */
 bool moe_class_bits(const struct moe_expert_class *class_, struct moe_bits *out);
 
+/* The bits that a variant is named after, zeros for a map's; false: its name is no bitwidth. */
+bool moe_variant_bits(const struct moe_pack_variant *variant, struct moe_bits *out);
+
 #endif

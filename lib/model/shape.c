@@ -4,7 +4,6 @@
 
 #include "base/mem.h"
 #include "model/tensor_roles.h"
-#include "quant/bits.h"
 #include "quant/quantize.h"
 
 /* One that groups weights as moe-quantize does unless told otherwise. */
@@ -90,24 +89,17 @@ static void set_expert(struct moe_shape_bytes *out, const struct moe_config *c,
             continue;
         bool is_down = moe_expert_part_is_down(part);
         struct moe_layout layout = layout_of(is_down ? bits.down : bits.gate_up, group);
-        uint64_t bytes = moe_expert_part_spec(part)->kind == MOE_KIND_VECTOR
-                             ? 4 * (uint64_t)rows
-                             : moe_layout_bytes(layout, rows, cols);
+        uint64_t bytes = moe_expert_part_is_bias(part) ? 4 * (uint64_t)rows
+                                                       : moe_layout_bytes(layout, rows, cols);
         out->expert_segments[is_down] += moe_round_up(bytes, MOE_ALIGN);
     }
     out->expert = out->expert_segments[0] + out->expert_segments[1];
 }
 
-int moe_shape_bytes(struct moe_shape_bytes *out, const struct moe_config *c,
-                    const char *expert_bits, uint32_t dense_bits, uint32_t group,
-                    struct moe_err *err)
+int moe_shape_bytes(struct moe_shape_bytes *out, const struct moe_config *c, struct moe_bits bits,
+                    uint32_t dense_bits, uint32_t group, struct moe_err *err)
 {
-    struct moe_bits bits;
     *out = (struct moe_shape_bytes){0};
-    if (!moe_parse_bits(expert_bits, &bits))
-        return moe_fail(err, MOE_ERR_USAGE,
-                        "'%.20s' is no bitwidth of experts: name 16, 8, 4, 3 or 2, or two like 4d8",
-                        expert_bits);
     int status = check_bits(dense_bits > 32 ? 0 : (int)dense_bits, group, err);
     if (status == MOE_OK)
         status = check_bits(bits.gate_up, group, err);

@@ -10,6 +10,7 @@
 
 #include "base/err.h"
 #include "model/config.h"
+#include "quant/bits.h"
 
 struct moe_shape_bytes {
     uint64_t dense; /* all that is not a routed expert: embedding, head, attention, norms, ... */
@@ -24,11 +25,11 @@ struct moe_shape_bytes {
     uint64_t expert_segments[2]; /* gate and up; down */
 };
 
-/* expert_bits: a BITS of moe-quantize ("4", "4d8", "16"); dense_bits: 32, 16, 8, 4, 3 or 2; group:
- * columns that share a scale. Parts that the model does not have are 0. A checkpoint in F32 keeps
- * its routers at 32 bits, here they are taken to have 16. MOE_ERR_USAGE: no such bits or group. */
+/* expert_bits, dense_bits: of 32, 16, 8, 4, 3 and 2; group: columns that share a scale. Parts that
+ * the model does not have are 0. A checkpoint in F32 keeps its routers at 32 bits, here they are
+ * taken to have 16. MOE_ERR_USAGE: no such bits or group. */
 int moe_shape_bytes(struct moe_shape_bytes *out, const struct moe_config *config,
-                    const char *expert_bits, uint32_t dense_bits, uint32_t group,
+                    struct moe_bits expert_bits, uint32_t dense_bits, uint32_t group,
                     struct moe_err *err);
 
 #endif

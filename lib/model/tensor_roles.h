@@ -54,7 +54,8 @@ enum moe_tensor_role {
     MOE_T_N_ROLES
 };
 
-/* The parts of an expert, in the order of a pack's roles. */
+/* The parts of an expert, in the order of a pack's roles (MOE_ROLE_GATE on): matrices, then their
+ * biases. */
 enum moe_expert_part {
     MOE_E_GATE,
     MOE_E_UP,
@@ -138,6 +139,11 @@ bool moe_expert_part_shape(const struct moe_config *config, enum moe_expert_part
 static inline bool moe_expert_part_is_down(enum moe_expert_part part)
 {
     return part == MOE_E_DOWN || part == MOE_E_DOWN_BIAS;
+}
+
+static inline bool moe_expert_part_is_bias(enum moe_expert_part part)
+{
+    return part >= MOE_E_GATE_BIAS;
 }
 
 #endif

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* One of 32, 16, 8, 4, 3, 2 at *text, which is moved behind it; 0 for anything else. */
+/* One of 32, 16, 8, 4, 3, 2 at *text, which then points after it; 0 for anything else. */
 static int take_bits(const char **text)
 {
     static const struct {
@@ -34,9 +34,17 @@ bool moe_parse_bits(const char *text, struct moe_bits *out)
     return true;
 }
 
+bool moe_parse_variant(const char *name, struct moe_bits *out)
+{
+    if (strcmp(name, MOE_MAP_VARIANT) != 0)
+        return moe_parse_bits(name, out);
+    *out = (struct moe_bits){0};
+    return true;
+}
+
 void moe_format_bits(struct moe_bits bits, char out[16])
 {
-    if (bits.gate_up == 0 && bits.down == 0)
+    if (bits.down == 0)
         snprintf(out, 16, "%s", MOE_MAP_VARIANT);
     else if (bits.gate_up == bits.down)
         snprintf(out, 16, "%d", bits.down);

@@ -23,11 +23,6 @@ struct key {
     char sign[MAX_KINDS];
 };
 
-static bool is_same(struct moe_bits a, struct moe_bits b)
-{
-    return a.gate_up == b.gate_up && a.down == b.down;
-}
-
 static bool bits_at(const struct moe_pack *pack, uint32_t layer, uint32_t expert, uint32_t variant,
                     struct moe_bits *out)
 {
@@ -39,7 +34,7 @@ static bool bits_at(const struct moe_pack *pack, uint32_t layer, uint32_t expert
 static int find(const struct key *key, struct moe_bits bits)
 {
     int i = 0;
-    while (i < key->n && !is_same(key->bits[i], bits))
+    while (i < key->n && !moe_bits_equal(key->bits[i], bits))
         i++;
     return i;
 }
@@ -128,7 +123,7 @@ static void count_layer(struct moe_buf *out, const struct moe_pack *pack, uint32
         uint32_t n = 0;
         char name[16];
         for (uint32_t e = 0; e < moe_pack_n_experts(pack); e++)
-            n += bits_at(pack, layer, e, variant, &bits) && is_same(bits, key->bits[kind]);
+            n += bits_at(pack, layer, e, variant, &bits) && moe_bits_equal(bits, key->bits[kind]);
         moe_format_bits(key->bits[kind], name);
         moe_buf_printf(out, "%s%" PRIu32 " at %s", kind ? ", " : " ", n, name);
     }

@@ -76,7 +76,7 @@ static int weigh_layers(struct exact *x, struct moe_err *err)
 {
     const struct moe_config *c = x->config;
     struct moe_shape_bytes bytes;
-    int status = moe_shape_bytes(&bytes, c, "8", 8, 64, err);
+    int status = moe_shape_bytes(&bytes, c, (struct moe_bits){8, 8}, 8, 64, err);
     if (status != MOE_OK)
         return status;
     double moe = (double)(bytes.attention + bytes.shared + c->top_k * bytes.expert);

@@ -10,17 +10,6 @@
 
 enum { FILE_BYTES_MAX = 256 << 20 };
 
-int moe_hf_unsupported(struct moe_hf_reader *r, const char *what, const char *which)
-{
-    return moe_fail(r->err, MOE_ERR_UNSUPPORTED, "%s: %s%s%s%s is not implemented", r->name, what,
-                    which ? " '" : "", which ? which : "", which ? "'" : "");
-}
-
-int moe_hf_damaged(struct moe_hf_reader *r, const char *what)
-{
-    return moe_fail(r->err, MOE_ERR_FORMAT, "%s: %s", r->name, what);
-}
-
 /* ---- tokenizer_config.json ---- */
 
 /* A token named in the configuration, as a text or as {"content": text}; *id as it was when none

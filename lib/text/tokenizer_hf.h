@@ -21,9 +21,17 @@ struct moe_hf_reader {
 };
 
 /* "NAME: WHAT 'WHICH' is not implemented"; which may be NULL. */
-int moe_hf_unsupported(struct moe_hf_reader *r, const char *what, const char *which);
+static inline int moe_hf_unsupported(struct moe_hf_reader *r, const char *what, const char *which)
+{
+    return moe_fail(r->err, MOE_ERR_UNSUPPORTED, "%s: %s%s%s%s is not implemented", r->name, what,
+                    which ? " '" : "", which ? which : "", which ? "'" : "");
+}
+
 /* "NAME: WHAT" */
-int moe_hf_damaged(struct moe_hf_reader *r, const char *what);
+static inline int moe_hf_damaged(struct moe_hf_reader *r, const char *what)
+{
+    return moe_fail(r->err, MOE_ERR_FORMAT, "%s: %s", r->name, what);
+}
 
 static inline bool moe_hf_absent(const json_t *value)
 {

@@ -16,7 +16,7 @@ static uint64_t fingerprint; /* of the bundled model */
 static struct moe_bits bits_of(const char *name)
 {
     struct moe_bits bits = {0};
-    assert_true(strcmp(name, MOE_MAP_VARIANT) == 0 || moe_parse_bits(name, &bits));
+    assert_true(moe_parse_variant(name, &bits));
     return bits;
 }
 

@@ -31,6 +31,13 @@ static void within(uint64_t got, uint64_t expected, double share)
         fail_msg("%llu, expected %llu", (unsigned long long)got, (unsigned long long)expected);
 }
 
+static struct moe_bits bits_of(const char *text)
+{
+    struct moe_bits bits;
+    assert_true(moe_parse_bits(text, &bits));
+    return bits;
+}
+
 static void compare(const char *expert_bits, int dense_bits, uint32_t group)
 {
     struct moe_err err = {0};
@@ -43,9 +50,9 @@ static void compare(const char *expert_bits, int dense_bits, uint32_t group)
     make_pack(path, TINY_MOE, &options);
     assert_ok(moe_pack_open(&pack, path, &err), &err);
     assert_ok(moe_pack_summarize(pack, &summary, &err), &err);
-    assert_ok(
-        moe_shape_bytes(&shape, &summary.config, expert_bits, (uint32_t)dense_bits, group, &err),
-        &err);
+    assert_ok(moe_shape_bytes(&shape, &summary.config, bits_of(expert_bits), (uint32_t)dense_bits,
+                              group, &err),
+              &err);
 
     const struct moe_expert_extent *expert = moe_pack_expert(pack, 3, 5, 0);
     const struct moe_expert_class *class_ = moe_pack_class_at(pack, expert->class_index);
@@ -102,7 +109,7 @@ static void pieces_add_up_by_hand(void **state)
     struct moe_err err = {0};
     struct moe_shape_bytes s;
     struct moe_config c = small();
-    assert_ok(moe_shape_bytes(&s, &c, "8", 16, 64, &err), &err);
+    assert_ok(moe_shape_bytes(&s, &c, bits_of("8"), 16, 64, &err), &err);
     /* Norms of 64 in f32; q and o 64 x 64, k and v 32 x 64, router 16 x 64 in 16 bits. */
     uint64_t plain = 2 * 64 * 4 + 2 * (2 * 64 * 64 + 2 * 32 * 64), router = 2 * 16 * 64;
     assert_int_equal(s.router, router);
@@ -120,7 +127,7 @@ static void pieces_add_up_by_hand(void **state)
     c.expert_bias = true; /* 64 values in f32 for each of the three */
     c.tied_head = true;
     uint64_t untied = s.dense;
-    assert_ok(moe_shape_bytes(&s, &c, "4d8", 16, 64, &err), &err);
+    assert_ok(moe_shape_bytes(&s, &c, bits_of("4d8"), 16, 64, &err), &err);
     assert_int_equal(s.expert_segments[0], 2 * 64 * (32 + 4) + 2 * 256);
     assert_int_equal(s.expert_segments[1], 64 * (64 + 4) + 256);
     assert_int_equal(s.head, 64 * 4 + 2 * 160 * 64);
@@ -128,7 +135,7 @@ static void pieces_add_up_by_hand(void **state)
 
     c.n_experts = 0;
     c.layer_is_moe[1] = 0;
-    assert_ok(moe_shape_bytes(&s, &c, "4", 16, 64, &err), &err);
+    assert_ok(moe_shape_bytes(&s, &c, bits_of("4"), 16, 64, &err), &err);
     assert_int_equal(s.attention, plain);
     assert_int_equal(s.router + s.shared + s.expert, 0);
 }
@@ -147,7 +154,7 @@ static void a_position_takes_what_a_session_takes(void **state)
             c.kv_rank = 0;
             c.value_dim = 24;
         }
-        assert_ok(moe_shape_bytes(&s, &c, "4", 8, 64, &err), &err);
+        assert_ok(moe_shape_bytes(&s, &c, bits_of("4"), 8, 64, &err), &err);
         assert_int_equal(s.kv_position * 160, moe_session_kv_bytes(&c, &options));
     }
 }
@@ -157,16 +164,17 @@ static void bits_that_cannot_be_are_refused(void **state)
     struct moe_err err = {0};
     struct moe_shape_bytes s;
     struct moe_config c = small();
-    assert_fails(moe_shape_bytes(&s, &c, "5", 8, 64, &err), MOE_ERR_USAGE,
-                 "'5' is no bitwidth of experts", &err);
-    assert_fails(moe_shape_bytes(&s, &c, "4,2", 8, 64, &err), MOE_ERR_USAGE, "'4,2'", &err);
-    assert_fails(moe_shape_bytes(&s, &c, "4", 7, 64, &err), MOE_ERR_USAGE,
+    struct moe_bits bits;
+    assert_false(moe_parse_bits("5", &bits) || moe_parse_bits("4,2", &bits));
+    assert_fails(moe_shape_bytes(&s, &c, (struct moe_bits){5, 5}, 8, 64, &err), MOE_ERR_USAGE,
+                 "5 bits in groups of 64 cannot be stored", &err);
+    assert_fails(moe_shape_bytes(&s, &c, bits_of("4"), 7, 64, &err), MOE_ERR_USAGE,
                  "7 bits in groups of 64 cannot be stored", &err);
-    assert_fails(moe_shape_bytes(&s, &c, "4", 16, 48, &err), MOE_ERR_USAGE,
+    assert_fails(moe_shape_bytes(&s, &c, bits_of("4"), 16, 48, &err), MOE_ERR_USAGE,
                  "4 bits in groups of 48", &err);
-    assert_fails(moe_shape_bytes(&s, &c, "16d3", 16, 48, &err), MOE_ERR_USAGE,
+    assert_fails(moe_shape_bytes(&s, &c, bits_of("16d3"), 16, 48, &err), MOE_ERR_USAGE,
                  "3 bits in groups of 48", &err);
-    assert_ok(moe_shape_bytes(&s, &c, "16", 16, 48, &err), &err);
+    assert_ok(moe_shape_bytes(&s, &c, bits_of("16"), 16, 48, &err), &err);
 }
 
 int main(void)

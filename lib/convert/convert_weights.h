@@ -1,0 +1,31 @@
+/*
+ * The weights of a checkpoint into a pack, one matrix or one expert at a time. Internal to
+ * convert*.c.
+ */
+#ifndef MOE_CONVERT_CONVERT_WEIGHTS_H
+#define MOE_CONVERT_CONVERT_WEIGHTS_H
+
+#include "convert/convert_parts.h"
+#include "convert/convert_source.h"
+
+/* What one conversion holds besides the shared state. */
+struct checkpoint_source {
+    struct moe_checkpoint *checkpoint;
+    const struct moe_gguf *gguf; /* its metadata; NULL for a directory */
+    const struct moe_family *family;
+    struct moe_config config;
+    struct convert_source from; /* where the model's tensors lie in the checkpoint */
+    bool *used;                 /* per tensor of the checkpoint */
+    /* Per variant: the source's codes have a layout of that many bits, in every expert matrix. */
+    bool carried[CONVERT_MAX_VARIANTS];
+};
+
+/* Reads a dense tensor that the model has and writes it. */
+int convert_put_dense(struct converter *c, struct checkpoint_source *s, enum moe_tensor_role role,
+                      uint32_t layer, struct moe_err *err);
+
+/* Reads an expert once and writes it in all variants. */
+int convert_put_expert(struct converter *c, struct checkpoint_source *s, uint32_t layer,
+                       uint32_t number, struct moe_err *err);
+
+#endif
