@@ -109,7 +109,7 @@ static void open_column(const struct attend *a, const struct moe_attn_tile *from
     uint32_t row = from->first_row + (from->first + t) / a->group;
     uint32_t head = kv_head * a->group + (from->first + t) % a->group;
     uint32_t end = a->rows[row].position + 1, key_dim = a->kv->key_dim;
-    const float *q = a->work->queries + row * a->work->queries_stride + (uint64_t)head * key_dim;
+    const float *q = a->work->queries + row * a->work->stride.queries + (uint64_t)head * key_dim;
     tile->cols[t] = (struct column){.row = row, .head = head};
     tile->sees[t] = (struct span){a->window && end > a->window ? end - a->window : 0, end};
     for (uint32_t c = 0; c < key_dim; c++)
@@ -227,7 +227,7 @@ static void close_column(const struct attend *a, struct tile *tile, uint32_t t)
         memset(part, 0, n * sizeof *part);
         join(col, a->sinks[col->head], 1, part, n, out);
     }
-    float *to = a->work->attended + col->row * a->work->attended_stride + (uint64_t)col->head * n;
+    float *to = a->work->attended + col->row * a->work->stride.attended + (uint64_t)col->head * n;
     for (uint32_t d = 0; d < n; d++)
         to[d] = out[d] / col->sum;
 }

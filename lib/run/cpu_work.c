@@ -19,11 +19,9 @@ static void carve_latent(struct cpu_attention *a, struct moe_arena *arena,
                          const struct moe_config *c, uint32_t batch)
 {
     uint32_t nope = c->head_dim - c->rope_dim;
-    a->queries_stride = moe_padded(c->n_heads * moe_config_cache_key(c));
-    a->attended_stride = moe_padded(c->n_heads * moe_config_cache_value(c));
-    a->q_down = moe_arena_take(arena, batch * a->q_down_stride, sizeof(float));
-    a->queries = moe_arena_take(arena, batch * a->queries_stride, sizeof(float));
-    a->attended = moe_arena_take(arena, batch * a->attended_stride, sizeof(float));
+    a->q_down = moe_arena_take(arena, batch * a->stride.q_down, sizeof(float));
+    a->queries = moe_arena_take(arena, batch * a->stride.queries, sizeof(float));
+    a->attended = moe_arena_take(arena, batch * a->stride.attended, sizeof(float));
     moe_inputs_carve(&a->from_q_down, arena, batch, c->q_rank);
     a->head_products = moe_arena_take(arena, c->n_heads, sizeof *a->head_products);
     a->head_acts = moe_arena_take(arena, c->n_heads, sizeof *a->head_acts);
@@ -38,21 +36,13 @@ static void carve_attention(struct cpu_attention *a, struct moe_arena *arena,
                             const struct moe_config *c, uint32_t n, int n_threads)
 {
     uint64_t batch = n;
-    uint32_t kv_heads = moe_config_cache_heads(c);
-    a->q_stride = moe_padded(c->n_heads * c->head_dim);
-    a->q_down_stride = moe_padded(c->q_rank);
-    a->k_stride = moe_padded(kv_heads * moe_config_cache_key(c));
-    a->v_stride =
-        moe_padded(c->kv_rank ? c->kv_rank + c->rope_dim : kv_heads * moe_config_cache_value(c));
-    a->out_stride = moe_padded(c->n_heads * c->value_dim);
-    a->q = moe_arena_take(arena, batch * a->q_stride, sizeof(float));
-    a->out = moe_arena_take(arena, batch * a->out_stride, sizeof(float));
-    a->k = moe_arena_take(arena, batch * a->k_stride, sizeof(float));
-    a->v = moe_arena_take(arena, batch * a->v_stride, sizeof(float));
+    a->stride = moe_attention_strides(c);
+    a->q = moe_arena_take(arena, batch * a->stride.q, sizeof(float));
+    a->out = moe_arena_take(arena, batch * a->stride.out, sizeof(float));
+    a->k = moe_arena_take(arena, batch * a->stride.k, sizeof(float));
+    a->v = moe_arena_take(arena, batch * a->stride.v, sizeof(float));
     a->queries = a->q;
-    a->queries_stride = a->q_stride;
     a->attended = a->out;
-    a->attended_stride = a->out_stride;
     if (c->kv_rank)
         carve_latent(a, arena, c, n);
     a->tiles = moe_arena_take(arena, moe_attention_max_tiles(c, n), sizeof *a->tiles);

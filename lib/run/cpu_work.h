@@ -21,8 +21,7 @@ struct moe_attn_tile {
 
 /* What attention computes, from its inputs to its output. */
 struct cpu_attention {
-    uint64_t q_stride, q_down_stride, k_stride, v_stride, queries_stride;
-    uint64_t attended_stride, out_stride;
+    struct moe_attention_strides stride;
     float *q_down;   /* [batch][q_rank] */
     float *q;        /* [batch][heads * head_dim] */
     float *k, *v;    /* [batch][cache heads * key or value width]; latent attention also puts

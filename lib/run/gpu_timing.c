@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 
-struct moment {
+struct point {
     struct moe_gpu_mark *mark;
     uint32_t layer;
     const char *part; /* text that stays; NULL: only a beginning */
@@ -17,71 +17,71 @@ struct gpu_timing {
     struct moe_gpu_mark *origin; /* passed at origin_seconds of the processor's clock */
     double origin_seconds;
     uint32_t n, max;
-    struct moment *moments;
+    struct point *points;
 };
 
 int gpu_timing_open(struct gpu_timing **out, struct moe_gpu *gpu, uint32_t max, struct moe_err *err)
 {
     *out = NULL;
-    struct gpu_timing *m = moe_alloc(1, sizeof *m, err);
-    if (!m)
+    struct gpu_timing *t = moe_alloc(1, sizeof *t, err);
+    if (!t)
         return MOE_ERR_MEMORY;
-    m->gpu = gpu;
-    m->max = max;
-    m->moments = moe_alloc(max, sizeof *m->moments, err);
-    int status = m->moments ? moe_gpu_mark_open(&m->origin, gpu, true, err) : MOE_ERR_MEMORY;
+    t->gpu = gpu;
+    t->max = max;
+    t->points = moe_alloc(max, sizeof *t->points, err);
+    int status = t->points ? moe_gpu_mark_open(&t->origin, gpu, true, err) : MOE_ERR_MEMORY;
     for (uint32_t i = 0; i < max && status == MOE_OK; i++)
-        status = moe_gpu_mark_open(&m->moments[i].mark, gpu, true, err);
+        status = moe_gpu_mark_open(&t->points[i].mark, gpu, true, err);
     if (status == MOE_OK)
         status = moe_gpu_finish(gpu, err);
     if (status == MOE_OK) {
-        moe_gpu_mark_set(m->origin, MOE_GPU_COMPUTE);
-        status = moe_gpu_mark_wait(m->origin, err);
-        m->origin_seconds = moe_seconds();
+        moe_gpu_mark_set(t->origin, MOE_GPU_COMPUTE);
+        status = moe_gpu_mark_wait(t->origin, err);
+        t->origin_seconds = moe_seconds();
     }
     if (status != MOE_OK) {
-        gpu_timing_close(m);
+        gpu_timing_close(t);
         return status;
     }
-    *out = m;
+    *out = t;
     return MOE_OK;
 }
 
-void gpu_timing_close(struct gpu_timing *m)
+void gpu_timing_close(struct gpu_timing *t)
 {
-    if (!m)
+    if (!t)
         return;
-    for (uint32_t i = 0; m->moments && i < m->max; i++)
-        moe_gpu_mark_close(m->moments[i].mark);
-    moe_gpu_mark_close(m->origin);
-    free(m->moments);
-    free(m);
+    for (uint32_t i = 0; t->points && i < t->max; i++)
+        moe_gpu_mark_close(t->points[i].mark);
+    moe_gpu_mark_close(t->origin);
+    free(t->points);
+    free(t);
 }
 
-void gpu_timing_add(struct gpu_timing *m, uint32_t layer, const char *part)
+void gpu_timing_add(struct gpu_timing *t, uint32_t layer, const char *part)
 {
-    if (m->n == m->max)
+    if (t->n == t->max)
         return;
-    struct moment *moment = &m->moments[m->n++];
-    moment->layer = layer;
-    moment->part = part;
-    moe_gpu_mark_set(moment->mark, MOE_GPU_COMPUTE);
+    struct point *point = &t->points[t->n++];
+    point->layer = layer;
+    point->part = part;
+    moe_gpu_mark_set(point->mark, MOE_GPU_COMPUTE);
 }
 
-int gpu_timing_write(struct gpu_timing *m, struct moe_timeline *timeline, struct moe_err *err)
+int gpu_timing_write(struct gpu_timing *t, struct moe_timeline *timeline, struct moe_err *err)
 {
-    int status = moe_gpu_finish(m->gpu, err);
+    int status = moe_gpu_finish(t->gpu, err);
     double before = 0;
-    for (uint32_t i = 0; i < m->n && status == MOE_OK; i++) {
-        const struct moment *moment = &m->moments[i];
-        double at = m->origin_seconds + moe_gpu_mark_seconds(m->origin, moment->mark);
+    for (uint32_t i = 0; i < t->n && status == MOE_OK; i++) {
+        const struct point *point = &t->points[i];
+        double at = t->origin_seconds + moe_gpu_mark_seconds(t->origin, point->mark);
         char name[48];
-        if (moment->part) {
-            snprintf(name, sizeof name, "layer %u %s", moment->layer, moment->part);
+        if (point->part) {
+            snprintf(name, sizeof name, "layer %u %s", point->layer, point->part);
             moe_timeline_span(timeline, MOE_TRACK_COMPUTE, name, before, at);
         }
         before = at;
     }
-    m->n = 0;
+    t->n = 0;
     return status;
 }

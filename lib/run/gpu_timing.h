@@ -13,12 +13,12 @@ struct gpu_timing;
 /* Room for `max` points of a pass. Waits for the device. */
 int gpu_timing_open(struct gpu_timing **out, struct moe_gpu *gpu, uint32_t max,
                     struct moe_err *err);
-void gpu_timing_close(struct gpu_timing *m); /* NULL is fine */
+void gpu_timing_close(struct gpu_timing *t); /* NULL is fine */
 
 /* Marks the point that the compute stream has reached; with a part, it ends a span that began at
  * the point before. */
-void gpu_timing_add(struct gpu_timing *m, uint32_t layer, const char *part);
+void gpu_timing_add(struct gpu_timing *t, uint32_t layer, const char *part);
 /* Waits until all points were reached, and writes their spans. */
-int gpu_timing_write(struct gpu_timing *m, struct moe_timeline *timeline, struct moe_err *err);
+int gpu_timing_write(struct gpu_timing *t, struct moe_timeline *timeline, struct moe_err *err);
 
 #endif

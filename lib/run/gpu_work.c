@@ -48,14 +48,11 @@ static void carve_act(struct moe_gpu_act *act, struct moe_arena *arena, uint64_t
 static void carve_latent(struct gpu_attention *g, struct moe_arena *arena,
                          const struct moe_config *c, uint64_t batch)
 {
-    g->queries_stride = moe_padded(c->n_heads * moe_config_cache_key(c));
-    g->attended_stride = moe_padded(c->n_heads * moe_config_cache_value(c));
-    g->queries = moe_arena_take(arena, batch * g->queries_stride, sizeof(float));
-    g->attended = moe_arena_take(arena, batch * g->attended_stride, sizeof(float));
-    g->q_down_stride = moe_padded(c->q_rank);
-    g->q_down_raw = moe_arena_take(arena, batch * g->q_down_stride, sizeof(float));
-    g->q_down.x = moe_arena_take(arena, batch * g->q_down_stride, sizeof(float));
-    g->q_down.x_stride = g->q_down_stride;
+    g->queries = moe_arena_take(arena, batch * g->stride.queries, sizeof(float));
+    g->attended = moe_arena_take(arena, batch * g->stride.attended, sizeof(float));
+    g->q_down_raw = moe_arena_take(arena, batch * g->stride.q_down, sizeof(float));
+    g->q_down.x = moe_arena_take(arena, batch * g->stride.q_down, sizeof(float));
+    g->q_down.x_stride = g->stride.q_down;
     carve_act(&g->q_down, arena, batch, larger(c->q_rank, 1));
     carve_act(&g->heads, arena, batch * c->n_heads, larger(c->head_dim - c->rope_dim, c->kv_rank));
 }
@@ -64,23 +61,16 @@ static void carve_attention(struct gpu_attention *g, struct moe_arena *arena,
                             const struct moe_config *c, const struct moe_session_options *o)
 {
     uint64_t batch = o->batch;
-    uint32_t kv_heads = moe_config_cache_heads(c);
-    g->q_stride = moe_padded(c->n_heads * c->head_dim);
-    g->k_stride = moe_padded(kv_heads * moe_config_cache_key(c));
-    g->v_stride =
-        moe_padded(c->kv_rank ? c->kv_rank + c->rope_dim : kv_heads * moe_config_cache_value(c));
-    g->out_stride = moe_padded(c->n_heads * c->value_dim);
-    g->q = moe_arena_take(arena, batch * g->q_stride, sizeof(float));
-    g->k = moe_arena_take(arena, batch * g->k_stride, sizeof(float));
-    g->v = moe_arena_take(arena, batch * g->v_stride, sizeof(float));
-    g->out = moe_arena_take(arena, batch * g->out_stride, sizeof(float));
+    g->stride = moe_attention_strides(c);
+    g->q = moe_arena_take(arena, batch * g->stride.q, sizeof(float));
+    g->k = moe_arena_take(arena, batch * g->stride.k, sizeof(float));
+    g->v = moe_arena_take(arena, batch * g->stride.v, sizeof(float));
+    g->out = moe_arena_take(arena, batch * g->stride.out, sizeof(float));
     g->from_out.x = g->out;
-    g->from_out.x_stride = g->out_stride;
+    g->from_out.x_stride = g->stride.out;
     carve_act(&g->from_out, arena, batch, c->n_heads * c->value_dim);
     g->queries = g->q;
-    g->queries_stride = g->q_stride;
     g->attended = g->out;
-    g->attended_stride = g->out_stride;
     if (c->kv_rank)
         carve_latent(g, arena, c, batch);
     g->scratch_bytes = moe_gpu_attention_bytes(c->n_heads, moe_config_cache_value(c), o->context);

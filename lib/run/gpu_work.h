@@ -25,8 +25,7 @@ struct gpu_graph {
 };
 
 struct gpu_attention {
-    uint64_t q_stride, q_down_stride, k_stride, v_stride, queries_stride;
-    uint64_t attended_stride, out_stride;
+    struct moe_attention_strides stride;
     float *rope;
     float *q_down_raw; /* [batch][q_rank] before its norm */
     struct moe_gpu_act q_down;

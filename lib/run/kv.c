@@ -52,6 +52,21 @@ uint8_t *moe_kv_values(const struct moe_kv *kv, uint32_t layer, uint32_t sequenc
     return kv->values + index * kv->n_positions * kv->value_padded * kv->item_bytes;
 }
 
+struct moe_attention_strides moe_attention_strides(const struct moe_config *c)
+{
+    uint32_t heads = moe_config_cache_heads(c);
+    return (struct moe_attention_strides){
+        .q = moe_padded(c->n_heads * c->head_dim),
+        .q_down = moe_padded(c->q_rank),
+        .k = moe_padded(heads * moe_config_cache_key(c)),
+        /* kv_down's output goes there, too */
+        .v = moe_padded(c->kv_rank ? c->kv_rank + c->rope_dim : heads * moe_config_cache_value(c)),
+        .queries = moe_padded(c->n_heads * moe_config_cache_key(c)),
+        .attended = moe_padded(c->n_heads * moe_config_cache_value(c)),
+        .out = moe_padded(c->n_heads * c->value_dim),
+    };
+}
+
 /* ---- Storing ---- */
 
 struct store {

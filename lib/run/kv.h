@@ -38,6 +38,14 @@ void moe_kv_place(struct moe_kv *kv, uint8_t *memory);
 uint8_t *moe_kv_keys(const struct moe_kv *kv, uint32_t layer, uint32_t sequence, uint32_t head);
 uint8_t *moe_kv_values(const struct moe_kv *kv, uint32_t layer, uint32_t sequence, uint32_t head);
 
+/* Floats from one row to the next of what attention computes on its way into the cache and out of
+ * it: the products q, q_down, k and v; queries and attended as the cache's heads see them (without
+ * latent attention these are q and out); its output. */
+struct moe_attention_strides {
+    uint64_t q, q_down, k, v, queries, attended, out;
+};
+struct moe_attention_strides moe_attention_strides(const struct moe_config *config);
+
 /* What is stored for each row: [n_rows][stride], the heads side by side. */
 struct moe_kv_input {
     const float *keys, *values;

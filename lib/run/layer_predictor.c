@@ -18,7 +18,7 @@ struct moe_layer_predictor {
     struct moe_layer *copies;       /* of a model on a gpu; NULL: none */
     enum moe_predict_by by;
     uint32_t depth, batch;
-    uint64_t stride, router_stride; /* of the workspace's rows */
+    uint64_t stride, router_stride; /* of the states and of routers' scores */
     uint32_t n_moe;
 
     float *probabilities; /* [depth][batch][router_stride] of each row */

@@ -51,8 +51,8 @@ static void finish_rows(void *ctx, int64_t begin, int64_t end, int thread)
     const struct cpu_attention *w = p->w;
     uint32_t kv_width = c->n_kv_heads * c->head_dim;
     for (int64_t i = begin; i < end; i++) {
-        float *q = w->q + (uint64_t)i * w->q_stride, *k = w->k + (uint64_t)i * w->k_stride;
-        float *v = w->v + (uint64_t)i * w->v_stride;
+        float *q = w->q + (uint64_t)i * w->stride.q, *k = w->k + (uint64_t)i * w->stride.k;
+        float *v = w->v + (uint64_t)i * w->stride.v;
         const float *cs = angles(p, i);
         if (l->q_bias) {
             moe_kern.add(l->q_bias, c->n_heads * c->head_dim, q);
@@ -72,9 +72,9 @@ static void project_heads(struct project *p, uint32_t n_rows)
     struct cpu_attention *w = p->w;
     struct moe_inputs *from = &p->s->states.inputs;
     struct moe_mm mm[3] = {
-        moe_inputs_mm(from, l->q, w->q, w->q_stride),
-        moe_inputs_mm(from, l->k, w->k, w->k_stride),
-        moe_inputs_mm(from, l->v, w->v, w->v_stride),
+        moe_inputs_mm(from, l->q, w->q, w->stride.q),
+        moe_inputs_mm(from, l->k, w->k, w->stride.k),
+        moe_inputs_mm(from, l->v, w->v, w->stride.v),
     };
     moe_matmul(mm, 3);
     moe_par_for(n_rows, 8, finish_rows, p);
@@ -88,7 +88,7 @@ static void norm_q_down_rows(void *ctx, int64_t begin, int64_t end, int thread)
     const struct moe_config *c = &p->s->model->config;
     const struct cpu_attention *w = p->w;
     for (int64_t i = begin; i < end; i++) {
-        float *x = w->q_down + (uint64_t)i * w->q_down_stride;
+        float *x = w->q_down + (uint64_t)i * w->stride.q_down;
         moe_kern.rms_norm(x, p->layer->q_down_norm, c->q_rank, c->norm_eps, x);
     }
 }
@@ -102,15 +102,15 @@ static void finish_latent_rows(void *ctx, int64_t begin, int64_t end, int thread
     const struct cpu_attention *w = p->w;
     uint32_t key = moe_config_cache_key(c);
     for (int64_t i = begin; i < end; i++) {
-        float *k = w->k + (uint64_t)i * w->k_stride, *v = w->v + (uint64_t)i * w->v_stride;
+        float *k = w->k + (uint64_t)i * w->stride.k, *v = w->v + (uint64_t)i * w->stride.v;
         const float *cs = angles(p, i);
         memcpy(k, v + c->kv_rank, c->rope_dim * sizeof *k);
         moe_kern.rope(k, cs, c->rope_dim);
         moe_kern.rms_norm(v, p->layer->kv_down_norm, c->kv_rank, c->norm_eps, v);
         memcpy(k + c->rope_dim, v, c->kv_rank * sizeof *k);
         for (uint32_t head = 0; head < c->n_heads; head++) {
-            float *query = w->queries + (uint64_t)i * w->queries_stride + head * key;
-            memcpy(query, w->q + (uint64_t)i * w->q_stride + head * c->head_dim,
+            float *query = w->queries + (uint64_t)i * w->stride.queries + head * key;
+            memcpy(query, w->q + (uint64_t)i * w->stride.q + head * c->head_dim,
                    c->rope_dim * sizeof *query);
             moe_kern.rope(query, cs, c->rope_dim);
         }
@@ -144,21 +144,21 @@ static void project_latent(struct project *p, uint32_t n_rows)
     const struct moe_layer *l = p->layer;
     struct cpu_attention *w = p->w;
     struct moe_inputs *from = &p->s->states.inputs;
-    struct moe_mm mm[2] = {moe_inputs_mm(from, l->kv_down, w->v, w->v_stride)};
+    struct moe_mm mm[2] = {moe_inputs_mm(from, l->kv_down, w->v, w->stride.v)};
     if (c->q_rank) {
-        mm[1] = moe_inputs_mm(from, l->q_down, w->q_down, w->q_down_stride);
+        mm[1] = moe_inputs_mm(from, l->q_down, w->q_down, w->stride.q_down);
         moe_matmul(mm, 2);
         moe_par_for(n_rows, 16, norm_q_down_rows, p);
         from = &w->from_q_down;
-        moe_inputs_set(from, w->q_down, w->q_down_stride, NULL, n_rows, c->q_rank);
-        mm[0] = moe_inputs_mm(from, l->q, w->q, w->q_stride);
+        moe_inputs_set(from, w->q_down, w->stride.q_down, NULL, n_rows, c->q_rank);
+        mm[0] = moe_inputs_mm(from, l->q, w->q, w->stride.q);
         moe_matmul(mm, 1);
     } else {
-        mm[1] = moe_inputs_mm(from, l->q, w->q, w->q_stride);
+        mm[1] = moe_inputs_mm(from, l->q, w->q, w->stride.q);
         moe_matmul(mm, 2);
     }
-    multiply_heads(w, &l->k_up, c->n_heads, n_rows, w->q + c->rope_dim, w->q_stride, c->head_dim,
-                   w->queries + c->rope_dim, w->queries_stride, moe_config_cache_key(c));
+    multiply_heads(w, &l->k_up, c->n_heads, n_rows, w->q + c->rope_dim, w->stride.q, c->head_dim,
+                   w->queries + c->rope_dim, w->stride.queries, moe_config_cache_key(c));
     moe_par_for(n_rows, 8, finish_latent_rows, p);
 }
 
@@ -193,9 +193,9 @@ void moe_project_out(struct moe_session *s, uint32_t layer, uint32_t n_rows)
     struct cpu_work *work = s->device;
     struct cpu_attention *w = &work->attention;
     if (c->kv_rank)
-        multiply_heads(w, &l->v_up, c->n_heads, n_rows, w->attended, w->attended_stride, c->kv_rank,
-                       w->out, w->out_stride, c->value_dim);
-    moe_inputs_set(&w->from_out, w->out, w->out_stride, NULL, n_rows, c->n_heads * c->value_dim);
+        multiply_heads(w, &l->v_up, c->n_heads, n_rows, w->attended, w->stride.attended, c->kv_rank,
+                       w->out, w->stride.out, c->value_dim);
+    moe_inputs_set(&w->from_out, w->out, w->stride.out, NULL, n_rows, c->n_heads * c->value_dim);
     struct moe_mm o = moe_inputs_mm(&w->from_out, l->o, work->sum, s->states.stride);
     moe_matmul(&o, 1);
     if (l->o_bias) {

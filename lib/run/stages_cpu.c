@@ -99,7 +99,7 @@ void stages_cpu_store(struct moe_session *s, uint32_t layer, const struct moe_ro
 {
     const struct cpu_work *w = s->device;
     const struct cpu_attention *a = &w->attention;
-    const struct moe_kv_input in = {a->k, a->v, a->k_stride, a->v_stride};
+    const struct moe_kv_input in = {a->k, a->v, a->stride.k, a->stride.v};
     moe_kv_store(&w->kv, layer, rows, n_rows, &in);
 }
 
@@ -125,7 +125,7 @@ static int attend(struct moe_session *s, uint32_t layer, const struct moe_row *r
     moe_inputs_set(&s->states.inputs, s->states.xn, s->states.stride, NULL, n_rows,
                    s->model->config.hidden);
     if (s->observer.attended)
-        s->observer.attended(s->observer.ctx, layer, w->attention.out, w->attention.out_stride,
+        s->observer.attended(s->observer.ctx, layer, w->attention.out, w->attention.stride.out,
                              s->states.xn, s->states.stride);
     return MOE_OK;
 }

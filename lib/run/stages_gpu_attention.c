@@ -30,18 +30,18 @@ static struct moe_gpu_heads project_heads(struct moe_session *s, uint32_t layer,
     struct gpu_work *g = s->device;
     struct gpu_attention *a = &g->attention;
     const struct moe_gpu_product products[3] = {
-        stages_gpu_product(l->q, in, n_rows, a->q, a->q_stride),
-        stages_gpu_product(l->k, in, n_rows, a->k, a->k_stride),
-        stages_gpu_product(l->v, in, n_rows, a->v, a->v_stride),
+        stages_gpu_product(l->q, in, n_rows, a->q, a->stride.q),
+        stages_gpu_product(l->k, in, n_rows, a->k, a->stride.k),
+        stages_gpu_product(l->v, in, n_rows, a->v, a->stride.v),
     };
     moe_gpu_matmul(g->gpu, products, 3);
     return (struct moe_gpu_heads){
         .q = a->q,
         .k = a->k,
         .v = a->v,
-        .q_stride = a->q_stride,
-        .k_stride = a->k_stride,
-        .v_stride = a->v_stride,
+        .q_stride = a->stride.q,
+        .k_stride = a->stride.k,
+        .v_stride = a->stride.v,
         .q_bias = l->q_bias,
         .k_bias = l->k_bias,
         .v_bias = l->v_bias,
@@ -93,15 +93,15 @@ static void project_latent(struct moe_session *s, uint32_t layer, const struct m
     struct gpu_work *g = s->device;
     struct gpu_attention *a = &g->attention;
     struct moe_gpu_product list[2] = {
-        stages_gpu_product(l->kv_down, in, n_rows, a->v, a->v_stride)};
+        stages_gpu_product(l->kv_down, in, n_rows, a->v, a->stride.v)};
     if (c->q_rank) {
         list[1] = list[0];
-        list[0] = stages_gpu_product(l->q_down, in, n_rows, a->q_down_raw, a->q_down_stride);
+        list[0] = stages_gpu_product(l->q_down, in, n_rows, a->q_down_raw, a->stride.q_down);
         struct moe_gpu_act out = gpu_act_plain(&a->q_down, c->q_rank);
         gpu_act_want(&out, &a->q_down, l->q.layout);
         const struct moe_gpu_norm norm = {
             .h = a->q_down_raw,
-            .h_stride = a->q_down_stride,
+            .h_stride = a->stride.q_down,
             .cols = c->q_rank,
             .weights = l->q_down_norm,
             .eps = c->norm_eps,
@@ -109,20 +109,20 @@ static void project_latent(struct moe_session *s, uint32_t layer, const struct m
         };
         const struct moe_gpu_then then = {.norm = &norm, .n = n_rows};
         moe_gpu_matmul_then(g->gpu, list, 2, &then);
-        list[0] = stages_gpu_product(l->q, &out, n_rows, a->q, a->q_stride);
+        list[0] = stages_gpu_product(l->q, &out, n_rows, a->q, a->stride.q);
         moe_gpu_matmul(g->gpu, list, 1);
     } else {
-        list[1] = stages_gpu_product(l->q, in, n_rows, a->q, a->q_stride);
+        list[1] = stages_gpu_product(l->q, in, n_rows, a->q, a->stride.q);
         moe_gpu_matmul(g->gpu, list, 2);
     }
-    const struct moe_gpu_act nope = heads_act(a, &l->k_up, a->q + c->rope_dim, a->q_stride);
+    const struct moe_gpu_act nope = heads_act(a, &l->k_up, a->q + c->rope_dim, a->stride.q);
     const struct moe_gpu_latent latent = {
         .q = a->q,
         .v = a->v,
         .queries = a->queries,
-        .q_stride = a->q_stride,
-        .v_stride = a->v_stride,
-        .queries_stride = a->queries_stride,
+        .q_stride = a->stride.q,
+        .v_stride = a->stride.v,
+        .queries_stride = a->stride.queries,
         .kv_norm = l->kv_down_norm,
         .eps = c->norm_eps,
         .rope = a->rope,
@@ -137,7 +137,7 @@ static void project_latent(struct moe_session *s, uint32_t layer, const struct m
     };
     moe_gpu_finish_latent(g->gpu, &latent, n_rows);
     multiply_heads(s, &l->k_up, n_rows, &nope, c->head_dim, a->queries + c->rope_dim,
-                   a->queries_stride, moe_config_cache_key(c));
+                   a->stride.queries, moe_config_cache_key(c));
 }
 
 /* fresh: what is still to be done before, or NULL; out: the byte forms to fill afterwards, of rows
@@ -152,8 +152,8 @@ static void attend_cache(struct moe_session *s, uint32_t layer, uint32_t n_rows,
     const struct moe_gpu_attention attention = {
         .queries = a->queries,
         .attended = a->attended,
-        .queries_stride = a->queries_stride,
-        .attended_stride = a->attended_stride,
+        .queries_stride = a->stride.queries,
+        .attended_stride = a->stride.attended,
         .kv = gpu_kv_of(g),
         .layer = layer,
         .n_heads = c->n_heads,
@@ -185,12 +185,12 @@ int stages_gpu_attend(struct moe_session *s, uint32_t layer, const struct moe_ro
     struct moe_gpu_act out = gpu_act_plain(&a->from_out, c->n_heads * c->value_dim);
     gpu_act_want(&out, &a->from_out, l->o.layout);
     if (c->kv_rank) {
-        struct moe_gpu_act heads = heads_act(a, &l->v_up, a->attended, a->attended_stride);
+        struct moe_gpu_act heads = heads_act(a, &l->v_up, a->attended, a->stride.attended);
         project_latent(s, layer, &in, n_rows);
         attend_cache(s, layer, n_rows, NULL, &heads, c->n_heads);
-        multiply_heads(s, &l->v_up, n_rows, &heads, c->kv_rank, a->out, a->out_stride,
+        multiply_heads(s, &l->v_up, n_rows, &heads, c->kv_rank, a->out, a->stride.out,
                        c->value_dim);
-        moe_gpu_prepare(g->gpu, a->out, a->out_stride, n_rows, 1, 0, &out);
+        moe_gpu_prepare(g->gpu, a->out, a->stride.out, n_rows, 1, 0, &out);
     } else {
         const struct moe_gpu_heads fresh = project_heads(s, layer, &in, n_rows);
         attend_cache(s, layer, n_rows, &fresh, &out, 1);

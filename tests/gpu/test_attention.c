@@ -73,7 +73,7 @@ static void open_shape(struct forged *f, const struct shape *p)
 static void check_with(struct forged *f, const struct shape *p, bool scratch, uint32_t end)
 {
     struct cpu_attention *w = &cpu_of(f)->attention;
-    uint64_t all = p->n_rows * w->attended_stride;
+    uint64_t all = p->n_rows * w->stride.attended;
     uint64_t scratch_bytes =
         moe_gpu_attention_bytes(p->n_heads, cpu_of(f)->kv.value_dim, cpu_of(f)->kv.n_positions);
     float *before = calloc(all, sizeof *before);
@@ -82,10 +82,10 @@ static void check_with(struct forged *f, const struct shape *p, bool scratch, ui
     for (uint64_t i = 0; i < all; i++)
         before[i] = w->attended[i] = test_uniform(&f->random);
     const struct moe_gpu_attention a = {
-        .queries = on_device(f, w->queries, p->n_rows * w->queries_stride),
+        .queries = on_device(f, w->queries, p->n_rows * w->stride.queries),
         .attended = on_device(f, before, all),
-        .queries_stride = w->queries_stride,
-        .attended_stride = w->attended_stride,
+        .queries_stride = w->stride.queries,
+        .attended_stride = w->stride.attended,
         .kv = kv_on_device(f),
         .layer = LAYER,
         .n_heads = p->n_heads,
@@ -100,7 +100,7 @@ static void check_with(struct forged *f, const struct shape *p, bool scratch, ui
     moe_gpu_attention(f->taken.g, &a, p->n_rows);
     moe_attention(f->s, LAYER, f->rows, p->n_rows);
     check_floats(f, a.attended, w->attended, all);
-    check_floats(f, a.queries, w->queries, p->n_rows * w->queries_stride);
+    check_floats(f, a.queries, w->queries, p->n_rows * w->stride.queries);
     check_kv(f, &a.kv);
     gpu_give_back(&f->taken);
     free(before);
@@ -111,7 +111,7 @@ static void check(void **state, uint64_t seed, const struct shape *p, float size
     struct forged f = {.taken = {.g = *state}, .random = seed};
     open_shape(&f, p);
     struct cpu_attention *w = &cpu_of(&f)->attention;
-    for (uint64_t i = 0; i < p->n_rows * w->queries_stride; i++)
+    for (uint64_t i = 0; i < p->n_rows * w->stride.queries; i++)
         w->queries[i] = size * test_uniform(&f.random);
     check_with(&f, p, true, p->context);
     if (p->n_rows <= MOE_GPU_SPLIT_ROWS) {
@@ -192,11 +192,11 @@ static void test_not_numbers(void **state)
         struct forged f = {.taken = {.g = *state}, .random = 400 + n};
         open_shape(&f, &shapes[n]);
         struct cpu_attention *w = &cpu_of(&f)->attention;
-        for (uint64_t i = 0; i < shapes[n].n_rows * w->queries_stride; i++)
+        for (uint64_t i = 0; i < shapes[n].n_rows * w->stride.queries; i++)
             w->queries[i] = test_uniform(&f.random);
         w->queries[0] = NAN;
-        w->queries[w->queries_stride + 40] = INFINITY;
-        w->queries[2 * w->queries_stride + 70] = -INFINITY;
+        w->queries[w->stride.queries + 40] = INFINITY;
+        w->queries[2 * w->stride.queries + 70] = -INFINITY;
         check_with(&f, &shapes[n], true, 600);
         check_with(&f, &shapes[n], false, 600);
         forged_close(&f);
@@ -213,7 +213,7 @@ static void test_recorded(void **state)
     struct moe_err err;
     open_shape(&f, &p);
     struct cpu_attention *w = &cpu_of(&f)->attention;
-    uint64_t all = p.n_rows * w->attended_stride, n_queries = p.n_rows * w->queries_stride;
+    uint64_t all = p.n_rows * w->stride.attended, n_queries = p.n_rows * w->stride.queries;
     uint64_t scratch_bytes =
         moe_gpu_attention_bytes(p.n_heads, cpu_of(&f)->kv.value_dim, p.context);
     for (uint64_t i = 0; i < n_queries; i++)
@@ -222,8 +222,8 @@ static void test_recorded(void **state)
     const struct moe_gpu_attention a = {
         .queries = on_device(&f, w->queries, n_queries),
         .attended = on_device(&f, w->attended, all),
-        .queries_stride = w->queries_stride,
-        .attended_stride = w->attended_stride,
+        .queries_stride = w->stride.queries,
+        .attended_stride = w->stride.attended,
         .kv = kv_on_device(&f),
         .layer = LAYER,
         .n_heads = p.n_heads,

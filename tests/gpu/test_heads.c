@@ -111,12 +111,12 @@ static void check_heads(void **state, uint64_t seed, const struct shape *p)
     uint32_t q = p->n_heads * p->head_dim, kv = p->n_kv_heads * p->head_dim;
     bool full = p->qk_norm == MOE_QK_NORM_FULL;
     const struct moe_gpu_heads h = {
-        .q = product(&f, l->q, w->q_stride),
-        .k = product(&f, l->k, w->k_stride),
-        .v = product(&f, l->v, w->v_stride),
-        .q_stride = w->q_stride,
-        .k_stride = w->k_stride,
-        .v_stride = w->v_stride,
+        .q = product(&f, l->q, w->stride.q),
+        .k = product(&f, l->k, w->stride.k),
+        .v = product(&f, l->v, w->stride.v),
+        .q_stride = w->stride.q,
+        .k_stride = w->stride.k,
+        .v_stride = w->stride.v,
         .q_bias = on_device(&f, l->q_bias, q),
         .k_bias = on_device(&f, l->k_bias, kv),
         .v_bias = on_device(&f, l->v_bias, kv),
@@ -136,7 +136,7 @@ static void check_heads(void **state, uint64_t seed, const struct shape *p)
     };
     moe_gpu_finish_heads(f.taken.g, &h, N_ROWS);
     project(&f);
-    check_rows(&f, h.q, w->queries, w->q_stride, q);
+    check_rows(&f, h.q, w->queries, w->stride.q, q);
     check_kv(&f, &h.kv);
     forged_close(&f);
 }
@@ -204,9 +204,9 @@ static void check_latent(void **state, uint64_t seed, const struct shape *p, uin
     const struct cpu_attention *w = &cpu_of(&f)->attention;
     const struct moe_layer *l = &f.layers[LAYER];
     uint32_t key = cpu_of(&f)->kv.key_dim;
-    uint64_t n_queries = N_ROWS * w->queries_stride;
-    const float *q = product(&f, l->q, w->q_stride);
-    float *v = product(&f, l->kv_down, w->v_stride);
+    uint64_t n_queries = N_ROWS * w->stride.queries;
+    const float *q = product(&f, l->q, w->stride.q);
+    float *v = product(&f, l->kv_down, w->stride.v);
     struct moe_gpu_kv kv = kv_on_device(&f);
     project(&f);
     /* What k_up makes is there already; the rotated parts are not. */
@@ -215,15 +215,15 @@ static void check_latent(void **state, uint64_t seed, const struct shape *p, uin
     for (uint32_t i = 0; i < N_ROWS; i++)
         for (uint32_t head = 0; head < p->n_heads; head++)
             for (uint32_t c = 0; c < p->rope_dim; c++)
-                queries[i * w->queries_stride + head * key + c] = 7;
+                queries[i * w->stride.queries + head * key + c] = 7;
     const struct moe_gpu_act nope = nope_room(&f, p, forms);
     const struct moe_gpu_latent latent = {
         .q = q,
         .v = v,
         .queries = on_device(&f, queries, n_queries),
-        .q_stride = w->q_stride,
-        .v_stride = w->v_stride,
-        .queries_stride = w->queries_stride,
+        .q_stride = w->stride.q,
+        .v_stride = w->stride.v,
+        .queries_stride = w->stride.queries,
         .kv_norm = on_device(&f, l->kv_down_norm, p->kv_rank),
         .eps = f.model.config.norm_eps,
         .rope = on_device(&f, f.model.rope, CONTEXT * p->rope_dim),

@@ -92,12 +92,12 @@ static void fill_sequence(struct world *w, uint32_t sequence)
             uint64_t at = (uint64_t)sequence * w->s->context + first + i;
             w->rows[i] = (struct moe_row){.sequence = sequence, .position = first + i};
             for (uint32_t c = 0; c < n_k; c++) {
-                work->k[i * work->k_stride + c] = test_uniform(&w->random);
-                w->k[at * n_k + c] = cell(w, work->k[i * work->k_stride + c]);
+                work->k[i * work->stride.k + c] = test_uniform(&w->random);
+                w->k[at * n_k + c] = cell(w, work->k[i * work->stride.k + c]);
             }
             for (uint32_t c = 0; c < n_v; c++) {
-                work->v[i * work->v_stride + c] = test_uniform(&w->random);
-                w->v[at * n_v + c] = cell(w, work->v[i * work->v_stride + c]);
+                work->v[i * work->stride.v + c] = test_uniform(&w->random);
+                w->v[at * n_v + c] = cell(w, work->v[i * work->stride.v + c]);
             }
         }
         stages_cpu_store(w->s, LAYER, w->rows, n);
@@ -115,7 +115,7 @@ static void random_rows(struct world *w)
         row->position %= w->s->context;
     }
     struct cpu_attention *work = work_of(w);
-    for (uint64_t i = 0; i < w->n_rows * work->queries_stride; i++)
+    for (uint64_t i = 0; i < w->n_rows * work->stride.queries; i++)
         work->queries[i] = 2 * test_uniform(&w->random);
 }
 
@@ -185,7 +185,7 @@ static struct head head_of(const struct world *w, uint32_t i, uint32_t h)
         .key_dim = kv->key_dim,
         .value_dim = kv->value_dim,
         .stride = kv->n_heads,
-        .query = work_of(w)->queries + i * work_of(w)->queries_stride + h * kv->key_dim,
+        .query = work_of(w)->queries + i * work_of(w)->stride.queries + h * kv->key_dim,
         .k = w->k + first * kv->key_dim,
         .v = w->v + first * kv->value_dim,
         .sink = w->layers[LAYER].sinks ? &w->sinks[h] : NULL,
@@ -268,7 +268,7 @@ static void compare_bits(const struct world *w, const char *level)
             struct head head = head_of(w, i, h);
             float want[128];
             by_definition(&head, want);
-            const float *got = work->attended + i * work->attended_stride + h * head.value_dim;
+            const float *got = work->attended + i * work->stride.attended + h * head.value_dim;
             if (memcmp(got, want, head.value_dim * sizeof *want) != 0)
                 fail_msg("%s: row %u of %u, position %u, head %u of %u, key %u, value %u, window "
                          "%u: first %a, should be %a",
@@ -294,7 +294,7 @@ static void test_bits_of_the_definition(void **state)
             assert_ok(moe_kern_select((enum moe_cpu_level)level, &err), &err);
             moe_par_set_threads(1 + level % 2);
             memset(work_of(w)->attended, 0xff,
-                   w->n_rows * work_of(w)->attended_stride * sizeof(float));
+                   w->n_rows * work_of(w)->stride.attended * sizeof(float));
             moe_attention(w->s, LAYER, w->rows, w->n_rows);
             compare_bits(w, moe_cpu_level_name((enum moe_cpu_level)level));
         }
@@ -344,7 +344,7 @@ static void test_near_plain_softmax(void **state)
                 struct head head = head_of(w, i, h);
                 double want[128];
                 by_softmax(&head, want);
-                const float *got = work->attended + i * work->attended_stride + h * head.value_dim;
+                const float *got = work->attended + i * work->stride.attended + h * head.value_dim;
                 for (uint32_t d = 0; d < head.value_dim; d++) {
                     double error = fabs(got[d] - want[d]);
                     assert_true(error <= TOLERANCE);
@@ -365,11 +365,11 @@ static void test_nan_stays_in_its_head(void **state)
         struct cpu_attention *work = work_of(w);
         uint32_t width = kv_of(w)->value_dim, n_heads = w->model.config.n_heads;
         uint32_t row = below(w, w->n_rows), head = below(w, n_heads);
-        work->queries[row * work->queries_stride + head * kv_of(w)->key_dim] = NAN;
+        work->queries[row * work->stride.queries + head * kv_of(w)->key_dim] = NAN;
         moe_attention(w->s, LAYER, w->rows, w->n_rows);
         for (uint32_t i = 0; i < w->n_rows; i++)
             for (uint32_t d = 0; d < n_heads * width; d++)
-                assert_true(isnan(work->attended[i * work->attended_stride + d]) ==
+                assert_true(isnan(work->attended[i * work->stride.attended + d]) ==
                             (i == row && d / width == head));
         world_free(w);
     }
