@@ -140,46 +140,32 @@ static void put_memory(const struct explanation *x)
 
 static void put_assumption(const struct explanation *x, const char *first, enum moe_assumption what)
 {
+    static const char *const texts[MOE_N_ASSUMPTIONS] = {
+        [MOE_ASSUME_ROUTING] =
+            "The routing is synthetic, drawn with the bundled model's statistics: a "
+            "trace of your own text (moe-profile --text --trace) replaces it.",
+        [MOE_ASSUME_BANDWIDTH] = "Times are computed from memory bandwidth alone: measured ones "
+                                 "(moe-profile --device PACK) replace them.",
+        [MOE_ASSUME_FIGURES] = "The routing is synthetic, drawn with statistics of a real model: a "
+                               "trace (moe-profile --text --trace) replaces it.",
+        [MOE_ASSUME_NO_STATISTICS] =
+            "There were no statistics: strategies that need them were not tried.",
+    };
     const struct moe_plan_evidence *e = &x->plan->evidence;
-    switch (what) {
-    case MOE_ASSUME_ROUTING:
-        moe_draw_paragraph(x->out, first, 5,
-                           "The routing is synthetic, drawn with the bundled model's statistics: "
-                           "a trace of your own text (moe-profile --text --trace) replaces it.");
-        break;
-    case MOE_ASSUME_BANDWIDTH:
-        moe_draw_paragraph(
-            x->out, first, 5,
-            "Times are computed from memory bandwidth alone: measured ones (moe-profile "
-            "--device PACK) replace them.");
-        break;
-    case MOE_ASSUME_FIGURES:
-        moe_draw_paragraph(
-            x->out, first, 5,
-            "The routing is synthetic, drawn with statistics of a real model: a trace "
-            "(moe-profile --text --trace) replaces it.");
-        break;
-    case MOE_ASSUME_FEW_TOKENS:
+    double points = 100 * moe_plan_hit_rate_error(x->plan);
+    if (texts[what])
+        moe_draw_paragraph(x->out, first, 5, "%s", texts[what]);
+    else if (what == MOE_ASSUME_FEW_TOKENS)
         moe_draw_paragraph(x->out, first, 5,
                            "The trace has few tokens: the share found in memory may be off by %.1f "
                            "points for that reason alone.",
-                           100 * moe_plan_hit_rate_error(x->plan));
-        break;
-    case MOE_ASSUME_NO_STATISTICS:
-        moe_draw_paragraph(x->out, first, 5,
-                           "There were no statistics: strategies that need them were not tried.");
-        break;
-    case MOE_ASSUME_ALIKE:
+                           points);
+    else
         moe_draw_paragraph(x->out, first, 5,
                            "Other texts use the experts as those of the trace do (%" PRIu64
                            " tokens in %" PRIu64 " texts, %" PRIu64
                            " in prompts; the share found is good to %.1f points).",
-                           e->trace_tokens, e->trace_sequences, e->trace_prompt_tokens,
-                           100 * moe_plan_hit_rate_error(x->plan));
-        break;
-    case MOE_N_ASSUMPTIONS:
-        break;
-    }
+                           e->trace_tokens, e->trace_sequences, e->trace_prompt_tokens, points);
 }
 
 static void put_assumptions(const struct explanation *x, uint32_t most)
@@ -197,14 +183,19 @@ static void put_assumptions(const struct explanation *x, uint32_t most)
 
 /* ---- All of it ---- */
 
+static void put_first_screen(const struct explanation *x)
+{
+    put_head(x);
+    put_strategy(x);
+    put_losses(x);
+    put_memory(x);
+    explain_bounds(x);
+}
+
 void moe_explain_plan(const struct moe_plan *plan, bool blocks, struct moe_buf *out)
 {
     const struct explanation x = {plan, blocks, out};
-    put_head(&x);
-    put_strategy(&x);
-    put_losses(&x);
-    put_memory(&x);
-    explain_bounds(&x);
+    put_first_screen(&x);
     explain_layers(&x);
     explain_steps(&x);
     explain_tried(&x);
@@ -214,10 +205,6 @@ void moe_explain_plan(const struct moe_plan *plan, bool blocks, struct moe_buf *
 void moe_explain_plan_briefly(const struct moe_plan *plan, bool blocks, struct moe_buf *out)
 {
     const struct explanation x = {plan, blocks, out};
-    put_head(&x);
-    put_strategy(&x);
-    put_losses(&x);
-    put_memory(&x);
-    explain_bounds(&x);
+    put_first_screen(&x);
     put_assumptions(&x, 1);
 }

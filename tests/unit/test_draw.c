@@ -31,6 +31,38 @@ static void bars(void **state)
     expect_bar(1.0 / 64, 8, true, "\xe2\x96\x8f");        /* an eighth */
 }
 
+static void figures(void **state)
+{
+    char room[32];
+    assert_string_equal(moe_format_speed(3.949, room), "3.95");
+    assert_string_equal(moe_format_speed(39.46, room), "39.5");
+    assert_string_equal(moe_format_speed(-1, room), "?");
+    assert_string_equal(moe_format_percent(0.7, room), "70.0%");
+    assert_string_equal(moe_format_percent(0.0 / 0.0, room), "?");
+    assert_string_equal(moe_format_rate(1.2e9, room), "1.20 GB/s");
+    assert_string_equal(moe_format_rate(16e6, room), "16.0 MB/s");
+    assert_string_equal(moe_format_seconds(16e-6, room), "16.0 us");
+    assert_string_equal(moe_format_seconds(1.25e-3, room), "1.25 ms");
+    assert_string_equal(moe_format_layers(3, 1, room), "3");
+    assert_string_equal(moe_format_layers(3, 3, room), "3-5");
+    struct moe_buf out = {0};
+    moe_draw_percent(&out, 0.123, 7);
+    moe_draw_percent(&out, 1, 7);
+    moe_draw_percent(&out, -1, 4);
+    moe_draw_percent(&out, 0.0 / 0.0, 2);
+    assert_string_equal(text_of(&out), "  12.3% 100.0%   - -");
+    moe_buf_release(&out);
+}
+
+static void shades(void **state)
+{
+    static const double amounts[] = {0, 1, 1.1, 4, 4.1, 8, 8.1, 16, 16.1}; /* 8 is usual */
+    static const char want[] = "  ..::oo#";
+    for (size_t i = 0; i < N_ITEMS(amounts); i++)
+        assert_int_equal(moe_draw_shade(amounts[i], 8, false)[0], want[i]);
+    assert_string_equal(moe_draw_shade(17, 8, true), "\xe2\x96\x88");
+}
+
 static void paragraphs(void **state)
 {
     struct moe_buf out = {0};
@@ -66,6 +98,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bars),
+        cmocka_unit_test(figures),
+        cmocka_unit_test(shades),
         cmocka_unit_test(paragraphs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
