@@ -1,6 +1,6 @@
 /*
- * Lists of keys, private to the policies: every key can be in at most one list of a set, links lie
- * in two arrays, every operation but a walk is constant time.
+ * Lists of keys, private to the policies: every key is in at most one list of a set, the
+ * links are two arrays, every operation but a walk takes constant time.
  */
 #ifndef MOE_CACHE_KEYLIST_H
 #define MOE_CACHE_KEYLIST_H

@@ -1,6 +1,6 @@
 /*
- * Set of keys in no order, private to the policies: a dense array, so that a scan or a random draw
- * meets members only; adding and removing are constant time.
+ * Unordered set of keys, private to the policies: a dense array, so that a scan or a random draw
+ * meets members only; adding and removing take constant time.
  */
 #ifndef MOE_CACHE_KEYSET_H
 #define MOE_CACHE_KEYSET_H

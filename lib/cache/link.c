@@ -27,7 +27,7 @@ static bool more_urgent(const struct moe_link_item *a, const struct moe_link_ite
     return a->order < b->order;
 }
 
-/* Behind `before`, which is MOE_LINK_NONE for the front. */
+/* After `before`, which is MOE_LINK_NONE for the front. */
 static void list_insert(struct moe_link *l, struct moe_link_list *list, uint32_t before,
                         uint32_t item)
 {
@@ -67,7 +67,7 @@ static void enqueue(struct moe_link *l, uint32_t item)
     l->items[item].state = MOE_LINK_QUEUED;
 }
 
-/* A score that is no number would make the order depend on the path of comparisons. */
+/* With a NaN the order would depend on the path of comparisons. */
 static float sane_score(float score)
 {
     return isnan(score) ? -INFINITY : score;

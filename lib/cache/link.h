@@ -6,10 +6,9 @@
  * (equal ones in the order they came). An urgent item thus waits for pieces that are under way,
  * never for whole items.
  *
- * Two users with one need for exactly the same decisions: the loader (io/) orders its reads with
- * the first half and runs --lockstep on the second; the simulator (sched/, which may not include
- * io/) drives the second half without a file. That is why this lies in base/. Pure: no I/O, no
- * clock but its own, no allocation. One thread.
+ * Two users must decide exactly alike: the loader (io/) orders its reads with the first half and
+ * runs --lockstep on the second; the simulator (plan/) drives the second half without a file. Pure:
+ * no I/O, no clock but its own, no allocation. One thread.
  */
 #ifndef MOE_CACHE_LINK_H
 #define MOE_CACHE_LINK_H
@@ -18,13 +17,13 @@
 #include <stdint.h>
 
 enum moe_load_priority {
-    MOE_LOAD_DEMAND = 0, /* somebody waits, or will as soon as it has finished what is here */
+    MOE_LOAD_DEMAND = 0, /* a computation waits for it, or will once it has done the rest */
     MOE_LOAD_PREFETCH,   /* ordered among each other by score */
 };
 
 #define MOE_LINK_NONE UINT32_MAX
 
-/* What loader and simulator use where nobody says otherwise (measured: io/loader_open.c). */
+/* Default of loader and simulator (measured: io/loader_open.c). */
 enum { MOE_LINK_PIECE_BYTES = 512 * 1024 };
 
 /* Bookkeeping of one item; the fields are the link's. */
@@ -70,7 +69,7 @@ void moe_link_init(struct moe_link *l, struct moe_link_item *items, uint32_t n_i
 void moe_link_add(struct moe_link *l, uint32_t item, uint64_t bytes,
                   enum moe_load_priority priority, float score);
 /* Changes its urgency; no effect on pieces started. A prefetch that becomes a demand lines up
- * behind the demands there are. */
+ * after the demands there are. */
 void moe_link_promote(struct moe_link *l, uint32_t item, enum moe_load_priority priority,
                       float score);
 /* The item is idle again, wherever it was. On a modelled link its piece under way still takes its

@@ -4,16 +4,16 @@
  * Pure bookkeeping, no memory of experts, no clock but the order of calls: the runner and the
  * simulator drive the same code. A policy watches one domain, a set of slots of one size class
  * (all layers together, or one layer each: the allocation decides). Keys are layer * n_experts +
- * expert. A policy is one file with one table row (policy.c).
+ * expert. A policy is one file and one entry of a table (policy.c).
  *
- * The protocol, once the router has spoken (Fate 4.1: lists change only then):
+ * The protocol, once the router has chosen (Fate 4.1: lists change only then):
  *   hit:  use(key)
  *   miss: miss(key); while no slot is free: v = victim(key), drop(v); admit(key)
- * A prefetched expert lies in staging, outside every policy; when the router asks for it, it goes
- * the way of a miss, only that nothing is loaded. So wrong guesses never reach a policy.
+ * A prefetched expert is in staging, outside every policy; when the router chooses it, it is a miss
+ * to the policy, only that nothing is loaded. So wrong predictions never reach a policy.
  *
- * Policies with needs_usage judge by the scheduler's record of use, which must know of an
- * activation before the policy is told of it.
+ * Policies with needs_usage judge by the scheduler's record of use, which must have an
+ * activation before the policy hears of it.
  *
  * Sources: ARC: Megiddo and Modha, FAST 2003, fig. 4; its use per layer: Fate 4.4. edgemoe: EdgeMoE
  * III-C2; hobbit: HOBBIT 3.4; lrfu: Lee et al., IEEE Transactions on Computers 50(12), 2001.
@@ -42,8 +42,8 @@ struct moe_policy_params {
     uint32_t n_keys;   /* keys are 0..n_keys-1 */
     uint32_t capacity; /* slots of the domain, at least 1 */
     uint64_t seed;     /* of `random` */
-    /* What else is known of the experts' use, for policies that judge by it; borrowed for the
-     * policy's life. NULL: nothing is. */
+    /* The record of use, for policies that judge by it; borrowed for the policy's life. NULL: there
+     * is none. */
     const struct moe_usage *usage;
     const double *weights; /* [MOE_HOBBIT_WEIGHTS] of `hobbit`: lru, lfu, lhu, fld; NULL: its
                               defaults */
@@ -57,13 +57,13 @@ struct moe_policy;
 
 struct moe_policy_ops {
     const char *name;
-    const char *describe; /* one line for --help */
+    const char *describe; /* what a full cache does, one line */
     bool needs_usage;     /* does not open without params->usage */
     int (*open)(struct moe_policy **out, const struct moe_policy_params *params,
                 struct moe_err *err);
     void (*close)(struct moe_policy *p);
-    void (*use)(struct moe_policy *p, uint32_t key);  /* a resident key was asked for */
-    void (*miss)(struct moe_policy *p, uint32_t key); /* an absent key was asked for; may be NULL */
+    void (*use)(struct moe_policy *p, uint32_t key);   /* the router chose a resident key */
+    void (*miss)(struct moe_policy *p, uint32_t key);  /* ... an absent one; may be NULL */
     void (*admit)(struct moe_policy *p, uint32_t key); /* an absent key becomes resident */
     void (*drop)(struct moe_policy *p, uint32_t key);  /* a resident key leaves */
     /* The resident key that should leave for `incoming` (or for anything: MOE_NO_KEY), among those

@@ -1,13 +1,13 @@
 /*
  * edgemoe: the smallest f/d leaves (EdgeMoE III-C2): f counts how often an expert was used, d the
  * layers until its layer i runs again, 1 for the next one and S, all layers, for the layer I at
- * work. So that leaves first what is used seldom and not soon.
+ * work. So what is used seldom and not soon leaves first.
  *
  * The paper's text wants just that ("those whose layers are farther away from the current block"),
  * but it prints the denominator (S - i + I) mod S, which is the layers since i ran: read literally
  * it protects the layers just run, and gives up those about to run. edgemoe-literal does so, for
  * comparison. Both count a remainder of 0 as S: a division by 0 orders nothing, and a cache of one
- * layer, where every key has it, is left with frequency.
+ * layer, where every key has it, is ordered by frequency alone.
  */
 #include "cache/scored.h"
 
@@ -71,7 +71,7 @@ static int64_t victim_literal(struct moe_policy *p, int64_t incoming, moe_evicta
 
 const struct moe_policy_ops moe_policy_edgemoe = {
     .name = "edgemoe",
-    .describe = "the seldom used whose layer runs again late leaves (EdgeMoE)",
+    .describe = "what is used seldom, in layers that run again late, is evicted (EdgeMoE)",
     .needs_usage = true,
     .open = open_edgemoe,
     .close = close_edgemoe,
@@ -83,7 +83,7 @@ const struct moe_policy_ops moe_policy_edgemoe = {
 
 const struct moe_policy_ops moe_policy_edgemoe_literal = {
     .name = "edgemoe-literal",
-    .describe = "EdgeMoE's formula as it is printed, for comparison",
+    .describe = "EdgeMoE's formula as printed, for comparison",
     .needs_usage = true,
     .open = open_literal,
     .close = close_edgemoe,

@@ -4,8 +4,8 @@
  *
  *     p = w_lru R/T + w_lfu F/T + w_lhu H/T + w_fld (1 - ((l_t - l_i + l_n) % l_n) / l_n)
  *
- * Records begin anew with each sequence. The paper finds its weights on calibration texts and names
- * none; without any all four are equal.
+ * Records start afresh with each sequence. The paper finds its weights on calibration texts and
+ * states none; the default is four equal ones.
  */
 #include "cache/scored.h"
 

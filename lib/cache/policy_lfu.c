@@ -1,6 +1,6 @@
 /*
- * lfu: the least frequently used leaves; among equals the least recently used. Counts begin anew
- * when an expert is admitted.
+ * lfu: the least frequently used leaves; among equals the least recently used. Counts start at
+ * zero when an expert is admitted.
  *
  * A binary heap by (count, time of last use): both grow only, so a use sifts one way.
  */
@@ -103,7 +103,7 @@ static void drop(struct moe_policy *p, uint32_t key)
         sift_down(f, at, last);
 }
 
-/* The heap's front, or, while that is pinned, the best of the rest by a scan. */
+/* The heap's front, or, while that is pinned, the least of the others by a scan. */
 static int64_t victim(struct moe_policy *p, int64_t incoming, moe_evictable_fn may, void *ctx)
 {
     struct lfu *f = (struct lfu *)p;
@@ -122,7 +122,7 @@ static int64_t victim(struct moe_policy *p, int64_t incoming, moe_evictable_fn m
 
 const struct moe_policy_ops moe_policy_lfu = {
     .name = "lfu",
-    .describe = "the least frequently used leaves",
+    .describe = "the least frequently used is evicted",
     .open = open_lfu,
     .close = close_lfu,
     .use = use,

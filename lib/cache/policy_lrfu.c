@@ -1,19 +1,19 @@
 /*
  * lrfu: the lowest combined recency and frequency leaves (Lee et al., IEEE Transactions on
  * Computers 50(12), 2001): a use is worth 1 and halves with each half-life; C is what all uses are
- * still worth, those before an eviction included. A short half-life orders as lru does, an endless
+ * still worth, those before an eviction included. A short half-life orders as lru does, an infinite
  * one as an lfu that forgets nothing.
  *
- * Time is a layer's own, the tokens up to its router's last word: otherwise the layers about to
- * run, whose last uses lie nearly a token back, would always look older than those just run. Until
- * a layer runs again its experts fade on, d/S of a token (policy_edgemoe.c), so that of equals the
- * one that is needed sooner stays. Uses by the tokens of one pass are taken as spread evenly over
- * them.
+ * Each layer has its own time, the tokens up to its router's last choice: otherwise the layers
+ * about to run, whose last uses are nearly a token ago, would always look older than those just
+ * run. Until a layer runs again its experts fade further, by d/S of a token (policy_edgemoe.c), so
+ * that of equal ones the one that is needed first stays. Uses by the tokens of one pass count as
+ * spread evenly over them.
  *
  * The half-life does not follow the ratio of cache to demand. On replayed traces (tests/tools/
  * replay_trace) the best one grows with the cache, from 4 to 20 tokens at half a token's demand to
- * 12 to 32 at six, by model; but choosing by the ratio gains less than 0.2 points of hit rate over
- * one for all.
+ * 12 to 32 at six, by model; but choosing it by the ratio gains less than 0.2 points of hit rate
+ * over one for all.
  */
 #include <math.h>
 
@@ -26,7 +26,7 @@ struct lrfu {
     double half_life; /* tokens */
     double *value;    /* [n_keys] log2 of C, brought to time 0: only uses change it */
     uint64_t *seen;   /* [n_keys] the part of usage->frequency that is in `value` */
-    uint64_t *time;   /* [n_layers] usage->tokens when the layer's router spoke last */
+    uint64_t *time;   /* [n_layers] usage->tokens when the layer's router chose last */
 };
 
 static void close_lrfu(struct moe_policy *p)
@@ -88,7 +88,7 @@ static void ask(struct moe_policy *p, uint32_t key)
     uint64_t uses = u->frequency[key] - f->seen[key];
     f->seen[key] = u->frequency[key];
     f->time[layer] = u->tokens;
-    if (uses > u->pass) /* some were noted without a call, as a profile's that come late */
+    if (uses > u->pass) /* some were noted without a call, as those of a profile that comes late */
         uses = u->pass;
     if (uses == 0)
         return;

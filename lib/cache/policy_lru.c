@@ -53,7 +53,7 @@ static int64_t oldest(struct moe_policy *p, int64_t incoming, moe_evictable_fn m
     return moe_keylists_oldest(&((struct one_list *)p)->lists, 0, may, ctx);
 }
 
-static int64_t nobody(struct moe_policy *p, int64_t incoming, moe_evictable_fn may, void *ctx)
+static int64_t no_victim(struct moe_policy *p, int64_t incoming, moe_evictable_fn may, void *ctx)
 {
     return MOE_NO_KEY;
 }
@@ -78,7 +78,7 @@ static int open_pinned(struct moe_policy **out, const struct moe_policy_params *
 
 const struct moe_policy_ops moe_policy_lru = {
     .name = "lru",
-    .describe = "the least recently used leaves",
+    .describe = "the least recently used is evicted",
     .open = open_lru,
     .close = close_list,
     .use = to_front,
@@ -89,7 +89,7 @@ const struct moe_policy_ops moe_policy_lru = {
 
 const struct moe_policy_ops moe_policy_fifo = {
     .name = "fifo",
-    .describe = "the one that came first leaves",
+    .describe = "the oldest is evicted",
     .open = open_fifo,
     .close = close_list,
     .use = keep_place,
@@ -100,11 +100,11 @@ const struct moe_policy_ops moe_policy_fifo = {
 
 const struct moe_policy_ops moe_policy_pinned = {
     .name = "pinned",
-    .describe = "nothing leaves: the initial contents stay",
+    .describe = "nothing is evicted: the initial contents stay",
     .open = open_pinned,
     .close = close_list,
     .use = keep_place,
     .admit = to_front,
     .drop = drop,
-    .victim = nobody,
+    .victim = no_victim,
 };

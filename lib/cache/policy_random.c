@@ -1,5 +1,6 @@
 /*
- * random: any resident expert leaves, each as likely. The baseline that no policy should lose to.
+ * random: evicts any resident expert, all equally likely. The baseline that every policy should
+ * beat.
  */
 #include "cache/keyset.h"
 #include "cache/policy.h"
@@ -71,7 +72,7 @@ static int64_t victim(struct moe_policy *p, int64_t incoming, moe_evictable_fn m
 
 const struct moe_policy_ops moe_policy_random = {
     .name = "random",
-    .describe = "any resident expert leaves, each as likely",
+    .describe = "any resident expert is evicted, all equally likely",
     .open = open_random,
     .close = close_random,
     .use = use,

@@ -5,8 +5,9 @@
  *
  * A score follows from the key's own part of it, which changes with uses alone, and from its layer;
  * it never falls when the part grows. So each layer keeps a bound, no more than the part of any
- * resident of it, and a victim is looked for in those layers only whose bound scores low enough.
- * Parts fall only in uses that the policy is told of, and where a sequence begins records anew.
+ * resident of it, and only layers whose bound scores low enough are searched for a
+ * victim.
+ * Parts fall only in uses that the policy is told of, and where a new sequence resets the records.
  */
 #ifndef MOE_CACHE_SCORED_H
 #define MOE_CACHE_SCORED_H
@@ -43,7 +44,7 @@ static inline void moe_scored_release(struct moe_scored *s)
     free(s->bound);
 }
 
-/* Forgets the bounds: every layer is to be looked at. */
+/* Forgets the bounds, so that every layer is searched. */
 static inline void moe_scored_unbind(struct moe_scored *s)
 {
     for (uint32_t layer = 0; layer < s->usage->n_layers; layer++)
@@ -63,7 +64,7 @@ static inline int moe_scored_init(struct moe_scored *s, const struct moe_policy_
     s->part_of = part_of;
     if (!u)
         return moe_fail(err, MOE_ERR_USAGE,
-                        "cache policy %s judges by a record of use, and there is none", ops->name);
+                        "cache policy %s needs a record of use, and there is none", ops->name);
     s->keys = moe_alloc(params->n_keys, sizeof *s->keys, err);
     s->place = moe_alloc(params->n_keys, sizeof *s->place, err);
     s->n = moe_alloc(u->n_layers, sizeof *s->n, err);
@@ -105,7 +106,7 @@ static inline void moe_scored_drop(struct moe_policy *p, uint32_t key)
     s->place[last] = s->place[key];
 }
 
-/* The layer at work: the incoming key's, or the one whose router spoke last. */
+/* The layer at work: the incoming key's, or the one whose router chose last. */
 static inline uint32_t moe_scored_layer(const struct moe_scored *s, int64_t incoming)
 {
     return incoming >= 0 ? (uint32_t)incoming / s->usage->n_experts : s->usage->layer;
@@ -123,7 +124,7 @@ struct moe_scored_victim {
     double score;
 };
 
-/* Looks through one layer for a lower victim, and makes its bound good. */
+/* Searches one layer for a lower victim, and tightens its bound. */
 static inline void moe_scored_look(struct moe_scored *s, uint32_t of, uint32_t layer,
                                    moe_evictable_fn may, void *ctx, moe_scored_score_fn score,
                                    struct moe_scored_victim *best)
@@ -160,7 +161,7 @@ static inline int64_t moe_scored_least(struct moe_scored *s, int64_t incoming, m
             least = value;
         }
     }
-    /* The most promising layer first: most others then need no look. */
+    /* The most promising layer first: most others then need no search. */
     if (first < n_layers)
         moe_scored_look(s, first, layer, may, ctx, score, &best);
     for (uint32_t of = 0; of < n_layers; of++)

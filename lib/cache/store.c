@@ -1,3 +1,7 @@
+/*
+ * The store. Over 400 lines: slots, lists of free and of staged slots, domains and counters change
+ * together in every step of the protocol; files that shared them would only be harder to check.
+ */
 #include "cache/store.h"
 
 #include <stdlib.h>
@@ -5,7 +9,7 @@
 
 #include "base/mem.h"
 
-/* A set of cached slots that one policy instance watches: a pool, or a layer's share of one. */
+/* The cached slots that one policy instance watches: a pool, or a layer's share of one. */
 struct domain {
     struct moe_policy *policy;
     uint32_t capacity, n;
@@ -22,7 +26,7 @@ struct pool {
     struct domain *domains; /* [n_layers], or one */
 };
 
-/* Of a staged slot: when it was, and its neighbours in the pool's list. */
+/* Of a staged slot: when it was staged, and its neighbours in the pool's list. */
 struct staged {
     uint64_t at;
     uint32_t before, after;
@@ -38,7 +42,7 @@ struct moe_store {
     struct staged *staged;     /* [n_slots] */
     uint8_t *protected;        /* [layer][expert] */
     uint64_t now, token_began; /* as in staged */
-    uint32_t layer;            /* whose router spoke last */
+    uint32_t layer;            /* whose router chose last */
     struct moe_store_counts counts;
 };
 
@@ -140,7 +144,7 @@ void moe_store_close(struct moe_store *s)
     free(s);
 }
 
-/* ---- Looking ---- */
+/* ---- Queries ---- */
 
 uint32_t moe_store_n_slots(const struct moe_store *s)
 {
@@ -279,7 +283,7 @@ static bool evictable(void *ctx, uint32_t key)
            e->s->slots[slot].state == MOE_SLOT_READY && !e->s->protected[key];
 }
 
-/* Makes room for one more cached expert in the domain; false when nobody may leave. */
+/* Makes room for one more cached expert in the domain; false when none may leave. */
 static bool make_room(struct moe_store *s, struct pool *pool, struct domain *d, uint32_t key)
 {
     if (d->n < d->capacity)
@@ -320,7 +324,7 @@ static void admit(struct moe_store *s, uint32_t index)
     d->policy->ops->admit(d->policy, key_of(s, slot->layer, slot->expert));
 }
 
-static void tell_miss(struct moe_store *s, struct domain *d, uint32_t key)
+static void note_miss(struct moe_store *s, struct domain *d, uint32_t key)
 {
     if (d->policy->ops->miss)
         d->policy->ops->miss(d->policy, key);
@@ -342,7 +346,7 @@ void moe_store_use(struct moe_store *s, uint32_t index)
     } else if (slot->use == MOE_SLOT_STAGED) {
         unstage(s, index);
         slot->use = MOE_SLOT_TRANSIENT;
-        tell_miss(s, d, key);
+        note_miss(s, d, key);
         if (cached_slot(s, slot->class_index, key) == MOE_NO_SLOT && make_room(s, pool, d, key))
             admit(s, index);
     }
@@ -355,7 +359,7 @@ void moe_store_begin_layer(struct moe_store *s, uint32_t layer)
     s->layer = layer;
 }
 
-/* The staged slot of a pool that has waited longest and may leave: a stale one, or any. */
+/* The oldest staged slot of a pool that may leave: a stale one, or any. */
 static uint32_t oldest_staged(const struct moe_store *s, const struct pool *pool, bool stale)
 {
     for (uint32_t i = pool->staged_first; i != MOE_NO_SLOT; i = s->staged[i].after) {
@@ -387,7 +391,7 @@ uint32_t moe_store_miss(struct moe_store *s, uint32_t layer, uint32_t expert, ui
     struct domain *d = domain_of(pool, layer);
     uint32_t key = key_of(s, layer, expert), class_index = (uint32_t)(pool - s->pools);
     if (!again)
-        tell_miss(s, d, key);
+        note_miss(s, d, key);
     /* A pool keeps one entry of a key: two variants of one class do not both enter the cache. */
     bool cached = cached_slot(s, class_index, key) == MOE_NO_SLOT && make_room(s, pool, d, key);
     uint32_t slot = take_free(s, pool);

@@ -1,11 +1,11 @@
 /*
  * Store of experts: which slot holds what, in which state, and who may not leave.
  *
- * Pure bookkeeping: slots are numbers, the bytes behind them belong to whoever drives the store
- * (the runner keeps memory, the simulator nothing). Slots of one size class form a pool; a pool's
+ * Pure bookkeeping: slots are numbers, their bytes belong to the store's user (the runner keeps
+ * memory, the simulator nothing). Slots of one size class form a pool; a pool's
  * slots hold cached experts (watched by a policy), staged ones (prefetched, not yet used: no policy
- * knows them) and transient ones (in use now, gone at release: what a full or absent cache lets
- * through).
+ * knows them) and transient ones (in use now, gone at release: what passes through a full or
+ * absent cache).
  *
  *     absent --acquire--> loading --ready--> ready --evicted or released--> absent
  *
@@ -51,8 +51,8 @@ struct moe_slot {
     enum moe_slot_use use;
     uint32_t class_index;
     uint32_t layer, expert, variant; /* of what it holds */
-    uint32_t pins;                   /* computations that use or await it */
-    bool prefetched;                 /* came by a prefetch, and nobody has used it since */
+    uint32_t pins;                   /* computations that use it or wait for it */
+    bool prefetched;                 /* came by a prefetch, and was not used since */
     uint32_t next_free;              /* private */
 };
 
@@ -67,28 +67,28 @@ uint32_t moe_store_n_slots(const struct moe_store *s);
 uint32_t moe_store_pool_first(const struct moe_store *s, uint32_t class_index);
 const struct moe_slot *moe_store_slot(const struct moe_store *s, uint32_t slot);
 
-/* The slot that holds or awaits the expert at `variant` or a better one (a lower index is better);
- * MOE_NO_SLOT when there is none. */
+/* The slot that holds, or will hold, the expert at `variant` or a better one (a lower index is
+ * better); MOE_NO_SLOT when there is none. */
 uint32_t moe_store_find(const struct moe_store *s, uint32_t layer, uint32_t expert,
                         uint32_t variant);
 
-/* The router asked for what lies (or is on its way) in `slot`: tells the policy, admits a staged
- * one to the cache (which may evict), and pins it. */
+/* The router chose the expert that is, or soon will be, in `slot`: informs the policy, admits a
+ * staged one to the cache (which may evict), and pins it. */
 void moe_store_use(struct moe_store *s, uint32_t slot);
 
-/* The router asked for an absent expert: finds a slot, evicting where the policy says so; the slot
- * is loading and pinned. MOE_NO_SLOT when every slot of the pool is pinned or loading: release
- * something and ask again (the policy is told of the miss once: pass again = true then). */
+/* The router chose an absent expert: finds a slot, evicting where the policy says so; the slot is
+ * loading and pinned. MOE_NO_SLOT when every slot of the pool is pinned or loading: release
+ * something and call again, with again = true (the policy hears of a miss once). */
 uint32_t moe_store_miss(struct moe_store *s, uint32_t layer, uint32_t expert, uint32_t variant,
                         bool again);
 
-/* The router of a layer has spoken: what is staged for this layer or one before, or since before
+/* The router of a layer has chosen: what is staged for this layer or one before, or since before
  * the token began, is stale. (A token has begun when the layer is not above the last one.) */
 void moe_store_begin_layer(struct moe_store *s, uint32_t layer);
 
-/* A slot in the working part for an expert that may be wanted: loading, staged, not pinned. Gives
- * MOE_NO_SLOT rather than evict a cached expert; stale ones make room, the oldest first, when
- * `replace`. (A miss takes any staged one, stale ones first.) */
+/* A slot in the working part for a predicted expert: loading, staged, not pinned. MOE_NO_SLOT
+ * rather than evict a cached expert; stale ones make room, the oldest first, when `replace`. (A
+ * miss takes the slot of any staged one, stale ones first.) */
 uint32_t moe_store_stage(struct moe_store *s, uint32_t layer, uint32_t expert, uint32_t variant,
                          bool replace);
 
@@ -96,7 +96,7 @@ uint32_t moe_store_stage(struct moe_store *s, uint32_t layer, uint32_t expert, u
  * MOE_NO_SLOT when the domain is full. */
 uint32_t moe_store_fill(struct moe_store *s, uint32_t layer, uint32_t expert, uint32_t variant);
 
-/* Takes a cached expert `out` of the layer out and gives its room to `in`: loading, admitted, not
+/* Evicts a cached expert `out` of the layer and gives its slot to `in`: loading, admitted, not
  * pinned. MOE_NO_SLOT, and nothing happens, when `out` is not in the pool of that variant's class,
  * not ready or pinned, or `in` has a slot there already. */
 uint32_t moe_store_replace(struct moe_store *s, uint32_t layer, uint32_t out, uint32_t in,
@@ -107,9 +107,9 @@ void moe_store_protect(struct moe_store *s, uint32_t layer, uint32_t expert, boo
 
 void moe_store_ready(struct moe_store *s, uint32_t slot);  /* its bytes are there */
 void moe_store_failed(struct moe_store *s, uint32_t slot); /* its load failed or was given up:
-                                                              forgotten, pins and all */
-/* One pin less. A transient slot without pins is free again; given up while still loading it turns
- * into a staged one, for somebody is still writing to it. */
+                                                              forgotten, with its pins */
+/* One pin less. A transient slot without pins is free again; given up while still loading it
+ * becomes a staged one, for it is still being written. */
 void moe_store_release(struct moe_store *s, uint32_t slot);
 
 /* Counters since opening. */
@@ -117,7 +117,7 @@ struct moe_store_counts {
     uint64_t evictions;     /* cached experts that left */
     uint64_t staged_unused; /* staged experts that left without having been used */
     uint64_t staged_unused_bytes;
-    uint64_t staged_used; /* staged experts that were asked for */
+    uint64_t staged_used; /* staged experts that the router chose */
 };
 const struct moe_store_counts *moe_store_counts(const struct moe_store *s);
 

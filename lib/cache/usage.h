@@ -1,10 +1,10 @@
 /*
- * Usage: the record of which expert was used when and how often, that policies and initial contents
- * judge by. One record for all pools and layers of a store, so that counts survive eviction and an
- * expert's precisions share them (HOBBIT 3.4, "priority record").
+ * Usage: the record of which expert was used when and how often, by which policies and initial
+ * contents are chosen. One record for all pools and layers of a store, so that counts survive
+ * eviction and an expert's precisions share them (HOBBIT 3.4, "priority record").
  *
  * Layers are MoE layers, numbered from 0; a key is layer * n_experts + expert. Plain data: the
- * scheduler writes, everybody else reads.
+ * scheduler writes, all others read.
  */
 #ifndef MOE_CACHE_USAGE_H
 #define MOE_CACHE_USAGE_H
@@ -17,11 +17,11 @@
 struct moe_usage {
     uint32_t n_layers, n_experts;
     uint32_t top_k;  /* experts that a token visits in each layer */
-    uint32_t layer;  /* whose router spoke last: I (EdgeMoE III-C2), l_i (HOBBIT, equation 3) */
+    uint32_t layer;  /* whose router chose last: I (EdgeMoE III-C2), l_i (HOBBIT, equation 3) */
     uint32_t token;  /* tokens of the sequence so far, the one at work included: T (equation 3) */
     uint32_t pass;   /* tokens of the pass at work */
     uint64_t tokens; /* since opening */
-    uint64_t sequences; /* whose records began anew, since opening */
+    uint64_t sequences; /* begun since opening */
     /* Per key, of the sequence under way. */
     uint32_t *last;  /* the token (counted like `token`) that used it last: R; 0: none yet */
     uint32_t *count; /* uses: F */
@@ -36,12 +36,12 @@ int moe_usage_init(struct moe_usage *u, uint32_t n_layers, uint32_t n_experts, u
                    struct moe_err *err);
 void moe_usage_release(struct moe_usage *u);
 
-/* A new sequence: its records begin anew (HOBBIT 3.4: "at the start of each new sequence ...
+/* A new sequence: its records start afresh (HOBBIT 3.4: "at the start of each new sequence ...
  * resets"). */
 void moe_usage_begin_sequence(struct moe_usage *u);
 /* A pass over n further tokens of the sequence begins. */
 void moe_usage_begin_tokens(struct moe_usage *u, uint32_t n);
-/* `n` of the pass's tokens use an expert of the layer whose router has spoken; high: at high
+/* `n` of the pass's tokens use an expert of the layer whose router has chosen; high: at high
  * precision. */
 void moe_usage_note(struct moe_usage *u, uint32_t layer, uint32_t expert, uint32_t n, bool high);
 

@@ -16,7 +16,7 @@ int moe_expert_compute_open(struct moe_expert_compute **out, const struct moe_co
 uint64_t moe_expert_compute_bytes(const struct moe_config *config, uint32_t max_rows);
 void moe_expert_compute_close(struct moe_expert_compute *c); /* NULL is fine */
 
-/* What experts are made of beside products; the session's own path uses it too. */
+/* The parts of an expert that are not matrix products; the session's own path uses them too. */
 
 /* gate[0..width) = activation of one row of gate and up. view: the expert that they belong to,
  * whose biases are added first; NULL: not an expert's, so without biases and with the plain

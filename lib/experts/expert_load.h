@@ -1,5 +1,5 @@
 /*
- * Segments of experts as the loader is asked for them.
+ * Segments of experts as loads for the loader.
  */
 #ifndef MOE_EXPERTS_EXPERT_LOAD_H
 #define MOE_EXPERTS_EXPERT_LOAD_H
@@ -13,7 +13,7 @@ struct moe_expert_segment {
     uint32_t layer, expert, variant, segment;
 };
 
-/* How to load it: where it lies in the file, its sizes and checksum. */
+/* How to load it: its place in the file, its sizes and checksum. */
 struct moe_load moe_expert_load(const struct moe_pack *pack, const struct moe_expert_segment *s);
 
 /* "layer 3 expert 17 variant 4 segment 1: why" as an error; returns status. */

@@ -2,7 +2,7 @@
 
 #include "base/mem.h"
 
-enum { MAX_REQUESTS = 4096 /* loads under way; more wait for them in their turn */ };
+enum { MAX_REQUESTS = 4096 /* loads under way; further ones wait their turn */ };
 
 static bool uses_low(const struct moe_cache_options *o)
 {
@@ -88,8 +88,8 @@ static void count_used(const struct moe_expert_pools *p, const struct moe_invent
     }
 }
 
-/* As many places of each class as it has working slots; what is left of `room` is shared as the
- * experts' bytes are, and what that leaves over goes to whoever can use it. */
+/* As many places of each class as it has working slots; the rest of `room` is divided in proportion
+ * to the experts' bytes, and what then remains goes to the first class that can use it. */
 static void share_places(struct moe_expert_pools *p, const struct moe_inventory *inv,
                          const uint32_t *used, uint64_t room)
 {
@@ -150,7 +150,7 @@ void moe_expert_pools_size(struct moe_expert_pools *p, const struct moe_pack *pa
         size_host(p, inventory, o->host_bytes);
         return;
     }
-    /* A rehearsed link moves bytes without the processor, as a real one does. */
+    /* A rehearsed link moves bytes without using the processor, as a real one does. */
     p->disk.in_place = p->disk.copy && !p->disk.compressed_bytes;
     p->disk.verify &= !p->disk.in_place;
     p->loader = p->disk;

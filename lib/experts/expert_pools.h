@@ -1,6 +1,6 @@
 /*
  * Pools of an expert cache: how many slots of each size class a number of bytes gives, how many
- * places in host memory behind slots on a GPU, and what the loaders need beside them. The one place
+ * places in host memory serve slots on a GPU, and what the loaders need in addition. The one place
  * that sizes and allocates.
  */
 #ifndef MOE_EXPERTS_EXPERT_POOLS_H

@@ -59,47 +59,47 @@ struct moe_experts;
 
 struct moe_experts_ops {
     const char *name;
-    /* A sequence begins anew; n rows of it are computed next, and their figures go to `phase`. Both
-     * may be NULL. */
+    /* A new sequence begins; n rows of it are computed next, and are counted in `phase`. Both may
+     * be NULL. */
     void (*begin_sequence)(struct moe_experts *self);
     void (*begin_tokens)(struct moe_experts *self, uint32_t n, bool prefill,
                          struct moe_phase_stats *phase);
     /* The rows are computed; `seconds` are those of the pass. May be NULL. */
     void (*end_tokens)(struct moe_experts *self, double seconds);
-    /* Lockstep: something was computed that takes so long on the modelled clock; what that clock
-     * shows. May be NULL. */
+    /* Lockstep: something was computed that takes `seconds` on the modelled clock; that clock's
+     * time. May be NULL. */
     void (*computed)(struct moe_experts *self, double seconds);
     double (*clock)(struct moe_experts *self);
-    /* The router has spoken. Counts each activation into `phase`, which is that of begin_tokens. */
+    /* The router has chosen. Counts each activation in `phase`, which is that of begin_tokens. */
     int (*begin)(struct moe_experts *self, const struct moe_expert_request *request,
                  struct moe_phase_stats *phase, struct moe_err *err);
-    /* Experts of the request that can be begun, in any order, each in a slot exactly once over all
-     * calls: at least one (waits when there is none), at most max. which[i] is the index in the
-     * request. Gate and up are there; down may still be on its way. */
+    /* Experts of the request whose computation can begin, in any order, each in a slot exactly once
+     * over all calls: at least one (waits when there is none), at most max. which[i] is the index
+     * in the request. Gate and up are there; down may still be loading. */
     int (*next)(struct moe_experts *self, uint32_t max, uint32_t *which,
                 struct moe_expert_view *views, uint32_t *n, struct moe_err *err);
-    /* Waits until entry `which` is there whole. */
+    /* Waits until all of entry `which` is there. */
     int (*complete)(struct moe_experts *self, uint32_t which, struct moe_err *err);
-    /* Done with entry `which`. What was given and not released when the next request begins (after
-     * an error) is released then. */
+    /* Entry `which` is computed. What was not released when the next request begins (after an
+     * error) is released then. */
     void (*release)(struct moe_experts *self, uint32_t which);
 
-    /* Moves loads on, without waiting: to be called now and then while others compute. May be NULL.
-     */
+    /* Takes in what has arrived and begins loads, without waiting: called now and then during
+     * computations. May be NULL. */
     int (*poll)(struct moe_experts *self, struct moe_err *err);
 
-    /* Below: NULL where a provider foresees nothing. */
+    /* The following are NULL where a provider takes no predictions. */
 
-    /* An expert where it lies on the host, at a variant of the scheduler's choice (entries of kind
+    /* An expert in the host's memory, at the variant that the scheduler chose (entries of kind
      * MOE_ENTRY_HOST) or its best (`which` UINT32_MAX, any expert of a layer). */
     void (*host_view)(struct moe_experts *self, uint32_t which, uint32_t layer, uint32_t expert,
                       struct moe_expert_view *view);
-    /* How many MoE layers ahead predictions are wanted after this layer's router. */
+    /* For how many MoE layers after this one predictions are wanted. */
     uint32_t (*wants_prediction)(struct moe_experts *self, uint32_t layer);
     /* Predictions for the next n MoE layers, nearest first. */
     int (*predicted)(struct moe_experts *self, const struct moe_prediction *predictions, uint32_t n,
                      struct moe_err *err);
-    /* Which experts of a layer lie ready in slots: [n_experts]. */
+    /* Which experts of a layer are ready in slots: [n_experts], 0 or 1. */
     void (*present)(struct moe_experts *self, uint32_t layer, uint8_t *present);
     void (*close)(struct moe_experts *self);
 };
@@ -109,11 +109,11 @@ struct moe_experts {
     const struct moe_experts_ops *ops;
     uint64_t resident_bytes; /* expert weights held now (with a GPU: on it), at most so far */
     uint64_t resident_bytes_max;
-    struct moe_timeline *timeline; /* borrowed; NULL: nobody records */
+    struct moe_timeline *timeline; /* borrowed; NULL: none */
     bool lockstep;                 /* loads end at modelled times: clock and computed count */
 };
 
-/* Seconds of the clock by which waiting and computing are told: the wall's, or in lockstep the
+/* Seconds by the clock that measures waiting and computing: the wall clock, or in lockstep the
  * modelled one. */
 double moe_experts_clock(struct moe_experts *self);
 
@@ -126,8 +126,8 @@ int moe_experts_open_resident(struct moe_experts **out, const struct moe_pack *p
                               const struct moe_progress *progress, struct moe_err *err);
 /* Host memory that it takes for a GPU, while loading. */
 uint64_t moe_experts_resident_host_bytes(const struct moe_pack *pack);
-/* Its views, [layers of the model][n_experts] (those of dense layers and absent experts are empty):
- * for whoever routes on the device. Valid until it is closed; NULL for another provider. */
+/* Its views, [layers of the model][n_experts] (those of dense layers and absent experts are empty),
+ * for routing on the device. Valid until it is closed; NULL for another provider. */
 const struct moe_expert_view *moe_experts_resident_views(const struct moe_experts *experts);
 
 /* For calibration: every expert at every variant of the pack, as an assigner asks for them. What
@@ -141,14 +141,14 @@ void moe_experts_every_bytes(const struct moe_pack *pack, uint64_t *least, uint6
 
 /* How experts are cached and loaded. */
 struct moe_cache_options {
-    const struct moe_strategy *strategy;     /* settled; NULL: row `lru` */
+    const struct moe_strategy *strategy;     /* settled; NULL: `lru` */
     const struct moe_statistics *statistics; /* frequencies; borrowed while opening; NULL: none */
     uint32_t high, low;   /* variants of the pack: the one to use, and the lower one where the
                              strategy takes it; an expert without it has the next better one */
     uint64_t cache_bytes; /* of slots that keep experts; 0: nothing is kept */
     uint32_t n_working;   /* further slots: for experts in use that the cache does not keep, and for
                              prefetched ones; at least 1 */
-    uint32_t n_staging;   /* of the working slots, those for prefetched ones: for whoever counts */
+    uint32_t n_staging;   /* of the working slots, those for prefetched ones: for reports */
     /* Of a plan, borrowed while opening: slots by class instead of cache_bytes and n_working, what
      * is loaded first, T and t_expert. NULL and 0: none. */
     const struct moe_pools *pools;
@@ -183,9 +183,9 @@ void moe_cache_host_bytes(const struct moe_pack *pack, const struct moe_cache_op
  * these are loaded here.
  *
  * With a GPU the host tier is filled here, too: with all experts, or the most frequent ones. Views
- * point into the device's memory and are not to be looked into on the host (but host_view's). What
- * was asked of the device's compute stream before `release` still sees the expert; nobody has to
- * wait for it. MOE_ERR_LIMIT: host_bytes are too few; MOE_ERR_DEVICE. */
+ * point into the device's memory and must not be read on the host (except host_view's). Work queued
+ * on the device's compute stream before `release` still sees the expert; there is no need to wait
+ * for it. MOE_ERR_LIMIT: host_bytes are too few; MOE_ERR_DEVICE. */
 int moe_experts_open_cached(struct moe_experts **out, const struct moe_pack *pack, uint32_t top_k,
                             const struct moe_cache_options *options,
                             const struct moe_progress *progress, struct moe_err *err);

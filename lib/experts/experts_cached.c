@@ -1,9 +1,9 @@
 /*
- * Experts behind a cache: what the forward pass asks of it. The scheduler decides and waits
+ * A cache of experts, as the forward pass sees it. The scheduler decides and waits
  * (sched/scheduler.h), the loader brings the bytes (experts_channel.c); this file keeps the memory
  * of the slots and gives views of the experts in it.
  *
- * The scheduler counts MoE layers; here, outside of it, layers are the model's.
+ * The scheduler numbers MoE layers; here layers are the model's.
  */
 #include "experts/experts_tiers.h"
 
@@ -51,7 +51,7 @@ static void end_tokens(struct moe_experts *self, double seconds)
     struct cached *c = (struct cached *)self;
     cached_count_traffic(c);
     const struct moe_phase_stats *p = c->phase;
-    /* The first decoded token feels what came before. */
+    /* What came before affects the first decoded token. */
     moe_scheduler_end_tokens(c->scheduler, c->decode && p->tokens > 0, seconds,
                              p->stall_seconds - c->stall_before, p->read_seconds - c->read_before,
                              p->experts.loads - c->loads_before);
@@ -90,8 +90,7 @@ static int begin(struct moe_experts *self, const struct moe_expert_request *requ
     return status;
 }
 
-/* The expert that the view names, where it lies in the copy of the pack; not for compressed ones.
- */
+/* The expert that the view names, in the copy of the pack; not for compressed ones. */
 static void view_copy(const struct cached *c, struct moe_expert_view *view)
 {
     const struct moe_expert_extent *x =
@@ -158,7 +157,7 @@ static void release(struct moe_experts *self, uint32_t which)
     moe_scheduler_release(c->scheduler, which);
 }
 
-/* ---- Ahead of the router, beside the device ---- */
+/* ---- Predictions and the host ---- */
 
 static uint32_t wants_prediction(struct moe_experts *self, uint32_t layer)
 {

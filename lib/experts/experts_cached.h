@@ -21,14 +21,14 @@ struct cached {
     struct moe_scheduler *scheduler;
     struct moe_store *store;   /* the scheduler's */
     struct moe_loader *loader; /* fills the slots */
-    struct moe_gpu *gpu;       /* where they lie; NULL: on the host */
+    struct moe_gpu *gpu;       /* whose memory holds them; NULL: the host's */
     struct tiers *tiers;       /* how its slots are filled; NULL without a GPU */
     uint8_t *memory;
     uint64_t *slot_at; /* [slots] offset in memory */
     double *submitted; /* [slots] when its load began, for the timeline */
     uint32_t layer;    /* of the request */
     struct moe_phase_stats *phase, before;
-    struct moe_err failure; /* of a load that somebody waits for */
+    struct moe_err failure; /* of a load that an entry waits for */
 
     /* The loader's counters as last seen, for what a phase added to them. */
     struct moe_loader_stats seen;
@@ -48,17 +48,17 @@ struct moe_channel cached_channel(struct cached *c);
 
 /* ---- What both channels do ---- */
 
-/* The segment of what the slot holds or is to hold. */
+/* A segment of the expert that the slot is for. */
 struct moe_expert_segment cached_segment(const struct cached *c, uint32_t slot, uint32_t segment);
-/* Where that lies in the slots' memory. */
+/* Where it is in the slots' memory. */
 uint8_t *cached_segment_at(const struct cached *c, uint32_t slot, uint32_t segment);
 /* Remembers a load that failed, and why. */
 void cached_fail(struct cached *c, uint32_t slot, uint32_t segment, int status, const char *why);
 /* The load that failed last, as an error. */
 int cached_failure(void *ctx, struct moe_err *err);
-/* The computing threads wait for loads from here to there. */
+/* The computing threads wait for loads between these two calls. */
 struct cached_stall {
-    double clock, began; /* by the clock that counts, by the wall's */
+    double clock, began; /* by the clock that counts, by the wall clock */
 };
 struct cached_stall cached_stall_begin(struct cached *c);
 void cached_stall_end(struct cached *c, const struct cached_stall *stall);

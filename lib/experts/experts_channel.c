@@ -1,6 +1,6 @@
 /*
- * The channel between an expert cache and the loader: segments of experts into the memory behind
- * their slots.
+ * The channel between the scheduler and the loader: segments of experts into the memory of their
+ * slots.
  */
 #include <stdio.h>
 
@@ -37,7 +37,7 @@ int cached_failure(void *ctx, struct moe_err *err)
 {
     struct cached *c = ctx;
     if (!c->failure.status)
-        return moe_fail(err, MOE_ERR_IO, "%s: a load was given up that an expert waits for",
+        return moe_fail(err, MOE_ERR_IO, "%s: a load was cancelled that an expert waits for",
                         moe_pack_path(c->pack));
     if (err)
         *err = c->failure;

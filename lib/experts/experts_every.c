@@ -1,7 +1,7 @@
 /*
  * Every expert at every variant, for calibration: kept in memory from the last layer down as far as
- * they fit; of the layers before, what a request names is read into one layer's room and stays
- * until another layer asks.
+ * they fit; of the layers before, the experts of a request are read into room for one layer and
+ * stay until another layer needs it.
  */
 #include "experts/experts.h"
 
@@ -15,10 +15,10 @@ struct every {
     uint32_t n_layers, n_experts, n_variants;
     uint32_t first_kept;           /* layers from here on stay in memory */
     struct moe_expert_view *views; /* [n_layers][n_experts][n_variants] */
-    uint64_t *places;              /* the same: where it lies in its block */
+    uint64_t *places;              /* the same: offset in its block */
     uint8_t *kept, *room;          /* of the kept layers; of one of the others */
     uint64_t kept_bytes, room_bytes;
-    uint32_t in_room; /* the layer whose experts lie there; UINT32_MAX: none */
+    uint32_t in_room; /* the layer whose experts it holds; UINT32_MAX: none */
     uint8_t *there;   /* [n_experts][n_variants] of that layer */
     struct moe_expert_request request;
     uint32_t n_given;

@@ -85,7 +85,7 @@ struct transit {
     uint8_t *memory;         /* page-locked */
     uint64_t bytes, n_turns; /* of each of the two; experts so far */
     bool pinned;
-    struct moe_gpu_mark *copied[2]; /* behind the last copy from each */
+    struct moe_gpu_mark *copied[2]; /* after the last copy from each */
 };
 
 static int transit_open(struct transit *t, struct moe_gpu *gpu, uint64_t expert_bytes,
@@ -102,7 +102,7 @@ static int transit_open(struct transit *t, struct moe_gpu *gpu, uint64_t expert_
     return status;
 }
 
-/* Waits for what is under way. */
+/* Waits for the copies under way. */
 static int transit_close(struct transit *t, struct moe_gpu *gpu, struct moe_err *err)
 {
     int status = t->memory ? moe_gpu_finish(gpu, err) : MOE_OK;

@@ -108,7 +108,7 @@ static int submit(void *ctx, uint32_t slot, uint32_t segment, enum moe_load_prio
     moe_link_add(&t->waiting, tag, 1, priority, score);
     t->stirred = true;
     transfers_go_on(t);
-    return MOE_OK; /* what a loader refuses is reported as failed */
+    return MOE_OK; /* a load that its loader refuses is reported as failed */
 }
 
 static void promote(void *ctx, uint32_t handle)
@@ -173,7 +173,7 @@ struct moe_channel tiers_channel(struct cached *c)
     return (struct moe_channel){c, submit, promote, cancel, reap, cached_loaded, cached_failure};
 }
 
-/* ---- Others' questions ---- */
+/* ---- Views and counters ---- */
 
 void tiers_host_view(const struct tiers *t, struct moe_expert_view *view)
 {

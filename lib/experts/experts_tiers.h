@@ -1,10 +1,10 @@
 /*
  * Three tiers: slots on a GPU, filled from the host tier (host_tier.h), which is filled from disk.
- * The channel between an expert cache and its two loaders, in place of that of experts_channel.c.
+ * The channel between the scheduler and two loaders, in place of that of experts_channel.c.
  *
- * A segment that lies in the host tier is copied to its slot; another one is read into a place
- * there first. As long as every place is taken by such transfers, the most urgent one waits for the
- * first that is free. Internal to the cache.
+ * A segment that is in the host tier is copied to its slot; any other is read into a place there
+ * first. While such transfers take all places, the most urgent waiting one gets the first that
+ * becomes free. Internal to the cache.
  */
 #ifndef MOE_EXPERTS_EXPERTS_TIERS_H
 #define MOE_EXPERTS_EXPERTS_TIERS_H
@@ -13,8 +13,8 @@
 #include "experts/slot_uses.h"
 
 /* Reserves and fills the host tier; c->gpu, pools, store and loader are there, its slots hold
- * nothing yet. frequency: [layer][expert] or NULL. MOE_ERR_LIMIT: too little host memory. *out is
- * to be closed also after a failure. */
+ * nothing yet. frequency: [layer][expert] or NULL. MOE_ERR_LIMIT: too little host memory. Close
+ * *out also after a failure. */
 int tiers_open(struct tiers **out, struct cached *c, const struct moe_cache_options *options,
                const uint64_t *frequency, const struct moe_progress *progress, struct moe_err *err);
 /* After the cache's loader. NULL is fine. */
@@ -22,13 +22,13 @@ void tiers_close(struct tiers *t);
 
 struct moe_channel tiers_channel(struct cached *c);
 
-/* Lockstep: computation took so long. */
+/* Lockstep: computation took `seconds`. */
 void tiers_advance(struct tiers *t, double seconds);
 
-/* For slots that are used on the GPU. */
+/* The record of slots in use on the GPU. */
 struct slot_uses *tiers_slot_uses(struct tiers *t);
 
-/* The expert that the view names, where it lies in the host tier, which holds all of them. */
+/* The expert that the view names, in the host tier, which holds all of them. */
 void tiers_host_view(const struct tiers *t, struct moe_expert_view *view);
 
 /* What was read from disk since the last look goes to the cache's phase. */

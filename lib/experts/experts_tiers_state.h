@@ -33,17 +33,17 @@ struct tiers {
     struct moe_loader *disk;            /* NULL: the host tier holds everything */
     struct moe_loader_stats seen;       /* of the disk's, as last counted */
     struct transfer *transfers;         /* [slots][MOE_PACK_MAX_SEGMENTS]; a number here is a tag */
-    struct moe_link waiting;            /* orders those that wait */
+    struct moe_link waiting;            /* orders the waiting ones */
     struct moe_link_item *items;        /* for it */
     uint32_t n_reading, n_copying;      /* with the loaders */
     uint32_t first_failed, last_failed; /* in the order in which they are reported */
-    bool stirred;                       /* something ended: one that waits may go on */
+    bool stirred;                       /* something ended: a waiting transfer may start */
     struct slot_uses uses;
 };
 
-/* Lets transfers that wait go on as far as they can, the most urgent first. */
+/* Starts waiting transfers as far as possible, the most urgent first. */
 void transfers_go_on(struct tiers *t);
-/* A transfer's place is free of it. */
+/* A transfer no longer needs its place. */
 void transfers_release_place(struct tiers *t, const struct transfer *x);
 
 /* What has ended, at most max (and TIERS_AT_ONCE), without waiting or after a wait. 0 after a wait:

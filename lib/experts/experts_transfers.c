@@ -1,12 +1,12 @@
 /*
  * Transfers of expert segments through their stages: read from disk into a place of the host tier
- * where they do not lie there, copied to their slot, reported.
+ * unless they are there, copied to their slot, reported.
  */
 #include <math.h>
 
 #include "experts/experts_tiers_state.h"
 
-/* How long a wait is for copies alone before it looks after reads again. */
+/* How long a wait watches copies alone before it polls the reads again. */
 static const double BRIEF_SECONDS = 500e-6;
 
 /* ---- One transfer ---- */
@@ -82,7 +82,7 @@ static void read_to_place(struct tiers *t, uint32_t tag)
         place_of(t, x)->loading |= 1u << segment;
 }
 
-/* Takes one that waits on, if it can go on. */
+/* Starts a waiting transfer, if that is possible. */
 static void go_on(struct tiers *t, uint32_t tag)
 {
     struct transfer *x = &t->transfers[tag];
@@ -164,10 +164,10 @@ static uint32_t report_failed(struct tiers *t, struct moe_arrival *arrivals, uin
     return n;
 }
 
-/* One of the loader's ways to hand out what it has done. */
+/* A function of the loader that returns what it has done. */
 typedef uint32_t look(struct moe_loader *l, struct moe_load_done *done, uint32_t max);
 
-/* Looks after reads, then after copies; what was read is being copied from here on. */
+/* Takes in reads, then copies; what was read begins to be copied. */
 static uint32_t attend(struct tiers *t, look *at_reads, look *at_copies,
                        struct moe_arrival *arrivals, uint32_t max)
 {
@@ -198,8 +198,7 @@ static uint32_t wait_briefly(struct moe_loader *l, struct moe_load_done *done, u
     return moe_loader_wait_for(l, done, max, BRIEF_SECONDS);
 }
 
-/* Both clocks move on to where the next piece that is read is over, or by `most`; returns how far.
- */
+/* Advances both clocks to the end of the next piece that is read, or by `most`; returns how far. */
 static double step(struct tiers *t, double most)
 {
     double seconds = moe_loader_next_piece(t->disk);
@@ -209,8 +208,8 @@ static double step(struct tiers *t, double most)
     return seconds;
 }
 
-/* A copy is over sooner than a read: while there are any, the sleep is theirs, and reads are looked
- * after in between. */
+/* Copies end before reads do: while there are any, this sleeps for them, and polls the reads in
+ * between. */
 uint32_t transfers_wait(struct tiers *t, struct moe_arrival *arrivals, uint32_t max)
 {
     uint32_t n =

@@ -13,7 +13,7 @@
 
 enum { STACK_BYTES = 256 * 1024 };
 
-/* Sleeping shorter than this is mostly overhead: what is owed is saved up. */
+/* Shorter sleeps are mostly overhead: what is owed adds up until it is longer. */
 #define SHORTEST_SLEEP 100e-6
 
 struct worker {
@@ -28,8 +28,8 @@ struct moe_host {
     uint64_t x_stride, x_rows, next_row;
     double slowdown;
     float *x;                  /* [x_rows][x_stride] ring: the inputs of each job, side by side */
-    struct moe_host_job *jobs; /* [max_jobs] ring; number i lies at i % max_jobs */
-    bool *finished;            /* [max_jobs] ahead of an older one */
+    struct moe_host_job *jobs; /* [max_jobs] ring; number i is at i % max_jobs */
+    bool *finished;            /* [max_jobs] before an older one */
     struct worker *workers;    /* [n_threads] */
     pthread_mutex_t lock;      /* of what follows */
     pthread_cond_t submitted, done;
@@ -43,7 +43,7 @@ struct moe_host {
 
 /* ---- The host's threads ---- */
 
-/* Processor time of the calling thread: what others take from it is not slowed down as well. */
+/* Processor time of the calling thread: time that others take from it is not slowed down. */
 static double own_seconds(void)
 {
     struct timespec t;
@@ -118,10 +118,10 @@ static struct moe_host *carve(struct moe_arena *arena, const struct moe_config *
 {
     struct moe_host *place = moe_arena_take(arena, 1, sizeof *place);
     uint64_t stride = moe_round_up(config->hidden, MOE_PANEL_ROWS), n;
-    /* A job lies in one piece: what is left at the end and too small for it stays unused. */
+    /* A job is contiguous: a rest at the end that is too small for it stays unused. */
     uint64_t rows = shape->max_rows_under_way + 2ull * shape->max_rows;
     if (!moe_mul_u64(rows, stride, &n))
-        n = UINT64_MAX; /* more than there is: the arena overflows */
+        n = UINT64_MAX; /* too many: the arena overflows */
     float *x = moe_arena_take(arena, n, sizeof *x);
     struct moe_host_job *jobs = moe_arena_take(arena, shape->max_jobs, sizeof *jobs);
     bool *finished = moe_arena_take(arena, shape->max_jobs, sizeof *finished);
@@ -230,7 +230,7 @@ void moe_host_close(struct moe_host *h)
 
 /* ---- Jobs ---- */
 
-/* Where the ring has room for n rows in one piece: behind the last ones, or at its beginning. */
+/* Where the ring has room for n contiguous rows: after the last ones, or at its beginning. */
 static float *take_rows(struct moe_host *h, uint32_t n)
 {
     if (h->next_row + n > h->x_rows)

@@ -1,5 +1,5 @@
 /*
- * Host: a second processor that computes experts where they lie, beside the device that runs the
+ * Host: a second processor that computes experts in its own memory, beside the device that runs the
  * model: threads of its own, each with one expert at a time, first come, first served. On the test
  * device (--device test:SPEED,LINK) it is one thread, slowed down so that the device computes SPEED
  * times as fast. Jobs are submitted and waited for by one thread.
@@ -30,8 +30,8 @@ struct moe_host_shape {
     uint32_t n_threads;
 };
 
-/* slowdown >= 1: a job takes that many times its own time, the processor time of its thread; what
- * is owed below 100 microseconds is slept after a later job. */
+/* slowdown >= 1: a job takes that many times its own time, the processor time of its thread;
+ * sleeps below 100 microseconds are made up for after a later job. */
 int moe_host_open(struct moe_host **out, const struct moe_config *config,
                   const struct moe_host_shape *shape, double slowdown, struct moe_err *err);
 void moe_host_close(struct moe_host *h); /* waits for its jobs; NULL is fine */

@@ -1,10 +1,10 @@
 /*
- * Places of experts in host memory before they go to a GPU: which expert lies where, and which one
- * gives way. Pure bookkeeping, without the bytes.
+ * Places of experts in host memory before they go to a GPU: which expert is where, and which one
+ * is evicted. Pure bookkeeping, without the bytes.
  *
  * A place has room for one expert of its size class. What comes from disk takes the place that was
- * least recently copied to the GPU, of those that nobody reads or writes now: an expert that went
- * there and stays there is not asked for again, so that the places come to hold what the GPU lacks.
+ * least recently copied to the GPU, of those that are not being read or written: an expert that is
+ * cached on the GPU is not requested again, so the places come to hold what the GPU lacks.
  */
 #ifndef MOE_EXPERTS_HOST_PLACES_H
 #define MOE_EXPERTS_HOST_PLACES_H
@@ -40,14 +40,14 @@ int moe_host_places_open(struct moe_host_places *p, uint32_t n_keys, const uint3
                          uint32_t n_classes, struct moe_err *err);
 void moe_host_places_close(struct moe_host_places *p);
 
-/* The place that holds the expert or is to hold it; MOE_NO_PLACE. */
+/* The place that holds the expert or will; MOE_NO_PLACE. */
 uint32_t moe_host_places_find(const struct moe_host_places *p, uint32_t key);
-/* A place for an expert that has none: an empty one, or whose expert gives way. MOE_NO_PLACE while
+/* A place for an expert that has none: an empty one, or that of an evicted one. MOE_NO_PLACE while
  * all of its class are pinned. */
 uint32_t moe_host_places_take(struct moe_host_places *p, uint32_t class_index, uint32_t key);
 
 void moe_host_places_pin(struct moe_host_places *p, uint32_t place);
-/* A place that nobody pins any more and in which nothing has arrived is empty again. */
+/* A place without pins in which nothing has arrived is empty again. */
 void moe_host_places_unpin(struct moe_host_places *p, uint32_t place);
 /* Its expert was copied to the GPU just now. */
 void moe_host_places_copied(struct moe_host_places *p, uint32_t place);

@@ -194,7 +194,7 @@ int moe_host_tier_fill(struct moe_host_tier *t, struct moe_loader *loader, uint3
     }
     while (status == MOE_OK && f.n_in_flight > 0)
         status = take_some(&f, err);
-    /* The most wanted are to give way last. */
+    /* The most wanted are evicted last. */
     for (uint32_t i = n; i-- > 0 && status == MOE_OK;) {
         uint32_t place = moe_host_places_find(&t->places, wishes[i].key);
         if (place == MOE_NO_PLACE)

@@ -1,8 +1,8 @@
 /*
  * The host tier: experts in page-locked memory of the host, from where they are copied to a GPU.
  *
- * It holds every expert that the strategy may use, or as many as fit, those that are used most
- * first; what it lacks comes from disk when it is asked for and takes a place (host_places.h).
+ * It holds every expert that the strategy may use, or as many as fit, the most used first; what it
+ * lacks is read from disk on request and takes a place (host_places.h).
  */
 #ifndef MOE_EXPERTS_HOST_TIER_H
 #define MOE_EXPERTS_HOST_TIER_H
@@ -37,7 +37,7 @@ uint32_t moe_host_tier_key(const struct moe_host_tier *t, uint32_t layer, uint32
 /* What a key names. */
 struct moe_expert_segment moe_host_tier_segment(const struct moe_host_tier *t, uint32_t key,
                                                 uint32_t segment);
-/* Where a segment of a place's expert lies or will. */
+/* Where a segment of a place's expert is or will be. */
 uint8_t *moe_host_tier_at(const struct moe_host_tier *t, uint32_t place, uint32_t segment);
 /* Whether all segments of a place's expert are there. */
 bool moe_host_tier_complete(const struct moe_host_tier *t, uint32_t place);

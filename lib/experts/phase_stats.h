@@ -15,14 +15,14 @@ struct moe_phase_stats {
     double seconds;  /* wall time of the forward passes */
     struct moe_counts experts;
     uint64_t bytes_read; /* from disk */
-    /* With a GPU: copied to it; loads of experts that lay in host memory, and that did not. */
+    /* With a GPU: copied to it; loads of experts that were in host memory, and that were not. */
     uint64_t bytes_uploaded, host_hits, disk_loads;
     double read_seconds;    /* at least one read was in flight; with a GPU those in which a read
                                was, and those in which a copy was, added up */
     double stall_seconds;   /* computing threads waited for a load */
     double stall_bytes;     /* of bytes_read (with a GPU: bytes_uploaded), those moved meanwhile */
     double host_seconds;    /* computing threads waited for the host's experts */
-    double predict_seconds; /* predictions and what follows from them took */
+    double predict_seconds; /* predictions, and the prefetches begun by them */
 };
 
 /* Adds the counts and times of `part` to `sum`. */

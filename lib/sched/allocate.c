@@ -3,7 +3,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-/* n_slots in equal parts to n_layers layers; the first of them take what does not divide. */
+/* n_slots in equal parts to n_layers layers; the first of them take the remainder. */
 static void share_equally(uint32_t n_slots, uint32_t n_layers, uint32_t *per_layer)
 {
     for (uint32_t l = 0; l < n_layers; l++)
@@ -84,7 +84,7 @@ static bool comes_before(const uint64_t *frequencies, uint32_t a, uint32_t b)
     return frequencies[a] != frequencies[b] ? frequencies[a] > frequencies[b] : a < b;
 }
 
-/* Heap of keys with the last in order on top: what lies at `at` may be out of place. */
+/* Heap of keys with the last in order on top: the one at `at` may be out of place. */
 static void sift_down(uint32_t *heap, uint32_t n, uint32_t at, const uint64_t *frequencies)
 {
     for (uint32_t child; (child = 2 * at + 1) < n; at = child) {

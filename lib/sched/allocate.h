@@ -1,5 +1,5 @@
 /*
- * Allocation: slots per layer and pool, and what lies in them at the start. Pure.
+ * Allocation: slots per layer and pool, and what they hold at the start. Pure.
  *
  * Sources: Fate 4.4 (cache_total, cache_deep, boundary L), DAOP IV-A (equal, remainder by
  * frequency), EdgeMoE III-C2 (initial contents).
@@ -11,21 +11,21 @@
 
 #include "sched/strategy.h"
 
-/* Shares n_slots out among n_layers of n_experts each; no layer gets more than it has experts.
- * `shallow`: layers 0..boundary-1 are filled one after the other, what is left goes in equal parts
- * to the others, the first of them taking what does not divide (Fate 4.4). `frequency`: equal
- * parts; what does not divide goes, a slot each, to the layers whose best expert not yet counted in
- * is the most frequent, the first among equals (DAOP IV-A). frequencies: [n_layers][n_experts],
- * needed for `frequency` only. per_layer: [n_layers], out. `global` is shared like per-layer (for
- * whoever wants a picture). */
+/* Divides n_slots among n_layers of n_experts each; no layer gets more than it has experts.
+ * `shallow`: layers 0..boundary-1 are filled one after the other, the rest is divided equally among
+ * the others, the first of them taking the remainder (Fate 4.4). `frequency`: equal parts; the
+ * remainder goes, one slot each, to the layers whose best expert without a slot is the most
+ * frequent, the first among equals (DAOP IV-A). frequencies: [n_layers][n_experts], needed for
+ * `frequency` only. per_layer: [n_layers], out. `global` is divided like per-layer (for pictures).
+ */
 void moe_allocate(enum moe_alloc alloc, uint32_t boundary, uint32_t n_slots, uint32_t n_layers,
                   uint32_t n_experts, const uint64_t *frequencies, uint32_t *per_layer);
 
 /* Which experts fill the cache before the first token, in the order in which they are loaded.
  * per_layer: slots of each layer [n_layers], or NULL: n_slots for all together. `frequency`: the
  * most frequent of each layer (or of all), by falling frequency over all layers, the lower key
- * first among equals, those never seen left out; `layerwise`: layer by layer, in the order of their
- * numbers, up to the slots. frequencies: [n_layers][n_experts], needed for `frequency` only. keys:
+ * first among equals, without those never used; `layerwise`: layer by layer, in the order of their
+ * ids, up to the slots. frequencies: [n_layers][n_experts], needed for `frequency` only. keys:
  * [n_slots] layer * n_experts + expert, out, never more; order: scratch [n_layers * n_experts].
  * Returns how many. */
 uint32_t moe_initial(enum moe_init init, const uint32_t *per_layer, uint32_t n_slots,

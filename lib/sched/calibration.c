@@ -160,7 +160,7 @@ int moe_calibration_check(const struct moe_calibration *c, const struct moe_stra
     bool all_measured = n == 1 || (n == 0 && high == 0);
     if (!all_measured || s->precalculate || s->degrade)
         status = moe_fail(err, MOE_ERR_USAGE,
-                          "nobody measured what results lose by all that strategy %s approximates",
+                          "the map has no measurement of all that strategy %s approximates",
                           s->name ? s->name : "none");
     return status;
 }

@@ -17,16 +17,16 @@ enum moe_finding {
 };
 enum moe_part moe_finding_part(enum moe_finding which);
 
-/* What planning goes by. */
+/* What a plan may rely on. */
 struct moe_calibration {
     const struct moe_map *map;
-    bool measured; /* nothing may change results but one part, and by no more than the map has
-                      measured to be within its tolerance */
+    bool measured; /* only one part may change results, and by no more than the map measured to be
+                      within its tolerance */
 };
 
-/* Puts what the map found in the place of what a strategy's parts have, but for those of the set
- * `named` (bits 1 << part): T1 and T2 where it loads at a low precision on a miss, the low pool and
- * the weights of `hobbit`, p of a hybrid prefill (0: popularity). To be settled afterwards. */
+/* Replaces the values of a strategy's parts, except those of the set `named` (bits 1 << part), by
+ * what the map found: T1 and T2 where it loads at a low precision on a miss, the low pool and the
+ * weights of `hobbit`, p of a hybrid prefill (0: popularity). Settle the strategy afterwards. */
 void moe_calibration_apply(const struct moe_map *map, uint32_t named, struct moe_strategy *s);
 
 /* Whether a pack with this inventory has the two precisions that a finding is about.
@@ -34,15 +34,15 @@ void moe_calibration_apply(const struct moe_map *map, uint32_t named, struct moe
 int moe_calibration_serves(const struct moe_map *map, enum moe_finding which,
                            const struct moe_inventory *inventory, struct moe_err *err);
 
-/* What results lose by that part of a settled strategy at these precisions (names of variants), at
- * most; NULL: the part changes nothing, or nobody measured so much. */
+/* What results lose at most by that part of a settled strategy at these precisions (names of
+ * variants); NULL: the part changes nothing, or the map did not measure that much. */
 const struct moe_loss *moe_calibration_loss(const struct moe_map *map, enum moe_finding which,
                                             const struct moe_strategy *s, const char *high,
                                             const char *low);
 
-/* Whether a strategy that is settled and fitted may be planned: what it has of the map was found
- * for these variants of the inventory, and, where c->measured, it approximates no more than that.
- * MOE_ERR_USAGE says what stands against it. */
+/* Whether a strategy that is settled and fitted may be planned: the values it has from the map were
+ * found for these variants of the inventory, and, where c->measured, it approximates no more than
+ * that. MOE_ERR_USAGE says why not. */
 int moe_calibration_check(const struct moe_calibration *c, const struct moe_strategy *s,
                           const struct moe_inventory *inventory, uint32_t high, uint32_t low,
                           struct moe_err *err);

@@ -1,6 +1,6 @@
 /*
- * Recollection: predictions that follow from what routers chose before, without asking a router:
- * the token before, and paths through the layers. Runner and simulator predict with the same code.
+ * Choice history: predictions from what routers chose before, without running a router: by the
+ * previous token, and by paths through the layers. Runner and simulator predict with the same code.
  * Pure.
  *
  * Weights are kept as half-precision numbers, as traces have them, so that a replay ranks experts
@@ -21,17 +21,17 @@ struct moe_choice_history {
     uint32_t n_layers, n_experts, top_k;
     const struct moe_statistics *statistics; /* of path predictions; borrowed */
 
-    /* By the token before: what it chose in each layer. */
+    /* By the previous token: what it chose in each layer. */
     uint32_t *chosen; /* [n_layers][top_k] */
     float *weights;   /* [n_layers][top_k] */
     bool *known;      /* [n_layers] */
 
-    /* By paths: the best experts of the layer before, of the pass's rows. */
+    /* By paths: the best expert of each of the pass's rows in the layer before. */
     uint16_t *best;                 /* [batch] */
-    uint32_t best_layer, best_rows; /* whose they are; 0 rows: nobody's */
+    uint32_t best_layer, best_rows; /* where they were chosen; best_rows 0: nowhere */
 };
 
-/* Whether `by` predicts from choices, and how many layers ahead at most. */
+/* Whether `by` predicts from earlier choices, and whether by paths. */
 static inline bool moe_predicts_from_choices(enum moe_predict_by by)
 {
     return by == MOE_PREDICT_BY_PREVIOUS || by == MOE_PREDICT_BY_PATH || by == MOE_PREDICT_BY_KEYS;

@@ -7,7 +7,7 @@
 
 #include "base/mem.h"
 
-/* Of an expert: that of all a trace may have no sum overflows. */
+/* Bytes of an expert at most: sums over all experts that a trace may have do not overflow. */
 static const uint64_t MOST_BYTES = (uint64_t)1 << 40;
 
 /* ---- Making ---- */
@@ -93,7 +93,7 @@ int moe_inventory_of_pack(struct moe_inventory *out, const struct moe_pack *pack
     return status;
 }
 
-/* Experts of one segment: a class for each variant that has any, as large as they are in the mean.
+/* Experts of one segment: a class for each variant that has any, as large as they are on average.
  * bytes: [variant][layer][expert]. */
 static int of_sizes(struct moe_inventory *i, const uint64_t *bytes, struct moe_err *err)
 {
@@ -146,7 +146,7 @@ int moe_inventory_uniform(struct moe_inventory *out, uint32_t n_layers, uint32_t
     return status;
 }
 
-/* A trace's sizes are what its file says. */
+/* The sizes in a trace come from its file, unchecked. */
 static int check_sizes(const struct moe_trace_shape *shape, struct moe_err *err)
 {
     for (uint32_t layer = 0; layer < shape->n_layers; layer++)
@@ -202,7 +202,7 @@ void moe_inventory_release(struct moe_inventory *inventory)
     *inventory = (struct moe_inventory){0};
 }
 
-/* ---- Looking ---- */
+/* ---- Queries ---- */
 
 uint32_t moe_inventory_usable(const struct moe_inventory *i, uint32_t layer, uint32_t expert,
                               uint32_t variant)

@@ -1,7 +1,7 @@
 /*
  * Inventory: which experts there are, at which precisions, in slots of which size, and what loading
  * one moves. Made from a pack, or from what a trace knows of another engine's model. Plain data for
- * whoever shares out memory (pools below), runs (run/) or simulates.
+ * dividing memory (pools below), running (experts/) and simulating (plan/).
  */
 #ifndef MOE_SCHED_INVENTORY_H
 #define MOE_SCHED_INVENTORY_H
@@ -39,12 +39,12 @@ struct moe_inventory {
  * moe_inventory_release, also after a failure. */
 int moe_inventory_of_pack(struct moe_inventory *out, const struct moe_pack *pack, uint32_t top_k,
                           struct moe_err *err);
-/* One class for each variant that the trace has sizes of, its slots as large as its experts are in
- * the mean; one segment each. MOE_ERR_USAGE: it has no sizes, and default_bytes is 0;
- * MOE_ERR_FORMAT: sizes that cannot be. */
+/* One class for each variant that the trace has sizes of, its slots as large as its experts on
+ * average; one segment each. MOE_ERR_USAGE: it has no sizes, and default_bytes is 0;
+ * MOE_ERR_FORMAT: impossible sizes. */
 int moe_inventory_of_trace(struct moe_inventory *out, const struct moe_trace_shape *shape,
                            uint64_t default_bytes, struct moe_err *err);
-/* All experts alike: so many bytes at each variant. */
+/* All experts alike, of bytes[variant] each. */
 int moe_inventory_uniform(struct moe_inventory *out, uint32_t n_layers, uint32_t n_experts,
                           uint32_t top_k, const char (*variants)[MOE_PACK_NAME_BYTES],
                           const uint64_t *bytes, uint32_t n_variants, struct moe_err *err);
@@ -63,7 +63,7 @@ static inline const struct moe_size_class *moe_inventory_class(const struct moe_
 {
     return &i->classes[i->class_of[moe_inventory_key(i, layer, expert) * i->n_variants + variant]];
 }
-/* Bytes of its segments as they lie in the file. */
+/* Bytes of its segments as stored in the file. */
 static inline const uint64_t *moe_inventory_stored(const struct moe_inventory *i, uint32_t layer,
                                                    uint32_t expert, uint32_t variant)
 {
@@ -80,11 +80,11 @@ uint32_t moe_inventory_variant(const struct moe_inventory *i, const char *name);
 /* Bytes that loading a segment moves: stored, rounded up to pages. */
 uint64_t moe_inventory_load_bytes(const struct moe_inventory *i, uint32_t layer, uint32_t expert,
                                   uint32_t variant, uint32_t segment);
-/* ... all of an expert's, in the mean over all experts at that variant. */
+/* ... all segments of an expert, averaged over all experts at that variant. */
 double moe_inventory_mean_load(const struct moe_inventory *i, uint32_t variant);
 /* Slot of the largest expert at a variant. */
 uint64_t moe_inventory_slot_bytes(const struct moe_inventory *i, uint32_t variant);
-/* ... of an expert in the mean over all at a variant. */
+/* ... averaged over all experts at a variant. */
 uint64_t moe_inventory_mean_bytes(const struct moe_inventory *i, uint32_t variant);
 /* All experts at a variant, in slots. */
 uint64_t moe_inventory_all_bytes(const struct moe_inventory *i, uint32_t variant);
@@ -96,9 +96,9 @@ struct moe_pools {
     struct moe_pool_params pools[MOE_MAX_CLASSES];
 };
 
-/* cache_bytes are shared among classes as their experts' bytes are, those of low precision apart
- * (strategy->low_pool, where it takes a lower precision); each class in use has n_working further
- * slots, at least 1. per_layer is left NULL. */
+/* Divides cache_bytes among classes in proportion to their experts' bytes, those of low precision
+ * apart (strategy->low_pool, where it needs a lower precision); each class in use has n_working
+ * further slots, at least 1. per_layer is left NULL. */
 void moe_pools_size(struct moe_pools *out, const struct moe_inventory *inventory,
                     const struct moe_strategy *strategy, uint32_t high, uint32_t low,
                     uint64_t cache_bytes, uint32_t n_working);

@@ -1,5 +1,5 @@
 /*
- * Placement between a host and a device: which experts change places, which stand in for others.
+ * Placement between a host and a device: which experts change places, which replace others.
  * Pure.
  *
  * Source: DAOP IV-B, algorithm 1; IV-C.
@@ -27,23 +27,23 @@ uint32_t moe_swaps(const uint32_t *rows, const uint8_t *on_device, uint32_t n, d
 
 /* What DAOP computes in a decoded token's layer: the predicted best k with their weights. */
 struct moe_predicted {
-    uint32_t n;                      /* top_k, or 0: nothing was foreseen */
+    uint32_t n;                      /* top_k, or 0: nothing was predicted */
     uint32_t substituted;            /* how many were replaced */
-    uint32_t experts[MOE_MAX_TOP_K]; /* by falling score; a replacement stands where the replaced
-                                        one did */
+    uint32_t experts[MOE_MAX_TOP_K]; /* by falling score; a replacement takes the position of
+                                        the expert it replaces */
     float scores[MOE_MAX_TOP_K];     /* predicted probability of each */
     bool on_host[MOE_MAX_TOP_K];
 };
 
 /* The predicted best k of a layer. degrade: of those on the host all but the strongest are
  * replaced, from the weakest up, by the best expert on the device that is not chosen yet; once
- * there is none, the others stay as they were predicted. (DAOP speaks of two chosen experts, both
+ * there is none, the others stay as they were predicted. (DAOP describes two chosen experts, both
  * on the host; this is its rule for any k.) probabilities: [n]; on_device: [n], 0 or 1; k <= n and
  * <= MOE_MAX_TOP_K; barred: [n] scratch. */
 void moe_predicted_choice(const float *probabilities, const uint8_t *on_device, uint32_t n,
                           uint32_t k, bool degrade, struct moe_predicted *out, uint32_t *barred);
 
-/* How many of the foreseen experts are not among the k that the router chose. */
+/* How many of the predicted experts are not among the k that the router chose. */
 uint32_t moe_predicted_others(const struct moe_predicted *f, const uint32_t *chosen, uint32_t k);
 
 #endif

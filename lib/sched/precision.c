@@ -28,7 +28,7 @@ enum moe_importance moe_importance_of(float score, double t1, double t2)
 
 void moe_least_popular(const uint32_t *rows, uint32_t n, double share, uint8_t *low)
 {
-    /* A share like 0.29 is a little less in binary: of 100 experts it still is 29. */
+    /* 0.29 is slightly less in binary: 0.29 of 100 experts must still be 29. */
     uint32_t n_low = (uint32_t)(share * n + 1e-6);
     memset(low, 0, n * sizeof *low);
     for (; n_low > 0; n_low--) {

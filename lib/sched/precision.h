@@ -15,7 +15,7 @@
  * position); scores: [k], of the same positions. Weights that are all 0: every score is 0. */
 void moe_unimportance(const float *weights, uint32_t k, float *scores);
 
-/* Lowers each expert's entry of `least` to its score in the row of a pass that it matters to most.
+/* Lowers each expert's entry of `least` to its score in the row of a pass to which it matters most.
  * chosen, weights: [n_rows][k], k <= MOE_MAX_TOP_K; least: [experts], set by the caller. */
 void moe_least_unimportance(const uint32_t *chosen, const float *weights, uint32_t n_rows,
                             uint32_t k, float *least);
@@ -27,8 +27,8 @@ enum moe_importance { MOE_IMPORTANT = 0, MOE_LESS_IMPORTANT, MOE_UNIMPORTANT };
 enum moe_importance moe_importance_of(float score, double t1, double t2);
 
 /* Fate's hybrid prefill: marks the floor(share * n) least popular of n active experts as low (1),
- * the others 0. Equal popularity: the higher number is taken first. rows: [n]; share: 0 to 1; low:
- * [n]. */
+ * the others 0. Of equally popular ones the higher id is taken first. rows: [n]; share: 0 to 1;
+ * low: [n]. */
 void moe_least_popular(const uint32_t *rows, uint32_t n, double share, uint8_t *low);
 
 #endif

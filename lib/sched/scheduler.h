@@ -56,15 +56,15 @@ struct moe_arrival {
 /* What moves bytes; `ctx` comes first in each call. */
 struct moe_channel {
     void *ctx;
-    /* Begins to load a segment of what the slot is to hold (moe_store_slot), for a demand or a
-     * prefetch of this score; *handle names it until it has ended. */
+    /* Begins to load a segment of the expert that the slot is for (moe_store_slot), as a demand or
+     * a prefetch of this score; *handle names it until it has ended. */
     int (*submit)(void *ctx, uint32_t slot, uint32_t segment, enum moe_load_priority priority,
                   float score, uint32_t *handle, struct moe_err *err);
     void (*promote)(void *ctx, uint32_t handle); /* a prefetch has become a demand */
     /* Cancels one. True: nothing of it is under way; false: it will be reported as failed. */
     bool (*cancel)(void *ctx, uint32_t handle);
-    /* What has ended, at most max; wait: sleeps until something has. 0 after a wait: nothing is
-     * under way. */
+    /* What has ended, at most max; wait: sleeps until something has. 0 after a wait: nothing
+     * is under way. */
     uint32_t (*reap)(void *ctx, bool wait, struct moe_arrival *done, uint32_t max);
     /* All loads of a slot have ended. May be NULL. */
     void (*loaded)(void *ctx, uint32_t slot);

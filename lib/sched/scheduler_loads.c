@@ -42,7 +42,7 @@ bool scheduler_has_room(const struct moe_scheduler *s)
     return s->n_in_flight + MOE_PACK_MAX_SEGMENTS <= s->n_requests;
 }
 
-/* Asks for every segment of what the slot is to hold, in order. */
+/* Submits every segment of the expert that the slot is for, in order. */
 static int submit(struct moe_scheduler *s, uint32_t slot, enum moe_load_priority priority,
                   float score, struct moe_err *err)
 {

@@ -32,7 +32,7 @@ void scheduler_mark_unpopular(struct moe_scheduler *s)
                       PREDICTED_UNPOPULAR;
 }
 
-/* The precision that an expert of the prediction deserves; UINT32_MAX: none. */
+/* The variant that a predicted expert deserves; UINT32_MAX: none. */
 static uint32_t worth(const struct moe_scheduler *s, const struct moe_prediction *p,
                       uint32_t expert)
 {

@@ -98,7 +98,7 @@ static void decide(struct moe_scheduler *s, struct moe_entry *e, bool unpopular)
     c->low_precision += e->variant > s->best[key] ? rows : 0;
 }
 
-/* DAOP's algorithm 1: experts of the prompt change places before anything is computed. */
+/* DAOP's algorithm 1: experts of a prompt change places before anything is computed. */
 static int swap_places(struct moe_scheduler *s, struct moe_err *err)
 {
     uint32_t *rows = s->numbers, *order = s->numbers + s->n_experts;
@@ -118,7 +118,7 @@ static int swap_places(struct moe_scheduler *s, struct moe_err *err)
     return status;
 }
 
-/* Whether an expert of the request lies in the cache proper. */
+/* Whether an expert of the request is in the cache proper, not in staging. */
 static bool is_cached(const struct moe_scheduler *s, const struct moe_entry *e)
 {
     uint32_t slot = scheduler_find(s, s->layer, e->need.expert,
@@ -126,7 +126,7 @@ static bool is_cached(const struct moe_scheduler *s, const struct moe_entry *e)
     return slot != MOE_NO_SLOT && moe_store_slot(s->store, slot)->use == MOE_SLOT_CACHED;
 }
 
-/* Sorts the order by falling rows, keeping the numbers' order among equals. */
+/* Sorts the order by falling rows; equal ones stay in the order of their ids. */
 static void order_by_popularity(struct moe_scheduler *s)
 {
     for (uint32_t i = 1; i < s->n; i++) {

@@ -9,7 +9,7 @@
 #include "record/trace.h" /* moe_trace_default_keep */
 #include "sched/precision.h"
 
-_Static_assert(MOE_MAX_EXPERTS / 4 >= 2 * MOE_MAX_TOP_K, "room for whatever a trace keeps");
+_Static_assert(MOE_MAX_EXPERTS / 4 >= 2 * MOE_MAX_TOP_K, "room for all that a trace keeps");
 
 uint32_t moe_select(const struct moe_prefetch_limits *limits, const struct moe_prediction *p,
                     uint32_t n_experts, uint32_t top_k, uint32_t *experts)
@@ -33,8 +33,8 @@ uint32_t moe_select(const struct moe_prefetch_limits *limits, const struct moe_p
     return n;
 }
 
-/* A row's share of the means, of its n_best best, and its top_k best. A row that has no others, as
- * replayed ones do, needs no further ranking. */
+/* Adds a row's part of the means, over its n_best best experts, and lists its top_k best. A row
+ * with no others, as replayed rows are, needs no further ranking. */
 static void add_means(const float *row, uint32_t n_rows, uint32_t n_experts, uint32_t n_best,
                       uint32_t top_k, float *scores, uint32_t *best)
 {
@@ -55,7 +55,7 @@ void moe_tally(const float *probabilities, uint64_t stride, uint32_t n_rows, uin
                uint32_t top_k, float *scores, float *unimportance, float *scratch)
 {
     bool several = n_rows > 1;
-    uint32_t best[MOE_MAX_EXPERTS / 4], n_rows_of[MOE_MAX_EXPERTS]; /* whose best k hold it */
+    uint32_t best[MOE_MAX_EXPERTS / 4], n_rows_of[MOE_MAX_EXPERTS]; /* rows whose best k hold it */
     uint32_t n_best = moe_trace_default_keep(n_experts, top_k);
     float *weights = scratch, *unimportances = scratch + top_k;
     for (uint32_t e = 0; e < n_experts; e++) {
@@ -77,7 +77,7 @@ void moe_tally(const float *probabilities, uint64_t stride, uint32_t n_rows, uin
             n_rows_of[best[i]]++;
         }
     }
-    /* One by one, as rounding has it. */
+    /* One at a time: adding the number at once would round differently. */
     for (uint32_t e = 0; several && e < n_experts; e++)
         for (uint32_t r = 0; r < n_rows_of[e]; r++)
             scores[e] += 1;

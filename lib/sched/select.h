@@ -1,5 +1,5 @@
 /*
- * Selection: from a layer's predicted scores to the experts worth asking for. Pure.
+ * Selection: from a layer's predicted scores to the experts worth prefetching. Pure.
  *
  * Sources: Fate 4.2 (percentile) and 4.3 (n = T / t_expert, popularity in prefill), EdgeMoE III-C
  * (by falling probability).
@@ -17,7 +17,7 @@
  * ranks equal ones by their mean probability, as finely as a float can (moe_tally).
  */
 struct moe_prediction {
-    uint32_t layer; /* MoE layer that it speaks of */
+    uint32_t layer; /* MoE layer that it is about */
     uint32_t n_rows;
     const float *scores;       /* [n_experts] */
     const float *unimportance; /* [n_experts] least score of equation 2 (precision.h) over the rows
@@ -29,7 +29,7 @@ struct moe_prediction {
  * percentile P, 0 to 100: those whose score is above the P-th percentile of all n scores (nearest
  * rank: the ceil(P/100 * n)-th from below; what equals it is not above it); of several rows all
  * those in some row's best k (Fate 4.3: prompts fetch what is predicted, by popularity). top_k: at
- * most k of one row, of several those in some row's best k. Other limits are for whoever loads.
+ * most k of one row, of several those in some row's best k. The scheduler applies the other limits.
  * experts: [n_experts]; returns how many. */
 uint32_t moe_select(const struct moe_prefetch_limits *limits, const struct moe_prediction *p,
                     uint32_t n_experts, uint32_t top_k, uint32_t *experts);

@@ -7,8 +7,7 @@
 
 /* ---- Words ---- */
 
-/* `text` begins with `word`, and there it ends or goes on with a colon: *arg is what follows it,
- * NULL where there is none. */
+/* Whether `text` is `word`, alone or followed by a colon and an argument: *arg, NULL for none. */
 static bool is_word(const char *text, const char *word, const char **arg)
 {
     size_t n = strlen(word);
@@ -26,15 +25,15 @@ static int find_word(const char *const *words, int n, const char *text, const ch
     return -1;
 }
 
-/* Cuts the next piece off a list with commas; false at its end, or when a piece is too long to be
- * any. */
-static bool next_piece(const char **list, char piece[64])
+/* Cuts the next item off a list with commas; false at its end, or when an item is too long to be
+ * valid. */
+static bool next_item(const char **list, char item[64])
 {
     size_t n = *list ? strcspn(*list, ",") : 64;
     if (n >= 64)
         return false;
-    memcpy(piece, *list, n);
-    piece[n] = 0;
+    memcpy(item, *list, n);
+    item[n] = 0;
     *list = (*list)[n] ? *list + n + 1 : NULL;
     return true;
 }
@@ -67,12 +66,12 @@ void moe_part_share_text(double x, char *out, size_t size)
         number_text(x, out, size);
 }
 
-/* ---- Parts that are more than a number ---- */
+/* ---- Values of the parts ---- */
 
 static const struct {
     const char *word;
     enum moe_predict_by by;
-    uint32_t depth; /* where none is named */
+    uint32_t depth; /* where the text has none */
     bool takes_depth;
 } predictors[] = {
     {"none", MOE_PREDICT_BY_NOTHING, 0, false},
@@ -144,11 +143,11 @@ static bool parse_limit(const char *text, struct moe_prefetch_limits *limits)
 static bool parse_prefetch(const char *text, struct moe_strategy *s)
 {
     struct moe_prefetch_limits limits = {0};
-    char piece[64];
+    char item[64];
     bool ok = true;
     if (strcmp(text, "none") != 0)
         while (ok && text)
-            ok = next_piece(&text, piece) && parse_limit(piece, &limits);
+            ok = next_item(&text, item) && parse_limit(item, &limits);
     if (ok)
         s->prefetch = limits;
     return ok;
@@ -188,17 +187,16 @@ static void write_cache(const struct moe_strategy *s, char *out, size_t size)
 static bool parse_weights(const char *text, struct moe_strategy *s)
 {
     double weights[MOE_HOBBIT_WEIGHTS] = {0}, sum = 0;
-    char piece[64];
+    char item[64];
     if (strcmp(text, "default") != 0) {
         for (int i = 0; i < MOE_HOBBIT_WEIGHTS; i++) {
-            if (!next_piece(&text, piece) || !moe_parse_double(piece, &weights[i]) ||
-                weights[i] < 0)
+            if (!next_item(&text, item) || !moe_parse_double(item, &weights[i]) || weights[i] < 0)
                 return false;
             sum += weights[i];
         }
         if (text || !(sum > 0) || !isfinite(sum))
             return false;
-        if (fabs(sum - 1) > 1e-12) /* what was normalised already stays as it is */
+        if (fabs(sum - 1) > 1e-12) /* weights that sum to 1 stay exactly as they are */
             for (int i = 0; i < MOE_HOBBIT_WEIGHTS; i++)
                 weights[i] /= sum;
     }
@@ -265,7 +263,7 @@ static bool parse_on_miss(const char *text, struct moe_strategy *s)
 {
     char first[64];
     const char *rest = text, *arg;
-    if (!next_piece(&rest, first))
+    if (!next_item(&rest, first))
         return false;
     int word = find_word(misses, 4, first, &arg);
     double high_up_to = word == MOE_MISS_LOAD_LOW ? 0.6 : 0; /* HOBBIT 3.2 */
@@ -295,7 +293,7 @@ static bool parse_prefill(const char *text, struct moe_strategy *s)
 {
     char first[64];
     const char *rest = text, *arg;
-    if (!next_piece(&rest, first))
+    if (!next_item(&rest, first))
         return false;
     int word = find_word(prefills, 3, first, &arg);
     bool hybrid = word == MOE_PREFILL_HYBRID;

@@ -1,6 +1,6 @@
 #include "sched/trial.h"
 
-static const double NEWEST = 0.125; /* what the newest counts in a fading mean */
+static const double NEWEST = 0.125; /* weight of the newest value in a moving average */
 
 static void fade(double *mean, double x)
 {
@@ -57,7 +57,7 @@ uint32_t moe_slack_loads(double layer_seconds, double load_seconds, uint32_t lea
 {
     if (!(layer_seconds > 0) || !(load_seconds > 0))
         return least;
-    /* What rounding took from a whole number is given back. */
+    /* Undoes rounding just below a whole number. */
     double n = layer_seconds / load_seconds * (1 + 1e-9);
     return n >= UINT32_MAX ? UINT32_MAX : n > least ? (uint32_t)n : least;
 }

@@ -145,14 +145,16 @@ static void no_more_than_was_measured(void **state)
     assert_ok(check(&map, true, "resident", 0, 0, &err), &err);
     assert_ok(check(&map, true, "hobbit", 0, 2, &err), &err);
     assert_ok(check(&map, true, "fate", 0, 2, &err), &err);
-    assert_fails(check(&map, true, "lru", 1, 2, &err), MOE_ERR_USAGE, "nobody measured", &err);
+    assert_fails(check(&map, true, "lru", 1, 2, &err), MOE_ERR_USAGE, "no measurement of all",
+                 &err);
     assert_fails(check(&map, true, "hobbit", 1, 2, &err), MOE_ERR_USAGE,
                  "no thresholds for --on-miss where experts are at '4' and, lower, at '2'", &err);
     assert_fails(check(&map, true, "hobbit+prefill=hybrid:5%", 0, 2, &err), MOE_ERR_USAGE,
-                 "nobody measured what results lose by all that strategy hobbit", &err);
+                 "no measurement of all that strategy hobbit", &err);
     assert_fails(check(&map, true, "lru+on-miss=emergency", 0, 2, &err), MOE_ERR_USAGE,
                  "no thresholds", &err);
-    assert_fails(check(&map, true, "daop", 0, 2, &err), MOE_ERR_USAGE, "nobody measured", &err);
+    assert_fails(check(&map, true, "daop", 0, 2, &err), MOE_ERR_USAGE, "no measurement of all",
+                 &err);
     assert_fails(check(&map, true, "hobbit+on-miss=load-low:0.4", 0, 2, &err), MOE_ERR_USAGE,
                  "no thresholds", &err);
     map.tolerance = 0.9;
