@@ -20,7 +20,7 @@ static void mark(struct converter *c, struct checkpoint_source *s, const struct 
     c->total += convert_view_bytes(view);
 }
 
-/* A tensor without a place in the model means that the model computes something we do not. */
+/* A tensor without a place in the model means that the model computes something that we do not. */
 static int check_unused(const struct checkpoint_source *s, struct moe_err *err)
 {
     for (uint64_t i = 0; i < moe_checkpoint_n_tensors(s->checkpoint); i++) {

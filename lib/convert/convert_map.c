@@ -1,4 +1,4 @@
-/* The map of a conversion: what bits which expert gets, and whether it is for the model at hand. */
+/* The map of a conversion: the bits that each expert gets, and checks that it is for this model. */
 #include <inttypes.h>
 #include <stdio.h>
 

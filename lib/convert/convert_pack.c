@@ -12,8 +12,8 @@
 
 /* ---- Dense tensors ---- */
 
-/* True when the tensor follows --dense: a dense matrix of the model, no router, no vector. *out
- * says which. */
+/* Whether --dense applies to the tensor: a dense matrix of the model, neither router nor vector.
+ * *out says which. */
 static bool follows_dense_bits(const struct moe_pack_tensor *t, struct moe_matrix_name *out)
 {
     *out = (struct moe_matrix_name){0};
@@ -30,7 +30,7 @@ static bool follows_dense_bits(const struct moe_pack_tensor *t, struct moe_matri
     return false;
 }
 
-/* The rows of a dense matrix, and the layout that --dense gives it. */
+/* The rows of a dense matrix, and its layout at --dense bits. */
 static int dense_source(struct converter *c, const char *name, const struct moe_mat *mat,
                         struct row_source *source, struct moe_layout *layout, struct moe_err *err)
 {
@@ -69,20 +69,11 @@ static int encode_tensor(struct converter *c, const struct moe_pack_tensor *t,
     int status = dense_source(c, t->name, &mat, &source, &entry.layout, err);
     if (status == MOE_OK)
         status = convert_find_inputs(c, matrix, c->options->dense_bits, &source, err);
-    if (status != MOE_OK)
-        return status;
-    struct row_target target = {entry.layout, NULL, &c->report->dense_error};
-    target.out = moe_alloc(moe_layout_bytes(entry.layout, t->rows, t->cols), 1, err);
-    if (!target.out)
-        return MOE_ERR_MEMORY;
-    status = convert_rows(c, &source, &target, 1, err);
-    if (status == MOE_OK)
-        status = moe_pack_put_tensor(c->writer, &entry, target.out, err);
-    free(target.out);
-    return status;
+    return status == MOE_OK ? convert_put_matrix(c, &source, &entry, err) : status;
 }
 
-/* Whether it has the bits asked for, or none are; *matrix says which it is. */
+/* Whether the tensor stays as it is: it has the bits asked for, or none are. *matrix says which it
+ * is. */
 static bool is_copied(const struct converter *c, const struct moe_pack_tensor *t,
                       struct moe_matrix_name *matrix)
 {
@@ -118,7 +109,7 @@ static int put_tensor(struct converter *c, const struct repack *r, const struct 
 
 /* ---- The conversion ---- */
 
-/* What will be read, for progress: an expert once per variant. */
+/* Adds up what will be read, for progress: an expert once per variant. */
 static void count_total(struct converter *c, const struct repack *r)
 {
     for (uint32_t i = 0; i < moe_pack_n_tensors(r->pack); i++)
@@ -132,7 +123,7 @@ static void count_total(struct converter *c, const struct repack *r)
             }
 }
 
-/* What compensation knew: the texts, and the experts that were seen too rarely. */
+/* What error-aware rounding knew: the texts, and the experts seen too rarely. */
 static json_t *describe_inputs(const struct moe_convert_inputs *inputs)
 {
     json_t *rare = json_array();
@@ -152,7 +143,7 @@ static int put_provenance(struct converter *c, const struct repack *r, struct mo
     uint64_t n;
     const uint8_t *old = moe_pack_section(r->pack, MOE_PACK_PROVENANCE, &n);
     json_t *json = moe_json_parse(c->source_path, old, n, NULL);
-    if (!json_is_object(json)) { /* some other tool's; the pack is sound without */
+    if (!json_is_object(json)) { /* another tool's; the pack is sound without it */
         json_decref(json);
         json = json_pack("{s:s, s:s}", "tool", "moe-quantize", "source", "?");
     }

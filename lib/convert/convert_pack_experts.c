@@ -1,4 +1,4 @@
-/* The experts of a pack being re-packed: copied, or quantized from the best form stored. */
+/* Re-packing experts: each is copied, or quantized from its most precise stored form. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 #include "base/mem.h"
 #include "convert/convert_repack.h"
 
-/* Reads an expert's segments into fresh memory; free() *block. */
+/* Reads an expert's segments into memory of its own; free() *block. */
 static int read_expert(const struct repack *r, const struct moe_expert_extent *e, uint32_t layer,
                        uint32_t expert, uint8_t **block, uint8_t *segments[MOE_PACK_MAX_SEGMENTS],
                        struct moe_err *err)

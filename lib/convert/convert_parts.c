@@ -93,7 +93,7 @@ static int check_expert_bits(const struct moe_convert_options *options, struct m
     return status == MOE_OK ? check_bits(options, bits.down, err) : status;
 }
 
-/* There is a map when one of the variants is its, and only then. */
+/* A map must be given when a variant asks for it, and only then. */
 static int check_map(const struct moe_convert_options *options, struct moe_err *err)
 {
     const struct moe_expert_map *map = options->map;
@@ -102,7 +102,7 @@ static int check_map(const struct moe_convert_options *options, struct moe_err *
         wanted = wanted || options->experts[i].down == 0;
     if (wanted && !map)
         return moe_fail(err, MOE_ERR_USAGE,
-                        "experts at the bits of a map are asked for, but there is no map (--map)");
+                        "experts at the bits of a map are asked for, but no map is given (--map)");
     if (map && !wanted)
         return moe_fail(err, MOE_ERR_USAGE,
                         "%s: a map is given, but the variants asked for do not name '%s'",
@@ -141,8 +141,8 @@ int convert_check_output(const struct converter *c, struct moe_err *err)
     static const char *const parts[] = {".safetensors", ".json", ".gguf", ".bin"};
     struct stat in, out;
     if (stat(c->out_path, &out) != 0)
-        return MOE_OK; /* not there yet; what else may be wrong shows when it is created */
-    /* Renaming the finished file onto a device or a pipe would replace that. */
+        return MOE_OK; /* not there yet; creating it will show any other problem */
+    /* Renaming the finished file onto a device or a pipe would replace it. */
     if (!S_ISREG(out.st_mode))
         return moe_fail(err, MOE_ERR_IO, "%s: is not a regular file, cannot be replaced",
                         c->out_path);
@@ -242,7 +242,7 @@ struct json_t *convert_variant_names(const struct moe_pack_variant *variants, in
     return list;
 }
 
-/* A map's variant without a map is the one that a pack has, with what its provenance says of it. */
+/* A map's variant without a map is copied from the pack, and so is its provenance. */
 static void put_map(const struct converter *c, json_t *json)
 {
     bool writes_map = false;

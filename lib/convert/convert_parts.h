@@ -1,6 +1,6 @@
 /*
- * What conversion from a checkpoint and from a pack share: turning rows, wherever they come from,
- * into matrices of a pack, and the state of a conversion. Internal to convert*.c.
+ * What conversions from checkpoints and from packs share: the state of a conversion, and turning
+ * rows, wherever they come from, into matrices of a pack. Internal to convert*.c.
  */
 #ifndef MOE_CONVERT_CONVERT_PARTS_H
 #define MOE_CONVERT_CONVERT_PARTS_H
@@ -13,10 +13,10 @@ struct json_t;
 
 enum { CONVERT_MAX_VARIANTS = MOE_PACK_MAX_VARIANTS };
 
-/* A variant to write: the bits asked for, and where it stood in the options. */
+/* A variant to write: the bits asked for, and its place in the options. */
 struct convert_variant {
     struct moe_bits bits; /* zeros: options->map's */
-    double rank;          /* moe_bits_sum, in the mean over experts */
+    double rank;          /* the mean of moe_bits_sum over experts */
     int option;           /* index into options->experts, report->error */
 };
 
@@ -30,7 +30,8 @@ struct converter {
     struct moe_pack_variant described[CONVERT_MAX_VARIANTS]; /* as they stand in the pack */
     float *chunk;                                            /* rows being converted */
     uint64_t chunk_items;
-    uint8_t *blocks; /* the same rows as the source's blocks, where these are carried over */
+    uint8_t
+        *blocks; /* the same rows as blocks of the source's type, where codes are carried over */
     uint64_t blocks_bytes;
     uint64_t fingerprint; /* of the source, over the rows read so far */
     uint64_t done, total; /* bytes of the source, for progress */
@@ -41,12 +42,12 @@ struct row_source {
     const char *name; /* of the tensor, for errors */
     uint32_t rows, cols;
     uint64_t bytes;        /* in the source, for progress */
-    uint16_t float16_kind; /* MOE_LAYOUT_F16 or _BF16: how 16 bits store it best */
-    bool hashed;           /* its rows count for the source fingerprint */
-    const double *inputs;  /* the factor of what the matrix sees (quant/gptq.h); NULL: unknown */
+    uint16_t float16_kind; /* MOE_LAYOUT_F16 or _BF16: the better of the two for its values */
+    bool hashed;           /* its rows are part of the source fingerprint */
+    const double *inputs;  /* the factor of the matrix's inputs (quant/gptq.h); NULL: unknown */
     int (*read)(const struct row_source *source, uint32_t first, uint32_t n, float *out,
                 struct moe_err *err);
-    const void *container, *tensor; /* for read */
+    const void *tensor; /* for read */
     /* Of a quantized source: its block type, and rows as blocks; NULL otherwise. */
     const struct moe_ggml_type *block;
     int (*read_blocks)(const struct row_source *source, uint32_t first, uint32_t n, uint8_t *out,
@@ -64,7 +65,7 @@ struct row_target {
  * bits must be there. MOE_ERR_USAGE. */
 int convert_start(struct converter *c, const struct moe_convert_options *options, bool strict,
                   struct moe_err *err);
-/* Refuses an output that is the source, or that is named like a part of a checkpoint. */
+/* Refuses an output that is the source, or that has the name of a checkpoint's file. */
 int convert_check_output(const struct converter *c, struct moe_err *err);
 void convert_release(struct converter *c);
 
@@ -72,19 +73,23 @@ void convert_release(struct converter *c);
 int convert_rows(struct converter *c, const struct row_source *source,
                  const struct row_target *targets, int n_targets, struct moe_err *err);
 
-/* Sets source->inputs to what the options know of the inputs of a matrix that becomes `bits`. */
+/* Writes the rows as a dense matrix of the pack, in the entry's layout. */
+int convert_put_matrix(struct converter *c, const struct row_source *source,
+                       const struct moe_pack_tensor *entry, struct moe_err *err);
+
+/* Sets source->inputs to the options' inputs of a matrix that gets so many bits. */
 int convert_find_inputs(struct converter *c, const struct moe_matrix_name *matrix, int bits,
                         struct row_source *source, struct moe_err *err);
 
-/* Sets *kind to what 16 bits shall be for a matrix of f32 values: BF16 when every value is one,
- * else F16 when every value is one, else BF16, rounded. Reads the source. */
+/* Sets *kind to the 16-bit layout for a matrix of f32 values: BF16 when it represents every value,
+ * else F16 when that does, else BF16, rounded. Reads the source. */
 int convert_choose_float16(struct converter *c, const struct row_source *source, uint16_t *kind,
                            struct moe_err *err);
 
-/* The layout of so many bits under the options. */
+/* The layout of so many bits, by the options. */
 struct moe_layout convert_layout(const struct converter *c, int bits, uint16_t float16_kind);
 
-/* The same for a source: that which carries its codes, where there is one. */
+/* The same for a source: the layout that carries its codes over, where there is one. */
 struct moe_layout convert_source_layout(const struct converter *c, const struct row_source *source,
                                         int bits);
 /* Whether the source's codes are carried over into that layout. */
@@ -111,14 +116,14 @@ void convert_place_matrices(struct moe_expert_class *class_);
 int convert_alloc_segments(const struct moe_expert_class *class_, uint8_t **block,
                            uint8_t *segments[MOE_PACK_MAX_SEGMENTS], struct moe_err *err);
 
-/* Writes the provenance section and releases the object: only what decides the pack's content, no
- * dates and no paths, so that the same source and options give the same bytes. */
+/* Writes the provenance section and releases the object. It holds only what decides the pack's
+ * content, no dates and no paths: the same source and options give the same bytes. */
 int convert_put_provenance(struct converter *c, struct json_t *json, struct moe_err *err);
 /* The names of `variants` as a JSON list. */
 struct json_t *convert_variant_names(const struct moe_pack_variant *variants, int n);
 
-/* Name and method of the variant, as it is when all its experts are quantized from floats: "copy"
- * where none has below 16 bits, else the options' method. */
+/* Name and method of a variant whose experts are all made from floats: the method is "copy" where
+ * none has fewer than 16 bits, else the options'. */
 void convert_describe_variant(const struct converter *c, int variant, struct moe_pack_variant *out);
 
 /* ---- Maps (convert_map.c) ---- */
@@ -129,19 +134,19 @@ struct moe_bits convert_bits(const struct converter *c, int variant, uint32_t la
 /* The mean of moe_bits_sum over the map's experts; *lowest (may be NULL) gets the fewest bits of a
  * matrix. 0 for a map of nothing. */
 double convert_map_rank(const struct moe_expert_map *map, int *lowest);
-/* Bits of experts, in 16 hexadecimal digits. */
+/* A hash of the experts' bits, in 16 hexadecimal digits. */
 void convert_map_hash(const struct moe_expert_map *map, char out[17]);
-/* The bits of a pack's variant: what it is a map of. MOE_ERR_MEMORY; free() out->bits. */
+/* The bits of each expert in a pack's variant, as a map. MOE_ERR_MEMORY; free() out->bits. */
 int convert_map_of_pack(struct moe_expert_map *out, const struct moe_pack *pack, uint32_t variant,
                         struct moe_err *err);
 /* MOE_ERR_FORMAT when options->map is not for a model with these experts; is_moe: [n_layers]. */
 int convert_check_map(const struct converter *c, uint32_t n_layers, uint32_t n_experts,
                       const uint8_t *is_moe, struct moe_err *err);
-/* MOE_ERR_FORMAT when it was made for another model than that with the fingerprint. */
+/* MOE_ERR_FORMAT when options->map was made for a model with another fingerprint. */
 int convert_check_map_source(const struct converter *c, uint64_t source_fingerprint,
                              struct moe_err *err);
 
-/* Finishes the pack (the writer is gone afterwards) and reports its size. */
+/* Finishes the pack, which closes the writer, and reports its size. */
 int convert_commit(struct converter *c, struct moe_err *err);
 
 /* MOE_ERR_INTERRUPTED when the user asked to stop. */

@@ -1,4 +1,4 @@
-/* What the variants of a re-packed pack are made of. */
+/* Re-packing: the stored form that each expert of each variant is made of. */
 #include "convert/convert_repack.h"
 
 #include <stdio.h>
@@ -26,17 +26,17 @@ struct repack_origin repack_best(const struct moe_pack *pack, uint32_t layer, ui
     return best;
 }
 
-/* Whether a variant of these bits is there, but by a method that knew nothing of the inputs that
- * there are now. */
-static bool made_anew(const struct converter *c, const struct moe_pack *pack, uint32_t variant,
-                      struct moe_bits bits)
+/* Whether a variant of these bits must be made again: its method did not know the inputs that are
+ * given now. */
+static bool is_outdated(const struct converter *c, const struct moe_pack *pack, uint32_t variant,
+                        struct moe_bits bits)
 {
     return c->options->inputs && (bits.gate_up < 16 || bits.down < 16) &&
            strcmp(moe_pack_variant_at(pack, variant)->method, c->options->method->name) != 0;
 }
 
-/* Whether the expert is stored as bits of a variant are: in floats, or in affine codes; MXFP4 has
- * four bits too, but is what a checkpoint brings along. */
+/* Whether the expert is stored in floats or affine codes, as variants are made. MXFP4 has four bits
+ * too, but only comes with checkpoints. */
 static bool is_ordinary(const struct moe_expert_class *class_)
 {
     for (uint32_t i = 0; i < class_->n_matrices; i++)
@@ -45,7 +45,7 @@ static bool is_ordinary(const struct moe_expert_class *class_)
     return true;
 }
 
-/* The stored form of an expert that has these bits: the variant of their name, else any. */
+/* A stored form of the expert with these bits: in the variant of their name, else in any. */
 static struct repack_origin stored_at(const struct converter *c, const struct moe_pack *pack,
                                       uint32_t layer, uint32_t expert, struct moe_bits bits)
 {
@@ -56,7 +56,7 @@ static struct repack_origin stored_at(const struct converter *c, const struct mo
         const struct moe_expert_class *class_ =
             e->present ? moe_pack_class_at(pack, e->class_index) : NULL;
         if (!class_ || !is_ordinary(class_) || !moe_class_bits(class_, &has) ||
-            !moe_bits_equal(has, bits) || made_anew(c, pack, v, bits))
+            !moe_bits_equal(has, bits) || is_outdated(c, pack, v, bits))
             continue;
         if (!found.extent ||
             (moe_variant_bits(moe_pack_variant_at(pack, v), &named) && moe_bits_equal(named, bits)))
@@ -71,7 +71,7 @@ struct repack_origin repack_origin(const struct converter *c, const struct repac
     if (r->from[variant] >= 0) {
         uint32_t from = (uint32_t)r->from[variant];
         const struct moe_expert_extent *e = moe_pack_expert(r->pack, layer, expert, from);
-        /* A variant that not every expert has stays so. */
+        /* An expert that lacks the variant will lack it in the copy. */
         return (struct repack_origin){e->present ? e : NULL, from, true};
     }
     struct moe_bits bits = convert_bits(c, variant, layer, expert);
@@ -93,7 +93,7 @@ static int find_variant(const struct moe_pack *pack, struct moe_bits bits)
     return -1;
 }
 
-/* One method of two; floats are nothing against codes. */
+/* Adds a method to the description of a variant: "copy" yields to any, two others are "mixed". */
 static void mix_methods(char sum[16], const char *method)
 {
     if (sum[0] == '\0' || strcmp(sum, "copy") == 0)
@@ -102,13 +102,13 @@ static void mix_methods(char sum[16], const char *method)
         strcpy(sum, "mixed");
 }
 
-/* A variant that the pack has not, of whatever its experts are made of. */
+/* Describes a variant that the pack does not have, by what its experts are made of. */
 static void describe_new(const struct converter *c, struct repack *r, int v,
                          struct moe_pack_variant *out)
 {
-    struct moe_pack_variant anew;
-    convert_describe_variant(c, v, &anew);
-    *out = anew;
+    struct moe_pack_variant quantized;
+    convert_describe_variant(c, v, &quantized);
+    *out = quantized;
     out->method[0] = '\0';
     for (uint32_t layer = 0; layer < moe_pack_n_layers(r->pack); layer++)
         for (uint32_t e = 0; e < moe_pack_n_experts(r->pack); e++) {
@@ -118,10 +118,10 @@ static void describe_new(const struct converter *c, struct repack *r, int v,
             r->encodes |= !from.copied;
             mix_methods(out->method, from.copied
                                          ? moe_pack_variant_at(r->pack, from.variant)->method
-                                         : anew.method);
+                                         : quantized.method);
         }
     if (out->method[0] == '\0')
-        *out = anew;
+        *out = quantized;
 }
 
 int repack_take_map(struct repack *r, struct moe_convert_options *options, struct moe_err *err)
@@ -156,7 +156,7 @@ int repack_choose(struct converter *c, struct repack *r, struct moe_err *err)
     for (int v = 0; v < c->n_variants; v++) {
         bool other_map = c->variants[v].bits.down == 0 && c->options->map != &r->own;
         r->from[v] = other_map ? -1 : find_variant(r->pack, c->variants[v].bits);
-        if (r->from[v] >= 0 && made_anew(c, r->pack, (uint32_t)r->from[v], c->variants[v].bits)) {
+        if (r->from[v] >= 0 && is_outdated(c, r->pack, (uint32_t)r->from[v], c->variants[v].bits)) {
             if (r->from[v] == 0)
                 return moe_fail(err, MOE_ERR_USAGE,
                                 "%s: its best variant has %s bits, method %s needs more to begin "

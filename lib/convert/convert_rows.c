@@ -9,8 +9,8 @@
 #include "convert/convert_parts.h"
 #include "quant/gptq.h"
 
-/* Values read and encoded at a time: 32 MiB of f32, or one panel of a very wide matrix. Part of the
- * source fingerprint's definition: the hash is chained chunk by chunk. */
+/* Values read and encoded at a time: 32 MiB of f32, or one panel of a very wide matrix. The source
+ * fingerprint depends on it: the hash is chained chunk by chunk. */
 enum { CHUNK_ITEMS = 8 << 20 };
 
 /* ---- Layouts ---- */
@@ -60,8 +60,8 @@ static int chunk_rows(struct converter *c, uint32_t cols, uint32_t *rows, struct
     return MOE_OK;
 }
 
-/* Puts the rows into the chunk; where a target carries the source's codes, these into c->blocks
- * first. */
+/* Reads the rows into the chunk; where a target carries the source's codes over, the codes go into
+ * c->blocks too. */
 static int read_chunk(struct converter *c, const struct row_source *source, uint32_t first,
                       uint32_t n, bool carried, struct moe_err *err)
 {
@@ -143,6 +143,20 @@ int convert_rows(struct converter *c, const struct row_source *source,
     }
     c->done += source->bytes;
     c->report->source_bytes += source->bytes;
+    return status;
+}
+
+int convert_put_matrix(struct converter *c, const struct row_source *source,
+                       const struct moe_pack_tensor *entry, struct moe_err *err)
+{
+    struct row_target target = {entry->layout, NULL, &c->report->dense_error};
+    target.out = moe_alloc(moe_layout_bytes(entry->layout, entry->rows, entry->cols), 1, err);
+    if (!target.out)
+        return MOE_ERR_MEMORY;
+    int status = convert_rows(c, source, &target, 1, err);
+    if (status == MOE_OK)
+        status = moe_pack_put_tensor(c->writer, entry, target.out, err);
+    free(target.out);
     return status;
 }
 

@@ -13,8 +13,8 @@ enum {
 
 /* ---- Names ---- */
 
-/* Puts layer and expert into a family's name: the first "%u" is the layer, the second the expert.
- * By hand, since the format is data. */
+/* Writes layer and expert into a name: the first "%u" is the layer, the second the expert. Not by
+ * printf, since the format is data. */
 static void expand_name(const char *format, uint32_t layer, uint32_t expert, char out[NAME_BYTES])
 {
     uint32_t numbers[2] = {layer, expert};
@@ -70,7 +70,7 @@ bool convert_may_ignore(const struct convert_source *source, const char *name)
 {
     const char *const *ignored = moe_ignored_names[source->naming];
     const struct moe_source *head;
-    /* A head that is the embedding may be stored all the same. */
+    /* A head that is the embedding may be stored nevertheless. */
     for (int i = 0; (head = name_at(source, false, MOE_T_HEAD, i)) != NULL; i++)
         if (source->config->tied_head && head->name && matches(head->name, name))
             return true;
@@ -82,7 +82,7 @@ bool convert_may_ignore(const struct convert_source *source, const char *name)
 
 /* ---- Tensors ---- */
 
-/* What is looked for: a matrix of the model, before anything is known of the checkpoint. */
+/* A matrix of the model that is looked for in the checkpoint. */
 struct wanted {
     bool is_expert; /* one expert's part */
     int index;      /* enum moe_tensor_role, or enum moe_expert_part */
@@ -92,7 +92,7 @@ struct wanted {
     uint32_t layer, expert;
 };
 
-/* A name with the layer's number alone holds all experts. */
+/* The tensor holds all experts when its name has no number for the expert. */
 static bool holds_all_experts(const struct moe_source *from)
 {
     const char *mark = strstr(from->name, "%u");
@@ -104,7 +104,7 @@ static bool is_plain(const struct moe_tensor *t)
     return t->dtype == MOE_DTYPE_F32 || t->dtype == MOE_DTYPE_F16 || t->dtype == MOE_DTYPE_BF16;
 }
 
-/* Finds the table that names a tensor that is there; *name is what it is called. */
+/* Finds the first name that the checkpoint has a tensor for; *name is that name in full. */
 static int find_source(const struct convert_source *s, const struct wanted *w,
                        const struct moe_source **from, char name[NAME_BYTES], struct moe_err *err)
 {
@@ -116,7 +116,7 @@ static int find_source(const struct convert_source *s, const struct wanted *w,
         char candidate[NAME_BYTES];
         expand_name(entry->name, w->layer, w->expert, candidate);
         bool there = moe_checkpoint_find(s->checkpoint, candidate) != NULL;
-        if (there || !*from) { /* what is nowhere is reported missing under its first name */
+        if (there || !*from) { /* one that is nowhere is reported under its first name */
             *from = entry;
             memcpy(name, candidate, NAME_BYTES);
         }
@@ -165,7 +165,7 @@ static int expected_shape(const struct convert_source *s, const struct wanted *w
     return n;
 }
 
-/* A matrix may have its rows in several dimensions, or, of one row, be stored as a vector. */
+/* A matrix may have its rows in several dimensions; one of a single row may be a vector. */
 static bool same_lines(const struct moe_tensor *t, uint64_t rows, uint64_t cols)
 {
     uint64_t lines = 1;
@@ -190,7 +190,7 @@ static int get_tensor(const struct convert_source *s, const struct wanted *w,
 
 /* ---- Views ---- */
 
-/* Where a part of the tensor's rows begins, and how far apart they are. */
+/* Where the part taken of the tensor begins, and how far apart its rows are. */
 static void place_part(const struct convert_source *s, const struct moe_source *from,
                        struct convert_view *v)
 {
@@ -226,8 +226,8 @@ static void place_part(const struct convert_source *s, const struct moe_source *
         v->first_line = first;
 }
 
-/* Queries and keys hold their rotated rows first in a head, and in halves (config.h); the shared
- * key of latent attention stands behind the latent vector, there as here. */
+/* In packs, queries and keys have their rotated rows first in a head, and in halves (config.h); the
+ * shared key of latent attention follows the latent vector, as in checkpoints. */
 static void place_rotation(const struct convert_source *s, int role, struct convert_view *v)
 {
     const struct moe_config *c = s->config;

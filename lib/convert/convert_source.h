@@ -9,7 +9,7 @@
 #include "fmt/checkpoint.h"
 #include "model/family.h"
 
-/* A checkpoint and how its family names and orders what is in it; borrows everything. */
+/* A checkpoint, and how its family names and orders its tensors; borrows everything. */
 struct convert_source {
     const struct moe_checkpoint *checkpoint;
     const struct moe_config *config;
@@ -18,16 +18,16 @@ struct convert_source {
 };
 
 /*
- * A matrix [rows][cols] of the pack (a vector: cols 1) as it lies in a tensor, which is taken as
+ * A matrix [rows][cols] of the pack (a vector: cols 1) as it lies in a tensor, which is seen as
  * lines of `width` values.
  *
- * The matrix's rows come in blocks (the heads, or all rows together), `stride` lines apart. Within
- * a block, `n_rotated` rows from `rotated_to` on come from the lines from `rotated_from` on, out of
- * pairs into halves where `paired` says so; the others keep their order around them. Row r is then
- * line first_line + step * (its block's line + its place there).
+ * The matrix's rows form blocks (the heads, or all rows together), `stride` lines apart. Within a
+ * block, the `n_rotated` rows from `rotated_to` on are the lines from `rotated_from` on, reordered
+ * from pairs to halves where `paired`; the other rows keep their order around them. Row r is line
+ * first_line + step * (its block's line + its place in the block).
  *
- * Transposed, column c of block b is line first_line + b * stride + c, and a row's place in its
- * block, times `step`, on from first_column, is the column there.
+ * Transposed, column c of block b is line first_line + b * stride + c, and a row is the column
+ * first_column + step * (its place in the block) of that line.
  */
 struct convert_view {
     const struct moe_checkpoint *checkpoint;
@@ -41,9 +41,9 @@ struct convert_view {
     bool paired;
 };
 
-/* Finds a tensor of the model, checks its shape, and says where its rows are. A tensor that no
- * table has a name for is MOE_ERR_UNSUPPORTED, a missing one or one of another shape
- * MOE_ERR_FORMAT; both are named. */
+/* Finds a tensor of the model, checks its shape, and describes where its rows are. A tensor that
+ * has no name in the family is MOE_ERR_UNSUPPORTED, a missing one or one of another shape
+ * MOE_ERR_FORMAT; errors name the tensor. */
 int convert_view_dense(const struct convert_source *source, enum moe_tensor_role role,
                        uint32_t layer, struct convert_view *out, struct moe_err *err);
 int convert_view_expert(const struct convert_source *source, uint32_t layer, uint32_t expert,
@@ -55,16 +55,16 @@ uint64_t convert_view_bytes(const struct convert_view *view);
 /* The line of the tensor that is row `row`; the view is not transposed. */
 uint64_t convert_view_line(const struct convert_view *view, uint32_t row);
 
-/* Rows [first, first + n) as f32, row-major, into out (n * cols values). */
+/* Reads rows [first, first + n) as f32, row-major, into out (n * cols values). */
 int convert_view_read(const struct convert_view *view, uint32_t first, uint32_t n, float *out,
                       struct moe_err *err);
 
-/* The same rows as blocks of the tensor's type (quant/ggml.h); the view is not transposed and its
- * tensor of a type with blocks of several items. */
+/* Reads the same rows as blocks of the tensor's type (quant/ggml.h), which has several items to a
+ * block; the view is not transposed. */
 int convert_view_read_blocks(const struct convert_view *view, uint32_t first, uint32_t n,
                              uint8_t *out, struct moe_err *err);
 
-/* Whether a tensor that no view covered may be in the checkpoint all the same. */
+/* Whether a tensor that no view covers may be in the checkpoint nevertheless. */
 bool convert_may_ignore(const struct convert_source *source, const char *name);
 
 #endif

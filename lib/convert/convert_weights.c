@@ -24,15 +24,15 @@ static int read_row_blocks(const struct row_source *source, uint32_t first, uint
     return convert_view_read_blocks(source->tensor, first, n, out, err);
 }
 
-/* What 16 bits are closest to the type's values: f16 has more digits, MXFP4 needs bf16's range. */
+/* The 16-bit layout closest to the type's values: F16 has more digits, MXFP4 needs BF16's range. */
 static uint16_t float16_of(enum moe_dtype dtype)
 {
     bool f16 = dtype == MOE_DTYPE_F16 || (is_quantized(dtype) && dtype != MOE_DTYPE_MXFP4);
     return f16 ? MOE_LAYOUT_F16 : MOE_LAYOUT_BF16;
 }
 
-/* The view's rows; it must stay. `sixteen`: 16 bits are wanted, so an f32 tensor has to be looked
- * through for which 16. */
+/* The view's rows; it must stay valid. `sixteen`: 16 bits are wanted, so that an f32 tensor is read
+ * once to choose which. */
 static int source_of(struct converter *c, const struct convert_view *view, bool sixteen,
                      struct row_source *out, struct moe_err *err)
 {
@@ -104,18 +104,10 @@ int convert_put_dense(struct converter *c, struct checkpoint_source *s, enum moe
     if (status != MOE_OK)
         return status;
     entry.layout = convert_source_layout(c, &source, bits);
-    struct row_target target = {entry.layout, NULL, &c->report->dense_error};
-    target.out = moe_alloc(moe_layout_bytes(entry.layout, view.rows, view.cols), 1, err);
-    if (!target.out)
-        return MOE_ERR_MEMORY;
-    status = convert_rows(c, &source, &target, 1, err);
-    if (status == MOE_OK)
-        status = moe_pack_put_tensor(c->writer, &entry, target.out, err);
-    free(target.out);
-    return status;
+    return convert_put_matrix(c, &source, &entry, err);
 }
 
-/* One expert on its way: the parts it has, in the order of the class's matrices. */
+/* One expert being converted: its parts, in the order of the class's matrices. */
 struct expert {
     int n_parts;
     int part[MOE_E_N_PARTS];

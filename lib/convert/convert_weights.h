@@ -8,7 +8,7 @@
 #include "convert/convert_parts.h"
 #include "convert/convert_source.h"
 
-/* What one conversion holds besides the shared state. */
+/* A checkpoint being converted. */
 struct checkpoint_source {
     struct moe_checkpoint *checkpoint;
     const struct moe_gguf *gguf; /* its metadata; NULL for a directory */
@@ -16,7 +16,7 @@ struct checkpoint_source {
     struct moe_config config;
     struct convert_source from; /* where the model's tensors lie in the checkpoint */
     bool *used;                 /* per tensor of the checkpoint */
-    /* Per variant: the source's codes have a layout of that many bits, in every expert matrix. */
+    /* Per variant: the codes of every expert matrix can be carried over at its bits. */
     bool carried[CONVERT_MAX_VARIANTS];
 };
 

@@ -4,19 +4,19 @@
 
 #include "base/mem.h"
 
-/* The bits of the map's variants, of those that the choice takes. */
+/* The bits of the variants that the map's choice uses. */
 static int parse_variants(const struct moe_map *map, const char *path,
                           struct moe_bits bits[MOE_PACK_MAX_VARIANTS], struct moe_err *err)
 {
     for (uint64_t i = 0; i < (uint64_t)map->n_layers * map->n_experts; i++) {
         uint8_t variant = map->choice.variant[i];
         if (variant >= map->n_variants)
-            return moe_fail(err, MOE_ERR_FORMAT, "%s: its choice names a variant that it has not",
-                            path);
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            "%s: its choice names a variant that it does not list", path);
         if (bits[variant].down == 0 && !moe_parse_bits(map->variants[variant], &bits[variant]))
             return moe_fail(err, MOE_ERR_FORMAT,
-                            "%s: it chose among the variants of a pack where '%s' is no bitwidth; "
-                            "calibrate a pack with variants like 8,4,2",
+                            "%s: chooses the variant '%s', which is no bitwidth; calibrate a pack "
+                            "with variants like 8,4,2",
                             path, map->variants[variant]);
     }
     return MOE_OK;
@@ -29,10 +29,11 @@ int moe_map_bits(struct moe_expert_map *out, const struct moe_map *map, const ch
     *out = (struct moe_expert_map){
         .name = path, .source_fingerprint = map->source_fingerprint, .n_experts = map->n_experts};
     if (!map->choice.there)
-        return moe_fail(err, MOE_ERR_FORMAT,
-                        "%s: holds importances only; give it a tolerance first (moe-calibrate "
-                        "--tolerance)",
-                        path);
+        return moe_fail(
+            err, MOE_ERR_FORMAT,
+            "%s: has importances but no choice of variants; choose first (moe-calibrate "
+            "--tolerance)",
+            path);
     int status = parse_variants(map, path, bits, err);
     if (status != MOE_OK)
         return status;

@@ -1,6 +1,5 @@
 /*
- * A map's choice as moe-quantize takes it: bits instead of the variants of the pack that was
- * calibrated.
+ * A map's choice as a conversion takes it: bits instead of variants of the calibrated pack.
  */
 #ifndef MOE_CONVERT_MAP_BITS_H
 #define MOE_CONVERT_MAP_BITS_H
@@ -10,7 +9,7 @@
 #include "record/map.h"
 
 /* path: of the map's file, kept in out->name. free() out->bits, also after a failure.
- * MOE_ERR_FORMAT: nothing was chosen, or a chosen variant's name is no bitwidth. */
+ * MOE_ERR_FORMAT: the map has no choice, or the name of a chosen variant is no bitwidth. */
 int moe_map_bits(struct moe_expert_map *out, const struct moe_map *map, const char *path,
                  struct moe_err *err);
 

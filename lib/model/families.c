@@ -10,35 +10,26 @@
 
 /* ---- Words of the table ---- */
 
-#define MEMBER(name) offsetof(struct moe_config, name)
 #define SETTINGS(...) ((const struct moe_setting[]){__VA_ARGS__, {.member = 0}})
 #define ONLY(...) ((const struct moe_only[]){__VA_ARGS__, {NULL, NULL}})
 /* What a member is without being asked for, or where one of the shared keys is absent. */
 #define SET(name, number)                                                                          \
     {                                                                                              \
-        .member = MEMBER(name), .value = (number)                                                  \
+        .member = MOE_MEMBER(name), .value = (number)                                              \
     }
 #define NEED(text, name)                                                                           \
     {                                                                                              \
-        .key = (text), .member = MEMBER(name), .required = true                                    \
+        .key = (text), .member = MOE_MEMBER(name), .required = true                                \
     }
 #define KEY(text, name, number)                                                                    \
     {                                                                                              \
-        .key = (text), .member = MEMBER(name), .value = (number)                                   \
+        .key = (text), .member = MOE_MEMBER(name), .value = (number)                               \
     }
 #define USE(text, name, number, how)                                                               \
     {                                                                                              \
-        .key = (text), .member = MEMBER(name), .value = (number), .use = (how)                     \
+        .key = (text), .member = MOE_MEMBER(name), .value = (number), .use = (how)                 \
     }
-#define ALL(path)                                                                                  \
-    {                                                                                              \
-        .name = (path)                                                                             \
-    }
-#define TAKE(path, what)                                                                           \
-    {                                                                                              \
-        .name = (path), .take = MOE_TAKE_##what                                                    \
-    }
-#define TAKE_COLUMNS(path, what)                                                                   \
+#define PART_COLUMNS(path, what)                                                                   \
     {                                                                                              \
         .name = (path), .take = MOE_TAKE_##what, .transposed = true                                \
     }
@@ -60,56 +51,56 @@
 
 /* Also Phi-3.5-MoE's. */
 static const struct moe_source_names mixtral_names = {
-    .dense = {[MOE_T_ROUTER] = ALL(L "block_sparse_moe.gate.weight")},
-    .expert = {[MOE_E_GATE] = ALL(L "block_sparse_moe.experts.%u.w1.weight"),
-               [MOE_E_UP] = ALL(L "block_sparse_moe.experts.%u.w3.weight"),
-               [MOE_E_DOWN] = ALL(L "block_sparse_moe.experts.%u.w2.weight")},
+    .dense = {[MOE_T_ROUTER] = MOE_ALL(L "block_sparse_moe.gate.weight")},
+    .expert = {[MOE_E_GATE] = MOE_ALL(L "block_sparse_moe.experts.%u.w1.weight"),
+               [MOE_E_UP] = MOE_ALL(L "block_sparse_moe.experts.%u.w3.weight"),
+               [MOE_E_DOWN] = MOE_ALL(L "block_sparse_moe.experts.%u.w2.weight")},
 };
 static const struct moe_source_names minicpm_names = {
-    .expert = {[MOE_E_GATE] = ALL(L "mlp.experts.%u.w1.weight"),
-               [MOE_E_UP] = ALL(L "mlp.experts.%u.w3.weight"),
-               [MOE_E_DOWN] = ALL(L "mlp.experts.%u.w2.weight")},
+    .expert = {[MOE_E_GATE] = MOE_ALL(L "mlp.experts.%u.w1.weight"),
+               [MOE_E_UP] = MOE_ALL(L "mlp.experts.%u.w3.weight"),
+               [MOE_E_DOWN] = MOE_ALL(L "mlp.experts.%u.w2.weight")},
 };
 static const struct moe_source_names qwen2_moe_names = {
-    .dense = {[MOE_T_SHARED_GATE_PROJ] = ALL(L "mlp.shared_expert.gate_proj.weight"),
-              [MOE_T_SHARED_UP] = ALL(L "mlp.shared_expert.up_proj.weight"),
-              [MOE_T_SHARED_DOWN] = ALL(L "mlp.shared_expert.down_proj.weight")},
+    .dense = {[MOE_T_SHARED_GATE_PROJ] = MOE_ALL(L "mlp.shared_expert.gate_proj.weight"),
+              [MOE_T_SHARED_UP] = MOE_ALL(L "mlp.shared_expert.up_proj.weight"),
+              [MOE_T_SHARED_DOWN] = MOE_ALL(L "mlp.shared_expert.down_proj.weight")},
 };
 /* As newer writers store Phi-3.5-MoE. */
 static const struct moe_source_names phimoe_newer_names = {
-    .dense = {[MOE_T_ROUTER] = ALL(L "mlp.router.weight")},
+    .dense = {[MOE_T_ROUTER] = MOE_ALL(L "mlp.router.weight")},
 };
 static const struct moe_source_names granite_names = {
-    .dense = {[MOE_T_ROUTER] = ALL(L "block_sparse_moe.router.layer.weight"),
-              [MOE_T_SHARED_GATE_PROJ] = TAKE(L "shared_mlp.input_linear.weight", FIRST_HALF),
-              [MOE_T_SHARED_UP] = TAKE(L "shared_mlp.input_linear.weight", SECOND_HALF),
-              [MOE_T_SHARED_DOWN] = ALL(L "shared_mlp.output_linear.weight")},
-    .expert = {[MOE_E_GATE] = TAKE(L "block_sparse_moe.input_linear.weight", FIRST_HALF),
-               [MOE_E_UP] = TAKE(L "block_sparse_moe.input_linear.weight", SECOND_HALF),
-               [MOE_E_DOWN] = TAKE(L "block_sparse_moe.output_linear.weight", EXPERT)},
+    .dense = {[MOE_T_ROUTER] = MOE_ALL(L "block_sparse_moe.router.layer.weight"),
+              [MOE_T_SHARED_GATE_PROJ] = MOE_PART(L "shared_mlp.input_linear.weight", FIRST_HALF),
+              [MOE_T_SHARED_UP] = MOE_PART(L "shared_mlp.input_linear.weight", SECOND_HALF),
+              [MOE_T_SHARED_DOWN] = MOE_ALL(L "shared_mlp.output_linear.weight")},
+    .expert = {[MOE_E_GATE] = MOE_PART(L "block_sparse_moe.input_linear.weight", FIRST_HALF),
+               [MOE_E_UP] = MOE_PART(L "block_sparse_moe.input_linear.weight", SECOND_HALF),
+               [MOE_E_DOWN] = MOE_PART(L "block_sparse_moe.output_linear.weight", EXPERT)},
 };
 /* As newer writers store Granite. */
 static const struct moe_source_names granite_newer_names = {
-    .dense = {[MOE_T_ROUTER] = ALL(L "block_sparse_moe.router.weight")},
-    .expert = {[MOE_E_GATE] = TAKE(L "block_sparse_moe.experts.gate_up_proj", FIRST_HALF),
-               [MOE_E_UP] = TAKE(L "block_sparse_moe.experts.gate_up_proj", SECOND_HALF),
-               [MOE_E_DOWN] = TAKE(L "block_sparse_moe.experts.down_proj", EXPERT)},
+    .dense = {[MOE_T_ROUTER] = MOE_ALL(L "block_sparse_moe.router.weight")},
+    .expert = {[MOE_E_GATE] = MOE_PART(L "block_sparse_moe.experts.gate_up_proj", FIRST_HALF),
+               [MOE_E_UP] = MOE_PART(L "block_sparse_moe.experts.gate_up_proj", SECOND_HALF),
+               [MOE_E_DOWN] = MOE_PART(L "block_sparse_moe.experts.down_proj", EXPERT)},
 };
 /* Gate and up rows of all experts interleaved in one tensor, transposed where it is not quantized.
  */
 static const struct moe_source_names gpt_oss_names = {
-    .dense = {[MOE_T_ROUTER] = ALL(L "mlp.router.weight"),
-              [MOE_T_ROUTER_BIAS] = ALL(L "mlp.router.bias")},
-    .expert = {[MOE_E_GATE] = TAKE_COLUMNS(L "mlp.experts.gate_up_proj", EVEN),
-               [MOE_E_UP] = TAKE_COLUMNS(L "mlp.experts.gate_up_proj", ODD),
-               [MOE_E_DOWN] = TAKE_COLUMNS(L "mlp.experts.down_proj", EXPERT),
-               [MOE_E_GATE_BIAS] = TAKE(L "mlp.experts.gate_up_proj_bias", EVEN),
-               [MOE_E_UP_BIAS] = TAKE(L "mlp.experts.gate_up_proj_bias", ODD),
-               [MOE_E_DOWN_BIAS] = TAKE(L "mlp.experts.down_proj_bias", EXPERT)},
+    .dense = {[MOE_T_ROUTER] = MOE_ALL(L "mlp.router.weight"),
+              [MOE_T_ROUTER_BIAS] = MOE_ALL(L "mlp.router.bias")},
+    .expert = {[MOE_E_GATE] = PART_COLUMNS(L "mlp.experts.gate_up_proj", EVEN),
+               [MOE_E_UP] = PART_COLUMNS(L "mlp.experts.gate_up_proj", ODD),
+               [MOE_E_DOWN] = PART_COLUMNS(L "mlp.experts.down_proj", EXPERT),
+               [MOE_E_GATE_BIAS] = MOE_PART(L "mlp.experts.gate_up_proj_bias", EVEN),
+               [MOE_E_UP_BIAS] = MOE_PART(L "mlp.experts.gate_up_proj_bias", ODD),
+               [MOE_E_DOWN_BIAS] = MOE_PART(L "mlp.experts.down_proj_bias", EXPERT)},
 };
 /* GGUF calls this norm by its place. */
 static const struct moe_source_names gpt_oss_gguf_names = {
-    .dense = {[MOE_T_FFN_NORM] = ALL("blk.%u.post_attention_norm.weight")},
+    .dense = {[MOE_T_FFN_NORM] = MOE_ALL("blk.%u.post_attention_norm.weight")},
 };
 
 /* Granite with a shared expert reads one key more. */

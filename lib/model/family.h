@@ -40,6 +40,8 @@ struct moe_setting {
     enum moe_setting_use use;
 };
 
+#define MOE_MEMBER(name) offsetof(struct moe_config, name)
+
 /* A switch of config.json of which one value is implemented: a text, a number as it is usually
  * written, "true" or "false". Absent or null is fine; anything else is MOE_ERR_UNSUPPORTED. */
 struct moe_only {

@@ -42,29 +42,27 @@ static int refuse_switches(const struct moe_gguf *gguf, struct moe_err *err)
     return status;
 }
 
-#define MEMBER(name) offsetof(struct moe_config, name)
-
 /* What all architectures share. */
 static const struct moe_setting shared[] = {
-    {"block_count", MEMBER(n_layers), .required = true},
-    {"embedding_length", MEMBER(hidden), .required = true},
-    {"context_length", MEMBER(context_max), .required = true},
-    {"attention.head_count", MEMBER(n_heads), .required = true},
-    {"attention.head_count_kv", MEMBER(n_kv_heads), .value = 0},
-    {"attention.key_length", MEMBER(head_dim), .value = 0},
-    {"attention.value_length", MEMBER(value_dim), .value = 0},
-    {"rope.dimension_count", MEMBER(rope_dim), .value = 0},
-    {"feed_forward_length", MEMBER(dense_ff), .value = 0},
-    {"expert_count", MEMBER(n_experts), .value = 0},
-    {"expert_used_count", MEMBER(top_k), .value = 0},
-    {"attention.layer_norm_epsilon", MEMBER(norm_eps), .value = 0},
-    {"attention.layer_norm_rms_epsilon", MEMBER(norm_eps), .value = 0},
-    {"attention.clamp_kqv", MEMBER(clip_qkv), .value = 0},
-    {"attention.scale", MEMBER(attn_scale), .value = 0},
-    {"embedding_scale", MEMBER(embed_scale), .value = 0},
-    {"residual_scale", MEMBER(residual_scale), .value = 0},
-    {"logit_scale", MEMBER(logit_scale), .use = MOE_RECIPROCAL},
-    {"expert_weights_scale", MEMBER(routed_scale), .use = MOE_UNLESS_ZERO},
+    {"block_count", MOE_MEMBER(n_layers), .required = true},
+    {"embedding_length", MOE_MEMBER(hidden), .required = true},
+    {"context_length", MOE_MEMBER(context_max), .required = true},
+    {"attention.head_count", MOE_MEMBER(n_heads), .required = true},
+    {"attention.head_count_kv", MOE_MEMBER(n_kv_heads), .value = 0},
+    {"attention.key_length", MOE_MEMBER(head_dim), .value = 0},
+    {"attention.value_length", MOE_MEMBER(value_dim), .value = 0},
+    {"rope.dimension_count", MOE_MEMBER(rope_dim), .value = 0},
+    {"feed_forward_length", MOE_MEMBER(dense_ff), .value = 0},
+    {"expert_count", MOE_MEMBER(n_experts), .value = 0},
+    {"expert_used_count", MOE_MEMBER(top_k), .value = 0},
+    {"attention.layer_norm_epsilon", MOE_MEMBER(norm_eps), .value = 0},
+    {"attention.layer_norm_rms_epsilon", MOE_MEMBER(norm_eps), .value = 0},
+    {"attention.clamp_kqv", MOE_MEMBER(clip_qkv), .value = 0},
+    {"attention.scale", MOE_MEMBER(attn_scale), .value = 0},
+    {"embedding_scale", MOE_MEMBER(embed_scale), .value = 0},
+    {"residual_scale", MOE_MEMBER(residual_scale), .value = 0},
+    {"logit_scale", MOE_MEMBER(logit_scale), .use = MOE_RECIPROCAL},
+    {"expert_weights_scale", MOE_MEMBER(routed_scale), .use = MOE_UNLESS_ZERO},
     {.member = 0},
 };
 
@@ -72,7 +70,7 @@ static int read_windows(struct moe_config *c, const struct moe_family *family,
                         const struct moe_gguf *gguf, struct moe_err *err)
 {
     const struct moe_setting width[] = {
-        {"attention.sliding_window", MEMBER(window), .value = family->hf.windows.width},
+        {"attention.sliding_window", MOE_MEMBER(window), .value = family->hf.windows.width},
         {.member = 0}};
     if (!family->gguf.windowed)
         return MOE_OK;

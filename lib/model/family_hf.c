@@ -16,19 +16,17 @@ enum { MAX_CONFIG_BYTES = 16 << 20 };
 
 /* ---- What Llama's descendants share ---- */
 
-#define MEMBER(name) offsetof(struct moe_config, name)
-
 static const struct moe_setting shared[] = {
-    {NULL, MEMBER(norm_eps), .value = 1e-6},
-    {"num_hidden_layers", MEMBER(n_layers), .required = true},
-    {"hidden_size", MEMBER(hidden), .required = true},
-    {"vocab_size", MEMBER(vocab), .required = true},
-    {"max_position_embeddings", MEMBER(context_max), .required = true},
-    {"num_attention_heads", MEMBER(n_heads), .required = true},
-    {"num_key_value_heads", MEMBER(n_kv_heads), .value = 0},
-    {"head_dim", MEMBER(head_dim), .value = 0},
-    {"rms_norm_eps", MEMBER(norm_eps), .value = 0},
-    {"tie_word_embeddings", MEMBER(tied_head), .value = 0},
+    {NULL, MOE_MEMBER(norm_eps), .value = 1e-6},
+    {"num_hidden_layers", MOE_MEMBER(n_layers), .required = true},
+    {"hidden_size", MOE_MEMBER(hidden), .required = true},
+    {"vocab_size", MOE_MEMBER(vocab), .required = true},
+    {"max_position_embeddings", MOE_MEMBER(context_max), .required = true},
+    {"num_attention_heads", MOE_MEMBER(n_heads), .required = true},
+    {"num_key_value_heads", MOE_MEMBER(n_kv_heads), .value = 0},
+    {"head_dim", MOE_MEMBER(head_dim), .value = 0},
+    {"rms_norm_eps", MOE_MEMBER(norm_eps), .value = 0},
+    {"tie_word_embeddings", MOE_MEMBER(tied_head), .value = 0},
     {.member = 0},
 };
 
@@ -75,8 +73,8 @@ static int read_layer_types(struct moe_config *c, const char *path, const json_t
 static int read_windows(struct moe_config *c, const struct moe_windows *windows, const char *path,
                         const json_t *json, struct moe_err *err)
 {
-    const struct moe_setting width[] = {{"sliding_window", MEMBER(window), .value = windows->width},
-                                        {.member = 0}};
+    const struct moe_setting width[] = {
+        {"sliding_window", MOE_MEMBER(window), .value = windows->width}, {.member = 0}};
     bool bounded = windows->layers == MOE_WINDOW_FROM || windows->layers == MOE_WINDOW_EVEN_BELOW;
     const json_t *list = json_object_get(json, "layer_types");
     uint32_t max_layers = 28;

@@ -111,17 +111,9 @@ static bool holds(const struct moe_config *c, uint8_t condition, bool moe_layer)
 #define MODEL(name, kind) name, MOE_KIND_##kind, false
 #define LAYER(name, kind) "layers.%u." name, MOE_KIND_##kind, true
 /* How it ends: its name in Hugging Face's files and in GGUF, or several, or parts of a tensor. */
-#define NAMES(hf, gguf) .names = {{ALL(hf)}, {ALL(gguf)}}
+#define NAMES(hf, gguf) .names = {{MOE_ALL(hf)}, {MOE_ALL(gguf)}}
 #define HF(...) .names[MOE_NAMING_HF] = {__VA_ARGS__}
 #define GGUF(...) .names[MOE_NAMING_GGUF] = {__VA_ARGS__}
-#define ALL(path)                                                                                  \
-    {                                                                                              \
-        .name = (path)                                                                             \
-    }
-#define TAKE(path, what)                                                                           \
-    {                                                                                              \
-        .name = (path), .take = MOE_TAKE_##what                                                    \
-    }
 /* A tensor of a layer. */
 #define L "model.layers.%u."
 #define B "blk.%u."
@@ -146,8 +138,8 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
     [MOE_T_Q_DOWN_NORM] = {LAYER("attn.q_down.norm", VECTOR), LATENT_Q, Q_RANK, ONE,
                            NAMES(L "self_attn.q_a_layernorm.weight", B "attn_q_a_norm.weight")},
     [MOE_T_Q] = {LAYER("attn.q", DENSE), ALWAYS, QUERIES, QUERY_INPUT,
-                 HF(ALL(L "self_attn.q_proj.weight"), ALL(L "self_attn.q_b_proj.weight")),
-                 GGUF(ALL(B "attn_q.weight"), ALL(B "attn_q_b.weight"))},
+                 HF(MOE_ALL(L "self_attn.q_proj.weight"), MOE_ALL(L "self_attn.q_b_proj.weight")),
+                 GGUF(MOE_ALL(B "attn_q.weight"), MOE_ALL(B "attn_q_b.weight"))},
     [MOE_T_K] = {LAYER("attn.k", DENSE), ORDINARY, KEYS, HIDDEN,
                  NAMES(L "self_attn.k_proj.weight", B "attn_k.weight")},
     [MOE_T_V] = {LAYER("attn.v", DENSE), ORDINARY, KEYS, HIDDEN,
@@ -168,11 +160,11 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
                             NAMES(L "self_attn.kv_a_layernorm.weight", B "attn_kv_a_norm.weight")},
     /* Older GGUF files have keys and values in one tensor, as Hugging Face's have. */
     [MOE_T_K_UP] = {LAYER("attn.k_up", DENSE), LATENT, LATENT_KEYS, NOT_ROTATED,
-                    HF(TAKE(L "self_attn.kv_b_proj.weight", KEYS)),
-                    GGUF(ALL(B "attn_k_b.weight"), TAKE(B "attn_kv_b.weight", KEYS))},
+                    HF(MOE_PART(L "self_attn.kv_b_proj.weight", KEYS)),
+                    GGUF(MOE_ALL(B "attn_k_b.weight"), MOE_PART(B "attn_kv_b.weight", KEYS))},
     [MOE_T_V_UP] = {LAYER("attn.v_up", DENSE), LATENT, VALUES, KV_RANK,
-                    HF(TAKE(L "self_attn.kv_b_proj.weight", VALUES)),
-                    GGUF(ALL(B "attn_v_b.weight"), TAKE(B "attn_kv_b.weight", VALUES))},
+                    HF(MOE_PART(L "self_attn.kv_b_proj.weight", VALUES)),
+                    GGUF(MOE_ALL(B "attn_v_b.weight"), MOE_PART(B "attn_kv_b.weight", VALUES))},
     [MOE_T_SINKS] = {LAYER("attn.sinks", VECTOR), SINKS, HEADS, ONE,
                      NAMES(L "self_attn.sinks", B "attn_sinks.weight")},
     [MOE_T_O] = {LAYER("attn.o", DENSE), ALWAYS, HIDDEN, VALUES,
@@ -192,7 +184,7 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
     [MOE_T_ROUTER] = {LAYER("router", ROUTER), MOE_LAYER, EXPERTS, HIDDEN,
                       NAMES(L "mlp.gate.weight", B "ffn_gate_inp.weight")},
     [MOE_T_ROUTER_BIAS] = {LAYER("router.bias", VECTOR), ROUTER_BIAS, EXPERTS, ONE,
-                           GGUF(ALL(B "ffn_gate_inp.bias"))},
+                           GGUF(MOE_ALL(B "ffn_gate_inp.bias"))},
     /* As DeepSeek calls them. */
     [MOE_T_SHARED_GATE_PROJ] = {LAYER("shared.gate", DENSE), SHARED, SHARED_FF, HIDDEN,
                                 NAMES(L "mlp.shared_experts.gate_proj.weight",
@@ -211,26 +203,28 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
  * together; old files have a tensor per expert. */
 static const struct moe_tensor_spec parts[MOE_E_N_PARTS] = {
     [MOE_E_GATE] = {"expert gate", MOE_KIND_EXPERT, true, ALWAYS, EXPERT_FF, HIDDEN,
-                    HF(ALL(L "mlp.experts.%u.gate_proj.weight"),
-                       TAKE(L "mlp.experts.gate_up_proj", FIRST_HALF)),
-                    GGUF(TAKE(B "ffn_gate_exps.weight", EXPERT),
-                         TAKE(B "ffn_gate_up_exps.weight", FIRST_HALF),
-                         ALL(B "ffn_gate.%u.weight"))},
+                    HF(MOE_ALL(L "mlp.experts.%u.gate_proj.weight"),
+                       MOE_PART(L "mlp.experts.gate_up_proj", FIRST_HALF)),
+                    GGUF(MOE_PART(B "ffn_gate_exps.weight", EXPERT),
+                         MOE_PART(B "ffn_gate_up_exps.weight", FIRST_HALF),
+                         MOE_ALL(B "ffn_gate.%u.weight"))},
     [MOE_E_UP] = {"expert up", MOE_KIND_EXPERT, true, ALWAYS, EXPERT_FF, HIDDEN,
-                  HF(ALL(L "mlp.experts.%u.up_proj.weight"),
-                     TAKE(L "mlp.experts.gate_up_proj", SECOND_HALF)),
-                  GGUF(TAKE(B "ffn_up_exps.weight", EXPERT),
-                       TAKE(B "ffn_gate_up_exps.weight", SECOND_HALF), ALL(B "ffn_up.%u.weight"))},
+                  HF(MOE_ALL(L "mlp.experts.%u.up_proj.weight"),
+                     MOE_PART(L "mlp.experts.gate_up_proj", SECOND_HALF)),
+                  GGUF(MOE_PART(B "ffn_up_exps.weight", EXPERT),
+                       MOE_PART(B "ffn_gate_up_exps.weight", SECOND_HALF),
+                       MOE_ALL(B "ffn_up.%u.weight"))},
     [MOE_E_DOWN] = {"expert down", MOE_KIND_EXPERT, true, ALWAYS, HIDDEN, EXPERT_FF,
-                    HF(ALL(L "mlp.experts.%u.down_proj.weight"),
-                       TAKE(L "mlp.experts.down_proj", EXPERT)),
-                    GGUF(TAKE(B "ffn_down_exps.weight", EXPERT), ALL(B "ffn_down.%u.weight"))},
+                    HF(MOE_ALL(L "mlp.experts.%u.down_proj.weight"),
+                       MOE_PART(L "mlp.experts.down_proj", EXPERT)),
+                    GGUF(MOE_PART(B "ffn_down_exps.weight", EXPERT),
+                         MOE_ALL(B "ffn_down.%u.weight"))},
     [MOE_E_GATE_BIAS] = {"expert gate bias", MOE_KIND_VECTOR, true, EXPERT_BIAS, EXPERT_FF, ONE,
-                         GGUF(TAKE(B "ffn_gate_exps.bias", EXPERT))},
+                         GGUF(MOE_PART(B "ffn_gate_exps.bias", EXPERT))},
     [MOE_E_UP_BIAS] = {"expert up bias", MOE_KIND_VECTOR, true, EXPERT_BIAS, EXPERT_FF, ONE,
-                       GGUF(TAKE(B "ffn_up_exps.bias", EXPERT))},
+                       GGUF(MOE_PART(B "ffn_up_exps.bias", EXPERT))},
     [MOE_E_DOWN_BIAS] = {"expert down bias", MOE_KIND_VECTOR, true, EXPERT_BIAS, HIDDEN, ONE,
-                         GGUF(TAKE(B "ffn_down_exps.bias", EXPERT))},
+                         GGUF(MOE_PART(B "ffn_down_exps.bias", EXPERT))},
 };
 
 const char *const moe_ignored_names[MOE_N_NAMINGS][4] = {

@@ -99,6 +99,16 @@ struct moe_source {
     bool transposed;
 };
 
+/* How tables spell a source: a whole tensor, or what is taken of one. */
+#define MOE_ALL(path)                                                                              \
+    {                                                                                              \
+        .name = (path)                                                                             \
+    }
+#define MOE_PART(path, what)                                                                       \
+    {                                                                                              \
+        .name = (path), .take = MOE_TAKE_##what                                                    \
+    }
+
 /* Who named a checkpoint's tensors. */
 enum moe_naming {
     MOE_NAMING_HF,   /* "model.layers.%u.self_attn.q_proj.weight": Llama's, as most families have */

@@ -16,8 +16,8 @@
 #include "record/statistics.h"
 #include "text/tokenizer.h"
 
-/* The dense weights of one layer; shapes in model/family.h. Vectors are plain f32 arrays. What the
- * model lacks is NULL (of a matrix: its data). */
+/* The dense weights of one layer; shapes in model/tensor_roles.c. Vectors are plain f32 arrays.
+ * What the model lacks is NULL (of a matrix: its data). */
 struct moe_layer {
     bool is_moe;
     const float *attn_norm, *attn_norm_bias, *ffn_norm, *ffn_norm_bias;

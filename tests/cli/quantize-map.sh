@@ -92,7 +92,7 @@ sed 's/"4"/"map"/g' "$tmp/mixed.yaml" >"$tmp/odd.yaml"
 for of in "$all" "$checkpoint"; do
     refused 3 "$tmp/other.yaml: made for another model *" "a map of another model" --map "$tmp/other.yaml" "$of"
 done
-refused 3 "$tmp/none.yaml: holds importances only*" "a map without a choice" --map "$tmp/none.yaml" "$all"
+refused 3 "$tmp/none.yaml: has importances but no choice of variants*" "a map without a choice" --map "$tmp/none.yaml" "$all"
 refused 3 "$tmp/odd.yaml: *'map' is no bitwidth*" "a map of variants that are no bits" --map "$tmp/odd.yaml" "$all"
 refused 3 "$all: *" "a pack for a map" --map "$all" "$all"
 refused 1 "$tmp/nowhere: *" "a map that is not there" --map "$tmp/nowhere" "$all"

@@ -312,7 +312,7 @@ static void choices_become_bits(void **state)
     map->model_layer[0] = 1; /* of a model whose layers 0 and 2 are dense */
     map->model_layer[1] = 3;
     assert_fails(moe_map_bits(&out, map, "x.yaml", &err), MOE_ERR_FORMAT,
-                 "x.yaml: holds importances only; give it a tolerance first", &err);
+                 "x.yaml: has importances but no choice of variants", &err);
     map->choice.there = true;
     map->choice.variant[0 * 3 + 2] = 1;
     map->choice.variant[1 * 3 + 0] = 1;
