@@ -151,11 +151,6 @@ uint32_t moe_store_n_slots(const struct moe_store *s)
     return s->n_slots;
 }
 
-uint32_t moe_store_pool_first(const struct moe_store *s, uint32_t class_index)
-{
-    return s->pools[class_index].first;
-}
-
 const struct moe_slot *moe_store_slot(const struct moe_store *s, uint32_t slot)
 {
     return &s->slots[slot];

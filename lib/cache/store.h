@@ -63,8 +63,6 @@ int moe_store_open(struct moe_store **out, const struct moe_store_params *params
 void moe_store_close(struct moe_store *s);
 
 uint32_t moe_store_n_slots(const struct moe_store *s);
-/* Slots of pool `class_index` are the numbers [first, first + n). */
-uint32_t moe_store_pool_first(const struct moe_store *s, uint32_t class_index);
 const struct moe_slot *moe_store_slot(const struct moe_store *s, uint32_t slot);
 
 /* The slot that holds, or will hold, the expert at `variant` or a better one (a lower index is

@@ -12,7 +12,6 @@ struct moe_pack_fit {
     struct moe_model *model; /* its directory */
     struct moe_engine_options options;
     struct moe_inventory inventory;
-    const char *fallback; /* of the last fit */
 };
 
 int moe_pack_fit_open(struct moe_pack_fit **out, const char *path,
@@ -57,7 +56,6 @@ static int fit_pack(void *ctx, const struct moe_strategy *wanted, uint64_t bytes
     o.strategy = *wanted;
     *out = (struct moe_fitted){.strategy = *wanted, .named = o.expert_memory_bytes};
     int status = moe_engine_split(&split, f->model, NULL, &o, err);
-    f->fallback = split.resolved.fallback;
     if (status != MOE_OK)
         return status;
     const struct moe_budget *b = &split.budget;
@@ -89,11 +87,6 @@ static int fit_pack(void *ctx, const struct moe_strategy *wanted, uint64_t bytes
 struct moe_fitter moe_pack_fit_fitter(struct moe_pack_fit *f)
 {
     return (struct moe_fitter){f, fit_pack};
-}
-
-const char *moe_pack_fit_fallback(const struct moe_pack_fit *f)
-{
-    return f->fallback;
 }
 
 const struct moe_inventory *moe_pack_fit_inventory(const struct moe_pack_fit *f)

@@ -17,8 +17,6 @@ int moe_pack_fit_open(struct moe_pack_fit **out, const char *path,
 void moe_pack_fit_close(struct moe_pack_fit *f); /* NULL is fine */
 
 struct moe_fitter moe_pack_fit_fitter(struct moe_pack_fit *f);
-/* Which part of the strategy the last fit replaced, and why; NULL: none. */
-const char *moe_pack_fit_fallback(const struct moe_pack_fit *f);
 const struct moe_inventory *moe_pack_fit_inventory(const struct moe_pack_fit *f);
 const struct moe_model *moe_pack_fit_model(const struct moe_pack_fit *f);
 /* For strategies that need statistics; borrowed. */

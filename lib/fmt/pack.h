@@ -190,8 +190,6 @@ int moe_pack_put_class(struct moe_pack_writer *w, const struct moe_expert_class 
 int moe_pack_put_expert(struct moe_pack_writer *w, uint32_t layer, uint32_t expert,
                         uint32_t variant, uint32_t class_index, const void *const *segments,
                         struct moe_err *err);
-/* Bytes written so far. */
-uint64_t moe_pack_writer_bytes(const struct moe_pack_writer *w);
 /* Writes directory and header, flushes, renames. The writer is gone afterwards either way. A tensor
  * or expert that was put twice is MOE_ERR_USAGE. */
 int moe_pack_commit(struct moe_pack_writer *w, struct moe_err *err);

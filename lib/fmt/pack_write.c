@@ -99,11 +99,6 @@ void moe_pack_set_source_fingerprint(struct moe_pack_writer *w, uint64_t source_
     w->source_fingerprint = source_fingerprint;
 }
 
-uint64_t moe_pack_writer_bytes(const struct moe_pack_writer *w)
-{
-    return w->at;
-}
-
 int moe_pack_put_section(struct moe_pack_writer *w, enum moe_pack_section id, const void *data,
                          uint64_t n, struct moe_err *err)
 {

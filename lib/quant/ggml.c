@@ -197,11 +197,6 @@ static const struct moe_ggml_type types[] = {
 
 enum { N_TYPES = sizeof types / sizeof types[0] };
 
-const struct moe_ggml_type *moe_ggml_at(int i)
-{
-    return i >= 0 && i < N_TYPES ? &types[i] : NULL;
-}
-
 const struct moe_ggml_type *moe_ggml_find(uint32_t number)
 {
     for (int i = 0; i < N_TYPES; i++)

@@ -51,8 +51,6 @@ struct moe_ggml_type {
 
 /* The type of that number, or NULL. */
 const struct moe_ggml_type *moe_ggml_find(uint32_t number);
-/* Row i of the table, or NULL past its end. */
-const struct moe_ggml_type *moe_ggml_at(int i);
 
 /* Decodes n blocks to n * type->items values; the type has a decoder. `blocks` may lie in the last
  * bytes of out's memory, and is then overwritten. */

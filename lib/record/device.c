@@ -59,11 +59,6 @@ static double part_seconds(const struct moe_device *d, enum moe_device_part part
     return moe_line_at(&line, rows);
 }
 
-double moe_device_route_seconds(const struct moe_device *d, bool is_moe, double rows)
-{
-    return part_seconds(d, is_moe ? MOE_DEVICE_ROUTE : MOE_DEVICE_ATTENTION, rows);
-}
-
 double moe_device_layer_seconds(const struct moe_device *d, bool is_moe, double rows)
 {
     return part_seconds(d, is_moe ? MOE_DEVICE_LAYER_MOE : MOE_DEVICE_LAYER_DENSE, rows);

@@ -120,9 +120,6 @@ struct moe_line moe_device_part_line(const struct moe_device *d, enum moe_device
  * the one before are left out. */
 struct moe_line moe_device_expert_line(const struct moe_device *d, uint32_t variant);
 
-/* A layer until its router has spoken, for `rows` rows: attention and router (of a layer without
- * experts: attention). */
-double moe_device_route_seconds(const struct moe_device *d, bool is_moe, double rows);
 /* A whole layer but for its routed experts. */
 double moe_device_layer_seconds(const struct moe_device *d, bool is_moe, double rows);
 /* One routed expert at a variant of the profile, for `rows` rows that want it. */

@@ -15,8 +15,6 @@
 #include "base/buf.h"
 #include "base/err.h"
 
-struct moe_gguf;
-
 enum moe_chat_role { MOE_CHAT_SYSTEM, MOE_CHAT_USER, MOE_CHAT_ASSISTANT };
 
 struct moe_chat_turn {
@@ -36,9 +34,6 @@ const char *moe_chat_name(const struct moe_chat_format *format);
  * tokenizer_config.json's chat_template (the one named "default" of a list). Nothing is appended
  * where there is none. */
 int moe_chat_read_template(const char *dir, struct moe_buf *out, struct moe_err *err);
-/* The same from a GGUF file: its tokenizer.chat_template. */
-int moe_chat_read_gguf_template(const struct moe_gguf *gguf, struct moe_buf *out,
-                                struct moe_err *err);
 
 /* The format a Jinja source means, or NULL when it is none we know (or memory is short). */
 const struct moe_chat_format *moe_chat_recognise(const char *jinja);
