@@ -93,11 +93,11 @@ for of in "$all" "$checkpoint"; do
     refused 3 "$tmp/other.yaml: made for another model *" "a map of another model" --map "$tmp/other.yaml" "$of"
 done
 refused 3 "$tmp/none.yaml: has importances but no choice of variants*" "a map without a choice" --map "$tmp/none.yaml" "$all"
-refused 3 "$tmp/odd.yaml: *'map' is no bitwidth*" "a map of variants that are no bits" --map "$tmp/odd.yaml" "$all"
+refused 3 "$tmp/odd.yaml: *'map', which is no bitwidth*" "a map of variants that are no bits" --map "$tmp/odd.yaml" "$all"
 refused 3 "$all: *" "a pack for a map" --map "$all" "$all"
 refused 1 "$tmp/nowhere: *" "a map that is not there" --map "$tmp/nowhere" "$all"
 refused 2 "*do not name 'map'*" "a map that no variant takes" --map "$tmp/mixed.yaml" --experts 4 "$all"
-refused 2 "*there is no map*" "a variant without its map" --experts map "$checkpoint"
+refused 2 "*no map is given*" "a variant without its map" --experts map "$checkpoint"
 run "$quantize" --list --map "$tmp/mixed.yaml" "$all"
 error_line 2 "moe-quantize: --list takes no options*" "--list with a map"
 finish

@@ -282,7 +282,7 @@ static void maps_of_others_are_refused(void **state)
     refuse(&map, "map", MOE_ERR_FORMAT, "map.yaml: made for a model with other layers");
     map = draw_map("4,2", 5, bits);
     refuse(&map, "4", MOE_ERR_USAGE, "do not name 'map'");
-    refuse(NULL, "map", MOE_ERR_USAGE, "there is no map");
+    refuse(NULL, "map", MOE_ERR_USAGE, "no map is given");
     refuse(&map, "map,map", MOE_ERR_USAGE, "twice");
     bits[5].gate_up = 5;
     refuse(&map, "map", MOE_ERR_USAGE, "5 bits");
@@ -325,8 +325,8 @@ static void choices_become_bits(void **state)
     assert_memory_equal(out.bits, expected, sizeof expected);
     free(out.bits);
     strcpy(map->variants[1], "map");
-    assert_fails(moe_map_bits(&out, map, "x.yaml", &err), MOE_ERR_FORMAT, "'map' is no bitwidth",
-                 &err);
+    assert_fails(moe_map_bits(&out, map, "x.yaml", &err), MOE_ERR_FORMAT,
+                 "'map', which is no bitwidth", &err);
     moe_map_free(map);
 }
 
