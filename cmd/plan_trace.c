@@ -29,7 +29,8 @@ static int refuse(const struct plan_inputs *in, struct moe_err *err)
 
 /* How experts are used: from statistics, else from a trace of another model, else as in the bundled
  * model. */
-static int find_manner(struct plan_inputs *in, struct moe_routing_figures *out, struct moe_err *err)
+static int find_figures(struct plan_inputs *in, struct moe_routing_figures *out,
+                        struct moe_err *err)
 {
     bool known_accuracy;
     *out = moe_routing_figures_bundled;
@@ -56,7 +57,7 @@ static int draw(struct plan_inputs *in, struct moe_err *err)
         .decoded_tokens = DECODED_TOKENS,
         .seed = in->options->seed,
     };
-    int status = find_manner(in, &synthesis.manner, err);
+    int status = find_figures(in, &synthesis.figures, err);
     if (status != MOE_OK)
         return status;
     moe_trace_close(in->trace);

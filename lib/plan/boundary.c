@@ -4,7 +4,7 @@
 
 #include "record/statistics_figures.h"
 
-/* What differs by less than this share differs by rounding. */
+/* Relative differences below this are rounding. */
 static const double ROUNDING = 1e-9;
 
 static double known(double accuracy)
@@ -22,7 +22,7 @@ uint32_t moe_boundary(const double *accuracy, uint32_t n_layers)
         before += known(accuracy[n - 1]);
         double n_after = n_layers - n, after = total - before;
         double rise = after / n_after - before / n;
-        /* By so much two means leave a smaller sum of squares than one. */
+        /* How much smaller the sum of squares is with two means than with one. */
         double gain = rise * rise * n * n_after / n_layers;
         if (rise > ROUNDING && gain > best * (1 + ROUNDING)) {
             best = gain;

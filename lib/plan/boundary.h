@@ -9,13 +9,13 @@
 #include "record/statistics.h"
 
 /* Fate reads L off a figure of the layers' prediction accuracies: shallow layers are those before
- * the step. Here it is the split whose two means explain the accuracies best (least squares), where
- * the first part's mean is the lower one; 0 where no split has that. Layers that are not known
- * (below 0; the first has nothing to be predicted from) count as 0. accuracy: [n_layers]. */
+ * the step. Here it is the split whose two means explain the accuracies best (least squares), among
+ * those whose first mean is the lower one; 0 if there is none. Unknown accuracies (below 0: the
+ * first layer cannot be predicted) count as 0. accuracy: [n_layers]. */
 uint32_t moe_boundary(const double *accuracy, uint32_t n_layers);
 
-/* Each layer's accuracy of a predictor, experts among as many foretold; -1 where nothing was
- * predicted. accuracy: [n_layers]. */
+/* Each layer's accuracy of a predictor: the share of its experts among as many predicted; -1 where
+ * nothing was predicted. accuracy: [n_layers]. */
 void moe_layer_accuracies(const struct moe_statistics *s, enum moe_predictor predictor,
                           double *accuracy);
 

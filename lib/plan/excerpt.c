@@ -7,7 +7,7 @@ struct moe_excerpt moe_excerpt_of(const struct moe_trace *trace, uint64_t max_to
     if (max_tokens && tokens > max_tokens)
         e.every = (uint32_t)((tokens + max_tokens - 1) / max_tokens);
     if (e.every > moe_trace_totals(trace)->sequences)
-        e.every = 0; /* a few long ones */
+        e.every = 0; /* a few long sequences */
     return e;
 }
 

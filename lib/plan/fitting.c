@@ -13,7 +13,7 @@ struct moe_slots moe_slots_of(const struct moe_strategy *s, uint64_t bytes, bool
         slots.staging = staging ? staging : top_k;
     if (!named && s->cache && n >= (uint64_t)top_k + WORKING_SLOTS)
         slots.working = WORKING_SLOTS;
-    uint64_t most = n / 2; /* of what there is; where bytes are not named, what works has to fit */
+    uint64_t most = n / 2; /* of the slots; unless bytes are named, working slots must fit, too */
     if (!named && most + slots.working > n)
         most = n > slots.working ? n - slots.working : 0;
     if (slots.staging > most)
@@ -26,7 +26,7 @@ struct moe_slots moe_slots_of(const struct moe_strategy *s, uint64_t bytes, bool
 
 /* ---- Models without weights ---- */
 
-/* The parts of a row that this model, its precisions and its machine can serve. */
+/* Settles the strategy and fits it to this model, its variants and its machine. */
 static int resolve(const struct moe_shape_fit *f, bool fits, struct moe_fitted *out,
                    struct moe_err *err)
 {
@@ -91,7 +91,8 @@ static int fit_shape(void *ctx, const struct moe_strategy *wanted, uint64_t byte
     m->all = moe_inventory_all_bytes(inv, 0);
     m->token = (uint64_t)inv->n_layers * inv->top_k * moe_inventory_mean_bytes(inv, 0);
     if (m->total && m->total < fixed)
-        return moe_fail(err, MOE_ERR_LIMIT, "the budget is smaller than what is no expert");
+        return moe_fail(err, MOE_ERR_LIMIT,
+                        "the budget is smaller than everything but the experts");
     uint64_t available = experts ? experts : m->total - fixed;
     bool named = experts > 0;
     out->named = experts;
@@ -117,7 +118,7 @@ static int fit_shape(void *ctx, const struct moe_strategy *wanted, uint64_t byte
     m->floor = fixed + (named ? m->experts : inv->top_k * slot_bytes);
     if (m->total && m->total < m->floor)
         return moe_fail(err, MOE_ERR_LIMIT,
-                        named ? "the budget has no room for as much memory for experts as is named"
+                        named ? "the budget has no room for the memory that is named for experts"
                               : "the budget leaves no room for a layer's experts");
     return MOE_OK;
 }

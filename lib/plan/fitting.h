@@ -1,7 +1,7 @@
 /*
- * Fitting: how a strategy would run in so much memory: what becomes of its parts with the
- * precisions and devices there are, and how many slots it has. The planner asks this of every
- * candidate; run/ answers for a pack (engine/fit_pack.h), this file for models without weights.
+ * Fitting: how a strategy would run in a given memory: what becomes of its parts with the variants
+ * and devices there are, and how many slots it has. The planner asks this for every candidate;
+ * engine/fit_pack.h answers for a pack, this file for models without weights.
  */
 #ifndef MOE_PLAN_FITTING_H
 #define MOE_PLAN_FITTING_H
@@ -15,12 +15,11 @@ struct moe_fitted {
     struct moe_pools pools;       /* n_classes 0: everything is resident */
     uint32_t staging;             /* of the working slots, those for prefetched experts */
     struct moe_plan_memory memory;
-    uint64_t
-        named; /* bytes that were asked for experts alone; 0: a budget of all was, or nothing */
+    uint64_t named; /* bytes that were named for experts alone; 0: a whole budget was, or nothing */
 };
 
-/* `bytes`: of memory instead of what was asked for; 0: as asked for. Fails with MOE_ERR_USAGE where
- * the strategy cannot run there, MOE_ERR_LIMIT where the memory is too small. */
+/* `bytes`: memory in place of what was asked for; 0: as asked for. MOE_ERR_USAGE: the strategy
+ * cannot run there. MOE_ERR_LIMIT: the memory is too small. */
 struct moe_fitter {
     void *ctx;
     int (*fit)(void *ctx, const struct moe_strategy *wanted, uint64_t bytes, struct moe_fitted *out,
@@ -40,12 +39,12 @@ struct moe_shape_fit {
 
 struct moe_fitter moe_fitter_of_shape(const struct moe_shape_fit *shape);
 
-/* Slots kept beside the cache: `working` in all, of which `staging` for prefetched experts, out of
- * `bytes` of memory for experts (one rule for run/ and for shapes). named: the bytes are what the
- * user named for the cache; then working slots come on top of them. */
+/* Slots beside the cache, out of `bytes` of memory for experts: `working` in all, of which
+ * `staging` are for prefetched experts (one rule for packs and for shapes). named: the user named
+ * the bytes of the cache; working slots then come on top of them. */
 struct moe_slots {
     uint32_t working, staging;
-    uint64_t cache_bytes; /* where named, or without a cache (0) */
+    uint64_t cache_bytes; /* if named, or 0 without a cache */
 };
 struct moe_slots moe_slots_of(const struct moe_strategy *s, uint64_t bytes, bool named,
                               uint64_t slot_bytes, uint32_t top_k, uint32_t staging);

@@ -5,14 +5,14 @@
 #include "base/buf.h"
 #include "base/mem.h"
 
-/* From the step of one lookup of an expert to that of its next. `to` is 0 where a hit there would
- * not count, or there is none. */
+/* From the step of one lookup of an expert to that of its next; `to` is 0 if a hit there would not
+ * count, or there is no next. */
 struct interval {
     uint32_t from, to;
 };
 
 struct moe_lookups {
-    struct interval *intervals; /* [n_intervals] that are worth a hit, by `from` */
+    struct interval *intervals; /* [n_intervals] that end with a hit that counts, by `from` */
     uint64_t n_intervals, decoded;
     uint32_t n_steps; /* steps are 1..n_steps */
 };
@@ -48,7 +48,7 @@ static void look_up(struct reader *r, const struct moe_trace *t, bool decoded)
     }
 }
 
-/* Whether what was looked up could be kept, and the next token's can be numbered. */
+/* Whether there was memory for all lookups, and numbers for those of one more token. */
 static int check(const struct reader *r, struct moe_err *err)
 {
     if (r->intervals.failed)
@@ -59,8 +59,8 @@ static int check(const struct reader *r, struct moe_err *err)
     return MOE_OK;
 }
 
-/* Hands over the intervals that are worth a hit. */
-static void keep_worthy(struct moe_lookups *l, struct reader *r)
+/* Hands over the intervals that end with a hit that counts. */
+static void keep_hits(struct moe_lookups *l, struct reader *r)
 {
     l->intervals = (struct interval *)r->intervals.data;
     for (uint64_t i = 0; i < r->n_lookups; i++)
@@ -88,7 +88,7 @@ int moe_lookups_read(struct moe_lookups **out, struct moe_trace *trace, struct m
         status = check(&r, err);
     }
     if (status == MOE_OK) {
-        keep_worthy(l, &r);
+        keep_hits(l, &r);
         *out = l;
     } else {
         free(l);

@@ -2,17 +2,17 @@
  * Belady's optimum: the most hits that any cache which loads on demand alone could have on a trace,
  * knowing the future. Pure.
  *
- * Experts that are not worth keeping may pass through. What is to be kept is intervals, each from
- * one lookup of an expert to its next, a hit; at most `capacity` may overlap. Where they are more,
- * the one that ends last goes, which leaves the most (Belady 1966, MIN, with bypassing).
+ * Experts that are not worth keeping may bypass the cache. A cache keeps intervals, each from one
+ * lookup of an expert to its next, which then is a hit; at most `capacity` may overlap. Where more
+ * do, the one that ends last is dropped, which leaves the most (Belady 1966, MIN, with bypassing).
  *
  * A layer's experts are looked up at once: in whatever order a cache takes them, one that was a hit
- * may give its place to one that was not. So no cache of as many experts that starts empty and
- * loads nothing before it is asked for has more hits.
+ * may be evicted for one that was not. So no cache of as many experts that starts empty and loads
+ * only on demand has more hits.
  *
- * Only hits of decoded tokens count; prompts fill the cache, but what they would find in it does
- * not bring it there. The cache outlives a sequence. How a prompt is cut into passes makes no
- * difference: no interval ends within it, so that it is fullest at its end, whatever the order.
+ * Only hits of decoded tokens count; prompts fill the cache, but their own hits keep nothing in it.
+ * The cache outlives a sequence. How a prompt is cut into passes makes no difference: no interval
+ * ends within it, so most overlap at its end, whatever the order.
  */
 #ifndef MOE_PLAN_OPTIMAL_H
 #define MOE_PLAN_OPTIMAL_H
@@ -22,7 +22,7 @@
 #include "base/err.h"
 #include "plan/excerpt.h"
 
-/* Lookups of a trace, kept so that several capacities can be asked about: 8 to 16 bytes of each. */
+/* Lookups of a trace, kept to answer for several capacities: 8 to 16 bytes each. */
 struct moe_lookups;
 
 /* Reads the trace, or an excerpt ({0}: all of it). MOE_ERR_MEMORY, MOE_ERR_LIMIT
@@ -34,7 +34,7 @@ void moe_lookups_free(struct moe_lookups *l); /* NULL is fine */
 uint64_t moe_lookups_decoded(const struct moe_lookups *l);
 
 /* Hits of decoded tokens with room for `capacity` experts of all layers together. Takes up to 8
- * bytes a lookup besides. MOE_ERR_MEMORY. */
+ * more bytes a lookup. MOE_ERR_MEMORY. */
 int moe_optimal_hits(const struct moe_lookups *l, uint64_t capacity, uint64_t *hits,
                      struct moe_err *err);
 

@@ -41,15 +41,16 @@ static int set_load_rate(struct moe_pace *p, const struct moe_device *d, enum mo
     p->load_rate = load_rate > 0 ? load_rate : moe_device_load_rate(d, from);
     if (p->load_rate > 0)
         return MOE_OK;
-    return moe_fail(err, MOE_ERR_USAGE,
-                    "device profile '%s': no rate of loads from %s; measure it with moe-profile "
-                    "--device, or name it with --link-rate",
-                    d->name, from == MOE_TIER_HOST ? "the host's memory" : "storage");
+    return moe_fail(
+        err, MOE_ERR_USAGE,
+        "device profile '%s': no load rate from %s; measure it with moe-profile --device, or "
+        "give it with --link-rate",
+        d->name, from == MOE_TIER_HOST ? "the host's memory" : "storage");
 }
 
 /* ---- From measurements ---- */
 
-/* A variant with times whose bytes are nearest to those of `unmeasured`; -1: none. */
+/* The measured variant whose bytes are nearest to those of `unmeasured`; -1: none. */
 static int nearest_measured(const struct moe_device *d, int unmeasured)
 {
     const struct moe_device_model *m = &d->model;
@@ -115,7 +116,7 @@ int moe_pace_of_device(struct moe_pace *out, const struct moe_device *d,
 
 /* ---- From bandwidth ---- */
 
-/* Bytes per second at which weights are read for computing; 0: not known. */
+/* Bytes per second at which computation reads weights; 0: not known. */
 static double weights_rate(const struct moe_device *d)
 {
     const struct moe_device_accelerator *a = &d->accelerator;
@@ -126,7 +127,7 @@ static double weights_rate(const struct moe_device *d)
     return MOE_PACE_BANDWIDTH_SHARE * f->value;
 }
 
-/* One point: before it constant, beyond it proportional. Without bytes there is none. */
+/* One point: constant up to it, proportional after it; none without bytes. */
 static struct moe_line reading(uint64_t bytes, double rate)
 {
     struct moe_line line = {0};

@@ -1,10 +1,10 @@
 /*
- * Pace: how long the pieces of a model's work take on a machine, as a modelled clock counts them:
- * the simulator's, and moe-run's under --lockstep. Plain data; a plan carries one.
+ * Pace: how long the pieces of a model's work take on a machine, for modelled clocks: the
+ * simulator's, and moe-run's under --lockstep. Plain data; a plan contains one.
  *
- * A pass over rows goes, for each MoE layer: (dense layers before it), route, the router speaks,
- * predictions for layers ahead, beside, the routed experts as they come, combine; at its end the
- * head, once. Runner and simulator count these pieces at the same places.
+ * A pass over rows goes, for each MoE layer: (dense layers before it), route, predictions for later
+ * layers, beside, the routed experts as they arrive, combine; at its end the head, once. Runner and
+ * simulator count these pieces at the same places.
  */
 #ifndef MOE_PLAN_PACE_H
 #define MOE_PLAN_PACE_H
@@ -20,57 +20,57 @@
 /* Pieces of a layer, by rows of the pass. */
 enum moe_piece {
     MOE_PIECE_ROUTE,   /* attention, norms, router */
-    MOE_PIECE_BESIDE,  /* shared expert: computed while the routed ones are on their way */
+    MOE_PIECE_BESIDE,  /* shared expert: computed while routed experts are loaded */
     MOE_PIECE_COMBINE, /* grouping rows by expert, adding the experts' outputs */
     MOE_PIECE_DENSE,   /* a whole layer without experts */
     MOE_N_PIECES
 };
-const char *moe_piece_name(enum moe_piece piece); /* "route", as files call it */
+const char *moe_piece_name(enum moe_piece piece); /* as in files: "route" */
 
-/* Of an expert's computation, what comes before its last segment (down) is needed: two of three
+/* The share of an expert's computation that does not need its last segment (down): two of three
  * matrices of the same size. */
 #define MOE_PACE_FIRST_PART (2.0 / 3.0)
 
 struct moe_pace {
     struct moe_line pieces[MOE_N_PIECES]; /* no points: the model has no such piece, 0 seconds */
-    uint32_t n_variants;                  /* as the pack's, best first */
-    struct moe_line experts[MOE_PACK_MAX_VARIANTS]; /* one routed expert, by rows that want it */
+    uint32_t n_variants;                  /* those of the pack, best first */
+    struct moe_line experts[MOE_PACK_MAX_VARIANTS]; /* one routed expert, by its rows */
     double head;                                    /* final norm and head, one row */
     double predict;                                 /* predicting one layer ahead, one row */
-    double load_rate;     /* bytes per second that experts are loaded at */
-    double host_slowdown; /* the host takes so many times as long for an expert; 0: there is none */
+    double load_rate;                               /* bytes per second of expert loads */
+    double host_slowdown; /* how many times as long the host takes for an expert; 0: no host */
 };
 
 /* Seconds; 0 where the model has no such piece. */
 double moe_pace_piece(const struct moe_pace *p, enum moe_piece piece, double rows);
 double moe_pace_expert(const struct moe_pace *p, uint32_t variant, double rows);
-/* A part of it: the last (down), or what comes before. */
+/* A part of it: the last (down), or the first two matrices. */
 static inline double moe_pace_expert_part(const struct moe_pace *p, uint32_t variant, double rows,
                                           bool last)
 {
     return moe_pace_expert(p, variant, rows) *
            (last ? 1 - MOE_PACE_FIRST_PART : MOE_PACE_FIRST_PART);
 }
-/* When the host has computed an expert for so many rows that it is asked for `now`: after what it
- * was asked for before. */
+/* When the host will have computed an expert that it is asked for `now`, for so many rows: it first
+ * finishes what it was asked for before, at free_at. */
 static inline double moe_pace_host(const struct moe_pace *p, double now, double free_at,
                                    uint32_t variant, double rows)
 {
     return (now > free_at ? now : free_at) + p->host_slowdown * moe_pace_expert(p, variant, rows);
 }
-/* T of Fate 4.3: one decoded token's layer, experts in memory included; the time that loads for the
- * next layer can hide behind. */
+/* T of Fate 4.3: one layer of a decoded token, with its experts in memory: the time that can hide
+ * loads for the next layer. */
 double moe_pace_layer(const struct moe_pace *p, uint32_t variant, uint32_t top_k);
 
-/* From a profile with measurements of a model; variants: names of the pack's, best first. What was
- * not measured at a variant takes another's time in proportion to their bytes per expert, where the
- * profile knows both. MOE_ERR_USAGE: it has none of the model's (or no rate of loads, and
- * load_rate is 0); the text says what to do. load_rate: 0: the profile's of that tier. */
+/* From a profile with measurements of a model. variants: the pack's names, best first. A variant
+ * that was not measured takes another's time in proportion to the bytes per expert, if the profile
+ * has both. load_rate 0: the profile's of that tier. MOE_ERR_USAGE: the profile has no times of the
+ * model (or no load rate, and load_rate is 0); the text says what to do. */
 int moe_pace_of_device(struct moe_pace *out, const struct moe_device *d,
                        const char (*variants)[MOE_PACK_NAME_BYTES], uint32_t n_variants,
                        enum moe_device_tier from, double load_rate, struct moe_err *err);
 
-/* What a model weighs, for machines that were never measured with it. */
+/* The bytes of a model, for machines that were never measured with it. */
 struct moe_weights {
     uint32_t n_layers, n_moe_layers, top_k;
     uint64_t attention_bytes; /* of one layer: projections and router */
@@ -83,9 +83,9 @@ struct moe_weights {
 };
 
 /* From memory bandwidth alone: each piece takes as long as reading its weights once at the share
- * MOE_PACE_BANDWIDTH_SHARE of the bandwidth (the accelerator's where there is one), whatever the
- * rows up to MOE_PACE_FREE_ROWS, from there on in proportion to them. An estimate, and to be called
- * one. MOE_ERR_USAGE: the profile has no bandwidth, or no rate of loads. */
+ * MOE_PACE_BANDWIDTH_SHARE of the bandwidth (the accelerator's if there is one), for up to
+ * MOE_PACE_FREE_ROWS rows, and in proportion to rows above that. An estimate: say so where it is
+ * used. MOE_ERR_USAGE: the profile has no bandwidth, or no load rate. */
 #define MOE_PACE_BANDWIDTH_SHARE 0.7
 enum { MOE_PACE_FREE_ROWS = 16 };
 int moe_pace_of_bandwidth(struct moe_pace *out, const struct moe_device *d,

@@ -1,5 +1,5 @@
 /*
- * One strategy in the simulator, and a plan made of it. The search is in planner_search.c.
+ * A plan made of one strategy. The search is in planner_search.c, one simulation in planner_try.c.
  */
 #include "plan/planner.h"
 
@@ -11,121 +11,12 @@
 #include "base/mem.h"
 #include "plan/boundary.h"
 #include "plan/planner_outlook.h"
+#include "plan/planner_try.h"
 #include "sched/allocate.h"
 
-enum { MOST_BOUNDARIES = 16 /* tried: of more layers not every one */ };
+enum { MOST_BOUNDARIES = 16 /* tried; with more layers, not every one */ };
 
-/* ---- Trying ---- */
-
-double moe_trial_tokens_per_second(const struct moe_trial_run *t)
-{
-    const struct moe_simulated_phase *d = &t->simulated.decode;
-    return d->seconds > 0 ? (double)d->tokens / d->seconds : 0;
-}
-
-double moe_trial_hit_rate(const struct moe_trial_run *t)
-{
-    const struct moe_counts *c = &t->simulated.decode.experts;
-    return c->activations ? (double)(c->cache_hits + c->prefetch_hits) / (double)c->activations : 0;
-}
-
-/* Everything in memory from the start: a cache of all there is, filled. */
-static void make_resident(const struct moe_planner *p, struct moe_strategy *s,
-                          struct moe_pools *pools)
-{
-    moe_strategy_find("lru", s);
-    s->init = MOE_INIT_LAYERWISE;
-    moe_pools_size(pools, p->inventory, s, 0, 0, moe_inventory_all_bytes(p->inventory, 0), 1);
-}
-
-/* Uses of each expert, [layer][expert]; NULL without statistics (or without memory). */
-static uint64_t *frequencies(const struct moe_planner *p, struct moe_err *err)
-{
-    uint64_t n = p->inventory->n_experts, n_layers = p->inventory->n_layers;
-    uint64_t *f = moe_alloc(n_layers * n, sizeof *f, err);
-    for (uint32_t layer = 0; f && layer < n_layers; layer++)
-        memcpy(f + layer * n, moe_series_at(p->statistics, MOE_S_ACTIVATIONS, layer),
-               n * sizeof *f);
-    return f;
-}
-
-static uint32_t n_cached(const struct moe_pools *pools)
-{
-    uint32_t n = 0;
-    for (uint32_t c = 0; c < pools->n_classes; c++)
-        n += pools->pools[c].n_cache;
-    return n;
-}
-
-/* Seconds of a load when nothing is in its way, as Fate's t_expert. */
-static double load_seconds(const struct moe_planner *p, const struct moe_pace *pace,
-                           uint32_t variant)
-{
-    return moe_inventory_mean_load(p->inventory, variant) / pace->load_rate;
-}
-
-static int find_optimum(const struct moe_planner *p, struct moe_trial_run *t, struct moe_err *err)
-{
-    uint64_t hits, n = p->lookups ? moe_lookups_decoded(p->lookups) : 0;
-    t->optimal_hit_rate = -1;
-    if (n == 0)
-        return MOE_OK;
-    int status =
-        moe_optimal_hits(p->lookups, n_cached(&t->fitted.pools) + t->fitted.staging, &hits, err);
-    if (status == MOE_OK)
-        t->optimal_hit_rate = (double)hits / (double)n;
-    return status;
-}
-
-int moe_planner_try(const struct moe_planner *p, const struct moe_strategy *strategy,
-                    uint64_t bytes, double load_rate, struct moe_trial_run *out,
-                    struct moe_simulated_layer *layers, struct moe_err *err)
-{
-    *out = (struct moe_trial_run){.optimal_hit_rate = -1};
-    struct moe_fitted *f = &out->fitted;
-    int status = p->fitter.fit(p->fitter.ctx, strategy, bytes, f, err);
-    if (status == MOE_OK && p->exact)
-        status = moe_strategy_check_exact(&f->strategy, err);
-    if (status == MOE_OK && p->calibration)
-        status =
-            moe_calibration_check(p->calibration, &f->strategy, p->inventory, f->high, f->low, err);
-    if (status != MOE_OK)
-        return status;
-    struct moe_pace pace = *p->pace;
-    struct moe_strategy simulated = f->strategy;
-    struct moe_pools pools = f->pools;
-    uint64_t *frequency = NULL;
-    if (load_rate > 0)
-        pace.load_rate = load_rate;
-    if (f->strategy.resident)
-        make_resident(p, &simulated, &pools);
-    if (p->statistics && !(frequency = frequencies(p, err)))
-        return MOE_ERR_MEMORY;
-    const struct moe_simulation in = {
-        .trace = p->trace,
-        .excerpt = p->excerpt,
-        .scheduler = {.inventory = p->inventory,
-                      .strategy = &simulated,
-                      .high = f->high,
-                      .low = f->low,
-                      .pools = &pools,
-                      .frequency = frequency,
-                      .layer_seconds = moe_pace_layer(&pace, f->high, p->inventory->top_k),
-                      .load_seconds = load_seconds(p, &pace, f->high),
-                      .seed = p->seed},
-        .statistics = p->statistics,
-        .pace = &pace,
-        .batch = f->memory.batch ? f->memory.batch : 1,
-        .progress = p->progress,
-    };
-    status = moe_simulate(&in, &out->simulated, layers, err);
-    if (status == MOE_OK)
-        status = find_optimum(p, out, err);
-    free(frequency);
-    return status;
-}
-
-/* ---- What is in the plan ---- */
+/* ---- Parts of the plan ---- */
 
 static int set_slots(const struct moe_planner *p, const struct moe_fitted *f,
                      const uint64_t *frequency, struct moe_plan *plan, struct moe_err *err)
@@ -150,7 +41,7 @@ static int set_slots(const struct moe_planner *p, const struct moe_fitted *f,
     return MOE_OK;
 }
 
-/* Keeps of n keys, in their order, those that the slots have room for; returns how many. taken:
+/* Keeps those of n keys, in their order, for which there are slots; returns how many. taken:
  * [classes][layers], zero. */
 static uint32_t keep_what_fits(const struct moe_planner *p, const struct moe_fitted *f,
                                const struct moe_plan *plan, uint32_t *keys, uint32_t n,
@@ -234,12 +125,12 @@ static void set_expected(const struct moe_planner *p, const struct moe_trial_run
     };
     if (t->optimal_hit_rate >= 0)
         e->link_limit_seconds = (1 - t->optimal_hit_rate) * inv->top_k * inv->n_layers *
-                                load_seconds(p, p->pace, t->fitted.high);
+                                planner_load_seconds(p, p->pace, t->fitted.high);
     if (t->fitted.strategy.resident)
         e->link_limit_seconds = 0;
 }
 
-/* Seconds per token with every expert in memory: computation and no more. */
+/* Seconds per token with every expert in memory: computation alone. */
 static double compute_limit(const struct moe_planner *p)
 {
     const struct moe_inventory *inv = p->inventory;
@@ -250,7 +141,7 @@ static double compute_limit(const struct moe_planner *p)
 
 /* ---- Boundaries ---- */
 
-/* Fate 4.4's L by the accuracies that statistics have, or else the simulation. */
+/* Fate 4.4's L by the accuracies of the statistics, or else of the simulation. */
 static int set_boundary_by_accuracy(const struct moe_planner *p, struct moe_plan *plan,
                                     struct moe_err *err)
 {
@@ -269,11 +160,11 @@ static int set_boundary_by_accuracy(const struct moe_planner *p, struct moe_plan
     return MOE_OK;
 }
 
-/* ... and by trying: the L that decodes fastest under this strategy; 0: equal shares. */
+/* ... and by simulation: the L that decodes fastest under this strategy; 0: equal shares. */
 static int set_boundary_by_stall(const struct moe_planner *p, const struct moe_fitted *f,
                                  struct moe_plan *plan, struct moe_err *err)
 {
-    uint32_t most = n_cached(&f->pools) / p->inventory->n_experts;
+    uint32_t most = planner_n_cached(&f->pools) / p->inventory->n_experts;
     double best = 0;
     plan->boundary_stall = UINT32_MAX;
     if (f->strategy.resident || !f->strategy.cache)
@@ -313,7 +204,7 @@ static void set_shape(const struct moe_planner *p, const struct moe_fitted *f,
     memcpy(plan->variants, inv->variants, sizeof plan->variants);
     plan->pace = *p->pace;
     plan->layer_seconds = moe_pace_layer(p->pace, f->high, inv->top_k);
-    plan->load_seconds = load_seconds(p, p->pace, f->high);
+    plan->load_seconds = planner_load_seconds(p, p->pace, f->high);
     double n = plan->layer_seconds / plan->load_seconds;
     plan->slack_loads = n < UINT32_MAX ? (uint32_t)(n * (1 + 1e-9)) : UINT32_MAX;
 }
@@ -327,7 +218,7 @@ static void set_evidence(const struct moe_planner *p, const struct moe_simulated
     e->statistics_tokens = p->statistics ? p->statistics->totals[MOE_TOTAL_TOKENS] : 0;
 }
 
-/* What the calibration has measured of it. */
+/* The losses that the calibration measured for parts of this strategy. */
 static void set_losses(const struct moe_planner *p, const struct moe_fitted *f,
                        struct moe_plan *plan)
 {
@@ -359,7 +250,7 @@ int moe_planner_make(const struct moe_planner *p, const struct moe_strategy *str
         status = moe_planner_try(p, strategy, 0, 0, &t, layers, err);
     if (status == MOE_OK && t.simulated.decode.tokens == 0)
         status = moe_fail(err, MOE_ERR_USAGE, "the trace has no decoded token to plan by");
-    if (status == MOE_OK && p->statistics && !(frequency = frequencies(p, err)))
+    if (status == MOE_OK && p->statistics && !(frequency = planner_frequencies(p, err)))
         status = MOE_ERR_MEMORY;
     if (status != MOE_OK)
         goto done;
@@ -376,7 +267,7 @@ int moe_planner_make(const struct moe_planner *p, const struct moe_strategy *str
     if (status == MOE_OK)
         status = set_boundary_by_stall(p, &t.fitted, plan, err);
     if (status == MOE_OK)
-        status = planner_look_around(p, &t.fitted, plan, err);
+        status = planner_set_outlook(p, &t.fitted, plan, err);
 done:
     free(layers);
     free(frequency);

@@ -1,6 +1,6 @@
 /*
- * Planner: tries strategies in the simulator and writes the best into a plan, with what a person
- * wants to know of it. Pure but for the trace it reads.
+ * Planner: tries strategies in the simulator and makes a plan of the best, with what a person wants
+ * to know about it. Pure, except that it reads the trace.
  */
 #ifndef MOE_PLAN_PLANNER_H
 #define MOE_PLAN_PLANNER_H
@@ -30,31 +30,31 @@ struct moe_planner {
 struct moe_trial_run {
     struct moe_fitted fitted;
     struct moe_simulated simulated;
-    double optimal_hit_rate; /* below 0: not known (optimal.h); of a row that loads before the first
-                                token, prefetches or takes a lower precision it is no bound */
+    double optimal_hit_rate; /* below 0: not known (optimal.h). No bound for a strategy that loads
+                                before the first token, prefetches or uses a lower precision */
 };
 
-/* Of decoded tokens; 0 where none were decoded. */
+/* Of decoded tokens; 0 if none were decoded. */
 double moe_trial_tokens_per_second(const struct moe_trial_run *t);
 double moe_trial_hit_rate(const struct moe_trial_run *t);
 
-/* One strategy, as it stands, in `bytes` of memory (0: as asked for), at load_rate (0: the pace's).
- * layers: [n_layers] or NULL. MOE_ERR_USAGE: it cannot run here, may change results where `exact`
- * is asked for, or does not go with the calibration. */
+/* Simulates one strategy in `bytes` of memory (0: as asked for), at load_rate (0: the pace's).
+ * layers: [n_layers] or NULL. MOE_ERR_USAGE: it cannot run here, may change results although
+ * `exact` is asked for, or does not agree with the calibration. */
 int moe_planner_try(const struct moe_planner *p, const struct moe_strategy *strategy,
                     uint64_t bytes, double load_rate, struct moe_trial_run *out,
                     struct moe_simulated_layer *layers, struct moe_err *err);
 
-/* Searches the rows of the table and their parts for the fastest decoding (--strategy auto): every
- * row that can run here without statistics at hand, then from the two best of them one part after
- * the other, as long as that gains; with a calibration, also what that found. On as many sequences
- * of the trace that a search takes a minute or less. Everything tried goes to plan->tried, the
- * fastest first. MOE_ERR_LIMIT: nothing can run here. */
+/* Searches the strategies of the table and their parts for the fastest decoding (--strategy auto):
+ * every strategy that can run here without statistics, then from the two best of them one part
+ * after the other, as long as that gains; with a calibration, also its findings. It simulates so
+ * few sequences of the trace that a search takes a minute or less. Everything tried goes to
+ * plan->tried, the fastest first. MOE_ERR_LIMIT: nothing can run here. */
 int moe_planner_search(const struct moe_planner *p, struct moe_plan *plan,
                        struct moe_strategy *best, struct moe_err *err);
 
-/* Fills the plan for one strategy: slots, contents, boundaries, T and n, expectations, steps. What
- * the caller knows better stays: names, fingerprint, evidence of files, what was tried. */
+/* Fills the plan for one strategy: slots, contents, boundaries, T and n, expectations, outlook.
+ * What the caller sets stays: names, fingerprint, the evidence's files, what was tried. */
 int moe_planner_make(const struct moe_planner *p, const struct moe_strategy *strategy,
                      struct moe_plan *plan, struct moe_err *err);
 

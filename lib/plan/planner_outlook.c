@@ -1,6 +1,7 @@
 #include "plan/planner_outlook.h"
 
-/* What cannot run there is no step. bytes 0: as asked for; amount: what the step is called. */
+/* Adds a step, unless the strategy cannot run there. bytes 0: as asked for; amount: the step's
+ * own. */
 static int add_step(const struct moe_planner *p, const struct moe_strategy *s, uint64_t bytes,
                     double rate, double amount, struct moe_plan_step *steps, uint32_t *n,
                     struct moe_err *err)
@@ -15,9 +16,9 @@ static int add_step(const struct moe_planner *p, const struct moe_strategy *s, u
     return status;
 }
 
-/* Memory from the smallest that works up to where everything fits; there everything is resident. */
-static int look_at_memory(const struct moe_planner *p, const struct moe_fitted *f,
-                          struct moe_plan *plan, struct moe_err *err)
+/* Memory from the smallest that works up to where everything fits, and is resident. */
+static int set_memory_steps(const struct moe_planner *p, const struct moe_fitted *f,
+                            struct moe_plan *plan, struct moe_err *err)
 {
     enum { STEPS = 10 };
     const struct moe_plan_memory *m = &f->memory;
@@ -35,7 +36,7 @@ static int look_at_memory(const struct moe_planner *p, const struct moe_fitted *
     uint64_t least = m->total ? m->floor : m->token / 4;
     uint64_t step = most > least ? (most - least) / STEPS : 0;
     bool grows = step > 0 && now < most && !f->strategy.resident;
-    /* The present one stands for those near it. */
+    /* The present size takes the place of a step near it. */
     for (uint32_t i = 0; grows && i < STEPS && status == MOE_OK; i++) {
         uint64_t bytes = least + i * step;
         if ((i == 0 || now >= bytes - step / 2) &&
@@ -49,8 +50,8 @@ static int look_at_memory(const struct moe_planner *p, const struct moe_fitted *
     return status;
 }
 
-static int look_at_rates(const struct moe_planner *p, const struct moe_fitted *f,
-                         struct moe_plan *plan, struct moe_err *err)
+static int set_rate_steps(const struct moe_planner *p, const struct moe_fitted *f,
+                          struct moe_plan *plan, struct moe_err *err)
 {
     static const double times[] = {0.25, 0.5, 1, 2, 4, 8};
     int status = MOE_OK;
@@ -64,9 +65,9 @@ static int look_at_rates(const struct moe_planner *p, const struct moe_fitted *f
     return status;
 }
 
-int planner_look_around(const struct moe_planner *p, const struct moe_fitted *f,
+int planner_set_outlook(const struct moe_planner *p, const struct moe_fitted *f,
                         struct moe_plan *plan, struct moe_err *err)
 {
-    int status = look_at_memory(p, f, plan, err);
-    return status == MOE_OK ? look_at_rates(p, f, plan, err) : status;
+    int status = set_memory_steps(p, f, plan, err);
+    return status == MOE_OK ? set_rate_steps(p, f, plan, err) : status;
 }

@@ -1,14 +1,14 @@
 /*
- * A plan's outlook: what more or less memory, or a faster or slower link, would give. Internal to
- * the planner.
+ * A plan's outlook: what to expect with more or less memory, or of a faster or slower link.
+ * Internal to the planner.
  */
 #ifndef MOE_PLAN_PLANNER_OUTLOOK_H
 #define MOE_PLAN_PLANNER_OUTLOOK_H
 
 #include "plan/planner.h"
 
-/* Fills the plan's steps for what was fitted. */
-int planner_look_around(const struct moe_planner *p, const struct moe_fitted *f,
+/* Fills the plan's steps of memory and rate. f: how the strategy fits the memory of the plan. */
+int planner_set_outlook(const struct moe_planner *p, const struct moe_fitted *f,
                         struct moe_plan *plan, struct moe_err *err);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * The search behind --strategy auto: rows first, then parts of the best ones.
+ * The search of --strategy auto: the strategies of the table first, then parts of the best ones.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,18 +11,18 @@
 #include "sched/strategy.h"
 
 enum {
-    N_STARTS = 2,                /* rows from which parts are changed */
+    N_STARTS = 2,                /* strategies of which parts are changed */
     MOST_ROUNDS = 4,             /* through all parts */
     SEARCH_TOKEN_LAYERS = 60000, /* of the trace, for each trial */
 };
-/* Less gain is not worth another part. */
+/* A smaller gain is not worth another part. */
 static const double LEAST_GAIN = 1.003;
 
-/* What is tried of each part. Rows of the table may have others. */
+/* The values tried for each part. Strategies of the table may have others. */
 static const struct change {
     enum moe_part part;
     const char *text;
-    bool measured; /* tried as a calibration has it, or not at all */
+    bool measured; /* tried only with a calibration, as it found best */
 } changes[] = {
     {MOE_PART_CACHE, "lru", false},
     {MOE_PART_CACHE, "lrfu", false},
@@ -62,7 +62,7 @@ struct search {
     const struct moe_planner *planner; /* on fewer tokens */
     struct moe_plan *plan;
     struct moe_strategy best[N_STARTS];
-    double worth[N_STARTS]; /* falling */
+    double worth[N_STARTS]; /* descending */
     uint32_t n_steps, n_done;
 };
 
@@ -74,7 +74,7 @@ static bool was_tried(const struct moe_plan *plan, const char *brief)
     return false;
 }
 
-/* Keeps the list falling by speed, the first found first among equals. */
+/* Keeps the list sorted, the fastest first; among equals the one found first. */
 static void remember(struct moe_plan *plan, const struct moe_plan_tried *tried)
 {
     uint32_t at = plan->n_tried < MOE_PLAN_MAX_TRIED ? plan->n_tried : MOE_PLAN_MAX_TRIED - 1;
@@ -85,8 +85,8 @@ static void remember(struct moe_plan *plan, const struct moe_plan_tried *tried)
     plan->tried[at] = *tried;
 }
 
-/* Speed, less up to a fiftieth for a link that is always busy: among equals the one that loads less
- * is safer where loads turn out slower than they were modelled. */
+/* Speed, minus up to a fiftieth for a link that is always busy: among equals the one that loads
+ * less is safer, in case loads turn out slower than simulated. */
 static double worth_of(const struct moe_trial_run *t)
 {
     const struct moe_simulated_phase *d = &t->simulated.decode;
@@ -94,15 +94,15 @@ static double worth_of(const struct moe_trial_run *t)
     return moe_trial_tokens_per_second(t) * (1 - 0.02 * busy);
 }
 
-/* Plans that are chosen here need no file beside them: paths are predicted by statistics, and
- * edgemoe's cache goes by their frequencies. */
+/* Plans chosen here need no other file: predictions by paths need statistics, and so do the
+ * frequencies of edgemoe's cache. */
 static bool needs_statistics(const struct moe_strategy *s)
 {
     return moe_predicts_from_paths(s->predict) || s->cache == &moe_policy_edgemoe ||
            s->cache == &moe_policy_edgemoe_literal;
 }
 
-/* What it is worth; 0: it cannot run here, or was tried before. Anything but that is an error. */
+/* *worth: 0 if it cannot run here or was tried before, which is no error. */
 static int try_one(struct search *s, const struct moe_strategy *strategy, double *worth,
                    struct moe_err *err)
 {
@@ -131,7 +131,7 @@ static int report(struct search *s, struct moe_err *err)
     return moe_progress_stopped(progress) ? moe_fail(err, MOE_ERR_INTERRUPTED, "stopped") : MOE_OK;
 }
 
-/* Into the best few, by worth. */
+/* Inserts it into the best few, by worth. */
 static void rank(struct search *s, const struct moe_strategy *strategy, double worth)
 {
     uint32_t at = N_STARTS;
@@ -147,40 +147,40 @@ static void rank(struct search *s, const struct moe_strategy *strategy, double w
     s->worth[at] = worth;
 }
 
-static int try_row(struct search *s, const struct moe_strategy *row, struct moe_err *err)
+static int try_and_rank(struct search *s, const struct moe_strategy *strategy, struct moe_err *err)
 {
     double worth;
-    int status = try_one(s, row, &worth, err);
+    int status = try_one(s, strategy, &worth, err);
     if (status == MOE_OK && worth > 0)
-        rank(s, row, worth);
+        rank(s, strategy, worth);
     return status;
 }
 
-/* With a calibration each row as it would run without one, and with what was found. */
-static int try_rows(struct search *s, struct moe_err *err)
+/* Every strategy of the table; with a calibration both without and with its findings. */
+static int try_table(struct search *s, struct moe_err *err)
 {
     const struct moe_calibration *c = s->planner->calibration;
     int status = MOE_OK;
     for (int i = 0; moe_strategy_name_at(i) && status == MOE_OK; i++) {
-        struct moe_strategy row, found;
-        moe_strategy_find(moe_strategy_name_at(i), &row);
-        found = row;
+        struct moe_strategy plain, found;
+        moe_strategy_find(moe_strategy_name_at(i), &plain);
+        found = plain;
         if (c) {
-            moe_strategy_fall_back(&row);
-            row.cache_bits = 0;
+            moe_strategy_fall_back(&plain);
+            plain.cache_bits = 0;
         }
-        status = try_row(s, &row, err);
+        status = try_and_rank(s, &plain, err);
         if (c)
             moe_calibration_apply(c->map, 0, &found);
         if (c && status == MOE_OK)
-            status = try_row(s, &found, err);
+            status = try_and_rank(s, &found, err);
         if (status == MOE_OK)
             status = report(s, err);
     }
     return status;
 }
 
-/* What loads at a low precision has a pool for it, and leaves out what HOBBIT does. */
+/* A strategy that loads at low precision needs a pool for it, and skips as HOBBIT does. */
 static void load_low(struct moe_strategy *s)
 {
     struct moe_strategy hobbit;
@@ -189,7 +189,7 @@ static void load_low(struct moe_strategy *s)
     s->skip_below = hobbit.skip_below;
 }
 
-/* The strategy with one part changed; false: it makes no sense, or is the same. */
+/* Changes one part; false: the change makes no sense or does not apply. */
 static bool change(const struct search *search, struct moe_strategy *s, uint32_t i)
 {
     const struct moe_calibration *c = search->planner->calibration;
@@ -200,7 +200,7 @@ static bool change(const struct search *search, struct moe_strategy *s, uint32_t
         return false;
     if (!moe_strategy_set(s, changes[i].part, changes[i].text, why))
         return false;
-    /* Who begins to predict wants something done about it. */
+    /* A new prediction is useless without a prefetch. */
     if (changes[i].part == MOE_PART_PREDICT && before.predict == MOE_PREDICT_BY_NOTHING)
         moe_strategy_set(s, MOE_PART_PREFETCH, "all", why);
     if (changes[i].part == MOE_PART_PREFETCH && s->predict == MOE_PREDICT_BY_NOTHING)
@@ -260,7 +260,7 @@ int moe_planner_search(const struct moe_planner *p, struct moe_plan *plan,
     plan->tried = moe_alloc(MOE_PLAN_MAX_TRIED, sizeof *plan->tried, err);
     if (!plan->tried)
         return MOE_ERR_MEMORY;
-    int status = try_rows(&s, err);
+    int status = try_table(&s, err);
     if (status == MOE_OK && s.worth[0] <= 0)
         status = moe_fail(err, MOE_ERR_LIMIT, "no strategy can run in this memory");
     for (uint32_t i = 0; i < N_STARTS && status == MOE_OK; i++)

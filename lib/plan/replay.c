@@ -16,18 +16,18 @@ struct moe_replay {
     uint32_t batch;
     uint32_t n_layers, n_experts, top_k, keep, depth;
     enum moe_predict_by by;
-    struct moe_choice_history recollection;
-    void *block; /* of the recollection */
+    struct moe_choice_history history;
+    void *block; /* memory of the history */
 
-    /* The pass at hand, and the token that comes after it. */
+    /* The present pass, and the token after it. */
     uint32_t n_rows;
-    uint16_t *chosen;   /* [batch][n_layers][top_k] */
-    float *weights;     /* likewise */
-    uint8_t *computed;  /* [n_layers] by every row */
-    uint16_t *foretold; /* [batch][n_layers][reach][keep] */
-    float *scores;      /* likewise */
-    bool *is_predicted; /* [batch][n_layers][reach] */
-    uint32_t reach;     /* predictions of a layer that are kept; 0: none */
+    uint16_t *chosen;    /* [batch][n_layers][top_k] */
+    float *weights;      /* likewise */
+    uint8_t *computed;   /* [n_layers] whether every row was */
+    uint16_t *predicted; /* [batch][n_layers][reach][keep] */
+    float *scores;       /* likewise */
+    bool *is_predicted;  /* [batch][n_layers][reach] */
+    uint32_t reach;      /* how many predictions of a layer are kept */
     const struct moe_trace_token *next;
     bool started;
 
@@ -86,24 +86,24 @@ static int open_tables(struct moe_replay *r, struct moe_err *err)
     r->chosen = moe_alloc(n_cells * r->top_k, sizeof *r->chosen, err);
     r->weights = moe_alloc(n_cells * r->top_k, sizeof *r->weights, err);
     r->computed = moe_alloc(r->n_layers, 1, err);
-    r->foretold = moe_alloc(n_cells * r->reach * r->keep, sizeof *r->foretold, err);
+    r->predicted = moe_alloc(n_cells * r->reach * r->keep, sizeof *r->predicted, err);
     r->scores = moe_alloc(n_cells * r->reach * r->keep, sizeof *r->scores, err);
     r->is_predicted = moe_alloc(n_cells * r->reach, sizeof *r->is_predicted, err);
     r->probabilities = moe_alloc((uint64_t)r->batch * r->n_experts, sizeof *r->probabilities, err);
     r->row_scores = moe_alloc((uint64_t)r->depth * r->n_experts, sizeof *r->row_scores, err);
     r->unimportance = moe_alloc((uint64_t)r->depth * r->n_experts, sizeof *r->unimportance, err);
     r->scratch = moe_alloc(2 * (uint64_t)r->top_k, sizeof *r->scratch, err);
-    bool all = r->chosen && r->weights && r->computed && r->foretold && r->scores &&
+    bool all = r->chosen && r->weights && r->computed && r->predicted && r->scores &&
                r->is_predicted && r->probabilities && r->row_scores && r->unimportance &&
                r->scratch;
     return all ? MOE_OK : MOE_ERR_MEMORY;
 }
 
-static int open_recollection(struct moe_replay *r, const struct moe_statistics *statistics,
-                             struct moe_err *err)
+static int open_history(struct moe_replay *r, const struct moe_statistics *statistics,
+                        struct moe_err *err)
 {
     struct moe_arena arena = {0};
-    r->recollection = (struct moe_choice_history){
+    r->history = (struct moe_choice_history){
         .by = r->by,
         .n_layers = r->n_layers,
         .n_experts = r->n_experts,
@@ -112,12 +112,12 @@ static int open_recollection(struct moe_replay *r, const struct moe_statistics *
     };
     if (!moe_predicts_from_choices(r->by))
         return MOE_OK;
-    moe_choice_history_carve(&r->recollection, &arena, r->batch);
+    moe_choice_history_carve(&r->history, &arena, r->batch);
     r->block = moe_alloc(arena.used, 1, err);
     if (!r->block)
         return MOE_ERR_MEMORY;
     arena = (struct moe_arena){.base = r->block, .size = arena.used};
-    moe_choice_history_carve(&r->recollection, &arena, r->batch);
+    moe_choice_history_carve(&r->history, &arena, r->batch);
     return MOE_OK;
 }
 
@@ -140,14 +140,14 @@ int moe_replay_open(struct moe_replay **out, struct moe_trace *trace, struct moe
     r->by = strategy->resident ? MOE_PREDICT_BY_NOTHING : strategy->predict;
     r->depth = strategy->depth;
     bool asks_routers = r->by == MOE_PREDICT_BY_GATE || r->by == MOE_PREDICT_BY_RESIDUAL;
-    if (asks_routers) { /* nobody looks beyond the last layer */
+    if (asks_routers) { /* at most up to the last layer */
         r->reach = r->depth < r->n_layers ? r->depth : r->n_layers - 1;
     }
     int status = check(r, statistics, err);
     if (status == MOE_OK)
         status = open_tables(r, err);
     if (status == MOE_OK)
-        status = open_recollection(r, statistics, err);
+        status = open_history(r, statistics, err);
     if (status != MOE_OK) {
         moe_replay_close(r);
         return status;
@@ -168,7 +168,7 @@ void moe_replay_close(struct moe_replay *r)
     free(r->chosen);
     free(r->weights);
     free(r->computed);
-    free(r->foretold);
+    free(r->predicted);
     free(r->scores);
     free(r->is_predicted);
     free(r->probabilities);
@@ -200,8 +200,8 @@ static void take_layer(struct moe_replay *r, uint32_t row, uint32_t layer)
         r->is_predicted[at] = step.predicted[by].experts != NULL;
         if (!r->is_predicted[at])
             continue;
-        memcpy(r->foretold + at * r->keep, step.predicted[by].experts,
-               r->keep * sizeof *r->foretold);
+        memcpy(r->predicted + at * r->keep, step.predicted[by].experts,
+               r->keep * sizeof *r->predicted);
         memcpy(r->scores + at * r->keep, step.predicted[by].scores, r->keep * sizeof *r->scores);
     }
 }
@@ -229,7 +229,7 @@ int moe_replay_next(struct moe_replay *r, struct moe_pass *pass, struct moe_err 
     } while (status == MOE_OK && r->next && pass->prompt && r->next->prompt &&
              r->next->sequence == sequence && r->n_rows < r->batch);
     if (pass->first)
-        moe_choice_history_begin_sequence(&r->recollection);
+        moe_choice_history_begin_sequence(&r->history);
     pass->n_rows = r->n_rows;
     return status;
 }
@@ -252,7 +252,7 @@ void moe_replay_chosen(const struct moe_replay *r, uint32_t layer, uint32_t *cho
 
 /* ---- Predictions ---- */
 
-/* A row's probabilities as the trace has them. What rounding made equal stays in its order. */
+/* A row's probabilities from the trace. Scores that rounding made equal keep their order. */
 static void spread(const struct moe_replay *r, uint64_t at, float *p)
 {
     float above = INFINITY;
@@ -261,18 +261,18 @@ static void spread(const struct moe_replay *r, uint64_t at, float *p)
         float score = r->scores[at * r->keep + i];
         if (score >= above)
             score = nextafterf(above, 0);
-        p[r->foretold[at * r->keep + i]] = above = score;
+        p[r->predicted[at * r->keep + i]] = above = score;
     }
 }
 
-/* The layer d + 1 after `layer`, all rows; false where the trace has nothing on it. */
+/* Predicts the layer d + 1 after `layer`, all rows; false if the trace has no prediction of it. */
 static bool predict_layer(struct moe_replay *r, uint32_t layer, uint32_t d, const uint32_t *chosen)
 {
     for (uint32_t row = 0; row < r->n_rows; row++) {
         float *p = r->probabilities + (uint64_t)row * r->n_experts;
         uint64_t at = cell_of(r, row, layer + 1 + d) * r->reach + d;
         if (moe_predicts_from_choices(r->by))
-            moe_choice_history_predict(&r->recollection, layer, d, row, r->n_rows,
+            moe_choice_history_predict(&r->history, layer, d, row, r->n_rows,
                                        chosen + (uint64_t)row * r->top_k, p);
         else if (r->computed[layer + 1 + d] && r->is_predicted[at])
             spread(r, at, p);
@@ -289,7 +289,7 @@ uint32_t moe_replay_predict(struct moe_replay *r, uint32_t layer, uint32_t depth
     uint32_t left = r->n_layers - 1 - layer, n = depth < r->depth ? depth : r->depth;
     n = n < left ? n : left;
     if (moe_predicts_from_choices(r->by))
-        n = moe_choice_history_reach(&r->recollection, layer, r->n_rows, n);
+        n = moe_choice_history_reach(&r->history, layer, r->n_rows, n);
     uint32_t found = 0;
     for (; found < n && predict_layer(r, layer, found, chosen); found++) {
         float *scores = r->row_scores + (uint64_t)found * r->n_experts;
@@ -300,7 +300,7 @@ uint32_t moe_replay_predict(struct moe_replay *r, uint32_t layer, uint32_t depth
             (struct moe_prediction){layer + 1 + found, r->n_rows, scores, unimportance};
     }
     if (moe_predicts_from_choices(r->by))
-        moe_choice_history_add(&r->recollection, layer, r->n_rows, chosen, weights);
+        moe_choice_history_add(&r->history, layer, r->n_rows, chosen, weights);
     *predictions = r->predictions;
     return found;
 }

@@ -1,6 +1,6 @@
 /*
- * Replay: a trace as passes over rows, with the predictions that a strategy would have had: those
- * that routers made from the trace's scores, those that follow from choices by recollection.h.
+ * Replay: a trace as passes over rows, with the predictions that a strategy would have made: those
+ * of routers from the scores in the trace, those from earlier choices by sched/choice_history.h.
  */
 #ifndef MOE_PLAN_REPLAY_H
 #define MOE_PLAN_REPLAY_H
@@ -15,19 +15,19 @@
 #include "sched/select.h"
 #include "sched/strategy.h"
 
-/* Tokens that go through the layers together: of a prompt, or one decoded. */
+/* Tokens that go through the layers together: several of a prompt, or one decoded. */
 struct moe_pass {
     uint32_t n_rows; /* 0: the trace is over */
     bool prompt;
     bool first; /* of its sequence */
-    bool warms; /* its sequence only warms caches */
+    bool warms; /* its sequence only fills caches and is not counted */
 };
 
 struct moe_replay;
 
 /* From the first token of the excerpt on. batch: rows of a pass at most.
- * MOE_ERR_USAGE: the trace does not have the predictions that the strategy makes, or paths need
- * statistics; the text says what to do. */
+ * MOE_ERR_USAGE: the trace lacks the predictions that the strategy makes, or there are no
+ * statistics for paths; the text says what to do. */
 int moe_replay_open(struct moe_replay **out, struct moe_trace *trace, struct moe_excerpt excerpt,
                     uint32_t batch, const struct moe_strategy *strategy,
                     const struct moe_statistics *statistics, struct moe_err *err);
@@ -37,12 +37,12 @@ void moe_replay_close(struct moe_replay *r); /* NULL is fine */
 int moe_replay_next(struct moe_replay *r, struct moe_pass *pass, struct moe_err *err);
 /* Whether the pass's tokens were computed in this layer: imported traces may have gaps. */
 bool moe_replay_has(const struct moe_replay *r, uint32_t layer);
-/* What the pass's rows chose in a layer. chosen, weights: [n_rows][top_k]. */
+/* The experts of the pass's rows in a layer. chosen, weights: [n_rows][top_k]. */
 void moe_replay_chosen(const struct moe_replay *r, uint32_t layer, uint32_t *chosen,
                        float *weights);
-/* The router of `layer` has spoken: predictions for the next `depth` layers, nearest first; returns
- * how many there are. chosen, weights: what became of the choice (moe_replay_chosen's, or what took
- * its place). To be called for every layer in turn. */
+/* Call it for every layer in turn, once its router has chosen: predictions for the next `depth`
+ * layers, nearest first; returns how many there are. chosen, weights: the experts that are used
+ * (moe_replay_chosen's, or those that replaced them). */
 uint32_t moe_replay_predict(struct moe_replay *r, uint32_t layer, uint32_t depth,
                             const uint32_t *chosen, const float *weights,
                             const struct moe_prediction **predictions);

@@ -63,7 +63,7 @@ static void fill_gap(double *figure, double bundled)
         *figure = bundled;
 }
 
-/* What is NAN becomes the bundled model's. */
+/* Figures that are NAN become the bundled model's. */
 static void fill_gaps(struct moe_routing_figures *m)
 {
     struct moe_routing_figures bundled = moe_routing_figures_bundled;
@@ -105,7 +105,7 @@ void moe_routing_figures_tally_clear(struct moe_routing_figures_tally *t)
     memset(t->mark, 0, t->n_experts * sizeof *t->mark);
 }
 
-/* How many of `experts` the token-layer at work has chosen. */
+/* How many of `experts` are among the present choice. */
 static uint32_t n_marked(const struct moe_routing_figures_tally *t, const uint16_t *experts,
                          uint32_t n)
 {
@@ -117,7 +117,7 @@ static uint32_t n_marked(const struct moe_routing_figures_tally *t, const uint16
 
 void moe_routing_figures_tally_add(struct moe_routing_figures_tally *t, uint32_t layer,
                                    const uint16_t *chosen, const uint16_t *before,
-                                   const uint16_t *const foretold[MOE_FIGURES_AHEAD],
+                                   const uint16_t *const predicted[MOE_FIGURES_AHEAD],
                                    uint32_t n_predicted)
 {
     uint32_t k = t->top_k, n = n_predicted < k ? n_predicted : k;
@@ -134,9 +134,9 @@ void moe_routing_figures_tally_add(struct moe_routing_figures_tally *t, uint32_t
         t->reused += n_marked(t, before, k);
     }
     for (int i = 0; i < MOE_FIGURES_AHEAD; i++)
-        if (foretold[i]) {
+        if (predicted[i]) {
             t->could_predict[i] += k;
-            t->foretold[i] += n_marked(t, foretold[i], n);
+            t->predicted[i] += n_marked(t, predicted[i], n);
         }
 }
 
@@ -154,11 +154,11 @@ struct moe_routing_figures moe_routing_figures_of_tally(const struct moe_routing
         .busiest = moe_busiest_share(t->activations, t->n_layers, t->n_experts),
     };
     for (int i = 0; i < MOE_FIGURES_AHEAD; i++)
-        m.accuracy[i] = share(t->foretold[i], t->could_predict[i]);
+        m.accuracy[i] = share(t->predicted[i], t->could_predict[i]);
     return m;
 }
 
-/* ---- Of what was observed ---- */
+/* ---- From statistics and traces ---- */
 
 void moe_routing_figures_of_statistics(struct moe_routing_figures *out,
                                        const struct moe_statistics *s)
@@ -176,23 +176,22 @@ void moe_routing_figures_of_statistics(struct moe_routing_figures *out,
     fill_gaps(out);
 }
 
-/* What each layer chose for the token before; the first number of a layer without such a token is
- * MOE_NO_EXPERT. */
+/* before: [n_layers][top_k] what the token before chose; MOE_NO_EXPERT first: no such token. */
 static void add_token(struct moe_routing_figures_tally *t, const struct moe_trace *trace,
                       bool first, uint16_t *before)
 {
     uint32_t k = t->top_k, keep = moe_trace_shape(trace)->keep;
     for (uint32_t layer = 0; layer < t->n_layers; layer++, before += k) {
         struct moe_trace_step step = moe_trace_step(trace, layer);
-        const uint16_t *foretold[MOE_FIGURES_AHEAD];
+        const uint16_t *predicted[MOE_FIGURES_AHEAD];
         for (int i = 0; i < MOE_FIGURES_AHEAD; i++)
-            foretold[i] = step.predicted[MOE_PREDICT_GATE_1 + i].experts;
+            predicted[i] = step.predicted[MOE_PREDICT_GATE_1 + i].experts;
         if (!step.experts) {
             before[0] = MOE_NO_EXPERT;
             continue;
         }
         bool has_before = !first && before[0] != MOE_NO_EXPERT;
-        moe_routing_figures_tally_add(t, layer, step.experts, has_before ? before : NULL, foretold,
+        moe_routing_figures_tally_add(t, layer, step.experts, has_before ? before : NULL, predicted,
                                       keep);
         memcpy(before, step.experts, k * sizeof *before);
     }

@@ -1,5 +1,7 @@
 /*
- * The simulator's clock: passes over rows, layer by layer, as run/feed_forward.c goes through them.
+ * The simulator: passes over rows, layer by layer, in the order of run/feed_forward.c.
+ *
+ * Over 400 lines: one order of events, to be read beside the runner's; its parts share the clock.
  */
 #include "plan/simulate.h"
 
@@ -12,11 +14,11 @@
 #include "sched/placement.h"
 #include "sched/precision.h"
 
-/* What was foreseen for a layer (DAOP IV-C); foreseen.n 0: nothing. */
+/* Experts predicted in place of a router's choice (DAOP IV-C); choice.n 0: none. */
 struct early {
     uint32_t layer;
-    struct moe_predicted foreseen;
-    double due[MOE_MAX_TOP_K]; /* of those computed on the host */
+    struct moe_predicted choice;
+    double due[MOE_MAX_TOP_K]; /* when those on the host are computed */
 };
 
 struct simulator {
@@ -30,14 +32,14 @@ struct simulator {
     struct simulate_link channel;
 
     struct moe_simulated_phase *phase;
-    struct moe_simulated uncounted; /* what comes before the sequences that count */
+    struct moe_simulated uncounted; /* sequences that only fill caches */
     struct moe_simulated_layer *layers;
     double link_seen;
     bool decode, warms;
     double host_free_at;
 
     struct moe_need *needs;           /* [n_experts] of the layer's request */
-    double *due;                      /* [n_experts] of entries computed on the host */
+    double *due;                      /* [n_experts] when entries on the host are computed */
     float *unimportance;              /* [n_experts] */
     uint32_t *rows;                   /* [n_experts] */
     uint32_t *chosen;                 /* [batch][top_k] of the layer */
@@ -60,14 +62,14 @@ static void took_piece(struct simulator *s, enum moe_piece piece, uint32_t rows)
 
 /* ---- A layer ---- */
 
-/* Takes what was foreseen for the layer in place of the router's choice. */
+/* Puts the experts predicted for the layer in place of the router's choice. */
 static void take_predicted(struct simulator *s, uint32_t layer, uint32_t n_rows)
 {
     struct early *early = &s->early[layer % 2];
-    const struct moe_predicted *f = &early->foreseen;
+    const struct moe_predicted *f = &early->choice;
     s->has_precalculated = f->n > 0 && early->layer == layer && n_rows == 1;
     if (!s->has_precalculated) {
-        early->foreseen.n = 0;
+        early->choice.n = 0;
         return;
     }
     memset(s->precalculated, 0, s->inventory->n_experts);
@@ -100,7 +102,7 @@ static uint32_t list_needs(struct simulator *s, uint32_t n_rows)
     return n;
 }
 
-/* The host is asked for an expert; returns when it is done. */
+/* Asks the host for an expert; returns when it will be computed. */
 static double ask_host(struct simulator *s, uint32_t variant, uint32_t rows)
 {
     s->host_free_at =
@@ -108,24 +110,22 @@ static double ask_host(struct simulator *s, uint32_t variant, uint32_t rows)
     return s->host_free_at;
 }
 
-/* DAOP IV-C: decides the next layer's experts; those on the host begin now. */
+/* DAOP IV-C: decides the next layer's experts and begins those on the host. */
 static void precalculate(struct simulator *s, uint32_t next, const struct moe_prediction *p)
 {
     struct early *early = &s->early[next % 2];
     early->layer = next;
     moe_scheduler_present(s->scheduler, next, s->present);
     moe_predicted_choice(p->scores, s->present, s->inventory->n_experts, s->inventory->top_k,
-                         s->strategy.degrade, &early->foreseen, s->barred);
-    for (uint32_t k = 0; k < early->foreseen.n; k++)
-        if (early->foreseen.on_host[k])
+                         s->strategy.degrade, &early->choice, s->barred);
+    const struct moe_predicted *choice = &early->choice;
+    for (uint32_t k = 0, high = s->in->scheduler.high; k < choice->n; k++)
+        if (choice->on_host[k])
             early->due[k] =
-                ask_host(s,
-                         moe_inventory_usable(s->inventory, next, early->foreseen.experts[k],
-                                              s->in->scheduler.high),
-                         1);
+                ask_host(s, moe_inventory_usable(s->inventory, next, choice->experts[k], high), 1);
 }
 
-static int look_ahead(struct simulator *s, uint32_t layer, uint32_t n_rows, struct moe_err *err)
+static int predict(struct simulator *s, uint32_t layer, uint32_t n_rows, struct moe_err *err)
 {
     const struct moe_prediction *predictions;
     bool early = s->strategy.precalculate && s->decode && n_rows == 1 &&
@@ -146,27 +146,34 @@ static uint32_t variant_of(const struct simulator *s, const struct moe_entry *e)
     return e->kind == MOE_ENTRY_SLOT ? moe_store_slot(s->store, e->slot)->variant : e->variant;
 }
 
-/* Computes the entries in slots as they come. */
+/* Computes what comes before the last segment of n entries, or the last. */
+static void compute_part(struct simulator *s, const struct moe_entry *entries,
+                         const uint32_t *which, uint32_t n, bool last)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        const struct moe_entry *e = &entries[which[i]];
+        took(s, moe_pace_expert_part(s->in->pace, variant_of(s, e), e->need.n_rows, last));
+    }
+}
+
+/* Computes the entries in slots as they arrive. */
 static int compute(struct simulator *s, uint32_t n_rows, struct moe_err *err)
 {
     uint32_t n_entries, n_here = 0, which[MOE_MAX_TOP_K];
-    const struct moe_pace *pace = s->in->pace;
     const struct moe_entry *entries = moe_scheduler_entries(s->scheduler, &n_entries);
     for (uint32_t i = 0; i < n_entries; i++)
         n_here += entries[i].kind == MOE_ENTRY_SLOT;
     for (uint32_t done = 0, n; done < n_here; done += n) {
         int status =
             moe_scheduler_next(s->scheduler, n_rows == 1 ? MOE_MAX_TOP_K : 1, which, &n, err);
-        for (uint32_t i = 0; i < n && status == MOE_OK; i++)
-            took(s, moe_pace_expert_part(pace, variant_of(s, &entries[which[i]]),
-                                         entries[which[i]].need.n_rows, false));
+        if (status != MOE_OK)
+            return status;
+        compute_part(s, entries, which, n, false);
         for (uint32_t i = 0; i < n && status == MOE_OK; i++)
             status = moe_scheduler_complete(s->scheduler, which[i], err);
         if (status != MOE_OK)
             return status;
-        for (uint32_t i = 0; i < n; i++)
-            took(s, moe_pace_expert_part(pace, variant_of(s, &entries[which[i]]),
-                                         entries[which[i]].need.n_rows, true));
+        compute_part(s, entries, which, n, true);
         for (uint32_t i = 0; i < n; i++)
             moe_scheduler_release(s->scheduler, which[i]);
     }
@@ -182,7 +189,7 @@ static void wait_for_host(struct simulator *s, double due)
     s->phase->host_seconds += due - now;
 }
 
-/* What the host computes of the layer. */
+/* Waits for the layer's experts on the host. */
 static void collect(struct simulator *s, uint32_t layer)
 {
     uint32_t n;
@@ -193,14 +200,14 @@ static void collect(struct simulator *s, uint32_t layer)
             wait_for_host(s, s->due[i]);
         } else if (entries[i].kind == MOE_ENTRY_PRECALCULATED) {
             uint32_t k = 0;
-            while (early->foreseen.experts[k] != entries[i].need.expert)
+            while (early->choice.experts[k] != entries[i].need.expert)
                 k++;
             wait_for_host(s, early->due[k]);
         }
     }
 }
 
-/* Counts by layer what the request came to. */
+/* Adds to the layer's own figures. */
 static void count_layer(struct simulator *s, uint32_t layer, const struct moe_counts *before,
                         double stall_before)
 {
@@ -231,7 +238,7 @@ static int run_moe_layer(struct simulator *s, uint32_t layer, uint32_t n_rows, s
     for (uint32_t i = 0; i < n; i++)
         if (entries[i].kind == MOE_ENTRY_HOST)
             s->due[i] = ask_host(s, entries[i].variant, entries[i].need.n_rows);
-    status = look_ahead(s, layer, n_rows, err);
+    status = predict(s, layer, n_rows, err);
     if (status != MOE_OK)
         return status;
     if (s->in->pace->pieces[MOE_PIECE_BESIDE].n) {
@@ -261,7 +268,7 @@ static int run_pass(struct simulator *s, struct moe_simulated *out, const struct
     if (pass->first)
         moe_scheduler_begin_sequence(s->scheduler);
     moe_scheduler_begin_tokens(s->scheduler, pass->n_rows, pass->prompt, &s->phase->experts);
-    s->early[0].foreseen.n = s->early[1].foreseen.n = 0;
+    s->early[0].choice.n = s->early[1].choice.n = 0;
     double started = s->channel.link.clock, host_before = s->phase->host_seconds;
     uint64_t loads_before = s->phase->experts.loads;
     double stalled_before = s->channel.stalled;
@@ -393,7 +400,7 @@ int moe_simulate(const struct moe_simulation *in, struct moe_simulated *out,
         if (status == MOE_OK && moe_progress_stopped(in->progress))
             status = moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
     }
-    if (status == MOE_OK) /* what leaves at the end is counted for the last pass */
+    if (status == MOE_OK) /* evictions at the end count for the last pass */
         moe_scheduler_begin_tokens(s.scheduler, 0, false, &s.uncounted.decode.experts);
     close_simulator(&s);
     return status;

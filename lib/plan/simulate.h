@@ -1,11 +1,11 @@
 /*
- * Simulator: replays a trace through the very code that moe-run decides with (scheduler.h), on a
- * modelled link (cache/link.h) and a modelled clock (pace.h). No weights, no files but the trace;
- * the same inputs always give the same figures.
+ * Simulator: replays a trace through the same code that decides in moe-run (sched/scheduler.h), on
+ * a modelled link (cache/link.h) and a modelled clock (pace.h). It needs no weights and no file but
+ * the trace; the same inputs always give the same figures.
  *
  * A sequence's prompt tokens are computed in passes of at most `batch` rows, the others one by one.
- * Where a strategy may change what is computed (low precision, skipping, substitution), the trace's
- * choices stay as they were recorded.
+ * If a strategy may change results (low precision, skipping, substitution), the choices of the
+ * trace still stay as they were recorded.
  */
 #ifndef MOE_PLAN_SIMULATE_H
 #define MOE_PLAN_SIMULATE_H
@@ -28,23 +28,23 @@ struct moe_simulation {
     const struct moe_pace *pace;
     uint32_t batch;                      /* at least 1 */
     uint32_t piece_bytes;                /* of the link; 0: the loader's */
-    const struct moe_progress *progress; /* NULL: nobody watches */
+    const struct moe_progress *progress; /* NULL: none */
 };
 
 struct moe_simulated_phase {
     uint64_t tokens;
     double seconds; /* modelled */
     struct moe_counts experts;
-    uint64_t bytes;         /* that loads begun in the phase move */
-    double stall_seconds;   /* computation waited for loads */
-    double host_seconds;    /* ... for the host */
+    uint64_t bytes;         /* of loads that began in this phase */
+    double stall_seconds;   /* waited for loads */
+    double host_seconds;    /* waited for the host */
     double link_seconds;    /* the link was busy */
     double compute_seconds; /* the rest of `seconds` */
 };
 
 struct moe_simulated {
     struct moe_simulated_phase prefill, decode; /* of the sequences that count (excerpt.h) */
-    uint64_t token_layers;                      /* of all that were replayed */
+    uint64_t token_layers;                      /* of all sequences that were replayed */
 };
 
 /* By MoE layer, of decoded tokens. */
@@ -54,9 +54,9 @@ struct moe_simulated_layer {
     double stall_seconds;
 };
 
-/* layers: [n_layers] or NULL. MOE_ERR_USAGE: the strategy needs what the trace (scores of that
- * predictor), the statistics or the pace (a host) do not have; the text says what to do. Errors of
- * the trace's reader. */
+/* layers: [n_layers] or NULL. MOE_ERR_USAGE: the strategy needs something that the trace (scores of
+ * its predictor), the statistics or the pace (a host) lack; the text says what to do. Errors of the
+ * trace's reader. */
 int moe_simulate(const struct moe_simulation *in, struct moe_simulated *out,
                  struct moe_simulated_layer *layers, struct moe_err *err);
 

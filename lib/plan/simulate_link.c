@@ -54,7 +54,7 @@ static void promote(void *ctx, uint32_t handle)
     moe_link_promote(&((struct simulate_link *)ctx)->link, handle, MOE_LOAD_DEMAND, 0);
 }
 
-/* What was not moved yet never will be. */
+/* The bytes not moved yet are never moved. */
 static bool cancel(void *ctx, uint32_t handle)
 {
     struct simulate_link *l = ctx;

@@ -11,13 +11,13 @@
 /* A segment under way. */
 struct simulate_cargo {
     uint32_t slot, segment;
-    struct moe_simulated_phase *phase; /* that counted its bytes */
+    struct moe_simulated_phase *phase; /* which counted its bytes */
 };
 
 struct simulate_link {
     const struct moe_inventory *inventory;
     const struct moe_store *store;     /* set once there is one, before the first load */
-    struct moe_simulated_phase *phase; /* bytes are counted to it */
+    struct moe_simulated_phase *phase; /* which counts the bytes */
     struct moe_link link;
     struct moe_link_item *items;
     struct simulate_cargo *cargo; /* [n_items] */

@@ -11,7 +11,7 @@
 
 struct points {
     const uint64_t *bytes; /* [n_variants] */
-    const double *loss;    /* [n_variants]; at upper, which is the origin, not looked at */
+    const double *loss;    /* [n_variants]; ignored at upper, which is the origin */
     uint32_t n, upper;
 };
 
@@ -28,8 +28,8 @@ static bool dominated(const struct points *p, uint32_t v)
     return false;
 }
 
-/* The next corner of the hull after variant v: the least loss per byte saved, the smallest step
- * among equals; n: there is none. */
+/* The next corner of the hull after variant v: the one of least loss per byte saved, among equals
+ * the smallest step; n: there is none. */
 static uint32_t next_corner(const struct points *p, uint32_t v, double *slope)
 {
     uint32_t best = p->n;
@@ -71,7 +71,7 @@ static uint32_t descend(const struct points *p, uint32_t expert, double weight, 
     if (weight == 0 || p->bytes[p->upper] == 0)
         return 0;
     for (uint32_t v = p->upper, next; (next = next_corner(p, v, &slope)) < p->n; v = next) {
-        /* A hull's slopes rise; where rounding says otherwise the order still stands. */
+        /* The slopes of a hull rise; rounding must not change the order of an expert's steps. */
         least = fmax(least, slope / weight);
         out[n] = (struct ranked){
             .step = {.expert = expert,

@@ -9,8 +9,8 @@
 
 enum {
     BLOCK = 64, /* tokens drawn at a time */
-    /* Of the trial: enough for figures within a point, little enough to be drawn again for every
-     * step of the search. */
+    /* Of the trial: enough for figures within a point, few enough to draw again for every step of
+     * the search. */
     TRIAL_LAYERS = 8,
     TRIAL_DOCUMENTS = 128,
     TRIAL_TOKENS = 8, /* of a document, at least */
@@ -24,12 +24,12 @@ struct synthesiser {
     uint32_t n_tokens;                 /* of a document */
     struct draw draw;
     struct moe_routing_figures_tally tally;
-    float *scores;    /* [BLOCK][n_experts] */
-    float *predicted; /* [MOE_FIGURES_AHEAD][BLOCK][n_experts] */
-    float *weights;   /* [BLOCK][top_k] */
-    uint32_t *best;   /* [BLOCK][top_k] */
-    uint32_t *guess;  /* [top_k] */
-    /* Of the token at work: chosen, foretold by each predictor; and chosen before, by layer. */
+    float *scores;            /* [BLOCK][n_experts] */
+    float *predicted;         /* [MOE_FIGURES_AHEAD][BLOCK][n_experts] */
+    float *weights;           /* [BLOCK][top_k] */
+    uint32_t *best;           /* [BLOCK][top_k] */
+    uint32_t *best_predicted; /* [top_k] */
+    /* Of the present token: chosen, and predicted by each predictor; then, chosen before. */
     uint16_t *ids;    /* [1 + MOE_FIGURES_AHEAD][top_k] */
     uint16_t *before; /* [n_layers][top_k] */
 };
@@ -42,26 +42,26 @@ static void narrow(const uint32_t *from, uint32_t n, uint16_t *to)
         to[i] = (uint16_t)from[i];
 }
 
-/* Row `row` of the block: a layer's next token, with whether there was one before in the document.
- * Chosen experts go to s->best, everything is counted. Predictors 0 to n_predictors - 1 count. */
+/* Draws row `row` of the block, a layer's next token, and counts it. has_before: it is not the
+ * first of its document. Its experts go to s->best; the first n_predictors predictors predict. */
 static void draw_row(struct synthesiser *s, uint32_t layer, uint32_t row, bool has_before,
                      uint32_t n_predictors)
 {
     uint64_t n = s->draw.n_experts, k = s->tally.top_k;
     float *scores = s->scores + row * n, *predicted = s->predicted + row * n;
     uint16_t *before = s->before + layer * k;
-    const uint16_t *foretold[MOE_FIGURES_AHEAD] = {NULL};
+    const uint16_t *predicted_ids[MOE_FIGURES_AHEAD] = {NULL};
     draw_token(&s->draw, layer, scores, n_predictors ? predicted : NULL, BLOCK * n);
     moe_best(scores, (uint32_t)n, (uint32_t)k, s->best + row * k);
     narrow(s->best + row * k, (uint32_t)k, s->ids);
     for (uint32_t i = 0; i < n_predictors; i++) {
         uint16_t *ids = s->ids + (1 + i) * k;
-        moe_best(predicted + i * BLOCK * n, (uint32_t)n, (uint32_t)k, s->guess);
-        narrow(s->guess, (uint32_t)k, ids);
-        foretold[i] = ids;
+        moe_best(predicted + i * BLOCK * n, (uint32_t)n, (uint32_t)k, s->best_predicted);
+        narrow(s->best_predicted, (uint32_t)k, ids);
+        predicted_ids[i] = ids;
     }
-    moe_routing_figures_tally_add(&s->tally, layer, s->ids, has_before ? before : NULL, foretold,
-                                  (uint32_t)k);
+    moe_routing_figures_tally_add(&s->tally, layer, s->ids, has_before ? before : NULL,
+                                  predicted_ids, (uint32_t)k);
     narrow(s->best + row * k, (uint32_t)k, before);
 }
 
@@ -104,8 +104,8 @@ static void narrow_bracket(struct bracket *b, bool too_low)
     *(too_low ? &b->low : &b->high) = middle(*b);
 }
 
-/* Popularity decides who is busiest, correlation who is used again; each has a little of the other,
- * hence twice. Predictors last, all at once. */
+/* Popularity decides which experts are busiest, correlation which are used again; each influences
+ * the other a little, hence two rounds. Predictors come last, all at once. */
 static struct moe_routing_figures find_sizes(struct synthesiser *s)
 {
     const struct moe_routing_figures *wanted = &s->wanted;
@@ -187,7 +187,7 @@ static int write_documents(struct synthesiser *s, struct moe_trace_writer *w, st
     return status;
 }
 
-/* ---- All of it ---- */
+/* ---- The whole trace ---- */
 
 static bool is_share(double x)
 {
@@ -196,14 +196,14 @@ static bool is_share(double x)
 
 static int check(const char *path, const struct moe_synthesis *in, struct moe_err *err)
 {
-    const struct moe_routing_figures *m = &in->manner;
+    const struct moe_routing_figures *m = &in->figures;
     bool shares = is_share(m->reuse) && is_share(m->busiest);
     for (int i = 0; i < MOE_FIGURES_AHEAD; i++)
         shares = shares && is_share(m->accuracy[i]);
     if (!shares)
         return moe_fail(err, MOE_ERR_USAGE,
                         "%s: a synthetic trace needs shares between 0 and 1 of experts used again, "
-                        "on the busiest quarter, and foretold",
+                        "on the busiest quarter, and predicted",
                         path);
     if ((m->n_experts == 0) != (m->top_k == 0) || m->top_k > m->n_experts)
         return moe_fail(err, MOE_ERR_USAGE, "%s: the figures of no model: %u experts, %u per token",
@@ -224,7 +224,7 @@ static void synthesiser_release(struct synthesiser *s)
     free(s->predicted);
     free(s->weights);
     free(s->best);
-    free(s->guess);
+    free(s->best_predicted);
     free(s->ids);
     free(s->before);
 }
@@ -234,7 +234,7 @@ static int synthesiser_init(struct synthesiser *s, const struct moe_synthesis *i
 {
     uint64_t layers = in->shape.n_layers, n = in->shape.n_experts, k = in->shape.top_k;
     *s = (struct synthesiser){
-        .in = in, .wanted = in->manner, .n_tokens = in->prompt_tokens + in->decoded_tokens};
+        .in = in, .wanted = in->figures, .n_tokens = in->prompt_tokens + in->decoded_tokens};
     moe_routing_figures_move(&s->wanted, (uint32_t)n, (uint32_t)k);
     int status = draw_init(&s->draw, (uint32_t)layers, (uint32_t)n, in->seed, err);
     if (status == MOE_OK)
@@ -246,10 +246,11 @@ static int synthesiser_init(struct synthesiser *s, const struct moe_synthesis *i
     s->predicted = moe_alloc(MOE_FIGURES_AHEAD * BLOCK * n, sizeof *s->predicted, err);
     s->weights = moe_alloc(BLOCK * k, sizeof *s->weights, err);
     s->best = moe_alloc(BLOCK * k, sizeof *s->best, err);
-    s->guess = moe_alloc(k, sizeof *s->guess, err);
+    s->best_predicted = moe_alloc(k, sizeof *s->best_predicted, err);
     s->ids = moe_alloc((1 + MOE_FIGURES_AHEAD) * k, sizeof *s->ids, err);
     s->before = moe_alloc(layers * k, sizeof *s->before, err);
-    return s->scores && s->predicted && s->weights && s->best && s->guess && s->ids && s->before
+    return s->scores && s->predicted && s->weights && s->best && s->best_predicted && s->ids &&
+                   s->before
                ? MOE_OK
                : MOE_ERR_MEMORY;
 }

@@ -8,17 +8,17 @@
 #include "base/mem.h"
 #include "base/random.h"
 
-/* Both as in the bundled model on the texts that manner.c names. Of the correlation between tokens,
- * the part that lasts for the whole document: 53% of a document's activations are then on its own
- * busiest quarter (there 52.5%). */
+/* Both as in the bundled model on the texts that routing_figures.c names. The share of the
+ * correlation between tokens that lasts for the whole document: 53% of a document's activations are
+ * then on its own busiest quarter (in the model 52.5%). */
 #define TOPIC_SHARE 0.5
-/* Standard deviation of scores before softmax: the best expert's probability is then 0.36 in the
- * mean (there 0.35). */
+/* Standard deviation of scores before softmax: the best expert's probability is then 0.36 on
+ * average (in the model 0.35). */
 #define SPREAD 2.0
 
 /* ---- Numbers ---- */
 
-/* Streams that do not depend on each other. */
+/* Independent streams. */
 enum stream { POPULAR, SCORES, NOISE };
 
 static uint64_t stream_of(const struct draw *d, enum stream stream, uint64_t document,
@@ -37,7 +37,7 @@ static float normal(uint64_t *random)
     return (float)(sum - 2 * 0xffff) / deviation;
 }
 
-/* Where the normal distribution has the share p below it. */
+/* The p-quantile of the normal distribution. */
 static float quantile(double p)
 {
     double low = -8, high = 8;
@@ -110,7 +110,7 @@ void draw_begin(struct draw *d, uint32_t n_layers, uint64_t document)
 void draw_token(struct draw *d, uint32_t l, float *scores, float *predicted, uint64_t stride)
 {
     struct draw_layer *layer = &d->layers[l];
-    /* Beside popularity a score has the variance 1: a part that lasts, and one that drifts. */
+    /* Apart from popularity a score has variance 1: one part lasts, the other drifts. */
     double lasting = TOPIC_SHARE * d->sizes.correlation, drifting = 1 - lasting;
     double keep = layer->n_tokens++ ? (d->sizes.correlation - lasting) / drifting : 0;
     double scale = SPREAD / sqrt(1 + d->sizes.skew * d->sizes.skew);
@@ -123,7 +123,7 @@ void draw_token(struct draw *d, uint32_t l, float *scores, float *predicted, uin
                     of_drift * layer->state[e];
     }
     for (int i = 0; predicted && i < MOE_FIGURES_AHEAD; i++) {
-        /* Predictions are as sure of themselves as the router is. */
+        /* Predictions are as confident as the router. */
         double noise = d->sizes.noise[i], shrink = 1 / sqrt(1 + noise * noise);
         float of_score = (float)shrink, of_noise = (float)(SPREAD * noise * shrink);
         for (uint32_t e = 0; e < d->n_experts; e++)

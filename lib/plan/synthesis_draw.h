@@ -1,6 +1,6 @@
 /*
- * The drawing of scores behind synthesis.h: documents, layers and tokens of the model described
- * there. Internal to synthesis*.c.
+ * Draws the scores of synthesis.h: documents, layers and tokens of the model described there.
+ * Internal to synthesis*.c.
  */
 #ifndef MOE_PLAN_SYNTHESIS_DRAW_H
 #define MOE_PLAN_SYNTHESIS_DRAW_H
@@ -16,7 +16,7 @@ struct draw_sizes {
     double noise[MOE_FIGURES_AHEAD]; /* of predictors, as a multiple of the scores' own spread */
 };
 
-/* One layer of the document at work. */
+/* One layer of the present document. */
 struct draw_layer {
     uint64_t random, random_noise;
     uint32_t n_tokens;                 /* drawn so far */
@@ -37,11 +37,11 @@ int draw_init(struct draw *d, uint32_t n_layers, uint32_t n_experts, uint64_t se
               struct moe_err *err);
 void draw_release(struct draw *d);
 
-/* The first `n_layers` layers begin a document: the same number, the same document. */
+/* Begins a document in the first `n_layers` layers. The same number is the same document. */
 void draw_begin(struct draw *d, uint32_t n_layers, uint64_t document);
 /* The next token of a layer: scores [n_experts], of a spread that does not depend on the sizes;
- * predicted: [MOE_FIGURES_AHEAD][stride] what predictors see of them, or NULL. What is drawn later
- * does not depend on whether predictions were asked for. */
+ * predicted: [MOE_FIGURES_AHEAD][stride], the scores as predictors see them, or NULL. Later draws
+ * do not depend on whether predictions were asked for. */
 void draw_token(struct draw *d, uint32_t layer, float *scores, float *predicted, uint64_t stride);
 
 #endif

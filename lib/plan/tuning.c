@@ -11,24 +11,24 @@
 enum {
     BATCH = 256, /* rows of a prompt's pass */
     N_STARTS = 1 + MOE_HOBBIT_WEIGHTS,
-    USUAL_POINTS = 200, /* that a search tries */
-    MOST_POINTS = 4096, /* ... it ends long before */
+    USUAL_POINTS = 200, /* tried by a search */
+    MOST_POINTS = 4096, /* a search ends long before */
 };
 static const double WEIGHT_STEP = 1.0 / 8, POOL_STEP = 1.0 / 20, MOST_LOW_POOL = 0.5;
-/* Points nearer than this are the same: steps are sums of fractions. */
+/* Nearer points are the same: coordinates are sums of fractions. */
 static const double SAME = 1e-9;
 
 struct point {
     double weights[MOE_HOBBIT_WEIGHTS], low_pool;
     double penalty; /* mean over sizes */
-    double cost;    /* mean over sizes, of each in units of the default's: what is minimised */
+    double cost;    /* mean over sizes of penalties relative to the default's: is minimised */
 };
 
 struct tuner {
     const struct moe_tuning *in;
-    struct moe_strategy strategy; /* loads on demand alone: equation 3 is about what leaves */
-    struct moe_pace pace;         /* no clock decides anything then */
-    double high_bytes;            /* of a load, in the mean */
+    struct moe_strategy strategy; /* loads on demand alone: equation 3 is about eviction */
+    struct moe_pace pace;         /* then decides nothing */
+    double high_bytes;            /* mean of a load */
     double *defaults;             /* [n_sizes] penalties */
     struct point *tried;          /* [MOST_POINTS], the default first */
     uint32_t n_tried;
@@ -36,8 +36,8 @@ struct tuner {
 
 /* ---- One point ---- */
 
-/* Bytes loaded count as the miss penalty does: those of an expert's high version 1, of its low
- * version B_l / B_h. */
+/* The miss penalty is the bytes loaded, in units of a load at high precision: a load at low
+ * precision counts B_l / B_h. */
 static int find_penalty(const struct tuner *t, const struct point *p, uint64_t bytes,
                         double *penalty, struct moe_err *err)
 {
@@ -86,8 +86,8 @@ static bool is_same(const struct point *a, const struct point *b)
     return same;
 }
 
-/* Penalty and cost of a point; one that was tried before is not tried again. The first one tried
- * is the default, and its penalties become the units of cost. */
+/* Penalty and cost of a point; none is simulated twice. The first one is the default, whose
+ * penalties are the units of cost. */
 static int try_point(struct tuner *t, struct point *p, struct moe_err *err)
 {
     const struct moe_tuning *in = t->in;
@@ -97,7 +97,7 @@ static int try_point(struct tuner *t, struct point *p, struct moe_err *err)
             return MOE_OK;
         }
     if (t->n_tried == MOST_POINTS)
-        return moe_fail(err, MOE_ERR_LIMIT, "tuning does not come to an end");
+        return moe_fail(err, MOE_ERR_LIMIT, "tuning does not end");
     p->penalty = p->cost = 0;
     for (uint32_t i = 0; i < in->n_sizes; i++) {
         double penalty;
@@ -112,7 +112,7 @@ static int try_point(struct tuner *t, struct point *p, struct moe_err *err)
         else
             p->cost += (penalty > 0 ? INFINITY : 1.0) / in->n_sizes;
     }
-    /* A gain at sizes where little is missed must not cost more than it saves elsewhere. */
+    /* A gain at sizes with few misses must not cost more than it saves elsewhere. */
     if (t->n_tried && p->penalty > t->tried[0].penalty)
         p->cost = INFINITY;
     t->tried[t->n_tried++] = *p;
@@ -123,8 +123,8 @@ static int try_point(struct tuner *t, struct point *p, struct moe_err *err)
 
 /* ---- The search ---- */
 
-/* The best of the points that one step leads to: some of a weight goes to another, or the low pool
- * grows or shrinks. */
+/* The best point within one step: part of a weight moves to another, or the low pool grows or
+ * shrinks. */
 static int look_around(struct tuner *t, const struct point *from, struct point *best,
                        struct moe_err *err)
 {
@@ -150,7 +150,7 @@ static int look_around(struct tuner *t, const struct point *from, struct point *
         to = *from;
         to.low_pool = up ? fmin(from->low_pool + POOL_STEP, MOST_LOW_POOL)
                          : fmax(from->low_pool - POOL_STEP, 0);
-        if (to.low_pool < SAME) /* what is left of sums of steps */
+        if (to.low_pool < SAME) /* a rest of rounding */
             to.low_pool = 0;
         status = try_point(t, &to, err);
         if (status != MOE_OK)
@@ -205,17 +205,17 @@ static int search(struct tuner *t, struct moe_tuned *out, struct moe_err *err)
     return MOE_OK;
 }
 
-/* ---- All of it ---- */
+/* ---- Tuning ---- */
 
-/* The strategy as it loads on demand alone. */
+/* The strategy without predictions and prefetches. */
 static int set_strategy(struct tuner *t, struct moe_err *err)
 {
     struct moe_strategy *s = &t->strategy;
     *s = t->in->strategy;
     if (s->resident || s->cache != &moe_policy_hobbit)
-        return moe_fail(err, MOE_ERR_USAGE, "only --cache hobbit has weights to be tuned");
+        return moe_fail(err, MOE_ERR_USAGE, "only --cache hobbit has weights to tune");
     if (t->in->n_sizes == 0)
-        return moe_fail(err, MOE_ERR_USAGE, "tuning takes a size of the cache");
+        return moe_fail(err, MOE_ERR_USAGE, "tuning needs a cache size");
     s->predict = MOE_PREDICT_BY_NOTHING;
     s->depth = 0;
     s->prefetch = (struct moe_prefetch_limits){0};

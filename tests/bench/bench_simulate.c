@@ -51,7 +51,7 @@ static int open_synthetic(struct bench *b, uint32_t n_layers, uint32_t n_experts
     struct moe_routing_figures reached;
     const struct moe_synthesis synthesis = {
         .shape = {.n_layers = n_layers, .n_experts = n_experts, .top_k = top_k},
-        .manner = moe_routing_figures_bundled,
+        .figures = moe_routing_figures_bundled,
         .sequences = 8,
         .prompt_tokens = 64,
         .decoded_tokens = 64,

@@ -97,8 +97,8 @@ static void shapes(void **state)
     assert_ok(fit(&shape, "lru", 10 * EXPERT + 1000, &f, &err), &err);
     assert_int_equal(f.pools.pools[0].n_cache, 8);
     assert_int_equal(f.memory.total, 10 * EXPERT + 1000);
-    assert_fails(fit(&shape, "lru", 999, &f, &err), MOE_ERR_LIMIT, "smaller than what is no expert",
-                 &err);
+    assert_fails(fit(&shape, "lru", 999, &f, &err), MOE_ERR_LIMIT,
+                 "smaller than everything but the experts", &err);
     assert_fails(fit(&shape, "lru", 1000 + EXPERT, &f, &err), MOE_ERR_LIMIT,
                  "no room for a layer's experts", &err);
     assert_ok(fit(&shape, "lru", 1000 + 2 * EXPERT, &f, &err), &err);
@@ -114,7 +114,7 @@ static void shapes(void **state)
     assert_int_equal(f.memory.experts, 12 * EXPERT);
     assert_int_equal(f.memory.floor, 1000 + 12 * EXPERT);
     assert_fails(fit(&shape, "lru", 11 * EXPERT + 1000, &f, &err), MOE_ERR_LIMIT,
-                 "as much memory for experts as is named", &err);
+                 "no room for the memory that is named for experts", &err);
     shape.memory.total = 0;
     assert_ok(fit(&shape, "lru", 5 * EXPERT, &f, &err), &err);
     assert_int_equal(f.pools.pools[0].n_cache, 5);

@@ -177,11 +177,11 @@ static void missing_measurements_are_named(void **state)
     d = measured();
     d.storage.bytes_per_second = d.accelerator.link_bytes_per_second = figure(0);
     assert_fails(moe_pace_of_device(&p, &d, packed, 2, MOE_TIER_STORAGE, 0, &err), MOE_ERR_USAGE,
-                 "no rate of loads from storage; measure it with moe-profile --device, or name it "
+                 "no load rate from storage; measure it with moe-profile --device, or give it "
                  "with --link-rate",
                  &err);
     assert_fails(moe_pace_of_device(&p, &d, packed, 2, MOE_TIER_HOST, 0, &err), MOE_ERR_USAGE,
-                 "no rate of loads from the host's memory", &err);
+                 "no load rate from the host's memory", &err);
 }
 
 /* ---- From bandwidth ---- */
@@ -251,7 +251,7 @@ static void missing_bandwidth_is_named(void **state)
                  &err);
     d.host.memory_bytes_per_second = figure(1000);
     assert_fails(moe_pace_of_bandwidth(&p, &d, &weights, MOE_TIER_STORAGE, 0, &err), MOE_ERR_USAGE,
-                 "no rate of loads from storage", &err);
+                 "no load rate from storage", &err);
     strcpy(d.accelerator.name, "GPU");
     assert_fails(moe_pace_of_bandwidth(&p, &d, &weights, MOE_TIER_HOST, 1, &err), MOE_ERR_USAGE,
                  "of the accelerator", &err);

@@ -1,5 +1,4 @@
-/* Routing figures: a few numbers on how experts are used, by hand. Synthesis: traces that have
- * them. */
+/* Routing figures of choices made by hand, and synthetic traces that have them. */
 #define _DEFAULT_SOURCE /* mkstemp */
 #include "../test.h"
 
@@ -31,8 +30,8 @@ static void within(double got, double expected, double apart)
         fail_msg("%.6g, expected %.6g within %g", got, expected, apart);
 }
 
-static void assert_manner(const struct moe_routing_figures *got,
-                          const struct moe_routing_figures *expected, double apart)
+static void assert_figures(const struct moe_routing_figures *got,
+                           const struct moe_routing_figures *expected, double apart)
 {
     assert_int_equal(got->n_experts, expected->n_experts);
     assert_int_equal(got->top_k, expected->top_k);
@@ -42,7 +41,7 @@ static void assert_manner(const struct moe_routing_figures *got,
         within(got->accuracy[i], expected->accuracy[i], apart);
 }
 
-/* ---- Manner ---- */
+/* ---- Routing figures ---- */
 
 static void what_is_above_chance_keeps_its_share(void **state)
 {
@@ -85,7 +84,7 @@ static void matches_are_counted(void **state)
     assert_true(isnan(m.reuse) && isnan(m.accuracy[0]) && m.busiest == 1);
     moe_routing_figures_tally_add(&t, 0, b, a, some, 2);
     moe_routing_figures_tally_add(&t, 1, b, b, bad, 2);
-    moe_routing_figures_tally_add(&t, 1, b, NULL, some, 1); /* one expert of two predicted */
+    moe_routing_figures_tally_add(&t, 1, b, NULL, some, 1); /* one expert predicted of two */
     m = moe_routing_figures_of_tally(&t);
     within(m.reuse, 3 / 4.0, 1e-12);
     within(m.busiest, 7 / 8.0, 1e-12); /* 1 2 1 of 4, and 2 2 of 4 */
@@ -97,7 +96,7 @@ static void matches_are_counted(void **state)
     moe_routing_figures_tally_release(&t);
 }
 
-static void statistics_have_a_manner(void **state)
+static void statistics_have_figures(void **state)
 {
     struct moe_err err = {0};
     struct moe_statistics *s;
@@ -107,7 +106,7 @@ static void statistics_have_a_manner(void **state)
     struct moe_routing_figures m, expected = moe_routing_figures_bundled;
     moe_routing_figures_move(&expected, 8, 2);
     moe_routing_figures_of_statistics(&m, s); /* of nothing: the bundled model's */
-    assert_manner(&m, &expected, 1e-12);
+    assert_figures(&m, &expected, 1e-12);
 
     for (uint32_t l = 0; l < 2; l++) {
         moe_series_at(s, MOE_S_REUSE, l)[MOE_REUSE_TOKENS] = 5;
@@ -122,7 +121,7 @@ static void statistics_have_a_manner(void **state)
     expected.reuse = 8 / 20.0;
     expected.busiest = 20 / 24.0;
     expected.accuracy[0] = 0.7; /* the others as before */
-    assert_manner(&m, &expected, 1e-12);
+    assert_figures(&m, &expected, 1e-12);
     moe_statistics_free(s);
 }
 
@@ -141,7 +140,7 @@ static void put_choices(struct moe_trace_writer *w, const uint32_t (*chosen)[2][
         }
 }
 
-static void traces_of_choices_have_a_manner(void **state)
+static void traces_of_choices_have_figures(void **state)
 {
     static const uint32_t first[3][2][2] = {{{0, 1}, {3, 4}}, {{1, 2}, {99, 99}}, {{2, 1}, {3, 4}}};
     static const uint32_t second[1][2][2] = {{{0, 1}, {3, 4}}};
@@ -165,7 +164,7 @@ static void traces_of_choices_have_a_manner(void **state)
     for (int twice = 0; twice < 2; twice++) {
         assert_ok(moe_routing_figures_of_trace(&m, &known, t, &err), &err);
         assert_false(known);
-        assert_manner(&m, &expected, 1e-12);
+        assert_figures(&m, &expected, 1e-12);
     }
     moe_trace_close(t);
 }
@@ -176,7 +175,7 @@ static struct moe_synthesis of_shape(uint32_t n_layers, uint32_t n_experts, uint
 {
     return (struct moe_synthesis){
         .shape = {.n_layers = n_layers, .n_experts = n_experts, .top_k = top_k},
-        .manner = moe_routing_figures_bundled,
+        .figures = moe_routing_figures_bundled,
         .sequences = 8,
         .prompt_tokens = 24,
         .decoded_tokens = 48,
@@ -191,7 +190,7 @@ static void synthesise(const char *to, const struct moe_synthesis *in,
     assert_ok(moe_synthesise(to, in, reached, &err), &err);
 }
 
-static struct moe_routing_figures manner_of(const char *from)
+static struct moe_routing_figures figures_of(const char *from)
 {
     struct moe_err err = {0};
     struct moe_trace *t;
@@ -214,15 +213,15 @@ static void figures_are_reached(void **state)
     for (size_t i = 0; i < N_ITEMS(shapes); i++)
         for (size_t j = 0; j < N_ITEMS(others); j++) {
             struct moe_synthesis in = of_shape(shapes[i][0], shapes[i][1], shapes[i][2]);
-            struct moe_routing_figures reached, wanted = in.manner = others[j];
+            struct moe_routing_figures reached, wanted = in.figures = others[j];
             in.sequences = 32; /* a few documents alone are uneven by their topics */
             in.prompt_tokens = 8;
             in.decoded_tokens = 16;
             synthesise(path, &in, &reached);
             moe_routing_figures_move(&wanted, shapes[i][1], shapes[i][2]);
-            assert_manner(&reached, &wanted, 0.03);
-            struct moe_routing_figures read = manner_of(path);
-            assert_manner(&read, &reached, 1e-12);
+            assert_figures(&reached, &wanted, 0.03);
+            struct moe_routing_figures read = figures_of(path);
+            assert_figures(&read, &reached, 1e-12);
         }
 }
 
@@ -310,7 +309,7 @@ static void what_cannot_be_comes_near(void **state)
     struct moe_synthesis in = of_shape(4, 16, 2);
     struct moe_routing_figures reached;
     /* Popular experts that are never used twice in a row. */
-    in.manner = (struct moe_routing_figures){0, 0, 0, 0.7, {1, 0, 0.125}};
+    in.figures = (struct moe_routing_figures){0, 0, 0, 0.7, {1, 0, 0.125}};
     synthesise(path, &in, &reached);
     within(reached.busiest, 0.7, 0.03);
     assert_true(reached.reuse > 0.15 && reached.reuse < 0.4);
@@ -336,15 +335,15 @@ static void nonsense_is_refused(void **state)
     assert_fails(moe_synthesise(path, &in, &reached, &err), MOE_ERR_USAGE,
                  "the number of experts chosen is beyond those there are", &err);
     in = of_shape(4, 8, 2);
-    in.manner.reuse = 1.5;
+    in.figures.reuse = 1.5;
     assert_fails(moe_synthesise(path, &in, &reached, &err), MOE_ERR_USAGE,
                  "needs shares between 0 and 1", &err);
-    in.manner.reuse = 0.5;
-    in.manner.accuracy[2] = (double)NAN;
+    in.figures.reuse = 0.5;
+    in.figures.accuracy[2] = (double)NAN;
     assert_fails(moe_synthesise(path, &in, &reached, &err), MOE_ERR_USAGE,
                  "needs shares between 0 and 1", &err);
     in = of_shape(4, 8, 2);
-    in.manner.top_k = 33;
+    in.figures.top_k = 33;
     assert_fails(moe_synthesise(path, &in, &reached, &err), MOE_ERR_USAGE,
                  "the figures of no model: 32 experts, 33 per token", &err);
     in = of_shape(4, 8, 2);
@@ -365,8 +364,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_above_chance_keeps_its_share),
         cmocka_unit_test(matches_are_counted),
-        cmocka_unit_test(statistics_have_a_manner),
-        cmocka_unit_test(traces_of_choices_have_a_manner),
+        cmocka_unit_test(statistics_have_figures),
+        cmocka_unit_test(traces_of_choices_have_figures),
         cmocka_unit_test(figures_are_reached),
         cmocka_unit_test(the_same_seed_gives_the_same_bytes),
         cmocka_unit_test(what_is_written_is_a_trace),

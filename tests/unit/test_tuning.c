@@ -146,7 +146,7 @@ static void refusals(void **state)
     struct moe_err err = {0};
     s.tokens[0].first = true;
     assert_int_equal(try_tune(&s, "lru", sizes, 1, &r, &err), MOE_ERR_USAGE);
-    assert_string_equal(err.text, "only --cache hobbit has weights to be tuned");
+    assert_string_equal(err.text, "only --cache hobbit has weights to tune");
     assert_int_equal(try_tune(&s, "hobbit", sizes, 0, &r, &err), MOE_ERR_USAGE);
 }
 

@@ -1,0 +1,113 @@
+/* One strategy in the simulator. */
+#include "plan/planner_try.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+double moe_trial_tokens_per_second(const struct moe_trial_run *t)
+{
+    const struct moe_simulated_phase *d = &t->simulated.decode;
+    return d->seconds > 0 ? (double)d->tokens / d->seconds : 0;
+}
+
+double moe_trial_hit_rate(const struct moe_trial_run *t)
+{
+    const struct moe_counts *c = &t->simulated.decode.experts;
+    return c->activations ? (double)(c->cache_hits + c->prefetch_hits) / (double)c->activations : 0;
+}
+
+/* Everything in memory from the start: a cache of all there is, filled. */
+static void make_resident(const struct moe_planner *p, struct moe_strategy *s,
+                          struct moe_pools *pools)
+{
+    moe_strategy_find("lru", s);
+    s->init = MOE_INIT_LAYERWISE;
+    moe_pools_size(pools, p->inventory, s, 0, 0, moe_inventory_all_bytes(p->inventory, 0), 1);
+}
+
+uint64_t *planner_frequencies(const struct moe_planner *p, struct moe_err *err)
+{
+    uint64_t n = p->inventory->n_experts, n_layers = p->inventory->n_layers;
+    uint64_t *f = moe_alloc(n_layers * n, sizeof *f, err);
+    for (uint32_t layer = 0; f && layer < n_layers; layer++)
+        memcpy(f + layer * n, moe_series_at(p->statistics, MOE_S_ACTIVATIONS, layer),
+               n * sizeof *f);
+    return f;
+}
+
+uint32_t planner_n_cached(const struct moe_pools *pools)
+{
+    uint32_t n = 0;
+    for (uint32_t c = 0; c < pools->n_classes; c++)
+        n += pools->pools[c].n_cache;
+    return n;
+}
+
+double planner_load_seconds(const struct moe_planner *p, const struct moe_pace *pace,
+                            uint32_t variant)
+{
+    return moe_inventory_mean_load(p->inventory, variant) / pace->load_rate;
+}
+
+static int find_optimum(const struct moe_planner *p, struct moe_trial_run *t, struct moe_err *err)
+{
+    uint64_t hits, n = p->lookups ? moe_lookups_decoded(p->lookups) : 0;
+    t->optimal_hit_rate = -1;
+    if (n == 0)
+        return MOE_OK;
+    int status = moe_optimal_hits(
+        p->lookups, planner_n_cached(&t->fitted.pools) + t->fitted.staging, &hits, err);
+    if (status == MOE_OK)
+        t->optimal_hit_rate = (double)hits / (double)n;
+    return status;
+}
+
+int moe_planner_try(const struct moe_planner *p, const struct moe_strategy *strategy,
+                    uint64_t bytes, double load_rate, struct moe_trial_run *out,
+                    struct moe_simulated_layer *layers, struct moe_err *err)
+{
+    *out = (struct moe_trial_run){.optimal_hit_rate = -1};
+    struct moe_fitted *f = &out->fitted;
+    int status = p->fitter.fit(p->fitter.ctx, strategy, bytes, f, err);
+    if (status == MOE_OK && p->exact)
+        status = moe_strategy_check_exact(&f->strategy, err);
+    if (status == MOE_OK && p->calibration)
+        status =
+            moe_calibration_check(p->calibration, &f->strategy, p->inventory, f->high, f->low, err);
+    if (status != MOE_OK)
+        return status;
+    struct moe_pace pace = *p->pace;
+    struct moe_strategy simulated = f->strategy;
+    struct moe_pools pools = f->pools;
+    uint64_t *frequency = NULL;
+    if (load_rate > 0)
+        pace.load_rate = load_rate;
+    if (f->strategy.resident)
+        make_resident(p, &simulated, &pools);
+    if (p->statistics && !(frequency = planner_frequencies(p, err)))
+        return MOE_ERR_MEMORY;
+    const struct moe_simulation in = {
+        .trace = p->trace,
+        .excerpt = p->excerpt,
+        .scheduler = {.inventory = p->inventory,
+                      .strategy = &simulated,
+                      .high = f->high,
+                      .low = f->low,
+                      .pools = &pools,
+                      .frequency = frequency,
+                      .layer_seconds = moe_pace_layer(&pace, f->high, p->inventory->top_k),
+                      .load_seconds = planner_load_seconds(p, &pace, f->high),
+                      .seed = p->seed},
+        .statistics = p->statistics,
+        .pace = &pace,
+        .batch = f->memory.batch ? f->memory.batch : 1,
+        .progress = p->progress,
+    };
+    status = moe_simulate(&in, &out->simulated, layers, err);
+    if (status == MOE_OK)
+        status = find_optimum(p, out, err);
+    free(frequency);
+    return status;
+}
