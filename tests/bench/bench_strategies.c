@@ -1,9 +1,9 @@
 /*
  * Strategies side by side, in one run: the same documents, the same memory for experts, the same
- * link, every row in turn, several rounds.
+ * link, every strategy in turn, several rounds.
  *
  *     bench_strategies PACK STATISTICS TEXT[,TEXT]... [option=value]...
- *         rows=A,B,...      rows of the table, each with parts that differ: fate+cache=lru
+ *         strategies=A,B,.. each with parts that differ: fate+cache=lru
  *                           (default: all that the device can run)
  *         demand=X,X,...    memory for experts: X times what one token visits (default 2)
  *         loads=X,X,...     a link on which one expert takes X times one layer's computation
@@ -11,21 +11,21 @@
  *         speed=X           on the test device, X times as fast as its host, instead of the CPU
  *         prompt=N decode=N tokens of a document that are its prompt, and that are fed one by one
  *                           (default 32 and 32)
- *         seconds=X         decoding time of a row in a cell and round (default 3)
+ *         seconds=X         decoding time of a strategy in a cell and round (default 3)
  *         rounds=N          (default 1)
  *         device=PROFILE    moe-device(5) of this machine with this pack, measured with as many
  *                           threads (1 on the test device): predictions beside what is measured
- *         calib=TRACE       moe-trace(5) of other texts, those of STATISTICS: one more row, auto,
- *                           what moe-plan takes for the cell by them (with device= only)
+ *         calib=TRACE       moe-trace(5) of other texts, those of STATISTICS: adds the strategy
+ * auto, what moe-plan takes for the cell by them (with device= only)
  *
- * One line per row: prefill and decode tokens/s, hit rate, accuracy of predictions where any were
- * made, MB read per decoded token, shares of the decoding time spent waiting for loads, waiting for
- * the host, and predicting; what was computed on the host or ahead, at low precision, left out or
- * replaced, in per cent of the activations; mean nats per decoded token, and how much more they are
- * than the first row's (over the same tokens). The first document of a cell warms the cache and is
- * not counted. Rows that cannot run say why.
+ * One line per strategy: prefill and decode tokens/s, hit rate, accuracy of predictions where any
+ * were made, MB read per decoded token, shares of the decoding time spent waiting for loads,
+ * waiting for the host, and predicting; what was computed on the host or ahead, at low precision,
+ * left out or replaced, in per cent of the activations; mean nats per decoded token, and how much
+ * more they are than the first one's (over the same tokens). The first document of a cell warms the
+ * cache and is not counted. Strategies that cannot run say why.
  *
- * With device= also: whether the row is exact; prefill and decode tokens/s and hit rate in the
+ * With device= also: whether the strategy is exact; prefill and decode tokens/s and hit rate in the
  * simulator, on the documents that were measured; measured over predicted decode tokens/s.
  * judge_plans.awk sums that up over cells and runs.
  */
@@ -38,18 +38,18 @@
 #include "kern/kern.h"
 #include "strategies_predict.h"
 
-/* ---- Rows ---- */
+/* ---- Strategies ---- */
 
-/* One row in one cell, one round. */
-static int run_row(const struct bench *b, struct cell cell, const struct row *row, uint64_t first,
-                   struct result *r, struct moe_err *err)
+/* One strategy in one cell, one round. */
+static int run_candidate(const struct bench *b, struct cell cell, const struct candidate *candidate,
+                         uint64_t first, struct result *r, struct moe_err *err)
 {
     struct moe_engine *e = NULL;
     struct moe_engine_options o = engine_options(b, cell);
     struct moe_err inexact;
     struct span span = {first, 0, (uint32_t)b->n_decode};
-    o.exact = row->automatic;
-    int status = parse_row(row->text, &o.strategy, err);
+    o.exact = candidate->automatic;
+    int status = parse_strategy(candidate->text, &o.strategy, err);
     if (status == MOE_OK)
         status = moe_engine_open(&e, b->pack, &o, NULL, err);
     while (status == MOE_OK && span.n_documents < b->n_documents &&
@@ -84,7 +84,7 @@ static double percent(double part, double whole)
     return whole > 0 ? 100 * part / whole : 0;
 }
 
-/* Mean nats over the documents that both ran, of `r` and of the first row. */
+/* Mean nats over the documents that both ran, of `r` and of the first strategy. */
 static uint32_t compare(const struct bench *b, const struct result *r, const struct result *first,
                         double *nats, double *of_first)
 {
@@ -103,10 +103,11 @@ static uint32_t compare(const struct bench *b, const struct result *r, const str
     return n;
 }
 
-static void print_prediction(const struct bench *b, struct cell cell, const struct row *row,
-                             const struct result *r, double measured)
+static void print_prediction(const struct bench *b, struct cell cell,
+                             const struct candidate *candidate, const struct result *r,
+                             double measured)
 {
-    const struct prediction p = predict(b, cell, row, r);
+    const struct prediction p = predict(b, cell, candidate, r);
     printf(" %s |", r->exact ? "yes" : "no");
     if (p.decode > 0)
         printf(" %7.1f | %7.4g | %5.3f | %5.1f |", p.prefill, p.decode, measured / p.decode,
@@ -115,11 +116,11 @@ static void print_prediction(const struct bench *b, struct cell cell, const stru
         printf(" - | - | - | - |");
 }
 
-static void print_result(const struct bench *b, struct cell cell, const struct row *row,
+static void print_result(const struct bench *b, struct cell cell, const struct candidate *candidate,
                          struct result *r, const struct result *first)
 {
-    const char *found = row->automatic ? "auto: " : "";
-    printf("| %s%-*s | %4g | %4g | ", found, 28 - (int)strlen(found), row->text, cell.demand,
+    const char *found = candidate->automatic ? "auto: " : "";
+    printf("| %s%-*s | %4g | %4g | ", found, 28 - (int)strlen(found), candidate->text, cell.demand,
            cell.loads);
     if (r->why[0]) {
         printf("cannot run: %s |\n", r->why);
@@ -143,14 +144,15 @@ static void print_result(const struct bench *b, struct cell cell, const struct r
            percent((double)n->substituted, all), nats,
            of_first > 0 ? 100 * (nats / of_first - 1) : 0);
     if (b->device)
-        print_prediction(b, cell, row, r, speed);
+        print_prediction(b, cell, candidate, r, speed);
     printf("\n");
 }
 
 static void print_head(const struct bench *b)
 {
     const char *head =
-        "| row | demand | loads | prefill | decode | hits % | predicted % | MB/token | stall % "
+        "| strategy | demand | loads | prefill | decode | hits % | predicted % | MB/token | stall "
+        "% "
         "| host % | predict % | on host % | low % | skipped % | replaced % | nats | more |";
     const char *planned = b->device ? " exact | planned prefill | planned decode "
                                       "| measured/planned | planned hits % |"
@@ -165,27 +167,28 @@ static void print_head(const struct bench *b)
     printf("\n");
 }
 
-/* Every row in turn, round by round, so that what disturbs the machine meets all of them. */
-static int run_cell(const struct bench *b, struct row *rows, uint32_t n_rows, struct cell cell,
-                    struct moe_err *err)
+/* Every strategy in turn, round by round, so that what disturbs the machine meets all of them. */
+static int run_cell(const struct bench *b, struct candidate *candidates, uint32_t n_candidates,
+                    struct cell cell, struct moe_err *err)
 {
-    struct result *results = moe_alloc(n_rows + 1, sizeof *results, err);
+    struct result *results = moe_alloc(n_candidates + 1, sizeof *results, err);
     int status = results ? MOE_OK : MOE_ERR_MEMORY;
     if (status == MOE_OK && b->calib)
-        status = find_automatic(b, cell, &rows[n_rows++], err);
-    for (uint32_t i = 0; status == MOE_OK && i < n_rows; i++) {
+        status = find_automatic(b, cell, &candidates[n_candidates++], err);
+    for (uint32_t i = 0; status == MOE_OK && i < n_candidates; i++) {
         results[i].nats = moe_alloc(MAX_DOCUMENTS, sizeof(double), err);
         status = results[i].nats ? MOE_OK : MOE_ERR_MEMORY;
     }
     for (uint64_t round = 0; round < b->rounds && status == MOE_OK; round++)
-        for (uint32_t i = 0; i < n_rows; i++) {
+        for (uint32_t i = 0; i < n_candidates; i++) {
             struct moe_err why = {0};
-            if (run_row(b, cell, &rows[i], round * ROUND_STEP, &results[i], &why) != MOE_OK)
+            if (run_candidate(b, cell, &candidates[i], round * ROUND_STEP, &results[i], &why) !=
+                MOE_OK)
                 snprintf(results[i].why, sizeof results[i].why, "%.255s", why.text);
         }
-    for (uint32_t i = 0; status == MOE_OK && i < n_rows; i++)
-        print_result(b, cell, &rows[i], &results[i], &results[0]);
-    for (uint32_t i = 0; results && i < n_rows; i++)
+    for (uint32_t i = 0; status == MOE_OK && i < n_candidates; i++)
+        print_result(b, cell, &candidates[i], &results[i], &results[0]);
+    for (uint32_t i = 0; results && i < n_candidates; i++)
         free(results[i].nats);
     free(results);
     return status;
@@ -248,11 +251,11 @@ static int map_pack(struct bench *b, struct moe_err *err)
 static int run(struct bench *b, struct moe_err *err)
 {
     char text[2048], *rest = text, *item;
-    struct row rows[MAX_ROWS + 1] = {0}; /* and auto */
-    uint32_t n_rows = 0;
-    snprintf(text, sizeof text, "%s", b->rows_text);
-    while (n_rows < MAX_ROWS && (item = strsep(&rest, ",")))
-        snprintf(rows[n_rows++].text, sizeof rows[0].text, "%s", item);
+    struct candidate candidates[MAX_CANDIDATES + 1] = {0}; /* and auto */
+    uint32_t n_candidates = 0;
+    snprintf(text, sizeof text, "%s", b->strategies_text);
+    while (n_candidates < MAX_CANDIDATES && (item = strsep(&rest, ",")))
+        snprintf(candidates[n_candidates++].text, sizeof candidates[0].text, "%s", item);
     if (b->speed > 0)
         moe_par_set_threads(1); /* the layer as the device computes it */
     int status = moe_statistics_read(&b->statistics, b->statistics_path, err);
@@ -268,7 +271,8 @@ static int run(struct bench *b, struct moe_err *err)
         print_head(b);
     for (uint32_t l = 0; l < b->n_loads; l++)
         for (uint32_t d = 0; d < b->n_demand && status == MOE_OK; d++)
-            status = run_cell(b, rows, n_rows, (struct cell){b->demand[d], b->loads[l]}, err);
+            status = run_cell(b, candidates, n_candidates, (struct cell){b->demand[d], b->loads[l]},
+                              err);
     return status;
 }
 
@@ -287,8 +291,8 @@ static bool parse(struct bench *b, const char *arg)
     const char *value = strchr(arg, '=');
     if (!value++)
         return false;
-    if (strncmp(arg, "rows=", 5) == 0)
-        return b->rows_text = value, true;
+    if (strncmp(arg, "strategies=", 11) == 0)
+        return b->strategies_text = value, true;
     if (strncmp(arg, "demand=", 7) == 0)
         return parse_list(value, b->demand, &b->n_demand);
     if (strncmp(arg, "loads=", 6) == 0)
@@ -313,7 +317,7 @@ static bool parse(struct bench *b, const char *arg)
 int main(int argc, char **argv)
 {
     struct moe_err err = {0};
-    struct bench b = {.rows_text = "resident,ondemand,lru,host,eap,edgemoe,fate,hobbit",
+    struct bench b = {.strategies_text = "resident,ondemand,lru,host,eap,edgemoe,fate,hobbit",
                       .demand = {2},
                       .loads = {1},
                       .n_demand = 1,

@@ -49,7 +49,7 @@ static int look_at_model(struct model_bench *m, struct moe_err *err)
     return status;
 }
 
-/* ---- Rows ---- */
+/* ---- Strategies ---- */
 
 static void print_row(struct bench *b, const char *name, double share, const struct moe_engine *e,
                       const struct moe_bench *speed)
@@ -66,8 +66,8 @@ static void print_row(struct bench *b, const char *name, double share, const str
 
 /* A strategy with that share of the experts in the GPU's memory; why it cannot run here is printed
  * and is no failure. */
-static void bench_row(struct bench *b, const struct model_bench *m, const char *name, double share,
-                      bool recorded)
+static void bench_strategy(struct bench *b, const struct model_bench *m, const char *name,
+                           double share, bool recorded)
 {
     struct moe_err err = {0};
     struct moe_engine *e = NULL;
@@ -101,7 +101,7 @@ static void bench_row(struct bench *b, const struct model_bench *m, const char *
 
 static int bench_model(struct bench *b, struct model_bench *m, struct moe_err *err)
 {
-    static const char *const rows[] = {"ondemand", "fate", "hobbit", "daop", "prefetch"};
+    static const char *const strategies[] = {"ondemand", "fate", "hobbit", "daop", "prefetch"};
     static const double shares[] = {0.1, 0.25, 0.5, 1};
     int status = look_at_model(m, err);
     if (status == MOE_OK) {
@@ -110,11 +110,11 @@ static int bench_model(struct bench *b, struct model_bench *m, struct moe_err *e
                (double)m->all_bytes * 1e-6, m->n_prompt, m->n_decode);
         printf("                    in GPU memory   | tokens/s:  prompt    decode       |  hits  "
                "MB/token   disk  stall\n");
-        bench_row(b, m, "resident", 1, true);
-        bench_row(b, m, "resident", 1, false);
-        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        bench_strategy(b, m, "resident", 1, true);
+        bench_strategy(b, m, "resident", 1, false);
+        for (size_t i = 0; i < sizeof strategies / sizeof *strategies; i++)
             for (size_t k = 0; k < sizeof shares / sizeof *shares; k += b->smoke ? 3 : 1)
-                bench_row(b, m, rows[i], shares[k], true);
+                bench_strategy(b, m, strategies[i], shares[k], true);
     }
     moe_statistics_free(m->statistics);
     moe_ids_release(&m->text);

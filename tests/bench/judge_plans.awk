@@ -1,6 +1,6 @@
 # Sums up tables of bench_strategies with device= (and calib=): how far predicted decode tokens/s
-# are from the measured over all rows and cells, and the row auto against the best of the other
-# exact rows of its cell, but for resident, which takes all the memory it needs.
+# are from the measured over all strategies and cells, and auto against the best of the other exact
+# strategies of its cell, except resident, which takes all the memory it needs.
 #
 #   awk -f tests/bench/judge_plans.awk OUTPUT...
 
@@ -31,7 +31,7 @@ function middle(values, n) {
     return n % 2 ? values[(n + 1) / 2] : (values[n / 2] + values[n / 2 + 1]) / 2
 }
 
-$2 ~ /^ row *$/ { # a table begins
+$2 ~ /^ strategy *$/ { # a table begins
     for (name in column) delete column[name]
     for (i = 2; i < NF; i++) column[trim($i)] = i
     n_tables++
@@ -39,11 +39,11 @@ $2 ~ /^ row *$/ { # a table begins
     next
 }
 
-# Rows that could not run are shorter.
+# Strategies that could not run have shorter lines.
 !/^\| / || NF != n_columns || !("planned decode" in column) { next }
 
 {
-    row = field("row")
+    strategy = field("strategy")
     loads = field("loads"); demand = field("demand"); speed = field("decode") + 0
     cell = n_tables SUBSEP loads SUBSEP demand
     where = sprintf("demand %s, loads %s", demand, loads)
@@ -51,38 +51,38 @@ $2 ~ /^ row *$/ { # a table begins
     if (field("measured/planned") == "-") n_unknown++
     else {
         ratio = field("measured/planned") + 0
-        error[++n_rows] = ratio > 1 ? 1 - 1 / ratio : 1 / ratio - 1
-        error_label[n_rows] = sprintf("%s (%s): measured %.3f of the predicted", row, where, ratio)
+        error[++n_results] = ratio > 1 ? 1 - 1 / ratio : 1 / ratio - 1
+        error_label[n_results] = sprintf("%s (%s): measured %.3f of the predicted", strategy, where, ratio)
     }
-    if (row ~ /^auto: /) { auto_speed[cell] = speed; auto_row[cell] = row }
-    else if (field("exact") == "yes" && row !~ /^resident/ && speed > best_speed[cell] + 0) {
-        best_speed[cell] = speed; best_row[cell] = row
+    if (strategy ~ /^auto: /) { auto_speed[cell] = speed; auto_strategy[cell] = strategy }
+    else if (field("exact") == "yes" && strategy !~ /^resident/ && speed > best_speed[cell] + 0) {
+        best_speed[cell] = speed; best_strategy[cell] = strategy
     }
 }
 
 END {
-    if (n_rows > 0) {
-        sort(error, error_label, n_rows)
-        printf "|predicted/measured - 1| of decode tokens/s, %d rows in %d cells: ", n_rows, n_cells
-        printf "median %.1f%%, 95th percentile %.1f%%\n", 100 * middle(error, n_rows),
-               100 * at_share(error, n_rows, 0.95)
+    if (n_results > 0) {
+        sort(error, error_label, n_results)
+        printf "|predicted/measured - 1| of decode tokens/s, %d results in %d cells: ", n_results, n_cells
+        printf "median %.1f%%, 95th percentile %.1f%%\n", 100 * middle(error, n_results),
+               100 * at_share(error, n_results, 0.95)
         print "the worst:"
-        for (i = n_rows; i > 0 && i > n_rows - 5; i--)
+        for (i = n_results; i > 0 && i > n_results - 5; i--)
             printf "  %5.1f%%  %s\n", 100 * error[i], error_label[i]
     }
-    if (n_unknown > 0) printf "without a prediction: %d rows\n", n_unknown
+    if (n_unknown > 0) printf "without a prediction: %d results\n", n_unknown
     for (i = 1; i <= n_cells; i++) {
         cell = cells[i]
-        if (!(cell in auto_speed) || !(cell in best_row)) continue
+        if (!(cell in auto_speed) || !(cell in best_strategy)) continue
         share[++n_judged] = auto_speed[cell] / best_speed[cell]
-        share_label[n_judged] = sprintf("%s: %s, best: %s", cell_name[cell], auto_row[cell],
-                                        best_row[cell])
+        share_label[n_judged] = sprintf("%s: %s, best: %s", cell_name[cell], auto_strategy[cell],
+                                        best_strategy[cell])
     }
     if (n_judged > 0) {
-        print "auto, measured, over the best other exact row:"
+        print "auto, measured, over the best other exact strategy:"
         for (i = 1; i <= n_judged; i++) printf "  %.3f  %s\n", share[i], share_label[i]
         sort(share, share_label, n_judged)
         printf "median %.3f, least %.3f, of %d cells\n", middle(share, n_judged), share[1], n_judged
     }
-    if (n_rows == 0) { print "no predictions in these tables (device=)"; exit 1 }
+    if (n_results == 0) { print "no predictions in these tables (device=)"; exit 1 }
 }

@@ -4,7 +4,7 @@
 # the columns. Loads come from memory at the rate named, so that the ratio of a load to a layer's
 # computation is what the table says.
 #
-#   SECONDS_PER_ROW=3 ROUNDS=1 tests/bench/strategies.sh [grid] [test-device] [ablations] [prompts]
+#   SECONDS_PER_STRATEGY=3 ROUNDS=1 tests/bench/strategies.sh [grid] [test-device] [ablations] [prompts]
 #                                                        [plans]
 #
 # Needs 8 GB of disk in $BUILD/bench and 4 GB of memory; the first four parts, which run when
@@ -16,7 +16,7 @@ cd "$(dirname "$0")/../.."
 BUILD=${BUILD:-build}
 bench=${BENCH:-$BUILD/tests/bench/bench_strategies}
 dir=${DIR:-$BUILD/bench/strategies}
-seconds=${SECONDS_PER_ROW:-3}
+seconds=${SECONDS_PER_STRATEGY:-3}
 rounds=${ROUNDS:-1}
 texts=${TEXTS:-tests/data/stories.valid.txt,tests/data/math.valid.txt,tests/data/code.valid.txt}
 # What moe-run sets for itself: a short spin at the end of parallel loops.
@@ -52,38 +52,38 @@ for part; do
     case $part in
     grid)
         echo "== 4,2 bits"
-        run 42.moe rows=$plain demand=0.5,1,2,4,6 loads=0.25,1 prompt=16 decode=32
-        run 42.moe rows=$plain demand=0.5,1,2,4,6 loads=4,16 prompt=8 decode=16
+        run 42.moe strategies=$plain demand=0.5,1,2,4,6 loads=0.25,1 prompt=16 decode=32
+        run 42.moe strategies=$plain demand=0.5,1,2,4,6 loads=4,16 prompt=8 decode=16
         echo "== 8,2 bits"
-        run 82.moe rows=$plain demand=1,2,4 loads=1,4 prompt=8 decode=16
+        run 82.moe strategies=$plain demand=1,2,4 loads=1,4 prompt=8 decode=16
         ;;
     test-device)
         echo "== a device 6 times as fast as its host, 4,2 bits"
-        run 42.moe rows=$beside speed=6 demand=0.5,1,2,4,6 loads=0.25,1,4 prompt=8 decode=16
-        run 42.moe rows=$beside speed=6 demand=2,4,6 loads=16 prompt=8 decode=16
+        run 42.moe strategies=$beside speed=6 demand=0.5,1,2,4,6 loads=0.25,1,4 prompt=8 decode=16
+        run 42.moe strategies=$beside speed=6 demand=2,4,6 loads=16 prompt=8 decode=16
         ;;
     ablations)
         echo "== Fate, fig. 14: prefetching, then caching, then quantization"
-        run 82.moe rows=ondemand,ondemand+predict=gate-next+prefetch=percentile:75\;slack,fate+prefill=popularity \
+        run 82.moe strategies=ondemand,ondemand+predict=gate-next+prefetch=percentile:75\;slack,fate+prefill=popularity \
             demand=2 loads=0.5,1,4 prompt=8 decode=16
-        run 42.moe rows=ondemand,fate demand=3.5 loads=0.28,0.56,2.2 prompt=8 decode=16
+        run 42.moe strategies=ondemand,fate demand=3.5 loads=0.28,0.56,2.2 prompt=8 decode=16
         echo "== Fate, fig. 13: on-demand, EAP and Fate over budgets"
-        run 42.moe rows=ondemand,eap,fate demand=1,2,3,4,5,6,7 loads=0.5 prompt=8 decode=32
+        run 42.moe strategies=ondemand,eap,fate demand=1,2,3,4,5,6,7 loads=0.5 prompt=8 decode=32
         echo "== Fate: each part off"
-        run 42.moe rows=fate,fate+predict=none+prefetch=none,fate+cache=lru,fate+cache=none,fate+alloc=per-layer,fate+alloc=global,fate+prefill=popularity,fate+prefill=routed-order,fate+prefetch=percentile:75,fate+predict=gate-residual \
+        run 42.moe strategies=fate,fate+predict=none+prefetch=none,fate+cache=lru,fate+cache=none,fate+alloc=per-layer,fate+alloc=global,fate+prefill=popularity,fate+prefill=routed-order,fate+prefetch=percentile:75,fate+predict=gate-residual \
             demand=2,4 loads=0.5 prompt=32 decode=32
         echo "== HOBBIT, fig. 16 to 18: dynamic loading, depth, policies, records; each part off"
-        run 42.moe rows=hobbit,hobbit+on-miss=load+skip-below=0,hobbit+skip-below=0,hobbit+predict=none+prefetch=none,hobbit+predict=gate-ahead:1,hobbit+predict=gate-ahead:2,hobbit+predict=gate-ahead:4,hobbit+protect=off,hobbit+cache=random,hobbit+cache=lru,hobbit+cache=lfu,hobbit+cache=lrfu,hobbit+keep-records=on,hobbit+cache=lfu+keep-records=on \
+        run 42.moe strategies=hobbit,hobbit+on-miss=load+skip-below=0,hobbit+skip-below=0,hobbit+predict=none+prefetch=none,hobbit+predict=gate-ahead:1,hobbit+predict=gate-ahead:2,hobbit+predict=gate-ahead:4,hobbit+protect=off,hobbit+cache=random,hobbit+cache=lru,hobbit+cache=lfu,hobbit+cache=lrfu,hobbit+keep-records=on,hobbit+cache=lfu+keep-records=on \
             demand=2,4 loads=0.5,4 prompt=16 decode=32
         echo "== EdgeMoE, fig. 18 and 16: quantization, preloading, buffer; sizes"
-        run 82.moe rows=ondemand,ondemand+predict=path+prefetch=until-router,edgemoe demand=2 loads=1,4 prompt=8 decode=16
-        run 42.moe rows=ondemand,ondemand+predict=path+prefetch=until-router,edgemoe demand=2 loads=0.56,2.2 prompt=8 decode=16
-        run 42.moe rows=edgemoe,edgemoe+predict=none+prefetch=none,edgemoe+cache=lru,edgemoe+cache=edgemoe-literal,edgemoe+init=layerwise,edgemoe+predict=keys demand=0.25,0.5,1,2,4,6 loads=1 prompt=8 decode=32
+        run 82.moe strategies=ondemand,ondemand+predict=path+prefetch=until-router,edgemoe demand=2 loads=1,4 prompt=8 decode=16
+        run 42.moe strategies=ondemand,ondemand+predict=path+prefetch=until-router,edgemoe demand=2 loads=0.56,2.2 prompt=8 decode=16
+        run 42.moe strategies=edgemoe,edgemoe+predict=none+prefetch=none,edgemoe+cache=lru,edgemoe+cache=edgemoe-literal,edgemoe+init=layerwise,edgemoe+predict=keys demand=0.25,0.5,1,2,4,6 loads=1 prompt=8 decode=32
         ;;
     prompts)
         echo "== Fate, fig. 11: prompts (of 128, 256 and 512 tokens there; the texts here end before)"
         for n in 64 128 224; do
-            run 42.moe rows=ondemand,lru,eap,fate,fate+prefill=popularity,prefetch demand=2,4 loads=0.5,2 prompt=$n decode=4
+            run 42.moe strategies=ondemand,lru,eap,fate,fate+prefill=popularity,prefetch demand=2,4 loads=0.5,2 prompt=$n decode=4
         done
         ;;
     plans)
@@ -98,8 +98,8 @@ for part; do
         for cells in "loads=0.25,1 prompt=16 decode=32" "loads=4 prompt=8 decode=16" \
             "loads=16 prompt=8 decode=16 rounds=1"; do
             n=$((n + 1))
-            run 42.moe rows=$plain,fate+prefill=popularity demand=0.5,1,2,4,6 \
-                seconds="${SECONDS_PER_ROW:-1.5}" rounds="${ROUNDS:-3}" $cells \
+            run 42.moe strategies=$plain,fate+prefill=popularity demand=0.5,1,2,4,6 \
+                seconds="${SECONDS_PER_STRATEGY:-1.5}" rounds="${ROUNDS:-3}" $cells \
                 device="$dir/device.yaml" calib="$dir/calib.trace" >"$dir/plans$n.txt"
             cat "$dir/plans$n.txt"
         done

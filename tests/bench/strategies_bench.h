@@ -1,6 +1,6 @@
 /*
- * What bench_strategies.c is about: the run, its cells, what a row did in one, and the documents
- * that all of them compute. Included by bench_strategies.c, which is one file.
+ * What bench_strategies.c is about: the run, its cells, what a strategy did in one, and the
+ * documents that all of them compute. Included by bench_strategies.c, which is one file.
  */
 #ifndef TESTS_BENCH_STRATEGIES_BENCH_H
 #define TESTS_BENCH_STRATEGIES_BENCH_H
@@ -18,7 +18,7 @@
 #include "study/documents.h"
 
 enum {
-    MAX_ROWS = 64,
+    MAX_CANDIDATES = 64,
     MAX_SIZES = 16,
     MAX_ROUNDS = 64,
     MAX_DOCUMENTS = 4096,
@@ -28,7 +28,7 @@ enum {
 };
 
 struct bench {
-    const char *pack, *statistics_path, *texts, *rows_text, *device_path, *calib_path;
+    const char *pack, *statistics_path, *texts, *strategies_text, *device_path, *calib_path;
     double demand[MAX_SIZES], loads[MAX_SIZES], speed, seconds;
     uint32_t n_demand, n_loads;
     uint64_t n_prompt, n_decode, rounds;
@@ -49,19 +49,19 @@ struct cell {
     double demand, loads;
 };
 
-struct row {
+struct candidate {
     char text[MOE_STRATEGY_BRIEF];
     bool automatic; /* found by the search; runs under --exact */
 };
 
-/* Documents that a row went through in a round, the first of them not counted; of each so many
+/* Documents that a strategy went through in a round, the first of them not counted; of each so many
  * tokens were decoded. */
 struct span {
     uint64_t first, n_documents;
     uint32_t n_decoded;
 };
 
-/* What one row did in a cell, all rounds together. */
+/* What one strategy did in a cell, all rounds together. */
 struct result {
     char why[256]; /* it cannot run */
     bool exact;
@@ -92,7 +92,7 @@ static struct moe_engine_options engine_options(const struct bench *b, struct ce
     return o;
 }
 
-static int parse_row(const char *text, struct moe_strategy *s, struct moe_err *err)
+static int parse_strategy(const char *text, struct moe_strategy *s, struct moe_err *err)
 {
     uint32_t named = 0;
     int status = moe_strategy_parse(text, s, &named, err);

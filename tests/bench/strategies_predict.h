@@ -1,7 +1,7 @@
 /*
- * What the planner says of the rows that bench_strategies.c measures: speed and hits in the
- * simulator over the very documents that a row went through, and the strategy that the search takes
- * on a trace of other texts. Included by bench_strategies.c, which is one file.
+ * What the planner says of the strategies that bench_strategies.c measures: speed and hits in the
+ * simulator over the very documents that a strategy went through, and the strategy that the search
+ * takes on a trace of other texts. Included by bench_strategies.c, which is one file.
  */
 #ifndef TESTS_BENCH_STRATEGIES_PREDICT_H
 #define TESTS_BENCH_STRATEGIES_PREDICT_H
@@ -21,7 +21,8 @@ struct prediction {
 
 /* ---- The documents as a trace ---- */
 
-/* Sequences that the rounds can reach: all in memory, a row decodes so fast, and few are faster. */
+/* Sequences that the rounds can reach: with all in memory a strategy decodes so fast, and few are
+ * faster. */
 static uint64_t sequences_needed(const struct bench *b)
 {
     double seconds = b->layer_seconds * b->n_layers * (double)b->n_decode;
@@ -144,23 +145,24 @@ static double rate_of(const struct moe_simulated_phase *p)
     return p->seconds > 0 ? (double)p->tokens / p->seconds : 0;
 }
 
-static int simulate_rounds(const struct bench *b, struct cell cell, const struct row *row,
-                           const struct result *r, struct prediction *out, struct moe_err *err)
+static int simulate_rounds(const struct bench *b, struct cell cell,
+                           const struct candidate *candidate, const struct result *r,
+                           struct prediction *out, struct moe_err *err)
 {
     struct oracle o;
     struct moe_strategy s;
     double prefill[MAX_ROUNDS], decode[MAX_ROUNDS];
     uint64_t hits = 0, activations = 0;
-    int status = open_oracle(&o, b, cell, b->traced, row->automatic, err);
+    int status = open_oracle(&o, b, cell, b->traced, candidate->automatic, err);
     if (status == MOE_OK)
-        status = parse_row(row->text, &s, err);
+        status = parse_strategy(candidate->text, &s, err);
     for (uint32_t i = 0; i < r->n_rounds && status == MOE_OK; i++) {
         struct moe_trial_run t;
         const struct span *span = &r->spans[i];
         uint32_t cut = (uint32_t)b->n_prompt + span->n_decoded;
         o.planner.excerpt = (struct moe_excerpt){
             .first = span->first, .cut = cut, .max_tokens = span->n_documents * cut, .warm = 1};
-        /* The row resident takes all it needs, whatever the cell has. */
+        /* resident takes all it needs, whatever the cell has. */
         status = moe_planner_try(&o.planner, &s, s.resident ? UINT64_MAX : 0, 0, &t, NULL, err);
         const struct moe_simulated_phase *d = &t.simulated.decode;
         prefill[i] = rate_of(&t.simulated.prefill);
@@ -175,20 +177,20 @@ static int simulate_rounds(const struct bench *b, struct cell cell, const struct
     return status;
 }
 
-/* What the simulator says of what the row did, round by round; of the rounds the median. What it
- * cannot replay has no prediction, and stderr says why. */
-static struct prediction predict(const struct bench *b, struct cell cell, const struct row *row,
-                                 const struct result *r)
+/* What the simulator says of what the strategy did, round by round; of the rounds the median. What
+ * it cannot replay has no prediction, and stderr says why. */
+static struct prediction predict(const struct bench *b, struct cell cell,
+                                 const struct candidate *candidate, const struct result *r)
 {
     struct prediction p = {0};
     struct moe_err err = {0};
-    if (simulate_rounds(b, cell, row, r, &p, &err) != MOE_OK)
-        fprintf(stderr, "bench_strategies: %s: no prediction: %s\n", row->text, err.text);
+    if (simulate_rounds(b, cell, candidate, r, &p, &err) != MOE_OK)
+        fprintf(stderr, "bench_strategies: %s: no prediction: %s\n", candidate->text, err.text);
     return p;
 }
 
 /* The strategy that --strategy auto takes for the cell on the calibration's trace. */
-static int find_automatic(const struct bench *b, struct cell cell, struct row *out,
+static int find_automatic(const struct bench *b, struct cell cell, struct candidate *out,
                           struct moe_err *err)
 {
     struct oracle o;
