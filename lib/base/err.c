@@ -1,6 +1,7 @@
 #define _POSIX_C_SOURCE 200809L /* the strerror_r that returns int */
 #include "base/err.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -13,7 +14,7 @@ static void blank_control_characters(char *text)
             *p = '?';
 }
 
-int moe_failv(struct moe_err *err, int status, const char *format, va_list args)
+static int failv(struct moe_err *err, int status, const char *format, va_list args)
 {
     if (err) {
         err->status = status;
@@ -27,7 +28,7 @@ int moe_fail(struct moe_err *err, int status, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    moe_failv(err, status, format, args);
+    failv(err, status, format, args);
     va_end(args);
     return status;
 }
@@ -39,7 +40,7 @@ int moe_err_prefix(struct moe_err *err, const char *format, ...)
     struct moe_err old = *err;
     va_list args;
     va_start(args, format);
-    moe_failv(err, old.status, format, args);
+    failv(err, old.status, format, args);
     va_end(args);
     size_t n = strlen(err->text);
     snprintf(err->text + n, sizeof err->text - n, ": %s", old.text);

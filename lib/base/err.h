@@ -9,8 +9,6 @@
 #ifndef MOE_BASE_ERR_H
 #define MOE_BASE_ERR_H
 
-#include <stdarg.h>
-
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -43,7 +41,6 @@ struct moe_err {
 /* Fills `err` (if not NULL) with `status` and the formatted text; returns `status`.
  * Control characters that a hostile file may have put into a name come out as '?'. */
 int moe_fail(struct moe_err *err, int status, const char *format, ...) MOE_PRINTF(3, 4);
-int moe_failv(struct moe_err *err, int status, const char *format, va_list args);
 
 /* Puts "PREFIX: " in front of an error already written; returns err->status
  * (MOE_ERR_IO where err is NULL, so that a caller may `return moe_err_prefix(...)` only when it

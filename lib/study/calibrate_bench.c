@@ -16,7 +16,7 @@ uint64_t calibrate_expert_bytes(const struct calibration *c, uint32_t layer, uin
                                 uint32_t variant)
 {
     const struct moe_expert_extent *e =
-        moe_pack_expert(c->model->pack, calibrate_model_layer(c, layer), expert, variant);
+        moe_pack_expert(c->model->pack, c->map->model_layer[layer], expert, variant);
     uint64_t bytes = 0;
     for (uint32_t s = 0; e->present && s < MOE_PACK_MAX_SEGMENTS; s++)
         bytes += e->segments[s].stored_bytes;
@@ -28,8 +28,8 @@ uint64_t calibrate_all_bytes(const struct calibration *c, uint32_t variant)
     uint64_t bytes = 0;
     for (uint32_t layer = 0; layer < c->map->n_layers; layer++)
         for (uint32_t e = 0; e < c->map->n_experts; e++) {
-            uint32_t usable = moe_pack_usable_variant(c->model->pack,
-                                                      calibrate_model_layer(c, layer), e, variant);
+            uint32_t usable =
+                moe_pack_usable_variant(c->model->pack, c->map->model_layer[layer], e, variant);
             bytes += calibrate_expert_bytes(c, layer, e, usable);
         }
     return bytes;
@@ -50,7 +50,7 @@ static uint8_t *make_table(const struct calibration *c, const uint8_t *variants,
     uint64_t n = c->map->n_experts;
     uint8_t *table = moe_alloc(c->model->config.n_layers, n, err);
     for (uint32_t layer = 0; table && layer < c->map->n_layers; layer++) {
-        uint8_t *to = table + calibrate_model_layer(c, layer) * n;
+        uint8_t *to = table + c->map->model_layer[layer] * n;
         if (variants)
             memcpy(to, variants + layer * n, n);
         else

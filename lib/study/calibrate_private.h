@@ -29,12 +29,6 @@ struct calibration {
     uint32_t upper, lower;                         /* variants that bracket the tolerance */
 };
 
-/* MoE layer `layer` of the map is this layer of the model. */
-static inline uint32_t calibrate_model_layer(const struct calibration *c, uint32_t layer)
-{
-    return c->map->model_layer[layer];
-}
-
 /* Stored bytes of an expert at a variant; 0: it has none. Of all experts at one. */
 uint64_t calibrate_expert_bytes(const struct calibration *c, uint32_t layer, uint32_t expert,
                                 uint32_t variant);

@@ -31,10 +31,10 @@ struct moe_profile_options {
  * of paths grow with the text and are not counted. */
 uint64_t moe_profile_bytes(const struct moe_profile_options *options, const struct moe_model *model,
                            uint32_t batch);
-/* Runs the documents through the session and counts; the session's observer is taken meanwhile.
+/* Runs the documents through the session and counts; the session's observer is replaced meanwhile.
  * *out is the caller's to free. When it fails or is stopped (MOE_ERR_INTERRUPTED) the documents
  * counted so far are in the partial file; it is also written now and then, and removed in the end.
- * A trace is kept only when it was stopped, in a file beside it named TRACE.part.
+ * A stopped run also keeps its trace, in a file beside it named TRACE.part; other failures do not.
  * MOE_ERR_USAGE: the texts, settings or model are not those that the partial file was made with. */
 int moe_profile_texts(struct moe_session *session, const struct moe_profile_options *options,
                       struct moe_statistics **out, struct moe_err *err);
