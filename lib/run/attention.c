@@ -5,10 +5,9 @@
  * heads of one group) are computed together.
  *
  * A row at position p sees the positions up to p, in a layer with a window of n the last n of
- * these. It is computed by chunks: chunk c holds the positions from c * MOE_ATTENTION_CHUNK
- * on. So scratch memory does not grow with the context, and a device that computes chunks side by
- * side gets the same bits. For a row and a head, with the query times attn_scale (each value
- * rounded):
+ * these. They are taken in chunks: chunk c begins at position c * MOE_ATTENTION_CHUNK. So scratch
+ * memory does not grow with the context, and a device that computes chunks side by side gets the
+ * same bits. For a row and a head, with the query times attn_scale (each value rounded):
  *
  *   score    s_p = the panel product of key p and the query: one fma chain over key_dim
  *   chunk    of each in which the row sees a position, over those it sees:
@@ -21,9 +20,9 @@
  *   sink     joined last, as a chunk with m = the sink, sum = 1, o = 0
  *   result   O[d] / S
  *
- * The products run over what any row of the tile sees, with e = 0 for the others: values are finite
- * (kv.c, put_cell), so that adds nothing; the sign of an output that is zero is all it could
- * change.
+ * The products run over what any row of the tile sees, with e = 0 for the rows that do not: values
+ * are finite (kv.c, put_cell), so that adds nothing; it could only change the sign of an output
+ * that is zero.
  */
 #include <math.h>
 #include <string.h>
@@ -57,7 +56,7 @@ struct attend {
     const struct moe_row *rows;
 };
 
-/* Smallest power of two that holds n; its logarithm. */
+/* The logarithm of the smallest power of two that is at least n. */
 static int tile_log2(uint32_t n)
 {
     int log2 = 0;
@@ -71,7 +70,7 @@ struct span {
     uint32_t begin, end;
 };
 
-/* The least span that holds those that are not empty. */
+/* The smallest span that covers those that are not empty. */
 static struct span hull(const struct span *spans, uint32_t n)
 {
     struct span all = {0, 0};
@@ -168,7 +167,7 @@ static void join(struct column *col, float largest, float sum, float *part, uint
     }
 }
 
-/* e of what a column sees in place of its scores, 0 for the rest of what any sees; the sum. */
+/* Replaces the scores that a column sees by e, those that only others see by 0; returns the sum. */
 static float exp_seen(float *scores, struct span seen, struct span any, float *largest)
 {
     if (seen.end == 0) {
@@ -188,7 +187,7 @@ static void attend_chunk(const struct moe_kv *kv, struct tile *tile, uint32_t ba
     for (uint32_t t = 0; t < tile->nt; t++)
         seen[t] = in_chunk(tile->sees[t], base);
     struct span any = hull(seen, tile->n);
-    if (any.end == 0) /* rows far apart, under a window */
+    if (any.end == 0) /* rows far apart, with a window */
         return;
     any.begin -= any.begin % MOE_PANEL_ROWS;
 
@@ -216,7 +215,7 @@ static void attend_chunk(const struct moe_kv *kv, struct tile *tile, uint32_t ba
                  kv->value_padded, tile->out + t * kv->value_padded);
 }
 
-/* The sink, the division. */
+/* Joins the sink and divides. */
 static void close_column(const struct attend *a, struct tile *tile, uint32_t t)
 {
     struct column *col = &tile->cols[t];

@@ -23,7 +23,7 @@ static uint64_t n_blocks(uint64_t n, uint32_t cols, uint32_t block)
     return n * ((cols + block - 1) / block);
 }
 
-/* Byte forms of n inputs of `cols` columns, or of other_n of other_cols. */
+/* Byte forms of n inputs of `cols` columns, or of other_n inputs of other_cols: the larger. */
 static void carve_either(struct moe_gpu_act *act, struct moe_arena *arena, uint64_t n,
                          uint32_t cols, uint64_t other_n, uint32_t other_cols)
 {
@@ -153,7 +153,8 @@ static void carve(struct gpu_work *g, struct moe_arena *arena, const struct moe_
     all->table = moe_arena_take(arena, all->table_bytes, 1);
 }
 
-/* The states that the host computes with: inputs of routers ahead, of experts and their outputs. */
+/* The states that the host computes with: inputs of predictions and of experts, and their outputs.
+ */
 static void carve_states(struct moe_states *states, struct moe_arena *arena,
                          const struct moe_config *c, const struct moe_session_options *o)
 {
@@ -276,7 +277,8 @@ static int open_marks(struct gpu_work *g, struct moe_err *err)
     return status == MOE_OK ? moe_gpu_mark_open(&g->routed, g->gpu, false, err) : status;
 }
 
-/* What stays on the device: rotary angles, and where all experts lie, if they lie there. */
+/* Uploads what stays on the device: rotary angles, and where all experts lie, when they lie there.
+ */
 static int upload(struct gpu_work *g, const struct moe_session *s,
                   const struct moe_session_options *o, struct moe_err *err)
 {

@@ -1,7 +1,7 @@
 /*
  * Working memory of a session whose stages run on a GPU (stages_gpu*.c): buffers of a pass, KV
- * cache, rotary angles, and what these stages remember. Private to them. What the host does in a
- * pass lies in the session's states and request, page-locked.
+ * cache, rotary angles, and what these stages remember. Private to them. The session's states and
+ * request, with which the host works, are page-locked.
  *
  * Pointers are the device's unless said otherwise; shapes as those of the same name in cpu_work.h.
  */
@@ -63,7 +63,7 @@ struct gpu_prediction {
     double gpu_seconds, host_seconds; /* for one row, as measured; 0: there was no choice */
 };
 
-/* All experts on the device: what its own router chooses from. */
+/* All experts on the device, from which its own router chooses. */
 struct gpu_residents {
     struct moe_gpu_gated *table; /* [MoE layers][n_experts]; NULL: not all are there */
     struct moe_gpu_gated *like;  /* [MoE layers] of the host; where experts of a layer differ in
@@ -76,9 +76,9 @@ struct gpu_residents {
 
 struct gpu_work {
     struct moe_gpu *gpu; /* borrowed */
-    uint8_t *block;      /* all that is the device's, but the KV cache */
+    uint8_t *block;      /* everything on the device except the KV cache */
     uint64_t block_bytes;
-    uint8_t *host_block; /* all that is the host's, the session's states included; page-locked */
+    uint8_t *host_block; /* everything on the host, the session's states included; page-locked */
     uint64_t host_bytes;
     void *pinned; /* the session's request, page-locked here */
 

@@ -5,7 +5,7 @@
 
 #include "base/mem.h"
 
-/* The tensor's place in the arena, its bytes there unless that only counts; NULL: none. */
+/* Reads the tensor into the arena, unless that only counts; out->data NULL: there is none. */
 static int read_tensor(const struct moe_model *m, enum moe_tensor_role role, uint32_t layer,
                        struct moe_arena *arena, struct moe_mat *out, struct moe_err *err)
 {

@@ -15,7 +15,7 @@ _Static_assert((int)MOE_MAX_DEPTH <= (int)MOE_MAX_ROUTERS, "one product for all 
 struct moe_layer_predictor {
     struct moe_session *session;
     const struct moe_layer *layers; /* whose routers are asked here: the model's, or the copies */
-    struct moe_layer *copies;       /* of a model on a gpu; NULL: none */
+    struct moe_layer *copies;       /* of a model on a GPU; NULL: none */
     enum moe_predict_by by;
     uint32_t depth, batch;
     uint64_t stride, router_stride; /* of the states and of routers' scores */

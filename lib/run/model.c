@@ -87,7 +87,7 @@ struct moe_mat *moe_model_matrix(const struct moe_model *m, enum moe_tensor_role
     return place_of(m, role, layer);
 }
 
-/* Reads a tensor to `at`; with a gpu that is an address there, and `staging` has room for it. */
+/* Reads a tensor to `at`; with a GPU that is an address there, and `staging` has room for it. */
 static int read_tensor(struct moe_model *m, const struct moe_pack_tensor *t, uint8_t *at,
                        uint8_t *staging, struct moe_err *err)
 {

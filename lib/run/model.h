@@ -1,6 +1,7 @@
 /*
  * A model ready to compute: description, tokenizer, dense weights in memory, experts behind
- * their provider. Opened from a pack; immutable afterwards but for the provider's state.
+ * their provider. Opened from a pack; immutable afterwards except for the provider's
+ * state.
  */
 #ifndef MOE_RUN_MODEL_H
 #define MOE_RUN_MODEL_H
@@ -56,10 +57,10 @@ struct moe_gpu;
 int moe_model_open_directory(struct moe_model **out, const char *path, struct moe_err *err);
 /* Bytes that moe_model_load will take: the dense weights, and rope for so many positions. */
 uint64_t moe_model_load_bytes(const struct moe_model *model, uint32_t context);
-/* Of the host, when the dense part goes to a gpu: room for a tensor on its way (while loading), and
- * rope. */
+/* Bytes of the host when the dense part goes to a GPU: room for a tensor on its way (while
+ * loading), and rope. */
 uint64_t moe_model_gpu_host_bytes(const struct moe_model *model, uint32_t context);
-/* Reads the dense part, into memory of the gpu where one is given. context: the longest a session
+/* Reads the dense part, into memory of the GPU if one is given. context: the longest a session
  * may have; 0 means context_max. It also chooses between a model's two sets of rotary frequencies:
  * above rope_original every session of this model uses the long one, however short its own context
  * is. */
@@ -79,7 +80,7 @@ void moe_model_close(struct moe_model *model);
 /* The shape of statistics of this model; max_tokens and prompt_percent are for the caller to set.
  */
 struct moe_statistics_shape moe_model_statistics_shape(const struct moe_model *model);
-/* Whether statistics are of this model. */
+/* Whether the statistics are of this model. */
 bool moe_model_fits_statistics(const struct moe_model *model,
                                const struct moe_statistics *statistics);
 

@@ -1,10 +1,10 @@
 /*
- * Around attention: the products that make queries, keys and values out of a layer's input, with
- * biases, norms, clipping and rotary positions, and those that bring attention's result back.
+ * Attention's projections: the products that make queries, keys and values out of a layer's input,
+ * with biases, norms, clipping and rotary positions, and those that make its output.
  *
  * Latent attention (DeepSeek-V2): of a position the cache keeps one normalised vector and one
- * rotated part for all heads. A head's keys and values are linear in that vector, so queries
- * are carried into its space instead (k_up) and results back out of it (v_up), head by head.
+ * rotated part for all heads. A head's keys and values are linear in that vector, so
+ * queries are mapped into its space instead (k_up) and results back out of it (v_up), head by head.
  */
 #include <string.h>
 
@@ -94,7 +94,7 @@ static void norm_q_down_rows(void *ctx, int64_t begin, int64_t end, int thread)
 }
 
 /* From [latent | shared part] in v to the cache's key [rotated | latent] in k and value [latent] in
- * v; the queries' rotated parts go beside what k_up has made of the rest. */
+ * v; the queries' rotated parts go beside the rest, which k_up has made. */
 static void finish_latent_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct project *p = ctx;

@@ -1,5 +1,5 @@
 /*
- * Routing: from the router's scores to experts and weights, by the kinds of model/config.h.
+ * Routing: from the router's scores to experts and weights, by the kinds of model/kinds.h.
  */
 #include <math.h>
 

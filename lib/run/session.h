@@ -3,7 +3,7 @@
  * the forward pass.
  *
  * The forward pass takes rows of (sequence, position, token) and a range of layers. One function
- * serves prompt batches, single tokens, several sequences at once, and re-runs from a layer on with
+ * serves prefill, single tokens, several sequences at once, and re-runs from a layer on with
  * given hidden states. A row's result depends on the rows before it in its own sequence only: not
  * on the batch, the thread count, or where experts came from.
  */
@@ -44,8 +44,7 @@ struct moe_observer {
                       uint64_t stride);
     /* Between a layer's attention and its feed-forward: the input of the attention's output
      * projection [n_rows][output_stride], and the norm of the residual stream
-     * [n_rows][norm_stride].
-     */
+     * [n_rows][norm_stride]. */
     void (*attended)(void *ctx, uint32_t layer, const float *output, uint64_t output_stride,
                      const float *norm, uint64_t norm_stride);
     /* When all experts of a layer are computed: the output of activation i (row i / top_k, in the
@@ -58,7 +57,7 @@ struct moe_gpu;
 
 /* Where a session on a GPU asks the routers of layers ahead. */
 enum moe_predict_on {
-    MOE_PREDICT_ON_AUTO, /* where one row measures faster; several rows on the GPU */
+    MOE_PREDICT_ON_AUTO, /* one row where it was measured to be faster; several rows on the GPU */
     MOE_PREDICT_ON_GPU,
     MOE_PREDICT_ON_HOST,
 };

@@ -57,7 +57,7 @@ static void gated_out(struct moe_session *s, uint32_t n, const struct moe_mat *d
     moe_matmul(&mm, 1);
 }
 
-/* A dense layer's feed-forward, or the shared expert: into the session's sum. */
+/* A dense layer's feed-forward, or the shared expert's, into `sum`. */
 static void run_dense(struct moe_session *s, const struct moe_layer *l)
 {
     struct cpu_work *w = s->device;
@@ -106,7 +106,7 @@ static int run_expert(struct moe_session *s, uint32_t which, const struct moe_ex
 }
 
 /* Several experts for the one row of a decode step, side by side: three parallel loops in all
- * instead of three an expert. */
+ * instead of three per expert. */
 static int run_side_by_side(struct moe_session *s, const uint32_t *which,
                             const struct moe_expert_view *views, uint32_t n, struct moe_err *err)
 {
@@ -162,7 +162,7 @@ int stages_cpu_beside(struct moe_session *s, uint32_t layer, uint32_t n_rows, st
     return MOE_OK;
 }
 
-/* A batch takes them one by one: each has work enough for all threads. */
+/* A batch takes them one by one: each has enough work for all threads. */
 uint32_t stages_cpu_at_once(const struct moe_session *s, uint32_t n_rows)
 {
     return n_rows == 1 ? MOE_MAX_TOP_K : 1;

@@ -72,7 +72,7 @@ static struct moe_gpu_act heads_act(const struct gpu_attention *a, const struct 
 }
 
 /* y[i][head * y_width ..] = (rows [head * rows_each ..) of m) x[i][head * x_width ..] for all
- * heads, as projections.c does; the x are those of `all`, whose byte forms are filled. */
+ * heads, as in projections.c; x is that of `all`, whose byte forms are filled. */
 static void multiply_heads(struct moe_session *s, const struct moe_mat *m, uint32_t n_rows,
                            const struct moe_gpu_act *all, uint32_t x_width, float *y,
                            uint64_t y_stride, uint32_t y_width)

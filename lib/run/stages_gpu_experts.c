@@ -1,5 +1,5 @@
 /*
- * Feed-forward on a GPU: dense and shared ones, experts from wherever their provider
+ * Feed-forward on a GPU: dense layers, the shared expert, and experts from wherever their provider
  * has them. Where all of them lie on the device and nothing on the host depends on the choice, the
  * host is not asked.
  */

@@ -1,5 +1,5 @@
 /*
- * Statistics of a run: the phases, and what holds of the whole.
+ * Statistics of a run: of its phases, and of the whole.
  */
 #ifndef MOE_RUN_STATS_H
 #define MOE_RUN_STATS_H
@@ -16,13 +16,13 @@ struct moe_stats {
     uint64_t peak_rss_bytes, memory_budget_bytes;       /* budget 0: none was given */
     uint64_t gpu_memory_bytes, gpu_memory_budget_bytes; /* taken on a GPU, of so many; 0: none */
     uint64_t bf16_rows; /* inputs of products that were computed in bf16 (--bf16-prompts) */
-    /* With a GPU and routers ahead: where they were asked, "gpu" or "host", and what either took
-     * for one row when that was chosen; "": nothing was to be chosen. */
+    /* With a GPU and predictions by routers: where these are asked, "gpu" or "host", and what each
+     * took for one row when that was chosen; "": there was no choice. */
     char predict_on[8];
     double predict_gpu_seconds, predict_host_seconds;
     char strategy[32], device[32];
-    char cache[32], alloc[32]; /* policy of the expert cache, how its slots are shared; "none" */
-    char parts[512];           /* all of the strategy's, in the words of their options */
+    char cache[32], alloc[32]; /* policy of the expert cache, allocation of its slots; "none" */
+    char parts[512];           /* the strategy's parts, in the words of their options */
 };
 
 /* Adds the counts and times of `part` (an answer, say) to `sum`; the time to first token and the
