@@ -1,5 +1,5 @@
 /*
- * Checkpoint: the tensors of a model as somebody published it, whatever the container.
+ * Checkpoint: the tensors of a model as published, in any container.
  *
  * A Hugging Face directory with model.safetensors, or model.safetensors.index.json and its shards;
  * or a GGUF file, alone or split (gguf.h has its metadata). Callers see names, shapes and rows of
@@ -55,7 +55,7 @@ struct moe_tensor {
 
 struct moe_checkpoint;
 
-/* Opens a directory, or a GGUF file by any of its parts (known by its first bytes, whatever its
+/* Opens a directory, or a GGUF file by any of its parts (recognized by its first bytes, not by its
  * name). Every shard's header is checked: bounds, overlaps, sizes against shapes, duplicates within
  * and across shards, agreement with the index. Tensors of another dtype, of more than
  * MOE_MAX_TENSOR_DIMS dimensions, or empty ones (a dimension of 0) are listed as MOE_DTYPE_OTHER
@@ -69,7 +69,7 @@ struct moe_checkpoint;
 int moe_checkpoint_open(struct moe_checkpoint **out, const char *path, struct moe_err *err);
 void moe_checkpoint_close(struct moe_checkpoint *ck);
 
-/* The directory the checkpoint lies in, for its JSON files; the path of a GGUF file. */
+/* The checkpoint's directory, for its JSON files; the path of a GGUF file. */
 const char *moe_checkpoint_dir(const struct moe_checkpoint *ck);
 /* The metadata of a GGUF file, borrowed; NULL for a directory. */
 const struct moe_gguf *moe_checkpoint_gguf(const struct moe_checkpoint *ck);

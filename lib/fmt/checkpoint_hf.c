@@ -99,7 +99,7 @@ static int open_mapped_shards(struct opening *o, const char *path, json_t *map, 
                             name);
         if (!plain_file_name(shard))
             return moe_fail(err, MOE_ERR_FORMAT,
-                            "%s: '%.120s' lies in '%.120s', which is not a plain file name", path,
+                            "%s: '%.120s' is in '%.120s', which is not a plain file name", path,
                             name, shard);
         if (find_shard(o, shard) >= 0)
             continue;
@@ -112,7 +112,7 @@ static int open_mapped_shards(struct opening *o, const char *path, json_t *map, 
     return MOE_OK;
 }
 
-/* Every tensor lies where the map says, and the map knows every tensor. */
+/* Every tensor is where the map says, and the map has every tensor. */
 static int check_map(const struct opening *o, const char *path, json_t *map, struct moe_err *err)
 {
     for (uint64_t i = 0; i < o->to->list.n; i++) {
@@ -121,7 +121,7 @@ static int check_map(const struct opening *o, const char *path, json_t *map, str
         const char *expected = json_string_value(json_object_get(map, t->name));
         if (!expected || strcmp(expected, found) != 0)
             return moe_fail(err, MOE_ERR_FORMAT,
-                            "%s: tensor '%.120s' lies in %s, the index says %.120s", path, t->name,
+                            "%s: tensor '%.120s' is in %s, the index says %.120s", path, t->name,
                             found, expected ? expected : "nothing of it");
     }
     const char *name;

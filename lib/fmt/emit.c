@@ -18,7 +18,7 @@ static void break_line(struct moe_emit *e, int depth)
     moe_buf_printf(e->out, "\n%*s", 2 * depth, "");
 }
 
-/* What stands before a member's value; `after`: between the key and a value in YAML. */
+/* Writes what comes before a member's value; `after`: between key and value in YAML. */
 static void lead(struct moe_emit *e, const char *key, const char *after)
 {
     bool broken = e->spaced && !e->line;

@@ -1,7 +1,7 @@
 /*
  * Emitting: a document in one description, written as YAML for people (blocks, with what is called
  * a line here kept on one) or as JSON for programs. Members come in the order of the calls; errors
- * are those of the buffer, told at the end.
+ * are reported at the end.
  *
  *     begin; for each member a value, or open, its members, close; end
  *
@@ -24,7 +24,7 @@ struct moe_emit {
     /* Private. */
     bool spaced; /* JSON for people's eyes too: ", " and ": ", and lines outside of line maps */
     bool first;  /* of its mapping or list */
-    bool dashed; /* the "- " of a list's item stands there: the first key follows it */
+    bool dashed; /* the "- " of a list's item has been written: the first key follows it */
     int depth;   /* open mappings and lists */
     int line;    /* depth at which a line began; 0: in a block; -1: all is one line */
     char closing[MOE_EMIT_MAX_DEPTH];
@@ -55,7 +55,7 @@ void moe_emit_open_line_map(struct moe_emit *e, const char *key);
 void moe_emit_open_line_list(struct moe_emit *e, const char *key);
 void moe_emit_close(struct moe_emit *e);
 
-/* UTF-8; bytes that are none come out as '?'. */
+/* UTF-8; other bytes come out as '?'. */
 void moe_emit_text(struct moe_emit *e, const char *key, const char *text);
 void moe_emit_u64(struct moe_emit *e, const char *key, uint64_t value);
 void moe_emit_i64(struct moe_emit *e, const char *key, int64_t value);
@@ -65,7 +65,7 @@ void moe_emit_double(struct moe_emit *e, const char *key, double value);
 void moe_emit_fixed(struct moe_emit *e, const char *key, int decimals, double value);
 void moe_emit_rounded(struct moe_emit *e, const char *key, int digits, double value);
 void moe_emit_null(struct moe_emit *e, const char *key);
-/* A value that is JSON already, as it stands. */
+/* A value that is JSON already, copied as it is. */
 void moe_emit_json(struct moe_emit *e, const char *key, const void *json, uint64_t n);
 void moe_emit_bool(struct moe_emit *e, const char *key, bool value);
 /* 16 hexadecimal digits, as a text. */

@@ -105,7 +105,7 @@ static int open_split_part(struct moe_gguf *gguf, const char *stem, uint64_t no,
     if (!moe_path_exists(path))
         status = moe_fail(err, MOE_ERR_IO,
                           "%s: missing: part %" PRIu64 " of a GGUF file split into %" PRIu64
-                          "; all parts must lie beside each other",
+                          "; all parts must be in one directory",
                           path, no + 1, count);
     if (status == MOE_OK)
         status = open_part(&gguf->files, path, to, err);

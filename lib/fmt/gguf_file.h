@@ -32,8 +32,8 @@ enum gguf_type {
 uint32_t gguf_type_bytes(uint32_t type);
 const char *gguf_type_name(uint32_t type);
 
-/* The front of a file, in memory as far as it has been read. Whoever fails says why in `err`; all
- * reads after that give zeros. */
+/* The front of a file, in memory as far as it has been read. The first failure is described in
+ * `err`; all reads after it give zeros. */
 struct gguf_reader {
     const char *path;
     int fd;
@@ -43,8 +43,8 @@ struct gguf_reader {
     int status;
     struct moe_err *err;
 };
-/* Sees to it that the next n bytes are in the buffer and steps over them; returns where they begin,
- * or UINT64_MAX. `what` is for the error text. */
+/* Brings the next n bytes into the buffer and steps over them; returns where they begin, or
+ * UINT64_MAX. `what` is for the error text. */
 uint64_t gguf_take(struct gguf_reader *r, uint64_t n, const char *what);
 uint32_t gguf_take_u32(struct gguf_reader *r, const char *what);
 uint64_t gguf_take_u64(struct gguf_reader *r, const char *what);

@@ -81,7 +81,7 @@ static void read_info(struct gguf_reader *r, struct moe_tensor_list *list, int f
         gguf_fail(r, begin, "tensor '%.100s' has an impossible shape", t->name);
 }
 
-/* Offsets count from the data's begin, which is known only now. */
+/* Offsets count from the beginning of the data, which is known only now. */
 static void place(struct gguf_reader *r, struct moe_tensor *t, uint64_t data, uint64_t alignment)
 {
     uint64_t room = r->file_bytes > data ? r->file_bytes - data : 0;

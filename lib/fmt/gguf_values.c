@@ -16,7 +16,7 @@ static int64_t sign_extended(uint64_t bits, uint32_t bytes)
     return (int64_t)((bits ^ sign) - sign);
 }
 
-/* A number as it lies in a file: whole, or a double. */
+/* A number as a file stores it: whole, or a double. */
 struct number {
     bool whole, negative;
     uint64_t value; /* of a whole one that is not negative */

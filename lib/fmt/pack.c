@@ -78,7 +78,7 @@ const char *pack_class_problem(const struct moe_expert_class *c)
         if (m->segment >= c->n_segments || m->offset % PACK_MATRIX_ALIGN != 0 ||
             m->offset > c->segment_bytes[m->segment] ||
             pack_matrix_bytes(m) > c->segment_bytes[m->segment] - m->offset)
-            return "a matrix does not lie inside its segment";
+            return "a matrix is not inside its segment";
         for (uint32_t j = 0; j < i; j++) {
             const struct moe_class_matrix *o = &c->matrices[j];
             if (o->role == m->role)
@@ -264,7 +264,7 @@ const char *pack_decode(const struct moe_extent *extent, const void *stored, voi
             memcpy(to, stored, extent->raw_bytes);
         return NULL;
     }
-    /* One frame and nothing behind it, of the size that the directory says. */
+    /* One frame and nothing after it, of the size that the directory says. */
     if (ZSTD_getFrameContentSize(stored, extent->stored_bytes) != extent->raw_bytes ||
         ZSTD_findFrameCompressedSize(stored, extent->stored_bytes) != extent->stored_bytes)
         return "its zstd frame has another size than the directory says";

@@ -2,15 +2,15 @@
  * Expert pack (.moe): the one file that moe-run needs. Format: man/moe-pack.5.
  *
  * A pack holds a directory (model description, tokenizer, chat template, dense tensors, expert
- * classes and extents) and the weights behind it, each in the layout the kernels consume
+ * classes and extents) and the weights, each in the layout the kernels consume
  * (quant/layout.h). Every extent starts at a multiple of 4096 bytes and has a checksum; it may be
  * compressed with zstd. This module knows names, extents and bytes; what the model description
  * means is model/config.h's business, what the tokenizer section means text/tokenizer.h's.
  *
  * An expert's variant is one run of consecutive segments in the file (first gate and up, then
  * down), so that a miss is one direct read and computation can start on the first segment. Which
- * matrices lie in which segment, and how, is a class; experts refer to classes, so each expert may
- * have other bitwidths than its neighbour.
+ * matrices are in which segment, and how, is a class; experts refer to classes, so each expert may
+ * have bitwidths of its own.
  */
 #ifndef MOE_FMT_PACK_H
 #define MOE_FMT_PACK_H
@@ -45,10 +45,10 @@ enum moe_pack_section {
     MOE_PACK_N_SECTIONS
 };
 
-/* Where bytes lie. stored_bytes < raw_bytes exactly when they are a zstd frame. */
+/* A run of bytes in the file. stored_bytes < raw_bytes exactly when they are a zstd frame. */
 struct moe_extent {
     uint64_t offset;       /* in the file, a multiple of MOE_PACK_ALIGN */
-    uint64_t stored_bytes; /* as they lie there, without the padding behind */
+    uint64_t stored_bytes; /* in the file, without the padding after them */
     uint64_t raw_bytes;    /* after decompression */
     uint64_t checksum;     /* moe_hash64 of the stored bytes */
 };
@@ -75,7 +75,7 @@ enum moe_expert_role {
 
 struct moe_class_matrix {
     uint16_t role;    /* enum moe_expert_role */
-    uint16_t segment; /* which segment it lies in */
+    uint16_t segment; /* that it is in */
     struct moe_layout layout;
     uint32_t rows, cols;
     uint64_t offset; /* in the raw segment, a multiple of 64 */
@@ -84,7 +84,7 @@ struct moe_class_matrix {
 /* One way an expert can be stored. Equal classes are shared; a class is also a size class of the
  * cache. */
 struct moe_expert_class {
-    uint32_t n_segments, n_matrices;               /* each matrix has another role */
+    uint32_t n_segments, n_matrices;               /* no two matrices have the same role */
     uint64_t segment_bytes[MOE_PACK_MAX_SEGMENTS]; /* raw, multiples of 64; gaps are zeros */
     struct moe_class_matrix matrices[MOE_PACK_MAX_MATRICES];
 };
@@ -159,14 +159,14 @@ int moe_pack_verify(const struct moe_pack *pack, const struct moe_progress *prog
                     uint64_t *bytes, struct moe_err *err);
 
 /* A matrix of an expert as a view into its raw segment bytes; false when the class has no such
- * role. `segments[i]` is where segment i lies. */
+ * role. `segments[i]` points to segment i. */
 bool moe_class_matrix_view(const struct moe_expert_class *class_, uint16_t role,
                            const uint8_t *const *segments, struct moe_mat *out);
 
 /* ---- Writing ----
  * Order of calls: create, section for each, add_class as needed, tensors and experts in any order
  * as their bytes become ready (they are written at once, only the directory stays in memory),
- * commit. Space for the directory is found at the end of the file, its place is in the header.
+ * commit. The directory goes to the end of the file, its place into the header.
  */
 struct moe_pack_writer;
 

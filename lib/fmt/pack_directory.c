@@ -37,7 +37,7 @@ static void put_extent(struct moe_buf *b, const struct moe_extent *e)
     moe_buf_u64(b, e->checksum);
 }
 
-/* A name field, filled up with zeros whatever lay behind the NUL. */
+/* A name field, filled up with zeros after the name. */
 static void put_name(struct moe_buf *b, const char *name, uint64_t room)
 {
     uint64_t n = strlen(name);

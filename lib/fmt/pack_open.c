@@ -48,7 +48,7 @@ static int parse_table(struct moe_pack *pack, struct moe_cursor *c, struct moe_e
             (s->bytes == 0 ? s->offset != 0
                            : s->offset < PACK_HEADER_BYTES || s->offset % MOE_PACK_ALIGN != 0 ||
                                  s->offset > offset_max || s->bytes > offset_max - s->offset))
-            return pack_damaged(pack, err, "a section does not lie inside the file");
+            return pack_damaged(pack, err, "a section is not inside the file");
     }
     return MOE_OK;
 }
@@ -62,7 +62,7 @@ static int parse_header(struct moe_pack *pack, const uint8_t *header, struct moe
     pack->n_sections = moe_cursor_u32(&c);
     uint64_t file_bytes = moe_cursor_u64(&c);
     uint64_t required = moe_cursor_u64(&c);
-    moe_cursor_u64(&c); /* optional features: whatever they are, this reader may ignore them */
+    moe_cursor_u64(&c); /* optional features: a reader may ignore any of them */
     pack->fingerprint = moe_cursor_u64(&c);
     pack->source_fingerprint = moe_cursor_u64(&c);
     uint64_t reserved = moe_cursor_u64(&c);
@@ -102,7 +102,7 @@ static int read_sections(struct moe_pack *pack, struct moe_err *err)
 {
     for (uint32_t i = 0; i < PACK_N_IDS; i++) {
         const struct pack_section *s = &pack->table[i];
-        /* One byte more: sections that are texts end in a NUL for whoever prints them. */
+        /* One byte more: sections that are texts end in a NUL, for printing them. */
         uint8_t *data = moe_alloc(s->bytes + 1, 1, err);
         if (!data)
             return MOE_ERR_MEMORY;
@@ -122,7 +122,7 @@ static int read_sections(struct moe_pack *pack, struct moe_err *err)
 /* ---- All ---- */
 
 /* The pieces, padded, follow each other from the header to the file's end: nothing overlaps, and no
- * byte of the file lies outside all checksums except padding. */
+ * byte of the file but padding is outside all checksums. */
 static int check_tiling(const struct moe_pack *pack, struct moe_err *err)
 {
     uint64_t n;

@@ -201,7 +201,7 @@ static int parse_classes(struct moe_pack *pack, struct moe_err *err)
     struct moe_cursor c = section_cursor(pack, PACK_ID_CLASSES);
     uint32_t n = moe_cursor_u32(&c);
     uint32_t zero = moe_cursor_u32(&c);
-    /* A class has at least 8 bytes of counts, a segment and a matrix: n cannot be a lie that costs
+    /* A class has at least 8 bytes of counts, a segment and a matrix: a false n cannot cost
      * much memory. */
     if (c.failed || zero != 0 || n > MOE_PACK_MAX_CLASSES || n > moe_cursor_left(&c) / 48)
         return pack_damaged(pack, err, "impossible table of expert classes");
@@ -215,7 +215,7 @@ static int parse_classes(struct moe_pack *pack, struct moe_err *err)
             return status;
     }
     if (moe_cursor_left(&c) != 0)
-        return pack_damaged(pack, err, "bytes behind the table of expert classes");
+        return pack_damaged(pack, err, "bytes after the table of expert classes");
     return MOE_OK;
 }
 

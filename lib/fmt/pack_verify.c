@@ -67,7 +67,7 @@ void pack_piece_name(const struct moe_pack *pack, const struct pack_piece *piece
 
 /* ---- Verifying ---- */
 
-/* Reads one piece with the padding behind it, which must be zeros up to the next unit. */
+/* Reads one piece with the padding after it, which must be zeros up to the next unit. */
 static int verify_piece(const struct moe_pack *pack, const struct pack_piece *piece,
                         struct moe_err *err)
 {
@@ -86,7 +86,7 @@ static int verify_piece(const struct moe_pack *pack, const struct pack_piece *pi
     const char *problem = NULL;
     for (uint64_t i = extent->stored_bytes; i < padded && !problem; i++)
         if (stored[i] != 0)
-            problem = "the padding behind it is not zero";
+            problem = "the padding after it is not zero";
     if (!problem)
         problem = pack_decode(extent, stored, raw);
     if (problem) {

@@ -1,5 +1,5 @@
 /*
- * The tensors of a checkpoint and the files they lie in, whatever the container. Internal to fmt/
+ * The tensors of a checkpoint and the files that hold them, in any container. Internal to fmt/
  * (checkpoint.h is what others use) and to the fuzzers.
  */
 #ifndef MOE_FMT_TENSOR_LIST_H
@@ -19,7 +19,7 @@ struct moe_tensor_entry {
      * read. */
     char dtype_name[MOE_DTYPE_NAME_BYTES];
     /* MXFP4 as two tensors: tensor.file and .offset are those of the packed values, in pairs; the
-     * exponents lie here. */
+     * exponents are here. */
     bool in_pairs;
     int scales_file;
     uint64_t scales_offset;

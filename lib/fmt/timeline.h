@@ -1,5 +1,5 @@
 /*
- * Timeline: what happened when, as a Chrome trace (chrome://tracing, Perfetto): JSON events in
+ * Timeline: what a run did when, as a Chrome trace (chrome://tracing, Perfetto): JSON events in
  * microseconds. Recording allocates; without a timeline (NULL) every call does nothing.
  */
 #ifndef MOE_FMT_TIMELINE_H
@@ -19,10 +19,10 @@ struct moe_timeline {
 void moe_timeline_init(struct moe_timeline *t);
 void moe_timeline_release(struct moe_timeline *t);
 
-/* Something went on from `begin` to `end` (moe_seconds()). */
+/* An event from `begin` to `end` (moe_seconds()). */
 void moe_timeline_span(struct moe_timeline *t, enum moe_track track, const char *name, double begin,
                        double end);
-/* The same for things that overlap others of their track; `id` tells them apart. */
+/* The same for events that overlap others of their track; `id` distinguishes them. */
 void moe_timeline_overlapping(struct moe_timeline *t, enum moe_track track, const char *name,
                               unsigned long long id, double begin, double end);
 

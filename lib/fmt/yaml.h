@@ -3,8 +3,8 @@
  * subset of YAML 1.1 over libyaml: one document of mappings, sequences and scalars; no anchors,
  * aliases or tags; duplicate keys are refused. Errors give line and column.
  *
- * Reading marks what it has looked at: moe_yaml_check_known then names the first key that nobody
- * asked for.
+ * Reading marks the keys that were asked for: moe_yaml_check_known then names the first one that
+ * was not.
  */
 #ifndef MOE_FMT_YAML_H
 #define MOE_FMT_YAML_H
@@ -61,7 +61,7 @@ int moe_yaml_get_fingerprint(struct moe_yaml *doc, struct moe_yaml_node *map, co
                              bool required, uint64_t *out, struct moe_err *err);
 int moe_yaml_get_map(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key,
                      bool required, struct moe_yaml_node **out, struct moe_err *err);
-/* The member whatever it is; NULL where it is missing (or null). */
+/* The member, of any kind; NULL where it is missing (or null). */
 struct moe_yaml_node *moe_yaml_get(struct moe_yaml_node *map, const char *key);
 /* *out: the sequence; *n: its length. */
 int moe_yaml_get_list(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key,

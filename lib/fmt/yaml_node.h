@@ -22,7 +22,7 @@ struct moe_yaml_node {
     struct moe_yaml_node *first, *last;
 };
 
-/* Nodes and texts lie in blocks that are freed together. */
+/* Nodes and texts are allocated in blocks that are freed together. */
 struct moe_yaml_block {
     struct moe_yaml_block *before;
     char bytes[];

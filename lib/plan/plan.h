@@ -1,7 +1,7 @@
 /*
- * Plan: how a model is to run within a memory budget on a machine, and what was expected of it when
- * it was made. Plain data behind moe-plan(5); planner.h makes one, moe-run takes one, moe-plan
- * --explain tells one.
+ * Plan: how a model runs within a memory budget on a machine, and what was expected of it when the
+ * plan was made. The data of moe-plan(5): planner.h makes a plan, moe-run follows it, moe-plan
+ * --explain describes it.
  */
 #ifndef MOE_PLAN_PLAN_H
 #define MOE_PLAN_PLAN_H
@@ -28,7 +28,7 @@ enum {
 struct moe_plan_memory {
     uint64_t total; /* the budget; 0: none, the experts' share alone was named */
     uint64_t program, dense, kv, work;
-    uint64_t experts; /* all slots, and what loading takes beside them */
+    uint64_t experts; /* all slots, and the buffers of loading */
     uint64_t floor;   /* the smallest budget that works */
     uint64_t token;   /* experts that one token visits */
     uint64_t all;     /* all experts */
@@ -57,7 +57,7 @@ struct moe_plan_step {
 };
 
 struct moe_plan_tried {
-    char strategy[MOE_PLAN_TEXT]; /* row and parts that differ: "fate+cache=lrfu" */
+    char strategy[MOE_PLAN_TEXT]; /* its name and the parts that differ: "fate+cache=lrfu" */
     double decode_tokens_per_second, hit_rate;
 };
 
@@ -75,7 +75,7 @@ struct moe_plan_evidence {
     char calibration_texts[MOE_PLAN_TEXT]; /* whose losses it measured, with commas */
 };
 
-/* What results lose by a part of the strategy, at most, as a bit map has it (map.h). */
+/* The most that a part of the strategy costs in quality, from a bit map (map.h). */
 struct moe_plan_loss {
     char part[32]; /* its option */
     uint64_t tokens;
@@ -129,7 +129,7 @@ struct moe_plan {
 /* Whether a plan can be about so many MoE layers, experts of each (no more than
  * MOE_TRACE_MAX_EXPERTS of all together) and experts per token. */
 bool moe_plan_shape_fits(uint32_t n_layers, uint32_t n_experts, uint32_t top_k);
-/* Of what else is in it nothing is known: figures of `expected` and `layers` are -1, boundaries
+/* A plan of which only the shape is known: figures of `expected` and `layers` are -1, boundaries
  * UINT32_MAX, everything else 0. MOE_ERR_USAGE: a shape that does not fit. */
 int moe_plan_new(struct moe_plan **out, uint32_t n_layers, uint32_t n_experts, uint32_t top_k,
                  struct moe_err *err);

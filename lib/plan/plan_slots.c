@@ -1,5 +1,5 @@
 /*
- * What lies where in a plan: slots, and the cache's first contents.
+ * Slots in the file of a plan, and the cache's first contents.
  */
 #include <inttypes.h>
 #include <stdlib.h>

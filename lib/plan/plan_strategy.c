@@ -46,7 +46,7 @@ static int read_part(struct moe_record_reader *r, struct moe_yaml_node *parts,
     return status;
 }
 
-/* A part that is not there is off, whatever the row of the table has. */
+/* A part that the file does not name is off, even where the strategy has it. */
 static int read_parts(struct moe_record_reader *r, struct moe_yaml_node *map,
                       const struct moe_member *m, void *record)
 {

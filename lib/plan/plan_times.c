@@ -1,6 +1,6 @@
 /*
- * The times in the file of a plan: its pace, with a line by rows for each piece of a layer and each
- * variant's expert.
+ * The times in the file of a plan: for each piece of a layer and an expert of each variant, seconds
+ * by rows of the batch.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -85,7 +85,7 @@ static bool has_pieces(const struct moe_member *m, const void *record)
 
 static const struct moe_member_own pieces = {read_pieces, write_pieces, has_pieces};
 
-/* Items lie in two arrays: names in the plan, lines in its pace. */
+/* Items are in two arrays: names in the plan, lines in its pace. */
 static const struct moe_member variant_name =
     MOE_FIELD(MOE_ALWAYS, struct moe_plan, "precision", variants[0]);
 

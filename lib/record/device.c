@@ -12,7 +12,7 @@ static double known(const struct moe_figure *f)
     return f->value > 0 ? f->value : NAN;
 }
 
-/* What has no router, shared expert, or anything to combine has a figure of 0 there. */
+/* A layer without a router or a shared expert has a figure of 0 there. */
 static double batch_seconds(const struct moe_device_batch *b, enum moe_device_part part)
 {
     switch (part) {

@@ -1,7 +1,7 @@
 /*
- * Device profile: how fast a machine computes, remembers and loads, as planner and simulator need
- * it. Plain data; the file is YAML, moe-device(5). study/device_bench.h measures one; those under
- * profiles/ are taken from papers and specifications.
+ * Device profile: the speed of a machine's computation, memory and loads, as planner and simulator
+ * need it. Plain data; the file is YAML, moe-device(5). study/device_bench.h measures one; those
+ * under profiles/ are taken from papers and specifications.
  *
  * Everything may be unknown: a figure then has the value 0, and what is derived from it is NAN.
  */
@@ -23,11 +23,11 @@ enum {
     MOE_DEVICE_MAX_VARIANTS = 8,
 };
 
-/* A number that was measured or told, above zero; 0: not known. */
+/* A number above zero that was measured or given; 0: not known. */
 struct moe_figure {
     double value;                 /* of several runs the median */
     double min, max;              /* of the runs; 0 where there were none */
-    uint32_t n_runs;              /* 0: told, not measured */
+    uint32_t n_runs;              /* 0: given, not measured */
     char source[MOE_DEVICE_TEXT]; /* "": as its section says */
 };
 
@@ -45,17 +45,17 @@ struct moe_device_accelerator {
     struct moe_figure link_bytes_per_second; /* host to device */
 };
 
-/* Loads of read_bytes each, so many asked for at a time. */
+/* Loads of read_bytes each, in_flight of them at a time. */
 struct moe_device_reads {
     uint32_t in_flight;
     struct moe_figure bytes_per_second; /* of all together */
-    struct moe_figure seconds;          /* of one, from asking to its last byte */
+    struct moe_figure seconds;          /* of one, from its request to its last byte */
 };
 
 struct moe_device_storage {
     char source[MOE_DEVICE_TEXT], name[MOE_DEVICE_TEXT];
     bool direct;                        /* past the page cache */
-    struct moe_figure bytes_per_second; /* where nothing more is known than that */
+    struct moe_figure bytes_per_second; /* where nothing else is known */
     struct moe_figure latency_seconds;  /* of a read of 4096 bytes, alone */
     struct moe_figure read_bytes;
     uint32_t n_reads;
@@ -70,14 +70,14 @@ struct moe_device_batch {
     struct moe_figure shared;      /* the shared expert and its gate */
     struct moe_figure combine;     /* grouping rows by expert, adding the experts' outputs */
     struct moe_figure dense;       /* feed-forward of a layer without experts */
-    struct moe_figure expert_rows; /* rows that an expert in use computed, in the mean */
+    struct moe_figure expert_rows; /* rows that an expert in use computed, on average */
     uint32_t n_experts;            /* like n_variants, or 0 */
     struct moe_figure experts[MOE_DEVICE_MAX_VARIANTS]; /* one expert, for expert_rows rows */
 };
 
 struct moe_device_variant {
     char name[64];           /* as the pack names it */
-    struct moe_figure bytes; /* of an expert in the pack, in the mean: what a load reads */
+    struct moe_figure bytes; /* of an expert in the pack, on average: what a load reads */
 };
 
 struct moe_device_model {
@@ -100,13 +100,13 @@ struct moe_device {
     struct moe_device_model model;
 };
 
-/* ---- What follows from it ----
+/* ---- What follows from a profile ----
  * All seconds. Between the batches that were measured times are interpolated, beyond the largest
  * they grow as between the last two. NAN where the profile does not know.
  */
 
 enum moe_device_part {
-    MOE_DEVICE_ROUTE, /* a layer until its router has spoken: attention and router */
+    MOE_DEVICE_ROUTE, /* a layer until its router has chosen: attention and router */
     MOE_DEVICE_ATTENTION,
     MOE_DEVICE_ROUTER,
     MOE_DEVICE_SHARED,
@@ -137,7 +137,7 @@ enum moe_device_tier {
 
 /* Bytes per second of loads that follow each other without a pause. */
 double moe_device_load_rate(const struct moe_device *d, enum moe_device_tier from);
-/* One load of so many bytes when nothing else is asked for: latency and transfer. */
+/* One load of so many bytes with no other in flight: latency and transfer. */
 double moe_device_load_seconds(const struct moe_device *d, enum moe_device_tier from,
                                uint64_t bytes);
 

@@ -97,7 +97,7 @@ static const struct moe_map_text *next_to_choose_on(const struct moe_map *m, uin
     return *i < m->n_texts ? &m->texts[(*i)++] : NULL;
 }
 
-/* Texts that are only judged on are nothing to importances. */
+/* Importances do not depend on validation texts. */
 static bool same_texts(const struct moe_map *a, const struct moe_map *b)
 {
     uint32_t i = 0, j = 0;
@@ -127,7 +127,7 @@ static bool same_shape(const struct moe_map *a, const struct moe_map *b)
            memcmp(a->model_layer, b->model_layer, a->n_layers * sizeof *a->model_layer) == 0;
 }
 
-/* What makes importances of both figures of the same thing; NULL: nothing differs. */
+/* What differs of the things that importances depend on; NULL: nothing. */
 static const char *difference(const struct moe_map *a, const struct moe_map *b)
 {
     const struct moe_importances *x = &a->importances, *y = &b->importances;

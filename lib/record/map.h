@@ -1,6 +1,6 @@
 /*
  * Bit map: what moe-calibrate found out. Which precision each expert deserves, what that costs, and
- * what else may be approximated. Plain data behind moe-map(5).
+ * what else may be approximated. The data of moe-map(5).
  *
  * Layers are MoE layers, numbered from 0; model_layer says which of the model's they are. Variants
  * are those of the pack that was calibrated, best first.
@@ -48,7 +48,7 @@ double moe_loss_error(const struct moe_loss *loss, enum moe_metric metric);
 struct moe_map_text {
     char name[MOE_MAP_TEXT]; /* the file's, without its directory */
     uint64_t documents, tokens, hash;
-    bool check; /* judged on, not chosen on */
+    bool check; /* a validation text: not chosen on */
     bool known; /* `loss` is: of the final choice, on this text alone */
     struct moe_loss loss;
 };
@@ -81,9 +81,9 @@ struct moe_map_choice {
     uint8_t *variant; /* [n_layers][n_experts]; owned */
     uint32_t dense_bits;
     uint64_t expert_bytes, dense_bytes; /* stored */
-    double expected;                    /* loss that the importances' sum foretold, in the metric */
-    struct moe_loss loss, check;        /* on all texts to choose on, on all --check texts; check:
-                                           tokens 0: none were named */
+    double expected;             /* loss that the sum of importances predicts, in the metric */
+    struct moe_loss loss, check; /* on all texts to choose on, on all --check texts; check:
+                                    tokens 0: none were named */
 };
 
 struct moe_map_point {
@@ -121,7 +121,7 @@ struct moe_map_hobbit {
     double weights[MOE_HOBBIT_WEIGHTS];
     double low_pool;        /* share of the cache's bytes for the low precision */
     double penalty;         /* mean miss penalty per activation there, a high miss being 1 */
-    double default_penalty; /* with the policy's own weights and the row's pools */
+    double default_penalty; /* with the policy's own weights and the strategy's pools */
 };
 
 struct moe_map {

@@ -1,11 +1,11 @@
 /*
- * Statistics of what the experts do over a text: the accumulators behind moe-stats(5).
+ * Statistics of what the experts do over a text: the accumulators of moe-stats(5).
  *
- * Pure: fed with what the routers chose and what predictors had said, layer by layer of a document;
+ * Pure: fed with the routers' choices and the predictions, layer by layer of a document;
  * what follows from the choices alone is computed at the document's end. Every sum is a whole
  * number or a fixed-point one, rounded once per item: neither order nor sharding matters, and
- * merging is addition. Percentages, correlations and the like are for whoever shows them
- * (statistics_figures.h).
+ * merging is addition. Percentages, correlations and the like are in
+ * statistics_figures.h.
  *
  * Layers here are MoE layers, numbered from 0 without the dense ones between them.
  */
@@ -118,7 +118,7 @@ enum moe_total {
     MOE_TOTAL_DRIFT,
     MOE_TOTAL_NEXT_N, /* ... against the window before */
     MOE_TOTAL_NEXT,
-    MOE_TOTAL_HASH, /* sum of the documents' hashes: tells which texts were counted */
+    MOE_TOTAL_HASH, /* sum of the documents' hashes: identifies the texts counted */
     MOE_N_TOTALS
 };
 
@@ -167,7 +167,7 @@ static inline uint64_t *moe_accuracy_at(const struct moe_statistics *s, uint32_t
     return moe_series_at(s, MOE_S_ACCURACY, layer) + predictor * MOE_N_ACCURACIES;
 }
 
-/* Bytes that they take, a document being counted included; the tables of paths grow besides. */
+/* Bytes that they take, a document being counted included; the tables of paths grow in addition. */
 uint64_t moe_statistics_bytes(const struct moe_statistics_shape *shape);
 int moe_statistics_new(struct moe_statistics **out, const struct moe_statistics_shape *shape,
                        struct moe_err *err);

@@ -44,7 +44,7 @@ void moe_figure_popularity(const struct moe_statistics *s, uint32_t layer,
                            double shares[MOE_POPULARITY_POINTS]);
 /* Mean routing weight of a rank, 0 the best. */
 double moe_figure_weight(const struct moe_statistics *s, uint32_t layer, uint32_t rank);
-/* Share of HOBBIT's scores of ranks from the second on that lie below `score`; bins of 1/100. */
+/* Share of HOBBIT's scores of ranks from the second on that are below `score`; bins of 1/100. */
 double moe_figure_scores_below(const struct moe_statistics *s, uint32_t layer, double score);
 /* DAOP's equation 1 between prompt and rest of a document; windows of 15 tokens of the rest against
  * the prompt, and against the window before. */

@@ -1,5 +1,5 @@
 /*
- * Counting keys of 64 bits: the table behind activation paths. With a limit only the keys with the
+ * Counts of 64-bit keys: the table of activation paths. With a limit only the keys with the
  * smallest hashes are kept (a bottom-k sketch): which ones depends on the keys seen alone, not on
  * their order, so that merged shards equal one run.
  */

@@ -11,7 +11,7 @@
 #include "record/statistics_state.h"
 
 enum { FORMAT_VERSION = 1, MAX_TOKENS = 1 << 24, MAX_LAYERS = 1 << 16 };
-/* A file of 256 experts in 64 layers has some 30 MB. */
+/* A file of 256 experts in 64 layers has about 30 MB. */
 #define MAX_FILE_BYTES (UINT64_C(1) << 30)
 
 static const char *const total_names[MOE_N_TOTALS] = {

@@ -1,5 +1,5 @@
 /*
- * Trace (moe-trace(5)): what routers chose and predictors said, token by token, so that any
+ * Trace (moe-trace(5)): what routers chose and what was predicted, token by token, so that any
  * strategy can be replayed without the model.
  *
  * A trace holds sequences (documents, or turns of a conversation), each a run of tokens: first
@@ -49,10 +49,10 @@ struct moe_trace_totals {
     uint64_t sequences, tokens, prompt_tokens;
 };
 
-/* Scores deep enough for every strategy: twice top_k, and the quarter of the experts that lies
+/* Scores deep enough for every strategy: twice top_k, and the quarter of the experts that is
  * above the 75th percentile. */
 uint32_t moe_trace_default_keep(uint32_t n_experts, uint32_t top_k);
-/* The first layer that a predictor speaks of: so many layers it looks back. */
+/* The first layer that a predictor predicts: the number of layers that it looks back. */
 uint32_t moe_trace_first_layer(enum moe_predictor predictor);
 static inline uint64_t moe_trace_expert_bytes(const struct moe_trace_shape *shape, uint32_t variant,
                                               uint32_t layer, uint32_t expert)
@@ -75,7 +75,7 @@ int moe_trace_create(struct moe_trace_writer **out, const char *path,
  * moe_trace_reserve, after it, leaves nothing to allocate. */
 uint64_t moe_trace_writer_bytes(const struct moe_trace_shape *shape, uint32_t most);
 int moe_trace_reserve(struct moe_trace_writer *w, uint32_t most, struct moe_err *err);
-/* A new sequence; one that gets no tokens leaves no mark. */
+/* A new sequence; one without tokens is not written. */
 int moe_trace_begin(struct moe_trace_writer *w, struct moe_err *err);
 /* n further tokens, the first n_prompt of them the prompt's (0 once tokens were decoded). Those
  * added before are complete and may be written. */
@@ -99,8 +99,8 @@ void moe_trace_abort(struct moe_trace_writer *w);
 /* Whether the file begins like a trace. */
 bool moe_trace_is(const char *path);
 
-/* Checks the header and the sizes of experts; the rest is checked as it is read. MOE_ERR_FORMAT: it
- * is damaged, cut off or no trace; MOE_ERR_VERSION: a newer one. */
+/* Checks the header and the sizes of experts; the rest is checked as it is read. MOE_ERR_FORMAT:
+ * damaged, cut off or not a trace; MOE_ERR_VERSION: a newer one. */
 int moe_trace_open(struct moe_trace **out, const char *path, struct moe_err *err);
 void moe_trace_close(struct moe_trace *t);
 
@@ -127,7 +127,7 @@ struct moe_trace_step {
     } predicted[MOE_N_PREDICTORS];
 };
 
-/* The next token, NULL behind the last. Tokens come sequence by sequence in order. Allocates
+/* The next token, NULL after the last. Tokens come sequence by sequence in order. Allocates
  * nothing. After a failure only rewind and close are allowed. */
 int moe_trace_next(struct moe_trace *t, const struct moe_trace_token **token, struct moe_err *err);
 /* A layer of the token that moe_trace_next gave. Pointers hold until moe_trace_next. */

@@ -1,6 +1,6 @@
 /*
  * What the trace's reader and writer share: the numbers of man/moe-trace.5 and the order of values
- * in a frame. Internal to sched/ and its tests.
+ * in a frame. Internal to record/ and its tests.
  */
 #ifndef MOE_RECORD_TRACE_FORMAT_H
 #define MOE_RECORD_TRACE_FORMAT_H
@@ -33,7 +33,7 @@ struct trace_column {
 struct trace_layout {
     uint32_t n_columns, n_ids, n_scores; /* of a token-layer, the early layers' gaps included */
     struct trace_column columns[TRACE_MAX_COLUMNS];
-    /* Where they lie among the ids and scores of a token-layer. */
+    /* Their places among the ids and scores of a token-layer. */
     uint32_t router_ids, router_scores, n_router;
     uint32_t predicted_ids[MOE_N_PREDICTORS], predicted_scores[MOE_N_PREDICTORS];
     uint32_t id_bytes;     /* 1 or 2 in files */
@@ -49,7 +49,7 @@ struct trace_layout trace_layout_of(const struct moe_trace_shape *shape);
 /* Before compression: of the frame that names the variants and gives experts' sizes. */
 uint64_t trace_description_bytes(const struct moe_trace_shape *shape);
 
-/* Copies the frames of tokens as they lie in the file to *at on in `to`. */
+/* Copies the frames of tokens unchanged to `to` from *at on. */
 int trace_copy_frames(struct moe_trace *t, struct moe_outfile *to, uint64_t *at,
                       struct moe_err *err);
 

@@ -38,7 +38,7 @@ struct import {
     uint64_t *expert_bytes;
     uint32_t turn, first_step, n_tokens, room;
     uint32_t n_prompt;
-    uint32_t *chosen; /* [room][n_layers][top_k]; UINT32_MAX: no row yet */
+    uint32_t *chosen; /* [room][n_layers][top_k]; UINT32_MAX: no line yet */
     float *weights;
     /* JSON lines */
     float *equal; /* [top_k] */
@@ -56,7 +56,7 @@ static int wrong(const struct import *in, struct moe_err *err, const char *forma
     return moe_fail(err, MOE_ERR_FORMAT, "%s: line %" PRIu64 ": %s", in->path, in->line, what);
 }
 
-/* The next line without its end; false behind the last. */
+/* The next line without its end; false after the last. */
 static bool next_line(struct import *in, const char **line, uint64_t *n)
 {
     if (in->text == in->end)
@@ -100,7 +100,7 @@ static bool parse_u64(const char *text, uint64_t n, uint64_t *out)
     return moe_parse_u64(copy, out);
 }
 
-/* The number behind "KEY=" in a comment; false when it has none. */
+/* The number after "KEY=" in a comment; false when there is none. */
 static bool comment_number(const char *line, uint64_t n, const char *key, uint64_t *out)
 {
     uint64_t length = strlen(key);
@@ -184,7 +184,7 @@ static int end_turn(struct import *in, struct moe_err *err)
     return status;
 }
 
-/* Room for one token more, without rows. */
+/* Room for one token more, without experts. */
 static int add_token(struct import *in, struct moe_err *err)
 {
     uint64_t per_token = (uint64_t)in->shape.n_layers * in->shape.top_k;
@@ -233,7 +233,7 @@ static int read_row(struct import *in, const char *line, uint64_t n, struct moe_
     double weight;
     int status = MOE_OK;
     if (!split_row(line, n, v, &weight))
-        return wrong(in, err, "not a row of " CSV_COLUMNS);
+        return wrong(in, err, "not a line of " CSV_COLUMNS);
     if (v[PHASE] > 1 || v[LAYER] >= in->n_file_layers || in->moe_layer[v[LAYER]] == NOT_MOE ||
         v[SLOT] >= k || v[EXPERT] >= in->shape.n_experts || !(weight >= 0))
         return wrong(in, err, "phase, layer, slot, expert or weight is not one of those there are");
@@ -249,7 +249,7 @@ static int read_row(struct import *in, const char *line, uint64_t n, struct moe_
                      v[STEP]);
     if (status == MOE_OK && t == in->n_tokens) {
         if (v[PHASE] == 0 && in->n_prompt < in->n_tokens)
-            return wrong(in, err, "a prompt's token behind decoded ones");
+            return wrong(in, err, "a prompt's token after decoded ones");
         in->n_prompt += v[PHASE] == 0;
         status = add_token(in, err);
     }
@@ -260,7 +260,7 @@ static int read_row(struct import *in, const char *line, uint64_t n, struct moe_
     for (uint64_t i = 0; i < k; i++)
         twice = twice || in->chosen[first + i] == v[EXPERT];
     if (twice || (v[PHASE] == 0) != (t < in->n_prompt))
-        return wrong(in, err, "contradicts a row before it");
+        return wrong(in, err, "contradicts a line before it");
     in->chosen[first + v[SLOT]] = (uint32_t)v[EXPERT];
     in->weights[first + v[SLOT]] = (float)weight;
     return MOE_OK;

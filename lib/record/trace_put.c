@@ -23,7 +23,7 @@ static bool is_among(const uint16_t *ids, uint32_t n, uint32_t id)
 }
 
 /* The k experts with the largest values but the n_without of `without`, falling; the lower number
- * first among equals. Always k different ones, whatever the values are. */
+ * first among equals. Always k different ones, for any values. */
 static void pick_top(const float *values, uint32_t n, const uint16_t *without, uint32_t n_without,
                      uint32_t k, uint16_t *ids)
 {

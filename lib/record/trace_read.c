@@ -122,8 +122,7 @@ static bool ids_valid(struct moe_trace *t, const uint16_t *ids, uint32_t n, bool
     return valid;
 }
 
-/* Every list that is wanted holds different experts that there are; what was not computed is zero.
- */
+/* Every list that is wanted has distinct experts in range; what was not computed is zero. */
 static bool row_valid(struct moe_trace *t, uint64_t row, uint32_t layer)
 {
     const struct trace_layout *f = &t->layout;

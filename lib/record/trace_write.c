@@ -12,7 +12,7 @@
 
 enum {
     ZSTD_LEVEL = 3,
-    ZSTD_BYTES = 2 << 20, /* of its context at this level: 1.3 MB, whatever the frame */
+    ZSTD_BYTES = 2 << 20, /* of its context at this level: 1.3 MB for any frame */
 };
 
 static void writer_free(struct moe_trace_writer *w)
@@ -206,7 +206,7 @@ int moe_trace_add(struct moe_trace_writer *w, uint32_t n, uint32_t n_prompt, str
     if (n_prompt > n || (n_prompt > 0 && so_far > w->n_prompt) || so_far + n > UINT32_MAX ||
         w->totals.sequences >= UINT32_MAX)
         return moe_fail(err, MOE_ERR_USAGE,
-                        "%s: a prompt behind decoded tokens, or more tokens than a trace can have",
+                        "%s: a prompt after decoded tokens, or more tokens than a trace can have",
                         w->file.path);
     if (so_far == 0 && n > 0)
         w->totals.sequences++;

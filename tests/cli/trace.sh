@@ -49,7 +49,7 @@ check "... and no trace" [ ! -e "$tmp/stopped.trace" ]
 resume() { "$bin/moe-profile" -q "$tiny" --text "$tmp/long.txt" --max-tokens 24 -o "$tmp/stopped.yaml" --resume "$@"; }
 mv "$tmp/stopped.trace.part" "$tmp/kept"
 run resume --trace "$tmp/stopped.trace"
-error_line 2 "moe-profile: $tmp/stopped.trace.part: is not there*" "a missing part is said"
+error_line 2 "moe-profile: $tmp/stopped.trace.part: is missing*" "a missing part is said"
 cp "$tmp/a.trace" "$tmp/stopped.trace.part"
 run resume --trace "$tmp/stopped.trace"
 error_line 2 "moe-profile: $tmp/stopped.trace.part: holds other documents*" "another's part is refused"
@@ -81,7 +81,7 @@ Imported: 2 MoE layers, 8 experts, 2 per token
 *1000 B to 1.95 KiB*' "... and shown"
 echo '0,1,1,0,1,3,0.25,0,1000' >>"$tmp/r.csv"
 run "$bin/moe-profile" --import "$tmp/r.csv" -o "$tmp/x.trace"
-error_line 3 "moe-profile: $tmp/r.csv: line 12: contradicts a row before it" "a wrong row is named"
+error_line 3 "moe-profile: $tmp/r.csv: line 12: contradicts a line before it" "a wrong row is named"
 check "... and nothing is written" [ ! -e "$tmp/x.trace" ]
 echo '{"tok": 1, "layers": [[0, 3], [1, 2]]}' >"$tmp/r.jsonl"
 run "$bin/moe-profile" --import "$tmp/r.jsonl" -o "$tmp/r.trace"

@@ -447,7 +447,7 @@ static void forged_tables_are_refused(void **state)
     moe_put_u32(at(PACK_ID_CLASSES, 0), 0x10000);
     expect_forged(MOE_ERR_FORMAT, "expert classes");
     moe_put_u32(at(PACK_ID_CLASSES, 0), 1);
-    expect_forged(MOE_ERR_FORMAT, "bytes behind");
+    expect_forged(MOE_ERR_FORMAT, "bytes after");
     moe_put_u32(at(PACK_ID_CLASSES, 8), 5);
     expect_forged(MOE_ERR_VERSION, "more parts");
     moe_put_u32(at(PACK_ID_CLASSES, 8), 0);

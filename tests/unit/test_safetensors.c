@@ -261,10 +261,10 @@ static void index_and_shards_must_agree(void **state)
         {"{\"weight_map\":{\"a\":\"\"}}", "plain file name"},
         {"{\"weight_map\":{\"a\":\"one.safetensors\\u0000x\"}}", "file name"},
         {"{\"weight_map\":{\"a\":\"one.safetensors\",\"z\":\"one.safetensors\"}}", "'z' is not in"},
-        {"{\"weight_map\":{\"a\":\"one.safetensors\",\"b\":\"two.safetensors\"}}", "'c' lies in"},
+        {"{\"weight_map\":{\"a\":\"one.safetensors\",\"b\":\"two.safetensors\"}}", "'c' is in"},
         {"{\"weight_map\":{\"a\":\"one.safetensors\",\"b\":\"one.safetensors\","
          "\"c\":\"two.safetensors\"}}",
-         "'b' lies in"},
+         "'b' is in"},
         {"{\"weight_map\":{\"a\":\"one.safetensors\",\"x\":\"twice.safetensors\"}}", "both in"},
         {"{\"weight_map\":{\"a\":\"one.safetensors\"}", "line"},
     };
