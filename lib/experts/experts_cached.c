@@ -114,11 +114,8 @@ static void view_slot(const struct cached *c, uint32_t slot, struct moe_expert_v
     }
     const struct moe_expert_class *class_ = moe_pack_class_at(c->pack, s->class_index);
     const uint8_t *segments[MOE_PACK_MAX_SEGMENTS] = {0};
-    uint64_t at = c->slot_at[slot];
-    for (uint32_t i = 0; i < class_->n_segments; i++) {
-        segments[i] = c->memory + at;
-        at += moe_round_up(class_->segment_bytes[i], MOE_PACK_ALIGN);
-    }
+    for (uint32_t i = 0; i < class_->n_segments; i++)
+        segments[i] = cached_segment_at(c, slot, i);
     moe_expert_view_set(view, class_, segments);
 }
 

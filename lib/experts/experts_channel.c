@@ -21,10 +21,7 @@ uint8_t *cached_segment_at(const struct cached *c, uint32_t slot, uint32_t segme
 {
     const struct moe_size_class *class_ =
         &c->inventory.classes[moe_store_slot(c->store, slot)->class_index];
-    uint64_t at = c->slot_at[slot];
-    for (uint32_t i = 0; i < segment; i++)
-        at += moe_round_up(class_->segment_bytes[i], MOE_PACK_ALIGN);
-    return c->memory + at;
+    return c->memory + c->slot_at[slot] + moe_size_class_offset(class_, segment);
 }
 
 void cached_fail(struct cached *c, uint32_t slot, uint32_t segment, int status, const char *why)

@@ -65,10 +65,7 @@ static const struct moe_size_class *class_at(const struct moe_host_tier *t, uint
 
 uint8_t *moe_host_tier_at(const struct moe_host_tier *t, uint32_t place, uint32_t segment)
 {
-    uint64_t at = t->place_at[place];
-    for (uint32_t i = 0; i < segment; i++)
-        at += moe_round_up(class_at(t, place)->segment_bytes[i], MOE_PACK_ALIGN);
-    return t->memory + at;
+    return t->memory + t->place_at[place] + moe_size_class_offset(class_at(t, place), segment);
 }
 
 bool moe_host_tier_complete(const struct moe_host_tier *t, uint32_t place)

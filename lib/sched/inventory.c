@@ -204,6 +204,14 @@ void moe_inventory_release(struct moe_inventory *inventory)
 
 /* ---- Queries ---- */
 
+uint64_t moe_size_class_offset(const struct moe_size_class *class_, uint32_t segment)
+{
+    uint64_t at = 0;
+    for (uint32_t i = 0; i < segment; i++)
+        at += moe_round_up(class_->segment_bytes[i], MOE_PACK_ALIGN);
+    return at;
+}
+
 uint32_t moe_inventory_usable(const struct moe_inventory *i, uint32_t layer, uint32_t expert,
                               uint32_t variant)
 {

@@ -23,6 +23,9 @@ struct moe_size_class {
     uint64_t slot_bytes;                           /* each segment rounded up to pages */
 };
 
+/* Where a segment begins in a slot of the class. */
+uint64_t moe_size_class_offset(const struct moe_size_class *class_, uint32_t segment);
+
 struct moe_inventory {
     uint32_t n_layers, n_experts, top_k; /* MoE layers */
     uint32_t n_model_layers;

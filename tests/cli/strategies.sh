@@ -16,8 +16,8 @@ ask() { run "$bin/moe-run" "$two" -p "$prompt" -n 12 --temp 0 --stats-json "$jso
 names() { [ "$(figure strategy)" = "$1" ] && [ "$(figure device)" = "$2" ]; }
 
 run "$bin/moe-run" --strategy help
-for row in resident ondemand lru host eap edgemoe fate hobbit daop; do
-    check "--strategy help lists $row" grep -q "^  $row " "$out"
+for strategy in resident ondemand lru host eap edgemoe fate hobbit daop; do
+    check "--strategy help lists $strategy" grep -q "^  $strategy " "$out"
 done
 
 ask --strategy resident
@@ -28,20 +28,20 @@ check "... says something" [ -n "$want" ]
 # ---- Strategies ----------------------------------------------------------------------------------
 
 exact() { # ROW OPTION...: the tokens of resident, and nothing approximated
-    row=$1
+    strategy=$1
     shift
-    ask --strategy "$row" --expert-memory 2M --statistics "$stats" "$@"
-    expect_stdout "$want" "$row${*:+ $*}: the same tokens"
+    ask --strategy "$strategy" --expert-memory 2M --statistics "$stats" "$@"
+    expect_stdout "$want" "$strategy${*:+ $*}: the same tokens"
     check "... activations add up" adds_up
     for kind in low_precision substituted skipped precalculated; do
         check "... no $kind" none $kind
     done
 }
-for row in ondemand lru eap edgemoe host; do
-    exact "$row"
-    check "... the statistics name it" names "$row" cpu
-    exact "$row" --device test:4,500MB/s
-    check "... the statistics name it and its device" names "$row" test
+for strategy in ondemand lru eap edgemoe host; do
+    exact "$strategy"
+    check "... the statistics name it" names "$strategy" cpu
+    exact "$strategy" --device test:4,500MB/s
+    check "... the statistics name it and its device" names "$strategy" test
 done
 check "the host computed on the test device" some host_computed
 exact fate --exact
@@ -52,10 +52,10 @@ exact daop --exact --without precalculate,degrade --device test:1,500MB/s
 exact resident --device test:4,500MB/s
 
 inexact() { # ROW KIND OPTION...: it runs, and counts KIND
-    row=$1 kind=$2
+    strategy=$1 kind=$2
     shift 2
-    ask --strategy "$row" --expert-memory 2M --statistics "$stats" "$@"
-    expect_exit 0 "$row${*:+ $*}"
+    ask --strategy "$strategy" --expert-memory 2M --statistics "$stats" "$@"
+    expect_exit 0 "$strategy${*:+ $*}"
     check "... says something" [ -s "$out" ]
     check "... activations add up" adds_up
     check "... some $kind" some "$kind"
@@ -89,9 +89,9 @@ refused 2 "strategy hobbit uses a lower precision, and $tiny has none below '4'*
     "hobbit on a pack of one precision" "$tiny" --strategy hobbit
 refused 2 'strategy lru uses a lower precision*' "emergency on a pack of one precision" \
     "$tiny" --on-miss emergency
-for row in eap edgemoe host daop; do
-    refused 2 "strategy $row goes by what experts do: it needs statistics*" \
-        "$row without statistics" "$two" --strategy $row --device test:4,1G
+for strategy in eap edgemoe host daop; do
+    refused 2 "strategy $strategy goes by what experts do: it needs statistics*" \
+        "$strategy without statistics" "$two" --strategy $strategy --device test:4,1G
 done
 refused 2 'strategy daop computes experts beside the device: the plain CPU has nothing beside it*' \
     "daop on the plain CPU" "$two" --strategy daop --statistics "$stats"
@@ -122,12 +122,12 @@ refused 3 "$tmp/zstd.moe: compressed experts cannot be computed where they lie*"
 
 # ---- Budgets -------------------------------------------------------------------------------------
 
-for row in fate hobbit edgemoe; do
-    floor=$(smallest_memory "$bin/moe-run" "$two" -p x --strategy $row --statistics "$stats")
-    check "$row: too small a memory is refused with the least that works" [ -n "$floor" ]
+for strategy in fate hobbit edgemoe; do
+    floor=$(smallest_memory "$bin/moe-run" "$two" -p x --strategy $strategy --statistics "$stats")
+    check "$strategy: too small a memory is refused with the least that works" [ -n "$floor" ]
     for more in 2 6; do
-        ask --strategy $row --statistics "$stats" --memory "$((floor + more))M"
-        expect_exit 0 "$row: floor + $more MiB"
+        ask --strategy $strategy --statistics "$stats" --memory "$((floor + more))M"
+        expect_exit 0 "$strategy: floor + $more MiB"
         check "... its peak stays below" \
             [ "$(figure peak_rss_bytes)" -le $(((floor + more) << 20)) ]
     done
@@ -135,14 +135,14 @@ done
 
 # Kept at 2 bits where memory is short, every expert counts as low: also those computed early.
 all_low() { [ "$(figure low_precision)" = "$(figure expert_activations)" ]; }
-for row in lru daop; do
-    set -- --strategy $row --cache-bits 2 --statistics "$stats" --device test:4,1G
+for strategy in lru daop; do
+    set -- --strategy $strategy --cache-bits 2 --statistics "$stats" --device test:4,1G
     floor=$(smallest_memory "$bin/moe-run" "$two" -p x "$@")
     ask "$@" --memory "$((floor + 2))M"
-    expect_exit 0 "$row: kept at 2 bits"
+    expect_exit 0 "$strategy: kept at 2 bits"
     check "... all of it is counted as low precision" all_low
     ask "$@" --memory "$((floor + 2))M" --exact --without precalculate,degrade
-    expect_stdout "$want" "$row: kept at the best with --exact"
+    expect_stdout "$want" "$strategy: kept at the best with --exact"
 done
 
 # ---- The prompt ----------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ if command -v tmux >/dev/null; then
     }
     check "the prompt opens with a row" shows '^>'
     terminal send-keys -t moe '/strategy' Enter
-    check "/strategy names the row" shows '^fate$'
+    check "/strategy names the strategy" shows '^fate$'
     check "... and its parts" shows '^--predict gate-next --prefetch percentile:75,slack'
 else
     tests=$((tests + 1))

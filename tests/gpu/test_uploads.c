@@ -191,7 +191,7 @@ static void what_makes_no_sense_is_refused(void **state)
     struct moe_loader *l = NULL;
     struct moe_loader_options o = *copy_options();
     o.verify = true;
-    assert_fails(moe_loader_open(&l, &o, &err), MOE_ERR_USAGE, "verifies", &err);
+    assert_fails(moe_loader_open(&l, &o, &err), MOE_ERR_USAGE, "not verified", &err);
     o = *copy_options();
     o.compressed_bytes = 4096;
     assert_fails(moe_loader_open(&l, &o, &err), MOE_ERR_USAGE, "decodes", &err);

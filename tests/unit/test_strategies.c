@@ -103,7 +103,7 @@ static struct setting setting_of(const char *words, double demand, double speed)
 /* ---- Exactness ---- */
 
 /* The strategies without the parts that may change results. */
-static const char *const exact_rows[] = {
+static const char *const exact_strategies[] = {
     "ondemand",
     "lru",
     "host",
@@ -122,10 +122,10 @@ static bool needs_second_device(const char *words)
 static void every_row_equals_resident(void **state)
 {
     struct moe_stats sum = {0};
-    for (size_t i = 0; i < N_ITEMS(exact_rows); i++)
-        for (double speed = needs_second_device(exact_rows[i]) ? 1 : 0; speed < 8;
+    for (size_t i = 0; i < N_ITEMS(exact_strategies); i++)
+        for (double speed = needs_second_device(exact_strategies[i]) ? 1 : 0; speed < 8;
              speed = speed == 0 ? 1 : 4 * speed) {
-            struct setting s = setting_of(exact_rows[i], 2, speed);
+            struct setting s = setting_of(exact_strategies[i], 2, speed);
             s.engine.exact = true;
             check_exact(&s, &sum);
         }
@@ -198,10 +198,10 @@ static struct setting draw_setting(uint64_t seed)
     struct moe_buf parts = {0};
     uint64_t random = seed;
     double speed = (double[]){0, 0, 1, 4}[test_random(&random) % 4];
-    const char *row =
-        exact_rows[test_random(&random) % (N_ITEMS(exact_rows) - (speed > 0 ? 0 : 1))];
+    const char *name =
+        exact_strategies[test_random(&random) % (N_ITEMS(exact_strategies) - (speed > 0 ? 0 : 1))];
     double demand = demands[test_random(&random) % N_ITEMS(demands)];
-    struct setting s = setting_of(row, demand, speed);
+    struct setting s = setting_of(name, demand, speed);
     struct moe_engine_options *o = &s.engine;
     draw_parts(&o->strategy, speed > 0, &random);
     moe_strategy_drop_idle(&o->strategy, 0);
