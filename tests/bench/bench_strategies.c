@@ -15,8 +15,8 @@
  *         rounds=N          (default 1)
  *         device=PROFILE    moe-device(5) of this machine with this pack, measured with as many
  *                           threads (1 on the test device): predictions beside what is measured
- *         calib=TRACE       moe-trace(5) of other texts, those of STATISTICS: adds the strategy
- * auto, what moe-plan takes for the cell by them (with device= only)
+ *         calib=TRACE       moe-trace(5) of other texts, those of STATISTICS: one more strategy,
+ *                           auto, what moe-plan takes for the cell by them (with device= only)
  *
  * One line per strategy: prefill and decode tokens/s, hit rate, accuracy of predictions where any
  * were made, MB read per decoded token, shares of the decoding time spent waiting for loads,
