@@ -14,7 +14,7 @@
 
 /* At most two screens, 2 x 50 lines of 80 columns. blocks: as of show/draw.h. */
 void moe_explain_plan(const struct moe_plan *plan, bool blocks, struct moe_buf *out);
-/* The first screen alone: what is planned, memory, what bounds the speed. */
+/* The first screen alone: what is planned, memory, what limits the speed. */
 void moe_explain_plan_briefly(const struct moe_plan *plan, bool blocks, struct moe_buf *out);
 /* {"plan": as moe_plan_write_json has it, "bounds": ..., ...}: all that the text says. */
 int moe_explain_plan_json(const struct moe_plan *plan, struct moe_buf *out, struct moe_err *err);

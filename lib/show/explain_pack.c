@@ -120,8 +120,7 @@ int moe_explain_pack(const char *path, bool json, struct moe_buf *out, struct mo
 {
     struct moe_pack *pack = NULL;
     struct moe_plan_memory memory = {0};
-    struct moe_pack_summary *summary =
-        calloc(1, sizeof *summary); /* too large for a stack's taste */
+    struct moe_pack_summary *summary = calloc(1, sizeof *summary); /* too large for the stack */
     int status =
         summary ? moe_pack_open(&pack, path, err) : moe_fail(err, MOE_ERR_MEMORY, "out of memory");
     if (status == MOE_OK)

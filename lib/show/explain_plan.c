@@ -10,7 +10,7 @@
 #include "show/explain.h"
 #include "show/explain_plan.h"
 
-/* Bytes that are shown of names, which files may make as long as they like. */
+/* Bytes shown of names, which may be long in files. */
 enum {
     NAME = 48,
     SOURCE_NAME = 24, /* mentioned in passing */
@@ -18,7 +18,7 @@ enum {
 
 /* ---- What is planned ---- */
 
-/* Bytes of a name that are shown, of so many at most. */
+/* Bytes of a name to show: whole characters, at most so many bytes. */
 static int shown_of(const char *name, size_t most)
 {
     return (int)moe_utf8_complete((const uint8_t *)name, strnlen(name, most));

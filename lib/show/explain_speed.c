@@ -9,9 +9,9 @@
 
 enum {
     CAUSE_BAR = 16,
-    LAYER_ROWS = 12,
-    STEP_ROWS = 6,
-    TRIED_ROWS = 3,
+    LAYER_LINES = 12,
+    STEP_LINES = 6,
+    TRIED_LINES = 3,
     TRIED_NAME = 118, /* two lines */
 };
 
@@ -130,7 +130,7 @@ void explain_layers(const struct explanation *x)
     const struct moe_plan *p = x->plan;
     if (p->n_pools == 0)
         return;
-    uint32_t step = (p->n_layers + LAYER_ROWS - 1) / LAYER_ROWS;
+    uint32_t step = (p->n_layers + LAYER_LINES - 1) / LAYER_LINES;
     moe_buf_text(x->out, "\nLayers with experts\n"
                          "    layer   slots  loaded predicted       waits  found in memory\n");
     for (uint32_t l = 0; l < p->n_layers; l += step)
@@ -165,17 +165,17 @@ static bool is_now(const struct moe_plan_step *step, double now)
     return step->amount > 0.999 * now && step->amount < 1.001 * now;
 }
 
-/* Which of n steps line i of `rows` shows: evenly from the first to the last, but the present step
+/* Which of n steps line i of `lines` shows: evenly from the first to the last, but the present step
  * takes the place of the one nearest to it. */
-static uint32_t pick_step(const struct moe_plan_step *steps, uint32_t n, uint32_t rows, uint32_t i,
+static uint32_t pick_step(const struct moe_plan_step *steps, uint32_t n, uint32_t lines, uint32_t i,
                           double now)
 {
-    uint32_t at = rows < 2 ? 0 : i * (n - 1) / (rows - 1), present = 0;
+    uint32_t at = lines < 2 ? 0 : i * (n - 1) / (lines - 1), present = 0;
     while (present < n && !is_now(&steps[present], now))
         present++;
     bool nearest = present < n;
-    for (uint32_t other = 0; other < rows && nearest; other++) {
-        uint32_t x = rows < 2 ? 0 : other * (n - 1) / (rows - 1);
+    for (uint32_t other = 0; other < lines && nearest; other++) {
+        uint32_t x = lines < 2 ? 0 : other * (n - 1) / (lines - 1);
         uint32_t distance = x > present ? x - present : present - x;
         uint32_t mine = at > present ? at - present : present - at;
         nearest = mine < distance || (mine == distance && i <= other);
@@ -189,15 +189,15 @@ static void put_steps(const struct explanation *x, const char *title,
 {
     const struct moe_plan_step *next = moe_plan_next_step(steps, n, now);
     double speed = x->plan->expected.decode_tokens_per_second, most = speed;
-    uint32_t rows = n < STEP_ROWS ? n : STEP_ROWS;
+    uint32_t lines = n < STEP_LINES ? n : STEP_LINES;
     char room[2][32];
     if (n == 0)
         return;
     moe_buf_printf(x->out, "\n%s (now %s)\n", title, format(now, room[0]));
     for (uint32_t i = 0; i < n; i++)
         most = steps[i].decode_tokens_per_second > most ? steps[i].decode_tokens_per_second : most;
-    for (uint32_t i = 0; i < rows; i++) {
-        const struct moe_plan_step *step = &steps[pick_step(steps, n, rows, i, now)];
+    for (uint32_t i = 0; i < lines; i++) {
+        const struct moe_plan_step *step = &steps[pick_step(steps, n, lines, i, now)];
         put_step(x, step, is_now(step, now), most, format);
     }
     if (next && speed > 0)
@@ -228,7 +228,7 @@ void explain_tried(const struct explanation *x)
                    " strategies tried in the simulator (on part of a long trace)\n"
                    "   tokens/s   found\n",
                    p->n_tried);
-    for (uint32_t i = 0; i < p->n_tried && i < TRIED_ROWS; i++) {
+    for (uint32_t i = 0; i < p->n_tried && i < TRIED_LINES; i++) {
         const struct moe_plan_tried *t = &p->tried[i];
         char first[80];
         snprintf(first, sizeof first, "  %9s  %6s  ",

@@ -11,7 +11,7 @@
 #include "show/draw.h"
 #include "show/explain.h"
 
-enum { BAR = 30, LAYER_ROWS = 16 };
+enum { BAR = 30, LAYER_LINES = 16 };
 
 /* Each layer's accuracy of gate-1, owned, and the boundary that follows. */
 static int boundary_of(const struct moe_statistics *s, double **accuracy, uint32_t *boundary,
@@ -94,7 +94,7 @@ static double mean(const double *x, uint32_t n)
 static void put_layers(const struct moe_statistics *s, const double *accuracy, uint32_t boundary,
                        bool blocks, struct moe_buf *out)
 {
-    uint32_t n = s->shape.n_layers, step = (n + LAYER_ROWS - 1) / LAYER_ROWS;
+    uint32_t n = s->shape.n_layers, step = (n + LAYER_LINES - 1) / LAYER_LINES;
     moe_buf_text(out,
                  "\nBy layer, predicted from the router's input in the layer before (gate-1)\n");
     for (uint32_t l = 0; l < n; l += step) {

@@ -8,7 +8,7 @@
 #include "base/text.h"
 #include "show/draw.h"
 
-enum { PER_ROW = 64 };
+enum { PER_LINE = 64 };
 
 static const char *unit(const struct moe_map *map)
 {
@@ -33,19 +33,19 @@ static char sign_of(const struct moe_map *map, uint32_t variant)
     return strlen(name) == 1 ? name[0] : (char)('a' + variant);
 }
 
-/* Rows of a layer's experts, each drawn by `put`. */
+/* Lines of each layer's experts, every one drawn by `put`. */
 static void put_picture(const struct moe_map *map, struct moe_buf *out,
                         void (*put)(const struct moe_map *map, uint64_t expert, const void *ctx,
                                     struct moe_buf *out),
                         const void *ctx)
 {
     for (uint32_t layer = 0; layer < map->n_layers; layer++)
-        for (uint32_t first = 0; first < map->n_experts; first += PER_ROW) {
+        for (uint32_t first = 0; first < map->n_experts; first += PER_LINE) {
             if (first == 0)
                 moe_buf_printf(out, "  %4" PRIu32 " |", map->model_layer[layer]);
             else
                 moe_buf_text(out, "       |");
-            for (uint32_t e = first; e < map->n_experts && e < first + PER_ROW; e++)
+            for (uint32_t e = first; e < map->n_experts && e < first + PER_LINE; e++)
                 put(map, (uint64_t)layer * map->n_experts + e, ctx, out);
             moe_buf_text(out, "|\n");
         }

@@ -9,7 +9,7 @@
 #include "show/show_pack.h"
 
 enum {
-    PER_ROW = 64, /* experts; with their gaps and the layer's number a line has 79 columns */
+    PER_LINE = 64, /* experts; with their gaps and the layer's number a line has 79 columns */
     PER_GROUP = 8,
     MAX_KINDS = 36, /* of bits: six by six */
 };
@@ -98,12 +98,12 @@ static void draw_layer(struct moe_buf *out, const struct moe_pack *pack, uint32_
                        uint32_t variant, const struct key *key, bool colour)
 {
     uint32_t n = moe_pack_n_experts(pack);
-    for (uint32_t first = 0; first < n; first += PER_ROW) {
+    for (uint32_t first = 0; first < n; first += PER_LINE) {
         if (first == 0)
             moe_buf_printf(out, "  %4" PRIu32 " ", layer);
         else
             moe_buf_printf(out, "  %4s ", "");
-        for (uint32_t e = first; e < n && e < first + PER_ROW; e++) {
+        for (uint32_t e = first; e < n && e < first + PER_LINE; e++) {
             struct moe_bits bits;
             bool there = bits_at(pack, layer, e, variant, &bits);
             if (e % PER_GROUP == 0)

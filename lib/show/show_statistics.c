@@ -25,7 +25,7 @@ static void put_cosine(struct moe_buf *out, double x)
         moe_buf_printf(out, "  %5.3f", x);
 }
 
-static void put_layer_row(const struct moe_statistics *s, uint32_t layer, struct moe_buf *out)
+static void put_layer(const struct moe_statistics *s, uint32_t layer, struct moe_buf *out)
 {
     struct moe_accuracy_figures gate = moe_figure_accuracy(s, layer, MOE_PREDICT_GATE_1);
     struct moe_accuracy_figures residual = moe_figure_accuracy(s, layer, MOE_PREDICT_RESIDUAL_1);
@@ -61,8 +61,8 @@ static void put_layers(const struct moe_statistics *s, struct moe_buf *out)
         "layer   text    doc.     last one's   top1  in k   in p75   top1   in k    in k again\n",
         s->shape.n_experts, s->shape.top_k);
     for (uint32_t l = 0; l < s->shape.n_layers; l++)
-        put_layer_row(s, l, out);
-    put_layer_row(s, MOE_ALL_LAYERS, out);
+        put_layer(s, l, out);
+    put_layer(s, MOE_ALL_LAYERS, out);
 }
 
 static void put_map(const struct moe_statistics *s, bool blocks, struct moe_buf *out)
