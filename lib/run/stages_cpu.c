@@ -1,7 +1,7 @@
 /*
  * The stages on the processor: into and out of a pass, a layer up to its feed-forward, the head. A
  * layer begins with a norm, queries, keys and values (projections.c), attention (attention.c), its
- * output and another norm; the feed-forward's stages are in router.c and stages_cpu_experts.c.
+ * output and another norm; the feed-forward's stages are in router.c and stages_cpu_feed_forward.c.
  */
 #include <stdio.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /*
  * The processor's stages for its table (stages_cpu.c): attention (projections.c, attention.c),
- * router (router.c), feed-forward (stages_cpu_experts.c). Internal to these; those of the table are
- * described in run/stages.h.
+ * router (router.c), feed-forward (stages_cpu_feed_forward.c). Internal to these; those of the
+ * table are described in run/stages.h.
  */
 #ifndef MOE_RUN_STAGES_CPU_H
 #define MOE_RUN_STAGES_CPU_H

@@ -1,7 +1,7 @@
 /*
  * The GPU's stages for its table (stages_gpu.c): attention (stages_gpu_attention.c), routers
- * (stages_gpu_route.c), predictions (stages_gpu_predict.c), feed-forward (stages_gpu_experts.c).
- * Internal to these; those of the table are described in run/stages.h.
+ * (stages_gpu_route.c), predictions (stages_gpu_predict.c), feed-forward
+ * (stages_gpu_feed_forward.c). Internal to these; those of the table are described in run/stages.h.
  */
 #ifndef MOE_RUN_STAGES_GPU_H
 #define MOE_RUN_STAGES_GPU_H
