@@ -6,8 +6,8 @@
 
 #include <stdint.h>
 
-/* The k largest of n values, falling; the lower number first among equals. k <= n. Always k
- * different ones, whatever the values are. best: [k], out. */
+/* Writes to best[k] the indices of the k largest of n values, in descending order, among equals the
+ * lower index first. k <= n. They are k different ones even if values are NaN. */
 void moe_best(const float *values, uint32_t n, uint32_t k, uint32_t *best);
 
 #endif

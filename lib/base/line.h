@@ -1,5 +1,5 @@
 /*
- * Line: a quantity that was measured at a few points, between and beyond them.
+ * Line: interpolates a quantity that was measured at a few points.
  */
 #ifndef MOE_BASE_LINE_H
 #define MOE_BASE_LINE_H
@@ -14,12 +14,12 @@ struct moe_line {
     double x[MOE_LINE_POINTS], y[MOE_LINE_POINTS];
 };
 
-/* Adds a point after the others. Left out is one without a figure (x or y not above 0, or NAN), and
- * one whose x is not above the last one's. */
+/* Adds a point after the others. Ignores one without a figure (x or y not above 0, or NAN) and one
+ * whose x is not above the last one's. */
 void moe_line_add(struct moe_line *line, double x, double y);
 
-/* Linear between two points; before the first its y; beyond the last with the slope of the last
- * two, but never falling; of a single point proportional to x. NAN without points. */
+/* Linear between two points; before the first, its y; after the last, with the slope of the last
+ * two, but never falling; with a single point, proportional to x. NAN without points. */
 double moe_line_at(const struct moe_line *line, double x);
 
 #endif

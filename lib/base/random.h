@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-/* The next 64 bits of the stream; any state will do to begin with. */
+/* The next 64 bits of the stream; it may begin with any state. */
 static inline uint64_t moe_random_next(uint64_t *state)
 {
     uint64_t z = (*state += 0x9e3779b97f4a7c15u);

@@ -1,5 +1,5 @@
 /*
- * Inputs of products: vectors in memory, in whichever form the weights they meet want.
+ * Inputs of products: vectors in memory, in the form that the weights need.
  */
 #ifndef MOE_KERN_INPUTS_H
 #define MOE_KERN_INPUTS_H
@@ -25,7 +25,7 @@ void moe_inputs_carve(struct moe_inputs *in, struct moe_arena *arena, uint32_t n
 /* Points `in` at new data; nothing is prepared yet. */
 void moe_inputs_set(struct moe_inputs *in, const float *x, uint64_t stride, const uint32_t *rows,
                     uint32_t n, uint32_t cols);
-/* The inputs in the form that weights of this layout want. */
+/* The inputs in the form that weights of this layout need. */
 const struct moe_act *moe_inputs_for(struct moe_inputs *in, struct moe_layout layout);
 /* One product with such inputs. */
 struct moe_mm moe_inputs_mm(struct moe_inputs *in, struct moe_mat w, float *y, uint64_t y_stride);

@@ -6,13 +6,12 @@
  * a fixed order: matrix products add down the columns, one sum per row (layout.h), reductions over
  * a vector use 16 running sums (lane i adds the elements i, i+16, i+32, ... in order; missing
  * elements of the last round add nothing) joined by a fixed tree: lane i += lane i+8, then i+4,
- * i+2, i+1. "fma" is one rounding; every other operation rounds once; no reassociation, no
- * contraction
+ * i+2, i+1. An fma rounds once, and so does every other operation; no reassociation, no contraction
  * (-ffp-contract=off), no fast-math. So thread count, batch size and instruction set never change a
  * result.
  *
  * Kernels assume validated arguments, allocate nothing and return nothing. moe_kern_select() fills
- * the table once, before threads start; a variant overwrites the slots it has.
+ * the table once, before threads start; each variant overwrites the slots that it implements.
  *
  * Vectors are f32 unless said otherwise. Buffers are 64-byte aligned.
  */
@@ -31,7 +30,7 @@
  *
  *   float tile   x[cols][nt] f32: value of column c of input t at x[c * nt + t].
  *   byte tile    q[cols_padded/4][nt][4] signed bytes, -127..127 (never -128: the variants without
- *                a mixed-sign dot product count on it): column 4i+k of input t at
+ *                a mixed-sign dot product rely on it): column 4i+k of input t at
  *                q[(i*nt + t)*4 + k]; s[n_blocks][nt] f32 scales, z[n_blocks][nt] f32 sums
  *                (layout.h's s_b and z_b), sum[n_blocks][nt] the sums of q as integers.
  *                cols_padded is cols rounded up to a multiple of B; the padding is 0.
@@ -45,8 +44,8 @@ struct moe_tile {
     const int32_t *sum;
 };
 
-/* Attention takes the positions of a row's context by chunks of so many, wherever it is computed;
- * its arithmetic is written in run/attention.c. */
+/* Attention goes over the positions of a row's context in chunks of this size, wherever it is
+ * computed; run/attention.c defines its arithmetic. */
 enum { MOE_ATTENTION_CHUNK = 256 };
 
 /* One panel of 16 rows times a tile; see moe_kern.panel. */
@@ -58,9 +57,9 @@ struct moe_kern {
 
     /*
      * One panel of 16 rows times a tile: y[t * y_stride + r], r = 0..15, t = 0..nt-1, is set to the
-     * product of row r with input t. Indexed by layout (enum below) and log2 of nt.
+     * product of row r with input t. Indexed by layout (moe_kern_layout_index) and log2 of nt.
      * Float layouts: y = 0, then y = fma(w[c], x[c], y) for c = 0..cols-1, w converted exactly to
-     * f32. Quantized layouts: the arithmetic written in layout.h.
+     * f32. Quantized layouts: the arithmetic that layout.h defines.
      */
     moe_panel_fn *panel[MOE_N_LAYOUTS][MOE_N_TILES];
 
@@ -83,14 +82,14 @@ struct moe_kern {
     void (*layer_norm)(const float *x, const float *w, const float *b, uint32_t n, float eps,
                        float *y);
 
-    /* Of the scores x[i], begin <= i < end (at least one): *largest = the largest (a zero's sign is
-     * open), x[i] = moe_expf(x[i] - *largest); returns their 16-lane sum, x[i] in lane i % 16. The
-     * rest of x is not touched. A score of -infinity counts as the smallest that moe_expf knows;
-     * the largest must be finite. */
+    /* For the scores x[i], begin <= i < end (at least one): *largest = the largest (of unspecified
+     * sign if 0), x[i] = moe_expf(x[i] - *largest); returns their 16-lane sum, x[i] in lane i % 16.
+     * The rest of x is not touched. A score of -infinity counts as the smallest argument of
+     * moe_expf; the largest must be finite. */
     float (*exp_sum)(float *x, uint32_t begin, uint32_t end, float *largest);
 
-    /* Softmax in place over n > 0 scores: exp_sum of them all, then each divided by the sum. A row
-     * of equal scores gives equal shares. */
+    /* Softmax in place over n > 0 scores: exp_sum of all, then each divided by the sum. Equal
+     * scores give equal shares. */
     void (*softmax)(float *x, uint32_t n);
 
     /* y[i] = silu(gate[i]) * up[i], silu(v) = v / (1 + moe_expf(-v)). y may be gate or up. */
@@ -132,10 +131,10 @@ int moe_kern_layout_index(uint16_t kind);
 extern struct moe_kern moe_kern;
 
 /* Fills moe_kern for `level` and those below it; MOE_ERR_DEVICE when this machine lacks it.
- * Not to be called while kernels run. */
+ * Do not call it while kernels run. */
 int moe_kern_select(enum moe_cpu_level level, struct moe_err *err);
 
-/* Fills a table of the caller's (tests compare levels with it). */
+/* Fills a table of the caller, with which tests compare levels. */
 int moe_kern_fill(struct moe_kern *kern, enum moe_cpu_level level, struct moe_err *err);
 
 /*
@@ -147,7 +146,7 @@ int moe_kern_fill(struct moe_kern *kern, enum moe_cpu_level level, struct moe_er
  */
 float moe_expf(float x);
 
-/* The variants; each overwrites its slots. Those not built for this architecture do nothing. */
+/* The variants; each overwrites its slots. Those for another architecture do nothing. */
 void moe_kern_fill_ref(struct moe_kern *kern);
 void moe_kern_fill_avx2(struct moe_kern *kern);
 void moe_kern_fill_avx512(struct moe_kern *kern);

@@ -1,21 +1,23 @@
 /*
  * AVX2 with FMA and F16C: a panel's 16 rows are two registers of 8.
  *
+ * Over 400 lines: a variant is one file, so that it can be read beside the others slot by slot.
+ *
  * There are 16 registers, so a tile is computed in parts of at most 4 inputs. Codes times
  * activations: vpmaddubsw adds two products of an unsigned and a signed byte in 16 bits and
  * saturates. All its uses here are exact:
  *
- *   codes of up to 4 bits  cannot reach that within a step: 8 pairs of 2 * 15 * 127 are 30480.
+ *   codes of up to 4 bits  cannot saturate within a step: 8 pairs of 2 * 15 * 127 are 30480.
  *   MXFP4                  values plus 12, unsigned: 4 pairs of 2 * 24 * 127 are 24384.
  *   codes of 8 bits        less 128, with their signs moved to the activations: one pair of
  *                          2 * 128 * 127 is 32512.
  *
- * The last two take off, or add, as many times the sum of the activations.
+ * The last two correct for their offsets by multiples of the sum of the activations.
  *
- * One input: weights are asked for 2 KB ahead. Without that, a Zen 3 (EPYC) reads them at 65-85% of
- * a plain streaming read per core, with it at 90-100%; f32, which needs the least arithmetic, loses
- * by it. Many inputs: tried and dropped for 8 bits, since it was no faster and slower for one
- * input: low and high halves of the codes apart, in 16-bit sums.
+ * One input: weights are prefetched 2 KB ahead. Without that, a Zen 3 (EPYC) reads them at 65-85%
+ * of a plain streaming read per core, with it at 90-100%; f32, which needs the least arithmetic,
+ * gets slower by it. Tried and dropped for 8 bits: low and high halves of the codes apart, in
+ * 16-bit sums, which was no faster for many inputs and slower for one.
  */
 #include "kern/kern_math.h"
 #include "kern/kern_panel.h"
@@ -43,7 +45,7 @@ MOE_TEMPLATE __m256 float_column(int kind, const uint8_t *panel, uint32_t c, int
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
 }
 
-/* Inputs 0..n-1 behind x, of a tile of nt. */
+/* The first n inputs at x, in a tile of nt. */
 MOE_TEMPLATE void float_part(int kind, int nt, int n, const uint8_t *panel, uint32_t cols,
                              const float *x, float *y, uint64_t y_stride)
 {
@@ -52,7 +54,7 @@ MOE_TEMPLATE void float_part(int kind, int nt, int n, const uint8_t *panel, uint
     for (int t = 0; t < n; t++)
         sum[t][0] = sum[t][1] = _mm256_setzero_ps();
     for (uint32_t c = 0; c < cols; c++, x += nt) {
-        if (nt == 1 && kind != MOE_LAYOUT_F32) /* those keep up without */
+        if (nt == 1 && kind != MOE_LAYOUT_F32) /* which is faster without */
             _mm_prefetch((const char *)panel + (uint64_t)c * 32 + AHEAD, _MM_HINT_T0);
         __m256 w0 = float_column(kind, panel, c, 0), w1 = float_column(kind, panel, c, 1);
         MOE_UNROLL
@@ -112,16 +114,16 @@ MOE_TEMPLATE __m256i four_activations(const int8_t *q)
     return _mm256_set1_epi32(word);
 }
 
-/* A sum that is complete so far: left alone, the compiler makes a tree of all additions of a step,
- * which needs more registers than there are. The empty asm hides the sum's making from it. */
+/* A sum that is complete so far. Otherwise the compiler makes a tree of all additions of a step,
+ * which needs more registers than there are; the empty asm hides how the sum was made. */
 MOE_TEMPLATE __m256i so_far(__m256i sum)
 {
     __asm__("" : "+x"(sum));
     return sum;
 }
 
-/* Asks for the weights AHEAD bytes behind those of quad `s`, where there is a single input: reading
- * bounds it then, and the processor by itself looks too little ahead. */
+/* With a single input, prefetches the weights AHEAD bytes after those of quad `s`: reading is then
+ * the limit, and the processor's own prefetcher does not look far enough ahead. */
 MOE_TEMPLATE void read_ahead(int kind, int nt, const uint8_t *step, int s)
 {
     const int quads = MOE_STEP_QUADS * MOE_UNIT / (int)moe_step_bytes(kind); /* of a unit */
@@ -228,7 +230,7 @@ MOE_TEMPLATE __m256 mxfp4_scales(const uint8_t *e)
     return _mm256_mul_ps(_mm256_castsi256_ps(bits), _mm256_set1_ps(0.5f));
 }
 
-/* Inputs 0..n-1 behind tile's start, of a tile of nt. */
+/* The first n inputs of what `tile` points at, in a tile of nt. */
 MOE_TEMPLATE void quant_part(int kind, int nt, int n, uint32_t block, MOE_PANEL_PARAMS)
 {
     const bool affine = kind != MOE_LAYOUT_MXFP4;

@@ -14,7 +14,7 @@
 
 enum { MOE_LANES = 16 };
 
-/* Smallest largest-magnitude of a block that is not taken for zeros: 127 / a must stay finite. */
+/* A block whose largest magnitude is below this counts as zeros: 127 / a must stay finite. */
 #define MOE_QUANT_TINY 0x1p-100f
 
 /*

@@ -1,4 +1,4 @@
-/* AArch64 as every such processor has it, without the dot-product extension. */
+/* AArch64 without extensions: dot products are kern_neon_dot.c's. */
 #include "kern/kern.h"
 
 #if defined(__ARM_NEON) && defined(__aarch64__)
@@ -20,7 +20,7 @@ MOE_TEMPLATE float32x4_t float_column(int kind, const uint8_t *panel, uint32_t c
     return vreinterpretq_f32_u32(vshll_n_u16(half, 16));
 }
 
-/* Inputs 0..n-1 behind x, of a tile of nt. */
+/* The first n inputs at x, in a tile of nt. */
 MOE_TEMPLATE void float_part(int kind, int nt, int n, const uint8_t *panel, uint32_t cols,
                              const float *x, float *y, uint64_t y_stride)
 {
@@ -114,7 +114,7 @@ static void quantize_block(const float *x, uint32_t block, uint32_t stride, int8
     }
     uint32_t bits = vmaxvq_u32(largest);
     float inverse = moe_math_quant_inverse(bits);
-    /* A block that is not finite must give zeros, not what the conversion makes of an infinity. */
+    /* A block that is not finite must give zeros, not the conversion of an infinity. */
     int32x4_t finite = vdupq_n_s32(bits < 0x7f800000u ? -1 : 0), sums = vdupq_n_s32(0);
     for (uint32_t c = 0; c < block; c += 4, q += stride) {
         int32x4_t code = vandq_s32(vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + c), inverse)), finite);
@@ -205,7 +205,7 @@ static float largest_of(const float *x, uint32_t n)
     return largest;
 }
 
-/* Whole rounds of lanes lie between those that begin and end cut. */
+/* Whole rounds of lanes, between the partial ones at both ends. */
 static float exp_sum(float *x, uint32_t begin, uint32_t end, float *largest)
 {
     float lane[MOE_LANES] = {0};

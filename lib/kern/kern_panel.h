@@ -1,5 +1,5 @@
 /*
- * How a variant gets its 32 panel functions out of two templates.
+ * How a variant makes its 32 panel functions from two templates.
  *
  * A variant file writes `float_panel` and `quant_panel` once, as MOE_TEMPLATE functions whose first
  * two arguments, layout kind and tile size, are constants at every use; the macros below make one
@@ -124,7 +124,7 @@ MOE_TEMPLATE void moe_tile_step(struct moe_tile *tile, int nt, uint32_t block)
 }
 
 /*
- * The way to have the block size a constant, too: a variant writes
+ * To make the block size a constant, too, a variant writes
  * quant_body(kind, nt, block, MOE_PANEL_PARAMS), and a panel function is both sizes of it.
  */
 #define MOE_PANEL_BLOCKS                                                                           \

@@ -1,5 +1,5 @@
-/* The reference: what every slot of the kernel table means, in plain sequential C. Written to be
- * read; speed is the other files' business. */
+/* The reference: the meaning of every slot of the kernel table, in plain sequential C. Written to
+ * be read, not to be fast. */
 #include "base/bytes.h"
 #include "kern/kern_math.h"
 #include "kern/kern_panel.h"

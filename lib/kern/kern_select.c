@@ -1,7 +1,7 @@
 #include "kern/kern.h"
 
-/* Zero until selected would be a trap: a static initialiser cannot call, so a constructor runs the
- * reference's fill before main. */
+/* Never without kernels: a constructor fills in the reference before main, as a static initialiser
+ * cannot call functions. */
 struct moe_kern moe_kern;
 
 __attribute__((constructor)) static void start_with_reference(void)
@@ -33,7 +33,7 @@ int moe_kern_layout_index(uint16_t kind)
     }
 }
 
-/* Low to high within an architecture; a variant overwrites the slots it has. */
+/* Low to high within an architecture: each overwrites slots of those below it. */
 static const struct {
     enum moe_cpu_level level;
     void (*fill)(struct moe_kern *kern);

@@ -125,7 +125,7 @@ void moe_act_prepare(struct moe_act *act, const float *x, uint64_t stride, const
     act->block = block;
     act->cols_padded = block ? (uint32_t)moe_round_up(cols, block) : cols;
     struct prepare p = {act, x, stride, rows};
-    /* A thread is woken for no less than some 16 thousand values (a few microseconds). */
+    /* Waking a thread pays for about 16 thousand values or more (a few microseconds). */
     int64_t grain = cols ? (16384 / MOE_TILE + cols - 1) / cols : 1;
     moe_par_for(tile_count(n), grain, prepare_tiles, &p);
 }
@@ -151,7 +151,7 @@ static void multiply(const struct moe_mm *mm, uint32_t begin, uint32_t end, uint
     }
 }
 
-/* Rows past the matrix's last: 0 whatever the inputs hold. */
+/* Rows past the matrix's last one: 0, whatever the inputs are. */
 static void clear_excess(const struct moe_mm *mm)
 {
     uint32_t used = mm->w.rows % MOE_PANEL_ROWS;
@@ -179,7 +179,7 @@ struct matmul {
     int n;
 };
 
-/* The panels of all products are numbered through. */
+/* Panels are numbered consecutively over all products. */
 static void multiply_range(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct matmul *m = ctx;
@@ -202,7 +202,7 @@ void moe_matmul(const struct moe_mm *list, int n)
         work +=
             moe_panels(list[k].w.rows) * (uint64_t)MOE_PANEL_ROWS * list[k].w.cols * list[k].act->n;
     }
-    /* A range takes a microsecond or two at least: less would not pay for waking a thread. */
+    /* A range takes at least a microsecond or two: less is not worth waking a thread. */
     uint64_t grain = RANGE_WORK * panels / (work + 1);
     moe_par_for((int64_t)panels, (int64_t)grain, multiply_range, &m);
 }

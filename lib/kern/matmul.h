@@ -34,7 +34,7 @@ struct moe_act {
  * counting arena it measures (mem.h). */
 void moe_act_carve(struct moe_act *act, struct moe_arena *arena, uint32_t n_max, uint32_t cols_max);
 
-/* Block size that weights of this layout want: 0 float, else 32 or 64. */
+/* Block size of the inputs that weights of this layout need: 0 for float tiles, else 32 or 64. */
 uint32_t moe_act_block_for(struct moe_layout layout);
 
 /* Fills `act` from rows x[i * stride], or from x[rows[i] * stride] when `rows` is not NULL.
@@ -51,8 +51,8 @@ struct moe_mm {
     uint64_t y_stride;
 };
 
-/* Runs all products of the list in one parallel loop: panels of all of them are shared out
- * together, so that several small matrices cost one start and one barrier. */
+/* Runs all products of the list in one parallel loop over the panels of all of them, so that
+ * several small matrices cost one start and one barrier. */
 void moe_matmul(const struct moe_mm *list, int n);
 
 #endif
