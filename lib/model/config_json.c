@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "fmt/emit.h"
 #include "fmt/json.h"
 #include "model/config_fields.h"
 #include "quant/layout.h"
@@ -129,72 +130,66 @@ void moe_config_field_set(struct moe_config *config, const struct moe_config_fie
 
 /* ---- Writing ---- */
 
-static void write_field(const struct moe_config_field *f, double value, struct moe_buf *out)
+static void write_field(struct moe_emit *e, const struct moe_config_field *f, double value)
 {
-    moe_buf_printf(out, ",\"%s\":", f->name);
     switch (f->kind) {
     case MOE_FIELD_U32:
-        moe_buf_printf(out, "%.0f", value);
+        moe_emit_u64(e, f->name, (uint64_t)value);
         break;
     case MOE_FIELD_BOOL:
-        moe_buf_text(out, value != 0 ? "true" : "false");
+        moe_emit_bool(e, f->name, value != 0);
         break;
     case MOE_FIELD_DOUBLE:
-        moe_buf_printf(out, "%.17g", value);
+        moe_emit_rounded(e, f->name, 17, value);
         break;
     case MOE_FIELD_FLOAT:
-        moe_buf_printf(out, "%.9g", value);
+        moe_emit_rounded(e, f->name, 9, value);
         break;
     case MOE_FIELD_CHOICE:
-        moe_buf_printf(out, "\"%s\"", f->choices[(int)value]);
+        moe_emit_text(e, f->name, f->choices[(int)value]);
         break;
     }
 }
 
-static void write_layers(const struct moe_config *config, const char *key, const uint8_t *flags,
-                         struct moe_buf *out)
+static void write_layers(struct moe_emit *e, const char *key, const uint8_t *flags, uint32_t n)
 {
-    const char *comma = "";
-    moe_buf_printf(out, ",\"%s\":[", key);
-    for (uint32_t i = 0; i < config->n_layers; i++) {
-        if (!flags[i])
-            continue;
-        moe_buf_printf(out, "%s%" PRIu32, comma, i);
-        comma = ",";
-    }
-    moe_buf_text(out, "]");
+    moe_emit_open_list(e, key);
+    for (uint32_t i = 0; i < n; i++)
+        if (flags[i])
+            moe_emit_u64(e, NULL, i);
+    moe_emit_close(e);
 }
 
-static void write_doubles(const char *key, const double *values, uint32_t n, struct moe_buf *out)
+static void write_doubles(struct moe_emit *e, const char *key, const double *values, uint32_t n)
 {
     if (n == 0)
         return;
-    moe_buf_printf(out, ",\"%s\":[", key);
+    moe_emit_open_list(e, key);
     for (uint32_t i = 0; i < n; i++)
-        moe_buf_printf(out, "%s%.17g", i ? "," : "", values[i]);
-    moe_buf_text(out, "]");
+        moe_emit_rounded(e, NULL, 17, values[i]);
+    moe_emit_close(e);
 }
 
 void moe_config_write(const struct moe_config *config, struct moe_buf *out)
 {
     struct moe_config usual;
+    struct moe_emit e;
     moe_config_init(&usual);
-    moe_buf_printf(out, "{\"family\":\"%s\"", config->family);
+    moe_emit_begin_json(&e, out, MOE_EMIT_COMPACT);
+    moe_emit_text(&e, "family", config->family);
     for (int i = 0; i < N_FIELDS; i++) {
         const struct moe_config_field *f = &fields[i];
         double value = moe_config_field_get(config, f);
         if (!f->optional || value != moe_config_field_get(&usual, f))
-            write_field(f, value, out);
+            write_field(&e, f, value);
     }
-    write_doubles("rope_freqs", config->rope_freqs, config->n_rope_freqs, out);
-    write_doubles("rope_freqs_long", config->rope_freqs_long, config->n_rope_freqs_long, out);
+    write_doubles(&e, "rope_freqs", config->rope_freqs, config->n_rope_freqs);
+    write_doubles(&e, "rope_freqs_long", config->rope_freqs_long, config->n_rope_freqs_long);
     if (config->window)
-        write_layers(config, "windowed_layers", config->layer_is_windowed, out);
-    write_layers(config, "moe_layers", config->layer_is_moe, out);
-    moe_buf_text(out, ",\"eos\":[");
-    for (uint32_t i = 0; i < config->n_eos; i++)
-        moe_buf_printf(out, "%s%" PRIu32, i ? "," : "", config->eos[i]);
-    moe_buf_text(out, "]}");
+        write_layers(&e, "windowed_layers", config->layer_is_windowed, config->n_layers);
+    write_layers(&e, "moe_layers", config->layer_is_moe, config->n_layers);
+    moe_emit_u32s(&e, "eos", config->eos, config->n_eos);
+    moe_emit_end_item(&e, NULL); /* the caller looks at the buffer */
 }
 
 /* ---- Reading ---- */
