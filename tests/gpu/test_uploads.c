@@ -194,7 +194,7 @@ static void what_makes_no_sense_is_refused(void **state)
     assert_fails(moe_loader_open(&l, &o, &err), MOE_ERR_USAGE, "not verified", &err);
     o = *copy_options();
     o.compressed_bytes = 4096;
-    assert_fails(moe_loader_open(&l, &o, &err), MOE_ERR_USAGE, "decodes", &err);
+    assert_fails(moe_loader_open(&l, &o, &err), MOE_ERR_USAGE, "or decoded", &err);
     struct copies c;
     uint32_t handle;
     copies_open(&c, copy_options());
