@@ -50,7 +50,7 @@ static void size_disk(struct moe_expert_pools *p, const struct moe_pack *pack,
         p->disk.compressed_bytes = 4 * moe_round_up(compressed, MOE_PACK_ALIGN);
 }
 
-/* What copies to the GPU: as the other, but that it moves decoded bytes as they are. */
+/* The loader that copies to the GPU: like the one that reads, but for decoded bytes. */
 static struct moe_loader_options uploads(const struct moe_loader_options *disk, struct moe_gpu *gpu)
 {
     struct moe_loader_options o = *disk;

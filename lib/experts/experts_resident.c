@@ -80,7 +80,8 @@ static const struct moe_experts_ops resident_ops = {
 
 /* ---- Opening ---- */
 
-/* Room on the host through which experts go to the GPU: one is read while another is copied. */
+/* Two buffers on the host for experts on their way to the GPU: one is read while the other is
+ * copied. */
 struct transit {
     uint8_t *memory;         /* page-locked */
     uint64_t bytes, n_turns; /* of each of the two; experts so far */

@@ -39,7 +39,7 @@ static void fail_transfer(struct tiers *t, uint32_t tag, int status, const char 
         cached_fail(t->c, tag / MOE_PACK_MAX_SEGMENTS, tag % MOE_PACK_MAX_SEGMENTS, status, why);
 }
 
-/* Asks a loader for its stage of a transfer, whose place is pinned. */
+/* Submits a stage of a transfer, whose place is pinned, to its loader. */
 static void hand_over(struct tiers *t, uint32_t tag, struct moe_loader *loader,
                       const struct moe_load *stage, int state, uint32_t *n_with_loader)
 {

@@ -29,7 +29,7 @@ enum moe_part moe_finding_part(enum moe_finding which)
 
 /* ---- Applying ---- */
 
-/* 1 - T2 without what the subtraction adds to its digits. */
+/* 1 - T2, without the rounding error of the subtraction. */
 static double skip_below(const struct moe_map_hobbit *h)
 {
     return round((1 - h->t2) * 1e9) / 1e9;
@@ -87,7 +87,7 @@ static bool changes_results(const struct moe_strategy *s, enum moe_finding which
            (which == MOE_FOUND_ON_MISS && s->skip_below > 0);
 }
 
-/* Whether it takes a low precision, or nothing at all, no more often than was measured. */
+/* Whether it lowers precision or skips experts no more than was measured. */
 static bool is_within(const struct moe_map *map, enum moe_finding which,
                       const struct moe_strategy *s)
 {
@@ -113,7 +113,7 @@ const struct moe_loss *moe_calibration_loss(const struct moe_map *map, enum moe_
 
 /* ---- Checking ---- */
 
-/* Whether the strategy has the map's own numbers. */
+/* Whether the strategy has the numbers of the map. */
 static bool is_of_map(const struct moe_map *map, enum moe_finding which,
                       const struct moe_strategy *s)
 {

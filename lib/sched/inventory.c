@@ -146,7 +146,7 @@ int moe_inventory_uniform(struct moe_inventory *out, uint32_t n_layers, uint32_t
     return status;
 }
 
-/* The sizes in a trace come from its file, unchecked. */
+/* Checks the sizes in a trace, which are whatever its file says. */
 static int check_sizes(const struct moe_trace_shape *shape, struct moe_err *err)
 {
     for (uint32_t layer = 0; layer < shape->n_layers; layer++)

@@ -146,7 +146,7 @@ static int feed_demands(struct moe_scheduler *s, struct moe_err *err)
             continue;
         if (!scheduler_has_room(s))
             return MOE_OK;
-        /* The same load was given up a moment ago and still writes into its slot. */
+        /* The same load was given up before and still writes into its slot. */
         uint32_t old = moe_store_find(s->store, s->layer, e->need.expert, e->variant);
         if (old != MOE_NO_SLOT && moe_store_slot(s->store, old)->variant == e->variant)
             continue;
@@ -265,7 +265,7 @@ int moe_scheduler_next(struct moe_scheduler *s, uint32_t max, uint32_t *which, u
 {
     for (*n = 0;;) {
         int status = moe_scheduler_poll(s, err);
-        if (status == MOE_OK)
+        if (status == MOE_OK) /* poll feeds nothing while nothing is under way */
             status = feed(s, err);
         if (status == MOE_OK)
             status = name_ready(s, max, which, n, err);

@@ -117,7 +117,7 @@ static bool predicts_routers(const struct moe_strategy *s)
     return s->predict == MOE_PREDICT_BY_GATE || s->predict == MOE_PREDICT_BY_RESIDUAL;
 }
 
-/* Why a part that is not off has no effect as the others are; NULL: it has one. */
+/* Why a part that is not off has no effect given the others; NULL: it has one. */
 static const char *idle(const struct moe_strategy *s, enum moe_part part)
 {
     if (s->resident)
