@@ -146,9 +146,9 @@ static inline struct moe_map *full_map(uint64_t seed)
     m->tolerance = random_share(&seed);
     m->rank_correlation = 2 * random_share(&seed) - 1;
     fill_texts(m, &seed);
-    m->n_rungs = 2;
-    m->rungs[0] = (struct moe_rung){"8", 8, 1000, random_loss(&seed)};
-    m->rungs[1] = (struct moe_rung){"2", 8, 500, random_loss(&seed)};
+    m->n_uniform = 2;
+    m->uniform[0] = (struct moe_uniform){"8", 8, 1000, random_loss(&seed)};
+    m->uniform[1] = (struct moe_uniform){"2", 8, 500, random_loss(&seed)};
     fill_importances(m, &seed);
     fill_choice(m, &seed);
     fill_fate(m, &seed);

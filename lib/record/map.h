@@ -23,7 +23,7 @@
 enum {
     MOE_MAP_VERSION = 1,
     MOE_MAP_TEXT = 256,
-    MOE_MAP_MAX_RUNGS = 32,
+    MOE_MAP_MAX_UNIFORM = 32,
     MOE_MAP_MAX_POINTS = 64,
     MOE_MAP_MAX_CUTS = 16,
     MOE_MAP_MAX_TEXTS = 64,
@@ -53,8 +53,8 @@ struct moe_map_text {
     struct moe_loss loss;
 };
 
-/* All experts at one precision. */
-struct moe_rung {
+/* All experts at one precision; "rungs" in the file. */
+struct moe_uniform {
     char experts[MOE_PACK_NAME_BYTES]; /* a variant's name */
     uint32_t dense_bits;
     uint64_t bytes; /* of experts and dense part, stored */
@@ -136,8 +136,8 @@ struct moe_map {
     uint32_t max_tokens;
     uint32_t n_texts;
     struct moe_map_text texts[MOE_MAP_MAX_TEXTS];
-    uint32_t n_rungs;
-    struct moe_rung rungs[MOE_MAP_MAX_RUNGS];
+    uint32_t n_uniform;
+    struct moe_uniform uniform[MOE_MAP_MAX_UNIFORM];
     struct moe_importances importances;
     double rank_correlation; /* Spearman's, estimates with measurements; above 1: not known */
     struct moe_map_choice choice;

@@ -143,28 +143,28 @@ static int check_text(struct moe_record_reader *r, struct moe_yaml_node *map, vo
 
 static const struct moe_record text_record = {MOE_RECORD(text_members), check_text};
 
-static const struct moe_member rung_members[] = {
-    FIELD(moe_rung, "experts", experts),
-    BITS(moe_rung, "dense_bits", dense_bits),
-    FIELD(moe_rung, "bytes", bytes),
-    LOSS(moe_rung, "loss", loss),
+static const struct moe_member uniform_members[] = {
+    FIELD(moe_uniform, "experts", experts),
+    BITS(moe_uniform, "dense_bits", dense_bits),
+    FIELD(moe_uniform, "bytes", bytes),
+    LOSS(moe_uniform, "loss", loss),
 };
 
-static int check_rung(struct moe_record_reader *r, struct moe_yaml_node *map, void *record)
+static int check_uniform(struct moe_record_reader *r, struct moe_yaml_node *map, void *record)
 {
     const struct moe_map *m = r->whole;
-    const struct moe_rung *rung = record;
+    const struct moe_uniform *u = record;
     uint32_t variant;
-    int status = map_find_variant(r, moe_yaml_get(map, "experts"), rung->experts, &variant);
-    for (const struct moe_rung *other = m->rungs; other < rung && status == MOE_OK; other++)
-        if (strcmp(rung->experts, other->experts) == 0 && rung->dense_bits == other->dense_bits)
+    int status = map_find_variant(r, moe_yaml_get(map, "experts"), u->experts, &variant);
+    for (const struct moe_uniform *other = m->uniform; other < u && status == MOE_OK; other++)
+        if (strcmp(u->experts, other->experts) == 0 && u->dense_bits == other->dense_bits)
             status = moe_yaml_fail(r->doc, map, r->err,
                                    "experts '%s' with %" PRIu32 " dense_bits are there twice",
-                                   rung->experts, rung->dense_bits);
+                                   u->experts, u->dense_bits);
     return status;
 }
 
-static const struct moe_record rung_record = {MOE_RECORD(rung_members), check_rung};
+static const struct moe_record uniform_record = {MOE_RECORD(uniform_members), check_uniform};
 
 static const struct moe_member correlation_member =
     MOE_FIELD_IN(MOE_ALWAYS, struct moe_map, "rank_correlation", rank_correlation, -1, 1);
@@ -222,7 +222,7 @@ static const struct moe_member map_members[] = {
     MOE_GROUP(nll_record),
     MOE_GROUP(top1_record),
     MOE_LIST(struct moe_map, "texts", texts, n_texts, text_record),
-    MOE_LIST(struct moe_map, "rungs", rungs, n_rungs, rung_record),
+    MOE_LIST(struct moe_map, "rungs", uniform, n_uniform, uniform_record),
     MOE_OWN("rank_correlation", 0, correlation),
     MOE_SECTION(MOE_IF_SET, "importances", 0, importances_record),
     MOE_SECTION(MOE_IF_SET, "choice", 0, map_choice_record),

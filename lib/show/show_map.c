@@ -88,12 +88,12 @@ static void put_texts(const struct moe_map *map, struct moe_buf *out)
     }
 }
 
-static void put_rungs(const struct moe_map *map, struct moe_buf *out)
+static void put_uniform(const struct moe_map *map, struct moe_buf *out)
 {
     char bytes[32];
     moe_buf_printf(out, "\nUniform bitwidths, over the highest      bytes  %s\n", loss_heading);
-    for (uint32_t i = 0; i < map->n_rungs; i++) {
-        const struct moe_rung *r = &map->rungs[i];
+    for (uint32_t i = 0; i < map->n_uniform; i++) {
+        const struct moe_uniform *r = &map->uniform[i];
         moe_buf_printf(out, "  experts %-6s dense %-2" PRIu32 "        %12s  ", r->experts,
                        r->dense_bits, moe_format_bytes(r->bytes, bytes));
         put_loss(out, &r->loss);
@@ -210,8 +210,8 @@ static void put_hobbit(const struct moe_map *map, struct moe_buf *out)
 void moe_show_map(const struct moe_map *map, bool blocks, struct moe_buf *out)
 {
     put_texts(map, out);
-    if (map->n_rungs)
-        put_rungs(map, out);
+    if (map->n_uniform)
+        put_uniform(map, out);
     if (map->importances.there)
         put_importances(map, blocks, out);
     if (map->choice.there)
@@ -233,7 +233,7 @@ void moe_show_map_line(const struct moe_map *map, struct moe_buf *out)
     }
     moe_buf_printf(out, "%s instead of %s, %+.2f%s (standard error %.2f)",
                    moe_format_bytes(c->expert_bytes + c->dense_bytes, bytes),
-                   moe_format_bytes(map->rungs[0].bytes, before),
+                   moe_format_bytes(map->uniform[0].bytes, before),
                    moe_loss_in(&c->loss, map->metric), unit(map),
                    moe_loss_error(&c->loss, map->metric));
     if (c->check.tokens)

@@ -38,9 +38,9 @@ struct found {
  * 0 to 1, and 1 where the uniform bitwidths show no difference. */
 static double share_of_loss(const struct calibration *c, uint32_t upper, uint32_t variant)
 {
-    double top = c->map->rungs[upper].loss.nll_percent;
-    double all = c->map->rungs[c->map->importances.lower].loss.nll_percent - top;
-    double part = c->map->rungs[variant].loss.nll_percent - top;
+    double top = c->map->uniform[upper].loss.nll_percent;
+    double all = c->map->uniform[c->map->importances.lower].loss.nll_percent - top;
+    double part = c->map->uniform[variant].loss.nll_percent - top;
     if (variant == c->map->importances.lower || all <= 0 || part >= all)
         return 1;
     return part > 0 ? part / all : 0;

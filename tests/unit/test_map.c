@@ -42,15 +42,15 @@ static void assert_same_loss(const struct moe_loss *a, const struct moe_loss *b)
 
 static void assert_same_measurements(const struct moe_map *a, const struct moe_map *b)
 {
-    SAME(n_texts), SAME(n_rungs);
+    SAME(n_texts), SAME(n_uniform);
     for (uint32_t i = 0; i < a->n_texts; i++) {
         SAME_TEXT(texts[i].name), SAME(texts[i].documents), SAME(texts[i].tokens);
         SAME(texts[i].hash), SAME(texts[i].check), SAME(texts[i].known);
         assert_same_loss(&a->texts[i].loss, &b->texts[i].loss);
     }
-    for (uint32_t i = 0; i < a->n_rungs; i++) {
-        SAME_TEXT(rungs[i].experts), SAME(rungs[i].dense_bits), SAME(rungs[i].bytes);
-        assert_same_loss(&a->rungs[i].loss, &b->rungs[i].loss);
+    for (uint32_t i = 0; i < a->n_uniform; i++) {
+        SAME_TEXT(uniform[i].experts), SAME(uniform[i].dense_bits), SAME(uniform[i].bytes);
+        assert_same_loss(&a->uniform[i].loss, &b->uniform[i].loss);
     }
 }
 
@@ -265,9 +265,9 @@ static void numbers_that_are_not_finite_are_not_written(void **state)
     m->importances.nats[7] = nan("");
     assert_fails(moe_map_write(m, &text, &err), MOE_ERR_USAGE, "'nats'", &err);
     m->importances.nats[7] = 0;
-    m->rungs[1].loss.nll_error = HUGE_VAL;
+    m->uniform[1].loss.nll_error = HUGE_VAL;
     assert_fails(moe_map_write_json(m, &text, &err), MOE_ERR_USAGE, "'nll_error_percent'", &err);
-    m->rungs[1].loss.nll_error = 0;
+    m->uniform[1].loss.nll_error = 0;
     m->hobbit.scores[9] = -HUGE_VAL;
     assert_fails(moe_map_write(m, &text, &err), MOE_ERR_USAGE, "'scores'", &err);
     moe_buf_release(&text);
@@ -448,9 +448,9 @@ static void damage_of_measurements_is_named(void **state)
     refused(10,
             TEXT_LOSS(LOSS_BUT("1", "1", "nll_percent: 0, nll_error_percent: 0, top1_points: 101")),
             "'top1_points' must be from 0 to 100");
-#define RUNG(experts) "{experts: \"" experts "\", dense_bits: 8, bytes: 1, loss: " LOSS "}"
-    refused(10, "rungs: [" RUNG("3") "]", "line 10 column 19: '3' is none of the variants");
-    refused(10, "rungs: [" RUNG("8") ", " RUNG("8") "]",
+#define UNIFORM(experts) "{experts: \"" experts "\", dense_bits: 8, bytes: 1, loss: " LOSS "}"
+    refused(10, "rungs: [" UNIFORM("3") "]", "line 10 column 19: '3' is none of the variants");
+    refused(10, "rungs: [" UNIFORM("8") ", " UNIFORM("8") "]",
             "experts '8' with 8 dense_bits are there twice");
     refused(10, "rungs: [1]", "line 10 column 9: an item must be a mapping");
     struct moe_buf many = {0};
@@ -736,7 +736,7 @@ static void the_manuals_example_is_a_map(void **state)
     moe_buf_text(&text, at);
     struct moe_map *m = read_back(&text);
     comes_back(m);
-    assert_true(m->n_texts && m->n_rungs && m->choice.there && m->fate.n_points);
+    assert_true(m->n_texts && m->n_uniform && m->choice.there && m->fate.n_points);
     assert_true(m->hobbit.weighed && m->hobbit.n_cuts && moe_map_complete(m));
     moe_map_free(m);
     moe_buf_release(&text);
