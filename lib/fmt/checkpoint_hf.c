@@ -66,7 +66,7 @@ static int open_shard(struct opening *o, const char *name, struct moe_err *err)
     return status;
 }
 
-/* A name in the index may only mean a file beside it. */
+/* A name in the index may only name a file in its directory. */
 static bool plain_file_name(const char *name)
 {
     return name[0] != '\0' && name[0] != '.' && !strchr(name, '/') && strlen(name) < 200;

@@ -26,9 +26,8 @@ const char *moe_gguf_path(const struct moe_gguf *gguf); /* of the first part */
 /*
  * Values by key. Each returns MOE_OK with *out set; a missing key is MOE_ERR_FORMAT when required,
  * else leaves *out as it was; a value of a wrong type or range is always MOE_ERR_FORMAT. Whole
- * numbers of any width serve as whole numbers, and these and both kinds of float as numbers. Where
- * the value is an array with one element per layer of equal numbers, moe_gguf_get_u32 takes that
- * number.
+ * numbers of any width serve as whole numbers, and these and both kinds of float as numbers. Of an
+ * array with one element per layer, all equal, moe_gguf_get_u32 takes that number.
  */
 bool moe_gguf_has(const struct moe_gguf *gguf, const char *key);
 int moe_gguf_get_u32(const struct moe_gguf *gguf, const char *key, uint32_t max, bool required,
@@ -53,7 +52,7 @@ struct moe_gguf_array {
 int moe_gguf_get_array(const struct moe_gguf *gguf, const char *key, bool required,
                        struct moe_gguf_array *out, struct moe_err *err);
 /* Element i as a number (booleans as 0 and 1), or as a text: not terminated, may hold any byte.
- * The array must be of that sort (moe_gguf_array_is_text). */
+ * The array must be of that type (moe_gguf_array_is_text). */
 bool moe_gguf_array_is_text(const struct moe_gguf_array *array);
 double moe_gguf_array_number(const struct moe_gguf_array *array, uint64_t i);
 const char *moe_gguf_array_text(const struct moe_gguf_array *array, uint64_t i, uint64_t *n);

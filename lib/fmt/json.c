@@ -10,13 +10,13 @@
 
 struct json_t *moe_json_parse(const char *name, const void *text, uint64_t n, struct moe_err *err)
 {
-    /* NULs inside strings are let in here and refused where a text is asked for, so that a member
-     * nobody reads cannot make a file unreadable. */
+    /* NULs inside strings are accepted here and refused where a text is read, so that a member
+     * that is never read cannot make a file unreadable. */
     size_t flags = JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL;
     json_error_t error;
     json_t *json = json_loadb(n ? text : "", n, flags, &error);
     /* Published configurations hold integers beyond 64 bits (model_max_length as 10^30): those
-     * files are read with every number as a double, exact for whatever we ask for. */
+     * files are read with every number as a double, exact for all numbers that we read. */
     if (!json && json_error_code(&error) == json_error_numeric_overflow)
         json = json_loadb(text, n, flags | JSON_DECODE_INT_AS_REAL, &error);
     if (!json)

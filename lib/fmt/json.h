@@ -1,6 +1,7 @@
 /*
  * JSON reading with our error model, over jansson. Duplicate keys are refused, nesting is bounded,
- * and a number must fit what it is asked for. `json_t` stays opaque to those who only pass it on.
+ * and a number must fit what it is asked for. `json_t` stays opaque to callers that only pass it
+ * on.
  */
 #ifndef MOE_FMT_JSON_H
 #define MOE_FMT_JSON_H

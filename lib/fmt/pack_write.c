@@ -20,7 +20,7 @@ static void writer_free(struct moe_pack_writer *w)
     free(w);
 }
 
-/* Makes room for one item more in a growing array. */
+/* Makes room for one more item in a growing array. */
 static int grow(void **items, uint64_t n, uint64_t *room, uint64_t item_bytes, struct moe_err *err)
 {
     if (n < *room)
@@ -37,7 +37,7 @@ static int grow(void **items, uint64_t n, uint64_t *room, uint64_t item_bytes, s
     return MOE_OK;
 }
 
-/* A window of 32 KiB makes blocks of 32 KiB, which a loader decodes one at a time in between other
+/* A window of 32 KiB makes blocks of 32 KiB, which a loader decodes one at a time between other
  * work. Quantized weights hardly repeat: it costs 0.1 % of the ratio at most (measured). */
 static ZSTD_CCtx *new_compressor(int level)
 {
@@ -171,7 +171,7 @@ static bool matrices_equal(const struct moe_class_matrix *a, const struct moe_cl
            a->offset == b->offset;
 }
 
-/* Field by field: structs have padding, and entries past the counts mean nothing. */
+/* Field by field: structs have padding, and entries beyond the counts are undefined. */
 static bool classes_equal(const struct moe_expert_class *a, const struct moe_expert_class *b)
 {
     bool equal = a->n_segments == b->n_segments && a->n_matrices == b->n_matrices;

@@ -70,7 +70,7 @@ static int read_shape(struct moe_tensor *t, const char *where, const json_t *ent
         t->n_dims = 1;
         t->dims[0] = 1;
     }
-    /* Empty tensors and those of higher rank may exist; reading them is what we refuse. */
+    /* Empty tensors and those of higher rank may exist; only reading them is refused. */
     if (t->n_items == 0 || n_dims > MOE_MAX_TENSOR_DIMS)
         t->dtype = MOE_DTYPE_OTHER;
     return MOE_OK;

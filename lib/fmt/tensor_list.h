@@ -15,8 +15,7 @@ enum { MOE_DTYPE_NAME_BYTES = 16 };
 
 struct moe_tensor_entry {
     struct moe_tensor tensor; /* ->name is owned here */
-    /* The type as the file spells it, cut to the room there is: for errors about tensors we cannot
-     * read. */
+    /* The type as the file spells it, truncated: for errors about tensors that cannot be read. */
     char dtype_name[MOE_DTYPE_NAME_BYTES];
     /* MXFP4 as two tensors: tensor.file and .offset are those of the packed values, in pairs; the
      * exponents are here. */
@@ -34,7 +33,7 @@ void moe_tensor_list_release(struct moe_tensor_list *list);
 /* A new zeroed entry at the end with a copy of the name, or NULL: out of memory. */
 struct moe_tensor_entry *moe_tensor_list_add(struct moe_tensor_list *list, const char *name,
                                              uint64_t name_bytes, struct moe_err *err);
-/* The tensors from number `first` on are one file's; none may share bytes with another. `name`
+/* The tensors from number `first` on are of one file; no two may share bytes. `name`
  * begins the error text. */
 int moe_tensor_list_check_overlaps(const struct moe_tensor_list *list, uint64_t first,
                                    const char *name, struct moe_err *err);
@@ -49,8 +48,8 @@ struct moe_tensor_file {
 };
 void moe_tensor_file_release(struct moe_tensor_file *file);
 
-/* In a sorted list: two tensors of one name are an error that names both files; `name` begins its
- * text. */
+/* In a sorted list: two tensors with the same name are an error that names both files; `name`
+ * begins its text. */
 int moe_tensor_list_check_names(const struct moe_tensor_list *list,
                                 const struct moe_tensor_file *files, const char *name,
                                 struct moe_err *err);

@@ -1,6 +1,6 @@
 /*
- * What a whole document's choices say: frequencies, paths, reuse, popularity, and how like its
- * prompt the rest is.
+ * What follows from a whole document's choices: frequencies, paths, reuse, popularity, and the
+ * similarity of its prompt and the rest.
  */
 #include <math.h>
 #include <string.h>

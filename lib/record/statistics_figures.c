@@ -16,7 +16,7 @@ static uint32_t end_layer(const struct moe_statistics *s, uint32_t layer)
     return layer == MOE_ALL_LAYERS ? s->shape.n_layers : layer + 1;
 }
 
-/* Sum over the layers meant of number i of a series. */
+/* Sum of number i of a series over the layers in question. */
 static double sum(const struct moe_statistics *s, uint32_t layer, enum moe_series series,
                   uint64_t i)
 {

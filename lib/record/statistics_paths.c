@@ -80,7 +80,7 @@ struct moe_path_count *moe_path_table_sorted(const struct moe_path_table *table,
         if (table->places[i].n)
             list[(*n)++] = table->places[i];
     qsort(list, *n, sizeof *list, compare);
-    /* Between two cuts more than the limit are there: the surplus does not show. */
+    /* Between two cuts the table holds more than the limit; the surplus is not returned. */
     if (table->limit && *n > table->limit)
         *n = table->limit;
     return list;

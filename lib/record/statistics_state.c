@@ -12,7 +12,7 @@ void moe_document_free(struct moe_statistics_document *d)
     free(d);
 }
 
-/* One function carves the largest document's arrays, counting or for real. */
+/* Carves the largest document's arrays from an arena, which may only count. */
 static void carve(struct moe_statistics_document *d, struct moe_arena *arena,
                   const struct moe_statistics_shape *shape)
 {

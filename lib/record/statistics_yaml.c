@@ -1,6 +1,6 @@
 /*
- * Statistics as YAML, moe-stats(5): every number a whole one, so that shards that are merged give
- * the very file of one run.
+ * Statistics as YAML, moe-stats(5): all numbers are whole, so that merged shards give exactly the
+ * file of one run.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -26,7 +26,7 @@ static const char *const total_names[MOE_N_TOTALS] = {
     [MOE_TOTAL_HASH] = "documents_hash",
 };
 
-/* Series that are one list a layer; pairs and accuracy are tables. */
+/* Series with one list per layer; pairs and accuracy are tables. */
 static bool is_list(enum moe_series series)
 {
     return series != MOE_S_PAIRS && series != MOE_S_ACCURACY;
@@ -95,7 +95,7 @@ static void put_layer(struct moe_emit *e, const struct moe_statistics *s, uint32
     moe_emit_close(e);
 }
 
-/* Paths of two or, where the keys have parts, more numbers each. */
+/* Paths, each a list of its key (or the parts of the key) and its count. */
 static int put_paths(struct moe_emit *e, const char *key, const struct moe_path_table *table,
                      bool has_parts, struct moe_err *err)
 {
@@ -148,7 +148,8 @@ struct reading {
     struct moe_err *err;
 };
 
-/* A file claims its shape before it shows the numbers: what they would take must be in the file. */
+/* A file states its shape before the numbers: no more is allocated than the file has numbers for.
+ */
 static int check_claim(struct moe_yaml *doc, const struct moe_statistics_shape *shape,
                        struct moe_err *err)
 {
@@ -307,7 +308,7 @@ static int read_all(struct reading *r)
     return status == MOE_OK ? moe_yaml_check_known(r->doc, r->err) : status;
 }
 
-/* What a table counts: of each layer's paths, or (layers NULL) in all. */
+/* The sum of a table's counts: for each layer, or (layers NULL) in total. */
 static int sum_paths(const struct moe_path_table *table, uint64_t *layers, uint64_t *all,
                      struct moe_err *err)
 {

@@ -1,6 +1,7 @@
 /*
- * Routing traces of other engines. Two formats, told apart by how they begin: the CSV "route_trace
- * v1" (a line per chosen expert), and JSON lines (an object per token with expert ids by layer).
+ * Routing traces of other engines. Two formats, distinguished by their first bytes: the CSV
+ * "route_trace v1" (a line per chosen expert), and JSON lines (an object per token with expert ids
+ * by layer).
  *
  * Over 400 lines: each format is half of it, and both fill the same tokens.
  */
@@ -79,7 +80,7 @@ static int create(struct import *in, struct moe_err *err)
                    : moe_trace_create(&in->writer, in->to, &in->shape, err);
 }
 
-/* One token's layer to the writer. */
+/* Passes one layer of a token to the writer. */
 static void put(struct import *in, uint32_t token, uint32_t layer, const uint32_t *chosen,
                 const float *weights)
 {
@@ -184,7 +185,7 @@ static int end_turn(struct import *in, struct moe_err *err)
     return status;
 }
 
-/* Room for one token more, without experts. */
+/* Makes room for one more token, without experts yet. */
 static int add_token(struct import *in, struct moe_err *err)
 {
     uint64_t per_token = (uint64_t)in->shape.n_layers * in->shape.top_k;
@@ -312,7 +313,7 @@ static json_t *parse_token(struct import *in, const char *line, uint64_t n, uint
     return NULL;
 }
 
-/* The experts of a layer, which must be as many as in the first and different. */
+/* The experts of a layer: distinct, and as many as in the first layer. */
 static int take_experts(struct import *in, const json_t *list, uint32_t *chosen,
                         struct moe_err *err)
 {
@@ -334,7 +335,7 @@ static int take_experts(struct import *in, const json_t *list, uint32_t *chosen,
     return MOE_OK;
 }
 
-/* Goes over all lines: to learn the shape, or (with a writer) to write the tokens. */
+/* Reads all lines: to learn the shape, or (with a writer) to write the tokens. */
 static int read_lines(struct import *in, struct moe_err *err)
 {
     const char *line;

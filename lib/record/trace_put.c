@@ -7,7 +7,7 @@
 #include "base/par.h"
 #include "record/trace_writer.h"
 
-/* What is not a number or negative counts as 0, what is too large as the largest there is. */
+/* NAN and negative numbers become 0, too large ones the largest half. */
 static uint16_t to_half(float v)
 {
     const float largest = 65504;
@@ -22,8 +22,8 @@ static bool is_among(const uint16_t *ids, uint32_t n, uint32_t id)
     return false;
 }
 
-/* The k experts with the largest values but the n_without of `without`, falling; the lower number
- * first among equals. Always k different ones, for any values. */
+/* The k experts with the largest values, except the n_without of `without`, falling; equal ones by
+ * number. Always k different ones, for any values. */
 static void pick_top(const float *values, uint32_t n, const uint16_t *without, uint32_t n_without,
                      uint32_t k, uint16_t *ids)
 {
@@ -40,7 +40,7 @@ static void pick_top(const float *values, uint32_t n, const uint16_t *without, u
     }
 }
 
-/* Softmax of the kept among all n values. */
+/* The softmax over all n values, of those kept. */
 static void put_probabilities(const float *values, uint32_t n, const uint16_t *ids, uint32_t k,
                               uint16_t *scores)
 {

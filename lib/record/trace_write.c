@@ -116,7 +116,7 @@ static int write_tokens(struct moe_trace_writer *w, uint32_t n, struct moe_err *
 
 /* ---- Tokens ---- */
 
-/* One function carves the arrays of waiting tokens, counting or for real. */
+/* Carves the arrays of waiting tokens from an arena, which may only count. */
 static void carve(struct trace_tokens *t, struct moe_arena *arena, const struct trace_layout *f,
                   uint64_t layers, uint64_t room)
 {
@@ -125,7 +125,7 @@ static void carve(struct trace_tokens *t, struct moe_arena *arena, const struct 
     t->scores = moe_arena_take(arena, room * layers, f->n_scores * sizeof *t->scores);
 }
 
-/* Room for n tokens: a larger block replaces the one there is. */
+/* Makes room for n tokens: a larger block replaces the old one. */
 static int make_room(struct moe_trace_writer *w, uint64_t n, struct moe_err *err)
 {
     const struct trace_layout *f = &w->layout;
@@ -153,7 +153,7 @@ static int make_room(struct moe_trace_writer *w, uint64_t n, struct moe_err *err
     return MOE_OK;
 }
 
-/* What waits when `most` tokens are added: less than a frame, and those. */
+/* Tokens that wait at most when `most` are added: less than a frame, and these. */
 static uint64_t room_for(const struct trace_layout *f, uint32_t most)
 {
     return (uint64_t)f->frame_tokens - 1 + most;
