@@ -258,9 +258,10 @@ FUZZ_SANITIZE := -fsanitize=address,undefined
 FUZZ_FLAGS := -std=c11 -O1 -gline-tables-only -Ilib -Ikernels -DMOE_VERSION='"$(VERSION)"' \
               -ffp-contract=off -fno-omit-frame-pointer -fno-sanitize-recover=all \
               -fsanitize=fuzzer-no-link $(FUZZ_SANITIZE)
-FUZZ_FLOORS := base quant cache fmt model text record convert sched plan
-FUZZ_LIB_SRC := $(sort $(wildcard $(FUZZ_FLOORS:%=lib/%/*.c)))
-FUZZ_LIB := $(FUZZ_LIB_SRC:%.c=$(FUZZ_DIR)/%.o)
+# What the targets read with and show; the archive gives each only what it uses.
+FUZZ_FLOORS := base quant cache fmt model text record convert sched plan show
+FUZZ_LIB_OBJ := $(patsubst %.c,$(FUZZ_DIR)/%.o,$(sort $(wildcard $(FUZZ_FLOORS:%=lib/%/*.c))))
+FUZZ_LIB := $(FUZZ_DIR)/libmoe.a
 REPLAYS := $(FUZZ_NAMES:%=$(BUILD)/fuzz-replay/fuzz_%)
 
 .PHONY: fuzz fuzz-build fuzz-replay $(FUZZ_NAMES:%=fuzz-%)
@@ -274,6 +275,8 @@ $(FUZZ_NAMES:%=fuzz-%): fuzz-%: $(FUZZ_DIR)/fuzz_%
 $(call keep_command,$(FUZZ_DIR)/.flags,$(FUZZ_CC) $(FUZZ_FLAGS))
 $(FUZZ_DIR)/%.o: %.c $(FUZZ_DIR)/.flags
 	$(call compile,FUZZCC,$(FUZZ_CC) $(FUZZ_FLAGS))
+$(FUZZ_LIB): $(FUZZ_LIB_OBJ)
+	$(archive)
 $(FUZZ_NAMES:%=$(FUZZ_DIR)/fuzz_%): $(FUZZ_DIR)/%: $(FUZZ_DIR)/tests/fuzz/%.o $(FUZZ_LIB)
 	$(call link,$(FUZZ_CC) -fsanitize=fuzzer $(FUZZ_SANITIZE),$(filter-out $(CUDA_LIBS),$(filter -l%,$(LIBS))))
 
@@ -281,7 +284,7 @@ fuzz-replay: $(REPLAYS)
 	$(Q)set -e; for x in $(FUZZ_NAMES); do $(BUILD)/fuzz-replay/fuzz_$$x tests/fuzz/corpus/$$x; done
 $(REPLAYS): $(BUILD)/fuzz-replay/%: $(BUILD)/tests/fuzz/%.o $(BUILD)/tests/fuzz/replay.o $(LIBMOE)
 	$(call link,$(CC) $(LDFLAGS),$(LIBS))
--include $(FUZZ_LIB:.o=.d) $(FUZZ_SRC:%.c=$(BUILD)/%.d) $(FUZZ_SRC:%.c=$(FUZZ_DIR)/%.d) \
+-include $(FUZZ_LIB_OBJ:.o=.d) $(FUZZ_SRC:%.c=$(BUILD)/%.d) $(FUZZ_SRC:%.c=$(FUZZ_DIR)/%.d) \
          $(BUILD)/tests/fuzz/replay.d
 
 # ---- Demo ---------------------------------------------------------------------------------------
