@@ -68,7 +68,8 @@ static int find_device(int index, struct moe_err *err)
     if (n < 2)
         return moe_fail(err, MOE_ERR_DEVICE, "no CUDA device %d: there is %s", index,
                         n ? "one, number 0" : "none");
-    return moe_fail(err, MOE_ERR_DEVICE, "no CUDA device %d: there are %d, from 0 on", index, n);
+    return moe_fail(err, MOE_ERR_DEVICE, "no CUDA device %d: there are %d, numbered from 0", index,
+                    n);
 }
 
 /* Streams, and a first kernel: it shows whether the program has code for the device. */
@@ -144,10 +145,11 @@ static void *no_memory(struct moe_gpu *g, uint64_t n_bytes, struct moe_err *err)
         !gpu_note(g, cudaMemGetInfo(&left, &all), "cudaMemGetInfo"))
         moe_gpu_status(g, err);
     else
-        moe_fail(err, MOE_ERR_MEMORY,
-                 "CUDA device %d: %llu bytes wanted, %llu of %llu are free (less --gpu-memory?)",
-                 g->index, (unsigned long long)n_bytes, (unsigned long long)left,
-                 (unsigned long long)all);
+        moe_fail(
+            err, MOE_ERR_MEMORY,
+            "CUDA device %d: %llu bytes are needed, %llu of %llu are free (lower --gpu-memory?)",
+            g->index, (unsigned long long)n_bytes, (unsigned long long)left,
+            (unsigned long long)all);
     return NULL;
 }
 

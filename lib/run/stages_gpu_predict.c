@@ -113,7 +113,8 @@ static int time_once(struct moe_session *s, struct moe_layer_predictor *predicto
     moe_predict_layers(predictor, layer, 1, g->prediction.depth, &predictions);
     double host = moe_seconds() - began, stream = moe_gpu_mark_seconds(watch->from, watch->to);
     if (stream < 0)
-        return moe_fail(err, MOE_ERR_DEVICE, "CUDA device: it does not tell what a step took");
+        return moe_fail(err, MOE_ERR_DEVICE,
+                        "CUDA device: the time of a prediction could not be measured");
     *seconds = stream + host;
     return MOE_OK;
 }

@@ -161,7 +161,7 @@ status=1
 failing 'no CUDA device: no CUDA-capable device is detected' "no device" MOE_SHIM_DEVICES=0
 failing '*no driver is installed*' "no driver" MOE_SHIM_DEVICES=-1
 failing 'this program has no code for CUDA device 0*' "an old device" MOE_SHIM_OLD=1
-failing 'CUDA device 0: * bytes wanted, * are free*' "memory exhausted" MOE_SHIM_MEMORY=1000000 \
+failing 'CUDA device 0: * bytes are needed, * are free*' "memory exhausted" MOE_SHIM_MEMORY=1000000 \
     --gpu-memory 100M
 status=4
 failing '*on the GPU is too small: the smallest that works is *' "too little of its memory" \

@@ -81,7 +81,7 @@ static void test_too_little_memory(void **state)
     assert_non_null(first);
     assert_null(moe_gpu_alloc(g, 50000, &err));
     assert_int_equal(err.status, MOE_ERR_MEMORY);
-    assert_non_null(strstr(err.text, "50000 bytes wanted, 40000 of 108192 are free"));
+    assert_non_null(strstr(err.text, "50000 bytes are needed, 40000 of 108192 are free"));
     assert_ok(moe_gpu_status(g, &err), &err); /* it goes on */
     moe_gpu_free(g, first, 60000);
     void *second = moe_gpu_alloc(g, 50000, &err);
