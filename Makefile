@@ -321,7 +321,7 @@ check: deps
 	@$(MAKE) --no-print-directory -j2 WERROR=1 all tests replays shim \
 	    $(SHIM_DIR)/bin/moe-run
 	@$(MAKE) --no-print-directory -j2 WERROR=1 check-all
-check-all: check-floors check-headers check-man check-format
+check-all: check-floors check-rooms check-headers check-man check-format
 	@BUILD=$(BUILD) sh tests/run.sh all
 quick: all tests
 	@BUILD=$(BUILD) sh tests/run.sh quick
