@@ -21,7 +21,7 @@ struct adding {
 };
 
 /* y[j] += the sum over t < n of x[t][i] * x[t][j] for j in [i, cols). Eight products at a time are
- * added in single precision: what that loses is nothing beside the damping. */
+ * added in single precision: the loss is far below the damping. */
 MOE_FIT_CLONES
 static void add_inputs(const float *const x[INPUTS], uint32_t n, uint32_t i, uint32_t cols,
                        double *y)
@@ -73,7 +73,7 @@ void moe_moments_damp(double *h, uint32_t cols, double share)
 
 /* ---- The factor ----
  * Block by block from the last, in three steps: the block's own rows; R of all rows above in the
- * block's columns; what these columns explain of the moments above them. R is kept twice, so that
+ * block's columns; the moments above, less what these columns explain. R is kept twice, so that
  * columns of it can be read as rows of the lower triangle.
  */
 

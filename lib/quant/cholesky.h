@@ -1,6 +1,5 @@
 /*
- * Second moments of a matrix's inputs, and their factor: what error-aware rounding (gptq.h) knows
- * of the inputs.
+ * Second moments of a matrix's inputs, and their factor, for error-aware rounding (gptq.h).
  *
  * Matrices here are square, row-major, in double. Every sum has a fixed order, so results are the
  * same bit for bit whatever the thread count. Loops run over all threads (par.h).
@@ -17,9 +16,8 @@ void moe_moments_add(double *h, uint32_t cols, const float *x, uint64_t stride,
                      const uint32_t *rows, uint32_t n);
 
 /* Damping: adds `share` of the mean diagonal element to each diagonal element (1 where all are 0),
- * so that inputs too few or too much alike have a factor too, and columns that saw nothing are left
- * alone.
- */
+ * so that a factor exists for inputs that are few or alike, and columns that were always 0 stay as
+ * they are. */
 void moe_moments_damp(double *h, uint32_t cols, double share);
 
 /*

@@ -1,5 +1,5 @@
 /*
- * What the fits share: rounding f16 to the safe side, and arithmetic on chunks of weights.
+ * Shared by the fits: rounding f16 to the safe side, and arithmetic on chunks of weights.
  *
  * A group is walked in chunks of MOE_FIT_CHUNK weights, the last one filled up with copies of its
  * first weight. Loops over a chunk have a constant length and no branches, so that compilers turn

@@ -65,8 +65,8 @@ static void evaluate(const float *w, uint32_t n, float inverse, float m, float t
     }
 }
 
-/* The offset with the least mean absolute error on the solver's way from `start`, which has the
- * error *start_error (a sum, in steps of the code). As in the published method, the way ends where
+/* The offset with the least mean absolute error that the solver passes from `start` on, which has
+ * the error *start_error (a sum, in steps of the code). As in the published method, it stops where
  * the error no longer falls. */
 static inline float best_offset(const float *w, uint32_t n, float d, float start, float top,
                                 double *start_error)
@@ -100,7 +100,7 @@ void moe_quant_fit_hqq(const float *w, uint32_t n, int bits, uint16_t *d, uint16
     uint16_t moved = moe_f32_to_f16(best);
     if (moved == *m)
         return;
-    /* What was gained may be lost again in rounding the offset to f16. */
+    /* Rounding the offset to f16 may lose the gain. */
     evaluate(w, n, 1 / scale, moe_f16_to_f32(moved), top, 0, &error, &pull);
     if (!(error < start_error))
         return;

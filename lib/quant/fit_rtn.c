@@ -2,7 +2,7 @@
 #include "quant/quantize.h"
 
 /* m is rounded down and d up, so that every weight lies between the first and the last level and
- * no error exceeds d / 2. Levels that f16 holds exactly are found again. */
+ * no error exceeds d / 2. Levels that f16 holds exactly are recovered. */
 void moe_quant_fit_rtn(const float *w, uint32_t n, int bits, uint16_t *d, uint16_t *m,
                        uint8_t *codes)
 {

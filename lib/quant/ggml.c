@@ -208,7 +208,7 @@ const struct moe_ggml_type *moe_ggml_find(uint32_t number)
 void moe_ggml_decode(const struct moe_ggml_type *type, const uint8_t *blocks, uint64_t n,
                      float *out)
 {
-    switch (type->number) { /* the commonest and smallest, without a call for each */
+    switch (type->number) { /* the most common and smallest, without a call for each */
     case MOE_GGML_F32:
         for (uint64_t i = 0; i < n; i++)
             decode_f32(blocks + 4 * i, out + i);

@@ -1,10 +1,10 @@
 /*
- * Block types of ggml, as they lie in GGUF files: their sizes, their values, and what of them our
+ * Block types of ggml, as GGUF files store them: their sizes, their values, and which of them our
  * own layouts can hold without a second rounding.
  *
  * A row of a tensor is a sequence of blocks; a block holds `items` consecutive values in `bytes`
  * bytes. Numbers and bit patterns are those of ggml, values those of the public gguf package
- * (gguf.quants), bit for bit, but for MXFP4 blocks of exponent 255: these are NaN by their
+ * (gguf.quants), bit for bit, except for MXFP4 blocks of exponent 255: these are NaN by their
  * specification, and not finite here. Everything here is plain code on little-endian bytes.
  */
 #ifndef MOE_QUANT_GGML_H
@@ -14,7 +14,7 @@
 
 #include "quant/quantize.h"
 
-/* Numbers as files have them. Types that are not named here are known by size only. */
+/* Numbers as in files. Other types are known by size only. */
 enum {
     MOE_GGML_F32 = 0,
     MOE_GGML_F16 = 1,
@@ -60,7 +60,7 @@ void moe_ggml_decode(const struct moe_ggml_type *type, const uint8_t *blocks, ui
 /* ---- Carrying over ---- */
 
 enum moe_ggml_carry {
-    MOE_GGML_CARRY_NO,      /* d or m do not exist in f16; *out has none then */
+    MOE_GGML_CARRY_NO,      /* f16 cannot hold d or m; *out has none then */
     MOE_GGML_CARRY_ROUNDED, /* the codes are the type's own, d or m had to be rounded to f16 */
     MOE_GGML_CARRY_EXACT,   /* every value is equal to the type's (a zero may change its sign) */
 };
@@ -70,14 +70,14 @@ enum moe_ggml_carry {
  * columns. The type has carry_bits, and codes fit into these. `codes` has room for 32; *out borrows
  * it.
  *
- *   Q4_1, Q5_1        their own q, d and m: always exact.
- *   Q8_0 Q4_0 Q5_0    m = -128 d, -8 d, -16 d. A power of two changes d's exponent alone, upwards,
- * so that nothing is rounded, not even subnormal numbers; from |d| = 512, 8192, 4096 on m would
- * overflow: NO. IQ4_NL            its table's values are whole numbers of 8 bits: as Q8_0. MXFP4 2
- * * e2m1 is a whole number: as Q8_0, with d = 2^(exponent - 128) where f16 has it (2^-24 .. 2^8),
- * else NO. moe_ggml_mxfp4 carries any. Q4_K Q5_K         scale and minimum of a group are products
- * of an f16 and 6 bits: exact when these fit into f16, else rounded once, by 2^-12 of themselves at
- * most (more where they are subnormal).
+ * - Q4_1, Q5_1: their own q, d and m, always exact.
+ * - Q8_0, Q4_0, Q5_0: m = -128 d, -8 d, -16 d. A power of two only raises d's exponent, so nothing
+ *   is rounded, not even subnormal numbers. From |d| = 512, 8192, 4096 on m would overflow: NO.
+ * - IQ4_NL: the values of its table are whole numbers of 8 bits: as Q8_0.
+ * - MXFP4: 2 * e2m1 is a whole number: as Q8_0, with d = 2^(exponent - 128) where f16 has it
+ *   (2^-24 .. 2^8), else NO. moe_ggml_mxfp4 carries any.
+ * - Q4_K, Q5_K: scale and minimum of a group are products of an f16 and 6 bits: exact when these
+ *   fit into f16, else rounded once, by at most 2^-12 of themselves (more where subnormal).
  */
 enum moe_ggml_carry moe_ggml_group(const struct moe_ggml_type *type, const uint8_t *block,
                                    uint32_t g, uint8_t codes[MOE_GGML_GROUP],
@@ -97,11 +97,11 @@ void moe_ggml_mxfp4_from_pairs(const uint8_t pairs[16], uint8_t exponent, uint8_
  * 4 bits is its own. */
 struct moe_layout moe_ggml_layout(const struct moe_ggml_type *type, int bits);
 
-/* What became of a matrix's weights. */
+/* How a matrix's weights were encoded. */
 struct moe_ggml_counts {
     uint64_t exact;   /* carried over as they are */
     uint64_t rounded; /* the codes carried over, scales rounded to f16 */
-    uint64_t fitted;  /* quantized anew: their scales have no place in f16 */
+    uint64_t fitted;  /* quantized again: f16 cannot hold their scales */
 };
 
 /*

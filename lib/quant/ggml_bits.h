@@ -1,4 +1,4 @@
-/* Bit patterns of ggml's blocks that decoding and carrying over share. Internal to ggml*.c. */
+/* Bit patterns of ggml's blocks, shared by decoding and carrying over. Internal to ggml*.c. */
 #ifndef MOE_QUANT_GGML_BITS_H
 #define MOE_QUANT_GGML_BITS_H
 

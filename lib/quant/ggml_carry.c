@@ -17,7 +17,7 @@ static enum moe_ggml_carry set_scales(struct moe_group_codes *out, float d, floa
     return d_back == d && m_back == m ? MOE_GGML_CARRY_EXACT : MOE_GGML_CARRY_ROUNDED;
 }
 
-/* Signed values, moved up so that they are codes. */
+/* Signed values, shifted up to be codes. */
 static enum moe_ggml_carry set_signed(struct moe_group_codes *out, uint8_t *codes,
                                       const int8_t *values, float d)
 {

@@ -18,7 +18,7 @@ struct moe_layout moe_ggml_layout(const struct moe_ggml_type *type, int bits)
     return (struct moe_layout){moe_layout_kind_of_bits(bits), MOE_GGML_GROUP};
 }
 
-/* What became of one panel; added up in their order, whichever thread did what. */
+/* The result of one panel. Results are added up in order, whichever thread computed what. */
 struct panel_result {
     struct moe_quant_error error;
     struct moe_ggml_counts counts;
@@ -47,7 +47,7 @@ static void add_errors(const float *values, const struct moe_group_codes *group,
     }
 }
 
-/* Fits a group that cannot be carried; false where not even that is possible. */
+/* Fits a group that cannot be carried over; false where that is not possible either. */
 static bool fit_group(const struct job *job, const float *values, uint8_t *codes,
                       struct moe_group_codes *group)
 {
@@ -60,7 +60,7 @@ static bool fit_group(const struct job *job, const float *values, uint8_t *codes
     return isfinite(moe_f16_to_f32(group->d)) && isfinite(moe_f16_to_f32(group->m));
 }
 
-/* A block into the layout that is its own; false where it is NaN. */
+/* A block into its own layout; false where it is NaN. */
 static bool encode_mxfp4(const struct job *job, const uint8_t *block, const float *values,
                          uint32_t row, uint32_t b, struct panel_result *result)
 {

@@ -16,7 +16,7 @@ enum {
 };
 static const float CUT_STEP = 0.05f;
 
-/* What became of a panel's rows: sums of squared weight errors and output errors. */
+/* The result of a panel's rows: sums of squared weight errors and output errors. */
 struct panel_result {
     double squared_plain, squared_improved, output_plain, output_improved;
 };
@@ -31,11 +31,11 @@ struct job {
     struct panel_result *results; /* [panels] */
 };
 
-/* Of one thread. */
+/* The memory of one thread. */
 struct scratch {
     double *carried; /* [MOE_PANEL_ROWS][cols] sum over i of e_i R_ik so far */
-    float *values;   /* [MOE_PANEL_ROWS][cols] what the codes stand for */
-    float *wanted;   /* [group] the weights as they are to be */
+    float *values;   /* [MOE_PANEL_ROWS][cols] the codes' values */
+    float *wanted;   /* [group] the corrected weights */
     float *clipped;  /* [group] */
     uint8_t *codes;  /* [MOE_PANEL_ROWS][cols] */
     uint8_t *trial;  /* [group] */
@@ -46,7 +46,7 @@ struct scratch {
 struct walk {
     const struct job *job;
     struct scratch *s;
-    bool compensates; /* chooses codes; else takes those in `out` */
+    bool compensates; /* chooses codes; else measures those in `out` */
     uint32_t row, n_rows;
     double output_error[MOE_PANEL_ROWS], squared[MOE_PANEL_ROWS];
     double e[MOE_PANEL_ROWS][MAX_BLOCK];
@@ -74,8 +74,8 @@ static void carry(const double *e, uint32_t n, const double *r, uint64_t stride,
 
 /* ---- Choosing codes ---- */
 
-/* A group being fitted: the weights as they are to be, and how much errors of each count (the
- * diagonal D of the factor, a row apart). */
+/* A group being fitted: the corrected weights, and how much an error of each counts (the diagonal D
+ * of the factor, a row apart). */
 struct group {
     const float *w;
     const double *weights;
@@ -95,7 +95,8 @@ static bool is_finite_f16(uint16_t v)
     return (v & 0x7c00) != 0x7c00;
 }
 
-/* Replaces *best by d, m where the nearest codes err less; their codes go to `codes`. */
+/* Replaces *best by d, m where their nearest codes have a smaller error; the codes go to `codes`.
+ */
 static void try_fit(const struct group *g, uint16_t d16, uint16_t m16, uint8_t *codes,
                     struct fit *best)
 {
@@ -112,7 +113,7 @@ static void try_fit(const struct group *g, uint16_t d16, uint16_t m16, uint8_t *
         *best = (struct fit){d16, m16, sum};
 }
 
-/* The weights cut to a share of their range, towards zero, in `out`. */
+/* Clips the weights to a share of their range, towards zero, into `out`. */
 static void cut(const struct group *g, float share, float *out)
 {
     float low, high;
@@ -121,7 +122,7 @@ static void cut(const struct group *g, float share, float *out)
         out[i] = moe_fit_min(moe_fit_max(g->w[i], low * share), high * share);
 }
 
-/* d and m that suit the codes best: weighted least squares. */
+/* The best d and m for the codes: weighted least squares. */
 static void refine(const struct group *g, uint8_t *codes, struct fit *best)
 {
     double s = 0, sq = 0, sqq = 0, sw = 0, sqw = 0;
@@ -143,9 +144,9 @@ static void refine(const struct group *g, uint8_t *codes, struct fit *best)
                 best);
 }
 
-/* d and m of group g of row r, for the weights as they are to be now: the best of hqq's, rtn's for
- * ranges cut ever shorter (with few codes, steps that serve most weights are worth more than
- * reach), and from there least squares and nearest codes in turn. */
+/* d and m of group g of row r, for the corrected weights: the best of hqq's and of rtn's over ever
+ * shorter ranges (with few codes, finer steps for most weights are worth more than range), then
+ * improved by least squares and nearest codes in turn. */
 static void fit_group(const struct walk *walk, uint32_t r, uint32_t g)
 {
     const struct job *job = walk->job;
@@ -232,7 +233,7 @@ static void walk_panel(struct walk *walk)
     }
 }
 
-/* What the codes in `out` are worth. */
+/* Measures the errors of the codes in `out`. */
 static void walk_plain(struct walk *walk)
 {
     const struct job *job = walk->job;

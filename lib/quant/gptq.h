@@ -2,10 +2,10 @@
  * Error-aware rounding (GPTQ: Frantar et al., 2022, arXiv 2210.17323; EdgeMoE III-B uses it for the
  * dense part).
  *
- * Rounding that looks at weights alone makes the error E = W - Q of each weight small. What counts
- * is the error of the outputs over the inputs x that the matrix really sees: the trace of
- * E H E^T with H = sum of x x^T. GPTQ takes the columns in order, and lets those to come make up
- * for the error of those already rounded.
+ * Rounding by the weights alone keeps the error E = W - Q of each weight small. What counts is the
+ * error of the outputs over the inputs x that the matrix really gets: the trace of E H E^T with
+ * H = sum of x x^T. GPTQ rounds the columns in order, and lets the later columns make up for the
+ * errors of those already rounded.
  *
  * The paper eliminates columns from H^-1 and works with its Cholesky factor U. The same follows
  * from H = R D R^T (cholesky.h), without an inverse, for U = D^(-1/2) R^-1: per row
@@ -24,13 +24,13 @@
 #include "quant/quantize.h"
 
 /*
- * Improves what moe_quantize_matrix has made of w[rows][cols] in `out` (an affine layout), for
+ * Improves the result of moe_quantize_matrix for w[rows][cols] in `out` (an affine layout), for
  * inputs with the factor `factor` [cols][cols] of moe_cholesky. Each group's d and m are fitted
- * when its first column's turn comes, to the weights as they are to be by then. A row whose output
- * error does not fall keeps its codes, so no row gets worse. Where H is diagonal nothing can be
- * made up for: each weight then gets the nearest value that its group has.
+ * when its first column is reached, to the corrected weights. A row whose output error does not
+ * fall keeps its codes, so no row gets worse. Where H is diagonal no column can make up for
+ * another: each weight then gets the nearest value of its group.
  *
- * error: what moe_quantize_matrix said of w; corrected, and the output errors filled in. May be
+ * error: that of moe_quantize_matrix for w; corrected, with the output errors filled in. May be
  * NULL. Works over all threads (par.h), panel by panel, with the same result for any number of
  * them.
  */

@@ -156,7 +156,7 @@ static void plane_store(uint8_t *row, const uint8_t *codes, uint32_t block, int 
     }
 }
 
-/* The opposite: adds the bits to codes. */
+/* The inverse: adds the bits to codes. */
 static void plane_load(const uint8_t *row, uint8_t *codes, uint32_t block, int bits, int shift)
 {
     uint32_t mask = 0x01010101u * ((1u << bits) - 1);
@@ -167,7 +167,7 @@ static void plane_load(const uint8_t *row, uint8_t *codes, uint32_t block, int b
         }
 }
 
-/* One block of one row; `row` is where its first unit holds it. */
+/* One block of one row; `row` points to the row's word in the first unit. */
 static void block_store(uint8_t *row, struct moe_layout layout, const uint8_t *codes)
 {
     uint32_t block = moe_layout_block(layout);

@@ -13,7 +13,7 @@
  * endian, one after the other. Panel bytes: cols * 16 * (4 or 2).
  *
  * Affine layouts (Q8, Q4, Q3, Q2): w = d * q + m, with q an unsigned code of 8, 4, 3 or 2 bits,
- * and d, m shared by a group of `group` consecutive columns of one row (group 0: by the whole row).
+ * and d, m shared by `group` consecutive columns of one row, a group (group 0: by the whole row).
  * A panel is a sequence of group records, front to back:
  *
  *     d[16]  f16   scales of the group, one per row            32 bytes
@@ -44,10 +44,10 @@
  *     e[4][16] u8  exponents of the blocks, for each block one per row   64 bytes
  *     blocks       ceil(columns left / 32) blocks, at most 4, their codes in units as those of Q4
  *
- * The last record of a row may have fewer blocks; the exponents of those that lack are 0, as are
- * the codes of columns that lack. With v[code] = 0, 1, 2, 3, 4, 6, 8, 12 and the negatives, twice
- * the code's number, and d = 2^(e-128), a weight is d * v. It is infinite where f32 ends (e = 254,
- * codes of 4 and 6); so is d should a damaged matrix have e = 255.
+ * The last record of a row may have fewer blocks; missing blocks have exponent 0 and missing
+ * columns code 0. With v[code] = 0, 1, 2, 3, 4, 6, 8, 12 and the negatives, twice the code's
+ * number, and d = 2^(e-128), a weight is d * v. It is infinite where f32 ends (e = 254, codes of 4
+ * and 6); d is infinite too if a damaged matrix has e = 255.
  *
  * Arithmetic of a quantized product (the definition all kernels follow exactly): the input x is
  * quantized per block of B columns to signed bytes, x ~ s * xq (kern.h, moe_act); then, in f32 and
@@ -102,8 +102,8 @@ enum {
 
 struct moe_layout {
     uint16_t kind; /* an enum moe_layout_kind */
-    uint32_t
-        group; /* columns that share d and m; 0 = the row; 0 for float kinds too, 32 for MXFP4 */
+    /* Columns that share d and m; 0: the whole row. 0 for float kinds, 32 for MXFP4. */
+    uint32_t group;
 };
 
 /* A matrix in one of the layouts above; borrows `data` (64-byte aligned). */
@@ -118,7 +118,7 @@ bool moe_layout_valid(struct moe_layout layout);
 bool moe_layout_is_float(uint16_t kind);
 /* Bits of one code: 32, 16, 16, 8, 4, 3, 2, 4; 0 for an unknown kind. */
 int moe_layout_bits(uint16_t kind);
-/* The affine kind with so many bits; MOE_LAYOUT_NONE when there is none. */
+/* The affine kind with so many bits, or MOE_LAYOUT_NONE. */
 uint16_t moe_layout_kind_of_bits(int bits);
 /* "f32", "f16", "bf16", "q8", "q4", "q3", "q2", "mxfp4"; "?" for an unknown kind. */
 const char *moe_layout_name(uint16_t kind);
@@ -140,9 +140,9 @@ uint64_t moe_layout_panel_bytes(struct moe_layout layout, uint32_t cols);
 uint64_t moe_layout_block_bytes(struct moe_layout layout);
 uint64_t moe_layout_bytes(struct moe_layout layout, uint32_t rows, uint32_t cols);
 
-/* ---- Packing: rows of ordinary numbers into a layout ---- */
+/* ---- Packing: rows of plain numbers into a layout ---- */
 
-/* One group of one row, as an encoder made it (quantize.h). */
+/* One group of one row, from an encoder (quantize.h). */
 struct moe_group_codes {
     uint16_t d, m;        /* f16 bits */
     const uint8_t *codes; /* one per column of the group */
@@ -160,7 +160,7 @@ void moe_layout_store_group(uint8_t *data, struct moe_layout layout, uint32_t co
 
 /* Stores block number `b` of row `row` into an MXFP4 matrix at `data`, zeroed at first: exponent
  * `e` and the block's codes, one of 0..15 per column (32, fewer at the end of the row). False, and
- * nothing stored, when e is 255: the block is NaN, which has no place here. NOT safe for two
+ * nothing stored, when e is 255: the block is NaN, which is not stored here. NOT safe for two
  * threads storing rows of the same panel. */
 bool moe_layout_store_mxfp4(uint8_t *data, uint32_t cols, uint32_t row, uint32_t b, uint8_t e,
                             const uint8_t *codes);
@@ -168,8 +168,7 @@ bool moe_layout_store_mxfp4(uint8_t *data, uint32_t cols, uint32_t row, uint32_t
 /* v of every code of MXFP4: twice its number. */
 extern const int8_t moe_mxfp4_twice[16];
 
-/* d of an MXFP4 block with exponent e: 2^(e-128), which is subnormal for e = 0 and 1, and infinity
- * for e = 255. */
+/* d of an MXFP4 block with exponent e: 2^(e-128), subnormal for e = 0 and 1, infinite for 255. */
 static inline MOE_DEVICE_CODE float moe_mxfp4_scale(uint8_t e)
 {
     uint32_t bits = e ? (uint32_t)e << 23 : 1u << 22; /* 2^(e-127) */

@@ -47,8 +47,8 @@ struct moe_layout moe_quant_layout(const struct moe_quant_method *method, int bi
 
 /* ---- A matrix ---- */
 
-/* What became of one panel. Kept apart per panel and added up in their order, so that the sums do
- * not depend on which thread did what. */
+/* The result of one panel. Results are kept per panel and added up in order, so that the sums do
+ * not depend on which thread computed what. */
 struct panel_result {
     struct moe_quant_error error;
     bool refused; /* because of the weight at row, col */
@@ -190,7 +190,7 @@ static void encode_panels(void *ctx, int64_t begin, int64_t end, int thread)
     }
 }
 
-/* The sentence for the weight that panel `result` was refused for. */
+/* The error for the weight that a panel was refused for. */
 static int explain(const struct job *job, const struct panel_result *result, struct moe_err *err)
 {
     float w = job->w[(uint64_t)result->row * job->cols + result->col];

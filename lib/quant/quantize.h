@@ -3,7 +3,7 @@
  *
  * A method fits one group of weights: it chooses d, m (already rounded to f16) and a code for every
  * weight so that w ~ d * q + m. Methods know nothing of layouts, files or models; each is one file
- * and one row of the table in quantize.c.
+ * and one entry of the table in quantize.c.
  *
  *   rtn     minimum to maximum in equal steps, nearest code; no error exceeds d / 2.
  *   linear  symmetric about zero, scale from the largest magnitude, nearest code (EdgeMoE III-B);
@@ -13,7 +13,7 @@
  *           generalised soft-threshold, beta = 10 growing by 1.01, at most 20 steps, ended where
  *           the mean absolute error no longer falls; never worse than rtn in that error. Errors are
  *           measured in steps of the code, so scaling a group by a power of two keeps its codes.
- *   gptq    hqq, then improved for the inputs that the matrix sees, where these are known (gptq.h).
+ *   gptq    hqq, then improved for the inputs of the matrix, where these are known (gptq.h).
  */
 #ifndef MOE_QUANT_QUANTIZE_H
 #define MOE_QUANT_QUANTIZE_H
@@ -33,20 +33,20 @@ struct moe_quant_method {
 
 /* The method of that name, or NULL. */
 const struct moe_quant_method *moe_quant_method_find(const char *name);
-/* Row i of the table, or NULL past its end: for --help and for tests over all methods. */
+/* Entry i of the table, or NULL past its end: for --help and for tests over all methods. */
 const struct moe_quant_method *moe_quant_method_at(int i);
 
-/* The layout that `bits` (32, 16, 8, 4, 3, 2), a method and a group size make; 16 gives
- * float16_kind (MOE_LAYOUT_F16 or MOE_LAYOUT_BF16: as the checkpoint stores it). Kind
- * MOE_LAYOUT_NONE when the combination is not allowed. */
+/* The layout for `bits` (32, 16, 8, 4, 3, 2), a method and a group size; 16 gives float16_kind
+ * (MOE_LAYOUT_F16 or MOE_LAYOUT_BF16: as the checkpoint stores it). Kind MOE_LAYOUT_NONE when the
+ * combination is not allowed. */
 struct moe_layout moe_quant_layout(const struct moe_quant_method *method, int bits, uint32_t group,
                                    uint16_t float16_kind);
 
 /* How well matrices were quantized; sums over all their weights, for reports. */
 struct moe_quant_error {
     double sum_squared_error, sum_squared_weight;
-    /* Errors of the outputs over the inputs, where these are known: of plain rounding, and of what
-     * moe_gptq_improve made of it. */
+    /* Errors of the outputs over the inputs, where these are known: with plain rounding, and after
+     * moe_gptq_improve. */
     double output_plain, output_improved;
 };
 
@@ -54,9 +54,9 @@ struct moe_quant_error {
  * Encodes the row-major f32 matrix w[rows][cols] into `out`, zeroed memory of
  * moe_layout_bytes(layout, rows, cols). Works over all threads (par.h), panel by panel, with the
  * same result for any number of them. `method` is unused for float layouts. `error` may be NULL.
- * MXFP4, which checkpoints bring along and no method makes, gives MOE_ERR_USAGE. A weight that is
- * not finite, or too large for f16 where d, m or the layout need it, gives
- * MOE_ERR_FORMAT naming row and column.
+ * MXFP4, which comes with checkpoints and no method makes, gives MOE_ERR_USAGE. A weight that is
+ * not finite, or too large for f16 where d, m or the layout need it, gives MOE_ERR_FORMAT with row
+ * and column.
  */
 int moe_quantize_matrix(const struct moe_quant_method *method, struct moe_layout layout,
                         const float *w, uint32_t rows, uint32_t cols, uint8_t *out,

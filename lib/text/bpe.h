@@ -2,8 +2,7 @@
  * Byte-pair merging by rank: the pair with the lowest rank is merged first, the leftmost among
  * equals, until no pair of neighbours is in the table.
  *
- * Knows ids only; what they stand for is the tokenizer's matter. A piece of n ids costs O(n log n)
- * whatever it holds.
+ * Knows ids only, not their texts. A piece of n ids costs O(n log n) whatever it holds.
  */
 #ifndef MOE_TEXT_BPE_H
 #define MOE_TEXT_BPE_H
@@ -26,7 +25,7 @@ struct moe_bpe {
 };
 
 /* Builds the table over `merges`. A merge whose result has one of the bits `skip` in token_flags
- * keeps its rank but never happens. A pair that comes twice is MOE_ERR_FORMAT. */
+ * keeps its rank but is never made. A pair that comes twice is MOE_ERR_FORMAT. */
 int moe_bpe_index(struct moe_bpe *bpe, const uint8_t *token_flags, uint8_t skip,
                   struct moe_err *err);
 void moe_bpe_release(struct moe_bpe *bpe);

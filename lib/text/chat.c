@@ -7,7 +7,7 @@
 #include "base/text.h"
 #include "text/tokenizer.h"
 
-/* In the texts below: the bos and eos tokens, and the date in three spellings. */
+/* Stand-ins in the texts below: the bos and eos tokens, and the date in three spellings. */
 #define BOS "\1"
 #define EOS "\2"
 #define DATE_ISO "\3"   /* 2026-02-03 */
@@ -62,7 +62,7 @@ struct moe_chat_format {
     .system = {ROLE("system"), ROLE_END}, .prompt = ROLE("assistant"),                             \
     .stops = {"<|end_of_text|>"}
 
-/* Each as the published template of the models named renders it. */
+/* Each renders as the published template of the models named. */
 static const struct moe_chat_format FORMATS[] = {
     {.name = "chatml", CHATML}, /* many, without a default system text */
     /* Qwen1.5-Chat as first published */
@@ -148,7 +148,7 @@ static const struct moe_chat_format FORMATS[] = {
      GRANITE,
      .default_system = "Knowledge Cutoff Date: April 2024.\nToday's Date: " DATE_LONG
                        ".\nYou are Granite, developed by IBM. You are a helpful AI assistant."},
-    {.name = "gpt-oss", /* what the user calls the system's text is the developer's there */
+    {.name = "gpt-oss", /* the user's system text is the developer's there */
      .start = "<|start|>system<|message|>You are ChatGPT, a large language model trained by "
               "OpenAI.\nKnowledge cutoff: 2024-06\nCurrent date: " DATE_ISO
               "\n\nReasoning: medium\n\n# Valid channels: analysis, commentary, final. Channel "
@@ -216,7 +216,7 @@ struct tm moe_chat_today(void)
     return today;
 }
 
-/* strftime would speak the locale's language. */
+/* strftime would use the locale's language. */
 static void put_date(struct moe_buf *out, char spelling, const struct tm *t)
 {
     static const char *const months[] = {"January",   "February", "March",    "April",
@@ -280,14 +280,15 @@ static const char *trim(const char *text, size_t *n)
     return begin;
 }
 
-/* What follows the last </think>, line ends at its beginning dropped; all where there is none. */
-static const char *behind_thoughts(const char *text)
+/* The text after the last </think>, without line ends at its beginning; all of it where there is no
+ * </think>. */
+static const char *after_thoughts(const char *text)
 {
     static const char mark[] = "</think>";
-    const char *behind = NULL;
+    const char *after = NULL;
     for (const char *at = text; (at = strstr(at, mark)); at += sizeof mark - 1)
-        behind = at + sizeof mark - 1;
-    return behind ? behind + strspn(behind, "\n") : text;
+        after = at + sizeof mark - 1;
+    return after ? after + strspn(after, "\n") : text;
 }
 
 static void put_turn(const struct render *r, const struct frame *frame, bool trims,
@@ -304,8 +305,8 @@ static void put_turn(const struct render *r, const struct frame *frame, bool tri
     put(r, frame->after);
 }
 
-/* A user turn with the system text before it: one text, trimmed as one. It counts as words as a
- * whole, since what frames a folded system text is no special token in any of these families. */
+/* A user turn with the system text before it: one text, trimmed as one. All of it counts as words:
+ * in none of these families is the frame of a folded system text a special token. */
 static void put_folded(const struct render *r, const char *system, const char *text)
 {
     const struct moe_chat_format *f = r->format;
@@ -357,7 +358,7 @@ void moe_chat_render(const struct moe_chat_format *format, const struct moe_chat
             break;
         case MOE_CHAT_ASSISTANT:
             put_turn(&r, &format->assistant, format->trim != TRIM_NONE,
-                     format->drops_thoughts ? behind_thoughts(text) : text);
+                     format->drops_thoughts ? after_thoughts(text) : text);
             break;
         }
     }

@@ -1,7 +1,7 @@
 /*
- * Which format a Jinja template means. The template is brought into one spelling (spell() below),
- * then the marks of each format are looked for: the expressions that print its turns, whole, and
- * what must not be there because it would print something else.
+ * Recognises the format of a Jinja template. The template is brought into one spelling (spell()
+ * below), then searched for the marks of each format: the whole expressions that print its turns,
+ * and expressions that must be absent because they would print something else.
  */
 #include <ctype.h>
 #include <string.h>
@@ -11,9 +11,9 @@
 /* ---- One spelling ----
  *
  * Inside {{ }} and {% %}: no white space, no white space control, texts in single quotes with their
- * escapes resolved, x['y'] as x.y, and texts that are joined by + as one. {# #} is dropped. What
- * stands between is what is printed: the white space control (that of the settings trim_blocks and
- * lstrip_blocks too, which checkpoints' templates are written for) is done.
+ * escapes resolved, x['y'] as x.y, and texts that are joined by + as one. {# #} is dropped. The
+ * text between is as it is printed: white space control is applied, also that of the settings
+ * trim_blocks and lstrip_blocks, which checkpoints' templates are written for.
  */
 
 /* Copies the quoted text at `in` and returns what follows it; NULL when it does not end. */
@@ -48,7 +48,7 @@ static const char *spell_index(const char *in, struct moe_buf *out)
     return in + n + 4;
 }
 
-/* Takes back the closing quote and plus before a text that is joined to the one before. */
+/* Removes the closing quote and plus before a text that is joined to the one before. */
 static void join_texts(struct moe_buf *out, uint64_t begin)
 {
     if (begin >= 2 && out->data[begin - 1] == '+' && out->data[begin - 2] == '\'') {
@@ -96,8 +96,8 @@ static void strip_end(struct moe_buf *out, uint64_t from, bool from_line_start, 
 /* False when the template does not end properly or memory is short. */
 static bool spell(const char *in, struct moe_buf *out)
 {
-    uint64_t text = 0;      /* where what is printed as it stands began */
-    bool line_start = true; /* and whether a line did there */
+    uint64_t text = 0;      /* where the text printed as it stands began */
+    bool line_start = true; /* ... and whether a line began there */
     while (in && *in && !out->failed) {
         if (in[0] != '{' || !strchr("{%#", in[1]) || !in[1]) {
             moe_buf_u8(out, (uint8_t)*in++);
@@ -152,7 +152,7 @@ struct rule {
     const char *has[12], *lacks[8];
 };
 
-/* The first that fits counts. */
+/* In the order they are tried. */
 static const struct rule RULES[] = {
     {"qwen2.5",
      {IM_TURN, IM_PROMPT,

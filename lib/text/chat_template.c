@@ -42,7 +42,7 @@ int moe_chat_read_template(const char *dir, struct moe_buf *out, struct moe_err 
     char *config = jinja ? moe_path_join(dir, "tokenizer_config.json", err) : NULL;
     if (!config)
         status = MOE_ERR_MEMORY;
-    else if (moe_path_exists(jinja)) /* newer checkpoints have it, and then it counts */
+    else if (moe_path_exists(jinja)) /* of newer checkpoints; it takes precedence */
         status = moe_file_read_all(jinja, TEMPLATE_BYTES_MAX, out, err);
     else if (moe_path_exists(config))
         status = read_from_config(config, out, err);

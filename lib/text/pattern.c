@@ -1,9 +1,9 @@
 /*
  * From Oniguruma's expressions to PCRE2's.
  *
- * Hugging Face's tokenizers match with Oniguruma in Ruby syntax. For what tokenizers use the two
- * agree, apart from a few spots rewritten here; anything rarer whose meaning differs is refused, so
- * that no tokenizer is silently wrong.
+ * Hugging Face's tokenizers match with Oniguruma in Ruby syntax. In what tokenizers use the two
+ * agree, apart from a few constructs rewritten here; rarer ones that differ in meaning are refused,
+ * so that no tokenizer is silently wrong.
  */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <ctype.h>
@@ -13,7 +13,7 @@
 
 #include "text/tokenizer_steps.h"
 
-/* Unicode's White_Space. PCRE2's \s has U+180E besides. */
+/* Unicode's White_Space. PCRE2's \s also has U+180E. */
 #define WHITE                                                                                      \
     "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}"             \
     "\\x{202f}\\x{205f}\\x{3000}"

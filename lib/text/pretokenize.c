@@ -7,7 +7,7 @@
 #include "text/tokenizer_steps.h"
 
 enum {
-    /* A pattern that needs more steps for one match is hostile or hopeless. */
+    /* A pattern that needs more steps for one match is hostile or useless. */
     MATCH_LIMIT = 20 * 1000 * 1000,
     HEAP_LIMIT_KIB = 256 * 1024,
 };
@@ -149,7 +149,7 @@ static int prepare_match(struct moe_pretokenizer *p, uint32_t i, struct moe_err 
 static int run_step(struct moe_pretokenizer *p, uint32_t i, const char *text, uint64_t n,
                     bool at_start, struct moe_err *err);
 
-/* Finds the next match at or behind `from`. Returns 1 found, 0 none, or a status. */
+/* Finds the next match at or after `from`. Returns 1 found, 0 none, or a status. */
 static int next_match(struct moe_pretokenizer *p, uint32_t i, const char *text, uint64_t n,
                       uint64_t from, uint64_t *start, uint64_t *end, struct moe_err *err)
 {
@@ -175,7 +175,7 @@ static int next_match(struct moe_pretokenizer *p, uint32_t i, const char *text, 
     return 1;
 }
 
-/* Puts parts (matches and what lies between them) together as the behavior says. */
+/* Joins parts (matches and the text between them) as the behavior says. */
 struct joiner {
     struct moe_pretokenizer *p;
     uint32_t i; /* the step */
@@ -238,7 +238,7 @@ static int run_split(struct moe_pretokenizer *p, uint32_t i, const char *text, u
             status = add_part(&j, start, end, true, err);
         done = end;
         from = end;
-        if (start == end && end < n) { /* an empty match: look on behind the next character */
+        if (start == end && end < n) { /* an empty match: go on after the next character */
             int length;
             moe_utf8_decode((const uint8_t *)text + end, n - end, &length);
             from = end + (uint64_t)length;

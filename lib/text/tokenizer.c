@@ -90,11 +90,11 @@ static int check_tokens(const struct moe_tokenizer *tok, struct moe_err *err)
                             named[i]);
     }
     if (tok->flags & MOE_TOKENIZER_ADDS_BOS && tok->bos == MOE_NO_TOKEN)
-        return moe_fail(err, MOE_ERR_FORMAT, "a bos token is to be added but none is named");
+        return moe_fail(err, MOE_ERR_FORMAT, "a bos token should be added but none is named");
     return MOE_OK;
 }
 
-/* A merge whose result is not its two sides would make a text come back changed. */
+/* A merge whose result is not its two sides joined would change a text on its way back. */
 static int check_merges(const struct moe_tokenizer *tok, struct moe_err *err)
 {
     for (uint32_t i = 0; i < tok->bpe.n_merges; i++) {
@@ -172,7 +172,7 @@ static void find_byte_ids(struct moe_tokenizer *tok)
     }
 }
 
-/* What the tokens of a character model mean: U+2581 is a space, "<0xNN>" a byte. */
+/* The meaning of a character model's tokens: U+2581 is a space, "<0xNN>" a byte. */
 static int spell_out(struct moe_tokenizer *tok, struct moe_err *err)
 {
     if (tok->model != MOE_TOKENIZER_CHARS)
@@ -198,8 +198,8 @@ static int spell_out(struct moe_tokenizer *tok, struct moe_err *err)
     return tok->shown.failed ? moe_fail(err, MOE_ERR_MEMORY, "out of memory") : MOE_OK;
 }
 
-/* Whether no token has U+2581 behind something else, and U+2581 is one: then a piece may be cut
- * before every such U+2581 without a merge being lost. */
+/* Whether U+2581 is a token and no token has it after another character: then a piece may be cut
+ * before every such U+2581 without losing a merge. */
 static bool are_words_apart(const struct moe_tokenizer *tok)
 {
     if (tok->model != MOE_TOKENIZER_CHARS ||
@@ -220,7 +220,8 @@ static bool are_words_apart(const struct moe_tokenizer *tok)
     return true;
 }
 
-/* Chat checkpoints name the end of a turn as eos; texts are separated by the end of a text. */
+/* Chat checkpoints name the end of a turn as eos, but documents are separated by the end of text.
+ */
 static uint32_t find_separator(const struct moe_tokenizer *tok)
 {
     static const char *const names[] = {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>",
@@ -249,7 +250,7 @@ int moe_tokenizer_prepare(struct moe_tokenizer *tok, struct moe_err *err)
         status = moe_steps_prepare(&tok->pre_tokenizer, false, err);
     if (status == MOE_OK)
         status = moe_added_index(tok, err);
-    /* Merging must not produce what a user's words may not mean. */
+    /* Merging must not produce special tokens from a user's words. */
     if (status == MOE_OK)
         status = moe_bpe_index(&tok->bpe, tok->token_flags, MOE_TOKEN_SPECIAL, err);
     if (status != MOE_OK)
@@ -260,7 +261,7 @@ int moe_tokenizer_prepare(struct moe_tokenizer *tok, struct moe_err *err)
     return MOE_OK;
 }
 
-/* ---- Asking it ---- */
+/* ---- Queries ---- */
 
 uint32_t moe_tokenizer_n_tokens(const struct moe_tokenizer *tok)
 {

@@ -2,13 +2,13 @@
  * Tokenizer: text to token ids and back, byte-exact.
  *
  * BPE as in Hugging Face's tokenizer.json or a GGUF file's vocabulary, over bytes or over
- * characters with byte fallback: added tokens are cut out first, the rest is normalized, split by
- * the pre-tokenizer's patterns (PCRE2), each piece merged by rank. Decoding ids one after another
- * gives the bytes they stand for; where the tokenizer has no normalizer and adds no space, encoding
- * and decoding gives any text back, bytes that are not valid UTF-8 included.
+ * characters with byte fallback: added tokens are cut out first; the rest is normalized and split
+ * by the pre-tokenizer's patterns (PCRE2); each piece is merged by rank. Ids are decoded one after
+ * another to the bytes they stand for. Where the tokenizer has no normalizer and adds no space,
+ * encoding and decoding gives back any text, even bytes that are not valid UTF-8.
  *
- * A tokenizer travels in a pack as a compact binary section (moe-pack(5)), so that starting does
- * not parse JSON. Immutable after loading; encode may be called by several threads at once.
+ * In a pack a tokenizer is a compact binary section (moe-pack(5)), so that no JSON is parsed at
+ * start. Immutable after loading; several threads may encode at once.
  */
 #ifndef MOE_TEXT_TOKENIZER_H
 #define MOE_TEXT_TOKENIZER_H
@@ -27,9 +27,9 @@ struct moe_tokenizer;
  * implement is MOE_ERR_UNSUPPORTED and named. */
 int moe_tokenizer_read_hf(struct moe_tokenizer **out, const char *dir, struct moe_err *err);
 /* From a GGUF file's metadata: byte-level vocabularies ("gpt2") with a pre-tokenizer that we know,
- * and SentencePiece's ("llama"), whose scores become merges. Gives the ids of the tokenizer.json
- * that the file was converted from. Another kind or pre-tokenizer is MOE_ERR_UNSUPPORTED and
- * named. */
+ * and SentencePiece's ("llama"), whose scores become merges. The ids are those of the
+ * tokenizer.json that the file was converted from. Another kind or pre-tokenizer is
+ * MOE_ERR_UNSUPPORTED and named. */
 int moe_tokenizer_read_gguf(struct moe_tokenizer **out, const struct moe_gguf *gguf,
                             struct moe_err *err);
 /* From a pack's section, and into it. */
@@ -60,9 +60,9 @@ struct moe_span {
     uint64_t at, n;
 };
 
-/* As moe_tokenizer_encode with parse_special, but no special token is recognised that has bytes in
- * one of the `words` (in ascending order, apart): a chat's marks count, what somebody typed between
- * them does not. Where the words hold no special token the ids are the same. */
+/* As moe_tokenizer_encode with parse_special, but a special token with bytes in one of the `words`
+ * (in ascending order, apart) is plain text: a template's special tokens count, those that somebody
+ * typed do not. Where the words hold no special token the ids are the same. */
 int moe_tokenizer_encode_chat(const struct moe_tokenizer *tok, const char *text, uint64_t n,
                               const struct moe_span *words, uint64_t n_words, struct moe_ids *out,
                               struct moe_err *err);
@@ -74,7 +74,7 @@ bool moe_tokenizer_is_special(const struct moe_tokenizer *tok, uint32_t id);
 /* The id whose token is exactly this text (added tokens first), or -1. */
 int64_t moe_tokenizer_find(const struct moe_tokenizer *tok, const char *text);
 
-/* The token named as the beginning of a text, or -1; and whether texts are to begin with it. */
+/* The token named as the beginning of a text, or -1; and whether texts should begin with it. */
 int64_t moe_tokenizer_bos(const struct moe_tokenizer *tok);
 bool moe_tokenizer_adds_bos(const struct moe_tokenizer *tok);
 /* The token that ends an answer (a chat checkpoint names its end of turn), or -1. */

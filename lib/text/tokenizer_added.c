@@ -15,7 +15,7 @@ static int compare_added(const void *a, const void *b)
     return order ? order : (x->n > y->n) - (x->n < y->n);
 }
 
-/* Appends what the normalizer makes of a token's text. */
+/* Appends a token's text as the normalizer changes it. */
 static int normalize_added(struct moe_tokenizer *tok, uint32_t id, struct moe_buf *scratch,
                            uint32_t *size, struct moe_err *err)
 {
@@ -68,7 +68,7 @@ static int index_added(struct moe_tokenizer *tok, bool normalized, struct moe_ad
     int status = added->tokens ? collect_added(tok, normalized, added, err) : MOE_ERR_MEMORY;
     if (status != MOE_OK)
         return status;
-    /* Only now do the normalized texts stay where they are. */
+    /* From here on the normalized texts stay at their addresses. */
     const uint8_t *text = tok->normalized.data;
     for (uint32_t i = 0; normalized && i < added->n; i++) {
         added->tokens[i].text = text;

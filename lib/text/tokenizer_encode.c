@@ -1,7 +1,7 @@
 /*
- * Text to ids. Added tokens are cut out, what lies between goes through the normalizer and the
+ * Text to ids. Added tokens are cut out, the text between them goes through the normalizer and the
  * pre-tokenizer, and every piece is merged. Bytes that are not UTF-8 are pieces of their own: the
- * normalizer and the patterns see valid text only.
+ * normalizer and the patterns only get valid text.
  */
 #include <string.h>
 
@@ -99,8 +99,8 @@ static int merge_piece(struct encoder *e, const char *piece, uint64_t n, struct 
     return status;
 }
 
-/* A character model's piece is a whole text as a rule: cut into words where that changes nothing,
- * it needs neither a large heap nor the memory for one. */
+/* A character model's piece is usually a whole text. Cut into words, where that changes nothing, it
+ * needs no large heap. */
 static uint64_t word_length(const char *text, uint64_t n)
 {
     const uint8_t *bytes = (const uint8_t *)text;
@@ -138,7 +138,7 @@ static bool is_white(uint32_t c)
            c == 0x205f || c == 0x3000;
 }
 
-static uint64_t white_behind(const uint8_t *text, uint64_t at, uint64_t n)
+static uint64_t white_after(const uint8_t *text, uint64_t at, uint64_t n)
 {
     int length;
     while (at < n && is_white(moe_utf8_decode(text + at, n - at, &length)))
@@ -170,7 +170,7 @@ static int encode_normal(struct encoder *e, const char *text, uint64_t n, struct
     return status;
 }
 
-/* What lies between added tokens: valid runs, and single bytes that are none. */
+/* The text between added tokens: runs of valid UTF-8, and single bytes that are not. */
 static int encode_raw(struct encoder *e, const char *text, uint64_t n, struct moe_err *err)
 {
     const uint8_t *bytes = (const uint8_t *)text;
@@ -231,7 +231,7 @@ static int cut_added(struct encoder *e, int level, const char *text, uint64_t n,
         if (e->tok->token_flags[token->id] & MOE_TOKEN_LSTRIP)
             start = white_before(bytes, done, start);
         if (e->tok->token_flags[token->id] & MOE_TOKEN_RSTRIP)
-            end = white_behind(bytes, end, n);
+            end = white_after(bytes, end, n);
         if (start > done)
             status = rest(e, text + done, start - done, err);
         if (status == MOE_OK)
@@ -278,9 +278,9 @@ static int find_marks(struct encoder *e, const char *text, uint64_t n, bool *fou
 }
 
 /*
- * Normalizing loses track of where words begin and end. So words stay in the text that is
- * normalized as one, unless they hold a mark: then they are encoded apart. (A mark that begins
- * outside and ends inside is found by nobody: templates do not end in half a mark.)
+ * Normalizing loses track of where words begin and end. So words are normalized with the text
+ * around them, unless they hold a special token: then they are encoded apart. (A special token that
+ * begins outside of words and ends inside is not found: templates do not end in half of one.)
  */
 static int encode_run(struct encoder *e, const char *text, uint64_t n, struct moe_err *err)
 {

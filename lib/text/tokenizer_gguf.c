@@ -3,8 +3,7 @@
  * llama.cpp's converters write them.
  *
  * The format holds less than tokenizer.json: normalizer and pre-tokenizer are a name, an added
- * token is either special or not. What it leaves out is filled in as the families' tokenizer.json
- * files have it.
+ * token is either special or not. The rest is filled in from the families' tokenizer.json files.
  */
 #include "text/tokenizer_gguf.h"
 
@@ -36,8 +35,8 @@ static int damaged(struct reader *r, const char *what)
 
 /* ---- Tokens ---- */
 
-/* Phi-3's family takes the white space behind its marks with them, except behind the end of a text;
- * GGUF has no place for that. */
+/* The special tokens of Phi-3's family take the white space after them, except for the end of text;
+ * GGUF cannot say so. */
 static bool takes_white(const char *architecture, const struct moe_vocab_entry *e)
 {
     static const char end[] = "<|endoftext|>";
@@ -183,7 +182,7 @@ static int read_scores(struct reader *r)
     return status;
 }
 
-/* Spaces are U+2581; one is put before every text and, as in Llama's tokenizer.json files, behind
+/* Spaces are U+2581; one is put before every text and, as in Llama's tokenizer.json files, after
  * every added token. */
 static int add_space_steps(struct reader *r)
 {
@@ -217,7 +216,7 @@ static int read_llama(struct reader *r)
         status = read_scores(r);
     if (status != MOE_OK)
         return status;
-    /* The ids that SentencePiece gives where a file names none. */
+    /* SentencePiece's own ids, where a file names none. */
     uint32_t *const ids[] = {&tok->unk, &tok->bos, &tok->eos};
     for (uint32_t i = 0; i < 3; i++)
         *ids[i] = i < tok->n_tokens && tok->token_flags[i] & MOE_TOKEN_SPECIAL ? i : MOE_NO_TOKEN;

@@ -1,13 +1,13 @@
 /*
- * GGUF names a byte-level vocabulary's pre-tokenizer and leaves its steps to the reader. Here they
- * are as the models' tokenizer.json files have them, the normalizer included, which the name stands
- * for as well. Names as in llama.cpp's vocabulary reader.
+ * GGUF names a byte-level vocabulary's pre-tokenizer and leaves its steps to the reader. Here are
+ * the steps of the models' tokenizer.json files, with the normalizer, which the name implies too.
+ * Names are those of llama.cpp's vocabulary reader.
  */
 #include <string.h>
 
 #include "text/tokenizer_gguf.h"
 
-/* The patterns that OpenAI's cl100k and o200k brought, and their relatives. */
+/* The patterns of OpenAI's cl100k and o200k, and their relatives. */
 #define SHORT_FORMS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 #define WORD_LEAD "[^\\r\\n\\p{L}\\p{N}]?"
 #define OTHER " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*"
@@ -70,7 +70,7 @@ static const struct pre {
      0,
      {"[\\r\\n]", "\\s?\\p{L}+", "\\s?\\p{P}+", HAN_AND_HANGUL, "\\p{N}"}},
     {"deepseek-v3", false, 0, {"\\p{N}{1,3}", "[\\u4e00-\\u9fa5\\u3040-\\u30ff]+", DEEPSEEK3}},
-    /* What llama.cpp does where its converter knew no name. */
+    /* As llama.cpp does where its converter knew no name. */
     {"default",
      false,
      0,

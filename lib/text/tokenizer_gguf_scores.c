@@ -1,6 +1,6 @@
 /*
- * SentencePiece's BPE merges whatever pair makes the token with the best score; a merge table says
- * the same, and is what Hugging Face's conversion of such a vocabulary writes (generate_merges in
+ * SentencePiece's BPE merges the pair that makes the token with the best score. A table of merges
+ * does the same; Hugging Face's conversion of such a vocabulary writes it (generate_merges in
  * transformers).
  */
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 #include "text/tokenizer_gguf.h"
 #include "text/tokenizer_vocab.h"
 
-enum { SPLIT_BYTES_MAX = 1024 }; /* every place in a token is tried: not in one of absurd size */
+enum { SPLIT_BYTES_MAX = 1024 }; /* every place in a token is tried: bounds the work */
 
 struct candidate {
     float score;

@@ -12,8 +12,8 @@ enum { FILE_BYTES_MAX = 256 << 20 };
 
 /* ---- tokenizer_config.json ---- */
 
-/* A token named in the configuration, as a text or as {"content": text}; *id as it was when none
- * is named or the tokenizer does not have it. */
+/* A token named in the configuration, as a text or as {"content": text}; *id stays as it was when
+ * none is named or the tokenizer does not have it. */
 static int named_token(struct moe_hf_reader *r, const json_t *config, const char *key, uint32_t *id)
 {
     const json_t *value = json_object_get(config, key);

@@ -1,8 +1,8 @@
 /*
- * Reading tokenizer.json: what its parts' readers share. Inside the tokenizer.
+ * Reading tokenizer.json: shared by the readers of its parts. Internal to the tokenizer.
  *
- * Every part is either understood or refused by name: a tokenizer that is nearly right gives wrong
- * answers nobody can trace.
+ * Every part is either implemented or refused by name: a tokenizer that is nearly right gives wrong
+ * answers that nobody can trace.
  */
 #ifndef MOE_TEXT_TOKENIZER_HF_H
 #define MOE_TEXT_TOKENIZER_HF_H

@@ -164,7 +164,7 @@ static int read_pre_tokenizer(struct moe_hf_reader *r, const json_t *part)
 {
     /* From here on the text would be in the byte-level alphabet. */
     if (r->byte_level)
-        return moe_hf_unsupported(r, "a pre-tokenizer behind ByteLevel:", type_of(part));
+        return moe_hf_unsupported(r, "a pre-tokenizer after ByteLevel:", type_of(part));
     if (is_type(part, "Split"))
         return read_split(r, part);
     if (is_type(part, "ByteLevel"))
@@ -189,7 +189,7 @@ static bool has_text(const json_t *object, const char *key, const char *want)
     return text && strcmp(text, want) == 0;
 }
 
-/* What a token means is fixed by the model's kind: the decoder only has to say the same. */
+/* The model's kind fixes what a token means: the decoder only has to agree. */
 static int check_decoder(struct moe_hf_reader *r, const json_t *part)
 {
     bool known;

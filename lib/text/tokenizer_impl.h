@@ -1,5 +1,5 @@
 /*
- * The tokenizer's inside, shared by its source files and its fuzzer.
+ * The tokenizer's internals, shared by its source files and its fuzzer.
  */
 #ifndef MOE_TEXT_TOKENIZER_IMPL_H
 #define MOE_TEXT_TOKENIZER_IMPL_H
@@ -24,11 +24,11 @@ enum moe_tokenizer_flag {
 
 enum moe_token_flag {
     MOE_TOKEN_MODEL = 1,      /* in the model's vocabulary: merging can produce it */
-    MOE_TOKEN_ADDED = 2,      /* cut out of a text before all else */
+    MOE_TOKEN_ADDED = 2,      /* cut out of a text before anything else */
     MOE_TOKEN_SPECIAL = 4,    /* ... only where special tokens are asked for */
     MOE_TOKEN_BYTE = 8,       /* "<0xNN>", stands for one byte */
     MOE_TOKEN_LSTRIP = 16,    /* added: takes the white space before it */
-    MOE_TOKEN_RSTRIP = 32,    /* added: takes the white space behind it */
+    MOE_TOKEN_RSTRIP = 32,    /* added: takes the white space after it */
     MOE_TOKEN_NORMALIZED = 64 /* added: looked for in the normalized text */
     /* None of MODEL, ADDED: a token that only decodes, or, without a text, an id not in use. */
 };
@@ -40,13 +40,13 @@ enum {
 
 #define MOE_NO_TOKEN UINT32_MAX
 
-/* An added token as it is looked for: its text, or what the normalizer makes of that. */
+/* An added token as it is looked for: its text, or its normalized text. */
 struct moe_added_token {
     const uint8_t *text; /* borrowed from the tokenizer */
     uint32_t n, id;
 };
 
-/* Sorted by text, so that the longest at a place is found by narrowing. */
+/* Sorted by text, so that the longest one at a place is found by narrowing a range. */
 struct moe_added {
     struct moe_added_token *tokens; /* owned */
     uint32_t n;
@@ -61,7 +61,7 @@ const struct moe_added_token *moe_added_longest(const struct moe_tokenizer *tok,
                                                 uint64_t n, uint64_t special_n);
 
 struct moe_tokenizer {
-    /* What a reader fills, and what a section holds. */
+    /* Filled by a reader; stored in a pack's section. */
     uint8_t model;        /* enum moe_tokenizer_model */
     uint32_t flags;       /* enum moe_tokenizer_flag */
     uint32_t n_tokens;    /* largest id + 1 */
@@ -72,16 +72,16 @@ struct moe_tokenizer {
     struct moe_steps normalizer, pre_tokenizer;
     uint32_t bos, eos, unk; /* MOE_NO_TOKEN: none */
 
-    /* What moe_tokenizer_prepare derives. */
+    /* Derived by moe_tokenizer_prepare. */
     uint32_t *vocabulary; /* hash table of the MODEL tokens' texts: id + 1, or 0 */
     uint32_t mask;        /* its slots - 1 */
     uint32_t byte_ids[256];
     struct moe_added added[2]; /* [1]: those looked for in the normalized text */
     struct moe_buf normalized; /* the texts of added[1] */
-    uint32_t *shown_offsets;   /* what tokens mean, where it is not their text; may be NULL */
+    uint32_t *shown_offsets; /* of tokens that mean something other than their text; may be NULL */
     struct moe_buf shown;
     uint32_t separator;
-    bool words_apart; /* no token goes on behind a word with a space: merging can go word by word */
+    bool words_apart; /* no token has a space after another character: words merge alone */
 };
 
 /* U+2581, a space in the tokens of a character model. */
@@ -90,7 +90,7 @@ static inline bool moe_is_metaspace(const uint8_t *text, uint64_t n)
     return n >= 3 && text[0] == 0xe2 && text[1] == 0x96 && text[2] == 0x81;
 }
 
-/* An empty one, to be filled, then prepared; moe_tokenizer_free whatever became of it. */
+/* An empty tokenizer, to be filled, then prepared; moe_tokenizer_free it in any case. */
 struct moe_tokenizer *moe_tokenizer_new(struct moe_err *err);
 /* Room for n tokens: offsets and flags, zeroed. */
 int moe_tokenizer_allocate(struct moe_tokenizer *tok, uint32_t n, struct moe_err *err);

@@ -21,7 +21,7 @@
  *   then
  *           2T  bytes of each token's text, u16
  *            T  flags of each token, u8: 1 in the model's vocabulary, 2 added, 4 special,
- *               8 byte token "<0xNN>", 16 takes white space before, 32 behind, 64 normalized
+ *               8 byte token "<0xNN>", 16 takes white space before, 32 after, 64 normalized
  *            B  the texts. Model 1: the bytes a token means. Model 2: UTF-8, U+2581 for a space
  *          12M  merges in rank order: left, right and resulting id, u32 each
  *            .  normalizer steps, then pre-tokenizer steps, each

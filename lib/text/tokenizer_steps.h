@@ -1,8 +1,8 @@
 /*
- * The text's way to the model: normalizer steps, then pre-tokenizer steps. Inside the tokenizer.
+ * From text to pieces: normalizer steps, then pre-tokenizer steps. Internal to the tokenizer.
  *
- * Both are short lists of `struct moe_step`, as they are stored in a pack; each reader fills them
- * and moe_steps_prepare compiles what needs compiling. Everything here wants valid UTF-8.
+ * Both are short lists of `struct moe_step`, as stored in a pack. Readers fill them and
+ * moe_steps_prepare compiles their patterns. All texts must be valid UTF-8.
  */
 #ifndef MOE_TEXT_TOKENIZER_STEPS_H
 #define MOE_TEXT_TOKENIZER_STEPS_H
@@ -20,22 +20,22 @@ enum moe_step_kind {
     MOE_STEP_REPLACE = 3,       /* normalizer: every `text` becomes `other` */
     MOE_STEP_SPLIT = 16,        /* pre-tokenizer: split at matches of the pattern `text` */
     MOE_STEP_PREFIX_SPACE = 17, /* pre-tokenizer: a space before a piece that has none */
-    MOE_STEP_METASPACE = 18,    /* pre-tokenizer: spaces become U+2581, one goes before */
+    MOE_STEP_METASPACE = 18,    /* pre-tokenizer: spaces become U+2581, one is put before */
 };
 
 enum moe_split_behavior {
     MOE_SPLIT_ISOLATED = 0,  /* a match is a piece, what lies between is a piece */
     MOE_SPLIT_REMOVED = 1,   /* matches are dropped */
     MOE_SPLIT_PREVIOUS = 2,  /* a match ends the piece before it */
-    MOE_SPLIT_NEXT = 3,      /* a match begins the piece behind it */
+    MOE_SPLIT_NEXT = 3,      /* a match begins the piece after it */
     MOE_SPLIT_CONTIGUOUS = 4 /* adjacent matches are one piece */
 };
 
 enum {
     MOE_STEP_INVERT = 1,        /* split: what does not match counts as the match */
     MOE_STEP_LITERAL = 2,       /* split: the pattern is plain text, not an expression */
-    MOE_STEP_PREPEND_FIRST = 4, /* metaspace: one goes before the text's first piece only */
-    MOE_STEP_PREPEND_NEVER = 8, /* metaspace: none goes before */
+    MOE_STEP_PREPEND_FIRST = 4, /* metaspace: one is put before the text's first piece only */
+    MOE_STEP_PREPEND_NEVER = 8, /* metaspace: none is put before */
 
     MOE_STEPS_MAX = 32,         /* of each list */
     MOE_STEP_TEXT_MAX = 1 << 15 /* bytes of a pattern */
@@ -43,7 +43,7 @@ enum {
 
 #define MOE_METASPACE "\xe2\x96\x81" /* U+2581 */
 
-/* GPT-2's split, which the type ByteLevel stands for (huggingface/tokenizers). */
+/* GPT-2's split, which the type ByteLevel implies (huggingface/tokenizers). */
 #define MOE_PATTERN_GPT2                                                                           \
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 
@@ -60,7 +60,7 @@ struct moe_steps {
 
 /* The next step of the list, zeroed, or NULL when the list is full. */
 struct moe_step *moe_steps_add(struct moe_steps *steps, uint8_t kind);
-/* The same for a split at `pattern`; prepare reports memory that was not there. */
+/* The same for a split at `pattern`; prepare reports when memory was short. */
 struct moe_step *moe_steps_add_split(struct moe_steps *steps, const char *pattern, uint8_t behavior,
                                      uint8_t flags);
 void moe_steps_release(struct moe_steps *steps);
@@ -89,8 +89,8 @@ void moe_pretokenizer_release(struct moe_pretokenizer *p);
 int moe_pretokenize(struct moe_pretokenizer *p, const char *text, uint64_t n, bool at_start,
                     struct moe_err *err);
 
-/* Rewrites a pattern from Hugging Face's dialect (Oniguruma, Ruby syntax) to PCRE2's. What would
- * mean something else there and cannot be rewritten is MOE_ERR_UNSUPPORTED. */
+/* Rewrites a pattern from Hugging Face's dialect (Oniguruma, Ruby syntax) to PCRE2's. A construct
+ * that differs in meaning and cannot be rewritten is MOE_ERR_UNSUPPORTED. */
 int moe_pattern_translate(const char *pattern, uint64_t n, struct moe_buf *out,
                           struct moe_err *err);
 

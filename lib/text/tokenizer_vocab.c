@@ -8,19 +8,19 @@
 /* ---- Spelling ---- */
 
 /* The byte that a character of GPT-2's alphabet stands for, or -1: printable Latin-1 stands for
- * itself, the bytes left over are U+0100 and on, in order. */
+ * itself, U+0100 and on for the other bytes in order. */
 static int byte_of(uint32_t c)
 {
     if ((c >= 33 && c <= 126) || (c >= 161 && c <= 172) || (c >= 174 && c <= 255))
         return (int)c;
-    uint32_t i = c - 0x100; /* left over are 0 to 32, 127 to 160 and 173 */
+    uint32_t i = c - 0x100; /* the others are 0 to 32, 127 to 160 and 173 */
     if (c < 0x100 || i > 67)
         return -1;
     return i <= 32 ? (int)i : i <= 66 ? (int)i + 94 : 173;
 }
 
 /* Appends the bytes of a text in GPT-2's alphabet; false (and nothing appended) when a character is
- * not of it. */
+ * not in it. */
 static bool append_bytes(const char *text, uint64_t n, struct moe_buf *out)
 {
     uint64_t before = out->size;
@@ -57,7 +57,7 @@ static uint8_t store(struct moe_tokenizer *tok, const struct moe_vocab_entry *e)
     if (spelled && append_bytes(e->text, e->n, &tok->text))
         return flags;
     moe_buf_append(&tok->text, e->text, e->n);
-    /* Outside the alphabet no merge makes it: it only decodes, unless it is added. */
+    /* No merge makes a token outside the alphabet: it only decodes, unless it is added. */
     if (byte_level && !means_itself(e->text, e->n))
         flags &= (uint8_t)~MOE_TOKEN_MODEL;
     return flags;

@@ -1,15 +1,15 @@
 /*
- * A vocabulary on its way into a tokenizer: what the readers of tokenizer.json and of GGUF share.
+ * Storing a vocabulary in a tokenizer: shared by the readers of tokenizer.json and of GGUF.
  *
  * The tokenizer's model and flags are set first (they say how tokens are spelled), then all tokens
- * are stored, then merges are looked up among them. Names are of files, for error texts.
+ * are stored, then merges are looked up among them. Names are of files and begin error texts.
  */
 #ifndef MOE_TEXT_TOKENIZER_VOCAB_H
 #define MOE_TEXT_TOKENIZER_VOCAB_H
 
 #include "text/tokenizer_impl.h"
 
-/* One id's token as a file has it. */
+/* The token of one id as in the file. */
 struct moe_vocab_entry {
     const char *text; /* borrowed, not terminated */
     uint64_t n;
@@ -32,7 +32,7 @@ bool moe_vocab_merge(const struct moe_tokenizer *tok, const char *left, uint64_t
 /* The same for "LEFT RIGHT". */
 bool moe_vocab_merge_line(const struct moe_tokenizer *tok, const char *line, uint64_t n,
                           struct moe_buf *scratch, struct moe_bpe_merge *out);
-/* Fails on account of merge i, for which one of these said false. */
+/* Fails because of merge i, for which one of the above returned false. */
 int moe_vocab_no_merge(const char *name, uint64_t i, const struct moe_buf *scratch,
                        struct moe_err *err);
 

@@ -447,7 +447,7 @@ static void what_is_not_implemented_is_named(void **state)
         {"{\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"}," MODEL "}", "BertPreTokenizer"},
         {"{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"ByteLevel\"},"
          "{\"type\":\"Digits\"}]}," MODEL "}",
-         "behind ByteLevel"},
+         "after ByteLevel"},
         {"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[a&&b]\"},"
          "\"behavior\":\"Isolated\"}," MODEL "}",
          "intersection"},
