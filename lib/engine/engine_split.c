@@ -262,7 +262,7 @@ static int choose_slots(struct moe_split *out, const struct moe_split_inputs *in
     if (in->options->device.test && out->pools.loader.compressed_bytes)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: compressed experts cannot be computed where they lie: --device "
-                        "test wants a pack without zstd (moe-quantize PACK makes one)",
+                        "test needs a pack without zstd (moe-quantize PACK makes one)",
                         moe_pack_path(pack));
     uint64_t loaders = moe_expert_pools_loader_bytes(&out->pools);
     uint64_t slots = out->pools.pools.bytes + (on_gpu ? 0 : loaders);
