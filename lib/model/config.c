@@ -75,9 +75,9 @@ static int check_attention(const struct moe_config *c, const char *name, struct 
     if (c->rope_dim >= c->head_dim)
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: latent attention rotates %" PRIu32 " of %" PRIu32
-                        " values: none is left",
+                        " values of a head: at least one must stay unrotated",
                         name, c->rope_dim, c->head_dim);
-    /* Heads are blocks of rows of k_up and v_up: they must begin with a panel. */
+    /* Heads are blocks of rows of k_up and v_up: each must begin at a panel. */
     if (c->kv_rank > MAX_KV_RANK || c->kv_rank % MOE_PANEL_ROWS != 0 ||
         c->value_dim % MOE_PANEL_ROWS != 0)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,

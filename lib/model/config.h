@@ -41,7 +41,7 @@ struct moe_config {
     enum moe_norm_kind norm_kind;
     float norm_eps;
     float embed_scale;    /* of an embedded token */
-    float residual_scale; /* of what attention and feed-forward add to the stream */
+    float residual_scale; /* of the outputs of attention and feed-forward */
     float logit_scale;    /* of the head's output */
     bool tied_head;       /* the output head is the embedding */
     bool head_bias;
@@ -53,11 +53,11 @@ struct moe_config {
     enum moe_qk_norm qk_norm;
     float clip_qkv;   /* queries, keys and values are clamped to +-this; 0: not */
     float attn_scale; /* of the scores; 1 / sqrt(head_dim) as a rule */
-    bool attn_sinks;  /* a learnt score per head that takes a share and gives no value */
+    bool attn_sinks;  /* a learnt score per head that joins the softmax and has no value */
     uint32_t window;  /* positions that windowed layers attend to, the row's own included */
     uint8_t layer_is_windowed[MOE_MAX_LAYERS];
     /* Latent attention (DeepSeek-V2, MLA): keys and values come from a normalised vector of
-     * kv_rank, beside rope_dim rotated values that all heads share. head_dim = rope_dim + the part
+     * kv_rank and from rope_dim rotated values that all heads share. head_dim = rope_dim + the part
      * that is not rotated. kv_rank and value_dim are multiples of 16. */
     uint32_t kv_rank; /* 0: ordinary attention */
     uint32_t q_rank;  /* queries come through a normalised vector of this width; 0: directly */
@@ -70,7 +70,7 @@ struct moe_config {
     double rope_scale;
     uint32_t n_rope_freqs; /* rope_dim / 2, or 0 */
     double rope_freqs[MOE_MAX_ROPE_PAIRS];
-    /* LongRoPE: in models loaded for a context above rope_original these take over. */
+    /* LongRoPE: these replace the above in models loaded for a context above rope_original. */
     uint32_t rope_original; /* 0: never */
     double rope_scale_long;
     uint32_t n_rope_freqs_long;
@@ -95,20 +95,20 @@ struct moe_config {
     uint32_t n_groups, top_groups;
     uint8_t layer_is_moe[MOE_MAX_LAYERS];
 
-    /* What the checkpoint suggests for generation. */
+    /* Tokens that end an answer, as the checkpoint suggests. */
     uint32_t n_eos;
     uint32_t eos[MOE_MAX_EOS];
 };
 
-/* Everything zero but the scales, which are one. value_dim, attn_scale and rope_dim stay 0: readers
- * set them, or leave it to moe_config_complete. */
+/* Everything zero except the scales, which are one. value_dim, attn_scale and rope_dim stay 0:
+ * readers set them or leave them to moe_config_complete. */
 void moe_config_init(struct moe_config *config);
 /* Fills what follows from the rest where it is still 0: n_kv_heads, head_dim, value_dim,
  * attn_scale, rope_dim. */
 void moe_config_complete(struct moe_config *config);
 
-/* MoE layers among the first `layer` layers: the number of a MoE layer among its like, and, for
- * n_layers, how many there are. */
+/* MoE layers among the first `layer` layers: the index of a MoE layer among MoE layers, and, for
+ * n_layers, their number. */
 static inline uint32_t moe_config_moe_layers(const struct moe_config *c, uint32_t layer)
 {
     uint32_t n = 0;
@@ -126,8 +126,8 @@ static inline bool moe_config_is_eos(const struct moe_config *c, uint32_t id)
     return false;
 }
 
-/* What one position takes in the KV cache: so many heads, values of a key and of a value. Latent
- * attention keeps the shared vector: one head of [rotated | latent] and of [latent]. */
+/* The KV cache of one position: heads, and the values of a key and of a value. Latent attention
+ * keeps the shared vector: one head with a key of [rotated | latent] and a value of [latent]. */
 static inline uint32_t moe_config_cache_heads(const struct moe_config *c)
 {
     return c->kv_rank ? 1 : c->n_kv_heads;
@@ -161,9 +161,9 @@ int moe_config_read_hf_json(struct moe_config *config, const char *name, const s
                             struct moe_err *err);
 
 /* Fills config from a checkpoint in GGUF through the family that its "general.architecture" names;
- * completed and checked. What the metadata does not say and the tensors show is taken from these:
- * vocabulary, biases, widths of experts, which layers have them. An unknown architecture, or a
- * setting that the family does not implement, is MOE_ERR_UNSUPPORTED and named. */
+ * completed and checked. The tensors show what the metadata does not say: vocabulary, biases,
+ * widths of experts, which layers have them. An unknown architecture, or a setting that the family
+ * does not implement, is MOE_ERR_UNSUPPORTED and named. */
 int moe_config_read_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
                          struct moe_err *err);
 

@@ -1,4 +1,4 @@
-/* The model description as JSON, and the table of its members that writing and reading share. */
+/* The model description as JSON: one table of its members for writing and reading. */
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>

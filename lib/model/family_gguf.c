@@ -16,7 +16,7 @@
 
 /* ---- Keys ---- */
 
-/* Switches of an architecture that change what is computed and that nothing here computes. */
+/* Refuses switches that change what is computed and are not implemented. */
 static int refuse_switches(const struct moe_gguf *gguf, struct moe_err *err)
 {
     static const char *const keys[] = {
@@ -92,7 +92,7 @@ static const struct moe_tensor *find(const struct moe_checkpoint *ck, const char
     return moe_checkpoint_find(ck, name);
 }
 
-/* Columns of the tensor, should it be there. */
+/* The tensor's columns, where it is there. */
 static void take_width(const struct moe_tensor *t, uint32_t *width)
 {
     if (t && t->dims[t->n_dims - 1] <= MOE_MAX_DIM)
@@ -104,7 +104,7 @@ static int read_tensors(struct moe_config *c, const struct moe_checkpoint *ck, s
     const struct moe_tensor *embed = find(ck, "token_embd.weight", 0);
     if (!embed || embed->n_dims != 2 || embed->dims[0] > MOE_MAX_DIM)
         return moe_fail(err, MOE_ERR_FORMAT,
-                        "%s: tensor 'token_embd.weight' is missing or no matrix",
+                        "%s: tensor 'token_embd.weight' is missing or not a matrix",
                         moe_checkpoint_dir(ck));
     c->vocab = (uint32_t)embed->dims[0];
     c->tied_head = !find(ck, "output.weight", 0);
@@ -124,7 +124,7 @@ static int read_tensors(struct moe_config *c, const struct moe_checkpoint *ck, s
         c->shared_gate = find(ck, "blk.%u.ffn_gate_inp_shexp.weight", i) != NULL;
     }
     if (!dense)
-        c->dense_ff = 0; /* the key may be there all the same: an expert's width, or nobody's */
+        c->dense_ff = 0; /* the key may be there nevertheless: an expert's width, or unused */
     return MOE_OK;
 }
 

@@ -14,7 +14,8 @@ void family_set_constants(struct moe_config *config, const struct moe_setting *s
             moe_config_field_set(config, moe_config_field(settings->member), settings->value);
 }
 
-/* What a number that was read, or a default, is to the member. `old`: what that was. */
+/* Applies the setting's use to the member, which holds the number read or a default. `old`: the
+ * member's value before. */
 static int use_value(struct moe_config *config, const struct moe_setting *s,
                      const struct moe_config_field *field, double old, const char *path,
                      const char *key, struct moe_err *err)

@@ -149,7 +149,7 @@ int moe_rope_read_hf(struct moe_rope_settings *settings, const char *path, const
         if (status == MOE_OK && settings->kind == MOE_ROPE_LONGROPE)
             status = read_long_rope(settings, path, scaling, err);
     }
-    /* What stands at the top level goes before what the settings say (Phi-3). */
+    /* The top level takes precedence over the settings (Phi-3). */
     if (status == MOE_OK)
         status = moe_json_get_double(path, json, "original_max_position_embeddings", false,
                                      &settings->original_context, err);
@@ -164,7 +164,7 @@ static double plain_freq(double theta, uint32_t i, uint32_t pairs)
     return pow(theta, -(double)i / pairs);
 }
 
-/* What a context stretched by `scale` multiplies scores with, half on each side. */
+/* The factor on scores in a context stretched by `scale`, half of it on each side. */
 static double yarn_mscale(double scale, double mscale)
 {
     return scale <= 1 ? 1 : 0.1 * mscale * log(scale) + 1;
@@ -219,7 +219,7 @@ static void apply_llama3(struct moe_config *c, const struct moe_rope_settings *s
     }
 }
 
-/* LongRoPE: a factor for every pair, others in long contexts. */
+/* LongRoPE: a factor for every pair, and another one in long contexts. */
 static int apply_longrope(struct moe_config *c, const struct moe_rope_settings *s, double factor,
                           double context, uint32_t pairs, const char *name, struct moe_err *err)
 {

@@ -1,7 +1,7 @@
 /*
- * Rotary frequencies from what checkpoints say about them ("rope_scaling", "rope_parameters", or
- * GGUF's keys): plain, linear, Llama 3's, YaRN and LongRoPE. The result is numbers in struct
- * moe_config; nothing after this knows the kinds.
+ * Rotary frequencies from a checkpoint's settings ("rope_scaling", "rope_parameters", or GGUF's
+ * keys): plain, linear, Llama 3's, YaRN and LongRoPE. The result is numbers in struct moe_config;
+ * no code after this knows the kinds.
  */
 #ifndef MOE_MODEL_ROPE_H
 #define MOE_MODEL_ROPE_H
@@ -19,8 +19,8 @@ enum moe_rope_kind {
     MOE_ROPE_LONGROPE,
 };
 
-/* What checkpoints say, with the defaults that hold where they say nothing
- * (moe_rope_settings_init). Names as in Hugging Face's files. */
+/* A checkpoint's settings; moe_rope_settings_init sets the defaults. Names as in Hugging Face's
+ * files. */
 struct moe_rope_settings {
     enum moe_rope_kind kind;
     double theta;
@@ -43,9 +43,9 @@ void moe_rope_settings_init(struct moe_rope_settings *settings);
 int moe_rope_read_hf(struct moe_rope_settings *settings, const char *path,
                      const struct json_t *json, struct moe_err *err);
 
-/* By how much the context is stretched: settings->factor, or the quotient of the contexts. */
+/* How far the context is stretched: settings->factor, or the ratio of the contexts. */
 double moe_rope_factor(const struct moe_config *config, const struct moe_rope_settings *settings);
-/* What DeepSeek-V2 multiplies attn_scale with, twice, as its context is stretched
+/* The factor by which DeepSeek-V2 multiplies attn_scale, twice, when its context is stretched
  * ("mscale_all_dim"; 1 without it). */
 double moe_rope_mscale(const struct moe_config *config, const struct moe_rope_settings *settings);
 

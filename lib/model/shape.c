@@ -6,7 +6,7 @@
 #include "model/tensor_roles.h"
 #include "quant/quantize.h"
 
-/* One that groups weights as moe-quantize does unless told otherwise. */
+/* A layout in groups, as moe-quantize makes by default. */
 static struct moe_layout layout_of(int bits, uint32_t group)
 {
     return moe_quant_layout(moe_quant_method_find("hqq"), bits, group, MOE_LAYOUT_BF16);
