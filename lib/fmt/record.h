@@ -59,7 +59,8 @@ struct moe_member_own {
     int (*read)(struct moe_record_reader *r, struct moe_yaml_node *map, const struct moe_member *m,
                 void *record);
     void (*write)(struct moe_record_writer *w, const struct moe_member *m, const void *record);
-    bool (*is_there)(const struct moe_member *m, const void *record); /* to be written */
+    /* Whether it makes its section be written; NULL: yes, and `write` decides for itself. */
+    bool (*is_there)(const struct moe_member *m, const void *record);
 };
 
 struct moe_member {

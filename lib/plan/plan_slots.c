@@ -39,16 +39,12 @@ static void write_per_layer(struct moe_record_writer *w, const struct moe_member
                             const void *record)
 {
     const struct moe_plan *p = w->whole;
-    moe_emit_u32s(&w->emit, m->key, ((const struct moe_plan_pool *)record)->per_layer, p->n_layers);
+    const struct moe_plan_pool *pool = record;
+    if (pool->per_layer)
+        moe_emit_u32s(&w->emit, m->key, pool->per_layer, p->n_layers);
 }
 
-static bool has_per_layer(const struct moe_member *m, const void *record)
-{
-    (void)m;
-    return ((const struct moe_plan_pool *)record)->per_layer != NULL;
-}
-
-static const struct moe_member_own per_layer = {read_per_layer, write_per_layer, has_per_layer};
+static const struct moe_member_own per_layer = {read_per_layer, write_per_layer, NULL};
 
 static const struct moe_member pool_members[] = {
     MOE_FIELD(MOE_ALWAYS, struct moe_plan_pool, "slot_bytes", slot_bytes),
@@ -213,6 +209,8 @@ static void write_contents(struct moe_record_writer *w, const struct moe_member 
 {
     const struct moe_plan *p = record;
     struct moe_emit *e = &w->emit;
+    if (p->n_contents == 0)
+        return;
     moe_emit_open_map(e, m->key);
     moe_emit_open_list(e, "layers");
     for (uint32_t l = 0; l < p->n_layers; l++) {
@@ -232,10 +230,4 @@ static void write_contents(struct moe_record_writer *w, const struct moe_member 
     moe_emit_close(e);
 }
 
-static bool has_contents(const struct moe_member *m, const void *record)
-{
-    (void)m;
-    return ((const struct moe_plan *)record)->n_contents > 0;
-}
-
-const struct moe_member_own plan_contents = {read_contents, write_contents, has_contents};
+const struct moe_member_own plan_contents = {read_contents, write_contents, NULL};

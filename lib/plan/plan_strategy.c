@@ -17,16 +17,12 @@ static int read_row(struct moe_record_reader *r, struct moe_yaml_node *map,
 
 static void write_row(struct moe_record_writer *w, const struct moe_member *m, const void *record)
 {
-    moe_emit_text(&w->emit, m->key, ((const struct moe_plan *)record)->strategy.name);
+    const struct moe_plan *p = record;
+    if (p->strategy.name)
+        moe_emit_text(&w->emit, m->key, p->strategy.name);
 }
 
-static bool has_row(const struct moe_member *m, const void *record)
-{
-    (void)m;
-    return ((const struct moe_plan *)record)->strategy.name != NULL;
-}
-
-static const struct moe_member_own row = {read_row, write_row, has_row};
+static const struct moe_member_own row = {read_row, write_row, NULL};
 
 static int read_part(struct moe_record_reader *r, struct moe_yaml_node *parts,
                      struct moe_strategy *s, enum moe_part part)
@@ -64,6 +60,8 @@ static int read_parts(struct moe_record_reader *r, struct moe_yaml_node *map,
 static void write_parts(struct moe_record_writer *w, const struct moe_member *m, const void *record)
 {
     const struct moe_strategy *s = &((const struct moe_plan *)record)->strategy;
+    if (s->resident)
+        return;
     moe_emit_open_map(&w->emit, m->key);
     for (enum moe_part part = 0; part < MOE_N_PARTS; part++) {
         char text[MOE_PART_TEXT_BYTES];
@@ -79,13 +77,7 @@ static void write_parts(struct moe_record_writer *w, const struct moe_member *m,
     moe_emit_close(&w->emit);
 }
 
-static bool has_parts(const struct moe_member *m, const void *record)
-{
-    (void)m;
-    return !((const struct moe_plan *)record)->strategy.resident;
-}
-
-static const struct moe_member_own parts = {read_parts, write_parts, has_parts};
+static const struct moe_member_own parts = {read_parts, write_parts, NULL};
 
 static const struct moe_member strategy_members[] = {
     MOE_OWN("row", 0, row),

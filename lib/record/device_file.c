@@ -174,6 +174,8 @@ static void write_experts(struct moe_record_writer *w, const struct moe_member *
 {
     const struct moe_device *d = w->whole;
     const struct moe_device_batch *b = record;
+    if (b->n_experts == 0)
+        return;
     moe_emit_open_map(&w->emit, m->key);
     for (uint32_t v = 0; v < b->n_experts; v++)
         if (b->experts[v].value > 0)
@@ -181,14 +183,7 @@ static void write_experts(struct moe_record_writer *w, const struct moe_member *
     moe_emit_close(&w->emit);
 }
 
-static bool experts_are_there(const struct moe_member *m, const void *record)
-{
-    (void)m;
-    return ((const struct moe_device_batch *)record)->n_experts > 0;
-}
-
-static const struct moe_member_own expert_seconds = {read_experts, write_experts,
-                                                     experts_are_there};
+static const struct moe_member_own expert_seconds = {read_experts, write_experts, NULL};
 
 static const struct moe_member batch_members[] = {
     MOE_RISING_FIELD(struct moe_device_batch, "rows", rows, 1, MAX_COUNT),

@@ -179,17 +179,12 @@ static int read_correlation(struct moe_record_reader *r, struct moe_yaml_node *r
 static void write_correlation(struct moe_record_writer *w, const struct moe_member *m,
                               const void *record)
 {
-    moe_emit_double(&w->emit, m->key, ((const struct moe_map *)record)->rank_correlation);
+    const struct moe_map *map = record;
+    if (map->rank_correlation <= 1)
+        moe_emit_double(&w->emit, m->key, map->rank_correlation);
 }
 
-static bool correlation_is_known(const struct moe_member *m, const void *record)
-{
-    (void)m;
-    return ((const struct moe_map *)record)->rank_correlation <= 1;
-}
-
-static const struct moe_member_own correlation = {read_correlation, write_correlation,
-                                                  correlation_is_known};
+static const struct moe_member_own correlation = {read_correlation, write_correlation, NULL};
 
 static const struct moe_member importances_members[] = {
     FIELD(moe_map, "exact", importances.exact),

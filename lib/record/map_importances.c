@@ -169,17 +169,12 @@ static void write_layers(struct moe_record_writer *w, const struct moe_member *m
                          const void *record)
 {
     const struct moe_map *map = record;
+    if (count_known(map->importances.known, (uint64_t)map->n_layers * map->n_experts) == 0)
+        return;
     moe_emit_open_list(&w->emit, m->key);
     for (uint32_t l = 0; l < map->n_layers; l++)
         write_layer(&w->emit, map, l);
     moe_emit_close(&w->emit);
 }
 
-static bool any_is_known(const struct moe_member *m, const void *record)
-{
-    const struct moe_map *map = record;
-    (void)m;
-    return count_known(map->importances.known, (uint64_t)map->n_layers * map->n_experts) > 0;
-}
-
-const struct moe_member_own map_importance_layers = {read_layers, write_layers, any_is_known};
+const struct moe_member_own map_importance_layers = {read_layers, write_layers, NULL};
