@@ -62,7 +62,7 @@ expect_stdout_like "*1. The routing is synthetic*bundled model*" "... and that i
 make_plan -q --strategy lru --stats "$tmp/s.yaml" -o "$tmp/d.yaml"
 run "$plan" --explain "$tmp/d.yaml" --json
 expect_stdout_like '*"assumptions": \["times-from-bandwidth", "routing-drawn"*' \
-    "in the manner of statistics"
+    "with the figures of statistics"
 make_plan --trace "$tmp/t.trace" --strategy lru -o "$tmp/none/a.yaml"
 error_line 1 "moe-plan: $tmp/none/*" "nowhere to write"
 run "$plan" -q "$tiny" --expert-memory 2M --trace "$tmp/t.trace" --strategy lru --max-tokens 120 \
@@ -95,7 +95,7 @@ run "$plan" --simulate "$tmp/t.trace" --memory 25%,50%,100% --strategy lru --jso
     --layer-seconds 2e-4 --link-rate 600MB/s
 expect_exit 0 "of a trace alone, for scripts"
 expect_stdout_like '\[{"strategy": "lru", "memory": "25%", "memory_bytes": *"hit_rate": *"optimal_hit_rate": *"stall_s": *"decode_tokens_per_s": *}\]' \
-    "... rows as the contract has them"
+    "... entries with the documented keys"
 check "hits rise with memory, below the optimum, and speed below its bound" awk '
     function of(key) { match($0, "\"" key "\": [-+.0-9e]*")
         return substr($0, RSTART + length(key) + 4, RLENGTH - length(key) - 4) + 0 }
@@ -118,6 +118,6 @@ wrong "auto is for plans" "option --strategy: auto*" --simulate "$tmp/t.trace" -
 # shellcheck disable=SC2086
 run "$plan" --simulate "$tmp/t.trace" --shape "$tmp/smaller.json" --memory 50% --strategy lru \
     --device-profile profiles/rtx4090.yaml
-expect_exit 0 "another model's trace, in its manner"
+expect_exit 0 "figures of another model's trace"
 expect_stderr_like "*drawing one at random that resembles $tmp/t.trace*" "... which is said"
 finish

@@ -78,7 +78,7 @@ for key in prompt_tokens generated_tokens ttft_s prefill_tokens_per_s decode_tok
     peak_rss_bytes memory_budget_bytes strategy device; do
     grep -q "^  \"$key\": " "$tmp/stats.json" || echo "$key"
 done >"$tmp/missing"
-check "--stats-json has the keys of the contract" [ ! -s "$tmp/missing" ]
+check "--stats-json has the documented keys" [ ! -s "$tmp/missing" ]
 # Five rows of prompt (the text's beginning and 4 ids), 4 of decode, 12 layers, 4 experts each.
 check "--stats-json counts activations" grep -q '^  "expert_activations": 432,' "$tmp/stats.json"
 check "... and they are all hits" grep -q '^  "cache_hits": 432,' "$tmp/stats.json"

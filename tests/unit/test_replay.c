@@ -193,7 +193,7 @@ static void predictions_reach_as_far_as_the_trace(void **state)
     moe_trace_close(t);
 }
 
-/* ---- Recollection ---- */
+/* ---- Choice history ---- */
 
 /* What the token before chose in the next layers, its weights made to sum to 1; of a sequence's
  * first token nothing, of several rows nothing. */
