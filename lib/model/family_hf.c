@@ -82,11 +82,13 @@ static int read_windows(struct moe_config *c, const struct moe_windows *windows,
     int status = MOE_OK;
     if (windows->if_used)
         status = moe_json_get_bool(path, json, "use_sliding_window", false, &used, err);
-    if (status == MOE_OK && used)
+    if (status == MOE_OK && (used || bounded))
         status = family_read_json(c, width, path, json, err);
-    if (status == MOE_OK && used && bounded)
+    if (status == MOE_OK && bounded)
         status =
             moe_json_get_u32(path, json, "max_window_layers", UINT32_MAX, false, &max_layers, err);
+    if (!used)
+        c->window = 0;
     if (status == MOE_OK && windows->listed && list && !json_is_null(list))
         return read_layer_types(c, path, list, err);
     if (status == MOE_OK && used)
