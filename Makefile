@@ -3,7 +3,7 @@
 #   make                 the programs, in build/bin
 #   make demo            install what is missing, build, run the bundled model: start here
 #   make check           install what is missing, build and run every test that needs no GPU
-#   make quick           a part of the tests that takes a minute, for the edit loop
+#   make quick           a part of the tests, three minutes on 2 cores, for the edit loop
 #   make check-floors check-rooms check-headers check-man check-format   single checks of make check
 #   make asan tsan       builds under sanitizers, in their own directories, and their tests
 #   make fuzz            the fuzzers, FUZZ_SECONDS each (needs clang); fuzz-X: one of them
