@@ -108,7 +108,7 @@ int family_gpt_oss_hf(struct moe_config *c, const char *path, const json_t *json
         rope->kind = MOE_ROPE_YARN;
         rope->factor = 32;
         rope->truncate = false;
-        if (rope->original_context == 0)
+        if (!json_object_get(json, "original_max_position_embeddings"))
             rope->original_context = 4096;
     }
     return MOE_OK;
