@@ -161,6 +161,10 @@ static void what_follows_is_right(void **state)
 {
     struct moe_device *d = full();
     /* Times at 1 and 21 rows are t and 10 t. */
+    struct moe_line route = moe_device_part_line(d, MOE_DEVICE_ROUTE);
+    struct moe_line attention = moe_device_part_line(d, MOE_DEVICE_ATTENTION);
+    near(moe_line_at(&route, 1), 3);
+    near(moe_line_at(&attention, 1), 1);
     near(moe_device_layer_seconds(d, true, 1), 10);
     near(moe_device_layer_seconds(d, false, 1), 6);
     near(moe_device_layer_seconds(d, true, 11), 55);
