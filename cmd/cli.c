@@ -62,7 +62,7 @@ int cli_misuse(const char *format, ...)
     return CLI_MISUSE;
 }
 
-int cli_exit_status(int moe_status)
+static int exit_status(int moe_status)
 {
     switch (moe_status) {
     case MOE_OK:
@@ -84,7 +84,7 @@ int cli_error(const struct moe_err *err)
 {
     cli_progress_done();
     fprintf(stderr, "%s: %s\n", program->name, err->text);
-    return cli_exit_status(err->status);
+    return exit_status(err->status);
 }
 
 void cli_note(const char *format, ...)

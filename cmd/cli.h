@@ -122,7 +122,6 @@ extern bool cli_quiet, cli_verbose; /* -q, -v */
 int cli_misuse(const char *format, ...) MOE_PRINTF(1, 2);
 /* The error's text. Returns the exit status of err->status. */
 int cli_error(const struct moe_err *err);
-int cli_exit_status(int moe_status);
 void cli_note(const char *format, ...) MOE_PRINTF(1, 2);   /* not with -q */
 void cli_detail(const char *format, ...) MOE_PRINTF(1, 2); /* only with -v */
 

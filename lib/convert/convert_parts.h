@@ -92,8 +92,6 @@ struct moe_layout convert_layout(const struct converter *c, int bits, uint16_t f
 /* The same for a source: the layout that carries its codes over, where there is one. */
 struct moe_layout convert_source_layout(const struct converter *c, const struct row_source *source,
                                         int bits);
-/* Whether the source's codes are carried over into that layout. */
-bool convert_carries(const struct row_source *source, struct moe_layout layout);
 
 /* The bits of an expert's part in a variant of these bits; 0: a bias, which stays f32. */
 static inline int convert_part_bits(struct moe_bits bits, enum moe_expert_part part)

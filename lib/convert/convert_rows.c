@@ -24,7 +24,8 @@ struct moe_layout convert_layout(const struct converter *c, int bits, uint16_t f
     return moe_quant_layout(c->options->method, bits, c->options->group, float16_kind);
 }
 
-bool convert_carries(const struct row_source *source, struct moe_layout layout)
+/* Whether the source's codes are carried over into that layout. */
+static bool carries(const struct row_source *source, struct moe_layout layout)
 {
     if (!source->block)
         return false;
@@ -94,7 +95,7 @@ static int encode_chunk(struct converter *c, const struct row_source *source,
                    moe_layout_panel_bytes(target->layout, source->cols) * (first / MOE_PANEL_ROWS);
     struct moe_err why = {0};
     int status;
-    if (convert_carries(source, target->layout)) {
+    if (carries(source, target->layout)) {
         status = moe_ggml_encode_matrix(source->block, method, target->layout, c->blocks, n,
                                         source->cols, out, &error, &c->report->carried, &why);
     } else {
@@ -126,7 +127,7 @@ int convert_rows(struct converter *c, const struct row_source *source,
     uint32_t step;
     bool carried = false;
     for (int i = 0; i < n_targets; i++)
-        carried = carried || convert_carries(source, targets[i].layout);
+        carried = carried || carries(source, targets[i].layout);
     int status = chunk_rows(c, source->cols, &step, err);
     for (uint32_t first = 0; first < source->rows && status == MOE_OK; first += step) {
         uint32_t n = source->rows - first < step ? source->rows - first : step;

@@ -48,9 +48,7 @@ struct moe_channel cached_channel(struct cached *c);
 
 /* ---- What both channels do ---- */
 
-/* A segment of the expert that the slot is for. */
-struct moe_expert_segment cached_segment(const struct cached *c, uint32_t slot, uint32_t segment);
-/* Where it is in the slots' memory. */
+/* Where a segment of the slot's expert is in the slots' memory. */
 uint8_t *cached_segment_at(const struct cached *c, uint32_t slot, uint32_t segment);
 /* Remembers a load that failed, and why. */
 void cached_fail(struct cached *c, uint32_t slot, uint32_t segment, int status, const char *why);

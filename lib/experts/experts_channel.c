@@ -10,7 +10,7 @@
 
 /* ---- What both channels do ---- */
 
-struct moe_expert_segment cached_segment(const struct cached *c, uint32_t slot, uint32_t segment)
+static struct moe_expert_segment segment_of(const struct cached *c, uint32_t slot, uint32_t segment)
 {
     const struct moe_slot *s = moe_store_slot(c->store, slot);
     return (struct moe_expert_segment){c->inventory.model_layer[s->layer], s->expert, s->variant,
@@ -26,7 +26,7 @@ uint8_t *cached_segment_at(const struct cached *c, uint32_t slot, uint32_t segme
 
 void cached_fail(struct cached *c, uint32_t slot, uint32_t segment, int status, const char *why)
 {
-    const struct moe_expert_segment which = cached_segment(c, slot, segment);
+    const struct moe_expert_segment which = segment_of(c, slot, segment);
     moe_expert_load_failed(&c->failure, status, c->pack, &which, why);
 }
 
@@ -77,7 +77,7 @@ static int submit(void *ctx, uint32_t slot, uint32_t segment, enum moe_load_prio
                   float score, uint32_t *handle, struct moe_err *err)
 {
     struct cached *c = ctx;
-    const struct moe_expert_segment which = cached_segment(c, slot, segment);
+    const struct moe_expert_segment which = segment_of(c, slot, segment);
     struct moe_load load = moe_expert_load(c->pack, &which);
     load.to = cached_segment_at(c, slot, segment);
     load.priority = priority;

@@ -20,7 +20,7 @@ bool pack_name_valid(const char *name, uint64_t room)
     return n > 0 && n < room && name[n] == '\0';
 }
 
-bool pack_role_is_vector(uint16_t role)
+static bool role_is_vector(uint16_t role)
 {
     return role >= MOE_ROLE_GATE_BIAS && role <= MOE_ROLE_DOWN_BIAS;
 }
@@ -40,10 +40,10 @@ uint64_t pack_tensor_raw_bytes(const struct moe_pack_tensor *t)
     return t->is_vector ? 4 * (uint64_t)t->rows : moe_layout_bytes(t->layout, t->rows, t->cols);
 }
 
-uint64_t pack_matrix_bytes(const struct moe_class_matrix *m)
+static uint64_t matrix_bytes(const struct moe_class_matrix *m)
 {
-    return pack_role_is_vector(m->role) ? 4 * (uint64_t)m->rows
-                                        : moe_layout_bytes(m->layout, m->rows, m->cols);
+    return role_is_vector(m->role) ? 4 * (uint64_t)m->rows
+                                   : moe_layout_bytes(m->layout, m->rows, m->cols);
 }
 
 const char *pack_tensor_problem(const struct moe_pack_tensor *t)
@@ -73,18 +73,18 @@ const char *pack_class_problem(const struct moe_expert_class *c)
             return "a matrix has a layout with an impossible group";
         if (!dims_valid(m->rows, m->cols))
             return "a matrix has an impossible shape";
-        if (pack_role_is_vector(m->role) && !vector_valid(m->layout, m->cols))
+        if (role_is_vector(m->role) && !vector_valid(m->layout, m->cols))
             return "a bias must be f32 with one column";
         if (m->segment >= c->n_segments || m->offset % PACK_MATRIX_ALIGN != 0 ||
             m->offset > c->segment_bytes[m->segment] ||
-            pack_matrix_bytes(m) > c->segment_bytes[m->segment] - m->offset)
+            matrix_bytes(m) > c->segment_bytes[m->segment] - m->offset)
             return "a matrix is not inside its segment";
         for (uint32_t j = 0; j < i; j++) {
             const struct moe_class_matrix *o = &c->matrices[j];
             if (o->role == m->role)
                 return "two matrices have the same role";
-            if (o->segment == m->segment && o->offset < m->offset + pack_matrix_bytes(m) &&
-                m->offset < o->offset + pack_matrix_bytes(o))
+            if (o->segment == m->segment && o->offset < m->offset + matrix_bytes(m) &&
+                m->offset < o->offset + matrix_bytes(o))
                 return "two matrices overlap";
         }
     }

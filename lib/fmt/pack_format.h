@@ -87,9 +87,8 @@ struct pack_piece {
 
 /* The tables, from sections that have been read. */
 int pack_parse_tables(struct moe_pack *pack, struct moe_err *err);
-/* MOE_ERR_FORMAT, "PATH: WHAT (file damaged)"; MOE_ERR_VERSION. */
+/* MOE_ERR_FORMAT, "PATH: WHAT (file damaged)". */
 int pack_damaged(const struct moe_pack *pack, struct moe_err *err, const char *what);
-int pack_too_new(const struct moe_pack *pack, struct moe_err *err, const char *what);
 bool pack_all_zero(const uint8_t *p, uint64_t n);
 
 /* All pieces of the pack in file order; free() them. NULL: out of memory. */
@@ -102,10 +101,8 @@ const char *pack_tensor_problem(const struct moe_pack_tensor *tensor);
 const char *pack_class_problem(const struct moe_expert_class *class_);
 /* True for 1 to room-1 printable ASCII characters other than space and a NUL. */
 bool pack_name_valid(const char *name, uint64_t room);
-/* Bytes of a tensor or of a class's matrix, whose description is sound. */
+/* Bytes of a tensor whose description is sound. */
 uint64_t pack_tensor_raw_bytes(const struct moe_pack_tensor *tensor);
-uint64_t pack_matrix_bytes(const struct moe_class_matrix *matrix);
-bool pack_role_is_vector(uint16_t role);
 
 /* Why the stored bytes of an extent are not what the directory says, or NULL when they are, and
  * then `to` has the raw bytes. `to` may be `stored` when the extent is not compressed. */

@@ -14,7 +14,7 @@ int pack_damaged(const struct moe_pack *pack, struct moe_err *err, const char *w
     return moe_fail(err, MOE_ERR_FORMAT, "%s: %s (file damaged)", pack->path, what);
 }
 
-int pack_too_new(const struct moe_pack *pack, struct moe_err *err, const char *what)
+static int too_new(const struct moe_pack *pack, struct moe_err *err, const char *what)
 {
     return moe_fail(err, MOE_ERR_VERSION, "%s: %s; a newer moe-toolkit wrote it", pack->path, what);
 }
@@ -146,7 +146,7 @@ static int parse_tensors(struct moe_pack *pack, struct moe_err *err)
         t->cols = moe_cursor_u32(&c);
         t->extent = take_extent(&c);
         if (!layout_known(t->layout.kind) || flags > 1)
-            return pack_too_new(pack, err, "a tensor has a layout that this program does not know");
+            return too_new(pack, err, "a tensor has a layout that this program does not know");
         const char *problem = pack_tensor_problem(t);
         if (!problem && reserved != 0)
             problem = "reserved bytes are not zero";
@@ -165,7 +165,7 @@ static int parse_class(struct moe_pack *pack, struct moe_cursor *c, struct moe_e
     out->n_segments = moe_cursor_u32(c);
     out->n_matrices = moe_cursor_u32(c);
     if (out->n_segments > MOE_PACK_MAX_SEGMENTS || out->n_matrices > MOE_PACK_MAX_MATRICES)
-        return pack_too_new(pack, err, "an expert class has more parts than this program knows");
+        return too_new(pack, err, "an expert class has more parts than this program knows");
     for (uint32_t s = 0; s < out->n_segments; s++)
         out->segment_bytes[s] = moe_cursor_u64(c);
     bool known = true, zeros = true;
@@ -186,7 +186,7 @@ static int parse_class(struct moe_pack *pack, struct moe_cursor *c, struct moe_e
     if (c->failed)
         return pack_damaged(pack, err, "the table of expert classes ends early");
     if (!known)
-        return pack_too_new(pack, err, "an expert class has parts that this program does not know");
+        return too_new(pack, err, "an expert class has parts that this program does not know");
     const char *problem = pack_class_problem(out);
     if (!problem && !zeros)
         problem = "reserved bytes are not zero";
