@@ -41,8 +41,8 @@ void moe_usage_release(struct moe_usage *u);
 void moe_usage_begin_sequence(struct moe_usage *u);
 /* A pass over n further tokens of the sequence begins. */
 void moe_usage_begin_tokens(struct moe_usage *u, uint32_t n);
-/* `n` of the pass's tokens use an expert of the layer whose router has chosen; high: at high
- * precision. */
+/* `n` of the pass's tokens use an expert of the layer whose router has chosen: it is computed for
+ * them, wherever that is (one that is skipped is not used); high: at high precision. */
 void moe_usage_note(struct moe_usage *u, uint32_t layer, uint32_t expert, uint32_t n, bool high);
 
 #endif

@@ -53,7 +53,13 @@ static void decide(struct moe_scheduler *s, struct moe_entry *e, bool unpopular)
     enum moe_importance importance =
         moe_importance_of(e->need.unimportance, s->strategy.high_up_to, 1 - s->strategy.skip_below);
     e->variant = acceptable(s, importance, unpopular, (uint32_t)key);
-    moe_usage_note(&s->usage, s->layer, expert, (uint32_t)rows, e->variant == s->high[key]);
+    uint32_t slot = MOE_NO_SLOT;
+    if (!e->need.precalculated)
+        slot = scheduler_find(s, s->layer, expert, e->variant);
+    bool skipped = !e->need.precalculated && slot == MOE_NO_SLOT && importance == MOE_UNIMPORTANT &&
+                   s->strategy.skip_below > 0;
+    if (!skipped) /* what is not computed is no use: R and F of equation 3 (HOBBIT 3.4) */
+        moe_usage_note(&s->usage, s->layer, expert, (uint32_t)rows, e->variant == s->high[key]);
     c->activations += rows;
     if (s->is_predicted[s->layer]) {
         c->predicted += rows;
@@ -67,7 +73,6 @@ static void decide(struct moe_scheduler *s, struct moe_entry *e, bool unpopular)
         c->low_precision += s->high[key] > s->best[key] ? rows : 0;
         return;
     }
-    uint32_t slot = scheduler_find(s, s->layer, expert, e->variant);
     if (slot != MOE_NO_SLOT) {
         const struct moe_slot *x = moe_store_slot(s->store, slot);
         e->slot = slot;
@@ -84,7 +89,7 @@ static void decide(struct moe_scheduler *s, struct moe_entry *e, bool unpopular)
             c->cache_hits += rows;
         }
         moe_store_use(s->store, slot);
-    } else if (importance == MOE_UNIMPORTANT && s->strategy.skip_below > 0) {
+    } else if (skipped) {
         e->kind = MOE_ENTRY_SKIPPED;
         c->skipped += rows;
         return;

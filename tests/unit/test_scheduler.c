@@ -277,6 +277,36 @@ static void hobbit_s_three_classes_are_for_misses_alone(void **state)
     moe_scheduler_close(s);
 }
 
+/* What is skipped is not used: equation 3's R, F and H, and the frequency over all sequences, stay
+ * as they were. */
+static void a_skipped_expert_is_not_used(void **state)
+{
+    struct moe_strategy strategy = strategy_of("hobbit");
+    struct moe_scheduler *s = open_scheduler(&strategy, 4, 4, 2);
+    const struct moe_usage *u = moe_scheduler_usage(s);
+    const struct moe_need first[] = {{0, 1, 0, false}, {2, 1, 0.2f, false}};
+    request(s, 0, first, 2);
+    release_all(s);
+    moe_scheduler_begin_tokens(s, 1, false, &counts);
+    /* 2 is as unimportant as 3, but it is there and is computed. */
+    const struct moe_need second[] = {{0, 1, 0, false}, {2, 1, 0.95f, false}, {3, 1, 0.95f, false}};
+    request(s, 0, second, 3);
+    release_all(s);
+    assert_int_equal(counts.skipped, 1);
+    assert_int_equal(u->token, 2);
+    static const struct {
+        uint32_t expert, last, count;
+    } want[] = {{0, 2, 2}, {2, 2, 2}, {3, 0, 0}};
+    for (size_t i = 0; i < N_ITEMS(want); i++) {
+        assert_int_equal(u->last[want[i].expert], want[i].last);
+        assert_int_equal(u->last_ever[want[i].expert], want[i].last);
+        assert_int_equal(u->count[want[i].expert], want[i].count);
+        assert_int_equal(u->frequency[want[i].expert], want[i].count);
+    }
+    assert_int_equal(u->high[3], 0);
+    moe_scheduler_close(s);
+}
+
 static void an_emergency_takes_what_is_quick(void **state)
 {
     struct moe_strategy strategy = strategy_of("lru");
@@ -634,6 +664,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(hits_and_misses_add_up),
         cmocka_unit_test(hobbit_s_three_classes_are_for_misses_alone),
+        cmocka_unit_test(a_skipped_expert_is_not_used),
         cmocka_unit_test(an_emergency_takes_what_is_quick),
         cmocka_unit_test(a_host_computes_what_is_missing),
         cmocka_unit_test(prompts_go_by_popularity),
