@@ -34,12 +34,16 @@ static const struct moe_strategy strategies[] = {
         .init = MOE_INIT_FREQUENCY,
         .on_miss = MOE_MISS_COMPUTE_HOST, .host_falls_back = true,
     }, {
-        .name = "eap", /* "a caching strategy identical to Fate", Fate 5.1 */
-        .describe = "Fate's cache, prediction by the previous block's experts (Fate 5.1)",
+        /* "a caching strategy identical to Fate", and at its precision, so that the two differ in
+         * prediction alone (Fate 5.1). */
+        .name = "eap",
+        .describe = "Fate but for prediction: by the previous block's experts (Fate 5.1)",
         .predict = MOE_PREDICT_BY_PATH, .depth = 1,
         .prefetch = {.percentile = 75, .slack = true},
         .cache = &moe_policy_arc,
         .alloc = MOE_ALLOC_SHALLOW, .boundary = MOE_SHALLOW_AUTO,
+        .cache_bits = 4,
+        .prefill = MOE_PREFILL_HYBRID, .low_share = 0.25, .prefill_falls_back = true,
     }, {
         .name = "edgemoe",
         .describe = "path statistics, one prefetch at a time up to the router (EdgeMoE)",

@@ -37,16 +37,18 @@ exact() { # ROW OPTION...: the tokens of resident, and nothing approximated
         check "... no $kind" none $kind
     done
 }
-for strategy in ondemand lru eap edgemoe host; do
+for strategy in ondemand lru edgemoe host; do
     exact "$strategy"
     check "... the statistics name it" names "$strategy" cpu
     exact "$strategy" --device test:4,500MB/s
     check "... the statistics name it and its device" names "$strategy" test
 done
 check "the host computed on the test device" some host_computed
-exact fate --exact
-exact fate --exact --device test:4,500MB/s
-check "fate had predicted" some predicted_right
+for strategy in eap fate; do
+    exact $strategy --exact
+    exact $strategy --exact --device test:4,500MB/s
+    check "$strategy had predicted" some predicted_right
+done
 exact hobbit --exact --without on-miss,skip-below
 exact daop --exact --without precalculate,degrade --device test:1,500MB/s
 exact resident --device test:4,500MB/s
@@ -62,6 +64,7 @@ inexact() { # ROW KIND OPTION...: it runs, and counts KIND
 }
 for device in cpu test:4,500MB/s; do
     inexact fate low_precision --device $device
+    inexact eap low_precision --device $device
     inexact hobbit low_precision --device $device
     inexact lru low_precision --on-miss emergency --device $device
 done

@@ -152,7 +152,7 @@ static const char *const exact[] = {
     "prefetch prefetch=percentile:75,slack",
     "prefetch prefetch=all,measured",
     "prefetch prefetch=until-router,all",
-    "eap",
+    "eap prefill=popularity",
     "edgemoe",
     "fate prefill=popularity",
     "hobbit on-miss=load skip-below=0 low-pool=0",

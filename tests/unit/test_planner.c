@@ -106,7 +106,7 @@ static const char *const rows[] = {
     "prefetch",
     "prefetch predict=gate-ahead:3",
     "prefetch prefetch=percentile:75,slack",
-    "eap",
+    "eap prefill=popularity",
     "edgemoe",
     "fate prefill=popularity",
     "hobbit on-miss=load skip-below=0 low-pool=0",

@@ -123,7 +123,7 @@ static void predictions_are_as_the_trace_has_them(void **state)
         {"lru predict=previous prefetch=all", MOE_PREDICT_PREVIOUS, TOP_K},
         {"lru predict=path prefetch=all", MOE_PREDICT_PATH, TOP_K},
         {"lru predict=keys prefetch=all", MOE_PREDICT_PATH_RANK1, TOP_K},
-        {"eap", MOE_PREDICT_PATH, 8},
+        {"eap prefill=popularity", MOE_PREDICT_PATH, 8},
         {"edgemoe", MOE_PREDICT_PATH, TOP_K},
         {"lru predict=gate-next prefetch=count:1", MOE_PREDICT_GATE_1, TOP_K},
     };

@@ -66,8 +66,10 @@ static const struct {
     /* DAOP III and V: Fiddler calibrates a popularity of experts and computes missing ones on the
      * CPU. */
     {"host", "--cache pinned --init frequency --on-miss compute-host,or-load", 1, 0, 1, 0},
-    {"eap", "--predict path --prefetch percentile:75,slack --cache arc --alloc shallow", 1, 0, 0,
-     0},
+    {"eap",
+     "--predict path --prefetch percentile:75,slack --cache arc --alloc shallow "
+     "--cache-bits 4 --prefill hybrid:25%,or-popularity",
+     1, 0, 0, 1},
     {"edgemoe",
      "--predict path --prefetch until-router --cache edgemoe --init frequency --buffer 10", 1, 0, 0,
      0},
@@ -107,6 +109,20 @@ static void strategies_have_the_papers_parts(void **state)
     struct moe_strategy s;
     assert_false(moe_strategy_find("auto", &s));
     assert_false(moe_strategy_find("", &s));
+}
+
+/* Fate 5.1: EAP has "a caching strategy identical to Fate", here its precisions, too, so that a
+ * comparison of the two is one of predictions. */
+static void eap_is_fate_but_for_prediction(void **state)
+{
+    struct moe_strategy fate = strategy("fate"), eap = strategy("eap");
+    char ours[MOE_PART_TEXT_BYTES], theirs[MOE_PART_TEXT_BYTES];
+    for (enum moe_part part = 0; part < MOE_N_PARTS; part++) {
+        moe_strategy_part_text(&fate, part, theirs);
+        moe_strategy_part_text(&eap, part, ours);
+        if ((strcmp(ours, theirs) == 0) != (part != MOE_PART_PREDICT))
+            fail_msg("--%s: fate %s, eap %s", moe_strategy_part_at(part)->name, theirs, ours);
+    }
 }
 
 /* Nothing in the table is dropped: what it says of a strategy is what the strategy does. */
@@ -422,6 +438,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(strategies_have_the_papers_parts),
+        cmocka_unit_test(eap_is_fate_but_for_prediction),
         cmocka_unit_test(strategies_hold_nothing_idle),
         cmocka_unit_test(strategies_read_back),
         cmocka_unit_test(random_strategies_read_back),
