@@ -1,9 +1,16 @@
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/text.h"
 #include "sched/strategy_values.h"
+
+enum {
+    LEAST_EXPONENT = -5, /* of 10: beyond these people write exponents */
+    MOST_EXPONENT = 15,
+    PERCENT_DIGITS = 6, /* a share of more digits is shorter without the percent sign */
+};
 
 /* ---- Words ---- */
 
@@ -47,12 +54,21 @@ bool moe_part_count(const char *text, uint32_t least, uint32_t most, uint32_t *o
     return true;
 }
 
+/* A number to so many significant digits, without an exponent unless it is very large or small. */
+static void write_digits(double x, int digits, char *out, size_t size)
+{
+    snprintf(out, size, "%.*e", digits - 1, x);
+    int exponent = atoi(strchr(out, 'e') + 1), decimals = digits - 1 - exponent;
+    if (exponent >= LEAST_EXPONENT && exponent <= MOST_EXPONENT)
+        snprintf(out, size, "%.*f", decimals > 0 ? decimals : 0, x);
+}
+
 /* The shortest text that reads back as the same number. */
 static void number_text(double x, char *out, size_t size)
 {
     double back = NAN;
     for (int digits = 1; digits <= 17 && back != x; digits++) {
-        snprintf(out, size, "%.*g", digits, x);
+        write_digits(x, digits, out, size);
         if (!moe_parse_double(out, &back))
             break;
     }
@@ -60,9 +76,15 @@ static void number_text(double x, char *out, size_t size)
 
 void moe_part_share_text(double x, char *out, size_t size)
 {
-    double back;
-    snprintf(out, size, "%.6g%%", 100 * x);
-    if (!moe_parse_share(out, &back) || back != x)
+    char percent[32];
+    double back = NAN;
+    for (int digits = 1; digits <= PERCENT_DIGITS && back != x; digits++) {
+        write_digits(100 * x, digits, percent, sizeof percent);
+        snprintf(out, size, "%s%%", percent);
+        if (!moe_parse_share(out, &back))
+            break;
+    }
+    if (back != x)
         number_text(x, out, size);
 }
 

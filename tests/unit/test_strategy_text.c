@@ -32,6 +32,23 @@ static void there_and_back(void **state)
         expect_back(moe_strategy_name_at(i), moe_strategy_name_at(i));
 }
 
+/* Numbers are written as people write them. */
+static void numbers(void **state)
+{
+    expect_back("lru+predict=gate-next+prefetch=percentile:50",
+                "lru+predict=gate-next+prefetch=percentile:50");
+    expect_back("fate+prefetch=percentile:90;slack", "fate+prefetch=percentile:90;slack");
+    expect_back("fate+prefetch=percentile:0.00001", "fate+prefetch=percentile:0.00001");
+    expect_back("fate+prefetch=percentile:1e-7", "fate+prefetch=percentile:1e-07");
+    expect_back("fate+prefetch=percentile:33.3333333333333357",
+                "fate+prefetch=percentile:33.333333333333336");
+    expect_back("hobbit+skip-below=0.00001", "hobbit+skip-below=0.001%");
+    expect_back("hobbit+skip-below=20%", "hobbit+skip-below=20%");
+    expect_back("hobbit+low-pool=1", "hobbit+low-pool=100%");
+    expect_back("fate+prefill=hybrid:0.123456789", "fate+prefill=hybrid:0.123456789");
+    expect_back("hobbit+cache-weights=0;100;0;300", "hobbit+cache-weights=0;0.25;0;0.75");
+}
+
 static void what_is_named(void **state)
 {
     struct moe_err err = {0};
@@ -78,9 +95,8 @@ static void refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(there_and_back),
-        cmocka_unit_test(what_is_named),
-        cmocka_unit_test(fitted),
+        cmocka_unit_test(there_and_back), cmocka_unit_test(numbers),
+        cmocka_unit_test(what_is_named),  cmocka_unit_test(fitted),
         cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
