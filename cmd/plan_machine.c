@@ -47,12 +47,13 @@ static double load_rate(const struct plan_options *o)
     return o->strategy.device.test ? o->strategy.device.link_rate : o->link_rate;
 }
 
-/* Experts come from the host's memory where the profile has an accelerator with a link. */
-static enum moe_device_tier tier_of(const struct moe_device *d)
+/* A pack is planned for the processor that runs it (or a test device, which the processor plays),
+ * and so is anything on a machine that was measured just now. A model without a pack, which nothing
+ * here runs, is planned for all that a profile describes, its accelerator included. */
+static enum moe_device_tier tier_of(const struct plan_inputs *in)
 {
-    return d->accelerator.name[0] && d->accelerator.link_bytes_per_second.value > 0
-               ? MOE_TIER_HOST
-               : MOE_TIER_STORAGE;
+    const struct plan_options *o = in->options;
+    return moe_pace_tier(in->device, !o->pack && o->profile && !o->strategy.device.test);
 }
 
 static int pace_of_profile(struct plan_inputs *in, struct moe_err *err)
@@ -64,9 +65,9 @@ static int pace_of_profile(struct plan_inputs *in, struct moe_err *err)
     if (in->evidence.times_measured)
         return moe_pace_of_device(&in->pace, d,
                                   (const char(*)[MOE_PACK_NAME_BYTES])in->inventory->variants,
-                                  in->inventory->n_variants, tier_of(d), rate, err);
+                                  in->inventory->n_variants, rate, err);
     const struct moe_weights w = weights_of(in);
-    return moe_pace_of_bandwidth(&in->pace, d, &w, tier_of(d), rate, err);
+    return moe_pace_of_bandwidth(&in->pace, d, &w, tier_of(in), rate, err);
 }
 
 static int measure(struct plan_inputs *in, struct moe_err *err)
@@ -98,7 +99,7 @@ int plan_machine_open(struct plan_inputs *in, struct moe_err *err)
     double host = d->host.memory_bytes_per_second.value;
     if (o->strategy.device.test)
         in->pace.host_slowdown = o->strategy.device.speed;
-    else if (tier_of(d) == MOE_TIER_HOST && host > 0 &&
+    else if (tier_of(in) == MOE_TIER_HOST && host > 0 &&
              d->accelerator.memory_bytes_per_second.value > 0)
         in->pace.host_slowdown = d->accelerator.memory_bytes_per_second.value / host;
     snprintf(in->evidence.device, sizeof in->evidence.device, "%.*s", MOE_PLAN_TEXT - 1, d->name);

@@ -89,7 +89,7 @@ static int set_expert(struct moe_line *out, const struct moe_device *d, const ch
 
 int moe_pace_of_device(struct moe_pace *out, const struct moe_device *d,
                        const char (*variants)[MOE_PACK_NAME_BYTES], uint32_t n_variants,
-                       enum moe_device_tier from, double load_rate, struct moe_err *err)
+                       double load_rate, struct moe_err *err)
 {
     static const enum moe_device_part parts[MOE_N_PIECES] = {
         [MOE_PIECE_ROUTE] = MOE_DEVICE_ROUTE,
@@ -111,20 +111,23 @@ int moe_pace_of_device(struct moe_pace *out, const struct moe_device *d,
     int status = MOE_OK;
     for (uint32_t v = 0; v < n_variants && status == MOE_OK; v++)
         status = set_expert(&out->experts[v], d, variants[v], err);
-    return status == MOE_OK ? set_load_rate(out, d, from, load_rate, err) : status;
+    return status == MOE_OK ? set_load_rate(out, d, MOE_TIER_STORAGE, load_rate, err) : status;
 }
 
 /* ---- From bandwidth ---- */
 
-/* Bytes per second at which computation reads weights; 0: not known. */
-static double weights_rate(const struct moe_device *d)
+enum moe_device_tier moe_pace_tier(const struct moe_device *d, bool accelerator)
 {
     const struct moe_device_accelerator *a = &d->accelerator;
-    bool own_memory = a->name[0] != '\0' && !a->shares_memory;
-    const struct moe_figure *host = &d->host.memory_bytes_per_second;
-    const struct moe_figure *f =
-        own_memory || a->memory_bytes_per_second.value > 0 ? &a->memory_bytes_per_second : host;
-    return MOE_PACE_BANDWIDTH_SHARE * f->value;
+    return accelerator && a->name[0] && !a->shares_memory ? MOE_TIER_HOST : MOE_TIER_STORAGE;
+}
+
+/* Bytes per second at which computation reads weights; 0: not known. */
+static double weights_rate(const struct moe_device *d, enum moe_device_tier from)
+{
+    const struct moe_figure *own = &d->accelerator.memory_bytes_per_second;
+    return MOE_PACE_BANDWIDTH_SHARE *
+           (from == MOE_TIER_HOST ? own : &d->host.memory_bytes_per_second)->value;
 }
 
 /* One point: constant up to it, proportional after it; none without bytes. */
@@ -139,13 +142,13 @@ int moe_pace_of_bandwidth(struct moe_pace *out, const struct moe_device *d,
                           const struct moe_weights *w, enum moe_device_tier from, double load_rate,
                           struct moe_err *err)
 {
-    double rate = weights_rate(d);
+    double rate = weights_rate(d, from);
     *out = (struct moe_pace){.n_variants = w->n_variants};
     if (!(rate > 0))
         return moe_fail(err, MOE_ERR_USAGE,
                         "device profile '%s': no bandwidth of the memory that computation reads "
                         "weights from; add memory_bytes_per_second of the %s",
-                        d->name, d->accelerator.name[0] ? "accelerator" : "host");
+                        d->name, from == MOE_TIER_HOST ? "accelerator" : "host");
     if (w->n_moe_layers > 0) {
         out->pieces[MOE_PIECE_ROUTE] = reading(w->attention_bytes, rate);
         out->pieces[MOE_PIECE_BESIDE] = reading(w->shared_bytes, rate);

@@ -64,11 +64,12 @@ double moe_pace_layer(const struct moe_pace *p, uint32_t variant, uint32_t top_k
 
 /* From a profile with measurements of a model. variants: the pack's names, best first. A variant
  * that was not measured takes another's time in proportion to the bytes per expert, if the profile
- * has both. load_rate 0: the profile's of that tier. MOE_ERR_USAGE: the profile has no times of the
- * model (or no load rate, and load_rate is 0); the text says what to do. */
+ * has both. These are the processor's times, so experts are loaded from storage. load_rate 0: the
+ * profile's. MOE_ERR_USAGE: the profile has no times of the model (or no load rate, and load_rate
+ * is 0); the text says what to do. */
 int moe_pace_of_device(struct moe_pace *out, const struct moe_device *d,
                        const char (*variants)[MOE_PACK_NAME_BYTES], uint32_t n_variants,
-                       enum moe_device_tier from, double load_rate, struct moe_err *err);
+                       double load_rate, struct moe_err *err);
 
 /* The bytes of a model, for machines that were never measured with it. */
 struct moe_weights {
@@ -82,8 +83,13 @@ struct moe_weights {
     uint64_t expert_bytes[MOE_PACK_MAX_VARIANTS];
 };
 
+/* Where experts are loaded from when the profile's processor computes (accelerator false), or the
+ * whole machine with the accelerator that it may have: from the host's memory, over the link, into
+ * an accelerator with memory of its own; else from storage. */
+enum moe_device_tier moe_pace_tier(const struct moe_device *d, bool accelerator);
+
 /* From memory bandwidth alone: each piece takes as long as reading its weights once at the share
- * MOE_PACE_BANDWIDTH_SHARE of the bandwidth (the accelerator's if there is one), for up to
+ * MOE_PACE_BANDWIDTH_SHARE of the bandwidth of the memory that experts are loaded into, for up to
  * MOE_PACE_FREE_ROWS rows, and in proportion to rows above that. An estimate: say so where it is
  * used. MOE_ERR_USAGE: the profile has no bandwidth, or no load rate. */
 #define MOE_PACE_BANDWIDTH_SHARE 0.7

@@ -120,7 +120,6 @@ static int open_oracle(struct oracle *o, const struct bench *b, struct cell cell
     const struct moe_inventory *inventory = moe_pack_fit_inventory(o->fit);
     bool beside = options.device.test;
     status = moe_pace_of_device(&o->pace, b->device, inventory->variants, inventory->n_variants,
-                                beside ? MOE_TIER_HOST : MOE_TIER_STORAGE,
                                 beside ? options.device.link_rate : options.link_rate, err);
     o->pace.host_slowdown = b->speed;
     o->planner = (struct moe_planner){

@@ -85,6 +85,39 @@ expect_stdout_like "*experts at 8 bits, low 2*" "... at two precisions"
 shape --memory 1M --strategy lru
 error_line 4 "moe-plan: *" "... in too little memory"
 
+# Whose loads: a pack's come from storage, whatever accelerator the machine's profile has.
+fingerprint=$(sed -n 's/^ *source_fingerprint: //p' "$tmp/s.yaml")
+printf '%s\n' 'format: moe-device' 'version: 1' 'name: "a machine"' 'host:' \
+    '  memory_bytes_per_second: 10e9' 'storage:' '  bytes_per_second: 600e6' >"$tmp/derived.yaml"
+{ cat "$tmp/derived.yaml"; printf '%s\n' 'model:' "  source_fingerprint: $fingerprint" '  layers: 8' \
+    '  moe_layers: 8' '  experts_per_token: 4' '  positions: 64' '  head_seconds: 1e-4' \
+    '  variants:' '    - name: "4"' '      bytes: 100000' '  batches:' '    - rows: 1' \
+    '      attention_seconds: 1e-4' '      router_seconds: 1e-5' '      shared_seconds: 1e-5' \
+    '      combine_seconds: 1e-5' '      expert_rows: 1' '      expert_seconds:' '        "4": 2e-5'; } \
+    >"$tmp/measured.yaml"
+for times in derived measured; do
+    { cat "$tmp/$times.yaml"; printf '%s\n' 'accelerator:' '  name: "a GPU"' \
+        '  memory_bytes_per_second: 1000e9' '  link_bytes_per_second: 32e9'; } >"$tmp/more.yaml"
+    for profile in "$times" more; do
+        run "$plan" -q "$tiny" --expert-memory 2M --max-tokens 120 --trace "$tmp/t.trace" \
+            --strategy lru --device-profile "$tmp/$profile.yaml" -o "$tmp/f.yaml"
+        expect_exit 0 "a plan with times $times ($profile)"
+        # The program's own size varies from run to run.
+        grep -v -e program_bytes -e floor_bytes "$tmp/f.yaml" >"$tmp/plan-$profile.yaml"
+    done
+    check "... the same with an accelerator" cmp "$tmp/plan-$times.yaml" "$tmp/plan-more.yaml"
+done
+check "... of times that were measured" grep -q 'times_measured: true' "$tmp/plan-more.yaml"
+run "$plan" -q "$tiny" --memory "${memory}M" --trace "$tmp/t.trace" --strategy lru \
+    --device-profile profiles/rtx4090.yaml
+error_line 2 "moe-plan: device profile 'RTX 4090*add memory_bytes_per_second of the host" \
+    "no plan of a pack by an accelerator's figures"
+run "$plan" -q --shape "$checkpoint/config.json" --memory 60M --max-tokens 120 --strategy lru \
+    --device-profile "$tmp/more.yaml" -o "$tmp/shape.yaml"
+expect_exit 0 "a shape"
+check "... is planned for the accelerator and its link" \
+    grep -q 'load_bytes_per_second: 3.2e+10' "$tmp/shape.yaml"
+
 # The table.
 # shellcheck disable=SC2086
 run "$plan" --simulate "$tmp/t.trace" "$tiny" --strategy lru,prefetch+cache=arc \

@@ -59,6 +59,7 @@ static struct moe_device measured(void)
 {
     struct moe_device d = {.has_model = true};
     strcpy(d.name, "a machine");
+    strcpy(d.accelerator.name, "GPU");
     d.storage.bytes_per_second = figure(1e9);
     d.accelerator.link_bytes_per_second = figure(16e9);
     struct moe_device_model *m = &d.model;
@@ -95,7 +96,7 @@ static void pieces_come_from_the_batches(void **state)
     struct moe_err err = {0};
     struct moe_device d = measured();
     struct moe_pace p;
-    assert_ok(moe_pace_of_device(&p, &d, packed, 2, MOE_TIER_STORAGE, 0, &err), &err);
+    assert_ok(moe_pace_of_device(&p, &d, packed, 2, 0, &err), &err);
     near(moe_pace_piece(&p, MOE_PIECE_ROUTE, 1), 5); /* attention and router */
     near(moe_pace_piece(&p, MOE_PIECE_ROUTE, 8), 15);
     near(moe_pace_piece(&p, MOE_PIECE_ROUTE, 4.5), 10);
@@ -118,18 +119,19 @@ static void pieces_come_from_the_batches(void **state)
     near(moe_pace_layer(&p, 0, 2), 9);
 }
 
-static void rates_are_of_the_tier_or_as_given(void **state)
+static void rates_are_of_storage_or_as_given(void **state)
 {
     struct moe_err err = {0};
     struct moe_device d = measured();
     struct moe_pace p;
-    assert_ok(moe_pace_of_device(&p, &d, packed, 1, MOE_TIER_HOST, 0, &err), &err);
-    near(p.load_rate, 16e9);
-    assert_ok(moe_pace_of_device(&p, &d, packed, 1, MOE_TIER_HOST, 5e6, &err), &err);
+    assert_true(d.accelerator.link_bytes_per_second.value == 16e9);
+    assert_ok(moe_pace_of_device(&p, &d, packed, 1, 0, &err), &err);
+    near(p.load_rate, 1e9);
+    assert_ok(moe_pace_of_device(&p, &d, packed, 1, 5e6, &err), &err);
     near(p.load_rate, 5e6);
     d.storage.n_reads = 1;
     d.storage.reads[0].bytes_per_second = figure(3e9);
-    assert_ok(moe_pace_of_device(&p, &d, packed, 1, MOE_TIER_STORAGE, 0, &err), &err);
+    assert_ok(moe_pace_of_device(&p, &d, packed, 1, 0, &err), &err);
     near(p.load_rate, 3e9);
 }
 
@@ -141,7 +143,7 @@ static void what_has_no_figure_takes_no_time(void **state)
     d.model.head_seconds = figure(0);
     for (int i = 0; i < 2; i++)
         d.model.batches[i].shared = d.model.batches[i].dense = figure(0);
-    assert_ok(moe_pace_of_device(&p, &d, packed, 2, MOE_TIER_STORAGE, 0, &err), &err);
+    assert_ok(moe_pace_of_device(&p, &d, packed, 2, 0, &err), &err);
     assert_int_equal(p.pieces[MOE_PIECE_BESIDE].n, 0);
     assert_int_equal(p.pieces[MOE_PIECE_DENSE].n, 0);
     assert_true(moe_pace_piece(&p, MOE_PIECE_BESIDE, 1) == 0 && p.head == 0);
@@ -150,7 +152,7 @@ static void what_has_no_figure_takes_no_time(void **state)
     d = measured();
     for (int i = 0; i < 2; i++)
         d.model.batches[i].router = figure(0);
-    assert_ok(moe_pace_of_device(&p, &d, NULL, 0, MOE_TIER_STORAGE, 0, &err), &err);
+    assert_ok(moe_pace_of_device(&p, &d, NULL, 0, 0, &err), &err);
     assert_int_equal(p.pieces[MOE_PIECE_ROUTE].n, 0);
     near(moe_pace_piece(&p, MOE_PIECE_DENSE, 8), 30);
     assert_true(p.predict == 0);
@@ -164,24 +166,22 @@ static void missing_measurements_are_named(void **state)
     struct moe_pace p;
     strcpy(d.name, "a box");
     d.storage.bytes_per_second = figure(1e9);
-    assert_fails(moe_pace_of_device(&p, &d, packed, 1, MOE_TIER_STORAGE, 0, &err), MOE_ERR_USAGE,
+    assert_fails(moe_pace_of_device(&p, &d, packed, 1, 0, &err), MOE_ERR_USAGE,
                  "device profile 'a box': no times of this model's layers; measure this machine "
                  "with the pack: moe-profile --device PACK",
                  &err);
     d = measured();
-    assert_fails(moe_pace_of_device(&p, &d, unknown, 1, MOE_TIER_STORAGE, 0, &err), MOE_ERR_USAGE,
+    assert_fails(moe_pace_of_device(&p, &d, unknown, 1, 0, &err), MOE_ERR_USAGE,
                  "'a machine': no times of experts at '3' bits; measure", &err);
     d.model.variants[2].bytes = figure(0);
-    assert_fails(moe_pace_of_device(&p, &d, packed, 2, MOE_TIER_STORAGE, 0, &err), MOE_ERR_USAGE,
+    assert_fails(moe_pace_of_device(&p, &d, packed, 2, 0, &err), MOE_ERR_USAGE,
                  "no times of experts at '2' bits", &err);
     d = measured();
     d.storage.bytes_per_second = d.accelerator.link_bytes_per_second = figure(0);
-    assert_fails(moe_pace_of_device(&p, &d, packed, 2, MOE_TIER_STORAGE, 0, &err), MOE_ERR_USAGE,
+    assert_fails(moe_pace_of_device(&p, &d, packed, 2, 0, &err), MOE_ERR_USAGE,
                  "no load rate from storage; measure it with moe-profile --device, or give it "
                  "with --link-rate",
                  &err);
-    assert_fails(moe_pace_of_device(&p, &d, packed, 2, MOE_TIER_HOST, 0, &err), MOE_ERR_USAGE,
-                 "no load rate from the host's memory", &err);
 }
 
 /* ---- From bandwidth ---- */
@@ -222,15 +222,16 @@ static void bandwidth_alone_gives_times(void **state)
     assert_ok(moe_pace_of_bandwidth(&p, &d, &weights, MOE_TIER_STORAGE, 10, &err), &err);
     near(p.load_rate, 10);
 
-    /* The accelerator's where there is one, unless it computes from the host's. */
+    /* The accelerator's where loads go into its memory, and only there. */
     strcpy(d.accelerator.name, "GPU");
     d.accelerator.memory_bytes_per_second = figure(2000);
-    assert_ok(moe_pace_of_bandwidth(&p, &d, &weights, MOE_TIER_STORAGE, 0, &err), &err);
+    d.accelerator.link_bytes_per_second = figure(300);
+    assert_ok(moe_pace_of_bandwidth(&p, &d, &weights, MOE_TIER_HOST, 0, &err), &err);
     near(moe_pace_piece(&p, MOE_PIECE_ROUTE, 1), 0.5);
-    d.accelerator.shares_memory = true;
-    d.accelerator.memory_bytes_per_second = figure(0);
+    near(p.load_rate, 300);
     assert_ok(moe_pace_of_bandwidth(&p, &d, &weights, MOE_TIER_STORAGE, 0, &err), &err);
     near(moe_pace_piece(&p, MOE_PIECE_ROUTE, 1), 1);
+    near(p.load_rate, 50);
 
     /* Layers that a model does not have take no time. */
     struct moe_weights all = weights;
@@ -255,6 +256,23 @@ static void missing_bandwidth_is_named(void **state)
     strcpy(d.accelerator.name, "GPU");
     assert_fails(moe_pace_of_bandwidth(&p, &d, &weights, MOE_TIER_HOST, 1, &err), MOE_ERR_USAGE,
                  "of the accelerator", &err);
+    d.accelerator.memory_bytes_per_second = figure(1000);
+    assert_fails(moe_pace_of_bandwidth(&p, &d, &weights, MOE_TIER_HOST, 0, &err), MOE_ERR_USAGE,
+                 "no load rate from the host's memory", &err);
+}
+
+/* A processor's loads come from storage, whatever else the machine has. */
+static void loads_come_from_where_the_plan_is_for(void **state)
+{
+    struct moe_device d = {0};
+    assert_int_equal(moe_pace_tier(&d, false), MOE_TIER_STORAGE);
+    assert_int_equal(moe_pace_tier(&d, true), MOE_TIER_STORAGE);
+    strcpy(d.accelerator.name, "GPU");
+    d.accelerator.link_bytes_per_second = figure(16e9);
+    assert_int_equal(moe_pace_tier(&d, false), MOE_TIER_STORAGE);
+    assert_int_equal(moe_pace_tier(&d, true), MOE_TIER_HOST);
+    d.accelerator.shares_memory = true;
+    assert_int_equal(moe_pace_tier(&d, true), MOE_TIER_STORAGE);
 }
 
 static void pieces_have_names(void **state)
@@ -271,11 +289,12 @@ int main(void)
         cmocka_unit_test(lines_go_through_their_points),
         cmocka_unit_test(points_without_figures_are_left_out),
         cmocka_unit_test(pieces_come_from_the_batches),
-        cmocka_unit_test(rates_are_of_the_tier_or_as_given),
+        cmocka_unit_test(rates_are_of_storage_or_as_given),
         cmocka_unit_test(what_has_no_figure_takes_no_time),
         cmocka_unit_test(missing_measurements_are_named),
         cmocka_unit_test(bandwidth_alone_gives_times),
         cmocka_unit_test(missing_bandwidth_is_named),
+        cmocka_unit_test(loads_come_from_where_the_plan_is_for),
         cmocka_unit_test(pieces_have_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
