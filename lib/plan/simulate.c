@@ -62,12 +62,16 @@ static void took_piece(struct simulator *s, enum moe_piece piece, uint32_t rows)
 
 /* ---- A layer ---- */
 
-/* Puts the experts predicted for the layer in place of the router's choice. */
+/* Puts the experts predicted for the layer in place of the router's choice, where that pays. */
 static void take_predicted(struct simulator *s, uint32_t layer, uint32_t n_rows)
 {
     struct early *early = &s->early[layer % 2];
     const struct moe_predicted *f = &early->choice;
     s->has_precalculated = f->n > 0 && early->layer == layer && n_rows == 1;
+    if (s->has_precalculated) {
+        moe_scheduler_present(s->scheduler, layer, s->present);
+        s->has_precalculated = moe_predicted_pays(f, s->chosen, s->inventory->top_k, s->present);
+    }
     if (!s->has_precalculated) {
         early->choice.n = 0;
         return;

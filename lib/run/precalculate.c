@@ -41,7 +41,10 @@ uint32_t moe_precalculation_choose(struct moe_precalculation *p, uint32_t layer,
     struct moe_precalculated_layer *l = layer_of(p, layer);
     const struct moe_predicted *choice = &l->choice;
     *precalculated = NULL;
-    if (choice->n == 0 || l->layer != layer || n_rows != 1) {
+    bool has_choice = choice->n > 0 && l->layer == layer && n_rows == 1;
+    if (has_choice)
+        s->experts->ops->present(s->experts, layer, p->present);
+    if (!has_choice || !moe_predicted_pays(choice, s->request.chosen, c->top_k, p->present)) {
         l->choice.n = 0;
         return 0;
     }

@@ -1,7 +1,7 @@
 /*
  * DAOP's pre-calculation in decode (IV-C): the predicted experts of the next MoE layer replace its
- * router's choice, and those that lie on the host alone are computed a layer early, on the state of
- * the layer before.
+ * router's choice where the host has any of either, and those that lie on the host alone are
+ * computed a layer early, on the state of the layer before.
  *
  * Per MoE layer: choose, when the router has chosen; begin, for the next layer; collect, before the
  * outputs are added. Which experts are on the device is decided by sched/placement.h.
@@ -37,8 +37,9 @@ void moe_precalculation_carve(struct moe_precalculation *p, struct moe_arena *ar
 void moe_precalculation_reset(struct moe_precalculation *p);
 
 /* The request's chosen and weights of a model layer become what was decided for it, if anything
- * was: then *precalculated is [n_experts], else NULL. Returns how many activations are not the
- * router's choice. */
+ * was, and if the host has an expert of it or of the router's choice (moe_predicted_pays): then
+ * *precalculated is [n_experts], else NULL. Returns how many activations are not the router's
+ * choice. */
 uint32_t moe_precalculation_choose(struct moe_precalculation *p, uint32_t layer, uint32_t n_rows,
                                    const uint8_t **precalculated);
 /* Decides the experts of model layer `next` by the prediction; those on the host begin. */

@@ -86,6 +86,17 @@ void moe_predicted_choice(const float *probabilities, const uint8_t *on_device, 
         replace_on_host(probabilities, on_device, n, out, barred);
 }
 
+bool moe_predicted_pays(const struct moe_predicted *f, const uint32_t *chosen, uint32_t k,
+                        const uint8_t *on_device)
+{
+    bool on_host = false;
+    for (uint32_t i = 0; i < f->n; i++)
+        on_host |= f->on_host[i];
+    for (uint32_t i = 0; i < k; i++)
+        on_host |= !on_device[chosen[i]];
+    return f->n > 0 && on_host;
+}
+
 uint32_t moe_predicted_others(const struct moe_predicted *f, const uint32_t *chosen, uint32_t k)
 {
     uint32_t n = 0;

@@ -43,6 +43,12 @@ struct moe_predicted {
 void moe_predicted_choice(const float *probabilities, const uint8_t *on_device, uint32_t n,
                           uint32_t k, bool degrade, struct moe_predicted *out, uint32_t *barred);
 
+/* Whether a layer computes the predicted experts, and not the k that its router chose: where one of
+ * either is on the host. With all of them on the device nothing is gained by a prediction, as
+ * nothing is computed early or waited for. (DAOP takes the prediction there too.) */
+bool moe_predicted_pays(const struct moe_predicted *f, const uint32_t *chosen, uint32_t k,
+                        const uint8_t *on_device);
+
 /* How many of the predicted experts are not among the k that the router chose. */
 uint32_t moe_predicted_others(const struct moe_predicted *f, const uint32_t *chosen, uint32_t k);
 

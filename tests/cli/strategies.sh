@@ -72,6 +72,9 @@ inexact hobbit host_computed --on-miss compute-host --device test:4,500MB/s
 inexact daop precalculated --device test:4,500MB/s
 check "... some substituted" some substituted
 check "... the statistics name it" names daop test
+ask --strategy daop --statistics "$stats" --device test:4,500MB/s
+expect_stdout "$want" "daop with all experts on the device: the same tokens"
+check "... none substituted" none substituted
 for key in prompt_tokens generated_tokens ttft_s prefill_tokens_per_s decode_tokens_per_s \
     expert_activations cache_hits prefetch_hits prefetch_late misses host_computed precalculated \
     skipped low_precision substituted hit_rate prefetch_accuracy prefetch_wasted_bytes loads \

@@ -149,21 +149,40 @@ static void predict(const double *p, const uint8_t *device, struct choice *c)
     }
 }
 
+static void take_routers(const struct token *t, uint32_t layer, struct choice *c)
+{
+    *c = (struct choice){0};
+    for (int k = 0; k < TOP_K; k++) {
+        c->experts[k] = t->router[layer][k];
+        c->weights[k] = (double)t->router_weights[layer][k];
+    }
+}
+
+static bool has_host_expert(const struct watch *w, uint32_t layer, const uint32_t *experts)
+{
+    for (int k = 0; k < TOP_K; k++)
+        if (!w->on_device[layer][experts[k]])
+            return true;
+    return false;
+}
+
 static struct choice choose(struct watch *w, uint32_t layer)
 {
     const struct token *t = &w->token;
     struct choice c = {0};
     if (layer < FIRST_PREDICTED) {
-        for (int k = 0; k < TOP_K; k++) {
-            c.experts[k] = t->router[layer][k];
-            c.weights[k] = (double)t->router_weights[layer][k];
+        take_routers(t, layer, &c);
+        for (int k = 0; k < TOP_K; k++)
             w->n_on_host += !w->on_device[layer][c.experts[k]];
-        }
         return c;
     }
     double p[EXPERTS];
     ask_router(w, layer, t->x[layer - 1], p);
     predict(p, w->on_device[layer], &c);
+    if (!has_host_expert(w, layer, c.experts) && !has_host_expert(w, layer, t->router[layer])) {
+        take_routers(t, layer, &c);
+        return c;
+    }
     for (int k = 0; k < TOP_K; k++) {
         bool routed = false;
         for (int i = 0; i < TOP_K; i++)
@@ -246,7 +265,7 @@ static void place(struct watch *w)
             int before = 0;
             for (int other = 0; other < EXPERTS; other++)
                 before += uses[other] > uses[e] || (uses[other] == uses[e] && other < e);
-            w->on_device[layer][e] = before < CACHED && uses[e] > 0;
+            w->on_device[layer][e] = before < CACHED;
         }
     }
 }

@@ -145,6 +145,27 @@ static void test_four_experts(void **state)
     assert_predicted(f, 1, 1, 3, 7, 4);
 }
 
+/* Experts 1 and 3 are predicted; the router chose 1 and 2. */
+static void test_a_prediction_pays_beside_the_host(void **state)
+{
+    static const uint32_t chosen[] = {1, 2};
+    static const struct {
+        uint8_t on_device[8];
+        bool pays;
+    } cases[] = {
+        {{1, 1, 1, 1, 1, 1, 1, 1}, false}, {{0, 1, 1, 1, 0, 0, 0, 0}, false}, /* no other counts */
+        {{1, 1, 1, 0, 1, 1, 1, 1}, true},                                     /* a predicted one */
+        {{1, 1, 0, 1, 1, 1, 1, 1}, true},                                     /* a chosen one */
+        {{1, 0, 1, 1, 1, 1, 1, 1}, true},
+    };
+    for (size_t i = 0; i < N_ITEMS(cases); i++) {
+        const struct moe_predicted f = predict(cases[i].on_device, 2, true);
+        assert_int_equal(moe_predicted_pays(&f, chosen, 2, cases[i].on_device), cases[i].pays);
+    }
+    const struct moe_predicted none = {0};
+    assert_false(moe_predicted_pays(&none, chosen, 2, cases[2].on_device));
+}
+
 static void test_every_prediction(void **state)
 {
     uint64_t random = 7;
@@ -198,6 +219,7 @@ int main(void)
         cmocka_unit_test(test_one_on_the_host_stays),
         cmocka_unit_test(test_nothing_to_replace_with),
         cmocka_unit_test(test_four_experts),
+        cmocka_unit_test(test_a_prediction_pays_beside_the_host),
         cmocka_unit_test(test_every_prediction),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -343,6 +343,8 @@ static void neutral_parts_equal_resident(void **state)
         {"hobbit on-miss=compute-host skip-below=0", 1, 4},
         {"daop precalculate=off degrade=off", 1, 4},
         {"daop precalculate=off degrade=off prefill-swap=off", 2, 1},
+        {"daop", 8, 4}, /* all on the device: no prediction replaces a choice */
+        {"daop degrade=off", 8, 1},
         {"host prefill-swap=on", 1, 0}, /* no expert to swap with */
         {"fate prefill=hybrid:0", 2, 0},
         {"fate prefill=popularity", 2, 4},
