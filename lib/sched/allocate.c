@@ -129,7 +129,7 @@ static uint32_t most_frequent(const uint32_t *per_layer, uint32_t n_slots, uint3
     for (uint32_t l = 0; l < n_layers; l++) {
         const uint64_t *layer = frequencies + (uint64_t)l * n_experts;
         for (uint32_t e = 0; e < n_experts; e++)
-            if (layer[e] > 0 && (!per_layer || fits_layer(layer, n_experts, e, per_layer[l])))
+            if (!per_layer || fits_layer(layer, n_experts, e, per_layer[l]))
                 order[n++] = l * n_experts + e;
     }
     sort_by_frequency(order, n, frequencies);

@@ -24,7 +24,7 @@ void moe_allocate(enum moe_alloc alloc, uint32_t boundary, uint32_t n_slots, uin
 /* Which experts fill the cache before the first token, in the order in which they are loaded.
  * per_layer: slots of each layer [n_layers], or NULL: n_slots for all together. `frequency`: the
  * most frequent of each layer (or of all), by falling frequency over all layers, the lower key
- * first among equals, without those never used; `layerwise`: layer by layer, in the order of their
+ * first among equals; `layerwise`: layer by layer, in the order of their
  * ids, up to the slots. frequencies: [n_layers][n_experts], needed for `frequency` only. keys:
  * [n_slots] layer * n_experts + expert, out, never more; order: scratch [n_layers * n_experts].
  * Returns how many. */
