@@ -1,5 +1,7 @@
 #include "sched/placement.h"
 
+#include <string.h>
+
 #include "base/best.h"
 
 /* By rising number of rows, or falling; equal ones keep their order. */
@@ -33,6 +35,36 @@ uint32_t moe_swaps(const uint32_t *rows, const uint8_t *on_device, uint32_t n, d
     for (uint32_t i = 0; i < n_host && i < n_device; i++)
         if (rows[host[i]] > rows[device[i]] * factor)
             swaps[n_swaps++] = (struct moe_swap){.in = host[i], .out = device[i]};
+    return n_swaps;
+}
+
+/* Lists the experts that are on the device in a and not in b. */
+static uint32_t list_moved(const uint8_t *a, const uint8_t *b, uint32_t n, uint32_t *experts)
+{
+    uint32_t n_moved = 0;
+    for (uint32_t e = 0; e < n; e++)
+        if (a[e] && !b[e])
+            experts[n_moved++] = e;
+    return n_moved;
+}
+
+uint32_t moe_swaps_so_far(const uint32_t *rows, const uint8_t *before, const uint8_t *now,
+                          uint32_t n, double factor, struct moe_swap *swaps, uint32_t *order,
+                          uint8_t *target)
+{
+    uint32_t n_swaps = moe_swaps(rows, before, n, factor, swaps, order);
+    memcpy(target, before, n);
+    for (uint32_t i = 0; i < n_swaps; i++) {
+        target[swaps[i].in] = 1;
+        target[swaps[i].out] = 0;
+    }
+    uint32_t n_in = list_moved(target, now, n, order), *out = order + n_in;
+    uint32_t n_out = list_moved(now, target, n, out);
+    sort_by_rows(order, n_in, rows, true);
+    sort_by_rows(out, n_out, rows, false);
+    n_swaps = n_in < n_out ? n_in : n_out;
+    for (uint32_t i = 0; i < n_swaps; i++)
+        swaps[i] = (struct moe_swap){.in = order[i], .out = out[i]};
     return n_swaps;
 }
 

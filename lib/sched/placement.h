@@ -2,7 +2,7 @@
  * Placement between a host and a device: which experts change places, which replace others.
  * Pure.
  *
- * Source: DAOP IV-B, algorithm 1; IV-C.
+ * Source: DAOP IV-B, algorithm 1, which sees a prompt whole; IV-C.
  */
 #ifndef MOE_SCHED_PLACEMENT_H
 #define MOE_SCHED_PLACEMENT_H
@@ -24,6 +24,14 @@ struct moe_swap {
  * [n], 0 or 1; swaps: room for n / 2; order: [n] scratch. Returns how many. */
 uint32_t moe_swaps(const uint32_t *rows, const uint8_t *on_device, uint32_t n, double factor,
                    struct moe_swap *swaps, uint32_t *order);
+
+/* The same over a prompt that comes in parts: the exchanges that lead from where experts are `now`
+ * to where algorithm 1, by the rows of all parts so far, leads from where they were `before` the
+ * prompt. After the last part they are where the whole prompt at once had put them. before, now:
+ * [n]; rows, swaps and order as above, in the same order; target: [n] scratch. */
+uint32_t moe_swaps_so_far(const uint32_t *rows, const uint8_t *before, const uint8_t *now,
+                          uint32_t n, double factor, struct moe_swap *swaps, uint32_t *order,
+                          uint8_t *target);
 
 /* What DAOP computes in a decoded token's layer: the predicted best k with their weights. */
 struct moe_predicted {

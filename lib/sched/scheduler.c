@@ -93,12 +93,15 @@ static int open_tables(struct moe_scheduler *s, struct moe_err *err)
     s->guarded = moe_alloc(s->n_layers, 1, err);
     s->queue = moe_alloc(s->n_experts, sizeof *s->queue, err);
     s->prefetched = moe_alloc(n_slots, sizeof *s->prefetched, err);
-    s->marks = moe_alloc(s->n_experts, 1, err);
+    s->in_prompt = moe_alloc(s->n_layers, sizeof *s->in_prompt, err);
+    s->swap_rows = moe_alloc(n_keys, sizeof *s->swap_rows, err);
+    s->swap_before = moe_alloc(n_keys, 1, err);
+    s->marks = moe_alloc(2 * (uint64_t)s->n_experts, 1, err);
     s->numbers = moe_alloc(2 * (uint64_t)s->n_experts, sizeof *s->numbers, err);
     s->swaps = moe_alloc(s->n_experts / 2 + 1, sizeof *s->swaps, err);
     bool all = s->entries && s->order && s->loads && s->given_up && s->predicted &&
-               s->is_predicted && s->guarded && s->queue && s->prefetched && s->marks &&
-               s->numbers && s->swaps;
+               s->is_predicted && s->guarded && s->queue && s->prefetched && s->in_prompt &&
+               s->swap_rows && s->swap_before && s->marks && s->numbers && s->swaps;
     return all ? MOE_OK : MOE_ERR_MEMORY;
 }
 
@@ -179,6 +182,9 @@ void moe_scheduler_close(struct moe_scheduler *s)
     free(s->guarded);
     free(s->queue);
     free(s->prefetched);
+    free(s->in_prompt);
+    free(s->swap_rows);
+    free(s->swap_before);
     free(s->marks);
     free(s->numbers);
     free(s->swaps);
@@ -231,6 +237,7 @@ void moe_scheduler_begin_sequence(struct moe_scheduler *s)
 {
     if (!s->strategy.keep_records)
         moe_usage_begin_sequence(&s->usage);
+    memset(s->in_prompt, 0, s->n_layers * sizeof *s->in_prompt);
 }
 
 void moe_scheduler_begin_tokens(struct moe_scheduler *s, uint32_t n, bool prefill,
@@ -239,6 +246,8 @@ void moe_scheduler_begin_tokens(struct moe_scheduler *s, uint32_t n, bool prefil
     scheduler_account(s);
     s->counts = counts;
     s->prefill = prefill;
+    if (!prefill)
+        memset(s->in_prompt, 0, s->n_layers * sizeof *s->in_prompt);
     moe_usage_begin_tokens(&s->usage, n);
 }
 

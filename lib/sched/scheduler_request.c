@@ -103,23 +103,52 @@ static void decide(struct moe_scheduler *s, struct moe_entry *e, bool unpopular)
     c->low_precision += e->variant > s->best[key] ? rows : 0;
 }
 
-/* DAOP's algorithm 1: experts of a prompt change places before anything is computed. */
+/* Which experts of the request's layer have a slot in the cache, loads under way included. */
+static void mark_cached(const struct moe_scheduler *s, uint8_t *cached)
+{
+    for (uint32_t e = 0; e < s->n_experts; e++) {
+        uint32_t slot = scheduler_find(s, s->layer, e, s->high[scheduler_key(s, s->layer, e)]);
+        cached[e] = slot != MOE_NO_SLOT && moe_store_slot(s->store, slot)->use == MOE_SLOT_CACHED;
+    }
+}
+
+/* Puts one expert in the place of another, waiting for room, and for the other if it has just been
+ * moved there itself. */
+static int swap_one(struct moe_scheduler *s, struct moe_swap swap, struct moe_err *err)
+{
+    uint32_t high = s->high[scheduler_key(s, s->layer, swap.in)];
+    uint32_t out =
+        scheduler_find(s, s->layer, swap.out, s->high[scheduler_key(s, s->layer, swap.out)]);
+    int status = MOE_OK;
+    while (status == MOE_OK &&
+           (!scheduler_has_room(s) || (out != MOE_NO_SLOT && s->loads[out].in_flight != 0)))
+        status = scheduler_reap(s, true, err);
+    uint32_t slot = status == MOE_OK
+                        ? moe_store_replace(s->store, s->layer, swap.out, swap.in, high)
+                        : MOE_NO_SLOT;
+    return slot == MOE_NO_SLOT ? status : scheduler_load(s, slot, MOE_LOAD_DEMAND, 0, err);
+}
+
+/* DAOP's algorithm 1: experts of a prompt change places before anything is computed. A prompt that
+ * comes in several passes is counted as a whole. */
 static int swap_places(struct moe_scheduler *s, struct moe_err *err)
 {
-    uint32_t *rows = s->numbers, *order = s->numbers + s->n_experts;
-    memset(rows, 0, s->n_experts * sizeof *rows);
-    for (uint32_t i = 0; i < s->n; i++)
-        rows[s->entries[i].need.expert] = s->entries[i].need.n_rows;
-    moe_scheduler_present(s, s->layer, s->marks);
-    uint32_t n = moe_swaps(rows, s->marks, s->n_experts, MOE_SWAP_FACTOR, s->swaps, order);
-    int status = MOE_OK;
-    for (uint32_t i = 0; i < n && status == MOE_OK && scheduler_has_room(s); i++) {
-        uint32_t in = s->swaps[i].in;
-        uint32_t slot = moe_store_replace(s->store, s->layer, s->swaps[i].out, in,
-                                          s->high[scheduler_key(s, s->layer, in)]);
-        if (slot != MOE_NO_SLOT)
-            status = scheduler_load(s, slot, MOE_LOAD_DEMAND, 0, err);
+    uint64_t at = scheduler_key(s, s->layer, 0);
+    uint32_t *rows = s->swap_rows + at;
+    uint8_t *before = s->swap_before + at, *now = s->marks;
+    mark_cached(s, now);
+    if (!s->in_prompt[s->layer]) {
+        s->in_prompt[s->layer] = true;
+        memset(rows, 0, s->n_experts * sizeof *rows);
+        memcpy(before, now, s->n_experts);
     }
+    for (uint32_t i = 0; i < s->n; i++)
+        rows[s->entries[i].need.expert] += s->entries[i].need.n_rows;
+    uint32_t n = moe_swaps_so_far(rows, before, now, s->n_experts, MOE_SWAP_FACTOR, s->swaps,
+                                  s->numbers, s->marks + s->n_experts);
+    int status = MOE_OK;
+    for (uint32_t i = 0; i < n && status == MOE_OK; i++)
+        status = swap_one(s, s->swaps[i], err);
     return status;
 }
 

@@ -62,7 +62,12 @@ struct moe_scheduler {
     struct moe_trial trial;
     struct moe_fading layer_seconds, load_seconds; /* for n = T / t_expert (Fate 4.3) */
 
-    uint8_t *marks;         /* [n_experts] scratch */
+    /* Of a prompt under way, for DAOP's algorithm 1. */
+    bool *in_prompt;      /* [layer] it has been through this one */
+    uint32_t *swap_rows;  /* [layer][expert] its rows so far */
+    uint8_t *swap_before; /* [layer][expert] which were in the cache before it */
+
+    uint8_t *marks;         /* [2 * n_experts] scratch */
     uint32_t *numbers;      /* [2 * n_experts] scratch */
     struct moe_swap *swaps; /* [n_experts / 2 + 1] scratch */
 };

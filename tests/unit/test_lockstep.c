@@ -173,6 +173,8 @@ static void a_second_device_is_modelled(void **state)
 {
     compare("host", 1, 0.3, 16, true);
     compare("host", 3, 1.5, 16, true);
+    compare("host prefill-swap=on", 2, 0.3, 3, true);
+    compare("daop precalculate=off degrade=off", 2, 1.5, 5, true);
     compare("prefetch on-miss=compute-host", 2, 0.3, 5, true);
     compare("prefetch", 2, 0.3, 5, true);
 }

@@ -425,6 +425,98 @@ static void a_prompt_swaps_experts(void **state)
     moe_scheduler_close(s);
 }
 
+enum { PROMPT = 40 };
+
+/* Algorithm 1 as the paper prints it: the busiest of the host against the idlest of the device,
+ * then the next of both, until either side has no more. */
+static void plain_algorithm_1(const uint32_t *rows, uint8_t *on_device)
+{
+    bool paired[N_EXPERTS] = {false};
+    uint8_t before[N_EXPERTS];
+    memcpy(before, on_device, sizeof before);
+    for (;;) {
+        int busy = -1, idle = -1;
+        for (int e = 0; e < N_EXPERTS; e++) {
+            if (!paired[e] && !before[e] && (busy < 0 || rows[e] > rows[busy]))
+                busy = e;
+            if (!paired[e] && before[e] && (idle < 0 || rows[e] < rows[idle]))
+                idle = e;
+        }
+        if (busy < 0 || idle < 0)
+            return;
+        paired[busy] = paired[idle] = true;
+        if (rows[busy] * 100 > rows[idle] * 105) {
+            on_device[busy] = 1;
+            on_device[idle] = 0;
+        }
+    }
+}
+
+/* A pass of the prompt through one layer: tokens [first, first + n). */
+static void prompt_pass(struct moe_scheduler *s, uint32_t layer, uint32_t chosen[][TOP_K],
+                        uint32_t first, uint32_t n)
+{
+    struct moe_need needs[N_EXPERTS];
+    uint32_t rows[N_EXPERTS] = {0}, n_needs = 0;
+    for (uint32_t t = first; t < first + n; t++)
+        for (int k = 0; k < TOP_K; k++)
+            rows[chosen[t][k]]++;
+    for (uint32_t e = 0; e < N_EXPERTS; e++)
+        if (rows[e])
+            needs[n_needs++] = (struct moe_need){e, rows[e], 0, false};
+    request(s, layer, needs, n_needs);
+    release_all(s);
+}
+
+/* A prompt in passes of any size, over a channel that takes two loads at a time: afterwards the
+ * experts are where algorithm 1 puts them by all of its tokens. What was decoded ends a prompt. */
+static void a_prompt_in_parts_swaps_as_a_whole(void **state)
+{
+    static const uint64_t frequency[N_KEYS];
+    static const uint32_t contents[] = {0, 1, 2, 8, 9, 10, 16, 17, 18, 24, 25, 26};
+    struct moe_strategy strategy = strategy_of("daop");
+    uint8_t want[N_LAYERS][N_EXPERTS], present[N_EXPERTS];
+    uint64_t random = 5, n_moves = 0;
+    strategy.alloc = MOE_ALLOC_PER_LAYER;
+    struct moe_scheduler *s =
+        open_narrow(&strategy, N_ITEMS(contents), 0, 2, frequency, contents, N_ITEMS(contents), 2);
+    for (uint32_t layer = 0; layer < N_LAYERS; layer++)
+        moe_scheduler_present(s, layer, want[layer]);
+    for (int prompt = 0; prompt < 200; prompt++) {
+        uint32_t chosen[N_LAYERS][PROMPT][TOP_K], rows[N_LAYERS][N_EXPERTS] = {{0}};
+        for (uint32_t layer = 0; layer < N_LAYERS; layer++)
+            for (int t = 0; t < PROMPT; t++) {
+                uint32_t a = (uint32_t)(test_random(&random) % N_EXPERTS);
+                uint32_t b = (a + 1 + (uint32_t)(test_random(&random) % 2)) % N_EXPERTS;
+                rows[layer][chosen[layer][t][0] = a]++;
+                rows[layer][chosen[layer][t][1] = b]++;
+            }
+        for (uint32_t first = 0, n; first < PROMPT; first += n) {
+            n = 1 + (uint32_t)(test_random(&random) % 12);
+            n = n < PROMPT - first ? n : PROMPT - first;
+            moe_scheduler_begin_tokens(s, n, true, &counts);
+            for (uint32_t layer = 0; layer < N_LAYERS; layer++)
+                prompt_pass(s, layer, chosen[layer], first, n);
+        }
+        for (uint32_t layer = 0; layer < N_LAYERS; layer++) {
+            uint8_t before[N_EXPERTS];
+            memcpy(before, want[layer], sizeof before);
+            plain_algorithm_1(rows[layer], want[layer]);
+            moe_scheduler_present(s, layer, present);
+            assert_memory_equal(present, want[layer], sizeof present);
+            n_moves += memcmp(before, present, sizeof before) != 0;
+        }
+        if (prompt % 2) {
+            moe_scheduler_begin_tokens(s, 1, false, &counts);
+            pass(s, 0, 6, 7);
+        } else {
+            moe_scheduler_begin_sequence(s);
+        }
+    }
+    assert_true(n_moves > 400);
+    moe_scheduler_close(s);
+}
+
 /* ---- Predictions ---- */
 
 static void a_right_prediction_is_a_prefetch_hit_a_wrong_one_is_cancelled(void **state)
@@ -670,6 +762,7 @@ int main(void)
         cmocka_unit_test(prompts_go_by_popularity),
         cmocka_unit_test(the_least_popular_quarter_comes_at_low_precision),
         cmocka_unit_test(a_prompt_swaps_experts),
+        cmocka_unit_test(a_prompt_in_parts_swaps_as_a_whole),
         cmocka_unit_test(a_right_prediction_is_a_prefetch_hit_a_wrong_one_is_cancelled),
         cmocka_unit_test(a_cancelled_load_may_be_wanted_again),
         cmocka_unit_test(depth_goes_on_while_everything_is_present),
