@@ -76,13 +76,13 @@ static int encode_expert(struct converter *c, const struct repack *r,
     struct row_source sources[MOE_PACK_MAX_MATRICES];
     uint8_t *block = NULL, *new_block = NULL;
     uint8_t *segments[MOE_PACK_MAX_SEGMENTS], *new_segments[MOE_PACK_MAX_SEGMENTS];
+    const struct moe_bits wanted = convert_bits(c, variant, layer, expert);
     char name[64];
     snprintf(name, sizeof name, "layer %" PRIu32 " expert %" PRIu32, layer, expert);
     int status = read_expert(r, e, layer, expert, &block, segments, err);
     for (uint32_t i = 0; i < class_->n_matrices && status == MOE_OK; i++) {
         const struct moe_class_matrix *m = &class_->matrices[i];
-        int bits =
-            convert_part_bits(convert_bits(c, variant, layer, expert), convert_part_of(m->role));
+        int bits = convert_part_bits(wanted, convert_part_of(m->role));
         int has = moe_layout_bits(m->layout.kind);
         mats[i] = (struct moe_mat){segments[m->segment] + m->offset, m->layout, m->rows, m->cols};
         if (bits == 0)
@@ -101,7 +101,7 @@ static int encode_expert(struct converter *c, const struct repack *r,
     for (uint32_t i = 0; i < class_->n_matrices && status == MOE_OK; i++) {
         const struct moe_class_matrix *to = &new_class.matrices[i];
         const struct moe_matrix_name matrix = {layer, true, convert_part_of(to->role), expert};
-        int bits = convert_part_bits(c->variants[variant].bits, convert_part_of(to->role));
+        int bits = convert_part_bits(wanted, convert_part_of(to->role));
         if (bits)
             status = convert_find_inputs(c, &matrix, bits, &sources[i], err);
         if (status == MOE_OK)

@@ -454,6 +454,60 @@ static void test_packs(void **state)
     unlink(b);
 }
 
+/* With a map each expert is what the pack of its bits alone has, improved for its inputs. */
+static void test_maps(void **state)
+{
+    (void)state;
+    static const struct moe_bits kinds[] = {{16, 16}, {4, 4}, {2, 2}};
+    static struct moe_bits bits[64];
+    const char *source = "tests/fixtures/qwen2-moe-a";
+    char a[96], b[96];
+    struct moe_err err = {0};
+    struct moe_convert_report report;
+    struct moe_pack *plain, *mixed;
+    const struct moe_inputs_options inputs = {&math, 1, 8, NULL};
+    struct moe_convert_options options = options_of("gptq", 8);
+    uint64_t seed = 3;
+    snprintf(a, sizeof a, "%s/a.moe", dir);
+    snprintf(b, sizeof b, "%s/b.moe", dir);
+    memcpy(options.experts, kinds, sizeof kinds);
+    options.n_experts = N_ITEMS(kinds);
+    assert_ok(moe_convert_error_aware(source, true, a, &options, &inputs, &report, NULL, &err),
+              &err);
+    assert_ok(moe_pack_open(&plain, a, &err), &err);
+    struct moe_expert_map map = {"map.yaml", moe_pack_source_fingerprint(plain),
+                                 moe_pack_n_layers(plain), moe_pack_n_experts(plain), bits};
+    assert_true(map.n_layers * map.n_experts <= N_ITEMS(bits));
+    uint32_t of[N_ITEMS(bits)];
+    for (uint32_t i = 0; i < map.n_layers * map.n_experts; i++) {
+        of[i] = i < N_ITEMS(kinds) ? i : (uint32_t)(test_random(&seed) % N_ITEMS(kinds));
+        if (moe_pack_usable_variant(plain, i / map.n_experts, 0, 0) != UINT32_MAX)
+            bits[i] = kinds[of[i]];
+    }
+    options.experts[0] = (struct moe_bits){0};
+    options.n_experts = 1;
+    options.map = &map;
+    assert_ok(moe_convert_error_aware(source, true, b, &options, &inputs, &report, NULL, &err),
+              &err);
+    assert_true(report.error[0].output_improved < 0.95 * report.error[0].output_plain);
+    assert_ok(moe_pack_open(&mixed, b, &err), &err);
+    assert_string_equal(moe_pack_variant_at(mixed, 0)->method, "gptq");
+    for (uint32_t i = 0; i < map.n_layers * map.n_experts; i++) {
+        uint32_t layer = i / map.n_experts, expert = i % map.n_experts;
+        if (bits[i].down == 0)
+            continue;
+        const struct moe_expert_extent *x = moe_pack_expert(plain, layer, expert, of[i]);
+        const struct moe_expert_extent *y = moe_pack_expert(mixed, layer, expert, 0);
+        assert_true(x->present && y->present);
+        for (int s = 0; s < 2; s++)
+            assert_int_equal(x->segments[s].checksum, y->segments[s].checksum);
+    }
+    moe_pack_close(plain);
+    moe_pack_close(mixed);
+    unlink(a);
+    unlink(b);
+}
+
 /* Failures leave nothing behind: tear_down finds the directory empty. */
 static void test_failures(void **state)
 {
@@ -490,7 +544,7 @@ int main(void)
         cmocka_unit_test(test_improves),       cmocka_unit_test(test_carries),
         cmocka_unit_test(test_diagonal),       cmocka_unit_test(test_families),
         cmocka_unit_test(test_rare_experts),   cmocka_unit_test(test_packs),
-        cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_maps),           cmocka_unit_test(test_failures),
     };
     return cmocka_run_group_tests(tests, make_dir, tear_down);
 }
