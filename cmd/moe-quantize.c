@@ -13,6 +13,7 @@
 #include "convert/map_bits.h"
 #include "fmt/gguf.h"
 #include "fmt/pack.h"
+#include "show/show_conversion.h"
 #include "show/show_pack.h"
 #include "study/error_aware.h"
 
@@ -104,7 +105,8 @@ static const struct cli_program program = {
     .name = "moe-quantize",
     .summary = "Makes an expert pack from a checkpoint (Hugging Face directory or GGUF file) or\n"
                "from another pack.\n"
-               "BITS: 32, 16 (as stored), 8, 4, 3, 2; 4d8 is 4 with down projections at 8.",
+               "BITS: 32, 16 (as stored), 8, 4, 3, 2; 4d8 is 4 with down projections at 8.\n"
+               "A quantized checkpoint keeps its own bits, matrix by matrix, without BITS.",
     .usage = (const char *const[]){"[-o PACK] [--experts BITS,...] [OPTION]... CHECKPOINT|PACK",
                                    "[-o PACK] --map MAP [OPTION]... CHECKPOINT|PACK",
                                    "--list PACK [--json]", "--verify PACK", NULL},
@@ -162,17 +164,14 @@ static int verify(const char *path)
 
 /* ---- Converting ---- */
 
-/* How many of the source's quantized weights were kept. */
-static void say_carried(const char *path, const struct moe_convert_report *report)
+/* What became of the source's quantized weights. */
+static void say_source(const char *path, const struct moe_convert_report *report)
 {
-    const struct moe_ggml_counts *n = &report->carried;
-    unsigned long long carried = n->exact + n->rounded, again = n->fitted + report->requantized;
-    if (carried + again == 0)
-        return;
-    fprintf(stderr, "%s: of the source's quantized weights %llu carried over", path, carried);
-    if (n->rounded)
-        fprintf(stderr, " (%llu with scales rounded to f16)", (unsigned long long)n->rounded);
-    fprintf(stderr, ", %llu quantized again\n", again);
+    struct moe_buf lines = {0};
+    moe_show_source(report, path, &lines);
+    if (lines.data && !lines.failed)
+        fprintf(stderr, "%.*s", (int)lines.size, (const char *)lines.data);
+    moe_buf_release(&lines);
 }
 
 static void say_output_error(const char *path, const char *what, const char *bits,
@@ -213,12 +212,12 @@ static int say_result(const char *path, const struct moe_convert_report *report,
             fprintf(stderr, "%s: %s: %s, %.1f s\n", path, (const char *)text.data,
                     moe_format_bytes(report->pack_bytes, bytes), seconds);
     }
-    if (status == MOE_OK && !cli_quiet)
-        say_carried(path, report);
     if (status == MOE_OK && !cli_quiet && note->data)
         fprintf(stderr, "%s: %.*s\n", path, (int)note->size, (const char *)note->data);
     if (status == MOE_OK && cli_verbose)
         say_output_errors(path, report);
+    if (status == MOE_OK && !cli_quiet)
+        say_source(path, report);
     moe_buf_release(&text);
     moe_pack_close(pack);
     free(summary);
@@ -247,8 +246,10 @@ static int take_map(struct moe_expert_map *out, struct moe_err *err)
         status = moe_map_bits(out, map, o.map, err);
     if (status == MOE_OK && !cli_given("experts"))
         o.convert.experts[0] = (struct moe_bits){0};
-    if (status == MOE_OK && !cli_given("dense") && map->choice.dense_bits > 0)
+    if (status == MOE_OK && !cli_given("dense") && map->choice.dense_bits > 0) {
         o.convert.dense_bits = (int)map->choice.dense_bits;
+        o.convert.own_dense = false;
+    }
     o.convert.map = out;
     moe_map_free(map);
     return status;
@@ -273,6 +274,9 @@ static int convert(const char *source)
         o.convert.n_experts = 0;
     if (!checkpoint && !cli_given("dense"))
         o.convert.dense_bits = 0;
+    /* So does a quantized checkpoint. */
+    o.convert.own_experts = !cli_given("experts") && !o.map;
+    o.convert.own_dense = !cli_given("dense");
     o.convert.zstd_level = (int)o.zstd_level;
     o.convert.progress = cli_progress();
     cli_catch_termination(); /* an unfinished pack must not remain */

@@ -52,6 +52,10 @@ struct moe_convert_options {
     struct moe_bits experts[8]; /* variants in any order, stored best first; zeros: the map's */
     int n_experts;              /* 0 when re-packing: every variant of the pack */
     int dense_bits;             /* 0 when re-packing: as they are */
+    /* Of a checkpoint with a quantized matrix: every matrix of the experts, of the dense part keeps
+     * at least its own precision, and `experts`, `dense_bits` are for other checkpoints. */
+    bool own_experts, own_dense;
+    bool of_quantized; /* re-packing: the pack's floats were made of a quantized checkpoint */
     const struct moe_quant_method *method;
     uint32_t group;
     int zstd_level;                          /* 0: none */
@@ -60,17 +64,38 @@ struct moe_convert_options {
     const struct moe_progress *progress;     /* may be NULL */
 };
 
-/* What a conversion did, for the closing line. */
+/* Matrices of a quantized source whose values were rounded again: those that had the same type and
+ * were given the same bits. */
+enum { MOE_ROUNDINGS = 24, MOE_ROUNDED_NAMES = 8 };
+struct moe_rounding {
+    char from[16]; /* the type: "Q6_K"; "q8" of a pack */
+    int bits;
+    struct moe_quant_error error;
+    uint32_t n_names, n_others; /* others: matrices beyond the names that there is room for */
+    struct moe_rounded_name {
+        char name[48]; /* without layer and expert: "ffn_down_exps"; of a pack's experts "expert
+                          down" */
+        uint64_t last; /* a hash of the last one's whole name: experts may share a tensor */
+        uint32_t n;
+    } names[MOE_ROUNDED_NAMES];
+};
+
+/* What a conversion did, for the closing lines. */
 struct moe_convert_report {
-    uint64_t source_bytes; /* weights read */
-    uint64_t pack_bytes;   /* size of the file written */
+    bool kept_experts, kept_dense; /* own_experts, own_dense took effect */
+    uint64_t source_bytes;         /* weights read */
+    uint64_t pack_bytes;           /* size of the file written */
     uint64_t expert_weights, dense_weights;
     struct moe_quant_error error[8]; /* per variant in the options' order, over all experts */
     struct moe_quant_error dense_error;
     /* Of a quantized source (GGUF), over all variants: weights whose codes were carried over, and
      * weights whose values were quantized again. */
     struct moe_ggml_counts carried;
+    struct moe_quant_error carried_error;
     uint64_t requantized;
+    /* In the order in which they were met; the rest, if there are too many, under a last one. */
+    struct moe_rounding roundings[MOE_ROUNDINGS];
+    uint32_t n_roundings;
 };
 
 enum { MOE_SOURCE_NAME_BYTES = 256 };
@@ -86,10 +111,14 @@ void moe_convert_source_name(const char *path, char out[MOE_SOURCE_NAME_BYTES]);
  *
  * A matrix of a quantized type whose codes fit into the bits asked for is carried over in groups of
  * 32, whatever method and group say, without a second rounding (quant/ggml.h lists the types); any
- * other is quantized from its values. Routers of quantized types become 32 bits. A tensor that the
- * model has no place for is refused. So is a map made for another model (MOE_ERR_FORMAT); where
- * that has the same shape, only after all weights have been read. Nothing is written on failure;
- * the same source and options give the same bytes.
+ * other is quantized from its values. Routers of quantized types become 32 bits. With own_experts
+ * and own_dense the bits are those that lose nothing, or where no layout does, 8 (moe_ggml_bits),
+ * and of floats their own. Experts get one variant, named after their bits, or "map" where these
+ * differ between experts.
+ *
+ * A tensor that the model has no place for is refused. So is a map made for another model
+ * (MOE_ERR_FORMAT); where that has the same shape, only after all weights have been read. Nothing
+ * is written on failure; the same source and options give the same bytes.
  */
 int moe_convert_checkpoint(const char *dir, const char *out_path,
                            const struct moe_convert_options *options,

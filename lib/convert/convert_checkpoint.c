@@ -81,6 +81,85 @@ static int check_dense(struct converter *c, struct checkpoint_source *s, enum mo
     return status;
 }
 
+/* ---- The source's own precision ---- */
+
+static int see_dense(struct converter *c, struct checkpoint_source *s, enum moe_tensor_role role,
+                     uint32_t layer, struct moe_err *err)
+{
+    struct convert_view view;
+    (void)c;
+    int status = convert_view_dense(&s->from, role, layer, &view, err);
+    if (status == MOE_OK && moe_tensor_spec(role)->kind == MOE_KIND_DENSE)
+        s->quantized |= moe_dtype_block(view.tensor->dtype)->items > 1;
+    return status;
+}
+
+static int see_expert(struct converter *c, struct checkpoint_source *s, uint32_t layer,
+                      uint32_t expert, struct moe_err *err)
+{
+    struct moe_bits *own = &s->own.bits[(uint64_t)layer * s->config.n_experts + expert];
+    int status = MOE_OK;
+    (void)c;
+    for (int part = 0; part < MOE_E_N_PARTS && status == MOE_OK; part++) {
+        struct convert_view view;
+        uint32_t rows, cols;
+        if (moe_expert_part_is_bias(part) || !moe_expert_part_shape(&s->config, part, &rows, &cols))
+            continue;
+        status = convert_view_expert(&s->from, layer, expert, part, &view, err);
+        if (status != MOE_OK)
+            break;
+        const struct moe_ggml_type *type = moe_dtype_block(view.tensor->dtype);
+        int *bits = moe_expert_part_is_down(part) ? &own->down : &own->gate_up;
+        int needed = moe_ggml_bits(type);
+        *bits = needed > *bits ? needed : *bits;
+        s->quantized |= type->items > 1;
+    }
+    return status;
+}
+
+/* The one variant that keeps every expert's precision. */
+static void choose_own_variant(const struct checkpoint_source *s,
+                               struct moe_convert_options *options)
+{
+    const struct moe_bits *first = NULL;
+    bool same = true;
+    for (uint64_t i = 0; i < (uint64_t)s->own.n_layers * s->own.n_experts; i++) {
+        const struct moe_bits *bits = &s->own.bits[i];
+        if (bits->down == 0)
+            continue;
+        first = first ? first : bits;
+        same = same && moe_bits_equal(*bits, *first);
+    }
+    if (!first)
+        return; /* no experts */
+    options->n_experts = 1;
+    options->experts[0] = same ? *first : (struct moe_bits){0};
+    options->map = same ? NULL : &s->own;
+}
+
+/* Replaces own_experts and own_dense by what they mean for this source. */
+static int take_own(struct converter *c, struct checkpoint_source *s,
+                    struct moe_convert_options *options, struct moe_err *err)
+{
+    s->own = (struct moe_expert_map){.name = moe_checkpoint_dir(s->checkpoint),
+                                     .n_layers = s->config.n_layers,
+                                     .n_experts = s->config.n_experts};
+    s->own.bits = moe_alloc((uint64_t)s->own.n_layers * s->own.n_experts, sizeof *s->own.bits, err);
+    int status = s->own.bits ? walk_dense(c, s, see_dense, err) : MOE_ERR_MEMORY;
+    if (status == MOE_OK)
+        status = walk_experts(c, s, see_expert, err);
+    if (status != MOE_OK)
+        return status;
+    c->quantized = s->quantized;
+    c->report->kept_experts = s->quantized && options->own_experts;
+    c->report->kept_dense = s->quantized && options->own_dense;
+    if (c->report->kept_experts)
+        choose_own_variant(s, options);
+    return MOE_OK;
+}
+
+/* ---- What is carried over ---- */
+
 static void check_carried(const struct converter *c, struct checkpoint_source *s, uint32_t layer,
                           uint32_t expert, const struct convert_view *view, int part)
 {
@@ -142,6 +221,8 @@ static int put_provenance(struct converter *c, const char *dir, struct moe_err *
                   MOE_VERSION, "source", printable ? name : "?", "method", c->options->method->name,
                   "group", (int)c->options->group, "dense", c->options->dense_bits, "experts",
                   convert_variant_names(c->described, c->n_variants));
+    if (c->report->kept_dense)
+        json_object_set_new(json, "dense", json_string("own"));
     return convert_put_provenance(c, json, err);
 }
 
@@ -207,21 +288,23 @@ int moe_convert_checkpoint(const char *dir, const char *out_path,
                            const struct moe_convert_options *options,
                            struct moe_convert_report *report, struct moe_err *err)
 {
-    struct converter c;
+    struct moe_convert_options wanted = *options;
+    struct converter c = {.report = report, .source_path = dir, .out_path = out_path};
     struct checkpoint_source *s = NULL;
     struct moe_tokenizer *tokenizer = NULL;
     struct moe_buf model = {0}, tokens = {0};
-    int status = convert_start(&c, options, true, err);
+    int status = convert_start(&c, &wanted, true, err);
     *report = (struct moe_convert_report){0};
-    c.report = report;
-    c.source_path = dir;
-    c.out_path = out_path;
     if (status == MOE_OK)
         status = convert_check_output(&c, err);
     if (status == MOE_OK && !(s = moe_alloc(1, sizeof *s, err)))
         status = MOE_ERR_MEMORY;
     if (status == MOE_OK)
         status = open_source(s, dir, err);
+    if (status == MOE_OK)
+        status = take_own(&c, s, &wanted, err);
+    if (status == MOE_OK)
+        status = convert_start(&c, &wanted, true, err);
     if (status == MOE_OK)
         status = convert_check_map(&c, s->config.n_layers, s->config.n_experts,
                                    s->config.layer_is_moe, err);
@@ -247,6 +330,7 @@ int moe_convert_checkpoint(const char *dir, const char *out_path,
         status = walk_experts(&c, s, convert_put_expert, err);
     if (status == MOE_OK) {
         moe_pack_set_source_fingerprint(c.writer, c.fingerprint);
+        s->own.source_fingerprint = c.fingerprint;
         status = convert_check_map_source(&c, c.fingerprint, err);
     }
     if (status == MOE_OK)
@@ -259,6 +343,7 @@ int moe_convert_checkpoint(const char *dir, const char *out_path,
     if (s) {
         moe_checkpoint_close(s->checkpoint);
         free(s->used);
+        free(s->own.bits);
     }
     free(s);
     return status;

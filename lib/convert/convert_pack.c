@@ -44,12 +44,10 @@ int moe_convert_matrix(const struct moe_mat *mat, const char *path, const char *
                        const struct moe_convert_options *options, uint8_t *out,
                        struct moe_layout *layout, struct moe_err *err)
 {
-    struct converter c;
     struct moe_convert_report report = {0};
+    struct converter c = {.report = &report, .source_path = path, .out_path = path};
     struct row_source source;
     int status = convert_start(&c, options, false, err);
-    c.report = &report;
-    c.source_path = c.out_path = path;
     if (status == MOE_OK)
         status = dense_source(&c, name, mat, &source, layout, err);
     struct row_target target = {.layout = *layout, .out = out};
@@ -181,7 +179,7 @@ int moe_convert_pack(const char *pack_path, const char *out_path,
                      const struct moe_convert_options *options, struct moe_convert_report *report,
                      struct moe_err *err)
 {
-    struct converter c = {0};
+    struct converter c = {.report = report, .source_path = pack_path, .out_path = out_path};
     struct repack r = {0};
     struct moe_convert_options wanted = *options;
     int status = moe_pack_open(&r.pack, pack_path, err);
@@ -190,9 +188,6 @@ int moe_convert_pack(const char *pack_path, const char *out_path,
     if (status == MOE_OK)
         status = convert_start(&c, &wanted, false, err);
     *report = (struct moe_convert_report){0};
-    c.report = report;
-    c.source_path = pack_path;
-    c.out_path = out_path;
     if (status == MOE_OK)
         status = convert_check_output(&c, err);
     if (status == MOE_OK)

@@ -91,6 +91,7 @@ static int encode_expert(struct converter *c, const struct repack *r,
             status = repack_refuse_more_bits(c, name, has, bits, err);
         else
             status = repack_source(c, name, &mats[i], bits, &sources[i], err);
+        sources[i].part = moe_expert_part_spec(convert_part_of(m->role))->pack_name;
         if (status == MOE_OK)
             new_class.matrices[i].layout = convert_layout(c, bits, sources[i].float16_kind);
     }

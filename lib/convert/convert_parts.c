@@ -118,7 +118,8 @@ static int check_map(const struct moe_convert_options *options, struct moe_err *
 int convert_start(struct converter *c, const struct moe_convert_options *options, bool strict,
                   struct moe_err *err)
 {
-    *c = (struct converter){.options = options};
+    c->options = options;
+    c->n_variants = 0;
     if (strict && (options->n_experts == 0 || options->dense_bits == 0))
         return moe_fail(err, MOE_ERR_USAGE, "the bits of experts and of the dense part are needed");
     if (options->n_experts > CONVERT_MAX_VARIANTS)

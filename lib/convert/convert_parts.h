@@ -35,11 +35,14 @@ struct converter {
     uint64_t blocks_bytes;
     uint64_t fingerprint; /* of the source, over the rows read so far */
     uint64_t done, total; /* bytes of the source, for progress */
+    bool quantized;       /* the source is a checkpoint with a quantized matrix */
 };
 
 /* A matrix, row by row: reads `n` rows from `first` on as f32, row-major. */
 struct row_source {
     const char *name; /* of the tensor, for errors */
+    const char *part; /* of the expert, where the name does not say it; or NULL */
+    const char *type; /* of a quantized source: the type of its values; NULL otherwise */
     uint32_t rows, cols;
     uint64_t bytes;        /* in the source, for progress */
     uint16_t float16_kind; /* MOE_LAYOUT_F16 or _BF16: the better of the two for its values */
@@ -61,8 +64,8 @@ struct row_target {
     struct moe_quant_error *error; /* sums to add to; may be NULL */
 };
 
-/* Checks the options and sorts the variants, best first. `strict`: at least one variant and dense
- * bits must be there. MOE_ERR_USAGE. */
+/* Takes and checks the options, which stay borrowed, and sorts the variants, best first. `strict`:
+ * at least one variant and dense bits must be there. MOE_ERR_USAGE. */
 int convert_start(struct converter *c, const struct moe_convert_options *options, bool strict,
                   struct moe_err *err);
 /* Refuses an output that is the source, or that has the name of a checkpoint's file. */
@@ -82,9 +85,10 @@ int convert_find_inputs(struct converter *c, const struct moe_matrix_name *matri
                         struct row_source *source, struct moe_err *err);
 
 /* Sets *kind to the 16-bit layout for a matrix of f32 values: BF16 when it represents every value,
- * else F16 when that does, else BF16, rounded. Reads the source. */
+ * else F16 when that does, else BF16, rounded; *exact (may be NULL) says whether one does. Reads
+ * the source. */
 int convert_choose_float16(struct converter *c, const struct row_source *source, uint16_t *kind,
-                           struct moe_err *err);
+                           bool *exact, struct moe_err *err);
 
 /* The layout of so many bits, by the options. */
 struct moe_layout convert_layout(const struct converter *c, int bits, uint16_t float16_kind);
@@ -92,6 +96,13 @@ struct moe_layout convert_layout(const struct converter *c, int bits, uint16_t f
 /* The same for a source: the layout that carries its codes over, where there is one. */
 struct moe_layout convert_source_layout(const struct converter *c, const struct row_source *source,
                                         int bits);
+
+/* Notes in the report that a matrix was encoded with so many bits and this error. Only values of a
+ * quantized source that changed are worth a note. */
+void convert_note_rounding(struct converter *c, const struct row_source *source, int bits,
+                           const struct moe_quant_error *error);
+/* Adds up errors. */
+void convert_add_error(struct moe_quant_error *sum, const struct moe_quant_error *more);
 
 /* The bits of an expert's part in a variant of these bits; 0: a bias, which stays f32. */
 static inline int convert_part_bits(struct moe_bits bits, enum moe_expert_part part)

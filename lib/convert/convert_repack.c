@@ -214,8 +214,10 @@ static int read_rows(const struct row_source *source, uint32_t first, uint32_t n
 int repack_source(struct converter *c, const char *name, const struct moe_mat *mat, int bits,
                   struct row_source *out, struct moe_err *err)
 {
+    bool quantized = !moe_layout_is_float(mat->layout.kind) || c->options->of_quantized;
     *out = (struct row_source){
         .name = name,
+        .type = quantized ? moe_layout_name(mat->layout.kind) : NULL,
         .rows = mat->rows,
         .cols = mat->cols,
         .bytes = moe_layout_bytes(mat->layout, mat->rows, mat->cols),
@@ -224,7 +226,7 @@ int repack_source(struct converter *c, const char *name, const struct moe_mat *m
         .tensor = mat,
     };
     return bits == 16 && mat->layout.kind == MOE_LAYOUT_F32
-               ? convert_choose_float16(c, out, &out->float16_kind, err)
+               ? convert_choose_float16(c, out, &out->float16_kind, NULL, err)
                : MOE_OK;
 }
 

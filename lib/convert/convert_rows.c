@@ -84,12 +84,12 @@ static int read_chunk(struct converter *c, const struct row_source *source, uint
     return status;
 }
 
-/* Encodes the chunk, rows [first, first + n) of the source, into one target. */
+/* Encodes the chunk, rows [first, first + n) of the source, into one target; adds to *sum. */
 static int encode_chunk(struct converter *c, const struct row_source *source,
                         const struct row_target *target, uint32_t first, uint32_t n,
-                        struct moe_err *err)
+                        struct moe_quant_error *sum, struct moe_err *err)
 {
-    struct moe_quant_error error = {0}, *sums = target->error;
+    struct moe_quant_error error = {0};
     const struct moe_quant_method *method = c->options->method;
     uint8_t *out = target->out +
                    moe_layout_panel_bytes(target->layout, source->cols) * (first / MOE_PANEL_ROWS);
@@ -98,12 +98,13 @@ static int encode_chunk(struct converter *c, const struct row_source *source,
     if (carries(source, target->layout)) {
         status = moe_ggml_encode_matrix(source->block, method, target->layout, c->blocks, n,
                                         source->cols, out, &error, &c->report->carried, &why);
+        convert_add_error(&c->report->carried_error, &error);
     } else {
-        status = moe_quantize_matrix(method, target->layout, c->chunk, n, source->cols, out,
-                                     sums ? &error : NULL, &why);
+        status = moe_quantize_matrix(method, target->layout, c->chunk, n, source->cols, out, &error,
+                                     &why);
         if (status == MOE_OK && source->inputs && !moe_layout_is_float(target->layout.kind))
             status = moe_gptq_improve(target->layout, source->inputs, c->chunk, n, source->cols,
-                                      out, sums ? &error : NULL, &why);
+                                      out, &error, &why);
         if (source->block && target->layout.kind != MOE_LAYOUT_F32)
             c->report->requantized += (uint64_t)n * source->cols;
     }
@@ -112,18 +113,26 @@ static int encode_chunk(struct converter *c, const struct row_source *source,
                         first ? "%s: tensor '%s', rows from %" PRIu32 " on: %s"
                               : "%s: tensor '%s'%.0" PRIu32 ": %s",
                         c->source_path, source->name, first, why.text);
-    if (sums) {
-        sums->sum_squared_error += error.sum_squared_error;
-        sums->sum_squared_weight += error.sum_squared_weight;
-        sums->output_plain += error.output_plain;
-        sums->output_improved += error.output_improved;
-    }
+    convert_add_error(sum, &error);
     return MOE_OK;
+}
+
+/* Adds a matrix's error to its target's sums, and notes what was rounded again; `fitted`: groups
+ * of a matrix that was carried over. */
+static void book(struct converter *c, const struct row_source *source,
+                 const struct row_target *target, bool fitted, const struct moe_quant_error *error)
+{
+    if (target->error)
+        convert_add_error(target->error, error);
+    if (fitted || !carries(source, target->layout))
+        convert_note_rounding(c, source, moe_layout_bits(target->layout.kind), error);
 }
 
 int convert_rows(struct converter *c, const struct row_source *source,
                  const struct row_target *targets, int n_targets, struct moe_err *err)
 {
+    struct moe_quant_error errors[CONVERT_MAX_VARIANTS] = {{0}};
+    uint64_t fitted = c->report->carried.fitted;
     uint32_t step;
     bool carried = false;
     for (int i = 0; i < n_targets; i++)
@@ -138,10 +147,12 @@ int convert_rows(struct converter *c, const struct row_source *source,
             c->fingerprint = moe_hash64_chain(c->fingerprint, c->chunk,
                                               (uint64_t)n * source->cols * sizeof *c->chunk);
         for (int i = 0; i < n_targets && status == MOE_OK; i++)
-            status = encode_chunk(c, source, &targets[i], first, n, err);
+            status = encode_chunk(c, source, &targets[i], first, n, &errors[i], err);
         moe_progress_report(c->options->progress, "quantizing",
                             c->done + source->bytes / source->rows * (first + n), c->total);
     }
+    for (int i = 0; i < n_targets && status == MOE_OK; i++)
+        book(c, source, &targets[i], c->report->carried.fitted > fitted, &errors[i]);
     c->done += source->bytes;
     c->report->source_bytes += source->bytes;
     return status;
@@ -169,7 +180,7 @@ int convert_find_inputs(struct converter *c, const struct moe_matrix_name *matri
 }
 
 int convert_choose_float16(struct converter *c, const struct row_source *source, uint16_t *kind,
-                           struct moe_err *err)
+                           bool *exact, struct moe_err *err)
 {
     uint32_t step;
     bool bf16 = true, f16 = true;
@@ -185,6 +196,8 @@ int convert_choose_float16(struct converter *c, const struct row_source *source,
         }
     }
     *kind = !bf16 && f16 ? MOE_LAYOUT_F16 : MOE_LAYOUT_BF16;
+    if (exact)
+        *exact = bf16 || f16;
     return status;
 }
 

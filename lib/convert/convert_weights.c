@@ -40,6 +40,7 @@ static int source_of(struct converter *c, const struct convert_view *view, bool 
     bool quantized = is_quantized(dtype);
     *out = (struct row_source){
         .name = view->tensor->name,
+        .type = c->quantized ? moe_dtype_block(dtype)->name : NULL,
         .rows = view->rows,
         .cols = view->cols,
         .bytes = convert_view_bytes(view),
@@ -51,8 +52,23 @@ static int source_of(struct converter *c, const struct convert_view *view, bool 
         .read_blocks = read_row_blocks,
     };
     return sixteen && dtype == MOE_DTYPE_F32
-               ? convert_choose_float16(c, out, &out->float16_kind, err)
+               ? convert_choose_float16(c, out, &out->float16_kind, NULL, err)
                : MOE_OK;
+}
+
+/* The bits that a dense matrix needs to keep its precision: 16 are enough for most of those that
+ * checkpoints have in F32. */
+static int own_bits(struct converter *c, const struct convert_view *view,
+                    const struct row_source *source, int *bits, struct moe_err *err)
+{
+    uint16_t kind;
+    bool exact;
+    *bits = moe_ggml_bits(moe_dtype_block(view->tensor->dtype));
+    if (*bits != 32)
+        return MOE_OK;
+    int status = convert_choose_float16(c, source, &kind, &exact, err);
+    *bits = exact ? 16 : 32;
+    return status;
 }
 
 /* Reads a vector: plain f32, not panels. `out` has room for its rows. */
@@ -100,7 +116,12 @@ int convert_put_dense(struct converter *c, struct checkpoint_source *s, enum moe
     int bits = c->options->dense_bits;
     if (kind == MOE_KIND_ROUTER)
         bits = view.tensor->dtype == MOE_DTYPE_F32 || is_quantized(view.tensor->dtype) ? 32 : 16;
-    status = source_of(c, &view, bits == 16, &source, err);
+    else if (c->report->kept_dense)
+        status = source_of(c, &view, false, &source, err);
+    if (kind != MOE_KIND_ROUTER && c->report->kept_dense && status == MOE_OK)
+        status = own_bits(c, &view, &source, &bits, err);
+    if (status == MOE_OK)
+        status = source_of(c, &view, bits == 16, &source, err);
     if (status != MOE_OK)
         return status;
     entry.layout = convert_source_layout(c, &source, bits);

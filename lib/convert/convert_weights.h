@@ -18,6 +18,8 @@ struct checkpoint_source {
     bool *used;                 /* per tensor of the checkpoint */
     /* Per variant: the codes of every expert matrix can be carried over at its bits. */
     bool carried[CONVERT_MAX_VARIANTS];
+    bool quantized;            /* some matrix is */
+    struct moe_expert_map own; /* the bits that keep the precision of each expert; owns them */
 };
 
 /* Reads a dense tensor that the model has and writes it. */

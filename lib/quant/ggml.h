@@ -93,6 +93,10 @@ void moe_ggml_mxfp4_from_pairs(const uint8_t pairs[16], uint8_t exponent, uint8_
 
 /* ---- Whole matrices ---- */
 
+/* The fewest bits that keep the type's precision: those that carry its codes, MXFP4's own 4, and of
+ * types whose codes no layout holds 8, which adds some tenths of a percent. Of floats their own. */
+int moe_ggml_bits(const struct moe_ggml_type *type);
+
 /* The layout of so many bits that carries the type; kind MOE_LAYOUT_NONE where none does. MXFP4 of
  * 4 bits is its own. */
 struct moe_layout moe_ggml_layout(const struct moe_ggml_type *type, int bits);

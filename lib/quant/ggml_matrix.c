@@ -18,6 +18,15 @@ struct moe_layout moe_ggml_layout(const struct moe_ggml_type *type, int bits)
     return (struct moe_layout){moe_layout_kind_of_bits(bits), MOE_GGML_GROUP};
 }
 
+int moe_ggml_bits(const struct moe_ggml_type *type)
+{
+    if (type->items == 1)
+        return 8 * (int)type->bytes;
+    if (type->number == MOE_GGML_MXFP4)
+        return 4;
+    return type->carry_bits ? type->carry_bits : 8;
+}
+
 /* The result of one panel. Results are added up in order, whichever thread computed what. */
 struct panel_result {
     struct moe_quant_error error;

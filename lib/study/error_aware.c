@@ -19,8 +19,9 @@ static int check_texts(const struct moe_inputs_options *inputs, struct moe_err *
     return MOE_OK;
 }
 
-/* The checkpoint at 16 bits, or at 32 where 32 are wanted. The pack of a dense model has no experts
- * to quantize. */
+/* The checkpoint at 16 bits, or at 32 where 32 are wanted; what is to keep its own precision, at
+ * that, and the second step then leaves it alone. The pack of a dense model has no experts to
+ * quantize. */
 static int make_original(const char *source, const char *path, struct moe_convert_options *options,
                          struct moe_err *err)
 {
@@ -36,8 +37,12 @@ static int make_original(const char *source, const char *path, struct moe_conver
     original.zstd_level = 0;
     original.map = NULL; /* only the second step applies it */
     int status = moe_convert_checkpoint(source, path, &original, &report, err);
-    if (status == MOE_OK && report.expert_weights == 0)
+    if (status == MOE_OK && (report.expert_weights == 0 || report.kept_experts))
         options->n_experts = 0;
+    if (status == MOE_OK && report.kept_dense)
+        options->dense_bits = 0;
+    const struct moe_ggml_counts *n = &report.carried;
+    options->of_quantized = n->exact + n->rounded + n->fitted + report.requantized > 0;
     return status;
 }
 

@@ -23,6 +23,26 @@ expect_exit 0 "the carried variant is re-packed"
 run "$bin/moe-quantize" --list "$tmp/y.moe"
 expect_stdout_like '*experts 8    carried *' "... as it is"
 
+run "$bin/moe-quantize" -o "$tmp/own.moe" "$sound"
+expect_exit 0 "without bits the file keeps its own"
+expect_stderr_like '*98496 carried over, 0 quantized again' "... nothing is rounded, and the last line says so"
+run "$bin/moe-quantize" --list "$tmp/own.moe"
+expect_stdout_like '*experts map  carried *' "... each expert has the bits of its matrices"
+run "$bin/moe-run" "$tmp/own.moe" -p hello -n 4 --temp 0
+expect_exit 0 "... and it runs"
+run "$bin/moe-quantize" -o "$tmp/own.moe" --experts 4 "$sound"
+expect_stderr_like '*32768 quantized again
+*: 1 ffn_gate_exps: Q8_0 -> 4 bits, error *%
+*: 1 ffn_down_exps: IQ4_NL -> 4 bits, error *%' "with bits, what was rounded again is named last"
+check "... and nothing of the dense part" sh -c "! grep -q attn '$err'"
+run "$bin/moe-quantize" -o "$tmp/own.moe" --dense 4 "$sound"
+expect_stderr_like '*2 attn_v: F16 -> 4 bits, error *%*' "bits of the dense part are for that alone"
+check "... the experts keep theirs" sh -c "! grep -q _exps '$err'"
+run "$bin/moe-quantize" -t 1 -o "$tmp/own.moe" --method gptq --text tests/data/math.calib.txt --max-tokens 8 \
+    --dense 4 "$sound"
+expect_exit 0 "with method gptq too"
+check "... the experts keep theirs" sh -c "'$bin/moe-quantize' --list '$tmp/own.moe' | grep -q 'map  *carried'"
+
 run sh -c "cp '$sound' '$tmp/model.gguf' && cd '$tmp' && '$PWD/$bin/moe-quantize' -q model.gguf"
 expect_exit 0 "the pack is named after the file"
 check "... without its ending" test -f "$tmp/model.moe"

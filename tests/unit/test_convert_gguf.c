@@ -1,19 +1,17 @@
 /* Packs made of GGUF files: what is carried over has the values of the file. */
 #define _DEFAULT_SOURCE /* mkdtemp */
-#include "../scratch_dir.h"
+#include "../forge_gguf.h"
 
 #include <math.h>
 #include <unistd.h>
 
-#include "base/bytes.h"
-#include "base/file.h"
-#include "base/float16.h"
-#include "base/mem.h"
 #include "base/par.h"
 #include "convert/convert.h"
 #include "fmt/checkpoint.h"
 #include "fmt/pack.h"
+#include "fmt/pack_bits.h"
 #include "model/config.h"
+#include "show/show_conversion.h"
 
 #define QWEN "tests/fixtures/gguf/qwen2moe.gguf"
 #define MIXTRAL "tests/fixtures/gguf/mixtral.gguf"
@@ -171,6 +169,197 @@ static void what_does_not_fit_is_quantized_again(void **state)
     expect_experts(1, "gu", MOE_LAYOUT_Q4);
     expect_dense("layers.0.attn.k", "blk.0.attn_k.weight", MOE_LAYOUT_Q4, NULL);
     close_both();
+}
+
+/* ---- Without bits asked for: a quantized file's own ---- */
+
+static struct moe_convert_report convert_own(const char *source, const char *out)
+{
+    const struct moe_convert_options o = {
+        .experts = {{4, 4}},
+        .n_experts = 1,
+        .dense_bits = 8,
+        .method = moe_quant_method_find("hqq"),
+        .group = 64,
+        .own_experts = true,
+        .own_dense = true,
+    };
+    struct moe_convert_report report;
+    struct moe_err err = {0};
+    assert_ok(moe_convert_checkpoint(source, out, &o, &report, &err), &err);
+    return report;
+}
+
+static void expect_bits(uint32_t layer, int gate_up, int down)
+{
+    for (uint32_t e = 0; e < EXPERTS; e++) {
+        const struct moe_expert_extent *x = moe_pack_expert(pack, layer, e, 0);
+        struct moe_bits bits;
+        assert_true(moe_class_bits(moe_pack_class_at(pack, x->class_index), &bits));
+        assert_int_equal(bits.gate_up, gate_up);
+        assert_int_equal(bits.down, down);
+    }
+}
+
+static void expect_lines(const struct moe_convert_report *report, const char *expected)
+{
+    struct moe_buf lines = {0};
+    moe_show_source(report, "x", &lines);
+    moe_buf_u8(&lines, 0);
+    assert_string_equal((const char *)lines.data, expected);
+    moe_buf_release(&lines);
+}
+
+/* Every matrix at the fewest bits that hold its codes: the experts of the second layer differ from
+ * those of the first, so that each has its own. */
+static void without_bits_nothing_is_rounded(void **state)
+{
+    (void)state;
+    const char *path = in_dir("own.moe");
+    struct moe_convert_report report = convert_own(QWEN, path);
+    assert_true(report.kept_experts && report.kept_dense);
+    assert_int_equal(report.requantized + report.carried.fitted + report.carried.rounded, 0);
+    assert_true(report.error[0].sum_squared_error == 0);
+    assert_true(report.dense_error.sum_squared_error == 0);
+    expect_lines(&report,
+                 "x: of the source's quantized weights 98496 carried over, 0 quantized again\n");
+    open_both(QWEN, path);
+    assert_string_equal(moe_pack_variant_at(pack, 0)->name, "map");
+    assert_string_equal(moe_pack_variant_at(pack, 0)->method, "carried");
+    expect_bits(0, 8, 8);
+    expect_bits(1, 4, 8);
+    expect_experts(0, "gud", MOE_LAYOUT_Q8);
+    expect_experts(1, "gu", MOE_LAYOUT_Q4);
+    expect_experts(1, "d", MOE_LAYOUT_Q8);
+    expect_dense("embed", "token_embd.weight", MOE_LAYOUT_Q4, NULL);
+    expect_dense("layers.0.attn.q", "blk.0.attn_q.weight", MOE_LAYOUT_Q8, NULL);
+    expect_dense("layers.0.attn.k", "blk.0.attn_k.weight", MOE_LAYOUT_Q4, NULL);
+    expect_dense("layers.1.attn.v", "blk.1.attn_v.weight", MOE_LAYOUT_F16, NULL);
+    close_both();
+    /* Re-packed, it stays that. */
+    struct moe_convert_options again = {.method = moe_quant_method_find("hqq"), .group = 64};
+    struct moe_err err = {0};
+    assert_ok(moe_convert_pack(path, in_dir("again.moe"), &again, &report, &err), &err);
+    open_both(QWEN, in_dir("again.moe"));
+    expect_experts(1, "gu", MOE_LAYOUT_Q4);
+    close_both();
+
+    report = convert_own(MIXTRAL, path);
+    assert_int_equal(report.requantized, 0);
+    open_both(MIXTRAL, path);
+    assert_string_equal(moe_pack_variant_at(pack, 0)->name, "4");
+    close_both();
+}
+
+static void an_unquantized_source_gets_the_bits_asked_for(void **state)
+{
+    (void)state;
+    const char *path = in_dir("own.moe");
+    struct moe_convert_report report = convert_own("tests/fixtures/mixtral-a", path);
+    assert_false(report.kept_experts || report.kept_dense);
+    struct moe_buf lines = {0};
+    moe_show_source(&report, "x", &lines);
+    assert_int_equal(lines.size, 0);
+    open_both("tests/fixtures/mixtral-a", path);
+    assert_string_equal(moe_pack_variant_at(pack, 0)->name, "4");
+    close_both();
+}
+
+/* The relative error of an expert matrix in the pack, over all experts of a layer. */
+static double error_of(uint32_t layer, uint32_t matrix, const char *name)
+{
+    struct moe_err err = {0};
+    const struct moe_tensor *t = moe_checkpoint_find(ck, name);
+    double squared = 0, weight = 0;
+    assert_non_null(t);
+    for (uint32_t e = 0; e < FORGED_EXPERTS; e++) {
+        const struct moe_expert_extent *x = moe_pack_expert(pack, layer, e, 0);
+        const struct moe_expert_class *c = moe_pack_class_at(pack, x->class_index);
+        const struct moe_class_matrix *m = &c->matrices[matrix];
+        uint8_t *segment = moe_alloc(c->segment_bytes[m->segment], 1, NULL);
+        assert_ok(moe_pack_read(pack, &x->segments[m->segment], segment, "segment", &err), &err);
+        const struct moe_mat mat = {segment + m->offset, m->layout, m->rows, m->cols};
+        for (uint32_t row = 0; row < m->rows; row++) {
+            float expected[FORGED_HIDDEN], got[FORGED_HIDDEN];
+            uint64_t at = ((uint64_t)e * m->rows + row) * m->cols;
+            assert_ok(moe_checkpoint_read(ck, t, at, m->cols, expected, &err), &err);
+            moe_layout_load_row(&mat, row, got);
+            for (uint32_t i = 0; i < m->cols; i++) {
+                double difference = (double)got[i] - (double)expected[i];
+                squared += difference * difference;
+                weight += (double)expected[i] * (double)expected[i];
+            }
+        }
+        free(segment);
+    }
+    return sqrt(squared / weight);
+}
+
+/* As llama.cpp's Q4_K_M: the down projections of some layers have six bits. What no layout holds
+ * gets 8 bits, and is named. */
+static void mixed_files_keep_what_each_layer_has(void **state)
+{
+    (void)state;
+    static const struct forged_types q4_k_m[FORGED_LAYERS] = {
+        {MOE_GGML_Q4_K, MOE_GGML_Q4_K, MOE_GGML_Q4_K, MOE_GGML_Q6_K},
+        {MOE_GGML_Q4_K, MOE_GGML_Q4_K, MOE_GGML_Q3_K, MOE_GGML_Q4_K},
+    };
+    const char *source = in_dir("q4_k_m.gguf"), *path = in_dir("own.moe");
+    char expected[512];
+    forge_gguf("q4_k_m.gguf", q4_k_m);
+    struct moe_convert_report report = convert_own(source, path);
+    open_both(source, path);
+    assert_string_equal(moe_pack_variant_at(pack, 0)->name, "map");
+    expect_bits(0, 4, 8);
+    expect_bits(1, 8, 4); /* gate and up have one width: the wider one's */
+    double six = error_of(0, 2, "blk.0.ffn_down_exps.weight");
+    double three = error_of(1, 1, "blk.1.ffn_up_exps.weight");
+    assert_true(six > 0 && six < 0.01 && three > 0 && three < 0.01);
+    assert_true(error_of(1, 2, "blk.1.ffn_down_exps.weight") < 0x1p-11);
+    close_both();
+    assert_int_equal(report.n_roundings, 2);
+    const struct moe_quant_error *carried = &report.carried_error;
+    snprintf(expected, sizeof expected,
+             "x: of the source's quantized weights %llu carried over (%llu with scales rounded to "
+             "f16, error %.2g%%), %d quantized again\n"
+             "x: 1 ffn_down_exps: Q6_K -> 8 bits, error %.2g%%\n"
+             "x: 1 ffn_up_exps: Q3_K -> 8 bits, error %.2g%%\n",
+             (unsigned long long)(report.carried.exact + report.carried.rounded),
+             (unsigned long long)report.carried.rounded,
+             100 * sqrt(carried->sum_squared_error / carried->sum_squared_weight),
+             2 * FORGED_EXPERTS * FORGED_HIDDEN * FORGED_FF, 100 * six, 100 * three);
+    expect_lines(&report, expected);
+
+    /* Asked for, the same bits cost what they cost, and that is said. */
+    report = convert(source, path, "4", 8);
+    open_both(source, path);
+    six = error_of(0, 2, "blk.0.ffn_down_exps.weight");
+    assert_true(six > 0.02);
+    assert_int_equal(report.n_roundings, 2);
+    assert_string_equal(report.roundings[0].from, "Q6_K");
+    assert_int_equal(report.roundings[0].bits, 4);
+    double said = sqrt(report.roundings[0].error.sum_squared_error /
+                       report.roundings[0].error.sum_squared_weight);
+    assert_true(fabs(said - six) < 1e-6 * six);
+    close_both();
+}
+
+/* A pack's own codes are named too when they are rounded again. */
+static void repacking_names_what_it_rounds(void **state)
+{
+    (void)state;
+    const char *path = in_dir("8.moe");
+    struct moe_convert_report report = convert(QWEN, path, "8", 8);
+    const struct moe_convert_options o = {
+        .experts = {{4, 4}}, .n_experts = 1, .method = moe_quant_method_find("hqq"), .group = 64};
+    struct moe_err err = {0};
+    assert_ok(moe_convert_pack(path, in_dir("4.moe"), &o, &report, &err), &err);
+    char expected[128];
+    assert_int_equal(report.n_roundings, 1);
+    snprintf(expected, sizeof expected,
+             "x: 8 expert gate, 8 expert up, 8 expert down: q8 -> 4 bits, error %.2g%%\n",
+             100 * sqrt(report.error[0].sum_squared_error / report.error[0].sum_squared_weight));
+    expect_lines(&report, expected);
 }
 
 /* Rotated rows come out of pairs: (0, 1), (2, 3), ... of the file are i and i + half of the
@@ -347,6 +536,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(codes_that_fit_are_carried_exactly),
         cmocka_unit_test(what_does_not_fit_is_quantized_again),
+        cmocka_unit_test(without_bits_nothing_is_rounded),
+        cmocka_unit_test(an_unquantized_source_gets_the_bits_asked_for),
+        cmocka_unit_test(mixed_files_keep_what_each_layer_has),
+        cmocka_unit_test(repacking_names_what_it_rounds),
         cmocka_unit_test(rows_in_pairs_are_carried_in_halves),
         cmocka_unit_test(groups_without_place_in_f16_are_fitted),
         cmocka_unit_test(rounded_scales_are_counted_and_measured),
