@@ -100,8 +100,12 @@ static int open_run(struct run *r, struct moe_err *err)
     r->model = r->engine->model;
     if (r->engine->no_gpu.status)
         cli_note("device auto: the CPU computes: %s", r->engine->no_gpu.text);
+    const struct moe_strategy *s = &r->engine->strategy;
     if (r->engine->fallback)
-        cli_detail("strategy %s: %s", r->engine->strategy.name, r->engine->fallback);
+        cli_detail("strategy %s: %s", s->name, r->engine->fallback);
+    if (moe_strategy_boundary_from(s))
+        cli_detail("strategy %s: shallow:%u (%s)", s->name, s->boundary,
+                   moe_strategy_boundary_from(s));
     if (r->engine->strategy.cache && r->engine->budget.below_token)
         cli_note(
             "the expert cache holds fewer experts than one token uses: few will be found in it "

@@ -221,7 +221,7 @@ static void set_fitters(struct plan_inputs *in)
         }
         in->shapes[b] = (struct moe_shape_fit){
             .inventory = in->inventory,
-            .has_statistics = in->statistics != NULL,
+            .statistics = in->statistics,
             .has_host = in->pace.host_slowdown > 0,
             .exact = o->strategy.exact,
             .low = o->strategy.low,

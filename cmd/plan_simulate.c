@@ -152,6 +152,18 @@ static double bound(const struct result *r)
     return share(tokens, fmax(link, d->compute_seconds));
 }
 
+/* How the layers share the cache here, and what decided L of "shallow:L" where the strategy leaves
+ * it open. */
+static void put_alloc(struct moe_emit *e, const struct moe_strategy *s)
+{
+    char alloc[MOE_PART_TEXT_BYTES];
+    const char *from = moe_strategy_boundary_from(s);
+    moe_strategy_part_text(s, MOE_PART_ALLOC, alloc);
+    moe_emit_text(e, "alloc", s->cache ? alloc : "none");
+    if (from)
+        moe_emit_text(e, "boundary_from", from);
+}
+
 static int print_json(const struct table *t, const struct result *r, struct moe_err *err)
 {
     const struct moe_simulated *s = &r->run.simulated;
@@ -167,6 +179,7 @@ static int print_json(const struct table *t, const struct result *r, struct moe_
     moe_emit_u64(&e, "memory_bytes", r->size->bytes);
     moe_emit_u64(&e, "expert_bytes", r->run.fitted.pools.bytes);
     moe_emit_u64(&e, "slots", r->run.fitted.pools.n_slots);
+    put_alloc(&e, &r->run.fitted.strategy);
     moe_emit_rounded(&e, "hit_rate", 9, hit_rate(n));
     moe_emit_rounded(&e, "optimal_hit_rate", 9,
                      r->run.optimal_hit_rate >= 0 ? r->run.optimal_hit_rate : NAN);

@@ -69,6 +69,9 @@ static int do_strategy(struct console *c, const char *arg, struct moe_err *err)
         print_line((const char *)parts.data);
     if (e->fallback)
         print_line(e->fallback);
+    if (moe_strategy_boundary_from(&e->strategy))
+        fprintf(stderr, "shallow:%u (%s)\n", e->strategy.boundary,
+                moe_strategy_boundary_from(&e->strategy));
     moe_buf_release(&parts);
     return 0;
 }

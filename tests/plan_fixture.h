@@ -16,7 +16,7 @@ static inline struct moe_plan *new_plan(uint32_t n_layers, uint32_t n_experts, u
     if (moe_plan_new(&p, n_layers, n_experts, top_k, &err) != MOE_OK ||
         !moe_strategy_find(row, &p->strategy) || moe_strategy_settle(&p->strategy, &err) != MOE_OK)
         abort();
-    moe_strategy_fit(&p->strategy, n_layers);
+    moe_strategy_fit(&p->strategy, n_layers, NULL);
     return p;
 }
 

@@ -168,6 +168,8 @@ void moe_engine_finish_stats(const struct moe_engine *e, struct moe_stats *stats
     snprintf(stats->cache, sizeof stats->cache, "%s", s->cache ? s->cache->name : "none");
     moe_strategy_part_text(s, MOE_PART_ALLOC, part);
     snprintf(stats->alloc, sizeof stats->alloc, "%.31s", s->cache ? part : "none");
+    const char *from = moe_strategy_boundary_from(s);
+    snprintf(stats->boundary_from, sizeof stats->boundary_from, "%s", from ? from : "");
     snprintf(stats->device, sizeof stats->device, "%s",
              e->gpu           ? "cuda"
              : e->test_device ? "test"

@@ -130,7 +130,7 @@ int moe_engine_resolve(struct moe_resolved *out, const struct moe_split_inputs *
         status = check_predict_on(s, in, err);
     if (status != MOE_OK || s->resident)
         return status;
-    moe_strategy_fit(s, moe_config_moe_layers(c, c->n_layers));
+    moe_strategy_fit(s, moe_config_moe_layers(c, c->n_layers), in->options->statistics);
     if (exact && !s->needs_low && s->prefill == MOE_PREFILL_HYBRID) {
         moe_strategy_fall_back(s);
         out->fallback = "prompts at one precision: --exact";

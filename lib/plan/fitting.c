@@ -35,7 +35,7 @@ static int resolve(const struct moe_shape_fit *f, bool fits, struct moe_fitted *
     int status = moe_strategy_settle(s, err);
     if (status != MOE_OK || s->resident)
         return status;
-    moe_strategy_fit(s, inv->n_layers);
+    moe_strategy_fit(s, inv->n_layers, f->statistics);
     if (s->cache_bits && !fits && !f->exact) {
         char name[16];
         snprintf(name, sizeof name, "%u", s->cache_bits);
@@ -68,7 +68,7 @@ static int resolve(const struct moe_shape_fit *f, bool fits, struct moe_fitted *
                           "strategy %s computes experts beside the device, and there is nothing "
                           "beside it",
                           s->name);
-    if (status == MOE_OK && s->needs_profile && !f->has_statistics)
+    if (status == MOE_OK && s->needs_profile && !f->statistics)
         status = moe_fail(err, MOE_ERR_USAGE,
                           "strategy %s goes by what experts do: it needs statistics", s->name);
     if (status == MOE_OK && f->exact)

@@ -29,7 +29,8 @@ struct moe_fitter {
 /* A model without weights. */
 struct moe_shape_fit {
     const struct moe_inventory *inventory;
-    bool has_statistics, has_host;
+    const struct moe_statistics *statistics; /* NULL: none */
+    bool has_host;
     bool exact;                    /* refuse what may change results */
     const char *low;               /* variant; NULL: the last */
     uint32_t staging;              /* slots for prefetched experts; 0: top_k */

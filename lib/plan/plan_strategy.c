@@ -1,6 +1,8 @@
 /*
  * The strategy in the file of a plan: the entry of the table that it began as, and its parts.
  */
+#include <string.h>
+
 #include "plan/plan_file.h"
 
 static int read_row(struct moe_record_reader *r, struct moe_yaml_node *map,
@@ -79,11 +81,42 @@ static void write_parts(struct moe_record_writer *w, const struct moe_member *m,
 
 static const struct moe_member_own parts = {read_parts, write_parts, NULL};
 
+/* Of `shallow`: "statistics" or "eighth"; left out where the strategy names L. */
+static const char *const boundary_words[] = {NULL, "statistics", "eighth"};
+
+static int read_boundary_from(struct moe_record_reader *r, struct moe_yaml_node *map,
+                              const struct moe_member *m, void *record)
+{
+    struct moe_strategy *s = &((struct moe_plan *)record)->strategy;
+    const char *text = NULL;
+    int status = moe_yaml_get_text(r->doc, map, m->key, false, &text, r->err);
+    if (status != MOE_OK || !text)
+        return status;
+    for (int i = MOE_BOUNDARY_STATISTICS; i <= MOE_BOUNDARY_EIGHTH; i++)
+        if (strcmp(text, boundary_words[i]) == 0)
+            s->boundary_from = (enum moe_boundary_from)i;
+    if (s->boundary_from == MOE_BOUNDARY_NAMED)
+        status = moe_yaml_fail(r->doc, moe_yaml_get(map, m->key), r->err,
+                               "'%s' must be statistics or eighth", m->key);
+    return status;
+}
+
+static void write_boundary_from(struct moe_record_writer *w, const struct moe_member *m,
+                                const void *record)
+{
+    const struct moe_strategy *s = &((const struct moe_plan *)record)->strategy;
+    if (moe_strategy_boundary_from(s))
+        moe_emit_text(&w->emit, m->key, boundary_words[s->boundary_from]);
+}
+
+static const struct moe_member_own boundary_from = {read_boundary_from, write_boundary_from, NULL};
+
 static const struct moe_member strategy_members[] = {
     MOE_OWN("row", 0, row),
     FIELD("precision", high),
     FIELD("low_precision", low),
     MOE_OWN("parts", 0, parts),
+    MOE_OWN("boundary_from", 0, boundary_from), /* after the parts, which reset it */
 };
 
 static int check_strategy(struct moe_record_reader *r, struct moe_yaml_node *map, void *record)

@@ -9,10 +9,10 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "plan/boundary.h"
 #include "plan/planner_outlook.h"
 #include "plan/planner_try.h"
 #include "sched/allocate.h"
+#include "sched/boundary.h"
 
 enum { MOST_BOUNDARIES = 16 /* tried; with more layers, not every one */ };
 
@@ -145,13 +145,15 @@ static double compute_limit(const struct moe_planner *p)
 static int set_boundary_by_accuracy(const struct moe_planner *p, struct moe_plan *plan,
                                     struct moe_err *err)
 {
+    if (p->statistics) {
+        plan->boundary_accuracy = moe_boundary_of_statistics(p->statistics);
+        return MOE_OK;
+    }
     double *accuracy = moe_alloc(plan->n_layers, sizeof *accuracy, err);
     if (!accuracy)
         return MOE_ERR_MEMORY;
-    bool known = p->statistics != NULL;
-    if (known)
-        moe_layer_accuracies(p->statistics, MOE_PREDICT_GATE_1, accuracy);
-    for (uint32_t i = 0; !p->statistics && i < plan->n_layers; i++) {
+    bool known = false;
+    for (uint32_t i = 0; i < plan->n_layers; i++) {
         accuracy[i] = plan->layers[i].accuracy;
         known |= accuracy[i] >= 0;
     }
@@ -177,6 +179,7 @@ static int set_boundary_by_stall(const struct moe_planner *p, const struct moe_f
         struct moe_strategy s = f->strategy;
         s.alloc = boundary ? MOE_ALLOC_SHALLOW : MOE_ALLOC_PER_LAYER;
         s.boundary = boundary;
+        s.boundary_from = MOE_BOUNDARY_NAMED;
         int status = moe_planner_try(p, &s, 0, 0, &t, NULL, err);
         if (status != MOE_OK)
             return status;

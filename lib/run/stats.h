@@ -22,7 +22,9 @@ struct moe_stats {
     double predict_gpu_seconds, predict_host_seconds;
     char strategy[32], device[32];
     char cache[32], alloc[32]; /* policy of the expert cache, allocation of its slots; "none" */
-    char parts[512];           /* the strategy's parts, in the words of their options */
+    char boundary_from[32]; /* what decided L of the allocation shallow:L; "": it has none, or the
+                               strategy names it */
+    char parts[512];        /* the strategy's parts, in the words of their options */
 };
 
 /* Adds the counts and times of `part` (an answer, say) to `sum`; the time to first token and the

@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+#include "sched/boundary.h"
+
 /* ---- The table ---- */
 
 /* clang-format off */
@@ -254,10 +256,28 @@ void moe_strategy_fall_back(struct moe_strategy *s)
     derive(s);
 }
 
-void moe_strategy_fit(struct moe_strategy *s, uint32_t n_layers)
+/* L by the statistics, or else by the depth of the model. */
+static void fit_boundary(struct moe_strategy *s, uint32_t n_layers,
+                         const struct moe_statistics *statistics)
+{
+    bool fits = statistics && statistics->shape.n_layers == n_layers;
+    uint32_t found = fits ? moe_boundary_of_statistics(statistics) : UINT32_MAX;
+    bool is_found = found != UINT32_MAX;
+    s->boundary = is_found ? found : n_layers / 8 + (n_layers % 8 > 0);
+    s->boundary_from = is_found ? MOE_BOUNDARY_STATISTICS : MOE_BOUNDARY_EIGHTH;
+}
+
+void moe_strategy_fit(struct moe_strategy *s, uint32_t n_layers,
+                      const struct moe_statistics *statistics)
 {
     if (s->alloc == MOE_ALLOC_SHALLOW && s->boundary == MOE_SHALLOW_AUTO)
-        s->boundary = n_layers / 8 + (n_layers % 8 > 0);
+        fit_boundary(s, n_layers, statistics);
     if (s->precalculate && s->precalculate_from == MOE_PRECALCULATE_AUTO)
         s->precalculate_from = (uint32_t)(((uint64_t)n_layers * 5 + 31) / 32);
+}
+
+const char *moe_strategy_boundary_from(const struct moe_strategy *s)
+{
+    static const char *const words[] = {NULL, "from statistics", "an eighth: no statistics"};
+    return s->cache && s->alloc == MOE_ALLOC_SHALLOW ? words[s->boundary_from] : NULL;
 }

@@ -21,6 +21,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "cache/policy.h"
+#include "record/statistics.h"
 
 /* predict: where the scores of later layers come from. */
 enum moe_predict_by {
@@ -76,8 +77,16 @@ struct moe_prefetch_limits {
 
 enum { MOE_MAX_DEPTH = 8 };
 
-/* Layer numbers that depend on the model's depth: moe_strategy_fit replaces them. */
-enum { MOE_SHALLOW_AUTO = 0, MOE_PRECALCULATE_AUTO = 0 };
+/* Layer numbers that depend on the model: moe_strategy_fit replaces them. */
+#define MOE_SHALLOW_AUTO UINT32_MAX
+enum { MOE_PRECALCULATE_AUTO = 0 };
+
+/* What decided L of `shallow`. */
+enum moe_boundary_from {
+    MOE_BOUNDARY_NAMED = 0,  /* the strategy names it */
+    MOE_BOUNDARY_STATISTICS, /* each layer's accuracy of prediction (boundary.h) */
+    MOE_BOUNDARY_EIGHTH,     /* an eighth of the layers: no statistics say more */
+};
 
 struct moe_strategy {
     const char *name; /* of the table's strategy that it began as; NULL: none */
@@ -101,7 +110,8 @@ struct moe_strategy {
     bool keep_records;                  /* at the end of a sequence (HOBBIT resets them) */
     double low_pool;                    /* share of the cache's bytes for low-precision experts */
     enum moe_alloc alloc;
-    uint32_t boundary; /* L of `shallow`, or MOE_SHALLOW_AUTO */
+    uint32_t boundary; /* L of `shallow`, 0: no layer is; or MOE_SHALLOW_AUTO */
+    enum moe_boundary_from boundary_from;
     enum moe_init init;
     uint32_t buffer;     /* experts in the cache where no size is given; 0: all that fit */
     uint32_t cache_bits; /* keeps experts at this bitwidth, where the pack has it, when memory does
@@ -175,7 +185,7 @@ struct moe_strategy_part {
 };
 const struct moe_strategy_part *moe_strategy_part_at(enum moe_part part);
 bool moe_strategy_part_find(const char *name, enum moe_part *out);
-/* The values it takes, for people: "global, per-layer, shallow[:L] or frequency". */
+/* The values it takes, for people: "global, per-layer, shallow[:L|:auto] or frequency". */
 void moe_strategy_part_values(enum moe_part part, char out[MOE_PART_TEXT_BYTES]);
 
 /* Sets one part. false: `why` says what is wrong with the text, in the form that follows the text
@@ -209,9 +219,15 @@ int moe_strategy_check_exact(const struct moe_strategy *s, struct moe_err *err);
 void moe_strategy_fall_back(struct moe_strategy *s);
 
 /* Replaces MOE_SHALLOW_AUTO and MOE_PRECALCULATE_AUTO for a model of n_layers MoE layers, at least
- * 1: by an eighth of them, rounded up (Fate 4.4: L = 3 of Qwen1.5-MoE's 24), and by 5/32 of them,
- * rounded up (DAOP's public code begins at 5 of Mixtral's 32). */
-void moe_strategy_fit(struct moe_strategy *s, uint32_t n_layers);
+ * 1: by the boundary that its statistics show (Fate 4.4; NULL, of another number of layers, or
+ * without predictions: by an eighth of the layers, rounded up, as L = 3 is of Qwen1.5-MoE's 24),
+ * and by 5/32 of them, rounded up (DAOP's public code begins at 5 of Mixtral's 32). */
+void moe_strategy_fit(struct moe_strategy *s, uint32_t n_layers,
+                      const struct moe_statistics *statistics);
+
+/* Of a fitted strategy, in a few words for people: what decided L ("from statistics"); NULL where
+ * it has none, or names it. */
+const char *moe_strategy_boundary_from(const struct moe_strategy *s);
 
 /* ---- Strategies as text ---- */
 

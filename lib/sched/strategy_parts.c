@@ -53,7 +53,7 @@ static const struct part parts[MOE_N_PARTS] = {
         SHARE(low_pool)},
     [MOE_PART_ALLOC] = {
         {"alloc", "NAME", "how the layers share the cache", "global"},
-        CODEC(alloc, "global, per-layer, shallow[:L] or frequency")},
+        CODEC(alloc, "global, per-layer, shallow[:L|:auto] or frequency")},
     [MOE_PART_INIT] = {
         {"init", "NAME", "what the cache holds at the start", "empty"},
         CODEC(init, "empty, frequency or layerwise")},

@@ -242,13 +242,17 @@ static const char *const allocations[] = {"global", "per-layer", "shallow", "fre
 static bool parse_alloc(const char *text, struct moe_strategy *s)
 {
     const char *arg;
-    uint32_t boundary = MOE_SHALLOW_AUTO;
+    uint32_t boundary = 0;
     int word = find_word(allocations, 4, text, &arg);
-    if (word < 0 ||
-        (arg && (word != MOE_ALLOC_SHALLOW || !moe_part_count(arg, 1, UINT32_MAX, &boundary))))
+    if (word < 0 || (arg && word != MOE_ALLOC_SHALLOW))
+        return false;
+    if (word == MOE_ALLOC_SHALLOW && (!arg || strcmp(arg, "auto") == 0))
+        boundary = MOE_SHALLOW_AUTO;
+    else if (arg && !moe_part_count(arg, 0, MOE_SHALLOW_AUTO - 1, &boundary))
         return false;
     s->alloc = (enum moe_alloc)word;
     s->boundary = boundary;
+    s->boundary_from = MOE_BOUNDARY_NAMED;
     return true;
 }
 

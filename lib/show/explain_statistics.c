@@ -6,8 +6,8 @@
 
 #include "base/mem.h"
 #include "fmt/emit.h"
-#include "plan/boundary.h"
 #include "record/statistics_figures.h"
+#include "sched/boundary.h"
 #include "show/draw.h"
 #include "show/explain.h"
 

@@ -3,6 +3,20 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+static void say_shallow(const struct moe_strategy *s, struct moe_buf *out)
+{
+    const char *from = moe_strategy_boundary_from(s);
+    if (s->boundary == 0)
+        moe_buf_text(out, ", as many for each layer: the first are no harder to predict");
+    else
+        moe_buf_printf(out,
+                       ", enough for all experts of the first %" PRIu32
+                       " layers, which are the hardest to predict, the rest in equal parts",
+                       s->boundary);
+    if (from)
+        moe_buf_printf(out, " (shallow:%" PRIu32 ", %s)", s->boundary, from);
+}
+
 static void say_cache(const struct moe_strategy *s, uint64_t n_slots, struct moe_buf *out)
 {
     if (!s->cache || n_slots == 0) {
@@ -18,10 +32,7 @@ static void say_cache(const struct moe_strategy *s, uint64_t n_slots, struct moe
         moe_buf_text(out, ", as many for each layer");
         break;
     case MOE_ALLOC_SHALLOW:
-        moe_buf_printf(out,
-                       ", enough for all experts of the first %" PRIu32
-                       " layers, which are the hardest to predict, the rest in equal parts",
-                       s->boundary);
+        say_shallow(s, out);
         break;
     case MOE_ALLOC_FREQUENCY:
         moe_buf_text(out,

@@ -98,6 +98,8 @@ void moe_show_run_json(const struct moe_stats *stats, struct moe_buf *out)
     moe_emit_text(&e, "strategy", stats->strategy);
     moe_emit_text(&e, "cache", stats->cache);
     moe_emit_text(&e, "alloc", stats->alloc);
+    if (stats->boundary_from[0])
+        moe_emit_text(&e, "boundary_from", stats->boundary_from);
     moe_emit_text(&e, "parts", stats->parts);
     moe_emit_text(&e, "device", stats->device);
     moe_emit_u64(&e, "prompt_tokens", stats->prompt_tokens);
@@ -125,12 +127,15 @@ void moe_show_run_json(const struct moe_stats *stats, struct moe_buf *out)
 
 /* ---- For people ---- */
 
-/* "lru (cache arc, per-layer)"; without brackets where there is no cache. */
+/* "lru (cache arc, per-layer)"; "fate (cache arc, shallow:3 (from statistics))"; without brackets
+ * where there is no cache. */
 static void put_strategy(struct moe_buf *out, const struct moe_stats *stats)
 {
     moe_buf_text(out, stats->strategy);
+    const char *from = stats->boundary_from;
     if (stats->cache[0] && strcmp(stats->cache, "none") != 0)
-        moe_buf_printf(out, " (cache %s, %s)", stats->cache, stats->alloc);
+        moe_buf_printf(out, " (cache %s, %s%s%s%s)", stats->cache, stats->alloc,
+                       from[0] ? " (" : "", from, from[0] ? ")" : "");
 }
 
 static void put_speed(struct moe_buf *out, const char *name, const struct moe_phase_stats *p)

@@ -9,7 +9,9 @@ two=$tmp/two.moe
 text=$tmp/text
 awk '/^<\|endoftext\|>$/ { n++ } n < 12 { print }' tests/data/stories.calib.txt >"$text"
 stats=$tmp/stats.yaml
-"$bin/moe-profile" -q "$two" --text "$text" --max-tokens 96 -o "$stats" || exit 1
+trace=$tmp/trace
+machine="--layer-seconds 1e-3 --link-rate 1GB/s"
+"$bin/moe-profile" -q "$two" --text "$text" --max-tokens 96 -o "$stats" --trace "$trace" || exit 1
 
 prompt='Once upon a time, there was a little girl named Lily. She had a red ball and she liked to'
 ask() { run "$bin/moe-run" "$two" -p "$prompt" -n 12 --temp 0 --stats-json "$json" "$@"; }
@@ -81,6 +83,44 @@ for key in prompt_tokens generated_tokens ttft_s prefill_tokens_per_s decode_tok
     bytes_read bytes_per_token stall_s compute_s evictions resident_expert_bytes_max \
     peak_rss_bytes memory_budget_bytes strategy device; do
     check "--stats-json has $key" [ -n "$(figure $key)" ]
+done
+
+# ---- Shallow layers ------------------------------------------------------------------------------
+
+# Of how many layers all experts are kept: what the statistics say, in every program, or else an eighth
+# of the 12 layers.
+matches_text() { # TEXT GLOB
+    # shellcheck disable=SC2254 # a pattern is meant
+    case $1 in $2) return 0 ;; *) return 1 ;; esac
+}
+words() { sed -n "s/^ *\"$1\": \"\(.*\)\",\{0,1\}$/\1/p" "$json"; }
+"$bin/moe-plan" -q "$two" --expert-memory 2M --strategy fate --stats "$stats" --trace "$trace" $machine \
+    -o "$tmp/fate.yaml" || exit 1
+found=shallow:$(sed -n 's/^ *by_accuracy: //p' "$tmp/fate.yaml")
+check "the statistics tell shallow layers from others" [ "$found" != shallow: ]
+check "... and do not agree with the default" [ "$found" != shallow:2 ]
+check "a plan goes by them" grep -q "^ *alloc: \"$found\"$" "$tmp/fate.yaml"
+run "$bin/moe-plan" --explain "$tmp/fate.yaml"
+said=$(tr -s ' \n' ' ' <"$out")
+check "... and says so" matches_text "$said" "*($found, from statistics)*"
+for options in "--strategy fate --expert-memory 2M --statistics $stats" \
+    "--strategy eap --expert-memory 2M --statistics $stats" \
+    "--strategy lru+alloc=shallow --expert-memory 2M --statistics $stats" "--plan $tmp/fate.yaml"; do
+    # shellcheck disable=SC2086 # several words
+    ask $options --stats
+    check "${options%% "$tmp"*}: $found" [ "$(words alloc)" = "$found" ]
+    check "... from statistics" [ "$(words boundary_from)" = "from statistics" ]
+    check "... --stats says so" grep -q "$found (from statistics)" "$err"
+done
+ask --strategy fate --expert-memory 2M
+check "fate without statistics: an eighth" [ "$(words alloc)" = shallow:2 ]
+check "... and says so" [ "$(words boundary_from)" = "an eighth: no statistics" ]
+ask --strategy fate --alloc shallow:3 --statistics "$stats" --expert-memory 2M
+check "a number that is named" [ "$(words alloc)$(words boundary_from)" = shallow:3 ]
+for strategy in fate eap; do
+    run "$bin/moe-plan" --simulate "$trace" "$two" --strategy $strategy --stats "$stats" --memory 2x \
+        $machine --json
+    check "$strategy simulated: $found" grep -q "\"alloc\": *\"$found\"" "$out"
 done
 
 # ---- Refusals ------------------------------------------------------------------------------------

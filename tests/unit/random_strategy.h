@@ -58,7 +58,7 @@ static inline struct moe_strategy random_strategy(uint64_t *seed)
     s.keep_records = DRAW(2);
     s.low_pool = random_share(seed);
     s.alloc = (enum moe_alloc)DRAW(4);
-    s.boundary = s.alloc == MOE_ALLOC_SHALLOW ? (uint32_t)DRAW(5) : 0;
+    s.boundary = s.alloc == MOE_ALLOC_SHALLOW ? (uint32_t)DRAW(5) - 1 : 0; /* or MOE_SHALLOW_AUTO */
     s.init = (enum moe_init)DRAW(3);
     s.buffer = (uint32_t)DRAW(4);
     s.on_miss = (enum moe_on_miss)DRAW(4);

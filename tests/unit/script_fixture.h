@@ -132,7 +132,7 @@ static inline struct moe_strategy script_strategy(const char *words, uint32_t n_
     assert_ok(moe_strategy_parse(words, &s, &named, &err), &err);
     moe_strategy_drop_idle(&s, named);
     assert_ok(moe_strategy_settle(&s, &err), &err);
-    moe_strategy_fit(&s, n_layers);
+    moe_strategy_fit(&s, n_layers, NULL);
     return s;
 }
 

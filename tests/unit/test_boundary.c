@@ -4,7 +4,7 @@
  */
 #include <math.h>
 
-#include "plan/boundary.h"
+#include "sched/boundary.h"
 
 #include "../test.h"
 
@@ -106,9 +106,13 @@ static void accuracies_of_statistics(void **state)
     assert_true(accuracy[0] == -1 && accuracy[1] == 0.25 && accuracy[2] == 0.75 &&
                 accuracy[3] == 1);
     assert_int_equal(moe_boundary(accuracy, 4), 2);
+    assert_int_equal(moe_boundary_of_statistics(s), 2);
     moe_layer_accuracies(s, MOE_PREDICT_GATE_2, accuracy);
     for (int layer = 0; layer < 4; layer++)
         assert_true(accuracy[layer] == -1);
+    moe_statistics_free(s);
+    assert_ok(moe_statistics_new(&s, &shape, &err), &err);
+    assert_int_equal(moe_boundary_of_statistics(s), UINT32_MAX); /* nothing was predicted */
     moe_statistics_free(s);
 }
 

@@ -130,7 +130,8 @@ static void parts_that_cannot_run(void **state)
                  "strategy hobbit uses a lower precision, and there is none below '8'", &err);
     assert_fails(fit(&shape, "eap", 0, &f, &err), MOE_ERR_USAGE,
                  "strategy eap goes by what experts do", &err);
-    shape.has_statistics = true;
+    const struct moe_statistics some = {0};
+    shape.statistics = &some;
     assert_ok(fit(&shape, "eap", 0, &f, &err), &err);
     assert_fails(fit(&shape, "daop", 0, &f, &err), MOE_ERR_USAGE, "nothing beside it", &err);
     /* Fiddler's strategy works without a host, Fate's without a second precision. */

@@ -213,7 +213,7 @@ static void random_strategies_come_back(void **state)
         p->strategy = random_strategy(&seed);
         moe_strategy_drop_idle(&p->strategy, 0);
         assert_ok(moe_strategy_settle(&p->strategy, &err), &err);
-        moe_strategy_fit(&p->strategy, p->n_layers);
+        moe_strategy_fit(&p->strategy, p->n_layers, NULL);
         comes_back(p);
         moe_plan_free(p);
     }
@@ -367,6 +367,8 @@ static void damage_of_the_strategy_is_named(void **state)
             "every expert is in memory already");
     refused(SHAPED "strategy: {parts: {cache: lru, alloc: shallow}}\n", MOE_ERR_FORMAT,
             "'alloc' must have its number");
+    refused(SHAPED "strategy: {parts: {cache: lru, alloc: shallow:1}, boundary_from: luck}\n",
+            MOE_ERR_FORMAT, "'boundary_from' must be statistics or eighth");
     refused(SHAPED "strategy: {parts: {cache: lru, predict: gate-next, precalculate: true}}\n",
             MOE_ERR_FORMAT, "'precalculate-from' is missing");
 }

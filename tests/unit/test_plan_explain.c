@@ -76,7 +76,7 @@ static struct moe_plan filled(void)
         .tried = tried,
     };
     moe_strategy_find("fate", &p.strategy);
-    moe_strategy_fit(&p.strategy, LAYERS);
+    moe_strategy_fit(&p.strategy, LAYERS, NULL);
     assert_int_equal(moe_strategy_settle(&p.strategy, NULL), MOE_OK);
     return p;
 }
@@ -274,7 +274,7 @@ static void largest(void **state)
         memset(most[i].strategy, 's', sizeof most[i].strategy - 1);
     for (int i = 0; moe_strategy_name_at(i); i++) {
         moe_strategy_find(moe_strategy_name_at(i), &p.strategy);
-        moe_strategy_fit(&p.strategy, MANY);
+        moe_strategy_fit(&p.strategy, MANY, NULL);
         moe_buf_clear(&out);
         moe_explain_plan(&p, false, &out);
         check_screen(&out, 100);

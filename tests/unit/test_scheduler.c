@@ -146,7 +146,7 @@ static struct moe_strategy strategy_of(const char *name)
     struct moe_err err = {0};
     assert_true(moe_strategy_find(name, &s));
     assert_ok(moe_strategy_settle(&s, &err), &err);
-    moe_strategy_fit(&s, N_LAYERS);
+    moe_strategy_fit(&s, N_LAYERS, NULL);
     return s;
 }
 

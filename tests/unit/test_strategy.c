@@ -191,6 +191,10 @@ static void texts_mean_what_they_say(void **state)
     assert_true(s.alloc == MOE_ALLOC_SHALLOW && s.boundary == 3);
     set(&s, MOE_PART_ALLOC, "shallow");
     assert_int_equal(s.boundary, MOE_SHALLOW_AUTO);
+    set(&s, MOE_PART_ALLOC, "shallow:0"); /* none is shallow */
+    assert_true(s.alloc == MOE_ALLOC_SHALLOW && s.boundary == 0);
+    set(&s, MOE_PART_ALLOC, "shallow:auto");
+    assert_true(s.boundary == MOE_SHALLOW_AUTO && s.boundary_from == MOE_BOUNDARY_NAMED);
     set(&s, MOE_PART_ON_MISS, "load-low");
     assert_true(s.on_miss == MOE_MISS_LOAD_LOW && s.high_up_to == 0.6);
     set(&s, MOE_PART_ON_MISS, "emergency");
@@ -242,7 +246,9 @@ static void wrong_texts_are_refused(void **state)
         {MOE_PART_CACHE_WEIGHTS, "0,0,0,0"},
         {MOE_PART_CACHE_WEIGHTS, "1,1,1,-1"},
         {MOE_PART_CACHE_WEIGHTS, "1e308,1e308,1e308,1e308"},
-        {MOE_PART_ALLOC, "shallow:0"},
+        {MOE_PART_ALLOC, "shallow:4294967295"},
+        {MOE_PART_ALLOC, "shallow:"},
+        {MOE_PART_ALLOC, "per-layer:auto"},
         {MOE_PART_ALLOC, "global:1"},
         {MOE_PART_INIT, "full"},
         {MOE_PART_INIT, "empty:1"},
@@ -419,9 +425,9 @@ static void layers_follow_the_model(void **state)
     };
     for (size_t i = 0; i < N_ITEMS(cases); i++) {
         struct moe_strategy fate = strategy("fate"), daop = strategy("daop"), lru = strategy("lru");
-        moe_strategy_fit(&fate, cases[i].n);
-        moe_strategy_fit(&daop, cases[i].n);
-        moe_strategy_fit(&lru, cases[i].n);
+        moe_strategy_fit(&fate, cases[i].n, NULL);
+        moe_strategy_fit(&daop, cases[i].n, NULL);
+        moe_strategy_fit(&lru, cases[i].n, NULL);
         assert_int_equal(fate.boundary, cases[i].boundary);
         assert_int_equal(fate.precalculate_from, 0);
         assert_int_equal(daop.precalculate_from, cases[i].from);
@@ -430,8 +436,59 @@ static void layers_follow_the_model(void **state)
     struct moe_strategy s = strategy("daop");
     set(&s, MOE_PART_PRECALCULATE_FROM, "9");
     set(&s, MOE_PART_ALLOC, "shallow:2");
-    moe_strategy_fit(&s, 32);
+    moe_strategy_fit(&s, 32, NULL);
     assert_true(s.precalculate_from == 9 && s.boundary == 2);
+}
+
+/* Layer l's experts are predicted with this accuracy, from layer 1 on. */
+static struct moe_statistics *accuracies(uint32_t n_layers, const double *accuracy)
+{
+    const struct moe_statistics_shape shape = {
+        .n_layers = n_layers, .n_experts = 8, .top_k = 2, .max_tokens = 16, .prompt_percent = 50};
+    struct moe_statistics *s = NULL;
+    struct moe_err err = {0};
+    assert_ok(moe_statistics_new(&s, &shape, &err), &err);
+    for (uint32_t layer = 1; accuracy && layer < n_layers; layer++) {
+        uint64_t *n = moe_accuracy_at(s, layer, MOE_PREDICT_GATE_1);
+        n[MOE_ACC_TOKENS] = 100;
+        n[MOE_ACC_IN_K] = (uint64_t)(200 * accuracy[layer]);
+    }
+    return s;
+}
+
+static void expect_boundary(const char *name, const struct moe_statistics *s, uint32_t boundary,
+                            enum moe_boundary_from from)
+{
+    struct moe_strategy fitted = strategy(name);
+    moe_strategy_fit(&fitted, 8, s);
+    if (fitted.boundary != boundary || fitted.boundary_from != from)
+        fail_msg("%s: %u layers are shallow (%d)", name, fitted.boundary,
+                 (int)fitted.boundary_from);
+}
+
+/* Fate 4.4: "a boundary L between shallow and deep layers based on offline statistical analysis".
+ */
+static void the_boundary_follows_the_statistics(void **state)
+{
+    static const double rises[8] = {0, 0.5, 0.6, 0.95, 0.97, 0.97, 0.96, 0.98};
+    struct moe_statistics *like_figure_7 = accuracies(8, rises), *empty = accuracies(8, NULL),
+                          *of_another = accuracies(7, rises);
+    expect_boundary("fate", like_figure_7, 3, MOE_BOUNDARY_STATISTICS);
+    expect_boundary("eap", like_figure_7, 3, MOE_BOUNDARY_STATISTICS);
+    expect_boundary("fate", NULL, 1, MOE_BOUNDARY_EIGHTH);
+    expect_boundary("fate", empty, 1, MOE_BOUNDARY_EIGHTH);
+    expect_boundary("fate", of_another, 1, MOE_BOUNDARY_EIGHTH);
+    struct moe_strategy s = strategy("fate");
+    set(&s, MOE_PART_ALLOC, "shallow:2");
+    moe_strategy_fit(&s, 8, like_figure_7);
+    assert_int_equal(s.boundary, 2);
+    assert_null(moe_strategy_boundary_from(&s));
+    set(&s, MOE_PART_ALLOC, "shallow:auto");
+    moe_strategy_fit(&s, 8, like_figure_7);
+    assert_string_equal(moe_strategy_boundary_from(&s), "from statistics");
+    moe_statistics_free(like_figure_7);
+    moe_statistics_free(empty);
+    moe_statistics_free(of_another);
 }
 
 int main(void)
@@ -450,6 +507,7 @@ int main(void)
         cmocka_unit_test(what_has_no_effect_is_dropped),
         cmocka_unit_test(a_strategy_falls_back_and_a_named_part_does_not),
         cmocka_unit_test(layers_follow_the_model),
+        cmocka_unit_test(the_boundary_follows_the_statistics),
     };
     return cmocka_run_group_tests_name("strategy", tests, NULL, NULL);
 }

@@ -66,7 +66,7 @@ static void fitted(void **state)
     struct moe_strategy s;
     char brief[MOE_STRATEGY_BRIEF];
     assert_true(moe_strategy_find("fate", &s));
-    moe_strategy_fit(&s, 24);
+    moe_strategy_fit(&s, 24, NULL);
     moe_strategy_brief(&s, brief);
     assert_string_equal(brief, "fate+alloc=shallow:3");
 }

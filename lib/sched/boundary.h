@@ -1,8 +1,8 @@
 /*
  * Boundary: how many of the first layers are shallow (Fate 4.4). Pure.
  */
-#ifndef MOE_PLAN_BOUNDARY_H
-#define MOE_PLAN_BOUNDARY_H
+#ifndef MOE_SCHED_BOUNDARY_H
+#define MOE_SCHED_BOUNDARY_H
 
 #include <stdint.h>
 
@@ -13,6 +13,10 @@
  * those whose first mean is the lower one; 0 if there is none. Unknown accuracies (below 0: the
  * first layer cannot be predicted) count as 0. accuracy: [n_layers]. */
 uint32_t moe_boundary(const double *accuracy, uint32_t n_layers);
+
+/* The same by the accuracies of statistics: of the next layer's router on this layer's gate input,
+ * as many experts as are chosen (Fate fig. 7). UINT32_MAX: they predicted nothing. */
+uint32_t moe_boundary_of_statistics(const struct moe_statistics *s);
 
 /* Each layer's accuracy of a predictor: the share of its experts among as many predicted; -1 where
  * nothing was predicted. accuracy: [n_layers]. */

@@ -1,0 +1,80 @@
+#include "sched/boundary.h"
+
+#include <math.h>
+
+#include "record/statistics_figures.h"
+
+/* Relative differences below this are rounding. */
+static const double ROUNDING = 1e-9;
+
+/* Accuracies of layers; below 0: not known. */
+struct accuracies {
+    double (*at)(const void *of, uint32_t layer);
+    const void *of;
+};
+
+static double known(const struct accuracies *a, uint32_t layer)
+{
+    double accuracy = a->at(a->of, layer);
+    return accuracy > 0 ? accuracy : 0;
+}
+
+static uint32_t find(const struct accuracies *a, uint32_t n_layers)
+{
+    double total = 0, before = 0, best = 0;
+    uint32_t boundary = 0;
+    for (uint32_t i = 0; i < n_layers; i++)
+        total += known(a, i);
+    for (uint32_t n = 1; n < n_layers; n++) {
+        before += known(a, n - 1);
+        double n_after = n_layers - n, after = total - before;
+        double rise = after / n_after - before / n;
+        /* How much smaller the sum of squares is with two means than with one. */
+        double gain = rise * rise * n * n_after / n_layers;
+        if (rise > ROUNDING && gain > best * (1 + ROUNDING)) {
+            best = gain;
+            boundary = n;
+        }
+    }
+    return boundary;
+}
+
+static double in_list(const void *of, uint32_t layer)
+{
+    return ((const double *)of)[layer];
+}
+
+uint32_t moe_boundary(const double *accuracy, uint32_t n_layers)
+{
+    return find(&(struct accuracies){in_list, accuracy}, n_layers);
+}
+
+/* ---- Of statistics ---- */
+
+static double accuracy_at(const struct moe_statistics *s, enum moe_predictor predictor,
+                          uint32_t layer)
+{
+    double share = moe_figure_accuracy(s, layer, predictor).in_k;
+    return isnan(share) ? -1 : share;
+}
+
+static double by_gate(const void *of, uint32_t layer)
+{
+    return accuracy_at(of, MOE_PREDICT_GATE_1, layer);
+}
+
+uint32_t moe_boundary_of_statistics(const struct moe_statistics *s)
+{
+    uint32_t n_layers = s->shape.n_layers;
+    bool any = false;
+    for (uint32_t layer = 0; layer < n_layers; layer++)
+        any |= by_gate(s, layer) >= 0;
+    return any ? find(&(struct accuracies){by_gate, s}, n_layers) : UINT32_MAX;
+}
+
+void moe_layer_accuracies(const struct moe_statistics *s, enum moe_predictor predictor,
+                          double *accuracy)
+{
+    for (uint32_t layer = 0; layer < s->shape.n_layers; layer++)
+        accuracy[layer] = accuracy_at(s, predictor, layer);
+}
