@@ -19,18 +19,6 @@ static int number_layers(struct cached *c, struct moe_err *err)
     return MOE_OK;
 }
 
-/* Uses of each expert in a profile, [layer][expert]; NULL without memory. */
-static uint64_t *frequencies(const struct cached *c, const struct moe_statistics *statistics,
-                             struct moe_err *err)
-{
-    uint32_t n_layers = c->inventory.n_layers, n_experts = c->inventory.n_experts;
-    uint64_t *f = moe_alloc((uint64_t)n_layers * n_experts, sizeof *f, err);
-    for (uint32_t layer = 0; f && layer < n_layers; layer++)
-        memcpy(f + (uint64_t)layer * n_experts, moe_series_at(statistics, MOE_S_ACTIVATIONS, layer),
-               n_experts * sizeof *f);
-    return f;
-}
-
 static int place_slots(struct cached *c, struct moe_err *err)
 {
     const struct moe_pools *pools = &c->pools.pools;
@@ -49,8 +37,12 @@ static int place_slots(struct cached *c, struct moe_err *err)
     return MOE_OK;
 }
 
-static int open_scheduler(struct cached *c, const struct moe_cache_options *o,
-                          const uint64_t *frequency, struct moe_err *err)
+static const uint64_t *placement_of(const struct moe_cache_options *o)
+{
+    return o->statistics ? moe_statistics_placement(o->statistics) : NULL;
+}
+
+static int open_scheduler(struct cached *c, const struct moe_cache_options *o, struct moe_err *err)
 {
     struct moe_strategy lru;
     moe_strategy_find("lru", &lru);
@@ -60,7 +52,8 @@ static int open_scheduler(struct cached *c, const struct moe_cache_options *o,
         .high = o->high,
         .low = o->low,
         .pools = &c->pools.pools,
-        .frequency = frequency,
+        .frequency = o->statistics ? o->statistics->series[MOE_S_ACTIVATIONS] : NULL,
+        .placement = placement_of(o),
         .contents = o->contents,
         .n_contents = o->n_contents,
         .layer_seconds = o->layer_seconds,
@@ -91,7 +84,6 @@ int moe_experts_open_cached(struct moe_experts **out, const struct moe_pack *pac
 {
     *out = NULL;
     struct cached *c = moe_alloc(1, sizeof *c, err);
-    uint64_t *frequency = NULL;
     if (!c)
         return MOE_ERR_MEMORY;
     c->base.ops = &cached_ops;
@@ -106,26 +98,20 @@ int moe_experts_open_cached(struct moe_experts **out, const struct moe_pack *pac
     if (status != MOE_OK)
         goto fail;
     moe_expert_pools_size(&c->pools, pack, &c->inventory, o);
-    if (o->statistics && !(frequency = frequencies(c, o->statistics, err))) {
-        status = MOE_ERR_MEMORY;
-        goto fail;
-    }
-    status = open_scheduler(c, o, frequency, err);
+    status = open_scheduler(c, o, err);
     if (status == MOE_OK)
         status = place_slots(c, err);
     if (status == MOE_OK)
         status = moe_loader_open(&c->loader, &c->pools.loader, err);
     if (status == MOE_OK && c->gpu)
-        status = tiers_open(&c->tiers, c, o, frequency, progress, err);
+        status = tiers_open(&c->tiers, c, o, placement_of(o), progress, err);
     if (status == MOE_OK)
         status = fill(c, progress, err);
     if (status != MOE_OK)
         goto fail;
-    free(frequency);
     *out = &c->base;
     return MOE_OK;
 fail:
-    free(frequency);
     cached_ops.close(&c->base);
     return status;
 }

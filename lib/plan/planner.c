@@ -247,14 +247,12 @@ int moe_planner_make(const struct moe_planner *p, const struct moe_strategy *str
 {
     struct moe_trial_run t;
     struct moe_simulated_layer *layers = moe_alloc(plan->n_layers, sizeof *layers, err);
-    uint64_t *frequency = NULL;
+    const uint64_t *placement = p->statistics ? moe_statistics_placement(p->statistics) : NULL;
     int status = layers ? MOE_OK : MOE_ERR_MEMORY;
     if (status == MOE_OK)
         status = moe_planner_try(p, strategy, 0, 0, &t, layers, err);
     if (status == MOE_OK && t.simulated.decode.tokens == 0)
         status = moe_fail(err, MOE_ERR_USAGE, "the trace has no decoded token to plan by");
-    if (status == MOE_OK && p->statistics && !(frequency = planner_frequencies(p, err)))
-        status = MOE_ERR_MEMORY;
     if (status != MOE_OK)
         goto done;
     set_shape(p, &t.fitted, plan);
@@ -262,9 +260,9 @@ int moe_planner_make(const struct moe_planner *p, const struct moe_strategy *str
     set_expected(p, &t, compute_limit(p), &plan->expected);
     set_evidence(p, &t.simulated, &plan->evidence);
     set_losses(p, &t.fitted, plan);
-    status = set_slots(p, &t.fitted, frequency, plan, err);
+    status = set_slots(p, &t.fitted, placement, plan, err);
     if (status == MOE_OK)
-        status = set_contents(p, &t.fitted, frequency, plan, err);
+        status = set_contents(p, &t.fitted, placement, plan, err);
     if (status == MOE_OK)
         status = set_boundary_by_accuracy(p, plan, err);
     if (status == MOE_OK)
@@ -273,6 +271,5 @@ int moe_planner_make(const struct moe_planner *p, const struct moe_strategy *str
         status = planner_set_outlook(p, &t.fitted, plan, err);
 done:
     free(layers);
-    free(frequency);
     return status;
 }

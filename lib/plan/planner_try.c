@@ -27,16 +27,6 @@ static void make_resident(const struct moe_planner *p, struct moe_strategy *s,
     moe_pools_size(pools, p->inventory, s, 0, 0, moe_inventory_all_bytes(p->inventory, 0), 1);
 }
 
-uint64_t *planner_frequencies(const struct moe_planner *p, struct moe_err *err)
-{
-    uint64_t n = p->inventory->n_experts, n_layers = p->inventory->n_layers;
-    uint64_t *f = moe_alloc(n_layers * n, sizeof *f, err);
-    for (uint32_t layer = 0; f && layer < n_layers; layer++)
-        memcpy(f + layer * n, moe_series_at(p->statistics, MOE_S_ACTIVATIONS, layer),
-               n * sizeof *f);
-    return f;
-}
-
 uint32_t planner_n_cached(const struct moe_pools *pools)
 {
     uint32_t n = 0;
@@ -81,13 +71,10 @@ int moe_planner_try(const struct moe_planner *p, const struct moe_strategy *stra
     struct moe_pace pace = *p->pace;
     struct moe_strategy simulated = f->strategy;
     struct moe_pools pools = f->pools;
-    uint64_t *frequency = NULL;
     if (load_rate > 0)
         pace.load_rate = load_rate;
     if (f->strategy.resident)
         make_resident(p, &simulated, &pools);
-    if (p->statistics && !(frequency = planner_frequencies(p, err)))
-        return MOE_ERR_MEMORY;
     const struct moe_simulation in = {
         .trace = p->trace,
         .excerpt = p->excerpt,
@@ -96,7 +83,8 @@ int moe_planner_try(const struct moe_planner *p, const struct moe_strategy *stra
                       .high = f->high,
                       .low = f->low,
                       .pools = &pools,
-                      .frequency = frequency,
+                      .frequency = p->statistics ? p->statistics->series[MOE_S_ACTIVATIONS] : NULL,
+                      .placement = p->statistics ? moe_statistics_placement(p->statistics) : NULL,
                       .layer_seconds = moe_pace_layer(&pace, f->high, p->inventory->top_k),
                       .load_seconds = planner_load_seconds(p, &pace, f->high),
                       .seed = p->seed},
@@ -108,6 +96,5 @@ int moe_planner_try(const struct moe_planner *p, const struct moe_strategy *stra
     status = moe_simulate(&in, &out->simulated, layers, err);
     if (status == MOE_OK)
         status = find_optimum(p, out, err);
-    free(frequency);
     return status;
 }

@@ -7,8 +7,6 @@
 
 #include "plan/planner.h"
 
-/* Uses of each expert by the statistics, [n_layers][n_experts]; free() it. NULL: out of memory. */
-uint64_t *planner_frequencies(const struct moe_planner *p, struct moe_err *err);
 /* Slots that keep experts, of all pools. */
 uint32_t planner_n_cached(const struct moe_pools *pools);
 /* Seconds of a load that waits for nothing: Fate's t_expert. */

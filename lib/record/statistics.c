@@ -18,6 +18,7 @@ static const char *const predictor_names[MOE_N_PREDICTORS] = {
 
 static const char *const series_names[MOE_N_SERIES] = {
     [MOE_S_ACTIVATIONS] = "activations",
+    [MOE_S_DECODED] = "decode_activations",
     [MOE_S_RANK1] = "rank1",
     [MOE_S_WEIGHTS] = "weight_sums_30bit",
     [MOE_S_WEIGHT_BINS] = "weight_histogram",
@@ -46,6 +47,7 @@ uint64_t moe_series_length(const struct moe_statistics_shape *shape, enum moe_se
 {
     switch (series) {
     case MOE_S_ACTIVATIONS:
+    case MOE_S_DECODED:
     case MOE_S_RANK1:
         return shape->n_experts;
     case MOE_S_WEIGHTS:
@@ -73,6 +75,20 @@ uint64_t moe_series_length(const struct moe_statistics_shape *shape, enum moe_se
         break;
     }
     return 0;
+}
+
+bool moe_statistics_has_decoded(const struct moe_statistics *s)
+{
+    const uint64_t *decoded = moe_series_at(s, MOE_S_DECODED, 0); /* alike in every layer */
+    for (uint32_t e = 0; e < s->shape.n_experts; e++)
+        if (decoded[e])
+            return true;
+    return false;
+}
+
+const uint64_t *moe_statistics_placement(const struct moe_statistics *s)
+{
+    return s->series[moe_statistics_has_decoded(s) ? MOE_S_DECODED : MOE_S_ACTIVATIONS];
 }
 
 /* ---- Making and merging ---- */
@@ -152,6 +168,12 @@ static int merge_paths(struct moe_path_table *sum, const struct moe_path_table *
     return status;
 }
 
+/* Whether none of its decoded tokens were left out of MOE_S_DECODED. */
+static bool has_all_decoded(const struct moe_statistics *s)
+{
+    return s->totals[MOE_TOTAL_TOKENS] == 0 || moe_statistics_has_decoded(s);
+}
+
 int moe_statistics_merge(struct moe_statistics *sum, const struct moe_statistics *part,
                          struct moe_err *err)
 {
@@ -165,10 +187,13 @@ int moe_statistics_merge(struct moe_statistics *sum, const struct moe_statistics
                         " tokens, %" PRIu32 "%% of them prompt, against %" PRIu32 " and %" PRIu32
                         "%%",
                         a->max_tokens, a->prompt_percent, b->max_tokens, b->prompt_percent);
+    bool all_decoded = has_all_decoded(sum) && has_all_decoded(part);
     for (int i = 0; i < MOE_N_TOTALS; i++)
         sum->totals[i] += part->totals[i];
     for (uint64_t i = 0; i < n_numbers(a); i++)
         sum->series[0][i] += part->series[0][i];
+    for (uint32_t l = 0; l < a->n_layers && !all_decoded; l++)
+        memset(moe_series_at(sum, MOE_S_DECODED, l), 0, a->n_experts * sizeof(uint64_t));
     int status = merge_paths(sum->paths, part->paths, err);
     return status == MOE_OK ? merge_paths(sum->whole, part->whole, err) : status;
 }

@@ -91,6 +91,7 @@ enum {
 /* Per-layer series of whole numbers. E experts, k per token. */
 enum moe_series {
     MOE_S_ACTIVATIONS,    /* [E] */
+    MOE_S_DECODED,        /* [E] activations but those of prompts; all 0 where not counted apart */
     MOE_S_RANK1,          /* [E] times each was the best */
     MOE_S_WEIGHTS,        /* [k] sums of routing weights by rank, 2^-30 */
     MOE_S_WEIGHT_BINS,    /* [20] routing weights in 0..1 */
@@ -166,6 +167,13 @@ static inline uint64_t *moe_accuracy_at(const struct moe_statistics *s, uint32_t
 {
     return moe_series_at(s, MOE_S_ACCURACY, layer) + predictor * MOE_N_ACCURACIES;
 }
+
+/* Whether the activations of decoded tokens are known: earlier versions did not count them, and
+ * without any there is nothing to count. */
+bool moe_statistics_has_decoded(const struct moe_statistics *s);
+/* [n_layers][n_experts] uses that decide where experts are placed (DAOP IV-A): by decoded tokens,
+ * or by all where those are not known. */
+const uint64_t *moe_statistics_placement(const struct moe_statistics *s);
 
 /* Bytes that they take, a document being counted included; the tables of paths grow in addition. */
 uint64_t moe_statistics_bytes(const struct moe_statistics_shape *shape);

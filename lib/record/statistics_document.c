@@ -205,10 +205,12 @@ static void count_predicted(struct moe_statistics *s, uint32_t layer, const uint
 
 int moe_statistics_end(struct moe_statistics *s, struct moe_err *err)
 {
-    uint32_t n = s->document->n_tokens;
+    uint32_t n = s->document->n_tokens, prompt = moe_prompt_tokens(&s->shape, n);
     int status = MOE_OK;
     if (n == 0)
         return MOE_OK;
+    /* Not beside texts of an earlier version, of which they are not known. */
+    bool counts_decoded = s->totals[MOE_TOTAL_TOKENS] == 0 || moe_statistics_has_decoded(s);
     s->totals[MOE_TOTAL_DOCUMENTS]++;
     s->totals[MOE_TOTAL_TOKENS] += n;
     s->totals[MOE_TOTAL_HASH] += s->document->hash;
@@ -220,6 +222,9 @@ int moe_statistics_end(struct moe_statistics *s, struct moe_err *err)
             activations[e] += counts[e];
         count_popularity(s, l, counts);
         count_predicted(s, l, counts);
+        count_experts(s, l, counts_decoded ? prompt : n, n, counts);
+        for (uint32_t e = 0; e < s->shape.n_experts; e++)
+            moe_series_at(s, MOE_S_DECODED, l)[e] += counts[e];
         for (uint32_t t = 0; t < n; t++) {
             moe_series_at(s, MOE_S_RANK1, l)[moe_document_chosen(s, l, t)[0]]++;
             count_weights(s, l, moe_document_weights(s, l, t));

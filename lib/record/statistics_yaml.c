@@ -80,7 +80,7 @@ static void put_layer(struct moe_emit *e, const struct moe_statistics *s, uint32
     moe_emit_open_map(e, NULL);
     moe_emit_u64(e, "layer", layer);
     for (int i = 0; i < MOE_N_SERIES; i++)
-        if (is_list(i))
+        if (is_list(i) && (i != MOE_S_DECODED || moe_statistics_has_decoded(s)))
             put_numbers(e, moe_series_name(i), moe_series_at(s, i, layer),
                         moe_series_length(&s->shape, i), is_signed(i));
     moe_emit_open_map(e, moe_series_name(MOE_S_ACCURACY));
@@ -215,7 +215,8 @@ static int read_layer(struct reading *r, struct moe_yaml_node *map, uint32_t lay
         status = moe_yaml_fail(r->doc, map, r->err, "layer %" PRIu64 " where %" PRIu32 " belongs",
                                number, layer);
     for (int i = 0; i < MOE_N_SERIES && status == MOE_OK; i++) {
-        if (!is_list(i))
+        bool absent = i == MOE_S_DECODED && !moe_yaml_get(map, moe_series_name(i));
+        if (!is_list(i) || absent)
             continue;
         status = read_series(r, map, moe_series_name(i), is_signed(i), moe_series_at(s, i, layer),
                              moe_series_length(&s->shape, i));
@@ -326,14 +327,21 @@ static int check_layer_sums(struct reading *r, uint32_t l, uint64_t paths)
 {
     const struct moe_statistics *s = r->s;
     uint64_t tokens = s->totals[MOE_TOTAL_TOKENS], k = s->shape.top_k;
+    uint64_t decoded = 0, decoded_first = 0;
+    bool within = true;
     uint64_t active = 0, best = 0, pairs = 0, n_pairs = moe_series_length(&s->shape, MOE_S_PAIRS);
     for (uint32_t e = 0; e < s->shape.n_experts; e++) {
         active += moe_series_at(s, MOE_S_ACTIVATIONS, l)[e];
         best += moe_series_at(s, MOE_S_RANK1, l)[e];
+        decoded += moe_series_at(s, MOE_S_DECODED, l)[e];
+        decoded_first += moe_series_at(s, MOE_S_DECODED, 0)[e];
+        within &=
+            moe_series_at(s, MOE_S_DECODED, l)[e] <= moe_series_at(s, MOE_S_ACTIVATIONS, l)[e];
     }
     for (uint64_t i = 0; i < n_pairs; i++)
         pairs += moe_series_at(s, MOE_S_PAIRS, l)[i];
-    if (best == tokens && active == tokens * k && paths == (l ? tokens : 0) &&
+    if (within && decoded == decoded_first && decoded % k == 0 && best == tokens &&
+        active == tokens * k && paths == (l ? tokens : 0) &&
         pairs == (l ? tokens : tokens - s->totals[MOE_TOTAL_DOCUMENTS]) * k * k)
         return MOE_OK;
     return moe_yaml_fail(r->doc, moe_yaml_root(r->doc), r->err,

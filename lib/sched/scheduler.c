@@ -10,6 +10,11 @@
 
 /* ---- Opening ---- */
 
+static const uint64_t *placement_of(const struct moe_scheduler_options *o)
+{
+    return o->placement ? o->placement : o->frequency;
+}
+
 /* The variants of each expert that are used. */
 static int list_variants(struct moe_scheduler *s, const struct moe_scheduler_options *o,
                          struct moe_err *err)
@@ -59,7 +64,7 @@ static int open_store(struct moe_scheduler *s, const struct moe_scheduler_option
         moe_alloc((uint64_t)pools.n_classes * s->n_layers, sizeof *per_layer, err);
     if (!per_layer)
         return MOE_ERR_MEMORY;
-    share_layers(s, o->frequency, &pools, per_layer);
+    share_layers(s, placement_of(o), &pools, per_layer);
     for (uint32_t c = 0; c < pools.n_classes; c++)
         class_bytes[c] = s->inventory->classes[c].slot_bytes;
     const struct moe_store_params params = {
@@ -119,7 +124,7 @@ static int list_contents(struct moe_scheduler *s, const struct moe_scheduler_opt
         memcpy(s->contents, o->contents, s->n_contents * sizeof *s->contents);
     } else if (status == MOE_OK && s->strategy.init != MOE_INIT_EMPTY) {
         s->n_contents = moe_initial(s->strategy.init, NULL, n_keys, s->n_layers, s->n_experts,
-                                    o->frequency, s->contents, order);
+                                    placement_of(o), s->contents, order);
     }
     free(order);
     return status;

@@ -81,6 +81,7 @@ struct moe_scheduler_options {
     /* Slots. Without per_layer they are divided among layers as the strategy says. */
     const struct moe_pools *pools;
     const uint64_t *frequency; /* [layer][expert] of a profile; NULL: none */
+    const uint64_t *placement; /* likewise: what slots and first contents go by; NULL: frequency */
     /* What the cache holds at the start, in this order: layer * n_experts + expert. NULL: as the
      * strategy's --init says. */
     const uint32_t *contents;

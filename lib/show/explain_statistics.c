@@ -64,6 +64,13 @@ static void put_uses(const struct moe_statistics *s, struct moe_buf *out)
                        "The use of experts in a prompt and that in the rest of its text agree by "
                        "%.3f, where 1 means alike.",
                        moe_figure_similarity(s).whole);
+    moe_draw_paragraph(out, NULL, 2, "%s",
+                       moe_statistics_has_decoded(s)
+                           ? "Where experts are placed by frequency (--init, --alloc), the rest of "
+                             "each text counts, not its prompt."
+                           : "Where experts are placed by frequency (--init, --alloc), prompts "
+                             "count as well: the rest of the texts was not counted apart (an "
+                             "earlier version made the statistics, or all of a text is prompt).");
 }
 
 static void put_predictors(const struct moe_statistics *s, bool blocks, struct moe_buf *out)
@@ -161,6 +168,7 @@ int moe_explain_statistics_json(const struct moe_statistics *s, struct moe_buf *
     put_number(&e, "reuse", reuse.active);
     put_number(&e, "reuse_by_chance", reuse.chance);
     put_number(&e, "prompt_to_rest", moe_figure_similarity(s).whole);
+    moe_emit_text(&e, "placement_by", moe_statistics_has_decoded(s) ? "decode" : "all");
     moe_emit_open_map(&e, "predictors");
     for (enum moe_predictor p = 0; p < MOE_N_PREDICTORS; p++) {
         struct moe_accuracy_figures a = moe_figure_accuracy(s, MOE_ALL_LAYERS, p);

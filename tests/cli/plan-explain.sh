@@ -59,6 +59,7 @@ percent() { awk -v x="$1" 'BEGIN { printf "%.1f%%", 100 * x }'; }
 skew=$(echo "$all" | sed 's/{"skew":\([.0-9]*\).*/\1/')
 says "how uneven use is" "does $(percent "$skew") of its work over all texts, $(percent "$(figure document_skew)") within"
 says "what is used again" "experts $(percent "$(figure active)") were also used by the token before it; by chance it would be 12.5%"
+says "what counts for the placement" "the rest of each text counts"
 says "prompts and the rest" "agree by $(awk -v x="$(sed 's/.*"prompt_to_rest":\([.0-9]*\).*/\1/' "$tmp/shown")" 'BEGIN { printf "%.3f", x }')"
 for predictor in previous gate-1 gate-2 gate-3 attention attention-1 residual-1 residual-3; do
     in_k=$(echo "$all" | sed "s/.*\"$predictor\":{\"top1\":[^}]*\"in_k\":\\([.0-9]*\\).*/\\1/")

@@ -256,11 +256,11 @@ static void check_token(struct watch *w, struct moe_expert_compute *compute)
     w->n_tokens++;
 }
 
-/* The most frequent experts of each layer. */
+/* The most frequent experts of each layer by the decoded tokens of the statistics. */
 static void place(struct watch *w)
 {
     for (uint32_t layer = 0; layer < LAYERS; layer++) {
-        const uint64_t *uses = moe_series_at(fixture.statistics, MOE_S_ACTIVATIONS, layer);
+        const uint64_t *uses = moe_series_at(fixture.statistics, MOE_S_DECODED, layer);
         for (int e = 0; e < EXPERTS; e++) {
             int before = 0;
             for (int other = 0; other < EXPERTS; other++)

@@ -106,10 +106,6 @@ static void compare(const char *words, double demand, double ratio, uint32_t bat
     assert_ok(moe_pack_fit_open(&fit, fixture.pack, &o, &err), &err);
     const struct moe_fitter fitter = moe_pack_fit_fitter(fit);
     assert_ok(fitter.fit(fitter.ctx, &o.strategy, 0, &fitted, &err), &err);
-    uint64_t frequency[LAYERS * EXPERTS];
-    for (uint32_t l = 0; l < LAYERS; l++)
-        memcpy(frequency + l * EXPERTS, moe_series_at(fixture.statistics, MOE_S_ACTIVATIONS, l),
-               EXPERTS * sizeof *frequency);
     const struct moe_simulation in = {
         .trace = trace,
         .scheduler = {.inventory = moe_pack_fit_inventory(fit),
@@ -117,7 +113,8 @@ static void compare(const char *words, double demand, double ratio, uint32_t bat
                       .high = fitted.high,
                       .low = fitted.low,
                       .pools = &fitted.pools,
-                      .frequency = frequency,
+                      .frequency = fixture.statistics->series[MOE_S_ACTIVATIONS],
+                      .placement = moe_statistics_placement(fixture.statistics),
                       .seed = o.seed},
         .statistics = fixture.statistics,
         .pace = &pace,

@@ -108,6 +108,7 @@ static void counts_equal_a_naive_recount(void **state)
 {
     struct moe_statistics *s = run(0, 1, 7, NULL);
     uint64_t tokens = 0, active[LAYERS][EXPERTS] = {{0}}, best[LAYERS][EXPERTS] = {{0}};
+    uint64_t decoded[LAYERS][EXPERTS] = {{0}};
     uint64_t pairs[LAYERS][EXPERTS][EXPERTS] = {{{0}}}, reuse[LAYERS][MOE_N_REUSES] = {{0}};
     uint64_t acc[LAYERS][5] = {{0}}, n_gate = 0;
     double cosines = 0, xx = 0, xy = 0;
@@ -120,6 +121,7 @@ static void counts_equal_a_naive_recount(void **state)
                 best[l][d.chosen[l][t][0]]++;
                 for (uint32_t e = 0; e < EXPERTS; e++) {
                     active[l][e] += chose(&d, l, t, e);
+                    decoded[l][e] += t >= d.n * SHAPE.prompt_percent / 100 && chose(&d, l, t, e);
                     for (uint32_t p = 0; p < EXPERTS; p++)
                         if (l > 0 || t > 0)
                             pairs[l][p][e] +=
@@ -160,6 +162,7 @@ static void counts_equal_a_naive_recount(void **state)
     double got_cosines = 0, got_xx = 0, got_xy = 0;
     for (uint32_t l = 0; l < LAYERS; l++) {
         assert_memory_equal(moe_series_at(s, MOE_S_ACTIVATIONS, l), active[l], sizeof active[l]);
+        assert_memory_equal(moe_series_at(s, MOE_S_DECODED, l), decoded[l], sizeof decoded[l]);
         assert_memory_equal(moe_series_at(s, MOE_S_RANK1, l), best[l], sizeof best[l]);
         assert_memory_equal(moe_series_at(s, MOE_S_PAIRS, l), pairs[l], sizeof pairs[l]);
         assert_memory_equal(moe_series_at(s, MOE_S_REUSE, l), reuse[l], sizeof reuse[l]);
@@ -248,6 +251,49 @@ static void a_file_gives_the_numbers_back(void **state)
     moe_buf_release(&b);
     moe_statistics_free(s);
     moe_statistics_free(back);
+}
+
+/* Statistics as versions before wrote them: without the lines of decoded tokens. */
+static struct moe_statistics *run_before(uint32_t first, uint32_t step)
+{
+    struct moe_err err = {0};
+    struct moe_statistics *s = run(first, step, 8, NULL), *before = NULL;
+    struct moe_buf text = {0}, old = {0};
+    write_text(s, &text);
+    char *end = (char *)text.data + text.size;
+    for (char *line = (char *)text.data, *next; line < end; line = next) {
+        next = memchr(line, '\n', (size_t)(end - line));
+        next = next ? next + 1 : end;
+        char *key = strstr(line, "decode_activations:");
+        if (!key || key > next)
+            moe_buf_append(&old, line, (size_t)(next - line));
+    }
+    assert_true(old.size < text.size);
+    assert_ok(read_text(&before, (const char *)old.data, old.size, &err), &err);
+    moe_buf_release(&text);
+    moe_buf_release(&old);
+    moe_statistics_free(s);
+    return before;
+}
+
+/* Experts are placed by decoded tokens, where they were counted for all of the texts. */
+static void decoded_tokens_place_experts(void **state)
+{
+    struct moe_err err = {0};
+    struct moe_statistics *s = run(0, 2, 8, NULL), *old = run_before(1, 2);
+    uint64_t bytes = LAYERS * EXPERTS * sizeof(uint64_t);
+    assert_true(moe_statistics_has_decoded(s));
+    assert_memory_equal(moe_statistics_placement(s), s->series[MOE_S_DECODED], bytes);
+    assert_false(moe_statistics_has_decoded(old));
+    assert_memory_equal(moe_statistics_placement(old), old->series[MOE_S_ACTIVATIONS], bytes);
+    assert_ok(moe_statistics_merge(s, old, &err), &err);
+    assert_memory_equal(moe_statistics_placement(s), s->series[MOE_S_ACTIVATIONS], bytes);
+    struct document d;
+    make_document(&d, 1);
+    feed(s, &d, 5); /* a further text does not make them known of the others */
+    assert_false(moe_statistics_has_decoded(s));
+    moe_statistics_free(s);
+    moe_statistics_free(old);
 }
 
 /* Every line dropped, every line cut short: an error with the place, or (a comment, a number cut to
@@ -357,6 +403,7 @@ int main(void)
         cmocka_unit_test(batches_and_shards_make_no_difference),
         cmocka_unit_test(other_settings_are_not_merged),
         cmocka_unit_test(a_file_gives_the_numbers_back),
+        cmocka_unit_test(decoded_tokens_place_experts),
         cmocka_unit_test(damaged_files_are_refused),
         cmocka_unit_test(paths_predict_what_follows),
         cmocka_unit_test(a_sketch_does_not_depend_on_order),
