@@ -92,7 +92,8 @@ uint32_t scheduler_predict_layer(struct moe_scheduler *s, const struct moe_predi
     uint32_t n_set = n_named(s, p, experts, n);
     uint32_t most = s->strategy.prefetch.count && p->n_rows == 1 ? s->strategy.prefetch.count : n;
     if (s->strategy.prefetch.slack && p->n_rows == 1) {
-        uint32_t paid = moe_slack_loads(s->layer_seconds.value, s->load_seconds.value, 1);
+        uint32_t paid = moe_slack_loads(s->layer_seconds.value, s->load_seconds.value,
+                                        s->strategy.prefetch.slack_least);
         most = paid < most ? paid : most;
     }
     unguard(s, p->layer);

@@ -69,10 +69,11 @@ struct moe_prefetch_limits {
     double percentile; /* score above this percentile of the layer's scores; 0: no limit */
     uint32_t count;    /* at most this many loads per layer; 0: no limit */
     bool slack;        /* at most as many as can be loaded before the next router: n = T / t_expert
-                          (Fate 4.3) */
-    bool until_router; /* one after the other until the router has chosen (EdgeMoE III-C) */
-    bool top_k;        /* only the k best: "all" the predicted experts */
-    bool measured;     /* stops as long as measurements say that it costs more than it saves */
+                          (Fate 4.3), none where a load takes longer than a layer */
+    uint32_t slack_least; /* ... but so many in any case */
+    bool until_router;    /* one after the other until the router has chosen (EdgeMoE III-C) */
+    bool top_k;           /* only the k best: "all" the predicted experts */
+    bool measured;        /* stops as long as measurements say that it costs more than it saves */
 };
 
 enum { MOE_MAX_DEPTH = 8 };

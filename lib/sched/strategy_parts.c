@@ -36,8 +36,8 @@ static const struct part parts[MOE_N_PARTS] = {
                        "gate-residual[:DEPTH]")},
     [MOE_PART_PREFETCH] = {
         {"prefetch", "LIMITS", "prefetch predicted experts, within limits", "none"},
-        CODEC(prefetch, "none, or some of percentile:P, count:N, slack, until-router, all, "
-                        "measured, with commas")},
+        CODEC(prefetch, "none, or some of percentile:P, count:N, slack[:LEAST], until-router, "
+                        "all, measured, with commas")},
     [MOE_PART_PROTECT] = {
         {"protect", NULL, "do not evict predicted experts", "off"}, FLAG(protect)},
     [MOE_PART_CACHE] = {

@@ -141,7 +141,8 @@ static bool parse_limit(const char *text, struct moe_prefetch_limits *limits)
                                         "until-router", "all",   "measured"};
     const char *arg;
     int word = find_word(words, 6, text, &arg);
-    if ((word == 0 || word == 1) != (arg != NULL))
+    bool needs_arg = word == 0 || word == 1, takes_arg = needs_arg || word == 2;
+    if ((needs_arg && !arg) || (arg && !takes_arg))
         return false;
     switch (word) {
     case 0:
@@ -150,7 +151,8 @@ static bool parse_limit(const char *text, struct moe_prefetch_limits *limits)
     case 1:
         return moe_part_count(arg, 1, UINT32_MAX, &limits->count);
     case 2:
-        return limits->slack = true;
+        limits->slack = true;
+        return !arg || moe_part_count(arg, 1, UINT32_MAX, &limits->slack_least);
     case 3:
         return limits->until_router = true;
     case 4:
@@ -178,15 +180,17 @@ static bool parse_prefetch(const char *text, struct moe_strategy *s)
 static void write_prefetch(const struct moe_strategy *s, char *out, size_t size)
 {
     const struct moe_prefetch_limits *p = &s->prefetch;
-    char number[32], percentile[48] = "", count[32] = "";
+    char number[32], percentile[48] = "", count[32] = "", least[16] = "";
     if (p->percentile > 0) {
         number_text(p->percentile, number, sizeof number);
         snprintf(percentile, sizeof percentile, ",percentile:%s", number);
     }
     if (p->count)
         snprintf(count, sizeof count, ",count:%u", p->count);
+    if (p->slack && p->slack_least)
+        snprintf(least, sizeof least, ":%u", p->slack_least);
     char all[MOE_PART_TEXT_BYTES];
-    snprintf(all, sizeof all, "%s%s%s%s%s%s", percentile, count, p->slack ? ",slack" : "",
+    snprintf(all, sizeof all, "%s%s%s%s%s%s%s", percentile, count, p->slack ? ",slack" : "", least,
              p->until_router ? ",until-router" : "", p->top_k ? ",all" : "",
              p->measured ? ",measured" : "");
     snprintf(out, size, "%s", all[0] ? all + 1 : "none");

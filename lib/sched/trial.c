@@ -56,7 +56,7 @@ void moe_trial_token(struct moe_trial *t, double seconds)
 uint32_t moe_slack_loads(double layer_seconds, double load_seconds, uint32_t least)
 {
     if (!(layer_seconds > 0) || !(load_seconds > 0))
-        return least;
+        return least ? least : 1;
     /* Undoes rounding just below a whole number. */
     double n = layer_seconds / load_seconds * (1 + 1e-9);
     return n >= UINT32_MAX ? UINT32_MAX : n > least ? (uint32_t)n : least;

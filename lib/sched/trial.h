@@ -40,7 +40,8 @@ struct moe_fading {
 void moe_fading_add(struct moe_fading *f, double x);
 
 /* n = T / t_expert (Fate 4.3): loads that fit into the time between two routers, at least `least`.
- * Without both times: `least`. */
+ * 0 does not last: demand loads go on measuring t_expert. Without both times: 1, or `least` if that
+ * is more. */
 uint32_t moe_slack_loads(double layer_seconds, double load_seconds, uint32_t least);
 
 #endif

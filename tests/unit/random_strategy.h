@@ -11,7 +11,8 @@ static inline void assert_same(const struct moe_strategy *a, const struct moe_st
 #define SAME(field) assert_true(a->field == b->field)
     SAME(resident), SAME(needs_profile), SAME(needs_low), SAME(needs_host), SAME(inexact);
     SAME(predict), SAME(depth), SAME(protect);
-    SAME(prefetch.percentile), SAME(prefetch.count), SAME(prefetch.slack);
+    SAME(prefetch.percentile), SAME(prefetch.count), SAME(prefetch.slack),
+        SAME(prefetch.slack_least);
     SAME(prefetch.until_router), SAME(prefetch.top_k), SAME(prefetch.measured);
     SAME(cache), SAME(keep_records), SAME(low_pool), SAME(alloc), SAME(boundary), SAME(init);
     SAME(buffer), SAME(cache_bits), SAME(host_falls_back), SAME(on_miss), SAME(high_up_to),
@@ -40,6 +41,7 @@ static inline struct moe_strategy random_strategy(uint64_t *seed)
     s.prefetch.percentile = DRAW(2) ? 99 * random_share(seed) : 0;
     s.prefetch.count = DRAW(2) ? (uint32_t)test_random(seed) : 0;
     s.prefetch.slack = DRAW(2);
+    s.prefetch.slack_least = s.prefetch.slack ? (uint32_t)DRAW(3) : 0;
     s.prefetch.until_router = DRAW(2);
     s.prefetch.top_k = DRAW(2);
     s.prefetch.measured = DRAW(2);

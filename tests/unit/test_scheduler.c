@@ -671,6 +671,42 @@ static void loads_are_limited_by_slack_and_count(void **state)
     moe_scheduler_close(s);
 }
 
+/* A decoded token whose layers compute for `layer` seconds and whose one load takes `load`; how
+ * many loads a prediction of four begins then. */
+static uint32_t prefetched_after(struct moe_scheduler *s, double layer, double load)
+{
+    struct moe_err err = {0};
+    float scores[N_EXPERTS], unimportance[N_EXPERTS];
+    arrive_all(s);
+    pass(s, 1, 0, 1); /* nothing that is staged stays */
+    pass(s, 0, 1, 2);
+    moe_scheduler_end_tokens(s, true, layer * N_LAYERS, 0, load, 1);
+    struct moe_prediction p = predict(1, (const uint32_t[]){4, 3, 5, 6}, 4, scores, unimportance);
+    assert_ok(moe_scheduler_predicted(s, &p, 1, &err), &err);
+    return channel.n;
+}
+
+/* n = T / t_expert is 0 where a load takes longer than a layer, and does not stay 0: demand loads
+ * measure on. */
+static void slow_loads_are_not_prefetched(void **state)
+{
+    struct moe_strategy strategy = strategy_of("fate");
+    strategy.prefetch.percentile = 25;
+    strategy.alloc = MOE_ALLOC_GLOBAL;
+    assert_true(strategy.prefetch.slack && strategy.prefetch.slack_least == 0);
+    for (uint32_t least = 0; least < 2; least++) {
+        strategy.prefetch.slack_least = least;
+        struct moe_scheduler *s = open_scheduler(&strategy, 2, 0, 8);
+        assert_int_equal(prefetched_after(s, 5e-3, 6e-3), least);
+        assert_int_equal(prefetched_after(s, 5e-3, 6e-3), least);
+        uint32_t n = 0, tokens = 0;
+        while (n <= least && ++tokens < 100) /* the link has become fast; the mean follows */
+            n = prefetched_after(s, 5e-3, 1e-3);
+        assert_in_range(tokens, 1, 10);
+        moe_scheduler_close(s);
+    }
+}
+
 /* ---- Everything at once ---- */
 
 /* Random strategies, requests, predictions, arrivals in any order: counts add up, the store's
@@ -769,6 +805,7 @@ int main(void)
         cmocka_unit_test(predicted_experts_are_protected_and_graded),
         cmocka_unit_test(one_load_at_a_time_until_the_router),
         cmocka_unit_test(loads_are_limited_by_slack_and_count),
+        cmocka_unit_test(slow_loads_are_not_prefetched),
         cmocka_unit_test(any_strategy_survives_any_order),
     };
     return cmocka_run_group_tests_name("scheduler", tests, open_inventory, release_inventory);

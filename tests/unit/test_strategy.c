@@ -185,6 +185,10 @@ static void texts_mean_what_they_say(void **state)
     assert_true(s.predict == MOE_PREDICT_BY_KEYS && s.depth == 1);
     set(&s, MOE_PART_PREFETCH, "count:3,percentile:62.5");
     assert_true(s.prefetch.count == 3 && s.prefetch.percentile == 62.5 && !s.prefetch.slack);
+    set(&s, MOE_PART_PREFETCH, "slack");
+    assert_true(s.prefetch.slack && s.prefetch.slack_least == 0);
+    set(&s, MOE_PART_PREFETCH, "slack:2,all");
+    assert_true(s.prefetch.slack && s.prefetch.slack_least == 2 && s.prefetch.top_k);
     set(&s, MOE_PART_PREFETCH, "measured");
     assert_true(s.prefetch.count == 0 && s.prefetch.measured);
     set(&s, MOE_PART_ALLOC, "shallow:3");
@@ -232,7 +236,9 @@ static void wrong_texts_are_refused(void **state)
         {MOE_PART_PREFETCH, "slack,"},
         {MOE_PART_PREFETCH, ",slack"},
         {MOE_PART_PREFETCH, "none,slack"},
-        {MOE_PART_PREFETCH, "slack:1"},
+        {MOE_PART_PREFETCH, "slack:0"},
+        {MOE_PART_PREFETCH, "slack:"},
+        {MOE_PART_PREFETCH, "all:1"},
         {MOE_PART_PREFETCH, "count"},
         {MOE_PART_PREFETCH, "count:0"},
         {MOE_PART_PREFETCH, "count:4294967296"},

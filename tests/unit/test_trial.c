@@ -85,6 +85,8 @@ static void slack_pays_for_whole_loads(void **state)
     assert_int_equal(moe_slack_loads(5e-3, 6e-3, 0), 0);
     assert_int_equal(moe_slack_loads(5e-3, 6e-3, 1), 1);
     assert_int_equal(moe_slack_loads(0, 6e-3, 1), 1); /* not measured yet */
+    assert_int_equal(moe_slack_loads(0, 6e-3, 0), 1);
+    assert_int_equal(moe_slack_loads(13e-3, 0, 0), 1);
     assert_int_equal(moe_slack_loads(13e-3, 0, 3), 3);
     assert_int_equal(moe_slack_loads(1, 1e-300, 0), UINT32_MAX);
 }
