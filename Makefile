@@ -136,13 +136,16 @@ LIBCMD := $(BUILD)/libcmd.a
 PROGRAMS := $(CMD_MAIN:cmd/%.c=$(BUILD)/bin/%)
 TEST_SRC := $(sort $(wildcard tests/unit/test_*.c tests/kern/test_*.c))
 TESTS := $(TEST_SRC:%.c=$(BUILD)/%)
-TOOL_SRC := $(sort $(wildcard tests/tools/*.c tests/bench/*.c))
+# A moe-run with a stand-in, for a script.
+RUN_UNCHECKED := $(BUILD)/tests/tools/run_unchecked
+TOOL_SRC := $(filter-out tests/tools/run_unchecked.c,\
+            $(sort $(wildcard tests/tools/*.c tests/bench/*.c)))
 TOOLS := $(TOOL_SRC:%.c=$(BUILD)/%)
 
 .PHONY: all lib tests tools help
 all: $(PROGRAMS)
 lib: $(LIBMOE)
-tests: $(TESTS)
+tests: $(TESTS) $(RUN_UNCHECKED)
 tools: $(TOOLS)
 help:
 	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
@@ -175,11 +178,13 @@ $(LIBCMD): $(CMD_SHARED_OBJ)
 AS_NEEDED := -Wl,--as-needed
 $(BUILD)/bin/%: $(BUILD)/cmd/%.o $(LIBCMD) $(LIBMOE)
 	$(call link,$(CC) $(LDFLAGS),$(AS_NEEDED) $(LIBS) -ledit)
+$(RUN_UNCHECKED): $(RUN_UNCHECKED).o $(LIBCMD) $(LIBMOE)
+	$(call link,$(CC) $(LDFLAGS),$(AS_NEEDED) $(LIBS) -ledit)
 $(TESTS) $(TOOLS): $(BUILD)/%: $(BUILD)/%.o $(LIBMOE)
 	$(call link,$(CC) $(LDFLAGS),$(LIBS) -lcmocka)
 
 -include $(LIB_OBJ:.o=.d) $(CMD_MAIN:%.c=$(BUILD)/%.d) $(CMD_SHARED_OBJ:.o=.d) \
-         $(TEST_SRC:%.c=$(BUILD)/%.d) $(TOOL_SRC:%.c=$(BUILD)/%.d)
+         $(TEST_SRC:%.c=$(BUILD)/%.d) $(TOOL_SRC:%.c=$(BUILD)/%.d) $(RUN_UNCHECKED).d
 .SECONDARY:
 
 # The tests of the code need not be fast themselves.

@@ -266,6 +266,8 @@ int main(int argc, char **argv)
                                     : generate(&r, started, &err);
         if (status == MOE_OK)
             status = report_stats(&r, &err);
+        if (status == MOE_OK && opt.strategy.exact) /* whatever the engine promised */
+            status = moe_stats_check_exact(&r.stats, &err);
     }
     close_run(&r);
     int exit_status = CLI_DONE;

@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "cli.h"
 #include "console.h"
+#include "show/explain.h"
 #include "show/show_run.h"
 
 static void print_line(const char *text)
@@ -61,7 +62,7 @@ static int do_strategy(struct console *c, const char *arg, struct moe_err *err)
     const struct moe_engine *e = c->r->engine;
     if (*arg)
         console_tell(c, "the strategy is fixed when moe-run starts (--strategy)");
-    struct moe_buf parts = {0};
+    struct moe_buf parts = {0}, exactness = {0};
     moe_strategy_describe(&e->strategy, &parts);
     print_line(e->strategy.name);
     print_line(e->strategy.describe);
@@ -72,7 +73,11 @@ static int do_strategy(struct console *c, const char *arg, struct moe_err *err)
     if (moe_strategy_boundary_from(&e->strategy))
         fprintf(stderr, "shallow:%u (%s)\n", e->strategy.boundary,
                 moe_strategy_boundary_from(&e->strategy));
+    moe_explain_exactness(&e->exactness, &exactness);
+    if (!exactness.failed)
+        print_line((const char *)exactness.data);
     moe_buf_release(&parts);
+    moe_buf_release(&exactness);
     return 0;
 }
 

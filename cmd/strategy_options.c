@@ -5,7 +5,7 @@
 
 #include "base/buf.h"
 #include "base/text.h"
-#include "sched/strategy.h"
+#include "sched/exactness.h"
 
 enum { MAX_GPU = 1023 };
 
@@ -132,8 +132,9 @@ int strategy_options_apply(const struct strategy_options *o, struct moe_strategy
     status = moe_strategy_settle(out, err);
     if (status == MOE_OK && o->exact) { /* the engine says what falls back */
         struct moe_strategy fallen = *out;
-        moe_strategy_fall_back(&fallen);
-        status = moe_strategy_check_exact(&fallen, err);
+        const struct moe_terms terms = {.strategy = &fallen, .any_pack = true};
+        moe_strategy_make_exact(&fallen);
+        status = moe_exactness_check(&terms, err);
     }
     return status;
 }
@@ -177,16 +178,51 @@ static void print_strategy(const char *name)
     moe_buf_release(&parts);
 }
 
+enum under_exact { STAYS = 0, DOES_WITHOUT, REFUSED, N_UNDER_EXACT };
+
+/* What becomes of a strategy under --exact. */
+static enum under_exact under_exact(const char *name)
+{
+    struct moe_strategy s;
+    const struct moe_terms terms = {.strategy = &s, .any_pack = true};
+    moe_strategy_find(name, &s);
+    if (moe_exactness_of(&terms).exact)
+        return STAYS;
+    moe_strategy_make_exact(&s);
+    return moe_exactness_of(&terms).exact ? DOES_WITHOUT : REFUSED;
+}
+
+static void print_exactness(void)
+{
+    static const char *const left[N_UNDER_EXACT] = {"stay as they are", "do without",
+                                                    "are refused"};
+    printf("\nWith --exact, which forbids what may change results:\n");
+    for (enum under_exact what = 0; what < N_UNDER_EXACT; what++) {
+        const char *comma = "";
+        printf("  %-*s", COLUMN - 1, left[what]);
+        for (int i = 0; moe_strategy_name_at(i); i++) {
+            if (under_exact(moe_strategy_name_at(i)) != what)
+                continue;
+            printf("%s%s", comma, moe_strategy_name_at(i));
+            comma = ", ";
+        }
+        printf("\n");
+    }
+}
+
 static void print_part(enum moe_part part)
 {
     const struct moe_strategy_part *p = moe_strategy_part_at(part);
     char left[64], words[MOE_PART_TEXT_BYTES];
     snprintf(left, sizeof left, "      --%s%s%s", p->name, p->arg ? " " : "", p->arg ? p->arg : "");
     printf("%-*s %s\n", COLUMN, left, p->help);
-    if (!p->arg)
-        return;
-    moe_strategy_part_values(part, words);
-    print_wrapped(words, COLUMN + 1, "");
+    if (p->arg) {
+        moe_strategy_part_values(part, words);
+        print_wrapped(words, COLUMN + 1, "");
+    }
+    if (p->inexact)
+        printf("%*smay change results%s%s\n", COLUMN + 1, "", strcmp(p->inexact, "any") ? ": " : "",
+               strcmp(p->inexact, "any") ? p->inexact : "");
 }
 
 void strategy_print_help(void)
@@ -205,4 +241,5 @@ void strategy_print_help(void)
     printf("\nWith them:\n");
     printf("%-*s %s\n", COLUMN, "      --low VARIANT", "the lower precision [the pack's last]");
     printf("%-*s %s\n", COLUMN, "      --staging N", "slots for prefetched experts [top_k]");
+    print_exactness();
 }

@@ -30,9 +30,6 @@ static int copy_pack(struct moe_engine *e, struct moe_err *err)
 
 static int open_gpu(struct moe_engine *e, const struct moe_engine_options *o, struct moe_err *err)
 {
-    if (o->exact && o->bf16_prompts)
-        return moe_fail(err, MOE_ERR_USAGE,
-                        "prompts in bf16 give other results: --exact forbids --bf16-prompts");
     return moe_gpu_open(&e->gpu, o->device.index, err);
 }
 
@@ -42,6 +39,8 @@ static int decide_split(struct moe_engine *e, struct moe_split *split,
     int status = moe_engine_split(split, e->model, e->gpu, o, err);
     e->strategy = split->resolved.strategy;
     e->fallback = split->resolved.fallback;
+    e->exactness = split->resolved.exactness;
+    e->exact_required = o->exact;
     e->budget = split->budget;
     e->memory_named = split->memory_named;
     return status;
@@ -170,6 +169,8 @@ void moe_engine_finish_stats(const struct moe_engine *e, struct moe_stats *stats
     snprintf(stats->alloc, sizeof stats->alloc, "%.31s", s->cache ? part : "none");
     const char *from = moe_strategy_boundary_from(s);
     snprintf(stats->boundary_from, sizeof stats->boundary_from, "%s", from ? from : "");
+    stats->exact_required = e->exact_required;
+    snprintf(stats->inexact, sizeof stats->inexact, "%s", e->exactness.why);
     snprintf(stats->device, sizeof stats->device, "%s",
              e->gpu           ? "cuda"
              : e->test_device ? "test"

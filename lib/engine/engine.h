@@ -16,6 +16,7 @@
 #include "record/statistics.h"
 #include "run/model.h"
 #include "run/session.h"
+#include "sched/exactness.h"
 #include "sched/strategy.h"
 
 /* What --device names. */
@@ -96,9 +97,11 @@ struct moe_engine {
     struct moe_experts *experts;
     struct moe_session *session;
     struct moe_budget budget;
-    bool memory_named;            /* the user or a plan named the budget */
-    struct moe_strategy strategy; /* as it runs: settled, resolved for this pack and device */
-    const char *fallback;         /* which of its parts is replaced, and why; NULL: none */
+    bool memory_named;              /* the user or a plan named the budget */
+    struct moe_strategy strategy;   /* as it runs: settled, resolved for this pack and device */
+    const char *fallback;           /* which of its parts is replaced, and why; NULL: none */
+    bool exact_required;            /* options.exact */
+    struct moe_exactness exactness; /* of the strategy as it runs */
     struct moe_pass_strategy *pass_strategy;
     bool test_device;
     struct moe_gpu *gpu;   /* NULL: none computes */

@@ -58,7 +58,6 @@ static void follow_plan(struct moe_split_inputs *in)
     const struct moe_engine_options *o = in->options;
     const struct moe_plan *plan = o->plan;
     in->strategy = plan->strategy;
-    in->strategy.cache_bits = 0; /* decided */
     in->expert_memory = 0;
     if (!o->memory_bytes && !o->device.cuda) { /* with a GPU there are two budgets */
         in->total = plan->memory.total;
@@ -184,17 +183,14 @@ static void size_slots(struct moe_cache_options *cache, const struct moe_split_i
         cache->cache_bytes -= cache->cache_bytes < slot_bytes ? cache->cache_bytes : slot_bytes;
 }
 
-/* The plan's variants and slots; `planned` holds the latter. */
+/* The plan's slots, which `planned` holds. */
 static int take_slots(struct moe_cache_options *cache, struct moe_pools *planned,
                       const struct moe_split_inputs *in, struct moe_err *err)
 {
     const struct moe_plan *plan = in->options->plan;
     const struct moe_inventory *inventory = &in->inventory;
-    cache->high = moe_inventory_variant(inventory, plan->high);
-    cache->low = plan->low[0] ? moe_inventory_variant(inventory, plan->low) : cache->high;
     *planned = (struct moe_pools){.n_classes = plan->n_pools};
-    bool agrees = plan->n_pools == inventory->n_classes && cache->high < inventory->n_variants &&
-                  cache->low < inventory->n_variants && plan->n_layers == inventory->n_layers &&
+    bool agrees = plan->n_pools == inventory->n_classes && plan->n_layers == inventory->n_layers &&
                   plan->n_experts == inventory->n_experts && plan->top_k == inventory->top_k;
     for (uint32_t c = 0; agrees && c < plan->n_pools; c++) {
         const struct moe_plan_pool *p = &plan->pools[c];
@@ -304,6 +300,8 @@ static int split(struct moe_split *out, const struct moe_split_inputs *in, struc
         moe_strategy_find("resident", &r->strategy);
         out->session = session_for(in, &r->strategy);
     }
+    const struct moe_terms terms = moe_engine_terms(r, in);
+    r->exactness = moe_exactness_of(&terms);
     out->session.batch = b->batch;
     if (r->strategy.resident)
         choose_resident(b, in);

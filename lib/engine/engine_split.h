@@ -34,6 +34,7 @@ struct moe_resolved {
     struct moe_strategy strategy; /* settled and fitted */
     const char *fallback;         /* which part is replaced here, and why; NULL: none */
     uint32_t high, low;           /* variants that it uses; low is high where it uses one */
+    struct moe_exactness exactness;
 };
 
 /* Not to be copied: it points into itself. */

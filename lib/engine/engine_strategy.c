@@ -14,6 +14,24 @@ static uint32_t find_variant(const struct moe_pack *pack, const char *name)
     return i;
 }
 
+/* The variants of the plan that is followed. It holds what became of the strategy, but for a
+ * prefill that falls back: one that is written by hand may still say so. */
+static int take_variants(struct moe_resolved *r, const struct moe_split_inputs *in,
+                         struct moe_err *err)
+{
+    const struct moe_plan *plan = in->options->plan;
+    const struct moe_pack *pack = in->model->pack;
+    r->high = find_variant(pack, plan->high);
+    r->low = plan->low[0] ? find_variant(pack, plan->low) : r->high;
+    if (r->high == moe_pack_n_variants(pack) || r->low == moe_pack_n_variants(pack))
+        return moe_fail(err, MOE_ERR_FORMAT, "the plan's slots are not those of %s",
+                        moe_pack_path(pack));
+    if (r->low <= r->high)
+        moe_strategy_fall_back(&r->strategy);
+    r->strategy.prefill_falls_back = false;
+    return moe_strategy_settle(&r->strategy, err);
+}
+
 /* The second variant, where the strategy uses one. */
 static int resolve_low(struct moe_resolved *r, const struct moe_split_inputs *in,
                        struct moe_err *err)
@@ -68,11 +86,6 @@ static int check_device(struct moe_resolved *r, const struct moe_split_inputs *i
 {
     struct moe_strategy *s = &r->strategy;
     const struct moe_device_choice *device = &in->options->device;
-    if (in->gpu && s->needs_host && in->options->exact)
-        return moe_fail(err, MOE_ERR_USAGE,
-                        "strategy %s computes experts on the host instead of the GPU: --exact "
-                        "forbids that",
-                        s->name);
     if (s->needs_host && !device->test && !in->gpu) {
         /* Fiddler's idea with one processor: what is missing is computed from a working slot. */
         if (s->host_falls_back && s->on_miss == MOE_MISS_COMPUTE_HOST) {
@@ -111,11 +124,37 @@ static uint32_t resolve_high(const struct moe_strategy *s, const struct moe_spli
                              bool all_fit)
 {
     char name[16];
-    if (!s->cache_bits || all_fit || in->options->exact)
+    if (!s->cache_bits || all_fit)
         return 0;
     snprintf(name, sizeof name, "%u", s->cache_bits);
     uint32_t variant = find_variant(in->model->pack, name);
-    return variant < moe_pack_n_variants(in->model->pack) ? variant : 0;
+    bool lower = variant < moe_pack_n_variants(in->model->pack) &&
+                 !moe_inventory_is_best(&in->inventory, variant);
+    return lower ? variant : 0;
+}
+
+static int resolve_variants(struct moe_resolved *r, const struct moe_split_inputs *in, bool all_fit,
+                            struct moe_err *err)
+{
+    struct moe_strategy *s = &r->strategy;
+    bool planned = in->options->plan != NULL;
+    if (in->options->exact && planned) /* its precision is decided */
+        moe_strategy_fall_back(s);
+    else if (in->options->exact)
+        r->fallback = moe_strategy_make_exact(s);
+    if (planned)
+        return take_variants(r, in, err);
+    r->high = resolve_high(s, in, all_fit);
+    return resolve_low(r, in, err);
+}
+
+struct moe_terms moe_engine_terms(const struct moe_resolved *r, const struct moe_split_inputs *in)
+{
+    struct moe_terms t = moe_terms_of(&r->strategy, &in->inventory, r->high);
+    t.host_beside_gpu = in->gpu && r->strategy.needs_host;
+    t.bf16_prompts = in->session.gpu_bf16;
+    t.planned = in->options->plan != NULL;
+    return t;
 }
 
 int moe_engine_resolve(struct moe_resolved *out, const struct moe_split_inputs *in, bool all_fit,
@@ -124,24 +163,20 @@ int moe_engine_resolve(struct moe_resolved *out, const struct moe_split_inputs *
     *out = (struct moe_resolved){.strategy = in->strategy};
     struct moe_strategy *s = &out->strategy;
     const struct moe_config *c = &in->model->config;
-    bool exact = in->options->exact;
     int status = moe_strategy_settle(s, err);
     if (status == MOE_OK)
         status = check_predict_on(s, in, err);
-    if (status != MOE_OK || s->resident)
-        return status;
-    moe_strategy_fit(s, moe_config_moe_layers(c, c->n_layers), in->options->statistics);
-    if (exact && !s->needs_low && s->prefill == MOE_PREFILL_HYBRID) {
-        moe_strategy_fall_back(s);
-        out->fallback = "prompts at one precision: --exact";
+    if (status == MOE_OK && !s->resident) {
+        moe_strategy_fit(s, moe_config_moe_layers(c, c->n_layers), in->options->statistics);
+        status = resolve_variants(out, in, all_fit, err);
     }
-    out->high = resolve_high(s, in, all_fit);
-    status = resolve_low(out, in, err);
-    if (status == MOE_OK && exact)
-        status = moe_strategy_check_exact(s, err);
-    if (status == MOE_OK)
+    if (status == MOE_OK && in->options->exact) {
+        const struct moe_terms terms = moe_engine_terms(out, in);
+        status = moe_exactness_check(&terms, err);
+    }
+    if (status == MOE_OK && !s->resident)
         status = check_statistics(out, in, err);
-    if (status == MOE_OK)
+    if (status == MOE_OK && !s->resident)
         status = check_device(out, in, err);
     return status;
 }

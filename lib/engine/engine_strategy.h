@@ -12,4 +12,7 @@
 int moe_engine_resolve(struct moe_resolved *out, const struct moe_split_inputs *in, bool all_fit,
                        struct moe_err *err);
 
+/* What it comes to, for exactness.h. Borrows both. */
+struct moe_terms moe_engine_terms(const struct moe_resolved *r, const struct moe_split_inputs *in);
+
 #endif

@@ -2,6 +2,8 @@
 
 #include <stdio.h>
 
+#include "sched/exactness.h"
+
 enum { WORKING_SLOTS = 2 /* beside a cache that holds a layer's experts */ };
 
 struct moe_slots moe_slots_of(const struct moe_strategy *s, uint64_t bytes, bool named,
@@ -36,16 +38,18 @@ static int resolve(const struct moe_shape_fit *f, bool fits, struct moe_fitted *
     if (status != MOE_OK || s->resident)
         return status;
     moe_strategy_fit(s, inv->n_layers, f->statistics);
-    if (s->cache_bits && !fits && !f->exact) {
+    if (f->exact)
+        moe_strategy_make_exact(s);
+    if (s->cache_bits && !fits) {
         char name[16];
         snprintf(name, sizeof name, "%u", s->cache_bits);
         uint32_t v = moe_inventory_variant(inv, name);
-        out->high = v < inv->n_variants ? v : 0;
+        out->high = v < inv->n_variants && !moe_inventory_is_best(inv, v) ? v : 0;
     }
     out->low = f->low ? moe_inventory_variant(inv, f->low) : inv->n_variants - 1;
     if (out->low == inv->n_variants)
         return moe_fail(err, MOE_ERR_USAGE, "no variant '%s'", f->low);
-    if (!s->needs_low && (f->exact || out->low <= out->high))
+    if (!s->needs_low && out->low <= out->high)
         moe_strategy_fall_back(s);
     if (s->needs_low && out->low <= out->high)
         return moe_fail(err, MOE_ERR_USAGE,
@@ -71,8 +75,10 @@ static int resolve(const struct moe_shape_fit *f, bool fits, struct moe_fitted *
     if (status == MOE_OK && s->needs_profile && !f->statistics)
         status = moe_fail(err, MOE_ERR_USAGE,
                           "strategy %s goes by what experts do: it needs statistics", s->name);
-    if (status == MOE_OK && f->exact)
-        status = moe_strategy_check_exact(s, err);
+    if (status == MOE_OK && f->exact) {
+        const struct moe_terms terms = moe_terms_of(s, inv, out->high);
+        status = moe_exactness_check(&terms, err);
+    }
     return status;
 }
 

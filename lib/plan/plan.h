@@ -12,6 +12,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "plan/pace.h"
+#include "sched/exactness.h"
 #include "sched/inventory.h"
 #include "sched/strategy.h"
 
@@ -134,6 +135,9 @@ bool moe_plan_shape_fits(uint32_t n_layers, uint32_t n_experts, uint32_t top_k);
 int moe_plan_new(struct moe_plan **out, uint32_t n_layers, uint32_t n_experts, uint32_t top_k,
                  struct moe_err *err);
 void moe_plan_free(struct moe_plan *plan); /* NULL is fine */
+
+/* What following it comes to, for exactness.h. Borrows the plan. */
+struct moe_terms moe_plan_terms(const struct moe_plan *plan);
 
 /* ---- The file: YAML, moe-plan(5) ---- */
 

@@ -1,6 +1,8 @@
 /*
- * The strategy in the file of a plan: the entry of the table that it began as, and its parts.
+ * The strategy in the file of a plan: the entry of the table that it began as, and its parts; and
+ * what following it comes to.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "plan/plan_file.h"
@@ -135,3 +137,20 @@ static int check_strategy(struct moe_record_reader *r, struct moe_yaml_node *map
 }
 
 const struct moe_record plan_strategy_record = {MOE_RECORD(strategy_members), check_strategy};
+
+/* ---- What it comes to ---- */
+
+struct moe_terms moe_plan_terms(const struct moe_plan *p)
+{
+    const struct moe_strategy *s = &p->strategy;
+    struct moe_terms t = {.strategy = s, .planned = true};
+    char bits[16];
+    snprintf(bits, sizeof bits, "%u", s->cache_bits);
+    bool knows_best = p->pace.n_variants > 0;
+    bool below = knows_best ? strcmp(p->high, p->variants[0]) != 0 : strcmp(p->high, bits) == 0;
+    if (!s->resident && p->high[0] && below) {
+        t.kept = p->high;
+        t.best = knows_best ? p->variants[0] : NULL;
+    }
+    return t;
+}

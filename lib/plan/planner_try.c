@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "sched/exactness.h"
 
 double moe_trial_tokens_per_second(const struct moe_trial_run *t)
 {
@@ -61,8 +62,10 @@ int moe_planner_try(const struct moe_planner *p, const struct moe_strategy *stra
     *out = (struct moe_trial_run){.optimal_hit_rate = -1};
     struct moe_fitted *f = &out->fitted;
     int status = p->fitter.fit(p->fitter.ctx, strategy, bytes, f, err);
-    if (status == MOE_OK && p->exact)
-        status = moe_strategy_check_exact(&f->strategy, err);
+    if (status == MOE_OK && p->exact) {
+        const struct moe_terms terms = moe_terms_of(&f->strategy, p->inventory, f->high);
+        status = moe_exactness_check(&terms, err);
+    }
     if (status == MOE_OK && p->calibration)
         status =
             moe_calibration_check(p->calibration, &f->strategy, p->inventory, f->high, f->low, err);

@@ -4,9 +4,12 @@
 #ifndef MOE_RUN_STATS_H
 #define MOE_RUN_STATS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
+#include "base/err.h"
 #include "experts/phase_stats.h"
+#include "sched/exactness.h"
 
 struct moe_stats {
     struct moe_phase_stats prefill, decode;
@@ -25,10 +28,18 @@ struct moe_stats {
     char boundary_from[32]; /* what decided L of the allocation shallow:L; "": it has none, or the
                                strategy names it */
     char parts[512];        /* the strategy's parts, in the words of their options */
+    bool exact_required;    /* --exact */
+    char inexact[MOE_EXACTNESS_WHY]; /* what was asked for that may change results; "": nothing */
 };
 
 /* Adds the counts and times of `part` (an answer, say) to `sum`; the time to first token and the
  * names are those of `part`, maxima are joined. */
 void moe_stats_add(struct moe_stats *sum, const struct moe_stats *part);
+
+/* Whether nothing was done that may have changed results. */
+bool moe_stats_exact(const struct moe_stats *stats);
+/* What --exact promises of a run that is over: MOE_ERR_LIMIT with the counts where something was
+ * done that may have changed results, whatever had let it. */
+int moe_stats_check_exact(const struct moe_stats *stats, struct moe_err *err);
 
 #endif

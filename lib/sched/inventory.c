@@ -223,6 +223,15 @@ uint32_t moe_inventory_usable(const struct moe_inventory *i, uint32_t layer, uin
     return variant < i->n_variants ? variant : UINT32_MAX;
 }
 
+bool moe_inventory_is_best(const struct moe_inventory *i, uint32_t variant)
+{
+    for (uint32_t layer = 0; variant > 0 && layer < i->n_layers; layer++)
+        for (uint32_t e = 0; e < i->n_experts; e++)
+            if (moe_inventory_usable(i, layer, e, variant) != moe_inventory_usable(i, layer, e, 0))
+                return false;
+    return true;
+}
+
 uint32_t moe_inventory_variant(const struct moe_inventory *i, const char *name)
 {
     uint32_t v = 0;

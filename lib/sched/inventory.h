@@ -78,6 +78,9 @@ static inline const uint64_t *moe_inventory_stored(const struct moe_inventory *i
  * when it has none. */
 uint32_t moe_inventory_usable(const struct moe_inventory *i, uint32_t layer, uint32_t expert,
                               uint32_t variant);
+/* Whether every expert is used at its best variant (moe_inventory_usable of 0) where `variant` is
+ * to be used. */
+bool moe_inventory_is_best(const struct moe_inventory *i, uint32_t variant);
 /* The variant of that name; n_variants when there is none. */
 uint32_t moe_inventory_variant(const struct moe_inventory *i, const char *name);
 /* Bytes that loading a segment moves: stored, rounded up to pages. */

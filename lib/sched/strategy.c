@@ -197,9 +197,6 @@ static void derive(struct moe_strategy *s)
                    (s->prefill == MOE_PREFILL_HYBRID && !falls_back) ||
                    (s->low_pool > 0 && !falls_back);
     s->needs_host = s->on_miss == MOE_MISS_COMPUTE_HOST || s->precalculate;
-    s->inexact = false;
-    for (enum moe_part part = 0; part < MOE_N_PARTS; part++)
-        s->inexact |= moe_strategy_part_inexact(s, part);
 }
 
 int moe_strategy_settle(struct moe_strategy *s, struct moe_err *err)
@@ -215,34 +212,6 @@ int moe_strategy_settle(struct moe_strategy *s, struct moe_err *err)
                         s->high_up_to, s->skip_below, 1 - s->skip_below);
     derive(s);
     return MOE_OK;
-}
-
-int moe_strategy_check_exact(const struct moe_strategy *s, struct moe_err *err)
-{
-    struct moe_buf parts = {0}, names = {0};
-    if (!s->inexact)
-        return MOE_OK;
-    for (enum moe_part part = 0; part < MOE_N_PARTS; part++) {
-        if (!moe_strategy_part_inexact(s, part))
-            continue;
-        const struct moe_strategy_part *p = moe_strategy_part_at(part);
-        char text[MOE_PART_TEXT_BYTES];
-        moe_strategy_part_text(s, part, text);
-        moe_buf_printf(&parts, "%s--%s%s%s", parts.size ? " " : "", p->name, p->arg ? " " : "",
-                       p->arg ? text : "");
-        moe_buf_printf(&names, "%s%s", names.size ? "," : "", p->name);
-    }
-    int status;
-    if (parts.failed || names.failed)
-        status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: the strategy");
-    else
-        status = moe_fail(err, MOE_ERR_USAGE,
-                          "option --exact forbids what may change results: %s (without these: "
-                          "--without %s)",
-                          (const char *)parts.data, (const char *)names.data);
-    moe_buf_release(&parts);
-    moe_buf_release(&names);
-    return status;
 }
 
 void moe_strategy_fall_back(struct moe_strategy *s)

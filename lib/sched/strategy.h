@@ -93,11 +93,10 @@ struct moe_strategy {
     const char *name; /* of the table's strategy that it began as; NULL: none */
     const char *describe;
     bool resident;      /* everything in memory from the start; the parts have no effect */
-    bool needs_profile; /* needs statistics (paths, frequencies). This and the next three: derived
+    bool needs_profile; /* needs statistics (paths, frequencies). This and the next two: derived
                            from the parts by moe_strategy_settle */
     bool needs_low;     /* needs a second, lower precision in the pack */
     bool needs_host;    /* needs a second device */
-    bool inexact;       /* may change results */
 
     enum moe_predict_by predict;
     uint32_t depth; /* layers ahead; beyond the next one only while everything predicted so far is
@@ -181,8 +180,8 @@ struct moe_strategy_part {
                             "off", the option without an argument being "on" */
     const char *help;    /* one line */
     const char *off;     /* the value that switches it off, which it has in a strategy of zeros */
-    const char *inexact; /* the values that may change results, with commas: "load-low,emergency";
-                            "any": all but `off`; NULL: none */
+    const char *inexact; /* the values that may change results (exactness.h), with commas:
+                            "load-low,emergency"; "any": all but `off`; NULL: none */
 };
 const struct moe_strategy_part *moe_strategy_part_at(enum moe_part part);
 bool moe_strategy_part_find(const char *name, enum moe_part *out);
@@ -196,7 +195,8 @@ bool moe_strategy_set(struct moe_strategy *s, enum moe_part part, const char *te
 void moe_strategy_part_text(const struct moe_strategy *s, enum moe_part part,
                             char out[MOE_PART_TEXT_BYTES]);
 bool moe_strategy_has(const struct moe_strategy *s, enum moe_part part); /* not off */
-/* Whether the part, as it is set, may change results. */
+/* Whether the part, as it is set, may change results on some pack; what it comes to on one, and all
+ * else that may: exactness.h. */
 bool moe_strategy_part_inexact(const struct moe_strategy *s, enum moe_part part);
 
 /* ---- Whole strategies ---- */
@@ -206,14 +206,10 @@ bool moe_strategy_part_inexact(const struct moe_strategy *s, enum moe_part part)
  * says what is wrong with them. */
 void moe_strategy_drop_idle(struct moe_strategy *s, uint32_t named);
 
-/* Derives the needs and `inexact` from the parts, and refuses combinations that make no sense
+/* Derives the needs from the parts, and refuses combinations that make no sense
  * (MOE_ERR_USAGE, with the reason): degrade without precalculate, a prediction that nothing uses.
  */
 int moe_strategy_settle(struct moe_strategy *s, struct moe_err *err);
-
-/* What --exact requires of a settled strategy: MOE_ERR_USAGE names the parts that may change
- * results, and the --without that helps. */
-int moe_strategy_check_exact(const struct moe_strategy *s, struct moe_err *err);
 
 /* Does without a second precision where the strategy allows that: a hybrid prefill that may fall
  * back becomes popularity. For a settled strategy, which stays settled. */

@@ -61,7 +61,7 @@ static const struct part parts[MOE_N_PARTS] = {
         {"buffer", "N", "experts in the cache where no size is given", "0"},
         COUNT(buffer, "a whole number; 0: all that fit")},
     [MOE_PART_CACHE_BITS] = {
-        {"cache-bits", "BITS", "bitwidth to keep where the best one does not fit", "0"},
+        {"cache-bits", "BITS", "bitwidth to keep where the best one does not fit", "0", "any"},
         COUNT(cache_bits, "a whole number; 0: the best")},
     [MOE_PART_ON_MISS] = {
         {"on-miss", "HOW", "what to do with an absent expert", "load", "load-low,emergency"},

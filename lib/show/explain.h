@@ -9,6 +9,7 @@
 #include "base/err.h"
 #include "plan/plan.h"
 #include "record/statistics.h"
+#include "sched/exactness.h"
 
 /* ---- A plan ---- */
 
@@ -19,9 +20,11 @@ void moe_explain_plan_briefly(const struct moe_plan *plan, bool blocks, struct m
 /* {"plan": as moe_plan_write_json has it, "bounds": ..., ...}: all that the text says. */
 int moe_explain_plan_json(const struct moe_plan *plan, struct moe_buf *out, struct moe_err *err);
 
-/* Which parts a strategy has, as sentences, one paragraph of ASCII without its newline. n_slots:
- * that keep experts. */
-void moe_explain_strategy(const struct moe_strategy *s, uint64_t n_slots, struct moe_buf *out);
+/* Which parts a strategy has and whether it may change results, as sentences, one paragraph of
+ * ASCII without its newline. n_slots: that keep experts. */
+void moe_explain_strategy(const struct moe_terms *terms, uint64_t n_slots, struct moe_buf *out);
+/* The last of them: whether, and through what, one may change what the model says. */
+void moe_explain_exactness(const struct moe_exactness *x, struct moe_buf *out);
 
 /* ---- Statistics ---- */
 

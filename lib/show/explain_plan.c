@@ -54,7 +54,8 @@ static void put_strategy(const struct explanation *x)
     struct moe_buf text = {0};
     char brief[MOE_STRATEGY_BRIEF];
     moe_strategy_brief(&p->strategy, brief);
-    moe_explain_strategy(&p->strategy, moe_plan_slots(p).n_cache, &text);
+    const struct moe_terms terms = moe_plan_terms(p);
+    moe_explain_strategy(&terms, moe_plan_slots(p).n_cache, &text);
     moe_draw_paragraph(x->out, NULL, 0, "Strategy %s%s%s%s%s%s", brief,
                        p->high[0] ? "; experts at " : "", p->high, p->high[0] ? " bits" : "",
                        p->low[0] ? ", low " : "", p->low);

@@ -48,6 +48,16 @@ static void put_bounds(struct moe_emit *e, const struct moe_plan *plan)
     moe_emit_close(e);
 }
 
+static void put_exactness(struct moe_emit *e, const struct moe_plan *plan)
+{
+    const struct moe_terms terms = moe_plan_terms(plan);
+    const struct moe_exactness x = moe_exactness_of(&terms);
+    moe_emit_open_map(e, "exact");
+    moe_emit_bool(e, "as_asked", x.exact);
+    moe_emit_text(e, "why", x.why);
+    moe_emit_close(e);
+}
+
 static void put_slots(struct moe_emit *e, const struct moe_plan *plan)
 {
     struct moe_plan_slots slots = moe_plan_slots(plan);
@@ -87,6 +97,7 @@ int moe_explain_plan_json(const struct moe_plan *plan, struct moe_buf *out, stru
     int status = put_plan(&e, plan, err);
     if (status != MOE_OK)
         return status;
+    put_exactness(&e, plan);
     put_bounds(&e, plan);
     put_slots(&e, plan);
     put_number(&e, "hit_rate_error", moe_plan_hit_rate_error(plan));

@@ -135,8 +135,18 @@ static void say_prefill(const struct moe_strategy *s, struct moe_buf *out)
                        100 * s->low_share);
 }
 
-void moe_explain_strategy(const struct moe_strategy *s, uint64_t n_slots, struct moe_buf *out)
+void moe_explain_exactness(const struct moe_exactness *x, struct moe_buf *out)
 {
+    if (x->exact)
+        moe_buf_text(out, "None of this changes what the model says.");
+    else
+        moe_buf_printf(out, "This may change what the model says: %s.", x->why);
+}
+
+void moe_explain_strategy(const struct moe_terms *terms, uint64_t n_slots, struct moe_buf *out)
+{
+    const struct moe_strategy *s = terms->strategy;
+    const struct moe_exactness x = moe_exactness_of(terms);
     if (s->resident) {
         moe_buf_text(out, "All experts are in memory from the start: nothing is loaded later.");
         return;
@@ -146,6 +156,6 @@ void moe_explain_strategy(const struct moe_strategy *s, uint64_t n_slots, struct
     say_prefetch(s, out);
     say_miss(s, out);
     say_prefill(s, out);
-    moe_buf_text(out, s->inexact ? " This may change what the model says."
-                                 : " None of this changes what the model says.");
+    moe_buf_text(out, " ");
+    moe_explain_exactness(&x, out);
 }

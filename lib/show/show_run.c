@@ -90,6 +90,16 @@ static void put_phase(struct moe_emit *e, const char *name, const struct moe_pha
     moe_emit_close(e);
 }
 
+static void put_exactness(struct moe_emit *e, const struct moe_stats *stats)
+{
+    moe_emit_open_map(e, "exact");
+    moe_emit_bool(e, "required", stats->exact_required);
+    moe_emit_bool(e, "as_asked", stats->inexact[0] == 0);
+    moe_emit_bool(e, "as_done", moe_stats_exact(stats));
+    moe_emit_text(e, "why", stats->inexact);
+    moe_emit_close(e);
+}
+
 void moe_show_run_json(const struct moe_stats *stats, struct moe_buf *out)
 {
     struct moe_phase_stats all = both_phases(stats);
@@ -102,6 +112,7 @@ void moe_show_run_json(const struct moe_stats *stats, struct moe_buf *out)
         moe_emit_text(&e, "boundary_from", stats->boundary_from);
     moe_emit_text(&e, "parts", stats->parts);
     moe_emit_text(&e, "device", stats->device);
+    put_exactness(&e, stats);
     moe_emit_u64(&e, "prompt_tokens", stats->prompt_tokens);
     moe_emit_u64(&e, "generated_tokens", stats->generated_tokens);
     moe_emit_fixed(&e, "ttft_s", 6, stats->ttft_seconds);
@@ -142,6 +153,19 @@ static void put_speed(struct moe_buf *out, const char *name, const struct moe_ph
 {
     moe_buf_printf(out, "%-8s %6" PRIu64 " tokens in %.3f s: %.1f tokens/s\n", name, p->tokens,
                    p->seconds, tokens_per_second(p));
+}
+
+/* Whether results are those of every expert in memory: by what was asked for, and by what was
+ * done. */
+static void say_exactness(struct moe_buf *out, const struct moe_stats *stats)
+{
+    if (moe_stats_exact(stats) && stats->inexact[0] == 0)
+        moe_buf_text(out, "exact    yes: nothing that was asked for may change results\n");
+    else if (moe_stats_exact(stats))
+        moe_buf_printf(out, "exact    as done: nothing was changed; what may: %s\n",
+                       stats->inexact);
+    else
+        moe_buf_printf(out, "exact    no: %s\n", stats->inexact);
 }
 
 /* Predictions, and what may have changed results: a line each, where there is something. */
@@ -190,6 +214,7 @@ void moe_show_run(const struct moe_stats *stats, struct moe_buf *out)
                        " from disk\n",
                        moe_format_bytes(all.bytes_uploaded, a), all.host_hits, all.disk_loads);
     put_notes(out, &all.experts);
+    say_exactness(out, stats);
     moe_buf_printf(out, "memory   %s of experts, peak %s of the process\n",
                    moe_format_bytes(stats->resident_expert_bytes_max, a),
                    moe_format_bytes(stats->peak_rss_bytes, b));
@@ -219,4 +244,5 @@ void moe_show_run_line(const struct moe_stats *stats, struct moe_buf *out)
                    moe_format_bytes((uint64_t)bytes_per_token(&stats->decode), a),
                    moe_format_bytes(stats->resident_expert_bytes_max, b));
     put_strategy(out, stats);
+    moe_buf_text(out, moe_stats_exact(stats) ? ", exact" : ", not exact");
 }

@@ -11,7 +11,7 @@ void moe_show_run_json(const struct moe_stats *stats, struct moe_buf *out);
 /* The same for a person, a few lines. */
 void moe_show_run(const struct moe_stats *stats, struct moe_buf *out);
 /* The same in one line without its newline, for below an answer: tokens/s, time to first token, hit
- * rate, bytes read per token, expert bytes in memory. */
+ * rate, bytes read per token, expert bytes in memory, strategy, whether it was exact as done. */
 void moe_show_run_line(const struct moe_stats *stats, struct moe_buf *out);
 
 #endif

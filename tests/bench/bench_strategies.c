@@ -46,7 +46,6 @@ static int run_candidate(const struct bench *b, struct cell cell, const struct c
 {
     struct moe_engine *e = NULL;
     struct moe_engine_options o = engine_options(b, cell);
-    struct moe_err inexact;
     struct span span = {first, 0, (uint32_t)b->n_decode};
     o.exact = candidate->automatic;
     int status = parse_strategy(candidate->text, &o.strategy, err);
@@ -68,7 +67,7 @@ static int run_candidate(const struct bench *b, struct cell cell, const struct c
     }
     if (status == MOE_OK) {
         const struct moe_phase_stats *d = &e->session->stats.decode;
-        r->exact = moe_strategy_check_exact(&e->strategy, &inexact) == MOE_OK;
+        r->exact = e->exactness.exact;
         r->speeds[r->n_rounds] = (double)d->tokens / d->seconds;
         r->spans[r->n_rounds++] = span;
         moe_stats_add(&r->stats, &e->session->stats);

@@ -109,13 +109,13 @@ refused() { # STATUS GLOB NAME OPTION...
     run "$gpu" "$model" -p Once -n 2 "$@"
     error_line "$status" "moe-run: $glob" "refused: $what"
 }
-refused 2 'strategy host computes experts on the host instead of the GPU: --exact forbids that' \
+refused 2 'option --exact forbids *: experts computed on the host instead of the GPU' \
     "host with --exact" --device cuda --exact --strategy host --statistics "$stats"
 refused 2 'option --exact forbids *--precalculate*' "daop with --exact" \
     --device cuda --exact --strategy daop --statistics "$stats"
 refused 2 'option --exact forbids *--on-miss load-low*' "hobbit with --exact" \
     --device cuda --exact --strategy hobbit
-refused 2 'prompts in bf16 give other results: --exact forbids --bf16-prompts' \
+refused 2 'option --exact forbids what may change results: --bf16-prompts' \
     "prompts in bf16 with --exact" --device cuda --exact --bf16-prompts
 of_a_gpu='options --gpu-memory, --bf16-prompts and --predict-on go with *--device*'
 refused 2 "$of_a_gpu" "prompts in bf16 on the CPU" --bf16-prompts

@@ -3,13 +3,14 @@
 #define TESTS_RANDOM_STRATEGY_H
 
 #include "../test.h"
+#include "sched/exactness.h"
 #include "sched/strategy.h"
 
 /* Everything but the strategy's name and description. */
 static inline void assert_same(const struct moe_strategy *a, const struct moe_strategy *b)
 {
 #define SAME(field) assert_true(a->field == b->field)
-    SAME(resident), SAME(needs_profile), SAME(needs_low), SAME(needs_host), SAME(inexact);
+    SAME(resident), SAME(needs_profile), SAME(needs_low), SAME(needs_host);
     SAME(predict), SAME(depth), SAME(protect);
     SAME(prefetch.percentile), SAME(prefetch.count), SAME(prefetch.slack),
         SAME(prefetch.slack_least);
@@ -22,6 +23,13 @@ static inline void assert_same(const struct moe_strategy *a, const struct moe_st
     for (int i = 0; i < MOE_HOBBIT_WEIGHTS; i++)
         SAME(weights[i]);
 #undef SAME
+}
+
+/* Whether it may change results on some pack. */
+static inline bool may_change(const struct moe_strategy *s)
+{
+    const struct moe_terms terms = {.strategy = s, .any_pack = true};
+    return !moe_exactness_of(&terms).exact;
 }
 
 static inline double random_share(uint64_t *seed)

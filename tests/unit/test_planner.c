@@ -398,7 +398,9 @@ static void the_search_finds_the_fastest(void **state)
             uint32_t named;
             assert_ok(moe_strategy_parse(plan->tried[i].strategy, &s, &named, &err), &err);
             assert_ok(moe_strategy_settle(&s, &err), &err);
-            n_inexact += s.inexact && !s.prefill_falls_back;
+            moe_strategy_make_exact(&s);
+            const struct moe_terms terms = {.strategy = &s, .any_pack = true};
+            n_inexact += !moe_exactness_of(&terms).exact;
         }
         if (exact != (n_inexact == 0))
             fail_msg("%u of %u may change results", n_inexact, plan->n_tried);
@@ -479,7 +481,8 @@ static void a_calibration_allows_what_it_measured(void **state)
         assert_ok(moe_planner_search(&p.planner, plan, &best, &err), &err);
         assert_ok(moe_planner_make(&p.planner, &best, plan, &err), &err);
         assert_int_equal(plan->strategy.on_miss == MOE_MISS_LOAD_LOW, within);
-        assert_int_equal(plan->strategy.inexact, within);
+        const struct moe_terms terms = moe_plan_terms(plan);
+        assert_int_equal(!moe_exactness_of(&terms).exact, within);
         assert_int_equal(plan->n_losses, within);
         if (within) {
             assert_true(plan->strategy.high_up_to == 0.4 && plan->strategy.skip_below <= 0.1);
@@ -493,7 +496,8 @@ static void a_calibration_allows_what_it_measured(void **state)
             assert_ok(moe_strategy_settle(&s, &err), &err);
             bool allowed = within && s.prefill != MOE_PREFILL_HYBRID && s.high_up_to >= 0.4 &&
                            s.skip_below <= 0.1;
-            if (s.inexact && !allowed)
+            const struct moe_terms tried = {.strategy = &s}; /* no bits but the best are kept */
+            if (!moe_exactness_of(&tried).exact && !allowed)
                 fail_msg("nobody measured %s", plan->tried[i].strategy);
         }
         moe_plan_free(plan);

@@ -295,9 +295,72 @@ static void texts_tell_the_same(void **state)
     moe_buf_release(&out);
 }
 
+/* ---- Exactness ---- */
+
+static void expect_exactness(const struct moe_stats *stats, bool asked, bool done, const char *says)
+{
+    struct moe_buf out = {0};
+    json_t *json = written(stats), *exact = json_object_get(json, "exact");
+    assert_int_equal(json_is_true(json_object_get(exact, "required")), stats->exact_required);
+    assert_int_equal(json_is_true(json_object_get(exact, "as_asked")), asked);
+    assert_int_equal(json_is_true(json_object_get(exact, "as_done")), done);
+    assert_string_equal(json_string_value(json_object_get(exact, "why")), stats->inexact);
+    moe_show_run(stats, &out);
+    assert_non_null(strstr((char *)out.data, says));
+    moe_buf_clear(&out);
+    moe_show_run_line(stats, &out);
+    assert_non_null(strstr((char *)out.data, done ? ", exact" : ", not exact"));
+    moe_buf_release(&out);
+    moe_json_free(json);
+}
+
+static void exactness_is_judged_twice(void **state)
+{
+    struct moe_stats s = {.device = "cpu", .exact_required = true};
+    expect_exactness(&s, true, true,
+                     "exact    yes: nothing that was asked for may change results\n");
+    strcpy(s.inexact, "--skip-below 10%");
+    expect_exactness(&s, false, true,
+                     "exact    as done: nothing was changed; what may: --skip-below");
+    s.decode.experts.skipped = 1;
+    expect_exactness(&s, false, false, "exact    no: --skip-below 10%\n");
+}
+
+/* Each of these is enough, in either phase: it has changed results, whatever had let it. */
+static void one_change_breaks_exact(void **state)
+{
+    for (int i = 0; i < 2 * 4; i++) {
+        struct moe_stats s = {.device = "cpu"};
+        struct moe_err err = {0};
+        struct moe_counts *n = i % 2 ? &s.prefill.experts : &s.decode.experts;
+        uint64_t *const changes[] = {&n->low_precision, &n->skipped, &n->precalculated,
+                                     &n->substituted};
+        static const char *const says[] = {"of 7 activations 1 at low precision", " 1 left out",
+                                           " 1 from an earlier state",
+                                           " 1 not the router's choice"};
+        n->activations = 7;
+        assert_ok(moe_stats_check_exact(&s, &err), &err);
+        *changes[i / 2] = 1;
+        assert_false(moe_stats_exact(&s));
+        assert_fails(moe_stats_check_exact(&s, &err), MOE_ERR_LIMIT, "--exact did not hold", &err);
+        assert_non_null(strstr(err.text, says[i / 2]));
+    }
+    /* The host computes as the CPU does, bit for bit, but not as a GPU. */
+    struct moe_stats s = {.device = "test", .decode.experts.host_computed = 3};
+    struct moe_err err = {0};
+    assert_ok(moe_stats_check_exact(&s, &err), &err);
+    strcpy(s.device, "cuda");
+    assert_fails(moe_stats_check_exact(&s, &err), MOE_ERR_LIMIT, " 3 on the host beside a GPU",
+                 &err);
+    s = (struct moe_stats){.device = "cuda", .bf16_rows = 9};
+    assert_fails(moe_stats_check_exact(&s, &err), MOE_ERR_LIMIT, " 9 rows in bf16", &err);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(exactness_is_judged_twice),
+        cmocka_unit_test(one_change_breaks_exact),
         cmocka_unit_test(every_key_of_the_contract_is_there),
         cmocka_unit_test(activations_add_up),
         cmocka_unit_test(rates_are_what_they_say),

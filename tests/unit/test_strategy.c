@@ -100,7 +100,7 @@ static void strategies_have_the_papers_parts(void **state)
         assert_int_equal(s.needs_profile, expected[i].profile);
         assert_int_equal(s.needs_low, expected[i].low);
         assert_int_equal(s.needs_host, expected[i].host);
-        assert_int_equal(s.inexact, expected[i].inexact);
+        assert_int_equal(may_change(&s), expected[i].inexact);
         describe(&s, text);
         assert_string_equal(text, expected[i].parts);
     }
@@ -312,7 +312,10 @@ static void what_may_change_results_stands_in_the_table(void **state)
         assert_false(moe_strategy_part_inexact(&s, part));
         snprintf(list, sizeof list, "%s", p->inexact ? p->inexact : "");
         if (strcmp(list, "any") == 0)
-            snprintf(list, sizeof list, "%s", p->arg ? "0.5" : "on");
+            snprintf(list, sizeof list, "%s",
+                     !p->arg                       ? "on"
+                     : part == MOE_PART_CACHE_BITS ? "4"
+                                                   : "0.5");
         for (; (value = strtok(next, ",")) != NULL; next = NULL) {
             set(&s, part, value);
             assert_true(moe_strategy_part_inexact(&s, part));
@@ -406,16 +409,22 @@ static void a_strategy_falls_back_and_a_named_part_does_not(void **state)
     struct moe_strategy s = strategy("fate");
     set(&s, MOE_PART_LOW_POOL, "20%");
     assert_ok(moe_strategy_settle(&s, &err), &err);
-    assert_true(s.inexact && !s.needs_low);
+    assert_true(may_change(&s) && !s.needs_low);
     moe_strategy_fall_back(&s);
-    assert_true(s.prefill == MOE_PREFILL_POPULARITY && !s.inexact && s.low_pool == 0);
+    assert_true(s.prefill == MOE_PREFILL_POPULARITY && s.low_pool == 0 && s.cache_bits == 4);
+    assert_true(may_change(&s)); /* where memory does not hold all experts at their best */
+    assert_non_null(moe_strategy_make_exact(&s));
+    assert_true(s.cache_bits == 0 && !may_change(&s));
+    assert_null(moe_strategy_make_exact(&s));
     assert_ok(moe_strategy_settle(&s, &err), &err);
 
     s = strategy("fate");
     set(&s, MOE_PART_PREFILL, "hybrid");
     assert_ok(moe_strategy_settle(&s, &err), &err);
     moe_strategy_fall_back(&s);
-    assert_true(s.prefill == MOE_PREFILL_HYBRID && s.inexact && s.needs_low);
+    assert_true(s.prefill == MOE_PREFILL_HYBRID && may_change(&s) && s.needs_low);
+    moe_strategy_make_exact(&s);
+    assert_true(s.prefill == MOE_PREFILL_HYBRID && may_change(&s));
 }
 
 static void layers_follow_the_model(void **state)

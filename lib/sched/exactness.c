@@ -1,0 +1,111 @@
+#include "sched/exactness.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- As asked ---- */
+
+struct moe_terms moe_terms_of(const struct moe_strategy *strategy,
+                              const struct moe_inventory *inventory, uint32_t high)
+{
+    struct moe_terms t = {.strategy = strategy};
+    if (strategy->resident || moe_inventory_is_best(inventory, high))
+        return t;
+    t.kept = inventory->variants[high];
+    t.best = inventory->variants[0];
+    return t;
+}
+
+/* Appends to a text of `size` bytes; what does not fit is cut off. */
+__attribute__((format(printf, 3, 4))) static void add(char *text, size_t size, const char *format,
+                                                      ...)
+{
+    size_t n = strlen(text);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text + n, size - n, format, args);
+    va_end(args);
+}
+
+/* A part that is set, as an option. */
+static void add_part(const struct moe_strategy *s, enum moe_part part, char why[MOE_EXACTNESS_WHY])
+{
+    const struct moe_strategy_part *p = moe_strategy_part_at(part);
+    char text[MOE_PART_TEXT_BYTES];
+    moe_strategy_part_text(s, part, text);
+    add(why, MOE_EXACTNESS_WHY, "%s--%s%s%s", why[0] ? " " : "", p->name, p->arg ? " " : "",
+        p->arg ? text : "");
+}
+
+/* Whether a part as it is set may change results. Bits to keep do only where they are in effect. */
+static bool part_counts(const struct moe_terms *t, enum moe_part part)
+{
+    bool in_effect = part != MOE_PART_CACHE_BITS || t->any_pack || t->kept;
+    return in_effect && moe_strategy_part_inexact(t->strategy, part);
+}
+
+struct moe_exactness moe_exactness_of(const struct moe_terms *t)
+{
+    struct moe_exactness x = {0};
+    for (enum moe_part part = 0; part < MOE_N_PARTS; part++) {
+        if (!part_counts(t, part))
+            continue;
+        x.parts |= 1u << part;
+        add_part(t->strategy, part, x.why);
+    }
+    const char *comma = x.why[0] ? ", " : "";
+    if (t->kept && t->best)
+        add(x.why, sizeof x.why, "%sexperts kept at '%s' where the pack has '%s'", comma, t->kept,
+            t->best);
+    else if (t->kept)
+        add(x.why, sizeof x.why, "%sexperts kept at '%s'", comma, t->kept);
+    comma = x.why[0] ? ", " : "";
+    if (t->host_beside_gpu)
+        add(x.why, sizeof x.why, "%sexperts computed on the host instead of the GPU", comma);
+    comma = x.why[0] ? ", " : "";
+    if (t->bf16_prompts)
+        add(x.why, sizeof x.why, "%s--bf16-prompts", comma);
+    x.exact = x.why[0] == 0;
+    return x;
+}
+
+int moe_exactness_check(const struct moe_terms *t, struct moe_err *err)
+{
+    static const char forbids[] = "option --exact forbids what may change results:";
+    const struct moe_exactness x = moe_exactness_of(t);
+    char names[256] = "";
+    if (x.exact)
+        return MOE_OK;
+    for (enum moe_part part = 0; part < MOE_N_PARTS; part++)
+        if (x.parts >> part & 1)
+            add(names, sizeof names, "%s%s", names[0] ? "," : "", moe_strategy_part_at(part)->name);
+    if (t->planned && (names[0] || t->kept))
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "%s the plan has %s (moe-plan --exact makes one without)", forbids, x.why);
+    if (names[0])
+        return moe_fail(err, MOE_ERR_USAGE, "%s %s (without these: --without %s)", forbids, x.why,
+                        names);
+    return moe_fail(err, MOE_ERR_USAGE, "%s %s", forbids, x.why);
+}
+
+const char *moe_strategy_make_exact(struct moe_strategy *s)
+{
+    const char *changed = NULL;
+    if (s->cache_bits) {
+        s->cache_bits = 0;
+        changed = "experts are kept at their best precision: --exact";
+    }
+    if (s->prefill == MOE_PREFILL_HYBRID && s->prefill_falls_back) {
+        moe_strategy_fall_back(s);
+        changed = "prompts at one precision: --exact";
+    }
+    return changed;
+}
+
+/* ---- As done ---- */
+
+bool moe_counts_changed(const struct moe_counts *c)
+{
+    return c->low_precision + c->skipped + c->precalculated + c->substituted > 0;
+}
