@@ -121,7 +121,7 @@ static void precalculate(struct simulator *s, uint32_t next, const struct moe_pr
     early->layer = next;
     moe_scheduler_present(s->scheduler, next, s->present);
     moe_predicted_choice(p->scores, s->present, s->inventory->n_experts, s->inventory->top_k,
-                         s->strategy.degrade, &early->choice, s->barred);
+                         moe_strategy_replaces(&s->strategy), &early->choice, s->barred);
     const struct moe_predicted *choice = &early->choice;
     for (uint32_t k = 0, high = s->in->scheduler.high; k < choice->n; k++)
         if (choice->on_host[k])

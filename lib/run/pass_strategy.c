@@ -64,7 +64,7 @@ int moe_pass_strategy_open(struct moe_pass_strategy **out, struct moe_session *s
     p->strategy = *strategy;
     p->precalculation.session = session;
     p->precalculation.jobs = &p->jobs;
-    p->precalculation.degrade = strategy->degrade;
+    p->precalculation.replaces = moe_strategy_replaces(strategy);
     int status = MOE_OK;
     if (strategy->predict != MOE_PREDICT_BY_NOTHING)
         status = moe_layer_predictor_open(&p->predictor, session, strategy, statistics, err);

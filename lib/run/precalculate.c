@@ -67,7 +67,7 @@ int moe_precalculation_begin(struct moe_precalculation *p, uint32_t next,
     struct moe_precalculated_layer *l = layer_of(p, next);
     l->layer = next;
     experts->present(s->experts, next, p->present);
-    moe_predicted_choice(prediction->scores, p->present, c->n_experts, c->top_k, p->degrade,
+    moe_predicted_choice(prediction->scores, p->present, c->n_experts, c->top_k, p->replaces,
                          &l->choice, p->order);
     int status = MOE_OK;
     for (uint32_t k = 0; k < l->choice.n && status == MOE_OK; k++) {

@@ -24,7 +24,7 @@ struct moe_precalculated_layer {
 struct moe_precalculation {
     struct moe_session *session;              /* borrowed */
     struct moe_host_jobs *jobs;               /* borrowed */
-    bool degrade;                             /* DAOP's graceful degradation (sched/placement.h) */
+    uint32_t replaces;                        /* experts at most (moe_predicted_choice) */
     struct moe_precalculated_layer layers[2]; /* this and the next, by MoE layer modulo 2 */
     uint8_t *precalculated;                   /* [n_experts] */
     uint8_t *present;                         /* [n_experts] */

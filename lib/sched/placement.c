@@ -78,9 +78,9 @@ static uint32_t best_free(const float *values, const uint32_t *barred, uint32_t 
     return best;
 }
 
-/* From the weakest up, all but the strongest of those on the host. */
+/* From the weakest up, at most so many of those on the host, but not the strongest. */
 static void replace_on_host(const float *probabilities, const uint8_t *on_device, uint32_t n,
-                            struct moe_predicted *f, uint32_t *barred)
+                            uint32_t most, struct moe_predicted *f, uint32_t *barred)
 {
     uint32_t n_host = 0;
     for (uint32_t e = 0; e < n; e++)
@@ -89,7 +89,7 @@ static void replace_on_host(const float *probabilities, const uint8_t *on_device
         barred[f->experts[i]] = 1;
         n_host += f->on_host[i];
     }
-    for (uint32_t i = f->n; i-- > 0 && n_host > 1;) {
+    for (uint32_t i = f->n; i-- > 0 && n_host > 1 && f->substituted < most;) {
         if (!f->on_host[i])
             continue;
         uint32_t e = best_free(probabilities, barred, n);
@@ -105,7 +105,8 @@ static void replace_on_host(const float *probabilities, const uint8_t *on_device
 }
 
 void moe_predicted_choice(const float *probabilities, const uint8_t *on_device, uint32_t n,
-                          uint32_t k, bool degrade, struct moe_predicted *out, uint32_t *barred)
+                          uint32_t k, uint32_t replaces, struct moe_predicted *out,
+                          uint32_t *barred)
 {
     out->n = k;
     out->substituted = 0;
@@ -114,8 +115,7 @@ void moe_predicted_choice(const float *probabilities, const uint8_t *on_device, 
         out->scores[i] = probabilities[out->experts[i]];
         out->on_host[i] = !on_device[out->experts[i]];
     }
-    if (degrade)
-        replace_on_host(probabilities, on_device, n, out, barred);
+    replace_on_host(probabilities, on_device, n, replaces, out, barred);
 }
 
 bool moe_predicted_pays(const struct moe_predicted *f, const uint32_t *chosen, uint32_t k,

@@ -43,13 +43,16 @@ struct moe_predicted {
     bool on_host[MOE_MAX_TOP_K];
 };
 
-/* The predicted best k of a layer. degrade: of those on the host all but the strongest are
- * replaced, from the weakest up, by the best expert on the device that is not chosen yet; once
+/* The predicted best k of a layer. Of those on the host at most `replaces` are replaced, from the
+ * weakest up and never the strongest, by the best expert on the device that is not chosen yet; once
  * there is none, the others stay as they were predicted. (DAOP describes two chosen experts, both
- * on the host; this is its rule for any k.) probabilities: [n]; on_device: [n], 0 or 1; k <= n and
+ * on the host. Without a limit this leaves one on the host for any k, as its rule does; with a
+ * limit of 1 it replaces one, as its rule does.) probabilities: [n]; on_device: [n], 0 or 1; k <= n
+ * and
  * <= MOE_MAX_TOP_K; barred: [n] scratch. */
 void moe_predicted_choice(const float *probabilities, const uint8_t *on_device, uint32_t n,
-                          uint32_t k, bool degrade, struct moe_predicted *out, uint32_t *barred);
+                          uint32_t k, uint32_t replaces, struct moe_predicted *out,
+                          uint32_t *barred);
 
 /* Whether a layer computes the predicted experts, and not the k that its router chose: where one of
  * either is on the host. With all of them on the device nothing is gained by a prediction, as

@@ -161,6 +161,8 @@ static const char *idle(const struct moe_strategy *s, enum moe_part part)
     case MOE_PART_PRECALCULATE_FROM:
     case MOE_PART_DEGRADE:
         return s->precalculate ? NULL : "it needs --precalculate";
+    case MOE_PART_DEGRADE_MOST:
+        return s->degrade ? NULL : "it needs --degrade";
     default:
         return NULL;
     }

@@ -135,6 +135,7 @@ struct moe_strategy {
     uint32_t precalculate_from; /* MoE layer from which on predictions replace the router's choice,
                                    at least 1, or MOE_PRECALCULATE_AUTO */
     bool degrade;
+    uint32_t degrade_most; /* replaces no more than so many experts of a layer; 0: no limit */
 };
 
 /* ---- The table of strategies ---- */
@@ -167,6 +168,7 @@ enum moe_part {
     MOE_PART_PRECALCULATE,
     MOE_PART_PRECALCULATE_FROM,
     MOE_PART_DEGRADE,
+    MOE_PART_DEGRADE_MOST,
     MOE_N_PARTS
 };
 
@@ -245,6 +247,12 @@ void moe_strategy_brief(const struct moe_strategy *s, char out[MOE_STRATEGY_BRIE
  * "--predict gate-next --prefetch percentile:75,slack --cache arc ...". As options on top of the
  * strategy lru they give the same strategy again; for resident: "--strategy resident". */
 void moe_strategy_describe(const struct moe_strategy *s, struct moe_buf *out);
+
+/* How many predicted experts of a layer may be replaced. */
+static inline uint32_t moe_strategy_replaces(const struct moe_strategy *s)
+{
+    return !s->degrade ? 0 : s->degrade_most ? s->degrade_most : UINT32_MAX;
+}
 
 /* The weights for struct moe_policy_params; NULL: the policy's own. */
 static inline const double *moe_strategy_weights(const struct moe_strategy *s)

@@ -87,6 +87,9 @@ static const struct part parts[MOE_N_PARTS] = {
     [MOE_PART_DEGRADE] = {
         {"degrade", NULL, "replace the weaker of two experts on the host", "off", "any"},
         FLAG(degrade)},
+    [MOE_PART_DEGRADE_MOST] = {
+        {"degrade-most", "N", "... of more than two, no more than N", "0"},
+        COUNT(degrade_most, "a whole number; 0: all but the strongest")},
 };
 /* clang-format on */
 

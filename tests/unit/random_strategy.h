@@ -19,7 +19,7 @@ static inline void assert_same(const struct moe_strategy *a, const struct moe_st
     SAME(buffer), SAME(cache_bits), SAME(host_falls_back), SAME(on_miss), SAME(high_up_to),
         SAME(skip_below), SAME(host_decodes_only);
     SAME(prefill), SAME(low_share), SAME(prefill_falls_back), SAME(prefill_swap);
-    SAME(precalculate), SAME(precalculate_from), SAME(degrade);
+    SAME(precalculate), SAME(precalculate_from), SAME(degrade), SAME(degrade_most);
     for (int i = 0; i < MOE_HOBBIT_WEIGHTS; i++)
         SAME(weights[i]);
 #undef SAME
@@ -84,6 +84,7 @@ static inline struct moe_strategy random_strategy(uint64_t *seed)
     s.precalculate = DRAW(2);
     s.precalculate_from = s.precalculate ? (uint32_t)DRAW(9) : 0;
     s.degrade = DRAW(2);
+    s.degrade_most = (uint32_t)DRAW(3);
 #undef DRAW
     return s;
 }

@@ -85,13 +85,15 @@ static void test_every_swap(void **state)
 
 /* ---- Predicted experts (IV-C) ---- */
 
+#define ALL UINT32_MAX /* but the strongest */
+
 static const float scores[] = {0.05f, 0.3f, 0.1f, 0.25f, 0.1f, 0.08f, 0.02f, 0.1f};
 
-static struct moe_predicted predict(const uint8_t *on_device, uint32_t k, bool degrade)
+static struct moe_predicted predict(const uint8_t *on_device, uint32_t k, uint32_t replaces)
 {
     struct moe_predicted f;
     uint32_t barred[8];
-    moe_predicted_choice(scores, on_device, 8, k, degrade, &f, barred);
+    moe_predicted_choice(scores, on_device, 8, k, replaces, &f, barred);
     assert_int_equal(f.n, k);
     for (uint32_t i = 0; i < k; i++) {
         assert_true(f.scores[i] == scores[f.experts[i]]);
@@ -111,37 +113,41 @@ static struct moe_predicted predict(const uint8_t *on_device, uint32_t k, bool d
 static void test_weaker_of_two_is_replaced(void **state)
 {
     static const uint8_t on_device[] = {1, 0, 0, 0, 1, 1, 1, 1};
-    struct moe_predicted f = predict(on_device, 2, true);
+    struct moe_predicted f = predict(on_device, 2, ALL);
     assert_predicted(f, 1, 1, 4); /* 4 and 7 are equal, 2 is on the host */
     assert_true(f.on_host[0]);
-    f = predict(on_device, 2, false);
+    f = predict(on_device, 2, 0);
     assert_predicted(f, 0, 1, 3);
     assert_true(f.on_host[0] && f.on_host[1]);
 }
 
 static void test_one_on_the_host_stays(void **state)
 {
-    assert_predicted(predict((const uint8_t[]){1, 1, 1, 0, 1, 1, 1, 1}, 2, true), 0, 1, 3);
-    assert_predicted(predict((const uint8_t[]){1, 0, 1, 1, 1, 1, 1, 1}, 2, true), 0, 1, 3);
-    assert_predicted(predict((const uint8_t[]){1, 0, 0, 0, 0, 0, 0, 0}, 1, true), 0, 1);
+    assert_predicted(predict((const uint8_t[]){1, 1, 1, 0, 1, 1, 1, 1}, 2, ALL), 0, 1, 3);
+    assert_predicted(predict((const uint8_t[]){1, 0, 1, 1, 1, 1, 1, 1}, 2, ALL), 0, 1, 3);
+    assert_predicted(predict((const uint8_t[]){1, 0, 0, 0, 0, 0, 0, 0}, 1, ALL), 0, 1);
 }
 
 /* "If no suitable alternative is available, the original selection is maintained". */
 static void test_nothing_to_replace_with(void **state)
 {
-    struct moe_predicted f = predict((const uint8_t[]){0, 0, 0, 0, 0, 0, 0, 0}, 2, true);
+    struct moe_predicted f = predict((const uint8_t[]){0, 0, 0, 0, 0, 0, 0, 0}, 2, ALL);
     assert_predicted(f, 0, 1, 3);
     /* Of 1, 3, 2 and 4 only 2 is on the device, and 6 beside them: 4 is replaced, 3 not. */
-    f = predict((const uint8_t[]){0, 0, 1, 0, 0, 0, 1, 0}, 4, true);
+    f = predict((const uint8_t[]){0, 0, 1, 0, 0, 0, 1, 0}, 4, ALL);
     assert_predicted(f, 1, 1, 3, 2, 6);
 }
 
 /* Of 1, 3, 2 and 4 on the host: 4, then 2, then 3 take 7, 5 and 0, the best there are. */
 static void test_four_experts(void **state)
 {
-    struct moe_predicted f = predict((const uint8_t[]){1, 0, 0, 0, 0, 1, 1, 1}, 4, true);
+    struct moe_predicted f = predict((const uint8_t[]){1, 0, 0, 0, 0, 1, 1, 1}, 4, ALL);
     assert_predicted(f, 3, 1, 0, 5, 7);
-    f = predict((const uint8_t[]){1, 1, 0, 0, 1, 1, 1, 1}, 4, true); /* 3 stays, 2 takes 7 */
+    f = predict((const uint8_t[]){1, 0, 0, 0, 0, 1, 1, 1}, 4, 2);
+    assert_predicted(f, 2, 1, 3, 5, 7);
+    f = predict((const uint8_t[]){1, 0, 0, 0, 0, 1, 1, 1}, 4, 1);
+    assert_predicted(f, 1, 1, 3, 2, 7);
+    f = predict((const uint8_t[]){1, 1, 0, 0, 1, 1, 1, 1}, 4, ALL); /* 3 stays, 2 takes 7 */
     assert_predicted(f, 1, 1, 3, 7, 4);
 }
 
@@ -159,7 +165,7 @@ static void test_a_prediction_pays_beside_the_host(void **state)
         {{1, 0, 1, 1, 1, 1, 1, 1}, true},
     };
     for (size_t i = 0; i < N_ITEMS(cases); i++) {
-        const struct moe_predicted f = predict(cases[i].on_device, 2, true);
+        const struct moe_predicted f = predict(cases[i].on_device, 2, ALL);
         assert_int_equal(moe_predicted_pays(&f, chosen, 2, cases[i].on_device), cases[i].pays);
     }
     const struct moe_predicted none = {0};
@@ -181,13 +187,15 @@ static void test_every_prediction(void **state)
             on_device[e] = test_random(&random) % 3 == 0;
             n_free += on_device[e];
         }
-        moe_predicted_choice(p, on_device, n, k, false, &plain, barred);
-        moe_predicted_choice(p, on_device, n, k, true, &f, barred);
+        moe_predicted_choice(p, on_device, n, k, 0, &plain, barred);
+        uint32_t most = test_random(&random) % 2 ? ALL : (uint32_t)(test_random(&random) % (k + 1));
+        moe_predicted_choice(p, on_device, n, k, most, &f, barred);
         for (uint32_t i = 0; i < k; i++) {
             n_host += plain.on_host[i];
             n_free -= !plain.on_host[i];
         }
         uint32_t n_weaker = n_host > 0 ? n_host - 1 : 0, n_changed = 0;
+        n_weaker = n_weaker < most ? n_weaker : most;
         assert_int_equal(f.substituted, n_weaker < n_free ? n_weaker : n_free);
         for (uint32_t i = 0; i < k; i++) {
             assert_false(chosen[f.experts[i]]);

@@ -353,6 +353,8 @@ static void nonsense_is_refused(void **state)
         {"--strategy lru --low-pool 10%", "no low-precision experts are kept"},
         {"--strategy ondemand --on-miss load-low --low-pool 10%", "--low-pool has no effect"},
         {"--strategy lru --prefill-swap", "--prefill-swap has no effect"},
+        {"--strategy lru --degrade-most 1",
+         "--degrade-most has no effect here: it needs --degrade"},
         {"--strategy lru --degrade", "--degrade has no effect here: it needs --precalculate"},
         {"--strategy lru --precalculate-from 2", "--precalculate-from has no effect"},
         {"--strategy edgemoe --precalculate", "--precalculate has no effect here: it needs a"},
