@@ -88,11 +88,9 @@ static int check_device(struct moe_resolved *r, const struct moe_split_inputs *i
     const struct moe_device_choice *device = &in->options->device;
     if (s->needs_host && !device->test && !in->gpu) {
         /* Fiddler's idea with one processor: what is missing is computed from a working slot. */
-        if (s->host_falls_back && s->on_miss == MOE_MISS_COMPUTE_HOST) {
-            s->on_miss = MOE_MISS_LOAD;
-            moe_strategy_drop_idle(s, 0);
+        if (moe_strategy_load_instead(s)) {
             r->fallback = "missing experts pass through a working slot: there is one processor";
-            return moe_strategy_settle(s, err);
+            return MOE_OK;
         }
         return moe_fail(err, MOE_ERR_USAGE,
                         "strategy %s computes experts beside the device: the plain CPU has nothing "

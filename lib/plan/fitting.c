@@ -61,12 +61,8 @@ static int resolve(const struct moe_shape_fit *f, bool fits, struct moe_fitted *
     }
     if (out->low < out->high)
         out->low = out->high;
-    if (status == MOE_OK && s->needs_host && !f->has_host && s->host_falls_back &&
-        s->on_miss == MOE_MISS_COMPUTE_HOST) {
-        s->on_miss = MOE_MISS_LOAD;
-        moe_strategy_drop_idle(s, 0);
-        status = moe_strategy_settle(s, err);
-    }
+    if (status == MOE_OK && s->needs_host && !f->has_host)
+        moe_strategy_load_instead(s);
     if (status == MOE_OK && s->needs_host && !f->has_host)
         status = moe_fail(err, MOE_ERR_USAGE,
                           "strategy %s computes experts beside the device, and there is nothing "

@@ -55,6 +55,7 @@ static const struct change {
     {MOE_PART_PREFILL, "hybrid", true},
     {MOE_PART_ON_MISS, "load", true},
     {MOE_PART_ON_MISS, "load-low", true},
+    {MOE_PART_ON_MISS, "compute-host,load-low", true},
 };
 enum { N_CHANGES = sizeof changes / sizeof changes[0] };
 
@@ -205,7 +206,10 @@ static bool change(const struct search *search, struct moe_strategy *s, uint32_t
         moe_strategy_set(s, MOE_PART_PREFETCH, "all", why);
     if (changes[i].part == MOE_PART_PREFETCH && s->predict == MOE_PREDICT_BY_NOTHING)
         return false;
-    if (changes[i].part == MOE_PART_ON_MISS && s->on_miss == MOE_MISS_LOAD_LOW)
+    /* Whether there is a host is the strategy's to say. */
+    if (s->miss_place == MOE_MISS_COMPUTE_HOST && before.miss_place != MOE_MISS_COMPUTE_HOST)
+        return false;
+    if (changes[i].part == MOE_PART_ON_MISS && s->miss_precision == MOE_MISS_BY_SCORE)
         load_low(s);
     else if (changes[i].part == MOE_PART_ON_MISS)
         s->skip_below = 0;

@@ -37,7 +37,7 @@ static double skip_below(const struct moe_map_hobbit *h)
 
 static void apply_hobbit(const struct moe_map_hobbit *h, uint32_t named, struct moe_strategy *s)
 {
-    bool takes_low = s->on_miss == MOE_MISS_LOAD_LOW;
+    bool takes_low = s->miss_precision == MOE_MISS_BY_SCORE;
     if (takes_low && s->skip_below > 0 && !(named >> MOE_PART_SKIP_BELOW & 1))
         s->skip_below = skip_below(h);
     if (takes_low && !(named >> MOE_PART_ON_MISS & 1))
@@ -95,8 +95,8 @@ static bool is_within(const struct moe_map *map, enum moe_finding which,
     if (which == MOE_FOUND_PREFILL)
         return s->low_share <= map->fate.share + ALIKE;
     return s->skip_below <= 1 - h->t2 + ALIKE &&
-           (s->on_miss == MOE_MISS_LOAD ||
-            (s->on_miss == MOE_MISS_LOAD_LOW && s->high_up_to >= h->t1 - ALIKE));
+           (s->miss_precision == MOE_MISS_BEST ||
+            (s->miss_precision == MOE_MISS_BY_SCORE && s->high_up_to >= h->t1 - ALIKE));
 }
 
 const struct moe_loss *moe_calibration_loss(const struct moe_map *map, enum moe_finding which,

@@ -38,13 +38,14 @@ static uint32_t worth(const struct moe_scheduler *s, const struct moe_prediction
 {
     uint64_t key = scheduler_key(s, p->layer, expert);
     enum moe_importance importance = MOE_IMPORTANT;
-    if (s->strategy.on_miss == MOE_MISS_LOAD_LOW || s->strategy.skip_below > 0)
+    bool by_score = s->strategy.miss_precision == MOE_MISS_BY_SCORE;
+    if (by_score || s->strategy.skip_below > 0)
         importance = moe_importance_of(p->unimportance[expert], s->strategy.high_up_to,
                                        1 - s->strategy.skip_below);
     if (importance == MOE_UNIMPORTANT && s->strategy.skip_below > 0)
         return UINT32_MAX;
-    bool low = s->predicted[key] == PREDICTED_UNPOPULAR ||
-               (s->strategy.on_miss == MOE_MISS_LOAD_LOW && importance != MOE_IMPORTANT);
+    bool low =
+        s->predicted[key] == PREDICTED_UNPOPULAR || (by_score && importance != MOE_IMPORTANT);
     return low ? s->low[key] : s->high[key];
 }
 

@@ -29,18 +29,18 @@ static void drop_request(struct moe_scheduler *s)
             finish(s, &s->entries[i]);
 }
 
-/* The lowest precision that suffices for an expert of the request. */
+/* The lowest precision that suffices for an expert of the request, wherever it is computed. */
 static uint32_t acceptable(const struct moe_scheduler *s, enum moe_importance importance,
                            bool unpopular, uint32_t key)
 {
-    bool low = unpopular || s->strategy.on_miss == MOE_MISS_EMERGENCY ||
-               (s->strategy.on_miss == MOE_MISS_LOAD_LOW && importance != MOE_IMPORTANT);
+    bool low = unpopular || s->strategy.miss_precision == MOE_MISS_EMERGENCY ||
+               (s->strategy.miss_precision == MOE_MISS_BY_SCORE && importance != MOE_IMPORTANT);
     return low ? s->low[key] : s->high[key];
 }
 
 static bool computes_on_host(const struct moe_scheduler *s)
 {
-    return s->strategy.on_miss == MOE_MISS_COMPUTE_HOST &&
+    return s->strategy.miss_place == MOE_MISS_COMPUTE_HOST &&
            !(s->prefill && s->strategy.host_decodes_only);
 }
 

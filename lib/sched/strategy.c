@@ -34,7 +34,7 @@ static const struct moe_strategy strategies[] = {
         .describe = "pins the most frequent, computes absent ones on the host (Fiddler)",
         .cache = &moe_policy_pinned,
         .init = MOE_INIT_FREQUENCY,
-        .on_miss = MOE_MISS_COMPUTE_HOST, .host_falls_back = true,
+        .miss_place = MOE_MISS_COMPUTE_HOST, .host_falls_back = true,
     }, {
         /* "a caching strategy identical to Fate", and at its precision, so that the two differ in
          * prediction alone (Fate 5.1). */
@@ -71,8 +71,8 @@ static const struct moe_strategy strategies[] = {
         .protect = true,
         .cache = &moe_policy_hobbit,
         .low_pool = 0.2, /* 3.4 says no more than that the high pool is "typically larger" */
-        .on_miss = MOE_MISS_LOAD_LOW, .high_up_to = 0.6, .skip_below = 0.1, /* 3.2: T1 0.6, T2 0.9 */
-        .host_decodes_only = true, /* for --on-miss compute-host: 5.4 */
+        .miss_precision = MOE_MISS_BY_SCORE, .high_up_to = 0.6, .skip_below = 0.1, /* 3.2: T1 0.6, T2 0.9 */
+        .host_decodes_only = true, /* for the cooperative mode, --on-miss compute-host,load-low: 5.4 */
     }, {
         .name = "daop",
         .describe = "pins by frequency, pre-calculates on the host, degrades (DAOP)",
@@ -80,7 +80,7 @@ static const struct moe_strategy strategies[] = {
         .cache = &moe_policy_pinned,
         .alloc = MOE_ALLOC_FREQUENCY,
         .init = MOE_INIT_FREQUENCY,
-        .on_miss = MOE_MISS_COMPUTE_HOST,
+        .miss_place = MOE_MISS_COMPUTE_HOST,
         .prefill_swap = true,
         .precalculate = true, .precalculate_from = MOE_PRECALCULATE_AUTO,
         .degrade = true,
@@ -114,8 +114,7 @@ static bool prefetches(const struct moe_strategy *s)
 
 static bool computes_low(const struct moe_strategy *s)
 {
-    return s->on_miss == MOE_MISS_LOAD_LOW || s->on_miss == MOE_MISS_EMERGENCY ||
-           s->prefill == MOE_PREFILL_HYBRID;
+    return s->miss_precision != MOE_MISS_BEST || s->prefill == MOE_PREFILL_HYBRID;
 }
 
 static bool predicts_routers(const struct moe_strategy *s)
@@ -151,7 +150,7 @@ static const char *idle(const struct moe_strategy *s, enum moe_part part)
     case MOE_PART_CACHE_BITS:
         return s->cache ? NULL : "nothing is kept: it needs a --cache";
     case MOE_PART_PREFILL_SWAP:
-        return s->cache && s->on_miss == MOE_MISS_COMPUTE_HOST
+        return s->cache && s->miss_place == MOE_MISS_COMPUTE_HOST
                    ? NULL
                    : "experts move between host and cache: it needs a --cache and "
                      "--on-miss compute-host";
@@ -195,10 +194,10 @@ static void derive(struct moe_strategy *s)
     bool falls_back = s->prefill == MOE_PREFILL_HYBRID && s->prefill_falls_back;
     s->needs_profile = s->predict == MOE_PREDICT_BY_PATH || s->predict == MOE_PREDICT_BY_KEYS ||
                        s->init == MOE_INIT_FREQUENCY || s->alloc == MOE_ALLOC_FREQUENCY;
-    s->needs_low = s->on_miss == MOE_MISS_LOAD_LOW || s->on_miss == MOE_MISS_EMERGENCY ||
+    s->needs_low = s->miss_precision != MOE_MISS_BEST ||
                    (s->prefill == MOE_PREFILL_HYBRID && !falls_back) ||
                    (s->low_pool > 0 && !falls_back);
-    s->needs_host = s->on_miss == MOE_MISS_COMPUTE_HOST || s->precalculate;
+    s->needs_host = s->miss_place == MOE_MISS_COMPUTE_HOST || s->precalculate;
 }
 
 int moe_strategy_settle(struct moe_strategy *s, struct moe_err *err)
@@ -207,11 +206,14 @@ int moe_strategy_settle(struct moe_strategy *s, struct moe_err *err)
         if (is_idle(s, part))
             return moe_fail(err, MOE_ERR_USAGE, "option --%s has no effect here: %s",
                             moe_strategy_part_at(part)->name, idle(s, part));
-    if (s->on_miss == MOE_MISS_LOAD_LOW && s->high_up_to > 1 - s->skip_below)
+    if (s->miss_precision == MOE_MISS_BY_SCORE && s->high_up_to > 1 - s->skip_below) {
+        char on_miss[MOE_PART_TEXT_BYTES];
+        moe_strategy_part_text(s, MOE_PART_ON_MISS, on_miss);
         return moe_fail(err, MOE_ERR_USAGE,
-                        "options --on-miss load-low:%g and --skip-below %g: experts above a score "
-                        "of %g are skipped, which leaves none for the low precision",
-                        s->high_up_to, s->skip_below, 1 - s->skip_below);
+                        "options --on-miss %s and --skip-below %g: experts above a score of %g "
+                        "are skipped, which leaves none for the low precision",
+                        on_miss, s->skip_below, 1 - s->skip_below);
+    }
     derive(s);
     return MOE_OK;
 }
@@ -225,6 +227,17 @@ void moe_strategy_fall_back(struct moe_strategy *s)
     s->prefill_falls_back = false;
     moe_strategy_drop_idle(s, 0);
     derive(s);
+}
+
+bool moe_strategy_load_instead(struct moe_strategy *s)
+{
+    if (s->miss_place != MOE_MISS_COMPUTE_HOST || !s->host_falls_back)
+        return false;
+    s->miss_place = MOE_MISS_LOAD;
+    s->host_falls_back = false;
+    moe_strategy_drop_idle(s, 0);
+    derive(s);
+    return true;
 }
 
 /* L by the statistics, or else by the depth of the model. */

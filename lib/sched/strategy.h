@@ -48,12 +48,16 @@ enum moe_init {
     MOE_INIT_LAYERWISE, /* layer by layer from the first, in the order of their ids */
 };
 
-/* on-miss: what happens to a routed expert that is absent. */
-enum moe_on_miss {
-    MOE_MISS_LOAD = 0,
-    MOE_MISS_LOAD_LOW,  /* a lower precision where the score s (precision.h) is above high_up_to */
-    MOE_MISS_EMERGENCY, /* a lower precision always (Fate 5.3) */
-    MOE_MISS_COMPUTE_HOST, /* not loaded: computed on the host */
+/* on-miss: where a routed expert that is absent is computed ... */
+enum moe_miss_place {
+    MOE_MISS_LOAD = 0,     /* on the device, which loads it */
+    MOE_MISS_COMPUTE_HOST, /* on the host, which has it in its memory */
+};
+/* ... and, whatever the place, at which precision. */
+enum moe_miss_precision {
+    MOE_MISS_BEST = 0,
+    MOE_MISS_BY_SCORE,  /* a lower one where the score s (precision.h) is above high_up_to */
+    MOE_MISS_EMERGENCY, /* a lower one always (Fate 5.3) */
 };
 
 /* prefill: the experts of a prompt. */
@@ -117,8 +121,9 @@ struct moe_strategy {
     uint32_t cache_bits; /* keeps experts at this bitwidth, where the pack has it, when memory does
                             not hold all of them at a better one (Fate 4.5); 0: the best */
 
-    enum moe_on_miss on_miss;
-    double high_up_to; /* T1: high precision up to this score (HOBBIT 3.2) */
+    enum moe_miss_place miss_place;
+    enum moe_miss_precision miss_precision;
+    double high_up_to; /* by score: T1, high precision up to this score (HOBBIT 3.2) */
     double skip_below; /* 1 - T2: absent experts whose score is above T2 are skipped; 0: none */
     bool host_decodes_only; /* compute-host: a prompt's absent experts are loaded all the same
                                (HOBBIT 5.4); without effect otherwise */
@@ -216,6 +221,9 @@ int moe_strategy_settle(struct moe_strategy *s, struct moe_err *err);
 /* Does without a second precision where the strategy allows that: a hybrid prefill that may fall
  * back becomes popularity. For a settled strategy, which stays settled. */
 void moe_strategy_fall_back(struct moe_strategy *s);
+/* Does without a second device where the strategy allows that: absent experts are loaded, at the
+ * same precision as on the host. For a settled strategy, which stays settled; true: it changed. */
+bool moe_strategy_load_instead(struct moe_strategy *s);
 
 /* Replaces MOE_SHALLOW_AUTO and MOE_PRECALCULATE_AUTO for a model of n_layers MoE layers, at least
  * 1: by the boundary that its statistics show (Fate 4.4; NULL, of another number of layers, or

@@ -65,7 +65,8 @@ static const struct part parts[MOE_N_PARTS] = {
         COUNT(cache_bits, "a whole number; 0: the best")},
     [MOE_PART_ON_MISS] = {
         {"on-miss", "HOW", "what to do with an absent expert", "load", "load-low,emergency"},
-        CODEC(on_miss, "load, load-low[:T1], emergency or compute-host[,or-load]")},
+        CODEC(on_miss, "load, load-low[:T1] or emergency; or compute-host[,or-load], alone or "
+                       "with one of the two before")},
     [MOE_PART_SKIP_BELOW] = {
         {"skip-below", "SHARE", "skip absent experts in the last SHARE of weight", "0", "any"},
         SHARE(skip_below)},
@@ -187,6 +188,12 @@ bool moe_strategy_has(const struct moe_strategy *s, enum moe_part part)
     return strcmp(text, parts[part].shown.off) != 0;
 }
 
+static const char *after_comma(const char *list)
+{
+    const char *comma = strchr(list, ',');
+    return comma ? comma + 1 : NULL;
+}
+
 bool moe_strategy_part_inexact(const struct moe_strategy *s, enum moe_part part)
 {
     char text[MOE_PART_TEXT_BYTES];
@@ -194,9 +201,11 @@ bool moe_strategy_part_inexact(const struct moe_strategy *s, enum moe_part part)
     if (!inexact || !moe_strategy_has(s, part))
         return false;
     moe_strategy_part_text(s, part, text);
-    size_t n = strcspn(text, ":,"); /* the value without what qualifies it */
-    for (const char *at = inexact; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
-        if (strcspn(at, ",") == n && memcmp(at, text, n) == 0)
-            return true;
+    for (const char *item = text; item; item = after_comma(item)) {
+        size_t n = strcspn(item, ":,"); /* the word without its argument */
+        for (const char *at = inexact; at; at = after_comma(at))
+            if (strcspn(at, ",") == n && memcmp(at, item, n) == 0)
+                return true;
+    }
     return strcmp(inexact, "any") == 0;
 }

@@ -285,35 +285,51 @@ static void write_init(const struct moe_strategy *s, char *out, size_t size)
     snprintf(out, size, "%s", initials[s->init]);
 }
 
-static const char *const misses[] = {"load", "load-low", "emergency", "compute-host"};
-
-static const char OR_LOAD[] = ",or-load";
+/* An absent expert's place and precision, in any order; by default it is loaded at the best one. */
+enum { ON_LOAD = 0, ON_COMPUTE_HOST, ON_OR_LOAD, ON_LOAD_LOW, ON_EMERGENCY, N_ON_MISS };
+static const char *const misses[N_ON_MISS] = {"load", "compute-host", "or-load", "load-low",
+                                              "emergency"};
 
 static bool parse_on_miss(const char *text, struct moe_strategy *s)
 {
-    char first[64];
-    const char *rest = text, *arg;
-    if (!next_item(&rest, first))
+    char item[64];
+    const char *arg;
+    bool has[N_ON_MISS] = {false};
+    double high_up_to = 0.6; /* HOBBIT 3.2 */
+    while (text) {
+        int word = next_item(&text, item) ? find_word(misses, N_ON_MISS, item, &arg) : -1;
+        if (word < 0 || has[word] ||
+            (arg && (word != ON_LOAD_LOW || !moe_parse_double(arg, &high_up_to) || high_up_to < 0 ||
+                     high_up_to > 1)))
+            return false;
+        has[word] = true;
+    }
+    if ((has[ON_LOAD] && has[ON_COMPUTE_HOST]) || (has[ON_LOAD_LOW] && has[ON_EMERGENCY]) ||
+        (has[ON_OR_LOAD] && !has[ON_COMPUTE_HOST]))
         return false;
-    int word = find_word(misses, 4, first, &arg);
-    double high_up_to = word == MOE_MISS_LOAD_LOW ? 0.6 : 0; /* HOBBIT 3.2 */
-    if (word < 0 || (rest && (word != MOE_MISS_COMPUTE_HOST || strcmp(rest, OR_LOAD + 1) != 0)) ||
-        (arg && (word != MOE_MISS_LOAD_LOW || !moe_parse_double(arg, &high_up_to) ||
-                 high_up_to < 0 || high_up_to > 1)))
-        return false;
-    s->on_miss = (enum moe_on_miss)word;
-    s->high_up_to = high_up_to;
-    s->host_falls_back = rest != NULL;
+    s->miss_place = has[ON_COMPUTE_HOST] ? MOE_MISS_COMPUTE_HOST : MOE_MISS_LOAD;
+    s->miss_precision = has[ON_LOAD_LOW]    ? MOE_MISS_BY_SCORE
+                        : has[ON_EMERGENCY] ? MOE_MISS_EMERGENCY
+                                            : MOE_MISS_BEST;
+    s->high_up_to = has[ON_LOAD_LOW] ? high_up_to : 0;
+    s->host_falls_back = has[ON_OR_LOAD];
     return true;
 }
 
+/* "load" stands alone: beside a precision it goes without saying. */
 static void write_on_miss(const struct moe_strategy *s, char *out, size_t size)
 {
-    char number[32];
+    char number[32], precision[64] = "";
     number_text(s->high_up_to, number, sizeof number);
-    bool low = s->on_miss == MOE_MISS_LOAD_LOW;
-    snprintf(out, size, "%s%s%s%s", misses[s->on_miss], low ? ":" : "", low ? number : "",
-             s->on_miss == MOE_MISS_COMPUTE_HOST && s->host_falls_back ? OR_LOAD : "");
+    if (s->miss_precision == MOE_MISS_BY_SCORE)
+        snprintf(precision, sizeof precision, ",%s:%s", misses[ON_LOAD_LOW], number);
+    else if (s->miss_precision == MOE_MISS_EMERGENCY)
+        snprintf(precision, sizeof precision, ",%s", misses[ON_EMERGENCY]);
+    if (s->miss_place == MOE_MISS_COMPUTE_HOST)
+        snprintf(out, size, "%s%s%s%s", misses[ON_COMPUTE_HOST], s->host_falls_back ? "," : "",
+                 s->host_falls_back ? misses[ON_OR_LOAD] : "", precision);
+    else
+        snprintf(out, size, "%s", precision[0] ? precision + 1 : misses[ON_LOAD]);
 }
 
 static const char *const prefills[] = {"routed-order", "popularity", "hybrid"};

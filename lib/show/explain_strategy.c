@@ -102,21 +102,24 @@ static void say_prefetch(const struct moe_strategy *s, struct moe_buf *out)
 
 static void say_miss(const struct moe_strategy *s, struct moe_buf *out)
 {
-    switch (s->on_miss) {
-    case MOE_MISS_LOAD:
-        moe_buf_text(out, " A layer waits for its absent experts.");
-        break;
-    case MOE_MISS_LOAD_LOW:
-        moe_buf_text(out, " An absent expert that matters little is loaded at the low precision.");
-        break;
-    case MOE_MISS_EMERGENCY:
-        moe_buf_text(out, " An absent expert is loaded at the low precision.");
-        break;
-    case MOE_MISS_COMPUTE_HOST:
+    bool host = s->miss_place == MOE_MISS_COMPUTE_HOST;
+    if (host)
         moe_buf_text(out, s->host_falls_back
                               ? " An absent expert is computed on the host, or, without a device "
-                                "beside it, loaded and dropped."
-                              : " An absent expert is computed on the host, where it lies.");
+                                "beside it, loaded and dropped"
+                              : " An absent expert is computed on the host, where it lies");
+    switch (s->miss_precision) {
+    case MOE_MISS_BEST:
+        moe_buf_text(out, host ? "." : " A layer waits for its absent experts.");
+        break;
+    case MOE_MISS_BY_SCORE:
+        moe_buf_text(out, host ? ", at the low precision if it matters little."
+                               : " An absent expert that matters little is loaded at the low "
+                                 "precision.");
+        break;
+    case MOE_MISS_EMERGENCY:
+        moe_buf_text(out, host ? ", at the low precision."
+                               : " An absent expert is loaded at the low precision.");
         break;
     }
     if (s->skip_below > 0)

@@ -46,7 +46,7 @@ run() { # PACK [option=value]...
 }
 plain=resident,ondemand,lru,host,eap,edgemoe,fate,hobbit,prefetch
 # What runs on a test device: the same, on-demand with the experts pinned that daop pins, and daop.
-beside=$plain,lru+cache=pinned+alloc=frequency+init=frequency,hobbit+on-miss=compute-host,daop
+beside=$plain,lru+cache=pinned+alloc=frequency+init=frequency,hobbit+on-miss=compute-host\;load-low,daop
 
 for part; do
     case $part in
@@ -75,6 +75,9 @@ for part; do
         echo "== HOBBIT, fig. 16 to 18: dynamic loading, depth, policies, records; each part off"
         run 42.moe strategies=hobbit,hobbit+on-miss=load+skip-below=0,hobbit+skip-below=0,hobbit+predict=none+prefetch=none,hobbit+predict=gate-ahead:1,hobbit+predict=gate-ahead:2,hobbit+predict=gate-ahead:4,hobbit+protect=off,hobbit+cache=random,hobbit+cache=lru,hobbit+cache=lfu,hobbit+cache=lrfu,hobbit+keep-records=on,hobbit+cache=lfu+keep-records=on \
             demand=2,4 loads=0.5,4 prompt=16 decode=32
+        echo "== HOBBIT, fig. 16: dynamic loading where the host computes what is missing"
+        run 42.moe strategies=hobbit+on-miss=compute-host\;load-low,hobbit+on-miss=compute-host,hobbit+on-miss=compute-host+skip-below=0 \
+            speed=6 demand=2,4 loads=0.5,4 prompt=16 decode=32
         echo "== EdgeMoE, fig. 18 and 16: quantization, preloading, buffer; sizes"
         run 82.moe strategies=ondemand,ondemand+predict=path+prefetch=until-router,edgemoe demand=2 loads=1,4 prompt=8 decode=16
         run 42.moe strategies=ondemand,ondemand+predict=path+prefetch=until-router,edgemoe demand=2 loads=0.56,2.2 prompt=8 decode=16

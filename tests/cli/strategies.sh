@@ -71,6 +71,8 @@ for device in cpu test:4,500MB/s; do
     inexact lru low_precision --on-miss emergency --device $device
 done
 inexact hobbit host_computed --on-miss compute-host --device test:4,500MB/s
+inexact hobbit host_computed --on-miss compute-host,load-low --device test:4,500MB/s
+check "... some at the low precision" some low_precision
 inexact daop precalculated --device test:4,500MB/s
 check "... some substituted" some substituted
 check "... the statistics name it" names daop test

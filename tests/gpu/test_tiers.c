@@ -310,8 +310,13 @@ static void the_host_sees_all_experts_or_none(void **state)
     struct moe_err err = {0};
     struct moe_strategy strategy;
     uint64_t least, all;
-    for (int i = 0; i < 2; i++) {
-        moe_strategy_find(i ? "daop" : "host", &strategy);
+    static const char *const names[] = {"host", "daop", "hobbit"};
+    for (int i = 0; i < 3; i++) {
+        char why[128];
+        moe_strategy_find(names[i], &strategy);
+        bool hobbit = i == 2; /* in its cooperative mode: the host has both precisions */
+        if (hobbit)
+            moe_strategy_set(&strategy, MOE_PART_ON_MISS, "compute-host,load-low", why);
         strategy.init = MOE_INIT_LAYERWISE;
         strategy.alloc = MOE_ALLOC_GLOBAL;
         assert_ok(moe_strategy_settle(&strategy, &err), &err);
@@ -320,6 +325,7 @@ static void the_host_sees_all_experts_or_none(void **state)
             .strategy = &strategy,
             .cache_bytes = 40 * moe_cache_slot_bytes(packs[0], 0),
             .n_working = 4,
+            .low = hobbit,
             .gpu = gpu,
             .loader = {.verify = true},
         };

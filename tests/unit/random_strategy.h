@@ -16,8 +16,8 @@ static inline void assert_same(const struct moe_strategy *a, const struct moe_st
         SAME(prefetch.slack_least);
     SAME(prefetch.until_router), SAME(prefetch.top_k), SAME(prefetch.measured);
     SAME(cache), SAME(keep_records), SAME(low_pool), SAME(alloc), SAME(boundary), SAME(init);
-    SAME(buffer), SAME(cache_bits), SAME(host_falls_back), SAME(on_miss), SAME(high_up_to),
-        SAME(skip_below), SAME(host_decodes_only);
+    SAME(buffer), SAME(cache_bits), SAME(host_falls_back), SAME(miss_place), SAME(miss_precision),
+        SAME(high_up_to), SAME(skip_below), SAME(host_decodes_only);
     SAME(prefill), SAME(low_share), SAME(prefill_falls_back), SAME(prefill_swap);
     SAME(precalculate), SAME(precalculate_from), SAME(degrade), SAME(degrade_most);
     for (int i = 0; i < MOE_HOBBIT_WEIGHTS; i++)
@@ -71,10 +71,11 @@ static inline struct moe_strategy random_strategy(uint64_t *seed)
     s.boundary = s.alloc == MOE_ALLOC_SHALLOW ? (uint32_t)DRAW(5) - 1 : 0; /* or MOE_SHALLOW_AUTO */
     s.init = (enum moe_init)DRAW(3);
     s.buffer = (uint32_t)DRAW(4);
-    s.on_miss = (enum moe_on_miss)DRAW(4);
-    s.high_up_to = s.on_miss == MOE_MISS_LOAD_LOW ? random_share(seed) : 0;
+    s.miss_place = (enum moe_miss_place)DRAW(2);
+    s.miss_precision = (enum moe_miss_precision)DRAW(3);
+    s.high_up_to = s.miss_precision == MOE_MISS_BY_SCORE ? random_share(seed) : 0;
     s.skip_below = (1 - s.high_up_to) * random_share(seed);
-    s.host_falls_back = s.on_miss == MOE_MISS_COMPUTE_HOST && DRAW(2);
+    s.host_falls_back = s.miss_place == MOE_MISS_COMPUTE_HOST && DRAW(2);
     s.host_decodes_only = DRAW(2);
     s.cache_bits = (uint32_t)DRAW(17);
     s.prefill = (enum moe_prefill)DRAW(3);

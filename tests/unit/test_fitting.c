@@ -136,12 +136,12 @@ static void parts_that_cannot_run(void **state)
     assert_fails(fit(&shape, "daop", 0, &f, &err), MOE_ERR_USAGE, "nothing beside it", &err);
     /* Fiddler's strategy works without a host, Fate's without a second precision. */
     assert_ok(fit(&shape, "host", 0, &f, &err), &err);
-    assert_int_equal(f.strategy.on_miss, MOE_MISS_LOAD);
+    assert_int_equal(f.strategy.miss_place, MOE_MISS_LOAD);
     assert_ok(fit(&shape, "fate", 0, &f, &err), &err);
     assert_int_equal(f.strategy.prefill, MOE_PREFILL_POPULARITY);
     shape.has_host = true;
     assert_ok(fit(&shape, "daop", 0, &f, &err), &err);
-    assert_int_equal(f.strategy.on_miss, MOE_MISS_COMPUTE_HOST);
+    assert_int_equal(f.strategy.miss_place, MOE_MISS_COMPUTE_HOST);
     /* Two precisions. Fate keeps experts at 4 bits where not all fit. */
     shape = (struct moe_shape_fit){.inventory = &two, .expert_memory = 10 * EXPERT};
     assert_ok(fit(&shape, "hobbit", 0, &f, &err), &err);

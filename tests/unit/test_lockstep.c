@@ -4,6 +4,7 @@
  */
 #include <math.h>
 
+#include "base/float16.h"
 #include "lockstep_fixture.h"
 
 /* Sanitized, a run takes ten times as long: fewer cells then. */
@@ -79,9 +80,61 @@ static void check_phase(const char *what, const struct moe_phase_stats *r,
                   s->compute_seconds + s->stall_seconds + s->host_seconds);
 }
 
+/* ---- A run's own trace ---- */
+
+/* What a run that approximates chose: its hidden states are not those of the resident engine. The
+ * run goes on with the weights as a trace keeps them, so that no score crosses a threshold. */
+struct recorder {
+    struct moe_trace_writer *writer;
+    uint32_t first; /* row of the pass */
+};
+
+static void record_routed(void *ctx, uint32_t layer, const struct moe_row *rows, uint32_t n_rows,
+                          const float *gate_input, uint64_t hidden_stride,
+                          const float *probabilities, uint64_t router_stride,
+                          const uint32_t *chosen, const float *weights)
+{
+    struct recorder *r = ctx;
+    struct moe_err err = {0};
+    float *used = (float *)weights;
+    for (uint32_t i = 0; i < n_rows * TOP_K; i++)
+        used[i] = moe_round_f16(used[i]);
+    const struct moe_layer_observation seen = {.chosen = chosen, .weights = weights};
+    if (layer == 0) {
+        r->first = rows[0].position;
+        if (r->first == 0)
+            assert_ok(moe_trace_begin(r->writer, &err), &err);
+        assert_ok(moe_trace_add(r->writer, n_rows, r->first < N_ALL / 2 ? n_rows : 0, &err), &err);
+    }
+    moe_trace_put(r->writer, layer, r->first, n_rows, &seen, NULL, 0);
+}
+
+static struct moe_trace *run_recorded(struct moe_engine *e, uint32_t batch)
+{
+    static const struct moe_trace_shape shape = {
+        .n_layers = LAYERS, .n_experts = EXPERTS, .top_k = TOP_K};
+    struct moe_err err = {0};
+    struct moe_trace *own = NULL;
+    struct recorder r = {0};
+    char path[160];
+    snprintf(path, sizeof path, "%s.own", trace_path);
+    assert_ok(moe_trace_create(&r.writer, path, &shape, &err), &err);
+    e->session->observer = (struct moe_observer){.ctx = &r, .routed = record_routed};
+    lockstep_run(e, &fixture, batch);
+    e->session->observer = (struct moe_observer){0};
+    assert_ok(moe_trace_commit(r.writer, &err), &err);
+    assert_ok(moe_trace_open(&own, path, &err), &err);
+    unlink(path);
+    return own;
+}
+
+/* ---- Runs ---- */
+
+enum replay { REPLAY_RESIDENT = 0, REPLAY_OWN };
+
 /* One strategy in one memory at one ratio of a load to a layer. */
 static void compare(const char *words, double demand, double ratio, uint32_t batch,
-                    bool test_device)
+                    bool test_device, enum replay replay)
 {
     char what[256];
     struct moe_err err = {0};
@@ -101,13 +154,17 @@ static void compare(const char *words, double demand, double ratio, uint32_t bat
             .test = true, .speed = pace.host_slowdown, .link_rate = pace.load_rate};
 
     struct moe_engine *e = strategies_open(&fixture, &o);
-    lockstep_run(e, &fixture, batch);
+    struct moe_trace *own = NULL;
+    if (replay == REPLAY_OWN)
+        own = run_recorded(e, batch);
+    else
+        lockstep_run(e, &fixture, batch);
 
     assert_ok(moe_pack_fit_open(&fit, fixture.pack, &o, &err), &err);
     const struct moe_fitter fitter = moe_pack_fit_fitter(fit);
     assert_ok(fitter.fit(fitter.ctx, &o.strategy, 0, &fitted, &err), &err);
     const struct moe_simulation in = {
-        .trace = trace,
+        .trace = own ? own : trace,
         .scheduler = {.inventory = moe_pack_fit_inventory(fit),
                       .strategy = &fitted.strategy,
                       .high = fitted.high,
@@ -127,6 +184,7 @@ static void compare(const char *words, double demand, double ratio, uint32_t bat
     e->experts->ops->begin_tokens(e->experts, 0, false, &(struct moe_phase_stats){0});
     check_phase(what, prefill, &simulated.prefill);
     check_phase(what, decode, &simulated.decode);
+    moe_trace_close(own);
     moe_pack_fit_close(fit);
     moe_engine_close(e);
 }
@@ -163,17 +221,44 @@ static void decisions_are_the_same(void **state)
     } cells[] = {{1, 0.1, 5}, {2.5, 1.5, 16}, {0.5, 0.3, 16}, {1, 1.5, 16}, {2.5, 0.3, 5}};
     for (size_t i = 0; i < N_ITEMS(exact); i++)
         for (size_t c = 0; c < N_CELLS; c++)
-            compare(exact[i], cells[c].demand, cells[c].ratio, cells[c].batch, false);
+            compare(exact[i], cells[c].demand, cells[c].ratio, cells[c].batch, false,
+                    REPLAY_RESIDENT);
 }
 
 static void a_second_device_is_modelled(void **state)
 {
-    compare("host", 1, 0.3, 16, true);
-    compare("host", 3, 1.5, 16, true);
-    compare("host prefill-swap=on", 2, 0.3, 3, true);
-    compare("daop precalculate=off degrade=off", 2, 1.5, 5, true);
-    compare("prefetch on-miss=compute-host", 2, 0.3, 5, true);
-    compare("prefetch", 2, 0.3, 5, true);
+    compare("host", 1, 0.3, 16, true, REPLAY_RESIDENT);
+    compare("host", 3, 1.5, 16, true, REPLAY_RESIDENT);
+    compare("host prefill-swap=on", 2, 0.3, 3, true, REPLAY_RESIDENT);
+    compare("daop precalculate=off degrade=off", 2, 1.5, 5, true, REPLAY_RESIDENT);
+    compare("prefetch on-miss=compute-host", 2, 0.3, 5, true, REPLAY_RESIDENT);
+    compare("prefetch", 2, 0.3, 5, true, REPLAY_RESIDENT);
+}
+
+/* Low precision by the score, wherever an absent expert is computed. */
+static void precisions_are_the_same(void **state)
+{
+    static const char *const words[] = {
+        "hobbit predict=none",
+        "hobbit predict=previous prefetch=all",
+        "lru on-miss=emergency",
+        "lru on-miss=load-low:0.4 low-pool=20%",
+    };
+    static const char *const beside[] = {
+        "hobbit predict=none on-miss=compute-host,load-low",
+        "hobbit predict=previous prefetch=all on-miss=compute-host,load-low",
+        "hobbit predict=none host-decodes-only=off on-miss=compute-host,load-low:0.3",
+        "lru on-miss=compute-host,emergency init=layerwise",
+        "lru on-miss=compute-host,load-low:0.4 low-pool=20% init=layerwise",
+    };
+    for (size_t i = 0; i < N_ITEMS(words); i++) {
+        compare(words[i], 1, 0.3, 5, false, REPLAY_OWN);
+        compare(words[i], 2.5, 1.5, 16, false, REPLAY_OWN);
+    }
+    for (size_t i = 0; i < N_ITEMS(beside); i++) {
+        compare(beside[i], 1, 0.3, 5, true, REPLAY_OWN);
+        compare(beside[i], 2.5, 1.5, 16, true, REPLAY_OWN);
+    }
 }
 
 int main(void)
@@ -181,6 +266,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(decisions_are_the_same),
         cmocka_unit_test(a_second_device_is_modelled),
+        cmocka_unit_test(precisions_are_the_same),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

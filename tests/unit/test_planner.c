@@ -480,7 +480,7 @@ static void a_calibration_allows_what_it_measured(void **state)
         assert_ok(moe_plan_new(&plan, LAYERS, EXPERTS, TOP_K, &err), &err);
         assert_ok(moe_planner_search(&p.planner, plan, &best, &err), &err);
         assert_ok(moe_planner_make(&p.planner, &best, plan, &err), &err);
-        assert_int_equal(plan->strategy.on_miss == MOE_MISS_LOAD_LOW, within);
+        assert_int_equal(plan->strategy.miss_precision == MOE_MISS_BY_SCORE, within);
         const struct moe_terms terms = moe_plan_terms(plan);
         assert_int_equal(!moe_exactness_of(&terms).exact, within);
         assert_int_equal(plan->n_losses, within);

@@ -311,7 +311,7 @@ static void an_emergency_takes_what_is_quick(void **state)
 {
     struct moe_strategy strategy = strategy_of("lru");
     struct moe_err err = {0};
-    strategy.on_miss = MOE_MISS_EMERGENCY;
+    strategy.miss_precision = MOE_MISS_EMERGENCY;
     assert_ok(moe_strategy_settle(&strategy, &err), &err);
     struct moe_scheduler *s = open_scheduler(&strategy, 4, 0, 2);
     const struct moe_need needs[] = {{5, 1, 0, false}};
@@ -337,6 +337,47 @@ static void a_host_computes_what_is_missing(void **state)
     request(s, 1, early, 1);
     assert_int_equal(entry(s, 0)->kind, MOE_ENTRY_PRECALCULATED);
     assert_int_equal(counts.precalculated, 1);
+    moe_scheduler_close(s);
+}
+
+/* HOBBIT's cooperative mode (4 and 5.4): the host computes what is absent, an important expert at
+ * the high precision, a less important one at the low one (fig. 6), an unimportant one not at all;
+ * what is there is used, though the low one does not do for an important expert. */
+static void a_host_computes_at_the_precision_of_the_score(void **state)
+{
+    struct moe_strategy strategy = strategy_of("hobbit");
+    char why[128];
+    struct moe_err err = {0};
+    assert_true(moe_strategy_set(&strategy, MOE_PART_ON_MISS, "compute-host,load-low", why));
+    assert_ok(moe_strategy_settle(&strategy, &err), &err);
+    assert_true(strategy.needs_host && strategy.needs_low && strategy.low_pool > 0);
+    struct moe_scheduler *s = open_scheduler(&strategy, 4, 4, 2);
+    /* A prompt's are loaded (5.4: "only uses the GPU during the prefill stage"). */
+    moe_scheduler_begin_tokens(s, 2, true, &counts);
+    const struct moe_need prompt[] = {{0, 2, 0, false}, {1, 1, 0.7f, false}};
+    request(s, 0, prompt, 2);
+    assert_true(entry(s, 0)->kind == MOE_ENTRY_SLOT && entry(s, 0)->variant == 0);
+    assert_true(entry(s, 1)->kind == MOE_ENTRY_SLOT && entry(s, 1)->variant == 1);
+    release_all(s);
+    assert_true(counts.misses == 3 && counts.low_precision == 1 && counts.loads == 2);
+    counts = (struct moe_counts){0};
+    moe_scheduler_begin_tokens(s, 1, false, &counts);
+    const struct moe_need absent[] = {{2, 1, 0, false}, {3, 1, 0.7f, false}, {4, 1, 0.95f, false}};
+    request(s, 0, absent, 3);
+    assert_true(entry(s, 0)->kind == MOE_ENTRY_HOST && entry(s, 0)->variant == 0);
+    assert_true(entry(s, 1)->kind == MOE_ENTRY_HOST && entry(s, 1)->variant == 1);
+    assert_int_equal(entry(s, 2)->kind, MOE_ENTRY_SKIPPED);
+    assert_true(counts.host_computed == 2 && counts.low_precision == 1 && counts.skipped == 1);
+    const struct moe_need there[] = {{1, 1, 0.7f, false}, {0, 1, 0.95f, false}};
+    request(s, 0, there, 2);
+    assert_true(entry(s, 0)->kind == MOE_ENTRY_SLOT && entry(s, 0)->variant == 1);
+    assert_true(entry(s, 1)->kind == MOE_ENTRY_SLOT && entry(s, 1)->variant == 0);
+    release_all(s);
+    assert_true(counts.cache_hits == 2 && counts.low_precision == 2);
+    const struct moe_need matters[] = {{1, 1, 0, false}};
+    request(s, 0, matters, 1);
+    assert_true(entry(s, 0)->kind == MOE_ENTRY_HOST && entry(s, 0)->variant == 0);
+    assert_true(counts.host_computed == 3 && counts.low_precision == 2 && counts.loads == 0);
     moe_scheduler_close(s);
 }
 
@@ -795,6 +836,7 @@ int main(void)
         cmocka_unit_test(a_skipped_expert_is_not_used),
         cmocka_unit_test(an_emergency_takes_what_is_quick),
         cmocka_unit_test(a_host_computes_what_is_missing),
+        cmocka_unit_test(a_host_computes_at_the_precision_of_the_score),
         cmocka_unit_test(prompts_go_by_popularity),
         cmocka_unit_test(the_least_popular_quarter_comes_at_low_precision),
         cmocka_unit_test(a_prompt_swaps_experts),

@@ -230,6 +230,21 @@ static void the_host_computes_one_after_the_other(void **state)
     assert_int_equal(out.decode.experts.host_computed, 2);
 }
 
+/* Of two equal weights the second expert's score is 0.5: at the low precision, which takes a third
+ * of the time here. */
+static void the_host_computes_at_two_precisions(void **state)
+{
+    const struct script s = constant_script(1, 2, 1);
+    struct setting set = {"lru+on-miss=compute-host,load-low:0.4", 0, 1, 1, round_pace(), {0}};
+    set.pace.host_slowdown = 6;
+    set.pace.experts[1] = constant(0.25);
+    const struct moe_simulated out = run(&s, &set);
+    equals("seconds", out.decode.seconds, 0.5 + 6 + 0.125 + 0.5);
+    equals("host", out.decode.host_seconds, 6 - 0.25);
+    assert_int_equal(out.decode.experts.host_computed, 2);
+    assert_int_equal(out.decode.experts.low_precision, 1);
+}
+
 /* What a token did not compute takes no time, as imported traces have it. */
 static void layers_may_be_missing(void **state)
 {
@@ -309,6 +324,8 @@ static const char *const strategies[] = {
     "hobbit",
     "hobbit+skip-below=0",
     "lru+on-miss=compute-host",
+    "hobbit+on-miss=compute-host;load-low",
+    "lru+on-miss=compute-host;emergency",
     "daop+init=layerwise+alloc=global",
 };
 
@@ -500,6 +517,7 @@ int main(void)
         cmocka_unit_test(a_wrong_prefetch_delays_by_no_more_than_a_piece),
         cmocka_unit_test(prompts_go_in_passes),
         cmocka_unit_test(the_host_computes_one_after_the_other),
+        cmocka_unit_test(the_host_computes_at_two_precisions),
         cmocka_unit_test(layers_may_be_missing),
         cmocka_unit_test(a_load_is_given_up_where_it_was_counted),
         cmocka_unit_test(excerpts),

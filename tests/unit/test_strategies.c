@@ -260,6 +260,10 @@ static const struct approximate approximates[] = {
     {"hobbit", 0, .low = true, .skipped = true},
     {"hobbit", 4, .low = true, .skipped = true},
     {"hobbit on-miss=compute-host", 4, .skipped = true, .host = true},
+    {"hobbit on-miss=compute-host,load-low", 4, .low = true, .skipped = true, .host = true},
+    {"lru on-miss=compute-host,load-low:0.4", 4, .low = true, .host = true},
+    {"lru on-miss=compute-host,or-load,load-low:0.4", 0, .low = true},
+    {"lru on-miss=compute-host,emergency", 1, .low = true, .host = true},
     {"daop", 1, .host = true, .precalculated = true, .substituted = true},
     {"daop degrade=off prefill-swap=off", 4, .host = true, .precalculated = true,
      .substituted = true},
@@ -341,6 +345,7 @@ static void neutral_parts_equal_resident(void **state)
         {"hobbit on-miss=load-low:1 skip-below=0", 2, 4},
         {"hobbit on-miss=load skip-below=0", 1, 0},
         {"hobbit on-miss=compute-host skip-below=0", 1, 4},
+        {"hobbit on-miss=compute-host,load-low:1 skip-below=0", 1, 4},
         {"daop precalculate=off degrade=off", 1, 4},
         {"daop precalculate=off degrade=off prefill-swap=off", 2, 1},
         {"daop", 8, 4}, /* all on the device: no prediction replaces a choice */

@@ -200,9 +200,16 @@ static void texts_mean_what_they_say(void **state)
     set(&s, MOE_PART_ALLOC, "shallow:auto");
     assert_true(s.boundary == MOE_SHALLOW_AUTO && s.boundary_from == MOE_BOUNDARY_NAMED);
     set(&s, MOE_PART_ON_MISS, "load-low");
-    assert_true(s.on_miss == MOE_MISS_LOAD_LOW && s.high_up_to == 0.6);
+    assert_true(s.miss_precision == MOE_MISS_BY_SCORE && s.high_up_to == 0.6);
     set(&s, MOE_PART_ON_MISS, "emergency");
-    assert_true(s.on_miss == MOE_MISS_EMERGENCY && s.high_up_to == 0);
+    assert_true(s.miss_precision == MOE_MISS_EMERGENCY && s.high_up_to == 0);
+    assert_true(s.miss_place == MOE_MISS_LOAD);
+    set(&s, MOE_PART_ON_MISS, "compute-host,load-low");
+    assert_true(s.miss_place == MOE_MISS_COMPUTE_HOST && s.miss_precision == MOE_MISS_BY_SCORE);
+    assert_true(s.high_up_to == 0.6 && !s.host_falls_back);
+    set(&s, MOE_PART_ON_MISS, "compute-host,or-load");
+    assert_true(s.miss_place == MOE_MISS_COMPUTE_HOST && s.miss_precision == MOE_MISS_BEST);
+    assert_true(s.high_up_to == 0 && s.host_falls_back);
     set(&s, MOE_PART_PREFILL, "hybrid");
     assert_true(s.low_share == 0.25 && !s.prefill_falls_back);
     set(&s, MOE_PART_PREFILL, "hybrid:0.5,or-popularity");
@@ -263,6 +270,13 @@ static void wrong_texts_are_refused(void **state)
         {MOE_PART_ON_MISS, "load-low:-0.5"},
         {MOE_PART_ON_MISS, "load,or-load"},
         {MOE_PART_ON_MISS, "compute-host,"},
+        {MOE_PART_ON_MISS, "compute-host:0.5"},
+        {MOE_PART_ON_MISS, "compute-host,load"},
+        {MOE_PART_ON_MISS, "compute-host,load-low:2"},
+        {MOE_PART_ON_MISS, "compute-host,compute-host"},
+        {MOE_PART_ON_MISS, "load-low,emergency"},
+        {MOE_PART_ON_MISS, "load-low,or-load"},
+        {MOE_PART_ON_MISS, "or-load"},
         {MOE_PART_PREFILL, "hybrid:2"},
         {MOE_PART_PREFILL, "hybrid,"},
         {MOE_PART_PREFILL, "hybrid,or"},
@@ -326,6 +340,10 @@ static void what_may_change_results_stands_in_the_table(void **state)
     assert_true(moe_strategy_part_inexact(&s, MOE_PART_ON_MISS));
     set(&s, MOE_PART_ON_MISS, "compute-host,or-load");
     assert_false(moe_strategy_part_inexact(&s, MOE_PART_ON_MISS));
+    set(&s, MOE_PART_ON_MISS, "compute-host,or-load,load-low:0.5");
+    assert_true(moe_strategy_part_inexact(&s, MOE_PART_ON_MISS));
+    set(&s, MOE_PART_ON_MISS, "compute-host,emergency");
+    assert_true(moe_strategy_part_inexact(&s, MOE_PART_ON_MISS));
     set(&s, MOE_PART_PREFILL, "hybrid:25%,or-popularity");
     assert_true(moe_strategy_part_inexact(&s, MOE_PART_PREFILL));
     set(&s, MOE_PART_PREFILL, "popularity");
