@@ -35,6 +35,13 @@ static __device__ __forceinline__ float dev_biased(const struct dev_heads &p, ui
     return p.bias ? p.x[i] + p.bias[i] : p.x[i];
 }
 
+/* Cosines and sines for a row, out of the rotary table. */
+static __device__ __forceinline__ const float *
+dev_angles(const float *table, uint32_t rope_dim, uint32_t original, const struct moe_gpu_row &at)
+{
+    return table + (uint64_t)moe_math_rope_row(original, at.length, at.position) * rope_dim;
+}
+
 /* The scale of a norm over all heads of a row; 0 where there is none. All threads of a block call,
  * and get it. */
 static __device__ __forceinline__ float dev_norm_heads(const struct moe_gpu_heads &h, int kind,
@@ -57,7 +64,8 @@ static __device__ __forceinline__ void dev_finish_head(const struct moe_gpu_head
 {
     const struct dev_heads p = dev_heads_of(h, kind, row);
     uint32_t lane = threadIdx.x % DEV_WARP, first = head * h.head_dim, half = p.rotated / 2;
-    const float *angles = h.rope + (uint64_t)h.rows[row].position * h.rope_dim, *norm = p.norm;
+    const float *angles = dev_angles(h.rope, h.rope_dim, h.rope_original, h.rows[row]);
+    const float *norm = p.norm;
     if (norm && h.qk_norm == MOE_QK_NORM_FULL) {
         norm += first;
     } else if (norm) {

@@ -104,7 +104,7 @@ static __global__ void __launch_bounds__(LATENT_THREADS)
     finish_latent_kernel(struct moe_gpu_latent l, struct moe_gpu_act nope)
 {
     const struct moe_gpu_row at = l.rows[blockIdx.x];
-    const float *angles = l.rope + (uint64_t)at.position * l.rope_dim;
+    const float *angles = dev_angles(l.rope, l.rope_dim, l.rope_original, at);
     if (blockIdx.y == 0)
         store_latent(l, at, angles);
     else if (blockIdx.y == 1)

@@ -59,6 +59,7 @@ void moe_gpu_prepare(struct moe_gpu *g, const float *x, uint64_t stride, uint32_
 /* What is computed: [n] of these. */
 struct moe_gpu_row {
     uint32_t sequence, position, token;
+    uint32_t length; /* of its text, for the rotary table; 0: position + 1 */
 };
 
 /* h[i] = scale * row rows[i].token of the embedding. */
@@ -193,8 +194,8 @@ struct moe_gpu_heads {
     const float *q_norm, *k_norm;
     float eps;
     float clip;        /* 0: not */
-    const float *rope; /* [positions][rope_dim / 2][cos, sin] */
-    uint32_t rope_dim;
+    const float *rope; /* [rows][rope_dim / 2][cos, sin], by moe_math_rope_row */
+    uint32_t rope_dim, rope_original;
     uint32_t n_heads, n_kv_heads, head_dim; /* values are head_dim wide, too */
     const struct moe_gpu_row *rows;
     struct moe_gpu_kv kv;
@@ -212,7 +213,7 @@ struct moe_gpu_latent {
     const float *kv_norm; /* [kv_rank] */
     float eps;
     const float *rope;
-    uint32_t rope_dim, n_heads, head_dim, kv_rank;
+    uint32_t rope_dim, rope_original, n_heads, head_dim, kv_rank;
     const struct moe_gpu_row *rows;
     struct moe_gpu_kv kv;
     uint32_t layer;

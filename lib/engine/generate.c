@@ -72,6 +72,17 @@ static int outlet_take(struct outlet *o, const uint8_t *bytes, uint32_t n, bool 
 
 /* ---- Prompt ---- */
 
+/* LongRoPE: a text that has grown beyond the original context has other frequencies than the rows
+ * in the cache, and so has a shorter one after it: all of it is computed again, as the code
+ * published with Phi-3.5-MoE does. So a token depends on the text before it alone. */
+static void forget_other_rope(const struct moe_session *s, const struct moe_ids *history,
+                              uint64_t *n_done)
+{
+    uint32_t original = s->model->config.rope_original;
+    if (original && s->far != (history->n > original))
+        *n_done = 0;
+}
+
 /* Computes history[*n_done..n) in batches; *last is the last token's row in the last batch. */
 static int compute_pending(struct moe_session *s, const struct moe_ids *history, uint64_t *n_done,
                            const struct moe_generate_options *options, uint32_t *last,
@@ -87,7 +98,8 @@ static int compute_pending(struct moe_session *s, const struct moe_ids *history,
         uint64_t left = history->n - *n_done;
         uint32_t n = left < s->batch ? (uint32_t)left : s->batch;
         for (uint32_t i = 0; i < n; i++)
-            rows[i] = (struct moe_row){0, (uint32_t)(*n_done + i), history->ids[*n_done + i]};
+            rows[i] = (struct moe_row){0, (uint32_t)(*n_done + i), history->ids[*n_done + i],
+                                       (uint32_t)history->n};
         if (options->stop && *options->stop)
             status = MOE_ERR_INTERRUPTED;
         else
@@ -114,17 +126,6 @@ static bool is_stop_token(const struct moe_tokenizer *tok, const char *const *st
         if (n && strlen(*stops) == n && memcmp(*stops, bytes, n) == 0)
             return true;
     return false;
-}
-
-/* Computes one token at the end of the history. */
-static int step(struct moe_session *s, const struct moe_ids *history, uint64_t *n_done,
-                struct moe_err *err)
-{
-    struct moe_row row = {0, (uint32_t)*n_done, history->ids[*n_done]};
-    int status = moe_forward(s, MOE_DECODE, &row, 1, 0, s->model->config.n_layers, NULL, NULL, err);
-    if (status == MOE_OK)
-        ++*n_done;
-    return status;
 }
 
 /* The token after row `last` of the pass. */
@@ -186,10 +187,14 @@ static int generate_loop(struct moe_session *s, struct moe_sampler *sampler,
             *why = MOE_STOP_CONTEXT;
             return MOE_OK;
         }
-        status = step(s, history, n_done, err);
+        forget_other_rope(s, history, n_done);
+        status = compute_pending(s, history, n_done, options, &last, err);
+        if (status == MOE_ERR_INTERRUPTED) {
+            *why = MOE_STOP_USER;
+            return MOE_OK;
+        }
         if (status != MOE_OK)
             return status;
-        last = 0;
     }
 }
 
@@ -205,6 +210,7 @@ int moe_generate(struct moe_session *s, struct moe_sampler *sampler, struct moe_
                         (unsigned long long)history->n, s->context);
     struct outlet outlet = {.options = options};
     uint32_t last = 0;
+    forget_other_rope(s, history, n_done);
     float *logits = moe_alloc(moe_logits_stride(&s->model->config), sizeof *logits, err);
     if (!logits)
         return MOE_ERR_MEMORY;

@@ -34,11 +34,20 @@ static int check_rows(const struct moe_session *s, const struct moe_row *rows, u
                         s->n_threads, moe_par_threads());
     for (uint32_t i = 0; i < n_rows; i++)
         if (rows[i].sequence >= s->n_sequences || rows[i].position >= s->context ||
-            rows[i].token >= s->model->config.vocab)
+            rows[i].token >= s->model->config.vocab || rows[i].length > s->context ||
+            (rows[i].length && rows[i].length <= rows[i].position))
             return moe_fail(err, MOE_ERR_USAGE,
-                            "row %u: sequence %u, position %u or token %u is out of range", i,
-                            rows[i].sequence, rows[i].position, rows[i].token);
+                            "row %u: sequence %u, position %u of %u or token %u is out of range", i,
+                            rows[i].sequence, rows[i].position, rows[i].length, rows[i].token);
     return MOE_OK;
+}
+
+static void note_far(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows)
+{
+    uint32_t original = s->model->config.rope_original;
+    for (uint32_t i = 0; original && i < n_rows; i++)
+        if (rows[i].sequence == 0)
+            s->far = (rows[i].length ? rows[i].length : rows[i].position + 1) > original;
 }
 
 /* Tells those that keep records of sequences and tokens. */
@@ -81,6 +90,7 @@ int moe_forward(struct moe_session *s, enum moe_phase phase, const struct moe_ro
         return status;
     struct moe_phase_stats *stats = phase == MOE_PREFILL ? &s->stats.prefill : &s->stats.decode;
     s->phase = stats;
+    note_far(s, rows, n_rows);
     begin_pass(s, phase, rows, n_rows);
     double started = moe_experts_clock(s->experts);
     status = s->stages->enter(s, rows, n_rows, hidden_in, err);

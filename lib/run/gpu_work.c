@@ -75,7 +75,8 @@ static void carve_attention(struct gpu_attention *g, struct moe_arena *arena,
         carve_latent(g, arena, c, batch);
     g->scratch_bytes = moe_gpu_attention_bytes(c->n_heads, moe_config_cache_value(c), o->context);
     g->scratch = moe_arena_take(arena, g->scratch_bytes, 1);
-    g->rope = moe_arena_take(arena, (uint64_t)o->context * c->rope_dim, sizeof(float));
+    g->rope = moe_arena_take(arena, (uint64_t)moe_model_rope_rows(c, o->context) * c->rope_dim,
+                             sizeof(float));
 }
 
 static void carve_feed_forward(struct gpu_feed_forward *g, struct moe_arena *arena,
@@ -284,7 +285,7 @@ static int upload(struct gpu_work *g, const struct moe_session *s,
 {
     const struct moe_config *c = &s->model->config;
     moe_gpu_upload(g->gpu, MOE_GPU_COMPUTE, g->attention.rope, s->model->rope,
-                   (uint64_t)o->context * c->rope_dim * sizeof(float));
+                   (uint64_t)moe_model_rope_rows(c, o->context) * c->rope_dim * sizeof(float));
     int status = moe_gpu_finish(g->gpu, err);
     const struct moe_expert_view *views = moe_experts_resident_views(s->experts);
     if (status == MOE_OK && views && c->n_experts > 0)

@@ -225,26 +225,40 @@ static int check_experts(const struct moe_model *m, struct moe_err *err)
 
 /* ---- The rest ---- */
 
-/* cos and sin of position * frequency, times the scale: in double, rounded once. */
-static int make_rope(struct moe_model *m, uint32_t n_positions, struct moe_err *err)
+uint32_t moe_model_rope_rows(const struct moe_config *c, uint32_t positions)
 {
-    const struct moe_config *c = &m->config;
+    return positions > c->rope_original ? c->rope_original + positions : positions;
+}
+
+/* cos and sin of position * frequency, times the scale: in double, rounded once. far: of texts
+ * beyond rope_original. */
+static void fill_rope(const struct moe_config *c, bool far, uint32_t n_positions, float *out)
+{
     uint32_t pairs = c->rope_dim / 2;
-    bool far = c->rope_original > 0 && n_positions > c->rope_original;
     const double *listed = far ? c->rope_freqs_long : c->n_rope_freqs ? c->rope_freqs : NULL;
     double scale = far ? c->rope_scale_long : c->rope_scale;
-    m->rope_positions = n_positions;
-    m->rope = moe_alloc((uint64_t)n_positions * pairs, 2 * sizeof *m->rope, err);
-    if (!m->rope)
-        return MOE_ERR_MEMORY;
     for (uint32_t i = 0; i < pairs; i++) {
         double frequency = listed ? listed[i] : pow(c->rope_theta, -2.0 * i / c->rope_dim);
         for (uint32_t p = 0; p < n_positions; p++) {
-            float *cs = m->rope + ((uint64_t)p * pairs + i) * 2;
+            float *cs = out + ((uint64_t)p * pairs + i) * 2;
             cs[0] = (float)(cos(p * frequency) * scale);
             cs[1] = (float)(sin(p * frequency) * scale);
         }
     }
+}
+
+static int make_rope(struct moe_model *m, uint32_t n_positions, struct moe_err *err)
+{
+    const struct moe_config *c = &m->config;
+    uint32_t n_rows = moe_model_rope_rows(c, n_positions);
+    bool both = n_rows > n_positions;
+    m->rope_positions = n_positions;
+    m->rope = moe_alloc((uint64_t)n_rows * c->rope_dim, sizeof *m->rope, err);
+    if (!m->rope)
+        return MOE_ERR_MEMORY;
+    fill_rope(c, false, both ? c->rope_original : n_positions, m->rope);
+    if (both)
+        fill_rope(c, true, n_positions, m->rope + (uint64_t)c->rope_original * c->rope_dim);
     return MOE_OK;
 }
 
@@ -307,7 +321,8 @@ static uint32_t context_or_all(const struct moe_model *m, uint32_t context)
 
 static uint64_t rope_bytes(const struct moe_model *m, uint32_t context)
 {
-    return (uint64_t)context_or_all(m, context) * m->config.rope_dim * sizeof *m->rope;
+    uint64_t rows = moe_model_rope_rows(&m->config, context_or_all(m, context));
+    return rows * m->config.rope_dim * sizeof *m->rope;
 }
 
 uint64_t moe_model_load_bytes(const struct moe_model *m, uint32_t context)

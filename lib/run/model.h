@@ -40,7 +40,10 @@ struct moe_model {
     struct moe_mat embed, head;                /* [vocab][hidden]; head is embed when tied */
     const float *final_norm, *final_norm_bias; /* [hidden] */
     const float *head_bias;                    /* [vocab] */
-    float *rope;             /* [rope_positions][rope_dim/2][cos, sin], made at loading */
+    /* [moe_model_rope_rows][rope_dim/2][cos, sin], made at loading: with LongRoPE the positions of
+     * texts up to rope_original, then those of longer ones (moe_math_rope_row in kern/kern_math.h
+     * says which row). */
+    float *rope;
     uint32_t rope_positions; /* the longest context a session may have */
     uint8_t *weights;        /* one block that holds all dense weights */
     uint64_t weights_bytes;
@@ -60,10 +63,10 @@ uint64_t moe_model_load_bytes(const struct moe_model *model, uint32_t context);
 /* Bytes of the host when the dense part goes to a GPU: room for a tensor on its way (while
  * loading), and rope. */
 uint64_t moe_model_gpu_host_bytes(const struct moe_model *model, uint32_t context);
+/* Rows of the rotary table of a model loaded for so many positions. */
+uint32_t moe_model_rope_rows(const struct moe_config *config, uint32_t positions);
 /* Reads the dense part, into memory of the GPU if one is given. context: the longest a session
- * may have; 0 means context_max. It also chooses between a model's two sets of rotary frequencies:
- * above rope_original every session of this model uses the long one, however short its own context
- * is. */
+ * may have; 0 means context_max. */
 int moe_model_load(struct moe_model *model, uint32_t context, struct moe_gpu *gpu,
                    const struct moe_progress *progress, struct moe_err *err);
 

@@ -10,6 +10,7 @@
 
 #include "base/par.h"
 #include "kern/kern.h"
+#include "kern/kern_math.h"
 #include "run/stages_cpu.h"
 
 struct project {
@@ -22,7 +23,9 @@ struct project {
 static const float *angles(const struct project *p, int64_t row)
 {
     const struct moe_model *m = p->s->model;
-    return m->rope + (uint64_t)p->rows[row].position * m->config.rope_dim;
+    const struct moe_row *r = &p->rows[row];
+    uint64_t at = moe_math_rope_row(m->config.rope_original, r->length, r->position);
+    return m->rope + at * m->config.rope_dim;
 }
 
 /* ---- Ordinary attention ---- */

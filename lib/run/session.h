@@ -4,8 +4,9 @@
  *
  * The forward pass takes rows of (sequence, position, token) and a range of layers. One function
  * serves prefill, single tokens, several sequences at once, and re-runs from a layer on with
- * given hidden states. A row's result depends on the rows before it in its own sequence only: not
- * on the batch, the thread count, or where experts came from.
+ * given hidden states. A row's result depends on the rows before it in its own sequence only, and
+ * with LongRoPE on which side of the original context the text's length is: not on the batch, the
+ * thread count, the context's size, or where experts came from.
  */
 #ifndef MOE_RUN_SESSION_H
 #define MOE_RUN_SESSION_H
@@ -26,6 +27,10 @@ struct moe_row {
     uint32_t position; /* 0..context-1; positions of a sequence are computed in order, without gaps;
                           recomputing from an earlier position on is allowed */
     uint32_t token;    /* 0..vocab-1 */
+    /* Positions of the text that the row is computed for, above its own position, at most the
+     * context: with LongRoPE they choose the frequencies, so that all rows of a text must say the
+     * same. 0: position + 1, which will do for any other model. */
+    uint32_t length;
 };
 
 /* What the pass shows of itself, for tests, statistics and traces: on the processor, only
@@ -101,6 +106,7 @@ struct moe_session {
     int n_threads; /* as when it was opened: scratch memory is per thread */
     struct moe_stats stats;
     struct moe_phase_stats *phase; /* of the last pass, in stats; its logits' time goes there too */
+    bool far; /* rows of sequence 0 were last computed for a text beyond rope_original */
     struct moe_observer observer;
     struct moe_timeline *timeline;       /* borrowed; NULL: nothing is recorded */
     const struct moe_assigner *assigner; /* borrowed; NULL: the provider chooses the precision */

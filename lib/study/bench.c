@@ -24,7 +24,7 @@ void moe_bench_rows(const struct moe_ids *text, uint32_t vocab, uint32_t first,
         uint32_t token = (uint32_t)((state >> 32) % vocab);
         if (text && text->n)
             token = text->ids[i % text->n];
-        rows[i] = (struct moe_row){0, first + i, token};
+        rows[i] = (struct moe_row){0, first + i, token, first + n};
     }
 }
 
@@ -59,7 +59,7 @@ static int run_once(const struct bench *b, double *prefill, double *decode, stru
         return status;
     double middle = moe_seconds();
     for (uint32_t i = 0; i < b->options->decode_tokens; i++) {
-        struct moe_row row = {0, n_prompt + i, token};
+        struct moe_row row = {0, n_prompt + i, token, 0};
         status = moe_forward(s, MOE_DECODE, &row, 1, 0, n_layers, NULL, NULL, err);
         if (status == MOE_OK)
             status = likeliest(b, 0, &token, err);

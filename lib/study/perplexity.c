@@ -39,7 +39,8 @@ static int score_text(struct scorer *sc, const uint32_t *ids, uint64_t n, uint64
             left = n_prompt - done;
         uint32_t n_rows = left < s->batch ? (uint32_t)left : s->batch;
         for (uint32_t i = 0; i < n_rows; i++)
-            sc->rows[i] = (struct moe_row){0, (uint32_t)(done + i), ids[done + i]};
+            sc->rows[i] =
+                (struct moe_row){0, (uint32_t)(done + i), ids[done + i], (uint32_t)(n - 1)};
         int status =
             moe_forward(s, phase, sc->rows, n_rows, 0, s->model->config.n_layers, NULL, NULL, err);
         if (status != MOE_OK)

@@ -316,7 +316,7 @@ int moe_probe_document(struct moe_probe *p, const uint32_t *ids, uint32_t n, str
     for (uint32_t done = 0, n_rows; done < n && status == MOE_OK; done += n_rows) {
         n_rows = n - done < p->batch ? n - done : p->batch;
         for (uint32_t i = 0; i < n_rows; i++)
-            p->pass[i] = (struct moe_row){0, done + i, ids[done + i]};
+            p->pass[i] = (struct moe_row){0, done + i, ids[done + i], n};
         status = begin_rows(p, done, n_rows, n_prompt, err);
         if (status == MOE_OK)
             status = moe_forward(p->session, MOE_PREFILL, p->pass, n_rows, 0,

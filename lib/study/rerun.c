@@ -168,7 +168,7 @@ static uint32_t fill_pass(struct moe_rerun *r, const struct moe_job *jobs, uint6
             break;
         const uint32_t *ids = r->corpus->ids + r->corpus->first[jobs[r->n_jobs].document];
         for (uint32_t i = 0; i < length; i++, n_rows++) {
-            r->rows[n_rows] = (struct moe_row){r->n_jobs, i, ids[i]};
+            r->rows[n_rows] = (struct moe_row){r->n_jobs, i, ids[i], length};
             r->targets[n_rows] = ids[i + 1];
         }
     }

@@ -147,7 +147,7 @@ static int feed(struct moe_session *s, const struct bench *b, uint64_t first, ui
     int status = logits ? MOE_OK : MOE_ERR_MEMORY;
     double started = moe_seconds();
     for (uint64_t i = first; i < first + n && status == MOE_OK; i++) {
-        struct moe_row row = {0, (uint32_t)i, b->ids.ids[i]};
+        struct moe_row row = {0, (uint32_t)i, b->ids.ids[i], 0};
         status = moe_forward(s, MOE_DECODE, &row, 1, 0, s->model->config.n_layers, NULL, NULL, err);
         if (status == MOE_OK)
             status = moe_logits(s, 0, 1, logits, err);

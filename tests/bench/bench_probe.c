@@ -31,7 +31,7 @@ static int run_document(void *ctx, const uint32_t *ids, uint64_t n, struct moe_e
     if (b->probe)
         return moe_probe_document(b->probe, ids, (uint32_t)n, err);
     for (uint32_t i = 0; i < n; i++)
-        rows[i] = (struct moe_row){0, i, ids[i]};
+        rows[i] = (struct moe_row){0, i, ids[i], 0};
     return moe_forward(b->session, MOE_PREFILL, rows, (uint32_t)n, 0,
                        b->session->model->config.n_layers, NULL, NULL, err);
 }

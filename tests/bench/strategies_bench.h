@@ -185,7 +185,7 @@ static int run_document(struct moe_session *s, const struct bench *b, uint64_t d
     int status = logits ? MOE_OK : MOE_ERR_MEMORY;
     uint32_t n_prompt = (uint32_t)b->n_prompt;
     for (uint32_t i = 0; i < n_prompt; i++)
-        rows[i] = (struct moe_row){0, i, ids[i]};
+        rows[i] = (struct moe_row){0, i, ids[i], 0};
     if (status == MOE_OK)
         status = moe_forward(s, MOE_PREFILL, rows, n_prompt, 0, c->n_layers, NULL, NULL, err);
     if (status == MOE_OK)
@@ -197,7 +197,7 @@ static int run_document(struct moe_session *s, const struct bench *b, uint64_t d
             break;
         }
         uint32_t i = n_prompt + n;
-        const struct moe_row row = {0, i, ids[i]};
+        const struct moe_row row = {0, i, ids[i], 0};
         status = moe_forward(s, MOE_DECODE, &row, 1, 0, c->n_layers, NULL, NULL, err);
         if (status == MOE_OK)
             status = moe_logits(s, 0, 1, logits, err);

@@ -113,4 +113,17 @@ code=0
 wait "$pid" || code=$?
 # A shell without job control starts background processes with SIGINT ignored; then it just ends.
 check "an interrupt ends the answer cleanly" sh -c "[ $code = 1 ] || [ $code = 0 ]"
+
+# LongRoPE: the text's length chooses the factors, not the room that there is (256: the original
+# context).
+"$bin/moe-quantize" -q -t 1 --experts 32 --dense 32 -o "$tmp/long.moe" tests/fixtures/phimoe-short
+run "$bin/moe-run" -t 1 "$tmp/long.moe" -p "Once upon a time" -n 24 --temp 0 --ignore-eos -c 256
+cp "$out" "$tmp/short"
+run "$bin/moe-run" -t 1 "$tmp/long.moe" -p "Once upon a time" -n 24 --temp 0 --ignore-eos -c 257
+check "a LongRoPE model answers alike in longer contexts" cmp "$out" "$tmp/short"
+run "$bin/moe-run" -t 1 "$tmp/long.moe" -p "Once upon a time" -n 300 --temp 0 --ignore-eos -c 400
+cp "$out" "$tmp/short"
+run "$bin/moe-run" -t 1 "$tmp/long.moe" -p "Once upon a time" -n 300 --temp 0 --ignore-eos -c 400 \
+    --batch 3 --strategy ondemand
+check "... and beyond its original context in any batches" cmp "$out" "$tmp/short"
 finish

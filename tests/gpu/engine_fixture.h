@@ -46,6 +46,7 @@ struct pair {
     char path[128];
     struct side sides[N_SIDES];
     uint64_t random; /* of tokens */
+    uint32_t length; /* of the texts that rows are said to be a part of */
     uint64_t n_compared;
 };
 
@@ -147,7 +148,7 @@ static inline void pair_rows(struct pair *p, struct moe_row *rows, uint32_t sequ
                              uint32_t first, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
-        rows[i] = (struct moe_row){sequence, first + i, pair_token(p)};
+        rows[i] = (struct moe_row){sequence, first + i, pair_token(p), p->length};
 }
 
 /* The rows on one side; logits of the last n_logits of them. */

@@ -62,7 +62,7 @@ static inline void forged_open(struct forged *f, const struct moe_session_option
     struct moe_config *c = &f->model.config;
     c->n_layers = FORGED_LAYERS;
     f->model.layers = f->layers;
-    f->model.rope = forged_floats(f, (uint64_t)o->context * c->rope_dim, 1);
+    f->model.rope = forged_floats(f, (uint64_t)moe_model_rope_rows(c, o->context) * c->rope_dim, 1);
     f->model.rope_positions = o->context;
     assert_ok(moe_session_open(&f->s, &f->model, NULL, o, &err), &err);
     f->rows = calloc(o->batch, sizeof *f->rows);
@@ -90,7 +90,8 @@ static inline void *rows_on_device(struct forged *f, uint32_t n)
     struct moe_gpu_row *rows = calloc(n, sizeof *rows);
     assert_non_null(rows);
     for (uint32_t i = 0; i < n; i++)
-        rows[i] = (struct moe_gpu_row){f->rows[i].sequence, f->rows[i].position, f->rows[i].token};
+        rows[i] = (struct moe_gpu_row){f->rows[i].sequence, f->rows[i].position, f->rows[i].token,
+                                       f->rows[i].length};
     void *dev = gpu_take(&f->taken, rows, n * sizeof *rows);
     free(rows);
     return dev;

@@ -193,7 +193,7 @@ static void test_recorded(void **state)
         ask_whole(&whole);
         assert_ok(moe_gpu_graph_end(*state, &graph, &err), &err);
         for (size_t at = 0; at < N_ITEMS(positions); at++) {
-            struct moe_gpu_row row = {(uint32_t)i, positions[at], 0};
+            struct moe_gpu_row row = {(uint32_t)i, positions[at], 0, 0};
             for (uint64_t k = 0; k < whole.q_floats; k++)
                 q[k] = test_uniform(&whole.random);
             gpu_put(*state, whole.heads.q, q, q_bytes);

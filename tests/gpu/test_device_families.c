@@ -53,7 +53,7 @@ static void check_two_sequences(struct pair *p)
 static void device_equals_processor(void **state)
 {
     const struct family_case *c = *state;
-    struct pair p = {.random = 5};
+    struct pair p = {.random = 5, .length = c->context};
     char path[128];
     uint32_t context = c->context ? c->context : CONTEXT;
     snprintf(path, sizeof path, "tests/fixtures/%s", c->fixture);

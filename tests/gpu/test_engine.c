@@ -57,7 +57,7 @@ static void bundled_model(void **state)
     for (uint32_t i = 0; i < N; i++) {
         uint32_t token = argmax(p.sides[CPU].logits, vocab);
         assert_int_equal(greedy(&p.sides[GPU], i == 0 ? PROMPT - 1 : 0), token);
-        rows[0] = (struct moe_row){0, PROMPT + i, token};
+        rows[0] = (struct moe_row){0, PROMPT + i, token, 0};
         pair_forward(&p, rows, 1, 1, "a token");
     }
     for (struct side *s = p.sides; s < p.sides + N_SIDES; s++) {

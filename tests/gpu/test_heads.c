@@ -15,7 +15,7 @@ struct shape {
     bool f16;
 };
 
-enum { LAYER = 1, N_ROWS = 7, CONTEXT = 37, N_SEQUENCES = 2, HIDDEN = 20 };
+enum { LAYER = 1, N_ROWS = 7, CONTEXT = 37, ORIGINAL = 20, N_SEQUENCES = 2, HIDDEN = 20 };
 
 static void make_layer(struct forged *f, const struct shape *p)
 {
@@ -61,6 +61,7 @@ static void open_shape(struct forged *f, const struct shape *p)
     c->clip_qkv = p->clip;
     c->norm_eps = 1e-6f;
     c->attn_scale = 1;
+    c->rope_original = ORIGINAL;
     const struct moe_session_options o = {
         .context = CONTEXT,
         .n_sequences = N_SEQUENCES,
@@ -71,7 +72,7 @@ static void open_shape(struct forged *f, const struct shape *p)
     make_layer(f, p);
     struct moe_states *states = &f->s->states;
     for (uint32_t i = 0; i < N_ROWS; i++)
-        f->rows[i] = (struct moe_row){i % 3 == 2, i * 5 % CONTEXT, 0};
+        f->rows[i] = (struct moe_row){i % 3 == 2, i * 5 % CONTEXT, 0, i % 2 ? 0 : CONTEXT};
     for (uint64_t i = 0; i < N_ROWS * states->stride; i++)
         states->xn[i] = 2 * test_uniform(&f->random);
 }
@@ -125,8 +126,9 @@ static void check_heads(void **state, uint64_t seed, const struct shape *p)
         .k_norm = on_device(&f, l->k_norm, full ? kv : p->head_dim),
         .eps = f.model.config.norm_eps,
         .clip = p->clip,
-        .rope = on_device(&f, f.model.rope, CONTEXT * p->rope_dim),
+        .rope = on_device(&f, f.model.rope, (ORIGINAL + CONTEXT) * p->rope_dim),
         .rope_dim = p->rope_dim,
+        .rope_original = ORIGINAL,
         .n_heads = p->n_heads,
         .n_kv_heads = p->n_kv_heads,
         .head_dim = p->head_dim,
@@ -226,8 +228,9 @@ static void check_latent(void **state, uint64_t seed, const struct shape *p, uin
         .queries_stride = w->stride.queries,
         .kv_norm = on_device(&f, l->kv_down_norm, p->kv_rank),
         .eps = f.model.config.norm_eps,
-        .rope = on_device(&f, f.model.rope, CONTEXT * p->rope_dim),
+        .rope = on_device(&f, f.model.rope, (ORIGINAL + CONTEXT) * p->rope_dim),
         .rope_dim = p->rope_dim,
+        .rope_original = ORIGINAL,
         .n_heads = p->n_heads,
         .head_dim = p->head_dim,
         .kv_rank = p->kv_rank,

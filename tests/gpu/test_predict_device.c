@@ -144,7 +144,7 @@ static struct moe_stats run(const char *words, enum moe_predict_on place, float 
         struct moe_row rows[STEPS];
         n = first < PROMPT ? PROMPT : 1;
         for (uint32_t i = 0; i < n; i++)
-            rows[i] = (struct moe_row){0, first + i, fixture.ids[0][first + i]};
+            rows[i] = (struct moe_row){0, first + i, fixture.ids[0][first + i], 0};
         assert_ok(moe_forward(e->session, first < PROMPT ? MOE_PREFILL : MOE_DECODE, rows, n, 0,
                               e->model->config.n_layers, NULL, NULL, &err),
                   &err);

@@ -66,7 +66,7 @@ static void check_embed(struct world *w, struct moe_layout layout, uint32_t voca
     float *want = random_floats(w, N * stride, 1);
     float *h = on_device(w, want, N * stride);
     for (uint32_t i = 0; i < N; i++) {
-        rows[i] = (struct moe_gpu_row){0, i, i ? below(w, vocab) : vocab - 1};
+        rows[i] = (struct moe_gpu_row){0, i, i ? below(w, vocab) : vocab - 1, 0};
         moe_layout_load_row(&mat, rows[i].token, want + i * stride);
         moe_kern.scale(scale, cols, want + i * stride);
     }

@@ -15,7 +15,7 @@ struct naive_choice {
 
 struct naive {
     const struct random_model *m;
-    uint32_t n, context;          /* positions; of the model when it is loaded */
+    uint32_t n;                   /* positions */
     double *h, *x, *out;          /* [n][hidden] */
     double *q, *k;                /* [n][heads][head_dim] */
     double *v;                    /* [n][heads][value_dim] */
@@ -67,7 +67,7 @@ static inline void naive_clamp(double limit, uint32_t n, double *x)
 static inline void naive_rotate(const struct naive *t, uint32_t position, double *x)
 {
     const struct moe_config *c = &t->m->c;
-    bool far = c->rope_original && t->context > c->rope_original;
+    bool far = c->rope_original && t->n > c->rope_original;
     uint32_t half = c->rope_dim / 2;
     for (uint32_t i = 0; i < half; i++) {
         double f = far               ? c->rope_freqs_long[i]
@@ -351,13 +351,13 @@ static inline void naive_add(struct naive *t)
         t->h[i] += (double)t->m->c.residual_scale * t->out[i];
 }
 
-/* Logits and choices of n ids of a model that was loaded for `context` positions. */
+/* Logits and choices of a text of n ids. */
 static inline void naive_run(struct naive *t, const struct random_model *m, const uint32_t *ids,
-                             uint32_t n, uint32_t context)
+                             uint32_t n)
 {
     const struct moe_config *c = &m->c;
     float *const *w = m->dense[0];
-    *t = (struct naive){.m = m, .n = n, .context = context, .margin = 1};
+    *t = (struct naive){.m = m, .n = n, .margin = 1};
     t->h = calloc(n * c->hidden, sizeof *t->h);
     t->x = calloc(n * c->hidden, sizeof *t->x);
     t->out = calloc(n * c->hidden, sizeof *t->out);

@@ -88,7 +88,7 @@ static inline void strategies_run(struct moe_session *s, const uint32_t *ids, ui
         bool prompt = first < n_prompt;
         n = !prompt ? 1 : first + part > n_prompt ? n_prompt - first : part;
         for (uint32_t i = 0; i < n; i++)
-            rows[i] = (struct moe_row){0, first + i, ids[first + i]};
+            rows[i] = (struct moe_row){0, first + i, ids[first + i], 0};
         assert_ok(
             moe_forward(s, prompt ? MOE_PREFILL : MOE_DECODE, rows, n, 0, LAYERS, NULL, NULL, &err),
             &err);

@@ -42,7 +42,7 @@ static void run(struct moe_session *s, uint32_t part, float *logits, struct moe_
         uint32_t n = first < N_PROMPT ? part : 1;
         n = first < N_PROMPT && first + n > N_PROMPT ? N_PROMPT - first : n;
         for (uint32_t i = 0; i < n; i++)
-            rows[i] = (struct moe_row){0, first + i, ids[first + i]};
+            rows[i] = (struct moe_row){0, first + i, ids[first + i], 0};
         *status =
             moe_forward(s, n > 1 ? MOE_PREFILL : MOE_DECODE, rows, n, 0, n_layers, NULL, NULL, err);
         if (*status == MOE_OK)

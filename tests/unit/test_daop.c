@@ -280,7 +280,7 @@ static void run_document(struct watch *w, const uint32_t *ids)
     struct moe_row rows[N_ALL];
     assert_ok(moe_expert_compute_open(&compute, &w->engine->model->config, 1, &err), &err);
     for (uint32_t i = 0; i < N_ALL; i++)
-        rows[i] = (struct moe_row){0, i, ids[i]};
+        rows[i] = (struct moe_row){0, i, ids[i], 0};
     w->decode = false;
     assert_ok(moe_forward(s, MOE_PREFILL, rows, N_PROMPT, 0, LAYERS, NULL, NULL, &err), &err);
     w->decode = true;

@@ -100,7 +100,7 @@ static void logits_of(struct moe_model *m, float *logits)
     struct moe_experts *experts;
     struct moe_session *s;
     const struct moe_session_options options = {.context = 8};
-    static const struct moe_row rows[] = {{0, 0, 0}, {0, 1, 300}, {0, 2, 41}};
+    static const struct moe_row rows[] = {{0, 0, 0, 0}, {0, 1, 300, 0}, {0, 2, 41, 0}};
     assert_ok(moe_experts_open_resident(&experts, m->pack, 0, NULL, NULL, &err), &err);
     assert_ok(moe_session_open(&s, m, experts, &options, &err), &err);
     assert_ok(moe_forward(s, MOE_PREFILL, rows, 3, 0, m->config.n_layers, NULL, NULL, &err), &err);

@@ -4,6 +4,7 @@
  */
 #include "base/par.h"
 #include "engine/engine.h"
+#include "engine/generate.h"
 #include "kern/kern.h"
 
 #include "naive_model.h"
@@ -57,7 +58,7 @@ static float *run(struct moe_session *s, uint32_t part)
         struct moe_row rows[N_IDS];
         uint32_t n = N_IDS - first < part ? N_IDS - first : part;
         for (uint32_t i = 0; i < n; i++)
-            rows[i] = (struct moe_row){0, first + i, ids[first + i]};
+            rows[i] = (struct moe_row){0, first + i, ids[first + i], N_IDS};
         assert_ok(moe_forward(s, n > 1 ? MOE_PREFILL : MOE_DECODE, rows, n, 0,
                               s->model->config.n_layers, NULL, NULL, &err),
                   &err);
@@ -78,8 +79,8 @@ static float *run_in_company(struct moe_session *s, uint32_t part)
         struct moe_row rows[2 * N_IDS];
         uint32_t n = N_IDS - first < part ? N_IDS - first : part;
         for (uint32_t i = 0; i < n; i++) {
-            rows[2 * i] = (struct moe_row){0, i, ids[N_IDS - 1 - i]};
-            rows[2 * i + 1] = (struct moe_row){1, first + i, ids[first + i]};
+            rows[2 * i] = (struct moe_row){0, i, ids[N_IDS - 1 - i], 0};
+            rows[2 * i + 1] = (struct moe_row){1, first + i, ids[first + i], N_IDS};
         }
         assert_ok(moe_forward(s, MOE_PREFILL, rows, 2 * n, 0, c->n_layers, NULL, NULL, &err), &err);
         assert_ok(moe_logits(s, 0, 2 * n, both, &err), &err);
@@ -164,7 +165,7 @@ static void agrees_with_the_naive_model(void **state)
         random_model_draw(&m, seed);
         draw_ids(&m.c, seed);
         random_model_write(&m, 32, path);
-        naive_run(&want, &m, ids, N_IDS, m.c.context_max);
+        naive_run(&want, &m, ids, N_IDS);
         open_resident(&o, 0, MOE_LAYOUT_F32);
         struct watched w = {.want = &want};
         o.session->observer.ctx = &w;
@@ -188,31 +189,130 @@ static void agrees_with_the_naive_model(void **state)
     assert_true(n_compared > N_MODELS / 2);
 }
 
-/* The long set of rotary frequencies, by the context that the model is loaded for. */
-static void context_chooses_the_rotary_set(void **state)
+/* ---- LongRoPE ---- */
+
+/* Draws a model with two sets of rotary frequencies, and its pack; *seed is the next to be tried.
+ * No expert is chosen by a margin that rounding could turn around. */
+static void draw_long_rope(struct random_model *m, uint64_t *seed, uint32_t original)
 {
-    uint32_t n_tried = 0;
-    for (uint64_t seed = 1; n_tried < 4; seed++) {
-        struct random_model m;
-        random_model_draw(&m, seed);
-        if (m.c.rope_original >= N_IDS && m.c.rope_original < m.c.context_max) {
-            draw_ids(&m.c, seed);
-            random_model_write(&m, 32, path);
-            for (uint32_t context = m.c.rope_original; context <= m.c.rope_original + 1;
-                 context++) {
-                struct naive want;
-                struct opened o;
-                naive_run(&want, &m, ids, N_IDS, context);
-                open_resident(&o, context, MOE_LAYOUT_F32);
-                float *logits = run(o.session, N_IDS);
-                if (want.margin > 1e-5)
-                    assert_true(largest_difference(&want, logits) < 1e-4);
-                free(logits);
-                close_opened(&o);
-                naive_free(&want);
-            }
-            n_tried++;
+    for (;; ++*seed) {
+        struct naive t;
+        random_model_draw(m, *seed);
+        draw_ids(&m->c, *seed);
+        if (m->c.rope_original) {
+            m->c.rope_original = original;
+            naive_run(&t, m, ids, N_IDS);
+            bool clear = t.margin > 1e-4;
+            naive_free(&t);
+            if (clear)
+                break;
         }
+        random_model_free(m);
+    }
+    random_model_write(m, 32, path);
+    ++*seed;
+}
+
+/* On either side of the text's length, whatever context there is room for. */
+static void length_chooses_the_rotary_set(void **state)
+{
+    uint64_t seed = 1;
+    for (int i = 0; i < 8; i++) {
+        struct random_model m;
+        struct naive want;
+        draw_long_rope(&m, &seed, i % 2 ? N_IDS : N_IDS - 1);
+        naive_run(&want, &m, ids, N_IDS);
+        float *first = NULL;
+        for (uint32_t context = N_IDS; context <= N_IDS + 1; context++) {
+            struct opened o;
+            open_resident(&o, context, MOE_LAYOUT_F32);
+            float *logits = run(o.session, context == N_IDS ? N_IDS : 3);
+            assert_true(largest_difference(&want, logits) < 1e-4);
+            if (!first) {
+                first = logits;
+            } else {
+                assert_memory_equal(first, logits,
+                                    N_IDS * moe_logits_stride(&m.c) * sizeof *logits);
+                free(logits);
+            }
+            close_opened(&o);
+        }
+        free(first);
+        naive_free(&want);
+        random_model_free(&m);
+    }
+}
+
+/* The likeliest token after a text; *by: its lead over the next one, relative to the largest. */
+static uint32_t likeliest(const struct random_model *m, const uint32_t *text, uint32_t n,
+                          double *by)
+{
+    struct naive t;
+    uint32_t best = 0;
+    double largest = 0, second = -INFINITY;
+    naive_run(&t, m, text, n);
+    const double *logits = t.logits + (uint64_t)(n - 1) * m->c.vocab;
+    for (uint32_t i = 0; i < m->c.vocab; i++) {
+        largest = fmax(largest, fabs(logits[i]));
+        best = logits[i] > logits[best] ? i : best;
+    }
+    for (uint32_t i = 0; i < m->c.vocab; i++)
+        if (i != best)
+            second = fmax(second, logits[i]);
+    *by = (logits[best] - second) / largest;
+    naive_free(&t);
+    return best;
+}
+
+/* Greedy tokens from ids[0..n) on, of which the session has *n_done. */
+static void generate(struct moe_session *s, struct moe_ids *text, uint64_t *n_done, uint32_t n_new)
+{
+    struct moe_err err = {0};
+    struct moe_sampler *sampler = NULL;
+    const struct moe_sampler_options greedy = {.top_p = 1, .repeat_penalty = 1};
+    const struct moe_generate_options options = {.max_tokens = n_new, .ignore_eos = true};
+    enum moe_stop_reason why;
+    assert_ok(moe_sampler_new(&sampler, &greedy, s->model->config.vocab, &err), &err);
+    assert_ok(moe_generate(s, sampler, text, n_done, &options, &why, &err), &err);
+    assert_int_equal(why, MOE_STOP_LENGTH);
+    moe_sampler_free(sampler);
+}
+
+/* A text that grows beyond the original context goes on as one that was never shorter, and a short
+ * one after it as one that was never longer: by batches of all sizes. */
+static void text_grows_beyond_its_original_context(void **state)
+{
+    enum { PROMPT = 14, ORIGINAL = 17, NEW = 8 };
+    static const uint32_t batches[] = {BATCH, 1, 5};
+    uint64_t seed = 100;
+    struct moe_err err = {0};
+    for (int i = 0; i < 6; i++) {
+        struct random_model m;
+        struct moe_ids text = {0};
+        uint64_t n_done = 0;
+        draw_long_rope(&m, &seed, ORIGINAL);
+        struct opened o;
+        open_resident(&o, 0, MOE_LAYOUT_F32);
+        moe_session_close(o.session);
+        const struct moe_session_options options = {.context = N_IDS,
+                                                    .batch = batches[i % N_ITEMS(batches)]};
+        assert_ok(moe_session_open(&o.session, o.model, o.experts, &options, &err), &err);
+        for (uint32_t t = 0; t < PROMPT; t++)
+            assert_ok(moe_ids_push(&text, ids[t], &err), &err);
+        for (int turn = 0; turn < 2; turn++) {
+            generate(o.session, &text, &n_done, NEW);
+            assert_int_equal(text.n, PROMPT + NEW);
+            for (uint32_t n = PROMPT; n < PROMPT + NEW; n++) {
+                double by;
+                uint32_t best = likeliest(&m, text.ids, n, &by);
+                if (by > 1e-3)
+                    assert_int_equal(text.ids[n], best);
+            }
+            text.n = PROMPT; /* of which the cache has all, as of a longer text */
+            n_done = PROMPT - 1;
+        }
+        moe_ids_release(&text);
+        close_opened(&o);
         random_model_free(&m);
     }
 }
@@ -354,7 +454,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(agrees_with_the_naive_model),
-        cmocka_unit_test(context_chooses_the_rotary_set),
+        cmocka_unit_test(length_chooses_the_rotary_set),
+        cmocka_unit_test(text_grows_beyond_its_original_context),
         cmocka_unit_test(nothing_else_changes_a_result),
         cmocka_unit_test(dense_models_run_under_every_strategy),
         cmocka_unit_test(biases_and_description_must_agree),

@@ -20,6 +20,7 @@ struct family_fixture {
     json_t *reference;
     /* The prompt being compared. */
     const json_t *experts; /* [MoE layer][position]; NULL: not compared */
+    uint32_t length;       /* of the text that the prompt is said to be a part of */
     uint32_t n_compared;
     double worst_logit, worst_weight; /* relative to the largest; absolute */
 };
@@ -36,6 +37,7 @@ static void convert(struct family_fixture *f, const struct family_case *c)
     snprintf(path, sizeof path, "tests/fixtures/%s/reference.json", c->fixture);
     f->reference = json_load_file(path, 0, &error);
     assert_non_null(f->reference);
+    f->length = (uint32_t)json_integer_value(json_object_get(f->reference, "context"));
 }
 
 /* Slots for about two of the chosen experts of a layer: most of what is asked for is not there. */
@@ -85,7 +87,7 @@ static void forward(struct family_fixture *f, const uint32_t *ids, uint32_t firs
     struct moe_err err = {0};
     struct moe_row rows[MAX_POSITIONS];
     for (uint32_t i = first; i < n; i++)
-        rows[i - first] = (struct moe_row){0, i, ids[i]};
+        rows[i - first] = (struct moe_row){0, i, ids[i], f->length};
     assert_ok(moe_forward(f->run.session, MOE_PREFILL, rows, n - first, 0,
                           f->run.model->config.n_layers, NULL, NULL, &err),
               &err);
@@ -133,12 +135,10 @@ static void check_prompt(struct family_fixture *f, const json_t *prompt)
     free(logits);
 }
 
-/* Positions that sessions have room for: where it decides between two ropes, the fixture says it.
- */
+/* Positions that sessions have room for. */
 static uint32_t context_of(const struct family_fixture *f)
 {
-    const json_t *context = json_object_get(f->reference, "context");
-    return context ? (uint32_t)json_integer_value(context) : MAX_POSITIONS;
+    return f->length ? f->length : MAX_POSITIONS;
 }
 
 /* Opens a session over f->run.experts, compares every prompt, closes both. */

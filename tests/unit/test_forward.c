@@ -44,7 +44,7 @@ static void run(struct fixture *f, uint32_t seq, uint32_t part, float *logits)
         struct moe_row rows[N_IDS];
         uint32_t n = N_IDS - first < part ? N_IDS - first : part;
         for (uint32_t i = 0; i < n; i++)
-            rows[i] = (struct moe_row){seq, first + i, ids[seq][first + i]};
+            rows[i] = (struct moe_row){seq, first + i, ids[seq][first + i], 0};
         assert_ok(moe_forward(f->session, MOE_PREFILL, rows, n, 0, f->model->config.n_layers, NULL,
                               NULL, &err),
                   &err);
@@ -129,10 +129,10 @@ static void other_sequences_change_nothing(void **state)
             uint32_t n = 0, of_one[5], n_of_one = 0;
             for (uint32_t i = 0; i < 5; i++) {
                 uint32_t p = first + i;
-                rows[n++] = (struct moe_row){0, p, ids[0][p]};
+                rows[n++] = (struct moe_row){0, p, ids[0][p], 0};
                 of_one[n_of_one++] = n;
-                rows[n++] = (struct moe_row){1, p, ids[1][p]};
-                rows[n++] = (struct moe_row){2, p, ids[2][N_IDS - 1 - p]};
+                rows[n++] = (struct moe_row){1, p, ids[1][p], 0};
+                rows[n++] = (struct moe_row){2, p, ids[2][N_IDS - 1 - p], 0};
             }
             assert_ok(moe_forward(f->session, MOE_PREFILL, rows, n, 0, f->model->config.n_layers,
                                   NULL, NULL, &err),
@@ -159,7 +159,7 @@ static void cut_of_the_layers_changes_nothing(void **state)
         float *hidden = calloc(N_IDS * f->model->config.hidden, sizeof *hidden);
         struct moe_row rows[N_IDS];
         for (uint32_t i = 0; i < N_IDS; i++)
-            rows[i] = (struct moe_row){2, i, ids[2][i]};
+            rows[i] = (struct moe_row){2, i, ids[2][i], 0};
         run(f, 2, N_IDS, whole);
         assert_ok(moe_forward(f->session, MOE_PREFILL, rows, N_IDS, 0, 5, NULL, hidden, &err),
                   &err);
@@ -180,13 +180,13 @@ static void misuse_is_refused(void **state)
     struct moe_err err = {0};
     struct fixture *f = &fixtures[0];
     uint32_t n_layers = f->model->config.n_layers;
-    struct moe_row row = {N_SEQUENCES, 0, 0};
+    struct moe_row row = {N_SEQUENCES, 0, 0, 0};
     assert_fails(moe_forward(f->session, MOE_DECODE, &row, 1, 0, n_layers, NULL, NULL, &err),
                  MOE_ERR_USAGE, "out of range", &err);
-    row = (struct moe_row){0, f->session->context, 0};
+    row = (struct moe_row){0, f->session->context, 0, 0};
     assert_fails(moe_forward(f->session, MOE_DECODE, &row, 1, 0, n_layers, NULL, NULL, &err),
                  MOE_ERR_USAGE, "out of range", &err);
-    row = (struct moe_row){0, 0, f->model->config.vocab};
+    row = (struct moe_row){0, 0, f->model->config.vocab, 0};
     assert_fails(moe_forward(f->session, MOE_DECODE, &row, 1, 0, n_layers, NULL, NULL, &err),
                  MOE_ERR_USAGE, "out of range", &err);
     assert_fails(moe_forward(f->session, MOE_DECODE, &row, 0, 0, n_layers, NULL, NULL, &err),

@@ -173,7 +173,7 @@ static void experts_equal_the_sessions(void **state)
         for (uint32_t at = 0, part = BATCH; at < 24; at += part, part = at < 20 ? 1 + at % 4 : 1) {
             struct moe_row rows[BATCH];
             for (uint32_t i = 0; i < part; i++)
-                rows[i] = (struct moe_row){0, at + i, random_below(&random, o.m.c.vocab)};
+                rows[i] = (struct moe_row){0, at + i, random_below(&random, o.m.c.vocab), 0};
             assert_ok(moe_forward(o.session, MOE_PREFILL, rows, part, 0, o.m.c.n_layers, NULL, NULL,
                                   &err),
                       &err);

@@ -292,7 +292,7 @@ static void pass(struct watch *w, const uint32_t *ids, uint32_t first, uint32_t 
     struct moe_err err = {0};
     struct moe_row rows[BATCH];
     for (uint32_t i = 0; i < n; i++)
-        rows[i] = (struct moe_row){0, first + i, ids[first + i]};
+        rows[i] = (struct moe_row){0, first + i, ids[first + i], 0};
     assert_ok(moe_forward(w->session, n > 1 ? MOE_PREFILL : MOE_DECODE, rows, n, 0, w->m.c.n_layers,
                           NULL, NULL, &err),
               &err);

@@ -193,7 +193,7 @@ static void predictions_equal_a_plain_computation(void **state)
     fixture.session->observer =
         (struct moe_observer){.ctx = w, .routed = watch_router, .attending = watch_attention};
     for (uint32_t t = 0; t < n; t++) {
-        struct moe_row row = {0, t, ids[t]};
+        struct moe_row row = {0, t, ids[t], 0};
         assert_ok(moe_forward(fixture.session, MOE_PREFILL, &row, 1, 0, LAYERS, NULL, NULL, &err),
                   &err);
         for (uint32_t l = 0; l < LAYERS; l++) {
@@ -258,7 +258,7 @@ static void batches_make_no_difference(void **state)
     assert_ok(moe_logits(fixture.session, n - 1, 1, seen, &err), &err);
     moe_probe_close(probe);
     for (uint32_t i = 0; i < n; i++)
-        rows[i] = (struct moe_row){0, i, ids[i]};
+        rows[i] = (struct moe_row){0, i, ids[i], 0};
     assert_ok(moe_forward(fixture.session, MOE_PREFILL, rows, n, 0, LAYERS, NULL, NULL, &err),
               &err);
     assert_ok(moe_logits(fixture.session, n - 1, 1, alone, &err), &err);

@@ -36,7 +36,7 @@ static void forward(const uint32_t *ids, uint32_t first, uint32_t n)
     struct moe_err err = {0};
     struct moe_row rows[MAX_IDS];
     for (uint32_t i = 0; i < n; i++)
-        rows[i] = (struct moe_row){0, first + i, ids[first + i]};
+        rows[i] = (struct moe_row){0, first + i, ids[first + i], 0};
     assert_ok(moe_forward(fixture.session, MOE_PREFILL, rows, n, 0, fixture.model->config.n_layers,
                           NULL, NULL, &err),
               &err);
