@@ -36,7 +36,7 @@ struct moe_config {
 
     uint32_t n_layers;
     uint32_t hidden;      /* width of the residual stream */
-    uint32_t vocab;       /* rows of the embedding; the tokenizer may know fewer */
+    uint32_t vocab;       /* rows of the embedding; the tokenizer may know fewer or more */
     uint32_t context_max; /* positions the model was made for */
     enum moe_norm_kind norm_kind;
     float norm_eps;

@@ -24,6 +24,18 @@ static int run_layer(struct moe_session *s, uint32_t layer, const struct moe_row
     return status;
 }
 
+int moe_check_ids(const struct moe_model *m, const uint32_t *ids, uint64_t n, struct moe_err *err)
+{
+    for (uint64_t i = 0; i < n; i++)
+        if (ids[i] >= m->config.vocab)
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            "%s: the text has token %u, and the model embeds only %u (the "
+                            "tokenizer knows %u)",
+                            moe_pack_path(m->pack), ids[i], m->config.vocab,
+                            moe_tokenizer_n_tokens(m->tokenizer));
+    return MOE_OK;
+}
+
 static int check_rows(const struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
                       struct moe_err *err)
 {
@@ -32,13 +44,17 @@ static int check_rows(const struct moe_session *s, const struct moe_row *rows, u
     if (moe_par_threads() > s->n_threads) /* scratch memory is per thread */
         return moe_fail(err, MOE_ERR_USAGE, "the session was opened for %d threads, not %d",
                         s->n_threads, moe_par_threads());
-    for (uint32_t i = 0; i < n_rows; i++)
-        if (rows[i].sequence >= s->n_sequences || rows[i].position >= s->context ||
-            rows[i].token >= s->model->config.vocab || rows[i].length > s->context ||
-            (rows[i].length && rows[i].length <= rows[i].position))
+    for (uint32_t i = 0; i < n_rows; i++) {
+        const struct moe_row *r = &rows[i];
+        if (r->sequence >= s->n_sequences || r->position >= s->context || r->length > s->context ||
+            (r->length && r->length <= r->position))
             return moe_fail(err, MOE_ERR_USAGE,
-                            "row %u: sequence %u, position %u of %u or token %u is out of range", i,
-                            rows[i].sequence, rows[i].position, rows[i].length, rows[i].token);
+                            "row %u: sequence %u or position %u of %u is out of range", i,
+                            r->sequence, r->position, r->length);
+        int status = moe_check_ids(s->model, &r->token, 1, err);
+        if (status != MOE_OK)
+            return status;
+    }
     return MOE_OK;
 }
 

@@ -279,9 +279,6 @@ static int read_sections(struct moe_model *m, const char *path, struct moe_err *
     status = moe_tokenizer_read(&m->tokenizer, path, bytes, n, err);
     if (status != MOE_OK)
         return status;
-    if (moe_tokenizer_n_tokens(m->tokenizer) > m->config.vocab)
-        return moe_fail(err, MOE_ERR_FORMAT, "%s: the tokenizer knows %u tokens, the model only %u",
-                        path, moe_tokenizer_n_tokens(m->tokenizer), m->config.vocab);
     bytes = moe_pack_section(m->pack, MOE_PACK_CHAT, &n);
     m->chat_template = moe_strndup((const char *)bytes, n, err);
     return m->chat_template ? MOE_OK : MOE_ERR_MEMORY;

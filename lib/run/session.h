@@ -159,6 +159,11 @@ int moe_forward(struct moe_session *s, enum moe_phase phase, const struct moe_ro
                 uint32_t n_rows, uint32_t layer_begin, uint32_t layer_end, const float *hidden_in,
                 float *hidden_out, struct moe_err *err);
 
+/* A tokenizer may know tokens that the model has no embedding for: MOE_ERR_FORMAT where a text has
+ * one, and the first of these is named. */
+int moe_check_ids(const struct moe_model *model, const uint32_t *ids, uint64_t n,
+                  struct moe_err *err);
+
 /* Floats from one row of logits to the next: the vocabulary rounded up to whole panels. */
 static inline uint64_t moe_logits_stride(const struct moe_config *config)
 {

@@ -60,14 +60,14 @@ int moe_score_rows(struct moe_scores *scores, uint32_t first, uint32_t n, const 
                    double *nats, uint32_t *best, struct moe_err *err)
 {
     const struct moe_config *c = &scores->s->model->config;
-    for (uint32_t i = 0, part; i < n; i += part) {
+    int status = moe_check_ids(scores->s->model, targets, n, err);
+    for (uint32_t i = 0, part; i < n && status == MOE_OK; i += part) {
         part = n - i < scores->n_logits ? n - i : scores->n_logits;
         struct job j = {scores->logits, moe_logits_stride(c), c->vocab, targets + i, nats + i,
                         best + i};
-        int status = moe_logits(scores->s, first + i, part, scores->logits, err);
-        if (status != MOE_OK)
-            return status;
-        moe_par_for(part, 4, score_range, &j);
+        status = moe_logits(scores->s, first + i, part, scores->logits, err);
+        if (status == MOE_OK)
+            moe_par_for(part, 4, score_range, &j);
     }
-    return MOE_OK;
+    return status;
 }

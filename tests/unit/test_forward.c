@@ -186,9 +186,12 @@ static void misuse_is_refused(void **state)
     row = (struct moe_row){0, f->session->context, 0, 0};
     assert_fails(moe_forward(f->session, MOE_DECODE, &row, 1, 0, n_layers, NULL, NULL, &err),
                  MOE_ERR_USAGE, "out of range", &err);
-    row = (struct moe_row){0, 0, f->model->config.vocab, 0};
+    row = (struct moe_row){0, 3, 0, 3};
     assert_fails(moe_forward(f->session, MOE_DECODE, &row, 1, 0, n_layers, NULL, NULL, &err),
                  MOE_ERR_USAGE, "out of range", &err);
+    row = (struct moe_row){0, 0, f->model->config.vocab, 0};
+    assert_fails(moe_forward(f->session, MOE_DECODE, &row, 1, 0, n_layers, NULL, NULL, &err),
+                 MOE_ERR_FORMAT, "the text has token", &err);
     assert_fails(moe_forward(f->session, MOE_DECODE, &row, 0, 0, n_layers, NULL, NULL, &err),
                  MOE_ERR_USAGE, "1 to 64 rows", &err);
 }
