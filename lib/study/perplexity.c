@@ -1,5 +1,6 @@
 #include "study/perplexity.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -133,6 +134,11 @@ int moe_perplexity(struct moe_session *s, const char *path,
     }
     if (status == MOE_OK && sc.n_tokens == 0)
         status = moe_fail(err, MOE_ERR_FORMAT, "%s: has no text to predict", path);
+    if (status == MOE_OK && !isfinite(sc.sum))
+        status = moe_fail(err, MOE_ERR_FORMAT,
+                          "%s: the cost of %s is not a number: its weights give logits that are "
+                          "not (damaged checkpoint?)",
+                          moe_pack_path(s->model->pack), path);
     if (status == MOE_OK)
         *out = (struct moe_perplexity){
             .nll = sc.sum / (double)sc.n_tokens,

@@ -40,4 +40,16 @@ run "$bin/moe-run" -t 1 "$full" --perplexity "$tmp/empty"
 error_line 3 'moe-run: *empty*' "a file without text"
 run "$bin/moe-run" -t 1 "$full" --perplexity "$tmp/none"
 error_line 1 'moe-run: *none*' "a file that is not there"
+
+# A model whose logits overflow.
+mkdir "$tmp/wild"
+cp tests/fixtures/granitemoe/*.json tests/fixtures/granitemoe/*.safetensors "$tmp/wild"
+sed -E 's/("logits_scaling":) [^,]*/\1 1e-38/' tests/fixtures/granitemoe/config.json >"$tmp/wild/config.json"
+"$bin/moe-quantize" -q -t 1 -o "$tmp/wild/wild.moe" "$tmp/wild"
+for json in '' --json; do
+    # shellcheck disable=SC2086
+    run "$bin/moe-run" -t 1 "$tmp/wild/wild.moe" --perplexity "$tmp/text" --max-doc-tokens 30 $json
+    error_line 3 "moe-run: */wild.moe: the cost of */text is not a number: *" \
+        "a cost that is not a number${json:+, }$json"
+done
 finish
