@@ -31,10 +31,13 @@ static void expand_name(const char *format, uint32_t layer, uint32_t expert, cha
     out[at] = '\0';
 }
 
-/* Whether the name is the format with some number for each "%u". */
+/* Whether the name is the format with some number for each "%u", and something for a "*" at its
+ * end. */
 static bool matches(const char *format, const char *name)
 {
     while (*format) {
+        if (strcmp(format, "*") == 0)
+            return *name != '\0';
         if (format[0] == '%' && format[1] == 'u') {
             size_t digits = strspn(name, "0123456789");
             if (digits == 0)

@@ -25,13 +25,44 @@ struct json_t *moe_json_parse(const char *name, const void *text, uint64_t n, st
     return json;
 }
 
+/* The numbers that Python's json writes and JSON has not. */
+static const char *const not_finite[] = {"NaN", "Infinity", "-Infinity"};
+
+/* The text with each of these in quotes, outside of texts: as values they are wrong wherever a
+ * number is read, and no trouble elsewhere. Lines stay lines. False: there are none. */
+static bool quote_not_finite(const uint8_t *text, uint64_t n, struct moe_buf *out)
+{
+    bool in_text = false, found = false;
+    for (uint64_t i = 0, step; i < n; i += step) {
+        step = in_text && text[i] == '\\' && i + 1 < n ? 2 : 1;
+        in_text ^= text[i] == '"';
+        for (size_t k = 0; k < sizeof not_finite / sizeof not_finite[0] && !in_text; k++) {
+            uint64_t length = strlen(not_finite[k]);
+            if (n - i < length || memcmp(text + i, not_finite[k], length) != 0)
+                continue;
+            moe_buf_printf(out, "\"%s\"", not_finite[k]);
+            step = 0;
+            i += length;
+            found = true;
+            break;
+        }
+        if (step)
+            moe_buf_append(out, text + i, step);
+    }
+    return found;
+}
+
 struct json_t *moe_json_read(const char *path, uint64_t max_bytes, struct moe_err *err)
 {
-    struct moe_buf text = {0};
+    struct moe_buf text = {0}, quoted = {0};
     json_t *json = NULL;
-    if (moe_file_read_all(path, max_bytes, &text, err) == MOE_OK)
+    if (moe_file_read_all(path, max_bytes, &text, err) == MOE_OK) {
         json = moe_json_parse(path, text.data, text.size, err);
+        if (!json && quote_not_finite(text.data, text.size, &quoted) && !quoted.failed)
+            json = moe_json_parse(path, quoted.data, quoted.size, err);
+    }
     moe_buf_release(&text);
+    moe_buf_release(&quoted);
     return json;
 }
 
@@ -48,6 +79,9 @@ static const char *type_name(const json_t *value)
     case JSON_ARRAY:
         return "an array";
     case JSON_STRING:
+        for (size_t i = 0; i < sizeof not_finite / sizeof not_finite[0]; i++)
+            if (strcmp(json_string_value(value), not_finite[i]) == 0)
+                return not_finite[i];
         return "a text";
     case JSON_INTEGER:
     case JSON_REAL:

@@ -43,6 +43,7 @@
     KEY("attention_bias", qkv_bias, otherwise), KEY("attention_bias", o_bias, otherwise)
 #define DENSE_FF NEED("intermediate_size", dense_ff)
 #define EXPERT_FF NEED("intermediate_size", expert_ff)
+#define CONTEXT(number) SET(context_max, number)
 #define GGUF_NORM_TOPK(otherwise) KEY("expert_weights_norm", norm_topk, otherwise)
 
 #define L "model.layers.%u."
@@ -119,7 +120,7 @@ static const struct moe_family families[] = {
     {
         .name = "qwen2_moe",
         .hf = {.settings =
-                   SETTINGS(SET(shared_gate, true), SET(n_kv_heads, 16), DENSE_FF,
+                   SETTINGS(CONTEXT(32768), SET(shared_gate, true), SET(n_kv_heads, 16), DENSE_FF,
                             NEED("num_experts", n_experts), NEED("num_experts_per_tok", top_k),
                             NEED("moe_intermediate_size", expert_ff),
                             NEED("shared_expert_intermediate_size", shared_ff),
@@ -135,9 +136,10 @@ static const struct moe_family families[] = {
     {
         .name = "qwen3_moe",
         .constants = SETTINGS(SET(qk_norm, MOE_QK_NORM_HEAD)),
-        .hf = {.settings = SETTINGS(SET(n_kv_heads, 4), DENSE_FF, LOCAL_EXPERTS(128), EXPERTS(0),
-                                    TOP_K(8), KEY("moe_intermediate_size", expert_ff, 768),
-                                    NORM_TOPK, ATTENTION_BIAS(false)),
+        .hf = {.settings =
+                   SETTINGS(CONTEXT(32768), SET(n_kv_heads, 4), DENSE_FF, LOCAL_EXPERTS(128),
+                            EXPERTS(0), TOP_K(8), KEY("moe_intermediate_size", expert_ff, 768),
+                            NORM_TOPK, ATTENTION_BIAS(false)),
                .rope_theta = 1e4,
                .expert_layers = MOE_LAYERS_STEP,
                .windows = {MOE_WINDOW_ALL, 4096, .if_used = true}},
@@ -147,8 +149,8 @@ static const struct moe_family families[] = {
     {
         .name = "mixtral",
         .constants = SETTINGS(SET(norm_topk, true)),
-        .hf = {.settings = SETTINGS(SET(norm_eps, 1e-5), SET(n_kv_heads, 8), EXPERT_FF,
-                                    LOCAL_EXPERTS(8), TOP_K(2)),
+        .hf = {.settings = SETTINGS(CONTEXT(131072), SET(norm_eps, 1e-5), SET(n_kv_heads, 8),
+                                    EXPERT_FF, LOCAL_EXPERTS(8), TOP_K(2)),
                .rope_theta = 1e6,
                .expert_layers = MOE_LAYERS_ALL,
                .windows = {MOE_WINDOW_ALL, 0}},
@@ -160,9 +162,9 @@ static const struct moe_family families[] = {
     {
         .name = "olmoe",
         .constants = SETTINGS(SET(qk_norm, MOE_QK_NORM_FULL)),
-        .hf = {.settings =
-                   SETTINGS(SET(norm_eps, 1e-5), EXPERT_FF, LOCAL_EXPERTS(64), EXPERTS(0), TOP_K(8),
-                            NORM_TOPK, KEY("clip_qkv", clip_qkv, 0), ATTENTION_BIAS(false)),
+        .hf = {.settings = SETTINGS(CONTEXT(4096), SET(norm_eps, 1e-5), EXPERT_FF,
+                                    LOCAL_EXPERTS(64), EXPERTS(0), TOP_K(8), NORM_TOPK,
+                                    KEY("clip_qkv", clip_qkv, 0), ATTENTION_BIAS(false)),
                .rope_theta = 1e4,
                .expert_layers = MOE_LAYERS_ALL},
         .gguf = {.arch = "olmoe", .settings = SETTINGS(GGUF_NORM_TOPK(false))},
@@ -172,8 +174,8 @@ static const struct moe_family families[] = {
     {
         .name = "deepseek",
         .hf = {.only = ONLY({"scoring_func", "softmax"}),
-               .settings = SETTINGS(DENSE_FF, KEY("n_routed_experts", n_experts, 0), TOP_K(0),
-                                    KEY("moe_intermediate_size", expert_ff, 0), NORM_TOPK,
+               .settings = SETTINGS(CONTEXT(2048), DENSE_FF, KEY("n_routed_experts", n_experts, 0),
+                                    TOP_K(0), KEY("moe_intermediate_size", expert_ff, 0), NORM_TOPK,
                                     ATTENTION_BIAS(false)),
                .rope_theta = 1e4,
                .expert_layers = MOE_LAYERS_AFTER},
@@ -190,7 +192,7 @@ static const struct moe_family families[] = {
                             {"scoring_func", "softmax"}, {"norm_topk_prob", "false"},
                             {"moe_layer_freq", "1"}, {"rms_norm_eps", "1e-06"}),
                .settings = SETTINGS(
-                   DENSE_FF, KEY("n_routed_experts", n_experts, 64), TOP_K(0),
+                   CONTEXT(2048), DENSE_FF, KEY("n_routed_experts", n_experts, 64), TOP_K(0),
                    KEY("moe_intermediate_size", expert_ff, 1407), KEY("q_lora_rank", q_rank, 1536),
                    KEY("kv_lora_rank", kv_rank, 512),
                    KEY("qk_nope_head_dim", head_dim, 128), /* rope_dim is added */
@@ -219,10 +221,10 @@ static const struct moe_family families[] = {
         .name = "phimoe",
         .constants = SETTINGS(SET(norm_kind, MOE_NORM_LAYER),
                               SET(router_kind, MOE_ROUTER_SPARSEMIXER), SET(router_jitter, 0.01)),
-        .hf = {.settings =
-                   SETTINGS(SET(norm_eps, 1e-5), SET(n_kv_heads, 8), EXPERT_FF, LOCAL_EXPERTS(16),
-                            TOP_K(2), KEY("router_jitter_noise", router_jitter, 0),
-                            KEY("lm_head_bias", head_bias, false), ATTENTION_BIAS(false)),
+        .hf = {.settings = SETTINGS(CONTEXT(131072), SET(norm_eps, 1e-5), SET(n_kv_heads, 8),
+                                    EXPERT_FF, LOCAL_EXPERTS(16), TOP_K(2),
+                                    KEY("router_jitter_noise", router_jitter, 0),
+                                    KEY("lm_head_bias", head_bias, false), ATTENTION_BIAS(false)),
                .rope_theta = 1e6,
                .expert_layers = MOE_LAYERS_ALL,
                .windows = {MOE_WINDOW_ALL, 0}},
@@ -237,7 +239,7 @@ static const struct moe_family families[] = {
         .constants = SETTINGS(SET(norm_topk, true)),
         .hf = {.only = ONLY({"sparse_config", "null"}),
                .settings =
-                   SETTINGS(SET(tied_head, true), DENSE_FF, EXPERTS(0), TOP_K(0),
+                   SETTINGS(CONTEXT(2048), SET(tied_head, true), DENSE_FF, EXPERTS(0), TOP_K(0),
                             KEY("scale_emb", embed_scale, 0), KEY("scale_depth", residual_scale, 0),
                             KEY("dim_model_base", logit_scale, 0), ATTENTION_BIAS(false)),
                .rope_theta = 1e4,
@@ -253,7 +255,7 @@ static const struct moe_family families[] = {
     {
         .name = "granitemoe",
         .constants = SETTINGS(SET(router_kind, MOE_ROUTER_TOPK_SOFTMAX)),
-        .hf = {.settings = SETTINGS(GRANITE_SETTINGS),
+        .hf = {.settings = SETTINGS(CONTEXT(2048), GRANITE_SETTINGS),
                .rope_theta = 1e4,
                .expert_layers = MOE_LAYERS_ALL},
         .gguf = {.arch = "granitemoe"},
@@ -262,8 +264,8 @@ static const struct moe_family families[] = {
     {
         .name = "granitemoeshared",
         .constants = SETTINGS(SET(router_kind, MOE_ROUTER_TOPK_SOFTMAX)),
-        .hf = {.settings =
-                   SETTINGS(GRANITE_SETTINGS, KEY("shared_intermediate_size", shared_ff, 0)),
+        .hf = {.settings = SETTINGS(CONTEXT(2048), GRANITE_SETTINGS,
+                                    KEY("shared_intermediate_size", shared_ff, 0)),
                .rope_theta = 1e4,
                .expert_layers = MOE_LAYERS_ALL},
         .tensors[MOE_NAMING_HF] = {GRANITE_NAMES},
@@ -277,10 +279,10 @@ static const struct moe_family families[] = {
                               SET(router_bias, true), SET(expert_bias, true),
                               SET(expert_act, MOE_ACT_SWIGLU_CLAMPED), SET(act_alpha, 1.702),
                               SET(act_limit, 7)),
-        .hf = {.settings =
-                   SETTINGS(SET(norm_eps, 1e-5), SET(n_kv_heads, 8), SET(head_dim, 64), EXPERT_FF,
-                            LOCAL_EXPERTS(128), TOP_K(4), KEY("swiglu_alpha", act_alpha, 0),
-                            KEY("swiglu_limit", act_limit, 0), ATTENTION_BIAS(true)),
+        .hf = {.settings = SETTINGS(CONTEXT(131072), SET(norm_eps, 1e-5), SET(n_kv_heads, 8),
+                                    SET(head_dim, 64), EXPERT_FF, LOCAL_EXPERTS(128), TOP_K(4),
+                                    KEY("swiglu_alpha", act_alpha, 0),
+                                    KEY("swiglu_limit", act_limit, 0), ATTENTION_BIAS(true)),
                .rope_theta = 150000,
                .expert_layers = MOE_LAYERS_ALL,
                .windows = {MOE_WINDOW_EVEN, 128, .listed = true},
@@ -295,20 +297,21 @@ static const struct moe_family families[] = {
     {
         .name = "llama",
         .hf = {.only = ONLY({"mlp_bias", "false"}),
-               .settings = SETTINGS(DENSE_FF, ATTENTION_BIAS(false)),
+               .settings = SETTINGS(CONTEXT(2048), DENSE_FF, ATTENTION_BIAS(false)),
                .rope_theta = 1e4},
         .gguf = {.arch = "llama", .dense = true},
         .tensors[MOE_NAMING_GGUF].paired = true,
     },
     {
         .name = "mistral",
-        .hf = {.settings = SETTINGS(SET(n_kv_heads, 8), DENSE_FF),
+        .hf = {.settings = SETTINGS(CONTEXT(131072), SET(n_kv_heads, 8), DENSE_FF),
                .rope_theta = 1e4,
                .windows = {MOE_WINDOW_ALL, 4096}},
     },
     {
         .name = "qwen2",
-        .hf = {.settings = SETTINGS(SET(qkv_bias, true), SET(n_kv_heads, 32), DENSE_FF),
+        .hf = {.settings =
+                   SETTINGS(CONTEXT(32768), SET(qkv_bias, true), SET(n_kv_heads, 32), DENSE_FF),
                .rope_theta = 1e4,
                .windows = {MOE_WINDOW_FROM, 4096, .if_used = true, .listed = true}},
         .gguf = {.arch = "qwen2"},
@@ -316,8 +319,8 @@ static const struct moe_family families[] = {
     {
         .name = "qwen3",
         .constants = SETTINGS(SET(qk_norm, MOE_QK_NORM_HEAD)),
-        .hf = {.settings = SETTINGS(SET(n_kv_heads, 32), SET(head_dim, 128), DENSE_FF,
-                                    ATTENTION_BIAS(false)),
+        .hf = {.settings = SETTINGS(CONTEXT(32768), SET(n_kv_heads, 32), SET(head_dim, 128),
+                                    DENSE_FF, ATTENTION_BIAS(false)),
                .rope_theta = 1e4,
                .windows = {MOE_WINDOW_FROM, 4096, .if_used = true, .listed = true}},
         .gguf = {.arch = "qwen3"},

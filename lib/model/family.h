@@ -43,7 +43,8 @@ struct moe_setting {
 #define MOE_MEMBER(name) offsetof(struct moe_config, name)
 
 /* A switch of config.json of which one value is implemented: a text, a number as it is usually
- * written, "true" or "false". Absent or null is fine; anything else is MOE_ERR_UNSUPPORTED. */
+ * written, "true" or "false"; other names of it follow after '|'. Absent or null is fine; anything
+ * else is MOE_ERR_UNSUPPORTED. */
 struct moe_only {
     const char *key, *value; /* key NULL ends a list */
 };

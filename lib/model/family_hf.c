@@ -21,7 +21,7 @@ static const struct moe_setting shared[] = {
     {"num_hidden_layers", MOE_MEMBER(n_layers), .required = true},
     {"hidden_size", MOE_MEMBER(hidden), .required = true},
     {"vocab_size", MOE_MEMBER(vocab), .required = true},
-    {"max_position_embeddings", MOE_MEMBER(context_max), .required = true},
+    {"max_position_embeddings", MOE_MEMBER(context_max), .value = 0},
     {"num_attention_heads", MOE_MEMBER(n_heads), .required = true},
     {"num_key_value_heads", MOE_MEMBER(n_kv_heads), .value = 0},
     {"head_dim", MOE_MEMBER(head_dim), .value = 0},
@@ -30,7 +30,7 @@ static const struct moe_setting shared[] = {
     {.member = 0},
 };
 
-static const struct moe_only shared_only[] = {{"hidden_act", "silu"}, {NULL, NULL}};
+static const struct moe_only shared_only[] = {{"hidden_act", "silu|swish"}, {NULL, NULL}};
 
 static int read_settings(struct moe_config *c, const struct moe_family *family, const char *path,
                          const json_t *json, struct moe_err *err)

@@ -100,6 +100,17 @@ static void value_text(const json_t *value, char *out, size_t room)
         snprintf(out, room, "%s", json_is_array(value) ? "a list" : "an object");
 }
 
+/* Whether the text is one of the names between '|'. */
+static bool is_one_of(const char *text, const char *names)
+{
+    for (size_t n; *names; names += names[n] ? n + 1 : n) {
+        n = strcspn(names, "|");
+        if (strlen(text) == n && memcmp(text, names, n) == 0)
+            return true;
+    }
+    return false;
+}
+
 int family_check_only(const struct moe_only *only, const char *path, const json_t *json,
                       struct moe_err *err)
 {
@@ -109,10 +120,10 @@ int family_check_only(const struct moe_only *only, const char *path, const json_
         if (!value || json_is_null(value))
             continue;
         value_text(value, text, sizeof text);
-        if (strcmp(text, only->value) != 0)
+        if (!is_one_of(text, only->value))
             return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                            "%s: '%s' is %s, only %s is implemented for this family", path,
-                            only->key, text, only->value);
+                            "%s: '%s' is %s, only %.*s is implemented for this family", path,
+                            only->key, text, (int)strcspn(only->value, "|"), only->value);
     }
     return MOE_OK;
 }

@@ -227,9 +227,11 @@ static const struct moe_tensor_spec parts[MOE_E_N_PARTS] = {
                          GGUF(MOE_PART(B "ffn_down_exps.bias", EXPERT))},
 };
 
-const char *const moe_ignored_names[MOE_N_NAMINGS][4] = {
-    /* A buffer that old writers stored with the weights. */
-    [MOE_NAMING_HF] = {L "self_attn.rotary_emb.inv_freq", NULL},
+const char *const moe_ignored_names[MOE_N_NAMINGS][8] = {
+    /* Buffers that old writers stored with the weights: rotary frequencies, and masks, which
+     * transformers leaves out as well. */
+    [MOE_NAMING_HF] = {L "self_attn.rotary_emb.*", "model.rotary_emb.*", L "self_attn.bias",
+                       L "self_attn.masked_bias", L "attn.bias", L "attn.masked_bias", NULL},
     /* moe_config_read_gguf reads these. */
     [MOE_NAMING_GGUF] = {"rope_freqs.weight", "rope_factors_long.weight",
                          "rope_factors_short.weight", NULL},

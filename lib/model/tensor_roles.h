@@ -133,8 +133,9 @@ struct moe_tensor_spec {
 const struct moe_tensor_spec *moe_tensor_spec(enum moe_tensor_role role);
 const struct moe_tensor_spec *moe_expert_part_spec(enum moe_expert_part part);
 
-/* Tensors that may be in a checkpoint and are not needed; NULL ends them. */
-extern const char *const moe_ignored_names[MOE_N_NAMINGS][4];
+/* Tensors that may be in a checkpoint and are not needed, '*' at the end for any end; NULL ends
+ * them. */
+extern const char *const moe_ignored_names[MOE_N_NAMINGS][8];
 
 /* Whether the model has it (in this layer), and its shape; vectors have *cols = 1. */
 bool moe_tensor_shape(const struct moe_config *config, enum moe_tensor_role role, uint32_t layer,

@@ -73,6 +73,50 @@ run "$bin/moe-quantize" -o "$tmp/aware/c.moe" --method gptq --text $calib --expe
 error_line 2 'moe-quantize: */*.moe: its best variant has 4 bits, method gptq needs more *' \
     "a pack that has no more bits to begin with"
 
+# What Python writes, older names and buffers make no difference.
+odd=$tmp/odd
+mkdir "$odd"
+cp tests/fixtures/qwen2-moe-a/*.json tests/fixtures/qwen2-moe-a/*.safetensors "$odd"
+run "$bin/moe-quantize" -q -t 1 -o "$tmp/even.moe" "$odd"
+with_config() { # EXPRESSION: converts with a config.json changed so
+    sed -E "$1" tests/fixtures/qwen2-moe-a/config.json >"$odd/config.json"
+    run "$bin/moe-quantize" -q -t 1 -o "$tmp/odd/odd.moe" "$odd"
+}
+same_pack() { # NAME
+    expect_exit 0 "$1" && check "... which changes nothing" cmp -s "$odd/odd.moe" "$tmp/even.moe"
+}
+with_config 's/^( *)"vocab_size"/\1"a": NaN, "b": [-Infinity, Infinity], "vocab_size"/'
+same_pack "numbers that JSON has not, where nobody reads them"
+with_config 's/"hidden_act": "silu"/"hidden_act": "swish"/'
+same_pack "silu by its older name"
+with_config 's/("rms_norm_eps":) [^,]*/\1 NaN/'
+error_line 3 "moe-quantize: $odd/config.json: 'rms_norm_eps' is NaN, a number was expected" \
+    "a number that JSON has not, where it is read"
+with_config '/"max_position_embeddings"/d'
+expect_exit 0 "no context length"
+run "$bin/moe-quantize" --list "$odd/odd.moe"
+expect_stdout_like "*context 32768*" "... is the family's"
+
+# A tokenizer that knows more than the model: a text without these tokens is no worse for it.
+cp tests/fixtures/qwen2-moe-a/config.json "$odd"
+more='{"id": 260, "content": "<|far|>", "single_word": false, "lstrip": false, "rstrip": false,
+    "normalized": false, "special": false},'
+awk -v more="$more" '{ print } /"added_tokens": \[/ { print more }' \
+    tests/fixtures/qwen2-moe-a/tokenizer.json >"$odd/tokenizer.json"
+run "$bin/moe-quantize" -q -t 1 -o "$odd/odd.moe" "$odd"
+expect_exit 0 "a tokenizer larger than the vocabulary"
+run "$bin/moe-run" -t 1 "$tmp/even.moe" -p "Once upon" -n 8 --temp 0 --ignore-eos
+cp "$out" "$tmp/answer"
+run "$bin/moe-run" -t 1 "$odd/odd.moe" -p "Once upon" -n 8 --temp 0 --ignore-eos
+check "... answers as without it" cmp -s "$out" "$tmp/answer"
+run "$bin/moe-run" -t 1 "$odd/odd.moe" -p "Once <|far|> upon" -n 8
+error_line 3 "moe-run: $odd/odd.moe: the text has token 260, and the model embeds only 260 *" \
+    "... but for a text with a token that the model has not"
+echo "Once upon a time <|far|>" >"$tmp/far.txt"
+run "$bin/moe-run" -t 1 "$odd/odd.moe" --perplexity "$tmp/far.txt"
+error_line 3 "moe-run: $odd/odd.moe: the text has token 260, and the model embeds only 260 *" \
+    "... also where it is only to be predicted"
+
 # Stopped in the middle: the temporary file goes, the old output stays.
 mkdir "$tmp/stop"
 for signal in TERM HUP; do

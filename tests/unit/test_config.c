@@ -219,6 +219,43 @@ static void gpt_oss(void **state)
     assert_int_equal(config.window, 128);
 }
 
+/* As the public configuration classes have it. */
+static void contexts_are_the_families_own_where_none_is_said(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *type, *more;
+        uint32_t context;
+    } cases[] = {
+        {"qwen2_moe",
+         ", \"num_experts\": 8, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 32, "
+         "\"shared_expert_intermediate_size\": 48, \"num_key_value_heads\": 2",
+         32768},
+        {"qwen3_moe", "", 32768},
+        {"mixtral", ", \"num_key_value_heads\": 2", 131072},
+        {"olmoe", "", 4096},
+        {"deepseek", "", 2048},
+        {"phimoe", ", \"num_key_value_heads\": 2", 131072},
+        {"minicpm", "", 2048},
+        {"granitemoe", "", 2048},
+        {"gpt_oss", ", \"num_key_value_heads\": 2", 131072},
+        {"llama", "", 2048},
+        {"mistral", ", \"num_key_value_heads\": 2", 131072},
+        {"qwen2", ", \"num_key_value_heads\": 2", 32768},
+        {"qwen3", ", \"num_key_value_heads\": 2", 32768},
+    };
+    for (size_t i = 0; i < N_ITEMS(cases); i++) {
+        char text[600];
+        snprintf(text, sizeof text,
+                 "{\"model_type\": \"%s\", \"num_hidden_layers\": 4, \"hidden_size\": 64, "
+                 "\"vocab_size\": 100, \"num_attention_heads\": 4, \"intermediate_size\": 96, "
+                 "\"hidden_act\": \"swish\"%s}",
+                 cases[i].type, cases[i].more);
+        read_ok(text);
+        assert_int_equal(config.context_max, cases[i].context);
+    }
+}
+
 static void what_is_not_computed_is_refused(void **state)
 {
     (void)state;
@@ -232,7 +269,9 @@ static void what_is_not_computed_is_refused(void **state)
     {                                                                                              \
         MODEL(type, ", " members), MOE_ERR_FORMAT, words                                           \
     }
-        REFUSED("llama", "\"hidden_act\": \"gelu\"", "'hidden_act' is gelu"),
+        REFUSED("llama", "\"hidden_act\": \"gelu\"", "'hidden_act' is gelu, only silu is"),
+        REFUSED("llama", "\"hidden_act\": \"sil\"", "'hidden_act' is sil, only silu is"),
+        WRONG("llama", "\"rms_norm_eps\": \"NaN\"", "'rms_norm_eps' is NaN"),
         REFUSED("llama", "\"mlp_bias\": true", "'mlp_bias' is true"),
         REFUSED("llama", "\"rope_scaling\": {\"type\": \"dynamic\"}", "'dynamic'"),
         REFUSED("mistral", "\"hidden_act\": \"relu\"", "hidden_act"),
@@ -323,6 +362,7 @@ int main(void)
         cmocka_unit_test(deepseek_families),
         cmocka_unit_test(phimoe_minicpm_granite),
         cmocka_unit_test(gpt_oss),
+        cmocka_unit_test(contexts_are_the_families_own_where_none_is_said),
         cmocka_unit_test(what_is_not_computed_is_refused),
         cmocka_unit_test(directories_of_others_are_refused),
     };

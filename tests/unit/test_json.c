@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include "../test.h"
 
 #include "base/file.h"
@@ -126,6 +128,32 @@ static void huge_integers_do_not_spoil_a_file(void **state)
     moe_json_free(json);
 }
 
+/* Python writes numbers that JSON has not: no trouble but where they are read. */
+static void numbers_of_python_do_not_spoil_a_file(void **state)
+{
+    (void)state;
+    static const char text[] = "{\"a\": NaN, \"b\": [-Infinity, {\"c\": Infinity}],\n"
+                               "\"say\": \"NaN \\\" Infinity\", \"n\": 7}";
+    struct moe_err err = {0};
+    const char *path = "/tmp/moe-json-python.json", *say = NULL;
+    uint32_t n = 0;
+    assert_ok(moe_file_write_all(path, text, strlen(text), &err), &err);
+    struct json_t *json = moe_json_read(path, 1000, &err);
+    assert_non_null(json);
+    assert_ok(moe_json_get_u32("x", json, "n", UINT32_MAX, true, &n, &err), &err);
+    assert_int_equal(n, 7);
+    assert_ok(moe_json_get_text("x", json, "say", true, &say, &err), &err);
+    assert_string_equal(say, "NaN \" Infinity");
+    assert_fails(moe_json_get_u32("x", json, "a", UINT32_MAX, false, &n, &err), MOE_ERR_FORMAT,
+                 "'a' is NaN, a whole number was expected", &err);
+    moe_json_free(json);
+    static const char damaged[] = "{\"a\": NaN,\n\"b\" 1}";
+    assert_ok(moe_file_write_all(path, damaged, strlen(damaged), &err), &err);
+    assert_null(moe_json_read(path, 1000, &err));
+    assert_non_null(strstr(err.text, "line 2"));
+    unlink(path);
+}
+
 static void files_are_bounded(void **state)
 {
     (void)state;
@@ -149,6 +177,7 @@ int main(void)
         cmocka_unit_test(bad_text_is_refused),
         cmocka_unit_test(deep_nesting_is_refused),
         cmocka_unit_test(huge_integers_do_not_spoil_a_file),
+        cmocka_unit_test(numbers_of_python_do_not_spoil_a_file),
         cmocka_unit_test(files_are_bounded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

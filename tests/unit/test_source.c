@@ -281,7 +281,17 @@ static void the_first_table_that_has_it(void **state)
     assert_true(convert_may_ignore(&source, "lm_head.weight"));
     assert_true(convert_may_ignore(&source, "model.layers.31.self_attn.rotary_emb.inv_freq"));
     assert_false(convert_may_ignore(&source, "model.layers.x.self_attn.rotary_emb.inv_freq"));
-    assert_false(convert_may_ignore(&source, "model.layers.31.self_attn.rotary_emb.inv_freqs"));
+    assert_false(convert_may_ignore(&source, "model.layers.31.self_attn.rotary_emb."));
+    static const char *const buffers[] = {
+        "model.rotary_emb.inv_freq",     "model.layers.0.self_attn.rotary_emb.cos_cached",
+        "model.layers.0.self_attn.bias", "model.layers.0.self_attn.masked_bias",
+        "model.layers.12.attn.bias",     "model.layers.12.attn.masked_bias",
+    };
+    for (size_t i = 0; i < N_ITEMS(buffers); i++)
+        assert_true(convert_may_ignore(&source, buffers[i]));
+    assert_false(convert_may_ignore(&source, "model.layers.0.self_attn.q_proj.bias"));
+    assert_false(convert_may_ignore(&source, "model.layers.0.self_attn.biases"));
+    assert_false(convert_may_ignore(&source, "model.layers.0.mlp.bias"));
     config.tied_head = false;
     assert_false(convert_may_ignore(&source, "lm_head.weight"));
 }
