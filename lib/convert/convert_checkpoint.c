@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/text.h"
@@ -231,8 +232,6 @@ static int put_sections(struct converter *c, const struct checkpoint_source *s,
                         struct moe_err *err)
 {
     const char *dir = moe_checkpoint_dir(s->checkpoint);
-    if (model->failed || tokenizer->failed)
-        return moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", c->out_path);
     c->fingerprint = moe_hash64_chain(c->fingerprint, model->data, model->size);
     c->fingerprint = moe_hash64_chain(c->fingerprint, tokenizer->data, tokenizer->size);
     int status = moe_pack_put_section(c->writer, MOE_PACK_MODEL, model->data, model->size, err);
@@ -248,14 +247,30 @@ static int put_sections(struct converter *c, const struct checkpoint_source *s,
 
 /* ---- The conversion ---- */
 
-static int open_source(struct checkpoint_source *s, const char *dir, struct moe_err *err)
+/* A directory's config.json is read before its weights are looked for: a model that is not known is
+ * not helped by them. */
+static int read_description(struct checkpoint_source *s, const char *dir, struct moe_err *err)
 {
-    int status = moe_checkpoint_open(&s->checkpoint, dir, err);
-    if (status != MOE_OK)
+    int status = MOE_OK;
+    char *config = moe_path_join(dir, "config.json", err);
+    if (!config)
+        return MOE_ERR_MEMORY;
+    bool described = moe_path_exists(config);
+    free(config);
+    if (described)
+        status = moe_config_read_hf(&s->config, dir, err);
+    if (status == MOE_OK)
+        status = moe_checkpoint_open(&s->checkpoint, dir, err);
+    if (status != MOE_OK || described)
         return status;
     s->gguf = moe_checkpoint_gguf(s->checkpoint);
-    status = s->gguf ? moe_config_read_gguf(&s->config, s->checkpoint, err)
-                     : moe_config_read_hf(&s->config, dir, err);
+    return s->gguf ? moe_config_read_gguf(&s->config, s->checkpoint, err)
+                   : moe_config_read_hf(&s->config, dir, err); /* for its error */
+}
+
+static int open_source(struct checkpoint_source *s, const char *dir, struct moe_err *err)
+{
+    int status = read_description(s, dir, err);
     if (status != MOE_OK)
         return status;
     s->family = moe_family_find(s->config.family);
@@ -269,6 +284,26 @@ static int open_source(struct checkpoint_source *s, const char *dir, struct moe_
         s->carried[v] = true;
     s->used = moe_alloc(moe_checkpoint_n_tensors(s->checkpoint), sizeof *s->used, err);
     return s->used ? MOE_OK : MOE_ERR_MEMORY;
+}
+
+/* What the pack will say of the model and its tokenizer, read as opening a pack reads it
+ * (run/model.c): what would be refused there is refused here, before anything is converted. */
+static int check_sections(const struct checkpoint_source *s, const struct moe_buf *model,
+                          const struct moe_buf *tokens, struct moe_err *err)
+{
+    const char *dir = moe_checkpoint_dir(s->checkpoint);
+    struct moe_tokenizer *tokenizer = NULL;
+    struct moe_config *config = NULL;
+    if (model->failed || tokens->failed)
+        return moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", dir);
+    config = moe_alloc(1, sizeof *config, err);
+    int status =
+        config ? moe_config_read(config, dir, model->data, model->size, err) : MOE_ERR_MEMORY;
+    if (status == MOE_OK)
+        status = moe_tokenizer_read(&tokenizer, dir, tokens->data, tokens->size, err);
+    moe_tokenizer_free(tokenizer);
+    free(config);
+    return status;
 }
 
 static int create_pack(struct converter *c, const struct checkpoint_source *s, struct moe_err *err)
@@ -311,6 +346,11 @@ int moe_convert_checkpoint(const char *dir, const char *out_path,
     if (status == MOE_OK)
         status = s->gguf ? moe_tokenizer_read_gguf(&tokenizer, s->gguf, err)
                          : moe_tokenizer_read_hf(&tokenizer, dir, err);
+    if (status == MOE_OK) {
+        moe_config_write(&s->config, &model);
+        moe_tokenizer_write(tokenizer, &tokens);
+        status = check_sections(s, &model, &tokens, err);
+    }
     if (status == MOE_OK)
         status = walk_dense(&c, s, check_dense, err);
     if (status == MOE_OK)
@@ -319,11 +359,8 @@ int moe_convert_checkpoint(const char *dir, const char *out_path,
         status = check_unused(s, err);
     if (status == MOE_OK)
         status = create_pack(&c, s, err);
-    if (status == MOE_OK) {
-        moe_config_write(&s->config, &model);
-        moe_tokenizer_write(tokenizer, &tokens);
+    if (status == MOE_OK)
         status = put_sections(&c, s, &model, &tokens, err);
-    }
     if (status == MOE_OK)
         status = walk_dense(&c, s, convert_put_dense, err);
     if (status == MOE_OK)

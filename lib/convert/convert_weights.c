@@ -1,5 +1,7 @@
 #include "convert/convert_weights.h"
 
+#include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -71,11 +73,27 @@ static int own_bits(struct converter *c, const struct convert_view *view,
     return status;
 }
 
+/* A vector stays f32, which an encoder would not look at (quant/quantize.h). */
+static int check_finite(const struct converter *c, const struct convert_view *view,
+                        const float *values, struct moe_err *err)
+{
+    for (uint32_t i = 0; i < view->rows; i++)
+        if (!isfinite(values[i]))
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            "%s: tensor '%s': the weight at %" PRIu64
+                            " is %s (damaged checkpoint?)",
+                            c->source_path, view->tensor->name, convert_view_line(view, i),
+                            isnan(values[i]) ? "not a number" : "infinite");
+    return MOE_OK;
+}
+
 /* Reads a vector: plain f32, not panels. `out` has room for its rows. */
 static int read_vector(struct converter *c, const struct convert_view *view, float *out,
                        struct moe_err *err)
 {
     int status = convert_view_read(view, 0, view->rows, out, err);
+    if (status == MOE_OK)
+        status = check_finite(c, view, out, err);
     if (status != MOE_OK)
         return status;
     c->fingerprint = moe_hash64_chain(c->fingerprint, out, 4 * (uint64_t)view->rows);

@@ -69,11 +69,14 @@ static bool fit_group(const struct job *job, const float *values, uint8_t *codes
     return isfinite(moe_f16_to_f32(group->d)) && isfinite(moe_f16_to_f32(group->m));
 }
 
-/* A block into its own layout; false where it is NaN. */
+/* A block into its own layout; false where it is NaN or has infinite weights. */
 static bool encode_mxfp4(const struct job *job, const uint8_t *block, const float *values,
                          uint32_t row, uint32_t b, struct panel_result *result)
 {
     uint8_t codes[MOE_GGML_GROUP], exponent;
+    for (int i = 0; i < MOE_GGML_GROUP; i++)
+        if (!isfinite(values[i]))
+            return false;
     moe_ggml_mxfp4(block, codes, &exponent);
     if (!moe_layout_store_mxfp4(job->out, job->cols, row, b, exponent, codes))
         return false;

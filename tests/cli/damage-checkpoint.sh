@@ -128,6 +128,21 @@ done
 edit config.json 's/"hidden_size"/"hidden_size": 1, "hidden_size"/'
 refused "config.json: a key twice"
 
+rm -f "$dir"/*.safetensors "$dir/model.safetensors.index.json"
+edit config.json 's/"model_type": *"[^"]*"/"model_type": "bert"/'
+refused "a model that is not known, without weights"
+check "... is named first" matches "$err" "*model type 'bert' is not implemented*"
+
+# Weights that are no numbers: the last four bytes of a shard are those of model.norm.weight.
+fresh
+norm=model-00001-of-00003.safetensors
+bytes=$(wc -c <"$sound/$norm")
+{ head -c $((bytes - 4)) "$sound/$norm"; printf '\0\0\300\177'; } >"$dir/$norm"
+refused "a norm that is not a number"
+check "... says where" matches "$err" "*'model.norm.weight': the weight at 47 is not a number*"
+{ head -c $((bytes - 4)) "$sound/$norm"; printf '\0\0\200\377'; } >"$dir/$norm"
+refused "a norm that is infinite"
+
 # The tokenizer.
 fresh
 for change in 's/"type": *"BPE"/"type": "Unigram"/' 's/"vocab": *\{/"vocab": {"a": -1, /' \

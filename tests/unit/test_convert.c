@@ -1,4 +1,4 @@
-#define _DEFAULT_SOURCE /* mkdtemp */
+#define _GNU_SOURCE /* mkdtemp, memmem */
 #include "../make_pack.h"
 #include "../scratch_dir.h"
 
@@ -13,6 +13,7 @@
 #include "base/par.h"
 #include "fmt/checkpoint.h"
 #include "fmt/pack.h"
+#include "run/session.h"
 #include "show/show_pack.h"
 
 static int tear_down(void **state)
@@ -468,10 +469,123 @@ static void unfit_checkpoints_are_refused(void **state)
     make_checkpoint(NULL, "model.layers.0.self_attn.q_norm.weight", ANY);
     assert_fails(moe_convert_checkpoint(dir, in_dir("x.moe"), &options, &report, &err),
                  MOE_ERR_UNSUPPORTED, "q_norm.weight' has no place", &err);
+    make_checkpoint(NULL, "model.layers.0.self_attn.masked_bias", ANY);
+    make_pack(in_dir("x.moe"), dir, &options);
+    unlink(in_dir("x.moe"));
     make_checkpoint(NULL, NULL, WITH_NAN);
     assert_fails(moe_convert_checkpoint(dir, in_dir("x.moe"), &options, &report, &err),
                  MOE_ERR_FORMAT, "mlp.experts.0.up_proj.weight", &err);
     assert_int_equal(n_files_in_dir(), 3);
+}
+
+/* ---- Weights that are no numbers ---- */
+
+static void copy_to_dir(const char *from, const char *name)
+{
+    struct moe_err err = {0};
+    struct moe_buf file = {0};
+    assert_ok(moe_file_read_all(from, 1 << 28, &file, &err), &err);
+    write_in_dir(name, file.data, file.size);
+    moe_buf_release(&file);
+}
+
+/* Puts two bytes into a tensor, in its place in the file. */
+static void poke(const char *source, const char *name, const char *tensor, uint64_t at,
+                 const uint8_t bytes[2])
+{
+    struct moe_err err = {0};
+    struct moe_checkpoint *ck;
+    assert_ok(moe_checkpoint_open(&ck, source, &err), &err);
+    const struct moe_tensor *t = moe_checkpoint_find(ck, tensor);
+    assert_non_null(t);
+    FILE *file = fopen(in_dir(name), "r+b");
+    assert_non_null(file);
+    assert_int_equal(fseek(file, (long)(t->offset + at), SEEK_SET), 0);
+    assert_int_equal(fwrite(bytes, 1, 2, file), 2);
+    assert_int_equal(fclose(file), 0);
+    moe_checkpoint_close(ck);
+}
+
+static void weights_that_are_no_numbers_are_refused(void **state)
+{
+    (void)state;
+#define HF "tests/fixtures/gpt-oss-b/"
+    static const uint8_t nan[] = {0xc0, 0x7f}, infinity[] = {0x80, 0xff}; /* bf16 */
+    static const uint8_t nan_f32[] = {0xff, 0x7f};
+    static const uint8_t huge_mxfp4[] = {0xfe, 0x77}; /* 2^127 times 6 */
+    static const struct {
+        const char *source, *tensor;
+        uint64_t at;
+        const uint8_t *bytes;
+        const char *words;
+    } cases[] = {
+        {HF, "model.norm.weight", 2 * 63, nan, "norm.weight': the weight at 63 is not a number"},
+        {HF, "model.layers.0.self_attn.q_proj.bias", 2 * 5, infinity,
+         "q_proj.bias': the weight at 5 is infinite"},
+        {HF, "model.layers.0.self_attn.sinks", 0, nan, "sinks': the weight at 0 is not"},
+        {HF, "model.layers.1.mlp.router.bias", 2 * 4, nan, "router.bias': the weight at 4 is"},
+        {HF, "model.layers.1.mlp.router.weight", 2 * 64, nan,
+         "router.weight': the weight at row 1"},
+        {HF, "model.layers.1.mlp.experts.down_proj_bias", 2 * (64 + 3), infinity,
+         "down_proj_bias': the weight at 67 is infinite"},
+        {HF, "model.embed_tokens.weight", 2 * 64 * 9, nan,
+         "embed_tokens.weight': the weight at row 9, column 0 is not a number"},
+        {HF "model.gguf", "output_norm.weight", 4 * 7 + 2, nan_f32,
+         "output_norm.weight': the weight at 7 is not a number"},
+        {HF "model.gguf", "blk.1.ffn_up_exps.bias", 4 * 3 + 2, nan_f32,
+         "ffn_up_exps.bias': the weight at 3 is not a number"},
+        {HF "model.gguf", "blk.0.ffn_down_exps.weight", 0, huge_mxfp4,
+         "ffn_down_exps.weight': the weights at row 0, columns 0 to 31 are not finite"},
+    };
+    for (size_t i = 0; i < N_ITEMS(cases); i++) {
+        bool gguf = strstr(cases[i].source, ".gguf") != NULL;
+        const char *source = gguf ? in_dir("model.gguf") : dir;
+        struct moe_err err = {0};
+        struct moe_convert_report report;
+        struct moe_convert_options options = pack_options("4", 8);
+        copy_to_dir(HF "config.json", "config.json");
+        copy_to_dir(HF "tokenizer.json", "tokenizer.json");
+        copy_to_dir(gguf ? HF "model.gguf" : HF "model.safetensors",
+                    gguf ? "model.gguf" : "model.safetensors");
+        if (!gguf)
+            unlink(in_dir("model.gguf"));
+        poke(source, gguf ? "model.gguf" : "model.safetensors", cases[i].tensor, cases[i].at,
+             cases[i].bytes);
+        assert_fails(moe_convert_checkpoint(source, in_dir("x.moe"), &options, &report, &err),
+                     MOE_ERR_FORMAT, cases[i].words, &err);
+        assert_true(access(in_dir("x.moe"), F_OK) != 0);
+    }
+#undef HF
+}
+
+/* ---- Tokens that the model has no embedding for ---- */
+
+static void a_tokenizer_may_know_more_than_the_model(void **state)
+{
+    (void)state;
+    enum { N_TOKENS = 259, VOCAB_BYTES_AFTER = 4 + 8 };
+    struct moe_err err = {0};
+    struct moe_convert_options options = pack_options("4", 8);
+    struct moe_buf file = {0};
+    assert_ok(moe_file_read_all("tests/fixtures/gguf/qwen2moe.gguf", 1 << 28, &file, &err), &err);
+    /* The embedding's last row is cut off: its shape in the list of tensors says how many. */
+    uint8_t *name = memmem(file.data, file.size, "token_embd.weight", 17);
+    assert_non_null(name);
+    uint8_t *rows = name + 17 + VOCAB_BYTES_AFTER;
+    assert_int_equal(rows[0] + 256 * rows[1], N_TOKENS);
+    rows[0]--;
+    write_in_dir("x.gguf", file.data, file.size);
+    moe_buf_release(&file);
+    make_pack(in_dir("x.moe"), in_dir("x.gguf"), &options);
+    struct moe_model *model;
+    assert_ok(moe_model_open(&model, in_dir("x.moe"), 16, NULL, &err), &err);
+    assert_int_equal(model->config.vocab, N_TOKENS - 1);
+    assert_int_equal(moe_tokenizer_n_tokens(model->tokenizer), N_TOKENS);
+    const uint32_t ids[] = {3, N_TOKENS - 2, N_TOKENS - 1};
+    assert_ok(moe_check_ids(model, ids, 2, &err), &err);
+    assert_fails(moe_check_ids(model, ids, 3, &err), MOE_ERR_FORMAT,
+                 "the text has token 258, and the model embeds only 258", &err);
+    moe_model_close(model);
 }
 
 #define in_fresh_dir(test) cmocka_unit_test_setup_teardown(test, make_dir, tear_down)
@@ -489,6 +603,8 @@ int main(void)
         in_fresh_dir(a_failed_write_leaves_nothing),
         in_fresh_dir(f32_keeps_what_it_can),
         in_fresh_dir(unfit_checkpoints_are_refused),
+        in_fresh_dir(weights_that_are_no_numbers_are_refused),
+        in_fresh_dir(a_tokenizer_may_know_more_than_the_model),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
