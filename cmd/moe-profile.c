@@ -26,7 +26,7 @@ static struct {
     double prompt_share;
     struct offline_shard shard;
     uint64_t memory;
-    bool resume, merge, device, show, json;
+    bool resume, merge, partial, device, show, json;
 } o = {.max_tokens = DEFAULT_TOKENS,
        .trace_keep = MOE_TRACE_KEEP_ENOUGH,
        .prompt_share = 0.5,
@@ -58,7 +58,8 @@ static const struct cli_option options[] = {
     {CLI_OPT_TEXT(0, "dir", "DIR", &o.dir), .shown = "the pack itself, or .",
      .help = "where to read a scratch file"},
     {.kind = CLI_HEADING, .help = "Statistics, traces and device profiles"},
-    {CLI_OPT_FLAG(0, "merge", &o.merge), .help = "add up the statistics of shards"},
+    {CLI_OPT_FLAG(0, "merge", &o.merge), .help = "put shards together: statistics or traces"},
+    {CLI_OPT_FLAG(0, "partial", &o.partial), .help = "--merge: though shards are missing"},
     {CLI_OPT_TEXT(0, "import", "FILE", &o.import), .help = "convert a trace of another engine"},
     {CLI_OPT_FLAG(0, "show", &o.show), .help = "print tables and pictures"},
     {CLI_OPT_FLAG(0, "json", &o.json), .help = "--show: as JSON"},
@@ -68,10 +69,11 @@ static const struct cli_option options[] = {
 static const struct cli_program program = {
     .name = "moe-profile",
     .summary = "Measures what a model's experts do over your own texts, or this machine.",
-    .usage = (const char *const[]){"PACK --text FILE... -o STATS [OPTION]...",
-                                   "--merge STATS... -o STATS", "--import FILE -o TRACE",
-                                   "--device [--dir DIR] [PACK] -o DEVICE",
-                                   "--show STATS|TRACE|DEVICE [--json]", NULL},
+    .usage =
+        (const char *const[]){
+            "PACK --text FILE... -o STATS [OPTION]...", "--merge STATS... -o STATS [--partial]",
+            "--merge TRACE... -o TRACE [--partial]", "--import FILE -o TRACE",
+            "--device [--dir DIR] [PACK] -o DEVICE", "--show STATS|TRACE|DEVICE [--json]", NULL},
     .options = options,
     .examples =
         (const char *const[]){"moe-profile tiny.moe --text tests/data/stories.calib.txt -o s.yaml",
@@ -143,21 +145,63 @@ static int profile(const char *pack)
     return status == MOE_OK ? CLI_DONE : cli_error(&err);
 }
 
+static int read_shard(void **file, const char *path, struct moe_err *err)
+{
+    struct moe_statistics *s = NULL;
+    int status = moe_statistics_read(&s, path, err);
+    if (status == MOE_OK && s->origins.n == 0)
+        cli_note("%s: is of an earlier version and does not say which shard it is: added unchecked",
+                 path);
+    if (status == MOE_OK)
+        moe_origins_name(&s->origins, path);
+    *file = s;
+    return status;
+}
+
+static int check_finished(const void *file, struct moe_err *err)
+{
+    return moe_statistics_check_finished(file, err);
+}
+
+static int add(void *sum, void *file, struct moe_err *err)
+{
+    return moe_statistics_merge(sum, file, err);
+}
+
+static int check_whole(const void *sum, bool partial, struct moe_err *err)
+{
+    return moe_origins_check(&((const struct moe_statistics *)sum)->origins, partial, err);
+}
+
+static void release(void *file)
+{
+    moe_statistics_free(file);
+}
+
+static int merge_statistics(char **paths, int n, struct moe_err *err)
+{
+    static const struct offline_merging how = {read_shard, check_finished, add, check_whole,
+                                               release};
+    void *sum = NULL;
+    int status = offline_merge(&sum, &how, paths, n, o.partial, err);
+    if (status == MOE_OK)
+        status = write_statistics(sum, o.out, err);
+    moe_statistics_free(sum);
+    return status;
+}
+
 static int merge(char **paths, int n)
 {
     struct moe_err err;
-    struct moe_statistics *sum = NULL;
-    int status = moe_statistics_read(&sum, paths[0], &err);
-    for (int i = 1; i < n && status == MOE_OK; i++) {
-        struct moe_statistics *part = NULL;
-        status = moe_statistics_read(&part, paths[i], &err);
-        if (status == MOE_OK && (status = moe_statistics_merge(sum, part, &err)) != MOE_OK)
-            moe_err_prefix(&err, "%s", paths[i]);
-        moe_statistics_free(part);
-    }
-    if (status == MOE_OK)
-        status = write_statistics(sum, o.out, &err);
-    moe_statistics_free(sum);
+    int n_traces = 0, status;
+    for (int i = 0; i < n; i++)
+        n_traces += moe_trace_is(paths[i]);
+    if (n_traces == 0)
+        status = merge_statistics(paths, n, &err);
+    else if (n_traces == n)
+        status = moe_trace_merge((const char *const *)paths, (uint32_t)n, o.out, o.partial, &err);
+    else
+        return cli_misuse("--merge takes statistics or traces, not both");
     return status == MOE_OK ? CLI_DONE : cli_error(&err);
 }
 
@@ -238,6 +282,8 @@ int main(int argc, char **argv)
         return cli_misuse("--text, --merge, --import, --device and --show exclude each other");
     if (o.texts.n == 0 && (o.trace || o.trace_keep != MOE_TRACE_KEEP_ENOUGH))
         return cli_misuse("--trace goes with --text");
+    if (o.partial && !o.merge)
+        return cli_misuse("--partial goes with --merge");
     if (o.dir && !o.device)
         return cli_misuse("--dir belongs to --device");
     if (o.show)
@@ -253,7 +299,7 @@ int main(int argc, char **argv)
                            : cli_misuse("--device takes one pack at most");
     if (o.merge)
         return n_args >= 1 ? cli_finish(merge(args, n_args))
-                           : cli_misuse("--merge needs statistics to add up");
+                           : cli_misuse("--merge needs statistics or traces");
     if (o.texts.n == 0 || n_args != 1)
         return cli_misuse("give one pack and at least one --text FILE");
     return cli_finish(profile(args[0]));

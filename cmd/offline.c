@@ -4,8 +4,7 @@
 
 #include "base/buf.h"
 #include "base/mem.h"
-
-enum { MAX_SHARDS = 1 << 20 };
+#include "record/shards.h"
 
 bool offline_parse_shard(const char *text, void *to, char why[128])
 {
@@ -13,7 +12,7 @@ bool offline_parse_shard(const char *text, void *to, char why[128])
     unsigned index = 0, n = 0;
     char rest;
     if (sscanf(text, "%u/%u%c", &index, &n, &rest) == 2 && index >= 1 && index <= n &&
-        n <= MAX_SHARDS) {
+        n <= MOE_MAX_SHARDS) {
         *shard = (struct offline_shard){index - 1, n};
         return true;
     }
@@ -30,4 +29,29 @@ char *offline_partial_name(const char *out, struct moe_err *err)
         moe_fail(err, MOE_ERR_MEMORY, "out of memory");
     moe_buf_release(&name);
     return copy;
+}
+
+int offline_merge(void **sum, const struct offline_merging *how, char **paths, int n, bool partial,
+                  struct moe_err *err)
+{
+    int status = MOE_OK;
+    *sum = NULL;
+    for (int i = 0; i < n && status == MOE_OK; i++) {
+        void *file = NULL;
+        status = how->read(&file, paths[i], err);
+        if (status == MOE_OK && ((status = how->check_finished(file, err)) != MOE_OK ||
+                                 (*sum && (status = how->add(*sum, file, err)) != MOE_OK)))
+            moe_err_prefix(err, "%s", paths[i]);
+        if (*sum)
+            how->release(file);
+        else
+            *sum = file;
+    }
+    if (status == MOE_OK)
+        status = how->check_whole(*sum, partial, err);
+    if (status != MOE_OK) {
+        how->release(*sum);
+        *sum = NULL;
+    }
+    return status;
 }

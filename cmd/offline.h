@@ -1,6 +1,6 @@
 /*
- * Shared by the programs whose work takes hours: shards, and the file beside the output that an
- * interrupted run leaves.
+ * Shared by the programs whose work takes hours: shards, merging them, and the file beside the
+ * output that an interrupted run leaves.
  */
 #ifndef CMD_OFFLINE_H
 #define CMD_OFFLINE_H
@@ -19,5 +19,19 @@ bool offline_parse_shard(const char *text, void *to, char why[128]);
 
 /* "OUT.part"; free() it. NULL: out of memory. */
 char *offline_partial_name(const char *out, struct moe_err *err);
+
+/* --merge: how files of a kind are put together. */
+struct offline_merging {
+    int (*read)(void **file, const char *path, struct moe_err *err);
+    /* These need not name the file in their errors. */
+    int (*check_finished)(const void *file, struct moe_err *err);
+    int (*add)(void *sum, void *file, struct moe_err *err);
+    /* After the last one: whether something is missing, which --partial allows. */
+    int (*check_whole)(const void *sum, bool partial, struct moe_err *err);
+    void (*release)(void *file);
+};
+/* Reads the files one after the other and adds them up; *sum is the caller's to release. */
+int offline_merge(void **sum, const struct offline_merging *how, char **paths, int n, bool partial,
+                  struct moe_err *err);
 
 #endif

@@ -89,6 +89,8 @@ int moe_yaml_item_double(struct moe_yaml *doc, struct moe_yaml_node *item, doubl
                          struct moe_err *err);
 int moe_yaml_item_text(struct moe_yaml *doc, struct moe_yaml_node *item, const char **out,
                        struct moe_err *err);
+int moe_yaml_item_fingerprint(struct moe_yaml *doc, struct moe_yaml_node *item, uint64_t *out,
+                              struct moe_err *err);
 int moe_yaml_item_map(struct moe_yaml *doc, struct moe_yaml_node *item, struct moe_err *err);
 int moe_yaml_item_list(struct moe_yaml *doc, struct moe_yaml_node *item, struct moe_err *err);
 

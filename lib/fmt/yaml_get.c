@@ -192,18 +192,27 @@ int moe_yaml_get_text(struct moe_yaml *doc, struct moe_yaml_node *map, const cha
     return node ? moe_yaml_item_text(doc, node, out, err) : status;
 }
 
-int moe_yaml_get_fingerprint(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key,
-                             bool required, uint64_t *out, struct moe_err *err)
+int moe_yaml_item_fingerprint(struct moe_yaml *doc, struct moe_yaml_node *item, uint64_t *out,
+                              struct moe_err *err)
 {
     const char *digits = NULL;
-    int status = moe_yaml_get_text(doc, map, key, required, &digits, err);
+    char room[80];
+    int status = moe_yaml_item_text(doc, item, &digits, err);
     if (!digits)
         return status;
     if (strlen(digits) != 16 || strspn(digits, "0123456789abcdef") != 16)
-        return moe_yaml_fail(doc, moe_yaml_get(map, key), err,
-                             "'%s' must have 16 hexadecimal digits", key);
+        return moe_yaml_fail(doc, item, err, "%s must have 16 hexadecimal digits",
+                             called(item, room));
     *out = strtoull(digits, NULL, 16);
     return MOE_OK;
+}
+
+int moe_yaml_get_fingerprint(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key,
+                             bool required, uint64_t *out, struct moe_err *err)
+{
+    struct moe_yaml_node *node;
+    int status = find(doc, map, key, required, &node, err);
+    return node ? moe_yaml_item_fingerprint(doc, node, out, err) : status;
 }
 
 int moe_yaml_get_map(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key,

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/mem.h"
 #include "record/statistics_state.h"
 
@@ -148,6 +149,7 @@ void moe_statistics_free(struct moe_statistics *s)
     if (!s)
         return;
     moe_document_free(s->document);
+    moe_origins_release(&s->origins);
     moe_path_table_free(s->paths);
     moe_path_table_free(s->whole);
     free(s->series[0]);
@@ -174,10 +176,26 @@ static bool has_all_decoded(const struct moe_statistics *s)
     return s->totals[MOE_TOTAL_TOKENS] == 0 || moe_statistics_has_decoded(s);
 }
 
-int moe_statistics_merge(struct moe_statistics *sum, const struct moe_statistics *part,
-                         struct moe_err *err)
+uint64_t moe_statistics_fingerprint(const struct moe_statistics *s)
 {
-    const struct moe_statistics_shape *a = &sum->shape, *b = &part->shape;
+    uint64_t totals = moe_hash64(s->totals, sizeof s->totals);
+    return moe_hash64_chain(totals, s->series[0], n_numbers(&s->shape) * sizeof *s->series[0]);
+}
+
+int moe_statistics_check_finished(const struct moe_statistics *s, struct moe_err *err)
+{
+    uint64_t there = s->totals[MOE_TOTAL_DOCUMENTS], all = moe_origins_documents(&s->origins);
+    if (s->origins.n == 0 || there == all)
+        return MOE_OK;
+    return moe_fail(err, MOE_ERR_USAGE,
+                    "was left by an interrupted run, with %" PRIu64 " of %" PRIu64
+                    " documents; --resume finishes it",
+                    there, all);
+}
+
+static int check_shapes(const struct moe_statistics_shape *a, const struct moe_statistics_shape *b,
+                        struct moe_err *err)
+{
     if (a->n_layers != b->n_layers || a->n_experts != b->n_experts || a->top_k != b->top_k ||
         a->source_fingerprint != b->source_fingerprint)
         return moe_fail(err, MOE_ERR_USAGE, "statistics of another model cannot be added");
@@ -187,15 +205,35 @@ int moe_statistics_merge(struct moe_statistics *sum, const struct moe_statistics
                         " tokens, %" PRIu32 "%% of them prompt, against %" PRIu32 " and %" PRIu32
                         "%%",
                         a->max_tokens, a->prompt_percent, b->max_tokens, b->prompt_percent);
+    return MOE_OK;
+}
+
+int moe_statistics_add(struct moe_statistics *sum, const struct moe_statistics *part,
+                       struct moe_err *err)
+{
+    int status = check_shapes(&sum->shape, &part->shape, err);
+    if (status != MOE_OK)
+        return status;
     bool all_decoded = has_all_decoded(sum) && has_all_decoded(part);
     for (int i = 0; i < MOE_N_TOTALS; i++)
         sum->totals[i] += part->totals[i];
-    for (uint64_t i = 0; i < n_numbers(a); i++)
+    for (uint64_t i = 0; i < n_numbers(&sum->shape); i++)
         sum->series[0][i] += part->series[0][i];
-    for (uint32_t l = 0; l < a->n_layers && !all_decoded; l++)
-        memset(moe_series_at(sum, MOE_S_DECODED, l), 0, a->n_experts * sizeof(uint64_t));
-    int status = merge_paths(sum->paths, part->paths, err);
+    for (uint32_t l = 0; l < sum->shape.n_layers && !all_decoded; l++)
+        memset(moe_series_at(sum, MOE_S_DECODED, l), 0, sum->shape.n_experts * sizeof(uint64_t));
+    status = merge_paths(sum->paths, part->paths, err);
     return status == MOE_OK ? merge_paths(sum->whole, part->whole, err) : status;
+}
+
+int moe_statistics_merge(struct moe_statistics *sum, const struct moe_statistics *part,
+                         struct moe_err *err)
+{
+    int status = check_shapes(&sum->shape, &part->shape, err);
+    if (sum->origins.n == 0 || part->origins.n == 0)
+        moe_origins_release(&sum->origins);
+    else if (status == MOE_OK)
+        status = moe_origins_join(&sum->origins, &part->origins, err);
+    return status == MOE_OK ? moe_statistics_add(sum, part, err) : status;
 }
 
 /* ---- Path predictions ---- */

@@ -17,6 +17,7 @@
 
 #include "base/buf.h"
 #include "base/err.h"
+#include "record/origins.h"
 
 /* What predicts a layer's experts. "Gate" and "residual" apply the layer's own router to another
  * input; "d layers before" are MoE layers. */
@@ -140,6 +141,7 @@ struct moe_statistics_shape {
 
 struct moe_statistics {
     struct moe_statistics_shape shape;
+    struct moe_origins origins; /* what was counted; none: not known */
     uint64_t totals[MOE_N_TOTALS];
     uint64_t *series[MOE_N_SERIES]; /* [layers][length]; one block, owned */
     struct moe_path_table *paths, *whole;
@@ -202,7 +204,16 @@ void moe_statistics_observe(struct moe_statistics *s, uint32_t layer, uint32_t f
                             uint32_t n, const struct moe_layer_observation *seen);
 int moe_statistics_end(struct moe_statistics *s, struct moe_err *err);
 
-/* Adds `part` to `sum`; another model or other settings are MOE_ERR_USAGE. */
+/* A number for statistics that others were predicted by: other figures, another number. */
+uint64_t moe_statistics_fingerprint(const struct moe_statistics *s);
+/* MOE_ERR_USAGE: an interrupted run left them; they lack documents of the shards that they name. */
+int moe_statistics_check_finished(const struct moe_statistics *s, struct moe_err *err);
+/* Adds the numbers of `part` to `sum`; another model or other settings are MOE_ERR_USAGE. */
+int moe_statistics_add(struct moe_statistics *sum, const struct moe_statistics *part,
+                       struct moe_err *err);
+/* The same for shards of a run, or whole runs over different texts: joins their origins first
+ * (moe_origins_join; moe_origins_check follows the last). Where either's are not known the sum's
+ * are not. */
 int moe_statistics_merge(struct moe_statistics *sum, const struct moe_statistics *part,
                          struct moe_err *err);
 
@@ -214,8 +225,8 @@ int moe_statistics_merge(struct moe_statistics *sum, const struct moe_statistics
 void moe_path_scores(const struct moe_statistics *s, enum moe_predictor predictor, uint32_t layer,
                      uint16_t before2, const uint32_t *before, float *scores);
 
-/* As YAML (moe-stats(5)), and back: every key known, shapes and sums checked. `name` begins error
- * texts. */
+/* As YAML (moe-stats(5)), and back: every key known, shapes, origins and sums checked. `name`
+ * begins error texts. */
 int moe_statistics_write(const struct moe_statistics *s, struct moe_buf *out, struct moe_err *err);
 int moe_statistics_read(struct moe_statistics **out, const char *path, struct moe_err *err);
 

@@ -1,6 +1,8 @@
 /*
  * Statistics as YAML, moe-stats(5): all numbers are whole, so that merged shards give exactly the
  * file of one run.
+ *
+ * Over 400 lines: a series is written, read and checked by the same tables.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -52,11 +54,21 @@ static const struct moe_member settings_members[] = {
 };
 static const struct moe_record model_record = {MOE_RECORD(model_members)};
 static const struct moe_record settings_record = {MOE_RECORD(settings_members)};
-static const struct moe_member shape_members[] = {
-    MOE_SECTION(MOE_ALWAYS, "model", 0, model_record),
-    MOE_SECTION(MOE_ALWAYS, "settings", 0, settings_record),
+
+/* What comes before the numbers. */
+struct head {
+    struct moe_statistics_shape shape;
+    struct moe_origins origins;
 };
-static const struct moe_record shape_record = {MOE_RECORD(shape_members)};
+static const struct moe_member head_members[] = {
+    MOE_SECTION(MOE_ALWAYS, "model", offsetof(struct head, shape), model_record),
+    MOE_SECTION(MOE_ALWAYS, "settings", offsetof(struct head, shape), settings_record),
+    {.type = MOE_MEMBER_GROUP,
+     .presence = MOE_ALWAYS,
+     .at = offsetof(struct head, origins),
+     .record = &moe_origins_record},
+};
+static const struct moe_record head_record = {MOE_RECORD(head_members)};
 
 /* ---- Writing ---- */
 
@@ -120,11 +132,12 @@ static int put_paths(struct moe_emit *e, const char *key, const struct moe_path_
 
 int moe_statistics_write(const struct moe_statistics *s, struct moe_buf *out, struct moe_err *err)
 {
-    struct moe_record_writer w = {.whole = &s->shape};
+    const struct head head = {s->shape, s->origins};
+    struct moe_record_writer w = {.whole = &head};
     struct moe_emit *e = &w.emit;
     moe_emit_begin(e, out, false, "Statistics of a mixture-of-experts model: see moe-stats(5).",
                    "moe-stats", FORMAT_VERSION);
-    moe_record_write_map(&w, &shape_record, &s->shape);
+    moe_record_write_map(&w, &head_record, &head);
     moe_emit_open_map(e, "totals");
     for (int i = 0; i < MOE_N_TOTALS; i++)
         moe_emit_u64(e, total_names[i], s->totals[i]);
@@ -353,7 +366,11 @@ static int check_layer_sums(struct reading *r, uint32_t l, uint64_t paths)
 static int check_sums(struct reading *r)
 {
     const struct moe_statistics *s = r->s;
-    uint64_t whole = 0, unused;
+    uint64_t whole = 0, unused, most = moe_origins_documents(&s->origins);
+    if (s->origins.n && s->totals[MOE_TOTAL_DOCUMENTS] > most)
+        return moe_yaml_fail(r->doc, moe_yaml_root(r->doc), r->err,
+                             "%" PRIu64 " documents, its shards have %" PRIu64,
+                             s->totals[MOE_TOTAL_DOCUMENTS], most);
     uint64_t *paths = moe_alloc(s->shape.n_layers, sizeof *paths, r->err);
     int status = paths ? sum_paths(s->paths, paths, &unused, r->err) : MOE_ERR_MEMORY;
     for (uint32_t l = 0; l < s->shape.n_layers && status == MOE_OK; l++)
@@ -372,26 +389,30 @@ static int check_sums(struct reading *r)
 int moe_statistics_read(struct moe_statistics **out, const char *path, struct moe_err *err)
 {
     struct reading r = {.err = err};
-    struct moe_statistics_shape shape = {0};
+    struct head head = {0};
     *out = NULL;
     int status = moe_yaml_read(&r.doc, path, MAX_FILE_BYTES, err);
     if (status == MOE_OK)
         status = moe_yaml_check_format(r.doc, "moe-stats", FORMAT_VERSION, NULL, err);
     if (status == MOE_OK)
-        status = moe_record_read_map(&(struct moe_record_reader){r.doc, &shape, err},
-                                     moe_yaml_root(r.doc), &shape_record, &shape);
+        status = moe_record_read_map(&(struct moe_record_reader){r.doc, &head, err},
+                                     moe_yaml_root(r.doc), &head_record, &head);
     if (status == MOE_OK)
-        status = check_claim(r.doc, &shape, err);
+        status = check_claim(r.doc, &head.shape, err);
     if (status == MOE_OK)
-        status = moe_statistics_new(&r.s, &shape, err);
-    if (status == MOE_OK)
+        status = moe_statistics_new(&r.s, &head.shape, err);
+    if (status == MOE_OK) {
+        r.s->origins = head.origins;
+        head.origins = (struct moe_origins){0};
         status = read_all(&r);
+    }
     if (status == MOE_OK)
         status = check_sums(&r);
     if (status == MOE_OK)
         *out = r.s;
     else
         moe_statistics_free(r.s);
+    moe_origins_release(&head.origins);
     moe_yaml_free(r.doc);
     return status;
 }

@@ -22,7 +22,7 @@
 #include "record/statistics.h"
 
 enum {
-    MOE_TRACE_VERSION = 1,
+    MOE_TRACE_VERSION = 2,
     MOE_TRACE_MAX_EXPERTS = 1 << 20, /* of all layers together */
 };
 
@@ -90,6 +90,10 @@ void moe_trace_put(struct moe_trace_writer *w, uint32_t layer, uint32_t first, u
 /* Takes over all sequences of another trace of the same shape, before any other. They are checked.
  * MOE_ERR_USAGE: the shapes differ. */
 int moe_trace_append(struct moe_trace_writer *w, struct moe_trace *from, struct moe_err *err);
+/* Says what the trace is made from; before the first sequence, and before another's are taken over.
+ * MOE_ERR_USAGE: more than a trace can say. */
+int moe_trace_set_origins(struct moe_trace_writer *w, const struct moe_origins *origins,
+                          struct moe_err *err);
 /* Both end the writer; NULL is fine for abort. */
 int moe_trace_commit(struct moe_trace_writer *w, struct moe_err *err);
 void moe_trace_abort(struct moe_trace_writer *w);
@@ -107,6 +111,8 @@ void moe_trace_close(struct moe_trace *t);
 const struct moe_trace_shape *moe_trace_shape(const struct moe_trace *t);
 const struct moe_trace_totals *moe_trace_totals(const struct moe_trace *t);
 uint64_t moe_trace_file_bytes(const struct moe_trace *t);
+/* None: imported, or of an earlier version. */
+const struct moe_origins *moe_trace_origins(const struct moe_trace *t);
 
 struct moe_trace_token {
     uint64_t sequence; /* from 0 */
@@ -141,6 +147,16 @@ void moe_trace_rewind(struct moe_trace *t);
  * 0: all), and only their tokens are given. */
 #define MOE_TRACE_NEXT_BEST (1u << 31) /* the router's next best, and its scores */
 void moe_trace_want(struct moe_trace *t, uint32_t parts, uint64_t first, uint32_t every);
+
+/* ---- Merging ---- */
+
+/* Writes to `to` the sequences of several traces: of shards of one run (without `partial` all of
+ * them) in the order of that run, or of whole runs over different texts one after the other. The
+ * sum of all shards is byte by byte the trace of the run had it never been cut. Each is read and
+ * checked first; all are open at once, with memory for one frame. MOE_ERR_USAGE names the one that
+ * does not belong to the others, would count twice, is unfinished, or does not say what it is. */
+int moe_trace_merge(const char *const *paths, uint32_t n, const char *to, bool partial,
+                    struct moe_err *err);
 
 /* ---- Importing ---- */
 

@@ -1,5 +1,7 @@
 #include "record/trace_format.h"
 
+#include <string.h>
+
 /* Files have these numbers. */
 _Static_assert(MOE_PREDICT_GATE_1 == 1 && MOE_PREDICT_ATTN == 4 && MOE_PREDICT_ATTN_1 == 5 &&
                    MOE_PREDICT_RESIDUAL_1 == 6 && MOE_PREDICT_RESIDUAL_3 == 8,
@@ -75,6 +77,19 @@ uint64_t trace_description_bytes(const struct moe_trace_shape *shape)
 {
     return shape->n_variants *
            (MOE_PACK_NAME_BYTES + sizeof(uint64_t) * (uint64_t)shape->n_layers * shape->n_experts);
+}
+
+bool trace_same_shape(const struct moe_trace_shape *a, const struct moe_trace_shape *b)
+{
+    bool same = a->n_layers == b->n_layers && a->n_experts == b->n_experts &&
+                a->top_k == b->top_k && a->keep == b->keep && a->predictors == b->predictors &&
+                a->n_variants == b->n_variants && a->source_fingerprint == b->source_fingerprint;
+    for (uint32_t v = 0; same && v < a->n_variants; v++)
+        same = strcmp(a->variants[v], b->variants[v]) == 0;
+    uint64_t n = (uint64_t)a->n_variants * a->n_layers * a->n_experts;
+    if (same && n && a->expert_bytes && b->expert_bytes)
+        same = memcmp(a->expert_bytes, b->expert_bytes, n * sizeof *a->expert_bytes) == 0;
+    return same;
 }
 
 const char *trace_shape_problem(const struct moe_trace_shape *s)

@@ -18,6 +18,7 @@ enum {
     TRACE_FRAME_BYTES = 1 << 20,                /* what a frame's values should not exceed */
     TRACE_MAX_FRAME_BYTES = 1 << 24,            /* what they may */
     TRACE_MAX_FRAME_TOKENS = 256,
+    TRACE_MAX_ORIGINS_BYTES = 1 << 28,
     TRACE_MAX_COLUMNS = 2 * (2 + MOE_N_PREDICTORS),
 };
 
@@ -45,6 +46,9 @@ struct trace_layout {
 const char *trace_shape_problem(const struct moe_trace_shape *shape);
 /* Of a shape without problems. */
 struct trace_layout trace_layout_of(const struct moe_trace_shape *shape);
+
+/* Whether both have the same layers, scores and sizes of experts, and are of the same model. */
+bool trace_same_shape(const struct moe_trace_shape *a, const struct moe_trace_shape *b);
 
 /* Before compression: of the frame that names the variants and gives experts' sizes. */
 uint64_t trace_description_bytes(const struct moe_trace_shape *shape);

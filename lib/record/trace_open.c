@@ -9,7 +9,8 @@
 #include "base/mem.h"
 #include "record/trace_reader.h"
 
-static int read_header(struct moe_trace *t, uint64_t file_bytes, struct moe_err *err)
+static int read_header(struct moe_trace *t, uint64_t file_bytes, uint32_t *n_origins,
+                       struct moe_err *err)
 {
     uint8_t header[TRACE_HEADER_BYTES] = {0};
     struct moe_trace_shape *s = &t->shape;
@@ -25,9 +26,9 @@ static int read_header(struct moe_trace *t, uint64_t file_bytes, struct moe_err 
     struct moe_cursor c = moe_cursor_over(header, TRACE_CHECKSUM_AT);
     moe_cursor_take(&c, 4);
     uint32_t version = moe_cursor_u32(&c);
-    if (there == sizeof header && version != MOE_TRACE_VERSION)
+    if (there == sizeof header && (version == 0 || version > MOE_TRACE_VERSION))
         return moe_fail(err, MOE_ERR_VERSION,
-                        "%s: a trace of version %" PRIu32 "; this program reads version %d",
+                        "%s: a trace of version %" PRIu32 "; this program reads versions up to %d",
                         t->path, version, MOE_TRACE_VERSION);
     t->file_bytes = moe_cursor_u64(&c);
     if (there < sizeof header)
@@ -49,10 +50,13 @@ static int read_header(struct moe_trace *t, uint64_t file_bytes, struct moe_err 
     t->totals.sequences = moe_cursor_u64(&c);
     t->totals.tokens = moe_cursor_u64(&c);
     t->totals.prompt_tokens = moe_cursor_u64(&c);
-    uint64_t reserved = moe_cursor_u64(&c) | moe_cursor_u64(&c);
+    *n_origins = moe_cursor_u32(&c);
+    uint64_t reserved = moe_cursor_u32(&c) | moe_cursor_u64(&c);
     const char *problem = trace_shape_problem(s);
-    if (!problem && reserved != 0)
+    if (!problem && (reserved != 0 || (version == 1 && *n_origins != 0)))
         problem = "reserved bytes are not zero";
+    if (!problem && *n_origins > MOE_MAX_ORIGINS)
+        problem = "more origins than there can be";
     if (!problem &&
         (t->totals.prompt_tokens > t->totals.tokens || t->totals.sequences > t->totals.tokens))
         problem = "its numbers of tokens contradict each other";
@@ -106,6 +110,20 @@ static int make_room(struct moe_trace *t, struct moe_err *err)
     return t->computed && t->ids && t->scores && t->seen_at ? MOE_OK : MOE_ERR_MEMORY;
 }
 
+void trace_release_room(struct moe_trace *t)
+{
+    free(t->computed);
+    free(t->ids);
+    free(t->scores);
+    free(t->seen_at);
+    t->computed = NULL;
+    t->ids = NULL;
+    t->scores = NULL;
+    t->seen_at = NULL;
+    moe_buf_release(&t->stored);
+    moe_buf_release(&t->raw);
+}
+
 bool moe_trace_is(const char *path)
 {
     uint8_t start[4];
@@ -126,6 +144,7 @@ int moe_trace_open(struct moe_trace **out, const char *path, struct moe_err *err
     if (!t)
         return MOE_ERR_MEMORY;
     uint64_t file_bytes = 0;
+    uint32_t n_origins = 0;
     int status = t->fd = moe_file_open(path, &file_bytes, err);
     if (status >= 0)
         status = MOE_OK;
@@ -133,10 +152,12 @@ int moe_trace_open(struct moe_trace **out, const char *path, struct moe_err *err
         (!(t->path = moe_strndup(path, strlen(path), err)) || !(t->zstd = ZSTD_createDCtx())))
         status = moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", path);
     if (status == MOE_OK)
-        status = read_header(t, file_bytes, err);
+        status = read_header(t, file_bytes, &n_origins, err);
     t->at = TRACE_HEADER_BYTES;
     if (status == MOE_OK)
         status = read_description(t, err);
+    if (status == MOE_OK)
+        status = trace_take_origins(t, n_origins, err);
     t->first_tokens_at = t->at;
     moe_trace_want(t, UINT32_MAX, 0, 0);
     if (status == MOE_OK) {
@@ -157,12 +178,8 @@ void moe_trace_close(struct moe_trace *t)
     if (t->fd >= 0)
         close(t->fd);
     ZSTD_freeDCtx(t->zstd);
-    moe_buf_release(&t->stored);
-    moe_buf_release(&t->raw);
-    free(t->computed);
-    free(t->ids);
-    free(t->scores);
-    free(t->seen_at);
+    trace_release_room(t);
+    moe_origins_release(&t->origins);
     free(t->expert_bytes);
     free(t->path);
     free(t);

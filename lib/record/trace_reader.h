@@ -17,6 +17,7 @@ struct moe_trace {
     uint64_t first_tokens_at;
     struct moe_trace_shape shape;
     uint64_t *expert_bytes;
+    struct moe_origins origins;
     struct trace_layout layout;
     struct moe_trace_totals totals, met; /* met: so far, in frames decoded */
     ZSTD_DCtx *zstd;
@@ -40,5 +41,9 @@ int trace_damaged(const struct moe_trace *t, struct moe_err *err, const char *wh
  * the file. max_raw_bytes bounds what it may expand to. */
 int trace_read_frame(struct moe_trace *t, uint64_t max_raw_bytes, uint64_t *stored,
                      struct moe_err *err);
+/* Reads the origins' frame, which has n of them, at t->at; n 0: there is none. */
+int trace_take_origins(struct moe_trace *t, uint32_t n, struct moe_err *err);
+/* Frees what moe_trace_next decodes into: no token can be read any more. */
+void trace_release_room(struct moe_trace *t);
 
 #endif

@@ -248,6 +248,7 @@ static int write_header(struct moe_trace_writer *w, struct moe_err *err)
     moe_buf_u64(b, w->totals.sequences);
     moe_buf_u64(b, w->totals.tokens);
     moe_buf_u64(b, w->totals.prompt_tokens);
+    moe_buf_u32(b, w->n_origins);
     while (b->size < TRACE_CHECKSUM_AT && !b->failed)
         moe_buf_u8(b, 0);
     if (!b->failed)
@@ -286,14 +287,42 @@ int moe_trace_create(struct moe_trace_writer **out, const char *path,
     return status;
 }
 
+int moe_trace_set_origins(struct moe_trace_writer *w, const struct moe_origins *origins,
+                          struct moe_err *err)
+{
+    w->n_origins = origins->n;
+    if (origins->n == 0)
+        return MOE_OK;
+    moe_buf_clear(&w->raw);
+    trace_put_origins(origins, &w->raw);
+    if (w->raw.size > TRACE_MAX_ORIGINS_BYTES)
+        return moe_fail(err, MOE_ERR_USAGE, "%s: too many texts and shards for a trace",
+                        w->file.path);
+    return write_frame(w, err);
+}
+
+int trace_write_frame(struct moe_trace_writer *w, const struct moe_buf *raw, bool first,
+                      struct moe_err *err)
+{
+    if (first && w->totals.sequences == UINT32_MAX)
+        return moe_fail(err, MOE_ERR_USAGE, "%s: more sequences than a trace can have",
+                        w->file.path);
+    w->totals.sequences += first;
+    w->totals.tokens += moe_get_u32(raw->data + 8);
+    w->totals.prompt_tokens += moe_get_u32(raw->data + 12);
+    moe_buf_clear(&w->raw);
+    moe_buf_append(&w->raw, raw->data, raw->size);
+    if (!w->raw.failed)
+        moe_put_u32(w->raw.data, (uint32_t)(w->totals.sequences - 1));
+    return write_frame(w, err);
+}
+
 int moe_trace_append(struct moe_trace_writer *w, struct moe_trace *from, struct moe_err *err)
 {
     const struct moe_trace_shape *a = &w->shape, *b = moe_trace_shape(from);
     const struct moe_trace_token *token;
     int status = MOE_OK;
-    if (w->totals.tokens > 0 || a->n_layers != b->n_layers || a->n_experts != b->n_experts ||
-        a->top_k != b->top_k || a->keep != b->keep || a->predictors != b->predictors ||
-        a->n_variants != b->n_variants || a->source_fingerprint != b->source_fingerprint)
+    if (w->totals.tokens > 0 || !trace_same_shape(a, b))
         return moe_fail(err, MOE_ERR_USAGE,
                         "%s: a trace of another model or with other scores cannot go on here",
                         w->file.path);

@@ -22,6 +22,7 @@ struct moe_trace_writer {
     struct moe_trace_shape shape;
     struct trace_layout layout;
     struct moe_trace_totals totals;
+    uint32_t n_origins;
     ZSTD_CCtx *zstd;
     struct moe_buf raw, stored; /* of the frame at work */
 
@@ -31,5 +32,13 @@ struct moe_trace_writer {
     struct trace_tokens waiting;
     uint8_t *block; /* holds them */
 };
+
+/* For merging: writes a frame of tokens, before compression, of a next sequence (`first`) or the
+ * same one. */
+int trace_write_frame(struct moe_trace_writer *w, const struct moe_buf *raw, bool first,
+                      struct moe_err *err);
+
+/* Appends the origins as their frame has them. */
+void trace_put_origins(const struct moe_origins *origins, struct moe_buf *raw);
 
 #endif

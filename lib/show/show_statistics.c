@@ -175,6 +175,7 @@ int moe_show_statistics(const struct moe_statistics *s, bool blocks, struct moe_
                    " per token\n",
                    s->totals[MOE_TOTAL_DOCUMENTS], s->totals[MOE_TOTAL_TOKENS], s->shape.max_tokens,
                    s->shape.n_layers, s->shape.n_experts, s->shape.top_k);
+    moe_origins_print(&s->origins, out);
     put_layers(s, out);
     put_map(s, blocks, out);
     put_predictors(s, blocks, out);
@@ -244,32 +245,34 @@ int moe_show_statistics_json(const struct moe_statistics *s, struct moe_buf *out
 {
     struct moe_similarity_figures like = moe_figure_similarity(s);
     struct moe_path_figures paths;
-    struct moe_emit e;
+    struct moe_record_writer w = {.whole = s};
+    struct moe_emit *e = &w.emit;
     int status = moe_figure_paths(s, &paths, err);
     if (status != MOE_OK)
         return status;
-    moe_emit_begin_json(&e, out, MOE_EMIT_COMPACT);
-    moe_emit_u64(&e, "documents", s->totals[MOE_TOTAL_DOCUMENTS]);
-    moe_emit_u64(&e, "tokens", s->totals[MOE_TOTAL_TOKENS]);
-    moe_emit_u64(&e, "moe_layers", s->shape.n_layers);
-    moe_emit_u64(&e, "experts", s->shape.n_experts);
-    moe_emit_u64(&e, "experts_per_token", s->shape.top_k);
-    moe_emit_open_map(&e, "similarity");
-    put_number(&e, "prompt_to_rest", like.whole);
-    put_number(&e, "windows_to_prompt", like.drift);
-    put_number(&e, "windows_to_last", like.next);
-    moe_emit_close(&e);
-    moe_emit_open_map(&e, "paths");
-    moe_emit_u64(&e, "whole", paths.n_paths);
-    moe_emit_bool(&e, "sampled", paths.sampled);
-    put_number(&e, "top_fifth", paths.top_fifth);
-    put_number(&e, "slope", paths.slope);
-    put_number(&e, "rank1_right", paths.rank1_right);
-    moe_emit_close(&e);
-    put_json_layer(&e, "all", s, MOE_ALL_LAYERS);
-    moe_emit_open_list(&e, "layers");
+    moe_emit_begin_json(e, out, MOE_EMIT_COMPACT);
+    moe_emit_u64(e, "documents", s->totals[MOE_TOTAL_DOCUMENTS]);
+    moe_emit_u64(e, "tokens", s->totals[MOE_TOTAL_TOKENS]);
+    moe_emit_u64(e, "moe_layers", s->shape.n_layers);
+    moe_emit_u64(e, "experts", s->shape.n_experts);
+    moe_emit_u64(e, "experts_per_token", s->shape.top_k);
+    moe_record_write_map(&w, &moe_origins_record, &s->origins);
+    moe_emit_open_map(e, "similarity");
+    put_number(e, "prompt_to_rest", like.whole);
+    put_number(e, "windows_to_prompt", like.drift);
+    put_number(e, "windows_to_last", like.next);
+    moe_emit_close(e);
+    moe_emit_open_map(e, "paths");
+    moe_emit_u64(e, "whole", paths.n_paths);
+    moe_emit_bool(e, "sampled", paths.sampled);
+    put_number(e, "top_fifth", paths.top_fifth);
+    put_number(e, "slope", paths.slope);
+    put_number(e, "rank1_right", paths.rank1_right);
+    moe_emit_close(e);
+    put_json_layer(e, "all", s, MOE_ALL_LAYERS);
+    moe_emit_open_list(e, "layers");
     for (uint32_t l = 0; l < s->shape.n_layers; l++)
-        put_json_layer(&e, NULL, s, l);
-    moe_emit_close(&e);
-    return moe_emit_end(&e, err);
+        put_json_layer(e, NULL, s, l);
+    moe_emit_close(e);
+    return moe_emit_end(e, err);
 }

@@ -39,6 +39,7 @@ void moe_show_trace(const struct moe_trace *t, struct moe_buf *out)
                    "Trace of %" PRIu64 " tokens (%" PRIu64 " of prompts, %" PRIu64
                    " decoded) in %" PRIu64 " sequences\n",
                    n->tokens, n->prompt_tokens, n->tokens - n->prompt_tokens, n->sequences);
+    moe_origins_print(moe_trace_origins(t), out);
     if (s->source_fingerprint)
         moe_buf_printf(out, "Model %016" PRIx64 ": ", s->source_fingerprint);
     else
@@ -72,32 +73,34 @@ void moe_show_trace_json(const struct moe_trace *t, struct moe_buf *out)
 {
     const struct moe_trace_shape *s = moe_trace_shape(t);
     const struct moe_trace_totals *n = moe_trace_totals(t);
-    struct moe_emit e;
-    moe_emit_begin_json(&e, out, MOE_EMIT_LINE);
-    moe_emit_u64(&e, "sequences", n->sequences);
-    moe_emit_u64(&e, "tokens", n->tokens);
-    moe_emit_u64(&e, "prompt_tokens", n->prompt_tokens);
-    moe_emit_fingerprint(&e, "source_fingerprint", s->source_fingerprint);
-    moe_emit_u64(&e, "layers", s->n_layers);
-    moe_emit_u64(&e, "experts", s->n_experts);
-    moe_emit_u64(&e, "top_k", s->top_k);
-    moe_emit_open_list(&e, "variants");
+    struct moe_record_writer w = {.whole = t};
+    struct moe_emit *e = &w.emit;
+    moe_emit_begin_json(e, out, MOE_EMIT_LINE);
+    moe_emit_u64(e, "sequences", n->sequences);
+    moe_emit_u64(e, "tokens", n->tokens);
+    moe_emit_u64(e, "prompt_tokens", n->prompt_tokens);
+    moe_emit_fingerprint(e, "source_fingerprint", s->source_fingerprint);
+    moe_record_write_map(&w, &moe_origins_record, moe_trace_origins(t));
+    moe_emit_u64(e, "layers", s->n_layers);
+    moe_emit_u64(e, "experts", s->n_experts);
+    moe_emit_u64(e, "top_k", s->top_k);
+    moe_emit_open_list(e, "variants");
     for (uint32_t v = 0; v < s->n_variants; v++) {
         struct sizes size = sizes_of(s, v);
-        moe_emit_open_map(&e, NULL);
-        moe_emit_text(&e, "name", s->variants[v]);
-        moe_emit_u64(&e, "expert_bytes_min", size.most ? size.least : 0);
-        moe_emit_u64(&e, "expert_bytes_max", size.most);
-        moe_emit_close(&e);
+        moe_emit_open_map(e, NULL);
+        moe_emit_text(e, "name", s->variants[v]);
+        moe_emit_u64(e, "expert_bytes_min", size.most ? size.least : 0);
+        moe_emit_u64(e, "expert_bytes_max", size.most);
+        moe_emit_close(e);
     }
-    moe_emit_close(&e);
-    moe_emit_u64(&e, "keep", s->keep);
-    moe_emit_open_list(&e, "predictors");
+    moe_emit_close(e);
+    moe_emit_u64(e, "keep", s->keep);
+    moe_emit_open_list(e, "predictors");
     for (int i = 0; i < MOE_N_PREDICTORS; i++)
         if (s->predictors & 1u << i)
-            moe_emit_text(&e, NULL, moe_predictor_name((enum moe_predictor)i));
-    moe_emit_close(&e);
-    moe_emit_u64(&e, "file_bytes", moe_trace_file_bytes(t));
-    moe_emit_fixed(&e, "bytes_per_token", 1, bytes_per_token(t));
-    moe_emit_end(&e, NULL); /* the caller looks at the buffer */
+            moe_emit_text(e, NULL, moe_predictor_name((enum moe_predictor)i));
+    moe_emit_close(e);
+    moe_emit_u64(e, "file_bytes", moe_trace_file_bytes(t));
+    moe_emit_fixed(e, "bytes_per_token", 1, bytes_per_token(t));
+    moe_emit_end(e, NULL); /* the caller looks at the buffer */
 }

@@ -21,6 +21,10 @@ struct moe_documents {
     const struct moe_progress *progress;
 };
 
+/* Counts the documents that moe_documents_each would give, without their ids; *fingerprint is of
+ * their bytes, in order: 0 where there are none. */
+int moe_documents_count(const struct moe_documents *documents, const char *path, uint64_t *n,
+                        uint64_t *fingerprint, struct moe_err *err);
 /* Calls fn with the ids of each document of the file, in order, until one fails; empty ones are
  * left out. MOE_ERR_INTERRUPTED when the user asked to stop, between two documents. */
 int moe_documents_each(const struct moe_documents *documents, const char *path,

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/hash.h"
@@ -17,6 +18,7 @@ enum { SAVE_SECONDS = 30 };
 
 struct profiling {
     const struct moe_profile_options *options;
+    struct moe_documents documents;
     struct moe_probe *probe;
     struct moe_statistics *statistics;
     struct moe_trace_writer *trace;
@@ -57,17 +59,52 @@ static int profile_document(void *ctx, const uint32_t *ids, uint64_t n, struct m
     return status;
 }
 
+/* Says of the statistics what they will be made from. */
+static int describe(struct profiling *p, uint64_t pack_fingerprint, struct moe_err *err)
+{
+    const struct moe_profile_options *o = p->options;
+    struct moe_origins *origins = &p->statistics->origins;
+    int status = moe_origins_begin(origins, o->n_texts, o->shard, o->n_shards, err);
+    if (status != MOE_OK)
+        return status;
+    struct moe_origin *origin = origins->items;
+    origin->pack_fingerprint = pack_fingerprint;
+    origin->options_fingerprint = o->prior ? moe_statistics_fingerprint(o->prior) : 0;
+    for (uint32_t i = 0; i < o->n_texts && status == MOE_OK; i++) {
+        uint64_t n;
+        status = moe_documents_count(&p->documents, o->texts[i], &n, &origin->texts[i], err);
+        origin->n_texts++;
+        origin->documents += n;
+    }
+    return status;
+}
+
+/* What an interrupted run left must be of the same origin; earlier versions did not say. */
+static int check_origin(const char *path, const struct moe_origins *left,
+                        const struct moe_origins *wanted, struct moe_err *err)
+{
+    const char *differs = left->n ? moe_origins_difference(left, wanted) : NULL;
+    return differs ? moe_fail(err, MOE_ERR_USAGE, "%s: was made from %s; remove it or give those",
+                              path, differs)
+                   : MOE_OK;
+}
+
 /* New statistics, or what the partial file holds. */
-static int begin(struct profiling *p, const struct moe_statistics_shape *shape, struct moe_err *err)
+static int begin(struct profiling *p, const struct moe_statistics_shape *shape,
+                 uint64_t pack_fingerprint, struct moe_err *err)
 {
     const struct moe_profile_options *o = p->options;
     int status = moe_statistics_new(&p->statistics, shape, err);
+    if (status == MOE_OK)
+        status = describe(p, pack_fingerprint, err);
     if (status != MOE_OK || !o->partial || !o->resume || !moe_path_exists(o->partial))
         return status;
     struct moe_statistics *before = NULL;
     status = moe_statistics_read(&before, o->partial, err);
-    if (status == MOE_OK && moe_statistics_merge(p->statistics, before, err) != MOE_OK)
+    if (status == MOE_OK && moe_statistics_add(p->statistics, before, err) != MOE_OK)
         status = moe_err_prefix(err, "%s", o->partial);
+    if (status == MOE_OK)
+        status = check_origin(o->partial, &before->origins, &p->statistics->origins, err);
     moe_statistics_free(before);
     p->to_skip = p->statistics->totals[MOE_TOTAL_DOCUMENTS];
     p->hash_wanted = p->statistics->totals[MOE_TOTAL_HASH];
@@ -119,8 +156,20 @@ static int add_expert_bytes(const struct moe_model *model, struct moe_trace_shap
     return MOE_OK;
 }
 
+/* A trace does not depend on other statistics, but does not say what the prompts are. */
+static int trace_origins(const struct profiling *p, struct moe_origins *to, struct moe_err *err)
+{
+    uint8_t settings[8];
+    moe_put_u32(settings, p->options->max_tokens);
+    moe_put_u32(settings + 4, p->options->prompt_percent);
+    int status = moe_origins_copy(to, &p->statistics->origins, err);
+    if (status == MOE_OK)
+        to->items->options_fingerprint = moe_hash64(settings, sizeof settings);
+    return status;
+}
+
 /* Takes over a stopped run's trace, whose documents must be those in the statistics. */
-static int resume_trace(struct profiling *p, struct moe_err *err)
+static int resume_trace(struct profiling *p, const struct moe_origins *origins, struct moe_err *err)
 {
     struct moe_trace *before = NULL;
     if (!moe_path_exists(p->trace_partial))
@@ -129,6 +178,8 @@ static int resume_trace(struct profiling *p, struct moe_err *err)
             "%s: is missing, so the trace cannot be continued; remove %s and start again",
             p->trace_partial, p->options->partial);
     int status = moe_trace_open(&before, p->trace_partial, err);
+    if (status == MOE_OK)
+        status = check_origin(p->trace_partial, moe_trace_origins(before), origins, err);
     if (status == MOE_OK && moe_trace_totals(before)->sequences != p->to_skip)
         status = moe_fail(err, MOE_ERR_USAGE,
                           "%s: holds other documents than %s; remove both and start again",
@@ -145,6 +196,7 @@ static int begin_trace(struct profiling *p, const struct moe_session *session, s
     const char *path = p->options->trace;
     struct moe_trace_shape shape = trace_shape_of(model, p->options->trace_keep);
     struct moe_buf name = {0};
+    struct moe_origins origins = {0};
     uint64_t *bytes = NULL;
     moe_buf_printf(&name, "%s.part", path);
     p->trace_partial = name.failed ? NULL : moe_strndup((char *)name.data, name.size, err);
@@ -156,10 +208,15 @@ static int begin_trace(struct profiling *p, const struct moe_session *session, s
         status = moe_trace_create(&p->trace, p->trace_partial, &shape, err);
     if (status == MOE_OK)
         status = moe_trace_reserve(p->trace, session->batch, err);
+    if (status == MOE_OK)
+        status = trace_origins(p, &origins, err);
+    if (status == MOE_OK)
+        status = moe_trace_set_origins(p->trace, &origins, err);
     if (status == MOE_OK && p->to_skip > 0)
-        status = resume_trace(p, err);
+        status = resume_trace(p, &origins, err);
     if (status == MOE_OK)
         moe_probe_set_trace(p->probe, p->trace);
+    moe_origins_release(&origins);
     free(bytes);
     return status;
 }
@@ -211,20 +268,21 @@ uint64_t moe_profile_bytes(const struct moe_profile_options *o, const struct moe
 int moe_profile_texts(struct moe_session *session, const struct moe_profile_options *o,
                       struct moe_statistics **out, struct moe_err *err)
 {
-    struct profiling p = {.options = o, .saved = moe_seconds()};
     struct moe_statistics_shape shape = shape_of(session->model, o);
-    const struct moe_documents documents = {
-        .tokenizer = session->model->tokenizer,
-        .max_tokens = o->max_tokens,
-        .what = "profiling",
-        .progress = o->progress,
+    struct profiling p = {
+        .options = o,
+        .documents = {.tokenizer = session->model->tokenizer,
+                      .max_tokens = o->max_tokens,
+                      .what = "profiling",
+                      .progress = o->progress},
+        .saved = moe_seconds(),
     };
     *out = NULL;
     int status = shape.n_layers ? MOE_OK
                                 : moe_fail(err, MOE_ERR_UNSUPPORTED,
                                            "the model has no experts: nothing to profile");
     if (status == MOE_OK)
-        status = begin(&p, &shape, err);
+        status = begin(&p, &shape, moe_pack_fingerprint(session->model->pack), err);
     if (status == MOE_OK) {
         p.statistics->prior = o->prior;
         status = moe_probe_open(&p.probe, session, p.statistics, err);
@@ -232,12 +290,14 @@ int moe_profile_texts(struct moe_session *session, const struct moe_profile_opti
     if (status == MOE_OK && o->trace)
         status = begin_trace(&p, session, err);
     for (uint32_t i = 0; i < o->n_texts && status == MOE_OK; i++)
-        status = moe_documents_each(&documents, o->texts[i], profile_document, &p, err);
+        status = moe_documents_each(&p.documents, o->texts[i], profile_document, &p, err);
     if (status == MOE_OK && p.to_skip > 0)
         status = moe_fail(err, MOE_ERR_USAGE,
                           "%s: was made from more documents than the texts have", o->partial);
-    else if (status == MOE_OK && p.statistics->totals[MOE_TOTAL_DOCUMENTS] == 0 && o->n_shards == 1)
+    else if (status == MOE_OK && p.n_documents == 0)
         status = moe_fail(err, MOE_ERR_FORMAT, "%s: has no text to profile", o->texts[0]);
+    else if (status == MOE_OK && p.n_documents != p.statistics->origins.items->documents)
+        status = moe_fail(err, MOE_ERR_IO, "%s: was changed while it was read", o->texts[0]);
     struct moe_err ignored;
     if (status != MOE_OK && o->partial && p.to_skip == 0 && p.statistics &&
         p.statistics->totals[MOE_TOTAL_DOCUMENTS] > 0)

@@ -31,6 +31,77 @@ seq 7 | xargs -P 2 -I SHARD "$bin/moe-profile" -q -t 1 "$tiny" --text "$tmp/a.tx
 run "$bin/moe-profile" --merge "$tmp"/part.*.yaml -o "$tmp/merged.yaml"
 expect_exit 0 "shards are merged"
 check "... into the file of one run" cmp "$tmp/whole.yaml" "$tmp/merged.yaml"
+merge() { "$bin/moe-profile" --merge "$@"; }
+part() { for i; do printf '%s ' "$tmp/part.$i.yaml"; done; }
+run merge "$tmp"/part.*.yaml "$tmp/part.3.yaml" -o "$tmp/x"
+error_line 2 "moe-profile: $tmp/part.3.yaml: would count twice*" "a shard that is there twice"
+# shellcheck disable=SC2046 # several names are meant
+run merge $(part 7 2 4 1) -o "$tmp/x"
+error_line 2 'moe-profile: shards 3, 5, 6 of 7 are missing (--partial *' "shards that are missing"
+check "... leave no file" [ ! -e "$tmp/x" ]
+# shellcheck disable=SC2046
+run merge --partial $(part 7 2 4 1) -o "$tmp/some.yaml"
+expect_exit 0 "--partial merges what is there"
+run "$bin/moe-profile" --show "$tmp/some.yaml"
+expect_stdout_like '*
+Holds shards 1, 2, 4, 7 of 7 of 24 documents*' "... and says so"
+# shellcheck disable=SC2046
+run merge $(part 6 5) "$tmp/some.yaml" "$tmp/part.3.yaml" -o "$tmp/again.yaml"
+check "what is merged in part is merged further" cmp "$tmp/whole.yaml" "$tmp/again.yaml"
+run merge "$tmp/some.yaml" "$tmp/part.4.yaml" --partial -o "$tmp/x"
+error_line 2 "*: would count twice: shard 4 of 7 is there already" "... but no shard of it again"
+run merge "$tmp/whole.yaml" "$tmp/again.yaml" -o "$tmp/x"
+error_line 2 "moe-profile: $tmp/again.yaml: would count twice: all of it*" "the same texts twice"
+run profile --shard 2/3 -o "$tmp/third.yaml"
+run merge "$tmp/part.1.yaml" "$tmp/third.yaml" -o "$tmp/x"
+error_line 2 "moe-profile: $tmp/third.yaml: was cut into 3 shards, those before into 7" "another N"
+run profile --shard 30/30 -o "$tmp/none.yaml"
+expect_exit 0 "a shard without documents"
+run merge "$tmp/none.yaml" -o "$tmp/x"
+error_line 2 'moe-profile: shards 1-29 of 30 are missing*' "... is one of the shards"
+swapped() {
+    "$bin/moe-profile" -q -t 1 "$tiny" --text "$tmp/b.txt" --text "$tmp/a.txt" --max-tokens 48 "$@"
+}
+run swapped --shard 2/7 -o "$tmp/swapped.yaml"
+run merge "$tmp/part.1.yaml" "$tmp/swapped.yaml" -o "$tmp/x"
+error_line 2 "*: was made from other texts than*, or the same in another order*" "texts in another order"
+run profile --path-stats "$tmp/whole.yaml" --shard 2/7 -o "$tmp/paths.yaml"
+run merge "$tmp/part.1.yaml" "$tmp/paths.yaml" -o "$tmp/x"
+error_line 2 "*: was made from the texts of $tmp/part.1.yaml with other options" "another --path-stats"
+"$bin/moe-quantize" -q -o "$tmp/other.moe" --experts 8 "$checkpoint"
+run "$bin/moe-profile" -q -t 1 "$tmp/other.moe" --text "$tmp/a.txt" --text "$tmp/b.txt" \
+    --max-tokens 48 --shard 2/7 -o "$tmp/pack.yaml"
+run merge "$tmp/part.1.yaml" "$tmp/pack.yaml" -o "$tmp/x"
+error_line 2 "*: was made from the texts of $tmp/part.1.yaml with another pack" "another pack"
+
+# Whole runs over different texts add up, whatever the order; shards of them do not.
+only() { text=$1; shift; "$bin/moe-profile" -q "$tiny" --text "$text" --max-tokens 48 "$@"; }
+run only "$tmp/a.txt" -o "$tmp/a.yaml"
+run only "$tmp/b.txt" -o "$tmp/b.yaml"
+run only "$tmp/b.txt" --shard 1/2 -o "$tmp/b1.yaml"
+run merge "$tmp/a.yaml" "$tmp/b.yaml" -o "$tmp/ab.yaml"
+expect_exit 0 "statistics of different texts add up"
+run merge "$tmp/b.yaml" "$tmp/a.yaml" -o "$tmp/ba.yaml"
+check "... in any order" cmp "$tmp/ab.yaml" "$tmp/ba.yaml"
+check "... to the totals of one run" \
+    [ "$(sed -n '/^totals/,/^layers/p' "$tmp/whole.yaml")" = "$(sed -n '/^totals/,/^layers/p' "$tmp/ab.yaml")" ]
+run merge "$tmp/ab.yaml" "$tmp/a.yaml" -o "$tmp/x"
+error_line 2 "*: would count twice*" "... and know which they are"
+run merge --partial "$tmp/a.yaml" "$tmp/b1.yaml" -o "$tmp/x"
+error_line 2 "moe-profile: $tmp/b1.yaml: is a shard of other texts than $tmp/a.yaml*" "shards do not"
+sed '/^origins:/,/shards:/d' "$tmp/a.yaml" >"$tmp/old.yaml"
+run merge "$tmp/b.yaml" "$tmp/old.yaml" -o "$tmp/x"
+expect_exit 0 "a file that does not say what it holds is added"
+expect_stderr_like "moe-profile: $tmp/old.yaml: is of an earlier version and does not say*" "... with a note"
+check "... to a sum that does not say it either" sh -c "! grep -q '^origins' '$tmp/x'"
+rm -f "$tmp/x"
+sed 's/held: \[4\]/held: [4, 4]/' "$tmp/part.4.yaml" >"$tmp/twice.yaml"
+run "$bin/moe-profile" --show "$tmp/twice.yaml"
+error_line 3 "moe-profile: $tmp/twice.yaml: line * column *: 'held' must be rising" "a damaged list of shards"
+run merge "$tmp/a.yaml" -o "$tmp/x" --resume --partial --show
+error_line 2 "*exclude each other*" "two things at once"
+run "$bin/moe-profile" --show "$tmp/a.yaml" --partial
+error_line 2 "moe-profile: --partial goes with --merge*" "--partial alone"
 run profile -t 2 -o "$tmp/threads.yaml"
 check "two threads give the same file" cmp "$tmp/whole.yaml" "$tmp/threads.yaml"
 floor=$(smallest_memory profile -o "$tmp/x")
@@ -54,6 +125,7 @@ interrupt "$tmp/stopped.yaml.part" "$bin/moe-profile" -t 1 --cpu scalar "$tiny" 
 expect_exit 1 "SIGINT ends it"
 check "... with what is done in a partial file" [ -s "$tmp/stopped.yaml.part" ]
 check "... and no statistics" [ ! -e "$tmp/stopped.yaml" ]
+cp "$tmp/stopped.yaml.part" "$tmp/stopped.part"
 expect_stderr_like '*--resume continues from there*stopped*' "... and says how to go on"
 run long --resume -o "$tmp/stopped.yaml"
 expect_exit 0 "--resume"
@@ -63,6 +135,12 @@ cp "$tmp/whole.yaml" "$tmp/wrong.yaml.part"
 run "$bin/moe-profile" -q "$tiny" --text "$tmp/b.txt" --text "$tmp/long.txt" \
     --max-tokens 48 --resume -o "$tmp/wrong.yaml"
 error_line 2 "moe-profile: $tmp/wrong.yaml.part: was made from other texts*" "another text's partial file"
+cp "$tmp/part.2.yaml" "$tmp/wrong.yaml.part"
+run profile --shard 3/7 --resume -o "$tmp/wrong.yaml"
+error_line 2 "moe-profile: $tmp/wrong.yaml.part: was made from another shard*" "another shard's"
+cp "$tmp/stopped.part" "$tmp/left.yaml"
+run merge "$tmp/left.yaml" --partial -o "$tmp/x"
+error_line 2 "moe-profile: $tmp/left.yaml: was left by an interrupted run*" "a partial file is not merged"
 
 run "$bin/moe-profile" --show "$tmp/whole.yaml"
 expect_exit 0 "--show"

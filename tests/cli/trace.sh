@@ -37,6 +37,35 @@ expect_exit 0 "a shard without documents"
 run "$bin/moe-profile" --show "$tmp/b.trace"
 expect_stdout_like 'Trace of 0 tokens*Scores of the best 32 experts*' "... has a trace without tokens"
 
+# Traces of shards merge into the trace of one run, in any order and in several steps.
+for i in 1 2 3; do
+    profile --shard $i/3 -o "$tmp/s$i.yaml" --trace "$tmp/s$i.trace"
+done
+merge() { "$bin/moe-profile" --merge "$@"; }
+run merge "$tmp/s3.trace" "$tmp/s1.trace" "$tmp/s2.trace" -o "$tmp/merged.trace"
+expect_exit 0 "traces of shards are merged"
+check "... into the trace of one run" cmp "$tmp/a.trace" "$tmp/merged.trace"
+run merge "$tmp/s3.trace" "$tmp/s1.trace" -o "$tmp/x.trace"
+error_line 2 'moe-profile: shard 2 of 3 is missing (--partial *' "one that is missing"
+run merge --partial "$tmp/s3.trace" "$tmp/s1.trace" -o "$tmp/some.trace"
+expect_exit 0 "--partial merges what is there"
+run "$bin/moe-profile" --show "$tmp/some.trace"
+expect_stdout_like '*
+Holds shards 1, 3 of 3 of 8 documents*' "... and says so"
+run "$bin/moe-profile" --show --json "$tmp/some.trace"
+expect_stdout_like '*"shards": {"of": 3, "held": \[1, 3\]}*' "... to scripts, too"
+run merge "$tmp/s2.trace" "$tmp/some.trace" -o "$tmp/again.trace"
+check "... and is merged further" cmp "$tmp/a.trace" "$tmp/again.trace"
+run merge "$tmp/some.trace" "$tmp/s1.trace" -o "$tmp/x.trace"
+error_line 2 "moe-profile: $tmp/s1.trace: would count twice*" "... but no shard of it again"
+run merge "$tmp/a.trace" "$tmp/a.trace" -o "$tmp/x.trace"
+error_line 2 "moe-profile: $tmp/a.trace: would count twice: all of it*" "the same trace twice"
+run merge "$tmp/s1.trace" "$tmp/s2.yaml" -o "$tmp/x.trace"
+error_line 2 "moe-profile: --merge takes statistics or traces, not both*" "a trace and statistics"
+run merge "$tmp/s1.trace" "$tmp/b.trace" -o "$tmp/x.trace"
+error_line 2 "moe-profile: $tmp/b.trace: is of another model than $tmp/s1.trace, or has other scores*" "other scores"
+check "nothing is left of them" [ ! -e "$tmp/x.trace" ]
+
 # A stopped run's trace goes on where it was stopped.
 cat tests/data/*.valid.txt >"$tmp/long.txt"
 run "$bin/moe-profile" -q "$tiny" --text "$tmp/long.txt" --max-tokens 24 -o "$tmp/long.yaml" --trace "$tmp/long.trace"
@@ -52,7 +81,10 @@ run resume --trace "$tmp/stopped.trace"
 error_line 2 "moe-profile: $tmp/stopped.trace.part: is missing*" "a missing part is said"
 cp "$tmp/a.trace" "$tmp/stopped.trace.part"
 run resume --trace "$tmp/stopped.trace"
-error_line 2 "moe-profile: $tmp/stopped.trace.part: holds other documents*" "another's part is refused"
+error_line 2 "moe-profile: $tmp/stopped.trace.part: was made from other texts*" "another's part is refused"
+cp "$tmp/long.trace" "$tmp/stopped.trace.part"
+run resume --trace "$tmp/stopped.trace"
+error_line 2 "moe-profile: $tmp/stopped.trace.part: holds other documents*" "... and one that went further"
 cp "$tmp/kept" "$tmp/stopped.trace.part"
 run resume --trace "$tmp/stopped.trace"
 expect_exit 0 "--resume"
@@ -75,6 +107,8 @@ turn,phase,step,layer,slot,expert,weight,residency,expert_bytes
 END
 run "$bin/moe-profile" --import "$tmp/r.csv" -o "$tmp/r.trace"
 expect_exit 0 "a CSV is imported"
+run merge "$tmp/r.trace" -o "$tmp/x.trace"
+error_line 2 "moe-profile: $tmp/r.trace: does not say which shard*" "... and cannot be merged"
 run "$bin/moe-profile" --show "$tmp/r.trace"
 expect_stdout_like 'Trace of 2 tokens (1 of prompts, 1 decoded) in 1 sequences
 Imported: 2 MoE layers, 8 experts, 2 per token

@@ -1,6 +1,6 @@
 /*
  * Writes the binary seeds of fuzz_trace, in the form that target wants: a small trace with scores
- * and sizes, and one of choices alone. Run it in tests/fuzz/corpus/trace.
+ * and sizes, one of choices alone, and one of shards. Run it in tests/fuzz/corpus/trace.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,7 +37,7 @@ static int squeeze(const char *path, struct moe_err *err)
 }
 
 static int make(const char *path, uint32_t keep, uint32_t predictors, uint32_t n_variants,
-                struct moe_err *err)
+                uint32_t n_shards, struct moe_err *err)
 {
     static const uint64_t sizes[2 * LAYERS * EXPERTS] = {64, 64, 64, 64, 32};
     static const float scores[TOKENS * EXPERTS] = {0.5f, 0.25f, 0.125f, 0.125f, 1};
@@ -52,11 +52,17 @@ static int make(const char *path, uint32_t keep, uint32_t predictors, uint32_t n
                                           .expert_bytes = sizes};
     struct moe_layer_observation seen = {.chosen = chosen, .weights = scores, .stride = EXPERTS};
     struct moe_trace_writer *w;
+    uint64_t texts[] = {1, 2};
+    uint32_t held[] = {1, 2};
+    struct moe_origin origin = {
+        .documents = 6, .n_texts = 2, .texts = texts, .shards = {n_shards, 2, held}};
     for (int i = 0; i < MOE_N_PREDICTORS; i++)
         seen.predicted[i] = scores;
     int status = moe_trace_create(&w, path, &shape, err);
     if (status != MOE_OK)
         return status;
+    if (n_shards)
+        status = moe_trace_set_origins(w, &(struct moe_origins){1, &origin}, err);
     for (int sequence = 0; sequence < 2 && status == MOE_OK; sequence++) {
         status = moe_trace_begin(w, err);
         if (status == MOE_OK)
@@ -75,8 +81,8 @@ static int make(const char *path, uint32_t keep, uint32_t predictors, uint32_t n
 int main(void)
 {
     struct moe_err err;
-    if (make("choices", 0, 0, 0, &err) != MOE_OK ||
-        make("scores", 3, 1 << MOE_PREDICT_GATE_1 | 1 << MOE_PREDICT_ATTN, 2, &err) != MOE_OK) {
+    if (make("choices", 0, 0, 0, 0, &err) != MOE_OK || make("shards", 0, 0, 0, 3, &err) != MOE_OK ||
+        make("scores", 3, 1 << MOE_PREDICT_GATE_1 | 1 << MOE_PREDICT_ATTN, 2, 0, &err) != MOE_OK) {
         fprintf(stderr, "make_trace_seeds: %s\n", err.text);
         return 1;
     }

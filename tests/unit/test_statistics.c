@@ -296,6 +296,127 @@ static void decoded_tokens_place_experts(void **state)
     moe_statistics_free(old);
 }
 
+/* ---- What they were made from ---- */
+
+static void set_origin(struct moe_statistics *s, uint64_t text, uint32_t shard, uint32_t n)
+{
+    struct moe_err err = {0};
+    assert_ok(moe_origins_begin(&s->origins, 1, shard, n, &err), &err);
+    s->origins.items->documents = DOCUMENTS;
+    s->origins.items->pack_fingerprint = 99;
+    s->origins.items->texts[s->origins.items->n_texts++] = text;
+}
+
+static struct moe_statistics *run_shard(uint32_t shard, uint32_t n)
+{
+    struct moe_statistics *s = run(shard, n, 8, NULL);
+    set_origin(s, 1, shard, n);
+    return s;
+}
+
+static void merge_and_free(struct moe_statistics *sum, struct moe_statistics *part)
+{
+    struct moe_err err = {0};
+    assert_ok(moe_statistics_merge(sum, part, &err), &err);
+    moe_statistics_free(part);
+}
+
+static void same_files(const struct moe_statistics *s, const struct moe_statistics *t)
+{
+    struct moe_buf a = {0}, b = {0};
+    write_text(s, &a);
+    write_text(t, &b);
+    assert_true(a.size == b.size && memcmp(a.data, b.data, a.size) == 0);
+    moe_buf_release(&a);
+    moe_buf_release(&b);
+}
+
+static void shards_merge_once_and_to_the_whole(void **state)
+{
+    struct moe_err err = {0};
+    struct moe_statistics *whole = run_shard(0, 1), *back = NULL;
+    struct moe_statistics *sum = run_shard(3, 4), *some = run_shard(2, 4), *part = run_shard(2, 4);
+    struct moe_buf text = {0};
+    merge_and_free(some, run_shard(0, 4));
+    assert_fails(moe_origins_check(&some->origins, false, &err), MOE_ERR_USAGE,
+                 "shards 2, 4 of 4 are missing", &err);
+    write_text(some, &text); /* what is merged in part knows what it holds */
+    assert_non_null(strstr((char *)text.data, "shards: {of: 4, held: [1, 3]}"));
+    assert_ok(read_text(&back, (char *)text.data, text.size, &err), &err);
+    assert_fails(moe_statistics_merge(back, part, &err), MOE_ERR_USAGE, "shard 3 of 4", &err);
+    merge_and_free(sum, some);
+    merge_and_free(sum, run_shard(1, 4));
+    assert_ok(moe_origins_check(&sum->origins, false, &err), &err);
+    same_files(sum, whole);
+    assert_fails(moe_statistics_merge(sum, whole, &err), MOE_ERR_USAGE, "would count twice", &err);
+    moe_buf_release(&text);
+    moe_statistics_free(back);
+    moe_statistics_free(part);
+    moe_statistics_free(sum);
+    moe_statistics_free(whole);
+}
+
+/* Files of earlier versions say nothing, and what they are added to cannot either. */
+static void what_does_not_say_makes_a_sum_that_does_not(void **state)
+{
+    struct moe_statistics *known = run_shard(0, 2), *sum = run(1, 2, 8, NULL);
+    merge_and_free(sum, known);
+    assert_int_equal(sum->origins.n, 0);
+    sum->origins = (struct moe_origins){0};
+    struct moe_statistics *plain = run(0, 1, 8, NULL);
+    same_files(sum, plain);
+    moe_statistics_free(plain);
+    moe_statistics_free(sum);
+}
+
+static void an_unfinished_run_is_told(void **state)
+{
+    struct moe_err err = {0};
+    struct moe_statistics *s = run_shard(0, 1);
+    assert_ok(moe_statistics_check_finished(s, &err), &err);
+    s->origins.items->documents++;
+    assert_fails(moe_statistics_check_finished(s, &err), MOE_ERR_USAGE,
+                 "by an interrupted run, with 23 of 24 documents", &err);
+    moe_statistics_free(s);
+}
+
+/* The file's line `from` replaced. */
+static void origin_refused(const char *from, const char *to, const char *words)
+{
+    struct moe_err err = {0};
+    struct moe_statistics *s = run_shard(1, 5), *back = NULL;
+    struct moe_buf text = {0}, damaged = {0};
+    write_text(s, &text);
+    const char *at = strstr((char *)text.data, from);
+    assert_non_null(at);
+    moe_buf_append(&damaged, text.data, (uint64_t)(at - (char *)text.data));
+    moe_buf_text(&damaged, to);
+    moe_buf_text(&damaged, at + strlen(from));
+    assert_fails(read_text(&back, (char *)damaged.data, damaged.size, &err), MOE_ERR_FORMAT, words,
+                 &err);
+    moe_buf_release(&text);
+    moe_buf_release(&damaged);
+    moe_statistics_free(s);
+}
+
+static void damaged_origins_are_named(void **state)
+{
+    static const char shards[] = "{of: 5, held: [2]}";
+    origin_refused(shards, "{of: 5, held: [2, 2]}", "'held' must be rising");
+    origin_refused(shards, "{of: 5, held: [0]}", "'held' counts shards from 1");
+    origin_refused(shards, "{of: 5, held: [6]}", "from 0 to 5");
+    origin_refused(shards, "{of: 5, held: []}", "'held' must have 1 to 5 items");
+    origin_refused(shards, "{of: 0, held: [1]}", "'of' must be from 1 to 1048576");
+    origin_refused(shards, "{of: 1048577, held: [1]}",
+                   "'of' must be a whole number from 0 to 1048576");
+    origin_refused(shards, "{of: 5}", "'held' is missing");
+    origin_refused("    shards: {of: 5, held: [2]}\n", "", "'shards' is missing");
+    origin_refused("documents: 23", "documents: 18", "5 documents, its shards have 4");
+    origin_refused("documents: 23", "documents: 1e15", "'documents' must be");
+    origin_refused("\"0000000000000001\"", "", "'texts' must have 1 to 65536 items");
+    origin_refused("0000000000000001", "1", "an item must have 16 hexadecimal digits");
+}
+
 /* Every line dropped, every line cut short: an error with the place, or (a comment, a number cut to
  * one that still adds up) the file is read. Never a crash. */
 static void damaged_files_are_refused(void **state)
@@ -404,6 +525,10 @@ int main(void)
         cmocka_unit_test(other_settings_are_not_merged),
         cmocka_unit_test(a_file_gives_the_numbers_back),
         cmocka_unit_test(decoded_tokens_place_experts),
+        cmocka_unit_test(shards_merge_once_and_to_the_whole),
+        cmocka_unit_test(what_does_not_say_makes_a_sum_that_does_not),
+        cmocka_unit_test(an_unfinished_run_is_told),
+        cmocka_unit_test(damaged_origins_are_named),
         cmocka_unit_test(damaged_files_are_refused),
         cmocka_unit_test(paths_predict_what_follows),
         cmocka_unit_test(a_sketch_does_not_depend_on_order),

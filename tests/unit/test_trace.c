@@ -270,6 +270,123 @@ static void a_part_is_continued(void **state)
     free_document(&d[1]);
 }
 
+/* ---- Shards ---- */
+
+enum { SHARDS = 3, ALL_DOCUMENTS = 8 };
+
+/* A trace of the documents of a shard; text: what they are told to be. */
+static void write_shard(const char *to, const struct document *d, uint32_t shard, uint32_t n,
+                        uint64_t text)
+{
+    struct moe_err err = {0};
+    struct moe_trace_writer *w = NULL;
+    struct moe_origins origins;
+    assert_ok(moe_origins_begin(&origins, 1, shard, n, &err), &err);
+    origins.items->documents = ALL_DOCUMENTS;
+    origins.items->texts[origins.items->n_texts++] = text;
+    assert_ok(moe_trace_create(&w, to, d->shape, &err), &err);
+    assert_ok(moe_trace_set_origins(w, &origins, &err), &err);
+    for (uint32_t i = shard; i < ALL_DOCUMENTS; i += n)
+        put_document(w, &d[i], 100);
+    assert_ok(moe_trace_commit(w, &err), &err);
+    moe_origins_release(&origins);
+}
+
+static void assert_same_file(const char *a, const char *b)
+{
+    struct moe_err err = {0};
+    struct moe_buf x = {0}, y = {0};
+    assert_ok(moe_file_read_all(a, 1 << 30, &x, &err), &err);
+    assert_ok(moe_file_read_all(b, 1 << 30, &y, &err), &err);
+    assert_true(x.size == y.size && memcmp(x.data, y.data, x.size) == 0);
+    moe_buf_release(&x);
+    moe_buf_release(&y);
+}
+
+/* Documents of one frame, of exactly one, of several, of one token. */
+static void shards_merge_to_the_trace_of_one_run(void **state)
+{
+    static const uint32_t lengths[ALL_DOCUMENTS] = {20, 256, 300, 1, 512, 700, 3, 40};
+    static const struct moe_trace_shape s = {3, 8, 2, 4, SOME, 0, {""}, NULL, 7};
+    struct moe_err err = {0};
+    struct document d[ALL_DOCUMENTS];
+    char part[SHARDS][160], some[160], sum[160];
+    for (uint32_t i = 0; i < ALL_DOCUMENTS; i++)
+        d[i] = new_document(&s, lengths[i], lengths[i] / 2, i);
+    assert_true(trace_layout_of(&s).frame_tokens == 256);
+    for (uint32_t i = 0; i < SHARDS; i++) {
+        snprintf(part[i], sizeof part[i], "%s-%u", path, i);
+        write_shard(part[i], d, i, SHARDS, 5);
+    }
+    snprintf(some, sizeof some, "%s-some", path);
+    snprintf(sum, sizeof sum, "%s-sum", path);
+    write_shard(path, d, 0, 1, 5);
+    const char *all[] = {part[2], part[0], part[1]}, *last[] = {part[1], some};
+    assert_ok(moe_trace_merge(all, 3, sum, false, &err), &err);
+    assert_same_file(sum, path);
+    assert_fails(moe_trace_merge(all, 2, some, false, &err), MOE_ERR_USAGE,
+                 "shard 2 of 3 is missing", &err);
+    assert_ok(moe_trace_merge(all, 2, some, true, &err), &err);
+    assert_ok(moe_trace_merge(last, 2, sum, false, &err), &err);
+    assert_same_file(sum, path);
+    const char *twice[] = {part[0], some};
+    assert_fails(moe_trace_merge(twice, 2, sum, true, &err), MOE_ERR_USAGE,
+                 "-some: would count twice: shard 1 of 3", &err);
+    /* A run over other texts comes before or after, whatever the order of names. */
+    write_shard(other, d, 0, 1, 4);
+    const char *two[] = {path, other}, *turned[] = {other, path};
+    assert_ok(moe_trace_merge(two, 2, sum, false, &err), &err);
+    assert_ok(moe_trace_merge(turned, 2, some, false, &err), &err);
+    assert_same_file(sum, some);
+    struct moe_trace *t = NULL;
+    assert_ok(moe_trace_open(&t, sum, &err), &err);
+    assert_int_equal(moe_trace_totals(t)->sequences, 2 * ALL_DOCUMENTS);
+    moe_trace_close(t);
+    for (uint32_t i = 0; i < SHARDS; i++)
+        unlink(part[i]);
+    unlink(some);
+    unlink(sum);
+    for (uint32_t i = 0; i < ALL_DOCUMENTS; i++)
+        free_document(&d[i]);
+}
+
+/* What cannot be merged: no origin, another shape, documents that are missing. */
+static void what_does_not_belong_is_not_merged(void **state)
+{
+    struct moe_err err = {0};
+    struct moe_trace_shape s = {3, 8, 2, 4, SOME, 0, {""}, NULL, 7}, more = s;
+    struct document d[ALL_DOCUMENTS], e[ALL_DOCUMENTS];
+    more.keep = 5;
+    for (uint32_t i = 0; i < ALL_DOCUMENTS; i++) {
+        d[i] = new_document(&s, 2, 1, i);
+        e[i] = new_document(&more, 2, 1, i);
+    }
+    const char *both[] = {path, other};
+    write_shard(path, d, 0, 2, 5);
+    write_documents(other, &s, d, 2, 9);
+    assert_fails(moe_trace_merge(both, 2, path, false, &err), MOE_ERR_USAGE,
+                 "does not say which shard of which texts", &err);
+    write_shard(other, e, 1, 2, 5);
+    assert_fails(moe_trace_merge(both, 2, path, false, &err), MOE_ERR_USAGE,
+                 "has other scores or sizes of experts", &err);
+    struct moe_trace_writer *w = NULL;
+    struct moe_origins origins;
+    assert_ok(moe_origins_begin(&origins, 1, 1, 2, &err), &err);
+    origins.items->documents = ALL_DOCUMENTS;
+    origins.items->texts[origins.items->n_texts++] = 5;
+    assert_ok(moe_trace_create(&w, other, &s, &err), &err);
+    assert_ok(moe_trace_set_origins(w, &origins, &err), &err);
+    put_document(w, &d[1], 9);
+    assert_ok(moe_trace_commit(w, &err), &err);
+    assert_fails(moe_trace_merge(both, 2, path, false, &err), MOE_ERR_USAGE,
+                 "by an interrupted run, with 1 of 4 documents", &err);
+    moe_origins_release(&origins);
+    for (uint32_t i = 0; i < ALL_DOCUMENTS; i++) {
+        free_document(&d[i]);
+        free_document(&e[i]);
+    }
+}
+
 /* Values that are not numbers still give a trace that can be read. */
 static void odd_scores_are_written(void **state)
 {
@@ -402,6 +519,75 @@ static void frames_out_of_order_are_errors(void **state)
     assert_int_equal(read_bytes(swapped.data, swapped.size), MOE_ERR_FORMAT);
     moe_buf_release(&file);
     moe_buf_release(&swapped);
+}
+
+/* Origins that lie in a sound frame. */
+static void forged_origins_are_errors(void **state)
+{
+    static const struct moe_trace_shape s = {2, 8, 2, 0, 0, 0, {""}, NULL, 7};
+    struct moe_err err = {0};
+    uint64_t text = 3;
+    uint32_t held[] = {0, 2, 2};
+    struct moe_origin o = {.documents = 3, .n_texts = 1, .texts = &text, .shards = {3, 2, held}};
+    const struct moe_origins origins = {1, &o};
+    struct moe_trace *t = NULL;
+    for (int kind = 0; kind < 9; kind++) {
+        struct moe_trace_writer *w = NULL;
+        struct document d[] = {new_document(&s, 2, 1, 1), new_document(&s, 2, 1, 2)};
+        o.shards = (struct moe_shards){3, 2, held};
+        o.documents = 3;
+        o.n_texts = 1;
+        held[0] = 0;
+        switch (kind) {
+        case 1:
+            o.shards.n_held = 3; /* one of them twice */
+            break;
+        case 2:
+            o.shards.n = 2; /* the third of two */
+            break;
+        case 3:
+            o.shards.n = 0;
+            break;
+        case 4:
+            o.shards.n = MOE_MAX_SHARDS + 1;
+            break;
+        case 5:
+            held[0] = UINT32_MAX; /* number 0 in the file */
+            break;
+        case 6:
+            o.documents = 1; /* and two sequences */
+            break;
+        case 7:
+            o.documents = MOE_MAX_ORIGIN_DOCUMENTS + 1;
+            break;
+        case 8:
+            o.n_texts = 0;
+            break;
+        }
+        assert_ok(moe_trace_create(&w, path, &s, &err), &err);
+        assert_ok(moe_trace_set_origins(w, &origins, &err), &err);
+        put_document(w, &d[0], 9);
+        put_document(w, &d[1], 9);
+        assert_ok(moe_trace_commit(w, &err), &err);
+        assert_int_equal(moe_trace_open(&t, path, &err), kind ? MOE_ERR_FORMAT : MOE_OK);
+        if (kind)
+            assert_non_null(strstr(err.text, "frame at byte 96: "));
+        moe_trace_close(t);
+        free_document(&d[0]);
+        free_document(&d[1]);
+    }
+}
+
+/* Version 1 had no origins. */
+static void earlier_traces_are_read(void **state)
+{
+    struct moe_buf file = small_trace();
+    assert_int_equal(read_with_header(&file, 4, 1), MOE_OK);
+    assert_int_equal(read_with_header(&file, 4, 0), MOE_ERR_VERSION);
+    assert_int_equal(read_with_header(&file, 4, MOE_TRACE_VERSION + 1), MOE_ERR_VERSION);
+    moe_put_u32(file.data + 4, 1);
+    assert_int_equal(read_with_header(&file, 72, 1), MOE_ERR_FORMAT);
+    moe_buf_release(&file);
 }
 
 /* ---- Other engines' traces ---- */
@@ -540,11 +726,15 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_written_comes_back),
         cmocka_unit_test(a_part_is_continued),
+        cmocka_unit_test(shards_merge_to_the_trace_of_one_run),
+        cmocka_unit_test(what_does_not_belong_is_not_merged),
         cmocka_unit_test(odd_scores_are_written),
         cmocka_unit_test(a_cut_at_any_byte_is_an_error),
         cmocka_unit_test(damage_of_any_byte_is_an_error),
         cmocka_unit_test(forged_headers_are_errors),
         cmocka_unit_test(frames_out_of_order_are_errors),
+        cmocka_unit_test(forged_origins_are_errors),
+        cmocka_unit_test(earlier_traces_are_read),
         cmocka_unit_test(a_csv_is_imported),
         cmocka_unit_test(wrong_csv_is_refused),
         cmocka_unit_test(json_lines_are_imported),
