@@ -22,7 +22,7 @@ static struct {
     struct offline_shard shard;
     int metric, importance;
     double tolerance;
-    bool resume, compare, merge, show, json;
+    bool resume, compare, merge, partial, show, json;
 } o = {.calibrate = {.max_tokens = DEFAULT_TOKENS}, .shard = {0, 1}, .tolerance = 0.02};
 
 enum { EXACT = 0, PROXY };
@@ -96,6 +96,7 @@ static const struct cli_option options[] = {
      .help = "every N-th expert, from the I-th on"},
     {CLI_OPT_FLAG(0, "resume", &o.resume), .help = "continue an interrupted run"},
     {CLI_OPT_FLAG(0, "merge", &o.merge), .help = "merge shards, for a run with --from"},
+    {CLI_OPT_FLAG(0, "partial", &o.partial), .help = "--merge: though shards are missing"},
     {.kind = CLI_HEADING, .help = "Looking"},
     {CLI_OPT_FLAG(0, "show", &o.show), .help = "print tables and pictures"},
     {CLI_OPT_FLAG(0, "json", &o.json), .help = "--show: as JSON"},
@@ -106,8 +107,9 @@ static const struct cli_program program = {
     .name = "moe-calibrate",
     .summary = "Chooses a bitwidth for each expert, on your texts, within your tolerance.\n"
                "PACK has the bitwidths to choose from: moe-quantize --experts 8,4,2.",
-    .usage = (const char *const[]){"PACK --text FILE... -o MAP [OPTION]...",
-                                   "--merge MAP... -o MAP", "--show MAP [--json]", NULL},
+    .usage =
+        (const char *const[]){"PACK --text FILE... -o MAP [OPTION]...",
+                              "--merge MAP... -o MAP [--partial]", "--show MAP [--json]", NULL},
     .options = options,
     .examples =
         (const char *const[]){
@@ -181,18 +183,41 @@ static int calibrate(const char *pack)
     return status == MOE_OK ? CLI_DONE : cli_error(&err);
 }
 
+static int read_shard(void **file, const char *path, struct moe_err *err)
+{
+    struct moe_map *map = NULL;
+    int status = moe_map_read(&map, path, err);
+    *file = map;
+    return status;
+}
+
+static int check_finished(const void *file, struct moe_err *err)
+{
+    return moe_map_check_finished(file, err);
+}
+
+static int add(void *sum, void *file, struct moe_err *err)
+{
+    return moe_map_merge(sum, file, err);
+}
+
+static int check_whole(const void *sum, bool partial, struct moe_err *err)
+{
+    return partial ? MOE_OK : moe_map_check_whole(sum, err);
+}
+
+static void release(void *file)
+{
+    moe_map_free(file);
+}
+
 static int merge(char **paths, int n)
 {
+    static const struct offline_merging how = {read_shard, check_finished, add, check_whole,
+                                               release};
     struct moe_err err;
-    struct moe_map *sum = NULL;
-    int status = moe_map_read(&sum, paths[0], &err);
-    for (int i = 1; i < n && status == MOE_OK; i++) {
-        struct moe_map *part = NULL;
-        status = moe_map_read(&part, paths[i], &err);
-        if (status == MOE_OK && (status = moe_map_merge(sum, part, &err)) != MOE_OK)
-            moe_err_prefix(&err, "%s", paths[i]);
-        moe_map_free(part);
-    }
+    void *sum = NULL;
+    int status = offline_merge(&sum, &how, paths, n, o.partial, &err);
     if (status == MOE_OK)
         status = write_map(sum, o.out, &err);
     if (status == MOE_OK)
@@ -238,6 +263,8 @@ int main(int argc, char **argv)
         return status;
     if (o.merge + o.show + (o.texts.n > 0) > 1)
         return cli_misuse("--text, --merge and --show exclude each other");
+    if (o.partial && !o.merge)
+        return cli_misuse("--partial goes with --merge");
     if (o.json && !o.show)
         return cli_misuse("--json goes with --show");
     if (!take_without())

@@ -78,6 +78,7 @@ void moe_map_free(struct moe_map *map)
 {
     if (!map)
         return;
+    moe_shards_release(&map->importances.shards);
     free(map->importances.known);
     free(map->importances.nats);
     free(map->importances.error);
@@ -167,12 +168,12 @@ static bool same_figures(const struct moe_importances *a, const struct moe_impor
            a->changed[i] == b->changed[i] && a->visited[i] == b->visited[i];
 }
 
-int moe_map_merge(struct moe_map *sum, const struct moe_map *part, struct moe_err *err)
+int moe_map_adopt(struct moe_map *map, const struct moe_map *part, struct moe_err *err)
 {
-    struct moe_importances *to = &sum->importances;
+    struct moe_importances *to = &map->importances;
     const struct moe_importances *from = &part->importances;
-    const char *differs = difference(sum, part);
-    uint64_t n = (uint64_t)sum->n_layers * sum->n_experts;
+    const char *differs = difference(map, part);
+    uint64_t n = (uint64_t)map->n_layers * map->n_experts;
     if (differs)
         return moe_fail(err, MOE_ERR_USAGE, "the bit maps do not belong together: another %s",
                         differs);
@@ -183,7 +184,7 @@ int moe_map_merge(struct moe_map *sum, const struct moe_map *part, struct moe_er
             return moe_fail(err, MOE_ERR_USAGE,
                             "the bit maps do not belong together: layer %" PRIu64 " expert %" PRIu64
                             " has another importance",
-                            i / sum->n_experts, i % sum->n_experts);
+                            i / map->n_experts, i % map->n_experts);
     if (!to->there) {
         to->there = true;
         to->exact = from->exact;
@@ -204,8 +205,94 @@ int moe_map_merge(struct moe_map *sum, const struct moe_map *part, struct moe_er
     return MOE_OK;
 }
 
+/* The first expert that a map is to know, of those that no other shard knows. */
+static uint64_t first_expert(const struct moe_map *m)
+{
+    const struct moe_importances *i = &m->importances;
+    uint64_t n = (uint64_t)m->n_layers * m->n_experts;
+    if (i->shards.n)
+        return i->shards.held[0];
+    const uint8_t *known = i->there ? memchr(i->known, 1, n) : NULL;
+    return known ? (uint64_t)(known - i->known) : n;
+}
+
+/* Maps of earlier versions do not say their shards, but an expert is never of two. */
+static int join_shards(struct moe_map *sum, const struct moe_map *part, struct moe_err *err)
+{
+    struct moe_importances *to = &sum->importances;
+    const struct moe_importances *from = &part->importances;
+    uint64_t n = (uint64_t)sum->n_layers * sum->n_experts;
+    if (to->shards.n && from->shards.n)
+        return moe_shards_join(&to->shards, &from->shards, err);
+    for (uint64_t i = 0; i < n && to->there && from->there; i++)
+        if (to->known[i] && from->known[i])
+            return moe_fail(err, MOE_ERR_USAGE,
+                            "the importance of layer %" PRIu64 " expert %" PRIu64
+                            " is there already",
+                            i / sum->n_experts, i % sum->n_experts);
+    moe_shards_release(&to->shards);
+    return MOE_OK;
+}
+
+int moe_map_merge(struct moe_map *sum, struct moe_map *part, struct moe_err *err)
+{
+    const char *differs = difference(sum, part);
+    if (differs)
+        return moe_fail(err, MOE_ERR_USAGE, "the bit maps do not belong together: another %s",
+                        differs);
+    uint64_t first = first_expert(sum), other = first_expert(part);
+    int status = join_shards(sum, part, err);
+    if (status != MOE_OK)
+        return status;
+    if (other < first) {
+        struct moe_map exchanged = *sum;
+        *sum = *part;
+        *part = exchanged;
+        struct moe_shards joined = part->importances.shards;
+        part->importances.shards = sum->importances.shards;
+        sum->importances.shards = joined;
+    }
+    status = moe_map_adopt(sum, part, err);
+    if (status == MOE_OK && sum->importances.shards.n == 0 && moe_map_complete(sum))
+        status = moe_shards_set(&sum->importances.shards, 0, 1, err);
+    return status;
+}
+
 bool moe_map_complete(const struct moe_map *map)
 {
     uint64_t n = (uint64_t)map->n_layers * map->n_experts;
     return map->importances.there && !memchr(map->importances.known, 0, n);
+}
+
+static uint64_t n_known(const struct moe_map *map)
+{
+    uint64_t n = (uint64_t)map->n_layers * map->n_experts, sum = 0;
+    for (uint64_t i = 0; i < n && map->importances.there; i++)
+        sum += map->importances.known[i];
+    return sum;
+}
+
+int moe_map_check_whole(const struct moe_map *map, struct moe_err *err)
+{
+    uint64_t n = (uint64_t)map->n_layers * map->n_experts;
+    if (map->importances.shards.n)
+        return moe_shards_check_whole(&map->importances.shards, err);
+    if (moe_map_complete(map))
+        return MOE_OK;
+    return moe_fail(err, MOE_ERR_USAGE,
+                    "the importances of %" PRIu64 " of %" PRIu64
+                    " experts are missing (--partial merges those there are)",
+                    n - n_known(map), n);
+}
+
+int moe_map_check_finished(const struct moe_map *map, struct moe_err *err)
+{
+    uint64_t n = (uint64_t)map->n_layers * map->n_experts, known = n_known(map);
+    uint64_t all = moe_shards_items(&map->importances.shards, n);
+    if (!map->importances.there || map->importances.shards.n == 0 || known == all)
+        return MOE_OK;
+    return moe_fail(err, MOE_ERR_USAGE,
+                    "was left by an interrupted run, with %" PRIu64 " of %" PRIu64
+                    " importances; --resume finishes it",
+                    known, all);
 }

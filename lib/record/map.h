@@ -18,6 +18,7 @@
 #include "base/err.h"
 #include "cache/policy.h" /* MOE_HOBBIT_WEIGHTS */
 #include "fmt/pack.h"
+#include "record/shards.h"
 #include "record/statistics.h" /* MOE_SCORE_BINS */
 
 enum {
@@ -68,9 +69,10 @@ struct moe_importances {
     bool exact;            /* measured; false: estimated */
     uint32_t upper, lower; /* variants */
     uint32_t dense_bits;
-    uint8_t *known;    /* 1: measured; a shard knows only its own */
-    double *nats;      /* increase of the text's sum; may be negative */
-    double *error;     /* its standard error over documents; of estimates 0 */
+    struct moe_shards shards; /* of the experts, counted over all layers, that are to be known */
+    uint8_t *known;           /* 1: measured; a shard knows only its own */
+    double *nats;             /* increase of the text's sum; may be negative */
+    double *error;            /* its standard error over documents; of estimates 0 */
     uint32_t *changed; /* tokens whose most likely next token is another than with all at the upper
                           one; of estimates 0 */
     uint32_t *visited; /* documents that visit the expert */
@@ -151,12 +153,20 @@ int moe_map_new(struct moe_map **out, uint32_t n_layers, uint32_t n_experts, uin
                 struct moe_err *err);
 void moe_map_free(struct moe_map *map); /* NULL is fine */
 
-/* Adds a shard's importances: same model, pack, variants, metric and texts to choose on (those to
- * judge on may differ); an expert that both know must have the same figures to the last digit.
- * Otherwise MOE_ERR_USAGE, which names what differs, and `sum` stays as it was. */
-int moe_map_merge(struct moe_map *sum, const struct moe_map *part, struct moe_err *err);
+/* Takes over what another map knows of importances: same model, pack, variants, metric and texts to
+ * choose on (those to judge on may differ); an expert that both know must have the same figures to
+ * the last digit. Otherwise MOE_ERR_USAGE, which names what differs, and `map` stays as it was. */
+int moe_map_adopt(struct moe_map *map, const struct moe_map *from, struct moe_err *err);
+/* The same for shards of one calibration, of which no expert may be known twice (MOE_ERR_USAGE).
+ * What does not depend on the shard comes from the one with the lowest number, whatever the order:
+ * the two maps may be exchanged. */
+int moe_map_merge(struct moe_map *sum, struct moe_map *part, struct moe_err *err);
 /* Whether all experts' importances are known. */
 bool moe_map_complete(const struct moe_map *map);
+/* MOE_ERR_USAGE: shards are missing, or (they are not known) experts; an interrupted run left it,
+ * and it lacks experts of its own shards. */
+int moe_map_check_whole(const struct moe_map *map, struct moe_err *err);
+int moe_map_check_finished(const struct moe_map *map, struct moe_err *err);
 
 /* YAML, moe-map(5); JSON with the same members. Losses without tokens are left out, and so is a
  * rank correlation that is NAN. MOE_ERR_USAGE: another number is not finite. */

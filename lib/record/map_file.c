@@ -191,13 +191,22 @@ static const struct moe_member importances_members[] = {
     VARIANT("upper", importances.upper),
     VARIANT("lower", importances.lower),
     BITS(moe_map, "dense_bits", importances.dense_bits),
+    MOE_OWN("shards", offsetof(struct moe_map, importances.shards), moe_shards_member),
     MOE_OWN("layers", 0, map_importance_layers),
 };
 
 static int check_importances(struct moe_record_reader *r, struct moe_yaml_node *map, void *record)
 {
-    const struct moe_importances *i = &((const struct moe_map *)record)->importances;
-    return map_check_pair(r, map, "upper", i->upper, "lower", i->lower);
+    const struct moe_map *m = record;
+    const struct moe_importances *i = &m->importances;
+    int status = map_check_pair(r, map, "upper", i->upper, "lower", i->lower);
+    for (uint64_t e = 0; e < (uint64_t)m->n_layers * m->n_experts; e++)
+        if (status == MOE_OK && i->shards.n && i->known[e] &&
+            !moe_shards_hold(&i->shards, (uint32_t)(e % i->shards.n)))
+            status = moe_yaml_fail(r->doc, moe_yaml_get(map, "layers"), r->err,
+                                   "layer %" PRIu64 " expert %" PRIu64 " is of another shard",
+                                   e / m->n_experts, e % m->n_experts);
+    return status;
 }
 
 static const struct moe_record importances_record = {

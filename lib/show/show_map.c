@@ -229,6 +229,10 @@ void moe_show_map_line(const struct moe_map *map, struct moe_buf *out)
     if (!c->there) {
         moe_buf_text(out, moe_map_complete(map) ? "importances of all experts"
                                                 : "importances of some experts");
+        if (map->importances.shards.n && !moe_shards_whole(&map->importances.shards)) {
+            moe_buf_text(out, ", ");
+            moe_shards_print(&map->importances.shards, out);
+        }
         return;
     }
     moe_buf_printf(out, "%s instead of %s, %+.2f%s (standard error %.2f)",

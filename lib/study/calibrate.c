@@ -50,7 +50,7 @@ static int save_now_and_then(void *ctx, struct moe_err *err)
     return status;
 }
 
-/* Adopts importances that another calibration measured, whatever its bounds. */
+/* Adopts the importances of this shard that another calibration measured, whatever its bounds. */
 static int adopt(struct calibration *c, const struct moe_map *from, const char *name,
                  struct moe_err *err)
 {
@@ -62,8 +62,27 @@ static int adopt(struct calibration *c, const struct moe_map *from, const char *
     m->upper = from->importances.upper;
     m->lower = from->importances.lower;
     m->dense_bits = from->importances.dense_bits;
-    int status = moe_map_merge(c->map, from, err);
+    int status = moe_map_adopt(c->map, from, err);
+    for (uint64_t e = 0; e < (uint64_t)c->map->n_layers * c->map->n_experts; e++)
+        m->known[e] &= e % c->options->n_shards == c->options->shard;
     return status == MOE_OK ? MOE_OK : moe_err_prefix(err, "%s", name);
+}
+
+/* Earlier versions did not say which shard was interrupted. */
+static int check_shard(const struct calibration *c, const struct moe_map *before,
+                       struct moe_err *err)
+{
+    const struct moe_shards *left = &before->importances.shards;
+    struct moe_buf which = {0};
+    if (left->n == 0 || moe_shards_same(left, &c->map->importances.shards))
+        return MOE_OK;
+    moe_shards_print(left, &which);
+    moe_buf_u8(&which, 0);
+    int status =
+        moe_fail(err, MOE_ERR_USAGE, "%s: was left by another shard (%s); remove it or give that",
+                 c->options->partial, which.failed ? "?" : (const char *)which.data);
+    moe_buf_release(&which);
+    return status;
 }
 
 /* Adopts what a stopped run left in the partial file. */
@@ -74,6 +93,8 @@ static int resume(struct calibration *c, struct moe_err *err)
     if (!o->partial || !o->resume || !moe_path_exists(o->partial))
         return MOE_OK;
     int status = moe_map_read(&before, o->partial, err);
+    if (status == MOE_OK)
+        status = check_shard(c, before, err);
     if (status == MOE_OK && before->importances.there)
         status = adopt(c, before, o->partial, err);
     moe_map_free(before);
@@ -106,7 +127,7 @@ static int describe(struct calibration *c, struct moe_err *err)
     map->metric = c->options->metric;
     map->tolerance = c->options->tolerance;
     map->max_tokens = c->options->max_tokens;
-    return MOE_OK;
+    return moe_shards_set(&map->importances.shards, c->options->shard, c->options->n_shards, err);
 }
 
 static void note_texts(struct moe_map *map, const struct moe_corpus *corpus, bool check)

@@ -27,7 +27,7 @@ static void check_round_trip(const struct moe_map *map, bool json)
         abort();
     if (json)
         check_json(&first);
-    if (moe_map_merge(again, map, &err) != MOE_OK)
+    if (moe_map_adopt(again, map, &err) != MOE_OK)
         abort();
     moe_map_free(again);
     fuzz_same(&first, &second);

@@ -511,6 +511,13 @@ static void damage_of_importances_is_named(void **state)
             "importances: {exact: false, upper: \"4\", lower: \"2\", dense_bits: 8, "
             "layers: [{layer: 0, nats: [1, 1, 1], " ROWS "]}",
             "unknown key 'error_nats'");
+#define SHARDS(shards, experts)                                                                    \
+    "importances: {exact: false, upper: \"4\", lower: \"2\", dense_bits: 8, shards: " shards       \
+    ", layers: [{layer: 0, experts: [" experts "], nats: [1, 1], visited_documents: [1, 1]}]}"
+    refused(10, SHARDS("{of: 3, held: [2, 2]}", "0, 1"), "'held' must be rising");
+    refused(10, SHARDS("{of: 3, held: [0]}", "0, 1"), "'held' counts shards from 1");
+    refused(10, SHARDS("{of: 0, held: []}", "0, 1"), "'of' must be from 1 to");
+    refused(10, SHARDS("{of: 2, held: [1]}", "0, 1"), "layer 0 expert 1 is of another shard");
 }
 
 static void damage_of_the_choice_is_named(void **state)
@@ -617,7 +624,7 @@ static void shapes_that_do_not_fit_are_refused(void **state)
 
 /* ---- Shards ---- */
 
-static void shards_merge_to_the_whole(void **state)
+static void importances_are_taken_over(void **state)
 {
     struct moe_err err = {0};
     uint64_t seed = 2;
@@ -630,14 +637,85 @@ static void shards_merge_to_the_whole(void **state)
     for (uint32_t shard = 0; shard < 2; shard++) {
         struct moe_map *known = shard_map(2, shard);
         assert_false(moe_map_complete(known));
-        assert_ok(moe_map_merge(merged, known, &err), &err);
+        assert_ok(moe_map_adopt(merged, known, &err), &err);
         assert_int_equal(moe_map_complete(merged), shard == 1);
-        assert_ok(moe_map_merge(merged, known, &err), &err); /* known to both */
+        assert_ok(moe_map_adopt(merged, known, &err), &err); /* known to both */
         moe_map_free(known);
     }
     assert_same_map(whole, merged);
     moe_map_free(merged);
     moe_map_free(whole);
+}
+
+/* Shard i of n of a map of 15 experts, saying so. */
+static struct moe_map *nth_shard(uint32_t i, uint32_t n)
+{
+    struct moe_err err = {0};
+    uint64_t seed = 2;
+    struct moe_map *m = new_map(3, 5, 2);
+    fill_texts(m, &seed);
+    fill_importances(m, &seed);
+    for (uint32_t e = 0; e < 15; e++)
+        if (e % n != i) {
+            m->importances.known[e] = 0;
+            m->importances.nats[e] = m->importances.error[e] = 0;
+            m->importances.changed[e] = m->importances.visited[e] = 0;
+        }
+    assert_ok(moe_shards_set(&m->importances.shards, i, n, &err), &err);
+    m->tolerance = i; /* need not be the same */
+    return m;
+}
+
+static void merge_and_free(struct moe_map *to, struct moe_map *from)
+{
+    struct moe_err err = {0};
+    assert_ok(moe_map_merge(to, from, &err), &err);
+    moe_map_free(from);
+}
+
+/* In any order, in one go or in two, and with shards that have no experts. */
+static void shards_merge_to_the_whole(void **state)
+{
+    struct moe_err err = {0};
+    for (uint32_t n = 3; n <= 30; n += 27) {
+        struct moe_map *whole = nth_shard(0, 1), *merged = nth_shard(1, n),
+                       *some = nth_shard(n - 1, n);
+        for (uint32_t i = 2; i < n - 1; i++)
+            merge_and_free(some, nth_shard(i, n));
+        assert_ok(moe_map_check_finished(some, &err), &err);
+        comes_back(some);
+        merge_and_free(merged, some);
+        assert_fails(moe_map_check_whole(merged, &err), MOE_ERR_USAGE, "shard 1 of", &err);
+        struct moe_map *twice = nth_shard(1, n), *first = nth_shard(0, n);
+        assert_fails(moe_map_merge(merged, twice, &err), MOE_ERR_USAGE,
+                     "would count twice: shard 2 of", &err);
+        merge_and_free(merged, first);
+        moe_map_free(twice);
+        assert_ok(moe_map_check_whole(merged, &err), &err);
+        assert_same_map(whole, merged);
+        assert_true(moe_shards_whole(&merged->importances.shards));
+        whole->importances.known[3] = 0;
+        assert_fails(moe_map_check_finished(whole, &err), MOE_ERR_USAGE, "14 of 15 importances",
+                     &err);
+        moe_map_free(merged);
+        moe_map_free(whole);
+    }
+}
+
+/* Those of earlier versions: no expert may be known twice, and all of them are a whole. */
+static void maps_that_do_not_say_their_shards_merge(void **state)
+{
+    struct moe_err err = {0};
+    struct moe_map *merged = shard_map(2, 1), *twice = shard_map(2, 1);
+    assert_fails(moe_map_merge(merged, twice, &err), MOE_ERR_USAGE,
+                 "the importance of layer 0 expert 1 is there already", &err);
+    moe_map_free(twice);
+    assert_fails(moe_map_check_whole(merged, &err), MOE_ERR_USAGE,
+                 "importances of 8 of 15 experts are missing", &err);
+    merge_and_free(merged, shard_map(2, 0));
+    assert_ok(moe_map_check_whole(merged, &err), &err);
+    assert_true(moe_shards_whole(&merged->importances.shards));
+    moe_map_free(merged);
 }
 
 static struct moe_map *sum, *part;
@@ -657,12 +735,13 @@ static int free_shards(void **state)
 }
 
 /* A member of `part` is another, and `sum` stays as it was. */
-#define DIFFERS(change, words)                                                                     \
+#define DIFFERS(change, words) FAILS(moe_map_merge, change, words)
+#define FAILS(call, change, words)                                                                 \
     do {                                                                                           \
         struct moe_err err = {0};                                                                  \
         make_shards(state);                                                                        \
         change;                                                                                    \
-        assert_fails(moe_map_merge(sum, part, &err), MOE_ERR_USAGE, words, &err);                  \
+        assert_fails(call(sum, part, &err), MOE_ERR_USAGE, words, &err);                           \
         struct moe_map *before = shard_map(7, 0);                                                  \
         assert_same_map(before, sum);                                                              \
         moe_map_free(before);                                                                      \
@@ -697,7 +776,8 @@ static void figures_must_agree_in_every_digit(void **state)
 {
     /* Number 8 of all is expert 3 of layer 1. */
 #define BOTH_KNOW(change)                                                                          \
-    DIFFERS(                                                                                       \
+    FAILS(                                                                                         \
+        moe_map_adopt,                                                                             \
         {                                                                                          \
             moe_map_free(part);                                                                    \
             part = shard_map(7, 0);                                                                \
@@ -765,7 +845,9 @@ int main(void)
         cmocka_unit_test(files_that_are_no_map_are_refused),
         cmocka_unit_test(what_is_cut_off_is_refused),
         cmocka_unit_test(shapes_that_do_not_fit_are_refused),
+        cmocka_unit_test(importances_are_taken_over),
         cmocka_unit_test(shards_merge_to_the_whole),
+        cmocka_unit_test(maps_that_do_not_say_their_shards_merge),
         cmocka_unit_test(what_does_not_belong_together_is_refused),
         cmocka_unit_test(figures_must_agree_in_every_digit),
         cmocka_unit_test(texts_to_judge_on_may_differ),
