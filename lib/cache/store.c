@@ -20,7 +20,8 @@ struct pool {
     uint64_t slot_bytes;
     uint32_t free; /* head of the free list, MOE_NO_SLOT: empty */
     uint32_t n_free;
-    uint32_t unfilled;                  /* slots that the cache has not filled, of all domains */
+    uint32_t n_cache;                   /* slots that the cache may fill, of all domains */
+    uint32_t unfilled;                  /* ... and has not filled */
     uint32_t staged_first, staged_last; /* in order of staging; MOE_NO_SLOT: none */
     bool per_layer;
     struct domain *domains; /* [n_layers], or one */
@@ -75,6 +76,7 @@ static int open_pool(struct moe_store *s, struct pool *pool, const struct moe_st
                              pool->per_layer ? params->per_layer[i] : params->n_cache, err);
         pool->unfilled += pool->domains[i].capacity;
     }
+    pool->n_cache = pool->unfilled;
     pool->free = pool->staged_first = pool->staged_last = MOE_NO_SLOT;
     pool->n_free = pool->n;
     for (uint32_t i = pool->first + pool->n; status == MOE_OK && i-- > pool->first;) {
@@ -366,16 +368,22 @@ static uint32_t oldest_staged(const struct moe_store *s, const struct pool *pool
     return MOE_NO_SLOT;
 }
 
-static uint32_t reclaim_staged(struct moe_store *s, struct pool *pool, bool stale)
+/* Frees the slot of a staged expert. */
+static void leave(struct moe_store *s, const struct pool *pool, uint32_t slot)
 {
-    uint32_t slot = oldest_staged(s, pool, stale);
-    if (slot == MOE_NO_SLOT)
-        return MOE_NO_SLOT;
     if (s->slots[slot].prefetched) {
         s->counts.staged_unused++;
         s->counts.staged_unused_bytes += pool->slot_bytes;
     }
     vacate(s, slot);
+}
+
+static uint32_t reclaim_staged(struct moe_store *s, struct pool *pool, bool stale)
+{
+    uint32_t slot = oldest_staged(s, pool, stale);
+    if (slot == MOE_NO_SLOT)
+        return MOE_NO_SLOT;
+    leave(s, pool, slot);
     return take_free(s, pool);
 }
 
@@ -403,20 +411,68 @@ uint32_t moe_store_miss(struct moe_store *s, uint32_t layer, uint32_t expert, ui
     return slot;
 }
 
+/* Slots of the cache that other experts are in: it has more places to fill than there are free
+ * slots. */
+static uint32_t n_lent(const struct pool *pool)
+{
+    return pool->unfilled > pool->n_free ? pool->unfilled - pool->n_free : 0;
+}
+
+/* As evictable, of an expert that runs again no sooner than in the next pass. */
+static bool has_run(void *ctx, uint32_t key)
+{
+    const struct eviction *e = ctx;
+    return key / e->s->n_experts <= e->s->layer && evictable(ctx, key);
+}
+
+/* Takes a slot from the cache. */
+static uint32_t borrow(struct moe_store *s, struct pool *pool)
+{
+    struct eviction e = {s, (uint32_t)(pool - s->pools)};
+    for (uint32_t layer = s->layer + 1; layer-- > 0 && pool->n_free == 0;) {
+        struct domain *d = domain_of(pool, layer);
+        int64_t victim = d->n > 0 ? d->policy->ops->victim(d->policy, MOE_NO_KEY, has_run, &e) : -1;
+        if (victim >= 0) {
+            vacate(s, cached_slot(s, e.class_index, (uint32_t)victim));
+            s->counts.evictions++;
+        }
+        if (!pool->per_layer)
+            break;
+    }
+    return take_free(s, pool);
+}
+
 uint32_t moe_store_stage(struct moe_store *s, uint32_t layer, uint32_t expert, uint32_t variant,
-                         bool replace)
+                         bool replace, uint32_t lend)
 {
     struct pool *pool = &s->pools[s->class_of[item(s, layer, expert, variant)]];
     /* Free slots that the cache has not filled yet belong to it. */
     uint32_t slot = pool->n_free > pool->unfilled ? take_free(s, pool) : MOE_NO_SLOT;
     if (slot == MOE_NO_SLOT && replace)
         slot = reclaim_staged(s, pool, true);
+    if (lend > pool->n_cache / 2)
+        lend = pool->n_cache / 2;
+    if (slot == MOE_NO_SLOT && n_lent(pool) < lend)
+        slot = borrow(s, pool);
     if (slot == MOE_NO_SLOT)
         return MOE_NO_SLOT;
     occupy(s, slot, layer, expert, variant, MOE_SLOT_STAGED);
     s->slots[slot].prefetched = true;
     stage(s, slot);
     return slot;
+}
+
+void moe_store_take_back(struct moe_store *s)
+{
+    for (uint32_t c = 0; c < s->n_classes; c++) {
+        struct pool *pool = &s->pools[c];
+        while (n_lent(pool) > 0) {
+            uint32_t slot = oldest_staged(s, pool, false);
+            if (slot == MOE_NO_SLOT)
+                break;
+            leave(s, pool, slot);
+        }
+    }
 }
 
 uint32_t moe_store_fill(struct moe_store *s, uint32_t layer, uint32_t expert, uint32_t variant)

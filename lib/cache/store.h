@@ -84,11 +84,18 @@ uint32_t moe_store_miss(struct moe_store *s, uint32_t layer, uint32_t expert, ui
  * the token began, is stale. (A token has begun when the layer is not above the last one.) */
 void moe_store_begin_layer(struct moe_store *s, uint32_t layer);
 
-/* A slot in the working part for a predicted expert: loading, staged, not pinned. MOE_NO_SLOT
- * rather than evict a cached expert; stale ones make room, the oldest first, when `replace`. (A
- * miss takes the slot of any staged one, stale ones first.) */
+/* A slot in the working part for a predicted expert: loading, staged, not pinned. Stale ones make
+ * room, the oldest first, when `replace`. (A miss takes the slot of any staged one, stale ones
+ * first.) Where there is none, the cache lends one of its slots, at most `lend` of them and half of
+ * the pool's: one that it has not filled, or that of an expert which the policy evicts among the
+ * layers up to the one whose router chose last, the last of them first: these run again latest.
+ * Else MOE_NO_SLOT. */
 uint32_t moe_store_stage(struct moe_store *s, uint32_t layer, uint32_t expert, uint32_t variant,
-                         bool replace);
+                         bool replace, uint32_t lend);
+
+/* Gives lent slots back to the cache: as many staged experts leave, the oldest first, as far as
+ * they can. */
+void moe_store_take_back(struct moe_store *s);
 
 /* Fills the cache before the first token: a slot of the cached part, admitted, loading, not pinned.
  * MOE_NO_SLOT when the domain is full. */

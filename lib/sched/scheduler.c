@@ -251,8 +251,10 @@ void moe_scheduler_begin_tokens(struct moe_scheduler *s, uint32_t n, bool prefil
     scheduler_account(s);
     s->counts = counts;
     s->prefill = prefill;
-    if (!prefill)
+    if (!prefill) {
         memset(s->in_prompt, 0, s->n_layers * sizeof *s->in_prompt);
+        moe_store_take_back(s->store);
+    }
     moe_usage_begin_tokens(&s->usage, n);
 }
 

@@ -615,6 +615,53 @@ static void a_cancelled_load_may_be_wanted_again(void **state)
     moe_scheduler_close(s);
 }
 
+/* Prefetches that a prediction of five absent experts of layer 1 begins, for a prompt or a token,
+ * beside a full cache of eight and two working slots. */
+static uint32_t staged_for(struct moe_scheduler *s, uint32_t n_rows)
+{
+    struct moe_err err = {0};
+    float scores[N_EXPERTS], unimportance[N_EXPERTS];
+    for (uint32_t layer = 0; layer < N_LAYERS; layer++)
+        pass(s, layer, 1, 2);
+    moe_scheduler_begin_tokens(s, n_rows, n_rows > 1, &counts);
+    pass(s, 0, 1, 2);
+    struct moe_prediction p =
+        predict(1, (const uint32_t[]){3, 4, 5, 6, 7}, 5, scores, unimportance);
+    p.n_rows = n_rows;
+    for (uint32_t e = 3; n_rows > 1 && e < N_EXPERTS; e++)
+        unimportance[e] = 0;
+    assert_ok(moe_scheduler_predicted(s, &p, 1, &err), &err);
+    return channel.n;
+}
+
+/* Prompts stage in slots of the cache, too: those of layers that have run; decoding has them back.
+ */
+static void prompts_stage_more(void **state)
+{
+    struct moe_strategy strategy = strategy_of("prefetch");
+    struct moe_err err = {0};
+    strategy.prefetch = (struct moe_prefetch_limits){.percentile = 25};
+    struct moe_scheduler *s = open_scheduler(&strategy, 8, 0, 2);
+    assert_int_equal(staged_for(s, 1), 2);
+    moe_scheduler_close(s);
+    s = open_scheduler(&strategy, 8, 0, 2);
+    assert_int_equal(staged_for(s, 9), 4); /* two of layer 0, which has just run */
+    for (uint32_t e = 1; e < 3; e++)
+        for (uint32_t layer = 0; layer < N_LAYERS; layer++)
+            assert_int_equal(moe_store_find(moe_scheduler_store(s), layer, e, 0) == MOE_NO_SLOT,
+                             layer == 0);
+    arrive_all(s);
+    assert_true(moe_store_check(moe_scheduler_store(s), &err));
+    moe_scheduler_begin_tokens(s, 1, false, &counts);
+    pass(s, 0, 1, 2);
+    uint64_t misses = counts.misses;
+    pass(s, 0, 1, 2);
+    pass(s, 2, 1, 2);
+    assert_int_equal(counts.misses, misses); /* all eight are kept again */
+    assert_true(moe_store_check(moe_scheduler_store(s), &err));
+    moe_scheduler_close(s);
+}
+
 /* HOBBIT fig. 8: layer 3 is looked at only because everything predicted for layer 2 is there. */
 static void depth_goes_on_while_everything_is_present(void **state)
 {
@@ -843,6 +890,7 @@ int main(void)
         cmocka_unit_test(a_prompt_in_parts_swaps_as_a_whole),
         cmocka_unit_test(a_right_prediction_is_a_prefetch_hit_a_wrong_one_is_cancelled),
         cmocka_unit_test(a_cancelled_load_may_be_wanted_again),
+        cmocka_unit_test(prompts_stage_more),
         cmocka_unit_test(depth_goes_on_while_everything_is_present),
         cmocka_unit_test(predicted_experts_are_protected_and_graded),
         cmocka_unit_test(one_load_at_a_time_until_the_router),

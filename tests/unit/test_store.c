@@ -131,17 +131,17 @@ static void staged_experts_do_not_touch_the_cache(void **state)
     struct moe_store *s = open_store("lru", 2, 2, NULL, 1);
     ask(s, 0, 0, 0);
     ask(s, 0, 1, 0);
-    uint32_t a = moe_store_stage(s, 1, 4, 0, false), b = moe_store_stage(s, 1, 5, 0, false);
+    uint32_t a = moe_store_stage(s, 1, 4, 0, false, 0), b = moe_store_stage(s, 1, 5, 0, false, 0);
     assert_int_not_equal(a, MOE_NO_SLOT);
     assert_int_not_equal(b, MOE_NO_SLOT);
-    assert_int_equal(moe_store_stage(s, 1, 6, 0, true), MOE_NO_SLOT); /* both still loading */
+    assert_int_equal(moe_store_stage(s, 1, 6, 0, true, 0), MOE_NO_SLOT); /* both still loading */
     moe_store_ready(s, a);
     moe_store_ready(s, b);
     assert_true(moe_store_slot(s, a)->prefetched);
-    assert_int_equal(moe_store_stage(s, 1, 6, 0, false), MOE_NO_SLOT);
-    assert_int_equal(moe_store_stage(s, 1, 6, 0, true), MOE_NO_SLOT); /* may still be wanted */
-    moe_store_begin_layer(s, 1);                                      /* its router has chosen */
-    assert_int_equal(moe_store_stage(s, 2, 6, 0, true), a); /* the older wrong prediction */
+    assert_int_equal(moe_store_stage(s, 1, 6, 0, false, 0), MOE_NO_SLOT);
+    assert_int_equal(moe_store_stage(s, 1, 6, 0, true, 0), MOE_NO_SLOT); /* may still be wanted */
+    moe_store_begin_layer(s, 1);                                         /* its router has chosen */
+    assert_int_equal(moe_store_stage(s, 2, 6, 0, true, 0), a); /* the older wrong prediction */
     assert_int_equal(moe_store_counts(s)->staged_unused, 1);
     assert_int_equal(moe_store_counts(s)->staged_unused_bytes, 4096);
     assert_true(ask(s, 0, 0, 0));
@@ -158,12 +158,12 @@ static void staged_experts_grow_stale_with_the_token(void **state)
 {
     struct moe_store *s = open_store("lru", 0, 1, NULL, 1);
     moe_store_begin_layer(s, 0);
-    uint32_t a = moe_store_stage(s, 2, 4, 0, true);
+    uint32_t a = moe_store_stage(s, 2, 4, 0, true, 0);
     moe_store_ready(s, a);
     moe_store_begin_layer(s, 1);
-    assert_int_equal(moe_store_stage(s, 2, 5, 0, true), MOE_NO_SLOT);
+    assert_int_equal(moe_store_stage(s, 2, 5, 0, true, 0), MOE_NO_SLOT);
     moe_store_begin_layer(s, 0); /* the next token */
-    assert_int_equal(moe_store_stage(s, 1, 5, 0, true), a);
+    assert_int_equal(moe_store_stage(s, 1, 5, 0, true, 0), a);
     moe_store_close(s);
 }
 
@@ -210,8 +210,47 @@ static void an_expert_takes_the_place_of_another(void **state)
 static void free_cache_slots_are_not_for_staging(void **state)
 {
     struct moe_store *s = open_store("lru", 4, 1, NULL, 1);
-    assert_int_not_equal(moe_store_stage(s, 0, 0, 0, false), MOE_NO_SLOT);
-    assert_int_equal(moe_store_stage(s, 0, 1, 0, false), MOE_NO_SLOT);
+    assert_int_not_equal(moe_store_stage(s, 0, 0, 0, false, 0), MOE_NO_SLOT);
+    assert_int_equal(moe_store_stage(s, 0, 1, 0, false, 0), MOE_NO_SLOT);
+    moe_store_close(s);
+}
+
+/* The cache lends slots of layers that have run, the last of them first, at most half of its slots,
+ * and gets them back. */
+static void the_cache_lends_slots(void **state)
+{
+    static const uint32_t per_layer[N_LAYERS] = {2, 2, 2};
+    struct moe_store *s = open_store("lru", 6, 1, per_layer, 1);
+    for (uint32_t layer = 0; layer < 3; layer++)
+        for (uint32_t expert = 0; expert < 2; expert++)
+            ask(s, layer, expert, 0);
+    moe_store_begin_layer(s, 1);
+    uint32_t own = moe_store_stage(s, 2, 4, 0, true, 0);
+    assert_int_not_equal(own, MOE_NO_SLOT);
+    assert_int_equal(moe_store_stage(s, 2, 5, 0, true, 0), MOE_NO_SLOT);
+    uint32_t oldest = moe_store_find(s, 1, 0, 0);
+    assert_int_equal(moe_store_stage(s, 2, 5, 0, true, 1), oldest);
+    assert_int_equal(moe_store_stage(s, 2, 6, 0, true, 1), MOE_NO_SLOT); /* one is lent */
+    check(s);
+    moe_store_use(s, moe_store_find(s, 1, 1, 0)); /* in use: the layer before lends */
+    oldest = moe_store_find(s, 0, 0, 0);
+    assert_int_equal(moe_store_stage(s, 2, 6, 0, true, 9), oldest);
+    assert_int_not_equal(moe_store_stage(s, 2, 7, 0, true, 9), MOE_NO_SLOT);
+    assert_int_equal(moe_store_stage(s, 2, 3, 0, true, 9), MOE_NO_SLOT); /* half of six */
+    assert_int_equal(moe_store_counts(s)->evictions, 3);
+    assert_int_not_equal(moe_store_find(s, 2, 0, 0), MOE_NO_SLOT); /* runs next, and stays */
+    check(s);
+    moe_store_take_back(s); /* bytes are on their way into them */
+    assert_int_not_equal(moe_store_find(s, 2, 6, 0), MOE_NO_SLOT);
+    for (uint32_t expert = 4; expert < 8; expert++)
+        moe_store_ready(s, moe_store_find(s, 2, expert, 0));
+    moe_store_take_back(s);
+    check(s);
+    assert_int_equal(moe_store_find(s, 2, 6, 0), MOE_NO_SLOT); /* the oldest three left */
+    assert_int_not_equal(moe_store_find(s, 2, 7, 0), MOE_NO_SLOT);
+    assert_int_equal(moe_store_stage(s, 2, 3, 0, false, 0), MOE_NO_SLOT);
+    assert_false(ask(s, 0, 0, 0));
+    assert_true(ask(s, 0, 1, 0) || ask(s, 0, 0, 0)); /* it keeps again what it lent */
     moe_store_close(s);
 }
 
@@ -287,7 +326,10 @@ static void invariants_hold_under_random_use(void **state)
                     break;
                 case 1: /* a prefetch */
                     if (slot == MOE_NO_SLOT)
-                        moe_store_stage(s, layer, expert, variant, true);
+                        moe_store_stage(s, layer, expert, variant, true,
+                                        (uint32_t)(test_random(&random) % 4));
+                    else if (test_random(&random) % 16 == 0)
+                        moe_store_take_back(s);
                     break;
                 case 2: /* a completion or a failure */
                     slot = (uint32_t)(test_random(&random) % moe_store_n_slots(s));
@@ -324,6 +366,7 @@ int main(void)
         cmocka_unit_test(protected_experts_stay_until_they_are_free),
         cmocka_unit_test(an_expert_takes_the_place_of_another),
         cmocka_unit_test(free_cache_slots_are_not_for_staging),
+        cmocka_unit_test(the_cache_lends_slots),
         cmocka_unit_test(a_better_variant_serves_a_lesser_request),
         cmocka_unit_test(a_failed_load_is_forgotten),
         cmocka_unit_test(given_up_while_loading_it_stays_until_written),
