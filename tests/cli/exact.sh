@@ -14,8 +14,8 @@ ask() { run "$bin/moe-run" "$many" -p "$prompt" -n 8 --temp 0 --stats-json "$jso
 plan() { # FILE OPTION...
     file=$1
     shift
-    run "$bin/moe-plan" -q "$many" --trace "$tmp/t.trace" --device-profile profiles/rtx4090.yaml \
-        -o "$file" "$@"
+    run "$bin/moe-plan" -q "$many" --trace "$tmp/t.trace" --layer-seconds 2e-4 \
+        --link-rate 600MB/s -o "$file" "$@"
 }
 exact() { # KEY VALUE of the statistics' object "exact"
     sed -n '/^  "exact": {/,/^  }/s/^    "'"$1"'": *\(.*[^,]\),*$/\1/p' "$json" | grep -qx -- "$2"
