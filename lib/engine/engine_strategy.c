@@ -88,7 +88,7 @@ static int check_device(struct moe_resolved *r, const struct moe_split_inputs *i
     const struct moe_device_choice *device = &in->options->device;
     if (s->needs_host && !device->test && !in->gpu) {
         /* Fiddler's idea with one processor: what is missing is computed from a working slot. */
-        if (moe_strategy_load_instead(s)) {
+        if (!s->precalculate && moe_strategy_load_instead(s)) {
             r->fallback = "missing experts pass through a working slot: there is one processor";
             return MOE_OK;
         }

@@ -262,16 +262,30 @@ static inline void random_class(const struct random_model *m, struct moe_layout 
     }
 }
 
+static inline struct moe_layout random_layout(int bits)
+{
+    return moe_quant_layout(moe_quant_method_find("rtn"), bits, bits == 4 ? 32 : 64,
+                            MOE_LAYOUT_BF16);
+}
+
+/* A variant of the experts: all at so many bits, or, as by a bit map, some at `some` bits. */
+struct random_variant {
+    const char *name;
+    int bits, some; /* some 0: none */
+};
+
 static inline void random_put_experts(const struct random_model *m, struct moe_pack_writer *w,
-                                      struct moe_layout layout)
+                                      const struct random_variant *v, uint32_t variant)
 {
     struct moe_err err = {0};
-    struct moe_expert_class class_;
-    uint32_t number;
-    random_class(m, layout, &class_);
-    assert_ok(moe_pack_put_class(w, &class_, &number, &err), &err);
     for (uint32_t layer = 0; layer < m->c.n_layers; layer++)
         for (uint32_t e = 0; m->c.layer_is_moe[layer] && e < m->c.n_experts; e++) {
+            bool other = v->some && (layer + e) % 3 == 0;
+            struct moe_layout layout = random_layout(other ? v->some : v->bits);
+            struct moe_expert_class class_;
+            uint32_t number;
+            random_class(m, layout, &class_);
+            assert_ok(moe_pack_put_class(w, &class_, &number, &err), &err);
             uint8_t *segments[2] = {calloc(1, class_.segment_bytes[0]),
                                     calloc(1, class_.segment_bytes[1])};
             for (uint32_t i = 0; i < class_.n_matrices; i++) {
@@ -286,36 +300,49 @@ static inline void random_put_experts(const struct random_model *m, struct moe_p
                 memcpy(to, raw, moe_layout_bytes(layout, x->rows, x->cols));
                 free(raw);
             }
-            assert_ok(
-                moe_pack_put_expert(w, layer, e, 0, number, (const void *const *)segments, &err),
-                &err);
+            assert_ok(moe_pack_put_expert(w, layer, e, variant, number,
+                                          (const void *const *)segments, &err),
+                      &err);
             free(segments[0]);
             free(segments[1]);
         }
 }
 
-/* Writes the model at so many bits to `path`, with the description `says`. */
-static inline void random_model_write_as(const struct random_model *m,
-                                         const struct moe_config *says, int bits, const char *path)
+/* Writes the model to `path` with the description `says`: its experts in these variants, best
+ * first, everything else at so many bits. */
+static inline void random_model_write_variants(const struct random_model *m,
+                                               const struct moe_config *says, int dense_bits,
+                                               const struct random_variant *v, uint32_t n,
+                                               const char *path)
 {
     struct moe_err err = {0};
     struct moe_buf description = {0};
     struct moe_pack_writer *w = NULL;
-    const struct moe_pack_variant variant = {"all", "rtn"};
-    struct moe_layout layout =
-        moe_quant_layout(moe_quant_method_find("rtn"), bits, bits == 4 ? 32 : 64, MOE_LAYOUT_BF16);
+    struct moe_pack_variant variants[MOE_PACK_MAX_VARIANTS] = {{.name = ""}};
+    for (uint32_t i = 0; i < n; i++) {
+        snprintf(variants[i].name, sizeof variants[i].name, "%s", v[i].name);
+        snprintf(variants[i].method, sizeof variants[i].method, "rtn");
+    }
     moe_config_write(says, &description);
-    assert_ok(moe_pack_create(&w, path, m->c.n_layers, m->c.n_experts, &variant,
-                              m->c.n_experts ? 1 : 0, 1, 0, &err),
+    assert_ok(moe_pack_create(&w, path, m->c.n_layers, m->c.n_experts, variants,
+                              m->c.n_experts ? n : 0, 1, 0, &err),
               &err);
     assert_ok(moe_pack_put_section(w, MOE_PACK_MODEL, description.data, description.size, &err),
               &err);
     random_put_tokenizer(w, &err);
-    random_put_dense(m, w, layout);
-    if (m->c.n_experts)
-        random_put_experts(m, w, layout);
+    random_put_dense(m, w, random_layout(dense_bits));
+    for (uint32_t i = 0; m->c.n_experts && i < n; i++)
+        random_put_experts(m, w, &v[i], i);
     assert_ok(moe_pack_commit(w, &err), &err);
     moe_buf_release(&description);
+}
+
+/* ... with all of it at so many bits. */
+static inline void random_model_write_as(const struct random_model *m,
+                                         const struct moe_config *says, int bits, const char *path)
+{
+    const struct random_variant all = {"all", bits, 0};
+    random_model_write_variants(m, says, bits, &all, 1, path);
 }
 
 static inline void random_model_write(const struct random_model *m, int bits, const char *path)
