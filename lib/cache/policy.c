@@ -12,6 +12,7 @@ static const struct moe_policy_ops *const policies[] = {
     &moe_policy_edgemoe,
     &moe_policy_edgemoe_literal,
     &moe_policy_hobbit,
+    &moe_policy_infinity,
     &moe_policy_lrfu,
     &moe_policy_pinned,
 };

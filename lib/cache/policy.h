@@ -16,7 +16,8 @@
  * activation before the policy hears of it.
  *
  * Sources: ARC: Megiddo and Modha, FAST 2003, fig. 4; its use per layer: Fate 4.4. edgemoe: EdgeMoE
- * III-C2; hobbit: HOBBIT 3.4; lrfu: Lee et al., IEEE Transactions on Computers 50(12), 2001.
+ * III-C2; hobbit: HOBBIT 3.4; infinity: MoE-Infinity, arXiv 2401.14361; lrfu: Lee et al., IEEE
+ * Transactions on Computers 50(12), 2001.
  */
 #ifndef MOE_CACHE_POLICY_H
 #define MOE_CACHE_POLICY_H
@@ -87,6 +88,6 @@ static inline void moe_policy_close(struct moe_policy *p)
 
 extern const struct moe_policy_ops moe_policy_random, moe_policy_fifo, moe_policy_lru,
     moe_policy_lfu, moe_policy_arc, moe_policy_pinned, moe_policy_edgemoe,
-    moe_policy_edgemoe_literal, moe_policy_hobbit, moe_policy_lrfu;
+    moe_policy_edgemoe_literal, moe_policy_hobbit, moe_policy_infinity, moe_policy_lrfu;
 
 #endif

@@ -289,6 +289,8 @@ uint32_t moe_replay_predict(struct moe_replay *r, uint32_t layer, uint32_t depth
     uint32_t left = r->n_layers - 1 - layer, n = depth < r->depth ? depth : r->depth;
     n = n < left ? n : left;
     if (moe_predicts_from_choices(r->by))
+        moe_choice_history_see(&r->history, layer, r->n_rows, chosen);
+    if (moe_predicts_from_choices(r->by))
         n = moe_choice_history_reach(&r->history, layer, r->n_rows, n);
     uint32_t found = 0;
     for (; found < n && predict_layer(r, layer, found, chosen); found++) {

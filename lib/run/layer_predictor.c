@@ -268,6 +268,8 @@ uint32_t moe_predict_layers(struct moe_layer_predictor *p, uint32_t layer, uint3
     for (uint32_t l = layer + 1; l < c->n_layers && q.n < depth && q.n < p->depth; l++)
         if (c->layer_is_moe[l])
             q.ahead[q.n++] = &p->layers[l];
+    if (moe_predicts_from_choices(p->by))
+        moe_choice_history_see(&p->history, q.m, n_rows, p->session->request.chosen);
     if (q.n > 0)
         predict(&q);
     if (moe_predicts_from_choices(p->by))

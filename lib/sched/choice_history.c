@@ -13,6 +13,10 @@ void moe_choice_history_carve(struct moe_choice_history *r, struct moe_arena *ar
         r->known = moe_arena_take(arena, r->n_layers, sizeof *r->known);
     } else if (moe_predicts_from_paths(r->by)) {
         r->best = moe_arena_take(arena, batch, sizeof *r->best);
+    } else if (r->by == MOE_PREDICT_BY_REQUESTS) {
+        r->requests.n_layers = r->n_layers;
+        r->requests.n_experts = r->n_experts;
+        moe_request_history_carve(&r->requests, arena);
     }
 }
 
@@ -21,6 +25,20 @@ void moe_choice_history_begin_sequence(struct moe_choice_history *r)
     if (r->known)
         memset(r->known, 0, r->n_layers * sizeof *r->known);
     r->best_rows = 0;
+    r->match = MOE_REQUESTS_KEPT;
+    if (r->by == MOE_PREDICT_BY_REQUESTS)
+        moe_request_history_begin(&r->requests);
+}
+
+void moe_choice_history_see(struct moe_choice_history *r, uint32_t layer, uint32_t n_rows,
+                            const uint32_t *chosen)
+{
+    if (r->by != MOE_PREDICT_BY_REQUESTS)
+        return;
+    moe_request_history_add(&r->requests, layer, n_rows, r->top_k, chosen);
+    r->match = moe_request_history_match(&r->requests);
+    if (r->match < MOE_REQUESTS_KEPT)
+        moe_request_history_note(&r->requests, r->match);
 }
 
 uint32_t moe_choice_history_reach(const struct moe_choice_history *r, uint32_t layer,
@@ -28,6 +46,8 @@ uint32_t moe_choice_history_reach(const struct moe_choice_history *r, uint32_t l
 {
     if (moe_predicts_from_paths(r->by)) /* statistics reach one layer ahead */
         return n < 1 ? n : 1;
+    if (r->by == MOE_PREDICT_BY_REQUESTS)
+        return r->match < MOE_REQUESTS_KEPT ? n : 0;
     uint32_t reach = 0;
     while (n_rows == 1 && reach < n && r->known[layer + 1 + reach])
         reach++;
@@ -51,6 +71,8 @@ void moe_choice_history_predict(const struct moe_choice_history *r, uint32_t lay
         memset(p, 0, r->n_experts * sizeof *p);
         for (uint32_t i = 0; i < r->top_k; i++)
             p[r->chosen[from + i]] = r->weights[from + i];
+    } else if (r->by == MOE_PREDICT_BY_REQUESTS) {
+        moe_request_history_shares(&r->requests, r->match, layer + 1 + d, p);
     } else {
         bool pairs = r->by == MOE_PREDICT_BY_PATH && r->top_k > 1;
         bool has_best = layer > 0 && r->best_layer == layer - 1 && r->best_rows == n_rows;

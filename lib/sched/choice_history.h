@@ -1,7 +1,7 @@
 /*
  * Choice history: predictions from what routers chose before, without running a router: by the
- * previous token, and by paths through the layers. Runner and simulator predict with the same code.
- * Pure.
+ * previous token, by paths through the layers, and by earlier requests. Runner and simulator
+ * predict with the same code. Pure.
  *
  * Weights are kept as half-precision numbers, as traces have them, so that a replay ranks experts
  * as the run did.
@@ -14,6 +14,7 @@
 
 #include "base/mem.h"
 #include "record/statistics.h"
+#include "sched/request_history.h"
 #include "sched/strategy.h"
 
 struct moe_choice_history {
@@ -29,12 +30,16 @@ struct moe_choice_history {
     /* By paths: the best expert of each of the pass's rows in the layer before. */
     uint16_t *best;                 /* [batch] */
     uint32_t best_layer, best_rows; /* where they were chosen; best_rows 0: nowhere */
+
+    struct moe_request_history requests;
+    uint32_t match; /* of the request under way; MOE_REQUESTS_KEPT: none */
 };
 
 /* Whether `by` predicts from earlier choices, and whether by paths. */
 static inline bool moe_predicts_from_choices(enum moe_predict_by by)
 {
-    return by == MOE_PREDICT_BY_PREVIOUS || by == MOE_PREDICT_BY_PATH || by == MOE_PREDICT_BY_KEYS;
+    return by == MOE_PREDICT_BY_PREVIOUS || by == MOE_PREDICT_BY_PATH ||
+           by == MOE_PREDICT_BY_KEYS || by == MOE_PREDICT_BY_REQUESTS;
 }
 static inline bool moe_predicts_from_paths(enum moe_predict_by by)
 {
@@ -46,6 +51,10 @@ void moe_choice_history_carve(struct moe_choice_history *r, struct moe_arena *ar
                               uint32_t batch);
 
 void moe_choice_history_begin_sequence(struct moe_choice_history *r);
+/* The router of `layer` has chosen for a pass's rows, chosen: [n_rows][top_k]: what predictions may
+ * already go by. */
+void moe_choice_history_see(struct moe_choice_history *r, uint32_t layer, uint32_t n_rows,
+                            const uint32_t *chosen);
 /* How many of the n layers after `layer` can be predicted for a pass of n_rows. */
 uint32_t moe_choice_history_reach(const struct moe_choice_history *r, uint32_t layer,
                                   uint32_t n_rows, uint32_t n);
@@ -53,7 +62,7 @@ uint32_t moe_choice_history_reach(const struct moe_choice_history *r, uint32_t l
  * `chosen` [top_k] by falling weight. p: [n_experts], of sum 1 (or all 0). */
 void moe_choice_history_predict(const struct moe_choice_history *r, uint32_t layer, uint32_t d,
                                 uint32_t row, uint32_t n_rows, const uint32_t *chosen, float *p);
-/* Keeps what later predictions are made from: what a pass's rows chose in `layer`.
+/* After the predictions: keeps what later ones are made from: what a pass's rows chose in `layer`.
  * chosen, weights: [n_rows][top_k]. */
 void moe_choice_history_add(struct moe_choice_history *r, uint32_t layer, uint32_t n_rows,
                             const uint32_t *chosen, const float *weights);

@@ -55,6 +55,19 @@ static const struct moe_strategy strategies[] = {
         .init = MOE_INIT_FREQUENCY,
         .buffer = 10, /* IV-A: "we set the expert buffer of EdgeMoE to 10x experts" */
     }, {
+        .name = "moe-infinity",
+        .describe = "predicts from the most similar earlier text (MoE-Infinity)",
+        .predict = MOE_PREDICT_BY_REQUESTS, .depth = 3,
+        .prefetch = {.until_router = true},
+        .cache = &moe_policy_infinity,
+    }, {
+        .name = "moe-offloading",
+        .describe = "an LRU cache a layer, two experts loaded ahead (MoE-Offloading)",
+        .predict = MOE_PREDICT_BY_GATE, .depth = 1,
+        .prefetch = {.top_k = true, .count = 2}, /* "fetching 1-2 experts", 3.2 */
+        .cache = &moe_policy_lru,
+        .alloc = MOE_ALLOC_PER_LAYER,
+    }, {
         .name = "fate",
         .describe = "next layer's gate, shallow-favouring ARC, hybrid prefill (Fate)",
         .predict = MOE_PREDICT_BY_GATE, .depth = 1,

@@ -9,7 +9,8 @@
  * strategy_text.c whole strategies as text.
  *
  * Sources: Fate 4 and 5.1, HOBBIT 3, DAOP IV, EdgeMoE III-C, Fiddler as DAOP and HOBBIT describe
- * it.
+ * it; MoE-Infinity (arXiv 2401.14361), MoE-Offloading (arXiv 2312.17238), AdapMoE (arXiv
+ * 2408.10284).
  */
 #ifndef MOE_SCHED_STRATEGY_H
 #define MOE_SCHED_STRATEGY_H
@@ -29,6 +30,7 @@ enum moe_predict_by {
     MOE_PREDICT_BY_PREVIOUS, /* the previous token's experts in that layer */
     MOE_PREDICT_BY_PATH,     /* path statistics: pairs for top-k routers, keys for top-1 */
     MOE_PREDICT_BY_KEYS,     /* path statistics: keys of two rank-1 experts, whatever the router */
+    MOE_PREDICT_BY_REQUESTS, /* the earlier request whose choices are most like this one's */
     MOE_PREDICT_BY_GATE,     /* that layer's router on this layer's gate input */
     MOE_PREDICT_BY_RESIDUAL, /* ... on this layer's residual stream under that layer's norm */
 };

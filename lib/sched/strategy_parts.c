@@ -32,7 +32,7 @@ struct part {
 static const struct part parts[MOE_N_PARTS] = {
     [MOE_PART_PREDICT] = {
         {"predict", "HOW", "how to predict the experts of later layers", "none"},
-        CODEC(predict, "none, previous, path, keys, gate-next, gate-ahead[:DEPTH] or "
+        CODEC(predict, "none, previous, path, keys, requests[:DEPTH], gate-next, gate-ahead[:DEPTH] or "
                        "gate-residual[:DEPTH]")},
     [MOE_PART_PREFETCH] = {
         {"prefetch", "LIMITS", "prefetch predicted experts, within limits", "none"},

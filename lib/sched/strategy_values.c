@@ -100,6 +100,7 @@ static const struct {
     {"previous", MOE_PREDICT_BY_PREVIOUS, 1, false},
     {"path", MOE_PREDICT_BY_PATH, 1, false},
     {"keys", MOE_PREDICT_BY_KEYS, 1, false},
+    {"requests", MOE_PREDICT_BY_REQUESTS, 1, true},
     {"gate-next", MOE_PREDICT_BY_GATE, 1, false},
     {"gate-ahead", MOE_PREDICT_BY_GATE, 3, true},
     {"gate-residual", MOE_PREDICT_BY_RESIDUAL, 1, true},

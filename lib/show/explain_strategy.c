@@ -68,6 +68,10 @@ static void say_source(const struct moe_strategy *s, struct moe_buf *out)
         moe_buf_text(out, "the next layer's experts are predicted from the best ones of the last "
                           "two layers, by the statistics");
         break;
+    case MOE_PREDICT_BY_REQUESTS:
+        moe_buf_text(out, "later layers' experts are predicted to be those of the earlier request "
+                          "that is most like this one");
+        break;
     case MOE_PREDICT_BY_GATE:
         moe_buf_text(out, "the next layer's router runs early, on this layer's input");
         break;

@@ -203,6 +203,8 @@ static const char *const exact[] = {
     "prefetch predict=previous",
     "prefetch predict=path prefetch=all",
     "prefetch predict=keys prefetch=count:2",
+    "moe-infinity",
+    "moe-offloading",
     "prefetch protect=on",
     "prefetch prefetch=percentile:75,slack",
     "prefetch prefetch=all,measured",

@@ -1,6 +1,6 @@
 /*
- * Policies that judge by the record of use: edgemoe, hobbit and lrfu, against examples worked by
- * hand and lrfu also against its definition.
+ * Policies that judge by the record of use: edgemoe, hobbit, infinity and lrfu, against examples
+ * worked by hand and lrfu also against its definition.
  */
 #include <math.h>
 
@@ -355,7 +355,41 @@ static void some_policies_need_a_record_of_use(void **state)
         moe_policy_close(p);
         needy += ops->needs_usage;
     }
-    assert_int_equal(needy, 4);
+    assert_int_equal(needy, 5);
+}
+
+/*
+ * Four layers, the second at work in the third token, 2 experts a token; so layers 0 and 1 have
+ * seen 3 tokens, layers 2 and 3 have seen 2:
+ *
+ *     layer   count   ratio         times 1 - l/4
+ *     3       0       0             2.5e-7 (epsilon alone)
+ *     0       0       0             1e-6
+ *     0       1       1/6           0.1667
+ *     3       3       3/4           0.1875
+ *     2       2       2/4           0.25 + 0.5e-6
+ *     1       2       2/6           0.25 + 0.75e-6
+ */
+static void infinity_weighs_a_texts_shares_by_layer(void **state)
+{
+    static const struct {
+        uint32_t layer, expert, count;
+    } resident[] = {{3, 1, 0}, {0, 1, 0}, {0, 0, 1}, {3, 0, 3}, {2, 0, 2}, {1, 0, 2}};
+    enum { N = sizeof resident / sizeof resident[0] };
+    struct judged j;
+    uint32_t order[N];
+    judged_open(&j, "infinity", NULL, 0);
+    moe_usage_begin_sequence(&j.usage);
+    moe_usage_begin_tokens(&j.usage, 2);
+    moe_usage_begin_tokens(&j.usage, 1);
+    j.usage.layer = 1;
+    for (int i = 0; i < N; i++) {
+        order[i] = key_of(resident[i].layer, resident[i].expert);
+        j.usage.count[order[i]] = resident[i].count;
+        admit(&j, order[i]);
+    }
+    assert_leave(&j, key_of(1, 5), order, N);
+    judged_close(&j);
 }
 
 int main(void)
@@ -371,6 +405,7 @@ int main(void)
         cmocka_unit_test(lrfu_counts_time_layer_by_layer),
         cmocka_unit_test(lrfu_equals_its_definition),
         cmocka_unit_test(some_policies_need_a_record_of_use),
+        cmocka_unit_test(infinity_weighs_a_texts_shares_by_layer),
     };
     return cmocka_run_group_tests_name("policy_scored", tests, NULL, NULL);
 }

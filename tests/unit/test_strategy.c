@@ -73,6 +73,9 @@ static const struct {
     {"edgemoe",
      "--predict path --prefetch until-router --cache edgemoe --init frequency --buffer 10", 1, 0, 0,
      0},
+    {"moe-infinity", "--predict requests:3 --prefetch until-router --cache infinity", 0, 0, 0, 0},
+    {"moe-offloading", "--predict gate-next --prefetch count:2,all --cache lru --alloc per-layer",
+     0, 0, 0, 0},
     {"fate",
      "--predict gate-next --prefetch percentile:75,slack --cache arc --alloc shallow "
      "--cache-bits 4 --prefill hybrid:25%,or-popularity",

@@ -1,0 +1,63 @@
+/*
+ * infinity: what this sequence has seldom chosen leaves, of late layers first (MoE-Infinity,
+ * arXiv 2401.14361, its cache): the lowest
+ *
+ *     p = (n[l][e] / sum over e of n[l][e] + epsilon) (1 - l / L)
+ *
+ * n being the sequence's activation matrix: the tokens of layer l that chose expert e so far. Early
+ * layers count for more because predictions reach late ones.
+ */
+#include "cache/scored.h"
+
+static const double EPSILON = 1e-6; /* orders experts that the sequence has not used, by layer */
+
+static void close_infinity(struct moe_policy *p)
+{
+    moe_scored_release((struct moe_scored *)p);
+    free(p);
+}
+
+static double count_of(const struct moe_scored *s, uint32_t key)
+{
+    return s->usage->count[key];
+}
+
+static int open_infinity(struct moe_policy **out, const struct moe_policy_params *params,
+                         struct moe_err *err)
+{
+    struct moe_scored *s = moe_alloc(1, sizeof *s, err);
+    if (!s)
+        return MOE_ERR_MEMORY;
+    int status = moe_scored_init(s, &moe_policy_infinity, params, count_of, err);
+    if (status == MOE_OK)
+        *out = &s->base;
+    else
+        close_infinity(&s->base);
+    return status;
+}
+
+static double ratio(const struct moe_scored *s, double count, uint32_t of, uint32_t layer)
+{
+    const struct moe_usage *u = s->usage;
+    /* Layers beyond the one at work have not seen the tokens of this pass. */
+    uint32_t tokens = of > layer ? u->token - u->pass : u->token;
+    double share = tokens ? count / ((double)tokens * u->top_k) : 0;
+    return (share + EPSILON) * (1 - (double)of / u->n_layers);
+}
+
+static int64_t victim(struct moe_policy *p, int64_t incoming, moe_evictable_fn may, void *ctx)
+{
+    return moe_scored_least((struct moe_scored *)p, incoming, may, ctx, ratio);
+}
+
+const struct moe_policy_ops moe_policy_infinity = {
+    .name = "infinity",
+    .describe = "what the text chose seldom is evicted, of late layers first (MoE-Infinity)",
+    .needs_usage = true,
+    .open = open_infinity,
+    .close = close_infinity,
+    .use = moe_scored_use,
+    .admit = moe_scored_admit,
+    .drop = moe_scored_drop,
+    .victim = victim,
+};
