@@ -234,6 +234,8 @@ static int run_moe_layer(struct simulator *s, uint32_t layer, uint32_t n_rows, s
     took_piece(s, MOE_PIECE_ROUTE, n_rows);
     moe_replay_chosen(s->replay, layer, s->chosen, s->weights);
     take_predicted(s, layer, n_rows);
+    if (s->strategy.gate_below > 0 && s->decode && n_rows == 1)
+        moe_gate_below(s->weights, s->inventory->top_k, s->strategy.gate_below);
     uint32_t n_needs = list_needs(s, n_rows);
     int status = moe_scheduler_request(s->scheduler, layer, s->needs, n_needs, err);
     if (status != MOE_OK)

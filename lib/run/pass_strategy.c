@@ -8,6 +8,7 @@
 #include "run/lockstep.h"
 #include "run/precalculate.h"
 #include "run/stages.h"
+#include "sched/precision.h"
 
 struct moe_pass_strategy {
     struct moe_session *session;
@@ -101,7 +102,11 @@ void moe_pass_strategy_begin(struct moe_pass_strategy *p, bool decode, bool firs
 uint32_t moe_pass_strategy_choose(struct moe_pass_strategy *p, uint32_t layer, uint32_t n_rows,
                                   const uint8_t **precalculated)
 {
-    return moe_precalculation_choose(&p->precalculation, layer, n_rows, precalculated);
+    struct moe_session *s = p->session;
+    uint32_t n_other = moe_precalculation_choose(&p->precalculation, layer, n_rows, precalculated);
+    if (p->strategy.gate_below > 0 && p->decode && n_rows == 1)
+        moe_gate_below(s->request.weights, s->model->config.top_k, p->strategy.gate_below);
+    return n_other;
 }
 
 /* Experts that the host computes now, on this layer's states. */

@@ -30,8 +30,9 @@ uint64_t moe_pass_strategy_bytes(const struct moe_model *model, uint32_t batch,
 void moe_pass_strategy_begin(struct moe_pass_strategy *p, bool decode, bool first);
 
 /* The router of a model layer has chosen for n_rows rows: the request's chosen and weights become
- * what was pre-calculated, if anything was. *precalculated: [n_experts], or NULL. Returns how many
- * activations are not the router's choice. */
+ * what was pre-calculated, if anything was, and what the gate makes of them (moe_gate_below).
+ * *precalculated: [n_experts], or NULL. Returns how many activations are not the router's choice.
+ */
 uint32_t moe_pass_strategy_choose(struct moe_pass_strategy *p, uint32_t layer, uint32_t n_rows,
                                   const uint8_t **precalculated);
 /* The layer's experts were asked for: the request's kinds say what became of them. Begins host

@@ -18,6 +18,21 @@ void moe_unimportance(const float *weights, uint32_t k, float *scores)
     }
 }
 
+void moe_gate_below(float *weights, uint32_t k, double share)
+{
+    float scores[MOE_MAX_TOP_K];
+    double all = 0, kept = 0;
+    moe_unimportance(weights, k, scores);
+    for (uint32_t i = 0; i < k; i++) {
+        all += weights[i];
+        if (scores[i] > 0 && scores[i] > (float)(1 - share))
+            weights[i] = 0;
+        kept += weights[i];
+    }
+    for (uint32_t i = 0; kept < all && i < k; i++)
+        weights[i] = (float)(weights[i] * (all / kept));
+}
+
 enum moe_importance moe_importance_of(float score, double t1, double t2)
 {
     /* As floats: a score of 0.6 is not above a threshold of 0.6. */

@@ -2,7 +2,7 @@
  * Precision: which experts deserve their high precision. Pure functions of routing weights and
  * popularity.
  *
- * Sources: HOBBIT 3.2, equation 2, fig. 6; Fate 4.5, fig. 9 and 10.
+ * Sources: HOBBIT 3.2, equation 2, fig. 6; Fate 4.5, fig. 9 and 10; AdapMoE (arXiv 2408.10284).
  */
 #ifndef MOE_SCHED_PRECISION_H
 #define MOE_SCHED_PRECISION_H
@@ -19,6 +19,11 @@ void moe_unimportance(const float *weights, uint32_t k, float *scores);
  * chosen, weights: [n_rows][k], k <= MOE_MAX_TOP_K; least: [experts], set by the caller. */
 void moe_least_unimportance(const uint32_t *chosen, const float *weights, uint32_t n_rows,
                             uint32_t k, float *least);
+
+/* AdapMoE's gating of one row: the weight of experts whose score is above 1 - share becomes 0, the
+ * others grow so that the sum stays. The first expert always keeps its weight; the score of those
+ * left out becomes 1. weights: [k], k <= MOE_MAX_TOP_K, as in moe_unimportance. */
+void moe_gate_below(float *weights, uint32_t k, double share);
 
 /* Equation 2's three classes. */
 enum moe_importance { MOE_IMPORTANT = 0, MOE_LESS_IMPORTANT, MOE_UNIMPORTANT };

@@ -54,10 +54,13 @@ static void decide(struct moe_scheduler *s, struct moe_entry *e, bool unpopular)
         moe_importance_of(e->need.unimportance, s->strategy.high_up_to, 1 - s->strategy.skip_below);
     e->variant = acceptable(s, importance, unpopular, (uint32_t)key);
     uint32_t slot = MOE_NO_SLOT;
-    if (!e->need.precalculated)
+    /* The gate has taken its weight. */
+    bool left_out = s->strategy.gate_below > 0 && !s->prefill && e->need.unimportance >= 1;
+    bool precalculated = e->need.precalculated && !left_out;
+    if (!precalculated && !left_out)
         slot = scheduler_find(s, s->layer, expert, e->variant);
-    bool skipped = !e->need.precalculated && slot == MOE_NO_SLOT && importance == MOE_UNIMPORTANT &&
-                   s->strategy.skip_below > 0;
+    bool skipped = left_out || (!precalculated && slot == MOE_NO_SLOT &&
+                                importance == MOE_UNIMPORTANT && s->strategy.skip_below > 0);
     if (!skipped) /* what is not computed is no use: R and F of equation 3 (HOBBIT 3.4) */
         moe_usage_note(&s->usage, s->layer, expert, (uint32_t)rows, e->variant == s->high[key]);
     c->activations += rows;
@@ -67,7 +70,7 @@ static void decide(struct moe_scheduler *s, struct moe_entry *e, bool unpopular)
     }
     e->slot = MOE_NO_SLOT;
     e->state = MOE_ENTRY_DONE;
-    if (e->need.precalculated) {
+    if (precalculated) {
         e->kind = MOE_ENTRY_PRECALCULATED;
         c->precalculated += rows;
         c->low_precision += s->high[key] > s->best[key] ? rows : 0;

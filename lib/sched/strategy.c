@@ -68,6 +68,13 @@ static const struct moe_strategy strategies[] = {
         .cache = &moe_policy_lru,
         .alloc = MOE_ALLOC_PER_LAYER,
     }, {
+        .name = "adapmoe",
+        .describe = "decodes with fewer experts where the best weigh most (AdapMoE)",
+        .predict = MOE_PREDICT_BY_GATE, .depth = 1,
+        .prefetch = {.top_k = true},
+        .cache = &moe_policy_lru,
+        .gate_below = 0.2, /* the paper finds it by the loss that it allows */
+    }, {
         .name = "fate",
         .describe = "next layer's gate, shallow-favouring ARC, hybrid prefill (Fate)",
         .predict = MOE_PREDICT_BY_GATE, .depth = 1,

@@ -127,6 +127,8 @@ struct moe_strategy {
     enum moe_miss_precision miss_precision;
     double high_up_to; /* by score: T1, high precision up to this score (HOBBIT 3.2) */
     double skip_below; /* 1 - T2: absent experts whose score is above T2 are skipped; 0: none */
+    double gate_below; /* a decoded token leaves out chosen experts, present or not, whose score is
+                          above 1 - this, and gives their weight to the others (AdapMoE); 0: none */
     bool host_decodes_only; /* compute-host: a prompt's absent experts are loaded all the same
                                (HOBBIT 5.4); without effect otherwise */
     bool host_falls_back;   /* compute-host: where there is no second device, an absent expert
@@ -169,6 +171,7 @@ enum moe_part {
     MOE_PART_CACHE_BITS,
     MOE_PART_ON_MISS,
     MOE_PART_SKIP_BELOW,
+    MOE_PART_GATE_BELOW,
     MOE_PART_HOST_DECODES_ONLY,
     MOE_PART_PREFILL,
     MOE_PART_PREFILL_SWAP,

@@ -70,6 +70,9 @@ static const struct part parts[MOE_N_PARTS] = {
     [MOE_PART_SKIP_BELOW] = {
         {"skip-below", "SHARE", "skip absent experts in the last SHARE of weight", "0", "any"},
         SHARE(skip_below)},
+    [MOE_PART_GATE_BELOW] = {
+        {"gate-below", "SHARE", "decode without experts in the last SHARE of weight", "0", "any"},
+        SHARE(gate_below)},
     [MOE_PART_HOST_DECODES_ONLY] = {
         {"host-decodes-only", NULL, "compute-host, but load the experts of a prompt", "off"},
         FLAG(host_decodes_only)},

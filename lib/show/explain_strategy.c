@@ -129,6 +129,11 @@ static void say_miss(const struct moe_strategy *s, struct moe_buf *out)
     if (s->skip_below > 0)
         moe_buf_printf(out, " Absent ones in the last %.3g%% of the weight are left out.",
                        100 * s->skip_below);
+    if (s->gate_below > 0)
+        moe_buf_printf(out,
+                       " A decoded token does without the experts in the last %.3g%% of its "
+                       "weight.",
+                       100 * s->gate_below);
 }
 
 static void say_prefill(const struct moe_strategy *s, struct moe_buf *out)

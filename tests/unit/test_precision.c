@@ -4,6 +4,7 @@
 #include "sched/precision.h"
 
 #include <math.h>
+#include <stdbool.h>
 
 #include "../test.h"
 
@@ -157,6 +158,40 @@ static void test_least_popular_share_is_rounded_down(void **state)
     }
 }
 
+/* AdapMoE: of two experts the second goes where its weight is below the threshold; of several as
+ * many as weigh less together. The sum stays, whatever it is. */
+static void test_the_gate_gives_weights_to_the_best(void **state)
+{
+    static const struct {
+        float weights[4];
+        uint32_t k;
+        double share;
+        float want[4];
+    } cases[] = {
+        {{0.7f, 0.3f}, 2, 0.31, {1, 0}},
+        {{0.7f, 0.3f}, 2, 0.29, {0.7f, 0.3f}},
+        {{0.3f, 0.7f}, 2, 0.31, {0, 1}},                               /* in any order */
+        {{0.28f, 0.12f}, 2, 0.31, {0.4f, 0}},                          /* not of sum 1 */
+        {{0.4f, 0.3f, 0.2f, 0.1f}, 4, 0.35, {4.f / 7, 3.f / 7, 0, 0}}, /* 0.2 + 0.1 below 0.35 */
+        {{0.4f, 0.3f, 0.2f, 0.1f}, 4, 0.25, {4.f / 9, 3.f / 9, 2.f / 9, 0}},
+        {{0.4f, 0.3f, 0.2f, 0.1f}, 4, 0.05, {0.4f, 0.3f, 0.2f, 0.1f}},
+        {{0.4f, 0.3f, 0.2f, 0.1f}, 4, 1, {1, 0, 0, 0}}, /* the first stays */
+        {{0, 0}, 2, 0.5, {0, 0}},
+    };
+    for (size_t i = 0; i < N_ITEMS(cases); i++) {
+        float weights[4], scores[4];
+        memcpy(weights, cases[i].weights, sizeof weights);
+        moe_gate_below(weights, cases[i].k, cases[i].share);
+        moe_unimportance(weights, cases[i].k, scores);
+        for (uint32_t k = 0; k < cases[i].k; k++) {
+            assert_true(fabsf(weights[k] - cases[i].want[k]) <= 1e-6f);
+            /* The score says who was left out. */
+            bool out = cases[i].weights[k] > 0 && cases[i].want[k] == 0;
+            assert_int_equal(scores[k] == 1, out);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -170,6 +205,7 @@ int main(void)
         cmocka_unit_test(test_least_popular_quarter),
         cmocka_unit_test(test_least_popular_among_equals),
         cmocka_unit_test(test_least_popular_share_is_rounded_down),
+        cmocka_unit_test(test_the_gate_gives_weights_to_the_best),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -268,6 +268,8 @@ static const struct approximate approximates[] = {
     {"daop", 1, .host = true, .precalculated = true, .substituted = true},
     {"daop degrade=off prefill-swap=off", 4, .host = true, .precalculated = true,
      .substituted = true},
+    {"adapmoe", 0, .skipped = true},
+    {"adapmoe", 4, .skipped = true},
     {"lru on-miss=emergency", 0, .low = true},
     {"fate on-miss=emergency", 4, .low = true},
 };
@@ -353,6 +355,7 @@ static void neutral_parts_equal_resident(void **state)
         {"daop degrade=off", 8, 1},
         {"host prefill-swap=on", 1, 0}, /* no expert to swap with */
         {"fate prefill=hybrid:0", 2, 0},
+        {"adapmoe gate-below=0", 2, 0},
         {"fate prefill=popularity", 2, 4},
         /* Everything is there from the start: nothing is missing. */
         {"lru on-miss=emergency init=layerwise", 8, 0},

@@ -76,6 +76,7 @@ static const struct {
     {"moe-infinity", "--predict requests:3 --prefetch until-router --cache infinity", 0, 0, 0, 0},
     {"moe-offloading", "--predict gate-next --prefetch count:2,all --cache lru --alloc per-layer",
      0, 0, 0, 0},
+    {"adapmoe", "--predict gate-next --prefetch all --cache lru --gate-below 20%", 0, 0, 0, 1},
     {"fate",
      "--predict gate-next --prefetch percentile:75,slack --cache arc --alloc shallow "
      "--cache-bits 4 --prefill hybrid:25%,or-popularity",
