@@ -197,13 +197,18 @@ static void normalise_range(void *ctx, int64_t begin, int64_t end, int thread)
                          normalised_at(q->p, d, (uint64_t)i));
 }
 
-static void softmax_range(void *ctx, int64_t begin, int64_t end, int thread)
+/* Scores become probabilities that rank and weigh experts as their router would. */
+static void grade_range(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct query *q = ctx;
-    for (int64_t i = begin; i < end; i++)
-        for (uint32_t d = 0; d < q->n; d++)
-            moe_kern.softmax(probabilities_at(q->p, d, (uint64_t)i),
-                             q->p->session->model->config.n_experts);
+    const struct moe_config *c = &q->p->session->model->config;
+    for (int64_t i = begin; i < end; i++) {
+        for (uint32_t d = 0; d < q->n; d++) {
+            float *scores = probabilities_at(q->p, d, (uint64_t)i);
+            moe_router_grade(c, scores);
+            moe_kern.softmax(scores, c->n_experts);
+        }
+    }
 }
 
 /* The routers of the layers ahead, all in one product (HOBBIT's stacked gates), or on the device
@@ -231,7 +236,7 @@ static void ask_routers(struct query *q)
         };
     }
     moe_router_scores(uses, q->n, p->router_stride);
-    moe_par_for(q->n_rows, 16, softmax_range, q);
+    moe_par_for(q->n_rows, 16, grade_range, q);
 }
 
 static void predict_from_choices(void *ctx, int64_t begin, int64_t end, int thread)

@@ -2,6 +2,7 @@
  * Routing: from the router's scores to experts and weights, by the kinds of model/kinds.h.
  */
 #include <math.h>
+#include <string.h>
 
 #include "base/best.h"
 #include "base/par.h"
@@ -127,6 +128,19 @@ static void (*const choose[])(const struct moe_config *c, float *p, float *scrat
     [MOE_ROUTER_SPARSEMIXER] = choose_by_mixer,
 };
 
+void moe_route_scores(const struct moe_config *c, float *p, float *scratch, uint32_t *chosen,
+                      float *weights)
+{
+    float sum = 0;
+    choose[c->router_kind](c, p, scratch, chosen, weights);
+    for (uint32_t k = 0; k < c->top_k; k++)
+        sum += weights[k];
+    for (uint32_t k = 0; c->norm_topk && k < c->top_k; k++)
+        weights[k] /= sum;
+    for (uint32_t k = 0; c->routed_scale != 1 && k < c->top_k; k++)
+        weights[k] *= c->routed_scale;
+}
+
 static void route_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct moe_session *s = ctx;
@@ -135,14 +149,8 @@ static void route_rows(void *ctx, int64_t begin, int64_t end, int thread)
     float *scratch = w->router_scratch + (uint64_t)thread * 2 * w->router_stride;
     for (int64_t i = begin; i < end; i++) {
         float *p = w->probabilities + (uint64_t)i * w->router_stride;
-        float *weights = s->request.weights + (uint64_t)i * c->top_k, sum = 0;
-        choose[c->router_kind](c, p, scratch, s->request.chosen + (uint64_t)i * c->top_k, weights);
-        for (uint32_t k = 0; k < c->top_k; k++)
-            sum += weights[k];
-        for (uint32_t k = 0; c->norm_topk && k < c->top_k; k++)
-            weights[k] /= sum;
-        for (uint32_t k = 0; c->routed_scale != 1 && k < c->top_k; k++)
-            weights[k] *= c->routed_scale;
+        uint64_t at = (uint64_t)i * c->top_k;
+        moe_route_scores(c, p, scratch, s->request.chosen + at, s->request.weights + at);
     }
 }
 
@@ -162,4 +170,40 @@ int moe_route(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
         s->observer.routed(s->observer.ctx, layer, rows, n_rows, s->states.xn, s->states.stride,
                            w->probabilities, w->router_stride, r->chosen, r->weights);
     return status;
+}
+
+/* ---- Choices that are predicted ---- */
+
+/* How far an expert of the same grade as another stays below it: enough to survive half precision,
+ * as traces keep probabilities. */
+#define GRADE_MARGIN 0x1p-10f
+
+bool moe_router_is_softmax(const struct moe_config *c)
+{
+    return !c->n_groups && c->router_kind != MOE_ROUTER_SPARSEMIXER;
+}
+
+void moe_router_grade(const struct moe_config *c, float *scores)
+{
+    uint32_t chosen[MOE_MAX_TOP_K];
+    float p[MOE_MAX_EXPERTS], scratch[2 * MOE_MAX_EXPERTS], weights[MOE_MAX_TOP_K];
+    bool is_chosen[MOE_MAX_EXPERTS] = {false};
+    float least = INFINITY, most = -INFINITY;
+    if (moe_router_is_softmax(c))
+        return;
+    memcpy(p, scores, c->n_experts * sizeof *p);
+    choose[c->router_kind](c, p, scratch, chosen, weights);
+    float best = scores[chosen[0]];
+    for (uint32_t k = 0; k < c->top_k; k++) {
+        is_chosen[chosen[k]] = true;
+        if (k > 0 && c->router_kind == MOE_ROUTER_SPARSEMIXER)
+            scores[chosen[k]] = weights[k] == weights[0] ? best - GRADE_MARGIN
+                                                         : best + logf(weights[k] / weights[0]);
+        least = fminf(least, scores[chosen[k]]);
+    }
+    for (uint32_t e = 0; e < c->n_experts; e++)
+        most = is_chosen[e] ? most : fmaxf(most, scores[e]);
+    float down = most - least + GRADE_MARGIN;
+    for (uint32_t e = 0; e < c->n_experts && down > 0; e++)
+        scores[e] -= is_chosen[e] ? 0 : down;
 }

@@ -1,5 +1,6 @@
 /*
- * Routers' scores on the processor, and the norms that their inputs have.
+ * Routers on the processor: their scores, what they choose by them, and the norms that their inputs
+ * have. Real choices and predicted ones are made by the same code.
  */
 #ifndef MOE_RUN_ROUTER_H
 #define MOE_RUN_ROUTER_H
@@ -21,6 +22,19 @@ struct moe_router_use {
 /* n <= MOE_MAX_ROUTERS of them in one product. */
 enum { MOE_MAX_ROUTERS = 8 };
 void moe_router_scores(const struct moe_router_use *uses, uint32_t n, uint64_t router_stride);
+
+/* What the router makes of one row of its scores: chosen[top_k] in its order, and weights[top_k] as
+ * the model uses them. p: [n_experts] the scores, on return their softmax over all experts;
+ * scratch: [2 * n_experts]. */
+void moe_route_scores(const struct moe_config *c, float *p, float *scratch, uint32_t *chosen,
+                      float *weights);
+/* Whether a softmax of its scores ranks and weighs experts as the router does. Not so with groups
+ * (DeepSeek-V2), and by the sparsemixer (Phi-3.5-MoE). */
+bool moe_router_is_softmax(const struct moe_config *c);
+/* Changes one row of scores so that their softmax does: the chosen experts lead, in the proportions
+ * of the router's weights, and the others follow in their old order. Nothing to do where
+ * moe_router_is_softmax. */
+void moe_router_grade(const struct moe_config *c, float *scores);
 
 /* Floats from one row of routers' scores to the next. */
 static inline uint64_t moe_router_stride(const struct moe_config *c)

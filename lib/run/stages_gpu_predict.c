@@ -1,7 +1,8 @@
 /*
  * Predictions of a session on a GPU: the routers of layers ahead are asked there, with the layer's
  * own, or by the host, to which their inputs travel with the router's choice. Both give the same
- * bits; which is faster depends on the machine and is measured.
+ * bits; which is faster depends on the machine and is measured. The device knows predictions by a
+ * softmax alone: routers that choose otherwise are asked by the host.
  */
 #include <assert.h>
 #include <stdio.h>
@@ -9,6 +10,7 @@
 
 #include "base/clock.h"
 #include "run/layer_predictor.h"
+#include "run/router.h"
 #include "run/stages_gpu.h"
 
 /* ---- With a layer's router ---- */
@@ -148,6 +150,14 @@ int stages_gpu_choose_predict_device(struct moe_session *s, struct moe_layer_pre
     struct stopwatch watch = {0};
     if (p->depth == 0 || moe_config_moe_layers(c, c->n_layers) < 2)
         return MOE_OK;
+    if (!moe_router_is_softmax(c)) {
+        p->host_rows = UINT32_MAX;
+        return p->named != MOE_PREDICT_ON_GPU
+                   ? MOE_OK
+                   : moe_fail(err, MOE_ERR_USAGE,
+                              "option --predict-on gpu: this model's routers choose by more than "
+                              "a softmax, and only the host predicts what they will choose");
+    }
     int status = moe_gpu_mark_open(&watch.from, g->gpu, true, err);
     if (status == MOE_OK)
         status = moe_gpu_mark_open(&watch.to, g->gpu, true, err);

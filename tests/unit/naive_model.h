@@ -272,17 +272,15 @@ static inline double naive_mix(struct naive *t, const double *s, uint32_t n, uin
     return 1 / sum;
 }
 
-static inline void naive_route(struct naive *t, uint32_t layer, const double *x,
-                               struct naive_choice *choice)
+/* What a router makes of its scores: [n_experts]. */
+static inline void naive_choose(struct naive *t, const double *scores, struct naive_choice *choice)
 {
     const struct moe_config *c = &t->m->c;
-    float *const *w = t->m->dense[layer];
     uint32_t n = c->n_experts, k = c->top_k;
-    double scores[RANDOM_MAX_EXPERTS], allowed[RANDOM_MAX_EXPERTS], sum = 0;
+    double allowed[RANDOM_MAX_EXPERTS], sum = 0;
     double *p = choice->probabilities, best[RANDOM_MAX_EXPERTS];
     uint32_t groups[RANDOM_MAX_EXPERTS], *chosen = choice->experts;
-    naive_multiply(w[MOE_T_ROUTER], w[MOE_T_ROUTER_BIAS], n, c->hidden, x, scores);
-    memcpy(p, scores, sizeof scores);
+    memcpy(p, scores, n * sizeof *p);
     naive_softmax(p, n);
     memcpy(allowed, p, sizeof allowed);
     if (c->n_groups) {
@@ -312,6 +310,16 @@ static inline void naive_route(struct naive *t, uint32_t layer, const double *x,
         sum += choice->weights[i];
     for (uint32_t i = 0; i < k; i++)
         choice->weights[i] *= (double)c->routed_scale / (c->norm_topk ? sum : 1);
+}
+
+static inline void naive_route(struct naive *t, uint32_t layer, const double *x,
+                               struct naive_choice *choice)
+{
+    const struct moe_config *c = &t->m->c;
+    float *const *w = t->m->dense[layer];
+    double scores[RANDOM_MAX_EXPERTS];
+    naive_multiply(w[MOE_T_ROUTER], w[MOE_T_ROUTER_BIAS], c->n_experts, c->hidden, x, scores);
+    naive_choose(t, scores, choice);
 }
 
 static inline void naive_feed_forward(struct naive *t, uint32_t layer, uint32_t p)

@@ -2,10 +2,13 @@
  * The layer predictor on random small models: every kind of prediction against what is recomputed
  * from the routers' inputs and choices, for prompts and single tokens, several layers ahead.
  */
+#include "base/best.h"
 #include "base/par.h"
 #include "kern/kern.h"
 #include "record/trace.h"
 #include "run/layer_predictor.h"
+#include "run/router.h"
+#include "sched/precision.h"
 #include "study/probe.h"
 
 #include "naive_model.h"
@@ -38,6 +41,7 @@ struct watch {
     struct choice before[RANDOM_MAX_LAYERS]; /* of the pass's last row so far, by model layer */
     uint32_t best[RANDOM_MAX_LAYERS][BATCH]; /* of the pass's rows, by MoE layer */
     double rows[BATCH][RANDOM_MAX_EXPERTS];  /* the prediction recomputed */
+    double margin; /* of the choices of routers that are no softmax, at least */
     uint32_t n_predictions, n_ranked, n_several;
 };
 
@@ -100,9 +104,36 @@ static void close_watch(struct watch *w)
 
 /* ---- What is to be predicted ---- */
 
+/* Routers that are no softmax: scores whose softmax has the router's choice first, in the
+ * proportions of its weights. */
+static void grade(struct watch *w, double *scores)
+{
+    const struct moe_config *c = &w->m.c;
+    struct naive t = {.m = &w->m, .margin = INFINITY};
+    struct naive_choice choice;
+    double graded[RANDOM_MAX_EXPERTS], least = INFINITY, most = -INFINITY;
+    naive_choose(&t, scores, &choice);
+    w->margin = fmin(w->margin, t.margin);
+    memcpy(graded, scores, c->n_experts * sizeof *graded);
+    double best = scores[choice.experts[0]];
+    for (uint32_t k = 0; k < c->top_k; k++) {
+        uint32_t e = choice.experts[k];
+        bool equal = k > 0 && choice.weights[k] == choice.weights[0];
+        if (c->router_kind == MOE_ROUTER_SPARSEMIXER)
+            graded[e] = best + (equal ? -0x1p-10 : log(choice.weights[k] / choice.weights[0]));
+        least = fmin(least, graded[e]);
+        scores[e] = -INFINITY; /* marked */
+    }
+    for (uint32_t e = 0; e < c->n_experts; e++)
+        most = fmax(most, scores[e]);
+    for (uint32_t e = 0; e < c->n_experts; e++)
+        graded[e] -= scores[e] == -INFINITY ? 0 : fmax(0, most - least + 0x1p-10);
+    memcpy(scores, graded, c->n_experts * sizeof *graded);
+}
+
 /* The softmax of a layer's router for one row, from the gate's input of another layer, or from the
  * stream there. */
-static void router_says(const struct watch *w, uint32_t layer, const float *gate_input,
+static void router_says(struct watch *w, uint32_t layer, const float *gate_input,
                         const float *stream, double *p)
 {
     const struct moe_config *c = &w->m.c;
@@ -121,6 +152,8 @@ static void router_says(const struct watch *w, uint32_t layer, const float *gate
         if (w->m.dense[layer][MOE_T_ROUTER_BIAS])
             p[e] += (double)w->m.dense[layer][MOE_T_ROUTER_BIAS][e];
     }
+    if (!moe_router_is_softmax(c))
+        grade(w, p);
     naive_softmax(p, c->n_experts);
 }
 
@@ -189,6 +222,10 @@ static void compare(struct watch *w, const struct moe_prediction *p, uint32_t n_
     /* Of the token before, weights are kept as half-precision numbers. */
     double tolerance = w->tolerance + (w->by == MOE_PREDICT_BY_PREVIOUS ? 1e-3 : 0);
     bool sure = w->ranked;
+    w->n_predictions++;
+    /* Another choice then is as good. */
+    if (w->margin < (w->ranked ? MARGIN : INFINITY))
+        return;
     for (uint32_t e = 0; e < c->n_experts; e++)
         least[e] = 2;
     for (uint32_t r = 0; r < n_rows; r++) {
@@ -206,7 +243,6 @@ static void compare(struct watch *w, const struct moe_prediction *p, uint32_t n_
         for (uint32_t i = 0; i < moe_trace_default_keep(c->n_experts, c->top_k); i++)
             both[order[i]] += w->rows[r][order[i]] / (2 * n_rows);
     }
-    w->n_predictions++;
     if (n_rows == 1)
         for (uint32_t e = 0; e < c->n_experts; e++)
             assert_true(fabs((double)p->scores[e] - w->rows[0][e]) <= tolerance);
@@ -264,6 +300,7 @@ static void look(void *ctx, uint32_t layer, const struct moe_row *rows, uint32_t
     for (uint32_t d = 0; d < n; d++) {
         while (!c->layer_is_moe[++target])
             continue;
+        w->margin = INFINITY;
         for (uint32_t r = 0; r < n_rows; r++)
             if (w->by == MOE_PREDICT_BY_PREVIOUS)
                 token_before_says(w, target, w->rows[r]);
@@ -374,6 +411,87 @@ static void quantized_routers_speak_alike(void **state)
     watch_models(kinds, N_ITEMS(kinds), 8, 4);
 }
 
+/* ---- The router's own choice ---- */
+
+/* The layer's own router in place of the next MoE layer's: what is predicted of that one is what
+ * the router of this one has just chosen. */
+static void look_at_itself(void *ctx, uint32_t layer, const struct moe_row *rows, uint32_t n_rows,
+                           const float *gate_input, uint64_t hidden_stride,
+                           const float *probabilities, uint64_t router_stride,
+                           const uint32_t *chosen, const float *weights)
+{
+    struct watch *w = ctx;
+    const struct moe_config *c = &w->m.c;
+    struct moe_layer *layers = w->model->layers;
+    uint32_t next = layer + 1, best[RANDOM_MAX_EXPERTS];
+    const struct moe_prediction *p;
+    float unimportance[MOE_MAX_TOP_K];
+    while (next < c->n_layers && !c->layer_is_moe[next])
+        next++;
+    if (next == c->n_layers || n_rows > 1)
+        return;
+    const struct moe_layer kept = layers[next];
+    layers[next].router = layers[layer].router;
+    layers[next].router_bias = layers[layer].router_bias;
+    assert_int_equal(moe_predict_layers(w->predictor, layer, 1, 1, &p), 1);
+    layers[next] = kept;
+    moe_unimportance(weights, c->top_k, unimportance);
+    /* Equal weights are kept apart by a thousandth. */
+    bool equal = c->router_kind == MOE_ROUTER_SPARSEMIXER && weights[0] == weights[1];
+    for (uint32_t k = 0; k < c->top_k; k++)
+        assert_true(fabsf(p->unimportance[chosen[k]] - unimportance[k]) < (equal ? 3e-4f : 1e-6f));
+    moe_best(p->scores, c->n_experts, c->n_experts, best);
+    for (uint32_t i = 0; i < c->n_experts; i++) {
+        bool is_chosen = false;
+        for (uint32_t k = 0; k < c->top_k; k++)
+            is_chosen |= chosen[k] == best[i];
+        assert_int_equal(is_chosen, i < c->top_k);
+        assert_int_equal(p->unimportance[best[i]] <= 1, i < c->top_k);
+    }
+    w->n_predictions++;
+
+    /* The same function gives the choice and the weights themselves, bit by bit. */
+    float scores[2][RANDOM_MAX_EXPERTS + MOE_PANEL_ROWS], scratch[2 * RANDOM_MAX_EXPERTS];
+    uint32_t again[MOE_MAX_TOP_K];
+    float as[MOE_MAX_TOP_K];
+    const struct moe_router_use use = {
+        &layers[layer], moe_inputs_for(&w->session->states.inputs, layers[layer].router.layout),
+        scores[0]};
+    moe_router_scores(&use, 1, moe_router_stride(c));
+    moe_route_scores(c, scores[0], scratch, again, as);
+    assert_memory_equal(again, chosen, c->top_k * sizeof *again);
+    assert_memory_equal(as, weights, c->top_k * sizeof *as);
+    assert_memory_equal(scores[0], probabilities, c->n_experts * sizeof *scores[0]);
+}
+
+static void a_router_predicts_its_own_choice(void **state)
+{
+    static const struct moe_strategy strategy = {.predict = MOE_PREDICT_BY_GATE, .depth = 1};
+    uint32_t n_mixers = 0, n_grouped = 0, n_others = 0;
+    for (uint64_t seed = 1, n = 0; n < 2 * N_MODELS; seed++, n++) {
+        struct watch w;
+        struct moe_err err = {0};
+        uint32_t ids[N_IDS];
+        open_watch(&w, &seed, n % 2 ? 8 : 32);
+        const struct moe_config *c = &w.m.c;
+        assert_ok(moe_layer_predictor_open(&w.predictor, w.session, &strategy, NULL, &err), &err);
+        w.session->observer = (struct moe_observer){.ctx = &w, .routed = look_at_itself};
+        draw_ids(&w, seed, ids);
+        for (uint32_t i = 0; i < N_IDS; i++)
+            pass(&w, ids, i, 1);
+        w.session->observer = (struct moe_observer){0};
+        moe_layer_predictor_close(w.predictor);
+        bool mixes = c->router_kind == MOE_ROUTER_SPARSEMIXER;
+        n_mixers += mixes ? w.n_predictions : 0;
+        n_grouped += c->n_groups ? w.n_predictions : 0;
+        n_others += mixes || c->n_groups ? 0 : w.n_predictions;
+        close_watch(&w);
+    }
+    print_message("# %u predictions of mixers, %u of groups, %u of others\n", n_mixers, n_grouped,
+                  n_others);
+    assert_true(n_mixers > 500 && n_grouped > 200 && n_others > 500);
+}
+
 static void nothing_is_said_by_nobody(void **state)
 {
     struct watch w;
@@ -430,6 +548,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_kind_says_what_it_should),
         cmocka_unit_test(quantized_routers_speak_alike),
+        cmocka_unit_test(a_router_predicts_its_own_choice),
         cmocka_unit_test(nothing_is_said_by_nobody),
         cmocka_unit_test(paths_need_statistics_of_the_model),
         cmocka_unit_test(memory_is_reported),
