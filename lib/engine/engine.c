@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/energy.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/par.h"
@@ -78,6 +79,8 @@ static int open_parts(struct moe_engine *e, const struct moe_engine_options *o,
         moe_par_set_threads(1);
     int status = o->device.cuda ? open_gpu(e, o, err) : MOE_OK;
     if (status == MOE_OK)
+        status = moe_energy_open(&e->energy, MOE_ENERGY_ROOT, err);
+    if (status == MOE_OK)
         status = decide_split(e, &split, o, err);
     bool copies = (o->pack_in_ram || o->device.test) && !o->pack_copy && !e->strategy.resident;
     if (status == MOE_OK && copies)
@@ -91,6 +94,7 @@ static int open_parts(struct moe_engine *e, const struct moe_engine_options *o,
     if (status != MOE_OK)
         return status;
     e->session->timeline = e->experts->timeline = o->timeline;
+    e->session->energy = e->energy;
     if (moe_engine_takes_part(&e->strategy))
         status = moe_pass_strategy_open(&e->pass_strategy, e->session, &e->strategy, o->statistics,
                                         host_slowdown(e, o),
@@ -151,6 +155,7 @@ void moe_engine_close(struct moe_engine *e)
     moe_experts_close(e->experts);
     moe_model_close(e->model);
     moe_gpu_close(e->gpu);
+    moe_energy_close(e->energy);
     moe_pages_free(e->copy, e->copy_bytes);
     free(e);
 }
@@ -169,6 +174,8 @@ void moe_engine_finish_stats(const struct moe_engine *e, struct moe_stats *stats
     snprintf(stats->alloc, sizeof stats->alloc, "%.31s", s->cache ? part : "none");
     const char *from = moe_strategy_boundary_from(s);
     snprintf(stats->boundary_from, sizeof stats->boundary_from, "%s", from ? from : "");
+    const char *no_energy = moe_energy_unavailable(e->energy);
+    snprintf(stats->no_energy, sizeof stats->no_energy, "%s", no_energy ? no_energy : "");
     stats->exact_required = e->exact_required;
     snprintf(stats->inexact, sizeof stats->inexact, "%s", e->exactness.why);
     snprintf(stats->device, sizeof stats->device, "%s",

@@ -106,7 +106,8 @@ struct moe_engine {
     bool test_device;
     struct moe_gpu *gpu;   /* NULL: none computes */
     struct moe_err no_gpu; /* why --device auto fell back to the CPU; status MOE_OK: it did not */
-    void *copy;            /* the pack in memory */
+    struct moe_energy *energy;
+    void *copy; /* the pack in memory */
     uint64_t copy_bytes;
 };
 

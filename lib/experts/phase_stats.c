@@ -25,6 +25,7 @@ void moe_phase_stats_add(struct moe_phase_stats *sum, const struct moe_phase_sta
 {
     sum->tokens += p->tokens;
     sum->seconds += p->seconds;
+    sum->joules += p->joules;
     add_counts(&sum->experts, &p->experts);
     sum->bytes_read += p->bytes_read;
     sum->bytes_uploaded += p->bytes_uploaded;

@@ -13,6 +13,7 @@
 struct moe_phase_stats {
     uint64_t tokens; /* rows computed */
     double seconds;  /* wall time of the forward passes */
+    double joules;   /* that the processor took meanwhile, where its counters can be read */
     struct moe_counts experts;
     uint64_t bytes_read; /* from disk */
     /* With a GPU: copied to it; loads of experts that were in host memory, and that were not. */

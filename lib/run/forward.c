@@ -2,6 +2,7 @@
  * The forward pass: states in, layers, states out, head; each on the session's device
  * (run/stages.h).
  */
+#include "base/energy.h"
 #include "base/par.h"
 #include "run/feed_forward.h"
 #include "run/lockstep.h"
@@ -108,7 +109,7 @@ int moe_forward(struct moe_session *s, enum moe_phase phase, const struct moe_ro
     s->phase = stats;
     note_far(s, rows, n_rows);
     begin_pass(s, phase, rows, n_rows);
-    double started = moe_experts_clock(s->experts);
+    double started = moe_experts_clock(s->experts), joules = moe_energy_joules(s->energy);
     status = s->stages->enter(s, rows, n_rows, hidden_in, err);
     if (status == MOE_OK)
         status = run_layers(s, rows, n_rows, layer_begin, layer_end, stats, err);
@@ -118,6 +119,7 @@ int moe_forward(struct moe_session *s, enum moe_phase phase, const struct moe_ro
         moe_lockstep_took(s, s->pace->head);
     double seconds = moe_experts_clock(s->experts) - started;
     stats->seconds += seconds;
+    stats->joules += moe_energy_joules(s->energy) - joules;
     if (s->experts->ops->end_tokens)
         s->experts->ops->end_tokens(s->experts, seconds);
     if (status == MOE_OK)
@@ -128,9 +130,11 @@ int moe_forward(struct moe_session *s, enum moe_phase phase, const struct moe_ro
 int moe_logits(struct moe_session *s, uint32_t first, uint32_t n, float *logits,
                struct moe_err *err)
 {
-    double started = moe_experts_clock(s->experts);
+    double started = moe_experts_clock(s->experts), joules = moe_energy_joules(s->energy);
     int status = s->stages->logits(s, first, n, logits, err);
-    if (s->phase)
+    if (s->phase) {
         s->phase->seconds += moe_experts_clock(s->experts) - started;
+        s->phase->joules += moe_energy_joules(s->energy) - joules;
+    }
     return status;
 }

@@ -109,6 +109,7 @@ struct moe_session {
     bool far; /* rows of sequence 0 were last computed for a text beyond rope_original */
     struct moe_observer observer;
     struct moe_timeline *timeline;       /* borrowed; NULL: nothing is recorded */
+    struct moe_energy *energy;           /* borrowed; NULL: none is measured */
     const struct moe_assigner *assigner; /* borrowed; NULL: the provider chooses the precision */
     struct moe_pass_strategy *strategy;  /* borrowed; NULL: nothing beside the device's own work */
     const struct moe_pace *pace; /* borrowed; what computing takes on the modelled clock of a

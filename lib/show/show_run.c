@@ -100,6 +100,27 @@ static void put_exactness(struct moe_emit *e, const struct moe_stats *stats)
     moe_emit_close(e);
 }
 
+static void put_joules(struct moe_emit *e, const char *key, bool known, double joules)
+{
+    if (known)
+        moe_emit_fixed(e, key, 6, joules);
+    else
+        moe_emit_null(e, key);
+}
+
+static void put_energy(struct moe_emit *e, const struct moe_stats *stats)
+{
+    const struct moe_phase_stats *p = &stats->prefill, *d = &stats->decode;
+    bool known = stats->no_energy[0] == 0;
+    put_joules(e, "energy_joules", known, p->joules + d->joules);
+    put_joules(e, "prefill_joules_per_token", known && p->tokens,
+               ratio(p->joules, (double)p->tokens));
+    put_joules(e, "decode_joules_per_token", known && d->tokens,
+               ratio(d->joules, (double)d->tokens));
+    if (!known)
+        moe_emit_text(e, "energy_unavailable", stats->no_energy);
+}
+
 void moe_show_run_json(const struct moe_stats *stats, struct moe_buf *out)
 {
     struct moe_phase_stats all = both_phases(stats);
@@ -119,6 +140,7 @@ void moe_show_run_json(const struct moe_stats *stats, struct moe_buf *out)
     moe_emit_fixed(&e, "prefill_tokens_per_s", 4, tokens_per_second(&stats->prefill));
     moe_emit_fixed(&e, "decode_tokens_per_s", 4, tokens_per_second(&stats->decode));
     moe_emit_fixed(&e, "bytes_per_token", 1, bytes_per_token(&stats->decode));
+    put_energy(&e, stats);
     put_counts(&e, &all);
     moe_emit_u64(&e, "resident_expert_bytes_max", stats->resident_expert_bytes_max);
     moe_emit_u64(&e, "peak_rss_bytes", stats->peak_rss_bytes);
@@ -218,6 +240,14 @@ void moe_show_run(const struct moe_stats *stats, struct moe_buf *out)
     moe_buf_printf(out, "memory   %s of experts, peak %s of the process\n",
                    moe_format_bytes(stats->resident_expert_bytes_max, a),
                    moe_format_bytes(stats->peak_rss_bytes, b));
+    if (stats->no_energy[0])
+        moe_buf_printf(out, "energy   unavailable: %s\n", stats->no_energy);
+    else
+        moe_buf_printf(out,
+                       "energy   %.3f J of the processor, %.3f per prompt token, %.3f per decoded "
+                       "token\n",
+                       all.joules, ratio(stats->prefill.joules, (double)stats->prefill.tokens),
+                       ratio(stats->decode.joules, (double)stats->decode.tokens));
     if (stats->gpu_memory_budget_bytes)
         moe_buf_printf(out, "GPU      %s of its memory, %s allowed\n",
                        moe_format_bytes(stats->gpu_memory_bytes, a),

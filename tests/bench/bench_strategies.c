@@ -22,7 +22,8 @@
  * were made, MB read per decoded token, shares of the decoding time spent waiting for loads,
  * waiting for the host, and predicting; what was computed on the host or ahead, at low precision,
  * left out or replaced, in per cent of the activations; mean nats per decoded token, and how much
- * more they are than the first one's (over the same tokens). The first document of a cell warms the
+ * more they are than the first one's (over the same tokens); joules that the processor took per
+ * decoded token, - where its counters cannot be read. The first document of a cell warms the
  * cache and is not counted. Strategies that cannot run say why.
  *
  * With device= also: whether the strategy is exact; prefill and decode tokens/s and hit rate in the
@@ -142,6 +143,10 @@ static void print_result(const struct bench *b, struct cell cell, const struct c
            percent((double)n->low_precision, all), percent((double)n->skipped, all),
            percent((double)n->substituted, all), nats,
            of_first > 0 ? 100 * (nats / of_first - 1) : 0);
+    if (d->joules > 0)
+        printf(" %7.4g |", d->joules / (double)d->tokens);
+    else
+        printf("       - |");
     if (b->device)
         print_prediction(b, cell, candidate, r, speed);
     printf("\n");
@@ -152,7 +157,8 @@ static void print_head(const struct bench *b)
     const char *head =
         "| strategy | demand | loads | prefill | decode | hits % | predicted % | MB/token | stall "
         "% "
-        "| host % | predict % | on host % | low % | skipped % | replaced % | nats | more |";
+        "| host % | predict % | on host % | low % | skipped % | replaced % | nats | more | J/token "
+        "|";
     const char *planned = b->device ? " exact | planned prefill | planned decode "
                                       "| measured/planned | planned hits % |"
                                     : "";

@@ -210,6 +210,41 @@ static void the_place_of_predictions(void **state)
     moe_buf_release(&out);
 }
 
+/* Joules of the phases and per token of each, or why there are none. */
+static void energy_is_told_or_why_not(void **state)
+{
+    struct moe_stats s = SAMPLE, sum = SAMPLE;
+    struct moe_buf out = {0};
+    s.prefill.joules = 20;
+    s.decode.joules = 5;
+    moe_stats_add(&sum, &s);
+    moe_stats_add(&sum, &s);
+    assert_true(sum.prefill.joules == 40 && sum.decode.joules == 10);
+    json_t *json = written(&s);
+    assert_true(number(json, "energy_joules") == 25);
+    assert_true(number(json, "prefill_joules_per_token") == 2);
+    assert_true(number(json, "decode_joules_per_token") == 1);
+    assert_null(json_object_get(json, "energy_unavailable"));
+    moe_json_free(json);
+    s.decode.tokens = 0;
+    json = written(&s);
+    assert_true(json_is_null(json_object_get(json, "decode_joules_per_token")));
+    moe_json_free(json);
+    moe_show_run(&SAMPLE, &out);
+    assert_non_null(strstr((char *)out.data, "energy   0.000 J of the processor"));
+    snprintf(s.no_energy, sizeof s.no_energy, "no counters");
+    json = written(&s);
+    assert_true(json_is_null(json_object_get(json, "energy_joules")));
+    assert_true(json_is_null(json_object_get(json, "prefill_joules_per_token")));
+    assert_string_equal(json_string_value(json_object_get(json, "energy_unavailable")),
+                        "no counters");
+    moe_json_free(json);
+    moe_buf_clear(&out);
+    moe_show_run(&s, &out);
+    assert_non_null(strstr((char *)out.data, "energy   unavailable: no counters\n"));
+    moe_buf_release(&out);
+}
+
 static void sums_join(void **state)
 {
     struct moe_stats sum = SAMPLE, part = SAMPLE;
@@ -365,6 +400,7 @@ int main(void)
         cmocka_unit_test(activations_add_up),
         cmocka_unit_test(rates_are_what_they_say),
         cmocka_unit_test(the_place_of_predictions),
+        cmocka_unit_test(energy_is_told_or_why_not),
         cmocka_unit_test(sums_join),
         cmocka_unit_test(names_cannot_break_the_object),
         cmocka_unit_test(texts_tell_the_same),
