@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/best.h"
 #include "base/mem.h"
 #include "model/config.h" /* MOE_MAX_TOP_K */
 #include "plan/simulate_link.h"
@@ -120,6 +121,7 @@ static void precalculate(struct simulator *s, uint32_t next, const struct moe_pr
     struct early *early = &s->early[next % 2];
     early->layer = next;
     moe_scheduler_present(s->scheduler, next, s->present);
+    moe_best(p->scores, s->inventory->n_experts, s->inventory->top_k, early->choice.experts);
     moe_predicted_choice(p->scores, s->present, s->inventory->n_experts, s->inventory->top_k,
                          moe_strategy_replaces(&s->strategy), &early->choice, s->barred);
     const struct moe_predicted *choice = &early->choice;

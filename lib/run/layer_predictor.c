@@ -22,9 +22,12 @@ struct moe_layer_predictor {
     uint32_t n_moe;
 
     float *probabilities; /* [depth][batch][router_stride] of each row */
-    float *scores;        /* [depth][n_experts] what is handed out */
-    float *unimportance;  /* [depth][n_experts] */
-    float *scratch;       /* [2 * top_k] */
+    bool needs_scores;    /* of routers, beyond what is handed out */
+    float *router_scores; /* [depth][n_experts] as routers give them, of one row */
+    bool has_scores;
+    float *scores;       /* [depth][n_experts] what is handed out */
+    float *unimportance; /* [depth][n_experts] */
+    float *scratch;      /* [2 * top_k] */
     struct moe_prediction predictions[MOE_MAX_DEPTH];
 
     /* By residual: the stream under the norms of the layers ahead. */
@@ -86,6 +89,7 @@ static struct moe_layer_predictor *carve(struct moe_arena *arena, const struct m
     uint64_t scores = (uint64_t)p.depth * c->n_experts;
     p.probabilities =
         moe_arena_take(arena, p.depth * batch * p.router_stride, sizeof *p.probabilities);
+    p.router_scores = moe_arena_take(arena, scores, sizeof *p.router_scores);
     p.scores = moe_arena_take(arena, scores, sizeof *p.scores);
     p.unimportance = moe_arena_take(arena, scores, sizeof *p.unimportance);
     p.scratch = moe_arena_take(arena, 2 * (uint64_t)c->top_k, sizeof *p.scratch);
@@ -134,6 +138,8 @@ int moe_layer_predictor_open(struct moe_layer_predictor **out, struct moe_sessio
         carve(&arena, &session->model->config, session->batch, strategy);
     p->session = session;
     p->history.statistics = statistics;
+    p->needs_scores =
+        strategy->precalculate && session->model->config.router_kind != MOE_ROUTER_SOFTMAX;
     if (session->model->gpu && p->depth > 0 && !moe_predicts_from_choices(p->by))
         status = moe_host_routers_read(&p->copies, session->model, err);
     if (status != MOE_OK) {
@@ -205,6 +211,9 @@ static void grade_range(void *ctx, int64_t begin, int64_t end, int thread)
     for (int64_t i = begin; i < end; i++) {
         for (uint32_t d = 0; d < q->n; d++) {
             float *scores = probabilities_at(q->p, d, (uint64_t)i);
+            if (q->n_rows == 1)
+                memcpy(q->p->router_scores + (uint64_t)d * c->n_experts, scores,
+                       c->n_experts * sizeof *scores);
             moe_router_grade(c, scores);
             moe_kern.softmax(scores, c->n_experts);
         }
@@ -222,6 +231,7 @@ static void ask_routers(struct query *q)
     if (s->stages->predict && s->stages->predict(s, q->n, q->n_rows, p->probabilities,
                                                  (uint64_t)p->batch * p->router_stride))
         return;
+    p->has_scores = q->n_rows == 1;
     if (residual)
         moe_par_for(q->n_rows, 8, normalise_range, q);
     for (uint32_t d = 0; d < q->n; d++) {
@@ -256,6 +266,7 @@ static void predict_from_choices(void *ctx, int64_t begin, int64_t end, int thre
 static void predict(struct query *q)
 {
     struct moe_layer_predictor *p = q->p;
+    p->has_scores = false;
     if (!moe_predicts_from_choices(p->by)) {
         ask_routers(q);
         return;
@@ -263,6 +274,16 @@ static void predict(struct query *q)
     q->n = moe_choice_history_reach(&p->history, q->m, q->n_rows, q->n);
     if (q->n > 0)
         moe_par_for(q->n_rows, 8, predict_from_choices, q);
+}
+
+bool moe_layer_predictor_needs_scores(const struct moe_layer_predictor *p)
+{
+    return p->needs_scores;
+}
+
+const float *moe_predicted_router_scores(const struct moe_layer_predictor *p)
+{
+    return p->has_scores ? p->router_scores : NULL;
 }
 
 uint32_t moe_predict_layers(struct moe_layer_predictor *p, uint32_t layer, uint32_t n_rows,

@@ -40,4 +40,11 @@ void moe_layer_predictor_begin_sequence(struct moe_layer_predictor *p);
 uint32_t moe_predict_layers(struct moe_layer_predictor *p, uint32_t layer, uint32_t n_rows,
                             uint32_t depth, const struct moe_prediction **predictions);
 
+/* Of the first prediction of the last call: the scores that its router gives on the predictor's
+ * input, [n_experts]. NULL of several rows, of predictions without routers, and where the device
+ * was asked, which gives their softmax alone. */
+const float *moe_predicted_router_scores(const struct moe_layer_predictor *p);
+/* Whether pre-calculation needs them for its weights: then the host has to be asked. */
+bool moe_layer_predictor_needs_scores(const struct moe_layer_predictor *p);
+
 #endif

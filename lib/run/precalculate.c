@@ -2,6 +2,9 @@
 
 #include <string.h>
 
+#include "base/best.h"
+#include "run/router.h"
+
 void moe_precalculation_carve(struct moe_precalculation *p, struct moe_arena *arena,
                               const struct moe_config *c)
 {
@@ -10,6 +13,7 @@ void moe_precalculation_carve(struct moe_precalculation *p, struct moe_arena *ar
     p->precalculated = moe_arena_take(arena, c->n_experts, 1);
     p->present = moe_arena_take(arena, c->n_experts, 1);
     p->order = moe_arena_take(arena, c->n_experts, sizeof *p->order);
+    p->scratch = moe_arena_take(arena, 3 * (uint64_t)c->n_experts, sizeof *p->scratch);
 }
 
 void moe_precalculation_reset(struct moe_precalculation *p)
@@ -22,15 +26,23 @@ static struct moe_precalculated_layer *layer_of(struct moe_precalculation *p, ui
     return &p->layers[moe_config_moe_layers(&p->session->model->config, layer) % 2];
 }
 
-/* The predicted probabilities as the model would use them for weights. */
-static void set_weights(const struct moe_config *c, const float *scores, float *weights)
+void moe_precalculate_choice(const struct moe_config *c, const float *scores,
+                             const float *probabilities, const uint8_t *on_device,
+                             uint32_t replaces, struct moe_predicted *choice, float *weights,
+                             float *scratch, uint32_t *barred)
 {
-    bool shares = c->norm_topk || c->router_kind == MOE_ROUTER_TOPK_SOFTMAX;
-    float sum = 0;
-    for (uint32_t k = 0; k < c->top_k; k++)
-        sum += scores[k];
-    for (uint32_t k = 0; k < c->top_k; k++)
-        weights[k] = (shares ? scores[k] / sum : scores[k]) * c->routed_scale;
+    float *p = scratch, *rest = scratch + c->n_experts;
+    memcpy(p, scores ? scores : probabilities, c->n_experts * sizeof *p);
+    if (scores) {
+        moe_route_scores(c, p, rest, choice->experts, weights);
+    } else {
+        moe_best(p, c->n_experts, c->top_k, choice->experts);
+        moe_router_weigh(c, NULL, p, choice->experts, rest, weights);
+    }
+    moe_router_leave_groups(c, p, rest);
+    moe_predicted_choice(p, on_device, c->n_experts, c->top_k, replaces, choice, barred);
+    if (choice->substituted > 0)
+        moe_router_weigh(c, scores, p, choice->experts, rest, weights);
 }
 
 uint32_t moe_precalculation_choose(struct moe_precalculation *p, uint32_t layer, uint32_t n_rows,
@@ -53,13 +65,14 @@ uint32_t moe_precalculation_choose(struct moe_precalculation *p, uint32_t layer,
     for (uint32_t k = 0; k < choice->n; k++)
         p->precalculated[choice->experts[k]] = choice->on_host[k];
     memcpy(s->request.chosen, choice->experts, choice->n * sizeof *s->request.chosen);
-    set_weights(c, choice->scores, s->request.weights);
+    memcpy(s->request.weights, l->weights, choice->n * sizeof *l->weights);
     *precalculated = p->precalculated;
     return n_other;
 }
 
 int moe_precalculation_begin(struct moe_precalculation *p, uint32_t next,
-                             const struct moe_prediction *prediction, struct moe_err *err)
+                             const struct moe_prediction *prediction, const float *scores,
+                             struct moe_err *err)
 {
     struct moe_session *s = p->session;
     const struct moe_experts_ops *experts = s->experts->ops;
@@ -67,8 +80,8 @@ int moe_precalculation_begin(struct moe_precalculation *p, uint32_t next,
     struct moe_precalculated_layer *l = layer_of(p, next);
     l->layer = next;
     experts->present(s->experts, next, p->present);
-    moe_predicted_choice(prediction->scores, p->present, c->n_experts, c->top_k, p->replaces,
-                         &l->choice, p->order);
+    moe_precalculate_choice(c, scores, prediction->scores, p->present, p->replaces, &l->choice,
+                            l->weights, p->scratch, p->order);
     int status = MOE_OK;
     for (uint32_t k = 0; k < l->choice.n && status == MOE_OK; k++) {
         if (!l->choice.on_host[k])

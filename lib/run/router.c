@@ -93,31 +93,45 @@ static void choose_by_score(const struct moe_config *c, float *p, float *scratch
     moe_kern.softmax(p, c->n_experts);
 }
 
-/* The best expert but `without`; its share among those whose distance to it, relative to the larger
- * of the two, is at most twice the jitter. kept: [n_experts] scratch. */
-static uint32_t mix_winner(const struct moe_config *c, const float *scores, uint32_t without,
-                           float *kept, float *weight)
+/* The best expert but `without`. */
+static uint32_t mix_winner(const struct moe_config *c, const float *scores, uint32_t without)
 {
     uint32_t winner = without == 0 ? 1 : 0;
     for (uint32_t e = winner + 1; e < c->n_experts; e++)
         if (e != without && scores[e] > scores[winner])
             winner = e;
+    return winner;
+}
+
+/* An expert's share among those, but `without`, whose distance below it, relative to the larger of
+ * the two, is at most twice the jitter. kept: [n_experts] scratch. */
+static float mix_share(const struct moe_config *c, const float *scores, uint32_t expert,
+                       uint32_t without, float *kept)
+{
     for (uint32_t e = 0; e < c->n_experts; e++) {
-        float size = fabsf(scores[e]) > scores[winner] ? fabsf(scores[e]) : scores[winner];
-        bool far = (scores[winner] - scores[e]) / size > 2 * c->router_jitter;
+        float size = fabsf(scores[e]) > scores[expert] ? fabsf(scores[e]) : scores[expert];
+        bool far = (scores[expert] - scores[e]) / size > 2 * c->router_jitter;
         kept[e] = far || e == without ? -INFINITY : scores[e];
     }
     moe_kern.softmax(kept, c->n_experts);
-    *weight = kept[winner];
-    return winner;
+    return kept[expert];
+}
+
+/* The first is left out where the second is weighed. */
+static void mix_weights(const struct moe_config *c, const float *scores, const uint32_t *chosen,
+                        float *kept, float *weights)
+{
+    weights[0] = mix_share(c, scores, chosen[0], UINT32_MAX, kept);
+    weights[1] = mix_share(c, scores, chosen[1], chosen[0], kept);
 }
 
 /* Phi-3.5-MoE's sparsemixer, as its public implementation evaluates it. */
 static void choose_by_mixer(const struct moe_config *c, float *p, float *scratch, uint32_t *chosen,
                             float *weights)
 {
-    chosen[0] = mix_winner(c, p, UINT32_MAX, scratch, &weights[0]);
-    chosen[1] = mix_winner(c, p, chosen[0], scratch, &weights[1]);
+    chosen[0] = mix_winner(c, p, UINT32_MAX);
+    chosen[1] = mix_winner(c, p, chosen[0]);
+    mix_weights(c, p, chosen, scratch, weights);
     moe_kern.softmax(p, c->n_experts);
 }
 
@@ -128,17 +142,44 @@ static void (*const choose[])(const struct moe_config *c, float *p, float *scrat
     [MOE_ROUTER_SPARSEMIXER] = choose_by_mixer,
 };
 
-void moe_route_scores(const struct moe_config *c, float *p, float *scratch, uint32_t *chosen,
-                      float *weights)
+/* As the model uses them, of a row's experts. */
+static void finish_weights(const struct moe_config *c, float *weights)
 {
     float sum = 0;
-    choose[c->router_kind](c, p, scratch, chosen, weights);
     for (uint32_t k = 0; k < c->top_k; k++)
         sum += weights[k];
     for (uint32_t k = 0; c->norm_topk && k < c->top_k; k++)
         weights[k] /= sum;
     for (uint32_t k = 0; c->routed_scale != 1 && k < c->top_k; k++)
         weights[k] *= c->routed_scale;
+}
+
+void moe_route_scores(const struct moe_config *c, float *p, float *scratch, uint32_t *chosen,
+                      float *weights)
+{
+    choose[c->router_kind](c, p, scratch, chosen, weights);
+    finish_weights(c, weights);
+}
+
+void moe_router_weigh(const struct moe_config *c, const float *scores, const float *p,
+                      const uint32_t *chosen, float *scratch, float *weights)
+{
+    const float *of = c->router_kind == MOE_ROUTER_SOFTMAX ? p : scores;
+    for (uint32_t k = 0; k < c->top_k; k++)
+        weights[k] = of[chosen[k]];
+    if (c->router_kind == MOE_ROUTER_TOPK_SOFTMAX)
+        moe_kern.softmax(weights, c->top_k);
+    else if (c->router_kind == MOE_ROUTER_SPARSEMIXER)
+        mix_weights(c, scores, chosen, scratch, weights);
+    finish_weights(c, weights);
+}
+
+void moe_router_leave_groups(const struct moe_config *c, float *p, float *scratch)
+{
+    if (!c->n_groups)
+        return;
+    mask_groups(c, p, scratch);
+    memcpy(p, scratch, c->n_experts * sizeof *p);
 }
 
 static void route_rows(void *ctx, int64_t begin, int64_t end, int thread)

@@ -28,6 +28,15 @@ void moe_router_scores(const struct moe_router_use *uses, uint32_t n, uint64_t r
  * scratch: [2 * n_experts]. */
 void moe_route_scores(const struct moe_config *c, float *p, float *scratch, uint32_t *chosen,
                       float *weights);
+/* The weights that the router gives any top_k experts, falling by score: those that it would choose
+ * have its own, bit for bit, others their share under the same rule. scores: [n_experts] as they
+ * were (only a softmax router does without: NULL); p: [n_experts] their softmax; scratch:
+ * [n_experts]. */
+void moe_router_weigh(const struct moe_config *c, const float *scores, const float *p,
+                      const uint32_t *chosen, float *scratch, float *weights);
+/* Probabilities of experts beyond the best groups become -1: the router never chooses them.
+ * scratch: [2 * n_experts]. */
+void moe_router_leave_groups(const struct moe_config *c, float *p, float *scratch);
 /* Whether a softmax of its scores ranks and weighs experts as the router does. Not so with groups
  * (DeepSeek-V2), and by the sparsemixer (Phi-3.5-MoE). */
 bool moe_router_is_softmax(const struct moe_config *c);

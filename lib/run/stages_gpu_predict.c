@@ -150,7 +150,7 @@ int stages_gpu_choose_predict_device(struct moe_session *s, struct moe_layer_pre
     struct stopwatch watch = {0};
     if (p->depth == 0 || moe_config_moe_layers(c, c->n_layers) < 2)
         return MOE_OK;
-    if (!moe_router_is_softmax(c)) {
+    if (!moe_router_is_softmax(c) || moe_layer_predictor_needs_scores(predictor)) {
         p->host_rows = UINT32_MAX;
         return p->named != MOE_PREDICT_ON_GPU
                    ? MOE_OK

@@ -2,8 +2,6 @@
 
 #include <string.h>
 
-#include "base/best.h"
-
 /* By rising number of rows, or falling; equal ones keep their order. */
 static void sort_by_rows(uint32_t *experts, uint32_t n, const uint32_t *rows, bool falling)
 {
@@ -68,12 +66,13 @@ uint32_t moe_swaps_so_far(const uint32_t *rows, const uint8_t *before, const uin
     return n_swaps;
 }
 
-/* The largest of n values that is not barred, the lower number first among equals; n: all are. */
+/* The largest of n values, at least 0, that is not barred, the lower number first among equals; n:
+ * all are. */
 static uint32_t best_free(const float *values, const uint32_t *barred, uint32_t n)
 {
     uint32_t best = n;
     for (uint32_t e = 0; e < n; e++)
-        if (!barred[e] && (best == n || values[e] > values[best]))
+        if (!barred[e] && values[e] >= 0 && (best == n || values[e] > values[best]))
             best = e;
     return best;
 }
@@ -110,7 +109,6 @@ void moe_predicted_choice(const float *probabilities, const uint8_t *on_device, 
 {
     out->n = k;
     out->substituted = 0;
-    moe_best(probabilities, n, k, out->experts);
     for (uint32_t i = 0; i < k; i++) {
         out->scores[i] = probabilities[out->experts[i]];
         out->on_host[i] = !on_device[out->experts[i]];

@@ -43,13 +43,13 @@ struct moe_predicted {
     bool on_host[MOE_MAX_TOP_K];
 };
 
-/* The predicted best k of a layer. Of those on the host at most `replaces` are replaced, from the
- * weakest up and never the strongest, by the best expert on the device that is not chosen yet; once
- * there is none, the others stay as they were predicted. (DAOP describes two chosen experts, both
- * on the host. Without a limit this leaves one on the host for any k, as its rule does; with a
- * limit of 1 it replaces one, as its rule does.) probabilities: [n]; on_device: [n], 0 or 1; k <= n
- * and
- * <= MOE_MAX_TOP_K; barred: [n] scratch. */
+/* What becomes of the k experts that a layer is predicted to choose, out->experts on entry, falling
+ * by probability. Of those on the host at most `replaces` are replaced, from the weakest up and
+ * never the strongest, by the best expert on the device that is not chosen yet; once there is none,
+ * the others stay as they were predicted. (DAOP describes two chosen experts, both on the host.
+ * Without a limit this leaves one on the host for any k, as its rule does; with a limit of 1 it
+ * replaces one, as its rule does.) probabilities: [n], negative of experts that replace nothing;
+ * on_device: [n], 0 or 1; k <= n and <= MOE_MAX_TOP_K; barred: [n] scratch. */
 void moe_predicted_choice(const float *probabilities, const uint8_t *on_device, uint32_t n,
                           uint32_t k, uint32_t replaces, struct moe_predicted *out,
                           uint32_t *barred);

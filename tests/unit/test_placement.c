@@ -4,6 +4,8 @@
  */
 #include "sched/placement.h"
 
+#include "base/best.h"
+
 #include "../test.h"
 
 enum { MAX_EXPERTS = 40 };
@@ -93,6 +95,7 @@ static struct moe_predicted predict(const uint8_t *on_device, uint32_t k, uint32
 {
     struct moe_predicted f;
     uint32_t barred[8];
+    moe_best(scores, 8, k, f.experts);
     moe_predicted_choice(scores, on_device, 8, k, replaces, &f, barred);
     assert_int_equal(f.n, k);
     for (uint32_t i = 0; i < k; i++) {
@@ -187,6 +190,8 @@ static void test_every_prediction(void **state)
             on_device[e] = test_random(&random) % 3 == 0;
             n_free += on_device[e];
         }
+        moe_best(p, n, k, plain.experts);
+        moe_best(p, n, k, f.experts);
         moe_predicted_choice(p, on_device, n, k, 0, &plain, barred);
         uint32_t most = test_random(&random) % 2 ? ALL : (uint32_t)(test_random(&random) % (k + 1));
         moe_predicted_choice(p, on_device, n, k, most, &f, barred);
