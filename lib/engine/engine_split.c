@@ -58,6 +58,10 @@ static void follow_plan(struct moe_split_inputs *in)
     const struct moe_engine_options *o = in->options;
     const struct moe_plan *plan = o->plan;
     in->strategy = plan->strategy;
+    if (!in->strategy.name) { /* parts alone, which are no less named */
+        in->strategy.name = "none";
+        in->strategy.describe = "the parts of a plan";
+    }
     in->expert_memory = 0;
     if (!o->memory_bytes && !o->device.cuda) { /* with a GPU there are two budgets */
         in->total = plan->memory.total;

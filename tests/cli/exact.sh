@@ -103,6 +103,16 @@ for strategy in "fate" "lru+on-miss=load-low:0" "lru+on-miss=emergency" "lru+ski
         sh -c "tr -s ' \n' '  ' <'$out' | grep -q 'This may change what the model says: --'"
 done
 
+# Parts alone, of no strategy of the table, are followed all the same.
+plan "$tmp/plan.yaml" --expert-memory 2M --strategy lru+on-miss=emergency
+grep -v '^  row:' "$tmp/plan.yaml" >"$tmp/parts.yaml"
+ask --plan "$tmp/parts.yaml"
+check "a plan of parts alone is followed" [ "$(figure strategy)" = none ]
+check "... as they are" [ "$(figure parts)" = "--cache lru --on-miss emergency" ]
+check "... and is not exact" exact as_done false
+run "$bin/moe-run" "$many" --plan "$tmp/parts.yaml" --exact
+error_line 2 "$forbids the plan has --on-miss emergency (moe-plan*" "... which --exact refuses"
+
 # ---- As done -------------------------------------------------------------------------------------
 
 # The stand-in's engine forgets to refuse: the counts still tell.
