@@ -2,7 +2,7 @@
  * Replays traces through caches of experts, each policy at each size:
  *
  *     replay_trace [--policy NAME,...] [--capacity SIZE,...] [--per-layer] [--by-token] [--all]
- *                  [--half-life TOKENS] TRACE...
+ *                  [--half-life TOKENS] [--keep-records] TRACE...
  *
  * Prints one table of hit rates for each trace. A capacity is a number of slots (300), so many
  * times what a token visits (2x) or bytes of experts (4000M; sizes are those of the trace's first
@@ -12,7 +12,8 @@
  * The tokens of a prompt go through a layer together, so that each distinct expert of them is one
  * lookup, as in engines that compute prompts in a batch; --by-token: every activation is one. The
  * rate is that of decoded tokens; --all: of all lookups. Every use counts as high precision. The
- * experts that a decoded token wants of a layer do not evict one another.
+ * experts that a decoded token wants of a layer do not evict one another. Records of use start anew
+ * with each sequence, or --keep-records.
  *
  * The last row is the optimum (plan/optimal.h), of one cache for all layers also with --per-layer:
  * decoded tokens' hits, which are the same however prompts are looked up; with --all a dash. Of
@@ -37,7 +38,7 @@ struct options {
     const struct moe_policy_ops *policies[MAX_ITEMS];
     const char *capacities[MAX_ITEMS];
     int n_policies, n_capacities;
-    bool per_layer, by_token, all;
+    bool per_layer, by_token, all, keep_records;
     double half_life;
 };
 
@@ -123,7 +124,7 @@ static void take_token(struct cache *c, const struct moe_trace *t,
     bool gather = token->prompt && !c->options->by_token;
     if (c->n_prompt && (!gather || token->index == 0))
         look_up_prompt(c);
-    if (token->index == 0)
+    if (token->index == 0 && !c->options->keep_records)
         moe_usage_begin_sequence(&c->usage);
     if (gather)
         c->n_prompt++;
@@ -329,18 +330,16 @@ static bool take_list(struct options *o, char *list, const int *n,
 static bool parse(struct options *o, int argc, char **argv)
 {
     static const struct option names[] = {
-        {"policy", required_argument, NULL, 'p'},
-        {"capacity", required_argument, NULL, 'c'},
-        {"per-layer", no_argument, NULL, 'l'},
-        {"by-token", no_argument, NULL, 't'},
-        {"all", no_argument, NULL, 'a'},
-        {"half-life", required_argument, NULL, 'h'},
-        {0},
+        {"policy", required_argument, NULL, 'p'},    {"capacity", required_argument, NULL, 'c'},
+        {"per-layer", no_argument, NULL, 'l'},       {"keep-records", no_argument, NULL, 'k'},
+        {"by-token", no_argument, NULL, 't'},        {"all", no_argument, NULL, 'a'},
+        {"half-life", required_argument, NULL, 'h'}, {0},
     };
     static char usual[] = "0.5x,1x,2x,4x,6x";
     bool good = true;
     for (int c; good && (c = getopt_long(argc, argv, "", names, NULL)) != -1;) {
         o->per_layer |= c == 'l';
+        o->keep_records |= c == 'k';
         o->by_token |= c == 't';
         o->all |= c == 'a';
         if (c == 'p')
@@ -365,7 +364,8 @@ int main(int argc, char **argv)
     struct options o = {0};
     if (!parse(&o, argc, argv)) {
         fprintf(stderr, "replay_trace [--policy NAME,...] [--capacity SLOTS|TIMESx|BYTES,...] "
-                        "[--per-layer] [--by-token] [--all] [--half-life TOKENS] TRACE...\n");
+                        "[--per-layer] [--by-token] [--all] [--half-life TOKENS] "
+                        "[--keep-records] TRACE...\n");
         return 2;
     }
     int status = MOE_OK;

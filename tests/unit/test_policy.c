@@ -103,10 +103,8 @@ static bool plain_ask(struct plain *m, const char *name, uint32_t capacity, uint
     }
     if (*left >= 0)
         m->resident[*left] = false;
-    if (!hit) {
+    if (!hit)
         m->came[key] = m->now;
-        m->count[key] = 0;
-    }
     m->resident[key] = true;
     m->used[key] = m->now;
     m->count[key]++;

@@ -1,6 +1,6 @@
 /*
- * Policies that judge by the record of use: edgemoe, hobbit, infinity and lrfu, against examples
- * worked by hand and lrfu also against its definition.
+ * Policies that judge by the record of use: edgemoe, hobbit, infinity, lfu and lrfu, against
+ * examples worked by hand and lrfu also against its definition.
  */
 #include <math.h>
 
@@ -200,6 +200,86 @@ static void hobbit_keeps_what_is_used_at_high_precision(void **state)
     }
 }
 
+static void use_once(struct judged *j, uint32_t key)
+{
+    moe_usage_begin_tokens(&j->usage, 1);
+    moe_usage_note(&j->usage, key / N_EXPERTS, key % N_EXPERTS, 1, true);
+}
+
+/* Key 7 is used three times and leaves; back with its fourth use it has four, against two of key 12
+ * and three of key 31, which stayed all the time. The next text counts anew, unless records are
+ * kept. */
+static void lfu_counts_all_uses_of_the_sequence(void **state)
+{
+    for (int keep = 0; keep < 2; keep++) {
+        struct judged j;
+        judged_open(&j, "lfu", NULL, 0);
+        moe_usage_begin_sequence(&j.usage);
+        static const uint32_t uses[] = {7, 7, 7, 12, 31, 31, 12, 31};
+        for (size_t i = 0; i < N_ITEMS(uses); i++)
+            use_once(&j, uses[i]);
+        admit(&j, 7);
+        admit(&j, 12);
+        admit(&j, 31);
+        static const uint32_t by_use[] = {12, 7, 31}; /* 7 and 31 by their last use */
+        assert_leave(&j, key_of(2, 0), by_use, 3);
+        j.policy->ops->drop(j.policy, 7);
+        use_once(&j, 7);
+        admit(&j, 7);
+        static const uint32_t back[] = {12, 31, 7};
+        assert_leave(&j, key_of(2, 0), back, 3);
+        if (!keep)
+            moe_usage_begin_sequence(&j.usage);
+        use_once(&j, 12);
+        use_once(&j, 12);
+        use_once(&j, 31); /* 7, 31, 12: 0, 1, 2 of this text; 4, 4, 4 of both */
+        static const uint32_t anew[] = {7, 31, 12}, kept[] = {7, 12, 31};
+        assert_leave(&j, key_of(2, 0), keep ? kept : anew, 3);
+        judged_close(&j);
+    }
+}
+
+/* On random texts lfu and hobbit with all weight on F decide alike, each victim. */
+static void lfu_is_hobbit_by_use_alone(void **state)
+{
+    static const double by_use[] = {[MOE_WEIGHT_LFU] = 1, [MOE_WEIGHT_FLD] = 0};
+    for (int keep = 0; keep < 2; keep++) {
+        struct judged j[2];
+        uint64_t random = 5;
+        bool resident[N_KEYS] = {0};
+        uint32_t n = 0, n_left = 0;
+        judged_open(&j[0], "lfu", NULL, 0);
+        judged_open(&j[1], "hobbit", by_use, 0);
+        for (uint32_t token = 0; token < 5000; token++) {
+            uint64_t r = test_random(&random); /* a hot set that moves */
+            uint32_t key = (uint32_t)(r % 3 ? (r >> 8) % 10 + token / 300 * 7 : r >> 8) % N_KEYS;
+            int64_t left[2] = {MOE_NO_KEY, MOE_NO_KEY};
+            for (int i = 0; i < 2; i++) {
+                if (token % 100 == 0 && !keep)
+                    moe_usage_begin_sequence(&j[i].usage);
+                use_once(&j[i], key);
+                if (resident[key])
+                    j[i].policy->ops->use(j[i].policy, key);
+                else if (n == 12)
+                    left[i] = victim(&j[i], key);
+                if (left[i] >= 0)
+                    j[i].policy->ops->drop(j[i].policy, (uint32_t)left[i]);
+                if (!resident[key])
+                    admit(&j[i], key);
+            }
+            assert_int_equal(left[0], left[1]);
+            n += !resident[key] && left[0] < 0;
+            resident[key] = true;
+            n_left += left[0] >= 0;
+            if (left[0] >= 0)
+                resident[left[0]] = false;
+        }
+        assert_in_range(n_left, 500, 4900);
+        judged_close(&j[0]);
+        judged_close(&j[1]);
+    }
+}
+
 /* n tokens, `uses` of which want a key. */
 static void ask(struct judged *j, uint32_t key, uint32_t n, uint32_t uses)
 {
@@ -355,7 +435,7 @@ static void some_policies_need_a_record_of_use(void **state)
         moe_policy_close(p);
         needy += ops->needs_usage;
     }
-    assert_int_equal(needy, 5);
+    assert_int_equal(needy, 6);
 }
 
 /*
@@ -400,6 +480,8 @@ int main(void)
         cmocka_unit_test(hobbit_is_equation_3),
         cmocka_unit_test(hobbit_weighs_its_terms),
         cmocka_unit_test(hobbit_keeps_what_is_used_at_high_precision),
+        cmocka_unit_test(lfu_counts_all_uses_of_the_sequence),
+        cmocka_unit_test(lfu_is_hobbit_by_use_alone),
         cmocka_unit_test(lrfu_weighs_recency_against_frequency),
         cmocka_unit_test(lrfu_spreads_the_uses_of_a_pass),
         cmocka_unit_test(lrfu_counts_time_layer_by_layer),

@@ -155,12 +155,11 @@ enum judge { LRU, FIFO, LFU, EDGEMOE, HOBBIT, LRFU };
 /* A cache, and all that its policy may want to know, recomputed each time. */
 struct plain {
     enum judge judge;
-    bool keep;         /* HOBBIT's records outlast a document */
+    bool keep;         /* the records of lfu and hobbit outlast a document */
     double weights[4]; /* of equation 3 */
     uint32_t capacity, n;
     bool resident[KEYS], wanted[KEYS]; /* wanted: by the layer at work */
     uint64_t clock, admitted[KEYS], touched[KEYS];
-    uint32_t since_admitted[KEYS]; /* uses */
     uint64_t frequency[KEYS];
     uint32_t token, first; /* tokens so far, the one at work included; before the document */
     bool used[KEYS][ALL_TOKENS + 1]; /* by token, counted from 1 */
@@ -185,14 +184,22 @@ static uint32_t last_use(const struct plain *c, uint32_t key, uint32_t first)
     return 0;
 }
 
+/* Tokens of those after `first` that used a key. */
+static uint32_t uses(const struct plain *c, uint32_t key, uint32_t first)
+{
+    uint32_t n = 0;
+    for (uint32_t t = first + 1; t <= c->token; t++)
+        n += c->used[key][t];
+    return n;
+}
+
 /* HOBBIT's equation 3: p = w_lru R/T + w_lfu F/T + w_lhu H/T + w_fld (1 - ((l_t - l_i + l_n) % l_n)
  * / l_n), every use at high precision. */
 static double equation_3(const struct plain *c, uint32_t key, uint32_t layer)
 {
     uint32_t first = c->keep ? 0 : c->first, last = last_use(c, key, first);
-    double T = c->token - first, R = last ? last - first : 0, F = 0;
-    for (uint32_t t = first + 1; t <= c->token; t++)
-        F += c->used[key][t];
+    double T = c->token - first, R = last ? last - first : 0;
+    double F = uses(c, key, first);
     double l_t = key / EXPERTS, l_i = layer, l_n = LAYERS;
     return (c->weights[0] * R + c->weights[1] * F + c->weights[2] * F) / T +
            c->weights[3] * (1 - fmod(l_t - l_i + l_n, l_n) / l_n);
@@ -218,7 +225,7 @@ static double worth(const struct plain *c, uint32_t key, uint32_t layer)
     case FIFO:
         return (double)c->admitted[key];
     case LFU:
-        return c->since_admitted[key];
+        return uses(c, key, c->keep ? 0 : c->first);
     case EDGEMOE:
         return (double)c->frequency[key] / layers_until(layer, key / EXPERTS);
     case HOBBIT:
@@ -229,11 +236,10 @@ static double worth(const struct plain *c, uint32_t key, uint32_t layer)
     return 0;
 }
 
-/* Of keys that are worth the same, the one used before, by token or (lfu) by the order of calls. */
+/* Of keys that are worth the same, the one used before. */
 static bool older(const struct plain *c, uint32_t a, uint32_t b)
 {
-    uint64_t of_a = c->judge == LFU ? c->touched[a] : last_use(c, a, 0);
-    uint64_t of_b = c->judge == LFU ? c->touched[b] : last_use(c, b, 0);
+    uint32_t of_a = last_use(c, a, 0), of_b = last_use(c, b, 0);
     return of_a != of_b ? of_a < of_b : a < b;
 }
 
@@ -256,12 +262,6 @@ static void make_room(struct plain *c, uint32_t layer)
     c->n--;
 }
 
-static void touch(struct plain *c, uint32_t key)
-{
-    c->touched[key] = ++c->clock;
-    c->since_admitted[key]++;
-}
-
 /* One layer of one token. */
 static void ask(struct plain *c, uint32_t layer, const uint16_t *chosen)
 {
@@ -274,7 +274,7 @@ static void ask(struct plain *c, uint32_t layer, const uint16_t *chosen)
     for (uint32_t key = 0; key < KEYS; key++)
         if (c->wanted[key] && c->resident[key]) {
             c->hits++;
-            touch(c, key);
+            c->touched[key] = ++c->clock;
         }
     for (uint32_t key = 0; key < KEYS; key++) {
         if (!c->wanted[key] || c->resident[key])
@@ -283,8 +283,7 @@ static void ask(struct plain *c, uint32_t layer, const uint16_t *chosen)
             make_room(c, layer);
         c->resident[key] = true;
         c->admitted[key] = c->clock + 1;
-        c->since_admitted[key] = 0;
-        touch(c, key);
+        c->touched[key] = ++c->clock;
         c->n++;
     }
 }
@@ -313,6 +312,8 @@ static void caches_hit_as_plain_ones_do(void **state)
         {"lru", LRU, {0}, false},
         {"lru cache=fifo", FIFO, {0}, false},
         {"lru cache=lfu", LFU, {0}, false},
+        {"lru cache=lfu keep-records=on", LFU, {0}, true},
+        {"lru cache=hobbit cache-weights=0,1,0,0", LFU, {0}, false},
         {"lru cache=edgemoe", EDGEMOE, {0}, false},
         {"lru cache=hobbit", HOBBIT, {0.25, 0.25, 0.25, 0.25}, false},
         {"lru cache=hobbit cache-weights=4,1,1,2", HOBBIT, {0.5, 0.125, 0.125, 0.25}, false},
