@@ -4,8 +4,10 @@
 #   tests/bench/ladder.sh [CHECKPOINT [TEXT...]]
 #
 # For each rung: bytes of the pack, nats per token over all texts together, how much that is above
-# the 16-bit pack, and how often the most likely next token is the 16-bit pack's. Experts and dense
-# part have the bits named (groups of 64; linear: one scale a row), routers stay at 16.
+# the 16-bit pack, and how often the most likely next token is the 16-bit pack's. "Experts alone": the
+# routed experts have the bits named and everything else 16, as in Fate's table 2 and EdgeMoE's figure 6;
+# "dense too": the dense part has the same bits. Groups of 64 (linear: one scale a row); routers stay at
+# 16 bits.
 set -eu
 bin=${BIN:-build/bin}
 checkpoint=${1:-tests/models/tiny-moe}
@@ -29,7 +31,7 @@ rung() { # NAME METHOD EXPERTS DENSE
     bytes=$(wc -c <"$work/p.moe")
     paste -d ' ' "$work/base.log" "$work/$1.log" | awk -v name="$1" -v bytes="$bytes" '
         { base += $1; nll += $3; same += $2 == $4; n++ }
-        END { printf "| %-12s | %6.2f MB | %.4f | %+6.2f%% | %6.2f%% |\n", name, bytes / 1e6, nll / n,
+        END { printf "| %-25s | %6.2f MB | %.4f | %+7.2f%% | %6.2f%% |\n", name, bytes / 1e6, nll / n,
               100 * (nll / base - 1), 100 * same / n }'
 }
 
@@ -39,13 +41,13 @@ for text in "$@"; do cp "$text" "$texts/"; done
 "$bin/moe-quantize" -q --experts 16 --dense 16 -o "$work/base.moe" "$checkpoint"
 measure base "$work/base.moe"
 printf '%s predicted tokens of %s texts\n\n' "$(wc -l <"$work/base.log")" "$#"
-echo '| rung         |      pack | nats   |   loss  | top-1   |'
-echo '| ------------ | --------- | ------ | ------- | ------- |'
+echo '| rung                      |      pack | nats   |   loss   | top-1   |'
+echo '| ------------------------- | --------- | ------ | -------- | ------- |'
 rung 16 rtn 16 16
 for method in hqq rtn linear; do
     for bits in 8 4d8 4 3 2; do
-        dense=${bits%d8}
-        rung "$method $bits" "$method" "$bits" "$dense"
+        rung "$method $bits, experts alone" "$method" "$bits" 16
+        rung "$method $bits, dense too" "$method" "$bits" "${bits%d8}"
     done
 done
-rung "hqq 4, 8" hqq 4 8
+rung "hqq 4, dense 8 (default)" hqq 4 8
