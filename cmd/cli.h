@@ -111,6 +111,9 @@ enum {
  */
 int cli_parse(const struct cli_program *program, int argc, char **argv, char ***args, int *n_args);
 
+/* For CLI_CUSTOM: the name of a rounding method, into a const struct moe_quant_method pointer. */
+bool cli_parse_method(const char *text, void *to, char why[128]);
+
 /* True when the option of that long name was on the command line. */
 bool cli_given(const char *name);
 

@@ -5,6 +5,7 @@
 
 #include "base/text.h"
 #include "cli_private.h"
+#include "quant/quantize.h"
 
 static int refuse(const struct cli_option *o, const char *text, const char *why)
 {
@@ -105,4 +106,19 @@ int cli_set(const struct cli_option *o, const char *text)
     default: /* not an option */
         return CLI_MISUSE;
     }
+}
+
+bool cli_parse_method(const char *text, void *to, char why[128])
+{
+    const struct moe_quant_method *method = moe_quant_method_find(text);
+    if (method) {
+        *(const struct moe_quant_method **)to = method;
+        return true;
+    }
+    snprintf(why, 128, "is not one of");
+    for (int i = 0; (method = moe_quant_method_at(i)) != NULL; i++) {
+        size_t n = strlen(why);
+        snprintf(why + n, 128 - n, "%s %s", i ? "," : "", method->name);
+    }
+    return false;
 }

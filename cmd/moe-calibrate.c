@@ -81,6 +81,8 @@ static const struct cli_option options[] = {
      .help = "exact and proxy, and how well their ranks agree"},
     {CLI_OPT_CUSTOM(0, "dense", "BITS[,BITS...]", &o.calibrate, parse_dense), .shown = "the pack's",
      .help = "dense bitwidths to choose from"},
+    {CLI_OPT_CUSTOM(0, "method", "NAME", &o.calibrate.method, cli_parse_method),
+     .shown = "the pack's", .help = "how the dense part gets them"},
     {CLI_OPT_U32(0, "max-tokens", "N", &o.calibrate.max_tokens, 2, 1 << 24), .shown = "256",
      .help = "cut documents into pieces of N tokens at most"},
     {CLI_OPT_TEXT(0, "stats", "STATS", &o.stats),
@@ -279,6 +281,8 @@ int main(int argc, char **argv)
                            : cli_misuse("--merge needs maps to merge");
     if (o.texts.n == 0 || n_args != 1)
         return cli_misuse("give one pack and at least one --text FILE");
+    if (o.calibrate.method && !o.calibrate.n_dense_bits)
+        return cli_misuse("--method is for the bits of --dense");
     if (o.shard.n > 1 && o.importance == PROXY)
         return cli_misuse("--shard is for --importance exact");
     if (o.trace && o.calibrate.without_hobbit)

@@ -62,21 +62,6 @@ static bool parse_dense(const char *text, void *to, char why[128])
     return true;
 }
 
-static bool parse_method(const char *text, void *to, char why[128])
-{
-    const struct moe_quant_method *method = moe_quant_method_find(text);
-    if (method) {
-        *(const struct moe_quant_method **)to = method;
-        return true;
-    }
-    snprintf(why, 128, "is not one of");
-    for (int i = 0; (method = moe_quant_method_at(i)) != NULL; i++) {
-        size_t n = strlen(why);
-        snprintf(why + n, 128 - n, "%s %s", i ? "," : "", method->name);
-    }
-    return false;
-}
-
 static const struct cli_option options[] = {
     {.kind = CLI_HEADING, .help = "Converting"},
     {CLI_OPT_TEXT('o', "output", "PACK", &o.out), .shown = "NAME.moe", .help = "file to write"},
@@ -85,7 +70,7 @@ static const struct cli_option options[] = {
     {CLI_OPT_CUSTOM(0, "dense", "BITS", &o.convert.dense_bits, parse_dense), .shown = "8",
      .help = "bits of all other matrices"},
     {CLI_OPT_TEXT(0, "map", "MAP", &o.map), .help = "bits of each expert, by moe-calibrate"},
-    {CLI_OPT_CUSTOM(0, "method", "NAME", &o.convert.method, parse_method), .shown = "hqq",
+    {CLI_OPT_CUSTOM(0, "method", "NAME", &o.convert.method, cli_parse_method), .shown = "hqq",
      .help = "hqq, linear or rtn; gptq, with --text"},
     {CLI_OPT_TEXTS(0, "text", "FILE", &o.texts), .help = "texts for gptq; may be repeated"},
     {CLI_OPT_U32(0, "max-tokens", "N", &o.max_tokens, 2, 1 << 20), .shown = "256",
@@ -236,8 +221,26 @@ static int say_not_a_checkpoint(const char *source)
     return cli_misuse("%s: a file; re-packing a pack needs -o", source);
 }
 
-/* Reads --map. Its variant and its bitwidth of the dense part hold unless options name others.
- * free() out->bits. */
+/* Fewer bits of the dense part come with the method that they were measured with. */
+static int take_dense_method(const struct moe_map *map, struct moe_err *err)
+{
+    const struct moe_quant_method *method = moe_quant_method_find(map->dense_method);
+    if (!map->dense_method[0] || map->choice.dense_bits >= map->pack_dense_bits)
+        return MOE_OK;
+    if (!cli_given("method") && method && method->compensates)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "%s: its dense part was rounded by %s: --method %s --text FILE, or another "
+                        "--method",
+                        o.map, method->name, method->name);
+    if (!cli_given("method") && method)
+        o.convert.method = method;
+    if (!cli_given("group") && method && !method->per_row)
+        o.convert.group = map->dense_group;
+    return MOE_OK;
+}
+
+/* Reads --map. Its variant, its bitwidth of the dense part and how that was rounded hold unless
+ * options name others. free() out->bits. */
 static int take_map(struct moe_expert_map *out, struct moe_err *err)
 {
     struct moe_map *map = NULL;
@@ -249,6 +252,7 @@ static int take_map(struct moe_expert_map *out, struct moe_err *err)
     if (status == MOE_OK && !cli_given("dense") && map->choice.dense_bits > 0) {
         o.convert.dense_bits = (int)map->choice.dense_bits;
         o.convert.own_dense = false;
+        status = take_dense_method(map, err);
     }
     o.convert.map = out;
     moe_map_free(map);

@@ -104,6 +104,7 @@ static inline void fill_fate(struct moe_map *m, uint64_t *seed)
 {
     m->fate = (struct moe_map_fate){
         .there = true, .share = 0.3, .loss = random_loss(seed), .high = 0, .low = 2, .n_points = 3};
+    m->fate.check = random_loss(seed);
     for (uint32_t i = 0; i < m->fate.n_points; i++)
         m->fate.points[i] = (struct moe_map_point){i / 3.0, random_loss(seed),
                                                    i ? random_loss(seed) : (struct moe_loss){0}};
@@ -145,6 +146,8 @@ static inline struct moe_map *full_map(uint64_t seed)
     m->metric = seed % 2 ? MOE_METRIC_TOP1 : MOE_METRIC_NLL;
     m->tolerance = random_share(&seed);
     m->rank_correlation = 2 * random_share(&seed) - 1;
+    strcpy(m->dense_method, "linear");
+    m->dense_group = 128;
     fill_texts(m, &seed);
     m->n_uniform = 2;
     m->uniform[0] = (struct moe_uniform){"8", 8, 1000, random_loss(&seed)};

@@ -137,10 +137,11 @@ int moe_convert_pack(const char *pack_path, const char *out_path,
 
 /*
  * A dense matrix in memory, as re-packing would store it with options->dense_bits, which are fewer
- * than its own; of the other options only method, group and progress matter. out: zeroed memory of
- * moe_layout_bytes at those bits; *layout is set to its layout. path and name begin error texts.
+ * than its own; of the other options only method, group, inputs and progress matter. out: zeroed
+ * memory of moe_layout_bytes at those bits; *layout is set to its layout. path begins error texts.
  */
-int moe_convert_matrix(const struct moe_mat *mat, const char *path, const char *name,
+int moe_convert_matrix(const struct moe_mat *mat, const char *path,
+                       const struct moe_matrix_name *name,
                        const struct moe_convert_options *options, uint8_t *out,
                        struct moe_layout *layout, struct moe_err *err);
 

@@ -40,16 +40,21 @@ static int dense_source(struct converter *c, const char *name, const struct moe_
     return status;
 }
 
-int moe_convert_matrix(const struct moe_mat *mat, const char *path, const char *name,
+int moe_convert_matrix(const struct moe_mat *mat, const char *path,
+                       const struct moe_matrix_name *name,
                        const struct moe_convert_options *options, uint8_t *out,
                        struct moe_layout *layout, struct moe_err *err)
 {
+    char text[MOE_PACK_NAME_BYTES];
+    moe_tensor_pack_name(name->role, name->layer, text);
     struct moe_convert_report report = {0};
     struct converter c = {.report = &report, .source_path = path, .out_path = path};
     struct row_source source;
     int status = convert_start(&c, options, false, err);
     if (status == MOE_OK)
-        status = dense_source(&c, name, mat, &source, layout, err);
+        status = dense_source(&c, text, mat, &source, layout, err);
+    if (status == MOE_OK)
+        status = convert_find_inputs(&c, name, options->dense_bits, &source, err);
     struct row_target target = {.layout = *layout, .out = out};
     if (status == MOE_OK)
         status = convert_rows(&c, &source, &target, 1, err);

@@ -96,9 +96,10 @@ struct moe_map_point {
 
 struct moe_map_fate {
     bool there;
-    double share;         /* p */
-    struct moe_loss loss; /* at p, on the texts to choose on */
-    uint32_t high, low;   /* variants */
+    double share;                /* p */
+    struct moe_loss loss, check; /* at p, on the texts to choose on, on all --check texts; check:
+                                    tokens 0: none were named */
+    uint32_t high, low;          /* variants */
     uint32_t n_points;
     struct moe_map_point points[MOE_MAP_MAX_POINTS]; /* rising */
 };
@@ -133,6 +134,9 @@ struct moe_map {
     uint32_t n_variants;
     char variants[MOE_PACK_MAX_VARIANTS][MOE_PACK_NAME_BYTES];
     uint32_t pack_dense_bits;
+    char dense_method[16]; /* by which the dense part got fewer bits, where any
+                                                 were tried; "": none were */
+    uint32_t dense_group;  /* likewise; 0: a row */
     enum moe_metric metric;
     double tolerance; /* percent or points; below 0: nothing was chosen */
     uint32_t max_tokens;

@@ -101,6 +101,7 @@ static const struct moe_member fate_members[] = {
     VARIANT("high", fate.high),
     VARIANT("low", fate.low),
     LOSS(moe_map, "loss", fate.loss),
+    LOSS(moe_map, "check", fate.check),
     MOE_LIST(struct moe_map, "curve", fate.points, fate.n_points, point_record),
 };
 

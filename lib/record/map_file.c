@@ -219,6 +219,8 @@ static const struct moe_member map_members[] = {
     MOE_FINGERPRINT(MOE_ALWAYS, struct moe_map, "source_fingerprint", source_fingerprint),
     MOE_FINGERPRINT(MOE_ALWAYS, struct moe_map, "pack_fingerprint", pack_fingerprint),
     BITS(moe_map, "dense_bits", pack_dense_bits),
+    MOE_FIELD(MOE_IF_SET, struct moe_map, "dense_method", dense_method),
+    MOE_FIELD(MOE_IF_SET, struct moe_map, "dense_group", dense_group),
     FIELD(moe_map, "max_document_tokens", max_tokens),
     MOE_SECTION(MOE_ALWAYS, "shape", 0, shape_record),
     MOE_OWN("variants", 0, variants),

@@ -134,10 +134,13 @@ static void put_choice(const struct moe_map *map, struct moe_buf *out)
     const struct moe_map_choice *c = &map->choice;
     uint64_t n = (uint64_t)map->n_layers * map->n_experts;
     char all[32], experts[32];
-    moe_buf_printf(
-        out, "\nChoice for a tolerance of %g%s: %s, experts %s, dense %" PRIu32 " bits\n",
-        map->tolerance, unit(map), moe_format_bytes(c->expert_bytes + c->dense_bytes, all),
-        moe_format_bytes(c->expert_bytes, experts), c->dense_bits);
+    moe_buf_printf(out, "\nChoice for a tolerance of %g%s: %s, experts %s, dense %" PRIu32 " bits",
+                   map->tolerance, unit(map),
+                   moe_format_bytes(c->expert_bytes + c->dense_bytes, all),
+                   moe_format_bytes(c->expert_bytes, experts), c->dense_bits);
+    if (c->dense_bits < map->pack_dense_bits && map->dense_method[0])
+        moe_buf_printf(out, " by %s", map->dense_method);
+    moe_buf_text(out, "\n");
     moe_buf_printf(out, "                 %s\n  on the texts ", loss_heading);
     put_loss(out, &c->loss);
     moe_buf_printf(out, "   (predicted from importances: %+.2f%s)\n", c->expected, unit(map));
@@ -165,6 +168,10 @@ static void put_fate(const struct moe_map *map, struct moe_buf *out)
                    "%s\n        ",
                    100 * f->share, map->variants[f->low], map->variants[f->high]);
     put_loss(out, &f->loss);
+    if (f->check.tokens) {
+        moe_buf_text(out, "   on checks ");
+        put_loss(out, &f->check);
+    }
     moe_buf_text(out, "\n  share  least popular first                  most popular first\n");
     for (uint32_t i = 0; i < f->n_points; i++) {
         moe_buf_printf(out, "  %4.0f%%  ", 100 * f->points[i].share);

@@ -12,8 +12,8 @@
 #include "base/rank.h"
 #include "base/text.h"
 #include "study/calibrate_private.h"
-#include "study/dense_bits.h"
 #include "study/importance.h"
+#include "study/inputs_seen.h"
 
 /* Between two saves of the partial file: the work that a kill may cost. */
 enum { SAVE_SECONDS = 30 };
@@ -124,6 +124,7 @@ static int describe(struct calibration *c, struct moe_err *err)
         snprintf(map->variants[v], sizeof map->variants[v], "%s",
                  moe_pack_variant_at(pack, v)->name);
     map->pack_dense_bits = moe_dense_bits(c->model);
+    calibrate_choose_rounding(c);
     map->metric = c->options->metric;
     map->tolerance = c->options->tolerance;
     map->max_tokens = c->options->max_tokens;
@@ -167,6 +168,8 @@ static int open_experts(struct calibration *c, const struct moe_rerun_options *r
     if (c->check)
         taken += n_benches * moe_rerun_bytes(&c->model->config, c->check, rerun);
     taken += (n_benches - 1) * c->model->weights_bytes;
+    if (c->map->dense_method[0] && c->dense.method->compensates)
+        taken += moe_inputs_seen_bytes(c->model, c->corpus);
     if (budget == 0) {
         uint64_t free_bytes = moe_available_bytes();
         budget = free_bytes == UINT64_MAX ? UINT64_MAX : free_bytes + moe_rss_bytes();
@@ -189,7 +192,7 @@ static int open_own(struct calibration *c, const struct moe_rerun_options *rerun
 {
     c->own = (struct bench_model){
         .dense_bits = moe_dense_bits(c->model),
-        .dense_bytes = calibrate_dense_bytes(c->model, moe_dense_bits(c->model)),
+        .dense_bytes = calibrate_dense_bytes(c, moe_dense_bits(c->model)),
         .model = c->model,
     };
     int status = moe_rerun_open(&c->own.rerun, c->model, c->experts, c->corpus, rerun, err);

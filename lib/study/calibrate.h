@@ -15,6 +15,7 @@
 
 #include "base/err.h"
 #include "base/progress.h"
+#include "quant/quantize.h"
 #include "record/map.h"
 #include "record/statistics.h"
 
@@ -30,6 +31,7 @@ struct moe_calibrate_options {
     bool compare;     /* estimate as well, for the correlation */
     uint32_t dense_bits[MOE_CALIBRATE_DENSE]; /* of the dense part, no more than the pack's */
     uint32_t n_dense_bits;                    /* 0: the pack's alone */
+    const struct moe_quant_method *method;    /* of fewer dense bits; NULL: the pack's own */
     uint32_t shard, n_shards; /* of the importances; n_shards > 1: nothing is chosen */
     bool without_fate, without_hobbit;
     const struct moe_map *from;              /* importances to use; borrowed; NULL: measure */

@@ -1,14 +1,27 @@
 /* What the steps of a calibration measure with. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
 #include "study/calibrate_private.h"
-#include "study/dense_bits.h"
+#include "study/inputs_seen.h"
 
-/* For the dense part, as moe-quantize does by default. */
-static const char dense_method[] = "hqq";
-enum { DENSE_GROUP = 64 };
+/* ---- The dense part ---- */
+
+void calibrate_choose_rounding(struct calibration *c)
+{
+    const struct moe_calibrate_options *o = c->options;
+    c->dense = moe_dense_rounding_of(c->model->pack);
+    if (o->method)
+        c->dense.method = o->method;
+    for (uint32_t i = 0; i < o->n_dense_bits; i++)
+        if (o->dense_bits[i] != moe_dense_bits(c->model)) {
+            snprintf(c->map->dense_method, sizeof c->map->dense_method, "%s",
+                     c->dense.method->name);
+            c->map->dense_group = c->dense.method->per_row ? 0 : c->dense.group;
+        }
+}
 
 /* ---- Bytes ---- */
 
@@ -35,9 +48,9 @@ uint64_t calibrate_all_bytes(const struct calibration *c, uint32_t variant)
     return bytes;
 }
 
-uint64_t calibrate_dense_bytes(const struct moe_model *model, uint32_t bits)
+uint64_t calibrate_dense_bytes(const struct calibration *c, uint32_t bits)
 {
-    return moe_dense_bytes(model, moe_quant_method_find(dense_method), bits, DENSE_GROUP);
+    return moe_dense_bytes(c->model, &c->dense, bits);
 }
 
 /* ---- Rules ---- */
@@ -61,10 +74,29 @@ static uint8_t *make_table(const struct calibration *c, const uint8_t *variants,
 
 /* ---- Models to measure ---- */
 
+/* The model with its dense part at fewer bits. A method that compensates is given the inputs that
+ * the matrices see on the texts to choose on, as moe-quantize --text would. */
+static int derive(struct moe_model **out, const struct calibration *c, uint32_t bits,
+                  struct moe_err *err)
+{
+    const struct moe_calibrate_options *o = c->options;
+    const struct moe_inputs_options texts = {o->texts, o->n_texts, o->max_tokens, o->progress};
+    struct moe_dense_rounding how = c->dense;
+    struct moe_inputs_seen *seen = NULL;
+    int status = MOE_OK;
+    if (how.method->compensates)
+        status = moe_inputs_seen_open(&seen, moe_pack_path(c->model->pack), &texts, err);
+    if (status == MOE_OK) {
+        how.inputs = seen ? moe_inputs_seen_of(seen) : NULL;
+        status = moe_dense_derive(out, c->model, &how, bits, err);
+    }
+    moe_inputs_seen_close(seen);
+    return status;
+}
+
 int calibrate_open_bench(struct bench_model *b, struct calibration *c, uint32_t dense_bits,
                          struct moe_err *err)
 {
-    const struct moe_quant_method *method = moe_quant_method_find(dense_method);
     const struct moe_rerun_options options = {.n_variants = c->map->n_variants,
                                               .progress = c->options->progress};
     *b = c->own;
@@ -72,9 +104,9 @@ int calibrate_open_bench(struct bench_model *b, struct calibration *c, uint32_t 
         return MOE_OK;
     *b = (struct bench_model){
         .dense_bits = dense_bits,
-        .dense_bytes = calibrate_dense_bytes(c->model, dense_bits),
+        .dense_bytes = calibrate_dense_bytes(c, dense_bits),
     };
-    int status = moe_dense_derive(&b->derived, c->model, method, dense_bits, DENSE_GROUP, err);
+    int status = derive(&b->derived, c, dense_bits, err);
     b->model = b->derived;
     if (status == MOE_OK)
         status = moe_rerun_open(&b->rerun, b->model, c->experts, c->corpus, &options, err);

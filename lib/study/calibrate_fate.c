@@ -46,13 +46,19 @@ static void assign_hybrid(void *ctx, uint32_t layer, const struct moe_job *job, 
         variants[i] = variant_of[chosen[i]];
 }
 
-static int measure(struct calibration *c, struct hybrid *h, double share, bool popular_first,
-                   struct moe_loss *loss, struct moe_err *err)
+static int measure_on(struct calibration *c, struct hybrid *h, bool check, double share,
+                      bool popular_first, struct moe_loss *loss, struct moe_err *err)
 {
     const struct moe_rule rule = {h, assign_hybrid};
     h->share = share;
     h->popular_first = popular_first;
-    return calibrate_measure(c, &c->own, false, &rule, loss, NULL, err);
+    return calibrate_measure(c, &c->own, check, &rule, loss, NULL, err);
+}
+
+static int measure(struct calibration *c, struct hybrid *h, double share, bool popular_first,
+                   struct moe_loss *loss, struct moe_err *err)
+{
+    return measure_on(c, h, false, share, popular_first, loss, err);
 }
 
 static int curve(struct calibration *c, struct hybrid *h, struct moe_err *err)
@@ -107,6 +113,8 @@ int calibrate_fate(struct calibration *c, struct moe_err *err)
     int status = h.rows && h.active && h.is_low ? curve(c, &h, err) : MOE_ERR_MEMORY;
     if (status == MOE_OK)
         status = seek(c, &h, err);
+    if (status == MOE_OK && c->check)
+        status = measure_on(c, &h, true, fate->share, false, &fate->check, err);
     fate->there = status == MOE_OK;
     fate->high = c->upper;
     fate->low = c->lower;

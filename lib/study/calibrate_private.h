@@ -4,8 +4,8 @@
 #ifndef MOE_STUDY_CALIBRATE_PRIVATE_H
 #define MOE_STUDY_CALIBRATE_PRIVATE_H
 
-#include "quant/quantize.h"
 #include "study/calibrate.h"
+#include "study/dense_bits.h"
 #include "study/quality.h"
 #include "study/rerun.h"
 
@@ -21,6 +21,7 @@ struct bench_model {
 struct calibration {
     const struct moe_calibrate_options *options;
     struct moe_model *model;
+    struct moe_dense_rounding dense;   /* how the dense part gets fewer bits */
     struct moe_experts *experts;       /* of moe_experts_open_every */
     struct moe_corpus *corpus, *check; /* check: NULL: none */
     struct bench_model own;            /* with the pack's dense part; its rerun keeps states */
@@ -34,7 +35,10 @@ uint64_t calibrate_expert_bytes(const struct calibration *c, uint32_t layer, uin
                                 uint32_t variant);
 uint64_t calibrate_all_bytes(const struct calibration *c, uint32_t variant);
 /* Of the dense part at so many bits. */
-uint64_t calibrate_dense_bytes(const struct moe_model *model, uint32_t bits);
+uint64_t calibrate_dense_bytes(const struct calibration *c, uint32_t bits);
+
+/* Sets how the dense part gets fewer bits, and says so in the map where it is to get any. */
+void calibrate_choose_rounding(struct calibration *c);
 
 /* Derives and opens; with bits equal to the pack's own it borrows from c->own. */
 int calibrate_open_bench(struct bench_model *b, struct calibration *c, uint32_t dense_bits,

@@ -1,10 +1,30 @@
 #include "study/dense_bits.h"
 
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
-#include "convert/convert.h"
+#include "fmt/json.h"
+
+struct moe_dense_rounding moe_dense_rounding_of(const struct moe_pack *pack)
+{
+    struct moe_dense_rounding how = {moe_quant_method_find("hqq"), 64, NULL};
+    uint64_t n;
+    const uint8_t *text = moe_pack_section(pack, MOE_PACK_PROVENANCE, &n);
+    json_t *json = moe_json_parse(moe_pack_path(pack), text, n, NULL);
+    const json_t *last = json_object_get(json, "requantized");
+    last = last ? last : json;
+    const char *name = json_string_value(json_object_get(last, "method"));
+    const json_t *group = json_object_get(last, "group");
+    if (name && moe_quant_method_find(name))
+        how.method = moe_quant_method_find(name);
+    if (json_is_integer(group) && json_integer_value(group) >= 0 &&
+        json_integer_value(group) <= MOE_MAX_GROUP)
+        how.group = (uint32_t)json_integer_value(group);
+    moe_json_free(json);
+    return how;
+}
 
 /* ---- The tensors of the dense part ---- */
 
@@ -57,10 +77,10 @@ static uint64_t bytes_at(const struct tensor *t, struct moe_layout lower)
     return moe_layout_bytes(changes ? lower : t->mat->layout, t->rows, t->cols);
 }
 
-uint64_t moe_dense_bytes(const struct moe_model *m, const struct moe_quant_method *method,
-                         uint32_t bits, uint32_t group)
+uint64_t moe_dense_bytes(const struct moe_model *m, const struct moe_dense_rounding *how,
+                         uint32_t bits)
 {
-    struct moe_layout lower = moe_quant_layout(method, (int)bits, group, MOE_LAYOUT_BF16);
+    struct moe_layout lower = moe_quant_layout(how->method, (int)bits, how->group, MOE_LAYOUT_BF16);
     uint64_t sum = 0;
     for (struct tensor t = {0}; next_tensor(m, &t);)
         sum += bytes_at(&t, lower);
@@ -81,10 +101,9 @@ static int derive_matrices(struct moe_model *d, const struct moe_convert_options
             continue;
         uint8_t *at = moe_arena_take(arena, moe_layout_bytes(lower, t.rows, t.cols), 1);
         struct moe_mat derived = {.data = at, .rows = t.rows, .cols = t.cols};
-        char name[MOE_PACK_NAME_BYTES];
-        moe_tensor_pack_name(t.role, t.layer, name);
+        const struct moe_matrix_name name = {.layer = t.layer, .role = (int)t.role};
         if (at)
-            status = moe_convert_matrix(t.mat, moe_pack_path(d->pack), name, options, at,
+            status = moe_convert_matrix(t.mat, moe_pack_path(d->pack), &name, options, at,
                                         &derived.layout, err);
         if (at && status == MOE_OK)
             *t.mat = derived;
@@ -111,14 +130,14 @@ static int check_bits(const struct moe_model *m, const struct moe_convert_option
 }
 
 int moe_dense_derive(struct moe_model **out, const struct moe_model *model,
-                     const struct moe_quant_method *method, uint32_t bits, uint32_t group,
-                     struct moe_err *err)
+                     const struct moe_dense_rounding *how, uint32_t bits, struct moe_err *err)
 {
     *out = NULL;
     const struct moe_convert_options options = {
         .dense_bits = (int)bits,
-        .method = method,
-        .group = group,
+        .method = how->method,
+        .group = how->group,
+        .inputs = how->inputs,
     };
     int status = check_bits(model, &options, err);
     struct moe_model *d = status == MOE_OK ? moe_alloc(1, sizeof *d, err) : NULL;

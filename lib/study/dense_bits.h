@@ -5,16 +5,27 @@
 #ifndef MOE_STUDY_DENSE_BITS_H
 #define MOE_STUDY_DENSE_BITS_H
 
-#include "quant/quantize.h"
+#include "convert/convert.h"
 #include "run/model.h"
+
+/* How its matrices are rounded. */
+struct moe_dense_rounding {
+    const struct moe_quant_method *method;
+    uint32_t group;
+    const struct moe_convert_inputs *inputs; /* for a method that compensates; or NULL */
+};
+
+/* As the pack's own codes were, by its provenance; hqq in groups of 64 where that does not say.
+ * Without inputs. */
+struct moe_dense_rounding moe_dense_rounding_of(const struct moe_pack *pack);
 
 /* Bits of the loaded model's dense matrices; the largest where they differ. */
 uint32_t moe_dense_bits(const struct moe_model *model);
 
 /* Bytes of the loaded model's dense tensors, routers and vectors included, without compression or
  * padding, if its matrices had `bits` bits (no more than they have; those with fewer stay). */
-uint64_t moe_dense_bytes(const struct moe_model *model, const struct moe_quant_method *method,
-                         uint32_t bits, uint32_t group);
+uint64_t moe_dense_bytes(const struct moe_model *model, const struct moe_dense_rounding *how,
+                         uint32_t bits);
 
 /* A loaded model whose dense matrices are quantized from those of `model` (loaded), bit for bit as
  * re-packing it with --dense would (convert/convert.h). Routers, vectors and matrices that have no
@@ -22,8 +33,7 @@ uint64_t moe_dense_bytes(const struct moe_model *model, const struct moe_quant_m
  * `model`, which must outlive it; its weights are the re-quantized matrices alone. MOE_ERR_USAGE:
  * more bits than there are, or a layout that cannot be. */
 int moe_dense_derive(struct moe_model **out, const struct moe_model *model,
-                     const struct moe_quant_method *method, uint32_t bits, uint32_t group,
-                     struct moe_err *err);
+                     const struct moe_dense_rounding *how, uint32_t bits, struct moe_err *err);
 void moe_dense_release(struct moe_model *derived); /* NULL is fine */
 
 #endif

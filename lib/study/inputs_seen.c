@@ -316,6 +316,23 @@ static int open_run(struct moe_inputs_seen *seen, const struct moe_inputs_option
     return status;
 }
 
+uint64_t moe_inputs_seen_bytes(const struct moe_model *model, const struct moe_corpus *corpus)
+{
+    const struct moe_config *c = &model->config;
+    const struct moe_rerun_options rerun = {.keeps_states = true,
+                                            .n_variants = moe_pack_n_variants(model->pack)};
+    uint64_t least, all, n = corpus->n_predicted, attended = (uint64_t)c->n_heads * c->value_dim;
+    uint64_t widest = c->hidden > attended ? c->hidden : attended;
+    widest = widest > c->dense_ff ? widest : c->dense_ff;
+    widest = widest > c->shared_ff ? widest : c->shared_ff;
+    widest = widest > c->expert_ff ? widest : c->expert_ff;
+    moe_experts_every_bytes(model->pack, &least, &all);
+    n = n > MOE_MOST_INPUTS ? MOE_MOST_INPUTS : n;
+    return model->weights_bytes + least + moe_rerun_bytes(c, corpus, &rerun) +
+           n * (2 * c->hidden + attended + c->top_k + 1) * sizeof(float) +
+           2 * widest * widest * sizeof(double);
+}
+
 int moe_inputs_seen_open(struct moe_inputs_seen **out, const char *pack_path,
                          const struct moe_inputs_options *options, struct moe_err *err)
 {

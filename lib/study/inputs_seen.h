@@ -18,6 +18,8 @@
 #define MOE_STUDY_INPUTS_SEEN_H
 
 #include "convert/convert.h"
+#include "run/model.h"
+#include "study/corpus.h"
 
 enum {
     MOE_LEAST_INPUTS = 32,       /* tokens that an expert must have seen */
@@ -34,6 +36,8 @@ struct moe_inputs_options {
 
 struct moe_inputs_seen;
 
+/* Bytes that it takes for texts like these, the second copy of the loaded model included. */
+uint64_t moe_inputs_seen_bytes(const struct moe_model *model, const struct moe_corpus *corpus);
 int moe_inputs_seen_open(struct moe_inputs_seen **out, const char *pack_path,
                          const struct moe_inputs_options *options, struct moe_err *err);
 void moe_inputs_seen_close(struct moe_inputs_seen *seen); /* NULL is fine */

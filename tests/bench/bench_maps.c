@@ -72,7 +72,6 @@ static void shuffle(uint8_t *variants, uint64_t n, uint64_t *state)
 static void open_all(const char *pack, const char *map, const char *const *texts, uint32_t n)
 {
     struct moe_err err;
-    const struct moe_quant_method *hqq = moe_quant_method_find("hqq");
     must(moe_kern_select(moe_cpu_detect(), &err), &err);
     must(moe_map_read(&b.map, map, &err), &err);
     must(moe_model_open(&b.model, pack, MAX_TOKENS, NULL, &err), &err);
@@ -86,7 +85,15 @@ static void open_all(const char *pack, const char *map, const char *const *texts
     must(moe_rerun_open(&b.own, b.model, b.experts, b.corpus, &options, &err), &err);
     b.rerun = b.own;
     if (b.map->choice.dense_bits != moe_dense_bits(b.model)) {
-        must(moe_dense_derive(&b.derived, b.model, hqq, b.map->choice.dense_bits, 64, &err), &err);
+        struct moe_dense_rounding how = moe_dense_rounding_of(b.model->pack);
+        if (b.map->dense_method[0])
+            how = (struct moe_dense_rounding){moe_quant_method_find(b.map->dense_method),
+                                              b.map->dense_group, NULL};
+        if (!how.method || how.method->compensates) {
+            fprintf(stderr, "bench_maps: %s: its dense part cannot be made again\n", map);
+            exit(1);
+        }
+        must(moe_dense_derive(&b.derived, b.model, &how, b.map->choice.dense_bits, &err), &err);
         must(moe_rerun_open(&b.rerun, b.derived, b.experts, b.corpus, &options, &err), &err);
     }
     b.table = calloc(b.model->config.n_layers, b.map->n_experts);

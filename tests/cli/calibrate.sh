@@ -66,6 +66,39 @@ said=$(figure "$tmp/one.yaml")
 check "the pack's nats are the map's ($said)" \
     awk "BEGIN { exit !(\"$said\" != \"\" && $measured - ${said:-0} < 2e-5 && ${said:-0} - $measured < 2e-5) }"
 
+check "the map names the method of its dense part, the pack's" grep -q '^dense_method: rtn$' "$tmp/one.yaml"
+
+# The dense part is rounded by the method named, or by the pack's, and so is the pack that follows.
+nats_of() { # PACK: of both texts
+    { nats "$1" "$tmp/math.txt"; nats "$1" "$tmp/code.txt"; } |
+        sed 's/.*"nll": \([0-9.]*\), "tokens": \([0-9]*\),.*/\1 \2/' |
+        awk '{ s += $1 * $2; n += $2 } END { printf "%.5f", s / n }'
+}
+quickly="--importance proxy --without fate --without hobbit --tolerance 500% --dense 3"
+# shellcheck disable=SC2086 # a list of options
+run calibrate $quickly --method linear -o "$tmp/linear.yaml"
+check "a method is named" grep -q '^dense_method: linear$' "$tmp/linear.yaml"
+"$bin/moe-quantize" -q --map "$tmp/linear.yaml" -o "$tmp/linear.moe" "$tmp/all.moe"
+said=$(figure "$tmp/linear.yaml") measured=$(nats_of "$tmp/linear.moe")
+check "... and costs what the map says ($said)" \
+    awk "BEGIN { exit !(\"$said\" != \"\" && ($measured - ${said:-0}) ^ 2 < 4e-10) }"
+aware="--method gptq --text $tmp/math.txt --text $tmp/code.txt --max-tokens 24"
+# shellcheck disable=SC2086
+"$bin/moe-quantize" -q $aware --experts 8,4,2 -o "$tmp/aware.moe" "$checkpoint" || exit 1
+# shellcheck disable=SC2086
+run "$bin/moe-calibrate" -q "$tmp/aware.moe" --text "$tmp/math.txt" --text "$tmp/code.txt" \
+    --max-tokens 24 $quickly -o "$tmp/aware.yaml"
+check "gptq is a pack's own method" grep -q '^dense_method: gptq$' "$tmp/aware.yaml"
+# shellcheck disable=SC2086
+"$bin/moe-quantize" -q --map "$tmp/aware.yaml" $aware -o "$tmp/aware3.moe" "$tmp/aware.moe"
+said=$(figure "$tmp/aware.yaml") measured=$(nats_of "$tmp/aware3.moe")
+check "... and costs what the map says ($said)" \
+    awk "BEGIN { exit !(\"$said\" != \"\" && ($measured - ${said:-0}) ^ 2 < 4e-10) }"
+run "$bin/moe-quantize" -q --map "$tmp/aware.yaml" -o "$tmp/x" "$tmp/aware.moe"
+error_line 2 "moe-quantize: $tmp/aware.yaml: its dense part was rounded by gptq*" "gptq wants its texts"
+run calibrate --method linear -o "$tmp/x"
+error_line 2 "moe-calibrate: --method is for the bits of --dense*" "a method without bits"
+
 # So are the losses of Fate's p and HOBBIT's thresholds those of moe-run's own strategies: nothing
 # cached, so that every activation follows them.
 "$bin/moe-quantize" -q --experts 4,2 -o "$tmp/two.moe" "$tmp/all.moe" || exit 1

@@ -1,12 +1,13 @@
 /* The dense part at fewer bits in memory: byte by byte what re-packing stores. */
 #include "model_fixture.h"
 #include "study/dense_bits.h"
+#include "study/error_aware.h"
 
 enum { GROUP = 64 };
 
 static char path16[128];
 static struct moe_model *model16;
-static const struct moe_quant_method *hqq;
+static struct moe_dense_rounding hqq = {NULL, GROUP, NULL};
 
 static void pack_path(char path[128], const char *name)
 {
@@ -20,7 +21,8 @@ static struct moe_model *repack(const char *from, int bits)
     struct moe_convert_report report;
     struct moe_model *model;
     char path[128];
-    const struct moe_convert_options options = {.dense_bits = bits, .method = hqq, .group = GROUP};
+    const struct moe_convert_options options = {
+        .dense_bits = bits, .method = hqq.method, .group = GROUP};
     pack_path(path, "repacked");
     assert_ok(moe_convert_pack(from, path, &options, &report, &err), &err);
     assert_ok(moe_model_open(&model, path, 0, NULL, &err), &err);
@@ -32,7 +34,7 @@ static struct moe_model *derive(const struct moe_model *from, uint32_t bits)
 {
     struct moe_err err = {0};
     struct moe_model *model;
-    assert_ok(moe_dense_derive(&model, from, hqq, bits, GROUP, &err), &err);
+    assert_ok(moe_dense_derive(&model, from, &hqq, bits, &err), &err);
     return model;
 }
 
@@ -47,7 +49,7 @@ static int group_setup(void **state)
 {
     struct moe_err err = {0};
     assert_ok(moe_kern_select(moe_cpu_detect(), &err), &err);
-    hqq = moe_quant_method_find("hqq");
+    hqq.method = moe_quant_method_find("hqq");
     make_pack_of(TINY_MOE, 16, path16, "16");
     assert_ok(moe_model_open(&model16, path16, 0, NULL, &err), &err);
     return 0;
@@ -117,9 +119,9 @@ static void assert_as_repacked(const struct moe_model *from, const char *path, i
     assert_true(assert_same_matrices(derived, wanted) > 2 * from->config.n_layers);
     assert_int_equal(moe_dense_bits(derived), bits);
     assert_int_equal(moe_dense_bits(wanted), bits);
-    assert_int_equal(moe_dense_bytes(from, hqq, (uint32_t)bits, GROUP), stored_bytes(wanted));
-    assert_int_equal(moe_dense_bytes(derived, hqq, 16, GROUP), stored_bytes(wanted));
-    assert_int_equal(moe_dense_bytes(from, hqq, 16, GROUP), stored_bytes(from));
+    assert_int_equal(moe_dense_bytes(from, &hqq, (uint32_t)bits), stored_bytes(wanted));
+    assert_int_equal(moe_dense_bytes(derived, &hqq, 16), stored_bytes(wanted));
+    assert_int_equal(moe_dense_bytes(from, &hqq, 16), stored_bytes(from));
     moe_dense_release(derived);
     moe_model_close(wanted);
 }
@@ -176,6 +178,46 @@ static void test_untied(void **state)
     unlink(path);
 }
 
+/* By every method, as re-packing with it; gptq is given the inputs that re-packing finds. */
+static void test_methods(void **state)
+{
+    static const char *const text = "tests/data/math.calib.txt";
+    const struct moe_inputs_options texts = {&text, 1, 12, NULL};
+    struct moe_err err = {0};
+    for (int i = 0; moe_quant_method_at(i); i++) {
+        struct moe_dense_rounding how = {moe_quant_method_at(i), 128, NULL};
+        const struct moe_convert_options options = {
+            .dense_bits = 4, .method = how.method, .group = how.group};
+        struct moe_convert_report report;
+        struct moe_inputs_seen *seen = NULL;
+        struct moe_model *wanted, *derived;
+        char path[128];
+        pack_path(path, "method");
+        if (how.method->compensates) {
+            assert_ok(
+                moe_convert_error_aware(path16, false, path, &options, &texts, &report, NULL, &err),
+                &err);
+            assert_ok(moe_inputs_seen_open(&seen, path16, &texts, &err), &err);
+            how.inputs = moe_inputs_seen_of(seen);
+        } else {
+            assert_ok(moe_convert_pack(path16, path, &options, &report, &err), &err);
+        }
+        assert_ok(moe_model_open(&wanted, path, 0, NULL, &err), &err);
+        assert_ok(moe_dense_derive(&derived, model16, &how, 4, &err), &err);
+        assert_true(assert_same_matrices(derived, wanted) > 0);
+        assert_int_equal(moe_dense_bytes(model16, &how, 4), stored_bytes(wanted));
+        /* The pack says how it was made. */
+        struct moe_dense_rounding said = moe_dense_rounding_of(wanted->pack);
+        assert_ptr_equal(said.method, how.method);
+        assert_int_equal(said.group, how.group);
+        moe_dense_release(derived);
+        moe_model_close(wanted);
+        moe_inputs_seen_close(seen);
+        unlink(path);
+    }
+    assert_string_equal(moe_dense_rounding_of(model16->pack).method->name, "rtn");
+}
+
 /* 32 bits to 16: the values decide which kind of 16. */
 static void test_float32(void **state)
 {
@@ -206,15 +248,15 @@ static void test_refused(void **state)
 {
     struct moe_err err = {0};
     struct moe_model *out;
-    assert_fails(moe_dense_derive(&out, model16, hqq, 32, GROUP, &err), MOE_ERR_USAGE,
+    const struct moe_dense_rounding narrow = {hqq.method, 48, NULL};
+    assert_fails(moe_dense_derive(&out, model16, &hqq, 32, &err), MOE_ERR_USAGE,
                  "has 16 bits, 32 cannot be made", &err);
     assert_null(out);
-    assert_fails(moe_dense_derive(&out, model16, hqq, 5, GROUP, &err), MOE_ERR_USAGE, "of 5 bits",
-                 &err);
-    assert_fails(moe_dense_derive(&out, model16, hqq, 4, 48, &err), MOE_ERR_USAGE, "groups of 48",
+    assert_fails(moe_dense_derive(&out, model16, &hqq, 5, &err), MOE_ERR_USAGE, "of 5 bits", &err);
+    assert_fails(moe_dense_derive(&out, model16, &narrow, 4, &err), MOE_ERR_USAGE, "groups of 48",
                  &err);
     struct moe_model *at8 = derive(model16, 8);
-    assert_fails(moe_dense_derive(&out, at8, hqq, 16, GROUP, &err), MOE_ERR_USAGE,
+    assert_fails(moe_dense_derive(&out, at8, &hqq, 16, &err), MOE_ERR_USAGE,
                  "has 8 bits, 16 cannot be made", &err);
     moe_dense_release(at8);
     moe_dense_release(NULL);
@@ -225,8 +267,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_as_repacked), cmocka_unit_test(test_logits),
         cmocka_unit_test(test_tied),        cmocka_unit_test(test_untied),
-        cmocka_unit_test(test_float32),     cmocka_unit_test(test_same_bits),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_methods),     cmocka_unit_test(test_float32),
+        cmocka_unit_test(test_same_bits),   cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, group_setup, group_teardown);
 }

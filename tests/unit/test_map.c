@@ -73,8 +73,11 @@ static void assert_same_choices(const struct moe_map *a, const struct moe_map *b
     SAME_ARRAY(choice.variant, a->n_layers * a->n_experts);
     assert_same_loss(&a->choice.loss, &b->choice.loss);
     assert_same_loss(&a->choice.check, &b->choice.check);
+    assert_string_equal(a->dense_method, b->dense_method);
+    SAME(dense_group);
     SAME(fate.there), SAME(fate.share), SAME(fate.high), SAME(fate.low), SAME(fate.n_points);
     assert_same_loss(&a->fate.loss, &b->fate.loss);
+    assert_same_loss(&a->fate.check, &b->fate.check);
     for (uint32_t i = 0; i < a->fate.n_points; i++) {
         SAME(fate.points[i].share);
         assert_same_loss(&a->fate.points[i].unpopular, &b->fate.points[i].unpopular);
@@ -176,7 +179,7 @@ static void parts_may_be_missing(void **state)
 {
     struct moe_map *m = full_map(4);
     static const struct moe_loss none;
-    m->choice.check = m->fate.loss = m->hobbit.loss = none;
+    m->choice.check = m->fate.loss = m->fate.check = m->hobbit.loss = none;
     m->fate.n_points = 0;
     memset(m->hobbit.cuts, 0, sizeof m->hobbit.cuts);
     m->hobbit.n_cuts = 0;
