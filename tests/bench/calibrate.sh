@@ -6,18 +6,29 @@
 #     tests/bench/calibrate.sh [WORK]
 #
 # TEXTS: directory of {stories,math,code}.{calib,valid}.txt, tests/data unless set. BITS: of the pack,
-# 8,4,2 unless set. Three quarters of an hour on 2 cores; what WORK has already is not made again.
+# 8,4,2 unless set. METHOD: of the pack, hqq unless set; linear is EdgeMoE's, one scale for each output
+# channel. The pack's dense part has 8 bits, DENSE unless set. DOCUMENTS: of each text, all unless set.
+# Three quarters of an hour on 2 cores; what WORK has already is not made again.
 set -eu
 cd "$(dirname "$0")/../.."
-work=${1:-build/bench-calibrate}
+method=${METHOD:-hqq}
+work=${1:-build/bench-calibrate$([ "$method" = hqq ] || echo "-$method")}
 texts=${TEXTS:-tests/data}
 bin=${BUILD:-build}/bin
 mkdir -p "$work"
 domains="stories math code"
+if [ -n "${DOCUMENTS:-}" ]; then # only so many of each, to see that it works
+    for t in "$texts"/*.calib.txt "$texts"/*.valid.txt; do
+        awk -v n="$DOCUMENTS" '/^<\|endoftext\|>$/ { k++ } k < n' "$t" >"$work/$(basename "$t")"
+    done
+    texts=$work
+fi
 calib=$(for d in $domains; do printf -- '--text %s ' "$texts/$d.calib.txt"; done)
 check=$(for d in $domains; do printf -- '--check %s ' "$texts/$d.valid.txt"; done)
+# shellcheck disable=SC2086,SC2046 # lists of options
 [ -e "$work/all.moe" ] ||
-    "$bin/moe-quantize" -q --experts "${BITS:-8,4,2}" -o "$work/all.moe" tests/models/tiny-moe
+    "$bin/moe-quantize" -q --method "$method" $([ "$method" != gptq ] || echo "$calib") \
+        --experts "${BITS:-8,4,2}" --dense "${DENSE:-8}" -o "$work/all.moe" tests/models/tiny-moe
 
 calibrate() { # MAP OPTION...
     map=$work/$1
