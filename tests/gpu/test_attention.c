@@ -242,7 +242,7 @@ static void test_recorded(void **state)
         struct moe_gpu_row now[2];
         for (uint32_t k = 0; k < p.n_rows; k++) {
             f.rows[k] = (struct moe_row){k, positions[k ? i : N_ITEMS(positions) - 1 - i], 0, 0};
-            now[k] = (struct moe_gpu_row){f.rows[k].sequence, f.rows[k].position, 0};
+            now[k] = (struct moe_gpu_row){f.rows[k].sequence, f.rows[k].position, 0, 0};
         }
         gpu_put(f.taken.g, rows, now, sizeof now);
         moe_gpu_graph_run(f.taken.g, graph);
