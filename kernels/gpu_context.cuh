@@ -12,15 +12,21 @@
 #include "gpu_blas.cuh"
 #include "gpu_ops.h"
 
+/* REFUSED: a call failed while it went on. Nothing more is asked of the device until it ends. */
+enum gpu_recording { RECORDING_NONE, RECORDING_GOES_ON, RECORDING_REFUSED };
+
 struct moe_gpu {
     int index;
     struct moe_gpu_info info;
     cudaStream_t streams[MOE_GPU_N_STREAMS];
     uint64_t allocated_bytes;
-    struct moe_err failure; /* the first; status MOE_OK: none */
-    bool recording;         /* a graph */
-    uint64_t n_launches;    /* of kernels */
-    uint32_t *arrivals;     /* [GPU_ARRIVALS] of blocks (dev_arrivals.cuh); zeros between kernels */
+    struct moe_err failure;       /* the first; status MOE_OK: none */
+    enum gpu_recording recording; /* of a graph */
+    const char *refused_call;     /* RECORDING_REFUSED: which, and how */
+    cudaError_t refused_with;
+    uint64_t budget_bytes; /* of what graphs may take with all that is allocated; 0: no limit */
+    uint64_t n_launches;   /* of kernels */
+    uint32_t *arrivals;    /* [GPU_ARRIVALS] of blocks (dev_arrivals.cuh); zeros between kernels */
     /* Prefill by cuBLAS (gpu_bf16.cu). */
     enum moe_gpu_math math;
     cublasHandle_t blas; /* NULL until it is needed */
@@ -37,11 +43,16 @@ static inline bool gpu_works(const struct moe_gpu *g)
     return g->failure.status == MOE_OK;
 }
 
-/* Keeps the first failure: `what` names the call. Returns whether all is well. */
+/* Keeps the first failure: `what` names the call. While a graph is recorded, it is that recording's
+ * and the device goes on working. Returns whether all is well. */
 bool gpu_note(struct moe_gpu *g, cudaError_t result, const char *what);
 
-/* Makes the device the calling thread's current one; false when it has failed. */
+/* Makes the device the calling thread's current one; false when it has failed, or the recording
+ * has. */
 bool gpu_ready(struct moe_gpu *g);
+
+/* moe_gpu_describe, with the reason why it cannot. */
+cudaError_t gpu_describe(int index, struct moe_gpu_info *info);
 
 #ifdef __CUDACC__
 #define MOE_NOINLINE __noinline__

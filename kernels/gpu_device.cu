@@ -10,7 +10,12 @@
 
 bool gpu_note(struct moe_gpu *g, cudaError_t result, const char *what)
 {
-    if (result != cudaSuccess && gpu_works(g))
+    if (result != cudaSuccess && g->recording == RECORDING_GOES_ON) {
+        g->recording = RECORDING_REFUSED;
+        g->refused_call = what;
+        g->refused_with = result;
+    }
+    if (result != cudaSuccess && gpu_works(g) && g->recording == RECORDING_NONE)
         moe_fail(&g->failure, MOE_ERR_DEVICE,
                  "CUDA device %d failed: %s: %s (start again, or with --device cpu)", g->index,
                  what, cudaGetErrorString(result));
@@ -19,15 +24,21 @@ bool gpu_note(struct moe_gpu *g, cudaError_t result, const char *what)
 
 bool gpu_ready(struct moe_gpu *g)
 {
-    return gpu_works(g) && gpu_note(g, cudaSetDevice(g->index), "cudaSetDevice");
+    return gpu_works(g) && g->recording != RECORDING_REFUSED &&
+           gpu_note(g, cudaSetDevice(g->index), "cudaSetDevice");
 }
 
-/* Whether a call was merely refused, so that the device goes on working. */
+/* Whether a call was merely refused, so that the device goes on working: what ends a device's life
+ * is in every later call's answer, too. Forgets the error of the call. */
 static bool only_refused(struct moe_gpu *g, const char *what)
 {
     (void)cudaGetLastError();
     cudaError_t state = cudaStreamQuery(g->streams[MOE_GPU_COPY]);
-    return state == cudaErrorNotReady || gpu_note(g, state, what);
+    if (state == cudaErrorNotReady) {
+        (void)cudaGetLastError(); /* the runtime keeps this like any other */
+        return true;
+    }
+    return gpu_note(g, state, what);
 }
 
 extern "C" int moe_gpu_status(const struct moe_gpu *g, struct moe_err *err)
@@ -77,20 +88,23 @@ static int start_device(struct moe_gpu *g, struct moe_err *err)
 {
     if (!gpu_ready(g))
         return moe_gpu_status(g, err);
-    (void)cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync); /* cores are for computing */
+    if (cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync)) /* cores are for computing */
+        (void)cudaGetLastError();
     for (int i = 0; i < MOE_GPU_N_STREAMS; i++)
         gpu_note(g, cudaStreamCreateWithFlags(&g->streams[i], cudaStreamNonBlocking),
                  "cudaStreamCreateWithFlags");
-    if (moe_gpu_describe(g->index, &g->info) != 0)
-        gpu_note(g, cudaGetLastError(), "cudaGetDeviceProperties");
+    gpu_note(g, gpu_describe(g->index, &g->info), "cudaGetDeviceProperties");
     cudaFuncAttributes attributes;
-    if (cudaFuncGetAttributes(&attributes, first_kernel) == cudaErrorNoKernelImageForDevice)
+    cudaError_t has_code = cudaFuncGetAttributes(&attributes, first_kernel);
+    (void)cudaGetLastError(); /* what else may be wrong, the first kernel says */
+    if (has_code == cudaErrorNoKernelImageForDevice)
         return moe_fail(
             err, MOE_ERR_DEVICE,
             "this program has no code for CUDA device %d (%s, compute capability %d.%d)", g->index,
             g->info.name, g->info.compute_major, g->info.compute_minor);
     if (gpu_note(g, cudaMalloc((void **)&g->arrivals, MOE_GPU_OWN_BYTES), "cudaMalloc"))
-        gpu_note(g, cudaMemset(g->arrivals, 0, MOE_GPU_OWN_BYTES), "cudaMemset");
+        gpu_note(g, cudaMemsetAsync(g->arrivals, 0, MOE_GPU_OWN_BYTES, g->streams[MOE_GPU_COMPUTE]),
+                 "cudaMemsetAsync");
     MOE_LAUNCH(g, first_kernel, 1, 1, 0);
     return moe_gpu_finish(g, err);
 }
@@ -299,8 +313,10 @@ extern "C" bool moe_gpu_mark_passed(struct moe_gpu_mark *m)
     if (!gpu_works(m->gpu))
         return true;
     cudaError_t result = cudaEventQuery(m->event);
-    if (result == cudaErrorNotReady)
+    if (result == cudaErrorNotReady) {
+        (void)cudaGetLastError(); /* or the next kernel's start would be blamed for it */
         return false;
+    }
     gpu_note(m->gpu, result, "cudaEventQuery");
     return true;
 }
@@ -336,41 +352,87 @@ extern "C" double moe_gpu_mark_seconds(struct moe_gpu_mark *from, struct moe_gpu
 struct moe_gpu_graph {
     struct moe_gpu *gpu;
     cudaGraphExec_t exec;
+    uint64_t n_bytes; /* that it counts for */
 };
+
+extern "C" void moe_gpu_set_budget(struct moe_gpu *g, uint64_t n_bytes)
+{
+    g->budget_bytes = n_bytes;
+}
 
 extern "C" void moe_gpu_graph_begin(struct moe_gpu *g)
 {
-    if (gpu_ready(g))
-        g->recording = gpu_note(
-            g,
-            cudaStreamBeginCapture(g->streams[MOE_GPU_COMPUTE], cudaStreamCaptureModeThreadLocal),
-            "cudaStreamBeginCapture");
+    if (!gpu_ready(g))
+        return;
+    g->recording = RECORDING_GOES_ON;
+    gpu_note(g,
+             cudaStreamBeginCapture(g->streams[MOE_GPU_COMPUTE], cudaStreamCaptureModeThreadLocal),
+             "cudaStreamBeginCapture");
+}
+
+/* What was recorded; NULL: it cannot be used. The stream could not be used again without this. */
+static cudaGraph_t end_capture(struct moe_gpu *g)
+{
+    cudaGraph_t graph = NULL;
+    (void)cudaSetDevice(g->index);
+    cudaError_t result = cudaStreamEndCapture(g->streams[MOE_GPU_COMPUTE], &graph);
+    if (gpu_note(g, result, "cudaStreamEndCapture") && g->recording == RECORDING_GOES_ON)
+        return graph;
+    if (graph)
+        cudaGraphDestroy(graph);
+    return NULL;
+}
+
+/* Whether the budget has room for it: sets made->n_bytes. */
+static bool has_room(struct moe_gpu *g, cudaGraph_t graph, struct moe_gpu_graph *made)
+{
+    size_t n_nodes = 0;
+    if (!gpu_note(g, cudaGraphGetNodes(graph, NULL, &n_nodes), "cudaGraphGetNodes"))
+        return false;
+    made->n_bytes = n_nodes * MOE_GPU_NODE_BYTES;
+    uint64_t taken = MOE_GPU_OWN_BYTES + g->allocated_bytes;
+    return !g->budget_bytes ||
+           (taken <= g->budget_bytes && made->n_bytes <= g->budget_bytes - taken);
+}
+
+/* Says why there is no graph: a device that was lost says so itself. */
+static int no_graph(struct moe_gpu *g, const struct moe_gpu_graph *made, struct moe_err *err)
+{
+    bool refused = g->recording == RECORDING_REFUSED;
+    g->recording = RECORDING_NONE;
+    if (!gpu_works(g) || (refused && !only_refused(g, g->refused_call)))
+        return moe_gpu_status(g, err);
+    if (refused)
+        return moe_fail(err, MOE_ERR_MEMORY, "CUDA device %d: no recording: %s: %s", g->index,
+                        g->refused_call, cudaGetErrorString(g->refused_with));
+    return moe_fail(err, MOE_ERR_MEMORY,
+                    "CUDA device %d: no recording: it may take %llu bytes, %llu of %llu are taken",
+                    g->index, (unsigned long long)made->n_bytes,
+                    (unsigned long long)(MOE_GPU_OWN_BYTES + g->allocated_bytes),
+                    (unsigned long long)g->budget_bytes);
 }
 
 extern "C" int moe_gpu_graph_end(struct moe_gpu *g, struct moe_gpu_graph **out, struct moe_err *err)
 {
     struct moe_gpu_graph *made = (struct moe_gpu_graph *)calloc(1, sizeof *made);
-    cudaGraph_t graph = NULL;
-    /* Recording ends in any case: the stream could not be used again otherwise. */
-    if (g->recording)
-        gpu_note(g, cudaStreamEndCapture(g->streams[MOE_GPU_COMPUTE], &graph),
-                 "cudaStreamEndCapture");
-    g->recording = false;
-    int status = moe_gpu_status(g, err);
-    if (status == MOE_OK && !made)
+    cudaGraph_t graph = g->recording != RECORDING_NONE ? end_capture(g) : NULL;
+    int status = MOE_OK;
+    if (!made)
         status = moe_fail(err, MOE_ERR_MEMORY, "out of memory for a graph");
-    if (status == MOE_OK) {
-        made->gpu = g;
-        gpu_note(g, cudaGraphInstantiateWithFlags(&made->exec, graph, 0),
-                 "cudaGraphInstantiateWithFlags");
-        status = moe_gpu_status(g, err);
-    }
+    else if (!graph || !has_room(g, graph, made) ||
+             !gpu_note(g, cudaGraphInstantiateWithFlags(&made->exec, graph, 0),
+                       "cudaGraphInstantiateWithFlags"))
+        status = no_graph(g, made, err);
+    g->recording = RECORDING_NONE;
     if (graph)
         cudaGraphDestroy(graph);
-    if (status == MOE_OK)
+    if (status == MOE_OK) {
+        made->gpu = g;
+        g->allocated_bytes += made->n_bytes;
         *out = made;
-    else
+    } else {
         free(made);
+    }
     return status;
 }
 
@@ -385,5 +447,6 @@ extern "C" void moe_gpu_graph_close(struct moe_gpu_graph *graph)
     if (!graph)
         return;
     gpu_note(graph->gpu, cudaGraphExecDestroy(graph->exec), "cudaGraphExecDestroy");
+    graph->gpu->allocated_bytes -= graph->n_bytes;
     free(graph);
 }

@@ -1,9 +1,17 @@
 /* Which GPUs are there, and how fast their link is. */
-#include <cuda_runtime_api.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "gpu.h"
+#include "gpu_context.cuh"
+
+/* What was asked for may have failed: the runtime would give the error to whoever asks next, who
+ * would take it for his own. */
+static cudaError_t forget(cudaError_t result)
+{
+    if (result != cudaSuccess)
+        (void)cudaGetLastError();
+    return result;
+}
 
 extern "C" const char *moe_gpu_build(void)
 {
@@ -15,19 +23,20 @@ extern "C" const char *moe_gpu_build(void)
 extern "C" int moe_gpu_count(void)
 {
     int n = 0;
-    return cudaGetDeviceCount(&n) == cudaSuccess ? n : 0;
+    return forget(cudaGetDeviceCount(&n)) == cudaSuccess ? n : 0;
 }
 
-extern "C" int moe_gpu_describe(int index, struct moe_gpu_info *info)
+cudaError_t gpu_describe(int index, struct moe_gpu_info *info)
 {
     cudaDeviceProp prop;
     size_t free_bytes = 0, total_bytes = 0;
-    if (index < 0 || index >= moe_gpu_count() ||
-        cudaGetDeviceProperties(&prop, index) != cudaSuccess)
-        return -1;
-    if (cudaSetDevice(index) != cudaSuccess ||
-        cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess)
-        return -1;
+    cudaError_t result = forget(cudaGetDeviceProperties(&prop, index));
+    if (result == cudaSuccess)
+        result = forget(cudaSetDevice(index));
+    if (result == cudaSuccess)
+        result = forget(cudaMemGetInfo(&free_bytes, &total_bytes));
+    if (result != cudaSuccess)
+        return result;
     memset(info, 0, sizeof *info);
     snprintf(info->name, sizeof info->name, "%.127s", prop.name);
     info->memory_bytes = total_bytes;
@@ -35,7 +44,14 @@ extern "C" int moe_gpu_describe(int index, struct moe_gpu_info *info)
     info->compute_major = prop.major;
     info->compute_minor = prop.minor;
     info->n_processors = prop.multiProcessorCount;
-    return 0;
+    return cudaSuccess;
+}
+
+extern "C" int moe_gpu_describe(int index, struct moe_gpu_info *info)
+{
+    if (index < 0 || index >= moe_gpu_count())
+        return -1;
+    return gpu_describe(index, info) == cudaSuccess ? 0 : -1;
 }
 
 /* The time of one copy by the device's own clock; negative when it failed. */
@@ -73,5 +89,6 @@ extern "C" int moe_gpu_copy_seconds(int index, uint64_t n_bytes, int n_runs, dou
         cudaEventDestroy(begin);
     cudaFree(to);
     cudaFreeHost(from);
+    (void)cudaGetLastError();
     return good ? 0 : -1;
 }

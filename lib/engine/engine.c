@@ -44,6 +44,8 @@ static int decide_split(struct moe_engine *e, struct moe_split *split,
     e->exact_required = o->exact;
     e->budget = split->budget;
     e->memory_named = split->memory_named;
+    if (status == MOE_OK && e->gpu)
+        moe_gpu_set_budget(e->gpu, split->budget.gpu.total);
     return status;
 }
 

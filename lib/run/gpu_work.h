@@ -22,6 +22,7 @@ struct gpu_graph {
     struct moe_gpu_graph *graph;
     uint32_t end; /* positions that it reaches */
     bool has_run; /* its kernels did, one by one */
+    bool refused; /* by the device, or for lack of memory: they go on so */
 };
 
 struct gpu_attention {

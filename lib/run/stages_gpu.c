@@ -92,7 +92,8 @@ static void record(struct moe_session *s, struct gpu_graph *recording)
         else
             stages_gpu_alone(s, layer, 1);
     }
-    moe_gpu_graph_end(g->gpu, &recording->graph, NULL);
+    g->normed_for = UINT32_MAX; /* whether this is replayed or not, nothing was computed */
+    recording->refused = moe_gpu_graph_end(g->gpu, &recording->graph, NULL) != MOE_OK;
 }
 
 /* The recording that reaches that far, or room for it; NULL: there is none. */
@@ -124,7 +125,7 @@ static bool replay(struct moe_session *s, uint32_t n_rows, uint32_t layer_begin,
         recording->has_run = true;
         return false;
     }
-    if (!recording->graph)
+    if (!recording->graph && !recording->refused)
         record(s, recording);
     if (recording->graph)
         moe_gpu_graph_run(g->gpu, recording->graph);

@@ -253,6 +253,161 @@ static void test_failures_everywhere(void **state)
     }
 }
 
+/* ---- What is refused, and no loss ---- */
+
+/* A recording of so many kernels, each of which adds one to the first numbers. */
+static int record(struct moe_gpu *g, void *device, int n_kernels, struct moe_gpu_graph **out,
+                  struct moe_err *err)
+{
+    moe_gpu_graph_begin(g);
+    for (int i = 0; i < n_kernels; i++)
+        try_ragged(g, device, 3);
+    return moe_gpu_graph_end(g, out, err);
+}
+
+static int32_t first_of(struct moe_gpu *g, const void *device)
+{
+    struct moe_err err;
+    int32_t first = -1;
+    moe_gpu_download(g, MOE_GPU_COMPUTE, &first, device, sizeof first);
+    assert_ok(moe_gpu_finish(g, &err), &err);
+    return first;
+}
+
+/* A device that makes no graph of what was recorded goes on: one by one, or with a later one. */
+static void test_refused_recordings(void **state)
+{
+    static const struct {
+        const char *fault, *words;
+    } cases[] = {
+        {"cudaGraphInstantiateWithFlags:1:once", "cudaGraphInstantiateWithFlags: out of memory"},
+        {"cudaGraphGetNodes:1:once", "cudaGraphGetNodes: out of memory"},
+        {"cudaStreamBeginCapture:1:once", "cudaStreamBeginCapture: out of memory"},
+        {"cudaStreamEndCapture:1:once", "cudaStreamEndCapture: out of memory"},
+        {"cudaLaunchKernel:2:once", "ragged: out of memory"},
+    };
+    need_shim();
+    for (size_t i = 0; i < N_ITEMS(cases); i++) {
+        struct moe_gpu_graph *graph = NULL;
+        struct moe_err err = {0};
+        struct moe_gpu *g = opened();
+        void *device = moe_gpu_alloc(g, N_BYTES, &err);
+        assert_non_null(device);
+        uint64_t taken = moe_gpu_allocated_bytes(g);
+        setenv("MOE_SHIM_FAIL", cases[i].fault, 1);
+        assert_fails(record(g, device, 3, &graph, &err), MOE_ERR_MEMORY, cases[i].words, &err);
+        assert_null(graph);
+        assert_ok(moe_gpu_status(g, &err), &err);
+        assert_int_equal(moe_gpu_allocated_bytes(g), taken);
+        assert_int_equal(first_of(g, device), 0); /* nothing of it was done */
+        try_ragged(g, device, 3);
+        assert_int_equal(first_of(g, device), 1);
+        assert_ok(record(g, device, 3, &graph, &err), &err);
+        moe_gpu_graph_run(g, graph);
+        assert_int_equal(first_of(g, device), 4);
+        moe_gpu_graph_close(graph);
+        moe_gpu_free(g, device, N_BYTES);
+        moe_gpu_close(g);
+        unsetenv("MOE_SHIM_FAIL");
+    }
+}
+
+/* Graphs count, and are not made where the budget or the device has no room for them. */
+static void test_memory_of_graphs(void **state)
+{
+    struct moe_gpu_graph *two = NULL, *other = NULL;
+    struct moe_gpu_info before, after;
+    struct moe_err err = {0};
+    need_shim();
+    struct moe_gpu *g = opened();
+    void *device = moe_gpu_alloc(g, N_BYTES, &err);
+    assert_non_null(device);
+    moe_gpu_set_budget(g, MOE_GPU_OWN_BYTES + N_BYTES + 2 * MOE_GPU_NODE_BYTES);
+    assert_fails(record(g, device, 3, &two, &err), MOE_ERR_MEMORY,
+                 "no recording: it may take 196608 bytes, 12192 of 143264 are taken", &err);
+    assert_int_equal(moe_gpu_describe(0, &before), 0);
+    assert_ok(record(g, device, 2, &two, &err), &err);
+    assert_int_equal(moe_gpu_allocated_bytes(g), N_BYTES + 2 * MOE_GPU_NODE_BYTES);
+    assert_int_equal(moe_gpu_describe(0, &after), 0);
+    assert_true(after.memory_free_bytes < before.memory_free_bytes);
+    assert_true(before.memory_free_bytes - after.memory_free_bytes <= 2 * MOE_GPU_NODE_BYTES);
+    assert_fails(record(g, device, 1, &other, &err), MOE_ERR_MEMORY, "no recording", &err);
+    moe_gpu_graph_close(two);
+    assert_int_equal(moe_gpu_allocated_bytes(g), N_BYTES);
+    assert_ok(record(g, device, 1, &other, &err), &err);
+    moe_gpu_graph_run(g, other);
+    assert_int_equal(first_of(g, device), 1);
+    moe_gpu_graph_close(other);
+    moe_gpu_set_budget(g, 0);
+    setenv("MOE_SHIM_MEMORY", "20000", 1);
+    assert_fails(record(g, device, 3, &two, &err), MOE_ERR_MEMORY, "out of memory", &err);
+    assert_int_equal(first_of(g, device), 1);
+    moe_gpu_free(g, device, N_BYTES);
+    moe_gpu_close(g);
+}
+
+/* What only asks, and may be told no, leaves nothing behind for the next kernel to be blamed for.
+ */
+static void test_questions_leave_no_errors(void **state)
+{
+    struct moe_gpu_info info;
+    struct moe_gpu_mark *mark;
+    struct moe_err err;
+    double seconds;
+    void *pages = host_pages(4096), *slow = host_pages(4096);
+    need_shim();
+    struct moe_gpu *g = opened();
+    void *device = moe_gpu_alloc(g, N_BYTES, &err);
+    assert_non_null(device);
+    assert_ok(moe_gpu_mark_open(&mark, g, false, &err), &err);
+
+    setenv("MOE_SHIM_FAIL", "cudaGetDeviceCount:1:once", 1);
+    assert_int_equal(moe_gpu_count(), 0);
+    try_ragged(g, device, 3);
+    setenv("MOE_SHIM_FAIL", "cudaGetDeviceProperties:1:once", 1);
+    assert_int_equal(moe_gpu_describe(0, &info), -1);
+    try_ragged(g, device, 3);
+    setenv("MOE_SHIM_FAIL", "cudaMemGetInfo:1:once", 1);
+    assert_int_equal(moe_gpu_describe(0, &info), -1);
+    try_ragged(g, device, 3);
+    setenv("MOE_SHIM_FAIL", "cudaMalloc:1:once", 1);
+    assert_int_equal(moe_gpu_copy_seconds(0, 4096, 1, &seconds), -1);
+    try_ragged(g, device, 3);
+    setenv("MOE_SHIM_FAIL", "cudaHostRegister:1:once", 1);
+    assert_int_equal(moe_gpu_pin(g, pages, 4096, &err), MOE_ERR_MEMORY);
+    try_ragged(g, device, 3);
+    assert_int_equal(first_of(g, device), 5);
+    unsetenv("MOE_SHIM_FAIL");
+
+    /* A mark that is not passed yet, and a refusal while a copy goes on. */
+    assert_ok(moe_gpu_pin(g, slow, 4096, &err), &err);
+    setenv("MOE_SHIM_COPY_RATE", "20000", 1); /* 3000 bytes in 0.15 seconds */
+    moe_gpu_upload(g, MOE_GPU_COPY, device, slow, 3000);
+    moe_gpu_mark_set(mark, MOE_GPU_COPY);
+    assert_false(moe_gpu_mark_passed(mark));
+    try_ragged(g, device, 3);
+    assert_ok(moe_gpu_status(g, &err), &err);
+    assert_null(moe_gpu_alloc(g, UINT64_MAX / 2, &err));
+    assert_int_equal(err.status, MOE_ERR_MEMORY);
+    try_ragged(g, device, 3);
+    assert_ok(moe_gpu_finish(g, &err), &err);
+    unsetenv("MOE_SHIM_COPY_RATE");
+    moe_gpu_mark_close(mark);
+    moe_gpu_unpin(g, slow);
+    moe_gpu_free(g, device, N_BYTES);
+    moe_gpu_close(g);
+    munmap(pages, 4096);
+    munmap(slow, 4096);
+}
+
+/* Opening asks, too. */
+static void test_opening_leaves_no_errors(void **state)
+{
+    need_shim();
+    setenv("MOE_SHIM_FAIL", "cudaSetDeviceFlags:1:once", 1);
+    check_add_one();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -264,6 +419,10 @@ int main(void)
         cmocka_unit_test_teardown(test_late_work, forget_settings),
         cmocka_unit_test_teardown(test_lost_device, forget_settings),
         cmocka_unit_test_teardown(test_failures_everywhere, forget_settings),
+        cmocka_unit_test_teardown(test_refused_recordings, forget_settings),
+        cmocka_unit_test_teardown(test_memory_of_graphs, forget_settings),
+        cmocka_unit_test_teardown(test_questions_leave_no_errors, forget_settings),
+        cmocka_unit_test_teardown(test_opening_leaves_no_errors, forget_settings),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,6 +3,7 @@
  * states into and out of the middle, greedy tokens, weights that are no numbers, prompts in bf16.
  * (Families and layouts: test_device_families.c.)
  */
+#define _GNU_SOURCE /* setenv */
 #include <math.h>
 
 #include "engine_fixture.h"
@@ -89,6 +90,37 @@ static void greedy_of_any_row(void **state)
 }
 
 /* ---- Recorded steps ---- */
+
+/* A recording that the device refuses, or that the budget has no room for: the same tokens, kernel
+ * by kernel. */
+static void without_recordings(void **state)
+{
+    struct moe_gpu_info info;
+    struct moe_err err = {0};
+    if (moe_gpu_describe(0, &info) != 0 || strncmp(info.name, "shim", 4) != 0)
+        skip();
+    for (int of_memory = 0; of_memory < 2; of_memory++) {
+        struct pair p;
+        struct moe_row row;
+        open_pair(&p, "tests/fixtures/qwen2-moe-a", small, 8, 64, false);
+        uint64_t taken = moe_gpu_allocated_bytes(gpu);
+        if (of_memory)
+            moe_gpu_set_budget(gpu, MOE_GPU_OWN_BYTES + taken + MOE_GPU_NODE_BYTES);
+        else
+            setenv("MOE_SHIM_FAIL", "cudaGraphInstantiateWithFlags:1:once", 1);
+        for (uint32_t i = 0; i < 4; i++) {
+            pair_rows(&p, &row, 0, i, 1);
+            pair_forward(&p, &row, 1, 1, "a token");
+        }
+        assert_int_equal(residents_of(&p)->n_graphs, 1);
+        assert_true(residents_of(&p)->graphs[0].refused && !residents_of(&p)->graphs[0].graph);
+        assert_int_equal(moe_gpu_allocated_bytes(gpu), taken);
+        assert_ok(moe_gpu_status(gpu, &err), &err);
+        unsetenv("MOE_SHIM_FAIL");
+        moe_gpu_set_budget(gpu, 0);
+        pair_close(&p);
+    }
+}
 
 /* What a token costs in launches: the embedding and the first norm, then a handful a layer. */
 static void launches_of_a_token(void **state)
@@ -356,6 +388,7 @@ int main(void)
         cmocka_unit_test(bundled_model),
         cmocka_unit_test(greedy_of_any_row),
         cmocka_unit_test(launches_of_a_token),
+        cmocka_unit_test(without_recordings),
         cmocka_unit_test(recorded_steps),
         cmocka_unit_test(states_in_the_middle),
         cmocka_unit_test(experts_of_several_layouts),

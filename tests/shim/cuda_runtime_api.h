@@ -14,7 +14,8 @@
  *   MOE_SHIM_COPY_RATE=BYTES  per second: copies take their time and are done when it is over
  *   MOE_SHIM_LATE=1           work is done when somebody waits for it or asks for it, not before
  *
- * Memory begins as garbage. Copies check that what is said to be a device's memory is.
+ * Memory begins as garbage. Copies check that what is said to be a device's memory is. There is no
+ * cudaMemset: it goes to the legacy default stream, which the backend's streams do not wait for.
  */
 #ifndef TESTS_SHIM_CUDA_RUNTIME_API_H
 #define TESTS_SHIM_CUDA_RUNTIME_API_H
@@ -65,6 +66,7 @@ typedef struct shim_stream *cudaStream_t;
 typedef struct shim_event *cudaEvent_t;
 typedef struct shim_graph *cudaGraph_t;
 typedef struct shim_graph *cudaGraphExec_t;
+typedef struct shim_node *cudaGraphNode_t;
 
 const char *cudaGetErrorName(cudaError_t error);
 const char *cudaGetErrorString(cudaError_t error);
@@ -99,7 +101,6 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n_bytes, cudaMemc
                             cudaStream_t stream = 0);
 cudaError_t cudaMemcpy(void *to, const void *from, size_t n_bytes, cudaMemcpyKind kind);
 cudaError_t cudaMemsetAsync(void *to, int value, size_t n_bytes, cudaStream_t stream = 0);
-cudaError_t cudaMemset(void *to, int value, size_t n_bytes);
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
@@ -117,6 +118,7 @@ cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, cudaEven
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph);
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *n);
 cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *exec, cudaGraph_t graph,
                                           unsigned long long flags);
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);

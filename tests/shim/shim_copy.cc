@@ -62,11 +62,3 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t n_bytes, cudaStream_t st
     SHIM_ENTER();
     return fill(to, value, n_bytes, stream);
 }
-
-cudaError_t cudaMemset(void *to, int value, size_t n_bytes)
-{
-    SHIM_ENTER();
-    cudaError_t error = fill(to, value, n_bytes, NULL);
-    shim_drain(NULL);
-    return error;
-}

@@ -37,8 +37,11 @@ struct shim_event {
     unsigned flags;
 };
 
+enum { NODE_BYTES = 10 << 10 }; /* of a graph that can be started */
+
 struct shim_graph {
     std::vector<std::function<void()>> steps;
+    void *memory; /* of the device */
 };
 
 static std::recursive_mutex lock;
@@ -212,7 +215,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
         return cudaPeekAtLastError();
     holding hold(lock);
     advance(some(stream));
-    return some(stream)->queue.empty() ? cudaSuccess : cudaErrorNotReady;
+    return some(stream)->queue.empty() ? cudaSuccess : shim_failed(cudaErrorNotReady);
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
@@ -281,7 +284,7 @@ static bool passed(cudaEvent_t event)
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
     SHIM_ENTER();
-    return passed(event) ? cudaSuccess : cudaErrorNotReady;
+    return passed(event) ? cudaSuccess : shim_failed(cudaErrorNotReady);
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
@@ -298,7 +301,7 @@ cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, cudaEven
     if (!from->asked || !to->asked || (from->flags | to->flags) & cudaEventDisableTiming)
         return shim_failed(cudaErrorInvalidResourceHandle);
     if (!passed(from) || !passed(to))
-        return cudaErrorNotReady;
+        return shim_failed(cudaErrorNotReady);
     *milliseconds = (float)(1e3 * (to->at - from->at));
     return cudaSuccess;
 }
@@ -349,18 +352,37 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mo
 
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
 {
-    SHIM_ENTER();
+    cudaError_t error = shim_enter("cudaStreamEndCapture");
     *graph = stream->recording;
     stream->recording = NULL;
+    if (error) {
+        delete *graph;
+        *graph = NULL;
+        return error;
+    }
     return *graph ? cudaSuccess : shim_failed(cudaErrorIllegalState);
 }
 
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *n)
+{
+    SHIM_ENTER();
+    if (nodes)
+        return shim_failed(cudaErrorInvalidValue); /* only their number is asked for */
+    *n = graph->steps.size();
+    return cudaSuccess;
+}
+
+/* Like the real one it takes memory of the device for every node. */
 cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *exec, cudaGraph_t graph,
                                           unsigned long long flags)
 {
     SHIM_ENTER();
     (void)flags;
+    void *taken = NULL;
+    if (cudaMalloc(&taken, graph->steps.size() * NODE_BYTES) != cudaSuccess)
+        return cudaPeekAtLastError();
     *exec = new shim_graph(*graph);
+    (*exec)->memory = taken;
     return cudaSuccess;
 }
 
@@ -376,8 +398,9 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
 
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
 {
+    cudaError_t error = cudaFree(exec->memory);
     delete exec;
-    return cudaSuccess;
+    return error;
 }
 
 cudaError_t cudaGraphDestroy(cudaGraph_t graph)
