@@ -90,7 +90,7 @@ endef
 NVCC ?= $(firstword $(wildcard $(shell command -v nvcc 2>/dev/null) /usr/local/cuda/bin/nvcc))
 CUDA_HOME := $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
 CUDA_FOUND := $(if $(NVCC),$(wildcard $(CUDA_HOME)/include/cublas_v2.h /usr/include/cublas_v2.h))
-CUDA_ARCHS ?= 75 80 86 89 90 100
+CUDA_ARCHS ?= 75 80 86 89 90 100 120
 ifeq ($(CUDA),auto)
 USE_CUDA := $(if $(SANITIZE),,$(CUDA_FOUND))
 else
@@ -103,8 +103,8 @@ endif
 GPU_SRC := $(sort $(wildcard kernels/*.cu))
 GPU_OBJ := $(GPU_SRC:%.cu=$(BUILD)/%.cu.o)
 # Machine code for all architectures takes three passes of the compiler, since the sources use nothing
-# newer than what 8.0 brought; the last one adds PTX, which later GPUs compile for themselves. No
-# contraction, as in C.
+# newer than what 8.0 brought; the last one adds PTX, which GPUs of later kinds (11.0, 13.0, ...)
+# compile for themselves. No contraction, as in C.
 COMMA := ,
 SPACE := $(subst x,,x x)
 GENCODE = $(if $(2),-gencode 'arch=compute_$(1)$(COMMA)code=[$(subst $(SPACE),$(COMMA),$(2:%=sm_%))$(3)]')
@@ -233,15 +233,16 @@ $(GPU_REAL_TESTS): $(BUILD)/%: $(BUILD)/%.o $(GPU_TEST_CU:%=$(BUILD)/%.o) $(LIBM
 
 COMPUTE_SANITIZER ?= $(firstword $(wildcard $(shell command -v compute-sanitizer 2>/dev/null) \
                                             $(CUDA_HOME)/bin/compute-sanitizer))
-.PHONY: check-gpu check-gpu-plain check-gpu-memcheck check-gpu-racecheck check-gpu-synccheck
+SANITIZER_TOOLS := memcheck racecheck synccheck initcheck
+.PHONY: check-gpu check-gpu-plain $(SANITIZER_TOOLS:%=check-gpu-%)
 check-gpu: $(GPU_REAL_TESTS) $(BUILD)/tests/tools/gpu_here
 	@if why=$$($(BUILD)/tests/tools/gpu_here); then \
-	    $(MAKE) --no-print-directory $(if $(filter 1,$(SANITIZER)),$(patsubst %,check-gpu-%,\
-	        memcheck racecheck synccheck),check-gpu-plain); \
+	    $(MAKE) --no-print-directory \
+	        $(if $(filter 1,$(SANITIZER)),$(SANITIZER_TOOLS:%=check-gpu-%),check-gpu-plain); \
 	else echo "the GPU's tests are skipped: $$why"; fi
 check-gpu-plain:
 	@BUILD=$(BUILD) JOBS=1 sh tests/run.sh gpu
-check-gpu-memcheck check-gpu-racecheck check-gpu-synccheck: check-gpu-%:
+$(SANITIZER_TOOLS:%=check-gpu-%): check-gpu-%:
 	@test -n '$(COMPUTE_SANITIZER)' || { echo "no compute-sanitizer here"; exit 1; }
 	@echo "$*:"; BUILD=$(BUILD) JOBS=1 \
 	    RUN_UNDER='$(COMPUTE_SANITIZER) --tool $* --error-exitcode 1' sh tests/run.sh gpu
