@@ -33,6 +33,8 @@ struct moe_gpu {
     const struct gpu_blas *blas_functions;
     void *math_scratch;
     uint64_t math_scratch_bytes, bf16_rows;
+    uint32_t bf16_from_rows; /* the rule which products these are */
+    uint64_t bf16_from_work;
 };
 
 enum { GPU_ARRIVALS = MOE_GPU_OWN_BYTES / sizeof(uint32_t) };
@@ -61,12 +63,29 @@ cudaError_t gpu_describe(int index, struct moe_gpu_info *info);
 #define __grid_constant__
 #endif
 
+/* Shared memory of a block: what every device allows without being asked, static and dynamic
+ * together, and more than any kernel with dynamic memory has as static (cuobjdump
+ * --dump-resource-usage shows it). A kernel that asks gets 64 KiB on the least of our devices. */
+enum { GPU_USUAL_SHARED = 48 << 10, GPU_STATIC_SHARED = 1 << 10 };
+
+/* Before a kernel starts with so much dynamic shared memory: asks for it where it may be more than
+ * usual. False: not allowed. */
+template <class KERNEL>
+static inline bool gpu_allow_shared(struct moe_gpu *g, KERNEL kernel, uint64_t bytes)
+{
+    return bytes + GPU_STATIC_SHARED <= GPU_USUAL_SHARED ||
+           gpu_note(g,
+                    cudaFuncSetAttribute((const void *)kernel,
+                                         cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes),
+                    "cudaFuncSetAttribute");
+}
+
 #ifndef MOE_LAUNCH
 /* Starts a kernel on the compute stream: grid and block as dim3 or numbers, bytes of dynamic shared
- * memory (at most 48 KiB), arguments. A template's name with a comma goes in parentheses. */
+ * memory (at most 63 KiB), arguments. A template's name with a comma goes in parentheses. */
 #define MOE_LAUNCH(g, kernel, grid, block, shared_bytes, ...)                                      \
     do {                                                                                           \
-        if (gpu_ready(g)) {                                                                        \
+        if (gpu_ready(g) && gpu_allow_shared(g, kernel, shared_bytes)) {                           \
             (g)->n_launches++;                                                                     \
             (kernel)<<<grid, block, shared_bytes, (g)->streams[MOE_GPU_COMPUTE]>>>(__VA_ARGS__);   \
             gpu_note(g, cudaGetLastError(), #kernel);                                              \

@@ -51,8 +51,6 @@ static __global__ void __launch_bounds__(dev_matvec_threads(NT), matvec_blocks(N
 
 /* ---- Starting ---- */
 
-enum { MOST_SHARED = 48 << 10 };
-
 /* start(tile) for n inputs. */
 #define BY_TILE(n, start)                                                                          \
     do {                                                                                           \
@@ -114,7 +112,7 @@ bool gpu_can_follow(const struct dev_products *list)
         uint64_t items = i < list->n_each ? list->n_chosen : p->item + 1;
         uint64_t each = dev_follow_counters(p->then, moe_panels(p->rows));
         counters = items * each > counters ? items * each : counters;
-        if (dev_follow_bytes(list->follow, p->then) > MOST_SHARED)
+        if (dev_follow_bytes(list->follow, p->then) + GPU_STATIC_SHARED > GPU_USUAL_SHARED)
             return false;
     }
     return FOLLOW_FIRST + counters <= GPU_ARRIVALS && list->follow.n <= MOE_GPU_JOINED_ROWS;

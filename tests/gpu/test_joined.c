@@ -137,23 +137,33 @@ static void test_then(void **state)
                 check_then(&t, n, kind);
 }
 
-/* More rows' routing than a block has shared memory for. */
-static void test_many_experts(void **state)
+/* More rows' routing than a block has shared memory for; in between, just as much as it has
+ * without the kernel's static variables. */
+static void check_many_experts(void **state, uint32_t n_experts, uint32_t n_launches)
 {
     struct twins t = {.taken = {.g = *state}, .seed = 2};
     struct moe_gpu *g = t.taken.g;
-    enum { N = 4, N_EXPERTS = 1100 };
-    struct products p = products_new(&t, N, 1, N_EXPERTS);
+    enum { N = 4 };
+    struct products p = products_new(&t, N, 1, n_experts);
     struct moe_gpu_router router[N_SIDES];
-    uint64_t stride = moe_round_up(N_EXPERTS, MOE_PANEL_ROWS);
-    twin_router(&t, router, N, N_EXPERTS, p.y[0], stride);
+    uint64_t stride = moe_round_up(n_experts, MOE_PANEL_ROWS);
+    twin_router(&t, router, N, n_experts, p.y[0], stride);
     p.list[APART][0].act = p.list[JOINED][0].act = &p.in;
     moe_gpu_matmul(g, p.list[APART], 1);
     moe_gpu_route(g, &router[APART], N);
     const struct moe_gpu_then then = {.router = &router[JOINED], .n = N};
+    uint64_t before = moe_gpu_launches(g);
     moe_gpu_matmul_then(g, p.list[JOINED], 1, &then);
+    assert_int_equal(moe_gpu_launches(g) - before, n_launches);
     products_free(&p);
     check_twins(&t);
+}
+
+static void test_many_experts(void **state)
+{
+    check_many_experts(state, 1000, 1);
+    check_many_experts(state, 1024, 2);
+    check_many_experts(state, 1100, 2);
 }
 
 /* ---- The end of a layer ---- */

@@ -7,6 +7,8 @@
  * and blocks run in a permuted one, so that a missing barrier or a race between blocks shows.
  * Dynamic shared memory is garbage at a block's start and has exactly the bytes asked for, so that
  * the address sanitizer sees what runs over; static shared memory keeps what the last block left.
+ * How much of that a kernel has is not known here: one with dynamic memory counts as having 1 KiB
+ * of it, which is more than any has (cuobjdump --dump-resource-usage).
  */
 #ifndef TESTS_SHIM_CUDA_RUNTIME_H
 #define TESTS_SHIM_CUDA_RUNTIME_H
@@ -198,8 +200,12 @@ bool shim_has_code(void);
 void shim_run_grid(const char *name, dim3 grid, dim3 block, size_t shared_bytes,
                    const std::function<void()> &thread);
 /* Asks it of the stream (or records it). */
-void shim_ask_grid(cudaStream_t stream, const char *name, dim3 grid, dim3 block,
+void shim_ask_grid(cudaStream_t stream, const char *name, const void *kernel, dim3 grid, dim3 block,
                    size_t shared_bytes, std::function<void()> thread);
+
+/* Bytes of dynamic shared memory that a kernel may have beyond the usual. */
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attribute, int value);
 
 struct cudaFuncAttributes {
     int maxThreadsPerBlock;
@@ -222,13 +228,13 @@ void shim_launch(cudaStream_t stream, const char *name, void (*kernel)(P...), di
     static_assert((std::is_trivially_copyable_v<P> && ...), "arguments of kernels are plain data");
     std::tuple<P...> copy(arguments...);
     static_assert(sizeof copy <= 4096, "arguments of a kernel have at most 4096 bytes");
-    shim_ask_grid(stream, name, grid, block, shared_bytes,
+    shim_ask_grid(stream, name, (const void *)kernel, grid, block, shared_bytes,
                   [kernel, copy] { std::apply(kernel, copy); });
 }
 
 #define MOE_LAUNCH(g, kernel, grid, block, shared_bytes, ...)                                      \
     do {                                                                                           \
-        if (gpu_ready(g)) {                                                                        \
+        if (gpu_ready(g) && gpu_allow_shared(g, kernel, shared_bytes)) {                           \
             (g)->n_launches++;                                                                     \
             shim_launch((g)->streams[MOE_GPU_COMPUTE], #kernel, kernel, grid, block, shared_bytes, \
                         ##__VA_ARGS__);                                                            \

@@ -4,6 +4,7 @@
  * queues move in the calls that ask or wait.
  */
 #include <deque>
+#include <map>
 #include <mutex>
 #include <stdint.h>
 #include <string.h>
@@ -313,25 +314,47 @@ bool shim_has_code()
     return !shim_setting("MOE_SHIM_OLD", 0);
 }
 
-static cudaError_t check_grid(dim3 grid, dim3 block, size_t shared_bytes)
+enum { USUAL_SHARED = 48 << 10, MOST_SHARED = 64 << 10, STATIC_SHARED = 1 << 10 };
+static std::map<const void *, size_t> allowed_shared; /* of kernels that asked */
+
+cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attribute, int value)
+{
+    SHIM_ENTER();
+    if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 ||
+        value > MOST_SHARED - STATIC_SHARED)
+        return shim_failed(cudaErrorInvalidValue);
+    holding hold(lock);
+    allowed_shared[kernel] = (size_t)value;
+    return cudaSuccess;
+}
+
+static bool has_shared(const void *kernel, size_t bytes)
+{
+    holding hold(lock);
+    auto asked = allowed_shared.find(kernel);
+    return !bytes || bytes + STATIC_SHARED <= USUAL_SHARED ||
+           (asked != allowed_shared.end() && bytes <= asked->second);
+}
+
+static cudaError_t check_grid(const void *kernel, dim3 grid, dim3 block, size_t shared_bytes)
 {
     uint64_t threads = (uint64_t)block.x * block.y * block.z;
     if (!shim_has_code())
         return cudaErrorNoKernelImageForDevice;
     if (!grid.x || grid.x > INT32_MAX || !grid.y || grid.y > 65535 || !grid.z || grid.z > 65535 ||
-        !threads || threads > 1024 || block.z > 64 || shared_bytes > 48 << 10)
+        !threads || threads > 1024 || block.z > 64)
         return cudaErrorInvalidConfiguration;
-    return cudaSuccess;
+    return has_shared(kernel, shared_bytes) ? cudaSuccess : cudaErrorInvalidValue;
 }
 
-void shim_ask_grid(cudaStream_t stream, const char *name, dim3 grid, dim3 block,
+void shim_ask_grid(cudaStream_t stream, const char *name, const void *kernel, dim3 grid, dim3 block,
                    size_t shared_bytes, std::function<void()> thread)
 {
     cudaError_t error = shim_enter("cudaLaunchKernel");
     if (!error)
         error = shim_check_stream(stream);
     if (!error)
-        error = check_grid(grid, block, shared_bytes);
+        error = check_grid(kernel, grid, block, shared_bytes);
     if (error)
         shim_failed(error);
     else
