@@ -62,7 +62,7 @@ const struct moe_gpu_info *moe_gpu_info(const struct moe_gpu *g); /* as it was w
  * asked for and is free. The host may calculate with these addresses, but not read through them. */
 void *moe_gpu_alloc(struct moe_gpu *g, uint64_t n_bytes, struct moe_err *err);
 void moe_gpu_free(struct moe_gpu *g, void *p, uint64_t n_bytes); /* NULL is fine */
-uint64_t moe_gpu_allocated_bytes(const struct moe_gpu *g); /* graphs included */
+uint64_t moe_gpu_allocated_bytes(const struct moe_gpu *g);       /* graphs included */
 /* What an open device takes for itself. */
 enum { MOE_GPU_OWN_BYTES = 8 << 10 };
 

@@ -2,8 +2,8 @@
  * Prefill's products by cuBLAS, on weights and inputs rounded to bf16: a matrix is unpacked into
  * scratch, row after row, then multiplied with sums in f32.
  *
- * Unpacking reads a matrix once and writes two bytes a weight; from some number of inputs on the
- * tensor cores' speed makes up for that. Which number is not measured.
+ * Unpacking reads a matrix once and writes two bytes a weight, which cuBLAS reads; from some number
+ * of inputs on the tensor cores' speed makes up for that (gpu_ops.h, MOE_GPU_BF16_ROWS).
  */
 #include "dev_weights.cuh"
 #include "gpu_products.cuh"
@@ -187,13 +187,19 @@ static void multiply(struct moe_gpu *g, const struct moe_gpu_product *product,
     g->bf16_rows += p.n;
 }
 
+/* Of one part's product. */
+static bool pays(const struct moe_gpu *g, uint64_t n, uint64_t n_weights)
+{
+    return n >= g->bf16_from_rows && n * n_weights >= g->bf16_from_work;
+}
+
 bool gpu_gemm_bf16(struct moe_gpu *g, const struct moe_gpu_product *product)
 {
     struct moe_gpu_product part = *product;
     struct moe_gpu_act act = *product->act;
     const struct moe_mat *w = &product->w;
     uint64_t n_weights = (uint64_t)w->rows * w->cols, n_inputs = (uint64_t)product->n * w->cols;
-    if (g->math != MOE_GPU_MATH_BF16 || product->n < MOE_GPU_PROMPT_ROWS || !act.x ||
+    if (g->math != MOE_GPU_MATH_BF16 || !pays(g, product->n, n_weights) || !act.x ||
         product->y_stride > INT_MAX ||
         moe_gpu_math_bytes(n_weights, n_inputs) > g->math_scratch_bytes)
         return false;
@@ -207,9 +213,20 @@ bool gpu_gemm_bf16(struct moe_gpu *g, const struct moe_gpu_product *product)
     return true;
 }
 
+extern "C" void moe_gpu_set_bf16_rule(struct moe_gpu *g, uint32_t rows, uint64_t work)
+{
+    g->bf16_from_rows = rows;
+    g->bf16_from_work = work;
+}
+
 extern "C" int moe_gpu_set_math(struct moe_gpu *g, enum moe_gpu_math math, void *scratch,
                                 uint64_t scratch_bytes, struct moe_err *err)
 {
+    if (math == MOE_GPU_MATH_BF16 && g->info.compute_major < 8)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "CUDA device %d (%s, compute capability %d.%d) has no tensor cores for "
+                        "bf16: --bf16-prompts needs 8.0 or later",
+                        g->index, g->info.name, g->info.compute_major, g->info.compute_minor);
     if (math == MOE_GPU_MATH_BF16 && !g->blas && gpu_works(g)) {
         gpu_note(g, cudaSetDevice(g->index), "cudaSetDevice");
         g->blas_functions = gpu_blas_load(err);
@@ -218,6 +235,7 @@ extern "C" int moe_gpu_set_math(struct moe_gpu *g, enum moe_gpu_math math, void 
         cublasStatus_t result = g->blas_functions->create(&g->blas);
         if (result != CUBLAS_STATUS_SUCCESS) {
             g->blas = NULL;
+            (void)cudaGetLastError(); /* cuBLAS's own calls' */
             return moe_fail(err, MOE_ERR_DEVICE, "CUDA device %d: cuBLAS cannot start: %s",
                             g->index, g->blas_functions->status_text(result));
         }

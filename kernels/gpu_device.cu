@@ -118,6 +118,7 @@ extern "C" int moe_gpu_open(struct moe_gpu **out, int index, struct moe_err *err
     if (!g)
         return moe_fail(err, MOE_ERR_MEMORY, "out of memory opening CUDA device %d", index);
     g->index = index;
+    moe_gpu_set_bf16_rule(g, MOE_GPU_BF16_ROWS, MOE_GPU_BF16_WORK);
     status = start_device(g, err);
     if (status != MOE_OK) {
         moe_gpu_close(g);

@@ -124,4 +124,5 @@ OPERATION(moe_gpu_argmax, const float *logits, uint64_t stride, uint32_t n, uint
           uint32_t *ids)
 WITH_DEVICE(int, moe_gpu_set_math, gpu *g, enum moe_gpu_math math, void *scratch, uint64_t n,
             err *e)
+WITH_DEVICE(void, moe_gpu_set_bf16_rule, gpu *g, uint32_t rows, uint64_t work)
 WITH_DEVICE(uint64_t, moe_gpu_bf16_rows, const gpu *g)

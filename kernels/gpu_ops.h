@@ -155,16 +155,25 @@ void moe_gpu_experts_in(struct moe_gpu *g, const struct moe_gpu_experts *e,
 void moe_gpu_experts_out(struct moe_gpu *g, const struct moe_gpu_experts *e,
                          const struct moe_gpu_job *jobs, uint32_t n_jobs);
 
-/* How products with MOE_GPU_PROMPT_ROWS inputs or more are computed. */
+/* How products with many inputs are computed. */
 enum moe_gpu_math {
-    MOE_GPU_MATH_EXACT, /* as all others */
-    MOE_GPU_MATH_BF16,  /* weights and inputs rounded to bf16, cuBLAS: other results, which depend
-                           on the number of rows */
+    MOE_GPU_MATH_EXACT,    /* as all others */
+    MOE_GPU_MATH_BF16,     /* where that pays: weights and inputs rounded to bf16, cuBLAS: other
+                              results, which depend on the number of rows */
     MOE_GPU_MATH_PORTABLE, /* exact, without the tensor cores: what devices before compute
                               capability 8.0 do anyway; for comparison */
 };
-enum { MOE_GPU_PROMPT_ROWS = 16 };
-/* scratch: of moe_gpu_math_bytes, for BF16; borrowed while that math is in use. */
+/* A product goes through bf16 from so many inputs on (for each weight some five bytes go to memory
+ * and back first, in whose time a GPU multiplies it exactly with about a hundred inputs), and from
+ * so much work on, inputs times weights (it takes three launches of its own, some ten microseconds,
+ * where exact products share theirs). Both follow from data sheets; no GPU was timed. The rule
+ * knows nothing of the device or its load, so that results are the same on all. */
+enum { MOE_GPU_BF16_ROWS = 128, MOE_GPU_BF16_WORK = 1 << 28 };
+/* Another rule, for tests and benchmarks. */
+void moe_gpu_set_bf16_rule(struct moe_gpu *g, uint32_t rows, uint64_t work);
+/* scratch: of moe_gpu_math_bytes, for BF16; borrowed while that math is in use; products that it is
+ * too small for are exact. MOE_ERR_USAGE: the device has no tensor cores for bf16 (before
+ * compute capability 8.0). MOE_ERR_DEVICE: no cuBLAS. */
 int moe_gpu_set_math(struct moe_gpu *g, enum moe_gpu_math math, void *scratch,
                      uint64_t scratch_bytes, struct moe_err *err);
 /* Room for products of matrices of up to max_weights weights with up to max_inputs input values

@@ -31,7 +31,11 @@ static int copy_pack(struct moe_engine *e, struct moe_err *err)
 
 static int open_gpu(struct moe_engine *e, const struct moe_engine_options *o, struct moe_err *err)
 {
-    return moe_gpu_open(&e->gpu, o->device.index, err);
+    int status = moe_gpu_open(&e->gpu, o->device.index, err);
+    /* Refused before the weights are read; and what cuBLAS takes of the host's memory counts. */
+    return status == MOE_OK && o->bf16_prompts
+               ? moe_gpu_set_math(e->gpu, MOE_GPU_MATH_BF16, NULL, 0, err)
+               : status;
 }
 
 static int decide_split(struct moe_engine *e, struct moe_split *split,

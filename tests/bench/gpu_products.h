@@ -126,6 +126,7 @@ static void prompt_shape(struct bench *b, const struct product_shape *s, uint32_
         uint64_t through_blas = moe_gpu_bf16_rows(b->gpu);
         for (int m = 0; m < N_MATHS; m++) {
             moe_gpu_set_math(b->gpu, maths[m], scratch, scratch_bytes, &b->err);
+            moe_gpu_set_bf16_rule(b->gpu, 0, 0);
             t[m] = time_work(b, &(struct work){ask_products, &p, false});
         }
         figure(b, (double)(moe_gpu_bf16_rows(b->gpu) - through_blas)); /* so it did go there */

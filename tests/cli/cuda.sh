@@ -131,10 +131,16 @@ cp "$out" "$tmp/nats"
 run "$gpu" "$two" --perplexity "$tmp/text" --max-doc-tokens 40 --prompt-share 0.7 --device cuda
 expect_exit 0 "--perplexity"
 check "... is the CPU's" cmp -s "$out" "$tmp/nats"
+run "$bin/moe-run" "$two" --perplexity "$tmp/text" --max-doc-tokens 40
+cp "$out" "$tmp/whole"
 run "$gpu" "$two" --perplexity "$tmp/text" --max-doc-tokens 40 --device cuda --bf16-prompts \
     --stats-json "$json"
 expect_exit 0 "--perplexity of prompts in bf16"
-check "... counts their rows" some bf16_rows
+check "... of matrices too small to gain: exact" none bf16_rows
+check "... so it is the CPU's" cmp -s "$out" "$tmp/whole"
+run env MOE_SHIM_COMPUTE=7.5 "$gpu" "$two" -p Once -n 2 --device cuda --bf16-prompts
+error_line 2 'moe-run: CUDA device 0 (*compute capability 7.5) has no tensor cores for bf16*' \
+    "prompts in bf16 without tensor cores for it"
 run "$gpu" "$two" --bench --prompt-tokens 12 -n 3 --device cuda
 expect_exit 0 "--bench"
 check "... says something" [ -s "$out" ]

@@ -2,9 +2,11 @@
  * the shim, by the settings of tests/shim/cuda_runtime_api.h. */
 #define _GNU_SOURCE /* setenv */
 #include "device.h"
+#include "gpu_ops.h"
 
 static const char *const settings[] = {"MOE_SHIM_DEVICES", "MOE_SHIM_MEMORY",    "MOE_SHIM_OLD",
-                                       "MOE_SHIM_FAIL",    "MOE_SHIM_COPY_RATE", "MOE_SHIM_LATE"};
+                                       "MOE_SHIM_FAIL",    "MOE_SHIM_COPY_RATE", "MOE_SHIM_LATE",
+                                       "MOE_SHIM_COMPUTE"};
 
 static int forget_settings(void **state)
 {
@@ -400,6 +402,25 @@ static void test_questions_leave_no_errors(void **state)
     munmap(slow, 4096);
 }
 
+/* Products in bf16 are for tensor cores that have it. */
+static void test_no_bf16(void **state)
+{
+    struct moe_err err;
+    need_shim();
+    setenv("MOE_SHIM_COMPUTE", "7.5", 1);
+    struct moe_gpu *g = opened();
+    assert_fails(moe_gpu_set_math(g, MOE_GPU_MATH_BF16, NULL, 0, &err), MOE_ERR_USAGE,
+                 "CUDA device 0 (shim 0, compute capability 7.5) has no tensor cores for bf16: "
+                 "--bf16-prompts needs 8.0 or later",
+                 &err);
+    assert_ok(moe_gpu_set_math(g, MOE_GPU_MATH_PORTABLE, NULL, 0, &err), &err);
+    moe_gpu_close(g);
+    setenv("MOE_SHIM_COMPUTE", "12.0", 1);
+    g = opened();
+    assert_ok(moe_gpu_set_math(g, MOE_GPU_MATH_BF16, NULL, 0, &err), &err);
+    moe_gpu_close(g);
+}
+
 /* Opening asks, too. */
 static void test_opening_leaves_no_errors(void **state)
 {
@@ -423,6 +444,7 @@ int main(void)
         cmocka_unit_test_teardown(test_memory_of_graphs, forget_settings),
         cmocka_unit_test_teardown(test_questions_leave_no_errors, forget_settings),
         cmocka_unit_test_teardown(test_opening_leaves_no_errors, forget_settings),
+        cmocka_unit_test_teardown(test_no_bf16, forget_settings),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

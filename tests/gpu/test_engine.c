@@ -363,6 +363,9 @@ static void prompts_in_bf16(void **state)
     pair_close_sessions(&p);
     pair_sessions(&p,
                   (struct moe_session_options){.context = 64, .batch = MAX_ROWS, .gpu_bf16 = true});
+    pair_forward(&p, rows, N, N, "exact, since matrices are small");
+    assert_int_equal(moe_gpu_bf16_rows(gpu), before);
+    moe_gpu_set_bf16_rule(gpu, 16, 0);
     for (struct side *s = p.sides; s < p.sides + N_SIDES; s++)
         side_forward(s, rows, N, 1);
     double worst = 0, largest = 0;
@@ -376,6 +379,7 @@ static void prompts_in_bf16(void **state)
     before = moe_gpu_bf16_rows(gpu);
     pair_forward(&p, rows, 1, 1, "a token"); /* of position 0: nothing of the prompt is seen */
     assert_int_equal(moe_gpu_bf16_rows(gpu), before);
+    moe_gpu_set_bf16_rule(gpu, MOE_GPU_BF16_ROWS, MOE_GPU_BF16_WORK);
     pair_close_sessions(&p);
     pair_sessions(&p, (struct moe_session_options){.context = 64, .batch = MAX_ROWS});
     pair_forward(&p, rows, N, N, "exact again");

@@ -298,6 +298,8 @@ static void check_bf16(struct gpu_taken *t, const struct trial *tr)
     free(w);
 }
 
+enum { FROM_ROWS = 16 };
+
 static void test_bf16(void **state)
 {
     struct gpu_taken t = {.g = *state};
@@ -305,10 +307,12 @@ static void test_bf16(void **state)
     uint64_t seed = 6, counted = moe_gpu_bf16_rows(t.g);
     for (size_t k = 0; k < N_ITEMS(layouts); k++) {
         uint32_t rows = draw_up_to(&seed, 60), cols = draw_up_to(&seed, 300);
-        uint32_t n = MOE_GPU_PROMPT_ROWS + draw_up_to(&seed, 20) - 1;
+        uint32_t n = FROM_ROWS + draw_up_to(&seed, 20) - 1;
+        uint64_t work = (uint64_t)n * rows * cols;
         struct trial tr = trial_new(&t, layouts[k], rows, cols, n, &seed, ORDINARY);
         uint64_t bytes = moe_gpu_math_bytes((uint64_t)rows * cols, (uint64_t)n * cols);
         tr.product.act = &tr.act;
+        moe_gpu_set_bf16_rule(t.g, FROM_ROWS, work);
         assert_ok(moe_gpu_set_math(t.g, MOE_GPU_MATH_BF16, gpu_take(&t, NULL, bytes), bytes, &err),
                   &err);
         moe_gpu_matmul(t.g, &tr.product, 1);
@@ -316,10 +320,12 @@ static void test_bf16(void **state)
         counted += n;
         assert_int_equal(moe_gpu_bf16_rows(t.g), counted);
 
-        /* Fewer inputs, or less room: exact. */
+        /* Fewer inputs, less work, or less room: exact. */
         multiply_on_host(&tr);
-        if (k % 2)
-            tr.product.n = MOE_GPU_PROMPT_ROWS - 1;
+        if (k % 3 == 0)
+            tr.product.n = FROM_ROWS - 1;
+        else if (k % 3 == 1)
+            moe_gpu_set_bf16_rule(t.g, FROM_ROWS, work + 1);
         else
             assert_ok(moe_gpu_set_math(t.g, MOE_GPU_MATH_BF16, NULL, 0, &err), &err);
         moe_gpu_matmul(t.g, &tr.product, 1);
@@ -329,6 +335,52 @@ static void test_bf16(void **state)
         gpu_give_back(&t);
         trial_free(&tr);
     }
+    moe_gpu_set_bf16_rule(t.g, MOE_GPU_BF16_ROWS, MOE_GPU_BF16_WORK);
+}
+
+/* The rule as users have it: many inputs of a small matrix stay exact, and so do few of a large
+ * one. */
+static void test_bf16_rule(void **state)
+{
+    static const struct {
+        uint32_t n, rows, cols;
+        bool bf16;
+    } cases[] = {{128, 1024, 2048, true},
+                 {127, 1024, 2080, false},
+                 {128, 1024, 2047, false},
+                 {16, 1024, 2048, false},
+                 {512, 128, 512, false}};
+    struct gpu_taken t = {.g = *state};
+    struct moe_err err;
+    const struct moe_layout layout = {.kind = MOE_LAYOUT_Q4, .group = 64};
+    for (size_t i = 0; i < N_ITEMS(cases); i++) {
+        uint32_t n = cases[i].n, rows = cases[i].rows, cols = cases[i].cols;
+        uint64_t weights_bytes = moe_layout_bytes(layout, rows, cols), before;
+        uint64_t bytes = moe_gpu_math_bytes((uint64_t)rows * cols, (uint64_t)n * cols);
+        uint8_t *weights = calloc(1, weights_bytes);
+        float *x = calloc((uint64_t)n * cols, sizeof *x);
+        assert_true(weights && x);
+        struct moe_gpu_act act = act_new(&t, x, n, cols, cols);
+        const struct moe_gpu_product p = {
+            .w = {.data = gpu_take(&t, weights, weights_bytes),
+                  .rows = rows,
+                  .cols = cols,
+                  .layout = layout},
+            .act = &act,
+            .n = n,
+            .y = gpu_take(&t, NULL, (uint64_t)n * rows * sizeof(float)),
+            .y_stride = rows,
+        };
+        assert_ok(moe_gpu_set_math(t.g, MOE_GPU_MATH_BF16, gpu_take(&t, NULL, bytes), bytes, &err),
+                  &err);
+        before = moe_gpu_bf16_rows(t.g);
+        moe_gpu_matmul(t.g, &p, 1);
+        assert_int_equal(moe_gpu_bf16_rows(t.g) - before, cases[i].bf16 ? n : 0);
+        assert_ok(moe_gpu_set_math(t.g, MOE_GPU_MATH_EXACT, NULL, 0, &err), &err);
+        gpu_give_back(&t);
+        free(weights);
+        free(x);
+    }
 }
 
 int main(void)
@@ -337,6 +389,7 @@ int main(void)
         cmocka_unit_test(test_prepare),   cmocka_unit_test(test_layouts),
         cmocka_unit_test(test_edges),     cmocka_unit_test(test_lists),
         cmocka_unit_test(test_long_list), cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_bf16_rule),
     };
     return cmocka_run_group_tests(tests, gpu_fixture_open, gpu_fixture_close);
 }

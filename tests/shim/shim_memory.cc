@@ -161,8 +161,9 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *prop, int device)
         return shim_failed(cudaErrorInvalidDevice);
     memset(prop, 0, sizeof *prop);
     snprintf(prop->name, sizeof prop->name, "shim %d", device);
-    prop->major = 8;
-    prop->minor = 0;
+    double capability = shim_setting("MOE_SHIM_COMPUTE", 8);
+    prop->major = (int)capability;
+    prop->minor = (int)(10 * capability + 0.5) % 10;
     prop->multiProcessorCount = 4;
     prop->totalGlobalMem = memory_bytes();
     return cudaSuccess;
