@@ -148,8 +148,9 @@ bool strategy_wants_help(const struct strategy_options *o)
     return o->strategy && strcmp(o->strategy, "help") == 0;
 }
 
-/* Prints `text` indented by `indent`, in lines broken at spaces that `mark` follows. */
-static void print_wrapped(const char *text, int indent, const char *mark)
+/* Prints `text` indented by `indent`, in lines broken at spaces that `mark` follows; `first` begins
+ * the first of them. */
+static void print_wrapped(const char *first, const char *text, int indent, const char *mark)
 {
     int room = WIDTH - indent;
     size_t n_mark = strlen(mark);
@@ -160,7 +161,8 @@ static void print_wrapped(const char *text, int indent, const char *mark)
                 ;
         if (n == 0)
             n = room;
-        printf("%*s%.*s\n", indent, "", n, text);
+        printf("%-*s%.*s\n", indent, first, n, text);
+        first = "";
         text += n;
         text += strspn(text, " ");
     }
@@ -174,7 +176,7 @@ static void print_strategy(const char *name)
     printf("  %-9s %s\n", name, s.describe);
     moe_strategy_describe(&s, &parts);
     if (!parts.failed && !s.resident)
-        print_wrapped((const char *)parts.data, 12, "--");
+        print_wrapped("", (const char *)parts.data, 12, "--");
     moe_buf_release(&parts);
 }
 
@@ -194,19 +196,17 @@ static enum under_exact under_exact(const char *name)
 
 static void print_exactness(void)
 {
-    static const char *const left[N_UNDER_EXACT] = {"stay as they are", "do without",
-                                                    "are refused"};
+    static const char *const left[N_UNDER_EXACT] = {"  stay as they are", "  do without",
+                                                    "  are refused"};
     printf("\nWith --exact, which forbids what may change results:\n");
     for (enum under_exact what = 0; what < N_UNDER_EXACT; what++) {
-        const char *comma = "";
-        printf("  %-*s", COLUMN - 1, left[what]);
-        for (int i = 0; moe_strategy_name_at(i); i++) {
-            if (under_exact(moe_strategy_name_at(i)) != what)
-                continue;
-            printf("%s%s", comma, moe_strategy_name_at(i));
-            comma = ", ";
-        }
-        printf("\n");
+        struct moe_buf names = {0};
+        for (int i = 0; moe_strategy_name_at(i); i++)
+            if (under_exact(moe_strategy_name_at(i)) == what)
+                moe_buf_printf(&names, "%s%s", names.size ? ", " : "", moe_strategy_name_at(i));
+        if (!names.failed)
+            print_wrapped(left[what], names.size ? (const char *)names.data : "-", COLUMN + 1, "");
+        moe_buf_release(&names);
     }
 }
 
@@ -218,7 +218,7 @@ static void print_part(enum moe_part part)
     printf("%-*s %s\n", COLUMN, left, p->help);
     if (p->arg) {
         moe_strategy_part_values(part, words);
-        print_wrapped(words, COLUMN + 1, "");
+        print_wrapped("", words, COLUMN + 1, "");
     }
     if (p->inexact)
         printf("%*smay change results%s%s\n", COLUMN + 1, "", strcmp(p->inexact, "any") ? ": " : "",
