@@ -43,7 +43,7 @@ struct moe_store {
     struct staged *staged;     /* [n_slots] */
     uint8_t *protected;        /* [layer][expert] */
     uint64_t now, token_began; /* as in staged */
-    uint32_t layer;            /* whose router chose last */
+    uint32_t next;             /* layer: those before have run in this pass */
     struct moe_store_counts counts;
 };
 
@@ -351,9 +351,15 @@ void moe_store_use(struct moe_store *s, uint32_t index)
 
 void moe_store_begin_layer(struct moe_store *s, uint32_t layer)
 {
-    if (layer <= s->layer)
+    if (layer < s->next)
         s->token_began = s->now;
-    s->layer = layer;
+    s->next = layer + 1;
+}
+
+void moe_store_begin_token(struct moe_store *s)
+{
+    s->token_began = s->now;
+    s->next = 0;
 }
 
 /* The oldest staged slot of a pool that may leave: a stale one, or any. */
@@ -361,7 +367,7 @@ static uint32_t oldest_staged(const struct moe_store *s, const struct pool *pool
 {
     for (uint32_t i = pool->staged_first; i != MOE_NO_SLOT; i = s->staged[i].after) {
         const struct moe_slot *slot = &s->slots[i];
-        bool fresh = slot->layer > s->layer && s->staged[i].at > s->token_began;
+        bool fresh = slot->layer >= s->next && s->staged[i].at > s->token_began;
         if (slot->state == MOE_SLOT_READY && slot->pins == 0 && !(stale && fresh))
             return i;
     }
@@ -422,14 +428,14 @@ static uint32_t n_lent(const struct pool *pool)
 static bool has_run(void *ctx, uint32_t key)
 {
     const struct eviction *e = ctx;
-    return key / e->s->n_experts <= e->s->layer && evictable(ctx, key);
+    return key / e->s->n_experts < e->s->next && evictable(ctx, key);
 }
 
 /* Takes a slot from the cache. */
 static uint32_t borrow(struct moe_store *s, struct pool *pool)
 {
     struct eviction e = {s, (uint32_t)(pool - s->pools)};
-    for (uint32_t layer = s->layer + 1; layer-- > 0 && pool->n_free == 0;) {
+    for (uint32_t layer = s->next; layer-- > 0 && pool->n_free == 0;) {
         struct domain *d = domain_of(pool, layer);
         int64_t victim = d->n > 0 ? d->policy->ops->victim(d->policy, MOE_NO_KEY, has_run, &e) : -1;
         if (victim >= 0) {

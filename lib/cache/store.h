@@ -80,6 +80,8 @@ void moe_store_use(struct moe_store *s, uint32_t slot);
 uint32_t moe_store_miss(struct moe_store *s, uint32_t layer, uint32_t expert, uint32_t variant,
                         bool again);
 
+/* A token, or a pass over several, begins: what is staged is stale. */
+void moe_store_begin_token(struct moe_store *s);
 /* The router of a layer has chosen: what is staged for this layer or one before, or since before
  * the token began, is stale. (A token has begun when the layer is not above the last one.) */
 void moe_store_begin_layer(struct moe_store *s, uint32_t layer);

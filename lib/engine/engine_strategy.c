@@ -86,6 +86,11 @@ static int check_device(struct moe_resolved *r, const struct moe_split_inputs *i
 {
     struct moe_strategy *s = &r->strategy;
     const struct moe_device_choice *device = &in->options->device;
+    if (in->gpu && moe_predicts_from_attention(s->predict))
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "strategy %s predicts by the inputs of attention, which stay on the GPU: "
+                        "there --predict gate-next works",
+                        s->name);
     if (s->needs_host && !device->test && !in->gpu) {
         /* Fiddler's idea with one processor: what is missing is computed from a working slot. */
         if (!s->precalculate && moe_strategy_load_instead(s)) {

@@ -46,6 +46,8 @@ static enum moe_predictor predictor_at(enum moe_predict_by by, uint32_t d)
                                                     MOE_PREDICT_GATE_3};
     static const enum moe_predictor residuals[REACH] = {
         MOE_PREDICT_RESIDUAL_1, MOE_PREDICT_RESIDUAL_2, MOE_PREDICT_RESIDUAL_3};
+    if (moe_predicts_from_attention(by))
+        return by == MOE_PREDICT_BY_ATTENTION ? MOE_PREDICT_ATTN : MOE_PREDICT_ATTN_1;
     return by == MOE_PREDICT_BY_RESIDUAL ? residuals[d] : gates[d];
 }
 
@@ -139,9 +141,11 @@ int moe_replay_open(struct moe_replay **out, struct moe_trace *trace, struct moe
     r->keep = shape->keep;
     r->by = strategy->resident ? MOE_PREDICT_BY_NOTHING : strategy->predict;
     r->depth = strategy->depth;
-    bool asks_routers = r->by == MOE_PREDICT_BY_GATE || r->by == MOE_PREDICT_BY_RESIDUAL;
+    bool asks_routers = r->by != MOE_PREDICT_BY_NOTHING && !moe_predicts_from_choices(r->by);
     if (asks_routers) { /* at most up to the last layer */
         r->reach = r->depth < r->n_layers ? r->depth : r->n_layers - 1;
+        if (r->by == MOE_PREDICT_BY_ATTENTION)
+            r->reach = 1; /* of the layer itself */
     }
     int status = check(r, statistics, err);
     if (status == MOE_OK)
@@ -265,16 +269,23 @@ static void spread(const struct moe_replay *r, uint64_t at, float *p)
     }
 }
 
-/* Predicts the layer d + 1 after `layer`, all rows; false if the trace has no prediction of it. */
+/* The first layer that is predicted in `layer`: the next one, or by its attention the same. */
+static uint32_t first_predicted(const struct moe_replay *r, uint32_t layer)
+{
+    return layer + (r->by != MOE_PREDICT_BY_ATTENTION);
+}
+
+/* Predicts the layer d after the first, all rows; false if the trace has no prediction of it. */
 static bool predict_layer(struct moe_replay *r, uint32_t layer, uint32_t d, const uint32_t *chosen)
 {
+    uint32_t target = first_predicted(r, layer) + d;
     for (uint32_t row = 0; row < r->n_rows; row++) {
         float *p = r->probabilities + (uint64_t)row * r->n_experts;
-        uint64_t at = cell_of(r, row, layer + 1 + d) * r->reach + d;
+        uint64_t at = cell_of(r, row, target) * r->reach + d;
         if (moe_predicts_from_choices(r->by))
             moe_choice_history_predict(&r->history, layer, d, row, r->n_rows,
                                        chosen + (uint64_t)row * r->top_k, p);
-        else if (r->computed[layer + 1 + d] && r->is_predicted[at])
+        else if (r->computed[target] && r->is_predicted[at])
             spread(r, at, p);
         else
             return false;
@@ -286,7 +297,8 @@ uint32_t moe_replay_predict(struct moe_replay *r, uint32_t layer, uint32_t depth
                             const uint32_t *chosen, const float *weights,
                             const struct moe_prediction **predictions)
 {
-    uint32_t left = r->n_layers - 1 - layer, n = depth < r->depth ? depth : r->depth;
+    uint32_t left = r->n_layers - first_predicted(r, layer),
+             n = depth < r->depth ? depth : r->depth;
     n = n < left ? n : left;
     if (moe_predicts_from_choices(r->by))
         moe_choice_history_see(&r->history, layer, r->n_rows, chosen);
@@ -298,8 +310,8 @@ uint32_t moe_replay_predict(struct moe_replay *r, uint32_t layer, uint32_t depth
         float *unimportance = r->unimportance + (uint64_t)found * r->n_experts;
         moe_tally(r->probabilities, r->n_experts, r->n_rows, r->n_experts, r->top_k, scores,
                   unimportance, r->scratch);
-        r->predictions[found] =
-            (struct moe_prediction){layer + 1 + found, r->n_rows, scores, unimportance};
+        r->predictions[found] = (struct moe_prediction){first_predicted(r, layer) + found,
+                                                        r->n_rows, scores, unimportance};
     }
     if (moe_predicts_from_choices(r->by))
         moe_choice_history_add(&r->history, layer, r->n_rows, chosen, weights);

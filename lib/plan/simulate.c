@@ -12,6 +12,7 @@
 #include "base/mem.h"
 #include "model/config.h" /* MOE_MAX_TOP_K */
 #include "plan/simulate_link.h"
+#include "sched/choice_history.h"
 #include "sched/placement.h"
 #include "sched/precision.h"
 
@@ -147,6 +148,16 @@ static int predict(struct simulator *s, uint32_t layer, uint32_t n_rows, struct 
     return MOE_OK;
 }
 
+/* Before a layer's attention: predictions by its input. */
+static int predict_by_attention(struct simulator *s, uint32_t layer, uint32_t n_rows,
+                                struct moe_err *err)
+{
+    bool wanted = moe_predicts_from_attention(s->strategy.predict) &&
+                  moe_replay_has(s->replay, layer) &&
+                  moe_scheduler_wants_prediction(s->scheduler, layer) > 0;
+    return wanted ? predict(s, layer, n_rows, err) : MOE_OK;
+}
+
 static uint32_t variant_of(const struct simulator *s, const struct moe_entry *e)
 {
     return e->kind == MOE_ENTRY_SLOT ? moe_store_slot(s->store, e->slot)->variant : e->variant;
@@ -246,7 +257,8 @@ static int run_moe_layer(struct simulator *s, uint32_t layer, uint32_t n_rows, s
     for (uint32_t i = 0; i < n; i++)
         if (entries[i].kind == MOE_ENTRY_HOST)
             s->due[i] = ask_host(s, entries[i].variant, entries[i].need.n_rows);
-    status = predict(s, layer, n_rows, err);
+    if (!moe_predicts_from_attention(s->strategy.predict))
+        status = predict(s, layer, n_rows, err);
     if (status != MOE_OK)
         return status;
     if (s->in->pace->pieces[MOE_PIECE_BESIDE].n) {
@@ -283,6 +295,8 @@ static int run_pass(struct simulator *s, struct moe_simulated *out, const struct
     int status = MOE_OK;
     for (uint32_t layer = 0, moe = 0; layer < inv->n_model_layers && status == MOE_OK; layer++) {
         bool is_moe = moe < inv->n_layers && inv->model_layer[moe] == layer;
+        if (is_moe)
+            status = predict_by_attention(s, moe, pass->n_rows, err);
         for (int i = 0; i < 2 && status == MOE_OK; i++)
             status = moe_scheduler_poll(s->scheduler, err);
         if (status != MOE_OK)

@@ -14,7 +14,11 @@ static int run_layer(struct moe_session *s, uint32_t layer, const struct moe_row
 {
     if (s->timeline)
         s->stages->reached(s, layer, NULL);
-    int status = s->stages->attend(s, layer, rows, n_rows, err);
+    int status = MOE_OK;
+    if (s->strategy && s->model->layers[layer].is_moe)
+        status = moe_pass_strategy_attending(s->strategy, layer, n_rows, err);
+    if (status == MOE_OK)
+        status = s->stages->attend(s, layer, rows, n_rows, err);
     if (status != MOE_OK)
         return status;
     if (s->timeline)

@@ -30,7 +30,8 @@ struct moe_layer_predictor {
     float *scratch;      /* [2 * top_k] */
     struct moe_prediction predictions[MOE_MAX_DEPTH];
 
-    /* By residual: the stream under the norms of the layers ahead. */
+    /* By residual: the stream under the norms of the layers ahead. By attention: under that of a
+     * layer's attention. */
     float *normalised;    /* [depth][batch][stride] */
     struct moe_act *acts; /* [depth] */
 
@@ -50,11 +51,18 @@ static uint32_t usable_depth(const struct moe_strategy *strategy, uint32_t n_moe
     return strategy->predict == MOE_PREDICT_BY_NOTHING ? 0 : depth;
 }
 
+/* Whether it asks routers about what it has normalised itself, not about this layer's gate input.
+ */
+static bool has_own_inputs(const struct moe_layer_predictor *p)
+{
+    return p->by == MOE_PREDICT_BY_RESIDUAL || moe_predicts_from_attention(p->by);
+}
+
 /* What only `by` needs. */
 static void carve_kind(struct moe_layer_predictor *p, struct moe_arena *arena,
                        const struct moe_config *c)
 {
-    if (p->by == MOE_PREDICT_BY_RESIDUAL) {
+    if (has_own_inputs(p)) {
         p->normalised =
             moe_arena_take(arena, p->depth * p->batch * p->stride, sizeof *p->normalised);
         p->acts = moe_arena_take(arena, p->depth, sizeof *p->acts);
@@ -156,7 +164,8 @@ uint32_t moe_layer_predictor_depth(const struct moe_model *model,
 {
     const struct moe_config *c = &model->config;
     *residual = strategy->predict == MOE_PREDICT_BY_RESIDUAL;
-    return moe_predicts_from_choices(strategy->predict)
+    return moe_predicts_from_choices(strategy->predict) ||
+                   moe_predicts_from_attention(strategy->predict)
                ? 0
                : usable_depth(strategy, moe_config_moe_layers(c, c->n_layers));
 }
@@ -177,8 +186,9 @@ void moe_layer_predictor_begin_sequence(struct moe_layer_predictor *p)
 
 struct query {
     struct moe_layer_predictor *p;
-    uint32_t m; /* MoE layer whose router has chosen */
+    uint32_t m; /* MoE layer whose router has chosen, or whose attention is to come */
     uint32_t n_rows, n;
+    const struct moe_layer *attention;            /* that layer, by attention; else NULL */
     const struct moe_layer *ahead[MOE_MAX_DEPTH]; /* the n next MoE layers */
 };
 
@@ -196,10 +206,12 @@ static void normalise_range(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct query *q = ctx;
     const struct moe_session *s = q->p->session;
+    const struct moe_layer *a = q->attention;
     for (int64_t i = begin; i < end; i++)
         for (uint32_t d = 0; d < q->n; d++)
             moe_norm_row(&s->model->config, s->states.h + (uint64_t)i * s->states.stride,
-                         q->ahead[d]->ffn_norm, q->ahead[d]->ffn_norm_bias,
+                         a ? a->attn_norm : q->ahead[d]->ffn_norm,
+                         a ? a->attn_norm_bias : q->ahead[d]->ffn_norm_bias,
                          normalised_at(q->p, d, (uint64_t)i));
 }
 
@@ -227,21 +239,21 @@ static void ask_routers(struct query *q)
     struct moe_layer_predictor *p = q->p;
     struct moe_session *s = p->session;
     struct moe_router_use uses[MOE_MAX_DEPTH];
-    bool residual = p->by == MOE_PREDICT_BY_RESIDUAL;
+    bool own = has_own_inputs(p);
     if (s->stages->predict && s->stages->predict(s, q->n, q->n_rows, p->probabilities,
                                                  (uint64_t)p->batch * p->router_stride))
         return;
     p->has_scores = q->n_rows == 1;
-    if (residual)
+    if (own)
         moe_par_for(q->n_rows, 8, normalise_range, q);
     for (uint32_t d = 0; d < q->n; d++) {
         const struct moe_mat *router = &q->ahead[d]->router;
-        if (residual)
+        if (own)
             moe_act_prepare(&p->acts[d], normalised_at(p, d, 0), p->stride, NULL, q->n_rows,
                             router->cols, moe_act_block_for(router->layout));
         uses[d] = (struct moe_router_use){
             .layer = q->ahead[d],
-            .act = residual ? &p->acts[d] : moe_inputs_for(&s->states.inputs, router->layout),
+            .act = own ? &p->acts[d] : moe_inputs_for(&s->states.inputs, router->layout),
             .scores = probabilities_at(p, d, 0),
         };
     }
@@ -286,6 +298,24 @@ const float *moe_predicted_router_scores(const struct moe_layer_predictor *p)
     return p->has_scores ? p->router_scores : NULL;
 }
 
+/* What is handed out: predictions of q->n layers from MoE layer `first` on. */
+static void hand_out(const struct query *q, uint32_t first)
+{
+    struct moe_layer_predictor *p = q->p;
+    const struct moe_config *c = &p->session->model->config;
+    for (uint32_t d = 0; d < q->n; d++) {
+        uint64_t at = (uint64_t)d * c->n_experts;
+        moe_tally(probabilities_at(p, d, 0), p->router_stride, q->n_rows, c->n_experts, c->top_k,
+                  p->scores + at, p->unimportance + at, p->scratch);
+        p->predictions[d] = (struct moe_prediction){
+            first + d,
+            q->n_rows,
+            p->scores + at,
+            p->unimportance + at,
+        };
+    }
+}
+
 uint32_t moe_predict_layers(struct moe_layer_predictor *p, uint32_t layer, uint32_t n_rows,
                             uint32_t depth, const struct moe_prediction **predictions)
 {
@@ -301,17 +331,36 @@ uint32_t moe_predict_layers(struct moe_layer_predictor *p, uint32_t layer, uint3
     if (moe_predicts_from_choices(p->by))
         moe_choice_history_add(&p->history, q.m, n_rows, p->session->request.chosen,
                                p->session->request.weights);
-    for (uint32_t d = 0; d < q.n; d++) {
-        uint64_t at = (uint64_t)d * c->n_experts;
-        moe_tally(probabilities_at(p, d, 0), p->router_stride, n_rows, c->n_experts, c->top_k,
-                  p->scores + at, p->unimportance + at, p->scratch);
-        p->predictions[d] = (struct moe_prediction){
-            q.m + 1 + d,
-            n_rows,
-            p->scores + at,
-            p->unimportance + at,
-        };
-    }
+    hand_out(&q, q.m + 1);
     *predictions = p->predictions;
     return q.n;
+}
+
+bool moe_layer_predictor_by_attention(const struct moe_layer_predictor *p)
+{
+    return moe_predicts_from_attention(p->by);
+}
+
+uint32_t moe_predict_before_attention(struct moe_layer_predictor *p, uint32_t layer,
+                                      uint32_t n_rows, const struct moe_prediction **predictions)
+{
+    const struct moe_config *c = &p->session->model->config;
+    bool of_next = p->by == MOE_PREDICT_BY_ATTENTION_BEFORE;
+    uint32_t target = layer + of_next;
+    while (target < c->n_layers && !c->layer_is_moe[target])
+        target++;
+    if (target == c->n_layers)
+        return 0;
+    struct query q = {
+        .p = p,
+        .m = moe_config_moe_layers(c, layer),
+        .n_rows = n_rows,
+        .n = 1,
+        .attention = &p->layers[layer],
+        .ahead = {&p->layers[target]},
+    };
+    ask_routers(&q);
+    hand_out(&q, q.m + of_next);
+    *predictions = p->predictions;
+    return 1;
 }

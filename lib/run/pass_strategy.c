@@ -137,6 +137,25 @@ static uint32_t next_moe_layer(const struct moe_config *c, uint32_t layer)
     return layer;
 }
 
+int moe_pass_strategy_attending(struct moe_pass_strategy *p, uint32_t layer, uint32_t n_rows,
+                                struct moe_err *err)
+{
+    struct moe_session *s = p->session;
+    const struct moe_prediction *predictions;
+    int status = MOE_OK;
+    if (!p->predictor || !moe_layer_predictor_by_attention(p->predictor) ||
+        !s->experts->ops->wants_prediction(s->experts, layer))
+        return MOE_OK;
+    double started = moe_seconds();
+    uint32_t n = moe_predict_before_attention(p->predictor, layer, n_rows, &predictions);
+    if (s->pace)
+        moe_lockstep_took(s, s->pace->predict * n);
+    if (n > 0)
+        status = s->experts->ops->predicted(s->experts, predictions, n, err);
+    s->phase->predict_seconds += moe_seconds() - started;
+    return status;
+}
+
 int moe_pass_strategy_requested(struct moe_pass_strategy *p, uint32_t layer, uint32_t n_rows,
                                 struct moe_err *err)
 {
@@ -144,7 +163,7 @@ int moe_pass_strategy_requested(struct moe_pass_strategy *p, uint32_t layer, uin
     const struct moe_config *c = &s->model->config;
     const struct moe_prediction *predictions;
     int status = p->jobs.host ? begin_host_jobs(p, layer, err) : MOE_OK;
-    if (status != MOE_OK || !p->predictor)
+    if (status != MOE_OK || !p->predictor || moe_layer_predictor_by_attention(p->predictor))
         return status;
     uint32_t next = next_moe_layer(c, layer);
     bool precalculates = p->strategy.precalculate && p->decode && n_rows == 1 &&

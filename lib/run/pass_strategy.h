@@ -29,6 +29,10 @@ uint64_t moe_pass_strategy_bytes(const struct moe_model *model, uint32_t batch,
 /* A pass over rows begins; first: the sequence does. */
 void moe_pass_strategy_begin(struct moe_pass_strategy *p, bool decode, bool first);
 
+/* The attention of a model layer with experts begins: hands on predictions by its input. */
+int moe_pass_strategy_attending(struct moe_pass_strategy *p, uint32_t layer, uint32_t n_rows,
+                                struct moe_err *err);
+
 /* The router of a model layer has chosen for n_rows rows: the request's chosen and weights become
  * what was pre-calculated, if anything was, and what the gate makes of them (moe_gate_below).
  * *precalculated: [n_experts], or NULL. Returns how many activations are not the router's choice.

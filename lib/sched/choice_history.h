@@ -41,6 +41,12 @@ static inline bool moe_predicts_from_choices(enum moe_predict_by by)
     return by == MOE_PREDICT_BY_PREVIOUS || by == MOE_PREDICT_BY_PATH ||
            by == MOE_PREDICT_BY_KEYS || by == MOE_PREDICT_BY_REQUESTS;
 }
+/* Predictions made before a layer's attention, on its input. */
+static inline bool moe_predicts_from_attention(enum moe_predict_by by)
+{
+    return by == MOE_PREDICT_BY_ATTENTION || by == MOE_PREDICT_BY_ATTENTION_BEFORE;
+}
+
 static inline bool moe_predicts_from_paths(enum moe_predict_by by)
 {
     return by == MOE_PREDICT_BY_PATH || by == MOE_PREDICT_BY_KEYS;

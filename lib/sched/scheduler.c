@@ -255,6 +255,7 @@ void moe_scheduler_begin_tokens(struct moe_scheduler *s, uint32_t n, bool prefil
         memset(s->in_prompt, 0, s->n_layers * sizeof *s->in_prompt);
         moe_store_take_back(s->store);
     }
+    moe_store_begin_token(s->store);
     moe_usage_begin_tokens(&s->usage, n);
 }
 

@@ -7,6 +7,7 @@
  *     open, fill, then for each sequence begin_sequence, and for each of its passes
  *         begin_tokens
  *         for each MoE layer in order
+ *             predicted   (by attention, before it)
  *             request     the router has chosen: what becomes of each expert; loads begin
  *             predicted   what later layers may need; prefetches begin
  *             poll        now and then
@@ -170,8 +171,8 @@ void moe_scheduler_release(struct moe_scheduler *s, uint32_t which);
 
 /* ---- Predictions ---- */
 
-/* How many layers ahead of `layer`'s router predictions are useful now: 0 where nothing predicts,
- * or prefetching is switched off. */
+/* How many layers ahead of `layer`'s router (or, for predictions by attention, of its attention)
+ * predictions are useful now: 0 where nothing predicts, or prefetching is switched off. */
 uint32_t moe_scheduler_wants_prediction(const struct moe_scheduler *s, uint32_t layer);
 /* Predictions for the next n layers, nearest first. */
 int moe_scheduler_predicted(struct moe_scheduler *s, const struct moe_prediction *predictions,

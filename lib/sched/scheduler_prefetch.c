@@ -17,6 +17,7 @@ uint32_t moe_scheduler_wants_prediction(const struct moe_scheduler *s, uint32_t 
         return 0;
     if (s->strategy.prefetch.measured && !s->prefill && !moe_trial_on(&s->trial))
         return 0;
+    left += s->strategy.predict == MOE_PREDICT_BY_ATTENTION; /* its own router is to come, too */
     return s->strategy.depth < left ? s->strategy.depth : left;
 }
 

@@ -33,6 +33,9 @@ enum moe_predict_by {
     MOE_PREDICT_BY_REQUESTS, /* the earlier request whose choices are most like this one's */
     MOE_PREDICT_BY_GATE,     /* that layer's router on this layer's gate input */
     MOE_PREDICT_BY_RESIDUAL, /* ... on this layer's residual stream under that layer's norm */
+    /* Before a layer's attention, on its input: */
+    MOE_PREDICT_BY_ATTENTION,        /* the router of the same layer (Fate table 1, position 1) */
+    MOE_PREDICT_BY_ATTENTION_BEFORE, /* ... of the next one (position 3) */
 };
 
 /* alloc: how a pool's slots are divided among the layers. */

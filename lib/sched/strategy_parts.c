@@ -32,8 +32,8 @@ struct part {
 static const struct part parts[MOE_N_PARTS] = {
     [MOE_PART_PREDICT] = {
         {"predict", "HOW", "how to predict the experts of later layers", "none"},
-        CODEC(predict, "none, previous, path, keys, requests[:DEPTH], gate-next, gate-ahead[:DEPTH] or "
-                       "gate-residual[:DEPTH]")},
+        CODEC(predict, "none, previous, path, keys, requests[:N], gate-next, gate-ahead[:N], "
+                       "gate-residual[:N] or gate-attention[-before]")},
     [MOE_PART_PREFETCH] = {
         {"prefetch", "LIMITS", "prefetch predicted experts, within limits", "none"},
         CODEC(prefetch, "none, or some of percentile:P, count:N, slack[:LEAST], until-router, "

@@ -104,6 +104,8 @@ static const struct {
     {"gate-next", MOE_PREDICT_BY_GATE, 1, false},
     {"gate-ahead", MOE_PREDICT_BY_GATE, 3, true},
     {"gate-residual", MOE_PREDICT_BY_RESIDUAL, 1, true},
+    {"gate-attention", MOE_PREDICT_BY_ATTENTION, 1, false},
+    {"gate-attention-before", MOE_PREDICT_BY_ATTENTION_BEFORE, 1, false},
 };
 
 static bool parse_predict(const char *text, struct moe_strategy *s)

@@ -79,6 +79,12 @@ static void say_source(const struct moe_strategy *s, struct moe_buf *out)
         moe_buf_text(out,
                      "the next layer's router runs early, on the residual stream as it is now");
         break;
+    case MOE_PREDICT_BY_ATTENTION:
+        moe_buf_text(out, "a layer's router runs before its attention, on the attention's input");
+        break;
+    case MOE_PREDICT_BY_ATTENTION_BEFORE:
+        moe_buf_text(out, "the next layer's router runs early, on this layer's attention input");
+        break;
     }
     if (s->depth > 1)
         moe_buf_printf(out, ", up to %" PRIu32 " layers ahead", s->depth);

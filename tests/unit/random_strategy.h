@@ -43,7 +43,7 @@ static inline struct moe_strategy random_strategy(uint64_t *seed)
 {
     struct moe_strategy s = {0};
 #define DRAW(n) (test_random(seed) % (n))
-    s.predict = (enum moe_predict_by)DRAW(6);
+    s.predict = (enum moe_predict_by)DRAW(9);
     bool deep = s.predict == MOE_PREDICT_BY_GATE || s.predict == MOE_PREDICT_BY_RESIDUAL;
     s.depth = deep ? 1 + (uint32_t)DRAW(MOE_MAX_DEPTH) : s.predict != MOE_PREDICT_BY_NOTHING;
     s.prefetch.percentile = DRAW(2) ? 99 * random_share(seed) : 0;

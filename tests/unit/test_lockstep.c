@@ -200,6 +200,8 @@ static const char *const exact[] = {
     "prefetch",
     "prefetch predict=gate-ahead:3",
     "prefetch predict=gate-residual:2 prefetch=percentile:75",
+    "prefetch predict=gate-attention",
+    "prefetch predict=gate-attention-before prefetch=percentile:75",
     "prefetch predict=previous",
     "prefetch predict=path prefetch=all",
     "prefetch predict=keys prefetch=count:2",

@@ -151,9 +151,16 @@ static void set(struct moe_strategy *s, enum moe_part part, const char *text)
 
 static void draw_parts(struct moe_strategy *s, bool host, uint64_t *random)
 {
-    static const char *const predict[] = {"previous",        "path",      "keys",
-                                          "requests:2",      "gate-next", "gate-ahead:3",
-                                          "gate-residual:2", NULL};
+    static const char *const predict[] = {"previous",
+                                          "path",
+                                          "keys",
+                                          "requests:2",
+                                          "gate-next",
+                                          "gate-ahead:3",
+                                          "gate-residual:2",
+                                          "gate-attention",
+                                          "gate-attention-before",
+                                          NULL};
     static const char *const prefetch[] = {"percentile:75",
                                            "count:2",
                                            "slack",

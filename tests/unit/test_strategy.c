@@ -185,6 +185,10 @@ static void texts_mean_what_they_say(void **state)
     assert_true(s.predict == MOE_PREDICT_BY_GATE && s.depth == 1);
     set(&s, MOE_PART_PREDICT, "gate-residual:2");
     assert_true(s.predict == MOE_PREDICT_BY_RESIDUAL && s.depth == 2);
+    set(&s, MOE_PART_PREDICT, "gate-attention");
+    assert_true(s.predict == MOE_PREDICT_BY_ATTENTION && s.depth == 1);
+    set(&s, MOE_PART_PREDICT, "gate-attention-before");
+    assert_true(s.predict == MOE_PREDICT_BY_ATTENTION_BEFORE && s.depth == 1);
     set(&s, MOE_PART_PREDICT, "keys");
     assert_true(s.predict == MOE_PREDICT_BY_KEYS && s.depth == 1);
     set(&s, MOE_PART_PREFETCH, "count:3,percentile:62.5");
