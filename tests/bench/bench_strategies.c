@@ -11,6 +11,8 @@
  *         speed=X           on the test device, X times as fast as its host, instead of the CPU
  *         prompt=N decode=N tokens of a document that are its prompt, and that are fed one by one
  *                           (default 32 and 32)
+ *         join=1            documents shorter than that are joined, one after the other of a text;
+ *                           without it they are left out
  *         seconds=X         decoding time of a strategy in a cell and round (default 3)
  *         rounds=N          (default 1)
  *         device=PROFILE    moe-device(5) of this machine with this pack, measured with as many
@@ -308,6 +310,8 @@ static bool parse(struct bench *b, const char *arg)
         return moe_parse_double(value, &b->seconds);
     if (strncmp(arg, "prompt=", 7) == 0)
         return moe_parse_u64(value, &b->n_prompt) && b->n_prompt > 0 && b->n_prompt <= 512;
+    if (strcmp(arg, "join=1") == 0)
+        return b->joins = true;
     if (strncmp(arg, "decode=", 7) == 0)
         return moe_parse_u64(value, &b->n_decode) && b->n_decode > 0;
     if (strncmp(arg, "rounds=", 7) == 0)

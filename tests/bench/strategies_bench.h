@@ -37,6 +37,8 @@ struct bench {
     uint64_t copy_bytes;
     uint32_t *ids; /* [n_documents][n_prompt + n_decode + 1] */
     uint32_t n_documents;
+    bool joins;        /* a text's documents are joined where they are short */
+    uint64_t n_joined; /* tokens of the next document so far */
     double token_bytes, slot_bytes, layer_seconds;
     uint32_t n_layers;
     /* For predictions: the machine, and the documents in the order of the rounds as a trace. */
@@ -125,8 +127,15 @@ static int take_document(void *ctx, const uint32_t *ids, uint64_t n, struct moe_
 {
     struct bench *b = ctx;
     uint64_t length = b->n_prompt + b->n_decode + 1;
-    if (n >= length && b->n_documents < MAX_DOCUMENTS)
-        memcpy(b->ids + b->n_documents++ * length, ids, length * sizeof *ids);
+    if (b->n_documents == MAX_DOCUMENTS || (n < length && !b->joins))
+        return MOE_OK;
+    uint64_t taken = n < length - b->n_joined ? n : length - b->n_joined;
+    memcpy(b->ids + b->n_documents * length + b->n_joined, ids, taken * sizeof *ids);
+    b->n_joined += taken;
+    if (b->n_joined == length) {
+        b->n_documents++;
+        b->n_joined = 0;
+    }
     return MOE_OK;
 }
 
@@ -142,6 +151,7 @@ static int read_documents(struct bench *b, const struct moe_model *m, struct moe
     int status = all && b->ids ? MOE_OK : MOE_ERR_MEMORY;
     while (status == MOE_OK && n_texts < 15 && (path = strsep(&rest, ","))) {
         const struct moe_documents d = {.tokenizer = m->tokenizer, .max_tokens = (uint32_t)length};
+        b->n_joined = 0;
         status = moe_documents_each(&d, path, take_document, b, err);
         first[++n_texts] = b->n_documents;
     }
