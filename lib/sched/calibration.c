@@ -142,6 +142,18 @@ static int check_finding(const struct moe_calibration *c, enum moe_finding which
     return MOE_OK;
 }
 
+/* Whether a part may change results that no calibration measures. Where experts are kept at a lower
+ * precision, `high` says so. */
+static bool is_beyond(const struct moe_strategy *s)
+{
+    const uint32_t judged = 1u << MOE_PART_ON_MISS | 1u << MOE_PART_SKIP_BELOW |
+                            1u << MOE_PART_PREFILL | 1u << MOE_PART_CACHE_BITS;
+    bool beyond = false;
+    for (enum moe_part part = 0; part < MOE_N_PARTS; part++)
+        beyond |= !(judged >> part & 1) && moe_strategy_part_inexact(s, part);
+    return beyond;
+}
+
 int moe_calibration_check(const struct moe_calibration *c, const struct moe_strategy *s,
                           const struct moe_inventory *inventory, uint32_t high, uint32_t low,
                           struct moe_err *err)
@@ -158,7 +170,7 @@ int moe_calibration_check(const struct moe_calibration *c, const struct moe_stra
     if (status != MOE_OK || !c->measured)
         return status;
     bool all_measured = n == 1 || (n == 0 && high == 0);
-    if (!all_measured || s->precalculate || s->degrade)
+    if (!all_measured || is_beyond(s))
         status = moe_fail(err, MOE_ERR_USAGE,
                           "the map has no measurement of all that strategy %s approximates",
                           s->name ? s->name : "none");

@@ -155,8 +155,14 @@ static void no_more_than_was_measured(void **state)
                  "no thresholds", &err);
     assert_fails(check(&map, true, "daop", 0, 2, &err), MOE_ERR_USAGE, "no measurement of all",
                  &err);
+    assert_fails(check(&map, true, "adapmoe", 0, 2, &err), MOE_ERR_USAGE, "no measurement of all",
+                 &err);
     assert_fails(check(&map, true, "hobbit+on-miss=load-low:0.4", 0, 2, &err), MOE_ERR_USAGE,
                  "no thresholds", &err);
+    /* Thresholds hold wherever an absent expert is computed. */
+    assert_ok(check(&map, true, "hobbit+on-miss=compute-host;load-low:0.6", 0, 2, &err), &err);
+    assert_fails(check(&map, true, "hobbit+on-miss=compute-host;load-low:0.4", 0, 2, &err),
+                 MOE_ERR_USAGE, "no thresholds", &err);
     map.tolerance = 0.9;
     assert_fails(check(&map, true, "hobbit", 0, 2, &err), MOE_ERR_USAGE,
                  "thresholds for --on-miss loses more than its tolerance", &err);
