@@ -74,6 +74,22 @@ static void compare_layers(struct pair *p, struct moe_layer_predictor *const *f,
     }
 }
 
+/* The device predicts by a softmax: where routers do otherwise the host is asked, and nobody else.
+ */
+static void check_choice(struct moe_session *device, struct moe_layer_predictor *predictor)
+{
+    struct moe_err err = {0};
+    struct gpu_prediction *p = &((struct gpu_work *)device->device)->prediction;
+    if (moe_router_is_softmax(&device->model->config))
+        return;
+    p->named = MOE_PREDICT_ON_AUTO;
+    assert_ok(device->stages->choose_predict_device(device, predictor, &err), &err);
+    assert_int_equal(p->host_rows, UINT32_MAX);
+    p->named = MOE_PREDICT_ON_GPU;
+    assert_fails(device->stages->choose_predict_device(device, predictor, &err), MOE_ERR_USAGE,
+                 "only the host predicts", &err);
+}
+
 static void compare_predictions(struct pair *p, struct moe_strategy *strategy, bool needs_rows)
 {
     struct moe_err err = {0};
@@ -88,6 +104,7 @@ static void compare_predictions(struct pair *p, struct moe_strategy *strategy, b
                      });
     for (int i = 0; i < N_SIDES; i++)
         assert_ok(moe_layer_predictor_open(&f[i], p->sides[i].session, strategy, NULL, &err), &err);
+    check_choice(p->sides[GPU].session, f[GPU]);
     compare_layers(p, f, 1);
     compare_layers(p, f, ROWS);
     for (int i = 0; i < N_SIDES; i++)
@@ -103,10 +120,8 @@ static void both_predict_what_the_processor_does(void **state)
         const char *fixture;
         int dense;
     } cases[] = {
-        {"qwen3-moe-a", 8},
-        {"gpt-oss-a", 16},
-        {"phimoe-short", 32},
-        {"deepseek", 4},
+        {"qwen3-moe-a", 8},   {"gpt-oss-a", 16}, {"phimoe-short", 32}, /* sparsemixers */
+        {"deepseek-v2-b", 8}, {"deepseek", 4},
     };
     for (size_t i = 0; i < N_ITEMS(cases); i++) {
         struct pair p = {.random = 11};
