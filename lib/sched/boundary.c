@@ -22,18 +22,21 @@ static double known(const struct accuracies *a, uint32_t layer)
 static uint32_t find(const struct accuracies *a, uint32_t n_layers)
 {
     double total = 0, before = 0, best = 0;
-    uint32_t boundary = 0;
-    for (uint32_t i = 0; i < n_layers; i++)
+    uint32_t first = 0;
+    while (first < n_layers && a->at(a->of, first) < 0)
+        first++;
+    uint32_t n_known = n_layers - first, boundary = n_known ? first : 0;
+    for (uint32_t i = first; i < n_layers; i++)
         total += known(a, i);
-    for (uint32_t n = 1; n < n_layers; n++) {
-        before += known(a, n - 1);
-        double n_after = n_layers - n, after = total - before;
+    for (uint32_t n = 1; n < n_known; n++) {
+        before += known(a, first + n - 1);
+        double n_after = n_known - n, after = total - before;
         double rise = after / n_after - before / n;
         /* How much smaller the sum of squares is with two means than with one. */
-        double gain = rise * rise * n * n_after / n_layers;
+        double gain = rise * rise * n * n_after / n_known;
         if (rise > ROUNDING && gain > best * (1 + ROUNDING)) {
             best = gain;
-            boundary = n;
+            boundary = first + n;
         }
     }
     return boundary;

@@ -10,8 +10,10 @@
 
 /* Fate reads L off a figure of the layers' prediction accuracies: shallow layers are those before
  * the step. Here it is the split whose two means explain the accuracies best (least squares), among
- * those whose first mean is the lower one; 0 if there is none. Unknown accuracies (below 0: the
- * first layer cannot be predicted) count as 0. accuracy: [n_layers]. */
+ * those whose first mean is the lower one. Layers whose accuracy is not known (below 0) at the
+ * beginning, since nothing is before the first, are shallow whatever the others are, and take no
+ * part in that; further on they count as 0. 0: there is no step, or nothing is known. accuracy:
+ * [n_layers]. */
 uint32_t moe_boundary(const double *accuracy, uint32_t n_layers);
 
 /* The same by the accuracies of statistics: of the next layer's router on this layer's gate input,
