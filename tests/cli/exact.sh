@@ -35,7 +35,7 @@ check "... unless somebody does" exact required true
 
 # A plan that keeps 4 bits of 8 has no other part that may change results.
 kept=$tmp/kept.yaml
-plan "$kept" --memory 26M --strategy fate+prefill=popularity
+plan "$kept" --expert-memory 4M --strategy fate+prefill=popularity
 expect_exit 0 "a plan that keeps experts at 4 bits"
 check "... and says so" grep -q 'precision: "4"' "$kept"
 ask --plan "$kept"
@@ -70,7 +70,7 @@ run "$bin/moe-plan" --explain "$tmp/brief.yaml"
 check "... and --explain says why" grep -q "experts kept at '4'" "$out"
 
 # What --exact plans is exact, and so is what needs no bits.
-plan "$tmp/exact.yaml" --memory 26M --strategy fate+prefill=popularity --exact
+plan "$tmp/exact.yaml" --expert-memory 4M --strategy fate+prefill=popularity --exact
 check "moe-plan --exact keeps the best" grep -q 'precision: "8"' "$tmp/exact.yaml"
 ask --plan "$tmp/exact.yaml" --exact
 expect_stdout "$want" "... and its plan runs with --exact: the same tokens"
@@ -82,11 +82,11 @@ check "... and says that nothing changes" \
 plan "$tmp/roomy.yaml" --memory 200M --strategy fate+prefill=popularity
 ask --plan "$tmp/roomy.yaml" --exact
 expect_stdout "$want" "with room for all at 8 bits the plan that may keep 4 is exact"
-ask --strategy fate --memory 26M --exact -v
+ask --strategy fate --expert-memory 4M --exact -v
 expect_stdout "$want" "fate as an option does without: the same tokens"
 expect_stderr_like '*strategy fate: *--exact*' "... and says so"
 check "... exact as asked" exact as_asked true
-ask --strategy fate --memory 26M
+ask --strategy fate --expert-memory 4M
 check "without --exact it is not" exact as_done false
 
 # ---- Other parts, by plans -----------------------------------------------------------------------
