@@ -96,18 +96,23 @@ matches_text() { # TEXT GLOB
     case $1 in $2) return 0 ;; *) return 1 ;; esac
 }
 words() { sed -n "s/^ *\"$1\": \"\(.*\)\",\{0,1\}$/\1/p" "$json"; }
-"$bin/moe-plan" -q "$two" --expert-memory 2M --strategy fate --stats "$stats" --trace "$trace" $machine \
+# Statistics as of a model whose third and fourth layer are harder to predict than these: half as many
+# of the experts found.
+hard=$tmp/hard.yaml
+awk '/^ *gate-1:/ && ++n > 2 && n < 5 { split($0, at, ", "); sub(at[3], int(at[3] / 2)) } { print }' \
+    "$stats" >"$hard"
+"$bin/moe-plan" -q "$two" --expert-memory 2M --strategy fate --stats "$hard" --trace "$trace" $machine \
     -o "$tmp/fate.yaml" || exit 1
 found=shallow:$(sed -n 's/^ *by_accuracy: //p' "$tmp/fate.yaml")
 check "the statistics tell shallow layers from others" [ "$found" != shallow: ]
-check "... and do not agree with the default" [ "$found" != shallow:2 ]
+check "... and do not agree with the default" [ "$found" = shallow:4 ]
 check "a plan goes by them" grep -q "^ *alloc: \"$found\"$" "$tmp/fate.yaml"
 run "$bin/moe-plan" --explain "$tmp/fate.yaml"
 said=$(tr -s ' \n' ' ' <"$out")
 check "... and says so" matches_text "$said" "*($found, from statistics)*"
-for options in "--strategy fate --expert-memory 2M --statistics $stats" \
-    "--strategy eap --expert-memory 2M --statistics $stats" \
-    "--strategy lru+alloc=shallow --expert-memory 2M --statistics $stats" "--plan $tmp/fate.yaml"; do
+for options in "--strategy fate --expert-memory 2M --statistics $hard" \
+    "--strategy eap --expert-memory 2M --statistics $hard" \
+    "--strategy lru+alloc=shallow --expert-memory 2M --statistics $hard" "--plan $tmp/fate.yaml"; do
     # shellcheck disable=SC2086 # several words
     ask $options --stats
     check "${options%% "$tmp"*}: $found" [ "$(words alloc)" = "$found" ]
@@ -117,10 +122,10 @@ done
 ask --strategy fate --expert-memory 2M
 check "fate without statistics: an eighth" [ "$(words alloc)" = shallow:2 ]
 check "... and says so" [ "$(words boundary_from)" = "an eighth: no statistics" ]
-ask --strategy fate --alloc shallow:3 --statistics "$stats" --expert-memory 2M
+ask --strategy fate --alloc shallow:3 --statistics "$hard" --expert-memory 2M
 check "a number that is named" [ "$(words alloc)$(words boundary_from)" = shallow:3 ]
 for strategy in fate eap; do
-    run "$bin/moe-plan" --simulate "$trace" "$two" --strategy $strategy --stats "$stats" --memory 2x \
+    run "$bin/moe-plan" --simulate "$trace" "$two" --strategy $strategy --stats "$hard" --memory 2x \
         $machine --json
     check "$strategy simulated: $found" grep -q "\"alloc\": *\"$found\"" "$out"
 done
