@@ -120,6 +120,7 @@ static int open_history(struct moe_replay *r, const struct moe_statistics *stati
         return MOE_ERR_MEMORY;
     arena = (struct moe_arena){.base = r->block, .size = arena.used};
     moe_choice_history_carve(&r->history, &arena, r->batch);
+    moe_choice_history_seed(&r->history);
     return MOE_OK;
 }
 

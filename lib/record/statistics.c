@@ -105,9 +105,9 @@ static uint64_t n_numbers(const struct moe_statistics_shape *shape)
 uint64_t moe_statistics_bytes(const struct moe_statistics_shape *shape)
 {
     uint64_t sum;
-    return moe_add_u64(n_numbers(shape) * sizeof(uint64_t), moe_document_bytes(shape), &sum)
-               ? sum
-               : UINT64_MAX;
+    uint64_t own =
+        n_numbers(shape) * sizeof(uint64_t) + moe_requests_bytes(shape->n_layers, shape->n_experts);
+    return moe_add_u64(own, moe_document_bytes(shape), &sum) ? sum : UINT64_MAX;
 }
 
 int moe_statistics_new(struct moe_statistics **out, const struct moe_statistics_shape *shape,
@@ -136,6 +136,8 @@ int moe_statistics_new(struct moe_statistics **out, const struct moe_statistics_
         status = moe_path_table_new(&s->paths, 0, err);
     if (status == MOE_OK)
         status = moe_path_table_new(&s->whole, MOE_WHOLE_PATHS, err);
+    if (status == MOE_OK)
+        status = moe_requests_init(&s->requests, shape->n_layers, shape->n_experts, err);
     if (status != MOE_OK) {
         moe_statistics_free(s);
         return status;
@@ -152,6 +154,7 @@ void moe_statistics_free(struct moe_statistics *s)
     moe_origins_release(&s->origins);
     moe_path_table_free(s->paths);
     moe_path_table_free(s->whole);
+    moe_requests_release(&s->requests);
     free(s->series[0]);
     free(s);
 }
@@ -221,6 +224,7 @@ int moe_statistics_add(struct moe_statistics *sum, const struct moe_statistics *
         sum->series[0][i] += part->series[0][i];
     for (uint32_t l = 0; l < sum->shape.n_layers && !all_decoded; l++)
         memset(moe_series_at(sum, MOE_S_DECODED, l), 0, sum->shape.n_experts * sizeof(uint64_t));
+    moe_requests_merge(&sum->requests, &part->requests);
     status = merge_paths(sum->paths, part->paths, err);
     return status == MOE_OK ? merge_paths(sum->whole, part->whole, err) : status;
 }

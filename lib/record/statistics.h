@@ -18,6 +18,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "record/origins.h"
+#include "record/requests.h"
 
 /* What predicts a layer's experts. "Gate" and "residual" apply the layer's own router to another
  * input; "d layers before" are MoE layers. */
@@ -145,6 +146,7 @@ struct moe_statistics {
     uint64_t totals[MOE_N_TOTALS];
     uint64_t *series[MOE_N_SERIES]; /* [layers][length]; one block, owned */
     struct moe_path_table *paths, *whole;
+    struct moe_requests requests;       /* some documents, each by itself */
     const struct moe_statistics *prior; /* borrowed: path statistics of another text, or NULL */
     struct moe_statistics_document *document; /* the one being observed */
 };

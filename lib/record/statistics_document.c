@@ -1,6 +1,6 @@
 /*
- * What follows from a whole document's choices: frequencies, paths, reuse, popularity, and the
- * similarity of its prompt and the rest.
+ * What follows from a whole document's choices: frequencies, paths, reuse, popularity, its matrix
+ * of activations, and the similarity of its prompt and the rest.
  */
 #include <math.h>
 #include <string.h>
@@ -214,12 +214,15 @@ int moe_statistics_end(struct moe_statistics *s, struct moe_err *err)
     s->totals[MOE_TOTAL_DOCUMENTS]++;
     s->totals[MOE_TOTAL_TOKENS] += n;
     s->totals[MOE_TOTAL_HASH] += s->document->hash;
+    uint32_t *request = moe_requests_add(&s->requests, s->document->hash);
     for (uint32_t l = 0; l < s->shape.n_layers; l++) {
         uint64_t *counts = s->document->counts;
         uint64_t *activations = moe_series_at(s, MOE_S_ACTIVATIONS, l);
         count_experts(s, l, 0, n, counts);
         for (uint32_t e = 0; e < s->shape.n_experts; e++)
             activations[e] += counts[e];
+        for (uint32_t e = 0; request && e < s->shape.n_experts; e++)
+            *request++ = (uint32_t)counts[e];
         count_popularity(s, l, counts);
         count_predicted(s, l, counts);
         count_experts(s, l, counts_decoded ? prompt : n, n, counts);

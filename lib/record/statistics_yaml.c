@@ -107,6 +107,29 @@ static void put_layer(struct moe_emit *e, const struct moe_statistics *s, uint32
     moe_emit_close(e);
 }
 
+/* Documents by themselves: their hash, and a list of counts for each layer. */
+static void put_requests(struct moe_emit *e, const struct moe_requests *r)
+{
+    if (r->n == 0)
+        return;
+    moe_emit_open_list(e, "requests");
+    for (uint32_t i = 0; i < r->n; i++) {
+        moe_emit_open_map(e, NULL);
+        moe_emit_u64(e, "hash", r->hashes[i]);
+        moe_emit_open_list(e, "layers");
+        for (uint32_t l = 0; l < r->n_layers; l++) {
+            const uint32_t *counts = moe_requests_at(r, i, l);
+            moe_emit_open_line_list(e, NULL);
+            for (uint32_t x = 0; x < r->n_experts; x++)
+                moe_emit_u64(e, NULL, counts[x]);
+            moe_emit_close(e);
+        }
+        moe_emit_close(e);
+        moe_emit_close(e);
+    }
+    moe_emit_close(e);
+}
+
 /* Paths, each a list of its key (or the parts of the key) and its count. */
 static int put_paths(struct moe_emit *e, const char *key, const struct moe_path_table *table,
                      bool has_parts, struct moe_err *err)
@@ -146,6 +169,7 @@ int moe_statistics_write(const struct moe_statistics *s, struct moe_buf *out, st
     for (uint32_t l = 0; l < s->shape.n_layers; l++)
         put_layer(e, s, l);
     moe_emit_close(e);
+    put_requests(e, &s->requests);
     int status = put_paths(e, "paths", s->paths, true, err);
     moe_emit_bool(e, "whole_paths_sampled", moe_path_table_sampled(s->whole));
     if (status == MOE_OK)
@@ -251,6 +275,62 @@ static int read_layer(struct reading *r, struct moe_yaml_node *map, uint32_t lay
     return status;
 }
 
+/* One document: so many tokens in each layer, each with its k experts. */
+static int read_request(struct reading *r, struct moe_yaml_node *map, uint64_t *numbers)
+{
+    struct moe_requests *all = &r->s->requests;
+    struct moe_yaml_node *layers = NULL;
+    uint32_t k = r->s->shape.top_k;
+    uint64_t hash = 0, n_layers = 0, tokens = 0, l = 0;
+    int status = moe_yaml_item_map(r->doc, map, r->err);
+    if (status == MOE_OK)
+        status = moe_yaml_get_u64(r->doc, map, "hash", UINT64_MAX, true, &hash, r->err);
+    if (status == MOE_OK)
+        status = moe_yaml_get_list(r->doc, map, "layers", true, &layers, &n_layers, r->err);
+    if (status != MOE_OK)
+        return status;
+    if (n_layers != all->n_layers || (all->n > 0 && hash < all->hashes[all->n - 1]))
+        return moe_yaml_fail(r->doc, map, r->err,
+                             "%" PRIu64 " layers, the model has %" PRIu32
+                             "; and hashes must not fall",
+                             n_layers, all->n_layers);
+    uint32_t *to = moe_requests_add(all, hash);
+    for (struct moe_yaml_node *m = moe_yaml_first(layers); m && status == MOE_OK;
+         m = moe_yaml_next(m), l++) {
+        uint64_t sum = 0;
+        status = read_numbers(r, m, false, numbers, all->n_experts);
+        for (uint32_t e = 0; status == MOE_OK && e < all->n_experts; e++) {
+            bool small = numbers[e] <= r->s->shape.max_tokens;
+            sum += small ? numbers[e] : UINT32_MAX;
+            *to++ = small ? (uint32_t)numbers[e] : 0;
+        }
+        tokens = l == 0 ? sum / k : tokens;
+        if (status == MOE_OK && (sum != tokens * k || tokens > r->s->shape.max_tokens))
+            status = moe_yaml_fail(r->doc, m, r->err, "the counts of a document do not add up");
+    }
+    return status;
+}
+
+static int read_requests(struct reading *r)
+{
+    struct moe_yaml_node *list = NULL;
+    uint64_t n = 0;
+    int status =
+        moe_yaml_get_list(r->doc, moe_yaml_root(r->doc), "requests", false, &list, &n, r->err);
+    if (status != MOE_OK || !list)
+        return status;
+    if (n > MOE_REQUESTS_KEPT || n > r->s->totals[MOE_TOTAL_DOCUMENTS])
+        return moe_yaml_fail(r->doc, list, r->err,
+                             "%" PRIu64 " documents by themselves are too many", n);
+    uint64_t *numbers = moe_alloc(r->s->shape.n_experts, sizeof *numbers, r->err);
+    status = numbers ? MOE_OK : MOE_ERR_MEMORY;
+    for (struct moe_yaml_node *m = moe_yaml_first(list); m && status == MOE_OK;
+         m = moe_yaml_next(m))
+        status = read_request(r, m, numbers);
+    free(numbers);
+    return status;
+}
+
 static int add_path(struct reading *r, struct moe_yaml_node *row, const uint64_t *numbers)
 {
     const struct moe_statistics_shape *shape = &r->s->shape;
@@ -311,6 +391,8 @@ static int read_all(struct reading *r)
     for (struct moe_yaml_node *m = layers ? moe_yaml_first(layers) : NULL; m && status == MOE_OK;
          m = moe_yaml_next(m))
         status = read_layer(r, m, layer++);
+    if (status == MOE_OK)
+        status = read_requests(r);
     if (status == MOE_OK)
         status = read_rows(r, "paths", 5, add_path);
     if (status == MOE_OK)

@@ -146,6 +146,7 @@ int moe_layer_predictor_open(struct moe_layer_predictor **out, struct moe_sessio
         carve(&arena, &session->model->config, session->batch, strategy);
     p->session = session;
     p->history.statistics = statistics;
+    moe_choice_history_seed(&p->history);
     p->needs_scores =
         strategy->precalculate && session->model->config.router_kind != MOE_ROUTER_SOFTMAX;
     if (session->model->gpu && p->depth > 0 && !moe_predicts_from_choices(p->by))

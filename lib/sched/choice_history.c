@@ -20,6 +20,12 @@ void moe_choice_history_carve(struct moe_choice_history *r, struct moe_arena *ar
     }
 }
 
+void moe_choice_history_seed(struct moe_choice_history *r)
+{
+    if (r->by == MOE_PREDICT_BY_REQUESTS && r->statistics)
+        moe_request_history_seed(&r->requests, &r->statistics->requests);
+}
+
 void moe_choice_history_begin_sequence(struct moe_choice_history *r)
 {
     if (r->known)

@@ -20,7 +20,8 @@
 struct moe_choice_history {
     enum moe_predict_by by;
     uint32_t n_layers, n_experts, top_k;
-    const struct moe_statistics *statistics; /* of path predictions; borrowed */
+    const struct moe_statistics *statistics; /* of path predictions, and of earlier requests or
+                                                NULL; borrowed */
 
     /* By the previous token: what it chose in each layer. */
     uint32_t *chosen; /* [n_layers][top_k] */
@@ -56,6 +57,8 @@ static inline bool moe_predicts_from_paths(enum moe_predict_by by)
 void moe_choice_history_carve(struct moe_choice_history *r, struct moe_arena *arena,
                               uint32_t batch);
 
+/* After carving: what statistics know of earlier requests, where they are given. */
+void moe_choice_history_seed(struct moe_choice_history *r);
 void moe_choice_history_begin_sequence(struct moe_choice_history *r);
 /* The router of `layer` has chosen for a pass's rows, chosen: [n_rows][top_k]: what predictions may
  * already go by. */

@@ -39,19 +39,39 @@ static uint32_t make_room(struct moe_request_history *h)
     return least;
 }
 
+/* Keeps a matrix [n_layers][n_experts] as that of the request that has begun last. */
+static void keep(struct moe_request_history *h, const float *matrix)
+{
+    uint32_t to = make_room(h);
+    memcpy(h->counts + row_at(h, to, 0), matrix,
+           (uint64_t)h->n_layers * h->n_experts * sizeof *matrix);
+    for (uint32_t l = 0; l < h->n_layers; l++)
+        h->norms[(uint64_t)to * h->n_layers + l] =
+            length_of(matrix + (uint64_t)l * h->n_experts, h->n_experts);
+    h->matched[to] = 0;
+    h->number[to] = h->begun;
+}
+
+void moe_request_history_seed(struct moe_request_history *h, const struct moe_requests *requests)
+{
+    float *now = h->counts + row_at(h, MOE_REQUESTS_KEPT, 0);
+    uint64_t n = (uint64_t)h->n_layers * h->n_experts;
+    for (uint32_t r = 0; r < requests->n; r++) {
+        const uint32_t *counts = moe_requests_at(requests, r, 0);
+        for (uint64_t i = 0; i < n; i++)
+            now[i] = (float)counts[i];
+        keep(h, now);
+        h->begun++;
+    }
+    memset(now, 0, n * sizeof *now);
+}
+
 void moe_request_history_begin(struct moe_request_history *h)
 {
     float *now = h->counts + row_at(h, MOE_REQUESTS_KEPT, 0);
     uint64_t n = (uint64_t)h->n_layers * h->n_experts;
-    if (length_of(now, h->n_experts) > 0) { /* of the first layer: it has computed something */
-        uint32_t to = make_room(h);
-        memcpy(h->counts + row_at(h, to, 0), now, n * sizeof *now);
-        for (uint32_t l = 0; l < h->n_layers; l++)
-            h->norms[(uint64_t)to * h->n_layers + l] =
-                length_of(now + (uint64_t)l * h->n_experts, h->n_experts);
-        h->matched[to] = 0;
-        h->number[to] = h->begun;
-    }
+    if (length_of(now, h->n_experts) > 0) /* of the first layer: it has computed something */
+        keep(h, now);
     memset(now, 0, n * sizeof *now);
     memset(h->similarity, 0, (uint64_t)MOE_REQUESTS_KEPT * h->n_layers * sizeof *h->similarity);
     h->begun++;

@@ -4,8 +4,8 @@
  * sequence, and its collection of them). Runner and simulator predict with the same code. Pure.
  *
  * A request is a sequence; its matrix counts, for each MoE layer, the tokens that chose each
- * expert, its prompt's included. The collection begins empty, and the first request of a process
- * finds nothing in it.
+ * expert, its prompt's included. The collection begins with the documents of statistics; without
+ * them the first request of a process finds nothing in it.
  */
 #ifndef MOE_SCHED_REQUEST_HISTORY_H
 #define MOE_SCHED_REQUEST_HISTORY_H
@@ -13,10 +13,10 @@
 #include <stdint.h>
 
 #include "base/mem.h"
+#include "record/requests.h"
 
-/* Matrices kept. When there are more, the one that was matched least makes room, the oldest of
- * these first. */
-enum { MOE_REQUESTS_KEPT = 64 };
+/* MOE_REQUESTS_KEPT matrices are kept. When there are more, the one that was matched least makes
+ * room, the oldest of these first. */
 
 struct moe_request_history {
     uint32_t n_layers, n_experts;
@@ -32,6 +32,9 @@ struct moe_request_history {
 /* Takes its memory from the arena (which may only count); the shape is set, all else zero. */
 void moe_request_history_carve(struct moe_request_history *h, struct moe_arena *arena);
 
+/* Before the first request: the documents of statistics, of the same shape, become the collection.
+ */
+void moe_request_history_seed(struct moe_request_history *h, const struct moe_requests *requests);
 /* A request begins; the one before joins the collection. */
 void moe_request_history_begin(struct moe_request_history *h);
 /* n tokens' choices in a layer: chosen[n][top_k]. */

@@ -90,6 +90,75 @@ static void a_full_collection_gives_up_what_was_matched_least(void **state)
     free(block);
 }
 
+/* Documents of one token, whose experts follow from the hash. */
+static void add_document(struct moe_requests *r, uint64_t hash)
+{
+    uint32_t *counts = moe_requests_add(r, hash);
+    if (counts)
+        counts[hash % EXPERTS] = counts[EXPERTS + hash / EXPERTS % EXPERTS] = 1;
+}
+
+/* Of all documents those with the smallest hashes, in whatever order and parts they come. */
+static void statistics_keep_the_same_documents(void **state)
+{
+    enum { N = 200, PARTS = 3 };
+    struct moe_requests whole, sum, parts[PARTS];
+    struct moe_err err = {0};
+    uint64_t random = 1, hashes[N], larger = 0;
+    assert_ok(moe_requests_init(&whole, LAYERS, EXPERTS, &err), &err);
+    assert_ok(moe_requests_init(&sum, LAYERS, EXPERTS, &err), &err);
+    for (int p = 0; p < PARTS; p++)
+        assert_ok(moe_requests_init(&parts[p], LAYERS, EXPERTS, &err), &err);
+    for (int i = 0; i < N; i++) {
+        hashes[i] = i % 10 == 9 ? hashes[i - 1] : test_random(&random); /* some twice */
+        add_document(&whole, hashes[i]);
+        add_document(&parts[i % PARTS], hashes[i]);
+    }
+    for (int p = PARTS - 1; p >= 0; p--)
+        moe_requests_merge(&sum, &parts[p]);
+    assert_int_equal(whole.n, MOE_REQUESTS_KEPT);
+    assert_int_equal(sum.n, MOE_REQUESTS_KEPT);
+    assert_memory_equal(sum.hashes, whole.hashes, MOE_REQUESTS_KEPT * sizeof *sum.hashes);
+    assert_memory_equal(sum.counts, whole.counts,
+                        MOE_REQUESTS_KEPT * LAYERS * EXPERTS * sizeof *sum.counts);
+    for (uint32_t i = 0; i < MOE_REQUESTS_KEPT; i++) {
+        uint64_t hash = whole.hashes[i];
+        assert_true(i == 0 || whole.hashes[i - 1] <= hash);
+        assert_int_equal(moe_requests_at(&whole, i, 0)[hash % EXPERTS], 1);
+        assert_int_equal(moe_requests_at(&whole, i, 1)[hash / EXPERTS % EXPERTS], 1);
+    }
+    for (int i = 0; i < N; i++)
+        larger += hashes[i] > whole.hashes[MOE_REQUESTS_KEPT - 1];
+    assert_true(larger <= N - MOE_REQUESTS_KEPT && larger >= N - MOE_REQUESTS_KEPT - 1);
+    moe_requests_release(&whole);
+    moe_requests_release(&sum);
+    for (int p = 0; p < PARTS; p++)
+        moe_requests_release(&parts[p]);
+}
+
+/* The first request finds the documents of statistics. */
+static void statistics_are_earlier_requests(void **state)
+{
+    struct moe_request_history h;
+    struct moe_requests known;
+    struct moe_err err = {0};
+    void *block = open_history(&h);
+    const uint32_t first = 1;
+    assert_ok(moe_requests_init(&known, LAYERS, EXPERTS, &err), &err);
+    add_document(&known, 3); /* experts 0, 1 */
+    add_document(&known, 7); /* 1, 2 */
+    moe_request_history_seed(&h, &known);
+    moe_request_history_begin(&h);
+    assert_int_equal(h.n, 2); /* nothing else has joined */
+    moe_request_history_add(&h, 0, 1, 1, &first);
+    assert_int_equal(moe_request_history_match(&h), 1);
+    float p[EXPERTS];
+    moe_request_history_shares(&h, 1, 1, p);
+    assert_true(p[0] == 0 && p[1] == 0 && p[2] == 1);
+    moe_requests_release(&known);
+    free(block);
+}
+
 /* As the strategy's predictor: nothing in the first request, the matched one's experts later. */
 static void predictions_follow_the_matched_request(void **state)
 {
@@ -126,6 +195,8 @@ int main(void)
         cmocka_unit_test(shares_are_those_of_all_tokens),
         cmocka_unit_test(a_full_collection_gives_up_what_was_matched_least),
         cmocka_unit_test(predictions_follow_the_matched_request),
+        cmocka_unit_test(statistics_keep_the_same_documents),
+        cmocka_unit_test(statistics_are_earlier_requests),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,6 +7,7 @@
 
 #include "../test.h"
 #include "base/file.h"
+#include "base/hash.h"
 #include "record/statistics.h"
 #include "record/statistics_paths.h"
 
@@ -24,6 +25,7 @@ static const struct moe_statistics_shape SHAPE = {
 /* A document's choices and scores, the same for the same seed. */
 struct document {
     uint32_t n;
+    uint64_t hash;
     uint32_t chosen[LAYERS][MAX_TOKENS][TOP_K];
     float weights[LAYERS][MAX_TOKENS][TOP_K];
     float scores[LAYERS][MAX_TOKENS][EXPERTS];
@@ -34,6 +36,7 @@ static void make_document(struct document *d, uint64_t seed)
 {
     uint64_t rng = seed * 77 + 5;
     d->n = 1 + (uint32_t)(test_random(&rng) % MAX_TOKENS);
+    d->hash = moe_hash64(&seed, sizeof seed); /* no two alike */
     for (uint32_t l = 0; l < LAYERS; l++)
         for (uint32_t t = 0; t < d->n; t++) {
             uint32_t a = (uint32_t)(test_random(&rng) % EXPERTS);
@@ -58,7 +61,7 @@ static void make_document(struct document *d, uint64_t seed)
 static void feed(struct moe_statistics *s, const struct document *d, uint32_t batch)
 {
     struct moe_err err = {0};
-    assert_ok(moe_statistics_begin(s, d->n * 977 + 1, &err), &err);
+    assert_ok(moe_statistics_begin(s, d->hash, &err), &err);
     for (uint32_t t = 0; t < d->n; t += batch) {
         uint32_t n = d->n - t < batch ? d->n - t : batch;
         for (uint32_t l = 0; l < LAYERS; l++) {
@@ -159,10 +162,16 @@ static void counts_equal_a_naive_recount(void **state)
     }
     assert_int_equal(s->totals[MOE_TOTAL_DOCUMENTS], DOCUMENTS);
     assert_int_equal(s->totals[MOE_TOTAL_TOKENS], tokens);
+    assert_int_equal(s->requests.n, DOCUMENTS); /* so few that all are kept by themselves */
     double got_cosines = 0, got_xx = 0, got_xy = 0;
     for (uint32_t l = 0; l < LAYERS; l++) {
         assert_memory_equal(moe_series_at(s, MOE_S_ACTIVATIONS, l), active[l], sizeof active[l]);
         assert_memory_equal(moe_series_at(s, MOE_S_DECODED, l), decoded[l], sizeof decoded[l]);
+        for (uint32_t e = 0; e < EXPERTS; e++) {
+            for (uint32_t i = 0; i < DOCUMENTS; i++)
+                active[l][e] -= moe_requests_at(&s->requests, i, l)[e];
+            assert_int_equal(active[l][e], 0);
+        }
         assert_memory_equal(moe_series_at(s, MOE_S_RANK1, l), best[l], sizeof best[l]);
         assert_memory_equal(moe_series_at(s, MOE_S_PAIRS, l), pairs[l], sizeof pairs[l]);
         assert_memory_equal(moe_series_at(s, MOE_S_REUSE, l), reuse[l], sizeof reuse[l]);
