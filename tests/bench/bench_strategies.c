@@ -8,7 +8,8 @@
  *         demand=X,X,...    memory for experts: X times what one token visits (default 2)
  *         loads=X,X,...     a link on which one expert takes X times one layer's computation
  *                           (default 1)
- *         speed=X           on the test device, X times as fast as its host, instead of the CPU
+ *         of=prompt         ... times one layer's computation of the whole prompt (default:
+ * of=token) speed=X           on the test device, X times as fast as its host, instead of the CPU
  *         prompt=N decode=N tokens of a document that are its prompt, and that are fed one by one
  *                           (default 32 and 32)
  *         join=1            documents shorter than that are joined, one after the other of a text;
@@ -230,10 +231,15 @@ static int measure_layer(struct bench *b, struct moe_err *err)
             b->n_layers += c->layer_is_moe[i];
         b->slot_bytes = (double)moe_cache_slot_bytes(e->model->pack, 0);
         b->token_bytes = b->slot_bytes * b->n_layers * c->top_k;
+        const struct moe_phase_stats *p = &e->session->stats.prefill;
         b->layer_seconds = d->seconds / (double)d->tokens / c->n_layers;
-        printf("layer %.3f ms, token's demand %.1f MB, %u documents of %llu + %llu tokens\n",
-               1e3 * b->layer_seconds, b->token_bytes * 1e-6, b->n_documents,
-               (unsigned long long)b->n_prompt, (unsigned long long)b->n_decode);
+        if (b->of_prompt)
+            b->link_unit = p->seconds / (double)p->tokens * (double)b->n_prompt / c->n_layers;
+        else
+            b->link_unit = b->layer_seconds;
+        printf("layer %.3f ms%s, token's demand %.1f MB, %u documents of %llu + %llu tokens\n",
+               1e3 * b->link_unit, b->of_prompt ? " of a prompt" : "", b->token_bytes * 1e-6,
+               b->n_documents, (unsigned long long)b->n_prompt, (unsigned long long)b->n_decode);
     }
     if (status == MOE_OK && b->device)
         status = trace_documents(b, e->session, err);
@@ -304,6 +310,8 @@ static bool parse(struct bench *b, const char *arg)
         return parse_list(value, b->demand, &b->n_demand);
     if (strncmp(arg, "loads=", 6) == 0)
         return parse_list(value, b->loads, &b->n_loads);
+    if (strncmp(arg, "of=", 3) == 0)
+        return b->of_prompt = strcmp(value, "prompt") == 0, b->of_prompt || !strcmp(value, "token");
     if (strncmp(arg, "speed=", 6) == 0)
         return moe_parse_double(value, &b->speed);
     if (strncmp(arg, "seconds=", 8) == 0)

@@ -8,10 +8,12 @@
 # TEXTS: directory of {stories,math,code}.{calib,valid}.txt, tests/data unless set. BITS: of the pack,
 # 8,4,2 unless set. METHOD: of the pack, hqq unless set; linear is EdgeMoE's, one scale for each output
 # channel. The pack's dense part has 8 bits, DENSE unless set. DOCUMENTS: of each text, all unless set.
+# SHUFFLES: random maps beside each, 20 unless set; 0: none.
 # Three quarters of an hour on 2 cores; what WORK has already is not made again.
 set -eu
 cd "$(dirname "$0")/../.."
 method=${METHOD:-hqq}
+shuffles=${SHUFFLES:-20}
 work=${1:-build/bench-calibrate$([ "$method" = hqq ] || echo "-$method")}
 texts=${TEXTS:-tests/data}
 bin=${BUILD:-build}/bin
@@ -39,18 +41,18 @@ calibrate() { # MAP OPTION...
 # shellcheck disable=SC2086 # lists of options
 {
     start=$(date +%s)
-    calibrate 2.yaml $calib $check --tolerance 2% --compare
+    calibrate 1.yaml $calib $check --tolerance 1% --compare
     echo "importance of all experts, choice, curves: $(($(date +%s) - start)) s"
-    for p in 0.5 1 5 10; do
-        calibrate $p.yaml $calib $check --tolerance $p% --from "$work/2.yaml" --without fate \
+    for p in 0.5 2 5 10; do
+        calibrate $p.yaml $calib $check --tolerance $p% --from "$work/1.yaml" --without fate \
             --without hobbit
     done
 }
 
 echo
-"$bin/moe-calibrate" --show "$work/2.yaml"
+"$bin/moe-calibrate" --show "$work/1.yaml"
 echo
-echo "| pack | bytes | loss, calib | loss, valid | 20 shuffles on valid: mean, lowest to highest | map better, clearly |"
+echo "| pack | bytes | loss, calib | loss, valid | $shuffles shuffles on valid: mean, lowest to highest | map better, clearly |"
 echo "|---|---|---|---|---|---|"
 # The figures of --show: bytes after the colon, losses after "on the texts" and "on checks".
 for p in 0.5 1 2 5 10; do
@@ -59,8 +61,9 @@ for p in 0.5 1 2 5 10; do
         /^  on the texts/ { calib = $4 " (" $6 ")" }
         /^  on checks/ { valid = $3 " (" $5 ")" }
         END { printf "| map, %s%% | %s | %s | %s ", p, bytes, calib, valid }'
+    [ "$shuffles" != 0 ] || { echo "| | |" && continue; }
     # shellcheck disable=SC2046
-    "${BUILD:-build}/tests/bench/bench_maps" "$work/all.moe" "$work/$p.yaml" 20 \
+    "${BUILD:-build}/tests/bench/bench_maps" "$work/all.moe" "$work/$p.yaml" "$shuffles" \
         $(for d in $domains; do echo "$texts/$d.valid.txt"; done) | tail -n 1 |
         awk '{ printf "| %+.2f%%, %+.2f%% to %+.2f%% | %d of %d, %d |\n", $3, $4, $5, $6, $8, $7 }'
 done

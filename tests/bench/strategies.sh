@@ -5,12 +5,12 @@
 # computation is what the table says.
 #
 #   SECONDS_PER_STRATEGY=3 ROUNDS=1 tests/bench/strategies.sh [grid] [test-device] [ablations] [prompts]
-#                                                        [plans] [daop]
+#                                                        [plans] [daop] [models]
 #
 # Needs 8 GB of disk in $BUILD/bench and 4 GB of memory; the first four parts, which run when
 # none is named, take about an hour and a half. `plans` (1.5 seconds a
 # strategy in 3 rounds, about as long) is the grid with predicted figures and with auto, and sums up how
-# right these were. `daop` rehearses that paper's machine.
+# right these were. `daop` rehearses that paper's machine, `models` only makes what the others run.
 set -eu
 cd "$(dirname "$0")/../.."
 BUILD=${BUILD:-build}
@@ -131,6 +131,7 @@ for part; do
         done
         awk -f tests/bench/judge_plans.awk "$dir/plans1.txt" "$dir/plans2.txt" "$dir/plans3.txt"
         ;;
+    models) ;; # made above
     *)
         echo "strategies.sh: no part '$part'" >&2
         exit 2

@@ -39,7 +39,9 @@ struct bench {
     uint32_t n_documents;
     bool joins;        /* a text's documents are joined where they are short */
     uint64_t n_joined; /* tokens of the next document so far */
-    double token_bytes, slot_bytes, layer_seconds;
+    double token_bytes, slot_bytes, layer_seconds; /* of a decoded token */
+    double link_unit;                              /* seconds of loads=1 */
+    bool of_prompt;
     uint32_t n_layers;
     /* For predictions: the machine, and the documents in the order of the rounds as a trace. */
     struct moe_device *device;
@@ -82,7 +84,7 @@ static struct moe_engine_options engine_options(const struct bench *b, struct ce
         .expert_memory_bytes = (uint64_t)(cell.demand * b->token_bytes + 0.5),
         .pack_copy = b->copy,
         .pack_copy_bytes = b->copy_bytes,
-        .link_rate = b->slot_bytes / (cell.loads * b->layer_seconds),
+        .link_rate = b->slot_bytes / (cell.loads * b->link_unit),
         .session = {.context = (uint32_t)(b->n_prompt + b->n_decode + 1),
                     .batch = (uint32_t)b->n_prompt},
     };

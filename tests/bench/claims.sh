@@ -1,0 +1,195 @@
+#!/bin/sh
+# The papers' claims beside what this toolkit shows, made anew: prints CLAIMS.md.
+#
+#   tests/bench/claims.sh > tests/bench/CLAIMS.md     everything: about three hours on 2 quiet cores
+#   tests/bench/claims.sh F9 F10                      these rows alone, and what they need
+#
+# Results of measurements stay in WORK (build/bench/claims), one file each; what is there is not measured
+# again. Remove a file to measure it anew. TEXTS: a directory of {stories,math,code}.{calib,valid}.txt
+# (tests/data). SECONDS_PER_STRATEGY, ROUNDS: of each rehearsed cell (3 seconds, 1). Needs jq, 8 GB of disk
+# and 4 GB of memory. The rows themselves stand in claims_rows.sh.
+set -eu
+cd "$(dirname "$0")/../.."
+BUILD=${BUILD:-build}
+bin=$BUILD/bin
+work=${WORK:-$BUILD/bench/claims}
+texts=${TEXTS:-tests/data}
+domains="stories math code"
+wide=$BUILD/bench/strategies # widened packs, of strategies.sh
+mkdir -p "$work"
+
+fail() {
+    echo "claims.sh: $*" >&2
+    exit 1
+}
+command -v jq >/dev/null || fail "jq is needed (apt-get install jq)"
+
+# ---- Measuring, each once ----
+
+# once FILE COMMAND...: the command's output becomes WORK/FILE, unless it is there.
+once() {
+    out=$work/$1
+    shift
+    [ -e "$out" ] && return
+    echo "claims.sh: $(date +%H:%M) $out" >&2
+    "$@" >"$out.part" || fail "$* failed"
+    mv "$out.part" "$out"
+}
+
+of_texts() { # OPTION KIND: the option before each domain's text
+    for d in $domains; do printf '%s %s ' "$1" "$texts/$d.$2.txt"; done
+}
+
+quantize() { # NAME OPTION...: a pack of the bundled model
+    pack=$work/$1.moe
+    shift
+    [ -e "$pack" ] || "$bin/moe-quantize" -q -o "$pack" "$@" tests/models/tiny-moe
+}
+
+# Statistics at 16 bits on the validation texts, paths predicted from the calibration texts.
+profile() {
+    quantize 16 --experts 16 --dense 16
+    # shellcheck disable=SC2046
+    [ -e "$work/calib.yaml" ] ||
+        "$bin/moe-profile" -q "$work/16.moe" $(of_texts --text calib) -o "$work/calib.yaml"
+    # shellcheck disable=SC2046
+    [ -e "$work/valid.yaml" ] || "$bin/moe-profile" -q "$work/16.moe" $(of_texts --text valid) \
+        --path-stats "$work/calib.yaml" --trace "$work/valid.trace" -o "$work/valid.yaml"
+    once profile.json "$bin/moe-profile" --show "$work/valid.yaml" --json
+    once profile.txt "$bin/moe-profile" --show "$work/valid.yaml"
+}
+
+# shellcheck disable=SC2046
+ladder() {
+    once ladder.txt env BIN="$bin" sh tests/bench/ladder.sh tests/models/tiny-moe \
+        $(for d in $domains; do echo "$texts/$d.valid.txt"; done)
+}
+
+# Maps by calibrate.sh of experts with one scale a row, as EdgeMoE rounds them: in WORK/linear.
+linear_maps() {
+    once linear.txt env METHOD=linear SHUFFLES=0 TEXTS="$texts" BUILD="$BUILD" DOCUMENTS="${DOCUMENTS:-}" \
+        sh tests/bench/calibrate.sh "$work/linear"
+}
+
+# What prompts and misses may lose, by hqq at 8, 4 and 2 bits, within 1%: Fate's p, HOBBIT's thresholds.
+hqq_map() {
+    quantize 842 --experts 8,4,2
+    # shellcheck disable=SC2046
+    [ -e "$work/hqq.yaml" ] || "$bin/moe-calibrate" -q "$work/842.moe" $(of_texts --text calib) \
+        $(of_texts --check valid) --tolerance 1% --importance proxy -o "$work/hqq.yaml"
+    once hqq.json "$bin/moe-calibrate" --show "$work/hqq.yaml" --json
+}
+
+# Policies on the trace of the validation texts: one table.
+replay() {
+    profile
+    once replay.txt "$BUILD/tests/tools/replay_trace" --capacity 0.5x,1x,2x,4x "$work/valid.trace"
+}
+
+# The simulator on the same trace, strategies with commas, memory in tokens' demand: JSON rows.
+simulate() { # NAME STRATEGIES
+    profile
+    quantize 42 --experts 4,2
+    once "$1.json" "$bin/moe-plan" -q --simulate "$work/valid.trace" "$work/42.moe" --strategy "$2" \
+        --memory 1x,2x,4x --layer-seconds 1e-3 --link-rate 24M --json
+}
+
+models() {
+    [ -e "$wide/stats.yaml" ] || BUILD=$BUILD sh tests/bench/strategies.sh models
+}
+
+# Strategies side by side on the widened model: a table of bench_strategies.
+rehearse() { # NAME PACK OPTION=VALUE...
+    models
+    name=$1
+    pack=$2
+    shift 2
+    once "$name.txt" env GOMP_SPINCOUNT=1000 "$BUILD/tests/bench/bench_strategies" "$wide/$pack.moe" \
+        "$wide/stats.yaml" tests/data/stories.valid.txt,tests/data/math.valid.txt,tests/data/code.valid.txt \
+        seconds="${SECONDS_PER_STRATEGY:-3}" rounds="${ROUNDS:-1}" "$@"
+}
+
+# Nats of ten documents of each domain, the first half of each a prompt; statistics of the run as JSON.
+quality() { # NAME EXPERTS OPTION...
+    name=$1 variants=$2
+    shift 2
+    quantize "$variants" --experts "$(echo "$variants" | sed 's/./&,/g; s/,$//')"
+    [ -e "$work/quality.txt" ] || for d in $domains; do
+        awk '{ print } /^<\|endoftext\|>$/ && ++n == 10 { exit }' "$texts/$d.valid.txt"
+    done >"$work/quality.txt"
+    once "quality-$name.txt" "$bin/moe-run" -q "$work/$variants.moe" --perplexity "$work/quality.txt" \
+        --prompt-share 50% --stats-json "$work/quality-$name.json" "$@"
+}
+
+# ---- Reading ----
+
+calc() { # FORMAT EXPRESSION
+    awk "BEGIN { printf(\"$1\", $2) }"
+}
+
+of_profile() { # JQ FORMAT: a share of the profile as per cent
+    jq -r "100 * ($1)" "$work/profile.json" | awk -v f="${2:-%.1f%%}" '{ printf f, $1 }'
+}
+
+# at NAME COLUMN STRATEGY DEMAND LOADS: one figure of a rehearsed table, its last line that fits. Empty: none.
+at() {
+    awk -F' *[|] *' -v column="$2" -v strategy="$3" -v demand="$4" -v loads="$5" '
+        $2 == "strategy" { for (i = 2; i <= NF; i++) at[$i] = i }
+        $2 == strategy && $(at["demand"]) == demand && $(at["loads"]) == loads { found = $(at[column]) }
+        END { print found }' "$work/$1.txt"
+}
+
+# ratios NAME COLUMN OVER BASE LOADS DEMAND...: lowest and highest of OVER's figures over BASE's.
+ratios() {
+    name=$1 column=$2 over=$3 base=$4 loads=$5
+    shift 5
+    for demand; do
+        echo "$(at "$name" "$column" "$over" "$demand" "$loads") $(at "$name" "$column" "$base" "$demand" "$loads")"
+    done | awk '$2 > 0 { r = $1 / $2; if (!n++ || r < low) low = r; if (r > high) high = r }
+        END { printf("%.2f %.2f", low, high) }'
+}
+
+span() { # "LOW HIGH" as text
+    set -- $1
+    [ "$1" = "$2" ] && printf '%sx' "$1" || printf '%sx to %sx' "$1" "$2"
+}
+
+# ---- Judging ----
+
+# holds HERE THEIRS [NONE]: yes where at least nine tenths of the effect are there, NONE being none; partly
+# where at least a quarter is.
+holds() {
+    awk -v here="$1" -v theirs="$2" -v none="${3:-0}" 'BEGIN {
+        share = (here - none) / (theirs - none)
+        print (share >= 0.9 ? "yes" : share >= 0.25 ? "partly" : "no") }'
+}
+# worst VERDICT...: the least of several.
+worst() {
+    case " $* " in
+    *" no "*) echo no ;;
+    *" partly "*) echo partly ;;
+    *) echo yes ;;
+    esac
+}
+
+# row CLAIM THEIRS HERE HOLDS COMMAND: a line of the table; the id is that of the row at work.
+row() {
+    printf '| %s | %s | %s | %s | %s | %s |\n' "$id" "$1" "$2" "$3" "$4" "$5"
+}
+
+. tests/bench/claims_rows.sh
+
+head_of() { # PAPER
+    printf '\n## %s\n\n| id | claim | theirs | here | holds | command |\n|---|---|---|---|---|---|\n' "$1"
+}
+
+if [ $# -gt 0 ]; then
+    for id; do "row_$id" || fail "no row $id"; done
+    exit
+fi
+about
+for paper in Fate HOBBIT DAOP EdgeMoE; do
+    head_of "$paper"
+    for id in $(ids_of "$paper"); do "row_$id"; done
+done
+about_others
