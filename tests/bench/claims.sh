@@ -26,10 +26,12 @@ command -v jq >/dev/null || fail "jq is needed (apt-get install jq)"
 
 # ---- Measuring, each once ----
 
-# once FILE COMMAND...: the command's output becomes WORK/FILE, unless it is there.
+# once FILE COMMAND...: the command's output becomes WORK/FILE, unless it is there; the command itself
+# WORK/FILE.command.
 once() {
     out=$work/$1
     shift
+    echo "$*" | sed "s|$work|WORK|g; s|$BUILD/|build/|g" >"$out.command"
     [ -e "$out" ] && return
     echo "claims.sh: $(date +%H:%M) $out" >&2
     "$@" >"$out.part" || fail "$* failed"
@@ -193,3 +195,8 @@ for paper in Fate HOBBIT DAOP EdgeMoE; do
     for id in $(ids_of "$paper"); do "row_$id"; done
 done
 about_others
+printf '\n## Commands\n\nIn WORK, which is %s/bench/claims unless set:\n\n' build
+for f in "$work"/*.command; do
+    f=${f##*/}
+    printf -- '- %s: `%s`\n' "${f%.command}" "$(cat "$work/$f")"
+done
