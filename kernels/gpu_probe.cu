@@ -4,8 +4,8 @@
 
 #include "gpu_context.cuh"
 
-/* What was asked for may have failed: the runtime would give the error to whoever asks next, who
- * would take it for his own. */
+/* Clears the error of a call that may fail, so that the next check of a launch does not report it.
+ */
 static cudaError_t forget(cudaError_t result)
 {
     if (result != cudaSuccess)

@@ -11,41 +11,21 @@
  */
 #include "cache/scored.h"
 
-static void close_edgemoe(struct moe_policy *p)
-{
-    moe_scored_release((struct moe_scored *)p);
-    free(p);
-}
-
 static double frequency_of(const struct moe_scored *s, uint32_t key)
 {
     return (double)s->usage->frequency[key];
 }
 
-static int open_as(struct moe_policy **out, const struct moe_policy_params *params,
-                   const struct moe_policy_ops *ops, struct moe_err *err)
-{
-    struct moe_scored *s = moe_alloc(1, sizeof *s, err);
-    if (!s)
-        return MOE_ERR_MEMORY;
-    int status = moe_scored_init(s, ops, params, frequency_of, err);
-    if (status == MOE_OK)
-        *out = &s->base;
-    else
-        close_edgemoe(&s->base);
-    return status;
-}
-
 static int open_edgemoe(struct moe_policy **out, const struct moe_policy_params *params,
                         struct moe_err *err)
 {
-    return open_as(out, params, &moe_policy_edgemoe, err);
+    return moe_scored_open(out, &moe_policy_edgemoe, params, frequency_of, err);
 }
 
 static int open_literal(struct moe_policy **out, const struct moe_policy_params *params,
                         struct moe_err *err)
 {
-    return open_as(out, params, &moe_policy_edgemoe_literal, err);
+    return moe_scored_open(out, &moe_policy_edgemoe_literal, params, frequency_of, err);
 }
 
 static double by_layers_to_come(const struct moe_scored *s, double f, uint32_t of, uint32_t layer)
@@ -74,7 +54,7 @@ const struct moe_policy_ops moe_policy_edgemoe = {
     .describe = "what is used seldom, in layers that run again late, is evicted (EdgeMoE)",
     .needs_usage = true,
     .open = open_edgemoe,
-    .close = close_edgemoe,
+    .close = moe_scored_close,
     .use = moe_scored_use,
     .admit = moe_scored_admit,
     .drop = moe_scored_drop,
@@ -86,7 +66,7 @@ const struct moe_policy_ops moe_policy_edgemoe_literal = {
     .describe = "EdgeMoE's formula as printed, for comparison",
     .needs_usage = true,
     .open = open_literal,
-    .close = close_edgemoe,
+    .close = moe_scored_close,
     .use = moe_scored_use,
     .admit = moe_scored_admit,
     .drop = moe_scored_drop,

@@ -11,12 +11,6 @@
 
 static const double EPSILON = 1e-6; /* orders experts that the sequence has not used, by layer */
 
-static void close_infinity(struct moe_policy *p)
-{
-    moe_scored_release((struct moe_scored *)p);
-    free(p);
-}
-
 static double count_of(const struct moe_scored *s, uint32_t key)
 {
     return s->usage->count[key];
@@ -25,15 +19,7 @@ static double count_of(const struct moe_scored *s, uint32_t key)
 static int open_infinity(struct moe_policy **out, const struct moe_policy_params *params,
                          struct moe_err *err)
 {
-    struct moe_scored *s = moe_alloc(1, sizeof *s, err);
-    if (!s)
-        return MOE_ERR_MEMORY;
-    int status = moe_scored_init(s, &moe_policy_infinity, params, count_of, err);
-    if (status == MOE_OK)
-        *out = &s->base;
-    else
-        close_infinity(&s->base);
-    return status;
+    return moe_scored_open(out, &moe_policy_infinity, params, count_of, err);
 }
 
 static double ratio(const struct moe_scored *s, double count, uint32_t of, uint32_t layer)
@@ -55,7 +41,7 @@ const struct moe_policy_ops moe_policy_infinity = {
     .describe = "what the text chose seldom is evicted, of late layers first (MoE-Infinity)",
     .needs_usage = true,
     .open = open_infinity,
-    .close = close_infinity,
+    .close = moe_scored_close,
     .use = moe_scored_use,
     .admit = moe_scored_admit,
     .drop = moe_scored_drop,

@@ -8,12 +8,6 @@
  */
 #include "cache/scored.h"
 
-static void close_lfu(struct moe_policy *p)
-{
-    moe_scored_release((struct moe_scored *)p);
-    free(p);
-}
-
 static double uses_of(const struct moe_scored *s, uint32_t key)
 {
     return s->usage->count[key];
@@ -22,15 +16,7 @@ static double uses_of(const struct moe_scored *s, uint32_t key)
 static int open_lfu(struct moe_policy **out, const struct moe_policy_params *params,
                     struct moe_err *err)
 {
-    struct moe_scored *s = moe_alloc(1, sizeof *s, err);
-    if (!s)
-        return MOE_ERR_MEMORY;
-    int status = moe_scored_init(s, &moe_policy_lfu, params, uses_of, err);
-    if (status == MOE_OK)
-        *out = &s->base;
-    else
-        close_lfu(&s->base);
-    return status;
+    return moe_scored_open(out, &moe_policy_lfu, params, uses_of, err);
 }
 
 static double score(const struct moe_scored *s, double part, uint32_t of, uint32_t layer)
@@ -48,7 +34,7 @@ const struct moe_policy_ops moe_policy_lfu = {
     .describe = "the least frequently used is evicted",
     .needs_usage = true,
     .open = open_lfu,
-    .close = close_lfu,
+    .close = moe_scored_close,
     .use = moe_scored_use,
     .admit = moe_scored_admit,
     .drop = moe_scored_drop,

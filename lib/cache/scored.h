@@ -75,6 +75,28 @@ static inline int moe_scored_init(struct moe_scored *s, const struct moe_policy_
     return MOE_OK;
 }
 
+/* Open and close of a policy that has nothing of its own beside this. */
+static inline void moe_scored_close(struct moe_policy *p)
+{
+    moe_scored_release((struct moe_scored *)p);
+    free(p);
+}
+
+static inline int moe_scored_open(struct moe_policy **out, const struct moe_policy_ops *ops,
+                                  const struct moe_policy_params *params,
+                                  moe_scored_part_fn part_of, struct moe_err *err)
+{
+    struct moe_scored *s = moe_alloc(1, sizeof *s, err);
+    if (!s)
+        return MOE_ERR_MEMORY;
+    int status = moe_scored_init(s, ops, params, part_of, err);
+    if (status == MOE_OK)
+        *out = &s->base;
+    else
+        moe_scored_close(&s->base);
+    return status;
+}
+
 static inline void moe_scored_bind(struct moe_scored *s, uint32_t layer, uint32_t key)
 {
     s->bound[layer] = fmin(s->bound[layer], s->part_of(s, key));
