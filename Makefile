@@ -10,6 +10,7 @@
 #   make neon            cross-build for 64-bit ARM and, where qemu-user is there, its kernel tests
 #   make shim            the CUDA backend and its tests, compiled for the processor (needs g++)
 #   make shim-programs   the programs with that backend, in build/shim/bin
+#   make torture         what takes hours: failures at every point, kills, budgets, slow disks, a soak
 #   make check-gpu       the backend's tests on a GPU; SANITIZER=1: under compute-sanitizer
 #   make bench           benchmarks, with ratios from one run (tests/bench)
 #   make bench-strategies  every strategy side by side: over an hour
@@ -324,11 +325,22 @@ deps:
         check-format format format-check asan tsan
 replays: $(REPLAYS)
 check: deps
+	@sh tests/tools/install-tools.sh tmux
 	@$(MAKE) --no-print-directory -j2 WERROR=1 all tests replays shim \
 	    $(SHIM_DIR)/bin/moe-run
 	@$(MAKE) --no-print-directory -j2 WERROR=1 check-all
 check-all: check-floors check-rooms check-headers check-man check-format
 	@BUILD=$(BUILD) sh tests/run.sh all
+# Hours: one script after the other; torture-X runs tests/torture/X.sh alone.
+TORTURES := $(patsubst tests/torture/%.sh,torture-%,$(wildcard tests/torture/*.sh))
+.PHONY: torture torture-build $(TORTURES)
+torture: torture-build
+	@BUILD=$(BUILD) JOBS=1 sh tests/run.sh torture
+torture-build: deps
+	@sh tests/tools/install-tools.sh tmux clang libclang-rt-14-dev fuse3 libfuse3-dev
+	@$(MAKE) --no-print-directory -j2 all tests tools
+$(TORTURES): torture-%: torture-build
+	@BUILD=$(BUILD) sh tests/torture/$*.sh
 quick: all tests
 	@BUILD=$(BUILD) sh tests/run.sh quick
 

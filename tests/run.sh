@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs tests and counts: tests/run.sh [quick|all|gpu]. The last line is "N passed, N failed", with
+# Runs tests and counts: tests/run.sh [quick|all|gpu|torture]. The last line is "N passed, N failed", with
 # ", N skipped" where some were; exit 1 when any failed.
 #
 # Unit and kernel tests are cmocka programs, the rest are scripts; all speak TAP. A test that dies,
@@ -92,7 +92,11 @@ fi
 
 # ---- All of them ---------------------------------------------------------------------------------
 
-tests() { # quick|all|gpu
+tests() { # quick|all|gpu|torture
+    if [ "$1" = torture ]; then
+        printf '%s\n' tests/torture/*.sh
+        return
+    fi
     if [ "$1" = gpu ]; then
         for test in "$BUILD"/tests/gpu/test_*; do
             [ -x "$test" ] && echo "$test"
