@@ -1,7 +1,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +11,7 @@
 #include "base/file.h"
 #include "base/float16.h"
 #include "base/mem.h"
-#include "fmt/json.h"
+#include "fmt/json_scan.h"
 #include "fmt/safetensors.h"
 
 enum { MAX_SHARDS = 4096, MAX_INDEX_BYTES = 256 << 20 };
@@ -86,83 +85,144 @@ static int sort_by_name(struct opening *o, struct moe_err *err)
     return moe_tensor_list_check_names(&o->to->list, o->to->files, o->dir, err);
 }
 
-/* Opens every shard that the map names. */
-static int open_mapped_shards(struct opening *o, const char *path, json_t *map, struct moe_err *err)
+/* ---- The index ---- */
+
+/* The index's text, and what is read of it. */
+struct index {
+    char *path; /* owned */
+    struct moe_buf text, name, shard;
+    struct moe_json_scan scan;
+    bool *in_map; /* of each tensor of the sorted list, once that is known */
+};
+
+/* Opens the shard that the map names for a tensor, unless it is open. */
+static int open_mapped_shard(struct opening *o, struct index *index, struct moe_err *err)
 {
-    const char *name;
-    json_t *file;
-    json_object_foreach(map, name, file)
-    {
-        const char *shard = json_string_value(file);
-        if (!shard || strlen(shard) != json_string_length(file))
-            return moe_fail(err, MOE_ERR_FORMAT, "%s: '%.120s': a file name was expected", path,
-                            name);
-        if (!plain_file_name(shard))
-            return moe_fail(err, MOE_ERR_FORMAT,
-                            "%s: '%.120s' is in '%.120s', which is not a plain file name", path,
-                            name, shard);
-        if (find_shard(o, shard) >= 0)
-            continue;
-        if (o->to->n_files == MAX_SHARDS)
-            return moe_fail(err, MOE_ERR_FORMAT, "%s: more than %d files", path, MAX_SHARDS);
-        int status = open_shard(o, shard, err);
-        if (status != MOE_OK)
-            return status;
-    }
+    const char *name = (const char *)index->name.data, *shard = (const char *)index->shard.data;
+    if (!plain_file_name(shard))
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: '%.120s' is in '%.120s', which is not a plain file name", index->path,
+                        name, shard);
+    if (find_shard(o, shard) >= 0)
+        return MOE_OK;
+    if (o->to->n_files == MAX_SHARDS)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: more than %d files", index->path, MAX_SHARDS);
+    return open_shard(o, shard, err);
+}
+
+static int fail_misplaced(const struct opening *o, const struct index *index,
+                          const struct moe_tensor *t, const char *said, struct moe_err *err)
+{
+    return moe_fail(err, MOE_ERR_FORMAT, "%s: tensor '%.120s' is in %s, the index says %.120s",
+                    index->path, t->name, strrchr(o->to->files[t->file].path, '/') + 1, said);
+}
+
+/* The tensor is where the map says, and said once. */
+static int check_entry(struct opening *o, struct index *index, struct moe_err *err)
+{
+    const char *name = (const char *)index->name.data, *shard = (const char *)index->shard.data;
+    int64_t i = moe_tensor_list_find(&o->to->list, name);
+    if (i < 0)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: tensor '%.120s' is not in %.120s, where the index says it is",
+                        index->path, name, shard);
+    const struct moe_tensor *t = &o->to->list.items[i].tensor;
+    if (strcmp(strrchr(o->to->files[t->file].path, '/') + 1, shard) != 0)
+        return fail_misplaced(o, index, t, shard, err);
+    if (index->in_map[i])
+        return moe_json_scan_fail(&index->scan, "duplicate key '%.120s'", name);
+    index->in_map[i] = true;
     return MOE_OK;
 }
 
-/* Every tensor is where the map says, and the map has every tensor. */
-static int check_map(const struct opening *o, const char *path, json_t *map, struct moe_err *err)
+/* Calls `take` for every member of the map that comes next. */
+static int read_map(struct opening *o, struct index *index,
+                    int (*take)(struct opening *o, struct index *index, struct moe_err *err),
+                    uint64_t *n, struct moe_err *err)
 {
-    for (uint64_t i = 0; i < o->to->list.n; i++) {
-        const struct moe_tensor *t = &o->to->list.items[i].tensor;
-        const char *found = strrchr(o->to->files[t->file].path, '/') + 1;
-        const char *expected = json_string_value(json_object_get(map, t->name));
-        if (!expected || strcmp(expected, found) != 0)
-            return moe_fail(err, MOE_ERR_FORMAT,
-                            "%s: tensor '%.120s' is in %s, the index says %.120s", path, t->name,
-                            found, expected ? expected : "nothing of it");
+    struct moe_json_scan *s = &index->scan;
+    int status = MOE_OK;
+    if (moe_json_scan_peek(s) != MOE_JSON_OBJECT) {
+        moe_json_scan_skip(s);
+        return s->status;
     }
-    const char *name;
-    json_t *file;
-    json_object_foreach(map, name, file)
-    {
-        if (moe_tensor_list_find(&o->to->list, name) < 0)
-            return moe_fail(err, MOE_ERR_FORMAT,
-                            "%s: tensor '%.120s' is not in %.120s, where the index says it is",
-                            path, name, json_string_value(file));
+    moe_json_scan_enter(s);
+    for (; status == MOE_OK && moe_json_scan_next(s, &index->name); (*n)++) {
+        bool is_text = moe_json_scan_peek(s) == MOE_JSON_TEXT;
+        if (is_text)
+            moe_json_scan_text(s, &index->shard);
+        if (s->status != MOE_OK)
+            break;
+        if (!is_text || strlen((const char *)index->shard.data) != index->shard.size)
+            return moe_fail(err, MOE_ERR_FORMAT, "%s: '%.120s': a file name was expected",
+                            index->path, (const char *)index->name.data);
+        status = take(o, index, err);
     }
-    return MOE_OK;
+    return status == MOE_OK ? s->status : status;
+}
+
+/* Reads the index and calls `take` for every member of its map. */
+static int read_index(struct opening *o, struct index *index,
+                      int (*take)(struct opening *o, struct index *index, struct moe_err *err),
+                      struct moe_err *err)
+{
+    struct moe_json_scan *s = &index->scan;
+    uint64_t n = 0;
+    bool has_map = false;
+    int status = MOE_OK;
+    moe_json_scan_begin(s, index->path, index->text.data, index->text.size, true, err);
+    if (moe_json_scan_peek(s) == MOE_JSON_OBJECT) {
+        moe_json_scan_enter(s);
+        while (status == MOE_OK && moe_json_scan_next(s, &index->name)) {
+            bool is_map = strcmp((const char *)index->name.data, "weight_map") == 0;
+            if (is_map && has_map)
+                moe_json_scan_fail(s, "duplicate key 'weight_map'");
+            has_map |= is_map;
+            if (is_map)
+                status = read_map(o, index, take, &n, err);
+            else
+                moe_json_scan_skip(s);
+        }
+    } else {
+        moe_json_scan_skip(s);
+    }
+    if (status == MOE_OK)
+        status = moe_json_scan_end(s);
+    if (status == MOE_OK && n == 0)
+        status = moe_fail(err, MOE_ERR_FORMAT, "%s: 'weight_map' is missing, empty or no object",
+                          index->path);
+    return status;
+}
+
+/* Every tensor is where the map says, and the map has every tensor. */
+static int check_map(struct opening *o, struct index *index, struct moe_err *err)
+{
+    uint64_t n = o->to->list.n;
+    index->in_map = moe_alloc(n, sizeof *index->in_map, err);
+    int status = index->in_map ? read_index(o, index, check_entry, err) : MOE_ERR_MEMORY;
+    for (uint64_t i = 0; i < n && status == MOE_OK; i++)
+        if (!index->in_map[i])
+            status = fail_misplaced(o, index, &o->to->list.items[i].tensor, "nothing of it", err);
+    return status;
 }
 
 static int open_sharded(struct opening *o, struct moe_err *err)
 {
-    int status = MOE_ERR_FORMAT;
-    json_t *index = NULL;
-    char *path = moe_path_join(o->dir, index_name, err);
-    if (!path)
+    struct index index = {.path = moe_path_join(o->dir, index_name, err)};
+    if (!index.path)
         return MOE_ERR_MEMORY;
-    struct moe_err why = {0};
-    index = moe_json_read(path, MAX_INDEX_BYTES, &why);
-    if (!index) {
-        status = moe_fail(err, why.status, "%s", why.text);
-        goto done;
-    }
-    json_t *map = json_object_get(index, "weight_map");
-    if (!json_is_object(map) || json_object_size(map) == 0) {
-        status =
-            moe_fail(err, MOE_ERR_FORMAT, "%s: 'weight_map' is missing, empty or no object", path);
-        goto done;
-    }
-    status = open_mapped_shards(o, path, map, err);
+    int status = moe_file_read_all(index.path, MAX_INDEX_BYTES, &index.text, err);
+    if (status == MOE_OK)
+        status = read_index(o, &index, open_mapped_shard, err);
     if (status == MOE_OK)
         status = sort_by_name(o, err);
     if (status == MOE_OK)
-        status = check_map(o, path, map, err);
-done:
-    moe_json_free(index);
-    free(path);
+        status = check_map(o, &index, err);
+    moe_buf_release(&index.text);
+    moe_buf_release(&index.name);
+    moe_buf_release(&index.shard);
+    free(index.in_map);
+    free(index.path);
     return status;
 }
 

@@ -1,14 +1,12 @@
 #include "fmt/safetensors.h"
 
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdbool.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
-#include "fmt/json.h"
+#include "fmt/json_scan.h"
 
 static const struct {
     const char *name;
@@ -22,123 +20,231 @@ static const struct {
     {"BOOL", 1, MOE_DTYPE_OTHER}, {"F8_E4M3", 1, MOE_DTYPE_OTHER}, {"F8_E5M2", 1, MOE_DTYPE_OTHER},
 };
 
-/* A whole number that is not negative; sizes beyond 2^63 make no sense in a file. */
-static bool whole_number(const json_t *value, uint64_t *out)
-{
-    if (!json_is_integer(value) || json_integer_value(value) < 0)
-        return false;
-    *out = (uint64_t)json_integer_value(value);
-    return true;
-}
+/* ---- A tensor's members ---- */
 
-static int read_dtype(struct moe_tensor_entry *item, const char *where, const json_t *entry,
-                      int *item_bytes, struct moe_err *err)
+/* What a tensor's description said so far. */
+struct description {
+    const char *where; /* "PATH: tensor 'NAME'" */
+    struct moe_buf text;
+    bool has_dtype, has_shape, has_offsets;
+    int item_bytes;  /* 0: of an unknown type */
+    uint64_t n_dims; /* as written, which may be more than are kept */
+    uint64_t offsets[2];
+};
+
+static int read_dtype(struct moe_json_scan *s, struct moe_tensor_entry *item, struct description *d,
+                      struct moe_err *err)
 {
-    const char *dtype = NULL;
-    int status = moe_json_get_text(where, entry, "dtype", true, &dtype, err);
-    if (status != MOE_OK)
-        return status;
+    enum moe_json_kind kind = moe_json_scan_peek(s);
+    if (kind == MOE_JSON_NONE)
+        return s->status;
+    if (kind != MOE_JSON_TEXT)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: 'dtype' is %s, a text was expected", d->where,
+                        moe_json_kind_name(kind));
+    moe_json_scan_text(s, &d->text);
+    if (s->status != MOE_OK)
+        return s->status;
+    const char *dtype = (const char *)d->text.data;
+    if (strlen(dtype) != d->text.size)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: 'dtype' has a NUL character inside", d->where);
     snprintf(item->dtype_name, sizeof item->dtype_name, "%s", dtype);
-    *item_bytes = 0;
     for (size_t i = 0; i < sizeof known_dtypes / sizeof known_dtypes[0]; i++)
         if (strcmp(dtype, known_dtypes[i].name) == 0) {
-            *item_bytes = known_dtypes[i].bytes;
+            d->item_bytes = known_dtypes[i].bytes;
             item->tensor.dtype = known_dtypes[i].dtype;
         }
+    d->has_dtype = true;
     return MOE_OK;
 }
 
-static int read_shape(struct moe_tensor *t, const char *where, const json_t *entry,
+static int read_shape(struct moe_json_scan *s, struct moe_tensor *t, struct description *d,
                       struct moe_err *err)
 {
-    const json_t *shape = json_object_get(entry, "shape");
-    if (!json_is_array(shape))
-        return moe_fail(err, MOE_ERR_FORMAT, "%s: 'shape' is missing or not an array", where);
-    size_t n_dims = json_array_size(shape);
+    if (moe_json_scan_peek(s) != MOE_JSON_ARRAY)
+        return s->status != MOE_OK ? s->status
+                                   : moe_fail(err, MOE_ERR_FORMAT,
+                                              "%s: 'shape' is missing or not an array", d->where);
     t->n_items = 1;
-    for (size_t i = 0; i < n_dims; i++) {
+    moe_json_scan_enter(s);
+    for (; moe_json_scan_next(s, NULL); d->n_dims++) {
         uint64_t dim;
-        if (!whole_number(json_array_get(shape, i), &dim) ||
-            !moe_mul_u64(t->n_items, dim, &t->n_items))
-            return moe_fail(err, MOE_ERR_FORMAT, "%s: 'shape' has an impossible dimension %zu",
-                            where, i);
-        if (i < MOE_MAX_TENSOR_DIMS)
-            t->dims[i] = dim;
+        bool possible = moe_json_scan_u64(s, &dim) && moe_mul_u64(t->n_items, dim, &t->n_items);
+        if (s->status != MOE_OK)
+            break;
+        if (!possible)
+            return moe_fail(err, MOE_ERR_FORMAT, "%s: 'shape' has an impossible dimension %" PRIu64,
+                            d->where, d->n_dims);
+        if (d->n_dims < MOE_MAX_TENSOR_DIMS)
+            t->dims[d->n_dims] = dim;
     }
-    t->n_dims = n_dims < MOE_MAX_TENSOR_DIMS ? (int)n_dims : MOE_MAX_TENSOR_DIMS;
-    if (n_dims == 0) { /* a scalar is a vector of one */
+    d->has_shape = true;
+    return s->status;
+}
+
+static int read_offsets(struct moe_json_scan *s, struct description *d, struct moe_err *err)
+{
+    uint32_t n = 0;
+    bool right = moe_json_scan_peek(s) == MOE_JSON_ARRAY;
+    if (right)
+        moe_json_scan_enter(s);
+    while (right && moe_json_scan_next(s, NULL))
+        right = n < 2 && moe_json_scan_u64(s, &d->offsets[n++]);
+    if (s->status != MOE_OK)
+        return s->status;
+    if (!right || n != 2 || d->offsets[0] > d->offsets[1])
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: 'data_offsets' is missing or not two rising numbers", d->where);
+    d->has_offsets = true;
+    return MOE_OK;
+}
+
+/* What follows from all members together. */
+static int check_description(struct moe_tensor_entry *item, const struct description *d,
+                             uint64_t data_offset, uint64_t data_bytes, struct moe_err *err)
+{
+    struct moe_tensor *t = &item->tensor;
+    uint64_t begin = d->offsets[0], end = d->offsets[1], expected;
+    if (!d->has_dtype)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: 'dtype' is missing", d->where);
+    if (!d->has_shape)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: 'shape' is missing or not an array", d->where);
+    if (!d->has_offsets)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: 'data_offsets' is missing or not two rising numbers", d->where);
+    t->n_dims = d->n_dims < MOE_MAX_TENSOR_DIMS ? (int)d->n_dims : MOE_MAX_TENSOR_DIMS;
+    if (d->n_dims == 0) { /* a scalar is a vector of one */
         t->n_dims = 1;
         t->dims[0] = 1;
     }
     /* Empty tensors and those of higher rank may exist; only reading them is refused. */
-    if (t->n_items == 0 || n_dims > MOE_MAX_TENSOR_DIMS)
+    if (t->n_items == 0 || d->n_dims > MOE_MAX_TENSOR_DIMS)
         t->dtype = MOE_DTYPE_OTHER;
-    return MOE_OK;
-}
-
-static int read_offsets(struct moe_tensor *t, const char *where, const json_t *entry,
-                        int item_bytes, uint64_t data_offset, uint64_t data_bytes,
-                        struct moe_err *err)
-{
-    const json_t *offsets = json_object_get(entry, "data_offsets");
-    uint64_t begin, end;
-    if (!json_is_array(offsets) || json_array_size(offsets) != 2 ||
-        !whole_number(json_array_get(offsets, 0), &begin) ||
-        !whole_number(json_array_get(offsets, 1), &end) || begin > end)
-        return moe_fail(err, MOE_ERR_FORMAT,
-                        "%s: 'data_offsets' is missing or not two rising numbers", where);
     if (end > data_bytes)
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: ends at byte %" PRIu64 " of the data, of which there are %" PRIu64
                         " (file cut short?)",
-                        where, end, data_bytes);
+                        d->where, end, data_bytes);
     t->bytes = end - begin;
     t->offset = data_offset + begin;
-    uint64_t expected;
-    if (item_bytes &&
-        (!moe_mul_u64(t->n_items, (uint64_t)item_bytes, &expected) || expected != t->bytes))
+    if (d->item_bytes &&
+        (!moe_mul_u64(t->n_items, (uint64_t)d->item_bytes, &expected) || expected != t->bytes))
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: %" PRIu64 " bytes do not fit its shape of %" PRIu64
                         " items of %d bytes",
-                        where, t->bytes, t->n_items, item_bytes);
+                        d->where, t->bytes, t->n_items, d->item_bytes);
     return MOE_OK;
+}
+
+/* Reads the members that are wanted, each of which may be there once. */
+static int read_members(struct moe_json_scan *s, struct moe_tensor_entry *item,
+                        struct description *d, struct moe_buf *key, struct moe_err *err)
+{
+    static const char *const names[] = {"dtype", "shape", "data_offsets"};
+    enum { N_NAMES = sizeof names / sizeof names[0] };
+    bool seen[N_NAMES] = {false};
+    int status = MOE_OK;
+    moe_json_scan_enter(s);
+    while (status == MOE_OK && moe_json_scan_next(s, key)) {
+        int i = 0;
+        while (i < N_NAMES && strcmp((const char *)key->data, names[i]) != 0)
+            i++;
+        if (i < N_NAMES && seen[i])
+            return moe_json_scan_fail(s, "duplicate key '%s'", names[i]);
+        if (i < N_NAMES)
+            seen[i] = true;
+        if (i == N_NAMES || moe_json_scan_peek(s) == MOE_JSON_NULL)
+            moe_json_scan_skip(s);
+        else
+            status = i == 0   ? read_dtype(s, item, d, err)
+                     : i == 1 ? read_shape(s, &item->tensor, d, err)
+                              : read_offsets(s, d, err);
+    }
+    return status == MOE_OK ? s->status : status;
+}
+
+/* ---- The header ---- */
+
+static int read_tensor(struct moe_json_scan *s, struct moe_tensor_entry *item, const char *name,
+                       struct moe_buf *key, uint64_t data_offset, uint64_t data_bytes,
+                       struct moe_err *err)
+{
+    char where[384];
+    struct description d = {.where = where};
+    snprintf(where, sizeof where, "%.220s: tensor '%.120s'", name, item->tensor.name);
+    enum moe_json_kind kind = moe_json_scan_peek(s);
+    if (kind == MOE_JSON_NONE)
+        return s->status;
+    if (kind != MOE_JSON_OBJECT)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: an object with 'dtype' was expected", where);
+    int status = read_members(s, item, &d, key, err);
+    if (status == MOE_OK)
+        status = check_description(item, &d, data_offset, data_bytes, err);
+    moe_buf_release(&d.text);
+    return status;
+}
+
+/* Enters the header's object. */
+static int enter_header(struct moe_json_scan *s, const char *name, struct moe_err *err)
+{
+    enum moe_json_kind kind = moe_json_scan_peek(s);
+    if (kind != MOE_JSON_NONE && kind != MOE_JSON_OBJECT)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: its header is not a JSON object", name);
+    moe_json_scan_enter(s);
+    return s->status;
+}
+
+/* The header's n bytes at `json` name `twin` twice: says where the second time is. */
+static int fail_twice(const char *name, const void *json, uint64_t n, const char *twin,
+                      struct moe_err *err)
+{
+    struct moe_json_scan s;
+    struct moe_buf key = {0};
+    int times = 0;
+    moe_json_scan_begin(&s, name, json, n, false, err);
+    moe_json_scan_enter(&s);
+    while (moe_json_scan_next(&s, &key)) {
+        times += strcmp((const char *)key.data, twin) == 0;
+        if (times == 2)
+            moe_json_scan_fail(&s, "duplicate key '%.120s'", twin);
+        moe_json_scan_skip(&s);
+    }
+    moe_buf_release(&key);
+    return s.status;
 }
 
 int moe_safetensors_parse(struct moe_tensor_list *list, const char *name, int file,
                           const void *json, uint64_t n, uint64_t data_offset, uint64_t data_bytes,
                           struct moe_err *err)
 {
-    json_t *header = moe_json_parse(name, json, n, err);
-    if (!header)
-        return MOE_ERR_FORMAT;
-    int status = MOE_OK;
+    static const char metadata[] = "__metadata__";
+    struct moe_json_scan s;
+    struct moe_buf key = {0};
     uint64_t first = list->n;
-    if (!json_is_object(header))
-        status = moe_fail(err, MOE_ERR_FORMAT, "%s: its header is not a JSON object", name);
-    void *at = status == MOE_OK ? json_object_iter(header) : NULL;
-    for (; at && status == MOE_OK; at = json_object_iter_next(header, at)) {
-        const char *key = json_object_iter_key(at);
-        const json_t *entry = json_object_iter_value(at);
-        if (strcmp(key, "__metadata__") == 0)
+    const char *twin = NULL;
+    bool has_metadata = false;
+    moe_json_scan_begin(&s, name, json, n, false, err);
+    int status = enter_header(&s, name, err);
+    while (status == MOE_OK && moe_json_scan_next(&s, &key)) {
+        if (strcmp((const char *)key.data, metadata) == 0) {
+            if (has_metadata)
+                moe_json_scan_fail(&s, "duplicate key '%s'", metadata);
+            has_metadata = true;
+            moe_json_scan_skip(&s);
             continue;
-        char where[384];
-        snprintf(where, sizeof where, "%.220s: tensor '%.120s'", name, key);
-        struct moe_tensor_entry *item = moe_tensor_list_add(list, key, strlen(key), err);
-        if (!item) {
-            status = MOE_ERR_MEMORY;
-            break;
         }
-        item->tensor.file = file;
-        int item_bytes;
-        status = read_dtype(item, where, entry, &item_bytes, err);
-        if (status == MOE_OK)
-            status = read_shape(&item->tensor, where, entry, err);
-        if (status == MOE_OK)
-            status =
-                read_offsets(&item->tensor, where, entry, item_bytes, data_offset, data_bytes, err);
+        struct moe_tensor_entry *item =
+            moe_tensor_list_add(list, (const char *)key.data, key.size, err);
+        if (item)
+            item->tensor.file = file;
+        status =
+            item ? read_tensor(&s, item, name, &key, data_offset, data_bytes, err) : MOE_ERR_MEMORY;
     }
-    moe_json_free(header);
+    moe_buf_release(&key);
     if (status == MOE_OK)
-        status = moe_tensor_list_check_overlaps(list, first, name, err);
-    return status;
+        status = moe_json_scan_end(&s);
+    if (status == MOE_OK)
+        status = moe_tensor_list_find_twin(list, first, &twin, err);
+    if (status == MOE_OK && twin)
+        status = fail_twice(name, json, n, twin, err);
+    return status == MOE_OK ? moe_tensor_list_check_overlaps(list, first, name, err) : status;
 }

@@ -79,6 +79,29 @@ int moe_tensor_list_check_overlaps(const struct moe_tensor_list *list, uint64_t 
     return status;
 }
 
+static int compare_texts(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+int moe_tensor_list_find_twin(const struct moe_tensor_list *list, uint64_t first, const char **twin,
+                              struct moe_err *err)
+{
+    uint64_t n = list->n - first;
+    const char **names = moe_alloc(n, sizeof *names, err);
+    *twin = NULL;
+    if (!names)
+        return MOE_ERR_MEMORY;
+    for (uint64_t i = 0; i < n; i++)
+        names[i] = list->items[first + i].tensor.name;
+    qsort(names, n, sizeof *names, compare_texts);
+    for (uint64_t i = 1; i < n && !*twin; i++)
+        if (strcmp(names[i - 1], names[i]) == 0)
+            *twin = names[i];
+    free(names);
+    return MOE_OK;
+}
+
 static int compare_names(const void *a, const void *b)
 {
     return strcmp(((const struct moe_tensor_entry *)a)->tensor.name,

@@ -37,6 +37,10 @@ struct moe_tensor_entry *moe_tensor_list_add(struct moe_tensor_list *list, const
  * begins the error text. */
 int moe_tensor_list_check_overlaps(const struct moe_tensor_list *list, uint64_t first,
                                    const char *name, struct moe_err *err);
+/* A name that two of the tensors from number `first` on have, borrowed, in *twin; NULL: there is
+ * none. */
+int moe_tensor_list_find_twin(const struct moe_tensor_list *list, uint64_t first, const char **twin,
+                              struct moe_err *err);
 void moe_tensor_list_sort(struct moe_tensor_list *list); /* by name */
 /* In a sorted list: its number, or -1. */
 int64_t moe_tensor_list_find(const struct moe_tensor_list *list, const char *name);

@@ -160,7 +160,14 @@ static void damaged_headers_are_refused(void **state)
          "overlap"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
          "\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}",
-         "duplicate"},
+         "line 1 column 59: duplicate key 'a'"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4],\"shape\":[1]}}",
+         "duplicate key 'shape'"},
+        {"{\"__metadata__\":{},\"__metadata__\":{}}", "duplicate key '__metadata__'"},
+        {"{\"a\":{\"dtype\":null,\"shape\":[1],\"data_offsets\":[0,4]}}", "'dtype' is missing"},
+        {"{\"a\":{\"dtype\":\"F\\u0000\",\"shape\":[1],\"data_offsets\":[0,4]}}", "NUL"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4,4]}}", "two rising"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4],\"x\":[{]}}", "line 1"},
     };
     for (size_t i = 0; i < N_ITEMS(cases); i++) {
         write_tensors("model.safetensors", cases[i].header, 16);
@@ -233,8 +240,9 @@ static void shards_are_joined(void **state)
     struct moe_err err = {0};
     write_tensors("one.safetensors", shard_a, 4);
     write_tensors("two.safetensors", shard_b, 8);
-    write_index("{\"metadata\":{\"total_size\":12},\"weight_map\":{\"a\":\"one.safetensors\","
-                "\"b\":\"two.safetensors\",\"c\":\"two.safetensors\"}}");
+    write_index(
+        "{\"metadata\":{\"total_size\":12,\"loss\":NaN},\"weight_map\":{\"a\":\"one.safetensors\","
+        "\"b\":\"two.safetensors\",\"c\":\"two.safetensors\"}}");
     struct moe_checkpoint *ck = expect_opened();
     assert_int_equal(moe_checkpoint_n_tensors(ck), 3);
     const struct moe_tensor *t;
@@ -267,6 +275,11 @@ static void index_and_shards_must_agree(void **state)
          "'b' is in"},
         {"{\"weight_map\":{\"a\":\"one.safetensors\",\"x\":\"twice.safetensors\"}}", "both in"},
         {"{\"weight_map\":{\"a\":\"one.safetensors\"}", "line"},
+        {"{\"weight_map\":{\"a\":\"one.safetensors\",\n\"a\":\"one.safetensors\"}}",
+         "line 2 column 22: duplicate key 'a'"},
+        {"{\"weight_map\":{\"a\":\"one.safetensors\"},\"weight_map\":{}}",
+         "duplicate key 'weight_map'"},
+        {"{\"weight_map\":{\"a\":\"one.safetensors\"},\"x\":[{]}", "line 1 column"},
     };
     write_tensors("one.safetensors", shard_a, 4);
     write_tensors("twice.safetensors", shard_a, 4);

@@ -1,0 +1,78 @@
+/*
+ * Reading JSON in place, value by value, in memory that does not grow with the text: for headers
+ * and indexes, which may be large and of which little is wanted. What is not wanted is skipped.
+ *
+ *     begin; enter the object; while (next key) read or skip its value; end
+ *
+ * Strict: UTF-8, escapes with their surrogates, JSON's numbers, nesting to MOE_JSON_SCAN_DEPTH. The
+ * first error ends the reading: from then on there is no next member and no value, and the end
+ * returns its status. Keys that occur twice are for the caller to notice.
+ */
+#ifndef MOE_FMT_JSON_SCAN_H
+#define MOE_FMT_JSON_SCAN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+#include "base/err.h"
+
+enum {
+    MOE_JSON_SCAN_DEPTH = 2048,
+    MOE_JSON_SCAN_TEXT_MAX = 1 << 16, /* bytes of a key or text that is wanted */
+};
+
+enum moe_json_kind {
+    MOE_JSON_NONE = 0, /* after an error */
+    MOE_JSON_OBJECT,
+    MOE_JSON_ARRAY,
+    MOE_JSON_TEXT,
+    MOE_JSON_NUMBER,
+    MOE_JSON_TRUTH,
+    MOE_JSON_NULL,
+    MOE_JSON_NOT_FINITE, /* NaN, Infinity, -Infinity */
+};
+
+struct moe_json_scan {
+    int status; /* of the first error; MOE_OK so far */
+    /* Private. */
+    struct moe_err *err;
+    const char *name;
+    const uint8_t *text, *at, *end;
+    bool python; /* the numbers that are not finite are values */
+    bool first;  /* nothing of the innermost object or array has been read */
+    uint32_t depth;
+    uint8_t objects[MOE_JSON_SCAN_DEPTH / 8]; /* a bit for each level: an object, not an array */
+};
+
+/* The n bytes at `text`, which must outlive the reading; `name` (a path) begins error texts, which
+ * give line and column. `python`: NaN and the infinities are values, as Python's json writes them.
+ */
+void moe_json_scan_begin(struct moe_json_scan *s, const char *name, const void *text, uint64_t n,
+                         bool python, struct moe_err *err);
+/* The status of the whole; nothing but blanks may follow what was read. */
+int moe_json_scan_end(struct moe_json_scan *s);
+
+/* What comes next, which is not read by this. */
+enum moe_json_kind moe_json_scan_peek(struct moe_json_scan *s);
+/* "an object", "a number" ... for error texts. */
+const char *moe_json_kind_name(enum moe_json_kind kind);
+
+/* Enters the object or array that comes next (peek says which). */
+void moe_json_scan_enter(struct moe_json_scan *s);
+/* Whether another member or item of it follows, whose value comes next; else it has been left.
+ * Of an object's member `key` gets the key, which holds no NUL, in a buffer that may be used again;
+ * NULL: the key does not matter. */
+bool moe_json_scan_next(struct moe_json_scan *s, struct moe_buf *key);
+
+/* Reads past the next value, whatever it is. */
+void moe_json_scan_skip(struct moe_json_scan *s);
+/* The next value, a text: `out` gets its bytes and a NUL behind them. It may hold NULs. */
+void moe_json_scan_text(struct moe_json_scan *s, struct moe_buf *out);
+/* The next value where it is a whole number from 0 to 2^63 - 1, written as one; else false. */
+bool moe_json_scan_u64(struct moe_json_scan *s, uint64_t *out);
+
+/* An error where the reading is: "NAME: line L column C: TEXT". Returns MOE_ERR_FORMAT. */
+int moe_json_scan_fail(struct moe_json_scan *s, const char *format, ...) MOE_PRINTF(2, 3);
+
+#endif
