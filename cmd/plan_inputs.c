@@ -99,8 +99,8 @@ static struct moe_plan_memory shape_memory(const struct plan_inputs *in)
         return m;
     m.program = SHAPE_PROGRAM;
     m.dense = in->bytes.dense;
-    m.kv = in->bytes.kv_position * m.context;
-    m.work = moe_session_bytes(&in->config, &so) - moe_session_kv_bytes(&in->config, &so);
+    m.kv = moe_session_kv_bytes(&in->config, &so);
+    m.work = moe_session_bytes(&in->config, &so) - m.kv;
     return m;
 }
 

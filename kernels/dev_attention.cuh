@@ -105,8 +105,8 @@ template <int T> struct alignas(16) tile {
         };
     };
     struct column columns[T];
-    uint32_t begin, end;   /* positions that any column sees */
-    uint64_t keys, values; /* cells in front of the head's */
+    uint32_t begin, end;        /* positions that any column sees */
+    uint32_t sequence, kv_head; /* whose cells it reads */
 };
 
 /* Positions that a row sees. */
@@ -152,9 +152,8 @@ static __device__ struct run open_run(const struct attend &s, struct tile<T> *ti
     }
     __syncthreads();
     if (t == 0) {
-        uint64_t head = dev_kv_head(a.kv, a.layer, sequence, kv_head);
-        tile->keys = dev_kv_keys(a.kv, head);
-        tile->values = dev_kv_values(a.kv, head);
+        tile->sequence = sequence;
+        tile->kv_head = kv_head;
         tile->begin = UINT32_MAX;
         tile->end = 0;
         for (uint32_t i = run.from; i < run.to; i++) {
@@ -180,7 +179,7 @@ static __device__ __forceinline__ void finish_fresh(const struct attend &s, stru
         int kind = item < T ? DEV_QUERIES : item == T ? DEV_KEYS : DEV_VALUES;
         uint32_t head = kind == DEV_QUERIES ? tile->columns[item].head : kv_head;
         uint32_t position = h.rows[0].position;
-        uint64_t cells = dev_kv_head(h.kv, h.layer, h.rows[0].sequence, kv_head);
+        uint64_t cells = dev_kv_head(h.kv, h.layer, h.rows[0].sequence, position, kv_head);
         auto put = [&](uint32_t d, float v) {
             if (kind == DEV_QUERIES)
                 tile->query[d * T + item] = v * s.a.scale;
@@ -203,6 +202,7 @@ static __device__ __forceinline__ void score(const struct attend &s, struct tile
                                              uint32_t base, uint32_t begin, uint32_t end)
 {
     const struct moe_gpu_kv &kv = s.a.kv;
+    uint64_t head = dev_kv_head(kv, s.a.layer, tile->sequence, base, tile->kv_head);
     const Cell *keys[EACH];
     float sum[EACH][T] = {};
     bool any = false;
@@ -211,7 +211,7 @@ static __device__ __forceinline__ void score(const struct attend &s, struct tile
         any = any || (p >= begin && p < end);
         /* For positions whose scores are not read any existing key will do. */
         p = p < begin || p >= end ? begin : p;
-        keys[i] = (const Cell *)kv.keys + tile->keys + dev_key_cell(kv, base + p);
+        keys[i] = (const Cell *)kv.keys + dev_kv_keys(kv, head) + dev_key_cell(kv, p);
     }
     for (uint32_t first = 0; first < kv.key_dim; first += QUERY_PART) {
         uint32_t n = min(kv.key_dim - first, (uint32_t)QUERY_PART);
@@ -277,11 +277,11 @@ static __device__ __forceinline__ void blend(const struct attend &s, struct tile
                                              uint32_t base, uint32_t begin, uint32_t end)
 {
     const struct moe_gpu_kv &kv = s.a.kv;
+    uint64_t head = dev_kv_head(kv, s.a.layer, tile->sequence, base, tile->kv_head);
     begin -= begin % 4; /* e is 0 in front */
     for (uint32_t item = threadIdx.x; item < kv.value_dim * (T / H); item += ATTEND_THREADS) {
         uint32_t d = item % kv.value_dim, first = item / kv.value_dim * H, p = begin;
-        const Cell *v =
-            (const Cell *)kv.values + tile->values + dev_value_cell(kv, d) + (uint64_t)base * 16;
+        const Cell *v = (const Cell *)kv.values + dev_kv_values(kv, head) + dev_value_cell(kv, d);
         const float *e = tile->scores + first * CHUNK;
         float o[H] = {};
 #pragma unroll 2

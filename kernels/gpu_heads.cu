@@ -27,7 +27,7 @@ static __global__ void __launch_bounds__(HEADS_THREADS) finish_heads_kernel(stru
     float r = dev_norm_heads(h, kind, blockIdx.x, &stage);
     for (uint32_t head = threadIdx.x / DEV_WARP; head < n_heads; head += blockDim.x / DEV_WARP) {
         float *q = h.q + blockIdx.x * h.q_stride + (uint64_t)head * h.head_dim;
-        uint64_t cells = dev_kv_head(h.kv, h.layer, at.sequence, head);
+        uint64_t cells = dev_kv_head(h.kv, h.layer, at.sequence, at.position, head);
         dev_finish_head(h, kind, blockIdx.x, head, r, [&](uint32_t d, float v) {
             if (kind == DEV_QUERIES)
                 q[d] = v;
@@ -57,7 +57,7 @@ static __device__ void store_latent(const struct moe_gpu_latent &l, const struct
 {
     __shared__ struct dev_stage stage;
     const float *latent = l.v + blockIdx.x * l.v_stride, *shared = latent + l.kv_rank;
-    uint64_t cells = dev_kv_head(l.kv, l.layer, at.sequence, 0);
+    uint64_t cells = dev_kv_head(l.kv, l.layer, at.sequence, at.position, 0);
     float squares = dev_block_sum<true>(&stage, l.kv_rank, [&](uint32_t i) { return latent[i]; });
     float r = moe_math_rms_scale(squares, l.kv_rank, l.eps);
     for (uint32_t d = threadIdx.x; d < l.kv_rank; d += blockDim.x) {

@@ -184,11 +184,14 @@ uint64_t moe_gpu_bf16_rows(const struct moe_gpu *g);
 
 /* ---- Attention ---- */
 
-/* The KV cache, laid out as the processor's (run/kv.h). */
+/* The KV cache, laid out as the processor's, in blocks (run/kv.h). */
 struct moe_gpu_kv {
     uint8_t *keys, *values;
-    bool f16; /* cells of 2 bytes; else f32 */
-    uint32_t n_positions, key_dim, value_dim, value_padded, n_heads, n_sequences;
+    const uint32_t *table;    /* [sequences][per_sequence] the blocks of each */
+    bool f16;                 /* cells of 2 bytes; else f32 */
+    uint32_t block_positions; /* MOE_ATTENTION_CHUNK, or the whole context where that is less */
+    uint32_t per_sequence;
+    uint32_t key_dim, value_dim, value_padded, n_heads, n_layers;
 };
 
 /* Ordinary attention's queries, keys and values, fresh from their products: biases, norms,

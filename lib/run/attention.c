@@ -6,8 +6,9 @@
  *
  * A row at position p sees the positions up to p, in a layer with a window of n the last n of
  * these. They are taken in chunks: chunk c begins at position c * MOE_ATTENTION_CHUNK. So scratch
- * memory does not grow with the context, and a device that computes chunks side by side gets the
- * same bits. For a row and a head, with the query times attn_scale (each value rounded):
+ * memory does not grow with the context, a device that computes chunks side by side gets the
+ * same bits, and chunks may lie anywhere (kv.h, blocks). For a row and a head, with the query times
+ * attn_scale (each value rounded):
  *
  *   score    s_p = the panel product of key p and the query: one fma chain over key_dim
  *   chunk    of each in which the row sees a position, over those it sees:
@@ -94,7 +95,7 @@ struct tile {
     uint32_t n, nt; /* columns; with those that fill it up and see nothing */
     struct column cols[MOE_TILE];
     struct span sees[MOE_TILE]; /* positions */
-    const uint8_t *keys, *values;
+    uint32_t sequence, kv_head;
     float *query;  /* [key_dim][nt] */
     float *scores; /* [nt][CHUNK] */
     float *shares; /* [CHUNK][nt] e, from the first panel that a column sees on; nt > 1 */
@@ -119,12 +120,11 @@ static void open_tile(const struct attend *a, const struct moe_attn_tile *from, 
                       float *scratch, struct tile *tile)
 {
     const struct moe_kv *kv = a->kv;
-    uint32_t sequence = a->rows[from->first_row].sequence;
     *tile = (struct tile){
         .n = from->n,
         .nt = 1u << tile_log2(from->n),
-        .keys = moe_kv_keys(kv, a->layer, sequence, kv_head),
-        .values = moe_kv_values(kv, a->layer, sequence, kv_head),
+        .sequence = a->rows[from->first_row].sequence,
+        .kv_head = kv_head,
         .scores = scratch,
         .shares = scratch + MOE_TILE * CHUNK,
         .part = scratch + MOE_TILE * 2 * CHUNK,
@@ -179,8 +179,9 @@ static float exp_seen(float *scores, struct span seen, struct span any, float *l
     return moe_kern.exp_sum(scores, seen.begin, seen.end, largest);
 }
 
-static void attend_chunk(const struct moe_kv *kv, struct tile *tile, uint32_t base)
+static void attend_chunk(const struct attend *a, struct tile *tile, uint32_t base)
 {
+    const struct moe_kv *kv = a->kv;
     int form = moe_kern_layout_index(kv->layout.kind), log2 = tile_log2(tile->nt);
     struct span seen[MOE_TILE];
     float largest[MOE_TILE], sum[MOE_TILE];
@@ -190,11 +191,14 @@ static void attend_chunk(const struct moe_kv *kv, struct tile *tile, uint32_t ba
     if (any.end == 0) /* rows far apart, with a window */
         return;
     any.begin -= any.begin % MOE_PANEL_ROWS;
+    uint32_t block = moe_kv_block(kv, tile->sequence, base);
+    const uint8_t *keys = moe_kv_keys(kv, a->layer, block, tile->kv_head);
+    const uint8_t *values = moe_kv_values(kv, a->layer, block, tile->kv_head);
 
     struct moe_tile in = {.x = tile->query};
     for (uint32_t p = any.begin; p < any.end; p += MOE_PANEL_ROWS)
-        moe_kern.panel[form][log2](tile->keys + ((uint64_t)base + p) * kv->key_dim * kv->item_bytes,
-                                   kv->layout, kv->key_dim, &in, tile->scores + p, CHUNK);
+        moe_kern.panel[form][log2](keys + (uint64_t)p * kv->key_dim * kv->item_bytes, kv->layout,
+                                   kv->key_dim, &in, tile->scores + p, CHUNK);
 
     for (uint32_t t = 0; t < tile->nt; t++) {
         float *s = tile->scores + t * CHUNK, *share = tile->shares + t;
@@ -205,9 +209,9 @@ static void attend_chunk(const struct moe_kv *kv, struct tile *tile, uint32_t ba
 
     in.x = tile->nt > 1 ? tile->shares : tile->scores + any.begin;
     for (uint32_t c = 0; c < kv->value_padded; c += MOE_PANEL_ROWS) {
-        uint64_t cell = (uint64_t)c * kv->n_positions + ((uint64_t)base + any.begin) * 16;
-        moe_kern.panel[form][log2](tile->values + cell * kv->item_bytes, kv->layout,
-                                   any.end - any.begin, &in, tile->part + c, kv->value_padded);
+        uint64_t cell = (uint64_t)c * kv->block_positions + (uint64_t)any.begin * 16;
+        moe_kern.panel[form][log2](values + cell * kv->item_bytes, kv->layout, any.end - any.begin,
+                                   &in, tile->part + c, kv->value_padded);
     }
     for (uint32_t t = 0; t < tile->n; t++)
         if (seen[t].end)
@@ -238,7 +242,7 @@ static void attend_tile(const struct attend *a, const struct moe_attn_tile *from
     open_tile(a, from, kv_head, scratch, &tile);
     struct span all = hull(tile.sees, tile.n);
     for (uint32_t base = all.begin / CHUNK * CHUNK; base < all.end; base += CHUNK)
-        attend_chunk(a->kv, &tile, base);
+        attend_chunk(a, &tile, base);
     for (uint32_t t = 0; t < tile.n; t++)
         close_column(a, &tile, t);
 }

@@ -95,7 +95,7 @@ uint64_t cpu_work_bytes(const struct moe_config *c, const struct moe_session_opt
     struct moe_states states = {0};
     struct moe_arena arena = {0};
     carve(&w, &states, &arena, c, o);
-    struct moe_kv kv = moe_kv_shape(c, o->context, o->n_sequences, o->kv_kind);
+    struct moe_kv kv = moe_kv_shape(c, o);
     uint64_t sum;
     return !arena.overflowed && moe_add_u64(arena.used, kv.bytes, &sum) ? sum : UINT64_MAX;
 }
@@ -113,7 +113,7 @@ static int allocate(struct cpu_work *w, struct moe_states *states, const struct 
         return MOE_ERR_MEMORY;
     arena = (struct moe_arena){.base = w->block, .size = w->block_bytes};
     carve(w, states, &arena, c, o);
-    w->kv = moe_kv_shape(c, o->context, o->n_sequences, o->kv_kind);
+    w->kv = moe_kv_shape(c, o);
     uint8_t *kv = moe_pages_alloc(w->kv.bytes, err);
     if (!kv)
         return MOE_ERR_MEMORY;

@@ -41,7 +41,8 @@ int moe_check_ids(const struct moe_model *m, const uint32_t *ids, uint64_t n, st
     return MOE_OK;
 }
 
-static int check_rows(const struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
+/* That they can be computed; their positions get room in the KV cache. */
+static int check_rows(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
                       struct moe_err *err)
 {
     if (n_rows == 0 || n_rows > s->batch)
@@ -57,6 +58,8 @@ static int check_rows(const struct moe_session *s, const struct moe_row *rows, u
                             "row %u: sequence %u or position %u of %u is out of range", i,
                             r->sequence, r->position, r->length);
         int status = moe_check_ids(s->model, &r->token, 1, err);
+        if (status == MOE_OK)
+            status = moe_kv_take(&s->kv_pool, r->sequence, r->position + 1, err);
         if (status != MOE_OK)
             return status;
     }

@@ -130,6 +130,14 @@ static uint64_t math_bytes(const struct moe_config *c, const struct moe_session_
                               (uint64_t)o->batch * moe_padded(larger(widest, c->hidden)));
 }
 
+static uint64_t kv_table_cells(const struct moe_session_options *o)
+{
+    struct moe_arena counting = {0};
+    struct moe_kv_pool pool;
+    moe_kv_pool_carve(&pool, &counting, o);
+    return (uint64_t)pool.n_sequences * pool.per_sequence;
+}
+
 static void carve(struct gpu_work *g, struct moe_arena *arena, const struct moe_config *c,
                   const struct moe_session_options *o)
 {
@@ -137,6 +145,7 @@ static void carve(struct gpu_work *g, struct moe_arena *arena, const struct moe_
     uint64_t batch = o->batch;
     g->hidden_stride = moe_padded(c->hidden);
     g->rows = moe_arena_take(arena, batch, sizeof *g->rows);
+    g->kv_table = moe_arena_take(arena, kv_table_cells(o), sizeof *g->kv_table);
     g->h = moe_arena_take(arena, batch * g->hidden_stride, sizeof(float));
     g->sum = moe_arena_take(arena, batch * g->hidden_stride, sizeof(float));
     g->hidden.x = moe_arena_take(arena, batch * g->hidden_stride, sizeof(float));
@@ -177,6 +186,7 @@ static void carve_host(struct gpu_work *g, struct moe_states *states, struct moe
 {
     carve_states(states, arena, c, o);
     g->host_rows = moe_arena_take(arena, o->batch, sizeof *g->host_rows);
+    g->host_kv_table = moe_arena_take(arena, kv_table_cells(o), sizeof *g->host_kv_table);
     g->prediction.on_host = moe_arena_take(
         arena, (uint64_t)o->predict_depth * o->batch * moe_router_stride(c), sizeof(float));
     g->host_token = moe_arena_take(arena, GPU_LOGITS_ROWS, sizeof(uint32_t));
@@ -189,7 +199,7 @@ uint64_t gpu_work_bytes(const struct moe_config *c, const struct moe_session_opt
     struct gpu_work g = {0};
     struct moe_arena arena = {0};
     carve(&g, &arena, c, o);
-    uint64_t kv = moe_kv_shape(c, o->context, o->n_sequences, o->kv_kind).bytes, sum;
+    uint64_t kv = moe_kv_shape(c, o).bytes, sum;
     return !arena.overflowed && moe_add_u64(arena.used, kv, &sum) ? sum : UINT64_MAX;
 }
 
@@ -258,11 +268,12 @@ static int allocate(struct gpu_work *g, struct moe_states *states, const struct 
         return MOE_ERR_MEMORY;
     arena = (struct moe_arena){.base = g->block, .size = g->block_bytes};
     carve(g, &arena, c, o);
-    g->kv = moe_kv_shape(c, o->context, o->n_sequences, o->kv_kind);
+    g->kv = moe_kv_shape(c, o);
     uint8_t *kv = moe_gpu_alloc(g->gpu, g->kv.bytes, err);
     if (!kv)
         return MOE_ERR_MEMORY;
     moe_kv_place(&g->kv, kv);
+    g->kv.table = g->kv_table;
     g->host_block = moe_pages_alloc(host.used, err);
     if (!g->host_block)
         return MOE_ERR_MEMORY;

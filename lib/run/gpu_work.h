@@ -83,7 +83,9 @@ struct gpu_work {
     uint64_t host_bytes;
     void *pinned; /* the session's request, page-locked here */
 
-    struct moe_kv kv;         /* of the device */
+    struct moe_kv kv;   /* of the device, its table too */
+    uint32_t *kv_table; /* [n_sequences][per_sequence] the pool's, as of the last change known */
+    uint64_t n_kv_changes;
     struct moe_gpu_row *rows; /* [batch] */
     uint64_t hidden_stride;
     float *h, *sum;
@@ -98,6 +100,7 @@ struct gpu_work {
     uint64_t math_bytes;
 
     struct moe_gpu_row *host_rows; /* [batch], of the host */
+    uint32_t *host_kv_table;       /* of the host, on its way to kv_table */
     uint32_t *host_token;          /* [1], of the host */
     bool needs_rows;               /* experts are computed on the host, too */
     uint32_t n_rows, end;          /* of the pass; positions that it reaches */

@@ -1,28 +1,92 @@
 #include "run/kv.h"
 
 #include <float.h>
+#include <string.h>
 
 #include "base/float16.h"
-#include "base/mem.h"
 #include "base/par.h"
+#include "kern/kern.h"
 #include "run/session.h"
 
-struct moe_kv moe_kv_shape(const struct moe_config *c, uint32_t context, uint32_t n_sequences,
-                           uint16_t kind)
+/* ---- The pool ---- */
+
+/* Without its arrays. */
+static struct moe_kv_pool pool_shape(const struct moe_session_options *o)
 {
+    uint32_t positions = (uint32_t)moe_padded(o->context);
+    struct moe_kv_pool pool = {.n_sequences = o->n_sequences};
+    pool.block_positions = positions < MOE_ATTENTION_CHUNK ? positions : MOE_ATTENTION_CHUNK;
+    pool.per_sequence = (positions - 1) / pool.block_positions + 1;
+    uint64_t all = (uint64_t)pool.n_sequences * pool.per_sequence;
+    all = all < UINT32_MAX ? all : UINT32_MAX;
+    pool.n_blocks = o->kv_blocks && o->kv_blocks < all ? o->kv_blocks : (uint32_t)all;
+    return pool;
+}
+
+void moe_kv_pool_carve(struct moe_kv_pool *pool, struct moe_arena *arena,
+                       const struct moe_session_options *o)
+{
+    *pool = pool_shape(o);
+    pool->free = moe_arena_take(arena, pool->n_blocks, sizeof *pool->free);
+    pool->table = moe_arena_take(arena, (uint64_t)pool->n_sequences * pool->per_sequence,
+                                 sizeof *pool->table);
+    pool->n_taken = moe_arena_take(arena, pool->n_sequences, sizeof *pool->n_taken);
+    if (!pool->free || !pool->table || !pool->n_taken)
+        return;
+    pool->n_free = pool->n_blocks;
+    for (uint32_t i = 0; i < pool->n_blocks; i++)
+        pool->free[i] = pool->n_blocks - 1 - i;
+    memset(pool->n_taken, 0, pool->n_sequences * sizeof *pool->n_taken);
+}
+
+int moe_kv_take(struct moe_kv_pool *pool, uint32_t sequence, uint32_t n_positions,
+                struct moe_err *err)
+{
+    uint32_t *taken = &pool->n_taken[sequence];
+    uint32_t wanted = n_positions ? (n_positions - 1) / pool->block_positions + 1 : 0;
+    if (wanted <= *taken)
+        return MOE_OK;
+    if (wanted - *taken > pool->n_free)
+        return moe_fail(
+            err, MOE_ERR_LIMIT,
+            "the KV cache is full: %u positions of a sequence take %u blocks more, and %u "
+            "of %u are free",
+            n_positions, wanted - *taken, pool->n_free, pool->n_blocks);
+    while (*taken < wanted)
+        pool->table[(uint64_t)sequence * pool->per_sequence + (*taken)++] =
+            pool->free[--pool->n_free];
+    pool->n_changes++;
+    return MOE_OK;
+}
+
+void moe_kv_give_back(struct moe_kv_pool *pool, uint32_t sequence)
+{
+    uint32_t *taken = &pool->n_taken[sequence];
+    while (*taken)
+        pool->free[pool->n_free++] =
+            pool->table[(uint64_t)sequence * pool->per_sequence + --*taken];
+}
+
+/* ---- The cells ---- */
+
+struct moe_kv moe_kv_shape(const struct moe_config *c, const struct moe_session_options *o)
+{
+    struct moe_kv_pool pool = pool_shape(o);
     struct moe_kv kv = {
-        .n_positions = (uint32_t)moe_padded(context),
+        .block_positions = pool.block_positions,
+        .per_sequence = pool.per_sequence,
         .key_dim = moe_config_cache_key(c),
         .value_dim = moe_config_cache_value(c),
         .value_padded = (uint32_t)moe_padded(moe_config_cache_value(c)),
         .n_heads = moe_config_cache_heads(c),
-        .n_sequences = n_sequences,
-        .layout = {kind, 0},
-        .item_bytes = (uint32_t)moe_layout_bits(kind) / 8,
+        .n_layers = c->n_layers,
+        .layout = {o->kv_kind, 0},
+        .item_bytes = (uint32_t)moe_layout_bits(o->kv_kind) / 8,
     };
-    uint64_t heads = (uint64_t)c->n_layers * n_sequences * kv.n_heads;
-    uint64_t per_head = (uint64_t)kv.n_positions * (kv.key_dim + kv.value_padded) * kv.item_bytes;
-    if (!moe_mul_u64(heads, per_head, &kv.bytes))
+    uint64_t per_head =
+        (uint64_t)kv.block_positions * (kv.key_dim + kv.value_padded) * kv.item_bytes;
+    uint64_t per_block = (uint64_t)kv.n_layers * kv.n_heads * per_head;
+    if (!moe_mul_u64(pool.n_blocks, per_block, &kv.bytes))
         kv.bytes = UINT64_MAX;
     return kv;
 }
@@ -33,23 +97,22 @@ void moe_kv_place(struct moe_kv *kv, uint8_t *memory)
     kv->values = memory + kv->bytes / (kv->key_dim + kv->value_padded) * kv->key_dim;
 }
 
-/* Index of one (layer, sequence, kv head) among all. */
-static uint64_t head_index(const struct moe_kv *kv, uint32_t layer, uint32_t sequence,
-                           uint32_t head)
+/* Index of one (block, layer, kv head) among all. */
+static uint64_t head_index(const struct moe_kv *kv, uint32_t layer, uint32_t block, uint32_t head)
 {
-    return ((uint64_t)layer * kv->n_sequences + sequence) * kv->n_heads + head;
+    return ((uint64_t)block * kv->n_layers + layer) * kv->n_heads + head;
 }
 
-uint8_t *moe_kv_keys(const struct moe_kv *kv, uint32_t layer, uint32_t sequence, uint32_t head)
+uint8_t *moe_kv_keys(const struct moe_kv *kv, uint32_t layer, uint32_t block, uint32_t head)
 {
-    uint64_t index = head_index(kv, layer, sequence, head);
-    return kv->keys + index * kv->n_positions * kv->key_dim * kv->item_bytes;
+    uint64_t index = head_index(kv, layer, block, head);
+    return kv->keys + index * kv->block_positions * kv->key_dim * kv->item_bytes;
 }
 
-uint8_t *moe_kv_values(const struct moe_kv *kv, uint32_t layer, uint32_t sequence, uint32_t head)
+uint8_t *moe_kv_values(const struct moe_kv *kv, uint32_t layer, uint32_t block, uint32_t head)
 {
-    uint64_t index = head_index(kv, layer, sequence, head);
-    return kv->values + index * kv->n_positions * kv->value_padded * kv->item_bytes;
+    uint64_t index = head_index(kv, layer, block, head);
+    return kv->values + index * kv->block_positions * kv->value_padded * kv->item_bytes;
 }
 
 struct moe_attention_strides moe_attention_strides(const struct moe_config *c)
@@ -93,19 +156,19 @@ static void store_rows(void *ctx, int64_t begin, int64_t end, int thread)
     const struct store *st = ctx;
     const struct moe_kv *kv = st->kv;
     for (int64_t i = begin; i < end; i++) {
-        uint64_t position = st->rows[i].position;
-        uint32_t sequence = st->rows[i].sequence;
+        uint32_t block = moe_kv_block(kv, st->rows[i].sequence, st->rows[i].position);
+        uint64_t position = st->rows[i].position % kv->block_positions;
         for (uint32_t head = 0; head < kv->n_heads; head++) {
             const float *k = st->in->keys + (uint64_t)i * st->in->keys_stride + head * kv->key_dim;
             const float *v =
                 st->in->values + (uint64_t)i * st->in->values_stride + head * kv->value_dim;
-            uint8_t *keys = moe_kv_keys(kv, st->layer, sequence, head);
-            uint8_t *values = moe_kv_values(kv, st->layer, sequence, head);
+            uint8_t *keys = moe_kv_keys(kv, st->layer, block, head);
+            uint8_t *values = moe_kv_values(kv, st->layer, block, head);
             for (uint32_t c = 0; c < kv->key_dim; c++)
                 put_cell(kv, keys, (position / 16 * kv->key_dim + c) * 16 + position % 16, k[c]);
             for (uint32_t c = 0; c < kv->value_dim; c++)
-                put_cell(kv, values, (c / 16 * (uint64_t)kv->n_positions + position) * 16 + c % 16,
-                         v[c]);
+                put_cell(kv, values,
+                         (c / 16 * (uint64_t)kv->block_positions + position) * 16 + c % 16, v[c]);
         }
     }
 }

@@ -1,10 +1,18 @@
 /*
  * KV cache: its shape and size, where keys and values lie, storing them. The same on every device.
  *
- * It is laid out as float weight panels (quant/layout.h), so that attention is two panel products:
- *   keys    a matrix [positions][key_dim]: per layer, sequence and kv head, panels of 16 positions
- *   values  a matrix [value_dim][positions]: per layer, sequence and kv head, panels of 16
- *           dimensions
+ * It lies in blocks of as many positions as a chunk of attention (MOE_ATTENTION_CHUNK), or, where
+ * the context is shorter, of the whole context. Sequences take blocks from a common pool as they
+ * grow and give them back when they end, so that many short ones and a few long ones find room in
+ * the same memory (paged attention: https://doi.org/10.1145/3600006.3613165); since a chunk lies
+ * within a block, a row's result does not depend on which blocks its sequence has.
+ *
+ * A block is laid out as float weight panels (quant/layout.h), so that attention is two panel
+ * products for each chunk:
+ *
+ *   keys    a matrix [positions][key_dim]: per block, layer and kv head, panels of 16 positions
+ *   values  a matrix [value_dim][positions]: per block, layer and kv head, panels of 16 dimensions
+ *
  * Heads and widths are the cache's (moe_config_cache_heads and its neighbours).
  */
 #ifndef MOE_RUN_KV_H
@@ -12,31 +20,61 @@
 
 #include <stdint.h>
 
+#include "base/err.h"
+#include "base/mem.h"
 #include "model/config.h"
 #include "quant/layout.h"
 
 struct moe_row;
+struct moe_session_options;
+
+/* Which blocks the sequences have: the same wherever the cache lies. */
+struct moe_kv_pool {
+    uint32_t n_sequences, n_blocks;
+    uint32_t block_positions; /* of each */
+    uint32_t per_sequence;    /* blocks that the whole context takes */
+    uint32_t n_free, *free;   /* [n_blocks], the next to be taken last */
+    uint32_t *table;          /* [n_sequences][per_sequence] its blocks, by rising position */
+    uint32_t *n_taken;        /* [n_sequences] */
+    uint64_t n_changes;       /* of the table, so far */
+};
+
+/* The pool of a session with these options (complete: no member 0 that has a default). Takes its
+ * arrays from the arena, or only counts them. All blocks are free. */
+void moe_kv_pool_carve(struct moe_kv_pool *pool, struct moe_arena *arena,
+                       const struct moe_session_options *o);
+/* Has the first n_positions of a sequence lie in blocks of its own. MOE_ERR_LIMIT where fewer are
+ * free than that takes; none is taken then. */
+int moe_kv_take(struct moe_kv_pool *pool, uint32_t sequence, uint32_t n_positions,
+                struct moe_err *err);
+/* The sequence's blocks become free. */
+void moe_kv_give_back(struct moe_kv_pool *pool, uint32_t sequence);
 
 struct moe_kv {
     uint8_t *keys, *values;
-    struct moe_layout layout; /* f32 or f16 */
-    uint32_t item_bytes;      /* of a cell: 4 or 2 */
-    uint32_t n_positions;     /* context rounded up to 16 */
+    struct moe_layout layout;               /* f32 or f16 */
+    uint32_t item_bytes;                    /* of a cell: 4 or 2 */
+    uint32_t block_positions, per_sequence; /* as the pool's */
     uint32_t key_dim, value_dim;
     uint32_t value_padded; /* rounded up to 16 */
-    uint32_t n_heads, n_sequences;
-    uint64_t bytes; /* of both arrays; UINT64_MAX: it overflows */
+    uint32_t n_heads, n_layers;
+    const uint32_t *table; /* the pool's; borrowed */
+    uint64_t bytes;        /* of both arrays; UINT64_MAX: it overflows */
 };
 
-/* A cache without memory. kind: MOE_LAYOUT_F32 or MOE_LAYOUT_F16. */
-struct moe_kv moe_kv_shape(const struct moe_config *config, uint32_t context, uint32_t n_sequences,
-                           uint16_t kind);
+/* A cache without memory and table. o: complete, as above. */
+struct moe_kv moe_kv_shape(const struct moe_config *config, const struct moe_session_options *o);
 /* Its arrays lie in kv->bytes of memory. */
 void moe_kv_place(struct moe_kv *kv, uint8_t *memory);
 
-/* The keys, or the values, of one layer, sequence and kv head. */
-uint8_t *moe_kv_keys(const struct moe_kv *kv, uint32_t layer, uint32_t sequence, uint32_t head);
-uint8_t *moe_kv_values(const struct moe_kv *kv, uint32_t layer, uint32_t sequence, uint32_t head);
+/* The block that holds a sequence's position, which lies in it at position % block_positions. */
+static inline uint32_t moe_kv_block(const struct moe_kv *kv, uint32_t sequence, uint32_t position)
+{
+    return kv->table[(uint64_t)sequence * kv->per_sequence + position / kv->block_positions];
+}
+/* The keys, or the values, of one layer and kv head in a block. */
+uint8_t *moe_kv_keys(const struct moe_kv *kv, uint32_t layer, uint32_t block, uint32_t head);
+uint8_t *moe_kv_values(const struct moe_kv *kv, uint32_t layer, uint32_t block, uint32_t head);
 
 /* Floats from one row to the next of what attention computes on its way into the cache and out of
  * it: the products q, q_down, k and v; queries and attended as the cache's heads see them (without

@@ -4,7 +4,6 @@
 
 #include "base/mem.h"
 #include "base/par.h"
-#include "run/kv.h"
 #include "run/stages.h"
 
 enum { DEFAULT_BATCH = 256, MAX_BATCH = 1 << 14 };
@@ -28,12 +27,14 @@ static struct moe_session_options resolve(const struct moe_config *c,
 
 /* ---- Sizes ---- */
 
-/* Bytes of the request's arrays; UINT64_MAX on overflow. */
+/* Bytes of the request's and the pool's arrays; UINT64_MAX on overflow. */
 static uint64_t request_bytes(const struct moe_config *c, const struct moe_session_options *o)
 {
     struct moe_layer_request request;
+    struct moe_kv_pool pool;
     struct moe_arena arena = {0};
     moe_layer_request_carve(&request, &arena, c, o->batch, o->n_variants);
+    moe_kv_pool_carve(&pool, &arena, o);
     return arena.overflowed ? UINT64_MAX : arena.used;
 }
 
@@ -57,7 +58,7 @@ uint64_t moe_session_kv_bytes(const struct moe_config *config,
                               const struct moe_session_options *options)
 {
     struct moe_session_options o = resolve(config, options);
-    return moe_kv_shape(config, o.context, o.n_sequences, o.kv_kind).bytes;
+    return moe_kv_shape(config, &o).bytes;
 }
 
 /* ---- Open and close ---- */
@@ -89,6 +90,7 @@ static int allocate_request(struct moe_session *s, const struct moe_session_opti
         return MOE_ERR_MEMORY;
     struct moe_arena arena = {.base = s->request_block, .size = s->request_bytes};
     moe_layer_request_carve(&s->request, &arena, c, o->batch, o->n_variants);
+    moe_kv_pool_carve(&s->kv_pool, &arena, o);
     return MOE_OK;
 }
 
@@ -129,4 +131,18 @@ void moe_session_close(struct moe_session *s)
         s->stages->close(s);
     moe_pages_free(s->request_block, s->request_bytes);
     free(s);
+}
+
+int moe_sequence_reserve(struct moe_session *s, uint32_t sequence, uint32_t n_positions,
+                         struct moe_err *err)
+{
+    if (sequence >= s->n_sequences || n_positions > s->context)
+        return moe_fail(err, MOE_ERR_USAGE, "sequence %u with %u positions is out of range",
+                        sequence, n_positions);
+    return moe_kv_take(&s->kv_pool, sequence, n_positions, err);
+}
+
+void moe_sequence_end(struct moe_session *s, uint32_t sequence)
+{
+    moe_kv_give_back(&s->kv_pool, sequence);
 }

@@ -18,6 +18,7 @@
 #include "fmt/timeline.h"
 #include "kern/inputs.h"
 #include "plan/pace.h"
+#include "run/kv.h"
 #include "run/layer_request.h"
 #include "run/model.h"
 #include "run/stats.h"
@@ -71,10 +72,12 @@ struct moe_session_options {
     uint32_t context;     /* positions per sequence; 0: the model's context_max */
     uint32_t n_sequences; /* 0: 1 */
     uint32_t batch;       /* most rows per pass; 0: 256 */
-    uint16_t kv_kind;     /* MOE_LAYOUT_F32, or MOE_LAYOUT_F16: half the KV cache's memory, results
-                             differ in the fourth digit; 0: F32 */
-    uint32_t n_variants;  /* of the pack, where an assigner will say at which one each activation is
-                             computed (layer_request.h); 0: there is no assigner */
+    uint32_t
+        kv_blocks;    /* of the KV cache (run/kv.h); 0: enough for all sequences at full context */
+    uint16_t kv_kind; /* MOE_LAYOUT_F32, or MOE_LAYOUT_F16: half the KV cache's memory, results
+                         differ in the fourth digit; 0: F32 */
+    uint32_t n_variants; /* of the pack, where an assigner will say at which one each activation is
+                            computed (layer_request.h); 0: there is no assigner */
 
     /* Computes the stages, and holds the model's dense part, the experts' views and the KV cache;
      * borrowed. NULL: the processor, and the options below do not matter. */
@@ -116,7 +119,8 @@ struct moe_session {
                                     lockstep run; NULL: nothing */
     struct moe_states states;
     struct moe_layer_request request;
-    uint8_t *request_block; /* holds the request's arrays */
+    struct moe_kv_pool kv_pool;
+    uint8_t *request_block; /* holds the arrays of both */
     uint64_t request_bytes;
 };
 
@@ -149,6 +153,13 @@ int moe_session_open(struct moe_session **out, struct moe_model *model, struct m
 void moe_session_close(struct moe_session *s);
 
 enum moe_phase { MOE_PREFILL, MOE_DECODE };
+
+/* A sequence takes blocks of the KV cache as its rows are computed. `reserve` takes them before,
+ * for its first n_positions; `end` gives all of them back: its next row is at position 0.
+ * MOE_ERR_LIMIT, of moe_forward too: not so many are free. */
+int moe_sequence_reserve(struct moe_session *s, uint32_t sequence, uint32_t n_positions,
+                         struct moe_err *err);
+void moe_sequence_end(struct moe_session *s, uint32_t sequence);
 
 /*
  * Computes rows (n_rows <= batch) through layers [layer_begin, layer_end).

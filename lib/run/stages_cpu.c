@@ -169,6 +169,8 @@ static int open_cpu(struct moe_session *s, const struct moe_session_options *o, 
     struct cpu_work *w;
     int status = cpu_work_open(&w, &s->states, &s->model->config, o, err);
     s->device = w;
+    if (status == MOE_OK)
+        w->kv.table = s->kv_pool.table;
     return status;
 }
 

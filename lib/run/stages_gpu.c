@@ -18,12 +18,24 @@ _Static_assert(sizeof(struct moe_row) == sizeof(struct moe_gpu_row),
 
 /* ---- Into and out of a pass ---- */
 
+/* Tells the device which blocks of the KV cache sequences have now. */
+static void upload_kv_table(struct gpu_work *g, const struct moe_kv_pool *pool)
+{
+    uint64_t n_bytes = (uint64_t)pool->n_sequences * pool->per_sequence * sizeof *pool->table;
+    if (g->n_kv_changes == pool->n_changes)
+        return;
+    memcpy(g->host_kv_table, pool->table, n_bytes);
+    moe_gpu_upload(g->gpu, MOE_GPU_COMPUTE, g->kv_table, g->host_kv_table, n_bytes);
+    g->n_kv_changes = pool->n_changes;
+}
+
 static int enter(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
                  const float *hidden_in, struct moe_err *err)
 {
     struct gpu_work *g = s->device;
     const struct moe_config *c = &s->model->config;
-    int status = moe_gpu_mark_wait(g->entered, err); /* the rows before are on the device */
+    /* The rows before, and the table, are on the device. */
+    int status = moe_gpu_mark_wait(g->entered, err);
     if (status != MOE_OK)
         return status;
     memcpy(g->host_rows, rows, n_rows * sizeof *rows);
@@ -33,6 +45,7 @@ static int enter(struct moe_session *s, const struct moe_row *rows, uint32_t n_r
     for (uint32_t i = 0; i < n_rows; i++)
         if (rows[i].position >= g->end)
             g->end = rows[i].position + 1;
+    upload_kv_table(g, &s->kv_pool);
     moe_gpu_upload(g->gpu, MOE_GPU_COMPUTE, g->rows, g->host_rows, n_rows * sizeof *rows);
     moe_gpu_mark_set(g->entered, MOE_GPU_COMPUTE);
     for (uint32_t i = 0; hidden_in && i < n_rows; i++)

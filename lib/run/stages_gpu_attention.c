@@ -12,12 +12,14 @@ static struct moe_gpu_kv gpu_kv_of(const struct gpu_work *g)
         .keys = kv->keys,
         .values = kv->values,
         .f16 = kv->layout.kind == MOE_LAYOUT_F16,
-        .n_positions = kv->n_positions,
+        .table = kv->table,
+        .block_positions = kv->block_positions,
+        .per_sequence = kv->per_sequence,
         .key_dim = kv->key_dim,
         .value_dim = kv->value_dim,
         .value_padded = kv->value_padded,
         .n_heads = kv->n_heads,
-        .n_sequences = kv->n_sequences,
+        .n_layers = kv->n_layers,
     };
 }
 

@@ -44,6 +44,8 @@ static void bench_device(struct bench *b)
 
 /* ---- Attention ---- */
 
+enum { MAX_BLOCKS = 128 }; /* of the cache, in the longest context */
+
 /* One row, in as many layers as make the cache cold again. */
 struct reading {
     struct moe_gpu_attention a;
@@ -63,17 +65,23 @@ static void attention_at(struct bench *b, const struct attention_shape *s, uint3
     struct reading r = {.n_layers = pieces_in_turn(b->cold_bytes, attention_bytes(s, context))};
     struct moe_gpu_attention *a = &r.a;
     uint64_t cells = r.n_layers * s->n_kv_heads * context; /* contexts are multiples of 16 */
+    uint32_t n_blocks = (context - 1) / MOE_ATTENTION_CHUNK + 1, blocks[MAX_BLOCKS];
+    uint32_t *table = take(b, n_blocks * sizeof *table);
     struct moe_gpu_row row = {.position = context - 1}, *rows = take(b, sizeof row);
+    for (uint32_t i = 0; i < n_blocks; i++)
+        blocks[i] = i;
     a->kv = (struct moe_gpu_kv){
         .keys = take_random(b, cells * s->key_dim * sizeof(uint16_t)),
         .values = take_random(b, cells * s->value_dim * sizeof(uint16_t)),
         .f16 = true,
-        .n_positions = context,
+        .table = table,
+        .block_positions = context < MOE_ATTENTION_CHUNK ? context : MOE_ATTENTION_CHUNK,
+        .per_sequence = n_blocks,
         .key_dim = s->key_dim,
         .value_dim = s->value_dim,
         .value_padded = s->value_dim,
         .n_heads = s->n_kv_heads,
-        .n_sequences = 1,
+        .n_layers = (uint32_t)r.n_layers,
     };
     a->n_heads = s->n_heads;
     a->queries_stride = s->n_heads * s->key_dim;
@@ -87,6 +95,8 @@ static void attention_at(struct bench *b, const struct attention_shape *s, uint3
     a->scratch = take(b, a->scratch_bytes);
     if (well(b))
         moe_gpu_upload(b->gpu, MOE_GPU_COMPUTE, rows, &row, sizeof row);
+    if (well(b))
+        moe_gpu_upload(b->gpu, MOE_GPU_COMPUTE, table, blocks, n_blocks * sizeof *table);
     struct moe_bench_figure t = time_work(b, &(struct work){ask_attention, &r, true});
     double rate = (double)(r.n_layers * attention_bytes(s, context)) / t.median;
     if (well(b))

@@ -8,6 +8,7 @@
 #include "gpu_fixture.h"
 
 #include "base/float16.h"
+#include "kern/kern.h"
 #include "shim_kernels.h"
 
 struct shape {
@@ -19,7 +20,7 @@ struct shape {
     uint32_t window, context, n_rows, end; /* end 0: just after the last position */
 };
 
-enum { LAYER = 1, N_LAYERS = 2, N_SEQUENCES = 2, MAX_ROWS = 5, GAP = 5 };
+enum { LAYER = 1, N_LAYERS = 2, N_SEQUENCES = 2, MAX_ROWS = 5, MAX_BLOCKS = 130, GAP = 5 };
 
 /* A layer's attention on the device: what is asked for, and its memory. */
 struct layer {
@@ -69,15 +70,25 @@ static inline uint8_t *cells(struct layer *l, uint64_t n, uint64_t *n_bytes)
 static inline struct moe_gpu_kv cache(struct layer *l)
 {
     const struct shape *p = &l->p;
+    uint32_t positions = (p->context + 15) / 16 * 16, table[N_SEQUENCES * MAX_BLOCKS];
     struct moe_gpu_kv kv = {
         .f16 = p->f16,
-        .n_positions = (p->context + 15) / 16 * 16,
+        .block_positions = positions < MOE_ATTENTION_CHUNK ? positions : MOE_ATTENTION_CHUNK,
         .key_dim = p->kv_rank ? p->rope_dim + p->kv_rank : p->head_dim,
         .value_dim = p->kv_rank ? p->kv_rank : p->head_dim,
         .n_heads = p->n_kv_heads,
-        .n_sequences = N_SEQUENCES,
+        .n_layers = N_LAYERS,
     };
-    uint64_t columns = (uint64_t)N_LAYERS * N_SEQUENCES * kv.n_heads * kv.n_positions;
+    kv.per_sequence = (positions + kv.block_positions - 1) / kv.block_positions;
+    uint32_t n_blocks = N_SEQUENCES * kv.per_sequence;
+    assert_true(kv.per_sequence <= MAX_BLOCKS);
+    for (uint32_t i = 0; i < n_blocks; i++) { /* in no order */
+        uint32_t k = below(l, i + 1);
+        table[i] = table[k];
+        table[k] = i;
+    }
+    kv.table = gpu_take(&l->taken, table, n_blocks * sizeof *table);
+    uint64_t columns = (uint64_t)n_blocks * N_LAYERS * kv.n_heads * kv.block_positions;
     kv.value_padded = (kv.value_dim + 15) / 16 * 16;
     kv.keys = cells(l, columns * kv.key_dim, &l->key_bytes);
     kv.values = cells(l, columns * kv.value_padded, &l->value_bytes);

@@ -8,6 +8,8 @@
 
 #include "gpu_fixture.h"
 
+#include "../kv_fixture.h"
+
 #include "run/stages_cpu.h"
 
 enum { FORGED_LAYERS = 2 };
@@ -65,6 +67,7 @@ static inline void forged_open(struct forged *f, const struct moe_session_option
     f->model.rope = forged_floats(f, (uint64_t)moe_model_rope_rows(c, o->context) * c->rope_dim, 1);
     f->model.rope_positions = o->context;
     assert_ok(moe_session_open(&f->s, &f->model, NULL, o, &err), &err);
+    scatter_blocks(f->s, &f->random);
     f->rows = calloc(o->batch, sizeof *f->rows);
     assert_non_null(f->rows);
 }
@@ -131,12 +134,15 @@ static inline struct moe_gpu_kv kv_on_device(struct forged *f)
         .keys = gpu_take(&f->taken, kv->keys, key_bytes(f)),
         .values = gpu_take(&f->taken, kv->values, value_bytes(f)),
         .f16 = kv->layout.kind == MOE_LAYOUT_F16,
-        .n_positions = kv->n_positions,
+        .table = gpu_take(&f->taken, kv->table,
+                          (uint64_t)f->s->n_sequences * kv->per_sequence * sizeof *kv->table),
+        .block_positions = kv->block_positions,
+        .per_sequence = kv->per_sequence,
         .key_dim = kv->key_dim,
         .value_dim = kv->value_dim,
         .value_padded = kv->value_padded,
         .n_heads = kv->n_heads,
-        .n_sequences = kv->n_sequences,
+        .n_layers = kv->n_layers,
     };
 }
 
