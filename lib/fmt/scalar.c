@@ -23,7 +23,8 @@ static bool is_plain(const char *text)
            strlen(text);
 }
 
-/* Characters that YAML takes as they are and that do not end a line. */
+/* Characters that YAML takes as they are and that do not end a line; JSON that our programs wrote
+ * must be YAML too. */
 static bool is_shown(uint32_t c)
 {
     return c >= 0x20 && c != 0x7f && (c < 0x80 || c >= 0xa0) && c != 0x2028 && c != 0x2029 &&
@@ -46,7 +47,7 @@ void moe_scalar_text(struct moe_buf *out, const char *text, bool json)
             moe_buf_printf(out, "\\%c", (int)c);
         else if (c == 0xfffd && n == 1)
             moe_buf_text(out, "?");
-        else if (json ? c >= 0x20 : is_shown(c))
+        else if (is_shown(c))
             moe_buf_append(out, p, (uint64_t)n);
         else
             moe_buf_printf(out, json || c >= 0x100 ? "\\u%04" PRIx32 : "\\x%02" PRIx32, c);

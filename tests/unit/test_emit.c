@@ -2,6 +2,7 @@
 #include "fmt/emit.h"
 
 #include "../test.h"
+#include "fmt/yaml.h"
 
 static void put(struct moe_emit *e)
 {
@@ -128,6 +129,29 @@ static void styles(void **state)
     }
 }
 
+/* What is YAML for a line's end, or no character of YAML, comes back from both forms. */
+static void any_text_comes_back(void **state)
+{
+    static const char text[] =
+        "\x01 \t\n\r\x1b\x7f \xc2\x85 \xe2\x80\xa8 \xef\xbb\xbf \xef\xbf\xbf "
+        "\xc3\xa9 \xf0\x9f\x98\x80";
+    for (int i = 0; i < 2; i++) {
+        struct moe_err err = {0};
+        struct moe_buf out = {0};
+        struct moe_emit e;
+        struct moe_yaml *doc;
+        const char *read = NULL;
+        moe_emit_begin(&e, &out, i, "A test.", "moe-test", 7);
+        moe_emit_text(&e, "name", text);
+        assert_ok(moe_emit_end(&e, &err), &err);
+        assert_ok(moe_yaml_parse(&doc, "test", out.data, out.size, &err), &err);
+        assert_ok(moe_yaml_get_text(doc, moe_yaml_root(doc), "name", true, &read, &err), &err);
+        assert_string_equal(read, text);
+        moe_yaml_free(doc);
+        moe_buf_release(&out);
+    }
+}
+
 static void a_broken_buffer_is_told(void **state)
 {
     struct moe_err err = {0};
@@ -143,6 +167,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_description_gives_both),
         cmocka_unit_test(styles),
+        cmocka_unit_test(any_text_comes_back),
         cmocka_unit_test(a_broken_buffer_is_told),
     };
     return cmocka_run_group_tests_name("emit", tests, NULL, NULL);
