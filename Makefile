@@ -7,6 +7,7 @@
 #   make check-floors check-rooms check-headers check-man check-format   single checks of make check
 #   make asan tsan       builds under sanitizers, in their own directories, and their tests
 #   make fuzz            the fuzzers, FUZZ_SECONDS each (needs clang); fuzz-X: one of them
+#   make fuzz-coverage   which lines of each reader the fuzzers' inputs run (needs llvm)
 #   make neon            cross-build for 64-bit ARM and, where qemu-user is there, its kernel tests
 #   make shim            the CUDA backend and its tests, compiled for the processor (needs g++)
 #   make shim-programs   the programs with that backend, in build/shim/bin
@@ -286,6 +287,24 @@ $(FUZZ_LIB): $(FUZZ_LIB_OBJ)
 	$(archive)
 $(FUZZ_NAMES:%=$(FUZZ_DIR)/fuzz_%): $(FUZZ_DIR)/%: $(FUZZ_DIR)/tests/fuzz/%.o $(FUZZ_LIB)
 	$(call link,$(FUZZ_CC) -fsanitize=fuzzer $(FUZZ_SANITIZE),$(filter-out $(CUDA_LIBS),$(filter -l%,$(LIBS))))
+
+# Which lines of each reader the inputs run: those of the corpus, and of FUZZ_CORPUS (directories
+# with one for each target), which begins as what `make fuzz` has kept.
+FUZZ_CORPUS ?= $(FUZZ_DIR)/new
+COVERAGE_DIR := $(BUILD)/fuzz-coverage
+COVERAGE_FLAGS := $(filter-out -fsanitize=% -fno-sanitize%,$(FUZZ_FLAGS)) -fprofile-instr-generate \
+                  -fcoverage-mapping
+COVERAGE_LIB := $(COVERAGE_DIR)/libmoe.a
+.PHONY: fuzz-coverage
+fuzz-coverage: $(FUZZ_NAMES:%=$(COVERAGE_DIR)/fuzz_%)
+	$(Q)sh tests/fuzz/coverage.sh $(COVERAGE_DIR) $(FUZZ_CORPUS)
+$(call keep_command,$(COVERAGE_DIR)/.flags,$(FUZZ_CC) $(COVERAGE_FLAGS))
+$(COVERAGE_DIR)/%.o: %.c $(COVERAGE_DIR)/.flags
+	$(call compile,COVCC,$(FUZZ_CC) $(COVERAGE_FLAGS))
+$(COVERAGE_LIB): $(FUZZ_LIB_OBJ:$(FUZZ_DIR)/%=$(COVERAGE_DIR)/%)
+	$(archive)
+$(FUZZ_NAMES:%=$(COVERAGE_DIR)/fuzz_%): $(COVERAGE_DIR)/%: $(COVERAGE_DIR)/tests/fuzz/%.o $(COVERAGE_DIR)/tests/fuzz/replay.o $(COVERAGE_LIB)
+	$(call link,$(FUZZ_CC) $(COVERAGE_FLAGS),$(filter-out $(CUDA_LIBS),$(filter -l%,$(LIBS))))
 
 fuzz-replay: $(REPLAYS)
 	$(Q)set -e; for x in $(FUZZ_NAMES); do $(BUILD)/fuzz-replay/fuzz_$$x tests/fuzz/corpus/$$x; done

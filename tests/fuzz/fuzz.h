@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/buf.h"
+#include "fmt/json.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
@@ -26,14 +27,55 @@ static inline const char *fuzz_file(const void *data, size_t n)
     return path;
 }
 
+/* A path in a directory of this process's own, in memory where there is such a place; what lies
+ * there is removed by who put it there. */
+static char fuzz_dir[40];
+static inline void fuzz_remove_dir(void)
+{
+    rmdir(fuzz_dir);
+}
+static inline void fuzz_path(const char *name, char path[96])
+{
+    char *dir = fuzz_dir;
+    if (!dir[0]) {
+        snprintf(dir, sizeof fuzz_dir, "%s/moe-fuzz-XXXXXX",
+                 access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
+        if (!mkdtemp(dir) || atexit(fuzz_remove_dir) != 0)
+            abort();
+    }
+    snprintf(path, 96, "%s%s%.40s", dir, *name ? "/" : "", name);
+}
+
+/* A text of these bytes, up to the first NUL; free(). */
+static inline char *fuzz_text(const uint8_t *data, size_t n)
+{
+    char *text = malloc(n + 1);
+    if (!text)
+        abort();
+    memcpy(text, data, n);
+    text[n] = '\0';
+    return text;
+}
+
 /* What was accepted and written, and what was read from that and written: the same. Releases both.
  */
 static inline void fuzz_same(struct moe_buf *first, struct moe_buf *second)
 {
-    if (first->size != second->size || memcmp(first->data, second->data, first->size) != 0)
+    if (first->size != second->size ||
+        (first->size && memcmp(first->data, second->data, first->size) != 0))
         abort();
     moe_buf_release(first);
     moe_buf_release(second);
+}
+
+/* The text is JSON, as scripts read it. */
+static inline void fuzz_check_json(const struct moe_buf *text)
+{
+    struct moe_err err;
+    struct json_t *json = moe_json_parse("fuzz", text->data, text->size, &err);
+    if (!json)
+        abort();
+    moe_json_free(json);
 }
 
 #endif

@@ -1,11 +1,9 @@
 /* A model description: a pack's, or (with "model_type") a Hugging Face config.json. */
+/* Readers: model/config*.c model/family_hf.c model/family_own.c model/family_settings.c
+ * model/rope.c fmt/json*.c */
 #define _GNU_SOURCE
-#include "fuzz.h"
-
-#include <jansson.h>
-
-#include "fmt/json.h"
 #include "model/config.h"
+#include "mutate.h"
 
 /* What was accepted must come back the same after writing and reading. */
 static void check_round_trip(const struct moe_config *config)
@@ -32,3 +30,5 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     moe_json_free(json);
     return 0;
 }
+
+FUZZ_MUTATE_TEXT

@@ -1,5 +1,6 @@
 /* A whole GGUF file: opened, and of every tensor that is accepted the first and last values read;
  * values asked for by key, whatever their type; the model described. */
+/* Readers: fmt/gguf*.c fmt/checkpoint.c fmt/tensor_list.c model/family_gguf.c */
 #define _GNU_SOURCE
 #include "fuzz.h"
 

@@ -1,18 +1,8 @@
 /* A bit map. What is accepted must come back the same from YAML and from JSON. */
+/* Readers: record/map*.c fmt/record.c */
 #define _GNU_SOURCE
-#include "fuzz.h"
-
-#include "fmt/json.h"
+#include "mutate.h"
 #include "record/map.h"
-
-static void check_json(const struct moe_buf *text)
-{
-    struct moe_err err;
-    struct json_t *json = moe_json_parse("fuzz", text->data, text->size, &err);
-    if (!json)
-        abort();
-    moe_json_free(json);
-}
 
 static void check_round_trip(const struct moe_map *map, bool json)
 {
@@ -26,7 +16,7 @@ static void check_round_trip(const struct moe_map *map, bool json)
         write(again, &second, &err) != MOE_OK)
         abort();
     if (json)
-        check_json(&first);
+        fuzz_check_json(&first);
     if (moe_map_adopt(again, map, &err) != MOE_OK)
         abort();
     moe_map_free(again);
@@ -44,3 +34,5 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     }
     return 0;
 }
+
+FUZZ_MUTATE_TEXT

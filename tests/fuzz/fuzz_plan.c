@@ -1,18 +1,8 @@
 /* A plan. What is accepted must come back the same from YAML and from JSON. */
+/* Readers: plan/plan.c plan/plan_slots.c plan/plan_strategy.c plan/plan_times.c fmt/record.c */
 #define _GNU_SOURCE
-#include "fuzz.h"
-
-#include "fmt/json.h"
+#include "mutate.h"
 #include "plan/plan.h"
-
-static void check_json(const struct moe_buf *text)
-{
-    struct moe_err err;
-    struct json_t *json = moe_json_parse("fuzz", text->data, text->size, &err);
-    if (!json)
-        abort();
-    moe_json_free(json);
-}
 
 static void check_round_trip(const struct moe_plan *plan, bool json)
 {
@@ -26,7 +16,7 @@ static void check_round_trip(const struct moe_plan *plan, bool json)
         write(again, &second, &err) != MOE_OK)
         abort();
     if (json)
-        check_json(&first);
+        fuzz_check_json(&first);
     moe_plan_free(again);
     fuzz_same(&first, &second);
 }
@@ -42,3 +32,5 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     }
     return 0;
 }
+
+FUZZ_MUTATE_TEXT

@@ -1,8 +1,8 @@
 /* The header of a safetensors file, the JSON after its length; 4096 bytes of data follow it. */
+/* Readers: fmt/safetensors.c fmt/tensor_list.c fmt/json*.c */
 #define _GNU_SOURCE
-#include "fuzz.h"
-
 #include "fmt/safetensors.h"
+#include "mutate.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
@@ -20,3 +20,5 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     moe_tensor_list_release(&list);
     return 0;
 }
+
+FUZZ_MUTATE_TEXT

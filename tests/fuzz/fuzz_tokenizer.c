@@ -4,10 +4,10 @@
  * Whatever is accepted is used: some text and the input itself are encoded and decoded, and what is
  * written is read again.
  */
+/* Readers: text/tokenizer*.c text/bpe.c text/pretokenize.c text/pattern.c text/normalize.c */
 #define _GNU_SOURCE
-#include "fuzz.h"
-
 #include "fmt/gguf.h"
+#include "mutate.h"
 #include "text/tokenizer_impl.h"
 
 static void encode(const struct moe_tokenizer *tok, const void *text, uint64_t n)
@@ -72,4 +72,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     write_and_read(tok);
     moe_tokenizer_free(tok);
     return 0;
+}
+
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t n, size_t max, unsigned int seed)
+{
+    uint64_t rng = seed;
+    return n && data[0] == '{' ? mutate_text(data, n, max, &rng) : LLVMFuzzerMutate(data, n, max);
 }

@@ -1,33 +1,48 @@
 /*
- * A trace, or a routing trace to import (text that begins with '#' or '{').
+ * A trace.
  *
  * The reader's checks lie behind checksums and compression that no mutation gets right. So the
- * input of a trace is the header's 64 bytes from byte 16 on, then frames before compression, each
- * after its length (u32); the target makes a file of that. What is accepted must come back the same
- * when appended to a new trace.
+ * input is the header's 64 bytes from byte 16 on, then frames before compression, each after its
+ * length (u32); the target makes a file of that, but for what the length's upper bits want wrong.
+ * What is accepted must come back the same when appended to a new trace, and when merged.
  */
+/* Readers: record/trace_open.c record/trace_read.c record/trace_origins.c record/trace_format.c */
+/* Readers: record/trace_merge.c */
 #define _GNU_SOURCE
-#include "fuzz.h"
-
 #include <zstd.h>
 
 #include "base/bytes.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "mutate.h"
 #include "record/trace_format.h"
+#include "show/show_trace.h"
 
 enum { SHAPE_AT = 16, SHAPE_BYTES = 64, MAX_FRAME = 1 << 16 };
+/* Upper bits of a frame's length. */
+enum {
+    NOT_COMPRESSED = 1 << 27,
+    WRONG_CHECKSUM = 1 << 26,
+    WRONG_SIZE = 1 << 25,
+    WRONG_HEADER = 1 << 24, /* its checksum; with WRONG_SIZE the file's length in it */
+    LENGTHS = 1 << 24,
+};
 
-static void put_frame(struct moe_buf *file, const uint8_t *raw, uint32_t n)
+static void put_frame(struct moe_buf *file, const uint8_t *raw, uint32_t n, uint32_t wrong)
 {
     uint64_t at = file->size, bound = ZSTD_compressBound(n);
     uint8_t *frame = moe_buf_reserve(file, TRACE_FRAME_HEAD_BYTES + bound);
     if (!frame)
         abort();
-    size_t stored = ZSTD_compress(frame + TRACE_FRAME_HEAD_BYTES, bound, raw, n, 1);
+    size_t stored = n;
+    if (wrong & NOT_COMPRESSED)
+        memcpy(frame + TRACE_FRAME_HEAD_BYTES, raw, n);
+    else
+        stored = ZSTD_compress(frame + TRACE_FRAME_HEAD_BYTES, bound, raw, n, 1);
     moe_put_u32(frame + 8, (uint32_t)stored);
-    moe_put_u32(frame + 12, n);
+    moe_put_u32(frame + 12, wrong & WRONG_SIZE ? n + 1 : n);
     moe_put_u64(frame, moe_hash64(frame + 8, TRACE_FRAME_HEAD_BYTES - 8 + stored));
+    frame[0] ^= (wrong & WRONG_CHECKSUM) != 0;
     file->size = at + TRACE_FRAME_HEAD_BYTES + stored;
 }
 
@@ -35,71 +50,104 @@ static void put_frame(struct moe_buf *file, const uint8_t *raw, uint32_t n)
 static void make_file(const uint8_t *data, uint64_t n, struct moe_buf *file)
 {
     struct moe_cursor c = moe_cursor_over(data, n);
+    uint32_t wrong = 0;
     moe_buf_append(file, TRACE_MAGIC, 4);
     moe_buf_u32(file, MOE_TRACE_VERSION);
     moe_buf_u64(file, 0);
     for (int i = 0; i < TRACE_HEADER_BYTES - SHAPE_AT; i++)
         moe_buf_u8(file, i < SHAPE_BYTES ? moe_cursor_u8(&c) : 0);
     while (moe_cursor_left(&c) >= 4) {
-        uint32_t want = moe_cursor_u32(&c);
+        uint32_t head = moe_cursor_u32(&c), want = head % LENGTHS;
         uint64_t left = moe_cursor_left(&c), take = want < left ? want : left;
-        put_frame(file, moe_cursor_take(&c, take), (uint32_t)(take < MAX_FRAME ? take : MAX_FRAME));
+        wrong |= head;
+        put_frame(file, moe_cursor_take(&c, take), (uint32_t)(take < MAX_FRAME ? take : MAX_FRAME),
+                  head);
     }
     if (file->failed)
         abort();
-    moe_put_u64(file->data + 8, file->size);
+    bool wrong_size = wrong & WRONG_HEADER && wrong & WRONG_SIZE;
+    moe_put_u64(file->data + 8, file->size + wrong_size);
     moe_put_u64(file->data + TRACE_CHECKSUM_AT, moe_hash64(file->data, TRACE_CHECKSUM_AT));
+    file->data[TRACE_CHECKSUM_AT] ^= wrong & WRONG_HEADER && !wrong_size;
 }
 
-/* Reads all steps. */
-static int read_all(struct moe_trace *t, struct moe_err *err)
+/* Reads all steps; `same`: of another trace, which has the same choices. */
+static int read_all(struct moe_trace *t, struct moe_trace *same, struct moe_err *err)
 {
-    const struct moe_trace_token *token;
+    const struct moe_trace_token *token, *other;
+    const struct moe_trace_shape *shape = moe_trace_shape(t);
     int status;
-    while ((status = moe_trace_next(t, &token, err)) == MOE_OK && token)
-        for (uint32_t l = 0; l < moe_trace_shape(t)->n_layers; l++) {
+    while ((status = moe_trace_next(t, &token, err)) == MOE_OK && token) {
+        if (same && (moe_trace_next(same, &other, err) != MOE_OK || !other ||
+                     other->sequence != token->sequence || other->prompt != token->prompt))
+            abort();
+        for (uint32_t l = 0; l < shape->n_layers; l++) {
             struct moe_trace_step step = moe_trace_step(t, l);
-            for (uint32_t i = 0; step.experts && i < moe_trace_shape(t)->top_k; i++)
-                if (step.experts[i] >= moe_trace_shape(t)->n_experts)
+            for (uint32_t i = 0; step.experts && i < shape->top_k; i++)
+                if (step.experts[i] >= shape->n_experts)
                     abort();
+            if (!same)
+                continue;
+            struct moe_trace_step its = moe_trace_step(same, l);
+            if (!step.experts != !its.experts ||
+                (step.experts && (memcmp(step.experts, its.experts, shape->top_k * 2) != 0 ||
+                                  memcmp(step.weights, its.weights, shape->top_k * 4) != 0)))
+                abort();
         }
+    }
     return status;
 }
 
-static void check_append(struct moe_trace *t, const char *to)
+/* The trace at `path` has what `t` has, which is read from its beginning. */
+static void check_same(struct moe_trace *t, const char *path)
 {
     struct moe_err err;
-    struct moe_trace_writer *w;
     struct moe_trace *again;
-    if (moe_trace_create(&w, to, moe_trace_shape(t), &err) != MOE_OK ||
-        moe_trace_append(w, t, &err) != MOE_OK || moe_trace_commit(w, &err) != MOE_OK ||
-        moe_trace_open(&again, to, &err) != MOE_OK || read_all(again, &err) != MOE_OK)
+    moe_trace_rewind(t);
+    if (moe_trace_open(&again, path, &err) != MOE_OK || read_all(again, t, &err) != MOE_OK ||
+        memcmp(moe_trace_totals(t), moe_trace_totals(again), sizeof *moe_trace_totals(t)) != 0)
         abort();
     moe_trace_close(again);
 }
 
+static void use(struct moe_trace *t, const char *from, const char *to)
+{
+    struct moe_err err;
+    struct moe_buf text = {0};
+    struct moe_trace_writer *w;
+    const struct moe_trace_token *token;
+    if (moe_trace_create(&w, to, moe_trace_shape(t), &err) != MOE_OK ||
+        moe_trace_append(w, t, &err) != MOE_OK || moe_trace_commit(w, &err) != MOE_OK)
+        abort();
+    check_same(t, to);
+    if (moe_trace_merge((const char *const[]){from}, 1, to, true, &err) == MOE_OK)
+        check_same(t, to);
+    moe_trace_rewind(t);
+    moe_trace_want(t, MOE_TRACE_NEXT_BEST, 1, 2);
+    while (moe_trace_next(t, &token, &err) == MOE_OK && token)
+        if (token->sequence % 2 == 0)
+            abort();
+    moe_show_trace(t, &text);
+    moe_buf_clear(&text);
+    moe_show_trace_json(t, &text);
+    fuzz_check_json(&text);
+    moe_buf_release(&text);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
-    static char from[64], to[64];
+    char from[96], to[96];
     struct moe_err err;
     struct moe_trace *t;
     struct moe_buf file = {0};
-    snprintf(from, sizeof from, "/tmp/moe-fuzz-%d", (int)getpid());
-    snprintf(to, sizeof to, "/tmp/moe-fuzz-%d-to", (int)getpid());
-    bool foreign = n > 0 && (data[0] == '#' || data[0] == '{');
-    if (!foreign)
-        make_file(data, n, &file);
-    if (moe_file_write_all(from, foreign ? data : file.data, foreign ? n : file.size, &err) !=
-        MOE_OK)
+    fuzz_path("from", from);
+    fuzz_path("to", to);
+    make_file(data, n, &file);
+    if (moe_file_write_all(from, file.data, file.size, &err) != MOE_OK || !moe_trace_is(from))
         abort();
-    if (!foreign || moe_trace_import(from, to, &err) == MOE_OK) {
-        int status = moe_trace_open(&t, foreign ? to : from, &err);
-        if (status == MOE_OK)
-            status = read_all(t, &err);
-        if (status == MOE_OK)
-            check_append(t, to);
-        else if (foreign)
-            abort();
+    if (moe_trace_open(&t, from, &err) == MOE_OK) {
+        if (read_all(t, NULL, &err) == MOE_OK)
+            use(t, from, to);
         moe_trace_close(t);
     }
     moe_buf_release(&file);
@@ -107,3 +155,5 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     unlink(to);
     return 0;
 }
+
+FUZZ_MUTATE_PIECES(.front = SHAPE_BYTES, .head = 4, .length_bytes = 4)

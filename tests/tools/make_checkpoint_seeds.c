@@ -1,0 +1,100 @@
+/*
+ * Writes the seeds of fuzz_checkpoint: directories of files in the form that target wants. Run it
+ * in tests/fuzz/corpus/checkpoint.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/file.h"
+
+enum { INDEX, MODEL, SHARD_A, SHARD_B, CONFIG, GENERATION, TEMPLATE, TOKENIZER_CONFIG, TOKENIZER };
+enum { AS_IT_STANDS = 128, TORCH = 9, GGUF };
+
+#define TENSOR(name, dtype, shape, begin, end)                                                     \
+    "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":[" shape "],\"data_offsets\":[" begin "," end \
+    "]}"
+#define BLOCKS TENSOR("x_blocks", "U8", "2,1,16", "0", "32")
+#define SCALES TENSOR("x_scales", "U8", "2,1", "32", "34")
+#define CONFIG_TEXT                                                                                \
+    "{\"model_type\":\"mixtral\",\"num_hidden_layers\":1,\"hidden_size\":32,\"vocab_size\":16,"    \
+    "\"max_position_embeddings\":64,\"num_attention_heads\":2,\"num_key_value_heads\":1,"          \
+    "\"intermediate_size\":32,\"num_local_experts\":2,\"num_experts_per_tok\":1,"                  \
+    "\"rms_norm_eps\":1e-5,\"rope_theta\":10000.0,\"model_max_length\":Infinity}"
+
+static const struct {
+    const char *name;
+    struct {
+        int which;
+        const char *text;
+    } files[6];
+} seeds[] = {
+    {"single",
+     {{MODEL,
+       "{\"__metadata__\":{\"format\":\"pt\"}," TENSOR("a", "F32", "2,2", "0", "16") "," TENSOR(
+           "b", "BF16", "3", "16", "22") "," TENSOR("c", "I64", "", "24",
+                                                    "32") "," TENSOR("e", "F16", "0", "40",
+                                                                     "40") "}"},
+      {CONFIG, CONFIG_TEXT},
+      {GENERATION, "{\"eos_token_id\":[1,2]}"},
+      {TEMPLATE, "{% for message in messages %}{{ message }}{% endfor %}"}}},
+    {"shards",
+     {{INDEX, "{\"metadata\":{\"total_size\":34},\"weight_map\":{\"x_blocks\":\"a.safetensors\","
+              "\"x_scales\":\"b.safetensors\"}}"},
+      {SHARD_A, "{" BLOCKS "}"},
+      {SHARD_B, "{" TENSOR("x_scales", "U8", "2,1", "0", "2") "}"},
+      {TOKENIZER_CONFIG, "{\"chat_template\":[{\"name\":\"default\",\"template\":\"{{bos}}\"}],"
+                         "\"bos_token\":{\"content\":\"a\"}}"}}},
+    {"pair", {{MODEL, "{" BLOCKS "," SCALES "}"}}},
+    {"no-pair",
+     {{MODEL, "{" BLOCKS "," TENSOR("x_scales", "U8", "3,1", "32",
+                                    "35") "," TENSOR("x", "U8", "1", "40", "41") "}"}}},
+    {"overlap",
+     {{MODEL, "{" TENSOR("a", "U8", "4", "0", "4") "," TENSOR("b", "U8", "4", "2", "6") "}"}}},
+    {"long-shape", {{MODEL, "{" TENSOR("a", "F32", "1,1,1,1,1", "0", "4") "}"}}},
+    {"elsewhere",
+     {{INDEX, "{\"weight_map\":{\"a\":\"a.safetensors\",\"b\":\"a.safetensors\"}}"},
+      {SHARD_A, "{" TENSOR("a", "U8", "1", "0", "1") "," TENSOR("b", "U8", "1", "1", "2") "}"},
+      {TOKENIZER_CONFIG, "{\"chat_template\":\"{{ bos_token }}\",\"x\":NaN}"}}},
+    {"not-in-index",
+     {{INDEX, "{\"weight_map\":{\"a\":\"a.safetensors\"}}"},
+      {SHARD_A, "{" TENSOR("a", "U8", "1", "0", "1") "," TENSOR("b", "U8", "1", "1", "2") "}"}}},
+    {"missing-tensor",
+     {{INDEX, "{\"weight_map\":{\"a\":\"a.safetensors\",\"b\":\"a.safetensors\"}}"},
+      {SHARD_A, "{" TENSOR("a", "U8", "1", "0", "1") "}"}}},
+    {"missing-shard", {{INDEX, "{\"weight_map\":{\"a\":\"c.safetensors\"}}"}}},
+    {"outside", {{INDEX, "{\"weight_map\":{\"a\":\"../a\"}}"}}},
+    {"empty-map", {{INDEX, "{\"weight_map\":{}}"}}},
+    {"number-in-map", {{INDEX, "{\"weight_map\":{\"a\":1}}"}}},
+    {"no-json", {{INDEX, "{\"weight_map\""}}},
+    {"twice",
+     {{INDEX, "{\"weight_map\":{\"a\":\"a.safetensors\",\"b\":\"b.safetensors\"}}"},
+      {SHARD_A, "{" TENSOR("a", "U8", "1", "0", "1") "}"},
+      {SHARD_B, "{" TENSOR("a", "U8", "1", "0", "1") "}"}}},
+    {"short", {{MODEL | AS_IT_STANDS, "abc"}}},
+    {"long-header", {{MODEL | AS_IT_STANDS, "abcdefghijkl"}}},
+    {"torch", {{CONFIG, "{}"}, {TORCH, ""}}},
+    {"gguf", {{GGUF, ""}}},
+    {"others", {{SHARD_A, "{}"}}},
+    {"config-only", {{CONFIG, CONFIG_TEXT}}},
+};
+
+int main(void)
+{
+    struct moe_err err;
+    for (size_t i = 0; i < sizeof seeds / sizeof seeds[0]; i++) {
+        struct moe_buf seed = {0};
+        for (int f = 0; f < 6 && seeds[i].files[f].text; f++) {
+            const char *text = seeds[i].files[f].text;
+            moe_buf_u8(&seed, (uint8_t)seeds[i].files[f].which);
+            moe_buf_u16(&seed, (uint16_t)strlen(text));
+            moe_buf_text(&seed, text);
+        }
+        int status = moe_file_write_all(seeds[i].name, seed.data, seed.size, &err);
+        moe_buf_release(&seed);
+        if (status != MOE_OK) {
+            fprintf(stderr, "make_checkpoint_seeds: %s\n", err.text);
+            return 1;
+        }
+    }
+    return 0;
+}
