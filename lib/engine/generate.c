@@ -1,74 +1,10 @@
 #include "engine/generate.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
-#include "base/text.h"
 #include "run/stages.h"
-
-/* ---- Text on its way out ---- */
-
-/* Bytes not shown yet: an unfinished character, or what may become a stop text. */
-struct outlet {
-    const struct moe_generate_options *options;
-    struct moe_buf pending;
-};
-
-/* Length of the longest end of text[0..n) with which `stop` could begin. */
-static uint64_t overlap(const uint8_t *text, uint64_t n, const char *stop)
-{
-    uint64_t most = strlen(stop) - 1;
-    for (uint64_t k = most < n ? most : n; k > 0; k--)
-        if (memcmp(text + n - k, stop, k) == 0)
-            return k;
-    return 0;
-}
-
-static int show(struct outlet *o, uint64_t n)
-{
-    int status = MOE_OK;
-    if (n && o->options->text)
-        status = o->options->text(o->options->ctx, (const char *)o->pending.data, n);
-    memmove(o->pending.data, o->pending.data + n, o->pending.size - n);
-    o->pending.size -= n;
-    return status;
-}
-
-/* Takes a token's bytes; shows what is certain. *stopped: a stop text appeared. */
-static int outlet_take(struct outlet *o, const uint8_t *bytes, uint32_t n, bool *stopped,
-                       struct moe_err *err)
-{
-    moe_buf_append(&o->pending, bytes, n);
-    if (o->pending.failed)
-        return moe_fail(err, MOE_ERR_MEMORY, "out of memory: %u bytes of text", n);
-    if (!o->pending.size)
-        return MOE_OK;
-    uint64_t keep = 0, first = UINT64_MAX;
-    const char *text = (const char *)o->pending.data;
-    for (const char *const *stop = o->options->stop_texts; stop && *stop; stop++) {
-        if (!**stop)
-            continue;
-        for (uint64_t i = 0; i + strlen(*stop) <= o->pending.size && i < first; i++)
-            if (memcmp(text + i, *stop, strlen(*stop)) == 0)
-                first = i;
-        uint64_t k = overlap(o->pending.data, o->pending.size, *stop);
-        keep = k > keep ? k : keep;
-    }
-    *stopped = first != UINT64_MAX;
-    if (*stopped) {
-        int status = show(o, first);
-        moe_buf_clear(&o->pending);
-        return status;
-    }
-    uint64_t ready = moe_utf8_complete(o->pending.data, o->pending.size);
-    if (ready > o->pending.size - keep) {
-        /* Not in the middle of a character that a stop text begins with. */
-        ready = moe_utf8_complete(o->pending.data, o->pending.size - keep);
-    }
-    return show(o, ready);
-}
 
 /* ---- Prompt ---- */
 
@@ -115,19 +51,6 @@ static int compute_pending(struct moe_session *s, const struct moe_ids *history,
 
 /* ---- Generation ---- */
 
-/* Special tokens are not shown, so a stop text that is one ("<|im_end|>") is looked for here. */
-static bool is_stop_token(const struct moe_tokenizer *tok, const char *const *stops, uint32_t id)
-{
-    uint32_t n = 0;
-    const uint8_t *bytes = moe_tokenizer_bytes(tok, id, &n);
-    if (!moe_tokenizer_is_special(tok, id))
-        return false;
-    for (; stops && *stops; stops++)
-        if (n && strlen(*stops) == n && memcmp(*stops, bytes, n) == 0)
-            return true;
-    return false;
-}
-
 /* The token after row `last` of the pass. */
 static int next_token(struct moe_session *s, struct moe_sampler *sampler,
                       const struct moe_ids *history, uint32_t last, float *logits, uint32_t *id,
@@ -141,61 +64,34 @@ static int next_token(struct moe_session *s, struct moe_sampler *sampler,
     return status;
 }
 
-/* Samples until something stops it; the next logits are those of row `last` of the pass. */
+/* Samples until something ends the answer; the next logits are those of row `last` of the pass. */
 static int generate_loop(struct moe_session *s, struct moe_sampler *sampler,
-                         struct moe_ids *history, uint64_t *n_done,
-                         const struct moe_generate_options *options, struct outlet *outlet,
-                         float *logits, uint32_t last, enum moe_stop_reason *why,
-                         struct moe_err *err)
+                         struct moe_ids *history, uint64_t *n_done, struct moe_answer *answer,
+                         float *logits, uint32_t last, struct moe_err *err)
 {
-    for (uint64_t n = 0;; n++) {
-        if (n >= options->max_tokens) {
-            *why = MOE_STOP_LENGTH;
-            return MOE_OK;
-        }
+    const struct moe_generate_options *options = answer->options;
+    int status = MOE_OK;
+    for (bool first = true; status == MOE_OK && !answer->ended; first = false) {
         uint32_t id;
-        int status = next_token(s, sampler, history, last, logits, &id, err);
+        uint64_t n_before = answer->n_tokens;
+        status = next_token(s, sampler, history, last, logits, &id, err);
         if (status != MOE_OK)
             return status;
-        if (n == 0)
+        if (first)
             s->stats.ttft_seconds = moe_seconds() - options->started;
-        if (!options->ignore_eos && (moe_config_is_eos(&s->model->config, id) ||
-                                     is_stop_token(s->model->tokenizer, options->stop_texts, id))) {
-            *why = MOE_STOP_EOS;
-            return MOE_OK;
-        }
-        status = moe_ids_push(history, id, err);
-        if (status != MOE_OK)
+        status = moe_answer_take(answer, id, history, err);
+        s->stats.generated_tokens += answer->n_tokens - n_before;
+        if (status != MOE_OK || answer->ended)
             return status;
-        s->stats.generated_tokens++;
-        uint32_t n_bytes = 0;
-        bool stopped = false;
-        const uint8_t *bytes = moe_tokenizer_bytes(s->model->tokenizer, id, &n_bytes);
-        if (!moe_tokenizer_is_special(s->model->tokenizer, id))
-            status = outlet_take(outlet, bytes, n_bytes, &stopped, err);
-        if (status != MOE_OK || stopped) {
-            *why = MOE_STOP_TEXT;
-            return status;
-        }
-        if (options->stop && *options->stop) {
-            *why = MOE_STOP_USER;
-            return MOE_OK;
-        }
-        if (n + 1 >= options->max_tokens)
-            continue;
-        if (*n_done >= s->context) {
-            *why = MOE_STOP_CONTEXT;
-            return MOE_OK;
-        }
         forget_other_rope(s, history, n_done);
         status = compute_pending(s, history, n_done, options, &last, err);
         if (status == MOE_ERR_INTERRUPTED) {
-            *why = MOE_STOP_USER;
+            answer->ended = true;
+            answer->why = MOE_STOP_USER;
             return MOE_OK;
         }
-        if (status != MOE_OK)
-            return status;
     }
+    return status;
 }
 
 int moe_generate(struct moe_session *s, struct moe_sampler *sampler, struct moe_ids *history,
@@ -208,25 +104,23 @@ int moe_generate(struct moe_session *s, struct moe_sampler *sampler, struct moe_
         return moe_fail(err, MOE_ERR_LIMIT,
                         "the prompt of %llu tokens does not fit the context of %u",
                         (unsigned long long)history->n, s->context);
-    struct outlet outlet = {.options = options};
+    struct moe_answer answer;
     uint32_t last = 0;
     forget_other_rope(s, history, n_done);
     float *logits = moe_alloc(moe_logits_stride(&s->model->config), sizeof *logits, err);
     if (!logits)
         return MOE_ERR_MEMORY;
+    moe_answer_begin(&answer, s->model, s->context, options);
     s->stats.prompt_tokens += history->n - *n_done;
     int status = compute_pending(s, history, n_done, options, &last, err);
     if (status == MOE_ERR_INTERRUPTED) {
-        *why = MOE_STOP_USER;
+        answer.why = MOE_STOP_USER;
         status = MOE_OK;
     } else if (status == MOE_OK) {
-        status =
-            generate_loop(s, sampler, history, n_done, options, &outlet, logits, last, why, err);
-        /* No stop text can complete what was held back: the answer has ended. */
-        int shown = outlet.pending.size ? show(&outlet, outlet.pending.size) : MOE_OK;
-        status = status == MOE_OK ? shown : status;
+        status = generate_loop(s, sampler, history, n_done, &answer, logits, last, err);
     }
-    moe_buf_release(&outlet.pending);
+    status = moe_answer_end(&answer, status);
+    *why = answer.why;
     free(logits);
     return status;
 }

@@ -4,35 +4,13 @@
 #ifndef MOE_ENGINE_GENERATE_H
 #define MOE_ENGINE_GENERATE_H
 
-#include <signal.h>
-#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/err.h"
+#include "engine/answer.h"
 #include "engine/sampler.h"
 #include "run/session.h"
 #include "text/tokenizer.h"
-
-enum moe_stop_reason {
-    MOE_STOP_EOS,     /* the model ended its text */
-    MOE_STOP_LENGTH,  /* as many tokens as asked for */
-    MOE_STOP_CONTEXT, /* the context is full */
-    MOE_STOP_TEXT,    /* a stop text appeared (it is not shown) */
-    MOE_STOP_USER,    /* *stop was set */
-};
-
-struct moe_generate_options {
-    uint64_t max_tokens; /* UINT64_MAX: until something else stops it */
-    bool ignore_eos;
-    const char *const *stop_texts;     /* NULL-terminated; NULL: none */
-    const volatile sig_atomic_t *stop; /* set by a signal handler; may be NULL */
-    double started;                    /* moe_seconds() when the request came; for ttft */
-    /* Bytes of the answer as they are certain: whole UTF-8 characters, never part of a stop text.
-     * Bytes that begin no character come as they are, and so does one unfinished at the end. A
-     * negative result ends the answer with that status. */
-    int (*text)(void *ctx, const char *bytes, uint64_t n);
-    void *ctx;
-};
 
 /*
  * `history` holds the whole context; its first *n_done ids are already in the session's sequence 0

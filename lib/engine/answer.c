@@ -1,0 +1,126 @@
+#include "engine/answer.h"
+
+#include <string.h>
+
+#include "base/text.h"
+
+/* ---- Text on its way out ---- */
+
+/* Length of the longest end of text[0..n) with which `stop` could begin. */
+static uint64_t overlap(const uint8_t *text, uint64_t n, const char *stop)
+{
+    uint64_t most = strlen(stop) - 1;
+    for (uint64_t k = most < n ? most : n; k > 0; k--)
+        if (memcmp(text + n - k, stop, k) == 0)
+            return k;
+    return 0;
+}
+
+static int show(struct moe_answer *a, uint64_t n)
+{
+    int status = MOE_OK;
+    if (n && a->options->text)
+        status = a->options->text(a->options->ctx, (const char *)a->pending.data, n);
+    memmove(a->pending.data, a->pending.data + n, a->pending.size - n);
+    a->pending.size -= n;
+    return status;
+}
+
+/* Takes a token's bytes; shows what is certain. *stopped: a stop text appeared. */
+static int take_bytes(struct moe_answer *a, const uint8_t *bytes, uint32_t n, bool *stopped,
+                      struct moe_err *err)
+{
+    moe_buf_append(&a->pending, bytes, n);
+    if (a->pending.failed)
+        return moe_fail(err, MOE_ERR_MEMORY, "out of memory: %u bytes of text", n);
+    if (!a->pending.size)
+        return MOE_OK;
+    uint64_t keep = 0, first = UINT64_MAX;
+    const char *text = (const char *)a->pending.data;
+    for (const char *const *stop = a->options->stop_texts; stop && *stop; stop++) {
+        if (!**stop)
+            continue;
+        for (uint64_t i = 0; i + strlen(*stop) <= a->pending.size && i < first; i++)
+            if (memcmp(text + i, *stop, strlen(*stop)) == 0)
+                first = i;
+        uint64_t k = overlap(a->pending.data, a->pending.size, *stop);
+        keep = k > keep ? k : keep;
+    }
+    *stopped = first != UINT64_MAX;
+    if (*stopped) {
+        int status = show(a, first);
+        moe_buf_clear(&a->pending);
+        return status;
+    }
+    uint64_t ready = moe_utf8_complete(a->pending.data, a->pending.size);
+    if (ready > a->pending.size - keep) {
+        /* Not in the middle of a character that a stop text begins with. */
+        ready = moe_utf8_complete(a->pending.data, a->pending.size - keep);
+    }
+    return show(a, ready);
+}
+
+/* ---- Tokens ---- */
+
+/* Special tokens are not shown, so a stop text that is one ("<|im_end|>") is looked for here. */
+static bool is_stop_token(const struct moe_tokenizer *tok, const char *const *stops, uint32_t id)
+{
+    uint32_t n = 0;
+    const uint8_t *bytes = moe_tokenizer_bytes(tok, id, &n);
+    if (!moe_tokenizer_is_special(tok, id))
+        return false;
+    for (; stops && *stops; stops++)
+        if (n && strlen(*stops) == n && memcmp(*stops, bytes, n) == 0)
+            return true;
+    return false;
+}
+
+static void stop(struct moe_answer *a, enum moe_stop_reason why)
+{
+    a->ended = true;
+    a->why = why;
+}
+
+void moe_answer_begin(struct moe_answer *a, const struct moe_model *model, uint32_t context,
+                      const struct moe_generate_options *options)
+{
+    *a = (struct moe_answer){.model = model, .options = options, .context = context};
+    if (options->max_tokens == 0)
+        stop(a, MOE_STOP_LENGTH);
+}
+
+int moe_answer_take(struct moe_answer *a, uint32_t id, struct moe_ids *history, struct moe_err *err)
+{
+    const struct moe_generate_options *o = a->options;
+    const struct moe_tokenizer *tok = a->model->tokenizer;
+    if (!o->ignore_eos &&
+        (moe_config_is_eos(&a->model->config, id) || is_stop_token(tok, o->stop_texts, id))) {
+        stop(a, MOE_STOP_EOS);
+        return MOE_OK;
+    }
+    int status = moe_ids_push(history, id, err);
+    if (status != MOE_OK)
+        return status;
+    a->n_tokens++;
+    uint32_t n_bytes = 0;
+    bool stopped = false;
+    const uint8_t *bytes = moe_tokenizer_bytes(tok, id, &n_bytes);
+    if (!moe_tokenizer_is_special(tok, id))
+        status = take_bytes(a, bytes, n_bytes, &stopped, err);
+    if (stopped)
+        stop(a, MOE_STOP_TEXT);
+    else if (o->stop && *o->stop)
+        stop(a, MOE_STOP_USER);
+    else if (a->n_tokens >= o->max_tokens)
+        stop(a, MOE_STOP_LENGTH);
+    else if (history->n > a->context)
+        stop(a, MOE_STOP_CONTEXT);
+    return status;
+}
+
+int moe_answer_end(struct moe_answer *a, int status)
+{
+    int shown = a->pending.size ? show(a, a->pending.size) : MOE_OK;
+    moe_buf_release(&a->pending);
+    return status == MOE_OK ? shown : status;
+}

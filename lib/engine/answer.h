@@ -1,0 +1,60 @@
+/*
+ * Answer: what becomes of its tokens as they are drawn. Text leaves as soon as it is certain, and
+ * the answer ends by itself, by its length, by a stop text, or with the context.
+ */
+#ifndef MOE_ENGINE_ANSWER_H
+#define MOE_ENGINE_ANSWER_H
+
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+#include "base/err.h"
+#include "run/model.h"
+#include "text/tokenizer.h"
+
+enum moe_stop_reason {
+    MOE_STOP_EOS,     /* the model ended its text */
+    MOE_STOP_LENGTH,  /* as many tokens as asked for */
+    MOE_STOP_CONTEXT, /* the context is full */
+    MOE_STOP_TEXT,    /* a stop text appeared (it is not shown) */
+    MOE_STOP_USER,    /* *stop was set */
+};
+
+struct moe_generate_options {
+    uint64_t max_tokens; /* UINT64_MAX: until something else stops it */
+    bool ignore_eos;
+    const char *const *stop_texts;     /* NULL-terminated; NULL: none */
+    const volatile sig_atomic_t *stop; /* set by a signal handler; may be NULL */
+    double started;                    /* moe_seconds() when the request came; for ttft */
+    /* Bytes of the answer as they are certain: whole UTF-8 characters, never part of a stop text.
+     * Bytes that begin no character come as they are, and so does one unfinished at the end. A
+     * negative result ends the answer with that status. */
+    int (*text)(void *ctx, const char *bytes, uint64_t n);
+    void *ctx;
+};
+
+struct moe_answer {
+    const struct moe_model *model;              /* borrowed */
+    const struct moe_generate_options *options; /* borrowed */
+    uint32_t context;                           /* positions that there are */
+    uint64_t n_tokens;                          /* so far; what ended it by itself is none */
+    bool ended;
+    enum moe_stop_reason why; /* when it has */
+    struct moe_buf pending;   /* bytes not shown yet: an unfinished character, or what may become a
+                                 stop text */
+};
+
+/* An answer without tokens; one that may have none has ended. */
+void moe_answer_begin(struct moe_answer *a, const struct moe_model *model, uint32_t context,
+                      const struct moe_generate_options *options);
+/* Takes the next token: appends it to `history`, which holds the whole text, unless it ends the
+ * answer by itself. Errors of memory, and what the caller's `text` returns. */
+int moe_answer_take(struct moe_answer *a, uint32_t id, struct moe_ids *history,
+                    struct moe_err *err);
+/* Shows what was held back, since no stop text can complete it any more, and frees. Returns
+ * `status`, or what `text` says where that is MOE_OK. */
+int moe_answer_end(struct moe_answer *a, int status);
+
+#endif
