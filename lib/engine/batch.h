@@ -1,0 +1,70 @@
+/*
+ * Batch: many answers of one model side by side (continuous batching). A step decodes a token of
+ * every running sequence in one pass, so that weights are read, and experts loaded, once for all of
+ * them; prompts are computed in pieces between these steps, so that running answers do not stall. A
+ * sequence's tokens are those that it would get alone, with every strategy that is exact.
+ *
+ * Sequences run in the session's, with blocks of its KV cache. Who comes when there is no room
+ * waits, in the order of coming. When running ones grow beyond the cache, the youngest gives its
+ * blocks back and waits in front; its text is computed again later.
+ *
+ * Everything happens in moe_batch_step, in the caller's thread.
+ */
+#ifndef MOE_ENGINE_BATCH_H
+#define MOE_ENGINE_BATCH_H
+
+#include <stdint.h>
+
+#include "base/err.h"
+#include "engine/answer.h"
+#include "engine/sampler.h"
+#include "run/session.h"
+
+/* How a request ended. */
+struct moe_batch_result {
+    enum moe_stop_reason why;  /* where status is MOE_OK */
+    int status;                /* else: it failed, others did not */
+    const struct moe_err *err; /* then; valid for the call */
+    uint64_t n_prompt, n_tokens;
+    double ttft_seconds; /* from options.started to the first token; 0: there was none */
+    double seconds;      /* ... to the end */
+};
+
+struct moe_batch_request {
+    const uint32_t *prompt; /* [n_prompt] ids; copied */
+    uint64_t n_prompt;
+    struct moe_sampler *sampler; /* owned by the batch from then on, freed at the end */
+    /* As of moe_generate; its texts are borrowed until the end, its `text` must not call back. */
+    struct moe_generate_options options;
+    /* The last that is heard of it; gets options.ctx. May add requests. */
+    void (*ended)(void *ctx, const struct moe_batch_result *result);
+};
+
+struct moe_batch;
+
+/* A batch over all sequences of a session, borrowed. prompt_rows: of prompts between two steps at
+ * most; 0: as many as a pass takes. */
+int moe_batch_open(struct moe_batch **out, struct moe_session *s, uint32_t prompt_rows,
+                   struct moe_err *err);
+/* Frees; who has not ended is not told. NULL is fine. */
+void moe_batch_close(struct moe_batch *b);
+
+/* Adds a request; *id names it. MOE_ERR_LIMIT: the prompt does not fit the context, or the whole KV
+ * cache; MOE_ERR_USAGE: it is empty. On errors the sampler stays the caller's. */
+int moe_batch_add(struct moe_batch *b, const struct moe_batch_request *request, uint64_t *id,
+                  struct moe_err *err);
+/* Ends a request with MOE_STOP_USER, if it has not ended yet. Not while it is being told. */
+void moe_batch_cancel(struct moe_batch *b, uint64_t id);
+
+/* A token for every running sequence, and a piece of waiting prompts. What fails ends the requests
+ * concerned; the batch goes on. */
+void moe_batch_step(struct moe_batch *b);
+
+struct moe_batch_state {
+    uint32_t n_running; /* sequences that have begun */
+    uint64_t n_waiting;
+    uint64_t n_preempted; /* times that a sequence gave its blocks back, so far */
+};
+const struct moe_batch_state *moe_batch_state(const struct moe_batch *b);
+
+#endif
