@@ -46,6 +46,13 @@ static inline void fuzz_path(const char *name, char path[96])
     snprintf(path, 96, "%s%s%.40s", dir, *name ? "/" : "", name);
 }
 
+static inline void fuzz_put_file(const char *path, const void *data, size_t n)
+{
+    FILE *f = fopen(path, "w");
+    if (!f || fwrite(data, 1, n, f) != n || fclose(f) != 0)
+        abort();
+}
+
 /* A text of these bytes, up to the first NUL; free(). */
 static inline char *fuzz_text(const uint8_t *data, size_t n)
 {

@@ -6,8 +6,8 @@
  * Of every tensor that is accepted the first and last values are read, and the index of its name is
  * its own; the model described, the template and the tokenizer come from the same directory.
  */
-/* Readers: fmt/checkpoint*.c fmt/safetensors.c fmt/tensor_list.c fmt/json*.c text/chat_template.c
- */
+/* Readers: fmt/checkpoint.c fmt/checkpoint_hf.c fmt/safetensors.c fmt/tensor_list.c */
+/* Readers: text/chat_template.c text/tokenizer_hf.c model/family_hf.c */
 #define _GNU_SOURCE
 #include "base/file.h"
 #include "fmt/checkpoint.h"
@@ -42,11 +42,9 @@ static void put_file(const char *name, const uint8_t *data, uint64_t n, bool has
     moe_buf_append(&file, data, n);
     for (int i = 0; has_tensors && i < DATA_BYTES; i++)
         moe_buf_u8(&file, (uint8_t)i);
-    FILE *f = fopen(path, "w");
-    if (!f || file.failed ||
-        fwrite(file.data ? file.data : (const uint8_t *)"", 1, file.size, f) != file.size)
+    if (file.failed)
         abort();
-    fclose(f);
+    fuzz_put_file(path, file.data ? file.data : (const uint8_t *)"", file.size);
     moe_buf_release(&file);
 }
 

@@ -1,12 +1,14 @@
-/* A whole GGUF file: opened, and of every tensor that is accepted the first and last values read;
- * values asked for by key, whatever their type; the model described. */
+/*
+ * A whole GGUF file, or the parts of one, each after its length (u32): opened, and of every tensor
+ * that is accepted the first and last values read; values asked for by key, whatever their type;
+ * the model described.
+ */
 /* Readers: fmt/gguf*.c fmt/checkpoint.c fmt/tensor_list.c model/family_gguf.c */
 #define _GNU_SOURCE
-#include "fuzz.h"
-
 #include "fmt/checkpoint.h"
 #include "fmt/gguf.h"
 #include "model/config.h"
+#include "mutate.h"
 
 static void read_ends(const struct moe_checkpoint *ck, const struct moe_tensor *t)
 {
@@ -45,6 +47,37 @@ static void read_value(const struct moe_gguf *gguf, const char *key)
     }
 }
 
+enum { MOST_PARTS = 3 };
+
+static void part_path(uint32_t no, uint32_t n_parts, char path[96])
+{
+    char name[40];
+    snprintf(name, sizeof name, "m-%05u-of-%05u.gguf", no + 1, n_parts);
+    fuzz_path(name, path);
+}
+
+/* Writes (or removes) the parts; the path of the last one. */
+static void put_parts(const uint8_t *data, size_t n, bool remove, char path[96])
+{
+    struct moe_cursor c = moe_cursor_over(data, n), count = c;
+    uint32_t n_parts = 0;
+    for (; n_parts < MOST_PARTS && moe_cursor_left(&count) >= 4; n_parts++) {
+        uint64_t want = moe_cursor_u32(&count), left = moe_cursor_left(&count);
+        moe_cursor_take(&count, want < left ? want : left);
+    }
+    part_path(0, n_parts, path);
+    for (uint32_t no = 0; no < n_parts; no++) {
+        uint64_t want = moe_cursor_u32(&c), left = moe_cursor_left(&c);
+        uint64_t bytes = want < left ? want : left;
+        const uint8_t *part = moe_cursor_take(&c, bytes);
+        part_path(no, n_parts, path);
+        if (remove)
+            unlink(path);
+        else if (bytes)
+            fuzz_put_file(path, part, bytes);
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     static const char *const keys[] = {"general.architecture",
@@ -62,7 +95,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
                                        "t.i32s",
                                        "t.bools"};
     struct moe_checkpoint *ck;
-    if (moe_checkpoint_open(&ck, fuzz_file(data, n), NULL) != MOE_OK)
+    struct moe_err err;
+    char path[96];
+    bool parts = n < 4 || memcmp(data, "GGUF", 4) != 0;
+    if (parts)
+        put_parts(data, n, false, path);
+    int status = moe_checkpoint_open(&ck, parts ? path : fuzz_file(data, n), &err);
+    if (parts)
+        put_parts(data, n, true, path);
+    if (status != MOE_OK)
         return 0;
     for (uint64_t i = 0; i < moe_checkpoint_n_tensors(ck); i++)
         read_ends(ck, moe_checkpoint_at(ck, i));
@@ -74,4 +115,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         abort();
     moe_checkpoint_close(ck);
     return 0;
+}
+
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t n, size_t max, unsigned int seed)
+{
+    static const struct mutate_pieces parts = {.head = 4, .length_bytes = 4};
+    uint64_t rng = seed;
+    return n >= 4 && memcmp(data, "GGUF", 4) != 0 ? mutate_pieces(&parts, data, n, max, &rng)
+                                                  : LLVMFuzzerMutate(data, n, max);
 }

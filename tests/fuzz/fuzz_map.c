@@ -23,6 +23,35 @@ static void check_round_trip(const struct moe_map *map, bool json)
     fuzz_same(&first, &second);
 }
 
+/* Two halves of what it knows of importances are the whole again. */
+static void check_merge(const struct moe_map *map, const uint8_t *data, size_t n)
+{
+    struct moe_err err;
+    struct moe_map *halves[2];
+    struct moe_buf first = {0}, second = {0};
+    for (int h = 0; h < 2; h++) {
+        if (moe_map_parse(&halves[h], "fuzz", data, n, &err) != MOE_OK)
+            abort();
+        struct moe_importances *i = &halves[h]->importances;
+        moe_shards_release(&i->shards);
+        i->shards = (struct moe_shards){0};
+        for (uint64_t e = 0; i->there && e < (uint64_t)map->n_layers * map->n_experts; e++)
+            i->known[e] = i->known[e] && e % 2 == (uint64_t)h;
+    }
+    moe_map_check_whole(map, &err);
+    moe_map_check_finished(map, &err);
+    if (moe_map_merge(halves[0], halves[1], &err) != MOE_OK)
+        abort();
+    if (map->importances.shards.n == 0 && !moe_map_complete(map)) {
+        if (moe_map_write(map, &first, &err) != MOE_OK ||
+            moe_map_write(halves[0], &second, &err) != MOE_OK)
+            abort();
+        fuzz_same(&first, &second);
+    }
+    moe_map_free(halves[0]);
+    moe_map_free(halves[1]);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     struct moe_err err;
@@ -30,6 +59,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     if (moe_map_parse(&map, "fuzz", data, n, &err) == MOE_OK) {
         check_round_trip(map, false);
         check_round_trip(map, true);
+        check_merge(map, data, n);
         moe_map_free(map);
     }
     return 0;

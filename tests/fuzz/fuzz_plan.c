@@ -25,7 +25,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     struct moe_err err;
     struct moe_plan *plan;
-    if (moe_plan_parse(&plan, "fuzz", data, n, &err) == MOE_OK) {
+    if (moe_plan_read(&plan, fuzz_file(data, n), &err) == MOE_OK) {
+        moe_plan_terms(plan);
         check_round_trip(plan, false);
         check_round_trip(plan, true);
         moe_plan_free(plan);

@@ -1,7 +1,8 @@
 /*
  * Routing statistics: a file, or (where the input begins with a byte below 8) documents to be
  * counted. What is accepted is used for every figure, and comes back the same after writing and
- * reading. What is counted adds up: two shards give the file of one run.
+ * reading. What is counted adds up: two shards give the file of one run, and what belongs to
+ * different runs is refused or added.
  */
 /* Readers: record/statistics*.c record/requests.c record/origins.c record/shards.c */
 #define _GNU_SOURCE
@@ -67,7 +68,7 @@ static void read_file(const uint8_t *data, size_t n)
     struct moe_statistics *s;
     if (moe_statistics_read(&s, fuzz_file(data, n), &err) != MOE_OK)
         return;
-    if (n % 4 == 0) /* showing takes longest */
+    if (n % 8 == 0) /* showing takes longest */
         use(s);
     check_round_trip(s);
     moe_statistics_free(s);
@@ -75,16 +76,18 @@ static void read_file(const uint8_t *data, size_t n)
 
 /* ---- Documents ---- */
 
-enum { MAX_TOKENS = 20, MAX_DOCUMENTS = 8, MAX_EXPERTS = 8 };
+enum { MAX_TOKENS = 40, MAX_DOCUMENTS = 4, MAX_EXPERTS = 8 };
 
 static struct moe_statistics *new_shard(const struct moe_statistics_shape *shape, uint64_t text,
-                                        uint64_t documents, uint32_t shard, uint32_t n_shards)
+                                        uint64_t documents, uint32_t shard, uint32_t n_shards,
+                                        const struct moe_statistics *prior)
 {
     struct moe_err err;
     struct moe_statistics *s;
     if (moe_statistics_new(&s, shape, &err) != MOE_OK ||
         moe_origins_begin(&s->origins, 1, shard, n_shards, &err) != MOE_OK)
         abort();
+    s->prior = prior;
     s->origins.items->documents = documents;
     s->origins.items->texts[s->origins.items->n_texts++] = text;
     return s;
@@ -134,9 +137,11 @@ static void count_documents(const uint8_t *data, size_t n)
                                          .prompt_percent = moe_cursor_u8(&at) % 101};
     shape.top_k = 1 + moe_cursor_u8(&at) % shape.n_experts;
     uint64_t n_documents = moe_cursor_u8(&at) % (MAX_DOCUMENTS + 1), text = moe_cursor_u8(&at);
-    struct moe_statistics *whole = new_shard(&shape, text, n_documents, 0, 1);
-    struct moe_statistics *odd = new_shard(&shape, text, n_documents, 1, 2);
-    struct moe_statistics *even = new_shard(&shape, text, n_documents, 0, 2);
+    struct moe_statistics *prior = new_shard(&shape, 0, 1, 0, 1, NULL);
+    count(prior, at, 1);
+    struct moe_statistics *whole = new_shard(&shape, text, n_documents, 0, 1, prior);
+    struct moe_statistics *odd = new_shard(&shape, text, n_documents, 1, 2, prior);
+    struct moe_statistics *even = new_shard(&shape, text, n_documents, 0, 2, prior);
     for (uint64_t i = 0; i < n_documents; i++) {
         struct moe_cursor here = at;
         uint64_t left = moe_cursor_left(&at), share = left / (n_documents - i);
@@ -144,7 +149,7 @@ static void count_documents(const uint8_t *data, size_t n)
         count(whole, here, i * 3 % 8);
         count(i % 2 ? odd : even, here, i * 3 % 8);
     }
-    if (n % 4 == 0)
+    if (n % 8 == 0)
         use(whole);
     check_round_trip(odd);
     struct moe_buf one = {0}, sum = {0};
@@ -154,6 +159,14 @@ static void count_documents(const uint8_t *data, size_t n)
         abort();
     write_text(odd, &sum);
     fuzz_same(&one, &sum);
+    /* Whole runs over other texts add up; anything else is refused. */
+    struct moe_statistics *other =
+        new_shard(&shape, text + data[n / 2] % 2, 1, 0, 1 + data[n - 1] % 3, NULL);
+    if (moe_statistics_merge(odd, other, &err) == MOE_OK)
+        moe_origins_check(&odd->origins, true, &err);
+    moe_statistics_merge(other, even, &err);
+    moe_statistics_free(other);
+    moe_statistics_free(prior);
     moe_statistics_free(whole);
     moe_statistics_free(odd);
     moe_statistics_free(even);

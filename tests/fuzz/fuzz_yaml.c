@@ -122,8 +122,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     struct moe_err err;
     struct moe_yaml *doc;
-    moe_yaml_file_is(fuzz_file(data, n), "moe-plan");
-    if (moe_yaml_parse(&doc, "fuzz", data, n, &err) != MOE_OK)
+    const char *path = fuzz_file(data, n);
+    moe_yaml_file_is(path, "moe-plan");
+    if (moe_yaml_read(&doc, path, UINT64_MAX, &err) != MOE_OK)
         return 0;
     moe_yaml_check_format(doc, "moe-plan", 2, NULL, &err);
     moe_yaml_check_known(doc, &err);

@@ -37,7 +37,7 @@ static int squeeze(const char *path, struct moe_err *err)
 }
 
 static int make(const char *path, uint32_t keep, uint32_t predictors, uint32_t n_variants,
-                uint32_t n_shards, struct moe_err *err)
+                uint32_t n_shards, uint64_t documents, struct moe_err *err)
 {
     static const uint64_t sizes[2 * LAYERS * EXPERTS] = {64, 64, 64, 64, 32};
     static const float scores[TOKENS * EXPERTS] = {0.5f, 0.25f, 0.125f, 0.125f, 1};
@@ -55,7 +55,7 @@ static int make(const char *path, uint32_t keep, uint32_t predictors, uint32_t n
     uint64_t texts[] = {1, 2};
     uint32_t held[] = {1, 2};
     struct moe_origin origin = {
-        .documents = 6, .n_texts = 2, .texts = texts, .shards = {n_shards, 2, held}};
+        .documents = documents, .n_texts = 2, .texts = texts, .shards = {n_shards, 2, held}};
     for (int i = 0; i < MOE_N_PREDICTORS; i++)
         seen.predicted[i] = scores;
     int status = moe_trace_create(&w, path, &shape, err);
@@ -81,8 +81,11 @@ static int make(const char *path, uint32_t keep, uint32_t predictors, uint32_t n
 int main(void)
 {
     struct moe_err err;
-    if (make("choices", 0, 0, 0, 0, &err) != MOE_OK || make("shards", 0, 0, 0, 3, &err) != MOE_OK ||
-        make("scores", 3, 1 << MOE_PREDICT_GATE_1 | 1 << MOE_PREDICT_ATTN, 2, 0, &err) != MOE_OK) {
+    if (make("choices", 0, 0, 0, 0, 0, &err) != MOE_OK ||
+        make("shards", 0, 0, 0, 3, 6, &err) != MOE_OK || /* left by an interrupted run */
+        make("finished", 0, 0, 0, 3, 3, &err) != MOE_OK ||
+        make("scores", 3, 1 << MOE_PREDICT_GATE_1 | 1 << MOE_PREDICT_ATTN, 2, 0, 0, &err) !=
+            MOE_OK) {
         fprintf(stderr, "make_trace_seeds: %s\n", err.text);
         return 1;
     }
