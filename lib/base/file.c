@@ -12,6 +12,9 @@
 
 #include "base/mem.h"
 
+/* A file system that interrupts every read without a signal is broken. */
+enum { MAX_INTERRUPTED = 1000 };
+
 static int fail_errno(struct moe_err *err, const char *path, const char *what)
 {
     char text[128];
@@ -75,11 +78,12 @@ int moe_file_pread(int fd, const char *path, void *to, uint64_t n_bytes, uint64_
 {
     uint8_t *p = to;
     uint64_t done = 0;
+    int n_interrupted = 0;
     while (done < n_bytes) {
         uint64_t want = n_bytes - done;
         ssize_t got =
             pread(fd, p + done, want > (1u << 30) ? (1u << 30) : want, (off_t)(offset + done));
-        if (got < 0 && errno == EINTR)
+        if (got < 0 && errno == EINTR && n_interrupted++ < MAX_INTERRUPTED)
             continue;
         if (got < 0)
             return fail_errno(err, path, "cannot read");

@@ -22,8 +22,9 @@
  *
  * Faults: reads that were interrupted, short or refused for lack of resources are continued, a read
  * with an I/O error is tried twice more, and an extent with a wrong checksum is read once more
- * (page cache and transfers can fail, too). A request that still fails ends with an error, never
- * with wrong bytes. Nothing is allocated after moe_loader_open.
+ * (page cache and transfers can fail, too). A ring that stops working is done without. A request
+ * that still fails ends with an error, never with wrong bytes. Nothing is allocated after
+ * moe_loader_open.
  *
  * To a GPU: with a device in its options a loader copies from the memory that each load names to
  * the device's, on the device's copy stream, by the same rules; nothing is read, verified or

@@ -86,15 +86,18 @@ struct loader_backend {
 
 /* Carve, then open: an open that fails leaves nothing to close. Errors say why, without the path.
  */
-struct loader_backend *loader_uring_carve(struct moe_arena *arena);
+struct loader_backend *loader_uring_carve(struct moe_arena *arena, uint32_t queue_depth);
+/* *in_use: set, and cleared when the ring stops working. */
 int loader_uring_open(struct loader_backend *b, uint32_t queue_depth,
-                      const struct loader_fault *fault, struct moe_err *err);
+                      const struct loader_fault *fault, bool *in_use, struct moe_err *err);
 
 struct loader_backend *loader_pread_carve(struct moe_arena *arena, uint32_t queue_depth);
 int loader_pread_open(struct loader_backend *b, uint32_t queue_depth,
                       const struct loader_fault *fault, struct moe_err *err);
 /* Bytes of their stacks that its threads touch. */
 uint64_t loader_pread_stack_bytes(uint32_t queue_depth);
+/* Reads a piece about which the test hook has been asked; on the calling thread. */
+void loader_pread_piece(struct loader_piece *piece);
 
 struct loader_backend *loader_copy_carve(struct moe_arena *arena, uint32_t queue_depth);
 void loader_copy_open(struct loader_backend *b, const void *copy, uint64_t copy_bytes,

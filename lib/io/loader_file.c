@@ -29,9 +29,10 @@ static int reopen(int fd, const char *path, int flags)
 static ssize_t try_read(int fd, void *page)
 {
     ssize_t got;
+    int n_tries = 0;
     do
         got = pread(fd, page, 4096, 0);
-    while (got < 0 && errno == EINTR);
+    while (got < 0 && errno == EINTR && n_tries++ < 1000);
     return got;
 }
 

@@ -112,7 +112,7 @@ static struct parts carve(struct moe_arena *arena, const struct moe_loader_optio
     p.reaped = moe_arena_take(arena, o->queue_depth, sizeof(struct loader_piece *));
     p.free_pieces = moe_arena_take(arena, o->queue_depth, sizeof *p.free_pieces);
     p.jobs = moe_arena_take(arena, o->n_decoders, sizeof *p.jobs);
-    p.uring = loader_uring_carve(arena);
+    p.uring = loader_uring_carve(arena, o->queue_depth);
     p.pread = loader_pread_carve(arena, o->queue_depth);
     p.copy = loader_copy_carve(arena, o->queue_depth);
     if (o->gpu)
@@ -192,10 +192,9 @@ static int open_backend(struct moe_loader *l, const struct parts *p, struct moe_
     l->stats.direct = l->file.direct_fd >= 0;
     if (o->backend != MOE_LOAD_PREAD) {
         struct moe_err why;
-        status = loader_uring_open(p->uring, o->queue_depth, &l->fault, &why);
+        status = loader_uring_open(p->uring, o->queue_depth, &l->fault, &l->stats.uring, &why);
         if (status == MOE_OK) {
             l->backend = p->uring;
-            l->stats.uring = true;
             return MOE_OK;
         }
         if (o->backend == MOE_LOAD_URING)

@@ -49,10 +49,9 @@ static struct loader_piece *ring_get(struct ring *r, uint32_t room)
     return piece;
 }
 
-static void read_piece(const struct preads *p, struct loader_piece *piece)
+void loader_pread_piece(struct loader_piece *piece)
 {
     ssize_t got = 0;
-    loader_fault_ask(p->fault, piece);
     if (!loader_fault_refuses(piece)) {
         got = pread(piece->fd, piece->to, piece->n_bytes, (off_t)piece->offset);
         if (got < 0)
@@ -72,7 +71,8 @@ static void *serve(void *ctx)
             break;
         struct loader_piece *piece = ring_get(&p->waiting, p->queue_depth);
         pthread_mutex_unlock(&p->lock);
-        read_piece(p, piece);
+        loader_fault_ask(p->fault, piece);
+        loader_pread_piece(piece);
         pthread_mutex_lock(&p->lock);
         ring_put(&p->over, p->queue_depth, piece);
         pthread_cond_signal(&p->done);

@@ -33,10 +33,14 @@ static int write_block(int fd, const char *path, const uint8_t *block, uint64_t 
 {
     while (n_bytes > 0) {
         ssize_t n = write(fd, block, n_bytes);
-        if (n < 0 && errno != EINTR)
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n == 0)
+            errno = EIO; /* a file that takes nothing and says no reason */
+        if (n <= 0)
             return fail_errno(path, "write", err);
-        block += n > 0 ? n : 0;
-        n_bytes -= n > 0 ? (uint64_t)n : 0;
+        block += n;
+        n_bytes -= (uint64_t)n;
     }
     return MOE_OK;
 }

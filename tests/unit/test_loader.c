@@ -461,12 +461,12 @@ static void senseless_requests_are_refused(void **state)
 
 /* ---- Without io_uring ---- */
 
-/* Makes io_uring_setup fail with `code` in this process, as container runtimes do. */
-static bool forbid_uring(uint32_t code)
+/* Makes a system call of io_uring fail with `code` in this process, as container runtimes do. */
+static bool forbid(uint32_t call, uint32_t code)
 {
     struct sock_filter program[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | code),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
@@ -483,7 +483,7 @@ static int child_without_uring(uint32_t code)
     struct moe_load_done done;
     struct moe_loader_options o = fixture_options(&f);
     uint32_t handle;
-    if (!forbid_uring(code))
+    if (!forbid(SYS_io_uring_setup, code))
         return 77;
     o.backend = MOE_LOAD_URING;
     if (moe_loader_open(&l, &o, &err) != MOE_ERR_IO || !strstr(err.text, "io_uring"))
@@ -500,14 +500,16 @@ static int child_without_uring(uint32_t code)
     return 0;
 }
 
-static void without_io_uring_threads_read(void **state)
+/* Runs `body` in a child, which may lose system calls, for each code. */
+static void in_children(int (*body)(uint32_t code), const uint32_t *codes, size_t n)
 {
-    static const uint32_t codes[] = {ENOSYS, EPERM};
-    for (size_t i = 0; i < N_ITEMS(codes); i++) {
+    for (size_t i = 0; i < n; i++) {
         fflush(NULL);
         pid_t child = fork();
-        if (child == 0)
-            _exit(child_without_uring(codes[i]));
+        if (child == 0) {
+            alarm(60); /* it inherits none */
+            _exit(body(codes[i]));
+        }
         int status = 0;
         assert_int_equal(waitpid(child, &status, 0), child);
         assert_true(WIFEXITED(status));
@@ -515,6 +517,46 @@ static void without_io_uring_threads_read(void **state)
             skip();
         assert_int_equal(WEXITSTATUS(status), 0);
     }
+}
+
+static void without_io_uring_threads_read(void **state)
+{
+    static const uint32_t codes[] = {ENOSYS, EPERM};
+    in_children(child_without_uring, codes, N_ITEMS(codes));
+}
+
+/* The ring works until half of the extents have been asked for. */
+static int child_losing_uring(uint32_t code)
+{
+    struct moe_loader_options o = fixture_options(&f);
+    struct moe_loader *l = NULL;
+    struct moe_load_done done;
+    uint32_t n_done = 0;
+    o.backend = MOE_LOAD_URING;
+    if (moe_loader_open(&l, &o, NULL) != MOE_OK)
+        return 77;
+    for (int i = 0; i < N_EXTENTS; i++) {
+        if (i == N_EXTENTS / 2 && !forbid(SYS_io_uring_enter, code))
+            return 77;
+        fixture_submit(&f, l, i, MOE_LOAD_DEMAND, 0);
+    }
+    for (; moe_loader_wait(l, &done, 1) == 1; n_done++) {
+        if (done.status != MOE_OK)
+            return 1;
+        fixture_check(&f, (int)done.tag);
+    }
+    if (n_done != N_EXTENTS || moe_loader_stats(l)->uring)
+        return 2;
+    fixture_submit(&f, l, 0, MOE_LOAD_DEMAND, 0);
+    moe_loader_close(l);
+    return 0;
+}
+
+/* EAGAIN may pass, and is waited for; the others never do. */
+static void a_ring_that_stops_working_is_done_without(void **state)
+{
+    static const uint32_t codes[] = {EPERM, EBADF, EFAULT, EAGAIN};
+    in_children(child_losing_uring, codes, N_ITEMS(codes));
 }
 
 /* ---- Rates and modelled time ---- */
@@ -634,6 +676,7 @@ int main(void)
         cmocka_unit_test(damaged_directories_are_reported),
         cmocka_unit_test(senseless_requests_are_refused),
         cmocka_unit_test(without_io_uring_threads_read),
+        cmocka_unit_test(a_ring_that_stops_working_is_done_without),
         cmocka_unit_test(the_rate_is_never_exceeded),
         cmocka_unit_test(lockstep_does_not_depend_on_the_disk),
         cmocka_unit_test(sizes_are_told_beforehand),
