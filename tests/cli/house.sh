@@ -68,4 +68,22 @@ file lib/base/low.c 'int low(void);\nint low(void) { return 1; }\n'
 for i in $(seq 46); do file "lib/kern/k$i.h" '\n'; done
 rooms
 expect_stdout "lib/kern/ has 47 files: 45 at most" "and so many files"
+
+# run.sh counts what a cmocka program prints: a skipped test is "not ok N # SKIP" to some versions.
+cp tests/run.sh "$house/tests/"
+mkdir -p "$house/tests/cli" "$house/made/tests/unit" "$house/made/tests/kern"
+planted() { # LINES STATUS
+    printf '#!/bin/sh\nprintf "%s"\nexit %s\n' "$1" "$2" >"$house/made/tests/unit/test_planted"
+    chmod +x "$house/made/tests/unit/test_planted"
+    run env BUILD=made JOBS=1 sh "$house/tests/run.sh" quick
+}
+last() { [ "$(tail -n 1 "$out")" = "$1" ]; }
+planted '1..3\\nok 1 - a\\nnot ok 2 # SKIP b\\nok 3 # SKIP c\\n' 0
+expect_exit 0 "skipped tests are no failures, in either form"
+check "... and are counted" last "1 passed, 0 failed, 2 skipped"
+planted '1..2\\nok 1 - a\\nnot ok 2 - SKIP b\\n' 1
+expect_exit 1 "a failed test is one, whatever its name"
+check "... and is counted" last "1 passed, 1 failed"
+planted '1..2\\nok 1 - a\\n' 0
+check "a test that was announced and did not run has failed" last "1 passed, 1 failed"
 finish
