@@ -248,6 +248,21 @@ static int report_stats(struct run *r, struct moe_err *err)
     return status;
 }
 
+/* Whatever the engine promised: what was done, also by a run that Ctrl-C has ended. */
+static int check_exact(struct run *r, int status, struct moe_err *err)
+{
+    struct moe_err inexact;
+    if (status == MOE_ERR_INTERRUPTED && r->engine)
+        moe_engine_finish_stats(r->engine, &r->stats);
+    else if (status != MOE_OK)
+        return status;
+    int got = moe_stats_check_exact(&r->stats, &inexact);
+    if (got == MOE_OK)
+        return status;
+    *err = inexact;
+    return got;
+}
+
 int main(int argc, char **argv)
 {
     double started = moe_seconds();
@@ -266,8 +281,8 @@ int main(int argc, char **argv)
                                     : generate(&r, started, &err);
         if (status == MOE_OK)
             status = report_stats(&r, &err);
-        if (status == MOE_OK && opt.strategy.exact) /* whatever the engine promised */
-            status = moe_stats_check_exact(&r.stats, &err);
+        if (opt.strategy.exact)
+            status = check_exact(&r, status, &err);
     }
     close_run(&r);
     int exit_status = CLI_DONE;

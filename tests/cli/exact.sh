@@ -129,4 +129,13 @@ for way in "-p x -n 2" "--bench --prompt-tokens 4 -n 1" \
     run "$unchecked" -q "$many" --plan "$tmp/exact.yaml" --exact $way
     expect_exit 0 "... and nothing is amiss with an exact plan"
 done
+: >"$out"
+"$unchecked" -q "$many" --plan "$kept" --exact -p x --ignore-eos >"$out" 2>"$err" &
+pid=$!
+while [ ! -s "$out" ] && kill -0 "$pid" 2>/dev/null; do sleep 0.02; done
+kill -INT "$pid"
+code=0
+wait "$pid" || code=$?
+expect_exit 4 "Ctrl-C does not keep it from being checked"
+expect_stderr_lines 1 "... with one line"
 finish
