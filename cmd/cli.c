@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include "base/cpu.h"
-#include "base/file.h"
 #include "base/par.h"
 #include "cli_private.h"
 #include "kern/kern.h"
@@ -42,6 +41,11 @@ static const struct cli_option common_options[] = {
 };
 
 /* ---- Messages ---- */
+
+const char *cli_name(void)
+{
+    return program->name;
+}
 
 static void say(const char *format, va_list args, const char *tail)
 {
@@ -105,65 +109,6 @@ void cli_detail(const char *format, ...)
     va_start(args, format);
     say(format, args, "");
     va_end(args);
-}
-
-/* Of the first failure: later flushes of the emptied buffer would succeed. */
-static int stdout_errno;
-
-static bool stdout_works(void)
-{
-    errno = 0;
-    if (fflush(stdout) != 0 && !stdout_errno)
-        stdout_errno = errno;
-    return !ferror(stdout) && !stdout_errno;
-}
-
-bool cli_write(const void *bytes, uint64_t n)
-{
-    errno = 0;
-    if (fwrite(bytes, 1, n, stdout) != n && !stdout_errno)
-        stdout_errno = errno;
-    return stdout_works();
-}
-
-int cli_print(int status, struct moe_buf *text, struct moe_err *err)
-{
-    if (status == MOE_OK && text->failed)
-        status = moe_fail(err, MOE_ERR_MEMORY, "out of memory");
-    if (status == MOE_OK)
-        cli_write(text->data, text->size);
-    moe_buf_release(text);
-    return status;
-}
-
-int cli_save(int status, struct moe_buf *text, const char *path, struct moe_err *err)
-{
-    if (status == MOE_OK && text->failed)
-        status = moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", path);
-    if (status == MOE_OK)
-        status = moe_file_write_all(path, text->data, text->size, err);
-    moe_buf_release(text);
-    return status;
-}
-
-int cli_flush(struct moe_err *err)
-{
-    char text[128];
-    if (stdout_works())
-        return MOE_OK;
-    return moe_fail(err, MOE_ERR_IO, "standard output: %s",
-                    stdout_errno ? moe_errno_text(stdout_errno, text, sizeof text)
-                                 : "a write failed");
-}
-
-int cli_finish(int status)
-{
-    cli_progress_done();
-    struct moe_err err;
-    /* One failure, one line: a program that has failed already has said why. */
-    if (cli_flush(&err) != MOE_OK && status == CLI_DONE)
-        return cli_error(&err);
-    return status;
 }
 
 bool cli_may_colour(int fd)
@@ -268,6 +213,7 @@ static void shorten_spinning(char **argv)
 int cli_parse(const struct cli_program *p, int argc, char **argv, char ***args, int *n_args)
 {
     shorten_spinning(argv);
+    cli_open_output();
     program = p;
     add_options(p->options);
     if (p->more)

@@ -14,6 +14,7 @@
 #include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "base/buf.h"
 #include "base/err.h"
@@ -137,8 +138,14 @@ bool cli_write(const void *bytes, uint64_t n);
  * failed; then releases it. Returns `status`, or an error of its own. */
 int cli_print(int status, struct moe_buf *text, struct moe_err *err);
 int cli_save(int status, struct moe_buf *text, const char *path, struct moe_err *err);
+/* The same for text with terminal sequences (cli_may_colour) and without names from files. */
+int cli_print_as_is(int status, struct moe_buf *text, struct moe_err *err);
 /* Flushes stdout. MOE_ERR_IO when this or an earlier write failed. */
 int cli_flush(struct moe_err *err);
+/* The terminal itself behind stdout or stderr (its descriptor), for sequences of ours and for
+ * libedit. What stdout and stderr are given goes through a stream that shows control characters
+ * other than newline and tab, as <1B>, if it is a terminal. */
+FILE *cli_terminal(int fd);
 
 /* Whether colours may be used: fd is a terminal (other than TERM=dumb), and NO_COLOR is not set. */
 bool cli_may_colour(int fd);
@@ -153,10 +160,19 @@ const struct moe_progress *cli_progress(void);
 void cli_progress_done(void); /* erases the bar */
 
 /* Set by SIGINT once cli_catch_interrupt was called. While it is set, another SIGINT ends the
- * program at once with CLI_FAILED; clear it to arm it again. Reads are interrupted (EINTR). */
+ * program at once with CLI_FAILED; cli_start_over clears it and arms it again. Reads are
+ * interrupted (EINTR). What is under way may not come to its end (a disk that does not answer): the
+ * program leaves by itself with CLI_FAILED and a line after 5 seconds or, of a conversation, says
+ * that Ctrl-C does. */
 extern volatile sig_atomic_t cli_stop;
-void cli_catch_interrupt(void);
-/* The same for SIGINT, SIGTERM and SIGHUP, for programs with something to clean up. */
+void cli_catch_interrupt(bool conversation);
+void cli_start_over(void);
+/* The same for SIGINT, SIGTERM and SIGHUP, for programs with something to clean up or to keep,
+ * which get a minute. */
 void cli_catch_termination(void);
+
+/* After a read or write of this descriptor has failed: whether to try again at once (it was
+ * interrupted, or is non-blocking and now ready; waits for that). */
+bool cli_may_retry(int fd, bool writing);
 
 #endif

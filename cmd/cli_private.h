@@ -12,4 +12,9 @@ int cli_set(const struct cli_option *o, const char *text);
 void cli_print_help(const struct cli_program *program, const struct cli_option *common);
 void cli_print_version(const struct cli_program *program);
 
+/* Puts streams of cli_output.c in the places of stdout and stderr. */
+void cli_open_output(void);
+/* The program's name. */
+const char *cli_name(void);
+
 #endif

@@ -1,12 +1,13 @@
 /* The progress bar on stderr, and signals that ask a program to stop. */
 #define _POSIX_C_SOURCE 200809L /* sigaction, isatty */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "cli.h"
+#include "cli_private.h"
 
 volatile sig_atomic_t cli_stop;
 
@@ -44,7 +45,7 @@ static void draw_bar(const char *what, uint64_t done, uint64_t total)
     memset(cells, '.', WIDTH);
     memset(cells, '#', (size_t)full);
     cells[WIDTH] = 0;
-    fprintf(stderr, "\r\033[K%.40s [%s] %3.0f%%", what, cells, 100 * share);
+    fprintf(cli_terminal(STDERR_FILENO), "\r\033[K%.40s [%s] %3.0f%%", what, cells, 100 * share);
     print_left(done, total);
     bar.shown = true;
 }
@@ -78,12 +79,19 @@ const struct moe_progress *cli_progress(void)
 void cli_progress_done(void)
 {
     if (bar.shown)
-        fputs("\r\033[K", stderr);
+        fputs("\r\033[K", cli_terminal(STDERR_FILENO));
     bar.shown = false;
     bar.what = NULL;
 }
 
 /* ---- Signals ---- */
+
+/* What happens when a program that was asked to stop has not done so, prepared for the handler. */
+static struct {
+    unsigned seconds;
+    bool leave;
+    char line[160];
+} late;
 
 static void on_interrupt(int signal_number)
 {
@@ -91,26 +99,55 @@ static void on_interrupt(int signal_number)
     if (cli_stop)
         _exit(CLI_FAILED);
     cli_stop = 1;
+    alarm(late.seconds);
 }
 
-static void catch_signal(int signal_number)
+static void on_alarm(int signal_number)
 {
-    struct sigaction action = {.sa_handler = on_interrupt};
+    (void)signal_number;
+    int before = errno;
+    ssize_t put = bar.shown ? write(STDERR_FILENO, "\r\033[K", 4) : 0;
+    put += write(STDERR_FILENO, late.line, strlen(late.line));
+    if (late.leave || put < 0)
+        _exit(CLI_FAILED);
+    errno = before;
+}
+
+static void catch_signal(int signal_number, void (*handler)(int), int flags)
+{
+    struct sigaction action = {.sa_handler = handler, .sa_flags = flags};
     sigemptyset(&action.sa_mask);
     sigaction(signal_number, &action, NULL);
 }
 
-void cli_catch_interrupt(void)
+static void catch_all(const int *signals, int n, unsigned seconds, bool leave)
 {
-    catch_signal(SIGINT);
+    late.seconds = seconds;
+    late.leave = leave;
+    snprintf(late.line, sizeof late.line,
+             leave ? "%s: stopped without waiting any longer for what was under way\n"
+                   : "%s: still waiting for what is under way; Ctrl-C again leaves\n",
+             cli_name());
+    catch_signal(SIGALRM, on_alarm, SA_RESTART);
+    for (int i = 0; i < n; i++)
+        catch_signal(signals[i], on_interrupt, 0);
+}
+
+void cli_catch_interrupt(bool conversation)
+{
+    catch_all((const int[]){SIGINT}, 1, 5, !conversation);
 }
 
 void cli_catch_termination(void)
 {
-    struct sigaction before;
-    catch_signal(SIGINT);
-    catch_signal(SIGTERM);
+    struct sigaction hangup;
     /* nohup has it ignored: keep that */
-    if (sigaction(SIGHUP, NULL, &before) == 0 && before.sa_handler != SIG_IGN)
-        catch_signal(SIGHUP);
+    bool ignored = sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler == SIG_IGN;
+    catch_all((const int[]){SIGINT, SIGTERM, SIGHUP}, ignored ? 2 : 3, 60, true);
+}
+
+void cli_start_over(void)
+{
+    alarm(0);
+    cli_stop = 0;
 }

@@ -45,7 +45,7 @@ int measure_perplexity(struct moe_session *s, const char *path,
         .token = options->token_log ? log_token : NULL,
         .ctx = &log,
     };
-    cli_catch_interrupt();
+    cli_catch_interrupt(false);
     int status = moe_perplexity(s, path, &po, &p, err);
     cli_progress_done();
     const char *unit = options->window ? "windows" : "documents";
@@ -105,7 +105,7 @@ int measure_speed(struct moe_session *s, const struct measure_speed_options *opt
         .progress = cli_progress(),
     };
     int status = MOE_OK;
-    cli_catch_interrupt();
+    cli_catch_interrupt(false);
     if (options->text)
         status = moe_tokenizer_encode(s->model->tokenizer, options->text, strlen(options->text),
                                       false, &text, err);

@@ -112,7 +112,7 @@ static int list(const char *path)
 {
     struct moe_err err;
     struct moe_pack *pack = NULL;
-    struct moe_buf text = {0};
+    struct moe_buf text = {0}, bits = {0};
     struct moe_pack_summary *summary = calloc(1, sizeof *summary); /* too large for the stack */
     int status = summary ? moe_pack_open(&pack, path, &err)
                          : moe_fail(&err, MOE_ERR_MEMORY, "out of memory");
@@ -122,9 +122,10 @@ static int list(const char *path)
         status = moe_show_pack_json(pack, summary, cli_verbose, &text, &err);
     if (status == MOE_OK && !o.json) {
         moe_show_pack(pack, summary, cli_verbose, &text);
-        moe_show_pack_bits(pack, summary, cli_may_colour(STDOUT_FILENO), &text);
+        moe_show_pack_bits(pack, summary, cli_may_colour(STDOUT_FILENO), &bits);
     }
     status = cli_print(status, &text, &err);
+    status = cli_print_as_is(status, &bits, &err);
     moe_pack_close(pack);
     free(summary);
     return status == MOE_OK ? CLI_DONE : cli_error(&err);

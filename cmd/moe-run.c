@@ -141,7 +141,7 @@ static int answer_once(struct run *r, struct moe_conversation *talk, double star
     int status = prompt_read(opt.prompt, opt.file, &prompt, err);
     if (status == MOE_OK)
         status = moe_sampler_new(&sampler, &opt.sampling, r->model->config.vocab, err);
-    cli_catch_interrupt();
+    cli_catch_interrupt(false);
     if (status == MOE_OK)
         status = moe_conversation_ask(talk, (const char *)prompt.data, sampler, &go, &why, err);
     if (status == MOE_OK) {

@@ -16,6 +16,8 @@ static int read_stdin(struct moe_buf *out, struct moe_err *err)
         if (!to)
             return moe_fail(err, MOE_ERR_MEMORY, "out of memory: the text on standard input");
         ssize_t n = read(STDIN_FILENO, to, 65536);
+        if (n < 0 && cli_may_retry(STDIN_FILENO, false))
+            continue;
         if (n < 0) {
             char text[128];
             return moe_fail(err, MOE_ERR_IO, "standard input: %s",

@@ -1,7 +1,6 @@
 #define _POSIX_C_SOURCE 200809L /* mkdir, isatty */
 #include "repl.h"
 
-#include <errno.h>
 #include <locale.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,10 +32,13 @@ void repl_explain_stop(enum moe_stop_reason why, uint32_t context)
 
 void console_tell(const struct console *c, const char *text)
 {
-    if (c->colour)
-        fprintf(stderr, "\033[2m%s\033[0m\n", text);
-    else
-        fprintf(stderr, "%s\n", text);
+    FILE *terminal = c->colour ? cli_terminal(STDERR_FILENO) : NULL;
+    if (terminal)
+        fputs("\033[2m", terminal);
+    fputs(text, stderr);
+    if (terminal)
+        fputs("\033[0m", terminal);
+    fputc('\n', stderr);
 }
 
 /* ---- Answers ---- */
@@ -78,11 +80,11 @@ int console_answer(struct console *c, const char *text, struct moe_err *err)
     };
     enum moe_stop_reason why = MOE_STOP_EOS;
     s->stats = (struct moe_stats){0};
-    cli_stop = 0;
+    cli_start_over();
     err->text[0] = 0;
     int status = text ? moe_conversation_ask(r->conversation, text, c->sampler, &o, &why, err)
                       : moe_conversation_continue(r->conversation, c->sampler, &o, &why, err);
-    cli_stop = 0;
+    cli_start_over();
     if (status != MOE_OK && !err->text[0])
         return cli_flush(err) != MOE_OK ? MOE_ERR_IO : moe_fail(err, status, "the answer failed");
     if (status != MOE_OK) {
@@ -122,7 +124,7 @@ static int read_key(EditLine *el, wchar_t *key)
     for (;;) {
         char byte;
         ssize_t n = read(STDIN_FILENO, &byte, 1);
-        if (n < 0 && errno == EINTR && !cli_stop)
+        if (n < 0 && !cli_stop && cli_may_retry(STDIN_FILENO, false))
             continue;
         if (n <= 0)
             return (int)n;
@@ -147,12 +149,12 @@ static enum reading read_line(struct console *c, const char *prompt, uint64_t *l
 {
     int n = 0;
     c->prompt = prompt;
-    cli_stop = 0;
+    cli_start_over();
     const char *typed = el_gets(c->el, &n);
     if (cli_stop) {
         const LineInfo *info = el_line(c->el);
         fputs("^C\n", stderr);
-        cli_stop = 0;
+        cli_start_over();
         return info->lastchar > info->buffer || c->text.size ? READ_DROPPED : READ_CANCELLED;
     }
     if (!typed || n <= 0)
@@ -245,7 +247,9 @@ static bool open_console(struct console *c)
     if (!setlocale(LC_CTYPE, "") || MB_CUR_MAX == 1)
         setlocale(LC_CTYPE, "C.UTF-8");
     c->colour = cli_may_colour(STDERR_FILENO);
-    c->el = el_init("moe-run", stdin, isatty(STDOUT_FILENO) ? stdout : stderr, stderr);
+    c->el = el_init("moe-run", stdin,
+                    cli_terminal(isatty(STDOUT_FILENO) ? STDOUT_FILENO : STDERR_FILENO),
+                    cli_terminal(STDERR_FILENO));
     c->history = history_init();
     if (!c->el || !c->history)
         return false;
@@ -322,7 +326,7 @@ int repl_run(struct repl *repl)
     struct console c = {.r = repl};
     struct moe_err err = {0};
     int status = MOE_OK;
-    cli_catch_interrupt();
+    cli_catch_interrupt(true);
     if (!open_console(&c))
         status = moe_fail(&err, MOE_ERR_IO, "cannot edit lines on this terminal");
     if (status == MOE_OK)

@@ -208,3 +208,18 @@ bool moe_utf8_valid(const uint8_t *text, uint64_t n)
     }
     return true;
 }
+
+int moe_text_visible(const uint8_t *text, uint64_t n, int *length, uint8_t out[MOE_VISIBLE_BYTES])
+{
+    static const char digits[] = "0123456789ABCDEF";
+    uint32_t c = moe_utf8_decode(text, n, length);
+    bool no_text = c == 0xfffd && *length == 1;
+    if (no_text)
+        c = text[0];
+    if (!no_text && c != 0x7f && (c >= 0xa0 || (c >= 0x20 && c < 0x80) || c == '\n' || c == '\t')) {
+        memcpy(out, text, (size_t)*length);
+        return *length;
+    }
+    memcpy(out, (const uint8_t[]){'<', (uint8_t)digits[c >> 4], (uint8_t)digits[c & 15], '>'}, 4);
+    return 4;
+}

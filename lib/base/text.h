@@ -34,4 +34,11 @@ uint32_t moe_utf8_decode(const uint8_t *text, uint64_t n, int *length);
 /* Encodes `c` (below 0x110000) into out; returns 1..4. */
 int moe_utf8_encode(uint32_t c, uint8_t out[4]);
 
+enum { MOE_VISIBLE_BYTES = 4 };
+/* The character at text[0..n), n > 0, as a terminal may be given it: itself, or its number in angle
+ * brackets if it is a control character (C0, DEL, C1) other than newline and tab, or a byte that
+ * is no UTF-8: ESC is <1B>. Writes it to `out` and returns its bytes; *length as above. Marks that
+ * change the direction of writing stay: they are text, and move no cursor. */
+int moe_text_visible(const uint8_t *text, uint64_t n, int *length, uint8_t out[MOE_VISIBLE_BYTES]);
+
 #endif

@@ -136,4 +136,16 @@ prompts
 type_line '/quit'
 check "/quit leaves with 0" shows 'left with 0'
 check "the history is kept" grep -q 'One.*line' "$tmp/.local/state/moe-toolkit/history"
+
+# A random model whose tokens are single bytes answers with control characters.
+"$bin/moe-quantize" -q -t 1 -o "$tmp/noise.moe" tests/fixtures/qwen2-moe-a
+tiny=$tmp/noise.moe
+open_terminal -n 100 --temp 1 --ignore-eos
+prompts
+type_line 'Once upon'
+check "control characters of an answer are shown" shows '<1[0-9A-F]>'
+check "... and the footer comes" shows "$footer"
+check "... and the prompt" prompts
+keys C-d
+check "... and it leaves with 0" shows 'left with 0'
 finish

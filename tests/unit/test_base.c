@@ -193,6 +193,28 @@ static double f16_value(uint16_t h)
     return h & 0x8000 ? -v : v;
 }
 
+static void test_visible(void **state)
+{
+    static const char *const cases[][2] = {
+        {"a\tb\n", "a\tb\n"},
+        {"\r\033[2J\x7f", "<0D><1B>[2J<7F>"},
+        {"\xc2\x9b\x9b", "<9B><9B>"},
+        {"\xce\x88\xe2\x82\xac", "\xce\x88\xe2\x82\xac"},
+        {"\xef\xbf\xbd", "\xef\xbf\xbd"},
+        {"\xe2\x82", "<E2><82>"},
+        {"\xc2\xa0", "\xc2\xa0"},
+        {"\xe2\x80\xae", "\xe2\x80\xae"}, /* writing direction */
+    };
+    for (size_t i = 0; i < N_ITEMS(cases); i++) {
+        const uint8_t *text = (const uint8_t *)cases[i][0];
+        uint8_t shown[64] = {0};
+        int n_shown = 0, length;
+        for (uint64_t n = strlen(cases[i][0]); n > 0; n -= (uint64_t)length, text += length)
+            n_shown += moe_text_visible(text, n, &length, shown + n_shown);
+        assert_string_equal(shown, cases[i][1]);
+    }
+}
+
 static void test_f16_every_value(void **state)
 {
     for (uint32_t h = 0; h < 0x10000; h++) {
@@ -583,6 +605,7 @@ int main(void)
         cmocka_unit_test(test_format_bytes),
         cmocka_unit_test(test_utf8_every_character),
         cmocka_unit_test(test_utf8_any_bytes),
+        cmocka_unit_test(test_visible),
         cmocka_unit_test(test_f16_every_value),
         cmocka_unit_test(test_f16_rounding),
         cmocka_unit_test(test_bf16),

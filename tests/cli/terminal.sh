@@ -1,0 +1,89 @@
+# What a terminal is given: control characters that come from a model or a file are shown, not sent; where
+# the output is no terminal its bytes are as they are. And outputs that are full for a while, or for ever.
+# shellcheck shell=sh disable=SC2154 # the variables are lib.sh's
+. tests/cli/lib.sh
+# A random model whose tokens are single bytes says anything.
+noise=$tmp/noise.moe
+"$bin/moe-quantize" -q -t 1 -o "$noise" tests/fixtures/qwen2-moe-a || exit 1
+# In the background it is the program itself, which signals then reach.
+talk() { exec "$bin/moe-run" -t 1 "$noise" -p 'Once upon' -n 200 --temp 1 --seed 3 --ignore-eos; }
+(talk) >"$tmp/bytes"
+sent() { # FILE: control characters in it beside tab, newline and what a terminal makes of newlines
+    LC_ALL=C tr -d '\11\12\15\40-\176\200-\377' <"$1" | wc -c
+}
+says() { grep -qF -- "$1" "$out"; }
+talk | cat >"$tmp/piped"
+check "an answer in a pipe is its bytes" cmp -s "$tmp/bytes" "$tmp/piped"
+check "... of which many are control characters" [ "$(sent "$tmp/bytes")" -gt 10 ]
+
+if command -v script >/dev/null; then
+    # The terminal's output is in $out, with standard error in it.
+    on_terminal() { # COMMAND
+        code=0
+        script -qec "$1" /dev/null >"$out" 2>"$err" </dev/null || code=$?
+    }
+    escape=$(printf '\033')
+    on_terminal "$bin/moe-run -t 1 $noise -p 'Once upon' -n 200 --temp 1 --seed 3 --ignore-eos"
+    expect_exit 0 "an answer on a terminal"
+    check "... sends no control characters" [ "$(sent "$out")" = 0 ]
+    check "... but shows them" says '<1A>'
+    check "... and bytes that are no text" says '<F5>'
+    check "... and whole characters that two tokens bring" says 'Έ'
+    on_terminal "$bin/moe-run -t 1 $noise -p 'Once upon' -n 1 --temp 1 --seed 3 --ignore-eos --stop x"
+    check "... and the last of all bytes" [ "$(tr -d '\r\n' <"$out")" = '"' ]
+
+    csi=$(printf '\302\233') # the control sequence introducer by itself
+    odd="$tmp/x${escape}[31m${csi}2J.moe"
+    cp "$noise" "$odd"
+    on_terminal "$bin/moe-quantize --verify '$odd'"
+    expect_exit 0 "a file whose name has control characters"
+    check "... which are shown" says 'x<1B>[31m<9B>2J.moe: OK'
+    run "$bin/moe-quantize" --verify "$odd"
+    check "... and not changed in a pipe" says "$odd: OK"
+    on_terminal "$bin/moe-run '$odd.not' -p x"
+    expect_exit 1 "an error line with such a name"
+    check "... has none" [ "$(sent "$out")" = 0 ]
+    check "... nor those of two bytes" says '<9B>2J.moe.not: cannot open'
+    cp -r tests/fixtures/qwen2-moe-a "$tmp/odd"
+    sed 's/"model_type": *"[^"]*"/"model_type": "x\\u001b]0;y\\u0007"/' tests/fixtures/qwen2-moe-a/config.json \
+        >"$tmp/odd/config.json"
+    on_terminal "$bin/moe-quantize -o '$tmp/odd.moe' '$tmp/odd'"
+    expect_exit 3 "a model type with control characters is refused"
+    check "... in a line without them" [ "$(sent "$out")" = 0 ]
+else
+    check "control characters on a terminal # SKIP no script" true
+fi
+
+# A pipe without room: non-blocking, as a shell's other programs may have made it, until it is read.
+full_pipe() {
+    rm -f "$tmp/pipe"
+    mkfifo "$tmp/pipe"
+    exec 3<>"$tmp/pipe"
+    dd if=/dev/zero bs=4096 count=1000 oflag="$1" 2>/dev/null >&3
+}
+if dd if=/dev/null oflag=nonblock 2>/dev/null; then
+    full_pipe nonblock
+    talk >&3 2>"$err" &
+    pid=$!
+    sleep 1
+    dd bs=4096 count=16 2>/dev/null <"$tmp/pipe" >/dev/null
+    code=0
+    wait "$pid" || code=$?
+    expect_exit 0 "a pipe that is full for a while"
+    expect_stderr_lines 0 "... is waited for"
+    dd bs=4096 count=1 2>/dev/null <"$tmp/pipe" >"$out"
+    check "... and gets every byte" cmp -s "$out" "$tmp/bytes"
+    full_pipe nonblock
+    talk >&3 2>"$err" &
+    pid=$!
+    sleep 1
+    kill -INT "$pid"
+    code=0
+    wait "$pid" || code=$?
+    : >"$out"
+    error_line 1 'moe-run: stopped without waiting any longer for *' "one Ctrl-C ends a write that does not"
+    exec 3>&-
+else
+    check "a pipe that is full for a while # SKIP dd cannot fill one" true
+fi
+finish
