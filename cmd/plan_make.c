@@ -79,7 +79,7 @@ int plan_make(const struct plan_options *o, struct moe_err *err)
     struct plan_options options = *o;
     struct moe_map *map = NULL;
     bool automatic = false;
-    cli_catch_termination(); /* a drawn trace must not remain */
+    cli_catch_termination();
     int status = o->calibration ? moe_map_read(&map, o->calibration, err) : MOE_OK;
     options.strategy.map = map;
     if (status == MOE_OK)

@@ -1,12 +1,11 @@
-#define _DEFAULT_SOURCE /* mkstemp */
 #include "plan_trace.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "cli.h"
 #include "plan/synthesis.h"
 
@@ -42,11 +41,11 @@ static int find_figures(struct plan_inputs *in, struct moe_routing_figures *out,
     return MOE_OK;
 }
 
-/* Draws a trace into a file that is unlinked as soon as it is open. */
+/* Draws a trace into a file that has no name. */
 static int draw(struct plan_inputs *in, struct moe_err *err)
 {
     const char *dir = getenv("TMPDIR");
-    char path[4096], room[128];
+    char path[MOE_DESCRIPTOR_PATH];
     struct moe_routing_figures reached;
     struct moe_synthesis synthesis = {
         .shape = {.n_layers = in->inventory->n_layers,
@@ -62,16 +61,17 @@ static int draw(struct plan_inputs *in, struct moe_err *err)
         return status;
     moe_trace_close(in->trace);
     in->trace = NULL;
-    snprintf(path, sizeof path, "%s/moe-plan.XXXXXX", dir && *dir ? dir : "/tmp");
-    int fd = mkstemp(path);
+    dir = dir && *dir ? dir : "/tmp";
+    int fd = moe_file_nameless(dir, path, err);
     if (fd < 0)
-        return moe_fail(err, MOE_ERR_IO, "%s: %s", path, moe_errno_text(errno, room, sizeof room));
-    close(fd);
+        return fd;
     status = moe_synthesise(path, &synthesis, &reached, err);
     if (status == MOE_OK)
         status = moe_trace_open(&in->trace, path, err);
-    unlink(path);
-    if (status == MOE_OK)
+    close(fd);
+    if (status != MOE_OK)
+        moe_err_rename(err, path, dir);
+    else
         cli_note("no trace of this model: drawing one at random that resembles %s",
                  in->statistics       ? in->options->strategy.statistics
                  : in->options->trace ? in->options->trace

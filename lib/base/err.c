@@ -47,6 +47,15 @@ int moe_err_prefix(struct moe_err *err, const char *format, ...)
     return err->status;
 }
 
+void moe_err_rename(struct moe_err *err, const char *path, const char *name)
+{
+    size_t n = strlen(path);
+    if (!err || strncmp(err->text, path, n) != 0)
+        return;
+    struct moe_err old = *err;
+    moe_fail(err, old.status, "%s%s", name, old.text + n);
+}
+
 const char *moe_errno_text(int code, char *buffer, unsigned long buffer_bytes)
 {
     /* The POSIX strerror_r fills the buffer, the GNU one may return a static string: taking the

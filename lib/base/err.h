@@ -47,6 +47,9 @@ int moe_fail(struct moe_err *err, int status, const char *format, ...) MOE_PRINT
  * holds an err; use moe_fail otherwise). */
 int moe_err_prefix(struct moe_err *err, const char *format, ...) MOE_PRINTF(2, 3);
 
+/* Puts `name` for a path that the error begins with, and that would say nothing to a user. */
+void moe_err_rename(struct moe_err *err, const char *path, const char *name);
+
 /* The text of errno value `code`, in a thread-safe way; never NULL. `buffer` may be used. */
 const char *moe_errno_text(int code, char *buffer, unsigned long buffer_bytes);
 

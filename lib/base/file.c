@@ -1,4 +1,4 @@
-#define _DEFAULT_SOURCE /* fchmod */
+#define _DEFAULT_SOURCE /* pread */
 #include "base/file.h"
 
 #include <errno.h>
@@ -123,117 +123,9 @@ char *moe_path_join(const char *dir, const char *name, struct moe_err *err)
     return path;
 }
 
-static void outfile_forget(struct moe_outfile *out)
-{
-    free(out->path);
-    free(out->temporary);
-    *out = (struct moe_outfile){.fd = -1};
-}
-
-int moe_outfile_open(struct moe_outfile *out, const char *path, struct moe_err *err)
-{
-    *out = (struct moe_outfile){.fd = -1};
-    struct stat st;
-    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) /* the rename would put a file in its place */
-        return moe_fail(err, MOE_ERR_IO, "%s: is %s, cannot write a file there", path,
-                        S_ISDIR(st.st_mode) ? "a directory" : "not a regular file");
-    size_t bytes = strlen(path) + sizeof ".XXXXXX";
-    out->path = moe_strndup(path, strlen(path), err);
-    out->temporary = malloc(bytes);
-    if (!out->path || !out->temporary) {
-        outfile_forget(out);
-        return moe_fail(err, MOE_ERR_MEMORY, "out of memory: %zu bytes", bytes);
-    }
-    snprintf(out->temporary, bytes, "%s.XXXXXX", path);
-    out->fd = mkstemp(out->temporary);
-    if (out->fd < 0) {
-        int status = fail_errno(err, path, "cannot create a file there");
-        outfile_forget(out);
-        return status;
-    }
-    /* mkstemp makes the file private; an ordinary output follows the user's umask. */
-    mode_t mask = umask(0);
-    umask(mask);
-    fchmod(out->fd, 0666 & ~mask);
-    return MOE_OK;
-}
-
-int moe_outfile_write(struct moe_outfile *out, const void *data, uint64_t n_bytes, uint64_t offset,
-                      struct moe_err *err)
-{
-    const uint8_t *p = data;
-    uint64_t done = 0;
-    while (done < n_bytes) {
-        ssize_t put = pwrite(out->fd, p + done, n_bytes - done, (off_t)(offset + done));
-        if (put < 0 && errno == EINTR)
-            continue;
-        if (put < 0)
-            return fail_errno(err, out->path, "cannot write");
-        done += (uint64_t)put;
-    }
-    if (offset + n_bytes > out->size_bytes)
-        out->size_bytes = offset + n_bytes;
-    return MOE_OK;
-}
-
-/* The rename is durable only once the directory that holds the name is. */
-static int sync_directory_of(const char *path, struct moe_err *err)
+char *moe_path_directory(const char *path, struct moe_err *err)
 {
     const char *slash = strrchr(path, '/');
     size_t n = slash ? (size_t)(slash - path) : 0;
-    char *dir = slash ? moe_strndup(path, n ? n : 1, err) : moe_strndup(".", 1, err);
-    if (!dir)
-        return MOE_ERR_MEMORY;
-    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    free(dir);
-    if (fd < 0)
-        return MOE_OK; /* the file is in place; some file systems do not let a directory be opened
-                        */
-    fsync(fd);
-    close(fd);
-    return MOE_OK;
-}
-
-int moe_outfile_commit(struct moe_outfile *out, struct moe_err *err)
-{
-    int status = MOE_OK;
-    if (fsync(out->fd) != 0 && errno != EINVAL && errno != ENOTSUP)
-        status = fail_errno(err, out->path, "cannot flush");
-    if (close(out->fd) != 0 && status == MOE_OK)
-        status = fail_errno(err, out->path, "cannot close");
-    out->fd = -1;
-    if (status == MOE_OK && rename(out->temporary, out->path) != 0)
-        status = fail_errno(err, out->path, "cannot put the finished file in place");
-    if (status == MOE_OK)
-        status = sync_directory_of(out->path, err);
-    else
-        unlink(out->temporary);
-    outfile_forget(out);
-    return status;
-}
-
-void moe_outfile_abort(struct moe_outfile *out)
-{
-    if (out->fd >= 0)
-        close(out->fd);
-    if (out->temporary)
-        unlink(out->temporary);
-    outfile_forget(out);
-}
-
-int moe_outfile_end(struct moe_outfile *out, int status, struct moe_err *err)
-{
-    if (status == MOE_OK)
-        return moe_outfile_commit(out, err);
-    moe_outfile_abort(out);
-    return status;
-}
-
-int moe_file_write_all(const char *path, const void *data, uint64_t n_bytes, struct moe_err *err)
-{
-    struct moe_outfile out;
-    int status = moe_outfile_open(&out, path, err);
-    if (status != MOE_OK)
-        return status;
-    return moe_outfile_end(&out, moe_outfile_write(&out, data, n_bytes, 0, err), err);
+    return slash ? moe_strndup(path, n ? n : 1, err) : moe_strndup(".", 1, err);
 }

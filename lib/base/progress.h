@@ -1,6 +1,6 @@
 /*
- * Progress hook: how a long library call reports how far it is and learns that it should stop.
- * The library never prints; cmd/ draws the bar.
+ * Progress hook: how a long library call reports how far it is and learns that it should stop; and
+ * when it saves. The library never prints; cmd/ draws the bar.
  */
 #ifndef MOE_BASE_PROGRESS_H
 #define MOE_BASE_PROGRESS_H
@@ -28,6 +28,19 @@ static inline void moe_progress_report(const struct moe_progress *p, const char 
 static inline bool moe_progress_stopped(const struct moe_progress *p)
 {
     return p && p->stop && *p->stop;
+}
+
+/* When a long call saves what is done. */
+struct moe_saving {
+    double began, saved; /* moe_seconds */
+};
+
+/* After a tenth of a second, then whenever as much time has passed again as had until then, and at
+ * least every 30 seconds: a kill costs half of the work so far, and never more than that. */
+static inline bool moe_saving_due(const struct moe_saving *s, double now)
+{
+    double wait = s->saved - s->began;
+    return now - s->saved > (wait < 0.1 ? 0.1 : wait > 30 ? 30 : wait);
 }
 
 #endif

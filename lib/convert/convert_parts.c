@@ -141,18 +141,21 @@ int convert_check_output(const struct converter *c, struct moe_err *err)
 {
     static const char *const parts[] = {".safetensors", ".json", ".gguf", ".bin"};
     struct stat in, out;
+    char target[PATH_MAX]; /* where links lead */
     if (stat(c->out_path, &out) != 0)
         return MOE_OK; /* not there yet; creating it will show any other problem */
     /* Renaming the finished file onto a device or a pipe would replace it. */
     if (!S_ISREG(out.st_mode))
         return moe_fail(err, MOE_ERR_IO, "%s: is not a regular file, cannot be replaced",
                         c->out_path);
-    size_t n = strlen(c->out_path);
+    if (!realpath(c->out_path, target))
+        snprintf(target, sizeof target, "%s", c->out_path);
+    size_t n = strlen(target);
     bool same =
         stat(c->source_path, &in) == 0 && in.st_dev == out.st_dev && in.st_ino == out.st_ino;
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         size_t m = strlen(parts[i]);
-        same = same || (n > m && strcmp(c->out_path + n - m, parts[i]) == 0);
+        same = same || (n > m && strcmp(target + n - m, parts[i]) == 0);
     }
     if (same)
         return moe_fail(err, MOE_ERR_USAGE,

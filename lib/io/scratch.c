@@ -72,22 +72,15 @@ static int fill(int fd, const char *path, uint64_t n_bytes, uint64_t *checksums,
 int moe_scratch_open(const char *dir, uint64_t n_bytes, uint64_t *checksums, uint64_t n_checksums,
                      const struct moe_progress *progress, struct moe_err *err)
 {
-    char *path = moe_path_join(dir, "moe-scratch.XXXXXX", err);
-    if (!path)
-        return MOE_ERR_MEMORY;
-    int fd = mkostemp(path, O_CLOEXEC), status = MOE_OK;
+    int fd = moe_file_nameless(dir, NULL, err);
     if (fd < 0)
-        status = fail_errno(dir, "make", err);
-    else
-        unlink(path);
-    if (status == MOE_OK)
-        status = fill(fd, dir, n_bytes, checksums, n_checksums, progress, err);
+        return fd;
+    int status = fill(fd, dir, n_bytes, checksums, n_checksums, progress, err);
     if (status == MOE_OK && fsync(fd) != 0)
         status = fail_errno(dir, "write", err);
     if (status == MOE_OK)
         posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
-    free(path);
-    if (status != MOE_OK && fd >= 0)
+    if (status != MOE_OK)
         close(fd);
     return status == MOE_OK ? fd : status;
 }

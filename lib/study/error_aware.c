@@ -1,5 +1,6 @@
 #include "study/error_aware.h"
 
+#include <stdlib.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -79,24 +80,46 @@ static int convert_pack(const char *pack, const char *out_path,
     return status;
 }
 
+/* The pack in between has no name: it is gone with the process, however that ends. */
+static int convert_through_original(const char *source, const char *out_path,
+                                    const struct moe_convert_options *options,
+                                    const struct moe_inputs_options *inputs,
+                                    struct moe_convert_report *report, struct moe_buf *note,
+                                    struct moe_err *err)
+{
+    struct moe_convert_options wanted = *options;
+    char original[MOE_DESCRIPTOR_PATH], *target = NULL, *dir = NULL;
+    int fd = -1, status = moe_outfile_try(out_path, err);
+    if (status == MOE_OK)
+        status = moe_path_follow(&target, out_path, err);
+    if (status == MOE_OK && !(dir = moe_path_directory(target, err)))
+        status = MOE_ERR_MEMORY;
+    if (status == MOE_OK && (fd = moe_file_nameless(dir, original, err)) < 0)
+        status = fd;
+    if (status == MOE_OK) {
+        status = make_original(source, original, &wanted, err);
+        if (status == MOE_OK)
+            status = convert_pack(original, out_path, &wanted, inputs, report, note, err);
+        if (status != MOE_OK)
+            moe_err_rename(err, original, out_path);
+    }
+    if (fd >= 0)
+        close(fd);
+    free(dir);
+    free(target);
+    return status;
+}
+
 int moe_convert_error_aware(const char *source, bool is_checkpoint, const char *out_path,
                             const struct moe_convert_options *options,
                             const struct moe_inputs_options *inputs,
                             struct moe_convert_report *report, struct moe_buf *note,
                             struct moe_err *err)
 {
-    struct moe_convert_options wanted = *options;
-    struct moe_outfile place; /* holds the temporary pack's name, and removes it */
     int status = check_texts(inputs, err);
-    if (status != MOE_OK || !is_checkpoint)
-        return status == MOE_OK ? convert_pack(source, out_path, options, inputs, report, note, err)
-                                : status;
-    status = moe_outfile_open(&place, out_path, err);
     if (status != MOE_OK)
         return status;
-    status = make_original(source, place.temporary, &wanted, err);
-    if (status == MOE_OK)
-        status = convert_pack(place.temporary, out_path, &wanted, inputs, report, note, err);
-    moe_outfile_abort(&place);
-    return status;
+    return is_checkpoint
+               ? convert_through_original(source, out_path, options, inputs, report, note, err)
+               : convert_pack(source, out_path, options, inputs, report, note, err);
 }

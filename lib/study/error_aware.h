@@ -1,7 +1,7 @@
 /*
  * Conversion with error-aware rounding: moe_convert_pack with the inputs that matrices see on given
- * texts (study/inputs_seen.h). A checkpoint becomes a pack of 16 bits first, a temporary one beside
- * the output, since only packs can be run.
+ * texts (study/inputs_seen.h). A checkpoint becomes a pack of 16 bits first, a file without a name
+ * beside the output, since only packs can be run.
  */
 #ifndef MOE_STUDY_ERROR_AWARE_H
 #define MOE_STUDY_ERROR_AWARE_H

@@ -117,7 +117,7 @@ run "$bin/moe-run" -t 1 "$odd/odd.moe" --perplexity "$tmp/far.txt"
 error_line 3 "moe-run: $odd/odd.moe: the text has token 260, and the model embeds only 260 *" \
     "... also where it is only to be predicted"
 
-# Stopped in the middle: the temporary file goes, the old output stays.
+# Stopped in the middle, when it has the output open: nothing is left of that, the old output stays.
 mkdir "$tmp/stop"
 # nohup has SIGHUP ignored, which the program keeps and a shell cannot change.
 hup="env --default-signal=HUP"
@@ -132,7 +132,11 @@ for signal in $signals; do
     echo old >"$tmp/stop/x.moe"
     $hup "$bin/moe-quantize" -q -t 1 --cpu scalar -o "$tmp/stop/x.moe" "$checkpoint" >"$out" 2>"$err" &
     pid=$!
-    while [ "$(ls "$tmp/stop")" = x.moe ] && kill -0 "$pid" 2>/dev/null; do sleep 0.02; done
+    until ls -l /proc/$pid/fd 2>/dev/null | grep -q "$tmp/stop"; do
+        kill -0 "$pid" 2>/dev/null || break
+        sleep 0.02
+    done
+    sleep 0.1 # it has tried the output before it catches signals
     kill -s "$signal" "$pid"
     code=0
     wait "$pid" || code=$?

@@ -1,0 +1,313 @@
+/* Files being written: without a name where the file system can, else under a name of their own. */
+#define _GNU_SOURCE /* O_TMPFILE, mkostemp */
+#include "base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "base/outfile_place.h"
+
+enum { MAX_TRIES = 100 /* names, each of 56 thousand million */ };
+
+static int fail_errno(struct moe_err *err, const char *path, const char *what)
+{
+    char text[128];
+    return moe_fail(err, MOE_ERR_IO, "%s: %s: %s", path, what,
+                    moe_errno_text(errno, text, sizeof text));
+}
+
+/* ---- Opening ---- */
+
+static void outfile_forget(struct moe_outfile *out)
+{
+    free(out->path);
+    free(out->target);
+    free(out->temporary);
+    *out = (struct moe_outfile){.fd = -1};
+}
+
+static void descriptor_path(int fd, char path[MOE_DESCRIPTOR_PATH])
+{
+    snprintf(path, MOE_DESCRIPTOR_PATH, "/proc/self/fd/%d", fd);
+}
+
+/* A file without a name, which can get one: -1 where the file system or the system has no such. */
+static int open_nameless(const char *target, mode_t mode)
+{
+    char self[MOE_DESCRIPTOR_PATH], *dir = moe_path_directory(target, NULL);
+    int fd = dir ? open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, mode) : -1;
+    free(dir);
+    if (fd < 0)
+        return -1;
+    descriptor_path(fd, self);
+    if (access(self, F_OK) == 0) {
+        flock(fd,
+              LOCK_EX | LOCK_NB); /* for the moment that it has the name of an unfinished file */
+        return fd;
+    }
+    close(fd); /* without /proc it could not be named */
+    return -1;
+}
+
+/* A new file under the name of an unfinished one, locked. */
+static int open_named(struct moe_outfile *out, mode_t mode, struct moe_err *err)
+{
+    size_t n = strlen(out->temporary);
+    for (int i = 0; i < MAX_TRIES; i++) {
+        struct stat st;
+        outfile_draw_letters(out->temporary, n);
+        out->fd = open(out->temporary, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+        if (out->fd < 0 && errno == EEXIST)
+            continue;
+        if (out->fd < 0)
+            break;
+        /* Before it was locked another process may have swept it. */
+        if ((flock(out->fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) &&
+            fstat(out->fd, &st) == 0 && st.st_nlink > 0)
+            return MOE_OK;
+        close(out->fd);
+        out->fd = -1;
+        errno = EEXIST;
+    }
+    return fail_errno(err, out->path, "cannot create a file there");
+}
+
+/* Beside the target, without a name or under one. */
+static int open_beside(struct moe_outfile *out, struct moe_err *err)
+{
+    struct stat st;
+    int status = moe_path_follow(&out->target, out->path, err);
+    if (status != MOE_OK)
+        return status;
+    bool replaces = stat(out->target, &st) == 0;
+    /* What replaces a private file is private from the start; a new one follows the umask. */
+    mode_t mode = replaces ? 0600 : 0666;
+    if (!replaces && errno != ENOENT)
+        return fail_errno(err, out->path, "cannot create a file there");
+    if (!(out->temporary = outfile_unfinished(out->target, err)))
+        return MOE_ERR_MEMORY;
+    outfile_sweep(out->target);
+    out->nameless = (out->fd = open_nameless(out->target, mode)) >= 0;
+    return out->nameless ? MOE_OK : open_named(out, mode, err);
+}
+
+int moe_outfile_open(struct moe_outfile *out, const char *path, struct moe_err *err)
+{
+    *out = (struct moe_outfile){.fd = -1};
+    struct stat st;
+    bool there = stat(path, &st) == 0;
+    if (there && !S_ISREG(st.st_mode)) /* the rename would put a file in its place */
+        return moe_fail(err, MOE_ERR_IO, "%s: is %s, cannot write a file there", path,
+                        S_ISDIR(st.st_mode) ? "a directory" : "not a regular file");
+    int status = MOE_OK;
+    if (!(out->path = moe_strndup(path, strlen(path), err))) {
+        status = MOE_ERR_MEMORY;
+    } else if (there && st.st_nlink == 0) { /* moe_file_nameless: nothing to put in place */
+        out->in_place = true;
+        if ((out->fd = open(path, O_RDWR | O_TRUNC | O_CLOEXEC)) < 0)
+            status = fail_errno(err, path, "cannot open");
+    } else {
+        status = open_beside(out, err);
+    }
+    if (status != MOE_OK)
+        outfile_forget(out);
+    return status;
+}
+
+int moe_outfile_continue(struct moe_outfile *out, const char *path, struct moe_err *err)
+{
+    *out = (struct moe_outfile){.fd = -1, .in_place = true};
+    int status = MOE_OK;
+    if (!(out->path = moe_strndup(path, strlen(path), err)))
+        return MOE_ERR_MEMORY;
+    if ((out->fd = open(path, O_RDWR | O_CLOEXEC)) < 0)
+        status = fail_errno(err, path, "cannot open");
+    else if (flock(out->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+        status = moe_fail(err, MOE_ERR_IO, "%s: another process is writing it", path);
+    if (status != MOE_OK)
+        moe_outfile_abort(out);
+    return status;
+}
+
+int moe_outfile_try(const char *path, struct moe_err *err)
+{
+    struct moe_outfile out;
+    int status = moe_outfile_open(&out, path, err);
+    if (status == MOE_OK)
+        moe_outfile_abort(&out);
+    return status;
+}
+
+/* ---- Writing, and the end ---- */
+
+int moe_outfile_write(struct moe_outfile *out, const void *data, uint64_t n_bytes, uint64_t offset,
+                      struct moe_err *err)
+{
+    const uint8_t *p = data;
+    uint64_t done = 0;
+    while (done < n_bytes) {
+        ssize_t put = pwrite(out->fd, p + done, n_bytes - done, (off_t)(offset + done));
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put < 0)
+            return fail_errno(err, out->path, "cannot write");
+        if (put == 0) /* again and again it would be an endless loop */
+            return moe_fail(err, MOE_ERR_IO, "%s: cannot write: the system takes no bytes",
+                            out->path);
+        done += (uint64_t)put;
+    }
+    if (offset + n_bytes > out->size_bytes)
+        out->size_bytes = offset + n_bytes;
+    return MOE_OK;
+}
+
+/* The rename is durable only once the directory that holds the name is. */
+static int sync_directory_of(const char *path, struct moe_err *err)
+{
+    char *dir = moe_path_directory(path, err);
+    if (!dir)
+        return MOE_ERR_MEMORY;
+    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    free(dir);
+    if (fd < 0)
+        return MOE_OK; /* the file is in place; some file systems do not let a directory be opened
+                        */
+    fsync(fd);
+    close(fd);
+    return MOE_OK;
+}
+
+/* The mode, owner and group of the file that this one replaces, as far as they may be given. A
+ * group that may not be gets no more than everybody has. */
+static void take_after(int fd, const char *replaced)
+{
+    struct stat old, new;
+    if (stat(replaced, &old) != 0 || fstat(fd, &new) != 0)
+        return;
+    mode_t mode = old.st_mode & 0777;
+    if ((old.st_uid != new.st_uid || old.st_gid != new.st_gid) &&
+        fchown(fd, old.st_uid, old.st_gid) != 0 && old.st_gid != new.st_gid &&
+        fchown(fd, (uid_t)-1, old.st_gid) != 0)
+        mode = (mode & ~(mode_t)070) | (mode & 07) << 3;
+    fchmod(fd, mode);
+}
+
+int moe_outfile_sync(struct moe_outfile *out, struct moe_err *err)
+{
+    return fsync(out->fd) != 0 && errno != EINVAL && errno != ENOTSUP
+               ? fail_errno(err, out->path, "cannot flush")
+               : MOE_OK;
+}
+
+/* Gives a file without a name that of an unfinished one: a link cannot replace a file. */
+static int give_name(struct moe_outfile *out, struct moe_err *err)
+{
+    char self[MOE_DESCRIPTOR_PATH];
+    size_t n = strlen(out->temporary);
+    descriptor_path(out->fd, self);
+    for (int i = 0; i < MAX_TRIES; i++) {
+        outfile_draw_letters(out->temporary, n);
+        if (linkat(AT_FDCWD, self, AT_FDCWD, out->temporary, AT_SYMLINK_FOLLOW) == 0) {
+            out->nameless = false;
+            return MOE_OK;
+        }
+        if (errno != EEXIST)
+            break;
+    }
+    return fail_errno(err, out->path, "cannot put the finished file in place");
+}
+
+int moe_outfile_publish(struct moe_outfile *out, struct moe_err *err)
+{
+    int status = moe_outfile_sync(out, err);
+    if (status != MOE_OK || out->in_place)
+        return status;
+    take_after(out->fd, out->target);
+    if (out->nameless)
+        status = give_name(out, err);
+    if (status == MOE_OK && rename(out->temporary, out->target) != 0)
+        status = fail_errno(err, out->path, "cannot put the finished file in place");
+    if (status != MOE_OK)
+        return status;
+    out->in_place = true;
+    return sync_directory_of(out->target, err);
+}
+
+int moe_outfile_commit(struct moe_outfile *out, struct moe_err *err)
+{
+    int status = moe_outfile_publish(out, err);
+    if (status == MOE_OK) {
+        int fd = out->fd;
+        out->fd = -1;
+        if (close(fd) != 0)
+            status = fail_errno(err, out->path, "cannot close");
+    }
+    moe_outfile_abort(out);
+    return status;
+}
+
+void moe_outfile_abort(struct moe_outfile *out)
+{
+    if (out->fd >= 0 && !out->in_place && !out->nameless)
+        unlink(out->temporary);
+    if (out->fd >= 0)
+        close(out->fd);
+    outfile_forget(out);
+}
+
+int moe_outfile_end(struct moe_outfile *out, int status, struct moe_err *err)
+{
+    if (status == MOE_OK)
+        return moe_outfile_commit(out, err);
+    moe_outfile_abort(out);
+    return status;
+}
+
+int moe_file_write_all(const char *path, const void *data, uint64_t n_bytes, struct moe_err *err)
+{
+    struct moe_outfile out;
+    int status = moe_outfile_open(&out, path, err);
+    if (status != MOE_OK)
+        return status;
+    return moe_outfile_end(&out, moe_outfile_write(&out, data, n_bytes, 0, err), err);
+}
+
+/* ---- Whole files ---- */
+
+int moe_file_replace(const char *from, const char *to, struct moe_err *err)
+{
+    int fd = open(from, O_RDONLY | O_CLOEXEC), status = MOE_OK;
+    if (fd < 0)
+        return fail_errno(err, from, "cannot open");
+    take_after(fd, to);
+    if (rename(from, to) != 0)
+        status = fail_errno(err, to, "cannot put the finished file in place");
+    close(fd);
+    return status == MOE_OK ? sync_directory_of(to, err) : status;
+}
+
+int moe_file_nameless(const char *dir, char path[MOE_DESCRIPTOR_PATH], struct moe_err *err)
+{
+    int fd = open(dir, O_TMPFILE | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
+    if (fd < 0) { /* a file system without such files: one that loses its name at once */
+        char *name = moe_path_join(dir, "moe-scratch.XXXXXX", err);
+        if (!name)
+            return MOE_ERR_MEMORY;
+        fd = mkostemp(name, O_CLOEXEC);
+        if (fd >= 0)
+            unlink(name);
+        free(name);
+    }
+    if (fd < 0)
+        return fail_errno(err, dir, "cannot make a scratch file");
+    if (path)
+        descriptor_path(fd, path);
+    return fd;
+}
