@@ -174,8 +174,10 @@ static int calibrate(const char *pack)
     cli_progress_done();
     if (status == MOE_OK)
         status = write_map(map, o.out, &err);
-    if (status == MOE_OK)
+    if (status == MOE_OK) {
+        offline_remove_partial(partial);
         say_result(map);
+    }
     if (status == MOE_ERR_INTERRUPTED && partial && moe_path_exists(partial))
         cli_note("stopped; %s has what is done, --resume continues from there", partial);
     moe_map_free(map);

@@ -134,8 +134,10 @@ static int profile(const char *pack)
     cli_progress_done();
     if (status == MOE_OK)
         status = write_statistics(statistics, o.out, &err);
-    if (status == MOE_OK)
+    if (status == MOE_OK) {
+        offline_remove_partial(partial);
         cli_detail("peak of the process %" PRIu64 " bytes", moe_peak_rss_bytes());
+    }
     if (status == MOE_ERR_INTERRUPTED && partial && moe_path_exists(partial))
         cli_note("stopped; %s has what is done, --resume continues from there", partial);
     moe_engine_close(engine);

@@ -1,6 +1,7 @@
 #include "offline.h"
 
 #include <stdio.h>
+#include <unistd.h>
 
 #include "base/buf.h"
 #include "base/mem.h"
@@ -29,6 +30,11 @@ char *offline_partial_name(const char *out, struct moe_err *err)
         moe_fail(err, MOE_ERR_MEMORY, "out of memory");
     moe_buf_release(&name);
     return copy;
+}
+
+void offline_remove_partial(const char *partial)
+{
+    unlink(partial);
 }
 
 int offline_merge(void **sum, const struct offline_merging *how, char **paths, int n, bool partial,

@@ -19,6 +19,8 @@ bool offline_parse_shard(const char *text, void *to, char why[128]);
 
 /* "OUT.part"; free() it. NULL: out of memory. */
 char *offline_partial_name(const char *out, struct moe_err *err);
+/* Once the output is in its place, and not before: until then it is all there is. */
+void offline_remove_partial(const char *partial);
 
 /* --merge: how files of a kind are put together. */
 struct offline_merging {

@@ -62,7 +62,8 @@ static inline uint64_t moe_trace_expert_bytes(const struct moe_trace_shape *shap
 }
 
 /* ---- Writing ----
- * create; for each sequence begin, then add and put by turns; commit or abort.
+ * create; for each sequence begin, then add and put by turns; commit or abort. Saved on the way, a
+ * trace survives the process and can be continued.
  */
 struct moe_trace_writer;
 struct moe_trace;
@@ -87,11 +88,18 @@ int moe_trace_add(struct moe_trace_writer *w, uint32_t n, uint32_t n_prompt, str
 void moe_trace_put(struct moe_trace_writer *w, uint32_t layer, uint32_t first, uint32_t n,
                    const struct moe_layer_observation *seen, const float *router,
                    uint64_t router_stride);
-/* Takes over all sequences of another trace of the same shape, before any other. They are checked.
- * MOE_ERR_USAGE: the shapes differ. */
-int moe_trace_append(struct moe_trace_writer *w, struct moe_trace *from, struct moe_err *err);
-/* Says what the trace is made from; before the first sequence, and before another's are taken over.
- * MOE_ERR_USAGE: more than a trace can say. */
+/* Between sequences: makes those so far a trace at the writer's path, which stays whatever happens
+ * from then on and grows with what is written further. */
+int moe_trace_save(struct moe_trace_writer *w, struct moe_err *err);
+/* Goes on with what moe_trace_save left, opened by moe_trace_open_part: its first sequences, as
+ * many as `until` says, are checked, what lies behind them is cut off. It has its origins. After
+ * success `from` may only be closed. MOE_ERR_USAGE: another shape, or it does not hold just these.
+ */
+int moe_trace_continue(struct moe_trace_writer **out, struct moe_trace *from,
+                       const struct moe_trace_shape *shape, const struct moe_trace_totals *until,
+                       struct moe_err *err);
+/* Says what the trace is made from; before the first sequence. MOE_ERR_USAGE: more than a trace can
+ * say. */
 int moe_trace_set_origins(struct moe_trace_writer *w, const struct moe_origins *origins,
                           struct moe_err *err);
 /* Both end the writer; NULL is fine for abort. */
@@ -106,6 +114,9 @@ bool moe_trace_is(const char *path);
 /* Checks the header and the sizes of experts; the rest is checked as it is read. MOE_ERR_FORMAT:
  * damaged, cut off or not a trace; MOE_ERR_VERSION: a newer one. */
 int moe_trace_open(struct moe_trace **out, const char *path, struct moe_err *err);
+/* The same of what moe_trace_save left, though more may follow, half-written. Only for origins and
+ * shape, and for moe_trace_continue. */
+int moe_trace_open_part(struct moe_trace **out, const char *path, struct moe_err *err);
 void moe_trace_close(struct moe_trace *t);
 
 const struct moe_trace_shape *moe_trace_shape(const struct moe_trace *t);

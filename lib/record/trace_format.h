@@ -53,8 +53,4 @@ bool trace_same_shape(const struct moe_trace_shape *a, const struct moe_trace_sh
 /* Before compression: of the frame that names the variants and gives experts' sizes. */
 uint64_t trace_description_bytes(const struct moe_trace_shape *shape);
 
-/* Copies the frames of tokens unchanged to `to` from *at on. */
-int trace_copy_frames(struct moe_trace *t, struct moe_outfile *to, uint64_t *at,
-                      struct moe_err *err);
-
 #endif

@@ -9,7 +9,8 @@
 #include "base/mem.h"
 #include "record/trace_reader.h"
 
-static int read_header(struct moe_trace *t, uint64_t file_bytes, uint32_t *n_origins,
+/* `part`: of a trace that is being written, where the header may be behind what follows. */
+static int read_header(struct moe_trace *t, uint64_t file_bytes, bool part, uint32_t *n_origins,
                        struct moe_err *err)
 {
     uint8_t header[TRACE_HEADER_BYTES] = {0};
@@ -36,6 +37,8 @@ static int read_header(struct moe_trace *t, uint64_t file_bytes, uint32_t *n_ori
     if (moe_hash64(header, TRACE_CHECKSUM_AT) != moe_get_u64(header + TRACE_CHECKSUM_AT))
         return moe_fail(err, MOE_ERR_FORMAT, "%s: header: checksum mismatch (file damaged)",
                         t->path);
+    if (part)
+        t->file_bytes = file_bytes;
     if (t->file_bytes != file_bytes)
         return moe_fail(err, MOE_ERR_FORMAT, "%s: has %" PRIu64 " of %" PRIu64 " bytes (%s)",
                         t->path, file_bytes, t->file_bytes,
@@ -137,7 +140,7 @@ bool moe_trace_is(const char *path)
     return is;
 }
 
-int moe_trace_open(struct moe_trace **out, const char *path, struct moe_err *err)
+static int open_trace(struct moe_trace **out, const char *path, bool part, struct moe_err *err)
 {
     *out = NULL;
     struct moe_trace *t = moe_alloc(1, sizeof *t, err);
@@ -152,7 +155,7 @@ int moe_trace_open(struct moe_trace **out, const char *path, struct moe_err *err
         (!(t->path = moe_strndup(path, strlen(path), err)) || !(t->zstd = ZSTD_createDCtx())))
         status = moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", path);
     if (status == MOE_OK)
-        status = read_header(t, file_bytes, &n_origins, err);
+        status = read_header(t, file_bytes, part, &n_origins, err);
     t->at = TRACE_HEADER_BYTES;
     if (status == MOE_OK)
         status = read_description(t, err);
@@ -169,6 +172,16 @@ int moe_trace_open(struct moe_trace **out, const char *path, struct moe_err *err
     else
         moe_trace_close(t);
     return status;
+}
+
+int moe_trace_open(struct moe_trace **out, const char *path, struct moe_err *err)
+{
+    return open_trace(out, path, false, err);
+}
+
+int moe_trace_open_part(struct moe_trace **out, const char *path, struct moe_err *err)
+{
+    return open_trace(out, path, true, err);
 }
 
 void moe_trace_close(struct moe_trace *t)

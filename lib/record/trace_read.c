@@ -148,8 +148,7 @@ static bool is_wanted(const struct moe_trace *t, uint64_t sequence)
            (sequence >= t->wanted_first && (sequence - t->wanted_first) % t->wanted_every == 0);
 }
 
-/* The frame of tokens at t->at. */
-static int read_tokens(struct moe_trace *t, struct moe_err *err)
+int trace_read_tokens(struct moe_trace *t, struct moe_err *err)
 {
     const struct trace_layout *f = &t->layout;
     uint64_t stored, layers = t->shape.n_layers;
@@ -203,7 +202,7 @@ int moe_trace_next(struct moe_trace *t, const struct moe_trace_token **token, st
                        ? MOE_OK
                        : trace_damaged(t, err, "the file's end, but not all tokens were there");
         }
-        int status = read_tokens(t, err);
+        int status = trace_read_tokens(t, err);
         if (status != MOE_OK)
             return status;
         t->here = 0;
@@ -253,24 +252,4 @@ void moe_trace_want(struct moe_trace *t, uint32_t parts, uint64_t first, uint32_
     t->wanted_parts = parts;
     t->wanted_first = first;
     t->wanted_every = every;
-}
-
-int trace_copy_frames(struct moe_trace *t, struct moe_outfile *to, uint64_t *at,
-                      struct moe_err *err)
-{
-    enum { PIECE = 1 << 20 };
-    int status = MOE_OK;
-    moe_buf_clear(&t->stored);
-    uint8_t *piece = moe_buf_reserve(&t->stored, PIECE);
-    if (!piece)
-        return moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", t->path);
-    for (uint64_t from = t->first_tokens_at, n; from < t->file_bytes && status == MOE_OK;
-         from += n) {
-        n = t->file_bytes - from < PIECE ? t->file_bytes - from : PIECE;
-        status = moe_file_pread(t->fd, t->path, piece, n, from, err);
-        if (status == MOE_OK)
-            status = moe_outfile_write(to, piece, n, *at, err);
-        *at += n;
-    }
-    return status;
 }

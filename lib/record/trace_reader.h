@@ -43,6 +43,8 @@ int trace_read_frame(struct moe_trace *t, uint64_t max_raw_bytes, uint64_t *stor
                      struct moe_err *err);
 /* Reads the origins' frame, which has n of them, at t->at; n 0: there is none. */
 int trace_take_origins(struct moe_trace *t, uint32_t n, struct moe_err *err);
+/* Decodes and checks the frame of tokens at t->at, and goes on behind it. */
+int trace_read_tokens(struct moe_trace *t, struct moe_err *err);
 /* Frees what moe_trace_next decodes into: no token can be read any more. */
 void trace_release_room(struct moe_trace *t);
 

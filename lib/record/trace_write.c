@@ -258,6 +258,36 @@ static int write_header(struct moe_trace_writer *w, struct moe_err *err)
     return moe_outfile_write(&w->file, b->data, b->size, 0, err);
 }
 
+static int new_writer(struct moe_trace_writer **out, const char *path,
+                      const struct moe_trace_shape *shape,
+                      int (*open)(struct moe_outfile *, const char *, struct moe_err *),
+                      struct moe_err *err)
+{
+    struct moe_trace_writer *w = *out = moe_alloc(1, sizeof *w, err);
+    if (!w)
+        return MOE_ERR_MEMORY;
+    w->at = TRACE_HEADER_BYTES;
+    w->shape = *shape;
+    w->layout = trace_layout_of(shape);
+    w->zstd = ZSTD_createCCtx();
+    int status = w->zstd ? open(&w->file, path, err)
+                         : moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory for zstd", path);
+    if (status != MOE_OK) {
+        writer_free(w);
+        *out = NULL;
+    }
+    return status;
+}
+
+int trace_writer_continue(struct moe_trace_writer **out, const char *path,
+                          const struct moe_trace_shape *shape, struct moe_err *err)
+{
+    int status = new_writer(out, path, shape, moe_outfile_continue, err);
+    if (status == MOE_OK)
+        (*out)->shape.expert_bytes = NULL;
+    return status;
+}
+
 int moe_trace_create(struct moe_trace_writer **out, const char *path,
                      const struct moe_trace_shape *shape, struct moe_err *err)
 {
@@ -265,25 +295,16 @@ int moe_trace_create(struct moe_trace_writer **out, const char *path,
     *out = NULL;
     if (problem)
         return moe_fail(err, MOE_ERR_USAGE, "%s: %s", path, problem);
-    struct moe_trace_writer *w = moe_alloc(1, sizeof *w, err);
-    if (!w)
-        return MOE_ERR_MEMORY;
-    w->at = TRACE_HEADER_BYTES;
-    w->shape = *shape;
-    w->layout = trace_layout_of(shape);
-    w->zstd = ZSTD_createCCtx();
-    int status = w->zstd ? moe_outfile_open(&w->file, path, err)
-                         : moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory for zstd", path);
-    if (status != MOE_OK) {
-        writer_free(w);
+    int status = new_writer(out, path, shape, moe_outfile_open, err);
+    if (status != MOE_OK)
         return status;
-    }
+    struct moe_trace_writer *w = *out;
     status = write_description(w, err);
     w->shape.expert_bytes = NULL;
-    if (status == MOE_OK)
-        *out = w;
-    else
+    if (status != MOE_OK) {
         moe_trace_abort(w);
+        *out = NULL;
+    }
     return status;
 }
 
@@ -317,22 +338,15 @@ int trace_write_frame(struct moe_trace_writer *w, const struct moe_buf *raw, boo
     return write_frame(w, err);
 }
 
-int moe_trace_append(struct moe_trace_writer *w, struct moe_trace *from, struct moe_err *err)
+int moe_trace_save(struct moe_trace_writer *w, struct moe_err *err)
 {
-    const struct moe_trace_shape *a = &w->shape, *b = moe_trace_shape(from);
-    const struct moe_trace_token *token;
-    int status = MOE_OK;
-    if (w->totals.tokens > 0 || !trace_same_shape(a, b))
-        return moe_fail(err, MOE_ERR_USAGE,
-                        "%s: a trace of another model or with other scores cannot go on here",
-                        w->file.path);
-    moe_trace_rewind(from);
-    do
-        status = moe_trace_next(from, &token, err);
-    while (status == MOE_OK && token);
+    int status = moe_trace_begin(w, err);
+    if (status == MOE_OK) /* what the header counts must be there before it */
+        status = moe_outfile_sync(&w->file, err);
     if (status == MOE_OK)
-        status = trace_copy_frames(from, &w->file, &w->at, err);
-    w->totals = *moe_trace_totals(from);
+        status = write_header(w, err);
+    if (status == MOE_OK)
+        status = moe_outfile_publish(&w->file, err);
     return status;
 }
 

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/file.h"
@@ -15,9 +14,6 @@
 #include "study/importance.h"
 #include "study/inputs_seen.h"
 
-/* Between two saves of the partial file: the work that a kill may cost. */
-enum { SAVE_SECONDS = 30 };
-
 /* What a process takes beyond what is counted: stacks, buffers of the heap, maps being written. */
 enum { SLACK = 8 << 20 };
 
@@ -25,7 +21,7 @@ enum { SLACK = 8 << 20 };
 
 struct saving {
     struct calibration *c;
-    double saved;
+    struct moe_saving when;
 };
 
 static int save(struct calibration *c, struct moe_err *err)
@@ -43,10 +39,10 @@ static int save(struct calibration *c, struct moe_err *err)
 static int save_now_and_then(void *ctx, struct moe_err *err)
 {
     struct saving *s = ctx;
-    if (moe_seconds() - s->saved < SAVE_SECONDS)
+    if (!moe_saving_due(&s->when, moe_seconds()))
         return MOE_OK;
     int status = save(s->c, err);
-    s->saved = moe_seconds();
+    s->when.saved = moe_seconds();
     return status;
 }
 
@@ -302,7 +298,8 @@ static int measure_importances(struct calibration *c, struct moe_err *err)
 {
     const struct moe_calibrate_options *o = c->options;
     struct moe_importances *m = &c->map->importances;
-    struct saving saving = {c, moe_seconds()};
+    double now = moe_seconds();
+    struct saving saving = {c, {now, now}};
     struct moe_quality base;
     if (!m->there) {
         m->there = true;
@@ -355,7 +352,9 @@ int moe_calibrate(struct moe_map **out, const char *pack,
 {
     struct calibration c = {.options = options};
     *out = NULL;
-    int status = open_all(&c, pack, err);
+    int status = options->partial ? moe_outfile_try(options->partial, err) : MOE_OK;
+    if (status == MOE_OK)
+        status = open_all(&c, pack, err);
     if (status == MOE_OK && options->from)
         status = adopt(&c, options->from, "the importances to start from", err);
     if (status == MOE_OK)
@@ -374,8 +373,6 @@ int moe_calibrate(struct moe_map **out, const char *pack,
     if (status != MOE_OK && measured) { /* what was measured must survive the error */
         struct moe_err later;
         save(&c, &later);
-    } else if (status == MOE_OK && options->partial) {
-        unlink(options->partial);
     }
     if (status == MOE_OK)
         *out = c.map;

@@ -44,7 +44,8 @@ struct moe_calibrate_options {
 };
 
 /* Calibrates the pack. *out is the caller's to free. MOE_ERR_LIMIT: the tolerance cannot be met;
- * MOE_ERR_INTERRUPTED: what is done is in the partial file, which is removed in the end;
+ * MOE_ERR_INTERRUPTED: what is done is in the partial file. The caller removes that when what it
+ * makes of *out is in its place.
  * MOE_ERR_USAGE: the pack has one variant only, or `from` and `partial` are about something else.
  */
 int moe_calibrate(struct moe_map **out, const char *pack,

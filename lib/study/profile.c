@@ -13,29 +13,39 @@
 #include "study/documents.h"
 #include "study/probe.h"
 
-/* Between two saves of the partial file: the work that a kill may cost. */
-enum { SAVE_SECONDS = 30 };
-
 struct profiling {
     const struct moe_profile_options *options;
     struct moe_documents documents;
     struct moe_probe *probe;
     struct moe_statistics *statistics;
-    struct moe_trace_writer *trace;
-    char *trace_partial;
-    uint64_t n_documents;                        /* met so far, of all shards */
+    struct moe_trace_writer *trace;   /* NULL: none, or it is finished */
+    char *trace_path, *trace_partial; /* where the option's links lead; while unfinished */
+    bool trace_resumed;               /* the partial trace goes on */
+    bool whole;                       /* no document is half counted */
+    uint64_t n_documents;             /* met so far, of all shards */
     uint64_t to_skip, hash_skipped, hash_wanted; /* documents that the partial file has counted */
-    double saved;
+    struct moe_saving saving;
 };
+
+/* The trace first: it may hold more documents than the statistics, never fewer. */
+static int save_trace(struct profiling *p, struct moe_err *err)
+{
+    if (!p->trace_resumed) /* statistics of another run have nothing to do with this trace */
+        unlink(p->options->partial);
+    p->trace_resumed = true;
+    return moe_trace_save(p->trace, err);
+}
 
 static int save(struct profiling *p, struct moe_err *err)
 {
     struct moe_buf text = {0};
-    int status = moe_statistics_write(p->statistics, &text, err);
+    int status = p->trace ? save_trace(p, err) : MOE_OK;
+    if (status == MOE_OK)
+        status = moe_statistics_write(p->statistics, &text, err);
     if (status == MOE_OK)
         status = moe_file_write_all(p->options->partial, text.data, text.size, err);
     moe_buf_release(&text);
-    p->saved = moe_seconds();
+    p->saving.saved = moe_seconds();
     return status;
 }
 
@@ -52,9 +62,10 @@ static int profile_document(void *ctx, const uint32_t *ids, uint64_t n, struct m
                             p->options->partial);
         return MOE_OK;
     }
+    p->whole = false;
     int status = moe_probe_document(p->probe, ids, (uint32_t)n, err);
-    if (status == MOE_OK && p->options->partial && !p->trace &&
-        moe_seconds() - p->saved > SAVE_SECONDS)
+    p->whole = status == MOE_OK;
+    if (status == MOE_OK && p->options->partial && moe_saving_due(&p->saving, moe_seconds()))
         status = save(p, err);
     return status;
 }
@@ -168,78 +179,111 @@ static int trace_origins(const struct profiling *p, struct moe_origins *to, stru
     return status;
 }
 
-/* Takes over a stopped run's trace, whose documents must be those in the statistics. */
-static int resume_trace(struct profiling *p, const struct moe_origins *origins, struct moe_err *err)
+/* Whether the trace is in its place already: the run was killed when only its statistics were not.
+ */
+static bool is_finished(const struct profiling *p, const struct moe_trace_shape *shape,
+                        const struct moe_origins *origins)
+{
+    struct moe_trace *t = NULL;
+    bool finished =
+        !moe_path_exists(p->trace_partial) && moe_trace_open(&t, p->trace_path, NULL) == MOE_OK &&
+        moe_trace_origins(t)->n && !moe_origins_difference(moe_trace_origins(t), origins) &&
+        moe_trace_shape(t)->keep == shape->keep && moe_trace_totals(t)->sequences == p->to_skip &&
+        moe_trace_totals(t)->tokens == p->statistics->totals[MOE_TOTAL_TOKENS];
+    moe_trace_close(t);
+    return finished;
+}
+
+/* Goes on with a stopped run's trace behind the documents that are in the statistics. */
+static int resume_trace(struct profiling *p, const struct moe_trace_shape *shape,
+                        const struct moe_origins *origins, struct moe_err *err)
 {
     struct moe_trace *before = NULL;
+    const struct moe_trace_totals until = {.sequences = p->to_skip,
+                                           .tokens = p->statistics->totals[MOE_TOTAL_TOKENS]};
     if (!moe_path_exists(p->trace_partial))
         return moe_fail(
             err, MOE_ERR_USAGE,
             "%s: is missing, so the trace cannot be continued; remove %s and start again",
             p->trace_partial, p->options->partial);
-    int status = moe_trace_open(&before, p->trace_partial, err);
+    int status = moe_trace_open_part(&before, p->trace_partial, err);
     if (status == MOE_OK)
         status = check_origin(p->trace_partial, moe_trace_origins(before), origins, err);
-    if (status == MOE_OK && moe_trace_totals(before)->sequences != p->to_skip)
-        status = moe_fail(err, MOE_ERR_USAGE,
-                          "%s: holds other documents than %s; remove both and start again",
-                          p->trace_partial, p->options->partial);
-    if (status == MOE_OK)
-        status = moe_trace_append(p->trace, before, err);
+    if (status == MOE_OK) {
+        status = moe_trace_continue(&p->trace, before, shape, &until, err);
+        p->trace_resumed = true;
+    }
     moe_trace_close(before);
     return status;
+}
+
+static int new_trace(struct profiling *p, const struct moe_trace_shape *shape,
+                     const struct moe_origins *origins, struct moe_err *err)
+{
+    int status = moe_trace_create(&p->trace, p->trace_partial, shape, err);
+    return status == MOE_OK ? moe_trace_set_origins(p->trace, origins, err) : status;
+}
+
+/* Where the trace goes, and its partial file beside it: one file that is renamed in the end. */
+static int name_trace(struct profiling *p, struct moe_err *err)
+{
+    struct moe_buf name = {0};
+    int status = moe_path_follow(&p->trace_path, p->options->trace, err);
+    if (status != MOE_OK)
+        return status;
+    moe_buf_printf(&name, "%s.part", p->trace_path);
+    p->trace_partial = name.failed ? NULL : moe_strndup((char *)name.data, name.size, err);
+    if (name.failed)
+        moe_fail(err, MOE_ERR_MEMORY, "out of memory");
+    moe_buf_release(&name);
+    return p->trace_partial ? MOE_OK : MOE_ERR_MEMORY;
 }
 
 static int begin_trace(struct profiling *p, const struct moe_session *session, struct moe_err *err)
 {
     const struct moe_model *model = session->model;
-    const char *path = p->options->trace;
     struct moe_trace_shape shape = trace_shape_of(model, p->options->trace_keep);
-    struct moe_buf name = {0};
     struct moe_origins origins = {0};
     uint64_t *bytes = NULL;
-    moe_buf_printf(&name, "%s.part", path);
-    p->trace_partial = name.failed ? NULL : moe_strndup((char *)name.data, name.size, err);
-    moe_buf_release(&name);
-    int status = p->trace_partial ? MOE_OK : MOE_ERR_MEMORY;
+    int status = name_trace(p, err);
     if (status == MOE_OK)
         status = add_expert_bytes(model, &shape, &bytes, err);
     if (status == MOE_OK)
-        status = moe_trace_create(&p->trace, p->trace_partial, &shape, err);
-    if (status == MOE_OK)
-        status = moe_trace_reserve(p->trace, session->batch, err);
-    if (status == MOE_OK)
         status = trace_origins(p, &origins, err);
-    if (status == MOE_OK)
-        status = moe_trace_set_origins(p->trace, &origins, err);
-    if (status == MOE_OK && p->to_skip > 0)
-        status = resume_trace(p, &origins, err);
-    if (status == MOE_OK)
+    bool finished = status == MOE_OK && p->to_skip > 0 && is_finished(p, &shape, &origins);
+    if (status == MOE_OK && !finished)
+        status = p->to_skip > 0 ? resume_trace(p, &shape, &origins, err)
+                                : new_trace(p, &shape, &origins, err);
+    if (status == MOE_OK && p->trace)
+        status = moe_trace_reserve(p->trace, session->batch, err);
+    if (status == MOE_OK && p->trace)
         moe_probe_set_trace(p->probe, p->trace);
     moe_origins_release(&origins);
     free(bytes);
     return status;
 }
 
-/* Renames the finished trace. That of a stopped run stays in its .part file if the statistics do:
- * the run stopped between documents, so both hold the same ones. Any other failure removes it. */
-static int end_trace(struct profiling *p, int status, struct moe_err *err)
+static int finish_trace(struct profiling *p, struct moe_err *err)
+{
+    struct moe_trace_writer *trace = p->trace;
+    p->trace = NULL;
+    int status = moe_trace_commit(trace, err);
+    return status == MOE_OK ? moe_file_replace(p->trace_partial, p->trace_path, err) : status;
+}
+
+/* Saves what is whole, whether all is done or not. Only when the statistics have counted all may
+ * the finished trace leave its partial file: without one there is nothing to go on with. */
+static int end(struct profiling *p, int status, struct moe_err *err)
 {
     struct moe_err ignored;
-    bool stopped = status == MOE_ERR_INTERRUPTED && p->options->partial && p->to_skip == 0 &&
-                   p->statistics->totals[MOE_TOTAL_DOCUMENTS] > 0;
-    if (!p->trace)
-        return status;
-    if (status == MOE_OK)
-        status = moe_trace_commit(p->trace, err);
-    else if (stopped)
-        moe_trace_commit(p->trace, &ignored);
-    else
-        moe_trace_abort(p->trace);
-    p->trace = NULL;
-    if (status == MOE_OK && rename(p->trace_partial, p->options->trace) != 0)
-        status = moe_fail(err, MOE_ERR_IO, "%s: cannot be renamed to %s", p->trace_partial,
-                          p->options->trace);
+    if (status == MOE_OK && p->options->partial)
+        status = save(p, err);
+    else if (p->options->partial && p->whole && p->to_skip == 0 && p->statistics &&
+             p->statistics->totals[MOE_TOTAL_DOCUMENTS] > 0)
+        save(p, &ignored);
+    if (status == MOE_OK && p->trace)
+        status = finish_trace(p, err);
+    moe_trace_abort(p->trace);
     return status;
 }
 
@@ -269,18 +313,22 @@ int moe_profile_texts(struct moe_session *session, const struct moe_profile_opti
                       struct moe_statistics **out, struct moe_err *err)
 {
     struct moe_statistics_shape shape = shape_of(session->model, o);
+    double now = moe_seconds();
     struct profiling p = {
         .options = o,
         .documents = {.tokenizer = session->model->tokenizer,
                       .max_tokens = o->max_tokens,
                       .what = "profiling",
                       .progress = o->progress},
-        .saved = moe_seconds(),
+        .saving = {now, now},
+        .whole = true,
     };
     *out = NULL;
     int status = shape.n_layers ? MOE_OK
                                 : moe_fail(err, MOE_ERR_UNSUPPORTED,
                                            "the model has no experts: nothing to profile");
+    if (status == MOE_OK && o->partial)
+        status = moe_outfile_try(o->partial, err);
     if (status == MOE_OK)
         status = begin(&p, &shape, moe_pack_fingerprint(session->model->pack), err);
     if (status == MOE_OK) {
@@ -298,19 +346,13 @@ int moe_profile_texts(struct moe_session *session, const struct moe_profile_opti
         status = moe_fail(err, MOE_ERR_FORMAT, "%s: has no text to profile", o->texts[0]);
     else if (status == MOE_OK && p.n_documents != p.statistics->origins.items->documents)
         status = moe_fail(err, MOE_ERR_IO, "%s: was changed while it was read", o->texts[0]);
-    struct moe_err ignored;
-    if (status != MOE_OK && o->partial && p.to_skip == 0 && p.statistics &&
-        p.statistics->totals[MOE_TOTAL_DOCUMENTS] > 0)
-        save(&p, &ignored);
-    status = end_trace(&p, status, err);
+    status = end(&p, status, err);
     moe_probe_close(p.probe);
+    free(p.trace_path);
     free(p.trace_partial);
-    if (status == MOE_OK) {
-        if (o->partial)
-            unlink(o->partial);
+    if (status == MOE_OK)
         *out = p.statistics;
-    } else {
+    else
         moe_statistics_free(p.statistics);
-    }
     return status;
 }

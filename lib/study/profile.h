@@ -32,10 +32,12 @@ struct moe_profile_options {
 uint64_t moe_profile_bytes(const struct moe_profile_options *options, const struct moe_model *model,
                            uint32_t batch);
 /* Runs the documents through the session and counts; the session's observer is replaced meanwhile.
- * *out is the caller's to free. When it fails or is stopped (MOE_ERR_INTERRUPTED) the documents
- * counted so far are in the partial file; it is also written now and then, and removed in the end.
- * A stopped run also keeps its trace, in a file beside it named TRACE.part; other failures do not.
- * MOE_ERR_USAGE: the texts, settings or model are not those that the partial file was made with. */
+ * *out is the caller's to free. The documents counted so far are saved in the partial file now and
+ * then, when it fails or is stopped (MOE_ERR_INTERRUPTED), and once all are counted: the caller
+ * removes it when what it makes of *out is in its place. The trace grows in TRACE.part beside TRACE
+ * and is saved just before the statistics, so that a run that was killed at any moment goes on from
+ * both files; it is renamed when all is counted. MOE_ERR_USAGE: the texts, settings or model are
+ * not those that the partial file was made with. */
 int moe_profile_texts(struct moe_session *session, const struct moe_profile_options *options,
                       struct moe_statistics **out, struct moe_err *err);
 

@@ -82,15 +82,35 @@ error_line 2 "moe-profile: $tmp/stopped.trace.part: is missing*" "a missing part
 cp "$tmp/a.trace" "$tmp/stopped.trace.part"
 run resume --trace "$tmp/stopped.trace"
 error_line 2 "moe-profile: $tmp/stopped.trace.part: was made from other texts*" "another's part is refused"
+cp "$tmp/stopped.yaml.part" "$tmp/kept.stats"
 cp "$tmp/long.trace" "$tmp/stopped.trace.part"
 run resume --trace "$tmp/stopped.trace"
-error_line 2 "moe-profile: $tmp/stopped.trace.part: holds other documents*" "... and one that went further"
+expect_exit 0 "one that went further than the statistics is cut back"
+check "... and gives the trace of one run" cmp "$tmp/long.trace" "$tmp/stopped.trace"
+rm "$tmp/stopped.trace"
+head -c 20000 "$tmp/kept" >"$tmp/stopped.trace.part"
+cp "$tmp/kept.stats" "$tmp/stopped.yaml.part"
+run resume --trace "$tmp/stopped.trace"
+expect_exit 3 "one that is cut off before what the statistics hold is refused"
+check "... and the statistics' part is kept" cmp "$tmp/kept.stats" "$tmp/stopped.yaml.part"
 cp "$tmp/kept" "$tmp/stopped.trace.part"
 run resume --trace "$tmp/stopped.trace"
 expect_exit 0 "--resume"
 check "... gives the trace of one run" cmp "$tmp/long.trace" "$tmp/stopped.trace"
 check "... and its statistics" cmp "$tmp/long.yaml" "$tmp/stopped.yaml"
 check "... and leaves no part" [ ! -e "$tmp/stopped.trace.part" ]
+
+# Killed when the trace was in its place and the statistics were not, or both but their part was left.
+for last in trace both; do
+    cp "$tmp/long.trace" "$tmp/stopped.trace"
+    cp "$tmp/long.yaml" "$tmp/stopped.yaml.part"
+    [ $last = both ] || rm "$tmp/stopped.yaml"
+    run resume --trace "$tmp/stopped.trace"
+    expect_exit 0 "killed at the end, with $last in place: --resume"
+    check "... gives the trace of one run" cmp "$tmp/long.trace" "$tmp/stopped.trace"
+    check "... and its statistics" cmp "$tmp/long.yaml" "$tmp/stopped.yaml"
+    check "... and leaves no part" [ ! -e "$tmp/stopped.yaml.part" ]
+done
 
 cat >"$tmp/r.csv" <<'END'
 # route_trace v1

@@ -241,31 +241,68 @@ static void what_is_written_comes_back(void **state)
     }
 }
 
+/* Continues the file at `path` after its first sequence of n tokens. */
+static int continue_trace(struct moe_trace_writer **w, const struct moe_trace_shape *s, uint64_t n,
+                          struct moe_err *err)
+{
+    const struct moe_trace_totals until = {.sequences = 1, .tokens = n};
+    struct moe_trace *t = NULL;
+    int status = moe_trace_open_part(&t, path, err);
+    if (status == MOE_OK)
+        status = moe_trace_continue(w, t, s, &until, err);
+    moe_trace_close(t);
+    return status;
+}
+
+/* Whatever lies behind the sequences that are known to be there: nothing, a sequence, half of one,
+ * anything. */
 static void a_part_is_continued(void **state)
 {
     struct moe_err err = {0};
     struct moe_trace_shape s = {3, 8, 2, 4, SOME, 0, {""}, NULL, 7};
     struct document d[] = {new_document(&s, 20, 10, 1), new_document(&s, 30, 10, 2)};
-    struct moe_trace_writer *w = NULL;
+    struct moe_trace_writer *w = NULL, *none;
     struct moe_trace *t = NULL;
-    struct moe_buf whole = {0}, joined = {0};
+    struct moe_buf whole = {0}, part = {0}, again = {0};
     write_documents(path, &s, d, 2, 100);
     assert_ok(moe_file_read_all(path, 1 << 30, &whole, &err), &err);
-    write_documents(path, &s, d, 1, 100);
-    assert_ok(moe_trace_open(&t, path, &err), &err);
-    assert_ok(moe_trace_create(&w, other, &s, &err), &err);
-    assert_ok(moe_trace_append(w, t, &err), &err);
-    put_document(w, &d[1], 100);
-    assert_ok(moe_trace_commit(w, &err), &err);
-    assert_ok(moe_file_read_all(other, 1 << 30, &joined, &err), &err);
-    assert_true(whole.size == joined.size && memcmp(whole.data, joined.data, whole.size) == 0);
+    for (uint64_t behind = 0; behind < 8; behind++) {
+        unlink(path);
+        assert_ok(moe_trace_create(&w, path, &s, &err), &err);
+        put_document(w, &d[0], 100);
+        assert_ok(moe_trace_save(w, &err), &err);
+        moe_buf_clear(&part);
+        assert_ok(moe_file_read_all(path, 1 << 30, &part, &err), &err);
+        assert_ok(moe_trace_open(&t, path, &err), &err); /* a whole trace at every save */
+        moe_trace_close(t);
+        assert_int_equal(continue_trace(&none, &s, 20, &err), MOE_ERR_IO); /* being written */
+        if (behind & 1)
+            put_document(w, &d[1], 100);
+        if (behind & 2)
+            assert_ok(moe_trace_save(w, &err), &err);
+        moe_trace_abort(w);
+        if (behind & 4) {
+            FILE *f = fopen(path, "ab");
+            assert_true(f && fwrite(whole.data, 1, 77, f) == 77 && fclose(f) == 0);
+        }
+        assert_ok(continue_trace(&w, &s, 20, &err), &err);
+        put_document(w, &d[1], 100);
+        assert_ok(moe_trace_commit(w, &err), &err);
+        moe_buf_clear(&again);
+        assert_ok(moe_file_read_all(path, 1 << 30, &again, &err), &err);
+        assert_true(whole.size == again.size && memcmp(whole.data, again.data, whole.size) == 0);
+    }
+    assert_int_equal(continue_trace(&w, &s, 19, &err), MOE_ERR_USAGE); /* another document */
+    assert_int_equal(continue_trace(&w, &s, 51, &err), MOE_ERR_USAGE); /* fewer tokens */
     s.keep = 5;
-    assert_ok(moe_trace_create(&w, other, &s, &err), &err);
-    assert_int_equal(moe_trace_append(w, t, &err), MOE_ERR_USAGE);
-    moe_trace_abort(w);
-    moe_trace_close(t);
+    assert_int_equal(continue_trace(&w, &s, 20, &err), MOE_ERR_USAGE);
+    s.keep = 4;
+    part.data[part.size - 1] ^= 1;
+    assert_ok(moe_file_write_all(path, part.data, part.size, &err), &err);
+    assert_int_equal(continue_trace(&w, &s, 20, &err), MOE_ERR_FORMAT);
     moe_buf_release(&whole);
-    moe_buf_release(&joined);
+    moe_buf_release(&part);
+    moe_buf_release(&again);
     free_document(&d[0]);
     free_document(&d[1]);
 }
