@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/cpu.h"
+#include "base/file.h"
 #include "base/par.h"
 #include "cli_private.h"
 #include "kern/kern.h"
@@ -210,6 +211,27 @@ static void shorten_spinning(char **argv)
         execv("/proc/self/exe", argv); /* if that fails, it spins */
 }
 
+static const char *output_of(int i)
+{
+    return given[i] && table[i]->output ? *(const char **)table[i]->to : NULL;
+}
+
+/* -1, or the exit status after a message: an output cannot be written, or two are one file. */
+static int try_outputs(void)
+{
+    for (int i = 0; i < n_options; i++) {
+        struct moe_err err;
+        const char *path = output_of(i);
+        for (int j = 0; j < i && path; j++)
+            if (output_of(j) && strcmp(output_of(j), path) == 0)
+                return cli_misuse("options --%s and --%s name the same file", table[j]->name,
+                                  table[i]->name);
+        if (path && moe_outfile_try(path, &err) != MOE_OK)
+            return cli_error(&err);
+    }
+    return -1;
+}
+
 int cli_parse(const struct cli_program *p, int argc, char **argv, char ***args, int *n_args)
 {
     shorten_spinning(argv);
@@ -249,7 +271,7 @@ int cli_parse(const struct cli_program *p, int argc, char **argv, char ***args, 
     }
     *args = argv + optind;
     *n_args = argc - optind;
-    return -1;
+    return try_outputs();
 }
 
 bool cli_given(const char *name)

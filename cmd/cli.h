@@ -60,6 +60,7 @@ struct cli_option {
     /* CLI_CUSTOM: reads `text` into `to`. On failure returns false, and `why` continues a message
      * that ends with the argument in quotes: "is not a list of 16, 8, 4, 3, 2". */
     bool (*parse)(const char *text, void *to, char why[128]);
+    bool output; /* CLI_TEXT: a file that the program will write, tried before it begins */
 };
 
 /* For readable tables:
@@ -69,6 +70,7 @@ struct cli_option {
 /* clang-format off */
 #define CLI_OPT_FLAG(l, n, t)            .kind = CLI_FLAG, .letter = l, .name = n, .to = t
 #define CLI_OPT_TEXT(l, n, a, t)         .kind = CLI_TEXT, .letter = l, .name = n, .arg = a, .to = t
+#define CLI_OPT_OUTPUT(l, n, a, t)       CLI_OPT_TEXT(l, n, a, t), .output = true
 #define CLI_OPT_TEXTS(l, n, a, t)        .kind = CLI_TEXTS, .letter = l, .name = n, .arg = a, .to = t
 #define CLI_OPT_U32(l, n, a, t, lo, hi)  .kind = CLI_U32, .letter = l, .name = n, .arg = a, .to = t, \
                                          .min = lo, .max = hi
@@ -108,7 +110,8 @@ enum {
  * Parses. Returns -1 when the program should go on, otherwise the status to exit with (after
  * --help, --version or a message). *args gets the arguments that are not options, *n_args their
  * number. Also ignores SIGPIPE (a closed pipe becomes a write error), sets the number of threads
- * and selects the kernels.
+ * and selects the kernels. Outputs that cannot be written are refused here, before hours of work
+ * for them.
  */
 int cli_parse(const struct cli_program *program, int argc, char **argv, char ***args, int *n_args);
 

@@ -70,7 +70,7 @@ static const struct cli_option options[] = {
     {.kind = CLI_HEADING, .help = "Calibrating"},
     {CLI_OPT_TEXTS(0, "text", "FILE", &o.texts), .help = "documents to choose on; may be repeated"},
     {CLI_OPT_TEXTS(0, "check", "FILE", &o.checks), .help = "documents to check the choice on"},
-    {CLI_OPT_TEXT('o', "output", "MAP", &o.out), .help = "bit map to write"},
+    {CLI_OPT_OUTPUT('o', "output", "MAP", &o.out), .help = "bit map to write"},
     {CLI_OPT_SHARE(0, "tolerance", "P", &o.tolerance, 0, 10), .shown = "2%",
      .help = "largest loss to accept"},
     {CLI_OPT_CHOICE(0, "metric", "NAME", &o.metric, metrics), .shown = "nll",

@@ -37,7 +37,7 @@ static struct {
 static const struct cli_option options[] = {
     {.kind = CLI_HEADING, .help = "Profiling texts"},
     {CLI_OPT_TEXTS(0, "text", "FILE", &o.texts), .help = "documents to run; may be repeated"},
-    {CLI_OPT_TEXT('o', "output", "FILE", &o.out),
+    {CLI_OPT_OUTPUT('o', "output", "FILE", &o.out),
      .help = "output: statistics, trace or device profile"},
     {CLI_OPT_U32(0, "max-tokens", "N", &o.max_tokens, 2, 1 << 24), .shown = "256",
      .help = "cut documents into pieces of N tokens at most"},
@@ -45,7 +45,7 @@ static const struct cli_option options[] = {
      .help = "share of a document that is its prompt"},
     {CLI_OPT_TEXT(0, "path-stats", "STATS", &o.path_stats),
      .help = "predict paths by another text's statistics"},
-    {CLI_OPT_TEXT(0, "trace", "TRACE", &o.trace), .help = "also write a routing trace"},
+    {CLI_OPT_OUTPUT(0, "trace", "TRACE", &o.trace), .help = "also write a routing trace"},
     {CLI_OPT_U32(0, "trace-keep", "N", &o.trace_keep, 0, 1 << 12),
      .help = "scores kept in it per prediction"},
     {CLI_OPT_CUSTOM(0, "shard", "I/N", &o.shard, offline_parse_shard), .shown = "1/1",

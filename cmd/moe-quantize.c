@@ -64,7 +64,7 @@ static bool parse_dense(const char *text, void *to, char why[128])
 
 static const struct cli_option options[] = {
     {.kind = CLI_HEADING, .help = "Converting"},
-    {CLI_OPT_TEXT('o', "output", "PACK", &o.out), .shown = "NAME.moe", .help = "file to write"},
+    {CLI_OPT_OUTPUT('o', "output", "PACK", &o.out), .shown = "NAME.moe", .help = "file to write"},
     {CLI_OPT_CUSTOM(0, "experts", "BITS[,BITS...]", &o.convert, parse_experts), .shown = "4",
      .help = "bits of routed experts; a variant each"},
     {CLI_OPT_CUSTOM(0, "dense", "BITS", &o.convert.dense_bits, parse_dense), .shown = "8",
