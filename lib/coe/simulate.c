@@ -1,0 +1,253 @@
+#include "coe/simulate.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+/* A request, and after it its follow-on: the same memory serves both. */
+struct task {
+    struct moe_coe_request request; /* first: a task is found from it */
+    double at;
+    uint32_t then;
+};
+
+enum state { IDLE, LOADING, COMPUTING };
+
+struct runner {
+    enum state state;
+    double until;      /* of that state; IDLE: infinity */
+    double since;      /* LOADING: when it began to wait */
+    double prefetched; /* when the prefetched expert is there */
+    uint32_t prefetched_expert;
+    struct moe_coe_batch batch;
+};
+
+struct simulation {
+    const struct moe_coe_options *options;
+    const struct moe_coe_machine *machine;
+    struct moe_coe_dispatch *dispatch;
+    struct moe_coe_pool *host;                   /* NULL: no such tier */
+    struct runner *runners;                      /* [n_executors] */
+    double disk_free, *link_free, *compute_free; /* [n_processors] */
+    struct task *tasks;                          /* [n_arrivals] */
+    uint32_t *evicted;                           /* [all->n] of the host's tier */
+    struct moe_coe_simulated *out;
+};
+
+/* ---- Loads ---- */
+
+static bool in_host(const void *ctx, uint32_t expert)
+{
+    const struct simulation *s = ctx;
+    return s->host && moe_coe_pool_has(s->host, expert);
+}
+
+static void keep_in_host(struct simulation *s, uint32_t expert)
+{
+    uint32_t n_evicted;
+    if (!s->host)
+        return;
+    if (moe_coe_pool_has(s->host, expert))
+        moe_coe_pool_use(s->host, expert);
+    else
+        moe_coe_pool_admit(s->host, expert, s->evicted, &n_evicted);
+}
+
+/* When a load that is asked for now has ended. */
+static double load(struct simulation *s, uint32_t executor, uint32_t expert, double now)
+{
+    const struct moe_coe_executor_options *e = &s->options->executors[executor];
+    const struct moe_coe_cost *cost = &e->costs[s->options->all->experts[expert].kind];
+    bool near = in_host(s, expert);
+    double *busy = near ? &s->link_free[s->machine->processor_of[executor]] : &s->disk_free;
+    double begins = *busy > now ? *busy : now;
+    *busy = begins + (near ? cost->load_from_host : cost->load);
+    s->out->switches++;
+    s->out->from_host += near;
+    keep_in_host(s, expert);
+    return *busy;
+}
+
+/* ---- Executors ---- */
+
+static void rest(struct runner *r)
+{
+    r->state = IDLE;
+    r->until = INFINITY;
+}
+
+/* The executor, which is idle, takes its next batch. */
+static void begin(struct simulation *s, uint32_t executor, double now)
+{
+    struct runner *r = &s->runners[executor];
+    if (!moe_coe_next(s->dispatch, executor, now, &r->batch)) {
+        rest(r);
+        return;
+    }
+    r->state = LOADING;
+    r->since = r->until = now;
+    if (r->batch.load) {
+        r->until = load(s, executor, r->batch.expert, now);
+    } else if (r->prefetched_expert == r->batch.expert) {
+        r->until = r->prefetched > now ? r->prefetched : now;
+        r->prefetched_expert = MOE_COE_NONE;
+    }
+}
+
+static void compute(struct simulation *s, uint32_t executor, double now)
+{
+    struct runner *r = &s->runners[executor];
+    const struct moe_coe_executor_options *e = &s->options->executors[executor];
+    uint32_t processor = s->machine->processor_of[executor];
+    double *busy = &s->compute_free[processor];
+    double begins = *busy > now ? *busy : now;
+    double takes = moe_coe_batch_seconds(&e->costs[s->options->all->experts[r->batch.expert].kind],
+                                         r->batch.n);
+    struct moe_coe_batch next;
+    s->out->wait_seconds += now - r->since;
+    s->out->compute_seconds += takes;
+    s->out->batches++;
+    r->state = COMPUTING;
+    *busy = r->until = begins + takes;
+    if (s->machine->prefetch && moe_coe_prefetch(s->dispatch, executor, &next)) {
+        r->prefetched = load(s, executor, next.expert, now);
+        r->prefetched_expert = next.expert;
+    }
+}
+
+static int submit(struct simulation *s, struct task *t, double now, struct moe_err *err)
+{
+    uint32_t executor;
+    int status = moe_coe_submit(s->dispatch, &t->request, now, &executor, err);
+    if (status == MOE_OK && s->runners[executor].state == IDLE)
+        begin(s, executor, now);
+    return status;
+}
+
+static int finish(struct simulation *s, uint32_t executor, double now, struct moe_err *err)
+{
+    struct runner *r = &s->runners[executor];
+    int status = MOE_OK;
+    moe_coe_done(s->dispatch, executor, now);
+    rest(r);
+    for (struct moe_coe_request *q = r->batch.requests, *next; q && status == MOE_OK; q = next) {
+        struct task *t = (struct task *)(void *)q;
+        next = q->next;
+        if (t->then == MOE_COE_NONE) {
+            s->out->results++;
+            s->out->latency_seconds += now - t->at;
+            continue;
+        }
+        t->request.expert = t->then;
+        t->then = MOE_COE_NONE;
+        status = submit(s, t, now, err);
+    }
+    if (status == MOE_OK && r->state == IDLE)
+        begin(s, executor, now);
+    return status;
+}
+
+/* ---- Time ---- */
+
+static int run(struct simulation *s, const struct moe_coe_arrival *arrivals, uint64_t n_arrivals,
+               struct moe_err *err)
+{
+    uint64_t arrived = 0;
+    int status = MOE_OK;
+    double now = 0;
+    while (status == MOE_OK) {
+        uint32_t first = 0;
+        for (uint32_t i = 1; i < s->options->n_executors; i++)
+            if (s->runners[i].until < s->runners[first].until)
+                first = i;
+        double event = s->runners[first].until;
+        bool arrives = arrived < n_arrivals && arrivals[arrived].at <= event;
+        if (!arrives && isinf(event))
+            break;
+        now = arrives ? arrivals[arrived].at : event;
+        if (arrives) {
+            struct task *t = &s->tasks[arrived];
+            *t = (struct task){.request = {.expert = arrivals[arrived].expert},
+                               .at = now,
+                               .then = arrivals[arrived].then};
+            arrived++;
+            status = submit(s, t, now, err);
+        } else if (s->runners[first].state == LOADING) {
+            compute(s, first, now);
+        } else {
+            status = finish(s, first, now, err);
+        }
+    }
+    s->out->seconds = n_arrivals ? now - arrivals[0].at : 0;
+    if (s->out->results)
+        s->out->latency_seconds /= (double)s->out->results;
+    return status;
+}
+
+static void placed(void *ctx, uint32_t executor, uint32_t expert)
+{
+    (void)executor;
+    keep_in_host(ctx, expert);
+}
+
+/* The likeliest experts that are in no pool fill what the host's tier has left. */
+static void fill_host(struct simulation *s)
+{
+    const struct moe_coe_experts *all = s->options->all;
+    for (;;) {
+        uint32_t best = MOE_COE_NONE, n_evicted;
+        for (uint32_t i = 0; i < all->n; i++)
+            if (!moe_coe_pool_has(s->host, i) &&
+                all->experts[i].bytes <= moe_coe_pool_free_bytes(s->host) &&
+                (best == MOE_COE_NONE ||
+                 all->experts[i].probability > all->experts[best].probability))
+                best = i;
+        if (best == MOE_COE_NONE)
+            return;
+        moe_coe_pool_admit(s->host, best, s->evicted, &n_evicted);
+    }
+}
+
+int moe_coe_simulate(const struct moe_coe_options *options, const struct moe_coe_machine *machine,
+                     const struct moe_coe_arrival *arrivals, uint64_t n_arrivals,
+                     struct moe_coe_simulated *out, struct moe_err *err)
+{
+    struct moe_coe_options own = *options;
+    struct simulation s = {.options = options, .machine = machine, .out = out};
+    own.in_host = in_host;
+    own.ctx = &s;
+    *out = (struct moe_coe_simulated){0};
+    s.runners = moe_alloc(options->n_executors, sizeof *s.runners, err);
+    s.link_free = moe_alloc(machine->n_processors, sizeof *s.link_free, err);
+    s.compute_free = moe_alloc(machine->n_processors, sizeof *s.compute_free, err);
+    s.tasks = moe_alloc(n_arrivals, sizeof *s.tasks, err);
+    s.evicted = moe_alloc(options->all->n, sizeof *s.evicted, err);
+    int status = s.runners && s.link_free && s.compute_free && s.tasks && s.evicted
+                     ? MOE_OK
+                     : MOE_ERR_MEMORY;
+    for (uint32_t i = 0; i < options->n_executors && status == MOE_OK; i++) {
+        s.runners[i].prefetched_expert = MOE_COE_NONE;
+        rest(&s.runners[i]);
+    }
+    if (status == MOE_OK)
+        status = moe_coe_dispatch_open(&s.dispatch, &own, err);
+    if (status == MOE_OK && machine->host_bytes)
+        status =
+            moe_coe_pool_open(&s.host, options->all, machine->host_bytes, machine->host_evict, err);
+    if (status == MOE_OK && machine->place)
+        status = moe_coe_place(s.dispatch, placed, &s, err);
+    if (status == MOE_OK && machine->place && s.host)
+        fill_host(&s);
+    if (status == MOE_OK)
+        status = run(&s, arrivals, n_arrivals, err);
+    moe_coe_dispatch_close(s.dispatch);
+    moe_coe_pool_close(s.host);
+    free(s.runners);
+    free(s.link_free);
+    free(s.compute_free);
+    free(s.tasks);
+    free(s.evicted);
+    return status;
+}

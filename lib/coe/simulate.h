@@ -1,0 +1,46 @@
+/*
+ * Simulator: requests over time through dispatch and pools on a modelled machine. It needs no
+ * model; the same inputs always give the same figures.
+ *
+ * Executors on one processor compute one after the other. Loads from the disk follow one another,
+ * and so do those from the host's memory to a processor. What is read from the disk passes through
+ * the host's memory, where there is such a tier, and stays there as long as it can.
+ */
+#ifndef MOE_COE_SIMULATE_H
+#define MOE_COE_SIMULATE_H
+
+#include "coe/dispatch.h"
+
+/* A request that comes at a time, for an expert, and its result for another one, or MOE_COE_NONE.
+ */
+struct moe_coe_arrival {
+    double at;
+    uint32_t expert, then;
+};
+
+struct moe_coe_machine {
+    uint32_t n_processors;
+    const uint32_t *processor_of; /* [n_executors] */
+    uint64_t host_bytes;          /* of the tier above the disk; 0: there is none */
+    enum moe_coe_evict host_evict;
+    bool prefetch; /* the next expert loads while the present one computes */
+    bool place;    /* pools, then the host's tier, are filled before the first request */
+};
+
+struct moe_coe_simulated {
+    double seconds; /* from the first arrival to the last result */
+    uint64_t results;
+    uint64_t switches;  /* experts loaded while requests were served */
+    uint64_t from_host; /* of these */
+    uint64_t batches;
+    double wait_seconds; /* of executors for loads, summed */
+    double compute_seconds;
+    double latency_seconds; /* mean, from a request's coming to its last result */
+};
+
+/* arrivals: by rising time. options.in_host and ctx are the simulator's own. */
+int moe_coe_simulate(const struct moe_coe_options *options, const struct moe_coe_machine *machine,
+                     const struct moe_coe_arrival *arrivals, uint64_t n_arrivals,
+                     struct moe_coe_simulated *out, struct moe_err *err);
+
+#endif
