@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "coe/simulate.h"
+#include "coe/window.h"
 
 /* ---- Queues ---- */
 
@@ -300,6 +301,61 @@ static void every_request_is_served(void **state)
     }
 }
 
+/* ---- The window ---- */
+
+/* Rises by a tenth an expert up to `top`, then falls. */
+static int peak(void *ctx, uint32_t n, double *throughput, struct moe_err *err)
+{
+    uint32_t top = *(const uint32_t *)ctx;
+    (void)err;
+    *throughput = n <= top ? 20 + 0.1 * n : 20 + 0.1 * top - 0.3 * (n - top);
+    return MOE_OK;
+}
+
+static int broken(void *ctx, uint32_t n, double *throughput, struct moe_err *err)
+{
+    (void)ctx;
+    *throughput = 1;
+    return n > 20 ? moe_fail(err, MOE_ERR_IO, "no") : MOE_OK;
+}
+
+static void the_window_stops_where_throughput_falls(void **state)
+{
+    uint32_t top = 33;
+    struct moe_coe_window_options o = {.most = 300};
+    struct moe_coe_window w;
+    struct moe_err err;
+    bool seen[40] = {false};
+    (void)state;
+    /* The paper's windows for task A (5.3): 15, 28 and 39, the last is taken. */
+    for (o.seed = 0; o.seed < 200; o.seed++) {
+        assert_ok(moe_coe_slide(&o, peak, &top, &w, &err), &err);
+        assert_int_equal(w.n_points, 3);
+        assert_int_equal(w.experts[0], 15);
+        assert_int_equal(w.lower, 28);
+        assert_int_equal(w.upper, 39);
+        assert_true(fabs(w.expected - 23.9) < 1e-9); /* measured: 21.5, 10% below */
+        assert_in_range(w.chosen, 29, 39);
+        seen[w.chosen] = true;
+    }
+    for (int n = 29; n <= 39; n++)
+        assert_true(seen[n]);
+    o.margin = 0.11;
+    assert_ok(moe_coe_slide(&o, peak, &top, &w, &err), &err);
+    assert_int_equal(w.lower, 39);
+    top = 1000; /* always rising: as many as there is room for */
+    assert_ok(moe_coe_slide(&o, peak, &top, &w, &err), &err);
+    assert_int_equal(w.experts[w.n_points - 1], w.upper);
+    assert_true(w.upper == 300 || w.n_points == MOE_COE_MAX_POINTS);
+    o.most = 1;
+    assert_ok(moe_coe_slide(&o, peak, &top, &w, &err), &err);
+    assert_int_equal(w.chosen, 1);
+    o.most = 40;
+    assert_fails(moe_coe_slide(&o, broken, NULL, &w, &err), MOE_ERR_IO, "no", &err);
+    o.first = 100;
+    assert_fails(moe_coe_slide(&o, peak, &top, &w, &err), MOE_ERR_USAGE, "does not decay", &err);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -310,6 +366,7 @@ int main(void)
         cmocka_unit_test(batches_are_split_and_the_next_is_fetched),
         cmocka_unit_test(a_simulation_by_hand),
         cmocka_unit_test(every_request_is_served),
+        cmocka_unit_test(the_window_stops_where_throughput_falls),
     };
     return cmocka_run_group_tests_name("coe", tests, NULL, NULL);
 }
