@@ -36,6 +36,7 @@ OPENMP ?= 1
 CUDA ?= auto
 BUILD ?= build
 FUZZ_SECONDS ?= 10
+FUZZ_INPUTS ?= -1
 JOBS ?= 2
 SHIM ?= 1
 VERSION := 0.1.0
@@ -255,14 +256,15 @@ clean:
 
 # ---- Fuzzing -------------------------------------------------------------------------------------
 # tests/fuzz/fuzz_X.c is a libFuzzer target, tests/fuzz/corpus/X its inputs. `make fuzz` runs them
-# under clang's sanitizers and keeps new inputs and findings in $(BUILD)/fuzz. $(BUILD)/fuzz-replay
+# under clang's sanitizers, each for FUZZ_SECONDS or FUZZ_INPUTS, whichever ends first, and keeps new
+# inputs and findings in $(BUILD)/fuzz. $(BUILD)/fuzz-replay
 # has the same targets under $(CC): they read the corpus once and belong to the tests.
 
 FUZZ_CC ?= clang
 FUZZ_SRC := $(sort $(wildcard tests/fuzz/fuzz_*.c))
 FUZZ_NAMES := $(FUZZ_SRC:tests/fuzz/fuzz_%.c=%)
 FUZZ_DIR := $(BUILD)/fuzz
-FUZZ_SANITIZE := -fsanitize=address,undefined
+FUZZ_SANITIZE ?= -fsanitize=address,undefined
 FUZZ_FLAGS := -std=c11 -O1 -gline-tables-only -Ilib -Ikernels -DMOE_VERSION='"$(VERSION)"' \
               -ffp-contract=off -fno-omit-frame-pointer -fno-sanitize-recover=all \
               -fsanitize=fuzzer-no-link $(FUZZ_SANITIZE)
@@ -277,7 +279,7 @@ fuzz: $(FUZZ_NAMES:%=fuzz-%)
 fuzz-build: $(FUZZ_NAMES:%=$(FUZZ_DIR)/fuzz_%)
 $(FUZZ_NAMES:%=fuzz-%): fuzz-%: $(FUZZ_DIR)/fuzz_%
 	$(Q)mkdir -p $(FUZZ_DIR)/new/$*
-	$(Q)$< -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
+	$(Q)$< -max_total_time=$(FUZZ_SECONDS) -runs=$(FUZZ_INPUTS) -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
 	    -verbosity=0 -artifact_prefix=$(FUZZ_DIR)/$*- $(FUZZ_DIR)/new/$* tests/fuzz/corpus/$*
 
 $(call keep_command,$(FUZZ_DIR)/.flags,$(FUZZ_CC) $(FUZZ_FLAGS))

@@ -1,4 +1,5 @@
-/* A bit map. What is accepted must come back the same from YAML and from JSON. */
+/* A bit map, or two with a form feed between them, which are merged. What is accepted must come
+ * back the same from YAML and from JSON. */
 /* Readers: record/map*.c fmt/record.c */
 #define _GNU_SOURCE
 #include "mutate.h"
@@ -38,6 +39,10 @@ static void check_merge(const struct moe_map *map, const uint8_t *data, size_t n
         for (uint64_t e = 0; i->there && e < (uint64_t)map->n_layers * map->n_experts; e++)
             i->known[e] = i->known[e] && e % 2 == (uint64_t)h;
     }
+    struct moe_map *alike;
+    if (moe_map_new(&alike, map->n_layers, map->n_experts, map->top_k, &err) != MOE_OK)
+        abort(); /* what can be read can be made */
+    moe_map_free(alike);
     moe_map_check_whole(map, &err);
     moe_map_check_finished(map, &err);
     if (moe_map_merge(halves[0], halves[1], &err) != MOE_OK)
@@ -52,10 +57,34 @@ static void check_merge(const struct moe_map *map, const uint8_t *data, size_t n
     moe_map_free(halves[1]);
 }
 
+static void merge_two(const uint8_t *data, size_t n, const uint8_t *other, size_t n_other)
+{
+    struct moe_err err;
+    struct moe_map *sum, *part;
+    struct moe_buf text = {0};
+    if (moe_map_parse(&sum, "fuzz", data, n, &err) != MOE_OK)
+        return;
+    if (moe_map_parse(&part, "fuzz", other, n_other, &err) == MOE_OK) {
+        if (moe_map_adopt(sum, part, &err) != MOE_OK)
+            moe_map_merge(sum, part, &err);
+        if (moe_map_write(sum, &text, &err) != MOE_OK)
+            abort();
+        moe_map_free(part);
+    }
+    moe_buf_release(&text);
+    moe_map_free(sum);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     struct moe_err err;
     struct moe_map *map;
+    const uint8_t *between = memchr(data, '\f', n);
+    if (between) {
+        size_t first = (size_t)(between - data);
+        merge_two(data, first, between + 1, n - first - 1);
+        return 0;
+    }
     if (moe_map_parse(&map, "fuzz", data, n, &err) == MOE_OK) {
         check_round_trip(map, false);
         check_round_trip(map, true);

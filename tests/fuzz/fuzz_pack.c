@@ -2,7 +2,7 @@
  * An expert pack. Packs are mostly padding and refuse a wrong checksum at once, so the input is
  * squeezed and the checksums are put right: a sequence of pages of 4096 bytes, each as a u16 with
  * the number of bytes that follow, the rest zeros. make_fuzz_seeds writes such inputs. With
- * AS_IT_STANDS added to the first number the checksums are not put right.
+ * the bits below added to the first number a checksum is left wrong.
  */
 /* Readers: fmt/pack.c fmt/pack_bits.c fmt/pack_open.c fmt/pack_tables.c */
 /* Readers: fmt/pack_verify.c */
@@ -12,7 +12,13 @@
 #include "mutate.h"
 #include "show/show_pack.h"
 
-enum { PAGE = 4096, MAX_PAGES = 64, AS_IT_STANDS = 1 << 15 };
+enum { PAGE = 4096, MAX_PAGES = 64 };
+enum {
+    WRONG_HEADER = 1 << 15,
+    WRONG_SECTION = 1 << 14,
+    WRONG_FINGERPRINT = 1 << 13,
+    LENGTHS = 1 << 13
+};
 
 /* Returns the number of pages made. */
 static uint64_t expand(const uint8_t *data, size_t n, uint8_t *pages)
@@ -20,7 +26,7 @@ static uint64_t expand(const uint8_t *data, size_t n, uint8_t *pages)
     struct moe_cursor c = moe_cursor_over(data, n);
     uint64_t n_pages = 0;
     while (n_pages < MAX_PAGES && moe_cursor_left(&c) >= 2) {
-        uint64_t bytes = moe_cursor_u16(&c) % AS_IT_STANDS % (PAGE + 1);
+        uint64_t bytes = moe_cursor_u16(&c) % LENGTHS % (PAGE + 1);
         if (bytes > moe_cursor_left(&c))
             bytes = moe_cursor_left(&c);
         uint8_t *page = pages + n_pages++ * PAGE;
@@ -89,16 +95,24 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     static uint8_t pages[MAX_PAGES * PAGE];
     static struct moe_pack_summary summary;
     uint64_t bytes = expand(data, n, pages) * PAGE;
-    bool forge = n < 2 || moe_get_u16(data) < AS_IT_STANDS;
+    uint16_t wrong = n < 2 ? 0 : moe_get_u16(data);
     struct moe_err err;
     struct moe_pack *pack;
-    if (forge) {
-        pack_forge(pages, bytes);
+    pack_forge(pages, bytes);
+    if (wrong < LENGTHS) {
         if (moe_pack_open(&pack, fuzz_file(pages, bytes), &err) != MOE_OK)
             return 0;
         each_extent(pack, forge_extent, pages, bytes);
         pack_forge(pages, bytes);
         moe_pack_close(pack);
+    } else if (bytes) {
+        pages[PACK_TABLE_AT + 24] ^= (wrong & WRONG_SECTION) != 0;
+        moe_put_u64(pages + 40, moe_hash64_chain(moe_get_u64(pages + 48), pages + PACK_TABLE_AT,
+                                                 moe_get_u32(pages + 12) % (PACK_MAX_SECTIONS + 1) *
+                                                     (uint64_t)PACK_SECTION_ENTRY_BYTES));
+        pages[40] ^= (wrong & WRONG_FINGERPRINT) != 0;
+        moe_put_u64(pages + PACK_CHECKSUM_AT, moe_hash64(pages, PACK_CHECKSUM_AT));
+        pages[PACK_CHECKSUM_AT] ^= (wrong & WRONG_HEADER) != 0;
     }
     if (moe_pack_open(&pack, fuzz_file(pages, bytes), &err) != MOE_OK)
         return 0;

@@ -26,7 +26,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     struct moe_err err;
     struct moe_plan *plan;
     if (moe_plan_read(&plan, fuzz_file(data, n), &err) == MOE_OK) {
+        struct moe_plan *alike;
         moe_plan_terms(plan);
+        if (moe_plan_new(&alike, plan->n_layers, plan->n_experts, plan->top_k, &err) != MOE_OK)
+            abort(); /* what can be read can be made */
+        moe_plan_free(alike);
         check_round_trip(plan, false);
         check_round_trip(plan, true);
         moe_plan_free(plan);

@@ -30,6 +30,7 @@ static void use(const struct moe_statistics *s)
         abort();
     fuzz_check_json(&text);
     moe_statistics_placement(s);
+    moe_statistics_bytes(&s->shape);
     moe_statistics_check_finished(s, &err);
     for (uint32_t layer = 1; layer < s->shape.n_layers; layer++) {
         moe_path_scores(s, MOE_PREDICT_PATH, layer, 0, before, scores);
@@ -68,7 +69,7 @@ static void read_file(const uint8_t *data, size_t n)
     struct moe_statistics *s;
     if (moe_statistics_read(&s, fuzz_file(data, n), &err) != MOE_OK)
         return;
-    if (n % 8 == 0) /* showing takes longest */
+    if (n % 8 == 4) /* showing takes longest */
         use(s);
     check_round_trip(s);
     moe_statistics_free(s);
@@ -149,7 +150,7 @@ static void count_documents(const uint8_t *data, size_t n)
         count(whole, here, i * 3 % 8);
         count(i % 2 ? odd : even, here, i * 3 % 8);
     }
-    if (n % 8 == 0)
+    if (n % 8 == 4)
         use(whole);
     check_round_trip(odd);
     struct moe_buf one = {0}, sum = {0};

@@ -70,6 +70,12 @@ static const struct {
      {{INDEX, "{\"weight_map\":{\"a\":\"a.safetensors\",\"b\":\"b.safetensors\"}}"},
       {SHARD_A, "{" TENSOR("a", "U8", "1", "0", "1") "}"},
       {SHARD_B, "{" TENSOR("a", "U8", "1", "0", "1") "}"}}},
+    {"tokenizer",
+     {{TOKENIZER, "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},"
+                  "\"merges\":[\"a b\"]},\"pre_tokenizer\":{\"type\":\"ByteLevel\"},"
+                  "\"decoder\":{\"type\":\"ByteLevel\"}}"},
+      {TOKENIZER_CONFIG, "{\"bos_token\":{\"content\":\"a\"},\"eos_token\":\"b\","
+                         "\"add_bos_token\":true}"}}},
     {"short", {{MODEL | AS_IT_STANDS, "abc"}}},
     {"long-header", {{MODEL | AS_IT_STANDS, "abcdefghijkl"}}},
     {"torch", {{CONFIG, "{}"}, {TORCH, ""}}},
