@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -168,20 +169,19 @@ int moe_outfile_write(struct moe_outfile *out, const void *data, uint64_t n_byte
     return MOE_OK;
 }
 
-/* The rename is durable only once the directory that holds the name is. */
-static int sync_directory_of(const char *path, struct moe_err *err)
+/* The rename is durable only once the directory that holds the name is. Cannot fail: the file is in
+ * place, and some file systems do not let a directory be opened. */
+static void sync_directory_of(const char *path)
 {
-    char *dir = moe_path_directory(path, err);
-    if (!dir)
-        return MOE_ERR_MEMORY;
+    char dir[PATH_MAX];
+    const char *slash = strrchr(path, '/');
+    size_t n = slash ? (size_t)(slash - path) : 0;
+    snprintf(dir, sizeof dir, "%.*s", slash && n ? (int)n : 1, slash ? path : ".");
     int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    free(dir);
     if (fd < 0)
-        return MOE_OK; /* the file is in place; some file systems do not let a directory be opened
-                        */
+        return;
     fsync(fd);
     close(fd);
-    return MOE_OK;
 }
 
 /* The mode, owner and group of the file that this one replaces, as far as they may be given. A
@@ -237,7 +237,8 @@ int moe_outfile_publish(struct moe_outfile *out, struct moe_err *err)
     if (status != MOE_OK)
         return status;
     out->in_place = true;
-    return sync_directory_of(out->target, err);
+    sync_directory_of(out->target);
+    return MOE_OK;
 }
 
 int moe_outfile_commit(struct moe_outfile *out, struct moe_err *err)
@@ -290,7 +291,9 @@ int moe_file_replace(const char *from, const char *to, struct moe_err *err)
     if (rename(from, to) != 0)
         status = fail_errno(err, to, "cannot put the finished file in place");
     close(fd);
-    return status == MOE_OK ? sync_directory_of(to, err) : status;
+    if (status == MOE_OK)
+        sync_directory_of(to);
+    return status;
 }
 
 int moe_file_nameless(const char *dir, char path[MOE_DESCRIPTOR_PATH], struct moe_err *err)

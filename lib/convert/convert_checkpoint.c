@@ -1,4 +1,3 @@
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -217,14 +216,23 @@ static int put_provenance(struct converter *c, const char *dir, struct moe_err *
     char name[MOE_SOURCE_NAME_BYTES];
     moe_convert_source_name(dir, name);
     bool printable = moe_utf8_valid((const uint8_t *)name, strlen(name));
-    json_t *json =
-        json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:o}", "tool", "moe-quantize", "version",
-                  MOE_VERSION, "source", printable ? name : "?", "method", c->options->method->name,
-                  "group", (int)c->options->group, "dense", c->options->dense_bits, "experts",
-                  convert_variant_names(c->described, c->n_variants));
+    struct moe_buf text = {0};
+    struct moe_emit e;
+    moe_emit_begin_json(&e, &text, MOE_EMIT_COMPACT);
+    moe_emit_text(&e, "tool", "moe-quantize");
+    moe_emit_text(&e, "version", MOE_VERSION);
+    moe_emit_text(&e, "source", printable ? name : "?");
+    moe_emit_text(&e, "method", c->options->method->name);
+    moe_emit_u64(&e, "group", c->options->group);
     if (c->report->kept_dense)
-        json_object_set_new(json, "dense", json_string("own"));
-    return convert_put_provenance(c, json, err);
+        moe_emit_text(&e, "dense", "own");
+    else
+        moe_emit_i64(&e, "dense", c->options->dense_bits);
+    convert_emit_experts(c, &e);
+    convert_emit_map(c, &e);
+    int status = convert_put_provenance(c, &e, err);
+    moe_buf_release(&text);
+    return status;
 }
 
 static int put_sections(struct converter *c, const struct checkpoint_source *s,

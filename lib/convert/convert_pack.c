@@ -1,5 +1,4 @@
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +6,7 @@
 #include "base/mem.h"
 #include "base/par.h"
 #include "convert/convert_repack.h"
-#include "fmt/json.h"
+#include "fmt/json_scan.h"
 #include "model/tensor_roles.h"
 
 /* ---- Dense tensors ---- */
@@ -126,18 +125,96 @@ static void count_total(struct converter *c, const struct repack *r)
             }
 }
 
+/* ---- Provenance ---- */
+
 /* What error-aware rounding knew: the texts, and the experts seen too rarely. */
-static json_t *describe_inputs(const struct moe_convert_inputs *inputs)
+static void emit_inputs(const struct moe_convert_inputs *inputs, struct moe_emit *e)
 {
-    json_t *rare = json_array();
-    char hash[20];
-    snprintf(hash, sizeof hash, "%016" PRIx64, inputs->hash);
-    for (uint32_t i = 0; i < inputs->n_rare; i++)
-        json_array_append_new(rare, json_pack("[i, i, i]", (int)inputs->rare[i].layer,
-                                              (int)inputs->rare[i].expert,
-                                              (int)inputs->rare[i].n_tokens));
-    return json_pack("{s:I, s:s, s:i, s:o}", "tokens", (json_int_t)inputs->n_tokens, "texts", hash,
-                     "least_tokens", (int)inputs->least_tokens, "rare", rare);
+    moe_emit_open_line_map(e, "inputs");
+    moe_emit_u64(e, "tokens", inputs->n_tokens);
+    moe_emit_fingerprint(e, "texts", inputs->hash);
+    moe_emit_u64(e, "least_tokens", inputs->least_tokens);
+    moe_emit_open_line_list(e, "rare");
+    for (uint32_t i = 0; i < inputs->n_rare; i++) {
+        const struct moe_convert_rare *rare = &inputs->rare[i];
+        const uint32_t item[] = {rare->layer, rare->expert, rare->n_tokens};
+        moe_emit_u32s(e, NULL, item, 3);
+    }
+    moe_emit_close(e);
+    moe_emit_close(e);
+}
+
+/* The members that a conversion sets, in the order of those that were not there. */
+enum member { VERSION, EXPERTS, DENSE, REQUANTIZED, INPUTS, MAP, N_MEMBERS };
+static const char *const member_names[N_MEMBERS] = {"version",     "experts", "dense",
+                                                    "requantized", "inputs",  "map"};
+
+/* Whether a member of the old pack stays as it is. */
+static bool stays(const struct converter *c, bool requantized, enum member member)
+{
+    switch (member) {
+    case DENSE:
+        return c->options->dense_bits == 0;
+    case REQUANTIZED:
+        return !requantized;
+    case INPUTS:
+        return !c->options->inputs;
+    case MAP: /* a map's variant without a map is copied from the pack */
+        return convert_writes_map(c) && !c->options->map;
+    default:
+        return false;
+    }
+}
+
+static void emit_member(const struct converter *c, enum member member, struct moe_emit *e)
+{
+    switch (member) {
+    case VERSION:
+        moe_emit_text(e, "version", MOE_VERSION);
+        break;
+    case EXPERTS:
+        convert_emit_experts(c, e);
+        break;
+    case DENSE:
+        moe_emit_i64(e, "dense", c->options->dense_bits);
+        break;
+    case REQUANTIZED:
+        moe_emit_open_line_map(e, "requantized");
+        moe_emit_text(e, "method", c->options->method->name);
+        moe_emit_u64(e, "group", c->options->group);
+        moe_emit_close(e);
+        break;
+    case INPUTS:
+        emit_inputs(c->options->inputs, e);
+        break;
+    default:
+        convert_emit_map(c, e);
+    }
+}
+
+/* The old object's members, each where it was; `done`: those that this conversion set there. */
+static int emit_old(const struct converter *c, const void *old, uint64_t n, bool requantized,
+                    struct moe_emit *e, bool done[N_MEMBERS], struct moe_err *err)
+{
+    struct moe_json_scan s;
+    struct moe_buf key = {0};
+    moe_json_scan_begin(&s, c->source_path, old, n, false, err);
+    moe_json_scan_enter(&s);
+    while (moe_json_scan_next(&s, &key)) {
+        int member = 0;
+        uint64_t bytes;
+        const char *name = (const char *)key.data, *value = moe_json_scan_raw(&s, &bytes);
+        while (member < N_MEMBERS && strcmp(name, member_names[member]) != 0)
+            member++;
+        if (member == N_MEMBERS || stays(c, requantized, member)) {
+            moe_emit_json(e, name, value, bytes);
+        } else if (!done[member]) {
+            emit_member(c, member, e);
+            done[member] = true;
+        }
+    }
+    moe_buf_release(&key);
+    return moe_json_scan_end(&s);
 }
 
 /* The pack's own provenance with what this conversion changes. */
@@ -145,27 +222,28 @@ static int put_provenance(struct converter *c, const struct repack *r, struct mo
 {
     uint64_t n;
     const uint8_t *old = moe_pack_section(r->pack, MOE_PACK_PROVENANCE, &n);
-    json_t *json = moe_json_parse(c->source_path, old, n, NULL);
-    if (!json_is_object(json)) { /* another tool's; the pack is sound without it */
-        json_decref(json);
-        json = json_pack("{s:s, s:s}", "tool", "moe-quantize", "source", "?");
-    }
-    bool requantized = r->encodes;
+    bool requantized = r->encodes, done[N_MEMBERS] = {false};
+    struct moe_buf text = {0};
+    struct moe_emit e;
+    int status = MOE_OK;
     for (uint32_t i = 0; i < moe_pack_n_tensors(r->pack); i++) {
         struct moe_matrix_name matrix;
         requantized |= !is_copied(c, moe_pack_tensor_at(r->pack, i), &matrix);
     }
-    json_object_set_new(json, "version", json_string(MOE_VERSION));
-    json_object_set_new(json, "experts", convert_variant_names(c->described, c->n_variants));
-    if (c->options->dense_bits)
-        json_object_set_new(json, "dense", json_integer(c->options->dense_bits));
-    if (requantized)
-        json_object_set_new(json, "requantized",
-                            json_pack("{s:s, s:i}", "method", c->options->method->name, "group",
-                                      (int)c->options->group));
-    if (c->options->inputs)
-        json_object_set_new(json, "inputs", describe_inputs(c->options->inputs));
-    return convert_put_provenance(c, json, err);
+    moe_emit_begin_json(&e, &text, MOE_EMIT_COMPACT);
+    if (n > 0 && old[0] == '{' && moe_json_is_sound(old, n)) {
+        status = emit_old(c, old, n, requantized, &e, done, err);
+    } else { /* another tool's; the pack is sound without it */
+        moe_emit_text(&e, "tool", "moe-quantize");
+        moe_emit_text(&e, "source", "?");
+    }
+    for (enum member m = 0; m < N_MEMBERS; m++)
+        if (!done[m] && !stays(c, requantized, m))
+            emit_member(c, m, &e);
+    if (status == MOE_OK)
+        status = convert_put_provenance(c, &e, err);
+    moe_buf_release(&text);
+    return status;
 }
 
 static int copy_sections(struct converter *c, const struct repack *r, struct moe_err *err)

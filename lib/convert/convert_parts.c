@@ -2,7 +2,6 @@
 #include "convert/convert_parts.h"
 
 #include <inttypes.h>
-#include <jansson.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -238,37 +237,37 @@ void convert_describe_variant(const struct converter *c, int variant, struct moe
              lowest >= 16 ? "copy" : c->options->method->name);
 }
 
-struct json_t *convert_variant_names(const struct moe_pack_variant *variants, int n)
+/* ---- Provenance ---- */
+
+void convert_emit_experts(const struct converter *c, struct moe_emit *e)
 {
-    json_t *list = json_array();
-    for (int i = 0; i < n; i++)
-        json_array_append_new(list, json_string(variants[i].name));
-    return list;
+    moe_emit_open_line_list(e, "experts");
+    for (int i = 0; i < c->n_variants; i++)
+        moe_emit_text(e, NULL, c->described[i].name);
+    moe_emit_close(e);
 }
 
-/* A map's variant without a map is copied from the pack, and so is its provenance. */
-static void put_map(const struct converter *c, json_t *json)
+bool convert_writes_map(const struct converter *c)
 {
-    bool writes_map = false;
-    char hash[17];
     for (int v = 0; v < c->n_variants; v++)
-        writes_map = writes_map || strcmp(c->described[v].name, MOE_MAP_VARIANT) == 0;
-    if (!writes_map)
-        json_object_del(json, "map");
-    if (writes_map && c->options->map) {
-        convert_map_hash(c->options->map, hash);
-        json_object_set_new(json, "map", json_string(hash));
-    }
+        if (strcmp(c->described[v].name, MOE_MAP_VARIANT) == 0)
+            return true;
+    return false;
 }
 
-int convert_put_provenance(struct converter *c, struct json_t *json, struct moe_err *err)
+void convert_emit_map(const struct converter *c, struct moe_emit *e)
 {
-    put_map(c, json);
-    char *text = json ? json_dumps(json, JSON_COMPACT) : NULL;
-    int status = text
-                     ? moe_pack_put_section(c->writer, MOE_PACK_PROVENANCE, text, strlen(text), err)
-                     : moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", c->out_path);
-    free(text);
-    json_decref(json);
-    return status;
+    char hash[17];
+    if (!c->options->map || !convert_writes_map(c))
+        return;
+    convert_map_hash(c->options->map, hash);
+    moe_emit_text(e, "map", hash);
+}
+
+int convert_put_provenance(struct converter *c, struct moe_emit *e, struct moe_err *err)
+{
+    int status = moe_emit_end_item(e, err);
+    return status == MOE_OK ? moe_pack_put_section(c->writer, MOE_PACK_PROVENANCE, e->out->data,
+                                                   e->out->size, err)
+                            : status;
 }

@@ -6,10 +6,9 @@
 #define MOE_CONVERT_CONVERT_PARTS_H
 
 #include "convert/convert.h"
+#include "fmt/emit.h"
 #include "fmt/pack.h"
 #include "model/tensor_roles.h"
-
-struct json_t;
 
 enum { CONVERT_MAX_VARIANTS = MOE_PACK_MAX_VARIANTS };
 
@@ -125,11 +124,15 @@ void convert_place_matrices(struct moe_expert_class *class_);
 int convert_alloc_segments(const struct moe_expert_class *class_, uint8_t **block,
                            uint8_t *segments[MOE_PACK_MAX_SEGMENTS], struct moe_err *err);
 
-/* Writes the provenance section and releases the object. It holds only what decides the pack's
- * content, no dates and no paths: the same source and options give the same bytes. */
-int convert_put_provenance(struct converter *c, struct json_t *json, struct moe_err *err);
-/* The names of `variants` as a JSON list. */
-struct json_t *convert_variant_names(const struct moe_pack_variant *variants, int n);
+/*
+ * The provenance section: a JSON object of what decides the pack's content, no dates and no paths,
+ * so that the same source and options give the same bytes. Its members of every conversion; then
+ * the object's end and its writing.
+ */
+void convert_emit_experts(const struct converter *c, struct moe_emit *e);
+bool convert_writes_map(const struct converter *c); /* among its variants is a map's */
+void convert_emit_map(const struct converter *c, struct moe_emit *e);
+int convert_put_provenance(struct converter *c, struct moe_emit *e, struct moe_err *err);
 
 /* Name and method of a variant whose experts are all made from floats: the method is "copy" where
  * none has fewer than 16 bits, else the options'. */

@@ -2,7 +2,9 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "fmt/scalar.h"
 
@@ -140,6 +142,30 @@ void moe_emit_rounded(struct moe_emit *e, const char *key, int digits, double va
         moe_buf_printf(e->out, "%.*g", digits, value);
     else
         moe_buf_text(e->out, "null");
+    end_value(e);
+}
+
+void moe_emit_real(struct moe_emit *e, const char *key, int digits, double value)
+{
+    char text[40];
+    if (!isfinite(value)) {
+        moe_emit_null(e, key);
+        return;
+    }
+    snprintf(text, sizeof text, "%.*g", digits < 17 ? digits : 17, value);
+    char *exponent = strchr(text, 'e'), *from = exponent ? exponent + 1 : NULL;
+    if (exponent) { /* without a plus and leading zeros */
+        char *to = exponent + 1;
+        if (*from == '-')
+            to++;
+        from++;
+        from += strspn(from, "0");
+        memmove(to, from, strlen(from) + 1);
+    } else if (!strchr(text, '.')) {
+        strcat(text, ".0");
+    }
+    lead(e, key, ": ");
+    moe_buf_text(e->out, text);
     end_value(e);
 }
 

@@ -64,6 +64,8 @@ void moe_emit_double(struct moe_emit *e, const char *key, double value);
 /* With so many decimals; with so many significant digits, and null for what is not finite. */
 void moe_emit_fixed(struct moe_emit *e, const char *key, int decimals, double value);
 void moe_emit_rounded(struct moe_emit *e, const char *key, int digits, double value);
+/* The same, and recognisable as no whole number: 8.0, 1e6. */
+void moe_emit_real(struct moe_emit *e, const char *key, int digits, double value);
 void moe_emit_null(struct moe_emit *e, const char *key);
 /* A value that is JSON already, copied as it is. */
 void moe_emit_json(struct moe_emit *e, const char *key, const void *json, uint64_t n);

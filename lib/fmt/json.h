@@ -13,11 +13,30 @@
 
 struct json_t;
 
-/* Parses n bytes; `name` (a path) begins error texts, which give line and column. The result is
- * released with moe_json_free. NULL on failure. */
-struct json_t *moe_json_parse(const char *name, const void *text, uint64_t n, struct moe_err *err);
-/* Reads and parses a file of at most max_bytes. */
-struct json_t *moe_json_read(const char *path, uint64_t max_bytes, struct moe_err *err);
+/*
+ * What the values of a text may take in memory. Its bytes do not bound that: 3 bytes, "{},", become
+ * 240. Above the limit nothing is parsed. Published files need:
+ *   config.json                     a few thousand values: under 1 MiB
+ *   tokenizer_config.json, each added token described (6,400 of Gemma): 10 MiB
+ *   tokenizer.json, 262,144 tokens and 515,000 merges as pairs (Gemma 3): 290 MiB
+ */
+enum {
+    MOE_JSON_CONFIG_MEMORY = 16 << 20,
+    MOE_JSON_TOKENIZER_CONFIG_MEMORY = 64 << 20,
+    MOE_JSON_TOKENIZER_MEMORY = 512 << 20,
+};
+
+/*
+ * Parses n bytes; `name` (a path) begins error texts, which give line and column. *out is released
+ * with moe_json_free, and NULL on failure: MOE_ERR_FORMAT (damaged, or its values would take more
+ * than max_memory bytes) or MOE_ERR_MEMORY.
+ */
+int moe_json_parse(struct json_t **out, const char *name, const void *text, uint64_t n,
+                   uint64_t max_memory, struct moe_err *err);
+/* Reads and parses a file of at most max_bytes. NaN and the infinities, which Python writes, are no
+ * trouble where no number is read. */
+int moe_json_read(struct json_t **out, const char *path, uint64_t max_bytes, uint64_t max_memory,
+                  struct moe_err *err);
 void moe_json_free(struct json_t *json);
 
 /*

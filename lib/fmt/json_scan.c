@@ -356,6 +356,23 @@ void moe_json_scan_skip(struct moe_json_scan *s)
             skip_one(s);
 }
 
+const char *moe_json_scan_raw(struct moe_json_scan *s, uint64_t *n)
+{
+    moe_json_scan_peek(s);
+    const uint8_t *start = s->at;
+    moe_json_scan_skip(s);
+    *n = (uint64_t)(s->at - start);
+    return (const char *)start;
+}
+
+bool moe_json_is_sound(const void *text, uint64_t n)
+{
+    struct moe_json_scan s;
+    moe_json_scan_begin(&s, "", text, n, false, NULL);
+    moe_json_scan_skip(&s);
+    return moe_json_scan_end(&s) == MOE_OK;
+}
+
 void moe_json_scan_text(struct moe_json_scan *s, struct moe_buf *out)
 {
     read_text(s, out, false);

@@ -50,6 +50,8 @@ struct moe_json_scan {
  */
 void moe_json_scan_begin(struct moe_json_scan *s, const char *name, const void *text, uint64_t n,
                          bool python, struct moe_err *err);
+/* The n bytes at `text` are one JSON value. */
+bool moe_json_is_sound(const void *text, uint64_t n);
 /* The status of the whole; nothing but blanks may follow what was read. */
 int moe_json_scan_end(struct moe_json_scan *s);
 
@@ -67,6 +69,8 @@ bool moe_json_scan_next(struct moe_json_scan *s, struct moe_buf *key);
 
 /* Reads past the next value, whatever it is. */
 void moe_json_scan_skip(struct moe_json_scan *s);
+/* Reads past the next value and returns its text, *n bytes of it, as they stand. */
+const char *moe_json_scan_raw(struct moe_json_scan *s, uint64_t *n);
 /* The next value, a text: `out` gets its bytes and a NUL behind them. It may hold NULs. */
 void moe_json_scan_text(struct moe_json_scan *s, struct moe_buf *out);
 /* The next value where it is a whole number from 0 to 2^63 - 1, written as one; else false. */

@@ -332,10 +332,10 @@ int moe_config_read(struct moe_config *config, const char *name, const void *tex
                     struct moe_err *err)
 {
     moe_config_init(config);
-    json_t *json = moe_json_parse(name, text, n, err);
-    if (!json)
-        return MOE_ERR_FORMAT;
-    int status = MOE_OK;
+    json_t *json;
+    int status = moe_json_parse(&json, name, text, n, MOE_JSON_CONFIG_MEMORY, err);
+    if (status != MOE_OK)
+        return status;
     const char *family = NULL, *key;
     json_t *value;
     if (!json_is_object(json)) {

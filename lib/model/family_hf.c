@@ -220,8 +220,10 @@ static int read_generation_config(struct moe_config *config, const char *dir, st
         return MOE_ERR_MEMORY;
     int status = MOE_OK;
     if (moe_path_exists(path)) {
-        json_t *json = moe_json_read(path, MAX_CONFIG_BYTES, err);
-        status = json ? read_hf_eos(config, path, json, err) : MOE_ERR_FORMAT;
+        json_t *json;
+        status = moe_json_read(&json, path, MAX_CONFIG_BYTES, MOE_JSON_CONFIG_MEMORY, err);
+        if (status == MOE_OK)
+            status = read_hf_eos(config, path, json, err);
         moe_json_free(json);
     }
     free(path);
@@ -306,8 +308,10 @@ static int read_config(struct moe_config *config, const char *path, const char *
 static int read_file(struct moe_config *config, const char *path, const char *dir,
                      struct moe_err *err)
 {
-    json_t *json = moe_json_read(path, MAX_CONFIG_BYTES, err);
-    int status = json ? read_config(config, path, dir, json, err) : MOE_ERR_FORMAT;
+    json_t *json;
+    int status = moe_json_read(&json, path, MAX_CONFIG_BYTES, MOE_JSON_CONFIG_MEMORY, err);
+    if (status == MOE_OK)
+        status = read_config(config, path, dir, json, err);
     moe_json_free(json);
     return status;
 }

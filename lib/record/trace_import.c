@@ -291,26 +291,27 @@ static int import_csv(struct import *in, struct moe_err *err)
 
 /* ---- JSON lines ---- */
 
-/* A line's object, with one list per layer; NULL on failure. */
-static json_t *parse_token(struct import *in, const char *line, uint64_t n, uint32_t *number,
-                           json_t **layers, struct moe_err *err)
+/* A line's object in *out, with one list per layer. */
+static int parse_token(struct import *in, const char *line, uint64_t n, json_t **out,
+                       uint32_t *number, json_t **layers, struct moe_err *err)
 {
     char name[FIELD_CHARS];
+    json_t *token;
     snprintf(name, sizeof name, "line %" PRIu64, in->line);
-    json_t *token = moe_json_parse(name, line, n, err);
-    if (!token) {
-        moe_err_prefix(err, "%s", in->path);
-        return NULL;
-    }
+    *out = NULL;
+    if (moe_json_parse(&token, name, line, n, MOE_JSON_CONFIG_MEMORY, err) != MOE_OK)
+        return moe_err_prefix(err, "%s", in->path);
     *layers = json_object_get(token, "layers");
     if (moe_json_get_u32(name, token, "tok", UINT32_MAX - 1, true, number, err) != MOE_OK)
         moe_err_prefix(err, "%s", in->path);
     else if (json_array_size(*layers) == 0 || json_array_size(json_array_get(*layers, 0)) == 0)
         wrong(in, err, "has no lists of experts by layer");
     else
-        return token;
+        *out = token;
+    if (*out)
+        return MOE_OK;
     moe_json_free(token);
-    return NULL;
+    return err->status;
 }
 
 /* The experts of a layer: distinct, and as many as in the first layer. */
@@ -343,11 +344,12 @@ static int read_lines(struct import *in, struct moe_err *err)
     uint32_t number, last = UINT32_MAX, token = 0;
     int status = MOE_OK;
     while (status == MOE_OK && next_line(in, &line, &n)) {
-        json_t *layers, *object;
+        json_t *layers = NULL, *object;
         if (n == 0)
             continue;
-        if (!(object = parse_token(in, line, n, &number, &layers, err)))
-            return err->status;
+        status = parse_token(in, line, n, &object, &number, &layers, err);
+        if (status != MOE_OK)
+            return status;
         if (in->shape.n_layers == 0) {
             in->shape.n_layers = (uint32_t)json_array_size(layers);
             in->shape.top_k = (uint32_t)json_array_size(json_array_get(layers, 0));

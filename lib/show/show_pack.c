@@ -1,15 +1,16 @@
 #include "show/show_pack.h"
 
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/text.h"
 #include "convert/convert.h"
-#include "fmt/json.h"
+#include "fmt/json_scan.h"
 #include "fmt/pack_bits.h"
+
+enum { DIGITS = 6 /* of what is measured in bits, for scripts */ };
 
 /* ---- Figures ---- */
 
@@ -185,78 +186,113 @@ void moe_show_pack(const struct moe_pack *pack, const struct moe_pack_summary *s
 
 /* ---- For scripts ---- */
 
-static json_t *hex(uint64_t value)
+/* The members of a sum, in a mapping that is open. */
+static void emit_sum(struct moe_emit *e, const struct moe_weight_sum *sum)
 {
-    char text[17];
-    snprintf(text, sizeof text, "%016" PRIx64, value);
-    return json_string(text);
+    moe_emit_u64(e, "count", sum->count);
+    moe_emit_u64(e, "weights", sum->weights);
+    moe_emit_real(e, "bits_per_weight", DIGITS, moe_weight_sum_bits(sum));
+    moe_emit_real(e, "nominal_bits_per_weight", DIGITS, moe_weight_sum_nominal_bits(sum));
+    moe_emit_u64(e, "memory_bytes", sum->raw_bytes);
+    moe_emit_u64(e, "file_bytes", sum->stored_bytes);
 }
 
-static json_t *sum_json(const struct moe_weight_sum *sum)
+static void emit_variants(struct moe_emit *e, const struct moe_pack *pack,
+                          const struct moe_pack_summary *s)
 {
-    return json_pack("{s:I, s:I, s:f, s:f, s:I, s:I}", "count", (json_int_t)sum->count, "weights",
-                     (json_int_t)sum->weights, "bits_per_weight", moe_weight_sum_bits(sum),
-                     "nominal_bits_per_weight", moe_weight_sum_nominal_bits(sum), "memory_bytes",
-                     (json_int_t)sum->raw_bytes, "file_bytes", (json_int_t)sum->stored_bytes);
-}
-
-static json_t *variants_json(const struct moe_pack *pack, const struct moe_pack_summary *s)
-{
-    json_t *list = json_array();
+    moe_emit_open_list(e, "variants");
     for (uint32_t v = 0; v < moe_pack_n_variants(pack); v++) {
         const struct moe_pack_variant *variant = moe_pack_variant_at(pack, v);
-        json_t *item = sum_json(&s->variants[v]);
-        json_object_set_new(item, "name", json_string(variant->name));
-        json_object_set_new(item, "method", json_string(variant->method));
-        json_object_set_new(item, "map", moe_show_pack_bits_json(pack, s, v));
-        json_array_append_new(list, item);
+        moe_emit_open_map(e, NULL);
+        emit_sum(e, &s->variants[v]);
+        moe_emit_text(e, "name", variant->name);
+        moe_emit_text(e, "method", variant->method);
+        moe_show_pack_bits_json(pack, s, v, e);
+        moe_emit_close(e);
     }
-    return list;
+    moe_emit_close(e);
 }
 
-static json_t *tensors_json(const struct moe_pack *pack)
+static void emit_tensors(struct moe_emit *e, const struct moe_pack *pack)
 {
-    json_t *list = json_array();
+    moe_emit_open_list(e, "tensors");
     for (uint32_t i = 0; i < moe_pack_n_tensors(pack); i++) {
         const struct moe_pack_tensor *t = moe_pack_tensor_at(pack, i);
-        json_array_append_new(list, json_pack("{s:s, s:s, s:I, s:I, s:I, s:I}", "name", t->name,
-                                              "layout", moe_layout_name(t->layout.kind), "group",
-                                              (json_int_t)t->layout.group, "rows",
-                                              (json_int_t)t->rows, "cols", (json_int_t)t->cols,
-                                              "file_bytes", (json_int_t)t->extent.stored_bytes));
+        moe_emit_open_map(e, NULL);
+        moe_emit_text(e, "name", t->name);
+        moe_emit_text(e, "layout", moe_layout_name(t->layout.kind));
+        moe_emit_u64(e, "group", t->layout.group);
+        moe_emit_u64(e, "rows", t->rows);
+        moe_emit_u64(e, "cols", t->cols);
+        moe_emit_u64(e, "file_bytes", t->extent.stored_bytes);
+        moe_emit_close(e);
     }
-    return list;
+    moe_emit_close(e);
+}
+
+/* The next value as a member, in the document's own lines. */
+static void emit_value(struct moe_emit *e, const char *key, struct moe_json_scan *s)
+{
+    enum moe_json_kind kind = moe_json_scan_peek(s);
+    struct moe_buf name = {0};
+    uint64_t n;
+    if (e->depth < MOE_EMIT_MAX_DEPTH && (kind == MOE_JSON_OBJECT || kind == MOE_JSON_ARRAY)) {
+        if (kind == MOE_JSON_OBJECT)
+            moe_emit_open_map(e, key);
+        else
+            moe_emit_open_list(e, key);
+        moe_json_scan_enter(s);
+        while (moe_json_scan_next(s, &name))
+            emit_value(e, (const char *)name.data, s);
+        moe_emit_close(e);
+        moe_buf_release(&name);
+        return;
+    }
+    const char *text = moe_json_scan_raw(s, &n);
+    char number[64];
+    snprintf(number, sizeof number, "%.*s", (int)(n < sizeof number ? n : 0), text);
+    if (kind == MOE_JSON_NUMBER && strpbrk(number, ".eE"))
+        moe_emit_real(e, key, DIGITS, strtod(number, NULL));
+    else
+        moe_emit_json(e, key, text, n);
 }
 
 /* A JSON section as a value of its own; null when it is none. */
-static json_t *section_json(const struct moe_pack *pack, enum moe_pack_section id)
+static int emit_section(struct moe_emit *e, const char *key, const struct moe_pack *pack,
+                        enum moe_pack_section id, struct moe_err *err)
 {
     uint64_t n;
     const uint8_t *text = moe_pack_section(pack, id, &n);
-    json_t *json = moe_json_parse("", text, n, NULL);
-    return json ? json : json_null();
+    struct moe_json_scan s;
+    if (n == 0 || text[0] != '{' || !moe_json_is_sound(text, n)) {
+        moe_emit_null(e, key);
+        return MOE_OK;
+    }
+    moe_json_scan_begin(&s, moe_pack_path(pack), text, n, false, err);
+    emit_value(e, key, &s);
+    return moe_json_scan_end(&s);
 }
 
 int moe_show_pack_json(const struct moe_pack *pack, const struct moe_pack_summary *s, bool tensors,
                        struct moe_buf *out, struct moe_err *err)
 {
-    json_t *json = json_pack("{s:i, s:I, s:o, s:o, s:o, s:o, s:I, s:b, s:o, s:o, s:o}", "version",
-                             MOE_PACK_VERSION, "file_bytes", (json_int_t)moe_pack_file_bytes(pack),
-                             "fingerprint", hex(moe_pack_fingerprint(pack)), "source_fingerprint",
-                             hex(moe_pack_source_fingerprint(pack)), "model",
-                             section_json(pack, MOE_PACK_MODEL), "provenance",
-                             section_json(pack, MOE_PACK_PROVENANCE), "tokenizer_bytes",
-                             (json_int_t)s->tokenizer_bytes, "chat_template", s->has_chat_template,
-                             "n_moe_layers", json_integer(s->n_moe_layers), "dense",
-                             sum_json(&s->dense), "variants", variants_json(pack, s));
-    if (json && tensors)
-        json_object_set_new(json, "tensors", tensors_json(pack));
-    char *text = json ? json_dumps(json, JSON_INDENT(2) | JSON_REAL_PRECISION(6)) : NULL;
-    if (text) {
-        moe_buf_text(out, text);
-        moe_buf_text(out, "\n");
-    }
-    json_decref(json);
-    free(text);
-    return text && !out->failed ? MOE_OK : moe_fail(err, MOE_ERR_MEMORY, "out of memory");
+    struct moe_emit e;
+    moe_emit_begin_json(&e, out, MOE_EMIT_INDENTED);
+    moe_emit_u64(&e, "version", MOE_PACK_VERSION);
+    moe_emit_u64(&e, "file_bytes", moe_pack_file_bytes(pack));
+    moe_emit_fingerprint(&e, "fingerprint", moe_pack_fingerprint(pack));
+    moe_emit_fingerprint(&e, "source_fingerprint", moe_pack_source_fingerprint(pack));
+    int status = emit_section(&e, "model", pack, MOE_PACK_MODEL, err);
+    if (status == MOE_OK)
+        status = emit_section(&e, "provenance", pack, MOE_PACK_PROVENANCE, err);
+    moe_emit_u64(&e, "tokenizer_bytes", s->tokenizer_bytes);
+    moe_emit_bool(&e, "chat_template", s->has_chat_template);
+    moe_emit_u64(&e, "n_moe_layers", s->n_moe_layers);
+    moe_emit_open_map(&e, "dense");
+    emit_sum(&e, &s->dense);
+    moe_emit_close(&e);
+    emit_variants(&e, pack, s);
+    if (tensors)
+        emit_tensors(&e, pack);
+    return status == MOE_OK ? moe_emit_end(&e, err) : status;
 }

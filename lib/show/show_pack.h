@@ -9,10 +9,9 @@
 
 #include "base/buf.h"
 #include "base/err.h"
+#include "fmt/emit.h"
 #include "fmt/pack.h"
 #include "model/config.h"
-
-struct json_t;
 
 /* Weights and the bytes they take: raw is what memory needs, stored what the file holds. */
 struct moe_weight_sum {
@@ -56,10 +55,10 @@ void moe_show_pack(const struct moe_pack *pack, const struct moe_pack_summary *s
 enum { MOE_SHOW_DRAWN = 256 };
 void moe_show_pack_bits(const struct moe_pack *pack, const struct moe_pack_summary *s, bool colour,
                         struct moe_buf *out);
-/* The same as a JSON list of {"layer": 3, "bits": ["4", "2", ...]}; null for a variant that is not
- * mixed. */
-struct json_t *moe_show_pack_bits_json(const struct moe_pack *pack,
-                                       const struct moe_pack_summary *s, uint32_t variant);
+/* The same as member "map", a list of {"layer": 3, "bits": ["4", "2", ...]}; null for a variant
+ * that is not mixed. */
+void moe_show_pack_bits_json(const struct moe_pack *pack, const struct moe_pack_summary *s,
+                             uint32_t variant, struct moe_emit *e);
 /* Appends one JSON object and a newline. */
 int moe_show_pack_json(const struct moe_pack *pack, const struct moe_pack_summary *s, bool tensors,
                        struct moe_buf *out, struct moe_err *err);

@@ -1,6 +1,5 @@
 /* Which bits each expert has, as a picture and as a list. */
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -173,25 +172,32 @@ void moe_show_pack_bits(const struct moe_pack *pack, const struct moe_pack_summa
 
 /* ---- For scripts ---- */
 
-struct json_t *moe_show_pack_bits_json(const struct moe_pack *pack,
-                                       const struct moe_pack_summary *s, uint32_t variant)
+void moe_show_pack_bits_json(const struct moe_pack *pack, const struct moe_pack_summary *s,
+                             uint32_t variant, struct moe_emit *e)
 {
-    if (!s->mixed[variant])
-        return json_null();
-    json_t *layers = json_array();
+    if (!s->mixed[variant]) {
+        moe_emit_null(e, "map");
+        return;
+    }
+    moe_emit_open_list(e, "map");
     for (uint32_t layer = 0; layer < moe_pack_n_layers(pack); layer++) {
         if (moe_pack_usable_variant(pack, layer, 0, variant) == UINT32_MAX)
             continue;
-        json_t *list = json_array();
-        for (uint32_t e = 0; e < moe_pack_n_experts(pack); e++) {
+        moe_emit_open_map(e, NULL);
+        moe_emit_u64(e, "layer", layer);
+        moe_emit_open_list(e, "bits");
+        for (uint32_t i = 0; i < moe_pack_n_experts(pack); i++) {
             struct moe_bits bits;
             char name[16];
-            bool there = bits_at(pack, layer, e, variant, &bits);
-            if (there)
+            if (bits_at(pack, layer, i, variant, &bits)) {
                 moe_format_bits(bits, name);
-            json_array_append_new(list, there ? json_string(name) : json_null());
+                moe_emit_text(e, NULL, name);
+            } else {
+                moe_emit_null(e, NULL);
+            }
         }
-        json_array_append_new(layers, json_pack("{s:i, s:o}", "layer", (int)layer, "bits", list));
+        moe_emit_close(e);
+        moe_emit_close(e);
     }
-    return layers;
+    moe_emit_close(e);
 }

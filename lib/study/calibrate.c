@@ -120,7 +120,9 @@ static int describe(struct calibration *c, struct moe_err *err)
         snprintf(map->variants[v], sizeof map->variants[v], "%s",
                  moe_pack_variant_at(pack, v)->name);
     map->pack_dense_bits = moe_dense_bits(c->model);
-    calibrate_choose_rounding(c);
+    status = calibrate_choose_rounding(c, err);
+    if (status != MOE_OK)
+        return status;
     map->metric = c->options->metric;
     map->tolerance = c->options->tolerance;
     map->max_tokens = c->options->max_tokens;

@@ -9,10 +9,12 @@
 
 /* ---- The dense part ---- */
 
-void calibrate_choose_rounding(struct calibration *c)
+int calibrate_choose_rounding(struct calibration *c, struct moe_err *err)
 {
     const struct moe_calibrate_options *o = c->options;
-    c->dense = moe_dense_rounding_of(c->model->pack);
+    int status = moe_dense_rounding_of(c->model->pack, &c->dense, err);
+    if (status != MOE_OK)
+        return status;
     if (o->method)
         c->dense.method = o->method;
     for (uint32_t i = 0; i < o->n_dense_bits; i++)
@@ -21,6 +23,7 @@ void calibrate_choose_rounding(struct calibration *c)
                      c->dense.method->name);
             c->map->dense_group = c->dense.method->per_row ? 0 : c->dense.group;
         }
+    return MOE_OK;
 }
 
 /* ---- Bytes ---- */

@@ -38,7 +38,7 @@ uint64_t calibrate_all_bytes(const struct calibration *c, uint32_t variant);
 uint64_t calibrate_dense_bytes(const struct calibration *c, uint32_t bits);
 
 /* Sets how the dense part gets fewer bits, and says so in the map where it is to get any. */
-void calibrate_choose_rounding(struct calibration *c);
+int calibrate_choose_rounding(struct calibration *c, struct moe_err *err);
 
 /* Derives and opens; with bits equal to the pack's own it borrows from c->own. */
 int calibrate_open_bench(struct bench_model *b, struct calibration *c, uint32_t dense_bits,

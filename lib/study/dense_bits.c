@@ -1,29 +1,51 @@
 #include "study/dense_bits.h"
 
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
-#include "fmt/json.h"
+#include "fmt/json_scan.h"
 
-struct moe_dense_rounding moe_dense_rounding_of(const struct moe_pack *pack)
+/* Takes method and group from the object that comes next; `whole`: of the whole provenance, whose
+ * member "requantized" knows better. */
+static void read_rounding(struct moe_json_scan *s, bool whole, struct moe_dense_rounding *how)
 {
-    struct moe_dense_rounding how = {moe_quant_method_find("hqq"), 64, NULL};
+    struct moe_buf text = {0};
+    bool requantized = false;
+    *how = (struct moe_dense_rounding){moe_quant_method_find("hqq"), 64, NULL};
+    moe_json_scan_enter(s);
+    while (moe_json_scan_next(s, &text)) {
+        const char *key = (const char *)text.data;
+        enum moe_json_kind kind = moe_json_scan_peek(s);
+        uint64_t group = 0;
+        if (whole && strcmp(key, "requantized") == 0 && kind == MOE_JSON_OBJECT) {
+            requantized = true;
+            read_rounding(s, false, how);
+        } else if (!requantized && strcmp(key, "method") == 0 && kind == MOE_JSON_TEXT) {
+            moe_json_scan_text(s, &text);
+            if (s->status == MOE_OK && moe_quant_method_find((const char *)text.data))
+                how->method = moe_quant_method_find((const char *)text.data);
+        } else if (!requantized && strcmp(key, "group") == 0 && kind == MOE_JSON_NUMBER) {
+            if (moe_json_scan_u64(s, &group) && group <= MOE_MAX_GROUP)
+                how->group = (uint32_t)group;
+        } else {
+            moe_json_scan_skip(s);
+        }
+    }
+    moe_buf_release(&text);
+}
+
+int moe_dense_rounding_of(const struct moe_pack *pack, struct moe_dense_rounding *out,
+                          struct moe_err *err)
+{
+    struct moe_json_scan s;
     uint64_t n;
     const uint8_t *text = moe_pack_section(pack, MOE_PACK_PROVENANCE, &n);
-    json_t *json = moe_json_parse(moe_pack_path(pack), text, n, NULL);
-    const json_t *last = json_object_get(json, "requantized");
-    last = last ? last : json;
-    const char *name = json_string_value(json_object_get(last, "method"));
-    const json_t *group = json_object_get(last, "group");
-    if (name && moe_quant_method_find(name))
-        how.method = moe_quant_method_find(name);
-    if (json_is_integer(group) && json_integer_value(group) >= 0 &&
-        json_integer_value(group) <= MOE_MAX_GROUP)
-        how.group = (uint32_t)json_integer_value(group);
-    moe_json_free(json);
-    return how;
+    bool is_ours = n > 0 && text[0] == '{' && moe_json_is_sound(text, n);
+    moe_json_scan_begin(&s, moe_pack_path(pack), is_ours ? (const char *)text : "{}",
+                        is_ours ? n : 2, false, err);
+    read_rounding(&s, true, out);
+    return moe_json_scan_end(&s);
 }
 
 /* ---- The tensors of the dense part ---- */

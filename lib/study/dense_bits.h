@@ -16,8 +16,9 @@ struct moe_dense_rounding {
 };
 
 /* As the pack's own codes were, by its provenance; hqq in groups of 64 where that does not say.
- * Without inputs. */
-struct moe_dense_rounding moe_dense_rounding_of(const struct moe_pack *pack);
+ * Without inputs. MOE_ERR_MEMORY. */
+int moe_dense_rounding_of(const struct moe_pack *pack, struct moe_dense_rounding *out,
+                          struct moe_err *err);
 
 /* Bits of the loaded model's dense matrices; the largest where they differ. */
 uint32_t moe_dense_bits(const struct moe_model *model);

@@ -24,10 +24,11 @@ static const char *find_template(const json_t *config)
 
 static int read_from_config(const char *path, struct moe_buf *out, struct moe_err *err)
 {
-    struct moe_err why = {0};
-    json_t *config = moe_json_read(path, CONFIG_BYTES_MAX, &why);
-    if (!config)
-        return moe_fail(err, why.status, "%s", why.text);
+    json_t *config;
+    int status =
+        moe_json_read(&config, path, CONFIG_BYTES_MAX, MOE_JSON_TOKENIZER_CONFIG_MEMORY, err);
+    if (status != MOE_OK)
+        return status;
     const char *text = find_template(config);
     if (text)
         moe_buf_text(out, text);

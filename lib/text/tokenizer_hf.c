@@ -72,16 +72,13 @@ int moe_tokenizer_parse_hf(struct moe_tokenizer **out, const char *name, const v
     struct moe_hf_reader r = {.name = name, .err = err};
     struct moe_err why = {0};
     json_t *root = NULL, *named = NULL;
-    int status = MOE_ERR_FORMAT;
 
-    root = moe_json_parse(name, json, n, err);
-    if (!root)
+    int status = moe_json_parse(&root, name, json, n, MOE_JSON_TOKENIZER_MEMORY, err);
+    if (status == MOE_OK && config)
+        status = moe_json_parse(&named, config_name, config, config_n,
+                                MOE_JSON_TOKENIZER_CONFIG_MEMORY, err);
+    if (status != MOE_OK)
         goto out;
-    if (config) {
-        named = moe_json_parse(config_name, config, config_n, err);
-        if (!named)
-            goto out;
-    }
     r.tok = moe_tokenizer_new(err);
     status = r.tok ? read_root(&r, root) : MOE_ERR_MEMORY;
     if (status != MOE_OK)

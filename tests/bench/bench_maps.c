@@ -85,7 +85,8 @@ static void open_all(const char *pack, const char *map, const char *const *texts
     must(moe_rerun_open(&b.own, b.model, b.experts, b.corpus, &options, &err), &err);
     b.rerun = b.own;
     if (b.map->choice.dense_bits != moe_dense_bits(b.model)) {
-        struct moe_dense_rounding how = moe_dense_rounding_of(b.model->pack);
+        struct moe_dense_rounding how;
+        must(moe_dense_rounding_of(b.model->pack, &how, &err), &err);
         if (b.map->dense_method[0])
             how = (struct moe_dense_rounding){moe_quant_method_find(b.map->dense_method),
                                               b.map->dense_group, NULL};

@@ -38,4 +38,16 @@ expect_exit 0 "60 MiB of {} under a key of no use in the index"
 quantize 400
 error_line 3 "moe-quantize: *$index: line 2 column 1: ',' or ']' was expected*" "... that is damaged"
 
+# ---- What becomes a tree of values ----
+small() { # FILE MIB: so many MiB of {} in front of its members
+    fresh
+    { printf '{"of no use": ['; empties "$2"; printf '{}],'; tail -c +2 "$sound/$1"; } >"$dir/$1"
+    quantize 400
+    error_line 3 "moe-quantize: *$1: its values would take * MiB of memory, more than the * that such a file may" \
+        "$2 MiB of {} in $1"
+}
+small config.json 12
+small tokenizer_config.json 48
+small tokenizer.json 48
+
 finish

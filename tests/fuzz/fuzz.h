@@ -79,8 +79,9 @@ static inline void fuzz_same(struct moe_buf *first, struct moe_buf *second)
 static inline void fuzz_check_json(const struct moe_buf *text)
 {
     struct moe_err err;
-    struct json_t *json = moe_json_parse("fuzz", text->data, text->size, &err);
-    if (!json)
+    struct json_t *json;
+    if (moe_json_parse(&json, "fuzz", text->data, text->size, MOE_JSON_TOKENIZER_MEMORY, &err) !=
+        MOE_OK)
         abort();
     moe_json_free(json);
 }

@@ -101,7 +101,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     struct moe_buf text = {0};
     json_error_t error = {0};
     size_t flags = JSON_ALLOW_NUL | JSON_DECODE_ANY | JSON_DECODE_INT_AS_REAL;
-    struct json_t *own = moe_json_parse("fuzz", data, n, &err); /* refuses duplicate keys */
+    struct json_t *own; /* refuses duplicate keys */
+    moe_json_parse(&own, "fuzz", data, n, MOE_JSON_CONFIG_MEMORY, &err);
     json_t *any = json_loadb(n ? (const char *)data : "", n, flags, &error);
     /* A number beyond doubles; a NUL, which ends the text for jansson. */
     bool differs =
@@ -121,7 +122,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     if (own)
         ask(own);
     moe_json_free(own);
-    own = moe_json_read(fuzz_file(data, n), UINT64_MAX, &err);
+    moe_json_read(&own, fuzz_file(data, n), UINT64_MAX, MOE_JSON_CONFIG_MEMORY, &err);
     moe_json_free(own);
     moe_buf_release(&text);
     return 0;

@@ -255,8 +255,9 @@ static int put_vocabulary(struct gguf *g, const char *path, const json_t *tokeni
 static int put_tokenizer(struct gguf *g, struct moe_err *err)
 {
     char *path = moe_path_join(g->src, "tokenizer.json", err);
-    json_t *tokenizer = path ? moe_json_read(path, 256 << 20, err) : NULL;
-    int status = !path ? MOE_ERR_MEMORY : !tokenizer ? err->status : MOE_OK;
+    json_t *tokenizer = NULL;
+    int status = path ? moe_json_read(&tokenizer, path, 256 << 20, MOE_JSON_TOKENIZER_MEMORY, err)
+                      : MOE_ERR_MEMORY;
     if (status == MOE_OK && !is_qwen2_split(tokenizer))
         status = moe_fail(err, MOE_ERR_UNSUPPORTED, "%s: not the pre-tokenizer of Qwen2", path);
     if (status == MOE_OK) {
@@ -276,8 +277,9 @@ static int put_specials(struct gguf *g, struct moe_err *err)
     struct moe_buf jinja = {0};
     uint32_t bos = UINT32_MAX;
     char *path = moe_path_join(g->src, "config.json", err);
-    json_t *config = path ? moe_json_read(path, 1 << 20, err) : NULL;
-    int status = !path ? MOE_ERR_MEMORY : !config ? err->status : MOE_OK;
+    json_t *config = NULL;
+    int status =
+        path ? moe_json_read(&config, path, 1 << 20, MOE_JSON_CONFIG_MEMORY, err) : MOE_ERR_MEMORY;
     if (status == MOE_OK)
         status =
             moe_json_get_u32(path, config, "bos_token_id", g->config.vocab - 1, false, &bos, err);

@@ -16,8 +16,9 @@ static struct moe_config config;
 
 static int read_text(const char *text, struct moe_err *err)
 {
-    struct json_t *json = moe_json_parse("config.json", text, strlen(text), err);
-    assert_non_null(json);
+    struct json_t *json;
+    assert_ok(moe_json_parse(&json, "config.json", text, strlen(text), MOE_JSON_CONFIG_MEMORY, err),
+              err);
     int status = moe_config_read_hf_json(&config, "config.json", json, err);
     moe_json_free(json);
     return status;

@@ -207,7 +207,8 @@ static void test_methods(void **state)
         assert_true(assert_same_matrices(derived, wanted) > 0);
         assert_int_equal(moe_dense_bytes(model16, &how, 4), stored_bytes(wanted));
         /* The pack says how it was made. */
-        struct moe_dense_rounding said = moe_dense_rounding_of(wanted->pack);
+        struct moe_dense_rounding said;
+        assert_ok(moe_dense_rounding_of(wanted->pack, &said, &err), &err);
         assert_ptr_equal(said.method, how.method);
         assert_int_equal(said.group, how.group);
         moe_dense_release(derived);
@@ -215,7 +216,9 @@ static void test_methods(void **state)
         moe_inputs_seen_close(seen);
         unlink(path);
     }
-    assert_string_equal(moe_dense_rounding_of(model16->pack).method->name, "rtn");
+    struct moe_dense_rounding own;
+    assert_ok(moe_dense_rounding_of(model16->pack, &own, &err), &err);
+    assert_string_equal(own.method->name, "rtn");
 }
 
 /* 32 bits to 16: the values decide which kind of 16. */

@@ -1,5 +1,6 @@
 #include <unistd.h>
 
+#include "../failing_malloc.h"
 #include "../test.h"
 
 #include "base/file.h"
@@ -7,7 +8,18 @@
 
 static struct json_t *parse(const char *text, struct moe_err *err)
 {
-    return moe_json_parse("x.json", text, strlen(text), err);
+    struct json_t *json;
+    int status = moe_json_parse(&json, "x.json", text, strlen(text), MOE_JSON_CONFIG_MEMORY, err);
+    assert_int_equal(status == MOE_OK, json != NULL);
+    return json;
+}
+
+static struct json_t *read_file(const char *path, uint64_t max_bytes, struct moe_err *err)
+{
+    struct json_t *json;
+    int status = moe_json_read(&json, path, max_bytes, MOE_JSON_CONFIG_MEMORY, err);
+    assert_int_equal(status, json ? MOE_OK : err->status);
+    return json;
 }
 
 static void members_are_read(void **state)
@@ -81,9 +93,10 @@ static void wrong_members_are_refused(void **state)
 static void bad_text_is_refused(void **state)
 {
     (void)state;
-    static const char *const bad[] = {
-        "",     "{",       "{\"a\": 1, \"a\": 2}", "{\"a\" 1}", "[1] [2]", "\"\xff\"", "nonsense",
-        "[1,]", "[1e999]", "{\"a\": 01}"};
+    static const char *const bad[] = {"",          "{",          "{\"a\": 1, \"a\": 2}",
+                                      "{\"a\" 1}", "[1] [2]",    "\"\xff\"",
+                                      "nonsense",  "[1,]",       "7",
+                                      "[1e999]",   "{\"a\": 01}"};
     struct moe_err err;
     for (size_t i = 0; i < N_ITEMS(bad); i++) {
         err.text[0] = '\0';
@@ -138,7 +151,7 @@ static void numbers_of_python_do_not_spoil_a_file(void **state)
     const char *path = "/tmp/moe-json-python.json", *say = NULL;
     uint32_t n = 0;
     assert_ok(moe_file_write_all(path, text, strlen(text), &err), &err);
-    struct json_t *json = moe_json_read(path, 1000, &err);
+    struct json_t *json = read_file(path, 1000, &err);
     assert_non_null(json);
     assert_ok(moe_json_get_u32("x", json, "n", UINT32_MAX, true, &n, &err), &err);
     assert_int_equal(n, 7);
@@ -149,7 +162,7 @@ static void numbers_of_python_do_not_spoil_a_file(void **state)
     moe_json_free(json);
     static const char damaged[] = "{\"a\": NaN,\n\"b\" 1}";
     assert_ok(moe_file_write_all(path, damaged, strlen(damaged), &err), &err);
-    assert_null(moe_json_read(path, 1000, &err));
+    assert_null(read_file(path, 1000, &err));
     assert_non_null(strstr(err.text, "line 2"));
     unlink(path);
 }
@@ -158,15 +171,95 @@ static void files_are_bounded(void **state)
 {
     (void)state;
     struct moe_err err = {0};
-    struct json_t *json = moe_json_read("tests/models/tiny-moe/config.json", 1 << 20, &err);
+    struct json_t *json = read_file("tests/models/tiny-moe/config.json", 1 << 20, &err);
     assert_non_null(json);
     moe_json_free(json);
-    assert_null(moe_json_read("tests/models/tiny-moe/config.json", 10, &err));
+    assert_null(read_file("tests/models/tiny-moe/config.json", 10, &err));
     assert_int_equal(err.status, MOE_ERR_FORMAT);
-    assert_null(moe_json_read("tests/models/tiny-moe/none.json", 10, &err));
+    assert_null(read_file("tests/models/tiny-moe/none.json", 10, &err));
     assert_int_equal(err.status, MOE_ERR_IO);
-    assert_null(moe_json_read("tests/models", 10, &err));
+    assert_null(read_file("tests/models", 10, &err));
     assert_int_equal(err.status, MOE_ERR_FORMAT);
+}
+
+/* Few bytes may become many: what the tree takes is bounded before it is made. */
+static void trees_are_bounded(void **state)
+{
+    (void)state;
+    enum { MANY = 100000 };
+    struct moe_err err = {0};
+    struct moe_buf text = {0};
+    struct json_t *json;
+    moe_buf_text(&text, "[\"{}{}{},,,\\\"[[[\"");
+    for (int i = 0; i < MANY; i++)
+        moe_buf_text(&text, ",{}");
+    moe_buf_text(&text, "]");
+    assert_fails(
+        moe_json_parse(&json, "x.json", text.data, text.size, MOE_JSON_CONFIG_MEMORY, &err),
+        MOE_ERR_FORMAT,
+        "x.json: its values would take 27 MiB of memory, more than the 16 that such a file "
+        "may",
+        &err);
+    assert_null(json);
+    assert_ok(moe_json_parse(&json, "x.json", text.data, text.size,
+                             MOE_JSON_TOKENIZER_CONFIG_MEMORY, &err),
+              &err);
+    moe_json_free(json);
+    moe_buf_release(&text);
+}
+
+/* The largest published tokenizers: 262,144 tokens, and half a million merges as pairs. */
+static void large_tokenizers_are_parsed(void **state)
+{
+    (void)state;
+    enum { TOKENS = 262144, MERGES = 515000, ADDED = 6400 };
+    struct moe_err err = {0};
+    struct moe_buf text = {0};
+    struct json_t *json;
+    moe_buf_text(&text, "{\"added_tokens\": [");
+    for (int i = 0; i < ADDED; i++)
+        moe_buf_printf(&text,
+                       "%s{\"id\": %d, \"content\": \"<unused%d>\", \"single_word\": false, "
+                       "\"lstrip\": false, \"rstrip\": false, \"normalized\": false, "
+                       "\"special\": true}",
+                       i ? ", " : "", i, i);
+    moe_buf_text(&text, "], \"vocab\": {");
+    for (int i = 0; i < TOKENS; i++)
+        moe_buf_printf(&text, "%s\"some token %d\": %d", i ? ", " : "", i, i);
+    moe_buf_text(&text, "}, \"merges\": [");
+    for (int i = 0; i < MERGES; i++)
+        moe_buf_printf(&text, "%s[\"some\", \"token\"]", i ? ", " : "");
+    moe_buf_text(&text, "]}");
+    assert_false(text.failed);
+    assert_ok(moe_json_parse(&json, "tokenizer.json", text.data, text.size,
+                             MOE_JSON_TOKENIZER_MEMORY, &err),
+              &err);
+    moe_json_free(json);
+    moe_buf_release(&text);
+}
+
+/* Whichever allocation fails: that is no damage. */
+static void no_memory_is_not_called_damage(void **state)
+{
+    (void)state;
+    static const char text[] =
+        "{\"a\": [1, 2.5, \"text\", {\"b\": null, \"c\": true}], \"d\": \"\\u00e9\", \"e\": {}}";
+    struct moe_err err = {0};
+    struct json_t *json;
+    int status = MOE_ERR_MEMORY;
+    long n = 0;
+    for (; status != MOE_OK && n < 1000; n++) {
+        fail_allocation(n);
+        status = moe_json_parse(&json, "x.json", text, strlen(text), MOE_JSON_CONFIG_MEMORY, &err);
+        all_allocations_work();
+        if (status != MOE_OK) {
+            assert_null(json);
+            assert_int_equal(status, MOE_ERR_MEMORY);
+            assert_string_equal(err.text, "x.json: out of memory");
+        }
+    }
+    assert_true((n > 20 && n < 1000) || !CAN_FAIL);
+    moe_json_free(json);
 }
 
 int main(void)
@@ -179,6 +272,9 @@ int main(void)
         cmocka_unit_test(huge_integers_do_not_spoil_a_file),
         cmocka_unit_test(numbers_of_python_do_not_spoil_a_file),
         cmocka_unit_test(files_are_bounded),
+        cmocka_unit_test(trees_are_bounded),
+        cmocka_unit_test(large_tokenizers_are_parsed),
+        cmocka_unit_test(no_memory_is_not_called_damage),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

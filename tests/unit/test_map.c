@@ -282,8 +282,9 @@ static void json_has_the_figures(void **state)
     struct moe_err err = {0};
     struct moe_map *m = full_map(8);
     struct moe_buf text = written(m, true);
-    json_t *json = moe_json_parse("map", text.data, text.size, &err);
-    assert_non_null(json);
+    json_t *json;
+    assert_ok(moe_json_parse(&json, "map", text.data, text.size, MOE_JSON_CONFIG_MEMORY, &err),
+              &err);
     const char *name, *variant;
     double tolerance, nats, percent, share, lhu;
     json_int_t documents;

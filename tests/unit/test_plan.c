@@ -278,8 +278,9 @@ static void json_has_the_figures(void **state)
     struct moe_err err = {0};
     struct moe_plan *p = full_plan();
     struct moe_buf text = written(p, true);
-    json_t *json = moe_json_parse("plan", text.data, text.size, &err);
-    assert_non_null(json);
+    json_t *json;
+    assert_ok(moe_json_parse(&json, "plan", text.data, text.size, MOE_JSON_CONFIG_MEMORY, &err),
+              &err);
     const char *pack, *cache;
     double total, rate, hit_rate, seconds, step, accuracy;
     int per_layer, expert;

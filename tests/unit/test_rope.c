@@ -23,8 +23,9 @@ static int apply(const char *text, uint32_t context, struct moe_err *err)
     config.hidden = 64;
     config.n_heads = 4;
     config.context_max = context;
-    struct json_t *json = moe_json_parse("config.json", text, strlen(text), err);
-    assert_non_null(json);
+    struct json_t *json;
+    assert_ok(moe_json_parse(&json, "config.json", text, strlen(text), MOE_JSON_CONFIG_MEMORY, err),
+              err);
     moe_rope_settings_init(&settings);
     int status = moe_rope_read_hf(&settings, "config.json", json, err);
     if (status == MOE_OK)

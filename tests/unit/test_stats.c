@@ -64,9 +64,9 @@ static json_t *written(const struct moe_stats *stats)
     struct moe_err err = {0};
     moe_show_run_json(stats, &out);
     assert_false(out.failed);
-    json_t *json = moe_json_parse("stats", out.data, out.size, &err);
-    if (!json)
-        fail_msg("%s", err.text);
+    json_t *json;
+    assert_ok(moe_json_parse(&json, "stats", out.data, out.size, MOE_JSON_CONFIG_MEMORY, &err),
+              &err);
     moe_buf_release(&out);
     return json;
 }

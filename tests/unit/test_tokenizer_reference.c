@@ -41,9 +41,10 @@ static void check_cases(const struct moe_tokenizer *tok, const char *name, bool 
 {
     char path[256];
     struct moe_err err = {0};
-    json_t *cases = moe_json_read(path_of(name, "cases.json", path), 1 << 24, &err);
-    if (!cases)
-        fail_msg("%s", err.text);
+    json_t *cases;
+    assert_ok(moe_json_read(&cases, path_of(name, "cases.json", path), 1 << 24,
+                            MOE_JSON_TOKENIZER_MEMORY, &err),
+              &err);
     assert_true(json_array_size(cases) > 40);
     for (size_t i = 0; i < json_array_size(cases); i++) {
         const json_t *one = json_array_get(cases, i);
