@@ -141,7 +141,9 @@ TEST_SRC := $(sort $(wildcard tests/unit/test_*.c tests/kern/test_*.c))
 TESTS := $(TEST_SRC:%.c=$(BUILD)/%)
 # A moe-run with a stand-in, for a script.
 RUN_UNCHECKED := $(BUILD)/tests/tools/run_unchecked
-TOOL_SRC := $(filter-out tests/tools/run_unchecked.c,\
+# A disk with faults, where libfuse is.
+BAD_DISK := $(if $(wildcard /usr/include/fuse3/fuse.h),$(BUILD)/tests/tools/bad_disk)
+TOOL_SRC := $(filter-out tests/tools/run_unchecked.c tests/tools/bad_disk.c,\
             $(sort $(wildcard tests/tools/*.c tests/bench/*.c)))
 TOOLS := $(TOOL_SRC:%.c=$(BUILD)/%)
 
@@ -149,7 +151,7 @@ TOOLS := $(TOOL_SRC:%.c=$(BUILD)/%)
 all: $(PROGRAMS)
 lib: $(LIBMOE)
 tests: $(TESTS) $(RUN_UNCHECKED)
-tools: $(TOOLS)
+tools: $(TOOLS) $(BAD_DISK)
 help:
 	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
 
@@ -186,8 +188,12 @@ $(RUN_UNCHECKED): $(RUN_UNCHECKED).o $(LIBCMD) $(LIBMOE)
 $(TESTS) $(TOOLS): $(BUILD)/%: $(BUILD)/%.o $(LIBMOE)
 	$(call link,$(CC) $(LDFLAGS),$(LIBS) -lcmocka)
 
+$(BUILD)/tests/tools/bad_disk.o: VARIANT := -D_FILE_OFFSET_BITS=64
+$(BUILD)/tests/tools/bad_disk: $(BUILD)/tests/tools/bad_disk.o
+	$(call link,$(CC) $(LDFLAGS),-lfuse3 -lpthread)
+
 -include $(LIB_OBJ:.o=.d) $(CMD_MAIN:%.c=$(BUILD)/%.d) $(CMD_SHARED_OBJ:.o=.d) \
-         $(TEST_SRC:%.c=$(BUILD)/%.d) $(TOOL_SRC:%.c=$(BUILD)/%.d) $(RUN_UNCHECKED).d
+         $(TEST_SRC:%.c=$(BUILD)/%.d) $(TOOL_SRC:%.c=$(BUILD)/%.d) $(RUN_UNCHECKED).d $(BAD_DISK:%=%.d)
 .SECONDARY:
 
 # The tests of the code need not be fast themselves.

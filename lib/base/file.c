@@ -8,12 +8,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/mem.h"
 
-/* A file system that interrupts every read without a signal is broken. */
-enum { MAX_INTERRUPTED = 1000 };
+enum {
+    MAX_INTERRUPTED = 1000, /* more than signals do */
+    MAX_IO_ERRORS = 2,      /* more tries after EIO: a path may fail over, a bus be reset */
+    MAX_REFUSALS = 200,     /* with growing pauses: about four seconds */
+};
 
 static int fail_errno(struct moe_err *err, const char *path, const char *what)
 {
@@ -73,18 +77,46 @@ int moe_file_read_all(const char *path, uint64_t max_bytes, struct moe_buf *out,
     return status;
 }
 
+static void nap(double seconds)
+{
+    struct timespec length = {.tv_nsec = (long)(seconds * 1e9)};
+    nanosleep(&length, NULL);
+}
+
+/* Whether a read that failed should be tried again, after a pause; *n_failed: how often it has. */
+static bool may_retry(int code, int *n_failed)
+{
+    int n = (*n_failed)++;
+    switch (code) {
+    case EINTR:
+        return n < MAX_INTERRUPTED;
+    case EIO:
+        nap(1e-3);
+        return n < MAX_IO_ERRORS;
+    case EAGAIN:
+    case EBUSY:
+    case ENOMEM:
+        nap(2e-4 * n);
+        return n < MAX_REFUSALS;
+    default:
+        return false;
+    }
+}
+
 int moe_file_pread(int fd, const char *path, void *to, uint64_t n_bytes, uint64_t offset,
                    struct moe_err *err)
 {
     uint8_t *p = to;
     uint64_t done = 0;
-    int n_interrupted = 0;
+    int n_failed = 0;
     while (done < n_bytes) {
         uint64_t want = n_bytes - done;
         ssize_t got =
             pread(fd, p + done, want > (1u << 30) ? (1u << 30) : want, (off_t)(offset + done));
-        if (got < 0 && errno == EINTR && n_interrupted++ < MAX_INTERRUPTED)
+        int code = errno;
+        if (got < 0 && may_retry(code, &n_failed))
             continue;
+        errno = code;
         if (got < 0)
             return fail_errno(err, path, "cannot read");
         if (got == 0)
@@ -92,6 +124,7 @@ int moe_file_pread(int fd, const char *path, void *to, uint64_t n_bytes, uint64_
                             "%s: ends at byte %" PRIu64 ", %" PRIu64 " more were expected", path,
                             offset + done, n_bytes - done);
         done += (uint64_t)got;
+        n_failed = 0;
     }
     return MOE_OK;
 }

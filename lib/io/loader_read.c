@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/clock.h"
 #include "gpu.h"
@@ -10,7 +11,7 @@
 
 enum {
     MAX_IO_ERRORS = 2,  /* more tries after EIO: a path may fail over, a bus be reset */
-    MAX_STALLS = 3,     /* reads that bring nothing: the file ends there */
+    MAX_STALLS = 3,     /* reads that bring less than a block where the file ends */
     MAX_REFUSALS = 200, /* by the kernel, with growing pauses: about four seconds */
 };
 
@@ -82,6 +83,14 @@ bool loader_read_abandon(struct moe_loader *l, uint32_t item)
 
 /* ---- What comes back ---- */
 
+/* Whether a read that brought less than its piece wants did not stop at the file's end. */
+static bool stopped_early(const struct moe_loader *l, const struct loader_piece *piece)
+{
+    struct stat st;
+    return piece->result > 0 && fstat(l->file.buffered_fd, &st) == 0 &&
+           (uint64_t)st.st_size >= piece->offset + piece->wanted_bytes;
+}
+
 /* The request has failed for good, as its piece shows; the piece still belongs to the caller. */
 static void fail_read(struct moe_loader *l, const struct loader_piece *piece)
 {
@@ -95,6 +104,11 @@ static void fail_read(struct moe_loader *l, const struct loader_piece *piece)
         r->status = moe_fail(
             &l->error, MOE_ERR_IO, "%s: cannot read %" PRIu32 " bytes at offset %" PRIu64 ": %s",
             path, piece->n_bytes, piece->offset, moe_errno_text(-piece->result, text, sizeof text));
+    else if (stopped_early(l, piece))
+        r->status = moe_fail(&l->error, MOE_ERR_IO,
+                             "%s: cannot read %" PRIu32 " bytes at offset %" PRIu64
+                             ": reads bring less than a block",
+                             path, piece->n_bytes, piece->offset);
     else
         r->status = moe_fail(&l->error, MOE_ERR_FORMAT,
                              "%s: ends at byte %" PRIu64 ", %" PRIu32 " more were expected", path,
@@ -105,11 +119,11 @@ static void fail_read(struct moe_loader *l, const struct loader_piece *piece)
 
 /* Moves a short piece past the bytes that it brought: whole blocks only, as direct reads must begin
  * at one. */
-static bool may_continue(struct loader_piece *piece)
+static bool may_continue(const struct moe_loader *l, struct loader_piece *piece)
 {
     uint32_t kept = (uint32_t)piece->result & ~(uint32_t)(MOE_LOAD_ALIGN - 1);
     piece->n_stalls = kept > 0 ? 0 : piece->n_stalls + 1;
-    if (piece->n_stalls >= MAX_STALLS)
+    if (piece->n_stalls >= (stopped_early(l, piece) ? MAX_REFUSALS : MAX_STALLS))
         return false;
     piece->offset += kept;
     piece->to += kept;
@@ -160,7 +174,7 @@ static void settle(struct moe_loader *l, struct loader_piece *piece, double now)
     }
     if (!r->given_up && piece->result < (int64_t)piece->wanted_bytes) {
         piece->not_before = now;
-        if (piece->result < 0 ? may_retry(l, piece, now) : may_continue(piece)) {
+        if (piece->result < 0 ? may_retry(l, piece, now) : may_continue(l, piece)) {
             l->stats.retries++;
             piece_put_by(l, piece, PIECE_AGAIN);
             return;
