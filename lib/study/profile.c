@@ -21,7 +21,7 @@ struct profiling {
     struct moe_trace_writer *trace;   /* NULL: none, or it is finished */
     char *trace_path, *trace_partial; /* where the option's links lead; while unfinished */
     bool trace_resumed;               /* the partial trace goes on */
-    bool whole;                       /* no document is half counted */
+    bool whole;                       /* no document is half counted, no frame half written */
     uint64_t n_documents;             /* met so far, of all shards */
     uint64_t to_skip, hash_skipped, hash_wanted; /* documents that the partial file has counted */
     struct moe_saving saving;
@@ -46,6 +46,8 @@ static int save(struct profiling *p, struct moe_err *err)
         status = moe_file_write_all(p->options->partial, text.data, text.size, err);
     moe_buf_release(&text);
     p->saving.saved = moe_seconds();
+    p->whole &=
+        status == MOE_OK; /* a trace that lacks what could not be written is not saved again */
     return status;
 }
 

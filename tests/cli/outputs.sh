@@ -1,0 +1,136 @@
+# Outputs of every program: those that cannot be written are refused before the work; a full disk, a
+# limit on file sizes or a directory in the way is one error line, leaves the old file and loses nothing
+# that was measured.
+. tests/cli/lib.sh
+pack
+sample=$tmp/sample
+head -c 1500 tests/data/math.valid.txt >"$sample"
+
+# Tried first: the inputs are not there either, and what is said is about the output.
+: >"$tmp/no-directory"
+while read -r option command; do
+    for where in none/x no-directory/x in-the-way; do
+        mkdir -p "$tmp/in-the-way"
+        # shellcheck disable=SC2086 # words are meant
+        run "$bin"/$command --$option "$tmp/$where" </dev/null
+        error_line 1 "${command%% *}: $tmp/$where: *" "${command%% *} --$option $where is refused first"
+    done
+done <<END
+output moe-quantize none
+output moe-profile none --text none
+trace moe-profile none --text none -o $tmp/x
+output moe-profile --merge none
+output moe-profile --import none
+output moe-profile --device none
+output moe-calibrate none --text none
+output moe-calibrate --merge none
+output moe-plan none --memory 30M
+stats-json moe-run none
+trace-events moe-run none
+token-log moe-run none --perplexity none
+END
+rmdir "$tmp/in-the-way"
+run "$bin/moe-profile" "$tiny" --text "$sample" -o /dev/null
+error_line 1 "moe-profile: /dev/null: is not a regular file*" "a device is no output"
+run "$bin/moe-profile" "$tiny" --text "$sample" -o "$tmp/x" --trace "$tmp/x"
+error_line 2 "moe-profile: options --output and --trace name the same file*" "nor one file two"
+check "nothing was made" [ ! -e "$tmp/x" ]
+
+# Every output where nothing can be written: what was there stays, and nothing beside it.
+full=$tmp/full
+mkdir "$full"
+"$bin/moe-quantize" -q -t 1 --experts 4,2 -o "$tmp/two.moe" "$checkpoint" || exit 1
+"$bin/moe-profile" -q -t 1 "$tiny" --text "$sample" -o "$tmp/s.yaml" --trace "$tmp/t.trace" || exit 1
+printf '# route_trace v1\n# model=m.gguf arch=x n_layer=1 n_expert=8 n_expert_used=1\n# layer=0 expert_bytes=1000 dense_bytes=5\nturn,phase,step,layer,slot,expert,weight,residency,expert_bytes\n0,0,0,0,0,5,0.75,0,1000\n' >"$tmp/r.csv"
+commands() {
+    cat <<END
+output moe-quantize -q -t 1 $checkpoint
+output moe-quantize -q -t 1 --zstd 1 $tiny
+output moe-profile -q -t 1 $tiny --text $sample
+trace moe-profile -q -t 1 $tiny --text $sample -o $tmp/x
+output moe-profile -q --merge $tmp/s.yaml
+output moe-profile -q --merge $tmp/t.trace
+output moe-calibrate -q -t 1 $tmp/two.moe --text $sample --max-tokens 16 --importance proxy --without fate --without hobbit --tolerance 1000%
+output moe-plan -q $tiny --memory 30M --trace $tmp/t.trace --device-profile $PWD/profiles/apple-m2.yaml
+stats-json moe-run -t 1 $tiny -p One -n 2
+trace-events moe-run -t 1 $tiny -p One -n 2
+token-log moe-run -t 1 $tiny --perplexity $sample
+END
+}
+nothing_fits() { # NAME WHY SHELL-PREFIX
+    commands >"$tmp/commands"
+    while read -r option command; do
+        echo old >"$full/x"
+        code=0
+        sh -c "$3 exec $bin/$command --$option $full/x" >"$out" 2>"$err" </dev/null || code=$?
+        check "${command%% *} --$option, $1: one error line" \
+            sh -c "[ $code = 1 ] && [ \$(wc -l <'$err') = 1 ] && grep -q '^${command%% *}: $full/x.*: $2\$' '$err'"
+        check "... and the old file" [ "$(ls "$full"):$(cat "$full/x")" = x:old ]
+        rm -f "$tmp/x" "$tmp/x.part"
+    done <"$tmp/commands"
+}
+nothing_fits "a limit on file sizes" "File too large" "ulimit -f 1;"
+if mount -t tmpfs -o size=8k none "$full" 2>/dev/null; then
+    echo old >"$full/x"
+    dd if=/dev/zero of="$full/x.full" bs=4096 count=1 2>/dev/null
+    mv "$full/x.full" "$full/.full"
+    nothing_fits "a full disk" "No space left on device" ""
+    umount "$full"
+fi
+
+# A directory that comes into the way of a finished file: what was measured is kept, and --resume ends
+# with the files of an undisturbed run.
+head -c 6000 tests/data/math.valid.txt >"$tmp/long"
+head -c 100 tests/data/math.valid.txt >"$tmp/short"
+profile() { "$bin/moe-profile" -q -t 1 "$tiny" --text "$tmp/long" --max-tokens 32 "$@"; }
+calibrate() {
+    "$bin/moe-calibrate" -q -t 1 "$tmp/two.moe" --text "$tmp/short" --max-tokens 4 --without fate \
+        --without hobbit --tolerance 1000% "$@"
+}
+in_the_way() { # DIRECTORY COMMAND...: makes the directory as soon as $work/x.part is there
+    blocker=$1
+    shift
+    rm -rf "$work"
+    mkdir "$work"
+    "$@" >"$out" 2>"$err" </dev/null &
+    pid=$!
+    until [ -e "$work/x.part" ] || ! kill -0 "$pid" 2>/dev/null; do sleep 0.01; done
+    mkdir "$blocker"
+    code=0
+    wait "$pid" || code=$?
+}
+work=$tmp/work
+profile -o "$tmp/whole" --trace "$tmp/whole.trace" || exit 1
+for blocked in x x.trace; do
+    in_the_way "$work/$blocked" profile -o "$work/x" --trace "$work/x.trace"
+    error_line 1 "moe-profile: $work/$blocked: *" \
+        "moe-profile: a directory in the way of $blocked"
+    check "... the part is kept" [ -s "$work/x.part" ]
+    rmdir "$work/$blocked"
+    run profile -o "$work/x" --trace "$work/x.trace" --resume
+    expect_exit 0 "... --resume"
+    check "... gives the statistics of one run" cmp "$tmp/whole" "$work/x"
+    check "... and its trace" cmp "$tmp/whole.trace" "$work/x.trace"
+    check "... and leaves nothing else" [ "$(ls "$work" | tr '\n' ' ')" = "x x.trace " ]
+done
+calibrate -o "$tmp/whole.map" || exit 1
+in_the_way "$work/x" calibrate -o "$work/x"
+error_line 1 "moe-calibrate: $work/x: *" \
+    "moe-calibrate: a directory in the way"
+check "... the part is kept" [ -s "$work/x.part" ]
+rmdir "$work/x"
+run calibrate -o "$work/x" --resume
+expect_exit 0 "... --resume"
+check "... gives the map of one run" cmp "$tmp/whole.map" "$work/x"
+check "... and leaves nothing else" [ "$(ls "$work")" = x ]
+
+# Links are followed, by a trace and its part as well.
+rm -rf "$work"
+mkdir "$work" "$work/elsewhere"
+ln -s elsewhere/t "$work/x.trace"
+ln -s elsewhere/s "$work/x"
+run profile -o "$work/x" --trace "$work/x.trace"
+check "links as outputs stay" [ -L "$work/x" ] && [ -L "$work/x.trace" ]
+check "... and their targets are written" cmp "$tmp/whole.trace" "$work/elsewhere/t"
+check "... both" cmp "$tmp/whole" "$work/elsewhere/s"
+finish
