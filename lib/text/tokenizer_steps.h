@@ -51,6 +51,7 @@ struct moe_step {
     uint8_t kind, behavior, flags;
     struct moe_buf text, other; /* owned */
     void *code;                 /* compiled pattern (pcre2_code), owned; NULL before prepare */
+    void *counted;              /* the same with callouts; NULL for a literal */
 };
 
 struct moe_steps {
@@ -81,11 +82,15 @@ struct moe_pretokenizer {
     void *ctx;
     void *match[MOE_STEPS_MAX]; /* pcre2_match_data */
     void *limits;               /* pcre2_match_context */
+    uint64_t text_bytes;        /* split so far */
+    uint64_t steps_left;        /* that matching may still take (pretokenize.c) */
+    uint64_t position;          /* of the last step */
 };
 void moe_pretokenizer_release(struct moe_pretokenizer *p);
 
 /* Splits n bytes and calls emit for every piece in order; none is empty. at_start: nothing of the
- * text came before. Stops at the first status that is not MOE_OK. */
+ * text came before. Stops at the first status that is not MOE_OK; MOE_ERR_LIMIT: a pattern takes
+ * too many steps for a text of this length. */
 int moe_pretokenize(struct moe_pretokenizer *p, const char *text, uint64_t n, bool at_start,
                     struct moe_err *err);
 

@@ -332,6 +332,89 @@ static void long_pieces_are_quick(void **state)
     moe_tokenizer_free(tok);
 }
 
+/* ---- What matching may cost ---- */
+
+static int count_bytes(void *ctx, const char *piece, uint64_t n, struct moe_err *err)
+{
+    (void)piece;
+    (void)err;
+    *(uint64_t *)ctx += n;
+    return MOE_OK;
+}
+
+/* Splits at the pattern; every byte of the text comes back. */
+static int split(const char *pattern, const char *text, uint64_t n, struct moe_err *err)
+{
+    struct moe_steps steps = {0};
+    uint64_t bytes = 0;
+    struct moe_pretokenizer p = {.steps = &steps, .emit = count_bytes, .ctx = &bytes};
+    assert_non_null(moe_steps_add_split(&steps, pattern, MOE_SPLIT_ISOLATED, 0));
+    assert_ok(moe_steps_prepare(&steps, false, err), err);
+    int status = moe_pretokenize(&p, text, n, true, err);
+    if (status == MOE_OK)
+        assert_int_equal(bytes, n);
+    moe_pretokenizer_release(&p);
+    moe_steps_release(&steps);
+    return status;
+}
+
+/* Patterns whose matching grows faster than the text end in an error at once. */
+static void hostile_patterns_are_stopped(void **state)
+{
+    (void)state;
+    enum { N = 1 << 20 };
+    static const struct {
+        const char *pattern;
+        uint64_t n; /* of the letter a */
+    } hostile[] = {
+        {"(?:a+)+[bc]", 50},        /* exponential */
+        {"(?:a|a?)+[bc]", 50},      /* the same */
+        {"a*[bc]", N},              /* quadratic: from each place to the end, without a try */
+        {"(?:a*[bc]|a)*d", N},      /* cubic */
+        {"a*(?=a*[bc])|a*[bc]", N}, /* in what is looked at only */
+    };
+    char *text = malloc(N);
+    struct moe_err err = {0};
+    memset(text, 'a', N);
+    for (size_t i = 0; i < N_ITEMS(hostile); i++) {
+        char words[160];
+        snprintf(words, sizeof words,
+                 "pre-tokenizer pattern '%s' takes too many steps on a text of",
+                 hostile[i].pattern);
+        double start = moe_seconds();
+        assert_fails(split(hostile[i].pattern, text, hostile[i].n, &err), MOE_ERR_LIMIT, words,
+                     &err);
+        if (moe_seconds() - start > 20) /* well under a second here; without a bound hours */
+            fail_msg("'%s': %.1f s", hostile[i].pattern, moe_seconds() - start);
+    }
+    free(text);
+}
+
+/* Nothing of published patterns comes near the bound: a megabyte of one character. */
+static void published_patterns_are_not(void **state)
+{
+    (void)state;
+    enum { N = 1 << 20 };
+    static const char *const patterns[] = {
+        MOE_PATTERN_GPT2,
+        "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| "
+        "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+        "\\p{N}",
+    };
+    static const char *const characters[] = {
+        " ", "a", "7", "\n", "=", "A", "\xe4\xb8\xad", "\xcc\x81", "\xf0\x9f\x98\x80"};
+    char *text = malloc(N);
+    struct moe_err err = {0};
+    for (size_t i = 0; i < N_ITEMS(patterns) * N_ITEMS(characters); i++) {
+        const char *c = characters[i / N_ITEMS(patterns)];
+        uint64_t length = strlen(c), n = N / length * length;
+        for (uint64_t at = 0; at < n; at++)
+            text[at] = c[at % length];
+        assert_ok(split(patterns[i % N_ITEMS(patterns)], text, n, &err), &err);
+    }
+    free(text);
+}
+
 /* The definition: lowest rank first, leftmost among equals, looking at everything each time. */
 static uint64_t merge_plainly(const struct moe_bpe *bpe, uint32_t *ids, uint64_t n)
 {
@@ -676,6 +759,8 @@ int main(void)
         cmocka_unit_test(normalized_marks_in_words_are_words),
         cmocka_unit_test(any_bytes_come_back),
         cmocka_unit_test(long_pieces_are_quick),
+        cmocka_unit_test(hostile_patterns_are_stopped),
+        cmocka_unit_test(published_patterns_are_not),
         cmocka_unit_test(merging_follows_its_definition),
         cmocka_unit_test(patterns_are_rewritten_or_refused),
         cmocka_unit_test(what_is_not_implemented_is_named),
