@@ -297,7 +297,9 @@ static int split(struct moe_split *out, const struct moe_split_inputs *in, struc
         return status;
     out->session = session_for(in, &r->strategy);
     out->cache = least_cache(in, r);
-    uint64_t least = in->all ? moe_cache_bytes(in->model->pack, &out->cache) : 0;
+    uint64_t least = r->strategy.resident ? in->all
+                     : in->all            ? moe_cache_bytes(in->model->pack, &out->cache)
+                                          : 0;
     *b = moe_engine_size_batch(in, out->session, &r->strategy, least);
     if (in->automatic &&
         moe_engine_has_room_for_all(in, moe_budget_beside_slots(b, in->gpu != NULL))) {

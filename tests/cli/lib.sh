@@ -115,6 +115,57 @@ interrupt() {
     done
 }
 
+skip() { # NAME REASON
+    tests=$((tests + 1))
+    echo "ok $tests - $1 # SKIP $2"
+}
+
+# Where memory is limited by version 1 of control groups or by version 2: the directory and the files of
+# the limit, of the limit with swap and of what was killed.
+find_control_groups() {
+    groups=none
+    for root in /sys/fs/cgroup/memory /sys/fs/cgroup/unified /sys/fs/cgroup; do
+        group=$root/moe-test-$$
+        mkdir "$group" 2>/dev/null || continue
+        if [ -w "$group/memory.limit_in_bytes" ]; then
+            groups=$root limit=memory.limit_in_bytes swap=memory.memsw.limit_in_bytes
+            kills=memory.oom_control
+        elif [ -w "$group/memory.max" ]; then
+            groups=$root limit=memory.max swap=memory.swap.max kills=memory.events
+        fi
+        rmdir "$group"
+        [ "$groups" = none ] || break
+    done
+}
+
+can_control_groups() {
+    [ -n "${groups:-}" ] || find_control_groups
+    [ "$groups" != none ]
+}
+
+control_group() { # BYTES COMMAND...
+    can_control_groups || return 1
+    group=$groups/moe-test-$$
+    mkdir "$group" || return 1
+    echo "$1" >"$group/$limit"
+    case $swap in
+    memory.swap.max) echo 0 >"$group/$swap" 2>/dev/null ;;
+    *)
+        echo 0 >"$group/memory.swappiness"
+        echo "$1" >"$group/$swap" 2>/dev/null
+        ;;
+    esac
+    shift
+    # shellcheck disable=SC2016 # for the inner shell
+    run sh -c 'echo $$ >"$0/cgroup.procs" && exec "$@"' "$group" "$@"
+    killed=$(sed -n 's/^oom_kill //p' "$group/$kills")
+    # What it was charged for may take a moment to go.
+    for pause in 0 0.1 1 5; do
+        sleep "$pause"
+        rmdir "$group" 2>/dev/null && return
+    done
+}
+
 finish() {
     echo "1..$tests"
     [ "$failures" = 0 ]
