@@ -10,13 +10,45 @@
 #include "study/bench.h"
 #include "study/perplexity.h"
 
-enum { BENCH_RUNS = 5 };
+enum { BENCH_RUNS = 5, LOG_BYTES = 64 << 10 };
 
 /* ---- Perplexity ---- */
 
+/* The token log, written as it comes. */
+struct token_log {
+    struct moe_outfile file;
+    struct moe_buf lines; /* not written yet */
+    int status;
+    struct moe_err err;
+};
+
+static void flush_log(struct token_log *log)
+{
+    if (log->status == MOE_OK && log->lines.failed)
+        log->status = moe_fail(&log->err, MOE_ERR_MEMORY, "out of memory: the token log");
+    if (log->status == MOE_OK)
+        log->status = moe_outfile_write(&log->file, log->lines.data, log->lines.size,
+                                        log->file.size_bytes, &log->err);
+    moe_buf_clear(&log->lines);
+}
+
 static void log_token(void *ctx, double nats, uint32_t best)
 {
-    moe_buf_printf(ctx, "%.6f %u\n", nats, best);
+    struct token_log *log = ctx;
+    moe_buf_printf(&log->lines, "%.6f %u\n", nats, best);
+    if (log->lines.size > LOG_BYTES)
+        flush_log(log);
+}
+
+static int end_log(struct token_log *log, int status, struct moe_err *err)
+{
+    flush_log(log);
+    moe_buf_release(&log->lines);
+    if (status == MOE_OK && log->status != MOE_OK) {
+        *err = log->err;
+        status = log->status;
+    }
+    return moe_outfile_end(&log->file, status, err);
 }
 
 static int print_perplexity_json(const struct moe_perplexity *p, const char *unit,
@@ -32,33 +64,46 @@ static int print_perplexity_json(const struct moe_perplexity *p, const char *uni
     return cli_print(moe_emit_end(&e, err), &out, err);
 }
 
+static struct moe_perplexity_options perplexity_options(const struct measure_perplexity_options *o)
+{
+    return (struct moe_perplexity_options){
+        .max_doc_tokens = o->max_doc_tokens,
+        .window = o->window,
+        .decode_share = o->decode_share,
+        .progress = cli_progress(),
+    };
+}
+
+int measure_perplexity_survey(const char *path, const struct measure_perplexity_options *options,
+                              const struct moe_model *model, const struct moe_engine_room *room,
+                              uint64_t *bytes, struct moe_err *err)
+{
+    const struct moe_perplexity_options po = perplexity_options(options);
+    return moe_perplexity_survey(path, &po, model, room, bytes, err);
+}
+
 int measure_perplexity(struct moe_session *s, const char *path,
                        const struct measure_perplexity_options *options, struct moe_err *err)
 {
-    struct moe_buf log = {0};
+    struct token_log log = {0};
     struct moe_perplexity p;
-    const struct moe_perplexity_options po = {
-        .max_doc_tokens = options->max_doc_tokens,
-        .window = options->window,
-        .decode_share = options->decode_share,
-        .progress = cli_progress(),
-        .token = options->token_log ? log_token : NULL,
-        .ctx = &log,
-    };
+    struct moe_perplexity_options po = perplexity_options(options);
+    po.token = options->token_log ? log_token : NULL;
+    po.ctx = &log;
+    int status = options->token_log ? moe_outfile_open(&log.file, options->token_log, err) : MOE_OK;
+    if (status != MOE_OK)
+        return status;
     cli_catch_interrupt(false);
-    int status = moe_perplexity(s, path, &po, &p, err);
+    status = moe_perplexity(s, path, &po, &p, err);
     cli_progress_done();
     const char *unit = options->window ? "windows" : "documents";
-    if (status == MOE_OK && log.failed)
-        status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: the token log");
-    if (status == MOE_OK && options->token_log)
-        status = moe_file_write_all(options->token_log, log.data, log.size, err);
+    if (options->token_log)
+        status = end_log(&log, status, err);
     if (status == MOE_OK && options->json)
         status = print_perplexity_json(&p, unit, err);
     else if (status == MOE_OK)
         printf("nll %.4f nats/token, %llu tokens, %llu %s\n", p.nll, (unsigned long long)p.n_tokens,
                (unsigned long long)p.n_documents, unit);
-    moe_buf_release(&log);
     return status;
 }
 
@@ -107,8 +152,9 @@ int measure_speed(struct moe_session *s, const struct measure_speed_options *opt
     int status = MOE_OK;
     cli_catch_interrupt(false);
     if (options->text)
-        status = moe_tokenizer_encode(s->model->tokenizer, options->text, strlen(options->text),
-                                      false, &text, err);
+        status =
+            moe_tokenizer_encode_start(s->model->tokenizer, options->text, strlen(options->text),
+                                       options->prompt_tokens, &text, err);
     if (status == MOE_OK)
         status = moe_bench(s, &bo, &b, err);
     cli_progress_done();

@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
-#include "run/session.h"
+#include "engine/engine.h"
 
 struct measure_perplexity_options {
     uint32_t max_doc_tokens;
@@ -19,6 +19,10 @@ struct measure_perplexity_options {
     bool json;
 };
 
+/* moe_perplexity_survey with these options. */
+int measure_perplexity_survey(const char *path, const struct measure_perplexity_options *options,
+                              const struct moe_model *model, const struct moe_engine_room *room,
+                              uint64_t *bytes, struct moe_err *err);
 /* Mean nats per token of the text file `path`. */
 int measure_perplexity(struct moe_session *s, const char *path,
                        const struct measure_perplexity_options *options, struct moe_err *err);

@@ -84,7 +84,7 @@ static const struct cli_option options[] = {
     {CLI_OPT_CUSTOM(0, "method", "NAME", &o.calibrate.method, cli_parse_method),
      .shown = "the pack's", .help = "how the dense part gets them"},
     {CLI_OPT_U32(0, "max-tokens", "N", &o.calibrate.max_tokens, 2, 1 << 24), .shown = "256",
-     .help = "cut documents into pieces of N tokens at most"},
+     .help = "leave out what a document has beyond N tokens"},
     {CLI_OPT_TEXT(0, "stats", "STATS", &o.stats),
      .help = "count the bytes of popular experts more"},
     {CLI_OPT_TEXT(0, "trace", "TRACE", &o.trace),

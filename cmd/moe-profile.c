@@ -40,7 +40,7 @@ static const struct cli_option options[] = {
     {CLI_OPT_OUTPUT('o', "output", "FILE", &o.out),
      .help = "output: statistics, trace or device profile"},
     {CLI_OPT_U32(0, "max-tokens", "N", &o.max_tokens, 2, 1 << 24), .shown = "256",
-     .help = "cut documents into pieces of N tokens at most"},
+     .help = "leave out what a document has beyond N tokens"},
     {CLI_OPT_SHARE(0, "prompt-share", "P", &o.prompt_share, 0, 1), .shown = "50%",
      .help = "share of a document that is its prompt"},
     {CLI_OPT_TEXT(0, "path-stats", "STATS", &o.path_stats),
@@ -92,6 +92,12 @@ static int write_statistics(const struct moe_statistics *s, const char *path, st
     return cli_save(status, &text, path, err);
 }
 
+static int survey(void *ctx, const struct moe_model *model, const struct moe_engine_room *room,
+                  struct moe_err *err)
+{
+    return moe_profile_survey(ctx, model, room, err);
+}
+
 static uint64_t beside(const void *ctx, const struct moe_model *model, uint32_t batch)
 {
     return moe_profile_bytes(ctx, model, batch);
@@ -119,6 +125,7 @@ static int profile(const char *pack)
     const struct moe_engine_options engine_options = {
         .memory_bytes = o.memory,
         .session = {.context = o.max_tokens},
+        .survey = survey,
         .beside = beside,
         .beside_ctx = &p,
     };

@@ -26,6 +26,9 @@ struct run {
     struct moe_statistics *statistics;
     struct moe_plan *plan;
     struct moe_stats stats; /* of the whole run */
+    struct prompt prompt;
+    uint64_t may_hold;   /* bytes of a text */
+    uint64_t text_bytes; /* that texts take beside the session */
     struct moe_timeline timeline;
 };
 
@@ -77,6 +80,51 @@ static int read_plan(struct run *r, struct moe_err *err)
     return MOE_OK;
 }
 
+/* ---- Texts, looked at before memory is split ---- */
+
+static struct measure_perplexity_options perplexity_options(void)
+{
+    return (struct measure_perplexity_options){
+        .max_doc_tokens = opt.max_doc_tokens,
+        .window = opt.window,
+        .decode_share = 1 - opt.prompt_share,
+        .token_log = opt.token_log,
+        .json = opt.json,
+    };
+}
+
+static bool is_interactive(void)
+{
+    return !opt.prompt && !opt.file && isatty(STDIN_FILENO);
+}
+
+static int survey(void *ctx, const struct moe_model *model, const struct moe_engine_room *room,
+                  struct moe_err *err)
+{
+    struct run *r = ctx;
+    if (opt.perplexity) {
+        const struct measure_perplexity_options mo = perplexity_options();
+        return measure_perplexity_survey(opt.perplexity, &mo, model, room, &r->text_bytes, err);
+    }
+    if (opt.bench ? !opt.prompt && !opt.file : is_interactive())
+        return MOE_OK;
+    int status = MOE_OK;
+    r->may_hold = room->may_hold;
+    if (!r->prompt.text.data) /* once, where a GPU is tried first */
+        status = prompt_read(&r->prompt, opt.prompt, opt.file, room->may_hold, err);
+    if (status == MOE_OK)
+        status = prompt_survey(&r->prompt, model->tokenizer,
+                               opt.bench ? opt.prompt_tokens : room->context, !opt.bench, err);
+    r->text_bytes = r->prompt.bytes;
+    return status;
+}
+
+static uint64_t beside(const void *ctx, const struct moe_model *model, uint32_t batch)
+{
+    (void)model, (void)batch;
+    return ((const struct run *)ctx)->text_bytes;
+}
+
 static int open_run(struct run *r, struct moe_err *err)
 {
     int status = choose_strategy(r, err);
@@ -89,11 +137,16 @@ static int open_run(struct run *r, struct moe_err *err)
                                      .n_sequences = 1,
                                      .batch = opt.batch,
                                      .predict_on = (enum moe_predict_on)opt.predict_on};
+    opt.engine.survey = survey;
+    opt.engine.beside = beside;
+    opt.engine.beside_ctx = r;
     opt.engine.seed = opt.sampling.seed;
     opt.engine.timeline = opt.trace_events ? &r->timeline : NULL;
     moe_timeline_init(&r->timeline);
     status = moe_engine_open(&r->engine, r->pack, &opt.engine, cli_progress(), err);
     cli_progress_done();
+    if (status == MOE_OK)
+        status = prompt_check_read(&r->prompt, r->may_hold, err);
     if (status != MOE_OK)
         return status;
     r->session = r->engine->session;
@@ -116,6 +169,7 @@ static int open_run(struct run *r, struct moe_err *err)
 static void close_run(struct run *r)
 {
     moe_engine_close(r->engine);
+    moe_buf_release(&r->prompt.text);
     moe_statistics_free(r->statistics);
     moe_plan_free(r->plan);
     moe_timeline_release(&r->timeline);
@@ -126,7 +180,6 @@ static void close_run(struct run *r)
 static int answer_once(struct run *r, struct moe_conversation *talk, double started,
                        struct moe_err *err)
 {
-    struct moe_buf prompt = {0};
     struct moe_sampler *sampler = NULL;
     struct moe_generate_options go = {
         .max_tokens = opt.n,
@@ -138,12 +191,11 @@ static int answer_once(struct run *r, struct moe_conversation *talk, double star
     };
     enum moe_stop_reason why;
     err->text[0] = 0;
-    int status = prompt_read(opt.prompt, opt.file, &prompt, err);
-    if (status == MOE_OK)
-        status = moe_sampler_new(&sampler, &opt.sampling, r->model->config.vocab, err);
+    int status = moe_sampler_new(&sampler, &opt.sampling, r->model->config.vocab, err);
     cli_catch_interrupt(false);
     if (status == MOE_OK)
-        status = moe_conversation_ask(talk, (const char *)prompt.data, sampler, &go, &why, err);
+        status =
+            moe_conversation_ask(talk, (const char *)r->prompt.text.data, sampler, &go, &why, err);
     if (status == MOE_OK) {
         if (isatty(STDOUT_FILENO))
             puts("");
@@ -155,7 +207,6 @@ static int answer_once(struct run *r, struct moe_conversation *talk, double star
         status = cli_flush(err); /* standard output failed */
     }
     moe_sampler_free(sampler);
-    moe_buf_release(&prompt);
     r->stats = r->session->stats;
     return status;
 }
@@ -174,7 +225,7 @@ static int generate(struct run *r, double started, struct moe_err *err)
     moe_conversation_init(&talk, r->session, format);
     if (opt.system)
         status = moe_conversation_system(&talk, opt.system, err);
-    if (status == MOE_OK && !opt.prompt && !opt.file && isatty(STDIN_FILENO)) {
+    if (status == MOE_OK && is_interactive()) {
         struct repl repl = {
             .engine = r->engine,
             .pack = r->pack,
@@ -198,13 +249,7 @@ static int generate(struct run *r, double started, struct moe_err *err)
 
 static int perplexity(struct run *r, struct moe_err *err)
 {
-    const struct measure_perplexity_options mo = {
-        .max_doc_tokens = opt.max_doc_tokens,
-        .window = opt.window,
-        .decode_share = 1 - opt.prompt_share,
-        .token_log = opt.token_log,
-        .json = opt.json,
-    };
+    const struct measure_perplexity_options mo = perplexity_options();
     int status = measure_perplexity(r->session, opt.perplexity, &mo, err);
     r->stats = r->session->stats;
     return status;
@@ -212,17 +257,13 @@ static int perplexity(struct run *r, struct moe_err *err)
 
 static int bench(struct run *r, struct moe_err *err)
 {
-    struct moe_buf prompt = {0};
-    int status = opt.prompt || opt.file ? prompt_read(opt.prompt, opt.file, &prompt, err) : MOE_OK;
     const struct measure_speed_options mo = {
         .prompt_tokens = opt.prompt_tokens,
         .decode_tokens = opt.n < UINT32_MAX ? (uint32_t)opt.n : UINT32_MAX,
-        .text = (const char *)prompt.data,
+        .text = (const char *)r->prompt.text.data,
         .json = opt.json,
     };
-    if (status == MOE_OK)
-        status = measure_speed(r->session, &mo, err);
-    moe_buf_release(&prompt);
+    int status = measure_speed(r->session, &mo, err);
     r->stats = r->session->stats;
     return status;
 }

@@ -9,10 +9,25 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "text/chat.h"
+#include "text/tokenizer.h"
 
-/* Reads the prompt into `out`, NUL-terminated: `text` if it is not NULL, else the file, else ("-"
- * or NULL) standard input. MOE_ERR_FORMAT: it contains NUL bytes. */
-int prompt_read(const char *text, const char *file, struct moe_buf *out, struct moe_err *err);
+struct prompt {
+    struct moe_buf text; /* NUL-terminated */
+    uint64_t unread;     /* bytes of a file that is too long to be held; 0: the text is there */
+    uint64_t bytes;      /* that the prompt takes in memory beyond a budget's margin */
+};
+
+/* Reads the prompt: `text` if it is not NULL, else the file, else ("-" or NULL) standard input.
+ * MOE_ERR_FORMAT: it contains NUL bytes; MOE_ERR_LIMIT: standard input has more than may_hold
+ * bytes; a file that has more is not read (p->unread). Its text is released in any case. */
+int prompt_read(struct prompt *p, const char *text, const char *file, uint64_t may_hold,
+                struct moe_err *err);
+/* Sets p->bytes of a prompt of which most_tokens are used; whole: all of it is, and MOE_ERR_LIMIT
+ * where a long one has more. */
+int prompt_survey(struct prompt *p, const struct moe_tokenizer *tok, uint64_t most_tokens,
+                  bool whole, struct moe_err *err);
+/* MOE_ERR_LIMIT where it was not read. */
+int prompt_check_read(const struct prompt *p, uint64_t may_hold, struct moe_err *err);
 
 /* The chat format called `name`; if NULL, the one that the model's own template (`of_model`, "" if
  * it has none) is recognised as, with a note if it is unknown. *format NULL: plain text. */

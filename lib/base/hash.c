@@ -29,6 +29,11 @@ void moe_hasher_begin(struct moe_hasher *h)
     XXH3_64bits_reset((XXH3_state_t *)h);
 }
 
+void moe_hasher_begin_after(struct moe_hasher *h, uint64_t previous)
+{
+    XXH3_64bits_reset_withSeed((XXH3_state_t *)h, previous);
+}
+
 void moe_hasher_add(struct moe_hasher *h, const void *data, uint64_t n_bytes)
 {
     XXH3_64bits_update((XXH3_state_t *)h, data, n_bytes);

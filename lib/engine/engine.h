@@ -29,6 +29,16 @@ struct moe_device_choice {
     bool automatic; /* with cuda: the plain CPU where no GPU can be used */
 };
 
+/* What is known of a session before memory is split. */
+struct moe_engine_room {
+    uint64_t total;    /* the budget; UINT64_MAX: not known */
+    uint64_t may_hold; /* bytes of a text that any budget has room for while nothing is loaded */
+    uint32_t context;
+};
+
+/* Of this budget, of a process as it is now. */
+struct moe_engine_room moe_engine_room_of(uint64_t total, uint32_t context);
+
 struct moe_engine_options {
     uint64_t memory_bytes;        /* of the whole process, in main memory; 0: what is free */
     uint64_t gpu_memory_bytes;    /* of the GPU; 0: what is free there */
@@ -58,9 +68,14 @@ struct moe_engine_options {
     uint64_t pack_copy_bytes;
     struct moe_timeline *timeline; /* records loads, computation, stalls; borrowed; NULL: none */
     uint64_t seed;                 /* of the random policy */
+    /* Called once the model's directory is open, before memory is split: the place to look at
+     * texts, of which one that does not fit room->may_hold must not be read. An error ends the
+     * opening. NULL: there is nothing to look at. */
+    int (*survey)(void *ctx, const struct moe_model *model, const struct moe_engine_room *room,
+                  struct moe_err *err);
     /* Bytes that the caller needs beside the session, for a batch of so many rows; NULL: none. */
     uint64_t (*beside)(const void *ctx, const struct moe_model *model, uint32_t batch);
-    const void *beside_ctx;
+    void *beside_ctx; /* of both */
     /* context 0: the model's, at most context_cap; batch 0: 256, or fewer where memory is short. */
     struct moe_session_options session;
     uint32_t context_cap; /* 0: none */

@@ -12,11 +12,22 @@
 
 enum {
     FLOOR_SLACK = 1 << 20,   /* the program's own size varies a little from run to run */
+    ALWAYS_ROOM = 4 << 20,   /* any budget that works has more for weights and buffers */
     FREE_SHARE_PERCENT = 90, /* of what is free, when no budget is named */
 };
 
 /* Where no strategy is named and not everything fits: the exact one that measures best. */
 #define DEFAULT_STRATEGY "prefetch"
+
+struct moe_engine_room moe_engine_room_of(uint64_t total, uint32_t context)
+{
+    uint64_t taken = moe_rss_bytes(), left = total > taken ? total - taken : 0;
+    return (struct moe_engine_room){
+        .total = total,
+        .may_hold = left < ALWAYS_ROOM ? ALWAYS_ROOM : left,
+        .context = context,
+    };
+}
 
 /* ---- What is asked for, and what there is ---- */
 
@@ -106,6 +117,9 @@ static int read_inputs(struct moe_split_inputs *in, const struct moe_model *mode
     }
     if (gpu && in->gpu_total == 0)
         in->gpu_total = moe_gpu_info(gpu)->memory_free_bytes / 100 * FREE_SHARE_PERCENT;
+    const struct moe_engine_room room = moe_engine_room_of(in->total, in->session.context);
+    if (o->survey && (status = o->survey(o->beside_ctx, model, &room, err)) != MOE_OK)
+        return status;
     in->automatic = in->strategy.name == NULL;
     if (in->automatic)
         moe_strategy_find(DEFAULT_STRATEGY, &in->strategy);

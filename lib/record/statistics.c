@@ -110,6 +110,36 @@ uint64_t moe_statistics_bytes(const struct moe_statistics_shape *shape)
     return moe_add_u64(own, moe_document_bytes(shape), &sum) ? sum : UINT64_MAX;
 }
 
+/* Of so many keys of paths and of whole paths; the numbers beside them are in the text, too. */
+static uint64_t paths_bytes(const struct moe_statistics_shape *shape, uint64_t n_paths,
+                            uint64_t n_whole)
+{
+    enum { KEY_TEXT = 48, NUMBER_TEXT = 16 }; /* bytes of a line, of a number, at most */
+    uint64_t e = shape->n_experts, few = shape->n_layers, limit = 2 * MOE_WHOLE_PATHS;
+    bool known =
+        moe_mul_u64(few, e, &few) && moe_mul_u64(few, e, &few) && moe_mul_u64(few, e, &few);
+    n_paths = known && few < n_paths ? few : n_paths; /* there are no more */
+    n_whole = n_whole < limit ? n_whole : limit;
+    uint64_t lines = n_paths + (n_whole < MOE_WHOLE_PATHS ? n_whole : MOE_WHOLE_PATHS);
+    uint64_t requests = moe_requests_bytes(shape->n_layers, shape->n_experts) / sizeof(uint32_t);
+    return moe_path_table_bytes(n_paths) + moe_path_table_bytes(n_whole) +
+           moe_buf_room(lines * KEY_TEXT + (n_numbers(shape) + requests) * NUMBER_TEXT);
+}
+
+uint64_t moe_statistics_paths_bytes(const struct moe_statistics_shape *shape, uint64_t n_tokens)
+{
+    uint64_t most = UINT64_C(1) << 40; /* larger ones are too large as well */
+    n_tokens = n_tokens < most ? n_tokens : most;
+    return paths_bytes(shape, n_tokens * (shape->n_layers - 1), n_tokens);
+}
+
+uint64_t moe_statistics_paths_bytes_with(const struct moe_statistics *s, uint64_t n_tokens)
+{
+    return paths_bytes(&s->shape,
+                       moe_path_table_used(s->paths) + n_tokens * (s->shape.n_layers - 1),
+                       moe_path_table_used(s->whole) + n_tokens);
+}
+
 int moe_statistics_new(struct moe_statistics **out, const struct moe_statistics_shape *shape,
                        struct moe_err *err)
 {

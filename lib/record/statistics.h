@@ -179,8 +179,12 @@ bool moe_statistics_has_decoded(const struct moe_statistics *s);
  * or by all where those are not known. */
 const uint64_t *moe_statistics_placement(const struct moe_statistics *s);
 
-/* Bytes that they take, a document being counted included; the tables of paths grow in addition. */
+/* Bytes that they take, a document being counted included, and the tables of paths, which grow with
+ * the tokens that are counted: these have at most so many keys. To write them, too. */
 uint64_t moe_statistics_bytes(const struct moe_statistics_shape *shape);
+uint64_t moe_statistics_paths_bytes(const struct moe_statistics_shape *shape, uint64_t n_tokens);
+/* The latter of these statistics, were a document of so many tokens counted as well. */
+uint64_t moe_statistics_paths_bytes_with(const struct moe_statistics *s, uint64_t n_tokens);
 int moe_statistics_new(struct moe_statistics **out, const struct moe_statistics_shape *shape,
                        struct moe_err *err);
 void moe_statistics_free(struct moe_statistics *s);

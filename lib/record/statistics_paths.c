@@ -121,6 +121,20 @@ int moe_path_table_add(struct moe_path_table *table, uint64_t key, uint64_t n, s
     return MOE_OK;
 }
 
+uint64_t moe_path_table_used(const struct moe_path_table *table)
+{
+    return table->used;
+}
+
+uint64_t moe_path_table_bytes(uint64_t n_keys)
+{
+    uint64_t room = 64;
+    while (room < 2 * (n_keys + 1))
+        room *= 2;
+    /* The table and the half as large one before it; the list, and qsort's copy of it. */
+    return (room + room / 2 + 2 * n_keys) * sizeof(struct moe_path_count);
+}
+
 uint64_t moe_path_table_get(const struct moe_path_table *table, uint64_t key)
 {
     return table->room ? place_of(table, key)->n : 0;

@@ -22,6 +22,10 @@ int moe_path_table_new(struct moe_path_table **out, uint64_t limit, struct moe_e
 void moe_path_table_free(struct moe_path_table *table);
 int moe_path_table_add(struct moe_path_table *table, uint64_t key, uint64_t n, struct moe_err *err);
 uint64_t moe_path_table_get(const struct moe_path_table *table, uint64_t key);
+/* Keys in it; between two cuts, up to twice the limit. */
+uint64_t moe_path_table_used(const struct moe_path_table *table);
+/* Bytes that a table takes at most while it grows to so many keys, and its sorted list with it. */
+uint64_t moe_path_table_bytes(uint64_t n_keys);
 /* Whether keys were dropped: the table is a sample then. */
 bool moe_path_table_sampled(const struct moe_path_table *table);
 void moe_path_table_set_sampled(struct moe_path_table *table);

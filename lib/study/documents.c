@@ -2,47 +2,49 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/mem.h"
 
-/* The next line that holds only the separator, at or after `from`; *after: what follows it. */
-static uint64_t find_separator(const char *text, uint64_t n, uint64_t from, const char *separator,
-                               uint64_t *after)
-{
-    uint64_t length = strlen(separator);
-    for (uint64_t line = from; line < n;) {
-        const char *newline = memchr(text + line, '\n', n - line);
-        uint64_t end = newline ? (uint64_t)(newline - text) : n;
-        if (end - line == length && memcmp(text + line, separator, length) == 0) {
-            *after = newline ? end + 1 : n;
-            return line;
-        }
-        line = end + 1;
-    }
-    *after = n;
-    return n;
-}
+enum {
+    WINDOW = 256 << 10,
+    SMALL_BYTES = 512 << 10, /* counted for any text: a document that takes less is not looked at */
+};
 
 /* A text being cut into documents. */
 struct cutting {
-    struct moe_buf file;
+    const struct moe_documents *d;
+    const char *path;
+    int fd;
+    uint64_t size;
     char *separator;
+    uint64_t separator_n;
     uint32_t eos;
-    uint64_t after;      /* what is left */
-    uint64_t begin, end; /* of the document at hand */
+    char *window;              /* [WINDOW] */
+    uint64_t from, have;       /* the bytes of the file in it */
+    uint64_t after;            /* what is left of the file */
+    uint64_t begin, end;       /* of the document at hand */
+    struct moe_hasher *hasher; /* of the documents' bytes; NULL: none is wanted */
+    uint64_t fingerprint;      /* so far */
+    char *text;                /* [room] */
+    uint64_t room;
 };
 
-static void cutting_release(struct cutting *c)
+static void cutting_close(struct cutting *c)
 {
+    if (c->fd >= 0)
+        close(c->fd);
     free(c->separator);
-    moe_buf_release(&c->file);
+    free(c->window);
+    free(c->text);
 }
 
 static int cutting_open(struct cutting *c, const struct moe_documents *d, const char *path,
                         struct moe_err *err)
 {
+    *c = (struct cutting){.d = d, .path = path, .fd = -1};
     int64_t eos = moe_tokenizer_separator(d->tokenizer);
     if (eos < 0)
         return moe_fail(err, MOE_ERR_USAGE,
@@ -50,40 +52,196 @@ static int cutting_open(struct cutting *c, const struct moe_documents *d, const 
     uint32_t length = 0;
     const uint8_t *bytes = moe_tokenizer_bytes(d->tokenizer, (uint32_t)eos, &length);
     c->eos = (uint32_t)eos;
-    int status = moe_file_read_all(path, MOE_MAX_TEXT_BYTES, &c->file, err);
-    if (status == MOE_OK && !(c->separator = moe_strndup((const char *)bytes, length, err)))
-        status = MOE_ERR_MEMORY;
+    c->separator_n = length;
+    if (length >= WINDOW / 2)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED, "an end-of-text token of %u bytes", length);
+    c->fd = moe_file_open(path, &c->size, err);
+    if (c->fd < 0)
+        return c->fd;
+    c->separator = moe_strndup((const char *)bytes, length, err);
+    c->window = moe_alloc(WINDOW, 1, err);
+    return c->separator && c->window ? MOE_OK : MOE_ERR_MEMORY;
+}
+
+/* ---- Where documents are ---- */
+
+/* The n bytes of the file from `at` on that are in the window: `least` or more, unless it ends. */
+static int look_at(struct cutting *c, uint64_t at, uint64_t least, const char **text, uint64_t *n,
+                   struct moe_err *err)
+{
+    uint64_t left = c->size - at, want = left < least ? left : least;
+    bool inside = at >= c->from && at + want <= c->from + c->have;
+    if (!inside) {
+        uint64_t bytes = left < WINDOW ? left : WINDOW;
+        int status = moe_file_pread(c->fd, c->path, c->window, bytes, at, err);
+        c->from = at;
+        c->have = status == MOE_OK ? bytes : 0;
+        if (status != MOE_OK)
+            return status;
+    }
+    *n = c->from + c->have - at;
+    *text = c->window + (at - c->from);
+    return MOE_OK;
+}
+
+/* Finds the end of the line at `line`: *next is where the next begins. *separates: it holds only
+ * the separator. */
+static int pass_line(struct cutting *c, uint64_t line, bool *separates, uint64_t *next,
+                     struct moe_err *err)
+{
+    const char *text, *newline = NULL;
+    uint64_t n, length = c->separator_n;
+    int status = look_at(c, line, length + 1, &text, &n, err);
+    if (status == MOE_OK)
+        *separates = n >= length && memcmp(text, c->separator, length) == 0 &&
+                     (n == length || text[length] == '\n');
+    while (status == MOE_OK && !newline && line < c->size) {
+        newline = memchr(text, '\n', n);
+        line += newline ? (uint64_t)(newline - text) + 1 : n;
+        if (!newline && line < c->size)
+            status = look_at(c, line, 1, &text, &n, err);
+    }
+    *next = line;
     return status;
 }
 
-/* The next document that is not empty. */
-static bool next_document(struct cutting *c)
+/* The next document that is not empty; *found: there is one. */
+static int next_document(struct cutting *c, bool *found, struct moe_err *err)
 {
-    const char *text = (const char *)c->file.data;
-    while (c->after < c->file.size) {
-        c->begin = c->after;
-        c->end = find_separator(text, c->file.size, c->begin, c->separator, &c->after);
-        if (c->end > c->begin && text[c->end - 1] == '\n')
-            c->end--;
-        if (c->end > c->begin)
-            return true;
+    int status = MOE_OK;
+    *found = false;
+    while (status == MOE_OK && c->after < c->size && !*found) {
+        bool separates = false;
+        const char *last;
+        uint64_t n;
+        c->begin = c->end = c->after;
+        while (status == MOE_OK && !separates && c->after < c->size) {
+            c->end = c->after;
+            status = pass_line(c, c->end, &separates, &c->after, err);
+        }
+        if (!separates) /* the file ends */
+            c->end = c->after;
+        if (status == MOE_OK && c->end > c->begin)
+            status = look_at(c, c->end - 1, 1, &last, &n, err);
+        if (status == MOE_OK && c->end > c->begin)
+            c->end -= *last == '\n';
+        *found = status == MOE_OK && c->end > c->begin;
     }
-    return false;
+    return status;
+}
+
+/* Reads the document at hand. The text is freed before it is taken anew: nothing is copied. */
+static int read_document(struct cutting *c, struct moe_err *err)
+{
+    uint64_t n = c->end - c->begin;
+    if (n > c->room) {
+        free(c->text);
+        c->room = 0;
+        c->text = n < SIZE_MAX ? malloc(n) : NULL;
+        if (!c->text)
+            return moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory: a document of %llu bytes",
+                            c->path, (unsigned long long)n);
+        c->room = n;
+    }
+    return moe_file_pread(c->fd, c->path, c->text, n, c->begin, err);
+}
+
+/* ---- What they take ---- */
+
+static uint64_t document_bytes(const struct moe_documents *d, uint64_t n, uint64_t longest_piece)
+{
+    uint64_t piece = longest_piece < n ? longest_piece : n;
+    uint64_t ids = d->max_tokens < n ? d->max_tokens : n + 1;
+    /* The list of ids doubles where it grows. */
+    return n + moe_tokenizer_memory(d->tokenizer, n, longest_piece) +
+           2 * (ids + piece) * sizeof(uint32_t);
+}
+
+static int survey_document(struct cutting *c, uint64_t may_hold, struct moe_documents_size *out,
+                           struct moe_err *err)
+{
+    const struct moe_documents *d = c->d;
+    uint64_t n = c->end - c->begin, bytes = document_bytes(d, n, UINT64_MAX);
+    struct moe_tokenizer_survey survey;
+    out->n++;
+    out->most_ids += d->max_tokens < n ? d->max_tokens : n + 1;
+    out->longest = n > out->longest ? n : out->longest;
+    if (bytes <= out->bytes)
+        return MOE_OK;
+    int status = MOE_OK;
+    if (n <= may_hold) {
+        status = read_document(c, err);
+        if (status == MOE_OK)
+            status = moe_tokenizer_look(d->tokenizer, c->text, n, d->max_tokens, &survey, err);
+        if (status == MOE_OK)
+            bytes = document_bytes(d, n, survey.longest_piece);
+    }
+    out->bytes = bytes > out->bytes ? bytes : out->bytes;
+    return status;
+}
+
+int moe_documents_survey(const struct moe_documents *d, const char *const *paths, uint32_t n_paths,
+                         uint64_t may_hold, struct moe_documents_size *out, struct moe_err *err)
+{
+    int status = MOE_OK;
+    *out = (struct moe_documents_size){.bytes = SMALL_BYTES};
+    for (uint32_t i = 0; i < n_paths && status == MOE_OK; i++) {
+        struct cutting c;
+        bool found = true;
+        status = cutting_open(&c, d, paths[i], err);
+        while (status == MOE_OK && found) {
+            status = next_document(&c, &found, err);
+            if (status == MOE_OK && found)
+                status = survey_document(&c, may_hold, out, err);
+            if (status == MOE_OK && moe_progress_stopped(d->progress))
+                status = moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
+        }
+        cutting_close(&c);
+    }
+    out->bytes += WINDOW;
+    return status;
+}
+
+/* ---- Reading ---- */
+
+/* The fingerprint so far, followed by the document's bytes. */
+static int chain(struct cutting *c, struct moe_hasher *hasher, uint64_t *fingerprint,
+                 struct moe_err *err)
+{
+    int status = MOE_OK;
+    moe_hasher_begin_after(hasher, *fingerprint);
+    for (uint64_t at = c->begin, n; at < c->end && status == MOE_OK; at += n) {
+        const char *text;
+        status = look_at(c, at, 1, &text, &n, err);
+        if (status == MOE_OK && n > c->end - at)
+            n = c->end - at;
+        if (status == MOE_OK)
+            moe_hasher_add(hasher, text, n);
+    }
+    *fingerprint = moe_hasher_end(hasher);
+    return status;
 }
 
 int moe_documents_count(const struct moe_documents *d, const char *path, uint64_t *n,
                         uint64_t *fingerprint, struct moe_err *err)
 {
-    struct cutting c = {0};
+    struct cutting c;
+    struct moe_hasher *hasher = moe_hasher_new();
+    bool found = true;
     int status = cutting_open(&c, d, path, err);
     *n = *fingerprint = 0;
-    while (status == MOE_OK && next_document(&c)) {
-        *fingerprint = moe_hash64_chain(*fingerprint, c.file.data + c.begin, c.end - c.begin);
-        ++*n;
-        if (moe_progress_stopped(d->progress))
+    if (status == MOE_OK && !hasher)
+        status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: a text's fingerprint");
+    while (status == MOE_OK && found) {
+        status = next_document(&c, &found, err);
+        if (status == MOE_OK && found)
+            status = chain(&c, hasher, fingerprint, err);
+        *n += found;
+        if (status == MOE_OK && moe_progress_stopped(d->progress))
             status = moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
     }
-    cutting_release(&c);
+    moe_hasher_free(hasher);
+    cutting_close(&c);
     return status;
 }
 
@@ -91,22 +249,28 @@ int moe_documents_each(const struct moe_documents *d, const char *path,
                        int (*fn)(void *ctx, const uint32_t *ids, uint64_t n, struct moe_err *err),
                        void *ctx, struct moe_err *err)
 {
-    struct cutting c = {0};
+    struct cutting c;
     struct moe_ids ids = {0};
+    bool found = true;
     int status = cutting_open(&c, d, path, err);
-    while (status == MOE_OK && next_document(&c)) {
+    while (status == MOE_OK && found) {
+        status = next_document(&c, &found, err);
+        if (status != MOE_OK || !found)
+            break;
+        status = read_document(&c, err);
         ids.n = 0;
-        status = moe_ids_push(&ids, c.eos, err);
         if (status == MOE_OK)
-            status = moe_tokenizer_encode(d->tokenizer, (const char *)c.file.data + c.begin,
-                                          c.end - c.begin, false, &ids, err);
+            status = moe_ids_push(&ids, c.eos, err);
+        if (status == MOE_OK)
+            status = moe_tokenizer_encode_start(d->tokenizer, c.text, c.end - c.begin,
+                                                d->max_tokens, &ids, err);
         if (status == MOE_OK)
             status = fn(ctx, ids.ids, ids.n < d->max_tokens ? ids.n : d->max_tokens, err);
-        moe_progress_report(d->progress, d->what, c.after, c.file.size);
+        moe_progress_report(d->progress, d->what, c.after, c.size);
         if (status == MOE_OK && moe_progress_stopped(d->progress))
             status = moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
     }
     moe_ids_release(&ids);
-    cutting_release(&c);
+    cutting_close(&c);
     return status;
 }

@@ -1,7 +1,10 @@
 /*
  * Texts as documents, separated by lines that hold only the end-of-text token's text. Each is
  * tokenized alone (its trailing newline before the separator belongs to the separator), prefixed
- * with end-of-text and cut to max_tokens.
+ * with end-of-text and cut to max_tokens: what follows them is left out.
+ *
+ * A file is read through a window, one document at a time is in memory, and of its ids only those
+ * that are wanted: a text takes what its longest document takes, which a survey says beforehand.
  */
 #ifndef MOE_STUDY_DOCUMENTS_H
 #define MOE_STUDY_DOCUMENTS_H
@@ -12,8 +15,6 @@
 #include "base/progress.h"
 #include "text/tokenizer.h"
 
-#define MOE_MAX_TEXT_BYTES (UINT64_C(4) << 30)
-
 struct moe_documents {
     const struct moe_tokenizer *tokenizer;
     uint32_t max_tokens; /* per document, the prefix included */
@@ -21,6 +22,19 @@ struct moe_documents {
     const struct moe_progress *progress;
 };
 
+/* What texts take in memory. */
+struct moe_documents_size {
+    uint64_t n;        /* documents that are not empty */
+    uint64_t most_ids; /* of all documents together, each cut to max_tokens: no more than so many */
+    uint64_t longest;  /* bytes of the longest */
+    uint64_t bytes;    /* to read any of them and encode it */
+};
+
+/* Looks at the documents of the files. One of more bytes than may_hold is not read whole: then
+ * `bytes` is the most that such a document can take. */
+int moe_documents_survey(const struct moe_documents *documents, const char *const *paths,
+                         uint32_t n_paths, uint64_t may_hold, struct moe_documents_size *out,
+                         struct moe_err *err);
 /* Counts the documents that moe_documents_each would give, without their ids; *fingerprint is of
  * their bytes, in order: 0 where there are none. */
 int moe_documents_count(const struct moe_documents *documents, const char *path, uint64_t *n,

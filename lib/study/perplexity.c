@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/file.h"
@@ -11,6 +12,8 @@
 #include "study/score.h"
 
 enum { DEFAULT_DOC_TOKENS = 256 };
+
+#define MAX_WINDOWS_BYTES (UINT64_C(4) << 30)
 
 struct scorer {
     struct moe_session *s;
@@ -71,35 +74,115 @@ static int score_document(void *ctx, const uint32_t *ids, uint64_t n, struct moe
     return score_text(ctx, ids, n, 1, err);
 }
 
+/* A whole file on its way through windows. */
+struct windows {
+    struct scorer *sc;
+    bool bos;
+    uint64_t n_bytes, done_bytes; /* of the text, and of the windows that are done */
+};
+
+/* Scores the windows that are complete, and removes them. */
+static int take_windows(void *ctx, struct moe_ids *ids, struct moe_err *err)
+{
+    struct windows *w = ctx;
+    struct scorer *sc = w->sc;
+    const struct moe_tokenizer *tok = sc->s->model->tokenizer;
+    uint32_t window = sc->options->window;
+    uint64_t i = 0;
+    int status = MOE_OK;
+    for (; i + window <= ids->n && status == MOE_OK; i += window) {
+        if (w->bos)
+            ids->ids[i] = (uint32_t)moe_tokenizer_bos(tok);
+        status = score_text(sc, ids->ids + i, window, window / 2 + 1, err);
+        for (uint32_t k = 0; k < window; k++) {
+            uint32_t length;
+            moe_tokenizer_bytes(tok, ids->ids[i + k], &length);
+            w->done_bytes += length;
+        }
+        moe_progress_report(sc->options->progress, "perplexity",
+                            w->done_bytes < w->n_bytes ? w->done_bytes : w->n_bytes, w->n_bytes);
+        if (status == MOE_OK && moe_progress_stopped(sc->options->progress))
+            status = moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
+    }
+    ids->n -= i;
+    memmove(ids->ids, ids->ids + i, ids->n * sizeof *ids->ids);
+    return status;
+}
+
 static int score_windows(struct scorer *sc, const char *path, const char *text, uint64_t n,
                          struct moe_err *err)
 {
     const struct moe_tokenizer *tok = sc->s->model->tokenizer;
     uint32_t window = sc->options->window;
-    bool bos = moe_tokenizer_adds_bos(tok) && moe_tokenizer_bos(tok) >= 0;
+    struct windows w = {
+        .sc = sc,
+        .bos = moe_tokenizer_adds_bos(tok) && moe_tokenizer_bos(tok) >= 0,
+        .n_bytes = n,
+    };
     struct moe_ids ids = {0};
-    int status = bos ? moe_ids_push(&ids, (uint32_t)moe_tokenizer_bos(tok), err) : MOE_OK;
+    if (window < 2 || window > sc->s->context)
+        return moe_fail(err, MOE_ERR_USAGE, "a window of %u tokens does not work: 2 to %u do",
+                        window, sc->s->context);
+    int status = w.bos ? moe_ids_push(&ids, (uint32_t)moe_tokenizer_bos(tok), err) : MOE_OK;
     if (status == MOE_OK)
-        status = moe_tokenizer_encode(tok, text, n, false, &ids, err);
-    if (status == MOE_OK && (window < 2 || window > sc->s->context))
-        status = moe_fail(err, MOE_ERR_USAGE, "a window of %u tokens does not work: 2 to %u do",
-                          window, sc->s->context);
-    if (status == MOE_OK && ids.n < window)
+        status = moe_tokenizer_encode_parts(tok, text, n, window, take_windows, &w, &ids, err);
+    if (status == MOE_OK && sc->n_documents == 0)
         status = moe_fail(err, MOE_ERR_FORMAT, "%s: %llu tokens are less than one window of %u",
                           path, (unsigned long long)ids.n, window);
-    for (uint64_t i = 0; i + window <= ids.n && status == MOE_OK; i += window) {
-        if (bos)
-            ids.ids[i] = (uint32_t)moe_tokenizer_bos(tok);
-        status = score_text(sc, ids.ids + i, window, window / 2 + 1, err);
-        moe_progress_report(sc->options->progress, "perplexity", i + window, ids.n);
-        if (status == MOE_OK && moe_progress_stopped(sc->options->progress))
-            status = moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
-    }
     moe_ids_release(&ids);
     return status;
 }
 
 /* ---- Entry ---- */
+
+static struct moe_documents documents_of(const struct moe_perplexity_options *options,
+                                         const struct moe_tokenizer *tok, uint32_t context)
+{
+    uint32_t limit = options->max_doc_tokens ? options->max_doc_tokens : DEFAULT_DOC_TOKENS;
+    return (struct moe_documents){
+        .tokenizer = tok,
+        .max_tokens = limit < context ? limit : context,
+        .what = "perplexity",
+        .progress = options->progress,
+    };
+}
+
+/* A file in windows is one text, and whole in memory. */
+static int survey_windows(const char *path, const struct moe_perplexity_options *options,
+                          const struct moe_tokenizer *tok, const struct moe_engine_room *room,
+                          uint64_t *bytes, struct moe_err *err)
+{
+    struct moe_tokenizer_survey survey = {.longest_piece = UINT64_MAX};
+    struct moe_buf text = {0};
+    uint64_t n = 0;
+    int fd = moe_file_open(path, &n, err), status = fd < 0 ? fd : MOE_OK;
+    if (fd >= 0)
+        close(fd);
+    if (status == MOE_OK && n <= room->may_hold) {
+        status = moe_file_read_all(path, MAX_WINDOWS_BYTES, &text, err);
+        if (status == MOE_OK)
+            status = moe_tokenizer_look(tok, (const char *)text.data, text.size, UINT64_MAX,
+                                        &survey, err);
+        moe_buf_release(&text);
+    }
+    uint64_t piece = survey.longest_piece < n ? survey.longest_piece : n;
+    *bytes = n + moe_tokenizer_memory(tok, n, survey.longest_piece) +
+             2 * (options->window + piece) * sizeof(uint32_t);
+    return status;
+}
+
+int moe_perplexity_survey(const char *path, const struct moe_perplexity_options *options,
+                          const struct moe_model *model, const struct moe_engine_room *room,
+                          uint64_t *bytes, struct moe_err *err)
+{
+    const struct moe_documents documents = documents_of(options, model->tokenizer, room->context);
+    struct moe_documents_size size;
+    if (options->window)
+        return survey_windows(path, options, model->tokenizer, room, bytes, err);
+    int status = moe_documents_survey(&documents, &path, 1, room->may_hold, &size, err);
+    *bytes = size.bytes;
+    return status;
+}
 
 static int open_scorer(struct scorer *sc, struct moe_err *err)
 {
@@ -119,17 +202,12 @@ int moe_perplexity(struct moe_session *s, const char *path,
     struct moe_buf text = {0};
     int status = open_scorer(&sc, err);
     if (status == MOE_OK && options->window) {
-        status = moe_file_read_all(path, MOE_MAX_TEXT_BYTES, &text, err);
+        status = moe_file_read_all(path, MAX_WINDOWS_BYTES, &text, err);
         if (status == MOE_OK)
             status = score_windows(&sc, path, (const char *)text.data, text.size, err);
     } else if (status == MOE_OK) {
-        uint32_t limit = options->max_doc_tokens ? options->max_doc_tokens : DEFAULT_DOC_TOKENS;
-        const struct moe_documents documents = {
-            .tokenizer = s->model->tokenizer,
-            .max_tokens = limit < s->context ? limit : s->context,
-            .what = "perplexity",
-            .progress = options->progress,
-        };
+        const struct moe_documents documents =
+            documents_of(options, s->model->tokenizer, s->context);
         status = moe_documents_each(&documents, path, score_document, &sc, err);
     }
     if (status == MOE_OK && sc.n_tokens == 0)

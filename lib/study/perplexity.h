@@ -8,7 +8,7 @@
 
 #include "base/err.h"
 #include "base/progress.h"
-#include "run/session.h"
+#include "engine/engine.h"
 
 struct moe_perplexity_options {
     uint32_t max_doc_tokens; /* per document, end-of-text prefix included; default 256 */
@@ -21,6 +21,11 @@ struct moe_perplexity_options {
     void (*token)(void *ctx, double nats, uint32_t best);
     void *ctx;
 };
+
+/* Looks at the file (engine.h, survey): *bytes that scoring it takes beside a session. */
+int moe_perplexity_survey(const char *path, const struct moe_perplexity_options *options,
+                          const struct moe_model *model, const struct moe_engine_room *room,
+                          uint64_t *bytes, struct moe_err *err);
 
 struct moe_perplexity {
     double nll;           /* mean nats per predicted token */

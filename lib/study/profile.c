@@ -1,3 +1,7 @@
+/*
+ * Profiling. Over 400 lines: what documents, statistics and trace hold is saved, resumed and ended
+ * together.
+ */
 #include "study/profile.h"
 
 #include <inttypes.h>
@@ -10,8 +14,17 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/mem.h"
+#include "base/text.h"
 #include "study/documents.h"
 #include "study/probe.h"
+
+enum {
+    /* Of the tables of paths: a share of the budget is theirs, and so much in any case. */
+    PATHS_SHARE = 4,
+    PATHS_BYTES = 64 << 20,
+
+    YAML_BYTES = 24, /* of a byte of a partial file while it is read: a node for a short number */
+};
 
 struct profiling {
     const struct moe_profile_options *options;
@@ -51,6 +64,21 @@ static int save(struct profiling *p, struct moe_err *err)
     return status;
 }
 
+/* Before anything of the document is counted: the statistics stay whole. */
+static int check_paths(const struct profiling *p, uint64_t n, struct moe_err *err)
+{
+    uint64_t needed = moe_statistics_paths_bytes_with(p->statistics, n);
+    char now[32];
+    if (needed <= p->options->paths_bytes)
+        return MOE_OK;
+    return moe_fail(
+        err, MOE_ERR_LIMIT,
+        "after %" PRIu64 " documents the tables of paths outgrow the %s that the budget "
+        "leaves them: --resume with --memory %" PRIu64 "M (or profile fewer texts)",
+        p->statistics->totals[MOE_TOTAL_DOCUMENTS], moe_format_bytes(p->options->paths_bytes, now),
+        (2 * PATHS_SHARE * needed + (1 << 20) - 1) >> 20);
+}
+
 static int profile_document(void *ctx, const uint32_t *ids, uint64_t n, struct moe_err *err)
 {
     struct profiling *p = ctx;
@@ -64,8 +92,11 @@ static int profile_document(void *ctx, const uint32_t *ids, uint64_t n, struct m
                             p->options->partial);
         return MOE_OK;
     }
+    int status = check_paths(p, n, err);
+    if (status != MOE_OK)
+        return status;
     p->whole = false;
-    int status = moe_probe_document(p->probe, ids, (uint32_t)n, err);
+    status = moe_probe_document(p->probe, ids, (uint32_t)n, err);
     p->whole = status == MOE_OK;
     if (status == MOE_OK && p->options->partial && moe_saving_due(&p->saving, moe_seconds()))
         status = save(p, err);
@@ -300,6 +331,38 @@ static struct moe_statistics_shape shape_of(const struct moe_model *model,
     return shape;
 }
 
+int moe_profile_survey(struct moe_profile_options *o, const struct moe_model *model,
+                       const struct moe_engine_room *room, struct moe_err *err)
+{
+    const struct moe_statistics_shape shape = shape_of(model, o);
+    const struct moe_documents documents = {
+        .tokenizer = model->tokenizer, .max_tokens = o->max_tokens, .progress = o->progress};
+    struct moe_documents_size size;
+    if (shape.n_layers == 0)
+        return MOE_OK;
+    int status = moe_documents_survey(&documents, o->texts, o->n_texts, room->may_hold, &size, err);
+    uint64_t most = room->total / PATHS_SHARE;
+    most = most > PATHS_BYTES ? most : PATHS_BYTES;
+    o->text_bytes = size.bytes;
+    o->paths_bytes = moe_statistics_paths_bytes(&shape, size.most_ids);
+    o->paths_bytes = o->paths_bytes < most ? o->paths_bytes : most;
+    return status;
+}
+
+/* What reading the partial file takes. */
+static uint64_t resume_bytes(const struct moe_profile_options *o)
+{
+    struct moe_err ignored;
+    uint64_t size = 0;
+    int fd = o->resume && o->partial && moe_path_exists(o->partial)
+                 ? moe_file_open(o->partial, &size, &ignored)
+                 : -1;
+    if (fd < 0)
+        return 0;
+    close(fd);
+    return size * YAML_BYTES;
+}
+
 uint64_t moe_profile_bytes(const struct moe_profile_options *o, const struct moe_model *model,
                            uint32_t batch)
 {
@@ -307,7 +370,8 @@ uint64_t moe_profile_bytes(const struct moe_profile_options *o, const struct moe
     struct moe_trace_shape trace = trace_shape_of(model, o->trace_keep);
     if (shape.n_layers == 0) /* without experts there is nothing to profile */
         return 0;
-    return moe_statistics_bytes(&shape) + moe_probe_bytes(&model->config, batch) +
+    return moe_statistics_bytes(&shape) + moe_probe_bytes(&model->config, batch) + o->text_bytes +
+           o->paths_bytes + resume_bytes(o) +
            (o->trace ? moe_trace_writer_bytes(&trace, batch) : 0);
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/err.h"
 #include "base/progress.h"
+#include "engine/engine.h"
 #include "record/statistics.h"
 #include "record/trace.h"
 #include "run/session.h"
@@ -25,10 +26,17 @@ struct moe_profile_options {
     uint32_t trace_keep;                 /* scores kept in it, see MOE_TRACE_KEEP_ENOUGH */
     bool resume;                         /* go on from `partial` where it exists */
     const struct moe_progress *progress; /* may be NULL */
+
+    /* Set by moe_profile_survey. */
+    uint64_t text_bytes;  /* of the longest document */
+    uint64_t paths_bytes; /* the most that the tables of paths may take */
 };
 
-/* Bytes that profiling takes beside a session of this batch: statistics, probe, trace. Their tables
- * of paths grow with the text and are not counted. */
+/* Looks at the texts (engine.h, survey). Tables of paths grow with them: what they can take at most
+ * is counted, but no more than a quarter of the budget. */
+int moe_profile_survey(struct moe_profile_options *options, const struct moe_model *model,
+                       const struct moe_engine_room *room, struct moe_err *err);
+/* Bytes that profiling takes beside a session of this batch: statistics, probe, trace, texts. */
 uint64_t moe_profile_bytes(const struct moe_profile_options *options, const struct moe_model *model,
                            uint32_t batch);
 /* Runs the documents through the session and counts; the session's observer is replaced meanwhile.
@@ -37,7 +45,8 @@ uint64_t moe_profile_bytes(const struct moe_profile_options *options, const stru
  * removes it when what it makes of *out is in its place. The trace grows in TRACE.part beside TRACE
  * and is saved just before the statistics, so that a run that was killed at any moment goes on from
  * both files; it is renamed when all is counted. MOE_ERR_USAGE: the texts, settings or model are
- * not those that the partial file was made with. */
+ * not those that the partial file was made with. MOE_ERR_LIMIT: the tables of paths outgrow
+ * paths_bytes; what was counted is in the partial file. */
 int moe_profile_texts(struct moe_session *session, const struct moe_profile_options *options,
                       struct moe_statistics **out, struct moe_err *err);
 

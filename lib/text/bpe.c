@@ -8,6 +8,10 @@
 enum {
     /* Up to this many ids a scan for the lowest rank beats a heap: a word has about five. */
     SMALL_PIECE = 32,
+    N_LINKS = 3, /* of a place */
+    /* Every place but the last enters the heap once; every merge takes a key out and puts at most
+     * two in, and there are fewer merges than places. */
+    N_KEYS = 2,
 };
 
 #define NO_RANK UINT32_MAX /* also "no place" in the links */
@@ -74,14 +78,18 @@ void moe_bpe_scratch_release(struct moe_bpe_scratch *scratch)
     *scratch = (struct moe_bpe_scratch){0};
 }
 
+uint64_t moe_bpe_scratch_bytes(uint64_t n)
+{
+    return n > SMALL_PIECE ? n * (N_LINKS * sizeof(uint32_t) + N_KEYS * sizeof(uint64_t)) : 0;
+}
+
 static int scratch_grow(struct moe_bpe_scratch *scratch, uint64_t n, struct moe_err *err)
 {
     if (n <= scratch->room)
         return MOE_OK;
     moe_bpe_scratch_release(scratch);
-    /* Every place enters the heap once, and every merge at most two more. */
-    scratch->links = moe_alloc(n, 3 * sizeof *scratch->links, err);
-    scratch->heap = moe_alloc(n, 3 * sizeof *scratch->heap, err);
+    scratch->links = moe_alloc(n, N_LINKS * sizeof *scratch->links, err);
+    scratch->heap = moe_alloc(n, N_KEYS * sizeof *scratch->heap, err);
     if (!scratch->links || !scratch->heap) {
         moe_bpe_scratch_release(scratch);
         return MOE_ERR_MEMORY;

@@ -37,6 +37,8 @@ struct moe_bpe_scratch {
     uint64_t room;   /* places both have room for */
 };
 void moe_bpe_scratch_release(struct moe_bpe_scratch *scratch);
+/* Bytes of it for pieces of at most n ids. */
+uint64_t moe_bpe_scratch_bytes(uint64_t n);
 
 /* Merges ids[0..*n) in place and sets *n to the number left. */
 int moe_bpe_merge(const struct moe_bpe *bpe, struct moe_bpe_scratch *scratch, uint32_t *ids,

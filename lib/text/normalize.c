@@ -48,6 +48,39 @@ static void replace(const struct moe_step *step, const char *text, uint64_t n, s
     }
 }
 
+uint64_t moe_steps_memory(const struct moe_steps *steps, uint64_t *n)
+{
+    enum {
+        DECOMPOSED = 8,
+        COMPOSED = 3
+    }; /* bytes of a byte: UTF-32 of a canonical decomposition */
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < steps->n; i++) {
+        const struct moe_step *step = &steps->steps[i];
+        switch (step->kind) {
+        case MOE_STEP_NFC:
+            bytes += DECOMPOSED * *n;
+            *n *= COMPOSED;
+            break;
+        case MOE_STEP_REPLACE: /* the text replaced is not empty */
+            if (step->other.size > step->text.size)
+                *n = (*n / step->text.size + 1) * step->other.size;
+            break;
+        case MOE_STEP_METASPACE:
+            *n = (*n + 1) * strlen(MOE_METASPACE);
+            break;
+        case MOE_STEP_PREPEND:
+        case MOE_STEP_PREFIX_SPACE:
+            *n += step->text.size + 1;
+            break;
+        default:
+            continue; /* pieces lie in the text */
+        }
+        bytes += moe_buf_room(*n);
+    }
+    return bytes;
+}
+
 int moe_normalize(const struct moe_steps *steps, const char *text, uint64_t n, struct moe_buf *out,
                   const char **result, uint64_t *result_n, struct moe_err *err)
 {

@@ -344,9 +344,9 @@ int moe_ids_reserve(struct moe_ids *ids, uint64_t n, struct moe_err *err)
 {
     if (n <= ids->room - ids->n)
         return MOE_OK;
-    uint64_t room = ids->room ? ids->room : 32;
-    while (room - ids->n < n && room < UINT64_MAX / 16)
-        room *= 2;
+    uint64_t room = ids->room ? 2 * ids->room : 32;
+    if (room - ids->n < n) /* what is reserved at once is taken exactly */
+        room = ids->n + n;
     uint32_t *grown = realloc(ids->ids, room * sizeof *grown);
     if (!grown)
         return moe_fail(err, MOE_ERR_MEMORY, "out of memory: %llu token ids",

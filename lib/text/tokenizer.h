@@ -55,6 +55,33 @@ int moe_ids_reserve(struct moe_ids *ids, uint64_t n, struct moe_err *err);
 int moe_tokenizer_encode(const struct moe_tokenizer *tok, const char *text, uint64_t n,
                          bool parse_special, struct moe_ids *out, struct moe_err *err);
 
+/*
+ * A text that is too long to hold all its ids. Ids are final piece by piece, so those of the text's
+ * beginning are there long before its end is looked at.
+ */
+enum { MOE_TOKENIZER_ENOUGH = 1 }; /* what a `take` returns to leave the rest of the text */
+
+/* As moe_tokenizer_encode without special tokens, but calls `take` whenever `out` holds `enough`
+ * ids or more; it may remove some. What is left in the end is in `out`, also where it fails. */
+int moe_tokenizer_encode_parts(const struct moe_tokenizer *tok, const char *text, uint64_t n,
+                               uint64_t enough,
+                               int (*take)(void *ctx, struct moe_ids *ids, struct moe_err *err),
+                               void *ctx, struct moe_ids *out, struct moe_err *err);
+/* ... but stops when `enough` or more have been appended: they begin as those of the whole do. */
+int moe_tokenizer_encode_start(const struct moe_tokenizer *tok, const char *text, uint64_t n,
+                               uint64_t enough, struct moe_ids *out, struct moe_err *err);
+
+/* What a text is like, without its ids being made. */
+struct moe_tokenizer_survey {
+    uint64_t least_ids;     /* it has so many at least, or `enough` */
+    uint64_t longest_piece; /* bytes, of those with which moe_tokenizer_encode_start would stop */
+};
+int moe_tokenizer_look(const struct moe_tokenizer *tok, const char *text, uint64_t n,
+                       uint64_t enough, struct moe_tokenizer_survey *out, struct moe_err *err);
+/* Bytes that encoding n bytes takes at most beside them and their ids, with such a longest piece
+ * (UINT64_MAX: not known). */
+uint64_t moe_tokenizer_memory(const struct moe_tokenizer *tok, uint64_t n, uint64_t longest_piece);
+
 /* A range of bytes of a text. */
 struct moe_span {
     uint64_t at, n;

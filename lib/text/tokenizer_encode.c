@@ -2,6 +2,8 @@
  * Text to ids. Added tokens are cut out, the text between them goes through the normalizer and the
  * pre-tokenizer, and every piece is merged. Bytes that are not UTF-8 are pieces of their own: the
  * normalizer and the patterns only get valid text.
+ *
+ * Over 400 lines: the state of one encoding runs through all of it.
  */
 #include <string.h>
 
@@ -15,6 +17,10 @@ struct encoder {
     const struct moe_span *words;
     uint64_t n_words, next_word; /* next_word: the first that does not end before here */
     struct moe_ids *out;
+    uint64_t enough; /* ids in `out` with which `take` is called */
+    int (*take)(void *ctx, struct moe_ids *ids, struct moe_err *err);
+    void *ctx;
+    struct moe_tokenizer_survey *survey; /* not NULL: nothing is merged, only measured */
     struct moe_bpe_scratch scratch;
     struct moe_pretokenizer pre;
     struct moe_buf normal;
@@ -112,6 +118,30 @@ static uint64_t word_length(const char *text, uint64_t n)
     return at;
 }
 
+/* What has been pushed is final: hands it on where there is enough of it. */
+static int pushed(struct encoder *e, struct moe_err *err)
+{
+    uint64_t n = e->survey ? e->survey->least_ids : e->out->n;
+    return n < e->enough ? MOE_OK : e->take(e->ctx, e->out, err);
+}
+
+static int push(struct encoder *e, uint32_t id, struct moe_err *err)
+{
+    int status = MOE_OK;
+    if (e->survey)
+        e->survey->least_ids++;
+    else
+        status = moe_ids_push(e->out, id, err);
+    return status == MOE_OK ? pushed(e, err) : status;
+}
+
+/* Of each piece that is merged there is one id at least. */
+static void survey_piece(struct moe_tokenizer_survey *survey, uint64_t n)
+{
+    survey->least_ids++;
+    survey->longest_piece = n > survey->longest_piece ? n : survey->longest_piece;
+}
+
 static int add_piece(void *ctx, const char *piece, uint64_t n, struct moe_err *err)
 {
     struct encoder *e = ctx;
@@ -120,11 +150,16 @@ static int add_piece(void *ctx, const char *piece, uint64_t n, struct moe_err *e
     if (tok->flags & MOE_TOKENIZER_IGNORE_MERGES) {
         uint32_t id = moe_tokenizer_lookup(tok, piece, n);
         if (id != MOE_NO_TOKEN && !(tok->token_flags[id] & (MOE_TOKEN_SPECIAL | MOE_TOKEN_BYTE)))
-            return moe_ids_push(e->out, id, err);
+            return push(e, id, err);
     }
     for (uint64_t at = 0, length; at < n && status == MOE_OK; at += length) {
         length = tok->words_apart ? word_length(piece + at, n - at) : n;
-        status = merge_piece(e, piece + at, length, err);
+        if (e->survey)
+            survey_piece(e->survey, length);
+        else
+            status = merge_piece(e, piece + at, length, err);
+        if (status == MOE_OK)
+            status = pushed(e, err);
     }
     return status;
 }
@@ -235,7 +270,7 @@ static int cut_added(struct encoder *e, int level, const char *text, uint64_t n,
         if (start > done)
             status = rest(e, text + done, start - done, err);
         if (status == MOE_OK)
-            status = moe_ids_push(e->out, token->id, err);
+            status = push(e, token->id, err);
         e->at_start = false;
         done = at = end;
     }
@@ -313,9 +348,12 @@ static int encode(struct encoder *e, uint64_t n, struct moe_err *err)
     e->pre.steps = &e->tok->pre_tokenizer;
     e->pre.emit = add_piece;
     e->pre.ctx = e;
-    uint64_t before = e->out->n;
+    e->enough = e->take ? e->enough : UINT64_MAX;
+    uint64_t before = e->out ? e->out->n : 0;
     int status = cut_added(e, 0, e->text, n, err);
-    if (status != MOE_OK)
+    if (status == MOE_TOKENIZER_ENOUGH)
+        status = MOE_OK;
+    if (status != MOE_OK && !e->take)
         e->out->n = before;
     moe_pretokenizer_release(&e->pre);
     moe_bpe_scratch_release(&e->scratch);
@@ -337,4 +375,45 @@ int moe_tokenizer_encode_chat(const struct moe_tokenizer *tok, const char *text,
     struct encoder e = {
         .tok = tok, .special = true, .text = text, .words = words, .n_words = n_words, .out = out};
     return encode(&e, n, err);
+}
+
+/* ---- Parts of a text ---- */
+
+int moe_tokenizer_encode_parts(const struct moe_tokenizer *tok, const char *text, uint64_t n,
+                               uint64_t enough,
+                               int (*take)(void *ctx, struct moe_ids *ids, struct moe_err *err),
+                               void *ctx, struct moe_ids *out, struct moe_err *err)
+{
+    struct encoder e = {
+        .tok = tok, .text = text, .out = out, .enough = enough, .take = take, .ctx = ctx};
+    return encode(&e, n, err);
+}
+
+static int stop(void *ctx, struct moe_ids *ids, struct moe_err *err)
+{
+    (void)ctx, (void)ids, (void)err;
+    return MOE_TOKENIZER_ENOUGH;
+}
+
+int moe_tokenizer_encode_start(const struct moe_tokenizer *tok, const char *text, uint64_t n,
+                               uint64_t enough, struct moe_ids *out, struct moe_err *err)
+{
+    return moe_tokenizer_encode_parts(tok, text, n, out->n + enough, stop, NULL, out, err);
+}
+
+int moe_tokenizer_look(const struct moe_tokenizer *tok, const char *text, uint64_t n,
+                       uint64_t enough, struct moe_tokenizer_survey *out, struct moe_err *err)
+{
+    struct encoder e = {.tok = tok, .text = text, .enough = enough, .take = stop, .survey = out};
+    *out = (struct moe_tokenizer_survey){0};
+    return encode(&e, n, err);
+}
+
+uint64_t moe_tokenizer_memory(const struct moe_tokenizer *tok, uint64_t n, uint64_t longest_piece)
+{
+    uint64_t most = n;
+    uint64_t copies = moe_steps_memory(&tok->normalizer, &most);
+    copies += moe_steps_memory(&tok->pre_tokenizer, &most);
+    uint64_t piece = longest_piece < most ? longest_piece : most;
+    return copies + moe_bpe_scratch_bytes(piece);
 }

@@ -70,6 +70,10 @@ void moe_steps_release(struct moe_steps *steps);
  * patterns. */
 int moe_steps_prepare(struct moe_steps *steps, bool normalizer, struct moe_err *err);
 
+/* Bytes that the steps take at most for a text of *n bytes beside the text; *n becomes the most
+ * that it may have after them. */
+uint64_t moe_steps_memory(const struct moe_steps *steps, uint64_t *n);
+
 /* Applies the normalizer to n bytes. *result is either the text itself or lies in `out`. */
 int moe_normalize(const struct moe_steps *steps, const char *text, uint64_t n, struct moe_buf *out,
                   const char **result, uint64_t *result_n, struct moe_err *err);

@@ -9,11 +9,11 @@
 
 #define FIXTURES "tests/fixtures/tokenizers" /* made by tests/fixtures/make_tokenizers.py */
 
-static inline struct moe_tokenizer *read_hf(const char *dir)
+static inline struct moe_tokenizer *read_hf(const char *from)
 {
     struct moe_tokenizer *tok = NULL;
     struct moe_err err = {0};
-    assert_ok(moe_tokenizer_read_hf(&tok, dir, &err), &err);
+    assert_ok(moe_tokenizer_read_hf(&tok, from, &err), &err);
     return tok;
 }
 
