@@ -11,6 +11,8 @@
 #include "record/device.h"
 
 enum { MAX_FILE_BYTES = 1 << 20, MAX_COUNT = 1 << 24 };
+/* Of any figure: bytes of which a whole number of 64 bits can be made. */
+#define MAX_FIGURE 1e18
 
 /* ---- Figures ---- */
 
@@ -51,6 +53,8 @@ static int read_figure(struct moe_record_reader *r, struct moe_yaml_node *node,
     if (status == MOE_OK && f->value <= 0)
         status = moe_yaml_fail(r->doc, node, r->err,
                                "'%s' must be above zero (leave out what is not known)", key);
+    if (status == MOE_OK && (f->value > MAX_FIGURE || f->max > MAX_FIGURE))
+        status = moe_yaml_fail(r->doc, node, r->err, "'%s' must not be above %g", key, MAX_FIGURE);
     return status;
 }
 

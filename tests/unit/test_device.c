@@ -225,6 +225,10 @@ static void damage_is_named(void **state)
     refused(HEAD "host: {cores: {value: 4, mean: 1}}\n", MOE_ERR_FORMAT, "unknown key 'mean'");
     refused(HEAD "host: {cores: 0}\n", MOE_ERR_FORMAT, "'cores' must be above zero");
     refused(HEAD "host: {cores: -4}\n", MOE_ERR_FORMAT, "'cores' must be above zero");
+    refused(HEAD "host: {memory_bytes: 18446744073709551616}\n", MOE_ERR_FORMAT,
+            "'memory_bytes' must not be above 1e+18");
+    refused(HEAD "host: {memory_bytes: {value: 1, min: 1, max: 1e19, runs: 2}}\n", MOE_ERR_FORMAT,
+            "'memory_bytes' must not be above 1e+18");
     refused(HEAD "host: {cores: inf}\n", MOE_ERR_FORMAT, "'cores' must be a number");
     refused(HEAD "host: {cores: 1e999}\n", MOE_ERR_FORMAT, "'cores' must be a number");
     refused(HEAD "host: {cores: [4]}\n", MOE_ERR_FORMAT, "'value' is missing");
