@@ -173,7 +173,8 @@ static int bad_getattr(const char *path, struct stat *st, struct fuse_file_info 
     struct control c = read_control();
     if (c.value[GONE] > 0)
         return -ENODEV;
-    if (fstatat(root, below(path), st, AT_SYMLINK_NOFOLLOW) != 0)
+    int got = info ? fstat((int)info->fh, st) : fstatat(root, below(path), st, AT_SYMLINK_NOFOLLOW);
+    if (got != 0)
         return -errno;
     if (c.value[RESTLESS] > 0)
         clock_gettime(CLOCK_REALTIME, &st->st_mtim);
@@ -253,7 +254,7 @@ static void *bad_init(struct fuse_conn_info *connection, struct fuse_config *con
 {
     config->intr = 1; /* a reader that is killed need not wait for its read */
     config->attr_timeout = config->entry_timeout = 0;
-    config->hard_remove = 1;
+    config->hard_remove = config->nullpath_ok = 1; /* open files are known by their descriptors */
     return NULL;
 }
 
