@@ -350,6 +350,11 @@ static void test_errors(void **state)
     char text[64];
     assert_true(strlen(moe_errno_text(ENOENT, text, sizeof text)) > 0);
     assert_true(strlen(moe_errno_text(123456, text, sizeof text)) > 0);
+    moe_fail(&err, MOE_ERR_IO, "/proc/self/fd/3: cannot write");
+    moe_err_rename(&err, "/proc/self/fd/4", "out");
+    assert_string_equal(err.text, "/proc/self/fd/3: cannot write");
+    moe_err_rename(&err, "/proc/self/fd/3", "out");
+    assert_string_equal(err.text, "out: cannot write");
 }
 
 /* ---- Files ---- */
