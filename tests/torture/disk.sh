@@ -47,6 +47,7 @@ remove_disk() {
     wait "$disk" 2>/dev/null
 }
 trap 'remove_disk; rm -rf "$tmp"' EXIT
+trap 'exit 1' INT TERM HUP # a mount must not remain
 insert_disk
 check "the disk is there" [ -e "$tmp/bad/two.moe" ]
 
