@@ -163,9 +163,13 @@ static int write_directory(struct moe_pack_writer *w, uint8_t *header, struct mo
     for (uint32_t id = 1; id <= PACK_N_IDS && status == MOE_OK; id++) {
         const struct moe_buf *b = id <= MOE_PACK_N_SECTIONS ? &w->sections[id - 1]
                                                             : &tables[id - MOE_PACK_N_SECTIONS - 1];
-        if (b->failed || b->size > PACK_MAX_SECTION_BYTES)
-            status = moe_fail(err, MOE_ERR_MEMORY, "%s: the directory does not fit into memory",
-                              w->file.path);
+        if (b->failed)
+            status =
+                moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory: the directory", w->file.path);
+        else if (b->size > PACK_MAX_SECTION_BYTES)
+            status = moe_fail(err, MOE_ERR_LIMIT,
+                              "%s: a section would have %" PRIu64 " bytes, more than %" PRIu64,
+                              w->file.path, b->size, (uint64_t)PACK_MAX_SECTION_BYTES);
         uint8_t *entry = header + PACK_TABLE_AT + (id - 1) * PACK_SECTION_ENTRY_BYTES;
         moe_put_u32(entry, id);
         moe_put_u64(entry + 8, b->size ? w->at : 0);

@@ -107,9 +107,11 @@ static int next_event(struct reader *r, yaml_event_t *event)
     if (yaml_parser_parse(&r->parser, event))
         return MOE_OK;
     const yaml_parser_t *p = &r->parser;
-    return moe_fail(r->err, p->error == YAML_MEMORY_ERROR ? MOE_ERR_MEMORY : MOE_ERR_FORMAT,
-                    "%s: line %zu column %zu: %s", r->doc->name, p->problem_mark.line + 1,
-                    p->problem_mark.column + 1, p->problem ? p->problem : "not YAML");
+    if (p->error == YAML_MEMORY_ERROR)
+        return moe_fail(r->err, MOE_ERR_MEMORY, "%s: out of memory", r->doc->name);
+    return moe_fail(r->err, MOE_ERR_FORMAT, "%s: line %zu column %zu: %s", r->doc->name,
+                    p->problem_mark.line + 1, p->problem_mark.column + 1,
+                    p->problem ? p->problem : "not YAML");
 }
 
 static int refuse_decorations(struct reader *r, const struct moe_yaml_node *node,

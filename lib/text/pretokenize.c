@@ -89,6 +89,10 @@ static int compile(struct moe_step *step, struct moe_err *err)
         step->counted = pcre2_compile(pattern.data, (PCRE2_SIZE)pattern.size,
                                       options | PCRE2_AUTO_CALLOUT, &code, &offset, context);
     if (!step->code || (!step->counted && !literal)) {
+        if (code == PCRE2_ERROR_HEAP_FAILED) {
+            status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: split pattern '%.100s'", text);
+            goto out;
+        }
         char why[128];
         pcre2_get_error_message(code, (PCRE2_UCHAR *)why, sizeof why);
         status = moe_fail(err, MOE_ERR_UNSUPPORTED, "split pattern '%.100s': %s", text, why);
