@@ -28,8 +28,7 @@ static int do_stats(struct console *c, const char *arg, struct moe_err *err)
     struct moe_stats total = *c->r->total;
     moe_engine_finish_stats(c->r->engine, &total);
     moe_show_run(&total, &text);
-    if (!text.failed)
-        fputs((const char *)text.data, stderr);
+    fputs(text.failed ? "out of memory\n" : (const char *)text.data, stderr);
     moe_buf_release(&text);
     return 0;
 }
@@ -62,21 +61,18 @@ static int do_strategy(struct console *c, const char *arg, struct moe_err *err)
     const struct moe_engine *e = c->r->engine;
     if (*arg)
         console_tell(c, "the strategy is fixed when moe-run starts (--strategy)");
-    struct moe_buf parts = {0}, exactness = {0};
-    moe_strategy_describe(&e->strategy, &parts);
+    struct moe_buf exactness = {0};
     print_line(e->strategy.name);
     print_line(e->strategy.describe);
-    if (!e->strategy.resident && !parts.failed)
-        print_line((const char *)parts.data);
+    if (!e->strategy.resident)
+        print_line(e->parts);
     if (e->fallback)
         print_line(e->fallback);
     if (moe_strategy_boundary_from(&e->strategy))
         fprintf(stderr, "shallow:%u (%s)\n", e->strategy.boundary,
                 moe_strategy_boundary_from(&e->strategy));
     moe_explain_exactness(&e->exactness, &exactness);
-    if (!exactness.failed)
-        print_line((const char *)exactness.data);
-    moe_buf_release(&parts);
+    print_line(exactness.failed ? "out of memory" : (const char *)exactness.data);
     moe_buf_release(&exactness);
     return 0;
 }
@@ -87,7 +83,9 @@ static int do_memory(struct console *c, const char *arg, struct moe_err *err)
     char peak[32];
     moe_budget_write_text(&c->r->engine->budget, &text);
     fprintf(stderr, "%s         %llu tokens of context in use, peak of the process %s\n",
-            text.failed || !text.data ? "" : (const char *)text.data,
+            text.failed ? "out of memory\n"
+            : text.data ? (const char *)text.data
+                        : "",
             (unsigned long long)c->r->conversation->history.n,
             moe_format_bytes(moe_peak_rss_bytes(), peak));
     moe_buf_release(&text);

@@ -38,6 +38,17 @@ static int open_gpu(struct moe_engine *e, const struct moe_engine_options *o, st
                : status;
 }
 
+static int describe_strategy(struct moe_engine *e, struct moe_err *err)
+{
+    struct moe_buf parts = {0};
+    moe_strategy_describe(&e->strategy, &parts);
+    int status = parts.failed ? moe_fail(err, MOE_ERR_MEMORY, "out of memory") : MOE_OK;
+    if (status == MOE_OK && parts.data)
+        snprintf(e->parts, sizeof e->parts, "%s", (const char *)parts.data);
+    moe_buf_release(&parts);
+    return status;
+}
+
 static int decide_split(struct moe_engine *e, struct moe_split *split,
                         const struct moe_engine_options *o, struct moe_err *err)
 {
@@ -50,7 +61,7 @@ static int decide_split(struct moe_engine *e, struct moe_split *split,
     e->memory_named = split->memory_named;
     if (status == MOE_OK && e->gpu)
         moe_gpu_set_budget(e->gpu, split->budget.gpu.total);
-    return status;
+    return status == MOE_OK ? describe_strategy(e, err) : status;
 }
 
 static int open_experts(struct moe_engine *e, struct moe_cache_options *cache,
@@ -170,11 +181,8 @@ void moe_engine_finish_stats(const struct moe_engine *e, struct moe_stats *stats
 {
     char part[MOE_PART_TEXT_BYTES];
     const struct moe_strategy *s = &e->strategy;
-    struct moe_buf parts = {0};
-    moe_strategy_describe(s, &parts);
     snprintf(stats->strategy, sizeof stats->strategy, "%s", s->name);
-    snprintf(stats->parts, sizeof stats->parts, "%s", parts.failed ? "" : (char *)parts.data);
-    moe_buf_release(&parts);
+    snprintf(stats->parts, sizeof stats->parts, "%s", e->parts);
     snprintf(stats->cache, sizeof stats->cache, "%s", s->cache ? s->cache->name : "none");
     moe_strategy_part_text(s, MOE_PART_ALLOC, part);
     snprintf(stats->alloc, sizeof stats->alloc, "%.31s", s->cache ? part : "none");

@@ -114,6 +114,7 @@ struct moe_engine {
     struct moe_budget budget;
     bool memory_named;              /* the user or a plan named the budget */
     struct moe_strategy strategy;   /* as it runs: settled, resolved for this pack and device */
+    char parts[512];                /* its parts, in the words of their options */
     const char *fallback;           /* which of its parts is replaced, and why; NULL: none */
     bool exact_required;            /* options.exact */
     struct moe_exactness exactness; /* of the strategy as it runs */

@@ -72,26 +72,35 @@ double moe_figure_correlation(const struct moe_statistics *s, uint32_t layer)
     return n > 0 && xx > 0 && yy > 0 ? xy / sqrt(xx * yy) : NAN;
 }
 
-static int falling(const void *a, const void *b)
+/* The sum of the `most` largest of n counts (most <= n). */
+static double sum_of_largest(const uint64_t *counts, uint32_t n, uint32_t most)
 {
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return x > y ? -1 : x < y;
+    uint64_t least = 0; /* of them: bit by bit the largest value that `most` counts reach */
+    for (uint64_t bit = UINT64_C(1) << 63; bit; bit >>= 1) {
+        uint32_t n_reach = 0;
+        for (uint32_t i = 0; i < n; i++)
+            n_reach += counts[i] >= (least | bit);
+        if (n_reach >= most)
+            least |= bit;
+    }
+    double larger = 0;
+    uint32_t n_larger = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        larger += counts[i] > least ? (double)counts[i] : 0;
+        n_larger += counts[i] > least;
+    }
+    return larger + (double)least * (most - n_larger);
 }
 
 double moe_busiest_share(const uint64_t *counts, uint32_t n_layers, uint32_t n_experts)
 {
     uint32_t quarter = (n_experts + 3) / 4;
     double all = 0, busiest = 0;
-    uint64_t *sorted = malloc(n_experts * sizeof *sorted);
-    for (uint32_t l = 0; sorted && l < n_layers; l++, counts += n_experts) {
-        memcpy(sorted, counts, n_experts * sizeof *sorted);
-        qsort(sorted, n_experts, sizeof *sorted, falling);
-        for (uint32_t e = 0; e < n_experts; e++) {
-            all += (double)sorted[e];
-            busiest += e < quarter ? (double)sorted[e] : 0;
-        }
+    for (uint32_t l = 0; l < n_layers; l++, counts += n_experts) {
+        for (uint32_t e = 0; e < n_experts; e++)
+            all += (double)counts[e];
+        busiest += sum_of_largest(counts, n_experts, quarter);
     }
-    free(sorted);
     return share(busiest, all);
 }
 

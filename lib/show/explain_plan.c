@@ -65,6 +65,7 @@ static void put_strategy(const struct explanation *x)
                        p->n_layers, p->n_experts, p->top_k);
     if (!text.failed)
         moe_draw_paragraph(x->out, NULL, 2, "%s", (const char *)text.data);
+    x->out->failed |= text.failed;
     moe_buf_release(&text);
 }
 
@@ -89,6 +90,7 @@ static void put_losses(const struct explanation *x)
         moe_draw_paragraph(x->out, NULL, 2, "%s. Measured on %" PRIu64 " tokens of %.*s%s.",
                            (const char *)text.data, p->losses[0].tokens, first,
                            e->calibration_texts, e->calibration_texts[first] ? " and others" : "");
+    x->out->failed |= text.failed;
     moe_buf_release(&text);
 }
 
