@@ -143,7 +143,9 @@ TESTS := $(TEST_SRC:%.c=$(BUILD)/%)
 RUN_UNCHECKED := $(BUILD)/tests/tools/run_unchecked
 # A disk with faults, where libfuse is.
 BAD_DISK := $(if $(wildcard /usr/include/fuse3/fuse.h),$(BUILD)/tests/tools/bad_disk)
-TOOL_SRC := $(filter-out tests/tools/run_unchecked.c tests/tools/bad_disk.c,\
+# A library that lets calls fail, for scripts of tests/torture.
+FAIL_CALLS := $(BUILD)/tests/tools/fail_calls.so
+TOOL_SRC := $(filter-out $(patsubst %,tests/tools/%.c,run_unchecked bad_disk fail_calls),\
             $(sort $(wildcard tests/tools/*.c tests/bench/*.c)))
 TOOLS := $(TOOL_SRC:%.c=$(BUILD)/%)
 
@@ -151,7 +153,7 @@ TOOLS := $(TOOL_SRC:%.c=$(BUILD)/%)
 all: $(PROGRAMS)
 lib: $(LIBMOE)
 tests: $(TESTS) $(RUN_UNCHECKED)
-tools: $(TOOLS) $(BAD_DISK)
+tools: $(TOOLS) $(BAD_DISK) $(FAIL_CALLS)
 help:
 	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
 
@@ -187,6 +189,9 @@ $(RUN_UNCHECKED): $(RUN_UNCHECKED).o $(LIBCMD) $(LIBMOE)
 	$(call link,$(CC) $(LDFLAGS),$(AS_NEEDED) $(LIBS) -ledit)
 $(TESTS) $(TOOLS): $(BUILD)/%: $(BUILD)/%.o $(LIBMOE)
 	$(call link,$(CC) $(LDFLAGS),$(LIBS) -lcmocka)
+$(FAIL_CALLS): tests/tools/fail_calls.c
+	$(Q)mkdir -p $(@D)
+	$(call link,$(CC) -std=c11 -O1 -g $(WARNINGS) -fno-builtin -fPIC -shared,-ldl)
 
 $(BUILD)/tests/tools/bad_disk.o: VARIANT := -D_FILE_OFFSET_BITS=64
 $(BUILD)/tests/tools/bad_disk: $(BUILD)/tests/tools/bad_disk.o
