@@ -166,10 +166,10 @@ static int write_directory(struct moe_pack_writer *w, uint8_t *header, struct mo
         if (b->failed)
             status =
                 moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory: the directory", w->file.path);
-        else if (b->size > PACK_MAX_SECTION_BYTES)
+        else if (b->size > pack_section_max(id))
             status = moe_fail(err, MOE_ERR_LIMIT,
                               "%s: a section would have %" PRIu64 " bytes, more than %" PRIu64,
-                              w->file.path, b->size, (uint64_t)PACK_MAX_SECTION_BYTES);
+                              w->file.path, b->size, pack_section_max(id));
         uint8_t *entry = header + PACK_TABLE_AT + (id - 1) * PACK_SECTION_ENTRY_BYTES;
         moe_put_u32(entry, id);
         moe_put_u64(entry + 8, b->size ? w->at : 0);

@@ -29,7 +29,6 @@ enum {
     PACK_TABLE_AT = 64,                       /* of the section table in the header */
     PACK_SECTION_ENTRY_BYTES = 32,
     PACK_MAX_SECTIONS = 64,
-    PACK_MAX_SECTION_BYTES = 1 << 30,
     PACK_TENSOR_BYTES = 112,
     PACK_VARIANT_BYTES = 80,
     PACK_METHOD_BYTES = 16,
@@ -90,6 +89,12 @@ int pack_parse_tables(struct moe_pack *pack, struct moe_err *err);
 /* MOE_ERR_FORMAT, "PATH: WHAT (file damaged)". */
 int pack_damaged(const struct moe_pack *pack, struct moe_err *err, const char *what);
 bool pack_all_zero(const uint8_t *p, uint64_t n);
+
+/* The most bytes that the section of a known id can have: what its tables' limits allow, and for
+ * the others several times what the largest models need. */
+uint64_t pack_section_max(uint32_t id);
+/* Whether a table that begins with the count n can have so many bytes. */
+bool pack_count_fits(uint32_t id, uint32_t n, uint64_t bytes);
 
 /* All pieces of the pack in file order; free() them. NULL: out of memory. */
 struct pack_piece *pack_pieces(const struct moe_pack *pack, uint64_t *n, struct moe_err *err);

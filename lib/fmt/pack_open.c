@@ -12,6 +12,8 @@
 #include "base/mem.h"
 #include "fmt/pack_format.h"
 
+enum { LARGE_BYTES = 64 << 10 /* a section whose count is looked at before its memory is taken */ };
+
 /* ---- Header ---- */
 
 /* The file does not begin like a pack: say what it may be and what to do. */
@@ -44,11 +46,16 @@ static int parse_table(struct moe_pack *pack, struct moe_cursor *c, struct moe_e
         /* Rising ids from 1 without a gap through the known ones, so that entry i is id i + 1. */
         if (i < PACK_N_IDS ? s->id != i + 1 : s->id <= pack->table[i - 1].id)
             return pack_damaged(pack, err, "sections are missing, twice there or out of order");
-        if (zero != 0 || s->bytes > PACK_MAX_SECTION_BYTES ||
+        if (zero != 0 ||
             (s->bytes == 0 ? s->offset != 0
                            : s->offset < PACK_HEADER_BYTES || s->offset % MOE_PACK_ALIGN != 0 ||
                                  s->offset > offset_max || s->bytes > offset_max - s->offset))
             return pack_damaged(pack, err, "a section is not inside the file");
+        if (i < PACK_N_IDS && s->bytes > pack_section_max(s->id))
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            "%s: section %" PRIu32 " of %" PRIu64 " bytes: none is that large "
+                            "(file damaged)",
+                            pack->path, s->id, s->bytes);
     }
     return MOE_OK;
 }
@@ -102,12 +109,23 @@ static int read_sections(struct moe_pack *pack, struct moe_err *err)
 {
     for (uint32_t i = 0; i < PACK_N_IDS; i++) {
         const struct pack_section *s = &pack->table[i];
+        uint8_t count[4] = {0};
+        int status = MOE_OK;
+        if (s->bytes > LARGE_BYTES)
+            status = moe_file_pread(pack->fd, pack->path, count, sizeof count, s->offset, err);
+        if (status != MOE_OK)
+            return status;
+        if (s->bytes > LARGE_BYTES && !pack_count_fits(s->id, moe_get_u32(count), s->bytes))
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            "%s: section %" PRIu32 " of %" PRIu64 " bytes, more than its %" PRIu32
+                            " entries take (file damaged)",
+                            pack->path, s->id, s->bytes, moe_get_u32(count));
         /* One byte more: sections that are texts end in a NUL, for printing them. */
         uint8_t *data = moe_alloc(s->bytes + 1, 1, err);
         if (!data)
             return MOE_ERR_MEMORY;
         pack->sections[i] = data;
-        int status = moe_file_pread(pack->fd, pack->path, data, s->bytes, s->offset, err);
+        status = moe_file_pread(pack->fd, pack->path, data, s->bytes, s->offset, err);
         if (status != MOE_OK)
             return status;
         if (moe_hash64(data, s->bytes) != s->checksum)

@@ -27,6 +27,40 @@ bool pack_all_zero(const uint8_t *p, uint64_t n)
     return true;
 }
 
+enum {
+    CLASS_BYTES_MAX = 8 + 8 * MOE_PACK_MAX_SEGMENTS + 32 * MOE_PACK_MAX_MATRICES,
+    EXPERT_BYTES_MAX = 16 + 32 * MOE_PACK_MAX_SEGMENTS,
+};
+
+uint64_t pack_section_max(uint32_t id)
+{
+    static const uint64_t max[] = {
+        [PACK_ID_MODEL] = 4 << 20,       /* some KiB */
+        [PACK_ID_TOKENIZER] = 64 << 20,  /* 10 MiB: 262,144 tokens and half a million merges */
+        [PACK_ID_CHAT] = 4 << 20,        /* tens of KiB */
+        [PACK_ID_PROVENANCE] = 32 << 20, /* 20 bytes for each expert seen too rarely */
+        [PACK_ID_TENSORS] = 8 + (uint64_t)MOE_PACK_MAX_TENSORS * PACK_TENSOR_BYTES,
+        [PACK_ID_VARIANTS] = 16 + MOE_PACK_MAX_VARIANTS * PACK_VARIANT_BYTES,
+        [PACK_ID_CLASSES] = 8 + (uint64_t)MOE_PACK_MAX_CLASSES * CLASS_BYTES_MAX,
+        [PACK_ID_EXPERTS] = 128 << 20, /* 10 MiB: 61 layers of 384 experts in four variants */
+    };
+    return id < sizeof max / sizeof max[0] ? max[id] : 0;
+}
+
+bool pack_count_fits(uint32_t id, uint32_t n, uint64_t bytes)
+{
+    switch (id) {
+    case PACK_ID_TENSORS:
+        return bytes <= 8 + (uint64_t)n * PACK_TENSOR_BYTES;
+    case PACK_ID_CLASSES:
+        return bytes <= 8 + (uint64_t)n * CLASS_BYTES_MAX;
+    case PACK_ID_EXPERTS:
+        return bytes <= 8 + (uint64_t)n * EXPERT_BYTES_MAX;
+    default:
+        return true;
+    }
+}
+
 static struct moe_cursor section_cursor(const struct moe_pack *pack, uint32_t id)
 {
     return moe_cursor_over(pack->sections[id - 1], pack->table[id - 1].bytes);

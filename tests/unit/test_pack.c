@@ -332,6 +332,44 @@ static uint8_t *entry_of(uint32_t id)
         write_pack(0);                                                                             \
     } while (0)
 
+/* Sections of hundreds of MiB, in a file that has them as holes: refused by their size, before any
+ * memory is taken for them. */
+static void sparse_sections_are_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t id;
+        uint64_t bytes;
+        const char *words;
+    } cases[] = {
+        {PACK_ID_MODEL, 1 << 30, "section 1 of 1073741824 bytes: none is that large"},
+        {PACK_ID_TOKENIZER, 1 << 30, "section 2 of 1073741824 bytes: none is that large"},
+        {PACK_ID_CHAT, 1 << 30, "section 3 of 1073741824 bytes: none is that large"},
+        {PACK_ID_PROVENANCE, 1 << 30, "section 4 of 1073741824 bytes: none is that large"},
+        {PACK_ID_TENSORS, 100 << 20, "section 5 of 104857600 bytes, more than its 0 entries take"},
+        {PACK_ID_VARIANTS, 1 << 30, "section 6 of 1073741824 bytes: none is that large"},
+        {PACK_ID_CLASSES, 16 << 20, "section 7 of 16777216 bytes, more than its 0 entries take"},
+        {PACK_ID_EXPERTS, 100 << 20, "section 8 of 104857600 bytes, more than its 0 entries take"},
+        {PACK_ID_EXPERTS, 1 << 30, "section 8 of 1073741824 bytes: none is that large"},
+    };
+    write_pack(0);
+    for (size_t i = 0; i < N_ITEMS(cases); i++) {
+        struct moe_err err = {0};
+        struct moe_pack *opened = NULL;
+        uint64_t at = moe_round_up(pack.size, MOE_PACK_ALIGN), size = at + cases[i].bytes;
+        moe_put_u64(pack.data + 16, size);
+        moe_put_u64(entry_of(cases[i].id) + 8, at);
+        moe_put_u64(entry_of(cases[i].id) + 16, cases[i].bytes);
+        pack_forge(pack.data, pack.size);
+        write_in_dir("sparse.moe", pack.data, pack.size);
+        assert_int_equal(truncate(in_dir("sparse.moe"), (off_t)size), 0);
+        assert_fails(moe_pack_open(&opened, in_dir("sparse.moe"), &err), MOE_ERR_FORMAT,
+                     cases[i].words, &err);
+        write_pack(0);
+    }
+    unlink(in_dir("sparse.moe"));
+}
+
 /* What checksums cannot catch: files that were written so, by hostility or by a broken writer. */
 static void forged_headers_are_refused(void **state)
 {
@@ -534,11 +572,12 @@ static void other_files_are_explained(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        in_fresh_dir(raw_pack_round_trips),       in_fresh_dir(compressed_pack_round_trips),
-        in_fresh_dir(writer_refuses_nonsense),    in_fresh_dir(truncations_are_refused),
-        in_fresh_dir(flipped_bits_are_found_raw), in_fresh_dir(flipped_bits_are_found_compressed),
-        in_fresh_dir(forged_headers_are_refused), in_fresh_dir(forged_tables_are_refused),
-        in_fresh_dir(forged_bytes_never_crash),   in_fresh_dir(other_files_are_explained),
+        in_fresh_dir(raw_pack_round_trips),        in_fresh_dir(compressed_pack_round_trips),
+        in_fresh_dir(writer_refuses_nonsense),     in_fresh_dir(truncations_are_refused),
+        in_fresh_dir(flipped_bits_are_found_raw),  in_fresh_dir(flipped_bits_are_found_compressed),
+        in_fresh_dir(sparse_sections_are_refused), in_fresh_dir(forged_headers_are_refused),
+        in_fresh_dir(forged_tables_are_refused),   in_fresh_dir(forged_bytes_never_crash),
+        in_fresh_dir(other_files_are_explained),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
