@@ -1,30 +1,9 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
-#include <inttypes.h>
 #include <pcre2.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/text.h"
 #include "text/tokenizer_steps.h"
-
-/*
- * What matching may cost. PCRE2 does not say what a match took, and its own limit counts no
- * character that a repeat passes. So every attempt begins with a view of few bytes and few tries,
- * which bound it; one that needs more is made again with the pattern compiled to call out before
- * each of its items: each call is a step, and so is every byte moved since the last. The steps of a
- * text are bounded in proportion to its length, whatever the pattern.
- *
- * The patterns of GPT-2, Qwen2, Llama 3, o200k and DeepSeek take up to 0.1 steps a byte on English,
- * code and mathematics, and at most 4 on a megabyte of blanks, of one letter, digit or line end, of
- * Chinese, of marks or emoji.
- */
-enum {
-    VIEW_BYTES = 64,
-    TRIES = 64,
-    STEPS = 50 * 1000 * 1000, /* of a text: a second or less ... */
-    STEPS_PER_BYTE = 64,      /* ... and for each of its bytes */
-    HEAP_LIMIT_KIB = 256 * 1024,
-};
 
 /* ---- The list of steps ---- */
 
@@ -81,13 +60,14 @@ static int compile(struct moe_step *step, struct moe_err *err)
         goto out;
     }
     pcre2_set_newline(context, PCRE2_NEWLINE_LF);
-    uint32_t options = literal ? PCRE2_UTF | PCRE2_LITERAL
-                               : PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C | PCRE2_ANCHORED;
+    uint32_t options =
+        literal ? PCRE2_UTF | PCRE2_LITERAL : PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C;
     step->code =
         pcre2_compile(pattern.data, (PCRE2_SIZE)pattern.size, options, &code, &offset, context);
     if (step->code && !literal)
-        step->counted = pcre2_compile(pattern.data, (PCRE2_SIZE)pattern.size,
-                                      options | PCRE2_AUTO_CALLOUT, &code, &offset, context);
+        step->counted =
+            pcre2_compile(pattern.data, (PCRE2_SIZE)pattern.size,
+                          options | PCRE2_ANCHORED | PCRE2_AUTO_CALLOUT, &code, &offset, context);
     if (!step->code || (!step->counted && !literal)) {
         if (code == PCRE2_ERROR_HEAP_FAILED) {
             status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: split pattern '%.100s'", text);
@@ -146,109 +126,8 @@ int moe_steps_prepare(struct moe_steps *steps, bool normalizer, struct moe_err *
 
 /* ---- Running ---- */
 
-void moe_pretokenizer_release(struct moe_pretokenizer *p)
-{
-    for (int i = 0; i < MOE_STEPS_MAX; i++) {
-        pcre2_match_data_free(p->match[i]);
-        p->match[i] = NULL;
-    }
-    pcre2_match_context_free(p->limits);
-    p->limits = NULL;
-}
-
-/* PCRE2's callout: spends the steps since the last one. */
-static int spend(pcre2_callout_block *at, void *ctx)
-{
-    struct moe_pretokenizer *p = ctx;
-    uint64_t now = at->current_position, before = p->position;
-    uint64_t steps = 1 + (now > before ? now - before : before - now);
-    p->position = now;
-    if (steps > p->steps_left) {
-        p->steps_left = 0;
-        return PCRE2_ERROR_MATCHLIMIT;
-    }
-    p->steps_left -= steps;
-    return 0;
-}
-
-static int prepare_match(struct moe_pretokenizer *p, uint32_t i, struct moe_err *err)
-{
-    if (!p->limits) {
-        p->limits = pcre2_match_context_create(NULL);
-        if (!p->limits)
-            return moe_fail(err, MOE_ERR_MEMORY, "out of memory");
-        pcre2_set_heap_limit(p->limits, HEAP_LIMIT_KIB);
-        pcre2_set_callout(p->limits, spend, p);
-    }
-    if (!p->match[i])
-        p->match[i] = pcre2_match_data_create(1, NULL);
-    return p->match[i] ? MOE_OK : moe_fail(err, MOE_ERR_MEMORY, "out of memory");
-}
-
 static int run_step(struct moe_pretokenizer *p, uint32_t i, const char *text, uint64_t n,
                     bool at_start, struct moe_err *err);
-
-static int match(struct moe_pretokenizer *p, uint32_t i, const void *code, const char *text,
-                 uint64_t n, uint64_t from, uint32_t options)
-{
-    options |= PCRE2_NO_UTF_CHECK;
-    int rc = pcre2_match(code, (PCRE2_SPTR)text, n, from, options, p->match[i], p->limits);
-    if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
-        rc = pcre2_match(code, (PCRE2_SPTR)text, n, from, options | PCRE2_NO_JIT, p->match[i],
-                         p->limits);
-    return rc;
-}
-
-/* Matches at `from`. PCRE2_ERROR_MATCHLIMIT: no steps are left. */
-static int match_here(struct moe_pretokenizer *p, uint32_t i, const char *text, uint64_t n,
-                      uint64_t from)
-{
-    const struct moe_step *step = &p->steps->steps[i];
-    uint64_t end = n - from <= VIEW_BYTES ? n : from + VIEW_BYTES;
-    while (end < n && ((uint8_t)text[end] & 0xc0) == 0x80)
-        end++; /* to the character's end */
-    /* A match that would look beyond the view says so. */
-    pcre2_set_match_limit(p->limits, TRIES);
-    int rc = match(p, i, step->code, text, end, from, end < n ? PCRE2_PARTIAL_HARD : 0);
-    if (rc != PCRE2_ERROR_PARTIAL && rc != PCRE2_ERROR_MATCHLIMIT)
-        return rc;
-    pcre2_set_match_limit(p->limits, UINT32_MAX);
-    p->position = from;
-    return match(p, i, step->counted, text, n, from, 0);
-}
-
-/* Finds the next match at or after `from`. Returns 1 found, 0 none, or a status. */
-static int next_match(struct moe_pretokenizer *p, uint32_t i, const char *text, uint64_t n,
-                      uint64_t from, uint64_t *start, uint64_t *end, struct moe_err *err)
-{
-    int rc = PCRE2_ERROR_NOMATCH, length;
-    if (p->steps->steps[i].flags & MOE_STEP_LITERAL) /* a search for it takes no tries */
-        rc = match(p, i, p->steps->steps[i].code, text, n, from, 0);
-    else
-        for (uint64_t at = from; at < n && rc == PCRE2_ERROR_NOMATCH; at += (uint64_t)length) {
-            rc = match_here(p, i, text, n, at);
-            moe_utf8_decode((const uint8_t *)text + at, n - at, &length);
-        }
-    if (rc == PCRE2_ERROR_NOMATCH)
-        return 0;
-    if (rc == PCRE2_ERROR_MATCHLIMIT)
-        return moe_fail(err, MOE_ERR_LIMIT,
-                        "pre-tokenizer pattern '%.100s' takes too many steps on a text of %" PRIu64
-                        " bytes",
-                        (const char *)p->steps->steps[i].text.data, p->text_bytes);
-    if (rc < 0) {
-        char why[128];
-        pcre2_get_error_message(rc, (PCRE2_UCHAR *)why, sizeof why);
-        return moe_fail(err, MOE_ERR_LIMIT, "pre-tokenizer pattern '%.100s' failed on a text: %s",
-                        (const char *)p->steps->steps[i].text.data, why);
-    }
-    const PCRE2_SIZE *ovector = pcre2_get_ovector_pointer(p->match[i]);
-    *start = ovector[0];
-    *end = ovector[1];
-    if (*start < from || *end < *start)
-        return moe_fail(err, MOE_ERR_UNSUPPORTED, "pre-tokenizer pattern moves its match's start");
-    return 1;
-}
 
 /* Joins parts (matches and the text between them) as the behavior says. */
 struct joiner {
@@ -298,12 +177,12 @@ static int add_part(struct joiner *j, uint64_t start, uint64_t end, bool is_matc
 static int run_split(struct moe_pretokenizer *p, uint32_t i, const char *text, uint64_t n,
                      bool at_start, struct moe_err *err)
 {
-    int status = prepare_match(p, i, err);
+    int status = MOE_OK;
     struct joiner j = {.p = p, .i = i, .text = text, .at_start = at_start};
     uint64_t done = 0, from = 0;
     while (status == MOE_OK && from < n) {
         uint64_t start = 0, end = 0;
-        int found = next_match(p, i, text, n, from, &start, &end, err);
+        int found = moe_pretokenizer_find(p, i, text, n, from, &start, &end, err);
         if (found < 0)
             return found;
         if (!found)
@@ -382,7 +261,6 @@ static int run_step(struct moe_pretokenizer *p, uint32_t i, const char *text, ui
 int moe_pretokenize(struct moe_pretokenizer *p, const char *text, uint64_t n, bool at_start,
                     struct moe_err *err)
 {
-    p->steps_left += (p->text_bytes ? 0 : STEPS) + STEPS_PER_BYTE * n;
-    p->text_bytes += n;
+    moe_pretokenizer_allow(p, n);
     return n ? run_step(p, 0, text, n, at_start, err) : MOE_OK;
 }

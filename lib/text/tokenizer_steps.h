@@ -51,7 +51,7 @@ struct moe_step {
     uint8_t kind, behavior, flags;
     struct moe_buf text, other; /* owned */
     void *code;                 /* compiled pattern (pcre2_code), owned; NULL before prepare */
-    void *counted;              /* the same with callouts; NULL for a literal */
+    void *counted;              /* the same with callouts, for one place; NULL for a literal */
 };
 
 struct moe_steps {
@@ -87,10 +87,16 @@ struct moe_pretokenizer {
     void *match[MOE_STEPS_MAX]; /* pcre2_match_data */
     void *limits;               /* pcre2_match_context */
     uint64_t text_bytes;        /* split so far */
-    uint64_t steps_left;        /* that matching may still take (pretokenize.c) */
+    uint64_t steps_left;        /* that matching may still take (pretokenize_find.c) */
     uint64_t position;          /* of the last step */
 };
 void moe_pretokenizer_release(struct moe_pretokenizer *p);
+
+/* Finds the next match of split step i at or after `from`. Returns 1 found, 0 none, or a status. */
+int moe_pretokenizer_find(struct moe_pretokenizer *p, uint32_t i, const char *text, uint64_t n,
+                          uint64_t from, uint64_t *start, uint64_t *end, struct moe_err *err);
+/* Allows matching the steps that n bytes more of a text may take. */
+void moe_pretokenizer_allow(struct moe_pretokenizer *p, uint64_t n);
 
 /* Splits n bytes and calls emit for every piece in order; none is empty. at_start: nothing of the
  * text came before. Stops at the first status that is not MOE_OK; MOE_ERR_LIMIT: a pattern takes
