@@ -38,77 +38,119 @@ static uint64_t reclaimable(const char *dir, const char *key)
     return value;
 }
 
-/* The least that the group at path `group` below `root`, or any group above it, leaves. */
-static uint64_t groups_leave(const char *root, const char *group, const char *limit_name,
-                             const char *usage_name, const char *cache_key)
+/* The files of a version of control groups. */
+struct version {
+    const char *mount, *limits[2], *usage, *cache_key;
+};
+
+/* Version 2 also beside version 1. Above memory.high a group is slowed down until it hardly moves.
+ */
+static const struct version versions[] = {
+    {"/sys/fs/cgroup", {"memory.max", "memory.high"}, "memory.current", "inactive_file"},
+    {"/sys/fs/cgroup/unified", {"memory.max", "memory.high"}, "memory.current", "inactive_file"},
+    {"/sys/fs/cgroup/memory",
+     {"memory.limit_in_bytes", NULL},
+     "memory.usage_in_bytes",
+     "total_inactive_file"},
+};
+enum { FIRST_V1 = 2, N_VERSIONS = 3 };
+
+static uint64_t group_leaves(const struct version *v, const char *dir)
+{
+    uint64_t least = UINT64_MAX, limit, usage;
+    for (int i = 0; i < 2 && v->limits[i]; i++)
+        if (read_number(dir, v->limits[i], &limit) && limit < least)
+            least = limit;
+    if (least >= (uint64_t)1 << 60) /* version 1 writes "none" as a huge number */
+        return UINT64_MAX;
+    if (!read_number(dir, v->usage, &usage))
+        return least;
+    uint64_t cache = reclaimable(dir, v->cache_key);
+    usage = usage > cache ? usage - cache : 0;
+    return least > usage ? least - usage : 0;
+}
+
+/* The least that the group at path `group`, or any group above it, leaves. In a container the mount
+ * may show less of the tree than the path says: what is there counts. */
+static uint64_t groups_leave(const char *root, const struct version *v, const char *group)
 {
     char dir[PATH_BYTES];
     uint64_t least = UINT64_MAX;
-    int n = snprintf(dir, sizeof dir, "%s%s", root, group);
+    size_t top = strlen(root) + strlen(v->mount);
+    bool outside = strstr(group, "/../") || strncmp(group, "/..", 3) == 0;
+    int n = snprintf(dir, sizeof dir, "%s%s%s", root, v->mount,
+                     outside || strcmp(group, "/") == 0 ? "" : group);
     if (n < 0 || (size_t)n >= sizeof dir)
         return least;
-    for (size_t end = strlen(dir); end >= strlen(root);) {
-        uint64_t limit, usage;
-        if (read_number(dir, limit_name, &limit) && limit < (uint64_t)1 << 60 &&
-            read_number(dir, usage_name, &usage)) {
-            uint64_t cache = reclaimable(dir, cache_key);
-            usage = usage > cache ? usage - cache : 0;
-            uint64_t left = limit > usage ? limit - usage : 0;
-            least = left < least ? left : least;
-        }
+    for (;;) {
+        uint64_t left = group_leaves(v, dir);
+        least = left < least ? left : least;
         char *slash = strrchr(dir, '/');
-        if (!slash || (size_t)(slash - dir) < strlen(root))
-            break;
+        if (!slash || (size_t)(slash - dir) < top)
+            return least;
         *slash = '\0';
-        end = (size_t)(slash - dir);
     }
-    return least;
+}
+
+static bool has_memory(const char *controllers)
+{
+    for (const char *at = controllers; *at; at += *at == ',') {
+        size_t n = strcspn(at, ",");
+        if (n == strlen("memory") && strncmp(at, "memory", n) == 0)
+            return true;
+        at += n;
+    }
+    return false;
 }
 
 /* What /proc/self/cgroup lists: "0::/path" for v2, "N:memory:/path" for v1. */
-static uint64_t all_groups_leave(void)
+static uint64_t all_groups_leave(const char *root)
 {
     uint64_t least = UINT64_MAX;
-    char line[PATH_BYTES];
-    FILE *file = fopen("/proc/self/cgroup", "r");
+    char line[PATH_BYTES], name[PATH_BYTES];
+    snprintf(name, sizeof name, "%s/proc/self/cgroup", root);
+    FILE *file = fopen(name, "r");
     while (file && fgets(line, sizeof line, file)) {
         line[strcspn(line, "\n")] = '\0';
         char *controllers = strchr(line, ':'),
              *path = controllers ? strchr(controllers + 1, ':') : NULL;
-        if (!path)
+        if (!path || path[1] != '/')
             continue;
         *path++ = '\0';
-        path = strcmp(path, "/") == 0 ? path + 1 : path;
-        uint64_t left = UINT64_MAX;
-        if (controllers[1] == '\0')
-            left = groups_leave("/sys/fs/cgroup", path, "memory.max", "memory.current",
-                                "inactive_file");
-        else if (strstr(controllers + 1, "memory"))
-            left = groups_leave("/sys/fs/cgroup/memory", path, "memory.limit_in_bytes",
-                                "memory.usage_in_bytes", "total_inactive_file");
-        least = left < least ? left : least;
+        bool v2 = controllers[1] == '\0';
+        for (int i = 0; i < N_VERSIONS; i++) {
+            bool is_its = i < FIRST_V1 ? v2 : has_memory(controllers + 1);
+            uint64_t left = is_its ? groups_leave(root, &versions[i], path) : UINT64_MAX;
+            least = left < least ? left : least;
+        }
     }
     if (file)
         fclose(file);
     return least;
 }
 
-static uint64_t system_leaves(void)
+static uint64_t system_leaves(const char *root)
 {
-    FILE *file = fopen("/proc/meminfo", "r");
-    char line[256];
+    char line[256], name[PATH_BYTES];
+    snprintf(name, sizeof name, "%s/proc/meminfo", root);
+    FILE *file = fopen(name, "r");
     uint64_t kib;
     uint64_t bytes = UINT64_MAX;
     while (file && fgets(line, sizeof line, file))
-        if (sscanf(line, "MemAvailable: %" SCNu64, &kib) == 1)
+        if (sscanf(line, "MemAvailable: %" SCNu64, &kib) == 1 && kib < UINT64_MAX / 1024)
             bytes = kib * 1024;
     if (file)
         fclose(file);
     return bytes;
 }
 
+uint64_t moe_available_bytes_in(const char *root)
+{
+    uint64_t system = system_leaves(root), groups = all_groups_leave(root);
+    return groups < system ? groups : system;
+}
+
 uint64_t moe_available_bytes(void)
 {
-    uint64_t system = system_leaves(), groups = all_groups_leave();
-    return groups < system ? groups : system;
+    return moe_available_bytes_in("");
 }
