@@ -14,9 +14,6 @@
 #include "study/importance.h"
 #include "study/inputs_seen.h"
 
-/* What a process takes beyond what is counted: stacks, buffers of the heap, maps being written. */
-enum { SLACK = 8 << 20 };
-
 /* ---- The partial file ---- */
 
 struct saving {
@@ -155,36 +152,6 @@ static int read_texts(struct calibration *c, struct moe_err *err)
     return status;
 }
 
-/* Experts get what the budget leaves beside the dense parts, the re-runs and their logits. */
-static int open_experts(struct calibration *c, const struct moe_rerun_options *rerun,
-                        struct moe_err *err)
-{
-    const struct moe_calibrate_options *o = c->options;
-    uint64_t budget = o->memory_bytes, taken = moe_rss_bytes() + SLACK, least, all;
-    uint64_t n_benches = o->n_dense_bits > 1 ? 2 : 1;
-    taken += n_benches * moe_rerun_bytes(&c->model->config, c->corpus, rerun);
-    if (c->check)
-        taken += n_benches * moe_rerun_bytes(&c->model->config, c->check, rerun);
-    taken += (n_benches - 1) * c->model->weights_bytes;
-    if (c->map->dense_method[0] && c->dense.method->compensates)
-        taken += moe_inputs_seen_bytes(c->model, c->corpus);
-    if (budget == 0) {
-        uint64_t free_bytes = moe_available_bytes();
-        budget = free_bytes == UINT64_MAX ? UINT64_MAX : free_bytes + moe_rss_bytes();
-    }
-    moe_experts_every_bytes(c->model->pack, &least, &all);
-    if (budget < taken + least) {
-        char have[32], need[32];
-        return moe_fail(err, MOE_ERR_LIMIT,
-                        "%s: a budget of %s is too small: the smallest that works is %s (--memory "
-                        "%" PRIu64 "M; shorter or fewer texts need less)",
-                        moe_pack_path(c->model->pack), moe_format_bytes(budget, have),
-                        moe_format_bytes(taken + least, need),
-                        (taken + least + (1 << 20) - 1) >> 20);
-    }
-    return moe_experts_open_every(&c->experts, c->model->pack, budget - taken, o->progress, err);
-}
-
 static int open_own(struct calibration *c, const struct moe_rerun_options *rerun,
                     struct moe_err *err)
 {
@@ -233,27 +200,35 @@ static int open_all(struct calibration *c, const char *pack, struct moe_err *err
 {
     const struct moe_calibrate_options *o = c->options;
     uint32_t context = o->max_tokens;
+    uint64_t before = moe_rss_bytes();
+    struct calibration_need need = {0};
     int status = moe_model_open_directory(&c->model, pack, err);
-    if (status == MOE_OK && context > c->model->config.context_max)
-        context = c->model->config.context_max;
-    if (status == MOE_OK)
-        status = moe_model_load(c->model, context, NULL, o->progress, err);
-    if (status == MOE_OK)
-        status = check_pack(c, err);
-    if (status == MOE_OK)
-        status = read_texts(c, err);
     if (status != MOE_OK)
         return status;
+    uint64_t now = moe_rss_bytes(), directory = now > before ? now - before : 0;
+    if (context > c->model->config.context_max)
+        context = c->model->config.context_max;
     const struct moe_rerun_options rerun = {
         .keeps_states = true,
         .n_variants = moe_pack_n_variants(c->model->pack),
         .progress = o->progress,
     };
-    status = describe(c, err);
+    status = calibrate_survey(c, &rerun, context, directory, &need, err);
+    if (status == MOE_OK)
+        status = calibrate_check_budget(c, &need, err);
+    if (status == MOE_OK)
+        status = moe_model_load(c->model, context, NULL, o->progress, err);
+    if (status == MOE_OK)
+        status = check_pack(c, err);
+    if (status == MOE_OK)
+        status = describe(c, err);
+    if (status == MOE_OK)
+        status = read_texts(c, err);
     if (status == MOE_OK) {
         note_texts(c->map, c->corpus, false);
         note_texts(c->map, c->check, true);
-        status = open_experts(c, &rerun, err);
+        status = moe_experts_open_every(&c->experts, c->model->pack, need.budget - need.taken,
+                                        o->progress, err);
     }
     if (status == MOE_OK)
         status = open_own(c, &rerun, err);

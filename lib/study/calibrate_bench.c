@@ -1,11 +1,21 @@
 /* What the steps of a calibration measure with. */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/text.h"
+#include "engine/engine.h"
 #include "study/calibrate_private.h"
+#include "study/importance.h"
 #include "study/inputs_seen.h"
+
+/* What a process takes beyond what is counted: stacks, buffers of the heap, maps being written. */
+enum {
+    SLACK = 8 << 20,
+    FLOOR_ROOM = 2 << 20, /* the program's own size varies a little; a whole MiB is named */
+};
 
 /* ---- The dense part ---- */
 
@@ -168,4 +178,73 @@ int calibrate_reference(struct calibration *c, struct moe_rerun *rerun, uint32_t
     int status = table ? moe_quality_measure(out, rerun, &rule, NULL, err) : MOE_ERR_MEMORY;
     free(table);
     return status;
+}
+
+/* ---- The budget ---- */
+
+/* Of measuring on texts: re-runs, references kept, and a few other measurements at a time. */
+static uint64_t bench_bytes(const struct calibration *c, const struct moe_corpus *corpus,
+                            const struct moe_rerun_options *rerun, uint64_t n_references)
+{
+    enum { MEASUREMENTS = 8 };
+    uint64_t n_benches = c->options->n_dense_bits > 1 ? 2 : 1;
+    return n_benches * moe_rerun_bytes(&c->model->config, corpus, rerun) +
+           n_references * moe_quality_bytes(corpus, true) +
+           MEASUREMENTS * moe_quality_bytes(corpus, false);
+}
+
+int calibrate_survey(struct calibration *c, const struct moe_rerun_options *rerun, uint32_t context,
+                     uint64_t directory, struct calibration_need *need, struct moe_err *err)
+{
+    const struct moe_calibrate_options *o = c->options;
+    const struct moe_model *m = c->model;
+    const struct moe_tokenizer *tok = m->tokenizer;
+    struct moe_corpus corpus, check;
+    uint64_t bytes = 0, check_bytes = 0, reading = 0, check_reading = 0;
+    uint64_t free_bytes = moe_available_bytes(), all;
+    need->budget = o->memory_bytes            ? o->memory_bytes
+                   : free_bytes == UINT64_MAX ? UINT64_MAX
+                                              : free_bytes + moe_rss_bytes();
+    uint64_t may_hold = moe_engine_room_of(need->budget, context).may_hold;
+    moe_experts_every_bytes(m->pack, &need->least, &all);
+    need->taken = moe_rss_bytes() + moe_model_load_bytes(m, context) + SLACK;
+    int status = moe_corpus_survey(&corpus, &bytes, &reading, tok, o->texts, o->n_texts,
+                                   o->max_tokens, may_hold, o->progress, err);
+    if (status == MOE_OK && o->n_checks)
+        status = moe_corpus_survey(&check, &check_bytes, &check_reading, tok, o->checks,
+                                   o->n_checks, o->max_tokens, may_hold, o->progress, err);
+    if (status != MOE_OK)
+        return status;
+    need->reading =
+        need->taken + bytes + check_bytes + (reading > check_reading ? reading : check_reading);
+    need->taken += bytes + bench_bytes(c, &corpus, rerun, 2);
+    need->taken +=
+        moe_importance_bytes(&m->config, &corpus, moe_rerun_rows(&corpus, rerun), need->least);
+    if (o->n_checks)
+        need->taken += check_bytes + bench_bytes(c, &check, rerun, 1);
+    if (o->n_dense_bits > 1)
+        need->taken += m->weights_bytes;
+    struct moe_dense_rounding rounding;
+    status = moe_dense_rounding_of(m->pack, &rounding, err);
+    if (status != MOE_OK)
+        return status;
+    const struct moe_quant_method *method = o->method ? o->method : rounding.method;
+    if (o->n_dense_bits > 0 && method->compensates)
+        need->taken += moe_inputs_seen_bytes(m, &corpus) + bytes + reading + directory;
+    return MOE_OK;
+}
+
+int calibrate_check_budget(const struct calibration *c, const struct calibration_need *need,
+                           struct moe_err *err)
+{
+    char have[32], wanted[32];
+    uint64_t floor = need->taken + need->least;
+    floor = floor > need->reading ? floor : need->reading;
+    if (need->budget >= floor)
+        return MOE_OK;
+    return moe_fail(err, MOE_ERR_LIMIT,
+                    "%s: a budget of %s is too small: the smallest that works is %s (--memory "
+                    "%" PRIu64 "M; shorter or fewer texts need less)",
+                    moe_pack_path(c->model->pack), moe_format_bytes(need->budget, have),
+                    moe_format_bytes(floor, wanted), (floor + FLOOR_ROOM) >> 20);
 }

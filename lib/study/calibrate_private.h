@@ -30,6 +30,21 @@ struct calibration {
     uint32_t upper, lower;                         /* variants that bracket the tolerance */
 };
 
+/* What the process has, and what calibrating takes beside the experts, in bytes. */
+struct calibration_need {
+    uint64_t budget, taken;
+    uint64_t reading; /* the texts, before re-runs and experts are there */
+    uint64_t least;   /* for the experts */
+};
+
+/* Looks at all texts, --check's as well, before anything is loaded; `directory`: bytes of the
+ * model's directory. */
+int calibrate_survey(struct calibration *c, const struct moe_rerun_options *rerun, uint32_t context,
+                     uint64_t directory, struct calibration_need *need, struct moe_err *err);
+/* MOE_ERR_LIMIT, with the smallest budget that works. Experts get what it leaves. */
+int calibrate_check_budget(const struct calibration *c, const struct calibration_need *need,
+                           struct moe_err *err);
+
 /* Stored bytes of an expert at a variant; 0: it has none. Of all experts at one. */
 uint64_t calibrate_expert_bytes(const struct calibration *c, uint32_t layer, uint32_t expert,
                                 uint32_t variant);

@@ -7,6 +7,8 @@
 #include "base/mem.h"
 #include "study/documents.h"
 
+enum { ROOM = 64 };
+
 /* A corpus that grows. */
 struct reading {
     struct moe_corpus *corpus;
@@ -17,7 +19,7 @@ static int grow(void **array, uint64_t *room, uint64_t needed, uint64_t item, st
 {
     if (needed <= *room)
         return MOE_OK;
-    uint64_t wanted = needed + needed / 2 + 64, bytes;
+    uint64_t wanted = needed + needed / 2 + ROOM, bytes;
     void *more = moe_mul_u64(wanted, item, &bytes) ? realloc(*array, bytes) : NULL;
     if (!more)
         return moe_fail(err, MOE_ERR_MEMORY, "out of memory for the texts' tokens");
@@ -50,6 +52,50 @@ static int add_document(void *ctx, const uint32_t *ids, uint64_t n, struct moe_e
     text->n_predicted += n - 1;
     text->hash = moe_hash64_chain(text->hash, ids, n * sizeof *ids);
     return MOE_OK;
+}
+
+/* ---- Counting ---- */
+
+static int count_document(void *ctx, const uint32_t *ids, uint64_t n, struct moe_err *err)
+{
+    (void)ids, (void)err;
+    struct moe_corpus *c = ctx;
+    if (n < 2)
+        return MOE_OK;
+    c->n_documents++;
+    c->n_tokens += n;
+    c->n_predicted += n - 1;
+    c->longest = n > c->longest ? (uint32_t)n : c->longest;
+    return MOE_OK;
+}
+
+int moe_corpus_survey(struct moe_corpus *out, uint64_t *bytes, uint64_t *reading,
+                      const struct moe_tokenizer *tokenizer, const char *const *paths,
+                      uint32_t n_paths, uint32_t max_tokens, uint64_t may_hold,
+                      const struct moe_progress *progress, struct moe_err *err)
+{
+    const struct moe_documents documents = {
+        .tokenizer = tokenizer,
+        .max_tokens = max_tokens,
+        .what = "counting tokens",
+        .progress = progress,
+    };
+    struct moe_documents_size size;
+    *out = (struct moe_corpus){.n_texts = n_paths};
+    int status = moe_documents_survey(&documents, paths, n_paths, may_hold, &size, err);
+    if (status == MOE_OK && size.bytes > may_hold) {
+        out->n_documents = size.n < UINT32_MAX ? (uint32_t)size.n : UINT32_MAX;
+        out->n_tokens = out->n_predicted = size.most_ids;
+        out->longest = max_tokens;
+    } else {
+        for (uint32_t i = 0; i < n_paths && status == MOE_OK; i++)
+            status = moe_documents_each(&documents, paths[i], count_document, out, err);
+    }
+    uint64_t room = out->n_tokens + out->n_tokens / 2 + ROOM; /* as grow() takes it */
+    *reading = size.bytes;
+    *bytes = room * sizeof *out->ids +
+             (3 * ((uint64_t)out->n_documents + 2) / 2 + ROOM) * sizeof *out->first;
+    return status;
 }
 
 int moe_corpus_read(struct moe_corpus **out, const struct moe_tokenizer *tokenizer,

@@ -36,6 +36,13 @@ static inline uint64_t moe_corpus_prediction(const struct moe_corpus *c, uint32_
     return c->first[document] - document;
 }
 
+/* Counts what moe_corpus_read would read: *out gets the numbers alone. *bytes: to keep it;
+ * *reading: to read it, beside these. Of a text that is longer than may_hold (engine.h) the numbers
+ * are those that it has at most. */
+int moe_corpus_survey(struct moe_corpus *out, uint64_t *bytes, uint64_t *reading,
+                      const struct moe_tokenizer *tokenizer, const char *const *paths,
+                      uint32_t n_paths, uint32_t max_tokens, uint64_t may_hold,
+                      const struct moe_progress *progress, struct moe_err *err);
 /* Documents of at least two tokens, each cut to max_tokens, in the order of the files. Errors of
  * reading; MOE_ERR_FORMAT: a file with nothing to predict. *out is the caller's to free. */
 int moe_corpus_read(struct moe_corpus **out, const struct moe_tokenizer *tokenizer,

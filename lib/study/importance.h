@@ -25,6 +25,11 @@ struct moe_importance_options {
     void *ctx;
 };
 
+/* Bytes that measuring or estimating takes beside a re-run of so many rows in a pass. Experts of a
+ * layer take at most layer_bytes. */
+uint64_t moe_importance_bytes(const struct moe_config *config, const struct moe_corpus *corpus,
+                              uint32_t batch, uint64_t layer_bytes);
+
 /* Fills map->importances: all that is not known yet there and belongs to the shard. base: quality
  * with all experts at `upper`, with `best` (a reference). The error of an expert's sum over n
  * documents is sqrt(n * their sample variance), documents that do not visit it counting as zeros.

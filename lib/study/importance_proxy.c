@@ -243,6 +243,18 @@ static void share_out(struct moe_map *map, double loss)
 
 /* ---- Memory ---- */
 
+uint64_t moe_importance_bytes(const struct moe_config *config, const struct moe_corpus *corpus,
+                              uint32_t batch, uint64_t layer_bytes)
+{
+    uint64_t stride = moe_round_up(config->hidden, MOE_PANEL_ROWS), d = corpus->n_documents;
+    uint64_t visits = d * config->n_experts; /* and jobs for them, when measured */
+    uint64_t worker = CHUNK * stride * sizeof(float) + moe_expert_compute_bytes(config, CHUNK);
+    return visits * (1 + sizeof(struct moe_job)) + d * sizeof(double) + layer_bytes +
+           config->n_experts * sizeof(struct moe_expert_view) +
+           batch * (stride * sizeof(float) + config->top_k * (sizeof(uint32_t) + sizeof(float))) +
+           (uint64_t)moe_par_threads() * worker;
+}
+
 static int open_workers(struct proxy *p, struct moe_err *err)
 {
     p->n_workers = moe_par_threads();

@@ -28,6 +28,13 @@ static void add_document(void *ctx, const struct moe_job *job, const double *nat
     m->q->changed[job->document] = changed;
 }
 
+uint64_t moe_quality_bytes(const struct moe_corpus *corpus, bool reference)
+{
+    const struct moe_quality *q = NULL;
+    return corpus->n_documents * (sizeof *q->nats + sizeof *q->changed) +
+           (reference ? corpus->n_predicted * sizeof *q->best : 0);
+}
+
 int moe_quality_measure(struct moe_quality *out, struct moe_rerun *r, const struct moe_rule *rule,
                         const struct moe_quality *reference, struct moe_err *err)
 {

@@ -16,6 +16,8 @@ struct moe_quality {
     uint32_t *best; /* [n_predicted], of a reference only */
 };
 
+/* Bytes of one. */
+uint64_t moe_quality_bytes(const struct moe_corpus *corpus, bool reference);
 /* Runs the whole corpus under the rule. reference: what `changed` compares with; NULL: this is the
  * reference itself. */
 int moe_quality_measure(struct moe_quality *out, struct moe_rerun *r, const struct moe_rule *rule,

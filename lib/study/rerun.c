@@ -41,7 +41,7 @@ static struct moe_session_options session_options(const struct moe_corpus *corpu
                                                   const struct moe_rerun_options *options)
 {
     uint32_t rows = options->rows ? options->rows : DEFAULT_ROWS;
-    uint32_t longest = corpus->longest - 1; /* in rows */
+    uint32_t longest = corpus->longest > 2 ? corpus->longest - 1 : 1; /* in rows */
     rows = rows > longest ? rows : longest;
     uint32_t n = 2 * (rows / longest); /* documents are shorter than the longest */
     return (struct moe_session_options){
@@ -80,13 +80,20 @@ static struct moe_rerun *carve(struct moe_arena *arena, const struct moe_config 
     return place;
 }
 
+uint32_t moe_rerun_rows(const struct moe_corpus *corpus, const struct moe_rerun_options *options)
+{
+    return session_options(corpus, options).batch;
+}
+
 uint64_t moe_rerun_bytes(const struct moe_config *config, const struct moe_corpus *corpus,
                          const struct moe_rerun_options *options)
 {
     struct moe_arena arena = {0};
     struct moe_session_options session = session_options(corpus, options);
     carve(&arena, config, corpus, options);
-    uint64_t bytes = moe_session_bytes(config, &session);
+    uint64_t jobs = (uint64_t)corpus->n_documents * sizeof(struct moe_job);
+    uint64_t bytes =
+        moe_session_bytes(config, &session) + moe_scores_bytes(config, session.batch) + jobs;
     return !arena.overflowed && moe_add_u64(bytes, arena.used, &bytes) ? bytes : UINT64_MAX;
 }
 

@@ -51,7 +51,9 @@ struct moe_rerun_options {
     const struct moe_progress *progress; /* asked whether to stop, after each pass; may be NULL */
 };
 
-/* Bytes that it takes, its session included. */
+/* Rows of a pass. */
+uint32_t moe_rerun_rows(const struct moe_corpus *corpus, const struct moe_rerun_options *options);
+/* Bytes that it takes, its session included. Of the corpus, the numbers alone are read. */
 uint64_t moe_rerun_bytes(const struct moe_config *config, const struct moe_corpus *corpus,
                          const struct moe_rerun_options *options);
 /* Borrows model, experts and corpus. The session it opens is its own; moe_rerun_session shows it,

@@ -40,12 +40,22 @@ static void score_range(void *ctx, int64_t begin, int64_t end, int thread)
             cost(j->logits + (uint64_t)i * j->stride, j->vocab, j->targets[i], &j->best[i]);
 }
 
+static uint32_t rows_of(uint64_t row_bytes, uint32_t batch)
+{
+    uint64_t n = LOGITS_BYTES / row_bytes;
+    return n < FEWEST_ROWS ? FEWEST_ROWS : n > batch ? batch : (uint32_t)n;
+}
+
+uint64_t moe_scores_bytes(const struct moe_config *config, uint32_t batch)
+{
+    uint64_t row_bytes = moe_logits_stride(config) * sizeof(float);
+    return rows_of(row_bytes, batch) * row_bytes;
+}
+
 int moe_scores_open(struct moe_scores *out, struct moe_session *s, struct moe_err *err)
 {
     uint64_t row_bytes = moe_logits_stride(&s->model->config) * sizeof(float);
-    uint64_t n = LOGITS_BYTES / row_bytes;
-    *out = (struct moe_scores){.s = s};
-    out->n_logits = n < FEWEST_ROWS ? FEWEST_ROWS : n > s->batch ? s->batch : (uint32_t)n;
+    *out = (struct moe_scores){.s = s, .n_logits = rows_of(row_bytes, s->batch)};
     out->logits = moe_alloc(out->n_logits, row_bytes, err);
     return out->logits ? MOE_OK : MOE_ERR_MEMORY;
 }

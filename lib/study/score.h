@@ -16,6 +16,8 @@ struct moe_scores {
     uint32_t n_logits;
 };
 
+/* Bytes of it for a session of so many rows. */
+uint64_t moe_scores_bytes(const struct moe_config *config, uint32_t batch);
 int moe_scores_open(struct moe_scores *out, struct moe_session *s, struct moe_err *err);
 void moe_scores_close(struct moe_scores *scores);
 

@@ -189,6 +189,21 @@ run calibrate --resume --tolerance 3% --without fate --without hobbit -o "$tmp/s
 check "--resume gives the file of one run" cmp "$tmp/large.yaml" "$tmp/stopped.yaml"
 check "... and removes the partial one" [ ! -e "$tmp/stopped.yaml.part" ]
 
+# The least that is named is enough for every text of the command, also for one that takes more to read
+# than to run, and less is refused before it is read.
+head -c 1048576 /dev/zero | tr '\0' a >"$tmp/wide.txt"
+wide() { # MIB
+    mib=$1
+    set -- "$bin/moe-calibrate" -q "$tmp/all.moe" --text "$tmp/math.txt" --check "$tmp/wide.txt" --max-tokens 24 \
+        --importance proxy --without fate --without hobbit --tolerance 50% -o "$tmp/wide.yaml" --memory "${mib}M"
+    if can_control_groups; then control_group $((mib << 20)) "$@"; else run "$@"; fi
+}
+wide 40
+error_line 4 'moe-calibrate: * too small: the smallest that works is *--memory *' "too small a memory for a text"
+floor=$(sed 's/.*--memory \([0-9]*\)M.*/\1/' "$err")
+wide "$floor"
+expect_exit 0 "... and the least that works, ${floor} MiB, works"
+
 # Experts that do not fit are read layer by layer.
 floor=$(smallest_memory calibrate -o "$tmp/x")
 check "too small a memory is refused with the least that works" [ -n "$floor" ]
