@@ -273,9 +273,12 @@ static int report_stats(struct run *r, struct moe_err *err)
     struct moe_buf text = {0}, json = {0};
     int status = MOE_OK;
     moe_engine_finish_stats(r->engine, &r->stats);
-    moe_show_run(&r->stats, &text);
-    moe_budget_write_text(&r->engine->budget, &text);
-    moe_show_run_json(&r->stats, &json);
+    if (opt.stats) {
+        moe_show_run(&r->stats, &text);
+        moe_budget_write_text(&r->engine->budget, &text);
+    }
+    if (opt.stats_json)
+        moe_show_run_json(&r->stats, &json);
     if (text.failed || json.failed)
         status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: the statistics");
     else if (opt.stats)

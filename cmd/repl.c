@@ -1,6 +1,7 @@
 #define _POSIX_C_SOURCE 200809L /* mkdir, isatty */
 #include "repl.h"
 
+#include <errno.h>
 #include <locale.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -327,8 +328,11 @@ int repl_run(struct repl *repl)
     struct moe_err err = {0};
     int status = MOE_OK;
     cli_catch_interrupt(true);
+    errno = 0;
     if (!open_console(&c))
-        status = moe_fail(&err, MOE_ERR_IO, "cannot edit lines on this terminal");
+        status = errno == ENOMEM
+                     ? moe_fail(&err, MOE_ERR_MEMORY, "out of memory: the editor of lines")
+                     : moe_fail(&err, MOE_ERR_IO, "cannot edit lines on this terminal");
     if (status == MOE_OK)
         status = console_new_sampler(&c, &err);
     if (status == MOE_OK)

@@ -8,7 +8,7 @@
 # For each N either the job ends with 0 and exactly what it leaves undisturbed, or with 1, one line on
 # stderr that matches $says, and less than that: whole files of several outputs, NAME.part to
 # --resume from, what $old says stood there before, on stdout at most a beginning. $allowed: what a library says that ends the program by
-# itself. A job whose outputs are measured, or depend on when loads arrive (`varies`), must leave files of
+# itself; $theirs: libraries that crash when a call of their own fails. A job whose outputs are measured, or depend on when loads arrive (`varies`), must leave files of
 # the same names. At the prompt (`prompt`) an answer that failed is said, and the program goes on.
 # shellcheck shell=sh disable=SC2154 # the variables are lib.sh's and the scripts'
 ulimit -c 0
@@ -25,7 +25,7 @@ mkdir -p "$in"
 # In $w/run as the working directory, so that outputs are named alike wherever it is. The command is in
 # $w/command, one word a line.
 once() { # SETTING...
-    rm -rf "$w/run"
+    rm -rf "$w/run" "$w/where"
     mkdir "$w/run"
     for name in $names; do
         [ -z "$old" ] || echo "$old" >"$w/run/$name"
@@ -37,10 +37,17 @@ once() { # SETTING...
         # At the prompt there are a shell and script(1) between, which are to be left alone.
         preload=LD_PRELOAD
         [ "$kind" != prompt ] || preload=FAIL_LIBRARY
-        HOME=$w exec timeout -k 1 "$limit" env "$preload=$library" "$@"
+        HOME=$w exec timeout -k 1 "$limit" env FAIL_WHERE="$w/where" "$preload=$library" "$@"
     ) >"$w/out" 2>"$w/err" </dev/null || code=$?
 }
 is_prefix() { head -c "$(wc -c <"$1")" "$2" | cmp -s - "$1"; }
+# Whether the last call that failed was made in a library of $theirs.
+is_theirs() {
+    [ -n "$theirs" ] && awk -v theirs="$theirs" '
+        /fail_calls\.so/ { if (!ours) found = 0; ours = 1; next }
+        { ours = 0; found = found || $0 ~ theirs }
+        END { exit !found }' "$w/where"
+}
 is_old() { [ -n "$old" ] && [ "$(head -c 20 "$1" | tr -d "\0")" = "$old" ]; }
 any_old() {
     for file in $names; do ! is_old "$w/run/$file" || return 0; done
@@ -71,6 +78,8 @@ judge() { # prints: kind, blank, why
     elif [ "$code" -lt 2 ] && [ "$kind" = prompt ] && grep -Eq "$says" "$w/out"; then
         echo "failed"
     elif [ -n "$allowed" ] && grep -Eq "$allowed" "$w/err"; then
+        echo "library"
+    elif [ "$code" -gt 128 ] && is_theirs; then
         echo "library"
     elif [ "$code" != 1 ]; then
         echo "wrong exit $code: $line"

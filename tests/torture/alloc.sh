@@ -10,8 +10,11 @@
 # Failures that a library answers by itself, with its own words and status.
 #   libgomp: ends the program when its teams cannot be made; it has no other way to say so.
 allowed='^libgomp: Out of memory allocating '
-# (zstd says `not enough memory`.)
-says='out of memory|Cannot allocate memory|not enough memory'
+#   libedit: el_init writes through pointers that it did not get.
+#   jansson: asserts that a long number is whole of which it lost bytes.
+theirs='libedit|libjansson'
+# (zstd says `not enough memory`; a thread without memory is `unavailable`.)
+says='out of memory|Cannot allocate memory|not enough memory|cannot start a thread'
 
 attempt() {
     count=$n_allocations
