@@ -15,6 +15,9 @@ enum {
     MOST_CONTEXT = 4096,      /* without -c */
     SHAPE_BATCH = 256,
     GROUP = 64, /* columns that share a scale, as moe-quantize has it */
+    /* What a run reads beside the model counts in its budget: a prompt, a document. */
+    TEXT_BYTES = 256 << 10,
+    TEXT_BYTES_PER_TOKEN = 64, /* of the context */
 };
 
 /* ---- The model ---- */
@@ -25,6 +28,15 @@ static int check_experts(const struct plan_inputs *in, struct moe_err *err)
                ? MOE_OK
                : moe_fail(err, MOE_ERR_USAGE, "%s: a model without experts has nothing to plan",
                           in->name);
+}
+
+static uint64_t room_for_text(const void *ctx, const struct moe_model *model, uint32_t batch)
+{
+    const struct plan_options *o = ctx;
+    uint32_t most = model->config.context_max;
+    (void)batch;
+    most = most < MOST_CONTEXT ? most : MOST_CONTEXT;
+    return TEXT_BYTES + (uint64_t)TEXT_BYTES_PER_TOKEN * (o->context ? o->context : most);
 }
 
 /* memory_bytes is 0 for a budget of experts. --simulate sets its sizes later: until then 1 stands
@@ -45,6 +57,8 @@ static struct moe_engine_options engine_options(const struct plan_options *o,
         .seed = o->seed,
         .session = {.context = o->context, .n_sequences = 1, .batch = o->batch},
         .context_cap = MOST_CONTEXT,
+        .beside = room_for_text,
+        .beside_ctx = (void *)o,
     };
 }
 
