@@ -139,7 +139,7 @@ static bool stdout_works(void)
 bool cli_write(const void *bytes, uint64_t n)
 {
     errno = 0;
-    if (fwrite(bytes, 1, n, stdout) != n && !stdout_errno)
+    if (n > 0 && fwrite(bytes, 1, n, stdout) != n && !stdout_errno)
         stdout_errno = errno;
     return stdout_works();
 }

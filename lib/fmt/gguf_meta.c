@@ -13,6 +13,7 @@ enum {
     READ_AHEAD = 1 << 20,
     MAX_HEADER_BYTES = 512 << 20, /* half a million texts take about 20 MiB */
     MAX_KEYS = 1 << 16,
+    MAX_TEXTS = 1 << 24,   /* of an array: vocabularies have a million */
     MAX_KEY_BYTES = 65535, /* the specification's limit */
 };
 
@@ -135,6 +136,10 @@ static void read_texts(struct gguf_reader *r, struct gguf_value *v)
     if (n > (r->file_bytes - r->at) / 8) { /* each has its length */
         gguf_fail(r, r->at, "key '%.100s': %" PRIu64 " texts do not fit into the file (cut short?)",
                   v->key, n);
+        return;
+    }
+    if (n > MAX_TEXTS) { /* a sparse file costs nothing, what is kept of them does */
+        gguf_fail(r, r->at, "key '%.100s': %" PRIu64 " texts: no file has that many", v->key, n);
         return;
     }
     v->at = 0;

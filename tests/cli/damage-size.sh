@@ -26,6 +26,12 @@ empties() {
         head -c $(($1 * 1048576 / 94 * 94)) | tr -d '\n'
 }
 
+bounded 400 "$bin/moe-quantize" --version
+if [ "$code" != 0 ]; then
+    skip "files of absurd size" "the address space cannot be bounded (a sanitizer reserves most of it)"
+    finish
+fi
+
 # ---- An index whose bulk does not matter ----
 fresh
 quantize 400

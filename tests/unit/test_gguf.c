@@ -639,6 +639,28 @@ static void damaged_metadata(void **state)
     moe_buf_release(&b);
 }
 
+/* Texts of no bytes that lie in a hole: the file is large enough for them and takes no room. */
+static void texts_of_a_sparse_file(void **state)
+{
+    (void)state;
+    struct moe_buf b = {0};
+    struct moe_gguf *g;
+    struct moe_err err;
+    char path[64] = "/tmp/moe-sparse-XXXXXX";
+    int fd = mkstemp(path);
+    put_head(&b, 3, 0, 1);
+    put_key(&b, "k", 9);
+    moe_buf_u32(&b, 8);
+    moe_buf_u64(&b, (uint64_t)1 << 33);
+    assert_true(fd >= 0 && write(fd, b.data, b.size) == (ssize_t)b.size);
+    assert_int_equal(ftruncate(fd, (off_t)1 << 37), 0);
+    assert_fails(moe_gguf_open(&g, path, &err), MOE_ERR_FORMAT,
+                 "key 'k': 8589934592 texts: no file has that many", &err);
+    close(fd);
+    unlink(path);
+    moe_buf_release(&b);
+}
+
 static void damaged_tensors(void **state)
 {
     (void)state;
@@ -733,6 +755,7 @@ int main(void)
         cmocka_unit_test(parts_that_do_not_fit_together),
         cmocka_unit_test_setup_teardown(damaged_headers, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(damaged_metadata, make_dir, remove_dir),
+        cmocka_unit_test(texts_of_a_sparse_file),
         cmocka_unit_test_setup_teardown(damaged_tensors, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(cut_short_anywhere, make_dir, remove_dir),
     };
