@@ -1,0 +1,287 @@
+/* Requests of OpenAI's API: what is read, what a missing key means, what is refused and how. */
+#include "../test.h"
+
+#include "serve/request.h"
+
+static struct moe_request *parse(enum moe_request_kind kind, const char *json)
+{
+    struct moe_request *r;
+    struct moe_err err;
+    assert_ok(moe_request_parse(&r, kind, json, strlen(json), &err), &err);
+    return r;
+}
+
+static void refused(enum moe_request_kind kind, const char *json, const char *words)
+{
+    struct moe_err err = {0};
+    struct moe_request *r = (struct moe_request *)(void *)&err;
+    assert_fails(moe_request_parse(&r, kind, json, strlen(json), &err), MOE_ERR_FORMAT, words,
+                 &err);
+    assert_null(r);
+}
+
+#define HELLO "\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]"
+
+static void missing_keys_mean_what_the_api_says(void **state)
+{
+    (void)state;
+    struct moe_request *chat = parse(MOE_REQUEST_CHAT, "{" HELLO "}");
+    assert_int_equal(chat->kind, MOE_REQUEST_CHAT);
+    assert_null(chat->model);
+    assert_null(chat->id);
+    assert_int_equal(chat->n_turns, 1);
+    assert_int_equal(chat->turns[0].role, MOE_CHAT_USER);
+    assert_string_equal(chat->turns[0].text, "Hello");
+    assert_true(chat->sampling.temperature == 1);
+    assert_true(chat->sampling.top_p == 1);
+    assert_true(chat->sampling.min_p == 0);
+    assert_true(chat->sampling.repeat_penalty == 1);
+    assert_int_equal(chat->sampling.top_k, 0);
+    assert_int_equal(chat->sampling.repeat_window, 64);
+    assert_true(chat->max_tokens == UINT64_MAX);
+    assert_int_equal(chat->n, 1);
+    assert_int_equal(chat->n_stops, 0);
+    assert_null(chat->stops[0]);
+    assert_false(chat->stream || chat->stream_usage || chat->logprobs || chat->ignore_eos ||
+                 chat->echo);
+    struct moe_request *text = parse(MOE_REQUEST_TEXT, "{\"prompt\": \"Once\"}");
+    assert_string_equal(text->prompt, "Once");
+    assert_int_equal(text->n_prompt, 4);
+    assert_true(text->max_tokens == 16);
+    /* Two without a seed differ. */
+    assert_true(text->sampling.seed != chat->sampling.seed);
+    moe_request_free(chat);
+    moe_request_free(text);
+    moe_request_free(NULL);
+}
+
+static void every_key_is_read(void **state)
+{
+    (void)state;
+    struct moe_request *r = parse(
+        MOE_REQUEST_CHAT,
+        "{\"model\": \"a\", \"messages\": ["
+        "{\"role\": \"system\", \"content\": \"Be kind.\"},"
+        "{\"role\": \"developer\", \"content\": \"Be brief.\"},"
+        "{\"role\": \"user\", \"name\": \"Eva\", \"content\": ["
+        "{\"type\": \"text\", \"text\": \"One \"}, {\"type\": \"text\", \"text\": \"two\"}]},"
+        "{\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": null},"
+        "{\"role\": \"user\", \"content\": \"Three \\u00e9\\ud83d\\ude00\"}],"
+        "\"temperature\": 0.5, \"top_p\": 0.25, \"top_k\": 7, \"min_p\": 0.125,"
+        "\"repeat_penalty\": 1.5, \"seed\": -1, \"max_completion_tokens\": 12, \"max_tokens\": 12,"
+        "\"stop\": [\"x\", \"\", \"yz\"], \"n\": 3, \"stream\": true,"
+        "\"stream_options\": {\"include_usage\": true}, \"logprobs\": true, \"top_logprobs\": 4,"
+        "\"ignore_eos\": true, \"metadata\": {\"topic\": \"law\", \"model\": \"b\"},"
+        "\"user\": \"somebody\", \"no_such_key\": {\"a\": [1]}}");
+    assert_string_equal(r->model, "a");
+    assert_int_equal(r->n_turns, 4);
+    assert_int_equal(r->turns[0].role, MOE_CHAT_SYSTEM);
+    assert_string_equal(r->turns[0].text, "Be kind.\n\nBe brief.");
+    assert_string_equal(r->turns[1].text, "One two");
+    assert_int_equal(r->turns[2].role, MOE_CHAT_ASSISTANT);
+    assert_string_equal(r->turns[2].text, "");
+    assert_true(r->sampling.temperature == 0.5);
+    assert_true(r->sampling.top_p == 0.25);
+    assert_int_equal(r->sampling.top_k, 7);
+    assert_true(r->sampling.min_p == 0.125);
+    assert_true(r->sampling.repeat_penalty == 1.5);
+    assert_true(moe_request_seed(r, 0) == UINT64_MAX);
+    assert_true(moe_request_seed(r, 2) == 1);
+    assert_true(r->max_tokens == 12);
+    assert_int_equal(r->n_stops, 2);
+    assert_string_equal(r->stops[0], "x");
+    assert_string_equal(r->stops[1], "yz");
+    assert_null(r->stops[2]);
+    assert_int_equal(r->n, 3);
+    assert_true(r->stream && r->stream_usage && r->logprobs && r->ignore_eos);
+    assert_int_equal(r->top_logprobs, 4);
+    assert_string_equal(moe_request_field(r, "topic"), "law");
+    assert_string_equal(moe_request_field(r, "model"), "a");
+    assert_string_equal(moe_request_field(r, "prompt"), "Three \xc3\xa9\xf0\x9f\x98\x80");
+    assert_null(moe_request_field(r, "colour"));
+    moe_request_free(r);
+}
+
+static void prompts_come_in_each_form(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {"{\"prompt\": \"Once\"}", "{\"prompt\": [\"Once\"]}"};
+    static const char *const ids[] = {"{\"prompt\": [5, 0, 4294967295]}",
+                                      "{\"prompt\": [[5, 0, 4294967295]]}"};
+    for (int i = 0; i < 2; i++) {
+        struct moe_request *r = parse(MOE_REQUEST_TEXT, texts[i]);
+        assert_string_equal(r->prompt, "Once");
+        assert_string_equal(moe_request_field(r, "prompt"), "Once");
+        assert_null(r->ids);
+        moe_request_free(r);
+        r = parse(MOE_REQUEST_TEXT, ids[i]);
+        assert_null(r->prompt);
+        assert_null(moe_request_field(r, "prompt"));
+        assert_int_equal(r->n_ids, 3);
+        assert_int_equal(r->ids[0], 5);
+        assert_int_equal(r->ids[2], UINT32_MAX);
+        moe_request_free(r);
+    }
+    struct moe_request *r = parse(
+        MOE_REQUEST_TEXT, "{\"prompt\": \"\", \"logprobs\": 0, \"stop\": \"end\", \"top_k\": -1,"
+                          "\"repetition_penalty\": 2, \"max_tokens\": 0}");
+    assert_true(r->logprobs);
+    assert_int_equal(r->top_logprobs, 0);
+    assert_string_equal(r->stops[0], "end");
+    assert_int_equal(r->sampling.top_k, 0);
+    assert_true(r->sampling.repeat_penalty == 2);
+    assert_true(r->max_tokens == 0);
+    moe_request_free(r);
+    r = parse(MOE_REQUEST_TEXT, "{\"prompt\": \"a\", \"echo\": true}");
+    assert_true(r->echo);
+    moe_request_free(r);
+}
+
+static void what_cannot_be_is_refused_by_its_key(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *rest, *words;
+    } chats[] = {
+        {"\"temperature\": 2.5", "'temperature' is 2.5, expected 0 to 2"},
+        {"\"temperature\": -1", "'temperature' is -1"},
+        {"\"temperature\": \"hot\"", "'temperature' is a text, a number was expected"},
+        {"\"top_p\": 1.5", "'top_p' is 1.5"},
+        {"\"min_p\": -0.5", "'min_p' is -0.5"},
+        {"\"repeat_penalty\": 0", "'repeat_penalty' is 0"},
+        {"\"top_k\": -2", "'top_k' is -2"},
+        {"\"top_k\": 1.5", "'top_k' is 1.5"},
+        {"\"n\": 0", "'n' is 0, expected 1 to 128"},
+        {"\"n\": 129", "'n' is 129"},
+        {"\"seed\": 1.5", "'seed' is not a whole number"},
+        {"\"seed\": 1e30", "'seed' is not a whole number"},
+        {"\"stream\": 1", "'stream' is a number, true or false was expected"},
+        {"\"stream_options\": {\"include_usage\": true}", "'stream_options' goes with 'stream'"},
+        {"\"stream\": true, \"stream_options\": 3", "'stream_options': an object"},
+        {"\"logprobs\": 3", "'logprobs' is a number"},
+        {"\"logprobs\": true, \"top_logprobs\": 21", "'top_logprobs' is 21, expected 0 to 20"},
+        {"\"top_logprobs\": 2", "'top_logprobs' goes with 'logprobs'"},
+        {"\"max_tokens\": -1", "'max_tokens' is -1"},
+        {"\"max_tokens\": 1, \"max_completion_tokens\": 2", "'max_completion_tokens' and 'max_"},
+        {"\"stop\": 3", "'stop' is neither a text nor a list"},
+        {"\"stop\": [1]", "'stop[0]' is not a text"},
+        {"\"stop\": \"a\\u0000b\"", "'stop' has a NUL"},
+        {"\"stop\": [\"\",\"\",\"\",\"\",\"\",\"\",\"\",\"\",\"\",\"\",\"\",\"\",\"\",\"\",\"\","
+         "\"\",\"\"]",
+         "'stop' has 17 texts, 16"},
+        {"\"model\": 7", "'model' is not a text"},
+        {"\"metadata\": [1]", "'metadata' is not an object"},
+        {"\"metadata\": {\"a\": 1}", "'metadata.a' is not a text"},
+        {"\"tools\": [{\"type\": \"function\"}]", "'tools' asks for what this server"},
+        {"\"tool_choice\": \"required\"", "'tool_choice'"},
+        {"\"logit_bias\": {\"50256\": -100}", "'logit_bias'"},
+        {"\"presence_penalty\": 0.5", "'presence_penalty'"},
+        {"\"frequency_penalty\": -0.5", "'frequency_penalty'"},
+        {"\"response_format\": {\"type\": \"json_object\"}", "'response_format'"},
+        {"\"response_format\": \"text\"", "'response_format'"},
+        {"\"modalities\": [\"text\", \"audio\"]", "'modalities'"},
+        {"\"modalities\": true", "'modalities'"},
+        {"\"guided_regex\": \"a+\"", "'guided_regex'"},
+        {"\"use_beam_search\": true", "'use_beam_search'"},
+        {"\"reasoning_effort\": \"high\"", "'reasoning_effort'"},
+        {"\"n\": 1, \"n\": 2", "duplicate"},
+    };
+    static const struct {
+        const char *json, *words;
+    } whole[] = {
+        {"", "the request: line 1 column 0"},
+        {"[]", "is not a JSON object"},
+        {"{\"messages\": []", "the request: line 1"},
+        {"{}", "'messages' is missing"},
+        {"{\"messages\": []}", "'messages' is empty"},
+        {"{\"messages\": \"Hi\"}", "'messages' is not a list"},
+        {"{\"messages\": [3]}", "'messages[0].role' is no text"},
+        {"{\"messages\": [{\"role\": \"tool\"}]}", "'messages[0].role' is tool; system"},
+        {"{\"messages\": [{\"role\": \"user\"}]}", "'messages[0].content' is not a text"},
+        {"{\"messages\": [{\"role\": \"user\", \"content\": \"\\u0000\"}]}",
+         "'messages[0].content' has a NUL"},
+        {"{\"messages\": [{\"role\": \"user\", \"content\": \"\xff\"}]}",
+         "unable to decode byte 0xff"},
+        {"{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image_url\"}]}]}",
+         "'messages[0].content[0]' is a part of type image_url"},
+        {"{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\"}]}]}",
+         "'messages[0].content[0].text' is not a text"},
+        {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": []}]}",
+         "'messages[0].tool_calls'"},
+        {"{\"messages\": [{\"role\": \"user\", \"content\": \"\"},"
+         "{\"role\": \"system\", \"content\": \"\"}]}",
+         "'messages[1]' is a system text behind"},
+    };
+    static const struct {
+        const char *json, *words;
+    } texts[] = {
+        {"{}", "'prompt' is missing"},
+        {"{\"prompt\": null}", "'prompt' is missing"},
+        {"{\"prompt\": 3}", "'prompt' is not a text"},
+        {"{\"prompt\": []}", "'prompt' is an empty list"},
+        {"{\"prompt\": [\"a\", \"b\"]}", "'prompt' has 2 prompts"},
+        {"{\"prompt\": [[1], [2]]}", "'prompt' has 2 prompts"},
+        {"{\"prompt\": [1, \"a\"]}", "'prompt[1]' is not a token's id"},
+        {"{\"prompt\": [-1]}", "'prompt[0]' is not a token's id"},
+        {"{\"prompt\": [4294967296]}", "'prompt[0]' is not a token's id"},
+        {"{\"prompt\": \"a\", \"logprobs\": true}", "'logprobs' is a truth value"},
+        {"{\"prompt\": \"a\", \"logprobs\": 1, \"echo\": true}", "'echo' with 'logprobs'"},
+        {"{\"prompt\": [1], \"echo\": true}", "'echo' goes with a prompt that is text"},
+        {"{\"prompt\": \"a\", \"best_of\": 2}", "'best_of'"},
+        {"{\"prompt\": \"a\", \"suffix\": \"b\"}", "'suffix'"},
+    };
+    for (size_t i = 0; i < N_ITEMS(chats); i++) {
+        char json[512];
+        snprintf(json, sizeof json, "{" HELLO ", %s}", chats[i].rest);
+        refused(MOE_REQUEST_CHAT, json, chats[i].words);
+    }
+    for (size_t i = 0; i < N_ITEMS(whole); i++)
+        refused(MOE_REQUEST_CHAT, whole[i].json, whole[i].words);
+    for (size_t i = 0; i < N_ITEMS(texts); i++)
+        refused(MOE_REQUEST_TEXT, texts[i].json, texts[i].words);
+}
+
+static void what_asks_for_nothing_is_taken(void **state)
+{
+    (void)state;
+    moe_request_free(parse(
+        MOE_REQUEST_CHAT,
+        "{" HELLO
+        ", \"tools\": [], \"tool_choice\": \"none\", \"functions\": null, \"function_call\": "
+        "\"auto\", \"logit_bias\": {}, \"presence_penalty\": 0, \"frequency_penalty\": 0.0,"
+        "\"response_format\": {\"type\": \"text\"}, \"modalities\": [\"text\"], \"best_of\": 1,"
+        "\"suffix\": \"\", \"typical_p\": 1.0, \"use_beam_search\": false, \"stop\": null,"
+        "\"temperature\": null, \"stream_options\": null, \"metadata\": null, \"seed\": null,"
+        "\"n\": null, \"stream\": null, \"model\": null, \"logprobs\": null}"));
+}
+
+/* A body of few bytes cannot take much memory. */
+static void values_are_bounded(void **state)
+{
+    (void)state;
+    struct moe_err err;
+    struct moe_request *r;
+    const uint64_t n = 3 * (MOE_REQUEST_MEMORY / 240);
+    char *json = malloc(n + 32);
+    assert_non_null(json);
+    uint64_t at = (uint64_t)sprintf(json, "{\"metadata\": [");
+    while (at < n)
+        at += (uint64_t)sprintf(json + at, "{},");
+    at += (uint64_t)sprintf(json + at, "{}]}");
+    assert_fails(moe_request_parse(&r, MOE_REQUEST_TEXT, json, at, &err), MOE_ERR_FORMAT,
+                 "of memory", &err);
+    free(json);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(missing_keys_mean_what_the_api_says),
+        cmocka_unit_test(every_key_is_read),
+        cmocka_unit_test(prompts_come_in_each_form),
+        cmocka_unit_test(what_cannot_be_is_refused_by_its_key),
+        cmocka_unit_test(what_asks_for_nothing_is_taken),
+        cmocka_unit_test(values_are_bounded),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
