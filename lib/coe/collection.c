@@ -93,6 +93,7 @@ static const struct moe_member model_members[] = {
     NAME(moe_coe_model, "pack", pack),
     MOE_FIELD_IN(MOE_IF_KNOWN, struct moe_coe_model, "probability", probability, 0, 1),
     FIELD(moe_coe_model, "device", device),
+    FIELD(moe_coe_model, "architecture", architecture),
 };
 static const struct moe_member route_members[] = {
     FIELD(moe_coe_route, "field", field),
@@ -195,8 +196,11 @@ static int check_collection(struct moe_record_reader *r, struct moe_yaml_node *r
 }
 
 static const struct moe_record whole = {MOE_RECORD(members), check_collection};
-static const struct moe_record_format format = {"moe-coe", "a collection of experts", 1,
-                                                MAX_FILE_BYTES, &whole};
+static const struct moe_record_format format = {.name = "moe-coe",
+                                                .title = "a collection of experts",
+                                                .version = 1,
+                                                .max_bytes = MAX_FILE_BYTES,
+                                                .record = &whole};
 
 /* ---- Reading and writing ---- */
 

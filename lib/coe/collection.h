@@ -13,9 +13,10 @@ enum { MOE_COE_MAX_MODELS = 4096, MOE_COE_MAX_RULES = 1 << 16 };
 
 struct moe_coe_model {
     char name[64];
-    char pack[1024];    /* as the file says: relative to its directory */
-    char device[16];    /* which processors may run it: "cpu", "cuda"; "": any */
-    double probability; /* that a request uses it; -1: not said */
+    char pack[1024];       /* as the file says: relative to its directory */
+    char device[16];       /* which processors may run it: "cpu", "cuda"; "": any */
+    double probability;    /* that a request uses it; -1: not said */
+    char architecture[64]; /* experts of one cost the same; "": as the costs say */
 };
 
 /* A text that equals, or one that a regular expression (PCRE2) finds something in; both "": any. */

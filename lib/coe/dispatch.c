@@ -23,6 +23,12 @@ struct moe_coe_dispatch {
     uint32_t *evicted;          /* [all->n] */
 };
 
+static bool may_run(const struct moe_coe_options *o, const struct moe_coe_executor_options *e,
+                    uint32_t expert)
+{
+    return !(o->all->experts[expert].not_on >> e->processor & 1);
+}
+
 /* ---- Opening and closing ---- */
 
 static int open_executor(struct executor *e, const struct moe_coe_options *o, uint32_t index,
@@ -32,7 +38,7 @@ static int open_executor(struct executor *e, const struct moe_coe_options *o, ui
     *e = (struct executor){
         .options = *options, .computing = MOE_COE_NONE, .prefetched = MOE_COE_NONE};
     for (uint32_t i = 0; i < o->all->n; i++)
-        if (o->all->experts[i].bytes > options->expert_bytes)
+        if (may_run(o, options, i) && o->all->experts[i].bytes > options->expert_bytes)
             return moe_fail(err, MOE_ERR_LIMIT,
                             "expert %u takes %" PRIu64 " bytes, and executor %u has %" PRIu64
                             " for experts",
@@ -41,6 +47,18 @@ static int open_executor(struct executor *e, const struct moe_coe_options *o, ui
     if (status == MOE_OK)
         status = moe_coe_pool_open(&e->pool, o->all, options->expert_bytes, o->evict, err);
     return status;
+}
+
+static int check_experts(const struct moe_coe_options *o, struct moe_err *err)
+{
+    for (uint32_t expert = 0; expert < o->all->n; expert++) {
+        uint32_t i = 0;
+        while (i < o->n_executors && !may_run(o, &o->executors[i], expert))
+            i++;
+        if (i == o->n_executors)
+            return moe_fail(err, MOE_ERR_USAGE, "no executor may run expert %u", expert);
+    }
+    return MOE_OK;
 }
 
 int moe_coe_dispatch_open(struct moe_coe_dispatch **out, const struct moe_coe_options *options,
@@ -53,7 +71,7 @@ int moe_coe_dispatch_open(struct moe_coe_dispatch **out, const struct moe_coe_op
     d->options = *options;
     d->executors = moe_alloc(options->n_executors, sizeof *d->executors, err);
     d->evicted = moe_alloc(options->all->n, sizeof *d->evicted, err);
-    int status = d->executors && d->evicted ? MOE_OK : MOE_ERR_MEMORY;
+    int status = d->executors && d->evicted ? check_experts(options, err) : MOE_ERR_MEMORY;
     for (uint32_t i = 0; i < options->n_executors && status == MOE_OK; i++)
         status = open_executor(&d->executors[i], options, i, err);
     d->options.executors = NULL; /* copied */
@@ -118,7 +136,8 @@ int moe_coe_place(struct moe_coe_dispatch *d,
         for (uint32_t tried = 0; tried < d->options.n_executors; tried++) {
             uint32_t executor = turn++ % d->options.n_executors;
             struct moe_coe_pool *pool = d->executors[executor].pool;
-            if (moe_coe_pool_free_bytes(pool) < all->experts[ranked[i].expert].bytes)
+            if (!may_run(&d->options, &d->executors[executor].options, ranked[i].expert) ||
+                moe_coe_pool_free_bytes(pool) < all->experts[ranked[i].expert].bytes)
                 continue;
             moe_coe_pool_admit(pool, ranked[i].expert, d->evicted, &n_evicted);
             fn(ctx, executor, ranked[i].expert);
@@ -165,17 +184,20 @@ static double total_seconds(const struct executor *e, double now)
  * these the first. */
 static uint32_t least(const struct moe_coe_dispatch *d, uint32_t expert, double now)
 {
-    uint32_t n = d->options.n_executors, best = 0;
+    uint32_t n = d->options.n_executors, best = MOE_COE_NONE;
     double best_total = 0, best_added = 0, longest = 0;
     for (uint32_t i = 0; i < n; i++) {
         double total = total_seconds(&d->executors[i], now);
         longest = total > longest ? total : longest;
     }
     for (uint32_t i = 0; i < n; i++) {
+        if (!may_run(&d->options, &d->executors[i].options, expert))
+            continue;
         double added = added_latency(d, &d->executors[i], expert);
         double total = total_seconds(&d->executors[i], now) + added;
         total = total > longest ? total : longest;
-        if (i > 0 && (total > best_total || (total == best_total && added >= best_added)))
+        if (best != MOE_COE_NONE &&
+            (total > best_total || (total == best_total && added >= best_added)))
             continue;
         best = i;
         best_total = total;
@@ -184,11 +206,21 @@ static uint32_t least(const struct moe_coe_dispatch *d, uint32_t expert, double 
     return best;
 }
 
+/* ... of those that may run it. */
+static uint32_t round_robin(struct moe_coe_dispatch *d, uint32_t expert)
+{
+    uint32_t i;
+    do
+        i = d->turn++ % d->options.n_executors;
+    while (!may_run(&d->options, &d->executors[i].options, expert));
+    return i;
+}
+
 int moe_coe_submit(struct moe_coe_dispatch *d, struct moe_coe_request *r, double now,
                    uint32_t *executor, struct moe_err *err)
 {
     *executor = d->options.assign == MOE_COE_ASSIGN_LEAST ? least(d, r->expert, now)
-                                                          : d->turn++ % d->options.n_executors;
+                                                          : round_robin(d, r->expert);
     struct executor *e = &d->executors[*executor];
     r->predicted = added_latency(d, e, r->expert);
     int status = moe_coe_queue_push(e->queue, r, err);

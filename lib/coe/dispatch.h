@@ -24,6 +24,7 @@ struct moe_coe_executor_options {
     const struct moe_coe_cost *costs; /* [n_kinds] of its processor; borrowed */
     uint64_t expert_bytes;            /* of memory for experts */
     uint64_t batch_bytes;             /* ... and for what a batch takes beside its expert */
+    uint32_t processor;               /* as experts name those that must not run them */
 };
 
 struct moe_coe_options {
@@ -40,7 +41,8 @@ struct moe_coe_options {
 
 struct moe_coe_dispatch;
 
-/* MOE_ERR_LIMIT: an expert is larger than an executor's memory for experts. */
+/* MOE_ERR_LIMIT: an expert is larger than the memory for experts of an executor that may run it.
+ * MOE_ERR_USAGE: no executor may run an expert. */
 int moe_coe_dispatch_open(struct moe_coe_dispatch **out, const struct moe_coe_options *options,
                           struct moe_err *err);
 void moe_coe_dispatch_close(struct moe_coe_dispatch *d); /* NULL is fine */

@@ -17,7 +17,8 @@ struct moe_coe_expert {
     double probability; /* that a request uses it, 0..1 (4.5) */
     uint32_t kind;      /* its architecture: experts of one kind take the same time */
     uint32_t first_before,
-        n_before; /* those whose results lead to it; none: requests begin there */
+        n_before;    /* those whose results lead to it; none: requests begin there */
+    uint32_t not_on; /* processors that must not run it: a bit each, bit p for processor p */
 };
 
 struct moe_coe_experts {
@@ -38,7 +39,7 @@ struct moe_coe_cost {
     double per_request, per_batch;
     double load;            /* of the expert, from the disk */
     double load_from_host;  /* ... from the host's memory; 0: the processor has no tier below it */
-    uint32_t max_batch;     /* where requests stop getting cheaper (4.5), at least 1 */
+    uint32_t max_batch;     /* where requests stop getting cheaper (4.5) */
     uint64_t request_bytes; /* of memory for each request of a batch, beside the expert */
 };
 

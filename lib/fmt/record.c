@@ -335,7 +335,8 @@ int moe_record_write(const struct moe_record_format *format, const void *whole, 
 {
     struct moe_record_writer w = {.whole = whole};
     char comment[80];
-    snprintf(comment, sizeof comment, "%s: see %s(5).", format->title, format->name);
+    snprintf(comment, sizeof comment, "%s: see %s(5).", format->title,
+             format->page ? format->page : format->name);
     moe_emit_begin(&w.emit, out, json, comment, format->name, format->version);
     moe_record_write_map(&w, format->record, whole);
     return moe_emit_end(&w.emit, err);

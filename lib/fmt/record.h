@@ -155,11 +155,12 @@ struct moe_record {
 /* ---- Whole files ---- */
 
 struct moe_record_format {
-    const char *name; /* "moe-plan"; its page is moe-plan(5) */
+    const char *name; /* "moe-plan" */
     const char *title;
     uint32_t version;
     uint64_t max_bytes; /* of a file */
     const struct moe_record *record;
+    const char *page; /* of section 5; NULL: the name */
 };
 
 /* Read into `whole`, whose fields are 0; what was allocated stays there on errors too.

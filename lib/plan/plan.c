@@ -307,8 +307,8 @@ static int check_plan(struct moe_record_reader *r, struct moe_yaml_node *root, v
 }
 
 static const struct moe_record plan_record = {MOE_RECORD(plan_members), check_plan};
-static const struct moe_record_format plan_format = {"moe-plan", "Plan", MOE_PLAN_VERSION,
-                                                     MAX_FILE_BYTES, &plan_record};
+static const struct moe_record_format plan_format = {"moe-plan",     "Plan",       MOE_PLAN_VERSION,
+                                                     MAX_FILE_BYTES, &plan_record, NULL};
 
 int moe_plan_write(const struct moe_plan *plan, struct moe_buf *out, struct moe_err *err)
 {

@@ -229,7 +229,7 @@ static const struct moe_member device_members[] = {
 };
 static const struct moe_record device_record = {MOE_RECORD(device_members)};
 static const struct moe_record_format device_format = {
-    "moe-device", "Device profile", MOE_DEVICE_VERSION, MAX_FILE_BYTES, &device_record};
+    "moe-device", "Device profile", MOE_DEVICE_VERSION, MAX_FILE_BYTES, &device_record, NULL};
 
 int moe_device_write(const struct moe_device *d, struct moe_buf *out, struct moe_err *err)
 {

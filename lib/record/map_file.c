@@ -237,8 +237,8 @@ static const struct moe_member map_members[] = {
     MOE_IGNORED("structures"), /* of a dropped experiment, in older maps */
 };
 static const struct moe_record map_record = {MOE_RECORD(map_members)};
-static const struct moe_record_format map_format = {"moe-map", "Bit map", MOE_MAP_VERSION,
-                                                    MAX_FILE_BYTES, &map_record};
+static const struct moe_record_format map_format = {"moe-map",      "Bit map",   MOE_MAP_VERSION,
+                                                    MAX_FILE_BYTES, &map_record, NULL};
 
 int moe_map_write(const struct moe_map *map, struct moe_buf *out, struct moe_err *err)
 {

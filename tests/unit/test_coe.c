@@ -149,7 +149,7 @@ static const struct moe_coe_cost fast[] = {
 
 static void requests_go_where_they_cost_least(void **state)
 {
-    const struct moe_coe_executor_options executors[] = {{slow, 40, 100}, {fast, 40, 100}};
+    const struct moe_coe_executor_options executors[] = {{slow, 40, 100, 0}, {fast, 40, 100, 1}};
     const struct moe_coe_options o = {.all = &all,
                                       .n_executors = 2,
                                       .executors = executors,
@@ -189,9 +189,41 @@ static void requests_go_where_they_cost_least(void **state)
     moe_coe_dispatch_close(d);
 }
 
+/* 3 must not run on the first processor; there it need not fit either. */
+static void experts_run_where_they_may(void **state)
+{
+    struct moe_coe_expert some[5];
+    const struct moe_coe_experts experts = {5, 1, some, before};
+    const struct moe_coe_executor_options executors[] = {{fast, 20, 100, 0}, {slow, 40, 100, 1}};
+    struct moe_coe_options o = {.all = &experts, .n_executors = 2, .executors = executors};
+    struct moe_coe_request requests[8];
+    struct moe_coe_dispatch *d;
+    struct moe_err err;
+    uint32_t executor;
+    (void)state;
+    memcpy(some, five, sizeof some);
+    some[3].not_on = 1;
+    for (o.assign = MOE_COE_ASSIGN_ROUND_ROBIN; o.assign <= MOE_COE_ASSIGN_LEAST; o.assign++) {
+        bool elsewhere = false;
+        assert_ok(moe_coe_dispatch_open(&d, &o, &err), &err);
+        for (uint32_t i = 0; i < 8; i++) {
+            requests[i].expert = i % 2 ? 3 : 0;
+            assert_ok(moe_coe_submit(d, &requests[i], 0, &executor, &err), &err);
+            assert_true(i % 2 == 0 || executor == 1);
+            elsewhere = elsewhere || executor == 0;
+        }
+        assert_true(elsewhere);
+        moe_coe_dispatch_close(d);
+    }
+    some[3].not_on = 3;
+    assert_fails(moe_coe_dispatch_open(&d, &o, &err), MOE_ERR_USAGE, "no executor may run expert 3",
+                 &err);
+}
+
 static void batches_are_split_and_the_next_is_fetched(void **state)
 {
-    const struct moe_coe_executor_options executors[] = {{slow, 30, 16}}; /* 3 requests at a time */
+    const struct moe_coe_executor_options executors[] = {
+        {slow, 30, 16, 0}}; /* 3 requests at a time */
     const struct moe_coe_options o = {
         .all = &all, .n_executors = 1, .executors = executors, .arrange = true};
     struct moe_coe_request requests[6];
@@ -227,7 +259,7 @@ static void batches_are_split_and_the_next_is_fetched(void **state)
     assert_false(moe_coe_next(d, 0, 24, &batch));
     moe_coe_dispatch_close(d);
 
-    const struct moe_coe_executor_options small[] = {{slow, 29, 16}};
+    const struct moe_coe_executor_options small[] = {{slow, 29, 16, 0}};
     const struct moe_coe_options too_small = {.all = &all, .n_executors = 1, .executors = small};
     assert_fails(moe_coe_dispatch_open(&d, &too_small, &err), MOE_ERR_LIMIT, "expert 3 takes 30",
                  &err);
@@ -238,7 +270,7 @@ static void batches_are_split_and_the_next_is_fetched(void **state)
 /* One executor, no prefetching: 0 then 2 (its follow-on), and 1, all at once. */
 static void a_simulation_by_hand(void **state)
 {
-    const struct moe_coe_executor_options executors[] = {{slow, 30, 16}};
+    const struct moe_coe_executor_options executors[] = {{slow, 30, 16, 0}};
     const struct moe_coe_options o = {
         .all = &all, .n_executors = 1, .executors = executors, .arrange = true};
     const uint32_t processor_of[] = {0};
@@ -277,7 +309,7 @@ static void every_request_is_served(void **state)
     }
     for (int way = 0; way < 24; way++) {
         const struct moe_coe_executor_options executors[] = {
-            {fast, 30 + 10 * (way % 2), 30}, {fast, 40, 30}, {slow, 40, 5}};
+            {fast, 30 + 10 * (way % 2), 30, 0}, {fast, 40, 30, 0}, {slow, 40, 5, 1}};
         const struct moe_coe_options o = {.all = &all,
                                           .n_executors = 3,
                                           .executors = executors,
@@ -363,6 +395,7 @@ int main(void)
         cmocka_unit_test(experts_leave_in_order),
         cmocka_unit_test(what_does_not_fit_changes_nothing),
         cmocka_unit_test(requests_go_where_they_cost_least),
+        cmocka_unit_test(experts_run_where_they_may),
         cmocka_unit_test(batches_are_split_and_the_next_is_fetched),
         cmocka_unit_test(a_simulation_by_hand),
         cmocka_unit_test(every_request_is_served),

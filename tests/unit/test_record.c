@@ -59,7 +59,7 @@ static const struct moe_member thing_members[] = {
     MOE_IGNORED("old"),
 };
 static const struct moe_record thing_record = {MOE_RECORD(thing_members), check_thing};
-static const struct moe_record_format format = {"moe-thing", "Thing", 1, 1000, &thing_record};
+static const struct moe_record_format format = {"moe-thing", "Thing", 1, 1000, &thing_record, NULL};
 
 #define HEAD "# Thing: see moe-thing(5).\nformat: moe-thing\nversion: 1\n"
 
