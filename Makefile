@@ -141,6 +141,8 @@ TEST_SRC := $(sort $(wildcard tests/unit/test_*.c tests/kern/test_*.c))
 TESTS := $(TEST_SRC:%.c=$(BUILD)/%)
 # A moe-run with a stand-in, for a script.
 RUN_UNCHECKED := $(BUILD)/tests/tools/run_unchecked
+# A collection of packs, for scripts.
+DERIVE := $(BUILD)/tests/tools/derive
 # A disk with faults, where libfuse is.
 BAD_DISK := $(if $(wildcard /usr/include/fuse3/fuse.h),$(BUILD)/tests/tools/bad_disk)
 # A library that lets calls fail, for scripts of tests/torture.
@@ -152,7 +154,7 @@ TOOLS := $(TOOL_SRC:%.c=$(BUILD)/%)
 .PHONY: all lib tests tools help
 all: $(PROGRAMS)
 lib: $(LIBMOE)
-tests: $(TESTS) $(RUN_UNCHECKED)
+tests: $(TESTS) $(RUN_UNCHECKED) $(DERIVE)
 tools: $(TOOLS) $(BAD_DISK) $(FAIL_CALLS)
 help:
 	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile

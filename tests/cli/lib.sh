@@ -11,6 +11,7 @@
 #   figure KEY                prints a total of the --stats-json in $json; some KEY, none KEY: whether
 #                             it is above 0, is 0; adds_up: whether the kinds of activations do
 # $bin: the programs. $tmp: a scratch directory. pack: makes the bundled model's pack once, $tiny.
+# derive DIR OPTION...: makes a collection of different packs of it, with requests (tests/tools/derive.c)
 # shellcheck shell=sh
 set -u
 BUILD=${BUILD:-build}
@@ -90,6 +91,15 @@ pack() {
     mkdir -p "$(dirname "$tiny")"
     if ! "$bin/moe-quantize" -q -o "$tiny" "$checkpoint"; then
         echo "Bail out! moe-quantize cannot make the bundled model's pack"
+        exit 1
+    fi
+}
+
+derive() { # DIR OPTION...
+    derived=$1
+    shift
+    if ! "$BUILD/tests/tools/derive" "$@" "$checkpoint" "$derived"; then
+        echo "Bail out! derive cannot make the collection"
         exit 1
     fi
 }
