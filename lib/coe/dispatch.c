@@ -10,10 +10,11 @@ struct executor {
     struct moe_coe_executor_options options;
     struct moe_coe_queue *queue;
     struct moe_coe_pool *pool;
-    double queued;       /* predicted for those that wait */
-    double busy_until;   /* predicted for the batch at hand */
-    uint32_t computing;  /* its expert; MOE_COE_NONE: there is none */
-    uint32_t prefetched; /* held until its batch; MOE_COE_NONE: none */
+    double queued;        /* predicted for those that wait */
+    double busy_until;    /* predicted for the batch at hand */
+    uint32_t computing;   /* its expert; MOE_COE_NONE: there is none */
+    uint32_t n_computing; /* its requests */
+    uint32_t prefetched;  /* held until its batch; MOE_COE_NONE: none */
 };
 
 struct moe_coe_dispatch {
@@ -216,11 +217,38 @@ static uint32_t round_robin(struct moe_coe_dispatch *d, uint32_t expert)
     return i;
 }
 
+static uint32_t fewest(const struct moe_coe_dispatch *d, uint32_t expert)
+{
+    uint32_t best = MOE_COE_NONE;
+    uint64_t best_length = 0;
+    for (uint32_t i = 0; i < d->options.n_executors; i++) {
+        const struct executor *e = &d->executors[i];
+        uint64_t length = moe_coe_queue_length(e->queue) + e->n_computing;
+        if (!may_run(&d->options, &e->options, expert) ||
+            (best != MOE_COE_NONE && length >= best_length))
+            continue;
+        best = i;
+        best_length = length;
+    }
+    return best;
+}
+
+static uint32_t assign(struct moe_coe_dispatch *d, uint32_t expert, double now)
+{
+    switch (d->options.assign) {
+    case MOE_COE_ASSIGN_FEWEST:
+        return fewest(d, expert);
+    case MOE_COE_ASSIGN_LEAST:
+        return least(d, expert, now);
+    default:
+        return round_robin(d, expert);
+    }
+}
+
 int moe_coe_submit(struct moe_coe_dispatch *d, struct moe_coe_request *r, double now,
                    uint32_t *executor, struct moe_err *err)
 {
-    *executor = d->options.assign == MOE_COE_ASSIGN_LEAST ? least(d, r->expert, now)
-                                                          : round_robin(d, r->expert);
+    *executor = assign(d, r->expert, now);
     struct executor *e = &d->executors[*executor];
     r->predicted = added_latency(d, e, r->expert);
     int status = moe_coe_queue_push(e->queue, r, err);
@@ -266,6 +294,7 @@ bool moe_coe_next(struct moe_coe_dispatch *d, uint32_t executor, double now,
     moe_coe_pool_hold(e->pool, expert);
     e->computing = expert;
     batch->requests = moe_coe_queue_take(e->queue, most_requests(d, e, expert), &batch->n);
+    e->n_computing = batch->n;
     for (const struct moe_coe_request *r = batch->requests; r; r = r->next)
         e->queued -= r->predicted;
     if (moe_coe_queue_length(e->queue) == 0)
@@ -282,6 +311,7 @@ void moe_coe_done(struct moe_coe_dispatch *d, uint32_t executor, double now)
     struct executor *e = &d->executors[executor];
     moe_coe_pool_release(e->pool, e->computing);
     e->computing = MOE_COE_NONE;
+    e->n_computing = 0;
     e->busy_until = now;
 }
 

@@ -16,6 +16,8 @@
 
 enum moe_coe_assign {
     MOE_COE_ASSIGN_ROUND_ROBIN,
+    /* To where the fewest requests wait or are being computed; of equals to the first. */
+    MOE_COE_ASSIGN_FEWEST,
     /* To the least total time of all executors; of equals, where it adds the least latency. */
     MOE_COE_ASSIGN_LEAST,
 };

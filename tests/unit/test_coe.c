@@ -314,7 +314,7 @@ static void every_request_is_served(void **state)
                                           .n_executors = 3,
                                           .executors = executors,
                                           .arrange = way & 1,
-                                          .assign = way / 2 % 2,
+                                          .assign = way % 3,
                                           .evict = way / 4 % 3};
         const struct moe_coe_machine m = {.n_processors = 2,
                                           .processor_of = processor_of,
