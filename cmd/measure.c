@@ -5,9 +5,9 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "bench/bench.h"
 #include "cli.h"
 #include "fmt/emit.h"
-#include "study/bench.h"
 #include "study/perplexity.h"
 
 enum { BENCH_RUNS = 5, LOG_BYTES = 64 << 10 };

@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "bench/device_bench.h"
 #include "cli.h"
 #include "engine/engine.h"
 #include "fmt/yaml.h"
@@ -14,7 +15,6 @@
 #include "show/show_device.h"
 #include "show/show_statistics.h"
 #include "show/show_trace.h"
-#include "study/device_bench.h"
 #include "study/profile.h"
 
 enum { DEFAULT_TOKENS = 256 };

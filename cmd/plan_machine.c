@@ -4,8 +4,8 @@
 #include <stdlib.h>
 
 #include "base/par.h"
+#include "bench/device_bench.h"
 #include "cli.h"
-#include "study/device_bench.h"
 
 static struct moe_weights weights_of(const struct plan_inputs *in)
 {

@@ -1,6 +1,6 @@
 /*
  * Device profile: the speed of a machine's computation, memory and loads, as planner and simulator
- * need it. Plain data; the file is YAML, moe-device(5). study/device_bench.h measures one; those
+ * need it. Plain data; the file is YAML, moe-device(5). bench/device_bench.h measures one; those
  * under profiles/ are taken from papers and specifications.
  *
  * Everything may be unknown: a figure then has the value 0, and what is derived from it is NAN.

@@ -8,10 +8,10 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "bench/bench.h"
+#include "bench/device_private.h"
 #include "io/loader.h"
 #include "io/scratch.h"
-#include "study/bench.h"
-#include "study/device_private.h"
 
 enum {
     N_DEPTHS = 4,

@@ -1,5 +1,5 @@
 #define _GNU_SOURCE /* _SC_LEVEL3_CACHE_SIZE */
-#include "study/read_rate.h"
+#include "bench/read_rate.h"
 
 #include <unistd.h>
 

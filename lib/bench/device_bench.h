@@ -7,8 +7,8 @@
  * where the file system allows it; layers go through the forward pass (run/session.h) in turn, with
  * experts in turn: more than fit the processor's caches, where the pack has so many.
  */
-#ifndef MOE_STUDY_DEVICE_BENCH_H
-#define MOE_STUDY_DEVICE_BENCH_H
+#ifndef MOE_BENCH_DEVICE_BENCH_H
+#define MOE_BENCH_DEVICE_BENCH_H
 
 #include "base/err.h"
 #include "base/progress.h"

@@ -1,5 +1,5 @@
 #define _GNU_SOURCE /* _SC_LEVEL3_CACHE_SIZE, _SC_PHYS_PAGES */
-#include "study/device_bench.h"
+#include "bench/device_bench.h"
 
 #include "gpu.h"
 #include <stdio.h>
@@ -11,10 +11,10 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/par.h"
+#include "bench/bench.h"
+#include "bench/device_private.h"
+#include "bench/read_rate.h"
 #include "kern/kern.h"
-#include "study/bench.h"
-#include "study/device_private.h"
-#include "study/read_rate.h"
 
 enum {
     MEMORY_RUNS = 9,

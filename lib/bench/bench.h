@@ -1,8 +1,8 @@
 /*
  * Bench: how fast a model computes here. Measures, changes nothing but the session's context.
  */
-#ifndef MOE_STUDY_BENCH_H
-#define MOE_STUDY_BENCH_H
+#ifndef MOE_BENCH_BENCH_H
+#define MOE_BENCH_BENCH_H
 
 #include <stdint.h>
 

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "study/bench.h"
-#include "study/device_private.h"
+#include "bench/bench.h"
+#include "bench/device_private.h"
 
 enum { N_BATCHES = 3, HEAD_RUNS = 9 };
 

@@ -1,8 +1,8 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
-#include "study/device_private.h"
-#include "study/read_rate.h"
+#include "bench/device_private.h"
+#include "bench/read_rate.h"
 
 /* ---- The provider ---- */
 

@@ -1,8 +1,8 @@
 /*
- * What the files of the device bench share. Internal to study/device_*.c.
+ * What the files of the device bench share. Internal to bench/device_*.c.
  */
-#ifndef MOE_STUDY_DEVICE_PRIVATE_H
-#define MOE_STUDY_DEVICE_PRIVATE_H
+#ifndef MOE_BENCH_DEVICE_PRIVATE_H
+#define MOE_BENCH_DEVICE_PRIVATE_H
 
 #include "base/progress.h"
 #include "fmt/pack.h"

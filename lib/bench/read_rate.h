@@ -1,8 +1,8 @@
 /*
  * How fast this machine reads its memory: the limit of everything that reads each weight once.
  */
-#ifndef MOE_STUDY_READ_RATE_H
-#define MOE_STUDY_READ_RATE_H
+#ifndef MOE_BENCH_READ_RATE_H
+#define MOE_BENCH_READ_RATE_H
 
 #include <stdint.h>
 

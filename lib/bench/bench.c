@@ -1,4 +1,4 @@
-#include "study/bench.h"
+#include "bench/bench.h"
 
 #include <stdio.h>
 #include <stdlib.h>
