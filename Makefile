@@ -47,7 +47,7 @@ WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpo
 # No contraction: it would make results depend on the compiler. fma is written where it is meant.
 ALL_CFLAGS := -std=c11 $(CFLAGS) $(WARNINGS) -ffp-contract=off -fno-math-errno \
               -Ilib -Ikernels -DMOE_VERSION='"$(VERSION)"'
-LIBS := -ljansson -lpcre2-8 -lutf8proc -lzstd -lyaml -luring -lm -lpthread
+LIBS := -ljansson -lmicrohttpd -lpcre2-8 -lutf8proc -lzstd -lyaml -luring -lm -lpthread
 
 ifeq ($(WERROR),1)
 ALL_CFLAGS += -Werror
@@ -143,6 +143,8 @@ TESTS := $(TEST_SRC:%.c=$(BUILD)/%)
 RUN_UNCHECKED := $(BUILD)/tests/tools/run_unchecked
 # A collection of packs, for scripts.
 DERIVE := $(BUILD)/tests/tools/derive
+# Clients of a server, for scripts.
+HTTP_LOAD := $(BUILD)/tests/tools/http_load
 # A disk with faults, where libfuse is.
 BAD_DISK := $(if $(wildcard /usr/include/fuse3/fuse.h),$(BUILD)/tests/tools/bad_disk)
 # A library that lets calls fail, for scripts of tests/torture.
@@ -154,7 +156,7 @@ TOOLS := $(TOOL_SRC:%.c=$(BUILD)/%)
 .PHONY: all lib tests tools help
 all: $(PROGRAMS)
 lib: $(LIBMOE)
-tests: $(TESTS) $(RUN_UNCHECKED) $(DERIVE)
+tests: $(TESTS) $(RUN_UNCHECKED) $(DERIVE) $(HTTP_LOAD)
 tools: $(TOOLS) $(BAD_DISK) $(FAIL_CALLS)
 help:
 	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
@@ -177,6 +179,9 @@ $(BUILD)/%.o: %.c $(BUILD)/.flags
 	$(call compile,CC,$(CC) $(ALL_CFLAGS) $(VARIANT))
 $(BUILD)/%.cu.o: %.cu $(BUILD)/.flags
 	$(call compile,NVCC,$(NVCC) $(NVCC_FLAGS))
+
+# The assembler reads the page.
+$(BUILD)/lib/serve/page.o $(BUILD)/fuzz/lib/serve/page.o: lib/serve/page.html
 
 $(LIBMOE): $(LIB_OBJ)
 	$(archive)

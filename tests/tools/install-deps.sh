@@ -3,7 +3,7 @@
 # are served by apt, with sudo where needed; elsewhere it names what is missing.
 set -eu
 packages='gcc g++ libc6-dev make libjansson-dev libpcre2-dev libedit-dev libyaml-dev libzstd-dev
-    libxxhash-dev libutf8proc-dev liburing-dev libcmocka-dev'
+    libxxhash-dev libutf8proc-dev liburing-dev libmicrohttpd-dev libcmocka-dev'
 
 # What counts is whether it compiles: the libraries may come from anywhere.
 compiles() {
@@ -12,10 +12,11 @@ compiles() {
     printf '%s\n' '#include <stdarg.h>' '#include <stddef.h>' '#include <stdint.h>' \
         '#include <setjmp.h>' '#define PCRE2_CODE_UNIT_WIDTH 8' '#include <pcre2.h>' \
         '#include <jansson.h>' '#include <histedit.h>' '#include <yaml.h>' '#include <zstd.h>' \
-        '#include <xxhash.h>' '#include <utf8proc.h>' '#include <liburing.h>' '#include <cmocka.h>' \
+        '#include <xxhash.h>' '#include <utf8proc.h>' '#include <liburing.h>' \
+        '#include <microhttpd.h>' '#include <cmocka.h>' \
         'int main(void) { return 0; }' |
         "$@" -x c - -o /dev/null -ljansson -lpcre2-8 -ledit -lyaml -lzstd -lutf8proc \
-            -luring -lcmocka 2>/dev/null
+            -luring -lmicrohttpd -lcmocka 2>/dev/null
 }
 
 # Only the tests need C++: they run the CUDA backend's kernels on the processor.
@@ -30,7 +31,7 @@ if compiles && compiles_cxx; then
 fi
 if ! command -v apt-get >/dev/null 2>&1 || ! command -v dpkg >/dev/null 2>&1; then
     echo "Please install a C11 and a C++17 compiler, GNU make and the development files of jansson, pcre2," \
-        "libedit, libyaml, zstd, xxhash, utf8proc, liburing and cmocka." >&2
+        "libedit, libyaml, zstd, xxhash, utf8proc, liburing, libmicrohttpd and cmocka." >&2
     exit 1
 fi
 missing=
