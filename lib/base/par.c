@@ -10,6 +10,7 @@
 #endif
 
 static int n_threads_wanted = 1;
+static _Thread_local int team; /* 0: n_threads_wanted */
 static _Thread_local bool runs_alone;
 
 int moe_cores_available(void)
@@ -23,16 +24,24 @@ int moe_cores_available(void)
     return n < 1 ? 1 : n > MOE_MAX_THREADS ? MOE_MAX_THREADS : n;
 }
 
+static int clamp(int n_threads)
+{
+    return n_threads < 1 ? 1 : n_threads > MOE_MAX_THREADS ? MOE_MAX_THREADS : n_threads;
+}
+
 void moe_par_set_threads(int n_threads)
 {
-    n_threads_wanted = n_threads < 1                 ? 1
-                       : n_threads > MOE_MAX_THREADS ? MOE_MAX_THREADS
-                                                     : n_threads;
+    n_threads_wanted = clamp(n_threads);
+}
+
+void moe_par_set_team(int n_threads)
+{
+    team = n_threads > 0 ? clamp(n_threads) : 0;
 }
 
 int moe_par_threads(void)
 {
-    return n_threads_wanted;
+    return team ? team : n_threads_wanted;
 }
 
 bool moe_par_alone(bool alone)
@@ -54,7 +63,7 @@ void moe_par_for(int64_t n, int64_t grain,
     if (grain < 1)
         grain = 1;
     int64_t n_ranges = (n + grain - 1) / grain;
-    int threads = n_threads_wanted < n_ranges ? n_threads_wanted : (int)n_ranges;
+    int wanted = moe_par_threads(), threads = wanted < n_ranges ? wanted : (int)n_ranges;
 #ifdef _OPENMP
     if (threads > 1 && !omp_in_parallel()) {
         /* A shared counter instead of schedule(dynamic): the ranges shrink towards the end, so a

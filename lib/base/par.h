@@ -3,8 +3,9 @@
  *
  * A loop over n items is cut into consecutive ranges that the threads take as they become free;
  * results must not depend on the cut: any number of threads gives the same tokens. Loops do not
- * nest: one started inside another's parallel section runs on its own thread. One thread of the
- * process starts parallel loops; any other that computes beside it must call moe_par_alone(true).
+ * nest: one started inside another's parallel section runs on its own thread. Every thread that
+ * starts loops has a team of its own, so that several compute side by side; one that is to take no
+ * others with it calls moe_par_alone(true).
  */
 #ifndef MOE_BASE_PAR_H
 #define MOE_BASE_PAR_H
@@ -20,6 +21,9 @@ int moe_cores_available(void);
 /* Threads that later loops use; process-wide. Values are clamped to 1..MOE_MAX_THREADS.
  * Call before the first loop, or between loops. */
 void moe_par_set_threads(int n_threads);
+/* ... that loops of the calling thread use instead; 0: the process's number again. */
+void moe_par_set_team(int n_threads);
+/* Of loops that the calling thread would start. */
 int moe_par_threads(void);
 
 /* Loops that the calling thread starts from now on run on it alone, with thread number 0: scratch

@@ -276,6 +276,15 @@ static void drop_prefetched(struct executor *e)
     e->prefetched = MOE_COE_NONE;
 }
 
+/* They wait no more. */
+static void forget_predicted(struct executor *e, const struct moe_coe_request *list)
+{
+    for (const struct moe_coe_request *r = list; r; r = r->next)
+        e->queued -= r->predicted;
+    if (moe_coe_queue_length(e->queue) == 0)
+        e->queued = 0; /* without what rounding leaves */
+}
+
 bool moe_coe_next(struct moe_coe_dispatch *d, uint32_t executor, double now,
                   struct moe_coe_batch *batch)
 {
@@ -295,10 +304,7 @@ bool moe_coe_next(struct moe_coe_dispatch *d, uint32_t executor, double now,
     e->computing = expert;
     batch->requests = moe_coe_queue_take(e->queue, most_requests(d, e, expert), &batch->n);
     e->n_computing = batch->n;
-    for (const struct moe_coe_request *r = batch->requests; r; r = r->next)
-        e->queued -= r->predicted;
-    if (moe_coe_queue_length(e->queue) == 0)
-        e->queued = 0; /* without what rounding leaves */
+    forget_predicted(e, batch->requests);
     if (e->prefetched == expert ||
         (e->prefetched != MOE_COE_NONE && !moe_coe_queue_waits(e->queue, e->prefetched)))
         drop_prefetched(e);
@@ -313,6 +319,38 @@ void moe_coe_done(struct moe_coe_dispatch *d, uint32_t executor, double now)
     e->computing = MOE_COE_NONE;
     e->n_computing = 0;
     e->busy_until = now;
+}
+
+struct moe_coe_request *moe_coe_more(struct moe_coe_dispatch *d, uint32_t executor, uint32_t most,
+                                     uint32_t *n)
+{
+    struct executor *e = &d->executors[executor];
+    struct moe_coe_request *all = moe_coe_queue_take_of(e->queue, e->computing, most, n);
+    forget_predicted(e, all);
+    return all;
+}
+
+void moe_coe_withdraw(struct moe_coe_dispatch *d, uint32_t executor, struct moe_coe_request *r)
+{
+    struct executor *e = &d->executors[executor];
+    moe_coe_queue_remove(e->queue, r);
+    forget_predicted(e, r);
+}
+
+const struct moe_coe_request *moe_coe_other(const struct moe_coe_dispatch *d, uint32_t executor,
+                                            uint32_t expert)
+{
+    return moe_coe_queue_other(d->executors[executor].queue, expert);
+}
+
+void moe_coe_give_way(struct moe_coe_dispatch *d, uint32_t executor)
+{
+    moe_coe_queue_rotate(d->executors[executor].queue);
+}
+
+uint32_t moe_coe_first(const struct moe_coe_dispatch *d, uint32_t executor)
+{
+    return moe_coe_queue_first(d->executors[executor].queue);
 }
 
 bool moe_coe_prefetch(struct moe_coe_dispatch *d, uint32_t executor, struct moe_coe_batch *what)

@@ -75,6 +75,20 @@ bool moe_coe_next(struct moe_coe_dispatch *d, uint32_t executor, double now,
 /* The batch is computed. */
 void moe_coe_done(struct moe_coe_dispatch *d, uint32_t executor, double now);
 
+/* Further requests for the expert that the executor computes, at most `most`: they join its batch.
+ */
+struct moe_coe_request *moe_coe_more(struct moe_coe_dispatch *d, uint32_t executor, uint32_t most,
+                                     uint32_t *n);
+/* A request that waits leaves its queue. */
+void moe_coe_withdraw(struct moe_coe_dispatch *d, uint32_t executor, struct moe_coe_request *r);
+/* Of the requests for other experts than this one, that which comes next; NULL: none waits. */
+const struct moe_coe_request *moe_coe_other(const struct moe_coe_dispatch *d, uint32_t executor,
+                                            uint32_t expert);
+/* The group that comes next gives way to all others of the queue. */
+void moe_coe_give_way(struct moe_coe_dispatch *d, uint32_t executor);
+/* The expert that comes next; MOE_COE_NONE: nobody waits. */
+uint32_t moe_coe_first(const struct moe_coe_dispatch *d, uint32_t executor);
+
 /* The expert of the group that comes next, where it is not in the pool and there is room beside the
  * one that computes: it is put there, to be loaded now, and held until its batch. what: its expert
  * and who leaves for it. False: there is nothing to load. */

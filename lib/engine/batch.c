@@ -1,3 +1,7 @@
+/*
+ * Over 400 lines: waiting, running and the passes change one state, which stays in sight as a
+ * whole.
+ */
 #include "engine/batch.h"
 
 #include <inttypes.h>
@@ -32,9 +36,31 @@ struct moe_batch {
     struct moe_row *rows;         /* [batch] */
     struct member **of_row;       /* [batch] */
     float *logits;                /* [LOGITS_ROWS][moe_logits_stride] */
+    uint8_t *block;               /* holds these arrays */
 };
 
 /* ---- Opening and closing ---- */
+
+/* Takes the arrays from the arena, or only counts them. */
+static void carve(struct moe_batch *b, struct moe_arena *arena, const struct moe_config *config,
+                  uint32_t n_sequences, uint32_t batch)
+{
+    b->running = moe_arena_take(arena, n_sequences, sizeof *b->running);
+    b->rows = moe_arena_take(arena, batch, sizeof *b->rows);
+    b->of_row = moe_arena_take(arena, batch, sizeof *b->of_row);
+    b->logits = moe_arena_take(arena, LOGITS_ROWS * moe_logits_stride(config), sizeof *b->logits);
+}
+
+uint64_t moe_batch_bytes(const struct moe_config *config, const struct moe_session_options *session)
+{
+    struct moe_batch b;
+    struct moe_arena arena = {0};
+    carve(&b, &arena, config, session->n_sequences, session->batch);
+    uint64_t history =
+        2 * (uint64_t)session->context * sizeof(uint32_t); /* it doubles as it grows */
+    return arena.used + session->n_sequences *
+                            (moe_sampler_bytes(config->vocab) + sizeof(struct member) + history);
+}
 
 int moe_batch_open(struct moe_batch **out, struct moe_session *s, uint32_t prompt_rows,
                    struct moe_err *err)
@@ -49,15 +75,15 @@ int moe_batch_open(struct moe_batch **out, struct moe_session *s, uint32_t promp
     b->session = s;
     b->prompt_rows = prompt_rows && prompt_rows < s->batch ? prompt_rows : s->batch;
     b->last = &b->first;
-    b->running = moe_alloc(s->n_sequences, sizeof *b->running, err);
-    b->rows = moe_alloc(s->batch, sizeof *b->rows, err);
-    b->of_row = moe_alloc(s->batch, sizeof *b->of_row, err);
-    b->logits =
-        moe_alloc(LOGITS_ROWS * moe_logits_stride(&s->model->config), sizeof *b->logits, err);
-    if (!b->running || !b->rows || !b->of_row || !b->logits) {
+    struct moe_arena arena = {0};
+    carve(b, &arena, &s->model->config, s->n_sequences, s->batch);
+    b->block = arena.base = moe_alloc(1, arena.size = arena.used, err);
+    if (!b->block) {
         moe_batch_close(b);
         return MOE_ERR_MEMORY;
     }
+    arena.used = 0;
+    carve(b, &arena, &s->model->config, s->n_sequences, s->batch);
     *out = b;
     return MOE_OK;
 }
@@ -85,10 +111,7 @@ void moe_batch_close(struct moe_batch *b)
         next = m->next;
         member_free(m);
     }
-    free(b->running);
-    free(b->rows);
-    free(b->of_row);
-    free(b->logits);
+    free(b->block);
     free(b);
 }
 

@@ -42,6 +42,11 @@ struct moe_batch_request {
 
 struct moe_batch;
 
+/* Bytes that a batch takes beside a session with these options (complete), with the samplers and
+ * texts of all that run. */
+uint64_t moe_batch_bytes(const struct moe_config *config,
+                         const struct moe_session_options *session);
+
 /* A batch over all sequences of a session, borrowed. prompt_rows: of prompts between two steps at
  * most; 0: as many as a pass takes. */
 int moe_batch_open(struct moe_batch **out, struct moe_session *s, uint32_t prompt_rows,

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "engine/prompt.h"
 
 void moe_conversation_init(struct moe_conversation *c, struct moe_session *session,
                            const struct moe_chat_format *format)
@@ -76,34 +77,11 @@ void moe_conversation_release(struct moe_conversation *c)
 
 /* ---- From turns to tokens ---- */
 
-/* A special token's text for the templates, "" where the model has none. */
-static void token_text(const struct moe_tokenizer *tok, int64_t id, struct moe_buf *out)
-{
-    uint32_t n = 0;
-    const uint8_t *bytes = id >= 0 ? moe_tokenizer_bytes(tok, (uint32_t)id, &n) : NULL;
-    moe_buf_append(out, bytes, n);
-    moe_buf_u8(out, 0);
-}
-
-/* The turns as the template renders them; `words` gets the spans that come from turns, or is NULL.
- */
 static int render(const struct moe_conversation *c, int n_turns, struct moe_buf *out,
                   struct moe_buf *words, struct moe_err *err)
 {
-    const struct moe_tokenizer *tok = c->session->model->tokenizer;
-    struct moe_buf bos = {0}, eos = {0};
-    token_text(tok, moe_tokenizer_bos(tok), &bos);
-    token_text(tok, moe_tokenizer_eos(tok), &eos);
-    if (!bos.failed && !eos.failed) {
-        const struct moe_chat_facts facts = {(const char *)bos.data, (const char *)eos.data,
-                                             c->today};
-        moe_chat_render(c->format, c->turns, n_turns, true, &facts, out, words);
-    }
-    bool failed = bos.failed || eos.failed || out->failed || (words && words->failed);
-    moe_buf_release(&bos);
-    moe_buf_release(&eos);
-    return failed ? moe_fail(err, MOE_ERR_MEMORY, "out of memory: the conversation's text")
-                  : MOE_OK;
+    return moe_prompt_render(c->session->model, c->format, c->turns, n_turns, c->today, out, words,
+                             err);
 }
 
 /* How much of the rendered conversation is in the context already, in bytes: what was rendered for
@@ -140,22 +118,6 @@ static void adopt(struct moe_conversation *c, struct moe_ids *ids)
     *ids = (struct moe_ids){0};
 }
 
-/* Appends the ids of a rendered conversation from byte `known` on. */
-static int encode_from(const struct moe_conversation *c, const struct moe_buf *all,
-                       const struct moe_buf *words, uint64_t known, struct moe_ids *ids,
-                       struct moe_err *err)
-{
-    struct moe_span *spans = (struct moe_span *)(void *)words->data;
-    uint64_t n = words->size / sizeof *spans, kept = 0;
-    for (uint64_t i = 0; i < n; i++) {
-        uint64_t from = spans[i].at > known ? spans[i].at : known, to = spans[i].at + spans[i].n;
-        if (to > from)
-            spans[kept++] = (struct moe_span){from - known, to - from};
-    }
-    return moe_tokenizer_encode_chat(c->session->model->tokenizer, (const char *)all->data + known,
-                                     all->size - known, spans, kept, ids, err);
-}
-
 /* Brings the context to where the answer to the last turn begins. */
 static int prepare_chat(struct moe_conversation *c, struct moe_err *err)
 {
@@ -164,7 +126,8 @@ static int prepare_chat(struct moe_conversation *c, struct moe_err *err)
     int status = render(c, c->n_turns, &all, &words, err);
     if (status == MOE_OK) {
         uint64_t known = bytes_in_context(c, &all, err);
-        status = encode_from(c, &all, &words, known, known ? &c->history : &ids, err);
+        status = moe_prompt_encode(c->session->model, &all, &words, known,
+                                   known ? &c->history : &ids, err);
         if (status == MOE_OK && !known)
             adopt(c, &ids);
     }
@@ -176,12 +139,8 @@ static int prepare_chat(struct moe_conversation *c, struct moe_err *err)
 
 static int prepare_plain(struct moe_conversation *c, const char *text, struct moe_err *err)
 {
-    const struct moe_tokenizer *tok = c->session->model->tokenizer;
     struct moe_ids ids = {0};
-    int64_t bos = moe_tokenizer_bos(tok);
-    int status = bos >= 0 ? moe_ids_push(&ids, (uint32_t)bos, err) : MOE_OK;
-    if (status == MOE_OK)
-        status = moe_tokenizer_encode(tok, text, strlen(text), false, &ids, err);
+    int status = moe_prompt_plain(c->session->model, text, strlen(text), &ids, err);
     if (status == MOE_OK)
         adopt(c, &ids);
     moe_ids_release(&ids);
@@ -203,28 +162,11 @@ static int listen(void *ctx, const char *bytes, uint64_t n)
     return l->options->text ? l->options->text(l->options->ctx, bytes, n) : MOE_OK;
 }
 
-/* The caller's stop texts and the format's, NULL-terminated; free() it. */
-static const char **join_stops(const struct moe_conversation *c,
-                               const struct moe_generate_options *options, struct moe_err *err)
-{
-    const char *const *lists[2] = {options->stop_texts,
-                                   c->format ? moe_chat_stops(c->format) : NULL};
-    uint64_t n = 0;
-    for (int i = 0; i < 2; i++)
-        for (const char *const *text = lists[i]; text && *text; text++)
-            n++;
-    const char **all = moe_alloc(n + 1, sizeof *all, err);
-    for (int i = 0, at = 0; all && i < 2; i++)
-        for (const char *const *text = lists[i]; text && *text; text++)
-            all[at++] = *text;
-    return all;
-}
-
 static int answer(struct moe_conversation *c, struct moe_sampler *sampler,
                   const struct moe_generate_options *options, struct listener *l,
                   enum moe_stop_reason *why, struct moe_err *err)
 {
-    const char **stops = join_stops(c, options, err);
+    const char **stops = moe_prompt_stops(options->stop_texts, c->format, err);
     if (!stops)
         return MOE_ERR_MEMORY;
     struct moe_generate_options o = *options;

@@ -2,7 +2,6 @@
 
 #include <float.h>
 #include <math.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -61,9 +60,7 @@ void moe_sampler_options_default(struct moe_sampler_options *options)
 {
     *options = (struct moe_sampler_options){
         .temperature = 0.8,
-        .top_k = 0,
         .top_p = 1,
-        .min_p = 0,
         .repeat_penalty = 1,
         .repeat_window = 64,
     };
@@ -85,17 +82,35 @@ static int check_options(const struct moe_sampler_options *o, struct moe_err *er
     return MOE_OK;
 }
 
+/* A sampler and its arrays from the arena, or NULL where it only counts. */
+static struct moe_sampler *carve(struct moe_arena *arena, uint32_t vocab)
+{
+    struct moe_sampler none, *s = moe_arena_take(arena, 1, sizeof *s), *to = s ? s : &none;
+    to->penalised = moe_arena_take(arena, vocab, sizeof *to->penalised);
+    to->candidates = moe_arena_take(arena, vocab, sizeof *to->candidates);
+    to->weights = moe_arena_take(arena, vocab, sizeof *to->weights);
+    to->blocks = moe_arena_take(arena, (uint64_t)vocab / BLOCK + 1, sizeof *to->blocks);
+    return s;
+}
+
+uint64_t moe_sampler_bytes(uint32_t vocab)
+{
+    struct moe_arena arena = {0};
+    carve(&arena, vocab);
+    return arena.used;
+}
+
 int moe_sampler_new(struct moe_sampler **out, const struct moe_sampler_options *options,
                     uint32_t vocab, struct moe_err *err)
 {
-    int status = check_options(options, err);
-    if (status == MOE_OK && vocab == 0)
-        status = moe_fail(err, MOE_ERR_USAGE, "a sampler needs a vocabulary");
+    int status = vocab ? check_options(options, err)
+                       : moe_fail(err, MOE_ERR_USAGE, "a sampler needs a vocabulary");
+    struct moe_arena arena = {.size = moe_sampler_bytes(vocab)};
+    if (status == MOE_OK && !(arena.base = moe_alloc(1, arena.size, err)))
+        status = MOE_ERR_MEMORY;
     if (status != MOE_OK)
         return status;
-    struct moe_sampler *s = moe_alloc(1, sizeof *s, err);
-    if (!s)
-        return MOE_ERR_MEMORY;
+    struct moe_sampler *s = *out = carve(&arena, vocab);
     s->options = *options;
     s->vocab = vocab;
     /* Kept finite: the likeliest token's 0 times infinity would be NaN. */
@@ -104,26 +119,11 @@ int moe_sampler_new(struct moe_sampler **out, const struct moe_sampler_options *
     uint64_t state = options->seed;
     for (int i = 0; i < 4; i++)
         s->random[i] = moe_random_next(&state);
-    s->penalised = moe_alloc(vocab, sizeof *s->penalised, err);
-    s->candidates = moe_alloc(vocab, sizeof *s->candidates, err);
-    s->weights = moe_alloc(vocab, sizeof *s->weights, err);
-    s->blocks = moe_alloc((uint64_t)vocab / BLOCK + 1, sizeof *s->blocks, err);
-    if (!s->penalised || !s->candidates || !s->weights || !s->blocks) {
-        moe_sampler_free(s);
-        return MOE_ERR_MEMORY;
-    }
-    *out = s;
     return MOE_OK;
 }
 
 void moe_sampler_free(struct moe_sampler *s)
 {
-    if (!s)
-        return;
-    free(s->penalised);
-    free(s->candidates);
-    free(s->weights);
-    free(s->blocks);
     free(s);
 }
 

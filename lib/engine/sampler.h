@@ -25,6 +25,8 @@ struct moe_sampler;
 int moe_sampler_new(struct moe_sampler **out, const struct moe_sampler_options *options,
                     uint32_t vocab, struct moe_err *err);
 void moe_sampler_free(struct moe_sampler *s);
+/* Memory that one takes. */
+uint64_t moe_sampler_bytes(uint32_t vocab);
 
 /* Whether the next token is the largest logit's, the lowest of equals. */
 bool moe_sampler_is_greedy(const struct moe_sampler *s);

@@ -1,0 +1,86 @@
+#include "serve_options.h"
+
+enum { DEFAULT_CONTEXT = 4096, MAX_SEQUENCES = 256, MAX_QUEUE = 1 << 20 };
+
+struct serve_options serve_opt = {
+    .schedule = MOE_SCHEDULE_COSERVE,
+    .evict = MOE_COE_TWO_STAGE,
+    .server = {.sequences = MOE_SERVER_SEQUENCES, .max_queue = MOE_SERVER_MAX_QUEUE},
+};
+
+/* clang-format off */
+static const struct cli_option options[] = {
+    {.kind = CLI_HEADING, .help = "Models"},
+    {CLI_OPT_TEXT(0, "name", "NAME", &serve_opt.server.name), .shown = "the pack's",
+     .help = "the model's name for clients"},
+    {CLI_OPT_U32('c', "context", "N", &serve_opt.server.engine.session.context, 2, MOE_MAX_CONTEXT),
+     .shown = "the model's, at most 4096", .help = "context of each sequence, in tokens"},
+    {CLI_OPT_TEXT(0, "chat-template", "NAME", &serve_opt.chat_template), .shown = "the model's",
+     .help = "as of moe-run"},
+
+    {.kind = CLI_HEADING, .help = "Memory and experts"},
+    {CLI_OPT_BYTES(0, "memory", "SIZE", &serve_opt.server.engine.memory_bytes),
+     .shown = "what is free", .help = "limit for the whole process"},
+    {CLI_OPT_TEXT(0, "strategy", "NAME", &serve_opt.strategy.strategy), .shown = "auto",
+     .help = "for experts within a model; help lists them"},
+    {CLI_OPT_TEXT(0, "statistics", "FILE", &serve_opt.strategy.statistics),
+     .help = "by moe-profile, for strategies that need them"},
+    {CLI_OPT_FLAG(0, "exact", &serve_opt.strategy.exact),
+     .help = "refuse what may change results (no default does)"},
+    {CLI_OPT_CUSTOM(0, "device", "WHAT", &serve_opt.strategy.device, strategy_device),
+     .shown = "cpu", .help = "cpu, cuda[:N] or auto"},
+    {CLI_OPT_U32(0, "batch", "N", &serve_opt.server.engine.session.batch, 1, 65536),
+     .shown = "256, fewer if tight", .help = "prompt tokens per pass, at most"},
+
+    {.kind = CLI_HEADING, .help = "Requests"},
+    {CLI_OPT_U32(0, "sequences", "N", &serve_opt.server.sequences, 1, MAX_SEQUENCES), .shown = "8",
+     .help = "answers side by side"},
+    {CLI_OPT_U32(0, "max-queue", "N", &serve_opt.server.max_queue, 1, MAX_QUEUE), .shown = "1024",
+     .help = "requests that may wait or run"},
+    {.kind = CLI_END},
+};
+/* clang-format on */
+
+static struct cli_program program = {
+    .name = "moe-serve",
+    .summary = "Answers requests of many callers with one or many Mixture-of-Experts models.",
+    .usage = (const char *const[]){"PACK [OPTION]...", NULL},
+    .options = options,
+    .examples = (const char *const[]){"moe-serve tiny.moe", NULL},
+};
+
+static int check_options(int n_args, char **args)
+{
+    if (strategy_wants_help(&serve_opt.strategy)) {
+        strategy_print_help();
+        return cli_finish(CLI_DONE);
+    }
+    if (n_args == 0)
+        return cli_misuse("no pack given: moe-serve PACK ...");
+    if (n_args > 1)
+        return cli_misuse("unexpected argument '%s'", args[1]);
+    if (serve_opt.strategy.device.test)
+        return cli_misuse("option --device: test is for moe-run: a server does not rehearse");
+    if (serve_opt.chat_template &&
+        !(serve_opt.server.format = moe_chat_find(serve_opt.chat_template)))
+        return cli_misuse("option --chat-template: '%s' is not a known one (see moe-run --help)",
+                          serve_opt.chat_template);
+    return -1;
+}
+
+int serve_options_parse(int argc, char **argv, const char **path)
+{
+    char **args;
+    int n_args;
+    serve_opt.server.engine.context_cap = DEFAULT_CONTEXT;
+    program.more = strategy_part_options(&serve_opt.strategy);
+    int status = cli_parse(&program, argc, argv, &args, &n_args);
+    if (status < 0)
+        status = check_options(n_args, args);
+    if (status >= 0)
+        return status;
+    serve_opt.server.schedule = (enum moe_schedule)serve_opt.schedule;
+    serve_opt.server.evict = (enum moe_coe_evict)serve_opt.evict;
+    *path = args[0];
+    return -1;
+}

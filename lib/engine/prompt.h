@@ -1,0 +1,38 @@
+/*
+ * Prompts: the ids that an answer goes on from, of a chat's turns or of plain text.
+ */
+#ifndef MOE_ENGINE_PROMPT_H
+#define MOE_ENGINE_PROMPT_H
+
+#include <time.h>
+
+#include "base/buf.h"
+#include "base/err.h"
+#include "run/model.h"
+#include "text/chat.h"
+#include "text/tokenizer.h"
+
+/* Appends the turns as the format renders them for this model, with what opens the answer; `words`
+ * gets the spans that come from turns, or is NULL. */
+int moe_prompt_render(const struct moe_model *model, const struct moe_chat_format *format,
+                      const struct moe_chat_turn *turns, int n_turns, struct tm today,
+                      struct moe_buf *out, struct moe_buf *words, struct moe_err *err);
+/* Appends the ids of what was rendered, from byte `known` on. */
+int moe_prompt_encode(const struct moe_model *model, const struct moe_buf *rendered,
+                      const struct moe_buf *words, uint64_t known, struct moe_ids *ids,
+                      struct moe_err *err);
+/* Appends the ids of a whole chat. */
+int moe_prompt_chat(const struct moe_model *model, const struct moe_chat_format *format,
+                    const struct moe_chat_turn *turns, int n_turns, struct moe_ids *ids,
+                    struct moe_err *err);
+/* Appends the ids of n bytes of plain text, after the token that begins a text where there is one.
+ */
+int moe_prompt_plain(const struct moe_model *model, const char *text, uint64_t n,
+                     struct moe_ids *ids, struct moe_err *err);
+
+/* The caller's stop texts and the format's (NULL: none), NULL-terminated; free() it. NULL: out of
+ * memory. */
+const char **moe_prompt_stops(const char *const *stops, const struct moe_chat_format *format,
+                              struct moe_err *err);
+
+#endif

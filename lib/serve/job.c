@@ -1,0 +1,304 @@
+#define _POSIX_C_SOURCE 200809L /* pthread */
+#include "serve/job.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "engine/prompt.h"
+
+/* ---- The list of requests ---- */
+
+/* An id names its slot and says which of its users it was. */
+static uint64_t id_of(const struct moe_server *s, uint32_t slot)
+{
+    return s->n_asked * s->n_slots + slot;
+}
+
+int asked_new(struct asked **out, struct moe_server *s, struct moe_request *r,
+              const struct moe_server_events *events, struct moe_err *err)
+{
+    if (s->n_free == 0)
+        return moe_fail(err, MOE_ERR_LIMIT, "the queue is full: %u requests wait or run (later)",
+                        s->n_slots);
+    struct asked *a = moe_alloc(1, sizeof *a + r->n * sizeof(struct job), err);
+    if (!a)
+        return MOE_ERR_MEMORY;
+    s->n_asked++;
+    a->slot = s->free_slots[--s->n_free];
+    a->id = id_of(s, a->slot);
+    a->request = r;
+    a->events = *events;
+    a->came = moe_seconds();
+    a->n_left = r->n;
+    pthread_mutex_init(&a->telling, NULL);
+    for (uint32_t i = 0; i < r->n; i++)
+        a->jobs[i] = (struct job){.of = a, .choice = i, .state = JOB_ENDED};
+    s->slots[a->slot] = a;
+    *out = a;
+    return MOE_OK;
+}
+
+void asked_free(struct moe_server *s, struct asked *a, bool with_request)
+{
+    s->slots[a->slot] = NULL;
+    s->free_slots[s->n_free++] = a->slot;
+    for (uint32_t i = 0; i < a->request->n; i++) {
+        moe_buf_release(&a->jobs[i].text);
+        moe_buf_release(&a->jobs[i].route);
+        free(a->jobs[i].stops);
+    }
+    pthread_mutex_destroy(&a->telling);
+    if (with_request)
+        moe_request_free(a->request);
+    free(a);
+}
+
+struct asked *asked_find(const struct moe_server *s, uint64_t id)
+{
+    struct asked *a = s->slots[id % s->n_slots];
+    return a && a->id == id ? a : NULL;
+}
+
+/* ---- Figures ---- */
+
+void job_count(struct executor *x)
+{
+    if (!x->batch)
+        return;
+    struct moe_server_counts *c = &x->server->counts;
+    const struct moe_stats *now = &x->loaded[x->model].engine->session->stats;
+    c->prompt_tokens += now->prompt_tokens - x->seen.prompt_tokens;
+    c->generated_tokens += now->generated_tokens - x->seen.generated_tokens;
+    const struct moe_phase_stats *phases[][2] = {{&now->prefill, &x->seen.prefill},
+                                                 {&now->decode, &x->seen.decode}};
+    for (int i = 0; i < 2; i++) {
+        const struct moe_counts *a = &phases[i][0]->experts, *b = &phases[i][1]->experts;
+        c->activations += a->activations - b->activations;
+        c->hits += a->cache_hits - b->cache_hits + a->prefetch_hits - b->prefetch_hits;
+        x->counts.bytes_read += phases[i][0]->bytes_read - phases[i][1]->bytes_read;
+    }
+    x->counts.running = x->n_running;
+    x->seen = *now;
+}
+
+/* ---- Queueing ---- */
+
+int job_queue(struct moe_server *s, struct job *j, struct moe_err *err)
+{
+    double began = moe_seconds();
+    int status = moe_coe_submit(s->dispatch, &j->queued, began, &j->executor, err);
+    if (status != MOE_OK)
+        return status;
+    j->state = JOB_WAITS;
+    j->came = began;
+    s->counts.schedule_seconds += moe_seconds() - began;
+    pthread_cond_signal(&s->executors[j->executor].wake);
+    return MOE_OK;
+}
+
+/* ---- Telling ---- */
+
+static void tell_text(struct job *j, const char *bytes, uint64_t n)
+{
+    const struct moe_server_events *e = &j->of->events;
+    if (!e->text || n == 0)
+        return;
+    pthread_mutex_lock(&j->of->telling);
+    e->text(e->ctx, j->choice, bytes, n);
+    pthread_mutex_unlock(&j->of->telling);
+}
+
+static void forget_cancelled(struct executor *x, const struct job *j)
+{
+    for (struct job **at = &x->cancelled; *at; at = &(*at)->next_cancelled)
+        if (*at == j) {
+            *at = j->next_cancelled;
+            return;
+        }
+}
+
+/* The last that is heard of a job. */
+static void finish(struct executor *x, struct job *j, struct moe_server_result *result)
+{
+    struct moe_server *s = x->server;
+    struct asked *a = j->of;
+    double now = moe_seconds();
+    moe_buf_u8(&j->route, 0);
+    result->model = s->models[j->queued.expert].name;
+    result->route = j->route.failed ? result->model : (const char *)j->route.data;
+    result->seconds = now - a->came;
+    result->queue_seconds = (j->began ? j->began : now) - a->came;
+    if (a->events.ended) {
+        pthread_mutex_lock(&a->telling);
+        a->events.ended(a->events.ctx, j->choice, result);
+        pthread_mutex_unlock(&a->telling);
+    }
+    pthread_mutex_lock(&s->mutex);
+    j->state = JOB_ENDED;
+    forget_cancelled(x, j);
+    job_count(x);
+    if (result->status != MOE_OK)
+        s->counts.failed++;
+    else if (result->why == MOE_STOP_USER)
+        s->counts.cancelled++;
+    else
+        s->counts.ended++;
+    if (--a->n_left == 0) {
+        asked_free(s, a, true);
+        if (s->n_free == s->n_slots)
+            pthread_cond_broadcast(&s->idle);
+    }
+    pthread_mutex_unlock(&s->mutex);
+}
+
+void job_end(struct executor *x, struct job *j, int status, const struct moe_err *err)
+{
+    struct moe_server_result result = {
+        .status = status, .err = status == MOE_OK ? NULL : err, .why = MOE_STOP_USER};
+    finish(x, j, &result);
+}
+
+/* ---- Running ---- */
+
+static int hear(void *ctx, const char *bytes, uint64_t n)
+{
+    struct job *j = ctx;
+    if (j->holds)
+        moe_buf_append(&j->text, bytes, n);
+    else
+        tell_text(j, bytes, n);
+    return j->text.failed ? MOE_ERR_MEMORY : MOE_OK;
+}
+
+/* Hands a result to the next model. */
+static void go_on(struct executor *x, struct job *j, uint32_t next)
+{
+    struct moe_server *s = x->server;
+    struct moe_err err;
+    int status = MOE_OK;
+    moe_buf_clear(&j->text);
+    pthread_mutex_lock(&s->mutex);
+    bool cancelled = j->cancelled;
+    if (!cancelled) {
+        j->queued.expert = next;
+        s->counts.follow_ons++;
+        status = job_queue(s, j, &err);
+    }
+    pthread_mutex_unlock(&s->mutex);
+    if (cancelled || status != MOE_OK)
+        job_end(x, j, status, &err);
+}
+
+static void ended(void *ctx, const struct moe_batch_result *r)
+{
+    struct job *j = ctx;
+    struct executor *x = j->x;
+    struct moe_server *s = x->server;
+    uint32_t next = MOE_COE_NONE;
+    j->in_batch = 0;
+    x->n_running--;
+    free(j->stops);
+    j->stops = NULL;
+    if (r->status == MOE_OK && r->why != MOE_STOP_USER && j->holds)
+        next = moe_coe_next_expert(s->options.collection, j->queued.expert,
+                                   (const char *)j->text.data, j->text.size);
+    if (next != MOE_COE_NONE) {
+        go_on(x, j, next);
+        return;
+    }
+    if (j->holds)
+        tell_text(j, (const char *)j->text.data, j->text.size);
+    struct moe_server_result result = {
+        .status = r->status,
+        .err = r->err,
+        .why = r->why,
+        .n_prompt = r->n_prompt,
+        .n_tokens = r->n_tokens,
+        .ttft_seconds = r->ttft_seconds,
+    };
+    finish(x, j, &result);
+}
+
+/* The ids that the answer goes on from. */
+static int make_prompt(const struct loaded *l, const struct moe_request *r, struct moe_ids *ids,
+                       struct moe_err *err)
+{
+    const struct moe_model *model = l->engine->model;
+    int status = MOE_OK;
+    if (r->kind == MOE_REQUEST_CHAT && !l->format)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "%s has no chat template that is known: ask for a completion of text",
+                        moe_pack_path(model->pack));
+    if (r->kind == MOE_REQUEST_CHAT)
+        return moe_prompt_chat(model, l->format, r->turns, (int)r->n_turns, ids, err);
+    if (!r->ids)
+        return moe_prompt_plain(model, r->prompt, r->n_prompt, ids, err);
+    for (uint64_t i = 0; i < r->n_ids && status == MOE_OK; i++)
+        status = moe_ids_push(ids, r->ids[i], err);
+    return status;
+}
+
+static void add_to_route(struct job *j, const char *name)
+{
+    if (j->route.size)
+        moe_buf_text(&j->route, " > ");
+    moe_buf_text(&j->route, name);
+}
+
+static int begin(struct executor *x, struct job *j, const struct moe_ids *ids, struct moe_err *err)
+{
+    const struct loaded *l = &x->loaded[j->queued.expert];
+    const struct moe_request *r = j->of->request;
+    struct moe_sampler_options sampling = r->sampling;
+    struct moe_sampler *sampler;
+    sampling.seed = moe_request_seed(r, j->choice);
+    int status = moe_sampler_new(&sampler, &sampling, l->engine->model->config.vocab, err);
+    if (status != MOE_OK)
+        return status;
+    const struct moe_batch_request request = {
+        .prompt = ids->ids,
+        .n_prompt = ids->n,
+        .sampler = sampler,
+        .options = {.max_tokens = r->max_tokens,
+                    .ignore_eos = r->ignore_eos,
+                    .stop_texts = j->stops,
+                    .started = j->of->came,
+                    .text = hear,
+                    .ctx = j},
+        .ended = ended,
+    };
+    status = moe_batch_add(x->batch, &request, &j->in_batch, err);
+    if (status != MOE_OK)
+        moe_sampler_free(sampler);
+    return status;
+}
+
+void job_begin(struct executor *x, struct job *j)
+{
+    const struct loaded *l = &x->loaded[j->queued.expert];
+    const struct moe_request *r = j->of->request;
+    struct moe_ids ids = {0};
+    struct moe_err err;
+    if (!j->began)
+        j->began = moe_seconds();
+    j->x = x;
+    j->holds = x->server->models[j->queued.expert].goes_on;
+    add_to_route(j, x->server->models[j->queued.expert].name);
+    int status = make_prompt(l, r, &ids, &err);
+    if (status == MOE_OK) {
+        j->stops = moe_prompt_stops(r->stops, r->kind == MOE_REQUEST_CHAT ? l->format : NULL, &err);
+        status = j->stops ? begin(x, j, &ids, &err) : MOE_ERR_MEMORY;
+    }
+    moe_ids_release(&ids);
+    if (status == MOE_OK)
+        x->n_running++;
+    else
+        job_end(x, j, status, &err);
+}
+
+void job_stop(struct executor *x, struct job *j)
+{
+    moe_batch_cancel(x->batch, j->in_batch);
+}

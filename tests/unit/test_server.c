@@ -1,0 +1,247 @@
+/*
+ * A server's answers are those of each model alone, whatever runs beside them; what ends one does
+ * not end others; and every request hears its end once.
+ */
+#include <pthread.h>
+
+#include "model_fixture.h"
+
+#include "base/clock.h"
+#include "engine/engine.h"
+#include "engine/generate.h"
+#include "engine/prompt.h"
+#include "serve/server.h"
+
+enum { N = 12, CONTEXT = 256, SEED = 5 };
+
+static char pack[128];
+
+/* ---- Asking ---- */
+
+struct asked {
+    char json[1024];
+    struct moe_buf text;
+    struct moe_server_result result;
+    struct moe_err err;
+    uint64_t id;
+    int n_ended;
+};
+
+static void hear(void *ctx, uint32_t choice, const char *bytes, uint64_t n)
+{
+    struct asked *a = ctx;
+    assert_int_equal(choice, 0);
+    assert_int_equal(a->n_ended, 0);
+    moe_buf_append(&a->text, bytes, n);
+}
+
+static void end(void *ctx, uint32_t choice, const struct moe_server_result *result)
+{
+    struct asked *a = ctx;
+    assert_int_equal(choice, 0);
+    a->n_ended++;
+    a->result = *result;
+    if (result->err)
+        a->err = *result->err;
+}
+
+static struct moe_request *request_of(const struct asked *a)
+{
+    struct moe_request *r;
+    struct moe_err err;
+    assert_ok(moe_request_parse(&r, MOE_REQUEST_TEXT, a->json, strlen(a->json), &err), &err);
+    return r;
+}
+
+static void submit(struct moe_server *s, struct asked *a)
+{
+    const struct moe_server_events events = {.ctx = a, .text = hear, .ended = end};
+    struct moe_err err;
+    a->n_ended = 0;
+    moe_buf_clear(&a->text);
+    assert_ok(moe_server_submit(s, request_of(a), &events, &a->id, &err), &err);
+}
+
+static void write_requests(struct asked asked[N], const char *more)
+{
+    static const char *const prompts[] = {"Once upon a time", "The cat", "def f(x):", "1 + 1 ="};
+    uint64_t random = SEED;
+    for (int i = 0; i < N; i++)
+        snprintf(
+            asked[i].json, sizeof asked[i].json,
+            "{\"prompt\": \"%s, %d\", \"max_tokens\": %d, \"seed\": %d, \"temperature\": %g%s}",
+            prompts[i % 4], i, 1 + (int)(test_random(&random) % 40), i, i % 3 ? 0.9 : 0.0, more);
+}
+
+/* ---- Alone ---- */
+
+static int append(void *ctx, const char *bytes, uint64_t n)
+{
+    moe_buf_append(ctx, bytes, n);
+    return MOE_OK;
+}
+
+static void answer_alone(const struct moe_engine *e, const struct moe_request *r,
+                         struct moe_buf *text)
+{
+    const struct moe_generate_options o = {
+        .max_tokens = r->max_tokens, .text = append, .ctx = text};
+    struct moe_sampler_options sampling = r->sampling;
+    struct moe_sampler *sampler;
+    struct moe_ids ids = {0};
+    enum moe_stop_reason why;
+    struct moe_err err;
+    uint64_t n_done = 0;
+    sampling.seed = moe_request_seed(r, 0);
+    assert_ok(moe_sampler_new(&sampler, &sampling, e->model->config.vocab, &err), &err);
+    assert_ok(moe_prompt_plain(e->model, r->prompt, r->n_prompt, &ids, &err), &err);
+    assert_ok(moe_generate(e->session, sampler, &ids, &n_done, &o, &why, &err), &err);
+    moe_ids_release(&ids);
+    moe_sampler_free(sampler);
+}
+
+static void ask_alone(const char *path, const struct asked asked[N], struct moe_buf want[N])
+{
+    const struct moe_engine_options o = {.session = {.context = CONTEXT}};
+    struct moe_engine *e;
+    struct moe_err err;
+    assert_ok(moe_engine_open(&e, path, &o, NULL, &err), &err);
+    for (int i = 0; i < N; i++) {
+        struct moe_request *r = request_of(&asked[i]);
+        answer_alone(e, r, &want[i]);
+        moe_request_free(r);
+    }
+    moe_engine_close(e);
+}
+
+/* ---- Tests ---- */
+
+static struct moe_server *open_server(uint32_t sequences, uint32_t max_queue)
+{
+    const struct moe_server_options o = {
+        .pack = pack,
+        .engine = {.session = {.context = CONTEXT}},
+        .schedule = MOE_SCHEDULE_COSERVE,
+        .sequences = sequences,
+        .max_queue = max_queue,
+    };
+    struct moe_server *s;
+    struct moe_err err;
+    assert_ok(moe_server_open(&s, &o, NULL, &err), &err);
+    return s;
+}
+
+static void answers_are_those_of_the_model_alone(void **state)
+{
+    static struct asked asked[N];
+    struct moe_buf want[N] = {{0}};
+    struct moe_server_counts counts;
+    (void)state;
+    write_requests(asked, "");
+    ask_alone(pack, asked, want);
+    for (uint32_t sequences = 1; sequences <= 4; sequences += 3) {
+        struct moe_server *s = open_server(sequences, 0);
+        for (int i = 0; i < N; i++)
+            submit(s, &asked[i]);
+        moe_server_drain(s);
+        moe_server_count(s, &counts);
+        assert_int_equal(counts.requests, N);
+        assert_int_equal(counts.ended, N);
+        assert_int_equal(counts.waiting + counts.running, 0);
+        assert_int_equal(counts.executors[0].switches, 1);
+        moe_server_close(s);
+        for (int i = 0; i < N; i++) {
+            assert_int_equal(asked[i].n_ended, 1);
+            assert_int_equal(asked[i].result.status, MOE_OK);
+            assert_int_equal(asked[i].text.size, want[i].size);
+            if (want[i].size)
+                assert_memory_equal(asked[i].text.data, want[i].data, want[i].size);
+        }
+    }
+    for (int i = 0; i < N; i++) {
+        moe_buf_release(&asked[i].text);
+        moe_buf_release(&want[i]);
+    }
+}
+
+static void some_are_cancelled_and_closing_ends_the_rest(void **state)
+{
+    static struct asked asked[N];
+    (void)state;
+    write_requests(asked, ", \"ignore_eos\": true");
+    struct moe_server *s = open_server(2, 0);
+    for (int i = 0; i < N; i++)
+        submit(s, &asked[i]);
+    moe_server_cancel(s, asked[N - 1].id); /* waits */
+    moe_server_cancel(s, asked[0].id);     /* runs, or soon does */
+    moe_server_cancel(s, 1234567);         /* nobody */
+    moe_server_close(s);
+    for (int i = 0; i < N; i++) {
+        assert_int_equal(asked[i].n_ended, 1);
+        assert_int_equal(asked[i].result.status, MOE_OK);
+        moe_buf_release(&asked[i].text);
+    }
+    assert_int_equal(asked[N - 1].result.why, MOE_STOP_USER);
+}
+
+static void what_cannot_be_served_is_refused(void **state)
+{
+    static struct asked asked[4];
+    struct moe_server *s = open_server(1, 2);
+    const struct moe_server_events events = {0};
+    struct moe_err err;
+    (void)state;
+    strcpy(asked[0].json, "{\"model\": \"other\", \"prompt\": \"x\"}");
+    struct moe_request *r = request_of(&asked[0]);
+    assert_fails(moe_server_submit(s, r, &events, NULL, &err), MOE_ERR_USAGE, "'other'", &err);
+    moe_request_free(r);
+    for (int i = 0; i < 2; i++) {
+        strcpy(asked[i].json, "{\"prompt\": \"x\", \"max_tokens\": 200, \"ignore_eos\": true}");
+        submit(s, &asked[i]);
+    }
+    r = request_of(&asked[0]);
+    assert_fails(moe_server_submit(s, r, &events, NULL, &err), MOE_ERR_LIMIT, "full", &err);
+    moe_request_free(r);
+    moe_server_drain(s);
+    char ids[1024] = "{\"prompt\": [1";
+    for (int i = 0; i < 300; i++)
+        strcat(ids, ",1");
+    strcpy(asked[2].json, strcat(ids, "]}"));
+    strcpy(asked[3].json, "{\"prompt\": \"x\", \"max_tokens\": 2}");
+    submit(s, &asked[2]);
+    submit(s, &asked[3]);
+    moe_server_drain(s);
+    assert_int_equal(asked[2].result.status, MOE_ERR_LIMIT);
+    assert_non_null(strstr(asked[2].err.text, "context"));
+    assert_int_equal(asked[3].result.status, MOE_OK);
+    moe_server_close(s);
+    for (int i = 0; i < 4; i++)
+        moe_buf_release(&asked[i].text);
+}
+
+static int open_all(void **state)
+{
+    struct moe_err err;
+    (void)state;
+    assert_ok(moe_kern_select(moe_cpu_detect(), &err), &err);
+    moe_par_set_threads(2);
+    fixture_pack(pack, 4);
+    return 0;
+}
+
+static int close_all(void **state)
+{
+    (void)state;
+    unlink(pack);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(answers_are_those_of_the_model_alone),
+        cmocka_unit_test(some_are_cancelled_and_closing_ends_the_rest),
+        cmocka_unit_test(what_cannot_be_served_is_refused),
+    };
+    return cmocka_run_group_tests_name("server", tests, open_all, close_all);
+}
