@@ -89,7 +89,16 @@ void moe_answer_begin(struct moe_answer *a, const struct moe_model *model, uint3
         stop(a, MOE_STOP_LENGTH);
 }
 
-int moe_answer_take(struct moe_answer *a, uint32_t id, struct moe_ids *history, struct moe_err *err)
+static int say(const struct moe_answer *a, uint32_t id, const float *logits)
+{
+    struct moe_token_said said;
+    const struct moe_model *m = a->model;
+    moe_token_say(&said, m->tokenizer, logits, m->config.vocab, id, a->options->n_top);
+    return a->options->token(a->options->ctx, &said);
+}
+
+int moe_answer_take(struct moe_answer *a, uint32_t id, const float *logits, struct moe_ids *history,
+                    struct moe_err *err)
 {
     const struct moe_generate_options *o = a->options;
     const struct moe_tokenizer *tok = a->model->tokenizer;
@@ -102,6 +111,8 @@ int moe_answer_take(struct moe_answer *a, uint32_t id, struct moe_ids *history, 
     if (status != MOE_OK)
         return status;
     a->n_tokens++;
+    if (o->token && (status = say(a, id, logits)) != MOE_OK)
+        return status;
     uint32_t n_bytes = 0;
     bool stopped = false;
     const uint8_t *bytes = moe_tokenizer_bytes(tok, id, &n_bytes);

@@ -11,6 +11,7 @@
 
 #include "base/buf.h"
 #include "base/err.h"
+#include "engine/token_said.h"
 #include "run/model.h"
 #include "text/tokenizer.h"
 
@@ -32,6 +33,11 @@ struct moe_generate_options {
      * Bytes that begin no character come as they are, and so does one unfinished at the end. A
      * negative result ends the answer with that status. */
     int (*text)(void *ctx, const char *bytes, uint64_t n);
+    /* Every token that counts, before its text; NULL: not wanted, and costs nothing. One that ends
+     * the answer by itself does not count, one that completes a stop text does. A negative result
+     * as of `text`. */
+    int (*token)(void *ctx, const struct moe_token_said *said);
+    uint32_t n_top; /* that it gets of the likeliest, at most MOE_MAX_TOP_TOKENS */
     void *ctx;
 };
 
@@ -50,8 +56,9 @@ struct moe_answer {
 void moe_answer_begin(struct moe_answer *a, const struct moe_model *model, uint32_t context,
                       const struct moe_generate_options *options);
 /* Takes the next token: appends it to `history`, which holds the whole text, unless it ends the
- * answer by itself. Errors of memory, and what the caller's `text` returns. */
-int moe_answer_take(struct moe_answer *a, uint32_t id, struct moe_ids *history,
+ * answer by itself. logits: those that it was drawn from, where options->token is set. Errors of
+ * memory, and what the caller's functions return. */
+int moe_answer_take(struct moe_answer *a, uint32_t id, const float *logits, struct moe_ids *history,
                     struct moe_err *err);
 /* Shows what was held back, since no stop text can complete it any more, and frees. Returns
  * `status`, or what `text` says where that is MOE_OK. */

@@ -320,7 +320,7 @@ static void draw(struct moe_batch *b, uint32_t row, const float *logits)
         uint32_t id = moe_sampler_next(m->request.sampler, logits, m->history.ids, m->history.n);
         if (n_before == 0)
             m->ttft_seconds = moe_seconds() - m->request.options.started;
-        status = moe_answer_take(&m->answer, id, &m->history, &err);
+        status = moe_answer_take(&m->answer, id, logits, &m->history, &err);
         s->stats.generated_tokens += m->answer.n_tokens - n_before;
         if (status != MOE_OK && !err.text[0])
             moe_fail(&err, status, "the answer's text was not taken");

@@ -162,6 +162,12 @@ static int listen(void *ctx, const char *bytes, uint64_t n)
     return l->options->text ? l->options->text(l->options->ctx, bytes, n) : MOE_OK;
 }
 
+static int listen_token(void *ctx, const struct moe_token_said *said)
+{
+    const struct listener *l = ctx;
+    return l->options->token(l->options->ctx, said);
+}
+
 static int answer(struct moe_conversation *c, struct moe_sampler *sampler,
                   const struct moe_generate_options *options, struct listener *l,
                   enum moe_stop_reason *why, struct moe_err *err)
@@ -173,6 +179,7 @@ static int answer(struct moe_conversation *c, struct moe_sampler *sampler,
     l->options = options;
     o.stop_texts = stops;
     o.text = listen;
+    o.token = options->token ? listen_token : NULL;
     o.ctx = l;
     int status = moe_generate(c->session, sampler, &c->history, &c->n_done, &o, why, err);
     if (status == MOE_OK && l->answer.failed)

@@ -51,12 +51,12 @@ static int compute_pending(struct moe_session *s, const struct moe_ids *history,
 
 /* ---- Generation ---- */
 
-/* The token after row `last` of the pass. */
+/* The token after row `last` of the pass; says: its logits are wanted too. */
 static int next_token(struct moe_session *s, struct moe_sampler *sampler,
-                      const struct moe_ids *history, uint32_t last, float *logits, uint32_t *id,
-                      struct moe_err *err)
+                      const struct moe_ids *history, uint32_t last, bool says, float *logits,
+                      uint32_t *id, struct moe_err *err)
 {
-    if (s->stages->greedy && moe_sampler_is_greedy(sampler))
+    if (s->stages->greedy && moe_sampler_is_greedy(sampler) && !says)
         return s->stages->greedy(s, last, id, err);
     int status = moe_logits(s, last, 1, logits, err);
     if (status == MOE_OK)
@@ -74,12 +74,12 @@ static int generate_loop(struct moe_session *s, struct moe_sampler *sampler,
     for (bool first = true; status == MOE_OK && !answer->ended; first = false) {
         uint32_t id;
         uint64_t n_before = answer->n_tokens;
-        status = next_token(s, sampler, history, last, logits, &id, err);
+        status = next_token(s, sampler, history, last, options->token, logits, &id, err);
         if (status != MOE_OK)
             return status;
         if (first)
             s->stats.ttft_seconds = moe_seconds() - options->started;
-        status = moe_answer_take(answer, id, history, err);
+        status = moe_answer_take(answer, id, logits, history, err);
         s->stats.generated_tokens += answer->n_tokens - n_before;
         if (status != MOE_OK || answer->ended)
             return status;

@@ -1,7 +1,5 @@
 #include "engine/sampler.h"
 
-#include <float.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -129,14 +127,6 @@ void moe_sampler_free(struct moe_sampler *s)
 
 /* ---- Logits ---- */
 
-/* A damaged model may give anything: a NaN is never chosen, an infinity is a very large number. */
-static float sane(float logit)
-{
-    if (isnan(logit))
-        return -FLT_MAX;
-    return logit > FLT_MAX ? FLT_MAX : logit < -FLT_MAX ? -FLT_MAX : logit;
-}
-
 /* Each recent token once, however often it came: the penalty is taken from the original. */
 static const float *penalise(struct moe_sampler *s, const float *logits, const uint32_t *recent,
                              uint64_t n_recent)
@@ -160,7 +150,7 @@ static uint32_t greedy(const float *logits, uint32_t n)
     uint32_t best[4] = {0};
     float highest[4];
     for (int j = 0; j < 4; j++)
-        highest[j] = sane(logits[0]);
+        highest[j] = moe_logit_sane(logits[0]);
     uint32_t i = 0;
     for (; i + 4 <= n; i += 4) { /* four at a time: they do not wait for one another */
         for (uint32_t j = 0; j < 4; j++) {
@@ -214,13 +204,13 @@ static void select_likeliest(struct moe_sampler *s, const float *logits, uint32_
 {
     struct candidate *heap = s->candidates;
     for (uint32_t i = 0; i < k; i++)
-        heap[i] = (struct candidate){sane(logits[i]), i};
+        heap[i] = (struct candidate){moe_logit_sane(logits[i]), i};
     for (uint32_t i = k / 2; i-- > 0;)
         sift_down(heap, k, i);
     for (uint32_t i = k; i < s->vocab; i++) {
         /* Ids grow, so a tie with the root loses; a NaN compares false. */
         if (logits[i] > heap[0].logit) {
-            heap[0] = (struct candidate){sane(logits[i]), i};
+            heap[0] = (struct candidate){moe_logit_sane(logits[i]), i};
             sift_down(heap, k, 0);
         }
     }

@@ -5,6 +5,8 @@
 #ifndef MOE_ENGINE_SAMPLER_H
 #define MOE_ENGINE_SAMPLER_H
 
+#include <float.h>
+#include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -20,6 +22,14 @@ struct moe_sampler_options {
     uint64_t seed;
 };
 void moe_sampler_options_default(struct moe_sampler_options *options);
+
+/* A damaged model may give anything: a NaN is never chosen, an infinity is a very large number. */
+static inline float moe_logit_sane(float logit)
+{
+    if (isnan(logit))
+        return -FLT_MAX;
+    return logit > FLT_MAX ? FLT_MAX : logit < -FLT_MAX ? -FLT_MAX : logit;
+}
 
 struct moe_sampler;
 int moe_sampler_new(struct moe_sampler **out, const struct moe_sampler_options *options,

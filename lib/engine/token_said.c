@@ -1,0 +1,60 @@
+#include "engine/token_said.h"
+
+#include <math.h>
+
+#include "engine/sampler.h"
+
+/* The n likeliest, in order: each that belongs among those found so far takes its place there. */
+static uint32_t find_likeliest(const float *logits, uint32_t vocab, uint32_t n,
+                               uint32_t likeliest[MOE_MAX_TOP_TOKENS])
+{
+    uint32_t found = 0;
+    for (uint32_t id = 0; id < vocab && n > 0; id++) {
+        float logit = moe_logit_sane(logits[id]);
+        if (found == n && logit <= moe_logit_sane(logits[likeliest[n - 1]]))
+            continue;
+        uint32_t at = found < n ? found++ : n - 1;
+        for (; at > 0 && moe_logit_sane(logits[likeliest[at - 1]]) < logit; at--)
+            likeliest[at] = likeliest[at - 1];
+        likeliest[at] = id;
+    }
+    return found;
+}
+
+/* What becomes a log probability: the largest logit, by which nothing overflows, and the logarithm
+ * of the sum of exp(logit - largest). */
+struct scale {
+    double largest, log_sum;
+};
+
+static struct scale scale_of(const float *logits, uint32_t vocab, uint32_t likeliest)
+{
+    struct scale s = {.largest = moe_logit_sane(logits[likeliest])};
+    double sum = 0;
+    for (uint32_t i = 0; i < vocab; i++)
+        sum += exp(moe_logit_sane(logits[i]) - s.largest);
+    s.log_sum = log(sum);
+    return s;
+}
+
+static struct moe_token_chance chance_of(const struct moe_tokenizer *tok, const float *logits,
+                                         uint32_t id, struct scale s)
+{
+    struct moe_token_chance c = {
+        .id = id, .log_probability = moe_logit_sane(logits[id]) - s.largest - s.log_sum};
+    c.bytes = moe_tokenizer_bytes(tok, id, &c.n_bytes);
+    return c;
+}
+
+void moe_token_say(struct moe_token_said *said, const struct moe_tokenizer *tok,
+                   const float *logits, uint32_t vocab, uint32_t id, uint32_t n_top)
+{
+    uint32_t likeliest[MOE_MAX_TOP_TOKENS] = {0};
+    uint32_t n = n_top < MOE_MAX_TOP_TOKENS ? n_top : MOE_MAX_TOP_TOKENS;
+    uint32_t found = find_likeliest(logits, vocab, n ? n : 1, likeliest);
+    struct scale scale = scale_of(logits, vocab, likeliest[0]);
+    said->n_top = n ? found : 0;
+    said->token = chance_of(tok, logits, id, scale);
+    for (uint32_t i = 0; i < said->n_top; i++)
+        said->top[i] = chance_of(tok, logits, likeliest[i], scale);
+}

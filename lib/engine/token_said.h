@@ -1,0 +1,33 @@
+/*
+ * Token said: a token of an answer with its log probability and those of the likeliest in its
+ * place, for who asks (moe_generate_options). They are of the model's own distribution: the softmax
+ * of its logits, before repeat penalty, temperature, top-k, top-p and min-p change it. A NaN counts
+ * as the lowest logit, an infinite one as the largest number.
+ */
+#ifndef MOE_ENGINE_TOKEN_SAID_H
+#define MOE_ENGINE_TOKEN_SAID_H
+
+#include <stdint.h>
+
+#include "text/tokenizer.h"
+
+enum { MOE_MAX_TOP_TOKENS = 20 };
+
+struct moe_token_chance {
+    uint32_t id, n_bytes;
+    const uint8_t *bytes; /* borrowed of the tokenizer */
+    double log_probability;
+};
+
+struct moe_token_said {
+    struct moe_token_chance token;
+    uint32_t n_top; /* likeliest first, the lowest id of equals; may hold the token itself */
+    struct moe_token_chance top[MOE_MAX_TOP_TOKENS];
+};
+
+/* What is said of `id` by the logits [vocab] that it was drawn from, with n_top (at most
+ * MOE_MAX_TOP_TOKENS) likeliest beside it. */
+void moe_token_say(struct moe_token_said *said, const struct moe_tokenizer *tok,
+                   const float *logits, uint32_t vocab, uint32_t id, uint32_t n_top);
+
+#endif
