@@ -12,6 +12,7 @@
 #include "engine/engine.h"
 #include "fmt/yaml.h"
 #include "offline.h"
+#include "profile_coe.h"
 #include "show/show_device.h"
 #include "show/show_statistics.h"
 #include "show/show_trace.h"
@@ -20,17 +21,19 @@
 enum { DEFAULT_TOKENS = 256 };
 
 static struct {
-    const char *out, *path_stats, *trace, *import, *dir;
+    const char *out, *path_stats, *trace, *import, *dir, *coe;
     struct cli_texts texts;
     uint32_t max_tokens, trace_keep;
     double prompt_share;
     struct offline_shard shard;
     uint64_t memory;
+    struct profile_coe requests;
     bool resume, merge, partial, device, show, json;
 } o = {.max_tokens = DEFAULT_TOKENS,
        .trace_keep = MOE_TRACE_KEEP_ENOUGH,
        .prompt_share = 0.5,
-       .shard = {0, 1}};
+       .shard = {0, 1},
+       .requests = {.max_batch = 64}};
 
 /* ---- Options ---- */
 
@@ -38,7 +41,7 @@ static const struct cli_option options[] = {
     {.kind = CLI_HEADING, .help = "Profiling texts"},
     {CLI_OPT_TEXTS(0, "text", "FILE", &o.texts), .help = "documents to run; may be repeated"},
     {CLI_OPT_OUTPUT('o', "output", "FILE", &o.out),
-     .help = "output: statistics, trace or device profile"},
+     .help = "output: statistics, trace, device profile or costs"},
     {CLI_OPT_U32(0, "max-tokens", "N", &o.max_tokens, 2, 1 << 24), .shown = "256",
      .help = "leave out what a document has beyond N tokens"},
     {CLI_OPT_SHARE(0, "prompt-share", "P", &o.prompt_share, 0, 1), .shown = "50%",
@@ -57,6 +60,16 @@ static const struct cli_option options[] = {
     {CLI_OPT_FLAG(0, "device", &o.device), .help = "memory, storage, link; layers of a PACK"},
     {CLI_OPT_TEXT(0, "dir", "DIR", &o.dir), .shown = "the pack itself, or .",
      .help = "where to read a scratch file"},
+    {.kind = CLI_HEADING, .help = "Measuring what a collection's models cost"},
+    {CLI_OPT_TEXT(0, "coe", "COLLECTION", &o.coe), .help = "batches, loading, memory, usage"},
+    {CLI_OPT_TEXT(0, "requests", "FILE", &o.requests.requests),
+     .help = "sample requests, as JSON lines: usage, lengths"},
+    {CLI_OPT_U32(0, "prompt-tokens", "N", &o.requests.prompt_tokens, 1, 1 << 20),
+     .shown = "the samples' mean, or 64", .help = "of a request"},
+    {CLI_OPT_U32(0, "answer-tokens", "N", &o.requests.answer_tokens, 1, 1 << 20),
+     .shown = "the samples' mean, or 32", .help = "of its answer"},
+    {CLI_OPT_U32(0, "max-batch", "N", &o.requests.max_batch, 1, 1 << 12), .shown = "64",
+     .help = "requests side by side to try, at most"},
     {.kind = CLI_HEADING, .help = "Statistics, traces and device profiles"},
     {CLI_OPT_FLAG(0, "merge", &o.merge), .help = "put shards together: statistics or traces"},
     {CLI_OPT_FLAG(0, "partial", &o.partial), .help = "--merge: though shards are missing"},
@@ -73,14 +86,16 @@ static const struct cli_program program = {
         (const char *const[]){
             "PACK --text FILE... -o STATS [OPTION]...", "--merge STATS... -o STATS [--partial]",
             "--merge TRACE... -o TRACE [--partial]", "--import FILE -o TRACE",
-            "--device [--dir DIR] [PACK] -o DEVICE", "--show STATS|TRACE|DEVICE [--json]", NULL},
+            "--device [--dir DIR] [PACK] -o DEVICE", "--coe COLLECTION [--requests FILE] -o COSTS",
+            "--show STATS|TRACE|DEVICE [--json]", NULL},
     .options = options,
     .examples =
-        (const char *const[]){"moe-profile tiny.moe --text tests/data/stories.calib.txt -o s.yaml",
-                              "moe-profile tiny.moe --text big.txt --shard 2/8 -o part2.yaml",
-                              "moe-profile --merge part*.yaml -o s.yaml",
-                              "moe-profile --show s.yaml",
-                              "moe-profile --device tiny.moe -o device.yaml", NULL},
+        (const char *const[]){
+            "moe-profile tiny.moe --text tests/data/stories.calib.txt -o s.yaml",
+            "moe-profile tiny.moe --text big.txt --shard 2/8 -o part2.yaml",
+            "moe-profile --merge part*.yaml -o s.yaml", "moe-profile --show s.yaml",
+            "moe-profile --device tiny.moe -o device.yaml",
+            "moe-profile --coe experts.yaml --requests r.jsonl -o costs.yaml", NULL},
 };
 
 /* ---- Doing ---- */
@@ -287,22 +302,34 @@ int main(int argc, char **argv)
     int n_args, status = cli_parse(&program, argc, argv, &args, &n_args);
     if (status >= 0)
         return status;
-    if (o.merge + o.show + o.device + (o.import != NULL) + (o.texts.n > 0) > 1)
-        return cli_misuse("--text, --merge, --import, --device and --show exclude each other");
+    if (o.merge + o.show + o.device + (o.import != NULL) + (o.coe != NULL) + (o.texts.n > 0) > 1)
+        return cli_misuse(
+            "--text, --merge, --import, --device, --coe and --show exclude each other");
     if (o.texts.n == 0 && (o.trace || o.trace_keep != MOE_TRACE_KEEP_ENOUGH))
         return cli_misuse("--trace goes with --text");
     if (o.partial && !o.merge)
         return cli_misuse("--partial goes with --merge");
     if (o.dir && !o.device)
         return cli_misuse("--dir belongs to --device");
+    if (!o.coe && (o.requests.requests || cli_given("prompt-tokens") ||
+                   cli_given("answer-tokens") || cli_given("max-batch")))
+        return cli_misuse("--requests, --prompt-tokens, --answer-tokens and --max-batch belong to "
+                          "--coe");
     if (o.show)
         return n_args == 1 ? cli_finish(show(args[0])) : cli_misuse("--show takes one file");
     if (!o.out)
-        return cli_misuse(o.merge || o.import || o.device || o.texts.n
-                              ? "no output given (-o FILE)"
-                              : "nothing to do: --text, --merge, --import, --device or --show");
+        return cli_misuse(
+            o.merge || o.import || o.device || o.coe || o.texts.n
+                ? "no output given (-o FILE)"
+                : "nothing to do: --text, --merge, --import, --device, --coe or --show");
     if (o.import)
         return n_args == 0 ? cli_finish(import()) : cli_misuse("--import takes one file");
+    if (o.coe) {
+        o.requests.out = o.out;
+        o.requests.memory = o.memory;
+        return n_args == 0 ? cli_finish(profile_coe(o.coe, &o.requests))
+                           : cli_misuse("--coe takes one collection and no pack");
+    }
     if (o.device)
         return n_args <= 1 ? cli_finish(device(n_args ? args[0] : NULL))
                            : cli_misuse("--device takes one pack at most");

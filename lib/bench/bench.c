@@ -89,7 +89,7 @@ struct moe_bench_figure moe_bench_summarise(double *values, uint32_t n)
     };
 }
 
-static double four_digits(double value)
+double moe_bench_round(double value)
 {
     char text[40];
     snprintf(text, sizeof text, "%.4g", value);
@@ -99,9 +99,9 @@ static double four_digits(double value)
 void moe_bench_set_figure(struct moe_figure *f, double *values, uint32_t n)
 {
     struct moe_bench_figure b = moe_bench_summarise(values, n);
-    f->value = four_digits(b.median);
-    f->min = four_digits(b.min);
-    f->max = four_digits(b.max);
+    f->value = moe_bench_round(b.median);
+    f->min = moe_bench_round(b.min);
+    f->max = moe_bench_round(b.max);
     f->n_runs = n;
 }
 

@@ -31,7 +31,9 @@ struct moe_bench_figure {
 
 /* Median and ends of n > 0 values, which are sorted. */
 struct moe_bench_figure moe_bench_summarise(double *values, uint32_t n);
-/* The same for a device profile, to four digits: more is noise. */
+/* To four digits: more is noise. */
+double moe_bench_round(double value);
+/* The same as a summary, for a device profile, rounded. */
 void moe_bench_set_figure(struct moe_figure *f, double *values, uint32_t n);
 
 /* Rows of sequence 0 from position `first` on, with tokens of the text, repeated; or, without one,

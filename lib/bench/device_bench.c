@@ -24,8 +24,7 @@ enum {
 
 /* ---- The host ---- */
 
-/* "model name" of /proc/cpuinfo on x86, "Model" (the board) on ARM; "" where there is neither. */
-static void read_cpu_name(char name[MOE_DEVICE_TEXT])
+void moe_device_cpu_name(char name[MOE_DEVICE_TEXT])
 {
     char line[512];
     FILE *f = fopen("/proc/cpuinfo", "r");
@@ -57,7 +56,7 @@ static int measure_host(struct moe_device_host *h, const struct moe_progress *pr
         rates[i] = moe_read_rate(buffer, n);
     }
     moe_pages_free(buffer, n);
-    read_cpu_name(h->name);
+    moe_device_cpu_name(h->name);
     snprintf(h->cpu_level, sizeof h->cpu_level, "%s", moe_cpu_level_name(moe_kern.level));
     h->cores.value = moe_cores_available();
     h->threads.value = moe_par_threads();
@@ -87,16 +86,17 @@ static void measure_accelerator(struct moe_device_accelerator *a)
 
 /* ---- All of it ---- */
 
-static void name_device(struct moe_device *d)
+void moe_device_describe(char name[MOE_DEVICE_TEXT], char source[MOE_DEVICE_TEXT])
 {
-    char date[32] = "";
+    char date[32] = "", cpu[MOE_DEVICE_TEXT];
     time_t now = time(NULL);
     struct tm local;
     if (localtime_r(&now, &local))
         strftime(date, sizeof date, " on %Y-%m-%d", &local);
-    snprintf(d->name, sizeof d->name, "%.200s, %.0f cores", d->host.name[0] ? d->host.name : "CPU",
-             d->host.cores.value);
-    snprintf(d->source, sizeof d->source,
+    moe_device_cpu_name(cpu);
+    snprintf(name, MOE_DEVICE_TEXT, "%.200s, %d cores", cpu[0] ? cpu : "CPU",
+             moe_cores_available());
+    snprintf(source, MOE_DEVICE_TEXT,
              "measured by moe-profile " MOE_VERSION "%s; each value is the median of its runs",
              date);
 }
@@ -126,7 +126,7 @@ int moe_device_bench(const struct moe_device_bench_options *options, struct moe_
         free(d);
         return status;
     }
-    name_device(d);
+    moe_device_describe(d->name, d->source);
     *out = d;
     return MOE_OK;
 }

@@ -19,6 +19,11 @@ int moe_device_measure_storage(struct moe_device_storage *s, const struct moe_pa
 int moe_device_measure_model(struct moe_device_model *out, const char *pack,
                              const struct moe_progress *progress, struct moe_err *err);
 
+/* "model name" of /proc/cpuinfo on x86, "Model" (the board) on ARM; "" where there is neither. */
+void moe_device_cpu_name(char name[MOE_DEVICE_TEXT]);
+/* This machine: its processor and cores. Who measured it, and when. */
+void moe_device_describe(char name[MOE_DEVICE_TEXT], char source[MOE_DEVICE_TEXT]);
+
 /* ---- Experts in turn (device_experts.c) ----
  * A provider that holds a few experts of one variant and hands them out in turn, whichever are
  * requested: all have the same shapes. It takes the time as it is called.

@@ -1,0 +1,194 @@
+#include "bench/coe_samples.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "engine/prompt.h"
+#include "fmt/json.h"
+#include "serve/request.h"
+
+enum { MAX_FILE_BYTES = 1 << 30 };
+
+struct reading {
+    struct moe_coe_samples *out;
+    const struct moe_coe_collection *collection;
+    const struct moe_model *model;
+    const struct moe_chat_format *format; /* NULL: it has none */
+    const char *path;
+    uint64_t line, n_answers;
+    bool *unknown; /* [n_models] follows results whose shares are not known */
+};
+
+/* ---- Usage ---- */
+
+/* Whether results of an expert go on by shares; *tested: some rule looks at them. */
+static bool has_shares(const struct moe_coe_collection *c, uint32_t expert, bool *tested)
+{
+    bool shares = true;
+    *tested = false;
+    for (uint32_t i = 0; i < c->n_follows; i++) {
+        const struct moe_coe_follow *f = &c->follows[i];
+        if (f->from != expert)
+            continue;
+        shares = shares && f->share >= 0;
+        *tested = *tested || f->test.equals[0] || f->test.matches[0];
+    }
+    return shares;
+}
+
+/* A request, or the part of it that comes this far, uses an expert. There are no circles. */
+static void use(struct reading *r, uint32_t expert, double part)
+{
+    const struct moe_coe_collection *c = r->collection;
+    bool tested;
+    r->out->usage[expert] += part;
+    bool shares = has_shares(c, expert, &tested);
+    for (uint32_t i = 0; i < c->n_follows; i++) {
+        const struct moe_coe_follow *f = &c->follows[i];
+        if (f->from != expert)
+            continue;
+        if (!shares && tested) {
+            r->unknown[f->to] = true;
+            continue;
+        }
+        use(r, f->to, shares ? part * f->share : part);
+        if (!shares) /* the first rule takes them all */
+            return;
+    }
+}
+
+/* What follows an expert that is not known is not known either. */
+static void spread_unknown(struct reading *r)
+{
+    const struct moe_coe_collection *c = r->collection;
+    for (bool more = true; more;) {
+        more = false;
+        for (uint32_t i = 0; i < c->n_follows; i++)
+            if (r->unknown[c->follows[i].from] && !r->unknown[c->follows[i].to])
+                more = r->unknown[c->follows[i].to] = true;
+    }
+}
+
+/* ---- Requests ---- */
+
+static const char *field(void *ctx, const char *name)
+{
+    return moe_request_field(ctx, name);
+}
+
+static int add_ids(struct reading *r, const struct moe_request *q, struct moe_err *err)
+{
+    struct moe_ids *ids = &r->out->prompts;
+    int status = MOE_OK;
+    if (q->prompt)
+        return moe_prompt_plain(r->model, q->prompt, q->n_prompt, ids, err);
+    if (q->kind == MOE_REQUEST_CHAT && r->format)
+        return moe_prompt_chat(r->model, r->format, q->turns, (int)q->n_turns, ids, err);
+    for (uint32_t i = 0; i < q->n_turns && status == MOE_OK; i++)
+        status = moe_prompt_plain(r->model, q->turns[i].text, strlen(q->turns[i].text), ids, err);
+    for (uint64_t i = 0; i < q->n_ids && status == MOE_OK; i++)
+        status = moe_ids_push(ids, q->ids[i], err);
+    return status;
+}
+
+static int add_request(struct reading *r, struct moe_request *q, struct moe_err *err)
+{
+    const struct moe_coe_collection *c = r->collection;
+    uint32_t expert = q->model ? moe_coe_find(c, q->model) : MOE_COE_NONE;
+    if (expert == MOE_COE_NONE && q->model && strcmp(q->model, "auto") != 0)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: line %" PRIu64 ": there is no expert '%s'",
+                        r->path, r->line, q->model);
+    if (expert == MOE_COE_NONE)
+        expert = c->n_models == 1 ? 0 : moe_coe_route(c, field, q);
+    if (expert == MOE_COE_NONE)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: line %" PRIu64 ": no rule takes this request",
+                        r->path, r->line);
+    use(r, expert, 1);
+    r->out->n++;
+    if (q->max_tokens != UINT64_MAX) {
+        r->out->mean_answer += (double)q->max_tokens;
+        r->n_answers++;
+    }
+    return add_ids(r, q, err);
+}
+
+static int read_line(struct reading *r, const char *text, uint64_t n, struct moe_err *err)
+{
+    struct json_t *line = NULL;
+    struct moe_request *q = NULL;
+    struct moe_err why;
+    int status = moe_json_parse(&line, "the line", text, n, MOE_REQUEST_MEMORY, &why);
+    const json_t *body = line ? json_object_get(line, "body") : NULL;
+    body = body ? body : line;
+    if (status == MOE_OK)
+        status = moe_request_read(
+            &q, json_object_get(body, "messages") ? MOE_REQUEST_CHAT : MOE_REQUEST_TEXT, body,
+            &why);
+    if (status != MOE_OK)
+        moe_fail(err, status, "%s: line %" PRIu64 ": %s", r->path, r->line, why.text);
+    else
+        status = add_request(r, q, err);
+    moe_request_free(q);
+    moe_json_free(line);
+    return status;
+}
+
+static int read_lines(struct reading *r, const struct moe_buf *text,
+                      const struct moe_progress *progress, struct moe_err *err)
+{
+    const char *at = (const char *)text->data, *end = at + text->size;
+    int status = MOE_OK;
+    while (at < end && status == MOE_OK) {
+        const char *newline = memchr(at, '\n', (size_t)(end - at));
+        uint64_t n = (uint64_t)((newline ? newline : end) - at);
+        r->line++;
+        if (strspn(at, " \t\r") < n)
+            status = read_line(r, at, n, err);
+        at = newline ? newline + 1 : end;
+        moe_progress_report(progress, "sample requests", text->size - (uint64_t)(end - at),
+                            text->size);
+        if (status == MOE_OK && moe_progress_stopped(progress))
+            status = moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
+    }
+    return status;
+}
+
+int moe_coe_samples_read(struct moe_coe_samples *out, const struct moe_coe_collection *collection,
+                         const struct moe_model *model, const char *path,
+                         const struct moe_progress *progress, struct moe_err *err)
+{
+    struct reading r = {.out = out, .collection = collection, .model = model, .path = path};
+    struct moe_buf text = {0};
+    r.format = model && model->chat_template ? moe_chat_recognise(model->chat_template) : NULL;
+    *out = (struct moe_coe_samples){0};
+    out->usage = moe_alloc(collection->n_models, sizeof *out->usage, err);
+    r.unknown = moe_alloc(collection->n_models, sizeof *r.unknown, err);
+    int status = out->usage && r.unknown ? MOE_OK : MOE_ERR_MEMORY;
+    if (status == MOE_OK)
+        status = moe_file_read_all(path, MAX_FILE_BYTES, &text, err);
+    if (status == MOE_OK)
+        status = read_lines(&r, &text, progress, err);
+    if (status == MOE_OK && out->n == 0)
+        status = moe_fail(err, MOE_ERR_FORMAT, "%s: there are no requests", path);
+    if (status == MOE_OK) {
+        spread_unknown(&r);
+        for (uint32_t i = 0; i < collection->n_models; i++)
+            out->usage[i] = r.unknown[i] ? -1 : out->usage[i] / (double)out->n;
+        out->mean_prompt = (double)out->prompts.n / (double)out->n;
+        out->mean_answer /= r.n_answers ? (double)r.n_answers : 1;
+    }
+    moe_buf_release(&text);
+    free(r.unknown);
+    return status;
+}
+
+void moe_coe_samples_release(struct moe_coe_samples *s)
+{
+    free(s->usage);
+    moe_ids_release(&s->prompts);
+    *s = (struct moe_coe_samples){0};
+}
