@@ -1,43 +1,12 @@
-/*
- * Over 400 lines: waiting, running and the passes change one state, which stays in sight as a
- * whole.
- */
 #include "engine/batch.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "engine/batch_members.h"
 
 enum { LOGITS_ROWS = 8 }; /* at a time */
-
-/* A request, waiting or running. */
-struct member {
-    struct member *next; /* while it waits */
-    uint64_t id;
-    struct moe_batch_request request; /* without its prompt, which is in `history` */
-    struct moe_ids history;
-    struct moe_answer answer;
-    uint64_t n_prompt;
-    uint64_t n_done; /* ids of the history that are computed */
-    double ttft_seconds;
-    bool far; /* LongRoPE: they were computed for a text beyond the original context */
-};
-
-struct moe_batch {
-    struct moe_session *session; /* borrowed */
-    uint32_t prompt_rows;
-    uint64_t n_added;
-    struct moe_batch_state state;
-    struct member **running;      /* [n_sequences] by sequence; NULL: it is free */
-    struct member *first, **last; /* those that wait */
-    struct moe_row *rows;         /* [batch] */
-    struct member **of_row;       /* [batch] */
-    float *logits;                /* [LOGITS_ROWS][moe_logits_stride] */
-    uint8_t *block;               /* holds these arrays */
-};
 
 /* ---- Opening and closing ---- */
 
@@ -88,16 +57,6 @@ int moe_batch_open(struct moe_batch **out, struct moe_session *s, uint32_t promp
     return MOE_OK;
 }
 
-static void member_free(struct member *m)
-{
-    if (!m)
-        return;
-    moe_buf_release(&m->answer.pending);
-    moe_sampler_free(m->request.sampler);
-    moe_ids_release(&m->history);
-    free(m);
-}
-
 void moe_batch_close(struct moe_batch *b)
 {
     if (!b)
@@ -105,165 +64,14 @@ void moe_batch_close(struct moe_batch *b)
     for (uint32_t i = 0; b->running && i < b->session->n_sequences; i++) {
         if (b->running[i])
             moe_sequence_end(b->session, i);
-        member_free(b->running[i]);
+        batch_free_member(b->running[i]);
     }
     for (struct member *m = b->first, *next; m; m = next) {
         next = m->next;
-        member_free(m);
+        batch_free_member(m);
     }
     free(b->block);
     free(b);
-}
-
-/* ---- Waiting and running ---- */
-
-/* Positions that a sequence may have when it is alone. */
-static uint32_t most_positions(const struct moe_session *s)
-{
-    uint64_t room = (uint64_t)s->kv_pool.n_blocks * s->kv_pool.block_positions;
-    return room < s->context ? (uint32_t)room : s->context;
-}
-
-int moe_batch_add(struct moe_batch *b, const struct moe_batch_request *request, uint64_t *id,
-                  struct moe_err *err)
-{
-    uint32_t most = most_positions(b->session);
-    if (request->n_prompt == 0)
-        return moe_fail(err, MOE_ERR_USAGE, "the prompt is empty");
-    if (request->n_prompt > most)
-        return moe_fail(err, MOE_ERR_LIMIT,
-                        "the prompt of %" PRIu64 " tokens does not fit the context of %u",
-                        request->n_prompt, most);
-    int status = moe_check_ids(b->session->model, request->prompt, request->n_prompt, err);
-    if (status != MOE_OK)
-        return status;
-    struct member *m = moe_alloc(1, sizeof *m, err);
-    if (!m)
-        return MOE_ERR_MEMORY;
-    for (uint64_t i = 0; i < request->n_prompt && status == MOE_OK; i++)
-        status = moe_ids_push(&m->history, request->prompt[i], err);
-    if (status != MOE_OK) {
-        member_free(m);
-        return status;
-    }
-    m->request = *request;
-    m->request.prompt = NULL;
-    m->n_prompt = request->n_prompt;
-    m->id = *id = ++b->n_added;
-    moe_answer_begin(&m->answer, b->session->model, most, &m->request.options);
-    *b->last = m;
-    b->last = &m->next;
-    b->state.n_waiting++;
-    return MOE_OK;
-}
-
-/* Takes the first that waits. */
-static struct member *pop(struct moe_batch *b)
-{
-    struct member *m = b->first;
-    b->first = m->next;
-    if (!b->first)
-        b->last = &b->first;
-    b->state.n_waiting--;
-    m->next = NULL;
-    return m;
-}
-
-/* The sequence gives back what it has; its member runs no more. */
-static struct member *stop_running(struct moe_batch *b, uint32_t sequence)
-{
-    struct member *m = b->running[sequence];
-    moe_sequence_end(b->session, sequence);
-    b->running[sequence] = NULL;
-    b->state.n_running--;
-    m->n_done = 0;
-    return m;
-}
-
-/* Tells how it ended, and forgets a member that neither waits nor runs. */
-static void finish(struct member *m, int status, const struct moe_err *err)
-{
-    struct moe_err said = {0};
-    double started = m->request.options.started;
-    if (status != MOE_OK)
-        said = *err;
-    int shown = moe_answer_end(&m->answer, status);
-    if (status == MOE_OK && shown != MOE_OK)
-        moe_fail(&said, shown, "the answer's text was not taken");
-    const struct moe_batch_result result = {
-        .why = m->answer.why,
-        .status = shown,
-        .err = shown == MOE_OK ? NULL : &said,
-        .n_prompt = m->n_prompt,
-        .n_tokens = m->answer.n_tokens,
-        .ttft_seconds = m->ttft_seconds,
-        .seconds = moe_seconds() - started,
-    };
-    if (m->request.ended)
-        m->request.ended(m->request.options.ctx, &result);
-    member_free(m);
-}
-
-static void stop_by_user(struct member *m)
-{
-    m->answer.why = MOE_STOP_USER;
-    finish(m, MOE_OK, NULL);
-}
-
-void moe_batch_cancel(struct moe_batch *b, uint64_t id)
-{
-    for (uint32_t i = 0; i < b->session->n_sequences; i++)
-        if (b->running[i] && b->running[i]->id == id) {
-            stop_by_user(stop_running(b, i));
-            return;
-        }
-    for (struct member **at = &b->first; *at; at = &(*at)->next)
-        if ((*at)->id == id) {
-            struct member *m = *at;
-            *at = m->next;
-            if (!*at)
-                b->last = at;
-            b->state.n_waiting--;
-            stop_by_user(m);
-            return;
-        }
-}
-
-/* The youngest that runs gives its blocks back and waits in front of all others. */
-static void make_room(struct moe_batch *b)
-{
-    uint32_t youngest = UINT32_MAX;
-    for (uint32_t i = 0; i < b->session->n_sequences; i++)
-        if (b->running[i] &&
-            (youngest == UINT32_MAX || b->running[i]->id > b->running[youngest]->id))
-            youngest = i;
-    struct member *m = stop_running(b, youngest);
-    m->next = b->first;
-    b->first = m;
-    if (!m->next)
-        b->last = &m->next;
-    b->state.n_waiting++;
-    b->state.n_preempted++;
-}
-
-/* Whose time has come, while there are sequences and room for their text and a token more. */
-static void admit(struct moe_batch *b)
-{
-    struct moe_session *s = b->session;
-    struct moe_err full;
-    for (uint32_t i = 0; i < s->n_sequences && b->first; i++) {
-        if (b->running[i])
-            continue;
-        uint64_t wanted = b->first->history.n + 1;
-        if (wanted > most_positions(s))
-            wanted = most_positions(s);
-        if (moe_sequence_reserve(s, i, (uint32_t)wanted, &full) != MOE_OK)
-            return;
-        b->running[i] = pop(b);
-        b->state.n_running++;
-        if (b->running[i]->answer.n_tokens == 0)
-            s->stats.prompt_tokens += b->running[i]->n_prompt;
-    }
 }
 
 const struct moe_batch_state *moe_batch_state(const struct moe_batch *b)
@@ -294,17 +102,16 @@ static void fail_rows(struct moe_batch *b, uint32_t n_rows, int status, const st
 {
     for (uint32_t i = 0; i < n_rows; i++)
         if (i == 0 || b->rows[i].sequence != b->rows[i - 1].sequence)
-            finish(stop_running(b, b->rows[i].sequence), status, err);
+            batch_finish(batch_stop_running(b, b->rows[i].sequence), status, err);
 }
 
 /* LongRoPE: a text that has grown beyond the original context is computed again (generate.c). */
-static void note_length(const struct moe_session *s, struct member *m)
+static void note_length(struct moe_batch *b, uint32_t sequence)
 {
-    uint32_t original = s->model->config.rope_original;
-    bool far = original && m->history.n > original;
-    if (m->n_done > 0 && m->far != far)
-        m->n_done = 0;
-    m->far = far;
+    const struct member *m = b->running[sequence];
+    uint32_t original = b->session->model->config.rope_original;
+    if (!m->far && original && m->history.n > original)
+        batch_begin_again(b, sequence);
 }
 
 /* Draws the next token of a row whose sequence is computed up to it. */
@@ -326,9 +133,9 @@ static void draw(struct moe_batch *b, uint32_t row, const float *logits)
             moe_fail(&err, status, "the answer's text was not taken");
     }
     if (status != MOE_OK || m->answer.ended)
-        finish(stop_running(b, sequence), status, &err);
+        batch_finish(batch_stop_running(b, sequence), status, &err);
     else
-        note_length(s, m);
+        note_length(b, sequence);
 }
 
 /* Rows [first, first + n) are the last of their sequences. */
@@ -343,7 +150,7 @@ static void draw_rows(struct moe_batch *b, uint32_t first, uint32_t n)
             if (status == MOE_OK)
                 draw(b, first + i, b->logits + i * stride);
             else
-                finish(stop_running(b, b->rows[first + i].sequence), status, &err);
+                batch_finish(batch_stop_running(b, b->rows[first + i].sequence), status, &err);
     }
 }
 
@@ -355,7 +162,9 @@ static int compute(struct moe_batch *b, enum moe_phase phase, uint32_t n_rows)
         moe_forward(s, phase, b->rows, n_rows, 0, s->model->config.n_layers, NULL, NULL, &err);
     for (uint32_t i = 0; i < n_rows && status == MOE_OK; i++)
         b->of_row[i]->n_done++;
-    if (status != MOE_OK)
+    if (status == MOE_OK)
+        moe_sequence_computed(s, b->rows, n_rows);
+    else
         fail_rows(b, n_rows, status, &err);
     return status;
 }
@@ -370,7 +179,7 @@ static void decode(struct moe_batch *b)
         struct member *m = b->running[i];
         while (b->running[i] && is_decoding(m) &&
                moe_sequence_reserve(s, i, (uint32_t)m->history.n, &full) != MOE_OK)
-            make_room(b);
+            batch_make_room(b);
     }
     for (uint32_t i = 0; i < s->n_sequences && n_rows < s->batch; i++)
         if (b->running[i] && is_decoding(b->running[i]))
@@ -402,7 +211,7 @@ static void prefill(struct moe_batch *b)
         uint64_t left = m->history.n - m->n_done;
         after = m->id;
         if (m->request.options.stop && *m->request.options.stop)
-            stop_by_user(stop_running(b, i));
+            batch_finish_by_user(batch_stop_running(b, i));
         else
             add_rows(b, i, &n_rows,
                      left < b->prompt_rows - n_rows ? (uint32_t)left : b->prompt_rows - n_rows);
@@ -416,7 +225,7 @@ static void prefill(struct moe_batch *b)
 
 void moe_batch_step(struct moe_batch *b)
 {
-    admit(b);
+    batch_admit(b);
     decode(b);
     prefill(b);
 }

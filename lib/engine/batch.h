@@ -6,7 +6,11 @@
  *
  * Sequences run in the session's, with blocks of its KV cache. Who comes when there is no room
  * waits, in the order of coming. When running ones grow beyond the cache, the youngest gives its
- * blocks back and waits in front; its text is computed again later.
+ * blocks back and waits in front; what is lost of its text is computed again later.
+ *
+ * A text that begins like one that was computed before takes over what is still in the cache
+ * (run/kv.h), be that running or ended. One that could take over what a running sequence is about
+ * to compute waits for it, and others may pass.
  *
  * Everything happens in moe_batch_step, in the caller's thread.
  */
@@ -26,6 +30,7 @@ struct moe_batch_result {
     int status;                /* else: it failed, others did not */
     const struct moe_err *err; /* then; valid for the call */
     uint64_t n_prompt, n_tokens;
+    uint64_t n_cached;   /* of the prompt's: computed for another text before */
     double ttft_seconds; /* from options.started to the first token; 0: there was none */
     double seconds;      /* ... to the end */
 };

@@ -132,9 +132,7 @@ static uint64_t math_bytes(const struct moe_config *c, const struct moe_session_
 
 static uint64_t kv_table_cells(const struct moe_session_options *o)
 {
-    struct moe_arena counting = {0};
-    struct moe_kv_pool pool;
-    moe_kv_pool_carve(&pool, &counting, o);
+    struct moe_kv_pool pool = moe_kv_pool_shape(o);
     return (uint64_t)pool.n_sequences * pool.per_sequence;
 }
 

@@ -8,10 +8,9 @@
 #include "kern/kern.h"
 #include "run/session.h"
 
-/* ---- The pool ---- */
+/* ---- Its shape ---- */
 
-/* Without its arrays. */
-static struct moe_kv_pool pool_shape(const struct moe_session_options *o)
+struct moe_kv_pool moe_kv_pool_shape(const struct moe_session_options *o)
 {
     uint32_t positions = (uint32_t)moe_padded(o->context);
     struct moe_kv_pool pool = {.n_sequences = o->n_sequences};
@@ -23,55 +22,9 @@ static struct moe_kv_pool pool_shape(const struct moe_session_options *o)
     return pool;
 }
 
-void moe_kv_pool_carve(struct moe_kv_pool *pool, struct moe_arena *arena,
-                       const struct moe_session_options *o)
-{
-    *pool = pool_shape(o);
-    pool->free = moe_arena_take(arena, pool->n_blocks, sizeof *pool->free);
-    pool->table = moe_arena_take(arena, (uint64_t)pool->n_sequences * pool->per_sequence,
-                                 sizeof *pool->table);
-    pool->n_taken = moe_arena_take(arena, pool->n_sequences, sizeof *pool->n_taken);
-    if (!pool->free || !pool->table || !pool->n_taken)
-        return;
-    pool->n_free = pool->n_blocks;
-    for (uint32_t i = 0; i < pool->n_blocks; i++)
-        pool->free[i] = pool->n_blocks - 1 - i;
-    memset(pool->n_taken, 0, pool->n_sequences * sizeof *pool->n_taken);
-}
-
-int moe_kv_take(struct moe_kv_pool *pool, uint32_t sequence, uint32_t n_positions,
-                struct moe_err *err)
-{
-    uint32_t *taken = &pool->n_taken[sequence];
-    uint32_t wanted = n_positions ? (n_positions - 1) / pool->block_positions + 1 : 0;
-    if (wanted <= *taken)
-        return MOE_OK;
-    if (wanted - *taken > pool->n_free)
-        return moe_fail(
-            err, MOE_ERR_LIMIT,
-            "the KV cache is full: %u positions of a sequence take %u blocks more, and %u "
-            "of %u are free",
-            n_positions, wanted - *taken, pool->n_free, pool->n_blocks);
-    while (*taken < wanted)
-        pool->table[(uint64_t)sequence * pool->per_sequence + (*taken)++] =
-            pool->free[--pool->n_free];
-    pool->n_changes++;
-    return MOE_OK;
-}
-
-void moe_kv_give_back(struct moe_kv_pool *pool, uint32_t sequence)
-{
-    uint32_t *taken = &pool->n_taken[sequence];
-    while (*taken)
-        pool->free[pool->n_free++] =
-            pool->table[(uint64_t)sequence * pool->per_sequence + --*taken];
-}
-
-/* ---- The cells ---- */
-
 struct moe_kv moe_kv_shape(const struct moe_config *c, const struct moe_session_options *o)
 {
-    struct moe_kv_pool pool = pool_shape(o);
+    struct moe_kv_pool pool = moe_kv_pool_shape(o);
     struct moe_kv kv = {
         .block_positions = pool.block_positions,
         .per_sequence = pool.per_sequence,
@@ -113,6 +66,13 @@ uint8_t *moe_kv_values(const struct moe_kv *kv, uint32_t layer, uint32_t block, 
 {
     uint64_t index = head_index(kv, layer, block, head);
     return kv->values + index * kv->block_positions * kv->value_padded * kv->item_bytes;
+}
+
+void moe_kv_spans(const struct moe_kv *kv, struct moe_kv_span spans[2])
+{
+    uint64_t cells = (uint64_t)kv->n_layers * kv->n_heads * kv->block_positions * kv->item_bytes;
+    spans[0] = (struct moe_kv_span){kv->keys, cells * kv->key_dim};
+    spans[1] = (struct moe_kv_span){kv->values, cells * kv->value_padded};
 }
 
 struct moe_attention_strides moe_attention_strides(const struct moe_config *c)

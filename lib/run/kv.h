@@ -1,11 +1,12 @@
 /*
  * KV cache: its shape and size, where keys and values lie, storing them. The same on every device.
  *
- * It lies in blocks of as many positions as a chunk of attention (MOE_ATTENTION_CHUNK), or, where
- * the context is shorter, of the whole context. Sequences take blocks from a common pool as they
- * grow and give them back when they end, so that many short ones and a few long ones find room in
- * the same memory (paged attention: https://doi.org/10.1145/3600006.3613165); since a chunk lies
- * within a block, a row's result does not depend on which blocks its sequence has.
+ * It lies in blocks (cache/kv_pool.h) of as many positions as a chunk of attention
+ * (MOE_ATTENTION_CHUNK), or, where the context is shorter, of the whole context. Sequences take
+ * blocks from a common pool as they grow and give them back when they end, so that many short ones
+ * and a few long ones find room in the same memory (paged attention:
+ * https://doi.org/10.1145/3600006.3613165); since a chunk lies within a block, a row's result does
+ * not depend on which blocks its sequence has.
  *
  * A block is laid out as float weight panels (quant/layout.h), so that attention is two panel
  * products for each chunk:
@@ -20,35 +21,16 @@
 
 #include <stdint.h>
 
-#include "base/err.h"
-#include "base/mem.h"
+#include "cache/kv_pool.h"
 #include "model/config.h"
 #include "quant/layout.h"
 
 struct moe_row;
 struct moe_session_options;
 
-/* Which blocks the sequences have: the same wherever the cache lies. */
-struct moe_kv_pool {
-    uint32_t n_sequences, n_blocks;
-    uint32_t block_positions; /* of each */
-    uint32_t per_sequence;    /* blocks that the whole context takes */
-    uint32_t n_free, *free;   /* [n_blocks], the next to be taken last */
-    uint32_t *table;          /* [n_sequences][per_sequence] its blocks, by rising position */
-    uint32_t *n_taken;        /* [n_sequences] */
-    uint64_t n_changes;       /* of the table, so far */
-};
-
-/* The pool of a session with these options (complete: no member 0 that has a default). Takes its
- * arrays from the arena, or only counts them. All blocks are free. */
-void moe_kv_pool_carve(struct moe_kv_pool *pool, struct moe_arena *arena,
-                       const struct moe_session_options *o);
-/* Has the first n_positions of a sequence lie in blocks of its own. MOE_ERR_LIMIT where fewer are
- * free than that takes; none is taken then. */
-int moe_kv_take(struct moe_kv_pool *pool, uint32_t sequence, uint32_t n_positions,
-                struct moe_err *err);
-/* The sequence's blocks become free. */
-void moe_kv_give_back(struct moe_kv_pool *pool, uint32_t sequence);
+/* Without its arrays: the pool of a session with these options (complete: no member 0 that has a
+ * default). */
+struct moe_kv_pool moe_kv_pool_shape(const struct moe_session_options *o);
 
 struct moe_kv {
     uint8_t *keys, *values;
@@ -75,6 +57,14 @@ static inline uint32_t moe_kv_block(const struct moe_kv *kv, uint32_t sequence, 
 /* The keys, or the values, of one layer and kv head in a block. */
 uint8_t *moe_kv_keys(const struct moe_kv *kv, uint32_t layer, uint32_t block, uint32_t head);
 uint8_t *moe_kv_values(const struct moe_kv *kv, uint32_t layer, uint32_t block, uint32_t head);
+
+/* All keys and values of a block follow each other: where block 0's begin in each of the arrays,
+ * and the bytes of one block. */
+struct moe_kv_span {
+    uint8_t *at;
+    uint64_t bytes;
+};
+void moe_kv_spans(const struct moe_kv *kv, struct moe_kv_span spans[2]);
 
 /* Floats from one row to the next of what attention computes on its way into the cache and out of
  * it: the products q, q_down, k and v; queries and attended as the cache's heads see them (without

@@ -31,10 +31,10 @@ static struct moe_session_options resolve(const struct moe_config *c,
 static uint64_t request_bytes(const struct moe_config *c, const struct moe_session_options *o)
 {
     struct moe_layer_request request;
-    struct moe_kv_pool pool;
+    struct moe_kv_pool pool = moe_kv_pool_shape(o);
     struct moe_arena arena = {0};
     moe_layer_request_carve(&request, &arena, c, o->batch, o->n_variants);
-    moe_kv_pool_carve(&pool, &arena, o);
+    moe_kv_pool_carve(&pool, &arena);
     return arena.overflowed ? UINT64_MAX : arena.used;
 }
 
@@ -90,7 +90,8 @@ static int allocate_request(struct moe_session *s, const struct moe_session_opti
         return MOE_ERR_MEMORY;
     struct moe_arena arena = {.base = s->request_block, .size = s->request_bytes};
     moe_layer_request_carve(&s->request, &arena, c, o->batch, o->n_variants);
-    moe_kv_pool_carve(&s->kv_pool, &arena, o);
+    s->kv_pool = moe_kv_pool_shape(o);
+    moe_kv_pool_carve(&s->kv_pool, &arena);
     return MOE_OK;
 }
 
@@ -145,4 +146,35 @@ int moe_sequence_reserve(struct moe_session *s, uint32_t sequence, uint32_t n_po
 void moe_sequence_end(struct moe_session *s, uint32_t sequence)
 {
     moe_kv_give_back(&s->kv_pool, sequence);
+}
+
+/* ---- Texts that begin alike ---- */
+
+static bool is_far(const struct moe_session *s, uint32_t n)
+{
+    return s->model->config.rope_original && n > s->model->config.rope_original;
+}
+
+void moe_sequence_computed(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows)
+{
+    for (uint32_t i = 0; i < n_rows; i++)
+        moe_kv_know(&s->kv_pool, rows[i].sequence, rows[i].position, rows[i].token,
+                    is_far(s, rows[i].length));
+}
+
+uint32_t moe_sequence_known(const struct moe_session *s, const uint32_t *ids, uint32_t n)
+{
+    return moe_kv_find(&s->kv_pool, &(struct moe_kv_text){ids, n - 1, is_far(s, n)});
+}
+
+int moe_sequence_begin(struct moe_session *s, uint32_t sequence, const uint32_t *ids, uint32_t n,
+                       uint32_t n_positions, uint32_t *n_known, struct moe_err *err)
+{
+    const struct moe_kv_text text = {ids, n - 1, is_far(s, n)};
+    struct moe_kv_begun begun;
+    int status = moe_kv_begin(&s->kv_pool, sequence, &text, n_positions, &begun, err);
+    if (status == MOE_OK && begun.copy_to != MOE_NO_BLOCK)
+        s->stages->copy_block(s, begun.copy_from, begun.copy_to);
+    *n_known = begun.n_known;
+    return status;
 }

@@ -161,6 +161,16 @@ int moe_sequence_reserve(struct moe_session *s, uint32_t sequence, uint32_t n_po
                          struct moe_err *err);
 void moe_sequence_end(struct moe_session *s, uint32_t sequence);
 
+/* What was computed of a text need not be computed again by another sequence that begins like it
+ * (run/kv.h). `computed` remembers rows of the last moe_forward, which must have gone through all
+ * layers from their tokens on. `begin` reserves n_positions, at least n, of a sequence that has
+ * none, for a text of n ids: its first *n_known positions, at most n - 1, hold what they should.
+ * `known` says how many that would be. */
+void moe_sequence_computed(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows);
+int moe_sequence_begin(struct moe_session *s, uint32_t sequence, const uint32_t *ids, uint32_t n,
+                       uint32_t n_positions, uint32_t *n_known, struct moe_err *err);
+uint32_t moe_sequence_known(const struct moe_session *s, const uint32_t *ids, uint32_t n);
+
 /*
  * Computes rows (n_rows <= batch) through layers [layer_begin, layer_end).
  * hidden_in: states [n_rows][hidden] to start from; NULL: the embedding of the rows' tokens.

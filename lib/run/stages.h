@@ -26,6 +26,8 @@ struct moe_stages_ops {
     int (*open)(struct moe_session *s, const struct moe_session_options *o, struct moe_err *err);
     void (*close)(struct moe_session *s); /* s->device is not NULL */
 
+    /* A block of the KV cache receives all cells of another. */
+    void (*copy_block)(struct moe_session *s, uint32_t from, uint32_t to);
     /* The rows' states: hidden_in [n_rows][hidden], or NULL: the embeddings of their tokens. */
     int (*enter)(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
                  const float *hidden_in, struct moe_err *err);

@@ -162,6 +162,16 @@ static int logits_of(struct moe_session *s, uint32_t first, uint32_t n, float *l
     return MOE_OK;
 }
 
+static void copy_block(struct moe_session *s, uint32_t from, uint32_t to)
+{
+    struct cpu_work *w = s->device;
+    struct moe_kv_span spans[2];
+    moe_kv_spans(&w->kv, spans);
+    for (int i = 0; i < 2; i++)
+        memcpy(spans[i].at + to * spans[i].bytes, spans[i].at + from * spans[i].bytes,
+               spans[i].bytes);
+}
+
 /* ---- The table ---- */
 
 static int open_cpu(struct moe_session *s, const struct moe_session_options *o, struct moe_err *err)
@@ -184,6 +194,7 @@ const struct moe_stages_ops moe_stages_cpu = {
     .host_bytes = cpu_work_bytes,
     .open = open_cpu,
     .close = close_cpu,
+    .copy_block = copy_block,
     .enter = enter,
     .attend = attend,
     .dense = stages_cpu_dense,

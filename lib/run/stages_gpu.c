@@ -29,6 +29,17 @@ static void upload_kv_table(struct gpu_work *g, const struct moe_kv_pool *pool)
     g->n_kv_changes = pool->n_changes;
 }
 
+/* A device that fails says so in the next pass. */
+static void copy_block(struct moe_session *s, uint32_t from, uint32_t to)
+{
+    struct gpu_work *g = s->device;
+    struct moe_kv_span spans[2];
+    moe_kv_spans(&g->kv, spans);
+    for (int i = 0; i < 2; i++)
+        moe_gpu_copy(g->gpu, MOE_GPU_COMPUTE, spans[i].at + to * spans[i].bytes,
+                     spans[i].at + from * spans[i].bytes, spans[i].bytes);
+}
+
 static int enter(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
                  const float *hidden_in, struct moe_err *err)
 {
@@ -216,6 +227,7 @@ const struct moe_stages_ops moe_stages_gpu = {
     .device_bytes = gpu_work_bytes,
     .open = gpu_work_open,
     .close = close_gpu,
+    .copy_block = copy_block,
     .enter = enter,
     .replay = replay,
     .attend = stages_gpu_attend,

@@ -264,6 +264,159 @@ static void some_end_early_and_others_do_not(void **state)
     moe_engine_close(e);
 }
 
+/* ---- Texts that begin alike ---- */
+
+enum { SHARED = 280, TAIL = 15, BEGINNINGS = 2 };
+
+/* Texts of a few beginnings, cut anywhere, with ends of their own. */
+static void begin_alike(uint64_t seed)
+{
+    static uint32_t beginnings[BEGINNINGS][SHARED];
+    for (int k = 0; k < BEGINNINGS; k++)
+        for (uint32_t i = 0; i < SHARED; i++)
+            beginnings[k][i] =
+                k && i < 100 ? beginnings[0][i] : (uint32_t)(test_random(&seed) % 4000);
+    for (int i = 0; i < N; i++) {
+        struct asked *a = &asked[i];
+        const uint32_t *from = beginnings[test_random(&seed) % BEGINNINGS];
+        uint32_t alike = 1 + (uint32_t)(test_random(&seed) % SHARED);
+        a->n_prompt = alike + (uint32_t)(test_random(&seed) % TAIL);
+        for (uint32_t k = 0; k < a->n_prompt; k++)
+            a->prompt[k] = k < alike ? from[k] : (uint32_t)(test_random(&seed) % 4000);
+        if (i % 4 == 3) { /* the same once more */
+            memcpy(a->prompt, a[-1].prompt, sizeof a->prompt);
+            a->n_prompt = a[-1].n_prompt;
+        }
+        a->max_tokens = 1 + test_random(&seed) % 12;
+        a->stops[0] = NULL;
+    }
+}
+
+static uint64_t rows_computed(const struct moe_engine *e)
+{
+    return e->session->stats.prefill.tokens + e->session->stats.decode.tokens;
+}
+
+/* Every request, some of them cancelled and asked again, as often as `rounds`; the answers are
+ * `want`. */
+static void ask_alike(const struct alone want[N], uint64_t expert_memory, uint32_t n_sequences,
+                      uint32_t kv_blocks, int rounds)
+{
+    struct moe_engine *e = open_engine(expert_memory, n_sequences, kv_blocks);
+    struct moe_batch *b;
+    struct moe_err err;
+    uint64_t random = 99, n_rows = 0, n_cached = 0;
+    const uint32_t vocab = e->model->config.vocab;
+    assert_ok(moe_batch_open(&b, e->session, 32, &err), &err);
+    for (int round = 0; round < rounds; round++) {
+        for (int i = 0; i < N; i++) {
+            add(b, &asked[i], vocab);
+            for (uint64_t steps = test_random(&random) % 6; steps > 0; steps--)
+                moe_batch_step(b);
+            if (test_random(&random) % 3 == 0 && !asked[i].ended) {
+                moe_batch_cancel(b, asked[i].id);
+                add(b, &asked[i], vocab);
+            }
+        }
+        while (!idle(b))
+            moe_batch_step(b);
+        for (int i = 0; i < N; i++) {
+            check(&asked[i], &want[i]);
+            assert_true(asked[i].result.n_cached < asked[i].n_prompt);
+            n_cached += asked[i].result.n_cached;
+            n_rows += asked[i].n_prompt + want[i].n_tokens;
+        }
+    }
+    assert_true(n_cached > 0);
+    if (!kv_blocks)
+        assert_true(rows_computed(e) < n_rows * 3 / 4);
+    assert_int_equal(e->session->kv_pool.n_free, e->session->kv_pool.n_blocks);
+    assert_true(kv_blocks || moe_batch_state(b)->n_preempted == 0);
+    moe_batch_close(b);
+    moe_engine_close(e);
+}
+
+static void what_is_taken_over_changes_nothing(void **state)
+{
+    struct alone want[N] = {0};
+    (void)state;
+    begin_alike(4);
+    ask_alone(want);
+    ask_alike(want, 0, 4, 0, 1);
+    ask_alike(want, 0, 8, 6, 1);
+    ask_alike(want, 4 << 20, 5, 3, 1);
+    for (int i = 0; i < N; i++) {
+        moe_buf_release(&want[i].text);
+        moe_buf_release(&asked[i].text);
+    }
+}
+
+/* One request by itself: how many rows were computed for it. */
+static uint64_t rows_for(struct moe_engine *e, struct moe_batch *b, struct asked *a)
+{
+    uint64_t before = rows_computed(e);
+    add(b, a, e->model->config.vocab);
+    while (!idle(b))
+        moe_batch_step(b);
+    assert_true(a->ended && a->result.status == MOE_OK);
+    moe_buf_release(&a->text);
+    return rows_computed(e) - before;
+}
+
+static void what_is_known_is_not_computed_again(void **state)
+{
+    struct moe_engine *e = open_engine(0, 4, 0);
+    struct moe_batch *b;
+    struct moe_err err;
+    uint64_t seed = 8, before;
+    struct asked *first = &asked[0], *second = &asked[1];
+    (void)state;
+    assert_ok(moe_batch_open(&b, e->session, 0, &err), &err);
+    for (int i = 0; i < N; i++)
+        asked[i] = (struct asked){.n_prompt = 280, .max_tokens = 3};
+    for (uint32_t i = 0; i < 280; i++)
+        first->prompt[i] = (uint32_t)(test_random(&seed) % 4000);
+    assert_int_equal(rows_for(e, b, first), 280 + 2);
+    assert_int_equal(first->result.n_cached, 0);
+    assert_int_equal(rows_for(e, b, first), 1 + 2); /* the last token's logits are needed */
+    assert_int_equal(first->result.n_cached, 279);
+    memcpy(second->prompt, first->prompt, sizeof first->prompt);
+    second->prompt[275] ^= 1;
+    assert_int_equal(rows_for(e, b, second), 280 - 275 + 2);
+    assert_int_equal(second->result.n_cached, 275);
+    second->prompt[260] ^= 1; /* four positions of a block: computed anew */
+    assert_int_equal(rows_for(e, b, second), 280 - 256 + 2);
+    assert_int_equal(second->result.n_cached, 256);
+    second->prompt[0] ^= 1;
+    assert_int_equal(rows_for(e, b, second), 280 + 2);
+    second->prompt[1] ^= 1; /* a longer text, then a choice of four of it at once */
+    second->n_prompt = 300;
+    before = rows_computed(e);
+    for (int i = 1; i < 5; i++) {
+        memcpy(asked[i].prompt, second->prompt, sizeof second->prompt);
+        asked[i].n_prompt = 300;
+        add(b, &asked[i], e->model->config.vocab);
+    }
+    moe_batch_step(b);
+    assert_int_equal(moe_batch_state(b)->n_running, 1); /* the others wait for its text */
+    uint32_t n_used = e->session->kv_pool.n_blocks - e->session->kv_pool.n_free;
+    for (int i = 0; i < 5; i++)
+        moe_batch_step(b);
+    assert_int_equal(n_used, 2);
+    assert_int_equal(moe_batch_state(b)->n_running, 4);
+    n_used = e->session->kv_pool.n_blocks - e->session->kv_pool.n_free;
+    assert_int_equal(n_used, 1 + 4); /* the first block is one for all */
+    while (!idle(b))
+        moe_batch_step(b);
+    assert_int_equal(rows_computed(e) - before, 300 + 3 * 1 + 4 * 2);
+    for (int i = 1; i < 5; i++) {
+        assert_int_equal(asked[i].result.n_cached, i == 1 ? 0 : 299);
+        moe_buf_release(&asked[i].text);
+    }
+    moe_batch_close(b);
+    moe_engine_close(e);
+}
+
 static void what_cannot_run_is_refused(void **state)
 {
     struct moe_engine *e = open_engine(0, 2, 1);
@@ -292,6 +445,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_are_as_alone),
         cmocka_unit_test(some_end_early_and_others_do_not),
+        cmocka_unit_test(what_is_taken_over_changes_nothing),
+        cmocka_unit_test(what_is_known_is_not_computed_again),
         cmocka_unit_test(what_cannot_run_is_refused),
     };
     return cmocka_run_group_tests_name("batch", tests, open_all, close_all);

@@ -1,0 +1,282 @@
+#include "cache/kv_pool.h"
+
+#include <string.h>
+
+enum { COPIED_LEAST = 16 /* positions: fewer are as well computed again */ };
+
+/* ---- Whose they are ---- */
+
+/* Free blocks in the order in which they are taken: a list. */
+static void append_free(struct moe_kv_pool *p, uint32_t block)
+{
+    struct moe_kv_block *b = &p->blocks[block];
+    b->older = p->newest;
+    b->newer = MOE_NO_BLOCK;
+    *(p->newest == MOE_NO_BLOCK ? &p->oldest : &p->blocks[p->newest].newer) = block;
+    p->newest = block;
+    p->n_free++;
+}
+
+static void prepend_free(struct moe_kv_pool *p, uint32_t block)
+{
+    struct moe_kv_block *b = &p->blocks[block];
+    b->older = MOE_NO_BLOCK;
+    b->newer = p->oldest;
+    *(p->oldest == MOE_NO_BLOCK ? &p->newest : &p->blocks[p->oldest].older) = block;
+    p->oldest = block;
+    p->n_free++;
+}
+
+static void remove_free(struct moe_kv_pool *p, uint32_t block)
+{
+    struct moe_kv_block *b = &p->blocks[block];
+    *(b->older == MOE_NO_BLOCK ? &p->oldest : &p->blocks[b->older].newer) = b->newer;
+    *(b->newer == MOE_NO_BLOCK ? &p->newest : &p->blocks[b->newer].older) = b->older;
+    p->n_free--;
+}
+
+void moe_kv_pool_carve(struct moe_kv_pool *pool, struct moe_arena *arena)
+{
+    pool->blocks = moe_arena_take(arena, pool->n_blocks, sizeof *pool->blocks);
+    pool->ids =
+        moe_arena_take(arena, (uint64_t)pool->n_blocks * pool->block_positions, sizeof *pool->ids);
+    pool->table = moe_arena_take(arena, (uint64_t)pool->n_sequences * pool->per_sequence,
+                                 sizeof *pool->table);
+    pool->n_taken = moe_arena_take(arena, pool->n_sequences, sizeof *pool->n_taken);
+    if (!pool->blocks || !pool->ids || !pool->table || !pool->n_taken)
+        return;
+    pool->n_free = 0;
+    pool->oldest = pool->newest = MOE_NO_BLOCK;
+    for (uint32_t i = 0; i < pool->n_blocks; i++) {
+        pool->blocks[i] = (struct moe_kv_block){0};
+        append_free(pool, i);
+    }
+    memset(pool->n_taken, 0, pool->n_sequences * sizeof *pool->n_taken);
+}
+
+/* A sequence has the block. */
+static void retain(struct moe_kv_pool *p, uint32_t block)
+{
+    if (p->blocks[block].n_users++ == 0)
+        remove_free(p, block);
+}
+
+/* ... no more. One of which nothing is known is taken first. */
+static void release(struct moe_kv_pool *p, uint32_t block)
+{
+    if (--p->blocks[block].n_users > 0)
+        return;
+    if (p->blocks[block].n_known)
+        append_free(p, block);
+    else
+        prepend_free(p, block);
+}
+
+/* The free block whose turn it is, for a sequence; there is one. What it held is forgotten. */
+static uint32_t take_oldest(struct moe_kv_pool *p)
+{
+    uint32_t block = p->oldest;
+    remove_free(p, block);
+    p->blocks[block] = (struct moe_kv_block){.n_users = 1};
+    return block;
+}
+
+static uint32_t *row_of(const struct moe_kv_pool *p, uint32_t sequence)
+{
+    return p->table + (uint64_t)sequence * p->per_sequence;
+}
+
+static uint32_t n_blocks_of(const struct moe_kv_pool *p, uint32_t n_positions)
+{
+    return n_positions ? (n_positions - 1) / p->block_positions + 1 : 0;
+}
+
+static int full(const struct moe_kv_pool *p, uint32_t n_positions, uint32_t more, uint32_t n_free,
+                struct moe_err *err)
+{
+    return moe_fail(
+        err, MOE_ERR_LIMIT,
+        "the KV cache is full: %u positions of a sequence take %u blocks more, and %u of %u are "
+        "free",
+        n_positions, more, n_free, p->n_blocks);
+}
+
+int moe_kv_take(struct moe_kv_pool *pool, uint32_t sequence, uint32_t n_positions,
+                struct moe_err *err)
+{
+    uint32_t *taken = &pool->n_taken[sequence], wanted = n_blocks_of(pool, n_positions);
+    if (wanted <= *taken)
+        return MOE_OK;
+    if (wanted - *taken > pool->n_free)
+        return full(pool, n_positions, wanted - *taken, pool->n_free, err);
+    while (*taken < wanted)
+        row_of(pool, sequence)[(*taken)++] = take_oldest(pool);
+    pool->n_changes++;
+    return MOE_OK;
+}
+
+void moe_kv_give_back(struct moe_kv_pool *pool, uint32_t sequence)
+{
+    uint32_t *taken = &pool->n_taken[sequence];
+    while (*taken)
+        release(pool, row_of(pool, sequence)[--*taken]);
+}
+
+/* ---- What blocks hold ---- */
+
+/* How many of a text's next ids, behind the block `before`, a block holds. */
+static uint32_t match(const struct moe_kv_pool *p, uint32_t block, uint64_t before,
+                      const struct moe_kv_text *text)
+{
+    const struct moe_kv_block *b = &p->blocks[block];
+    const uint32_t *ids = p->ids + (uint64_t)block * p->block_positions;
+    uint32_t most = b->n_known < text->n ? b->n_known : text->n, n = 0;
+    if (b->before != before || b->far != text->far)
+        return 0;
+    while (n < most && ids[n] == text->ids[n])
+        n++;
+    return n;
+}
+
+/* The block that holds most of them, one in use where there is a choice; *n: how many. */
+static uint32_t longest(const struct moe_kv_pool *p, uint64_t before,
+                        const struct moe_kv_text *text, uint32_t *n)
+{
+    uint32_t best = MOE_NO_BLOCK;
+    *n = 0;
+    for (uint32_t i = 0; i < p->n_blocks; i++) {
+        uint32_t held = match(p, i, before, text);
+        if (held > *n || (held && held == *n && !p->blocks[best].n_users)) {
+            best = i;
+            *n = held;
+        }
+    }
+    return best;
+}
+
+/* The next whole block of a text, of which one is left in `rest` then; MOE_NO_BLOCK: the longest
+ * part of one is *part, *n of its positions. */
+static uint32_t next_whole(const struct moe_kv_pool *p, uint64_t *before, struct moe_kv_text *rest,
+                           uint32_t *part, uint32_t *n)
+{
+    uint32_t block = longest(p, *before, rest, n);
+    if (*n < p->block_positions) {
+        *part = block;
+        return MOE_NO_BLOCK;
+    }
+    *before = p->blocks[block].text;
+    rest->ids += *n;
+    rest->n -= *n;
+    return block;
+}
+
+uint32_t moe_kv_find(const struct moe_kv_pool *pool, const struct moe_kv_text *text)
+{
+    struct moe_kv_text rest = *text;
+    uint64_t before = 0;
+    uint32_t part, n;
+    while (next_whole(pool, &before, &rest, &part, &n) != MOE_NO_BLOCK)
+        ;
+    return text->n - rest.n + n;
+}
+
+/* Only the first n positions of a block that one sequence has are known from now on. */
+static void cut(struct moe_kv_pool *p, uint32_t block, uint32_t n)
+{
+    p->blocks[block].n_known = n;
+    p->blocks[block].text = 0;
+}
+
+/* A block that begins like `from`, n positions: the sequence's own from now on. Where one is free
+ * besides those that it needs anyway, it is a copy; else `from` itself, if nobody has it. n 0 and
+ * MOE_NO_BLOCK: neither is worth it. */
+static uint32_t begin_part(struct moe_kv_pool *p, uint32_t from, uint32_t spare, uint32_t *n,
+                           struct moe_kv_begun *out)
+{
+    const struct moe_kv_block *b = &p->blocks[from];
+    bool is_free = b->n_users == 0, whole = b->n_known == *n;
+    if (is_free && (whole || spare == 0)) {
+        retain(p, from);
+        if (!whole)
+            cut(p, from, *n);
+        return from;
+    }
+    if (*n < COPIED_LEAST) {
+        *n = 0;
+        return MOE_NO_BLOCK;
+    }
+    retain(p, from);
+    uint32_t to = take_oldest(p);
+    p->blocks[to].before = b->before;
+    p->blocks[to].far = b->far;
+    p->blocks[to].n_known = *n;
+    memcpy(p->ids + (uint64_t)to * p->block_positions, p->ids + (uint64_t)from * p->block_positions,
+           *n * sizeof *p->ids);
+    release(p, from);
+    out->copy_from = from;
+    out->copy_to = to;
+    return to;
+}
+
+int moe_kv_begin(struct moe_kv_pool *pool, uint32_t sequence, const struct moe_kv_text *text,
+                 uint32_t n_positions, struct moe_kv_begun *out, struct moe_err *err)
+{
+    struct moe_kv_text rest = *text;
+    uint64_t before = 0;
+    uint32_t *row = row_of(pool, sequence), *taken = &pool->n_taken[sequence];
+    uint32_t wanted = n_blocks_of(pool, n_positions), part = MOE_NO_BLOCK, n, block;
+    *out = (struct moe_kv_begun){0, MOE_NO_BLOCK, MOE_NO_BLOCK};
+    while ((block = next_whole(pool, &before, &rest, &part, &n)) != MOE_NO_BLOCK) {
+        retain(pool, block);
+        row[(*taken)++] = block;
+    }
+    if (wanted - *taken > pool->n_free) {
+        uint32_t more = wanted - *taken, n_free = pool->n_free;
+        moe_kv_give_back(pool, sequence);
+        return full(pool, n_positions, more, n_free, err);
+    }
+    if (n && wanted > *taken)
+        block = begin_part(pool, part, pool->n_free - (wanted - *taken), &n, out);
+    if (block != MOE_NO_BLOCK)
+        row[(*taken)++] = block;
+    out->n_known = text->n - rest.n + n;
+    while (*taken < wanted)
+        row[(*taken)++] = take_oldest(pool);
+    pool->n_changes++;
+    return MOE_OK;
+}
+
+/* A block has become full: it gets its number, that of another with the same text where there is
+ * one. */
+static void name(struct moe_kv_pool *p, uint32_t block)
+{
+    struct moe_kv_block *b = &p->blocks[block];
+    const struct moe_kv_text text = {p->ids + (uint64_t)block * p->block_positions,
+                                     p->block_positions, b->far};
+    for (uint32_t i = 0; i < p->n_blocks && !b->text; i++)
+        if (p->blocks[i].text && match(p, i, b->before, &text) == text.n)
+            b->text = p->blocks[i].text;
+    if (!b->text)
+        b->text = ++p->n_texts;
+}
+
+void moe_kv_know(struct moe_kv_pool *pool, uint32_t sequence, uint32_t position, uint32_t id,
+                 bool far)
+{
+    const uint32_t *row = row_of(pool, sequence);
+    uint32_t at = position / pool->block_positions, place = position % pool->block_positions;
+    struct moe_kv_block *b = &pool->blocks[row[at]];
+    uint64_t before = at ? pool->blocks[row[at - 1]].text : 0;
+    if (place > b->n_known || (at && !before))
+        return;
+    if (place < b->n_known)
+        cut(pool, row[at], place);
+    if (place == 0) {
+        b->before = before;
+        b->far = far;
+    }
+    pool->ids[(uint64_t)row[at] * pool->block_positions + place] = id;
+    b->n_known = place + 1;
+    if (b->n_known == pool->block_positions)
+        name(pool, row[at]);
+}
