@@ -105,6 +105,13 @@ void moe_emit_text(struct moe_emit *e, const char *key, const char *text)
     end_value(e);
 }
 
+void moe_emit_bytes(struct moe_emit *e, const char *key, const void *bytes, uint64_t n)
+{
+    lead(e, key, ": ");
+    moe_scalar_bytes(e->out, bytes, n);
+    end_value(e);
+}
+
 void moe_emit_u64(struct moe_emit *e, const char *key, uint64_t value)
 {
     lead(e, key, ": ");

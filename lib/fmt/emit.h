@@ -57,6 +57,8 @@ void moe_emit_close(struct moe_emit *e);
 
 /* UTF-8; other bytes come out as '?'. */
 void moe_emit_text(struct moe_emit *e, const char *key, const char *text);
+/* JSON: n bytes as a text, whatever they are; those that are no UTF-8 come out as U+FFFD. */
+void moe_emit_bytes(struct moe_emit *e, const char *key, const void *bytes, uint64_t n);
 void moe_emit_u64(struct moe_emit *e, const char *key, uint64_t value);
 void moe_emit_i64(struct moe_emit *e, const char *key, int64_t value);
 /* Reads back as exactly the same; 0, and an error at the end, where it is not finite. */

@@ -31,28 +31,37 @@ static bool is_shown(uint32_t c)
            c != 0xfeff && c != 0xfffe && c != 0xffff;
 }
 
-void moe_scalar_text(struct moe_buf *out, const char *text, bool json)
+/* `other` stands for a byte that is no UTF-8. */
+static void put_quoted(struct moe_buf *out, const uint8_t *p, uint64_t left, bool json,
+                       const char *other)
 {
-    const uint8_t *p = (const uint8_t *)text;
-    uint64_t left = strlen(text);
     int n;
-    if (!json && is_plain(text)) {
-        moe_buf_text(out, text);
-        return;
-    }
     moe_buf_text(out, "\"");
     for (; left; p += n, left -= (uint64_t)n) {
         uint32_t c = moe_utf8_decode(p, left, &n);
         if (c == '"' || c == '\\')
             moe_buf_printf(out, "\\%c", (int)c);
         else if (c == 0xfffd && n == 1)
-            moe_buf_text(out, "?");
+            moe_buf_text(out, other);
         else if (is_shown(c))
             moe_buf_append(out, p, (uint64_t)n);
         else
             moe_buf_printf(out, json || c >= 0x100 ? "\\u%04" PRIx32 : "\\x%02" PRIx32, c);
     }
     moe_buf_text(out, "\"");
+}
+
+void moe_scalar_text(struct moe_buf *out, const char *text, bool json)
+{
+    if (!json && is_plain(text))
+        moe_buf_text(out, text);
+    else
+        put_quoted(out, (const uint8_t *)text, strlen(text), json, "?");
+}
+
+void moe_scalar_bytes(struct moe_buf *out, const void *bytes, uint64_t n)
+{
+    put_quoted(out, bytes, n, true, "\xef\xbf\xbd");
 }
 
 void moe_scalar_double(struct moe_buf *out, double value)

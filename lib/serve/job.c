@@ -46,6 +46,7 @@ void asked_free(struct moe_server *s, struct asked *a, bool with_request)
     s->free_slots[s->n_free++] = a->slot;
     for (uint32_t i = 0; i < a->request->n; i++) {
         moe_buf_release(&a->jobs[i].text);
+        moe_buf_release(&a->jobs[i].said);
         moe_buf_release(&a->jobs[i].route);
         free(a->jobs[i].stops);
     }
@@ -110,6 +111,23 @@ static void tell_text(struct job *j, const char *bytes, uint64_t n)
     pthread_mutex_unlock(&j->of->telling);
 }
 
+static void tell_token(struct job *j, const struct moe_token_said *said)
+{
+    const struct moe_server_events *e = &j->of->events;
+    pthread_mutex_lock(&j->of->telling);
+    e->token(e->ctx, j->choice, said);
+    pthread_mutex_unlock(&j->of->telling);
+}
+
+/* What was held, since nothing follows it. */
+static void tell_held(struct job *j)
+{
+    const struct moe_token_said *said = (const struct moe_token_said *)(void *)j->said.data;
+    for (uint64_t i = 0; i < j->said.size / sizeof *said; i++)
+        tell_token(j, &said[i]);
+    tell_text(j, (const char *)j->text.data, j->text.size);
+}
+
 static void forget_cancelled(struct executor *x, const struct job *j)
 {
     for (struct job **at = &x->cancelled; *at; at = &(*at)->next_cancelled)
@@ -172,6 +190,16 @@ static int hear(void *ctx, const char *bytes, uint64_t n)
     return j->text.failed ? MOE_ERR_MEMORY : MOE_OK;
 }
 
+static int hear_token(void *ctx, const struct moe_token_said *said)
+{
+    struct job *j = ctx;
+    if (j->holds)
+        moe_buf_append(&j->said, said, sizeof *said);
+    else
+        tell_token(j, said);
+    return j->said.failed ? MOE_ERR_MEMORY : MOE_OK;
+}
+
 /* Hands a result to the next model. */
 static void go_on(struct executor *x, struct job *j, uint32_t next)
 {
@@ -179,6 +207,7 @@ static void go_on(struct executor *x, struct job *j, uint32_t next)
     struct moe_err err;
     int status = MOE_OK;
     moe_buf_clear(&j->text);
+    moe_buf_clear(&j->said);
     pthread_mutex_lock(&s->mutex);
     bool cancelled = j->cancelled;
     if (!cancelled) {
@@ -209,7 +238,7 @@ static void ended(void *ctx, const struct moe_batch_result *r)
         return;
     }
     if (j->holds)
-        tell_text(j, (const char *)j->text.data, j->text.size);
+        tell_held(j);
     struct moe_server_result result = {
         .status = r->status,
         .err = r->err,
@@ -266,6 +295,8 @@ static int begin(struct executor *x, struct job *j, const struct moe_ids *ids, s
                     .stop_texts = j->stops,
                     .started = j->of->came,
                     .text = hear,
+                    .token = r->logprobs && j->of->events.token ? hear_token : NULL,
+                    .n_top = r->top_logprobs,
                     .ctx = j},
         .ended = ended,
     };

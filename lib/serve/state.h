@@ -36,6 +36,7 @@ struct job {
     const char **stops;
     bool holds; /* its text, until it is known to be final */
     struct moe_buf text;
+    struct moe_buf said;  /* struct moe_token_said, held likewise */
     struct moe_buf route; /* names, NUL-terminated once it is told */
 };
 
