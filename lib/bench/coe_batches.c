@@ -149,9 +149,12 @@ static int open_session(struct moe_engine *e, const struct moe_coe_batch_options
         .batch = rows > n ? rows : n,
         .gpu = e->gpu,
     };
-    uint64_t on_host = moe_session_bytes(&e->model->config, &session);
-    *bytes = e->gpu ? moe_session_gpu_bytes(&e->model->config, &session) : on_host;
-    *fits = on_host != UINT64_MAX && *bytes <= room;
+    const struct moe_config *config = &e->model->config;
+    uint64_t on_host = UINT64_MAX;
+    *fits = moe_add_u64(moe_session_bytes(config, &session), moe_batch_bytes(config, &session),
+                        &on_host);
+    *bytes = e->gpu ? moe_session_gpu_bytes(config, &session) : on_host;
+    *fits = *fits && *bytes <= room;
     if (!*fits)
         return MOE_OK;
     moe_session_close(e->session);
