@@ -4,6 +4,7 @@
 
 #include "base/text.h"
 #include "cli.h"
+#include "plan_coe.h"
 #include "plan_explain.h"
 #include "plan_make.h"
 #include "plan_simulate.h"
@@ -14,8 +15,17 @@ enum { PLAN_TOKENS = 4096 };
 static struct {
     const char *explain, *simulate, *memory, *experts;
     bool json;
+    uint32_t coe_requests; /* of --simulate */
     struct plan_options plan;
-} o = {.plan = {.expert_bits = "4", .dense_bits = 8}};
+    struct plan_coe_options coe;
+} o = {.plan = {.expert_bits = "4", .dense_bits = 8},
+       .coe = {.schedule = "coserve",
+               .evict = "two-stage",
+               .window = 15,
+               .fitted = 2,
+               .margin = 0.05,
+               .requests = 1000,
+               .interval = 0.004}};
 
 /* ---- Options ---- */
 
@@ -47,10 +57,38 @@ static const struct cli_option options[] = {
     {CLI_OPT_U32(0, "dense", "BITS", &o.plan.dense_bits, 2, 16), .shown = "8",
      .help = "bitwidth of all other weights"},
 
+    {.kind = CLI_HEADING, .help = "A collection of models"},
+    {CLI_OPT_TEXT(0, "coe", "COLLECTION", &o.coe.collection),
+     .help = "plan how moe-serve runs it, not a PACK"},
+    {CLI_OPT_TEXT(0, "costs", "COSTS", &o.coe.costs),
+     .help = "what its models cost here, by moe-profile --coe"},
+    {CLI_OPT_BYTES(0, "device-memory", "SIZE", &o.coe.device_memory), .shown = "the costs'",
+     .help = "limit of an accelerator's own memory"},
+    {CLI_OPT_TEXT(0, "executors", "LIST", &o.coe.executors), .shown = "the best",
+     .help = "how many on each processor: cuda:3,cpu:1"},
+    {CLI_OPT_TEXT(0, "schedule", "NAME", &o.coe.schedule), .shown = "coserve",
+     .help = "coserve, arrange, round-robin or fcfs"},
+    {CLI_OPT_TEXT(0, "evict", "NAME", &o.coe.evict), .shown = "two-stage",
+     .help = "two-stage, lru or fifo"},
+    {CLI_OPT_FLAG(0, "casual", &o.coe.casual),
+     .help = "75% of memory for experts, without a search"},
+    {CLI_OPT_U32(0, "resident", "N", &o.coe.resident, 1, 4096), .shown = "by the window",
+     .help = "experts in an accelerator's memory"},
+    {CLI_OPT_U32(0, "window", "N", &o.coe.window, 1, 99), .shown = "15",
+     .help = "size of the first window"},
+    {CLI_OPT_U32(0, "fitted", "N", &o.coe.fitted, 2, 64), .shown = "2",
+     .help = "points that make the window's trend"},
+    {CLI_OPT_SHARE(0, "margin", "SHARE", &o.coe.margin, 0.0001, 1), .shown = "5%",
+     .help = "stop the window so far below the trend"},
+    {CLI_OPT_U32(0, "requests", "N", &o.coe.requests, 1, 10000000), .shown = "1000",
+     .help = "requests of the sample that plans are tried on"},
+    {CLI_OPT_DOUBLE(0, "interval", "S", &o.coe.interval, 0, 1e6), .shown = "0.004",
+     .help = "seconds between requests"},
+
     {.kind = CLI_HEADING, .help = "Explaining and simulating"},
     {CLI_OPT_TEXT(0, "explain", "FILE", &o.explain), .help = "explain a plan, statistics or a pack"},
     {CLI_OPT_TEXT(0, "simulate", "TRACE", &o.simulate),
-     .help = "compare strategies: --strategy A,B"},
+     .help = "compare strategies: --strategy A,B; --coe: N requests"},
     {CLI_OPT_FLAG(0, "json", &o.json), .help = "--explain, --simulate: as JSON"},
     {CLI_OPT_DOUBLE(0, "layer-seconds", "S", &o.plan.layer_seconds, 1e-9, 1e3),
      .help = "time of one layer for one token, not a profile's"},
@@ -82,6 +120,7 @@ static struct cli_program program = {
                               "--shape FILE --memory SIZE [--device-profile FILE] [OPTION]...",
                               "--explain PLAN|STATS|PACK [--json]",
                               "--simulate TRACE [PACK] [--strategy A,B] [--memory M,M] [--json]",
+                              "--coe COLLECTION --costs COSTS [OPTION]... [-o PLAN | --simulate N]",
                               NULL},
     .options = options,
     .examples =
@@ -153,6 +192,55 @@ static int check_plan(int n_args, char **args)
     return check_machine();
 }
 
+/* Options of one way to use the program that were given in another. */
+static int check_foreign(bool coe)
+{
+    static const char *const of_coe[] = {
+        "costs",  "device-memory", "executors", "schedule", "evict",    "casual", "resident",
+        "window", "fitted",        "margin",    "requests", "interval", NULL};
+    static const char *const of_both[] = {"coe",   "memory",  "output",  "simulate", "json", "seed",
+                                          "quiet", "verbose", "threads", "cpu",      NULL};
+    const struct cli_option *const tables[] = {program.options, program.more};
+    for (int i = 0; !coe && of_coe[i]; i++)
+        if (cli_given(of_coe[i]))
+            return cli_misuse("option --%s belongs to --coe", of_coe[i]);
+    for (int i = 0; coe && i < 2; i++)
+        for (const struct cli_option *p = tables[i]; p->kind != CLI_END; p++) {
+            bool known = !p->name || !cli_given(p->name);
+            for (int k = 0; of_coe[k] && !known; k++)
+                known = strcmp(of_coe[k], p->name) == 0;
+            for (int k = 0; of_both[k] && !known; k++)
+                known = strcmp(of_both[k], p->name) == 0;
+            if (!known)
+                return cli_misuse("option --%s does not go with --coe", p->name);
+        }
+    return -1;
+}
+
+static int check_coe(int n_args)
+{
+    uint64_t n = 1;
+    if (n_args)
+        return cli_misuse("--coe takes a collection, and no PACK");
+    if (!o.coe.costs)
+        return cli_misuse("option --coe needs --costs");
+    if (o.memory && !moe_parse_bytes(o.memory, &o.coe.memory))
+        return cli_misuse("option --memory: '%s' is not a size like 512M or 4GiB", o.memory);
+    if (o.simulate && (!moe_parse_u64(o.simulate, &n) || n < 1 || n > 10000000))
+        return cli_misuse("option --simulate: '%s' is not a number of requests up to 10 million",
+                          o.simulate);
+    if (o.simulate && o.plan.out)
+        return cli_misuse("option --output does not go with --simulate");
+    if (!o.simulate && o.json)
+        return cli_misuse("option --json belongs to --explain and --simulate");
+    if (o.coe.casual && o.coe.resident)
+        return cli_misuse("options --casual and --resident exclude each other");
+    o.coe.seed = o.plan.seed;
+    o.coe.out = o.plan.out;
+    o.coe_requests = (uint32_t)n;
+    return check_foreign(true);
+}
+
 static int check_options(int n_args, char **args)
 {
     if (strategy_wants_help(&o.plan.strategy)) {
@@ -165,9 +253,13 @@ static int check_options(int n_args, char **args)
         return cli_misuse("option --%s belongs to --shape", o.experts ? "experts" : "dense");
     if (o.experts)
         o.plan.expert_bits = o.experts;
-    return o.explain    ? check_explain(n_args)
-           : o.simulate ? check_simulate(n_args, args)
-                        : check_plan(n_args, args);
+    int status = o.coe.collection || o.explain ? -1 : check_foreign(false);
+    if (status >= 0)
+        return status;
+    return o.explain          ? check_explain(n_args)
+           : o.coe.collection ? check_coe(n_args)
+           : o.simulate       ? check_simulate(n_args, args)
+                              : check_plan(n_args, args);
 }
 
 int main(int argc, char **argv)
@@ -183,6 +275,10 @@ int main(int argc, char **argv)
         return status;
     if (o.explain)
         status = plan_explain(o.explain, o.json, &err);
+    else if (o.coe.collection && o.simulate)
+        status = plan_coe_simulate(&o.coe, o.coe_requests, o.json, &err);
+    else if (o.coe.collection)
+        status = plan_coe_make(&o.coe, &err);
     else if (o.simulate)
         status = plan_simulate(&o.plan, o.plan.strategy.strategy, o.memory, o.json, &err);
     else

@@ -108,40 +108,23 @@ uint64_t moe_coe_waiting(const struct moe_coe_dispatch *d, uint32_t executor)
 
 /* ---- Before anything runs ---- */
 
-struct ranked {
-    double probability;
-    uint32_t expert;
-};
-
-static int by_falling_probability(const void *a, const void *b)
-{
-    const struct ranked *x = a, *y = b;
-    if (x->probability != y->probability)
-        return x->probability < y->probability ? 1 : -1;
-    return x->expert < y->expert ? -1 : x->expert > y->expert;
-}
-
 int moe_coe_place(struct moe_coe_dispatch *d,
                   void (*fn)(void *ctx, uint32_t executor, uint32_t expert), void *ctx,
                   struct moe_err *err)
 {
     const struct moe_coe_experts *all = d->options.all;
-    struct ranked *ranked = moe_alloc(all->n, sizeof *ranked, err);
-    uint32_t turn = 0, n_evicted;
+    uint32_t *ranked = moe_coe_rank(all, err), turn = 0, n_evicted;
     if (!ranked)
         return MOE_ERR_MEMORY;
-    for (uint32_t i = 0; i < all->n; i++)
-        ranked[i] = (struct ranked){all->experts[i].probability, i};
-    qsort(ranked, all->n, sizeof *ranked, by_falling_probability);
     for (uint32_t i = 0; i < all->n; i++)
         for (uint32_t tried = 0; tried < d->options.n_executors; tried++) {
             uint32_t executor = turn++ % d->options.n_executors;
             struct moe_coe_pool *pool = d->executors[executor].pool;
-            if (!may_run(&d->options, &d->executors[executor].options, ranked[i].expert) ||
-                moe_coe_pool_free_bytes(pool) < all->experts[ranked[i].expert].bytes)
+            if (!may_run(&d->options, &d->executors[executor].options, ranked[i]) ||
+                moe_coe_pool_free_bytes(pool) < all->experts[ranked[i]].bytes)
                 continue;
-            moe_coe_pool_admit(pool, ranked[i].expert, d->evicted, &n_evicted);
-            fn(ctx, executor, ranked[i].expert);
+            moe_coe_pool_admit(pool, ranked[i], d->evicted, &n_evicted);
+            fn(ctx, executor, ranked[i]);
             break;
         }
     free(ranked);

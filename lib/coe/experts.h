@@ -9,6 +9,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/err.h"
+
 enum { MOE_COE_NONE = UINT32_MAX };
 
 /* An expert is a model of its own, which requests name as a whole. */
@@ -42,6 +44,10 @@ struct moe_coe_cost {
     uint32_t max_batch;     /* where requests stop getting cheaper (4.5) */
     uint64_t request_bytes; /* of memory for each request of a batch, beside the expert */
 };
+
+/* All experts, [n], in falling probability, of equals in their order; free(). NULL: out of memory.
+ */
+uint32_t *moe_coe_rank(const struct moe_coe_experts *all, struct moe_err *err);
 
 static inline double moe_coe_batch_seconds(const struct moe_coe_cost *cost, uint32_t n)
 {

@@ -10,7 +10,7 @@
 struct task {
     struct moe_coe_request request; /* first: a task is found from it */
     double at;
-    uint32_t then;
+    const uint32_t *path; /* from the expert at hand on */
 };
 
 enum state { IDLE, LOADING, COMPUTING };
@@ -33,6 +33,7 @@ struct simulation {
     double disk_free, *link_free, *compute_free; /* [n_processors] */
     struct task *tasks;                          /* [n_arrivals] */
     uint32_t *evicted;                           /* [all->n] of the host's tier */
+    double scheduler_free, scheduled;            /* until when; seconds that the host still owes */
     struct moe_coe_simulated *out;
 };
 
@@ -106,6 +107,11 @@ static void compute(struct simulation *s, uint32_t executor, double now)
     double takes = moe_coe_batch_seconds(&e->costs[s->options->all->experts[r->batch.expert].kind],
                                          r->batch.n);
     struct moe_coe_batch next;
+    if (processor == s->machine->host_processor) {
+        takes += s->scheduled;
+        s->scheduled = 0;
+    }
+    s->out->computed += r->batch.n;
     s->out->wait_seconds += now - r->since;
     s->out->compute_seconds += takes;
     s->out->batches++;
@@ -120,6 +126,8 @@ static void compute(struct simulation *s, uint32_t executor, double now)
 static int submit(struct simulation *s, struct task *t, double now, struct moe_err *err)
 {
     uint32_t executor;
+    t->request.expert = *t->path;
+    s->scheduled += s->machine->schedule_seconds;
     int status = moe_coe_submit(s->dispatch, &t->request, now, &executor, err);
     if (status == MOE_OK && s->runners[executor].state == IDLE)
         begin(s, executor, now);
@@ -135,13 +143,12 @@ static int finish(struct simulation *s, uint32_t executor, double now, struct mo
     for (struct moe_coe_request *q = r->batch.requests, *next; q && status == MOE_OK; q = next) {
         struct task *t = (struct task *)(void *)q;
         next = q->next;
-        if (t->then == MOE_COE_NONE) {
+        if (*++t->path == MOE_COE_NONE) {
             s->out->results++;
             s->out->latency_seconds += now - t->at;
             continue;
         }
-        t->request.expert = t->then;
-        t->then = MOE_COE_NONE;
+        s->scheduler_free = fmax(now, s->scheduler_free) + s->machine->schedule_seconds;
         status = submit(s, t, now, err);
     }
     if (status == MOE_OK && r->state == IDLE)
@@ -163,15 +170,17 @@ static int run(struct simulation *s, const struct moe_coe_arrival *arrivals, uin
             if (s->runners[i].until < s->runners[first].until)
                 first = i;
         double event = s->runners[first].until;
-        bool arrives = arrived < n_arrivals && arrivals[arrived].at <= event;
+        double comes = arrived < n_arrivals ? fmax(arrivals[arrived].at, s->scheduler_free) +
+                                                  s->machine->schedule_seconds
+                                            : INFINITY;
+        bool arrives = arrived < n_arrivals && comes <= event;
         if (!arrives && isinf(event))
             break;
-        now = arrives ? arrivals[arrived].at : event;
+        now = arrives ? comes : event;
         if (arrives) {
             struct task *t = &s->tasks[arrived];
-            *t = (struct task){.request = {.expert = arrivals[arrived].expert},
-                               .at = now,
-                               .then = arrivals[arrived].then};
+            *t = (struct task){.at = arrivals[arrived].at, .path = arrivals[arrived].path};
+            s->scheduler_free = now;
             arrived++;
             status = submit(s, t, now, err);
         } else if (s->runners[first].state == LOADING) {

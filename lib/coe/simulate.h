@@ -11,11 +11,11 @@
 
 #include "coe/dispatch.h"
 
-/* A request that comes at a time, for an expert, and its result for another one, or MOE_COE_NONE.
- */
+/* A request that comes at a time, for the first of these experts; its result is for the next, until
+ * MOE_COE_NONE. */
 struct moe_coe_arrival {
     double at;
-    uint32_t expert, then;
+    const uint32_t *path; /* borrowed */
 };
 
 struct moe_coe_machine {
@@ -25,6 +25,10 @@ struct moe_coe_machine {
     enum moe_coe_evict host_evict;
     bool prefetch; /* the next expert loads while the present one computes */
     bool place;    /* pools, then the host's tier, are filled before the first request */
+    /* What scheduling a request takes, one after the other; it delays the request and, as it is the
+     * host that schedules, what this processor computes. 0: all was scheduled in advance (5.3). */
+    double schedule_seconds;
+    uint32_t host_processor; /* MOE_COE_NONE: no executor runs there */
 };
 
 struct moe_coe_simulated {
@@ -32,6 +36,7 @@ struct moe_coe_simulated {
     uint64_t results;
     uint64_t switches;  /* experts loaded while requests were served */
     uint64_t from_host; /* of these */
+    uint64_t computed;  /* requests, follow-ons too */
     uint64_t batches;
     double wait_seconds; /* of executors for loads, summed */
     double compute_seconds;

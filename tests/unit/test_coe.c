@@ -274,9 +274,10 @@ static void a_simulation_by_hand(void **state)
     const struct moe_coe_options o = {
         .all = &all, .n_executors = 1, .executors = executors, .arrange = true};
     const uint32_t processor_of[] = {0};
-    const struct moe_coe_arrival arrivals[] = {
-        {1, 0, 2}, {1, 1, MOE_COE_NONE}, {1, 0, MOE_COE_NONE}};
-    struct moe_coe_machine m = {.n_processors = 1, .processor_of = processor_of};
+    static const uint32_t paths[][3] = {{0, 2, MOE_COE_NONE}, {1, MOE_COE_NONE}, {0, MOE_COE_NONE}};
+    const struct moe_coe_arrival arrivals[] = {{1, paths[0]}, {1, paths[1]}, {1, paths[2]}};
+    struct moe_coe_machine m = {
+        .n_processors = 1, .processor_of = processor_of, .host_processor = MOE_COE_NONE};
     struct moe_coe_simulated got;
     struct moe_err err;
     (void)state;
@@ -286,10 +287,21 @@ static void a_simulation_by_hand(void **state)
     assert_int_equal(got.results, 3);
     assert_int_equal(got.switches, 3);
     assert_int_equal(got.batches, 4);
+    assert_int_equal(got.computed, 4);
     assert_true(fabs(got.wait_seconds - 30) < 1e-9);
     m.prefetch = true;
     assert_ok(moe_coe_simulate(&o, &m, arrivals, 3, &got, &err), &err);
     assert_true(got.seconds < 42 && got.results == 3);
+    /* Scheduling takes 1: the first request is computed from 1 on, and the others wait for it: 13 +
+     * 1, 13, 3, 13. On the host the four seconds of scheduling are computed, too: that of the first
+     * before it, those of the two that came meanwhile before the second, of the follow-on after. */
+    m.prefetch = false;
+    m.schedule_seconds = 1;
+    assert_ok(moe_coe_simulate(&o, &m, arrivals, 3, &got, &err), &err);
+    assert_true(fabs(got.seconds - 43) < 1e-9);
+    m.host_processor = 0;
+    assert_ok(moe_coe_simulate(&o, &m, arrivals, 3, &got, &err), &err);
+    assert_true(fabs(got.seconds - 47) < 1e-9);
 }
 
 /* Every request gets its result, whatever the rules, and the same rules give the same figures. */
@@ -302,10 +314,10 @@ static void every_request_is_served(void **state)
     (void)state;
     for (uint32_t i = 0; i < N; i++) {
         uint32_t first = (uint32_t)(test_random(&random) % 2);
-        static const uint32_t then[2][4] = {{MOE_COE_NONE, MOE_COE_NONE, 2, 4},
-                                            {MOE_COE_NONE, MOE_COE_NONE, 3, 4}};
-        arrivals[i] =
-            (struct moe_coe_arrival){0.7 * i, first, then[first][test_random(&random) % 4]};
+        static const uint32_t paths[2][4][4] = {
+            {{0, MOE_COE_NONE}, {0, MOE_COE_NONE}, {0, 2, MOE_COE_NONE}, {0, 4, MOE_COE_NONE}},
+            {{1, MOE_COE_NONE}, {1, MOE_COE_NONE}, {1, 3, MOE_COE_NONE}, {1, 3, 4, MOE_COE_NONE}}};
+        arrivals[i] = (struct moe_coe_arrival){0.7 * i, paths[first][test_random(&random) % 4]};
     }
     for (int way = 0; way < 24; way++) {
         const struct moe_coe_executor_options executors[] = {
