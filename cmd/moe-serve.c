@@ -64,7 +64,7 @@ int main(int argc, char **argv)
     cli_catch_termination();
     status = open_server(&v, &err);
     if (status == MOE_OK)
-        moe_server_drain(v.server);
+        status = serve_http(v.server, &serve_opt.http, &err);
     close_serve(&v);
     return cli_finish(status == MOE_OK ? CLI_DONE : cli_error(&err));
 }

@@ -37,6 +37,26 @@ static const struct cli_option options[] = {
      .help = "answers side by side"},
     {CLI_OPT_U32(0, "max-queue", "N", &serve_opt.server.max_queue, 1, MAX_QUEUE), .shown = "1024",
      .help = "requests that may wait or run"},
+
+    {.kind = CLI_HEADING, .help = "HTTP"},
+    {CLI_OPT_TEXT(0, "listen", "ADDRESS", &serve_opt.http.http.address), .shown = "127.0.0.1",
+     .help = "where connections are accepted"},
+    {CLI_OPT_U32(0, "port", "N", &serve_opt.http.port, 0, 65535), .shown = "8080",
+     .help = "0: one that is free"},
+    {CLI_OPT_TEXT(0, "api-key-file", "FILE", &serve_opt.http.key_file),
+     .help = "keys, one a line; without, everyone may ask"},
+    {CLI_OPT_TEXTS(0, "allow-origin", "ORIGIN", &serve_opt.http.origins),
+     .help = "web pages from elsewhere that may ask"},
+    {CLI_OPT_U32(0, "max-connections", "N", &serve_opt.http.http.max_connections, 1, 1 << 20),
+     .shown = "1024", .help = "further ones wait"},
+    {CLI_OPT_BYTES(0, "max-body", "SIZE", &serve_opt.http.http.max_body_bytes), .shown = "4M",
+     .help = "limit for a request's body"},
+    {CLI_OPT_BYTES(0, "http-buffers", "SIZE", &serve_opt.http.http.buffer_bytes), .shown = "16M",
+     .help = "for bodies and answers under way"},
+    {CLI_OPT_DOUBLE(0, "request-timeout", "SECONDS", &serve_opt.http.http.request_seconds, 0.1,
+                    86400), .shown = "30", .help = "for a whole request to arrive"},
+    {CLI_OPT_DOUBLE(0, "grace", "SECONDS", &serve_opt.http.grace, 0, 50), .shown = "20",
+     .help = "for answers to end, after a signal"},
     {.kind = CLI_END},
 };
 /* clang-format on */
@@ -73,12 +93,16 @@ int serve_options_parse(int argc, char **argv, const char **path)
     char **args;
     int n_args;
     serve_opt.server.engine.context_cap = DEFAULT_CONTEXT;
+    serve_http_defaults(&serve_opt.http);
     program.more = strategy_part_options(&serve_opt.strategy);
     int status = cli_parse(&program, argc, argv, &args, &n_args);
     if (status < 0)
         status = check_options(n_args, args);
+    if (status < 0)
+        status = serve_http_check(&serve_opt.http);
     if (status >= 0)
         return status;
+    serve_opt.server.beside_bytes = moe_http_bytes(&serve_opt.http.http);
     serve_opt.server.schedule = (enum moe_schedule)serve_opt.schedule;
     serve_opt.server.evict = (enum moe_coe_evict)serve_opt.evict;
     *path = args[0];

@@ -4,6 +4,7 @@
 
 #include "cli.h"
 #include "serve/server.h"
+#include "serve_http.h"
 #include "strategy_options.h"
 
 struct serve_options {
@@ -11,6 +12,7 @@ struct serve_options {
     int schedule, evict; /* enum moe_schedule, enum moe_coe_evict */
     struct strategy_options strategy;
     struct moe_server_options server;
+    struct serve_http_options http;
 };
 
 extern struct serve_options serve_opt; /* of the process */

@@ -1,0 +1,24 @@
+/* moe-serve's front door: its options, and serving until a signal ends it. */
+#ifndef CMD_SERVE_HTTP_H
+#define CMD_SERVE_HTTP_H
+
+#include "cli.h"
+#include "serve/http.h"
+
+struct serve_http_options {
+    struct moe_http_options http;
+    uint32_t port;
+    const char *key_file;     /* NULL: no keys */
+    struct cli_texts origins; /* --allow-origin */
+    double grace;             /* seconds that answers get to end, after a signal */
+};
+
+void serve_http_defaults(struct serve_http_options *o);
+/* Checks what the table of options cannot. Returns -1 to go on, else the exit status. */
+int serve_http_check(struct serve_http_options *o);
+
+/* Serves until cli_stop, then lets answers under way end. The server is borrowed, and may be closed
+ * afterwards. */
+int serve_http(struct moe_server *server, const struct serve_http_options *o, struct moe_err *err);
+
+#endif

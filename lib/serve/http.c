@@ -1,0 +1,317 @@
+/* The thread that serves, and the beginning and the end. */
+#define _DEFAULT_SOURCE /* getaddrinfo */
+#include "serve/http.h"
+
+#include <errno.h>
+#include <microhttpd.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "serve/http_connection.h"
+#include "serve/http_exchange.h"
+
+enum {
+    BACKLOG = 1024,
+    OTHER_FILES = 64,           /* that the process has open besides connections */
+    CONNECTION_BYTES = 4 << 10, /* libmicrohttpd's own, and ours, beside the headers' */
+    LOOK_MILLISECONDS = 500,    /* between two looks for late requests */
+};
+
+void moe_http_options_default(struct moe_http_options *options)
+{
+    *options = (struct moe_http_options){
+        .address = "127.0.0.1",
+        .port = 8080,
+        .max_connections = 1024,
+        .max_body_bytes = 4 << 20,
+        .max_header_bytes = 16 << 10,
+        .buffer_bytes = 16 << 20,
+        .request_seconds = 30,
+    };
+}
+
+uint64_t moe_http_bytes(const struct moe_http_options *options)
+{
+    return options->max_connections * (options->max_header_bytes + CONNECTION_BYTES) +
+           options->buffer_bytes;
+}
+
+const char *moe_http_url(const struct moe_http *h)
+{
+    return h->url;
+}
+
+bool moe_http_is_local(const struct moe_http *h)
+{
+    return h->access.loopback;
+}
+
+uint32_t moe_http_max_connections(const struct moe_http *h)
+{
+    return h->options.max_connections;
+}
+
+/* ---- The thread ---- */
+
+static int milliseconds_to_wait(struct moe_http *h)
+{
+    MHD_UNSIGNED_LONG_LONG due;
+    if (MHD_get_timeout(h->daemon, &due) == MHD_YES && due < LOOK_MILLISECONDS)
+        return (int)due;
+    return LOOK_MILLISECONDS;
+}
+
+static void take_events(struct moe_http *h)
+{
+    enum { EVENTS = 64 };
+    struct epoll_event events[EVENTS];
+    uint64_t woken;
+    int n = epoll_wait(h->poll, events, EVENTS, milliseconds_to_wait(h));
+    for (int i = 0; i < n; i++) {
+        void *what = events[i].data.ptr;
+        if (what == &h->wake) {
+            ssize_t got = read(h->wake, &woken, sizeof woken);
+            (void)got;
+        } else if (what != h->daemon) {
+            http_client_left(what);
+        }
+    }
+}
+
+static bool has_ended(struct moe_http *h)
+{
+    pthread_mutex_lock(&h->lock);
+    bool end = h->end;
+    pthread_mutex_unlock(&h->lock);
+    return end;
+}
+
+/* No more connections. */
+static void stop_listening(struct moe_http *h)
+{
+    pthread_mutex_lock(&h->lock);
+    bool stop = h->closing && h->listener >= 0;
+    pthread_mutex_unlock(&h->lock);
+    if (!stop)
+        return;
+    int fd = MHD_quiesce_daemon(h->daemon);
+    if (fd >= 0)
+        close(fd);
+    h->listener = -1;
+}
+
+static void *serve(void *ctx)
+{
+    struct moe_http *h = ctx;
+    double looked = moe_seconds();
+    while (!has_ended(h)) {
+        take_events(h);
+        stop_listening(h);
+        http_take_told(h);
+        MHD_run(h->daemon);
+        if (moe_seconds() - looked > LOOK_MILLISECONDS * 1e-3) {
+            http_close_late(h);
+            looked = moe_seconds();
+        }
+    }
+    http_leave_all(h);
+    MHD_run(h->daemon);
+    MHD_stop_daemon(h->daemon);
+    return NULL;
+}
+
+/* ---- Opening ---- */
+
+/* As many connections as the process may have files. */
+static void limit_connections(struct moe_http_options *o)
+{
+    struct rlimit files;
+    rlim_t wanted = (rlim_t)o->max_connections + OTHER_FILES;
+    if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur >= wanted)
+        return;
+    files.rlim_cur = wanted < files.rlim_max ? wanted : files.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &files);
+    if (files.rlim_cur < wanted)
+        o->max_connections =
+            files.rlim_cur > 2 * OTHER_FILES ? (uint32_t)files.rlim_cur - OTHER_FILES : OTHER_FILES;
+}
+
+static bool is_loopback(const struct sockaddr *address)
+{
+    if (address->sa_family == AF_INET)
+        return ntohl(((const struct sockaddr_in *)address)->sin_addr.s_addr) >> 24 == 127;
+    return IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)address)->sin6_addr);
+}
+
+static int fail_to_listen(struct moe_http *h, int code, struct moe_err *err)
+{
+    char text[64];
+    return moe_fail(err, MOE_ERR_IO, "%s, port %u: cannot listen there: %s", h->options.address,
+                    h->options.port, moe_errno_text(code, text, sizeof text));
+}
+
+static void write_url(struct moe_http *h, const struct sockaddr *address, socklen_t n)
+{
+    char host[NI_MAXHOST], port[NI_MAXSERV];
+    if (getnameinfo(address, n, host, sizeof host, port, sizeof port,
+                    NI_NUMERICHOST | NI_NUMERICSERV) != 0)
+        strcpy(host, "?"), strcpy(port, "?");
+    snprintf(h->url, sizeof h->url, strchr(host, ':') ? "http://[%.60s]:%s" : "http://%.60s:%s",
+             host, port);
+}
+
+static int listen_at(struct moe_http *h, const struct addrinfo *at, struct moe_err *err)
+{
+    struct sockaddr_storage bound;
+    socklen_t n = sizeof bound;
+    int on = 1;
+    h->listener = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (h->listener < 0)
+        return fail_to_listen(h, errno, err);
+    setsockopt(h->listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    setsockopt(h->listener, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    if (bind(h->listener, at->ai_addr, at->ai_addrlen) != 0 || listen(h->listener, BACKLOG) != 0 ||
+        getsockname(h->listener, (struct sockaddr *)&bound, &n) != 0)
+        return fail_to_listen(h, errno, err);
+    h->access.loopback = is_loopback((struct sockaddr *)&bound);
+    write_url(h, (struct sockaddr *)&bound, n);
+    return MOE_OK;
+}
+
+static int start_listening(struct moe_http *h, struct moe_err *err)
+{
+    const char *address = h->options.address;
+    const struct addrinfo hints = {
+        .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST};
+    struct addrinfo *at = NULL;
+    char port[8];
+    snprintf(port, sizeof port, "%u", h->options.port);
+    if (strcmp(address, "localhost") == 0)
+        address = "127.0.0.1";
+    if (getaddrinfo(address, port, &hints, &at) != 0)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "'%s' is no address to listen at: 127.0.0.1, ::1, 0.0.0.0 or another of "
+                        "this machine is wanted",
+                        address);
+    int status = listen_at(h, at, err);
+    freeaddrinfo(at);
+    return status;
+}
+
+static int add_to_poll(struct moe_http *h, int fd, void *what)
+{
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = what};
+    return epoll_ctl(h->poll, EPOLL_CTL_ADD, fd, &event);
+}
+
+static int start_thread(struct moe_http *h, struct moe_err *err)
+{
+    const union MHD_DaemonInfo *info = MHD_get_daemon_info(h->daemon, MHD_DAEMON_INFO_EPOLL_FD);
+    h->poll = epoll_create1(EPOLL_CLOEXEC);
+    h->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (!info || h->poll < 0 || h->wake < 0 || add_to_poll(h, h->wake, &h->wake) != 0 ||
+        add_to_poll(h, info->epoll_fd, h->daemon) != 0)
+        return fail_to_listen(h, errno, err);
+    int code = pthread_create(&h->thread, NULL, serve, h);
+    h->threaded = code == 0;
+    return code ? fail_to_listen(h, code, err) : MOE_OK;
+}
+
+int moe_http_open(struct moe_http **out, struct moe_server *server,
+                  const struct moe_http_options *options, struct moe_err *err)
+{
+    *out = NULL;
+    struct moe_http *h = calloc(1, sizeof *h);
+    if (!h)
+        return moe_fail(err, MOE_ERR_MEMORY, "out of memory: the HTTP server");
+    h->server = server;
+    h->options = *options;
+    h->access = (struct moe_access){.keys = options->keys, .origins = options->origins};
+    h->listener = h->poll = h->wake = -1;
+    h->counts.buffer_bytes = options->buffer_bytes;
+    pthread_mutex_init(&h->lock, NULL);
+    pthread_cond_init(&h->fewer, NULL);
+    limit_connections(&h->options);
+    int status = start_listening(h, err);
+    if (status == MOE_OK)
+        status = http_start(h, err);
+    if (status == MOE_OK)
+        status = start_thread(h, err);
+    if (status == MOE_OK)
+        *out = h;
+    else
+        moe_http_close(h);
+    return status;
+}
+
+/* ---- The end ---- */
+
+/* Waits until no exchange is left: whatever moves wakes it, and `now` is looked at meanwhile. */
+static uint32_t wait_for_all(struct moe_http *h, double seconds, const volatile sig_atomic_t *now)
+{
+    double end = moe_seconds() + seconds;
+    uint32_t n;
+    pthread_mutex_lock(&h->lock);
+    for (;;) {
+        n = 0;
+        for (const struct exchange *x = h->exchanges; x; x = x->next)
+            n += x->stage != EXCHANGE_RECEIVING;
+        if (n == 0 || moe_seconds() >= end || (now && *now))
+            break;
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += 50 * 1000 * 1000;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+        pthread_cond_timedwait(&h->fewer, &h->lock, &until);
+    }
+    pthread_mutex_unlock(&h->lock);
+    return n;
+}
+
+uint32_t moe_http_finish(struct moe_http *h, double seconds, const volatile sig_atomic_t *now)
+{
+    pthread_mutex_lock(&h->lock);
+    h->closing = true;
+    pthread_mutex_unlock(&h->lock);
+    exchange_wake(h);
+    return wait_for_all(h, seconds, now);
+}
+
+void moe_http_close(struct moe_http *h)
+{
+    if (!h)
+        return;
+    if (h->threaded) {
+        pthread_mutex_lock(&h->lock);
+        h->closing = h->end = true;
+        pthread_mutex_unlock(&h->lock);
+        exchange_wake(h);
+        pthread_join(h->thread, NULL);
+        http_take_told(h);
+        pthread_mutex_lock(&h->lock);
+        while (h->exchanges) /* which executors still hold */
+            pthread_cond_wait(&h->fewer, &h->lock);
+        pthread_mutex_unlock(&h->lock);
+    } else if (h->daemon) {
+        MHD_stop_daemon(h->daemon);
+    }
+    const int open[] = {h->listener, h->poll, h->wake};
+    for (int i = 0; i < 3; i++)
+        if (open[i] >= 0)
+            close(open[i]);
+    pthread_cond_destroy(&h->fewer);
+    pthread_mutex_destroy(&h->lock);
+    free(h);
+}

@@ -1,0 +1,214 @@
+#include "serve/metrics.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include "serve/server.h"
+
+static const double seconds_bounds[MOE_SECONDS_BOUNDS] = {0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1,
+                                                          2.5,  5,     10,   30,  60,   120, 300};
+static const unsigned statuses[MOE_HTTP_N_STATUSES] = MOE_HTTP_STATUSES;
+static const char *const route_names[MOE_HTTP_ROUTES] = {
+    [MOE_HTTP_PAGE] = "/",
+    [MOE_HTTP_HEALTH] = "/health",
+    [MOE_HTTP_METRICS] = "/metrics",
+    [MOE_HTTP_MODELS] = "/v1/models",
+    [MOE_HTTP_CHAT] = "/v1/chat/completions",
+    [MOE_HTTP_TEXT] = "/v1/completions",
+    [MOE_HTTP_ELSEWHERE] = "other",
+};
+
+void moe_seconds_count(struct moe_seconds_counted *c, double seconds)
+{
+    for (int i = 0; i < MOE_SECONDS_BOUNDS; i++)
+        c->buckets[i] += seconds <= seconds_bounds[i];
+    c->n++;
+    c->sum += seconds;
+}
+
+void moe_http_count(struct moe_http_counts *c, enum moe_http_route route, unsigned status)
+{
+    for (int i = 0; i < MOE_HTTP_N_STATUSES; i++)
+        c->answered[route][i] += statuses[i] == status;
+}
+
+/* ---- The format ---- */
+
+static void head(struct moe_buf *out, const char *name, const char *type, const char *help)
+{
+    moe_buf_printf(out, "# HELP moe_%s %s\n# TYPE moe_%s %s\n", name, help, name, type);
+}
+
+static void counter(struct moe_buf *out, const char *name, uint64_t value, const char *help)
+{
+    head(out, name, "counter", help);
+    moe_buf_printf(out, "moe_%s %" PRIu64 "\n", name, value);
+}
+
+static void gauge(struct moe_buf *out, const char *name, uint64_t value, const char *help)
+{
+    head(out, name, "gauge", help);
+    moe_buf_printf(out, "moe_%s %" PRIu64 "\n", name, value);
+}
+
+static void seconds_counter(struct moe_buf *out, const char *name, double value, const char *help)
+{
+    head(out, name, "counter", help);
+    moe_buf_printf(out, "moe_%s %.6f\n", name, value);
+}
+
+/* A label's value: backslashes, quotes and ends of lines escaped. */
+static void label(struct moe_buf *out, const char *value)
+{
+    for (; *value; value++) {
+        if (*value == '\\' || *value == '"')
+            moe_buf_u8(out, '\\');
+        if (*value == '\n')
+            moe_buf_text(out, "\\n");
+        else
+            moe_buf_u8(out, (uint8_t)*value);
+    }
+}
+
+static void histogram(struct moe_buf *out, const char *name, const struct moe_seconds_counted *c,
+                      const char *help)
+{
+    head(out, name, "histogram", help);
+    for (int i = 0; i < MOE_SECONDS_BOUNDS; i++)
+        moe_buf_printf(out, "moe_%s_bucket{le=\"%g\"} %" PRIu64 "\n", name, seconds_bounds[i],
+                       c->buckets[i]);
+    moe_buf_printf(out, "moe_%s_bucket{le=\"+Inf\"} %" PRIu64 "\n", name, c->n);
+    moe_buf_printf(out, "moe_%s_sum %.6f\nmoe_%s_count %" PRIu64 "\n", name, c->sum, name, c->n);
+}
+
+/* ---- What there is ---- */
+
+static void write_http(const struct moe_http_counts *c, struct moe_buf *out)
+{
+    head(out, "http_responses_total", "counter", "HTTP responses begun, by route and status.");
+    for (int r = 0; r < MOE_HTTP_ROUTES; r++)
+        for (int s = 0; s < MOE_HTTP_N_STATUSES; s++)
+            if (c->answered[r][s])
+                moe_buf_printf(out,
+                               "moe_http_responses_total{route=\"%s\",status=\"%u\"} %" PRIu64 "\n",
+                               route_names[r], statuses[s], c->answered[r][s]);
+    counter(out, "http_connections_total", c->accepted, "Connections accepted.");
+    gauge(out, "http_connections", c->connections, "Connections that are open.");
+    counter(out, "http_late_total", c->late,
+            "Connections closed because a whole request did not arrive in time.");
+    counter(out, "http_clients_gone_total", c->gone,
+            "Clients that left before their answer's end.");
+    counter(out, "http_clients_cut_total", c->cut,
+            "Clients cut off because they read too slowly for the buffers.");
+    gauge(out, "http_buffered_bytes", c->buffered, "Bodies and answers that are under way.");
+    gauge(out, "http_buffer_limit_bytes", c->buffer_bytes, "What these may take.");
+    histogram(out, "first_token_seconds", &c->first_token,
+              "From a request's coming to its first token.");
+    histogram(out, "answer_seconds", &c->whole, "From a request's coming to its answer's end.");
+}
+
+static void write_requests(const struct moe_server_counts *c, struct moe_buf *out)
+{
+    counter(out, "requests_total", c->requests, "Requests taken into the queue.");
+    counter(out, "requests_refused_total", c->refused, "Requests refused by a full queue.");
+    head(out, "choices_total", "counter", "Answers that ended, by how.");
+    moe_buf_printf(out,
+                   "moe_choices_total{end=\"done\"} %" PRIu64
+                   "\nmoe_choices_total{end=\"failed\"} %" PRIu64
+                   "\nmoe_choices_total{end=\"cancelled\"} %" PRIu64 "\n",
+                   c->ended, c->failed, c->cancelled);
+    gauge(out, "choices_running", c->running, "Answers that are being computed.");
+    gauge(out, "choices_waiting", c->waiting, "Answers that wait in a queue.");
+    counter(out, "choices_preempted_total", c->preempted,
+            "Times that an answer gave its memory back to others and began again later.");
+    counter(out, "follow_ons_total", c->follow_ons, "Results that went on to another model.");
+    counter(out, "prompt_tokens_total", c->prompt_tokens, "Tokens of prompts.");
+    counter(out, "prompt_tokens_cached_total", c->cached_tokens,
+            "Tokens of prompts that were not computed again.");
+    counter(out, "generated_tokens_total", c->generated_tokens, "Tokens of answers.");
+    counter(out, "expert_activations_total", c->activations,
+            "Experts that the models' routers chose.");
+    counter(out, "expert_hits_total", c->hits, "... of which were in memory.");
+}
+
+static void write_process(const struct moe_server_counts *c, struct moe_buf *out)
+{
+    seconds_counter(out, "uptime_seconds_total", c->seconds, "Since the server was opened.");
+    if (c->memory_bytes != UINT64_MAX)
+        gauge(out, "memory_budget_bytes", c->memory_bytes, "What the process may take.");
+    gauge(out, "memory_rss_bytes", c->rss_bytes, "What the process takes.");
+    gauge(out, "memory_floor_bytes", c->floor_bytes, "The smallest budget that works.");
+    seconds_counter(out, "schedule_seconds_total", c->schedule_seconds,
+                    "Deciding who computes what, and when.");
+}
+
+/* A family of figures, one for each executor. */
+struct executor_figure {
+    const char *name, *type, *help;
+    double (*of)(const struct moe_server_executor_counts *e);
+};
+
+#define FIGURE(member)                                                                             \
+    static double of_##member(const struct moe_server_executor_counts *e)                          \
+    {                                                                                              \
+        return (double)e->member;                                                                  \
+    }
+FIGURE(running)
+FIGURE(waiting)
+FIGURE(switches)
+FIGURE(loads)
+FIGURE(prefetched)
+FIGURE(bytes_read)
+FIGURE(models_bytes)
+FIGURE(batch_bytes)
+FIGURE(busy_seconds)
+FIGURE(load_seconds)
+
+static const struct executor_figure executor_figures[] = {
+    {"executor_running", "gauge", "Answers that it computes.", of_running},
+    {"executor_waiting", "gauge", "Answers in its queue.", of_waiting},
+    {"executor_switches_total", "counter", "Times that it went over to another model.",
+     of_switches},
+    {"executor_loads_total", "counter", "Models that it loaded.", of_loads},
+    {"executor_prefetched_total", "counter", "... of which while another one computed.",
+     of_prefetched},
+    {"executor_read_bytes_total", "counter", "What was read from disk.", of_bytes_read},
+    {"executor_models_bytes", "gauge", "Memory that its models take.", of_models_bytes},
+    {"executor_batch_bytes", "gauge", "Memory that computing takes.", of_batch_bytes},
+    {"executor_busy_seconds_total", "counter", "It computed.", of_busy_seconds},
+    {"executor_load_seconds_total", "counter", "It waited for a model.", of_load_seconds},
+};
+
+static void write_executors(const struct moe_server_counts *c, struct moe_buf *out)
+{
+    for (size_t f = 0; f < sizeof executor_figures / sizeof *executor_figures; f++) {
+        const struct executor_figure *figure = &executor_figures[f];
+        head(out, figure->name, figure->type, figure->help);
+        for (uint32_t i = 0; i < c->n_executors; i++) {
+            moe_buf_printf(out, "moe_%s{executor=\"%u\",device=\"", figure->name, i);
+            label(out, c->executors[i].device ? c->executors[i].device : "");
+            moe_buf_printf(out, "\"} %.16g\n", figure->of(&c->executors[i]));
+        }
+    }
+    head(out, "executor_model", "gauge", "1 for the model that it computes.");
+    for (uint32_t i = 0; i < c->n_executors; i++)
+        if (c->executors[i].model) {
+            moe_buf_printf(out, "moe_executor_model{executor=\"%u\",model=\"", i);
+            label(out, c->executors[i].model);
+            moe_buf_text(out, "\"} 1\n");
+        }
+}
+
+void moe_metrics_write(const struct moe_http_counts *http, struct moe_server *server,
+                       struct moe_buf *out)
+{
+    struct moe_server_counts counts;
+    moe_server_count(server, &counts);
+    head(out, "build_info", "gauge", "1, with the version.");
+    moe_buf_printf(out, "moe_build_info{version=\"%s\"} 1\n", MOE_VERSION);
+    write_requests(&counts, out);
+    write_process(&counts, out);
+    write_executors(&counts, out);
+    write_http(http, out);
+}

@@ -1,0 +1,310 @@
+# moe-serve over HTTP: every route and error, answers equal to moe-run's, streams equal to whole answers,
+# keys, origins, limits, cancelling, closing.
+# shellcheck shell=sh disable=SC2154 # the variables are lib.sh's
+. tests/cli/lib.sh
+pack
+load=$BUILD/tests/tools/http_load
+got=$tmp/got   # the body of the last answer
+head=$tmp/head # ... and what stood before it
+story='Once upon a time'
+
+# Starts the server in the background: $server, $port.
+serve() { # OPTION...
+    "$bin/moe-serve" -t 1 --port 0 "$tiny" "$@" >"$tmp/served" 2>"$tmp/log" </dev/null &
+    server=$!
+    for pause in 0.1 0.2 0.5 1 2 4 8 16 32; do
+        port=$(sed -n 's/.*listening at http:.*:\([0-9]*\)$/\1/p' "$tmp/log")
+        [ -z "$port" ] || return 0
+        sleep "$pause"
+    done
+    cat "$tmp/log" >&2
+    return 1
+}
+# Ends it; $code.
+end() { # SIGNAL
+    kill -"$1" "$server"
+    code=0
+    wait "$server" || code=$?
+}
+# One request; $out: what became of it.
+ask() { # PATH OPTION...
+    rm -f "$got" "$head"
+    path=$1
+    shift
+    run "$load" -p "$port" -P "$path" -o "$got" -D "$head" "$@"
+}
+post() { # PATH JSON OPTION...
+    printf '%s' "$2" >"$tmp/body"
+    path=$1
+    shift 2
+    ask "$path" -f "$tmp/body" "$@"
+}
+is() { # STATUS NAME
+    check "$2" grep -q "^begun=1 s$1=1 whole=1 " "$out"
+}
+says() { # GLOB NAME
+    check "$2" matches "$got" "$1"
+}
+has_header() { # PATTERN NAME
+    check "$2" grep -qi "^$1" "$head"
+}
+# The texts of a stream's first choice, or of a whole answer, without what JSON put around them.
+texts() {
+    grep -o "\"$1\": *\"\([^\"\\\\]\|\\\\.\)*\"" "$got" | sed 's/^[^:]*: *"//; s/"$//' | tr -d '\n' |
+        sed 's/\\"/"/g; s/\\n/\n/g; s/\\u000a/\n/g'
+}
+metric() { # NAME: its value now, summed over labels
+    "$load" -p "$port" -P /metrics -o "$tmp/metrics" >/dev/null
+    awk -v name="moe_$1" '{ split($1, parts, "{") } parts[1] == name { sum += $2 } END { print sum + 0 }' "$tmp/metrics"
+}
+wait_until() { # NAME WANTED: of a metric
+    for pause in 0.1 0.1 0.2 0.5 1 2 4 8 16; do
+        [ "$(metric "$1")" != "$2" ] || return 0
+        sleep "$pause"
+    done
+    return 1
+}
+
+serve --chat-template chatml || exit 1
+
+# ---- Routes ----
+
+ask /health
+is 200 "/health"
+says '{"status":"ok"}' "... is well"
+ask /v1/models
+is 200 "/v1/models"
+says '*"object":*"list"*"id":*"tiny"*"object":*"model"*' "... names the model"
+ask /
+is 200 "/"
+has_header "content-type: text/html" "... is a page"
+has_header "content-security-policy: default-src 'none'; script-src 'nonce-" "... with a policy"
+nonce=$(sed -n "s/.*script-src 'nonce-\([0-9a-f]*\)'.*/\1/p" "$head")
+check "... whose number is the page's, and new each time" sh -c \
+    "grep -q 'nonce=\"$nonce\"' '$got' && ! grep -q NONCE-OF '$got' &&
+     '$load' -p $port -D '$tmp/other' >/dev/null && ! grep -q '$nonce' '$tmp/other'"
+check "... and names nothing elsewhere" sh -c "! grep -Eq '(src|href)=\"?(https?:)?//' '$got'"
+check "... and makes no markup of texts" sh -c "! grep -Eq 'innerHTML|outerHTML|insertAdjacentHTML|document.write|eval\(' '$got'"
+ask / -X HEAD
+check "HEAD gets the head alone" sh -c "grep -q '^begun=1 s200=1 whole=1' '$out' && [ ! -s '$got' ]"
+
+# ---- Answers ----
+
+run "$bin/moe-run" -t 1 "$tiny" -p "$story" -n 24 --temp 0
+cp "$out" "$tmp/alone"
+post /v1/completions "{\"prompt\": \"$story\", \"max_tokens\": 24, \"temperature\": 0}"
+is 200 "a completion"
+texts text >"$tmp/whole"
+check "... is what moe-run says" cmp "$tmp/whole" "$tmp/alone"
+says '*"finish_reason":*"length"*"usage":*"prompt_tokens":*5,*"completion_tokens":*24,*' "... with its figures"
+post /v1/completions "{\"prompt\": [997, 804, 259, 534], \"max_tokens\": 24, \"temperature\": 0}"
+is 200 "a completion of ids"
+post /v1/completions "{\"prompt\": \"$story\", \"max_tokens\": 24, \"temperature\": 0, \"stream\": true, \"stream_options\": {\"include_usage\": true}}"
+is 200 "a stream"
+has_header "content-type: text/event-stream" "... of events"
+texts text >"$tmp/streamed"
+check "... is the whole answer" cmp "$tmp/streamed" "$tmp/alone"
+check "... ends with the figures and [DONE]" sh -c \
+    "tail -n 4 '$got' | head -n 1 | grep -q '\"completion_tokens\": *24' && tail -n 2 '$got' | grep -q '^data: \[DONE\]$'"
+check "... comes in pieces" [ "$(grep -c '^data: ' "$got")" -gt 20 ]
+
+run "$bin/moe-run" -t 1 "$tiny" -p "$story" -n 30 --temp 0.9 --top-p 0.9 --top-k 0 --seed 7 --repeat-penalty 1
+cp "$out" "$tmp/alone"
+post /v1/completions "{\"prompt\": \"$story\", \"max_tokens\": 30, \"temperature\": 0.9, \"top_p\": 0.9, \"seed\": 7}"
+texts text >"$tmp/whole"
+check "a seed gives what moe-run says with it" cmp "$tmp/whole" "$tmp/alone"
+
+run "$bin/moe-run" -t 1 "$tiny" --chat-template chatml --system Short. -p "$story" -n 16 --temp 0
+cp "$out" "$tmp/alone"
+chat="\"messages\": [{\"role\": \"system\", \"content\": \"Short.\"}, {\"role\": \"user\", \"content\": \"$story\"}], \"max_tokens\": 16, \"temperature\": 0"
+post /v1/chat/completions "{$chat}"
+is 200 "a chat"
+texts content >"$tmp/whole"
+check "... is what moe-run says" cmp "$tmp/whole" "$tmp/alone"
+post /v1/chat/completions "{$chat, \"stream\": true}"
+texts content >"$tmp/streamed"
+check "... and so is its stream" cmp "$tmp/streamed" "$tmp/alone"
+
+word=$(tr -d '\n' <"$tmp/streamed" | cut -d ' ' -f 3)
+post /v1/completions "{\"prompt\": \"$story\", \"max_tokens\": 40, \"temperature\": 0, \"stop\": [\"zebra\", \" girl\"]}"
+says '*"finish_reason":*"stop"*' "a stop text ends an answer"
+check "... before it" sh -c "! grep -q girl '$got'"
+post /v1/completions "{\"prompt\": \"$story\", \"max_tokens\": 8, \"temperature\": 0.9, \"seed\": 3, \"n\": 3}"
+check "n answers" [ "$(grep -o '"index": *[0-9]*' "$got" | sort -u | wc -l)" = 3 ]
+post /v1/completions "{\"prompt\": \"$story\", \"max_tokens\": 8, \"temperature\": 0.9, \"seed\": 3, \"n\": 3, \"stream\": true}"
+check "n streams in one" [ "$(grep -o '"index": *[0-9]*' "$got" | sort -u | wc -l)" = 3 ]
+post /v1/chat/completions "{$chat, \"logprobs\": true, \"top_logprobs\": 2}"
+says '*"logprobs":*"content":*"token":*"logprob":*"top_logprobs":*' "logprobs of a chat"
+post /v1/completions "{\"prompt\": \"$story\", \"max_tokens\": 4, \"temperature\": 0, \"logprobs\": 1}"
+says '*"logprobs":*"tokens":*"token_logprobs":*' "logprobs of a completion"
+
+# ---- Refusals ----
+
+error_is() { # STATUS GLOB NAME
+    is "$1" "$3"
+    says "{\"error\":*\"message\":*$2*\"type\":*" "... says why: $2"
+}
+ask /nothing
+error_is 404 "/nothing" "a path that is not there"
+ask /v1/completions
+error_is 405 "POST" "GET where POST is meant"
+has_header "allow: POST" "... with what is allowed"
+post /health '{}'
+error_is 405 "GET" "POST where GET is meant"
+post /v1/completions '{"prompt": '
+error_is 400 "line 1" "half an object"
+post /v1/completions '{"prompt": "x", "max_tokens": "many"}'
+error_is 400 "max_tokens" "a wrong type"
+printf '{"prompt": "\377\376"}' >"$tmp/body"
+ask /v1/completions -f "$tmp/body"
+error_is 400 "0xff" "invalid UTF-8"
+post /v1/completions '{"prompt": "x", "model": "gpt-9"}'
+error_is 404 "gpt-9" "an unknown model"
+post /v1/chat/completions '{"messages": [{"role": "user", "content": "x"}], "tools": [{"type": "function"}]}'
+error_is 400 "tools" "what is not done here"
+awk 'BEGIN { printf "{\"prompt\": \""; for (i = 0; i < 3000; i++) printf "once upon "; printf "\"}" }' >"$tmp/body"
+ask /v1/completions -f "$tmp/body"
+error_is 400 "context" "a prompt beyond the context"
+sed 's/"}$/", "stream": true}/' "$tmp/body" >"$tmp/body2"
+ask /v1/completions -f "$tmp/body2"
+error_is 400 "context" "... also where a stream was wanted"
+head -c 5000000 /dev/zero | tr '\0' x >"$tmp/body"
+ask /v1/completions -f "$tmp/body"
+error_is 413 "larger than 4" "a body too large"
+head -c 5000000 /dev/zero | tr '\0' x >"$tmp/raw"
+{ printf 'GET / HTTP/1.1\r\nHost: localhost\r\nA: '; cat "$tmp/raw"; } >"$tmp/headers"
+run "$load" -p "$port" -w "$tmp/headers"
+check "headers too large" grep -Eq 's431=1|closed=1' "$out"
+check "the server is still there" sh -c "'$load' -p $port -P /health | grep -q s200=1"
+
+# ---- Pages of others ----
+
+ask /health -H "Host: evil.example"
+error_is 403 "evil.example" "a foreign name for this machine"
+post /v1/completions "{\"prompt\": \"x\", \"max_tokens\": 1}" -H "Origin: http://evil.example"
+error_is 403 "evil.example" "a page of another origin"
+post /v1/completions "{\"prompt\": \"x\", \"max_tokens\": 1}" -H "Origin: http://127.0.0.1:$port"
+is 200 "the server's own page"
+check "... needs no leave" sh -c "! grep -qi access-control '$head'"
+ask /v1/completions -X OPTIONS -H "Origin: http://evil.example" -H "Access-Control-Request-Method: POST"
+error_is 403 "evil.example" "a page of another origin that asks first"
+
+# ---- Figures ----
+
+ask /metrics
+is 200 "/metrics"
+check "... as Prometheus reads them" awk -f tests/cli/prometheus.awk "$got"
+check "... which counts answers" [ "$(metric generated_tokens_total)" -gt 100 ]
+check "no sequence is left running" wait_until choices_running 0
+check "no bytes are left in buffers" [ "$(metric http_buffered_bytes)" = 0 ]
+
+some_run() { # waits until answers are being computed
+    for pause in 0 0 0 0 0 0.1 0.1 0.2 0.5 1 2 4; do
+        sleep "$pause"
+        [ "$(metric choices_running)" = 0 ] || return 0
+    done
+    return 1
+}
+
+# ---- Clients that leave ----
+
+endless="{\"prompt\": \"$story\", \"max_tokens\": 480, \"temperature\": 0.9, \"ignore_eos\": true"
+before=$(metric choices_total)
+post /v1/completions "$endless, \"stream\": true}" -d 600
+check "a client leaves a stream" grep -q " left=1 " "$out"
+check "... and its answer is cancelled" wait_until 'choices_running' 0
+cancelled=$(metric http_clients_gone_total)
+check "... and counted" [ "$cancelled" -ge 1 ]
+post /v1/completions "$endless, \"n\": 8}" -T 0.2
+check "a client leaves before its answer" grep -q "open=1" "$out"
+check "... which is cancelled too" wait_until 'choices_running' 0
+check "every choice has ended" [ "$(metric choices_total)" = $((before + 9)) ]
+
+# ---- The end ----
+
+printf '%s, "n": 8}' "$endless" >"$tmp/body"
+"$load" -p "$port" -P /v1/completions -f "$tmp/body" >"$tmp/asked" &
+asker=$!
+check "an answer is under way" some_run
+end TERM
+check "SIGTERM ends it" [ "$code" = 0 ]
+wait "$asker"
+check "... after the answer under way" grep -q 's200=1 whole=1' "$tmp/asked"
+expect_nothing() { [ ! -s "$tmp/served" ] && [ "$(wc -l <"$tmp/log")" = 1 ]; }
+check "... without a word" expect_nothing
+
+# ---- Keys, allowed pages, limits ----
+
+printf '# keys\nsk-first\nsk-second\n' >"$tmp/keys"
+serve --api-key-file "$tmp/keys" --allow-origin http://pages.example --max-body 64K --max-queue 2 --sequences 1 \
+    --request-timeout 1 --grace 0.2 || exit 1
+ask /v1/models
+error_is 401 "key" "no key"
+has_header "www-authenticate: Bearer" "... says how"
+ask /v1/models -H "Authorization: Bearer sk-firs"
+error_is 401 "key" "a wrong key"
+ask /v1/models -H "Authorization: Bearer sk-second"
+is 200 "a right one"
+ask /metrics
+is 401 "/metrics wants one"
+ask /health
+is 200 "/health wants none"
+ask /
+is 200 "the page wants none"
+key="Authorization: Bearer sk-first"
+ask /v1/completions -X OPTIONS -H "Origin: http://pages.example" -H "Access-Control-Request-Method: POST" \
+    -H "Access-Control-Request-Headers: authorization, content-type"
+check "an allowed page asks first" grep -q "^begun=1 s204=1 whole=1" "$out"
+has_header "access-control-allow-origin: http://pages.example" "... and may"
+has_header "access-control-allow-headers: authorization, content-type" "... with its headers"
+post /v1/completions '{"prompt": "x", "max_tokens": 1}' -H "Origin: http://pages.example" -H "$key"
+is 200 "an allowed page asks"
+has_header "access-control-allow-origin: http://pages.example" "... and may read the answer"
+has_header "vary: Origin" "... which caches keep apart"
+head -c 70000 /dev/zero | tr '\0' x >"$tmp/body"
+ask /v1/completions -f "$tmp/body" -H "$key"
+error_is 413 "64" "a smaller limit for bodies"
+printf '%s}' "$endless" >"$tmp/body"
+run "$load" -p "$port" -P /v1/completions -n 6 -f "$tmp/body" -H "$key" -D "$head" -o "$got"
+check "a full queue refuses" sh -c "grep -q 's200=2 s429=4 whole=6' '$out'"
+metric() { # with the key
+    "$load" -p "$port" -P /metrics -H "$key" -o "$tmp/metrics" >/dev/null
+    awk -v name="moe_$1" '{ split($1, parts, "{") } parts[1] == name { sum += $2 } END { print sum + 0 }' "$tmp/metrics"
+}
+"$load" -p "$port" -P /v1/completions -n 3 -r 8 -f "$tmp/body" -H "$key" >/dev/null &
+filler=$!
+wait_until choices_waiting 1
+post /v1/completions '{"prompt": "x", "max_tokens": 1}' -H "$key"
+error_is 429 "queue" "... in words"
+has_header "retry-after: [0-9]" "... and when to come back"
+wait "$filler"
+printf 'POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nhalf' >"$tmp/half"
+run "$load" -p "$port" -w "$tmp/half" -T 20
+check "half a request is not waited for" grep -q "closed=1 .*open=0" "$out"
+check "... and counted" [ "$(metric http_late_total)" -ge 1 ]
+printf '%s, "n": 8}' "$endless" >"$tmp/body"
+"$load" -p "$port" -P /v1/completions -f "$tmp/body" -H "$key" >"$tmp/stopped" &
+asker=$!
+some_run
+end INT
+check "SIGINT ends it" [ "$code" = 0 ]
+wait "$asker"
+check "an answer too long for the grace is stopped" grep -Eq 's503=1|closed=1' "$tmp/stopped"
+check "... which is noted" grep -q '1 answers were not finished' "$tmp/log"
+
+# ---- What it does not begin with ----
+
+: >"$tmp/empty"
+run "$bin/moe-serve" "$tiny" --port 0 --api-key-file "$tmp/empty"
+error_line 3 "moe-serve: $tmp/empty: no key in it*" "a file without keys"
+run "$bin/moe-serve" "$tiny" --listen nowhere
+error_line 2 "moe-serve: 'nowhere' is no address*" "no address"
+run "$bin/moe-serve" "$tiny" --allow-origin pages.example
+error_line 2 "moe-serve: option --allow-origin: 'pages.example' is none of*" "no origin"
+serve || exit 1
+run "$bin/moe-serve" "$tiny" --port "$port"
+error_line 1 "moe-serve: 127.0.0.1, port $port: cannot listen there: *" "a port in use"
+kill -TERM "$server"
+kill -TERM "$server"
+wait "$server"
+finish
