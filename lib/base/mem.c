@@ -2,6 +2,9 @@
 #include "base/mem.h"
 
 #include <inttypes.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -97,6 +100,16 @@ uint64_t moe_peak_rss_bytes(void)
 {
     /* getrusage's ru_maxrss survives exec and would report a parent's peak: read our own. */
     return proc_kib("/proc/self/status", "VmHWM");
+}
+
+uint64_t moe_heap_bytes(void)
+{
+#if defined(__GLIBC__) && __GLIBC_PREREQ(2, 33)
+    const struct mallinfo2 info = mallinfo2();
+    return (uint64_t)info.uordblks + info.hblkhd;
+#else
+    return 0;
+#endif
 }
 
 uint64_t moe_rss_bytes(void)

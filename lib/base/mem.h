@@ -70,6 +70,8 @@ struct moe_arena {
  * once at the end). */
 void *moe_arena_take(struct moe_arena *arena, uint64_t n, uint64_t item_bytes);
 
+/* Memory from malloc that is in use, by all threads; 0 where it is not known. */
+uint64_t moe_heap_bytes(void);
 /* The process's resident set in bytes now; 0 where it is not known. */
 uint64_t moe_rss_bytes(void);
 /* Memory that this process can still take without pushing others out: what the system calls

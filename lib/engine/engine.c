@@ -83,6 +83,33 @@ static double host_slowdown(const struct moe_engine *e, const struct moe_engine_
     return o->device.test ? o->device.speed : e->gpu ? 1 : 0;
 }
 
+int moe_engine_open_session(struct moe_engine *e, const struct moe_session_options *options,
+                            struct moe_err *err)
+{
+    int status = moe_session_open(&e->session, e->model, e->experts, options, err);
+    if (status != MOE_OK)
+        return status;
+    e->session->timeline = e->timeline;
+    e->session->energy = e->energy;
+    if (moe_engine_takes_part(&e->strategy))
+        status =
+            moe_pass_strategy_open(&e->pass_strategy, e->session, &e->strategy, e->statistics,
+                                   e->host_slowdown, moe_engine_host_threads(e->gpu != NULL), err);
+    e->session->strategy = e->pass_strategy;
+    e->session->pace = e->pace;
+    if (status != MOE_OK)
+        moe_engine_close_session(e);
+    return status;
+}
+
+void moe_engine_close_session(struct moe_engine *e)
+{
+    moe_pass_strategy_close(e->pass_strategy);
+    moe_session_close(e->session);
+    e->pass_strategy = NULL;
+    e->session = NULL;
+}
+
 static int open_parts(struct moe_engine *e, const struct moe_engine_options *o,
                       const struct moe_progress *progress, struct moe_err *err)
 {
@@ -95,7 +122,7 @@ static int open_parts(struct moe_engine *e, const struct moe_engine_options *o,
     if (o->device.test) /* one core for the device, one for the host */
         moe_par_set_threads(1);
     int status = o->device.cuda ? open_gpu(e, o, err) : MOE_OK;
-    if (status == MOE_OK)
+    if (status == MOE_OK && !o->shares)
         status = moe_energy_open(&e->energy, MOE_ENERGY_ROOT, err);
     if (status == MOE_OK)
         status = decide_split(e, &split, o, err);
@@ -106,19 +133,13 @@ static int open_parts(struct moe_engine *e, const struct moe_engine_options *o,
         status = moe_model_load(e->model, split.session.context, e->gpu, progress, err);
     if (status == MOE_OK)
         status = open_experts(e, &split.cache, progress, err);
-    if (status == MOE_OK)
-        status = moe_session_open(&e->session, e->model, e->experts, &split.session, err);
     if (status != MOE_OK)
         return status;
-    e->session->timeline = e->experts->timeline = o->timeline;
-    e->session->energy = e->energy;
-    if (moe_engine_takes_part(&e->strategy))
-        status = moe_pass_strategy_open(&e->pass_strategy, e->session, &e->strategy, o->statistics,
-                                        host_slowdown(e, o),
-                                        moe_engine_host_threads(e->gpu != NULL), err);
-    e->session->strategy = e->pass_strategy;
-    e->session->pace = o->lockstep ? o->pace : NULL;
-    return status;
+    e->statistics = o->statistics;
+    e->pace = o->lockstep ? o->pace : NULL;
+    e->timeline = e->experts->timeline = o->timeline;
+    e->host_slowdown = host_slowdown(e, o);
+    return o->shares ? MOE_OK : moe_engine_open_session(e, &split.session, err);
 }
 
 static int open_engine(struct moe_engine **out, const char *path,
@@ -167,8 +188,7 @@ void moe_engine_close(struct moe_engine *e)
 {
     if (!e)
         return;
-    moe_pass_strategy_close(e->pass_strategy);
-    moe_session_close(e->session);
+    moe_engine_close_session(e);
     moe_experts_close(e->experts);
     moe_model_close(e->model);
     moe_gpu_close(e->gpu);

@@ -40,7 +40,10 @@ struct moe_engine_room {
 struct moe_engine_room moe_engine_room_of(uint64_t total, uint32_t context);
 
 struct moe_engine_options {
-    uint64_t memory_bytes;        /* of the whole process, in main memory; 0: what is free */
+    uint64_t memory_bytes; /* of the whole process, in main memory; 0: what is free */
+    /* One of several engines of a process (engine_share.h): memory_bytes is its own share, for the
+     * model's directory (program_bytes), weights and experts. It opens without a session. */
+    bool shares;
     uint64_t gpu_memory_bytes;    /* of the GPU; 0: what is free there */
     bool bf16_prompts;            /* on a GPU: prompts by gemms in bf16; not exact */
     uint64_t expert_memory_bytes; /* of the expert cache alone; 0: what memory_bytes leaves */
@@ -112,10 +115,15 @@ struct moe_engine {
     struct moe_experts *experts;
     struct moe_session *session;
     struct moe_budget budget;
-    bool memory_named;              /* the user or a plan named the budget */
-    struct moe_strategy strategy;   /* as it runs: settled, resolved for this pack and device */
-    char parts[512];                /* its parts, in the words of their options */
-    const char *fallback;           /* which of its parts is replaced, and why; NULL: none */
+    bool memory_named;            /* the user or a plan named the budget */
+    struct moe_strategy strategy; /* as it runs: settled, resolved for this pack and device */
+    char parts[512];              /* its parts, in the words of their options */
+    const char *fallback;         /* which of its parts is replaced, and why; NULL: none */
+    /* Of the options, for sessions. */
+    const struct moe_statistics *statistics;
+    const struct moe_pace *pace;
+    struct moe_timeline *timeline;
+    double host_slowdown;
     bool exact_required;            /* options.exact */
     struct moe_exactness exactness; /* of the strategy as it runs */
     struct moe_pass_strategy *pass_strategy;
@@ -133,6 +141,11 @@ int moe_engine_open(struct moe_engine **out, const char *path,
                     const struct moe_engine_options *options, const struct moe_progress *progress,
                     struct moe_err *err);
 void moe_engine_close(struct moe_engine *e); /* NULL is fine */
+
+/* A session of an engine that has none; it lies in e->session. Options: complete. */
+int moe_engine_open_session(struct moe_engine *e, const struct moe_session_options *options,
+                            struct moe_err *err);
+void moe_engine_close_session(struct moe_engine *e); /* where there is one */
 
 /* Completes the figures that the session does not count itself: strategy, budget, peaks. */
 void moe_engine_finish_stats(const struct moe_engine *e, struct moe_stats *stats);

@@ -45,6 +45,11 @@ bool moe_engine_has_room_for_all(const struct moe_split_inputs *in, uint64_t bes
            beside + in->all <= (in->gpu ? in->gpu_total : in->total);
 }
 
+uint64_t moe_engine_process_bytes(void)
+{
+    return PROGRAM_MARGIN + (uint64_t)moe_par_threads() * THREAD_BYTES;
+}
+
 struct moe_budget moe_engine_size(const struct moe_split_inputs *in,
                                   const struct moe_session_options *so,
                                   const struct moe_strategy *strategy)
@@ -56,20 +61,21 @@ struct moe_budget moe_engine_size(const struct moe_split_inputs *in,
     uint64_t kv = moe_session_kv_bytes(c, so);
     struct moe_budget b = {
         .total = in->total,
-        .program = in->program + PROGRAM_MARGIN + MEASURE_BYTES + logits_bytes +
-                   (uint64_t)moe_par_threads() * THREAD_BYTES,
+        .program = in->program +
+                   (o->shares ? 0 : moe_engine_process_bytes() + MEASURE_BYTES + logits_bytes),
         .dense = in->gpu ? moe_model_gpu_host_bytes(m, so->context)
                          : moe_model_load_bytes(m, so->context),
-        .kv = in->gpu ? 0 : kv,
+        .kv = in->gpu || o->shares ? 0 : kv,
         .work = o->beside ? o->beside(o->beside_ctx, m, so->batch) : 0,
         .token = in->token,
         .all = in->all,
         .batch = so->batch,
     };
-    b.work += moe_session_bytes(c, so) - b.kv;
+    if (!o->shares)
+        b.work += moe_session_bytes(c, so) - b.kv;
     if (so->predict_depth > 0)
         b.dense += moe_host_routers_bytes(m);
-    if (strategy && moe_engine_takes_part(strategy))
+    if (strategy && moe_engine_takes_part(strategy) && !o->shares)
         b.work += moe_pass_strategy_bytes(m, so->batch, strategy,
                                           moe_engine_host_threads(in->gpu != NULL));
     if (in->gpu)

@@ -97,7 +97,7 @@ static int read_inputs(struct moe_split_inputs *in, const struct moe_model *mode
         .gpu_total = gpu ? o->gpu_memory_bytes : 0,
         .memory_named = o->memory_bytes > 0,
         .expert_memory = o->expert_memory_bytes,
-        .program = o->program_bytes ? o->program_bytes : moe_rss_bytes(),
+        .program = o->program_bytes || o->shares ? o->program_bytes : moe_rss_bytes(),
     };
     int status = o->plan ? check_plan(model, o->plan, err) : MOE_OK;
     if (status == MOE_OK)
@@ -330,7 +330,8 @@ static int split(struct moe_split *out, const struct moe_split_inputs *in, struc
     if (status != MOE_OK)
         return status;
     /* What was read before now, statistics say, counts as well. */
-    if (!in->options->program_bytes && moe_peak_rss_bytes() > b->floor)
+    bool measured = !in->options->program_bytes && !in->options->shares;
+    if (measured && moe_peak_rss_bytes() > b->floor)
         b->floor = moe_peak_rss_bytes();
     if (b->gpu.floor > b->gpu.total)
         return refuse(in->model, b->gpu.total, b->gpu.floor, true, err);

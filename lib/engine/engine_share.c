@@ -1,0 +1,127 @@
+#include "engine/engine_share.h"
+
+#include <inttypes.h>
+
+#include "base/mem.h"
+#include "engine/batch.h"
+#include "engine/engine_split.h"
+#include "run/pass_strategy.h"
+
+enum { DEFAULT_BATCH = 256, SMALL_BATCH = 16 };
+
+/* ---- Weights ---- */
+
+/* Of a split with the least and with all memory. */
+static int split_twice(struct moe_engine_needs *out, const struct moe_model *model,
+                       const struct moe_engine_options *options, struct moe_err *err)
+{
+    struct moe_engine_options o = *options;
+    struct moe_split split;
+    o.memory_bytes = 1;
+    int status = moe_engine_split(&split, model, NULL, &o, err);
+    if (status != MOE_OK && status != MOE_ERR_LIMIT)
+        return status;
+    out->least = split.budget.floor;
+    const struct moe_strategy *s = &split.resolved.strategy;
+    if (moe_engine_takes_part(s))
+        out->pass_bytes =
+            moe_pass_strategy_bytes(model, o.session.batch ? o.session.batch : DEFAULT_BATCH, s,
+                                    moe_engine_host_threads(false));
+    /* Enough for everything, in a cache too. */
+    o.memory_bytes = out->all = out->least + 2 * split.budget.all;
+    status = moe_engine_split(&split, model, NULL, &o, err);
+    const struct moe_budget *b = &split.budget;
+    if (s->resident)
+        out->all = b->program + b->dense + b->experts;
+    out->least = out->least < out->all ? out->least : out->all;
+    return status;
+}
+
+int moe_engine_needs_of(struct moe_engine_needs *out, const char *path,
+                        const struct moe_engine_options *options, struct moe_err *err)
+{
+    struct moe_engine_options o = *options;
+    struct moe_model *model;
+    uint64_t before = moe_heap_bytes();
+    *out = (struct moe_engine_needs){0};
+    int status = moe_model_open_directory(&model, path, err);
+    if (status != MOE_OK)
+        return status;
+    uint64_t after = moe_heap_bytes();
+    out->config = model->config;
+    out->directory = after > before ? after - before : 0;
+    out->file_bytes = moe_pack_file_bytes(model->pack);
+    o.shares = true;
+    o.program_bytes = out->directory;
+    status = split_twice(out, model, &o, err);
+    moe_model_close(model);
+    return status;
+}
+
+/* ---- Sessions ---- */
+
+uint64_t moe_engine_session_bytes(const struct moe_engine_needs *needs,
+                                  const struct moe_session_options *o, bool cached)
+{
+    uint64_t session = moe_session_bytes(&needs->config, o), sum;
+    uint64_t beside = moe_batch_bytes(&needs->config, o) + (cached ? needs->pass_bytes : 0);
+    return moe_add_u64(session, beside, &sum) ? sum : UINT64_MAX;
+}
+
+/* With as many blocks as there is room for, from `least` on; false: there is none for these. */
+static bool fill(struct moe_session_options *o, const struct moe_engine_needs *needs, bool cached,
+                 uint64_t bytes, uint32_t least, uint32_t most)
+{
+    o->kv_blocks = least;
+    if (moe_engine_session_bytes(needs, o, cached) > bytes)
+        return false;
+    for (uint32_t low = least, high = most; low < high;) {
+        o->kv_blocks = low + (high - low + 1) / 2;
+        if (moe_engine_session_bytes(needs, o, cached) <= bytes)
+            low = o->kv_blocks;
+        else
+            high = o->kv_blocks - 1;
+        o->kv_blocks = low;
+    }
+    return true;
+}
+
+/* Large passes where half of the cache has room beside them; else small ones. */
+static bool fit(struct moe_session_options *o, const struct moe_engine_needs *needs, bool cached,
+                uint64_t bytes)
+{
+    uint32_t each = moe_kv_shape(&needs->config, o).per_sequence, all = each * o->n_sequences;
+    uint32_t named = o->batch, least = SMALL_BATCH;
+    least = o->n_sequences > least ? o->n_sequences : least;
+    uint32_t half = all / 2 > each ? all / 2 : each;
+    for (o->batch = named ? named : DEFAULT_BATCH; o->batch >= least; o->batch /= 2) {
+        if (fill(o, needs, cached, bytes, half, all))
+            return true;
+        if (named)
+            break;
+    }
+    o->batch = named ? named : least;
+    if (o->batch >= o->n_sequences && fill(o, needs, cached, bytes, each, all))
+        return true;
+    o->batch = named;
+    return false;
+}
+
+int moe_engine_fit_session(struct moe_session_options *o, const struct moe_engine_needs *needs,
+                           bool cached, uint64_t bytes, uint64_t *least, struct moe_err *err)
+{
+    struct moe_session_options one = *o;
+    if (o->kv_kind == MOE_LAYOUT_NONE)
+        o->kv_kind = MOE_LAYOUT_F32;
+    one.kv_kind = o->kv_kind;
+    one.n_sequences = 1;
+    one.batch = o->batch ? o->batch : SMALL_BATCH;
+    one.kv_blocks = moe_kv_shape(&needs->config, &one).per_sequence;
+    *least = moe_engine_session_bytes(needs, &one, cached);
+    for (; o->n_sequences > 0; o->n_sequences /= 2)
+        if (fit(o, needs, cached, bytes))
+            return MOE_OK;
+    return moe_fail(err, MOE_ERR_LIMIT,
+                    "a session of %u positions takes %" PRIu64 " bytes, and there are %" PRIu64,
+                    one.context, *least, bytes);
+}

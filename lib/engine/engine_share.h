@@ -1,0 +1,38 @@
+/*
+ * Engines that share a process: what each takes of its memory, known before any is opened, so that
+ * whoever opens them (options.shares) can divide a budget. An engine's own share is for the model's
+ * directory, weights and experts; a session and a batch come and go apart from it.
+ */
+#ifndef MOE_ENGINE_ENGINE_SHARE_H
+#define MOE_ENGINE_ENGINE_SHARE_H
+
+#include "engine/engine.h"
+
+struct moe_engine_needs {
+    struct moe_config config;
+    uint64_t directory; /* description, tokenizer, tables: what the heap was seen to grow by */
+    uint64_t all;       /* a share with all experts in memory, the directory included */
+    uint64_t least;     /* ... with the smallest cache that works */
+    uint64_t
+        pass_bytes; /* that a session takes beside its own where there is a cache: predictions */
+    uint64_t file_bytes; /* of the pack */
+};
+
+/* What an engine with these options takes; memory_bytes and program_bytes are ignored. Opens the
+ * model's directory for that, and closes it: no other thread should allocate meanwhile. */
+int moe_engine_needs_of(struct moe_engine_needs *out, const char *path,
+                        const struct moe_engine_options *options, struct moe_err *err);
+
+/* What a session takes, with the batch that runs in it. o: complete. cached: its engine keeps
+ * experts in a cache. */
+uint64_t moe_engine_session_bytes(const struct moe_engine_needs *needs,
+                                  const struct moe_session_options *o, bool cached);
+
+/* The best session within so many bytes: at most o->n_sequences side by side (fewer where there is
+ * not even the smallest context for each), o->batch rows (0: 256, fewer where memory is short),
+ * each with o->context positions, in as many blocks of the KV cache as there is room for, one whole
+ * context at least. MOE_ERR_LIMIT: *least bytes are the fewest that work. */
+int moe_engine_fit_session(struct moe_session_options *o, const struct moe_engine_needs *needs,
+                           bool cached, uint64_t bytes, uint64_t *least, struct moe_err *err);
+
+#endif
