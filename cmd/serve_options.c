@@ -3,9 +3,9 @@
 enum { DEFAULT_CONTEXT = 4096, MAX_SEQUENCES = 256, MAX_QUEUE = 1 << 20 };
 
 struct serve_options serve_opt = {
-    .schedule = MOE_SCHEDULE_COSERVE,
-    .evict = MOE_COE_TWO_STAGE,
-    .server = {.sequences = MOE_SERVER_SEQUENCES, .max_queue = MOE_SERVER_MAX_QUEUE},
+    .server = {.evict = MOE_COE_TWO_STAGE,
+               .sequences = MOE_SERVER_SEQUENCES,
+               .max_queue = MOE_SERVER_MAX_QUEUE},
 };
 
 /* clang-format off */
@@ -103,8 +103,6 @@ int serve_options_parse(int argc, char **argv, const char **path)
     if (status >= 0)
         return status;
     serve_opt.server.beside_bytes = moe_http_bytes(&serve_opt.http.http);
-    serve_opt.server.schedule = (enum moe_schedule)serve_opt.schedule;
-    serve_opt.server.evict = (enum moe_coe_evict)serve_opt.evict;
     *path = args[0];
     return -1;
 }

@@ -9,7 +9,6 @@
 
 struct serve_options {
     const char *chat_template;
-    int schedule, evict; /* enum moe_schedule, enum moe_coe_evict */
     struct strategy_options strategy;
     struct moe_server_options server;
     struct serve_http_options http;

@@ -304,6 +304,16 @@ void moe_coe_done(struct moe_coe_dispatch *d, uint32_t executor, double now)
     e->busy_until = now;
 }
 
+void moe_coe_failed(struct moe_coe_dispatch *d, uint32_t executor, double now)
+{
+    struct executor *e = &d->executors[executor];
+    uint32_t expert = e->computing;
+    moe_coe_done(d, executor, now);
+    if (e->prefetched == expert)
+        drop_prefetched(e);
+    moe_coe_pool_drop(e->pool, expert);
+}
+
 struct moe_coe_request *moe_coe_more(struct moe_coe_dispatch *d, uint32_t executor, uint32_t most,
                                      uint32_t *n)
 {

@@ -74,6 +74,8 @@ bool moe_coe_next(struct moe_coe_dispatch *d, uint32_t executor, double now,
                   struct moe_coe_batch *batch);
 /* The batch is computed. */
 void moe_coe_done(struct moe_coe_dispatch *d, uint32_t executor, double now);
+/* ... or ended with its expert, which could not be loaded: that is not in the pool any more. */
+void moe_coe_failed(struct moe_coe_dispatch *d, uint32_t executor, double now);
 
 /* Further requests for the expert that the executor computes, at most `most`: they join its batch.
  */

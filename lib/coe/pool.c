@@ -159,3 +159,15 @@ bool moe_coe_pool_admit(struct moe_coe_pool *p, uint32_t expert, uint32_t *evict
     append(p, expert);
     return true;
 }
+
+void moe_coe_pool_drop(struct moe_coe_pool *p, uint32_t expert)
+{
+    struct place *at = &p->places[expert];
+    if (!at->there)
+        return;
+    p->held -= at->holds ? bytes_of(p, expert) : 0;
+    unlink_expert(p, expert);
+    at->there = false;
+    at->holds = 0;
+    p->taken -= bytes_of(p, expert);
+}

@@ -38,4 +38,7 @@ void moe_coe_pool_release(struct moe_coe_pool *p, uint32_t expert);
 bool moe_coe_pool_admit(struct moe_coe_pool *p, uint32_t expert, uint32_t *evicted,
                         uint32_t *n_evicted);
 
+/* An expert leaves the pool, held or not: it could not be loaded. */
+void moe_coe_pool_drop(struct moe_coe_pool *p, uint32_t expert);
+
 #endif

@@ -35,4 +35,8 @@ uint64_t moe_engine_session_bytes(const struct moe_engine_needs *needs,
 int moe_engine_fit_session(struct moe_session_options *o, const struct moe_engine_needs *needs,
                            bool cached, uint64_t bytes, uint64_t *least, struct moe_err *err);
 
+/* What a process comes to beside what it is seen to take before it computes: the team of the
+ * calling thread, and what malloc and the like add. */
+uint64_t moe_engine_process_bytes(void);
+
 #endif

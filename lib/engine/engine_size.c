@@ -1,6 +1,7 @@
 #include "engine/engine_size.h"
 
 #include "base/par.h"
+#include "engine/engine_share.h"
 #include "gpu.h"
 #include "run/host_routers.h"
 #include "run/pass_strategy.h"

@@ -6,10 +6,6 @@
 
 #include "engine/engine_split.h"
 
-/* What a process comes to beside what it is seen to take before it computes: its threads, and what
- * malloc and the like add. */
-uint64_t moe_engine_process_bytes(void);
-
 /* A budget of these inputs with everything but the experts sized for a session of session->batch
  * rows. strategy NULL: it is not resolved yet, and takes nothing. */
 struct moe_budget moe_engine_size(const struct moe_split_inputs *in,

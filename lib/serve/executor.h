@@ -4,6 +4,8 @@
 
 #include "serve/state.h"
 
+/* Loads a model before the thread is started; its state says how that went. */
+void executor_load(struct executor *x, uint32_t model);
 /* Starts the thread. */
 int executor_start(struct executor *x, struct moe_err *err);
 /* Waits for its end, once the server is closing, and frees what the thread held. */

@@ -7,6 +7,9 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "engine/prompt.h"
+#include "engine/token_said.h"
+
+enum { MALLOC_BYTES = 32 /* of a small block, beside what is in it */ };
 
 /* ---- The list of requests ---- */
 
@@ -16,18 +19,40 @@ static uint64_t id_of(const struct moe_server *s, uint32_t slot)
     return s->n_asked * s->n_slots + slot;
 }
 
+/* Memory that a request takes while it waits. */
+static uint64_t bytes_of(const struct moe_request *r)
+{
+    uint64_t bytes = sizeof(struct asked) + sizeof *r + r->n * sizeof(struct job) + r->n_prompt +
+                     r->n_ids * sizeof *r->ids + r->n_turns * sizeof *r->turns +
+                     r->n_fields * sizeof *r->fields;
+    for (uint32_t i = 0; i < r->n_turns; i++)
+        bytes += strlen(r->turns[i].text) + MALLOC_BYTES;
+    for (uint32_t i = 0; i < r->n_stops; i++)
+        bytes += strlen(r->stops[i]) + MALLOC_BYTES;
+    for (uint32_t i = 0; i < r->n_fields; i++)
+        bytes += strlen(r->fields[i].name) + strlen(r->fields[i].text) + 2 * MALLOC_BYTES;
+    return bytes;
+}
+
 int asked_new(struct asked **out, struct moe_server *s, struct moe_request *r,
               const struct moe_server_events *events, struct moe_err *err)
 {
+    uint64_t bytes = bytes_of(r);
     if (s->n_free == 0)
         return moe_fail(err, MOE_ERR_LIMIT, "the queue is full: %u requests wait or run (later)",
                         s->n_slots);
+    /* One that is larger by itself may come when no other is there. */
+    if (s->n_free < s->n_slots && s->request_bytes + bytes > s->request_bytes_max)
+        return moe_fail(err, MOE_ERR_LIMIT,
+                        "the queue is full: the requests in it take all of its memory (later)");
     struct asked *a = moe_alloc(1, sizeof *a + r->n * sizeof(struct job), err);
     if (!a)
         return MOE_ERR_MEMORY;
     s->n_asked++;
     a->slot = s->free_slots[--s->n_free];
     a->id = id_of(s, a->slot);
+    a->bytes = bytes;
+    s->request_bytes += bytes;
     a->request = r;
     a->events = *events;
     a->came = moe_seconds();
@@ -44,6 +69,7 @@ void asked_free(struct moe_server *s, struct asked *a, bool with_request)
 {
     s->slots[a->slot] = NULL;
     s->free_slots[s->n_free++] = a->slot;
+    s->request_bytes -= a->bytes;
     for (uint32_t i = 0; i < a->request->n; i++) {
         moe_buf_release(&a->jobs[i].text);
         moe_buf_release(&a->jobs[i].said);
@@ -157,6 +183,7 @@ static void finish(struct executor *x, struct job *j, struct moe_server_result *
     j->state = JOB_ENDED;
     forget_cancelled(x, j);
     job_count(x);
+    s->counts.cached_tokens += result->n_cached;
     if (result->status != MOE_OK)
         s->counts.failed++;
     else if (result->why == MOE_STOP_USER)
@@ -231,8 +258,8 @@ static void ended(void *ctx, const struct moe_batch_result *r)
     free(j->stops);
     j->stops = NULL;
     if (r->status == MOE_OK && r->why != MOE_STOP_USER && j->holds)
-        next = moe_coe_next_expert(s->options.collection, j->queued.expert,
-                                   (const char *)j->text.data, j->text.size);
+        next = moe_coe_next_expert(s->collection, j->queued.expert, (const char *)j->text.data,
+                                   j->text.size);
     if (next != MOE_COE_NONE) {
         go_on(x, j, next);
         return;
@@ -245,6 +272,7 @@ static void ended(void *ctx, const struct moe_batch_result *r)
         .why = r->why,
         .n_prompt = r->n_prompt,
         .n_tokens = r->n_tokens,
+        .n_cached = r->n_cached,
         .ttft_seconds = r->ttft_seconds,
     };
     finish(x, j, &result);
@@ -274,6 +302,27 @@ static void add_to_route(struct job *j, const char *name)
     if (j->route.size)
         moe_buf_text(&j->route, " > ");
     moe_buf_text(&j->route, name);
+}
+
+/* A text that cannot fit is refused before its ids take memory. */
+static int check_length(const struct executor *x, const struct moe_request *r, struct moe_err *err)
+{
+    const struct moe_session *session = x->loaded[x->model].engine->session;
+    uint64_t enough = (uint64_t)session->context + 1, n = 0;
+    struct moe_tokenizer_survey look;
+    int status = MOE_OK;
+    for (uint32_t i = 0; i < r->n_turns + (r->prompt != NULL) && status == MOE_OK; i++) {
+        const char *text = i < r->n_turns ? r->turns[i].text : r->prompt;
+        uint64_t bytes = i < r->n_turns ? strlen(text) : r->n_prompt;
+        if (bytes < enough) /* no more tokens than bytes */
+            continue;
+        status = moe_tokenizer_look(session->model->tokenizer, text, bytes, enough, &look, err);
+        n += status == MOE_OK ? look.least_ids : 0;
+    }
+    if (status == MOE_OK && n >= enough)
+        status = moe_fail(err, MOE_ERR_LIMIT, "the prompt does not fit the context of %u tokens",
+                          session->context);
+    return status;
 }
 
 static int begin(struct executor *x, struct job *j, const struct moe_ids *ids, struct moe_err *err)
@@ -317,7 +366,9 @@ void job_begin(struct executor *x, struct job *j)
     j->x = x;
     j->holds = x->server->models[j->queued.expert].goes_on;
     add_to_route(j, x->server->models[j->queued.expert].name);
-    int status = make_prompt(l, r, &ids, &err);
+    int status = check_length(x, r, &err);
+    if (status == MOE_OK)
+        status = make_prompt(l, r, &ids, &err);
     if (status == MOE_OK) {
         j->stops = moe_prompt_stops(r->stops, r->kind == MOE_REQUEST_CHAT ? l->format : NULL, &err);
         status = j->stops ? begin(x, j, &ids, &err) : MOE_ERR_MEMORY;

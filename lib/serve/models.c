@@ -1,40 +1,59 @@
 #include "serve/models.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "serve/memory.h"
 
 /* ---- Names ---- */
 
-/* A pack's name: its file's, without directory and ending; free() it. */
-static char *name_of(const char *path, struct moe_err *err)
-{
-    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-    const char *dot = strrchr(name, '.');
-    return moe_strndup(name, dot && dot > name ? (uint64_t)(dot - name) : strlen(name), err);
-}
-
-static int list_one(struct moe_server *s, struct moe_err *err)
+/* A pack is a collection of one, named as its file is, without directory and ending. */
+static int collect_one(struct moe_server *s, struct moe_err *err)
 {
     const struct moe_server_options *o = &s->options;
-    struct model *m = &s->models[0];
-    m->name = o->name ? moe_strndup(o->name, strlen(o->name), err) : name_of(o->pack, err);
-    m->path = moe_strndup(o->pack, strlen(o->pack), err);
-    return m->name && m->path ? MOE_OK : MOE_ERR_MEMORY;
+    struct moe_coe_collection *c = moe_alloc(1, sizeof *c, err);
+    s->own = c;
+    if (!c || !(c->models = moe_alloc(1, sizeof *c->models, err)))
+        return MOE_ERR_MEMORY;
+    const char *slash = strrchr(o->pack, '/'), *name = slash ? slash + 1 : o->pack;
+    const char *dot = strrchr(name, '.');
+    int n = dot && dot > name ? (int)(dot - name) : (int)strlen(name);
+    c->n_models = 1;
+    c->models[0].probability = 1;
+    if (o->name)
+        snprintf(c->models[0].name, sizeof c->models[0].name, "%s", o->name);
+    else
+        snprintf(c->models[0].name, sizeof c->models[0].name, "%.*s", n, name);
+    return MOE_OK;
 }
 
-static int list_collection(struct moe_server *s, struct moe_err *err)
+static char *path_of(const struct moe_server *s, const char *pack, struct moe_err *err)
 {
-    const struct moe_coe_collection *c = s->options.collection;
+    if (s->own)
+        pack = s->options.pack;
+    else if (s->options.directory && pack[0] != '/')
+        return moe_path_join(s->options.directory, pack, err);
+    return moe_strndup(pack, strlen(pack), err);
+}
+
+int models_list(struct moe_server *s, struct moe_err *err)
+{
+    int status = s->options.collection ? MOE_OK : collect_one(s, err);
+    if (status != MOE_OK)
+        return status;
+    const struct moe_coe_collection *c = s->own ? s->own : s->options.collection;
+    s->collection = c;
+    s->models = moe_alloc(c->n_models, sizeof *s->models, err);
+    if (!s->models)
+        return MOE_ERR_MEMORY;
+    s->n_models = c->n_models;
     for (uint32_t i = 0; i < c->n_models; i++) {
         struct model *m = &s->models[i];
-        const char *pack = c->models[i].pack;
         m->name = moe_strndup(c->models[i].name, strlen(c->models[i].name), err);
-        m->path = s->options.directory && pack[0] != '/'
-                      ? moe_path_join(s->options.directory, pack, err)
-                      : moe_strndup(pack, strlen(pack), err);
+        m->path = path_of(s, c->models[i].pack, err);
         if (!m->name || !m->path)
             return MOE_ERR_MEMORY;
     }
@@ -43,60 +62,70 @@ static int list_collection(struct moe_server *s, struct moe_err *err)
     return MOE_OK;
 }
 
-int models_list(struct moe_server *s, struct moe_err *err)
-{
-    const struct moe_coe_collection *c = s->options.collection;
-    s->n_models = c ? c->n_models : 1;
-    s->models = moe_alloc(s->n_models, sizeof *s->models, err);
-    if (!s->models)
-        return MOE_ERR_MEMORY;
-    return c ? list_collection(s, err) : list_one(s, err);
-}
-
 void models_free(struct moe_server *s)
 {
     for (uint32_t i = 0; s->models && i < s->n_models; i++) {
         free(s->models[i].name);
         free(s->models[i].path);
+        free(s->models[i].broken);
     }
     free(s->models);
+    free(s->needs);
+    moe_coe_collection_free(s->own);
 }
 
 /* ---- Loading ---- */
 
-/* What a batch takes beside its session. */
+/* What a batch takes beside its session, of an engine that has all memory. */
 static uint64_t beside(const void *ctx, const struct moe_model *model, uint32_t batch)
 {
     const struct moe_server *s = ctx;
     struct moe_session_options session = s->options.engine.session;
     session.n_sequences = s->options.sequences;
     session.batch = batch;
-    return s->options.beside_bytes + moe_batch_bytes(&model->config, &session);
+    return s->options.beside_bytes + s->request_bytes_max +
+           moe_batch_bytes(&model->config, &session);
+}
+
+static struct moe_engine_options options_of(const struct executor *x, const struct model *m)
+{
+    struct moe_server *s = x->server;
+    struct moe_engine_options o = s->options.engine;
+    o.device = x->options.device;
+    if (s->whole) {
+        o.session.n_sequences = s->options.sequences;
+        o.beside = beside;
+        o.beside_ctx = s;
+        return o;
+    }
+    o.shares = true;
+    o.memory_bytes = memory_of_model(x, m);
+    o.program_bytes = m->directory;
+    return o;
 }
 
 int model_load(struct executor *x, uint32_t model, const struct moe_progress *progress,
                struct moe_err *err)
 {
     struct moe_server *s = x->server;
+    const struct model *m = &s->models[model];
     struct loaded *l = &x->loaded[model];
-    struct moe_engine_options o = s->options.engine;
-    o.device = x->options.device;
-    o.session.n_sequences = s->options.sequences;
-    o.beside = beside;
-    o.beside_ctx = s;
-    int status = moe_engine_open(&l->engine, s->models[model].path, &o, progress, err);
+    if (m->broken)
+        return moe_fail(err, m->broken_status, "%s", m->broken);
+    struct moe_engine_options o = options_of(x, m);
+    int status = moe_engine_open(&l->engine, m->path, &o, progress, err);
     if (status != MOE_OK)
         return status;
     const char *jinja = l->engine->model->chat_template;
     l->format = s->options.format ? s->options.format : jinja[0] ? moe_chat_recognise(jinja) : NULL;
-    x->counts.loads++;
-    s->memory_bytes = l->engine->budget.total;
-    s->floor_bytes = l->engine->budget.floor;
     return MOE_OK;
 }
 
 void model_unload(struct executor *x, uint32_t model)
 {
-    moe_engine_close(x->loaded[model].engine);
-    x->loaded[model].engine = NULL;
+    struct loaded *l = &x->loaded[model];
+    moe_engine_close(l->engine);
+    free(l->why);
+    l->engine = NULL;
+    l->why = NULL;
 }

@@ -7,14 +7,16 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/par.h"
+#include "serve/dispatching.h"
 #include "serve/executor.h"
 #include "serve/job.h"
+#include "serve/memory.h"
 #include "serve/models.h"
 
 /* Requests without a model's name, where rules lead to models. */
 #define BY_RULES "auto"
 
-enum { PATIENCE_SECONDS = 10 };
+enum { PATIENCE_SECONDS = 10, LEAST_QUEUE_BYTES = 1 << 20 };
 
 /* ---- Opening ---- */
 
@@ -25,10 +27,10 @@ static struct moe_server_options complete(const struct moe_server_options *given
         o.sequences = MOE_SERVER_SEQUENCES;
     if (o.max_queue == 0)
         o.max_queue = MOE_SERVER_MAX_QUEUE;
-    if (o.n_executors == 0)
-        o.n_executors = 1;
     if (!(o.patience > 0))
         o.patience = PATIENCE_SECONDS;
+    if (!o.schedule)
+        o.schedule = moe_coe_schedule_find("coserve");
     return o;
 }
 
@@ -44,80 +46,100 @@ static int open_slots(struct moe_server *s, struct moe_err *err)
     return MOE_OK;
 }
 
+/* The executors of a plan, or those that were named, or one. */
+static uint32_t name_executors(const struct moe_server_options *o,
+                               struct moe_server_executor to[MOE_SERVER_MAX_EXECUTORS])
+{
+    const struct moe_coe_plan *p = o->plan;
+    uint32_t n = 0;
+    for (uint32_t i = 0; p && i < p->n_executors; i++)
+        for (uint32_t k = 0; k < p->executors[i].number && n < MOE_SERVER_MAX_EXECUTORS; k++)
+            to[n++].device.cuda = strcmp(p->executors[i].device, "cuda") == 0;
+    for (uint32_t i = 0; !p && i < o->n_executors && n < MOE_SERVER_MAX_EXECUTORS; i++)
+        to[n++] = o->executors[i];
+    if (n == 0)
+        to[n++].device = o->engine.device;
+    return n;
+}
+
 static int open_executors(struct moe_server *s, struct moe_err *err)
 {
-    const struct moe_server_options *o = &s->options;
-    s->executors = moe_alloc(o->n_executors, sizeof *s->executors, err);
+    struct moe_server_executor named[MOE_SERVER_MAX_EXECUTORS];
+    memset(named, 0, sizeof named);
+    uint32_t n = name_executors(&s->options, named);
+    int each = moe_par_threads() / (int)n;
+    s->executors = moe_alloc(n, sizeof *s->executors, err);
     if (!s->executors)
         return MOE_ERR_MEMORY;
-    s->n_executors = o->n_executors;
-    for (uint32_t i = 0; i < s->n_executors; i++) {
-        struct executor *x = &s->executors[i];
-        *x = (struct executor){.server = s, .index = i, .model = MOE_COE_NONE};
-        pthread_cond_init(&x->wake, NULL);
-        if (o->executors)
-            x->options = o->executors[i];
-        else
-            x->options.device = o->engine.device;
+    for (uint32_t i = 0; i < n; i++) {
+        struct executor *x = &s->executors[s->n_executors++];
+        *x = (struct executor){.server = s,
+                               .index = i,
+                               .options = named[i],
+                               .model = MOE_COE_NONE,
+                               .to_load = MOE_COE_NONE};
         if (x->options.n_threads == 0)
-            x->options.n_threads = moe_par_threads() / (int)s->n_executors;
-        if (x->options.n_threads < 1)
-            x->options.n_threads = 1;
+            x->options.n_threads = each > 0 ? each : 1;
+        pthread_cond_init(&x->wake, NULL);
+        pthread_cond_init(&x->load, NULL);
+        pthread_cond_init(&x->is_loaded, NULL);
         x->counts.device = x->options.device.cuda ? "cuda" : "cpu";
         x->loaded = moe_alloc(s->n_models, sizeof *x->loaded, err);
         if (!x->loaded)
             return MOE_ERR_MEMORY;
+        if (x->options.device.cuda && (n > 1 || s->n_models > 1))
+            return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                            "a GPU serves one model and is the only executor: several of either "
+                            "are for the CPU");
     }
+    s->whole = s->executors[0].options.device.cuda;
     return MOE_OK;
 }
 
-static int open_dispatch(struct moe_server *s, struct moe_err *err)
+/* Of an engine that has all memory nothing is known before it is opened. */
+static int skip_survey(struct moe_server *s, struct moe_err *err)
 {
-    struct moe_coe_executor_options executors[MOE_SERVER_MAX_EXECUTORS] = {0};
-    s->experts = moe_alloc(s->n_models, sizeof *s->experts, err);
-    if (!s->experts)
-        return MOE_ERR_MEMORY;
-    for (uint32_t i = 0; i < s->n_models; i++)
-        s->experts[i] = (struct moe_coe_expert){.bytes = 1};
-    s->all = (struct moe_coe_experts){.n = s->n_models, .n_kinds = 1, .experts = s->experts};
-    s->cost = (struct moe_coe_cost){
-        .per_request = 1, .per_batch = 1, .load = 1, .max_batch = s->options.sequences};
-    for (uint32_t i = 0; i < s->n_executors; i++)
-        executors[i] =
-            (struct moe_coe_executor_options){.costs = &s->cost, .expert_bytes = s->n_models};
-    const struct moe_coe_options o = {
-        .all = &s->all,
-        .n_executors = s->n_executors,
-        .executors = executors,
-        .arrange = s->options.schedule != MOE_SCHEDULE_FCFS,
-        .assign = s->options.schedule == MOE_SCHEDULE_COSERVE ? MOE_COE_ASSIGN_LEAST
-                                                              : MOE_COE_ASSIGN_ROUND_ROBIN,
-        .evict = s->options.evict,
-    };
-    return moe_coe_dispatch_open(&s->dispatch, &o, err);
+    s->needs = moe_alloc(s->n_kinds = 1, sizeof *s->needs, err);
+    return s->needs ? MOE_OK : MOE_ERR_MEMORY;
 }
 
 static void load_first(void *ctx, uint32_t executor, uint32_t model)
 {
-    (void)ctx, (void)executor, (void)model;
+    struct moe_server *s = ctx;
+    executor_load(&s->executors[executor], model);
+}
+
+/* Pools are filled before the first request comes. A pack that is alone has to be there. */
+static int load_models(struct moe_server *s, struct moe_err *err)
+{
+    int status = moe_coe_place(s->dispatch, load_first, s, err);
+    for (uint32_t i = 0; i < s->n_executors && s->own && status == MOE_OK; i++) {
+        const struct loaded *l = &s->executors[i].loaded[0];
+        if (l->state == MODEL_FAILED)
+            status = moe_fail(err, l->status, "%s", l->why ? l->why : "out of memory");
+        if (status == MOE_OK && s->whole && l->engine) {
+            s->memory_bytes = l->engine->budget.total;
+            s->floor_bytes = l->engine->budget.floor;
+        }
+    }
+    return status;
 }
 
 static int open_all(struct moe_server *s, const struct moe_progress *progress, struct moe_err *err)
 {
-    if (s->options.collection || s->options.n_executors > 1)
-        return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "several models, or executors, are not served yet");
     int status = models_list(s, err);
     if (status == MOE_OK)
         status = open_slots(s, err);
     if (status == MOE_OK)
         status = open_executors(s, err);
     if (status == MOE_OK)
-        status = open_dispatch(s, err);
+        status = s->whole ? skip_survey(s, err) : memory_survey(s, progress, err);
+    if (status == MOE_OK && !s->whole)
+        status = memory_divide(s, err);
     if (status == MOE_OK)
-        status = model_load(&s->executors[0], 0, progress, err);
+        status = dispatching_open(s, err);
     if (status == MOE_OK)
-        status = moe_coe_place(s->dispatch, load_first, s, err);
+        status = load_models(s, err);
     for (uint32_t i = 0; i < s->n_executors && status == MOE_OK; i++)
         status = executor_start(&s->executors[i], err);
     return status;
@@ -131,6 +153,7 @@ int moe_server_open(struct moe_server **out, const struct moe_server_options *op
     if (!s)
         return MOE_ERR_MEMORY;
     s->options = complete(options);
+    s->request_bytes_max = LEAST_QUEUE_BYTES;
     pthread_mutex_init(&s->mutex, NULL);
     pthread_cond_init(&s->idle, NULL);
     int status = open_all(s, progress, err);
@@ -147,10 +170,10 @@ int moe_server_open(struct moe_server **out, const struct moe_server_options *op
 
 const char *moe_server_model(const struct moe_server *s, uint32_t i)
 {
-    const struct moe_coe_collection *c = s->options.collection;
+    const struct moe_coe_collection *c = s->collection;
     if (i < s->n_models)
         return s->models[i].name;
-    return i == s->n_models && c && (c->n_routes || c->n_scores) ? BY_RULES : NULL;
+    return i == s->n_models && (c->n_routes || c->n_scores) ? BY_RULES : NULL;
 }
 
 static const char *field(void *ctx, const char *name)
@@ -169,7 +192,7 @@ static int choose_model(const struct moe_server *s, struct moe_request *r, uint3
         return MOE_OK;
     if (r->model && strcmp(r->model, BY_RULES) != 0)
         return moe_fail(err, MOE_ERR_USAGE, "the model '%s' is not served here", r->model);
-    *model = s->n_models == 1 ? 0 : moe_coe_route(s->options.collection, field, r);
+    *model = s->own ? 0 : moe_coe_route(s->collection, field, r);
     if (*model == MOE_COE_NONE)
         return moe_fail(err, MOE_ERR_USAGE,
                         "no rule of the collection takes the request: name a 'model'");
@@ -259,6 +282,8 @@ void moe_server_count(struct moe_server *s, struct moe_server_counts *out)
         const struct executor *x = &s->executors[i];
         out->executors[i] = x->counts;
         out->executors[i].waiting = moe_coe_waiting(s->dispatch, i);
+        out->executors[i].batch_bytes = x->batch_bytes;
+        out->preempted += x->batch ? moe_batch_state(x->batch)->n_preempted : 0;
         out->waiting += out->executors[i].waiting;
         out->running += x->counts.running;
         out->schedule_seconds += x->counts.schedule_seconds;
@@ -279,8 +304,10 @@ static void stop_executors(struct moe_server *s)
     for (uint32_t i = 0; s->slots && i < s->n_slots; i++)
         if (s->slots[i])
             cancel(s, s->slots[i]);
-    for (uint32_t i = 0; i < s->n_executors; i++)
+    for (uint32_t i = 0; i < s->n_executors; i++) {
         pthread_cond_signal(&s->executors[i].wake);
+        pthread_cond_signal(&s->executors[i].load);
+    }
     pthread_mutex_unlock(&s->mutex);
     for (uint32_t i = 0; i < s->n_executors; i++)
         executor_join(&s->executors[i]);
@@ -297,11 +324,12 @@ void moe_server_close(struct moe_server *s)
             model_unload(x, m);
         free(x->loaded);
         pthread_cond_destroy(&x->wake);
+        pthread_cond_destroy(&x->load);
+        pthread_cond_destroy(&x->is_loaded);
     }
     free(s->executors);
-    moe_coe_dispatch_close(s->dispatch);
+    dispatching_close(s);
     models_free(s);
-    free(s->experts);
     free(s->slots);
     free(s->free_slots);
     pthread_cond_destroy(&s->idle);

@@ -14,8 +14,11 @@
 
 #include "base/err.h"
 #include "base/progress.h"
+#include "coe/coe_plan.h"
 #include "coe/collection.h"
+#include "coe/costs.h"
 #include "coe/pool.h"
+#include "coe/schedule.h"
 #include "engine/answer.h"
 #include "engine/engine.h"
 #include "serve/request.h"
@@ -25,13 +28,6 @@ enum {
     MOE_SERVER_MAX_EXECUTORS = 64,
     MOE_SERVER_SEQUENCES = 8,
     MOE_SERVER_MAX_QUEUE = 1024,
-};
-
-/* Who computes a request, and in which order. */
-enum moe_schedule {
-    MOE_SCHEDULE_FCFS,        /* one executor after the other, in the order of coming */
-    MOE_SCHEDULE_ROUND_ROBIN, /* ... but requests go behind those for the same model */
-    MOE_SCHEDULE_COSERVE,     /* ... and to the executor that ends soonest */
 };
 
 struct moe_server_executor {
@@ -53,11 +49,13 @@ struct moe_server_options {
 
     const struct moe_server_executor *executors; /* [n_executors]; 0: one on engine.device */
     uint32_t n_executors;
-    enum moe_schedule schedule;
+    const struct moe_coe_schedule *schedule; /* NULL: "coserve" */
     enum moe_coe_evict evict;
-    uint32_t sequences;    /* side by side, of each executor; 0: MOE_SERVER_SEQUENCES */
-    uint32_t max_queue;    /* requests that have not ended; 0: MOE_SERVER_MAX_QUEUE */
-    double expert_share;   /* of an executor's memory, for models; 0: 75% */
+    const struct moe_coe_costs *costs; /* of the collection's models here; NULL: as they show */
+    const struct moe_coe_plan *plan;   /* says executors and their memory; NULL: the options do */
+    uint32_t sequences;                /* side by side, of each executor; 0: MOE_SERVER_SEQUENCES */
+    uint32_t max_queue;                /* requests that have not ended; 0: MOE_SERVER_MAX_QUEUE */
+    double expert_share;               /* of an executor's memory, for models; 0: 75% */
     double patience;       /* seconds after which who waits for another model goes first; 0: 10 */
     bool no_prefetch;      /* the next model is not loaded while one computes */
     uint64_t beside_bytes; /* of the process's memory for the caller's own use */

@@ -11,8 +11,10 @@
 #include <pthread.h>
 
 #include "base/buf.h"
+#include "coe/costs.h"
 #include "coe/dispatch.h"
 #include "engine/batch.h"
+#include "engine/engine_share.h"
 #include "serve/server.h"
 
 struct asked;
@@ -43,7 +45,8 @@ struct job {
 /* A request until its last choice has ended. */
 struct asked {
     uint64_t id;
-    uint32_t slot; /* in the server's list */
+    uint32_t slot;  /* in the server's list */
+    uint64_t bytes; /* that it takes */
     struct moe_request *request;
     struct moe_server_events events;
     double came;
@@ -55,12 +58,25 @@ struct asked {
 struct model {
     char *name, *path;
     bool goes_on; /* results may go to another one */
+    char *broken; /* why it cannot be opened, as was found at the start; NULL: it can */
+    int broken_status;
+    uint32_t kind;       /* of the server's needs: models of one architecture share them */
+    uint64_t all, least; /* of memory, with all its experts there; that works (engine_share.h) */
+    uint64_t directory;  /* of these */
+    uint64_t file_bytes;
 };
 
-/* A model in an executor's memory. */
+enum loaded_state { MODEL_ABSENT, MODEL_LOADING, MODEL_READY, MODEL_FAILED };
+
+/* A model in an executor's memory. Its state is guarded by the mutex, the rest belongs to whoever
+ * loads it while it is LOADING, and to the executor when it is READY. */
 struct loaded {
-    struct moe_engine *engine; /* NULL: it is not there */
+    enum loaded_state state;
+    bool leaves;               /* it has to go before another one is loaded */
+    struct moe_engine *engine; /* READY */
     const struct moe_chat_format *format;
+    int status; /* FAILED: why */
+    char *why;
 };
 
 struct executor {
@@ -70,10 +86,16 @@ struct executor {
     pthread_t thread;
     bool started;
     pthread_cond_t wake;
-    struct loaded *loaded; /* [n_models] */
-    uint32_t model;        /* whose batch is open; MOE_COE_NONE: none */
+    uint64_t expert_bytes, batch_bytes; /* of memory: for models, for what computes with one */
+    struct loaded *loaded;              /* [n_models] */
+    pthread_t loader;                   /* loads the next model while one computes */
+    bool has_loader;
+    pthread_cond_t load, is_loaded;
+    uint32_t to_load; /* by the loader; MOE_COE_NONE: it is idle */
+    uint32_t model;   /* whose batch is open; MOE_COE_NONE: none */
     struct moe_batch *batch;
-    uint32_t n_running;    /* jobs of the batch */
+    uint32_t room;         /* jobs that the batch takes side by side */
+    uint32_t n_running;    /* ... that it has */
     struct job *cancelled; /* waiting or running ones that are to end */
     struct moe_server_executor_counts counts;
     struct moe_stats seen;     /* of its session, that the server's figures have */
@@ -82,12 +104,17 @@ struct executor {
 
 struct moe_server {
     struct moe_server_options options; /* complete */
-    uint32_t n_models, n_executors;
+    struct moe_coe_collection *own;    /* of one pack; NULL: the caller's */
+    const struct moe_coe_collection *collection;
+    uint32_t n_models, n_executors, n_kinds;
     struct model *models;
+    struct moe_engine_needs *needs; /* [n_kinds] */
     struct executor *executors;
-    struct moe_coe_expert *experts; /* [n_models], as dispatch sees them */
-    struct moe_coe_experts all;
-    struct moe_coe_cost cost;
+    bool whole; /* one model's engine has all memory, on a GPU: it is opened with its session */
+    struct moe_coe_experts *all;                        /* as dispatch sees the models */
+    struct moe_coe_cost *costs[MOE_COE_MAX_PROCESSORS]; /* [kinds of `all`] each: cpu, cuda */
+    uint32_t processors[MOE_COE_MAX_PROCESSORS];        /* ... and their numbers for dispatch */
+    uint64_t request_bytes, request_bytes_max;          /* that requests take; and may */
     pthread_mutex_t mutex;
     pthread_cond_t idle;
     struct moe_coe_dispatch *dispatch;

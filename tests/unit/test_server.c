@@ -12,9 +12,10 @@
 #include "engine/prompt.h"
 #include "serve/server.h"
 
-enum { N = 12, CONTEXT = 256, SEED = 5 };
+enum { N = 12, CONTEXT = 256, SEED = 5, N_MODELS = 4 };
 
-static char pack[128];
+static const int bits[N_MODELS] = {4, 8, 3, 2}; /* the same weights, and different answers */
+static char packs[N_MODELS][128];
 
 /* ---- Asking ---- */
 
@@ -119,9 +120,8 @@ static void ask_alone(const char *path, const struct asked asked[N], struct moe_
 static struct moe_server *open_server(uint32_t sequences, uint32_t max_queue)
 {
     const struct moe_server_options o = {
-        .pack = pack,
+        .pack = packs[0],
         .engine = {.session = {.context = CONTEXT}},
-        .schedule = MOE_SCHEDULE_COSERVE,
         .sequences = sequences,
         .max_queue = max_queue,
     };
@@ -138,7 +138,7 @@ static void answers_are_those_of_the_model_alone(void **state)
     struct moe_server_counts counts;
     (void)state;
     write_requests(asked, "");
-    ask_alone(pack, asked, want);
+    ask_alone(packs[0], asked, want);
     for (uint32_t sequences = 1; sequences <= 4; sequences += 3) {
         struct moe_server *s = open_server(sequences, 0);
         for (int i = 0; i < N; i++)
@@ -219,20 +219,172 @@ static void what_cannot_be_served_is_refused(void **state)
         moe_buf_release(&asked[i].text);
 }
 
+/* ---- Collections ---- */
+
+/* Requests say which model they begin with; results of the first go on, some to the second, some to
+ * the third. */
+static struct moe_coe_collection *make_collection(void)
+{
+    struct moe_coe_collection *c;
+    struct moe_buf text = {0};
+    struct moe_err err;
+    moe_buf_text(&text, "format: moe-coe\nversion: 1\nexperts:\n");
+    for (int i = 0; i < N_MODELS; i++)
+        moe_buf_printf(&text, "  - {name: m%d, pack: %s, probability: 0.%d}\n", i, packs[i], 5 - i);
+    moe_buf_text(&text, "routes:\n");
+    for (int i = 0; i < 2; i++)
+        moe_buf_printf(&text, "  - {field: kind, equals: k%d, expert: m%d}\n", i, i);
+    moe_buf_text(&text, "  - {expert: m3}\nfollows:\n"
+                        "  - {after: m0, matches: '[aeiou] [a-m]', expert: m1}\n"
+                        "  - {after: m0, matches: '[a-z]', expert: m2}\n");
+    assert_false(text.failed);
+    assert_ok(moe_coe_collection_parse(&c, "test", text.data, text.size, &err), &err);
+    moe_buf_release(&text);
+    return c;
+}
+
+enum { N_ROUTED = 24 };
+
+struct expected {
+    struct moe_buf text;
+    uint32_t model;
+};
+
+/* What the collection's rules give when each model answers alone. */
+static void follow_alone(const struct moe_coe_collection *c, const struct asked *asked,
+                         struct expected *want)
+{
+    struct moe_engine *engines[N_MODELS];
+    struct moe_err err;
+    for (int i = 0; i < N_MODELS; i++) {
+        const struct moe_engine_options o = {.session = {.context = CONTEXT}};
+        assert_ok(moe_engine_open(&engines[i], packs[i], &o, NULL, &err), &err);
+    }
+    for (int i = 0; i < N_ROUTED; i++) {
+        struct moe_request *r = request_of(&asked[i]);
+        uint32_t at = i % 3 == 2 ? 3 : (uint32_t)(i % 3);
+        for (uint32_t next = at; next != MOE_COE_NONE;
+             next =
+                 moe_coe_next_expert(c, at, (const char *)want[i].text.data, want[i].text.size)) {
+            at = next;
+            moe_buf_clear(&want[i].text);
+            answer_alone(engines[at], r, &want[i].text);
+        }
+        want[i].model = at;
+        moe_request_free(r);
+    }
+    for (int i = 0; i < N_MODELS; i++)
+        moe_engine_close(engines[i]);
+}
+
+static void write_routed(struct asked *asked)
+{
+    uint64_t random = SEED;
+    for (int i = 0; i < N_ROUTED; i++)
+        snprintf(
+            asked[i].json, sizeof asked[i].json,
+            "{\"prompt\": \"A dog %d\", \"max_tokens\": %d, \"seed\": %d, \"temperature\": 0.8, "
+            "\"metadata\": {\"kind\": \"k%d\"}}",
+            i, 1 + (int)(test_random(&random) % 24), i, i % 3);
+}
+
+/* The least memory that works for these options. */
+static uint64_t floor_of(struct moe_server_options o)
+{
+    struct moe_server_counts counts;
+    struct moe_server *s;
+    struct moe_err err;
+    o.engine.memory_bytes = 0;
+    assert_ok(moe_server_open(&s, &o, NULL, &err), &err);
+    moe_server_count(s, &counts);
+    moe_server_close(s);
+    return counts.floor_bytes;
+}
+
+static void check_routed(const struct moe_server_options *o, const struct expected *want)
+{
+    static struct asked asked[N_ROUTED];
+    struct moe_server_counts counts;
+    struct moe_server *s;
+    struct moe_err err;
+    write_routed(asked);
+    assert_ok(moe_server_open(&s, o, NULL, &err), &err);
+    for (int i = 0; i < N_ROUTED; i++)
+        submit(s, &asked[i]);
+    moe_server_drain(s);
+    moe_server_count(s, &counts);
+    assert_int_equal(counts.ended, N_ROUTED);
+    assert_int_equal(counts.failed, 0);
+    assert_true(counts.follow_ons > 0);
+    moe_server_close(s);
+    for (int i = 0; i < N_ROUTED; i++) {
+        assert_int_equal(asked[i].n_ended, 1);
+        if (asked[i].text.size != want[i].text.size ||
+            (want[i].text.size &&
+             memcmp(asked[i].text.data, want[i].text.data, want[i].text.size) != 0))
+            fail_msg("%s, %s: request %d (m%u): '%.*s' instead of '%.*s'", o->schedule->name,
+                     moe_coe_evict_at(o->evict), i, want[i].model, (int)asked[i].text.size,
+                     (const char *)asked[i].text.data, (int)want[i].text.size,
+                     (const char *)want[i].text.data);
+        moe_buf_release(&asked[i].text);
+    }
+}
+
+static void collections_answer_as_each_model_alone(void **state)
+{
+    static struct asked asked[N_ROUTED];
+    struct moe_coe_collection *c = make_collection();
+    struct expected want[N_ROUTED];
+    static const struct moe_server_executor two[2];
+    const struct moe_coe_schedule *schedule;
+    uint32_t n_at[N_MODELS] = {0};
+    (void)state;
+    memset(want, 0, sizeof want);
+    write_routed(asked);
+    follow_alone(c, asked, want);
+    for (int i = 0; i < N_ROUTED; i++)
+        n_at[want[i].model]++;
+    assert_true(n_at[1] > 8 && n_at[2] > 0 && n_at[3] == 8); /* some go on */
+    for (uint32_t n = 1; n <= 2; n++) {
+        struct moe_server_options o = {
+            .collection = c,
+            .engine = {.session = {.context = CONTEXT}, .program_bytes = 64 << 20},
+            .executors = two,
+            .n_executors = n,
+            .sequences = 4,
+        };
+        o.schedule = moe_coe_schedule_find("fcfs");
+        uint64_t least = floor_of(o);
+        for (uint32_t i = 0; (schedule = moe_coe_schedule_at(i)) != NULL; i++)
+            for (uint32_t evict = 0; moe_coe_evict_at(evict); evict++) {
+                o.schedule = schedule;
+                o.evict = (enum moe_coe_evict)evict;
+                /* Nothing, some models, or all have room. */
+                o.engine.memory_bytes = evict == 0 ? least : evict == 1 ? least + n * (3 << 20) : 0;
+                check_routed(&o, want);
+            }
+    }
+    for (int i = 0; i < N_ROUTED; i++)
+        moe_buf_release(&want[i].text);
+    moe_coe_collection_free(c);
+}
+
 static int open_all(void **state)
 {
     struct moe_err err;
     (void)state;
     assert_ok(moe_kern_select(moe_cpu_detect(), &err), &err);
     moe_par_set_threads(2);
-    fixture_pack(pack, 4);
+    for (int i = 0; i < N_MODELS; i++)
+        fixture_pack(packs[i], bits[i]);
     return 0;
 }
 
 static int close_all(void **state)
 {
     (void)state;
-    unlink(pack);
+    for (int i = 0; i < N_MODELS; i++)
+        unlink(packs[i]);
     return 0;
 }
 
@@ -242,6 +394,7 @@ int main(void)
         cmocka_unit_test(answers_are_those_of_the_model_alone),
         cmocka_unit_test(some_are_cancelled_and_closing_ends_the_rest),
         cmocka_unit_test(what_cannot_be_served_is_refused),
+        cmocka_unit_test(collections_answer_as_each_model_alone),
     };
     return cmocka_run_group_tests_name("server", tests, open_all, close_all);
 }
