@@ -8,22 +8,25 @@
 
 int moe_shards_set(struct moe_shards *s, uint32_t shard, uint32_t n, struct moe_err *err)
 {
-    *s = (struct moe_shards){.n = n, .n_held = 1, .held = moe_alloc(1, sizeof *s->held, err)};
-    if (!s->held)
+    uint32_t *held = moe_alloc(1, sizeof *held, err);
+    *s = (struct moe_shards){0};
+    if (!held)
         return MOE_ERR_MEMORY;
-    s->held[0] = shard;
+    *held = shard;
+    *s = (struct moe_shards){.n = n, .n_held = 1, .held = held};
     return MOE_OK;
 }
 
 int moe_shards_copy(struct moe_shards *to, const struct moe_shards *from, struct moe_err *err)
 {
-    *to = (struct moe_shards){.n = from->n, .n_held = from->n_held};
+    *to = (struct moe_shards){0};
     if (from->n == 0)
         return MOE_OK;
-    to->held = moe_alloc(from->n_held, sizeof *to->held, err);
-    if (!to->held)
+    uint32_t *held = moe_alloc(from->n_held, sizeof *held, err);
+    if (!held)
         return MOE_ERR_MEMORY;
-    memcpy(to->held, from->held, from->n_held * sizeof *to->held);
+    memcpy(held, from->held, from->n_held * sizeof *held);
+    *to = (struct moe_shards){.n = from->n, .n_held = from->n_held, .held = held};
     return MOE_OK;
 }
 

@@ -26,7 +26,7 @@ static inline bool moe_shards_whole(const struct moe_shards *s)
     return s->n > 0 && s->n_held == s->n;
 }
 
-/* One shard of n, or (0 of 1) the whole. *s is not released first. */
+/* One shard of n, or (0 of 1) the whole. *s is not released first; where it fails it is empty. */
 int moe_shards_set(struct moe_shards *s, uint32_t shard, uint32_t n, struct moe_err *err);
 int moe_shards_copy(struct moe_shards *to, const struct moe_shards *from, struct moe_err *err);
 void moe_shards_release(struct moe_shards *s);
