@@ -276,7 +276,8 @@ clean:
 # tests/fuzz/fuzz_X.c is a libFuzzer target, tests/fuzz/corpus/X its inputs. `make fuzz` runs them
 # under clang's sanitizers, each for FUZZ_SECONDS or FUZZ_INPUTS, whichever ends first, and keeps new
 # inputs and findings in $(BUILD)/fuzz. $(BUILD)/fuzz-replay
-# has the same targets under $(CC): they read the corpus once and belong to the tests.
+# has the same targets under $(CC): they read the corpus once and belong to the tests. The toolkit's
+# allocations pass through tests/fuzz/fail.c.
 
 FUZZ_CC ?= clang
 FUZZ_SRC := $(sort $(wildcard tests/fuzz/fuzz_*.c))
@@ -290,6 +291,7 @@ FUZZ_FLAGS := -std=c11 -O1 -gline-tables-only -Ilib -Ikernels -DMOE_VERSION='"$(
 FUZZ_FLOORS := base quant cache fmt model text record convert sched plan show
 FUZZ_LIB_OBJ := $(patsubst %.c,$(FUZZ_DIR)/%.o,$(sort $(wildcard $(FUZZ_FLOORS:%=lib/%/*.c))))
 FUZZ_LIB := $(FUZZ_DIR)/libmoe.a
+FUZZ_WRAP := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=json_loadb
 REPLAYS := $(FUZZ_NAMES:%=$(BUILD)/fuzz-replay/fuzz_%)
 
 .PHONY: fuzz fuzz-build fuzz-replay $(FUZZ_NAMES:%=fuzz-%)
@@ -305,8 +307,8 @@ $(FUZZ_DIR)/%.o: %.c $(FUZZ_DIR)/.flags
 	$(call compile,FUZZCC,$(FUZZ_CC) $(FUZZ_FLAGS))
 $(FUZZ_LIB): $(FUZZ_LIB_OBJ)
 	$(archive)
-$(FUZZ_NAMES:%=$(FUZZ_DIR)/fuzz_%): $(FUZZ_DIR)/%: $(FUZZ_DIR)/tests/fuzz/%.o $(FUZZ_LIB)
-	$(call link,$(FUZZ_CC) -fsanitize=fuzzer $(FUZZ_SANITIZE),$(filter-out $(CUDA_LIBS),$(filter -l%,$(LIBS))))
+$(FUZZ_NAMES:%=$(FUZZ_DIR)/fuzz_%): $(FUZZ_DIR)/%: $(FUZZ_DIR)/tests/fuzz/%.o $(FUZZ_DIR)/tests/fuzz/fail.o $(FUZZ_LIB)
+	$(call link,$(FUZZ_CC) -fsanitize=fuzzer $(FUZZ_SANITIZE) $(FUZZ_WRAP),$(filter-out $(CUDA_LIBS),$(filter -l%,$(LIBS))))
 
 # Which lines of each reader the inputs run: those of the corpus, and of FUZZ_CORPUS (directories
 # with one for each target), which begins as what `make fuzz` has kept.
@@ -323,13 +325,13 @@ $(COVERAGE_DIR)/%.o: %.c $(COVERAGE_DIR)/.flags
 	$(call compile,COVCC,$(FUZZ_CC) $(COVERAGE_FLAGS))
 $(COVERAGE_LIB): $(FUZZ_LIB_OBJ:$(FUZZ_DIR)/%=$(COVERAGE_DIR)/%)
 	$(archive)
-$(FUZZ_NAMES:%=$(COVERAGE_DIR)/fuzz_%): $(COVERAGE_DIR)/%: $(COVERAGE_DIR)/tests/fuzz/%.o $(COVERAGE_DIR)/tests/fuzz/replay.o $(COVERAGE_LIB)
-	$(call link,$(FUZZ_CC) $(COVERAGE_FLAGS),$(filter-out $(CUDA_LIBS),$(filter -l%,$(LIBS))))
+$(FUZZ_NAMES:%=$(COVERAGE_DIR)/fuzz_%): $(COVERAGE_DIR)/%: $(COVERAGE_DIR)/tests/fuzz/%.o $(COVERAGE_DIR)/tests/fuzz/replay.o $(COVERAGE_DIR)/tests/fuzz/fail.o $(COVERAGE_LIB)
+	$(call link,$(FUZZ_CC) $(COVERAGE_FLAGS) $(FUZZ_WRAP),$(filter-out $(CUDA_LIBS),$(filter -l%,$(LIBS))))
 
 fuzz-replay: $(REPLAYS)
 	$(Q)set -e; for x in $(FUZZ_NAMES); do $(BUILD)/fuzz-replay/fuzz_$$x tests/fuzz/corpus/$$x; done
-$(REPLAYS): $(BUILD)/fuzz-replay/%: $(BUILD)/tests/fuzz/%.o $(BUILD)/tests/fuzz/replay.o $(LIBMOE)
-	$(call link,$(CC) $(LDFLAGS),$(LIBS))
+$(REPLAYS): $(BUILD)/fuzz-replay/%: $(BUILD)/tests/fuzz/%.o $(BUILD)/tests/fuzz/replay.o $(BUILD)/tests/fuzz/fail.o $(LIBMOE)
+	$(call link,$(CC) $(LDFLAGS) $(FUZZ_WRAP),$(LIBS))
 -include $(FUZZ_LIB_OBJ:.o=.d) $(FUZZ_SRC:%.c=$(BUILD)/%.d) $(FUZZ_SRC:%.c=$(FUZZ_DIR)/%.d) \
          $(BUILD)/tests/fuzz/replay.d
 

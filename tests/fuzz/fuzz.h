@@ -2,6 +2,7 @@
 #ifndef TESTS_FUZZ_H
 #define TESTS_FUZZ_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +14,34 @@
 #include "fmt/json.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
+
+/* ---- Allocations that fail ---- */
+
+/*
+ * Of the allocations that the calls within FUZZ_TRY make one fails, where an input ends with its
+ * number (u16, from 1) and the byte FUZZ_FAILS, which no text has. Replaying fails each in turn,
+ * whatever the input ends with. A call that fails for lack of memory must say so; what is accepted
+ * nevertheless must hold like anything else.
+ */
+enum { FUZZ_FAILS = 0xfe };
+extern uint64_t fuzz_fails,
+    fuzz_fails_always;   /* _always: in place of what inputs say; 0: nothing */
+extern bool fuzz_failed; /* since the input began */
+/* Begins an input; its bytes without those about failing. */
+size_t fuzz_begin(const uint8_t *data, size_t n);
+void fuzz_try_begin(void);
+int fuzz_try_end(int status);
+#define FUZZ_TRY(call) (fuzz_try_begin(), fuzz_try_end(call))
+
+/* Of what must succeed, but where an allocation failed: whether it did. */
+static inline bool fuzz_must(int status)
+{
+    if (status != MOE_OK && !fuzz_failed)
+        abort();
+    return status == MOE_OK;
+}
+
+/* ---- Files and texts ---- */
 
 /* The path of a file with these bytes: one file in memory, rewritten by each call. */
 static inline const char *fuzz_file(const void *data, size_t n)

@@ -89,23 +89,24 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     struct moe_checkpoint *ck;
     struct moe_tokenizer *tok = NULL;
     struct moe_buf jinja = {0};
+    n = fuzz_begin(data, n);
     fuzz_path("", dir);
     put_files(data, n);
-    if (moe_checkpoint_open(&ck, dir, &err) == MOE_OK) {
+    if (FUZZ_TRY(moe_checkpoint_open(&ck, dir, &err)) == MOE_OK) {
         for (uint64_t i = 0; i < moe_checkpoint_n_tensors(ck); i++)
             read_ends(ck, moe_checkpoint_at(ck, i));
         if (moe_checkpoint_gguf(ck) || strcmp(moe_checkpoint_dir(ck), dir) != 0)
             abort();
         moe_checkpoint_close(ck);
     }
-    if (moe_config_read_hf(&config, dir, &err) == MOE_OK &&
+    if (FUZZ_TRY(moe_config_read_hf(&config, dir, &err)) == MOE_OK &&
         moe_config_check(&config, "fuzz", &err) != MOE_OK)
         abort();
-    if (moe_chat_read_template(dir, &jinja, &err) == MOE_OK) {
+    if (FUZZ_TRY(moe_chat_read_template(dir, &jinja, &err)) == MOE_OK) {
         moe_buf_u8(&jinja, 0);
         moe_chat_recognise((const char *)jinja.data);
     }
-    if (moe_tokenizer_read_hf(&tok, dir, &err) == MOE_OK)
+    if (FUZZ_TRY(moe_tokenizer_read_hf(&tok, dir, &err)) == MOE_OK)
         moe_tokenizer_free(tok);
     moe_buf_release(&jinja);
     for (size_t i = 0; i < N_NAMES; i++) {

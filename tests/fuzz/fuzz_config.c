@@ -22,11 +22,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     static struct moe_config config;
     struct moe_err err;
-    if (moe_config_read(&config, "fuzz", data, n, &err) == MOE_OK)
+    n = fuzz_begin(data, n);
+    if (FUZZ_TRY(moe_config_read(&config, "fuzz", data, n, &err)) == MOE_OK)
         check_round_trip(&config);
     struct json_t *json;
     if (moe_json_parse(&json, "fuzz", data, n, MOE_JSON_CONFIG_MEMORY, &err) == MOE_OK &&
-        moe_config_read_hf_json(&config, "fuzz", json, &err) == MOE_OK)
+        FUZZ_TRY(moe_config_read_hf_json(&config, "fuzz", json, &err)) == MOE_OK)
         check_round_trip(&config);
     moe_json_free(json);
     return 0;

@@ -36,7 +36,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     struct moe_err err;
     struct moe_device *d;
-    if (moe_device_read(&d, fuzz_file(data, n), &err) != MOE_OK)
+    n = fuzz_begin(data, n);
+    if (FUZZ_TRY(moe_device_read(&d, fuzz_file(data, n), &err)) != MOE_OK)
         return 0;
     use(d);
     struct moe_buf first = {0}, second = {0}, json = {0}, again_json = {0};

@@ -98,10 +98,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     struct moe_checkpoint *ck;
     struct moe_err err;
     char path[96];
+    n = fuzz_begin(data, n);
     bool parts = n < 4 || memcmp(data, "GGUF", 4) != 0;
     if (parts)
         put_parts(data, n, false, path);
-    int status = moe_checkpoint_open(&ck, parts ? path : fuzz_file(data, n), &err);
+    int status = FUZZ_TRY(moe_checkpoint_open(&ck, parts ? path : fuzz_file(data, n), &err));
     if (parts)
         put_parts(data, n, true, path);
     if (status != MOE_OK)

@@ -11,7 +11,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     struct moe_trace *t;
     const struct moe_trace_token *token;
     fuzz_path("to", to);
-    if (moe_trace_import(fuzz_file(data, n), to, &err) != MOE_OK)
+    n = fuzz_begin(data, n);
+    if (FUZZ_TRY(moe_trace_import(fuzz_file(data, n), to, &err)) != MOE_OK)
         return 0;
     if (moe_trace_open(&t, to, &err) != MOE_OK)
         abort();

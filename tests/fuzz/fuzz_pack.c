@@ -2,7 +2,8 @@
  * An expert pack. Packs are mostly padding and refuse a wrong checksum at once, so the input is
  * squeezed and the checksums are put right: a sequence of pages of 4096 bytes, each as a u16 with
  * the number of bytes that follow, the rest zeros. make_fuzz_seeds writes such inputs. With
- * the bits below added to the first number a checksum is left wrong.
+ * the bits below added to the first number a checksum is left wrong. An input without a page stands
+ * for what is no pack by its name.
  */
 /* Readers: fmt/pack.c fmt/pack_bits.c fmt/pack_open.c fmt/pack_tables.c */
 /* Readers: fmt/pack_verify.c */
@@ -90,14 +91,34 @@ static void read_tensors(const struct moe_pack *pack)
     }
 }
 
+/* A directory, a checkpoint's weights, nothing at all. */
+static void open_others(void)
+{
+    static const char *const names[] = {"", "x.safetensors", "missing"};
+    struct moe_err err;
+    struct moe_pack *pack;
+    char weights[96], path[96];
+    fuzz_path("x.safetensors", weights);
+    fuzz_put_file(weights, "no pack", 7);
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        fuzz_path(names[i], path);
+        if (FUZZ_TRY(moe_pack_open(&pack, path, &err)) == MOE_OK)
+            abort();
+    }
+    unlink(weights);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     static uint8_t pages[MAX_PAGES * PAGE];
     static struct moe_pack_summary summary;
+    n = fuzz_begin(data, n);
     uint64_t bytes = expand(data, n, pages) * PAGE;
     uint16_t wrong = n < 2 ? 0 : moe_get_u16(data);
     struct moe_err err;
     struct moe_pack *pack;
+    if (bytes == 0)
+        open_others();
     pack_forge(pages, bytes);
     if (wrong < LENGTHS) {
         if (moe_pack_open(&pack, fuzz_file(pages, bytes), &err) != MOE_OK)
@@ -114,11 +135,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         moe_put_u64(pages + PACK_CHECKSUM_AT, moe_hash64(pages, PACK_CHECKSUM_AT));
         pages[PACK_CHECKSUM_AT] ^= (wrong & WRONG_HEADER) != 0;
     }
-    if (moe_pack_open(&pack, fuzz_file(pages, bytes), &err) != MOE_OK)
+    if (FUZZ_TRY(moe_pack_open(&pack, fuzz_file(pages, bytes), &err)) != MOE_OK)
         return 0;
     struct moe_buf text = {0};
-    if (moe_pack_verify(pack, NULL, NULL, &err) == MOE_OK &&
-        moe_pack_summarize(pack, &summary, &err) == MOE_OK) {
+    if (FUZZ_TRY(moe_pack_verify(pack, NULL, NULL, &err)) == MOE_OK &&
+        FUZZ_TRY(moe_pack_summarize(pack, &summary, &err)) == MOE_OK) {
         read_tensors(pack);
         moe_show_pack(pack, &summary, true, &text);
         moe_show_pack_bits(pack, &summary, true, &text);

@@ -25,7 +25,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     struct moe_err err;
     struct moe_plan *plan;
-    if (moe_plan_read(&plan, fuzz_file(data, n), &err) == MOE_OK) {
+    n = fuzz_begin(data, n);
+    if (FUZZ_TRY(moe_plan_read(&plan, fuzz_file(data, n), &err)) == MOE_OK) {
         struct moe_plan *alike;
         moe_plan_terms(plan);
         if (moe_plan_new(&alike, plan->n_layers, plan->n_experts, plan->top_k, &err) != MOE_OK)

@@ -9,7 +9,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     enum { DATA_BYTES = 4096 };
     struct moe_tensor_list list = {0};
     struct moe_err err;
-    int status = moe_safetensors_parse(&list, "fuzz", 0, data, n, 8 + n, DATA_BYTES, &err);
+    n = fuzz_begin(data, n);
+    int status =
+        FUZZ_TRY(moe_safetensors_parse(&list, "fuzz", 0, data, n, 8 + n, DATA_BYTES, &err));
     for (uint64_t i = 0; status == MOE_OK && i < list.n; i++) {
         const struct moe_tensor *t = &list.items[i].tensor;
         if (t->offset < 8 + n || t->offset - 8 - n + t->bytes > DATA_BYTES ||

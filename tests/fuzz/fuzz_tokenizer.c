@@ -10,22 +10,62 @@
 #include "mutate.h"
 #include "text/tokenizer_impl.h"
 
+/* Moves what there is to the end of another list. */
+static int take(void *ctx, struct moe_ids *ids, struct moe_err *err)
+{
+    struct moe_ids *to = ctx;
+    int status = MOE_OK;
+    for (uint64_t i = 0; i < ids->n && status == MOE_OK; i++)
+        status = moe_ids_push(to, ids->ids[i], err);
+    ids->n = 0;
+    return status;
+}
+
+/* A text in parts, its beginning and its survey agree with the whole. */
+static void encode_parts(const struct moe_tokenizer *tok, const char *text, uint64_t n,
+                         const struct moe_ids *whole)
+{
+    struct moe_ids taken = {0}, rest = {0}, start = {0};
+    struct moe_err err;
+    struct moe_tokenizer_survey survey;
+    uint64_t few = 1 + n % 4;
+    if (fuzz_must(
+            FUZZ_TRY(moe_tokenizer_encode_parts(tok, text, n, few, take, &taken, &rest, &err))) &&
+        fuzz_must(FUZZ_TRY(take(&taken, &rest, &err))) &&
+        (taken.n != whole->n ||
+         (taken.n && memcmp(taken.ids, whole->ids, taken.n * sizeof *taken.ids) != 0)))
+        abort();
+    if (fuzz_must(FUZZ_TRY(moe_tokenizer_encode_start(tok, text, n, few, &start, &err))) &&
+        (start.n > whole->n || (start.n < few && start.n < whole->n) ||
+         (start.n && memcmp(start.ids, whole->ids, start.n * sizeof *start.ids) != 0)))
+        abort();
+    if (fuzz_must(FUZZ_TRY(moe_tokenizer_look(tok, text, n, whole->n + 1, &survey, &err))) &&
+        (survey.least_ids > whole->n || moe_tokenizer_memory(tok, n, survey.longest_piece) >
+                                            moe_tokenizer_memory(tok, n, UINT64_MAX)))
+        abort();
+    moe_ids_release(&taken);
+    moe_ids_release(&rest);
+    moe_ids_release(&start);
+}
+
 static void encode(const struct moe_tokenizer *tok, const void *text, uint64_t n)
 {
-    struct moe_ids ids = {0};
+    struct moe_ids ids = {0}, plain = {0};
     struct moe_err err;
     const struct moe_span words[] = {{n / 8, n / 4}, {n / 2, n / 8}};
-    int status = n & 2 ? moe_tokenizer_encode_chat(tok, text, n, words, 2, &ids, &err)
-                       : moe_tokenizer_encode(tok, text, n, n & 1, &ids, &err);
-    if (status == MOE_OK) {
-        for (uint64_t i = 0; i < ids.n; i++) {
-            uint32_t bytes;
-            moe_tokenizer_bytes(tok, ids.ids[i], &bytes);
-            if (ids.ids[i] >= moe_tokenizer_n_tokens(tok))
-                abort();
-        }
+    int status = FUZZ_TRY(n & 2 ? moe_tokenizer_encode_chat(tok, text, n, words, 2, &ids, &err)
+                                : moe_tokenizer_encode(tok, text, n, n & 1, &ids, &err));
+    for (uint64_t i = 0; i < ids.n && status == MOE_OK; i++) {
+        uint32_t bytes;
+        moe_tokenizer_bytes(tok, ids.ids[i], &bytes);
+        moe_tokenizer_is_special(tok, ids.ids[i]);
+        if (ids.ids[i] >= moe_tokenizer_n_tokens(tok))
+            abort();
     }
+    if (FUZZ_TRY(moe_tokenizer_encode(tok, text, n, false, &plain, &err)) == MOE_OK)
+        encode_parts(tok, text, n, &plain);
     moe_ids_release(&ids);
+    moe_ids_release(&plain);
 }
 
 static void write_and_read(const struct moe_tokenizer *tok)
@@ -34,8 +74,8 @@ static void write_and_read(const struct moe_tokenizer *tok)
     struct moe_tokenizer *again = NULL;
     struct moe_err err;
     moe_tokenizer_write(tok, &out);
-    if (!out.failed && moe_tokenizer_read(&again, "again", out.data, out.size, &err) != MOE_OK)
-        abort();
+    if (!out.failed)
+        fuzz_must(FUZZ_TRY(moe_tokenizer_read(&again, "again", out.data, out.size, &err)));
     moe_tokenizer_free(again);
     moe_buf_release(&out);
 }
@@ -65,7 +105,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     static const char text[] = "Hello  w\xc3\xb6rld's 123\n\n\t <s>e\xcc\x81\xff\xf0\x9f\x98\x80";
     struct moe_tokenizer *tok = NULL;
     struct moe_err err;
-    if (read_any(&tok, data, n, &err) != MOE_OK)
+    n = fuzz_begin(data, n);
+    if (FUZZ_TRY(read_any(&tok, data, n, &err)) != MOE_OK)
         return 0;
     encode(tok, text, sizeof text - 1);
     encode(tok, data, n < 4096 ? n : 4096);

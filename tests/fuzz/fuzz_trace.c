@@ -4,7 +4,8 @@
  * The reader's checks lie behind checksums and compression that no mutation gets right. So the
  * input is the header's 64 bytes from byte 16 on, then frames before compression, each after its
  * length (u32); the target makes a file of that, but for what the length's upper bits want wrong.
- * What is accepted must come back the same when appended to a new trace, and when merged.
+ * What is accepted must come back the same when appended to a new trace, and when merged. A length
+ * may say that another file begins after its frame: both are merged.
  */
 /* Readers: record/trace_open.c record/trace_read.c record/trace_origins.c record/trace_format.c */
 /* Readers: record/trace_merge.c */
@@ -25,6 +26,7 @@ enum {
     WRONG_CHECKSUM = 1 << 26,
     WRONG_SIZE = 1 << 25,
     WRONG_HEADER = 1 << 24, /* its checksum; with WRONG_SIZE the file's length in it */
+    NEXT_FILE = 1 << 28,
     LENGTHS = 1 << 24,
 };
 
@@ -46,23 +48,24 @@ static void put_frame(struct moe_buf *file, const uint8_t *raw, uint32_t n, uint
     file->size = at + TRACE_FRAME_HEAD_BYTES + stored;
 }
 
-/* The file that the input stands for. */
-static void make_file(const uint8_t *data, uint64_t n, struct moe_buf *file)
+/* The next file that the input stands for. */
+static void make_file(struct moe_cursor *at, struct moe_buf *file)
 {
-    struct moe_cursor c = moe_cursor_over(data, n);
+    struct moe_cursor c = *at;
     uint32_t wrong = 0;
     moe_buf_append(file, TRACE_MAGIC, 4);
     moe_buf_u32(file, MOE_TRACE_VERSION);
     moe_buf_u64(file, 0);
     for (int i = 0; i < TRACE_HEADER_BYTES - SHAPE_AT; i++)
         moe_buf_u8(file, i < SHAPE_BYTES ? moe_cursor_u8(&c) : 0);
-    while (moe_cursor_left(&c) >= 4) {
+    while (!(wrong & NEXT_FILE) && moe_cursor_left(&c) >= 4) {
         uint32_t head = moe_cursor_u32(&c), want = head % LENGTHS;
         uint64_t left = moe_cursor_left(&c), take = want < left ? want : left;
         wrong |= head;
         put_frame(file, moe_cursor_take(&c, take), (uint32_t)(take < MAX_FRAME ? take : MAX_FRAME),
                   head);
     }
+    *at = c;
     if (file->failed)
         abort();
     bool wrong_size = wrong & WRONG_HEADER && wrong & WRONG_SIZE;
@@ -115,7 +118,7 @@ static void use(struct moe_trace *t, const char *from, const char *to)
     struct moe_err err;
     struct moe_buf text = {0};
     const struct moe_trace_token *token;
-    if (moe_trace_merge((const char *const[]){from}, 1, to, true, &err) == MOE_OK)
+    if (FUZZ_TRY(moe_trace_merge((const char *const[]){from}, 1, to, true, &err)) == MOE_OK)
         check_same(t, to);
     moe_trace_rewind(t);
     moe_trace_want(t, MOE_TRACE_NEXT_BEST, 1, 2);
@@ -129,6 +132,24 @@ static void use(struct moe_trace *t, const char *from, const char *to)
     moe_buf_release(&text);
 }
 
+/* A trace of both holds the documents of both. */
+static void merge_two(struct moe_trace *t, const char *from, const char *other, const char *to)
+{
+    struct moe_err err;
+    struct moe_trace *part, *sum;
+    const char *both[] = {from, other};
+    if (FUZZ_TRY(moe_trace_merge(both, 2, to, false, &err)) != MOE_OK &&
+        FUZZ_TRY(moe_trace_merge(both, 2, to, true, &err)) != MOE_OK)
+        return;
+    if (moe_trace_open(&part, other, &err) != MOE_OK || moe_trace_open(&sum, to, &err) != MOE_OK ||
+        read_all(sum, NULL, &err) != MOE_OK ||
+        moe_trace_totals(sum)->tokens !=
+            moe_trace_totals(t)->tokens + moe_trace_totals(part)->tokens)
+        abort();
+    moe_trace_close(part);
+    moe_trace_close(sum);
+}
+
 /* A trace that reads can be continued at its end, and is the same then; one that does not is
  * refused or cut. */
 static void check_continue(const char *path, bool sound)
@@ -136,17 +157,17 @@ static void check_continue(const char *path, bool sound)
     struct moe_err err;
     struct moe_trace_writer *w;
     struct moe_trace *t, *again;
-    if (moe_trace_open_part(&t, path, &err) != MOE_OK)
+    if (FUZZ_TRY(moe_trace_open_part(&t, path, &err)) != MOE_OK)
         return;
     const struct moe_trace_totals until = *moe_trace_totals(t);
-    if (moe_trace_continue(&w, t, moe_trace_shape(t), &until, &err) == MOE_OK) {
+    if (FUZZ_TRY(moe_trace_continue(&w, t, moe_trace_shape(t), &until, &err)) == MOE_OK) {
         if (moe_trace_commit(w, &err) != MOE_OK || moe_trace_open(&again, path, &err) != MOE_OK ||
             read_all(again, NULL, &err) != MOE_OK ||
             moe_trace_totals(again)->sequences != until.sequences ||
             moe_trace_totals(again)->tokens != until.tokens)
             abort();
         moe_trace_close(again);
-    } else if (sound) {
+    } else if (sound && !fuzz_failed) {
         abort();
     }
     moe_trace_close(t);
@@ -154,25 +175,37 @@ static void check_continue(const char *path, bool sound)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
-    char from[96], to[96];
+    char from[96], other[96], to[96];
     struct moe_err err;
     struct moe_trace *t;
     struct moe_buf file = {0};
+    n = fuzz_begin(data, n);
+    struct moe_cursor at = moe_cursor_over(data, n);
     fuzz_path("from", from);
+    fuzz_path("other", other);
     fuzz_path("to", to);
-    make_file(data, n, &file);
+    make_file(&at, &file);
     if (moe_file_write_all(from, file.data, file.size, &err) != MOE_OK || !moe_trace_is(from))
         abort();
+    bool two = moe_cursor_left(&at) > 0;
+    moe_buf_clear(&file);
+    if (two)
+        make_file(&at, &file);
+    if (two && moe_file_write_all(other, file.data, file.size, &err) != MOE_OK)
+        abort();
     bool sound = false;
-    if (moe_trace_open(&t, from, &err) == MOE_OK) {
-        sound = read_all(t, NULL, &err) == MOE_OK;
+    if (FUZZ_TRY(moe_trace_open(&t, from, &err)) == MOE_OK) {
+        sound = FUZZ_TRY(read_all(t, NULL, &err)) == MOE_OK;
         if (sound)
             use(t, from, to);
+        if (sound && two)
+            merge_two(t, from, other, to);
         moe_trace_close(t);
     }
     check_continue(from, sound);
     moe_buf_release(&file);
     unlink(from);
+    unlink(other);
     unlink(to);
     return 0;
 }

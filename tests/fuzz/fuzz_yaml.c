@@ -122,9 +122,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     struct moe_err err;
     struct moe_yaml *doc;
+    n = fuzz_begin(data, n);
     const char *path = fuzz_file(data, n);
     moe_yaml_file_is(path, "moe-plan");
-    if (moe_yaml_read(&doc, path, UINT64_MAX, &err) != MOE_OK)
+    if (FUZZ_TRY(moe_yaml_read(&doc, path, UINT64_MAX, &err)) != MOE_OK)
         return 0;
     moe_yaml_check_format(doc, "moe-plan", 2, NULL, &err);
     moe_yaml_check_known(doc, &err);

@@ -1,5 +1,6 @@
 /* Feeds every file of the directories named to a fuzz target, without a fuzzer: the corpus as a
- * test. Prints how many there were; a crash is the failure. */
+ * test; where the target lets allocations fail, again with each of them failing. Prints how many
+ * there were; a crash is the failure. */
 #define _GNU_SOURCE
 #include "fuzz.h"
 
@@ -13,6 +14,19 @@ size_t LLVMFuzzerMutate(uint8_t *data, size_t n, size_t max)
 {
     (void)data;
     return n < max ? n : max;
+}
+
+static void replay_input(const uint8_t *data, size_t n)
+{
+    fuzz_fails_always = 0;
+    LLVMFuzzerTestOneInput(data, n);
+    /* Each of the first, then ever fewer: large inputs make thousands. */
+    fuzz_failed = true;
+    for (uint64_t i = 1; fuzz_failed; i += 1 + i / 64) {
+        fuzz_failed = false;
+        fuzz_fails_always = i;
+        LLVMFuzzerTestOneInput(data, n);
+    }
 }
 
 static int replay(const char *dir, int *n_files)
@@ -33,7 +47,7 @@ static int replay(const char *dir, int *n_files)
         if (failed)
             fprintf(stderr, "%s\n", err.text);
         else
-            LLVMFuzzerTestOneInput(input.data ? input.data : (const uint8_t *)"", input.size);
+            replay_input(input.data ? input.data : (const uint8_t *)"", input.size);
         *n_files += !failed;
         moe_buf_release(&input);
         free(path);
