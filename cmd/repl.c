@@ -1,11 +1,14 @@
-#define _POSIX_C_SOURCE 200809L /* mkdir, isatty */
+#define _POSIX_C_SOURCE 200809L /* mkdir, isatty, pselect */
 #include "repl.h"
 
 #include <errno.h>
 #include <locale.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/select.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <wchar.h>
@@ -117,13 +120,61 @@ static char *show_prompt(EditLine *el)
     return (char *)c->prompt;
 }
 
+static volatile sig_atomic_t continued;
+
+static void on_continue(int signal_number)
+{
+    (void)signal_number;
+    continued = 1;
+}
+
+/* While the program was stopped the terminal was another's: sets it up and shows the line again. */
+static void show_again(EditLine *el)
+{
+    continued = 0;
+    el_set(el, EL_PREP_TERM, 0); /* or the editor believes that nothing has changed */
+    el_set(el, EL_PREP_TERM, 1);
+    el_set(el, EL_REFRESH);
+}
+
+/*
+ * Waits until a byte is there or Ctrl-C was pressed. A read that waits would take the next byte
+ * even after Ctrl-Z where the program is slow to stop: the shell would miss the first letter of
+ * "fg". The signals come only while it waits, so that none is missed.
+ */
+static void wait_for_byte(EditLine *el)
+{
+    sigset_t ours, before;
+    int n = 0;
+    sigemptyset(&ours);
+    sigaddset(&ours, SIGINT);
+    sigaddset(&ours, SIGCONT);
+    while (n == 0 && !cli_stop) {
+        fd_set in;
+        FD_ZERO(&in);
+        FD_SET(STDIN_FILENO, &in);
+        pthread_sigmask(SIG_BLOCK, &ours, &before);
+        if (!cli_stop && !continued)
+            n = pselect(STDIN_FILENO + 1, &in, NULL, NULL, NULL, &before);
+        if (n < 0 && errno == EINTR)
+            n = 0;
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
+        if (continued) {
+            show_again(el);
+            n = 0; /* what was there may have been another's */
+        }
+    }
+}
+
 /* libedit's own reader retries after a signal and would ignore Ctrl-C. */
 static int read_key(EditLine *el, wchar_t *key)
 {
     mbstate_t state = {0};
-    (void)el;
     for (;;) {
         char byte;
+        wait_for_byte(el);
+        if (cli_stop)
+            return -1;
         ssize_t n = read(STDIN_FILENO, &byte, 1);
         if (n < 0 && !cli_stop && cli_may_retry(STDIN_FILENO, false))
             continue;
@@ -151,6 +202,7 @@ static enum reading read_line(struct console *c, const char *prompt, uint64_t *l
     int n = 0;
     c->prompt = prompt;
     cli_start_over();
+    continued = 0;
     const char *typed = el_gets(c->el, &n);
     if (cli_stop) {
         const LineInfo *info = el_line(c->el);
@@ -327,6 +379,9 @@ int repl_run(struct repl *repl)
     struct console c = {.r = repl};
     struct moe_err err = {0};
     int status = MOE_OK;
+    struct sigaction go_on = {.sa_handler = on_continue, .sa_flags = SA_RESTART};
+    sigemptyset(&go_on.sa_mask);
+    sigaction(SIGCONT, &go_on, NULL);
     cli_catch_interrupt(true);
     errno = 0;
     if (!open_console(&c))

@@ -131,6 +131,33 @@ prompts
 keys C-c
 check "... and leaves when pressed again, with 0" shows 'left with 0'
 
+# Stopped at the prompt, and again in the foreground.
+if command -v bash >/dev/null; then
+    open_terminal -n 3
+    prompts
+    keys C-d
+    shows 'left with 0'
+    sed -i '/^echo/,$d' "$tmp/start"
+    terminal kill-server
+    terminals=$((terminals + 1))
+    terminal new-session -d -s moe -x 100 -y 40 "PS1=shell: exec bash --noprofile --norc -i"
+    wait_for last_line_is shell:
+    type_line "sh $tmp/start"
+    check "it prompts in an interactive shell" prompts
+    keys -l '/he'
+    wait_for last_line_is '> /he'
+    keys C-z
+    check "Ctrl-Z gives the terminal back" wait_for last_line_is shell:
+    type_line fg
+    check "fg shows the prompt with what was typed" wait_for last_line_is '> /he'
+    type_line 'lp'
+    check "... which is edited as before" shows '^/reset .*forget'
+    check "... and shown once" sh -c "! grep -q 'lplp\|/help/help' '$screen'"
+    prompts
+    keys C-d
+    check "... and left for the shell" wait_for last_line_is shell:
+fi
+
 open_terminal -n 3
 prompts
 type_line '/quit'
