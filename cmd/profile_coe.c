@@ -6,6 +6,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "bench/coe_answers.h"
 #include "bench/coe_bench.h"
 #include "cli.h"
 
@@ -22,6 +23,9 @@ static int read_samples(const struct moe_coe_bench_options *o, const char *path,
         status = moe_coe_samples_read(samples, o->collection, m, path, o->progress, err);
     moe_model_close(m);
     free(pack);
+    if (status == MOE_OK && moe_coe_samples_unknown(samples, o->collection))
+        status = moe_coe_samples_answer(samples, o->collection, o->directory, path, o->memory_bytes,
+                                        o->progress, err);
     return status;
 }
 

@@ -1,17 +1,12 @@
 #include "bench/coe_samples.h"
 
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/file.h"
 #include "base/mem.h"
+#include "bench/coe_lines.h"
 #include "engine/prompt.h"
-#include "fmt/json.h"
-#include "serve/request.h"
-
-enum { MAX_FILE_BYTES = 1 << 30 };
 
 struct reading {
     struct moe_coe_samples *out;
@@ -19,7 +14,7 @@ struct reading {
     const struct moe_model *model;
     const struct moe_chat_format *format; /* NULL: it has none */
     const char *path;
-    uint64_t line, n_answers;
+    uint64_t n_answers;
     bool *unknown; /* [n_models] follows results whose shares are not known */
 };
 
@@ -95,18 +90,20 @@ static int add_ids(struct reading *r, const struct moe_request *q, struct moe_er
     return status;
 }
 
-static int add_request(struct reading *r, struct moe_request *q, struct moe_err *err)
+static int add_request(void *ctx, uint64_t line, struct moe_request **request, struct moe_err *err)
 {
+    struct reading *r = ctx;
+    struct moe_request *q = *request;
     const struct moe_coe_collection *c = r->collection;
     uint32_t expert = q->model ? moe_coe_find(c, q->model) : MOE_COE_NONE;
     if (expert == MOE_COE_NONE && q->model && strcmp(q->model, "auto") != 0)
         return moe_fail(err, MOE_ERR_FORMAT, "%s: line %" PRIu64 ": there is no expert '%s'",
-                        r->path, r->line, q->model);
+                        r->path, line, q->model);
     if (expert == MOE_COE_NONE)
         expert = c->n_models == 1 ? 0 : moe_coe_route(c, field, q);
     if (expert == MOE_COE_NONE)
         return moe_fail(err, MOE_ERR_FORMAT, "%s: line %" PRIu64 ": no rule takes this request",
-                        r->path, r->line);
+                        r->path, line);
     use(r, expert, 1);
     r->out->n++;
     if (q->max_tokens != UINT64_MAX) {
@@ -116,64 +113,18 @@ static int add_request(struct reading *r, struct moe_request *q, struct moe_err 
     return add_ids(r, q, err);
 }
 
-static int read_line(struct reading *r, const char *text, uint64_t n, struct moe_err *err)
-{
-    struct json_t *line = NULL;
-    struct moe_request *q = NULL;
-    struct moe_err why;
-    int status = moe_json_parse(&line, "the line", text, n, MOE_REQUEST_MEMORY, &why);
-    const json_t *body = line ? json_object_get(line, "body") : NULL;
-    body = body ? body : line;
-    if (status == MOE_OK)
-        status = moe_request_read(
-            &q, json_object_get(body, "messages") ? MOE_REQUEST_CHAT : MOE_REQUEST_TEXT, body,
-            &why);
-    if (status != MOE_OK)
-        moe_fail(err, status, "%s: line %" PRIu64 ": %s", r->path, r->line, why.text);
-    else
-        status = add_request(r, q, err);
-    moe_request_free(q);
-    moe_json_free(line);
-    return status;
-}
-
-static int read_lines(struct reading *r, const struct moe_buf *text,
-                      const struct moe_progress *progress, struct moe_err *err)
-{
-    const char *at = (const char *)text->data, *end = at + text->size;
-    int status = MOE_OK;
-    while (at < end && status == MOE_OK) {
-        const char *newline = memchr(at, '\n', (size_t)(end - at));
-        uint64_t n = (uint64_t)((newline ? newline : end) - at);
-        r->line++;
-        if (strspn(at, " \t\r") < n)
-            status = read_line(r, at, n, err);
-        at = newline ? newline + 1 : end;
-        moe_progress_report(progress, "sample requests", text->size - (uint64_t)(end - at),
-                            text->size);
-        if (status == MOE_OK && moe_progress_stopped(progress))
-            status = moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
-    }
-    return status;
-}
-
 int moe_coe_samples_read(struct moe_coe_samples *out, const struct moe_coe_collection *collection,
                          const struct moe_model *model, const char *path,
                          const struct moe_progress *progress, struct moe_err *err)
 {
     struct reading r = {.out = out, .collection = collection, .model = model, .path = path};
-    struct moe_buf text = {0};
     r.format = model && model->chat_template ? moe_chat_recognise(model->chat_template) : NULL;
     *out = (struct moe_coe_samples){0};
     out->usage = moe_alloc(collection->n_models, sizeof *out->usage, err);
     r.unknown = moe_alloc(collection->n_models, sizeof *r.unknown, err);
     int status = out->usage && r.unknown ? MOE_OK : MOE_ERR_MEMORY;
     if (status == MOE_OK)
-        status = moe_file_read_all(path, MAX_FILE_BYTES, &text, err);
-    if (status == MOE_OK)
-        status = read_lines(&r, &text, progress, err);
-    if (status == MOE_OK && out->n == 0)
-        status = moe_fail(err, MOE_ERR_FORMAT, "%s: there are no requests", path);
+        status = moe_coe_each_sample(path, add_request, &r, progress, err);
     if (status == MOE_OK) {
         spread_unknown(&r);
         for (uint32_t i = 0; i < collection->n_models; i++)
@@ -181,7 +132,6 @@ int moe_coe_samples_read(struct moe_coe_samples *out, const struct moe_coe_colle
         out->mean_prompt = (double)out->prompts.n / (double)out->n;
         out->mean_answer /= r.n_answers ? (double)r.n_answers : 1;
     }
-    moe_buf_release(&text);
     free(r.unknown);
     return status;
 }
