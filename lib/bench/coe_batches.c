@@ -8,7 +8,9 @@
 #include "bench/bench.h"
 #include "engine/batch.h"
 
-enum { RUNS = 3 };
+enum { LEAST_RUNS = 3, MOST_RUNS = 25 };
+
+#define RUN_SECONDS 0.25 /* in all: short ones are measured more often */
 
 #define GAIN 0.05 /* of a request's time: less is none */
 
@@ -66,28 +68,39 @@ bool moe_coe_batch_levelled(const struct moe_coe_batch_curve *c)
 
 uint64_t moe_coe_batch_request_bytes(const struct moe_coe_batch_curve *c)
 {
-    const struct moe_coe_batch_point *first = &c->points[0], *last = &c->points[c->n - 1];
-    uint32_t more = last->requests - first->requests;
-    if (more == 0 || last->bytes <= first->bytes)
-        return first->bytes / first->requests;
-    return (last->bytes - first->bytes + more - 1) / more;
+    uint32_t level = moe_coe_batch_level(c), i = 0;
+    while (c->points[i].requests != level)
+        i++;
+    return (c->points[i].bytes + level - 1) / level;
 }
 
 /* ---- Measuring ---- */
 
+static void ended(void *ctx, const struct moe_batch_result *result)
+{
+    struct moe_err *failed = ctx; /* the first that did */
+    if (result->status != MOE_OK && failed->status == MOE_OK)
+        *failed = *result->err;
+}
+
+/* Prompts differ in their first token, run by run: else one would take over what another computed.
+ */
 static int add_request(struct moe_batch *batch, const struct moe_engine *e,
                        const struct moe_coe_batch_options *o, const struct moe_row *rows,
-                       uint32_t *prompt, struct moe_err *err)
+                       uint32_t *prompt, uint32_t number, struct moe_err *failed,
+                       struct moe_err *err)
 {
     struct moe_batch_request request = {
         .prompt = prompt,
         .n_prompt = o->prompt_tokens,
-        .options = {.max_tokens = o->answer_tokens, .ignore_eos = true},
+        .options = {.max_tokens = o->answer_tokens, .ignore_eos = true, .ctx = failed},
+        .ended = ended,
     };
     struct moe_sampler_options greedy;
     uint64_t id;
     for (uint32_t i = 0; i < o->prompt_tokens; i++)
         prompt[i] = rows[i].token;
+    prompt[0] = number % e->model->config.vocab;
     moe_sampler_options_default(&greedy);
     greedy.temperature = 0;
     int status = moe_sampler_new(&request.sampler, &greedy, e->model->config.vocab, err);
@@ -101,13 +114,16 @@ static int add_request(struct moe_batch *batch, const struct moe_engine *e,
 
 /* rows: prompts of all requests, one after the other. */
 static int run_once(struct moe_engine *e, const struct moe_coe_batch_options *o,
-                    const struct moe_row *rows, uint32_t n, double *seconds, struct moe_err *err)
+                    const struct moe_row *rows, uint32_t n, uint32_t run, double *seconds,
+                    struct moe_err *err)
 {
     struct moe_batch *batch = NULL;
+    struct moe_err failed = {0};
     uint32_t *prompt = moe_alloc(o->prompt_tokens, sizeof *prompt, err);
     int status = prompt ? moe_batch_open(&batch, e->session, 0, err) : MOE_ERR_MEMORY;
     for (uint32_t i = 0; i < n && status == MOE_OK; i++)
-        status = add_request(batch, e, o, rows + (uint64_t)i * o->prompt_tokens, prompt, err);
+        status = add_request(batch, e, o, rows + (uint64_t)i * o->prompt_tokens, prompt,
+                             run * n + i, &failed, err);
     double began = moe_seconds();
     while (status == MOE_OK &&
            moe_batch_state(batch)->n_running + moe_batch_state(batch)->n_waiting > 0) {
@@ -116,6 +132,8 @@ static int run_once(struct moe_engine *e, const struct moe_coe_batch_options *o,
             status = moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
     }
     *seconds = moe_seconds() - began;
+    if (status == MOE_OK && failed.status != MOE_OK)
+        status = moe_fail(err, failed.status, "%s", failed.text);
     moe_batch_close(batch);
     free(prompt);
     return status;
@@ -126,15 +144,18 @@ static int measure_point(struct moe_engine *e, const struct moe_coe_batch_option
                          struct moe_err *err)
 {
     char what[64];
-    double seconds[RUNS];
-    int status = MOE_OK;
+    double seconds[MOST_RUNS], sum = 0;
+    uint32_t n = 0;
     snprintf(what, sizeof what, "batches of %u", p->requests);
-    for (uint32_t run = 0; run <= RUNS && status == MOE_OK; run++) { /* the first does not count */
-        moe_progress_report(o->progress, what, run, RUNS + 1);
-        status = run_once(e, o, rows, p->requests, &seconds[run ? run - 1 : 0], err);
+    moe_progress_report(o->progress, what, 0, LEAST_RUNS + 1);
+    int status = run_once(e, o, rows, p->requests, 0, &seconds[0], err); /* does not count */
+    while (status == MOE_OK && n < MOST_RUNS && (n < LEAST_RUNS || sum < RUN_SECONDS)) {
+        moe_progress_report(o->progress, what, n + 1, n < LEAST_RUNS ? LEAST_RUNS + 1 : n + 2);
+        status = run_once(e, o, rows, p->requests, n + 1, &seconds[n], err);
+        sum += seconds[n++];
     }
     if (status == MOE_OK)
-        p->seconds = moe_bench_summarise(seconds, RUNS).median;
+        p->seconds = moe_bench_summarise(seconds, n).median;
     return status;
 }
 

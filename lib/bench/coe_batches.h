@@ -30,7 +30,8 @@ uint32_t moe_coe_batch_level(const struct moe_coe_batch_curve *c);
 /* Whether the last two points brought less than 5%: larger batches need not be tried. One alone may
  * have been measured while the machine was busy. */
 bool moe_coe_batch_levelled(const struct moe_coe_batch_curve *c);
-/* Memory that each request takes: bytes of the largest batch over those of one request. n > 0. */
+/* Memory that each request takes of the largest batch that pays, with its part of what the batch
+ * takes as a whole. n > 0. */
 uint64_t moe_coe_batch_request_bytes(const struct moe_coe_batch_curve *c);
 
 struct moe_coe_batch_options {

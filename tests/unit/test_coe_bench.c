@@ -86,11 +86,14 @@ static void throughput_levels_off(void **state)
     assert_int_equal(moe_coe_batch_level(&c), 1);
 }
 
-static void memory_of_a_request_is_what_it_adds(void **state)
+static void requests_share_what_the_batch_takes(void **state)
 {
-    struct moe_coe_batch_curve c = curve(1, 1, 5, UINT32_MAX);
+    struct moe_coe_batch_curve c = curve(0.1, 0.9, 6, 8); /* 1000 and 40 each */
     (void)state;
-    assert_int_equal(moe_coe_batch_request_bytes(&c), 40);
+    assert_int_equal(moe_coe_batch_level(&c), 8);
+    assert_int_equal(moe_coe_batch_request_bytes(&c), 1000 / 8 + 40);
+    c.points[3].bytes++;
+    assert_int_equal(moe_coe_batch_request_bytes(&c), 1000 / 8 + 40 + 1); /* never too few */
 }
 
 /* ---- Samples ---- */
@@ -204,7 +207,7 @@ int main(void)
         cmocka_unit_test(noise_is_fitted_by_least_squares),
         cmocka_unit_test(neither_is_below_0),
         cmocka_unit_test(throughput_levels_off),
-        cmocka_unit_test(memory_of_a_request_is_what_it_adds),
+        cmocka_unit_test(requests_share_what_the_batch_takes),
         cmocka_unit_test(usage_is_counted),
         cmocka_unit_test(lengths_are_averaged),
         cmocka_unit_test(bad_samples_are_named),
