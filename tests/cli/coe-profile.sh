@@ -32,6 +32,22 @@ n=$(grep -c '"c000"' "$c/requests.jsonl")
 check "usage is counted" has "name: c000, architecture: qwen2_moe-12x32-8, probability: $(awk -v n="$n" 'BEGIN { print n / 20 }')}"
 check "also of who follows" has "name: d000, .*probability: $(awk -v n="$n" 'BEGIN { print n / 20 }')}"
 
+# Rules that look at results: as often as the expert alone passes.
+derive "$tmp/passes" --experts 2 --checks 1 --requests 16 --tokens 5 --passes '[aeiou]$'
+passes=0
+asked=$(grep -c '"c000"' "$tmp/passes/requests.jsonl")
+sed -n 's/.*"prompt":"\(.*\)","max_tokens.*"c000".*/\1/p' "$tmp/passes/requests.jsonl" >"$tmp/prompts"
+check "prompts are found again" [ "$(grep -c . "$tmp/prompts")" = "$asked" ]
+while read -r prompt; do
+    "$bin/moe-run" -q "$tmp/passes/c000.moe" -p "$prompt" --raw -n 5 --temp 0 </dev/null >"$out" 2>"$err"
+    ! grep -q '[aeiou]$' "$out" || passes=$((passes + 1))
+done <"$tmp/prompts"
+run "$bin/moe-profile" --coe "$tmp/passes/collection.yaml" --requests "$tmp/passes/requests.jsonl" --max-batch 1 -o "$costs"
+expect_exit 0 "samples are answered where rules look at results"
+check "$passes of $asked answers of c000 pass" has "name: d000, .*probability: $(awk -v n="$passes" 'BEGIN { print n / 16 }')}"
+check "some do" [ "$passes" -gt 0 ]
+check "some do not" [ "$passes" -lt "$asked" ]
+
 profile --prompt-tokens 5 --answer-tokens 3
 expect_exit 0 "without samples"
 expect_stderr_lines 0 "nothing is missing, as the collection has quantities"
