@@ -1,0 +1,55 @@
+# moe-serve as others use it: the official openai client and, in headless Chromium, the chat page.
+# PYTHON_OPENAI: a Python that has the package openai (python3); CHROMIUM: the browser (chromium).
+# shellcheck shell=sh disable=SC2154 # the variables are lib.sh's
+. tests/cli/lib.sh
+pack
+python=${PYTHON_OPENAI:-python3}
+browser=${CHROMIUM:-chromium}
+
+# Starts the server in the background: $server, $url.
+serve() { # OPTION...
+    "$bin/moe-serve" -t 1 --port 0 --chat-template chatml "$tiny" "$@" >"$tmp/served" 2>"$tmp/log" </dev/null &
+    server=$!
+    for pause in 0.1 0.2 0.5 1 2 4 8 16 32; do
+        url=$(sed -n 's/.*listening at //p' "$tmp/log")
+        [ -z "$url" ] || return 0
+        sleep "$pause"
+    done
+    cat "$tmp/log" >&2
+    return 1
+}
+# Each line "ok NAME" or "not ok NAME: why" becomes a test of its own.
+tell() { # TITLE LINES
+    [ -s "$2" ] || result 1 "$1: it has said nothing"
+    while IFS= read -r line; do
+        case $line in
+        'ok '*) result 0 "$1: ${line#ok }" ;;
+        *) result 1 "$1: ${line#not ok }" ;;
+        esac
+    done <"$2"
+}
+
+if "$python" -c 'import openai' 2>/dev/null; then
+    run "$bin/moe-run" -t 1 "$tiny" -p 'Once upon a time' -n 24 --temp 0
+    cp "$out" "$tmp/expected"
+    echo sk-a >"$tmp/keys"
+    serve --api-key-file "$tmp/keys" --max-queue 4 || exit 1
+    "$python" tests/clients/openai_client.py "$url" sk-a "$tmp/expected" >"$tmp/lines" 2>"$err" </dev/null
+    tell "the openai client" "$tmp/lines"
+    kill "$server"
+    wait "$server"
+else
+    skip "the openai client" "no Python with the package openai (PYTHON_OPENAI)"
+fi
+
+if ! command -v python3 >/dev/null || ! command -v "$browser" >/dev/null; then
+    skip "the chat page" "no python3 or no chromium (CHROMIUM)"
+else
+    serve || exit 1
+    python3 tests/clients/page.py "$browser" "$url" "$tmp" >"$tmp/lines" 2>"$err" </dev/null
+    tell "the chat page" "$tmp/lines"
+    [ -z "${PICTURES:-}" ] || cp "$tmp"/*.png "$PICTURES"
+    kill "$server"
+    wait "$server"
+fi
+finish
