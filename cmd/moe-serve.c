@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "serve/server.h"
 #include "serve_options.h"
 
@@ -11,6 +12,10 @@
 struct serve {
     const char *path;
     struct moe_statistics *statistics;
+    struct moe_coe_collection *collection;
+    struct moe_coe_costs *costs;
+    struct moe_coe_plan *plan;
+    char *directory; /* of the collection */
     struct moe_server *server;
 };
 
@@ -36,10 +41,44 @@ static int choose_strategy(struct serve *v, struct moe_err *err)
     return MOE_OK;
 }
 
+/* The plan's schedule, where the options name none. */
+static int follow_plan(const struct moe_coe_plan *plan, struct moe_err *err)
+{
+    struct moe_server_options *o = &serve_opt.server;
+    o->plan = plan;
+    if (!cli_given("schedule") && plan->schedule[0])
+        o->schedule = moe_coe_schedule_find(plan->schedule);
+    if (!cli_given("evict") && plan->evict[0] && !moe_coe_evict_find(plan->evict, &o->evict))
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: there is no eviction '%s'", serve_opt.plan,
+                        plan->evict);
+    o->no_prefetch = o->no_prefetch || !plan->prefetch;
+    return MOE_OK;
+}
+
+static int read_collection(struct serve *v, struct moe_err *err)
+{
+    struct moe_server_options *o = &serve_opt.server;
+    int status = moe_coe_collection_read(&v->collection, serve_opt.collection, err);
+    if (status == MOE_OK && !(v->directory = moe_path_directory(serve_opt.collection, err)))
+        status = MOE_ERR_MEMORY;
+    if (status == MOE_OK && serve_opt.costs)
+        status = moe_coe_costs_read(&v->costs, serve_opt.costs, err);
+    if (status == MOE_OK && serve_opt.plan)
+        status = moe_coe_plan_read(&v->plan, serve_opt.plan, err);
+    if (status == MOE_OK && v->plan)
+        status = follow_plan(v->plan, err);
+    o->collection = v->collection;
+    o->directory = v->directory;
+    o->costs = v->costs;
+    return status;
+}
+
 static int open_server(struct serve *v, struct moe_err *err)
 {
     struct moe_server_options *o = &serve_opt.server;
     int status = choose_strategy(v, err);
+    if (status == MOE_OK && serve_opt.collection)
+        status = read_collection(v, err);
     if (status != MOE_OK)
         return status;
     o->pack = v->path;
@@ -52,6 +91,10 @@ static void close_serve(struct serve *v)
 {
     moe_server_close(v->server);
     moe_statistics_free(v->statistics);
+    moe_coe_collection_free(v->collection);
+    moe_coe_costs_free(v->costs);
+    moe_coe_plan_free(v->plan);
+    free(v->directory);
 }
 
 int main(int argc, char **argv)

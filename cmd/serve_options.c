@@ -1,5 +1,10 @@
 #include "serve_options.h"
 
+#include <stdio.h>
+#include <string.h>
+
+#include "base/text.h"
+
 enum { DEFAULT_CONTEXT = 4096, MAX_SEQUENCES = 256, MAX_QUEUE = 1 << 20 };
 
 struct serve_options serve_opt = {
@@ -8,9 +13,57 @@ struct serve_options serve_opt = {
                .max_queue = MOE_SERVER_MAX_QUEUE},
 };
 
+/* "cpu:2,cuda:1": of each processor so many. */
+static bool parse_executors(const char *text, void *to, char why[128])
+{
+    struct serve_executors *e = to;
+    e->n = 0;
+    for (const char *at = text;; at++) {
+        uint64_t n = 1;
+        char item[32];
+        size_t length = strcspn(at, ",");
+        snprintf(item, sizeof item, "%.*s", (int)length, at);
+        char *colon = strchr(item, ':');
+        if (colon)
+            *colon = 0;
+        bool cuda = strcmp(item, "cuda") == 0;
+        if (length >= sizeof item || (!cuda && strcmp(item, "cpu") != 0) ||
+            (colon && !moe_parse_u64(colon + 1, &n)) || n < 1 ||
+            n > MOE_SERVER_MAX_EXECUTORS - e->n) {
+            snprintf(why, 128, "is not a list like cpu:2 or cpu:1,cuda:1, of %d at most",
+                     MOE_SERVER_MAX_EXECUTORS);
+            return false;
+        }
+        while (n-- > 0)
+            e->of[e->n++].device.cuda = cuda;
+        at += length;
+        if (!*at)
+            return true;
+    }
+}
+
+static bool parse_schedule(const char *text, void *to, char why[128])
+{
+    const struct moe_coe_schedule *s;
+    size_t n = 0;
+    *(const struct moe_coe_schedule **)to = moe_coe_schedule_find(text);
+    n += (size_t)snprintf(why, 128, "is not one of");
+    for (uint32_t i = 0; (s = moe_coe_schedule_at(i)) != NULL && n < 128; i++)
+        n += (size_t)snprintf(why + n, 128 - n, "%s %s", i ? "," : "", s->name);
+    return moe_coe_schedule_find(text) != NULL;
+}
+
+static bool parse_evict(const char *text, void *to, char why[128])
+{
+    snprintf(why, 128, "is not one of lru, fifo, two-stage");
+    return moe_coe_evict_find(text, to);
+}
+
 /* clang-format off */
 static const struct cli_option options[] = {
     {.kind = CLI_HEADING, .help = "Models"},
+    {CLI_OPT_TEXT(0, "coe", "COLLECTION", &serve_opt.collection),
+     .help = "serve the models of a moe-coe(5) file"},
     {CLI_OPT_TEXT(0, "name", "NAME", &serve_opt.server.name), .shown = "the pack's",
      .help = "the model's name for clients"},
     {CLI_OPT_U32('c', "context", "N", &serve_opt.server.engine.session.context, 2, MOE_MAX_CONTEXT),
@@ -31,6 +84,24 @@ static const struct cli_option options[] = {
      .shown = "cpu", .help = "cpu, cuda[:N] or auto"},
     {CLI_OPT_U32(0, "batch", "N", &serve_opt.server.engine.session.batch, 1, 65536),
      .shown = "256, fewer if tight", .help = "prompt tokens per pass, at most"},
+
+    {.kind = CLI_HEADING, .help = "Collections"},
+    {CLI_OPT_TEXT(0, "plan", "FILE", &serve_opt.plan),
+     .help = "executors and memory as planned by moe-plan --coe"},
+    {CLI_OPT_TEXT(0, "costs", "FILE", &serve_opt.costs), .shown = "learnt",
+     .help = "of models, measured by moe-profile --coe"},
+    {CLI_OPT_CUSTOM(0, "executors", "LIST", &serve_opt.executors, parse_executors),
+     .shown = "cpu:1", .help = "of each processor so many"},
+    {CLI_OPT_CUSTOM(0, "schedule", "NAME", &serve_opt.server.schedule, parse_schedule),
+     .shown = "coserve", .help = "fcfs, round-robin, arrange or coserve"},
+    {CLI_OPT_CUSTOM(0, "evict", "NAME", &serve_opt.server.evict, parse_evict),
+     .shown = "two-stage", .help = "which model leaves: lru, fifo or two-stage"},
+    {CLI_OPT_SHARE(0, "model-share", "SHARE", &serve_opt.server.expert_share, 0.01, 0.99),
+     .shown = "75%", .help = "of an executor's memory, for models"},
+    {CLI_OPT_FLAG(0, "no-prefetch", &serve_opt.server.no_prefetch),
+     .help = "load no model while another one computes"},
+    {CLI_OPT_DOUBLE(0, "patience", "SECONDS", &serve_opt.server.patience, 0.001, 1e9),
+     .shown = "10", .help = "a request for another model waits no longer"},
 
     {.kind = CLI_HEADING, .help = "Requests"},
     {CLI_OPT_U32(0, "sequences", "N", &serve_opt.server.sequences, 1, MAX_SEQUENCES), .shown = "8",
@@ -64,7 +135,7 @@ static const struct cli_option options[] = {
 static struct cli_program program = {
     .name = "moe-serve",
     .summary = "Answers requests of many callers with one or many Mixture-of-Experts models.",
-    .usage = (const char *const[]){"PACK [OPTION]...", NULL},
+    .usage = (const char *const[]){"PACK [OPTION]...", "--coe COLLECTION [OPTION]...", NULL},
     .options = options,
     .examples = (const char *const[]){"moe-serve tiny.moe", NULL},
 };
@@ -75,10 +146,17 @@ static int check_options(int n_args, char **args)
         strategy_print_help();
         return cli_finish(CLI_DONE);
     }
-    if (n_args == 0)
-        return cli_misuse("no pack given: moe-serve PACK ...");
-    if (n_args > 1)
-        return cli_misuse("unexpected argument '%s'", args[1]);
+    int most = serve_opt.collection ? 0 : 1;
+    if (n_args < most)
+        return cli_misuse("no pack given: moe-serve PACK ..., or moe-serve --coe COLLECTION ...");
+    if (n_args > most)
+        return cli_misuse("unexpected argument '%s'", args[most]);
+    if (serve_opt.collection && serve_opt.server.name)
+        return cli_misuse("option --name: a collection says its models' names");
+    if (!serve_opt.collection && (serve_opt.plan || serve_opt.costs))
+        return cli_misuse("options --plan and --costs go with --coe");
+    if (serve_opt.plan && cli_given("executors"))
+        return cli_misuse("option --executors: the plan says them");
     if (serve_opt.strategy.device.test)
         return cli_misuse("option --device: test is for moe-run: a server does not rehearse");
     if (serve_opt.chat_template &&
@@ -103,6 +181,8 @@ int serve_options_parse(int argc, char **argv, const char **path)
     if (status >= 0)
         return status;
     serve_opt.server.beside_bytes = moe_http_bytes(&serve_opt.http.http);
-    *path = args[0];
+    serve_opt.server.executors = serve_opt.executors.of;
+    serve_opt.server.n_executors = serve_opt.executors.n;
+    *path = serve_opt.collection ? NULL : args[0];
     return -1;
 }

@@ -7,8 +7,15 @@
 #include "serve_http.h"
 #include "strategy_options.h"
 
+/* What --executors names. */
+struct serve_executors {
+    uint32_t n;
+    struct moe_server_executor of[MOE_SERVER_MAX_EXECUTORS];
+};
+
 struct serve_options {
-    const char *chat_template;
+    const char *chat_template, *collection, *costs, *plan;
+    struct serve_executors executors;
     struct strategy_options strategy;
     struct moe_server_options server;
     struct serve_http_options http;
@@ -17,7 +24,7 @@ struct serve_options {
 extern struct serve_options serve_opt; /* of the process */
 
 /* Parses and checks. Returns -1 when the program should go on, otherwise the status to exit with.
- * *path: of the pack. */
+ * *path: of the pack; NULL: there is a collection. */
 int serve_options_parse(int argc, char **argv, const char **path);
 
 #endif
