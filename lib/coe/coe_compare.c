@@ -1,5 +1,6 @@
 #include "coe/coe_compare.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* 5.1 for the baselines, 5.3 for the parts. The paper does not say that CoServe loads the next
@@ -23,38 +24,38 @@ const struct moe_coe_system moe_coe_systems[MOE_COE_SYSTEMS] = {
      MOE_COE_ONE_EXECUTOR},
 };
 
-static uint32_t executors_of(const struct moe_coe_plan *plan, const char *device)
+/* CoServe's executors and memory under another schedule. */
+static void copy(const struct moe_coe_plan *best, struct moe_coe_plan *plan)
 {
-    for (uint32_t i = 0; i < plan->n_executors; i++)
-        if (strcmp(plan->executors[i].device, device) == 0)
-            return plan->executors[i].number;
-    return 0;
+    memcpy(plan->executors, best->executors, best->n_executors * sizeof *best->executors);
+    plan->n_executors = best->n_executors;
+    plan->memory_bytes = best->memory_bytes;
+    plan->host_bytes = best->host_bytes;
 }
 
 int moe_coe_compare(const struct moe_coe_system *system, const struct moe_coe_planner *p,
                     const struct moe_coe_plan *best, const struct moe_coe_task *task,
                     struct moe_coe_simulated *out, struct moe_coe_plan **plan, struct moe_err *err)
 {
-    struct moe_coe_planner own = *p;
+    struct moe_coe_planner casual = *p;
     struct moe_coe_plan *made;
     bool has_cuda = moe_coe_costs_processor(p->costs, "cuda") != MOE_COE_NONE;
-    own.schedule = system->schedule;
-    own.evict = system->evict;
-    own.prefetch = system->prefetch;
-    own.casual = system->setting != MOE_COE_AT_BEST;
-    if (system->setting == MOE_COE_ONE_EXECUTOR) {
-        own.cuda = has_cuda;
-        own.cpu = !has_cuda;
-    } else if (system->setting == MOE_COE_AT_BEST) {
-        own.cuda = executors_of(best, "cuda");
-        own.cpu = executors_of(best, "cpu");
-        own.resident = best->window.device[0] ? best->window.chosen : p->resident;
-    }
+    bool alone = system->setting == MOE_COE_ONE_EXECUTOR;
+    casual.casual = true;
+    casual.resident = 0;
+    casual.cuda = alone ? has_cuda : UINT32_MAX;
+    casual.cpu = alone ? !has_cuda : UINT32_MAX;
     int status = moe_coe_plan_new(&made, err);
-    if (status == MOE_OK)
-        status = moe_coe_planner_make(&own, made, err);
-    if (status == MOE_OK)
+    if (status == MOE_OK && system->setting == MOE_COE_AT_BEST)
+        copy(best, made);
+    else if (status == MOE_OK)
+        status = moe_coe_planner_make(&casual, made, err);
+    if (status == MOE_OK) {
+        snprintf(made->schedule, sizeof made->schedule, "%s", system->schedule);
+        snprintf(made->evict, sizeof made->evict, "%s", system->evict);
+        made->prefetch = system->prefetch;
         status = moe_coe_plan_simulate(made, p->costs, p->all, task, 0, out, err);
+    }
     if (plan && status == MOE_OK)
         *plan = made;
     else

@@ -17,10 +17,9 @@ struct moe_coe_system {
 };
 extern const struct moe_coe_system moe_coe_systems[MOE_COE_SYSTEMS];
 
-/* What a system makes of the task. p: what the plan of CoServe is made of; schedule, eviction and
- * prefetching are the system's. `best`: CoServe's plan, for the number of executors and, where the
- * setting is at best, for the memory of each; else they get the casual setting's. *plan, where not
- * NULL: what was simulated, the caller's to free. */
+/* What a system makes of the task. p: what CoServe's plan was made of, for the casual setting.
+ * best: CoServe's plan, whose executors and memory systems at the best setting have. *plan, where
+ * not NULL: what was simulated, the caller's to free. */
 int moe_coe_compare(const struct moe_coe_system *system, const struct moe_coe_planner *p,
                     const struct moe_coe_plan *best, const struct moe_coe_task *task,
                     struct moe_coe_simulated *out, struct moe_coe_plan **plan, struct moe_err *err);

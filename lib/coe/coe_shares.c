@@ -122,7 +122,7 @@ void moe_coe_shares_split(struct moe_coe_shares *m, uint32_t on, uint64_t expert
 {
     struct moe_coe_share *s = &m->of[on];
     struct moe_coe_plan_executors *e = s->executors;
-    e->expert_bytes = expert_bytes / e->number;
+    e->expert_bytes = (expert_bytes + e->number - 1) / e->number;
     if (e->expert_bytes < s->largest)
         e->expert_bytes = s->largest;
     uint64_t taken = e->expert_bytes * e->number;

@@ -49,7 +49,7 @@ about_others() {
 
 ## Not redone here
 
-CoServe's claims (throughput, expert switches, executors) wait for its serving, which is not built yet.
+CoServe's claims (throughput, expert switches, executors) are simulated in [COE.md](COE.md).
 Accuracy on MMLU, GSM8K, HumanEval and TruthfulQA: no such models and data at hand; nats per token and top-1
 agreement stand in. Phones and boards: simulated only, from profiles. STI, Transformers and DeepSpeed as
 baselines: other engines, not rebuilt here.

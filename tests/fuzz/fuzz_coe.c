@@ -1,0 +1,159 @@
+/*
+ * A collection of experts, its costs or a plan for it: the format in the file says which. What is
+ * accepted must come back the same from YAML and from JSON; requests are routed by a collection,
+ * and a task is drawn from it; costs meet a collection of their own models; a plan is shown.
+ */
+/* Readers: coe/collection.c coe/costs.c coe/coe_plan.c coe/schedule.c fmt/record.c */
+#define _GNU_SOURCE
+#include "coe/coe_plan.h"
+#include "coe/task.h"
+#include "mutate.h"
+#include "show/explain_coe.h"
+
+enum { MAX_TASK = 64 };
+
+static const char *field(void *ctx, const char *name)
+{
+    return name[0] == 'n' ? NULL : ctx;
+}
+
+static void route(const struct moe_coe_collection *c)
+{
+    static const char result[] = "fine: a \xff text";
+    char value[] = "code";
+    double p[MOE_COE_MAX_MODELS];
+    uint32_t first = moe_coe_route(c, field, value);
+    if (first != MOE_COE_NONE && moe_coe_find(c, c->models[first].name) != first)
+        abort();
+    for (uint32_t i = 0; i < c->n_models && i < MAX_TASK; i++)
+        moe_coe_next_expert(c, i, result, sizeof result - 1);
+    moe_coe_probabilities(c, p);
+    for (uint32_t i = 0; i < c->n_models; i++)
+        if (!(p[i] >= 0 && p[i] <= 1))
+            abort();
+}
+
+/* A task of the collection's experts, whose costs are all the same. */
+static void draw(const struct moe_coe_collection *c)
+{
+    struct moe_coe_expert *experts = calloc(c->n_models, sizeof *experts);
+    const struct moe_coe_experts all = {c->n_models, 1, experts, NULL};
+    struct moe_coe_task task;
+    double *p = calloc(c->n_models, sizeof *p);
+    if (!experts || !p)
+        abort();
+    moe_coe_probabilities(c, p);
+    for (uint32_t i = 0; i < c->n_models; i++)
+        experts[i].probability = p[i];
+    if (moe_coe_task_draw(&task, c, &all, MAX_TASK, 0.004, 1, NULL) == MOE_OK) {
+        for (uint32_t i = 0; i < MAX_TASK; i++)
+            for (const uint32_t *e = task.arrivals[i].path; *e != MOE_COE_NONE; e++)
+                if (*e >= c->n_models)
+                    abort();
+        moe_coe_task_release(&task);
+    }
+    free(experts);
+    free(p);
+}
+
+static void check_collection(const uint8_t *data, size_t n)
+{
+    struct moe_coe_collection *c, *again;
+    struct moe_err err;
+    if (moe_coe_collection_read(&c, fuzz_file(data, n), &err) != MOE_OK)
+        return;
+    route(c);
+    draw(c);
+    for (int json = 0; json < 2; json++) {
+        struct moe_buf first = {0}, second = {0};
+        if (moe_coe_collection_write(c, json, &first, &err) != MOE_OK ||
+            moe_coe_collection_parse(&again, "fuzz", first.data, first.size, &err) != MOE_OK ||
+            moe_coe_collection_write(again, json, &second, &err) != MOE_OK)
+            abort();
+        if (json)
+            fuzz_check_json(&first);
+        moe_coe_collection_free(again);
+        fuzz_same(&first, &second);
+    }
+    moe_coe_collection_free(c);
+}
+
+/* A collection of the models that the costs name. */
+static void use_costs(const struct moe_coe_costs *c)
+{
+    struct moe_coe_model models[MAX_TASK];
+    struct moe_coe_route routes[MAX_TASK];
+    struct moe_coe_cost table[MOE_COE_MAX_KINDS];
+    struct moe_coe_collection own = {.models = models, .routes = routes};
+    struct moe_coe_experts *all;
+    for (uint32_t i = 0; i < c->n_processors; i++)
+        moe_coe_costs_table(c, i, table);
+    for (uint32_t i = 0; i < c->n_models && i < MAX_TASK; i++) {
+        models[i] = (struct moe_coe_model){.probability = -1};
+        memcpy(models[i].name, c->models[i].name, sizeof models[i].name);
+        routes[i] = (struct moe_coe_route){.to = i, .quantity = 1};
+        own.n_models = own.n_routes = i + 1;
+    }
+    if (own.n_models && moe_coe_costs_experts(&all, c, &own, NULL, NULL) == MOE_OK) {
+        for (uint32_t i = 0; i < all->n; i++)
+            if (all->experts[i].kind >= all->n_kinds || all->experts[i].bytes == 0)
+                abort();
+        moe_coe_experts_free(all);
+    } else if (own.n_models) {
+        abort(); /* every architecture has costs */
+    }
+}
+
+static void check_costs(const uint8_t *data, size_t n)
+{
+    struct moe_coe_costs *c, *again;
+    struct moe_err err;
+    if (moe_coe_costs_read(&c, fuzz_file(data, n), &err) != MOE_OK)
+        return;
+    use_costs(c);
+    for (int json = 0; json < 2; json++) {
+        struct moe_buf first = {0}, second = {0};
+        if (moe_coe_costs_write(c, json, &first, &err) != MOE_OK ||
+            moe_coe_costs_parse(&again, "fuzz", first.data, first.size, &err) != MOE_OK ||
+            moe_coe_costs_write(again, json, &second, &err) != MOE_OK)
+            abort();
+        if (json)
+            fuzz_check_json(&first);
+        moe_coe_costs_free(again);
+        fuzz_same(&first, &second);
+    }
+    moe_coe_costs_free(c);
+}
+
+static void check_plan(const uint8_t *data, size_t n)
+{
+    struct moe_coe_plan *p, *again;
+    struct moe_buf text = {0};
+    struct moe_err err;
+    if (moe_coe_plan_read(&p, fuzz_file(data, n), &err) != MOE_OK)
+        return;
+    moe_explain_coe_plan(p, &text);
+    moe_buf_release(&text);
+    for (int json = 0; json < 2; json++) {
+        struct moe_buf first = {0}, second = {0};
+        if (moe_coe_plan_write(p, json, &first, &err) != MOE_OK ||
+            moe_coe_plan_parse(&again, "fuzz", first.data, first.size, &err) != MOE_OK ||
+            moe_coe_plan_write(again, json, &second, &err) != MOE_OK)
+            abort();
+        if (json)
+            fuzz_check_json(&first);
+        moe_coe_plan_free(again);
+        fuzz_same(&first, &second);
+    }
+    moe_coe_plan_free(p);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
+{
+    check_collection(data, n);
+    check_costs(data, n);
+    check_plan(data, n);
+    return 0;
+}
+
+FUZZ_MUTATE_TEXT
