@@ -245,6 +245,32 @@ static int generate(struct run *r, double started, struct moe_err *err)
     return status;
 }
 
+/* ---- Requests ---- */
+
+static int serve_requests(struct run *r, struct moe_err *err)
+{
+    struct moe_server *server = NULL;
+    struct moe_server_options o = {.pack = r->pack, .sequences = opt.sequences};
+    int status = prompt_format(opt.chat_template, false, "", r->pack, &o.format, err);
+    if (status == MOE_OK)
+        status = choose_strategy(r, err);
+    if (status == MOE_OK && opt.plan)
+        status = read_plan(r, err);
+    if (status != MOE_OK)
+        return status;
+    o.engine = opt.engine;
+    o.engine.context_cap = DEFAULT_CONTEXT;
+    o.engine.session =
+        (struct moe_session_options){.context = opt.context,
+                                     .batch = opt.batch,
+                                     .predict_on = (enum moe_predict_on)opt.predict_on};
+    status = requests_open(&server, &opt.requests, &o, err);
+    if (status == MOE_OK)
+        status = requests_serve(server, &opt.requests, err);
+    moe_server_close(server);
+    return status;
+}
+
 /* ---- Measuring ---- */
 
 static int perplexity(struct run *r, struct moe_err *err)
@@ -317,6 +343,8 @@ int main(int argc, char **argv)
         return status;
     if (opt.ids) {
         status = measure_ids(r.pack, opt.ids, &err);
+    } else if (opt.requests.input) {
+        status = serve_requests(&r, &err);
     } else {
         status = open_run(&r, &err);
         if (status == MOE_OK)

@@ -82,6 +82,8 @@ static int open_server(struct serve *v, struct moe_err *err)
     if (status != MOE_OK)
         return status;
     o->pack = v->path;
+    if (serve_opt.requests.input)
+        o->beside_bytes += moe_lines_bytes(serve_opt.requests.input);
     status = moe_server_open(&v->server, o, cli_progress(), err);
     cli_progress_done();
     return status;
@@ -106,7 +108,9 @@ int main(int argc, char **argv)
         return status;
     cli_catch_termination();
     status = open_server(&v, &err);
-    if (status == MOE_OK)
+    if (status == MOE_OK && serve_opt.requests.input)
+        status = requests_serve(v.server, &serve_opt.requests, &err);
+    else if (status == MOE_OK)
         status = serve_http(v.server, &serve_opt.http, &err);
     close_serve(&v);
     return cli_finish(status == MOE_OK ? CLI_DONE : cli_error(&err));

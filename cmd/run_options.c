@@ -35,6 +35,11 @@ static const struct cli_option options[] = {
     {CLI_OPT_DOUBLE(0, "repeat-penalty", "X", &opt.sampling.repeat_penalty, 0.1, 10), .shown = "1"},
     {CLI_OPT_U64(0, "seed", "N", &opt.sampling.seed, 0, UINT64_MAX), .shown = "random"},
 
+    {.kind = CLI_HEADING, .help = "Requests"},
+    REQUESTS_OPTIONS(opt.requests),
+    {CLI_OPT_U32(0, "sequences", "N", &opt.sequences, 1, 256), .shown = "8, fewer if tight",
+     .help = "answers side by side"},
+
     {.kind = CLI_HEADING, .help = "Memory and experts"},
     {CLI_OPT_BYTES(0, "memory", "SIZE", &opt.engine.memory_bytes), .shown = "what is free",
      .help = "limit for the whole process"},
@@ -86,6 +91,7 @@ static struct cli_program program = {
     .summary = "Runs a Mixture-of-Experts model from an expert pack (see moe-quantize).",
     .usage =
         (const char *const[]){"PACK [-p TEXT | -f FILE] [OPTION]...",
+                              "PACK --requests FILE [-o FILE [--resume]] [OPTION]...",
                               "PACK --perplexity FILE | --bench | --ids TEXT [OPTION]...", NULL},
     .options = options,
     .examples =
@@ -101,6 +107,27 @@ static bool names_a_strategy(void)
         if (cli_given(p->name))
             return true;
     return opt.strategy.strategy;
+}
+
+/* -1, or the exit status after a message: an option that each request has for itself, or that a
+ * server has not. */
+static int check_requests(void)
+{
+    static const char *const others[] = {
+        "prompt",      "file",           "tokens",       "system",     "raw",
+        "stop",        "ignore-eos",     "temp",         "top-k",      "top-p",
+        "min-p",       "seed",           "stats",        "stats-json", "bench",
+        "ids",         "perplexity",     "trace-events", "link-rate",  "lockstep",
+        "pack-in-ram", "repeat-penalty",
+    };
+    if (!opt.requests.input && opt.sequences)
+        return cli_misuse("option --sequences goes with --requests");
+    for (size_t i = 0; i < sizeof others / sizeof others[0] && opt.requests.input; i++)
+        if (cli_given(others[i]))
+            return cli_misuse("options --requests and --%s exclude each other", others[i]);
+    if (opt.requests.input && opt.strategy.device.test)
+        return cli_misuse("option --requests: requests are not served by a rehearsal");
+    return requests_check(&opt.requests);
 }
 
 static int check_options(int n_args, char **args)
@@ -137,7 +164,7 @@ static int check_options(int n_args, char **args)
         return cli_misuse("option --plan: the plan fixes strategy and slots");
     if (opt.raw && (opt.chat_template || opt.system))
         return cli_misuse("option --raw: plain text has neither template nor system text");
-    return -1;
+    return check_requests();
 }
 
 int run_options_parse(int argc, char **argv, const char **pack)

@@ -8,6 +8,7 @@
 #include "cli.h"
 #include "engine/engine.h"
 #include "engine/sampler.h"
+#include "requests.h"
 #include "strategy_options.h"
 
 struct run_options {
@@ -15,11 +16,12 @@ struct run_options {
         *trace_events, *plan;
     struct cli_texts stops;
     uint64_t n; /* tokens to generate at most; UINT64_MAX: no limit */
-    uint32_t context, batch, max_doc_tokens, window, prompt_tokens;
+    uint32_t context, batch, sequences, max_doc_tokens, window, prompt_tokens;
     double prompt_share; /* of --perplexity's documents */
     bool raw, ignore_eos, bench, json, stats;
     int predict_on; /* enum moe_predict_on */
     struct strategy_options strategy;
+    struct requests_options requests;
     struct moe_engine_options engine;
     struct moe_sampler_options sampling;
 };

@@ -108,6 +108,7 @@ static const struct cli_option options[] = {
      .help = "answers side by side"},
     {CLI_OPT_U32(0, "max-queue", "N", &serve_opt.server.max_queue, 1, MAX_QUEUE), .shown = "1024",
      .help = "requests that may wait or run"},
+    REQUESTS_OPTIONS(serve_opt.requests),
 
     {.kind = CLI_HEADING, .help = "HTTP"},
     {CLI_OPT_TEXT(0, "listen", "ADDRESS", &serve_opt.http.http.address), .shown = "127.0.0.1",
@@ -135,7 +136,8 @@ static const struct cli_option options[] = {
 static struct cli_program program = {
     .name = "moe-serve",
     .summary = "Answers requests of many callers with one or many Mixture-of-Experts models.",
-    .usage = (const char *const[]){"PACK [OPTION]...", "--coe COLLECTION [OPTION]...", NULL},
+    .usage = (const char *const[]){"PACK | --coe COLLECTION [OPTION]...",
+                                   "... --requests FILE [-o FILE [--resume]] [OPTION]...", NULL},
     .options = options,
     .examples = (const char *const[]){"moe-serve tiny.moe", NULL},
 };
@@ -163,7 +165,7 @@ static int check_options(int n_args, char **args)
         !(serve_opt.server.format = moe_chat_find(serve_opt.chat_template)))
         return cli_misuse("option --chat-template: '%s' is not a known one (see moe-run --help)",
                           serve_opt.chat_template);
-    return -1;
+    return requests_check(&serve_opt.requests);
 }
 
 int serve_options_parse(int argc, char **argv, const char **path)

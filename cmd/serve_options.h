@@ -3,6 +3,7 @@
 #define CMD_SERVE_OPTIONS_H
 
 #include "cli.h"
+#include "requests.h"
 #include "serve/server.h"
 #include "serve_http.h"
 #include "strategy_options.h"
@@ -17,6 +18,7 @@ struct serve_options {
     const char *chat_template, *collection, *costs, *plan;
     struct serve_executors executors;
     struct strategy_options strategy;
+    struct requests_options requests;
     struct moe_server_options server;
     struct serve_http_options http;
 };

@@ -1,10 +1,8 @@
-/* Replies: errors and the list of models. */
+/* Replies: errors. */
 #include <string.h>
-#include <time.h>
 
 #include "fmt/emit.h"
 #include "serve/reply.h"
-#include "serve/server.h"
 
 /* How sentences about a request begin (request_parts.h), and one about its model. */
 #define OF_REQUEST "the request: '"
@@ -83,24 +81,5 @@ void moe_reply_error(struct moe_buf *out, unsigned http_status, const struct moe
     struct moe_emit e;
     moe_emit_begin_json(&e, out, MOE_EMIT_COMPACT);
     moe_reply_emit_error(&e, http_status, why);
-    moe_emit_end_item(&e, NULL);
-}
-
-void moe_reply_models(struct moe_buf *out, const struct moe_server *server)
-{
-    struct moe_emit e;
-    const char *name;
-    moe_emit_begin_json(&e, out, MOE_EMIT_COMPACT);
-    moe_emit_text(&e, "object", "list");
-    moe_emit_open_list(&e, "data");
-    for (uint32_t i = 0; (name = moe_server_model(server, i)) != NULL; i++) {
-        moe_emit_open_map(&e, NULL);
-        moe_emit_text(&e, "id", name);
-        moe_emit_text(&e, "object", "model");
-        moe_emit_i64(&e, "created", (int64_t)time(NULL));
-        moe_emit_text(&e, "owned_by", "moe-serve");
-        moe_emit_close(&e);
-    }
-    moe_emit_close(&e);
     moe_emit_end_item(&e, NULL);
 }

@@ -1,0 +1,51 @@
+#include "requests.h"
+
+#include <inttypes.h>
+
+int requests_check(const struct requests_options *o)
+{
+    if (!o->input && (o->output || o->resume))
+        return cli_misuse("options --output and --resume go with --requests");
+    if (o->resume && !o->output)
+        return cli_misuse("option --resume goes on with the results in --output FILE");
+    return -1;
+}
+
+int requests_open(struct moe_server **out, const struct requests_options *o,
+                  const struct moe_server_options *server, struct moe_err *err)
+{
+    struct moe_server_options so = *server;
+    so.beside_bytes += moe_lines_bytes(o->input);
+    so.sequences = server->sequences ? server->sequences : MOE_SERVER_SEQUENCES;
+    for (;;) {
+        int status = moe_server_open(out, &so, cli_progress(), err);
+        cli_progress_done();
+        if (status != MOE_ERR_LIMIT || server->sequences || so.sequences == 1)
+            return status;
+        so.sequences /= 2;
+        cli_detail("the memory is too small for so many sequences: %u", so.sequences);
+    }
+}
+
+static int put(void *ctx, const void *line, uint64_t n, struct moe_err *err)
+{
+    (void)ctx;
+    return cli_write(line, n) ? MOE_OK : cli_flush(err);
+}
+
+int requests_serve(struct moe_server *server, const struct requests_options *o, struct moe_err *err)
+{
+    const struct moe_lines_options lines = {
+        .input = o->input, .output = o->output, .resume = o->resume, .put = put, .stop = &cli_stop};
+    struct moe_lines_counts counts;
+    cli_catch_termination();
+    int status = moe_lines_serve(server, &lines, &counts, err);
+    if (counts.n_refused)
+        cli_note("%" PRIu64 " of %" PRIu64 " requests got an error (see their results)",
+                 counts.n_refused, counts.n_served + counts.n_refused);
+    if (counts.n_before)
+        cli_detail("%" PRIu64 " requests had a result before", counts.n_before);
+    if (status == MOE_ERR_INTERRUPTED && o->output)
+        moe_fail(err, status, "interrupted; --resume serves the requests that are left");
+    return status;
+}

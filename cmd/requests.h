@@ -1,0 +1,35 @@
+/* --requests of moe-run and moe-serve: lines of JSON, served side by side. */
+#ifndef CMD_REQUESTS_H
+#define CMD_REQUESTS_H
+
+#include "cli.h"
+#include "lines/lines.h"
+#include "serve/server.h"
+
+struct requests_options {
+    const char *input, *output;
+    bool resume;
+};
+
+/* Their rows of an option table. */
+/* clang-format off */
+#define REQUESTS_OPTIONS(o) \
+    {CLI_OPT_TEXT(0, "requests", "FILE", &(o).input), \
+     .help = "answer its lines of JSON; - is stdin"}, \
+    {CLI_OPT_OUTPUT('o', "output", "FILE", &(o).output), .shown = "standard output", \
+     .help = "where results go, a line each"}, \
+    {CLI_OPT_FLAG(0, "resume", &(o).resume), .help = "leave out what has a result there"}
+/* clang-format on */
+
+/* -1, or the exit status after a message. */
+int requests_check(const struct requests_options *o);
+
+/* Opens a server with room for what requests take beside it. Where `sequences` is 0 as many as fit
+ * the memory, at most MOE_SERVER_SEQUENCES. */
+int requests_open(struct moe_server **out, const struct requests_options *o,
+                  const struct moe_server_options *server, struct moe_err *err);
+/* Serves them all, and says how many there were; Ctrl-C ends it with what is finished. */
+int requests_serve(struct moe_server *server, const struct requests_options *o,
+                   struct moe_err *err);
+
+#endif

@@ -1,0 +1,25 @@
+/* Replies: the list of models. */
+#include <time.h>
+
+#include "fmt/emit.h"
+#include "serve/reply.h"
+#include "serve/server.h"
+
+void moe_reply_models(struct moe_buf *out, const struct moe_server *server)
+{
+    struct moe_emit e;
+    const char *name;
+    moe_emit_begin_json(&e, out, MOE_EMIT_COMPACT);
+    moe_emit_text(&e, "object", "list");
+    moe_emit_open_list(&e, "data");
+    for (uint32_t i = 0; (name = moe_server_model(server, i)) != NULL; i++) {
+        moe_emit_open_map(&e, NULL);
+        moe_emit_text(&e, "id", name);
+        moe_emit_text(&e, "object", "model");
+        moe_emit_i64(&e, "created", (int64_t)time(NULL));
+        moe_emit_text(&e, "owned_by", "moe-serve");
+        moe_emit_close(&e);
+    }
+    moe_emit_close(&e);
+    moe_emit_end_item(&e, NULL);
+}

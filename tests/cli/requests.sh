@@ -1,0 +1,175 @@
+#!/bin/sh
+# moe-run --requests: each answer is that of moe-run alone; bad lines harm no others; what is killed or
+# interrupted is gone on with, so that each request has one result; a slow pipe holds up nothing.
+. tests/cli/lib.sh
+pack
+requests=$tmp/requests
+results=$tmp/results
+
+# The text of the answer to the request of that id in the file, as JSON has it.
+text_of() { # ID FILE
+    sed -n "s/.*\"custom_id\":\"$1\",.*\"text\":\"\(.*\)\",\"index\":.*/\1/p" "$2"
+}
+content_of() { # ID FILE
+    sed -n "s/.*\"custom_id\":\"$1\",.*\"content\":\"\(.*\)\",\"refusal\":.*/\1/p" "$2"
+}
+# Standard input as JSON has it, with END behind it.
+as_json() { { cat; echo END; } | sed 's/\\/\\\\/g; s/"/\\"/g' | awk '{ printf "%s%s", (NR > 1 ? "\\u000a" : ""), $0 }'; }
+# Results in order, without what another run has otherwise.
+comparable() {
+    sort "$1" | sed 's/\(chat\)*cmpl-[0-9a-f]*/ID/g; s/"created":[0-9]*//; s/"cached_tokens":[0-9]*//'
+}
+# Ids of all results, each once.
+ids_of() { sed 's/.*"custom_id":"*\([^",]*\).*/\1/' "$1" | sort; }
+whole_lines() { [ ! -s "$1" ] || [ "$(tail -c 1 "$1" | od -An -c | tr -d ' ')" = '\n' ]; }
+
+# ---- Answers are those of moe-run alone ----
+
+prompt() {
+    case $(($1 % 4)) in
+    0) echo "Once upon a time" ;;
+    1) echo "The cat, $1" ;;
+    2) echo "1 + $1 =" ;;
+    3) echo "def f($1):" ;;
+    esac
+}
+: >"$requests"
+for i in 0 1 2 3 4 5 6 7; do
+    temp=$((i % 2))
+    echo "{\"custom_id\": \"t$i\", \"prompt\": \"$(prompt $i)\", \"temperature\": $temp, \"seed\": $i, \"max_tokens\": $((5 + 6 * i))}" >>"$requests"
+    echo "{\"custom_id\": \"c$i\", \"messages\": [{\"role\": \"system\", \"content\": \"Be kind.\"}, {\"role\": \"user\", \"content\": \"$(prompt $i)\"}], \"temperature\": $temp, \"seed\": $i, \"max_tokens\": 9}" >>"$requests"
+done
+run "$bin/moe-run" "$tiny" --requests "$requests" --sequences 5 --chat-template chatml
+expect_exit 0 "requests are served"
+cp "$out" "$tmp/all"
+for i in 0 1 2 3 4 5 6 7; do
+    temp=$((i % 2))
+    alone=$("$bin/moe-run" "$tiny" -p "$(prompt $i)" --temp $temp --seed $i -n $((5 + 6 * i)) | as_json)
+    check "text $i (temperature $temp) is that of moe-run alone" \
+        [ "$(text_of t$i "$tmp/all")END" = "$alone" ]
+    alone=$("$bin/moe-run" "$tiny" --system "Be kind." -p "$(prompt $i)" --temp $temp --seed $i -n 9 \
+        --chat-template chatml | as_json)
+    check "chat $i is, too" [ "$(content_of c$i "$tmp/all")END" = "$alone" ]
+done
+comparable "$tmp/all" >"$tmp/sorted"
+smallest=$(smallest_memory "$bin/moe-run" "$tiny" --requests "$requests" --sequences 1)
+run "$bin/moe-run" "$tiny" --requests "$requests" --chat-template chatml --memory "${smallest}M"
+expect_exit 0 "... within the smallest memory"
+comparable "$out" >"$tmp/small"
+check "... with the same results" cmp -s "$tmp/sorted" "$tmp/small"
+run "$bin/moe-serve" "$tiny" --requests "$requests" --chat-template chatml -o "$results"
+expect_exit 0 "moe-serve serves them, too"
+comparable "$results" >"$tmp/served"
+check "... with the same results" cmp -s "$tmp/sorted" "$tmp/served"
+
+# ---- Bad lines ----
+
+{
+    echo '{"custom_id": "good", "prompt": "Once", "max_tokens": 3}'
+    echo '{"custom_id": "hot", "prompt": "Once", "temperature": 5}'
+    printf '{"custom_id": "bytes", "prompt": "\377\376"}\n'
+    echo '{"custom_id": "cut", "prompt": "On'
+    printf '{"custom_id": "nul", "prompt": "a\\u0000b"}\n'
+    head -c 1000 /dev/zero | tr '\0' '['
+    echo
+    echo
+    echo '{"custom_id": "tools", "prompt": "Once", "tools": [1]}'
+    echo '{"custom_id": "long", "prompt": ['"$(awk 'BEGIN { for (i = 0; i < 6000; i++) printf "1," }')"'1]}'
+    printf '{"custom_id": "end", "prompt": "Once", "max_tokens": 3}'
+} >"$tmp/bad"
+run "$bin/moe-run" "$tiny" --requests "$tmp/bad"
+expect_exit 0 "bad lines are no failure"
+expect_stderr_like 'moe-run: 7 of 9 requests got an error*' "... and are counted"
+check "good ones among them are answered" [ "$(grep -c '"error":null' "$out")" = 2 ]
+check "... and bad ones refused, by their ids" \
+    [ "$(grep '"response":null' "$out" | sed 's/.*"custom_id":"*\([^",]*\).*/\1/' | sort | tr '\n' ' ')" = \
+    "bytes cut hot long nul null tools " ]
+check "what is no UTF-8 goes out as such no more" sh -c "! grep -q '$(printf '\377')' '$out'"
+
+# ---- Slow pipes ----
+
+mkfifo "$tmp/pipe"
+"$bin/moe-run" "$tiny" --requests "$tmp/pipe" -o "$tmp/slow" 2>"$err" &
+pid=$!
+exec 3>"$tmp/pipe"
+printf '{"custom_id": "first", "prompt": "Once", "max_tokens": 5}\n{"custom_id": "second"' >&3
+for _ in $(seq 600); do
+    [ ! -s "$tmp/slow" ] || break
+    sleep 0.1
+done
+check "an answer is there while half of the next request is not" [ "$(ids_of "$tmp/slow")" = first ]
+printf ', "prompt": "Once", "max_tokens": 5}' >&3
+exec 3>&-
+code=0
+wait $pid || code=$?
+expect_exit 0 "the pipe's end is the end"
+check "... and the last line needs no newline" [ "$(ids_of "$tmp/slow" | tr '\n' ' ')" = "first second " ]
+check "standard input is one" [ "$(head -n 1 "$requests" | "$bin/moe-run" "$tiny" --requests - | wc -l)" = 1 ]
+
+# ---- Going on after kill -9 and Ctrl-C ----
+
+for i in $(seq 100 139); do
+    echo "{\"custom_id\": \"k$i\", \"prompt\": \"$(prompt "$i")\", \"temperature\": $((i % 2)), \"seed\": $i, \"max_tokens\": 40, \"ignore_eos\": true}"
+done >"$tmp/many"
+run "$bin/moe-run" "$tiny" --requests "$tmp/many"
+texts() { sed 's/.*"custom_id":\("[^"]*"\).*"text":\(.*\),"index".*/\1 \2/' "$1" | sort; }
+texts "$out" >"$tmp/want"
+rm -f "$results"
+killed=0
+for pause in 0.1 0.2 0.3 0.4 0.6 0.8 1 1.2; do
+    "$bin/moe-run" "$tiny" --requests "$tmp/many" -o "$results" --resume 2>"$err" &
+    pid=$!
+    sleep $pause
+    kill -9 $pid 2>/dev/null && killed=$((killed + 1))
+    wait $pid 2>/dev/null
+    [ ! -s "$results" ] || [ "$(wc -l <"$results")" -lt 40 ] || break
+done
+check "runs were killed ($killed)" [ $killed -gt 0 ]
+printf '{"id":"batch_req_39","custom_id":"k13' >>"$results" # as if the last had been writing
+run "$bin/moe-run" "$tiny" --requests "$tmp/many" -o "$results" --resume
+expect_exit 0 "the next goes on to the end"
+texts "$results" >"$tmp/got"
+check "each request has one result, that of a run that was not killed" cmp -s "$tmp/want" "$tmp/got"
+before=$(cksum <"$results")
+run "$bin/moe-run" "$tiny" --requests "$tmp/many" -o "$results" --resume
+check "a further run adds nothing" [ "$code-$(cksum <"$results")" = "0-$before" ]
+rm -f "$results"
+"$bin/moe-run" "$tiny" --requests "$tmp/many" -o "$results" 2>"$err" >"$out" &
+pid=$!
+for _ in $(seq 600); do
+    [ ! -s "$results" ] || break
+    sleep 0.1
+done
+kill -INT $pid 2>/dev/null
+code=0
+wait $pid || code=$?
+if [ $code = 0 ]; then
+    skip "Ctrl-C ends it" "it had ended before"
+else
+    error_line 1 "moe-run: interrupted; --resume serves*" "Ctrl-C ends it"
+fi
+check "... with whole results" whole_lines "$results"
+run "$bin/moe-run" "$tiny" --requests "$tmp/many" -o "$results" --resume
+texts "$results" >"$tmp/got"
+check "... and is gone on with" cmp -s "$tmp/want" "$tmp/got"
+
+# ---- Outputs and options ----
+
+run "$bin/moe-run" "$tiny" --requests "$tmp/many" -o "$results"
+error_line 2 "moe-run: $results: is there; --resume serves*" "results that are there are left alone"
+run "$bin/moe-run" "$tiny" --requests "$requests" -o "$results" --resume
+error_line 2 "moe-run: $results: *other requests*" "... and not gone on with for other requests"
+run "$bin/moe-run" "$tiny" --requests "$tmp/none" -o "$tmp/new"
+error_line 1 "moe-run: $tmp/none: *" "requests that are not there are named"
+check "... and no output is made" [ ! -e "$tmp/new" ]
+run "$bin/moe-run" "$tiny" --requests "$requests" -p Once
+error_line 2 "moe-run: options --requests and --prompt exclude each other*" "-p does not go with it"
+run "$bin/moe-run" "$tiny" --requests "$requests" --resume
+error_line 2 "moe-run: option --resume goes on with*" "--resume needs an output"
+run "$bin/moe-run" "$tiny" -o "$tmp/new"
+error_line 2 "moe-run: options --output and --resume go with --requests*" "-o goes with --requests"
+run "$bin/moe-run" "$tiny" --sequences 2 -p Once
+error_line 2 "moe-run: option --sequences goes with --requests*" "--sequences, too"
+run sh -c "'$bin/moe-run' '$tiny' --requests '$tmp/many' >/dev/full"
+error_line 1 "moe-run: standard output: *" "a full output ends it"
+finish
