@@ -411,7 +411,7 @@ check-format:
 # OpenMP's own runtime is not instrumented, so its loops run on one thread under the thread sanitizer.
 # These tests have threads of our own: the loader's, alone and under the engine; those that compute on
 # the host; and on the shim the device's streams, tiers and uploads.
-THREADED := $(patsubst %,tests/unit/%,test_loader test_loader_faults test_cached test_host) \
+THREADED := $(patsubst %,tests/unit/%,test_loader test_loader_faults test_cached test_host test_server) \
             $(patsubst %,shim/tests/gpu/%,test_uploads test_tiers test_tiers_faults test_engine)
 asan:
 	$(MAKE) BUILD=build-asan SANITIZE=address,undefined CFLAGS='-O1 -g1' -j$(JOBS) all tests replays \

@@ -34,9 +34,11 @@ void moe_par_set_threads(int n_threads)
     n_threads_wanted = clamp(n_threads);
 }
 
-void moe_par_set_team(int n_threads)
+int moe_par_set_team(int n_threads)
 {
+    int before = team;
     team = n_threads > 0 ? clamp(n_threads) : 0;
+    return before;
 }
 
 int moe_par_threads(void)

@@ -21,8 +21,9 @@ int moe_cores_available(void);
 /* Threads that later loops use; process-wide. Values are clamped to 1..MOE_MAX_THREADS.
  * Call before the first loop, or between loops. */
 void moe_par_set_threads(int n_threads);
-/* ... that loops of the calling thread use instead; 0: the process's number again. */
-void moe_par_set_team(int n_threads);
+/* ... that loops of the calling thread use instead; 0: the process's number again. Returns the
+ * previous setting. */
+int moe_par_set_team(int n_threads);
 /* Of loops that the calling thread would start. */
 int moe_par_threads(void);
 

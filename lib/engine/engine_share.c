@@ -7,7 +7,11 @@
 #include "engine/engine_split.h"
 #include "run/pass_strategy.h"
 
-enum { DEFAULT_BATCH = 256, SMALL_BATCH = 16 };
+enum {
+    DEFAULT_BATCH = 256,
+    SMALL_BATCH = 16,
+    HEAP_UNIT = 64 << 10, /* the same model twice differs by less */
+};
 
 /* ---- Weights ---- */
 
@@ -49,7 +53,7 @@ int moe_engine_needs_of(struct moe_engine_needs *out, const char *path,
         return status;
     uint64_t after = moe_heap_bytes();
     out->config = model->config;
-    out->directory = after > before ? after - before : 0;
+    out->directory = moe_round_up(after > before ? after - before : 0, HEAP_UNIT);
     out->file_bytes = moe_pack_file_bytes(model->pack);
     o.shares = true;
     o.program_bytes = out->directory;

@@ -112,9 +112,13 @@ int memory_session(const struct executor *x, const struct model *m, struct moe_s
                    struct moe_err *err)
 {
     const struct moe_engine_needs *needs = &x->server->needs[m->kind];
+    bool cached = m->all > x->expert_bytes;
     uint64_t least;
+    int before = moe_par_set_team(x->options.n_threads); /* sessions have scratch for each thread */
     *o = session_of(x->server, needs);
-    return moe_engine_fit_session(o, needs, m->all > x->expert_bytes, x->batch_bytes, &least, err);
+    int status = moe_engine_fit_session(o, needs, cached, x->batch_bytes, &least, err);
+    moe_par_set_team(before);
+    return status;
 }
 
 /* Of all kinds of models, in a team of this executor: the least that a session works with, and what
@@ -142,16 +146,22 @@ static uint64_t part(uint64_t whole, double share)
     return (uint64_t)((double)whole * share);
 }
 
-/* What belongs to no executor. */
-static uint64_t process_bytes(struct moe_server *s)
+/* What belongs to no executor, waiting requests apart. */
+static uint64_t process_bytes(const struct moe_server *s)
 {
     const struct moe_server_options *o = &s->options;
     uint64_t program = o->engine.program_bytes ? o->engine.program_bytes : moe_rss_bytes();
-    uint64_t queue = s->memory_bytes / QUEUE_PART;
-    queue = queue < LEAST_QUEUE_BYTES ? LEAST_QUEUE_BYTES : queue;
-    s->request_bytes_max = queue < MOST_QUEUE_BYTES ? queue : MOST_QUEUE_BYTES;
     return program + moe_engine_process_bytes() + (uint64_t)s->n_executors * THREAD_BYTES +
-           s->request_bytes_max + o->beside_bytes;
+           o->beside_bytes;
+}
+
+/* For requests that wait: a part of the budget, of which others need so much. */
+static uint64_t queue_bytes(const struct moe_server *s, uint64_t others)
+{
+    uint64_t queue = s->memory_bytes / QUEUE_PART, left = s->memory_bytes - others;
+    queue = queue < MOST_QUEUE_BYTES ? queue : MOST_QUEUE_BYTES;
+    queue = queue < left ? queue : left;
+    return queue > LEAST_QUEUE_BYTES ? queue : LEAST_QUEUE_BYTES;
 }
 
 static int refuse(const struct moe_server *s, struct moe_err *err)
@@ -219,10 +229,10 @@ int memory_divide(struct moe_server *s, struct moe_err *err)
         least_model = m->least > least_model ? m->least : least_model;
         all_models += m->all;
     }
-    moe_par_set_team(most_threads(s)); /* sessions have scratch for each thread */
+    int before = moe_par_set_team(most_threads(s));
     size_batches(s, &least, &full);
-    moe_par_set_team(0);
     process = process_bytes(s);
+    moe_par_set_team(before);
     s->floor_bytes = process + s->n_executors * (least_model + least);
     if (plan)
         follow_plan(s);
@@ -235,10 +245,13 @@ int memory_divide(struct moe_server *s, struct moe_err *err)
                             x->expert_bytes, x->batch_bytes, least_model, least);
         process += x->expert_bytes + x->batch_bytes;
     }
-    if (plan && process > s->floor_bytes)
+    if (plan)
         s->floor_bytes = process;
+    s->floor_bytes += LEAST_QUEUE_BYTES;
     if (s->floor_bytes > s->memory_bytes)
         return refuse(s, err);
+    s->request_bytes_max = queue_bytes(s, s->floor_bytes - LEAST_QUEUE_BYTES);
+    process += s->request_bytes_max;
     for (uint32_t i = 0; i < s->n_executors && !plan; i++)
         split(&s->executors[i], (s->memory_bytes - process) / s->n_executors, least_model,
               all_models, least, full);

@@ -1,5 +1,7 @@
 /* The base floor: text, UTF-8, half-precision numbers, buffers, cursors, files, arena, loops. */
 #define _DEFAULT_SOURCE /* mkdtemp, mkfifo, symlink */
+#include <pthread.h>
+
 #include "../test.h"
 
 #include <dirent.h>
@@ -602,9 +604,66 @@ static void test_cpu_levels(void **state)
     assert_string_equal(moe_cpu_level_name((enum moe_cpu_level)99), "?");
 }
 
+/* ---- Parallel loops ---- */
+
+struct team_seen {
+    int wanted, seen;
+    uint8_t done[5000];
+    uint64_t sum;
+};
+
+static void add_up(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    struct team_seen *t = ctx;
+    if (thread >= t->wanted)
+        return; /* nothing is done: the caller notices */
+    for (int64_t i = begin; i < end; i++)
+        t->done[i]++;
+}
+
+static void *run_team(void *arg)
+{
+    struct team_seen *t = arg;
+    moe_par_set_team(t->wanted);
+    t->seen = moe_par_threads();
+    for (int round = 0; round < 50; round++) {
+        memset(t->done, 0, sizeof t->done);
+        moe_par_for(5000, 7, add_up, t);
+        for (int i = 0; i < 5000; i++)
+            t->sum += t->done[i];
+    }
+    return NULL;
+}
+
+/* Threads compute side by side, each with a team of its own size. */
+static void test_teams(void **state)
+{
+    enum { N = 3 };
+    static struct team_seen teams[N];
+    pthread_t threads[N];
+    (void)state;
+    moe_par_set_threads(2);
+    for (int i = 0; i < N; i++) {
+        teams[i].wanted = i + 1;
+        assert_int_equal(pthread_create(&threads[i], NULL, run_team, &teams[i]), 0);
+    }
+    for (int i = 0; i < N; i++) {
+        assert_int_equal(pthread_join(threads[i], NULL), 0);
+        assert_int_equal(teams[i].seen, i + 1);
+        assert_int_equal(teams[i].sum, 50 * 5000);
+    }
+    assert_int_equal(moe_par_threads(), 2); /* of this thread, as before */
+    assert_int_equal(moe_par_set_team(3), 0);
+    assert_int_equal(moe_par_threads(), 3);
+    assert_int_equal(moe_par_set_team(0), 3);
+    assert_int_equal(moe_par_threads(), 2);
+    moe_par_set_threads(1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_teams),
         cmocka_unit_test(test_parse_bytes),
         cmocka_unit_test(test_parse_numbers),
         cmocka_unit_test(test_format_bytes),
