@@ -78,30 +78,55 @@ static void check_collection(const uint8_t *data, size_t n)
     moe_coe_collection_free(c);
 }
 
-/* A collection of the models that the costs name. */
+/* A collection of the models that the costs name, each after the first from the one before; then
+ * with a device and an architecture that they may not have. */
 static void use_costs(const struct moe_coe_costs *c)
 {
-    struct moe_coe_model models[MAX_TASK];
-    struct moe_coe_route routes[MAX_TASK];
+    struct moe_coe_model models[MAX_TASK + 1] = {0};
+    struct moe_coe_route route = {.to = 0, .quantity = 1};
+    struct moe_coe_score score = {.to = 0};
+    struct moe_coe_follow follows[2 * MAX_TASK] = {0};
     struct moe_coe_cost table[MOE_COE_MAX_KINDS];
-    struct moe_coe_collection own = {.models = models, .routes = routes};
+    struct moe_coe_collection own = {.n_routes = 1,
+                                     .n_scores = 1,
+                                     .models = models,
+                                     .routes = &route,
+                                     .scores = &score,
+                                     .follows = follows};
     struct moe_coe_experts *all;
+    bool probable;
     for (uint32_t i = 0; i < c->n_processors; i++)
         moe_coe_costs_table(c, i, table);
     for (uint32_t i = 0; i < c->n_models && i < MAX_TASK; i++) {
-        models[i] = (struct moe_coe_model){.probability = -1};
+        models[i].probability = -1;
         memcpy(models[i].name, c->models[i].name, sizeof models[i].name);
-        routes[i] = (struct moe_coe_route){.to = i, .quantity = 1};
-        own.n_models = own.n_routes = i + 1;
+        for (uint32_t k = 0; i > 0 && k < 2; k++) /* two rules from the same expert */
+            follows[own.n_follows++] =
+                (struct moe_coe_follow){.from = i - 1, .to = i, .share = 0.5};
+        own.n_models = i + 1;
     }
-    if (own.n_models && moe_coe_costs_experts(&all, c, &own, NULL, NULL) == MOE_OK) {
-        for (uint32_t i = 0; i < all->n; i++)
-            if (all->experts[i].kind >= all->n_kinds || all->experts[i].bytes == 0)
-                abort();
-        moe_coe_experts_free(all);
-    } else if (own.n_models) {
+    if (own.n_models == 0)
+        return;
+    if (moe_coe_costs_experts(&all, c, &own, &probable, NULL) != MOE_OK)
         abort(); /* every architecture has costs */
+    for (uint32_t i = 0; i < all->n; i++)
+        if (all->experts[i].kind >= all->n_kinds || all->experts[i].bytes == 0 ||
+            all->experts[i].n_before != (i > 0))
+            abort();
+    moe_coe_experts_free(all);
+    snprintf(models[0].device, sizeof models[0].device, "cuda");
+    if (moe_coe_costs_experts(&all, c, &own, NULL, NULL) == MOE_OK)
+        moe_coe_experts_free(all);
+    for (int named = 0; named < 2; named++) {
+        struct moe_coe_model *m = &models[own.n_models];
+        *m = (struct moe_coe_model){.name = "", .probability = -1};
+        snprintf(m->architecture, sizeof m->architecture, "%s", named ? "\xff" : "");
+        own.n_models++;
+        if (moe_coe_costs_experts(&all, c, &own, NULL, NULL) == MOE_OK)
+            abort(); /* names that are read are not empty, and UTF-8 */
+        own.n_models--;
     }
+    moe_coe_experts_free(NULL);
 }
 
 static void check_costs(const uint8_t *data, size_t n)
@@ -134,6 +159,11 @@ static void check_plan(const uint8_t *data, size_t n)
         return;
     moe_explain_coe_plan(p, &text);
     moe_buf_release(&text);
+    if (moe_coe_plan_new(&again, &err) != MOE_OK)
+        abort();
+    for (uint32_t i = 0; i <= p->n_reasons; i++)
+        moe_coe_plan_because(again, p->schedule, "%s", i ? p->reasons[i - 1].text : p->evict);
+    moe_coe_plan_free(again);
     for (int json = 0; json < 2; json++) {
         struct moe_buf first = {0}, second = {0};
         if (moe_coe_plan_write(p, json, &first, &err) != MOE_OK ||

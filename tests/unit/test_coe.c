@@ -189,6 +189,33 @@ static void requests_go_where_they_cost_least(void **state)
     moe_coe_dispatch_close(d);
 }
 
+/* Those that are being computed count, too. */
+static void requests_go_where_the_fewest_are(void **state)
+{
+    const struct moe_coe_executor_options executors[] = {{slow, 40, 100, 0}, {fast, 40, 100, 0}};
+    const struct moe_coe_options o = {
+        .all = &all, .n_executors = 2, .executors = executors, .assign = MOE_COE_ASSIGN_FEWEST};
+    struct moe_coe_request requests[6] = {{.expert = 0}};
+    struct moe_coe_dispatch *d;
+    struct moe_coe_batch batch;
+    struct moe_err err;
+    uint32_t executor;
+    (void)state;
+    assert_ok(moe_coe_dispatch_open(&d, &o, &err), &err);
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_ok(moe_coe_submit(d, &requests[i], 0, &executor, &err), &err);
+        assert_int_equal(executor, i % 2);
+    }
+    assert_true(moe_coe_next(d, 0, 0, &batch));
+    assert_int_equal(batch.n, 2);
+    assert_ok(moe_coe_submit(d, &requests[3], 0, &executor, &err), &err);
+    assert_int_equal(executor, 1); /* 2 are computed on the other, 1 waits here */
+    moe_coe_done(d, 0, 1);
+    assert_ok(moe_coe_submit(d, &requests[4], 1, &executor, &err), &err);
+    assert_int_equal(executor, 0);
+    moe_coe_dispatch_close(d);
+}
+
 /* 3 must not run on the first processor; there it need not fit either. */
 static void experts_run_where_they_may(void **state)
 {
@@ -407,6 +434,7 @@ int main(void)
         cmocka_unit_test(experts_leave_in_order),
         cmocka_unit_test(what_does_not_fit_changes_nothing),
         cmocka_unit_test(requests_go_where_they_cost_least),
+        cmocka_unit_test(requests_go_where_the_fewest_are),
         cmocka_unit_test(experts_run_where_they_may),
         cmocka_unit_test(batches_are_split_and_the_next_is_fetched),
         cmocka_unit_test(a_simulation_by_hand),

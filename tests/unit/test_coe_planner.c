@@ -160,6 +160,33 @@ static void tasks_need_quantities_or_probabilities(void **state)
     moe_coe_collection_free(c);
 }
 
+/* Shares are of all results: two halves leave nothing that is final. */
+static void rules_share_all_results(void **state)
+{
+    static const char text[] =
+        "format: moe-coe\nversion: 1\nexperts:\n  - {name: a, pack: p}\n"
+        "  - {name: b, pack: p}\n  - {name: c, pack: p}\nroutes:\n  - {expert: a, quantity: 1}\n"
+        "follows:\n  - {after: a, equals: x, expert: b, share: 0.5}\n"
+        "  - {after: a, equals: y, expert: c, share: 0.5}\n";
+    struct moe_coe_collection *c;
+    struct moe_coe_task task;
+    struct moe_err err;
+    struct moe_coe_expert experts[3] = {{.bytes = 1}, {.bytes = 1}, {.bytes = 1}};
+    const struct moe_coe_experts all = {3, 1, experts, NULL};
+    uint32_t to[3] = {0};
+    (void)state;
+    assert_ok(moe_coe_collection_parse(&c, "c", text, strlen(text), &err), &err);
+    assert_ok(moe_coe_task_draw(&task, c, &all, 1000, 1, 0, &err), &err);
+    for (int i = 0; i < 1000; i++) {
+        assert_true(task.arrivals[i].path[1] < 3);
+        to[task.arrivals[i].path[1]]++;
+    }
+    assert_in_range(to[1], 420, 580);
+    assert_int_equal(to[1] + to[2], 1000);
+    moe_coe_task_release(&task);
+    moe_coe_collection_free(c);
+}
+
 /* ---- Plans ---- */
 
 static struct moe_coe_plan *make(const struct world *w)
@@ -216,6 +243,13 @@ static void the_casual_setting_is_the_papers(void **state)
     assert_string_equal(plan->window.device, "");
     assert_int_equal(plan->n_trials, 0);
     check_memory(plan, 2000, 3000);
+    moe_coe_plan_free(plan);
+    /* An eleventh of little is too little: two experts and a request are the least. */
+    w.planner.memory_bytes = 1000;
+    plan = make(&w);
+    assert_int_equal(on(plan, "cpu")->expert_bytes + on(plan, "cpu")->batch_bytes, 204);
+    assert_int_equal(plan->host_bytes, 1000 - 204);
+    check_memory(plan, 2000, 1000);
     moe_coe_plan_free(plan);
     close_world(&w);
 }
@@ -436,6 +470,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tasks_follow_quantities_and_shares),
         cmocka_unit_test(tasks_need_quantities_or_probabilities),
+        cmocka_unit_test(rules_share_all_results),
         cmocka_unit_test(the_casual_setting_is_the_papers),
         cmocka_unit_test(where_batches_are_large_the_window_slides),
         cmocka_unit_test(where_batches_are_small_they_come_first),

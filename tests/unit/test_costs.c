@@ -127,6 +127,33 @@ static void experts_are_made_of_costs_and_collection(void **state)
     moe_coe_costs_free(c);
 }
 
+static void experts_come_after_those_that_lead_to_them(void **state)
+{
+    struct moe_coe_collection *collection =
+        collect("format: moe-coe\nversion: 1\nexperts:\n"
+                "  - {name: a, pack: p, architecture: big}\n"
+                "  - {name: b, pack: p, architecture: big}\n"
+                "  - {name: c, pack: p, architecture: small}\n"
+                "  - {name: d, pack: p, architecture: small}\n"
+                "routes:\n  - {field: x, equals: y, expert: d}\n  - {expert: a}\n"
+                "follows:\n  - {after: a, expert: b}\n  - {after: b, expert: c}\n"
+                "  - {after: b, expert: d}\n  - {after: a, equals: z, expert: c}\n");
+    static const uint32_t n_before[] = {0, 1, 2, 0}; /* requests begin with d, too */
+    struct moe_coe_costs *c = parse(ALL);
+    struct moe_coe_experts *all;
+    struct moe_err err;
+    (void)state;
+    assert_ok(moe_coe_costs_experts(&all, c, collection, NULL, &err), &err);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(all->experts[i].n_before, n_before[i]);
+    assert_int_equal(all->before[all->experts[1].first_before], 0);
+    assert_int_equal(all->before[all->experts[2].first_before], 1);
+    assert_int_equal(all->before[all->experts[2].first_before + 1], 0);
+    moe_coe_experts_free(all);
+    moe_coe_collection_free(collection);
+    moe_coe_costs_free(c);
+}
+
 static void experts_without_costs_are_named(void **state)
 {
     static const struct {
@@ -202,6 +229,7 @@ int main(void)
         cmocka_unit_test(files_come_back),
         cmocka_unit_test(tables_are_by_processor),
         cmocka_unit_test(experts_are_made_of_costs_and_collection),
+        cmocka_unit_test(experts_come_after_those_that_lead_to_them),
         cmocka_unit_test(experts_without_costs_are_named),
         cmocka_unit_test(what_is_wrong_is_named),
     };
