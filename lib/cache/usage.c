@@ -39,6 +39,22 @@ void moe_usage_begin_sequence(struct moe_usage *u)
     u->sequences++;
 }
 
+void moe_usage_end_sequence(struct moe_usage *u, uint32_t n)
+{
+    uint64_t n_keys = (uint64_t)u->n_layers * u->n_experts;
+    if (n >= u->token) {
+        moe_usage_begin_sequence(u);
+        return;
+    }
+    for (uint64_t key = 0; key < n_keys; key++) {
+        u->last[key] -= n < u->last[key] ? n : u->last[key];
+        u->count[key] -= (uint32_t)((uint64_t)u->count[key] * n / u->token);
+        u->high[key] -= (uint32_t)((uint64_t)u->high[key] * n / u->token);
+    }
+    u->token -= n;
+    u->sequences++;
+}
+
 void moe_usage_begin_tokens(struct moe_usage *u, uint32_t n)
 {
     u->pass = n;

@@ -21,8 +21,8 @@ struct moe_usage {
     uint32_t token;  /* tokens of the sequence so far, the one at work included: T (equation 3) */
     uint32_t pass;   /* tokens of the pass at work */
     uint64_t tokens; /* since opening */
-    uint64_t sequences; /* begun since opening */
-    /* Per key, of the sequence under way. */
+    uint64_t sequences; /* begun, or ended beside others, since opening: records fell */
+    /* Per key, of the sequence under way, or of all that are. */
     uint32_t *last;  /* the token (counted like `token`) that used it last: R; 0: none yet */
     uint32_t *count; /* uses: F */
     uint32_t *high;  /* of these at high precision: H */
@@ -39,6 +39,10 @@ void moe_usage_release(struct moe_usage *u);
 /* A new sequence: its records start afresh (HOBBIT 3.4: "at the start of each new sequence ...
  * resets"). */
 void moe_usage_begin_sequence(struct moe_usage *u);
+/* A sequence of n tokens has ended, of several that run side by side and are recorded together, as
+ * the papers record one: what is left is the others'. Whose uses were whose is not kept; all counts
+ * shrink by its share of the tokens, and recency stays. */
+void moe_usage_end_sequence(struct moe_usage *u, uint32_t n);
 /* A pass over n further tokens of the sequence begins. */
 void moe_usage_begin_tokens(struct moe_usage *u, uint32_t n);
 /* `n` of the pass's tokens use an expert of the layer whose router has chosen: it is computed for

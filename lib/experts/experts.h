@@ -62,6 +62,8 @@ struct moe_experts_ops {
     /* A new sequence begins; n rows of it are computed next, and are counted in `phase`. Both may
      * be NULL. */
     void (*begin_sequence)(struct moe_experts *self);
+    /* One of n tokens has ended beside others, which go on. May be NULL. */
+    void (*end_sequence)(struct moe_experts *self, uint32_t n);
     void (*begin_tokens)(struct moe_experts *self, uint32_t n, bool prefill,
                          struct moe_phase_stats *phase);
     /* The rows are computed; `seconds` are those of the pass. May be NULL. */

@@ -33,6 +33,11 @@ static void begin_sequence(struct moe_experts *self)
     moe_scheduler_begin_sequence(((struct cached *)self)->scheduler);
 }
 
+static void end_sequence(struct moe_experts *self, uint32_t n)
+{
+    moe_scheduler_end_sequence(((struct cached *)self)->scheduler, n);
+}
+
 static void begin_tokens(struct moe_experts *self, uint32_t n, bool prefill,
                          struct moe_phase_stats *phase)
 {
@@ -211,6 +216,7 @@ static void close_cached(struct moe_experts *self)
 const struct moe_experts_ops cached_ops = {
     .name = "cached",
     .begin_sequence = begin_sequence,
+    .end_sequence = end_sequence,
     .begin_tokens = begin_tokens,
     .end_tokens = end_tokens,
     .computed = computed,

@@ -74,12 +74,38 @@ static void note_far(struct moe_session *s, const struct moe_row *rows, uint32_t
             s->far = (rows[i].length ? rows[i].length : rows[i].position + 1) > original;
 }
 
-/* Tells those that keep records of sequences and tokens. */
+/* Sequences begin anew with rows at position 0. True where one begins, there or by
+ * moe_sequence_begin, and no other is under way. */
+static bool begin_sequences(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows)
+{
+    const struct moe_experts_ops *ops = s->experts->ops;
+    bool begun = s->begun;
+    uint32_t n_gone = 0;
+    uint64_t n_left = 0;
+    s->begun = false;
+    for (uint32_t i = 0; i < n_rows; i++) {
+        if (rows[i].position > 0)
+            continue;
+        begun = true;
+        n_gone += s->n_recorded[rows[i].sequence];
+        s->n_recorded[rows[i].sequence] = 0;
+    }
+    for (uint32_t i = 0; i < s->n_sequences; i++)
+        n_left += s->n_recorded[i];
+    if (n_gone && n_left && ops->end_sequence)
+        ops->end_sequence(s->experts, n_gone);
+    return begun && n_left == 0;
+}
+
+/* Tells those that keep records of sequences and tokens. Sequences side by side are recorded
+ * together: the records start anew when none is under way. */
 static void begin_pass(struct moe_session *s, enum moe_phase phase, const struct moe_row *rows,
                        uint32_t n_rows)
 {
     const struct moe_experts_ops *ops = s->experts->ops;
-    bool first = rows[0].position == 0;
+    bool first = begin_sequences(s, rows, n_rows);
+    for (uint32_t i = 0; i < n_rows; i++)
+        s->n_recorded[rows[i].sequence]++;
     if (first && ops->begin_sequence)
         ops->begin_sequence(s->experts);
     if (ops->begin_tokens)

@@ -1,6 +1,7 @@
 #include "run/session.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/mem.h"
 #include "base/par.h"
@@ -35,6 +36,7 @@ static uint64_t request_bytes(const struct moe_config *c, const struct moe_sessi
     struct moe_arena arena = {0};
     moe_layer_request_carve(&request, &arena, c, o->batch, o->n_variants);
     moe_kv_pool_carve(&pool, &arena);
+    moe_arena_take(&arena, o->n_sequences, sizeof(uint32_t)); /* n_recorded */
     return arena.overflowed ? UINT64_MAX : arena.used;
 }
 
@@ -92,6 +94,8 @@ static int allocate_request(struct moe_session *s, const struct moe_session_opti
     moe_layer_request_carve(&s->request, &arena, c, o->batch, o->n_variants);
     s->kv_pool = moe_kv_pool_shape(o);
     moe_kv_pool_carve(&s->kv_pool, &arena);
+    s->n_recorded = moe_arena_take(&arena, o->n_sequences, sizeof *s->n_recorded);
+    memset(s->n_recorded, 0, o->n_sequences * sizeof *s->n_recorded);
     return MOE_OK;
 }
 
@@ -145,7 +149,11 @@ int moe_sequence_reserve(struct moe_session *s, uint32_t sequence, uint32_t n_po
 
 void moe_sequence_end(struct moe_session *s, uint32_t sequence)
 {
+    const struct moe_experts_ops *ops = s->experts->ops;
     moe_kv_give_back(&s->kv_pool, sequence);
+    if (s->n_recorded[sequence] && ops->end_sequence)
+        ops->end_sequence(s->experts, s->n_recorded[sequence]);
+    s->n_recorded[sequence] = 0;
 }
 
 /* ---- Texts that begin alike ---- */
@@ -176,5 +184,6 @@ int moe_sequence_begin(struct moe_session *s, uint32_t sequence, const uint32_t 
     if (status == MOE_OK && begun.copy_to != MOE_NO_BLOCK)
         s->stages->copy_block(s, begun.copy_from, begun.copy_to);
     *n_known = begun.n_known;
+    s->begun = s->begun || status == MOE_OK;
     return status;
 }

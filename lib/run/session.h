@@ -120,6 +120,8 @@ struct moe_session {
     struct moe_states states;
     struct moe_layer_request request;
     struct moe_kv_pool kv_pool;
+    uint32_t *n_recorded;   /* [n_sequences] tokens of each that the experts' records have */
+    bool begun;             /* a sequence has, and no pass since */
     uint8_t *request_block; /* holds the arrays of both */
     uint64_t request_bytes;
 };

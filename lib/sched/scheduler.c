@@ -245,6 +245,12 @@ void moe_scheduler_begin_sequence(struct moe_scheduler *s)
     memset(s->in_prompt, 0, s->n_layers * sizeof *s->in_prompt);
 }
 
+void moe_scheduler_end_sequence(struct moe_scheduler *s, uint32_t n)
+{
+    if (!s->strategy.keep_records)
+        moe_usage_end_sequence(&s->usage, n);
+}
+
 void moe_scheduler_begin_tokens(struct moe_scheduler *s, uint32_t n, bool prefill,
                                 struct moe_counts *counts)
 {

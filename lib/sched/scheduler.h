@@ -110,6 +110,8 @@ int moe_scheduler_fill(struct moe_scheduler *s, const struct moe_progress *progr
 /* ---- Passes ---- */
 
 void moe_scheduler_begin_sequence(struct moe_scheduler *s);
+/* A sequence of n tokens has ended, and others have not. */
+void moe_scheduler_end_sequence(struct moe_scheduler *s, uint32_t n);
 /* n further tokens; counts receives what becomes of them, prefill or decode. */
 void moe_scheduler_begin_tokens(struct moe_scheduler *s, uint32_t n, bool prefill,
                                 struct moe_counts *counts);

@@ -7,6 +7,7 @@
 #include "engine/batch.h"
 #include "engine/engine.h"
 #include "engine/generate.h"
+#include "experts/experts_cached.h"
 
 enum { N = 14, CONTEXT = 512, MOST_PROMPT = 300, SEED = 11 };
 
@@ -417,6 +418,57 @@ static void what_is_known_is_not_computed_again(void **state)
     moe_engine_close(e);
 }
 
+/* ---- Records of use ---- */
+
+static const struct moe_usage *usage_of(const struct moe_engine *e)
+{
+    return moe_scheduler_usage(((const struct cached *)e->experts)->scheduler);
+}
+
+/* A sequence that begins or ends takes no other's records away. */
+static void records_are_of_all_that_run(void **state)
+{
+    const char *const names[] = {"hobbit", "infinity"};
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        struct moe_engine_options o = {
+            .expert_memory_bytes = 4 << 20,
+            .session = {.context = CONTEXT, .n_sequences = 3, .batch = 64},
+        };
+        struct moe_engine *e;
+        struct moe_batch *b;
+        struct moe_err err;
+        uint64_t most = 0;
+        moe_strategy_find("lru", &o.strategy);
+        o.strategy.cache = moe_policy_find(names[k]);
+        assert_ok(moe_engine_open(&e, pack, &o, NULL, &err), &err);
+        const struct moe_session *s = e->session;
+        assert_ok(moe_batch_open(&b, e->session, 0, &err), &err);
+        for (int i = 0; i < 8; i++) {
+            asked[i] = (struct asked){.n_prompt = 40, .max_tokens = i ? 3 : 60};
+            for (uint32_t n = 0; n < 40; n++)
+                asked[i].prompt[n] = (uint32_t)(i * 40) + n;
+            add(b, &asked[i], e->model->config.vocab);
+        }
+        while (!idle(b)) {
+            uint64_t recorded = 0;
+            moe_batch_step(b);
+            for (uint32_t i = 0; i < s->n_sequences; i++)
+                recorded += s->n_recorded[i];
+            assert_int_equal(usage_of(e)->token, recorded);
+            most = recorded > most ? recorded : most;
+            if (!asked[0].ended) /* whatever became of the others */
+                assert_true(recorded >= 40 + asked[0].text.size / 16);
+        }
+        assert_int_equal(usage_of(e)->token, 0);
+        assert_true(most >= 3 * 40);
+        moe_batch_close(b);
+        moe_engine_close(e);
+        for (int i = 0; i < 8; i++)
+            moe_buf_release(&asked[i].text);
+    }
+}
+
 static void what_cannot_run_is_refused(void **state)
 {
     struct moe_engine *e = open_engine(0, 2, 1);
@@ -447,6 +499,7 @@ int main(void)
         cmocka_unit_test(some_end_early_and_others_do_not),
         cmocka_unit_test(what_is_taken_over_changes_nothing),
         cmocka_unit_test(what_is_known_is_not_computed_again),
+        cmocka_unit_test(records_are_of_all_that_run),
         cmocka_unit_test(what_cannot_run_is_refused),
     };
     return cmocka_run_group_tests_name("batch", tests, open_all, close_all);

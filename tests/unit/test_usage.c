@@ -60,11 +60,39 @@ static void a_sequence_begins_afresh(void **state)
     assert_null(u.last);
 }
 
+static void what_ends_beside_others_leaves_them_theirs(void **state)
+{
+    struct moe_usage u;
+    struct moe_err err;
+    (void)state;
+    assert_ok(moe_usage_init(&u, N_LAYERS, N_EXPERTS, 2, &err), &err);
+    moe_usage_begin_tokens(&u, 6);
+    moe_usage_note(&u, 1, 1, 6, true);
+    moe_usage_begin_tokens(&u, 2);
+    moe_usage_note(&u, 1, 2, 2, false);
+    uint32_t key = 1 * N_EXPERTS + 1;
+    moe_usage_end_sequence(&u, 4); /* of the eight tokens */
+    assert_int_equal(u.token, 4);
+    assert_int_equal(u.count[key], 3);
+    assert_int_equal(u.high[key], 3);
+    assert_int_equal(u.last[key], 2); /* two tokens ago, as before */
+    assert_int_equal(u.count[key + 1], 1);
+    assert_int_equal(u.last[key + 1], 4);
+    assert_int_equal(u.frequency[key], 6);
+    assert_int_equal(u.sequences, 1); /* so that policies look again */
+    moe_usage_end_sequence(&u, 4);
+    assert_int_equal(u.token, 0);
+    assert_int_equal(u.count[key], 0);
+    assert_int_equal(u.last[key + 1], 0);
+    moe_usage_release(&u);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(records_what_was_used),
         cmocka_unit_test(a_sequence_begins_afresh),
+        cmocka_unit_test(what_ends_beside_others_leaves_them_theirs),
     };
     return cmocka_run_group_tests_name("usage", tests, NULL, NULL);
 }
