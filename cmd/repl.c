@@ -304,7 +304,9 @@ static bool open_console(struct console *c)
                     cli_terminal(isatty(STDOUT_FILENO) ? STDOUT_FILENO : STDERR_FILENO),
                     cli_terminal(STDERR_FILENO));
     c->history = history_init();
-    if (!c->el || !c->history)
+    /* Without memory for its keys the editor is there and knows none. */
+    if (!c->el || !c->history || el_set(c->el, EL_EDITOR, "emacs") != 0 ||
+        el_set(c->el, EL_BIND, "^R", "em-inc-search-prev", NULL) != 0)
         return false;
     HistEvent event;
     history(c->history, &event, H_SETSIZE, 1000);
@@ -314,9 +316,7 @@ static bool open_console(struct console *c)
         history(c->history, &event, H_LOAD, c->history_path);
     el_set(c->el, EL_CLIENTDATA, c);
     el_set(c->el, EL_PROMPT, show_prompt);
-    el_set(c->el, EL_EDITOR, "emacs");
     el_set(c->el, EL_HIST, history, c->history);
-    el_set(c->el, EL_BIND, "^R", "em-inc-search-prev", NULL);
     el_source(c->el, NULL); /* the user's ~/.editrc */
     el_set(c->el, EL_GETCFN, read_key);
     return true;
