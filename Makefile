@@ -372,11 +372,12 @@ check: deps
 	@$(MAKE) --no-print-directory -j2 WERROR=1 check-all
 check-all: check-floors check-rooms check-headers check-man check-format
 	@BUILD=$(BUILD) sh tests/run.sh all
-# Hours: one script after the other; torture-X runs tests/torture/X.sh alone.
+# Hours: the soak, which mostly waits, and beside it one script after the other; torture-X runs
+# tests/torture/X.sh alone.
 TORTURES := $(patsubst tests/torture/%.sh,torture-%,$(wildcard tests/torture/*.sh))
 .PHONY: torture torture-build $(TORTURES)
 torture: torture-build
-	@BUILD=$(BUILD) JOBS=1 sh tests/run.sh torture
+	@BUILD=$(BUILD) JOBS=2 sh tests/run.sh torture
 torture-build: deps
 	@sh tests/tools/install-tools.sh tmux clang libclang-rt-14-dev fuse3 libfuse3-dev
 	@$(MAKE) --no-print-directory -j2 all tests tools

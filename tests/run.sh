@@ -6,7 +6,8 @@
 # exits nonzero without a failed line, or announces more tests than it runs, counts as one failed
 # test more. LEAVE_OUT='test_x ...' names tests that are not run and not counted; SLOW=SECONDS names
 # those that take as long or longer; JOBS=N run at a time (as many as there are processors), in files
-# of their own; RUN_UNDER=COMMAND runs those of gpu. Where as many run at a time as there are
+# of their own; RUN_UNDER=COMMAND runs those of gpu. Of torture every line is printed, with the seconds
+# each script took, and the soak begins first. Where as many run at a time as there are
 # processors, each script has one of them: programs then compute with one thread unless their
 # options say more, since threads of several programs on the same processors mostly wait for each other.
 # Everything runs from the repository's root with BUILD naming the build directory.
@@ -24,10 +25,10 @@ export BUILD CMOCKA_MESSAGE_OUTPUT=TAP OMP_WAIT_POLICY PROCESSORS JOBS
 # Counts the TAP in FILE of a test with exit status STATUS into "passed failed skipped", a line of
 # $COUNTS; prints what failed.
 count() { # NAME STATUS FILE
-    awk -v name="$1" -v status="$2" -v counts="$COUNTS" '
+    awk -v name="$1" -v status="$2" -v counts="$COUNTS" -v all="$([ "$TIER" = torture ] && echo 1)" '
         /^1\.\.[0-9]+/ { split($0, range, "\\.\\."); plan += range[2]; planned = 1 }
         /^(not )?ok .*# *[Ss][Kk][Ii][Pp]/ { skipped++; showing = 0; print name ": " $0; next }
-        /^ok/ { passed++; showing = 0 }
+        /^ok/ { passed++; showing = all }
         /^not ok/ { failed++; showing = 1 }
         showing { print name ": " $0 }
         END {
@@ -47,7 +48,7 @@ replay() {
 # The command that runs a script on the processor of its place among the running ones, where each has
 # one.
 processor() {
-    [ "$JOBS" -ge "$PROCESSORS" ] || return 0
+    [ "$JOBS" -ge "$PROCESSORS" ] && [ "$TIER" != torture ] || return 0
     set -- taskset -c "$((${PLACE:-0} % PROCESSORS))"
     "$@" true 2>/dev/null && echo "$@"
 }
@@ -94,7 +95,10 @@ fi
 
 tests() { # quick|all|gpu|torture
     if [ "$1" = torture ]; then
-        printf '%s\n' tests/torture/*.sh
+        echo tests/torture/soak.sh
+        for test in tests/torture/*.sh; do
+            case $test in */soak.sh) ;; *) echo "$test" ;; esac
+        done
         return
     fi
     if [ "$1" = gpu ]; then
@@ -123,10 +127,12 @@ tests() { # quick|all|gpu|torture
 }
 
 COUNTS=$(mktemp) || exit 1
-export COUNTS
+TIER=${1:-all}
+[ "$TIER" != torture ] || SLOW=${SLOW:-0}
+export COUNTS TIER SLOW
 trap 'rm -f "$COUNTS"' EXIT
 trap 'exit 1' INT TERM
-tests "${1:-all}" | while IFS= read -r test; do
+tests "$TIER" | while IFS= read -r test; do
     case " ${LEAVE_OUT:-} " in
     *" ${test##*/} "*) echo "${test#"$BUILD"/}: left out" >&2 ;;
     *) echo "$test" ;;

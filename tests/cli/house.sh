@@ -86,4 +86,20 @@ expect_exit 1 "a failed test is one, whatever its name"
 check "... and is counted" last "1 passed, 1 failed"
 planted '1..2\\nok 1 - a\\n' 0
 check "a test that was announced and did not run has failed" last "1 passed, 1 failed"
+
+# Of torture each line is wanted, and a total.
+mkdir "$house/tests/torture"
+torture() { # LINE OF heat.sh
+    printf 'echo "1..1"; echo "%s"\n' "$1" >"$house/tests/torture/heat.sh"
+    run env BUILD=made JOBS=2 sh "$house/tests/run.sh" torture
+}
+printf 'echo "1..1"; echo "ok 1 - two hours"\n' >"$house/tests/torture/soak.sh"
+torture 'ok 1 - 7 of 7 died'
+expect_exit 0 "torture passes"
+check "... prints what was tried" grep -q '^tests/torture/heat.sh: ok 1 - 7 of 7 died$' "$out"
+check "... and how long" grep -q '^tests/torture/soak.sh: [0-9]* s$' "$out"
+check "... and totals" last "2 passed, 0 failed"
+torture 'not ok 1 - 7 of 7 died'
+expect_exit 1 "torture fails with one of its checks"
+check "... and counts it" last "1 passed, 1 failed"
 finish
