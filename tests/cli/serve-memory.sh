@@ -1,0 +1,51 @@
+# moe-serve with a collection three times larger than its memory and more: answers do not depend on the budget, on
+# executors or schedules, and the process stays inside a control group of the budget.
+# shellcheck shell=sh disable=SC2154 # the variables are lib.sh's
+. tests/cli/lib.sh
+coe=$tmp/coe
+derive "$coe" --experts 4 --checks 1 --requests 24 --tokens 12
+collection=$coe/collection.yaml
+serve() { # OPTION...
+    "$bin/moe-serve" -q -t 2 -c 512 --coe "$collection" --requests "$coe/requests.jsonl" "$@"
+}
+# What was answered, by request: all but what the clock and the order of ending decide.
+answers() {
+    sed 's/"\(request_\)*id": *"[^"]*"//g; s/"created": *[0-9]*//; s/"cached_tokens": *[0-9]*//' "$1" | sort
+}
+same() { # FILE
+    answers "$1" >"$tmp/these"
+    cmp -s "$tmp/these" "$tmp/want"
+}
+
+run serve
+expect_exit 0 "with all memory it serves every request"
+check "... with an answer each" [ "$(grep -c '"choices"' "$out")" = 24 ]
+answers "$out" >"$tmp/want"
+check "... and answers of several models" [ "$(grep -o '"model": *"[^"]*"' "$out" | sort -u | wc -l)" -ge 3 ]
+
+floor=$(smallest_memory serve)
+check "the smallest memory is named" [ "${floor:-0}" -gt 20 ]
+check "... which is far below the collection" [ $((floor * 1048576)) -lt "$(cat "$coe"/*.moe | wc -c)" ]
+run serve --memory $((floor - 4))M
+expect_exit 4 "less is refused"
+two=$(smallest_memory serve --executors cpu:2)
+check "two executors need more" [ "$two" -gt "$floor" ]
+
+limited() { # MIB NAME OPTION...
+    mib=$1 name=$2
+    shift 2
+    if ! can_control_groups; then
+        skip "$name" "no control group can be made here"
+        return
+    fi
+    control_group $((mib << 20)) "$bin/moe-serve" -q -t 2 -c 512 --coe "$collection" \
+        --requests "$coe/requests.jsonl" --memory "${mib}M" "$@"
+    expect_exit 0 "$name: in a control group of $mib MiB"
+    check "... the same answers" same "$out"
+    check "... and nothing is killed" [ "$killed" = 0 ]
+}
+limited "$floor" "the smallest memory"
+limited $((floor + 30)) "some more" --evict lru
+limited "$two" "two executors, the smallest memory" --executors cpu:2
+limited $((two + 40)) "two executors, some more, in the order of coming" --executors cpu:2 --schedule fcfs --evict fifo
+finish
