@@ -80,6 +80,11 @@ static void throughput_levels_off(void **state)
     c = curve(0.1, 0.9, 6, 8);
     c.points[4].seconds *= 0.97;
     assert_int_equal(moe_coe_batch_level(&c), 8);
+    /* What is within 5% of the best will do, what is above will not. */
+    c = (struct moe_coe_batch_curve){4, {{1, 1, 0}, {2, 1, 0}, {4, 1.04, 0}, {8, 2, 0}}};
+    assert_int_equal(moe_coe_batch_level(&c), 4);
+    c.points[2].seconds = 1.08;
+    assert_int_equal(moe_coe_batch_level(&c), 8);
     /* Nothing to gain side by side. */
     c = curve(1, 0, 3, UINT32_MAX);
     assert_true(moe_coe_batch_levelled(&c));
@@ -149,6 +154,9 @@ static void usage_is_counted(void **state)
     check_usage(all, lines, 0.75, 0.25, 0.75, 0.75);
     check_usage(shares, lines, 0.75, 0.25, 0.625, 0.125);
     check_usage(tested, lines, 0.75, 0.25, -1, -1);
+    /* The first rule takes all. */
+    check_usage("  - {after: a, expert: x}\n  - {after: a, expert: y}\n", lines, 0.75, 0.25, 0.75,
+                0);
     /* Nobody asked b: nothing is unknown. */
     check_usage(tested, ASKS("a"), 1, 0, 0, 0);
     check_usage(all, "{\"model\": \"auto\", \"prompt\": [1], \"metadata\": {\"topic\": \"b\"}}", 0,
