@@ -28,6 +28,8 @@ output moe-plan none --memory 30M
 stats-json moe-run none
 trace-events moe-run none
 token-log moe-run none --perplexity none
+output moe-run none --requests none
+output moe-serve none --requests none
 END
 rmdir "$tmp/in-the-way"
 run "$bin/moe-profile" "$tiny" --text "$sample" -o /dev/null

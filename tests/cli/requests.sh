@@ -62,6 +62,28 @@ expect_exit 0 "moe-serve serves them, too"
 comparable "$results" >"$tmp/served"
 check "... with the same results" cmp -s "$tmp/sorted" "$tmp/served"
 
+# ---- Collections ----
+
+cat >"$tmp/coe.yaml" <<END
+format: moe-coe
+version: 1
+experts:
+  - {name: chat, pack: $(realpath "$tiny")}
+  - {name: code, pack: $(realpath "$tiny")}
+routes:
+  - {field: topic, equals: code, expert: code}
+  - {expert: chat}
+END
+{
+    echo '{"custom_id": "ruled", "prompt": "Once", "max_tokens": 2, "metadata": {"topic": "code"}}'
+    echo '{"custom_id": "other", "prompt": "Once", "max_tokens": 2}'
+    echo '{"custom_id": "named", "prompt": "Once", "max_tokens": 2, "model": "code"}'
+} >"$tmp/routed"
+run "$bin/moe-serve" --coe "$tmp/coe.yaml" --requests "$tmp/routed"
+check "requests go where metadata and names send them" \
+    [ "$(sed 's/.*"custom_id":"\([^"]*\)".*"model":"\([^"]*\)".*/\1=\2/' "$out" | sort | tr '\n' ' ')" = \
+    "named=code other=chat ruled=code " ]
+
 # ---- Bad lines ----
 
 {
