@@ -411,7 +411,7 @@ check-format:
 
 # OpenMP's own runtime is not instrumented, so its loops run on one thread under the thread sanitizer.
 # These tests have threads of our own: the loader's, alone and under the engine; those that compute on
-# the host; and on the shim the device's streams, tiers and uploads.
+# the host; those of a server; and on the shim the device's streams, tiers and uploads.
 THREADED := $(patsubst %,tests/unit/%,test_loader test_loader_faults test_cached test_host test_server) \
             $(patsubst %,shim/tests/gpu/%,test_uploads test_tiers test_tiers_faults test_engine)
 asan:
@@ -422,7 +422,8 @@ tsan:
 	$(MAKE) BUILD=build-tsan SANITIZE=thread OPENMP=0 CFLAGS='-O1 -g' -j$(JOBS) \
 	    $(THREADED:%=build-tsan/%)
 	set -e; for test in $(THREADED); do \
-	    case ' $(LEAVE_OUT) ' in *" $${test##*/} "*) continue ;; esac; build-tsan/$$test; done
+	    case ' $(LEAVE_OUT) ' in *" $${test##*/} "*) continue ;; esac; \
+	    TSAN_OPTIONS=suppressions=tests/tsan.supp build-tsan/$$test; done
 
 # ---- Benchmarks ----------------------------------------------------------------------------------
 
