@@ -16,6 +16,7 @@
 #   make bench           benchmarks, with ratios from one run (tests/bench)
 #   make bench-strategies  every strategy side by side: over an hour
 #   make bench-calibrate   bit maps beside uniform packs and random maps: three quarters of an hour
+#   make bench-coe       a collection larger than memory, CoServe's parts in turn: ten minutes (needs jq)
 #   make bench-gpu       the CUDA backend on a GPU; BENCH_DIR=dir: with a model of 14 GB, made there
 #   make install         into $(DESTDIR)$(PREFIX); uninstall takes it away again
 #   make format          clang-format over all sources; format-check only looks
@@ -427,7 +428,7 @@ tsan:
 
 # ---- Benchmarks ----------------------------------------------------------------------------------
 
-.PHONY: bench bench-strategies bench-calibrate bench-gpu
+.PHONY: bench bench-strategies bench-calibrate bench-coe bench-gpu
 bench: all tools
 	@BUILD=$(BUILD) sh tests/bench/run.sh
 # Every strategy, and the papers' ablations: over an hour.
@@ -436,6 +437,8 @@ bench-strategies: all tests tools
 # Bit maps of the bundled model for five tolerances: three quarters of an hour.
 bench-calibrate: all tools
 	@BUILD=$(BUILD) sh tests/bench/calibrate.sh
+bench-coe: all tests tools
+	@BUILD=$(BUILD) sh tests/bench/coe_real.sh
 bench-gpu: all tools
 	@BUILD=$(BUILD) sh tests/bench/gpu.sh
 

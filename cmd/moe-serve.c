@@ -4,8 +4,10 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/mem.h"
 #include "serve/server.h"
 #include "serve_options.h"
+#include "show/show_server.h"
 
 /* ---- The server ---- */
 
@@ -89,6 +91,24 @@ static int open_server(struct serve *v, struct moe_err *err)
     return status;
 }
 
+/* What the server did, also where it was interrupted. */
+static int write_stats(const struct serve *v, int status, struct moe_err *err)
+{
+    struct moe_err why;
+    struct moe_buf text = {0};
+    struct moe_server_counts *counts = moe_alloc(1, sizeof *counts, &why);
+    int written = counts ? MOE_OK : MOE_ERR_MEMORY;
+    if (counts) {
+        moe_server_count(v->server, counts);
+        written = moe_show_server_json(counts, &text, &why);
+    }
+    written = cli_save(written, &text, serve_opt.stats_json, &why);
+    free(counts);
+    if (status == MOE_OK && written != MOE_OK)
+        *err = why;
+    return status == MOE_OK ? written : status;
+}
+
 static void close_serve(struct serve *v)
 {
     moe_server_close(v->server);
@@ -112,6 +132,8 @@ int main(int argc, char **argv)
         status = requests_serve(v.server, &serve_opt.requests, &err);
     else if (status == MOE_OK)
         status = serve_http(v.server, &serve_opt.http, &err);
+    if (v.server && serve_opt.stats_json)
+        status = write_stats(&v, status, &err);
     close_serve(&v);
     return cli_finish(status == MOE_OK ? CLI_DONE : cli_error(&err));
 }
