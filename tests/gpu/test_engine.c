@@ -386,6 +386,46 @@ static void prompts_in_bf16(void **state)
     pair_close(&p);
 }
 
+/* A text that begins like one that was computed gets a copy of its block: what follows has the
+ * logits that it has alone. */
+static void a_text_that_begins_like_another(void **state)
+{
+    enum { PROMPT = 24, ALIKE = 20 };
+    struct pair p = {.random = 3, .length = PROMPT};
+    struct moe_row rows[PROMPT], other[PROMPT];
+    uint32_t ids[PROMPT], n_known;
+    struct moe_err err;
+    pair_pack(&p, "tests/models/tiny-moe", small, 8);
+    pair_load(&p, gpu, 48);
+    pair_experts(&p, false);
+    pair_sessions(&p,
+                  (struct moe_session_options){.context = 48, .n_sequences = 3, .batch = MAX_ROWS});
+    pair_rows(&p, rows, 0, 0, PROMPT);
+    pair_forward(&p, rows, PROMPT, 1, "first text");
+    pair_rows(&p, other, 1, 0, PROMPT);
+    for (uint32_t i = 0; i < PROMPT; i++) {
+        other[i].token = i < ALIKE ? rows[i].token : other[i].token ^ (other[i].token > 0);
+        ids[i] = other[i].token;
+    }
+    other[ALIKE].token = ids[ALIKE] = rows[ALIKE].token ^ 1;
+    for (struct side *s = p.sides; s < p.sides + N_SIDES; s++) {
+        moe_sequence_computed(s->session, rows, PROMPT);
+        assert_ok(moe_sequence_begin(s->session, 1, ids, PROMPT, PROMPT, &n_known, &err), &err);
+        assert_int_equal(n_known, ALIKE);
+    }
+    pair_forward(&p, other + ALIKE, PROMPT - ALIKE, 1, "the rest of another");
+    uint32_t vocab = p.sides[CPU].model->config.vocab;
+    float *got = malloc(vocab * sizeof *got);
+    assert_non_null(got);
+    memcpy(got, p.sides[GPU].logits, vocab * sizeof *got);
+    for (uint32_t i = 0; i < PROMPT; i++)
+        other[i].sequence = 2;
+    pair_forward(&p, other, PROMPT, 1, "all of it");
+    assert_memory_equal(got, p.sides[GPU].logits, vocab * sizeof *got);
+    free(got);
+    pair_close(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -398,6 +438,7 @@ int main(void)
         cmocka_unit_test(experts_of_several_layouts),
         cmocka_unit_test(weights_that_are_no_numbers),
         cmocka_unit_test(prompts_in_bf16),
+        cmocka_unit_test(a_text_that_begins_like_another),
     };
     return cmocka_run_group_tests_name("engine", tests, open_gpu, close_gpu);
 }
