@@ -414,7 +414,8 @@ check-format:
 # These tests have threads of our own: the loader's, alone and under the engine; those that compute on
 # the host; those of a server; and on the shim the device's streams, tiers and uploads.
 THREADED := $(patsubst %,tests/unit/%,test_loader test_loader_faults test_cached test_host test_server) \
-            $(patsubst %,shim/tests/gpu/%,test_uploads test_tiers test_tiers_faults test_engine)
+            $(patsubst %,shim/tests/gpu/%,test_uploads test_tiers test_tiers_faults test_engine) \
+            tests/unit/test_http
 asan:
 	$(MAKE) BUILD=build-asan SANITIZE=address,undefined CFLAGS='-O1 -g1' -j$(JOBS) all tests replays \
 	    $(if $(filter 1,$(SHIM)),shim build-asan/shim/bin/moe-run)

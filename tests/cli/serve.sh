@@ -271,7 +271,7 @@ metric() { # with the key
     "$load" -p "$port" -P /metrics -H "$key" -o "$tmp/metrics" >/dev/null
     awk -v name="moe_$1" '{ split($1, parts, "{") } parts[1] == name { sum += $2 } END { print sum + 0 }' "$tmp/metrics"
 }
-"$load" -p "$port" -P /v1/completions -n 3 -r 8 -f "$tmp/body" -H "$key" >/dev/null &
+"$load" -p "$port" -P /v1/completions -n 3 -r 4 -f "$tmp/body" -H "$key" >/dev/null &
 filler=$!
 wait_until choices_waiting 1
 post /v1/completions '{"prompt": "x", "max_tokens": 1}' -H "$key"

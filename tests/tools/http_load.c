@@ -142,6 +142,10 @@ static void begin(struct client *c)
     c->fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
     c->sent = 0;
     count.begun++;
+    if (opt.pace) { /* what is not read stays with the server */
+        int small = 4096;
+        setsockopt(c->fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+    }
     if (c->fd < 0 ||
         (connect(c->fd, (const struct sockaddr *)&to, sizeof to) != 0 && errno != EINPROGRESS)) {
         perror("http_load: connect");
