@@ -84,8 +84,8 @@ static int open_server(struct serve *v, struct moe_err *err)
     if (status != MOE_OK)
         return status;
     o->pack = v->path;
-    if (serve_opt.requests.input)
-        o->beside_bytes += moe_lines_bytes(serve_opt.requests.input);
+    o->beside_bytes = serve_opt.requests.input ? moe_lines_bytes(serve_opt.requests.input)
+                                               : moe_http_bytes(&serve_opt.http.http);
     status = moe_server_open(&v->server, o, cli_progress(), err);
     cli_progress_done();
     return status;

@@ -184,7 +184,6 @@ int serve_options_parse(int argc, char **argv, const char **path)
         status = serve_http_check(&serve_opt.http);
     if (status >= 0)
         return status;
-    serve_opt.server.beside_bytes = moe_http_bytes(&serve_opt.http.http);
     serve_opt.server.executors = serve_opt.executors.of;
     serve_opt.server.n_executors = serve_opt.executors.n;
     *path = serve_opt.collection ? NULL : args[0];
