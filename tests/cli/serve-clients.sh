@@ -8,6 +8,7 @@ browser=${CHROMIUM:-chromium}
 
 # Starts the server in the background: $server, $url.
 serve() { # OPTION...
+    : >"$tmp/log"
     "$bin/moe-serve" -t 1 --port 0 --chat-template chatml "$tiny" "$@" >"$tmp/served" 2>"$tmp/log" </dev/null &
     server=$!
     for pause in 0.1 0.2 0.5 1 2 4 8 16 32; do

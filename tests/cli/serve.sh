@@ -10,6 +10,7 @@ story='Once upon a time'
 
 # Starts the server in the background: $server, $port.
 serve() { # OPTION...
+    : >"$tmp/log"
     "$bin/moe-serve" -t 1 --port 0 "$tiny" "$@" >"$tmp/served" 2>"$tmp/log" </dev/null &
     server=$!
     for pause in 0.1 0.2 0.5 1 2 4 8 16 32; do

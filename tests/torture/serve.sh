@@ -6,17 +6,20 @@
 # buffers are small, and every sequence is free.
 # SERVER: the program ($BUILD/bin/moe-serve), which may be built with sanitizers: what they say is a
 # failure, whatever else holds (SLACK=200000 with the address sanitizer, which keeps what was freed).
+# PATIENCE (300): seconds that clients wait for answers; programs with sanitizers want more.
 # shellcheck shell=sh disable=SC2154 # the variables are lib.sh's
 . tests/cli/lib.sh
 pack
 clients=${CLIENTS:-1000}
 rounds=${ROUNDS:-4}
 slack=${SLACK:-2048}
+patience=${PATIENCE:-300}
 program=${SERVER:-$bin/moe-serve}
 load=$BUILD/tests/tools/http_load
 ulimit -n "$(ulimit -H -n)"
 
 serve() { # OPTION...
+    : >"$tmp/log"
     "$program" -t 1 --port 0 "$tiny" --request-timeout 3 "$@" >"$tmp/served" 2>"$tmp/log" </dev/null &
     server=$!
     for pause in 0.2 0.5 1 2 4 8 16 32; do
@@ -83,7 +86,7 @@ head -c 100000 /dev/zero | tr '\0' '[' >"$tmp/deep.1"
 
 # Two clients that behave, beside the command; their answers are counted in $tmp/witness.
 beside() { # COMMAND...
-    "$load" -p "$port" -P /v1/completions -n 2 -r 15 -f "$tmp/short" -e "$tmp/expected" -T 300 >"$tmp/witness" &
+    "$load" -p "$port" -P /v1/completions -n 2 -r 15 -f "$tmp/short" -e "$tmp/expected" -T "$patience" >"$tmp/witness" &
     witness=$!
     "$@"
     wait "$witness"
@@ -108,7 +111,7 @@ noise() {
     done
 }
 round() {
-    beside post "$clients" "$tmp/short" -e "$tmp/expected" -T 300
+    beside post "$clients" "$tmp/short" -e "$tmp/expected" -T "$patience"
     unharmed "$(of expected) of $clients asked at once and got the answer"
     check "... all of them" [ "$(of expected)" = "$clients" ]
     beside post $((clients / 10)) "$tmp/long" -t 20 -T 4
@@ -124,7 +127,7 @@ round() {
     beside noise
     unharmed "$answered of 40 that spoke no HTTP got 400 or were closed"
     check "... all of them" [ "$answered" = 40 ]
-    beside post $((clients / 5)) "$tmp/long" -d 700 -T 300
+    beside post $((clients / 5)) "$tmp/long" -d 700 -T "$patience"
     unharmed "$(of left) of $((clients / 5)) left in the middle of a stream"
     beside post $((clients / 5)) "$tmp/broad" -T 0.3
     unharmed "$(of open) left before an answer"
