@@ -192,15 +192,35 @@ static void split(struct executor *x, uint64_t bytes, uint64_t least_model, uint
     x->expert_bytes = bytes - batch;
 }
 
-/* The executors of the plan have what it says. */
-static void follow_plan(struct moe_server *s)
+/* The executors of the plan have what it says; where all of it is more than `left`, which is what
+ * the server itself leaves, each gives in proportion. */
+static int follow_plan(struct moe_server *s, uint64_t left, uint64_t least_model,
+                       uint64_t least_batch, struct moe_err *err)
 {
     const struct moe_coe_plan *p = s->options.plan;
+    uint64_t given = 0;
+    for (uint32_t i = 0; i < p->n_executors; i++)
+        given +=
+            p->executors[i].number * (p->executors[i].expert_bytes + p->executors[i].batch_bytes);
+    double share = given > left ? (double)left / (double)given : 1;
     for (uint32_t i = 0, k = 0; i < p->n_executors; i++)
         for (uint32_t n = 0; n < p->executors[i].number && k < s->n_executors; n++, k++) {
-            s->executors[k].expert_bytes = p->executors[i].expert_bytes;
-            s->executors[k].batch_bytes = p->executors[i].batch_bytes;
+            struct executor *x = &s->executors[k];
+            uint64_t bytes = part(p->executors[i].expert_bytes, share) +
+                             part(p->executors[i].batch_bytes, share);
+            if (bytes < least_model + least_batch)
+                return moe_fail(err, MOE_ERR_LIMIT,
+                                "the plan leaves an executor %" PRIu64 " bytes: at least %" PRIu64
+                                " work (moe-plan --coe with fewer --executors)",
+                                bytes, least_model + least_batch);
+            x->batch_bytes = part(p->executors[i].batch_bytes, share);
+            if (x->batch_bytes < least_batch)
+                x->batch_bytes = least_batch;
+            if (bytes - x->batch_bytes < least_model)
+                x->batch_bytes = bytes - least_model;
+            x->expert_bytes = bytes - x->batch_bytes;
         }
+    return MOE_OK;
 }
 
 static int most_threads(const struct moe_server *s)
@@ -234,25 +254,14 @@ int memory_divide(struct moe_server *s, struct moe_err *err)
     process = process_bytes(s);
     moe_par_set_team(before);
     s->floor_bytes = process + s->n_executors * (least_model + least);
-    if (plan)
-        follow_plan(s);
-    for (uint32_t i = 0; i < s->n_executors && plan; i++) {
-        const struct executor *x = &s->executors[i];
-        if (x->expert_bytes < least_model || x->batch_bytes < least)
-            return moe_fail(err, MOE_ERR_LIMIT,
-                            "the plan gives an executor %" PRIu64 " bytes for experts and %" PRIu64
-                            " for batches: at least %" PRIu64 " and %" PRIu64 " work",
-                            x->expert_bytes, x->batch_bytes, least_model, least);
-        process += x->expert_bytes + x->batch_bytes;
-    }
-    if (plan)
-        s->floor_bytes = process;
     s->floor_bytes += LEAST_QUEUE_BYTES;
     if (s->floor_bytes > s->memory_bytes)
         return refuse(s, err);
     s->request_bytes_max = queue_bytes(s, s->floor_bytes - LEAST_QUEUE_BYTES);
     process += s->request_bytes_max;
-    for (uint32_t i = 0; i < s->n_executors && !plan; i++)
+    if (plan)
+        return follow_plan(s, s->memory_bytes - process, least_model, least, err);
+    for (uint32_t i = 0; i < s->n_executors; i++)
         split(&s->executors[i], (s->memory_bytes - process) / s->n_executors, least_model,
               all_models, least, full);
     return MOE_OK;

@@ -95,18 +95,11 @@ sort "$tmp/alone.unsorted" >"$tmp/alone"
 
 # ---- What it costs ----
 
-# With a plan for all of the memory the server says how much it takes itself, but for a part that grows with the
-# memory (1/32, for requests that wait): that is left out.
-plan() { # MIB
-    "$bin/moe-plan" -q --coe "$dir/collection.yaml" --costs "$tmp/costs.yaml" --memory "$1M" -o "$tmp/plan.yaml" || return 1
-    least=$("$bin/moe-serve" --coe "$dir/collection.yaml" --requests "$dir/requests.jsonl" -c 64 --memory 1M \
-        --plan "$tmp/plan.yaml" 2>&1 >/dev/null | sed -n 's/.*the smallest that works is .*--memory \([0-9]*\)M.*/\1/p')
-    more=$((${least:-0} + memory / 32 - memory))
-    [ "$more" -le 0 ] || plan $(($1 - more))
-}
 make_plan() {
     "$bin/moe-profile" -q --coe "$dir/collection.yaml" --requests "$dir/requests.jsonl" --max-batch 16 \
-        -t 1 -o "$tmp/costs.yaml" && plan "$memory"
+        -t 1 -o "$tmp/costs.yaml" &&
+        "$bin/moe-plan" -q --coe "$dir/collection.yaml" --costs "$tmp/costs.yaml" --memory "${memory}M" \
+            -o "$tmp/plan.yaml"
 }
 options_of() { # ROW
     case $1 in

@@ -48,4 +48,14 @@ limited "$floor" "the smallest memory"
 limited $((floor + 30)) "some more" --evict lru
 limited "$two" "two executors, the smallest memory" --executors cpu:2
 limited $((two + 40)) "two executors, some more, in the order of coming" --executors cpu:2 --schedule fcfs --evict fifo
+
+# moe-plan gives all of the memory away, of which the server needs a part.
+mib=$((floor + 40))
+run "$bin/moe-profile" -q --coe "$collection" --requests "$coe/requests.jsonl" --max-batch 2 -t 1 -o "$tmp/costs"
+expect_exit 0 "what the models cost is measured"
+run "$bin/moe-plan" -q --coe "$collection" --costs "$tmp/costs" --memory "${mib}M" -o "$tmp/plan"
+expect_exit 0 "... and a budget is planned"
+limited "$mib" "a plan for all of the budget" --plan "$tmp/plan"
+run serve --memory $((floor - 4))M --plan "$tmp/plan"
+expect_exit 4 "less than the smallest is refused with a plan, too"
 finish
