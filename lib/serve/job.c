@@ -279,15 +279,16 @@ static void ended(void *ctx, const struct moe_batch_result *r)
 }
 
 /* The ids that the answer goes on from. */
-static int make_prompt(const struct loaded *l, const struct moe_request *r, struct moe_ids *ids,
-                       struct moe_err *err)
+static int make_prompt(const struct loaded *l, const char *name, const struct moe_request *r,
+                       struct moe_ids *ids, struct moe_err *err)
 {
     const struct moe_model *model = l->engine->model;
     int status = MOE_OK;
     if (r->kind == MOE_REQUEST_CHAT && !l->format)
-        return moe_fail(err, MOE_ERR_USAGE,
-                        "%s has no chat template that is known: ask for a completion of text",
-                        moe_pack_path(model->pack));
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "the model '%s' has no chat template that is known: ask for a completion "
+                        "of text",
+                        name);
     if (r->kind == MOE_REQUEST_CHAT)
         return moe_prompt_chat(model, l->format, r->turns, (int)r->n_turns, ids, err);
     if (!r->ids)
@@ -368,7 +369,7 @@ void job_begin(struct executor *x, struct job *j)
     add_to_route(j, x->server->models[j->queued.expert].name);
     int status = check_length(x, r, &err);
     if (status == MOE_OK)
-        status = make_prompt(l, r, &ids, &err);
+        status = make_prompt(l, x->server->models[j->queued.expert].name, r, &ids, &err);
     if (status == MOE_OK) {
         j->stops = moe_prompt_stops(r->stops, r->kind == MOE_REQUEST_CHAT ? l->format : NULL, &err);
         status = j->stops ? begin(x, j, &ids, &err) : MOE_ERR_MEMORY;

@@ -65,6 +65,8 @@ void moe_reply_emit_error(struct moe_emit *e, unsigned http_status, const struct
     } else if (http_status == 404 && begins_with(why->text, OF_MODEL)) {
         strcpy(param, "model");
         code = "model_not_found";
+    } else if (why->status == MOE_ERR_UNSUPPORTED && begins_with(why->text, OF_MODEL)) {
+        code = "no_chat_template"; /* nothing else is missing of models (job.c) */
     } else if (http_status == 400 && why->status == MOE_ERR_LIMIT) {
         code = "context_length_exceeded";
     }

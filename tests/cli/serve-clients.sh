@@ -9,7 +9,7 @@ browser=${CHROMIUM:-chromium}
 # Starts the server in the background: $server, $url.
 serve() { # OPTION...
     : >"$tmp/log"
-    "$bin/moe-serve" -t 1 --port 0 --chat-template chatml "$tiny" "$@" >"$tmp/served" 2>"$tmp/log" </dev/null &
+    "$bin/moe-serve" -t 1 --port 0 "$tiny" "$@" >"$tmp/served" 2>"$tmp/log" </dev/null &
     server=$!
     for pause in 0.1 0.2 0.5 1 2 4 8 16 32; do
         url=$(sed -n 's/.*listening at //p' "$tmp/log")
@@ -34,7 +34,7 @@ if "$python" -c 'import openai' 2>/dev/null; then
     run "$bin/moe-run" -t 1 "$tiny" -p 'Once upon a time' -n 24 --temp 0
     cp "$out" "$tmp/expected"
     echo sk-a >"$tmp/keys"
-    serve --api-key-file "$tmp/keys" --max-queue 4 || exit 1
+    serve --chat-template chatml --api-key-file "$tmp/keys" --max-queue 4 || exit 1
     "$python" tests/clients/openai_client.py "$url" sk-a "$tmp/expected" >"$tmp/lines" 2>"$err" </dev/null
     tell "the openai client" "$tmp/lines"
     kill "$server"
@@ -46,10 +46,16 @@ fi
 if ! command -v python3 >/dev/null || ! command -v "$browser" >/dev/null; then
     skip "the chat page" "no python3 or no chromium (CHROMIUM)"
 else
-    serve || exit 1
-    python3 tests/clients/page.py "$browser" "$url" "$tmp" >"$tmp/lines" 2>"$err" </dev/null
+    serve --chat-template chatml || exit 1
+    python3 tests/clients/page.py "$browser" "$url" "$tmp" chat >"$tmp/lines" 2>"$err" </dev/null
     tell "the chat page" "$tmp/lines"
     [ -z "${PICTURES:-}" ] || cp "$tmp"/*.png "$PICTURES"
+    kill "$server"
+    wait "$server"
+    rm -rf "$tmp/profile"
+    serve || exit 1
+    python3 tests/clients/page.py "$browser" "$url" "$tmp" text >"$tmp/lines" 2>"$err" </dev/null
+    tell "the chat page without a chat template" "$tmp/lines"
     kill "$server"
     wait "$server"
 fi

@@ -305,6 +305,9 @@ error_line 2 "moe-serve: option --allow-origin: 'pages.example' is none of*" "no
 serve || exit 1
 run "$bin/moe-serve" "$tiny" --port "$port"
 error_line 1 "moe-serve: 127.0.0.1, port $port: cannot listen there: *" "a port in use"
+post /v1/chat/completions '{"messages": [{"role": "user", "content": "x"}]}'
+is 400 "a conversation with a model without a chat template"
+says '*"the model *tiny* has no chat template*"code":*"no_chat_template"*' "... is told by a code"
 kill -TERM "$server"
 kill -TERM "$server"
 wait "$server"

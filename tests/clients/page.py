@@ -1,6 +1,6 @@
-"""The chat page in headless Chromium: page.py CHROMIUM URL DIRECTORY
+"""The chat page in headless Chromium: page.py CHROMIUM URL DIRECTORY chat|text
 
-Drives the browser over its debugging pipe (NUL between messages). DIRECTORY is for its profile and for
+The server's model has a chat template, or (text) none: then the page continues texts. Drives the browser over its debugging pipe (NUL between messages). DIRECTORY is for its profile and for
 pictures. Prints a line for each thing tried, "ok NAME" or "not ok NAME: why".
 """
 import base64
@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 
-chromium, url, directory = sys.argv[1:4]
+chromium, url, directory, kind = sys.argv[1:5]
 
 
 class Browser:
@@ -150,6 +150,18 @@ def matches_the_api():
     assert got == b.run(LAST + ".querySelector('.text').textContent"), got
 
 
+def continues_a_text():
+    b.run("document.getElementById('text').focus()")
+    b.write("Once upon a time")
+    b.press("Enter", 13, "\r")
+    b.until("document.querySelectorAll('.assistant').length === 1")
+    b.until(IDLE)
+    got = b.run("""fetch('/v1/completions', {method: 'POST', body: JSON.stringify({temperature: 0, max_tokens: 24,
+        prompt: 'Once upon a time'})}).then((r) => r.json()).then((r) => r.choices[0].text)""")
+    assert len(got) > 10 and got == b.run(LAST + ".querySelector('.text').textContent"), got
+    assert "24 tokens" in b.run(LAST + ".querySelector('.under').textContent")
+
+
 def stops():
     b.run("document.getElementById('o-max').value = '480'; document.getElementById('o-temperature').value = '1'")
     b.run("document.getElementById('text').focus()")
@@ -196,9 +208,13 @@ def keeps_the_policy():
     assert asked == {url.split("/")[2]}, asked
 
 
+tests = {
+    "chat": (opens, shows_figures, settings, streams, is_text_only, matches_the_api, stops, keeps_the_conversation,
+             tells_errors, fits_phones_and_desks, keeps_the_policy),
+    "text": (opens, settings, continues_a_text),
+}
 try:
-    for test in (opens, shows_figures, settings, streams, is_text_only, matches_the_api, stops, keeps_the_conversation,
-                 tells_errors, fits_phones_and_desks, keeps_the_policy):
+    for test in tests[kind]:
         try:
             test()
             print("ok " + test.__name__, flush=True)

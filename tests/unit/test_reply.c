@@ -258,6 +258,8 @@ static void errors_have_the_apis_form(void **state)
         {MOE_ERR_FORMAT, "the request is no object", 400, "invalid_request_error", NULL, NULL},
         {MOE_ERR_USAGE, "the model 'x' is not served here", 404, "invalid_request_error", "model",
          "model_not_found"},
+        {MOE_ERR_UNSUPPORTED, "the model 'x' has no chat template that is known", 400,
+         "invalid_request_error", NULL, "no_chat_template"},
         {MOE_ERR_USAGE, "the prompt is empty", 400, "invalid_request_error", NULL, NULL},
         {MOE_ERR_MEMORY, "out of memory", 503, "server_error", NULL, NULL},
         {MOE_ERR_IO, "'disk'", 500, "server_error", NULL, NULL},
