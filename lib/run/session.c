@@ -149,10 +149,10 @@ int moe_sequence_reserve(struct moe_session *s, uint32_t sequence, uint32_t n_po
 
 void moe_sequence_end(struct moe_session *s, uint32_t sequence)
 {
-    const struct moe_experts_ops *ops = s->experts->ops;
+    uint32_t n_recorded = s->n_recorded[sequence];
     moe_kv_give_back(&s->kv_pool, sequence);
-    if (s->n_recorded[sequence] && ops->end_sequence)
-        ops->end_sequence(s->experts, s->n_recorded[sequence]);
+    if (n_recorded && s->experts->ops->end_sequence)
+        s->experts->ops->end_sequence(s->experts, n_recorded);
     s->n_recorded[sequence] = 0;
 }
 
