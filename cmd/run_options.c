@@ -34,11 +34,9 @@ static const struct cli_option options[] = {
     {CLI_OPT_DOUBLE(0, "min-p", "X", &opt.sampling.min_p, 0, 1), .shown = "0"},
     {CLI_OPT_DOUBLE(0, "repeat-penalty", "X", &opt.sampling.repeat_penalty, 0.1, 10), .shown = "1"},
     {CLI_OPT_U64(0, "seed", "N", &opt.sampling.seed, 0, UINT64_MAX), .shown = "random"},
-
-    {.kind = CLI_HEADING, .help = "Requests"},
+    {.kind = CLI_LIST, .help = "Requests"},
     REQUESTS_OPTIONS(opt.requests),
-    {CLI_OPT_U32(0, "sequences", "N", &opt.sequences, 1, 256), .shown = "8, fewer if tight",
-     .help = "answers side by side"},
+    {CLI_OPT_U32(0, "sequences", "N", &opt.sequences, 1, 256), .shown = "8, fewer if tight"},
 
     {.kind = CLI_HEADING, .help = "Memory and experts"},
     {CLI_OPT_BYTES(0, "memory", "SIZE", &opt.engine.memory_bytes), .shown = "what is free",
@@ -90,8 +88,7 @@ static struct cli_program program = {
     .name = "moe-run",
     .summary = "Runs a Mixture-of-Experts model from an expert pack (see moe-quantize).",
     .usage =
-        (const char *const[]){"PACK [-p TEXT | -f FILE] [OPTION]...",
-                              "PACK --requests FILE [-o FILE [--resume]] [OPTION]...",
+        (const char *const[]){"PACK [-p TEXT | -f FILE | --requests FILE] [OPTION]...",
                               "PACK --perplexity FILE | --bench | --ids TEXT [OPTION]...", NULL},
     .options = options,
     .examples =
