@@ -272,12 +272,17 @@ metric() { # with the key
     "$load" -p "$port" -P /metrics -H "$key" -o "$tmp/metrics" >/dev/null
     awk -v name="moe_$1" '{ split($1, parts, "{") } parts[1] == name { sum += $2 } END { print sum + 0 }' "$tmp/metrics"
 }
-"$load" -p "$port" -P /v1/completions -n 3 -r 4 -f "$tmp/body" -H "$key" >/dev/null &
+printf '%s, "n": 100}' "$endless" >"$tmp/many"
+"$load" -p "$port" -P /v1/completions -n 2 -f "$tmp/many" -H "$key" >/dev/null &
 filler=$!
-wait_until choices_waiting 1
-post /v1/completions '{"prompt": "x", "max_tokens": 1}' -H "$key"
+for pause in 0.1 0.2 0.5 1 2 4 0; do # until both are there
+    post /v1/completions '{"prompt": "x", "max_tokens": 1}' -H "$key"
+    ! grep -q 's429=1' "$out" || break
+    sleep "$pause"
+done
 error_is 429 "queue" "... in words"
 has_header "retry-after: [0-9]" "... and when to come back"
+kill "$filler"
 wait "$filler"
 printf 'POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nhalf' >"$tmp/half"
 run "$load" -p "$port" -w "$tmp/half" -T 20
