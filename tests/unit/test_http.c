@@ -166,7 +166,7 @@ static void hear(int fd, struct moe_buf *heard, const char *words)
 {
     char piece[4096];
     ssize_t n = 1;
-    moe_buf_reserve(heard, 1);
+    moe_buf_text(heard, ""); /* ends with a NUL from now on */
     while (n > 0 && !(words && strstr((const char *)heard->data, words))) {
         n = recv(fd, piece, sizeof piece, 0);
         if (n > 0)

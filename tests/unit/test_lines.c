@@ -185,6 +185,12 @@ static void every_line_has_its_result(void **state)
     assert_int_equal(none.n, 0);
 }
 
+#ifdef __SANITIZE_ADDRESS__
+enum { KEEPS_FREED = 1 }; /* memory that is freed, for a while */
+#else
+enum { KEEPS_FREED = 0 };
+#endif
+
 static void what_is_read_ahead_is_bounded(void **state)
 {
     (void)state;
@@ -207,7 +213,7 @@ static void what_is_read_ahead_is_bounded(void **state)
     assert_ok(moe_lines_serve(server, &o, &counts, &err), &err);
     assert_int_equal(t.n, N);
     assert_int_equal(counts.n_refused, N);
-    assert_true(moe_peak_rss_bytes() - before < size / 4);
+    assert_true(KEEPS_FREED || moe_peak_rss_bytes() - before < size / 4);
     /* A line that is longer than any may be. */
     struct taken kept = {.keeps = true};
     moe_buf_text(&in, "{\"prompt\": \"");
