@@ -36,7 +36,7 @@ static void tell(const struct moe_http *h, const struct serve_http_options *o)
         cli_note("at most %u connections: the process may not open more files (ulimit -n)",
                  moe_http_max_connections(h));
     if (!o->http.keys && !moe_http_is_local(h))
-        cli_note("whoever reaches this address may use it: --api-key-file would ask for a key");
+        cli_note("anyone who reaches this address may use it: --api-key-file would ask for a key");
 }
 
 int serve_http(struct moe_server *server, const struct serve_http_options *o, struct moe_err *err)

@@ -1,26 +1,18 @@
 #include "bench/coe_lines.h"
 
 #include <inttypes.h>
-#include <jansson.h>
 #include <string.h>
 
 #include "base/file.h"
-#include "fmt/json.h"
+#include "lines/lines_input.h"
 
 enum { MAX_FILE_BYTES = 1 << 30 };
 
 static int read_line(struct moe_request **q, const char *path, uint64_t number, const char *text,
                      uint64_t n, struct moe_err *err)
 {
-    struct json_t *line = NULL;
     struct moe_err why;
-    int status = moe_json_parse(&line, "the line", text, n, MOE_REQUEST_MEMORY, &why);
-    const json_t *body = line ? json_object_get(line, "body") : NULL;
-    body = body ? body : line;
-    if (status == MOE_OK)
-        status = moe_request_read(
-            q, json_object_get(body, "messages") ? MOE_REQUEST_CHAT : MOE_REQUEST_TEXT, body, &why);
-    moe_json_free(line);
+    int status = lines_read_request(q, text, n, &why);
     return status == MOE_OK
                ? MOE_OK
                : moe_fail(err, status, "%s: line %" PRIu64 ": %s", path, number, why.text);

@@ -1,7 +1,7 @@
 /*
  * Engines that share a process: what each takes of its memory, known before any is opened, so that
- * whoever opens them (options.shares) can divide a budget. An engine's own share is for the model's
- * directory, weights and experts; a session and a batch come and go apart from it.
+ * the caller who opens them (options.shares) can divide a budget. An engine's own share is for the
+ * model's directory, weights and experts; a session and a batch come and go apart from it.
  */
 #ifndef MOE_ENGINE_ENGINE_SHARE_H
 #define MOE_ENGINE_ENGINE_SHARE_H

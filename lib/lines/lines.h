@@ -13,8 +13,8 @@
  * bad request gets "response": null and an "error", and others are served. Empty lines count, and
  * have no result.
  *
- * Requests are read ahead of those that run, so many and so many bytes at most; whoever does not
- * send or does not take results holds up reading, not what runs.
+ * Requests are read ahead of those that run, so many and so many bytes at most; a client that does
+ * not send or does not take results holds up reading, not what runs.
  */
 #ifndef MOE_LINES_LINES_H
 #define MOE_LINES_LINES_H

@@ -86,8 +86,8 @@ void exchange_set_stage(struct exchange *x, enum exchange_stage stage);
 
 /* Has the serving thread look at it, and resume its connection. With the lock held. */
 void exchange_tell(struct exchange *x);
-/* Appends to what goes out, if it is anything, and tells. Cuts off whoever takes too much. With the
- * lock held. */
+/* Appends to what goes out, if it is anything, and tells. Cuts off a client whose answer
+ * takes too much. With the lock held. */
 void exchange_put(struct exchange *x, const struct moe_buf *bytes);
 /* Books n bytes beside `out` on its account, or cuts as above. With the lock held. */
 void exchange_book(struct exchange *x, uint64_t n);

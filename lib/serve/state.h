@@ -68,8 +68,8 @@ struct model {
 
 enum loaded_state { MODEL_ABSENT, MODEL_LOADING, MODEL_READY, MODEL_FAILED };
 
-/* A model in an executor's memory. Its state is guarded by the mutex, the rest belongs to whoever
- * loads it while it is LOADING, and to the executor when it is READY. */
+/* A model in an executor's memory. Its state is guarded by the mutex, the rest belongs to the
+ * thread that loads it while it is LOADING, and to the executor when it is READY. */
 struct loaded {
     enum loaded_state state;
     bool leaves;               /* it has to go before another one is loaded */
