@@ -28,7 +28,7 @@ void moe_config_complete(struct moe_config *c)
         c->head_dim = c->hidden / c->n_heads;
     if (c->value_dim == 0)
         c->value_dim = c->head_dim;
-    if (c->rope_dim == 0)
+    if (c->rope_dim == 0 && c->positions == MOE_POSITIONS_ROTARY)
         c->rope_dim = c->head_dim;
     if (c->attn_scale == 0 && c->head_dim > 0)
         c->attn_scale = 1.0f / sqrtf((float)c->head_dim);
@@ -108,8 +108,48 @@ static int check_freqs(const char *name, const double *freqs, uint32_t n, uint32
     return MOE_OK;
 }
 
+/* Relative positions: the encoder halves the buckets by direction, and each half again. */
+static int check_buckets(const struct moe_config *c, const char *name, struct moe_err *err)
+{
+    uint32_t least = c->n_encoder ? 4 : 2, exact = c->n_buckets / 2;
+    if (c->positions != MOE_POSITIONS_BUCKETS ||
+        (c->n_buckets >= least && c->n_buckets <= MOE_MAX_BUCKETS && c->bucket_distance > exact))
+        return MOE_OK;
+    return moe_fail(err, MOE_ERR_FORMAT,
+                    "%s: %" PRIu32 " buckets for distances up to %" PRIu32 " make no sense", name,
+                    c->n_buckets, c->bucket_distance);
+}
+
+/* What the rest of the description must be where there is an encoder, or a prefix. */
+static int check_stacks(const struct moe_config *c, const char *name, struct moe_err *err)
+{
+    bool sees_all = c->n_encoder || c->prefix_lm;
+    if (c->n_encoder && c->n_encoder >= c->n_layers)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: an encoder of %" PRIu32 " of %" PRIu32 " layers leaves no decoder",
+                        name, c->n_encoder, c->n_layers);
+    if (sees_all && (c->kv_rank || c->window || c->attn_sinks || c->rope_original))
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: rows that see all of a text are implemented for ordinary attention "
+                        "without windows, sinks and LongRoPE",
+                        name);
+    if (c->n_encoder && (c->decoder_start >= c->vocab || c->prefix_lm))
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: a decoder with an encoder needs a first token and no prefix", name);
+    if (c->expert_capacity && !sees_all)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: an expert's capacity is counted over a source, and there is none",
+                        name);
+    return check_buckets(c, name, err);
+}
+
 static int check_rope(const struct moe_config *c, const char *name, struct moe_err *err)
 {
+    if (c->positions != MOE_POSITIONS_ROTARY)
+        return c->rope_dim || c->kv_rank
+                   ? moe_fail(err, MOE_ERR_FORMAT,
+                              "%s: positions that are not rotary rotate nothing", name)
+                   : MOE_OK;
     if (!(c->rope_theta > 1 && c->rope_theta < 1e12))
         return moe_fail(err, MOE_ERR_FORMAT, "%s: rope theta %g makes no sense", name,
                         c->rope_theta);
@@ -156,7 +196,7 @@ int moe_config_check(const struct moe_config *c, const char *name, struct moe_er
         {"the number of key/value heads", c->n_kv_heads, 1, c->n_heads},
         {"the head width", c->head_dim, 2, MOE_MAX_HEAD_DIM},
         {"the width of a value", c->value_dim, 1, MOE_MAX_HEAD_DIM},
-        {"the rotated width", c->rope_dim, 2,
+        {"the rotated width", c->rope_dim, c->positions == MOE_POSITIONS_ROTARY ? 2 : 0,
          c->head_dim < 2 * MOE_MAX_ROPE_PAIRS ? c->head_dim : 2 * MOE_MAX_ROPE_PAIRS},
     };
     int status = check_ranges(name, basic, sizeof basic / sizeof basic[0], err);
@@ -172,6 +212,8 @@ int moe_config_check(const struct moe_config *c, const char *name, struct moe_er
     status = check_attention(c, name, err);
     if (status == MOE_OK)
         status = check_rope(c, name, err);
+    if (status == MOE_OK)
+        status = check_stacks(c, name, err);
     if (status != MOE_OK)
         return status;
     const float scales[] = {c->embed_scale, c->residual_scale, c->logit_scale, c->routed_scale,

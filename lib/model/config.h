@@ -27,6 +27,7 @@ enum {
     MOE_MAX_HEAD_DIM = 1 << 12,
     MOE_MAX_CONTEXT = 1 << 24,
     MOE_MAX_ROPE_PAIRS = 512,
+    MOE_MAX_BUCKETS = 1 << 12,
 };
 
 /* Where a switch is off or a scale is 1 the value is the zero or one that moe_config_init sets;
@@ -35,10 +36,17 @@ struct moe_config {
     char family[32]; /* the family's name, for people */
 
     uint32_t n_layers;
-    uint32_t hidden;      /* width of the residual stream */
-    uint32_t vocab;       /* rows of the embedding; the tokenizer may know fewer or more */
-    uint32_t context_max; /* positions the model was made for */
+    /* The first of them are the encoder's, which computes a source once, every row seeing all of
+     * it; the others are the decoder's, and attend to the encoder's output as well. 0: a decoder
+     * alone. */
+    uint32_t n_encoder;
+    uint32_t decoder_start; /* the decoder's first token, where there is an encoder */
+    bool prefix_lm;         /* rows of the prompt see all of the prompt */
+    uint32_t hidden;        /* width of the residual stream */
+    uint32_t vocab;         /* rows of the embedding; the tokenizer may know fewer or more */
+    uint32_t context_max;   /* positions the model was made for */
     enum moe_norm_kind norm_kind;
+    enum moe_norm_place norm_place;
     float norm_eps;
     float embed_scale;    /* of an embedded token */
     float residual_scale; /* of the outputs of attention and feed-forward */
@@ -62,10 +70,16 @@ struct moe_config {
     uint32_t kv_rank; /* 0: ordinary attention */
     uint32_t q_rank;  /* queries come through a normalised vector of this width; 0: directly */
 
+    enum moe_position_kind positions;
+    /* MOE_POSITIONS_BUCKETS: the bias of a distance is that of its bucket, one for each head; half
+     * of the buckets are one distance wide, the others grow up to bucket_distance, beyond which the
+     * last one goes on. The encoder uses one half of all for each direction. */
+    uint32_t n_buckets, bucket_distance;
+
     /* Rotary positions: pairs (i, i + rope_dim/2) of the first rope_dim values of a head. The
      * angle of pair i at position p is p * rope_freqs[i], cosine and sine are multiplied by
      * rope_scale. model/rope.h makes the frequencies from what checkpoints say. */
-    uint32_t rope_dim; /* rotated values of a head, even */
+    uint32_t rope_dim; /* rotated values of a head, even; 0 without rotary positions */
     double rope_theta; /* frequencies are theta^(-2i/rope_dim) when none are listed */
     double rope_scale;
     uint32_t n_rope_freqs; /* rope_dim / 2, or 0 */
@@ -78,8 +92,9 @@ struct moe_config {
     uint32_t n_rope_freqs_long;
     double rope_freqs_long[MOE_MAX_ROPE_PAIRS];
 
-    uint32_t dense_ff;  /* width of dense layers' feed-forward; 0 when there are none */
-    uint32_t n_experts; /* per MoE layer; 0: a dense model */
+    uint32_t dense_ff;           /* width of dense layers' feed-forward; 0 when there are none */
+    enum moe_act_kind dense_act; /* theirs, and the shared expert's */
+    uint32_t n_experts;          /* per MoE layer; 0: a dense model */
     uint32_t top_k;
     uint32_t expert_ff; /* width of an expert's feed-forward */
     enum moe_act_kind expert_act;
@@ -89,6 +104,9 @@ struct moe_config {
     bool shared_gate;           /* their output is scaled by sigmoid(shared_gate . x) */
     enum moe_router_kind router_kind;
     bool router_bias;
+    /* Rows of a source, in their order, that an expert of the encoder takes (of a prompt with
+     * prefix_lm); it adds nothing to those beyond. 0: there is no limit. */
+    uint32_t expert_capacity;
     bool norm_topk;      /* the chosen weights are divided by their sum */
     float routed_scale;  /* of the chosen weights */
     float router_jitter; /* of MOE_ROUTER_SPARSEMIXER */
@@ -117,6 +135,11 @@ static inline uint32_t moe_config_moe_layers(const struct moe_config *c, uint32_
     for (uint32_t i = 0; i < layer; i++)
         n += c->layer_is_moe[i] != 0;
     return n;
+}
+
+static inline bool moe_config_in_encoder(const struct moe_config *c, uint32_t layer)
+{
+    return layer < c->n_encoder;
 }
 
 /* Whether the token ends an answer. */

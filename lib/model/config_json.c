@@ -16,7 +16,9 @@
 static const char *const norm_names[] = {"rms", "layer", NULL};
 static const char *const qk_norm_names[] = {"none", "head", "full", NULL};
 static const char *const router_names[] = {"softmax", "topk-softmax", "sparsemixer", NULL};
-static const char *const act_names[] = {"swiglu", "swiglu-clamped", NULL};
+static const char *const act_names[] = {"swiglu", "swiglu-clamped", "relu", "silu", NULL};
+static const char *const norm_places[] = {"before", "after", NULL};
+static const char *const position_names[] = {"rotary", "buckets", "learnt", NULL};
 
 #define FIELD(key, kind, optional, max, choices)                                                   \
     {                                                                                              \
@@ -30,10 +32,14 @@ static const char *const act_names[] = {"swiglu", "swiglu-clamped", NULL};
 
 static const struct moe_config_field fields[] = {
     NEEDED_U32(n_layers, MOE_MAX_LAYERS),
+    OPTIONAL_U32(n_encoder, MOE_MAX_LAYERS),
+    OPTIONAL_U32(decoder_start, MOE_MAX_DIM),
+    OPTIONAL(prefix_lm, MOE_FIELD_BOOL),
     NEEDED_U32(hidden, MOE_MAX_DIM),
     NEEDED_U32(vocab, MOE_MAX_DIM),
     NEEDED_U32(context_max, MOE_MAX_CONTEXT),
     CHOICE(norm_kind, norm_names),
+    CHOICE(norm_place, norm_places),
     NEEDED(norm_eps, MOE_FIELD_FLOAT),
     OPTIONAL(embed_scale, MOE_FIELD_FLOAT),
     OPTIONAL(residual_scale, MOE_FIELD_FLOAT),
@@ -53,12 +59,16 @@ static const struct moe_config_field fields[] = {
     OPTIONAL_U32(window, MOE_MAX_CONTEXT),
     OPTIONAL_U32(kv_rank, MOE_MAX_DIM),
     OPTIONAL_U32(q_rank, MOE_MAX_DIM),
+    CHOICE(positions, position_names),
+    OPTIONAL_U32(n_buckets, MOE_MAX_BUCKETS),
+    OPTIONAL_U32(bucket_distance, MOE_MAX_CONTEXT),
     OPTIONAL_U32(rope_dim, 2 * MOE_MAX_ROPE_PAIRS),
     NEEDED(rope_theta, MOE_FIELD_DOUBLE),
     OPTIONAL(rope_scale, MOE_FIELD_DOUBLE),
     OPTIONAL_U32(rope_original, MOE_MAX_CONTEXT),
     OPTIONAL(rope_scale_long, MOE_FIELD_DOUBLE),
     NEEDED_U32(dense_ff, MOE_MAX_DIM),
+    CHOICE(dense_act, act_names),
     NEEDED_U32(n_experts, MOE_MAX_EXPERTS),
     NEEDED_U32(top_k, MOE_MAX_TOP_K),
     NEEDED_U32(expert_ff, MOE_MAX_DIM),
@@ -70,6 +80,7 @@ static const struct moe_config_field fields[] = {
     NEEDED(shared_gate, MOE_FIELD_BOOL),
     CHOICE(router_kind, router_names),
     OPTIONAL(router_bias, MOE_FIELD_BOOL),
+    OPTIONAL_U32(expert_capacity, MOE_MAX_CONTEXT),
     NEEDED(norm_topk, MOE_FIELD_BOOL),
     OPTIONAL(routed_scale, MOE_FIELD_FLOAT),
     OPTIONAL(router_jitter, MOE_FIELD_FLOAT),

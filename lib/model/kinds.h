@@ -10,6 +10,19 @@ enum moe_norm_kind {
     MOE_NORM_LAYER, /* mean subtracted, weights and biases */
 };
 
+/* Where a layer's norms stand. */
+enum moe_norm_place {
+    MOE_NORM_BEFORE, /* of what attention and feed-forward take in */
+    MOE_NORM_AFTER,  /* of what they put out, before it is added to the stream (GPTSAN) */
+};
+
+/* How attention knows where a token stands. */
+enum moe_position_kind {
+    MOE_POSITIONS_ROTARY,
+    MOE_POSITIONS_BUCKETS, /* T5: a learnt bias by distance is added to self-attention's scores */
+    MOE_POSITIONS_LEARNT,  /* a learnt vector for each position is added to the embedding */
+};
+
 /* Norms of queries and keys before rope. */
 enum moe_qk_norm {
     MOE_QK_NORM_NONE,
@@ -29,6 +42,15 @@ enum moe_act_kind {
     MOE_ACT_SWIGLU,         /* silu(gate) * up */
     MOE_ACT_SWIGLU_CLAMPED, /* gpt-oss: g = min(gate, limit), u = clamp(up, -limit, limit),
                                g * sigmoid(alpha * g) * (u + 1) */
+    /* Of two matrices instead of three: there is no gate. */
+    MOE_ACT_RELU, /* max(up, 0) */
+    MOE_ACT_SILU, /* silu(up) */
 };
+
+/* Whether there is a gate beside up and down. */
+static inline int moe_act_is_gated(enum moe_act_kind kind)
+{
+    return kind == MOE_ACT_SWIGLU || kind == MOE_ACT_SWIGLU_CLAMPED;
+}
 
 #endif

@@ -27,6 +27,7 @@ enum width {
     EXPERTS,
     SHARED_FF,
     EXPERT_FF,
+    POSITION_BIAS,
     N_WIDTHS
 };
 
@@ -54,6 +55,7 @@ static uint32_t width(const struct moe_config *c, uint8_t which)
         [EXPERTS] = c->n_experts,
         [SHARED_FF] = c->shared_ff,
         [EXPERT_FF] = c->expert_ff,
+        [POSITION_BIAS] = c->n_buckets * c->n_heads,
     };
     return widths[which];
 }
@@ -72,17 +74,29 @@ enum condition {
     QK_NORM,
     SINKS,
     O_BIAS,
+    POSITION_BUCKETS, /* the first layer of a stack */
+    ENCODER,          /* there is one */
+    CROSS,            /* attention to its output */
     DENSE_LAYER,
+    DENSE_GATE,
     MOE_LAYER,
     ROUTER_BIAS,
     SHARED,
+    SHARED_HAS_GATE, /* a matrix, of its feed-forward */
     SHARED_GATE,
+    EXPERT_GATE,
     EXPERT_BIAS,
+    EXPERT_GATE_BIAS,
     N_CONDITIONS
 };
 
-static bool holds(const struct moe_config *c, uint8_t condition, bool moe_layer)
+/* layer: n_layers for what is not a layer's, or an expert's. */
+static bool holds(const struct moe_config *c, uint8_t condition, uint32_t layer)
 {
+    bool moe_layer = layer < c->n_layers && c->layer_is_moe[layer];
+    bool shared = moe_layer && c->shared_ff > 0;
+    bool dense_gate = moe_act_is_gated(c->dense_act), expert_gate = moe_act_is_gated(c->expert_act);
+    bool first = layer == 0 || layer == c->n_encoder;
     const bool conditions[N_CONDITIONS] = {
         [ALWAYS] = true,
         [UNTIED] = !c->tied_head,
@@ -95,12 +109,19 @@ static bool holds(const struct moe_config *c, uint8_t condition, bool moe_layer)
         [QK_NORM] = c->qk_norm != MOE_QK_NORM_NONE,
         [SINKS] = c->attn_sinks,
         [O_BIAS] = c->o_bias,
+        [POSITION_BUCKETS] = c->positions == MOE_POSITIONS_BUCKETS && first,
+        [ENCODER] = c->n_encoder > 0,
+        [CROSS] = c->n_encoder > 0 && layer >= c->n_encoder,
         [DENSE_LAYER] = !moe_layer,
+        [DENSE_GATE] = !moe_layer && dense_gate,
         [MOE_LAYER] = moe_layer,
         [ROUTER_BIAS] = moe_layer && c->router_bias,
-        [SHARED] = moe_layer && c->shared_ff > 0,
-        [SHARED_GATE] = moe_layer && c->shared_ff > 0 && c->shared_gate,
+        [SHARED] = shared,
+        [SHARED_HAS_GATE] = shared && dense_gate,
+        [SHARED_GATE] = shared && c->shared_gate,
+        [EXPERT_GATE] = expert_gate,
         [EXPERT_BIAS] = c->expert_bias,
+        [EXPERT_GATE_BIAS] = c->expert_bias && expert_gate,
     };
     return conditions[condition];
 }
@@ -125,6 +146,7 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
                           NAMES("model.norm.weight", "output_norm.weight")},
     [MOE_T_FINAL_NORM_BIAS] = {MODEL("final_norm.bias", VECTOR), LAYER_NORM, HIDDEN, ONE,
                                NAMES("model.norm.bias", "output_norm.bias")},
+    [MOE_T_ENCODER_NORM] = {MODEL("encoder_norm", VECTOR), ENCODER, HIDDEN, ONE},
     [MOE_T_HEAD] = {MODEL("head", DENSE), UNTIED, VOCAB, HIDDEN,
                     NAMES("lm_head.weight", "output.weight")},
     [MOE_T_HEAD_BIAS] = {MODEL("head.bias", VECTOR), HEAD_BIAS, VOCAB, ONE,
@@ -171,11 +193,17 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
                  NAMES(L "self_attn.o_proj.weight", B "attn_output.weight")},
     [MOE_T_O_BIAS] = {LAYER("attn.o.bias", VECTOR), O_BIAS, HIDDEN, ONE,
                       NAMES(L "self_attn.o_proj.bias", B "attn_output.bias")},
+    [MOE_T_POSITION_BIAS] = {LAYER("attn.positions", VECTOR), POSITION_BUCKETS, POSITION_BIAS, ONE},
+    [MOE_T_CROSS_NORM] = {LAYER("cross.norm", VECTOR), CROSS, HIDDEN, ONE},
+    [MOE_T_CROSS_Q] = {LAYER("cross.q", DENSE), CROSS, QUERIES, HIDDEN},
+    [MOE_T_CROSS_K] = {LAYER("cross.k", DENSE), CROSS, KEYS, HIDDEN},
+    [MOE_T_CROSS_V] = {LAYER("cross.v", DENSE), CROSS, KEYS, HIDDEN},
+    [MOE_T_CROSS_O] = {LAYER("cross.o", DENSE), CROSS, HIDDEN, VALUES},
     [MOE_T_FFN_NORM] = {LAYER("ffn.norm", VECTOR), ALWAYS, HIDDEN, ONE,
                         NAMES(L "post_attention_layernorm.weight", B "ffn_norm.weight")},
     [MOE_T_FFN_NORM_BIAS] = {LAYER("ffn.norm.bias", VECTOR), LAYER_NORM, HIDDEN, ONE,
                              NAMES(L "post_attention_layernorm.bias", B "ffn_norm.bias")},
-    [MOE_T_GATE] = {LAYER("ffn.gate", DENSE), DENSE_LAYER, DENSE_FF, HIDDEN,
+    [MOE_T_GATE] = {LAYER("ffn.gate", DENSE), DENSE_GATE, DENSE_FF, HIDDEN,
                     NAMES(L "mlp.gate_proj.weight", B "ffn_gate.weight")},
     [MOE_T_UP] = {LAYER("ffn.up", DENSE), DENSE_LAYER, DENSE_FF, HIDDEN,
                   NAMES(L "mlp.up_proj.weight", B "ffn_up.weight")},
@@ -186,7 +214,7 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
     [MOE_T_ROUTER_BIAS] = {LAYER("router.bias", VECTOR), ROUTER_BIAS, EXPERTS, ONE,
                            GGUF(MOE_ALL(B "ffn_gate_inp.bias"))},
     /* As DeepSeek calls them. */
-    [MOE_T_SHARED_GATE_PROJ] = {LAYER("shared.gate", DENSE), SHARED, SHARED_FF, HIDDEN,
+    [MOE_T_SHARED_GATE_PROJ] = {LAYER("shared.gate", DENSE), SHARED_HAS_GATE, SHARED_FF, HIDDEN,
                                 NAMES(L "mlp.shared_experts.gate_proj.weight",
                                       B "ffn_gate_shexp.weight")},
     [MOE_T_SHARED_UP] = {LAYER("shared.up", DENSE), SHARED, SHARED_FF, HIDDEN,
@@ -202,7 +230,7 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
  * tensors, as newer writers store them. GGUF has all of a layer in one, gate and up perhaps
  * together; old files have a tensor per expert. */
 static const struct moe_tensor_spec parts[MOE_E_N_PARTS] = {
-    [MOE_E_GATE] = {"expert gate", MOE_KIND_EXPERT, true, ALWAYS, EXPERT_FF, HIDDEN,
+    [MOE_E_GATE] = {"expert gate", MOE_KIND_EXPERT, true, EXPERT_GATE, EXPERT_FF, HIDDEN,
                     HF(MOE_ALL(L "mlp.experts.%u.gate_proj.weight"),
                        MOE_PART(L "mlp.experts.gate_up_proj", FIRST_HALF)),
                     GGUF(MOE_PART(B "ffn_gate_exps.weight", EXPERT),
@@ -219,8 +247,8 @@ static const struct moe_tensor_spec parts[MOE_E_N_PARTS] = {
                        MOE_PART(L "mlp.experts.down_proj", EXPERT)),
                     GGUF(MOE_PART(B "ffn_down_exps.weight", EXPERT),
                          MOE_ALL(B "ffn_down.%u.weight"))},
-    [MOE_E_GATE_BIAS] = {"expert gate bias", MOE_KIND_VECTOR, true, EXPERT_BIAS, EXPERT_FF, ONE,
-                         GGUF(MOE_PART(B "ffn_gate_exps.bias", EXPERT))},
+    [MOE_E_GATE_BIAS] = {"expert gate bias", MOE_KIND_VECTOR, true, EXPERT_GATE_BIAS, EXPERT_FF,
+                         ONE, GGUF(MOE_PART(B "ffn_gate_exps.bias", EXPERT))},
     [MOE_E_UP_BIAS] = {"expert up bias", MOE_KIND_VECTOR, true, EXPERT_BIAS, EXPERT_FF, ONE,
                        GGUF(MOE_PART(B "ffn_up_exps.bias", EXPERT))},
     [MOE_E_DOWN_BIAS] = {"expert down bias", MOE_KIND_VECTOR, true, EXPERT_BIAS, HIDDEN, ONE,
@@ -257,23 +285,22 @@ void moe_tensor_pack_name(enum moe_tensor_role role, uint32_t layer, char *out)
                  mark + 2);
 }
 
-static bool shape(const struct moe_config *c, const struct moe_tensor_spec *spec, bool moe_layer,
+static bool shape(const struct moe_config *c, const struct moe_tensor_spec *spec, uint32_t layer,
                   uint32_t *rows, uint32_t *cols)
 {
     *rows = width(c, spec->rows);
     *cols = width(c, spec->cols);
-    return holds(c, spec->condition, moe_layer) && *rows > 0;
+    return holds(c, spec->condition, layer) && *rows > 0;
 }
 
 bool moe_tensor_shape(const struct moe_config *config, enum moe_tensor_role role, uint32_t layer,
                       uint32_t *rows, uint32_t *cols)
 {
-    bool moe_layer = layer < config->n_layers && config->layer_is_moe[layer];
-    return shape(config, &roles[role], moe_layer, rows, cols);
+    return shape(config, &roles[role], layer, rows, cols);
 }
 
 bool moe_expert_part_shape(const struct moe_config *config, enum moe_expert_part part,
                            uint32_t *rows, uint32_t *cols)
 {
-    return shape(config, &parts[part], true, rows, cols);
+    return shape(config, &parts[part], config->n_layers, rows, cols);
 }

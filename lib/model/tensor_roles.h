@@ -16,7 +16,8 @@ enum moe_tensor_role {
     MOE_T_EMBED,
     MOE_T_FINAL_NORM,
     MOE_T_FINAL_NORM_BIAS,
-    MOE_T_HEAD, /* absent when tied */
+    MOE_T_ENCODER_NORM, /* the last of the encoder */
+    MOE_T_HEAD,         /* absent when tied */
     MOE_T_HEAD_BIAS,
     MOE_T_ATTN_NORM,
     MOE_T_ATTN_NORM_BIAS,
@@ -40,6 +41,12 @@ enum moe_tensor_role {
     MOE_T_SINKS,
     MOE_T_O,
     MOE_T_O_BIAS,
+    MOE_T_POSITION_BIAS, /* [n_buckets][n_heads], of a stack's first layer: for all of the stack */
+    MOE_T_CROSS_NORM,    /* attention to the encoder's output, here and below */
+    MOE_T_CROSS_Q,
+    MOE_T_CROSS_K,
+    MOE_T_CROSS_V,
+    MOE_T_CROSS_O,
     MOE_T_FFN_NORM,
     MOE_T_FFN_NORM_BIAS,
     MOE_T_GATE, /* the feed-forward of dense layers */

@@ -25,7 +25,10 @@ struct moe_layer {
     struct moe_mat q_down, q, k, v, kv_down, k_up, v_up, o;
     const float *q_down_norm, *q_norm, *k_norm, *kv_down_norm;
     const float *q_bias, *k_bias, *v_bias, *o_bias, *sinks;
-    struct moe_mat gate, up, down; /* dense feed-forward, or the shared expert */
+    const float *position_bias; /* [n_buckets][n_heads] of the stack's first layer */
+    const float *cross_norm;
+    struct moe_mat cross_q, cross_k, cross_v, cross_o; /* attention to the encoder's output */
+    struct moe_mat gate, up, down; /* dense feed-forward, or the shared expert; perhaps no gate */
     struct moe_mat router, shared_gate;
     const float *router_bias;
     bool has_ffn; /* gate, up, down are there */
@@ -39,6 +42,7 @@ struct moe_model {
     struct moe_layer *layers;                  /* [n_layers] */
     struct moe_mat embed, head;                /* [vocab][hidden]; head is embed when tied */
     const float *final_norm, *final_norm_bias; /* [hidden] */
+    const float *encoder_norm;                 /* [hidden] */
     const float *head_bias;                    /* [vocab] */
     /* [moe_model_rope_rows][rope_dim/2][cos, sin], made at loading: with LongRoPE the positions of
      * texts up to rope_original, then those of longer ones (moe_math_rope_row in kern/kern_math.h
