@@ -19,14 +19,25 @@ struct moe_expert_compute {
 void moe_activate_row(const struct moe_config *config, const struct moe_expert_view *view,
                       uint32_t width, float *gate, float *up)
 {
-    if (view && view->gate_bias) {
+    enum moe_act_kind kind = view ? config->expert_act : config->dense_act;
+    if (view && view->gate_bias)
         moe_kern.add(view->gate_bias, width, gate);
+    if (view && view->up_bias)
         moe_kern.add(view->up_bias, width, up);
-    }
-    if (view && config->expert_act == MOE_ACT_SWIGLU_CLAMPED)
-        moe_kern.swiglu_clamped(gate, up, width, config->act_alpha, config->act_limit, gate);
-    else
+    switch (kind) {
+    case MOE_ACT_SWIGLU:
         moe_kern.swiglu(gate, up, width, gate);
+        break;
+    case MOE_ACT_SWIGLU_CLAMPED:
+        moe_kern.swiglu_clamped(gate, up, width, config->act_alpha, config->act_limit, gate);
+        break;
+    case MOE_ACT_RELU:
+        moe_kern.relu(up, width, gate);
+        break;
+    case MOE_ACT_SILU:
+        moe_kern.silu(up, width, gate);
+        break;
+    }
 }
 
 void moe_add_down_bias(const struct moe_expert_view *view, uint32_t n, float *out, uint64_t stride)
@@ -82,14 +93,13 @@ void moe_expert_compute(struct moe_expert_compute *c, const struct moe_expert_vi
                         float *out, uint64_t out_stride)
 {
     bool before = moe_par_alone(true);
-    moe_inputs_set(&c->from_x, x, x_stride, rows, n, view->gate.cols);
-    struct moe_mm in[2] = {
-        moe_inputs_mm(&c->from_x, view->gate, c->gate, c->stride),
-        moe_inputs_mm(&c->from_x, view->up, c->up, c->stride),
-    };
-    moe_matmul(in, 2);
+    moe_inputs_set(&c->from_x, x, x_stride, rows, n, view->up.cols);
+    struct moe_mm in[2] = {moe_inputs_mm(&c->from_x, view->up, c->up, c->stride)};
+    if (view->gate.data)
+        in[1] = moe_inputs_mm(&c->from_x, view->gate, c->gate, c->stride);
+    moe_matmul(in, view->gate.data ? 2 : 1);
     for (uint32_t i = 0; i < n; i++)
-        moe_activate_row(c->config, view, view->gate.rows, c->gate + i * c->stride,
+        moe_activate_row(c->config, view, view->up.rows, c->gate + i * c->stride,
                          c->up + i * c->stride);
     moe_inputs_set(&c->from_gate, c->gate, c->stride, NULL, n, view->down.cols);
     struct moe_mm down = moe_inputs_mm(&c->from_gate, view->down, out, out_stride);

@@ -18,9 +18,10 @@ void moe_expert_compute_close(struct moe_expert_compute *c); /* NULL is fine */
 
 /* The parts of an expert that are not matrix products; the session's own path uses them too. */
 
-/* gate[0..width) = activation of one row of gate and up. view: the expert that they belong to,
- * whose biases are added first; NULL: not an expert's, so without biases and with the plain
- * activation. up is scratch afterwards. */
+/* gate[0..width) = activation of one row of gate and up; where the activation has no gate, of up
+ * alone (gate is then only written). view: the expert that they belong to, whose biases are added
+ * first; NULL: a dense layer's or the shared expert's, so without biases and with their
+ * activation (config->dense_act). up is scratch afterwards. */
 void moe_activate_row(const struct moe_config *config, const struct moe_expert_view *view,
                       uint32_t width, float *gate, float *up);
 /* Adds the expert's down bias, where it has one, to n rows of out. */

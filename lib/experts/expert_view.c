@@ -18,8 +18,9 @@ bool moe_expert_view_set(struct moe_expert_view *view, const struct moe_expert_c
     view->gate_bias = bias(class_, MOE_ROLE_GATE_BIAS, segments);
     view->up_bias = bias(class_, MOE_ROLE_UP_BIAS, segments);
     view->down_bias = bias(class_, MOE_ROLE_DOWN_BIAS, segments);
-    return moe_class_matrix_view(class_, MOE_ROLE_GATE, segments, &view->gate) &&
-           moe_class_matrix_view(class_, MOE_ROLE_UP, segments, &view->up) &&
+    view->gate = (struct moe_mat){0};
+    moe_class_matrix_view(class_, MOE_ROLE_GATE, segments, &view->gate);
+    return moe_class_matrix_view(class_, MOE_ROLE_UP, segments, &view->up) &&
            moe_class_matrix_view(class_, MOE_ROLE_DOWN, segments, &view->down);
 }
 
@@ -46,7 +47,7 @@ int moe_expert_view_read(struct moe_expert_view *view, const struct moe_pack *pa
         return MOE_OK;
     if (!moe_expert_view_set(view, class_, segments))
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: layer %u expert %u lacks a gate, up or down matrix",
-                        moe_pack_path(pack), view->layer, view->expert);
+                        "%s: layer %u expert %u lacks an up or down matrix", moe_pack_path(pack),
+                        view->layer, view->expert);
     return MOE_OK;
 }

@@ -27,12 +27,13 @@
 /* A ready expert: borrowed until released. */
 struct moe_expert_view {
     uint32_t layer, expert, variant;
-    struct moe_mat gate, up, down;
+    struct moe_mat gate, up, down; /* gate.data is NULL where the activation has no gate */
     const float *gate_bias, *up_bias, *down_bias; /* [rows] of their matrix; NULL: none */
 };
 
 /* Points the view's matrices and biases into the segments of an expert of this class; false when
- * gate, up or down is not among them. */
+ * up or down is not among them. (That a gate is there where the model has one was checked when it
+ * was opened.) */
 bool moe_expert_view_set(struct moe_expert_view *view, const struct moe_expert_class *class_,
                          const uint8_t *const *segments);
 

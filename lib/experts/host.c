@@ -258,7 +258,7 @@ int moe_host_submit(struct moe_host *h, const struct moe_host_job *job, uint32_t
     float *x = take_rows(h, job->n);
     for (uint32_t i = 0; i < job->n; i++)
         memcpy(x + i * h->x_stride, job->x + (job->rows ? job->rows[i] : i) * job->x_stride,
-               job->view.gate.cols * sizeof *x);
+               job->view.up.cols * sizeof *x);
     struct moe_host_job *place = &h->jobs[number % shape->max_jobs];
     *place = *job;
     place->x = x;

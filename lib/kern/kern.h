@@ -100,6 +100,12 @@ struct moe_kern {
     void (*swiglu_clamped)(const float *gate, const float *up, uint32_t n, float alpha, float limit,
                            float *y);
 
+    /* y[i] = silu(x[i]), as in swiglu. y may be x. */
+    void (*silu)(const float *x, uint32_t n, float *y);
+
+    /* y[i] = x[i] below 0 ? 0 : x[i], so that a NaN and a negative zero stay. y may be x. */
+    void (*relu)(const float *x, uint32_t n, float *y);
+
     /* y[i] = fma(a, x[i], y[i]) */
     void (*axpy)(float a, const float *x, uint32_t n, float *y);
 

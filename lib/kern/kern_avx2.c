@@ -479,17 +479,40 @@ static void softmax(float *x, uint32_t n)
         x[i] /= sum;
 }
 
-static void swiglu(const float *gate, const float *up, uint32_t n, float *y)
+static inline __m256 silu8(__m256 v)
 {
     const __m256 one = _mm256_set1_ps(1.0f), sign = _mm256_set1_ps(-0.0f);
+    return _mm256_div_ps(v, _mm256_add_ps(one, exp8(_mm256_xor_ps(v, sign))));
+}
+
+static void swiglu(const float *gate, const float *up, uint32_t n, float *y)
+{
     uint32_t i = 0;
     for (; i + 8 <= n; i += 8) {
         __m256 v = _mm256_loadu_ps(gate + i), u = _mm256_loadu_ps(up + i);
-        __m256 below = _mm256_add_ps(one, exp8(_mm256_xor_ps(v, sign)));
-        _mm256_storeu_ps(y + i, _mm256_mul_ps(_mm256_div_ps(v, below), u));
+        _mm256_storeu_ps(y + i, _mm256_mul_ps(silu8(v), u));
     }
     for (; i < n; i++)
         y[i] = moe_math_swiglu(gate[i], up[i]);
+}
+
+static void silu(const float *x, uint32_t n, float *y)
+{
+    uint32_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(y + i, silu8(_mm256_loadu_ps(x + i)));
+    for (; i < n; i++)
+        y[i] = moe_math_silu(x[i]);
+}
+
+/* The order of max's operands lets a NaN and a negative zero through. */
+static void relu(const float *x, uint32_t n, float *y)
+{
+    uint32_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(y + i, _mm256_max_ps(_mm256_setzero_ps(), _mm256_loadu_ps(x + i)));
+    for (; i < n; i++)
+        y[i] = moe_math_relu(x[i]);
 }
 
 /* The order of min's and max's operands lets a NaN through. */
@@ -603,6 +626,8 @@ void moe_kern_fill_avx2(struct moe_kern *kern)
     kern->softmax = softmax;
     kern->swiglu = swiglu;
     kern->swiglu_clamped = swiglu_clamped;
+    kern->silu = silu;
+    kern->relu = relu;
     kern->axpy = axpy;
     kern->add = add;
     kern->scale = scale;

@@ -1,6 +1,8 @@
 /*
  * AVX-512 (F, BW, VL, DQ, VNNI): a panel's 16 rows are the 16 lanes of one register.
  *
+ * Over 400 lines: a variant is one file, so that it can be read beside the others slot by slot.
+ *
  * Codes times activations: vpdpbusd takes unsigned codes and signed activations, four columns at a
  * time, into exact 32-bit sums. The codes of MXFP4 become unsigned by adding 12 to their values;
  * the sum starts at -12 times that of the activations.
@@ -302,14 +304,36 @@ static void softmax(float *x, uint32_t n)
     }
 }
 
-static void swiglu(const float *gate, const float *up, uint32_t n, float *y)
+static inline __m512 silu16(__m512 v)
 {
     const __m512 one = _mm512_set1_ps(1.0f), sign = _mm512_set1_ps(-0.0f);
+    return _mm512_div_ps(v, _mm512_add_ps(one, exp16(_mm512_xor_ps(v, sign))));
+}
+
+static void swiglu(const float *gate, const float *up, uint32_t n, float *y)
+{
     for (uint32_t i = 0; i < n; i += 16) {
         __mmask16 k = mask_for(n - i);
         __m512 v = _mm512_maskz_loadu_ps(k, gate + i), u = _mm512_maskz_loadu_ps(k, up + i);
-        __m512 below = _mm512_add_ps(one, exp16(_mm512_xor_ps(v, sign)));
-        _mm512_mask_storeu_ps(y + i, k, _mm512_mul_ps(_mm512_div_ps(v, below), u));
+        _mm512_mask_storeu_ps(y + i, k, _mm512_mul_ps(silu16(v), u));
+    }
+}
+
+static void silu(const float *x, uint32_t n, float *y)
+{
+    for (uint32_t i = 0; i < n; i += 16) {
+        __mmask16 k = mask_for(n - i);
+        _mm512_mask_storeu_ps(y + i, k, silu16(_mm512_maskz_loadu_ps(k, x + i)));
+    }
+}
+
+/* The order of max's operands lets a NaN and a negative zero through. */
+static void relu(const float *x, uint32_t n, float *y)
+{
+    for (uint32_t i = 0; i < n; i += 16) {
+        __mmask16 k = mask_for(n - i);
+        __m512 v = _mm512_maskz_loadu_ps(k, x + i);
+        _mm512_mask_storeu_ps(y + i, k, _mm512_max_ps(_mm512_setzero_ps(), v));
     }
 }
 
@@ -377,6 +401,8 @@ void moe_kern_fill_avx512(struct moe_kern *kern)
     kern->exp_sum = exp_sum;
     kern->softmax = softmax;
     kern->swiglu = swiglu;
+    kern->silu = silu;
+    kern->relu = relu;
     kern->axpy = axpy;
     kern->add = add;
     kern->rope = rope;

@@ -77,9 +77,19 @@ static inline MOE_DEVICE_CODE float moe_math_rms_scale(float sum, uint32_t n, fl
     return 1.0f / sqrtf(sum / (float)n + eps);
 }
 
+static inline MOE_DEVICE_CODE float moe_math_silu(float x)
+{
+    return x / (1.0f + moe_math_exp(-x));
+}
+
 static inline MOE_DEVICE_CODE float moe_math_swiglu(float gate, float up)
 {
-    return gate / (1.0f + moe_math_exp(-gate)) * up;
+    return moe_math_silu(gate) * up;
+}
+
+static inline MOE_DEVICE_CODE float moe_math_relu(float x)
+{
+    return x < 0.0f ? 0.0f : x;
 }
 
 /* NaN passes through both. */

@@ -237,16 +237,40 @@ static void softmax(float *x, uint32_t n)
         x[i] /= sum;
 }
 
+static inline float32x4_t silu4(float32x4_t v)
+{
+    return vdivq_f32(v, vaddq_f32(vdupq_n_f32(1.0f), exp4(vnegq_f32(v))));
+}
+
 static void swiglu(const float *gate, const float *up, uint32_t n, float *y)
 {
     uint32_t i = 0;
-    for (; i + 4 <= n; i += 4) {
-        float32x4_t v = vld1q_f32(gate + i);
-        float32x4_t below = vaddq_f32(vdupq_n_f32(1.0f), exp4(vnegq_f32(v)));
-        vst1q_f32(y + i, vmulq_f32(vdivq_f32(v, below), vld1q_f32(up + i)));
-    }
+    for (; i + 4 <= n; i += 4)
+        vst1q_f32(y + i, vmulq_f32(silu4(vld1q_f32(gate + i)), vld1q_f32(up + i)));
     for (; i < n; i++)
         y[i] = moe_math_swiglu(gate[i], up[i]);
+}
+
+static void silu(const float *x, uint32_t n, float *y)
+{
+    uint32_t i = 0;
+    for (; i + 4 <= n; i += 4)
+        vst1q_f32(y + i, silu4(vld1q_f32(x + i)));
+    for (; i < n; i++)
+        y[i] = moe_math_silu(x[i]);
+}
+
+/* A choice, as the maximum of zeros of both signs is the positive one here. */
+static void relu(const float *x, uint32_t n, float *y)
+{
+    const float32x4_t zero = vdupq_n_f32(0);
+    uint32_t i = 0;
+    for (; i + 4 <= n; i += 4) {
+        float32x4_t v = vld1q_f32(x + i);
+        vst1q_f32(y + i, vbslq_f32(vcltq_f32(v, zero), zero, v));
+    }
+    for (; i < n; i++)
+        y[i] = moe_math_relu(x[i]);
 }
 
 static void axpy(float a, const float *x, uint32_t n, float *y)
@@ -308,6 +332,8 @@ void moe_kern_fill_neon(struct moe_kern *kern)
     kern->exp_sum = exp_sum;
     kern->softmax = softmax;
     kern->swiglu = swiglu;
+    kern->silu = silu;
+    kern->relu = relu;
     kern->axpy = axpy;
     kern->add = add;
     kern->rope = rope;

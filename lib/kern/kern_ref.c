@@ -177,6 +177,18 @@ static void swiglu_clamped(const float *gate, const float *up, uint32_t n, float
         y[i] = moe_math_swiglu_clamped(gate[i], up[i], alpha, limit);
 }
 
+static void silu(const float *x, uint32_t n, float *y)
+{
+    for (uint32_t i = 0; i < n; i++)
+        y[i] = moe_math_silu(x[i]);
+}
+
+static void relu(const float *x, uint32_t n, float *y)
+{
+    for (uint32_t i = 0; i < n; i++)
+        y[i] = moe_math_relu(x[i]);
+}
+
 static void axpy(float a, const float *x, uint32_t n, float *y)
 {
     for (uint32_t i = 0; i < n; i++)
@@ -230,6 +242,8 @@ void moe_kern_fill_ref(struct moe_kern *kern)
     kern->softmax = softmax;
     kern->swiglu = swiglu;
     kern->swiglu_clamped = swiglu_clamped;
+    kern->silu = silu;
+    kern->relu = relu;
     kern->axpy = axpy;
     kern->add = add;
     kern->scale = scale;

@@ -216,6 +216,9 @@ int moe_config_check(const struct moe_config *c, const char *name, struct moe_er
         status = check_stacks(c, name, err);
     if (status != MOE_OK)
         return status;
+    if (c->dense_act == MOE_ACT_SWIGLU_CLAMPED)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: a clamped activation is implemented for experts alone", name);
     const float scales[] = {c->embed_scale, c->residual_scale, c->logit_scale, c->routed_scale,
                             c->attn_scale};
     for (size_t i = 0; i < sizeof scales / sizeof scales[0]; i++)

@@ -40,16 +40,17 @@ void moe_activations_close(struct moe_activations *a)
 void moe_activations_add(struct moe_activations *a, const struct moe_ffn *ffn, const float *inputs,
                          const uint32_t *rows, uint32_t n, double *moments)
 {
-    uint32_t width = ffn->gate.rows, hidden = a->config->hidden;
+    uint32_t width = ffn->up.rows, hidden = a->config->hidden;
     for (uint32_t first = 0; first < n; first += CHUNK) {
         uint32_t here = n - first < CHUNK ? n - first : CHUNK;
         moe_inputs_set(&a->inputs, inputs + (rows ? 0 : first * (uint64_t)hidden), hidden,
                        rows ? rows + first : NULL, here, hidden);
         struct moe_mm mm[2] = {
-            moe_inputs_mm(&a->inputs, ffn->gate, a->gate, a->ff_stride),
             moe_inputs_mm(&a->inputs, ffn->up, a->up, a->ff_stride),
         };
-        moe_matmul(mm, 2);
+        if (ffn->gate.data)
+            mm[1] = moe_inputs_mm(&a->inputs, ffn->gate, a->gate, a->ff_stride);
+        moe_matmul(mm, ffn->gate.data ? 2 : 1);
         for (uint32_t i = 0; i < here; i++)
             moe_activate_row(a->config, ffn->view, width, a->gate + i * a->ff_stride,
                              a->up + i * a->ff_stride);

@@ -21,7 +21,7 @@ struct moe_activations {
 
 /* The matrices of a feed-forward. */
 struct moe_ffn {
-    struct moe_mat gate, up;
+    struct moe_mat gate, up;            /* gate.data NULL: the activation has no gate */
     const struct moe_expert_view *view; /* of an expert, with its biases; NULL: not an expert's */
 };
 
@@ -30,7 +30,7 @@ int moe_activations_open(struct moe_activations *a, const struct moe_config *con
 void moe_activations_close(struct moe_activations *a);
 
 /* Adds the second moments of n tokens' activations to moments[width][width], where width is
- * ffn->gate.rows. inputs: [tokens][hidden], of which `rows` lists n; NULL: the first n. */
+ * ffn->up.rows. inputs: [tokens][hidden], of which `rows` lists n; NULL: the first n. */
 void moe_activations_add(struct moe_activations *a, const struct moe_ffn *ffn, const float *inputs,
                          const uint32_t *rows, uint32_t n, double *moments);
 

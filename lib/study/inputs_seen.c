@@ -217,7 +217,7 @@ static int fill(struct moe_inputs_seen *seen, struct slot *slot, struct moe_err 
     if (slot->kind < N_KEPT)
         width = seen->widths[slot->kind];
     else
-        width = slot->expert == UINT32_MAX ? seen->model->layers[slot->layer].gate.rows
+        width = slot->expert == UINT32_MAX ? seen->model->layers[slot->layer].up.rows
                                            : seen->model->config.expert_ff;
     free(slot->factor);
     slot->factor = moe_alloc((uint64_t)width * width, sizeof *slot->factor, err);

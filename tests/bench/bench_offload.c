@@ -86,9 +86,7 @@ static int next(struct moe_experts *self, uint32_t max, uint32_t *which,
         which[*n] = m->n_given;
         views[*n].layer = m->request.layer;
         views[*n].expert = expert;
-        moe_class_matrix_view(class_, MOE_ROLE_GATE, segments, &views[*n].gate);
-        moe_class_matrix_view(class_, MOE_ROLE_UP, segments, &views[*n].up);
-        moe_class_matrix_view(class_, MOE_ROLE_DOWN, segments, &views[*n].down);
+        moe_expert_view_set(&views[*n], class_, segments);
     }
     return MOE_OK;
 }

@@ -548,6 +548,34 @@ static void run_swiglu_clamped_in_place(const struct moe_kern *kern, const float
     kern->swiglu_clamped(y, b, n, 1.702f, 7.0f, y);
 }
 
+static void run_silu(const struct moe_kern *kern, const float *a, const float *b, uint32_t n,
+                     float *y)
+{
+    kern->silu(a, n, y);
+}
+
+static void run_silu_in_place(const struct moe_kern *kern, const float *a, const float *b,
+                              uint32_t n, float *y)
+{
+    memcpy(y, a, n * sizeof *y);
+    kern->silu(y, n, y);
+}
+
+static void run_relu(const struct moe_kern *kern, const float *a, const float *b, uint32_t n,
+                     float *y)
+{
+    kern->relu(a, n, y);
+}
+
+/* With zeros of both signs. */
+static void run_relu_in_place(const struct moe_kern *kern, const float *a, const float *b,
+                              uint32_t n, float *y)
+{
+    for (uint32_t i = 0; i < n; i++)
+        y[i] = i % 3 ? a[i] : 0.0f * a[i];
+    kern->relu(y, n, y);
+}
+
 static void run_scale(const struct moe_kern *kern, const float *a, const float *b, uint32_t n,
                       float *y)
 {
@@ -620,6 +648,10 @@ static const struct {
                {"swiglu in place", run_swiglu_in_place},
                {"swiglu_clamped", run_swiglu_clamped},
                {"swiglu_clamped in place", run_swiglu_clamped_in_place},
+               {"silu", run_silu},
+               {"silu in place", run_silu_in_place},
+               {"relu", run_relu},
+               {"relu in place", run_relu_in_place},
                {"add", run_add},
                {"scale", run_scale},
                {"clamp", run_clamp},
@@ -734,6 +766,16 @@ static void test_reference_vectors_against_double(void **state)
     ref.swiglu(a, b, N, y);
     for (int i = 0; i < N; i++)
         assert_true(fabs(y[i] - a[i] / (1 + exp(-a[i])) * b[i]) <= 1e-6 * fabs(y[i]));
+    ref.silu(a, N, y);
+    for (int i = 0; i < N; i++)
+        assert_true(fabs(y[i] - a[i] / (1 + exp(-a[i]))) <= 1e-6 * fabs(y[i]));
+    memcpy(y, a, sizeof y);
+    y[3] = NAN;
+    y[4] = -0.0f;
+    ref.relu(y, N, y);
+    for (int i = 5; i < N; i++)
+        assert_true(y[i] == (a[i] > 0 ? a[i] : 0));
+    assert_true(isnan(y[3]) && bits_of(y[4]) == 0x80000000u);
     double some = 0, most = -1e9;
     for (int i = 21; i < 90; i++)
         most = fmax(most, a[i]);
