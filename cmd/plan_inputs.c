@@ -149,9 +149,14 @@ static int open_shape(struct plan_inputs *in, struct moe_err *err)
         status = check_experts(in, err);
     if (status != MOE_OK)
         return status;
-    return moe_inventory_uniform(&in->own, moe_config_moe_layers(&in->config, in->config.n_layers),
-                                 in->config.n_experts, in->config.top_k,
-                                 (const char(*)[MOE_PACK_NAME_BYTES])variants, bytes, n, err);
+    status = moe_inventory_uniform(
+        &in->own, moe_config_moe_layers(&in->config, in->config.n_layers), in->config.n_experts,
+        in->config.top_k, (const char(*)[MOE_PACK_NAME_BYTES])variants, bytes, n, err);
+    /* Such an inventory has no layers but those with experts. */
+    if (status == MOE_OK)
+        moe_inventory_set_encoder(&in->own,
+                                  moe_config_moe_layers(&in->config, in->config.n_encoder));
+    return status;
 }
 
 static int open_model(struct plan_inputs *in, struct moe_err *err)

@@ -8,8 +8,24 @@
  * it protects the layers just run, and gives up those about to run. edgemoe-literal does so, for
  * comparison. Both count a remainder of 0 as S: a division by 0 orders nothing, and a cache of one
  * layer, where every key has it, is ordered by frequency alone.
+ *
+ * S are the MoE layers of the decoder, and i and I are counted among them; while an encoder is at
+ * work I is the one before the decoder's first. "For the experts within the encoder, we set the
+ * frequency to 0. The reason is these experts are loaded only once": they leave before all others,
+ * also before those of the decoder that were never used. The formula makes all of them equal; of
+ * these the text above decides, "those whose layers are farther away" leave first: layers that have
+ * run for this source, which run again no sooner than for the next one, the last layer first; then
+ * layers to come, the last one first. Both policies do so: what is printed says nothing else.
  */
 #include "cache/scored.h"
+
+/* Below every f/d: an expert of the encoder, by the layers until it runs, for this source or else
+ * for the next one. */
+static double of_encoder(const struct moe_scored *s, uint32_t of, uint32_t layer)
+{
+    double ahead = (double)of - layer;
+    return moe_scored_returns(s, layer, of) ? -ahead : -ahead - 2 * (double)s->usage->n_layers;
+}
 
 static double frequency_of(const struct moe_scored *s, uint32_t key)
 {
@@ -30,12 +46,17 @@ static int open_literal(struct moe_policy **out, const struct moe_policy_params 
 
 static double by_layers_to_come(const struct moe_scored *s, double f, uint32_t of, uint32_t layer)
 {
-    return f / moe_scored_ahead(s, layer, of);
+    return of < s->usage->n_encoder ? of_encoder(s, of, layer) : f / moe_scored_ahead(s, layer, of);
 }
 
 static double by_layers_gone(const struct moe_scored *s, double f, uint32_t of, uint32_t layer)
 {
-    return f / moe_scored_ahead(s, of, layer);
+    uint32_t n_encoder = s->usage->n_encoder;
+    if (of < n_encoder)
+        return of_encoder(s, of, layer);
+    /* A layer before the decoder's first is its last, of the token before. */
+    uint32_t at = layer < n_encoder ? s->usage->n_layers - 1 : layer;
+    return f / moe_scored_ahead(s, of, at);
 }
 
 static int64_t victim(struct moe_policy *p, int64_t incoming, moe_evictable_fn may, void *ctx)

@@ -4,6 +4,9 @@
  *
  *     p = w_lru R/T + w_lfu F/T + w_lhu H/T + w_fld (1 - ((l_t - l_i + l_n) % l_n) / l_n)
  *
+ * l_n are the layers of the decoder; an expert of an encoder that has run for this source leaves
+ * before all others: nothing of it will be used before the records start afresh.
+ *
  * Records start afresh with each sequence. The paper finds its weights on calibration texts and
  * states none; the default is four equal ones.
  */
@@ -48,8 +51,11 @@ static double priority(const struct moe_scored *s, double part, uint32_t of, uin
 {
     const struct moe_usage *u = s->usage;
     const double *w = ((const struct hobbit *)s)->weights;
-    uint32_t ahead = (of + u->n_layers - layer) % u->n_layers;
-    double p = w[MOE_WEIGHT_FLD] * (1 - (double)ahead / u->n_layers);
+    if (!moe_scored_returns(s, layer, of))
+        return -1;
+    uint32_t ahead = of == layer ? 0 : moe_scored_ahead(s, layer, of);
+    uint32_t l_n = of < u->n_encoder ? u->n_encoder : moe_scored_round(s);
+    double p = w[MOE_WEIGHT_FLD] * (1 - (double)ahead / l_n);
     return u->token ? p + part / u->token : p;
 }
 

@@ -4,6 +4,8 @@
  *
  *     p = (n[l][e] / sum over e of n[l][e] + epsilon) (1 - l / L)
  *
+ * An encoder's expert that has run for this source does not come back to the sequence: p is 0.
+ *
  * n being the sequence's activation matrix: the tokens of layer l that chose expert e so far. Early
  * layers count for more because predictions reach late ones.
  */
@@ -25,6 +27,8 @@ static int open_infinity(struct moe_policy **out, const struct moe_policy_params
 static double ratio(const struct moe_scored *s, double count, uint32_t of, uint32_t layer)
 {
     const struct moe_usage *u = s->usage;
+    if (!moe_scored_returns(s, layer, of))
+        return 0;
     /* Layers beyond the one at work have not seen the tokens of this pass. */
     uint32_t tokens = of > layer ? u->token - u->pass : u->token;
     double share = tokens ? count / ((double)tokens * u->top_k) : 0;

@@ -7,8 +7,9 @@
  * Each layer has its own time, the tokens up to its router's last choice: otherwise the layers
  * about to run, whose last uses are nearly a token ago, would always look older than those just
  * run. Until a layer runs again its experts fade further, by d/S of a token (policy_edgemoe.c), so
- * that of equal ones the one that is needed first stays. Uses by the tokens of one pass count as
- * spread evenly over them.
+ * that of equal ones the one that is needed first stays; S are the layers of the decoder, and what
+ * an encoder has used for a source is worth nothing until the next one. Uses by the tokens of one
+ * pass count as spread evenly over them.
  *
  * The half-life does not follow the ratio of cache to demand. On replayed traces (tests/tools/
  * replay_trace) the best one grows with the cache, from 4 to 20 tokens at half a token's demand to
@@ -103,7 +104,9 @@ static void ask(struct moe_policy *p, uint32_t key)
 static double combined(const struct moe_scored *s, double value, uint32_t of, uint32_t layer)
 {
     const struct lrfu *f = (const struct lrfu *)s;
-    double wait = (double)moe_scored_ahead(s, layer, of) / s->usage->n_layers;
+    if (!moe_scored_returns(s, layer, of))
+        return -INFINITY;
+    double wait = (double)moe_scored_ahead(s, layer, of) / moe_scored_round(s);
     return value - ((double)f->time[of] + wait) / f->half_life;
 }
 

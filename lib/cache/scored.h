@@ -134,11 +134,27 @@ static inline uint32_t moe_scored_layer(const struct moe_scored *s, int64_t inco
     return incoming >= 0 ? (uint32_t)incoming / s->usage->n_experts : s->usage->layer;
 }
 
-/* Layers from `from` on until `to` runs, round and round: 1 for the next one, S, all layers, for
- * the same one. */
+/* Layers that run round and round, for token after token: S, those of the decoder. */
+static inline uint32_t moe_scored_round(const struct moe_scored *s)
+{
+    return s->usage->n_layers - s->usage->n_encoder;
+}
+
+/* Whether a layer runs again for the answer under way, while `from` is at work: the decoder's do,
+ * those of an encoder that are still to come; but an encoder runs once. */
+static inline bool moe_scored_returns(const struct moe_scored *s, uint32_t from, uint32_t to)
+{
+    return to >= s->usage->n_encoder || to > from;
+}
+
+/* Layers from `from` on until `to` runs, of those that return: 1 for the next one, S for the same
+ * one. From an encoder's on, layers of the decoder are counted from its first one. */
 static inline uint32_t moe_scored_ahead(const struct moe_scored *s, uint32_t from, uint32_t to)
 {
-    return to > from ? to - from : to + s->usage->n_layers - from;
+    uint32_t n_encoder = s->usage->n_encoder;
+    if (to >= n_encoder && from < n_encoder)
+        return to - n_encoder + 1;
+    return to > from ? to - from : to + moe_scored_round(s) - from;
 }
 
 struct moe_scored_victim {

@@ -62,6 +62,11 @@ void moe_usage_begin_tokens(struct moe_usage *u, uint32_t n)
     u->tokens += n;
 }
 
+void moe_usage_is_source(struct moe_usage *u)
+{
+    u->token -= u->pass;
+}
+
 void moe_usage_note(struct moe_usage *u, uint32_t layer, uint32_t expert, uint32_t n, bool high)
 {
     uint64_t key = (uint64_t)layer * u->n_experts + expert;

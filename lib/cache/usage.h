@@ -16,8 +16,10 @@
 
 struct moe_usage {
     uint32_t n_layers, n_experts;
-    uint32_t top_k;  /* experts that a token visits in each layer */
-    uint32_t layer;  /* whose router chose last: I (EdgeMoE III-C2), l_i (HOBBIT, equation 3) */
+    uint32_t n_encoder; /* layers, the first ones, that run once over a source and not again for the
+                           same answer; set after moe_usage_init */
+    uint32_t top_k;     /* experts that a token visits in each layer */
+    uint32_t layer;     /* whose router chose last: I (EdgeMoE III-C2), l_i (HOBBIT, equation 3) */
     uint32_t token;  /* tokens of the sequence so far, the one at work included: T (equation 3) */
     uint32_t pass;   /* tokens of the pass at work */
     uint64_t tokens; /* since opening */
@@ -45,6 +47,8 @@ void moe_usage_begin_sequence(struct moe_usage *u);
 void moe_usage_end_sequence(struct moe_usage *u, uint32_t n);
 /* A pass over n further tokens of the sequence begins. */
 void moe_usage_begin_tokens(struct moe_usage *u, uint32_t n);
+/* That pass is an encoder's, over a source: its tokens are not the sequence's. */
+void moe_usage_is_source(struct moe_usage *u);
 /* `n` of the pass's tokens use an expert of the layer whose router has chosen: it is computed for
  * them, wherever that is (one that is skipped is not used); high: at high precision. */
 void moe_usage_note(struct moe_usage *u, uint32_t layer, uint32_t expert, uint32_t n, bool high);

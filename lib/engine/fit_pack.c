@@ -29,6 +29,7 @@ int moe_pack_fit_open(struct moe_pack_fit **out, const char *path,
         moe_pack_fit_close(f);
         return status;
     }
+    moe_inventory_set_encoder(&f->inventory, f->model->config.n_encoder);
     f->options.program_bytes = moe_rss_bytes() + SLACK;
     *out = f;
     return MOE_OK;

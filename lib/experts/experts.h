@@ -151,6 +151,7 @@ struct moe_cache_options {
     uint64_t cache_bytes; /* of slots that keep experts; 0: nothing is kept */
     uint32_t n_working;   /* further slots: for experts in use that the cache does not keep, and for
                              prefetched ones; at least 1 */
+    uint32_t n_encoder;   /* layers of the model's encoder, the first ones; 0: there is none */
     uint32_t n_staging;   /* of the working slots, those for prefetched ones: for reports */
     /* Of a plan, borrowed while opening: slots by class instead of cache_bytes and n_working, what
      * is loaded first, T and t_expert. NULL and 0: none. */

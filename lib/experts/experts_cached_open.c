@@ -93,8 +93,10 @@ int moe_experts_open_cached(struct moe_experts **out, const struct moe_pack *pac
     c->phase = &c->before;
     c->base.lockstep = o->loader.lockstep;
     int status = moe_inventory_of_pack(&c->inventory, pack, top_k, err);
-    if (status == MOE_OK)
+    if (status == MOE_OK) {
+        moe_inventory_set_encoder(&c->inventory, o->n_encoder);
         status = number_layers(c, err);
+    }
     if (status != MOE_OK)
         goto fail;
     moe_expert_pools_size(&c->pools, pack, &c->inventory, o);

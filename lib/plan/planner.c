@@ -79,8 +79,8 @@ static int set_contents(const struct moe_planner *p, const struct moe_fitted *f,
     plan->contents = moe_alloc(n_keys, sizeof *plan->contents, err);
     int status = order && taken && plan->contents ? MOE_OK : MOE_ERR_MEMORY;
     if (status == MOE_OK) {
-        uint32_t n = moe_initial(f->strategy.init, NULL, n_keys, inv->n_layers, inv->n_experts,
-                                 frequency, plan->contents, order);
+        uint32_t n = moe_initial(f->strategy.init, NULL, n_keys, inv->n_layers, inv->n_encoder,
+                                 inv->n_experts, frequency, plan->contents, order);
         plan->n_contents = keep_what_fits(p, f, plan, plan->contents, n, taken);
     }
     free(order);

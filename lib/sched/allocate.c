@@ -121,12 +121,13 @@ static bool fits_layer(const uint64_t *layer, uint32_t n_experts, uint32_t e, ui
     return n_before < n_slots;
 }
 
-static uint32_t most_frequent(const uint32_t *per_layer, uint32_t n_slots, uint32_t n_layers,
-                              uint32_t n_experts, const uint64_t *frequencies, uint32_t *keys,
-                              uint32_t *order)
+/* Of the layers from `from` on. */
+static uint32_t most_frequent(const uint32_t *per_layer, uint32_t n_slots, uint32_t from,
+                              uint32_t n_layers, uint32_t n_experts, const uint64_t *frequencies,
+                              uint32_t *keys, uint32_t *order)
 {
     uint32_t n = 0;
-    for (uint32_t l = 0; l < n_layers; l++) {
+    for (uint32_t l = from; l < n_layers; l++) {
         const uint64_t *layer = frequencies + (uint64_t)l * n_experts;
         for (uint32_t e = 0; e < n_experts; e++)
             if (!per_layer || fits_layer(layer, n_experts, e, per_layer[l]))
@@ -150,16 +151,21 @@ static uint32_t layer_by_layer(const uint32_t *per_layer, uint32_t n_slots, uint
 }
 
 uint32_t moe_initial(enum moe_init init, const uint32_t *per_layer, uint32_t n_slots,
-                     uint32_t n_layers, uint32_t n_experts, const uint64_t *frequencies,
-                     uint32_t *keys, uint32_t *order)
+                     uint32_t n_layers, uint32_t n_encoder, uint32_t n_experts,
+                     const uint64_t *frequencies, uint32_t *keys, uint32_t *order)
 {
+    uint32_t n;
     switch (init) {
     case MOE_INIT_EMPTY:
         break;
     case MOE_INIT_FREQUENCY:
-        return most_frequent(per_layer, n_slots, n_layers, n_experts, frequencies, keys, order);
+        return most_frequent(per_layer, n_slots, 0, n_layers, n_experts, frequencies, keys, order);
     case MOE_INIT_LAYERWISE:
         return layer_by_layer(per_layer, n_slots, n_layers, n_experts, keys);
+    case MOE_INIT_ENCODER:
+        n = layer_by_layer(per_layer, n_slots, n_encoder, n_experts, keys);
+        return n + most_frequent(per_layer, n_slots - n, n_encoder, n_layers, n_experts,
+                                 frequencies, keys + n, order);
     }
     return 0;
 }

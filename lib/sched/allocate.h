@@ -25,11 +25,12 @@ void moe_allocate(enum moe_alloc alloc, uint32_t boundary, uint32_t n_slots, uin
  * per_layer: slots of each layer [n_layers], or NULL: n_slots for all together. `frequency`: the
  * most frequent of each layer (or of all), by falling frequency over all layers, the lower key
  * first among equals; `layerwise`: layer by layer, in the order of their
- * ids, up to the slots. frequencies: [n_layers][n_experts], needed for `frequency` only. keys:
+ * ids, up to the slots; `encoder`: the first n_encoder layers so, then the others by frequency.
+ * frequencies: [n_layers][n_experts], needed for `frequency` and `encoder`. keys:
  * [n_slots] layer * n_experts + expert, out, never more; order: scratch [n_layers * n_experts].
  * Returns how many. */
 uint32_t moe_initial(enum moe_init init, const uint32_t *per_layer, uint32_t n_slots,
-                     uint32_t n_layers, uint32_t n_experts, const uint64_t *frequencies,
-                     uint32_t *keys, uint32_t *order);
+                     uint32_t n_layers, uint32_t n_encoder, uint32_t n_experts,
+                     const uint64_t *frequencies, uint32_t *keys, uint32_t *order);
 
 #endif

@@ -194,6 +194,13 @@ int moe_inventory_of_trace(struct moe_inventory *out, const struct moe_trace_sha
     return of_sizes(out, shape->expert_bytes, err);
 }
 
+void moe_inventory_set_encoder(struct moe_inventory *i, uint32_t n_model_layers)
+{
+    i->n_encoder = 0;
+    while (i->n_encoder < i->n_layers && i->model_layer[i->n_encoder] < n_model_layers)
+        i->n_encoder++;
+}
+
 void moe_inventory_release(struct moe_inventory *inventory)
 {
     free(inventory->model_layer);

@@ -28,6 +28,7 @@ uint64_t moe_size_class_offset(const struct moe_size_class *class_, uint32_t seg
 
 struct moe_inventory {
     uint32_t n_layers, n_experts, top_k; /* MoE layers */
+    uint32_t n_encoder;                  /* of these, the encoder's, which are the first */
     uint32_t n_model_layers;
     uint32_t *model_layer; /* [n_layers] rising */
     uint32_t n_variants;   /* best first */
@@ -51,6 +52,9 @@ int moe_inventory_of_trace(struct moe_inventory *out, const struct moe_trace_sha
 int moe_inventory_uniform(struct moe_inventory *out, uint32_t n_layers, uint32_t n_experts,
                           uint32_t top_k, const char (*variants)[MOE_PACK_NAME_BYTES],
                           const uint64_t *bytes, uint32_t n_variants, struct moe_err *err);
+/* Says of how many of the model's layers, the first ones, its encoder consists (model/config.h):
+ * packs do not say it. */
+void moe_inventory_set_encoder(struct moe_inventory *inventory, uint32_t n_model_layers);
 void moe_inventory_release(struct moe_inventory *inventory);
 
 static inline uint64_t moe_inventory_key(const struct moe_inventory *i, uint32_t layer,

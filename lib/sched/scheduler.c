@@ -123,8 +123,8 @@ static int list_contents(struct moe_scheduler *s, const struct moe_scheduler_opt
         s->n_contents = o->n_contents < n_keys ? o->n_contents : n_keys;
         memcpy(s->contents, o->contents, s->n_contents * sizeof *s->contents);
     } else if (status == MOE_OK && s->strategy.init != MOE_INIT_EMPTY) {
-        s->n_contents = moe_initial(s->strategy.init, NULL, n_keys, s->n_layers, s->n_experts,
-                                    placement_of(o), s->contents, order);
+        s->n_contents = moe_initial(s->strategy.init, NULL, n_keys, s->n_layers, s->n_encoder,
+                                    s->n_experts, placement_of(o), s->contents, order);
     }
     free(order);
     return status;
@@ -139,6 +139,7 @@ int moe_scheduler_open(struct moe_scheduler **out, const struct moe_scheduler_op
         return MOE_ERR_MEMORY;
     s->inventory = o->inventory;
     s->n_layers = o->inventory->n_layers;
+    s->n_encoder = o->inventory->n_encoder;
     s->n_experts = o->inventory->n_experts;
     s->top_k = o->inventory->top_k;
     s->strategy = *o->strategy;
@@ -149,6 +150,7 @@ int moe_scheduler_open(struct moe_scheduler **out, const struct moe_scheduler_op
     s->counts = &s->before;
     moe_trial_init(&s->trial);
     int status = moe_usage_init(&s->usage, s->n_layers, s->n_experts, s->top_k, err);
+    s->usage.n_encoder = s->n_encoder;
     if (status == MOE_OK && o->frequency)
         memcpy(s->usage.frequency, o->frequency,
                (uint64_t)s->n_layers * s->n_experts * sizeof *o->frequency);
@@ -257,6 +259,7 @@ void moe_scheduler_begin_tokens(struct moe_scheduler *s, uint32_t n, bool prefil
     scheduler_account(s);
     s->counts = counts;
     s->prefill = prefill;
+    s->source = false;
     if (!prefill) {
         memset(s->in_prompt, 0, s->n_layers * sizeof *s->in_prompt);
         moe_store_take_back(s->store);
@@ -271,7 +274,7 @@ void moe_scheduler_end_tokens(struct moe_scheduler *s, bool measure, double seco
     if (!measure)
         return;
     if (seconds > stalled)
-        moe_fading_add(&s->layer_seconds, (seconds - stalled) / s->n_layers);
+        moe_fading_add(&s->layer_seconds, (seconds - stalled) / (s->n_layers - s->n_encoder));
     if (loads)
         moe_fading_add(&s->load_seconds, reading / (double)loads);
     if (s->strategy.prefetch.measured)

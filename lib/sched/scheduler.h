@@ -14,7 +14,11 @@
  *             next, complete, release   until every entry in a slot is computed
  *         end_tokens
  *
- * Layers are MoE layers, numbered from 0. One thread; nothing is allocated after opening.
+ * Layers are MoE layers, numbered from 0: those of an encoder first, whose passes are over sources,
+ * then the decoder's. An encoder's layers choose for a whole source at once, so that each of their
+ * experts loads once for it, in the order of the request (EdgeMoE III-C2, "re-batching"); nothing
+ * is predicted from the encoder's into the decoder's. One thread; nothing is allocated after
+ * opening.
  */
 #ifndef MOE_SCHED_SCHEDULER_H
 #define MOE_SCHED_SCHEDULER_H

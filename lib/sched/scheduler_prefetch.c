@@ -12,7 +12,8 @@ enum { PROMPT_LOANS = 2 /* times top_k */ };
 
 uint32_t moe_scheduler_wants_prediction(const struct moe_scheduler *s, uint32_t layer)
 {
-    uint32_t left = s->n_layers - 1 - layer;
+    /* What an encoder chooses says nothing of the decoder, which begins with another text. */
+    uint32_t end = layer < s->n_encoder ? s->n_encoder : s->n_layers, left = end - 1 - layer;
     if (s->strategy.predict == MOE_PREDICT_BY_NOTHING || s->strategy.precalculate)
         return 0;
     if (s->strategy.prefetch.measured && !s->prefill && !moe_trial_on(&s->trial))

@@ -214,6 +214,9 @@ int moe_scheduler_request(struct moe_scheduler *s, uint32_t layer, const struct 
 {
     scheduler_reap(s, false, err);
     drop_request(s);
+    if (layer < s->n_encoder && !s->source)
+        moe_usage_is_source(&s->usage);
+    s->source = layer < s->n_encoder;
     s->layer = s->usage.layer = layer;
     moe_store_begin_layer(s->store, layer);
     s->n = s->n_open = n;

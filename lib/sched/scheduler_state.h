@@ -29,7 +29,7 @@ enum predicted_as { NOT_PREDICTED = 0, PREDICTED, PREDICTED_UNPOPULAR };
 
 struct moe_scheduler {
     const struct moe_inventory *inventory;
-    uint32_t n_layers, n_experts, top_k; /* the inventory's */
+    uint32_t n_layers, n_encoder, n_experts, top_k; /* the inventory's */
     struct moe_strategy strategy;
     /* [layer][expert] variants: the best there is, the high one to be used, and the low one (the
      * same as the high one where there is none). */
@@ -42,6 +42,7 @@ struct moe_scheduler {
     struct moe_counts *counts, before;
     struct moe_store_counts seen; /* the store's, as last added to counts */
     bool prefill;
+    bool source; /* the pass at work is the encoder's */
 
     struct slot_loads *loads;         /* [n_slots] */
     uint32_t n_requests, n_in_flight; /* segments */

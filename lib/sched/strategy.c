@@ -52,7 +52,7 @@ static const struct moe_strategy strategies[] = {
         .predict = MOE_PREDICT_BY_PATH, .depth = 1,
         .prefetch = {.until_router = true},
         .cache = &moe_policy_edgemoe,
-        .init = MOE_INIT_FREQUENCY,
+        .init = MOE_INIT_ENCODER,
         .buffer = 10, /* IV-A: "we set the expert buffer of EdgeMoE to 10x experts" */
     }, {
         .name = "moe-infinity",
@@ -213,7 +213,8 @@ static void derive(struct moe_strategy *s)
 {
     bool falls_back = s->prefill == MOE_PREFILL_HYBRID && s->prefill_falls_back;
     s->needs_profile = s->predict == MOE_PREDICT_BY_PATH || s->predict == MOE_PREDICT_BY_KEYS ||
-                       s->init == MOE_INIT_FREQUENCY || s->alloc == MOE_ALLOC_FREQUENCY;
+                       s->init == MOE_INIT_FREQUENCY || s->init == MOE_INIT_ENCODER ||
+                       s->alloc == MOE_ALLOC_FREQUENCY;
     s->needs_low = s->miss_precision != MOE_MISS_BEST ||
                    (s->prefill == MOE_PREFILL_HYBRID && !falls_back) ||
                    (s->low_pool > 0 && !falls_back);

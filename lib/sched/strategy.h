@@ -51,6 +51,8 @@ enum moe_init {
     MOE_INIT_EMPTY = 0,
     MOE_INIT_FREQUENCY, /* the most frequent experts of a profile */
     MOE_INIT_LAYERWISE, /* layer by layer from the first, in the order of their ids */
+    MOE_INIT_ENCODER,   /* so the encoder's, then the most frequent of the decoder's (EdgeMoE
+                           III-C2); without an encoder the most frequent */
 };
 
 /* on-miss: where a routed expert that is absent is computed ... */

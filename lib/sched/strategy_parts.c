@@ -56,7 +56,7 @@ static const struct part parts[MOE_N_PARTS] = {
         CODEC(alloc, "global, per-layer, shallow[:L|:auto] or frequency")},
     [MOE_PART_INIT] = {
         {"init", "NAME", "what the cache holds at the start", "empty"},
-        CODEC(init, "empty, frequency or layerwise")},
+        CODEC(init, "empty, frequency, layerwise or encoder-first")},
     [MOE_PART_BUFFER] = {
         {"buffer", "N", "experts in the cache where no size is given", "0"},
         COUNT(buffer, "a whole number; 0: all that fit")},

@@ -271,12 +271,12 @@ static void write_alloc(const struct moe_strategy *s, char *out, size_t size)
         snprintf(out, size, "%s", allocations[s->alloc]);
 }
 
-static const char *const initials[] = {"empty", "frequency", "layerwise"};
+static const char *const initials[] = {"empty", "frequency", "layerwise", "encoder-first"};
 
 static bool parse_init(const char *text, struct moe_strategy *s)
 {
     const char *arg;
-    int word = find_word(initials, 3, text, &arg);
+    int word = find_word(initials, 4, text, &arg);
     if (word < 0 || arg)
         return false;
     s->init = (enum moe_init)word;

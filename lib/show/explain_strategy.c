@@ -46,10 +46,15 @@ static void say_init(const struct moe_strategy *s, struct moe_buf *out)
 {
     if (!s->cache || s->init == MOE_INIT_EMPTY)
         return;
-    moe_buf_text(out,
-                 s->init == MOE_INIT_FREQUENCY
-                     ? " At the start they hold the experts that the statistics saw most often."
-                     : " At the start they are filled layer by layer.");
+    static const char *const words[] = {
+        [MOE_INIT_FREQUENCY] =
+            " At the start they hold the experts that the statistics saw most often.",
+        [MOE_INIT_LAYERWISE] = " At the start they are filled layer by layer.",
+        [MOE_INIT_ENCODER] =
+            " At the start they hold an encoder's experts, layer by layer, and then "
+            "those that the statistics saw most often.",
+    };
+    moe_buf_text(out, words[s->init]);
 }
 
 static void say_source(const struct moe_strategy *s, struct moe_buf *out)

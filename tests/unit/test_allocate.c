@@ -130,7 +130,8 @@ static void assert_initial(enum moe_init init, const uint32_t *per_layer, uint32
                            const uint32_t *want, uint32_t n_want)
 {
     uint32_t keys[N_KEYS], order[N_KEYS];
-    uint32_t n = moe_initial(init, per_layer, n_slots, N_LAYERS, N_EXPERTS, seen[0], keys, order);
+    uint32_t n =
+        moe_initial(init, per_layer, n_slots, N_LAYERS, 1, N_EXPERTS, seen[0], keys, order);
     assert_int_equal(n, n_want);
     assert_memory_equal(keys, want, n * sizeof *keys);
 }
@@ -166,6 +167,17 @@ static void test_initial_layer_by_layer(void **state)
     assert_initial(MOE_INIT_LAYERWISE, per_layer, 3, (const uint32_t[]){0, 1, 8}, 3);
 }
 
+/* EdgeMoE III-C2: "When initializing the expert buffer, we load encoder expert weights
+ * sequentially", here those of the first layer; what room is left is the decoder's. */
+static void test_initial_encoder_first(void **state)
+{
+    static const uint32_t want[] = {0, 1, 2, 3, 11, 4, 10, 9, 8, 5, 6, 7};
+    for (uint32_t n = 0; n <= N_ITEMS(want); n++)
+        assert_initial(MOE_INIT_ENCODER, NULL, n, want, n);
+    static const uint32_t two_each[] = {2, 2, 2};
+    assert_initial(MOE_INIT_ENCODER, two_each, 6, (const uint32_t[]){0, 1, 11, 4, 10, 5}, 6);
+}
+
 /* Against picking the best that is left, again and again. */
 static void test_initial_against_picking(void **state)
 {
@@ -179,7 +191,7 @@ static void test_initial_against_picking(void **state)
             frequencies[i] = test_random(&random) % 13;
         for (uint32_t l = 0; l < LAYERS; l++)
             left[l] = per_layer[l] = (uint32_t)(test_random(&random) % (EXPERTS + 1));
-        uint32_t n = moe_initial(MOE_INIT_FREQUENCY, shared ? NULL : per_layer, n_slots, LAYERS,
+        uint32_t n = moe_initial(MOE_INIT_FREQUENCY, shared ? NULL : per_layer, n_slots, LAYERS, 2,
                                  EXPERTS, frequencies, keys, order);
         for (;; n_want++) {
             uint32_t best = KEYS;
@@ -212,6 +224,7 @@ int main(void)
         cmocka_unit_test(test_initial_by_frequency),
         cmocka_unit_test(test_initial_by_frequency_per_layer),
         cmocka_unit_test(test_initial_layer_by_layer),
+        cmocka_unit_test(test_initial_encoder_first),
         cmocka_unit_test(test_initial_against_picking),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -98,6 +98,63 @@ static void edgemoe_weighs_frequency_by_the_layers_to_come(void **state)
     }
 }
 
+/*
+ * Two of the four layers are an encoder's: S is 2. Encoder experts leave first, whatever their
+ * frequency: layers that have run, the last one first, before those to come. Of the decoder's,
+ * while layer 2 is at work, f/d are 6/2 and 2/1; were the encoder in S, the former would be 6/4.
+ */
+static void edgemoe_gives_up_encoders_first(void **state)
+{
+    static const uint64_t frequency[N_LAYERS] = {9, 8, 6, 2};
+    static const uint32_t order[N_LAYERS][N_LAYERS] = {
+        {5, 15, 35, 25}, {15, 5, 35, 25}, {15, 5, 35, 25}, {15, 5, 35, 25}};
+    static const char *const names[] = {"edgemoe", "edgemoe-literal"};
+    for (int i = 0; i < 2; i++) {
+        struct judged j;
+        judged_open(&j, names[i], NULL, 0);
+        j.usage.n_encoder = 2;
+        for (uint32_t layer = 0; layer < N_LAYERS; layer++) {
+            admit(&j, key_of(layer, 5));
+            j.usage.frequency[key_of(layer, 5)] = frequency[layer];
+        }
+        for (uint32_t layer = 0; layer < N_LAYERS; layer++)
+            assert_leave(&j, key_of(layer, 0), order[layer], N_LAYERS);
+        judged_close(&j);
+    }
+}
+
+/* What an encoder has used does not return for this answer, to no policy that counts layers. */
+static void encoders_do_not_return(void **state)
+{
+    static const char *const names[] = {"hobbit", "infinity", "lrfu"};
+    for (int i = 0; i < 3; i++) {
+        struct judged j;
+        judged_open(&j, names[i], NULL, 0);
+        j.usage.n_encoder = 2;
+        moe_usage_begin_tokens(&j.usage, 1); /* of an earlier answer */
+        moe_usage_note(&j.usage, 3, 1, 1, false);
+        if (j.policy->ops->miss)
+            j.policy->ops->miss(j.policy, key_of(3, 1));
+        moe_usage_begin_sequence(&j.usage);
+        moe_usage_begin_tokens(&j.usage, 100);
+        moe_usage_is_source(&j.usage);
+        assert_int_equal(j.usage.token, 0);
+        for (uint32_t layer = 0; layer < 2; layer++) {
+            moe_usage_note(&j.usage, layer, 1, 100, true);
+            if (j.policy->ops->miss)
+                j.policy->ops->miss(j.policy, key_of(layer, 1));
+            admit(&j, key_of(layer, 1));
+        }
+        admit(&j, key_of(3, 1));
+        static const uint32_t leave[] = {1, 11, 31};
+        assert_int_equal(victim(&j, key_of(0, 5)), 1); /* layer 1 is still to come */
+        assert_leave(&j, key_of(2, 5), leave, 3);
+        moe_usage_begin_tokens(&j.usage, 1);
+        assert_leave(&j, key_of(3, 5), leave, 3);
+        judged_close(&j);
+    }
+}
+
 /* In one layer every d is S: frequency alone, then the last use, then the number. */
 static void edgemoe_in_one_layer_is_frequency(void **state)
 {
@@ -476,6 +533,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(edgemoe_weighs_frequency_by_the_layers_to_come),
+        cmocka_unit_test(edgemoe_gives_up_encoders_first),
+        cmocka_unit_test(encoders_do_not_return),
         cmocka_unit_test(edgemoe_in_one_layer_is_frequency),
         cmocka_unit_test(hobbit_is_equation_3),
         cmocka_unit_test(hobbit_weighs_its_terms),

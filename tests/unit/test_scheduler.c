@@ -662,6 +662,51 @@ static void prompts_stage_more(void **state)
     moe_scheduler_close(s);
 }
 
+/* EdgeMoE III-C2 where the first two layers are an encoder's: the buffer begins with its experts in
+ * their order; a source loads what is absent once, in the order of the request, into slots of the
+ * encoder's; nothing is predicted for the decoder, and the source's rows are not its tokens. */
+static void an_encoder_loads_once_for_a_source(void **state)
+{
+    struct moe_strategy strategy = strategy_of("edgemoe");
+    static const uint64_t frequency[N_KEYS] = {[2 * N_EXPERTS + 5] = 3, [3 * N_EXPERTS + 6] = 4};
+    struct moe_need needs[N_EXPERTS];
+    inventory.n_encoder = 2;
+    struct moe_scheduler *s = open_narrow(&strategy, 18, 0, 2, frequency, NULL, 0, MAX_LOADS);
+    struct moe_store *store = moe_scheduler_store(s);
+    for (uint32_t e = 0; e < 2 * N_EXPERTS; e++)
+        assert_int_not_equal(moe_store_find(store, e / N_EXPERTS, e % N_EXPERTS, 0), MOE_NO_SLOT);
+    assert_int_not_equal(moe_store_find(store, 2, 5, 0), MOE_NO_SLOT);
+    assert_int_not_equal(moe_store_find(store, 3, 6, 0), MOE_NO_SLOT);
+    moe_scheduler_close(s);
+
+    s = open_narrow(&strategy, 10, 0, 2, frequency, NULL, 0, MAX_LOADS);
+    store = moe_scheduler_store(s);
+    moe_scheduler_begin_tokens(s, 40, true, &counts);
+    counts = (struct moe_counts){0};
+    for (uint32_t e = 0; e < N_EXPERTS; e++)
+        needs[e] = (struct moe_need){e, 5, 0, false};
+    request(s, 0, needs, N_EXPERTS);
+    assert_int_equal(counts.cache_hits, 40);
+    assert_int_equal(moe_scheduler_wants_prediction(s, 0), 1);
+    release_all(s);
+    request(s, 1, needs, N_EXPERTS);
+    assert_int_equal(counts.cache_hits, 40 + 2 * 5);
+    assert_int_equal(moe_scheduler_wants_prediction(s, 1), 0);
+    for (uint32_t i = 0; i < channel.n; i++)
+        assert_int_equal(moe_store_slot(store, channel.loads[i].slot)->expert, 2 + i);
+    release_all(s);
+    assert_int_equal(counts.loads, N_EXPERTS - 2);
+    assert_int_equal(moe_scheduler_usage(s)->token, 1); /* begun with the fixture */
+    moe_scheduler_begin_tokens(s, 1, false, &counts);
+    pass(s, 2, 5, 6);
+    pass(s, 3, 5, 6);
+    pass(s, 2, 5, 6);
+    assert_int_equal(moe_scheduler_wants_prediction(s, 3), 0);
+    assert_int_equal(counts.misses - (N_EXPERTS - 2) * 5, 4); /* the encoder's left, not these */
+    moe_scheduler_close(s);
+    inventory.n_encoder = 0;
+}
+
 /* HOBBIT fig. 8: layer 3 is looked at only because everything predicted for layer 2 is there. */
 static void depth_goes_on_while_everything_is_present(void **state)
 {
@@ -892,6 +937,7 @@ int main(void)
         cmocka_unit_test(a_cancelled_load_may_be_wanted_again),
         cmocka_unit_test(prompts_stage_more),
         cmocka_unit_test(depth_goes_on_while_everything_is_present),
+        cmocka_unit_test(an_encoder_loads_once_for_a_source),
         cmocka_unit_test(predicted_experts_are_protected_and_graded),
         cmocka_unit_test(one_load_at_a_time_until_the_router),
         cmocka_unit_test(loads_are_limited_by_slack_and_count),
