@@ -56,9 +56,12 @@ static void say_costs(const struct moe_coe_costs *costs)
 {
     for (uint32_t i = 0; i < costs->n_costs; i++) {
         const struct moe_coe_kind_cost *c = &costs->costs[i];
-        cli_detail("%s on %s: %.3g s a request and %.3g s a batch, up to %" PRIu32
+        char team[32] = "";
+        if (c->threads)
+            snprintf(team, sizeof team, ", a team of %" PRIu32, c->threads);
+        cli_detail("%s on %s%s: %.3g s a request and %.3g s a batch, up to %" PRIu32
                    " side by side; loaded in %.3g s",
-                   c->architecture, c->processor, c->cost.per_request, c->cost.per_batch,
+                   c->architecture, c->processor, team, c->cost.per_request, c->cost.per_batch,
                    c->cost.max_batch, c->cost.load);
     }
     cli_detail("peak of the process %" PRIu64 " bytes", moe_peak_rss_bytes());

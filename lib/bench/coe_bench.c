@@ -18,7 +18,7 @@
 #include "bench/device_private.h"
 #include "engine/engine.h"
 
-enum { LOADS = 3, CPU = 0, CUDA = 1 };
+enum { LOADS = 3, TEAMS = 4, CPU = 0, CUDA = 1 };
 
 static const char *const processor_names[MOE_COE_MAX_PROCESSORS] = {"cpu", "cuda"};
 
@@ -174,6 +174,7 @@ static int forget_file(const char *path, struct moe_err *err)
     return MOE_OK;
 }
 
+/* With the calling thread's team. */
 static int open_engine(const struct bench *b, uint32_t model, uint32_t on, bool cold,
                        struct moe_engine **out, double *seconds, struct moe_err *err)
 {
@@ -248,28 +249,28 @@ static int measure_curve(const struct bench *b, const struct kind *kind, uint32_
     return status;
 }
 
-static int measure(struct bench *b, uint32_t k, uint32_t on, struct moe_err *err)
+/* One team: K, B and the largest batch of `cost`, whose loading is known, and their batches. */
+static int measure_team(struct bench *b, uint32_t k, uint32_t on, uint32_t threads,
+                        struct moe_coe_kind_cost *cost, struct moe_err *err)
 {
     struct moe_coe_costs *costs = b->costs;
-    struct moe_coe_kind_cost *cost = &costs->costs[costs->n_costs];
     struct moe_coe_batch_curve curve;
-    snprintf(cost->architecture, sizeof cost->architecture, "%s", costs->kinds[k].name);
-    snprintf(cost->processor, sizeof cost->processor, "%s", processor_names[on]);
-    int status = measure_loads(b, &b->kinds[k], on, cost, err);
-    if (status == MOE_OK)
-        status = measure_curve(b, &b->kinds[k], on, &curve, err);
+    int before = moe_par_set_team((int)threads);
+    int status = measure_curve(b, &b->kinds[k], on, &curve, err);
+    moe_par_set_team(before);
     if (status != MOE_OK)
         return status;
+    cost->threads = threads;
     moe_coe_batch_fit(&curve, &cost->cost.per_request, &cost->cost.per_batch);
     cost->cost.per_request = moe_bench_round(cost->cost.per_request);
     cost->cost.per_batch = moe_bench_round(cost->cost.per_batch);
     cost->cost.max_batch = moe_coe_batch_level(&curve);
     cost->cost.request_bytes = moe_coe_batch_request_bytes(&curve);
-    costs->n_costs++;
     for (uint32_t i = 0; i < curve.n; i++) {
         struct moe_coe_kind_batch *batch = &costs->batches[costs->n_batches++];
         memcpy(batch->architecture, cost->architecture, sizeof batch->architecture);
         memcpy(batch->processor, cost->processor, sizeof batch->processor);
+        batch->threads = threads;
         batch->requests = curve.points[i].requests;
         batch->seconds = moe_bench_round(curve.points[i].seconds);
         batch->bytes = curve.points[i].bytes;
@@ -277,6 +278,33 @@ static int measure(struct bench *b, uint32_t k, uint32_t on, struct moe_err *err
     return MOE_OK;
 }
 
+/* The teams of one to three executors, which a plan tries first, and of one thread. */
+static uint32_t next_team(uint32_t all, uint32_t team)
+{
+    for (uint32_t n = 2; n <= 3; n++)
+        if (all / n < team && all / n > 0)
+            return all / n;
+    return team > 1;
+}
+
+static int measure(struct bench *b, uint32_t k, uint32_t on, struct moe_err *err)
+{
+    struct moe_coe_costs *costs = b->costs;
+    struct moe_coe_kind_cost loaded = {0};
+    uint32_t all = on == CPU ? (uint32_t)moe_par_threads() : 0;
+    snprintf(loaded.architecture, sizeof loaded.architecture, "%s", costs->kinds[k].name);
+    snprintf(loaded.processor, sizeof loaded.processor, "%s", processor_names[on]);
+    int status = measure_loads(b, &b->kinds[k], on, &loaded, err);
+    for (uint32_t team = all; status == MOE_OK; team = next_team(all, team)) {
+        struct moe_coe_kind_cost *cost = &costs->costs[costs->n_costs];
+        *cost = loaded;
+        status = measure_team(b, k, on, team, cost, err);
+        costs->n_costs += status == MOE_OK;
+        if (team <= 1)
+            break;
+    }
+    return status;
+}
 /* ---- All of it ---- */
 
 static void add_processors(struct bench *b)
@@ -294,6 +322,7 @@ static void add_processors(struct bench *b)
             continue;
         snprintf(p->name, sizeof p->name, "%s", processor_names[on]);
         p->memory_bytes = on == CUDA ? info.memory_bytes : 0;
+        p->threads = on == CPU ? (uint32_t)moe_par_threads() : 0;
         c->n_processors++;
     }
 }
@@ -306,9 +335,9 @@ static int measure_all(struct bench *b, struct moe_err *err)
         struct moe_coe_kind *kind = &b->costs->kinds[k];
         uint32_t n = 0;
         snprintf(kind->source, sizeof kind->source,
-                 "pack of '%s' for %u experts; requests of %u tokens, answers of %u, %d threads",
+                 "pack of '%s' for %u experts; requests of %u tokens, answers of %u",
                  o->collection->models[b->kinds[k].first].name, b->kinds[k].n_models,
-                 o->prompt_tokens, o->answer_tokens, moe_par_threads());
+                 o->prompt_tokens, o->answer_tokens);
         for (uint32_t on = 0; on < MOE_COE_MAX_PROCESSORS && status == MOE_OK; on++)
             if (b->kinds[k].on[on] &&
                 moe_coe_costs_processor(b->costs, processor_names[on]) != MOE_COE_NONE) {
@@ -327,7 +356,7 @@ static int measure_all(struct bench *b, struct moe_err *err)
 static int make_room(struct moe_coe_costs *c, uint32_t n_models, struct moe_err *err)
 {
     uint64_t kinds = n_models < MOE_COE_MAX_KINDS ? n_models : MOE_COE_MAX_KINDS;
-    uint64_t costs = MOE_COE_MAX_PROCESSORS * kinds;
+    uint64_t costs = MOE_COE_MAX_PROCESSORS * kinds * TEAMS;
     c->processors = moe_alloc(MOE_COE_MAX_PROCESSORS, sizeof *c->processors, err);
     c->kinds = moe_alloc(kinds, sizeof *c->kinds, err);
     c->costs = moe_alloc(costs, sizeof *c->costs, err);

@@ -72,6 +72,8 @@ static const struct moe_member executors_members[] = {
     NAME(moe_coe_plan_executors, "device", device),
     MOE_FIELD_IN(MOE_ALWAYS, struct moe_coe_plan_executors, "number", number, 1,
                  MOE_COE_MAX_EXECUTORS),
+    MOE_FIELD_IN(MOE_IF_SET, struct moe_coe_plan_executors, "threads", threads, 1,
+                 MOE_COE_MAX_THREADS),
     BYTES(MOE_ALWAYS, moe_coe_plan_executors, "expert_bytes", expert_bytes, 1),
     BYTES(MOE_IF_SET, moe_coe_plan_executors, "batch_bytes", batch_bytes, 0),
     COUNT(MOE_IF_SET, moe_coe_plan_executors, "experts", experts, 0),

@@ -17,6 +17,7 @@ enum { MOE_COE_MAX_EXECUTORS = 64, MOE_COE_MAX_REASONS = 64, MOE_COE_MAX_TRIALS 
 struct moe_coe_plan_executors {
     char device[16]; /* "cpu", "cuda" */
     uint32_t number;
+    uint32_t threads;      /* of each; 0: not said */
     uint64_t expert_bytes; /* of each, for experts */
     uint64_t batch_bytes;  /* ... and for what a batch takes beside its expert */
     uint32_t experts;      /* how many, of all together, that makes room for */

@@ -9,6 +9,7 @@
 enum {
     MOST_CUDA = 6, /* executors that are tried */
     MOST_CPU = 3,
+    MOST_TEAMS = 8,  /* ... of a processor whose threads are divided */
     CASUAL_CUDA = 3, /* 5.2 */
     CASUAL_CPU = 1,
 };
@@ -48,13 +49,11 @@ static int set_executors(struct making *m, uint32_t cuda, uint32_t cpu)
     for (uint32_t on = 0; on < m->p->costs->n_processors; on++) {
         const char *name = m->p->costs->processors[on].name;
         uint32_t n = strcmp(name, "cuda") == 0 ? cuda : cpu;
-        m->shares.of[on].executors = NULL;
-        if (n == 0)
-            continue;
-        struct moe_coe_plan_executors *e = &plan->executors[plan->n_executors++];
+        struct moe_coe_plan_executors *e = &plan->executors[plan->n_executors];
         *e = (struct moe_coe_plan_executors){.number = n};
         memcpy(e->device, name, sizeof e->device);
-        m->shares.of[on].executors = e;
+        moe_coe_shares_set(&m->shares, on, n ? e : NULL);
+        plan->n_executors += n > 0;
     }
     if (plan->n_executors == 0)
         return moe_fail(m->err, MOE_ERR_USAGE, "there are no executors");
@@ -102,6 +101,14 @@ static int try_executors(struct making *m, uint32_t cuda, uint32_t cpu, double *
     return MOE_OK;
 }
 
+/* Teams of one thread are the smallest; more executors than that share threads. */
+static uint32_t most_cpu(const struct moe_coe_costs *c)
+{
+    uint32_t on = moe_coe_costs_processor(c, "cpu");
+    uint32_t threads = on == MOE_COE_NONE ? 0 : c->processors[on].threads;
+    return threads <= MOST_CPU ? MOST_CPU : threads < MOST_TEAMS ? threads : MOST_TEAMS;
+}
+
 /* First those of the accelerator, then, with the best number of these, those of the host (5.3). */
 static int search_executors(struct making *m, uint32_t *cuda, uint32_t *cpu)
 {
@@ -114,7 +121,7 @@ static int search_executors(struct making *m, uint32_t *cuda, uint32_t *cpu)
     int status = MOE_OK;
     *cuda = fixed_cuda ? p->cuda : first;
     *cpu = fixed_cpu ? p->cpu : has_cpu && !has_cuda;
-    for (uint32_t n = first; n <= most && !fixed_cuda && status == MOE_OK; n++) {
+    for (uint32_t n = first; n <= most && has_cuda && !fixed_cuda && status == MOE_OK; n++) {
         status = try_executors(m, n, *cpu, &got);
         if (got > best) {
             best = got;
@@ -122,7 +129,8 @@ static int search_executors(struct making *m, uint32_t *cuda, uint32_t *cpu)
         }
     }
     /* Without an accelerator, or where experts run on the host alone. */
-    for (uint32_t n = 0; n <= MOST_CPU && has_cpu && !fixed_cpu && status == MOE_OK; n++) {
+    for (uint32_t n = 0; n <= most_cpu(p->costs) && has_cpu && !fixed_cpu && status == MOE_OK;
+         n++) {
         if (n == 0 && best > 0)
             continue; /* tried above */
         status = try_executors(m, *cuda, n, &got);
@@ -249,18 +257,24 @@ static int divide(struct making *m, uint32_t on)
 static void list_batches(struct making *m)
 {
     const struct moe_coe_costs *c = m->p->costs;
-    for (uint32_t i = 0; i < c->n_costs; i++) {
-        const struct moe_coe_kind_cost *k = &c->costs[i];
-        const struct moe_coe_plan_executors *e = m->shares.of[k->on].executors;
+    struct moe_coe_cost table[MOE_COE_MAX_KINDS];
+    for (uint32_t on = 0; on < c->n_processors; on++) {
+        const struct moe_coe_plan_executors *e = m->shares.of[on].executors;
         if (!e)
             continue;
-        struct moe_coe_plan_batch *b = &m->plan->batches[m->plan->n_batches++];
-        uint64_t fits = k->cost.request_bytes ? e->batch_bytes / k->cost.request_bytes : UINT64_MAX;
-        *b = (struct moe_coe_plan_batch){0};
-        memcpy(b->architecture, k->architecture, sizeof b->architecture);
-        memcpy(b->device, k->processor, sizeof b->device);
-        b->requests = fits < k->cost.max_batch ? (uint32_t)fits : k->cost.max_batch;
-        b->requests = b->requests ? b->requests : 1;
+        moe_coe_costs_table(c, on, e->threads, table);
+        for (uint32_t kind = 0; kind < c->n_kinds; kind++) {
+            const struct moe_coe_cost *cost = &table[kind];
+            uint64_t fits = cost->request_bytes ? e->batch_bytes / cost->request_bytes : UINT64_MAX;
+            if (cost->max_batch == 0) /* it cannot run there */
+                continue;
+            struct moe_coe_plan_batch *b = &m->plan->batches[m->plan->n_batches++];
+            *b = (struct moe_coe_plan_batch){0};
+            memcpy(b->architecture, c->kinds[kind].name, sizeof b->architecture);
+            memcpy(b->device, c->processors[on].name, sizeof b->device);
+            b->requests = fits < cost->max_batch ? (uint32_t)fits : cost->max_batch;
+            b->requests = b->requests ? b->requests : 1;
+        }
     }
 }
 

@@ -10,14 +10,17 @@ static bool runs_on(const struct moe_coe_experts *all, uint32_t expert, uint32_t
 
 /* ---- Experts on processors ---- */
 
-/* What its experts need of a processor. */
-static void look_at(struct moe_coe_shares *m, uint32_t on)
+void moe_coe_shares_set(struct moe_coe_shares *m, uint32_t on, struct moe_coe_plan_executors *plan)
 {
     struct moe_coe_cost table[MOE_COE_MAX_KINDS];
     struct moe_coe_share *s = &m->of[on];
     double seconds = 0, weights = 0;
-    moe_coe_costs_table(m->costs, on, table);
-    *s = (struct moe_coe_share){0};
+    uint32_t at_a_time;
+    *s = (struct moe_coe_share){.executors = plan};
+    if (!plan)
+        return;
+    moe_coe_costs_teams(m->costs, on, plan->number, &plan->threads, &at_a_time);
+    moe_coe_costs_table(m->costs, on, plan->threads, table);
     for (uint32_t i = 0; i < m->all->n; i++) {
         const struct moe_coe_expert *e = &m->all->experts[i];
         const struct moe_coe_cost *cost = &table[e->kind];
@@ -31,17 +34,13 @@ static void look_at(struct moe_coe_shares *m, uint32_t on)
         seconds += weight * moe_coe_batch_seconds(cost, cost->max_batch) / cost->max_batch;
         weights += weight;
     }
-    s->speed = weights > 0 ? weights / fmax(seconds, 1e-9) : 0;
+    s->speed = weights > 0 ? at_a_time * weights / fmax(seconds, 1e-9) : 0;
 }
 
 int moe_coe_shares_open(struct moe_coe_shares *s, struct moe_err *err)
 {
     s->ranked = moe_coe_rank(s->all, err);
-    if (!s->ranked)
-        return MOE_ERR_MEMORY;
-    for (uint32_t on = 0; on < s->costs->n_processors; on++)
-        look_at(s, on);
-    return MOE_OK;
+    return s->ranked ? MOE_OK : MOE_ERR_MEMORY;
 }
 
 void moe_coe_shares_close(struct moe_coe_shares *s)

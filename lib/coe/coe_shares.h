@@ -10,7 +10,7 @@ struct moe_coe_share {
     uint64_t largest;                         /* its largest expert */
     uint64_t request;                         /* what a request takes, at most */
     uint64_t batch;                           /* ... and the largest batch */
-    double speed;                             /* requests a second, alone */
+    double speed;                             /* requests a second of all its executors, alone */
     struct moe_coe_plan_executors *executors; /* of the plan; NULL: none */
 };
 
@@ -22,9 +22,13 @@ struct moe_coe_shares {
     uint32_t *ranked; /* experts in falling probability */
 };
 
-/* What experts need, by costs and all, which are set. */
+/* By costs and all, which are set. */
 int moe_coe_shares_open(struct moe_coe_shares *s, struct moe_err *err);
 void moe_coe_shares_close(struct moe_coe_shares *s);
+
+/* What experts need of a processor that has so many executors, `plan->number`, from now on; NULL:
+ * it has none. Says how many threads each has. */
+void moe_coe_shares_set(struct moe_coe_shares *s, uint32_t on, struct moe_coe_plan_executors *plan);
 
 /* Divides the memory among processors that have executors. Memory of its own goes to a processor
  * whole; the host's by speed, where those with memory of their own count for the tier of experts

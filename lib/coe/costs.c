@@ -30,11 +30,13 @@ uint32_t moe_coe_costs_processor(const struct moe_coe_costs *c, const char *name
     return MOE_COE_NONE;
 }
 
+/* Of the team that has all of the processor's threads. */
 static const struct moe_coe_kind_cost *find_cost(const struct moe_coe_costs *c, uint32_t kind,
                                                  uint32_t on)
 {
     for (uint32_t i = 0; i < c->n_costs; i++)
-        if (c->costs[i].kind == kind && c->costs[i].on == on)
+        if (c->costs[i].kind == kind && c->costs[i].on == on &&
+            c->costs[i].threads == c->processors[on].threads)
             return &c->costs[i];
     return NULL;
 }
@@ -77,16 +79,41 @@ static int find_names(struct moe_record_reader *r, struct moe_yaml_node *map,
     return MOE_OK;
 }
 
+/* Where none are said they are all. */
+static int check_threads(struct moe_record_reader *r, struct moe_yaml_node *map, uint32_t on,
+                         uint32_t *threads)
+{
+    const struct moe_coe_processor *p = &((struct moe_coe_costs *)r->whole)->processors[on];
+    if (*threads > p->threads)
+        return moe_yaml_fail(r->doc, moe_yaml_get(map, "threads"), r->err,
+                             "'threads' is %u, and processor '%s' has %u", *threads, p->name,
+                             p->threads);
+    *threads = *threads ? *threads : p->threads;
+    return MOE_OK;
+}
+
 static int check_cost(struct moe_record_reader *r, struct moe_yaml_node *map, void *record)
 {
     const struct moe_coe_costs *c = r->whole;
     struct moe_coe_kind_cost *k = record;
+    uint32_t teams = 0;
     int status = find_names(r, map, k->architecture, k->processor, &k->kind, &k->on);
+    if (status == MOE_OK)
+        status = check_threads(r, map, k->on, &k->threads);
     if (status != MOE_OK)
         return status;
-    if (find_cost(c, k->kind, k->on))
-        return moe_yaml_fail(r->doc, map, r->err, "'%s' on '%s' is there twice", k->architecture,
-                             k->processor);
+    for (uint32_t i = 0; i < c->n_costs; i++) {
+        const struct moe_coe_kind_cost *other = &c->costs[i];
+        if (other->kind != k->kind || other->on != k->on)
+            continue;
+        teams++;
+        if (other->threads == k->threads)
+            return moe_yaml_fail(r->doc, map, r->err, "'%s' on '%s' is there twice",
+                                 k->architecture, k->processor);
+    }
+    if (teams == MOE_COE_MAX_TEAMS)
+        return moe_yaml_fail(r->doc, map, r->err, "'%s' on '%s': there are more than %d 'threads'",
+                             k->architecture, k->processor, MOE_COE_MAX_TEAMS);
     bool apart = c->processors[k->on].memory_bytes > 0;
     if (apart != (k->cost.load_from_host > 0))
         return moe_yaml_fail(r->doc, map, r->err,
@@ -100,9 +127,10 @@ static int check_cost(struct moe_record_reader *r, struct moe_yaml_node *map, vo
 
 static int check_batch(struct moe_record_reader *r, struct moe_yaml_node *map, void *record)
 {
-    const struct moe_coe_kind_batch *b = record;
+    struct moe_coe_kind_batch *b = record;
     uint32_t kind, on;
-    return find_names(r, map, b->architecture, b->processor, &kind, &on);
+    int status = find_names(r, map, b->architecture, b->processor, &kind, &on);
+    return status == MOE_OK ? check_threads(r, map, on, &b->threads) : status;
 }
 
 static int check_model(struct moe_record_reader *r, struct moe_yaml_node *map, void *record)
@@ -122,6 +150,12 @@ static int check_model(struct moe_record_reader *r, struct moe_yaml_node *map, v
 static int check_costs(struct moe_record_reader *r, struct moe_yaml_node *root, void *record)
 {
     const struct moe_coe_costs *c = record;
+    for (uint32_t i = 0; i < c->n_costs; i++)
+        if (!find_cost(c, c->costs[i].kind, c->costs[i].on))
+            return moe_yaml_fail(r->doc, moe_yaml_get(root, "costs"), r->err,
+                                 "'%s' on '%s' has no costs for all %u threads",
+                                 c->costs[i].architecture, c->costs[i].processor,
+                                 c->processors[c->costs[i].on].threads);
     for (uint32_t k = 0; k < c->n_kinds; k++) {
         bool any = false;
         for (uint32_t on = 0; on < c->n_processors; on++)
@@ -138,10 +172,13 @@ static int check_costs(struct moe_record_reader *r, struct moe_yaml_node *root, 
 #define SECONDS(type, key, field) MOE_FIELD_IN(MOE_ALWAYS, struct type, key, field, 0, MAX_SECONDS)
 #define BYTES(presence, type, key, field, min)                                                     \
     MOE_FIELD_IN(presence, struct type, key, field, min, MAX_BYTES)
+#define THREADS(type)                                                                              \
+    MOE_FIELD_IN(MOE_IF_SET, struct type, "threads", threads, 1, MOE_COE_MAX_THREADS)
 
 static const struct moe_member processor_members[] = {
     NAME(moe_coe_processor, "name", name),
     BYTES(MOE_IF_SET, moe_coe_processor, "memory_bytes", memory_bytes, 0),
+    THREADS(moe_coe_processor),
 };
 static const struct moe_member kind_members[] = {
     NAME(moe_coe_kind, "name", name),
@@ -150,6 +187,7 @@ static const struct moe_member kind_members[] = {
 static const struct moe_member cost_members[] = {
     NAME(moe_coe_kind_cost, "architecture", architecture),
     NAME(moe_coe_kind_cost, "processor", processor),
+    THREADS(moe_coe_kind_cost),
     SECONDS(moe_coe_kind_cost, "per_request_seconds", cost.per_request),
     SECONDS(moe_coe_kind_cost, "per_batch_seconds", cost.per_batch),
     MOE_FIELD_IN(MOE_ALWAYS, struct moe_coe_kind_cost, "max_batch", cost.max_batch, 1,
@@ -163,6 +201,7 @@ static const struct moe_member cost_members[] = {
 static const struct moe_member batch_members[] = {
     NAME(moe_coe_kind_batch, "architecture", architecture),
     NAME(moe_coe_kind_batch, "processor", processor),
+    THREADS(moe_coe_kind_batch),
     MOE_FIELD_IN(MOE_ALWAYS, struct moe_coe_kind_batch, "requests", requests, 1, MAX_REQUESTS),
     SECONDS(moe_coe_kind_batch, "seconds", seconds),
     BYTES(MOE_IF_SET, moe_coe_kind_batch, "bytes", bytes, 0),
@@ -242,15 +281,6 @@ void moe_coe_costs_free(struct moe_coe_costs *c)
     free(c->batches);
     free(c->models);
     free(c);
-}
-
-void moe_coe_costs_table(const struct moe_coe_costs *c, uint32_t processor,
-                         struct moe_coe_cost *table)
-{
-    memset(table, 0, c->n_kinds * sizeof *table);
-    for (uint32_t i = 0; i < c->n_costs; i++)
-        if (c->costs[i].on == processor)
-            table[c->costs[i].kind] = c->costs[i].cost;
 }
 
 /* ---- A collection's experts ---- */

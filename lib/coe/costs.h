@@ -3,6 +3,9 @@
  * them and scheduler and planner need them (expert performance metrics and usage probabilities,
  * CoServe 4.5). Experts of one architecture cost the same and are measured once. moe-coe(5)
  * describes the file.
+ *
+ * A processor whose threads can be divided computes with several teams of them side by side; its
+ * costs may be known of teams of several sizes, of which the largest has all threads.
  */
 #ifndef MOE_COE_COSTS_H
 #define MOE_COE_COSTS_H
@@ -15,13 +18,16 @@
 enum {
     MOE_COE_MAX_PROCESSORS = 2, /* "cpu" and "cuda", as a collection names them */
     MOE_COE_MAX_KINDS = 256,
-    MOE_COE_MAX_COSTS = MOE_COE_MAX_PROCESSORS * MOE_COE_MAX_KINDS,
-    MOE_COE_MAX_BATCHES = 1 << 14,
+    MOE_COE_MAX_TEAMS = 8, /* sizes of teams */
+    MOE_COE_MAX_COSTS = MOE_COE_MAX_PROCESSORS * MOE_COE_MAX_KINDS * MOE_COE_MAX_TEAMS,
+    MOE_COE_MAX_BATCHES = 1 << 15,
+    MOE_COE_MAX_THREADS = 1024,
 };
 
 struct moe_coe_processor {
     char name[16];         /* "cpu", "cuda" */
     uint64_t memory_bytes; /* of its own; 0: it shares the host's */
+    uint32_t threads;      /* 0: they are not divided, executors compute in turn */
 };
 
 struct moe_coe_kind {
@@ -29,9 +35,10 @@ struct moe_coe_kind {
     char source[320]; /* what was measured, or where the figures come from */
 };
 
-/* One architecture on one processor. */
+/* One architecture on one processor, for a team of so many threads. */
 struct moe_coe_kind_cost {
     char architecture[64], processor[16];
+    uint32_t threads; /* 0: the processor's are not divided */
     struct moe_coe_cost cost;
     uint64_t expert_bytes; /* of memory for a loaded expert there */
     uint32_t kind, on;     /* the architecture and the processor */
@@ -40,6 +47,7 @@ struct moe_coe_kind_cost {
 /* A measured batch: where K, B and the largest batch come from (figures 5, 6 and 12). */
 struct moe_coe_kind_batch {
     char architecture[64], processor[16];
+    uint32_t threads; /* as above */
     uint32_t requests;
     double seconds;
     uint64_t bytes; /* of memory beside the expert; 0: not said */
@@ -76,10 +84,16 @@ void moe_coe_costs_free(struct moe_coe_costs *c); /* NULL is fine; frees the lis
 
 /* The processor by that name; MOE_COE_NONE. */
 uint32_t moe_coe_costs_processor(const struct moe_coe_costs *c, const char *name);
-/* The costs of a processor into table[n_kinds]; of an architecture that cannot run there max_batch
- * is 0. */
-void moe_coe_costs_table(const struct moe_coe_costs *c, uint32_t processor,
+/* The costs of a processor, for a team of so many threads (0: of all), into table[n_kinds]; of an
+ * architecture that cannot run there max_batch is 0. Between two teams that are known, K and B lie
+ * on the line over 1 / threads (a part that is divided, and one that is not); below the smallest
+ * they are divided wholly. */
+void moe_coe_costs_table(const struct moe_coe_costs *c, uint32_t processor, uint32_t threads,
                          struct moe_coe_cost *table);
+/* Threads of each of n executors of a processor, and how many of these compute at a time. *threads
+ * 0, and one at a time, where the processor's are not divided. */
+void moe_coe_costs_teams(const struct moe_coe_costs *c, uint32_t processor, uint32_t n,
+                         uint32_t *threads, uint32_t *at_a_time);
 
 /* The collection's experts as scheduler and pools take them: bytes are those of the processor that
  * needs most, of those that may run it; probabilities are the file's, else the collection's, else 0

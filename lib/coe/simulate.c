@@ -28,12 +28,14 @@ struct simulation {
     const struct moe_coe_options *options;
     const struct moe_coe_machine *machine;
     struct moe_coe_dispatch *dispatch;
-    struct moe_coe_pool *host;                   /* NULL: no such tier */
-    struct runner *runners;                      /* [n_executors] */
-    double disk_free, *link_free, *compute_free; /* [n_processors] */
-    struct task *tasks;                          /* [n_arrivals] */
-    uint32_t *evicted;                           /* [all->n] of the host's tier */
-    double scheduler_free, scheduled;            /* until when; seconds that the host still owes */
+    struct moe_coe_pool *host;        /* NULL: no such tier */
+    struct runner *runners;           /* [n_executors] */
+    double disk_free, *link_free;     /* link: [n_processors] */
+    double *compute_free;             /* [n_processors][n_executors] of those that
+                                         compute at a time */
+    struct task *tasks;               /* [n_arrivals] */
+    uint32_t *evicted;                /* [all->n] of the host's tier */
+    double scheduler_free, scheduled; /* until when; seconds that the host still owes */
     struct moe_coe_simulated *out;
 };
 
@@ -97,12 +99,23 @@ static void begin(struct simulation *s, uint32_t executor, double now)
     }
 }
 
+/* Until when the processor computes: where several executors do at a time, the first of them. */
+static double *busy_until(struct simulation *s, uint32_t processor)
+{
+    uint32_t n = s->options->n_executors;
+    double *all = &s->compute_free[(uint64_t)processor * n], *first = all;
+    uint32_t at_a_time = s->machine->at_a_time ? s->machine->at_a_time[processor] : 1;
+    for (uint32_t i = 1; i < at_a_time && i < n; i++)
+        first = all[i] < *first ? &all[i] : first;
+    return first;
+}
+
 static void compute(struct simulation *s, uint32_t executor, double now)
 {
     struct runner *r = &s->runners[executor];
     const struct moe_coe_executor_options *e = &s->options->executors[executor];
     uint32_t processor = s->machine->processor_of[executor];
-    double *busy = &s->compute_free[processor];
+    double *busy = busy_until(s, processor);
     double begins = *busy > now ? *busy : now;
     double takes = moe_coe_batch_seconds(&e->costs[s->options->all->experts[r->batch.expert].kind],
                                          r->batch.n);
@@ -230,7 +243,8 @@ int moe_coe_simulate(const struct moe_coe_options *options, const struct moe_coe
     *out = (struct moe_coe_simulated){0};
     s.runners = moe_alloc(options->n_executors, sizeof *s.runners, err);
     s.link_free = moe_alloc(machine->n_processors, sizeof *s.link_free, err);
-    s.compute_free = moe_alloc(machine->n_processors, sizeof *s.compute_free, err);
+    s.compute_free = moe_alloc((uint64_t)machine->n_processors * options->n_executors,
+                               sizeof *s.compute_free, err);
     s.tasks = moe_alloc(n_arrivals, sizeof *s.tasks, err);
     s.evicted = moe_alloc(options->all->n, sizeof *s.evicted, err);
     int status = s.runners && s.link_free && s.compute_free && s.tasks && s.evicted

@@ -2,7 +2,8 @@
  * Simulator: requests over time through dispatch and pools on a modelled machine. It needs no
  * model; the same inputs always give the same figures.
  *
- * Executors on one processor compute one after the other. Loads from the disk follow one another,
+ * Executors on one processor compute in turn, or so many of them at a time as teams of its threads
+ * do, each as fast as the costs of its team say. Loads from the disk follow one another,
  * and so do those from the host's memory to a processor. What is read from the disk passes through
  * the host's memory, where there is such a tier, and stays there as long as it can.
  */
@@ -21,6 +22,7 @@ struct moe_coe_arrival {
 struct moe_coe_machine {
     uint32_t n_processors;
     const uint32_t *processor_of; /* [n_executors] */
+    const uint32_t *at_a_time;    /* [n_processors] executors that compute side by side; NULL: 1 */
     uint64_t host_bytes;          /* of the tier above the disk; 0: there is none */
     enum moe_coe_evict host_evict;
     bool prefetch; /* the next expert loads while the present one computes */

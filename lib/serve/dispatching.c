@@ -63,6 +63,15 @@ static int guess_costs(const struct moe_server *s, struct moe_coe_costs **out, s
     return MOE_OK;
 }
 
+/* Threads of its executors, which are alike; 0: there are none. */
+static uint32_t team_on(const struct moe_server *s, uint32_t processor)
+{
+    uint32_t i = 0;
+    while (i < s->n_executors && processor_of(&s->executors[i]) != processor)
+        i++;
+    return i < s->n_executors ? (uint32_t)s->executors[i].options.n_threads : 0;
+}
+
 /* The experts of dispatch with this server's bytes; costs for each processor. */
 static int describe_models(struct moe_server *s, const struct moe_coe_costs *c, struct moe_err *err)
 {
@@ -84,7 +93,7 @@ static int describe_models(struct moe_server *s, const struct moe_coe_costs *c, 
             return MOE_ERR_MEMORY;
         s->processors[p] = moe_coe_costs_processor(c, processors[p]);
         if (s->processors[p] != MOE_COE_NONE)
-            moe_coe_costs_table(c, s->processors[p], s->costs[p]);
+            moe_coe_costs_table(c, s->processors[p], team_on(s, p), s->costs[p]);
     }
     for (uint32_t i = 0; i < s->n_executors; i++)
         if (s->processors[processor_of(&s->executors[i])] == MOE_COE_NONE)

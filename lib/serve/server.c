@@ -46,6 +46,13 @@ static int open_slots(struct moe_server *s, struct moe_err *err)
     return MOE_OK;
 }
 
+/* Teams as a plan has them, on a machine that has so many threads. */
+static int planned_threads(const struct moe_coe_plan_executors *e)
+{
+    uint64_t all = (uint64_t)e->number * e->threads;
+    return all <= (uint64_t)moe_par_threads() ? (int)e->threads : 0;
+}
+
 /* The executors of a plan, or those that were named, or one. */
 static uint32_t name_executors(const struct moe_server_options *o,
                                struct moe_server_executor to[MOE_SERVER_MAX_EXECUTORS])
@@ -53,8 +60,10 @@ static uint32_t name_executors(const struct moe_server_options *o,
     const struct moe_coe_plan *p = o->plan;
     uint32_t n = 0;
     for (uint32_t i = 0; p && i < p->n_executors; i++)
-        for (uint32_t k = 0; k < p->executors[i].number && n < MOE_SERVER_MAX_EXECUTORS; k++)
+        for (uint32_t k = 0; k < p->executors[i].number && n < MOE_SERVER_MAX_EXECUTORS; k++) {
+            to[n].n_threads = planned_threads(&p->executors[i]);
             to[n++].device.cuda = strcmp(p->executors[i].device, "cuda") == 0;
+        }
     for (uint32_t i = 0; !p && i < o->n_executors && n < MOE_SERVER_MAX_EXECUTORS; i++)
         to[n++] = o->executors[i];
     if (n == 0)

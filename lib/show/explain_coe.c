@@ -10,12 +10,19 @@
 static void put_executors(const struct moe_coe_plan *plan, struct moe_buf *out)
 {
     char experts[32], batches[32];
-    moe_buf_text(out, "\nExecutors          for experts   for batches   experts in all\n");
+    bool teams = false;
+    for (uint32_t i = 0; i < plan->n_executors; i++)
+        teams = teams || plan->executors[i].threads;
+    moe_buf_printf(out, "\nExecutors          for experts   for batches   experts in all%s\n",
+                   teams ? "   threads" : "");
     for (uint32_t i = 0; i < plan->n_executors; i++) {
         const struct moe_coe_plan_executors *e = &plan->executors[i];
-        moe_buf_printf(out, "  %2" PRIu32 " on %-10s %12s  %12s   %14" PRIu32 "\n", e->number,
-                       e->device, moe_format_bytes(e->expert_bytes, experts),
+        moe_buf_printf(out, "  %2" PRIu32 " on %-10s %12s  %12s   %14" PRIu32, e->number, e->device,
+                       moe_format_bytes(e->expert_bytes, experts),
                        moe_format_bytes(e->batch_bytes, batches), e->experts);
+        if (e->threads)
+            moe_buf_printf(out, "   %7" PRIu32, e->threads);
+        moe_buf_text(out, "\n");
     }
     if (plan->host_bytes)
         moe_buf_printf(out, "  above the disk   %12s\n",

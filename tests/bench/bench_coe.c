@@ -95,7 +95,7 @@ static int open_dispatch(const struct world *w, struct moe_coe_cost *tables,
         const struct moe_coe_plan_executors *e = &w->plan->executors[i];
         uint32_t on = moe_coe_costs_processor(w->costs, e->device);
         struct moe_coe_cost *table = &tables[on * w->costs->n_kinds];
-        moe_coe_costs_table(w->costs, on, table);
+        moe_coe_costs_table(w->costs, on, e->threads, table);
         for (uint32_t k = 0; k < e->number && *n < MAX_EXECUTORS; k++)
             executors[(*n)++] =
                 (struct moe_coe_executor_options){table, e->expert_bytes, e->batch_bytes, on};

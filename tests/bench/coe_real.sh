@@ -97,7 +97,7 @@ sort "$tmp/alone.unsorted" >"$tmp/alone"
 
 make_plan() {
     "$bin/moe-profile" -q --coe "$dir/collection.yaml" --requests "$dir/requests.jsonl" --max-batch 16 \
-        -t 1 -o "$tmp/costs.yaml" &&
+        -o "$tmp/costs.yaml" &&
         "$bin/moe-plan" -q --coe "$dir/collection.yaml" --costs "$tmp/costs.yaml" --memory "${memory}M" \
             -o "$tmp/plan.yaml"
 }

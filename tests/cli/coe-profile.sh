@@ -9,22 +9,28 @@ mv "$tmp/four/c000.moe" "$c/c001.moe"
 costs=$tmp/costs.yaml
 profile() { run "$bin/moe-profile" --coe "$c/collection.yaml" -o "$costs" --max-batch 4 "$@"; }
 has() { grep -q -- "$1" "$costs"; }
-of() { sed -n "s/^  - {architecture: $1, processor: cpu.*[ {]$2: \([^,}]*\).*/\1/p" "$costs" | head -n 1; }
+of() { sed -n "s/^  - {architecture: $1, processor: cpu.*[ {]$2: \([^,}]*\).*/\1/p" "$costs" | tail -n 1; } # of one thread
 above() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a != "" && a + 0 > b + 0) }'; }
 
-profile --requests "$c/requests.jsonl" -v
+profile --requests "$c/requests.jsonl" -v -t 2
 expect_exit 0 "a collection is measured"
-expect_stderr_like "*qwen2_moe-12x32-8 on cpu: * s a request and * s a batch, up to * side by side; loaded in *" "-v says what came of it"
+expect_stderr_like "*qwen2_moe-12x32-8 on cpu, a team of 2: * s a request and * s a batch, up to * side by side; loaded in *" "-v says what came of it"
 check "packs of two shapes are two architectures" [ "$(sed -n '/^architectures:/,/^costs:/p' "$costs" | grep -c name:)" = 2 ]
-check "one of them for three experts" has "name: qwen2_moe-12x32-8, source: \"pack of 'c000' for 3 experts; requests of [0-9]* tokens, answers of 4, "
+check "one of them for three experts" has "name: qwen2_moe-12x32-8, source: \"pack of 'c000' for 3 experts; requests of [0-9]* tokens, answers of 4\""
 check "c001 is of the other" has 'name: c001, architecture: qwen2_moe-12x32-4,'
 for one in qwen2_moe-12x32-8 qwen2_moe-12x32-4; do
     for key in per_request_seconds load_seconds expert_bytes request_bytes max_batch; do
         check "$one: $key is above 0" above "$(of $one $key)" 0
     done
     check "$one: at most as many side by side as were tried" above 5 "$(of $one max_batch)"
-    check "$one: batches of 1 and 2 are in the file" [ "$(grep -c "architecture: $one, processor: cpu, requests: [12]," "$costs")" = 2 ]
+    for team in 1 2; do
+        check "$one: costs of teams of $team" has "architecture: $one, processor: cpu, threads: $team, per_request_seconds"
+        check "$one: their batches of 1 and 2 are in the file" [ "$(grep -c "architecture: $one, processor: cpu, threads: $team, requests: [12]," "$costs")" = 2 ]
+    done
 done
+check "the processor has two threads" has "{name: cpu, threads: 2}"
+run "$bin/moe-plan" --coe "$c/collection.yaml" --costs "$costs" --executors cpu:2
+expect_stdout_like "*   threads*  2 on cpu * 1*" "a plan divides them"
 check "8 bits take more memory than 4" above "$(of qwen2_moe-12x32-8 expert_bytes)" "$(of qwen2_moe-12x32-4 expert_bytes)"
 size=$(wc -c <"$c/c000.moe")
 check "about as much as the pack" above "$(of qwen2_moe-12x32-8 expert_bytes)" $((size * 9 / 10))
@@ -51,7 +57,7 @@ check "some do not" [ "$passes" -lt "$asked" ]
 profile --prompt-tokens 5 --answer-tokens 3
 expect_exit 0 "without samples"
 expect_stderr_lines 0 "nothing is missing, as the collection has quantities"
-check "lengths are those given" has "requests of 5 tokens, answers of 3, "
+check "lengths are those given" has "requests of 5 tokens, answers of 3\""
 check "usage is left to the collection" [ "$(grep -c probability "$costs")" = 0 ]
 
 sed 's/, quantity: [0-9]*//' "$c/collection.yaml" >"$c/unsure.yaml"

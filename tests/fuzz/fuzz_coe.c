@@ -96,7 +96,13 @@ static void use_costs(const struct moe_coe_costs *c)
     struct moe_coe_experts *all;
     bool probable;
     for (uint32_t i = 0; i < c->n_processors; i++)
-        moe_coe_costs_table(c, i, table);
+        for (uint32_t n = 1; n < 70; n *= 2) {
+            uint32_t threads, at_a_time;
+            moe_coe_costs_teams(c, i, n, &threads, &at_a_time);
+            if (at_a_time == 0 || (threads == 0) != (c->processors[i].threads == 0))
+                abort();
+            moe_coe_costs_table(c, i, threads, table);
+        }
     for (uint32_t i = 0; i < c->n_models && i < MAX_TASK; i++) {
         models[i].probability = -1;
         memcpy(models[i].name, c->models[i].name, sizeof models[i].name);

@@ -321,6 +321,50 @@ static void the_best_of_the_executors_is_taken(void **state)
     close_world(&w);
 }
 
+/* A processor of two threads: a second one makes requests a sixth cheaper, so that two teams of one
+ * compute 1.7 times as many. Where threads are not divided, or a team of two is twice as fast, one
+ * executor is better: it has all the memory. */
+#define TEAMS(threads, k1)                                                                         \
+    "format: moe-coe-costs\nversion: 1\nmemory_bytes: 9000\nprocessors:\n  - {name: cpu" threads   \
+    "}\n" KINDS "costs:\n" COST("big", "cpu", "per_request_seconds: 0.1, per_batch_seconds: 0",    \
+                                "2", "load_seconds: 0.01, expert_bytes: 100, request_bytes: 10")   \
+        COST("small", "cpu", "per_request_seconds: 0.1, per_batch_seconds: 0", "2",                \
+             "load_seconds: 0.01, expert_bytes: 50, request_bytes: 10") k1
+#define OF_ONE(kind, k)                                                                            \
+    COST(kind, "cpu", "threads: 1, per_request_seconds: " k ", per_batch_seconds: 0", "2",         \
+         "load_seconds: 0.01, expert_bytes: 100, request_bytes: 10")
+
+static void teams_compute_side_by_side(void **state)
+{
+    static const struct {
+        const char *costs;
+        uint32_t best;
+        double least, most; /* how much faster two executors are than one */
+    } rows[] = {
+        {TEAMS(", threads: 2", OF_ONE("big", "0.12") OF_ONE("small", "0.12")), 2, 1.6, 1.69},
+        {TEAMS(", threads: 2", OF_ONE("big", "0.2") OF_ONE("small", "0.2")), 1, 0.9, 1.01},
+        {TEAMS(", threads: 2", ""), 1, 0.9, 1.01}, /* one thread is not measured: half as fast */
+        {TEAMS("", ""), 1, 0.9, 1.01},             /* written before there were teams */
+    };
+    (void)state;
+    for (size_t i = 0; i < N_ITEMS(rows); i++) {
+        struct world w;
+        open_world(&w, rows[i].costs, 400);
+        w.planner.prefetch = true; /* so that no executor waits for the first load alone */
+        struct moe_coe_plan *plan = make(&w);
+        assert_true(plan->n_trials >= 2 && plan->trials[0].cpu == 1 && plan->trials[1].cpu == 2);
+        double faster = plan->trials[1].throughput / plan->trials[0].throughput;
+        if (faster < rows[i].least || faster > rows[i].most)
+            fail_msg("row %zu: two executors are %g times as fast as one", i, faster);
+        if (rows[i].best == 2)
+            assert_int_equal(on(plan, "cpu")->number, 2);
+        assert_int_equal(on(plan, "cpu")->threads,
+                         w.costs->processors[0].threads / on(plan, "cpu")->number);
+        moe_coe_plan_free(plan);
+        close_world(&w);
+    }
+}
+
 static void memory_that_is_too_small_is_refused(void **state)
 {
     struct world w;
@@ -415,7 +459,7 @@ static void a_long_queue_costs_no_more(void **state)
     struct moe_err err;
     (void)state;
     open_world(&w, apart, N);
-    moe_coe_costs_table(w.costs, 0, table);
+    moe_coe_costs_table(w.costs, 0, 0, table);
     const struct moe_coe_executor_options executors[] = {{table, 700, 300, 0},
                                                          {table, 700, 300, 0}};
     const struct moe_coe_options o = {.all = w.all,
@@ -475,6 +519,7 @@ int main(void)
         cmocka_unit_test(where_batches_are_large_the_window_slides),
         cmocka_unit_test(where_batches_are_small_they_come_first),
         cmocka_unit_test(the_best_of_the_executors_is_taken),
+        cmocka_unit_test(teams_compute_side_by_side),
         cmocka_unit_test(memory_that_is_too_small_is_refused),
         cmocka_unit_test(coserve_is_ahead_of_every_baseline),
         cmocka_unit_test(a_long_queue_costs_no_more),

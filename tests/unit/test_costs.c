@@ -11,6 +11,8 @@
     "processors:\n"                                                                                \
     "  - {name: cuda, memory_bytes: 12884901888}\n"                                                \
     "  - {name: cpu}\n"
+#define TEAMS                                                                                      \
+    "processors:\n  - {name: cuda, memory_bytes: 12884901888}\n  - {name: cpu, threads: 4}\n"
 #define KINDS "architectures:\n  - {name: big, source: \"measured\"}\n  - {name: small}\n"
 #define COST(kind, on, rest)                                                                       \
     "  - {architecture: " kind ", processor: " on ", per_request_seconds: 0.5, "                   \
@@ -78,12 +80,57 @@ static void tables_are_by_processor(void **state)
     (void)state;
     assert_int_equal(moe_coe_costs_processor(c, "cpu"), 1);
     assert_int_equal(moe_coe_costs_processor(c, "tpu"), MOE_COE_NONE);
-    moe_coe_costs_table(c, 0, table);
+    moe_coe_costs_table(c, 0, 0, table);
     assert_true(table[0].max_batch == 4 && table[0].load_from_host == 3);
     assert_true(table[0].request_bytes == 7 && table[1].max_batch == 0);
-    moe_coe_costs_table(c, 1, table);
+    moe_coe_costs_table(c, 1, 0, table);
     assert_true(table[1].max_batch == 4 && table[1].per_batch == 2 && table[1].load == 10);
     moe_coe_costs_free(c);
+}
+
+/* Four threads of which teams of 4 and 1 are measured: 2 lie between, by 1 / threads. */
+static void teams_have_costs_of_their_own(void **state)
+{
+    static const char team[] =
+        "  - {architecture: big, processor: cpu, threads: 1, per_request_seconds: 1.7, "
+        "per_batch_seconds: 8, max_batch: 3, load_seconds: 10, expert_bytes: 120, "
+        "request_bytes: 2}\n";
+    struct moe_buf text = {0};
+    struct moe_coe_cost table[2];
+    uint32_t threads, at_a_time;
+    (void)state;
+    moe_buf_text(&text, HEAD TEAMS KINDS COSTS);
+    moe_buf_text(&text, team);
+    moe_buf_text(&text, BATCHES "  - {architecture: big, processor: cpu, threads: 1, requests: 2, "
+                                "seconds: 9}\n");
+    moe_buf_u8(&text, 0);
+    struct moe_coe_costs *c = parse((const char *)text.data);
+    assert_int_equal(c->costs[1].threads, 4); /* all, where none are said */
+    assert_int_equal(c->batches[0].threads, 4);
+    assert_int_equal(c->batches[1].threads, 1);
+    moe_coe_costs_table(c, 1, 1, table);
+    assert_true(table[0].per_request == 1.7 && table[0].max_batch == 3);
+    moe_coe_costs_table(c, 1, 0, table);
+    assert_true(table[0].per_request == 0.5 && table[0].per_batch == 2 && table[0].max_batch == 4);
+    moe_coe_costs_table(c, 1, 9, table); /* more than there are */
+    assert_true(table[0].per_request == 0.5);
+    moe_coe_costs_table(c, 1, 2, table); /* 1/2 is a third of the way from 1/4 to 1 */
+    assert_true(fabs(table[0].per_request - (0.5 + 1.2 / 3)) < 1e-12);
+    assert_true(fabs(table[0].per_batch - 4) < 1e-12);
+    assert_true(table[0].max_batch == 4 && table[0].load == 10);
+    assert_true(fabs(table[1].per_request - 1) < 1e-12); /* one team alone is measured: 0.5 * 2 */
+    moe_coe_costs_table(c, 0, 0, table);
+    assert_true(table[0].per_request == 0.5 && table[0].load_from_host == 3);
+    for (uint32_t n = 1; n <= 6; n++) {
+        static const uint32_t teams[] = {0, 4, 2, 1, 1, 1, 1};
+        moe_coe_costs_teams(c, 1, n, &threads, &at_a_time);
+        assert_int_equal(threads, teams[n]);
+        assert_int_equal(at_a_time, n < 4 ? n : 4);
+        moe_coe_costs_teams(c, 0, n, &threads, &at_a_time); /* in turn */
+        assert_true(threads == 0 && at_a_time == 1);
+    }
+    moe_coe_costs_free(c);
+    moe_buf_release(&text);
 }
 
 static void experts_are_made_of_costs_and_collection(void **state)
@@ -199,6 +246,15 @@ static void what_is_wrong_is_named(void **state)
          "shares the host's"},
         {HEAD PROCESSORS KINDS "costs:\n" COST("big", "cpu", "") "0}\n", "expert_bytes"},
         {HEAD PROCESSORS KINDS COSTS COST("big", "cpu", "") "1}\n", "'big' on 'cpu' is there"},
+        {HEAD PROCESSORS KINDS COSTS COST("big", "cpu", "threads: 2, ") "1}\n",
+         "'threads' is 2, and processor 'cpu' has 0"},
+        {HEAD TEAMS KINDS COSTS COST("big", "cpu", "threads: 4, ") "1}\n", "is there twice"},
+        {HEAD TEAMS KINDS COSTS COST("big", "cpu", "threads: 5, ") "1}\n", "has 4"},
+        {HEAD TEAMS KINDS "costs:\n" COST("big", "cpu", "threads: 2, ") "1}\n",
+         "'big' on 'cpu' has no costs for all 4 threads"},
+        {HEAD TEAMS KINDS COSTS "batches:\n  - {architecture: big, processor: cpu, threads: 5, "
+                                "requests: 1, seconds: 1}\n",
+         "'threads' is 5"},
         {HEAD PROCESSORS KINDS COSTS "batches:\n  - {architecture: big, processor: x, "
                                      "requests: 1, seconds: 1}\n",
          "'x' is none"},
@@ -228,6 +284,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(files_come_back),
         cmocka_unit_test(tables_are_by_processor),
+        cmocka_unit_test(teams_have_costs_of_their_own),
         cmocka_unit_test(experts_are_made_of_costs_and_collection),
         cmocka_unit_test(experts_come_after_those_that_lead_to_them),
         cmocka_unit_test(experts_without_costs_are_named),
