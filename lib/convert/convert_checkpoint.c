@@ -24,8 +24,13 @@ static void mark(struct converter *c, struct checkpoint_source *s, const struct 
 static int check_unused(const struct checkpoint_source *s, struct moe_err *err)
 {
     for (uint64_t i = 0; i < moe_checkpoint_n_tensors(s->checkpoint); i++) {
-        const char *name = moe_checkpoint_at(s->checkpoint, i)->name;
-        if (!s->used[i] && !convert_may_ignore(&s->from, name))
+        const struct moe_tensor *tensor = moe_checkpoint_at(s->checkpoint, i);
+        const char *name = tensor->name;
+        bool known = s->used[i] || convert_may_ignore(&s->from, name);
+        int status = known ? MOE_OK : convert_check_copy(&s->from, tensor, &known, err);
+        if (status != MOE_OK)
+            return status;
+        if (!known)
             return moe_fail(err, MOE_ERR_UNSUPPORTED,
                             "%s: tensor '%.200s' has no place in a %s model as %s describes it",
                             moe_checkpoint_dir(s->checkpoint), name, s->family->name,

@@ -52,18 +52,20 @@ static bool matches(const char *format, const char *name)
 }
 
 /* Name number i of a tensor of the model: the family's own first, then the usual ones. NULL past
- * the last; an entry without a name is skipped. */
+ * the last; an entry without a name is skipped. in_encoder: of one of its layers. */
 static const struct moe_source *name_at(const struct convert_source *s, bool is_expert, int index,
-                                        int i)
+                                        bool in_encoder, int i)
 {
-    const struct moe_source_names *const *own = s->family->tensors[s->naming].names;
+    const struct moe_family_tensors *names = &s->family->tensors[s->naming];
     const struct moe_tensor_spec *spec =
         is_expert ? moe_expert_part_spec(index) : moe_tensor_spec(index);
     if (i < MOE_MAX_OWN_NAMES) {
         static const struct moe_source none = {0};
-        if (!own[i])
+        const struct moe_source_names *own =
+            i == 0 && in_encoder ? names->encoder : names->names[i];
+        if (!own)
             return &none;
-        return is_expert ? &own[i]->expert[index] : &own[i]->dense[index];
+        return is_expert ? &own->expert[index] : &own->dense[index];
     }
     i -= MOE_MAX_OWN_NAMES;
     return i < MOE_MAX_USUAL_NAMES ? &spec->names[s->naming][i] : NULL;
@@ -74,13 +76,45 @@ bool convert_may_ignore(const struct convert_source *source, const char *name)
     const char *const *ignored = moe_ignored_names[source->naming];
     const struct moe_source *head;
     /* A head that is the embedding may be stored nevertheless. */
-    for (int i = 0; (head = name_at(source, false, MOE_T_HEAD, i)) != NULL; i++)
+    for (int i = 0; (head = name_at(source, false, MOE_T_HEAD, false, i)) != NULL; i++)
         if (source->config->tied_head && head->name && matches(head->name, name))
             return true;
     for (; *ignored; ignored++)
         if (matches(*ignored, name))
             return true;
     return false;
+}
+
+int convert_check_copy(const struct convert_source *source, const struct moe_tensor *tensor,
+                       bool *is_copy, struct moe_err *err)
+{
+    const char *const *copies = source->family->tensors[source->naming].copies;
+    struct convert_view embed;
+    while (*copies && strcmp(*copies, tensor->name) != 0)
+        copies++;
+    *is_copy = *copies != NULL;
+    int status = *is_copy ? convert_view_dense(source, MOE_T_EMBED, 0, &embed, err) : MOE_OK;
+    if (!*is_copy || status != MOE_OK)
+        return status;
+    uint32_t cols = embed.cols;
+    float *rows = moe_alloc(2 * (uint64_t)cols, sizeof *rows, err);
+    bool same = tensor->n_dims == 2 && tensor->dims[0] == embed.rows && tensor->dims[1] == cols;
+    status = rows ? MOE_OK : MOE_ERR_MEMORY;
+    for (uint32_t i = 0; i < embed.rows && same && status == MOE_OK; i++) {
+        status = convert_view_read(&embed, i, 1, rows, err);
+        if (status == MOE_OK)
+            status = moe_checkpoint_read(source->checkpoint, tensor, (uint64_t)i * cols, cols,
+                                         rows + cols, err);
+        same = status != MOE_OK || memcmp(rows, rows + cols, cols * sizeof *rows) == 0;
+    }
+    free(rows);
+    if (status == MOE_OK && !same)
+        status =
+            moe_fail(err, MOE_ERR_UNSUPPORTED,
+                     "%s: tensor '%s' is not '%s' once more; stacks with an embedding of their "
+                     "own are not implemented",
+                     moe_checkpoint_dir(source->checkpoint), tensor->name, embed.tensor->name);
+    return status;
 }
 
 /* ---- Tensors ---- */
@@ -112,12 +146,14 @@ static int find_source(const struct convert_source *s, const struct wanted *w,
                        const struct moe_source **from, char name[NAME_BYTES], struct moe_err *err)
 {
     const struct moe_source *entry;
+    bool in_encoder = w->spec->per_layer && moe_config_in_encoder(s->config, w->layer);
+    uint32_t first = w->spec->per_layer && !in_encoder ? s->config->n_encoder : 0;
     *from = NULL;
-    for (int i = 0; (entry = name_at(s, w->is_expert, w->index, i)) != NULL; i++) {
+    for (int i = 0; (entry = name_at(s, w->is_expert, w->index, in_encoder, i)) != NULL; i++) {
         if (!entry->name)
             continue;
         char candidate[NAME_BYTES];
-        expand_name(entry->name, w->layer, w->expert, candidate);
+        expand_name(entry->name, w->layer - first, w->expert, candidate);
         bool there = moe_checkpoint_find(s->checkpoint, candidate) != NULL;
         if (there || !*from) { /* one that is nowhere is reported under its first name */
             *from = entry;
@@ -147,6 +183,7 @@ static int expected_shape(const struct convert_source *s, const struct wanted *w
     switch (from->take) {
     case MOE_TAKE_ALL:
     case MOE_TAKE_EXPERT:
+    case MOE_TAKE_BUCKETS:
         break;
     case MOE_TAKE_FIRST_HALF:
     case MOE_TAKE_SECOND_HALF:
@@ -159,6 +196,11 @@ static int expected_shape(const struct convert_source *s, const struct wanted *w
         rows = (uint64_t)s->config->n_heads * kv_head_rows(s->config);
         cols = s->config->kv_rank;
         break;
+    }
+    if (from->take == MOE_TAKE_BUCKETS) {
+        dims[0] = s->config->n_buckets;
+        dims[1] = s->config->n_heads;
+        return 2;
     }
     if (all_experts)
         dims[n++] = s->config->n_experts;
@@ -202,6 +244,7 @@ static void place_part(const struct convert_source *s, const struct moe_source *
     switch (from->take) {
     case MOE_TAKE_ALL:
     case MOE_TAKE_EXPERT:
+    case MOE_TAKE_BUCKETS:
     case MOE_TAKE_FIRST_HALF:
         break;
     case MOE_TAKE_SECOND_HALF:

@@ -67,4 +67,9 @@ int convert_view_read_blocks(const struct convert_view *view, uint32_t first, ui
 /* Whether a tensor that no view covers may be in the checkpoint nevertheless. */
 bool convert_may_ignore(const struct convert_source *source, const char *name);
 
+/* Whether a tensor that no view covers is one that the family may have as the embedding once more.
+ * MOE_ERR_UNSUPPORTED: it is, and has other values. */
+int convert_check_copy(const struct convert_source *source, const struct moe_tensor *tensor,
+                       bool *is_copy, struct moe_err *err);
+
 #endif

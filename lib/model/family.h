@@ -97,6 +97,11 @@ struct moe_family_tensors {
     /* Rotated values are stored as pairs (0, 1), (2, 3), ...: rows of queries and keys are put into
      * halves as they are read. With latent attention they also stand last in a head. */
     bool paired;
+    /* Names of the encoder's layers, which are tried in place of names[0], where there is one. The
+     * layers of both stacks are then counted from 0. */
+    const struct moe_source_names *encoder;
+    /* Tensors that may be there as the embedding once more; NULL ends them. */
+    const char *copies[4];
 };
 
 struct moe_family {
@@ -106,6 +111,7 @@ struct moe_family {
     struct {
         const struct moe_only *only;
         const struct moe_setting *settings; /* what Llama's descendants share is read before */
+        bool own_keys;                      /* it is no such descendant: that is not read */
         double rope_theta;                  /* where the file has none */
         enum moe_expert_layers expert_layers;
         uint32_t n_shared; /* of MOE_LAYERS_AFTER: where "n_shared_experts" is absent */

@@ -35,13 +35,14 @@ static const struct moe_only shared_only[] = {{"hidden_act", "silu|swish"}, {NUL
 static int read_settings(struct moe_config *c, const struct moe_family *family, const char *path,
                          const json_t *json, struct moe_err *err)
 {
+    bool shares = !family->hf.own_keys;
     family_set_constants(c, shared);
     family_set_constants(c, family->constants);
     family_set_constants(c, family->hf.settings);
     int status = family_check_only(family->hf.only, path, json, err);
-    if (status == MOE_OK)
+    if (status == MOE_OK && shares)
         status = family_check_only(shared_only, path, json, err);
-    if (status == MOE_OK)
+    if (status == MOE_OK && shares)
         status = family_read_json(c, shared, path, json, err);
     if (status == MOE_OK)
         status = family_read_json(c, family->hf.settings, path, json, err);
@@ -178,7 +179,7 @@ static int read_expert_layers(struct moe_config *c, const struct moe_family *fam
     return MOE_OK;
 }
 
-/* ---- Tokens that end a text ---- */
+/* ---- Tokens that begin and end a text ---- */
 
 /* A token that ends a text, unless it is listed already. */
 static int add_eos(struct moe_config *config, const char *path, const json_t *id,
@@ -213,6 +214,16 @@ static int read_hf_eos(struct moe_config *config, const char *path, const json_t
     return status;
 }
 
+/* What a decoder's text begins with, where it is said here too. */
+static int read_hf_decoder_start(struct moe_config *config, const char *path, const json_t *json,
+                                 struct moe_err *err)
+{
+    if (json_is_null(json_object_get(json, "decoder_start_token_id")))
+        return MOE_OK;
+    return moe_json_get_u32(path, json, "decoder_start_token_id", MOE_MAX_DIM, false,
+                            &config->decoder_start, err);
+}
+
 static int read_generation_config(struct moe_config *config, const char *dir, struct moe_err *err)
 {
     char *path = moe_path_join(dir, "generation_config.json", err);
@@ -224,6 +235,8 @@ static int read_generation_config(struct moe_config *config, const char *dir, st
         status = moe_json_read(&json, path, MAX_CONFIG_BYTES, MOE_JSON_CONFIG_MEMORY, err);
         if (status == MOE_OK)
             status = read_hf_eos(config, path, json, err);
+        if (status == MOE_OK && config->n_encoder)
+            status = read_hf_decoder_start(config, path, json, err);
         moe_json_free(json);
     }
     free(path);
@@ -272,11 +285,13 @@ static int read_family(struct moe_config *c, const struct moe_family *family, co
         status = read_windows(c, &family->hf.windows, path, json, err);
     if (status == MOE_OK)
         status = read_expert_layers(c, family, path, json, err);
-    if (status == MOE_OK)
+    if (status == MOE_OK && c->positions == MOE_POSITIONS_ROTARY)
         status = moe_rope_read_hf(&rope, path, json, err);
     if (status == MOE_OK && family->hf.own)
         status = family->hf.own(c, path, json, &rope, err);
-    return status == MOE_OK ? moe_rope_apply(c, &rope, path, err) : status;
+    if (status == MOE_OK && c->positions == MOE_POSITIONS_ROTARY)
+        status = moe_rope_apply(c, &rope, path, err);
+    return status;
 }
 
 /* dir: where the checkpoint's other files are; NULL: there are none. */

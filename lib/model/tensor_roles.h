@@ -94,7 +94,8 @@ enum moe_take {
     MOE_TAKE_EVEN,        /* [2 * rows][cols]: rows 0, 2, 4, ... */
     MOE_TAKE_ODD,         /* ... rows 1, 3, 5, ... */
     MOE_TAKE_KEYS, /* [heads * (nope + value_dim)][kv_rank], per head the keys' rows: transposed */
-    MOE_TAKE_VALUES, /* ... per head the values' rows */
+    MOE_TAKE_VALUES,  /* ... per head the values' rows */
+    MOE_TAKE_BUCKETS, /* a vector that is [n_buckets][n_heads] */
 };
 
 /* The first "%u" of a name is the layer, the second the expert. */

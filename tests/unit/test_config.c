@@ -220,6 +220,80 @@ static void gpt_oss(void **state)
     assert_int_equal(config.window, 128);
 }
 
+/* 4 layers of the encoder and 3 of the decoder, as SwitchTransformersConfig writes it. */
+#define SWITCH_OF(layers, ...)                                                                     \
+    "{\"model_type\": \"switch_transformers\", \"vocab_size\": 100, \"num_heads\": 4, "            \
+    "\"d_ff\": 96, " layers __VA_ARGS__ "}"
+#define SWITCH(...)                                                                                \
+    SWITCH_OF("\"num_layers\": 4, \"num_decoder_layers\": 3, \"d_model\": 64", __VA_ARGS__)
+#define SWITCH_LAYERS(...) SWITCH_OF("\"d_model\": 64, ", __VA_ARGS__)
+
+static void switch_transformers(void **state)
+{
+    (void)state;
+    read_ok(SWITCH(", \"d_kv\": 8, \"num_experts\": 16, \"expert_capacity\": 20, "
+                   "\"encoder_sparse_step\": 2, \"decoder_sparse_step\": 1, "
+                   "\"num_sparse_encoder_layers\": 1, \"num_sparse_decoder_layers\": 1, "
+                   "\"relative_attention_num_buckets\": 16, "
+                   "\"relative_attention_max_distance\": 40, \"router_bias\": true, "
+                   "\"router_ignore_padding_tokens\": true, \"layer_norm_epsilon\": 1e-5, "
+                   "\"decoder_start_token_id\": 7, \"pad_token_id\": 3, \"eos_token_id\": 1, "
+                   "\"is_gated_act\": false, \"feed_forward_proj\": \"relu\", "
+                   "\"tie_word_embeddings\": false, \"n_positions\": 300, "
+                   "\"router_dtype\": \"float32\", \"router_jitter_noise\": 0.01"));
+    assert_layers("dMdMMMM", "-------");
+    assert_int_equal(config.n_encoder, 4);
+    assert_true(moe_config_in_encoder(&config, 3) && !moe_config_in_encoder(&config, 4));
+    assert_int_equal(config.positions, MOE_POSITIONS_BUCKETS);
+    assert_int_equal(config.n_buckets, 16);
+    assert_int_equal(config.bucket_distance, 40);
+    assert_int_equal(config.dense_act, MOE_ACT_RELU);
+    assert_int_equal(config.expert_act, MOE_ACT_RELU);
+    assert_int_equal(config.router_kind, MOE_ROUTER_SOFTMAX);
+    assert_int_equal(config.n_experts, 16);
+    assert_int_equal(config.top_k, 1);
+    assert_int_equal(config.expert_capacity, 20);
+    assert_int_equal(config.expert_ff, 96);
+    assert_int_equal(config.dense_ff, 96);
+    assert_int_equal(config.head_dim, 8);
+    assert_int_equal(config.n_kv_heads, 4);
+    assert_int_equal(config.rope_dim, 0);
+    assert_int_equal(config.context_max, 300);
+    assert_int_equal(config.decoder_start, 7);
+    assert_int_equal(config.n_eos, 1);
+    assert_int_equal(config.eos[0], 1);
+    assert_true(config.router_bias && !config.norm_topk && !config.tied_head && !config.qkv_bias);
+    assert_near(config.norm_eps, 1e-5);
+    assert_near(config.attn_scale, 1);
+    assert_near(config.logit_scale, 1);
+
+    /* The class's defaults. Without steps they follow from the numbers of layers with experts;
+     * "none of 4" gives one, as the class computes it. */
+    read_ok(SWITCH(", \"num_sparse_encoder_layers\": 0, \"pad_token_id\": 3, "
+                   "\"decoder_start_token_id\": null"));
+    assert_layers("dMddMMM", "-------");
+    assert_int_equal(config.n_experts, 8);
+    assert_int_equal(config.expert_capacity, 64);
+    assert_int_equal(config.head_dim, 64);
+    assert_int_equal(config.n_buckets, 32);
+    assert_int_equal(config.bucket_distance, 128);
+    assert_int_equal(config.context_max, 512);
+    assert_int_equal(config.decoder_start, 3);
+    assert_near(config.norm_eps, 1e-6);
+    assert_true(config.tied_head && !config.router_bias);
+    assert_near(config.logit_scale, 1.0 / 8);
+
+    read_ok(SWITCH_LAYERS(
+        "\"num_layers\": 4, \"num_decoder_layers\": null, \"num_sparse_encoder_layers\": 2, "
+        "\"num_sparse_decoder_layers\": 5"));
+    assert_layers("dMdMdddd", "--------");
+    assert_int_equal(config.decoder_start, 0);
+    read_ok(
+        SWITCH_LAYERS("\"num_layers\": 4, \"num_decoder_layers\": 6, \"encoder_sparse_step\": 0, "
+                      "\"decoder_sparse_step\": 3"));
+    assert_layers("dddddMddMd", "----------");
+}
+
 /* As the public configuration classes have it. */
 static void contexts_are_the_families_own_where_none_is_said(void **state)
 {
@@ -314,6 +388,38 @@ static void what_is_not_computed_is_refused(void **state)
         WRONG("granitemoeshared", "\"num_local_experts\": 0", "the number of experts is 0"),
         REFUSED("gpt_oss", "\"hidden_act\": \"gelu\"", "hidden_act"),
         WRONG("gpt_oss", "\"swiglu_limit\": 0, \"num_key_value_heads\": 2", "limit"),
+#define SWITCH_CASE(status, members, words) {SWITCH(", " members), MOE_ERR_##status, words}
+#define LAYERS_CASE(members, words)                                                                \
+    {                                                                                              \
+        SWITCH_LAYERS(members), MOE_ERR_FORMAT, words                                              \
+    }
+        SWITCH_CASE(UNSUPPORTED, "\"dense_act_fn\": \"gated-gelu\"",
+                    "'dense_act_fn' is gated-gelu, only relu is"),
+        SWITCH_CASE(UNSUPPORTED, "\"feed_forward_proj\": \"gated-gelu\"", "feed_forward_proj"),
+        SWITCH_CASE(UNSUPPORTED, "\"is_gated_act\": true", "'is_gated_act' is true"),
+        SWITCH_CASE(UNSUPPORTED, "\"router_dtype\": \"bfloat16\"",
+                    "'router_dtype' is bfloat16, only float32 is"),
+        SWITCH_CASE(UNSUPPORTED, "\"router_type\": \"experts_masked\"", "router_type"),
+        SWITCH_CASE(UNSUPPORTED, "\"batch_prioritized_routing\": true", "prioritized"),
+        SWITCH_CASE(UNSUPPORTED, "\"is_encoder_decoder\": false", "is_encoder_decoder"),
+        SWITCH_CASE(FORMAT, "\"expert_capacity\": 0", "'expert_capacity' is 0"),
+        LAYERS_CASE("\"num_layers\": 4, \"num_decoder_layers\": 0", "a decoder of 0 layers"),
+        LAYERS_CASE("\"num_layers\": 0", "an encoder of 0"),
+        LAYERS_CASE("\"num_layers\": 1022, \"num_decoder_layers\": 3",
+                    "both together at most 1024"),
+        LAYERS_CASE("\"num_layers\": 5000", "num_layers"),
+        SWITCH_CASE(FORMAT, "\"encoder_sparse_step\": -1", "encoder_sparse_step"),
+        SWITCH_CASE(FORMAT, "\"num_sparse_decoder_layers\": \"x\"", "num_sparse_decoder_layers"),
+        SWITCH_CASE(FORMAT, "\"relative_attention_num_buckets\": 3", "3 buckets"),
+        SWITCH_CASE(FORMAT, "\"relative_attention_max_distance\": 16", "distances up to 16"),
+        SWITCH_CASE(FORMAT, "\"decoder_start_token_id\": 100", "needs a first token"),
+        SWITCH_CASE(FORMAT, "\"d_kv\": 1", "the head width is 1"),
+        {SWITCH_OF("\"num_layers\": 4, ", "\"d_model\": 0"), MOE_ERR_FORMAT,
+         "the hidden width is 0"},
+        SWITCH_CASE(FORMAT, "\"num_experts\": 0", "the number of experts is 0"),
+        {"{\"model_type\": \"switch_transformers\", \"num_layers\": 4}", MOE_ERR_FORMAT, "d_model"},
+#undef SWITCH_CASE
+#undef LAYERS_CASE
 #undef REFUSED
 #undef WRONG
     };
@@ -363,6 +469,7 @@ int main(void)
         cmocka_unit_test(deepseek_families),
         cmocka_unit_test(phimoe_minicpm_granite),
         cmocka_unit_test(gpt_oss),
+        cmocka_unit_test(switch_transformers),
         cmocka_unit_test(contexts_are_the_families_own_where_none_is_said),
         cmocka_unit_test(what_is_not_computed_is_refused),
         cmocka_unit_test(directories_of_others_are_refused),

@@ -298,6 +298,113 @@ static void the_first_table_that_has_it(void **state)
 
 #define in_fresh_dir(test) cmocka_unit_test_setup_teardown(test, start, stop)
 
+/* Two layers of the encoder and three of the decoder: layer 1 of each. */
+static void stacks_have_names_of_their_own(void **state)
+{
+    (void)state;
+    static const char *const there[] = {
+        "encoder.block.1.layer.0.SelfAttention.q.weight",
+        "decoder.block.1.layer.0.SelfAttention.q.weight",
+        "encoder.block.1.layer.1.layer_norm.weight",
+        "decoder.block.1.layer.1.layer_norm.weight",
+        "decoder.block.1.layer.2.layer_norm.weight",
+        "encoder.block.1.layer.1.mlp.experts.expert_2.wo.weight",
+        "decoder.block.1.layer.2.mlp.experts.expert_2.wo.weight",
+        "encoder.final_layer_norm.weight",
+        "decoder.final_layer_norm.weight",
+    };
+    static const struct {
+        int role; /* negative: part -role - 1 of expert 2 */
+        uint32_t layer;
+        int name;
+    } cases[] = {
+        {MOE_T_Q, 1, 0},          {MOE_T_Q, 3, 1},
+        {MOE_T_FFN_NORM, 1, 2},   {MOE_T_CROSS_NORM, 3, 3},
+        {MOE_T_FFN_NORM, 3, 4},   {-MOE_E_DOWN - 1, 1, 5},
+        {-MOE_E_DOWN - 1, 3, 6},  {MOE_T_ENCODER_NORM, 0, 7},
+        {MOE_T_FINAL_NORM, 0, 8},
+    };
+    struct moe_err err = {0};
+    struct convert_view view;
+    config = (struct moe_config){.n_layers = 5,
+                                 .n_encoder = 2,
+                                 .hidden = 6,
+                                 .n_heads = 2,
+                                 .n_kv_heads = 2,
+                                 .head_dim = 3,
+                                 .value_dim = 3,
+                                 .n_experts = 3,
+                                 .expert_ff = 6,
+                                 .expert_act = MOE_ACT_RELU};
+    for (size_t i = 0; i < N_ITEMS(there); i++)
+        add_tensor(there[i], strstr(there[i], "norm") ? "6" : "6,6",
+                   strstr(there[i], "norm") ? 6 : 36);
+    open_source("switch_transformers");
+    for (size_t i = 0; i < N_ITEMS(cases); i++) {
+        int status =
+            cases[i].role >= 0
+                ? convert_view_dense(&source, (enum moe_tensor_role)cases[i].role, cases[i].layer,
+                                     &view, &err)
+                : convert_view_expert(&source, cases[i].layer, 2,
+                                      (enum moe_expert_part)(-cases[i].role - 1), &view, &err);
+        assert_ok(status, &err);
+        assert_string_equal(view.tensor->name, there[cases[i].name]);
+        read_view(&view);
+    }
+    /* What is not there is reported as its stack calls it. */
+    assert_fails(convert_view_dense(&source, MOE_T_FFN_NORM, 0, &view, &err), MOE_ERR_FORMAT,
+                 "'encoder.block.0.layer.1.layer_norm.weight'", &err);
+    assert_fails(convert_view_dense(&source, MOE_T_CROSS_V, 4, &view, &err), MOE_ERR_FORMAT,
+                 "'decoder.block.2.layer.1.EncDecAttention.v.weight'", &err);
+}
+
+/* A table of buckets is a vector in packs, row by row. */
+static void position_tables_of_both_stacks(void **state)
+{
+    (void)state;
+    struct moe_err err = {0};
+    struct convert_view view;
+    config = (struct moe_config){.n_layers = 3,
+                                 .n_encoder = 2,
+                                 .n_heads = 3,
+                                 .positions = MOE_POSITIONS_BUCKETS,
+                                 .n_buckets = 8};
+    add_tensor("encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight", "8,3", 24);
+    add_tensor("decoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight", "3,8", 24);
+    open_source("switch_transformers");
+    assert_ok(convert_view_dense(&source, MOE_T_POSITION_BIAS, 0, &view, &err), &err);
+    assert_int_equal(view.rows, 24);
+    assert_int_equal(view.cols, 1);
+    read_view(&view);
+    for (uint32_t i = 0; i < 24; i++)
+        assert_value(&view, i, 0, i);
+    assert_fails(convert_view_dense(&source, MOE_T_POSITION_BIAS, 2, &view, &err), MOE_ERR_FORMAT,
+                 "decoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight", &err);
+}
+
+/* The embedding may be there three times, with the same values. */
+static void copies_of_the_embedding(void **state)
+{
+    (void)state;
+    struct moe_err err = {0};
+    bool copy;
+    config = (struct moe_config){.n_layers = 2, .n_encoder = 1, .hidden = 3, .vocab = 4};
+    add_tensor("shared.weight", "4,3", 12);
+    add_tensor("encoder.embed_tokens.weight", "4,3", 12);
+    add_tensor("decoder.embed_tokens.weight", "4,3", 12);
+    ((uint8_t *)data.data)[data.size - 2] ^= 1; /* the last value of the last one */
+    add_tensor("other.weight", "4,3", 12);
+    open_source("switch_transformers");
+#define CHECK(name) convert_check_copy(&source, moe_checkpoint_find(checkpoint, name), &copy, &err)
+    assert_ok(CHECK("encoder.embed_tokens.weight"), &err);
+    assert_true(copy);
+    assert_ok(CHECK("other.weight"), &err);
+    assert_false(copy);
+    assert_fails(CHECK("decoder.embed_tokens.weight"), MOE_ERR_UNSUPPORTED,
+                 "'decoder.embed_tokens.weight' is not 'shared.weight' once more", &err);
+#undef CHECK
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -306,6 +413,9 @@ int main(void)
         in_fresh_dir(latent_attention),
         in_fresh_dir(pairs_and_other_shapes),
         in_fresh_dir(the_first_table_that_has_it),
+        in_fresh_dir(stacks_have_names_of_their_own),
+        in_fresh_dir(position_tables_of_both_stacks),
+        in_fresh_dir(copies_of_the_embedding),
     };
     return cmocka_run_group_tests_name("source", tests, NULL, NULL);
 }
