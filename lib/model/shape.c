@@ -50,20 +50,23 @@ static uint64_t roles_bytes(const struct moe_config *c, enum moe_tensor_role fir
     return bytes;
 }
 
-/* The first layer with or without experts; n_layers: there is none. */
+/* The first layer with or without experts, of the decoder where it has one; n_layers: there is
+ * none. */
 static uint32_t first_layer(const struct moe_config *c, bool is_moe)
 {
-    uint32_t layer = 0;
-    while (layer < c->n_layers && (c->layer_is_moe[layer] != 0) != is_moe)
-        layer++;
-    return layer;
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        uint32_t layer = (c->n_encoder + i) % c->n_layers;
+        if ((c->layer_is_moe[layer] != 0) == is_moe)
+            return layer;
+    }
+    return c->n_layers;
 }
 
 static void set_dense(struct moe_shape_bytes *out, const struct moe_config *c,
                       struct moe_layout dense)
 {
     uint32_t moe = first_layer(c, true), plain = first_layer(c, false);
-    uint32_t typical = moe < c->n_layers ? moe : 0;
+    uint32_t typical = moe < c->n_layers ? moe : c->n_encoder;
     out->dense = roles_bytes(c, MOE_T_EMBED, MOE_T_HEAD_BIAS, 0, dense);
     for (uint32_t layer = 0; layer < c->n_layers; layer++)
         out->dense += roles_bytes(c, MOE_T_ATTN_NORM, MOE_T_SHARED_GATE, layer, dense);
@@ -73,7 +76,8 @@ static void set_dense(struct moe_shape_bytes *out, const struct moe_config *c,
     out->shared = roles_bytes(c, MOE_T_SHARED_GATE_PROJ, MOE_T_SHARED_GATE, typical, dense);
     if (plain < c->n_layers)
         out->dense_ff = roles_bytes(c, MOE_T_GATE, MOE_T_DOWN, plain, dense);
-    out->head = roles_bytes(c, MOE_T_FINAL_NORM, MOE_T_HEAD_BIAS, 0, dense);
+    out->head = roles_bytes(c, MOE_T_FINAL_NORM, MOE_T_FINAL_NORM_BIAS, 0, dense) +
+                roles_bytes(c, MOE_T_HEAD, MOE_T_HEAD_BIAS, 0, dense);
     if (c->tied_head)
         out->head += tensor_bytes(c, MOE_T_EMBED, 0, dense);
 }
@@ -111,6 +115,8 @@ int moe_shape_bytes(struct moe_shape_bytes *out, const struct moe_config *c, str
     set_expert(out, c, bits, group);
     uint64_t values =
         moe_config_cache_key(c) + moe_round_up(moe_config_cache_value(c), MOE_PANEL_ROWS);
-    out->kv_position = sizeof(float) * values * moe_config_cache_heads(c) * c->n_layers;
+    uint32_t layers = c->n_layers - c->n_encoder;
+    out->kv_position =
+        sizeof(float) * values * moe_config_cache_heads(c) * (c->n_encoder ? 2 * layers : layers);
     return MOE_OK;
 }

@@ -140,6 +140,32 @@ static void pieces_add_up_by_hand(void **state)
     assert_int_equal(s.router + s.shared + s.expert, 0);
 }
 
+/* Two layers of an encoder before two of a decoder, with two matrices to a feed-forward. */
+static void stacks_by_hand(void **state)
+{
+    struct moe_err err = {0};
+    struct moe_shape_bytes s;
+    struct moe_config c = small();
+    c.n_layers = 4;
+    c.n_encoder = 2;
+    c.positions = MOE_POSITIONS_BUCKETS;
+    c.n_buckets = 8;
+    c.dense_act = c.expert_act = MOE_ACT_RELU;
+    c.shared_ff = 0;
+    c.layer_is_moe[3] = 1;
+    assert_ok(moe_shape_bytes(&s, &c, bits_of("4d8"), 16, 64, &err), &err);
+    uint64_t self = 2 * 64 * 4 + 2 * (2 * 64 * 64 + 2 * 32 * 64), router = 2 * 16 * 64;
+    uint64_t cross = 64 * 4 + 2 * (2 * 64 * 64 + 2 * 32 * 64), table = 8 * 4 * 4;
+    assert_int_equal(s.attention, self + cross + router);
+    assert_int_equal(s.dense_ff, 2 * 2 * 128 * 64);
+    assert_int_equal(s.head, 64 * 4 + 2 * 160 * 64);
+    assert_int_equal(s.dense, 2 * 160 * 64 + s.head + 64 * 4 + 4 * self + 2 * cross + 2 * table +
+                                  2 * router + 2 * s.dense_ff);
+    assert_int_equal(s.expert_segments[0], 64 * (32 + 4));
+    assert_int_equal(s.expert_segments[1], 64 * (64 + 4));
+    assert_int_equal(s.kv_position, 2 * 4 * 2 * 2 * (16 + 16));
+}
+
 static void a_position_takes_what_a_session_takes(void **state)
 {
     struct moe_err err = {0};
@@ -182,6 +208,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(packs_weigh_what_is_said, make_dir, remove_empty_dir),
         cmocka_unit_test(pieces_add_up_by_hand),
+        cmocka_unit_test(stacks_by_hand),
         cmocka_unit_test(a_position_takes_what_a_session_takes),
         cmocka_unit_test(bits_that_cannot_be_are_refused),
     };
