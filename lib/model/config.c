@@ -133,6 +133,9 @@ static int check_stacks(const struct moe_config *c, const char *name, struct moe
                         "%s: rows that see all of a text are implemented for ordinary attention "
                         "without windows, sinks and LongRoPE",
                         name);
+    if (c->n_encoder && c->norm_kind != MOE_NORM_RMS)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: an encoder is implemented with norms that only scale", name);
     if (c->n_encoder && (c->decoder_start >= c->vocab || c->prefix_lm))
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: a decoder with an encoder needs a first token and no prefix", name);

@@ -138,6 +138,49 @@ static inline void random_config(struct moe_config *c, uint64_t *random)
     moe_config_complete(c);
 }
 
+/* An encoder before the decoder, as T5's descendants have them: two-matrix or gated feed-forwards,
+ * positions by bucketed distance or rotary, an expert's capacity or none. */
+static inline void random_stacks_config(struct moe_config *c, uint64_t *random)
+{
+    static const uint32_t widths[] = {8, 16, 20};
+    static const enum moe_act_kind acts[] = {MOE_ACT_RELU, MOE_ACT_RELU, MOE_ACT_SILU,
+                                             MOE_ACT_SWIGLU};
+    moe_config_init(c);
+    snprintf(c->family, sizeof c->family, "random");
+    c->n_encoder = 1 + random_below(random, RANDOM_MAX_LAYERS - 1);
+    c->n_layers = c->n_encoder + 1 + random_below(random, RANDOM_MAX_LAYERS - c->n_encoder);
+    c->hidden = 24 + random_below(random, 50);
+    c->vocab = 20 + random_below(random, 60);
+    c->decoder_start = random_below(random, c->vocab);
+    c->context_max = 64;
+    c->norm_eps = 1e-5f;
+    c->embed_scale = random_chance(random, 2) ? 1 : 2.5f;
+    c->logit_scale = random_chance(random, 2) ? 1 : 0.3f;
+    c->tied_head = random_chance(random, 2);
+    c->dense_ff = 16 + random_below(random, 40);
+    c->dense_act = acts[random_below(random, N_ITEMS(acts))];
+    c->n_kv_heads = 1 + random_below(random, 3);
+    c->n_heads = c->n_kv_heads * (random_chance(random, 2) ? 1 : 2);
+    c->head_dim = widths[random_below(random, N_ITEMS(widths))];
+    c->attn_scale = random_chance(random, 2) ? 0 : 0.4f;
+    c->rope_theta = 10000;
+    if (!random_chance(random, 3)) {
+        c->positions = MOE_POSITIONS_BUCKETS;
+        c->n_buckets = 4 + 2 * random_below(random, 8);
+        c->bucket_distance = c->n_buckets / 2 + 1 + random_below(random, 40);
+    }
+    c->n_experts = random_chance(random, 2) ? 4 : 8;
+    c->top_k = 1 + random_below(random, 2);
+    c->expert_ff = 16 + random_below(random, 30);
+    c->expert_act = acts[random_below(random, N_ITEMS(acts))];
+    c->expert_capacity = random_chance(random, 3) ? 0 : 1 + random_below(random, 12);
+    c->router_bias = random_chance(random, 2);
+    c->norm_topk = random_chance(random, 3);
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        c->layer_is_moe[i] = !random_chance(random, 3);
+    moe_config_complete(c);
+}
+
 /* ---- Weights ---- */
 
 static inline float *random_weights(uint32_t rows, uint32_t cols, float middle, float spread,
@@ -160,12 +203,10 @@ static inline float *random_tensor(enum moe_tensor_role role, uint32_t rows, uin
     return random_weights(rows, 1, norm ? 1 : 0, 0.4f, random);
 }
 
-static inline void random_model_draw(struct random_model *m, uint64_t seed)
+/* Weights for the description that m has. */
+static inline void random_model_fill(struct random_model *m, uint64_t random)
 {
-    uint64_t random = seed;
     uint32_t rows, cols;
-    *m = (struct random_model){0};
-    random_config(&m->c, &random);
     for (uint32_t layer = 0; layer < m->c.n_layers; layer++) {
         for (int role = 0; role < MOE_T_N_ROLES; role++)
             if ((layer == 0 || moe_tensor_spec(role)->per_layer) &&
@@ -177,6 +218,23 @@ static inline void random_model_draw(struct random_model *m, uint64_t seed)
                     m->expert[layer][e][part] = random_weights(
                         rows, cols, 0, cols > 1 ? 2 / sqrtf((float)cols) : 0.5f, &random);
     }
+}
+
+static inline void random_model_draw(struct random_model *m, uint64_t seed)
+{
+    uint64_t random = seed;
+    *m = (struct random_model){0};
+    random_config(&m->c, &random);
+    random_model_fill(m, random);
+}
+
+/* The same with an encoder. */
+static inline void random_stacks_draw(struct random_model *m, uint64_t seed)
+{
+    uint64_t random = seed;
+    *m = (struct random_model){0};
+    random_stacks_config(&m->c, &random);
+    random_model_fill(m, random);
 }
 
 static inline void random_model_free(struct random_model *m)
