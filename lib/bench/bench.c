@@ -43,11 +43,12 @@ static int likeliest(const struct bench *b, uint32_t row, uint32_t *token, struc
 static int run_once(const struct bench *b, double *prefill, double *decode, struct moe_err *err)
 {
     struct moe_session *s = b->s;
-    uint32_t n_layers = s->model->config.n_layers, n_prompt = b->options->prompt_tokens, n = 0;
+    uint32_t first = s->model->config.n_encoder, n_layers = s->model->config.n_layers;
+    uint32_t n_prompt = b->options->prompt_tokens, n = 0;
     double began = moe_seconds();
     for (uint32_t at = 0; at < n_prompt; at += n) {
         n = n_prompt - at < s->batch ? n_prompt - at : s->batch;
-        int status = moe_forward(s, MOE_PREFILL, b->rows + at, n, 0, n_layers, NULL, NULL, err);
+        int status = moe_forward(s, MOE_PREFILL, b->rows + at, n, first, n_layers, NULL, NULL, err);
         if (status != MOE_OK)
             return status;
         if (moe_progress_stopped(b->options->progress))
@@ -60,7 +61,7 @@ static int run_once(const struct bench *b, double *prefill, double *decode, stru
     double middle = moe_seconds();
     for (uint32_t i = 0; i < b->options->decode_tokens; i++) {
         struct moe_row row = {0, n_prompt + i, token, 0};
-        status = moe_forward(s, MOE_DECODE, &row, 1, 0, n_layers, NULL, NULL, err);
+        status = moe_forward(s, MOE_DECODE, &row, 1, first, n_layers, NULL, NULL, err);
         if (status == MOE_OK)
             status = likeliest(b, 0, &token, err);
         if (status != MOE_OK)

@@ -131,7 +131,7 @@ static uint32_t match(const struct moe_kv_pool *p, uint32_t block, uint64_t befo
     const struct moe_kv_block *b = &p->blocks[block];
     const uint32_t *ids = p->ids + (uint64_t)block * p->block_positions;
     uint32_t most = b->n_known < text->n ? b->n_known : text->n, n = 0;
-    if (b->before != before || b->far != text->far)
+    if (b->before != before || b->given != text->given)
         return 0;
     while (n < most && ids[n] == text->ids[n])
         n++;
@@ -208,7 +208,7 @@ static uint32_t begin_part(struct moe_kv_pool *p, uint32_t from, uint32_t spare,
     retain(p, from);
     uint32_t to = take_oldest(p);
     p->blocks[to].before = b->before;
-    p->blocks[to].far = b->far;
+    p->blocks[to].given = b->given;
     p->blocks[to].n_known = *n;
     memcpy(p->ids + (uint64_t)to * p->block_positions, p->ids + (uint64_t)from * p->block_positions,
            *n * sizeof *p->ids);
@@ -252,7 +252,7 @@ static void name(struct moe_kv_pool *p, uint32_t block)
 {
     struct moe_kv_block *b = &p->blocks[block];
     const struct moe_kv_text text = {p->ids + (uint64_t)block * p->block_positions,
-                                     p->block_positions, b->far};
+                                     p->block_positions, b->given};
     for (uint32_t i = 0; i < p->n_blocks && !b->text; i++)
         if (p->blocks[i].text && match(p, i, b->before, &text) == text.n)
             b->text = p->blocks[i].text;
@@ -261,7 +261,7 @@ static void name(struct moe_kv_pool *p, uint32_t block)
 }
 
 void moe_kv_know(struct moe_kv_pool *pool, uint32_t sequence, uint32_t position, uint32_t id,
-                 bool far)
+                 uint64_t given)
 {
     const uint32_t *row = row_of(pool, sequence);
     uint32_t at = position / pool->block_positions, place = position % pool->block_positions;
@@ -273,7 +273,7 @@ void moe_kv_know(struct moe_kv_pool *pool, uint32_t sequence, uint32_t position,
         cut(pool, row[at], place);
     if (place == 0) {
         b->before = before;
-        b->far = far;
+        b->given = given;
     }
     pool->ids[(uint64_t)row[at] * pool->block_positions + place] = id;
     b->n_known = place + 1;

@@ -11,7 +11,6 @@
 #ifndef MOE_CACHE_KV_POOL_H
 #define MOE_CACHE_KV_POOL_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/err.h"
@@ -24,7 +23,8 @@ struct moe_kv_block {
                          the same text; else 0 */
     uint64_t before;  /* `text` of the block before; 0: it is a text's first */
     uint32_t n_known; /* its first positions are those of known ids */
-    bool far;         /* LongRoPE: computed for a text beyond the original context */
+    uint64_t given;   /* what else the keys and values depend on, as a number: blocks are known to
+                         texts with the same one alone */
     uint32_t n_users; /* sequences that have it; 0: it is free */
     uint32_t older, newer; /* of a free one: neighbours in the order in which they will be taken */
 };
@@ -41,7 +41,7 @@ struct moe_kv_pool {
     uint32_t *table;             /* [n_sequences][per_sequence] its blocks, by rising position */
     uint32_t *n_taken;           /* [n_sequences] */
     uint64_t n_changes;          /* of the table, so far */
-    uint64_t n_texts;            /* numbers given, so far */
+    uint64_t n_texts;            /* numbers of texts, so far */
 };
 
 /* A pool whose first four members are set: takes its arrays from the arena, or only counts them.
@@ -59,7 +59,7 @@ void moe_kv_give_back(struct moe_kv_pool *pool, uint32_t sequence);
 struct moe_kv_text {
     const uint32_t *ids;
     uint32_t n;
-    bool far; /* as in moe_kv_block */
+    uint64_t given; /* as in moe_kv_block */
 };
 /* What a sequence begins with. */
 struct moe_kv_begun {
@@ -72,9 +72,9 @@ int moe_kv_begin(struct moe_kv_pool *pool, uint32_t sequence, const struct moe_k
                  uint32_t n_positions, struct moe_kv_begun *out, struct moe_err *err);
 /* How many positions of a text moe_kv_begin would find. */
 uint32_t moe_kv_find(const struct moe_kv_pool *pool, const struct moe_kv_text *text);
-/* The sequence's position holds the keys and values of `id` now, for a text that is `far` or not.
+/* The sequence's position holds the keys and values of `id` now, of a text with that `given`.
  * Positions become known in their order, in blocks that it took or began with. */
 void moe_kv_know(struct moe_kv_pool *pool, uint32_t sequence, uint32_t position, uint32_t id,
-                 bool far);
+                 uint64_t given);
 
 #endif

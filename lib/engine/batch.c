@@ -158,8 +158,8 @@ static int compute(struct moe_batch *b, enum moe_phase phase, uint32_t n_rows)
 {
     struct moe_session *s = b->session;
     struct moe_err err;
-    int status =
-        moe_forward(s, phase, b->rows, n_rows, 0, s->model->config.n_layers, NULL, NULL, &err);
+    int status = moe_forward(s, phase, b->rows, n_rows, s->model->config.n_encoder,
+                             s->model->config.n_layers, NULL, NULL, &err);
     for (uint32_t i = 0; i < n_rows && status == MOE_OK; i++)
         b->of_row[i]->n_done++;
     if (status == MOE_OK)

@@ -39,7 +39,8 @@ static int compute_pending(struct moe_session *s, const struct moe_ids *history,
         if (options->stop && *options->stop)
             status = MOE_ERR_INTERRUPTED;
         else
-            status = moe_forward(s, phase, rows, n, 0, s->model->config.n_layers, NULL, NULL, err);
+            status = moe_forward(s, phase, rows, n, s->model->config.n_encoder,
+                                 s->model->config.n_layers, NULL, NULL, err);
         if (status == MOE_OK) {
             *n_done += n;
             *last = n - 1;

@@ -27,6 +27,7 @@ void moe_phase_stats_add(struct moe_phase_stats *sum, const struct moe_phase_sta
     sum->seconds += p->seconds;
     sum->joules += p->joules;
     add_counts(&sum->experts, &p->experts);
+    sum->over_capacity += p->over_capacity;
     sum->bytes_read += p->bytes_read;
     sum->bytes_uploaded += p->bytes_uploaded;
     sum->host_hits += p->host_hits;

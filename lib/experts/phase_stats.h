@@ -1,7 +1,7 @@
 /*
- * What happened to the experts in one phase of a run, prefill or decode. Cheap enough to be always
- * on. An activation is one (token, layer, routed expert); once the router has chosen it is exactly
- * one of the kinds that are counted, and they add up.
+ * What happened to the experts in one phase of a run: encoding, prefill or decode. Cheap enough to
+ * be always on. An activation is one (token, layer, routed expert); once the router has chosen it
+ * is exactly one of the kinds that are counted, and they add up.
  */
 #ifndef MOE_EXPERTS_PHASE_STATS_H
 #define MOE_EXPERTS_PHASE_STATS_H
@@ -15,7 +15,9 @@ struct moe_phase_stats {
     double seconds;  /* wall time of the forward passes */
     double joules;   /* that the processor took meanwhile, where its counters can be read */
     struct moe_counts experts;
-    uint64_t bytes_read; /* from disk */
+    uint64_t over_capacity; /* choices beyond an expert's capacity, which the model leaves out:
+                               beside the activations, which they are not */
+    uint64_t bytes_read;    /* from disk */
     /* With a GPU: copied to it; loads of experts that were in host memory, and that were not. */
     uint64_t bytes_uploaded, host_hits, disk_loads;
     double read_seconds;    /* at least one read was in flight; with a GPU those in which a read

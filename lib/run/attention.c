@@ -1,16 +1,20 @@
 /*
- * Attention over the KV cache. Scores are products of the key matrix [positions][key_dim] with
- * queries, outputs products of the value matrix [value_dim][positions] with e to the scores: both
- * by the kernels that multiply float weights. Up to 8 queries that share keys (neighbouring rows,
- * heads of one group) are computed together.
+ * Attention over the KV cache, or of a decoder's rows to the sources that an encoder computed
+ * (run/source.h), each row then to all of its sequence's source. Scores are products of the key
+ * matrix [positions][key_dim] with queries, outputs products of the value matrix
+ * [value_dim][positions] with e to the scores: both by the kernels that multiply float weights. Up
+ * to 8 queries that share keys (neighbouring rows, heads of one group) are computed together.
  *
  * A row at position p sees the positions up to p, in a layer with a window of n the last n of
- * these. They are taken in chunks: chunk c begins at position c * MOE_ATTENTION_CHUNK. So scratch
+ * these; in an encoder, and in a prompt with prefix_lm, all of the text (`length` of the row). They
+ * are taken in chunks: chunk c begins at position c * MOE_ATTENTION_CHUNK. So scratch
  * memory does not grow with the context, a device that computes chunks side by side gets the
  * same bits, and chunks may lie anywhere (kv.h, blocks). For a row and a head, with the query times
  * attn_scale (each value rounded):
  *
  *   score    s_p = the panel product of key p and the query: one fma chain over key_dim
+ *   bias     s_p = s_p + b[head][p - position], rounded: where positions are known by buckets, in
+ *            attention of a text to itself (model/positions.h)
  *   chunk    of each in which the row sees a position, over those it sees:
  *              m = the largest s_p, e_p = moe_expf(s_p - m)
  *              sum = the 16-lane sum of e_p, lane = place in the chunk % 16, by the fixed tree
@@ -55,7 +59,28 @@ struct attend {
     uint32_t window;       /* 0: all positions */
     const float *sinks;    /* [heads] or NULL */
     const struct moe_row *rows;
+    bool whole;           /* rows see their `length` where that is more */
+    const float *bias;    /* of distance 0 and head 0, or NULL; distances lie side by side */
+    uint64_t bias_stride; /* from head to head */
+    /* Attention to sources: the one of each sequence, whose keys they are; NULL: to the text. */
+    const uint32_t *attends;
+    const struct moe_encoded *sources;
 };
+
+/* Whose keys a row's queries meet. */
+static uint32_t keys_of(const struct attend *a, const struct moe_row *r)
+{
+    return a->attends ? a->attends[r->sequence] : r->sequence;
+}
+
+/* The end of the positions that a row sees. */
+static uint32_t sees_up_to(const struct attend *a, const struct moe_row *r)
+{
+    uint32_t end = r->position + 1;
+    if (a->sources)
+        return a->sources[keys_of(a, r)].length;
+    return a->whole && r->length > end ? r->length : end;
+}
 
 /* The logarithm of the smallest power of two that is at least n. */
 static int tile_log2(uint32_t n)
@@ -108,7 +133,7 @@ static void open_column(const struct attend *a, const struct moe_attn_tile *from
 {
     uint32_t row = from->first_row + (from->first + t) / a->group;
     uint32_t head = kv_head * a->group + (from->first + t) % a->group;
-    uint32_t end = a->rows[row].position + 1, key_dim = a->kv->key_dim;
+    uint32_t end = sees_up_to(a, &a->rows[row]), key_dim = a->kv->key_dim;
     const float *q = a->work->queries + row * a->work->stride.queries + (uint64_t)head * key_dim;
     tile->cols[t] = (struct column){.row = row, .head = head};
     tile->sees[t] = (struct span){a->window && end > a->window ? end - a->window : 0, end};
@@ -123,7 +148,7 @@ static void open_tile(const struct attend *a, const struct moe_attn_tile *from, 
     *tile = (struct tile){
         .n = from->n,
         .nt = 1u << tile_log2(from->n),
-        .sequence = a->rows[from->first_row].sequence,
+        .sequence = keys_of(a, &a->rows[from->first_row]),
         .kv_head = kv_head,
         .scores = scratch,
         .shares = scratch + MOE_TILE * CHUNK,
@@ -179,6 +204,15 @@ static float exp_seen(float *scores, struct span seen, struct span any, float *l
     return moe_kern.exp_sum(scores, seen.begin, seen.end, largest);
 }
 
+/* To the scores that a column sees of the chunk at `base`. */
+static void add_bias(const struct attend *a, const struct column *col, uint32_t base,
+                     struct span seen, float *scores)
+{
+    int64_t distance = (int64_t)base + seen.begin - a->rows[col->row].position;
+    const float *bias = a->bias + col->head * a->bias_stride + distance;
+    moe_kern.add(bias, seen.end - seen.begin, scores + seen.begin);
+}
+
 static void attend_chunk(const struct attend *a, struct tile *tile, uint32_t base)
 {
     const struct moe_kv *kv = a->kv;
@@ -202,6 +236,8 @@ static void attend_chunk(const struct attend *a, struct tile *tile, uint32_t bas
 
     for (uint32_t t = 0; t < tile->nt; t++) {
         float *s = tile->scores + t * CHUNK, *share = tile->shares + t;
+        if (a->bias && seen[t].end)
+            add_bias(a, &tile->cols[t], base, seen[t], s);
         sum[t] = exp_seen(s, seen[t], any, &largest[t]);
         for (uint32_t p = any.begin; p < any.end && tile->nt > 1; p++, share += tile->nt)
             *share = s[p];
@@ -256,15 +292,16 @@ static void attend_range(void *ctx, int64_t begin, int64_t end, int thread)
                     a->work->scratch + (uint64_t)thread * a->work->scratch_floats);
 }
 
-/* Cuts the batch into runs of rows of one sequence, and these into tiles. */
-static uint32_t make_tiles(struct moe_attn_tile *tiles, const struct moe_row *rows, uint32_t n_rows,
-                           uint32_t group)
+/* Cuts the batch into runs of rows that share keys, and these into tiles. */
+static uint32_t make_tiles(const struct attend *a, uint32_t n_rows)
 {
+    struct moe_attn_tile *tiles = a->work->tiles;
+    const struct moe_row *rows = a->rows;
     uint32_t n = 0;
     for (uint32_t first = 0, end; first < n_rows; first = end) {
-        for (end = first + 1; end < n_rows && rows[end].sequence == rows[first].sequence;)
+        for (end = first + 1; end < n_rows && keys_of(a, &rows[end]) == keys_of(a, &rows[first]);)
             end++;
-        uint32_t columns = (end - first) * group;
+        uint32_t columns = (end - first) * a->group;
         for (uint32_t c = 0; c < columns; c += MOE_TILE)
             tiles[n++] = (struct moe_attn_tile){
                 .first_row = first,
@@ -275,21 +312,48 @@ static uint32_t make_tiles(struct moe_attn_tile *tiles, const struct moe_row *ro
     return n;
 }
 
+static void run(const struct attend *a, uint32_t n_rows)
+{
+    uint32_t n_tiles = make_tiles(a, n_rows);
+    moe_par_for((int64_t)n_tiles * a->kv->n_heads, 1, attend_range, (void *)a);
+}
+
 void moe_attention(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
                    uint32_t n_rows)
 {
+    const struct moe_model *m = s->model;
+    const struct moe_config *c = &m->config;
+    const struct cpu_work *w = s->device;
+    bool encoder = moe_config_in_encoder(c, layer);
+    struct attend a = {
+        .kv = encoder ? &w->source_kv : &w->kv,
+        .work = &w->attention,
+        .scale = c->attn_scale,
+        .layer = encoder ? c->n_encoder : layer,
+        .group = c->n_heads / w->kv.n_heads,
+        .window = c->layer_is_windowed[layer] ? c->window : 0,
+        .sinks = m->layers[layer].sinks,
+        .rows = rows,
+        .whole = encoder || c->prefix_lm,
+    };
+    a.bias = moe_model_position_bias(m, layer, &a.bias_stride);
+    run(&a, n_rows);
+}
+
+void moe_attention_cross(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                         uint32_t n_rows)
+{
     const struct moe_config *c = &s->model->config;
     const struct cpu_work *w = s->device;
-    struct attend a = {
-        .kv = &w->kv,
+    const struct attend a = {
+        .kv = &w->source_kv,
         .work = &w->attention,
         .scale = c->attn_scale,
         .layer = layer,
-        .group = c->n_heads / w->kv.n_heads,
-        .window = c->layer_is_windowed[layer] ? c->window : 0,
-        .sinks = s->model->layers[layer].sinks,
+        .group = c->n_heads / w->source_kv.n_heads,
         .rows = rows,
+        .attends = s->attends,
+        .sources = s->sources,
     };
-    uint32_t n_tiles = make_tiles(w->attention.tiles, rows, n_rows, a.group);
-    moe_par_for((int64_t)n_tiles * w->kv.n_heads, 1, attend_range, &a);
+    run(&a, n_rows);
 }

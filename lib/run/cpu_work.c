@@ -87,6 +87,9 @@ static void carve(struct cpu_work *w, struct moe_states *states, struct moe_aren
     w->sum = moe_arena_take(arena, batch * states->stride, sizeof(float));
     carve_attention(&w->attention, arena, c, o->batch, n_threads);
     carve_feed_forward(&w->ff, arena, c, o->batch, n_threads);
+    w->source_kv = o->n_sources ? moe_kv_source_shape(c, o) : (struct moe_kv){0};
+    w->source_table = moe_arena_take(arena, (uint64_t)o->n_sources * w->source_kv.per_sequence,
+                                     sizeof *w->source_table);
 }
 
 uint64_t cpu_work_bytes(const struct moe_config *c, const struct moe_session_options *o)
@@ -97,10 +100,21 @@ uint64_t cpu_work_bytes(const struct moe_config *c, const struct moe_session_opt
     carve(&w, &states, &arena, c, o);
     struct moe_kv kv = moe_kv_shape(c, o);
     uint64_t sum;
-    return !arena.overflowed && moe_add_u64(arena.used, kv.bytes, &sum) ? sum : UINT64_MAX;
+    bool fits = !arena.overflowed && moe_add_u64(arena.used, kv.bytes, &sum) &&
+                moe_add_u64(sum, w.source_kv.bytes, &sum);
+    return fits ? sum : UINT64_MAX;
 }
 
 /* ---- Open and close ---- */
+
+static int allocate_kv(struct moe_kv *kv, struct moe_err *err)
+{
+    uint8_t *memory = moe_pages_alloc(kv->bytes, err);
+    if (!memory)
+        return MOE_ERR_MEMORY;
+    moe_kv_place(kv, memory);
+    return MOE_OK;
+}
 
 static int allocate(struct cpu_work *w, struct moe_states *states, const struct moe_config *c,
                     const struct moe_session_options *o, struct moe_err *err)
@@ -114,11 +128,12 @@ static int allocate(struct cpu_work *w, struct moe_states *states, const struct 
     arena = (struct moe_arena){.base = w->block, .size = w->block_bytes};
     carve(w, states, &arena, c, o);
     w->kv = moe_kv_shape(c, o);
-    uint8_t *kv = moe_pages_alloc(w->kv.bytes, err);
-    if (!kv)
-        return MOE_ERR_MEMORY;
-    moe_kv_place(&w->kv, kv);
-    return MOE_OK;
+    int status = allocate_kv(&w->kv, err);
+    if (status != MOE_OK || o->n_sources == 0)
+        return status;
+    moe_kv_source_table(&w->source_kv, o->n_sources, w->source_table);
+    w->source_kv.table = w->source_table;
+    return allocate_kv(&w->source_kv, err);
 }
 
 int cpu_work_open(struct cpu_work **out, struct moe_states *states, const struct moe_config *c,
@@ -139,5 +154,6 @@ void cpu_work_close(struct cpu_work *w)
         return;
     moe_pages_free(w->block, w->block_bytes);
     moe_pages_free(w->kv.keys, w->kv.bytes);
+    moe_pages_free(w->source_kv.keys, w->source_kv.bytes);
     free(w);
 }

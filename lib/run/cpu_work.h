@@ -1,6 +1,6 @@
 /*
  * Working memory of a session whose stages run on the processor (stages_cpu*.c): the buffers of one
- * pass and the KV cache. Private to these stages.
+ * pass, the KV cache and that of sources. Private to these stages.
  *
  * Widths are rounded up to whole panels (16) or cache lines, so that kernels may write whole
  * panels;
@@ -51,9 +51,10 @@ struct cpu_feed_forward {
 };
 
 struct cpu_work {
-    uint8_t *block; /* everything but the KV cache, the session's states included */
+    uint8_t *block; /* everything but the KV caches, the session's states included */
     uint64_t block_bytes;
-    struct moe_kv kv;
+    struct moe_kv kv, source_kv;
+    uint32_t *source_table; /* [n_sources][source_kv.per_sequence] */
     float *sum; /* [batch][states' stride] a block's output before it is added to the stream */
     struct cpu_attention attention;
     struct cpu_feed_forward ff;
@@ -65,8 +66,8 @@ static inline struct cpu_feed_forward *cpu_feed_forward(const struct moe_session
     return &((struct cpu_work *)s->device)->ff;
 }
 
-/* Bytes that it takes, KV cache included; UINT64_MAX on overflow. o: complete (no member 0 that has
- * a default). */
+/* Bytes that it takes, KV caches included; UINT64_MAX on overflow. o: complete (no member 0 that
+ * has a default). */
 uint64_t cpu_work_bytes(const struct moe_config *config, const struct moe_session_options *o);
 /* Also carves the session's states. The sizes do not overflow. */
 int cpu_work_open(struct cpu_work **out, struct moe_states *states, const struct moe_config *config,

@@ -7,6 +7,7 @@
 #include "run/feed_forward.h"
 #include "run/lockstep.h"
 #include "run/pass_strategy.h"
+#include "run/source.h"
 #include "run/stages.h"
 
 static int run_layer(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
@@ -41,10 +42,12 @@ int moe_check_ids(const struct moe_model *m, const uint32_t *ids, uint64_t n, st
     return MOE_OK;
 }
 
-/* That they can be computed; their positions get room in the KV cache. */
-static int check_rows(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
-                      struct moe_err *err)
+/* That they can be computed; a sequence's positions get room in the KV cache. */
+static int check_rows(struct moe_session *s, bool encode, const struct moe_row *rows,
+                      uint32_t n_rows, struct moe_err *err)
 {
+    uint32_t n_texts = encode ? s->n_sources : s->n_sequences;
+    uint32_t context = encode ? s->source_context : s->context;
     if (n_rows == 0 || n_rows > s->batch)
         return moe_fail(err, MOE_ERR_USAGE, "a pass takes 1 to %u rows, not %u", s->batch, n_rows);
     if (moe_par_threads() > s->n_threads) /* scratch memory is per thread */
@@ -52,13 +55,13 @@ static int check_rows(struct moe_session *s, const struct moe_row *rows, uint32_
                         s->n_threads, moe_par_threads());
     for (uint32_t i = 0; i < n_rows; i++) {
         const struct moe_row *r = &rows[i];
-        if (r->sequence >= s->n_sequences || r->position >= s->context || r->length > s->context ||
+        if (r->sequence >= n_texts || r->position >= context || r->length > context ||
             (r->length && r->length <= r->position))
             return moe_fail(err, MOE_ERR_USAGE,
-                            "row %u: sequence %u or position %u of %u is out of range", i,
-                            r->sequence, r->position, r->length);
+                            "row %u: %s %u or position %u of %u is out of range", i,
+                            encode ? "source" : "sequence", r->sequence, r->position, r->length);
         int status = moe_check_ids(s->model, &r->token, 1, err);
-        if (status == MOE_OK)
+        if (status == MOE_OK && !encode)
             status = moe_kv_take(&s->kv_pool, r->sequence, r->position + 1, err);
         if (status != MOE_OK)
             return status;
@@ -98,18 +101,19 @@ static bool begin_sequences(struct moe_session *s, const struct moe_row *rows, u
 }
 
 /* Tells those that keep records of sequences and tokens. Sequences side by side are recorded
- * together: the records start anew when none is under way. */
+ * together: the records start anew when none is under way. Sources are none: records of a sequence
+ * begin with its decoder. */
 static void begin_pass(struct moe_session *s, enum moe_phase phase, const struct moe_row *rows,
                        uint32_t n_rows)
 {
     const struct moe_experts_ops *ops = s->experts->ops;
-    bool first = begin_sequences(s, rows, n_rows);
-    for (uint32_t i = 0; i < n_rows; i++)
+    bool first = phase != MOE_ENCODE && begin_sequences(s, rows, n_rows);
+    for (uint32_t i = 0; i < n_rows && phase != MOE_ENCODE; i++)
         s->n_recorded[rows[i].sequence]++;
     if (first && ops->begin_sequence)
         ops->begin_sequence(s->experts);
     if (ops->begin_tokens)
-        ops->begin_tokens(s->experts, n_rows, phase == MOE_PREFILL, s->phase);
+        ops->begin_tokens(s->experts, n_rows, phase != MOE_DECODE, s->phase);
     if (s->strategy)
         moe_pass_strategy_begin(s->strategy, phase == MOE_DECODE, first);
 }
@@ -135,10 +139,16 @@ int moe_forward(struct moe_session *s, enum moe_phase phase, const struct moe_ro
                 uint32_t n_rows, uint32_t layer_begin, uint32_t layer_end, const float *hidden_in,
                 float *hidden_out, struct moe_err *err)
 {
-    int status = check_rows(s, rows, n_rows, err);
+    bool encode = phase == MOE_ENCODE;
+    int status = check_rows(s, encode, rows, n_rows, err);
+    if (status == MOE_OK)
+        status = moe_sources_check(s, encode, rows, n_rows, layer_begin, layer_end, err);
     if (status != MOE_OK)
         return status;
-    struct moe_phase_stats *stats = phase == MOE_PREFILL ? &s->stats.prefill : &s->stats.decode;
+    struct moe_phase_stats *const phases[] = {[MOE_PREFILL] = &s->stats.prefill,
+                                              [MOE_DECODE] = &s->stats.decode,
+                                              [MOE_ENCODE] = &s->stats.encode};
+    struct moe_phase_stats *stats = phases[phase];
     s->phase = stats;
     note_far(s, rows, n_rows);
     begin_pass(s, phase, rows, n_rows);
@@ -158,6 +168,14 @@ int moe_forward(struct moe_session *s, enum moe_phase phase, const struct moe_ro
     if (status == MOE_OK)
         stats->tokens += n_rows;
     return status;
+}
+
+int moe_encode(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows, float *output,
+               struct moe_err *err)
+{
+    int status =
+        moe_forward(s, MOE_ENCODE, rows, n_rows, 0, s->model->config.n_encoder, NULL, NULL, err);
+    return status == MOE_OK ? moe_encode_keep(s, rows, n_rows, output, err) : status;
 }
 
 int moe_logits(struct moe_session *s, uint32_t first, uint32_t n, float *logits,

@@ -32,7 +32,8 @@ struct moe_kv moe_kv_shape(const struct moe_config *c, const struct moe_session_
         .value_dim = moe_config_cache_value(c),
         .value_padded = (uint32_t)moe_padded(moe_config_cache_value(c)),
         .n_heads = moe_config_cache_heads(c),
-        .n_layers = c->n_layers,
+        .first_layer = c->n_encoder,
+        .n_layers = c->n_layers - c->n_encoder,
         .layout = {o->kv_kind, 0},
         .item_bytes = (uint32_t)moe_layout_bits(o->kv_kind) / 8,
     };
@@ -44,6 +45,21 @@ struct moe_kv moe_kv_shape(const struct moe_config *c, const struct moe_session_
     return kv;
 }
 
+struct moe_kv moe_kv_source_shape(const struct moe_config *c, const struct moe_session_options *o)
+{
+    struct moe_session_options of_sources = *o;
+    of_sources.context = o->source_context;
+    of_sources.n_sequences = o->n_sources;
+    of_sources.kv_blocks = 0;
+    return moe_kv_shape(c, &of_sources);
+}
+
+void moe_kv_source_table(const struct moe_kv *kv, uint32_t n_sources, uint32_t *table)
+{
+    for (uint32_t i = 0; i < n_sources * kv->per_sequence; i++)
+        table[i] = i;
+}
+
 void moe_kv_place(struct moe_kv *kv, uint8_t *memory)
 {
     kv->keys = memory;
@@ -53,7 +69,7 @@ void moe_kv_place(struct moe_kv *kv, uint8_t *memory)
 /* Index of one (block, layer, kv head) among all. */
 static uint64_t head_index(const struct moe_kv *kv, uint32_t layer, uint32_t block, uint32_t head)
 {
-    return ((uint64_t)block * kv->n_layers + layer) * kv->n_heads + head;
+    return ((uint64_t)block * kv->n_layers + layer - kv->first_layer) * kv->n_heads + head;
 }
 
 uint8_t *moe_kv_keys(const struct moe_kv *kv, uint32_t layer, uint32_t block, uint32_t head)

@@ -39,13 +39,21 @@ struct moe_kv {
     uint32_t block_positions, per_sequence; /* as the pool's */
     uint32_t key_dim, value_dim;
     uint32_t value_padded; /* rounded up to 16 */
-    uint32_t n_heads, n_layers;
-    const uint32_t *table; /* the pool's; borrowed */
-    uint64_t bytes;        /* of both arrays; UINT64_MAX: it overflows */
+    uint32_t n_heads;
+    uint32_t first_layer, n_layers; /* of the model, that it is for: the decoder's */
+    const uint32_t *table;          /* the pool's; borrowed */
+    uint64_t bytes;                 /* of both arrays; UINT64_MAX: it overflows */
 };
 
 /* A cache without memory and table. o: complete, as above. */
 struct moe_kv moe_kv_shape(const struct moe_config *config, const struct moe_session_options *o);
+/* The same for what the decoder's layers attend to of sources (run/source.h): "sequences" are these
+ * sources, and a source has blocks of its own, which moe_kv_source_table lists. While the encoder
+ * computes a source, the first of these layers has the keys and values of the layer at work. */
+struct moe_kv moe_kv_source_shape(const struct moe_config *config,
+                                  const struct moe_session_options *o);
+/* table: [n_sources][kv->per_sequence] */
+void moe_kv_source_table(const struct moe_kv *kv, uint32_t n_sources, uint32_t *table);
 /* Its arrays lie in kv->bytes of memory. */
 void moe_kv_place(struct moe_kv *kv, uint8_t *memory);
 

@@ -1,6 +1,5 @@
 #include "run/model.h"
 
-#include <math.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,6 +7,7 @@
 
 #include "base/mem.h"
 #include "gpu.h"
+#include "model/positions.h"
 #include "model/tensor_roles.h"
 
 /* ---- The dense part ---- */
@@ -234,39 +234,36 @@ static int check_experts(const struct moe_model *m, struct moe_err *err)
 
 uint32_t moe_model_rope_rows(const struct moe_config *c, uint32_t positions)
 {
-    return positions > c->rope_original ? c->rope_original + positions : positions;
+    return (uint32_t)moe_rope_rows(c, positions);
 }
 
-/* cos and sin of position * frequency, times the scale: in double, rounded once. far: of texts
- * beyond rope_original. */
-static void fill_rope(const struct moe_config *c, bool far, uint32_t n_positions, float *out)
-{
-    uint32_t pairs = c->rope_dim / 2;
-    const double *listed = far ? c->rope_freqs_long : c->n_rope_freqs ? c->rope_freqs : NULL;
-    double scale = far ? c->rope_scale_long : c->rope_scale;
-    for (uint32_t i = 0; i < pairs; i++) {
-        double frequency = listed ? listed[i] : pow(c->rope_theta, -2.0 * i / c->rope_dim);
-        for (uint32_t p = 0; p < n_positions; p++) {
-            float *cs = out + ((uint64_t)p * pairs + i) * 2;
-            cs[0] = (float)(cos(p * frequency) * scale);
-            cs[1] = (float)(sin(p * frequency) * scale);
-        }
-    }
-}
-
-static int make_rope(struct moe_model *m, uint32_t n_positions, struct moe_err *err)
+static int make_tables(struct moe_model *m, uint32_t positions, struct moe_err *err)
 {
     const struct moe_config *c = &m->config;
-    uint32_t n_rows = moe_model_rope_rows(c, n_positions);
-    bool both = n_rows > n_positions;
-    m->rope_positions = n_positions;
-    m->rope = moe_alloc((uint64_t)n_rows * c->rope_dim, sizeof *m->rope, err);
+    m->rope_positions = positions;
+    m->rope = moe_alloc(moe_rope_rows(c, positions) * c->rope_dim, sizeof *m->rope, err);
     if (!m->rope)
         return MOE_ERR_MEMORY;
-    fill_rope(c, false, both ? c->rope_original : n_positions, m->rope);
-    if (both)
-        fill_rope(c, true, n_positions, m->rope + (uint64_t)c->rope_original * c->rope_dim);
+    moe_rope_fill(c, positions, m->rope);
+    for (int encoder = 0; encoder < 2 && !m->gpu; encoder++) {
+        uint64_t n = moe_position_bias_floats(encoder, c, positions);
+        const float *weights = m->layers[encoder ? 0 : c->n_encoder].position_bias;
+        float *bias = n ? moe_alloc(n, sizeof *bias, err) : NULL;
+        if (n && !bias)
+            return MOE_ERR_MEMORY;
+        if (bias)
+            moe_position_bias_fill(encoder, c, positions, weights, bias);
+        m->position_bias[encoder] = bias;
+    }
     return MOE_OK;
+}
+
+const float *moe_model_position_bias(const struct moe_model *m, uint32_t layer, uint64_t *stride)
+{
+    bool encoder = moe_config_in_encoder(&m->config, layer);
+    const float *bias = m->position_bias[encoder];
+    *stride = moe_position_bias_stride(encoder, &m->config, m->rope_positions);
+    return bias ? bias + moe_position_bias_zero(m->rope_positions) : NULL;
 }
 
 static int read_sections(struct moe_model *m, const char *path, struct moe_err *err)
@@ -323,20 +320,24 @@ static uint32_t context_or_all(const struct moe_model *m, uint32_t context)
     return context ? context : m->config.context_max;
 }
 
-static uint64_t rope_bytes(const struct moe_model *m, uint32_t context)
+static uint64_t table_bytes(const struct moe_model *m, uint32_t context)
 {
-    uint64_t rows = moe_model_rope_rows(&m->config, context_or_all(m, context));
-    return rows * m->config.rope_dim * sizeof *m->rope;
+    const struct moe_config *c = &m->config;
+    uint32_t positions = context_or_all(m, context);
+    return (moe_rope_rows(c, positions) * c->rope_dim +
+            moe_position_bias_floats(false, c, positions) +
+            moe_position_bias_floats(true, c, positions)) *
+           sizeof(float);
 }
 
 uint64_t moe_model_load_bytes(const struct moe_model *m, uint32_t context)
 {
-    return m->weights_bytes + rope_bytes(m, context);
+    return m->weights_bytes + table_bytes(m, context);
 }
 
 uint64_t moe_model_gpu_host_bytes(const struct moe_model *m, uint32_t context)
 {
-    return m->largest_tensor_bytes + rope_bytes(m, context);
+    return m->largest_tensor_bytes + table_bytes(m, context);
 }
 
 int moe_model_load(struct moe_model *m, uint32_t context, struct moe_gpu *gpu,
@@ -344,7 +345,7 @@ int moe_model_load(struct moe_model *m, uint32_t context, struct moe_gpu *gpu,
 {
     m->gpu = gpu;
     int status = read_dense_part(m, progress, err);
-    return status == MOE_OK ? make_rope(m, context_or_all(m, context), err) : status;
+    return status == MOE_OK ? make_tables(m, context_or_all(m, context), err) : status;
 }
 
 int moe_model_open(struct moe_model **out, const char *path, uint32_t context,
@@ -373,6 +374,8 @@ void moe_model_close(struct moe_model *m)
     free(m->chat_template);
     free(m->layers);
     free(m->rope);
+    free(m->position_bias[0]);
+    free(m->position_bias[1]);
     free(m);
 }
 

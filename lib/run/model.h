@@ -44,10 +44,9 @@ struct moe_model {
     const float *final_norm, *final_norm_bias; /* [hidden] */
     const float *encoder_norm;                 /* [hidden] */
     const float *head_bias;                    /* [vocab] */
-    /* [moe_model_rope_rows][rope_dim/2][cos, sin], made at loading: with LongRoPE the positions of
-     * texts up to rope_original, then those of longer ones (moe_math_rope_row in kern/kern_math.h
-     * says which row). */
-    float *rope;
+    /* Made at loading (model/positions.h): [moe_model_rope_rows][rope_dim/2][cos, sin]; and of the
+     * decoder and the encoder the bias of every distance, NULL without (and on a GPU). */
+    float *rope, *position_bias[2];
     uint32_t rope_positions; /* the longest context a session may have */
     uint8_t *weights;        /* one block that holds all dense weights */
     uint64_t weights_bytes;
@@ -62,13 +61,17 @@ struct moe_gpu;
  * expert that the description implies must be there, with the right size. No weights are read yet.
  */
 int moe_model_open_directory(struct moe_model **out, const char *path, struct moe_err *err);
-/* Bytes that moe_model_load will take: the dense weights, and rope for so many positions. */
+/* Bytes that moe_model_load will take: the dense weights, and tables for so many positions. */
 uint64_t moe_model_load_bytes(const struct moe_model *model, uint32_t context);
 /* Bytes of the host when the dense part goes to a GPU: room for a tensor on its way (while
  * loading), and rope. */
 uint64_t moe_model_gpu_host_bytes(const struct moe_model *model, uint32_t context);
 /* Rows of the rotary table of a model loaded for so many positions. */
 uint32_t moe_model_rope_rows(const struct moe_config *config, uint32_t positions);
+/* The bias of distance 0 and head 0 in a layer's attention of a text to itself, with *stride floats
+ * from head to head; NULL: its positions are not known by buckets. */
+const float *moe_model_position_bias(const struct moe_model *model, uint32_t layer,
+                                     uint64_t *stride);
 /* Reads the dense part, into memory of the GPU if one is given. context: the longest a session
  * may have; 0 means context_max. */
 int moe_model_load(struct moe_model *model, uint32_t context, struct moe_gpu *gpu,

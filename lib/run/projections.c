@@ -5,6 +5,8 @@
  * Latent attention (DeepSeek-V2): of a position the cache keeps one normalised vector and one
  * rotated part for all heads. A head's keys and values are linear in that vector, so
  * queries are mapped into its space instead (k_up) and results back out of it (v_up), head by head.
+ *
+ * Attention to an encoder's output (cross_q and its neighbours) has plain products alone.
  */
 #include <string.h>
 
@@ -24,6 +26,8 @@ static const float *angles(const struct project *p, int64_t row)
 {
     const struct moe_model *m = p->s->model;
     const struct moe_row *r = &p->rows[row];
+    if (m->config.rope_dim == 0)
+        return NULL;
     uint64_t at = moe_math_rope_row(m->config.rope_original, r->length, r->position);
     return m->rope + at * m->config.rope_dim;
 }
@@ -42,7 +46,7 @@ static void finish_heads(const struct moe_config *c, float *x, uint32_t n_heads,
                           x + head * c->head_dim);
     if (c->clip_qkv > 0)
         moe_kern.clamp(c->clip_qkv, width, x);
-    for (uint32_t head = 0; head < n_heads; head++)
+    for (uint32_t head = 0; cs && head < n_heads; head++)
         moe_kern.rope(x + head * c->head_dim, cs, c->rope_dim);
 }
 
@@ -189,20 +193,54 @@ static void add_bias_rows(void *ctx, int64_t begin, int64_t end, int thread)
                      w->sum + (uint64_t)i * p->s->states.stride);
 }
 
+/* sum = o times the rows of `out`. */
+static void multiply_out(struct moe_session *s, const struct moe_mat *o, uint32_t n_rows)
+{
+    struct cpu_work *work = s->device;
+    struct cpu_attention *w = &work->attention;
+    moe_inputs_set(&w->from_out, w->out, w->stride.out, NULL, n_rows, o->cols);
+    struct moe_mm mm = moe_inputs_mm(&w->from_out, *o, work->sum, s->states.stride);
+    moe_matmul(&mm, 1);
+}
+
 void moe_project_out(struct moe_session *s, uint32_t layer, uint32_t n_rows)
 {
     const struct moe_config *c = &s->model->config;
     const struct moe_layer *l = &s->model->layers[layer];
-    struct cpu_work *work = s->device;
-    struct cpu_attention *w = &work->attention;
+    struct cpu_attention *w = &((struct cpu_work *)s->device)->attention;
     if (c->kv_rank)
         multiply_heads(w, &l->v_up, c->n_heads, n_rows, w->attended, w->stride.attended, c->kv_rank,
                        w->out, w->stride.out, c->value_dim);
-    moe_inputs_set(&w->from_out, w->out, w->stride.out, NULL, n_rows, c->n_heads * c->value_dim);
-    struct moe_mm o = moe_inputs_mm(&w->from_out, l->o, work->sum, s->states.stride);
-    moe_matmul(&o, 1);
+    multiply_out(s, &l->o, n_rows);
     if (l->o_bias) {
         struct project p = {.s = s, .layer = l};
         moe_par_for(n_rows, 16, add_bias_rows, &p);
     }
+}
+
+/* ---- To sources ---- */
+
+void moe_project_cross_in(struct moe_session *s, uint32_t layer, uint32_t n_rows)
+{
+    const struct cpu_attention *w = &((struct cpu_work *)s->device)->attention;
+    struct moe_inputs *from = &s->states.inputs;
+    moe_inputs_set(from, s->states.xn, s->states.stride, NULL, n_rows, s->model->config.hidden);
+    struct moe_mm mm = moe_inputs_mm(from, s->model->layers[layer].cross_q, w->q, w->stride.q);
+    moe_matmul(&mm, 1);
+}
+
+void moe_project_cross_out(struct moe_session *s, uint32_t layer, uint32_t n_rows)
+{
+    multiply_out(s, &s->model->layers[layer].cross_o, n_rows);
+}
+
+void moe_project_source(struct moe_session *s, uint32_t layer)
+{
+    const struct cpu_attention *w = &((struct cpu_work *)s->device)->attention;
+    const struct moe_layer *l = &s->model->layers[layer];
+    struct moe_mm mm[2] = {
+        moe_inputs_mm(&s->states.inputs, l->cross_k, w->k, w->stride.k),
+        moe_inputs_mm(&s->states.inputs, l->cross_v, w->v, w->stride.v),
+    };
+    moe_matmul(mm, 2);
 }

@@ -9,6 +9,11 @@
 
 enum { DEFAULT_BATCH = 256, MAX_BATCH = 1 << 14 };
 
+static uint32_t larger(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
+
 static struct moe_session_options resolve(const struct moe_config *c,
                                           const struct moe_session_options *options)
 {
@@ -23,6 +28,15 @@ static struct moe_session_options resolve(const struct moe_config *c,
         o.kv_kind = MOE_LAYOUT_F32;
     if (o.batch > MAX_BATCH)
         o.batch = MAX_BATCH;
+    if (o.source_context == 0)
+        o.source_context = o.context;
+    if (o.n_sources == 0)
+        o.n_sources = o.n_sequences;
+    if (c->n_encoder == 0)
+        o.source_context = o.n_sources = 0;
+    o.batch = larger(o.batch, o.source_context);
+    if (c->prefix_lm)
+        o.batch = larger(o.batch, o.context);
     return o;
 }
 
@@ -37,6 +51,8 @@ static uint64_t request_bytes(const struct moe_config *c, const struct moe_sessi
     moe_layer_request_carve(&request, &arena, c, o->batch, o->n_variants);
     moe_kv_pool_carve(&pool, &arena);
     moe_arena_take(&arena, o->n_sequences, sizeof(uint32_t)); /* n_recorded */
+    moe_arena_take(&arena, o->n_sources, sizeof(struct moe_encoded));
+    moe_arena_take(&arena, o->n_sources ? o->n_sequences : 0, sizeof(uint32_t)); /* attends */
     return arena.overflowed ? UINT64_MAX : arena.used;
 }
 
@@ -60,10 +76,19 @@ uint64_t moe_session_kv_bytes(const struct moe_config *config,
                               const struct moe_session_options *options)
 {
     struct moe_session_options o = resolve(config, options);
-    return moe_kv_shape(config, &o).bytes;
+    uint64_t sum, sources = o.n_sources ? moe_kv_source_shape(config, &o).bytes : 0;
+    return moe_add_u64(moe_kv_shape(config, &o).bytes, sources, &sum) ? sum : UINT64_MAX;
 }
 
 /* ---- Open and close ---- */
+
+/* Whether stages_gpu*.c compute all that the description asks for. */
+static bool on_gpus(const struct moe_config *c)
+{
+    return c->n_encoder == 0 && !c->prefix_lm && c->positions == MOE_POSITIONS_ROTARY &&
+           c->norm_place == MOE_NORM_BEFORE && moe_act_is_gated(c->dense_act) &&
+           moe_act_is_gated(c->expert_act);
+}
 
 static int check_options(const struct moe_model *model, const struct moe_session_options *o,
                          struct moe_err *err)
@@ -71,6 +96,20 @@ static int check_options(const struct moe_model *model, const struct moe_session
     if (o->context > model->rope_positions)
         return moe_fail(err, MOE_ERR_USAGE, "a context of %u is more than the model's %u positions",
                         o->context, model->rope_positions);
+    if (o->source_context > model->rope_positions)
+        return moe_fail(err, MOE_ERR_USAGE, "sources of %u positions are more than the model's %u",
+                        o->source_context, model->rope_positions);
+    if (o->batch > MAX_BATCH)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "a pass of %u rows, which see each other, is more than %d: take a shorter "
+                        "context",
+                        o->batch, MAX_BATCH);
+    if (o->gpu && !on_gpus(&model->config))
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: models of this kind (encoder, positions by distance or learnt, norms "
+                        "after blocks, experts of two matrices) are computed by the processor "
+                        "alone: take --device cpu",
+                        moe_pack_path(model->pack));
     if (o->kv_kind != MOE_LAYOUT_F32 && o->kv_kind != MOE_LAYOUT_F16)
         return moe_fail(err, MOE_ERR_USAGE, "the KV cache is kept as f32 or f16, not as %s",
                         moe_layout_name(o->kv_kind));
@@ -96,6 +135,12 @@ static int allocate_request(struct moe_session *s, const struct moe_session_opti
     moe_kv_pool_carve(&s->kv_pool, &arena);
     s->n_recorded = moe_arena_take(&arena, o->n_sequences, sizeof *s->n_recorded);
     memset(s->n_recorded, 0, o->n_sequences * sizeof *s->n_recorded);
+    s->sources = moe_arena_take(&arena, o->n_sources, sizeof *s->sources);
+    s->attends = moe_arena_take(&arena, o->n_sources ? o->n_sequences : 0, sizeof *s->attends);
+    for (uint32_t i = 0; i < o->n_sources; i++)
+        s->sources[i] = (struct moe_encoded){0};
+    for (uint32_t i = 0; o->n_sources && i < o->n_sequences; i++)
+        s->attends[i] = i % o->n_sources;
     return MOE_OK;
 }
 
@@ -115,6 +160,8 @@ int moe_session_open(struct moe_session **out, struct moe_model *model, struct m
     s->context = o.context;
     s->n_sequences = o.n_sequences;
     s->batch = o.batch;
+    s->source_context = o.source_context;
+    s->n_sources = o.n_sources;
     s->n_threads = moe_par_threads();
     s->stages = moe_stages_of(&o);
     status = allocate_request(s, &o, err);
@@ -158,27 +205,34 @@ void moe_sequence_end(struct moe_session *s, uint32_t sequence)
 
 /* ---- Texts that begin alike ---- */
 
-static bool is_far(const struct moe_session *s, uint32_t n)
+/* What a text's keys and values depend on beside its ids (cache/kv_pool.h): LongRoPE, or the source
+ * that a sequence attends to. */
+static uint64_t given(const struct moe_session *s, uint32_t sequence, uint32_t n)
 {
-    return s->model->config.rope_original && n > s->model->config.rope_original;
+    const struct moe_config *c = &s->model->config;
+    if (s->n_sources)
+        return s->sources[s->attends[sequence]].number;
+    return c->rope_original && n > c->rope_original;
 }
 
 void moe_sequence_computed(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows)
 {
-    for (uint32_t i = 0; i < n_rows; i++)
+    for (uint32_t i = 0; i < n_rows && !s->model->config.prefix_lm; i++)
         moe_kv_know(&s->kv_pool, rows[i].sequence, rows[i].position, rows[i].token,
-                    is_far(s, rows[i].length));
+                    given(s, rows[i].sequence, rows[i].length));
 }
 
 uint32_t moe_sequence_known(const struct moe_session *s, const uint32_t *ids, uint32_t n)
 {
-    return moe_kv_find(&s->kv_pool, &(struct moe_kv_text){ids, n - 1, is_far(s, n)});
+    if (s->n_sources)
+        return 0;
+    return moe_kv_find(&s->kv_pool, &(struct moe_kv_text){ids, n - 1, given(s, 0, n)});
 }
 
 int moe_sequence_begin(struct moe_session *s, uint32_t sequence, const uint32_t *ids, uint32_t n,
                        uint32_t n_positions, uint32_t *n_known, struct moe_err *err)
 {
-    const struct moe_kv_text text = {ids, n - 1, is_far(s, n)};
+    const struct moe_kv_text text = {ids, n - 1, given(s, sequence, n)};
     struct moe_kv_begun begun;
     int status = moe_kv_begin(&s->kv_pool, sequence, &text, n_positions, &begun, err);
     if (status == MOE_OK && begun.copy_to != MOE_NO_BLOCK)

@@ -6,7 +6,9 @@
  * serves prefill, single tokens, several sequences at once, and re-runs from a layer on with
  * given hidden states. A row's result depends on the rows before it in its own sequence only, and
  * with LongRoPE on which side of the original context the text's length is: not on the batch, the
- * thread count, the context's size, or where experts came from.
+ * thread count, the context's size, or where experts came from. Where a model's rows see the whole
+ * of a text (an encoder's source, run/source.h; a prompt, prefix_lm), it depends on all of these
+ * rows, which stand in one pass then, and a decoder's row on its sequence's source as well.
  */
 #ifndef MOE_RUN_SESSION_H
 #define MOE_RUN_SESSION_H
@@ -15,13 +17,13 @@
 
 #include "base/err.h"
 #include "experts/experts.h"
+#include "experts/run_stats.h"
 #include "fmt/timeline.h"
 #include "kern/inputs.h"
 #include "plan/pace.h"
 #include "run/kv.h"
 #include "run/layer_request.h"
 #include "run/model.h"
-#include "run/stats.h"
 
 struct moe_row {
     uint32_t sequence; /* 0..n_sequences-1 */
@@ -30,7 +32,9 @@ struct moe_row {
     uint32_t token;    /* 0..vocab-1 */
     /* Positions of the text that the row is computed for, above its own position, at most the
      * context: with LongRoPE they choose the frequencies, so that all rows of a text must say the
-     * same. 0: position + 1, which will do for any other model. */
+     * same. In an encoder: positions of the source. With prefix_lm the row sees so many: rows of a
+     * prompt say the prompt's, those after it 0. 0: position + 1, which will do for any other
+     * model. */
     uint32_t length;
 };
 
@@ -41,7 +45,8 @@ struct moe_observer {
     /* After the router of a layer: for each of n_rows rows, in the order of the batch, the gate's
      * input [n_rows][hidden_stride], the softmax of its scores over all experts
      * [n_rows][router_stride], the chosen experts [n_rows][top_k] by falling score, and the weights
-     * used. Borrowed for the call. */
+     * used. A choice beyond its expert's capacity (expert_capacity), which the model leaves out, is
+     * there with the weight 0; no other has it. Borrowed for the call. */
     void (*routed)(void *ctx, uint32_t layer, const struct moe_row *rows, uint32_t n_rows,
                    const float *gate_input, uint64_t hidden_stride, const float *probabilities,
                    uint64_t router_stride, const uint32_t *chosen, const float *weights);
@@ -71,7 +76,11 @@ enum moe_predict_on {
 struct moe_session_options {
     uint32_t context;     /* positions per sequence; 0: the model's context_max */
     uint32_t n_sequences; /* 0: 1 */
-    uint32_t batch;       /* most rows per pass; 0: 256 */
+    uint32_t batch;       /* most rows per pass; 0: 256; raised to what must stand in one: a source,
+                             and with prefix_lm the context */
+    /* With an encoder, else they do not matter: */
+    uint32_t source_context; /* positions per source; 0: as context */
+    uint32_t n_sources;      /* kept at a time; 0: as n_sequences */
     uint32_t
         kv_blocks;    /* of the KV cache (run/kv.h); 0: enough for all sequences at full context */
     uint16_t kv_kind; /* MOE_LAYOUT_F32, or MOE_LAYOUT_F16: half the KV cache's memory, results
@@ -100,13 +109,21 @@ struct moe_states {
     struct moe_inputs inputs; /* xn, prepared for products */
 };
 
+/* What a session has of a source (run/source.h). */
+struct moe_encoded {
+    uint32_t length;  /* positions whose keys and values are kept; 0: none */
+    uint32_t pending; /* positions of the last pass over it, until they are kept */
+    uint64_t number;  /* of this encoding: no other source of the session has it, before or after */
+};
+
 struct moe_session {
     struct moe_model *model;             /* borrowed */
     struct moe_experts *experts;         /* borrowed */
     const struct moe_stages_ops *stages; /* the device's (run/stages.h) */
     void *device;                        /* ... and its own state, private to them */
     uint32_t context, n_sequences, batch;
-    int n_threads; /* as when it was opened: scratch memory is per thread */
+    uint32_t source_context, n_sources; /* 0 without an encoder */
+    int n_threads;                      /* as when it was opened: scratch memory is per thread */
     struct moe_stats stats;
     struct moe_phase_stats *phase; /* of the last pass, in stats; its logits' time goes there too */
     bool far; /* rows of sequence 0 were last computed for a text beyond rope_original */
@@ -120,9 +137,12 @@ struct moe_session {
     struct moe_states states;
     struct moe_layer_request request;
     struct moe_kv_pool kv_pool;
-    uint32_t *n_recorded;   /* [n_sequences] tokens of each that the experts' records have */
-    bool begun;             /* a sequence has, and no pass since */
-    uint8_t *request_block; /* holds the arrays of both */
+    struct moe_encoded *sources; /* [n_sources] */
+    uint32_t *attends;           /* [n_sequences] the source that each attends to */
+    uint64_t n_encoded;          /* sources so far */
+    uint32_t *n_recorded;        /* [n_sequences] tokens of each that the experts' records have */
+    bool begun;                  /* a sequence has, and no pass since */
+    uint8_t *request_block;      /* holds the arrays of both */
     uint64_t request_bytes;
 };
 
@@ -143,8 +163,8 @@ static inline uint64_t moe_padded(uint64_t n)
  * sizes and allocates. UINT64_MAX: they overflow. */
 uint64_t moe_session_bytes(const struct moe_config *config,
                            const struct moe_session_options *options);
-/* The KV cache, which grows into its room as positions are filled: part of these bytes, or of the
- * GPU's. */
+/* The KV cache, that of sources included, which grows into its room as positions are filled: part
+ * of these bytes, or of the GPU's. */
 uint64_t moe_session_kv_bytes(const struct moe_config *config,
                               const struct moe_session_options *options);
 /* Bytes of the GPU's memory, KV cache included; 0 without one. */
@@ -154,7 +174,7 @@ int moe_session_open(struct moe_session **out, struct moe_model *model, struct m
                      const struct moe_session_options *options, struct moe_err *err);
 void moe_session_close(struct moe_session *s);
 
-enum moe_phase { MOE_PREFILL, MOE_DECODE };
+enum moe_phase { MOE_PREFILL, MOE_DECODE, MOE_ENCODE };
 
 /* A sequence takes blocks of the KV cache as its rows are computed. `reserve` takes them before,
  * for its first n_positions; `end` gives all of them back: its next row is at position 0.
@@ -167,7 +187,10 @@ void moe_sequence_end(struct moe_session *s, uint32_t sequence);
  * (run/kv.h). `computed` remembers rows of the last moe_forward, which must have gone through all
  * layers from their tokens on. `begin` reserves n_positions, at least n, of a sequence that has
  * none, for a text of n ids: its first *n_known positions, at most n - 1, hold what they should.
- * `known` says how many that would be. */
+ * `known` says how many that would be.
+ *
+ * With an encoder that holds among sequences that attend to the same encoding of a source, so that
+ * `known`, which has no sequence, says 0; a prompt that sees all of itself is never known. */
 void moe_sequence_computed(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows);
 int moe_sequence_begin(struct moe_session *s, uint32_t sequence, const uint32_t *ids, uint32_t n,
                        uint32_t n_positions, uint32_t *n_known, struct moe_err *err);
@@ -177,7 +200,9 @@ uint32_t moe_sequence_known(const struct moe_session *s, const uint32_t *ids, ui
  * Computes rows (n_rows <= batch) through layers [layer_begin, layer_end).
  * hidden_in: states [n_rows][hidden] to start from; NULL: the embedding of the rows' tokens.
  * hidden_out: if not NULL, receives the states after layer_end - 1, [n_rows][hidden].
- * Statistics go to the named phase.
+ * Statistics go to the named phase. With an encoder (run/source.h): the decoder's layers are those
+ * from n_encoder on, each row's sequence attending to a source that is encoded; the encoder's are
+ * computed in the phase MOE_ENCODE, over whole sources.
  */
 int moe_forward(struct moe_session *s, enum moe_phase phase, const struct moe_row *rows,
                 uint32_t n_rows, uint32_t layer_begin, uint32_t layer_end, const float *hidden_in,

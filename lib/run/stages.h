@@ -35,7 +35,8 @@ struct moe_stages_ops {
      * that cannot be, and the pass goes through them one by one. May be NULL. */
     bool (*replay)(struct moe_session *s, uint32_t n_rows, uint32_t layer_begin,
                    uint32_t layer_end);
-    /* The stream receives the attention's output; then its norm for the feed-forward. */
+    /* The stream receives the attention's output, and in a decoder with an encoder then that of
+     * attention to the rows' sources; then its norm for the feed-forward. */
     int (*attend)(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
                   uint32_t n_rows, struct moe_err *err);
     /* The stream receives the feed-forward of a layer without experts. */
@@ -67,6 +68,11 @@ struct moe_stages_ops {
     /* For the timeline: all that was asked for so far ends `part` of a layer; NULL: the layer
      * begins. Spans are recorded then, or with leave. */
     void (*reached)(struct moe_session *s, uint32_t layer, const char *part);
+    /* The rows of the last pass are an encoder's states: their norm goes to output,
+     * [n_rows][hidden] or NULL, and its keys and values in the decoder's layers into the sources'
+     * cache. NULL: not for models with an encoder. */
+    int (*keep_sources)(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
+                        float *output, struct moe_err *err);
     /* The end of a pass. hidden_out: the states, [n_rows][hidden], or NULL. */
     int (*leave)(struct moe_session *s, uint32_t n_rows, float *hidden_out, struct moe_err *err);
     /* As moe_logits. */

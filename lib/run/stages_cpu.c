@@ -1,7 +1,8 @@
 /*
  * The stages on the processor: into and out of a pass, a layer up to its feed-forward, the head. A
  * layer begins with a norm, queries, keys and values (projections.c), attention (attention.c), its
- * output and another norm; the feed-forward's stages are in router.c and stages_cpu_feed_forward.c.
+ * output (and in a decoder with an encoder the same once more, to the source) and another norm; the
+ * feed-forward's stages are in router.c and stages_cpu_feed_forward.c.
  */
 #include <stdio.h>
 #include <string.h>
@@ -100,7 +101,21 @@ void stages_cpu_store(struct moe_session *s, uint32_t layer, const struct moe_ro
     const struct cpu_work *w = s->device;
     const struct cpu_attention *a = &w->attention;
     const struct moe_kv_input in = {a->k, a->v, a->stride.k, a->stride.v};
-    moe_kv_store(&w->kv, layer, rows, n_rows, &in);
+    uint32_t n_encoder = s->model->config.n_encoder;
+    if (layer < n_encoder)
+        moe_kv_store(&w->source_kv, n_encoder, rows, n_rows, &in);
+    else
+        moe_kv_store(&w->kv, layer, rows, n_rows, &in);
+}
+
+static void attend_source(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                          uint32_t n_rows)
+{
+    norm(s, s->model->layers[layer].cross_norm, NULL, 0, n_rows);
+    moe_project_cross_in(s, layer, n_rows);
+    moe_attention_cross(s, layer, rows, n_rows);
+    moe_project_cross_out(s, layer, n_rows);
+    stages_cpu_add_to_stream(s, n_rows);
 }
 
 static int attend(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
@@ -121,6 +136,12 @@ static int attend(struct moe_session *s, uint32_t layer, const struct moe_row *r
     if (status != MOE_OK)
         return status;
     stages_cpu_add_to_stream(s, n_rows);
+    if (l->cross_norm) {
+        attend_source(s, layer, rows, n_rows);
+        status = moe_poll_loads(s, err);
+    }
+    if (status != MOE_OK)
+        return status;
     norm(s, l->ffn_norm, l->ffn_norm_bias, 0, n_rows);
     moe_inputs_set(&s->states.inputs, s->states.xn, s->states.stride, NULL, n_rows,
                    s->model->config.hidden);
@@ -160,6 +181,29 @@ static int logits_of(struct moe_session *s, uint32_t first, uint32_t n, float *l
         moe_par_for(n, 1, finish_logits, &st);
     }
     return MOE_OK;
+}
+
+/* ---- Sources ---- */
+
+static int keep_sources(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
+                        float *output, struct moe_err *err)
+{
+    const struct moe_model *m = s->model;
+    const struct cpu_work *w = s->device;
+    const struct cpu_attention *a = &w->attention;
+    const struct moe_states *states = &s->states;
+    const struct moe_kv_input in = {a->k, a->v, a->stride.k, a->stride.v};
+    uint32_t hidden = m->config.hidden;
+    norm(s, m->encoder_norm, NULL, 0, n_rows);
+    for (uint32_t i = 0; output && i < n_rows; i++)
+        memcpy(output + (uint64_t)i * hidden, states->xn + i * states->stride,
+               hidden * sizeof(float));
+    moe_inputs_set(&s->states.inputs, states->xn, states->stride, NULL, n_rows, hidden);
+    for (uint32_t layer = m->config.n_encoder; layer < m->config.n_layers; layer++) {
+        moe_project_source(s, layer);
+        moe_kv_store(&w->source_kv, layer, rows, n_rows, &in);
+    }
+    return moe_poll_loads(s, err);
 }
 
 static void copy_block(struct moe_session *s, uint32_t from, uint32_t to)
@@ -204,6 +248,7 @@ const struct moe_stages_ops moe_stages_cpu = {
     .experts = stages_cpu_experts,
     .combine = stages_cpu_combine,
     .reached = reached,
+    .keep_sources = keep_sources,
     .leave = leave,
     .logits = logits_of,
 };

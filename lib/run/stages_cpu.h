@@ -13,14 +13,23 @@
  */
 void moe_project_in(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
                     uint32_t n_rows);
-/* The rows' k and v into the KV cache. */
+/* The rows' k and v into the KV cache; an encoder's rows' into the sources'. */
 void stages_cpu_store(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
                       uint32_t n_rows);
-/* Its `attended` = attention of its queries over the cache; causal, per sequence. */
+/* Its `attended` = attention of its queries over the cache, per sequence: causal, or over the whole
+ * text (attention.c). */
 void moe_attention(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
                    uint32_t n_rows);
 /* sum = the layer's output projection of `attended`. */
 void moe_project_out(struct moe_session *s, uint32_t layer, uint32_t n_rows);
+
+/* The same for attention to sources. Queries of the rows, from the states' xn. */
+void moe_project_cross_in(struct moe_session *s, uint32_t layer, uint32_t n_rows);
+void moe_attention_cross(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                         uint32_t n_rows);
+void moe_project_cross_out(struct moe_session *s, uint32_t layer, uint32_t n_rows);
+/* k and v that a decoder's layer makes of an encoder's output, the states' inputs. */
+void moe_project_source(struct moe_session *s, uint32_t layer);
 
 /* Floats of scratch that a thread of attention needs, and tiles that a batch can make. */
 uint64_t moe_attention_scratch_floats(const struct moe_config *c);

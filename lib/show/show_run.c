@@ -28,13 +28,6 @@ static double bytes_per_token(const struct moe_phase_stats *p)
     return ratio((double)p->bytes_read, (double)p->tokens);
 }
 
-static struct moe_phase_stats both_phases(const struct moe_stats *stats)
-{
-    struct moe_phase_stats all = stats->prefill;
-    moe_phase_stats_add(&all, &stats->decode);
-    return all;
-}
-
 /* ---- For scripts ---- */
 
 /* The counts that exist for each phase and for both together. */
@@ -87,6 +80,8 @@ static void put_phase(struct moe_emit *e, const char *name, const struct moe_pha
     moe_emit_fixed(e, "tokens_per_s", 4, tokens_per_second(p));
     moe_emit_fixed(e, "bytes_per_token", 1, bytes_per_token(p));
     put_counts(e, p);
+    if (p->over_capacity)
+        moe_emit_u64(e, "over_capacity", p->over_capacity);
     moe_emit_close(e);
 }
 
@@ -112,7 +107,7 @@ static void put_energy(struct moe_emit *e, const struct moe_stats *stats)
 {
     const struct moe_phase_stats *p = &stats->prefill, *d = &stats->decode;
     bool known = stats->no_energy[0] == 0;
-    put_joules(e, "energy_joules", known, p->joules + d->joules);
+    put_joules(e, "energy_joules", known, moe_stats_all(stats).joules);
     put_joules(e, "prefill_joules_per_token", known && p->tokens,
                ratio(p->joules, (double)p->tokens));
     put_joules(e, "decode_joules_per_token", known && d->tokens,
@@ -123,7 +118,7 @@ static void put_energy(struct moe_emit *e, const struct moe_stats *stats)
 
 void moe_show_run_json(const struct moe_stats *stats, struct moe_buf *out)
 {
-    struct moe_phase_stats all = both_phases(stats);
+    struct moe_phase_stats all = moe_stats_all(stats);
     struct moe_emit e;
     moe_emit_begin_json(&e, out, MOE_EMIT_INDENTED);
     moe_emit_text(&e, "strategy", stats->strategy);
@@ -153,6 +148,8 @@ void moe_show_run_json(const struct moe_stats *stats, struct moe_buf *out)
         moe_emit_fixed(&e, "predict_gpu_us", 3, 1e6 * stats->predict_gpu_seconds);
         moe_emit_fixed(&e, "predict_host_us", 3, 1e6 * stats->predict_host_seconds);
     }
+    if (stats->encode.tokens)
+        put_phase(&e, "encode", &stats->encode);
     put_phase(&e, "prefill", &stats->prefill);
     put_phase(&e, "decode", &stats->decode);
     moe_emit_end(&e, NULL); /* the caller looks at the buffer */
@@ -191,8 +188,9 @@ static void say_exactness(struct moe_buf *out, const struct moe_stats *stats)
 }
 
 /* Predictions, and what may have changed results: a line each, where there is something. */
-static void put_notes(struct moe_buf *out, const struct moe_counts *n)
+static void put_notes(struct moe_buf *out, const struct moe_phase_stats *all)
 {
+    const struct moe_counts *n = &all->experts;
     if (n->predicted)
         moe_buf_printf(out,
                        "prefetch %.1f%% of %" PRIu64 " activations predicted, %" PRIu64
@@ -209,15 +207,22 @@ static void put_notes(struct moe_buf *out, const struct moe_counts *n)
                        "changed  %" PRIu64 " at low precision, %" PRIu64 " left out, %" PRIu64
                        " from an earlier state, %" PRIu64 " not the router's choice\n",
                        n->low_precision, n->skipped, n->precalculated, n->substituted);
+    if (all->over_capacity)
+        moe_buf_printf(out,
+                       "capacity %" PRIu64 " choices beyond an expert's, which the model leaves "
+                       "out\n",
+                       all->over_capacity);
 }
 
 void moe_show_run(const struct moe_stats *stats, struct moe_buf *out)
 {
-    struct moe_phase_stats all = both_phases(stats);
+    struct moe_phase_stats all = moe_stats_all(stats);
     char a[32], b[32];
     moe_buf_text(out, "strategy ");
     put_strategy(out, stats);
     moe_buf_printf(out, " on %s\n", stats->device);
+    if (stats->encode.tokens)
+        put_speed(out, "encode", &stats->encode);
     put_speed(out, "prefill", &stats->prefill);
     put_speed(out, "decode", &stats->decode);
     moe_buf_printf(out,
@@ -235,7 +240,7 @@ void moe_show_run(const struct moe_stats *stats, struct moe_buf *out)
                        "uploads  %s to the GPU, %" PRIu64 " loads from host memory, %" PRIu64
                        " from disk\n",
                        moe_format_bytes(all.bytes_uploaded, a), all.host_hits, all.disk_loads);
-    put_notes(out, &all.experts);
+    put_notes(out, &all);
     say_exactness(out, stats);
     moe_buf_printf(out, "memory   %s of experts, peak %s of the process\n",
                    moe_format_bytes(stats->resident_expert_bytes_max, a),
@@ -265,7 +270,7 @@ void moe_show_run(const struct moe_stats *stats, struct moe_buf *out)
 
 void moe_show_run_line(const struct moe_stats *stats, struct moe_buf *out)
 {
-    struct moe_phase_stats all = both_phases(stats);
+    struct moe_phase_stats all = moe_stats_all(stats);
     char a[32], b[32];
     moe_buf_printf(out,
                    "%.1f tok/s, first token %.2f s, hit rate %.1f%%, %s/token read, %s of "

@@ -1,9 +1,9 @@
-/* Statistics of a run (run/stats.h): for scripts, for a person, and in one line. */
+/* Statistics of a run (experts/run_stats.h): for scripts, for a person, and in one line. */
 #ifndef MOE_SHOW_SHOW_RUN_H
 #define MOE_SHOW_SHOW_RUN_H
 
 #include "base/buf.h"
-#include "run/stats.h"
+#include "experts/run_stats.h"
 
 /* One JSON object with the keys of moe-run-stats(5); totals over both phases, and
  * "prefill"/"decode" objects. */

@@ -45,8 +45,8 @@ static int score_text(struct scorer *sc, const uint32_t *ids, uint64_t n, uint64
         for (uint32_t i = 0; i < n_rows; i++)
             sc->rows[i] =
                 (struct moe_row){0, (uint32_t)(done + i), ids[done + i], (uint32_t)(n - 1)};
-        int status =
-            moe_forward(s, phase, sc->rows, n_rows, 0, s->model->config.n_layers, NULL, NULL, err);
+        int status = moe_forward(s, phase, sc->rows, n_rows, s->model->config.n_encoder,
+                                 s->model->config.n_layers, NULL, NULL, err);
         if (status != MOE_OK)
             return status;
         uint32_t from = done + 1 < first_scored ? (uint32_t)(first_scored - 1 - done) : 0;

@@ -327,7 +327,8 @@ int moe_probe_document(struct moe_probe *p, const uint32_t *ids, uint32_t n, str
             p->pass[i] = (struct moe_row){0, done + i, ids[done + i], n};
         status = begin_rows(p, done, n_rows, n_prompt, err);
         if (status == MOE_OK)
-            status = moe_forward(p->session, MOE_PREFILL, p->pass, n_rows, 0,
+            status = moe_forward(p->session, MOE_PREFILL, p->pass, n_rows,
+                                 p->session->model->config.n_encoder,
                                  p->session->model->config.n_layers, NULL, NULL, err);
     }
     return status == MOE_OK ? moe_statistics_end(p->statistics, err) : status;

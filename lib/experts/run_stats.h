@@ -1,8 +1,8 @@
 /*
  * Statistics of a run: of its phases, and of the whole.
  */
-#ifndef MOE_RUN_STATS_H
-#define MOE_RUN_STATS_H
+#ifndef MOE_EXPERTS_RUN_STATS_H
+#define MOE_EXPERTS_RUN_STATS_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -12,6 +12,7 @@
 #include "sched/exactness.h"
 
 struct moe_stats {
+    struct moe_phase_stats encode; /* of a model with an encoder: its passes over sources */
     struct moe_phase_stats prefill, decode;
     double ttft_seconds; /* request to first token, tokenization included */
     uint64_t prompt_tokens, generated_tokens;
@@ -33,6 +34,8 @@ struct moe_stats {
     char inexact[MOE_EXACTNESS_WHY]; /* what was asked for that may change results; "": nothing */
 };
 
+/* All phases in one. */
+struct moe_phase_stats moe_stats_all(const struct moe_stats *stats);
 /* Adds the counts and times of `part` (an answer, say) to `sum`; the time to first token and the
  * names are those of `part`, maxima are joined. */
 void moe_stats_add(struct moe_stats *sum, const struct moe_stats *part);

@@ -1,4 +1,4 @@
-#include "run/stats.h"
+#include "experts/run_stats.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -9,11 +9,21 @@ static uint64_t larger(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
+struct moe_phase_stats moe_stats_all(const struct moe_stats *stats)
+{
+    struct moe_phase_stats all = stats->encode;
+    moe_phase_stats_add(&all, &stats->prefill);
+    moe_phase_stats_add(&all, &stats->decode);
+    return all;
+}
+
 void moe_stats_add(struct moe_stats *sum, const struct moe_stats *part)
 {
     struct moe_stats s = *part;
+    s.encode = sum->encode;
     s.prefill = sum->prefill;
     s.decode = sum->decode;
+    moe_phase_stats_add(&s.encode, &part->encode);
     moe_phase_stats_add(&s.prefill, &part->prefill);
     moe_phase_stats_add(&s.decode, &part->decode);
     s.prompt_tokens += sum->prompt_tokens;
@@ -30,19 +40,18 @@ void moe_stats_add(struct moe_stats *sum, const struct moe_stats *part)
 static uint64_t by_another_device(const struct moe_stats *s)
 {
     bool on_gpu = strcmp(s->device, "cuda") == 0;
-    return on_gpu ? s->prefill.experts.host_computed + s->decode.experts.host_computed : 0;
+    return on_gpu ? moe_stats_all(s).experts.host_computed : 0;
 }
 
 bool moe_stats_exact(const struct moe_stats *s)
 {
-    return !moe_counts_changed(&s->prefill.experts) && !moe_counts_changed(&s->decode.experts) &&
-           by_another_device(s) == 0 && s->bf16_rows == 0;
+    const struct moe_phase_stats all = moe_stats_all(s);
+    return !moe_counts_changed(&all.experts) && by_another_device(s) == 0 && s->bf16_rows == 0;
 }
 
 int moe_stats_check_exact(const struct moe_stats *s, struct moe_err *err)
 {
-    struct moe_phase_stats all = s->prefill;
-    moe_phase_stats_add(&all, &s->decode);
+    const struct moe_phase_stats all = moe_stats_all(s);
     const struct moe_counts *n = &all.experts;
     const struct {
         uint64_t count;

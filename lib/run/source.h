@@ -1,0 +1,40 @@
+/*
+ * Sources: the texts that a model's encoder computes once each, every row seeing all of its source,
+ * and whose output the decoder's rows attend to.
+ *
+ * A row's result in the encoder depends on all rows of its own source (attention goes both ways,
+ * and an expert takes expert_capacity rows of a source, in their order), and on nothing else.
+ */
+#ifndef MOE_RUN_SOURCE_H
+#define MOE_RUN_SOURCE_H
+
+#include "run/session.h"
+
+/*
+ * Computes the encoder over whole sources and keeps the keys and values that the decoder attends
+ * to, in place of what these sources were before. rows: n_rows <= batch, any number of sources one
+ * after the other, each with its positions from 0 on: `sequence` is the source (0..n_sources-1),
+ * `length` its number of positions. output: the encoder's normalised output [n_rows][hidden], or
+ * NULL. Statistics go to the phase `encode`.
+ */
+int moe_encode(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows, float *output,
+               struct moe_err *err);
+
+/* The two halves of moe_encode, for passes that begin or end within the encoder, or look at its
+ * states: first moe_forward in the phase MOE_ENCODE through layers of [0, n_encoder), with which
+ * the sources are not encoded any more; then, after the last of these layers and for the same rows,
+ * this, which keeps the pass's states. */
+int moe_encode_keep(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
+                    float *output, struct moe_err *err);
+
+/* The sequence attends to that source from its next row, at position 0, on; until this is called,
+ * to the one of its own number (modulo n_sources). Several may share one (beams). */
+void moe_sequence_attend(struct moe_session *s, uint32_t sequence, uint32_t source);
+
+/* That rows of a pass over layers [begin, end) are whole sources for an encoder's layers, or that
+ * their sequences attend to encoded ones in a decoder's; notes which sources the pass is about. Of
+ * moe_forward. */
+int moe_sources_check(struct moe_session *s, bool encode, const struct moe_row *rows,
+                      uint32_t n_rows, uint32_t begin, uint32_t end, struct moe_err *err);
+
+#endif
