@@ -104,10 +104,20 @@ const char *moe_show_variant_bits(const struct moe_pack *pack, uint32_t variant)
     return strcmp(name, MOE_MAP_VARIANT) == 0 ? "a map's" : name;
 }
 
+void moe_show_layer_count(const struct moe_config *c, uint32_t n, uint32_t n_encoder,
+                          struct moe_buf *out)
+{
+    if (c->n_encoder)
+        moe_buf_printf(out, "%" PRIu32 " + %" PRIu32 " layers (encoder + decoder)", n_encoder,
+                       n - n_encoder);
+    else
+        moe_buf_printf(out, "%" PRIu32 " layers", n);
+}
+
 void moe_show_pack_line(const struct moe_pack *pack, const struct moe_pack_summary *s,
                         struct moe_buf *out)
 {
-    moe_buf_printf(out, "%" PRIu32 " layers", s->config.n_layers);
+    moe_show_layer_count(&s->config, s->config.n_layers, s->config.n_encoder, out);
     for (uint32_t v = 0; v < moe_pack_n_variants(pack); v++) {
         const char *name = moe_show_variant_bits(pack, v);
         if (v == 0)
@@ -129,10 +139,23 @@ static void sum_line(struct moe_buf *out, const char *name, const char *method,
                    moe_format_bytes(sum->stored_bytes, stored));
 }
 
-static void tensor_lines(const struct moe_pack *pack, struct moe_buf *out)
+/* The stack of a tensor's layer, and the layer's number in it; NULL: it is of none, or there is but
+ * one stack. */
+static const char *stack_of(const struct moe_config *c, const char *tensor, uint32_t *layer)
 {
-    moe_buf_printf(out, "\n  %-28s %-6s %6s %18s %14s\n", "tensor", "layout", "group", "shape",
-                   "stored bytes");
+    unsigned number;
+    if (!c->n_encoder || sscanf(tensor, "layers.%u.", &number) != 1)
+        return NULL;
+    bool encoder = moe_config_in_encoder(c, number);
+    *layer = encoder ? number : number - c->n_encoder;
+    return encoder ? "encoder" : "decoder";
+}
+
+static void tensor_lines(const struct moe_pack *pack, const struct moe_config *c,
+                         struct moe_buf *out)
+{
+    moe_buf_printf(out, "\n  %-28s %-6s %6s %18s %14s%s\n", "tensor", "layout", "group", "shape",
+                   "stored bytes", c->n_encoder ? "  stack" : "");
     for (uint32_t i = 0; i < moe_pack_n_tensors(pack); i++) {
         const struct moe_pack_tensor *t = moe_pack_tensor_at(pack, i);
         char shape[32];
@@ -140,9 +163,14 @@ static void tensor_lines(const struct moe_pack *pack, struct moe_buf *out)
             snprintf(shape, sizeof shape, "%" PRIu32, t->rows);
         else
             snprintf(shape, sizeof shape, "%" PRIu32 " x %" PRIu32, t->rows, t->cols);
-        moe_buf_printf(out, "  %-28s %-6s %6" PRIu32 " %18s %14" PRIu64 "\n", t->name,
+        moe_buf_printf(out, "  %-28s %-6s %6" PRIu32 " %18s %14" PRIu64, t->name,
                        moe_layout_name(t->layout.kind), t->layout.group, shape,
                        t->extent.stored_bytes);
+        uint32_t layer;
+        const char *stack = stack_of(c, t->name, &layer);
+        if (stack)
+            moe_buf_printf(out, "  %s %" PRIu32, stack, layer);
+        moe_buf_text(out, "\n");
     }
 }
 
@@ -153,15 +181,14 @@ void moe_show_pack(const struct moe_pack *pack, const struct moe_pack_summary *s
     char bytes[32];
     moe_buf_printf(out, "%s: %s, version %d\n", moe_pack_path(pack),
                    moe_format_bytes(moe_pack_file_bytes(pack), bytes), MOE_PACK_VERSION);
-    moe_buf_printf(out,
-                   "  model      %s, %" PRIu32 " layers, hidden %" PRIu32 ", vocabulary %" PRIu32
-                   ", context %" PRIu32 "\n",
-                   c->family, c->n_layers, c->hidden, c->vocab, c->context_max);
+    moe_buf_printf(out, "  model      %s, ", c->family);
+    moe_show_layer_count(c, c->n_layers, c->n_encoder, out);
+    moe_buf_printf(out, ", hidden %" PRIu32 ", vocabulary %" PRIu32 ", context %" PRIu32 "\n",
+                   c->hidden, c->vocab, c->context_max);
     if (c->n_experts) {
-        moe_buf_printf(out,
-                       "  experts    %" PRIu32 " in each of %" PRIu32 " layers, %" PRIu32
-                       " used per token, width %" PRIu32,
-                       c->n_experts, s->n_moe_layers, c->top_k, c->expert_ff);
+        moe_buf_printf(out, "  experts    %" PRIu32 " in each of ", c->n_experts);
+        moe_show_layer_count(c, s->n_moe_layers, moe_config_moe_layers(c, c->n_encoder), out);
+        moe_buf_printf(out, ", %" PRIu32 " used per token, width %" PRIu32, c->top_k, c->expert_ff);
         if (c->shared_ff)
             moe_buf_printf(out, ", shared expert %" PRIu32, c->shared_ff);
         moe_buf_text(out, "\n");
@@ -181,7 +208,7 @@ void moe_show_pack(const struct moe_pack *pack, const struct moe_pack_summary *s
         sum_line(out, name, variant->method, &s->variants[v]);
     }
     if (tensors)
-        tensor_lines(pack, out);
+        tensor_lines(pack, c, out);
 }
 
 /* ---- For scripts ---- */
@@ -213,7 +240,8 @@ static void emit_variants(struct moe_emit *e, const struct moe_pack *pack,
     moe_emit_close(e);
 }
 
-static void emit_tensors(struct moe_emit *e, const struct moe_pack *pack)
+static void emit_tensors(struct moe_emit *e, const struct moe_pack *pack,
+                         const struct moe_config *c)
 {
     moe_emit_open_list(e, "tensors");
     for (uint32_t i = 0; i < moe_pack_n_tensors(pack); i++) {
@@ -225,6 +253,12 @@ static void emit_tensors(struct moe_emit *e, const struct moe_pack *pack)
         moe_emit_u64(e, "rows", t->rows);
         moe_emit_u64(e, "cols", t->cols);
         moe_emit_u64(e, "file_bytes", t->extent.stored_bytes);
+        uint32_t layer;
+        const char *stack = stack_of(c, t->name, &layer);
+        if (stack) {
+            moe_emit_text(e, "stack", stack);
+            moe_emit_u64(e, "stack_layer", layer);
+        }
         moe_emit_close(e);
     }
     moe_emit_close(e);
@@ -288,11 +322,14 @@ int moe_show_pack_json(const struct moe_pack *pack, const struct moe_pack_summar
     moe_emit_u64(&e, "tokenizer_bytes", s->tokenizer_bytes);
     moe_emit_bool(&e, "chat_template", s->has_chat_template);
     moe_emit_u64(&e, "n_moe_layers", s->n_moe_layers);
+    if (s->config.n_encoder)
+        moe_emit_u64(&e, "n_moe_encoder_layers",
+                     moe_config_moe_layers(&s->config, s->config.n_encoder));
     moe_emit_open_map(&e, "dense");
     emit_sum(&e, &s->dense);
     moe_emit_close(&e);
     emit_variants(&e, pack, s);
     if (tensors)
-        emit_tensors(&e, pack);
+        emit_tensors(&e, pack, &s->config);
     return status == MOE_OK ? moe_emit_end(&e, err) : status;
 }

@@ -159,6 +159,8 @@ void moe_show_pack_bits(const struct moe_pack *pack, const struct moe_pack_summa
         moe_buf_printf(out, "\n  experts %s: bits of each, by layer\n",
                        moe_pack_variant_at(pack, v)->name);
         for (uint32_t layer = 0; layer < moe_pack_n_layers(pack); layer++) {
+            if (s->config.n_encoder && (layer == 0 || layer == s->config.n_encoder))
+                moe_buf_printf(out, "  %s\n", layer ? "decoder" : "encoder");
             if (moe_pack_usable_variant(pack, layer, 0, v) == UINT32_MAX)
                 continue;
             if (drawn)

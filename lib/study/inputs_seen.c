@@ -341,6 +341,12 @@ int moe_inputs_seen_open(struct moe_inputs_seen **out, const char *pack_path,
     if (!seen)
         return MOE_ERR_MEMORY;
     int status = moe_model_open_directory(&seen->model, pack_path, err);
+    if (status == MOE_OK && seen->model->config.n_encoder)
+        status =
+            moe_fail(err, MOE_ERR_UNSUPPORTED,
+                     "%s: gptq is implemented for models without an encoder; use --method hqq, "
+                     "linear or rtn",
+                     pack_path);
     if (status == MOE_OK)
         status = read_texts(seen, options, err);
     if (status == MOE_OK)
