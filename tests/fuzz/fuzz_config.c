@@ -1,6 +1,6 @@
 /* A model description: a pack's, or (with "model_type") a Hugging Face config.json. */
 /* Readers: model/config.c model/config_json.c model/family_hf.c model/family_own.c */
-/* Readers: model/family_settings.c model/rope.c */
+/* Readers: model/family_settings.c model/family_switch.c model/rope.c */
 #define _GNU_SOURCE
 #include "model/config.h"
 #include "mutate.h"

@@ -22,6 +22,21 @@ static const struct changed {
     {"few-frequencies", "deepseek-v2-pack", "\"rope_freqs\":[1,", "\"rope_freqs\":["},
     {"no-long-frequencies", "pack", "\"rope_theta\"", "\"rope_original\":64,\"rope_theta\""},
     {"sparsemixer-of-three", "phimoe-pack", "\"top_k\":2", "\"top_k\":3"},
+    {"encoder-alone", "switch-pack", "\"n_encoder\":4", "\"n_encoder\":6"},
+    {"start-beyond-vocabulary", "switch-pack", "\"decoder_start\":3", "\"decoder_start\":100"},
+    {"encoder-and-prefix", "switch-pack", "\"n_encoder\":4", "\"n_encoder\":4,\"prefix_lm\":true"},
+    {"encoder-of-layer-norms", "switch-pack", "\"norm_eps\"",
+     "\"norm_kind\":\"layer\",\"norm_eps\""},
+    {"capacity-without-source", "pack", "\"norm_topk\"", "\"expert_capacity\":4,\"norm_topk\""},
+    {"buckets-too-near", "switch-pack", "\"bucket_distance\":40", "\"bucket_distance\":8"},
+    {"buckets-rotated", "switch-pack", "\"rope_theta\"", "\"rope_dim\":8,\"rope_theta\""},
+    {"dense-clamped", "switch-pack", "\"dense_act\":\"relu\"", "\"dense_act\":\"swiglu-clamped\""},
+    {"capacity-of-none", "switch-hf", "\"expert_capacity\": 6", "\"expert_capacity\": 0"},
+    {"too-many-layers", "switch-hf", "\"num_layers\": 4", "\"num_layers\": 1023"},
+    {"no-decoder", "switch-hf", "\"num_decoder_layers\": 2", "\"num_decoder_layers\": 0"},
+    {"symmetric-stacks", "switch-hf", "\"num_decoder_layers\": 2", "\"num_decoder_layers\": null"},
+    {"steps-from-counts", "switch-hf", "\"encoder_sparse_step\": 2",
+     "\"num_sparse_encoder_layers\": 2"},
 };
 
 static int make_config(const struct changed *c, struct moe_err *err)
