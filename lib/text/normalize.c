@@ -3,71 +3,265 @@
 #include <utf8proc.h>
 
 #include "base/bytes.h"
+#include "base/text.h"
 #include "text/tokenizer_steps.h"
 
-/* Every character below U+0300 is composed already; those begin with bytes below 0xcc. */
-static bool is_surely_composed(const char *text, uint64_t n)
+/* ---- Characters ---- */
+
+bool moe_is_white(uint32_t c)
+{
+    return (c >= 9 && c <= 13) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 ||
+           (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f ||
+           c == 0x205f || c == 0x3000;
+}
+
+static bool is_mark(uint32_t c)
+{
+    utf8proc_category_t kind = utf8proc_category((utf8proc_int32_t)c);
+    return kind == UTF8PROC_CATEGORY_MN || kind == UTF8PROC_CATEGORY_MC ||
+           kind == UTF8PROC_CATEGORY_ME;
+}
+
+/* Alphabetic, Mark, Decimal_Number, Connector_Punctuation and Join_Control (UTS 18, annex C). Of
+ * the alphabetic ones only the circled and squared letters are neither letters, marks nor numbers
+ * that are letters. */
+bool moe_is_word(uint32_t c)
+{
+    static const uint32_t circled[][2] = {
+        {0x24b6, 0x24e9}, {0x1f130, 0x1f149}, {0x1f150, 0x1f169}, {0x1f170, 0x1f189}};
+    utf8proc_category_t kind = utf8proc_category((utf8proc_int32_t)c);
+    if ((kind >= UTF8PROC_CATEGORY_LU && kind <= UTF8PROC_CATEGORY_NL) ||
+        kind == UTF8PROC_CATEGORY_PC || c == 0x200c || c == 0x200d)
+        return true;
+    for (int i = 0; i < 4; i++)
+        if (c >= circled[i][0] && c <= circled[i][1])
+            return true;
+    return false;
+}
+
+uint64_t moe_character_before(const uint8_t *text, uint64_t from, uint64_t at)
+{
+    int length;
+    uint64_t start = at - 1;
+    while (start > from && at - start < 4 && (text[start] & 0xc0) == 0x80)
+        start--;
+    moe_utf8_decode(text + start, at - start, &length);
+    return start + (uint64_t)length == at ? start : at - 1;
+}
+
+uint64_t moe_white_after(const uint8_t *text, uint64_t at, uint64_t n)
+{
+    int length;
+    while (at < n && moe_is_white(moe_utf8_decode(text + at, n - at, &length)))
+        at += (uint64_t)length;
+    return at;
+}
+
+uint64_t moe_white_before(const uint8_t *text, uint64_t from, uint64_t at)
+{
+    while (at > from) {
+        int length;
+        uint64_t start = moe_character_before(text, from, at);
+        if (!moe_is_white(moe_utf8_decode(text + start, at - start, &length)))
+            break;
+        at = start;
+    }
+    return at;
+}
+
+/* ---- Unicode's normalization forms ---- */
+
+/* Of the forms' options and of what they leave alone: texts of bytes below `changes` alone. */
+static const struct form {
+    const char *name;
+    int options;
+    uint8_t changes;
+} FORMS[] = {
+    [MOE_STEP_NFC] = {"NFC", UTF8PROC_COMPOSE, 0xcc /* from U+0300 on */},
+    [MOE_STEP_NFD] = {"NFD", UTF8PROC_DECOMPOSE, 0x80},
+    [MOE_STEP_NFKC] = {"NFKC", UTF8PROC_COMPOSE | UTF8PROC_COMPAT, 0x80},
+    [MOE_STEP_NFKD] = {"NFKD", UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT, 0x80},
+};
+
+static bool is_form(uint8_t kind)
+{
+    return kind <= MOE_STEP_NFKD && FORMS[kind].name;
+}
+
+static bool is_surely_in_form(const struct form *form, const char *text, uint64_t n)
 {
     for (uint64_t i = 0; i < n; i++) {
-        if ((uint8_t)text[i] >= 0xcc)
+        if ((uint8_t)text[i] >= form->changes)
             return false;
     }
     return true;
 }
 
-static int compose(const char *text, uint64_t n, struct moe_buf *out, struct moe_err *err)
+static int bring_to_form(const struct form *form, const char *text, uint64_t n, struct moe_buf *out,
+                         struct moe_err *err)
 {
-    utf8proc_uint8_t *composed = NULL;
-    utf8proc_ssize_t size = utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)n,
-                                         &composed, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+    utf8proc_uint8_t *result = NULL;
+    utf8proc_ssize_t size =
+        utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)n, &result,
+                     (utf8proc_option_t)(UTF8PROC_STABLE | form->options));
     if (size < 0)
         return moe_fail(err, size == UTF8PROC_ERROR_NOMEM ? MOE_ERR_MEMORY : MOE_ERR_LIMIT,
-                        "a text of %llu bytes cannot be brought to NFC: %s", (unsigned long long)n,
-                        utf8proc_errmsg(size));
-    moe_buf_append(out, composed, (uint64_t)size);
-    free(composed);
+                        "a text of %llu bytes cannot be brought to %s: %s", (unsigned long long)n,
+                        form->name, utf8proc_errmsg(size));
+    moe_buf_append(out, result, (uint64_t)size);
+    free(result);
     return MOE_OK;
 }
 
-static void replace(const struct moe_step *step, const char *text, uint64_t n, struct moe_buf *out)
+/* ---- Steps that look at characters one by one ---- */
+
+enum { DROPPED = 0x110000 /* no character */ };
+
+static uint32_t nmt(uint32_t c)
+{
+    if ((c >= 1 && c <= 8) || c == 0xb || (c >= 0xe && c <= 0x1f) || c == 0x7f || c == 0x8f ||
+        c == 0x9f)
+        return DROPPED;
+    bool blank = c == 9 || c == 0xa || c == 0xc || c == 0xd || c == 0x1680 ||
+                 (c >= 0x200b && c <= 0x200f) || c == 0x2028 || c == 0x2029 || c == 0x2581 ||
+                 c == 0xfeff || c == 0xfffd;
+    return blank ? ' ' : c;
+}
+
+static uint32_t changed(uint8_t kind, uint32_t c)
+{
+    switch (kind) {
+    case MOE_STEP_NMT:
+        return nmt(c);
+    case MOE_STEP_LOWERCASE:
+        return c == 0x130 ? 'i' : (uint32_t)utf8proc_tolower((utf8proc_int32_t)c);
+    default:
+        return is_mark(c) ? DROPPED : c;
+    }
+}
+
+static void change_characters(uint8_t kind, const char *text, uint64_t n, struct moe_buf *out)
+{
+    uint8_t bytes[4];
+    int length;
+    for (uint64_t at = 0; at < n; at += (uint64_t)length) {
+        uint32_t c = moe_utf8_decode((const uint8_t *)text + at, n - at, &length);
+        uint32_t to = changed(kind, c);
+        if (to == c)
+            moe_buf_append(out, text + at, (uint64_t)length);
+        else if (to != DROPPED)
+            moe_buf_append(out, bytes, (uint64_t)moe_utf8_encode(to, bytes));
+        if (kind == MOE_STEP_LOWERCASE && c == 0x130) /* the one that becomes two characters */
+            moe_buf_text(out, "\xcc\x87");
+    }
+}
+
+/* ---- Other steps ---- */
+
+static void strip(uint8_t flags, const char *text, uint64_t n, struct moe_buf *out)
+{
+    const uint8_t *bytes = (const uint8_t *)text;
+    uint64_t start = flags & MOE_STEP_LEFT ? moe_white_after(bytes, 0, n) : 0;
+    uint64_t end = flags & MOE_STEP_RIGHT ? moe_white_before(bytes, start, n) : n;
+    moe_buf_append(out, text + start, end - start);
+}
+
+/* Replaces every text, or every run of `least` and more of them. */
+static void replace(const struct moe_step *step, uint64_t least, const char *text, uint64_t n,
+                    struct moe_buf *out)
 {
     uint64_t size = step->text.size;
     for (uint64_t at = 0; at < n;) {
         const char *found = memchr(text + at, step->text.data[0], n - at);
-        uint64_t end = found ? (uint64_t)(found - text) : n;
+        uint64_t end = found ? (uint64_t)(found - text) : n, count = 0;
         moe_buf_append(out, text + at, end - at);
         at = end;
-        if (!found)
-            break;
-        if (size <= n - at && memcmp(found, step->text.data, size) == 0) {
-            moe_buf_append(out, step->other.data, step->other.size);
-            at += size;
-        } else {
-            moe_buf_u8(out, (uint8_t)text[at++]);
+        while (size <= n - end && memcmp(text + end, step->text.data, size) == 0 &&
+               (count == 0 || least > 1)) {
+            end += size;
+            count++;
         }
+        if (count >= least) {
+            moe_buf_append(out, step->other.data, step->other.size);
+        } else {
+            end = at < n && end == at ? at + 1 : end;
+            moe_buf_append(out, text + at, end - at);
+        }
+        at = end;
     }
 }
+
+static int apply(const struct moe_step *step, const char *text, uint64_t n, struct moe_buf *out,
+                 struct moe_err *err)
+{
+    int status = MOE_OK;
+    switch (step->kind) {
+    case MOE_STEP_PREPEND:
+        moe_buf_append(out, step->text.data, step->text.size);
+        moe_buf_append(out, text, n);
+        break;
+    case MOE_STEP_REPLACE:
+    case MOE_STEP_REPLACE_RUNS:
+        replace(step, step->kind == MOE_STEP_REPLACE ? 1 : 2, text, n, out);
+        break;
+    case MOE_STEP_STRIP:
+        strip(step->flags, text, n, out);
+        break;
+    case MOE_STEP_PRECOMPILED:
+        moe_charsmap_apply(&step->map, text, n, out);
+        break;
+    case MOE_STEP_NMT:
+    case MOE_STEP_LOWERCASE:
+    case MOE_STEP_STRIP_MARKS:
+        change_characters(step->kind, text, n, out);
+        break;
+    default:
+        status = bring_to_form(&FORMS[step->kind], text, n, out, err);
+    }
+    return status;
+}
+
+/* ---- All steps ---- */
 
 uint64_t moe_steps_memory(const struct moe_steps *steps, uint64_t *n)
 {
     enum {
-        DECOMPOSED = 8,
-        COMPOSED = 3
-    }; /* bytes of a byte: UTF-32 of a canonical decomposition */
-    uint64_t bytes = 0;
+        DECOMPOSED = 24, /* bytes of a byte: UTF-32 of a decomposition, U+FDFA's the longest */
+        COMPOSED = 11,   /* ... and that in UTF-8 */
+        LOWERED = 2,
+    };
+    uint64_t bytes = 0, longest;
     for (uint32_t i = 0; i < steps->n; i++) {
         const struct moe_step *step = &steps->steps[i];
         switch (step->kind) {
         case MOE_STEP_NFC:
+            bytes += 8 * *n; /* canonical decompositions are shorter */
+            *n *= 3;
+            break;
+        case MOE_STEP_NFD:
+        case MOE_STEP_NFKC:
+        case MOE_STEP_NFKD:
             bytes += DECOMPOSED * *n;
             *n *= COMPOSED;
             break;
+        case MOE_STEP_LOWERCASE:
+            *n *= LOWERED;
+            break;
+        case MOE_STEP_PRECOMPILED:
+            longest = moe_charsmap_longest(&step->map);
+            *n *= longest > 1 ? longest : 1;
+            break;
         case MOE_STEP_REPLACE: /* the text replaced is not empty */
+        case MOE_STEP_REPLACE_RUNS:
             if (step->other.size > step->text.size)
                 *n = (*n / step->text.size + 1) * step->other.size;
             break;
         case MOE_STEP_METASPACE:
             *n = (*n + 1) * strlen(MOE_METASPACE);
+            break;
+        case MOE_STEP_NMT: /* no longer than before */
+        case MOE_STEP_STRIP:
+        case MOE_STEP_STRIP_MARKS:
             break;
         case MOE_STEP_PREPEND:
         case MOE_STEP_PREFIX_SPACE:
@@ -90,17 +284,10 @@ int moe_normalize(const struct moe_steps *steps, const char *text, uint64_t n, s
     *result_n = n;
     for (uint32_t i = 0; i < steps->n && status == MOE_OK && *result_n; i++) {
         const struct moe_step *step = &steps->steps[i];
+        if (is_form(step->kind) && is_surely_in_form(&FORMS[step->kind], *result, *result_n))
+            continue;
         moe_buf_clear(&next);
-        if (step->kind == MOE_STEP_NFC) {
-            if (is_surely_composed(*result, *result_n))
-                continue;
-            status = compose(*result, *result_n, &next, err);
-        } else if (step->kind == MOE_STEP_PREPEND) {
-            moe_buf_append(&next, step->text.data, step->text.size);
-            moe_buf_append(&next, *result, *result_n);
-        } else {
-            replace(step, *result, *result_n, &next);
-        }
+        status = apply(step, *result, *result_n, &next, err);
         if (next.failed)
             status = moe_fail(err, MOE_ERR_MEMORY, "out of memory");
         struct moe_buf done = *out;

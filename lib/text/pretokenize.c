@@ -99,25 +99,36 @@ static int prepare_split(struct moe_step *step, struct moe_err *err)
     return compile(step, err);
 }
 
+/* Texts that are put into a text keep it UTF-8; the precompiled map says so of its own. */
+static int prepare_normalizer(struct moe_step *step, uint32_t i, struct moe_err *err)
+{
+    bool compiled = step->kind == MOE_STEP_PRECOMPILED;
+    if ((!compiled && !moe_utf8_valid(step->text.data, step->text.size)) ||
+        !moe_utf8_valid(step->other.data, step->other.size))
+        return moe_fail(err, MOE_ERR_FORMAT, "normalizer step %u is not UTF-8", i);
+    if ((step->kind == MOE_STEP_REPLACE || step->kind == MOE_STEP_REPLACE_RUNS) &&
+        step->text.size == 0)
+        return moe_fail(err, MOE_ERR_FORMAT, "normalizer step %u replaces nothing", i);
+    return compiled ? moe_charsmap_open(&step->map, step->text.data, step->text.size, err) : MOE_OK;
+}
+
 int moe_steps_prepare(struct moe_steps *steps, bool normalizer, struct moe_err *err)
 {
+    int first = normalizer ? MOE_STEP_NFC : MOE_STEP_SPLIT;
+    int last = normalizer ? MOE_STEP_PRECOMPILED : MOE_STEP_METASPACE;
     for (uint32_t i = 0; i < steps->n; i++) {
         struct moe_step *step = &steps->steps[i];
-        bool known = normalizer ? step->kind >= MOE_STEP_NFC && step->kind <= MOE_STEP_REPLACE
-                                : step->kind >= MOE_STEP_SPLIT && step->kind <= MOE_STEP_METASPACE;
-        if (!known)
+        if (step->kind < first || step->kind > last)
             return moe_fail(err, MOE_ERR_UNSUPPORTED, "unknown %s step %u",
                             normalizer ? "normalizer" : "pre-tokenizer", step->kind);
         if (step->text.failed || step->other.failed)
             return moe_fail(err, MOE_ERR_MEMORY, "out of memory");
-        if (step->text.size > MOE_STEP_TEXT_MAX || step->other.size > MOE_STEP_TEXT_MAX)
+        uint64_t most = step->kind == MOE_STEP_PRECOMPILED ? MOE_CHARSMAP_MAX : MOE_STEP_TEXT_MAX;
+        if (step->text.size > most || step->other.size > MOE_STEP_TEXT_MAX)
             return moe_fail(err, MOE_ERR_FORMAT, "step %u has a text of absurd size", i);
-        if (normalizer && (!moe_utf8_valid(step->text.data, step->text.size) ||
-                           !moe_utf8_valid(step->other.data, step->other.size)))
-            return moe_fail(err, MOE_ERR_FORMAT, "normalizer step %u is not UTF-8", i);
-        if (step->kind == MOE_STEP_REPLACE && step->text.size == 0)
-            return moe_fail(err, MOE_ERR_FORMAT, "normalizer step %u replaces nothing", i);
-        int status = step->kind == MOE_STEP_SPLIT ? prepare_split(step, err) : MOE_OK;
+        int status = normalizer                     ? prepare_normalizer(step, i, err)
+                     : step->kind == MOE_STEP_SPLIT ? prepare_split(step, err)
+                                                    : MOE_OK;
         if (status != MOE_OK)
             return status;
     }

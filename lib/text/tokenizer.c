@@ -1,6 +1,5 @@
 #include "text/tokenizer.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,7 +14,7 @@ struct moe_tokenizer *moe_tokenizer_new(struct moe_err *err)
 {
     struct moe_tokenizer *tok = moe_alloc(1, sizeof *tok, err);
     if (tok)
-        tok->bos = tok->eos = tok->unk = tok->separator = MOE_NO_TOKEN;
+        tok->bos = tok->eos = tok->unk = tok->tail = tok->pad = tok->separator = MOE_NO_TOKEN;
     return tok;
 }
 
@@ -37,6 +36,7 @@ void moe_tokenizer_free(struct moe_tokenizer *tok)
     free(tok->token_flags);
     moe_buf_release(&tok->text);
     moe_bpe_release(&tok->bpe);
+    moe_unigram_release(&tok->unigram);
     moe_steps_release(&tok->normalizer);
     moe_steps_release(&tok->pre_tokenizer);
     free(tok->vocabulary);
@@ -46,11 +46,6 @@ void moe_tokenizer_free(struct moe_tokenizer *tok)
     free(tok->shown_offsets);
     moe_buf_release(&tok->shown);
     free(tok);
-}
-
-static bool is_in_use(const struct moe_tokenizer *tok, uint32_t id)
-{
-    return id < tok->n_tokens && tok->offsets[id + 1] > tok->offsets[id];
 }
 
 int moe_token_byte(const void *token, uint64_t n)
@@ -63,59 +58,15 @@ int moe_token_byte(const void *token, uint64_t n)
     return high && low ? (int)((high - digits) << 4 | (low - digits)) : -1;
 }
 
-static int check_tokens(const struct moe_tokenizer *tok, struct moe_err *err)
+bool moe_token_is_sentinel(const char *token, uint64_t n)
 {
-    if (tok->model != MOE_TOKENIZER_BYTES && tok->model != MOE_TOKENIZER_CHARS)
-        return moe_fail(err, MOE_ERR_UNSUPPORTED, "tokenizer model %u is not known", tok->model);
-    if (tok->flags & ~(unsigned)MOE_TOKENIZER_FLAGS)
-        return moe_fail(err, MOE_ERR_UNSUPPORTED, "tokenizer flags 0x%x are not known", tok->flags);
-    for (uint32_t id = 0; id < tok->n_tokens; id++) {
-        uint8_t flags = tok->token_flags[id];
-        uint8_t needs_added =
-            MOE_TOKEN_SPECIAL | MOE_TOKEN_LSTRIP | MOE_TOKEN_RSTRIP | MOE_TOKEN_NORMALIZED;
-        if (flags & 0x80 || (flags && !is_in_use(tok, id)) ||
-            (flags & needs_added && !(flags & MOE_TOKEN_ADDED)))
-            return moe_fail(err, MOE_ERR_FORMAT, "token %u has flags 0x%x, which cannot be", id,
-                            flags);
-        uint32_t n;
-        const uint8_t *text = moe_token_text(tok, id, &n);
-        if (flags & MOE_TOKEN_BYTE &&
-            (moe_token_byte(text, n) < 0 || tok->model != MOE_TOKENIZER_CHARS))
-            return moe_fail(err, MOE_ERR_FORMAT, "token %u is no byte token", id);
-    }
-    const uint32_t named[] = {tok->bos, tok->eos, tok->unk};
-    for (int i = 0; i < 3; i++) {
-        if (named[i] != MOE_NO_TOKEN && !is_in_use(tok, named[i]))
-            return moe_fail(err, MOE_ERR_FORMAT, "bos, eos or unknown token %u does not exist",
-                            named[i]);
-    }
-    if (tok->flags & MOE_TOKENIZER_ADDS_BOS && tok->bos == MOE_NO_TOKEN)
-        return moe_fail(err, MOE_ERR_FORMAT, "a bos token should be added but none is named");
-    return MOE_OK;
-}
-
-/* A merge whose result is not its two sides joined would change a text on its way back. */
-static int check_merges(const struct moe_tokenizer *tok, struct moe_err *err)
-{
-    for (uint32_t i = 0; i < tok->bpe.n_merges; i++) {
-        const struct moe_bpe_merge *m = &tok->bpe.merges[i];
-        const uint32_t ids[] = {m->left, m->right, m->result};
-        const uint8_t *text[3];
-        uint32_t n[3];
-        for (int j = 0; j < 3; j++) {
-            if (ids[j] >= tok->n_tokens || !(tok->token_flags[ids[j]] & MOE_TOKEN_MODEL))
-                return moe_fail(err, MOE_ERR_FORMAT,
-                                "merge %u names token %u, which is not in "
-                                "the vocabulary",
-                                i, ids[j]);
-            text[j] = moe_token_text(tok, ids[j], &n[j]);
-        }
-        if (n[2] != n[0] + n[1] || memcmp(text[2], text[0], n[0]) != 0 ||
-            memcmp(text[2] + n[0], text[1], n[1]) != 0)
-            return moe_fail(err, MOE_ERR_FORMAT, "merge %u: token %u is not tokens %u and %u", i,
-                            ids[2], ids[0], ids[1]);
-    }
-    return MOE_OK;
+    static const char begin[] = "<extra_id_";
+    uint64_t at = sizeof begin - 1;
+    if (n < at + 2 || memcmp(token, begin, at) != 0)
+        return false;
+    while (at < n - 1 && token[at] >= '0' && token[at] <= '9')
+        at++;
+    return at == n - 1 && token[at] == '>';
 }
 
 int moe_tokenizer_index(struct moe_tokenizer *tok, struct moe_err *err)
@@ -156,109 +107,12 @@ uint32_t moe_tokenizer_lookup(const struct moe_tokenizer *tok, const void *text,
     return MOE_NO_TOKEN;
 }
 
-static void find_byte_ids(struct moe_tokenizer *tok)
+bool moe_tokenizer_has_bytes(const struct moe_tokenizer *tok, const uint8_t *text, uint64_t n)
 {
-    for (int b = 0; b < 256; b++) {
-        uint8_t byte = (uint8_t)b;
-        char text[8];
-        if (tok->model == MOE_TOKENIZER_BYTES) {
-            tok->byte_ids[b] = moe_tokenizer_lookup(tok, &byte, 1);
-        } else {
-            snprintf(text, sizeof text, "<0x%02X>", b);
-            tok->byte_ids[b] = tok->flags & MOE_TOKENIZER_BYTE_FALLBACK
-                                   ? moe_tokenizer_lookup(tok, text, 6)
-                                   : MOE_NO_TOKEN;
-        }
-    }
-}
-
-/* The meaning of a character model's tokens: U+2581 is a space, "<0xNN>" a byte. */
-static int spell_out(struct moe_tokenizer *tok, struct moe_err *err)
-{
-    if (tok->model != MOE_TOKENIZER_CHARS)
-        return MOE_OK;
-    tok->shown_offsets = moe_alloc((uint64_t)tok->n_tokens + 1, sizeof *tok->shown_offsets, err);
-    if (!tok->shown_offsets)
-        return MOE_ERR_MEMORY;
-    for (uint32_t id = 0; id < tok->n_tokens; id++) {
-        uint32_t n;
-        const uint8_t *text = moe_token_text(tok, id, &n);
-        bool as_is = !(tok->token_flags[id] & MOE_TOKEN_MODEL);
-        if (tok->token_flags[id] & MOE_TOKEN_BYTE) {
-            moe_buf_u8(&tok->shown, (uint8_t)moe_token_byte(text, n));
-            n = 0;
-        }
-        for (uint32_t at = 0; at < n;) {
-            bool space = !as_is && moe_is_metaspace(text + at, n - at);
-            moe_buf_u8(&tok->shown, space ? ' ' : text[at]);
-            at += space ? 3 : 1;
-        }
-        tok->shown_offsets[id + 1] = (uint32_t)tok->shown.size;
-    }
-    return tok->shown.failed ? moe_fail(err, MOE_ERR_MEMORY, "out of memory") : MOE_OK;
-}
-
-/* Whether U+2581 is a token and no token has it after another character: then a piece may be cut
- * before every such U+2581 without losing a merge. */
-static bool are_words_apart(const struct moe_tokenizer *tok)
-{
-    if (tok->model != MOE_TOKENIZER_CHARS ||
-        moe_tokenizer_lookup(tok, "\xe2\x96\x81", 3) == MOE_NO_TOKEN)
-        return false;
-    for (uint32_t id = 0; id < tok->n_tokens; id++) {
-        uint32_t n;
-        const uint8_t *text = moe_token_text(tok, id, &n);
-        bool in_word = false;
-        for (uint32_t at = 0; at < n && tok->token_flags[id] & MOE_TOKEN_MODEL;) {
-            bool space = moe_is_metaspace(text + at, n - at);
-            if (space && in_word)
-                return false;
-            in_word = !space;
-            at += space ? 3 : 1;
-        }
-    }
-    return true;
-}
-
-/* Chat checkpoints name the end of a turn as eos, but documents are separated by the end of text.
- */
-static uint32_t find_separator(const struct moe_tokenizer *tok)
-{
-    static const char *const names[] = {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>",
-                                        "<\xef\xbd\x9c"
-                                        "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>"};
-    for (unsigned i = 0; i < sizeof names / sizeof *names; i++) {
-        int64_t id = moe_tokenizer_find(tok, names[i]);
-        if (id >= 0 && moe_tokenizer_is_special(tok, (uint32_t)id))
-            return (uint32_t)id;
-    }
-    return tok->eos;
-}
-
-int moe_tokenizer_prepare(struct moe_tokenizer *tok, struct moe_err *err)
-{
-    int status = check_tokens(tok, err);
-    if (status == MOE_OK)
-        status = check_merges(tok, err);
-    if (status == MOE_OK && !tok->vocabulary)
-        status = moe_tokenizer_index(tok, err);
-    if (status == MOE_OK)
-        status = spell_out(tok, err);
-    if (status == MOE_OK)
-        status = moe_steps_prepare(&tok->normalizer, true, err);
-    if (status == MOE_OK)
-        status = moe_steps_prepare(&tok->pre_tokenizer, false, err);
-    if (status == MOE_OK)
-        status = moe_added_index(tok, err);
-    /* Merging must not produce special tokens from a user's words. */
-    if (status == MOE_OK)
-        status = moe_bpe_index(&tok->bpe, tok->token_flags, MOE_TOKEN_SPECIAL, err);
-    if (status != MOE_OK)
-        return status;
-    find_byte_ids(tok);
-    tok->separator = find_separator(tok);
-    tok->words_apart = are_words_apart(tok);
-    return MOE_OK;
+    bool has = true;
+    for (uint64_t i = 0; i < n; i++)
+        has = has && tok->byte_ids[text[i]] != MOE_NO_TOKEN;
+    return has;
 }
 
 /* ---- Queries ---- */
@@ -330,6 +184,49 @@ int64_t moe_tokenizer_eos(const struct moe_tokenizer *tok)
 int64_t moe_tokenizer_separator(const struct moe_tokenizer *tok)
 {
     return or_none(tok->separator);
+}
+
+int64_t moe_tokenizer_tail(const struct moe_tokenizer *tok)
+{
+    return or_none(tok->tail);
+}
+
+bool moe_tokenizer_ends_answer(const struct moe_tokenizer *tok, uint32_t id)
+{
+    return id != MOE_NO_TOKEN && (id == tok->eos || id == tok->separator || id == tok->pad);
+}
+
+/* ---- Whole answers ---- */
+
+const uint8_t *moe_tokenizer_said(const struct moe_tokenizer *tok, uint32_t id, bool *first,
+                                  uint32_t *n)
+{
+    const uint8_t *bytes = moe_tokenizer_bytes(tok, id, n);
+    if (moe_tokenizer_is_special(tok, id))
+        *n = 0;
+    if (*n == 0 || !*first)
+        return bytes;
+    *first = false;
+    uint32_t most = tok->flags & MOE_TOKENIZER_DROPS_SPACES  ? *n
+                    : tok->flags & MOE_TOKENIZER_DROPS_SPACE ? 1
+                                                             : 0;
+    for (; most && *n && *bytes == ' '; most--) {
+        bytes++;
+        --*n;
+    }
+    return bytes;
+}
+
+int moe_tokenizer_decode(const struct moe_tokenizer *tok, const uint32_t *ids, uint64_t n,
+                         struct moe_buf *out, struct moe_err *err)
+{
+    bool first = true;
+    for (uint64_t i = 0; i < n; i++) {
+        uint32_t n_bytes;
+        const uint8_t *bytes = moe_tokenizer_said(tok, ids[i], &first, &n_bytes);
+        moe_buf_append(out, bytes, n_bytes);
+    }
+    return out->failed ? moe_fail(err, MOE_ERR_MEMORY, "out of memory: the answer's text") : MOE_OK;
 }
 
 /* ---- Lists of ids ---- */

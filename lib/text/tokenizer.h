@@ -2,8 +2,9 @@
  * Tokenizer: text to token ids and back, byte-exact.
  *
  * BPE as in Hugging Face's tokenizer.json or a GGUF file's vocabulary, over bytes or over
- * characters with byte fallback: added tokens are cut out first; the rest is normalized and split
- * by the pre-tokenizer's patterns (PCRE2); each piece is merged by rank. Ids are decoded one after
+ * characters with byte fallback, and SentencePiece's unigram models: added tokens are cut out
+ * first; the rest is normalized and split by the pre-tokenizer's patterns (PCRE2); each piece is
+ * merged by rank, or becomes the tokens whose scores add up to most. Ids are decoded one after
  * another to the bytes they stand for. Where the tokenizer has no normalizer and adds no space,
  * encoding and decoding gives back any text, even bytes that are not valid UTF-8.
  *
@@ -55,6 +56,11 @@ int moe_ids_reserve(struct moe_ids *ids, uint64_t n, struct moe_err *err);
 int moe_tokenizer_encode(const struct moe_tokenizer *tok, const char *text, uint64_t n,
                          bool parse_special, struct moe_ids *out, struct moe_err *err);
 
+/* Appends the ids of a whole text as an encoder reads it, with the tokens that the tokenizer's
+ * post-processor puts before it (where moe_tokenizer_adds_bos) and after it (T5: </s>). */
+int moe_tokenizer_encode_source(const struct moe_tokenizer *tok, const char *text, uint64_t n,
+                                bool parse_special, struct moe_ids *out, struct moe_err *err);
+
 /*
  * A text that is too long to hold all its ids. Ids are final piece by piece, so those of the text's
  * beginning are there long before its end is looked at.
@@ -97,13 +103,28 @@ int moe_tokenizer_encode_chat(const struct moe_tokenizer *tok, const char *text,
 /* The bytes of one token, borrowed, with their number; special tokens give their text. An id
  * without a token gives 0 bytes. */
 const uint8_t *moe_tokenizer_bytes(const struct moe_tokenizer *tok, uint32_t id, uint32_t *n);
+/* Sentinels, "<extra_id_0>" and so on, are added tokens but no special ones, whatever the file
+ * says: a user writes them and reads them. */
 bool moe_tokenizer_is_special(const struct moe_tokenizer *tok, uint32_t id);
+
+/* The bytes of one token of an answer that stands by itself: of a special token none; of the first
+ * token without the space that the tokenizer puts before a text. *first begins as true and is false
+ * once a token has been shown. Borrowed. */
+const uint8_t *moe_tokenizer_said(const struct moe_tokenizer *tok, uint32_t id, bool *first,
+                                  uint32_t *n);
+/* Appends the text of n ids, said one after another. */
+int moe_tokenizer_decode(const struct moe_tokenizer *tok, const uint32_t *ids, uint64_t n,
+                         struct moe_buf *out, struct moe_err *err);
 /* The id whose token is exactly this text (added tokens first), or -1. */
 int64_t moe_tokenizer_find(const struct moe_tokenizer *tok, const char *text);
 
 /* The token named as the beginning of a text, or -1; and whether texts should begin with it. */
 int64_t moe_tokenizer_bos(const struct moe_tokenizer *tok);
 bool moe_tokenizer_adds_bos(const struct moe_tokenizer *tok);
+/* The token that the tokenizer puts after a whole text (moe_tokenizer_encode_source), or -1. */
+int64_t moe_tokenizer_tail(const struct moe_tokenizer *tok);
+/* Whether an answer ends with this token: eos, the separator, or padding. */
+bool moe_tokenizer_ends_answer(const struct moe_tokenizer *tok, uint32_t id);
 /* The token that ends an answer (a chat checkpoint names its end of turn), or -1. */
 int64_t moe_tokenizer_eos(const struct moe_tokenizer *tok);
 /* The end-of-text token, which separates documents: <|endoftext|> or its like where there is one,

@@ -22,6 +22,8 @@ struct encoder {
     void *ctx;
     struct moe_tokenizer_survey *survey; /* not NULL: nothing is merged, only measured */
     struct moe_bpe_scratch scratch;
+    struct moe_unigram_scratch places;
+    double score; /* of the piece, up to the word that is next */
     struct moe_pretokenizer pre;
     struct moe_buf normal;
     bool at_start; /* nothing of the text came before what is being encoded */
@@ -55,15 +57,13 @@ static int add_character(struct encoder *e, const uint8_t *text, int n, bool *wa
 {
     const struct moe_tokenizer *tok = e->tok;
     uint32_t *ids = e->out->ids, id = moe_tokenizer_lookup(tok, text, (uint64_t)n);
-    bool has_bytes = true, fuse = *was_unknown && tok->flags & MOE_TOKENIZER_FUSE_UNK;
+    bool fuse = *was_unknown && tok->flags & MOE_TOKENIZER_FUSE_UNK;
     *was_unknown = false;
     if (id != MOE_NO_TOKEN) {
         ids[e->out->n++] = id;
         return MOE_OK;
     }
-    for (int i = 0; i < n; i++)
-        has_bytes = has_bytes && tok->byte_ids[text[i]] != MOE_NO_TOKEN;
-    if (has_bytes) {
+    if (moe_tokenizer_has_bytes(tok, text, (uint64_t)n)) {
         for (int i = 0; i < n; i++)
             ids[e->out->n++] = tok->byte_ids[text[i]];
         return MOE_OK;
@@ -93,6 +93,9 @@ static int merge_piece(struct encoder *e, const char *piece, uint64_t n, struct 
     const struct moe_tokenizer *tok = e->tok;
     uint64_t start = e->out->n;
     int status = moe_ids_reserve(e->out, n, err);
+    if (status == MOE_OK && tok->model == MOE_TOKENIZER_UNIGRAM)
+        return moe_unigram_encode(tok, &e->places, (const uint8_t *)piece, n, &e->score, e->out,
+                                  err);
     if (status == MOE_OK)
         status = tok->model == MOE_TOKENIZER_BYTES
                      ? start_from_bytes(e, (const uint8_t *)piece, n, err)
@@ -152,6 +155,7 @@ static int add_piece(void *ctx, const char *piece, uint64_t n, struct moe_err *e
         if (id != MOE_NO_TOKEN && !(tok->token_flags[id] & (MOE_TOKEN_SPECIAL | MOE_TOKEN_BYTE)))
             return push(e, id, err);
     }
+    e->score = 0;
     for (uint64_t at = 0, length; at < n && status == MOE_OK; at += length) {
         length = tok->words_apart ? word_length(piece + at, n - at) : n;
         if (e->survey)
@@ -166,34 +170,13 @@ static int add_piece(void *ctx, const char *piece, uint64_t n, struct moe_err *e
 
 /* ---- Added tokens ---- */
 
-static bool is_white(uint32_t c)
-{
-    return (c >= 9 && c <= 13) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 ||
-           (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f ||
-           c == 0x205f || c == 0x3000;
-}
-
-static uint64_t white_after(const uint8_t *text, uint64_t at, uint64_t n)
+/* Whether a token that is a single word may stand at [start, end) of the text. */
+static bool is_apart(const uint8_t *text, uint64_t start, uint64_t end, uint64_t n)
 {
     int length;
-    while (at < n && is_white(moe_utf8_decode(text + at, n - at, &length)))
-        at += (uint64_t)length;
-    return at;
-}
-
-static uint64_t white_before(const uint8_t *text, uint64_t from, uint64_t at)
-{
-    while (at > from) {
-        int length;
-        uint64_t start = at - 1;
-        while (start > from && at - start < 4 && (text[start] & 0xc0) == 0x80)
-            start--;
-        if (!is_white(moe_utf8_decode(text + start, at - start, &length)) ||
-            start + (uint64_t)length != at)
-            break;
-        at = start;
-    }
-    return at;
+    uint64_t before = start ? moe_character_before(text, 0, start) : 0;
+    return !(start && moe_is_word(moe_utf8_decode(text + before, start - before, &length))) &&
+           !(end < n && moe_is_word(moe_utf8_decode(text + end, n - end, &length)));
 }
 
 static int encode_run(struct encoder *e, const char *text, uint64_t n, struct moe_err *err);
@@ -263,10 +246,15 @@ static int cut_added(struct encoder *e, int level, const char *text, uint64_t n,
             continue;
         }
         uint64_t start = at, end = at + token->n;
+        if (e->tok->token_flags[token->id] & MOE_TOKEN_SINGLE_WORD &&
+            !is_apart(bytes, start, end, n)) {
+            at = end;
+            continue;
+        }
         if (e->tok->token_flags[token->id] & MOE_TOKEN_LSTRIP)
-            start = white_before(bytes, done, start);
+            start = moe_white_before(bytes, done, start);
         if (e->tok->token_flags[token->id] & MOE_TOKEN_RSTRIP)
-            end = white_after(bytes, end, n);
+            end = moe_white_after(bytes, end, n);
         if (start > done)
             status = rest(e, text + done, start - done, err);
         if (status == MOE_OK)
@@ -357,6 +345,7 @@ static int encode(struct encoder *e, uint64_t n, struct moe_err *err)
         e->out->n = before;
     moe_pretokenizer_release(&e->pre);
     moe_bpe_scratch_release(&e->scratch);
+    moe_unigram_scratch_release(&e->places);
     moe_buf_release(&e->normal);
     return status;
 }
@@ -366,6 +355,17 @@ int moe_tokenizer_encode(const struct moe_tokenizer *tok, const char *text, uint
 {
     struct encoder e = {.tok = tok, .special = parse_special, .text = text, .out = out};
     return encode(&e, n, err);
+}
+
+int moe_tokenizer_encode_source(const struct moe_tokenizer *tok, const char *text, uint64_t n,
+                                bool parse_special, struct moe_ids *out, struct moe_err *err)
+{
+    int status = moe_tokenizer_adds_bos(tok) ? moe_ids_push(out, tok->bos, err) : MOE_OK;
+    if (status == MOE_OK)
+        status = moe_tokenizer_encode(tok, text, n, parse_special, out, err);
+    if (status == MOE_OK && tok->tail != MOE_NO_TOKEN)
+        status = moe_ids_push(out, tok->tail, err);
+    return status;
 }
 
 int moe_tokenizer_encode_chat(const struct moe_tokenizer *tok, const char *text, uint64_t n,
@@ -415,5 +415,6 @@ uint64_t moe_tokenizer_memory(const struct moe_tokenizer *tok, uint64_t n, uint6
     uint64_t copies = moe_steps_memory(&tok->normalizer, &most);
     copies += moe_steps_memory(&tok->pre_tokenizer, &most);
     uint64_t piece = longest_piece < most ? longest_piece : most;
-    return copies + moe_bpe_scratch_bytes(piece);
+    return copies + (tok->model == MOE_TOKENIZER_UNIGRAM ? moe_unigram_scratch_bytes(piece)
+                                                         : moe_bpe_scratch_bytes(piece));
 }

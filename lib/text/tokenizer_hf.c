@@ -29,23 +29,38 @@ static int named_token(struct moe_hf_reader *r, const json_t *config, const char
     return status;
 }
 
+/* A token of the post-processor's. */
+static int added_token(struct moe_hf_reader *r, const char *text, uint32_t *id)
+{
+    int64_t found = moe_tokenizer_find(r->tok, text);
+    if (found < 0)
+        return moe_fail(r->err, MOE_ERR_FORMAT, "%s: post_processor names no token: '%.60s'",
+                        r->name, text);
+    *id = (uint32_t)found;
+    return MOE_OK;
+}
+
 static int read_named(struct moe_hf_reader *r, const json_t *config)
 {
     struct moe_tokenizer *tok = r->tok;
     bool adds_bos = r->prefix != NULL;
-    if (r->prefix) {
-        int64_t found = moe_tokenizer_find(tok, r->prefix);
-        if (found < 0)
-            return moe_fail(r->err, MOE_ERR_FORMAT, "%s: post_processor names no token: '%.60s'",
-                            r->name, r->prefix);
-        tok->bos = (uint32_t)found;
-    } else if (config) {
-        int status = named_token(r, config, "bos_token", &tok->bos);
-        if (status != MOE_OK)
-            return status;
+    int status = MOE_OK;
+    if (r->prefix)
+        status = added_token(r, r->prefix, &tok->bos);
+    else if (config)
+        status = named_token(r, config, "bos_token", &tok->bos);
+    if (status == MOE_OK && r->suffix)
+        status = added_token(r, r->suffix, &tok->tail);
+    if (status == MOE_OK && tok->model == MOE_TOKENIZER_UNIGRAM) {
+        int64_t pad = moe_tokenizer_find(tok, "<pad>");
+        tok->pad =
+            pad >= 0 && moe_tokenizer_is_special(tok, (uint32_t)pad) ? (uint32_t)pad : MOE_NO_TOKEN;
+        status = named_token(r, config, "pad_token", &tok->pad);
     }
+    if (status != MOE_OK)
+        return status;
     tok->eos = tok->separator; /* found by its usual names while no eos was known */
-    int status = named_token(r, config, "eos_token", &tok->eos);
+    status = named_token(r, config, "eos_token", &tok->eos);
     if (status == MOE_OK && config)
         status = moe_hf_bool(r, config, "add_bos_token", &adds_bos);
     if (adds_bos && tok->bos != MOE_NO_TOKEN)

@@ -18,6 +18,8 @@ struct moe_hf_reader {
     struct moe_err *err;
     bool byte_level;    /* the pre-tokenizer maps bytes to characters */
     const char *prefix; /* the token that the post-processor puts first, or NULL */
+    const char *suffix; /* ... and last */
+    uint32_t drops;     /* what the decoder leaves out: of enum moe_tokenizer_flag */
 };
 
 /* "NAME: WHAT 'WHICH' is not implemented"; which may be NULL. */

@@ -1,6 +1,7 @@
 /*
  * tokenizer.json: the model, its vocabulary and merges, and the added tokens.
  */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -68,15 +69,13 @@ static int added_flags(struct moe_hf_reader *r, const json_t *token, uint8_t *fl
                  {"lstrip", MOE_TOKEN_LSTRIP},
                  {"rstrip", MOE_TOKEN_RSTRIP},
                  {"normalized", MOE_TOKEN_NORMALIZED},
-                 {"single_word", 0}};
+                 {"single_word", MOE_TOKEN_SINGLE_WORD}};
     *flags = MOE_TOKEN_ADDED;
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         bool on = false;
         int status = moe_hf_bool(r, token, known[i].key, &on);
         if (status != MOE_OK)
             return status;
-        if (on && !known[i].flag)
-            return moe_hf_unsupported(r, "an added token with", known[i].key);
         *flags |= on ? known[i].flag : 0;
     }
     return MOE_OK;
@@ -95,6 +94,8 @@ static int collect_added(struct moe_hf_reader *r, const json_t *vocab, const jso
             status = added_flags(r, token, &flags);
         if (status != MOE_OK)
             return status;
+        if (text && moe_token_is_sentinel(text, strlen(text)))
+            flags &= (uint8_t)~MOE_TOKEN_SPECIAL;
         size_t n = text ? strlen(text) : 0;
         const json_t *in_vocab = n ? json_object_get(vocab, text) : NULL;
         if (n == 0 || (in_vocab && json_integer_value(in_vocab) != (json_int_t)id) ||
@@ -160,15 +161,10 @@ static int read_merges(struct moe_hf_reader *r, const json_t *merges)
     return status;
 }
 
-static int check_model(struct moe_hf_reader *r, const json_t *model)
+static int check_bpe(struct moe_hf_reader *r, const json_t *model)
 {
     static const char *const affixes[] = {"continuing_subword_prefix", "end_of_word_suffix"};
-    const char *type = "BPE"; /* old files name none */
-    int status = moe_hf_text(r, model, "type", &type);
-    if (status != MOE_OK)
-        return status;
-    if (strcmp(type, "BPE") != 0)
-        return moe_hf_unsupported(r, "tokenizer model", type);
+    int status = MOE_OK;
     if (!moe_hf_absent(json_object_get(model, "dropout")) &&
         json_number_value(json_object_get(model, "dropout")) != 0)
         return moe_hf_unsupported(r, "model: dropout", NULL);
@@ -204,19 +200,92 @@ static int read_model_flags(struct moe_hf_reader *r, const json_t *model)
     return MOE_OK;
 }
 
+/* ---- Unigram: a vocabulary of texts and scores in the order of their ids ---- */
+
+/* The vocabulary as BPE models have it, from text to id; of a text that comes twice the last id.
+ * *least is the least score. */
+static int number_texts(struct moe_hf_reader *r, const json_t *list, json_t *vocab, double *least)
+{
+    int status = vocab ? MOE_OK : moe_fail(r->err, MOE_ERR_MEMORY, "out of memory");
+    *least = HUGE_VAL;
+    for (size_t i = 0; i < json_array_size(list) && status == MOE_OK; i++) {
+        const json_t *pair = json_array_get(list, i), *score = json_array_get(pair, 1);
+        const char *text = json_string_value(json_array_get(pair, 0));
+        if (json_array_size(pair) != 2 || !text || !json_is_number(score))
+            status = moe_fail(r->err, MOE_ERR_FORMAT, "%s: token %zu is no pair of text and score",
+                              r->name, i);
+        else if (json_object_set_new(vocab, text, json_integer((json_int_t)i)) != 0)
+            status = moe_fail(r->err, MOE_ERR_MEMORY, "out of memory");
+        else if (json_number_value(score) < *least)
+            *least = json_number_value(score);
+    }
+    return status;
+}
+
+/* An unknown character costs this much more than the worst token (huggingface/tokenizers,
+ * K_UNK_PENALTY). */
+enum { UNKNOWN_PENALTY = 10 };
+
+static int read_scores(struct moe_hf_reader *r, const json_t *list)
+{
+    double *scores = moe_alloc(r->tok->n_tokens, sizeof *scores, r->err);
+    r->tok->unigram.scores = scores;
+    for (size_t i = 0; scores && i < json_array_size(list); i++)
+        scores[i] = json_number_value(json_array_get(json_array_get(list, i), 1));
+    return scores ? MOE_OK : MOE_ERR_MEMORY;
+}
+
+static int read_unigram(struct moe_hf_reader *r, const json_t *model, const json_t *added)
+{
+    const json_t *list = json_object_get(model, "vocab");
+    struct moe_tokenizer *tok = r->tok;
+    bool byte_fallback = false;
+    double least;
+    if (r->byte_level)
+        return moe_hf_unsupported(r, "ByteLevel with the model", "Unigram");
+    if (!json_is_array(list) || json_array_size(list) == 0 ||
+        json_array_size(list) > MOE_TOKENS_MAX)
+        return moe_hf_damaged(r, "model: the vocabulary is no list of tokens, or an absurd one");
+    int status = moe_hf_bool(r, model, "byte_fallback", &byte_fallback);
+    if (status == MOE_OK)
+        status = moe_json_get_u32(r->name, model, "unk_id", (uint32_t)json_array_size(list) - 1,
+                                  false, &tok->unk, r->err);
+    if (status != MOE_OK)
+        return status;
+    json_t *vocab = json_object();
+    status = number_texts(r, list, vocab, &least);
+    tok->model = MOE_TOKENIZER_UNIGRAM;
+    tok->flags |=
+        MOE_TOKENIZER_FUSE_UNK | r->drops | (byte_fallback ? MOE_TOKENIZER_BYTE_FALLBACK : 0u);
+    tok->unigram.unknown = least - UNKNOWN_PENALTY;
+    if (status == MOE_OK)
+        status = read_tokens(r, vocab, added);
+    if (status == MOE_OK)
+        status = read_scores(r, list);
+    json_decref(vocab);
+    return status;
+}
+
 int moe_hf_read_model(struct moe_hf_reader *r, const json_t *root)
 {
     const json_t *model = json_object_get(root, "model");
     const json_t *added = json_object_get(root, "added_tokens");
     json_t *vocab = json_object_get(model, "vocab");
-    const char *unk = NULL;
+    const char *unk = NULL, *type = "BPE"; /* old files name none */
     if (!json_is_object(model))
         return moe_hf_damaged(r, "no tokenizer model");
-    int status = check_model(r, model);
-    if (status == MOE_OK && !json_is_object(vocab))
-        status = moe_hf_damaged(r, "model: no vocabulary");
+    int status = moe_hf_text(r, model, "type", &type);
     if (status == MOE_OK && !moe_hf_absent(added) && !json_is_array(added))
         status = moe_hf_damaged(r, "added_tokens is not a list");
+    if (status != MOE_OK)
+        return status;
+    if (strcmp(type, "Unigram") == 0)
+        return read_unigram(r, model, added);
+    if (strcmp(type, "BPE") != 0)
+        return moe_hf_unsupported(r, "tokenizer model", type);
+    status = check_bpe(r, model);
+    if (status == MOE_OK && !json_is_object(vocab))
+        status = moe_hf_damaged(r, "model: no vocabulary");
     if (status == MOE_OK)
         status = read_model_flags(r, model);
     if (status == MOE_OK)

@@ -7,11 +7,13 @@
 #include "text/bpe.h"
 #include "text/tokenizer.h"
 #include "text/tokenizer_steps.h"
+#include "text/unigram.h"
 
 /* Stored values (tokenizer_pack.c): never renumbered. */
 enum moe_tokenizer_model {
-    MOE_TOKENIZER_BYTES = 1, /* merging starts from bytes; a token's text is the bytes it means */
-    MOE_TOKENIZER_CHARS = 2, /* merging starts from characters; U+2581 in a text means a space */
+    MOE_TOKENIZER_BYTES = 1,   /* merging starts from bytes; a token's text is the bytes it means */
+    MOE_TOKENIZER_CHARS = 2,   /* merging starts from characters; U+2581 in a text means a space */
+    MOE_TOKENIZER_UNIGRAM = 3, /* the tokens with the best scores; characters as above */
 };
 
 enum moe_tokenizer_flag {
@@ -19,17 +21,21 @@ enum moe_tokenizer_flag {
     MOE_TOKENIZER_BYTE_FALLBACK = 2, /* a character without a token becomes its byte tokens */
     MOE_TOKENIZER_FUSE_UNK = 4,      /* consecutive unknown characters are one unknown token */
     MOE_TOKENIZER_ADDS_BOS = 8,
-    MOE_TOKENIZER_FLAGS = 15,
+    /* What decoding a whole answer leaves out: */
+    MOE_TOKENIZER_DROPS_SPACES = 16, /* the spaces that its first token begins with */
+    MOE_TOKENIZER_DROPS_SPACE = 32,  /* one such space */
+    MOE_TOKENIZER_FLAGS = 63,
 };
 
 enum moe_token_flag {
-    MOE_TOKEN_MODEL = 1,      /* in the model's vocabulary: merging can produce it */
-    MOE_TOKEN_ADDED = 2,      /* cut out of a text before anything else */
-    MOE_TOKEN_SPECIAL = 4,    /* ... only where special tokens are asked for */
-    MOE_TOKEN_BYTE = 8,       /* "<0xNN>", stands for one byte */
-    MOE_TOKEN_LSTRIP = 16,    /* added: takes the white space before it */
-    MOE_TOKEN_RSTRIP = 32,    /* added: takes the white space after it */
-    MOE_TOKEN_NORMALIZED = 64 /* added: looked for in the normalized text */
+    MOE_TOKEN_MODEL = 1,        /* in the model's vocabulary: merging can produce it */
+    MOE_TOKEN_ADDED = 2,        /* cut out of a text before anything else */
+    MOE_TOKEN_SPECIAL = 4,      /* ... only where special tokens are asked for */
+    MOE_TOKEN_BYTE = 8,         /* "<0xNN>", stands for one byte */
+    MOE_TOKEN_LSTRIP = 16,      /* added: takes the white space before it */
+    MOE_TOKEN_RSTRIP = 32,      /* added: takes the white space after it */
+    MOE_TOKEN_NORMALIZED = 64,  /* added: looked for in the normalized text */
+    MOE_TOKEN_SINGLE_WORD = 128 /* added: not beside a letter, digit or the like */
     /* None of MODEL, ADDED: a token that only decodes, or, without a text, an id not in use. */
 };
 
@@ -69,8 +75,10 @@ struct moe_tokenizer {
     uint8_t *token_flags; /* enum moe_token_flag, n_tokens */
     struct moe_buf text;
     struct moe_bpe bpe;
+    struct moe_unigram unigram; /* stored: scores and that of an unknown character */
     struct moe_steps normalizer, pre_tokenizer;
     uint32_t bos, eos, unk; /* MOE_NO_TOKEN: none */
+    uint32_t tail, pad;     /* what follows a whole text; what fills up a batch */
 
     /* Derived by moe_tokenizer_prepare. */
     uint32_t *vocabulary; /* hash table of the MODEL tokens' texts: id + 1, or 0 */
@@ -83,6 +91,12 @@ struct moe_tokenizer {
     uint32_t separator;
     bool words_apart; /* no token has a space after another character: words merge alone */
 };
+
+/* Tokens are spelled in characters, U+2581 for a space; bytes are tokens "<0xNN>". */
+static inline bool moe_has_characters(const struct moe_tokenizer *tok)
+{
+    return tok->model != MOE_TOKENIZER_BYTES;
+}
 
 /* U+2581, a space in the tokens of a character model. */
 static inline bool moe_is_metaspace(const uint8_t *text, uint64_t n)
@@ -107,11 +121,24 @@ static inline const uint8_t *moe_token_text(const struct moe_tokenizer *tok, uin
     return tok->text.data + tok->offsets[id];
 }
 
+/* Whether the token is "<extra_id_NUMBER>". */
+bool moe_token_is_sentinel(const char *token, uint64_t n);
 /* The byte that the token "<0xNN>" stands for, or -1. */
 int moe_token_byte(const void *token, uint64_t n);
 
+/* Whether there is a byte token for each of the n bytes. */
+bool moe_tokenizer_has_bytes(const struct moe_tokenizer *tok, const uint8_t *text, uint64_t n);
+
 /* The MODEL token with exactly this text, or MOE_NO_TOKEN. */
 uint32_t moe_tokenizer_lookup(const struct moe_tokenizer *tok, const void *text, uint64_t n);
+
+/* Appends the ids of n bytes by a unigram model; `out` has room for n more. *score goes from piece
+ * to piece of a text that is cut where every way passes (moe_unigram_best). */
+int moe_unigram_encode(const struct moe_tokenizer *tok, struct moe_unigram_scratch *scratch,
+                       const uint8_t *text, uint64_t n, double *score, struct moe_ids *out,
+                       struct moe_err *err);
+/* Checks a unigram model's scores and tokens, and makes the trie of them. */
+int moe_unigram_prepare(struct moe_tokenizer *tok, struct moe_err *err);
 
 /* moe_tokenizer_read_hf over texts in memory; config may be NULL. */
 int moe_tokenizer_parse_hf(struct moe_tokenizer **out, const char *name, const void *json,

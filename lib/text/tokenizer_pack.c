@@ -5,9 +5,10 @@
  *   offset size  header
  *        0    4  magic "MTOK"
  *        4    2  version, 1
- *        6    1  model: 1 bytes, 2 characters (enum moe_tokenizer_model)
+ *        6    1  model: 1 bytes, 2 characters, 3 unigram (enum moe_tokenizer_model)
  *        7    1  zero
- *        8    4  flags: 1 ignore merges, 2 byte fallback, 4 fuse unknown, 8 adds bos
+ *        8    4  flags: 1 ignore merges, 2 byte fallback, 4 fuse unknown, 8 adds bos; of a whole
+ *                 answer 16 its first spaces are dropped, 32 its first space is
  *       12    4  T, number of tokens (largest id + 1; an id not in use has an empty text)
  *       16    4  M, number of merges
  *       20    4  normalizer steps
@@ -15,23 +16,30 @@
  *       28    4  bos id      0xffffffff: none
  *       32    4  eos id      0xffffffff: none
  *       36    4  unknown id  0xffffffff: none
- *       40    4  scores: 0 none (no other value yet; for unigram models)
+ *       40    4  S, bytes of a score: 4 or 8 (float, double) in a unigram model, else 0
  *       44    4  B, bytes of all tokens' texts
- *       48   16  zero
+ *       48    4  id of the token that follows a whole text, plus 1; 0: none
+ *       52    4  padding id, plus 1; 0: none
+ *       56    8  score of an unknown character, double; 0 where S is 0
  *   then
  *           2T  bytes of each token's text, u16
  *            T  flags of each token, u8: 1 in the model's vocabulary, 2 added, 4 special,
- *               8 byte token "<0xNN>", 16 takes white space before, 32 after, 64 normalized
- *            B  the texts. Model 1: the bytes a token means. Model 2: UTF-8, U+2581 for a space
+ *               8 byte token "<0xNN>", 16 takes white space before, 32 after, 64 normalized,
+ *               128 a single word
+ *            B  the texts. Model 1: the bytes a token means. Others: UTF-8, U+2581 for a space
  *          12M  merges in rank order: left, right and resulting id, u32 each
+ *           ST  score of each token
  *            .  normalizer steps, then pre-tokenizer steps, each
  *                 1 kind, 1 split behavior, 1 flags, 1 zero, 4 bytes of text A, 4 of text B, A, B
  *
- * Kinds: 1 NFC; 2 prepend A; 3 replace A by B; 16 split at pattern A; 17 prefix a space;
- * 18 spaces to U+2581. Behaviors of a split: 0 isolated, 1 removed, 2 merged with previous,
- * 3 merged with next, 4 contiguous. Flags of a step: 1 inverted, 2 A is plain text; of kind 18:
- * 4 one is put before the text only, 8 never (neither: before every piece between added tokens).
- * Patterns are in the dialect of Hugging Face's tokenizer.json.
+ * Kinds: 1 NFC; 2 prepend A; 3 replace A by B; 4 NFD; 5 NFKC; 6 NFKD; 7 SentencePiece's "nmt"
+ * rules; 8 lower case; 9 strip white space; 10 strip combining marks; 11 replace A, twice or more
+ * in a row, by B; 12 SentencePiece's precompiled rules A (charsmap.h); 16 split at pattern A; 17
+ * prefix a space; 18 spaces to U+2581. Behaviors of a split: 0 isolated, 1 removed, 2 merged with
+ * previous, 3 merged with next, 4 contiguous. Flags of a step: 1 inverted, 2 A is plain text; of
+ * kind 18: 4 one is put before the text only, 8 never (neither: before every piece between added
+ * tokens); of kind 9: 16 at the beginning, 32 at the end. Patterns are in the dialect of Hugging
+ * Face's tokenizer.json.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -61,8 +69,32 @@ static void write_steps(const struct moe_steps *steps, struct moe_buf *out)
     }
 }
 
+/* Bytes of a score: floats do where all of them are. */
+static uint32_t score_bytes(const struct moe_tokenizer *tok)
+{
+    if (tok->model != MOE_TOKENIZER_UNIGRAM)
+        return 0;
+    for (uint32_t id = 0; id < tok->n_tokens; id++)
+        if ((double)(float)tok->unigram.scores[id] != tok->unigram.scores[id])
+            return 8;
+    return 4;
+}
+
+static void put_double(struct moe_buf *out, double value)
+{
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    moe_buf_u64(out, bits);
+}
+
+static uint32_t id_plus_1(uint32_t id)
+{
+    return id == MOE_NO_TOKEN ? 0 : id + 1;
+}
+
 void moe_tokenizer_write(const struct moe_tokenizer *tok, struct moe_buf *out)
 {
+    uint32_t size = score_bytes(tok);
     moe_buf_append(out, MAGIC, 4);
     moe_buf_u16(out, VERSION);
     moe_buf_u8(out, tok->model);
@@ -75,10 +107,11 @@ void moe_tokenizer_write(const struct moe_tokenizer *tok, struct moe_buf *out)
     moe_buf_u32(out, tok->bos);
     moe_buf_u32(out, tok->eos);
     moe_buf_u32(out, tok->unk);
-    moe_buf_u32(out, 0);
+    moe_buf_u32(out, size);
     moe_buf_u32(out, (uint32_t)tok->text.size);
-    moe_buf_u64(out, 0);
-    moe_buf_u64(out, 0);
+    moe_buf_u32(out, id_plus_1(tok->tail));
+    moe_buf_u32(out, id_plus_1(tok->pad));
+    put_double(out, size ? tok->unigram.unknown : 0);
     for (uint32_t i = 0; i < tok->n_tokens; i++)
         moe_buf_u16(out, (uint16_t)(tok->offsets[i + 1] - tok->offsets[i]));
     moe_buf_append(out, tok->token_flags, tok->n_tokens);
@@ -88,6 +121,12 @@ void moe_tokenizer_write(const struct moe_tokenizer *tok, struct moe_buf *out)
         moe_buf_u32(out, tok->bpe.merges[i].right);
         moe_buf_u32(out, tok->bpe.merges[i].result);
     }
+    for (uint32_t i = 0; size && i < tok->n_tokens; i++) {
+        if (size == 4)
+            moe_buf_f32(out, (float)tok->unigram.scores[i]);
+        else
+            put_double(out, tok->unigram.scores[i]);
+    }
     write_steps(&tok->normalizer, out);
     write_steps(&tok->pre_tokenizer, out);
 }
@@ -95,8 +134,22 @@ void moe_tokenizer_write(const struct moe_tokenizer *tok, struct moe_buf *out)
 /* ---- Reading ---- */
 
 struct header {
-    uint32_t n_tokens, n_merges, n_normalizer, n_pre, text_bytes;
+    uint32_t n_tokens, n_merges, n_normalizer, n_pre, score_bytes, text_bytes;
 };
+
+static double as_double(uint64_t bits)
+{
+    double value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static float as_float(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
 
 static int read_header(struct moe_cursor *c, struct moe_tokenizer *tok, struct header *h,
                        struct moe_err *err)
@@ -118,14 +171,21 @@ static int read_header(struct moe_cursor *c, struct moe_tokenizer *tok, struct h
     tok->bos = moe_cursor_u32(c);
     tok->eos = moe_cursor_u32(c);
     tok->unk = moe_cursor_u32(c);
-    uint32_t scores = moe_cursor_u32(c);
+    h->score_bytes = moe_cursor_u32(c);
     h->text_bytes = moe_cursor_u32(c);
-    uint64_t reserved = moe_cursor_u64(c) | moe_cursor_u64(c);
-    if (!c->failed && (zero || scores || reserved))
+    tok->tail = moe_cursor_u32(c) - 1; /* 0 becomes MOE_NO_TOKEN */
+    tok->pad = moe_cursor_u32(c) - 1;
+    uint64_t unknown = moe_cursor_u64(c);
+    tok->unigram.unknown = as_double(unknown);
+    bool unigram = tok->model == MOE_TOKENIZER_UNIGRAM, sized = h->score_bytes != 0;
+    if (!c->failed &&
+        (zero || unigram != sized || (sized && h->score_bytes != 4 && h->score_bytes != 8) ||
+         (!unigram && unknown)))
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "the tokenizer has scores or fields that this program does not know");
     /* Checked before anything is allocated by these counts. */
-    uint64_t least = (uint64_t)h->n_tokens * 3 + h->text_bytes + (uint64_t)h->n_merges * 12;
+    uint64_t least = (uint64_t)h->n_tokens * (3 + (uint64_t)h->score_bytes) + h->text_bytes +
+                     (uint64_t)h->n_merges * 12;
     if (c->failed || least > moe_cursor_left(c))
         return moe_fail(err, MOE_ERR_FORMAT, "the tokenizer is cut off: %llu bytes",
                         (unsigned long long)c->size);
@@ -168,6 +228,19 @@ static int read_merges(struct moe_cursor *c, const struct header *h, struct moe_
     return MOE_OK;
 }
 
+static int read_scores(struct moe_cursor *c, const struct header *h, struct moe_tokenizer *tok,
+                       struct moe_err *err)
+{
+    if (h->score_bytes == 0)
+        return MOE_OK;
+    double *scores = moe_alloc(h->n_tokens, sizeof *scores, err);
+    tok->unigram.scores = scores;
+    for (uint32_t i = 0; scores && i < h->n_tokens; i++)
+        scores[i] = h->score_bytes == 4 ? (double)as_float(moe_cursor_u32(c))
+                                        : as_double(moe_cursor_u64(c));
+    return scores ? MOE_OK : MOE_ERR_MEMORY;
+}
+
 static int read_steps(struct moe_cursor *c, uint32_t n, struct moe_steps *steps,
                       struct moe_err *err)
 {
@@ -199,6 +272,8 @@ static int read_section(struct moe_tokenizer *tok, struct moe_cursor *c, struct 
         status = read_tokens(c, &h, tok, err);
     if (status == MOE_OK)
         status = read_merges(c, &h, tok, err);
+    if (status == MOE_OK)
+        status = read_scores(c, &h, tok, err);
     if (status == MOE_OK)
         status = read_steps(c, h.n_normalizer, &tok->normalizer, err);
     if (status == MOE_OK)

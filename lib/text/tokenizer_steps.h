@@ -12,12 +12,22 @@
 
 #include "base/buf.h"
 #include "base/err.h"
+#include "text/charsmap.h"
 
 /* Stored values: never renumbered. */
 enum moe_step_kind {
     MOE_STEP_NFC = 1,           /* normalizer: canonical composition */
     MOE_STEP_PREPEND = 2,       /* normalizer: `text` before a text that is not empty */
     MOE_STEP_REPLACE = 3,       /* normalizer: every `text` becomes `other` */
+    MOE_STEP_NFD = 4,           /* normalizer: canonical decomposition */
+    MOE_STEP_NFKC = 5,          /* normalizer: compatible characters too, composed */
+    MOE_STEP_NFKD = 6,          /* normalizer: compatible characters too, decomposed */
+    MOE_STEP_NMT = 7,           /* normalizer: SentencePiece's "nmt" rules for controls, blanks */
+    MOE_STEP_LOWERCASE = 8,     /* normalizer: every character by itself */
+    MOE_STEP_STRIP = 9,         /* normalizer: no white space at the sides in the flags */
+    MOE_STEP_STRIP_MARKS = 10,  /* normalizer: no combining marks */
+    MOE_STEP_REPLACE_RUNS = 11, /* normalizer: two and more of `text` in a row become `other` */
+    MOE_STEP_PRECOMPILED = 12,  /* normalizer: SentencePiece's rules, `text` (charsmap.h) */
     MOE_STEP_SPLIT = 16,        /* pre-tokenizer: split at matches of the pattern `text` */
     MOE_STEP_PREFIX_SPACE = 17, /* pre-tokenizer: a space before a piece that has none */
     MOE_STEP_METASPACE = 18,    /* pre-tokenizer: spaces become U+2581, one is put before */
@@ -36,6 +46,8 @@ enum {
     MOE_STEP_LITERAL = 2,       /* split: the pattern is plain text, not an expression */
     MOE_STEP_PREPEND_FIRST = 4, /* metaspace: one is put before the text's first piece only */
     MOE_STEP_PREPEND_NEVER = 8, /* metaspace: none is put before */
+    MOE_STEP_LEFT = 16,         /* strip: at the beginning */
+    MOE_STEP_RIGHT = 32,        /* strip: at the end */
 
     MOE_STEPS_MAX = 32,         /* of each list */
     MOE_STEP_TEXT_MAX = 1 << 15 /* bytes of a pattern */
@@ -52,6 +64,7 @@ struct moe_step {
     struct moe_buf text, other; /* owned */
     void *code;                 /* compiled pattern (pcre2_code), owned; NULL before prepare */
     void *counted;              /* the same with callouts, for one place; NULL for a literal */
+    struct moe_charsmap map;    /* what `text` holds, precompiled; empty before prepare */
 };
 
 struct moe_steps {
@@ -73,6 +86,16 @@ int moe_steps_prepare(struct moe_steps *steps, bool normalizer, struct moe_err *
 /* Bytes that the steps take at most for a text of *n bytes beside the text; *n becomes the most
  * that it may have after them. */
 uint64_t moe_steps_memory(const struct moe_steps *steps, uint64_t *n);
+
+/* Unicode's White_Space, and what regular expressions call a character of a word (\\w). */
+bool moe_is_white(uint32_t c);
+bool moe_is_word(uint32_t c);
+/* Where the white space ends that begins at `at`, and where that begins, not before `from`, which
+ * ends there. */
+uint64_t moe_white_after(const uint8_t *text, uint64_t at, uint64_t n);
+uint64_t moe_white_before(const uint8_t *text, uint64_t from, uint64_t at);
+/* Where the character begins that ends at `at`, after `from`; what is no UTF-8 is one byte long. */
+uint64_t moe_character_before(const uint8_t *text, uint64_t from, uint64_t at);
 
 /* Applies the normalizer to n bytes. *result is either the text itself or lies in `out`. */
 int moe_normalize(const struct moe_steps *steps, const char *text, uint64_t n, struct moe_buf *out,

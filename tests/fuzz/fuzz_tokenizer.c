@@ -5,6 +5,7 @@
  * written is read again.
  */
 /* Readers: text/tokenizer*.c text/bpe.c text/pretokenize.c text/pattern.c text/normalize.c */
+/* Readers: text/unigram.c text/charsmap.c */
 #define _GNU_SOURCE
 #include "fmt/gguf.h"
 #include "mutate.h"
@@ -53,8 +54,10 @@ static void encode(const struct moe_tokenizer *tok, const void *text, uint64_t n
     struct moe_ids ids = {0}, plain = {0};
     struct moe_err err;
     const struct moe_span words[] = {{n / 8, n / 4}, {n / 2, n / 8}};
-    int status = FUZZ_TRY(n & 2 ? moe_tokenizer_encode_chat(tok, text, n, words, 2, &ids, &err)
-                                : moe_tokenizer_encode(tok, text, n, n & 1, &ids, &err));
+    struct moe_buf answer = {0};
+    int status = FUZZ_TRY(n & 2   ? moe_tokenizer_encode_chat(tok, text, n, words, 2, &ids, &err)
+                          : n & 4 ? moe_tokenizer_encode_source(tok, text, n, n & 1, &ids, &err)
+                                  : moe_tokenizer_encode(tok, text, n, n & 1, &ids, &err));
     for (uint64_t i = 0; i < ids.n && status == MOE_OK; i++) {
         uint32_t bytes;
         moe_tokenizer_bytes(tok, ids.ids[i], &bytes);
@@ -62,6 +65,9 @@ static void encode(const struct moe_tokenizer *tok, const void *text, uint64_t n
         if (ids.ids[i] >= moe_tokenizer_n_tokens(tok))
             abort();
     }
+    if (status == MOE_OK)
+        fuzz_must(FUZZ_TRY(moe_tokenizer_decode(tok, ids.ids, ids.n, &answer, &err)));
+    moe_buf_release(&answer);
     if (FUZZ_TRY(moe_tokenizer_encode(tok, text, n, false, &plain, &err)) == MOE_OK)
         encode_parts(tok, text, n, &plain);
     moe_ids_release(&ids);

@@ -527,7 +527,11 @@ static void what_is_not_implemented_is_named(void **state)
 {
     static const char *const cases[][2] = {
         {"{" LEVEL ",\"model\":{\"type\":\"Unigram\"}}", "Unigram"},
-        {"{" LEVEL ",\"normalizer\":{\"type\":\"NFKC\"}," MODEL "}", "NFKC"},
+        {"{" LEVEL ",\"normalizer\":{\"type\":\"BertNormalizer\"}," MODEL "}", "BertNormalizer"},
+        {"{" LEVEL ",\"model\":{\"type\":\"WordLevel\"}}", "WordLevel"},
+        {"{" LEVEL ",\"normalizer\":{\"type\":\"Replace\",\"content\":\"\",\"pattern\":"
+         "{\"Regex\":\"\\\\s+\"}}," MODEL "}",
+         "an expression"},
         {"{\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"}," MODEL "}", "BertPreTokenizer"},
         {"{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"ByteLevel\"},"
          "{\"type\":\"Digits\"}]}," MODEL "}",
@@ -547,9 +551,6 @@ static void what_is_not_implemented_is_named(void **state)
         {"{" LEVEL ",\"model\":{\"dropout\":0.1," VOCAB ",\"merges\":[]}}", "dropout"},
         {"{" LEVEL ",\"model\":{\"end_of_word_suffix\":\"</w>\"," VOCAB ",\"merges\":[]}}",
          "end_of_word_suffix"},
-        {"{" LEVEL ",\"added_tokens\":[{\"id\":9,\"content\":\"x\",\"single_word\":true}]," MODEL
-         "}",
-         "single_word"},
     };
     for (size_t i = 0; i < N_ITEMS(cases); i++) {
         struct moe_err err = {0};
@@ -708,7 +709,7 @@ static void damaged_sections_are_refused(void **state)
     check_patch(0, 'X', 1, MOE_ERR_FORMAT, "no tokenizer");
     check_patch(4, 2, 2, MOE_ERR_VERSION, "version 2");
     check_patch(6, 9, 1, MOE_ERR_UNSUPPORTED, "model 9");
-    check_patch(8, 0x10, 4, MOE_ERR_UNSUPPORTED, "flags");
+    check_patch(8, 0x80000000, 4, MOE_ERR_UNSUPPORTED, "flags");
     check_patch(12, UINT32_MAX, 4, MOE_ERR_FORMAT, "cut off");
     check_patch(12, 0, 4, MOE_ERR_FORMAT, "0 tokens");
     check_patch(16, UINT32_MAX, 4, MOE_ERR_FORMAT, "cut off");
@@ -716,9 +717,11 @@ static void damaged_sections_are_refused(void **state)
     check_patch(28, 77, 4, MOE_ERR_FORMAT, "bos");
     check_patch(40, 1, 4, MOE_ERR_UNSUPPORTED, "scores");
     check_patch(44, 6, 4, MOE_ERR_FORMAT, "outside");
+    check_patch(48, 99, 4, MOE_ERR_FORMAT, "98 does not exist");
+    check_patch(52, 99, 4, MOE_ERR_FORMAT, "98 does not exist");
     check_patch(56, 1, 1, MOE_ERR_UNSUPPORTED, "fields");
     check_patch(LENGTHS, 9, 1, MOE_ERR_FORMAT, "outside");
-    check_patch(FLAGS, 0x80, 1, MOE_ERR_FORMAT, "flags");
+    check_patch(FLAGS, MOE_TOKEN_SINGLE_WORD, 1, MOE_ERR_FORMAT, "flags");
     check_patch(FLAGS, MOE_TOKEN_SPECIAL, 1, MOE_ERR_FORMAT, "flags");
     check_patch(FLAGS, MOE_TOKEN_MODEL | MOE_TOKEN_BYTE, 1, MOE_ERR_FORMAT, "byte token");
     check_patch(FLAGS, 0, 1, MOE_ERR_FORMAT, "merge 0");

@@ -11,10 +11,13 @@ static const struct {
     const char *name;
     bool has_gguf;
 } KINDS[] = {
-    {"deepseek", true},   {"deepseek-coder", true}, {"deepseek-llm", true}, {"gpt2", true},
-    {"gpt4o", true},      {"granite", true},        {"llama2", true},       {"llama3", true},
-    {"metaspace", false}, {"normalized", false},    {"olmo", true},         {"phi3", true},
-    {"prefix", false},    {"qwen2", true},          {"steps", false},       {"unknown", false},
+    {"deepseek", true},       {"deepseek-coder", true}, {"deepseek-llm", true},
+    {"gpt2", true},           {"gpt4o", true},          {"granite", true},
+    {"llama2", true},         {"llama3", true},         {"metaspace", false},
+    {"normalized", false},    {"olmo", true},           {"phi3", true},
+    {"prefix", false},        {"qwen2", true},          {"steps", false},
+    {"unknown", false},       {"albert", false},        {"t5", false},
+    {"unigram-bytes", false}, {"unigram-nmt", false},   {"unigram-whole", false},
 };
 
 static char *path_of(const char *name, const char *file, char path[256])
@@ -58,12 +61,22 @@ static void check_cases(const struct moe_tokenizer *tok, const char *name, bool 
 
 /* ---- Stress: many texts, with a hash of their ids ---- */
 
+/* FNV-1a */
+static uint32_t hash_bytes(uint32_t hash, const uint8_t *bytes, uint64_t n)
+{
+    for (uint64_t i = 0; i < n; i++)
+        hash = (hash ^ bytes[i]) * 0x01000193;
+    return hash;
+}
+
 static uint32_t hash_ids(const struct moe_ids *ids)
 {
     uint32_t hash = 0x811c9dc5;
-    for (uint64_t i = 0; i < ids->n; i++)
-        for (int shift = 0; shift < 32; shift += 8)
-            hash = (hash ^ (ids->ids[i] >> shift & 0xff)) * 0x01000193;
+    for (uint64_t i = 0; i < ids->n; i++) {
+        uint8_t bytes[4];
+        moe_put_u32(bytes, ids->ids[i]);
+        hash = hash_bytes(hash, bytes, 4);
+    }
     return hash;
 }
 
@@ -93,11 +106,64 @@ static void check_stress(const struct moe_tokenizer *tok, const char *name)
     moe_buf_release(&wanted);
 }
 
+/* ---- What folds, joins and repeats; and the way back ---- */
+
+/* One text against a line "NUMBER HASH HASH-OF-THE-TEXT"; returns what comes after the line. */
+static char *check_there_and_back(const struct moe_tokenizer *tok, const char *name,
+                                  const void *text, uint64_t n, char *line)
+{
+    struct moe_ids ids = encode(tok, text, n, false);
+    struct moe_buf back = {0};
+    struct moe_err err = {0};
+    uint64_t want_n = strtoull(line, &line, 10);
+    uint32_t want = (uint32_t)strtoul(line, &line, 16);
+    if (ids.n != want_n || hash_ids(&ids) != want)
+        fail_msg("%s: text '%.60s': %llu ids, hash %08x; expected %llu, %08x", name,
+                 (const char *)text, (unsigned long long)ids.n, hash_ids(&ids),
+                 (unsigned long long)want_n, want);
+    assert_ok(moe_tokenizer_decode(tok, ids.ids, ids.n, &back, &err), &err);
+    bool known = line[1] != '-';
+    uint32_t want_back = known ? (uint32_t)strtoul(line, &line, 16) : 0;
+    if (known && hash_bytes(0x811c9dc5, back.data, back.size) != want_back)
+        fail_msg("%s: text '%.60s' comes back as '%.60s'", name, (const char *)text,
+                 (const char *)back.data);
+    moe_buf_release(&back);
+    moe_ids_release(&ids);
+    return strchr(line, '\n') + 1;
+}
+
+static void check_nasty(const struct moe_tokenizer *tok, const char *name)
+{
+    char path[256];
+    struct moe_buf texts = {0}, more = {0}, wanted = {0};
+    struct moe_err err = {0};
+    assert_ok(moe_file_read_all(FIXTURES "/nasty.txt", 1 << 20, &texts, &err), &err);
+    assert_ok(moe_file_read_all(FIXTURES "/stress.txt", 1 << 20, &more, &err), &err);
+    assert_ok(moe_file_read_all(path_of(name, "nasty.ids", path), 1 << 20, &wanted, &err), &err);
+    char *line = (char *)wanted.data;
+    uint64_t count = 0;
+    for (uint64_t at = 0; at < texts.size; count++) {
+        const char *text = (const char *)texts.data + at;
+        line = check_there_and_back(tok, name, text, strlen(text), line);
+        at += strlen(text) + 1;
+    }
+    assert_true(count > 300);
+    line = check_there_and_back(tok, name, texts.data, texts.size, line);
+    line = check_there_and_back(tok, name, more.data, more.size, line);
+    assert_true(more.size > 100000);
+    assert_ptr_equal(line, wanted.data + wanted.size);
+    moe_buf_release(&texts);
+    moe_buf_release(&more);
+    moe_buf_release(&wanted);
+}
+
 static void check_kind(struct moe_tokenizer *tok, const char *name, bool from_gguf)
 {
     for (int pass = 0; pass < 2; pass++) {
         check_cases(tok, name, from_gguf);
         check_stress(tok, name);
+        if (tok->model == MOE_TOKENIZER_UNIGRAM)
+            check_nasty(tok, name);
         tok = repack(tok);
     }
     moe_tokenizer_free(tok);

@@ -1,0 +1,58 @@
+/*
+ * Unigram language models (SentencePiece): of all ways to cut a text into tokens, the one whose
+ * scores, log probabilities, add up to most. Which of equals wins, and in which order the scores
+ * are added, is as in huggingface/tokenizers (models/unigram, encode_optimized), so that the ids
+ * are the same.
+ *
+ * A text of n bytes takes time and memory in proportion to n: no token is longer than
+ * MOE_UNIGRAM_TOKEN_MAX bytes.
+ */
+#ifndef MOE_TEXT_UNIGRAM_H
+#define MOE_TEXT_UNIGRAM_H
+
+#include <stdint.h>
+
+#include "base/err.h"
+
+enum { MOE_UNIGRAM_TOKEN_MAX = 1024 }; /* bytes: every place of a text is tried with all of them */
+
+struct moe_unigram_node; /* of the trie over the tokens' texts */
+
+struct moe_unigram {
+    double *scores;                 /* of each id; owned */
+    double unknown;                 /* of a character that is no token */
+    struct moe_unigram_node *nodes; /* owned; nodes[0] is the root */
+    uint32_t *slots;                /* owned: hash table from (node, byte) to child; 0: empty */
+    uint32_t n_nodes, node_room, mask;
+};
+
+/* Makes the token with this text one that texts are cut into. n is 1 to MOE_UNIGRAM_TOKEN_MAX. */
+int moe_unigram_add(struct moe_unigram *u, const uint8_t *text, uint64_t n, uint32_t id,
+                    struct moe_err *err);
+void moe_unigram_release(struct moe_unigram *u);
+
+/* What is known of the place before byte i of a text, i from 0 to n. */
+struct moe_unigram_place {
+    double score;   /* of the best way to here */
+    uint32_t other; /* where its last token begins; once the way is known: where the next ends */
+    uint32_t token; /* that token; MOE_UNIGRAM_UNKNOWN: a character that is none */
+};
+
+#define MOE_UNIGRAM_UNKNOWN UINT32_MAX
+
+/* Memory of one thread's search, reused from text to text. Start from a zeroed struct. */
+struct moe_unigram_scratch {
+    struct moe_unigram_place *places;
+    uint64_t room;
+};
+void moe_unigram_scratch_release(struct moe_unigram_scratch *scratch);
+/* Bytes of it for texts of at most n bytes. */
+uint64_t moe_unigram_scratch_bytes(uint64_t n);
+
+/* Finds the best way through n bytes, n > 0: from place 0 on, scratch->places[at] has the token
+ * that begins there and where it ends. *score is added to before the first, and is that of the
+ * whole in the end: a text that is cut where every way passes goes on with it. */
+int moe_unigram_best(const struct moe_unigram *u, struct moe_unigram_scratch *scratch,
+                     const uint8_t *text, uint64_t n, double *score, struct moe_err *err);
+
+#endif
