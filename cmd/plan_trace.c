@@ -14,7 +14,8 @@ enum { SEQUENCES = 24, PROMPT_TOKENS = 32, DECODED_TOKENS = 112 };
 
 static bool alike(const struct moe_trace_shape *a, const struct moe_inventory *b)
 {
-    return a->n_layers == b->n_layers && a->n_experts == b->n_experts && a->top_k == b->top_k;
+    return a->n_layers == b->n_layers && a->n_encoder == b->n_encoder &&
+           a->n_experts == b->n_experts && a->top_k == b->top_k;
 }
 
 static int refuse(const struct plan_inputs *in, struct moe_err *err)
@@ -49,6 +50,7 @@ static int draw(struct plan_inputs *in, struct moe_err *err)
     struct moe_routing_figures reached;
     struct moe_synthesis synthesis = {
         .shape = {.n_layers = in->inventory->n_layers,
+                  .n_encoder = in->inventory->n_encoder,
                   .n_experts = in->inventory->n_experts,
                   .top_k = in->inventory->top_k},
         .sequences = SEQUENCES,

@@ -124,7 +124,8 @@ static void set_expected(const struct moe_planner *p, const struct moe_trial_run
         .link_limit_seconds = -1,
     };
     if (t->optimal_hit_rate >= 0)
-        e->link_limit_seconds = (1 - t->optimal_hit_rate) * inv->top_k * inv->n_layers *
+        e->link_limit_seconds = (1 - t->optimal_hit_rate) * inv->top_k *
+                                (inv->n_layers - inv->n_encoder) *
                                 planner_load_seconds(p, p->pace, t->fitted.high);
     if (t->fitted.strategy.resident)
         e->link_limit_seconds = 0;
@@ -134,8 +135,9 @@ static void set_expected(const struct moe_planner *p, const struct moe_trial_run
 static double compute_limit(const struct moe_planner *p)
 {
     const struct moe_inventory *inv = p->inventory;
-    double dense = inv->n_model_layers - inv->n_layers;
-    return inv->n_layers * moe_pace_layer(p->pace, 0, inv->top_k) +
+    uint32_t n_layers = inv->n_layers - inv->n_encoder; /* that a token goes through */
+    double dense = inv->n_model_layers - inv->n_model_encoder - n_layers;
+    return n_layers * moe_pace_layer(p->pace, 0, inv->top_k) +
            dense * moe_pace_piece(p->pace, MOE_PIECE_DENSE, 1) + p->pace->head;
 }
 

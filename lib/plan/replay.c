@@ -63,6 +63,7 @@ static int check(const struct moe_replay *r, const struct moe_statistics *statis
                             "predicting by paths needs statistics of the model (moe-profile PACK "
                             "--text FILE -o FILE makes them)");
         if (statistics->shape.n_layers != t->n_layers ||
+            statistics->shape.n_encoder != t->n_encoder ||
             statistics->shape.n_experts != t->n_experts || statistics->shape.top_k != t->top_k)
             return moe_fail(err, MOE_ERR_USAGE, "the statistics are of another model");
         return MOE_OK;
@@ -124,6 +125,23 @@ static int open_history(struct moe_replay *r, const struct moe_statistics *stati
     return MOE_OK;
 }
 
+/* The longest source of the excerpt: an encoder sees it whole. */
+static int raise_batch(struct moe_replay *r, struct moe_err *err)
+{
+    const struct moe_trace_token *token = NULL;
+    uint64_t taken = 0;
+    uint32_t n = 0;
+    int status = MOE_OK;
+    moe_excerpt_begin(r->trace, r->excerpt, 0);
+    while (status == MOE_OK &&
+           (status = moe_excerpt_next(r->trace, r->excerpt, &taken, &token, err)) == MOE_OK &&
+           token) {
+        n = !token->prompt ? 0 : token->index == 0 ? 1 : n + 1;
+        r->batch = n > r->batch ? n : r->batch;
+    }
+    return status;
+}
+
 int moe_replay_open(struct moe_replay **out, struct moe_trace *trace, struct moe_excerpt excerpt,
                     uint32_t batch, const struct moe_strategy *strategy,
                     const struct moe_statistics *statistics, struct moe_err *err)
@@ -149,6 +167,8 @@ int moe_replay_open(struct moe_replay **out, struct moe_trace *trace, struct moe
             r->reach = 1; /* of the layer itself */
     }
     int status = check(r, statistics, err);
+    if (status == MOE_OK && shape->n_encoder)
+        status = raise_batch(r, err);
     if (status == MOE_OK)
         status = open_tables(r, err);
     if (status == MOE_OK)
@@ -184,6 +204,11 @@ void moe_replay_close(struct moe_replay *r)
 }
 
 /* ---- Passes ---- */
+
+uint32_t moe_replay_batch(const struct moe_replay *r)
+{
+    return r->batch;
+}
 
 static uint64_t cell_of(const struct moe_replay *r, uint32_t row, uint32_t layer)
 {

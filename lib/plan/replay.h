@@ -15,7 +15,8 @@
 #include "sched/select.h"
 #include "sched/strategy.h"
 
-/* Tokens that go through the layers together: several of a prompt, or one decoded. */
+/* Tokens that go through the layers together: several of a prompt, or one decoded. Where the model
+ * has an encoder a prompt is a source, all of which goes through its layers at once. */
 struct moe_pass {
     uint32_t n_rows; /* 0: the trace is over */
     bool prompt;
@@ -25,7 +26,8 @@ struct moe_pass {
 
 struct moe_replay;
 
-/* From the first token of the excerpt on. batch: rows of a pass at most.
+/* From the first token of the excerpt on. batch: rows of a pass at most, raised to the longest
+ * source.
  * MOE_ERR_USAGE: the trace lacks the predictions that the strategy makes, or there are no
  * statistics for paths; the text says what to do. */
 int moe_replay_open(struct moe_replay **out, struct moe_trace *trace, struct moe_excerpt excerpt,
@@ -33,6 +35,8 @@ int moe_replay_open(struct moe_replay **out, struct moe_trace *trace, struct moe
                     const struct moe_statistics *statistics, struct moe_err *err);
 void moe_replay_close(struct moe_replay *r); /* NULL is fine */
 
+/* Rows of a pass at most. */
+uint32_t moe_replay_batch(const struct moe_replay *r);
 /* The next pass. Errors of the trace's reader. */
 int moe_replay_next(struct moe_replay *r, struct moe_pass *pass, struct moe_err *err);
 /* Whether the pass's tokens were computed in this layer: imported traces may have gaps. */

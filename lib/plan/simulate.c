@@ -277,6 +277,13 @@ static int run_moe_layer(struct simulator *s, uint32_t layer, uint32_t n_rows, s
 
 /* ---- A pass ---- */
 
+/* A source goes through the layers of the encoder, each token of its target through the decoder's;
+ * without an encoder every pass goes through all. */
+static bool passes(const struct moe_inventory *inv, const struct moe_pass *pass, uint32_t layer)
+{
+    return inv->n_model_encoder == 0 || pass->prompt == (layer < inv->n_model_encoder);
+}
+
 static int run_pass(struct simulator *s, struct moe_simulated *out, const struct moe_pass *pass,
                     struct moe_err *err)
 {
@@ -295,6 +302,10 @@ static int run_pass(struct simulator *s, struct moe_simulated *out, const struct
     int status = MOE_OK;
     for (uint32_t layer = 0, moe = 0; layer < inv->n_model_layers && status == MOE_OK; layer++) {
         bool is_moe = moe < inv->n_layers && inv->model_layer[moe] == layer;
+        if (!passes(inv, pass, layer)) {
+            moe += is_moe;
+            continue;
+        }
         if (is_moe)
             status = predict_by_attention(s, moe, pass->n_rows, err);
         for (int i = 0; i < 2 && status == MOE_OK; i++)
@@ -307,7 +318,8 @@ static int run_pass(struct simulator *s, struct moe_simulated *out, const struct
             status = run_moe_layer(s, moe, pass->n_rows, err);
         moe += is_moe;
     }
-    took(s, s->in->pace->head);
+    if (inv->n_model_encoder == 0 || !pass->prompt) /* an encoder has no head */
+        took(s, s->in->pace->head);
     double seconds = s->channel.link.clock - started;
     double stalled = s->channel.stalled - stalled_before;
     moe_scheduler_end_tokens(s->scheduler, s->decode && s->phase->tokens > 0, seconds, stalled,
@@ -319,7 +331,10 @@ static int run_pass(struct simulator *s, struct moe_simulated *out, const struct
     s->phase->compute_seconds += seconds - stalled - (s->phase->host_seconds - host_before);
     s->phase->link_seconds += s->channel.link.busy_seconds - s->link_seen;
     s->link_seen = s->channel.link.busy_seconds;
-    out->token_layers += (uint64_t)pass->n_rows * inv->n_layers;
+    uint32_t n_layers = inv->n_model_encoder == 0 ? inv->n_layers
+                        : pass->prompt            ? inv->n_encoder
+                                                  : inv->n_layers - inv->n_encoder;
+    out->token_layers += (uint64_t)pass->n_rows * n_layers;
     return status;
 }
 
@@ -328,7 +343,7 @@ static int run_pass(struct simulator *s, struct moe_simulated *out, const struct
 static int open_tables(struct simulator *s, struct moe_err *err)
 {
     uint32_t n = s->inventory->n_experts;
-    uint64_t n_chosen = (uint64_t)s->in->batch * s->inventory->top_k;
+    uint64_t n_chosen = (uint64_t)moe_replay_batch(s->replay) * s->inventory->top_k;
     s->needs = moe_alloc(n, sizeof *s->needs, err);
     s->due = moe_alloc(n, sizeof *s->due, err);
     s->unimportance = moe_alloc(n, sizeof *s->unimportance, err);
@@ -348,7 +363,8 @@ static int check(const struct moe_simulation *in, struct moe_err *err)
 {
     const struct moe_trace_shape *t = moe_trace_shape(in->trace);
     const struct moe_inventory *inv = in->scheduler.inventory;
-    if (t->n_layers != inv->n_layers || t->n_experts != inv->n_experts || t->top_k != inv->top_k)
+    if (t->n_layers != inv->n_layers || t->n_experts != inv->n_experts ||
+        t->n_encoder != inv->n_encoder || t->top_k != inv->top_k)
         return moe_fail(err, MOE_ERR_USAGE,
                         "the trace is of another model: %u layers of %u experts, %u a token, not "
                         "%u of %u, %u",

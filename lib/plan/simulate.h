@@ -3,9 +3,10 @@
  * a modelled link (cache/link.h) and a modelled clock (pace.h). It needs no weights and no file but
  * the trace; the same inputs always give the same figures.
  *
- * A sequence's prompt tokens are computed in passes of at most `batch` rows, the others one by one.
- * If a strategy may change results (low precision, skipping, substitution), the choices of the
- * trace still stay as they were recorded.
+ * A sequence's prompt tokens are computed in passes of at most `batch` rows, the others one by one;
+ * a source in one, through the encoder's layers, and each token of its target through the
+ * decoder's. If a strategy may change results (low precision, skipping, substitution), the choices
+ * of the trace still stay as they were recorded.
  */
 #ifndef MOE_PLAN_SIMULATE_H
 #define MOE_PLAN_SIMULATE_H

@@ -158,15 +158,31 @@ static void write_layer(struct synthesiser *s, struct moe_trace_writer *w, uint3
                         uint32_t first, uint32_t n_rows)
 {
     uint64_t n = s->draw.n_experts;
-    uint32_t n_predictors = least(MOE_FIGURES_AHEAD, layer);
+    uint32_t n_encoder = s->in->shape.n_encoder;
+    uint32_t n_predictors = least(MOE_FIGURES_AHEAD, layer < n_encoder ? layer : layer - n_encoder);
+    /* The first token of the layer. */
+    uint32_t begin = n_encoder && layer >= n_encoder ? s->in->prompt_tokens : 0;
     struct moe_layer_observation seen = {.chosen = s->best, .weights = s->weights, .stride = n};
     for (uint32_t row = 0; row < n_rows; row++) {
-        draw_row(s, layer, row, first + row > 0, n_predictors);
+        draw_row(s, layer, row, first + row > begin, n_predictors);
         finish_row(s, row);
     }
     for (uint32_t i = 0; i < n_predictors; i++)
         seen.predicted[MOE_PREDICT_GATE_1 + i] = s->predicted + i * BLOCK * n;
     moe_trace_put(w, layer, first, n_rows, &seen, s->scores, n);
+}
+
+/* A source and its target do not share a pass: so many of the next n tokens go together. */
+static uint32_t of_one_stack(const struct synthesiser *s, uint32_t at, uint32_t n)
+{
+    uint32_t n_prompt = s->in->prompt_tokens;
+    return s->in->shape.n_encoder && at < n_prompt ? least(n, n_prompt - at) : n;
+}
+
+static bool sees(const struct synthesiser *s, uint32_t layer, bool prompt)
+{
+    uint32_t n_encoder = s->in->shape.n_encoder;
+    return n_encoder == 0 || (layer < n_encoder) == prompt;
 }
 
 static int write_documents(struct synthesiser *s, struct moe_trace_writer *w, struct moe_err *err)
@@ -177,11 +193,12 @@ static int write_documents(struct synthesiser *s, struct moe_trace_writer *w, st
         draw_begin(&s->draw, s->draw.n_layers, document);
         status = moe_trace_begin(w, err);
         for (uint32_t at = 0, n; at < s->n_tokens && status == MOE_OK; at += n) {
-            n = least(BLOCK, s->n_tokens - at);
+            n = of_one_stack(s, at, least(BLOCK, s->n_tokens - at));
             uint32_t n_prompt = at < s->in->prompt_tokens ? least(n, s->in->prompt_tokens - at) : 0;
             status = moe_trace_add(w, n, n_prompt, err);
             for (uint32_t layer = 0; layer < s->draw.n_layers && status == MOE_OK; layer++)
-                write_layer(s, w, layer, at, n);
+                if (sees(s, layer, n_prompt > 0))
+                    write_layer(s, w, layer, at, n);
         }
     }
     return status;

@@ -80,7 +80,8 @@ uint64_t moe_series_length(const struct moe_statistics_shape *shape, enum moe_se
 
 bool moe_statistics_has_decoded(const struct moe_statistics *s)
 {
-    const uint64_t *decoded = moe_series_at(s, MOE_S_DECODED, 0); /* alike in every layer */
+    /* Alike in every layer that decodes. */
+    const uint64_t *decoded = moe_series_at(s, MOE_S_DECODED, s->shape.n_encoder);
     for (uint32_t e = 0; e < s->shape.n_experts; e++)
         if (decoded[e])
             return true;
@@ -144,9 +145,9 @@ int moe_statistics_new(struct moe_statistics **out, const struct moe_statistics_
                        struct moe_err *err)
 {
     *out = NULL;
-    if (shape->n_layers == 0 || shape->n_experts == 0 || shape->top_k == 0 ||
-        shape->top_k > shape->n_experts || shape->top_k > MOE_STATISTICS_MAX_TOP_K ||
-        shape->n_experts >= MOE_NO_EXPERT)
+    if (shape->n_layers == 0 || shape->n_encoder >= shape->n_layers || shape->n_experts == 0 ||
+        shape->top_k == 0 || shape->top_k > shape->n_experts ||
+        shape->top_k > MOE_STATISTICS_MAX_TOP_K || shape->n_experts >= MOE_NO_EXPERT)
         return moe_fail(err, MOE_ERR_USAGE,
                         "there are no statistics of %" PRIu32 " MoE layers with %" PRIu32
                         " experts, %" PRIu32 " of them for a token",
@@ -211,7 +212,9 @@ static bool has_all_decoded(const struct moe_statistics *s)
 
 uint64_t moe_statistics_fingerprint(const struct moe_statistics *s)
 {
-    uint64_t totals = moe_hash64(s->totals, sizeof s->totals);
+    /* Without an encoder as before there were any. */
+    uint64_t n_totals = s->shape.n_encoder ? MOE_N_TOTALS : MOE_TOTAL_SOURCE;
+    uint64_t totals = moe_hash64(s->totals, n_totals * sizeof *s->totals);
     return moe_hash64_chain(totals, s->series[0], n_numbers(&s->shape) * sizeof *s->series[0]);
 }
 
@@ -226,11 +229,18 @@ int moe_statistics_check_finished(const struct moe_statistics *s, struct moe_err
                     there, all);
 }
 
+bool moe_statistics_same_model(const struct moe_statistics_shape *a,
+                               const struct moe_statistics_shape *b)
+{
+    return a->n_layers == b->n_layers && a->n_encoder == b->n_encoder &&
+           a->n_experts == b->n_experts && a->top_k == b->top_k &&
+           a->source_fingerprint == b->source_fingerprint;
+}
+
 static int check_shapes(const struct moe_statistics_shape *a, const struct moe_statistics_shape *b,
                         struct moe_err *err)
 {
-    if (a->n_layers != b->n_layers || a->n_experts != b->n_experts || a->top_k != b->top_k ||
-        a->source_fingerprint != b->source_fingerprint)
+    if (!moe_statistics_same_model(a, b))
         return moe_fail(err, MOE_ERR_USAGE, "statistics of another model cannot be added");
     if (a->max_tokens != b->max_tokens || a->prompt_percent != b->prompt_percent)
         return moe_fail(err, MOE_ERR_USAGE,
@@ -303,7 +313,8 @@ void moe_path_scores(const struct moe_statistics *s, enum moe_predictor predicto
     uint64_t seen = 0;
     for (uint32_t e = 0; e < s->shape.n_experts; e++) {
         uint64_t n = moe_path_table_get(
-            s->paths, moe_path_key(layer, layer == 1 ? MOE_NO_EXPERT : before2, before[0], e));
+            s->paths, moe_path_key(layer, layer == s->shape.n_encoder + 1 ? MOE_NO_EXPERT : before2,
+                                   before[0], e));
         scores[e] = (float)n;
         seen += n;
     }

@@ -7,7 +7,10 @@
  * merging is addition. Percentages, correlations and the like are in
  * statistics_figures.h.
  *
- * Layers here are MoE layers, numbered from 0 without the dense ones between them.
+ * Layers here are MoE layers, numbered from 0 without the dense ones between them: an encoder's
+ * first. Where there is one a document is a source, whose tokens the encoder's layers see, and a
+ * target, whose tokens the decoder's see, all of them decoded. Paths lead through the decoder's
+ * layers; nothing is predicted from the encoder's into them (EdgeMoE III-C1).
  */
 #ifndef MOE_RECORD_STATISTICS_H
 #define MOE_RECORD_STATISTICS_H
@@ -114,19 +117,21 @@ enum moe_series {
 /* Over whole documents. */
 enum moe_total {
     MOE_TOTAL_DOCUMENTS,
-    MOE_TOTAL_TOKENS,
+    MOE_TOTAL_TOKENS,    /* of targets where there is an encoder */
     MOE_TOTAL_SIMILAR_N, /* documents, sums (2^-30) of DAOP's equation 1 */
     MOE_TOTAL_SIMILAR,
     MOE_TOTAL_DRIFT_N, /* windows of 15 decoded tokens against the prompt */
     MOE_TOTAL_DRIFT,
     MOE_TOTAL_NEXT_N, /* ... against the window before */
     MOE_TOTAL_NEXT,
-    MOE_TOTAL_HASH, /* sum of the documents' hashes: identifies the texts counted */
+    MOE_TOTAL_HASH,   /* sum of the documents' hashes: identifies the texts counted */
+    MOE_TOTAL_SOURCE, /* tokens of sources; 0 without an encoder, and then not in files */
     MOE_N_TOTALS
 };
 
 /* Paths are kept as keys: layer, rank-1 experts of the two layers before (EdgeMoE III-C), this
- * layer's, 16 bits each. In layer 1 the first expert is MOE_NO_EXPERT; layer 0 has no paths. Whole
+ * layer's, 16 bits each. In the decoder's second layer the first expert is MOE_NO_EXPERT; its first
+ * layer has no paths. Whole
  * rank-1 paths over all layers are kept as hashes, of which the smallest stay. */
 #define MOE_NO_EXPERT UINT16_MAX
 enum { MOE_WHOLE_PATHS = 1 << 16, MOE_STATISTICS_MAX_TOP_K = 64 };
@@ -135,8 +140,9 @@ struct moe_path_table; /* statistics_paths.h */
 
 struct moe_statistics_shape {
     uint32_t n_layers, n_experts, top_k;
+    uint32_t n_encoder;          /* of the layers, the encoder's; 0: there is none */
     uint64_t source_fingerprint; /* of the model (fmt/pack.h) */
-    uint32_t max_tokens;         /* per document */
+    uint32_t max_tokens;         /* per document, of its source and of its target */
     uint32_t prompt_percent;     /* share of a document's tokens taken as its prompt */
 };
 
@@ -151,10 +157,22 @@ struct moe_statistics {
     struct moe_statistics_document *document; /* the one being observed */
 };
 
-/* How many of a document's n tokens count as its prompt. */
+/* The first layer of the encoder or decoder that a layer belongs to. */
+static inline uint32_t moe_first_of_stack(const struct moe_statistics_shape *shape, uint32_t layer)
+{
+    return layer < shape->n_encoder ? 0 : shape->n_encoder;
+}
+
+/* Tokens that the layer has seen. */
+static inline uint64_t moe_statistics_tokens(const struct moe_statistics *s, uint32_t layer)
+{
+    return s->totals[layer < s->shape.n_encoder ? MOE_TOTAL_SOURCE : MOE_TOTAL_TOKENS];
+}
+
+/* How many of a document's n tokens count as its prompt: none of a target. */
 static inline uint32_t moe_prompt_tokens(const struct moe_statistics_shape *shape, uint32_t n)
 {
-    return (uint32_t)((uint64_t)n * shape->prompt_percent / 100);
+    return shape->n_encoder ? 0 : (uint32_t)((uint64_t)n * shape->prompt_percent / 100);
 }
 
 /* Numbers of one layer in a series. */
@@ -203,7 +221,8 @@ struct moe_layer_observation {
 
 /*
  * A document: begin, then for its tokens in order (in batches of any size) the layers in order,
- * then end. At most shape.max_tokens tokens; `hash` is of these.
+ * then end. Of a source and a target the encoder's layers are observed before the decoder's, and
+ * tokens are numbered in each. At most shape.max_tokens tokens; `hash` is of these.
  */
 int moe_statistics_begin(struct moe_statistics *s, uint64_t hash, struct moe_err *err);
 void moe_statistics_observe(struct moe_statistics *s, uint32_t layer, uint32_t first_token,
@@ -214,6 +233,9 @@ int moe_statistics_end(struct moe_statistics *s, struct moe_err *err);
 uint64_t moe_statistics_fingerprint(const struct moe_statistics *s);
 /* MOE_ERR_USAGE: an interrupted run left them; they lack documents of the shards that they name. */
 int moe_statistics_check_finished(const struct moe_statistics *s, struct moe_err *err);
+/* Whether both are of one model, whatever their settings. */
+bool moe_statistics_same_model(const struct moe_statistics_shape *a,
+                               const struct moe_statistics_shape *b);
 /* Adds the numbers of `part` to `sum`; another model or other settings are MOE_ERR_USAGE. */
 int moe_statistics_add(struct moe_statistics *sum, const struct moe_statistics *part,
                        struct moe_err *err);
@@ -223,11 +245,11 @@ int moe_statistics_add(struct moe_statistics *sum, const struct moe_statistics *
 int moe_statistics_merge(struct moe_statistics *sum, const struct moe_statistics *part,
                          struct moe_err *err);
 
-/* The scores that path statistics give the experts of `layer` (> 0): for MOE_PREDICT_PATH the sum
- * over the k experts `before` (by falling weight) of the layer before of P(expert | before), for
- * MOE_PREDICT_PATH_RANK1 P(expert | before2, before[0]), with back-off to P(expert | before[0]) and
- * to the layer's frequencies where a key was never seen. before2: rank-1 expert two layers before,
- * or MOE_NO_EXPERT. scores: [n_experts]. */
+/* The scores that path statistics give the experts of `layer`, after the decoder's first: for
+ * MOE_PREDICT_PATH the sum over the k experts `before` (by falling weight) of the layer before of
+ * P(expert | before), for MOE_PREDICT_PATH_RANK1 P(expert | before2, before[0]), with back-off to
+ * P(expert | before[0]) and to the layer's frequencies where a key was never seen. before2: rank-1
+ * expert two layers before, or MOE_NO_EXPERT. scores: [n_experts]. */
 void moe_path_scores(const struct moe_statistics *s, enum moe_predictor predictor, uint32_t layer,
                      uint16_t before2, const uint32_t *before, float *scores);
 

@@ -67,10 +67,11 @@ static void count_reuse(struct moe_statistics *s, uint32_t layer, uint32_t token
 static void count_pairs(struct moe_statistics *s, uint32_t layer, uint32_t token)
 {
     uint32_t k = s->shape.top_k, last = s->shape.n_layers - 1;
-    if (layer == 0 && token == 0)
+    uint32_t first = s->shape.n_encoder;
+    if (layer < first || (layer == first && token == 0))
         return;
-    const uint16_t *before = layer > 0 ? moe_document_chosen(s, layer - 1, token)
-                                       : moe_document_chosen(s, last, token - 1);
+    const uint16_t *before = layer > first ? moe_document_chosen(s, layer - 1, token)
+                                           : moe_document_chosen(s, last, token - 1);
     const uint16_t *now = moe_document_chosen(s, layer, token);
     uint64_t *pairs = moe_series_at(s, MOE_S_PAIRS, layer);
     for (uint32_t i = 0; i < k; i++)
@@ -81,13 +82,14 @@ static void count_pairs(struct moe_statistics *s, uint32_t layer, uint32_t token
 static int count_paths(struct moe_statistics *s, uint32_t token, struct moe_err *err)
 {
     uint64_t hash = 0;
+    uint32_t first = s->shape.n_encoder;
     int status = MOE_OK;
-    for (uint32_t l = 0; l < s->shape.n_layers && status == MOE_OK; l++) {
+    for (uint32_t l = first; l < s->shape.n_layers && status == MOE_OK; l++) {
         uint16_t best = moe_document_chosen(s, l, token)[0];
         hash = moe_hash64_chain(hash, &best, sizeof best);
-        if (l == 0)
+        if (l == first)
             continue;
-        uint16_t before2 = l > 1 ? moe_document_chosen(s, l - 2, token)[0] : MOE_NO_EXPERT;
+        uint16_t before2 = l > first + 1 ? moe_document_chosen(s, l - 2, token)[0] : MOE_NO_EXPERT;
         uint16_t before1 = moe_document_chosen(s, l - 1, token)[0];
         status = moe_path_table_add(s->paths, moe_path_key(l, before2, before1, best), 1, err);
     }
@@ -205,18 +207,21 @@ static void count_predicted(struct moe_statistics *s, uint32_t layer, const uint
 
 int moe_statistics_end(struct moe_statistics *s, struct moe_err *err)
 {
-    uint32_t n = s->document->n_tokens, prompt = moe_prompt_tokens(&s->shape, n);
+    uint32_t prompt = moe_prompt_tokens(&s->shape, s->document->n_tokens);
     int status = MOE_OK;
-    if (n == 0)
+    if (s->document->n_tokens == 0 || (s->shape.n_encoder && s->document->n_source == 0))
         return MOE_OK;
     /* Not beside texts of an earlier version, of which they are not known. */
     bool counts_decoded = s->totals[MOE_TOTAL_TOKENS] == 0 || moe_statistics_has_decoded(s);
     s->totals[MOE_TOTAL_DOCUMENTS]++;
-    s->totals[MOE_TOTAL_TOKENS] += n;
+    s->totals[MOE_TOTAL_TOKENS] += s->document->n_tokens;
+    s->totals[MOE_TOTAL_SOURCE] += s->document->n_source;
     s->totals[MOE_TOTAL_HASH] += s->document->hash;
     uint32_t *request = moe_requests_add(&s->requests, s->document->hash);
     for (uint32_t l = 0; l < s->shape.n_layers; l++) {
         uint64_t *counts = s->document->counts;
+        uint32_t n = moe_document_tokens(s, l);
+        bool decodes = counts_decoded && l >= s->shape.n_encoder;
         uint64_t *activations = moe_series_at(s, MOE_S_ACTIVATIONS, l);
         count_experts(s, l, 0, n, counts);
         for (uint32_t e = 0; e < s->shape.n_experts; e++)
@@ -225,7 +230,7 @@ int moe_statistics_end(struct moe_statistics *s, struct moe_err *err)
             *request++ = (uint32_t)counts[e];
         count_popularity(s, l, counts);
         count_predicted(s, l, counts);
-        count_experts(s, l, counts_decoded ? prompt : n, n, counts);
+        count_experts(s, l, decodes ? prompt : n, n, counts);
         for (uint32_t e = 0; e < s->shape.n_experts; e++)
             moe_series_at(s, MOE_S_DECODED, l)[e] += counts[e];
         for (uint32_t t = 0; t < n; t++) {
@@ -236,7 +241,7 @@ int moe_statistics_end(struct moe_statistics *s, struct moe_err *err)
                 count_reuse(s, l, t);
         }
     }
-    for (uint32_t t = 0; t < n && status == MOE_OK; t++)
+    for (uint32_t t = 0; t < s->document->n_tokens && status == MOE_OK; t++)
         status = count_paths(s, t, err);
     count_similarity(s);
     return status;

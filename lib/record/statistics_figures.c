@@ -142,9 +142,10 @@ void moe_figure_popularity(const struct moe_statistics *s, uint32_t layer,
 
 double moe_figure_weight(const struct moe_statistics *s, uint32_t layer, uint32_t rank)
 {
-    uint32_t layers = end_layer(s, layer) - first_layer(layer);
-    return share(fixed(sum(s, layer, MOE_S_WEIGHTS, rank)),
-                 (double)s->totals[MOE_TOTAL_TOKENS] * layers);
+    double tokens = 0;
+    for (uint32_t l = first_layer(layer); l < end_layer(s, layer); l++)
+        tokens += (double)moe_statistics_tokens(s, l);
+    return share(fixed(sum(s, layer, MOE_S_WEIGHTS, rank)), tokens);
 }
 
 double moe_figure_scores_below(const struct moe_statistics *s, uint32_t layer, double score)

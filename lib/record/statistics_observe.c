@@ -15,7 +15,7 @@ int moe_statistics_begin(struct moe_statistics *s, uint64_t hash, struct moe_err
     int status = s->document ? MOE_OK : moe_document_new(&s->document, &s->shape, err);
     if (status != MOE_OK)
         return status;
-    s->document->n_tokens = 0;
+    s->document->n_tokens = s->document->n_source = 0;
     s->document->hash = hash;
     memset(s->document->predicted, 0, sets * s->shape.n_experts);
     memset(s->document->was_predicted, 0, sets * sizeof *s->document->was_predicted);
@@ -77,10 +77,12 @@ static void predict_from_choices(struct moe_statistics *s, uint32_t layer, uint3
             d->scores[before[i]] = (float)(k - i);
         count_prediction(s, layer, MOE_PREDICT_PREVIOUS, d->scores, chosen);
     }
-    if (!s->prior || layer == 0)
+    uint32_t first = s->shape.n_encoder;
+    if (!s->prior || layer <= first)
         return;
     uint32_t before[MOE_STATISTICS_MAX_TOP_K];
-    uint16_t before2 = layer > 1 ? moe_document_chosen(s, layer - 2, token)[0] : MOE_NO_EXPERT;
+    uint16_t before2 =
+        layer > first + 1 ? moe_document_chosen(s, layer - 2, token)[0] : MOE_NO_EXPERT;
     for (uint32_t i = 0; i < k; i++)
         before[i] = moe_document_chosen(s, layer - 1, token)[i];
     for (int p = MOE_PREDICT_PATH; p <= MOE_PREDICT_PATH_RANK1; p++) {
@@ -159,6 +161,8 @@ void moe_statistics_observe(struct moe_statistics *s, uint32_t layer, uint32_t f
             count_weight_and_norm(correlation, (double)seen->weights[(uint64_t)t * k + i],
                                   (double)seen->norms[(uint64_t)t * k + i]);
     }
-    if (layer == 0)
+    if (layer == s->shape.n_encoder)
         s->document->n_tokens = first_token + n;
+    else if (layer == 0)
+        s->document->n_source = first_token + n;
 }

@@ -9,7 +9,8 @@
 
 struct moe_statistics_document {
     uint8_t *block;    /* holds the arrays */
-    uint32_t n_tokens; /* seen in layer 0 */
+    uint32_t n_tokens; /* seen in the first layer of the decoder */
+    uint32_t n_source; /* ... of the encoder, where there is one */
     uint64_t hash;
     uint16_t *chosen; /* [layers][max_tokens][k] */
     float *weights;   /* [layers][max_tokens][k] */
@@ -38,6 +39,12 @@ static inline float *moe_document_weights(const struct moe_statistics *s, uint32
                                           uint32_t token)
 {
     return s->document->weights + ((uint64_t)layer * s->shape.max_tokens + token) * s->shape.top_k;
+}
+
+/* Tokens of the document that a layer sees. */
+static inline uint32_t moe_document_tokens(const struct moe_statistics *s, uint32_t layer)
+{
+    return layer < s->shape.n_encoder ? s->document->n_source : s->document->n_tokens;
 }
 
 /* A share or cosine as a fixed-point number; what is not a number counts as 0. */

@@ -26,6 +26,7 @@ static const char *const total_names[MOE_N_TOTALS] = {
     [MOE_TOTAL_NEXT_N] = "next_windows",
     [MOE_TOTAL_NEXT] = "next_sum_30bit",
     [MOE_TOTAL_HASH] = "documents_hash",
+    [MOE_TOTAL_SOURCE] = "source_tokens",
 };
 
 /* Series with one list per layer; pairs and accuracy are tables. */
@@ -43,6 +44,8 @@ static const struct moe_member model_members[] = {
     MOE_FINGERPRINT(MOE_ALWAYS, struct moe_statistics_shape, "source_fingerprint",
                     source_fingerprint),
     MOE_FIELD_IN(MOE_ALWAYS, struct moe_statistics_shape, "moe_layers", n_layers, 0, MAX_LAYERS),
+    MOE_FIELD_IN(MOE_IF_SET, struct moe_statistics_shape, "encoder_layers", n_encoder, 0,
+                 MAX_LAYERS),
     MOE_FIELD_IN(MOE_ALWAYS, struct moe_statistics_shape, "experts", n_experts, 0,
                  MOE_NO_EXPERT - 1),
     MOE_FIELD_IN(MOE_ALWAYS, struct moe_statistics_shape, "experts_per_token", top_k, 0,
@@ -69,6 +72,12 @@ static const struct moe_member head_members[] = {
      .record = &moe_origins_record},
 };
 static const struct moe_record head_record = {MOE_RECORD(head_members)};
+
+/* Without an encoder there are no sources. */
+static int n_totals(const struct moe_statistics_shape *shape)
+{
+    return shape->n_encoder ? MOE_N_TOTALS : MOE_TOTAL_SOURCE;
+}
 
 /* ---- Writing ---- */
 
@@ -162,7 +171,7 @@ int moe_statistics_write(const struct moe_statistics *s, struct moe_buf *out, st
                    "moe-stats", FORMAT_VERSION);
     moe_record_write_map(&w, &head_record, &head);
     moe_emit_open_map(e, "totals");
-    for (int i = 0; i < MOE_N_TOTALS; i++)
+    for (int i = 0; i < n_totals(&s->shape); i++)
         moe_emit_u64(e, total_names[i], s->totals[i]);
     moe_emit_close(e);
     moe_emit_open_list(e, "layers");
@@ -304,7 +313,7 @@ static int read_request(struct reading *r, struct moe_yaml_node *map, uint64_t *
             sum += small ? numbers[e] : UINT32_MAX;
             *to++ = small ? (uint32_t)numbers[e] : 0;
         }
-        tokens = l == 0 ? sum / k : tokens;
+        tokens = l == 0 || l == r->s->shape.n_encoder ? sum / k : tokens;
         if (status == MOE_OK && (sum != tokens * k || tokens > r->s->shape.max_tokens))
             status = moe_yaml_fail(r->doc, m, r->err, "the counts of a document do not add up");
     }
@@ -334,11 +343,11 @@ static int read_requests(struct reading *r)
 static int add_path(struct reading *r, struct moe_yaml_node *row, const uint64_t *numbers)
 {
     const struct moe_statistics_shape *shape = &r->s->shape;
-    uint64_t layer = numbers[0];
-    uint64_t no_expert = layer == 1 ? MOE_NO_EXPERT : shape->n_experts;
-    bool fits = layer >= 1 && layer < shape->n_layers && numbers[2] < shape->n_experts &&
+    uint64_t layer = numbers[0], second = shape->n_encoder + UINT64_C(1);
+    uint64_t no_expert = layer == second ? MOE_NO_EXPERT : shape->n_experts;
+    bool fits = layer >= second && layer < shape->n_layers && numbers[2] < shape->n_experts &&
                 numbers[3] < shape->n_experts &&
-                (layer == 1 ? numbers[1] == no_expert : numbers[1] < no_expert);
+                (layer == second ? numbers[1] == no_expert : numbers[1] < no_expert);
     if (!fits)
         return moe_yaml_fail(r->doc, row, r->err, "a path that this model cannot have");
     return moe_path_table_add(r->s->paths,
@@ -383,7 +392,7 @@ static int read_all(struct reading *r)
     uint32_t layer = 0;
     bool sampled = false;
     int status = moe_yaml_get_map(r->doc, root, "totals", true, &totals, r->err);
-    for (int i = 0; i < MOE_N_TOTALS && status == MOE_OK; i++)
+    for (int i = 0; i < n_totals(&r->s->shape) && status == MOE_OK; i++)
         status = moe_yaml_get_u64(r->doc, totals, total_names[i], UINT64_MAX, true,
                                   &r->s->totals[i], r->err);
     if (status == MOE_OK)
@@ -417,11 +426,15 @@ static int sum_paths(const struct moe_path_table *table, uint64_t *layers, uint6
     return list ? MOE_OK : MOE_ERR_MEMORY;
 }
 
-/* Each token has its k experts in each layer, one of them best, and a path through them. */
+/* Each token has its k experts in each layer, one of them best, and a path through those of the
+ * decoder. */
 static int check_layer_sums(struct reading *r, uint32_t l, uint64_t paths)
 {
     const struct moe_statistics *s = r->s;
-    uint64_t tokens = s->totals[MOE_TOTAL_TOKENS], k = s->shape.top_k;
+    uint32_t first = s->shape.n_encoder;
+    bool decodes = l >= first;
+    uint64_t tokens = moe_statistics_tokens(s, l), k = s->shape.top_k;
+    uint64_t before = !decodes ? 0 : l > first ? tokens : tokens - s->totals[MOE_TOTAL_DOCUMENTS];
     uint64_t decoded = 0, decoded_first = 0;
     bool within = true;
     uint64_t active = 0, best = 0, pairs = 0, n_pairs = moe_series_length(&s->shape, MOE_S_PAIRS);
@@ -429,15 +442,14 @@ static int check_layer_sums(struct reading *r, uint32_t l, uint64_t paths)
         active += moe_series_at(s, MOE_S_ACTIVATIONS, l)[e];
         best += moe_series_at(s, MOE_S_RANK1, l)[e];
         decoded += moe_series_at(s, MOE_S_DECODED, l)[e];
-        decoded_first += moe_series_at(s, MOE_S_DECODED, 0)[e];
+        decoded_first += moe_series_at(s, MOE_S_DECODED, first)[e];
         within &=
             moe_series_at(s, MOE_S_DECODED, l)[e] <= moe_series_at(s, MOE_S_ACTIVATIONS, l)[e];
     }
     for (uint64_t i = 0; i < n_pairs; i++)
         pairs += moe_series_at(s, MOE_S_PAIRS, l)[i];
-    if (within && decoded == decoded_first && decoded % k == 0 && best == tokens &&
-        active == tokens * k && paths == (l ? tokens : 0) &&
-        pairs == (l ? tokens : tokens - s->totals[MOE_TOTAL_DOCUMENTS]) * k * k)
+    if (within && decoded == (decodes ? decoded_first : 0) && decoded % k == 0 && best == tokens &&
+        active == tokens * k && paths == (l > first ? tokens : 0) && pairs == before * k * k)
         return MOE_OK;
     return moe_yaml_fail(r->doc, moe_yaml_root(r->doc), r->err,
                          "layer %" PRIu32 ": activations, pairs or paths of %" PRIu64

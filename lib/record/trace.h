@@ -8,6 +8,9 @@
  * predictor's best ones, with their probabilities. What follows from the choices alone (the token
  * before, paths) is not stored.
  *
+ * Where the model has an encoder the prompt is the source: its tokens have the encoder's layers
+ * alone, the decoded ones, of the target, the decoder's.
+ *
  * Written front to back, read front to back with memory for one frame of tokens. Layers are MoE
  * layers, numbered from 0.
  */
@@ -22,7 +25,7 @@
 #include "record/statistics.h"
 
 enum {
-    MOE_TRACE_VERSION = 2,
+    MOE_TRACE_VERSION = 3,           /* without an encoder 2 is written, which is the same */
     MOE_TRACE_MAX_EXPERTS = 1 << 20, /* of all layers together */
 };
 
@@ -43,6 +46,7 @@ struct moe_trace_shape {
     /* [n_variants][n_layers][n_experts] bytes of an expert in memory; 0: no such variant */
     const uint64_t *expert_bytes;
     uint64_t source_fingerprint; /* of the model (fmt/pack.h); 0: not one of ours */
+    uint32_t n_encoder; /* of the layers, the encoder's, the first ones; 0: there is none */
 };
 
 struct moe_trace_totals {
@@ -52,8 +56,12 @@ struct moe_trace_totals {
 /* Scores deep enough for every strategy: twice top_k, and the quarter of the experts that is
  * above the 75th percentile. */
 uint32_t moe_trace_default_keep(uint32_t n_experts, uint32_t top_k);
-/* The first layer that a predictor predicts: the number of layers that it looks back. */
+/* The first layer that a predictor predicts, of a decoder alone: the number of layers that it looks
+ * back. */
 uint32_t moe_trace_first_layer(enum moe_predictor predictor);
+/* Whether it predicts a layer: there are as many before it in its encoder or decoder. */
+bool moe_trace_predicts(const struct moe_trace_shape *shape, enum moe_predictor predictor,
+                        uint32_t layer);
 static inline uint64_t moe_trace_expert_bytes(const struct moe_trace_shape *shape, uint32_t variant,
                                               uint32_t layer, uint32_t expert)
 {

@@ -31,6 +31,13 @@ uint32_t moe_trace_first_layer(enum moe_predictor predictor)
     }
 }
 
+bool moe_trace_predicts(const struct moe_trace_shape *shape, enum moe_predictor predictor,
+                        uint32_t layer)
+{
+    uint32_t first = layer < shape->n_encoder ? 0 : shape->n_encoder;
+    return layer - first >= moe_trace_first_layer(predictor);
+}
+
 static void add_column(struct trace_layout *f, const struct moe_trace_shape *shape, bool is_ids,
                        uint32_t n, uint32_t first_layer, uint32_t needs)
 {
@@ -82,8 +89,9 @@ uint64_t trace_description_bytes(const struct moe_trace_shape *shape)
 bool trace_same_shape(const struct moe_trace_shape *a, const struct moe_trace_shape *b)
 {
     bool same = a->n_layers == b->n_layers && a->n_experts == b->n_experts &&
-                a->top_k == b->top_k && a->keep == b->keep && a->predictors == b->predictors &&
-                a->n_variants == b->n_variants && a->source_fingerprint == b->source_fingerprint;
+                a->n_encoder == b->n_encoder && a->top_k == b->top_k && a->keep == b->keep &&
+                a->predictors == b->predictors && a->n_variants == b->n_variants &&
+                a->source_fingerprint == b->source_fingerprint;
     for (uint32_t v = 0; same && v < a->n_variants; v++)
         same = strcmp(a->variants[v], b->variants[v]) == 0;
     uint64_t n = (uint64_t)a->n_variants * a->n_layers * a->n_experts;
@@ -98,6 +106,8 @@ const char *trace_shape_problem(const struct moe_trace_shape *s)
         s->n_experts > MOE_PACK_MAX_EXPERTS ||
         (uint64_t)s->n_layers * s->n_experts > MOE_TRACE_MAX_EXPERTS)
         return "no or too many layers or experts";
+    if (s->n_encoder >= s->n_layers)
+        return "an encoder and no decoder";
     if (s->top_k == 0 || s->top_k > s->n_experts)
         return "the number of experts chosen is beyond those there are";
     if (s->keep > s->n_experts)

@@ -54,9 +54,11 @@ static int read_header(struct moe_trace *t, uint64_t file_bytes, bool part, uint
     t->totals.tokens = moe_cursor_u64(&c);
     t->totals.prompt_tokens = moe_cursor_u64(&c);
     *n_origins = moe_cursor_u32(&c);
-    uint64_t reserved = moe_cursor_u32(&c) | moe_cursor_u64(&c);
+    s->n_encoder = moe_cursor_u32(&c);
+    uint64_t reserved = moe_cursor_u64(&c);
     const char *problem = trace_shape_problem(s);
-    if (!problem && (reserved != 0 || (version == 1 && *n_origins != 0)))
+    if (!problem && (reserved != 0 || (version == 1 && *n_origins != 0) ||
+                     (version < 3) == (s->n_encoder != 0)))
         problem = "reserved bytes are not zero";
     if (!problem && *n_origins > MOE_MAX_ORIGINS)
         problem = "more origins than there can be";

@@ -122,13 +122,17 @@ static bool ids_valid(struct moe_trace *t, const uint16_t *ids, uint32_t n, bool
     return valid;
 }
 
-/* Every list that is wanted has distinct experts in range; what was not computed is zero. */
+/* Every list that is wanted has distinct experts in range; what was not computed is zero. A
+ * source's tokens are not computed by the decoder, nor a target's by the encoder. */
 static bool row_valid(struct moe_trace *t, uint64_t row, uint32_t layer)
 {
+    bool in_source = row / t->shape.n_layers < t->n_prompt;
     const struct trace_layout *f = &t->layout;
     const uint16_t *ids = t->ids + row * f->n_ids;
     const float *scores = t->scores + row * f->n_scores;
     bool computed = t->computed[row], valid = t->computed[row] <= 1;
+    if (t->shape.n_encoder && in_source != (layer < t->shape.n_encoder))
+        valid = t->computed[row] == 0;
     bool next_best = t->wanted_parts & MOE_TRACE_NEXT_BEST;
     valid = valid && ids_valid(t, ids, next_best ? f->n_router : t->shape.top_k, computed) &&
             scores_valid(scores, t->shape.top_k, computed);
@@ -136,9 +140,11 @@ static bool row_valid(struct moe_trace *t, uint64_t row, uint32_t layer)
         valid = valid && scores_valid(scores + f->router_scores, f->n_router, computed);
     for (int i = 0; i < MOE_N_PREDICTORS; i++)
         if (t->shape.predictors & t->wanted_parts & 1u << i &&
-            layer >= moe_trace_first_layer((enum moe_predictor)i))
-            valid = valid && ids_valid(t, ids + f->predicted_ids[i], t->shape.keep, computed) &&
-                    scores_valid(scores + f->predicted_scores[i], t->shape.keep, computed);
+            layer >= moe_trace_first_layer((enum moe_predictor)i)) {
+            bool there = computed && moe_trace_predicts(&t->shape, (enum moe_predictor)i, layer);
+            valid = valid && ids_valid(t, ids + f->predicted_ids[i], t->shape.keep, there) &&
+                    scores_valid(scores + f->predicted_scores[i], t->shape.keep, there);
+        }
     return valid;
 }
 
@@ -232,7 +238,7 @@ struct moe_trace_step moe_trace_step(const struct moe_trace *t, uint32_t layer)
         step.scores = scores + f->router_scores;
     for (int i = 0; i < MOE_N_PREDICTORS; i++)
         if (t->shape.predictors & t->wanted_parts & 1u << i &&
-            layer >= moe_trace_first_layer((enum moe_predictor)i)) {
+            moe_trace_predicts(&t->shape, (enum moe_predictor)i, layer)) {
             step.predicted[i].experts = ids + f->predicted_ids[i];
             step.predicted[i].scores = scores + f->predicted_scores[i];
         }

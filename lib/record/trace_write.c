@@ -236,7 +236,7 @@ static int write_header(struct moe_trace_writer *w, struct moe_err *err)
     struct moe_buf *b = &w->raw;
     moe_buf_clear(b);
     moe_buf_append(b, TRACE_MAGIC, 4);
-    moe_buf_u32(b, MOE_TRACE_VERSION);
+    moe_buf_u32(b, s->n_encoder ? MOE_TRACE_VERSION : MOE_TRACE_VERSION - 1);
     moe_buf_u64(b, w->at);
     moe_buf_u64(b, s->source_fingerprint);
     moe_buf_u32(b, s->n_layers);
@@ -249,6 +249,7 @@ static int write_header(struct moe_trace_writer *w, struct moe_err *err)
     moe_buf_u64(b, w->totals.tokens);
     moe_buf_u64(b, w->totals.prompt_tokens);
     moe_buf_u32(b, w->n_origins);
+    moe_buf_u32(b, s->n_encoder);
     while (b->size < TRACE_CHECKSUM_AT && !b->failed)
         moe_buf_u8(b, 0);
     if (!b->failed)

@@ -384,6 +384,7 @@ struct moe_statistics_shape moe_model_statistics_shape(const struct moe_model *m
     const struct moe_config *c = &model->config;
     return (struct moe_statistics_shape){
         .n_layers = moe_config_moe_layers(c, c->n_layers),
+        .n_encoder = moe_config_moe_layers(c, c->n_encoder),
         .n_experts = c->n_experts,
         .top_k = c->top_k,
         .source_fingerprint = moe_pack_source_fingerprint(model->pack),
@@ -393,8 +394,6 @@ struct moe_statistics_shape moe_model_statistics_shape(const struct moe_model *m
 bool moe_model_fits_statistics(const struct moe_model *model,
                                const struct moe_statistics *statistics)
 {
-    const struct moe_statistics_shape want = moe_model_statistics_shape(model),
-                                      *is = &statistics->shape;
-    return is->n_layers == want.n_layers && is->n_experts == want.n_experts &&
-           is->top_k == want.top_k && is->source_fingerprint == want.source_fingerprint;
+    const struct moe_statistics_shape want = moe_model_statistics_shape(model);
+    return moe_statistics_same_model(&statistics->shape, &want);
 }

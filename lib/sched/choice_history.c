@@ -50,8 +50,10 @@ void moe_choice_history_see(struct moe_choice_history *r, uint32_t layer, uint32
 uint32_t moe_choice_history_reach(const struct moe_choice_history *r, uint32_t layer,
                                   uint32_t n_rows, uint32_t n)
 {
-    if (moe_predicts_from_paths(r->by)) /* statistics reach one layer ahead */
-        return n < 1 ? n : 1;
+    if (moe_predicts_from_paths(r->by)) { /* statistics reach one layer of the decoder ahead */
+        bool decodes = layer >= r->statistics->shape.n_encoder;
+        return decodes && n > 0;
+    }
     if (r->by == MOE_PREDICT_BY_REQUESTS)
         return r->match < MOE_REQUESTS_KEPT ? n : 0;
     uint32_t reach = 0;
@@ -81,7 +83,8 @@ void moe_choice_history_predict(const struct moe_choice_history *r, uint32_t lay
         moe_request_history_shares(&r->requests, r->match, layer + 1 + d, p);
     } else {
         bool pairs = r->by == MOE_PREDICT_BY_PATH && r->top_k > 1;
-        bool has_best = layer > 0 && r->best_layer == layer - 1 && r->best_rows == n_rows;
+        bool has_best = layer > r->statistics->shape.n_encoder && r->best_layer == layer - 1 &&
+                        r->best_rows == n_rows;
         moe_path_scores(r->statistics, pairs ? MOE_PREDICT_PATH : MOE_PREDICT_PATH_RANK1, layer + 1,
                         has_best ? r->best[row] : MOE_NO_EXPERT, chosen, p);
     }

@@ -177,9 +177,13 @@ int moe_inventory_of_trace(struct moe_inventory *out, const struct moe_trace_sha
         return moe_fail(err, MOE_ERR_USAGE,
                         "the trace does not say how large experts are: name it with "
                         "--expert-size SIZE");
-    if (shape->n_variants == 0)
-        return moe_inventory_uniform(out, shape->n_layers, shape->n_experts, shape->top_k, unnamed,
-                                     &default_bytes, 1, err);
+    if (shape->n_variants == 0) {
+        int made = moe_inventory_uniform(out, shape->n_layers, shape->n_experts, shape->top_k,
+                                         unnamed, &default_bytes, 1, err);
+        if (made == MOE_OK)
+            moe_inventory_set_encoder(out, shape->n_encoder);
+        return made;
+    }
     int status = check_sizes(shape, err);
     if (status != MOE_OK)
         return status;
@@ -191,12 +195,16 @@ int moe_inventory_of_trace(struct moe_inventory *out, const struct moe_trace_sha
         .n_variants = shape->n_variants,
     };
     memcpy(out->variants, shape->variants, sizeof out->variants);
-    return of_sizes(out, shape->expert_bytes, err);
+    status = of_sizes(out, shape->expert_bytes, err);
+    if (status == MOE_OK)
+        moe_inventory_set_encoder(out, shape->n_encoder);
+    return status;
 }
 
 void moe_inventory_set_encoder(struct moe_inventory *i, uint32_t n_model_layers)
 {
     i->n_encoder = 0;
+    i->n_model_encoder = n_model_layers;
     while (i->n_encoder < i->n_layers && i->model_layer[i->n_encoder] < n_model_layers)
         i->n_encoder++;
 }

@@ -27,11 +27,11 @@ struct moe_size_class {
 uint64_t moe_size_class_offset(const struct moe_size_class *class_, uint32_t segment);
 
 struct moe_inventory {
-    uint32_t n_layers, n_experts, top_k; /* MoE layers */
-    uint32_t n_encoder;                  /* of these, the encoder's, which are the first */
-    uint32_t n_model_layers;
-    uint32_t *model_layer; /* [n_layers] rising */
-    uint32_t n_variants;   /* best first */
+    uint32_t n_layers, n_experts, top_k;      /* MoE layers */
+    uint32_t n_encoder;                       /* of these, the encoder's, which are the first */
+    uint32_t n_model_layers, n_model_encoder; /* all layers; of these, the encoder's */
+    uint32_t *model_layer;                    /* [n_layers] rising */
+    uint32_t n_variants;                      /* best first */
     char variants[MOE_PACK_MAX_VARIANTS][MOE_PACK_NAME_BYTES];
     uint32_t n_classes;
     struct moe_size_class classes[MOE_MAX_CLASSES];

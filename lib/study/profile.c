@@ -163,6 +163,7 @@ static struct moe_trace_shape trace_shape_of(const struct moe_model *model, uint
     struct moe_statistics_shape s = moe_model_statistics_shape(model);
     return (struct moe_trace_shape){
         .n_layers = s.n_layers,
+        .n_encoder = s.n_encoder,
         .n_experts = s.n_experts,
         .top_k = s.top_k,
         .keep = keep == MOE_TRACE_KEEP_ENOUGH ? moe_trace_default_keep(s.n_experts, s.top_k)

@@ -23,7 +23,8 @@ struct script_token {
 
 struct script {
     uint32_t n_layers, n_experts, top_k, keep; /* keep 0: choices only */
-    uint32_t ahead; /* layers from a prediction to the layer it is for; 0: one */
+    uint32_t n_encoder; /* layers: they see the prompt, the others the rest; 0: all see all */
+    uint32_t ahead;     /* layers from a prediction to the layer it is for; 0: one */
     uint32_t n;
     struct script_token tokens[SCRIPT_TOKENS];
 };
@@ -37,6 +38,7 @@ static inline void script_write(const struct script *s)
     uint32_t ahead = s->ahead ? s->ahead : 1;
     const struct moe_trace_shape shape = {
         .n_layers = s->n_layers,
+        .n_encoder = s->n_encoder,
         .n_experts = s->n_experts,
         .top_k = s->top_k,
         .keep = s->keep,
@@ -67,9 +69,11 @@ static inline void script_write(const struct script *s)
                 .weights = weights,
                 .stride = SCRIPT_EXPERTS,
             };
-            for (uint32_t d = 0; s->keep && d < ahead && d < l; d++)
-                seen.predicted[MOE_PREDICT_GATE_1 + d] = scores;
-            if (!token->skipped[l])
+            for (uint32_t d = 0; s->keep && d < ahead; d++)
+                if (moe_trace_predicts(&shape, MOE_PREDICT_GATE_1 + d, l))
+                    seen.predicted[MOE_PREDICT_GATE_1 + d] = scores;
+            bool sees = s->n_encoder == 0 || (l < s->n_encoder) == token->prompt;
+            if (sees && !token->skipped[l])
                 moe_trace_put(w, l, at, 1, &seen, s->keep ? router : NULL, SCRIPT_EXPERTS);
         }
     }
@@ -145,6 +149,7 @@ static inline void script_inventory(struct moe_inventory *i, const struct script
     assert_ok(
         moe_inventory_uniform(i, s->n_layers, s->n_experts, s->top_k, variants, sizes, 2, &err),
         &err);
+    moe_inventory_set_encoder(i, s->n_encoder);
 }
 
 #endif

@@ -122,6 +122,31 @@ static void on_demand(void **state)
     assert_true(out.prefill.tokens == 0 && out.prefill.seconds == 0);
 }
 
+/* Three rows of a source, in one pass whatever the batch, through two layers and no head; then two
+ * tokens of its target through the two others. With all cached the encoder's load once for the
+ * source, and predictions are made in each stack but for its first layer. */
+static void a_source_goes_through_the_encoder_alone(void **state)
+{
+    struct script s = constant_script(4, 1, 5);
+    s.n_encoder = 2;
+    s.keep = 2;
+    for (uint32_t t = 0; t < 3; t++)
+        s.tokens[t].prompt = true;
+    const struct setting set = {"ondemand", 0, 1, 1, round_pace(), {0}};
+    const struct moe_simulated out = run(&s, &set);
+    check(&out.prefill, 2 * 2.375, 2 * 0.75, 2, 2);
+    check(&out.decode, 2 * (2 * 2.375 + 0.5), 2 * 2 * 0.75, 4, 4);
+    assert_int_equal(out.prefill.experts.activations, 6);
+    assert_int_equal(out.token_layers, 3 * 2 + 2 * 2);
+    const struct setting ahead = {"prefetch", 4, 2, 1, round_pace(), {0}};
+    const struct moe_simulated cached = run(&s, &ahead);
+    assert_int_equal(cached.prefill.experts.loads, 2);
+    assert_int_equal(cached.decode.experts.loads, 2);
+    assert_int_equal(cached.prefill.experts.predicted, 3);
+    assert_int_equal(cached.decode.experts.predicted, 2);
+    assert_int_equal(cached.decode.experts.cache_hits, 2);
+}
+
 /* Two loads: one arrives at 1, is computed until 1.75; the other at 2. */
 static void the_second_load_hides_behind_the_first_expert(void **state)
 {
@@ -510,6 +535,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(on_demand),
+        cmocka_unit_test(a_source_goes_through_the_encoder_alone),
         cmocka_unit_test(the_second_load_hides_behind_the_first_expert),
         cmocka_unit_test(a_slot_is_free_when_its_expert_is_computed),
         cmocka_unit_test(what_is_kept_does_not_stall),

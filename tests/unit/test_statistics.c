@@ -526,10 +526,117 @@ static void a_sketch_does_not_depend_on_order(void **state)
     moe_path_table_free(b);
 }
 
+/* ---- Encoder and decoder ---- */
+
+enum { ENCODER = 2 };
+
+/* Tokens [0, d->n) of one document go through the layers from `first` on. */
+static void feed_stack(struct moe_statistics *s, uint32_t first, uint32_t n_layers,
+                       const struct document *d)
+{
+    for (uint32_t l = 0; l < n_layers; l++) {
+        struct moe_layer_observation seen = {
+            .chosen = d->chosen[l][0], .weights = d->weights[l][0], .stride = EXPERTS};
+        if (l > 0)
+            seen.predicted[MOE_PREDICT_GATE_1] = d->scores[l][0];
+        moe_statistics_observe(s, first + l, 0, d->n, &seen);
+    }
+}
+
+/* Pairs: the sources have two layers, the targets three. ENCODER 0: the targets alone. */
+static struct moe_statistics *run_pairs(uint32_t n_encoder, const struct moe_statistics *prior)
+{
+    struct moe_err err = {0};
+    struct moe_statistics *s = NULL;
+    struct document d;
+    struct moe_statistics_shape shape = SHAPE;
+    shape.n_encoder = n_encoder;
+    shape.n_layers = n_encoder + LAYERS;
+    shape.prompt_percent = n_encoder ? 50 : 0; /* a target has no prompt in any case */
+    assert_ok(moe_statistics_new(&s, &shape, &err), &err);
+    s->prior = prior;
+    for (uint32_t i = 0; i < DOCUMENTS; i++) {
+        make_document(&d, i);
+        assert_ok(moe_statistics_begin(s, d.hash, &err), &err);
+        struct document source;
+        make_document(&source, 100 + i);
+        if (n_encoder)
+            feed_stack(s, 0, n_encoder, &source);
+        feed_stack(s, n_encoder, LAYERS, &d);
+        assert_ok(moe_statistics_end(s, &err), &err);
+    }
+    return s;
+}
+
+/* The decoder's layers, their pairs and paths included, are those of the targets run through a
+ * decoder alone: nothing crosses the border. */
+static void a_decoder_counts_as_one_alone(void **state)
+{
+    struct moe_err err = {0};
+    struct moe_statistics *prior = run_pairs(ENCODER, NULL), *prior_alone = run_pairs(0, NULL);
+    struct moe_statistics *both = run_pairs(ENCODER, prior), *alone = run_pairs(0, prior_alone);
+    struct moe_statistics *read = NULL;
+    uint64_t sources = 0, n_both, n_alone;
+    struct document d;
+    for (uint32_t i = 0; i < DOCUMENTS; i++) {
+        make_document(&d, 100 + i);
+        sources += d.n;
+    }
+    assert_int_equal(both->totals[MOE_TOTAL_SOURCE], sources);
+    assert_int_equal(both->totals[MOE_TOTAL_TOKENS], alone->totals[MOE_TOTAL_TOKENS]);
+    assert_int_not_equal(sources, both->totals[MOE_TOTAL_TOKENS]);
+    for (uint32_t l = 0; l < LAYERS; l++)
+        for (int i = 0; i < MOE_N_SERIES; i++)
+            assert_memory_equal(moe_series_at(both, i, ENCODER + l), moe_series_at(alone, i, l),
+                                moe_series_length(&SHAPE, i) * sizeof(uint64_t));
+    for (uint32_t l = 0; l < ENCODER; l++) {
+        for (uint64_t i = 0; i < EXPERTS * EXPERTS; i++)
+            assert_int_equal(moe_series_at(both, MOE_S_PAIRS, l)[i], 0);
+        for (uint32_t e = 0; e < EXPERTS; e++)
+            assert_int_equal(moe_series_at(both, MOE_S_DECODED, l)[e], 0);
+        assert_int_equal(moe_accuracy_at(both, l, MOE_PREDICT_PATH)[MOE_ACC_TOKENS], 0);
+    }
+    assert_true(moe_statistics_has_decoded(both));
+    struct moe_path_count *paths = moe_path_table_sorted(both->paths, &n_both, &err);
+    struct moe_path_count *paths_alone = moe_path_table_sorted(alone->paths, &n_alone, &err);
+    assert_int_equal(n_both, n_alone);
+    for (uint64_t i = 0; i < n_both; i++) {
+        assert_int_equal(paths[i].key - ((uint64_t)ENCODER << 48), paths_alone[i].key);
+        assert_int_equal(paths[i].n, paths_alone[i].n);
+    }
+    for (int p = MOE_PREDICT_PATH; p <= MOE_PREDICT_PATH_RANK1; p++) {
+        float scores[EXPERTS], scores_alone[EXPERTS];
+        const uint32_t before[TOP_K] = {2, 3};
+        for (uint32_t l = 1; l < LAYERS; l++) {
+            moe_path_scores(both, p, ENCODER + l, 1, before, scores);
+            moe_path_scores(alone, p, l, 1, before, scores_alone);
+            assert_memory_equal(scores, scores_alone, sizeof scores);
+        }
+    }
+    struct moe_buf text = {0}, again = {0};
+    write_text(both, &text);
+    assert_ok(read_text(&read, (const char *)text.data, text.size, &err), &err);
+    assert_int_equal(read->shape.n_encoder, ENCODER);
+    write_text(read, &again);
+    assert_int_equal(again.size, text.size);
+    assert_memory_equal(again.data, text.data, text.size);
+    assert_fails(moe_statistics_add(both, alone, &err), MOE_ERR_USAGE, "another model", &err);
+    moe_buf_release(&text);
+    moe_buf_release(&again);
+    free(paths);
+    free(paths_alone);
+    moe_statistics_free(read);
+    moe_statistics_free(both);
+    moe_statistics_free(alone);
+    moe_statistics_free(prior);
+    moe_statistics_free(prior_alone);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(counts_equal_a_naive_recount),
+        cmocka_unit_test(a_decoder_counts_as_one_alone),
         cmocka_unit_test(batches_and_shards_make_no_difference),
         cmocka_unit_test(other_settings_are_not_merged),
         cmocka_unit_test(a_file_gives_the_numbers_back),

@@ -70,6 +70,13 @@ static void free_document(struct document *d)
     free(d->predicted);
 }
 
+/* Whether a layer computes a token: the encoder's those of the prompt, the decoder's the others. */
+static bool sees(const struct document *d, uint32_t layer, uint32_t token)
+{
+    uint32_t n_encoder = d->shape->n_encoder;
+    return n_encoder == 0 || (layer < n_encoder) == (token < d->n_prompt);
+}
+
 /* Writes it as one sequence in batches. */
 static void put_document(struct moe_trace_writer *w, const struct document *d, uint32_t batch)
 {
@@ -78,17 +85,21 @@ static void put_document(struct moe_trace_writer *w, const struct document *d, u
     assert_ok(moe_trace_begin(w, &err), &err);
     for (uint32_t at = 0, n; at < d->n; at += n) {
         n = d->n - at < batch ? d->n - at : batch;
+        if (s->n_encoder && at < d->n_prompt && d->n_prompt - at < n)
+            n = d->n_prompt - at; /* a source and a target are computed apart */
         uint32_t prompt = at >= d->n_prompt ? 0 : d->n_prompt - at < n ? d->n_prompt - at : n;
         assert_ok(moe_trace_add(w, n, prompt, &err), &err);
         for (uint32_t l = 0; l < s->n_layers; l++) {
             uint64_t row = (uint64_t)l * d->n + at;
+            if (!sees(d, l, at))
+                continue;
             struct moe_layer_observation seen = {
                 .chosen = d->chosen + row * s->top_k,
                 .weights = d->weights + row * s->top_k,
                 .stride = s->n_experts,
             };
             for (uint64_t p = 0; p < MOE_N_PREDICTORS; p++)
-                if (s->predictors & 1u << p && l >= moe_trace_first_layer((enum moe_predictor)p))
+                if (s->predictors & 1u << p && moe_trace_predicts(s, (enum moe_predictor)p, l))
                     seen.predicted[p] =
                         d->predicted + ((l * MOE_N_PREDICTORS + p) * d->n + at) * s->n_experts;
             moe_trace_put(w, l, at, n, &seen, d->router + row * s->n_experts, s->n_experts);
@@ -123,7 +134,9 @@ static void check_step(const struct document *d, const struct moe_trace_step *st
     const struct moe_trace_shape *s = d->shape;
     uint64_t row = (uint64_t)layer * d->n + token;
     const float *router = d->router + row * s->n_experts;
-    assert_non_null(step->experts);
+    assert_int_equal(step->experts != NULL, sees(d, layer, token));
+    if (!step->experts)
+        return;
     for (uint32_t i = 0; i < s->top_k; i++) {
         assert_int_equal(step->experts[i], d->chosen[row * s->top_k + i]);
         assert_score(step->weights[i], (double)d->weights[row * s->top_k + i]);
@@ -134,8 +147,7 @@ static void check_step(const struct document *d, const struct moe_trace_step *st
     for (uint32_t i = s->top_k + 1; i < s->keep; i++)
         assert_true(router[step->experts[i]] <= router[step->experts[i - 1]]);
     for (uint64_t p = 0; p < MOE_N_PREDICTORS; p++) {
-        bool kept =
-            s->predictors & 1u << p && layer >= moe_trace_first_layer((enum moe_predictor)p);
+        bool kept = s->predictors & 1u << p && moe_trace_predicts(s, (enum moe_predictor)p, layer);
         assert_true((step->predicted[p].experts != NULL) == kept);
         if (kept)
             check_prediction(
@@ -195,11 +207,13 @@ enum { SOME = 1 << MOE_PREDICT_GATE_2 | 1 << MOE_PREDICT_ATTN };
 static void what_is_written_comes_back(void **state)
 {
     static const struct moe_trace_shape shapes[] = {
-        {3, 8, 2, 4, MOE_TRACE_PREDICTORS, 2, {"8", "4d8"}, NULL, 7},
-        {5, 32, 4, 0, 0, 1, {"4"}, NULL, 8},
-        {4, 300, 6, 75, SOME, 0, {""}, NULL, 9},
-        {1, 16, 8, 2, MOE_TRACE_PREDICTORS, 0, {""}, NULL, 0},
-        {2, 6, 6, 6, SOME, 1, {"16"}, NULL, 1},
+        {3, 8, 2, 4, MOE_TRACE_PREDICTORS, 2, {"8", "4d8"}, NULL, 7, 0},
+        {5, 32, 4, 0, 0, 1, {"4"}, NULL, 8, 0},
+        {4, 300, 6, 75, SOME, 0, {""}, NULL, 9, 0},
+        {7, 8, 1, 4, MOE_TRACE_PREDICTORS, 0, {""}, NULL, 10, 3},
+        {5, 300, 2, 75, MOE_TRACE_PREDICTORS, 1, {"4"}, NULL, 11, 4},
+        {1, 16, 8, 2, MOE_TRACE_PREDICTORS, 0, {""}, NULL, 0, 0},
+        {2, 6, 6, 6, SOME, 1, {"16"}, NULL, 1, 0},
     };
     for (size_t i = 0; i < N_ITEMS(shapes); i++) {
         struct moe_err err = {0};
@@ -259,7 +273,7 @@ static int continue_trace(struct moe_trace_writer **w, const struct moe_trace_sh
 static void a_part_is_continued(void **state)
 {
     struct moe_err err = {0};
-    struct moe_trace_shape s = {3, 8, 2, 4, SOME, 0, {""}, NULL, 7};
+    struct moe_trace_shape s = {3, 8, 2, 4, SOME, 0, {""}, NULL, 7, 0};
     struct document d[] = {new_document(&s, 20, 10, 1), new_document(&s, 30, 10, 2)};
     struct moe_trace_writer *w = NULL, *none;
     struct moe_trace *t = NULL;
@@ -344,7 +358,7 @@ static void assert_same_file(const char *a, const char *b)
 static void shards_merge_to_the_trace_of_one_run(void **state)
 {
     static const uint32_t lengths[ALL_DOCUMENTS] = {20, 256, 300, 1, 512, 700, 3, 40};
-    static const struct moe_trace_shape s = {3, 8, 2, 4, SOME, 0, {""}, NULL, 7};
+    static const struct moe_trace_shape s = {3, 8, 2, 4, SOME, 0, {""}, NULL, 7, 0};
     struct moe_err err = {0};
     struct document d[ALL_DOCUMENTS];
     char part[SHARDS][160], some[160], sum[160];
@@ -391,7 +405,7 @@ static void shards_merge_to_the_trace_of_one_run(void **state)
 static void what_does_not_belong_is_not_merged(void **state)
 {
     struct moe_err err = {0};
-    struct moe_trace_shape s = {3, 8, 2, 4, SOME, 0, {""}, NULL, 7}, more = s;
+    struct moe_trace_shape s = {3, 8, 2, 4, SOME, 0, {""}, NULL, 7, 0}, more = s;
     struct document d[ALL_DOCUMENTS], e[ALL_DOCUMENTS];
     more.keep = 5;
     for (uint32_t i = 0; i < ALL_DOCUMENTS; i++) {
@@ -428,7 +442,7 @@ static void what_does_not_belong_is_not_merged(void **state)
 static void odd_scores_are_written(void **state)
 {
     struct moe_err err = {0};
-    struct moe_trace_shape s = {1, 4, 2, 4, 1 << MOE_PREDICT_ATTN, 0, {""}, NULL, 7};
+    struct moe_trace_shape s = {1, 4, 2, 4, 1 << MOE_PREDICT_ATTN, 0, {""}, NULL, 7, 0};
     const uint32_t chosen[] = {3, 1};
     const float weights[] = {1e9f, -1}, router[] = {NAN, INFINITY, -INFINITY, 0};
     const float scores[] = {NAN, 0, INFINITY, NAN};
@@ -482,7 +496,7 @@ static int read_bytes(const void *data, uint64_t n)
 static struct moe_buf small_trace(void)
 {
     struct moe_err err = {0};
-    struct moe_trace_shape s = {2, 8, 2, 3, SOME, 1, {"4"}, NULL, 7};
+    struct moe_trace_shape s = {2, 8, 2, 3, SOME, 1, {"4"}, NULL, 7, 0};
     struct document d[] = {new_document(&s, 3, 1, 1), new_document(&s, 2, 1, 2)};
     struct moe_buf file = {0};
     uint64_t *sizes = new_sizes(&s);
@@ -543,6 +557,32 @@ static void forged_headers_are_errors(void **state)
     moe_buf_release(&file);
 }
 
+/* The border: no layer of the decoder for a source, none of the encoder for a target. */
+static void tokens_of_the_wrong_layers_are_errors(void **state)
+{
+    struct moe_trace_shape shape = {4, 8, 1, 0, 0, 0, {""}, NULL, 7, 0};
+    struct document d = new_document(&shape, 5, 3, 1);
+    struct moe_buf file = {0};
+    struct moe_err err = {0};
+    write_documents(path, &shape, &d, 1, 2); /* every layer, every token */
+    assert_ok(moe_file_read_all(path, 1 << 20, &file, &err), &err);
+    assert_int_equal(read_bytes(file.data, file.size), MOE_OK);
+    moe_put_u32(file.data + 4, 3);
+    assert_int_equal(read_with_header(&file, 76, 2), MOE_ERR_FORMAT);
+    moe_buf_release(&file);
+    shape.n_encoder = 2;
+    write_documents(path, &shape, &d, 1, 2);
+    assert_ok(moe_file_read_all(path, 1 << 20, &file, &err), &err);
+    assert_int_equal(moe_get_u32(file.data + 4), 3);
+    assert_int_equal(read_with_header(&file, 76, 2), MOE_OK);
+    assert_int_equal(read_with_header(&file, 76, 1), MOE_ERR_FORMAT);
+    assert_int_equal(read_with_header(&file, 76, 3), MOE_ERR_FORMAT);
+    assert_int_equal(read_with_header(&file, 76, 4), MOE_ERR_FORMAT);
+    assert_int_equal(read_with_header(&file, 76, 0), MOE_ERR_FORMAT);
+    moe_buf_release(&file);
+    free_document(&d);
+}
+
 /* Frames that are sound one by one but do not follow each other. */
 static void frames_out_of_order_are_errors(void **state)
 {
@@ -561,7 +601,7 @@ static void frames_out_of_order_are_errors(void **state)
 /* Origins that lie in a sound frame. */
 static void forged_origins_are_errors(void **state)
 {
-    static const struct moe_trace_shape s = {2, 8, 2, 0, 0, 0, {""}, NULL, 7};
+    static const struct moe_trace_shape s = {2, 8, 2, 0, 0, 0, {""}, NULL, 7, 0};
     struct moe_err err = {0};
     uint64_t text = 3;
     uint32_t held[] = {0, 2, 2};
@@ -769,6 +809,7 @@ int main(void)
         cmocka_unit_test(a_cut_at_any_byte_is_an_error),
         cmocka_unit_test(damage_of_any_byte_is_an_error),
         cmocka_unit_test(forged_headers_are_errors),
+        cmocka_unit_test(tokens_of_the_wrong_layers_are_errors),
         cmocka_unit_test(frames_out_of_order_are_errors),
         cmocka_unit_test(forged_origins_are_errors),
         cmocka_unit_test(earlier_traces_are_read),
