@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "engine/beams.h"
 #include "measure.h"
 #include "prompt.h"
 #include "repl.h"
@@ -27,6 +28,7 @@ struct run {
     struct moe_plan *plan;
     struct moe_stats stats; /* of the whole run */
     struct prompt prompt;
+    uint32_t context;    /* positions */
     uint64_t may_hold;   /* bytes of a text */
     uint64_t text_bytes; /* that texts take beside the session */
     struct moe_timeline timeline;
@@ -102,6 +104,7 @@ static int survey(void *ctx, const struct moe_model *model, const struct moe_eng
                   struct moe_err *err)
 {
     struct run *r = ctx;
+    r->context = room->context;
     if (opt.perplexity) {
         const struct measure_perplexity_options mo = perplexity_options();
         return measure_perplexity_survey(opt.perplexity, &mo, model, room, &r->text_bytes, err);
@@ -121,8 +124,10 @@ static int survey(void *ctx, const struct moe_model *model, const struct moe_eng
 
 static uint64_t beside(const void *ctx, const struct moe_model *model, uint32_t batch)
 {
-    (void)model, (void)batch;
-    return ((const struct run *)ctx)->text_bytes;
+    const struct run *r = ctx;
+    uint64_t beams =
+        opt.beams.n ? moe_beams_bytes(&model->config, &opt.beams, r->context, batch) : 0;
+    return r->text_bytes + beams;
 }
 
 static int open_run(struct run *r, struct moe_err *err)
@@ -134,7 +139,7 @@ static int open_run(struct run *r, struct moe_err *err)
         return status;
     opt.engine.session =
         (struct moe_session_options){.context = wanted_context(&opt.engine.context_cap),
-                                     .n_sequences = 1,
+                                     .n_sequences = opt.beams.n ? opt.beams.n : 1,
                                      .batch = opt.batch,
                                      .predict_on = (enum moe_predict_on)opt.predict_on};
     opt.engine.survey = survey;
@@ -182,6 +187,7 @@ static int answer_once(struct run *r, struct moe_conversation *talk, double star
 {
     struct moe_sampler *sampler = NULL;
     struct moe_generate_options go = {
+        .beams = opt.beams,
         .max_tokens = opt.n,
         .ignore_eos = opt.ignore_eos,
         .stop_texts = opt.stops.items,
@@ -231,6 +237,7 @@ static int generate(struct run *r, double started, struct moe_err *err)
             .pack = r->pack,
             .conversation = &talk,
             .sampling = &opt.sampling,
+            .beams = opt.beams,
             .max_tokens = opt.n,
             .ignore_eos = opt.ignore_eos,
             .stop_texts = opt.stops.items,

@@ -75,6 +75,7 @@ int console_answer(struct console *c, const char *text, struct moe_err *err)
     struct repl *r = c->r;
     struct moe_session *s = r->conversation->session;
     struct moe_generate_options o = {
+        .beams = r->beams,
         .max_tokens = r->max_tokens,
         .ignore_eos = r->ignore_eos,
         .stop_texts = r->stop_texts,

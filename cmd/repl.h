@@ -16,6 +16,7 @@ struct repl {
     struct moe_engine *engine;
     struct moe_conversation *conversation;
     struct moe_sampler_options *sampling; /* /set changes it */
+    struct moe_beam_options beams;
     uint64_t max_tokens;
     bool ignore_eos;
     const char *const *stop_texts; /* NULL-terminated, or NULL */

@@ -16,8 +16,8 @@ struct requests_options {
 #define REQUESTS_OPTIONS(o) \
     {CLI_OPT_TEXT(0, "requests", "FILE", &(o).input), \
      .help = "answer its lines of JSON; - is stdin"}, \
-    {CLI_OPT_OUTPUT('o', "output", "FILE", &(o).output), .shown = "standard output", \
-     .help = "where results go, a line each"}, \
+    {CLI_OPT_OUTPUT('o', "output", "FILE", &(o).output), \
+     .help = "results, else on standard output"}, \
     {CLI_OPT_FLAG(0, "resume", &(o).resume), .help = "leave out what has a result there"}
 /* clang-format on */
 

@@ -1,14 +1,28 @@
 #include "run_options.h"
 
+#include "engine/beams.h"
+
 enum { BENCH_TOKENS = 64 }; /* -n of --bench */
 
 struct run_options opt = {
-    .n = UINT64_MAX, .max_doc_tokens = 256, .prompt_tokens = 256, .prompt_share = 1};
+    .n = UINT64_MAX,
+    .max_doc_tokens = 256,
+    .prompt_tokens = 256,
+    .prompt_share = 1,
+    .beams = {.length_penalty = 1},
+};
 
 static const char *const places[] = {
     [MOE_PREDICT_ON_AUTO] = "auto",
     [MOE_PREDICT_ON_GPU] = "gpu",
     [MOE_PREDICT_ON_HOST] = "host",
+    NULL,
+};
+
+static const char *const early[] = {
+    [MOE_EARLY_NO] = "no",
+    [MOE_EARLY_YES] = "yes",
+    [MOE_EARLY_NEVER] = "never",
     NULL,
 };
 
@@ -34,9 +48,13 @@ static const struct cli_option options[] = {
     {CLI_OPT_DOUBLE(0, "min-p", "X", &opt.sampling.min_p, 0, 1), .shown = "0"},
     {CLI_OPT_DOUBLE(0, "repeat-penalty", "X", &opt.sampling.repeat_penalty, 0.1, 10), .shown = "1"},
     {CLI_OPT_U64(0, "seed", "N", &opt.sampling.seed, 0, UINT64_MAX), .shown = "random"},
+    {.kind = CLI_LIST, .help = "Beams"},
+    {CLI_OPT_U32(0, "beams", "N", &opt.beams.n, 2, MOE_MAX_BEAMS), .shown = "none; not streamed"},
+    {CLI_OPT_DOUBLE(0, "length-penalty", "X", &opt.beams.length_penalty, -100, 100), .shown = "1"},
+    {CLI_OPT_CHOICE(0, "early-stopping", "WHEN", &opt.early_stopping, early), .shown = "no"},
     {.kind = CLI_LIST, .help = "Requests"},
     REQUESTS_OPTIONS(opt.requests),
-    {CLI_OPT_U32(0, "sequences", "N", &opt.sequences, 1, 256), .shown = "8, fewer if tight"},
+    {CLI_OPT_U32(0, "sequences", "N", &opt.sequences, 1, 256), .shown = "8"},
 
     {.kind = CLI_HEADING, .help = "Memory and experts"},
     {CLI_OPT_BYTES(0, "memory", "SIZE", &opt.engine.memory_bytes), .shown = "what is free",
@@ -55,7 +73,7 @@ static const struct cli_option options[] = {
     {CLI_OPT_U32(0, "batch", "N", &opt.batch, 1, 65536), .shown = "256, fewer if tight",
      .help = "prompt tokens per pass, at most"},
     {.kind = CLI_LIST, .help = "Rehearsing"},
-    {CLI_OPT_RATE(0, "link-rate", "RATE", &opt.engine.link_rate), .shown = "the disk's"},
+    {CLI_OPT_RATE(0, "link-rate", "RATE", &opt.engine.link_rate)},
     {CLI_OPT_FLAG(0, "lockstep", &opt.engine.lockstep)},
     {CLI_OPT_FLAG(0, "pack-in-ram", &opt.engine.pack_in_ram)},
     {CLI_OPT_FLAG(0, "no-checksums", &opt.engine.no_checksums)},
@@ -115,7 +133,7 @@ static int check_requests(void)
         "stop",        "ignore-eos",     "temp",         "top-k",      "top-p",
         "min-p",       "seed",           "stats",        "stats-json", "bench",
         "ids",         "perplexity",     "trace-events", "link-rate",  "lockstep",
-        "pack-in-ram", "repeat-penalty",
+        "pack-in-ram", "repeat-penalty", "beams",
     };
     if (!opt.requests.input && opt.sequences)
         return cli_misuse("option --sequences goes with --requests");
@@ -125,6 +143,23 @@ static int check_requests(void)
     if (opt.requests.input && opt.strategy.device.test)
         return cli_misuse("option --requests: requests are not served by a rehearsal");
     return requests_check(&opt.requests);
+}
+
+/* The same of beams, which draw nothing, and of what goes with them alone. */
+static int check_beams(void)
+{
+    static const char *const draws[] = {"temp",  "top-k",          "top-p",
+                                        "min-p", "repeat-penalty", "seed"};
+    if (!opt.beams.n && (cli_given("length-penalty") || cli_given("early-stopping")))
+        return cli_misuse("options --length-penalty and --early-stopping go with --beams");
+    for (size_t i = 0; i < sizeof draws / sizeof draws[0] && opt.beams.n; i++)
+        if (cli_given(draws[i]))
+            return cli_misuse("options --beams and --%s exclude each other: a search draws nothing",
+                              draws[i]);
+    if (opt.beams.n && (opt.perplexity || opt.bench || opt.ids))
+        return cli_misuse("option --beams goes with answers, not with measuring");
+    opt.beams.early = (enum moe_early_stopping)opt.early_stopping;
+    return -1;
 }
 
 static int check_options(int n_args, char **args)
@@ -161,7 +196,8 @@ static int check_options(int n_args, char **args)
         return cli_misuse("option --plan: the plan fixes strategy and slots");
     if (opt.raw && (opt.chat_template || opt.system))
         return cli_misuse("option --raw: plain text has neither template nor system text");
-    return check_requests();
+    int status = check_beams();
+    return status < 0 ? check_requests() : status;
 }
 
 int run_options_parse(int argc, char **argv, const char **pack)

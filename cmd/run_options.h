@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "cli.h"
+#include "engine/answer.h"
 #include "engine/engine.h"
 #include "engine/sampler.h"
 #include "requests.h"
@@ -19,11 +20,13 @@ struct run_options {
     uint32_t context, batch, sequences, max_doc_tokens, window, prompt_tokens;
     double prompt_share; /* of --perplexity's documents */
     bool raw, ignore_eos, bench, json, stats;
-    int predict_on; /* enum moe_predict_on */
+    int predict_on;     /* enum moe_predict_on */
+    int early_stopping; /* enum moe_early_stopping */
     struct strategy_options strategy;
     struct requests_options requests;
     struct moe_engine_options engine;
     struct moe_sampler_options sampling;
+    struct moe_beam_options beams;
 };
 
 extern struct run_options opt; /* of the process */

@@ -246,6 +246,28 @@ int moe_kv_begin(struct moe_kv_pool *pool, uint32_t sequence, const struct moe_k
     return MOE_OK;
 }
 
+int moe_kv_fork(struct moe_kv_pool *pool, uint32_t from, uint32_t to, uint32_t n_positions,
+                struct moe_kv_begun *out, struct moe_err *err)
+{
+    const uint32_t *source = row_of(pool, from);
+    uint32_t *row = row_of(pool, to), *taken = &pool->n_taken[to];
+    uint32_t n_whole = n_positions / pool->block_positions;
+    *out = (struct moe_kv_begun){n_positions, MOE_NO_BLOCK, MOE_NO_BLOCK};
+    if (n_positions % pool->block_positions) {
+        if (pool->n_free == 0)
+            return full(pool, n_positions, 1, 0, err);
+        out->copy_from = source[n_whole];
+        out->copy_to = row[n_whole] = take_oldest(pool);
+    }
+    for (uint32_t i = 0; i < n_whole; i++) {
+        retain(pool, source[i]);
+        row[i] = source[i];
+    }
+    *taken = n_whole + (out->copy_to != MOE_NO_BLOCK);
+    pool->n_changes++;
+    return MOE_OK;
+}
+
 /* A block has become full: it gets its number, that of another with the same text where there is
  * one. */
 static void name(struct moe_kv_pool *p, uint32_t block)

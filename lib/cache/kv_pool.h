@@ -70,6 +70,11 @@ struct moe_kv_begun {
  * of it, and n_positions >= text->n in all. */
 int moe_kv_begin(struct moe_kv_pool *pool, uint32_t sequence, const struct moe_kv_text *text,
                  uint32_t n_positions, struct moe_kv_begun *out, struct moe_err *err);
+/* `to`, which has no blocks, gets the first n_positions of `from`, which has them: whole blocks are
+ * shared, and of the last, where it is part of one, it gets a copy. Nothing is known of that.
+ * MOE_ERR_LIMIT: no block is free for it. */
+int moe_kv_fork(struct moe_kv_pool *pool, uint32_t from, uint32_t to, uint32_t n_positions,
+                struct moe_kv_begun *out, struct moe_err *err);
 /* How many positions of a text moe_kv_begin would find. */
 uint32_t moe_kv_find(const struct moe_kv_pool *pool, const struct moe_kv_text *text);
 /* The sequence's position holds the keys and values of `id` now, of a text with that `given`.

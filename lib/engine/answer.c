@@ -97,13 +97,19 @@ static int say(const struct moe_answer *a, uint32_t id, const float *logits)
     return a->options->token(a->options->ctx, &said);
 }
 
+bool moe_answer_is_end(const struct moe_answer *a, uint32_t id)
+{
+    const struct moe_generate_options *o = a->options;
+    return !o->ignore_eos && (moe_config_is_eos(&a->model->config, id) ||
+                              is_stop_token(a->model->tokenizer, o->stop_texts, id));
+}
+
 int moe_answer_take(struct moe_answer *a, uint32_t id, const float *logits, struct moe_ids *history,
                     struct moe_err *err)
 {
     const struct moe_generate_options *o = a->options;
     const struct moe_tokenizer *tok = a->model->tokenizer;
-    if (!o->ignore_eos &&
-        (moe_config_is_eos(&a->model->config, id) || is_stop_token(tok, o->stop_texts, id))) {
+    if (moe_answer_is_end(a, id)) {
         stop(a, MOE_STOP_EOS);
         return MOE_OK;
     }

@@ -23,8 +23,22 @@ enum moe_stop_reason {
     MOE_STOP_USER,    /* *stop was set */
 };
 
+/* When a search with beams ends before the length does, as Hugging Face's generation has it. */
+enum moe_early_stopping {
+    MOE_EARLY_NO,    /* when the best unfinished one, at its length, is worse than all finished */
+    MOE_EARLY_YES,   /* with as many finished as there are beams */
+    MOE_EARLY_NEVER, /* when it could not become better at any length */
+};
+
+struct moe_beam_options {
+    uint32_t n;            /* 0: the tokens are the sampler's */
+    double length_penalty; /* a text's score is divided by its length to this power */
+    enum moe_early_stopping early;
+};
+
 struct moe_generate_options {
-    uint64_t max_tokens; /* UINT64_MAX: until something else stops it */
+    struct moe_beam_options beams; /* with them `text` is called at the end, `token` is not */
+    uint64_t max_tokens;           /* UINT64_MAX: until something else stops it */
     bool ignore_eos;
     const char *const *stop_texts;     /* NULL-terminated; NULL: none */
     const volatile sig_atomic_t *stop; /* set by a signal handler; may be NULL */
@@ -60,6 +74,8 @@ void moe_answer_begin(struct moe_answer *a, const struct moe_model *model, uint3
  * memory, and what the caller's functions return. */
 int moe_answer_take(struct moe_answer *a, uint32_t id, const float *logits, struct moe_ids *history,
                     struct moe_err *err);
+/* Whether this token ends the answer by itself. */
+bool moe_answer_is_end(const struct moe_answer *a, uint32_t id);
 /* Shows what was held back, since no stop text can complete it any more, and frees. Returns
  * `status`, or what `text` says where that is MOE_OK. */
 int moe_answer_end(struct moe_answer *a, int status);

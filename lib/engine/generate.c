@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "engine/beams.h"
 #include "run/stages.h"
 
 /* ---- Prompt ---- */
@@ -117,6 +118,8 @@ int moe_generate(struct moe_session *s, struct moe_sampler *sampler, struct moe_
     if (status == MOE_ERR_INTERRUPTED) {
         answer.why = MOE_STOP_USER;
         status = MOE_OK;
+    } else if (status == MOE_OK && options->beams.n && !answer.ended) {
+        status = moe_beams_search(s, history, n_done, &answer, logits, last, err);
     } else if (status == MOE_OK) {
         status = generate_loop(s, sampler, history, n_done, &answer, logits, last, err);
     }

@@ -21,15 +21,9 @@ static uint32_t find_likeliest(const float *logits, uint32_t vocab, uint32_t n,
     return found;
 }
 
-/* What becomes a log probability: the largest logit, by which nothing overflows, and the logarithm
- * of the sum of exp(logit - largest). */
-struct scale {
-    double largest, log_sum;
-};
-
-static struct scale scale_of(const float *logits, uint32_t vocab, uint32_t likeliest)
+struct moe_logit_scale moe_logit_scale_of(const float *logits, uint32_t vocab, uint32_t likeliest)
 {
-    struct scale s = {.largest = moe_logit_sane(logits[likeliest])};
+    struct moe_logit_scale s = {.largest = moe_logit_sane(logits[likeliest])};
     double sum = 0;
     for (uint32_t i = 0; i < vocab; i++)
         sum += exp(moe_logit_sane(logits[i]) - s.largest);
@@ -38,7 +32,7 @@ static struct scale scale_of(const float *logits, uint32_t vocab, uint32_t likel
 }
 
 static struct moe_token_chance chance_of(const struct moe_tokenizer *tok, const float *logits,
-                                         uint32_t id, struct scale s)
+                                         uint32_t id, struct moe_logit_scale s)
 {
     struct moe_token_chance c = {
         .id = id, .log_probability = moe_logit_sane(logits[id]) - s.largest - s.log_sum};
@@ -52,7 +46,7 @@ void moe_token_say(struct moe_token_said *said, const struct moe_tokenizer *tok,
     uint32_t likeliest[MOE_MAX_TOP_TOKENS] = {0};
     uint32_t n = n_top < MOE_MAX_TOP_TOKENS ? n_top : MOE_MAX_TOP_TOKENS;
     uint32_t found = find_likeliest(logits, vocab, n ? n : 1, likeliest);
-    struct scale scale = scale_of(logits, vocab, likeliest[0]);
+    struct moe_logit_scale scale = moe_logit_scale_of(logits, vocab, likeliest[0]);
     said->n_top = n ? found : 0;
     said->token = chance_of(tok, logits, id, scale);
     for (uint32_t i = 0; i < said->n_top; i++)

@@ -25,6 +25,14 @@ struct moe_token_said {
     struct moe_token_chance top[MOE_MAX_TOP_TOKENS];
 };
 
+/* What makes a log probability of a logit: the largest of them all, by which nothing overflows, and
+ * the logarithm of the sum of exp(logit - largest). */
+struct moe_logit_scale {
+    double largest, log_sum;
+};
+/* Of the logits [vocab], of which `likeliest` is the largest. */
+struct moe_logit_scale moe_logit_scale_of(const float *logits, uint32_t vocab, uint32_t likeliest);
+
 /* What is said of `id` by the logits [vocab] that it was drawn from, with n_top (at most
  * MOE_MAX_TOP_TOKENS) likeliest beside it. */
 void moe_token_say(struct moe_token_said *said, const struct moe_tokenizer *tok,

@@ -16,6 +16,8 @@ struct moe_stats {
     struct moe_phase_stats prefill, decode;
     double ttft_seconds; /* request to first token, tokenization included */
     uint64_t prompt_tokens, generated_tokens;
+    uint32_t beams;    /* of the last answer; 0: it was sampled */
+    double beam_score; /* of it: log probability / length^penalty */
     uint64_t resident_expert_bytes_max;
     uint64_t peak_rss_bytes, memory_budget_bytes;       /* budget 0: none was given */
     uint64_t gpu_memory_bytes, gpu_memory_budget_bytes; /* taken on a GPU, of so many; 0: none */

@@ -241,3 +241,13 @@ int moe_sequence_begin(struct moe_session *s, uint32_t sequence, const uint32_t 
     s->begun = s->begun || status == MOE_OK;
     return status;
 }
+
+int moe_sequence_fork(struct moe_session *s, uint32_t from, uint32_t to, uint32_t n_positions,
+                      struct moe_err *err)
+{
+    struct moe_kv_begun begun;
+    int status = moe_kv_fork(&s->kv_pool, from, to, n_positions, &begun, err);
+    if (status == MOE_OK && begun.copy_to != MOE_NO_BLOCK)
+        s->stages->copy_block(s, begun.copy_from, begun.copy_to);
+    return status;
+}

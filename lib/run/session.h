@@ -196,6 +196,11 @@ int moe_sequence_begin(struct moe_session *s, uint32_t sequence, const uint32_t 
                        uint32_t n_positions, uint32_t *n_known, struct moe_err *err);
 uint32_t moe_sequence_known(const struct moe_session *s, const uint32_t *ids, uint32_t n);
 
+/* Sequence `to`, which has no blocks, goes on from the first n_positions of `from`: what is whole
+ * of them both share, so that a text forks without being computed again. MOE_ERR_LIMIT as above. */
+int moe_sequence_fork(struct moe_session *s, uint32_t from, uint32_t to, uint32_t n_positions,
+                      struct moe_err *err);
+
 /*
  * Computes rows (n_rows <= batch) through layers [layer_begin, layer_end).
  * hidden_in: states [n_rows][hidden] to start from; NULL: the embedding of the rows' tokens.

@@ -131,6 +131,10 @@ void moe_show_run_json(const struct moe_stats *stats, struct moe_buf *out)
     put_exactness(&e, stats);
     moe_emit_u64(&e, "prompt_tokens", stats->prompt_tokens);
     moe_emit_u64(&e, "generated_tokens", stats->generated_tokens);
+    if (stats->beams) {
+        moe_emit_u64(&e, "beams", stats->beams);
+        moe_emit_fixed(&e, "score", 6, stats->beam_score);
+    }
     moe_emit_fixed(&e, "ttft_s", 6, stats->ttft_seconds);
     moe_emit_fixed(&e, "prefill_tokens_per_s", 4, tokens_per_second(&stats->prefill));
     moe_emit_fixed(&e, "decode_tokens_per_s", 4, tokens_per_second(&stats->decode));
@@ -228,6 +232,9 @@ void moe_show_run(const struct moe_stats *stats, struct moe_buf *out)
     moe_buf_printf(out,
                    "first token after %.3f s; %" PRIu64 " prompt tokens, %" PRIu64 " generated\n",
                    stats->ttft_seconds, stats->prompt_tokens, stats->generated_tokens);
+    if (stats->beams)
+        moe_buf_printf(out, "beams    %" PRIu32 ", the answer's score %.4f\n", stats->beams,
+                       stats->beam_score);
     moe_buf_printf(out,
                    "experts  %" PRIu64 " activations, hit rate %.2f%%, %" PRIu64
                    " loads, %s read (%s per decoded token), %.3f s stalled\n",

@@ -57,6 +57,21 @@ moe -f "$tmp/nul"
 error_line 3 'moe-run: the prompt is not text*' "a prompt with NUL bytes"
 moe -p x --chat-template nope
 error_line 2 "moe-run: option --chat-template: 'nope' is not one of *chatml*" "an unknown template"
+
+moe -p "$story" -n 24 --beams 4 --stats --stats-json "$json"
+expect_exit 0 "--beams answers"
+expect_stderr_like '*beams    4, the answer?s score -*' "--stats tells the score"
+check "--stats-json has beams and score" sh -c \
+    "grep -q '^  \"beams\": 4,' '$json' && grep -q '^  \"score\": -[0-9]' '$json'"
+cp "$out" "$tmp/beams"
+least=$(smallest_memory "$bin/moe-run" -t 1 "$tiny" -p "$story" -n 24 --beams 4)
+moe -p "$story" -n 24 --beams 4 --memory "${least}M" --batch 3 --stats-json "$json"
+check "--beams in the smallest memory: the same text" cmp -s "$out" "$tmp/beams"
+check "... within it" [ "$(figure peak_rss_bytes)" -le "$(figure memory_budget_bytes)" ]
+moe -p "$story" -n 24 --beams 4 --stop ' a '
+check "--beams --stop: the text ends before it" sh -c "! grep -qF ' a ' '$out' && [ -s '$out' ]"
+moe -p "$story" -c 12 --beams 3
+expect_stderr_like 'moe-run: the context of 12 tokens is full*' "--beams fill the context"
 moe -p x --system y
 error_line 2 'moe-run: there is no chat template*' "a system text without template"
 moe -p x --system y --chat-template chatml -n 3 --temp 0

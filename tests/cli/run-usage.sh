@@ -46,6 +46,17 @@ run "$bin/moe-run" a.moe --window 9
 error_line 2 "moe-run: --window, *belong to --perplexity *" "--window alone"
 run "$bin/moe-run" a.moe --raw --system x
 error_line 2 "moe-run: option --raw: *" "--raw with a system text"
+run "$bin/moe-run" a.moe --beams 1
+error_line 2 "moe-run: option --beams: '1' is not a whole number from 2 to 256 *" "one beam"
+run "$bin/moe-run" a.moe --beams 4 --top-p 0.9
+error_line 2 "moe-run: options --beams and --top-p exclude each other: a search draws nothing *" \
+    "beams that draw"
+run "$bin/moe-run" a.moe --early-stopping never
+error_line 2 "moe-run: options --length-penalty and --early-stopping go with --beams *" "no beams"
+run "$bin/moe-run" a.moe --beams 2 --bench
+error_line 2 "moe-run: option --beams goes with answers, not with measuring *" "a bench of beams"
+run "$bin/moe-run" a.moe --beams 2 --requests x
+error_line 2 "moe-run: options --requests and --beams exclude each other *" "requests with beams"
 run "$bin/moe-run" a.moe --cpu z80
 error_line 2 "moe-run: option --cpu: 'z80' is not one of *" "an unknown instruction set"
 
