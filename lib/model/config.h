@@ -142,6 +142,12 @@ static inline bool moe_config_in_encoder(const struct moe_config *c, uint32_t la
     return layer < c->n_encoder;
 }
 
+/* The end of the layers that a layer is one of: the encoder's or the decoder's. */
+static inline uint32_t moe_config_stack_end(const struct moe_config *c, uint32_t layer)
+{
+    return layer < c->n_encoder ? c->n_encoder : c->n_layers;
+}
+
 /* Whether the token ends an answer. */
 static inline bool moe_config_is_eos(const struct moe_config *c, uint32_t id)
 {

@@ -20,6 +20,7 @@ static int request_experts(struct moe_session *s, uint32_t layer, const struct m
         s->assigner->assign(s->assigner->ctx, layer, rows, n_rows, r->chosen, r->weights,
                             r->variants);
     moe_layer_request_fill(r, &s->model->config, n_rows, assigned, precalculated);
+    phase->over_capacity += r->n_over;
     if (s->stages->grouped)
         s->stages->grouped(s, n_rows);
     const struct moe_expert_request request = {layer, r->n_entries, r->needs, r->kinds,
@@ -30,13 +31,15 @@ static int request_experts(struct moe_session *s, uint32_t layer, const struct m
     return status;
 }
 
-/* Experts of the request that the device computes. The outputs of those left out become zero. */
+/* Experts of the request that the device computes. The outputs of those left out, and of choices
+ * beyond a capacity, become zero. */
 static uint32_t count_here(struct moe_session *s)
 {
     const struct moe_layer_request *r = &s->request;
-    uint64_t stride = s->states.stride;
+    uint64_t stride = s->states.stride, n_chosen = 0;
     uint32_t n = 0;
     for (uint32_t i = 0; i < r->n_entries; i++) {
+        n_chosen += r->n_rows[i];
         n += r->kinds[i] == MOE_ENTRY_SLOT;
         if (r->kinds[i] != MOE_ENTRY_SKIPPED)
             continue;
@@ -46,6 +49,8 @@ static uint32_t count_here(struct moe_session *s)
             memset(s->states.expert_out + r->first[i] * stride, 0,
                    r->n_rows[i] * stride * sizeof(float));
     }
+    if (r->n_over)
+        memset(s->states.expert_out + n_chosen * stride, 0, r->n_over * stride * sizeof(float));
     return n;
 }
 

@@ -322,7 +322,8 @@ uint32_t moe_predict_layers(struct moe_layer_predictor *p, uint32_t layer, uint3
 {
     const struct moe_config *c = &p->session->model->config;
     struct query q = {.p = p, .m = moe_config_moe_layers(c, layer), .n_rows = n_rows};
-    for (uint32_t l = layer + 1; l < c->n_layers && q.n < depth && q.n < p->depth; l++)
+    for (uint32_t l = layer + 1;
+         l < moe_config_stack_end(c, layer) && q.n < depth && q.n < p->depth; l++)
         if (c->layer_is_moe[l])
             q.ahead[q.n++] = &p->layers[l];
     if (moe_predicts_from_choices(p->by))
@@ -348,9 +349,10 @@ uint32_t moe_predict_before_attention(struct moe_layer_predictor *p, uint32_t la
     const struct moe_config *c = &p->session->model->config;
     bool of_next = p->by == MOE_PREDICT_BY_ATTENTION_BEFORE;
     uint32_t target = layer + of_next;
-    while (target < c->n_layers && !c->layer_is_moe[target])
+    uint32_t end = moe_config_stack_end(c, layer);
+    while (target < end && !c->layer_is_moe[target])
         target++;
-    if (target == c->n_layers)
+    if (target == end)
         return 0;
     struct query q = {
         .p = p,

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "run/session.h"
 #include "sched/precision.h"
 
 void moe_layer_request_carve(struct moe_layer_request *r, struct moe_arena *arena,
@@ -18,6 +19,7 @@ void moe_layer_request_carve(struct moe_layer_request *r, struct moe_arena *aren
     r->variants = moe_arena_take(arena, n_variants ? pairs : 0, 1);
     r->rows = moe_arena_take(arena, pairs, sizeof *r->rows);
     r->slot_of = moe_arena_take(arena, pairs, sizeof *r->slot_of);
+    r->over = moe_arena_take(arena, c->expert_capacity ? pairs : 0, 1);
     r->experts = moe_arena_take(arena, entries, sizeof *r->experts);
     r->n_rows = moe_arena_take(arena, entries, sizeof *r->n_rows);
     r->first = moe_arena_take(arena, entries, sizeof *r->first);
@@ -39,6 +41,26 @@ int moe_layer_request_check(const struct moe_layer_request *r, const struct moe_
     return MOE_OK;
 }
 
+void moe_layer_request_limit(struct moe_layer_request *r, const struct moe_config *c, bool limited,
+                             const struct moe_row *rows, uint32_t n_rows)
+{
+    r->n_over = 0;
+    for (uint32_t i = 0; limited && i < n_rows; i++) {
+        if (i == 0 || rows[i].sequence != rows[i - 1].sequence)
+            memset(r->cursor, 0, c->n_experts * sizeof *r->cursor);
+        for (uint64_t at = (uint64_t)i * c->top_k, end = at + c->top_k; at < end; at++) {
+            r->over[at] = r->cursor[r->chosen[at]]++ >= c->expert_capacity;
+            r->n_over += r->over[at];
+            r->weights[at] = r->over[at] ? 0 : r->weights[at];
+        }
+    }
+}
+
+static bool is_over(const struct moe_layer_request *r, uint64_t activation)
+{
+    return r->n_over && r->over[activation];
+}
+
 /* Expert and class of an activation as one number. */
 static uint32_t key_of(const struct moe_layer_request *r, uint64_t activation, bool assigned)
 {
@@ -57,7 +79,7 @@ static void group(struct moe_layer_request *r, const struct moe_config *c, uint3
     r->n_entries = 0;
     memset(r->cursor, 0, n_keys * sizeof *r->cursor);
     for (uint64_t i = 0; i < n_pairs; i++)
-        r->cursor[key_of(r, i, assigned)]++;
+        r->cursor[key_of(r, i, assigned)] += !is_over(r, i);
     for (uint32_t key = 0; key < n_keys; key++) {
         uint32_t count = r->cursor[key], entry = r->n_entries;
         if (count == 0)
@@ -71,7 +93,7 @@ static void group(struct moe_layer_request *r, const struct moe_config *c, uint3
         total += count;
     }
     for (uint64_t i = 0; i < n_pairs; i++) {
-        uint32_t slot = r->cursor[key_of(r, i, assigned)]++;
+        uint32_t slot = is_over(r, i) ? total++ : r->cursor[key_of(r, i, assigned)]++;
         r->rows[slot] = (uint32_t)(i / c->top_k);
         r->slot_of[i] = slot;
     }

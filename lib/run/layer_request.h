@@ -40,6 +40,9 @@ struct moe_layer_request {
     uint8_t *variants; /* [batch][top_k] as assigned; not without an assigner */
     uint32_t *rows;    /* [batch * top_k] rows of the batch, grouped by entry */
     uint32_t *slot_of; /* [batch][top_k] where it lies in that order, as do the experts' outputs */
+    uint8_t *over;     /* [batch][top_k] beyond the expert's capacity; not without one */
+    uint32_t n_over;   /* of the layer at work: they belong to no entry and lie behind all of these,
+                          their outputs zeros */
 
     /* Of entries: an expert once for each class of rows that want it. With an assigner a class is a
      * variant, the last one what is left out; otherwise there is one. Room for n_experts *
@@ -58,6 +61,12 @@ struct moe_layer_request {
 /* Room for `batch` rows; n_variants as in the session's options. */
 void moe_layer_request_carve(struct moe_layer_request *r, struct moe_arena *arena,
                              const struct moe_config *config, uint32_t batch, uint32_t n_variants);
+
+/* Counts the rows of each text that an expert takes, in their order, and marks the choices beyond
+ * its capacity (expert_capacity): their weights become 0. `limited`: rows of the layer's pass are
+ * limited at all; without, nothing is marked. */
+void moe_layer_request_limit(struct moe_layer_request *r, const struct moe_config *config,
+                             bool limited, const struct moe_row *rows, uint32_t n_rows);
 
 /* Groups the first n_rows rows' choices into entries, ascending by expert and class. assigned:
  * `variants` counts, and its last class is left out. precalculated: [n_experts] those of DAOP's

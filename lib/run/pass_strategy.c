@@ -130,9 +130,11 @@ static int begin_host_jobs(struct moe_pass_strategy *p, uint32_t layer, struct m
     return status;
 }
 
+/* Of the same stack; its end where there is none. */
 static uint32_t next_moe_layer(const struct moe_config *c, uint32_t layer)
 {
-    for (layer++; layer < c->n_layers && !c->layer_is_moe[layer];)
+    uint32_t end = moe_config_stack_end(c, layer);
+    for (layer++; layer < end && !c->layer_is_moe[layer];)
         layer++;
     return layer;
 }
@@ -167,7 +169,7 @@ int moe_pass_strategy_requested(struct moe_pass_strategy *p, uint32_t layer, uin
         return status;
     uint32_t next = next_moe_layer(c, layer);
     bool precalculates = p->strategy.precalculate && p->decode && n_rows == 1 &&
-                         next < c->n_layers &&
+                         next < moe_config_stack_end(c, layer) &&
                          moe_config_moe_layers(c, layer) + 1 >= p->strategy.precalculate_from;
     uint32_t depth = precalculates ? 1 : s->experts->ops->wants_prediction(s->experts, layer);
     double started = moe_seconds();

@@ -207,6 +207,8 @@ int moe_route(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
     moe_router_scores(&use, 1, w->router_stride);
     moe_par_for(n_rows, 16, route_rows, s);
     int status = moe_layer_request_check(r, c, layer, n_rows, err);
+    moe_layer_request_limit(&s->request, c, c->expert_capacity && layer < c->n_encoder, rows,
+                            n_rows);
     if (status == MOE_OK && s->observer.routed)
         s->observer.routed(s->observer.ctx, layer, rows, n_rows, s->states.xn, s->states.stride,
                            w->probabilities, w->router_stride, r->chosen, r->weights);

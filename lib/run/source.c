@@ -21,7 +21,6 @@ static int check_source(struct moe_session *s, const struct moe_row *rows, uint3
                         "order",
                         r->sequence, r->length);
     source->pending = *n = r->length;
-    source->length = 0;
     return MOE_OK;
 }
 
@@ -50,6 +49,9 @@ int moe_sources_check(struct moe_session *s, bool encode, const struct moe_row *
     for (uint32_t i = 0; i < n_rows && s->n_sources && status == MOE_OK; i += n)
         status = encode ? check_source(s, rows + i, n_rows - i, &n, err)
                         : check_attended(s, rows + i, err);
+    for (uint32_t i = 0; i < s->n_sources && status == MOE_OK; i++)
+        if (s->sources[i].pending)
+            s->sources[i].length = 0;
     return status;
 }
 

@@ -13,7 +13,7 @@
 #include "run/lockstep.h"
 #include "run/stages_cpu.h"
 
-/* ---- Gated products ---- */
+/* ---- Products into a feed-forward, and out ---- */
 
 /* Rows of gate and up side by side. `views`: the experts they belong to, row i to views[i * step];
  * NULL: not experts'. */
@@ -34,17 +34,18 @@ static void activate_rows(void *ctx, int64_t begin, int64_t end, int thread)
                          a->gate + (uint64_t)i * a->stride, a->up + (uint64_t)i * a->stride);
 }
 
-/* gate[n][stride] = activation of gate x and up x for the n rows of `in`. */
+/* gate[n][stride] = activation of gate x and up x for the n rows of `in`; there may be no gate. */
 static void gated_in(struct moe_session *s, struct moe_inputs *in, const struct moe_mat *gate,
                      const struct moe_mat *up, const struct moe_expert_view *view)
 {
     struct cpu_feed_forward *w = cpu_feed_forward(s);
     struct moe_mm mm[2] = {
-        moe_inputs_mm(in, *gate, w->gate, w->stride),
         moe_inputs_mm(in, *up, w->up, w->stride),
     };
-    moe_matmul(mm, 2);
-    struct activation a = {&s->model->config, w->gate, w->up, w->stride, gate->rows, view, 0};
+    if (gate->data)
+        mm[1] = moe_inputs_mm(in, *gate, w->gate, w->stride);
+    moe_matmul(mm, gate->data ? 2 : 1);
+    struct activation a = {&s->model->config, w->gate, w->up, w->stride, up->rows, view, 0};
     moe_par_for(in->n, 4, activate_rows, &a);
 }
 
@@ -114,14 +115,16 @@ static int run_side_by_side(struct moe_session *s, const uint32_t *which,
     struct moe_inputs *in = &s->states.inputs;
     uint64_t stride = s->states.stride;
     struct moe_mm mm[2 * MOE_MAX_TOP_K];
+    int n_mm = 0;
     for (uint32_t i = 0; i < n; i++) {
         float *gate = w->gate + i * w->stride, *up = w->up + i * w->stride;
-        mm[2 * i] = moe_inputs_mm(in, views[i].gate, gate, w->stride);
-        mm[2 * i + 1] = moe_inputs_mm(in, views[i].up, up, w->stride);
+        mm[n_mm++] = moe_inputs_mm(in, views[i].up, up, w->stride);
+        if (views[i].gate.data)
+            mm[n_mm++] = moe_inputs_mm(in, views[i].gate, gate, w->stride);
     }
-    moe_matmul(mm, (int)(2 * n));
-    struct activation a = {&s->model->config,  w->gate, w->up, w->stride,
-                           views[0].gate.rows, views,   1};
+    moe_matmul(mm, n_mm);
+    struct activation a = {&s->model->config, w->gate, w->up, w->stride,
+                           views[0].up.rows,  views,   1};
     moe_par_for(n, 4, activate_rows, &a);
     for (uint32_t i = 0; i < n; i++)
         moe_lockstep_expert(s, views[i].variant, 1, false);

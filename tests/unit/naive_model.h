@@ -22,6 +22,10 @@ struct naive {
     double *logits;               /* [n][vocab] */
     struct naive_choice *choices; /* [layers][n] */
     double margin;                /* how close a choice of experts was to another one, at least */
+    bool encoder;                 /* of n positions of a source; x is its output in the end */
+    const struct naive *source;   /* a decoder's: what it attends to */
+    uint32_t taken[RANDOM_MAX_EXPERTS]; /* rows of the layer at work by expert, in an encoder */
+    uint32_t n_over;                    /* choices beyond a capacity so far */
 };
 
 /* y[rows] = w[rows][cols] x, plus bias where there is one. */
@@ -153,27 +157,58 @@ static inline void naive_heads(struct naive *t, float *const *w, uint32_t p, dou
     }
 }
 
+/* As T5 has them: half of the buckets one distance wide, the rest growing up to a distance. */
+static inline uint32_t naive_bucket(const struct moe_config *c, bool both_ways, int distance)
+{
+    int n = (int)c->n_buckets, first = 0, far = distance < 0 ? -distance : 0;
+    if (both_ways) {
+        n /= 2;
+        first = distance > 0 ? n : 0;
+        far = abs(distance);
+    }
+    int exact = n / 2;
+    if (far >= exact) {
+        double grown = log((double)far / exact) / log((double)c->bucket_distance / exact);
+        far = exact + (int)(grown * (n - exact));
+        far = far < n ? far : n - 1;
+    }
+    return (uint32_t)(first + far);
+}
+
+/* One head's query at p over the first n of keys and values that lie as t's. */
+static inline void naive_see(const struct naive *t, const double *k, const double *v,
+                             const double *bias, uint32_t p, uint32_t h, uint32_t begin,
+                             uint32_t end, double sink, double *out)
+{
+    const struct moe_config *c = &t->m->c;
+    const double *q = t->q + (p * c->n_heads + h) * c->head_dim;
+    double shares[512], sum = sink;
+    for (uint32_t i = begin; i < end; i++) {
+        double score = 0;
+        for (uint32_t d = 0; d < c->head_dim; d++)
+            score += q[d] * k[(i * c->n_heads + h) * c->head_dim + d];
+        shares[i] = exp(score * (double)c->attn_scale + (bias ? bias[i] : 0));
+        sum += shares[i];
+    }
+    for (uint32_t d = 0; d < c->value_dim; d++) {
+        out[d] = 0;
+        for (uint32_t i = begin; i < end; i++)
+            out[d] += shares[i] / sum * v[(i * c->n_heads + h) * c->value_dim + d];
+    }
+}
+
 static inline void naive_attend(const struct naive *t, uint32_t layer, uint32_t p, uint32_t h,
                                 double *out)
 {
     const struct moe_config *c = &t->m->c;
     const float *sinks = t->m->dense[layer][MOE_T_SINKS];
-    const double *q = t->q + (p * c->n_heads + h) * c->head_dim;
     uint32_t begin = c->layer_is_windowed[layer] && p + 1 > c->window ? p + 1 - c->window : 0;
-    double shares[512], sum = 0;
-    for (uint32_t i = begin; i <= p; i++) {
-        double score = 0;
-        for (uint32_t d = 0; d < c->head_dim; d++)
-            score += q[d] * t->k[(i * c->n_heads + h) * c->head_dim + d];
-        shares[i] = exp(score * (double)c->attn_scale);
-        sum += shares[i];
-    }
-    sum += sinks ? exp((double)sinks[h]) : 0;
-    for (uint32_t d = 0; d < c->value_dim; d++) {
-        out[d] = 0;
-        for (uint32_t i = begin; i <= p; i++)
-            out[d] += shares[i] / sum * t->v[(i * c->n_heads + h) * c->value_dim + d];
-    }
+    uint32_t end = t->encoder ? t->n : p + 1;
+    const float *positions = t->m->dense[t->encoder ? 0 : c->n_encoder][MOE_T_POSITION_BIAS];
+    double bias[512] = {0};
+    for (uint32_t i = begin; c->positions == MOE_POSITIONS_BUCKETS && i < end; i++)
+        bias[i] = positions[naive_bucket(c, t->encoder, (int)i - (int)p) * c->n_heads + h];
+    naive_see(t, t->k, t->v, bias, p, h, begin, end, sinks ? exp((double)sinks[h]) : 0, out);
 }
 
 static inline void naive_attention(struct naive *t, uint32_t layer)
@@ -198,25 +233,69 @@ static inline void naive_attention(struct naive *t, uint32_t layer)
     }
 }
 
+/* To the source: keys and values of all its rows by this layer's matrices. */
+static inline void naive_cross(struct naive *t, uint32_t layer)
+{
+    const struct moe_config *c = &t->m->c;
+    float *const *w = t->m->dense[layer];
+    uint32_t n_source = t->source->n, group = c->n_heads / c->n_kv_heads;
+    double one[2][4096], attended[4096];
+    double *k = calloc(n_source * c->n_heads * c->head_dim, sizeof *k);
+    double *v = calloc(n_source * c->n_heads * c->head_dim, sizeof *v);
+    for (uint32_t i = 0; i < n_source; i++) {
+        const double *x = t->source->x + i * c->hidden;
+        naive_multiply(w[MOE_T_CROSS_K], NULL, c->n_kv_heads * c->head_dim, c->hidden, x, one[0]);
+        naive_multiply(w[MOE_T_CROSS_V], NULL, c->n_kv_heads * c->head_dim, c->hidden, x, one[1]);
+        for (uint32_t h = 0; h < c->n_heads; h++) {
+            uint32_t from = h / group * c->head_dim, to = (i * c->n_heads + h) * c->head_dim;
+            memcpy(k + to, one[0] + from, c->head_dim * sizeof *k);
+            memcpy(v + to, one[1] + from, c->head_dim * sizeof *v);
+        }
+    }
+    for (uint32_t p = 0; p < t->n; p++) {
+        double *x = t->x + p * c->hidden, *q = t->q + p * c->n_heads * c->head_dim;
+        naive_norm(t, w[MOE_T_CROSS_NORM], NULL, t->h + p * c->hidden, x);
+        naive_multiply(w[MOE_T_CROSS_Q], NULL, c->n_heads * c->head_dim, c->hidden, x, q);
+        for (uint32_t h = 0; h < c->n_heads; h++)
+            naive_see(t, k, v, NULL, p, h, 0, n_source, 0, attended + h * c->value_dim);
+        naive_multiply(w[MOE_T_CROSS_O], NULL, c->hidden, c->n_heads * c->value_dim, attended,
+                       t->out + p * c->hidden);
+    }
+    free(k);
+    free(v);
+}
+
 /* ---- Feed-forward ---- */
 
+static inline double naive_act(const struct moe_config *c, enum moe_act_kind kind, double g,
+                               double u)
+{
+    double limit = (double)c->act_limit, alpha = (double)c->act_alpha;
+    switch (kind) {
+    case MOE_ACT_RELU:
+        return fmax(u, 0);
+    case MOE_ACT_SILU:
+        return u / (1 + exp(-u));
+    case MOE_ACT_SWIGLU_CLAMPED:
+        g = fmin(g, limit);
+        return g / (1 + exp(-alpha * g)) * (fmax(-limit, fmin(u, limit)) + 1);
+    default:
+        return g / (1 + exp(-g)) * u;
+    }
+}
+
+/* w: gate (NULL: there is none), up and down. */
 static inline void naive_gated(const struct moe_config *c, float *const *w, const float *gate_bias,
                                const float *up_bias, const float *down_bias, uint32_t ff,
-                               bool clamped, const double *x, double *out)
+                               enum moe_act_kind kind, const double *x, double *out)
 {
-    double gate[4096], up[4096];
-    naive_multiply(w[0], gate_bias, ff, c->hidden, x, gate);
+    double gate[4096] = {0}, up[4096];
+    if (w[0])
+        naive_multiply(w[0], gate_bias, ff, c->hidden, x, gate);
     naive_multiply(w[1], up_bias, ff, c->hidden, x, up);
-    for (uint32_t i = 0; i < ff; i++) {
-        double g = gate[i], u = up[i], alpha = 1;
-        if (clamped) {
-            g = fmin(g, (double)c->act_limit);
-            u = fmax(-(double)c->act_limit, fmin(u, (double)c->act_limit)) + 1;
-            alpha = (double)c->act_alpha;
-        }
-        gate[i] = g / (1 + exp(-alpha * g)) * u;
-    }
-    naive_multiply(w[2], down_bias, c->hidden, ff, gate, out);
+    for (uint32_t i = 0; i < ff; i++)
+        up[i] = naive_act(c, kind, gate[i], up[i]);
+    naive_multiply(w[2], down_bias, c->hidden, ff, up, out);
 }
 
 static inline void naive_softmax(double *x, uint32_t n)
@@ -329,7 +408,7 @@ static inline void naive_feed_forward(struct naive *t, uint32_t layer, uint32_t 
     const double *x = t->x + p * c->hidden;
     double *out = t->out + p * c->hidden, one[4096], scale = 0;
     if (!c->layer_is_moe[layer]) {
-        naive_gated(c, &w[MOE_T_GATE], NULL, NULL, NULL, c->dense_ff, false, x, out);
+        naive_gated(c, &w[MOE_T_GATE], NULL, NULL, NULL, c->dense_ff, c->dense_act, x, out);
         return;
     }
     struct naive_choice *choice = &t->choices[layer * t->n + p];
@@ -337,14 +416,20 @@ static inline void naive_feed_forward(struct naive *t, uint32_t layer, uint32_t 
     memset(out, 0, c->hidden * sizeof *out);
     for (uint32_t k = 0; k < c->top_k; k++) {
         float *const *e = t->m->expert[layer][choice->experts[k]];
+        if (t->encoder && c->expert_capacity &&
+            t->taken[choice->experts[k]]++ >= c->expert_capacity) {
+            choice->weights[k] = 0;
+            t->n_over++;
+        }
         naive_gated(c, e, e[MOE_E_GATE_BIAS], e[MOE_E_UP_BIAS], e[MOE_E_DOWN_BIAS], c->expert_ff,
-                    c->expert_act == MOE_ACT_SWIGLU_CLAMPED, x, one);
+                    c->expert_act, x, one);
         for (uint32_t i = 0; i < c->hidden; i++)
             out[i] += choice->weights[k] * one[i];
     }
     if (!c->shared_ff)
         return;
-    naive_gated(c, &w[MOE_T_SHARED_GATE_PROJ], NULL, NULL, NULL, c->shared_ff, false, x, one);
+    naive_gated(c, &w[MOE_T_SHARED_GATE_PROJ], NULL, NULL, NULL, c->shared_ff, c->dense_act, x,
+                one);
     if (c->shared_gate)
         naive_multiply(w[MOE_T_SHARED_GATE], NULL, 1, c->hidden, x, &scale);
     for (uint32_t i = 0; i < c->hidden; i++)
@@ -359,35 +444,68 @@ static inline void naive_add(struct naive *t)
         t->h[i] += (double)t->m->c.residual_scale * t->out[i];
 }
 
-/* Logits and choices of a text of n ids. */
-static inline void naive_run(struct naive *t, const struct random_model *m, const uint32_t *ids,
-                             uint32_t n)
+static inline void naive_layer(struct naive *t, uint32_t layer)
 {
-    const struct moe_config *c = &m->c;
-    float *const *w = m->dense[0];
-    *t = (struct naive){.m = m, .n = n, .margin = 1};
+    const struct moe_config *c = &t->m->c;
+    float *const *w = t->m->dense[layer];
+    naive_attention(t, layer);
+    naive_add(t);
+    if (t->source) {
+        naive_cross(t, layer);
+        naive_add(t);
+    }
+    memset(t->taken, 0, sizeof t->taken);
+    for (uint32_t p = 0; p < t->n; p++) {
+        naive_norm(t, w[MOE_T_FFN_NORM], w[MOE_T_FFN_NORM_BIAS], t->h + p * c->hidden,
+                   t->x + p * c->hidden);
+        naive_feed_forward(t, layer, p);
+    }
+    naive_add(t);
+}
+
+/* Layers [begin, end) of a text of n ids. */
+static inline void naive_stack(struct naive *t, const uint32_t *ids, uint32_t n, uint32_t begin,
+                               uint32_t end)
+{
+    const struct moe_config *c = &t->m->c;
+    t->n = n;
+    t->margin = 1;
     t->h = calloc(n * c->hidden, sizeof *t->h);
     t->x = calloc(n * c->hidden, sizeof *t->x);
     t->out = calloc(n * c->hidden, sizeof *t->out);
     t->q = calloc(n * c->n_heads * c->head_dim, sizeof *t->q);
     t->k = calloc(n * c->n_heads * c->head_dim, sizeof *t->k);
     t->v = calloc(n * c->n_heads * c->value_dim, sizeof *t->v);
-    t->logits = calloc(n * c->vocab, sizeof *t->logits);
     t->choices = calloc(n * c->n_layers, sizeof *t->choices);
     for (uint32_t p = 0; p < n; p++)
         for (uint32_t i = 0; i < c->hidden; i++)
             t->h[p * c->hidden + i] =
-                (double)c->embed_scale * w[MOE_T_EMBED][ids[p] * c->hidden + i];
-    for (uint32_t layer = 0; layer < c->n_layers; layer++) {
-        naive_attention(t, layer);
-        naive_add(t);
-        for (uint32_t p = 0; p < n; p++) {
-            naive_norm(t, m->dense[layer][MOE_T_FFN_NORM], m->dense[layer][MOE_T_FFN_NORM_BIAS],
-                       t->h + p * c->hidden, t->x + p * c->hidden);
-            naive_feed_forward(t, layer, p);
-        }
-        naive_add(t);
-    }
+                (double)c->embed_scale * t->m->dense[0][MOE_T_EMBED][ids[p] * c->hidden + i];
+    for (uint32_t layer = begin; layer < end; layer++)
+        naive_layer(t, layer);
+}
+
+/* An encoder's output, x, and choices. */
+static inline void naive_encode(struct naive *t, const struct random_model *m, const uint32_t *ids,
+                                uint32_t n)
+{
+    const struct moe_config *c = &m->c;
+    *t = (struct naive){.m = m, .encoder = true};
+    naive_stack(t, ids, n, 0, c->n_encoder);
+    for (uint32_t p = 0; p < n; p++)
+        naive_norm(t, m->dense[0][MOE_T_ENCODER_NORM], NULL, t->h + p * c->hidden,
+                   t->x + p * c->hidden);
+}
+
+/* Logits and choices of a decoder's text of n ids; source NULL: there is no encoder. */
+static inline void naive_decode(struct naive *t, const struct random_model *m,
+                                const struct naive *source, const uint32_t *ids, uint32_t n)
+{
+    const struct moe_config *c = &m->c;
+    float *const *w = m->dense[0];
+    *t = (struct naive){.m = m, .source = source};
+    naive_stack(t, ids, n, c->n_encoder, c->n_layers);
+    t->logits = calloc(n * c->vocab, sizeof *t->logits);
     for (uint32_t p = 0; p < n; p++) {
         naive_norm(t, w[MOE_T_FINAL_NORM], w[MOE_T_FINAL_NORM_BIAS], t->h + p * c->hidden, t->x);
         naive_multiply(w[c->tied_head ? MOE_T_EMBED : MOE_T_HEAD], w[MOE_T_HEAD_BIAS], c->vocab,
@@ -395,6 +513,13 @@ static inline void naive_run(struct naive *t, const struct random_model *m, cons
         for (uint32_t i = 0; i < c->vocab; i++)
             t->logits[p * c->vocab + i] *= (double)c->logit_scale;
     }
+}
+
+/* The same of a model without encoder. */
+static inline void naive_run(struct naive *t, const struct random_model *m, const uint32_t *ids,
+                             uint32_t n)
+{
+    naive_decode(t, m, NULL, ids, n);
 }
 
 static inline void naive_free(struct naive *t)
