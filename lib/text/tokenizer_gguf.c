@@ -65,6 +65,8 @@ static int flags_of(struct reader *r, uint32_t id, double type, const char *arch
     e->flags = flags[(int)type];
     if (e->flags & MOE_TOKEN_BYTE)
         r->tok->flags |= MOE_TOKENIZER_BYTE_FALLBACK;
+    if (moe_token_is_sentinel(e->text, e->n))
+        e->flags &= (uint8_t)~MOE_TOKEN_SPECIAL;
     if (e->flags & MOE_TOKEN_ADDED && takes_white(architecture, e))
         e->flags |= MOE_TOKEN_RSTRIP;
     return MOE_OK;
@@ -157,7 +159,8 @@ static int read_gpt2(struct reader *r)
 
 /* ---- SentencePiece vocabularies, with scores ---- */
 
-static int read_scores(struct reader *r)
+/* A score for each token; *out is for the caller to free. */
+static int read_scores(struct reader *r, float **out)
 {
     struct moe_gguf_array array = {0};
     uint32_t n = r->tok->n_tokens;
@@ -166,7 +169,7 @@ static int read_scores(struct reader *r)
         status = damaged(r, KEY("scores") " is no list of a number for each token");
     if (status != MOE_OK)
         return status;
-    float *scores = moe_alloc(n, sizeof *scores, r->err);
+    float *scores = *out = moe_alloc(n, sizeof *scores, r->err);
     if (!scores)
         return MOE_ERR_MEMORY;
     for (uint32_t id = 0; id < n && status == MOE_OK; id++) {
@@ -176,9 +179,6 @@ static int read_scores(struct reader *r)
                 moe_fail(r->err, MOE_ERR_FORMAT, "%s: token %u has no proper score", r->name, id);
         scores[id] = status == MOE_OK ? (float)score : 0;
     }
-    if (status == MOE_OK)
-        status = moe_gguf_merges_by_score(r->tok, r->name, scores, r->err);
-    free(scores);
     return status;
 }
 
@@ -203,6 +203,7 @@ static int read_llama(struct reader *r)
     static const char *const refused[] = {KEY("remove_extra_whitespaces"),
                                           KEY("precompiled_charsmap")};
     struct moe_tokenizer *tok = r->tok;
+    float *scores = NULL;
     tok->model = MOE_TOKENIZER_CHARS;
     tok->flags = MOE_TOKENIZER_FUSE_UNK | MOE_TOKENIZER_ADDS_BOS;
     for (int i = 0; i < 2; i++)
@@ -213,7 +214,10 @@ static int read_llama(struct reader *r)
     if (status == MOE_OK)
         status = read_tokens(r);
     if (status == MOE_OK)
-        status = read_scores(r);
+        status = read_scores(r, &scores);
+    if (status == MOE_OK)
+        status = moe_gguf_merges_by_score(r->tok, r->name, scores, r->err);
+    free(scores);
     if (status != MOE_OK)
         return status;
     /* SentencePiece's own ids, where a file names none. */
@@ -222,6 +226,98 @@ static int read_llama(struct reader *r)
         *ids[i] = i < tok->n_tokens && tok->token_flags[i] & MOE_TOKEN_SPECIAL ? i : MOE_NO_TOKEN;
     return moe_gguf_get_u32(r->gguf, KEY("unknown_token_id"), tok->n_tokens - 1, false, &tok->unk,
                             r->err);
+}
+
+/* ---- Unigram vocabularies (T5) ---- */
+
+/* What SentencePiece does to a text, as transformers' converter puts it into tokenizer.json. */
+static int add_unigram_steps(struct reader *r)
+{
+    struct moe_tokenizer *tok = r->tok;
+    struct moe_gguf_array map = {0};
+    bool prefix = true, remove = false;
+    int status = moe_gguf_get_bool(r->gguf, KEY("add_space_prefix"), false, &prefix, r->err);
+    if (status == MOE_OK)
+        status =
+            moe_gguf_get_bool(r->gguf, KEY("remove_extra_whitespaces"), false, &remove, r->err);
+    if (status == MOE_OK)
+        status = moe_gguf_get_array(r->gguf, KEY("precompiled_charsmap"), false, &map, r->err);
+    if (status != MOE_OK)
+        return status;
+    if (map.n && (moe_gguf_array_is_text(&map) || map.n > MOE_CHARSMAP_MAX))
+        return damaged(r, KEY("precompiled_charsmap") " is no list of bytes, or an absurd one");
+    if (map.n) {
+        struct moe_step *step = moe_steps_add(&tok->normalizer, MOE_STEP_PRECOMPILED);
+        for (uint64_t i = 0; i < map.n; i++) {
+            double byte = moe_gguf_array_number(&map, i);
+            if (!(byte >= INT8_MIN && byte <= UINT8_MAX))
+                return damaged(r, KEY("precompiled_charsmap") " is no list of bytes");
+            moe_buf_u8(&step->text, (uint8_t)(int)byte);
+        }
+    }
+    if (remove) {
+        moe_steps_add(&tok->normalizer, MOE_STEP_STRIP)->flags = MOE_STEP_RIGHT;
+        struct moe_step *step = moe_steps_add(&tok->normalizer, MOE_STEP_REPLACE_RUNS);
+        moe_buf_text(&step->text, " ");
+        moe_buf_text(&step->other, MOE_METASPACE);
+    }
+    moe_steps_add(&tok->pre_tokenizer, MOE_STEP_METASPACE)->flags =
+        prefix ? 0 : MOE_STEP_PREPEND_NEVER;
+    moe_steps_add_split(&tok->pre_tokenizer, MOE_METASPACE, MOE_SPLIT_NEXT, MOE_STEP_LITERAL);
+    if (prefix)
+        tok->flags |= remove ? MOE_TOKENIZER_DROPS_SPACES : MOE_TOKENIZER_DROPS_SPACE;
+    return MOE_OK;
+}
+
+/* Tokens that are not ordinary ones have none of their own: converters write something. */
+static int keep_scores(struct reader *r, const float *scores)
+{
+    struct moe_tokenizer *tok = r->tok;
+    double least = 0;
+    tok->unigram.scores = moe_alloc(tok->n_tokens, sizeof *tok->unigram.scores, r->err);
+    if (!tok->unigram.scores)
+        return MOE_ERR_MEMORY;
+    for (uint32_t id = 0; id < tok->n_tokens; id++) {
+        uint8_t flags = tok->token_flags[id];
+        bool ordinary = flags & MOE_TOKEN_MODEL && !(flags & MOE_TOKEN_ADDED);
+        double score = ordinary ? moe_vocab_score((double)scores[id]) : 0;
+        tok->unigram.scores[id] = score;
+        least = score < least ? score : least;
+    }
+    tok->unigram.unknown = least - MOE_UNIGRAM_PENALTY;
+    return MOE_OK;
+}
+
+static int read_t5(struct reader *r)
+{
+    struct moe_tokenizer *tok = r->tok;
+    float *scores = NULL;
+    bool adds_eos = true;
+    tok->model = MOE_TOKENIZER_UNIGRAM;
+    tok->flags = MOE_TOKENIZER_FUSE_UNK;
+    int status = add_unigram_steps(r);
+    if (status == MOE_OK)
+        status = read_tokens(r);
+    if (status == MOE_OK)
+        status = read_scores(r, &scores);
+    if (status == MOE_OK)
+        status = keep_scores(r, scores);
+    free(scores);
+    if (status != MOE_OK)
+        return status;
+    /* T5's own ids, where a file names none. */
+    uint32_t *const ids[] = {&tok->pad, &tok->eos, &tok->unk}, last = tok->n_tokens - 1;
+    for (uint32_t i = 0; i < 3; i++)
+        *ids[i] = i <= last && tok->token_flags[i] & MOE_TOKEN_SPECIAL ? i : MOE_NO_TOKEN;
+    status = moe_gguf_get_u32(r->gguf, KEY("unknown_token_id"), last, false, &tok->unk, r->err);
+    if (status == MOE_OK)
+        status = moe_gguf_get_u32(r->gguf, KEY("padding_token_id"), last, false, &tok->pad, r->err);
+    if (status == MOE_OK)
+        status = moe_gguf_get_u32(r->gguf, KEY("eos_token_id"), last, false, &tok->eos, r->err);
+    if (status == MOE_OK)
+        status = moe_gguf_get_bool(r->gguf, KEY("add_eos_token"), false, &adds_eos, r->err);
+    tok->tail = adds_eos ? tok->eos : MOE_NO_TOKEN;
+    return status;
 }
 
 /* ---- The whole ---- */
@@ -252,6 +348,8 @@ static int read_vocabulary(struct reader *r)
         status = read_gpt2(r);
     else if (strcmp(model, "llama") == 0)
         status = read_llama(r);
+    else if (strcmp(model, "t5") == 0)
+        status = read_t5(r);
     else
         status =
             moe_fail(r->err, MOE_ERR_UNSUPPORTED,

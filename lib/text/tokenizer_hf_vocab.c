@@ -216,22 +216,18 @@ static int number_texts(struct moe_hf_reader *r, const json_t *list, json_t *voc
                               r->name, i);
         else if (json_object_set_new(vocab, text, json_integer((json_int_t)i)) != 0)
             status = moe_fail(r->err, MOE_ERR_MEMORY, "out of memory");
-        else if (json_number_value(score) < *least)
-            *least = json_number_value(score);
+        else if (moe_vocab_score(json_number_value(score)) < *least)
+            *least = moe_vocab_score(json_number_value(score));
     }
     return status;
 }
-
-/* An unknown character costs this much more than the worst token (huggingface/tokenizers,
- * K_UNK_PENALTY). */
-enum { UNKNOWN_PENALTY = 10 };
 
 static int read_scores(struct moe_hf_reader *r, const json_t *list)
 {
     double *scores = moe_alloc(r->tok->n_tokens, sizeof *scores, r->err);
     r->tok->unigram.scores = scores;
     for (size_t i = 0; scores && i < json_array_size(list); i++)
-        scores[i] = json_number_value(json_array_get(json_array_get(list, i), 1));
+        scores[i] = moe_vocab_score(json_number_value(json_array_get(json_array_get(list, i), 1)));
     return scores ? MOE_OK : MOE_ERR_MEMORY;
 }
 
@@ -257,7 +253,7 @@ static int read_unigram(struct moe_hf_reader *r, const json_t *model, const json
     tok->model = MOE_TOKENIZER_UNIGRAM;
     tok->flags |=
         MOE_TOKENIZER_FUSE_UNK | r->drops | (byte_fallback ? MOE_TOKENIZER_BYTE_FALLBACK : 0u);
-    tok->unigram.unknown = least - UNKNOWN_PENALTY;
+    tok->unigram.unknown = least - MOE_UNIGRAM_PENALTY;
     if (status == MOE_OK)
         status = read_tokens(r, vocab, added);
     if (status == MOE_OK)

@@ -1,5 +1,8 @@
 #include "text/tokenizer_vocab.h"
 
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -81,6 +84,36 @@ int moe_vocab_store(struct moe_tokenizer *tok, const char *name,
         return moe_fail(err, MOE_ERR_MEMORY, "out of memory");
     int status = moe_tokenizer_index(tok, &why);
     return status == MOE_OK ? MOE_OK : moe_fail(err, status, "%s: %s", name, why.text);
+}
+
+double moe_vocab_score(double score)
+{
+    enum { DIGITS_MIN = 15, DIGITS_MAX = 17 };
+    char text[32];
+    /* As it stands in files: in as few digits as it can be told by. */
+    for (int n = DIGITS_MIN; n <= DIGITS_MAX; n++) {
+        snprintf(text, sizeof text, "%.*e", n - 1, fabs(score));
+        if (strtod(text, NULL) == fabs(score))
+            break;
+    }
+    const char *mark = strchr(text, 'e');
+    long exponent = mark ? strtol(mark + 1, NULL, 10) + 1 : 0;
+    uint64_t digits = 0, zeros = 0;
+    for (const char *c = text; mark && c < mark; c++) {
+        if (*c < '0' || *c > '9')
+            continue;
+        exponent--;
+        zeros = *c == '0' ? zeros + 1 : 0;
+        digits = digits * 10 + (uint64_t)(*c - '0');
+    }
+    for (; zeros && digits; zeros--, exponent++)
+        digits /= 10;
+    if (digits == 0 || labs(exponent) > 308)
+        return score;
+    snprintf(text, sizeof text, "1e%ld", labs(exponent));
+    double power = strtod(text, NULL);
+    double value = exponent < 0 ? (double)digits / power : (double)digits * power;
+    return score < 0 ? -value : value;
 }
 
 /* ---- Merges ---- */

@@ -22,6 +22,12 @@ struct moe_vocab_entry {
 int moe_vocab_store(struct moe_tokenizer *tok, const char *name,
                     const struct moe_vocab_entry *entries, struct moe_err *err);
 
+/* A unigram model's score as huggingface/tokenizers has it after reading it from a file. Its parser
+ * (serde_json without "float_roundtrip") rounds the digits to a double, then their quotient by a
+ * power of ten, and so misses some numbers by one in the last place. Of ways through a text that
+ * are equally good but for rounding, "l" and "ll" or "ll" and "l", that decides. */
+double moe_vocab_score(double score);
+
 /* Room for n merges, all zero. */
 int moe_vocab_reserve_merges(struct moe_tokenizer *tok, const char *name, uint64_t n,
                              struct moe_err *err);

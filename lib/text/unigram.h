@@ -14,7 +14,10 @@
 
 #include "base/err.h"
 
-enum { MOE_UNIGRAM_TOKEN_MAX = 1024 }; /* bytes: every place of a text is tried with all of them */
+enum {
+    MOE_UNIGRAM_TOKEN_MAX = 1024, /* bytes: every place of a text is tried with all of them */
+    MOE_UNIGRAM_PENALTY = 10      /* an unknown character's score is so much below the worst */
+};
 
 struct moe_unigram_node; /* of the trie over the tokens' texts */
 

@@ -343,6 +343,69 @@ static void bad_pieces_are_refused(void **state)
     refuse(&v, MOE_ERR_FORMAT, "token 9 has 1099 bytes");
 }
 
+/* ---- Unigram ---- */
+
+static const struct vocab UNIGRAM = {
+    .architecture = "t5",
+    .model = "t5",
+    .tokens = {"<pad>", "</s>", "<unk>", "\xe2\x96\x81", "a", "b", "ab", "<extra_id_0>", "[PAD8]"},
+    .types = {3, 3, 2, 1, 1, 1, 1, 3, 5},
+    .scores = {0, 0, 0, -3, -1, -2, -2.5, -1000, -1000},
+    .n_types = 9,
+    .n_scores = 9,
+};
+
+static void unigrams_go_by_their_flags(void **state)
+{
+    static const uint32_t plain[] = {3, 6, 3, 3, 4, 3}, squeezed[] = {3, 6, 3, 4};
+    static const uint32_t unknown[] = {3, 2, 7, 3, 4};
+    struct vocab v = UNIGRAM;
+    struct moe_tokenizer *tok = accept(&v);
+    assert_int_equal(moe_tokenizer_tail(tok), 1);
+    assert_int_equal(moe_tokenizer_eos(tok), 1);
+    assert_int_equal(moe_tokenizer_bos(tok), -1);
+    assert_true(moe_tokenizer_ends_answer(tok, 0));
+    assert_false(moe_tokenizer_is_special(tok, 7)); /* a sentinel, whatever its type */
+    moe_tokenizer_free(tok);
+    check_encoded(&v, "ab  a ", plain, 6);
+    /* -1000 is no score of a model's: what is unknown costs 13. */
+    check_encoded(&v, "\u00fc\u00fc<extra_id_0>a", unknown, 5);
+    v.flag_key = "tokenizer.ggml.remove_extra_whitespaces";
+    v.flag = true;
+    check_encoded(&v, "ab  a ", squeezed, 4);
+    v.flag_key = "tokenizer.ggml.add_space_prefix";
+    v.flag = false;
+    check_encoded(&v, "ab  a ", plain + 1, 5);
+    v.flag_key = "tokenizer.ggml.add_eos_token";
+    tok = accept(&v);
+    assert_int_equal(moe_tokenizer_tail(tok), -1);
+    moe_tokenizer_free(tok);
+}
+
+static void bad_unigrams_are_refused(void **state)
+{
+    struct vocab v = UNIGRAM;
+    v.n_scores = 0;
+    refuse(&v, MOE_ERR_FORMAT, "scores");
+    v = UNIGRAM;
+    v.scores[4] = INFINITY;
+    refuse(&v, MOE_ERR_FORMAT, "token 4 has no proper score");
+    v = UNIGRAM;
+    v.text_key = "tokenizer.ggml.precompiled_charsmap";
+    refuse(&v, MOE_ERR_FORMAT, "precompiled_charsmap");
+    v = UNIGRAM;
+    v.number_key = "tokenizer.ggml.padding_token_id";
+    v.number = 9;
+    refuse(&v, MOE_ERR_FORMAT, "padding_token_id");
+    v = UNIGRAM;
+    v.tokens[5] = "a";
+    refuse(&v, MOE_ERR_FORMAT, "same text");
+    char longest[1100] = {0};
+    memset(longest, 'a', sizeof longest - 1);
+    v.tokens[5] = longest;
+    refuse(&v, MOE_ERR_FORMAT, "token 5 is not UTF-8 or has more than 1024 bytes");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -352,6 +415,8 @@ int main(void)
         cmocka_unit_test(scores_make_merges),
         cmocka_unit_test(named_tokens_of_pieces),
         cmocka_unit_test(bad_pieces_are_refused),
+        cmocka_unit_test(unigrams_go_by_their_flags),
+        cmocka_unit_test(bad_unigrams_are_refused),
     };
     return cmocka_run_group_tests_name("tokenizer_gguf", tests, set_up, tear_down);
 }

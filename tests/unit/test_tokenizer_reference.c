@@ -11,13 +11,13 @@ static const struct {
     const char *name;
     bool has_gguf;
 } KINDS[] = {
-    {"deepseek", true},       {"deepseek-coder", true}, {"deepseek-llm", true},
-    {"gpt2", true},           {"gpt4o", true},          {"granite", true},
-    {"llama2", true},         {"llama3", true},         {"metaspace", false},
-    {"normalized", false},    {"olmo", true},           {"phi3", true},
-    {"prefix", false},        {"qwen2", true},          {"steps", false},
-    {"unknown", false},       {"albert", false},        {"t5", false},
-    {"unigram-bytes", false}, {"unigram-nmt", false},   {"unigram-whole", false},
+    {"deepseek", true},      {"deepseek-coder", true}, {"deepseek-llm", true},
+    {"gpt2", true},          {"gpt4o", true},          {"granite", true},
+    {"llama2", true},        {"llama3", true},         {"metaspace", false},
+    {"normalized", false},   {"olmo", true},           {"phi3", true},
+    {"prefix", false},       {"qwen2", true},          {"steps", false},
+    {"unknown", false},      {"albert", false},        {"t5", false},
+    {"unigram-bytes", true}, {"unigram-nmt", false},   {"unigram-whole", false},
 };
 
 static char *path_of(const char *name, const char *file, char path[256])
@@ -205,6 +205,13 @@ static void gguf_and_json_hold_the_same(void **state)
             assert_int_equal(n, m);
             assert_memory_equal(x, y, n);
         }
+        assert_int_equal(moe_tokenizer_tail(a), moe_tokenizer_tail(b));
+        assert_int_equal(a->pad, b->pad);
+        assert_int_equal(a->unigram.scores != NULL, b->unigram.scores != NULL);
+        if (a->unigram.scores)
+            assert_memory_equal(a->unigram.scores, b->unigram.scores,
+                                a->n_tokens * sizeof *a->unigram.scores);
+        assert_true(a->unigram.unknown == b->unigram.unknown);
         assert_int_equal(a->bpe.n_merges, b->bpe.n_merges);
         assert_memory_equal(a->bpe.merges, b->bpe.merges, a->bpe.n_merges * sizeof *a->bpe.merges);
         moe_tokenizer_free(a);
@@ -221,7 +228,7 @@ static void invalid_utf8_comes_back(void **state)
         " caf\xc3\xa9\x80\n\0\xfe";
     for (size_t i = 0; i < N_ITEMS(KINDS); i++) {
         char path[256];
-        if (!KINDS[i].has_gguf)
+        if (!KINDS[i].has_gguf || strncmp(KINDS[i].name, "unigram", 7) == 0) /* folds characters */
             continue;
         struct moe_tokenizer *both[] = {read_hf(path_of(KINDS[i].name, "", path)),
                                         read_gguf(KINDS[i].name)};

@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "text/charsmap.h"
 #include "text/tokenizer_impl.h"
+#include "text/tokenizer_vocab.h"
 #include "text/unigram.h"
 #include "tokenizer_fixture.h"
 
@@ -77,6 +78,24 @@ static void the_way_found_is_the_best(void **state)
         moe_unigram_release(&u);
         moe_unigram_scratch_release(&scratch);
     }
+}
+
+/* What the library prints of a vocabulary that it has read. */
+static void scores_are_those_the_library_reads(void **state)
+{
+    static const double scores[][2] = {
+        {0, 0},
+        {-0.5, -0.5},
+        {-1000, -1000},
+        {3, 3},
+        {-2.0122928619384766, -2.012292861938477},
+        {-3.4130232328555046, -3.413023232855505},
+        {-3.6548933228051883, -3.654893322805188},
+        {-7.2730734151758165, -7.273073415175816},
+        {-7.579489923415206e-13, -7.579489923415207e-13},
+    };
+    for (size_t i = 0; i < N_ITEMS(scores); i++)
+        assert_true(moe_vocab_score(scores[i][0]) == scores[i][1]);
 }
 
 /* ---- Small vocabularies ---- */
@@ -431,6 +450,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_way_found_is_the_best),
+        cmocka_unit_test(scores_are_those_the_library_reads),
         cmocka_unit_test(unknown_characters_in_a_row_are_one),
         cmocka_unit_test(unknown_characters_fall_back_to_bytes),
         cmocka_unit_test(the_last_of_equal_texts_counts),
