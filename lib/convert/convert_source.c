@@ -82,6 +82,9 @@ bool convert_may_ignore(const struct convert_source *source, const char *name)
     for (; *ignored; ignored++)
         if (matches(*ignored, name))
             return true;
+    for (ignored = source->family->tensors[source->naming].ignored; *ignored; ignored++)
+        if (matches(*ignored, name))
+            return true;
     return false;
 }
 
@@ -184,6 +187,7 @@ static int expected_shape(const struct convert_source *s, const struct wanted *w
     case MOE_TAKE_ALL:
     case MOE_TAKE_EXPERT:
     case MOE_TAKE_BUCKETS:
+    case MOE_TAKE_ROW:
         break;
     case MOE_TAKE_FIRST_HALF:
     case MOE_TAKE_SECOND_HALF:
@@ -197,9 +201,9 @@ static int expected_shape(const struct convert_source *s, const struct wanted *w
         cols = s->config->kv_rank;
         break;
     }
-    if (from->take == MOE_TAKE_BUCKETS) {
-        dims[0] = s->config->n_buckets;
-        dims[1] = s->config->n_heads;
+    if (from->take == MOE_TAKE_BUCKETS || from->take == MOE_TAKE_ROW) {
+        dims[0] = from->take == MOE_TAKE_ROW ? 1 : s->config->n_buckets;
+        dims[1] = from->take == MOE_TAKE_ROW ? rows : s->config->n_heads;
         return 2;
     }
     if (all_experts)
@@ -245,6 +249,7 @@ static void place_part(const struct convert_source *s, const struct moe_source *
     case MOE_TAKE_ALL:
     case MOE_TAKE_EXPERT:
     case MOE_TAKE_BUCKETS:
+    case MOE_TAKE_ROW:
     case MOE_TAKE_FIRST_HALF:
         break;
     case MOE_TAKE_SECOND_HALF:

@@ -3,6 +3,8 @@
 #include <stddef.h>
 #include <stdio.h>
 
+#include "model/tensor_roles.h"
+
 static const float *bias(const struct moe_expert_class *class_, uint16_t role,
                          const uint8_t *const *segments)
 {
@@ -22,6 +24,32 @@ bool moe_expert_view_set(struct moe_expert_view *view, const struct moe_expert_c
     moe_class_matrix_view(class_, MOE_ROLE_GATE, segments, &view->gate);
     return moe_class_matrix_view(class_, MOE_ROLE_UP, segments, &view->up) &&
            moe_class_matrix_view(class_, MOE_ROLE_DOWN, segments, &view->down);
+}
+
+int moe_expert_class_check(const struct moe_expert_class *class_, const struct moe_config *config,
+                           const char *path, struct moe_err *err)
+{
+    uint32_t n_wanted = 0;
+    for (int part = 0; part < MOE_E_N_PARTS; part++) {
+        uint32_t rows, cols;
+        uint16_t role = (uint16_t)(MOE_ROLE_GATE + part);
+        bool found = false;
+        if (!moe_expert_part_shape(config, part, &rows, &cols))
+            continue;
+        n_wanted++;
+        for (uint32_t k = 0; k < class_->n_matrices; k++)
+            found |= class_->matrices[k].role == role && class_->matrices[k].rows == rows &&
+                     class_->matrices[k].cols == cols;
+        if (!found)
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            "%s: an expert class lacks the %u x %u matrix of role %u", path, rows,
+                            cols, role);
+    }
+    if (class_->n_matrices > n_wanted)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: an expert class has %u matrices and biases, the model's have %u", path,
+                        class_->n_matrices, n_wanted);
+    return MOE_OK;
 }
 
 int moe_expert_view_read(struct moe_expert_view *view, const struct moe_pack *pack,

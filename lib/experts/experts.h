@@ -19,6 +19,7 @@
 #include "fmt/pack.h"
 #include "fmt/timeline.h"
 #include "io/loader.h"
+#include "model/config.h"
 #include "record/statistics.h"
 #include "sched/inventory.h"
 #include "sched/scheduler.h"
@@ -36,6 +37,11 @@ struct moe_expert_view {
  * was opened.) */
 bool moe_expert_view_set(struct moe_expert_view *view, const struct moe_expert_class *class_,
                          const uint8_t *const *segments);
+
+/* MOE_ERR_FORMAT unless the class has exactly the matrices and biases that the description implies:
+ * any other would be left out of the arithmetic. path: of the pack. */
+int moe_expert_class_check(const struct moe_expert_class *class_, const struct moe_config *config,
+                           const char *path, struct moe_err *err);
 
 /* Reads the expert that view->layer, expert and variant name into memory of the arena and sets the
  * view; an arena without a block only measures. The pack has that variant of it. */

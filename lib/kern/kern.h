@@ -106,6 +106,10 @@ struct moe_kern {
     /* y[i] = x[i] below 0 ? 0 : x[i], so that a NaN and a negative zero stay. y may be x. */
     void (*relu)(const float *x, uint32_t n, float *y);
 
+    /* y[i] = tanh(x[i]) = (1 - t) / (1 + t) with the sign of x[i], t = moe_expf(-2 |x[i]|);
+     * absolute error below 2e-7. y may be x. */
+    void (*tanh)(const float *x, uint32_t n, float *y);
+
     /* y[i] = fma(a, x[i], y[i]) */
     void (*axpy)(float a, const float *x, uint32_t n, float *y);
 

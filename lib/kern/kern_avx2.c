@@ -538,6 +538,20 @@ static void swiglu_clamped(const float *gate, const float *up, uint32_t n, float
         y[i] = moe_math_swiglu_clamped(gate[i], up[i], alpha, limit);
 }
 
+static void tanh_of(const float *x, uint32_t n, float *y)
+{
+    const __m256 one = _mm256_set1_ps(1.0f), sign = _mm256_set1_ps(-0.0f);
+    uint32_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        __m256 v = _mm256_loadu_ps(x + i), size = _mm256_andnot_ps(sign, v);
+        __m256 t = exp8(_mm256_mul_ps(_mm256_set1_ps(-2.0f), size));
+        __m256 r = _mm256_div_ps(_mm256_sub_ps(one, t), _mm256_add_ps(one, t));
+        _mm256_storeu_ps(y + i, _mm256_or_ps(r, _mm256_and_ps(sign, v)));
+    }
+    for (; i < n; i++)
+        y[i] = moe_math_tanh(x[i]);
+}
+
 static void axpy(float a, const float *x, uint32_t n, float *y)
 {
     __m256 factor = _mm256_set1_ps(a);
@@ -628,6 +642,7 @@ void moe_kern_fill_avx2(struct moe_kern *kern)
     kern->swiglu_clamped = swiglu_clamped;
     kern->silu = silu;
     kern->relu = relu;
+    kern->tanh = tanh_of;
     kern->axpy = axpy;
     kern->add = add;
     kern->scale = scale;

@@ -337,6 +337,18 @@ static void relu(const float *x, uint32_t n, float *y)
     }
 }
 
+static void tanh_of(const float *x, uint32_t n, float *y)
+{
+    const __m512 one = _mm512_set1_ps(1.0f), sign = _mm512_set1_ps(-0.0f);
+    for (uint32_t i = 0; i < n; i += 16) {
+        __mmask16 k = mask_for(n - i);
+        __m512 v = _mm512_maskz_loadu_ps(k, x + i), size = _mm512_andnot_ps(sign, v);
+        __m512 t = exp16(_mm512_mul_ps(_mm512_set1_ps(-2.0f), size));
+        __m512 r = _mm512_div_ps(_mm512_sub_ps(one, t), _mm512_add_ps(one, t));
+        _mm512_mask_storeu_ps(y + i, k, _mm512_or_ps(r, _mm512_and_ps(sign, v)));
+    }
+}
+
 static void axpy(float a, const float *x, uint32_t n, float *y)
 {
     __m512 factor = _mm512_set1_ps(a);
@@ -403,6 +415,7 @@ void moe_kern_fill_avx512(struct moe_kern *kern)
     kern->swiglu = swiglu;
     kern->silu = silu;
     kern->relu = relu;
+    kern->tanh = tanh_of;
     kern->axpy = axpy;
     kern->add = add;
     kern->rope = rope;

@@ -87,6 +87,12 @@ static inline MOE_DEVICE_CODE float moe_math_swiglu(float gate, float up)
     return moe_math_silu(gate) * up;
 }
 
+static inline MOE_DEVICE_CODE float moe_math_tanh(float x)
+{
+    float t = moe_math_exp(-2.0f * fabsf(x));
+    return copysignf((1.0f - t) / (1.0f + t), x);
+}
+
 static inline MOE_DEVICE_CODE float moe_math_relu(float x)
 {
     return x < 0.0f ? 0.0f : x;

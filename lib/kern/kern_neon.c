@@ -273,6 +273,20 @@ static void relu(const float *x, uint32_t n, float *y)
         y[i] = moe_math_relu(x[i]);
 }
 
+static void tanh_of(const float *x, uint32_t n, float *y)
+{
+    const float32x4_t one = vdupq_n_f32(1.0f);
+    uint32_t i = 0;
+    for (; i + 4 <= n; i += 4) {
+        float32x4_t v = vld1q_f32(x + i);
+        float32x4_t t = exp4(vmulq_n_f32(vabsq_f32(v), -2.0f));
+        float32x4_t r = vdivq_f32(vsubq_f32(one, t), vaddq_f32(one, t));
+        vst1q_f32(y + i, vbslq_f32(vdupq_n_u32(0x80000000u), v, r));
+    }
+    for (; i < n; i++)
+        y[i] = moe_math_tanh(x[i]);
+}
+
 static void axpy(float a, const float *x, uint32_t n, float *y)
 {
     uint32_t i = 0;
@@ -334,6 +348,7 @@ void moe_kern_fill_neon(struct moe_kern *kern)
     kern->swiglu = swiglu;
     kern->silu = silu;
     kern->relu = relu;
+    kern->tanh = tanh_of;
     kern->axpy = axpy;
     kern->add = add;
     kern->rope = rope;

@@ -189,6 +189,12 @@ static void relu(const float *x, uint32_t n, float *y)
         y[i] = moe_math_relu(x[i]);
 }
 
+static void tanh_of(const float *x, uint32_t n, float *y)
+{
+    for (uint32_t i = 0; i < n; i++)
+        y[i] = moe_math_tanh(x[i]);
+}
+
 static void axpy(float a, const float *x, uint32_t n, float *y)
 {
     for (uint32_t i = 0; i < n; i++)
@@ -244,6 +250,7 @@ void moe_kern_fill_ref(struct moe_kern *kern)
     kern->swiglu_clamped = swiglu_clamped;
     kern->silu = silu;
     kern->relu = relu;
+    kern->tanh = tanh_of;
     kern->axpy = axpy;
     kern->add = add;
     kern->scale = scale;

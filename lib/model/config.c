@@ -120,6 +120,31 @@ static int check_buckets(const struct moe_config *c, const char *name, struct mo
                     c->n_buckets, c->bucket_distance);
 }
 
+/* What GPTSAN alone computes. */
+static int check_after(const struct moe_config *c, const char *name, struct moe_err *err)
+{
+    bool learnt = c->positions == MOE_POSITIONS_LEARNT;
+    if (c->extra_positions && (!learnt || c->extra_positions >= c->n_layers))
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: more learnt positions before layer %" PRIu32 " make no sense", name,
+                        c->extra_positions);
+    if (c->n_encoder && (learnt || c->norm_place == MOE_NORM_AFTER || c->last_projection ||
+                         c->soft_bypass || c->dense_bias))
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: an encoder is implemented with norms before blocks and without learnt "
+                        "positions, biases of dense layers, bypasses and last projections",
+                        name);
+    if (c->overflow_passes && !c->expert_capacity)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: rows beyond an expert's capacity, and there is no capacity", name);
+    if (c->dense_bias && (moe_act_is_gated(c->dense_act) || c->shared_ff))
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: biases of dense layers are implemented without gates and shared "
+                        "experts",
+                        name);
+    return MOE_OK;
+}
+
 /* What the rest of the description must be where there is an encoder, or a prefix. */
 static int check_stacks(const struct moe_config *c, const char *name, struct moe_err *err)
 {
@@ -143,7 +168,8 @@ static int check_stacks(const struct moe_config *c, const char *name, struct moe
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: an expert's capacity is counted over a source, and there is none",
                         name);
-    return check_buckets(c, name, err);
+    int status = check_buckets(c, name, err);
+    return status == MOE_OK ? check_after(c, name, err) : status;
 }
 
 static int check_rope(const struct moe_config *c, const char *name, struct moe_err *err)

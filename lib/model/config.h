@@ -47,6 +47,9 @@ struct moe_config {
     uint32_t context_max;   /* positions the model was made for */
     enum moe_norm_kind norm_kind;
     enum moe_norm_place norm_place;
+    /* In place of the final norm stands a matrix with biases, of whose output the head takes silu
+     * (GPTSAN). */
+    bool last_projection;
     float norm_eps;
     float embed_scale;    /* of an embedded token */
     float residual_scale; /* of the outputs of attention and feed-forward */
@@ -75,6 +78,9 @@ struct moe_config {
      * of the buckets are one distance wide, the others grow up to bucket_distance, beyond which the
      * last one goes on. The encoder uses one half of all for each direction. */
     uint32_t n_buckets, bucket_distance;
+    /* MOE_POSITIONS_LEARNT: the layer whose input other learnt vectors are added to, beside those
+     * added to the embedding; 0: there are none. */
+    uint32_t extra_positions;
 
     /* Rotary positions: pairs (i, i + rope_dim/2) of the first rope_dim values of a head. The
      * angle of pair i at position p is p * rope_freqs[i], cosine and sine are multiplied by
@@ -94,6 +100,7 @@ struct moe_config {
 
     uint32_t dense_ff;           /* width of dense layers' feed-forward; 0 when there are none */
     enum moe_act_kind dense_act; /* theirs, and the shared expert's */
+    bool dense_bias;             /* on up and down of dense layers, which have no gate then */
     uint32_t n_experts;          /* per MoE layer; 0: a dense model */
     uint32_t top_k;
     uint32_t expert_ff; /* width of an expert's feed-forward */
@@ -107,6 +114,11 @@ struct moe_config {
     /* Rows of a source, in their order, that an expert of the encoder takes (of a prompt with
      * prefix_lm); it adds nothing to those beyond. 0: there is no limit. */
     uint32_t expert_capacity;
+    /* Instead of nothing, such a row gets what it brought, scaled by the weight of the expert that
+     * had no room. */
+    bool overflow_passes;
+    /* A MoE layer's output has tanh(bypass . x) added, before the norm that follows (GPTSAN). */
+    bool soft_bypass;
     bool norm_topk;      /* the chosen weights are divided by their sum */
     float routed_scale;  /* of the chosen weights */
     float router_jitter; /* of MOE_ROUTER_SPARSEMIXER */

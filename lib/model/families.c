@@ -141,6 +141,32 @@ static const struct moe_source_names switch_names = {
     .expert = {STACK_EXPERTS(DECODER "2.")},
 };
 
+/* GPTSAN */
+#define BLOCK "model.blocks.%u."
+static const struct moe_source_names gptsan_names = {
+    .dense = {[MOE_T_POSITIONS] = MOE_ALL("model.position_embeddings.weight"),
+              [MOE_T_EXTRA_POSITIONS] = MOE_ALL("model.extra_position_embeddings.weight"),
+              [MOE_T_LAST_PROJECTION] = MOE_ALL("model.last_project.weight"),
+              [MOE_T_LAST_PROJECTION_BIAS] = MOE_ALL("model.last_project.bias"),
+              [MOE_T_HEAD_BIAS] = MOE_PART("final_logits_bias", ROW),
+              [MOE_T_ATTN_NORM] = MOE_ALL(BLOCK "self_attn.norm.weight"),
+              [MOE_T_ATTN_NORM_BIAS] = MOE_ALL(BLOCK "self_attn.norm.bias"),
+              [MOE_T_Q] = MOE_ALL(BLOCK "self_attn.self_attn.q_proj.weight"),
+              [MOE_T_K] = MOE_ALL(BLOCK "self_attn.self_attn.k_proj.weight"),
+              [MOE_T_V] = MOE_ALL(BLOCK "self_attn.self_attn.v_proj.weight"),
+              [MOE_T_O] = MOE_ALL(BLOCK "self_attn.self_attn.out_proj.weight"),
+              [MOE_T_FFN_NORM] = MOE_ALL(BLOCK "feed_forward.norm.weight"),
+              [MOE_T_FFN_NORM_BIAS] = MOE_ALL(BLOCK "feed_forward.norm.bias"),
+              [MOE_T_UP] = MOE_ALL(BLOCK "feed_forward.mlp.wi.weight"),
+              [MOE_T_DOWN] = MOE_ALL(BLOCK "feed_forward.mlp.wo.weight"),
+              [MOE_T_UP_BIAS] = MOE_ALL(BLOCK "feed_forward.mlp.wi.bias"),
+              [MOE_T_DOWN_BIAS] = MOE_ALL(BLOCK "feed_forward.mlp.wo.bias"),
+              [MOE_T_ROUTER] = MOE_ALL(BLOCK "feed_forward.mlp.router.classifier.weight"),
+              [MOE_T_ROUTER_BIAS] = MOE_ALL(BLOCK "feed_forward.mlp.router.classifier.bias"),
+              [MOE_T_BYPASS] = MOE_ALL(BLOCK "feed_forward.soft_bypass_mlp.weight")},
+    .expert = {STACK_EXPERTS(BLOCK "feed_forward.")},
+};
+
 /* Granite with a shared expert reads one key more. */
 #define GRANITE_SETTINGS                                                                           \
     EXPERT_FF, LOCAL_EXPERTS(8), TOP_K(2), KEY("embedding_multiplier", embed_scale, 0),            \
@@ -355,6 +381,31 @@ static const struct moe_family families[] = {
                                    .encoder = &switch_encoder_names,
                                    .copies = {"encoder.embed_tokens.weight",
                                               "decoder.embed_tokens.weight"}},
+    },
+    /* GPTSAN: a prefix LM whose norms stand behind attention and feed-forward; MoE layers of one
+     * expert for a row with a bypass beside it, then perhaps dense layers with positions of their
+     * own. Its "spout", a vector beside the text, is not given here, and so computes nothing. */
+    {
+        .name = "gptsan-japanese",
+        .constants =
+            SETTINGS(SET(positions, MOE_POSITIONS_LEARNT), SET(norm_kind, MOE_NORM_LAYER),
+                     SET(norm_place, MOE_NORM_AFTER), SET(prefix_lm, true),
+                     SET(last_projection, true), SET(tied_head, true), SET(head_bias, true),
+                     SET(dense_act, MOE_ACT_SILU), SET(expert_act, MOE_ACT_RELU),
+                     SET(overflow_passes, true), SET(soft_bypass, true), SET(top_k, 1)),
+        .hf = {.own_keys = true,
+               .only = ONLY({"router_dtype", "float32"}, {"tie_word_embeddings", "true"},
+                            {"torchscript", "false"}),
+               .settings =
+                   SETTINGS(KEY("max_position_embeddings", context_max, 1280),
+                            NEED("num_switch_layers", n_layers), NEED("d_model", hidden),
+                            NEED("vocab_size", vocab), NEED("num_heads", n_heads),
+                            NEED("d_ff", expert_ff), KEY("d_ext", dense_ff, 4096), EXPERTS(16),
+                            USE("expert_capacity", expert_capacity, 128, MOE_NOT_ZERO),
+                            KEY("router_bias", router_bias, false),
+                            KEY("layer_norm_epsilon", norm_eps, 1e-5)),
+               .own = family_gptsan_hf},
+        .tensors[MOE_NAMING_HF] = {.names = {&gptsan_names}, .ignored = {"model.spout.*"}},
     },
 
     /* Dense models: the case without experts. */

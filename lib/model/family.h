@@ -102,6 +102,9 @@ struct moe_family_tensors {
     const struct moe_source_names *encoder;
     /* Tensors that may be there as the embedding once more; NULL ends them. */
     const char *copies[4];
+    /* Tensors that compute what is not asked for here, '*' at the end for any end; NULL ends them.
+     */
+    const char *ignored[2];
 };
 
 struct moe_family {

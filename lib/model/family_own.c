@@ -120,3 +120,33 @@ int family_gpt_oss_gguf(struct moe_config *c, const struct moe_gguf *gguf,
     rope->truncate = false;
     return MOE_OK;
 }
+
+/* ---- GPTSAN: dense layers behind those with experts ---- */
+
+int family_gptsan_hf(struct moe_config *c, const char *path, const json_t *json,
+                     struct moe_rope_settings *rope, struct moe_err *err)
+{
+    uint32_t n_moe = c->n_layers, n_dense = 0;
+    int status =
+        moe_json_get_u32(path, json, "num_ext_layers", MOE_MAX_LAYERS, false, &n_dense, err);
+    if (status != MOE_OK)
+        return status;
+    if (n_moe == 0 || n_moe + n_dense > MOE_MAX_LAYERS)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: %" PRIu32 " layers with experts and %" PRIu32
+                        " without: of the former there is at least 1, of both at most %d",
+                        path, n_moe, n_dense, MOE_MAX_LAYERS);
+    c->n_layers += n_dense;
+    memset(c->layer_is_moe, 1, n_moe);
+    if (n_dense > 0) {
+        c->extra_positions = n_moe;
+        c->dense_bias = true;
+    } else {
+        c->dense_ff = 0;
+    }
+    if (c->n_heads > 0 && c->hidden % c->n_heads != 0)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: a width of %" PRIu32 " cannot be shared by %" PRIu32 " heads", path,
+                        c->hidden, c->n_heads);
+    return MOE_OK;
+}

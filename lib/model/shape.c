@@ -69,14 +69,14 @@ static void set_dense(struct moe_shape_bytes *out, const struct moe_config *c,
     uint32_t typical = moe < c->n_layers ? moe : c->n_encoder;
     out->dense = roles_bytes(c, MOE_T_EMBED, MOE_T_HEAD_BIAS, 0, dense);
     for (uint32_t layer = 0; layer < c->n_layers; layer++)
-        out->dense += roles_bytes(c, MOE_T_ATTN_NORM, MOE_T_SHARED_GATE, layer, dense);
+        out->dense += roles_bytes(c, MOE_T_ATTN_NORM, MOE_T_BYPASS, layer, dense);
     out->router = roles_bytes(c, MOE_T_ROUTER, MOE_T_ROUTER_BIAS, typical, dense);
     out->attention =
         roles_bytes(c, MOE_T_ATTN_NORM, MOE_T_FFN_NORM_BIAS, typical, dense) + out->router;
-    out->shared = roles_bytes(c, MOE_T_SHARED_GATE_PROJ, MOE_T_SHARED_GATE, typical, dense);
+    out->shared = roles_bytes(c, MOE_T_SHARED_GATE_PROJ, MOE_T_BYPASS, typical, dense);
     if (plain < c->n_layers)
-        out->dense_ff = roles_bytes(c, MOE_T_GATE, MOE_T_DOWN, plain, dense);
-    out->head = roles_bytes(c, MOE_T_FINAL_NORM, MOE_T_FINAL_NORM_BIAS, 0, dense) +
+        out->dense_ff = roles_bytes(c, MOE_T_GATE, MOE_T_DOWN_BIAS, plain, dense);
+    out->head = roles_bytes(c, MOE_T_FINAL_NORM, MOE_T_LAST_PROJECTION_BIAS, 0, dense) +
                 roles_bytes(c, MOE_T_HEAD, MOE_T_HEAD_BIAS, 0, dense);
     if (c->tied_head)
         out->head += tensor_bytes(c, MOE_T_EMBED, 0, dense);

@@ -18,9 +18,9 @@ struct moe_shape_bytes {
      * one of the decoder, whose attention to the encoder's output is part of it. */
     uint64_t attention;
     uint64_t router;   /* ... of these the router */
-    uint64_t shared;   /* shared expert of one MoE layer */
+    uint64_t shared;   /* shared expert, or bypass, of one MoE layer */
     uint64_t dense_ff; /* feed-forward of one layer without experts */
-    uint64_t head;     /* final norm and head; a tied one counts here too */
+    uint64_t head;     /* final norm (or last projection) and head; a tied one counts here too */
     /* KV cache of one position, all layers, f32. With an encoder all of the decoder's, for a
      * position of the text and one of its source. */
     uint64_t kv_position;

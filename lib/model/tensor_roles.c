@@ -28,6 +28,7 @@ enum width {
     SHARED_FF,
     EXPERT_FF,
     POSITION_BIAS,
+    CONTEXT,
     N_WIDTHS
 };
 
@@ -56,6 +57,7 @@ static uint32_t width(const struct moe_config *c, uint8_t which)
         [SHARED_FF] = c->shared_ff,
         [EXPERT_FF] = c->expert_ff,
         [POSITION_BIAS] = c->n_buckets * c->n_heads,
+        [CONTEXT] = c->context_max,
     };
     return widths[which];
 }
@@ -75,15 +77,22 @@ enum condition {
     SINKS,
     O_BIAS,
     POSITION_BUCKETS, /* the first layer of a stack */
-    ENCODER,          /* there is one */
-    CROSS,            /* attention to its output */
+    LEARNT,
+    LEARNT_MORE,
+    FINAL_NORM,
+    FINAL_LAYER_NORM,
+    LAST_PROJECTION,
+    ENCODER, /* there is one */
+    CROSS,   /* attention to its output */
     DENSE_LAYER,
     DENSE_GATE,
+    DENSE_BIAS,
     MOE_LAYER,
     ROUTER_BIAS,
     SHARED,
     SHARED_HAS_GATE, /* a matrix, of its feed-forward */
     SHARED_GATE,
+    BYPASS,
     EXPERT_GATE,
     EXPERT_BIAS,
     EXPERT_GATE_BIAS,
@@ -110,15 +119,22 @@ static bool holds(const struct moe_config *c, uint8_t condition, uint32_t layer)
         [SINKS] = c->attn_sinks,
         [O_BIAS] = c->o_bias,
         [POSITION_BUCKETS] = c->positions == MOE_POSITIONS_BUCKETS && first,
+        [LEARNT] = c->positions == MOE_POSITIONS_LEARNT,
+        [LEARNT_MORE] = c->extra_positions > 0,
+        [FINAL_NORM] = !c->last_projection,
+        [FINAL_LAYER_NORM] = !c->last_projection && c->norm_kind == MOE_NORM_LAYER,
+        [LAST_PROJECTION] = c->last_projection,
         [ENCODER] = c->n_encoder > 0,
         [CROSS] = c->n_encoder > 0 && layer >= c->n_encoder,
         [DENSE_LAYER] = !moe_layer,
         [DENSE_GATE] = !moe_layer && dense_gate,
+        [DENSE_BIAS] = !moe_layer && c->dense_bias,
         [MOE_LAYER] = moe_layer,
         [ROUTER_BIAS] = moe_layer && c->router_bias,
         [SHARED] = shared,
         [SHARED_HAS_GATE] = shared && dense_gate,
         [SHARED_GATE] = shared && c->shared_gate,
+        [BYPASS] = moe_layer && c->soft_bypass,
         [EXPERT_GATE] = expert_gate,
         [EXPERT_BIAS] = c->expert_bias,
         [EXPERT_GATE_BIAS] = c->expert_bias && expert_gate,
@@ -142,10 +158,14 @@ static bool holds(const struct moe_config *c, uint8_t condition, uint32_t layer)
 static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
     [MOE_T_EMBED] = {MODEL("embed", DENSE), ALWAYS, VOCAB, HIDDEN,
                      NAMES("model.embed_tokens.weight", "token_embd.weight")},
-    [MOE_T_FINAL_NORM] = {MODEL("final_norm", VECTOR), ALWAYS, HIDDEN, ONE,
+    [MOE_T_POSITIONS] = {MODEL("positions", DENSE), LEARNT, CONTEXT, HIDDEN},
+    [MOE_T_EXTRA_POSITIONS] = {MODEL("positions.extra", DENSE), LEARNT_MORE, CONTEXT, HIDDEN},
+    [MOE_T_FINAL_NORM] = {MODEL("final_norm", VECTOR), FINAL_NORM, HIDDEN, ONE,
                           NAMES("model.norm.weight", "output_norm.weight")},
-    [MOE_T_FINAL_NORM_BIAS] = {MODEL("final_norm.bias", VECTOR), LAYER_NORM, HIDDEN, ONE,
+    [MOE_T_FINAL_NORM_BIAS] = {MODEL("final_norm.bias", VECTOR), FINAL_LAYER_NORM, HIDDEN, ONE,
                                NAMES("model.norm.bias", "output_norm.bias")},
+    [MOE_T_LAST_PROJECTION] = {MODEL("last", DENSE), LAST_PROJECTION, HIDDEN, HIDDEN},
+    [MOE_T_LAST_PROJECTION_BIAS] = {MODEL("last.bias", VECTOR), LAST_PROJECTION, HIDDEN, ONE},
     [MOE_T_ENCODER_NORM] = {MODEL("encoder_norm", VECTOR), ENCODER, HIDDEN, ONE},
     [MOE_T_HEAD] = {MODEL("head", DENSE), UNTIED, VOCAB, HIDDEN,
                     NAMES("lm_head.weight", "output.weight")},
@@ -209,6 +229,8 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
                   NAMES(L "mlp.up_proj.weight", B "ffn_up.weight")},
     [MOE_T_DOWN] = {LAYER("ffn.down", DENSE), DENSE_LAYER, HIDDEN, DENSE_FF,
                     NAMES(L "mlp.down_proj.weight", B "ffn_down.weight")},
+    [MOE_T_UP_BIAS] = {LAYER("ffn.up.bias", VECTOR), DENSE_BIAS, DENSE_FF, ONE},
+    [MOE_T_DOWN_BIAS] = {LAYER("ffn.down.bias", VECTOR), DENSE_BIAS, HIDDEN, ONE},
     [MOE_T_ROUTER] = {LAYER("router", ROUTER), MOE_LAYER, EXPERTS, HIDDEN,
                       NAMES(L "mlp.gate.weight", B "ffn_gate_inp.weight")},
     [MOE_T_ROUTER_BIAS] = {LAYER("router.bias", VECTOR), ROUTER_BIAS, EXPERTS, ONE,
@@ -224,6 +246,7 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
                                  B "ffn_down_shexp.weight")},
     [MOE_T_SHARED_GATE] = {LAYER("shared.scale", ROUTER), SHARED_GATE, ONE, HIDDEN,
                            NAMES(L "mlp.shared_expert_gate.weight", B "ffn_gate_inp_shexp.weight")},
+    [MOE_T_BYPASS] = {LAYER("bypass", DENSE), BYPASS, HIDDEN, HIDDEN},
 };
 
 /* A tensor per expert, as Qwen, OLMoE and DeepSeek have them, or all experts of a layer in two

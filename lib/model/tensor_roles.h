@@ -14,8 +14,12 @@
 /* Every dense tensor a model can have. */
 enum moe_tensor_role {
     MOE_T_EMBED,
+    MOE_T_POSITIONS,       /* a learnt vector for each position, added to the embedding */
+    MOE_T_EXTRA_POSITIONS, /* ... to the input of layer extra_positions */
     MOE_T_FINAL_NORM,
     MOE_T_FINAL_NORM_BIAS,
+    MOE_T_LAST_PROJECTION, /* in place of the final norm */
+    MOE_T_LAST_PROJECTION_BIAS,
     MOE_T_ENCODER_NORM, /* the last of the encoder */
     MOE_T_HEAD,         /* absent when tied */
     MOE_T_HEAD_BIAS,
@@ -52,12 +56,15 @@ enum moe_tensor_role {
     MOE_T_GATE, /* the feed-forward of dense layers */
     MOE_T_UP,
     MOE_T_DOWN,
+    MOE_T_UP_BIAS,
+    MOE_T_DOWN_BIAS,
     MOE_T_ROUTER,
     MOE_T_ROUTER_BIAS,
     MOE_T_SHARED_GATE_PROJ,
     MOE_T_SHARED_UP,
     MOE_T_SHARED_DOWN,
     MOE_T_SHARED_GATE, /* scales the shared expert's output */
+    MOE_T_BYPASS,      /* of MoE layers, beside the experts */
     MOE_T_N_ROLES
 };
 
@@ -96,6 +103,7 @@ enum moe_take {
     MOE_TAKE_KEYS, /* [heads * (nope + value_dim)][kv_rank], per head the keys' rows: transposed */
     MOE_TAKE_VALUES,  /* ... per head the values' rows */
     MOE_TAKE_BUCKETS, /* a vector that is [n_buckets][n_heads] */
+    MOE_TAKE_ROW,     /* a vector that is [1][rows] */
 };
 
 /* The first "%u" of a name is the layer, the second the expert. */

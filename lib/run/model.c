@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "experts/experts.h"
 #include "gpu.h"
 #include "model/positions.h"
 #include "model/tensor_roles.h"
@@ -39,8 +40,12 @@ static int expect_tensor(const struct moe_model *m, enum moe_tensor_role role, u
 
 static const size_t places[MOE_T_N_ROLES] = {
     [MOE_T_EMBED] = IN_MODEL(embed),
+    [MOE_T_POSITIONS] = IN_MODEL(positions),
+    [MOE_T_EXTRA_POSITIONS] = IN_MODEL(extra_positions),
     [MOE_T_FINAL_NORM] = IN_MODEL(final_norm),
     [MOE_T_FINAL_NORM_BIAS] = IN_MODEL(final_norm_bias),
+    [MOE_T_LAST_PROJECTION] = IN_MODEL(last_projection),
+    [MOE_T_LAST_PROJECTION_BIAS] = IN_MODEL(last_projection_bias),
     [MOE_T_ENCODER_NORM] = IN_MODEL(encoder_norm),
     [MOE_T_HEAD] = IN_MODEL(head),
     [MOE_T_HEAD_BIAS] = IN_MODEL(head_bias),
@@ -74,12 +79,15 @@ static const size_t places[MOE_T_N_ROLES] = {
     [MOE_T_GATE] = IN_LAYER(gate),
     [MOE_T_UP] = IN_LAYER(up),
     [MOE_T_DOWN] = IN_LAYER(down),
+    [MOE_T_UP_BIAS] = IN_LAYER(up_bias),
+    [MOE_T_DOWN_BIAS] = IN_LAYER(down_bias),
     [MOE_T_ROUTER] = IN_LAYER(router),
     [MOE_T_ROUTER_BIAS] = IN_LAYER(router_bias),
     [MOE_T_SHARED_GATE_PROJ] = IN_LAYER(gate),
     [MOE_T_SHARED_UP] = IN_LAYER(up),
     [MOE_T_SHARED_DOWN] = IN_LAYER(down),
     [MOE_T_SHARED_GATE] = IN_LAYER(shared_gate),
+    [MOE_T_BYPASS] = IN_LAYER(bypass),
 };
 
 static void *place_of(const struct moe_model *m, enum moe_tensor_role role, uint32_t layer)
@@ -181,39 +189,12 @@ static int read_dense_part(struct moe_model *m, const struct moe_progress *progr
 
 /* ---- The experts' shapes ---- */
 
-/* A class has exactly the matrices and biases that the description implies: any other would be left
- * out of the arithmetic. */
-static int check_class(const struct moe_model *m, const struct moe_expert_class *class_,
-                       struct moe_err *err)
-{
-    uint32_t n_wanted = 0;
-    for (int part = 0; part < MOE_E_N_PARTS; part++) {
-        uint32_t rows, cols;
-        uint16_t role = (uint16_t)(MOE_ROLE_GATE + part);
-        bool found = false;
-        if (!moe_expert_part_shape(&m->config, part, &rows, &cols))
-            continue;
-        n_wanted++;
-        for (uint32_t k = 0; k < class_->n_matrices; k++)
-            found |= class_->matrices[k].role == role && class_->matrices[k].rows == rows &&
-                     class_->matrices[k].cols == cols;
-        if (!found)
-            return moe_fail(err, MOE_ERR_FORMAT,
-                            "%s: an expert class lacks the %u x %u matrix of role %u",
-                            moe_pack_path(m->pack), rows, cols, role);
-    }
-    if (class_->n_matrices > n_wanted)
-        return moe_fail(err, MOE_ERR_FORMAT,
-                        "%s: an expert class has %u matrices and biases, the model's have %u",
-                        moe_pack_path(m->pack), class_->n_matrices, n_wanted);
-    return MOE_OK;
-}
-
 /* Every expert of a MoE layer is there in at least one variant, and all have the model's shape. */
 static int check_experts(const struct moe_model *m, struct moe_err *err)
 {
     for (uint32_t i = 0; i < moe_pack_n_classes(m->pack); i++) {
-        int status = check_class(m, moe_pack_class_at(m->pack, i), err);
+        int status = moe_expert_class_check(moe_pack_class_at(m->pack, i), &m->config,
+                                            moe_pack_path(m->pack), err);
         if (status != MOE_OK)
             return status;
     }

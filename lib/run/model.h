@@ -29,7 +29,8 @@ struct moe_layer {
     const float *cross_norm;
     struct moe_mat cross_q, cross_k, cross_v, cross_o; /* attention to the encoder's output */
     struct moe_mat gate, up, down; /* dense feed-forward, or the shared expert; perhaps no gate */
-    struct moe_mat router, shared_gate;
+    const float *up_bias, *down_bias; /* of a dense layer's */
+    struct moe_mat router, shared_gate, bypass;
     const float *router_bias;
     bool has_ffn; /* gate, up, down are there */
 };
@@ -41,9 +42,12 @@ struct moe_model {
     char *chat_template;                       /* Jinja source, "" when none */
     struct moe_layer *layers;                  /* [n_layers] */
     struct moe_mat embed, head;                /* [vocab][hidden]; head is embed when tied */
-    const float *final_norm, *final_norm_bias; /* [hidden] */
-    const float *encoder_norm;                 /* [hidden] */
-    const float *head_bias;                    /* [vocab] */
+    struct moe_mat positions, extra_positions; /* [context_max][hidden] */
+    const float *final_norm, *final_norm_bias; /* [hidden]; NULL where last_projection is there */
+    struct moe_mat last_projection;
+    const float *last_projection_bias; /* [hidden] */
+    const float *encoder_norm;         /* [hidden] */
+    const float *head_bias;            /* [vocab] */
     /* Made at loading (model/positions.h): [moe_model_rope_rows][rope_dim/2][cos, sin]; and of the
      * decoder and the encoder the bias of every distance, NULL without (and on a GPU). */
     float *rope, *position_bias[2];

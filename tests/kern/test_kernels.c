@@ -561,6 +561,19 @@ static void run_silu_in_place(const struct moe_kern *kern, const float *a, const
     kern->silu(y, n, y);
 }
 
+static void run_tanh(const struct moe_kern *kern, const float *a, const float *b, uint32_t n,
+                     float *y)
+{
+    kern->tanh(a, n, y);
+}
+
+static void run_tanh_in_place(const struct moe_kern *kern, const float *a, const float *b,
+                              uint32_t n, float *y)
+{
+    memcpy(y, b, n * sizeof *y);
+    kern->tanh(y, n, y);
+}
+
 static void run_relu(const struct moe_kern *kern, const float *a, const float *b, uint32_t n,
                      float *y)
 {
@@ -650,6 +663,8 @@ static const struct {
                {"swiglu_clamped in place", run_swiglu_clamped_in_place},
                {"silu", run_silu},
                {"silu in place", run_silu_in_place},
+               {"tanh", run_tanh},
+               {"tanh in place", run_tanh_in_place},
                {"relu", run_relu},
                {"relu in place", run_relu_in_place},
                {"add", run_add},
@@ -769,6 +784,9 @@ static void test_reference_vectors_against_double(void **state)
     ref.silu(a, N, y);
     for (int i = 0; i < N; i++)
         assert_true(fabs(y[i] - a[i] / (1 + exp(-a[i]))) <= 1e-6 * fabs(y[i]));
+    ref.tanh(a, N, y);
+    for (int i = 0; i < N; i++)
+        assert_true(fabs(y[i] - tanh(a[i])) <= 2e-7);
     memcpy(y, a, sizeof y);
     y[3] = NAN;
     y[4] = -0.0f;

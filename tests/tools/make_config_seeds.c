@@ -35,6 +35,12 @@ static const struct changed {
     {"too-many-layers", "switch-hf", "\"num_layers\": 4", "\"num_layers\": 1023"},
     {"no-decoder", "switch-hf", "\"num_decoder_layers\": 2", "\"num_decoder_layers\": 0"},
     {"symmetric-stacks", "switch-hf", "\"num_decoder_layers\": 2", "\"num_decoder_layers\": null"},
+    {"bypass-of-stacks", "switch-pack", "\"norm_topk\"", "\"soft_bypass\":true,\"norm_topk\""},
+    {"overflow-of-none", "gptsan-pack", "\"expert_capacity\":6,", ""},
+    {"gated-biases", "gptsan-pack", "\"dense_act\":\"silu\",", ""},
+    {"positions-too-late", "gptsan-pack", "\"extra_positions\":2", "\"extra_positions\":3"},
+    {"heads-of-no-width", "gptsan-hf", "\"num_heads\": 4", "\"num_heads\": 5"},
+    {"no-switch-layers", "gptsan-hf", "\"num_switch_layers\": 2", "\"num_switch_layers\": 0"},
     {"steps-from-counts", "switch-hf", "\"encoder_sparse_step\": 2",
      "\"num_sparse_encoder_layers\": 2"},
 };

@@ -181,6 +181,49 @@ static inline void random_stacks_config(struct moe_config *c, uint64_t *random)
     moe_config_complete(c);
 }
 
+/* Rows that see all of a prompt, as GPTSAN has them: norms behind blocks, learnt positions, a
+ * bypass beside the experts, layers without experts behind those with them. */
+static inline void random_prefix_config(struct moe_config *c, uint64_t *random)
+{
+    static const uint32_t widths[] = {8, 16, 20};
+    moe_config_init(c);
+    snprintf(c->family, sizeof c->family, "random");
+    uint32_t n_moe = 1 + random_below(random, RANDOM_MAX_LAYERS);
+    c->n_layers = n_moe + random_below(random, RANDOM_MAX_LAYERS + 1 - n_moe);
+    c->prefix_lm = true;
+    c->hidden = 24 + random_below(random, 50);
+    c->vocab = 20 + random_below(random, 60);
+    c->context_max = 64;
+    c->norm_kind = random_chance(random, 3) ? MOE_NORM_RMS : MOE_NORM_LAYER;
+    c->norm_place = random_chance(random, 4) ? MOE_NORM_BEFORE : MOE_NORM_AFTER;
+    c->norm_eps = 1e-5f;
+    c->last_projection = !random_chance(random, 4);
+    c->tied_head = random_chance(random, 2);
+    c->head_bias = random_chance(random, 2);
+    c->n_kv_heads = 1 + random_below(random, 3);
+    c->n_heads = c->n_kv_heads * (random_chance(random, 2) ? 1 : 2);
+    c->head_dim = widths[random_below(random, N_ITEMS(widths))];
+    c->rope_theta = 10000;
+    if (!random_chance(random, 4)) {
+        c->positions = MOE_POSITIONS_LEARNT;
+        c->extra_positions = n_moe < c->n_layers && random_chance(random, 2) ? n_moe : 0;
+    }
+    c->dense_ff = 16 + random_below(random, 40);
+    c->dense_act = random_chance(random, 3) ? MOE_ACT_RELU : MOE_ACT_SILU;
+    c->dense_bias = !random_chance(random, 3);
+    c->n_experts = random_chance(random, 2) ? 4 : 8;
+    c->top_k = 1 + random_below(random, 2);
+    c->expert_ff = 16 + random_below(random, 30);
+    c->expert_act = random_chance(random, 3) ? MOE_ACT_SWIGLU : MOE_ACT_RELU;
+    c->expert_capacity = random_chance(random, 3) ? 0 : 1 + random_below(random, 12);
+    c->overflow_passes = c->expert_capacity && !random_chance(random, 3);
+    c->soft_bypass = !random_chance(random, 3);
+    c->router_bias = random_chance(random, 2);
+    for (uint32_t i = 0; i < n_moe; i++)
+        c->layer_is_moe[i] = 1;
+    moe_config_complete(c);
+}
+
 /* ---- Weights ---- */
 
 static inline float *random_weights(uint32_t rows, uint32_t cols, float middle, float spread,
@@ -234,6 +277,15 @@ static inline void random_stacks_draw(struct random_model *m, uint64_t seed)
     uint64_t random = seed;
     *m = (struct random_model){0};
     random_stacks_config(&m->c, &random);
+    random_model_fill(m, random);
+}
+
+/* A prefix LM. */
+static inline void random_prefix_draw(struct random_model *m, uint64_t seed)
+{
+    uint64_t random = seed;
+    *m = (struct random_model){0};
+    random_prefix_config(&m->c, &random);
     random_model_fill(m, random);
 }
 

@@ -294,6 +294,55 @@ static void switch_transformers(void **state)
     assert_layers("dddddMddMd", "----------");
 }
 
+/* As GPTSanJapaneseConfig writes it. */
+#define GPTSAN(...)                                                                                \
+    "{\"model_type\": \"gptsan-japanese\", \"vocab_size\": 100, \"d_model\": 64, \"num_heads\": "  \
+    "4, "                                                                                          \
+    "\"d_ff\": 96" __VA_ARGS__ "}"
+
+static void gptsan(void **state)
+{
+    (void)state;
+    read_ok(GPTSAN(", \"num_switch_layers\": 3, \"num_ext_layers\": 2, \"d_ext\": 80, "
+                   "\"d_spout\": 16, \"num_experts\": 8, \"expert_capacity\": 12, "
+                   "\"max_position_embeddings\": 200, \"layer_norm_epsilon\": 1e-6, "
+                   "\"router_bias\": true, \"eos_token_id\": 99, \"separator_token_id\": 98, "
+                   "\"num_layers\": 5, \"router_dtype\": \"float32\""));
+    assert_layers("MMMdd", "-----");
+    assert_int_equal(config.n_encoder, 0);
+    assert_int_equal(config.positions, MOE_POSITIONS_LEARNT);
+    assert_int_equal(config.extra_positions, 3);
+    assert_int_equal(config.norm_kind, MOE_NORM_LAYER);
+    assert_int_equal(config.norm_place, MOE_NORM_AFTER);
+    assert_int_equal(config.dense_act, MOE_ACT_SILU);
+    assert_int_equal(config.expert_act, MOE_ACT_RELU);
+    assert_int_equal(config.n_experts, 8);
+    assert_int_equal(config.top_k, 1);
+    assert_int_equal(config.expert_capacity, 12);
+    assert_int_equal(config.expert_ff, 96);
+    assert_int_equal(config.dense_ff, 80);
+    assert_int_equal(config.head_dim, 16);
+    assert_int_equal(config.context_max, 200);
+    assert_int_equal(config.eos[0], 99);
+    assert_true(config.prefix_lm && config.last_projection && config.tied_head);
+    assert_true(config.head_bias && config.dense_bias && config.overflow_passes);
+    assert_true(config.soft_bypass && config.router_bias);
+    assert_true(!config.qkv_bias && !config.o_bias && !config.expert_bias && !config.norm_topk);
+    assert_near(config.norm_eps, 1e-6);
+    assert_near(config.attn_scale, 0.25);
+    assert_near(config.logit_scale, 1);
+
+    read_ok(GPTSAN(", \"num_switch_layers\": 2"));
+    assert_layers("MM", "--");
+    assert_int_equal(config.n_experts, 16);
+    assert_int_equal(config.expert_capacity, 128);
+    assert_int_equal(config.context_max, 1280);
+    assert_int_equal(config.extra_positions, 0);
+    assert_int_equal(config.dense_ff, 0);
+    assert_false(config.dense_bias);
+    assert_near(config.norm_eps, 1e-5);
+}
+
 /* As the public configuration classes have it. */
 static void contexts_are_the_families_own_where_none_is_said(void **state)
 {
@@ -418,6 +467,25 @@ static void what_is_not_computed_is_refused(void **state)
          "the hidden width is 0"},
         SWITCH_CASE(FORMAT, "\"num_experts\": 0", "the number of experts is 0"),
         {"{\"model_type\": \"switch_transformers\", \"num_layers\": 4}", MOE_ERR_FORMAT, "d_model"},
+#define GPTSAN_CASE(status, members, words) {GPTSAN(", " members), MOE_ERR_##status, words}
+        GPTSAN_CASE(FORMAT, "\"num_ext_layers\": 1", "num_switch_layers"),
+        GPTSAN_CASE(FORMAT, "\"num_switch_layers\": 0", "there is at least 1"),
+        GPTSAN_CASE(FORMAT, "\"num_switch_layers\": 1000, \"num_ext_layers\": 25",
+                    "of both at most 1024"),
+        GPTSAN_CASE(FORMAT, "\"num_switch_layers\": 1, \"expert_capacity\": 0",
+                    "'expert_capacity' is 0"),
+        GPTSAN_CASE(FORMAT, "\"num_switch_layers\": 1, \"num_experts\": 0",
+                    "the number of experts is 0"),
+        GPTSAN_CASE(FORMAT, "\"num_switch_layers\": 1, \"num_ext_layers\": 1, \"d_ext\": 0",
+                    "a dense layer needs a feed-forward width"),
+        GPTSAN_CASE(UNSUPPORTED, "\"num_switch_layers\": 1, \"router_dtype\": \"bfloat16\"",
+                    "'router_dtype' is bfloat16"),
+        GPTSAN_CASE(UNSUPPORTED, "\"num_switch_layers\": 1, \"tie_word_embeddings\": false",
+                    "'tie_word_embeddings' is false"),
+        {"{\"model_type\": \"gptsan-japanese\", \"vocab_size\": 100, \"d_model\": 64, "
+         "\"num_heads\": 5, \"d_ff\": 96, \"num_switch_layers\": 1}",
+         MOE_ERR_FORMAT, "a width of 64 cannot be shared by 5 heads"},
+#undef GPTSAN_CASE
 #undef SWITCH_CASE
 #undef LAYERS_CASE
 #undef REFUSED
@@ -470,6 +538,7 @@ int main(void)
         cmocka_unit_test(phimoe_minicpm_granite),
         cmocka_unit_test(gpt_oss),
         cmocka_unit_test(switch_transformers),
+        cmocka_unit_test(gptsan),
         cmocka_unit_test(contexts_are_the_families_own_where_none_is_said),
         cmocka_unit_test(what_is_not_computed_is_refused),
         cmocka_unit_test(directories_of_others_are_refused),

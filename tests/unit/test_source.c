@@ -382,6 +382,55 @@ static void position_tables_of_both_stacks(void **state)
                  "decoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight", &err);
 }
 
+static void gptsan_names(void **state)
+{
+    (void)state;
+    struct moe_err err = {0};
+    struct convert_view view;
+    config = (struct moe_config){.n_layers = 3,
+                                 .vocab = 7,
+                                 .hidden = 4,
+                                 .context_max = 5,
+                                 .dense_ff = 3,
+                                 .dense_bias = true,
+                                 .dense_act = MOE_ACT_SILU,
+                                 .head_bias = true,
+                                 .n_experts = 2,
+                                 .expert_ff = 6,
+                                 .soft_bypass = true,
+                                 .last_projection = true,
+                                 .tied_head = true,
+                                 .positions = MOE_POSITIONS_LEARNT,
+                                 .extra_positions = 2,
+                                 .layer_is_moe = {1, 1, 0}};
+    add_tensor("final_logits_bias", "1,7", 7);
+    add_tensor("model.position_embeddings.weight", "5,4", 20);
+    add_tensor("model.extra_position_embeddings.weight", "5,4", 20);
+    add_tensor("model.last_project.weight", "4,4", 16);
+    add_tensor("model.blocks.1.feed_forward.soft_bypass_mlp.weight", "4,4", 16);
+    add_tensor("model.blocks.2.feed_forward.mlp.wi.bias", "3", 3);
+    open_source("gptsan-japanese");
+    static const struct {
+        enum moe_tensor_role role;
+        uint32_t layer, rows;
+    } cases[] = {
+        {MOE_T_HEAD_BIAS, 0, 7},       {MOE_T_POSITIONS, 0, 5}, {MOE_T_EXTRA_POSITIONS, 0, 5},
+        {MOE_T_LAST_PROJECTION, 0, 4}, {MOE_T_BYPASS, 1, 4},    {MOE_T_UP_BIAS, 2, 3},
+    };
+    for (size_t i = 0; i < N_ITEMS(cases); i++) {
+        assert_ok(convert_view_dense(&source, cases[i].role, cases[i].layer, &view, &err), &err);
+        assert_int_equal(view.rows, cases[i].rows);
+        read_view(&view);
+        assert_value(&view, view.rows - 1, view.cols - 1, (uint64_t)view.rows * view.cols - 1);
+    }
+    assert_true(convert_may_ignore(&source, "model.spout.0.weight"));
+    assert_false(convert_may_ignore(&source, "model.spouts"));
+    uint32_t rows, cols;
+    assert_false(moe_tensor_shape(&config, MOE_T_FINAL_NORM, 0, &rows, &cols));
+    assert_false(moe_tensor_shape(&config, MOE_T_BYPASS, 2, &rows, &cols));
+    assert_false(moe_tensor_shape(&config, MOE_T_UP_BIAS, 1, &rows, &cols));
+}
+
 /* The embedding may be there three times, with the same values. */
 static void copies_of_the_embedding(void **state)
 {
@@ -415,6 +464,7 @@ int main(void)
         in_fresh_dir(the_first_table_that_has_it),
         in_fresh_dir(stacks_have_names_of_their_own),
         in_fresh_dir(position_tables_of_both_stacks),
+        in_fresh_dir(gptsan_names),
         in_fresh_dir(copies_of_the_embedding),
     };
     return cmocka_run_group_tests_name("source", tests, NULL, NULL);

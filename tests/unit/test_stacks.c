@@ -95,6 +95,40 @@ static void packs_hold_both_stacks(void **state)
     }
 }
 
+/* Norms behind blocks, learnt positions, a bypass, a last projection: there where the description
+ * has them. */
+static void packs_hold_prefix_models(void **state)
+{
+    (void)state;
+    struct moe_err err = {0};
+    for (uint64_t seed = 0; seed < N_MODELS; seed++) {
+        struct random_model m;
+        struct moe_model *model;
+        random_prefix_draw(&m, seed);
+        assert_ok(moe_config_check(&m.c, "drawn", &err), &err);
+        random_model_write(&m, 32, path);
+        assert_ok(moe_model_open(&model, path, 0, NULL, &err), &err);
+        assert_equal_configs(&m.c, &model->config);
+        assert_int_equal(model->positions.data != NULL, m.c.positions == MOE_POSITIONS_LEARNT);
+        assert_int_equal(model->extra_positions.data != NULL, m.c.extra_positions > 0);
+        assert_int_equal(model->final_norm != NULL, !m.c.last_projection);
+        assert_int_equal(model->last_projection.data != NULL, m.c.last_projection);
+        if (m.c.last_projection)
+            assert_memory_equal(model->last_projection_bias, m.dense[0][MOE_T_LAST_PROJECTION_BIAS],
+                                m.c.hidden * sizeof(float));
+        for (uint32_t i = 0; i < m.c.n_layers; i++) {
+            const struct moe_layer *l = &model->layers[i];
+            assert_int_equal(l->bypass.data != NULL, l->is_moe && m.c.soft_bypass);
+            assert_int_equal(l->up_bias != NULL, !l->is_moe && m.c.dense_bias);
+            if (l->up_bias)
+                assert_memory_equal(l->up_bias, m.dense[i][MOE_T_UP_BIAS],
+                                    m.c.dense_ff * sizeof(float));
+        }
+        moe_model_close(model);
+        random_model_free(&m);
+    }
+}
+
 /* The first seed whose model is so. */
 static uint64_t draw_with(struct random_model *m, bool (*is)(const struct moe_config *c))
 {
@@ -248,7 +282,20 @@ static void impossible_stacks_are_refused(void **state)
     REFUSED(c.bucket_distance = c.n_buckets / 2, MOE_ERR_FORMAT, "make no sense");
     REFUSED(c.rope_dim = 4, MOE_ERR_FORMAT, "rotate nothing");
     REFUSED(c.dense_act = MOE_ACT_SWIGLU_CLAMPED, MOE_ERR_UNSUPPORTED, "for experts alone");
+    REFUSED(c.positions = MOE_POSITIONS_LEARNT, MOE_ERR_UNSUPPORTED, "without learnt positions");
+    REFUSED(c.norm_place = MOE_NORM_AFTER, MOE_ERR_UNSUPPORTED, "norms before blocks");
+    REFUSED(c.last_projection = true, MOE_ERR_UNSUPPORTED, "last projections");
+    REFUSED(c.soft_bypass = true, MOE_ERR_UNSUPPORTED, "bypasses");
+    REFUSED(c.extra_positions = 1, MOE_ERR_FORMAT, "more learnt positions before layer 1");
     REFUSED((c.n_encoder = 0), MOE_ERR_UNSUPPORTED, "an expert's capacity is counted over");
+    random_prefix_config(&good, &random);
+    good.expert_capacity = 0;
+    good.overflow_passes = false;
+    REFUSED(c.overflow_passes = true, MOE_ERR_FORMAT, "there is no capacity");
+    good.dense_bias = true;
+    REFUSED(c.dense_act = MOE_ACT_SWIGLU, MOE_ERR_UNSUPPORTED, "without gates");
+    REFUSED(c.shared_ff = 8, MOE_ERR_UNSUPPORTED, "shared experts");
+    REFUSED(c.attn_sinks = true, MOE_ERR_UNSUPPORTED, "ordinary attention");
 #undef REFUSED
 }
 
@@ -257,6 +304,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(descriptions_come_back),
         cmocka_unit_test(packs_hold_both_stacks),
+        cmocka_unit_test(packs_hold_prefix_models),
         cmocka_unit_test(missing_tensors_are_named),
         cmocka_unit_test(gates_are_there_where_they_are_computed),
         cmocka_unit_test(experts_of_two_matrices),
