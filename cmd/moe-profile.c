@@ -22,7 +22,7 @@ enum { DEFAULT_TOKENS = 256 };
 
 static struct {
     const char *out, *path_stats, *trace, *import, *dir, *coe;
-    struct cli_texts texts;
+    struct cli_texts texts, pairs;
     uint32_t max_tokens, trace_keep;
     double prompt_share;
     struct offline_shard shard;
@@ -40,6 +40,8 @@ static struct {
 static const struct cli_option options[] = {
     {.kind = CLI_HEADING, .help = "Profiling texts"},
     {CLI_OPT_TEXTS(0, "text", "FILE", &o.texts), .help = "documents to run; may be repeated"},
+    {CLI_OPT_TEXTS(0, "pairs", "FILE", &o.pairs),
+     .help = "pairs to run, as JSON lines: source, target"},
     {CLI_OPT_OUTPUT('o', "output", "FILE", &o.out),
      .help = "output: statistics, trace, device profile or costs"},
     {CLI_OPT_U32(0, "max-tokens", "N", &o.max_tokens, 2, 1 << 24), .shown = "256",
@@ -84,10 +86,11 @@ static const struct cli_program program = {
     .summary = "Measures what a model's experts do over your own texts, or this machine.",
     .usage =
         (const char *const[]){
-            "PACK --text FILE... -o STATS [OPTION]...", "--merge STATS... -o STATS [--partial]",
-            "--merge TRACE... -o TRACE [--partial]", "--import FILE -o TRACE",
-            "--device [--dir DIR] [PACK] -o DEVICE", "--coe COLLECTION [--requests FILE] -o COSTS",
-            "--show STATS|TRACE|DEVICE [--json]", NULL},
+            "PACK --text FILE... -o STATS [OPTION]...", "PACK --pairs FILE... -o STATS [OPTION]...",
+            "--merge STATS... -o STATS [--partial]", "--merge TRACE... -o TRACE [--partial]",
+            "--import FILE -o TRACE", "--device [--dir DIR] [PACK] -o DEVICE",
+            "--coe COLLECTION [--requests FILE] -o COSTS", "--show STATS|TRACE|DEVICE [--json]",
+            NULL},
     .options = options,
     .examples =
         (const char *const[]){
@@ -125,8 +128,9 @@ static int profile(const char *pack)
     struct moe_statistics *prior = NULL, *statistics = NULL;
     char *partial = offline_partial_name(o.out, &err);
     struct moe_profile_options p = {
-        .texts = o.texts.items,
-        .n_texts = (uint32_t)o.texts.n,
+        .texts = o.pairs.n ? o.pairs.items : o.texts.items,
+        .n_texts = (uint32_t)(o.pairs.n ? o.pairs.n : o.texts.n),
+        .pairs = o.pairs.n > 0,
         .max_tokens = o.max_tokens,
         .prompt_percent = (uint32_t)(100 * o.prompt_share + 0.5),
         .shard = o.shard.index,
@@ -302,11 +306,13 @@ int main(int argc, char **argv)
     int n_args, status = cli_parse(&program, argc, argv, &args, &n_args);
     if (status >= 0)
         return status;
-    if (o.merge + o.show + o.device + (o.import != NULL) + (o.coe != NULL) + (o.texts.n > 0) > 1)
+    if (o.merge + o.show + o.device + (o.import != NULL) + (o.coe != NULL) + (o.texts.n > 0) +
+            (o.pairs.n > 0) >
+        1)
         return cli_misuse(
-            "--text, --merge, --import, --device, --coe and --show exclude each other");
-    if (o.texts.n == 0 && (o.trace || o.trace_keep != MOE_TRACE_KEEP_ENOUGH))
-        return cli_misuse("--trace goes with --text");
+            "--text, --pairs, --merge, --import, --device, --coe and --show exclude each other");
+    if (o.texts.n + o.pairs.n == 0 && (o.trace || o.trace_keep != MOE_TRACE_KEEP_ENOUGH))
+        return cli_misuse("--trace goes with --text or --pairs");
     if (o.partial && !o.merge)
         return cli_misuse("--partial goes with --merge");
     if (o.dir && !o.device)
@@ -319,9 +325,9 @@ int main(int argc, char **argv)
         return n_args == 1 ? cli_finish(show(args[0])) : cli_misuse("--show takes one file");
     if (!o.out)
         return cli_misuse(
-            o.merge || o.import || o.device || o.coe || o.texts.n
+            o.merge || o.import || o.device || o.coe || o.texts.n + o.pairs.n
                 ? "no output given (-o FILE)"
-                : "nothing to do: --text, --merge, --import, --device, --coe or --show");
+                : "nothing to do: --text, --pairs, --merge, --import, --device, --coe or --show");
     if (o.import)
         return n_args == 0 ? cli_finish(import()) : cli_misuse("--import takes one file");
     if (o.coe) {
@@ -336,7 +342,7 @@ int main(int argc, char **argv)
     if (o.merge)
         return n_args >= 1 ? cli_finish(merge(args, n_args))
                            : cli_misuse("--merge needs statistics or traces");
-    if (o.texts.n == 0 || n_args != 1)
+    if (o.texts.n + o.pairs.n == 0 || n_args != 1)
         return cli_misuse("give one pack and at least one --text FILE");
     return cli_finish(profile(args[0]));
 }

@@ -273,7 +273,7 @@ void moe_scheduler_end_tokens(struct moe_scheduler *s, bool measure, double seco
 {
     if (!measure)
         return;
-    if (seconds > stalled)
+    if (seconds > stalled && s->n_layers > s->n_encoder)
         moe_fading_add(&s->layer_seconds, (seconds - stalled) / (s->n_layers - s->n_encoder));
     if (loads)
         moe_fading_add(&s->load_seconds, reading / (double)loads);

@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/mem.h"
+#include "fmt/json_scan.h"
 
 enum {
     WINDOW = 256 << 10,
@@ -45,6 +46,11 @@ static int cutting_open(struct cutting *c, const struct moe_documents *d, const 
                         struct moe_err *err)
 {
     *c = (struct cutting){.d = d, .path = path, .fd = -1};
+    if (d->pairs) {
+        c->window = moe_alloc(WINDOW, 1, err);
+        c->fd = c->window ? moe_file_open(path, &c->size, err) : MOE_ERR_MEMORY;
+        return c->fd < 0 ? c->fd : MOE_OK;
+    }
     int64_t eos = moe_tokenizer_separator(d->tokenizer);
     if (eos < 0)
         return moe_fail(err, MOE_ERR_USAGE,
@@ -85,7 +91,7 @@ static int look_at(struct cutting *c, uint64_t at, uint64_t least, const char **
 }
 
 /* Finds the end of the line at `line`: *next is where the next begins. *separates: it holds only
- * the separator. */
+ * the separator; lines of pairs separate nothing. */
 static int pass_line(struct cutting *c, uint64_t line, bool *separates, uint64_t *next,
                      struct moe_err *err)
 {
@@ -93,7 +99,7 @@ static int pass_line(struct cutting *c, uint64_t line, bool *separates, uint64_t
     uint64_t n, length = c->separator_n;
     int status = look_at(c, line, length + 1, &text, &n, err);
     if (status == MOE_OK)
-        *separates = n >= length && memcmp(text, c->separator, length) == 0 &&
+        *separates = !c->d->pairs && n >= length && memcmp(text, c->separator, length) == 0 &&
                      (n == length || text[length] == '\n');
     while (status == MOE_OK && !newline && line < c->size) {
         newline = memchr(text, '\n', n);
@@ -115,10 +121,10 @@ static int next_document(struct cutting *c, bool *found, struct moe_err *err)
         const char *last;
         uint64_t n;
         c->begin = c->end = c->after;
-        while (status == MOE_OK && !separates && c->after < c->size) {
+        do {
             c->end = c->after;
             status = pass_line(c, c->end, &separates, &c->after, err);
-        }
+        } while (status == MOE_OK && !separates && !c->d->pairs && c->after < c->size);
         if (!separates) /* the file ends */
             c->end = c->after;
         if (status == MOE_OK && c->end > c->begin)
@@ -162,6 +168,8 @@ static int survey_document(struct cutting *c, uint64_t may_hold, struct moe_docu
 {
     const struct moe_documents *d = c->d;
     uint64_t n = c->end - c->begin, bytes = document_bytes(d, n, UINT64_MAX);
+    if (d->pairs) /* both texts, decoded and encoded */
+        bytes += n + document_bytes(d, n, UINT64_MAX);
     struct moe_tokenizer_survey survey;
     out->n++;
     out->most_ids += d->max_tokens < n ? d->max_tokens : n + 1;
@@ -169,7 +177,7 @@ static int survey_document(struct cutting *c, uint64_t may_hold, struct moe_docu
     if (bytes <= out->bytes)
         return MOE_OK;
     int status = MOE_OK;
-    if (n <= may_hold) {
+    if (n <= may_hold && !d->pairs) {
         status = read_document(c, err);
         if (status == MOE_OK)
             status = moe_tokenizer_look(d->tokenizer, c->text, n, d->max_tokens, &survey, err);
@@ -271,6 +279,94 @@ int moe_documents_each(const struct moe_documents *d, const char *path,
             status = moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
     }
     moe_ids_release(&ids);
+    cutting_close(&c);
+    return status;
+}
+
+/* ---- Pairs ---- */
+
+/* The two texts of a line. */
+static int read_pair(const char *name, const char *line, uint64_t n, struct moe_buf texts[2],
+                     struct moe_err *err)
+{
+    static const char *const keys[2] = {"source", "target"};
+    struct moe_json_scan s;
+    struct moe_buf key = {0};
+    bool found[2] = {false, false};
+    moe_json_scan_begin(&s, name, line, n, false, err);
+    if (moe_json_scan_peek(&s) != MOE_JSON_OBJECT)
+        moe_json_scan_fail(&s, "a pair is an object: {\"source\": TEXT, \"target\": TEXT}");
+    moe_json_scan_enter(&s);
+    while (moe_json_scan_next(&s, &key)) {
+        int i = 0;
+        while (i < 2 && strcmp((const char *)key.data, keys[i]) != 0)
+            i++;
+        if (i == 2) {
+            moe_json_scan_skip(&s);
+            continue;
+        }
+        moe_buf_clear(&texts[i]);
+        moe_json_scan_text(&s, &texts[i]);
+        found[i] = true;
+    }
+    if (!found[0] || !found[1])
+        moe_json_scan_fail(&s, "a pair needs a \"%s\"", keys[found[0]]);
+    moe_buf_release(&key);
+    return moe_json_scan_end(&s);
+}
+
+/* Appends the ids of a text, which ends at a NUL. */
+static int encode_text(const struct moe_documents *d, const struct moe_buf *text,
+                       struct moe_ids *ids, struct moe_err *err)
+{
+    int status = moe_tokenizer_encode_source(d->tokenizer, (const char *)text->data,
+                                             strlen((const char *)text->data), false, ids, err);
+    if (ids->n > d->max_tokens)
+        ids->n = d->max_tokens;
+    return status;
+}
+
+int moe_pairs_each(const struct moe_documents *d, const char *path,
+                   int (*fn)(void *ctx, const struct moe_pair *pair, struct moe_err *err),
+                   void *ctx, struct moe_err *err)
+{
+    struct cutting c;
+    struct moe_ids source = {0}, target = {0};
+    struct moe_buf texts[2] = {{0}, {0}}, name = {0};
+    bool found = true;
+    int status = cutting_open(&c, d, path, err);
+    for (uint64_t number = 1; status == MOE_OK; number++) {
+        status = next_document(&c, &found, err);
+        if (status != MOE_OK || !found)
+            break;
+        moe_buf_clear(&name);
+        moe_buf_printf(&name, "%s: pair %llu", path, (unsigned long long)number);
+        source.n = target.n = 0;
+        status =
+            name.failed ? moe_fail(err, MOE_ERR_MEMORY, "out of memory") : read_document(&c, err);
+        if (status == MOE_OK)
+            status = read_pair((const char *)name.data, c.text, c.end - c.begin, texts, err);
+        if (status == MOE_OK)
+            status = encode_text(d, &texts[0], &source, err);
+        if (status == MOE_OK)
+            status = moe_ids_push(&target, d->decoder_start, err);
+        if (status == MOE_OK)
+            status = encode_text(d, &texts[1], &target, err);
+        if (status == MOE_OK && (source.n == 0 || target.n < 2))
+            status = moe_fail(err, MOE_ERR_FORMAT, "%s: has an empty text", (char *)name.data);
+        const struct moe_pair pair = {source.ids, target.ids, (uint32_t)source.n,
+                                      (uint32_t)target.n, (const char *)texts[1].data};
+        if (status == MOE_OK)
+            status = fn(ctx, &pair, err);
+        moe_progress_report(d->progress, d->what, c.after, c.size);
+        if (status == MOE_OK && moe_progress_stopped(d->progress))
+            status = moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
+    }
+    moe_ids_release(&source);
+    moe_ids_release(&target);
+    moe_buf_release(&texts[0]);
+    moe_buf_release(&texts[1]);
+    moe_buf_release(&name);
     cutting_close(&c);
     return status;
 }

@@ -3,12 +3,18 @@
  * tokenized alone (its trailing newline before the separator belongs to the separator), prefixed
  * with end-of-text and cut to max_tokens: what follows them is left out.
  *
+ * Or as pairs of a source and a target: lines of JSON, {"source": TEXT, "target": TEXT}, for models
+ * with an encoder. Each text is tokenized as a whole, with the tokens that end it (T5: </s>), and
+ * cut to max_tokens; a target is prefixed with the decoder's first token. Other members are
+ * ignored.
+ *
  * A file is read through a window, one document at a time is in memory, and of its ids only those
  * that are wanted: a text takes what its longest document takes, which a survey says beforehand.
  */
 #ifndef MOE_STUDY_DOCUMENTS_H
 #define MOE_STUDY_DOCUMENTS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/err.h"
@@ -17,8 +23,11 @@
 
 struct moe_documents {
     const struct moe_tokenizer *tokenizer;
-    uint32_t max_tokens; /* per document, the prefix included */
-    const char *what;    /* being done, for the progress bar */
+    uint32_t
+        max_tokens; /* per document, the prefix included; of a pair, per source and per target */
+    bool pairs;     /* the files hold pairs: a document is a line that is not empty */
+    uint32_t decoder_start; /* of pairs */
+    const char *what;       /* being done, for the progress bar */
     const struct moe_progress *progress;
 };
 
@@ -44,5 +53,18 @@ int moe_documents_count(const struct moe_documents *documents, const char *path,
 int moe_documents_each(const struct moe_documents *documents, const char *path,
                        int (*fn)(void *ctx, const uint32_t *ids, uint64_t n, struct moe_err *err),
                        void *ctx, struct moe_err *err);
+
+/* A pair: the source's ids, and the target's from the decoder's first token on, which is no part of
+ * its text. Borrowed while it is looked at. */
+struct moe_pair {
+    const uint32_t *source, *target;
+    uint32_t n_source, n_target; /* at least 1 and 2 */
+    const char *target_text;     /* UTF-8 with a NUL behind it, not cut */
+};
+
+/* The same for files of pairs. MOE_ERR_FORMAT: a line is no such object; its number is said. */
+int moe_pairs_each(const struct moe_documents *documents, const char *path,
+                   int (*fn)(void *ctx, const struct moe_pair *pair, struct moe_err *err),
+                   void *ctx, struct moe_err *err);
 
 #endif

@@ -8,6 +8,7 @@
 #include "base/par.h"
 #include "kern/kern.h"
 #include "run/router.h"
+#include "run/source.h"
 
 enum { DISTANCES = 3 };
 
@@ -35,14 +36,24 @@ struct moe_probe {
     struct moe_row *pass;     /* [batch] */
     struct moe_inputs inputs; /* gathered rows, in the form that routers take */
     uint8_t *block;           /* holds the buffers */
-    uint32_t first_token;     /* of the pass */
+    uint32_t first_token;     /* of the pass, in its source or target */
+    uint32_t n_before;        /* tokens of the trace's sequence before its target: the source's */
     struct moe_layer_observation seen;
 };
 
-/* Of a layer among MoE layers. */
+/* Of a layer among MoE layers, */
 static uint32_t number_of(const struct moe_probe *p, uint32_t layer)
 {
     return moe_config_moe_layers(&p->session->model->config, layer);
+}
+
+/* ... and among those of its encoder or decoder: inputs before the border predict nothing after it.
+ */
+static uint32_t place_of(const struct moe_probe *p, uint32_t layer)
+{
+    const struct moe_config *c = &p->session->model->config;
+    uint32_t first = moe_config_in_encoder(c, layer) ? 0 : c->n_encoder;
+    return number_of(p, layer) - number_of(p, first);
 }
 
 static float *row_at(const struct moe_probe *p, uint32_t slot, uint64_t row)
@@ -83,7 +94,7 @@ static void on_attending(void *ctx, uint32_t layer, uint32_t n_rows, const float
 {
     struct moe_probe *p = ctx;
     if (p->session->model->config.layer_is_moe[layer])
-        keep_rows(p, ATTENTION + number_of(p, layer) % 2, input, stride, n_rows);
+        keep_rows(p, ATTENTION + place_of(p, layer) % 2, input, stride, n_rows);
 }
 
 /* ---- Predicting ---- */
@@ -190,7 +201,8 @@ static void on_routed(void *ctx, uint32_t layer, const struct moe_row *rows, uin
 {
     struct moe_probe *p = ctx;
     const struct moe_states *states = &p->session->states;
-    uint32_t m = number_of(p, layer);
+    const struct moe_config *c = &p->session->model->config;
+    uint32_t m = place_of(p, layer);
     struct look k = {
         .p = p,
         .layer = &p->session->model->layers[layer],
@@ -207,12 +219,14 @@ static void on_routed(void *ctx, uint32_t layer, const struct moe_row *rows, uin
     };
     predict(&k, n_rows);
     moe_par_for(n_rows, 16, compare_range, &k);
-    for (uint32_t c = 0; c < MOE_N_COSINES; c++) {
-        bool there = c == MOE_COSINE_ATTN || m >= (c == MOE_COSINE_ATTN_1 ? 1 : c + 1);
-        p->seen.cosines[c] = there ? p->cosines + (uint64_t)c * p->batch : NULL;
+    for (uint32_t i = 0; i < MOE_N_COSINES; i++) {
+        bool there = i == MOE_COSINE_ATTN || m >= (i == MOE_COSINE_ATTN_1 ? 1 : i + 1);
+        p->seen.cosines[i] = there ? p->cosines + (uint64_t)i * p->batch : NULL;
     }
     if (p->trace)
-        moe_trace_put(p->trace, m, p->first_token, n_rows, &p->seen, probabilities, router_stride);
+        moe_trace_put(p->trace, number_of(p, layer),
+                      p->first_token + (moe_config_in_encoder(c, layer) ? 0 : p->n_before), n_rows,
+                      &p->seen, probabilities, router_stride);
     keep_rows(p, GATE + m % DISTANCES, gate_input, hidden_stride, n_rows);
     keep_rows(p, RESIDUAL + m % DISTANCES, states->h, states->stride, n_rows);
 }
@@ -314,6 +328,48 @@ static int begin_rows(struct moe_probe *p, uint32_t first, uint32_t n, uint32_t 
     uint32_t of_prompt = first >= n_prompt ? 0 : n_prompt - first < n ? n_prompt - first : n;
     int status = p->trace && first == 0 ? moe_trace_begin(p->trace, err) : MOE_OK;
     return status == MOE_OK && p->trace ? moe_trace_add(p->trace, n, of_prompt, err) : status;
+}
+
+/* The decoder's rows, those of any batch alike. */
+static int run_target(struct moe_probe *p, const uint32_t *ids, uint32_t n, struct moe_err *err)
+{
+    const struct moe_config *c = &p->session->model->config;
+    int status = MOE_OK;
+    for (uint32_t done = 0, n_rows; done < n && status == MOE_OK; done += n_rows) {
+        n_rows = n - done < p->batch ? n - done : p->batch;
+        for (uint32_t i = 0; i < n_rows; i++)
+            p->pass[i] = (struct moe_row){.position = done + i, .token = ids[done + i]};
+        status = p->trace ? moe_trace_add(p->trace, n_rows, 0, err) : MOE_OK;
+        if (status == MOE_OK)
+            status = moe_forward(p->session, MOE_PREFILL, p->pass, n_rows, c->n_encoder,
+                                 c->n_layers, NULL, NULL, err);
+    }
+    return status;
+}
+
+uint64_t moe_probe_pair_hash(const uint32_t *source, uint32_t n_source, const uint32_t *target,
+                             uint32_t n_target)
+{
+    uint64_t hash = moe_hash64(source, (uint64_t)n_source * sizeof *source);
+    return moe_hash64_chain(hash, target, (uint64_t)n_target * sizeof *target);
+}
+
+int moe_probe_pair(struct moe_probe *p, const uint32_t *source, uint32_t n_source,
+                   const uint32_t *target, uint32_t n_target, struct moe_err *err)
+{
+    uint64_t hash = moe_probe_pair_hash(source, n_source, target, n_target);
+    int status = moe_statistics_begin(p->statistics, hash, err);
+    for (uint32_t i = 0; i < n_source; i++)
+        p->pass[i] = (struct moe_row){.position = i, .token = source[i], .length = n_source};
+    if (status == MOE_OK)
+        status = begin_rows(p, 0, n_source, n_source, err);
+    if (status == MOE_OK)
+        status = moe_encode(p->session, p->pass, n_source, NULL, err);
+    p->n_before = n_source;
+    if (status == MOE_OK)
+        status = run_target(p, target, n_target - 1, err);
+    p->n_before = 0;
+    return status == MOE_OK ? moe_statistics_end(p->statistics, err) : status;
 }
 
 int moe_probe_document(struct moe_probe *p, const uint32_t *ids, uint32_t n, struct moe_err *err)

@@ -28,6 +28,14 @@ void moe_probe_close(struct moe_probe *probe); /* NULL is fine */
  * the model's, its predictors are any of MOE_TRACE_PREDICTORS. */
 void moe_probe_set_trace(struct moe_probe *probe, struct moe_trace_writer *trace);
 
+/* Runs a pair as generation computes it: the source through the encoder once, then the target's
+ * tokens but the last through the decoder, which predict the others. The texts' lengths as
+ * below; statistics know the pair by its hash. */
+uint64_t moe_probe_pair_hash(const uint32_t *source, uint32_t n_source, const uint32_t *target,
+                             uint32_t n_target);
+int moe_probe_pair(struct moe_probe *probe, const uint32_t *source, uint32_t n_source,
+                   const uint32_t *target, uint32_t n_target, struct moe_err *err);
+
 /* Runs ids[0..n) as one document through the session and counts it. n <= the statistics' max_tokens
  * and the session's context. */
 int moe_probe_document(struct moe_probe *probe, const uint32_t *ids, uint32_t n,

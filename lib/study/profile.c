@@ -79,13 +79,15 @@ static int check_paths(const struct profiling *p, uint64_t n, struct moe_err *er
         (2 * PATHS_SHARE * needed + (1 << 20) - 1) >> 20);
 }
 
-static int profile_document(void *ctx, const uint32_t *ids, uint64_t n, struct moe_err *err)
+/* Meets the next document, of n tokens; *take: it is to be run. */
+static int meet_document(struct profiling *p, uint64_t hash, uint64_t n, bool *take,
+                         struct moe_err *err)
 {
-    struct profiling *p = ctx;
+    *take = false;
     if (p->n_documents++ % p->options->n_shards != p->options->shard)
         return MOE_OK;
     if (p->to_skip > 0) {
-        p->hash_skipped += moe_hash64(ids, n * sizeof *ids);
+        p->hash_skipped += hash;
         if (--p->to_skip == 0 && p->hash_skipped != p->hash_wanted)
             return moe_fail(err, MOE_ERR_USAGE,
                             "%s: was made from other texts; remove it or give those",
@@ -93,13 +95,41 @@ static int profile_document(void *ctx, const uint32_t *ids, uint64_t n, struct m
         return MOE_OK;
     }
     int status = check_paths(p, n, err);
-    if (status != MOE_OK)
-        return status;
-    p->whole = false;
-    status = moe_probe_document(p->probe, ids, (uint32_t)n, err);
+    *take = status == MOE_OK;
+    p->whole &= status != MOE_OK;
+    return status;
+}
+
+/* A document has been run, with this status. */
+static int end_document(struct profiling *p, int status, struct moe_err *err)
+{
     p->whole = status == MOE_OK;
     if (status == MOE_OK && p->options->partial && moe_saving_due(&p->saving, moe_seconds()))
         status = save(p, err);
+    return status;
+}
+
+static int profile_document(void *ctx, const uint32_t *ids, uint64_t n, struct moe_err *err)
+{
+    struct profiling *p = ctx;
+    bool take;
+    int status = meet_document(p, moe_hash64(ids, n * sizeof *ids), n, &take, err);
+    if (status == MOE_OK && take)
+        status = end_document(p, moe_probe_document(p->probe, ids, (uint32_t)n, err), err);
+    return status;
+}
+
+static int profile_pair(void *ctx, const struct moe_pair *pair, struct moe_err *err)
+{
+    struct profiling *p = ctx;
+    bool take;
+    uint64_t hash = moe_probe_pair_hash(pair->source, pair->n_source, pair->target, pair->n_target);
+    int status = meet_document(p, hash, pair->n_target, &take, err);
+    if (status == MOE_OK && take)
+        status = end_document(p,
+                              moe_probe_pair(p->probe, pair->source, pair->n_source, pair->target,
+                                             pair->n_target, err),
+                              err);
     return status;
 }
 
@@ -336,8 +366,10 @@ int moe_profile_survey(struct moe_profile_options *o, const struct moe_model *mo
                        const struct moe_engine_room *room, struct moe_err *err)
 {
     const struct moe_statistics_shape shape = shape_of(model, o);
-    const struct moe_documents documents = {
-        .tokenizer = model->tokenizer, .max_tokens = o->max_tokens, .progress = o->progress};
+    const struct moe_documents documents = {.tokenizer = model->tokenizer,
+                                            .max_tokens = o->max_tokens,
+                                            .pairs = o->pairs,
+                                            .progress = o->progress};
     struct moe_documents_size size;
     if (shape.n_layers == 0)
         return MOE_OK;
@@ -385,6 +417,8 @@ int moe_profile_texts(struct moe_session *session, const struct moe_profile_opti
         .options = o,
         .documents = {.tokenizer = session->model->tokenizer,
                       .max_tokens = o->max_tokens,
+                      .pairs = o->pairs,
+                      .decoder_start = session->model->config.decoder_start,
                       .what = "profiling",
                       .progress = o->progress},
         .saving = {now, now},
@@ -394,6 +428,10 @@ int moe_profile_texts(struct moe_session *session, const struct moe_profile_opti
     int status = shape.n_layers ? MOE_OK
                                 : moe_fail(err, MOE_ERR_UNSUPPORTED,
                                            "the model has no experts: nothing to profile");
+    if (status == MOE_OK && o->pairs != (session->model->config.n_encoder > 0))
+        status = moe_fail(err, MOE_ERR_USAGE,
+                          o->pairs ? "the model has no encoder: it takes texts (--text FILE)"
+                                   : "the model has an encoder: it takes pairs (--pairs FILE)");
     if (status == MOE_OK && o->partial)
         status = moe_outfile_try(o->partial, err);
     if (status == MOE_OK)
@@ -405,7 +443,9 @@ int moe_profile_texts(struct moe_session *session, const struct moe_profile_opti
     if (status == MOE_OK && o->trace)
         status = begin_trace(&p, session, err);
     for (uint32_t i = 0; i < o->n_texts && status == MOE_OK; i++)
-        status = moe_documents_each(&p.documents, o->texts[i], profile_document, &p, err);
+        status = o->pairs
+                     ? moe_pairs_each(&p.documents, o->texts[i], profile_pair, &p, err)
+                     : moe_documents_each(&p.documents, o->texts[i], profile_document, &p, err);
     if (status == MOE_OK && p.to_skip > 0)
         status = moe_fail(err, MOE_ERR_USAGE,
                           "%s: was made from more documents than the texts have", o->partial);

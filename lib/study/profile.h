@@ -16,6 +16,7 @@
 
 struct moe_profile_options {
     const char *const *texts; /* paths */
+    bool pairs;               /* of files of pairs (documents.h): for models with an encoder */
     uint32_t n_texts;
     uint32_t max_tokens;      /* per document, as --perplexity cuts it; <= the session's context */
     uint32_t prompt_percent;  /* of a document's tokens that count as its prompt */

@@ -260,6 +260,92 @@ static void beginnings_are_those_of_the_whole(void **state)
     moe_buf_release(&text);
 }
 
+/* ---- Pairs ---- */
+
+struct pairs_seen {
+    struct moe_tokenizer *tok;
+    const char *const (*texts)[2];
+    int n;
+};
+
+static int check_pair(void *ctx, const struct moe_pair *pair, struct moe_err *err)
+{
+    struct pairs_seen *s = ctx;
+    const char *const *texts = s->texts[s->n++];
+    struct moe_ids ids = {0};
+    uint64_t n;
+    for (int i = 0; i < 2; i++) {
+        const uint32_t *got = i ? pair->target + 1 : pair->source;
+        ids.n = 0;
+        assert_ok(moe_tokenizer_encode_source(s->tok, texts[i], strlen(texts[i]), false, &ids, err),
+                  err);
+        n = ids.n + (uint64_t)i < MAX_TOKENS ? ids.n : MAX_TOKENS - (uint64_t)i;
+        assert_int_equal(i ? pair->n_target - 1 : pair->n_source, n);
+        assert_memory_equal(got, ids.ids, n * sizeof *got);
+    }
+    assert_int_equal(pair->target[0], 7);
+    assert_string_equal(pair->target_text, texts[1]);
+    moe_ids_release(&ids);
+    return MOE_OK;
+}
+
+static void lines_of_pairs(void **state)
+{
+    static const char text[] =
+        "{\"source\": \"one two\", \"target\": \"three\"}\n\n"
+        "{\"target\": \"a\\nb\", \"n\": [1, {}], \"source\": \"<|endoftext|>\"}\n"
+        "{\"source\":\"the quick brown fox jumps over the lazy dog and the lazy dog sleeps on and "
+        "on and on\",\"target\":\"\\u00e9\"}";
+    static const char *const texts[][2] = {
+        {"one two", "three"},
+        {"<|endoftext|>", "a\nb"},
+        {"the quick brown fox jumps over the lazy dog and the lazy dog sleeps on and on and on",
+         "\xc3\xa9"}};
+    static const struct {
+        const char *line, *says;
+    } wrong[] = {
+        {"{\"source\": \"a\"}", "pair 2*\"target\""},
+        {"{\"target\": \"a\"}", "pair 2*\"source\""},
+        {"[1]", "pair 2*an object"},
+        {"{\"source\": 1, \"target\": \"a\"}", "pair 2"},
+        {"{\"source\": \"\", \"target\": \"a\"}", "pair 2*empty text"},
+        {"{\"source\": \"a\", \"target\": \"\"}", "pair 2*empty text"},
+        {"{\"source\": \"a\", \"target\": \"b\"} x", "pair 2"},
+    };
+    struct moe_err err = {0};
+    struct moe_documents d = {
+        .tokenizer = *state, .max_tokens = MAX_TOKENS, .pairs = true, .decoder_start = 7};
+    struct moe_documents_size size;
+    struct pairs_seen seen = {*state, texts, 0};
+    uint64_t n, fingerprint;
+    write_in_dir("pairs", text, sizeof text - 1);
+    const char *path = in_dir("pairs");
+    assert_ok(moe_pairs_each(&d, path, check_pair, &seen, &err), &err);
+    assert_int_equal(seen.n, 3);
+    assert_ok(moe_documents_count(&d, path, &n, &fingerprint, &err), &err);
+    assert_int_equal(n, 3);
+    assert_ok(moe_documents_survey(&d, &path, 1, 1 << 20, &size, &err), &err);
+    assert_int_equal(size.n, 3);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        char file[200], first[32], *star = NULL;
+        int bytes = snprintf(file, sizeof file,
+                             "{\"source\": \"one two\", \"target\": "
+                             "\"three\"}\n%s\n",
+                             wrong[i].line);
+        write_in_dir("pairs", file, (uint64_t)bytes);
+        seen.n = 0;
+        snprintf(first, sizeof first, "%s", wrong[i].says);
+        star = strchr(first, '*');
+        if (star)
+            *star = 0;
+        assert_fails(moe_pairs_each(&d, in_dir("pairs"), check_pair, &seen, &err), MOE_ERR_FORMAT,
+                     first, &err);
+        if (star && !strstr(err.text, star + 1))
+            fail_msg("'%s' does not say '%s'", err.text, star + 1);
+        assert_int_equal(seen.n, 1);
+    }
+}
+
 static int set_up(void **state)
 {
     *state = read_hf("tests/models/tiny-moe");
@@ -280,6 +366,7 @@ int main(void)
         cmocka_unit_test(random_texts),
         cmocka_unit_test(long_documents_stop_early),
         cmocka_unit_test(files_that_are_none),
+        cmocka_unit_test(lines_of_pairs),
         cmocka_unit_test(beginnings_are_those_of_the_whole),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
