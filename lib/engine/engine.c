@@ -86,7 +86,9 @@ static double host_slowdown(const struct moe_engine *e, const struct moe_engine_
 int moe_engine_open_session(struct moe_engine *e, const struct moe_session_options *options,
                             struct moe_err *err)
 {
-    int status = moe_session_open(&e->session, e->model, e->experts, options, err);
+    struct moe_session_options o = *options;
+    o.gpu = e->gpu;
+    int status = moe_session_open(&e->session, e->model, e->experts, &o, err);
     if (status != MOE_OK)
         return status;
     e->session->timeline = e->timeline;
@@ -150,9 +152,11 @@ static int open_engine(struct moe_engine **out, const char *path,
     struct moe_engine *e = moe_alloc(1, sizeof *e, err);
     if (!e)
         return MOE_ERR_MEMORY;
-    int status = moe_model_open_directory(&e->model, path, err);
+    int status = moe_model_open_image(&e->model, path, o->image, err);
     if (status == MOE_OK)
         status = open_parts(e, o, progress, err);
+    if (status == MOE_OK)
+        moe_pack_leave_image(e->model->pack);
     if (status != MOE_OK) {
         moe_engine_close(e);
         return status;

@@ -44,6 +44,8 @@ struct moe_engine_options {
     /* One of several engines of a process (engine_share.h): memory_bytes is its own share, for the
      * model's directory (program_bytes), weights and experts. It opens without a session. */
     bool shares;
+    /* The pack's file in memory, borrowed while opening; NULL: it is read. */
+    const struct moe_pack_image *image;
     uint64_t gpu_memory_bytes;    /* of the GPU; 0: what is free there */
     bool bf16_prompts;            /* on a GPU: prompts by gemms in bf16; not exact */
     uint64_t expert_memory_bytes; /* of the expert cache alone; 0: what memory_bytes leaves */
@@ -142,7 +144,8 @@ int moe_engine_open(struct moe_engine **out, const char *path,
                     struct moe_err *err);
 void moe_engine_close(struct moe_engine *e); /* NULL is fine */
 
-/* A session of an engine that has none; it lies in e->session. Options: complete. */
+/* A session of an engine that has none, where the engine computes; it lies in e->session. Options:
+ * complete but for `gpu`. */
 int moe_engine_open_session(struct moe_engine *e, const struct moe_session_options *options,
                             struct moe_err *err);
 void moe_engine_close_session(struct moe_engine *e); /* where there is one */

@@ -1,5 +1,6 @@
 #include "fmt/pack.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -284,6 +285,23 @@ int moe_pack_decode(const struct moe_pack *pack, const struct moe_extent *extent
     return MOE_OK;
 }
 
+int pack_pread(const struct moe_pack *pack, void *to, uint64_t n, uint64_t offset,
+               struct moe_err *err)
+{
+    if (!pack->image)
+        return moe_file_pread(pack->fd, pack->path, to, n, offset, err);
+    if (offset > pack->file_bytes || n > pack->file_bytes - offset)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: ends at byte %" PRIu64 ", before what is read",
+                        pack->path, pack->file_bytes);
+    memcpy(to, pack->image + offset, n);
+    return MOE_OK;
+}
+
+void moe_pack_leave_image(struct moe_pack *pack)
+{
+    pack->image = NULL;
+}
+
 int moe_pack_read(const struct moe_pack *pack, const struct moe_extent *extent, void *to,
                   const char *what, struct moe_err *err)
 {
@@ -291,8 +309,7 @@ int moe_pack_read(const struct moe_pack *pack, const struct moe_extent *extent, 
     void *stored = compressed ? moe_alloc(extent->stored_bytes, 1, err) : to;
     if (!stored)
         return MOE_ERR_MEMORY;
-    int status =
-        moe_file_pread(pack->fd, pack->path, stored, extent->stored_bytes, extent->offset, err);
+    int status = pack_pread(pack, stored, extent->stored_bytes, extent->offset, err);
     if (status == MOE_OK)
         status = moe_pack_decode(pack, extent, stored, to, what, err);
     if (compressed)

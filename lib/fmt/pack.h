@@ -108,6 +108,17 @@ struct moe_pack; /* opened for reading */
  * themselves are not read. MOE_ERR_FORMAT: damaged or not a pack; MOE_ERR_VERSION: a newer one. A
  * directory or a .gguf or .safetensors file is refused with the moe-quantize command to use. */
 int moe_pack_open(struct moe_pack **out, const char *path, struct moe_err *err);
+/* A pack's file in memory, whole. */
+struct moe_pack_image {
+    const uint8_t *bytes;
+    uint64_t n;
+};
+/* The same of a file that `image` (NULL: none) is of: what is read comes from there, weights too,
+ * until moe_pack_leave_image. The image is borrowed until then. */
+int moe_pack_open_image(struct moe_pack **out, const char *path, const struct moe_pack_image *image,
+                        struct moe_err *err);
+/* What is read from now on comes from the file. */
+void moe_pack_leave_image(struct moe_pack *pack);
 void moe_pack_close(struct moe_pack *pack);
 
 const char *moe_pack_path(const struct moe_pack *pack);

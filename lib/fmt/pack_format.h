@@ -58,6 +58,7 @@ struct moe_pack {
     char *path;
     int fd;
     uint64_t file_bytes, fingerprint, source_fingerprint;
+    const uint8_t *image; /* the file in memory, borrowed; NULL: it is read */
 
     struct pack_section table[PACK_MAX_SECTIONS]; /* in file order of the table: rising ids */
     uint32_t n_sections;
@@ -84,6 +85,9 @@ struct pack_piece {
     struct moe_extent extent;
 };
 
+/* Exactly n bytes of the file, or of its image. */
+int pack_pread(const struct moe_pack *pack, void *to, uint64_t n, uint64_t offset,
+               struct moe_err *err);
 /* The tables, from sections that have been read. */
 int pack_parse_tables(struct moe_pack *pack, struct moe_err *err);
 /* MOE_ERR_FORMAT, "PATH: WHAT (file damaged)". */

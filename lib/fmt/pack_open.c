@@ -112,7 +112,7 @@ static int read_sections(struct moe_pack *pack, struct moe_err *err)
         uint8_t count[4] = {0};
         int status = MOE_OK;
         if (s->bytes > LARGE_BYTES)
-            status = moe_file_pread(pack->fd, pack->path, count, sizeof count, s->offset, err);
+            status = pack_pread(pack, count, sizeof count, s->offset, err);
         if (status != MOE_OK)
             return status;
         if (s->bytes > LARGE_BYTES && !pack_count_fits(s->id, moe_get_u32(count), s->bytes))
@@ -125,7 +125,7 @@ static int read_sections(struct moe_pack *pack, struct moe_err *err)
         if (!data)
             return MOE_ERR_MEMORY;
         pack->sections[i] = data;
-        status = moe_file_pread(pack->fd, pack->path, data, s->bytes, s->offset, err);
+        status = pack_pread(pack, data, s->bytes, s->offset, err);
         if (status != MOE_OK)
             return status;
         if (moe_hash64(data, s->bytes) != s->checksum)
@@ -168,6 +168,12 @@ static int check_tiling(const struct moe_pack *pack, struct moe_err *err)
 
 int moe_pack_open(struct moe_pack **out, const char *path, struct moe_err *err)
 {
+    return moe_pack_open_image(out, path, NULL, err);
+}
+
+int moe_pack_open_image(struct moe_pack **out, const char *path, const struct moe_pack_image *image,
+                        struct moe_err *err)
+{
     *out = NULL;
     if (moe_path_is_directory(path))
         return moe_fail(err, MOE_ERR_FORMAT,
@@ -189,8 +195,12 @@ int moe_pack_open(struct moe_pack **out, const char *path, struct moe_err *err)
         goto done;
     }
     pack->fd = fd;
+    if (image) {
+        pack->image = image->bytes;
+        pack->file_bytes = image->n;
+    }
     uint64_t n = pack->file_bytes < sizeof header ? pack->file_bytes : sizeof header;
-    status = moe_file_pread(fd, path, header, n, 0, err);
+    status = pack_pread(pack, header, n, 0, err);
     if (status == MOE_OK && memcmp(header, PACK_MAGIC, 4) != 0)
         status = fail_not_a_pack(pack, header, err);
     if (status == MOE_OK && n < sizeof header)

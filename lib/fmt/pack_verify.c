@@ -80,7 +80,7 @@ static int verify_piece(const struct moe_pack *pack, const struct pack_piece *pi
                     : stored;
     if (!raw)
         goto done;
-    status = moe_file_pread(pack->fd, pack->path, stored, padded, extent->offset, err);
+    status = pack_pread(pack, stored, padded, extent->offset, err);
     if (status != MOE_OK)
         goto done;
     const char *problem = NULL;

@@ -269,14 +269,15 @@ static int read_sections(struct moe_model *m, const char *path, struct moe_err *
     return m->chat_template ? MOE_OK : MOE_ERR_MEMORY;
 }
 
-int moe_model_open_directory(struct moe_model **out, const char *path, struct moe_err *err)
+int moe_model_open_image(struct moe_model **out, const char *path,
+                         const struct moe_pack_image *image, struct moe_err *err)
 {
     *out = NULL;
     struct moe_model *m = moe_alloc(1, sizeof *m, err);
     if (!m)
         return MOE_ERR_MEMORY;
     struct moe_arena sizes = {0};
-    int status = moe_pack_open(&m->pack, path, err);
+    int status = moe_pack_open_image(&m->pack, path, image, err);
     if (status == MOE_OK)
         status = read_sections(m, path, err);
     if (status == MOE_OK) {

@@ -63,8 +63,14 @@ struct moe_gpu;
 
 /* Opens the pack: description, tokenizer, chat template. Every tensor and
  * expert that the description implies must be there, with the right size. No weights are read yet.
- */
-int moe_model_open_directory(struct moe_model **out, const char *path, struct moe_err *err);
+ * image: the pack's file in memory (moe_pack_open_image); NULL: it is read. */
+int moe_model_open_image(struct moe_model **out, const char *path,
+                         const struct moe_pack_image *image, struct moe_err *err);
+static inline int moe_model_open_directory(struct moe_model **out, const char *path,
+                                           struct moe_err *err)
+{
+    return moe_model_open_image(out, path, NULL, err);
+}
 /* Bytes that moe_model_load will take: the dense weights, and tables for so many positions. */
 uint64_t moe_model_load_bytes(const struct moe_model *model, uint32_t context);
 /* Bytes of the host when the dense part goes to a GPU: room for a tensor on its way (while

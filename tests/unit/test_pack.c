@@ -226,6 +226,46 @@ static void compressed_pack_round_trips(void **state)
     round_trip(3);
 }
 
+/* All of it is read from memory, until that is left: damage in the file or in the image is found
+ * where it is read. */
+static void packs_are_read_from_images(void **state)
+{
+    struct moe_err err = {0};
+    struct moe_pack *p;
+    (void)state;
+    for (int zstd_level = 0; zstd_level <= 3; zstd_level += 3) {
+        write_pack(zstd_level);
+        const struct moe_pack_image image = {pack.data, pack.size};
+        struct moe_buf zeros = {0};
+        for (uint64_t i = 0; i < pack.size; i++)
+            moe_buf_u8(&zeros, 0);
+        assert_ok(moe_file_write_all(path, zeros.data, zeros.size, &err), &err);
+        assert_fails(moe_pack_open_image(&p, path, NULL, &err), MOE_ERR_FORMAT, "MOEP", &err);
+        assert_ok(moe_pack_open_image(&p, path, &image, &err), &err);
+        assert_ok(moe_pack_verify(p, NULL, NULL, &err), &err);
+        check_expert(p, 1, 0, 1);
+        const struct moe_expert_extent *e = moe_pack_expert(p, 1, 0, 1);
+        struct moe_extent beyond = e->segments[0];
+        uint8_t *raw = moe_alloc(beyond.raw_bytes, 1, &err);
+        beyond.offset = pack.size - 1;
+        assert_fails(moe_pack_read(p, &beyond, raw, "segment", &err), MOE_ERR_FORMAT,
+                     "before what is read", &err);
+        pack.data[e->segments[0].offset] ^= 1;
+        assert_fails(moe_pack_read(p, &e->segments[0], raw, "segment", &err), MOE_ERR_FORMAT,
+                     "checksum", &err);
+        pack.data[e->segments[0].offset] ^= 1;
+        assert_ok(moe_pack_read(p, &e->segments[0], raw, "segment", &err), &err);
+        moe_pack_leave_image(p);
+        assert_fails(moe_pack_read(p, &e->segments[0], raw, "segment", &err), MOE_ERR_FORMAT,
+                     "checksum", &err);
+        moe_pack_close(p);
+        free(raw);
+        const struct moe_pack_image cut = {pack.data, pack.size - MOE_PACK_ALIGN};
+        assert_fails(moe_pack_open_image(&p, path, &cut, &err), MOE_ERR_FORMAT, "cut short", &err);
+        moe_buf_release(&zeros);
+    }
+}
+
 static void writer_refuses_nonsense(void **state)
 {
     (void)state;
@@ -577,7 +617,7 @@ int main(void)
         in_fresh_dir(flipped_bits_are_found_raw),  in_fresh_dir(flipped_bits_are_found_compressed),
         in_fresh_dir(sparse_sections_are_refused), in_fresh_dir(forged_headers_are_refused),
         in_fresh_dir(forged_tables_are_refused),   in_fresh_dir(forged_bytes_never_crash),
-        in_fresh_dir(other_files_are_explained),
+        in_fresh_dir(other_files_are_explained),   in_fresh_dir(packs_are_read_from_images),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
