@@ -30,6 +30,11 @@ static bool may_run(const struct moe_coe_options *o, const struct moe_coe_execut
     return !(o->all->experts[expert].not_on >> e->processor & 1);
 }
 
+static uint64_t size_of(const struct moe_coe_options *o, uint32_t executor, uint32_t expert)
+{
+    return o->sizes ? o->sizes[executor][expert] : o->all->experts[expert].bytes;
+}
+
 /* ---- Opening and closing ---- */
 
 static int open_executor(struct executor *e, const struct moe_coe_options *o, uint32_t index,
@@ -39,14 +44,16 @@ static int open_executor(struct executor *e, const struct moe_coe_options *o, ui
     *e = (struct executor){
         .options = *options, .computing = MOE_COE_NONE, .prefetched = MOE_COE_NONE};
     for (uint32_t i = 0; i < o->all->n; i++)
-        if (may_run(o, options, i) && o->all->experts[i].bytes > options->expert_bytes)
+        if (may_run(o, options, i) && size_of(o, index, i) > options->expert_bytes)
             return moe_fail(err, MOE_ERR_LIMIT,
                             "expert %u takes %" PRIu64 " bytes, and executor %u has %" PRIu64
                             " for experts",
-                            i, o->all->experts[i].bytes, index, options->expert_bytes);
+                            i, size_of(o, index, i), index, options->expert_bytes);
     int status = moe_coe_queue_open(&e->queue, o->all->n, o->arrange, err);
     if (status == MOE_OK)
         status = moe_coe_pool_open(&e->pool, o->all, options->expert_bytes, o->evict, err);
+    if (status == MOE_OK && o->sizes)
+        moe_coe_pool_set_sizes(e->pool, o->sizes[index]);
     return status;
 }
 
@@ -121,7 +128,7 @@ int moe_coe_place(struct moe_coe_dispatch *d,
             uint32_t executor = turn++ % d->options.n_executors;
             struct moe_coe_pool *pool = d->executors[executor].pool;
             if (!may_run(&d->options, &d->executors[executor].options, ranked[i]) ||
-                moe_coe_pool_free_bytes(pool) < all->experts[ranked[i]].bytes)
+                moe_coe_pool_free_bytes(pool) < moe_coe_pool_size(pool, ranked[i]))
                 continue;
             moe_coe_pool_admit(pool, ranked[i], d->evicted, &n_evicted);
             fn(ctx, executor, ranked[i]);

@@ -33,6 +33,8 @@ struct moe_coe_options {
     const struct moe_coe_experts *all; /* borrowed */
     uint32_t n_executors;
     const struct moe_coe_executor_options *executors; /* [n_executors]; copied */
+    /* Bytes of experts on each executor, [n_executors][all->n]; borrowed. NULL: as experts say. */
+    const uint64_t *const *sizes;
     bool arrange;
     enum moe_coe_assign assign;
     enum moe_coe_evict evict;

@@ -13,6 +13,7 @@ struct place {
 
 struct moe_coe_pool {
     const struct moe_coe_experts *all; /* borrowed */
+    const uint64_t *sizes;             /* [all->n] borrowed; NULL: as they say */
     enum moe_coe_evict evict;
     uint64_t bytes, taken;
     uint64_t held;        /* of those taken: experts that stay */
@@ -38,6 +39,11 @@ int moe_coe_pool_open(struct moe_coe_pool **out, const struct moe_coe_experts *a
     return MOE_OK;
 }
 
+void moe_coe_pool_set_sizes(struct moe_coe_pool *p, const uint64_t *sizes)
+{
+    p->sizes = sizes;
+}
+
 void moe_coe_pool_close(struct moe_coe_pool *p)
 {
     if (!p)
@@ -56,9 +62,20 @@ uint64_t moe_coe_pool_free_bytes(const struct moe_coe_pool *p)
     return p->bytes - p->taken;
 }
 
-static uint64_t bytes_of(const struct moe_coe_pool *p, uint32_t expert)
+uint64_t moe_coe_pool_size(const struct moe_coe_pool *p, uint32_t expert)
 {
-    return p->all->experts[expert].bytes;
+    return p->sizes ? p->sizes[expert] : p->all->experts[expert].bytes;
+}
+
+uint32_t moe_coe_pool_likeliest(const struct moe_coe_pool *p)
+{
+    const struct moe_coe_experts *all = p->all;
+    uint32_t best = MOE_COE_NONE;
+    for (uint32_t i = 0; i < all->n; i++)
+        if (!p->places[i].there && moe_coe_pool_size(p, i) <= moe_coe_pool_free_bytes(p) &&
+            (best == MOE_COE_NONE || all->experts[i].probability > all->experts[best].probability))
+            best = i;
+    return best;
 }
 
 /* ---- The list ---- */
@@ -90,13 +107,13 @@ void moe_coe_pool_use(struct moe_coe_pool *p, uint32_t expert)
 void moe_coe_pool_hold(struct moe_coe_pool *p, uint32_t expert)
 {
     if (p->places[expert].holds++ == 0)
-        p->held += bytes_of(p, expert);
+        p->held += moe_coe_pool_size(p, expert);
 }
 
 void moe_coe_pool_release(struct moe_coe_pool *p, uint32_t expert)
 {
     if (--p->places[expert].holds == 0)
-        p->held -= bytes_of(p, expert);
+        p->held -= moe_coe_pool_size(p, expert);
 }
 
 /* ---- Who leaves ---- */
@@ -120,7 +137,7 @@ static uint32_t two_stage(const struct moe_coe_pool *p)
         if (p->places[e].holds > 0)
             continue;
         if (waits_for_others(p, e) &&
-            (largest == MOE_COE_NONE || bytes_of(p, e) > bytes_of(p, largest)))
+            (largest == MOE_COE_NONE || moe_coe_pool_size(p, e) > moe_coe_pool_size(p, largest)))
             largest = e;
         if (rarest == MOE_COE_NONE ||
             p->all->experts[e].probability < p->all->experts[rarest].probability)
@@ -143,7 +160,7 @@ static uint32_t victim(const struct moe_coe_pool *p)
 bool moe_coe_pool_admit(struct moe_coe_pool *p, uint32_t expert, uint32_t *evicted,
                         uint32_t *n_evicted)
 {
-    uint64_t wanted = bytes_of(p, expert);
+    uint64_t wanted = moe_coe_pool_size(p, expert);
     *n_evicted = 0;
     if (wanted > p->bytes - p->held)
         return false;
@@ -151,7 +168,7 @@ bool moe_coe_pool_admit(struct moe_coe_pool *p, uint32_t expert, uint32_t *evict
         uint32_t e = victim(p);
         unlink_expert(p, e);
         p->places[e].there = false;
-        p->taken -= bytes_of(p, e);
+        p->taken -= moe_coe_pool_size(p, e);
         evicted[(*n_evicted)++] = e;
     }
     p->places[expert].there = true;
@@ -165,9 +182,9 @@ void moe_coe_pool_drop(struct moe_coe_pool *p, uint32_t expert)
     struct place *at = &p->places[expert];
     if (!at->there)
         return;
-    p->held -= at->holds ? bytes_of(p, expert) : 0;
+    p->held -= at->holds ? moe_coe_pool_size(p, expert) : 0;
     unlink_expert(p, expert);
     at->there = false;
     at->holds = 0;
-    p->taken -= bytes_of(p, expert);
+    p->taken -= moe_coe_pool_size(p, expert);
 }

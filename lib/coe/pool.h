@@ -21,10 +21,17 @@ struct moe_coe_pool;
 /* An empty pool of so many bytes over experts that are borrowed. */
 int moe_coe_pool_open(struct moe_coe_pool **out, const struct moe_coe_experts *all, uint64_t bytes,
                       enum moe_coe_evict evict, struct moe_err *err);
+/* What experts take in this pool, [n], borrowed, where that is not what they say themselves: before
+ * any is in it. One that is larger than the pool never gets there. */
+void moe_coe_pool_set_sizes(struct moe_coe_pool *p, const uint64_t *sizes);
 void moe_coe_pool_close(struct moe_coe_pool *p); /* NULL is fine */
 
 bool moe_coe_pool_has(const struct moe_coe_pool *p, uint32_t expert);
 uint64_t moe_coe_pool_free_bytes(const struct moe_coe_pool *p);
+/* What it takes, or would take. */
+uint64_t moe_coe_pool_size(const struct moe_coe_pool *p, uint32_t expert);
+/* The likeliest expert that is not there, and for which there is room; MOE_COE_NONE. */
+uint32_t moe_coe_pool_likeliest(const struct moe_coe_pool *p);
 
 /* An expert in the pool is used. */
 void moe_coe_pool_use(struct moe_coe_pool *p, uint32_t expert);

@@ -217,19 +217,9 @@ static void placed(void *ctx, uint32_t executor, uint32_t expert)
 /* The likeliest experts that are in no pool fill what the host's tier has left. */
 static void fill_host(struct simulation *s)
 {
-    const struct moe_coe_experts *all = s->options->all;
-    for (;;) {
-        uint32_t best = MOE_COE_NONE, n_evicted;
-        for (uint32_t i = 0; i < all->n; i++)
-            if (!moe_coe_pool_has(s->host, i) &&
-                all->experts[i].bytes <= moe_coe_pool_free_bytes(s->host) &&
-                (best == MOE_COE_NONE ||
-                 all->experts[i].probability > all->experts[best].probability))
-                best = i;
-        if (best == MOE_COE_NONE)
-            return;
+    uint32_t best, n_evicted;
+    while ((best = moe_coe_pool_likeliest(s->host)) != MOE_COE_NONE)
         moe_coe_pool_admit(s->host, best, s->evicted, &n_evicted);
-    }
 }
 
 int moe_coe_simulate(const struct moe_coe_options *options, const struct moe_coe_machine *machine,

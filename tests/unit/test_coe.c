@@ -140,6 +140,29 @@ static void what_does_not_fit_changes_nothing(void **state)
     moe_coe_pool_close(p);
 }
 
+/* A pool may say itself what experts take there; one that never fits is never named. */
+static void pools_have_sizes_of_their_own(void **state)
+{
+    static const uint64_t sizes[] = {UINT64_MAX, 10, 15, 10, 5};
+    struct moe_coe_pool *p;
+    struct moe_err err;
+    uint32_t evicted[5], n, expert;
+    char got[8] = "";
+    (void)state;
+    assert_ok(moe_coe_pool_open(&p, &all, 30, MOE_COE_LRU, &err), &err);
+    moe_coe_pool_set_sizes(p, sizes);
+    assert_false(moe_coe_pool_admit(p, 0, evicted, &n));
+    while ((expert = moe_coe_pool_likeliest(p)) != MOE_COE_NONE) {
+        got[strlen(got)] = (char)('0' + expert);
+        assert_true(moe_coe_pool_admit(p, expert, evicted, &n));
+        assert_int_equal(n, 0);
+    }
+    assert_string_equal(got, "124"); /* for 3 no room is left beside the likelier ones */
+    assert_int_equal(moe_coe_pool_free_bytes(p), 0);
+    assert_int_equal(moe_coe_pool_size(p, 2), 15);
+    moe_coe_pool_close(p);
+}
+
 /* ---- Dispatch ---- */
 
 static const struct moe_coe_cost slow[] = {
@@ -242,6 +265,16 @@ static void experts_run_where_they_may(void **state)
         assert_true(elsewhere);
         moe_coe_dispatch_close(d);
     }
+    /* Each executor has sizes of its own. */
+    static const uint64_t small[] = {1, 1, 1, 30, 1}, large[] = {41, 1, 1, 30, 1};
+    const uint64_t *sizes[] = {small, large};
+    o.sizes = sizes;
+    assert_fails(moe_coe_dispatch_open(&d, &o, &err), MOE_ERR_LIMIT,
+                 "expert 0 takes 41 bytes, and executor 1 has 40", &err);
+    sizes[1] = small;
+    assert_ok(moe_coe_dispatch_open(&d, &o, &err), &err);
+    moe_coe_dispatch_close(d);
+    o.sizes = NULL;
     some[3].not_on = 3;
     assert_fails(moe_coe_dispatch_open(&d, &o, &err), MOE_ERR_USAGE, "no executor may run expert 3",
                  &err);
@@ -433,6 +466,7 @@ int main(void)
         cmocka_unit_test(requests_are_arranged_behind_their_like),
         cmocka_unit_test(experts_leave_in_order),
         cmocka_unit_test(what_does_not_fit_changes_nothing),
+        cmocka_unit_test(pools_have_sizes_of_their_own),
         cmocka_unit_test(requests_go_where_they_cost_least),
         cmocka_unit_test(requests_go_where_the_fewest_are),
         cmocka_unit_test(experts_run_where_they_may),
