@@ -369,7 +369,7 @@ replays: $(REPLAYS)
 check: deps
 	@sh tests/tools/install-tools.sh tmux
 	@$(MAKE) --no-print-directory -j2 WERROR=1 all tests replays shim \
-	    $(SHIM_DIR)/bin/moe-run
+	    $(SHIM_DIR)/bin/moe-run $(SHIM_DIR)/bin/moe-serve
 	@$(MAKE) --no-print-directory -j2 WERROR=1 check-all
 check-all: check-floors check-rooms check-headers check-man check-format
 	@BUILD=$(BUILD) sh tests/run.sh all
@@ -414,11 +414,12 @@ check-format:
 # These tests have threads of our own: the loader's, alone and under the engine; those that compute on
 # the host; those of a server; and on the shim the device's streams, tiers and uploads.
 THREADED := $(patsubst %,tests/unit/%,test_loader test_loader_faults test_cached test_host test_server) \
-            $(patsubst %,shim/tests/gpu/%,test_uploads test_tiers test_tiers_faults test_engine) \
+            $(patsubst %,shim/tests/gpu/%,test_uploads test_tiers test_tiers_faults test_engine \
+                                              test_server_device) \
             tests/unit/test_http
 asan:
 	$(MAKE) BUILD=build-asan SANITIZE=address,undefined CFLAGS='-O1 -g1' -j$(JOBS) all tests replays \
-	    $(if $(filter 1,$(SHIM)),shim build-asan/shim/bin/moe-run)
+	    $(if $(filter 1,$(SHIM)),shim build-asan/shim/bin/moe-run build-asan/shim/bin/moe-serve)
 	BUILD=build-asan JOBS=$(JOBS) LEAVE_OUT='$(LEAVE_OUT)' sh tests/run.sh all
 tsan:
 	$(MAKE) BUILD=build-tsan SANITIZE=thread OPENMP=0 CFLAGS='-O1 -g' -j$(JOBS) \

@@ -74,6 +74,8 @@ static const struct cli_option options[] = {
     {.kind = CLI_HEADING, .help = "Memory and experts"},
     {CLI_OPT_BYTES(0, "memory", "SIZE", &serve_opt.server.engine.memory_bytes),
      .shown = "what is free", .help = "limit for the whole process"},
+    {CLI_OPT_BYTES(0, "gpu-memory", "SIZE", &serve_opt.server.engine.gpu_memory_bytes),
+     .shown = "what is free", .help = "limit on the GPU, of all executors there"},
     {CLI_OPT_TEXT(0, "strategy", "NAME", &serve_opt.strategy.strategy), .shown = "auto",
      .help = "for experts within a model; help lists them"},
     {CLI_OPT_TEXT(0, "statistics", "FILE", &serve_opt.strategy.statistics),
@@ -161,6 +163,11 @@ static int check_options(int n_args, char **args)
         return cli_misuse("options --plan and --costs go with --coe");
     if (serve_opt.plan && cli_given("executors"))
         return cli_misuse("option --executors: the plan says them");
+    bool cuda = serve_opt.strategy.device.cuda || serve_opt.plan;
+    for (uint32_t i = 0; i < serve_opt.executors.n; i++)
+        cuda = cuda || serve_opt.executors.of[i].device.cuda;
+    if (serve_opt.server.engine.gpu_memory_bytes && !cuda)
+        return cli_misuse("option --gpu-memory goes with executors on cuda");
     if (serve_opt.strategy.device.test)
         return cli_misuse("option --device: test is for moe-run: a server does not rehearse");
     if (serve_opt.chat_template &&

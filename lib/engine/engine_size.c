@@ -83,8 +83,8 @@ struct moe_budget moe_engine_size(const struct moe_split_inputs *in,
         b.gpu = (struct moe_gpu_budget){
             .total = in->gpu_total,
             .dense = m->weights_bytes,
-            .kv = kv,
-            .work = MOE_GPU_OWN_BYTES + moe_session_gpu_bytes(c, so) - kv,
+            .kv = o->shares ? 0 : kv,
+            .work = MOE_GPU_OWN_BYTES + (o->shares ? 0 : moe_session_gpu_bytes(c, so) - kv),
         };
     return b;
 }

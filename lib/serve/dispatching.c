@@ -5,12 +5,14 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "serve/host_tier.h"
 #include "serve/memory.h"
 
 /* Where nothing is measured yet: their proportions are those of a small model on an SSD. */
 #define FIRST_K 0.2     /* seconds for each request */
 #define FIRST_B 0.1     /* ... and for each batch */
 #define FIRST_RATE 1e9  /* bytes a second that a load reads */
+#define HOST_RATE 1e10  /* ... from main memory, onto a GPU */
 #define LEARN_SHARE 0.2 /* of what was seen last in what is predicted */
 
 static const char *const processors[] = {"cpu", "cuda"};
@@ -55,9 +57,10 @@ static int guess_costs(const struct moe_server *s, struct moe_coe_costs **out, s
         snprintf(to->name, sizeof to->name, "%s", m->name);
         snprintf(to->architecture, sizeof to->architecture, "kind-%u", m->kind);
         for (uint32_t on = 0; on < N_PROCESSORS; on++) {
-            double *load = &c->costs[m->kind * N_PROCESSORS + on].cost.load;
+            struct moe_coe_cost *cost = &c->costs[m->kind * N_PROCESSORS + on].cost;
             double seconds = (double)m->file_bytes / FIRST_RATE;
-            *load = seconds > *load ? seconds : *load;
+            cost->load = seconds > cost->load ? seconds : cost->load;
+            cost->load_from_host = cost->load * FIRST_RATE / HOST_RATE;
         }
     }
     return MOE_OK;
@@ -72,20 +75,29 @@ static uint32_t team_on(const struct moe_server *s, uint32_t processor)
     return i < s->n_executors ? (uint32_t)s->executors[i].options.n_threads : 0;
 }
 
-/* The experts of dispatch with this server's bytes; costs for each processor. */
+/* What a model counts for on an executor: on a GPU no more models are there at a time than main
+ * memory has room for beside. */
+static uint64_t size_of(const struct executor *x, const struct model *m)
+{
+    uint64_t bytes = memory_of_model(x, m);
+    uint64_t least = x->most_models ? x->expert_bytes / x->most_models : 0;
+    return bytes > least ? bytes : least;
+}
+
+/* The experts of dispatch, their sizes on each executor, and costs for each processor. */
 static int describe_models(struct moe_server *s, const struct moe_coe_costs *c, struct moe_err *err)
 {
     int status = moe_coe_costs_experts(&s->all, c, s->collection, NULL, err);
     if (status != MOE_OK)
         return status;
-    struct moe_coe_expert *experts = (struct moe_coe_expert *)(uintptr_t)s->all->experts;
-    for (uint32_t i = 0; i < s->n_models; i++) {
-        experts[i].bytes = 0;
-        for (uint32_t k = 0; k < s->n_executors; k++) {
-            uint64_t bytes = memory_of_model(&s->executors[k], &s->models[i]);
-            if (k == 0 || bytes < experts[i].bytes)
-                experts[i].bytes = bytes;
-        }
+    s->sizes = moe_alloc((uint64_t)s->n_executors * s->n_models, sizeof *s->sizes, err);
+    if (!s->sizes)
+        return MOE_ERR_MEMORY;
+    for (uint32_t k = 0; k < s->n_executors; k++) {
+        uint64_t *sizes = s->sizes + (uint64_t)k * s->n_models;
+        for (uint32_t i = 0; i < s->n_models; i++)
+            sizes[i] = size_of(&s->executors[k], &s->models[i]);
+        s->size_rows[k] = sizes;
     }
     for (uint32_t p = 0; p < N_PROCESSORS; p++) {
         s->costs[p] = moe_alloc(s->all->n_kinds, sizeof *s->costs[p], err);
@@ -110,7 +122,8 @@ static int limit_batches(struct moe_server *s, struct moe_err *err)
             struct moe_session_options o;
             struct moe_coe_cost *cost =
                 &s->costs[processor_of(&s->executors[i])][s->all->experts[m].kind];
-            if (s->models[m].broken)
+            uint32_t on = s->processors[processor_of(&s->executors[i])];
+            if (s->models[m].broken || s->all->experts[m].not_on >> on & 1)
                 continue;
             int status = memory_session(&s->executors[i], &s->models[m], &o, err);
             if (status != MOE_OK)
@@ -121,6 +134,11 @@ static int limit_batches(struct moe_server *s, struct moe_err *err)
 }
 
 /* ---- Opening ---- */
+
+static bool in_host(const void *ctx, uint32_t model)
+{
+    return host_tier_has(ctx, model);
+}
 
 static int open_dispatch(struct moe_server *s, struct moe_err *err)
 {
@@ -139,6 +157,9 @@ static int open_dispatch(struct moe_server *s, struct moe_err *err)
         .all = s->all,
         .n_executors = s->n_executors,
         .executors = executors,
+        .sizes = s->size_rows,
+        .in_host = in_host,
+        .ctx = s,
         .arrange = schedule->arrange,
         .assign = schedule->assign,
         .evict = s->options.evict,
@@ -164,6 +185,7 @@ void dispatching_close(struct moe_server *s)
 {
     moe_coe_dispatch_close(s->dispatch);
     moe_coe_experts_free(s->all);
+    free(s->sizes);
     for (uint32_t p = 0; p < N_PROCESSORS; p++)
         free(s->costs[p]);
 }
@@ -191,6 +213,7 @@ void dispatching_learn_batch(struct executor *x, uint32_t model, uint32_t n, dou
 
 void dispatching_learn_load(struct executor *x, uint32_t model, double seconds)
 {
+    struct moe_coe_cost *cost = cost_of(x, model);
     if (!x->server->options.costs)
-        learn(&cost_of(x, model)->load, seconds);
+        learn(x->loaded[model].from_host ? &cost->load_from_host : &cost->load, seconds);
 }

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/par.h"
+#include "gpu.h"
 #include "serve/dispatching.h"
 #include "serve/job.h"
 #include "serve/memory.h"
@@ -48,8 +49,8 @@ static void load(struct executor *x, uint32_t model)
     if (status == MOE_OK) {
         l->state = MODEL_READY;
         x->counts.loads++;
-        x->counts.bytes_read += l->engine->budget.dense;
-        x->counts.bytes_read += l->engine->strategy.resident ? l->engine->budget.all : 0;
+        x->counts.host_loads += l->from_host;
+        x->counts.bytes_read += l->read_bytes;
         x->counts.models_bytes += memory_of_model(x, &s->models[model]);
         dispatching_learn_load(x, model, moe_seconds() - began);
     } else {
@@ -105,6 +106,8 @@ static int open_batch(struct executor *x, uint32_t model, struct moe_err *err)
         status = moe_engine_open_session(engine, &o, err);
     if (status != MOE_OK)
         return status;
+    if (!s->whole && engine->gpu) /* what is left of both parts is for recordings */
+        moe_gpu_set_budget(engine->gpu, memory_of_model(x, &s->models[model]) + x->batch_bytes);
     status = moe_batch_open(&x->batch, engine->session, 0, err);
     if (status != MOE_OK) {
         if (!s->whole)

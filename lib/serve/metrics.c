@@ -139,6 +139,13 @@ static void write_process(const struct moe_server_counts *c, struct moe_buf *out
         gauge(out, "memory_budget_bytes", c->memory_bytes, "What the process may take.");
     gauge(out, "memory_rss_bytes", c->rss_bytes, "What the process takes.");
     gauge(out, "memory_floor_bytes", c->floor_bytes, "The smallest budget that works.");
+    if (c->gpu_bytes) {
+        gauge(out, "gpu_memory_budget_bytes", c->gpu_bytes, "What executors may take on the GPU.");
+        gauge(out, "host_tier_limit_bytes", c->host_bytes,
+              "What packs in main memory, above the disk, may take.");
+        gauge(out, "host_tier_bytes", c->host_taken, "... and take.");
+        gauge(out, "host_tier_models", c->host_models, "Packs in main memory, above the disk.");
+    }
     seconds_counter(out, "schedule_seconds_total", c->schedule_seconds,
                     "Deciding who computes what, and when.");
 }
@@ -159,6 +166,7 @@ FIGURE(waiting)
 FIGURE(switches)
 FIGURE(loads)
 FIGURE(prefetched)
+FIGURE(host_loads)
 FIGURE(bytes_read)
 FIGURE(models_bytes)
 FIGURE(batch_bytes)
@@ -171,7 +179,9 @@ static const struct executor_figure executor_figures[] = {
     {"executor_switches_total", "counter", "Times that it went over to another model.",
      of_switches},
     {"executor_loads_total", "counter", "Models that it loaded.", of_loads},
-    {"executor_prefetched_total", "counter", "... of which while another one computed.",
+    {"executor_host_loads_total", "counter",
+     "... of which from main memory; the others are from disk.", of_host_loads},
+    {"executor_prefetched_total", "counter", "Models that it loaded while another one computed.",
      of_prefetched},
     {"executor_read_bytes_total", "counter", "What was read from disk.", of_bytes_read},
     {"executor_models_bytes", "gauge", "Memory that its models take.", of_models_bytes},

@@ -6,6 +6,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "serve/host_tier.h"
 #include "serve/memory.h"
 
 /* ---- Names ---- */
@@ -99,9 +100,20 @@ static struct moe_engine_options options_of(const struct executor *x, const stru
         return o;
     }
     o.shares = true;
-    o.memory_bytes = memory_of_model(x, m);
+    o.memory_bytes = x->options.device.cuda ? x->host_expert_bytes : memory_of_model(x, m);
+    o.gpu_memory_bytes = memory_of_model(x, m);
     o.program_bytes = m->directory;
     return o;
+}
+
+/* What was read from disk for an engine that is open: from its pack itself, or through `image`. */
+static uint64_t read_for(const struct moe_engine *e, const struct moe_pack_image *image,
+                         bool was_there)
+{
+    uint64_t dense = e->gpu ? e->budget.gpu.dense : e->budget.dense;
+    if (image->bytes)
+        return was_there ? 0 : image->n;
+    return dense + (e->strategy.resident ? e->budget.all : 0);
 }
 
 int model_load(struct executor *x, uint32_t model, const struct moe_progress *progress,
@@ -113,9 +125,20 @@ int model_load(struct executor *x, uint32_t model, const struct moe_progress *pr
     if (m->broken)
         return moe_fail(err, m->broken_status, "%s", m->broken);
     struct moe_engine_options o = options_of(x, m);
-    int status = moe_engine_open(&l->engine, m->path, &o, progress, err);
+    struct moe_pack_image image = {NULL, 0};
+    int status = MOE_OK;
+    l->from_host = false;
+    if (memory_is_whole(x, m))
+        status = host_tier_hold(s, model, x->options.device.cuda, &image, &l->from_host, err);
     if (status != MOE_OK)
         return status;
+    o.image = image.bytes ? &image : NULL;
+    status = moe_engine_open(&l->engine, m->path, &o, progress, err);
+    if (image.bytes)
+        host_tier_release(s, model, status != MOE_ERR_FORMAT);
+    if (status != MOE_OK)
+        return status;
+    l->read_bytes = read_for(l->engine, &image, l->from_host);
     const char *jinja = l->engine->model->chat_template;
     l->format = s->options.format ? s->options.format : jinja[0] ? moe_chat_recognise(jinja) : NULL;
     return MOE_OK;

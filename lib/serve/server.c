@@ -7,8 +7,10 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/par.h"
+#include "gpu.h"
 #include "serve/dispatching.h"
 #include "serve/executor.h"
+#include "serve/host_tier.h"
 #include "serve/job.h"
 #include "serve/memory.h"
 #include "serve/models.h"
@@ -68,7 +70,21 @@ static uint32_t name_executors(const struct moe_server_options *o,
         to[n++] = o->executors[i];
     if (n == 0)
         to[n++].device = o->engine.device;
+    for (uint32_t i = 0; i < n; i++)
+        to[i].device.index = o->engine.device.index;
     return n;
+}
+
+/* Those on a GPU get a thread each, which asks for computations; the others the rest. */
+static void share_threads(struct moe_server_executor *named, uint32_t n)
+{
+    int n_cuda = 0, all = moe_par_threads();
+    for (uint32_t i = 0; i < n; i++)
+        n_cuda += named[i].device.cuda;
+    int n_cpu = (int)n - n_cuda, each = n_cpu ? (all - n_cuda) / n_cpu : 1;
+    for (uint32_t i = 0; i < n; i++)
+        if (named[i].n_threads == 0)
+            named[i].n_threads = n == 1 ? all : named[i].device.cuda || each < 1 ? 1 : each;
 }
 
 static int open_executors(struct moe_server *s, struct moe_err *err)
@@ -76,7 +92,7 @@ static int open_executors(struct moe_server *s, struct moe_err *err)
     struct moe_server_executor named[MOE_SERVER_MAX_EXECUTORS];
     memset(named, 0, sizeof named);
     uint32_t n = name_executors(&s->options, named);
-    int each = moe_par_threads() / (int)n;
+    share_threads(named, n);
     s->executors = moe_alloc(n, sizeof *s->executors, err);
     if (!s->executors)
         return MOE_ERR_MEMORY;
@@ -87,22 +103,38 @@ static int open_executors(struct moe_server *s, struct moe_err *err)
                                .options = named[i],
                                .model = MOE_COE_NONE,
                                .to_load = MOE_COE_NONE};
-        if (x->options.n_threads == 0)
-            x->options.n_threads = each > 0 ? each : 1;
         pthread_cond_init(&x->wake, NULL);
         pthread_cond_init(&x->load, NULL);
         pthread_cond_init(&x->is_loaded, NULL);
-        x->counts.device = x->options.device.cuda ? "cuda" : "cpu";
         x->loaded = moe_alloc(s->n_models, sizeof *x->loaded, err);
         if (!x->loaded)
             return MOE_ERR_MEMORY;
-        if (x->options.device.cuda && (n > 1 || s->n_models > 1))
-            return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                            "a GPU serves one model and is the only executor: several of either "
-                            "are for the CPU");
     }
-    s->whole = s->executors[0].options.device.cuda;
+    s->whole = named[0].device.cuda && n == 1 && s->n_models == 1;
     return MOE_OK;
+}
+
+/* Where several engines are to share a GPU: opens it, to be asked what there is, and before the
+ * process is measured. --device auto does without one. */
+static int find_gpu(struct moe_server *s, struct moe_err *err)
+{
+    struct moe_err why;
+    int status = MOE_OK;
+    for (uint32_t i = 0; i < s->n_executors && !s->whole && !s->gpu; i++) {
+        struct moe_device_choice *device = &s->executors[i].options.device;
+        if (!device->cuda)
+            continue;
+        status = moe_gpu_open(&s->gpu, device->index, &why);
+        if (status != MOE_OK && device->automatic) {
+            *device = (struct moe_device_choice){0};
+            status = MOE_OK;
+        } else if (status != MOE_OK) {
+            return moe_fail(err, status, "executors on cuda: %s", why.text);
+        }
+    }
+    for (uint32_t i = 0; i < s->n_executors; i++)
+        s->executors[i].counts.device = s->executors[i].options.device.cuda ? "cuda" : "cpu";
+    return status;
 }
 
 /* Of an engine that has all memory nothing is known before it is opened. */
@@ -118,8 +150,10 @@ static void load_first(void *ctx, uint32_t executor, uint32_t model)
     executor_load(&s->executors[executor], model);
 }
 
-/* Pools are filled before the first request comes. A pack that is alone has to be there. */
-static int load_models(struct moe_server *s, struct moe_err *err)
+/* Pools are filled before the first request comes, then the tier above the disk. A pack that is
+ * alone has to be there. */
+static int load_models(struct moe_server *s, const struct moe_progress *progress,
+                       struct moe_err *err)
 {
     int status = moe_coe_place(s->dispatch, load_first, s, err);
     for (uint32_t i = 0; i < s->n_executors && s->own && status == MOE_OK; i++) {
@@ -129,9 +163,10 @@ static int load_models(struct moe_server *s, struct moe_err *err)
         if (status == MOE_OK && s->whole && l->engine) {
             s->memory_bytes = l->engine->budget.total;
             s->floor_bytes = l->engine->budget.floor;
+            s->gpu_bytes = l->engine->budget.gpu.total;
         }
     }
-    return status;
+    return status == MOE_OK ? host_tier_fill(s, progress, err) : status;
 }
 
 static int open_all(struct moe_server *s, const struct moe_progress *progress, struct moe_err *err)
@@ -142,13 +177,17 @@ static int open_all(struct moe_server *s, const struct moe_progress *progress, s
     if (status == MOE_OK)
         status = open_executors(s, err);
     if (status == MOE_OK)
+        status = find_gpu(s, err);
+    if (status == MOE_OK)
         status = s->whole ? skip_survey(s, err) : memory_survey(s, progress, err);
     if (status == MOE_OK && !s->whole)
         status = memory_divide(s, err);
     if (status == MOE_OK)
         status = dispatching_open(s, err);
     if (status == MOE_OK)
-        status = load_models(s, err);
+        status = host_tier_open(s, err);
+    if (status == MOE_OK)
+        status = load_models(s, progress, err);
     for (uint32_t i = 0; i < s->n_executors && status == MOE_OK; i++)
         status = executor_start(&s->executors[i], err);
     return status;
@@ -297,7 +336,10 @@ void moe_server_count(struct moe_server *s, struct moe_server_counts *out)
         out->running += x->counts.running;
         out->schedule_seconds += x->counts.schedule_seconds;
     }
+    host_tier_count(s, &out->host_taken, &out->host_models);
     pthread_mutex_unlock(&s->mutex);
+    out->gpu_bytes = s->gpu_bytes;
+    out->host_bytes = s->host_bytes;
     out->seconds = moe_seconds() - s->opened;
     out->memory_bytes = s->memory_bytes;
     out->floor_bytes = s->floor_bytes;
@@ -337,7 +379,9 @@ void moe_server_close(struct moe_server *s)
         pthread_cond_destroy(&x->is_loaded);
     }
     free(s->executors);
+    host_tier_close(s);
     dispatching_close(s);
+    moe_gpu_close(s->gpu);
     models_free(s);
     free(s->slots);
     free(s->free_slots);

@@ -31,8 +31,8 @@ enum {
 };
 
 struct moe_server_executor {
-    struct moe_device_choice device;
-    int n_threads; /* 0: an equal part of the process's */
+    struct moe_device_choice device; /* on a GPU: that of engine.device */
+    int n_threads;                   /* 0: an equal part of the process's */
 };
 
 struct moe_server_options {
@@ -42,8 +42,9 @@ struct moe_server_options {
     const char *directory, *pack;
     const char *name; /* of the one pack's model; NULL: its file's, without directory and ending */
 
-    /* How models are opened; memory_bytes is that of the whole process, session.context is each
-     * sequence's (0: the model's, at most context_cap). Borrowed while the server is open. */
+    /* How models are opened; memory_bytes is that of the whole process, gpu_memory_bytes of all its
+     * executors on the GPU, session.context is each sequence's (0: the model's, at most
+     * context_cap). Borrowed while the server is open. */
     struct moe_engine_options engine;
     const struct moe_chat_format *format; /* of all models; NULL: each its own */
 
@@ -121,6 +122,7 @@ struct moe_server_executor_counts {
     uint64_t switches;       /* times that it went over to another model */
     uint64_t loads;          /* models loaded, those before the first request included */
     uint64_t prefetched;     /* of these, while another one computed */
+    uint64_t host_loads;     /* ... and from main memory; the others are from disk */
     uint64_t bytes_read;     /* from disk */
     uint64_t models_bytes;   /* of memory that models take now */
     uint64_t batch_bytes;    /* ... and what computes with one */
@@ -140,6 +142,9 @@ struct moe_server_counts {
     uint64_t activations, hits;      /* of experts within models; those found in memory */
     uint64_t memory_bytes;           /* the budget; UINT64_MAX: not known */
     uint64_t rss_bytes, floor_bytes; /* the process now; the smallest budget that works */
+    uint64_t gpu_bytes;              /* the budget of a GPU's memory; 0: none computes */
+    uint64_t host_bytes, host_taken; /* of main memory for packs above the disk; that they take */
+    uint32_t host_models;            /* packs there */
     double schedule_seconds;         /* assigning, and deciding what comes next */
     uint32_t n_executors;
     struct moe_server_executor_counts executors[MOE_SERVER_MAX_EXECUTORS];

@@ -19,6 +19,7 @@
 
 struct asked;
 struct executor;
+struct host_tier; /* serve/host_tier.h */
 
 enum job_state { JOB_WAITS, JOB_TAKEN, JOB_ENDED };
 
@@ -64,6 +65,8 @@ struct model {
     uint64_t all, least; /* of memory, with all its experts there; that works (engine_share.h) */
     uint64_t directory;  /* of these */
     uint64_t file_bytes;
+    bool resident;                   /* with `all`, no expert of it is in a cache */
+    struct moe_engine_gpu_needs gpu; /* what it takes where it computes on one */
 };
 
 enum loaded_state { MODEL_ABSENT, MODEL_LOADING, MODEL_READY, MODEL_FAILED };
@@ -74,6 +77,8 @@ struct loaded {
     enum loaded_state state;
     bool leaves;               /* it has to go before another one is loaded */
     struct moe_engine *engine; /* READY */
+    bool from_host;            /* it came from the host tier */
+    uint64_t read_bytes;       /* from disk, for it */
     const struct moe_chat_format *format;
     int status; /* FAILED: why */
     char *why;
@@ -86,9 +91,13 @@ struct executor {
     pthread_t thread;
     bool started;
     pthread_cond_t wake;
-    uint64_t expert_bytes, batch_bytes; /* of memory: for models, for what computes with one */
-    struct loaded *loaded;              /* [n_models] */
-    pthread_t loader;                   /* loads the next model while one computes */
+    uint64_t expert_bytes, batch_bytes; /* of memory: for models, for what computes with one; of a
+                                           GPU's where it computes on one */
+    /* ... and then of main memory beside these: for models, of which it has room for so many. */
+    uint64_t host_expert_bytes, host_batch_bytes;
+    uint32_t most_models;
+    struct loaded *loaded; /* [n_models] */
+    pthread_t loader;      /* loads the next model while one computes */
     bool has_loader;
     pthread_cond_t load, is_loaded;
     uint32_t to_load; /* by the loader; MOE_COE_NONE: it is idle */
@@ -110,8 +119,14 @@ struct moe_server {
     struct model *models;
     struct moe_engine_needs *needs; /* [n_kinds] */
     struct executor *executors;
+    struct moe_gpu *gpu; /* where executors compute on one: to be asked; engines open their own */
+    uint64_t gpu_bytes;  /* the budget of its memory; 0: there is none */
+    uint64_t host_bytes; /* of main memory, for packs above the disk */
+    struct host_tier *host;
     bool whole; /* one model's engine has all memory, on a GPU: it is opened with its session */
-    struct moe_coe_experts *all;                        /* as dispatch sees the models */
+    struct moe_coe_experts *all; /* as dispatch sees the models */
+    uint64_t *sizes;             /* [n_executors][n_models] there */
+    const uint64_t *size_rows[MOE_SERVER_MAX_EXECUTORS];
     struct moe_coe_cost *costs[MOE_COE_MAX_PROCESSORS]; /* [kinds of `all`] each: cpu, cuda */
     uint32_t processors[MOE_COE_MAX_PROCESSORS];        /* ... and their numbers for dispatch */
     uint64_t request_bytes, request_bytes_max;          /* that requests take; and may */

@@ -9,6 +9,7 @@ static void emit_executor(struct moe_emit *e, const struct moe_server_executor_c
     moe_emit_text(e, "device", x->device ? x->device : "cpu");
     moe_emit_u64(e, "switches", x->switches);
     moe_emit_u64(e, "loads", x->loads);
+    moe_emit_u64(e, "host_loads", x->host_loads);
     moe_emit_u64(e, "prefetched", x->prefetched);
     moe_emit_u64(e, "bytes_read", x->bytes_read);
     moe_emit_rounded(e, "busy_seconds", 6, x->busy_seconds);
@@ -40,6 +41,9 @@ int moe_show_server_json(const struct moe_server_counts *c, struct moe_buf *out,
         moe_emit_u64(&e, "memory_bytes", c->memory_bytes);
     moe_emit_u64(&e, "floor_bytes", c->floor_bytes);
     moe_emit_u64(&e, "peak_rss_bytes", moe_peak_rss_bytes());
+    moe_emit_u64(&e, "gpu_memory_bytes", c->gpu_bytes);
+    moe_emit_u64(&e, "host_tier_bytes", c->host_bytes);
+    moe_emit_u64(&e, "host_tier_models", c->host_models);
     moe_emit_open_list(&e, "executors");
     for (uint32_t i = 0; i < c->n_executors; i++)
         emit_executor(&e, &c->executors[i]);

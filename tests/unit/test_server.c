@@ -7,64 +7,14 @@
 
 #include <time.h>
 
-#include "base/clock.h"
-#include "engine/engine.h"
-#include "engine/generate.h"
-#include "engine/prompt.h"
-#include "serve/server.h"
+#include "../server_fixture.h"
 
 enum { N = 12, CONTEXT = 256, SEED = 5, N_MODELS = 4 };
 
 static const int bits[N_MODELS] = {4, 8, 3, 2}; /* the same weights, and different answers */
 static char packs[N_MODELS][128];
 
-/* ---- Asking ---- */
-
-struct asked {
-    char json[1024];
-    struct moe_buf text;
-    struct moe_server_result result;
-    struct moe_err err;
-    uint64_t id;
-    int n_ended;
-    double ended_at;
-};
-
-static void hear(void *ctx, uint32_t choice, const char *bytes, uint64_t n)
-{
-    struct asked *a = ctx;
-    assert_int_equal(choice, 0);
-    assert_int_equal(a->n_ended, 0);
-    moe_buf_append(&a->text, bytes, n);
-}
-
-static void end(void *ctx, uint32_t choice, const struct moe_server_result *result)
-{
-    struct asked *a = ctx;
-    assert_int_equal(choice, 0);
-    a->n_ended++;
-    a->ended_at = moe_seconds();
-    a->result = *result;
-    if (result->err)
-        a->err = *result->err;
-}
-
-static struct moe_request *request_of(const struct asked *a)
-{
-    struct moe_request *r;
-    struct moe_err err;
-    assert_ok(moe_request_parse(&r, MOE_REQUEST_TEXT, a->json, strlen(a->json), &err), &err);
-    return r;
-}
-
-static void submit(struct moe_server *s, struct asked *a)
-{
-    const struct moe_server_events events = {.ctx = a, .text = hear, .ended = end};
-    struct moe_err err;
-    a->n_ended = 0;
-    moe_buf_clear(&a->text);
-    assert_ok(moe_server_submit(s, request_of(a), &events, &a->id, &err), &err);
-}
+/* ---- One model ---- */
 
 static void write_requests(struct asked asked[N], const char *more)
 {
@@ -75,33 +25,6 @@ static void write_requests(struct asked asked[N], const char *more)
             asked[i].json, sizeof asked[i].json,
             "{\"prompt\": \"%s, %d\", \"max_tokens\": %d, \"seed\": %d, \"temperature\": %g%s}",
             prompts[i % 4], i, 1 + (int)(test_random(&random) % 40), i, i % 3 ? 0.9 : 0.0, more);
-}
-
-/* ---- Alone ---- */
-
-static int append(void *ctx, const char *bytes, uint64_t n)
-{
-    moe_buf_append(ctx, bytes, n);
-    return MOE_OK;
-}
-
-static void answer_alone(const struct moe_engine *e, const struct moe_request *r,
-                         struct moe_buf *text)
-{
-    const struct moe_generate_options o = {
-        .max_tokens = r->max_tokens, .text = append, .ctx = text};
-    struct moe_sampler_options sampling = r->sampling;
-    struct moe_sampler *sampler;
-    struct moe_ids ids = {0};
-    enum moe_stop_reason why;
-    struct moe_err err;
-    uint64_t n_done = 0;
-    sampling.seed = moe_request_seed(r, 0);
-    assert_ok(moe_sampler_new(&sampler, &sampling, e->model->config.vocab, &err), &err);
-    assert_ok(moe_prompt_plain(e->model, r->prompt, r->n_prompt, &ids, &err), &err);
-    assert_ok(moe_generate(e->session, sampler, &ids, &n_done, &o, &why, &err), &err);
-    moe_ids_release(&ids);
-    moe_sampler_free(sampler);
 }
 
 static void ask_alone(const char *path, const struct asked asked[N], struct moe_buf want[N])
@@ -117,8 +40,6 @@ static void ask_alone(const char *path, const struct asked asked[N], struct moe_
     }
     moe_engine_close(e);
 }
-
-/* ---- Tests ---- */
 
 static struct moe_server *open_server(uint32_t sequences, uint32_t max_queue)
 {

@@ -1,0 +1,104 @@
+# moe-serve with executors on a GPU that the processor plays (tests/shim): answers are those of executors on the
+# processor, within the GPU's memory; loads from main memory and from disk are counted apart; and where there is
+# no GPU one sentence says so.
+# shellcheck shell=sh disable=SC2154 # the variables are lib.sh's
+. tests/cli/lib.sh
+shim=$BUILD/shim/bin/moe-serve
+coe=$tmp/collection.yaml
+requests=$tmp/requests.jsonl
+{
+    printf 'format: moe-coe\nversion: 1\nexperts:\n'
+    for bits in 2 3 4 8; do
+        printf '  - {name: m%d, pack: m%d.moe, probability: 0.%d}\n' $bits $bits $((9 - bits))
+    done
+    echo routes:
+    for bits in 2 3 4 8; do
+        printf '  - {field: kind, equals: k%d, expert: m%d}\n' $bits $bits
+    done
+} >"$coe"
+for bits in 2 3 4 8; do
+    "$bin/moe-quantize" -q --experts $bits --method rtn -o "$tmp/m$bits.moe" tests/fixtures/qwen3-moe-a || exit 1
+    for i in 1 2 3; do
+        echo "{\"id\": \"$i-$bits\", \"prompt\": \"Once $i\", \"max_tokens\": 3, \"seed\": $i," \
+            "\"temperature\": 0.9, \"logprobs\": 2, \"ignore_eos\": true, \"metadata\": {\"kind\": \"k$bits\"}}"
+    done
+done >"$requests"
+
+program=$bin/moe-serve
+serve() { # OPTION...
+    run "$program" -q -t 2 -c 64 --coe "$coe" --requests "$requests" --stats-json "$json" "$@"
+}
+answers() { # all but what the clock and the order of ending decide
+    sed 's/"\(request_\)*id": *"[^"]*"//g; s/"created": *[0-9]*//; s/"cached_tokens": *[0-9]*//' "$1" | sort
+}
+same() {
+    answers "$out" >"$tmp/these"
+    cmp -s "$tmp/these" "$tmp/want"
+}
+all_of() { # KEY: of all executors
+    sed -n "s/.*\"device\":.*\"$1\": *\([0-9]*\).*/\1/p" "$json" | awk '{ n += $1 } END { print n + 0 }'
+}
+
+serve
+expect_exit 0 "the processor, to compare with"
+answers "$out" >"$tmp/want"
+check "... answers" [ "$(grep -c '"choices"' "$tmp/want")" = 12 ]
+serve --gpu-memory 1G
+error_line 2 "moe-serve: option --gpu-memory goes with executors on cuda*" "memory of no GPU is a mistake"
+if [ -z "$(find "$BUILD/kernels" -name '*.cu.o' 2>/dev/null)" ]; then
+    for list in cuda:2 cpu:1,cuda:3; do
+        serve --executors $list
+        error_line 1 'moe-serve: executors on cuda: this program was built without CUDA' "$list without CUDA"
+    done
+    serve --device auto
+    check "--device auto does without" same
+fi
+if [ ! -x "$shim" ]; then
+    skip "executors on a GPU" "$shim is not built (make shim-programs)"
+    finish
+fi
+
+program=$shim
+MOE_SHIM_DEVICES=0
+export MOE_SHIM_DEVICES
+serve --executors cpu:1,cuda:3
+error_line 1 'moe-serve: executors on cuda: no CUDA device: *' "no device"
+serve --device auto
+check "... which --device auto does without" same
+unset MOE_SHIM_DEVICES
+serve --executors cuda:1 --device cuda:3
+error_line 1 'moe-serve: executors on cuda: no CUDA device 3: *' "--device says which"
+
+for list in cuda:1 cuda:3 cpu:1,cuda:2; do
+    serve --executors $list
+    check "$list: the processor's answers" same
+    check "... of so many executors" [ "$(grep -c '"device":' "$json")" -ge "${list##*:}" ]
+    check "... four packs are in main memory" [ "$(figure host_tier_models)" = 4 ]
+done
+check "... one executor is on the processor" [ "$(grep -c '"device": *"cpu"' "$json")" = 1 ]
+serve --device cuda --schedule arrange --evict lru
+check "--device cuda is one executor there" same
+
+# One model has room on the GPU at a time; nothing is read twice, for all packs stay in main memory.
+serve --executors cuda:1 --gpu-memory 1K
+error_line 4 "moe-serve: a budget of * on the GPU is too small: the smallest that works is *--gpu-memory *" \
+    "too little of the GPU"
+least=$(sed -n 's/.*--gpu-memory \([0-9]*\)M.*/\1/p' "$err")
+check "... which names the least" [ "${least:-0}" -gt 0 ]
+MOE_SHIM_MEMORY=$((least << 20)) # the device has no more
+export MOE_SHIM_MEMORY
+serve --executors cuda:1 --gpu-memory "${least}M" --schedule fcfs --no-prefetch
+check "the least of the GPU: the processor's answers" same
+check "... its budget is said" [ "$(figure gpu_memory_bytes)" = $((least << 20)) ]
+check "... models are loaded" [ "$(all_of loads)" -ge 4 ]
+unset MOE_SHIM_MEMORY
+sizes=$(cat "$tmp"/m?.moe | wc -c)
+check "... and read no more than once" [ "$(all_of bytes_read)" -le "$sizes" ]
+
+# Main memory without room above the disk, and with all that moe-plan gives.
+serve --executors cuda:1 --memory 1M
+error_line 4 "moe-serve: a budget of * is too small: the smallest that works is *--memory *" "too little main memory"
+least=$(sed -n 's/.*--memory \([0-9]*\)M.*/\1/p' "$err")
+serve --executors cuda:1 --memory "${least}M"
+check "the least main memory: the processor's answers" same
+finish
