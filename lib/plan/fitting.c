@@ -13,6 +13,8 @@ struct moe_slots moe_slots_of(const struct moe_strategy *s, uint64_t bytes, bool
     uint64_t n = bytes / slot_bytes;
     if (moe_strategy_has(s, MOE_PART_PREFETCH))
         slots.staging = staging ? staging : top_k;
+    else if (s->stream) /* half of the slots; the others keep the first layers */
+        slots.staging = staging ? staging : UINT32_MAX;
     if (!named && s->cache && n >= (uint64_t)top_k + WORKING_SLOTS)
         slots.working = WORKING_SLOTS;
     uint64_t most = n / 2; /* of the slots; unless bytes are named, working slots must fit, too */

@@ -96,7 +96,7 @@ static int open_tables(struct moe_scheduler *s, struct moe_err *err)
     s->predicted = moe_alloc(n_keys, 1, err);
     s->is_predicted = moe_alloc(s->n_layers, sizeof *s->is_predicted, err);
     s->guarded = moe_alloc(s->n_layers, 1, err);
-    s->queue = moe_alloc(s->n_experts, sizeof *s->queue, err);
+    s->queue = moe_alloc(2 * (uint64_t)s->n_experts, sizeof *s->queue, err);
     s->prefetched = moe_alloc(n_slots, sizeof *s->prefetched, err);
     s->in_prompt = moe_alloc(s->n_layers, sizeof *s->in_prompt, err);
     s->swap_rows = moe_alloc(n_keys, sizeof *s->swap_rows, err);
@@ -260,6 +260,8 @@ void moe_scheduler_begin_tokens(struct moe_scheduler *s, uint32_t n, bool prefil
     s->counts = counts;
     s->prefill = prefill;
     s->source = false;
+    s->streaming = UINT32_MAX;
+    s->n_queue = s->strategy.stream ? s->at_queue : s->n_queue;
     if (!prefill) {
         memset(s->in_prompt, 0, s->n_layers * sizeof *s->in_prompt);
         moe_store_take_back(s->store);

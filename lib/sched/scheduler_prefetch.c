@@ -145,6 +145,16 @@ static uint32_t may_borrow(const struct moe_scheduler *s)
     return PROMPT_LOANS * s->top_k;
 }
 
+/* Whether a layer that is streamed has the expert among those that its router chose: these load by
+ * themselves. */
+static bool is_chosen(const struct moe_scheduler *s, const struct candidate *c)
+{
+    bool chosen = false;
+    for (uint32_t i = 0; s->strategy.stream && c->layer == s->layer && i < s->n; i++)
+        chosen |= s->entries[i].need.expert == c->expert;
+    return chosen;
+}
+
 int scheduler_feed_prefetches(struct moe_scheduler *s, struct moe_err *err)
 {
     if (s->at_queue == s->n_queue)
@@ -155,7 +165,8 @@ int scheduler_feed_prefetches(struct moe_scheduler *s, struct moe_err *err)
         uint32_t n = n_under_way(s);
         if (s->strategy.prefetch.until_router && n > 0)
             return MOE_OK;
-        if (moe_store_find(s->store, c->layer, c->expert, c->variant) != MOE_NO_SLOT) {
+        if (is_chosen(s, c) ||
+            moe_store_find(s->store, c->layer, c->expert, c->variant) != MOE_NO_SLOT) {
             s->at_queue++;
             continue;
         }
@@ -172,9 +183,45 @@ int scheduler_feed_prefetches(struct moe_scheduler *s, struct moe_err *err)
     return MOE_OK;
 }
 
+/* ---- Whole layers ---- */
+
+void scheduler_stream(struct moe_scheduler *s, uint32_t layer)
+{
+    if (s->streaming == layer)
+        return;
+    s->streaming = layer;
+    s->n_queue -= s->at_queue;
+    memmove(s->queue, s->queue + s->at_queue, s->n_queue * sizeof *s->queue);
+    s->at_queue = 0;
+    if (s->n_queue > s->n_experts) /* what no slot was free for */
+        s->n_queue = s->n_experts;
+    for (uint32_t e = 0; e < s->n_experts; e++)
+        s->queue[s->n_queue++] =
+            (struct candidate){layer, e, s->high[scheduler_key(s, layer, e)], 1};
+}
+
+int scheduler_end_stream(struct moe_scheduler *s, uint32_t layer, struct moe_err *err)
+{
+    int status = MOE_OK;
+    for (;;) {
+        bool queued = s->at_queue < s->n_queue && s->queue[s->at_queue].layer <= layer;
+        if (status != MOE_OK || (!queued && n_under_way(s) == 0))
+            return status;
+        uint32_t at = s->at_queue;
+        status = scheduler_feed_prefetches(s, err);
+        bool stuck = status == MOE_OK && s->at_queue == at;
+        if (stuck && s->n_in_flight == 0)
+            return status;
+        if (stuck)
+            status = scheduler_reap(s, true, err);
+    }
+}
+
 void scheduler_drop_stale(struct moe_scheduler *s)
 {
     uint32_t kept = 0;
+    if (s->strategy.stream)
+        return; /* nothing is given up */
     for (uint32_t i = 0; i < s->n_prefetched; i++) {
         uint32_t slot = s->prefetched[i];
         const struct moe_slot *x = moe_store_slot(s->store, slot);

@@ -209,6 +209,18 @@ static int feed(struct moe_scheduler *s, struct moe_err *err)
     return status == MOE_OK ? scheduler_feed_prefetches(s, err) : status;
 }
 
+/* The layer is there when all of it is; then the next one of the pass begins to come. */
+static int stream_on(struct moe_scheduler *s, struct moe_err *err)
+{
+    bool last = s->layer + 1 == s->n_layers || s->layer + 1 == s->n_encoder;
+    int status = scheduler_end_stream(s, s->layer, err);
+    if (status == MOE_OK && !last) {
+        scheduler_stream(s, s->layer + 1);
+        status = feed(s, err);
+    }
+    return status;
+}
+
 int moe_scheduler_request(struct moe_scheduler *s, uint32_t layer, const struct moe_need *needs,
                           uint32_t n, struct moe_err *err)
 {
@@ -225,6 +237,8 @@ int moe_scheduler_request(struct moe_scheduler *s, uint32_t layer, const struct 
         s->order[i] = i;
     }
     int status = MOE_OK;
+    if (s->strategy.stream)
+        scheduler_stream(s, layer);
     if (s->prefill && s->strategy.prefill_swap)
         status = swap_places(s, err);
     scheduler_mark_unpopular(s);
@@ -242,7 +256,9 @@ int moe_scheduler_request(struct moe_scheduler *s, uint32_t layer, const struct 
     scheduler_drop_stale(s);
     if (s->prefill && s->strategy.prefill != MOE_PREFILL_ROUTED)
         order_by_popularity(s);
-    return status == MOE_OK ? feed(s, err) : status;
+    if (status == MOE_OK)
+        status = feed(s, err);
+    return status == MOE_OK && s->strategy.stream ? stream_on(s, err) : status;
 }
 
 int moe_scheduler_predicted(struct moe_scheduler *s, const struct moe_prediction *predictions,

@@ -56,8 +56,10 @@ struct moe_scheduler {
     uint8_t *predicted;      /* [layer][expert] enum predicted_as */
     bool *is_predicted;      /* [layer] */
     uint8_t *guarded;        /* [layer] some of its experts are protected */
-    struct candidate *queue; /* [n_experts] */
+    struct candidate *queue; /* [2 * n_experts] */
     uint32_t n_queue, at_queue;
+    uint32_t
+        streaming; /* layer whose experts were queued last, to be loaded whole; UINT32_MAX: none */
     uint32_t *prefetched; /* [n_slots] whose prefetches have begun and were not seen to end */
     uint32_t n_prefetched;
     struct moe_trial trial;
@@ -110,5 +112,11 @@ void scheduler_drop_stale(struct moe_scheduler *s);
 uint32_t scheduler_predict_layer(struct moe_scheduler *s, const struct moe_prediction *p);
 /* Begins queued prefetches, as far as there is room. */
 int scheduler_feed_prefetches(struct moe_scheduler *s, struct moe_err *err);
+/* Where layers are loaded whole: queues all experts of a layer behind what is queued, once in a
+ * pass. */
+void scheduler_stream(struct moe_scheduler *s, uint32_t layer);
+/* ... and waits until those of the layer have come through, as far as slots are free of what is
+ * used. */
+int scheduler_end_stream(struct moe_scheduler *s, uint32_t layer, struct moe_err *err);
 
 #endif

@@ -55,6 +55,15 @@ static const struct moe_strategy strategies[] = {
         .init = MOE_INIT_ENCODER,
         .buffer = 10, /* IV-A: "we set the expert buffer of EdgeMoE to 10x experts" */
     }, {
+        /* Of STI what EdgeMoE's baseline has: layers pipelined whole, and a buffer of preloaded ones.
+         * Its bits by layer are those of the pack. */
+        .name = "sti",
+        .describe = "streams layers whole, keeps the first ones (STI)",
+        .stream = true,
+        .cache = &moe_policy_pinned,
+        .init = MOE_INIT_LAYERWISE,
+        .buffer = 10, /* IV-A: "so that STI and EdgeMoE have the same memory footprint" */
+    }, {
         .name = "moe-infinity",
         .describe = "predicts from the most similar earlier text (MoE-Infinity)",
         .predict = MOE_PREDICT_BY_REQUESTS, .depth = 3,
@@ -154,6 +163,10 @@ static const char *idle(const struct moe_strategy *s, enum moe_part part)
                    : "nothing uses the prediction: --prefetch or --precalculate would";
     case MOE_PART_PREFETCH:
         return s->predict ? NULL : "nothing is predicted: --predict would";
+    case MOE_PART_STREAM:
+        return s->predict || s->miss_place == MOE_MISS_COMPUTE_HOST
+                   ? "a layer that is loaded whole needs no prediction, and leaves the host nothing"
+                   : NULL;
     case MOE_PART_PROTECT:
         return s->predict && s->cache ? NULL : "it needs a --predict and a --cache";
     case MOE_PART_CACHE_WEIGHTS:

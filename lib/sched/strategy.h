@@ -114,6 +114,8 @@ struct moe_strategy {
                        present (HOBBIT fig. 8) */
     struct moe_prefetch_limits prefetch;
     bool protect; /* predicted experts are not evicted (HOBBIT 3.3) */
+    bool stream;  /* every layer is loaded whole, in order, whatever its router chooses (STI, as
+                     EdgeMoE IV-A describes it) */
 
     const struct moe_policy_ops *cache; /* NULL: nothing is kept */
     double weights[MOE_HOBBIT_WEIGHTS]; /* of hobbit's priority, with sum 1; all 0: the policy's own
@@ -166,6 +168,7 @@ enum moe_part {
     MOE_PART_PREDICT = 0,
     MOE_PART_PREFETCH,
     MOE_PART_PROTECT,
+    MOE_PART_STREAM,
     MOE_PART_CACHE,
     MOE_PART_CACHE_WEIGHTS,
     MOE_PART_KEEP_RECORDS,

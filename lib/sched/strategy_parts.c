@@ -40,6 +40,9 @@ static const struct part parts[MOE_N_PARTS] = {
                         "all, measured, with commas")},
     [MOE_PART_PROTECT] = {
         {"protect", NULL, "do not evict predicted experts", "off"}, FLAG(protect)},
+    [MOE_PART_STREAM] = {
+        {"stream", NULL, "load layers whole, whatever their routers choose", "off"},
+        FLAG(stream)},
     [MOE_PART_CACHE] = {
         {"cache", "NAME", "which expert a full cache evicts", "none"}, CODEC(cache, NULL)},
     [MOE_PART_CACHE_WEIGHTS] = {

@@ -98,6 +98,11 @@ static void say_source(const struct moe_strategy *s, struct moe_buf *out)
 static void say_prefetch(const struct moe_strategy *s, struct moe_buf *out)
 {
     char limits[MOE_PART_TEXT_BYTES];
+    if (s->stream) {
+        moe_buf_text(out, " Every layer is loaded whole, one after the other, whatever its router "
+                          "chooses; the next one comes while a layer computes.");
+        return;
+    }
     if (s->predict == MOE_PREDICT_BY_NOTHING) {
         moe_buf_text(out, " Nothing is prefetched.");
         return;

@@ -205,6 +205,7 @@ static const char *const exact[] = {
     "prefetch predict=previous",
     "prefetch predict=path prefetch=all",
     "prefetch predict=keys prefetch=count:2",
+    "sti",
     "moe-infinity",
     "moe-offloading",
     "prefetch protect=on",

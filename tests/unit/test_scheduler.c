@@ -662,6 +662,30 @@ static void prompts_stage_more(void **state)
     moe_scheduler_close(s);
 }
 
+/* STI: all of a layer is loaded, in order, what is chosen is used, and the next layer follows; with
+ * few slots the rest passes through them. */
+static void layers_are_streamed_whole(void **state)
+{
+    struct moe_strategy strategy = strategy_of("sti");
+    struct moe_err err = {0};
+    for (uint32_t working = 3; working <= 2 * N_EXPERTS; working++) {
+        struct moe_scheduler *s = open_scheduler(&strategy, 0, 0, working);
+        for (uint32_t token = 0; token < 3; token++) {
+            moe_scheduler_begin_tokens(s, 1, false, &counts);
+            for (uint32_t layer = 0; layer < N_LAYERS; layer++)
+                pass(s, layer, (layer + token) % N_EXPERTS, (layer + token + 3) % N_EXPERTS);
+            arrive_all(s);
+            assert_true(moe_store_check(moe_scheduler_store(s), &err));
+            assert_int_equal(counts.loads, (token + 1) * N_KEYS);
+        }
+        assert_int_equal(counts.activations, 3 * 2 * N_LAYERS);
+        assert_int_equal(counts.misses + counts.prefetch_hits + counts.prefetch_late,
+                         counts.activations);
+        assert_true(working < N_EXPERTS || counts.prefetch_hits > 0);
+        moe_scheduler_close(s);
+    }
+}
+
 /* EdgeMoE III-C2 where the first two layers are an encoder's: the buffer begins with its experts in
  * their order; a source loads what is absent once, in the order of the request, into slots of the
  * encoder's; nothing is predicted for the decoder, and the source's rows are not its tokens. */
@@ -938,6 +962,7 @@ int main(void)
         cmocka_unit_test(prompts_stage_more),
         cmocka_unit_test(depth_goes_on_while_everything_is_present),
         cmocka_unit_test(an_encoder_loads_once_for_a_source),
+        cmocka_unit_test(layers_are_streamed_whole),
         cmocka_unit_test(predicted_experts_are_protected_and_graded),
         cmocka_unit_test(one_load_at_a_time_until_the_router),
         cmocka_unit_test(loads_are_limited_by_slack_and_count),

@@ -73,6 +73,7 @@ static const struct {
     {"edgemoe",
      "--predict path --prefetch until-router --cache edgemoe --init encoder-first --buffer 10", 1,
      0, 0, 0},
+    {"sti", "--stream --cache pinned --init layerwise --buffer 10", 0, 0, 0, 0},
     {"moe-infinity", "--predict requests:3 --prefetch until-router --cache infinity", 0, 0, 0, 0},
     {"moe-offloading", "--predict gate-next --prefetch count:2,all --cache lru --alloc per-layer",
      0, 0, 0, 0},
