@@ -287,6 +287,63 @@ static void sums_join(void **state)
     moe_json_free(one);
 }
 
+/* An encoder's passes are a phase of their own, and a part of the whole; without one there is no
+ * such phase. */
+static void encoders_have_a_phase(void **state)
+{
+    struct moe_stats s = SAMPLE, sum = SAMPLE;
+    struct moe_buf out = {0};
+    json_t *json = written(&SAMPLE);
+    assert_null(json_object_get(json, "encode"));
+    assert_null(json_object_get(json_object_get(json, "prefill"), "over_capacity"));
+    moe_json_free(json);
+    s.encode = SAMPLE.prefill;
+    s.encode.tokens = 40;
+    s.encode.over_capacity = 17;
+    s.encode.experts.skipped = s.encode.experts.low_precision = 0;
+    s.encode.experts.activations -= 64;
+    s.encode.joules = 30;
+    json = written(&s);
+    const json_t *encode = json_object_get(json, "encode");
+    assert_near(encode, "tokens", 40);
+    assert_near(encode, "tokens_per_s", 20);
+    assert_near(encode, "over_capacity", 17);
+    assert_near(encode, "expert_activations", 127 - 64);
+    assert_near(json, "expert_activations", 127 + 10 + 127 - 64);
+    assert_near(json, "bytes_read", 11000);
+    assert_near(json, "stall_s", 1.25);
+    assert_near(json, "compute_s", 3.75);
+    assert_near(json, "energy_joules", 30);
+    assert_near(json_object_get(json, "prefill"), "tokens", 10);
+    moe_json_free(json);
+
+    moe_show_run(&s, &out);
+    assert_non_null(strstr((char *)out.data, "encode       40 tokens in 2.000 s: 20.0 tokens/s\n"));
+    assert_non_null(strstr((char *)out.data, "capacity 17 choices beyond an expert's"));
+    assert_non_null(strstr((char *)out.data, "200 activations"));
+    moe_buf_clear(&out);
+    moe_show_run(&SAMPLE, &out);
+    assert_null(strstr((char *)out.data, "encode"));
+    assert_null(strstr((char *)out.data, "capacity"));
+    moe_buf_release(&out);
+
+    moe_stats_add(&sum, &s);
+    moe_stats_add(&sum, &s);
+    assert_int_equal(sum.encode.tokens, 80);
+    assert_int_equal(sum.encode.over_capacity, 34);
+    assert_int_equal(moe_stats_all(&sum).tokens, 3 * 15 + 80);
+
+    /* What its passes changed, --exact hears of. */
+    struct moe_err err = {0};
+    struct moe_stats changed = {.encode.experts = {.activations = 9, .low_precision = 2},
+                                .exact_required = true};
+    assert_fails(moe_stats_check_exact(&changed, &err), MOE_ERR_LIMIT,
+                 "of 9 activations 2 at low precision", &err);
+    changed.encode.experts.low_precision = 0;
+    changed.encode.over_capacity = 2; /* a part of the model */
+    assert_ok(moe_stats_check_exact(&changed, &err), &err);
+}
+
 static void names_cannot_break_the_object(void **state)
 {
     struct moe_stats s = SAMPLE;
@@ -402,6 +459,7 @@ int main(void)
         cmocka_unit_test(the_place_of_predictions),
         cmocka_unit_test(energy_is_told_or_why_not),
         cmocka_unit_test(sums_join),
+        cmocka_unit_test(encoders_have_a_phase),
         cmocka_unit_test(names_cannot_break_the_object),
         cmocka_unit_test(texts_tell_the_same),
     };
