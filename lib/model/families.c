@@ -387,6 +387,7 @@ static const struct moe_family families[] = {
      * own. Its "spout", a vector beside the text, is not given here, and so computes nothing. */
     {
         .name = "gptsan-japanese",
+        .also = "gptsan_japanese",
         .constants =
             SETTINGS(SET(positions, MOE_POSITIONS_LEARNT), SET(norm_kind, MOE_NORM_LAYER),
                      SET(norm_place, MOE_NORM_AFTER), SET(prefix_lm, true),
@@ -451,7 +452,7 @@ const struct moe_family *moe_family_find(const char *name)
 {
     const struct moe_family *family;
     for (int i = 0; (family = moe_family_at(i)) != NULL; i++)
-        if (strcmp(family->name, name) == 0)
+        if (strcmp(family->name, name) == 0 || (family->also && strcmp(family->also, name) == 0))
             return family;
     return NULL;
 }

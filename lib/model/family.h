@@ -109,6 +109,7 @@ struct moe_family_tensors {
 
 struct moe_family {
     const char *name;                    /* as config.json's "model_type" has it */
+    const char *also;                    /* another spelling of it; NULL: none */
     const struct moe_setting *constants; /* of config.json and GGUF alike */
 
     struct {

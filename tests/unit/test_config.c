@@ -332,6 +332,9 @@ static void gptsan(void **state)
     assert_near(config.attn_scale, 0.25);
     assert_near(config.logit_scale, 1);
 
+    read_ok("{\"model_type\": \"gptsan_japanese\", \"vocab_size\": 100, \"d_model\": 64, "
+            "\"num_heads\": 4, \"d_ff\": 96, \"num_switch_layers\": 1}");
+    assert_string_equal(config.family, "gptsan-japanese");
     read_ok(GPTSAN(", \"num_switch_layers\": 2"));
     assert_layers("MM", "--");
     assert_int_equal(config.n_experts, 16);
