@@ -140,8 +140,8 @@ LIBCMD := $(BUILD)/libcmd.a
 PROGRAMS := $(CMD_MAIN:cmd/%.c=$(BUILD)/bin/%)
 TEST_SRC := $(sort $(wildcard tests/unit/test_*.c tests/kern/test_*.c))
 TESTS := $(TEST_SRC:%.c=$(BUILD)/%)
-# A moe-run with a stand-in, for a script.
-RUN_UNCHECKED := $(BUILD)/tests/tools/run_unchecked
+# Programs with a stand-in, for scripts.
+UNCHECKED := $(addprefix $(BUILD)/tests/tools/,run_unchecked serve_unchecked)
 # A collection of packs, for scripts.
 DERIVE := $(BUILD)/tests/tools/derive
 # Clients of a server, for scripts.
@@ -150,14 +150,14 @@ HTTP_LOAD := $(BUILD)/tests/tools/http_load
 BAD_DISK := $(if $(wildcard /usr/include/fuse3/fuse.h),$(BUILD)/tests/tools/bad_disk)
 # A library that lets calls fail, for scripts of tests/torture.
 FAIL_CALLS := $(BUILD)/tests/tools/fail_calls.so
-TOOL_SRC := $(filter-out $(patsubst %,tests/tools/%.c,run_unchecked bad_disk fail_calls),\
+TOOL_SRC := $(filter-out $(patsubst %,tests/tools/%.c,run_unchecked serve_unchecked bad_disk fail_calls),\
             $(sort $(wildcard tests/tools/*.c tests/bench/*.c)))
 TOOLS := $(TOOL_SRC:%.c=$(BUILD)/%)
 
 .PHONY: all lib tests tools help
 all: $(PROGRAMS)
 lib: $(LIBMOE)
-tests: $(TESTS) $(RUN_UNCHECKED) $(DERIVE) $(HTTP_LOAD)
+tests: $(TESTS) $(UNCHECKED) $(DERIVE) $(HTTP_LOAD)
 tools: $(TOOLS) $(BAD_DISK) $(FAIL_CALLS)
 help:
 	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
@@ -193,7 +193,7 @@ $(LIBCMD): $(CMD_SHARED_OBJ)
 AS_NEEDED := -Wl,--as-needed
 $(BUILD)/bin/%: $(BUILD)/cmd/%.o $(LIBCMD) $(LIBMOE)
 	$(call link,$(CC) $(LDFLAGS),$(AS_NEEDED) $(LIBS) -ledit)
-$(RUN_UNCHECKED): $(RUN_UNCHECKED).o $(LIBCMD) $(LIBMOE)
+$(UNCHECKED): $(BUILD)/%: $(BUILD)/%.o $(LIBCMD) $(LIBMOE)
 	$(call link,$(CC) $(LDFLAGS),$(AS_NEEDED) $(LIBS) -ledit)
 $(TESTS) $(TOOLS): $(BUILD)/%: $(BUILD)/%.o $(LIBMOE)
 	$(call link,$(CC) $(LDFLAGS),$(LIBS) -lcmocka)
@@ -206,7 +206,7 @@ $(BUILD)/tests/tools/bad_disk: $(BUILD)/tests/tools/bad_disk.o
 	$(call link,$(CC) $(LDFLAGS),-lfuse3 -lpthread)
 
 -include $(LIB_OBJ:.o=.d) $(CMD_MAIN:%.c=$(BUILD)/%.d) $(CMD_SHARED_OBJ:.o=.d) \
-         $(TEST_SRC:%.c=$(BUILD)/%.d) $(TOOL_SRC:%.c=$(BUILD)/%.d) $(RUN_UNCHECKED).d $(BAD_DISK:%=%.d)
+         $(TEST_SRC:%.c=$(BUILD)/%.d) $(TOOL_SRC:%.c=$(BUILD)/%.d) $(UNCHECKED:%=%.d) $(BAD_DISK:%=%.d)
 .SECONDARY:
 
 # The tests of the code need not be fast themselves.

@@ -274,6 +274,8 @@ static int serve_requests(struct run *r, struct moe_err *err)
     status = requests_open(&server, &opt.requests, &o, err);
     if (status == MOE_OK)
         status = requests_serve(server, &opt.requests, err);
+    if (server && opt.strategy.exact)
+        status = requests_check_exact(server, status, err);
     moe_server_close(server);
     return status;
 }

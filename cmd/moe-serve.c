@@ -132,6 +132,8 @@ int main(int argc, char **argv)
         status = requests_serve(v.server, &serve_opt.requests, &err);
     else if (status == MOE_OK)
         status = serve_http(v.server, &serve_opt.http, &err);
+    if (v.server && serve_opt.strategy.exact)
+        status = requests_check_exact(v.server, status, &err);
     if (v.server && serve_opt.stats_json)
         status = write_stats(&v, status, &err);
     close_serve(&v);

@@ -1,6 +1,9 @@
 #include "requests.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
+
+#include "base/mem.h"
 
 int requests_check(const struct requests_options *o)
 {
@@ -48,4 +51,22 @@ int requests_serve(struct moe_server *server, const struct requests_options *o, 
     if (status == MOE_ERR_INTERRUPTED && o->output)
         moe_fail(err, status, "interrupted; --resume serves the requests that are left");
     return status;
+}
+
+int requests_check_exact(struct moe_server *server, int status, struct moe_err *err)
+{
+    struct moe_err inexact;
+    struct moe_server_counts *counts = moe_alloc(1, sizeof *counts, &inexact);
+    if (status != MOE_OK && status != MOE_ERR_INTERRUPTED) {
+        free(counts);
+        return status;
+    }
+    if (counts)
+        moe_server_count(server, counts);
+    int got = counts ? moe_changes_check(&counts->changes, &inexact) : MOE_ERR_MEMORY;
+    free(counts);
+    if (got == MOE_OK)
+        return status;
+    *err = inexact;
+    return got;
 }

@@ -32,4 +32,8 @@ int requests_open(struct moe_server **out, const struct requests_options *o,
 int requests_serve(struct moe_server *server, const struct requests_options *o,
                    struct moe_err *err);
 
+/* What --exact promises, of all that the server computed, also where Ctrl-C has ended it: `status`,
+ * or MOE_ERR_LIMIT with the counts. */
+int requests_check_exact(struct moe_server *server, int status, struct moe_err *err);
+
 #endif

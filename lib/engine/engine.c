@@ -230,6 +230,15 @@ void moe_engine_finish_stats(const struct moe_engine *e, struct moe_stats *stats
     stats->peak_rss_bytes = moe_peak_rss_bytes();
 }
 
+struct moe_changes moe_engine_changes(const struct moe_engine *e)
+{
+    const struct moe_phase_stats all = moe_stats_all(&e->session->stats);
+    struct moe_changes changes = {.of[MOE_CHANGE_BF16_ROWS] =
+                                      e->gpu ? moe_gpu_bf16_rows(e->gpu) : 0};
+    moe_changes_add_counts(&changes, &all.experts, e->gpu != NULL);
+    return changes;
+}
+
 /* ---- For people ---- */
 
 static void write_gpu(const struct moe_gpu_budget *b, struct moe_buf *out)

@@ -152,6 +152,8 @@ void moe_engine_close_session(struct moe_engine *e); /* where there is one */
 
 /* Completes the figures that the session does not count itself: strategy, budget, peaks. */
 void moe_engine_finish_stats(const struct moe_engine *e, struct moe_stats *stats);
+/* What the session that is open has done so far that may have changed results. */
+struct moe_changes moe_engine_changes(const struct moe_engine *e);
 
 /* The split for a person, a few lines. */
 void moe_budget_write_text(const struct moe_budget *b, struct moe_buf *out);

@@ -42,10 +42,9 @@ struct moe_phase_stats moe_stats_all(const struct moe_stats *stats);
  * names are those of `part`, maxima are joined. */
 void moe_stats_add(struct moe_stats *sum, const struct moe_stats *part);
 
-/* Whether nothing was done that may have changed results. */
+/* What was done that may have changed results, and whether nothing was. */
+struct moe_changes moe_stats_changes(const struct moe_stats *stats);
 bool moe_stats_exact(const struct moe_stats *stats);
-/* What --exact promises of a run that is over: MOE_ERR_LIMIT with the counts where something was
- * done that may have changed results, whatever had let it. */
-int moe_stats_check_exact(const struct moe_stats *stats, struct moe_err *err);
+int moe_stats_check_exact(const struct moe_stats *stats, struct moe_err *err); /* exactness.h */
 
 #endif

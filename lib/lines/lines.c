@@ -29,7 +29,8 @@ struct task {
     bool dropped; /* it was cancelled: no result */
     struct moe_reply *reply;
     struct moe_buf body;
-    bool refused; /* with `why` */
+    struct moe_changes changes; /* of the choice whose passes did most */
+    bool refused;               /* with `why` */
     struct moe_err why;
 };
 
@@ -103,6 +104,8 @@ static void hear_end(void *ctx, uint32_t choice, const struct moe_server_result 
     struct lines *l = t->of;
     moe_reply_ended(t->reply, choice, result, &t->body);
     t->dropped |= result->status == MOE_OK && result->why == MOE_STOP_USER;
+    if (result->changes.activations > t->changes.activations)
+        t->changes = result->changes;
     if (++t->n_ended < t->n_choices)
         return;
     if (moe_reply_failed(t->reply))
@@ -141,6 +144,11 @@ static void write_result(const struct task *t, struct moe_buf *line)
         moe_emit_json(&e, "body", t->body.data, t->body.size);
         moe_emit_close(&e);
         moe_emit_null(&e, "error");
+    }
+    if (!moe_changes_none(&t->changes)) {
+        moe_emit_open_map(&e, "inexact");
+        moe_reply_emit_changes(&e, &t->changes);
+        moe_emit_close(&e);
     }
     moe_emit_end(&e, NULL);
     line->failed |= t->body.failed;
@@ -193,11 +201,6 @@ static void *write_results(void *arg)
 
 /* ---- Reading ---- */
 
-static bool is_stopped(const struct lines *l)
-{
-    return l->options->stop && *l->options->stop;
-}
-
 /* Waits a little, or until something changes. Under the mutex. */
 static void wait_a_little(struct lines *l)
 {
@@ -214,7 +217,7 @@ static int check(const struct lines *l, struct moe_err *err)
 {
     if (l->status != MOE_OK)
         *err = l->err;
-    else if (is_stopped(l))
+    else if (l->options->stop && *l->options->stop)
         return moe_fail(err, MOE_ERR_INTERRUPTED, "interrupted");
     return l->status;
 }

@@ -9,7 +9,9 @@
  *     {"id": "batch_req_7", "custom_id": "a", "response": {"status_code": 200, "request_id",
  *      "body": {...}}, "error": null}
  *
- * where 7 is the number of the request's line and the body is that of reply.h, never a stream. A
+ * where 7 is the number of the request's line and the body is that of reply.h, never a stream.
+ * Where something that may have changed results was done in the passes that the request took part
+ * in, for it or for those side by side, a last member "inexact" has the counts. A
  * bad request gets "response": null and an "error", and others are served. Empty lines count, and
  * have no result.
  *

@@ -1,5 +1,6 @@
 #include "sched/exactness.h"
 
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -105,7 +106,71 @@ const char *moe_strategy_make_exact(struct moe_strategy *s)
 
 /* ---- As done ---- */
 
-bool moe_counts_changed(const struct moe_counts *c)
+static const struct {
+    const char *key, *what;
+} changes[MOE_N_CHANGES] = {
+    [MOE_CHANGE_LOW_PRECISION] = {"low_precision", "at low precision"},
+    [MOE_CHANGE_SKIPPED] = {"skipped", "left out"},
+    [MOE_CHANGE_PRECALCULATED] = {"precalculated", "from an earlier state"},
+    [MOE_CHANGE_SUBSTITUTED] = {"substituted", "not the router's choice"},
+    [MOE_CHANGE_ON_HOST] = {"on_host", "on the host beside a GPU"},
+    [MOE_CHANGE_BF16_ROWS] = {"bf16_rows", "rows in bf16"},
+};
+
+const char *moe_change_key(enum moe_change change)
 {
-    return c->low_precision + c->skipped + c->precalculated + c->substituted > 0;
+    return changes[change].key;
+}
+
+void moe_changes_add_counts(struct moe_changes *sum, const struct moe_counts *n, bool on_gpu)
+{
+    const struct moe_changes part = {
+        .activations = n->activations,
+        .of = {[MOE_CHANGE_LOW_PRECISION] = n->low_precision,
+               [MOE_CHANGE_SKIPPED] = n->skipped,
+               [MOE_CHANGE_PRECALCULATED] = n->precalculated,
+               [MOE_CHANGE_SUBSTITUTED] = n->substituted,
+               [MOE_CHANGE_ON_HOST] = on_gpu ? n->host_computed : 0},
+    };
+    moe_changes_add(sum, &part);
+}
+
+void moe_changes_add(struct moe_changes *sum, const struct moe_changes *part)
+{
+    sum->activations += part->activations;
+    for (int i = 0; i < MOE_N_CHANGES; i++)
+        sum->of[i] += part->of[i];
+}
+
+struct moe_changes moe_changes_since(const struct moe_changes *now,
+                                     const struct moe_changes *before)
+{
+    struct moe_changes since = {.activations = now->activations - before->activations};
+    for (int i = 0; i < MOE_N_CHANGES; i++)
+        since.of[i] = now->of[i] - before->of[i];
+    return since;
+}
+
+bool moe_changes_none(const struct moe_changes *c)
+{
+    uint64_t sum = 0;
+    for (int i = 0; i < MOE_N_CHANGES; i++)
+        sum += c->of[i];
+    return sum == 0;
+}
+
+int moe_changes_check(const struct moe_changes *c, struct moe_err *err)
+{
+    char list[MOE_EXACTNESS_WHY] = "";
+    if (moe_changes_none(c))
+        return MOE_OK;
+    for (int i = 0; i < MOE_N_CHANGES; i++)
+        if (c->of[i]) /* rows are no activations */
+            add(list, sizeof list, "%s %" PRIu64 " %s",
+                i == MOE_CHANGE_BF16_ROWS ? ";"
+                : list[0]                 ? ","
+                                          : "",
+                c->of[i], changes[i].what);
+    return moe_fail(err, MOE_ERR_LIMIT, "option --exact did not hold: of %" PRIu64 " activations%s",
+                    c->activations, list);
 }

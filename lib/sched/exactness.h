@@ -61,8 +61,33 @@ const char *moe_strategy_make_exact(struct moe_strategy *s);
 
 /* ---- As done ---- */
 
-/* Whether something that was counted may have changed results: activations at low precision, left
- * out, computed from an earlier state, or not the router's choice. */
-bool moe_counts_changed(const struct moe_counts *counts);
+/* What may have changed results: kinds of activations, and rows of prompts. */
+enum moe_change {
+    MOE_CHANGE_LOW_PRECISION,
+    MOE_CHANGE_SKIPPED,
+    MOE_CHANGE_PRECALCULATED, /* from an earlier state */
+    MOE_CHANGE_SUBSTITUTED,   /* not the router's choice */
+    MOE_CHANGE_ON_HOST,       /* beside a GPU */
+    MOE_CHANGE_BF16_ROWS,
+    MOE_N_CHANGES
+};
+
+struct moe_changes {
+    uint64_t activations; /* all */
+    uint64_t of[MOE_N_CHANGES];
+};
+
+const char *moe_change_key(enum moe_change change); /* in files: "low_precision" */
+
+/* Adds what was counted. on_gpu: experts that the host computed count, since others were not. */
+void moe_changes_add_counts(struct moe_changes *sum, const struct moe_counts *counts, bool on_gpu);
+void moe_changes_add(struct moe_changes *sum, const struct moe_changes *part);
+/* What came since `before`. */
+struct moe_changes moe_changes_since(const struct moe_changes *now,
+                                     const struct moe_changes *before);
+bool moe_changes_none(const struct moe_changes *c);
+/* What --exact promises of a run that is over: MOE_ERR_LIMIT with the counts where something was
+ * done that may have changed results, whatever had let it. */
+int moe_changes_check(const struct moe_changes *c, struct moe_err *err);
 
 #endif

@@ -51,6 +51,8 @@ static void load(struct executor *x, uint32_t model)
         x->counts.loads++;
         x->counts.host_loads += l->from_host;
         x->counts.bytes_read += l->read_bytes;
+        if (!s->counts.inexact[0])
+            memcpy(s->counts.inexact, l->engine->exactness.why, sizeof s->counts.inexact);
         x->counts.models_bytes += memory_of_model(x, &s->models[model]);
         dispatching_learn_load(x, model, moe_seconds() - began);
     } else {
@@ -117,6 +119,7 @@ static int open_batch(struct executor *x, uint32_t model, struct moe_err *err)
     x->model = model;
     x->room = engine->session->n_sequences;
     x->seen = engine->session->stats;
+    x->seen_changes = moe_engine_changes(engine);
     return MOE_OK;
 }
 

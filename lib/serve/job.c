@@ -98,16 +98,17 @@ void job_count(struct executor *x)
     const struct moe_stats *now = &x->loaded[x->model].engine->session->stats;
     c->prompt_tokens += now->prompt_tokens - x->seen.prompt_tokens;
     c->generated_tokens += now->generated_tokens - x->seen.generated_tokens;
-    const struct moe_phase_stats *phases[][2] = {{&now->prefill, &x->seen.prefill},
-                                                 {&now->decode, &x->seen.decode}};
-    for (int i = 0; i < 2; i++) {
-        const struct moe_counts *a = &phases[i][0]->experts, *b = &phases[i][1]->experts;
-        c->activations += a->activations - b->activations;
-        c->hits += a->cache_hits - b->cache_hits + a->prefetch_hits - b->prefetch_hits;
-        x->counts.bytes_read += phases[i][0]->bytes_read - phases[i][1]->bytes_read;
-    }
+    const struct moe_phase_stats a = moe_stats_all(now), b = moe_stats_all(&x->seen);
+    c->activations += a.experts.activations - b.experts.activations;
+    c->hits += a.experts.cache_hits - b.experts.cache_hits;
+    c->hits += a.experts.prefetch_hits - b.experts.prefetch_hits;
+    x->counts.bytes_read += a.bytes_read - b.bytes_read;
+    const struct moe_changes changes = moe_engine_changes(x->loaded[x->model].engine);
+    const struct moe_changes new = moe_changes_since(&changes, &x->seen_changes);
+    moe_changes_add(&c->changes, &new);
     x->counts.running = x->n_running;
     x->seen = *now;
+    x->seen_changes = changes;
 }
 
 /* ---- Queueing ---- */
@@ -227,6 +228,15 @@ static int hear_token(void *ctx, const struct moe_token_said *said)
     return j->said.failed ? MOE_ERR_MEMORY : MOE_OK;
 }
 
+/* Adds what its model did for it, and perhaps for others. */
+static void note_changes(struct job *j, bool took_over)
+{
+    struct moe_changes now = moe_engine_changes(j->x->loaded[j->x->model].engine);
+    if (!took_over)
+        now = moe_changes_since(&now, &j->before);
+    moe_changes_add(&j->changes, &now);
+}
+
 /* Hands a result to the next model. */
 static void go_on(struct executor *x, struct job *j, uint32_t next)
 {
@@ -255,6 +265,7 @@ static void ended(void *ctx, const struct moe_batch_result *r)
     uint32_t next = MOE_COE_NONE;
     j->in_batch = 0;
     x->n_running--;
+    note_changes(j, r->n_cached > 0);
     free(j->stops);
     j->stops = NULL;
     if (r->status == MOE_OK && r->why != MOE_STOP_USER && j->holds)
@@ -274,6 +285,7 @@ static void ended(void *ctx, const struct moe_batch_result *r)
         .n_tokens = r->n_tokens,
         .n_cached = r->n_cached,
         .ttft_seconds = r->ttft_seconds,
+        .changes = j->changes,
     };
     finish(x, j, &result);
 }
@@ -365,6 +377,7 @@ void job_begin(struct executor *x, struct job *j)
     if (!j->began)
         j->began = moe_seconds();
     j->x = x;
+    j->before = moe_engine_changes(l->engine);
     j->holds = x->server->models[j->queued.expert].goes_on;
     add_to_route(j, x->server->models[j->queued.expert].name);
     int status = check_length(x, r, &err);

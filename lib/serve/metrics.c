@@ -132,6 +132,24 @@ static void write_requests(const struct moe_server_counts *c, struct moe_buf *ou
     counter(out, "expert_hits_total", c->hits, "... of which were in memory.");
 }
 
+/* Each kind is there from the beginning. */
+static void write_exactness(const struct moe_server_counts *c, struct moe_buf *out)
+{
+    gauge(out, "exact_required", c->exact_required, "1 with --exact.");
+    head(out, "inexact_allowed", "gauge",
+         "1 where models were opened with what may change results, and with what.");
+    if (c->inexact[0]) {
+        moe_buf_text(out, "moe_inexact_allowed{by=\"");
+        label(out, c->inexact);
+        moe_buf_text(out, "\"} 1\n");
+    }
+    head(out, "inexact_total", "counter",
+         "Activations of experts (and rows) that may have changed results, by what was done.");
+    for (int i = 0; i < MOE_N_CHANGES; i++)
+        moe_buf_printf(out, "moe_inexact_total{change=\"%s\"} %" PRIu64 "\n", moe_change_key(i),
+                       c->changes.of[i]);
+}
+
 static void write_process(const struct moe_server_counts *c, struct moe_buf *out)
 {
     seconds_counter(out, "uptime_seconds_total", c->seconds, "Since the server was opened.");
@@ -218,6 +236,7 @@ void moe_metrics_write(const struct moe_http_counts *http, struct moe_server *se
     head(out, "build_info", "gauge", "1, with the version.");
     moe_buf_printf(out, "moe_build_info{version=\"%s\"} 1\n", MOE_VERSION);
     write_requests(&counts, out);
+    write_exactness(&counts, out);
     write_process(&counts, out);
     write_executors(&counts, out);
     write_http(http, out);

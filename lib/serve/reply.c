@@ -293,3 +293,10 @@ void moe_reply_ended(struct moe_reply *r, uint32_t choice, const struct moe_serv
     if (r->n_ended == r->n)
         end_last(r, out);
 }
+
+void moe_reply_emit_changes(struct moe_emit *e, const struct moe_changes *changes)
+{
+    moe_emit_u64(e, "activations", changes->activations);
+    for (int i = 0; i < MOE_N_CHANGES; i++)
+        moe_emit_u64(e, moe_change_key(i), changes->of[i]);
+}

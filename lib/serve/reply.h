@@ -55,6 +55,10 @@ void moe_reply_error(struct moe_buf *out, unsigned http_status, const struct moe
 struct moe_emit;
 void moe_reply_emit_error(struct moe_emit *e, unsigned http_status, const struct moe_err *why);
 
+/* Members of an object: activations, and how many may have changed results, by what was done. */
+struct moe_changes;
+void moe_reply_emit_changes(struct moe_emit *e, const struct moe_changes *changes);
+
 /* {"object": "list", "data": [{"id", "object": "model", ...}]} */
 void moe_reply_models(struct moe_buf *out, const struct moe_server *server);
 

@@ -326,6 +326,7 @@ void moe_server_count(struct moe_server *s, struct moe_server_counts *out)
     pthread_mutex_lock(&s->mutex);
     *out = s->counts;
     out->n_executors = s->n_executors;
+    out->exact_required = s->options.engine.exact;
     for (uint32_t i = 0; i < s->n_executors; i++) {
         const struct executor *x = &s->executors[i];
         out->executors[i] = x->counts;

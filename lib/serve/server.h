@@ -76,6 +76,9 @@ struct moe_server_result {
     double queue_seconds; /* ... to the beginning of its computation */
     const char *model;    /* that answered */
     const char *route;    /* the models that it went through, "router > math" */
+    /* What was done in the passes that it took part in, of all that ran side by side; where it took
+     * over what was computed before, in those before, too. */
+    struct moe_changes changes;
 };
 
 /* What a request hears, in threads of the server: of one request never two things at once. They
@@ -140,6 +143,9 @@ struct moe_server_counts {
     uint64_t follow_ons;                  /* results that went on to another model */
     uint64_t prompt_tokens, generated_tokens, cached_tokens;
     uint64_t activations, hits;      /* of experts within models; those found in memory */
+    bool exact_required;             /* --exact */
+    struct moe_changes changes;      /* what was done that may have changed results */
+    char inexact[MOE_EXACTNESS_WHY]; /* what models were opened with that may; "": nothing */
     uint64_t memory_bytes;           /* the budget; UINT64_MAX: not known */
     uint64_t rss_bytes, floor_bytes; /* the process now; the smallest budget that works */
     uint64_t gpu_bytes;              /* the budget of a GPU's memory; 0: none computes */

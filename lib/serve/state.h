@@ -35,7 +35,8 @@ struct job {
     double came, began; /* to this queue; its computation */
     /* While it runs. */
     struct executor *x;
-    uint64_t in_batch; /* its number in the batch; 0: it is in none */
+    uint64_t in_batch;                  /* its number in the batch; 0: it is in none */
+    struct moe_changes changes, before; /* of its models' passes; of the session's before it */
     const char **stops;
     bool holds; /* its text, until it is known to be final */
     struct moe_buf text;
@@ -107,7 +108,8 @@ struct executor {
     uint32_t n_running;    /* ... that it has */
     struct job *cancelled; /* waiting or running ones that are to end */
     struct moe_server_executor_counts counts;
-    struct moe_stats seen;     /* of its session, that the server's figures have */
+    struct moe_stats seen; /* of its session, that the server's figures have */
+    struct moe_changes seen_changes;
     uint64_t preempted_before; /* by batches that are closed */
 };
 

@@ -2,6 +2,7 @@
 
 #include "base/mem.h"
 #include "fmt/emit.h"
+#include "serve/reply.h"
 
 static void emit_executor(struct moe_emit *e, const struct moe_server_executor_counts *x)
 {
@@ -15,6 +16,17 @@ static void emit_executor(struct moe_emit *e, const struct moe_server_executor_c
     moe_emit_rounded(e, "busy_seconds", 6, x->busy_seconds);
     moe_emit_rounded(e, "load_seconds", 6, x->load_seconds);
     moe_emit_rounded(e, "schedule_seconds", 6, x->schedule_seconds);
+    moe_emit_close(e);
+}
+
+static void emit_exactness(struct moe_emit *e, const struct moe_server_counts *c)
+{
+    moe_emit_open_map(e, "exact");
+    moe_emit_bool(e, "required", c->exact_required);
+    moe_emit_bool(e, "as_asked", c->inexact[0] == 0);
+    moe_emit_bool(e, "as_done", moe_changes_none(&c->changes));
+    moe_emit_text(e, "why", c->inexact);
+    moe_reply_emit_changes(e, &c->changes);
     moe_emit_close(e);
 }
 
@@ -44,6 +56,7 @@ int moe_show_server_json(const struct moe_server_counts *c, struct moe_buf *out,
     moe_emit_u64(&e, "gpu_memory_bytes", c->gpu_bytes);
     moe_emit_u64(&e, "host_tier_bytes", c->host_bytes);
     moe_emit_u64(&e, "host_tier_models", c->host_models);
+    emit_exactness(&e, c);
     moe_emit_open_list(&e, "executors");
     for (uint32_t i = 0; i < c->n_executors; i++)
         emit_executor(&e, &c->executors[i]);

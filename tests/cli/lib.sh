@@ -11,6 +11,8 @@
 #   figure KEY                prints a total of the --stats-json in $json; some KEY, none KEY: whether
 #                             it is above 0, is 0; adds_up: whether the kinds of activations do
 # $bin: the programs. $tmp: a scratch directory. pack: makes the bundled model's pack once, $tiny.
+# listen PROGRAM PACK OPTION...: starts a server in the background: $server, $url, $port, what it says in $tmp/log;
+#   served NAME OPTION...: a figure of /metrics, summed over labels (OPTION: of $load, tests/tools/http_load.c)
 # derive DIR OPTION...: makes a collection of different packs of it, with requests (tests/tools/derive.c)
 # shellcheck shell=sh
 set -u
@@ -22,6 +24,7 @@ out=$tmp/stdout
 err=$tmp/stderr
 json=$tmp/json
 checkpoint=tests/models/tiny-moe
+load=$BUILD/tests/tools/http_load
 tests=0
 failures=0
 
@@ -102,6 +105,29 @@ derive() { # DIR OPTION...
         echo "Bail out! derive cannot make the collection"
         exit 1
     fi
+}
+
+listen() { # PROGRAM PACK OPTION...
+    : >"$tmp/log"
+    program=$1
+    shift
+    "$program" -t 1 --port 0 "$@" >"$tmp/served" 2>"$tmp/log" </dev/null &
+    server=$!
+    for pause in 0.1 0.2 0.5 1 2 4 8 16 32; do
+        url=$(sed -n 's/.*listening at //p' "$tmp/log")
+        port=${url##*:}
+        [ -z "$url" ] || return 0
+        sleep "$pause"
+    done
+    cat "$tmp/log" >&2
+    return 1
+}
+
+served() { # NAME OPTION...
+    figure=$1
+    shift
+    "$load" -p "$port" -P /metrics -o "$tmp/metrics" "$@" >/dev/null
+    awk -v name="moe_$figure" '{ split($1, parts, "{") } parts[1] == name { sum += $2 } END { print sum + 0 }' "$tmp/metrics"
 }
 
 smallest_memory() {

@@ -175,6 +175,32 @@ run "$bin/moe-run" "$tiny" --requests "$tmp/many" -o "$results" --resume
 texts "$results" >"$tmp/got"
 check "... and is gone on with" cmp -s "$tmp/want" "$tmp/got"
 
+# ---- --exact: as asked, and as done ----
+
+many=$tmp/many.moe
+"$bin/moe-quantize" -q --experts 8,4 --method rtn -o "$many" "$checkpoint" || exit 1
+printf '%s\n' '{"custom_id": "a", "prompt": "The cat", "max_tokens": 3}' \
+    '{"custom_id": "b", "prompt": "x", "max_tokens": 2, "n": 2}' '{"custom_id": "c"}' >"$tmp/three"
+unchecked=$BUILD/tests/tools/run_unchecked # whose server forgets to refuse
+low="--expert-memory 1M --strategy lru --cache-bits 4"
+run "$bin/moe-run" "$many" --requests "$tmp/three" --exact --strategy hobbit
+error_line 2 "moe-run: option --exact forbids what may change results: --on-miss load-low*" "--exact refuses what may change results"
+# shellcheck disable=SC2086 # words
+run "$unchecked" -q "$many" --requests "$tmp/three" --exact $low
+expect_exit 4 "... and checks what was done"
+expect_stderr_like "*moe-run: option --exact did not hold: of [1-9]* activations [1-9]* at low precision" "... in moe-run's words"
+for id in a b; do
+    check "... result $id says so" grep -q '"custom_id":"'$id'".*"error":null,"inexact":{"activations":[0-9]*,"low_precision":[1-9][0-9]*,"skipped":0,' "$out"
+done
+check "... an error does not" [ "$(grep -c '"custom_id":"c","response":null,.*inexact' "$out")" = 0 ]
+# shellcheck disable=SC2086
+run "$bin/moe-run" -q "$many" --requests "$tmp/three" $low
+expect_exit 0 "without --exact it may be so"
+check "... which results say all the same" [ "$(grep -c '"inexact":{' "$out")" = 2 ]
+run "$unchecked" -q "$many" --requests "$tmp/three" --exact
+expect_exit 0 "nothing is amiss where all is exact"
+check "... and results say nothing of it" [ "$(grep -c inexact "$out")" = 0 ]
+
 # ---- Outputs and options ----
 
 run "$bin/moe-run" "$tiny" --requests "$tmp/many" -o "$results"

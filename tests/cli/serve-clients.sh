@@ -6,19 +6,7 @@ pack
 python=${PYTHON_OPENAI:-python3}
 browser=${CHROMIUM:-chromium}
 
-# Starts the server in the background: $server, $url.
-serve() { # OPTION...
-    : >"$tmp/log"
-    "$bin/moe-serve" -t 1 --port 0 "$tiny" "$@" >"$tmp/served" 2>"$tmp/log" </dev/null &
-    server=$!
-    for pause in 0.1 0.2 0.5 1 2 4 8 16 32; do
-        url=$(sed -n 's/.*listening at //p' "$tmp/log")
-        [ -z "$url" ] || return 0
-        sleep "$pause"
-    done
-    cat "$tmp/log" >&2
-    return 1
-}
+serve() { listen "$bin/moe-serve" "$tiny" "$@"; }
 # Each line "ok NAME" or "not ok NAME: why" becomes a test of its own.
 tell() { # TITLE LINES
     [ -s "$2" ] || result 1 "$1: it has said nothing"

@@ -3,24 +3,11 @@
 # shellcheck shell=sh disable=SC2154 # the variables are lib.sh's
 . tests/cli/lib.sh
 pack
-load=$BUILD/tests/tools/http_load
 got=$tmp/got   # the body of the last answer
 head=$tmp/head # ... and what stood before it
 story='Once upon a time'
 
-# Starts the server in the background: $server, $port.
-serve() { # OPTION...
-    : >"$tmp/log"
-    "$bin/moe-serve" -t 1 --port 0 "$tiny" "$@" >"$tmp/served" 2>"$tmp/log" </dev/null &
-    server=$!
-    for pause in 0.1 0.2 0.5 1 2 4 8 16 32; do
-        port=$(sed -n 's/.*listening at http:.*:\([0-9]*\)$/\1/p' "$tmp/log")
-        [ -z "$port" ] || return 0
-        sleep "$pause"
-    done
-    cat "$tmp/log" >&2
-    return 1
-}
+serve() { listen "$bin/moe-serve" "$tiny" "$@"; }
 # Ends it; $code.
 end() { # SIGNAL
     kill -"$1" "$server"
@@ -54,10 +41,7 @@ texts() {
     grep -o "\"$1\": *\"\([^\"\\\\]\|\\\\.\)*\"" "$got" | sed 's/^[^:]*: *"//; s/"$//' | tr -d '\n' |
         sed 's/\\"/"/g; s/\\n/\n/g; s/\\u000a/\n/g'
 }
-metric() { # NAME: its value now, summed over labels
-    "$load" -p "$port" -P /metrics -o "$tmp/metrics" >/dev/null
-    awk -v name="moe_$1" '{ split($1, parts, "{") } parts[1] == name { sum += $2 } END { print sum + 0 }' "$tmp/metrics"
-}
+metric() { served "$1"; }
 wait_until() { # NAME WANTED: of a metric
     for pause in 0.1 0.1 0.2 0.5 1 2 4 8 16; do
         [ "$(metric "$1")" != "$2" ] || return 0
@@ -268,10 +252,7 @@ error_is 413 "64" "a smaller limit for bodies"
 printf '%s}' "$endless" >"$tmp/body"
 run "$load" -p "$port" -P /v1/completions -n 6 -f "$tmp/body" -H "$key" -D "$head" -o "$got"
 check "a full queue refuses" sh -c "grep -q 's200=2 s429=4 whole=6' '$out'"
-metric() { # with the key
-    "$load" -p "$port" -P /metrics -H "$key" -o "$tmp/metrics" >/dev/null
-    awk -v name="moe_$1" '{ split($1, parts, "{") } parts[1] == name { sum += $2 } END { print sum + 0 }' "$tmp/metrics"
-}
+metric() { served "$1" -H "$key"; }
 printf '%s, "n": 100}' "$endless" >"$tmp/many"
 "$load" -p "$port" -P /v1/completions -n 2 -f "$tmp/many" -H "$key" >/dev/null &
 filler=$!
@@ -297,6 +278,34 @@ check "SIGINT ends it" [ "$code" = 0 ]
 wait "$asker"
 check "an answer too long for the grace is stopped" grep -Eq 's503=1|closed=1' "$tmp/stopped"
 check "... which is noted" grep -q '1 answers were not finished' "$tmp/log"
+
+# ---- --exact ----
+
+# The stand-in's server forgets to refuse; experts are kept at 4 bits of 8 then.
+many=$tmp/many.moe
+"$bin/moe-quantize" -q --experts 8,4 --method rtn -o "$many" "$checkpoint" || exit 1
+smallest=$(smallest_memory "$bin/moe-serve" "$many" --strategy fate)
+listen "$BUILD/tests/tools/serve_unchecked" "$many" --memory "${smallest}M" --strategy fate --exact --stats-json "$json" || exit 1
+post /v1/completions '{"prompt": "The cat", "max_tokens": 3}'
+is 200 "a request of a server that is not exact"
+check "... which /metrics tells" [ "$(served inexact_total)" -gt 0 ]
+check "... as what" grep -q '^moe_inexact_total{change="low_precision"} [1-9]' "$tmp/metrics"
+check "... with every kind of change" [ "$(grep -c '^moe_inexact_total{change=' "$tmp/metrics")" = 6 ]
+check "... and what allowed it" grep -q '^moe_inexact_allowed{by="--cache-bits 4.*"} 1$' "$tmp/metrics"
+end TERM
+check "--exact is checked at the end" [ "$code" = 4 ]
+check "... in words" grep -q 'moe-serve: option --exact did not hold: of [0-9]* activations [1-9][0-9]* at low precision$' "$tmp/log"
+check "... the statistics say so, too" grep -q '^    "as_done": false' "$json"
+check "... and why" grep -q '^    "why": "--cache-bits 4, experts kept at .4. where the pack has .8.' "$json"
+listen "$bin/moe-serve" "$many" --exact --stats-json "$json" || exit 1
+post /v1/completions '{"prompt": "The cat", "max_tokens": 3}'
+check "one that is exact has counted nothing" [ "$(served inexact_total)" = 0 ]
+check "... and is asked to be" [ "$(served exact_required)" = 1 ]
+end TERM
+check "... and ends well" [ "$code" = 0 ]
+check "... as asked and done" [ "$(grep -c '^    "\(required\|as_asked\|as_done\)": true' "$json")" = 3 ]
+run "$bin/moe-serve" "$many" --strategy hobbit --exact
+error_line 2 "moe-serve: option --exact forbids*--skip-below*" "--exact refuses what may change results"
 
 # ---- What it does not begin with ----
 

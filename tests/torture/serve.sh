@@ -14,22 +14,10 @@ clients=${CLIENTS:-1000}
 rounds=${ROUNDS:-4}
 slack=${SLACK:-2048}
 patience=${PATIENCE:-300}
-program=${SERVER:-$bin/moe-serve}
-load=$BUILD/tests/tools/http_load
+served_by=${SERVER:-$bin/moe-serve}
 ulimit -n "$(ulimit -H -n)"
 
-serve() { # OPTION...
-    : >"$tmp/log"
-    "$program" -t 1 --port 0 "$tiny" --request-timeout 3 "$@" >"$tmp/served" 2>"$tmp/log" </dev/null &
-    server=$!
-    for pause in 0.2 0.5 1 2 4 8 16 32; do
-        port=$(sed -n 's/.*listening at http:.*:\([0-9]*\)$/\1/p' "$tmp/log")
-        [ -z "$port" ] || return 0
-        sleep "$pause"
-    done
-    cat "$tmp/log" >&2
-    return 1
-}
+serve() { listen "$served_by" "$tiny" --request-timeout 3 "$@"; }
 end() {
     kill -TERM "$server"
     code=0
@@ -37,10 +25,7 @@ end() {
     check "the server ends well" [ "$code" = 0 ]
     check "... without a word of sanitizers" sh -c "! grep -Eq 'Sanitizer|runtime error' '$tmp/log'"
 }
-metric() { # NAME
-    "$load" -p "$port" -P /metrics -o "$tmp/metrics" -T 100 >/dev/null
-    awk -v name="moe_$1" '{ split($1, parts, "{") } parts[1] == name { sum += $2 } END { print sum + 0 }' "$tmp/metrics"
-}
+metric() { served "$1" -T 100; }
 wait_for_none() { # METRIC
     for pause in 0 0.1 0.2 0.5 1 2 4 8 16 32; do
         sleep "$pause"
