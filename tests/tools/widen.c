@@ -3,14 +3,16 @@
  *
  *     widen [--hidden F] [--ff G] [--heads H] [--shard-bytes SIZE] SRC_DIR DST_DIR
  *
- * Every hidden unit of a Qwen2-MoE checkpoint (bf16) is repeated F times and every feed-forward
- * unit G times, powers of two: unit i becomes i, n + i, 2n + i, ... of the wider model. A matrix
- * that produces repeated units has its rows repeated; one that sums over them has its columns
- * repeated and its weights divided, which is exact, since it changes the exponent alone (where a
- * weight would lose a bit, widen refuses). The heads of attention stay as they are, so head_dim is
- * written out; with --heads they are repeated too, those of keys and values alike (llama.cpp's
- * graph wants as many as the hidden units fill, H = F). A tied output head sums over hidden units
- * and so becomes a tensor of its own.
+ * Every hidden unit of a Qwen2-MoE or Switch Transformers checkpoint (bf16 or f32) is repeated F
+ * times and every feed-forward unit G times, powers of two: unit i becomes i, n + i, 2n + i, ... of
+ * the wider model. A matrix that produces repeated units has its rows repeated; one that sums over
+ * them has its columns repeated and its weights divided, which is exact, since it changes the
+ * exponent alone (where a weight would lose a bit, widen refuses). The heads of attention stay as
+ * they are, so head_dim is written out; with --heads they are repeated too, those of keys and
+ * values alike (llama.cpp's graph wants as many as the hidden units fill, H = F). A tied output
+ * head sums over hidden units and so becomes a tensor of its own. With Switch Transformers, which
+ * scale a tied head's input by the root of their width, it stays tied: the sum and the scale leave
+ * the root of F over, by which the norm before it is divided, so that F is then a power of four.
  *
  * At the end three rows of every tensor are read back and compared with the source.
  */
@@ -34,11 +36,14 @@
 enum axis { KEEP, HIDDEN, FF, HEADS, N_AXES };
 
 /* What the rows and columns of a tensor count, by the end of its name. */
-static const struct rule {
+struct rule {
     const char *suffix;
     enum axis rows, cols;
-    bool undivided; /* columns are outputs: the embedding is used row by row */
-} rules[] = {
+    bool undivided;   /* columns are outputs: the embedding is used row by row */
+    bool before_head; /* the norm whose output a tied head takes */
+};
+
+static const struct rule qwen2_moe[] = {
     {.suffix = "model.embed_tokens.weight", .cols = HIDDEN, .undivided = true},
     {.suffix = "lm_head.weight", .cols = HIDDEN},
     {.suffix = "model.norm.weight", .rows = HIDDEN},
@@ -58,18 +63,65 @@ static const struct rule {
     {.suffix = ".down_proj.weight", .rows = HIDDEN, .cols = FF},
 };
 
+static const struct rule switch_transformers[] = {
+    {.suffix = "shared.weight", .cols = HIDDEN, .undivided = true},
+    {.suffix = ".embed_tokens.weight", .cols = HIDDEN, .undivided = true},
+    {.suffix = "lm_head.weight", .cols = HIDDEN},
+    {.suffix = "decoder.final_layer_norm.weight", .rows = HIDDEN, .before_head = true},
+    {.suffix = "layer_norm.weight", .rows = HIDDEN},
+    {.suffix = "Attention.q.weight", .rows = HEADS, .cols = HIDDEN},
+    {.suffix = "Attention.k.weight", .rows = HEADS, .cols = HIDDEN},
+    {.suffix = "Attention.v.weight", .rows = HEADS, .cols = HIDDEN},
+    {.suffix = "Attention.o.weight", .rows = HIDDEN, .cols = HEADS},
+    {.suffix = ".relative_attention_bias.weight", .cols = HEADS, .undivided = true},
+    {.suffix = ".router.classifier.weight", .cols = HIDDEN},
+    {.suffix = ".router.classifier.bias"},
+    {.suffix = ".wi.weight", .rows = FF, .cols = HIDDEN},
+    {.suffix = ".wo.weight", .rows = HIDDEN, .cols = FF},
+};
+
+/* The models that can be widened: their tensors, and which numbers of config.json grow. */
+static const struct kind {
+    const char *type;
+    const struct rule *rules;
+    size_t n_rules;
+    struct {
+        const char *key;
+        enum axis axis;
+    } numbers[8];
+    bool stays_tied;
+} kinds[] = {
+    {.type = "qwen2_moe",
+     .rules = qwen2_moe,
+     .n_rules = sizeof qwen2_moe / sizeof qwen2_moe[0],
+     .numbers = {{"num_attention_heads", HEADS},
+                 {"num_key_value_heads", HEADS},
+                 {"hidden_size", HIDDEN},
+                 {"intermediate_size", FF},
+                 {"moe_intermediate_size", FF},
+                 {"shared_expert_intermediate_size", FF}}},
+    {.type = "switch_transformers",
+     .rules = switch_transformers,
+     .n_rules = sizeof switch_transformers / sizeof switch_transformers[0],
+     .numbers = {{"num_heads", HEADS}, {"d_model", HIDDEN}, {"d_ff", FF}},
+     .stays_tied = true},
+};
+
 /* A tensor to be written. */
 struct output {
     const char *name;
     const struct moe_tensor *source;
     uint64_t rows, cols;           /* of the source; a vector has one column */
     uint64_t row_times, col_times; /* repetitions */
+    uint32_t item;                 /* bytes of a weight */
     float factor;                  /* of every weight */
     int shard;                     /* number, from 0 */
     uint64_t begin, bytes;         /* in that shard's data */
 };
 
 struct widening {
+    const struct kind *kind;
+    bool tied; /* the head is the embedding, in the wide model too */
     uint64_t times[N_AXES];
     uint64_t shard_bytes;
     const char *src, *dst;
@@ -81,35 +133,47 @@ struct widening {
 
 /* ---- What becomes of each tensor ---- */
 
-static const struct rule *rule_of(const char *name)
+static const struct rule *rule_of(const struct kind *kind, const char *name)
 {
     size_t n = strlen(name);
-    for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) {
-        size_t suffix = strlen(rules[i].suffix);
-        if (n >= suffix && strcmp(name + n - suffix, rules[i].suffix) == 0)
-            return &rules[i];
+    for (size_t i = 0; i < kind->n_rules; i++) {
+        size_t suffix = strlen(kind->rules[i].suffix);
+        if (n >= suffix && strcmp(name + n - suffix, kind->rules[i].suffix) == 0)
+            return &kind->rules[i];
     }
     return NULL;
+}
+
+/* The root of a power of four; 0: it is none. */
+static uint64_t root_of(uint64_t n)
+{
+    uint64_t root = 1;
+    while (root * root < n)
+        root *= 2;
+    return root * root == n ? root : 0;
 }
 
 static int add_output(struct widening *w, const char *name, const struct moe_tensor *source,
                       struct moe_err *err)
 {
-    const struct rule *rule = rule_of(name);
+    const struct rule *rule = rule_of(w->kind, name);
     if (!rule)
-        return moe_fail(err, MOE_ERR_UNSUPPORTED, "%s: tensor '%s' is none of Qwen2-MoE", w->src,
-                        name);
-    if (source->dtype != MOE_DTYPE_BF16 || source->n_dims > 2)
-        return moe_fail(err, MOE_ERR_UNSUPPORTED, "%s: tensor '%s' is not a bf16 vector or matrix",
-                        w->src, name);
+        return moe_fail(err, MOE_ERR_UNSUPPORTED, "%s: tensor '%s' is none of %s", w->src, name,
+                        w->kind->type);
+    if ((source->dtype != MOE_DTYPE_BF16 && source->dtype != MOE_DTYPE_F32) || source->n_dims > 2)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: tensor '%s' is not a vector or matrix in bf16 or f32", w->src, name);
     struct output *o = &w->outputs[w->n_outputs++];
     *o = (struct output){.name = name, .source = source, .rows = source->dims[0], .cols = 1};
     if (source->n_dims == 2)
         o->cols = source->dims[1];
+    o->item = source->dtype == MOE_DTYPE_F32 ? 4 : 2;
     o->row_times = w->times[rule->rows];
     o->col_times = w->times[rule->cols];
     o->factor = rule->undivided ? 1 : 1 / (float)o->col_times;
-    o->bytes = o->rows * o->cols * o->row_times * o->col_times * 2;
+    if (rule->before_head && w->tied)
+        o->factor = 1 / (float)root_of(w->times[HIDDEN]);
+    o->bytes = o->rows * o->cols * o->row_times * o->col_times * o->item;
     struct output *before = w->n_outputs > 1 ? o - 1 : NULL;
     if (before) {
         o->shard = before->shard;
@@ -131,7 +195,7 @@ static int list_outputs(struct widening *w, struct moe_err *err)
     if (!w->outputs)
         return MOE_ERR_MEMORY;
     int status = MOE_OK;
-    if (embedding && !moe_checkpoint_find(w->ck, "lm_head.weight"))
+    if (embedding && !w->kind->stays_tied && !moe_checkpoint_find(w->ck, "lm_head.weight"))
         status = add_output(w, "lm_head.weight", embedding, err);
     for (uint64_t i = 0; i < n && status == MOE_OK; i++) {
         const struct moe_tensor *t = moe_checkpoint_at(w->ck, i);
@@ -159,8 +223,8 @@ static int shard_header(const struct widening *w, int shard, struct moe_buf *hea
         const struct output *o = &w->outputs[i];
         if (o->shard != shard)
             continue;
-        moe_buf_printf(&json, ",\"%s\":{\"dtype\":\"BF16\",\"shape\":[%" PRIu64, o->name,
-                       o->rows * o->row_times);
+        moe_buf_printf(&json, ",\"%s\":{\"dtype\":\"%s\",\"shape\":[%" PRIu64, o->name,
+                       o->item == 4 ? "F32" : "BF16", o->rows * o->row_times);
         if (o->source->n_dims == 2)
             moe_buf_printf(&json, ",%" PRIu64, o->cols * o->col_times);
         moe_buf_printf(&json, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", o->begin,
@@ -179,14 +243,20 @@ static int shard_header(const struct widening *w, int shard, struct moe_buf *hea
 /* One source row, widened; false when a weight cannot be divided exactly. */
 static bool widen_row(const struct output *o, const float *from, uint8_t *to)
 {
+    uint64_t bytes = o->item * o->cols;
     for (uint64_t c = 0; c < o->cols; c++) {
-        uint16_t bits = moe_f32_to_bf16(from[c] * o->factor);
-        if (moe_bf16_to_f32(bits) / o->factor != from[c])
+        float value = from[c] * o->factor;
+        if (o->item == 4) {
+            moe_put_u32(to + 4 * c, moe_f32_bits(value));
+        } else {
+            moe_put_u16(to + 2 * c, moe_f32_to_bf16(value));
+            value = moe_bf16_to_f32(moe_f32_to_bf16(value));
+        }
+        if (value / o->factor != from[c])
             return false;
-        moe_put_u16(to + 2 * c, bits);
     }
     for (uint64_t k = 1; k < o->col_times; k++)
-        memcpy(to + 2 * k * o->cols, to, 2 * o->cols);
+        memcpy(to + k * bytes, to, bytes);
     return true;
 }
 
@@ -194,7 +264,7 @@ static bool widen_row(const struct output *o, const float *from, uint8_t *to)
 static int write_tensor(const struct widening *w, const struct output *o, struct moe_outfile *out,
                         uint64_t data, struct moe_err *err)
 {
-    uint64_t row_bytes = 2 * o->cols * o->col_times;
+    uint64_t row_bytes = o->item * o->cols * o->col_times;
     uint64_t batch = (8u << 20) / row_bytes ? (8u << 20) / row_bytes : 1;
     batch = batch < o->rows ? batch : o->rows;
     float *from = moe_alloc(batch * o->cols, sizeof *from, err);
@@ -207,7 +277,7 @@ static int write_tensor(const struct widening *w, const struct output *o, struct
             if (!widen_row(o, from + r * o->cols, to + r * row_bytes))
                 status = moe_fail(err, MOE_ERR_LIMIT,
                                   "%s: tensor '%s' row %" PRIu64
-                                  ": a weight is too small to be divided exactly in bf16",
+                                  ": a weight is too small to be divided exactly",
                                   w->src, o->name, row + r);
         for (uint64_t k = 0; k < o->row_times && status == MOE_OK; k++)
             status = moe_outfile_write(out, to, n * row_bytes,
@@ -280,34 +350,53 @@ static void multiply(json_t *config, const char *key, uint64_t times)
         json_integer_set(value, json_integer_value(value) * (json_int_t)times);
 }
 
-static int write_config(const struct widening *w, struct moe_err *err)
+static const struct kind *kind_of(const char *type)
+{
+    for (size_t i = 0; type && i < sizeof kinds / sizeof kinds[0]; i++)
+        if (strcmp(type, kinds[i].type) == 0)
+            return &kinds[i];
+    return NULL;
+}
+
+/* Makes the description that of the wide model. */
+static int widen_config(struct widening *w, json_t *config, const char *path, struct moe_err *err)
+{
+    const json_t *hidden = json_object_get(config, "hidden_size"),
+                 *heads = json_object_get(config, "num_attention_heads");
+    w->kind = kind_of(json_string_value(json_object_get(config, "model_type")));
+    if (!w->kind)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: not the config of a qwen2_moe or switch_transformers model", path);
+    w->tied = w->kind->stays_tied && !json_is_false(json_object_get(config, "tie_word_embeddings"));
+    if (w->tied && root_of(w->times[HIDDEN]) == 0)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "%s: its head is its embedding: --hidden must be a power of four", path);
+    if (!w->kind->stays_tied) {
+        if (json_integer_value(hidden) <= 0 || json_integer_value(heads) <= 0)
+            return moe_fail(err, MOE_ERR_FORMAT, "%s: no 'hidden_size' for heads", path);
+        if (!json_is_integer(json_object_get(config, "head_dim")))
+            json_object_set_new(
+                config, "head_dim",
+                json_integer(json_integer_value(hidden) / json_integer_value(heads)));
+        json_object_set_new(config, "tie_word_embeddings", json_false());
+    }
+    for (int i = 0; w->kind->numbers[i].key; i++)
+        multiply(config, w->kind->numbers[i].key, w->times[w->kind->numbers[i].axis]);
+    return MOE_OK;
+}
+
+static int write_config(struct widening *w, struct moe_err *err)
 {
     char *path = moe_path_join(w->src, "config.json", err);
     if (!path)
         return MOE_ERR_MEMORY;
     json_error_t why;
     json_t *config = json_load_file(path, JSON_REJECT_DUPLICATES, &why);
-    const char *type = json_string_value(json_object_get(config, "model_type"));
-    json_int_t hidden = json_integer_value(json_object_get(config, "hidden_size"));
-    json_int_t heads = json_integer_value(json_object_get(config, "num_attention_heads"));
-    int status;
-    if (!config) {
-        status = moe_fail(err, MOE_ERR_FORMAT, "%s: line %d: %s", path, why.line, why.text);
-    } else if (!type || strcmp(type, "qwen2_moe") != 0 || hidden <= 0 || heads <= 0) {
-        status =
-            moe_fail(err, MOE_ERR_UNSUPPORTED, "%s: not the config of a qwen2_moe model", path);
-    } else {
-        if (!json_is_integer(json_object_get(config, "head_dim")))
-            json_object_set_new(config, "head_dim", json_integer(hidden / heads));
-        multiply(config, "num_attention_heads", w->times[HEADS]);
-        multiply(config, "num_key_value_heads", w->times[HEADS]);
-        multiply(config, "hidden_size", w->times[HIDDEN]);
-        multiply(config, "intermediate_size", w->times[FF]);
-        multiply(config, "moe_intermediate_size", w->times[FF]);
-        multiply(config, "shared_expert_intermediate_size", w->times[FF]);
-        json_object_set_new(config, "tie_word_embeddings", json_false());
+    int status = config
+                     ? widen_config(w, config, path, err)
+                     : moe_fail(err, MOE_ERR_FORMAT, "%s: line %d: %s", path, why.line, why.text);
+    if (status == MOE_OK)
         status = write_json(w, "config.json", config, err);
-    }
     json_decref(config);
     free(path);
     return status;
