@@ -72,6 +72,8 @@ static const struct cli_option options[] = {
      .shown = "the samples' mean, or 32", .help = "of its answer"},
     {CLI_OPT_U32(0, "max-batch", "N", &o.requests.max_batch, 1, 1 << 12), .shown = "64",
      .help = "requests side by side to try, at most"},
+    {CLI_OPT_BYTES(0, "gpu-memory", "SIZE", &o.requests.gpu_memory), .shown = "what is free",
+     .help = "limit on a GPU"},
     {.kind = CLI_HEADING, .help = "Statistics, traces and device profiles"},
     {CLI_OPT_FLAG(0, "merge", &o.merge), .help = "put shards together: statistics or traces"},
     {CLI_OPT_FLAG(0, "partial", &o.partial), .help = "--merge: though shards are missing"},
@@ -318,9 +320,9 @@ int main(int argc, char **argv)
     if (o.dir && !o.device)
         return cli_misuse("--dir belongs to --device");
     if (!o.coe && (o.requests.requests || cli_given("prompt-tokens") ||
-                   cli_given("answer-tokens") || cli_given("max-batch")))
-        return cli_misuse("--requests, --prompt-tokens, --answer-tokens and --max-batch belong to "
-                          "--coe");
+                   cli_given("answer-tokens") || cli_given("max-batch") || o.requests.gpu_memory))
+        return cli_misuse("--requests, --prompt-tokens, --answer-tokens, --max-batch and "
+                          "--gpu-memory belong to --coe");
     if (o.show)
         return n_args == 1 ? cli_finish(show(args[0])) : cli_misuse("--show takes one file");
     if (!o.out)

@@ -82,6 +82,7 @@ int profile_coe(const char *path, const struct profile_coe *options)
         .directory = directory,
         .max_batch = options->max_batch,
         .memory_bytes = options->memory,
+        .gpu_memory_bytes = options->gpu_memory,
         .progress = cli_progress(),
     };
     if (status == MOE_OK && options->requests)

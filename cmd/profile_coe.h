@@ -10,7 +10,7 @@ struct profile_coe {
     const char *out, *requests;            /* requests: NULL: there are no samples */
     uint32_t prompt_tokens, answer_tokens; /* 0: as the samples have them, else a default */
     uint32_t max_batch;
-    uint64_t memory;
+    uint64_t memory, gpu_memory; /* limits; 0: what is free */
 };
 
 /* Returns the exit status. */

@@ -1,20 +1,19 @@
-#define _GNU_SOURCE /* posix_fadvise, _SC_PHYS_PAGES */
+#define _GNU_SOURCE /* _SC_PHYS_PAGES */
 #include "bench/coe_bench.h"
 
 #include "gpu.h"
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "base/clock.h"
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/par.h"
 #include "bench/bench.h"
 #include "bench/coe_batches.h"
+#include "bench/coe_loads.h"
 #include "bench/device_private.h"
 #include "engine/engine.h"
 
@@ -162,38 +161,26 @@ static int find_kinds(struct bench *b, struct moe_err *err)
 
 /* ---- One architecture on one processor ---- */
 
-/* What of the file the system keeps in memory goes. */
-static int forget_file(const char *path, struct moe_err *err)
+static struct moe_engine_options engine_of(const struct bench *b, uint32_t on)
 {
-    uint64_t size;
-    int fd = moe_file_open(path, &size, err);
-    if (fd < 0)
-        return fd;
-    posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
-    close(fd);
-    return MOE_OK;
-}
-
-/* With the calling thread's team. */
-static int open_engine(const struct bench *b, uint32_t model, uint32_t on, bool cold,
-                       struct moe_engine **out, double *seconds, struct moe_err *err)
-{
-    const struct moe_coe_model *m = &b->o->collection->models[model];
     struct moe_engine_options options = {
         .memory_bytes = b->o->memory_bytes,
         .gpu_memory_bytes = b->o->gpu_memory_bytes,
         .device = {.cuda = on == CUDA},
         .session = {.context = b->o->prompt_tokens + b->o->answer_tokens},
     };
-    char *path = moe_coe_pack_path(b->o->directory, m, err);
-    int status = path ? MOE_OK : MOE_ERR_MEMORY;
     moe_strategy_find("resident", &options.strategy);
-    if (status == MOE_OK && cold)
-        status = forget_file(path, err);
-    double began = moe_seconds();
-    if (status == MOE_OK)
-        status = moe_engine_open(out, path, &options, b->o->progress, err);
-    *seconds = moe_seconds() - began;
+    return options;
+}
+
+static int load_once(const struct bench *b, uint32_t model, uint32_t on, struct moe_coe_load *load,
+                     struct moe_err *err)
+{
+    const struct moe_coe_model *m = &b->o->collection->models[model];
+    const struct moe_engine_options options = engine_of(b, on);
+    char *path = moe_coe_pack_path(b->o->directory, m, err);
+    int status =
+        path ? moe_coe_measure_load(load, path, &options, b->o->progress, err) : MOE_ERR_MEMORY;
     free(path);
     return of_expert(status, m, err);
 }
@@ -202,30 +189,34 @@ static int open_engine(const struct bench *b, uint32_t model, uint32_t on, bool 
 static int measure_loads(const struct bench *b, const struct kind *kind, uint32_t on,
                          struct moe_coe_kind_cost *cost, struct moe_err *err)
 {
-    double cold[LOADS], warm[LOADS];
+    double disk[LOADS], host[LOADS];
     int status = MOE_OK;
     for (uint32_t i = 0; i < LOADS && status == MOE_OK; i++) {
-        struct moe_engine *e = NULL;
-        uint32_t model = kind->loads[i % kind->n_loads];
+        struct moe_coe_load load;
         moe_progress_report(b->o->progress, "loads", i, LOADS);
-        status = open_engine(b, model, on, true, &e, &cold[i], err);
-        if (status == MOE_OK)
-            cost->expert_bytes = on == CUDA ? e->budget.gpu.dense + e->budget.gpu.experts
-                                            : e->budget.dense + e->budget.experts;
-        moe_engine_close(e);
-        e = NULL;
-        if (status == MOE_OK && on == CUDA) {
-            status = open_engine(b, model, on, false, &e, &warm[i], err);
-            moe_engine_close(e);
-        }
+        status = load_once(b, kind->loads[i % kind->n_loads], on, &load, err);
+        disk[i] = load.disk;
+        host[i] = load.host;
+        cost->expert_bytes = load.bytes;
         if (status == MOE_OK && moe_progress_stopped(b->o->progress))
             status = moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
     }
-    if (status == MOE_OK)
-        cost->cost.load = moe_bench_round(moe_bench_summarise(cold, LOADS).median);
-    if (status == MOE_OK && on == CUDA)
-        cost->cost.load_from_host = moe_bench_round(moe_bench_summarise(warm, LOADS).median);
-    return status;
+    if (status != MOE_OK)
+        return status;
+    cost->cost.load = moe_bench_round(moe_bench_summarise(disk, LOADS).median);
+    cost->cost.load_from_host = moe_bench_round(moe_bench_summarise(host, LOADS).median);
+    return MOE_OK;
+}
+
+static int open_engine(const struct bench *b, uint32_t model, uint32_t on, struct moe_engine **out,
+                       struct moe_err *err)
+{
+    const struct moe_coe_model *m = &b->o->collection->models[model];
+    const struct moe_engine_options options = engine_of(b, on);
+    char *path = moe_coe_pack_path(b->o->directory, m, err);
+    int status = path ? moe_engine_open(out, path, &options, b->o->progress, err) : MOE_ERR_MEMORY;
+    free(path);
+    return of_expert(status, m, err);
 }
 
 static int measure_curve(const struct bench *b, const struct kind *kind, uint32_t on,
@@ -239,8 +230,7 @@ static int measure_curve(const struct bench *b, const struct kind *kind, uint32_
         .progress = b->o->progress,
     };
     struct moe_engine *e = NULL;
-    double unused;
-    int status = open_engine(b, kind->first, on, false, &e, &unused, err);
+    int status = open_engine(b, kind->first, on, &e, err);
     if (status == MOE_OK && how.text)
         status = moe_check_ids(e->model, how.text->ids, how.text->n, err);
     if (status == MOE_OK)

@@ -142,12 +142,28 @@ static int search_executors(struct making *m, uint32_t *cuda, uint32_t *cpu)
     return status;
 }
 
+/* Executors that are asked for need a processor that was measured. */
+static int check_named(const struct making *m, const char *processor, uint32_t n)
+{
+    if (n == 0 || n == UINT32_MAX ||
+        moe_coe_costs_processor(m->p->costs, processor) != MOE_COE_NONE)
+        return MOE_OK;
+    return moe_fail(m->err, MOE_ERR_USAGE,
+                    "%u executors on '%s': the costs have no such processor (moe-profile --coe "
+                    "measures where there is one)",
+                    n, processor);
+}
+
 static int choose_executors(struct making *m)
 {
     const struct moe_coe_planner *p = m->p;
     uint32_t cuda = p->cuda, cpu = p->cpu;
     bool has_cuda = moe_coe_costs_processor(p->costs, "cuda") != MOE_COE_NONE;
-    int status = MOE_OK;
+    int status = check_named(m, "cuda", cuda);
+    if (status == MOE_OK)
+        status = check_named(m, "cpu", cpu);
+    if (status != MOE_OK)
+        return status;
     if (p->casual) {
         cuda = cuda != UINT32_MAX ? cuda : has_cuda ? CASUAL_CUDA : 0;
         cpu = cpu != UINT32_MAX ? cpu : CASUAL_CPU;

@@ -113,6 +113,12 @@ struct moe_pack_image {
     const uint8_t *bytes;
     uint64_t n;
 };
+/* Reads the file in one sweep; the system keeps no copy of its own. most: bytes that there may be,
+ * else MOE_ERR_FORMAT. stops: asked between pieces, true ends it with MOE_ERR_INTERRUPTED; may be
+ * NULL. */
+int moe_pack_image_read(struct moe_pack_image *out, const char *path, uint64_t most,
+                        bool (*stops)(void *ctx), void *ctx, struct moe_err *err);
+void moe_pack_image_free(struct moe_pack_image *image); /* an empty one is fine */
 /* The same of a file that `image` (NULL: none) is of: what is read comes from there, weights too,
  * until moe_pack_leave_image. The image is borrowed until then. */
 int moe_pack_open_image(struct moe_pack **out, const char *path, const struct moe_pack_image *image,

@@ -1,16 +1,13 @@
-#define _POSIX_C_SOURCE 200809L /* pthread, posix_fadvise, st_mtim */
+#define _POSIX_C_SOURCE 200809L /* pthread, st_mtim */
 #include "serve/host_tier.h"
 
-#include <fcntl.h>
+#include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include "base/file.h"
 #include "base/mem.h"
 #include "serve/memory.h"
-
-enum { PIECE_BYTES = 16 << 20 /* of a sweep, after each of which it may be stopped */ };
 
 enum place { AWAY, COMING, THERE };
 
@@ -57,18 +54,13 @@ int host_tier_open(struct moe_server *s, struct moe_err *err)
     return status;
 }
 
-static void free_image(const struct moe_pack_image *file)
-{
-    moe_pages_free((void *)(uintptr_t)file->bytes, moe_round_up(file->n, MOE_PACK_ALIGN));
-}
-
 void host_tier_close(struct moe_server *s)
 {
     struct host_tier *h = s->host;
     if (!h)
         return;
     for (uint32_t i = 0; h->images && i < s->n_models; i++)
-        free_image(&h->images[i].file);
+        moe_pack_image_free(&h->images[i].file);
     moe_coe_pool_close(h->pool);
     pthread_cond_destroy(&h->came);
     free(h->images);
@@ -91,38 +83,13 @@ void host_tier_count(const struct moe_server *s, uint64_t *bytes, uint32_t *n)
 
 /* ---- Reading ---- */
 
-static bool is_closing(struct moe_server *s)
+static bool is_closing(void *server)
 {
+    struct moe_server *s = server;
     pthread_mutex_lock(&s->mutex);
     bool closing = s->closing;
     pthread_mutex_unlock(&s->mutex);
     return closing;
-}
-
-/* The whole file in one sweep. The system's own copy of it goes: this one is counted. */
-static int sweep(struct moe_server *s, const char *path, uint64_t size, struct image *to,
-                 struct moe_err *err)
-{
-    uint64_t n, at = 0;
-    int fd = moe_file_open(path, &n, err);
-    if (fd < 0)
-        return fd;
-    uint8_t *bytes = NULL;
-    int status = MOE_OK;
-    if (fstat(fd, &to->of) != 0 || n > size)
-        status = moe_fail(err, MOE_ERR_FORMAT, "%s: has grown since it was looked at", path);
-    if (status == MOE_OK && !(bytes = moe_pages_alloc(moe_round_up(n, MOE_PACK_ALIGN), err)))
-        status = MOE_ERR_MEMORY;
-    to->file = (struct moe_pack_image){bytes, n};
-    while (status == MOE_OK && at < n) {
-        uint64_t some = n - at < PIECE_BYTES ? n - at : PIECE_BYTES;
-        status = is_closing(s) ? moe_fail(err, MOE_ERR_INTERRUPTED, "stopped")
-                               : moe_file_pread(fd, path, bytes + at, some, at, err);
-        posix_fadvise(fd, (off_t)at, (off_t)some, POSIX_FADV_DONTNEED);
-        at += some;
-    }
-    close(fd);
-    return status;
 }
 
 static bool is_as_read(const char *path, const struct stat *was)
@@ -159,7 +126,7 @@ static bool make_room(struct moe_server *s, uint32_t model)
     /* Freed under the mutex: what others read meanwhile would be beside it. */
     for (uint32_t i = 0; i < n; i++) {
         struct moe_pack_image file = take_out(h, h->evicted[i]);
-        free_image(&file);
+        moe_pack_image_free(&file);
     }
     return true;
 }
@@ -170,7 +137,13 @@ static int bring(struct moe_server *s, uint32_t model, struct moe_err *err)
     struct host_tier *h = s->host;
     struct image *i = &h->images[model];
     pthread_mutex_unlock(&s->mutex);
-    int status = sweep(s, s->models[model].path, h->sizes[model], i, err);
+    /* A file that changes after this is read anew next time. */
+    const char *path = s->models[model].path;
+    int status = stat(path, &i->of) == 0
+                     ? MOE_OK
+                     : moe_fail(err, MOE_ERR_IO, "%s: cannot open: %s", path, strerror(errno));
+    if (status == MOE_OK)
+        status = moe_pack_image_read(&i->file, path, h->sizes[model], is_closing, s, err);
     pthread_mutex_lock(&s->mutex);
     if (status == MOE_OK) {
         i->place = THERE;
@@ -179,7 +152,7 @@ static int bring(struct moe_server *s, uint32_t model, struct moe_err *err)
     } else {
         moe_coe_pool_drop(h->pool, model);
         struct moe_pack_image file = take_out(h, model);
-        free_image(&file);
+        moe_pack_image_free(&file);
     }
     pthread_cond_broadcast(&h->came);
     return status;
@@ -201,7 +174,7 @@ int host_tier_hold(struct moe_server *s, uint32_t model, bool may_read,
     if (i->place == THERE && i->n_holds == 0 && !is_as_read(s->models[model].path, &i->of)) {
         moe_coe_pool_drop(h->pool, model);
         struct moe_pack_image file = take_out(h, model);
-        free_image(&file);
+        moe_pack_image_free(&file);
     }
     if (i->place == THERE) {
         *was_there = true;
@@ -228,7 +201,7 @@ void host_tier_release(struct moe_server *s, uint32_t model, bool keep)
         file = take_out(h, model);
     }
     pthread_mutex_unlock(&s->mutex);
-    free_image(&file);
+    moe_pack_image_free(&file);
 }
 
 int host_tier_fill(struct moe_server *s, const struct moe_progress *progress, struct moe_err *err)

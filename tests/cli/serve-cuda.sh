@@ -95,7 +95,36 @@ unset MOE_SHIM_MEMORY
 sizes=$(cat "$tmp"/m?.moe | wc -c)
 check "... and read no more than once" [ "$(all_of bytes_read)" -le "$sizes" ]
 
-# Main memory without room above the disk, and with all that moe-plan gives.
+# Measured there, and served as planned with that: an executor for each, and a tier in main memory.
+costs=$tmp/costs
+has() { grep -q -- "$1" "$costs"; }
+run "$BUILD/shim/bin/moe-profile" -q --coe "$coe" --prompt-tokens 3 --answer-tokens 2 --max-batch 2 -t 1 -o "$costs"
+expect_exit 0 "moe-profile --coe measures a GPU, too"
+check "... which has memory of its own" has 'name: cuda, memory_bytes: [1-9]'
+check "... experts cost there, from disk and from main memory" \
+    [ "$(grep -c 'processor: cuda, per_request.* load_seconds: 0\.0.*load_from_host_seconds: 0\.0' "$costs")" = 4 ]
+check "... on the processor from disk" [ "$(grep 'processor: cpu, .*per_request' "$costs" | grep -vc load_from_host)" -ge 4 ]
+run "$BUILD/shim/bin/moe-profile" -q --coe "$coe" --prompt-tokens 3 --answer-tokens 2 --gpu-memory 100K -o "$costs.2"
+error_line 4 "moe-profile: expert 'm2': *on the GPU is too small*" "... within --gpu-memory"
+for list in cuda:2 cuda:2,cpu:1; do
+    run "$bin/moe-plan" -q --coe "$coe" --costs "$costs" --executors $list --memory 100M --device-memory 60M \
+        -o "$tmp/plan"
+    expect_exit 0 "moe-plan --coe plans for $list"
+    check "... with packs above the disk" grep -q '^host_bytes: [1-9]' "$tmp/plan"
+    serve --plan "$tmp/plan" --costs "$costs" --memory 100M
+    check "... as it is served: the processor's answers" same
+    [ $list = cuda:2 ] || continue # beside the processor the shim is slow, and so gets little
+    check "... by two executors" [ "$(grep -c '"device":' "$json")" = 2 ]
+    check "... with packs in main memory" [ "$(figure host_tier_models)" = 4 ]
+done
+check "... by three executors" [ "$(grep -c '"device":' "$json")" = 3 ]
+grep -v cuda "$costs" >"$costs.2"
+run "$bin/moe-plan" -q --coe "$coe" --costs "$costs.2" --executors cuda:2,cpu:1
+error_line 2 "moe-plan: 2 executors on 'cuda': the costs have no such processor *" "... and not without costs of it"
+serve --executors cuda:1 --costs "$costs.2"
+error_line 2 "moe-serve: the costs have no processor 'cuda'" "nor is it served"
+
+# Main memory without room above the disk.
 serve --executors cuda:1 --memory 1M
 error_line 4 "moe-serve: a budget of * is too small: the smallest that works is *--memory *" "too little main memory"
 least=$(sed -n 's/.*--memory \([0-9]*\)M.*/\1/p' "$err")

@@ -383,6 +383,12 @@ static void memory_that_is_too_small_is_refused(void **state)
     w.planner.schedule = "lifo";
     assert_fails(moe_coe_planner_make(&w.planner, plan, &err), MOE_ERR_USAGE, "schedule 'lifo'",
                  &err);
+    close_world(&w);
+    open_world(&w, TEAMS("", ""), 10); /* has no accelerator */
+    w.planner.cuda = 2;
+    w.planner.cpu = 1;
+    assert_fails(moe_coe_planner_make(&w.planner, plan, &err), MOE_ERR_USAGE,
+                 "2 executors on 'cuda': the costs have no such processor", &err);
     moe_coe_plan_free(plan);
     close_world(&w);
 }
