@@ -28,6 +28,9 @@ struct console {
  * although stdin is a terminal. */
 void console_tell(const struct console *c, const char *text);
 
+/* Says what was opened. */
+void console_greet(const struct console *c);
+
 /* Answers `text`, or continues the last answer if NULL. Only a write error on stdout is fatal. */
 int console_answer(struct console *c, const char *text, struct moe_err *err);
 

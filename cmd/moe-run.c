@@ -8,7 +8,9 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "encode.h"
 #include "engine/beams.h"
+#include "engine/encode.h"
 #include "measure.h"
 #include "prompt.h"
 #include "repl.h"
@@ -97,7 +99,7 @@ static struct measure_perplexity_options perplexity_options(void)
 
 static bool is_interactive(void)
 {
-    return !opt.prompt && !opt.file && isatty(STDIN_FILENO);
+    return !opt.prompt && !opt.file && !opt.encode && isatty(STDIN_FILENO);
 }
 
 static int survey(void *ctx, const struct moe_model *model, const struct moe_engine_room *room,
@@ -105,19 +107,22 @@ static int survey(void *ctx, const struct moe_model *model, const struct moe_eng
 {
     struct run *r = ctx;
     r->context = room->context;
+    int status = encode_check_options(r->pack, &model->config, opt.encode, err);
+    if (status != MOE_OK)
+        return status;
     if (opt.perplexity) {
         const struct measure_perplexity_options mo = perplexity_options();
         return measure_perplexity_survey(opt.perplexity, &mo, model, room, &r->text_bytes, err);
     }
     if (opt.bench ? !opt.prompt && !opt.file : is_interactive())
         return MOE_OK;
-    int status = MOE_OK;
     r->may_hold = room->may_hold;
     if (!r->prompt.text.data) /* once, where a GPU is tried first */
         status = prompt_read(&r->prompt, opt.prompt, opt.file, room->may_hold, err);
     if (status == MOE_OK)
         status = prompt_survey(&r->prompt, model->tokenizer,
-                               opt.bench ? opt.prompt_tokens : room->context, !opt.bench, err);
+                               opt.bench ? opt.prompt_tokens : room->context,
+                               !opt.bench && !opt.encode, err);
     r->text_bytes = r->prompt.bytes;
     return status;
 }
@@ -127,7 +132,8 @@ static uint64_t beside(const void *ctx, const struct moe_model *model, uint32_t 
     const struct run *r = ctx;
     uint64_t beams =
         opt.beams.n ? moe_beams_bytes(&model->config, &opt.beams, r->context, batch) : 0;
-    return r->text_bytes + beams;
+    uint64_t encode = opt.encode ? moe_encode_bytes(&model->config, batch) : 0;
+    return r->text_bytes + beams + encode;
 }
 
 static int open_run(struct run *r, struct moe_err *err)
@@ -140,6 +146,7 @@ static int open_run(struct run *r, struct moe_err *err)
     opt.engine.session =
         (struct moe_session_options){.context = wanted_context(&opt.engine.context_cap),
                                      .n_sequences = opt.beams.n ? opt.beams.n : 1,
+                                     .n_sources = 1,
                                      .batch = opt.batch,
                                      .predict_on = (enum moe_predict_on)opt.predict_on};
     opt.engine.survey = survey;
@@ -228,7 +235,7 @@ static int generate(struct run *r, double started, struct moe_err *err)
     if (!cli_given("seed") && getentropy(&opt.sampling.seed, sizeof opt.sampling.seed) != 0)
         opt.sampling.seed = (uint64_t)(moe_seconds() * 1e9);
     cli_detail("seed %llu", (unsigned long long)opt.sampling.seed);
-    moe_conversation_init(&talk, r->session, format);
+    moe_conversation_init(&talk, r->session, r->model->config.n_encoder ? NULL : format);
     if (opt.system)
         status = moe_conversation_system(&talk, opt.system, err);
     if (status == MOE_OK && is_interactive()) {
@@ -303,6 +310,14 @@ static int bench(struct run *r, struct moe_err *err)
     return status;
 }
 
+static int encode(struct run *r, struct moe_err *err)
+{
+    int status = encode_texts(r->session, &r->prompt.text, opt.prompt != NULL,
+                              (enum moe_pooling)opt.pooling, err);
+    r->stats = r->session->stats;
+    return status;
+}
+
 static int report_stats(struct run *r, struct moe_err *err)
 {
     struct moe_buf text = {0}, json = {0};
@@ -359,6 +374,7 @@ int main(int argc, char **argv)
         if (status == MOE_OK)
             status = opt.perplexity ? perplexity(&r, &err)
                      : opt.bench    ? bench(&r, &err)
+                     : opt.encode   ? encode(&r, &err)
                                     : generate(&r, started, &err);
         if (status == MOE_OK)
             status = report_stats(&r, &err);

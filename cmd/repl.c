@@ -70,6 +70,13 @@ static void footer(const struct console *c)
     moe_buf_release(&line);
 }
 
+static void tell_full(const struct console *c)
+{
+    bool encoder = c->r->conversation->session->model->config.n_encoder > 0;
+    console_tell(c, encoder ? "-c sets a longer context"
+                            : "/reset empties the context; -c sets a longer one");
+}
+
 int console_answer(struct console *c, const char *text, struct moe_err *err)
 {
     struct repl *r = c->r;
@@ -95,7 +102,7 @@ int console_answer(struct console *c, const char *text, struct moe_err *err)
     if (status != MOE_OK) {
         cli_error(err);
         if (status == MOE_ERR_LIMIT)
-            console_tell(c, "/reset empties the context; -c sets a longer one");
+            tell_full(c);
         return MOE_OK;
     }
     putchar('\n');
@@ -105,7 +112,7 @@ int console_answer(struct console *c, const char *text, struct moe_err *err)
     moe_stats_add(r->total, &s->stats);
     repl_explain_stop(why, s->context);
     if (why == MOE_STOP_CONTEXT)
-        console_tell(c, "/reset empties the context; -c sets a longer one");
+        tell_full(c);
     if (why == MOE_STOP_LENGTH)
         console_tell(c, "(stopped after -n tokens; /continue resumes)");
     footer(c);
@@ -334,19 +341,6 @@ static void close_console(struct console *c)
     free(c->history_path);
 }
 
-static void greet(const struct console *c)
-{
-    const struct moe_conversation *talk = c->r->conversation;
-    const struct moe_config *m = &talk->session->model->config;
-    char line[512];
-    if (cli_quiet)
-        return;
-    snprintf(line, sizeof line, "%s: %s, %u layers, %u experts (%u per token); %s. /help",
-             c->r->pack, m->family, m->n_layers, m->n_experts, m->top_k,
-             talk->format ? moe_chat_name(talk->format) : "plain continuation");
-    console_tell(c, line);
-}
-
 /* 0: go on; 1: leave; negative: fatal. */
 static int handle_input(struct console *c, enum reading got, struct moe_err *err)
 {
@@ -392,7 +386,7 @@ int repl_run(struct repl *repl)
     if (status == MOE_OK)
         status = console_new_sampler(&c, &err);
     if (status == MOE_OK)
-        greet(&c);
+        console_greet(&c);
     while (status == MOE_OK)
         status = handle_input(&c, read_input(&c), &err);
     close_console(&c);

@@ -33,8 +33,17 @@ static int do_stats(struct console *c, const char *arg, struct moe_err *err)
     return 0;
 }
 
+static bool has_encoder(const struct console *c)
+{
+    return c->r->conversation->session->model->config.n_encoder > 0;
+}
+
 static int do_reset(struct console *c, const char *arg, struct moe_err *err)
 {
+    if (has_encoder(c)) {
+        console_tell(c, "there is nothing to forget: each input is a source of its own");
+        return 0;
+    }
     moe_conversation_reset(c->r->conversation);
     console_tell(c, "the context is empty");
     return 0;
@@ -43,7 +52,9 @@ static int do_reset(struct console *c, const char *arg, struct moe_err *err)
 static int do_system(struct console *c, const char *arg, struct moe_err *err)
 {
     const struct moe_conversation *talk = c->r->conversation;
-    if (!*arg && talk->n_turns && talk->turns[0].role == MOE_CHAT_SYSTEM) {
+    if (has_encoder(c))
+        console_tell(c, "there is no place for a system text: each input is a source of its own");
+    else if (!*arg && talk->n_turns && talk->turns[0].role == MOE_CHAT_SYSTEM) {
         print_line(talk->turns[0].text);
     } else if (!*arg) {
         console_tell(c, "there is no system text; /system TEXT sets one, /system - removes it");
@@ -183,6 +194,21 @@ static int do_help(struct console *c, const char *arg, struct moe_err *err)
         "A line ending in \\ continues on the next; text between lines of \"\"\" is taken whole.");
     print_line("Ctrl-C stops an answer; at an empty prompt, pressed twice, it leaves.");
     return 0;
+}
+
+void console_greet(const struct console *c)
+{
+    const struct moe_conversation *talk = c->r->conversation;
+    const struct moe_config *m = &talk->session->model->config;
+    char line[512];
+    if (cli_quiet)
+        return;
+    snprintf(line, sizeof line, "%s: %s, %u layers, %u experts (%u per token); %s. /help",
+             c->r->pack, m->family, m->n_layers, m->n_experts, m->top_k,
+             m->n_encoder   ? "each input is a source of its own, without history"
+             : talk->format ? moe_chat_name(talk->format)
+                            : "plain continuation");
+    console_tell(c, line);
 }
 
 int console_command(struct console *c, char *line, struct moe_err *err)

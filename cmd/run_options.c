@@ -1,6 +1,7 @@
 #include "run_options.h"
 
 #include "engine/beams.h"
+#include "engine/encode.h"
 
 enum { BENCH_TOKENS = 64 }; /* -n of --bench */
 
@@ -23,6 +24,13 @@ static const char *const early[] = {
     [MOE_EARLY_NO] = "no",
     [MOE_EARLY_YES] = "yes",
     [MOE_EARLY_NEVER] = "never",
+    NULL,
+};
+
+static const char *const poolings[] = {
+    [MOE_POOL_MEAN] = "mean",
+    [MOE_POOL_FIRST] = "first",
+    [MOE_POOL_LAST] = "last",
     NULL,
 };
 
@@ -52,6 +60,8 @@ static const struct cli_option options[] = {
     {CLI_OPT_U32(0, "beams", "N", &opt.beams.n, 2, MOE_MAX_BEAMS), .shown = "none; not streamed"},
     {CLI_OPT_DOUBLE(0, "length-penalty", "X", &opt.beams.length_penalty, -100, 100), .shown = "1"},
     {CLI_OPT_CHOICE(0, "early-stopping", "WHEN", &opt.early_stopping, early), .shown = "no"},
+    {CLI_OPT_FLAG(0, "encode", &opt.encode)},
+    {CLI_OPT_CHOICE(0, "pooling", "WHICH", &opt.pooling, poolings), .shown = "mean"},
     {.kind = CLI_LIST, .help = "Requests"},
     REQUESTS_OPTIONS(opt.requests),
     {CLI_OPT_U32(0, "sequences", "N", &opt.sequences, 1, 256), .shown = "8"},
@@ -133,7 +143,7 @@ static int check_requests(void)
         "stop",        "ignore-eos",     "temp",         "top-k",      "top-p",
         "min-p",       "seed",           "stats",        "stats-json", "bench",
         "ids",         "perplexity",     "trace-events", "link-rate",  "lockstep",
-        "pack-in-ram", "repeat-penalty", "beams",
+        "pack-in-ram", "repeat-penalty", "beams",        "encode",
     };
     if (!opt.requests.input && opt.sequences)
         return cli_misuse("option --sequences goes with --requests");
@@ -159,6 +169,21 @@ static int check_beams(void)
     if (opt.beams.n && (opt.perplexity || opt.bench || opt.ids))
         return cli_misuse("option --beams goes with answers, not with measuring");
     opt.beams.early = (enum moe_early_stopping)opt.early_stopping;
+    return -1;
+}
+
+/* The same of --encode: nothing is written that an option of answers could be about. */
+static int check_encode(void)
+{
+    static const char *const others[] = {
+        "beams", "tokens", "system", "chat-template",  "stop",       "ignore-eos", "temp", "top-k",
+        "top-p", "min-p",  "seed",   "repeat-penalty", "perplexity", "bench",      "ids",
+    };
+    if (!opt.encode && cli_given("pooling"))
+        return cli_misuse("option --pooling goes with --encode");
+    for (size_t i = 0; i < sizeof others / sizeof others[0] && opt.encode; i++)
+        if (cli_given(others[i]))
+            return cli_misuse("options --encode and --%s exclude each other", others[i]);
     return -1;
 }
 
@@ -197,6 +222,8 @@ static int check_options(int n_args, char **args)
     if (opt.raw && (opt.chat_template || opt.system))
         return cli_misuse("option --raw: plain text has neither template nor system text");
     int status = check_beams();
+    if (status < 0)
+        status = check_encode();
     return status < 0 ? check_requests() : status;
 }
 

@@ -19,9 +19,10 @@ struct run_options {
     uint64_t n; /* tokens to generate at most; UINT64_MAX: no limit */
     uint32_t context, batch, sequences, max_doc_tokens, window, prompt_tokens;
     double prompt_share; /* of --perplexity's documents */
-    bool raw, ignore_eos, bench, json, stats;
+    bool raw, ignore_eos, bench, encode, json, stats;
     int predict_on;     /* enum moe_predict_on */
     int early_stopping; /* enum moe_early_stopping */
+    int pooling;        /* enum moe_pooling */
     struct strategy_options strategy;
     struct requests_options requests;
     struct moe_engine_options engine;

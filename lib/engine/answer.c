@@ -84,7 +84,12 @@ static void stop(struct moe_answer *a, enum moe_stop_reason why)
 void moe_answer_begin(struct moe_answer *a, const struct moe_model *model, uint32_t context,
                       const struct moe_generate_options *options)
 {
-    *a = (struct moe_answer){.model = model, .options = options, .context = context};
+    *a = (struct moe_answer){
+        .model = model,
+        .options = options,
+        .context = context,
+        .begins = options->source != NULL,
+    };
     if (options->max_tokens == 0)
         stop(a, MOE_STOP_LENGTH);
 }
@@ -104,11 +109,21 @@ bool moe_answer_is_end(const struct moe_answer *a, uint32_t id)
                               is_stop_token(a->model->tokenizer, o->stop_texts, id));
 }
 
+const uint8_t *moe_answer_bytes(const struct moe_model *model, uint32_t id, bool *begins,
+                                uint32_t *n)
+{
+    const struct moe_tokenizer *tok = model->tokenizer;
+    if (*begins)
+        return moe_tokenizer_said(tok, id, begins, n);
+    const uint8_t *bytes = moe_tokenizer_bytes(tok, id, n);
+    *n = moe_tokenizer_is_special(tok, id) ? 0 : *n;
+    return bytes;
+}
+
 int moe_answer_take(struct moe_answer *a, uint32_t id, const float *logits, struct moe_ids *history,
                     struct moe_err *err)
 {
     const struct moe_generate_options *o = a->options;
-    const struct moe_tokenizer *tok = a->model->tokenizer;
     if (moe_answer_is_end(a, id)) {
         stop(a, MOE_STOP_EOS);
         return MOE_OK;
@@ -121,8 +136,8 @@ int moe_answer_take(struct moe_answer *a, uint32_t id, const float *logits, stru
         return status;
     uint32_t n_bytes = 0;
     bool stopped = false;
-    const uint8_t *bytes = moe_tokenizer_bytes(tok, id, &n_bytes);
-    if (!moe_tokenizer_is_special(tok, id))
+    const uint8_t *bytes = moe_answer_bytes(a->model, id, &a->begins, &n_bytes);
+    if (n_bytes)
         status = take_bytes(a, bytes, n_bytes, &stopped, err);
     if (stopped)
         stop(a, MOE_STOP_TEXT);

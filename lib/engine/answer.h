@@ -38,7 +38,11 @@ struct moe_beam_options {
 
 struct moe_generate_options {
     struct moe_beam_options beams; /* with them `text` is called at the end, `token` is not */
-    uint64_t max_tokens;           /* UINT64_MAX: until something else stops it */
+    /* With an encoder: the ids that it reads before the decoder begins; NULL: what it read last
+     * still holds. */
+    const uint32_t *source;
+    uint64_t n_source;
+    uint64_t max_tokens; /* UINT64_MAX: until something else stops it */
     bool ignore_eos;
     const char *const *stop_texts;     /* NULL-terminated; NULL: none */
     const volatile sig_atomic_t *stop; /* set by a signal handler; may be NULL */
@@ -60,6 +64,7 @@ struct moe_answer {
     const struct moe_generate_options *options; /* borrowed */
     uint32_t context;                           /* positions that there are */
     uint64_t n_tokens;                          /* so far; what ended it by itself is none */
+    bool begins; /* a text by itself, no token of which has been shown */
     bool ended;
     enum moe_stop_reason why; /* when it has */
     struct moe_buf pending;   /* bytes not shown yet: an unfinished character, or what may become a
@@ -76,6 +81,10 @@ int moe_answer_take(struct moe_answer *a, uint32_t id, const float *logits, stru
                     struct moe_err *err);
 /* Whether this token ends the answer by itself. */
 bool moe_answer_is_end(const struct moe_answer *a, uint32_t id);
+/* The bytes of an answer's token as they are shown: of a special one none. *begins: the answer is a
+ * text by itself, and nothing of it was shown; kept in step. */
+const uint8_t *moe_answer_bytes(const struct moe_model *model, uint32_t id, bool *begins,
+                                uint32_t *n);
 /* Shows what was held back, since no stop text can complete it any more, and frees. Returns
  * `status`, or what `text` says where that is MOE_OK. */
 int moe_answer_end(struct moe_answer *a, int status);

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "engine/beams_step.h"
+#include "run/source.h"
 
 /* ---- Memory ---- */
 
@@ -222,6 +223,8 @@ int moe_beams_search(struct moe_session *s, struct moe_ids *history, uint64_t *n
         return MOE_ERR_MEMORY;
     arena.used = 0;
     carve(&b, &arena, c, o->beams.n, b.n_most, s->batch);
+    for (uint32_t i = 1; s->n_sources && i < o->beams.n; i++)
+        moe_sequence_attend(s, i, s->attends[0]);
     memset(b.used, 0, o->beams.n * sizeof *b.used);
     b.used[0] = true;
     b.live[0] = (struct beam){0};

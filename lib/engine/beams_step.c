@@ -26,7 +26,7 @@ void beams_write_path(const struct search *b, uint32_t n, struct node last)
 static int has_stop_text(const struct search *b, uint32_t n, struct node last, bool *has,
                          struct moe_err *err)
 {
-    const struct moe_tokenizer *tok = b->session->model->tokenizer;
+    const struct moe_model *m = b->session->model;
     const char *const *stops = b->answer->options->stop_texts;
     uint64_t longest = 0, n_before = 0;
     uint32_t first = n - 1, n_bytes;
@@ -37,14 +37,15 @@ static int has_stop_text(const struct search *b, uint32_t n, struct node last, b
     if (longest == 0)
         return MOE_OK;
     beams_write_path(b, n, last);
+    bool inside = false;
     while (first > 0 && n_before < longest) {
-        moe_tokenizer_bytes(tok, b->path[--first], &n_bytes);
-        n_before += moe_tokenizer_is_special(tok, b->path[first]) ? 0 : n_bytes;
+        moe_answer_bytes(m, b->path[--first], &inside, &n_bytes);
+        n_before += n_bytes;
     }
+    bool begins = first == 0 && b->answer->begins;
     for (uint32_t i = first; i < n; i++) {
-        const uint8_t *bytes = moe_tokenizer_bytes(tok, b->path[i], &n_bytes);
-        if (!moe_tokenizer_is_special(tok, b->path[i]))
-            moe_buf_append(&text, bytes, n_bytes);
+        const uint8_t *bytes = moe_answer_bytes(m, b->path[i], &begins, &n_bytes);
+        moe_buf_append(&text, bytes, n_bytes);
     }
     moe_buf_u8(&text, 0);
     bool failed = text.failed;

@@ -72,6 +72,7 @@ void moe_conversation_release(struct moe_conversation *c)
     drop_turns(c, 0);
     free(c->turns);
     moe_ids_release(&c->history);
+    moe_ids_release(&c->source);
     *c = (struct moe_conversation){0};
 }
 
@@ -109,6 +110,8 @@ static uint64_t bytes_in_context(const struct moe_conversation *c, const struct 
 static void adopt(struct moe_conversation *c, struct moe_ids *ids)
 {
     uint64_t same = 0;
+    if (c->session->model->config.prefix_lm) /* what sees all of another prompt is another */
+        c->n_done = 0;
     while (same < c->n_done && same < ids->n && ids->ids[same] == c->history.ids[same])
         same++;
     /* One token at least must be computed: its logits are the next one's. */
@@ -147,6 +150,16 @@ static int prepare_plain(struct moe_conversation *c, const char *text, struct mo
     return status;
 }
 
+/* The text is the encoder's; the decoder's begins anew. */
+static int prepare_source(struct moe_conversation *c, const char *text, struct moe_err *err)
+{
+    const struct moe_model *m = c->session->model;
+    forget_context(c);
+    c->source.n = 0;
+    int status = moe_prompt_source(m, text, strlen(text), &c->source, err);
+    return status == MOE_OK ? moe_ids_push(&c->history, m->config.decoder_start, err) : status;
+}
+
 /* ---- Asking ---- */
 
 /* Passes the answer on and keeps a copy of it. */
@@ -181,9 +194,12 @@ static int answer(struct moe_conversation *c, struct moe_sampler *sampler,
     o.text = listen;
     o.token = options->token ? listen_token : NULL;
     o.ctx = l;
+    o.source = c->source.n ? c->source.ids : NULL;
+    o.n_source = c->source.n;
     int status = moe_generate(c->session, sampler, &c->history, &c->n_done, &o, why, err);
     if (status == MOE_OK && l->answer.failed)
         status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: the answer's text");
+    c->source.n = 0;
     free(stops);
     return status;
 }
@@ -194,7 +210,9 @@ int moe_conversation_ask(struct moe_conversation *c, const char *text, struct mo
 {
     struct listener l = {0};
     int n_before = c->n_turns, status = MOE_OK;
-    if (c->format) {
+    if (c->session->model->config.n_encoder) {
+        status = prepare_source(c, text, err);
+    } else if (c->format) {
         status = add_turn(c, MOE_CHAT_USER, text, strlen(text), err);
         if (status == MOE_OK)
             status = prepare_chat(c, err);

@@ -3,7 +3,8 @@
  *
  * With a chat format, questions and answers are rendered as the model's template would; what is in
  * the context already is not computed again. Without one the model continues plain text: every
- * question starts a new text, and an answer can be continued.
+ * question starts a new text, and an answer can be continued. A model with an encoder reads every
+ * question as a source of its own, and remembers none.
  *
  * A conversation borrows its session (of which sequence 0 is its own) and belongs to one thread.
  * Start from moe_conversation_init; moe_conversation_release drops everything.
@@ -25,6 +26,7 @@ struct moe_conversation {
     struct moe_session *session;
     const struct moe_chat_format *format; /* NULL: plain continuation */
     struct moe_ids history;               /* the context's tokens */
+    struct moe_ids source;                /* what the encoder reads next, and then nothing */
     uint64_t n_done;                      /* of them already in the session */
     struct moe_chat_turn *turns;          /* [room]; texts owned; turn 0 is the system's if any */
     int n_turns, room;

@@ -94,14 +94,20 @@ struct moe_budget moe_engine_size_batch(const struct moe_split_inputs *in,
                                         const struct moe_strategy *strategy, uint64_t least_experts)
 {
     bool choose = so.batch == 0, on_gpu = in->gpu != NULL;
+    /* What must stand in one pass. */
+    uint32_t whole = in->model->config.n_encoder   ? so.source_context
+                     : in->model->config.prefix_lm ? so.context
+                                                   : 0;
     uint64_t least = least_experts < in->all ? least_experts : in->all;
     so.batch = choose ? (on_gpu ? GPU_BATCH : DEFAULT_BATCH) : so.batch;
     for (;; so.batch /= 2) {
+        so.batch = so.batch < whole ? whole : so.batch;
         struct moe_budget b = moe_engine_size(in, &so, strategy);
         uint64_t floor = moe_budget_beside_slots(&b, on_gpu) + least;
         uint64_t work = on_gpu ? b.gpu.work : b.work, total = on_gpu ? b.gpu.total : b.total;
         *(on_gpu ? &b.gpu.floor : &b.floor) = floor;
-        if (!choose || so.batch <= SMALL_BATCH || (work <= total / 8 && floor <= total))
+        if (!choose || so.batch <= SMALL_BATCH || so.batch == whole ||
+            (work <= total / 8 && floor <= total))
             return b;
     }
 }

@@ -110,6 +110,8 @@ static int read_inputs(struct moe_split_inputs *in, const struct moe_model *mode
     in->session.context = context_of(model, o);
     if (o->plan)
         follow_plan(in);
+    if (model->config.n_encoder && !in->session.source_context)
+        in->session.source_context = in->session.context;
     if (in->total == 0) {
         uint64_t available = moe_available_bytes();
         in->total = available == UINT64_MAX

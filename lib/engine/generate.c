@@ -5,7 +5,29 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "engine/beams.h"
+#include "engine/encode.h"
+#include "run/source.h"
 #include "run/stages.h"
+
+/* ---- Source ---- */
+
+/* Has the encoder read it, as source 0, in one pass. */
+static int encode_source(struct moe_session *s, const struct moe_generate_options *o,
+                         struct moe_err *err)
+{
+    int status = moe_check_source(s, o->n_source, err);
+    if (status != MOE_OK)
+        return status;
+    struct moe_row *rows = moe_alloc(o->n_source, sizeof *rows, err);
+    if (!rows)
+        return MOE_ERR_MEMORY;
+    moe_source_rows(rows, 0, o->source, (uint32_t)o->n_source);
+    status = moe_encode(s, rows, (uint32_t)o->n_source, NULL, err);
+    free(rows);
+    moe_sequence_attend(s, 0, 0);
+    s->stats.prompt_tokens += o->n_source;
+    return status;
+}
 
 /* ---- Prompt ---- */
 
@@ -25,8 +47,13 @@ static int compute_pending(struct moe_session *s, const struct moe_ids *history,
                            const struct moe_generate_options *options, uint32_t *last,
                            struct moe_err *err)
 {
+    const struct moe_config *c = &s->model->config;
     uint64_t n_new = history->n - *n_done;
-    enum moe_phase phase = n_new > 1 || *n_done == 0 ? MOE_PREFILL : MOE_DECODE;
+    /* A decoder's first token is no prompt: that was the source. */
+    bool prompt = n_new > 1 || (*n_done == 0 && c->n_encoder == 0);
+    /* Of a prompt that sees all of itself, which stands in one pass, every row says its length;
+     * what comes after it sees what is before. */
+    uint32_t length = c->prefix_lm && *n_done > 0 ? 0 : (uint32_t)history->n;
     struct moe_row *rows = moe_alloc(s->batch, sizeof *rows, err);
     if (!rows)
         return MOE_ERR_MEMORY;
@@ -35,13 +62,13 @@ static int compute_pending(struct moe_session *s, const struct moe_ids *history,
         uint64_t left = history->n - *n_done;
         uint32_t n = left < s->batch ? (uint32_t)left : s->batch;
         for (uint32_t i = 0; i < n; i++)
-            rows[i] = (struct moe_row){0, (uint32_t)(*n_done + i), history->ids[*n_done + i],
-                                       (uint32_t)history->n};
+            rows[i] =
+                (struct moe_row){0, (uint32_t)(*n_done + i), history->ids[*n_done + i], length};
         if (options->stop && *options->stop)
             status = MOE_ERR_INTERRUPTED;
         else
-            status = moe_forward(s, phase, rows, n, s->model->config.n_encoder,
-                                 s->model->config.n_layers, NULL, NULL, err);
+            status = moe_forward(s, prompt ? MOE_PREFILL : MOE_DECODE, rows, n, c->n_encoder,
+                                 c->n_layers, NULL, NULL, err);
         if (status == MOE_OK) {
             *n_done += n;
             *last = n - 1;
@@ -113,8 +140,11 @@ int moe_generate(struct moe_session *s, struct moe_sampler *sampler, struct moe_
     if (!logits)
         return MOE_ERR_MEMORY;
     moe_answer_begin(&answer, s->model, s->context, options);
-    s->stats.prompt_tokens += history->n - *n_done;
-    int status = compute_pending(s, history, n_done, options, &last, err);
+    int status = options->source ? encode_source(s, options, err) : MOE_OK;
+    if (!s->n_sources)
+        s->stats.prompt_tokens += history->n - *n_done;
+    if (status == MOE_OK)
+        status = compute_pending(s, history, n_done, options, &last, err);
     if (status == MOE_ERR_INTERRUPTED) {
         answer.why = MOE_STOP_USER;
         status = MOE_OK;

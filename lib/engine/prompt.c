@@ -71,6 +71,12 @@ int moe_prompt_plain(const struct moe_model *model, const char *text, uint64_t n
     return status;
 }
 
+int moe_prompt_source(const struct moe_model *model, const char *text, uint64_t n,
+                      struct moe_ids *ids, struct moe_err *err)
+{
+    return moe_tokenizer_encode_source(model->tokenizer, text, n, false, ids, err);
+}
+
 const char **moe_prompt_stops(const char *const *stops, const struct moe_chat_format *format,
                               struct moe_err *err)
 {

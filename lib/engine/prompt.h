@@ -30,6 +30,11 @@ int moe_prompt_chat(const struct moe_model *model, const struct moe_chat_format 
 int moe_prompt_plain(const struct moe_model *model, const char *text, uint64_t n,
                      struct moe_ids *ids, struct moe_err *err);
 
+/* Appends the ids of n bytes of text as an encoder reads it, with the tokens that the tokenizer
+ * puts around a whole text. */
+int moe_prompt_source(const struct moe_model *model, const char *text, uint64_t n,
+                      struct moe_ids *ids, struct moe_err *err);
+
 /* The caller's stop texts and the format's (NULL: none), NULL-terminated; free() it. NULL: out of
  * memory. */
 const char **moe_prompt_stops(const char *const *stops, const struct moe_chat_format *format,

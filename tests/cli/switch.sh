@@ -1,0 +1,99 @@
+# moe-run on a model with an encoder: sources, beams, embeddings, little memory, what is refused. The
+# texts are those of the second and third source of the fixture's reference.json, in bytes.
+. tests/cli/lib.sh
+switch=$tmp/switch.moe
+"$bin/moe-quantize" -q -t 1 --experts 32 --dense 32 -o "$switch" tests/fixtures/switch-b
+moe() { run "$bin/moe-run" -t 1 "$switch" "$@"; }
+says() { # NAME OCTAL
+    # shellcheck disable=SC2059 # the format is the text
+    printf "$2" >"$tmp/expected"
+    check "$1" cmp -s "$out" "$tmp/expected"
+}
+printf '\233' >"$tmp/second"
+printf 'uw4\371+\351' >"$tmp/third"
+
+moe -f "$tmp/second" --temp 0 -n 32 --ignore-eos --stats --stats-json "$json"
+says "greedy tokens are the reference's" '\162\177\177\177\000\373\000\223\261\223\017\223\223\261\223\223\223\223\261\223\223\212\223\223\223\223\223\223\261\261\261'
+expect_stderr_like '*encode        2 tokens in *prefill       0 tokens *; 2 prompt tokens, 32 generated*' \
+    "--stats tells of encoder and decoder"
+check "--stats-json has them apart" sh -c "grep -q '^  \"encode\": {' '$json' && grep -q '^  \"prompt_tokens\": 2,' '$json'"
+moe -f "$tmp/second" --temp 0 -n 32
+says "an answer ends by itself" '\162\177\177\177\000\373\000'
+cp "$out" "$tmp/greedy"
+code=0
+"$bin/moe-run" -t 2 "$switch" --temp 0 -n 32 --batch 1 <"$tmp/second" >"$out" 2>"$err" || code=$?
+check "standard input, two threads, small passes: the same" cmp -s "$out" "$tmp/greedy"
+moe -f "$tmp/second" --temp 0.9 --seed 3 -n 20 --ignore-eos
+cp "$out" "$tmp/drawn"
+moe -f "$tmp/second" --temp 0.9 --seed 3 -n 20 --ignore-eos
+check "the same seed, the same answer" sh -c "[ -s '$out' ] && cmp -s '$out' '$tmp/drawn'"
+printf '\373' >"$tmp/stop"
+moe -f "$tmp/second" --temp 0 -n 32 --stop "$(cat "$tmp/stop")"
+says "--stop" '\162\177\177\177\000'
+
+moe -f "$tmp/second" --beams 2 -n 16
+says "two beams" '\162\177\177\177\000\373\000'
+moe -f "$tmp/second" --beams 4 -n 16 --stats-json "$json"
+says "four beams" '\162\177\177\177\362\000\000'
+check "--stats-json has their score" sh -c "grep -q '^  \"beams\": 4,' '$json' && grep -q '^  \"score\": -' '$json'"
+moe -f "$tmp/second" --beams 4 -n 16 --length-penalty 2 --early-stopping never
+says "... of which longer ones win" '\162\177\177\177\000\373\223\212\223\223\017\017\223\223\223\261'
+moe -f "$tmp/third" --beams 4 -n 16 --early-stopping yes
+says "... that may be empty" ''
+
+least=$(smallest_memory "$bin/moe-run" -t 1 "$switch" -f "$tmp/second" -c 64)
+moe -f "$tmp/second" --temp 0 -n 32 -c 64 --memory "${least}M" --stats-json "$json"
+check "the smallest memory: the same answer" cmp -s "$out" "$tmp/greedy"
+check "... within it" [ "$(figure peak_rss_bytes)" -le "$(figure memory_budget_bytes)" ]
+for strategy in ondemand prefetch lru; do
+    moe -f "$tmp/second" --temp 0 -n 32 --strategy "$strategy" --expert-memory 100K --exact
+    check "strategy $strategy: the same answer" cmp -s "$out" "$tmp/greedy"
+done
+
+# Embeddings: the mean of the third source's, from its reference.
+awk '/"sources"/ { n = split($0, source, "\"pooled\":"); split(source[4], list, /[][]/); print list[2] }' \
+    tests/fixtures/switch-b/reference.json >"$tmp/pooled"
+moe -f "$tmp/third" --encode
+expect_exit 0 "--encode"
+expect_stdout_like '{"tokens": 7, "pooling": "mean", "embedding": \[*\]}' "... writes a line"
+check "... that is the reference's mean" awk '
+    { gsub(/.*\[|\].*/, ""); n[NR] = split($0, x, /, */); for (i = 1; i <= n[NR]; i++) v[NR, i] = x[i] }
+    END {
+        for (i = 1; i <= n[1]; i++) {
+            d = v[1, i] - v[2, i]
+            bad = bad || d > 2e-4 || d < -2e-4
+        }
+        exit bad || n[1] < 8 || n[1] != n[2]
+    }' "$tmp/pooled" "$out"
+cp "$out" "$tmp/mean"
+moe -f "$tmp/third" --encode --memory "${least}M" -c 64
+check "... in little memory as well" cmp -s "$out" "$tmp/mean"
+{ cat "$tmp/third"; printf '\n\n'; cat "$tmp/third"; } >"$tmp/lines"
+moe -f "$tmp/lines" --encode
+check "--encode: a line for each line" [ "$(wc -l <"$out")" = 3 ]
+check "... in their order" sh -c "sed -n 1p '$out' | cmp -s - '$tmp/mean' && sed -n 3p '$out' | cmp -s - '$tmp/mean'"
+check "... also for an empty one" sh -c "sed -n 2p '$out' | grep -q '^{\"tokens\": 1, '"
+moe -p "a b" --encode --pooling first
+expect_stdout_like '{"tokens": 4, "pooling": "first", *' "--pooling"
+
+long=$(printf '%080d' 0)
+moe -p "$long" -c 64
+error_line 4 'moe-run: the source of 81 tokens does not fit the context of 64' "a source too long"
+printf 'a\n%s\n' "$long" >"$tmp/lines"
+run "$bin/moe-run" -q -t 1 "$switch" -f "$tmp/lines" --encode -c 64
+check "--encode: a line too long is named" sh -c \
+    "[ $code = 4 ] && [ \$(wc -l <'$out') = 1 ] && grep -q '^moe-run: line 2: the source of 81 tokens does not fit the context of 64$' '$err'"
+for option in '--system x' '--chat-template chatml' --bench "--perplexity $tmp/lines"; do
+    # shellcheck disable=SC2086 # a word or two
+    moe $option
+    error_line 2 "moe-run: $switch: option ${option%% *} is not for models with an encoder, *" "$option"
+done
+pack
+run "$bin/moe-run" -t 1 "$tiny" -p x --encode
+error_line 2 "moe-run: $tiny: the model has no encoder: option --encode needs one that has" \
+    "--encode without an encoder"
+run "$bin/moe-run" a.moe --pooling last
+error_line 2 "moe-run: option --pooling goes with --encode *" "--pooling alone"
+run "$bin/moe-run" a.moe --encode --top-k 3
+error_line 2 "moe-run: options --encode and --top-k exclude each other *" "--encode draws nothing"
+finish
