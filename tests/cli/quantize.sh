@@ -55,6 +55,19 @@ run "$bin/moe-quantize" -o "$tmp/x.moe" --max-tokens 8 "$small"
 error_line 2 'moe-quantize: --max-tokens goes with --text*' "--max-tokens without --text"
 run "$bin/moe-quantize" -o "$tmp/x.moe" --method gptq --text "$tmp/none" "$small"
 error_line 1 "moe-quantize: $tmp/none: *" "a text that is not there"
+run "$bin/moe-quantize" -o "$tmp/x.moe" --method gptq --text $calib tests/fixtures/switch-b
+error_line 3 'moe-quantize: *gptq is implemented for models without an encoder*' "gptq and an encoder"
+check "... leaves nothing" [ ! -e "$tmp/x.moe" ]
+
+# Two stacks.
+run "$bin/moe-quantize" -q -o "$tmp/stacks.moe" --experts 4d8 tests/fixtures/switch-c
+expect_exit 0 "a model with an encoder"
+run "$bin/moe-quantize" --list -v "$tmp/stacks.moe"
+check "--list counts its stacks" grep -q '2 + 5 layers (encoder + decoder), hidden 26' "$out"
+check "... and those with experts" grep -q '8 in each of 0 + 2 layers' "$out"
+check "... and says where a tensor is" grep -q '^  layers.3.cross.norm .* decoder 1$' "$out"
+run "$bin/moe-quantize" --list -v --json "$tmp/stacks.moe"
+check "... as JSON, too" sh -c "grep -q '\"stack\": \"encoder\"' '$out' && grep -q '\"n_moe_encoder_layers\": 0' '$out'"
 mkdir "$tmp/aware"
 gptq="--method gptq --text $calib --max-tokens 2 --experts 4,2 --dense 4"
 # shellcheck disable=SC2086

@@ -135,6 +135,12 @@ static inline void random_config(struct moe_config *c, uint64_t *random)
     random_rope(c, random);
     if (!random_chance(random, 6))
         random_experts(c, random);
+    /* From a copy of the stream: what is drawn from it afterwards stays the same. */
+    uint64_t more = *random;
+    if (random_chance(&more, 3))
+        c->expert_act = random_chance(&more, 2) ? MOE_ACT_RELU : MOE_ACT_SILU;
+    if (random_chance(&more, 3))
+        c->dense_act = random_chance(&more, 2) ? MOE_ACT_RELU : MOE_ACT_SILU;
     moe_config_complete(c);
 }
 

@@ -442,7 +442,7 @@ static void biases_and_description_must_agree(void **state)
         for (int e = 0; !biased && e < RANDOM_MAX_EXPERTS; e++)
             for (uint32_t layer = 0; layer < m.c.n_layers; layer++)
                 for (int part = MOE_E_GATE_BIAS; part < MOE_E_N_PARTS; part++)
-                    lie.expert[layer][e][part] = lie.expert[layer][e][MOE_E_GATE];
+                    lie.expert[layer][e][part] = lie.expert[layer][e][MOE_E_UP];
         random_model_write_as(&lie, &m.c, 32, path);
         assert_fails(moe_model_open_directory(&model, path, &err), MOE_ERR_FORMAT, "expert class",
                      &err);

@@ -172,13 +172,16 @@ static void a_position_takes_what_a_session_takes(void **state)
     struct moe_shape_bytes s;
     struct moe_config c = small();
     const struct moe_session_options options = {.context = 160};
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         if (i == 1) { /* latent attention */
             c.kv_rank = 48;
             c.rope_dim = 8;
         } else if (i == 2) { /* values that do not fill their panels */
             c.kv_rank = 0;
             c.value_dim = 24;
+        } else if (i == 3) { /* the decoder's, of a text and of a source as long */
+            c.n_encoder = 1;
+            c.positions = MOE_POSITIONS_BUCKETS;
         }
         assert_ok(moe_shape_bytes(&s, &c, bits_of("4"), 8, 64, &err), &err);
         assert_int_equal(s.kv_position * 160, moe_session_kv_bytes(&c, &options));
