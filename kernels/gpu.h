@@ -35,6 +35,7 @@ struct moe_gpu_info {
     uint64_t memory_free_bytes; /* now */
     int compute_major, compute_minor;
     int n_processors; /* streaming multiprocessors */
+    bool unified;     /* its memory is the host's */
 };
 
 /* How many devices the driver offers; 0 without a driver, a device, or CUDA. */

@@ -44,6 +44,7 @@ cudaError_t gpu_describe(int index, struct moe_gpu_info *info)
     info->compute_major = prop.major;
     info->compute_minor = prop.minor;
     info->n_processors = prop.multiProcessorCount;
+    info->unified = prop.integrated != 0;
     return cudaSuccess;
 }
 

@@ -311,7 +311,7 @@ static void add_processors(struct bench *b)
         if (!any[on] || !there)
             continue;
         snprintf(p->name, sizeof p->name, "%s", processor_names[on]);
-        p->memory_bytes = on == CUDA ? info.memory_bytes : 0;
+        p->memory_bytes = on == CUDA && !info.unified ? info.memory_bytes : 0;
         p->threads = on == CPU ? (uint32_t)moe_par_threads() : 0;
         c->n_processors++;
     }

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "gpu.h"
 
 /* What of the file the system keeps in memory goes. */
 static int forget_file(const char *path, struct moe_err *err)
@@ -26,14 +27,18 @@ int moe_coe_measure_load(struct moe_coe_load *out, const char *path,
     struct moe_engine_options o = *options;
     struct moe_pack_image image = {NULL, 0};
     *out = (struct moe_coe_load){0};
+    struct moe_gpu_info info = {.unified = true};
+    if (o.device.cuda)
+        moe_gpu_describe(o.device.index, &info);
+    bool apart = !info.unified;
     int status = forget_file(path, err);
     double began = moe_seconds(), read = began, opened;
-    if (status == MOE_OK && o.device.cuda) {
+    if (status == MOE_OK && apart) {
         status = moe_pack_image_read(&image, path, UINT64_MAX, NULL, NULL, err);
         read = moe_seconds();
         o.image = &image;
     }
-    for (int i = 0; i < (o.device.cuda ? 2 : 1) && status == MOE_OK; i++) {
+    for (int i = 0; i < (apart ? 2 : 1) && status == MOE_OK; i++) {
         struct moe_engine *e = NULL;
         double from = moe_seconds();
         status = moe_engine_open(&e, path, &o, progress, err);

@@ -6,7 +6,7 @@
 #include "engine/engine.h"
 
 struct moe_coe_load {
-    double disk, host; /* seconds, from there; host: 0 where there is one memory */
+    double disk, host; /* seconds, from there; host: 0 where it computes in the host's memory */
     uint64_t bytes;    /* of memory that it takes where it computes */
 };
 

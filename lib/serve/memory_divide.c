@@ -129,14 +129,41 @@ static double share_of(uint64_t given, uint64_t left)
 
 /* ---- A GPU's memory ---- */
 
+/* Whether the GPU's memory is the host's: then it is of that budget, and there is no tier. */
+static bool is_unified(const struct moe_server *s)
+{
+    return s->gpu && moe_gpu_info(s->gpu)->unified;
+}
+
+static uint64_t least_on_gpu(const struct demand *d)
+{
+    return d->n ? MOE_GPU_OWN_BYTES + d->n * (d->least_model + d->least.gpu)
+                : 0; /* own: s->gpu's */
+}
+
+/* main: main memory beside the process. Where the GPU has none of its own, what a plan says, or
+ * three quarters of its executors' equal parts. */
+static uint64_t gpu_budget(const struct moe_server *s, const struct demand *d, uint64_t main)
+{
+    const struct moe_coe_plan *p = s->options.plan;
+    if (d->n == 0 || s->options.engine.gpu_memory_bytes)
+        return s->options.engine.gpu_memory_bytes;
+    uint64_t free_bytes = moe_gpu_info(s->gpu)->memory_free_bytes / 100 * FREE_SHARE_PERCENT;
+    if (!is_unified(s))
+        return free_bytes;
+    uint64_t bytes = main / s->n_executors * d->n / 4 * 3;
+    if (p)
+        bytes = part(planned_bytes(p, true),
+                     share_of(planned_bytes(p, true) + planned_bytes(p, false), main));
+    return larger(smaller(bytes, free_bytes), least_on_gpu(d));
+}
+
 static int divide_gpu(struct moe_server *s, const struct demand *d, struct moe_err *err)
 {
     char have[32], need[32];
-    uint64_t least = d->n * (d->least_model + d->least.gpu);
-    uint64_t named = s->options.engine.gpu_memory_bytes, left;
-    s->gpu_bytes =
-        named ? named : moe_gpu_info(s->gpu)->memory_free_bytes / 100 * FREE_SHARE_PERCENT;
-    least += MOE_GPU_OWN_BYTES; /* of s->gpu */
+    uint64_t least = least_on_gpu(d), left;
+    if (d->n == 0)
+        return MOE_OK;
     if (least > s->gpu_bytes)
         return moe_fail(err, MOE_ERR_LIMIT,
                         "a budget of %s on the GPU is too small: the smallest that works is %s "
@@ -157,6 +184,7 @@ static int divide_gpu(struct moe_server *s, const struct demand *d, struct moe_e
 static void look_beside(const struct moe_server *s, struct demand *d)
 {
     uint64_t smallest = UINT64_MAX, room = 0;
+    d->kept = d->passing = d->host_least = d->host_all = 0;
     for (uint32_t k = 0; k < s->n_executors; k++) {
         const struct executor *x = &s->executors[k];
         if (!x->options.device.cuda)
@@ -219,7 +247,7 @@ static uint64_t divide_beside(struct moe_server *s, uint64_t left, const struct 
 
 bool memory_in_tier(const struct moe_server *s, uint32_t model)
 {
-    bool may = s->gpu && runs_on(s, model, true);
+    bool may = s->gpu && !is_unified(s) && runs_on(s, model, true);
     for (uint32_t k = 0; k < s->n_executors && may; k++)
         may = !s->executors[k].options.device.cuda ||
               memory_is_whole(&s->executors[k], &s->models[model]);
@@ -278,7 +306,9 @@ static uint64_t budget_of(const struct moe_server *s)
     uint64_t named = s->options.engine.memory_bytes;
     if (named || plan)
         return named ? named
-                     : plan->memory_bytes - smaller(plan->memory_bytes, planned_bytes(plan, true));
+                     : plan->memory_bytes -
+                           (is_unified(s) ? 0
+                                          : smaller(plan->memory_bytes, planned_bytes(plan, true)));
     uint64_t free_bytes = moe_available_bytes();
     return free_bytes == UINT64_MAX ? UINT64_MAX / 2
                                     : free_bytes / 100 * FREE_SHARE_PERCENT + moe_rss_bytes();
@@ -305,6 +335,18 @@ static int divide_rest(struct moe_server *s, uint64_t left, const struct demand 
     return MOE_OK;
 }
 
+/* Divides so much of the GPU's memory. *needed: of main memory, with `fixed` bytes of it, and with
+ * these where they are of it. */
+static int settle_gpu(struct moe_server *s, struct demand *gpu, uint64_t bytes, uint64_t fixed,
+                      uint64_t *needed, struct moe_err *err)
+{
+    s->gpu_bytes = gpu->n ? bytes : 0;
+    int status = divide_gpu(s, gpu, err);
+    look_beside(s, gpu);
+    *needed = fixed + gpu->n * least_beside(gpu) + (is_unified(s) ? s->gpu_bytes : 0);
+    return status;
+}
+
 int memory_divide(struct moe_server *s, struct moe_err *err)
 {
     s->memory_bytes = budget_of(s);
@@ -312,15 +354,22 @@ int memory_divide(struct moe_server *s, struct moe_err *err)
     struct demand cpu = demand_of(s, false), gpu = demand_of(s, true);
     uint64_t process = process_bytes(s), others = cpu.n * (cpu.least_model + cpu.least.host);
     moe_par_set_team(before);
-    int status = gpu.n ? divide_gpu(s, &gpu, err) : MOE_OK;
+    uint64_t fixed = process + others + LEAST_QUEUE_BYTES, least = least_on_gpu(&gpu), needed;
+    uint64_t bytes = gpu_budget(s, &gpu, s->memory_bytes - smaller(process, s->memory_bytes));
+    bool gives = is_unified(s) && !s->options.engine.gpu_memory_bytes && !s->options.plan;
+    int status = settle_gpu(s, &gpu, gives ? least : bytes, fixed, &needed, err);
+    s->floor_bytes = needed;
+    if (status == MOE_OK && s->floor_bytes > s->memory_bytes)
+        status = refuse(s, err);
+    if (status == MOE_OK && gives)
+        status = settle_gpu(s, &gpu, bytes, fixed, &needed, err);
+    if (status == MOE_OK && needed > s->memory_bytes) /* the processor's first */
+        status = settle_gpu(s, &gpu, least, fixed, &needed, err);
     if (status != MOE_OK)
         return status;
-    look_beside(s, &gpu);
-    s->floor_bytes = process + others + gpu.n * least_beside(&gpu) + LEAST_QUEUE_BYTES;
-    if (s->floor_bytes > s->memory_bytes)
-        return refuse(s, err);
-    s->request_bytes_max = queue_bytes(s, s->floor_bytes - LEAST_QUEUE_BYTES);
+    s->request_bytes_max = queue_bytes(s, needed - LEAST_QUEUE_BYTES);
     uint64_t left = s->memory_bytes - process - s->request_bytes_max;
+    left -= is_unified(s) ? s->gpu_bytes : 0;
     left -= divide_beside(s, left, &gpu, others);
     return divide_rest(s, left, &cpu, &gpu, err);
 }

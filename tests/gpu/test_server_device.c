@@ -441,6 +441,49 @@ static void packs_that_change_are_read_anew(void **state)
     moe_coe_collection_free(c);
 }
 
+/* A device whose memory is the host's: all of it is of one budget, and there is no tier. */
+static void one_memory_has_no_tier(void **state)
+{
+    static struct asked asked[N];
+    struct moe_coe_collection *c = make_collection();
+    struct moe_buf want[N] = {{0}};
+    struct moe_gpu_info info;
+    (void)state;
+    write_requests(asked);
+    follow_alone(c, asked, want);
+    setenv("MOE_SHIM_UNIFIED", "1", 1);
+    assert_int_equal(moe_gpu_describe(0, &info), 0);
+    for (uint64_t more = 0; info.unified && more <= 100 << 20; more += 100 << 20) {
+        struct moe_server_options o = {
+            .collection = c,
+            .engine = {.session = {.context = CONTEXT}, .program_bytes = 64 << 20},
+            .executors = executors[2],
+            .n_executors = n_executors[2],
+            .sequences = 4,
+            .schedule = moe_coe_schedule_find("round-robin"),
+        };
+        o.engine.memory_bytes = floor_of(o) + more;
+        struct moe_server *s = opened(&o);
+        for (int i = 0; i < N; i++)
+            submit(s, &asked[i]);
+        moe_server_drain(s);
+        struct moe_server_counts counts = counted(s);
+        moe_server_close(s);
+        assert_int_equal(counts.host_bytes, 0);
+        for (uint32_t i = 0; i < counts.n_executors; i++)
+            assert_int_equal(counts.executors[i].host_loads, 0);
+        assert_true(counts.gpu_bytes < counts.memory_bytes - (64 << 20));
+        for (int i = 0; i < N; i++)
+            assert_true(asked[i].result.status == MOE_OK && same_text(&asked[i], &want[i]));
+    }
+    unsetenv("MOE_SHIM_UNIFIED");
+    for (int i = 0; i < N; i++) {
+        moe_buf_release(&asked[i].text);
+        moe_buf_release(&want[i]);
+    }
+    moe_coe_collection_free(c);
+}
+
 static void too_little_of_the_device_is_refused(void **state)
 {
     struct moe_coe_collection *c = make_collection();
@@ -474,6 +517,7 @@ int main(void)
         cmocka_unit_test(collections_answer_as_on_the_processor),
         cmocka_unit_test(what_leaves_the_device_stays_in_the_host_tier),
         cmocka_unit_test(packs_that_change_are_read_anew),
+        cmocka_unit_test(one_memory_has_no_tier),
         cmocka_unit_test(too_little_of_the_device_is_refused),
     };
     return cmocka_run_group_tests_name("server_device", tests, make_packs, remove_packs);

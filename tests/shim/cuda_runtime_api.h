@@ -8,6 +8,7 @@
  *   MOE_SHIM_DEVICES=N        devices there are (1); -1: there is no driver either
  *   MOE_SHIM_MEMORY=BYTES     memory of each (8 GiB); cudaMalloc fails beyond it
  *   MOE_SHIM_COMPUTE=M.N      their compute capability (8.0)
+ *   MOE_SHIM_UNIFIED=1        their memory is the host's
  *   MOE_SHIM_OLD=1            the program has no code for the devices' architecture
  *   MOE_SHIM_FAIL=NAME:N      the Nth call of NAME (a kernel's start: cudaLaunchKernel) fails, and
  *                             everything after it: the device is lost
@@ -59,7 +60,7 @@ enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal, cudaStreamCaptureModeT
 
 struct cudaDeviceProp {
     char name[256];
-    int major, minor, multiProcessorCount;
+    int major, minor, multiProcessorCount, integrated;
     size_t totalGlobalMem;
 };
 

@@ -165,6 +165,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *prop, int device)
     prop->major = (int)capability;
     prop->minor = (int)(10 * capability + 0.5) % 10;
     prop->multiProcessorCount = 4;
+    prop->integrated = shim_setting("MOE_SHIM_UNIFIED", 0) > 0;
     prop->totalGlobalMem = memory_bytes();
     return cudaSuccess;
 }
