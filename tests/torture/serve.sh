@@ -6,6 +6,8 @@
 # buffers are small, and every sequence is free.
 # SERVER: the program ($BUILD/bin/moe-serve), which may be built with sanitizers: what they say is a
 # failure, whatever else holds (SLACK=200000 with the address sanitizer, which keeps what was freed).
+# COLLECTION=1: three models on two executors, whose memory has room for one each: the crowd asks one, those who
+# leave another, and the two that behave the third.
 # PATIENCE (300): seconds that clients wait for answers; programs with sanitizers want more.
 # shellcheck shell=sh disable=SC2154 # the variables are lib.sh's
 . tests/cli/lib.sh
@@ -17,7 +19,25 @@ patience=${PATIENCE:-300}
 served_by=${SERVER:-$bin/moe-serve}
 ulimit -n "$(ulimit -H -n)"
 
-serve() { listen "$served_by" "$tiny" --request-timeout 3 "$@"; }
+crowd='' leavers='' third='' # models that are named
+if [ -n "${COLLECTION:-}" ]; then
+    crowd='"model": "a", ' leavers='"model": "b", ' third='"model": "c", '
+    {
+        printf 'format: moe-coe\nversion: 1\nexperts:\n'
+        for name in a b c; do printf '  - {name: %s, pack: %s.moe}\n' $name $name; done
+        printf 'routes:\n  - {field: prompt, matches: "^A", expert: b}\n  - {field: prompt, matches: "^B", expert: c}\n'
+        printf '  - {expert: a}\n'
+    } >"$tmp/collection.yaml"
+    for name in a b c; do cp "$tiny" "$tmp/$name.moe"; done
+fi
+serve() {
+    if [ -z "${COLLECTION:-}" ]; then
+        listen "$served_by" "$tiny" --request-timeout 3 "$@"
+        return
+    fi
+    set -- --coe "$tmp/collection.yaml" --executors cpu:2 --request-timeout 3 --patience 1 -c 512 "$@"
+    listen "$served_by" "$@" --memory "$(smallest_memory "$bin/moe-serve" "$@")M"
+}
 end() {
     kill -TERM "$server"
     code=0
@@ -50,8 +70,12 @@ post() { # CLIENTS BODY OPTION...
 story='Once upon a time'
 run "$bin/moe-run" -t 1 "$tiny" -p "$story" -n 8 --temp 0
 printf '"text":"%s"' "$(cat "$out")" >"$tmp/expected"
-printf '{"prompt": "%s", "max_tokens": 8, "temperature": 0}' "$story" >"$tmp/short"
-endless="{\"prompt\": \"$story\", \"max_tokens\": 480, \"temperature\": 1, \"ignore_eos\": true, \"stream\": true"
+for who in crowd third; do
+    eval "model=\$$who"
+    # shellcheck disable=SC2154 # eval sets it
+    printf '{%s"prompt": "%s", "max_tokens": 8, "temperature": 0}' "$model" "$story" >"$tmp/$who"
+done
+endless="{$leavers\"prompt\": \"$story\", \"max_tokens\": 480, \"temperature\": 1, \"ignore_eos\": true, \"stream\": true"
 printf '%s}' "$endless" >"$tmp/long"
 printf '%s, "n": 32}' "$endless" >"$tmp/broad"
 printf 'POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{"prompt": ' >"$tmp/half"
@@ -71,7 +95,7 @@ head -c 100000 /dev/zero | tr '\0' '[' >"$tmp/deep.1"
 
 # Two clients that behave, beside the command; their answers are counted in $tmp/witness.
 beside() { # COMMAND...
-    "$load" -p "$port" -P /v1/completions -n 2 -r 15 -f "$tmp/short" -e "$tmp/expected" -T "$patience" >"$tmp/witness" &
+    "$load" -p "$port" -P /v1/completions -n 2 -r 15 -f "$tmp/third" -e "$tmp/expected" -T "$patience" >"$tmp/witness" &
     witness=$!
     "$@"
     wait "$witness"
@@ -96,7 +120,7 @@ noise() {
     done
 }
 round() {
-    beside post "$clients" "$tmp/short" -e "$tmp/expected" -T "$patience"
+    beside post "$clients" "$tmp/crowd" -e "$tmp/expected" -T "$patience"
     unharmed "$(of expected) of $clients asked at once and got the answer"
     check "... all of them" [ "$(of expected)" = "$clients" ]
     beside post $((clients / 10)) "$tmp/long" -t 20 -T 4
@@ -147,7 +171,7 @@ check "a slow reader of 32 answers is cut off at 32 KiB" cut_off
 kill "$slow"
 wait "$slow"
 check "... and its answers are cancelled" wait_for_none choices_running
-post 1 "$tmp/short" -e "$tmp/expected"
+post 1 "$tmp/crowd" -e "$tmp/expected"
 check "... and others go on" [ "$(of expected)" = 1 ]
 end
 finish
