@@ -36,7 +36,7 @@ serve() {
         return
     fi
     set -- --coe "$tmp/collection.yaml" --executors cpu:2 --request-timeout 3 --patience 1 -c 512 "$@"
-    listen "$served_by" "$@" --memory "$(smallest_memory "$bin/moe-serve" "$@")M"
+    listen "$served_by" "$@" --memory "$(smallest_memory "$served_by" "$@")M"
 }
 end() {
     kill -TERM "$server"

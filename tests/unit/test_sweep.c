@@ -1,0 +1,116 @@
+/*
+ * A pack's image is read in one sweep (CoServe 4.3): a server that loads a model reads its
+ * directory, and then the weights by rising offsets, each byte once.
+ */
+#define _GNU_SOURCE /* syscall */
+#include "model_fixture.h"
+
+#include <sys/syscall.h>
+
+#include "serve/server.h"
+
+/* ---- What is read ---- */
+
+enum { MOST_READS = 1 << 16 };
+
+static struct {
+    uint64_t offset, bytes;
+} reads[MOST_READS];
+static uint32_t n_reads;
+
+/* The library's own reads come here. */
+ssize_t pread(int fd, void *to, size_t n, off_t offset);
+ssize_t pread(int fd, void *to, size_t n, off_t offset)
+{
+    ssize_t got = syscall(SYS_pread64, fd, to, n, offset);
+    if (got > 0 && n_reads < MOST_READS) {
+        reads[n_reads].offset = (uint64_t)offset;
+        reads[n_reads++].bytes = (uint64_t)got;
+    }
+    return got;
+}
+
+/* Where the directory begins, behind all weights, and what the weights take that are loaded. */
+static void look_at(const char *path, uint64_t *directory, uint64_t *bytes)
+{
+    struct moe_pack *pack;
+    struct moe_err err;
+    *directory = *bytes = 0;
+    assert_ok(moe_pack_open(&pack, path, &err), &err);
+    for (uint32_t i = 0; i < moe_pack_n_tensors(pack); i++) {
+        const struct moe_extent *x = &moe_pack_tensor_at(pack, i)->extent;
+        *bytes += x->stored_bytes;
+        *directory =
+            x->offset + x->stored_bytes > *directory ? x->offset + x->stored_bytes : *directory;
+    }
+    for (uint32_t layer = 0; layer < moe_pack_n_layers(pack); layer++)
+        for (uint32_t expert = 0; expert < moe_pack_n_experts(pack); expert++)
+            for (uint32_t variant = 0; variant < moe_pack_n_variants(pack); variant++) {
+                const struct moe_expert_extent *e = moe_pack_expert(pack, layer, expert, variant);
+                const struct moe_expert_class *c = moe_pack_class_at(pack, e->class_index);
+                for (uint32_t i = 0; i < c->n_segments; i++) {
+                    const struct moe_extent *x = &e->segments[i];
+                    *bytes += variant == 0 ? x->stored_bytes : 0;
+                    *directory = x->offset + x->stored_bytes > *directory
+                                     ? x->offset + x->stored_bytes
+                                     : *directory;
+                }
+            }
+    moe_pack_close(pack);
+}
+
+/* ---- Loading ---- */
+
+static void load(const char *experts, bool compressed)
+{
+    char path[128];
+    struct moe_convert_options options = pack_options(experts, 8);
+    struct moe_server *s;
+    struct moe_err err;
+    uint64_t directory, wanted, got = 0, at = 0;
+    options.zstd_level = compressed ? 3 : 0;
+    snprintf(path, sizeof path, "/tmp/moe-sweep-%d.moe", (int)getpid());
+    make_pack(path, TINY_MOE, &options);
+    look_at(path, &directory, &wanted);
+    const struct moe_server_options o = {
+        .pack = path, .engine = {.memory_bytes = 256 << 20, .session = {.context = 64}}};
+    n_reads = 0;
+    assert_ok(moe_server_open(&s, &o, NULL, &err), &err);
+    assert_true(n_reads < MOST_READS);
+    moe_server_close(s);
+    unlink(path);
+    for (uint32_t i = 0; i < n_reads; i++) {
+        uint64_t end = reads[i].offset + reads[i].bytes;
+        if (reads[i].offset >= directory || end <= 4096) /* the directory, the header */
+            continue;
+        if (reads[i].offset < at)
+            fail_msg("%s: read %u at %llu, behind one that ended at %llu", experts, i,
+                     (unsigned long long)reads[i].offset, (unsigned long long)at);
+        at = end;
+        got += reads[i].bytes;
+    }
+    assert_int_equal(got, wanted);
+}
+
+static void weights_are_read_in_one_sweep(void **state)
+{
+    (void)state;
+    load("8", false);
+    load("8,4,2", false); /* of which the best is loaded */
+    load("8", true);
+}
+
+static int open_all(void **state)
+{
+    struct moe_err err;
+    (void)state;
+    assert_ok(moe_kern_select(moe_cpu_detect(), &err), &err);
+    moe_par_set_threads(1);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(weights_are_read_in_one_sweep)};
+    return cmocka_run_group_tests_name("sweep", tests, open_all, NULL);
+}
