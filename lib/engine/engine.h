@@ -98,7 +98,8 @@ struct moe_gpu_budget {
  * are those in the host tier. */
 struct moe_budget {
     uint64_t total;   /* the budget; UINT64_MAX: not known */
-    uint64_t program; /* the program itself, directory, tokenizer, buffers of all kinds */
+    uint64_t program; /* the program itself, directory, tokenizer, buffers of all kinds, and room
+                         for something compressed while it is read */
     uint64_t dense;   /* dense weights and rope */
     uint64_t kv;      /* the KV cache when it is full */
     uint64_t work;    /* buffers of a pass, and what the caller needs beside it */

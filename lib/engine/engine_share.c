@@ -73,8 +73,9 @@ static int split_on_gpu(struct moe_engine_gpu_needs *out, const struct moe_model
     if (s->resident)
         out->all = moe_budget_beside_slots(b, true) + b->gpu.experts;
     out->least = out->least < out->all ? out->least : out->all;
-    out->passing = model->largest_tensor_bytes + b->experts;
-    out->kept = moe_budget_on_host(b) - model->largest_tensor_bytes;
+    const uint64_t staging = moe_pack_staging_bytes(model->pack);
+    out->passing = model->largest_tensor_bytes + b->experts + staging;
+    out->kept = moe_budget_on_host(b) - model->largest_tensor_bytes - staging;
     return status;
 }
 

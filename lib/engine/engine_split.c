@@ -100,6 +100,7 @@ static int read_inputs(struct moe_split_inputs *in, const struct moe_model *mode
         .expert_memory = o->expert_memory_bytes,
         .program = o->program_bytes || o->shares ? o->program_bytes : moe_rss_bytes(),
     };
+    in->program += moe_pack_staging_bytes(model->pack);
     int status = o->plan ? check_plan(model, o->plan, err) : MOE_OK;
     if (status == MOE_OK)
         status = read_inventory(in, err);

@@ -316,3 +316,25 @@ int moe_pack_read(const struct moe_pack *pack, const struct moe_extent *extent, 
         free(stored);
     return status;
 }
+
+static void stage(uint64_t *largest, const struct moe_extent *x)
+{
+    if (x->stored_bytes != x->raw_bytes && x->stored_bytes > *largest)
+        *largest = x->stored_bytes;
+}
+
+uint64_t moe_pack_staging_bytes(const struct moe_pack *pack)
+{
+    uint64_t largest = 0;
+    uint32_t n_experts = moe_pack_n_layers(pack) * moe_pack_n_experts(pack);
+    for (uint32_t i = 0; i < moe_pack_n_tensors(pack); i++)
+        stage(&largest, &moe_pack_tensor_at(pack, i)->extent);
+    for (uint32_t i = 0; i < n_experts; i++)
+        for (uint32_t variant = 0; variant < moe_pack_n_variants(pack); variant++) {
+            const struct moe_expert_extent *e = moe_pack_expert(
+                pack, i / moe_pack_n_experts(pack), i % moe_pack_n_experts(pack), variant);
+            for (uint32_t k = 0; e->present && k < MOE_PACK_MAX_SEGMENTS; k++)
+                stage(&largest, &e->segments[k]);
+        }
+    return largest;
+}

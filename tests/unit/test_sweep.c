@@ -100,6 +100,38 @@ static void weights_are_read_in_one_sweep(void **state)
     load("8", true);
 }
 
+/* ... and what is compressed has room in the budget while it is read. */
+static void staging_is_in_the_budget(void **state)
+{
+    enum { PROGRAM = 12345 };
+    (void)state;
+    for (int compressed = 0; compressed < 2; compressed++) {
+        char path[128];
+        struct moe_convert_options options = pack_options("8", 8);
+        struct moe_engine_options o = {.memory_bytes = 256 << 20,
+                                       .session = {.context = 64},
+                                       .shares = true,
+                                       .program_bytes = PROGRAM};
+        struct moe_engine *e;
+        struct moe_err err;
+        uint64_t largest = 0;
+        options.zstd_level = compressed ? 3 : 0;
+        snprintf(path, sizeof path, "/tmp/moe-sweep-%d.moe", (int)getpid());
+        make_pack(path, TINY_MOE, &options);
+        moe_strategy_find("resident", &o.strategy);
+        assert_ok(moe_engine_open(&e, path, &o, NULL, &err), &err);
+        for (uint32_t i = 0; i < moe_pack_n_tensors(e->model->pack); i++) {
+            const struct moe_extent *x = &moe_pack_tensor_at(e->model->pack, i)->extent;
+            if (x->stored_bytes < x->raw_bytes && x->stored_bytes > largest)
+                largest = x->stored_bytes;
+        }
+        assert_true(compressed ? largest > 100000 : largest == 0);
+        assert_int_equal(e->budget.program, PROGRAM + largest);
+        moe_engine_close(e);
+        unlink(path);
+    }
+}
+
 static int open_all(void **state)
 {
     struct moe_err err;
@@ -111,6 +143,7 @@ static int open_all(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(weights_are_read_in_one_sweep)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(weights_are_read_in_one_sweep),
+                                       cmocka_unit_test(staging_is_in_the_budget)};
     return cmocka_run_group_tests_name("sweep", tests, open_all, NULL);
 }
