@@ -6,6 +6,8 @@
 #include "../make_pack.h"
 #include "../scratch_dir.h"
 
+#include "base/buf.h"
+#include "base/file.h"
 #include "base/mem.h"
 #include "experts/experts.h"
 #include "fmt/checkpoint.h"
@@ -84,6 +86,67 @@ static bool place_of(const char *name, const struct moe_config *c, struct place 
     for (size_t i = 0; i < N_ITEMS(parts); i++)
         if (strcmp(suffix, parts[i].suffix) == 0) {
             snprintf(out->name, sizeof out->name, "layers.%u.%s", out->layer, parts[i].name);
+            return true;
+        }
+    fail_msg("%s has no place", name);
+    return false;
+}
+
+static const struct {
+    const char *suffix, *name;
+} gptsan_parts[] = {
+    {"self_attn.norm.weight", "attn.norm"},
+    {"self_attn.norm.bias", "attn.norm.bias"},
+    {"self_attn.self_attn.q_proj.weight", "attn.q"},
+    {"self_attn.self_attn.k_proj.weight", "attn.k"},
+    {"self_attn.self_attn.v_proj.weight", "attn.v"},
+    {"self_attn.self_attn.out_proj.weight", "attn.o"},
+    {"feed_forward.norm.weight", "ffn.norm"},
+    {"feed_forward.norm.bias", "ffn.norm.bias"},
+    {"feed_forward.mlp.wi.weight", "ffn.up"},
+    {"feed_forward.mlp.wi.bias", "ffn.up.bias"},
+    {"feed_forward.mlp.wo.weight", "ffn.down"},
+    {"feed_forward.mlp.wo.bias", "ffn.down.bias"},
+    {"feed_forward.mlp.router.classifier.weight", "router"},
+    {"feed_forward.soft_bypass_mlp.weight", "bypass"},
+};
+
+static const struct {
+    const char *name, *pack_name;
+} gptsan_wholes[] = {
+    {"model.embed_tokens.weight", "embed"},
+    {"model.position_embeddings.weight", "positions"},
+    {"model.extra_position_embeddings.weight", "positions.extra"},
+    {"model.last_project.weight", "last"},
+    {"model.last_project.bias", "last.bias"},
+    {"final_logits_bias", "head.bias"},
+};
+
+/* False for the spout's. */
+static bool gptsan_place_of(const char *name, const struct moe_config *c, struct place *out)
+{
+    unsigned layer, expert;
+    char rest[128], matrix;
+    (void)c;
+    *out = (struct place){.name = ""};
+    for (size_t i = 0; i < N_ITEMS(gptsan_wholes); i++)
+        if (strcmp(name, gptsan_wholes[i].name) == 0) {
+            snprintf(out->name, sizeof out->name, "%s", gptsan_wholes[i].pack_name);
+            return true;
+        }
+    if (sscanf(name, "model.blocks.%u.%127s", &layer, rest) != 2) {
+        assert_int_equal(strncmp(name, "model.spout.", 12), 0);
+        return false;
+    }
+    out->layer = layer;
+    if (sscanf(rest, "feed_forward.mlp.experts.expert_%u.w%c.weight", &expert, &matrix) == 2) {
+        out->expert = expert;
+        out->role = matrix == 'i' ? MOE_ROLE_UP : MOE_ROLE_DOWN;
+        return true;
+    }
+    for (size_t i = 0; i < N_ITEMS(gptsan_parts); i++)
+        if (strcmp(rest, gptsan_parts[i].suffix) == 0) {
+            snprintf(out->name, sizeof out->name, "layers.%u.%s", layer, gptsan_parts[i].name);
             return true;
         }
     fail_msg("%s has no place", name);
@@ -170,32 +233,64 @@ static void close_both(void)
 static const char *const fixtures[] = {"tests/fixtures/switch-a", "tests/fixtures/switch-b",
                                        "tests/fixtures/switch-c"};
 
+/* left_out: tensors that the pack does not have, or has under another name. */
+static void compare_all(bool (*place)(const char *name, const struct moe_config *c,
+                                      struct place *out),
+                        uint64_t left_out)
+{
+    uint64_t dense = 0, experts = 0, others = 0;
+    const struct moe_config *c = &model->config;
+    for (uint64_t i = 0; i < moe_checkpoint_n_tensors(checkpoint); i++) {
+        const struct moe_tensor *t = moe_checkpoint_at(checkpoint, i);
+        struct place at;
+        if (!place(t->name, c, &at)) {
+            others++;
+        } else if (at.name[0]) {
+            compare_dense(t, at.name);
+            dense++;
+        } else {
+            compare_expert(t, &at);
+            experts++;
+        }
+    }
+    assert_int_equal(dense, moe_pack_n_tensors(model->pack));
+    assert_int_equal(experts, 2 * (uint64_t)moe_config_moe_layers(c, c->n_layers) * c->n_experts);
+    assert_int_equal(others, left_out);
+}
+
 static void every_tensor_comes_back(void **state)
 {
     (void)state;
     for (size_t f = 0; f < N_ITEMS(fixtures); f++) {
-        uint64_t dense = 0, experts = 0, copies = 0;
         open_both(fixtures[f], "32", 32, "rtn");
-        const struct moe_config *c = &model->config;
-        for (uint64_t i = 0; i < moe_checkpoint_n_tensors(checkpoint); i++) {
-            const struct moe_tensor *t = moe_checkpoint_at(checkpoint, i);
-            struct place at;
-            if (!place_of(t->name, c, &at)) {
-                copies++;
-            } else if (at.name[0]) {
-                compare_dense(t, at.name);
-                dense++;
-            } else {
-                compare_expert(t, &at);
-                experts++;
-            }
-        }
-        assert_int_equal(dense, moe_pack_n_tensors(model->pack));
-        assert_int_equal(experts,
-                         2 * (uint64_t)moe_config_moe_layers(c, c->n_layers) * c->n_experts);
-        assert_int_equal(copies, f == 0 ? 2 : 0);
+        compare_all(place_of, f == 0 ? 2 : 0);
         close_both();
     }
+}
+
+static void copy_file(const char *from, const char *name)
+{
+    struct moe_err err = {0};
+    struct moe_buf bytes = {0};
+    assert_ok(moe_file_read_all(from, 1 << 24, &bytes, &err), &err);
+    assert_ok(moe_file_write_all(in_dir(name), bytes.data, bytes.size, &err), &err);
+    moe_buf_release(&bytes);
+}
+
+/* With another model's tokenizer: what text is does not matter here. */
+static void every_tensor_of_gptsan_comes_back(void **state)
+{
+    (void)state;
+    copy_file("tests/fixtures/gptsan-a/config.json", "config.json");
+    copy_file("tests/fixtures/gptsan-a/model.safetensors", "model.safetensors");
+    copy_file("tests/fixtures/switch-a/tokenizer.json", "tokenizer.json");
+    copy_file("tests/fixtures/switch-a/tokenizer_config.json", "tokenizer_config.json");
+    open_both(dir, "32", 32, "rtn");
+    compare_all(gptsan_place_of, 9);
+    close_both();
+    open_both(dir, "8,4d8", 8, "hqq");
+    assert_int_equal(moe_pack_n_variants(model->pack), 2);
+    close_both();
 }
 
 /* Up and down have bits of their own: segment 0 is up alone. */
@@ -230,6 +325,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(every_tensor_comes_back, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(every_tensor_of_gptsan_comes_back, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(every_precision_is_a_model, make_dir, remove_dir),
     };
     return cmocka_run_group_tests_name("convert stacks", tests, NULL, NULL);

@@ -1,0 +1,32 @@
+# tests/tools/widen: a wider model of both stacks says what its source says.
+# shellcheck shell=sh disable=SC2154,SC1091,SC2034 # the variables are lib.sh's
+. tests/cli/lib.sh
+
+widen=$BUILD/tests/tools/widen
+
+# says PACK: tokens drawn for a source, which show the size of the logits as well as their order.
+says() {
+    "$bin/moe-run" -t 1 "$1" -p 'one two three' -n 24 --temp 1 --seed 2 2>/dev/null
+}
+
+# same FIXTURE OPTION...: the fixture widened so answers as it does.
+same() {
+    fixture=$1
+    shift
+    run "$widen" "$@" "tests/fixtures/$fixture" "$tmp/$fixture"
+    expect_exit 0 "$fixture $*"
+    "$bin/moe-quantize" -q -o "$tmp/small.moe" --experts 32 --dense 32 "tests/fixtures/$fixture"
+    "$bin/moe-quantize" -q -o "$tmp/wide.moe" --experts 32 --dense 32 "$tmp/$fixture"
+    says "$tmp/small.moe" >"$tmp/small"
+    says "$tmp/wide.moe" >"$tmp/wide"
+    check "... says something" [ -s "$tmp/small" ]
+    check "... and what its source says" cmp -s "$tmp/small" "$tmp/wide"
+}
+same switch-a --hidden 2 --ff 4
+same switch-b --hidden 4 --ff 2 --heads 2
+
+run "$widen" --hidden 2 tests/fixtures/switch-b "$tmp/tied"
+error_line 2 'widen: *its head is its embedding: --hidden must be a power of four' "a tied head by two"
+run "$widen" --hidden 2 tests/fixtures/mixtral-a "$tmp/other"
+error_line 1 'widen: *not the config of a qwen2_moe or switch_transformers model' "another family"
+finish
