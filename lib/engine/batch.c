@@ -5,6 +5,8 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "engine/batch_members.h"
+#include "engine/encode.h"
+#include "run/source.h"
 
 enum { LOGITS_ROWS = 8 }; /* at a time */
 
@@ -24,9 +26,13 @@ uint64_t moe_batch_bytes(const struct moe_config *config, const struct moe_sessi
 {
     struct moe_batch b;
     struct moe_arena arena = {0};
-    carve(&b, &arena, config, session->n_sequences, session->batch);
+    uint32_t source = config->n_encoder == 0    ? 0
+                      : session->source_context ? session->source_context
+                                                : session->context;
+    carve(&b, &arena, config, session->n_sequences,
+          session->batch < source ? source : session->batch);
     uint64_t history =
-        2 * (uint64_t)session->context * sizeof(uint32_t); /* it doubles as it grows */
+        2 * ((uint64_t)session->context + source) * sizeof(uint32_t); /* it doubles as it grows */
     return arena.used + session->n_sequences *
                             (moe_sampler_bytes(config->vocab) + sizeof(struct member) + history);
 }
@@ -81,9 +87,10 @@ const struct moe_batch_state *moe_batch_state(const struct moe_batch *b)
 
 /* ---- Passes ---- */
 
+/* A decoder's first token is no prompt: that was the source. */
 static bool is_decoding(const struct member *m)
 {
-    return m->n_done > 0 && m->history.n - m->n_done == 1;
+    return (m->n_done > 0 || m->source.n) && !m->waits_for_source && m->history.n - m->n_done == 1;
 }
 
 /* The member's next n ids as rows of a pass. */
@@ -194,7 +201,7 @@ static uint32_t next_prompt(const struct moe_batch *b, uint64_t after)
     uint32_t n = b->session->n_sequences, oldest = n;
     for (uint32_t i = 0; i < n; i++) {
         const struct member *m = b->running[i];
-        if (m && m->id > after && !is_decoding(m) &&
+        if (m && m->id > after && !is_decoding(m) && !m->waits_for_source &&
             (oldest == n || m->id < b->running[oldest]->id))
             oldest = i;
     }
@@ -223,9 +230,49 @@ static void prefill(struct moe_batch *b)
             draw_rows(b, row, 1);
 }
 
+/* The oldest whose source waits, of those after `after`; n_sequences: none. */
+static uint32_t next_source(const struct moe_batch *b, uint64_t after)
+{
+    uint32_t n = b->session->n_sequences, oldest = n;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct member *m = b->running[i];
+        if (m && m->id > after && m->waits_for_source &&
+            (oldest == n || m->id < b->running[oldest]->id))
+            oldest = i;
+    }
+    return oldest;
+}
+
+/* Whole sources, as many as a pass takes, the oldest first. */
+static void encode(struct moe_batch *b)
+{
+    struct moe_session *s = b->session;
+    struct moe_err err;
+    uint32_t n_rows = 0, i;
+    uint64_t after = 0;
+    while ((i = next_source(b, after)) < s->n_sequences) {
+        struct member *m = b->running[i];
+        if (m->source.n > s->batch - n_rows)
+            break;
+        after = m->id;
+        if (m->request.options.stop && *m->request.options.stop) {
+            batch_finish_by_user(batch_stop_running(b, i));
+            continue;
+        }
+        moe_source_rows(b->rows + n_rows, i, m->source.ids, (uint32_t)m->source.n);
+        n_rows += (uint32_t)m->source.n;
+    }
+    int status = n_rows ? moe_encode(s, b->rows, n_rows, NULL, &err) : MOE_OK;
+    if (status != MOE_OK)
+        fail_rows(b, n_rows, status, &err);
+    for (uint32_t row = 0; row < n_rows && status == MOE_OK; row++)
+        b->running[b->rows[row].sequence]->waits_for_source = false;
+}
+
 void moe_batch_step(struct moe_batch *b)
 {
     batch_admit(b);
+    encode(b);
     decode(b);
     prefill(b);
 }

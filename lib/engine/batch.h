@@ -12,6 +12,9 @@
  * (run/kv.h), be that running or ended. One that could take over what a running sequence is about
  * to compute waits for it, and others may pass.
  *
+ * With an encoder a prompt is a source, which a pass over whole sources computes before the
+ * sequence decodes; nothing is taken over from other texts then.
+ *
  * Everything happens in moe_batch_step, in the caller's thread.
  */
 #ifndef MOE_ENGINE_BATCH_H
@@ -36,7 +39,7 @@ struct moe_batch_result {
 };
 
 struct moe_batch_request {
-    const uint32_t *prompt; /* [n_prompt] ids; copied */
+    const uint32_t *prompt; /* [n_prompt] ids, of the source where there is an encoder; copied */
     uint64_t n_prompt;
     struct moe_sampler *sampler; /* owned by the batch from then on, freed at the end */
     /* As of moe_generate; its texts are borrowed until the end, its `text` must not call back. */

@@ -5,6 +5,8 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "engine/encode.h"
+#include "run/source.h"
 
 enum {
     WORTH_WAITING = 16, /* positions that another computes: fewer are as well computed twice */
@@ -17,6 +19,7 @@ void batch_free_member(struct member *m)
         return;
     moe_buf_release(&m->answer.pending);
     moe_sampler_free(m->request.sampler);
+    moe_ids_release(&m->source);
     moe_ids_release(&m->history);
     free(m);
 }
@@ -33,10 +36,15 @@ static uint32_t most_positions(const struct moe_session *s)
 int moe_batch_add(struct moe_batch *b, const struct moe_batch_request *request, uint64_t *id,
                   struct moe_err *err)
 {
+    const struct moe_config *c = &b->session->model->config;
     uint32_t most = most_positions(b->session);
     if (request->n_prompt == 0)
         return moe_fail(err, MOE_ERR_USAGE, "the prompt is empty");
-    if (request->n_prompt > most)
+    if (c->n_encoder) {
+        int fits = moe_check_source(b->session, request->n_prompt, err);
+        if (fits != MOE_OK)
+            return fits;
+    } else if (request->n_prompt > most)
         return moe_fail(err, MOE_ERR_LIMIT,
                         "the prompt of %" PRIu64 " tokens does not fit the context of %u",
                         request->n_prompt, most);
@@ -46,14 +54,19 @@ int moe_batch_add(struct moe_batch *b, const struct moe_batch_request *request, 
     struct member *m = moe_alloc(1, sizeof *m, err);
     if (!m)
         return MOE_ERR_MEMORY;
+    struct moe_ids *read = c->n_encoder ? &m->source : &m->history;
     for (uint64_t i = 0; i < request->n_prompt && status == MOE_OK; i++)
-        status = moe_ids_push(&m->history, request->prompt[i], err);
+        status = moe_ids_push(read, request->prompt[i], err);
+    if (status == MOE_OK && c->n_encoder)
+        status = moe_ids_push(&m->history, c->decoder_start, err);
     if (status != MOE_OK) {
         batch_free_member(m);
         return status;
     }
     m->request = *request;
     m->request.prompt = NULL;
+    m->request.options.source = m->source.ids;
+    m->request.options.n_source = m->source.n;
     m->n_prompt = request->n_prompt;
     m->id = *id = ++b->n_added;
     moe_answer_begin(&m->answer, b->session->model, most, &m->request.options);
@@ -164,6 +177,8 @@ static uint64_t n_alike(const struct moe_session *s, const struct member *m,
                         const struct member *from)
 {
     uint64_t most = m->history.n - 1, n = 0;
+    if (s->n_sources) /* a text goes with its source */
+        return 0;
     most = from->history.n < most ? from->history.n : most;
     if (is_far(s, m) != is_far(s, from))
         return 0;
@@ -199,10 +214,23 @@ static struct member **next_waiting(struct moe_batch *b)
     return NULL;
 }
 
+/* Room for `wanted` positions of the member in a sequence. What others left there was of other
+ * sources, where there are some: the member's is encoded later. */
+static int begin(struct moe_session *s, uint32_t sequence, struct member *m, uint32_t wanted,
+                 uint32_t *n_known)
+{
+    struct moe_err full;
+    m->waits_for_source = s->n_sources > 0;
+    if (!m->waits_for_source)
+        return moe_sequence_begin(s, sequence, m->history.ids, (uint32_t)m->history.n, wanted,
+                                  n_known, &full);
+    moe_sequence_attend(s, sequence, sequence);
+    return moe_sequence_reserve(s, sequence, wanted, &full);
+}
+
 void batch_admit(struct moe_batch *b)
 {
     struct moe_session *s = b->session;
-    struct moe_err full;
     struct member **at;
     for (uint32_t i = 0; i < s->n_sequences && b->first; i++) {
         if (b->running[i])
@@ -210,10 +238,10 @@ void batch_admit(struct moe_batch *b)
         if (!(at = next_waiting(b)))
             return;
         struct member *m = *at;
-        uint32_t n = (uint32_t)m->history.n, wanted = n + 1, n_known;
+        uint32_t wanted = (uint32_t)m->history.n + 1, n_known = 0;
         if (wanted > most_positions(s))
             wanted = most_positions(s);
-        if (moe_sequence_begin(s, i, m->history.ids, n, wanted, &n_known, &full) != MOE_OK)
+        if (begin(s, i, m, wanted, &n_known) != MOE_OK)
             return;
         b->running[i] = take_waiting(b, at);
         b->state.n_running++;

@@ -12,6 +12,7 @@ struct member {
     struct member *next; /* while it waits */
     uint64_t id;
     struct moe_batch_request request; /* without its prompt, which is in `history` */
+    struct moe_ids source;            /* where there is an encoder */
     struct moe_ids history;
     struct moe_answer answer;
     uint64_t n_prompt;
@@ -19,7 +20,8 @@ struct member {
     uint64_t n_cached; /* of the prompt: found computed */
     double ttft_seconds;
     bool has_run;
-    bool far; /* LongRoPE: they were computed for a text beyond the original context */
+    bool waits_for_source; /* it runs, and its source is not encoded */
+    bool far;              /* LongRoPE: they were computed for a text beyond the original context */
 };
 
 struct moe_batch {

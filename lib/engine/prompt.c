@@ -52,6 +52,10 @@ int moe_prompt_chat(const struct moe_model *model, const struct moe_chat_format 
                     struct moe_err *err)
 {
     struct moe_buf all = {0}, words = {0};
+    if (model->config.n_encoder)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "the model's encoder reads a source by itself, and no chat: ask for a "
+                        "completion of text");
     int status =
         moe_prompt_render(model, format, turns, n_turns, moe_chat_today(), &all, &words, err);
     if (status == MOE_OK)
@@ -64,6 +68,8 @@ int moe_prompt_chat(const struct moe_model *model, const struct moe_chat_format 
 int moe_prompt_plain(const struct moe_model *model, const char *text, uint64_t n,
                      struct moe_ids *ids, struct moe_err *err)
 {
+    if (model->config.n_encoder)
+        return moe_prompt_source(model, text, n, ids, err);
     int64_t bos = moe_tokenizer_bos(model->tokenizer);
     int status = bos >= 0 ? moe_ids_push(ids, (uint32_t)bos, err) : MOE_OK;
     if (status == MOE_OK)

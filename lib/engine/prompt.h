@@ -21,12 +21,12 @@ int moe_prompt_render(const struct moe_model *model, const struct moe_chat_forma
 int moe_prompt_encode(const struct moe_model *model, const struct moe_buf *rendered,
                       const struct moe_buf *words, uint64_t known, struct moe_ids *ids,
                       struct moe_err *err);
-/* Appends the ids of a whole chat. */
+/* Appends the ids of a whole chat. MOE_ERR_UNSUPPORTED: the model has an encoder. */
 int moe_prompt_chat(const struct moe_model *model, const struct moe_chat_format *format,
                     const struct moe_chat_turn *turns, int n_turns, struct moe_ids *ids,
                     struct moe_err *err);
-/* Appends the ids of n bytes of plain text, after the token that begins a text where there is one.
- */
+/* Appends the ids of n bytes of plain text, after the token that begins a text where there is one;
+ * with an encoder, of a source. */
 int moe_prompt_plain(const struct moe_model *model, const char *text, uint64_t n,
                      struct moe_ids *ids, struct moe_err *err);
 

@@ -279,6 +279,9 @@ void moe_show_run_line(const struct moe_stats *stats, struct moe_buf *out)
 {
     struct moe_phase_stats all = moe_stats_all(stats);
     char a[32], b[32];
+    if (stats->encode.tokens)
+        moe_buf_printf(out, "%" PRIu64 " tokens encoded in %.2f s, ", stats->encode.tokens,
+                       stats->encode.seconds);
     moe_buf_printf(out,
                    "%.1f tok/s, first token %.2f s, hit rate %.1f%%, %s/token read, %s of "
                    "experts in memory, ",

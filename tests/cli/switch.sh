@@ -76,6 +76,21 @@ check "... also for an empty one" sh -c "sed -n 2p '$out' | grep -q '^{\"tokens\
 moe -p "a b" --encode --pooling first
 expect_stdout_like '{"tokens": 4, "pooling": "first", *' "--pooling"
 
+# Requests: completions are answers to sources; there is no chat.
+{
+    for k in 1 2 3 4 5; do
+        printf '{"custom_id": "%s", "prompt": "text %s", "temperature": 0, "max_tokens": 9}\n' $k $k
+    done
+    echo '{"custom_id": "chat", "messages": [{"role": "user", "content": "x"}]}'
+} >"$tmp/requests"
+run "$bin/moe-run" -q -t 1 "$switch" --requests "$tmp/requests" --sequences 2 -c 64
+expect_exit 0 "--requests"
+check "... answers each" [ "$(grep -c '"status_code":200' "$out")" = 5 ]
+check "... in tokens of sources and answers" [ "$(grep -c '"prompt_tokens":7,' "$out")" = 5 ]
+check "... but no chat" grep -q 'has no chat template that is known: ask for a completion of text' "$out"
+run "$bin/moe-run" -q -t 1 "$switch" --requests "$tmp/requests" --chat-template chatml -c 64
+check "... whatever template is named" grep -q 'encoder reads a source by itself, and no chat: ask' "$out"
+
 long=$(printf '%080d' 0)
 moe -p "$long" -c 64
 error_line 4 'moe-run: the source of 81 tokens does not fit the context of 64' "a source too long"

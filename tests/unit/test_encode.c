@@ -7,6 +7,7 @@
 
 #include "model_fixture.h"
 
+#include "engine/batch.h"
 #include "engine/conversation.h"
 #include "engine/encode.h"
 
@@ -262,12 +263,109 @@ static void no_source_is_remembered(void **state)
     close_fixture(&e);
 }
 
+/* ---- Side by side ---- */
+
+struct asked {
+    uint32_t ids[MOST], n;
+    struct moe_buf text;
+    struct moe_batch_result result;
+    bool ended;
+};
+
+static int hear_asked(void *ctx, const char *bytes, uint64_t n)
+{
+    return hear(&((struct asked *)ctx)->text, bytes, n);
+}
+
+static void end(void *ctx, const struct moe_batch_result *result)
+{
+    struct asked *a = ctx;
+    assert_false(a->ended);
+    a->ended = true;
+    a->result = *result;
+}
+
+/* Answers to sources are those that they get alone, also where sequences wait, and where their
+ * blocks are taken away and they are encoded again. */
+static void answers_side_by_side_are_those_alone(void **state)
+{
+    enum { TIMES = 3, N = 5 * TIMES };
+    static struct asked asked[N];
+    struct encoder e;
+    struct moe_err err = {0};
+    struct moe_batch *b;
+    uint64_t id;
+    (void)state;
+    open_fixture(&e, "switch-b", 1);
+    const json_t *sources = json_object_get(e.reference, "sources");
+    assert_int_equal(json_array_size(sources), N / TIMES);
+    /* A block has 256 positions: two sequences have room to the end, the third has not. */
+    const struct moe_session_options so = {
+        .context = 300, .n_sequences = 3, .kv_blocks = 4, .batch = 16};
+    struct moe_session *s;
+    assert_ok(moe_session_open(&s, e.f.model, e.f.experts, &so, &err), &err);
+    assert_ok(moe_batch_open(&b, s, 0, &err), &err);
+    for (int i = 0; i < N; i++) {
+        struct asked *a = &asked[i];
+        a->n = read_ids(json_object_get(json_array_get(sources, (size_t)i % 5), "ids"), a->ids);
+        const struct moe_batch_request request = {
+            .prompt = a->ids,
+            .n_prompt = a->n,
+            .sampler = greedy(e.f.model),
+            .options = {.max_tokens = i < 6 ? 270 : 20,
+                        .ignore_eos = true,
+                        .text = hear_asked,
+                        .ctx = a},
+            .ended = end,
+        };
+        assert_ok(moe_batch_add(b, &request, &id, &err), &err);
+    }
+    while (moe_batch_state(b)->n_running + moe_batch_state(b)->n_waiting > 0)
+        moe_batch_step(b);
+    assert_true(moe_batch_state(b)->n_preempted > 0);
+    for (int i = 0; i < N; i++) {
+        struct asked *a = &asked[i];
+        struct moe_buf alone = {0};
+        struct moe_ids history = {0};
+        struct moe_sampler *sampler = greedy(e.f.model);
+        enum moe_stop_reason why;
+        uint64_t n_done = 0;
+        const struct moe_generate_options o = {.source = a->ids,
+                                               .n_source = a->n,
+                                               .max_tokens = i < 6 ? 270 : 20,
+                                               .ignore_eos = true,
+                                               .text = hear,
+                                               .ctx = &alone};
+        assert_true(a->ended && a->result.status == MOE_OK);
+        assert_int_equal(a->result.n_prompt, a->n);
+        assert_int_equal(a->result.n_tokens, o.max_tokens);
+        assert_ok(moe_ids_push(&history, e.f.model->config.decoder_start, &err), &err);
+        assert_ok(moe_generate(s, sampler, &history, &n_done, &o, &why, &err), &err);
+        assert_int_equal(alone.size, a->text.size);
+        assert_memory_equal(alone.data, a->text.data, alone.size);
+        moe_buf_release(&alone);
+        moe_buf_release(&a->text);
+        moe_ids_release(&history);
+        moe_sampler_free(sampler);
+    }
+    struct moe_sampler *sampler = greedy(e.f.model);
+    uint32_t many[301] = {0};
+    const struct moe_batch_request request = {.prompt = many, .n_prompt = 301, .sampler = sampler};
+    assert_fails(moe_batch_add(b, &request, &id, &err), MOE_ERR_LIMIT,
+                 "the source of 301 tokens does not fit the context of 300", &err);
+    moe_sampler_free(sampler);
+    moe_batch_close(b);
+    moe_session_close(s);
+    close_fixture(&e);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_are_those_of_transformers),
         cmocka_unit_test(pooled_output_is_that_of_transformers),
         cmocka_unit_test(no_source_is_remembered),
+        cmocka_unit_test(answers_side_by_side_are_those_alone),
     };
     return cmocka_run_group_tests(tests, open_all, NULL);
 }
