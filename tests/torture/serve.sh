@@ -161,7 +161,7 @@ serve --http-buffers 128K --sequences 32 || exit 1
 "$load" -p "$port" -P /v1/completions -f "$tmp/broad" -t 20 -T 900 >"$tmp/slow" &
 slow=$!
 cut_off() {
-    for pause in 1 2 4 8 16 32 64 128 256; do
+    for pause in 1 2 4 8 16 32 64 128 256 "$patience"; do
         [ "$(metric http_clients_cut_total)" != 1 ] || return 0
         sleep "$pause"
     done
