@@ -1,3 +1,4 @@
+#define _GNU_SOURCE /* memmem */
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
@@ -191,11 +192,84 @@ static void replace(const struct moe_step *step, uint64_t least, const char *tex
     }
 }
 
-static int apply(const struct moe_step *step, const char *text, uint64_t n, struct moe_buf *out,
-                 struct moe_err *err)
+static int replace_matches(const struct moe_steps *steps, uint32_t i, const char *text, uint64_t n,
+                           struct moe_buf *out, struct moe_err *err)
 {
+    struct moe_pretokenizer p = {.steps = steps};
+    const struct moe_buf *other = &steps->steps[i].other;
+    uint64_t at = 0, start = 0, end = 0;
+    int found = 1;
+    moe_pretokenizer_allow(&p, n);
+    while (at < n && (found = moe_pretokenizer_find(&p, i, text, n, at, &start, &end, err)) > 0) {
+        if (start == end) {
+            found = moe_fail(err, MOE_ERR_UNSUPPORTED, "pattern '%.100s' replaces nothing",
+                             (const char *)steps->steps[i].text.data);
+            break;
+        }
+        moe_buf_append(out, text + at, start - at);
+        moe_buf_append(out, other->data, other->size);
+        at = end;
+    }
+    moe_buf_append(out, text + at, n - at);
+    moe_pretokenizer_release(&p);
+    return found < 0 ? found : MOE_OK;
+}
+
+bool moe_step_pair(const struct moe_buf *pairs, uint64_t *at, const char **from, const char **to)
+{
+    if (*at >= pairs->size)
+        return false;
+    *from = (const char *)pairs->data + *at;
+    *to = *from + strlen(*from) + 1;
+    *at += strlen(*from) + strlen(*to) + 2;
+    return true;
+}
+
+/* Pair after pair over the whole text. A pair with a byte that the text does not have costs
+ * nothing: of a thousand emoji few are in one text. */
+static void replace_pairs(const struct moe_step *step, const char *text, uint64_t n,
+                          struct moe_buf *out)
+{
+    bool has[256] = {false};
+    struct moe_buf next = {0};
+    const char *from, *to;
+    for (uint64_t i = 0; i < n; i++)
+        has[(uint8_t)text[i]] = true;
+    moe_buf_append(out, text, n);
+    for (uint64_t at = 0; moe_step_pair(&step->text, &at, &from, &to) && !out->failed;) {
+        uint64_t size = strlen(from), done = 0;
+        bool possible = true;
+        for (const char *c = from; *c; c++)
+            possible = possible && ((uint8_t)*c < 0x80 || has[(uint8_t)*c]);
+        moe_buf_clear(&next);
+        const char *data = (const char *)out->data, *found = NULL;
+        while (possible && (found = memmem(data + done, out->size - done, from, size))) {
+            moe_buf_append(&next, data + done, (uint64_t)(found - data) - done);
+            moe_buf_text(&next, to);
+            done = (uint64_t)(found - data) + size;
+        }
+        if (done == 0)
+            continue;
+        moe_buf_append(&next, data + done, out->size - done);
+        struct moe_buf before = *out;
+        *out = next;
+        next = before;
+    }
+    moe_buf_release(&next);
+}
+
+/* Step i over a text. */
+static int apply(const struct moe_steps *steps, uint32_t i, const char *text, uint64_t n,
+                 struct moe_buf *out, struct moe_err *err)
+{
+    const struct moe_step *step = &steps->steps[i];
     int status = MOE_OK;
     switch (step->kind) {
+    case MOE_STEP_REPLACE_MATCHES:
+        return replace_matches(steps, i, text, n, out, err);
+    case MOE_STEP_REPLACE_PAIRS:
+        replace_pairs(step, text, n, out);
+        break;
     case MOE_STEP_PREPEND:
         moe_buf_append(out, step->text.data, step->text.size);
         moe_buf_append(out, text, n);
@@ -222,6 +296,15 @@ static int apply(const struct moe_step *step, const char *text, uint64_t n, stru
 }
 
 /* ---- All steps ---- */
+
+static uint64_t longest_other(const struct moe_buf *pairs)
+{
+    const char *from, *to;
+    uint64_t longest = 0;
+    for (uint64_t at = 0; moe_step_pair(pairs, &at, &from, &to);)
+        longest = strlen(to) > longest ? strlen(to) : longest;
+    return longest;
+}
 
 uint64_t moe_steps_memory(const struct moe_steps *steps, uint64_t *n)
 {
@@ -256,6 +339,13 @@ uint64_t moe_steps_memory(const struct moe_steps *steps, uint64_t *n)
             if (step->other.size > step->text.size)
                 *n = (*n / step->text.size + 1) * step->other.size;
             break;
+        case MOE_STEP_REPLACE_MATCHES: /* none is empty */
+            *n *= step->other.size > 1 ? step->other.size : 1;
+            break;
+        case MOE_STEP_REPLACE_PAIRS: /* twice: the text before and after a pair */
+            *n += *n * longest_other(&step->text);
+            bytes += moe_buf_room(*n);
+            break;
         case MOE_STEP_METASPACE:
             *n = (*n + 1) * strlen(MOE_METASPACE);
             break;
@@ -287,7 +377,7 @@ int moe_normalize(const struct moe_steps *steps, const char *text, uint64_t n, s
         if (is_form(step->kind) && is_surely_in_form(&FORMS[step->kind], *result, *result_n))
             continue;
         moe_buf_clear(&next);
-        status = apply(step, *result, *result_n, &next, err);
+        status = apply(steps, i, *result, *result_n, &next, err);
         if (next.failed)
             status = moe_fail(err, MOE_ERR_MEMORY, "out of memory");
         struct moe_buf done = *out;

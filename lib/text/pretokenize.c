@@ -99,6 +99,33 @@ static int prepare_split(struct moe_step *step, struct moe_err *err)
     return compile(step, err);
 }
 
+static bool is_ascii(const char *text)
+{
+    while (*text && (uint8_t)*text < 0x80)
+        text++;
+    return *text == 0;
+}
+
+static int prepare_pairs(struct moe_step *step, uint32_t i, struct moe_err *err)
+{
+    const struct moe_buf *lists[] = {&step->text, &step->other};
+    const char *from, *to;
+    for (int j = 0; j < 2; j++) {
+        uint64_t n_texts = 0;
+        for (uint64_t at = 0; at < lists[j]->size; at++)
+            n_texts += lists[j]->data[at] == 0;
+        if (n_texts % 2 || (lists[j]->size && lists[j]->data[lists[j]->size - 1]))
+            return moe_fail(err, MOE_ERR_FORMAT, "normalizer step %u has no pairs of texts", i);
+    }
+    for (uint64_t at = 0; moe_step_pair(&step->text, &at, &from, &to);)
+        if (is_ascii(from) || !is_ascii(to))
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            "normalizer step %u replaces '%.40s' by '%.40s': only a text that is "
+                            "not ASCII is replaced, by one that is",
+                            i, from, to);
+    return MOE_OK;
+}
+
 /* Texts that are put into a text keep it UTF-8; the precompiled map says so of its own. */
 static int prepare_normalizer(struct moe_step *step, uint32_t i, struct moe_err *err)
 {
@@ -109,13 +136,19 @@ static int prepare_normalizer(struct moe_step *step, uint32_t i, struct moe_err 
     if ((step->kind == MOE_STEP_REPLACE || step->kind == MOE_STEP_REPLACE_RUNS) &&
         step->text.size == 0)
         return moe_fail(err, MOE_ERR_FORMAT, "normalizer step %u replaces nothing", i);
+    if (step->kind == MOE_STEP_REPLACE_MATCHES) {
+        step->flags = 0;
+        return prepare_split(step, err);
+    }
+    if (step->kind == MOE_STEP_REPLACE_PAIRS)
+        return prepare_pairs(step, i, err);
     return compiled ? moe_charsmap_open(&step->map, step->text.data, step->text.size, err) : MOE_OK;
 }
 
 int moe_steps_prepare(struct moe_steps *steps, bool normalizer, struct moe_err *err)
 {
     int first = normalizer ? MOE_STEP_NFC : MOE_STEP_SPLIT;
-    int last = normalizer ? MOE_STEP_PRECOMPILED : MOE_STEP_METASPACE;
+    int last = normalizer ? MOE_STEP_REPLACE_PAIRS : MOE_STEP_METASPACE;
     for (uint32_t i = 0; i < steps->n; i++) {
         struct moe_step *step = &steps->steps[i];
         if (step->kind < first || step->kind > last)
@@ -123,8 +156,10 @@ int moe_steps_prepare(struct moe_steps *steps, bool normalizer, struct moe_err *
                             normalizer ? "normalizer" : "pre-tokenizer", step->kind);
         if (step->text.failed || step->other.failed)
             return moe_fail(err, MOE_ERR_MEMORY, "out of memory");
-        uint64_t most = step->kind == MOE_STEP_PRECOMPILED ? MOE_CHARSMAP_MAX : MOE_STEP_TEXT_MAX;
-        if (step->text.size > most || step->other.size > MOE_STEP_TEXT_MAX)
+        bool pairs = step->kind == MOE_STEP_REPLACE_PAIRS;
+        uint64_t other = pairs ? MOE_STEP_PAIRS_MAX : MOE_STEP_TEXT_MAX;
+        uint64_t most = step->kind == MOE_STEP_PRECOMPILED ? MOE_CHARSMAP_MAX : other;
+        if (step->text.size > most || step->other.size > other)
             return moe_fail(err, MOE_ERR_FORMAT, "step %u has a text of absurd size", i);
         int status = normalizer                     ? prepare_normalizer(step, i, err)
                      : step->kind == MOE_STEP_SPLIT ? prepare_split(step, err)

@@ -37,6 +37,7 @@ void moe_tokenizer_free(struct moe_tokenizer *tok)
     moe_buf_release(&tok->text);
     moe_bpe_release(&tok->bpe);
     moe_unigram_release(&tok->unigram);
+    moe_trie_release(&tok->spellings);
     moe_steps_release(&tok->normalizer);
     moe_steps_release(&tok->pre_tokenizer);
     free(tok->vocabulary);
@@ -194,39 +195,6 @@ int64_t moe_tokenizer_tail(const struct moe_tokenizer *tok)
 bool moe_tokenizer_ends_answer(const struct moe_tokenizer *tok, uint32_t id)
 {
     return id != MOE_NO_TOKEN && (id == tok->eos || id == tok->separator || id == tok->pad);
-}
-
-/* ---- Whole answers ---- */
-
-const uint8_t *moe_tokenizer_said(const struct moe_tokenizer *tok, uint32_t id, bool *first,
-                                  uint32_t *n)
-{
-    const uint8_t *bytes = moe_tokenizer_bytes(tok, id, n);
-    if (moe_tokenizer_is_special(tok, id))
-        *n = 0;
-    if (*n == 0 || !*first)
-        return bytes;
-    *first = false;
-    uint32_t most = tok->flags & MOE_TOKENIZER_DROPS_SPACES  ? *n
-                    : tok->flags & MOE_TOKENIZER_DROPS_SPACE ? 1
-                                                             : 0;
-    for (; most && *n && *bytes == ' '; most--) {
-        bytes++;
-        --*n;
-    }
-    return bytes;
-}
-
-int moe_tokenizer_decode(const struct moe_tokenizer *tok, const uint32_t *ids, uint64_t n,
-                         struct moe_buf *out, struct moe_err *err)
-{
-    bool first = true;
-    for (uint64_t i = 0; i < n; i++) {
-        uint32_t n_bytes;
-        const uint8_t *bytes = moe_tokenizer_said(tok, ids[i], &first, &n_bytes);
-        moe_buf_append(out, bytes, n_bytes);
-    }
-    return out->failed ? moe_fail(err, MOE_ERR_MEMORY, "out of memory: the answer's text") : MOE_OK;
 }
 
 /* ---- Lists of ids ---- */

@@ -4,9 +4,10 @@
  * BPE as in Hugging Face's tokenizer.json or a GGUF file's vocabulary, over bytes or over
  * characters with byte fallback, and SentencePiece's unigram models: added tokens are cut out
  * first; the rest is normalized and split by the pre-tokenizer's patterns (PCRE2); each piece is
- * merged by rank, or becomes the tokens whose scores add up to most. Ids are decoded one after
- * another to the bytes they stand for. Where the tokenizer has no normalizer and adds no space,
- * encoding and decoding gives back any text, even bytes that are not valid UTF-8.
+ * merged by rank, or becomes the tokens whose scores add up to most, or (GPTSAN) those with the
+ * smallest ids. Ids are decoded one after another to the bytes they stand for. Where the tokenizer
+ * has no normalizer and adds no space, encoding and decoding gives back any text, even bytes that
+ * are not valid UTF-8.
  *
  * In a pack a tokenizer is a compact binary section (moe-pack(5)), so that no JSON is parsed at
  * start. Immutable after loading; several threads may encode at once.
@@ -24,8 +25,9 @@ struct moe_gguf;
 struct moe_tokenizer;
 
 /* From a Hugging Face directory: tokenizer.json, tokenizer_config.json (optional: bos, add_bos,
- * chat template). A normalizer, pre-tokenizer, model or post-processor part that we do not
- * implement is MOE_ERR_UNSUPPORTED and named. */
+ * chat template); or, where there is no tokenizer.json, vocab.txt and emoji.json (GPTSAN). A
+ * normalizer, pre-tokenizer, model or post-processor part that we do not implement is
+ * MOE_ERR_UNSUPPORTED and named. */
 int moe_tokenizer_read_hf(struct moe_tokenizer **out, const char *dir, struct moe_err *err);
 /* From a GGUF file's metadata: byte-level vocabularies ("gpt2") with a pre-tokenizer that we know,
  * and SentencePiece's: "llama", whose scores become merges, and "t5", a unigram model. The ids are
@@ -112,6 +114,9 @@ bool moe_tokenizer_is_special(const struct moe_tokenizer *tok, uint32_t id);
  * once a token has been shown. Borrowed. */
 const uint8_t *moe_tokenizer_said(const struct moe_tokenizer *tok, uint32_t id, bool *first,
                                   uint32_t *n);
+/* Whether the token stands for what the token before it showed, three times more (GPTSAN's bag of
+ * tokens); what it shows itself is nothing. */
+bool moe_tokenizer_repeats(const struct moe_tokenizer *tok, uint32_t id);
 /* Appends the text of n ids, said one after another. */
 int moe_tokenizer_decode(const struct moe_tokenizer *tok, const uint32_t *ids, uint64_t n,
                          struct moe_buf *out, struct moe_err *err);

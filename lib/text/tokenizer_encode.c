@@ -93,6 +93,8 @@ static int merge_piece(struct encoder *e, const char *piece, uint64_t n, struct 
     const struct moe_tokenizer *tok = e->tok;
     uint64_t start = e->out->n;
     int status = moe_ids_reserve(e->out, n, err);
+    if (status == MOE_OK && tok->model == MOE_TOKENIZER_SPELLINGS)
+        return moe_spellings_encode(tok, (const uint8_t *)piece, n, e->out, err);
     if (status == MOE_OK && tok->model == MOE_TOKENIZER_UNIGRAM)
         return moe_unigram_encode(tok, &e->places, (const uint8_t *)piece, n, &e->score, e->out,
                                   err);

@@ -120,22 +120,53 @@ out:
     return status;
 }
 
+/* The files of a directory, the last of which it may lack. */
+enum { WORDS, EMOJI, CONFIG, N_FILES };
+
+static int read_files(const char *dir, const char *const names[N_FILES], char *paths[N_FILES],
+                      struct moe_buf files[N_FILES], struct moe_err *err)
+{
+    int status = MOE_OK;
+    for (int i = 0; i < N_FILES && status == MOE_OK; i++) {
+        if (!names[i])
+            continue;
+        paths[i] = moe_path_join(dir, names[i], err);
+        if (!paths[i])
+            status = MOE_ERR_MEMORY;
+        else if (i != CONFIG || moe_path_exists(paths[i]))
+            status = moe_file_read_all(paths[i], FILE_BYTES_MAX, &files[i], err);
+    }
+    return status;
+}
+
+static bool has_file(const char *dir, const char *name)
+{
+    char *path = moe_path_join(dir, name, NULL);
+    bool has = path && moe_path_exists(path);
+    free(path);
+    return has;
+}
+
 int moe_tokenizer_read_hf(struct moe_tokenizer **out, const char *dir, struct moe_err *err)
 {
-    struct moe_buf json = {0}, config = {0};
-    char *path = moe_path_join(dir, "tokenizer.json", err);
-    char *config_path = path ? moe_path_join(dir, "tokenizer_config.json", err) : NULL;
-    int status = config_path ? moe_file_read_all(path, FILE_BYTES_MAX, &json, err) : MOE_ERR_MEMORY;
-    bool has_config = status == MOE_OK && moe_path_exists(config_path);
-    if (has_config)
-        status = moe_file_read_all(config_path, FILE_BYTES_MAX, &config, err);
-    if (status == MOE_OK)
-        status = moe_tokenizer_parse_hf(out, path, json.data, json.size, config_path,
-                                        has_config && config.data ? config.data : NULL, config.size,
-                                        err);
-    moe_buf_release(&json);
-    moe_buf_release(&config);
-    free(path);
-    free(config_path);
+    static const char *const usual[N_FILES] = {"tokenizer.json", NULL, "tokenizer_config.json"};
+    static const char *const gptsan[N_FILES] = {"vocab.txt", "emoji.json", "tokenizer_config.json"};
+    struct moe_buf files[N_FILES] = {{0}};
+    char *paths[N_FILES] = {NULL};
+    bool is_gptsan = !has_file(dir, usual[WORDS]) && has_file(dir, gptsan[WORDS]) &&
+                     has_file(dir, gptsan[EMOJI]);
+    int status = read_files(dir, is_gptsan ? gptsan : usual, paths, files, err);
+    const struct moe_buf *config = files[CONFIG].data ? &files[CONFIG] : NULL;
+    if (status == MOE_OK && is_gptsan)
+        status = moe_tokenizer_parse_gptsan(out, paths[WORDS], &files[WORDS], paths[EMOJI],
+                                            &files[EMOJI], paths[CONFIG], config, err);
+    else if (status == MOE_OK)
+        status = moe_tokenizer_parse_hf(out, paths[WORDS], files[WORDS].data, files[WORDS].size,
+                                        paths[CONFIG], config ? config->data : NULL,
+                                        config ? config->size : 0, err);
+    for (int i = 0; i < N_FILES; i++) {
+        moe_buf_release(&files[i]);
+        free(paths[i]);
+    }
     return status;
 }

@@ -14,6 +14,7 @@ enum moe_tokenizer_model {
     MOE_TOKENIZER_BYTES = 1,   /* merging starts from bytes; a token's text is the bytes it means */
     MOE_TOKENIZER_CHARS = 2,   /* merging starts from characters; U+2581 in a text means a space */
     MOE_TOKENIZER_UNIGRAM = 3, /* the tokens with the best scores; characters as above */
+    MOE_TOKENIZER_SPELLINGS = 4, /* GPTSAN's: a token's text lists its spellings, "A,B,C" */
 };
 
 enum moe_tokenizer_flag {
@@ -88,6 +89,7 @@ struct moe_tokenizer {
     struct moe_buf normalized; /* the texts of added[1] */
     uint32_t *shown_offsets; /* of tokens that mean something other than their text; may be NULL */
     struct moe_buf shown;
+    struct moe_trie spellings; /* of a model of spellings, without special tokens */
     uint32_t separator;
     bool words_apart; /* no token has a space after another character: words merge alone */
 };
@@ -95,7 +97,7 @@ struct moe_tokenizer {
 /* Tokens are spelled in characters, U+2581 for a space; bytes are tokens "<0xNN>". */
 static inline bool moe_has_characters(const struct moe_tokenizer *tok)
 {
-    return tok->model != MOE_TOKENIZER_BYTES;
+    return tok->model == MOE_TOKENIZER_CHARS || tok->model == MOE_TOKENIZER_UNIGRAM;
 }
 
 /* U+2581, a space in the tokens of a character model. */
@@ -139,6 +141,20 @@ int moe_unigram_encode(const struct moe_tokenizer *tok, struct moe_unigram_scrat
                        struct moe_err *err);
 /* Checks a unigram model's scores and tokens, and makes the trie of them. */
 int moe_unigram_prepare(struct moe_tokenizer *tok, struct moe_err *err);
+
+/* The same by a model of spellings; its index, and what its tokens mean; whether a token stands for
+ * a byte, or for what the one before it shows. */
+int moe_spellings_encode(const struct moe_tokenizer *tok, const uint8_t *text, uint64_t n,
+                         struct moe_ids *out, struct moe_err *err);
+int moe_spellings_prepare(struct moe_tokenizer *tok, struct moe_err *err);
+bool moe_spellings_is_byte(const struct moe_tokenizer *tok, uint32_t id);
+bool moe_spellings_is_bag(const struct moe_tokenizer *tok, uint32_t id);
+
+/* GPTSAN's vocab.txt and emoji.json, texts in memory; tokenizer_config.json may be NULL. */
+int moe_tokenizer_parse_gptsan(struct moe_tokenizer **out, const char *vocab_name,
+                               const struct moe_buf *vocab, const char *emoji_name,
+                               const struct moe_buf *emoji, const char *config_name,
+                               const struct moe_buf *config, struct moe_err *err);
 
 /* moe_tokenizer_read_hf over texts in memory; config may be NULL. */
 int moe_tokenizer_parse_hf(struct moe_tokenizer **out, const char *name, const void *json,

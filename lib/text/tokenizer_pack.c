@@ -5,7 +5,8 @@
  *   offset size  header
  *        0    4  magic "MTOK"
  *        4    2  version, 1
- *        6    1  model: 1 bytes, 2 characters, 3 unigram (enum moe_tokenizer_model)
+ *        6    1  model: 1 bytes, 2 characters, 3 unigram, 4 spellings (enum
+ *                 moe_tokenizer_model)
  *        7    1  zero
  *        8    4  flags: 1 ignore merges, 2 byte fallback, 4 fuse unknown, 8 adds bos; of a whole
  *                 answer 16 its first spaces are dropped, 32 its first space is
@@ -26,7 +27,8 @@
  *            T  flags of each token, u8: 1 in the model's vocabulary, 2 added, 4 special,
  *               8 byte token "<0xNN>", 16 takes white space before, 32 after, 64 normalized,
  *               128 a single word
- *            B  the texts. Model 1: the bytes a token means. Others: UTF-8, U+2581 for a space
+ *            B  the texts. Model 1: the bytes a token means. 2, 3: UTF-8, U+2581 for a space.
+ *               4: its spellings, with commas between
  *          12M  merges in rank order: left, right and resulting id, u32 each
  *           ST  score of each token
  *            .  normalizer steps, then pre-tokenizer steps, each
@@ -34,10 +36,11 @@
  *
  * Kinds: 1 NFC; 2 prepend A; 3 replace A by B; 4 NFD; 5 NFKC; 6 NFKD; 7 SentencePiece's "nmt"
  * rules; 8 lower case; 9 strip white space; 10 strip combining marks; 11 replace A, twice or more
- * in a row, by B; 12 SentencePiece's precompiled rules A (charsmap.h); 16 split at pattern A; 17
- * prefix a space; 18 spaces to U+2581. Behaviors of a split: 0 isolated, 1 removed, 2 merged with
- * previous, 3 merged with next, 4 contiguous. Flags of a step: 1 inverted, 2 A is plain text; of
- * kind 18: 4 one is put before the text only, 8 never (neither: before every piece between added
+ * in a row, by B; 12 SentencePiece's precompiled rules A (charsmap.h); 13 replace matches of
+ * pattern A by B; 14 replace texts, pairs of them in A, and back, those in B; 16 split at pattern
+ * A; 17 prefix a space; 18 spaces to U+2581. Behaviors of a split: 0 isolated, 1 removed, 2 merged
+ * with previous, 3 merged with next, 4 contiguous. Flags of a step: 1 inverted, 2 A is plain text;
+ * of kind 18: 4 one is put before the text only, 8 never (neither: before every piece between added
  * tokens); of kind 9: 16 at the beginning, 32 at the end. Patterns are in the dialect of Hugging
  * Face's tokenizer.json.
  */

@@ -16,7 +16,7 @@ static bool is_in_use(const struct moe_tokenizer *tok, uint32_t id)
 
 static int check_tokens(const struct moe_tokenizer *tok, struct moe_err *err)
 {
-    if (tok->model < MOE_TOKENIZER_BYTES || tok->model > MOE_TOKENIZER_UNIGRAM)
+    if (tok->model < MOE_TOKENIZER_BYTES || tok->model > MOE_TOKENIZER_SPELLINGS)
         return moe_fail(err, MOE_ERR_UNSUPPORTED, "tokenizer model %u is not known", tok->model);
     if (tok->flags & ~(unsigned)MOE_TOKENIZER_FLAGS)
         return moe_fail(err, MOE_ERR_UNSUPPORTED, "tokenizer flags 0x%x are not known", tok->flags);
@@ -73,9 +73,12 @@ static void find_byte_ids(struct moe_tokenizer *tok)
 {
     for (int b = 0; b < 256; b++) {
         uint8_t byte = (uint8_t)b;
-        char text[8];
+        char text[16];
         if (tok->model == MOE_TOKENIZER_BYTES) {
             tok->byte_ids[b] = moe_tokenizer_lookup(tok, &byte, 1);
+        } else if (tok->model == MOE_TOKENIZER_SPELLINGS) {
+            int n = snprintf(text, sizeof text, "<|byte%d|>", b);
+            tok->byte_ids[b] = moe_tokenizer_lookup(tok, text, (uint64_t)n);
         } else {
             snprintf(text, sizeof text, "<0x%02X>", b);
             tok->byte_ids[b] = tok->flags & MOE_TOKENIZER_BYTE_FALLBACK
@@ -169,6 +172,8 @@ int moe_tokenizer_prepare(struct moe_tokenizer *tok, struct moe_err *err)
         status = moe_bpe_index(&tok->bpe, tok->token_flags, MOE_TOKEN_SPECIAL, err);
     if (status == MOE_OK && tok->model == MOE_TOKENIZER_UNIGRAM)
         status = moe_unigram_prepare(tok, err);
+    if (status == MOE_OK && tok->model == MOE_TOKENIZER_SPELLINGS)
+        status = moe_spellings_prepare(tok, err);
     if (status != MOE_OK)
         return status;
     find_byte_ids(tok);

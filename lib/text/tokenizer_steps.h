@@ -28,9 +28,11 @@ enum moe_step_kind {
     MOE_STEP_STRIP_MARKS = 10,  /* normalizer: no combining marks */
     MOE_STEP_REPLACE_RUNS = 11, /* normalizer: two and more of `text` in a row become `other` */
     MOE_STEP_PRECOMPILED = 12,  /* normalizer: SentencePiece's rules, `text` (charsmap.h) */
-    MOE_STEP_SPLIT = 16,        /* pre-tokenizer: split at matches of the pattern `text` */
-    MOE_STEP_PREFIX_SPACE = 17, /* pre-tokenizer: a space before a piece that has none */
-    MOE_STEP_METASPACE = 18,    /* pre-tokenizer: spaces become U+2581, one is put before */
+    MOE_STEP_REPLACE_MATCHES = 13, /* normalizer: matches of the pattern `text` become `other` */
+    MOE_STEP_REPLACE_PAIRS = 14,   /* normalizer: texts become others, pair after pair of `text` */
+    MOE_STEP_SPLIT = 16,           /* pre-tokenizer: split at matches of the pattern `text` */
+    MOE_STEP_PREFIX_SPACE = 17,    /* pre-tokenizer: a space before a piece that has none */
+    MOE_STEP_METASPACE = 18,       /* pre-tokenizer: spaces become U+2581, one is put before */
 };
 
 enum moe_split_behavior {
@@ -49,8 +51,9 @@ enum {
     MOE_STEP_LEFT = 16,         /* strip: at the beginning */
     MOE_STEP_RIGHT = 32,        /* strip: at the end */
 
-    MOE_STEPS_MAX = 32,         /* of each list */
-    MOE_STEP_TEXT_MAX = 1 << 15 /* bytes of a pattern */
+    MOE_STEPS_MAX = 32,          /* of each list */
+    MOE_STEP_TEXT_MAX = 1 << 15, /* bytes of a pattern */
+    MOE_STEP_PAIRS_MAX = 1 << 20 /* bytes of pairs */
 };
 
 #define MOE_METASPACE "\xe2\x96\x81" /* U+2581 */
@@ -71,6 +74,11 @@ struct moe_steps {
     struct moe_step steps[MOE_STEPS_MAX];
     uint32_t n;
 };
+
+/* Pairs of texts are written one after another, each text ended by a NUL. The next pair at *at,
+ * false at the end. What is replaced holds a character that is not ASCII, and what it becomes none:
+ * so a text grows by its own length times the longest of these at most. */
+bool moe_step_pair(const struct moe_buf *pairs, uint64_t *at, const char **from, const char **to);
 
 /* The next step of the list, zeroed, or NULL when the list is full. */
 struct moe_step *moe_steps_add(struct moe_steps *steps, uint8_t kind);

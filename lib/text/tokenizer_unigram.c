@@ -27,7 +27,7 @@ int moe_unigram_prepare(struct moe_tokenizer *tok, struct moe_err *err)
                             id, MOE_UNIGRAM_TOKEN_MAX);
         /* A user's words must not become special tokens. */
         if (!(tok->token_flags[id] & MOE_TOKEN_SPECIAL))
-            status = moe_unigram_add(u, text, n, id, err);
+            status = moe_trie_add(&u->trie, text, n, id, err);
     }
     return status;
 }

@@ -7,86 +7,12 @@
 #include "base/mem.h"
 #include "base/text.h"
 
-struct moe_unigram_node {
-    uint32_t parent;
-    uint32_t token; /* MOE_UNIGRAM_UNKNOWN: no token ends here */
-    uint8_t byte;   /* that leads here from the parent */
-};
-
-/* ---- The trie ---- */
-
-static uint32_t hash_step(uint32_t node, uint8_t byte)
-{
-    uint64_t key = ((uint64_t)node << 8 | byte) * 0x9e3779b97f4a7c15u;
-    return (uint32_t)(key >> 32);
-}
-
-/* The slot of the step, empty where there is no such child. */
-static uint32_t find_slot(const struct moe_unigram *u, uint32_t node, uint8_t byte)
-{
-    uint32_t at = hash_step(node, byte) & u->mask;
-    for (; u->slots[at]; at = (at + 1) & u->mask) {
-        const struct moe_unigram_node *child = &u->nodes[u->slots[at]];
-        if (child->parent == node && child->byte == byte)
-            break;
-    }
-    return at;
-}
-
-/* Twice the room: as many nodes as fill the table by half. */
-static int grow(struct moe_unigram *u, struct moe_err *err)
-{
-    uint64_t room = u->node_room ? 2 * (uint64_t)u->node_room : 256;
-    if (room > UINT32_MAX / 2)
-        return moe_fail(err, MOE_ERR_FORMAT, "the tokens' texts are too long for one vocabulary");
-    struct moe_unigram_node *nodes = realloc(u->nodes, room * sizeof *nodes);
-    if (nodes)
-        u->nodes = nodes;
-    uint32_t *slots = moe_alloc(2 * room, sizeof *slots, err);
-    if (!nodes || !slots) {
-        free(slots);
-        return moe_fail(err, MOE_ERR_MEMORY, "out of memory: %llu nodes of a vocabulary",
-                        (unsigned long long)room);
-    }
-    free(u->slots);
-    u->slots = slots;
-    u->mask = (uint32_t)(2 * room - 1);
-    u->node_room = (uint32_t)room;
-    for (uint32_t i = 1; i < u->n_nodes; i++)
-        u->slots[find_slot(u, u->nodes[i].parent, u->nodes[i].byte)] = i;
-    if (u->n_nodes == 0)
-        u->nodes[u->n_nodes++] = (struct moe_unigram_node){.token = MOE_UNIGRAM_UNKNOWN};
-    return MOE_OK;
-}
-
-int moe_unigram_add(struct moe_unigram *u, const uint8_t *text, uint64_t n, uint32_t id,
-                    struct moe_err *err)
-{
-    uint32_t node = 0;
-    for (uint64_t i = 0; i < n; i++) {
-        int status = u->n_nodes == u->node_room ? grow(u, err) : MOE_OK;
-        if (status != MOE_OK)
-            return status;
-        uint32_t slot = find_slot(u, node, text[i]);
-        if (!u->slots[slot]) {
-            u->nodes[u->n_nodes] = (struct moe_unigram_node){node, MOE_UNIGRAM_UNKNOWN, text[i]};
-            u->slots[slot] = u->n_nodes++;
-        }
-        node = u->slots[slot];
-    }
-    u->nodes[node].token = id;
-    return MOE_OK;
-}
-
 void moe_unigram_release(struct moe_unigram *u)
 {
+    moe_trie_release(&u->trie);
     free(u->scores);
-    free(u->nodes);
-    free(u->slots);
     *u = (struct moe_unigram){0};
 }
-
-/* ---- The best way ---- */
 
 void moe_unigram_scratch_release(struct moe_unigram_scratch *scratch)
 {
@@ -125,11 +51,11 @@ static void offer_all(const struct moe_unigram *u, struct moe_unigram_place *pla
 {
     double score = places[at].score;
     bool alone = false;
-    for (uint32_t node = 0, i = 0; u->n_nodes && i < n - at; i++) {
-        node = u->slots[find_slot(u, node, text[at + i])];
+    for (uint32_t node = 0, i = 0; i < n - at; i++) {
+        node = moe_trie_child(&u->trie, node, text[at + i]);
         if (node == 0)
             break;
-        uint32_t token = u->nodes[node].token;
+        uint32_t token = moe_trie_token(&u->trie, node);
         if (token == MOE_UNIGRAM_UNKNOWN)
             continue;
         offer(&places[at + i + 1], (uint32_t)at, token, u->scores[token] + score);

@@ -13,25 +13,20 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "text/trie.h"
 
 enum {
     MOE_UNIGRAM_TOKEN_MAX = 1024, /* bytes: every place of a text is tried with all of them */
     MOE_UNIGRAM_PENALTY = 10      /* an unknown character's score is so much below the worst */
 };
 
-struct moe_unigram_node; /* of the trie over the tokens' texts */
-
 struct moe_unigram {
-    double *scores;                 /* of each id; owned */
-    double unknown;                 /* of a character that is no token */
-    struct moe_unigram_node *nodes; /* owned; nodes[0] is the root */
-    uint32_t *slots;                /* owned: hash table from (node, byte) to child; 0: empty */
-    uint32_t n_nodes, node_room, mask;
+    double *scores; /* of each id; owned */
+    double unknown; /* of a character that is no token */
+    struct moe_trie
+        trie; /* tokens that texts are cut into, of at most MOE_UNIGRAM_TOKEN_MAX bytes */
 };
 
-/* Makes the token with this text one that texts are cut into. n is 1 to MOE_UNIGRAM_TOKEN_MAX. */
-int moe_unigram_add(struct moe_unigram *u, const uint8_t *text, uint64_t n, uint32_t id,
-                    struct moe_err *err);
 void moe_unigram_release(struct moe_unigram *u);
 
 /* What is known of the place before byte i of a text, i from 0 to n. */
@@ -41,7 +36,7 @@ struct moe_unigram_place {
     uint32_t token; /* that token; MOE_UNIGRAM_UNKNOWN: a character that is none */
 };
 
-#define MOE_UNIGRAM_UNKNOWN UINT32_MAX
+#define MOE_UNIGRAM_UNKNOWN MOE_TRIE_NONE
 
 /* Memory of one thread's search, reused from text to text. Start from a zeroed struct. */
 struct moe_unigram_scratch {

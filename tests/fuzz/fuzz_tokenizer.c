@@ -1,11 +1,12 @@
 /*
  * Fuzzer: a tokenizer's section of a pack, where the input begins with '{' a tokenizer.json, where
- * it begins with "GGUF" a GGUF file.
+ * it begins with "GGUF" a GGUF file, where with '#' GPTSAN's vocab.txt, emoji.json and maybe
+ * tokenizer_config.json, each but the last ended by a NUL.
  * Whatever is accepted is used: some text and the input itself are encoded and decoded, and what is
  * written is read again.
  */
 /* Readers: text/tokenizer*.c text/bpe.c text/pretokenize.c text/pattern.c text/normalize.c */
-/* Readers: text/unigram.c text/charsmap.c */
+/* Readers: text/unigram.c text/charsmap.c text/trie.c */
 #define _GNU_SOURCE
 #include "fmt/gguf.h"
 #include "mutate.h"
@@ -97,12 +98,35 @@ static int read_gguf(struct moe_tokenizer **tok, const uint8_t *data, size_t n, 
     return status;
 }
 
+static int read_gptsan(struct moe_tokenizer **tok, const uint8_t *data, size_t n,
+                       struct moe_err *err)
+{
+    struct moe_buf files[3] = {{0}};
+    for (int i = 0; i < 3; i++) {
+        const uint8_t *end = i < 2 && n ? memchr(data, 0, n) : NULL;
+        size_t size = end ? (size_t)(end - data) : n;
+        moe_buf_append(&files[i], data, size);
+        data += end ? size + 1 : size;
+        n -= end ? size + 1 : size;
+    }
+    bool failed = files[0].failed || files[1].failed || files[2].failed;
+    int status = failed
+                     ? moe_fail(err, MOE_ERR_MEMORY, "out of memory")
+                     : moe_tokenizer_parse_gptsan(tok, "vocab", &files[0], "emoji", &files[1],
+                                                  "config", files[2].size ? &files[2] : NULL, err);
+    for (int i = 0; i < 3; i++)
+        moe_buf_release(&files[i]);
+    return status;
+}
+
 static int read_any(struct moe_tokenizer **tok, const uint8_t *data, size_t n, struct moe_err *err)
 {
     if (n && data[0] == '{')
         return moe_tokenizer_parse_hf(tok, "fuzz", data, n, NULL, NULL, 0, err);
     if (n >= 4 && memcmp(data, "GGUF", 4) == 0)
         return read_gguf(tok, data, n, err);
+    if (n && data[0] == '#')
+        return read_gptsan(tok, data + 1, n - 1, err);
     return moe_tokenizer_read(tok, "fuzz", data, n, err);
 }
 

@@ -11,12 +11,11 @@ static const struct {
     const char *name;
     bool has_gguf;
 } KINDS[] = {
-    {"deepseek", true},      {"deepseek-coder", true}, {"deepseek-llm", true},
-    {"gpt2", true},          {"gpt4o", true},          {"granite", true},
-    {"llama2", true},        {"llama3", true},         {"metaspace", false},
-    {"normalized", false},   {"olmo", true},           {"phi3", true},
-    {"prefix", false},       {"qwen2", true},          {"steps", false},
-    {"unknown", false},      {"albert", false},        {"t5", false},
+    {"deepseek", true},      {"deepseek-coder", true}, {"deepseek-llm", true},   {"gpt2", true},
+    {"gpt4o", true},         {"granite", true},        {"llama2", true},         {"llama3", true},
+    {"metaspace", false},    {"normalized", false},    {"olmo", true},           {"phi3", true},
+    {"prefix", false},       {"qwen2", true},          {"steps", false},         {"unknown", false},
+    {"gptsan", false},       {"gptsan-clean", false},  {"albert", false},        {"t5", false},
     {"unigram-bytes", true}, {"unigram-nmt", false},   {"unigram-whole", false},
 };
 
@@ -159,10 +158,12 @@ static void check_nasty(const struct moe_tokenizer *tok, const char *name)
 
 static void check_kind(struct moe_tokenizer *tok, const char *name, bool from_gguf)
 {
+    char path[256];
     for (int pass = 0; pass < 2; pass++) {
         check_cases(tok, name, from_gguf);
-        check_stress(tok, name);
-        if (tok->model == MOE_TOKENIZER_UNIGRAM)
+        if (moe_path_exists(path_of(name, "stress.ids", path)))
+            check_stress(tok, name);
+        if (moe_path_exists(path_of(name, "nasty.ids", path)))
             check_nasty(tok, name);
         tok = repack(tok);
     }

@@ -56,8 +56,8 @@ static void the_way_found_is_the_best(void **state)
                 continue;
             /* Few different scores: many ways are equally good. */
             scores[n_tokens] = -1 - (double)(test_random(&rng) % 5) * 0.1;
-            assert_ok(moe_unigram_add(&u, (uint8_t *)tokens[n_tokens], (uint64_t)n,
-                                      (uint32_t)n_tokens, &err),
+            assert_ok(moe_trie_add(&u.trie, (uint8_t *)tokens[n_tokens], (uint64_t)n,
+                                   (uint32_t)n_tokens, &err),
                       &err);
             n_tokens++;
         }
