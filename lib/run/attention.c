@@ -6,11 +6,11 @@
  * to 8 queries that share keys (neighbouring rows, heads of one group) are computed together.
  *
  * A row at position p sees the positions up to p, in a layer with a window of n the last n of
- * these; in an encoder, and in a prompt with prefix_lm, all of the text (`length` of the row). They
- * are taken in chunks: chunk c begins at position c * MOE_ATTENTION_CHUNK. So scratch
- * memory does not grow with the context, a device that computes chunks side by side gets the
- * same bits, and chunks may lie anywhere (kv.h, blocks). For a row and a head, with the query times
- * attn_scale (each value rounded):
+ * these; in an encoder all of its source, in a prompt with prefix_lm also all of its prefix
+ * (run/source.h). They are taken in chunks: chunk c begins at position c * MOE_ATTENTION_CHUNK. So
+ * scratch memory does not grow with the context, a device that computes chunks side by side gets
+ * the same bits, and chunks may lie anywhere (kv.h, blocks). For a row and a head, with the query
+ * times attn_scale (each value rounded):
  *
  *   score    s_p = the panel product of key p and the query: one fma chain over key_dim
  *   bias     s_p = s_p + b[head][p - position], rounded: where positions are known by buckets, in
@@ -59,7 +59,8 @@ struct attend {
     uint32_t window;       /* 0: all positions */
     const float *sinks;    /* [heads] or NULL */
     const struct moe_row *rows;
-    bool whole;           /* rows see their `length` where that is more */
+    bool encoder;                     /* rows see their source */
+    const struct moe_prompt *prompts; /* of sequences, whose prefixes are seen; NULL: none */
     const float *bias;    /* of distance 0 and head 0, or NULL; distances lie side by side */
     uint64_t bias_stride; /* from head to head */
     /* Attention to sources: the one of each sequence, whose keys they are; NULL: to the text. */
@@ -79,7 +80,8 @@ static uint32_t sees_up_to(const struct attend *a, const struct moe_row *r)
     uint32_t end = r->position + 1;
     if (a->sources)
         return a->sources[keys_of(a, r)].length;
-    return a->whole && r->length > end ? r->length : end;
+    uint32_t more = a->encoder ? r->length : a->prompts ? a->prompts[r->sequence].prefix : 0;
+    return more > end ? more : end;
 }
 
 /* The logarithm of the smallest power of two that is at least n. */
@@ -334,7 +336,8 @@ void moe_attention(struct moe_session *s, uint32_t layer, const struct moe_row *
         .window = c->layer_is_windowed[layer] ? c->window : 0,
         .sinks = m->layers[layer].sinks,
         .rows = rows,
-        .whole = encoder || c->prefix_lm,
+        .encoder = encoder,
+        .prompts = s->prompts,
     };
     a.bias = moe_model_position_bias(m, layer, &a.bias_stride);
     run(&a, n_rows);

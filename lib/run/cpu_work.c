@@ -64,6 +64,8 @@ static void carve_feed_forward(struct cpu_feed_forward *f, struct moe_arena *are
     f->router_scratch =
         moe_arena_take(arena, (uint64_t)n_threads * 2 * f->router_stride, sizeof(float));
     f->shared_scale = moe_arena_take(arena, (uint64_t)batch * MOE_PANEL_ROWS, sizeof(float));
+    f->bypass =
+        moe_arena_take(arena, c->soft_bypass ? batch * moe_padded(c->hidden) : 0, sizeof(float));
     moe_inputs_carve(&f->gathered, arena, batch, c->hidden);
     moe_inputs_carve(&f->from_gate, arena, batch, width);
     f->single = moe_arena_take(arena, larger(c->top_k, 1), sizeof *f->single);

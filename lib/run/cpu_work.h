@@ -44,6 +44,7 @@ struct cpu_feed_forward {
     float *probabilities;        /* [batch][router_stride] */
     float *router_scratch;       /* [threads][2 * router_stride] */
     float *shared_scale;         /* [batch][16] */
+    float *bypass;               /* [batch][states' stride] its products; not unless soft_bypass */
     float *gate, *up;            /* [max(batch, top_k)][stride] */
     struct moe_inputs gathered;  /* the states' xn of an expert's rows */
     struct moe_inputs from_gate; /* gate, after the activation */

@@ -31,8 +31,8 @@ static int request_experts(struct moe_session *s, uint32_t layer, const struct m
     return status;
 }
 
-/* Experts of the request that the device computes. The outputs of those left out, and of choices
- * beyond a capacity, become zero. */
+/* Experts of the request that the device computes. The outputs of those left out become zero, of
+ * choices beyond a capacity zero or their rows. */
 static uint32_t count_here(struct moe_session *s)
 {
     const struct moe_layer_request *r = &s->request;
@@ -49,8 +49,13 @@ static uint32_t count_here(struct moe_session *s)
             memset(s->states.expert_out + r->first[i] * stride, 0,
                    r->n_rows[i] * stride * sizeof(float));
     }
-    if (r->n_over)
-        memset(s->states.expert_out + n_chosen * stride, 0, r->n_over * stride * sizeof(float));
+    for (uint64_t slot = n_chosen; slot < n_chosen + r->n_over; slot++) {
+        float *out = s->states.expert_out + slot * stride;
+        if (s->model->config.overflow_passes)
+            memcpy(out, s->states.xn + r->rows[slot] * stride, stride * sizeof *out);
+        else
+            memset(out, 0, stride * sizeof *out);
+    }
     return n;
 }
 

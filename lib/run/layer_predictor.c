@@ -210,10 +210,10 @@ static void normalise_range(void *ctx, int64_t begin, int64_t end, int thread)
     const struct moe_layer *a = q->attention;
     for (int64_t i = begin; i < end; i++)
         for (uint32_t d = 0; d < q->n; d++)
-            moe_norm_row(&s->model->config, s->states.h + (uint64_t)i * s->states.stride,
-                         a ? a->attn_norm : q->ahead[d]->ffn_norm,
-                         a ? a->attn_norm_bias : q->ahead[d]->ffn_norm_bias,
-                         normalised_at(q->p, d, (uint64_t)i));
+            moe_block_input_row(&s->model->config, s->states.h + (uint64_t)i * s->states.stride,
+                                a ? a->attn_norm : q->ahead[d]->ffn_norm,
+                                a ? a->attn_norm_bias : q->ahead[d]->ffn_norm_bias,
+                                normalised_at(q->p, d, (uint64_t)i));
 }
 
 /* Scores become probabilities that rank and weigh experts as their router would. */

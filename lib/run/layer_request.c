@@ -20,6 +20,7 @@ void moe_layer_request_carve(struct moe_layer_request *r, struct moe_arena *aren
     r->rows = moe_arena_take(arena, pairs, sizeof *r->rows);
     r->slot_of = moe_arena_take(arena, pairs, sizeof *r->slot_of);
     r->over = moe_arena_take(arena, c->expert_capacity ? pairs : 0, 1);
+    r->passing = moe_arena_take(arena, c->overflow_passes ? pairs : 0, sizeof *r->passing);
     r->experts = moe_arena_take(arena, entries, sizeof *r->experts);
     r->n_rows = moe_arena_take(arena, entries, sizeof *r->n_rows);
     r->first = moe_arena_take(arena, entries, sizeof *r->first);
@@ -41,18 +42,35 @@ int moe_layer_request_check(const struct moe_layer_request *r, const struct moe_
     return MOE_OK;
 }
 
-void moe_layer_request_limit(struct moe_layer_request *r, const struct moe_config *c, bool limited,
+/* One row's choices, after those of the rows before it. */
+static void limit_row(struct moe_layer_request *r, const struct moe_config *c, uint32_t row)
+{
+    for (uint64_t at = (uint64_t)row * c->top_k, end = at + c->top_k; at < end; at++) {
+        r->over[at] = r->cursor[r->chosen[at]]++ >= c->expert_capacity;
+        if (!r->over[at])
+            continue;
+        if (c->overflow_passes)
+            r->passing[at] = r->weights[at];
+        r->weights[at] = 0;
+        r->n_over++;
+    }
+}
+
+void moe_layer_request_limit(struct moe_layer_request *r, const struct moe_config *c,
+                             uint32_t layer, const struct moe_prompt *prompts,
                              const struct moe_row *rows, uint32_t n_rows)
 {
+    bool limited = c->expert_capacity && (prompts || moe_config_in_encoder(c, layer));
     r->n_over = 0;
-    for (uint32_t i = 0; limited && i < n_rows; i++) {
-        if (i == 0 || rows[i].sequence != rows[i - 1].sequence)
+    if (!limited)
+        return;
+    memset(r->over, 0, (uint64_t)n_rows * c->top_k);
+    for (uint32_t i = 0; i < n_rows; i++) {
+        if (prompts && rows[i].position >= prompts[rows[i].sequence].n)
+            continue;
+        if (rows[i].position == 0)
             memset(r->cursor, 0, c->n_experts * sizeof *r->cursor);
-        for (uint64_t at = (uint64_t)i * c->top_k, end = at + c->top_k; at < end; at++) {
-            r->over[at] = r->cursor[r->chosen[at]]++ >= c->expert_capacity;
-            r->n_over += r->over[at];
-            r->weights[at] = r->over[at] ? 0 : r->weights[at];
-        }
+        limit_row(r, c, i);
     }
 }
 
@@ -93,7 +111,10 @@ static void group(struct moe_layer_request *r, const struct moe_config *c, uint3
         total += count;
     }
     for (uint64_t i = 0; i < n_pairs; i++) {
-        uint32_t slot = is_over(r, i) ? total++ : r->cursor[key_of(r, i, assigned)]++;
+        bool over = is_over(r, i);
+        uint32_t slot = over ? total++ : r->cursor[key_of(r, i, assigned)]++;
+        if (over && c->overflow_passes)
+            r->weights[i] = r->passing[i];
         r->rows[slot] = (uint32_t)(i / c->top_k);
         r->slot_of[i] = slot;
     }

@@ -14,6 +14,7 @@
 #include "experts/experts.h"
 #include "model/config.h"
 
+struct moe_prompt;
 struct moe_row;
 
 /*
@@ -41,8 +42,9 @@ struct moe_layer_request {
     uint32_t *rows;    /* [batch * top_k] rows of the batch, grouped by entry */
     uint32_t *slot_of; /* [batch][top_k] where it lies in that order, as do the experts' outputs */
     uint8_t *over;     /* [batch][top_k] beyond the expert's capacity; not without one */
+    float *passing;    /* [batch][top_k] their weights; not unless overflow_passes */
     uint32_t n_over;   /* of the layer at work: they belong to no entry and lie behind all of these,
-                          their outputs zeros */
+                          their outputs zeros, or what their rows brought (overflow_passes) */
 
     /* Of entries: an expert once for each class of rows that want it. With an assigner a class is a
      * variant, the last one what is left out; otherwise there is one. Room for n_experts *
@@ -62,11 +64,13 @@ struct moe_layer_request {
 void moe_layer_request_carve(struct moe_layer_request *r, struct moe_arena *arena,
                              const struct moe_config *config, uint32_t batch, uint32_t n_variants);
 
-/* Counts the rows of each text that an expert takes, in their order, and marks the choices beyond
- * its capacity (expert_capacity): their weights become 0. `limited`: rows of the layer's pass are
- * limited at all; without, nothing is marked. */
+/* Counts the rows of each source, or prompt, that an expert takes, in their order, and marks the
+ * choices beyond its capacity (expert_capacity): their weights become 0, those of rows that pass it
+ * until the choices are grouped. prompts: by sequence, in a model that has them; else the layer is
+ * an encoder's, or nothing is marked. */
 void moe_layer_request_limit(struct moe_layer_request *r, const struct moe_config *config,
-                             bool limited, const struct moe_row *rows, uint32_t n_rows);
+                             uint32_t layer, const struct moe_prompt *prompts,
+                             const struct moe_row *rows, uint32_t n_rows);
 
 /* Groups the first n_rows rows' choices into entries, ascending by expert and class. assigned:
  * `variants` counts, and its last class is left out. precalculated: [n_experts] those of DAOP's

@@ -21,6 +21,15 @@ void moe_norm_row(const struct moe_config *c, const float *h, const float *weigh
         moe_kern.rms_norm(h, weights, c->hidden, c->norm_eps, out);
 }
 
+void moe_block_input_row(const struct moe_config *c, const float *h, const float *weights,
+                         const float *bias, float *out)
+{
+    if (c->norm_place == MOE_NORM_BEFORE)
+        moe_norm_row(c, h, weights, bias, out);
+    else
+        memcpy(out, h, c->hidden * sizeof *out);
+}
+
 struct biases {
     const struct moe_router_use *use;
     uint64_t stride;
@@ -207,8 +216,7 @@ int moe_route(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
     moe_router_scores(&use, 1, w->router_stride);
     moe_par_for(n_rows, 16, route_rows, s);
     int status = moe_layer_request_check(r, c, layer, n_rows, err);
-    moe_layer_request_limit(&s->request, c, c->expert_capacity && layer < c->n_encoder, rows,
-                            n_rows);
+    moe_layer_request_limit(&s->request, c, layer, s->prompts, rows, n_rows);
     if (status == MOE_OK && s->observer.routed)
         s->observer.routed(s->observer.ctx, layer, rows, n_rows, s->states.xn, s->states.stride,
                            w->probabilities, w->router_stride, r->chosen, r->weights);

@@ -12,6 +12,10 @@
 void moe_norm_row(const struct moe_config *c, const float *h, const float *weights,
                   const float *bias, float *out);
 
+/* What a block takes in of it: that norm, or where norms stand after blocks the row itself. */
+void moe_block_input_row(const struct moe_config *c, const float *h, const float *weights,
+                         const float *bias, float *out);
+
 /* A layer's router on some inputs, prepared for its weights: scores[act->n][router_stride], its
  * bias included. */
 struct moe_router_use {

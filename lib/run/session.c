@@ -53,6 +53,7 @@ static uint64_t request_bytes(const struct moe_config *c, const struct moe_sessi
     moe_arena_take(&arena, o->n_sequences, sizeof(uint32_t)); /* n_recorded */
     moe_arena_take(&arena, o->n_sources, sizeof(struct moe_encoded));
     moe_arena_take(&arena, o->n_sources ? o->n_sequences : 0, sizeof(uint32_t)); /* attends */
+    moe_arena_take(&arena, c->prefix_lm ? o->n_sequences : 0, sizeof(struct moe_prompt));
     return arena.overflowed ? UINT64_MAX : arena.used;
 }
 
@@ -137,6 +138,11 @@ static int allocate_request(struct moe_session *s, const struct moe_session_opti
     memset(s->n_recorded, 0, o->n_sequences * sizeof *s->n_recorded);
     s->sources = moe_arena_take(&arena, o->n_sources, sizeof *s->sources);
     s->attends = moe_arena_take(&arena, o->n_sources ? o->n_sequences : 0, sizeof *s->attends);
+    uint32_t n_prompts = c->prefix_lm ? o->n_sequences : 0;
+    struct moe_prompt *prompts = moe_arena_take(&arena, n_prompts, sizeof *prompts);
+    for (uint32_t i = 0; i < n_prompts; i++)
+        prompts[i] = (struct moe_prompt){0};
+    s->prompts = n_prompts ? prompts : NULL;
     for (uint32_t i = 0; i < o->n_sources; i++)
         s->sources[i] = (struct moe_encoded){0};
     for (uint32_t i = 0; o->n_sources && i < o->n_sequences; i++)
@@ -201,6 +207,8 @@ void moe_sequence_end(struct moe_session *s, uint32_t sequence)
     if (n_recorded && s->experts->ops->end_sequence)
         s->experts->ops->end_sequence(s->experts, n_recorded);
     s->n_recorded[sequence] = 0;
+    if (s->prompts)
+        s->prompts[sequence] = (struct moe_prompt){0};
 }
 
 /* ---- Texts that begin alike ---- */
@@ -217,14 +225,14 @@ static uint64_t given(const struct moe_session *s, uint32_t sequence, uint32_t n
 
 void moe_sequence_computed(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows)
 {
-    for (uint32_t i = 0; i < n_rows && !s->model->config.prefix_lm; i++)
+    for (uint32_t i = 0; i < n_rows && !s->prompts; i++)
         moe_kv_know(&s->kv_pool, rows[i].sequence, rows[i].position, rows[i].token,
                     given(s, rows[i].sequence, rows[i].length));
 }
 
 uint32_t moe_sequence_known(const struct moe_session *s, const uint32_t *ids, uint32_t n)
 {
-    if (s->n_sources)
+    if (s->n_sources || s->prompts)
         return 0;
     return moe_kv_find(&s->kv_pool, &(struct moe_kv_text){ids, n - 1, given(s, 0, n)});
 }

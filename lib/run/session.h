@@ -116,6 +116,11 @@ struct moe_encoded {
     uint64_t number;  /* of this encoding: no other source of the session has it, before or after */
 };
 
+/* Of a sequence, with prefix_lm (run/source.h). */
+struct moe_prompt {
+    uint32_t n, prefix; /* positions; 0: there is none */
+};
+
 struct moe_session {
     struct moe_model *model;             /* borrowed */
     struct moe_experts *experts;         /* borrowed */
@@ -140,6 +145,7 @@ struct moe_session {
     struct moe_encoded *sources; /* [n_sources] */
     uint32_t *attends;           /* [n_sequences] the source that each attends to */
     uint64_t n_encoded;          /* sources so far */
+    struct moe_prompt *prompts;  /* [n_sequences], with prefix_lm */
     uint32_t *n_recorded;        /* [n_sequences] tokens of each that the experts' records have */
     bool begun;                  /* a sequence has, and no pass since */
     uint8_t *request_block;      /* holds the arrays of both */

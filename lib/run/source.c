@@ -35,6 +35,26 @@ static int check_attended(const struct moe_session *s, const struct moe_row *row
                                                 row->sequence, source);
 }
 
+/* The sequence's rows from rows[0] on: a prompt stands in the pass with all of them or not at all.
+ * *n of them. */
+static int check_prompt(const struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
+                        uint32_t *n, struct moe_err *err)
+{
+    uint32_t n_prompt = s->prompts[rows[0].sequence].n;
+    *n = 1;
+    if (rows[0].position >= n_prompt)
+        return MOE_OK;
+    bool whole = n_prompt <= n_rows;
+    for (uint32_t i = 0; whole && i < n_prompt; i++)
+        whole = rows[i].sequence == rows[0].sequence && rows[i].position == i;
+    *n = n_prompt;
+    return whole ? MOE_OK
+                 : moe_fail(err, MOE_ERR_USAGE,
+                            "the prompt of %u positions of sequence %u does not stand in the pass "
+                            "whole and in order",
+                            n_prompt, rows[0].sequence);
+}
+
 int moe_sources_check(struct moe_session *s, bool encode, const struct moe_row *rows,
                       uint32_t n_rows, uint32_t begin, uint32_t end, struct moe_err *err)
 {
@@ -49,6 +69,8 @@ int moe_sources_check(struct moe_session *s, bool encode, const struct moe_row *
     for (uint32_t i = 0; i < n_rows && s->n_sources && status == MOE_OK; i += n)
         status = encode ? check_source(s, rows + i, n_rows - i, &n, err)
                         : check_attended(s, rows + i, err);
+    for (uint32_t i = 0; i < n_rows && s->prompts && status == MOE_OK; i += n)
+        status = check_prompt(s, rows + i, n_rows - i, &n, err);
     for (uint32_t i = 0; i < s->n_sources && status == MOE_OK; i++)
         if (s->sources[i].pending)
             s->sources[i].length = 0;
@@ -75,4 +97,9 @@ int moe_encode_keep(struct moe_session *s, const struct moe_row *rows, uint32_t 
 void moe_sequence_attend(struct moe_session *s, uint32_t sequence, uint32_t source)
 {
     s->attends[sequence] = source;
+}
+
+void moe_sequence_prompt(struct moe_session *s, uint32_t sequence, uint32_t n, uint32_t prefix)
+{
+    s->prompts[sequence] = (struct moe_prompt){n, prefix};
 }

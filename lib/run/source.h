@@ -1,9 +1,9 @@
 /*
- * Sources: the texts that a model's encoder computes once each, every row seeing all of its source,
- * and whose output the decoder's rows attend to.
+ * Texts whose rows see each other. Sources: those that a model's encoder computes once each, and
+ * whose output the decoder's rows attend to. Prompts of a model with prefix_lm.
  *
- * A row's result in the encoder depends on all rows of its own source (attention goes both ways,
- * and an expert takes expert_capacity rows of a source, in their order), and on nothing else.
+ * A row's result there depends on all rows of its own source or prompt (attention goes both ways,
+ * and an expert takes expert_capacity of these rows, in their order), and on nothing else.
  */
 #ifndef MOE_RUN_SOURCE_H
 #define MOE_RUN_SOURCE_H
@@ -31,9 +31,15 @@ int moe_encode_keep(struct moe_session *s, const struct moe_row *rows, uint32_t 
  * to the one of its own number (modulo n_sources). Several may share one (beams). */
 void moe_sequence_attend(struct moe_session *s, uint32_t sequence, uint32_t source);
 
+/* With prefix_lm: the sequence's first n positions are a prompt, whose rows stand in one pass, and
+ * the first `prefix` of these see each other. n 0, as until this is called and after
+ * moe_sequence_end: there is none, and rows see what stands before them, with no expert's capacity
+ * being counted. */
+void moe_sequence_prompt(struct moe_session *s, uint32_t sequence, uint32_t n, uint32_t prefix);
+
 /* That rows of a pass over layers [begin, end) are whole sources for an encoder's layers, or that
- * their sequences attend to encoded ones in a decoder's; notes which sources the pass is about. Of
- * moe_forward. */
+ * their sequences attend to encoded ones in a decoder's, and prompts stand there whole; notes which
+ * sources the pass is about. Of moe_forward. */
 int moe_sources_check(struct moe_session *s, bool encode, const struct moe_row *rows,
                       uint32_t n_rows, uint32_t begin, uint32_t end, struct moe_err *err);
 

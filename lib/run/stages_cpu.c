@@ -18,6 +18,7 @@ struct stage {
     const struct moe_row *rows;
     const float *weights, *bias; /* of a norm */
     uint32_t first;              /* first row of h */
+    const struct moe_mat *positions;
     float *logits;
 };
 
@@ -36,6 +37,28 @@ static void embed_rows(void *ctx, int64_t begin, int64_t end, int thread)
     }
 }
 
+static void position_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct stage *st = ctx;
+    const struct moe_states *states = &st->s->states;
+    const struct moe_config *c = &st->s->model->config;
+    for (int64_t i = begin; i < end; i++) {
+        float *learnt = states->xn + (uint64_t)i * states->stride; /* is free */
+        uint32_t position = st->rows[i].position;
+        position = position < c->context_max ? position : c->context_max - 1;
+        moe_layout_load_row(st->positions, position, learnt);
+        moe_kern.add(learnt, c->hidden, states->h + (uint64_t)i * states->stride);
+    }
+}
+
+/* h += the learnt vectors of the rows' positions. */
+static void add_positions(struct moe_session *s, const struct moe_mat *positions,
+                          const struct moe_row *rows, uint32_t n_rows)
+{
+    struct stage st = {.s = s, .rows = rows, .positions = positions};
+    moe_par_for(n_rows, 8, position_rows, &st);
+}
+
 static int enter(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
                  const float *hidden_in, struct moe_err *err)
 {
@@ -48,6 +71,8 @@ static int enter(struct moe_session *s, const struct moe_row *rows, uint32_t n_r
     } else {
         struct stage st = {.s = s, .rows = rows};
         moe_par_for(n_rows, 8, embed_rows, &st);
+        if (s->model->positions.data)
+            add_positions(s, &s->model->positions, rows, n_rows);
     }
     return MOE_OK;
 }
@@ -76,23 +101,31 @@ static int leave(struct moe_session *s, uint32_t n_rows, float *hidden_out, stru
 
 /* ---- A layer up to its feed-forward ---- */
 
+/* xn of rows [first, first + n) under a norm; or, of blocks whose norms stand after them, as they
+ * are. */
 static void norm_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct stage *st = ctx;
-    const struct moe_config *c = &st->s->model->config;
     const struct moe_states *states = &st->s->states;
-    for (int64_t i = begin; i < end; i++) {
-        const float *h = states->h + (st->first + (uint64_t)i) * states->stride;
-        float *out = states->xn + (uint64_t)i * states->stride;
-        moe_norm_row(c, h, st->weights, st->bias, out);
-    }
+    for (int64_t i = begin; i < end; i++)
+        moe_norm_row(&st->s->model->config, states->h + (st->first + (uint64_t)i) * states->stride,
+                     st->weights, st->bias, states->xn + (uint64_t)i * states->stride);
 }
 
-static void norm(struct moe_session *s, const float *weights, const float *bias, uint32_t first,
-                 uint32_t n)
+static void input_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
-    struct stage st = {.s = s, .weights = weights, .bias = bias, .first = first};
-    moe_par_for(n, 16, norm_rows, &st);
+    const struct stage *st = ctx;
+    const struct moe_states *states = &st->s->states;
+    for (int64_t i = begin; i < end; i++)
+        moe_block_input_row(&st->s->model->config, states->h + (uint64_t)i * states->stride,
+                            st->weights, st->bias, states->xn + (uint64_t)i * states->stride);
+}
+
+/* xn of the first n rows: what a block takes in. */
+static void block_input(struct moe_session *s, const float *weights, const float *bias, uint32_t n)
+{
+    struct stage st = {.s = s, .weights = weights, .bias = bias};
+    moe_par_for(n, 16, input_rows, &st);
 }
 
 void stages_cpu_store(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
@@ -111,11 +144,11 @@ void stages_cpu_store(struct moe_session *s, uint32_t layer, const struct moe_ro
 static void attend_source(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
                           uint32_t n_rows)
 {
-    norm(s, s->model->layers[layer].cross_norm, NULL, 0, n_rows);
+    block_input(s, s->model->layers[layer].cross_norm, NULL, n_rows);
     moe_project_cross_in(s, layer, n_rows);
     moe_attention_cross(s, layer, rows, n_rows);
     moe_project_cross_out(s, layer, n_rows);
-    stages_cpu_add_to_stream(s, n_rows);
+    stages_cpu_add_to_stream(s, &(struct moe_block_end){0}, n_rows);
 }
 
 static int attend(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
@@ -123,7 +156,9 @@ static int attend(struct moe_session *s, uint32_t layer, const struct moe_row *r
 {
     const struct moe_layer *l = &s->model->layers[layer];
     const struct cpu_work *w = s->device;
-    norm(s, l->attn_norm, l->attn_norm_bias, 0, n_rows);
+    if (s->model->extra_positions.data && layer == s->model->config.extra_positions)
+        add_positions(s, &s->model->extra_positions, rows, n_rows);
+    block_input(s, l->attn_norm, l->attn_norm_bias, n_rows);
     if (s->observer.attending)
         s->observer.attending(s->observer.ctx, layer, n_rows, s->states.xn, s->states.stride);
     int status = moe_poll_loads(s, err);
@@ -135,14 +170,15 @@ static int attend(struct moe_session *s, uint32_t layer, const struct moe_row *r
     moe_project_out(s, layer, n_rows);
     if (status != MOE_OK)
         return status;
-    stages_cpu_add_to_stream(s, n_rows);
+    const struct moe_block_end end = {NULL, l->attn_norm, l->attn_norm_bias};
+    stages_cpu_add_to_stream(s, &end, n_rows);
     if (l->cross_norm) {
         attend_source(s, layer, rows, n_rows);
         status = moe_poll_loads(s, err);
     }
     if (status != MOE_OK)
         return status;
-    norm(s, l->ffn_norm, l->ffn_norm_bias, 0, n_rows);
+    block_input(s, l->ffn_norm, l->ffn_norm_bias, n_rows);
     moe_inputs_set(&s->states.inputs, s->states.xn, s->states.stride, NULL, n_rows,
                    s->model->config.hidden);
     if (s->observer.attended)
@@ -166,13 +202,46 @@ static void finish_logits(void *ctx, int64_t begin, int64_t end, int thread)
     }
 }
 
+static void finish_last(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct stage *st = ctx;
+    const struct moe_model *m = st->s->model;
+    const struct cpu_work *w = st->s->device;
+    for (int64_t i = begin; i < end; i++) {
+        uint64_t at = (uint64_t)i * st->s->states.stride;
+        moe_kern.add(m->last_projection_bias, m->config.hidden, w->sum + at);
+        moe_kern.silu(w->sum + at, m->config.hidden, st->s->states.xn + at);
+    }
+}
+
+/* xn, and the inputs, of what the head takes: the norm of rows [first, first + n) of h, or silu of
+ * their last projection. */
+static void last_inputs(struct moe_session *s, uint32_t first, uint32_t n)
+{
+    const struct moe_model *m = s->model;
+    const struct cpu_work *w = s->device;
+    struct moe_states *states = &s->states;
+    struct stage st = {
+        .s = s, .weights = m->final_norm, .bias = m->final_norm_bias, .first = first};
+    if (!m->last_projection.data) {
+        moe_par_for(n, 16, norm_rows, &st);
+    } else {
+        moe_inputs_set(&states->inputs, states->h + first * states->stride, states->stride, NULL, n,
+                       m->config.hidden);
+        struct moe_mm mm =
+            moe_inputs_mm(&states->inputs, m->last_projection, w->sum, states->stride);
+        moe_matmul(&mm, 1);
+        moe_par_for(n, 16, finish_last, &st);
+    }
+    moe_inputs_set(&states->inputs, states->xn, states->stride, NULL, n, m->config.hidden);
+}
+
 static int logits_of(struct moe_session *s, uint32_t first, uint32_t n, float *logits,
                      struct moe_err *err)
 {
     const struct moe_model *m = s->model;
     struct moe_states *states = &s->states;
-    norm(s, m->final_norm, m->final_norm_bias, first, n);
-    moe_inputs_set(&states->inputs, states->xn, states->stride, NULL, n, m->config.hidden);
+    last_inputs(s, first, n);
     struct moe_mm mm =
         moe_inputs_mm(&states->inputs, m->head, logits, moe_logits_stride(&m->config));
     moe_matmul(&mm, 1);
@@ -194,7 +263,8 @@ static int keep_sources(struct moe_session *s, const struct moe_row *rows, uint3
     const struct moe_states *states = &s->states;
     const struct moe_kv_input in = {a->k, a->v, a->stride.k, a->stride.v};
     uint32_t hidden = m->config.hidden;
-    norm(s, m->encoder_norm, NULL, 0, n_rows);
+    struct stage st = {.s = s, .weights = m->encoder_norm};
+    moe_par_for(n_rows, 16, norm_rows, &st);
     for (uint32_t i = 0; output && i < n_rows; i++)
         memcpy(output + (uint64_t)i * hidden, states->xn + i * states->stride,
                hidden * sizeof(float));

@@ -38,8 +38,14 @@ uint64_t moe_attention_max_tiles(const struct moe_config *c, uint32_t batch);
 int moe_route(struct moe_session *s, uint32_t layer, const struct moe_row *rows, uint32_t n_rows,
               struct moe_err *err);
 
-/* h += residual_scale * sum, for the first n_rows rows. */
-void stages_cpu_add_to_stream(struct moe_session *s, uint32_t n_rows);
+/* What ends a block: a bias of its last product, and its norm, which counts where norms stand after
+ * blocks. What there is not is NULL. */
+struct moe_block_end {
+    const float *bias, *norm, *norm_bias;
+};
+/* h += residual_scale * (that of) sum, for the first n_rows rows. */
+void stages_cpu_add_to_stream(struct moe_session *s, const struct moe_block_end *end,
+                              uint32_t n_rows);
 int stages_cpu_dense(struct moe_session *s, uint32_t layer, uint32_t n_rows, struct moe_err *err);
 int stages_cpu_beside(struct moe_session *s, uint32_t layer, uint32_t n_rows, struct moe_err *err);
 uint32_t stages_cpu_at_once(const struct moe_session *s, uint32_t n_rows);

@@ -11,6 +11,7 @@
 #include "kern/kern.h"
 #include "kern/kern_math.h"
 #include "run/lockstep.h"
+#include "run/router.h"
 #include "run/stages_cpu.h"
 
 /* ---- Products into a feed-forward, and out ---- */
@@ -19,6 +20,7 @@
  * NULL: not experts'. */
 struct activation {
     const struct moe_config *config;
+    const float *up_bias; /* of a dense layer, or NULL */
     float *gate, *up;
     uint64_t stride;
     uint32_t width;
@@ -29,14 +31,19 @@ struct activation {
 static void activate_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct activation *a = ctx;
-    for (int64_t i = begin; i < end; i++)
+    for (int64_t i = begin; i < end; i++) {
+        float *up = a->up + (uint64_t)i * a->stride;
+        if (a->up_bias)
+            moe_kern.add(a->up_bias, a->width, up);
         moe_activate_row(a->config, a->views ? &a->views[i * a->step] : NULL, a->width,
-                         a->gate + (uint64_t)i * a->stride, a->up + (uint64_t)i * a->stride);
+                         a->gate + (uint64_t)i * a->stride, up);
+    }
 }
 
 /* gate[n][stride] = activation of gate x and up x for the n rows of `in`; there may be no gate. */
 static void gated_in(struct moe_session *s, struct moe_inputs *in, const struct moe_mat *gate,
-                     const struct moe_mat *up, const struct moe_expert_view *view)
+                     const struct moe_mat *up, const float *up_bias,
+                     const struct moe_expert_view *view)
 {
     struct cpu_feed_forward *w = cpu_feed_forward(s);
     struct moe_mm mm[2] = {
@@ -45,7 +52,9 @@ static void gated_in(struct moe_session *s, struct moe_inputs *in, const struct 
     if (gate->data)
         mm[1] = moe_inputs_mm(in, *gate, w->gate, w->stride);
     moe_matmul(mm, gate->data ? 2 : 1);
-    struct activation a = {&s->model->config, w->gate, w->up, w->stride, up->rows, view, 0};
+    struct activation a = {
+        &s->model->config, up_bias, w->gate, w->up, w->stride, up->rows, view, 0,
+    };
     moe_par_for(in->n, 4, activate_rows, &a);
 }
 
@@ -58,28 +67,40 @@ static void gated_out(struct moe_session *s, uint32_t n, const struct moe_mat *d
     moe_matmul(&mm, 1);
 }
 
-/* A dense layer's feed-forward, or the shared expert's, into `sum`. */
+/* A dense layer's feed-forward, or the shared expert's, into `sum`; without the bias of down. */
 static void run_dense(struct moe_session *s, const struct moe_layer *l)
 {
     struct cpu_work *w = s->device;
-    gated_in(s, &s->states.inputs, &l->gate, &l->up, NULL);
+    gated_in(s, &s->states.inputs, &l->gate, &l->up, l->up_bias, NULL);
     gated_out(s, s->states.inputs.n, &l->down, w->sum);
 }
 
+struct add {
+    struct moe_session *s;
+    const struct moe_block_end *end;
+};
+
 static void add_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
-    const struct moe_session *s = ctx;
-    const struct moe_config *c = &s->model->config;
-    const struct cpu_work *w = s->device;
-    uint64_t stride = s->states.stride;
-    for (int64_t i = begin; i < end; i++)
-        moe_kern.axpy(c->residual_scale, w->sum + (uint64_t)i * stride, c->hidden,
-                      s->states.h + (uint64_t)i * stride);
+    const struct add *a = ctx;
+    const struct moe_config *c = &a->s->model->config;
+    const struct cpu_work *w = a->s->device;
+    uint64_t stride = a->s->states.stride;
+    for (int64_t i = begin; i < end; i++) {
+        float *sum = w->sum + (uint64_t)i * stride;
+        if (a->end->bias)
+            moe_kern.add(a->end->bias, c->hidden, sum);
+        if (c->norm_place == MOE_NORM_AFTER)
+            moe_norm_row(c, sum, a->end->norm, a->end->norm_bias, sum);
+        moe_kern.axpy(c->residual_scale, sum, c->hidden, a->s->states.h + (uint64_t)i * stride);
+    }
 }
 
-void stages_cpu_add_to_stream(struct moe_session *s, uint32_t n_rows)
+void stages_cpu_add_to_stream(struct moe_session *s, const struct moe_block_end *end,
+                              uint32_t n_rows)
 {
-    moe_par_for(n_rows, 16, add_rows, s);
+    struct add a = {s, end};
+    moe_par_for(n_rows, 16, add_rows, &a);
 }
 
 /* ---- Experts ---- */
@@ -95,7 +116,7 @@ static int run_expert(struct moe_session *s, uint32_t which, const struct moe_ex
     float *out = states->expert_out + first * states->stride;
     moe_inputs_set(gathered, states->xn, states->stride, r->rows + first, n,
                    s->model->config.hidden);
-    gated_in(s, gathered, &view->gate, &view->up, view);
+    gated_in(s, gathered, &view->gate, &view->up, NULL, view);
     moe_lockstep_expert(s, view->variant, n, false);
     int status = s->experts->ops->complete(s->experts, which, err);
     if (status == MOE_OK) {
@@ -123,8 +144,9 @@ static int run_side_by_side(struct moe_session *s, const uint32_t *which,
             mm[n_mm++] = moe_inputs_mm(in, views[i].gate, gate, w->stride);
     }
     moe_matmul(mm, n_mm);
-    struct activation a = {&s->model->config, w->gate, w->up, w->stride,
-                           views[0].up.rows,  views,   1};
+    struct activation a = {
+        &s->model->config, NULL, w->gate, w->up, w->stride, views[0].up.rows, views, 1,
+    };
     moe_par_for(n, 4, activate_rows, &a);
     for (uint32_t i = 0; i < n; i++)
         moe_lockstep_expert(s, views[i].variant, 1, false);
@@ -147,8 +169,10 @@ static int run_side_by_side(struct moe_session *s, const uint32_t *which,
 
 int stages_cpu_dense(struct moe_session *s, uint32_t layer, uint32_t n_rows, struct moe_err *err)
 {
-    run_dense(s, &s->model->layers[layer]);
-    stages_cpu_add_to_stream(s, n_rows);
+    const struct moe_layer *l = &s->model->layers[layer];
+    const struct moe_block_end end = {l->down_bias, l->ffn_norm, l->ffn_norm_bias};
+    run_dense(s, l);
+    stages_cpu_add_to_stream(s, &end, n_rows);
     return MOE_OK;
 }
 
@@ -160,6 +184,11 @@ int stages_cpu_beside(struct moe_session *s, uint32_t layer, uint32_t n_rows, st
     if (l->shared_gate.data) {
         struct moe_mm mm = moe_inputs_mm(&s->states.inputs, l->shared_gate,
                                          cpu_feed_forward(s)->shared_scale, MOE_PANEL_ROWS);
+        moe_matmul(&mm, 1);
+    }
+    if (l->bypass.data) {
+        struct moe_mm mm = moe_inputs_mm(&s->states.inputs, l->bypass, cpu_feed_forward(s)->bypass,
+                                         s->states.stride);
         moe_matmul(&mm, 1);
     }
     return MOE_OK;
@@ -180,11 +209,11 @@ int stages_cpu_experts(struct moe_session *s, uint32_t n_rows, const uint32_t *w
 
 struct combine {
     struct moe_session *s;
-    bool shared_gate;
+    const struct moe_layer *layer;
 };
 
 /* The stream receives the experts' outputs, added by rank, and the shared expert's, which is
- * already in sum, scaled by its gate. */
+ * already in sum, scaled by its gate; and tanh of the bypass. */
 static void combine_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct combine *m = ctx;
@@ -204,17 +233,24 @@ static void combine_rows(void *ctx, int64_t begin, int64_t end, int thread)
                           acc);
         if (c->shared_ff) {
             float scale = 1;
-            if (m->shared_gate)
+            if (m->layer->shared_gate.data)
                 scale = 1 / (1 + moe_expf(-w->ff.shared_scale[i * MOE_PANEL_ROWS]));
             moe_kern.axpy(scale, sum, c->hidden, acc);
         }
+        if (m->layer->bypass.data) {
+            float *bypass = w->ff.bypass + (uint64_t)i * states->stride;
+            moe_kern.tanh(bypass, c->hidden, bypass);
+            moe_kern.add(bypass, c->hidden, acc);
+        }
+        if (c->norm_place == MOE_NORM_AFTER)
+            moe_norm_row(c, acc, m->layer->ffn_norm, m->layer->ffn_norm_bias, acc);
         moe_kern.axpy(c->residual_scale, acc, c->hidden, h);
     }
 }
 
 int stages_cpu_combine(struct moe_session *s, uint32_t layer, uint32_t n_rows, struct moe_err *err)
 {
-    struct combine m = {s, s->model->layers[layer].shared_gate.data != NULL};
+    struct combine m = {s, &s->model->layers[layer]};
     moe_par_for(n_rows, 16, combine_rows, &m);
     return MOE_OK;
 }

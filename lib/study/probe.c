@@ -141,7 +141,7 @@ static void normalise_range(void *ctx, int64_t begin, int64_t end, int thread)
         for (uint32_t d = 1; d <= DISTANCES && d <= k->m; d++) {
             const float *h = row_at(k->p, RESIDUAL + (k->m - d) % DISTANCES, (uint64_t)i);
             float *out = row_at(k->p, NORMALISED + d - 1, (uint64_t)i);
-            moe_norm_row(c, h, k->layer->ffn_norm, k->layer->ffn_norm_bias, out);
+            moe_block_input_row(c, h, k->layer->ffn_norm, k->layer->ffn_norm_bias, out);
         }
 }
 

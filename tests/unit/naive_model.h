@@ -26,6 +26,8 @@ struct naive {
     const struct naive *source;   /* a decoder's: what it attends to */
     uint32_t taken[RANDOM_MAX_EXPERTS]; /* rows of the layer at work by expert, in an encoder */
     uint32_t n_over;                    /* choices beyond a capacity so far */
+    uint32_t n_prompt,
+        prefix; /* with prefix_lm: positions of the prompt, and of those seen by it */
 };
 
 /* y[rows] = w[rows][cols] x, plus bias where there is one. */
@@ -83,6 +85,16 @@ static inline void naive_rotate(const struct naive *t, uint32_t position, double
         x[i] = a * co - b * si;
         x[i + half] = b * co + a * si;
     }
+}
+
+/* What a block takes in of a row of the stream. */
+static inline void naive_input(const struct naive *t, const float *w, const float *b,
+                               const double *from, double *to)
+{
+    if (t->m->c.norm_place == MOE_NORM_BEFORE)
+        naive_norm(t, w, b, from, to);
+    else
+        memcpy(to, from, t->m->c.hidden * sizeof *to);
 }
 
 /* ---- Attention ---- */
@@ -203,7 +215,7 @@ static inline void naive_attend(const struct naive *t, uint32_t layer, uint32_t 
     const struct moe_config *c = &t->m->c;
     const float *sinks = t->m->dense[layer][MOE_T_SINKS];
     uint32_t begin = c->layer_is_windowed[layer] && p + 1 > c->window ? p + 1 - c->window : 0;
-    uint32_t end = t->encoder ? t->n : p + 1;
+    uint32_t end = t->encoder ? t->n : p + 1 > t->prefix ? p + 1 : t->prefix;
     const float *positions = t->m->dense[t->encoder ? 0 : c->n_encoder][MOE_T_POSITION_BIAS];
     double bias[512] = {0};
     for (uint32_t i = begin; c->positions == MOE_POSITIONS_BUCKETS && i < end; i++)
@@ -218,8 +230,8 @@ static inline void naive_attention(struct naive *t, uint32_t layer)
     double attended[4096];
     for (uint32_t p = 0; p < t->n; p++) {
         double *q = t->q + p * c->n_heads * c->head_dim;
-        naive_norm(t, w[MOE_T_ATTN_NORM], w[MOE_T_ATTN_NORM_BIAS], t->h + p * c->hidden,
-                   t->x + p * c->hidden);
+        naive_input(t, w[MOE_T_ATTN_NORM], w[MOE_T_ATTN_NORM_BIAS], t->h + p * c->hidden,
+                    t->x + p * c->hidden);
         if (c->kv_rank)
             naive_latent(t, w, p, q);
         else
@@ -408,7 +420,8 @@ static inline void naive_feed_forward(struct naive *t, uint32_t layer, uint32_t 
     const double *x = t->x + p * c->hidden;
     double *out = t->out + p * c->hidden, one[4096], scale = 0;
     if (!c->layer_is_moe[layer]) {
-        naive_gated(c, &w[MOE_T_GATE], NULL, NULL, NULL, c->dense_ff, c->dense_act, x, out);
+        naive_gated(c, &w[MOE_T_GATE], NULL, w[MOE_T_UP_BIAS], w[MOE_T_DOWN_BIAS], c->dense_ff,
+                    c->dense_act, x, out);
         return;
     }
     struct naive_choice *choice = &t->choices[layer * t->n + p];
@@ -416,15 +429,21 @@ static inline void naive_feed_forward(struct naive *t, uint32_t layer, uint32_t 
     memset(out, 0, c->hidden * sizeof *out);
     for (uint32_t k = 0; k < c->top_k; k++) {
         float *const *e = t->m->expert[layer][choice->experts[k]];
-        if (t->encoder && c->expert_capacity &&
+        double passes = 0;
+        if ((t->encoder || p < t->n_prompt) && c->expert_capacity &&
             t->taken[choice->experts[k]]++ >= c->expert_capacity) {
+            passes = c->overflow_passes ? choice->weights[k] : 0;
             choice->weights[k] = 0;
             t->n_over++;
         }
         naive_gated(c, e, e[MOE_E_GATE_BIAS], e[MOE_E_UP_BIAS], e[MOE_E_DOWN_BIAS], c->expert_ff,
                     c->expert_act, x, one);
         for (uint32_t i = 0; i < c->hidden; i++)
-            out[i] += choice->weights[k] * one[i];
+            out[i] += choice->weights[k] * one[i] + passes * x[i];
+    }
+    for (uint32_t i = 0; c->soft_bypass && i < c->hidden; i++) {
+        naive_multiply(w[MOE_T_BYPASS] + i * c->hidden, NULL, 1, c->hidden, x, one);
+        out[i] += tanh(one[0]);
     }
     if (!c->shared_ff)
         return;
@@ -438,8 +457,10 @@ static inline void naive_feed_forward(struct naive *t, uint32_t layer, uint32_t 
 
 /* ---- All of it ---- */
 
-static inline void naive_add(struct naive *t)
+static inline void naive_add(struct naive *t, const float *norm, const float *norm_bias)
 {
+    for (uint32_t p = 0; t->m->c.norm_place == MOE_NORM_AFTER && p < t->n; p++)
+        naive_norm(t, norm, norm_bias, t->out + p * t->m->c.hidden, t->out + p * t->m->c.hidden);
     for (uint32_t i = 0; i < t->n * t->m->c.hidden; i++)
         t->h[i] += (double)t->m->c.residual_scale * t->out[i];
 }
@@ -448,19 +469,21 @@ static inline void naive_layer(struct naive *t, uint32_t layer)
 {
     const struct moe_config *c = &t->m->c;
     float *const *w = t->m->dense[layer];
+    for (uint32_t i = 0; c->extra_positions == layer && layer > 0 && i < t->n * c->hidden; i++)
+        t->h[i] += (double)t->m->dense[0][MOE_T_EXTRA_POSITIONS][i];
     naive_attention(t, layer);
-    naive_add(t);
+    naive_add(t, w[MOE_T_ATTN_NORM], w[MOE_T_ATTN_NORM_BIAS]);
     if (t->source) {
         naive_cross(t, layer);
-        naive_add(t);
+        naive_add(t, NULL, NULL);
     }
     memset(t->taken, 0, sizeof t->taken);
     for (uint32_t p = 0; p < t->n; p++) {
-        naive_norm(t, w[MOE_T_FFN_NORM], w[MOE_T_FFN_NORM_BIAS], t->h + p * c->hidden,
-                   t->x + p * c->hidden);
+        naive_input(t, w[MOE_T_FFN_NORM], w[MOE_T_FFN_NORM_BIAS], t->h + p * c->hidden,
+                    t->x + p * c->hidden);
         naive_feed_forward(t, layer, p);
     }
-    naive_add(t);
+    naive_add(t, w[MOE_T_FFN_NORM], w[MOE_T_FFN_NORM_BIAS]);
 }
 
 /* Layers [begin, end) of a text of n ids. */
@@ -481,6 +504,8 @@ static inline void naive_stack(struct naive *t, const uint32_t *ids, uint32_t n,
         for (uint32_t i = 0; i < c->hidden; i++)
             t->h[p * c->hidden + i] =
                 (double)c->embed_scale * t->m->dense[0][MOE_T_EMBED][ids[p] * c->hidden + i];
+    for (uint32_t i = 0; c->positions == MOE_POSITIONS_LEARNT && i < n * c->hidden; i++)
+        t->h[i] += (double)t->m->dense[0][MOE_T_POSITIONS][i];
     for (uint32_t layer = begin; layer < end; layer++)
         naive_layer(t, layer);
 }
@@ -497,17 +522,30 @@ static inline void naive_encode(struct naive *t, const struct random_model *m, c
                    t->x + p * c->hidden);
 }
 
-/* Logits and choices of a decoder's text of n ids; source NULL: there is no encoder. */
-static inline void naive_decode(struct naive *t, const struct random_model *m,
-                                const struct naive *source, const uint32_t *ids, uint32_t n)
+/* What the head takes of a row. */
+static inline void naive_last(const struct naive *t, const double *h, double *x)
 {
-    const struct moe_config *c = &m->c;
-    float *const *w = m->dense[0];
-    *t = (struct naive){.m = m, .source = source};
+    const struct moe_config *c = &t->m->c;
+    float *const *w = t->m->dense[0];
+    if (!c->last_projection) {
+        naive_norm(t, w[MOE_T_FINAL_NORM], w[MOE_T_FINAL_NORM_BIAS], h, x);
+        return;
+    }
+    naive_multiply(w[MOE_T_LAST_PROJECTION], w[MOE_T_LAST_PROJECTION_BIAS], c->hidden, c->hidden, h,
+                   x);
+    for (uint32_t i = 0; i < c->hidden; i++)
+        x[i] /= 1 + exp(-x[i]);
+}
+
+/* Logits and choices of a decoder's text of n ids, t being set as far as it matters. */
+static inline void naive_text(struct naive *t, const uint32_t *ids, uint32_t n)
+{
+    const struct moe_config *c = &t->m->c;
+    float *const *w = t->m->dense[0];
     naive_stack(t, ids, n, c->n_encoder, c->n_layers);
     t->logits = calloc(n * c->vocab, sizeof *t->logits);
     for (uint32_t p = 0; p < n; p++) {
-        naive_norm(t, w[MOE_T_FINAL_NORM], w[MOE_T_FINAL_NORM_BIAS], t->h + p * c->hidden, t->x);
+        naive_last(t, t->h + p * c->hidden, t->x);
         naive_multiply(w[c->tied_head ? MOE_T_EMBED : MOE_T_HEAD], w[MOE_T_HEAD_BIAS], c->vocab,
                        c->hidden, t->x, t->logits + p * c->vocab);
         for (uint32_t i = 0; i < c->vocab; i++)
@@ -515,7 +553,24 @@ static inline void naive_decode(struct naive *t, const struct random_model *m,
     }
 }
 
-/* The same of a model without encoder. */
+/* ... that attends to a source. */
+static inline void naive_decode(struct naive *t, const struct random_model *m,
+                                const struct naive *source, const uint32_t *ids, uint32_t n)
+{
+    *t = (struct naive){.m = m, .source = source};
+    naive_text(t, ids, n);
+}
+
+/* ... that begins with a prompt, `prefix` of whose positions see each other. */
+static inline void naive_prompted(struct naive *t, const struct random_model *m,
+                                  const uint32_t *ids, uint32_t n, uint32_t n_prompt,
+                                  uint32_t prefix)
+{
+    *t = (struct naive){.m = m, .n_prompt = n_prompt, .prefix = prefix};
+    naive_text(t, ids, n);
+}
+
+/* ... of a model without an encoder. */
 static inline void naive_run(struct naive *t, const struct random_model *m, const uint32_t *ids,
                              uint32_t n)
 {
