@@ -60,6 +60,10 @@ static int print_perplexity_json(const struct moe_perplexity *p, const char *uni
     moe_emit_fixed(&e, "nll", 6, p->nll);
     moe_emit_u64(&e, "tokens", p->n_tokens);
     moe_emit_u64(&e, unit, p->n_documents);
+    if (p->rouge2 >= 0) {
+        moe_emit_fixed(&e, "rouge2", 6, p->rouge2);
+        moe_emit_fixed(&e, "accuracy", 6, p->accuracy);
+    }
     moe_emit_fixed(&e, "seconds", 3, p->seconds);
     return cli_print(moe_emit_end(&e, err), &out, err);
 }
@@ -70,6 +74,7 @@ static struct moe_perplexity_options perplexity_options(const struct measure_per
         .max_doc_tokens = o->max_doc_tokens,
         .window = o->window,
         .decode_share = o->decode_share,
+        .answers = o->answers,
         .progress = cli_progress(),
     };
 }
@@ -96,14 +101,20 @@ int measure_perplexity(struct moe_session *s, const char *path,
     cli_catch_interrupt(false);
     status = moe_perplexity(s, path, &po, &p, err);
     cli_progress_done();
-    const char *unit = options->window ? "windows" : "documents";
+    const char *unit = s->model->config.n_encoder ? "pairs"
+                       : options->window          ? "windows"
+                                                  : "documents";
     if (options->token_log)
         status = end_log(&log, status, err);
     if (status == MOE_OK && options->json)
         status = print_perplexity_json(&p, unit, err);
     else if (status == MOE_OK)
-        printf("nll %.4f nats/token, %llu tokens, %llu %s\n", p.nll, (unsigned long long)p.n_tokens,
+        printf("nll %.4f nats/token, %llu tokens, %llu %s", p.nll, (unsigned long long)p.n_tokens,
                (unsigned long long)p.n_documents, unit);
+    if (status == MOE_OK && !options->json && p.rouge2 >= 0)
+        printf(", Rouge-2 %.4f, accuracy %.1f%%", p.rouge2, 100 * p.accuracy);
+    if (status == MOE_OK && !options->json)
+        putchar('\n');
     return status;
 }
 

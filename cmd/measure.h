@@ -16,6 +16,7 @@ struct measure_perplexity_options {
     uint32_t window;       /* not 0: windows of this many tokens instead of documents */
     double decode_share;   /* of a document's tokens, computed one by one */
     const char *token_log; /* file for the nats and the most likely id of each token, or NULL */
+    bool answers;          /* of pairs: judges answers, too */
     bool json;
 };
 
@@ -23,7 +24,7 @@ struct measure_perplexity_options {
 int measure_perplexity_survey(const char *path, const struct measure_perplexity_options *options,
                               const struct moe_model *model, const struct moe_engine_room *room,
                               uint64_t *bytes, struct moe_err *err);
-/* Mean nats per token of the text file `path`. */
+/* Mean nats per token of the text file `path`, or of its pairs where the model has an encoder. */
 int measure_perplexity(struct moe_session *s, const char *path,
                        const struct measure_perplexity_options *options, struct moe_err *err);
 

@@ -13,6 +13,9 @@ struct run_options opt = {
     .beams = {.length_penalty = 1},
 };
 
+/* What --perplexity judges a model by. */
+static const char *const judges[] = {"nats", "rouge2", "accuracy", NULL};
+
 static const char *const places[] = {
     [MOE_PREDICT_ON_AUTO] = "auto",
     [MOE_PREDICT_ON_GPU] = "gpu",
@@ -99,6 +102,8 @@ static const struct cli_option options[] = {
     {CLI_OPT_OUTPUT(0, "trace-events", "FILE", &opt.trace_events),
      .help = "timeline of the run, as a Chrome trace"},
     {CLI_OPT_TEXT(0, "perplexity", "FILE", &opt.perplexity), .help = "mean nats per token of FILE"},
+    {CLI_OPT_CHOICE(0, "judge", "BY", &opt.judge, judges), .shown = "nats",
+     .help = "--perplexity: or answers by rouge2, accuracy"},
     {CLI_OPT_FLAG(0, "bench", &opt.bench), .help = "tokens/s over 5 runs; prompt from -p or -f"},
     {CLI_OPT_TEXT(0, "ids", "TEXT", &opt.ids), .help = "print the token ids of TEXT"},
     {.kind = CLI_LIST, .help = "Details"},
@@ -205,6 +210,8 @@ static int check_options(int n_args, char **args)
         return cli_misuse("options -p and -f do not go with --perplexity or --ids");
     if (opt.window && cli_given("max-doc-tokens"))
         return cli_misuse("options --window and --max-doc-tokens exclude each other");
+    if (opt.judge && !opt.perplexity)
+        return cli_misuse("option --judge belongs to --perplexity");
     if (!opt.perplexity &&
         (opt.window || opt.token_log || cli_given("max-doc-tokens") || cli_given("prompt-share")))
         return cli_misuse(

@@ -23,6 +23,7 @@ struct run_options {
     int predict_on;     /* enum moe_predict_on */
     int early_stopping; /* enum moe_early_stopping */
     int pooling;        /* enum moe_pooling */
+    int judge;          /* of judges: 0 is nats */
     struct strategy_options strategy;
     struct requests_options requests;
     struct moe_engine_options engine;

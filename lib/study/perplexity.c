@@ -8,7 +8,9 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "run/source.h"
 #include "study/documents.h"
+#include "study/rouge.h"
 #include "study/score.h"
 
 enum { DEFAULT_DOC_TOKENS = 256 };
@@ -24,6 +26,10 @@ struct scorer {
     uint32_t *best;       /* [batch] */
     double sum;
     uint64_t n_tokens, n_documents;
+    struct moe_ids answer; /* of the pair at work */
+    struct moe_buf text;   /* ... as text */
+    double rouge2;         /* sums */
+    uint64_t n_right;
 };
 
 /* ---- Scoring ---- */
@@ -42,9 +48,10 @@ static int score_text(struct scorer *sc, const uint32_t *ids, uint64_t n, uint64
         else if (n_prompt - done < left)
             left = n_prompt - done;
         uint32_t n_rows = left < s->batch ? (uint32_t)left : s->batch;
+        /* A text that is scored has no prompt that sees all of itself. */
+        uint32_t length = s->model->config.prefix_lm ? 0 : (uint32_t)(n - 1);
         for (uint32_t i = 0; i < n_rows; i++)
-            sc->rows[i] =
-                (struct moe_row){0, (uint32_t)(done + i), ids[done + i], (uint32_t)(n - 1)};
+            sc->rows[i] = (struct moe_row){0, (uint32_t)(done + i), ids[done + i], length};
         int status = moe_forward(s, phase, sc->rows, n_rows, s->model->config.n_encoder,
                                  s->model->config.n_layers, NULL, NULL, err);
         if (status != MOE_OK)
@@ -65,6 +72,72 @@ static int score_text(struct scorer *sc, const uint32_t *ids, uint64_t n, uint64
     }
     sc->n_documents++;
     return MOE_OK;
+}
+
+/* ---- Pairs ---- */
+
+/* The likeliest answer, token by token, to the source that is encoded. */
+static int generate(struct scorer *sc, uint32_t most, struct moe_err *err)
+{
+    struct moe_session *s = sc->s;
+    const struct moe_config *c = &s->model->config;
+    const struct moe_tokenizer *tok = s->model->tokenizer;
+    uint32_t last = c->decoder_start;
+    int status = MOE_OK;
+    sc->answer.n = 0;
+    for (uint32_t at = 0; at < most && at < s->context && status == MOE_OK; at++) {
+        double nats;
+        const struct moe_row row = {.position = at, .token = last};
+        status = moe_forward(s, MOE_DECODE, &row, 1, c->n_encoder, c->n_layers, NULL, NULL, err);
+        if (status == MOE_OK)
+            status = moe_score_rows(&sc->scores, 0, 1, &last, &nats, &last, err);
+        if (status != MOE_OK || moe_config_is_eos(c, last) || moe_tokenizer_ends_answer(tok, last))
+            break;
+        status = moe_ids_push(&sc->answer, last, err);
+    }
+    moe_buf_clear(&sc->text);
+    if (status == MOE_OK)
+        status = moe_tokenizer_decode(tok, sc->answer.ids, sc->answer.n, &sc->text, err);
+    moe_buf_u8(&sc->text, 0);
+    return sc->text.failed ? moe_fail(err, MOE_ERR_MEMORY, "out of memory: an answer") : status;
+}
+
+/* Whether two texts are the same but for blanks around them. */
+static bool same_answer(const char *a, const char *b)
+{
+    static const char blanks[] = " \t\r\n";
+    a += strspn(a, blanks);
+    b += strspn(b, blanks);
+    size_t n = strlen(a), m = strlen(b);
+    while (n > 0 && strchr(blanks, a[n - 1]))
+        n--;
+    while (m > 0 && strchr(blanks, b[m - 1]))
+        m--;
+    return n == m && memcmp(a, b, n) == 0;
+}
+
+static int score_pair(void *ctx, const struct moe_pair *pair, struct moe_err *err)
+{
+    struct scorer *sc = ctx;
+    for (uint32_t i = 0; i < pair->n_source; i++)
+        sc->rows[i] =
+            (struct moe_row){.position = i, .token = pair->source[i], .length = pair->n_source};
+    int status = moe_encode(sc->s, sc->rows, pair->n_source, NULL, err);
+    if (status == MOE_OK)
+        status = score_text(sc, pair->target, pair->n_target, 1, err);
+    if (status != MOE_OK || !sc->options->answers)
+        return status;
+    struct moe_rouge rouge;
+    uint32_t limit = sc->options->max_doc_tokens ? sc->options->max_doc_tokens : DEFAULT_DOC_TOKENS;
+    status = generate(sc, limit, err);
+    const char *answer = (const char *)sc->text.data;
+    if (status == MOE_OK)
+        status = moe_rouge_n(&rouge, pair->target_text, answer, 2, err);
+    if (status == MOE_OK) {
+        sc->rouge2 += rouge.f1;
+        sc->n_right += same_answer(pair->target_text, answer);
+    }
+    return status;
 }
 
 /* ---- The two ways to cut a file ---- */
@@ -136,12 +209,14 @@ static int score_windows(struct scorer *sc, const char *path, const char *text, 
 /* ---- Entry ---- */
 
 static struct moe_documents documents_of(const struct moe_perplexity_options *options,
-                                         const struct moe_tokenizer *tok, uint32_t context)
+                                         const struct moe_model *model, uint32_t context)
 {
     uint32_t limit = options->max_doc_tokens ? options->max_doc_tokens : DEFAULT_DOC_TOKENS;
     return (struct moe_documents){
-        .tokenizer = tok,
+        .tokenizer = model->tokenizer,
         .max_tokens = limit < context ? limit : context,
+        .pairs = model->config.n_encoder > 0,
+        .decoder_start = model->config.decoder_start,
         .what = "perplexity",
         .progress = options->progress,
     };
@@ -175,7 +250,7 @@ int moe_perplexity_survey(const char *path, const struct moe_perplexity_options 
                           const struct moe_model *model, const struct moe_engine_room *room,
                           uint64_t *bytes, struct moe_err *err)
 {
-    const struct moe_documents documents = documents_of(options, model->tokenizer, room->context);
+    const struct moe_documents documents = documents_of(options, model, room->context);
     struct moe_documents_size size;
     if (options->window)
         return survey_windows(path, options, model->tokenizer, room, bytes, err);
@@ -200,15 +275,20 @@ int moe_perplexity(struct moe_session *s, const char *path,
     double started = moe_seconds();
     struct scorer sc = {.s = s, .options = options};
     struct moe_buf text = {0};
+    bool pairs = s->model->config.n_encoder > 0;
     int status = open_scorer(&sc, err);
+    if (status == MOE_OK && (pairs ? options->window > 0 : options->answers))
+        status = moe_fail(err, MOE_ERR_USAGE,
+                          pairs ? "a file of pairs has no windows"
+                                : "only answers of a model with an encoder are judged");
     if (status == MOE_OK && options->window) {
         status = moe_file_read_all(path, MAX_WINDOWS_BYTES, &text, err);
         if (status == MOE_OK)
             status = score_windows(&sc, path, (const char *)text.data, text.size, err);
     } else if (status == MOE_OK) {
-        const struct moe_documents documents =
-            documents_of(options, s->model->tokenizer, s->context);
-        status = moe_documents_each(&documents, path, score_document, &sc, err);
+        const struct moe_documents documents = documents_of(options, s->model, s->context);
+        status = documents.pairs ? moe_pairs_each(&documents, path, score_pair, &sc, err)
+                                 : moe_documents_each(&documents, path, score_document, &sc, err);
     }
     if (status == MOE_OK && sc.n_tokens == 0)
         status = moe_fail(err, MOE_ERR_FORMAT, "%s: has no text to predict", path);
@@ -222,9 +302,13 @@ int moe_perplexity(struct moe_session *s, const char *path,
             .nll = sc.sum / (double)sc.n_tokens,
             .n_tokens = sc.n_tokens,
             .n_documents = sc.n_documents,
+            .rouge2 = options->answers ? sc.rouge2 / (double)sc.n_documents : -1,
+            .accuracy = options->answers ? (double)sc.n_right / (double)sc.n_documents : -1,
             .seconds = moe_seconds() - started,
         };
     moe_buf_release(&text);
+    moe_ids_release(&sc.answer);
+    moe_buf_release(&sc.text);
     free(sc.rows);
     moe_scores_close(&sc.scores);
     free(sc.nats);

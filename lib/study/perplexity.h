@@ -1,9 +1,12 @@
 /*
- * Perplexity: mean nats per token of a text, cut into documents or into windows.
+ * Perplexity: mean nats per token of a text, cut into documents or into windows. Of a model with an
+ * encoder it is that of targets given their sources (documents.h, pairs), which answers may be
+ * judged by as well: EdgeMoE's models by Rouge-2.
  */
 #ifndef MOE_STUDY_PERPLEXITY_H
 #define MOE_STUDY_PERPLEXITY_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/err.h"
@@ -15,6 +18,8 @@ struct moe_perplexity_options {
     uint32_t window;         /* > 0: the whole file in windows of so many tokens instead */
     double decode_share; /* of each text's tokens, the last ones, computed one by one as decoding
                             does: strategies that may change results differ there */
+    /* Of pairs: also generates an answer to each source, greedily, of at most max_doc_tokens. */
+    bool answers;
     const struct moe_progress *progress;
     /* For every predicted token, in order: the nats it cost and the most likely next token; for
      * comparing two packs token by token. May be NULL. */
@@ -30,7 +35,10 @@ int moe_perplexity_survey(const char *path, const struct moe_perplexity_options 
 struct moe_perplexity {
     double nll;           /* mean nats per predicted token */
     uint64_t n_tokens;    /* predicted tokens */
-    uint64_t n_documents; /* or windows */
+    uint64_t n_documents; /* or windows, or pairs */
+    /* Of answers, means over the pairs: F1 of Rouge-2 (rouge.h), and the share that equal the
+     * target but for blanks around them. -1: none were generated. */
+    double rouge2, accuracy;
     double seconds;
 };
 

@@ -375,12 +375,14 @@ int moe_probe_pair(struct moe_probe *p, const uint32_t *source, uint32_t n_sourc
 int moe_probe_document(struct moe_probe *p, const uint32_t *ids, uint32_t n, struct moe_err *err)
 {
     uint32_t n_prompt = moe_prompt_tokens(&p->statistics->shape, n);
+    /* Decoded one by one, a row sees what is before it alone. */
+    uint32_t length = p->session->model->config.prefix_lm ? 0 : n;
     int status =
         moe_statistics_begin(p->statistics, moe_hash64(ids, (uint64_t)n * sizeof *ids), err);
     for (uint32_t done = 0, n_rows; done < n && status == MOE_OK; done += n_rows) {
         n_rows = n - done < p->batch ? n - done : p->batch;
         for (uint32_t i = 0; i < n_rows; i++)
-            p->pass[i] = (struct moe_row){0, done + i, ids[done + i], n};
+            p->pass[i] = (struct moe_row){0, done + i, ids[done + i], length};
         status = begin_rows(p, done, n_rows, n_prompt, err);
         if (status == MOE_OK)
             status = moe_forward(p->session, MOE_PREFILL, p->pass, n_rows,

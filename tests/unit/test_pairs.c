@@ -2,11 +2,14 @@
  * Pairs of a source and a target through the probe, on random models with an encoder: what the
  * statistics and the trace say is what the routers chose, in both stacks, whatever the batch.
  */
+#include <math.h>
+
 #include "base/par.h"
 #include "kern/kern.h"
 #include "plan/replay.h"
 #include "record/statistics_paths.h"
 #include "run/source.h"
+#include "study/perplexity.h"
 #include "study/probe.h"
 
 #include "random_model.h"
@@ -154,8 +157,93 @@ static void pairs_are_counted_in_both_stacks(void **state)
     }
 }
 
+/* ---- Judging ---- */
+
+struct tally {
+    double nats;
+    uint64_t n;
+};
+
+static void take_token(void *ctx, double nats, uint32_t best)
+{
+    struct tally *t = ctx;
+    t->nats += nats;
+    t->n++;
+}
+
+/* The mean cost of a target given its source, and its answer, against a plain loop; tokens are 'a'
+ * as the tokenizer knows no others. */
+static void answers_are_judged(void **state)
+{
+    char text_path[64];
+    snprintf(text_path, sizeof text_path, "/tmp/moe-pairs-%d.jsonl", (int)getpid());
+    for (uint64_t seed = 0; seed < 8; seed++) {
+        struct random_model m;
+        struct moe_err err = {0};
+        struct moe_model *model;
+        struct moe_experts *experts;
+        struct moe_session *s;
+        struct moe_perplexity p;
+        struct tally t = {0};
+        random_stacks_draw(&m, seed);
+        random_model_write(&m, 16, pack);
+        FILE *f = fopen(text_path, "w");
+        assert_non_null(f);
+        fputs("{\"source\": \"aaa\", \"target\": \"aaaa\"}\n"
+              "{\"source\": \"a\", \"target\": \"aa\"}\n",
+              f);
+        fclose(f);
+        const struct moe_session_options options = {.context = MAX_LENGTH, .batch = 4};
+        assert_ok(moe_model_open(&model, pack, MAX_LENGTH, NULL, &err), &err);
+        assert_ok(moe_experts_open_resident(&experts, model->pack, 0, NULL, NULL, &err), &err);
+        assert_ok(moe_session_open(&s, model, experts, &options, &err), &err);
+        struct moe_perplexity_options po = {
+            .answers = true, .max_doc_tokens = 6, .token = take_token, .ctx = &t};
+        assert_ok(moe_perplexity(s, text_path, &po, &p, &err), &err);
+        assert_int_equal(p.n_documents, 2);
+        assert_int_equal(p.n_tokens, 6);
+        assert_true(fabs(p.nll - t.nats / (double)t.n) < 1e-12);
+
+        float *logits = calloc(moe_logits_stride(&m.c), sizeof *logits);
+        static const uint32_t n_source[2] = {3, 1}, n_target[2] = {4, 2};
+        double nats = 0;
+        for (int i = 0; i < 2; i++) {
+            struct moe_row rows[3];
+            for (uint32_t k = 0; k < n_source[i]; k++)
+                rows[k] = (struct moe_row){.position = k, .length = n_source[i]};
+            assert_ok(moe_encode(s, rows, n_source[i], NULL, &err), &err);
+            for (uint32_t k = 0; k < n_target[i]; k++) {
+                const struct moe_row row = {.position = k, .token = k ? 0 : m.c.decoder_start};
+                double sum = 0;
+                assert_ok(moe_forward(s, MOE_DECODE, &row, 1, m.c.n_encoder, m.c.n_layers, NULL,
+                                      NULL, &err),
+                          &err);
+                assert_ok(moe_logits(s, 0, 1, logits, &err), &err);
+                for (uint32_t v = 0; v < m.c.vocab; v++)
+                    sum += exp((double)logits[v] - (double)logits[0]);
+                nats += log(sum);
+            }
+        }
+        if (!(fabs(p.nll - nats / 6) < 1e-5))
+            fail_msg("seed %d: %.9g nats, by hand %.9g", (int)seed, p.nll, nats / 6);
+        assert_true(p.rouge2 >= 0 && p.rouge2 <= 1 && p.accuracy >= 0 && p.accuracy <= 1);
+        po.answers = false;
+        assert_ok(moe_perplexity(s, text_path, &po, &p, &err), &err);
+        assert_true(p.rouge2 < 0 && p.accuracy < 0);
+        po.window = 4;
+        assert_fails(moe_perplexity(s, text_path, &po, &p, &err), MOE_ERR_USAGE, "", &err);
+        free(logits);
+        moe_session_close(s);
+        moe_experts_close(experts);
+        moe_model_close(model);
+        random_model_free(&m);
+    }
+    unlink(text_path);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(pairs_are_counted_in_both_stacks)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(pairs_are_counted_in_both_stacks),
+                                       cmocka_unit_test(answers_are_judged)};
     return cmocka_run_group_tests_name("pairs", tests, set_up, tear_down);
 }
