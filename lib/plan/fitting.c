@@ -93,7 +93,8 @@ static int fit_shape(void *ctx, const struct moe_strategy *wanted, uint64_t byte
     else if (bytes)
         experts = bytes;
     m->all = moe_inventory_all_bytes(inv, 0);
-    m->token = (uint64_t)inv->n_layers * inv->top_k * moe_inventory_mean_bytes(inv, 0);
+    m->token =
+        (uint64_t)(inv->n_layers - inv->n_encoder) * inv->top_k * moe_inventory_mean_bytes(inv, 0);
     if (m->total && m->total < fixed)
         return moe_fail(err, MOE_ERR_LIMIT,
                         "the budget is smaller than everything but the experts");
