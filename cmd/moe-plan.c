@@ -4,6 +4,7 @@
 
 #include "base/text.h"
 #include "cli.h"
+#include "plan_choose.h"
 #include "plan_coe.h"
 #include "plan_explain.h"
 #include "plan_make.h"
@@ -16,9 +17,13 @@ static struct {
     const char *explain, *simulate, *memory, *experts;
     bool json;
     uint32_t coe_requests; /* of --simulate */
+    double loss;           /* share; below 0: as little as can be */
+    char **packs;          /* to choose among; NULL: there is one at most */
+    int n_packs;
     struct plan_options plan;
     struct plan_coe_options coe;
-} o = {.plan = {.expert_bits = "4", .dense_bits = 8},
+} o = {.loss = -1,
+       .plan = {.expert_bits = "4", .dense_bits = 8},
        .coe = {.schedule = "coserve",
                .evict = "two-stage",
                .window = 15,
@@ -43,6 +48,8 @@ static const struct cli_option options[] = {
      .help = "speed of the machine, by moe-profile"},
     {CLI_OPT_TEXT(0, "calibration", "MAP", &o.plan.calibration),
      .help = "bit map by moe-calibrate: what to approximate"},
+    {CLI_OPT_SHARE(0, "loss", "P", &o.loss, 0, 1), .shown = "the least",
+     .help = "choose among PACK=LOSS...: the fastest that loses P at most"},
     {CLI_OPT_U32('c', "context", "N", &o.plan.context, 2, MOE_MAX_CONTEXT),
      .shown = "the model's, at most 4096", .help = "context length in tokens"},
     {CLI_OPT_U32(0, "batch", "N", &o.plan.batch, 1, 65536), .shown = "256, fewer if tight",
@@ -117,6 +124,7 @@ static struct cli_program program = {
     .summary = "Plans how to run a model within a memory budget, and explains why.",
     .usage =
         (const char *const[]){"PACK --memory SIZE [OPTION]... [-o PLAN]",
+                              "PACK=LOSS PACK=LOSS... --memory SIZE [--loss P] [OPTION]...",
                               "--shape FILE --memory SIZE [--device-profile FILE] [OPTION]...",
                               "--explain PLAN|STATS|PACK [--json]",
                               "--simulate TRACE [PACK] [--strategy A,B] [--memory M,M] [--json]",
@@ -176,8 +184,13 @@ static int check_plan(int n_args, char **args)
     if (o.json || o.plan.expert_size)
         return cli_misuse("option --%s belongs to --%s", o.json ? "json" : "expert-size",
                           o.json ? "explain and --simulate" : "simulate");
-    if (n_args > 1 || (n_args && o.plan.shape))
-        return cli_misuse("give either one PACK or --shape");
+    bool chooses = n_args > 1 && strchr(args[0], '=');
+    if ((n_args > 1 && !chooses) || (n_args && o.plan.shape))
+        return cli_misuse("give either one PACK or --shape, or several PACK=LOSS");
+    if (cli_given("loss") && !chooses)
+        return cli_misuse("option --loss chooses among several PACK=LOSS");
+    if (chooses && o.plan.calibration)
+        return cli_misuse("option --calibration is of one PACK");
     if (n_args == 0 && !o.plan.shape)
         return cli_misuse("nothing to do: a PACK, --shape, --explain or --simulate");
     if (o.plan.calibration && o.plan.shape)
@@ -186,7 +199,9 @@ static int check_plan(int n_args, char **args)
         return cli_misuse("no budget given (--memory SIZE)");
     if (o.memory && !moe_parse_bytes(o.memory, &o.plan.memory))
         return cli_misuse("option --memory: '%s' is not a size like 512M or 4GiB", o.memory);
-    o.plan.pack = n_args ? args[0] : NULL;
+    o.plan.pack = n_args && !chooses ? args[0] : NULL;
+    o.packs = chooses ? args : NULL;
+    o.n_packs = n_args;
     if (!cli_given("max-tokens"))
         o.plan.max_tokens = PLAN_TOKENS;
     return check_machine();
@@ -281,6 +296,8 @@ int main(int argc, char **argv)
         status = plan_coe_make(&o.coe, &err);
     else if (o.simulate)
         status = plan_simulate(&o.plan, o.plan.strategy.strategy, o.memory, o.json, &err);
+    else if (o.packs)
+        status = plan_choose(o.packs, o.n_packs, 100 * o.loss, &o.plan, &err);
     else
         status = plan_make(&o.plan, &err);
     return cli_finish(status == MOE_OK ? CLI_DONE : cli_error(&err));

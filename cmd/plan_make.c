@@ -71,7 +71,7 @@ static int show(const struct moe_plan *plan, struct moe_err *err)
     return cli_print(MOE_OK, &text, err);
 }
 
-int plan_make(const struct plan_options *o, struct moe_err *err)
+int plan_compute(struct moe_plan **out, const struct plan_options *o, struct moe_err *err)
 {
     struct plan_inputs in = {0};
     struct moe_plan *plan = NULL;
@@ -79,6 +79,7 @@ int plan_make(const struct plan_options *o, struct moe_err *err)
     struct plan_options options = *o;
     struct moe_map *map = NULL;
     bool automatic = false;
+    *out = NULL;
     cli_catch_termination();
     int status = o->calibration ? moe_map_read(&map, o->calibration, err) : MOE_OK;
     options.strategy.map = map;
@@ -92,10 +93,26 @@ int plan_make(const struct plan_options *o, struct moe_err *err)
                               in.inventory->top_k, err);
     if (status == MOE_OK)
         status = fill(&in, &strategy, automatic, plan, err);
-    if (status == MOE_OK)
-        status = o->out ? save(plan, o->out, err) : show(plan, err);
-    moe_plan_free(plan);
     plan_inputs_close(&in);
     moe_map_free(map);
+    if (status == MOE_OK)
+        *out = plan;
+    else
+        moe_plan_free(plan);
+    return status;
+}
+
+int plan_put(const struct moe_plan *plan, const struct plan_options *o, struct moe_err *err)
+{
+    return o->out ? save(plan, o->out, err) : show(plan, err);
+}
+
+int plan_make(const struct plan_options *o, struct moe_err *err)
+{
+    struct moe_plan *plan = NULL;
+    int status = plan_compute(&plan, o, err);
+    if (status == MOE_OK)
+        status = plan_put(plan, o, err);
+    moe_plan_free(plan);
     return status;
 }

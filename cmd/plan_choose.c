@@ -1,0 +1,138 @@
+#include "plan_choose.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/text.h"
+#include "cli.h"
+#include "fmt/pack.h"
+#include "plan_make.h"
+#include "record/map.h"
+
+/* One of the packs. */
+struct candidate {
+    char path[MOE_PLAN_TEXT];
+    double loss; /* percent */
+    double rate; /* tokens/s */
+    struct moe_plan *plan;
+    char why[192]; /* it does not fit */
+};
+
+/* The loss that a map measured of what a pack holds first: its choice, or a uniform bitwidth. */
+static int loss_of_map(double *loss, const struct moe_map *map, const char *path,
+                       struct moe_err *err)
+{
+    struct moe_pack *pack = NULL;
+    bool found = false;
+    int status = moe_pack_open(&pack, path, err);
+    if (status == MOE_OK && moe_pack_source_fingerprint(pack) != map->source_fingerprint)
+        status = moe_fail(err, MOE_ERR_USAGE, "%s: the map is of another model", path);
+    const char *name = status == MOE_OK ? moe_pack_variant_at(pack, 0)->name : "";
+    if (status == MOE_OK && strcmp(name, "map") == 0 && map->choice.there) {
+        *loss = map->choice.loss.nll_percent;
+        found = true;
+    }
+    for (uint32_t i = 0; status == MOE_OK && i < map->n_uniform && !found; i++) {
+        found = strcmp(map->uniform[i].experts, name) == 0;
+        *loss = found ? map->uniform[i].loss.nll_percent : *loss;
+    }
+    if (status == MOE_OK && !found)
+        status =
+            moe_fail(err, MOE_ERR_USAGE, "%s: the map says nothing of experts at '%s'", path, name);
+    moe_pack_close(pack);
+    return status;
+}
+
+/* "PACK=LOSS". */
+static int read_candidate(struct candidate *c, const char *text, struct moe_err *err)
+{
+    const char *equals = strrchr(text, '=');
+    struct moe_map *map = NULL;
+    if (!equals || equals == text || equals - text >= (ptrdiff_t)sizeof c->path)
+        return moe_fail(err, MOE_ERR_USAGE, "%s: what it loses is not said: %s=MAP, or %s=1.5%%",
+                        text, text, text);
+    snprintf(c->path, sizeof c->path, "%.*s", (int)(equals - text), text);
+    if (moe_parse_share(equals + 1, &c->loss)) {
+        c->loss *= 100;
+        return MOE_OK;
+    }
+    int status = moe_map_read(&map, equals + 1, err);
+    if (status == MOE_OK)
+        status = loss_of_map(&c->loss, map, c->path, err);
+    moe_map_free(map);
+    return status;
+}
+
+static int plan_one(struct candidate *c, const struct plan_options *o, struct moe_err *err)
+{
+    struct plan_options options = *o;
+    options.pack = c->path;
+    int status = plan_compute(&c->plan, &options, err);
+    if (status == MOE_ERR_LIMIT) {
+        snprintf(c->why, sizeof c->why, "%.*s", (int)sizeof c->why - 1, err->text);
+        return MOE_OK;
+    }
+    if (status == MOE_OK)
+        c->rate = c->plan->expected.decode_tokens_per_second;
+    return status;
+}
+
+/* Whether a is to be run rather than b, both fitting. */
+static bool is_better(const struct candidate *a, const struct candidate *b, double tolerable)
+{
+    bool a_good = a->loss <= tolerable, b_good = b->loss <= tolerable;
+    if (a_good != b_good)
+        return a_good;
+    if (a_good)
+        return a->rate > b->rate;
+    return a->loss < b->loss || (a->loss == b->loss && a->rate > b->rate);
+}
+
+static void say(const struct candidate *c, const struct candidate *chosen, double tolerable,
+                struct moe_buf *out)
+{
+    moe_buf_printf(out, "%s: loses %.3g%%, ", c->path, c->loss);
+    if (!c->plan) {
+        moe_buf_printf(out, "does not fit: %s\n", c->why);
+        return;
+    }
+    moe_buf_printf(out, "%.4g tokens/s: ", c->rate);
+    if (c == chosen)
+        moe_buf_text(out, c->loss <= tolerable ? "chosen, the fastest within the loss\n"
+                                               : "chosen, the smallest loss that fits\n");
+    else if (chosen->loss <= tolerable && c->loss > tolerable)
+        moe_buf_printf(out, "loses more than %.3g%%\n", tolerable);
+    else if (chosen->loss <= tolerable)
+        moe_buf_text(out, "slower\n");
+    else
+        moe_buf_text(out, c->loss > chosen->loss ? "loses more\n" : "slower\n");
+}
+
+int plan_choose(char **packs, int n, double tolerable, const struct plan_options *o,
+                struct moe_err *err)
+{
+    struct candidate *all = moe_alloc((uint64_t)n, sizeof *all, err);
+    const struct candidate *chosen = NULL;
+    struct moe_buf text = {0};
+    int status = all ? MOE_OK : MOE_ERR_MEMORY;
+    for (int i = 0; i < n && status == MOE_OK; i++)
+        status = read_candidate(&all[i], packs[i], err);
+    for (int i = 0; i < n && status == MOE_OK; i++) {
+        status = plan_one(&all[i], o, err);
+        if (status == MOE_OK && all[i].plan && (!chosen || is_better(&all[i], chosen, tolerable)))
+            chosen = &all[i];
+    }
+    if (status == MOE_OK && !chosen)
+        status = moe_fail(err, MOE_ERR_LIMIT, "none of the packs fits: %s", all[n - 1].why);
+    for (int i = 0; i < n && status == MOE_OK; i++)
+        say(&all[i], chosen, tolerable, &text);
+    status = cli_print(status, &text, err);
+    if (status == MOE_OK)
+        status = plan_put(chosen->plan, o, err);
+    for (int i = 0; all && i < n; i++)
+        moe_plan_free(all[i].plan);
+    free(all);
+    return status;
+}
