@@ -320,7 +320,7 @@ static int encode_text(const struct moe_documents *d, const struct moe_buf *text
                        struct moe_ids *ids, struct moe_err *err)
 {
     int status = moe_tokenizer_encode_source(d->tokenizer, (const char *)text->data,
-                                             strlen((const char *)text->data), false, ids, err);
+                                             strlen((const char *)text->data), true, ids, err);
     if (ids->n > d->max_tokens)
         ids->n = d->max_tokens;
     return status;

@@ -6,7 +6,7 @@
 #     tests/bench/edgemoe.sh [WORK]
 #
 # MODEL: directory of a checkpoint, tests/models/tiny-switch unless set. CALIB, VALID: pairs as JSON lines
-# {"source", "target"}, calib.jsonl and valid.jsonl in MODEL unless set. HIDDEN, FF: how often its units are
+# {"source", "target"}, tests/data/pairs.calib.jsonl and pairs.valid.jsonl unless set. HIDDEN, FF: how often its units are
 # repeated for the runs that are timed, 4 and 4 unless set (HIDDEN a power of four: tests/tools/widen.c).
 # BUFFER: experts in EdgeMoE's and STI's buffers, 10 unless set. WORK: build/bench/edgemoe unless set; what
 # it has already is not made again.
@@ -24,8 +24,8 @@ build=${BUILD:-build}
 bin=$build/bin
 work=${1:-$build/bench/edgemoe}
 model=${MODEL:-tests/models/tiny-switch}
-calib=${CALIB:-$model/calib.jsonl}
-valid=${VALID:-$model/valid.jsonl}
+calib=${CALIB:-tests/data/pairs.calib.jsonl}
+valid=${VALID:-tests/data/pairs.valid.jsonl}
 buffer=${BUFFER:-10}
 paper_expert=18874368 # bytes: two matrices of 768 x 3072, FP32
 mkdir -p "$work"
