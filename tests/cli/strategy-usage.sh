@@ -26,7 +26,7 @@ awk '/^Strategies:/ { on = 1; next } /^Parts:/ { on = 0 }
      /^  [a-z]/ { if (line) print line; line = ""; next }
      { line = line $0 }
      END { if (line) print line }' "$tmp/help" >"$tmp/lines"
-check "twelve strategies have parts" [ "$(grep -c -- --cache "$tmp/lines")" = 12 ]
+check "thirteen strategies have parts" [ "$(grep -c -- --cache "$tmp/lines")" = 13 ]
 while read -r line; do
     # shellcheck disable=SC2086 # words are meant
     run "$bin/moe-run" "$nowhere" $line
