@@ -9,21 +9,23 @@ says() {
     "$bin/moe-run" -t 1 "$1" -p 'one two three' -n 24 --temp 1 --seed 2 2>/dev/null
 }
 
-# same FIXTURE OPTION...: the fixture widened so answers as it does.
+# same CHECKPOINT OPTION...: the checkpoint widened so answers as it does.
 same() {
     fixture=$1
     shift
-    run "$widen" "$@" "tests/fixtures/$fixture" "$tmp/$fixture"
+    rm -rf "$tmp/widened"
+    run "$widen" "$@" "$fixture" "$tmp/widened"
     expect_exit 0 "$fixture $*"
-    "$bin/moe-quantize" -q -o "$tmp/small.moe" --experts 32 --dense 32 "tests/fixtures/$fixture"
-    "$bin/moe-quantize" -q -o "$tmp/wide.moe" --experts 32 --dense 32 "$tmp/$fixture"
+    "$bin/moe-quantize" -q -o "$tmp/small.moe" --experts 32 --dense 32 "$fixture"
+    "$bin/moe-quantize" -q -o "$tmp/wide.moe" --experts 32 --dense 32 "$tmp/widened"
     says "$tmp/small.moe" >"$tmp/small"
     says "$tmp/wide.moe" >"$tmp/wide"
     check "... says something" [ -s "$tmp/small" ]
     check "... and what its source says" cmp -s "$tmp/small" "$tmp/wide"
 }
-same switch-a --hidden 2 --ff 4
-same switch-b --hidden 4 --ff 2 --heads 2
+same tests/fixtures/switch-a --hidden 2 --ff 4
+same tests/fixtures/switch-b --hidden 4 --ff 2 --heads 2
+same tests/models/tiny-switch --hidden 4 --ff 4
 
 run "$widen" --hidden 2 tests/fixtures/switch-b "$tmp/tied"
 error_line 2 'widen: *its head is its embedding: --hidden must be a power of four' "a tied head by two"

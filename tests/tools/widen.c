@@ -3,7 +3,7 @@
  *
  *     widen [--hidden F] [--ff G] [--heads H] [--shard-bytes SIZE] SRC_DIR DST_DIR
  *
- * Every hidden unit of a Qwen2-MoE or Switch Transformers checkpoint (bf16 or f32) is repeated F
+ * Every hidden unit of a Qwen2-MoE or Switch Transformers checkpoint is repeated F
  * times and every feed-forward unit G times, powers of two: unit i becomes i, n + i, 2n + i, ... of
  * the wider model. A matrix that produces repeated units has its rows repeated; one that sums over
  * them has its columns repeated and its weights divided, which is exact, since it changes the
@@ -13,6 +13,8 @@
  * head sums over hidden units and so becomes a tensor of its own. With Switch Transformers, which
  * scale a tied head's input by the root of their width, it stays tied: the sum and the scale leave
  * the root of F over, by which the norm before it is divided, so that F is then a power of four.
+ *
+ * Weights in bf16 stay so; those in f16, of which a divided one may lose bits, become f32.
  *
  * At the end three rows of every tensor are read back and compared with the source.
  */
@@ -160,14 +162,16 @@ static int add_output(struct widening *w, const char *name, const struct moe_ten
     if (!rule)
         return moe_fail(err, MOE_ERR_UNSUPPORTED, "%s: tensor '%s' is none of %s", w->src, name,
                         w->kind->type);
-    if ((source->dtype != MOE_DTYPE_BF16 && source->dtype != MOE_DTYPE_F32) || source->n_dims > 2)
+    bool known = source->dtype == MOE_DTYPE_BF16 || source->dtype == MOE_DTYPE_F16 ||
+                 source->dtype == MOE_DTYPE_F32;
+    if (!known || source->n_dims > 2)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: tensor '%s' is not a vector or matrix in bf16 or f32", w->src, name);
+                        "%s: tensor '%s' is not a vector or matrix of floats", w->src, name);
     struct output *o = &w->outputs[w->n_outputs++];
     *o = (struct output){.name = name, .source = source, .rows = source->dims[0], .cols = 1};
     if (source->n_dims == 2)
         o->cols = source->dims[1];
-    o->item = source->dtype == MOE_DTYPE_F32 ? 4 : 2;
+    o->item = source->dtype == MOE_DTYPE_BF16 ? 2 : 4;
     o->row_times = w->times[rule->rows];
     o->col_times = w->times[rule->cols];
     o->factor = rule->undivided ? 1 : 1 / (float)o->col_times;
