@@ -368,8 +368,7 @@ deps:
 replays: $(REPLAYS)
 check: deps
 	@sh tests/tools/install-tools.sh tmux
-	@$(MAKE) --no-print-directory -j2 WERROR=1 all tests replays shim \
-	    $(SHIM_DIR)/bin/moe-run $(SHIM_DIR)/bin/moe-serve
+	@$(MAKE) --no-print-directory -j2 WERROR=1 all tests replays shim shim-programs
 	@$(MAKE) --no-print-directory -j2 WERROR=1 check-all
 check-all: check-floors check-rooms check-headers check-man check-format
 	@BUILD=$(BUILD) sh tests/run.sh all
