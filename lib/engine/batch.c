@@ -44,6 +44,11 @@ int moe_batch_open(struct moe_batch **out, struct moe_session *s, uint32_t promp
     if (s->n_sequences > s->batch)
         return moe_fail(err, MOE_ERR_USAGE, "a pass of %u rows cannot decode %u sequences",
                         s->batch, s->n_sequences);
+    if (s->model->config.prefix_lm)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "a model whose prompts see all of themselves (%s) answers one at a time, "
+                        "not side by side: use moe-run without --requests",
+                        s->model->config.family);
     struct moe_batch *b = moe_alloc(1, sizeof *b, err);
     if (!b)
         return MOE_ERR_MEMORY;

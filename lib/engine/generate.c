@@ -42,6 +42,20 @@ static void forget_other_rope(const struct moe_session *s, const struct moe_ids 
         *n_done = 0;
 }
 
+/* A prompt that sees all of itself: its prefix is what stands before the tokenizer's last token,
+ * GPTSAN's separator, or without one all of it. */
+static void mark_prompt(struct moe_session *s, const struct moe_ids *history, uint64_t n_done)
+{
+    int64_t separator = moe_tokenizer_tail(s->model->tokenizer);
+    uint32_t prefix = 0;
+    if (!s->model->config.prefix_lm || n_done > 0)
+        return;
+    while (prefix < history->n && history->ids[prefix] != separator)
+        prefix++;
+    moe_sequence_end(s, 0);
+    moe_sequence_prompt(s, 0, (uint32_t)history->n, prefix);
+}
+
 /* Computes history[*n_done..n) in batches; *last is the last token's row in the last batch. */
 static int compute_pending(struct moe_session *s, const struct moe_ids *history, uint64_t *n_done,
                            const struct moe_generate_options *options, uint32_t *last,
@@ -51,9 +65,6 @@ static int compute_pending(struct moe_session *s, const struct moe_ids *history,
     uint64_t n_new = history->n - *n_done;
     /* A decoder's first token is no prompt: that was the source. */
     bool prompt = n_new > 1 || (*n_done == 0 && c->n_encoder == 0);
-    /* Of a prompt that sees all of itself, which stands in one pass, every row says its length;
-     * what comes after it sees what is before. */
-    uint32_t length = c->prefix_lm && *n_done > 0 ? 0 : (uint32_t)history->n;
     struct moe_row *rows = moe_alloc(s->batch, sizeof *rows, err);
     if (!rows)
         return MOE_ERR_MEMORY;
@@ -62,8 +73,8 @@ static int compute_pending(struct moe_session *s, const struct moe_ids *history,
         uint64_t left = history->n - *n_done;
         uint32_t n = left < s->batch ? (uint32_t)left : s->batch;
         for (uint32_t i = 0; i < n; i++)
-            rows[i] =
-                (struct moe_row){0, (uint32_t)(*n_done + i), history->ids[*n_done + i], length};
+            rows[i] = (struct moe_row){0, (uint32_t)(*n_done + i), history->ids[*n_done + i],
+                                       (uint32_t)history->n};
         if (options->stop && *options->stop)
             status = MOE_ERR_INTERRUPTED;
         else
@@ -140,6 +151,7 @@ int moe_generate(struct moe_session *s, struct moe_sampler *sampler, struct moe_
     if (!logits)
         return MOE_ERR_MEMORY;
     moe_answer_begin(&answer, s->model, s->context, options);
+    mark_prompt(s, history, *n_done);
     int status = options->source ? encode_source(s, options, err) : MOE_OK;
     if (!s->n_sources)
         s->stats.prompt_tokens += history->n - *n_done;

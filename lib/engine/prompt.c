@@ -68,7 +68,7 @@ int moe_prompt_chat(const struct moe_model *model, const struct moe_chat_format 
 int moe_prompt_plain(const struct moe_model *model, const char *text, uint64_t n,
                      struct moe_ids *ids, struct moe_err *err)
 {
-    if (model->config.n_encoder)
+    if (model->config.n_encoder || model->config.prefix_lm)
         return moe_prompt_source(model, text, n, ids, err);
     int64_t bos = moe_tokenizer_bos(model->tokenizer);
     int status = bos >= 0 ? moe_ids_push(ids, (uint32_t)bos, err) : MOE_OK;

@@ -7,6 +7,7 @@
 #include <jansson.h>
 #include <math.h>
 
+#include "engine/generate.h"
 #include "model_fixture.h"
 #include "run/source.h"
 
@@ -80,18 +81,49 @@ static void check_prompt(struct gptsan *g)
     free(logits);
 }
 
-/* The fixture with the tokenizer of another one: this test is about numbers. */
-static void make_checkpoint(void)
+/* The tokens of an answer as they come. */
+struct heard {
+    uint32_t ids[64], n;
+};
+
+static int hear(void *ctx, const struct moe_token_said *said)
 {
-    static const char *const files[][2] = {{"gptsan-a", "config.json"},
-                                           {"gptsan-a", "model.safetensors"},
-                                           {"switch-b", "tokenizer.json"}};
-    char root[512], from[700];
-    assert_non_null(getcwd(root, sizeof root));
-    for (size_t i = 0; i < N_ITEMS(files); i++) {
-        snprintf(from, sizeof from, "%s/tests/fixtures/%s/%s", root, files[i][0], files[i][1]);
-        assert_int_equal(symlink(from, in_dir(files[i][1])), 0);
+    struct heard *h = ctx;
+    h->ids[h->n++] = said->token.id;
+    return MOE_OK;
+}
+
+/* What moe-run answers to a prompt that is all prefix: without the separator all of it is one. */
+static bool check_answer(struct gptsan *g)
+{
+    struct moe_err err = {0};
+    const json_t *id_list = json_object_get(g->prompt, "ids");
+    const json_t *greedy = json_object_get(g->prompt, "greedy");
+    struct heard heard = {.n = 0};
+    struct moe_sampler *sampler;
+    struct moe_sampler_options how;
+    struct moe_ids history = {0};
+    enum moe_stop_reason why;
+    uint64_t n_done = 0;
+    if (json_integer_value(json_object_get(g->prompt, "prefix")) !=
+        (json_int_t)json_array_size(id_list))
+        return false;
+    for (size_t i = 0; i < json_array_size(id_list); i++) {
+        uint32_t id = (uint32_t)json_integer_value(json_array_get(id_list, i));
+        assert_ok(moe_ids_push(&history, id, &err), &err);
     }
+    moe_sampler_options_default(&how);
+    how.temperature = 0;
+    assert_ok(moe_sampler_new(&sampler, &how, g->run.model->config.vocab, &err), &err);
+    const struct moe_generate_options o = {
+        .max_tokens = json_array_size(greedy), .ignore_eos = true, .token = hear, .ctx = &heard};
+    assert_ok(moe_generate(g->run.session, sampler, &history, &n_done, &o, &why, &err), &err);
+    assert_int_equal(heard.n, json_array_size(greedy));
+    for (uint32_t k = 0; k < heard.n; k++)
+        assert_int_equal(heard.ids[k], json_integer_value(json_array_get(greedy, k)));
+    moe_sampler_free(sampler);
+    moe_ids_release(&history);
+    return true;
 }
 
 static void gptsan_equals_its_reference(void **state)
@@ -100,10 +132,10 @@ static void gptsan_equals_its_reference(void **state)
     struct gptsan g = {.n_compared = 0};
     json_error_t error;
     size_t i;
-    make_checkpoint();
+    uint32_t n_answers = 0;
     const struct moe_convert_options how = pack_options("32", 32);
     snprintf(g.run.path, sizeof g.run.path, "%s", in_dir("pack.moe"));
-    make_pack(g.run.path, dir, &how);
+    make_pack(g.run.path, "tests/fixtures/gptsan-a", &how);
     json_t *reference = json_load_file("tests/fixtures/gptsan-a/reference.json", 0, &error);
     assert_non_null(reference);
     assert_ok(moe_model_open(&g.run.model, g.run.path, 0, NULL, &err), &err);
@@ -120,7 +152,11 @@ static void gptsan_equals_its_reference(void **state)
         assert_ok(moe_session_open(&g.run.session, g.run.model, g.run.experts, NULL, &err), &err);
         g.run.session->observer.ctx = &g;
         g.run.session->observer.routed = check_experts;
-        json_array_foreach(json_object_get(reference, "prompts"), i, g.prompt) check_prompt(&g);
+        json_array_foreach(json_object_get(reference, "prompts"), i, g.prompt)
+        {
+            check_prompt(&g);
+            n_answers += check_answer(&g);
+        }
         moe_session_close(g.run.session);
         moe_experts_close(g.run.experts);
     }
@@ -130,6 +166,7 @@ static void gptsan_equals_its_reference(void **state)
                   "weights within %.2g\n",
                   g.worst_logit, g.n_compared, g.n_dropped, g.worst_weight);
     assert_true(g.worst_logit < 1e-4 && g.worst_weight < 1e-5);
+    assert_int_equal(n_answers, 2 * 2);
     assert_true(g.n_compared > 1000 && g.n_dropped > 20);
     json_decref(reference);
     fixture_close(&g.run);
