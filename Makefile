@@ -144,6 +144,8 @@ TESTS := $(TEST_SRC:%.c=$(BUILD)/%)
 UNCHECKED := $(addprefix $(BUILD)/tests/tools/,run_unchecked serve_unchecked)
 # A collection of packs, for scripts.
 DERIVE := $(BUILD)/tests/tools/derive
+# Makes wider models that say the same.
+WIDEN := $(BUILD)/tests/tools/widen
 # Clients of a server, for scripts.
 HTTP_LOAD := $(BUILD)/tests/tools/http_load
 # A disk with faults, where libfuse is.
@@ -157,7 +159,7 @@ TOOLS := $(TOOL_SRC:%.c=$(BUILD)/%)
 .PHONY: all lib tests tools help
 all: $(PROGRAMS)
 lib: $(LIBMOE)
-tests: $(TESTS) $(UNCHECKED) $(DERIVE) $(HTTP_LOAD)
+tests: $(TESTS) $(UNCHECKED) $(DERIVE) $(WIDEN) $(HTTP_LOAD)
 tools: $(TOOLS) $(BAD_DISK) $(FAIL_CALLS)
 help:
 	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile

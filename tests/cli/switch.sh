@@ -98,11 +98,13 @@ printf 'a\n%s\n' "$long" >"$tmp/lines"
 run "$bin/moe-run" -q -t 1 "$switch" -f "$tmp/lines" --encode -c 64
 check "--encode: a line too long is named" sh -c \
     "[ $code = 4 ] && [ \$(wc -l <'$out') = 1 ] && grep -q '^moe-run: line 2: the source of 81 tokens does not fit the context of 64$' '$err'"
-for option in '--system x' '--chat-template chatml' --bench "--perplexity $tmp/lines"; do
+for option in '--system x' '--chat-template chatml' --bench; do
     # shellcheck disable=SC2086 # a word or two
     moe $option
     error_line 2 "moe-run: $switch: option ${option%% *} is not for models with an encoder, *" "$option"
 done
+moe --perplexity "$tmp/lines"
+error_line 3 "moe-run: $tmp/lines: pair 1: *" "--perplexity of what are no pairs"
 pack
 run "$bin/moe-run" -t 1 "$tiny" -p x --encode
 error_line 2 "moe-run: $tiny: the model has no encoder: option --encode needs one that has" \
