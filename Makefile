@@ -420,7 +420,7 @@ THREADED := $(patsubst %,tests/unit/%,test_loader test_loader_faults test_cached
             tests/unit/test_http
 asan:
 	$(MAKE) BUILD=build-asan SANITIZE=address,undefined CFLAGS='-O1 -g1' -j$(JOBS) all tests replays \
-	    $(if $(filter 1,$(SHIM)),shim build-asan/shim/bin/moe-run build-asan/shim/bin/moe-serve)
+	    $(if $(filter 1,$(SHIM)),shim shim-programs)
 	BUILD=build-asan JOBS=$(JOBS) LEAVE_OUT='$(LEAVE_OUT)' sh tests/run.sh all
 tsan:
 	$(MAKE) BUILD=build-tsan SANITIZE=thread OPENMP=0 CFLAGS='-O1 -g' -j$(JOBS) \

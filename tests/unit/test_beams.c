@@ -276,6 +276,7 @@ static void compare(const struct found *found, const struct text *want, const st
 static void open_random(struct fixture *f, uint64_t seed, struct random_model *m)
 {
     random_model_draw(m, seed);
+    *f = (struct fixture){.session = NULL};
     snprintf(f->path, sizeof f->path, "/tmp/moe-beams-%d.moe", (int)getpid());
     random_model_write(m, 32, f->path);
     open_pack(f);
