@@ -73,7 +73,7 @@ static void load(const char *experts, bool compressed)
     make_pack(path, TINY_MOE, &options);
     look_at(path, &directory, &wanted);
     const struct moe_server_options o = {
-        .pack = path, .engine = {.memory_bytes = 256 << 20, .session = {.context = 64}}};
+        .pack = path, .engine = {.memory_bytes = 1ull << 30, .session = {.context = 64}}};
     n_reads = 0;
     assert_ok(moe_server_open(&s, &o, NULL, &err), &err);
     assert_true(n_reads < MOST_READS);
