@@ -180,8 +180,8 @@ static int deliver(const struct search *b, struct moe_ids *history, struct moe_e
     return status;
 }
 
-/* Leaves the prompt in sequence 0, or nothing where that is not to be had, and nothing in others.
- */
+/* Leaves the prompt in sequence 0 if it is to be kept and has room there, and nothing in the
+ * others. Returns the positions that are left. */
 static uint32_t tidy(struct search *b, bool keep)
 {
     struct moe_session *s = b->session;

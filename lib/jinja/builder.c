@@ -86,6 +86,14 @@ struct jinja_value jinja_built_safe(struct jinja_run *run, struct jinja_builder 
 
 /* ---- Parts ---- */
 
+bool jinja_is_callers(const struct jinja_text *text, uint32_t i)
+{
+    for (uint32_t k = 0; k < text->n_parts; k++)
+        if (i >= text->parts[k].begin && i < text->parts[k].end)
+            return true;
+    return false;
+}
+
 struct jinja_value jinja_part_of(struct jinja_run *run, const struct jinja_text *text,
                                  uint32_t begin, uint32_t end)
 {

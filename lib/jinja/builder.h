@@ -35,6 +35,8 @@ struct jinja_value jinja_built_safe(struct jinja_run *run, struct jinja_builder 
 /* The text with &, <, >, ' and " as HTML writes them, marked so. */
 struct jinja_value jinja_escape(struct jinja_run *run, const struct jinja_text *text);
 
+/* Whether byte i of a text comes from the caller. */
+bool jinja_is_callers(const struct jinja_text *text, uint32_t i);
 /* Bytes [begin, end) as a text of its own. */
 struct jinja_value jinja_part_of(struct jinja_run *run, const struct jinja_text *text,
                                  uint32_t begin, uint32_t end);

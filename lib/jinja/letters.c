@@ -78,9 +78,7 @@ static void add_letter(struct jinja_run *run, struct jinja_builder *b,
     uint32_t c = moe_utf8_decode((const uint8_t *)text->bytes + i, text->n - i, &length);
     uint8_t bytes[8];
     int n = 0;
-    bool caller = false;
-    for (uint32_t k = 0; k < text->n_parts && !caller; k++)
-        caller = i >= text->parts[k].begin && i < text->parts[k].end;
+    bool caller = jinja_is_callers(text, i);
     if (c == 0xdf && to != TO_LOWER) { /* the one letter that becomes two */
         memcpy(bytes, to == TO_UPPER ? "SS" : "Ss", 2);
         n = 2;

@@ -500,8 +500,9 @@ static struct jinja_value m_isspace(struct jinja_run *run, const struct jinja_fu
 }
 
 /* Whether some characters are of a case and none of the other. */
-static struct jinja_value m_isupper(struct jinja_run *run, const struct jinja_function *self,
-                                    const struct jinja_args *args)
+static struct jinja_value of_case(struct jinja_run *run, const struct jinja_function *self,
+                                  const struct jinja_args *args, bool (*is)(uint32_t),
+                                  bool (*is_other)(uint32_t))
 {
     const struct jinja_text *text = text_of(self);
     bool any = false;
@@ -509,27 +510,23 @@ static struct jinja_value m_isupper(struct jinja_run *run, const struct jinja_fu
     jinja_step(run, args->at, text->n / 16);
     for (uint32_t i = 0; i < text->n; i += (uint32_t)length) {
         uint32_t c = moe_utf8_decode((const uint8_t *)text->bytes + i, text->n - i, &length);
-        if (jinja_is_lower(c))
+        if (is_other(c))
             return jinja_bool(false);
-        any |= jinja_is_upper(c);
+        any |= is(c);
     }
     return jinja_bool(any);
+}
+
+static struct jinja_value m_isupper(struct jinja_run *run, const struct jinja_function *self,
+                                    const struct jinja_args *args)
+{
+    return of_case(run, self, args, jinja_is_upper, jinja_is_lower);
 }
 
 static struct jinja_value m_islower(struct jinja_run *run, const struct jinja_function *self,
                                     const struct jinja_args *args)
 {
-    const struct jinja_text *text = text_of(self);
-    bool any = false;
-    int length;
-    jinja_step(run, args->at, text->n / 16);
-    for (uint32_t i = 0; i < text->n; i += (uint32_t)length) {
-        uint32_t c = moe_utf8_decode((const uint8_t *)text->bytes + i, text->n - i, &length);
-        if (jinja_is_upper(c))
-            return jinja_bool(false);
-        any |= jinja_is_lower(c);
-    }
-    return jinja_bool(any);
+    return of_case(run, self, args, jinja_is_lower, jinja_is_upper);
 }
 
 /* Filled up to a width, the text at the left, in the middle or at the right. */
@@ -541,6 +538,8 @@ static struct jinja_value fill(struct jinja_run *run, const struct jinja_functio
     int64_t n = (int64_t)jinja_count(text, text->n), left = 0;
     struct jinja_value with = jinja_arg(args, 1, NULL, jinja_words(run, " "));
     struct jinja_builder b = {0};
+    if (with.kind != JINJA_TEXT)
+        jinja_wrong(run, args, "a text", with);
     if (width <= n)
         return self->of;
     jinja_step(run, args->at, (uint64_t)(width - n));

@@ -87,10 +87,7 @@ static void print_character(struct jinja_run *run, struct jinja_builder *b,
                                            : "\\U%08" PRIx32;
         snprintf(escape, sizeof escape, format, c);
     }
-    bool caller = false;
-    for (uint32_t k = 0; k < text->n_parts && !caller; k++)
-        caller = i >= text->parts[k].begin && i < text->parts[k].end;
-    jinja_add(run, b, escape, strlen(escape), caller);
+    jinja_add(run, b, escape, strlen(escape), jinja_is_callers(text, i));
 }
 
 static void print_quoted_text(struct jinja_run *run, struct jinja_builder *b,

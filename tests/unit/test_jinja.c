@@ -69,6 +69,7 @@ static void refusals_say_where(void **state)
          MOE_ERR_UNSUPPORTED},
         {"{{ [].append(1) }}", "'append' would change a value", MOE_ERR_FORMAT},
         {"{{ 'a' + 1 }}", "'+' has no meaning for a str and a int", MOE_ERR_FORMAT},
+        {"{{ 'a'.ljust(5, 3) }}", "expected a text, not a value of type int", MOE_ERR_FORMAT},
         {"{{ 1|nofilter }}", "there is no filter 'nofilter'", MOE_ERR_FORMAT},
         {"{{ 'a }}", "the string has no end", MOE_ERR_FORMAT},
     };
