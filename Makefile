@@ -134,7 +134,7 @@ LIB_SRC := $(sort $(wildcard lib/*/*.c))
 LIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/%.o) $(GPU_OBJ)
 LIBMOE := $(BUILD)/libmoe.a
 CMD_MAIN := $(sort $(wildcard cmd/moe-*.c))
-CMD_SHARED := $(filter-out $(CMD_MAIN),$(sort $(wildcard cmd/*.c)))
+CMD_SHARED := $(filter-out $(CMD_MAIN),$(sort $(wildcard cmd/*.c cmd/*/*.c)))
 CMD_SHARED_OBJ := $(CMD_SHARED:%.c=$(BUILD)/%.o)
 LIBCMD := $(BUILD)/libcmd.a
 PROGRAMS := $(CMD_MAIN:cmd/%.c=$(BUILD)/bin/%)
@@ -191,6 +191,9 @@ $(LIBMOE): $(LIB_OBJ)
 # An archive too, so that a program takes only what it uses of the files shared by programs.
 $(LIBCMD): $(CMD_SHARED_OBJ)
 	$(archive)
+
+# What the programs have in rooms of their own.
+$(BUILD)/cmd/repl/%.o: VARIANT := -Icmd
 
 AS_NEEDED := -Wl,--as-needed
 $(BUILD)/bin/%: $(BUILD)/cmd/%.o $(LIBCMD) $(LIBMOE)
@@ -399,8 +402,8 @@ check-man: all
 
 # Other versions lay out some lines differently.
 FORMAT_VERSION := 14
-FORMATTED := $(sort $(wildcard lib/*/*.[ch] cmd/*.[ch] kernels/*.[ch] kernels/*.cu tests/*.[ch] \
-                               tests/*/*.[ch] tests/*/*/*.[ch] \
+FORMATTED := $(sort $(wildcard lib/*/*.[ch] cmd/*.[ch] cmd/*/*.[ch] kernels/*.[ch] kernels/*.cu \
+                               tests/*.[ch] tests/*/*.[ch] tests/*/*/*.[ch] \
                                kernels/*.cuh tests/shim/*.cc tests/gpu/*.cu))
 format:
 	@clang-format -i $(FORMATTED)

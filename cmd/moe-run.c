@@ -13,7 +13,7 @@
 #include "engine/encode.h"
 #include "measure.h"
 #include "prompt.h"
-#include "repl.h"
+#include "repl/repl.h"
 #include "run_options.h"
 #include "show/show_run.h"
 

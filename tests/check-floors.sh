@@ -1,11 +1,11 @@
 #!/bin/sh
-# Checks the include directions of lib/: a file includes its own floor and those below it. The floors
+# Checks the include directions of lib/ and cmd/: a file includes its own floor and those below it. The floors
 # from the lowest up stand in FLOORS, as in lib/README.md; those of a few pairs do not know each other
-# (APART), though one lies above the other. The GPU's interface (kernels/gpu.h, gpu_ops.h) is for the
+# (APART), though one lies above the other. A room of cmd/ uses what all programs share. The GPU's interface (kernels/gpu.h, gpu_ops.h) is for the
 # floors in GPU. Prints each offending line; exit 1 if there is any.
 set -eu
 cd "$(dirname "$0")/.."
-FLOORS='base quant kern cache fmt model jinja text io record coe convert sched plan experts run engine serve lines show bench study cmd'
+FLOORS='base quant kern cache fmt model jinja text io record coe convert sched plan experts run engine serve lines show bench study repl cmd'
 APART='kern cache, kern fmt, kern model, kern text, kern io, kern record, kern convert, kern sched,
     kern plan, kern coe, io coe, model coe, text coe, cache coe, quant coe, coe convert, io sched, io plan, io record, io convert, text record, text sched, text plan'
 GPU='io experts run engine serve bench show cmd'
@@ -18,7 +18,8 @@ BEGIN {
 }
 FNR == 1 {
     split(FILENAME, part, "/")
-    floor = part[1] == "cmd" ? "cmd" : part[2]
+    floor = part[1] == "cmd" && part[2] ~ /\./ ? "cmd" : part[2]
+    programs = part[1] == "cmd"
     if (!(floor in level)) { print FILENAME ": unknown floor"; bad = 1 }
 }
 /^[ \t]*#[ \t]*include[ \t]*"/ {
@@ -31,7 +32,7 @@ FNR == 1 {
         ok = to[1] == floor || ((to[1] in level) && level[to[1]] < level[floor] &&
                                 !((floor, to[1]) in strangers))
     } else {
-        ok = floor == "cmd"    # the floors of lib/ name the floor they include
+        ok = programs    # the floors of lib/ name the floor they include
     }
     if (!ok) { print FILENAME ":" FNR ": " floor " must not include " path; bad = 1 }
 }

@@ -13,7 +13,7 @@ for header in $(find lib cmd kernels -name '*.h' | sort); do
     fi
     if ! printf '#include "%s"\nextern int moe_no_empty_unit;\n' "$PWD/$header" |
         ${CC:-cc} -std=c11 -Wall -Wextra -Wno-unused-function -Wno-unused-parameter -Werror \
-            -fsyntax-only -Ilib -Ikernels -x c -; then
+            -fsyntax-only -Ilib -Icmd -Ikernels -x c -; then
         echo "$header: does not compile alone"
         bad=1
     fi

@@ -36,7 +36,7 @@ options_of_help() {
 }
 # The same of the tables in the sources, without short forms.
 options_of_sources() {
-    cat cmd/*.c | tr '\n' ' ' | sed 's/{CLI_OPT_/\n&/g' |
+    cat cmd/*.c cmd/*/*.c | tr '\n' ' ' | sed 's/{CLI_OPT_/\n&/g' |
         sed -n 's/^{CLI_OPT_[A-Z0-9]*([^"]*"\([a-z0-9-]*\)".*)[^)]*\.shown = "\([^"]*\)".*/\1|\2/p; t
             s/^{CLI_OPT_[A-Z0-9]*([^"]*"\([a-z0-9-]*\)".*/\1|/p' | sort -u
 }

@@ -1,5 +1,5 @@
 /*
- * The interactive prompt's state, shared by its loop (repl.c) and its commands (repl_commands.c).
+ * The interactive prompt's state, shared by its loop (repl.c) and its commands (commands.c).
  */
 #ifndef CMD_CONSOLE_H
 #define CMD_CONSOLE_H
