@@ -46,6 +46,23 @@ struct block {
 };
 static thread_local block *here;
 
+/* Frees it when its thread ends. */
+static thread_local struct block_owner {
+    ~block_owner()
+    {
+        for (unsigned i = 0; here && i < here->n_stacks; i++)
+            shim_fiber_drop(&here->stacks[i]);
+        free(here);
+        here = NULL;
+    }
+    block *make()
+    {
+        here = (block *)calloc(1, sizeof *here);
+        shim_fiber_of_thread(&here->caller);
+        return here;
+    }
+} owner;
+
 static __thread unsigned thread_number; /* threadIdx as one number */
 
 unsigned shim_lane()
@@ -323,11 +340,7 @@ void shim_run_grid(const char *name, dim3 grid, dim3 block_dim, size_t shared_by
                    const std::function<void()> &thread)
 {
     std::lock_guard<std::mutex> hold(at_work);
-    if (!here) {
-        here = (block *)calloc(1, sizeof *here);
-        shim_fiber_of_thread(&here->caller);
-    }
-    block *b = here;
+    block *b = here ? here : owner.make();
     unsigned n_blocks = grid.x * grid.y * grid.z, step = permuting_step(n_blocks);
     b->kernel = name;
     b->thread = &thread;
