@@ -10,7 +10,7 @@
 #include "fmt/gguf.h"
 #include "model/family.h"
 #include "text/chat.h"
-#include "text/tokenizer.h"
+#include "vocab/vocab.h"
 
 /* ---- First pass: everything is there ---- */
 

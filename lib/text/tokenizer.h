@@ -21,20 +21,10 @@
 #include "base/buf.h"
 #include "base/err.h"
 
-struct moe_gguf;
 struct moe_tokenizer;
 
-/* From a Hugging Face directory: tokenizer.json, tokenizer_config.json (optional: bos, add_bos,
- * chat template); or, where there is no tokenizer.json, vocab.txt and emoji.json (GPTSAN). A
- * normalizer, pre-tokenizer, model or post-processor part that we do not implement is
- * MOE_ERR_UNSUPPORTED and named. */
-int moe_tokenizer_read_hf(struct moe_tokenizer **out, const char *dir, struct moe_err *err);
-/* From a GGUF file's metadata: byte-level vocabularies ("gpt2") with a pre-tokenizer that we know,
- * and SentencePiece's: "llama", whose scores become merges, and "t5", a unigram model. The ids are
- * those of the tokenizer.json that the file was converted from. Another kind or pre-tokenizer is
- * MOE_ERR_UNSUPPORTED and named. */
-int moe_tokenizer_read_gguf(struct moe_tokenizer **out, const struct moe_gguf *gguf,
-                            struct moe_err *err);
+/* Checkpoints' tokenizers are read by vocab/vocab.h. */
+
 /* From a pack's section, and into it. */
 int moe_tokenizer_read(struct moe_tokenizer **out, const char *name, const void *data, uint64_t n,
                        struct moe_err *err);

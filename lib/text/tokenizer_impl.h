@@ -1,5 +1,6 @@
 /*
- * The tokenizer's internals, shared by its source files and its fuzzer.
+ * The tokenizer's internals, shared by its source files, those that read one (vocab/), and its
+ * fuzzer.
  */
 #ifndef MOE_TEXT_TOKENIZER_IMPL_H
 #define MOE_TEXT_TOKENIZER_IMPL_H
@@ -149,16 +150,5 @@ int moe_spellings_encode(const struct moe_tokenizer *tok, const uint8_t *text, u
 int moe_spellings_prepare(struct moe_tokenizer *tok, struct moe_err *err);
 bool moe_spellings_is_byte(const struct moe_tokenizer *tok, uint32_t id);
 bool moe_spellings_is_bag(const struct moe_tokenizer *tok, uint32_t id);
-
-/* GPTSAN's vocab.txt and emoji.json, texts in memory; tokenizer_config.json may be NULL. */
-int moe_tokenizer_parse_gptsan(struct moe_tokenizer **out, const char *vocab_name,
-                               const struct moe_buf *vocab, const char *emoji_name,
-                               const struct moe_buf *emoji, const char *config_name,
-                               const struct moe_buf *config, struct moe_err *err);
-
-/* moe_tokenizer_read_hf over texts in memory; config may be NULL. */
-int moe_tokenizer_parse_hf(struct moe_tokenizer **out, const char *name, const void *json,
-                           uint64_t n, const char *config_name, const void *config,
-                           uint64_t config_n, struct moe_err *err);
 
 #endif

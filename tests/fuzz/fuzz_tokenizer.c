@@ -6,11 +6,13 @@
  * written is read again.
  */
 /* Readers: text/tokenizer*.c text/bpe.c text/pretokenize.c text/pattern.c text/normalize.c */
+/* Readers: vocab/hf*.c vocab/gguf*.c vocab/gptsan.c vocab/store.c */
 /* Readers: text/unigram.c text/charsmap.c text/trie.c */
 #define _GNU_SOURCE
 #include "fmt/gguf.h"
 #include "mutate.h"
 #include "text/tokenizer_impl.h"
+#include "vocab/vocab.h"
 
 /* Moves what there is to the end of another list. */
 static int take(void *ctx, struct moe_ids *ids, struct moe_err *err)

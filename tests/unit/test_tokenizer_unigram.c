@@ -6,9 +6,9 @@
 #include "base/text.h"
 #include "text/charsmap.h"
 #include "text/tokenizer_impl.h"
-#include "text/tokenizer_vocab.h"
 #include "text/unigram.h"
 #include "tokenizer_fixture.h"
+#include "vocab/store.h"
 
 /* ---- The search ---- */
 

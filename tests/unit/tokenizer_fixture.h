@@ -5,7 +5,7 @@
 #include <jansson.h>
 
 #include "../test.h"
-#include "text/tokenizer.h"
+#include "vocab/vocab.h"
 
 #define FIXTURES "tests/fixtures/tokenizers" /* made by tests/fixtures/make_tokenizers.py */
 

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/text.h"
-#include "text/tokenizer_hf.h"
+#include "vocab/hf.h"
 
 enum { NESTING_MAX = 4 /* of Sequence in Sequence */ };
 

@@ -7,8 +7,8 @@
 
 #include "base/mem.h"
 #include "base/text.h"
-#include "text/tokenizer_hf.h"
-#include "text/tokenizer_vocab.h"
+#include "vocab/hf.h"
+#include "vocab/store.h"
 
 /* ---- Steps ---- */
 

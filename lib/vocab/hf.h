@@ -4,13 +4,14 @@
  * Every part is either implemented or refused by name: a tokenizer that is nearly right gives wrong
  * answers that nobody can trace.
  */
-#ifndef MOE_TEXT_TOKENIZER_HF_H
-#define MOE_TEXT_TOKENIZER_HF_H
+#ifndef MOE_VOCAB_HF_H
+#define MOE_VOCAB_HF_H
 
 #include <jansson.h>
 
 #include "fmt/json.h"
 #include "text/tokenizer_impl.h"
+#include "vocab/vocab.h"
 
 struct moe_hf_reader {
     const char *name; /* of the file, for error texts */

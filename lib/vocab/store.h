@@ -4,8 +4,8 @@
  * The tokenizer's model and flags are set first (they say how tokens are spelled), then all tokens
  * are stored, then merges are looked up among them. Names are of files and begin error texts.
  */
-#ifndef MOE_TEXT_TOKENIZER_VOCAB_H
-#define MOE_TEXT_TOKENIZER_VOCAB_H
+#ifndef MOE_VOCAB_STORE_H
+#define MOE_VOCAB_STORE_H
 
 #include "text/tokenizer_impl.h"
 

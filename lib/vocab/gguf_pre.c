@@ -5,7 +5,7 @@
  */
 #include <string.h>
 
-#include "text/tokenizer_gguf.h"
+#include "vocab/gguf.h"
 
 /* The patterns of OpenAI's cl100k and o200k, and their relatives. */
 #define SHORT_FORMS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"

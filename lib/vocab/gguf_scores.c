@@ -6,8 +6,8 @@
 #include <stdlib.h>
 
 #include "base/text.h"
-#include "text/tokenizer_gguf.h"
-#include "text/tokenizer_vocab.h"
+#include "vocab/gguf.h"
+#include "vocab/store.h"
 
 enum { SPLIT_BYTES_MAX = 1024 }; /* every place in a token is tried: bounds the work */
 

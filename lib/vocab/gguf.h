@@ -1,10 +1,11 @@
 /*
  * Reading a GGUF file's vocabulary: what the file itself does not say. Internal to the tokenizer.
  */
-#ifndef MOE_TEXT_TOKENIZER_GGUF_H
-#define MOE_TEXT_TOKENIZER_GGUF_H
+#ifndef MOE_VOCAB_GGUF_H
+#define MOE_VOCAB_GGUF_H
 
 #include "text/tokenizer_impl.h"
+#include "vocab/vocab.h"
 
 /* Adds the steps and flags of the pre-tokenizer with this name ("tokenizer.ggml.pre"). An unknown
  * name is MOE_ERR_UNSUPPORTED and named. */

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "text/tokenizer_hf.h"
-#include "text/tokenizer_vocab.h"
+#include "vocab/hf.h"
+#include "vocab/store.h"
 
 /* ---- Tokens ---- */
 

@@ -1,4 +1,4 @@
-#include "text/tokenizer_vocab.h"
+#include "vocab/store.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -6,7 +6,7 @@
 
 #include "base/file.h"
 #include "base/text.h"
-#include "text/tokenizer_hf.h"
+#include "vocab/hf.h"
 
 enum { FILE_BYTES_MAX = 256 << 20 };
 

@@ -5,7 +5,7 @@
  * The format holds less than tokenizer.json: normalizer and pre-tokenizer are a name, an added
  * token is either special or not. The rest is filled in from the families' tokenizer.json files.
  */
-#include "text/tokenizer_gguf.h"
+#include "vocab/gguf.h"
 
 #include <float.h>
 #include <math.h>
@@ -14,7 +14,7 @@
 
 #include "base/mem.h"
 #include "fmt/gguf.h"
-#include "text/tokenizer_vocab.h"
+#include "vocab/store.h"
 
 #define KEY(name) "tokenizer.ggml." name
 

@@ -1,0 +1,35 @@
+/*
+ * Reading tokenizers as checkpoints bring them: Hugging Face's files, and GGUF's metadata. What is
+ * read is a struct moe_tokenizer (text/tokenizer.h), complete and checked.
+ */
+#ifndef MOE_VOCAB_VOCAB_H
+#define MOE_VOCAB_VOCAB_H
+
+#include "text/tokenizer.h"
+
+struct moe_gguf;
+
+/* From a Hugging Face directory: tokenizer.json, tokenizer_config.json (optional: bos, add_bos,
+ * chat template); or, where there is no tokenizer.json, vocab.txt and emoji.json (GPTSAN). A
+ * normalizer, pre-tokenizer, model or post-processor part that we do not implement is
+ * MOE_ERR_UNSUPPORTED and named. */
+int moe_tokenizer_read_hf(struct moe_tokenizer **out, const char *dir, struct moe_err *err);
+/* From a GGUF file's metadata: byte-level vocabularies ("gpt2") with a pre-tokenizer that we know,
+ * and SentencePiece's: "llama", whose scores become merges, and "t5", a unigram model. The ids are
+ * those of the tokenizer.json that the file was converted from. Another kind or pre-tokenizer is
+ * MOE_ERR_UNSUPPORTED and named. */
+int moe_tokenizer_read_gguf(struct moe_tokenizer **out, const struct moe_gguf *gguf,
+                            struct moe_err *err);
+
+/* GPTSAN's vocab.txt and emoji.json, texts in memory; tokenizer_config.json may be NULL. */
+int moe_tokenizer_parse_gptsan(struct moe_tokenizer **out, const char *vocab_name,
+                               const struct moe_buf *vocab, const char *emoji_name,
+                               const struct moe_buf *emoji, const char *config_name,
+                               const struct moe_buf *config, struct moe_err *err);
+
+/* moe_tokenizer_read_hf over texts in memory; config may be NULL. */
+int moe_tokenizer_parse_hf(struct moe_tokenizer **out, const char *name, const void *json,
+                           uint64_t n, const char *config_name, const void *config,
+                           uint64_t config_n, struct moe_err *err);
+
+#endif
