@@ -226,7 +226,7 @@ static int try_outputs(void)
             if (output_of(j) && strcmp(output_of(j), path) == 0)
                 return cli_misuse("options --%s and --%s name the same file", table[j]->name,
                                   table[i]->name);
-        if (path && moe_outfile_try(path, &err) != MOE_OK)
+        if (path && (table[i]->in_order ? moe_outfile_try_text : moe_outfile_try)(path, &err) != 0)
             return cli_error(&err);
     }
     return -1;

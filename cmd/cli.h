@@ -60,7 +60,8 @@ struct cli_option {
     /* CLI_CUSTOM: reads `text` into `to`. On failure returns false, and `why` continues a message
      * that ends with the argument in quotes: "is not a list of 16, 8, 4, 3, 2". */
     bool (*parse)(const char *text, void *to, char why[128]);
-    bool output; /* CLI_TEXT: a file that the program will write, tried before it begins */
+    bool output;   /* CLI_TEXT: a file that the program will write, tried before it begins */
+    bool in_order; /* ... in one go, so that it may be "-", a pipe or a device */
 };
 
 /* For readable tables:
@@ -71,6 +72,7 @@ struct cli_option {
 #define CLI_OPT_FLAG(l, n, t)            .kind = CLI_FLAG, .letter = l, .name = n, .to = t
 #define CLI_OPT_TEXT(l, n, a, t)         .kind = CLI_TEXT, .letter = l, .name = n, .arg = a, .to = t
 #define CLI_OPT_OUTPUT(l, n, a, t)       CLI_OPT_TEXT(l, n, a, t), .output = true
+#define CLI_OPT_STREAM(l, n, a, t)       CLI_OPT_OUTPUT(l, n, a, t), .in_order = true
 #define CLI_OPT_TEXTS(l, n, a, t)        .kind = CLI_TEXTS, .letter = l, .name = n, .arg = a, .to = t
 #define CLI_OPT_U32(l, n, a, t, lo, hi)  .kind = CLI_U32, .letter = l, .name = n, .arg = a, .to = t, \
                                          .min = lo, .max = hi

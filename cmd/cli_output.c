@@ -169,6 +169,7 @@ int cli_save(int status, struct moe_buf *text, const char *path, struct moe_err 
 {
     if (status == MOE_OK && text->failed)
         status = moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", path);
+    fflush(stdout); /* "-" comes after it */
     if (status == MOE_OK)
         status = moe_file_write_all(path, text->data, text->size, err);
     moe_buf_release(text);

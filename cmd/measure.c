@@ -95,7 +95,8 @@ int measure_perplexity(struct moe_session *s, const char *path,
     struct moe_perplexity_options po = perplexity_options(options);
     po.token = options->token_log ? log_token : NULL;
     po.ctx = &log;
-    int status = options->token_log ? moe_outfile_open(&log.file, options->token_log, err) : MOE_OK;
+    int status =
+        options->token_log ? moe_outfile_open_text(&log.file, options->token_log, err) : MOE_OK;
     if (status != MOE_OK)
         return status;
     cli_catch_interrupt(false);

@@ -54,7 +54,7 @@ static const struct cli_option options[] = {
      .shown = "the model's, at most 4096", .help = "context length in tokens"},
     {CLI_OPT_U32(0, "batch", "N", &o.plan.batch, 1, 65536), .shown = "256, fewer if tight",
      .help = "prompt tokens per pass, at most"},
-    {CLI_OPT_OUTPUT('o', "output", "PLAN", &o.plan.out), .shown = "explain it on stdout",
+    {CLI_OPT_STREAM('o', "output", "PLAN", &o.plan.out), .shown = "explain it on stdout",
      .help = "write the plan"},
 
     {.kind = CLI_HEADING, .help = "A model without weights"},

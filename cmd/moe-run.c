@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "answer_once.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
@@ -190,41 +191,6 @@ static void close_run(struct run *r)
 
 /* ---- Text ---- */
 
-static int answer_once(struct run *r, struct moe_conversation *talk, double started,
-                       struct moe_err *err)
-{
-    struct moe_sampler *sampler = NULL;
-    struct moe_generate_options go = {
-        .beams = opt.beams,
-        .max_tokens = opt.n,
-        .ignore_eos = opt.ignore_eos,
-        .stop_texts = opt.stops.items,
-        .stop = &cli_stop,
-        .started = started,
-        .text = repl_stream,
-    };
-    enum moe_stop_reason why;
-    err->text[0] = 0;
-    int status = moe_sampler_new(&sampler, &opt.sampling, r->model->config.vocab, err);
-    cli_catch_interrupt(false);
-    if (status == MOE_OK)
-        status =
-            moe_conversation_ask(talk, (const char *)r->prompt.text.data, sampler, &go, &why, err);
-    if (status == MOE_OK) {
-        if (isatty(STDOUT_FILENO))
-            puts("");
-        status = cli_flush(err);
-        repl_explain_stop(why, r->session->context);
-        if (status == MOE_OK && why == MOE_STOP_USER)
-            status = moe_fail(err, MOE_ERR_INTERRUPTED, "interrupted");
-    } else if (!err->text[0]) {
-        status = cli_flush(err); /* standard output failed */
-    }
-    moe_sampler_free(sampler);
-    r->stats = r->session->stats;
-    return status;
-}
-
 static int generate(struct run *r, double started, struct moe_err *err)
 {
     const struct moe_chat_format *format;
@@ -254,7 +220,8 @@ static int generate(struct run *r, double started, struct moe_err *err)
         if (repl_run(&repl) != CLI_DONE)
             status = -1; /* it has said why */
     } else if (status == MOE_OK) {
-        status = answer_once(r, &talk, started, err);
+        status = answer_once(&talk, (const char *)r->prompt.text.data, started, err);
+        r->stats = r->session->stats;
     }
     moe_conversation_release(&talk);
     return status;
@@ -334,6 +301,8 @@ static int report_stats(struct run *r, struct moe_err *err)
         status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: the statistics");
     else if (opt.stats)
         fputs((const char *)text.data, stderr);
+    if (status == MOE_OK)
+        status = cli_flush(err); /* "-" comes after the answer */
     if (status == MOE_OK && opt.stats_json)
         status = moe_file_write_all(opt.stats_json, json.data, json.size, err);
     if (status == MOE_OK && opt.trace_events)

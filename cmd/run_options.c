@@ -1,5 +1,7 @@
 #include "run_options.h"
 
+#include <unistd.h>
+
 #include "engine/beams.h"
 #include "engine/encode.h"
 
@@ -52,6 +54,7 @@ static const struct cli_option options[] = {
     {CLI_OPT_TEXT(0, "chat-template", "NAME", &opt.chat_template), .shown = "the model's"},
     {CLI_OPT_TEXTS(0, "stop", "TEXT", &opt.stops)},
     {CLI_OPT_FLAG(0, "ignore-eos", &opt.ignore_eos)},
+    {CLI_OPT_U32(0, "logprobs", "N", &opt.logprobs, 0, MOE_MAX_TOP_TOKENS)},
     {.kind = CLI_LIST, .help = "Sampling"},
     {CLI_OPT_DOUBLE(0, "temp", "X", &opt.sampling.temperature, 0, 100), .shown = "0.8"},
     {CLI_OPT_U32(0, "top-k", "N", &opt.sampling.top_k, 0, 1000000), .shown = "0, all"},
@@ -98,8 +101,8 @@ static const struct cli_option options[] = {
 
     {.kind = CLI_HEADING, .help = "Measuring"},
     {CLI_OPT_FLAG(0, "stats", &opt.stats), .help = "time, memory and expert traffic, on stderr"},
-    {CLI_OPT_OUTPUT(0, "stats-json", "FILE", &opt.stats_json), .help = "the same as a JSON object"},
-    {CLI_OPT_OUTPUT(0, "trace-events", "FILE", &opt.trace_events),
+    {CLI_OPT_STREAM(0, "stats-json", "FILE", &opt.stats_json), .help = "the same as a JSON object"},
+    {CLI_OPT_STREAM(0, "trace-events", "FILE", &opt.trace_events),
      .help = "timeline of the run, as a Chrome trace"},
     {CLI_OPT_TEXT(0, "perplexity", "FILE", &opt.perplexity), .help = "mean nats per token of FILE"},
     {CLI_OPT_FLAG(0, "bench", &opt.bench), .help = "tokens/s over 5 runs; prompt from -p or -f"},
@@ -110,7 +113,7 @@ static const struct cli_option options[] = {
     {CLI_OPT_U32(0, "window", "N", &opt.window, 2, MOE_MAX_CONTEXT)},
     {CLI_OPT_FLAG(0, "json", &opt.json)},
     {CLI_OPT_SHARE(0, "prompt-share", "P", &opt.prompt_share, 0, 1), .shown = "100%"},
-    {CLI_OPT_OUTPUT(0, "token-log", "FILE", &opt.token_log)},
+    {CLI_OPT_STREAM(0, "token-log", "FILE", &opt.token_log)},
     {CLI_OPT_U32(0, "prompt-tokens", "N", &opt.prompt_tokens, 1, MOE_MAX_CONTEXT), .shown = "256"},
     {.kind = CLI_END},
 };
@@ -147,7 +150,7 @@ static int check_requests(void)
         "stop",        "ignore-eos",     "temp",         "top-k",      "top-p",
         "min-p",       "seed",           "stats",        "stats-json", "bench",
         "ids",         "perplexity",     "trace-events", "link-rate",  "lockstep",
-        "pack-in-ram", "repeat-penalty", "beams",        "encode",
+        "pack-in-ram", "repeat-penalty", "beams",        "encode",     "logprobs",
     };
     if (!opt.requests.input && opt.sequences)
         return cli_misuse("option --sequences goes with --requests");
@@ -180,14 +183,28 @@ static int check_beams(void)
 static int check_encode(void)
 {
     static const char *const others[] = {
-        "beams", "tokens", "system", "chat-template",  "stop",       "ignore-eos", "temp", "top-k",
-        "top-p", "min-p",  "seed",   "repeat-penalty", "perplexity", "bench",      "ids",
+        "beams",      "tokens", "system", "chat-template", "stop", "ignore-eos",
+        "temp",       "top-k",  "top-p",  "min-p",         "seed", "repeat-penalty",
+        "perplexity", "bench",  "ids",    "logprobs",
     };
     if (!opt.encode && cli_given("pooling"))
         return cli_misuse("option --pooling goes with --encode");
     for (size_t i = 0; i < sizeof others / sizeof others[0] && opt.encode; i++)
         if (cli_given(others[i]))
             return cli_misuse("options --encode and --%s exclude each other", others[i]);
+    return -1;
+}
+
+/* The same of what goes with one answer that scripts read. */
+static int check_answer(void)
+{
+    static const char *const others[] = {"beams", "bench", "perplexity", "ids"};
+    bool one = opt.prompt || opt.file || !isatty(STDIN_FILENO);
+    if (cli_given("logprobs") && !one)
+        return cli_misuse("option --logprobs goes with -p, -f or a text on standard input");
+    for (size_t i = 0; i < sizeof others / sizeof others[0] && cli_given("logprobs"); i++)
+        if (cli_given(others[i]))
+            return cli_misuse("options --logprobs and --%s exclude each other", others[i]);
     return -1;
 }
 
@@ -230,6 +247,8 @@ static int check_options(int n_args, char **args)
     int status = check_beams();
     if (status < 0)
         status = check_encode();
+    if (status < 0)
+        status = check_answer();
     return status < 0 ? check_requests() : status;
 }
 

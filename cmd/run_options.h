@@ -17,7 +17,7 @@ struct run_options {
         *trace_events, *plan;
     struct cli_texts stops;
     uint64_t n; /* tokens to generate at most; UINT64_MAX: no limit */
-    uint32_t context, batch, sequences, max_doc_tokens, window, prompt_tokens;
+    uint32_t context, batch, sequences, logprobs, max_doc_tokens, window, prompt_tokens;
     double prompt_share; /* of --perplexity's documents */
     bool raw, ignore_eos, bench, encode, json, stats;
     int predict_on;     /* enum moe_predict_on */

@@ -110,7 +110,7 @@ static const struct cli_option options[] = {
      .help = "answers side by side"},
     {CLI_OPT_U32(0, "max-queue", "N", &serve_opt.server.max_queue, 1, MAX_QUEUE), .shown = "1024",
      .help = "requests that may wait or run"},
-    {CLI_OPT_OUTPUT(0, "stats-json", "FILE", &serve_opt.stats_json),
+    {CLI_OPT_STREAM(0, "stats-json", "FILE", &serve_opt.stats_json),
      .help = "at the end, what it did: figures as JSON"},
     REQUESTS_OPTIONS(serve_opt.requests),
 

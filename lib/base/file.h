@@ -48,6 +48,7 @@ struct moe_outfile {
     char *temporary;     /* the name while unfinished, or what that begins with */
     bool nameless;       /* it has no name yet */
     bool in_place;       /* it has its own name (or will never have one) */
+    bool straight;       /* a pipe or a device: takes bytes in their order, keeps what it has got */
     uint64_t size_bytes; /* highest byte written + 1 */
 };
 
@@ -56,12 +57,17 @@ struct moe_outfile {
  * owner and group; a new one follows the umask. After success exactly one of commit and abort must
  * be called; each closes and frees all. */
 int moe_outfile_open(struct moe_outfile *out, const char *path, struct moe_err *err);
+/* The same for an output that is written from its beginning to its end: a pipe, a terminal or
+ * another device at `path` is written straight into, and so is what is open already ("-" and
+ * /dev/stdout, /dev/stderr, /dev/fd/N), from where it stands. Waits for a pipe's reader. */
+int moe_outfile_open_text(struct moe_outfile *out, const char *path, struct moe_err *err);
 /* The file at `path` itself, to go on writing; it stays whatever happens. MOE_ERR_IO: not there, or
  * another process is writing it. */
 int moe_outfile_continue(struct moe_outfile *out, const char *path, struct moe_err *err);
 /* Whether moe_outfile_open would succeed, before the work that makes the output: MOE_OK, or its
  * error. Changes nothing. */
 int moe_outfile_try(const char *path, struct moe_err *err);
+int moe_outfile_try_text(const char *path, struct moe_err *err); /* ... of moe_outfile_open_text */
 int moe_outfile_write(struct moe_outfile *out, const void *data, uint64_t n_bytes, uint64_t offset,
                       struct moe_err *err);
 /* Flushes what is written. */
@@ -73,7 +79,7 @@ void moe_outfile_abort(struct moe_outfile *out);
 /* Commits where `status` is MOE_OK, else aborts; returns the status that results. */
 int moe_outfile_end(struct moe_outfile *out, int status, struct moe_err *err);
 
-/* Writes a whole small file atomically. */
+/* Writes a whole small file atomically, or straight into what moe_outfile_open_text says. */
 int moe_file_write_all(const char *path, const void *data, uint64_t n_bytes, struct moe_err *err);
 /* Renames a finished file to `to`, in the same directory, durably; as moe_outfile_open says of what
  * it replaces. */

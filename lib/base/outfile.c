@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,7 @@
 
 #include "base/mem.h"
 #include "base/outfile_place.h"
+#include "base/text.h"
 
 enum { MAX_TRIES = 100 /* names, each of 56 thousand million */ };
 
@@ -146,15 +148,98 @@ int moe_outfile_try(const char *path, struct moe_err *err)
     return status;
 }
 
+/* ---- Pipes, devices, and what is open already ---- */
+
+/* The descriptor of this process that the path names; -1: none. */
+static int named_descriptor(const char *path)
+{
+    static const char *const directories[] = {"/dev/fd/", "/proc/self/fd/"};
+    uint64_t n;
+    if (strcmp(path, "-") == 0 || strcmp(path, "/dev/stdout") == 0)
+        return STDOUT_FILENO;
+    if (strcmp(path, "/dev/stderr") == 0)
+        return STDERR_FILENO;
+    for (size_t i = 0; i < sizeof directories / sizeof directories[0]; i++) {
+        size_t prefix = strlen(directories[i]);
+        if (strncmp(path, directories[i], prefix) == 0 && moe_parse_u64(path + prefix, &n) &&
+            n < INT_MAX)
+            return (int)n;
+    }
+    return -1;
+}
+
+/* What a path is to an output that is written in order. *fd: the descriptor that it names, or -1.
+ * False: a file with a name, or a directory. */
+static bool is_straight(const char *path, int *fd)
+{
+    struct stat st;
+    *fd = named_descriptor(path);
+    if (*fd >= 0) /* moe_file_nameless: begun anew by whoever opens it */
+        return fstat(*fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_nlink > 0;
+    return stat(path, &st) == 0 && (S_ISFIFO(st.st_mode) || S_ISCHR(st.st_mode));
+}
+
+static bool may_write(int fd)
+{
+    int flags = fcntl(fd, F_GETFL);
+    if (flags >= 0 && (flags & O_ACCMODE) == O_RDONLY) {
+        errno = EBADF;
+        return false;
+    }
+    return flags >= 0;
+}
+
+int moe_outfile_open_text(struct moe_outfile *out, const char *path, struct moe_err *err)
+{
+    int named;
+    if (!is_straight(path, &named))
+        return moe_outfile_open(out, path, err);
+    *out = (struct moe_outfile){.fd = -1, .in_place = true, .straight = true};
+    if (!(out->path = moe_strndup(path, strlen(path), err)))
+        return MOE_ERR_MEMORY;
+    out->fd =
+        named < 0 ? open(path, O_WRONLY | O_NOCTTY | O_CLOEXEC) : fcntl(named, F_DUPFD_CLOEXEC, 0);
+    if (out->fd >= 0 && may_write(out->fd))
+        return MOE_OK;
+    int status = fail_errno(err, path, "cannot open for writing");
+    moe_outfile_abort(out);
+    return status;
+}
+
+int moe_outfile_try_text(const char *path, struct moe_err *err)
+{
+    int named;
+    if (!is_straight(path, &named))
+        return moe_outfile_try(path, err);
+    if (named < 0 ? access(path, W_OK) == 0 : may_write(named))
+        return MOE_OK;
+    return fail_errno(err, path, "cannot open for writing");
+}
+
 /* ---- Writing, and the end ---- */
+
+/* One write at the offset; what is not ready is waited for. */
+static ssize_t put_bytes(const struct moe_outfile *out, const void *data, uint64_t n,
+                         uint64_t offset)
+{
+    struct pollfd file = {.fd = out->fd, .events = POLLOUT};
+    if (!out->straight)
+        return pwrite(out->fd, data, n, (off_t)offset);
+    ssize_t put = write(out->fd, data, n);
+    if (put < 0 && errno == EAGAIN && poll(&file, 1, -1) >= 0)
+        errno = EINTR;
+    return put;
+}
 
 int moe_outfile_write(struct moe_outfile *out, const void *data, uint64_t n_bytes, uint64_t offset,
                       struct moe_err *err)
 {
     const uint8_t *p = data;
     uint64_t done = 0;
+    if (out->straight && offset != out->size_bytes)
+        return moe_fail(err, MOE_ERR_USAGE, "%s: takes its bytes in their order alone", out->path);
     while (done < n_bytes) {
-        ssize_t put = pwrite(out->fd, p + done, n_bytes - done, (off_t)(offset + done));
+        ssize_t put = put_bytes(out, p + done, n_bytes - done, offset + done);
         if (put < 0 && errno == EINTR)
             continue;
         if (put < 0)
@@ -268,7 +353,7 @@ int moe_outfile_end(struct moe_outfile *out, int status, struct moe_err *err)
 int moe_file_write_all(const char *path, const void *data, uint64_t n_bytes, struct moe_err *err)
 {
     struct moe_outfile out;
-    int status = moe_outfile_open(&out, path, err);
+    int status = moe_outfile_open_text(&out, path, err);
     if (status != MOE_OK)
         return status;
     return moe_outfile_end(&out, moe_outfile_write(&out, data, n_bytes, 0, err), err);

@@ -1,6 +1,7 @@
 #include "engine/token_said.h"
 
 #include <math.h>
+#include <stddef.h>
 
 #include "engine/sampler.h"
 
@@ -51,4 +52,31 @@ void moe_token_say(struct moe_token_said *said, const struct moe_tokenizer *tok,
     said->token = chance_of(tok, logits, id, scale);
     for (uint32_t i = 0; i < said->n_top; i++)
         said->top[i] = chance_of(tok, logits, likeliest[i], scale);
+}
+
+/* ---- As JSON ---- */
+
+static void put_chance(struct moe_emit *e, const struct moe_token_chance *c)
+{
+    moe_emit_bytes(e, "token", c->bytes, c->n_bytes);
+    moe_emit_rounded(e, "logprob", 9, moe_log_probability_shown(c->log_probability));
+    moe_emit_open_list(e, "bytes");
+    for (uint32_t i = 0; i < c->n_bytes; i++)
+        moe_emit_u64(e, NULL, c->bytes[i]);
+    moe_emit_close(e);
+}
+
+void moe_token_said_json(const struct moe_token_said *said, struct moe_buf *out)
+{
+    struct moe_emit e;
+    moe_emit_begin_json(&e, out, MOE_EMIT_COMPACT);
+    put_chance(&e, &said->token);
+    moe_emit_open_list(&e, "top_logprobs");
+    for (uint32_t i = 0; i < said->n_top; i++) {
+        moe_emit_open_map(&e, NULL);
+        put_chance(&e, &said->top[i]);
+        moe_emit_close(&e);
+    }
+    moe_emit_close(&e);
+    moe_emit_end_item(&e, NULL);
 }

@@ -9,6 +9,7 @@
 
 #include <stdint.h>
 
+#include "fmt/emit.h"
 #include "text/tokenizer.h"
 
 enum { MOE_MAX_TOP_TOKENS = 20 };
@@ -37,5 +38,16 @@ struct moe_logit_scale moe_logit_scale_of(const float *logits, uint32_t vocab, u
  * MOE_MAX_TOP_TOKENS) likeliest beside it. */
 void moe_token_say(struct moe_token_said *said, const struct moe_tokenizer *tok,
                    const float *logits, uint32_t vocab, uint32_t id, uint32_t n_top);
+
+/* What is below this is shown as this, as OpenAI's API does: the lowest figure of every reply. */
+enum { MOE_LOWEST_LOG_PROBABILITY = -9999 };
+static inline double moe_log_probability_shown(double log_probability)
+{
+    return log_probability < MOE_LOWEST_LOG_PROBABILITY ? MOE_LOWEST_LOG_PROBABILITY
+                                                        : log_probability;
+}
+/* Appends it as a JSON object without a line's end, as OpenAI's chat completions have it: token,
+ * logprob, bytes, top_logprobs. Out of memory shows in the buffer. */
+void moe_token_said_json(const struct moe_token_said *said, struct moe_buf *out);
 
 #endif

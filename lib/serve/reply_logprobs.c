@@ -11,44 +11,11 @@ enum { N_LISTS = 4, TOKENS = 0, TOKEN_LOGPROBS, TOP_LOGPROBS, OFFSETS };
 static const char *const list_names[N_LISTS] = {"tokens", "token_logprobs", "top_logprobs",
                                                 "text_offset"};
 
-/* The API's lowest figure. */
-static double shown(double log_probability)
-{
-    return log_probability < -9999 ? -9999 : log_probability;
-}
-
 /* Room for the next item of a list. */
 static struct moe_buf *next_item(struct moe_buf *list)
 {
     moe_buf_text(list, list->size ? "," : "[");
     return list;
-}
-
-/* ---- /v1/chat/completions ---- */
-
-static void put_chance(struct moe_emit *e, const struct moe_token_chance *c)
-{
-    moe_emit_bytes(e, "token", c->bytes, c->n_bytes);
-    moe_emit_rounded(e, "logprob", 9, shown(c->log_probability));
-    moe_emit_open_list(e, "bytes");
-    for (uint32_t i = 0; i < c->n_bytes; i++)
-        moe_emit_u64(e, NULL, c->bytes[i]);
-    moe_emit_close(e);
-}
-
-static void add_to_chat(struct reply_logprobs *p, const struct moe_token_said *said)
-{
-    struct moe_emit e;
-    moe_emit_begin_json(&e, next_item(&p->lists[0]), MOE_EMIT_COMPACT);
-    put_chance(&e, &said->token);
-    moe_emit_open_list(&e, "top_logprobs");
-    for (uint32_t i = 0; i < said->n_top; i++) {
-        moe_emit_open_map(&e, NULL);
-        put_chance(&e, &said->top[i]);
-        moe_emit_close(&e);
-    }
-    moe_emit_close(&e);
-    moe_emit_end_item(&e, NULL);
 }
 
 /* ---- /v1/completions ---- */
@@ -73,7 +40,8 @@ static void put_named(struct moe_emit *e, const struct moe_token_chance *c, stru
 {
     name_token(c, name);
     if (!name->failed)
-        moe_emit_rounded(e, (const char *)name->data, 9, shown(c->log_probability));
+        moe_emit_rounded(e, (const char *)name->data, 9,
+                         moe_log_probability_shown(c->log_probability));
 }
 
 /* Two tokens with the same bytes have one name: the likelier one is shown. */
@@ -109,7 +77,7 @@ static void add_to_text(struct reply_logprobs *p, const struct moe_token_said *s
         moe_scalar_bytes(next_item(&p->lists[TOKENS]), name.data, name.size - 1);
     p->lists[TOKENS].failed |= name.failed;
     moe_buf_printf(next_item(&p->lists[TOKEN_LOGPROBS]), "%.9g",
-                   shown(said->token.log_probability));
+                   moe_log_probability_shown(said->token.log_probability));
     moe_buf_printf(next_item(&p->lists[OFFSETS]), "%llu", (unsigned long long)p->offset);
     if (p->with_top)
         add_top(p, said, &name);
@@ -128,7 +96,7 @@ void reply_logprobs_begin(struct reply_logprobs *p, const struct moe_request *r)
 void reply_logprobs_add(struct reply_logprobs *p, const struct moe_token_said *said)
 {
     if (p->kind == MOE_REQUEST_CHAT)
-        add_to_chat(p, said);
+        moe_token_said_json(said, next_item(&p->lists[0]));
     else
         add_to_text(p, said);
 }

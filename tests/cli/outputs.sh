@@ -139,4 +139,39 @@ run profile -o "$work/x" --trace "$work/x.trace"
 check "links as outputs stay" [ -L "$work/x" ] && [ -L "$work/x.trace" ]
 check "... and their targets are written" cmp "$tmp/whole.trace" "$work/elsewhere/t"
 check "... both" cmp "$tmp/whole" "$work/elsewhere/s"
+
+# What is written in one go goes straight into pipes, devices and what is open already.
+one() { "$bin/moe-run" -t 1 "$tiny" -p One -n 2 --temp 0 "$@"; }
+one >"$tmp/answer" 2>"$err" || exit 1
+code=0
+one --stats-json - >"$out" 2>"$err" || code=$?
+expect_exit 0 "--stats-json -"
+check "... comes after the answer" [ "$(head -c "$(wc -c <"$tmp/answer")" "$out")" = "$(cat "$tmp/answer")" ]
+json=$out
+check "... as the object of a file" [ "$(figure generated_tokens)" = 2 ]
+mkfifo "$tmp/pipe"
+cat "$tmp/pipe" >"$tmp/got" &
+code=0
+one --trace-events "$tmp/pipe" >"$out" 2>"$err" || code=$?
+wait $!
+expect_exit 0 "--trace-events into a pipe"
+check "... which gets all of it" sh -c "head -c 1 '$tmp/got' | grep -qF '[' && tail -n 1 '$tmp/got' | grep -qF ']'"
+check "... and stays one" [ -p "$tmp/pipe" ]
+echo before >"$tmp/log"
+code=0
+one --stats-json /dev/stderr >"$out" 2>>"$tmp/log" || code=$?
+expect_exit 0 "--stats-json /dev/stderr"
+json=$tmp/log
+check "... goes on after what is there" sh -c "head -n 1 '$tmp/log' | grep -qx before"
+check "... " [ "$(figure generated_tokens)" = 2 ]
+code=0
+one --stats-json /dev/fd/5 5>"$tmp/five" >"$out" 2>"$err" || code=$?
+check "--stats-json /dev/fd/5" grep -q generated_tokens "$tmp/five"
+run "$bin/moe-run" none --stats-json /dev/fd/9
+error_line 1 "moe-run: /dev/fd/9: cannot open for writing: Bad file descriptor" "a descriptor that is none, first"
+run one --stats-json /dev/full
+check "a full device is one error line" sh -c \
+    "[ $code = 1 ] && [ \$(wc -l <'$err') = 1 ] && grep -q '/dev/full: cannot write: No space left' '$err'"
+run "$bin/moe-plan" "$tiny" --expert-memory 6M --device-profile profiles/apple-m2.yaml -o -
+expect_stdout_like '*format: moe-plan*' "moe-plan -o -"
 finish

@@ -52,6 +52,22 @@ moe -p "$story $story $story" -c 8
 error_line 4 'moe-run: the prompt of * tokens does not fit the context of 8' "a prompt too long"
 moe -p x -c 100000
 error_line 2 'moe-run: a context of 100000: * has 512 positions' "a context too long"
+
+# Log probabilities: a line of JSON for each token, whose texts are the answer.
+moe -p "$story" -n 24 --temp 0 --logprobs 3
+expect_exit 0 "--logprobs 3"
+check "... a line for each token" [ "$(wc -l <"$out")" = 24 ]
+check "... with three likeliest" sh -c "! grep -v '\"top_logprobs\":\[{\"token\":[^{]*{\"token\":[^{]*{\"token\":[^{]*]}\$' '$out'"
+sed 's/^{"token":"\([^{]*\)","logprob":.*/\1/' "$out" | tr -d '\n' >"$tmp/tokens"
+check "... and the text of the answer" [ "$(printf '%b\n' "$(cat "$tmp/tokens")")" = "$(cat "$tmp/greedy")" ]
+greedy='{"token":\(.*\),"logprob":\(.*\),"bytes":.*"top_logprobs":\[{"token":\1,"logprob":\2,"bytes"'
+check "... of which greedy took the likeliest" [ "$(grep -c "^$greedy" "$out")" = 24 ]
+moe -p "$story" -n 3 --logprobs 0
+expect_stdout_like '*"top_logprobs":\[\]}*' "--logprobs 0: the token's own alone"
+moe -p x --logprobs 21
+error_line 2 "moe-run: option --logprobs: '21' is not a whole number from 0 to 20 *" "too many likeliest"
+moe -p x --logprobs 1 --beams 2
+error_line 2 "moe-run: options --logprobs and --beams exclude each other *" "log probabilities of beams"
 printf 'a\0b' >"$tmp/nul"
 moe -f "$tmp/nul"
 error_line 3 'moe-run: the prompt is not text*' "a prompt with NUL bytes"

@@ -125,11 +125,65 @@ static void open_files_are_refused(void **state)
     put("log", "so far");
     int fd = open(in_dir("log"), O_WRONLY);
     snprintf(path, sizeof path, "/dev/fd/%d", fd);
-    assert_fails(moe_file_write_all(path, "x", 1, &err), MOE_ERR_IO, "is open already", &err);
+    struct moe_outfile out;
+    assert_fails(moe_outfile_open(&out, path, &err), MOE_ERR_IO, "is open already", &err);
     assert_holds("log", "so far");
     close(fd);
     drop("log");
-    assert_fails(moe_file_write_all("/dev/null", "x", 1, &err), MOE_ERR_IO, "not a regular", &err);
+    assert_fails(moe_outfile_open(&out, "/dev/null", &err), MOE_ERR_IO, "not a regular", &err);
+}
+
+/* A text goes straight into what is open already, from where it stands; what is open for reading
+ * alone, or not at all, is refused before the work. */
+static void texts_go_into_open_files(void **state)
+{
+    struct moe_err err = {0};
+    char path[64];
+    put("log", "so far, overwritten");
+    int fd = open(in_dir("log"), O_RDWR);
+    assert_int_equal(lseek(fd, 6, SEEK_SET), 6);
+    snprintf(path, sizeof path, "/dev/fd/%d", fd);
+    assert_ok(moe_outfile_try_text(path, &err), &err);
+    assert_ok(moe_file_write_all(path, ", more", 6, &err), &err);
+    assert_ok(moe_file_write_all(path, " and more", 9, &err), &err);
+    assert_holds("log", "so far, more and more");
+    assert_int_equal(write(fd, "!", 1), 1); /* it is still open */
+    close(fd);
+    assert_fails(moe_outfile_try_text(path, &err), MOE_ERR_IO, "Bad file descriptor", &err);
+    assert_fails(moe_file_write_all(path, "x", 1, &err), MOE_ERR_IO, "Bad file", &err);
+    fd = open(in_dir("log"), O_RDONLY);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    assert_fails(moe_outfile_try_text(path, &err), MOE_ERR_IO, "cannot open for writing", &err);
+    assert_fails(moe_file_write_all(path, "x", 1, &err), MOE_ERR_IO, "cannot open", &err);
+    close(fd);
+    drop("log");
+}
+
+/* Pipes and devices stay what they are and get the bytes in their order alone. */
+static void texts_go_into_pipes_and_devices(void **state)
+{
+    struct moe_err err = {0};
+    struct moe_outfile out;
+    struct stat st;
+    char got[16] = {0};
+    assert_int_equal(mkfifo(in_dir("pipe"), 0600), 0);
+    int reader = open(in_dir("pipe"), O_RDONLY | O_NONBLOCK);
+    assert_ok(moe_outfile_try_text(in_dir("pipe"), &err), &err);
+    assert_ok(moe_outfile_open_text(&out, in_dir("pipe"), &err), &err);
+    assert_ok(moe_outfile_write(&out, "one ", 4, 0, &err), &err);
+    assert_fails(moe_outfile_write(&out, "x", 1, 9, &err), MOE_ERR_USAGE, "in their order", &err);
+    assert_ok(moe_outfile_write(&out, "two", 3, 4, &err), &err);
+    assert_ok(moe_outfile_end(&out, MOE_OK, &err), &err);
+    assert_int_equal(read(reader, got, sizeof got), 7);
+    assert_string_equal(got, "one two");
+    close(reader);
+    assert_int_equal(stat(in_dir("pipe"), &st), 0);
+    assert_true(S_ISFIFO(st.st_mode));
+    assert_int_equal(n_files_in_dir(), 1);
+    drop("pipe");
+    assert_ok(moe_outfile_try_text("/dev/null", &err), &err);
+    assert_ok(moe_file_write_all("/dev/null", "x", 1, &err), &err);
+    assert_fails(moe_file_write_all("/dev/full", "x", 1, &err), MOE_ERR_IO, "No space left", &err);
 }
 
 static void a_file_keeps_its_mode(void **state)
@@ -351,6 +405,8 @@ int main(void)
         BOTH(published_files_stay),
         BOTH(nameless_files_are_outputs),
         cmocka_unit_test(open_files_are_refused),
+        cmocka_unit_test(texts_go_into_open_files),
+        cmocka_unit_test(texts_go_into_pipes_and_devices),
     };
     return cmocka_run_group_tests_name("outfile", tests, make_dir, remove_empty_dir);
 }

@@ -1,0 +1,16 @@
+/*
+ * The one answer of moe-run -p, -f or a text on standard input: streamed, or its tokens as JSON.
+ */
+#ifndef CMD_ANSWER_ONCE_H
+#define CMD_ANSWER_ONCE_H
+
+#include "base/err.h"
+#include "engine/conversation.h"
+
+/* Asks `text` with the options of the command line and prints the answer. started: moe_seconds()
+ * when the program began. What the session counted is in its stats. A negative status without a
+ * text in err: standard output failed, and cli_finish says so. */
+int answer_once(struct moe_conversation *talk, const char *text, double started,
+                struct moe_err *err);
+
+#endif
