@@ -17,7 +17,7 @@ enum { DEFAULT_TOKENS = 256 };
 
 static struct {
     const char *out, *from, *stats, *trace;
-    struct cli_texts texts, checks, without;
+    struct cli_texts texts, pairs, checks, without;
     struct moe_calibrate_options calibrate;
     struct offline_shard shard;
     int metric, importance;
@@ -69,7 +69,10 @@ static const char *const importances[] = {"exact", "proxy", NULL};
 static const struct cli_option options[] = {
     {.kind = CLI_HEADING, .help = "Calibrating"},
     {CLI_OPT_TEXTS(0, "text", "FILE", &o.texts), .help = "documents to choose on; may be repeated"},
-    {CLI_OPT_TEXTS(0, "check", "FILE", &o.checks), .help = "documents to check the choice on"},
+    {CLI_OPT_TEXTS(0, "pairs", "FILE", &o.pairs),
+     .help = "pairs to choose on, JSON lines: source, target"},
+    {CLI_OPT_TEXTS(0, "check", "FILE", &o.checks),
+     .help = "documents, or pairs, to check the choice on"},
     {CLI_OPT_OUTPUT('o', "output", "MAP", &o.out), .help = "bit map to write"},
     {CLI_OPT_SHARE(0, "tolerance", "P", &o.tolerance, 0, 10), .shown = "2%",
      .help = "largest loss to accept"},
@@ -111,6 +114,7 @@ static const struct cli_program program = {
                "PACK has the bitwidths to choose from: moe-quantize --experts 8,4,2.",
     .usage =
         (const char *const[]){"PACK --text FILE... -o MAP [OPTION]...",
+                              "PACK --pairs FILE... -o MAP [OPTION]...",
                               "--merge MAP... -o MAP [--partial]", "--show MAP [--json]", NULL},
     .options = options,
     .examples =
@@ -147,8 +151,10 @@ static int calibrate(const char *pack)
     struct moe_statistics *statistics = NULL;
     struct moe_calibrate_options *c = &o.calibrate;
     char *partial = offline_partial_name(o.out, &err);
-    c->texts = o.texts.items;
-    c->n_texts = (uint32_t)o.texts.n;
+    const struct cli_texts *texts = o.pairs.n ? &o.pairs : &o.texts;
+    c->texts = texts->items;
+    c->n_texts = (uint32_t)texts->n;
+    c->pairs = o.pairs.n > 0;
     c->checks = o.checks.items;
     c->n_checks = (uint32_t)o.checks.n;
     c->metric = (enum moe_metric)o.metric;
@@ -265,8 +271,8 @@ int main(int argc, char **argv)
     int n_args, status = cli_parse(&program, argc, argv, &args, &n_args);
     if (status >= 0)
         return status;
-    if (o.merge + o.show + (o.texts.n > 0) > 1)
-        return cli_misuse("--text, --merge and --show exclude each other");
+    if (o.merge + o.show + (o.texts.n > 0) + (o.pairs.n > 0) > 1)
+        return cli_misuse("--text, --pairs, --merge and --show exclude each other");
     if (o.partial && !o.merge)
         return cli_misuse("--partial goes with --merge");
     if (o.json && !o.show)
@@ -276,13 +282,14 @@ int main(int argc, char **argv)
     if (o.show)
         return n_args == 1 ? cli_finish(show(args[0])) : cli_misuse("--show takes one file");
     if (!o.out)
-        return cli_misuse(o.merge || o.texts.n ? "no output given (-o MAP)"
-                                               : "nothing to do: --text, --merge or --show");
+        return cli_misuse(o.merge || o.texts.n + o.pairs.n
+                              ? "no output given (-o MAP)"
+                              : "nothing to do: --text, --pairs, --merge or --show");
     if (o.merge)
         return n_args >= 1 ? cli_finish(merge(args, n_args))
                            : cli_misuse("--merge needs maps to merge");
-    if (o.texts.n == 0 || n_args != 1)
-        return cli_misuse("give one pack and at least one --text FILE");
+    if (o.texts.n + o.pairs.n == 0 || n_args != 1)
+        return cli_misuse("give one pack and at least one --text FILE, or --pairs FILE");
     if (o.calibrate.method && !o.calibrate.n_dense_bits)
         return cli_misuse("--method is for the bits of --dense");
     if (o.shard.n > 1 && o.importance == PROXY)

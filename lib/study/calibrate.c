@@ -144,11 +144,10 @@ static int read_texts(struct calibration *c, struct moe_err *err)
     const struct moe_calibrate_options *o = c->options;
     if (o->n_texts + o->n_checks > MOE_MAP_MAX_TEXTS)
         return moe_fail(err, MOE_ERR_USAGE, "at most %d texts", MOE_MAP_MAX_TEXTS);
-    int status = moe_corpus_read(&c->corpus, c->model->tokenizer, o->texts, o->n_texts,
-                                 o->max_tokens, o->progress, err);
+    const struct moe_documents documents = calibrate_documents(c);
+    int status = moe_corpus_read(&c->corpus, &documents, o->texts, o->n_texts, err);
     if (status == MOE_OK && o->n_checks)
-        status = moe_corpus_read(&c->check, c->model->tokenizer, o->checks, o->n_checks,
-                                 o->max_tokens, o->progress, err);
+        status = moe_corpus_read(&c->check, &documents, o->checks, o->n_checks, err);
     return status;
 }
 
@@ -196,6 +195,17 @@ static int check_pack(const struct calibration *c, struct moe_err *err)
     return MOE_OK;
 }
 
+static int check_pairs(const struct calibration *c, struct moe_err *err)
+{
+    bool pairs = c->options->pairs;
+    if (pairs == (c->model->config.n_encoder > 0))
+        return MOE_OK;
+    return moe_fail(err, MOE_ERR_USAGE,
+                    pairs ? "%s: has no encoder: it takes texts (--text FILE)"
+                          : "%s: has an encoder: it takes pairs (--pairs FILE)",
+                    moe_pack_path(c->model->pack));
+}
+
 static int open_all(struct calibration *c, const char *pack, struct moe_err *err)
 {
     const struct moe_calibrate_options *o = c->options;
@@ -213,7 +223,9 @@ static int open_all(struct calibration *c, const char *pack, struct moe_err *err
         .n_variants = moe_pack_n_variants(c->model->pack),
         .progress = o->progress,
     };
-    status = calibrate_survey(c, &rerun, context, directory, &need, err);
+    status = check_pairs(c, err);
+    if (status == MOE_OK)
+        status = calibrate_survey(c, &rerun, context, directory, &need, err);
     if (status == MOE_OK)
         status = calibrate_check_budget(c, &need, err);
     if (status == MOE_OK)

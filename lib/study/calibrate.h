@@ -24,7 +24,8 @@ enum { MOE_CALIBRATE_DENSE = 4 }; /* bitwidths of the dense part to consider, at
 struct moe_calibrate_options {
     const char *const *texts, *const *checks; /* paths */
     uint32_t n_texts, n_checks;
-    uint32_t max_tokens; /* per document */
+    bool pairs;          /* they hold pairs (documents.h): for models with an encoder */
+    uint32_t max_tokens; /* per document; of a pair, per source and per target */
     enum moe_metric metric;
     double tolerance; /* percent or points; below 0: measure importances only */
     bool exact;       /* importance measured, else estimated */
@@ -46,7 +47,8 @@ struct moe_calibrate_options {
 /* Calibrates the pack. *out is the caller's to free. MOE_ERR_LIMIT: the tolerance cannot be met;
  * MOE_ERR_INTERRUPTED: what is done is in the partial file. The caller removes that when what it
  * makes of *out is in its place.
- * MOE_ERR_USAGE: the pack has one variant only, or `from` and `partial` are about something else.
+ * MOE_ERR_USAGE: the pack has one variant only, it takes pairs and these are texts or the other way
+ * round, or `from` and `partial` are about something else.
  */
 int moe_calibrate(struct moe_map **out, const char *pack,
                   const struct moe_calibrate_options *options, struct moe_err *err);

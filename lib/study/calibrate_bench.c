@@ -193,12 +193,22 @@ static uint64_t bench_bytes(const struct calibration *c, const struct moe_corpus
            MEASUREMENTS * moe_quality_bytes(corpus, false);
 }
 
+struct moe_documents calibrate_documents(const struct calibration *c)
+{
+    return (struct moe_documents){
+        .tokenizer = c->model->tokenizer,
+        .max_tokens = c->options->max_tokens,
+        .pairs = c->options->pairs,
+        .decoder_start = c->model->config.decoder_start,
+        .progress = c->options->progress,
+    };
+}
+
 int calibrate_survey(struct calibration *c, const struct moe_rerun_options *rerun, uint32_t context,
                      uint64_t directory, struct calibration_need *need, struct moe_err *err)
 {
     const struct moe_calibrate_options *o = c->options;
     const struct moe_model *m = c->model;
-    const struct moe_tokenizer *tok = m->tokenizer;
     struct moe_corpus corpus, check;
     uint64_t bytes = 0, check_bytes = 0, reading = 0, check_reading = 0;
     uint64_t free_bytes = moe_available_bytes(), all;
@@ -208,11 +218,12 @@ int calibrate_survey(struct calibration *c, const struct moe_rerun_options *reru
     uint64_t may_hold = moe_engine_room_of(need->budget, context).may_hold;
     moe_experts_every_bytes(m->pack, &need->least, &all);
     need->taken = moe_rss_bytes() + moe_model_load_bytes(m, context) + SLACK;
-    int status = moe_corpus_survey(&corpus, &bytes, &reading, tok, o->texts, o->n_texts,
-                                   o->max_tokens, may_hold, o->progress, err);
+    const struct moe_documents documents = calibrate_documents(c);
+    int status = moe_corpus_survey(&corpus, &bytes, &reading, &documents, o->texts, o->n_texts,
+                                   may_hold, err);
     if (status == MOE_OK && o->n_checks)
-        status = moe_corpus_survey(&check, &check_bytes, &check_reading, tok, o->checks,
-                                   o->n_checks, o->max_tokens, may_hold, o->progress, err);
+        status = moe_corpus_survey(&check, &check_bytes, &check_reading, &documents, o->checks,
+                                   o->n_checks, may_hold, err);
     if (status != MOE_OK)
         return status;
     need->reading =

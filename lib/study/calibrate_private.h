@@ -37,6 +37,8 @@ struct calibration_need {
     uint64_t least;   /* for the experts */
 };
 
+/* How texts and checks are read. */
+struct moe_documents calibrate_documents(const struct calibration *c);
 /* Looks at all texts, --check's as well, before anything is loaded; `directory`: bytes of the
  * model's directory. */
 int calibrate_survey(struct calibration *c, const struct moe_rerun_options *rerun, uint32_t context,

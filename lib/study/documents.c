@@ -174,6 +174,7 @@ static int survey_document(struct cutting *c, uint64_t may_hold, struct moe_docu
     out->n++;
     out->most_ids += d->max_tokens < n ? d->max_tokens : n + 1;
     out->longest = n > out->longest ? n : out->longest;
+    out->all_bytes += n;
     if (bytes <= out->bytes)
         return MOE_OK;
     int status = MOE_OK;

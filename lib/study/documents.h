@@ -36,7 +36,8 @@ struct moe_documents_size {
     uint64_t n;        /* documents that are not empty */
     uint64_t most_ids; /* of all documents together, each cut to max_tokens: no more than so many */
     uint64_t longest;  /* bytes of the longest */
-    uint64_t bytes;    /* to read any of them and encode it */
+    uint64_t all_bytes; /* of all of them */
+    uint64_t bytes;     /* to read any of them and encode it */
 };
 
 /* Looks at the documents of the files. One of more bytes than may_hold is not read whole: then

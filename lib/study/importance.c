@@ -38,7 +38,7 @@ struct exact {
     uint32_t changed;     /* ... its changed tokens */
 
     const char *step;   /* for the progress bar */
-    double *row_cost;   /* [n_layers] of a row from there to the end, the head included */
+    double *row_cost;   /* [n_layers] of a row from there to its stack's end, the head included */
     double cost;        /* of all jobs */
     double done, total; /* of this step */
 };
@@ -83,10 +83,34 @@ static int weigh_layers(struct exact *x, struct moe_err *err)
     double dense = (double)(bytes.attention + bytes.dense_ff);
     double after = (double)bytes.head / moe;
     for (uint32_t layer = c->n_layers; layer-- > 0;) {
+        if (layer + 1 == c->n_encoder)
+            after = 0;
         after += c->layer_is_moe[layer] ? 1 : dense / moe;
         x->row_cost[layer] = after;
     }
     return MOE_OK;
+}
+
+static uint32_t target_rows(const struct exact *x, uint32_t document)
+{
+    return moe_corpus_length(x->corpus, document) - 1;
+}
+
+/* Of a job that begins at the layer. */
+static double job_cost(const struct exact *x, uint32_t document, uint32_t layer)
+{
+    uint32_t n_encoder = x->config->n_encoder;
+    if (layer >= n_encoder)
+        return target_rows(x, document) * x->row_cost[layer];
+    return moe_corpus_source(x->corpus, document) * x->row_cost[layer] +
+           target_rows(x, document) * x->row_cost[n_encoder];
+}
+
+/* Rows that looking at a layer takes. */
+static double look_cost(const struct exact *x, uint32_t layer)
+{
+    return (double)(layer < x->config->n_encoder ? x->corpus->n_source_tokens
+                                                 : x->corpus->n_predicted);
 }
 
 static void report(struct exact *x, double more)
@@ -142,15 +166,15 @@ static void job_done(void *ctx, const struct moe_job *job, const double *nats, c
         x->changed += best[i] != base_best[i];
     }
     x->differences[job->document] = sum - x->base->nats[job->document];
-    report(x, n * x->row_cost[x->layer]);
+    report(x, job_cost(x, job->document, x->layer));
     if (++x->n_done == x->n_visitors[job->tag])
         finish_expert(x, job->tag);
 }
 
 /* ---- One layer ---- */
 
-/* Adds a job for each document that visits the expert; returns their rows. */
-static uint64_t add_jobs(struct exact *x, uint32_t expert)
+/* Adds a job for each document that visits the expert, and what they cost; returns their rows. */
+static uint64_t add_jobs(struct exact *x, uint32_t expert, uint32_t layer, double *cost)
 {
     uint64_t rows = 0;
     x->n_visitors[expert] = 0;
@@ -158,7 +182,8 @@ static uint64_t add_jobs(struct exact *x, uint32_t expert)
         if (x->visited[(uint64_t)d * x->n_experts + expert]) {
             x->jobs[x->n_jobs++] = (struct moe_job){d, expert};
             x->n_visitors[expert]++;
-            rows += moe_corpus_length(x->corpus, d) - 1;
+            rows += target_rows(x, d);
+            *cost += job_cost(x, d, layer);
         }
     return rows;
 }
@@ -180,11 +205,12 @@ static int run_jobs(struct exact *x, struct moe_rerun *r, uint32_t layer, struct
 static int run_layer(struct exact *x, struct moe_rerun *r, uint32_t layer, struct moe_err *err)
 {
     uint64_t rows = 0;
+    double cost = 0; /* counted before */
     int status = MOE_OK;
     for (uint32_t e = 0; e < x->n_experts && status == MOE_OK; e++) {
         if (!wanted(x, x->first + e))
             continue;
-        rows += add_jobs(x, e);
+        rows += add_jobs(x, e, layer, &cost);
         if (x->n_visitors[e] == 0)
             finish_expert(x, e);
         if (rows >= CALL_ROWS) {
@@ -214,7 +240,7 @@ static int walk(struct exact *x, struct moe_rerun *r, uint32_t end,
         bool here = x->config->layer_is_moe[layer] && layer_wanted(x, moe_layer);
         x->first = (uint64_t)moe_layer * x->n_experts;
         status = moe_rerun_look(r, &rule, here ? x->visited : NULL, err);
-        report(x, (double)x->corpus->n_predicted);
+        report(x, look_cost(x, layer));
         if (status == MOE_OK && here)
             status = fn(x, r, layer, err);
         if (status == MOE_OK)
@@ -228,7 +254,7 @@ static int count_layer(struct exact *x, struct moe_rerun *r, uint32_t layer, str
 {
     for (uint32_t e = 0; e < x->n_experts; e++)
         if (wanted(x, x->first + e))
-            x->cost += (double)add_jobs(x, e) * x->row_cost[layer];
+            add_jobs(x, e, layer, &x->cost);
     x->n_jobs = 0; /* they were only counted */
     return MOE_OK;
 }
@@ -239,7 +265,9 @@ static int walk_twice(struct exact *x, struct moe_rerun *r, const struct moe_map
                       struct moe_err *err)
 {
     uint32_t end = layers_to_walk(x, map);
-    double looks = (double)end * (double)x->corpus->n_predicted;
+    double looks = 0;
+    for (uint32_t layer = 0; layer < end; layer++)
+        looks += look_cost(x, layer);
     x->step = "routing";
     x->total = looks;
     int status = walk(x, r, end, count_layer, err);

@@ -285,8 +285,9 @@ static int read_texts(struct moe_inputs_seen *seen, const struct moe_inputs_opti
     uint32_t longest = o->max_tokens ? o->max_tokens : MOE_INPUTS_DOC_TOKENS;
     if (longest > seen->model->config.context_max)
         longest = seen->model->config.context_max;
-    int status = moe_corpus_read(&seen->corpus, seen->model->tokenizer, o->texts, o->n_texts,
-                                 longest, o->progress, err);
+    const struct moe_documents documents = {
+        .tokenizer = seen->model->tokenizer, .max_tokens = longest, .progress = o->progress};
+    int status = moe_corpus_read(&seen->corpus, &documents, o->texts, o->n_texts, err);
     if (status != MOE_OK)
         return status;
     moe_corpus_thin_out(seen->corpus, MOE_MOST_INPUTS);

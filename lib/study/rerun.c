@@ -4,36 +4,9 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "study/score.h"
+#include "study/rerun_private.h"
 
 enum { DEFAULT_ROWS = 1024, MAX_SEQUENCES = 64 };
-
-struct moe_rerun {
-    struct moe_rerun_options options;
-    const struct moe_corpus *corpus;
-    struct moe_session *session;
-    struct moe_scores scores;
-    struct moe_assigner assigner;
-    uint32_t hidden, n_layers;
-    /* Before layer `layer` and after it: [n_predicted][hidden], without each document's last token,
-     * as everywhere here: it predicts nothing. */
-    float *states[2];
-    uint32_t layer, looked; /* looked: the layer that states[1] come from; UINT32_MAX: none */
-    /* The pass under way: jobs in sequences 0, 1, ... */
-    uint32_t n_jobs;
-    const struct moe_job *jobs;
-    const struct moe_rule *rule;
-    uint8_t *visited;
-    struct moe_row *rows; /* [batch] */
-    float *in, *out;      /* [batch][hidden] */
-    double *nats;         /* [batch] */
-    uint32_t *targets, *best;
-};
-
-static uint32_t rows_of(const struct moe_rerun *r, const struct moe_job *job)
-{
-    return moe_corpus_length(r->corpus, job->document) - 1;
-}
 
 /* ---- Opening ---- */
 
@@ -41,12 +14,14 @@ static struct moe_session_options session_options(const struct moe_corpus *corpu
                                                   const struct moe_rerun_options *options)
 {
     uint32_t rows = options->rows ? options->rows : DEFAULT_ROWS;
-    uint32_t longest = corpus->longest > 2 ? corpus->longest - 1 : 1; /* in rows */
+    uint32_t context = corpus->longest > 2 ? corpus->longest - 1 : 1; /* in rows */
+    uint32_t source = corpus->longest_source, longest = context > source ? context : source;
     rows = rows > longest ? rows : longest;
     uint32_t n = 2 * (rows / longest); /* documents are shorter than the longest */
     return (struct moe_session_options){
-        .context = longest,
+        .context = context,
         .n_sequences = n < MAX_SEQUENCES ? n : MAX_SEQUENCES,
+        .source_context = source,
         .batch = rows,
         .n_variants = options->n_variants,
     };
@@ -59,21 +34,27 @@ static struct moe_rerun *carve(struct moe_arena *arena, const struct moe_config 
                                const struct moe_rerun_options *options)
 {
     struct moe_rerun *place = moe_arena_take(arena, 1, sizeof *place);
-    uint64_t batch = session_options(corpus, options).batch, hidden = config->hidden;
+    const struct moe_session_options session = session_options(corpus, options);
+    uint64_t batch = session.batch, hidden = config->hidden;
     struct moe_rerun r = {.options = *options,
                           .corpus = corpus,
                           .hidden = config->hidden,
                           .n_layers = config->n_layers,
-                          .looked = UINT32_MAX};
+                          .n_encoder = config->n_encoder,
+                          .looked = RERUN_NONE};
     r.rows = moe_arena_take(arena, batch, sizeof *r.rows);
     r.nats = moe_arena_take(arena, batch, sizeof *r.nats);
     r.targets = moe_arena_take(arena, batch, sizeof *r.targets);
     r.best = moe_arena_take(arena, batch, sizeof *r.best);
+    r.held = moe_arena_take(arena, session.n_sequences, sizeof *r.held);
     if (options->keeps_states) {
         r.in = moe_arena_take(arena, batch * hidden, sizeof *r.in);
         r.out = moe_arena_take(arena, batch * hidden, sizeof *r.out);
-        for (int i = 0; i < 2; i++)
+        for (int i = 0; i < 2; i++) {
             r.states[i] = moe_arena_take(arena, corpus->n_predicted * hidden, sizeof *r.in);
+            r.source_states[i] =
+                moe_arena_take(arena, corpus->n_source_tokens * hidden, sizeof *r.in);
+        }
     }
     if (place)
         *place = r;
@@ -97,24 +78,6 @@ uint64_t moe_rerun_bytes(const struct moe_config *config, const struct moe_corpu
     return !arena.overflowed && moe_add_u64(bytes, arena.used, &bytes) ? bytes : UINT64_MAX;
 }
 
-static void assign(void *ctx, uint32_t layer, const struct moe_row *rows, uint32_t n_rows,
-                   const uint32_t *chosen, const float *weights, uint8_t *variants)
-{
-    struct moe_rerun *r = ctx;
-    uint32_t k = r->session->model->config.top_k, n_experts = r->session->model->config.n_experts;
-    uint64_t at = 0;
-    for (uint32_t j = 0; j < r->n_jobs; j++) {
-        uint64_t n = rows_of(r, &r->jobs[j]), pairs = n * k;
-        r->rule->assign(r->rule->ctx, layer, &r->jobs[j], (uint32_t)n, chosen + at, weights + at,
-                        variants + at);
-        uint8_t *visited =
-            r->visited ? r->visited + (uint64_t)r->jobs[j].document * n_experts : NULL;
-        for (uint64_t i = 0; visited && i < pairs; i++)
-            visited[chosen[at + i]] = 1;
-        at += pairs;
-    }
-}
-
 int moe_rerun_open(struct moe_rerun **out, struct moe_model *model, struct moe_experts *experts,
                    const struct moe_corpus *corpus, const struct moe_rerun_options *options,
                    struct moe_err *err)
@@ -129,15 +92,22 @@ int moe_rerun_open(struct moe_rerun **out, struct moe_model *model, struct moe_e
         return MOE_ERR_MEMORY;
     struct moe_rerun *r = carve(&arena, &model->config, corpus, options);
     const struct moe_session_options session = session_options(corpus, options);
-    int status = moe_session_open(&r->session, model, experts, &session, err);
+    int status = MOE_OK;
+    if ((corpus->pairs != NULL) != (r->n_encoder > 0))
+        status = moe_fail(err, MOE_ERR_USAGE,
+                          r->n_encoder ? "the model has an encoder: it takes pairs"
+                                       : "the model has no encoder: it takes texts");
+    if (status == MOE_OK)
+        status = moe_session_open(&r->session, model, experts, &session, err);
     if (status == MOE_OK)
         status = moe_scores_open(&r->scores, r->session, err);
     if (status != MOE_OK) {
         moe_rerun_close(r);
         return status;
     }
-    r->assigner = (struct moe_assigner){r, assign};
+    r->assigner = (struct moe_assigner){r, rerun_assign};
     r->session->assigner = &r->assigner;
+    rerun_forget_sources(r);
     *out = r;
     return MOE_OK;
 }
@@ -162,56 +132,18 @@ const struct moe_corpus *moe_rerun_corpus(const struct moe_rerun *r)
     return r->corpus;
 }
 
-/* ---- Passes ---- */
-
-/* As many of the jobs as one pass takes; sets r->rows. Returns their rows. */
-static uint32_t fill_pass(struct moe_rerun *r, const struct moe_job *jobs, uint64_t n)
-{
-    uint32_t n_rows = 0;
-    r->jobs = jobs;
-    for (r->n_jobs = 0; r->n_jobs < n && r->n_jobs < r->session->n_sequences; r->n_jobs++) {
-        uint32_t length = rows_of(r, &jobs[r->n_jobs]);
-        if (n_rows + length > r->session->batch)
-            break;
-        const uint32_t *ids = r->corpus->ids + r->corpus->first[jobs[r->n_jobs].document];
-        for (uint32_t i = 0; i < length; i++, n_rows++) {
-            r->rows[n_rows] = (struct moe_row){r->n_jobs, i, ids[i], length};
-            r->targets[n_rows] = ids[i + 1];
-        }
-    }
-    return n_rows;
-}
-
-/* One pass of the jobs that fit; *n: how many they were. */
-static int run_pass(struct moe_rerun *r, uint32_t begin, uint32_t end, const struct moe_job *jobs,
-                    uint64_t *n, struct moe_err *err)
-{
-    uint32_t n_rows = fill_pass(r, jobs, *n), at = 0;
-    bool keep = end < r->n_layers;
-    for (uint32_t j = 0; begin > 0 && j < r->n_jobs; j++) {
-        uint64_t from = moe_corpus_prediction(r->corpus, jobs[j].document);
-        uint64_t length = rows_of(r, &jobs[j]);
-        memcpy(r->in + (uint64_t)at * r->hidden, r->states[0] + from * r->hidden,
-               length * r->hidden * sizeof *r->in);
-        at += (uint32_t)length;
-    }
-    *n = r->n_jobs;
-    if (moe_progress_stopped(r->options.progress))
-        return moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
-    return moe_forward(r->session, MOE_PREFILL, r->rows, n_rows, begin, end, begin ? r->in : NULL,
-                       keep ? r->out : NULL, err);
-}
+/* ---- Jobs ---- */
 
 static int give_results(struct moe_rerun *r, const struct moe_sink *sink, struct moe_err *err)
 {
     uint32_t n_rows = 0, at = 0;
     for (uint32_t j = 0; j < r->n_jobs; j++)
-        n_rows += rows_of(r, &r->jobs[j]);
+        n_rows += rerun_rows(r, &r->jobs[j], r->n_encoder);
     int status = moe_score_rows(&r->scores, 0, n_rows, r->targets, r->nats, r->best, err);
     if (status != MOE_OK)
         return status;
     for (uint32_t j = 0; j < r->n_jobs; j++) {
-        uint32_t length = rows_of(r, &r->jobs[j]);
+        uint32_t length = rerun_rows(r, &r->jobs[j], r->n_encoder);
         sink->done(sink->ctx, &r->jobs[j], r->nats + at, r->best + at, length);
         at += length;
     }
@@ -227,7 +159,7 @@ int moe_rerun_jobs(struct moe_rerun *r, uint32_t layer, const struct moe_job *jo
     r->rule = rule;
     for (uint64_t done = 0, taken; done < n; done += taken) {
         taken = n - done;
-        int status = run_pass(r, layer, r->n_layers, jobs + done, &taken, err);
+        int status = rerun_pass(r, layer, r->n_layers, jobs + done, &taken, err);
         if (status == MOE_OK && sink)
             status = give_results(r, sink, err);
         if (status != MOE_OK)
@@ -262,15 +194,20 @@ uint32_t moe_rerun_layer(const struct moe_rerun *r)
     return r->layer;
 }
 
+/* Keeps the states after the layer. */
 static void keep_states(struct moe_rerun *r)
 {
-    uint32_t at = 0;
+    bool encode = r->layer < r->n_encoder;
+    float *states = encode ? r->source_states[1] : r->states[1];
+    uint64_t at = 0;
     for (uint32_t j = 0; j < r->n_jobs; j++) {
-        uint64_t to = moe_corpus_prediction(r->corpus, r->jobs[j].document);
-        uint64_t length = rows_of(r, &r->jobs[j]);
-        memcpy(r->states[1] + to * r->hidden, r->out + (uint64_t)at * r->hidden,
+        uint32_t document = r->jobs[j].document;
+        uint64_t to =
+            encode ? r->corpus->pairs[document].source : moe_corpus_prediction(r->corpus, document);
+        uint64_t length = rerun_rows(r, &r->jobs[j], r->layer);
+        memcpy(states + to * r->hidden, r->out + at * r->hidden,
                length * r->hidden * sizeof *r->out);
-        at += (uint32_t)length;
+        at += length;
     }
 }
 
@@ -286,31 +223,32 @@ int moe_rerun_look(struct moe_rerun *r, const struct moe_rule *rule, uint8_t *vi
     r->visited = visited;
     for (uint64_t done = 0, taken; done < n && status == MOE_OK; done += taken) {
         taken = n - done;
-        status = run_pass(r, r->layer, r->layer + 1, jobs + done, &taken, err);
+        status = rerun_pass(r, r->layer, r->layer + 1, jobs + done, &taken, err);
         if (status == MOE_OK && r->layer + 1 < r->n_layers)
             keep_states(r);
     }
     r->visited = NULL;
-    r->looked = status == MOE_OK ? r->layer : UINT32_MAX;
+    r->looked = status == MOE_OK ? r->layer : RERUN_NONE;
     free(jobs);
     return status;
 }
 
 void moe_rerun_step(struct moe_rerun *r)
 {
-    float *before = r->states[0];
+    float **states = r->layer < r->n_encoder ? r->source_states : r->states, *before = states[0];
     if (r->looked != r->layer)
         return; /* the states after this layer are not known */
-    r->states[0] = r->states[1];
-    r->states[1] = before;
+    states[0] = states[1];
+    states[1] = before;
     r->layer++;
-    r->looked = UINT32_MAX;
+    r->looked = RERUN_NONE;
 }
 
 void moe_rerun_rewind(struct moe_rerun *r)
 {
     r->layer = 0;
-    r->looked = UINT32_MAX;
+    r->looked = RERUN_NONE;
+    rerun_forget_sources(r);
 }
 
 /* ---- The usual rule ---- */

@@ -6,6 +6,11 @@
  * jobs of one document with different tags lie side by side in a pass. States before a layer are
  * kept for all documents; jobs begun there cost only the layers from it on.
  *
+ * Of a model with an encoder, documents are the targets of pairs. Its layers are the first: their
+ * states are those of the sources, and a job that begins in one goes on through the whole decoder,
+ * with the source that it made. A job that begins in the decoder attends to the kept source. A rule
+ * sees all rows of a source, in the encoder's layers, as the job's.
+ *
  * Results are the same bit for bit however jobs are arranged: rows do not depend on their batch.
  */
 #ifndef MOE_STUDY_RERUN_H
@@ -22,7 +27,8 @@ struct moe_job {
 struct moe_rule {
     void *ctx;
     /* Variants of one job's activations in a layer (of the model, a MoE one): all rows of its
-     * document, in order. Arguments as of struct moe_assigner. */
+     * document (an encoder's layer: of its source), in order. Arguments as of struct moe_assigner.
+     */
     void (*assign)(void *ctx, uint32_t layer, const struct moe_job *job, uint32_t n_rows,
                    const uint32_t *chosen, const float *weights, uint8_t *variants);
 };
@@ -45,9 +51,10 @@ struct moe_sink {
 struct moe_rerun;
 
 struct moe_rerun_options {
-    uint32_t rows;       /* of a pass, at most; raised to the longest document; 0: 1024 */
-    bool keeps_states;   /* moe_rerun_look and _step will be called */
-    uint32_t n_variants; /* of the pack */
+    /* Of a pass, at most; raised to the longest document, or source; 0: 1024. */
+    uint32_t rows;
+    bool keeps_states;                   /* moe_rerun_look and _step will be called */
+    uint32_t n_variants;                 /* of the pack */
     const struct moe_progress *progress; /* asked whether to stop, after each pass; may be NULL */
 };
 
@@ -57,7 +64,8 @@ uint32_t moe_rerun_rows(const struct moe_corpus *corpus, const struct moe_rerun_
 uint64_t moe_rerun_bytes(const struct moe_config *config, const struct moe_corpus *corpus,
                          const struct moe_rerun_options *options);
 /* Borrows model, experts and corpus. The session it opens is its own; moe_rerun_session shows it,
- * for observers of passes. */
+ * for observers of passes. MOE_ERR_USAGE: a corpus of pairs, and a model without an encoder; or the
+ * other way round. */
 int moe_rerun_open(struct moe_rerun **out, struct moe_model *model, struct moe_experts *experts,
                    const struct moe_corpus *corpus, const struct moe_rerun_options *options,
                    struct moe_err *err);

@@ -80,7 +80,11 @@ static void open_all(const char *pack, const char *map, const char *const *texts
         exit(1);
     }
     must(moe_experts_open_every(&b.experts, b.model->pack, 0, NULL, &err), &err);
-    must(moe_corpus_read(&b.corpus, b.model->tokenizer, texts, n, MAX_TOKENS, NULL, &err), &err);
+    const struct moe_documents documents = {.tokenizer = b.model->tokenizer,
+                                            .max_tokens = MAX_TOKENS,
+                                            .pairs = b.model->config.n_encoder > 0,
+                                            .decoder_start = b.model->config.decoder_start};
+    must(moe_corpus_read(&b.corpus, &documents, texts, n, &err), &err);
     const struct moe_rerun_options options = {.n_variants = b.map->n_variants};
     must(moe_rerun_open(&b.own, b.model, b.experts, b.corpus, &options, &err), &err);
     b.rerun = b.own;

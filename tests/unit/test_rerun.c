@@ -45,7 +45,8 @@ static int setup(void **state)
     assert_ok(moe_model_open(&f.model, f.path, 0, NULL, &err), &err);
     assert_ok(moe_experts_open_every(&f.every, f.model->pack, 0, NULL, &err), &err);
     const char *paths[] = {f.text};
-    assert_ok(moe_corpus_read(&f.corpus, f.model->tokenizer, paths, 1, 200, NULL, &err), &err);
+    const struct moe_documents documents = {.tokenizer = f.model->tokenizer, .max_tokens = 200};
+    assert_ok(moe_corpus_read(&f.corpus, &documents, paths, 1, &err), &err);
     assert_int_equal(f.corpus->n_documents, MAX_DOCUMENTS);
     return 0;
 }
