@@ -188,6 +188,7 @@ static int expected_shape(const struct convert_source *s, const struct wanted *w
     case MOE_TAKE_EXPERT:
     case MOE_TAKE_BUCKETS:
     case MOE_TAKE_ROW:
+    case MOE_TAKE_ROUTES:
         break;
     case MOE_TAKE_FIRST_HALF:
     case MOE_TAKE_SECOND_HALF:
@@ -201,9 +202,13 @@ static int expected_shape(const struct convert_source *s, const struct wanted *w
         cols = s->config->kv_rank;
         break;
     }
-    if (from->take == MOE_TAKE_BUCKETS || from->take == MOE_TAKE_ROW) {
-        dims[0] = from->take == MOE_TAKE_ROW ? 1 : s->config->n_buckets;
-        dims[1] = from->take == MOE_TAKE_ROW ? rows : s->config->n_heads;
+    const uint64_t lists[][2] = {
+        [MOE_TAKE_BUCKETS] = {s->config->n_buckets, s->config->n_heads},
+        [MOE_TAKE_ROW] = {1, rows},
+        [MOE_TAKE_ROUTES] = {s->config->vocab, s->config->top_k},
+    };
+    if (from->take >= MOE_TAKE_BUCKETS) {
+        memcpy(dims, lists[from->take], sizeof lists[0]);
         return 2;
     }
     if (all_experts)
@@ -232,6 +237,9 @@ static int get_tensor(const struct convert_source *s, const struct wanted *w,
     bool all_experts = w->is_expert && holds_all_experts(from);
     int n = expected_shape(s, w, from, transposed, all_experts, dims);
     const struct moe_tensor *t = moe_checkpoint_find(s->checkpoint, name);
+    if (from->take == MOE_TAKE_ROUTES) /* one expert a token may be a list of them */
+        return moe_checkpoint_get_numbers(
+            s->checkpoint, name, t && t->n_dims == 1 && dims[1] == 1 ? 1 : n, dims, out, err);
     if (t && from->take == MOE_TAKE_ALL && n == 2 && !transposed && same_lines(t, dims[0], dims[1]))
         return moe_checkpoint_get(s->checkpoint, name, t->n_dims, t->dims, out, err);
     return moe_checkpoint_get(s->checkpoint, name, n, dims, out, err);
@@ -250,6 +258,7 @@ static void place_part(const struct convert_source *s, const struct moe_source *
     case MOE_TAKE_EXPERT:
     case MOE_TAKE_BUCKETS:
     case MOE_TAKE_ROW:
+    case MOE_TAKE_ROUTES:
     case MOE_TAKE_FIRST_HALF:
         break;
     case MOE_TAKE_SECOND_HALF:

@@ -8,6 +8,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "fmt/checkpoint.h"
+#include "model/routes.h"
 
 static bool is_quantized(enum moe_dtype dtype)
 {
@@ -87,11 +88,30 @@ static int check_finite(const struct converter *c, const struct convert_view *vi
     return MOE_OK;
 }
 
-/* Reads a vector: plain f32, not panels. `out` has room for its rows. */
-static int read_vector(struct converter *c, const struct convert_view *view, float *out,
+/* Reads the experts of every token. */
+static int read_routes(const struct moe_config *config, const struct convert_view *view, float *out,
                        struct moe_err *err)
 {
-    int status = convert_view_read(view, 0, view->rows, out, err);
+    uint32_t *numbers = moe_alloc(view->rows, sizeof *numbers, err);
+    if (!numbers)
+        return MOE_ERR_MEMORY;
+    int status =
+        moe_checkpoint_read_numbers(view->checkpoint, view->tensor, 0, view->rows, numbers, err);
+    for (uint32_t i = 0; i < view->rows && status == MOE_OK; i++)
+        out[i] = (float)numbers[i]; /* of experts that there are exactly */
+    free(numbers);
+    return status == MOE_OK ? moe_routes_check(config, out, moe_checkpoint_dir(view->checkpoint),
+                                               view->tensor->name, err)
+                            : status;
+}
+
+/* Reads a vector: plain f32, not panels. `out` has room for its rows. routes: it is a table of
+ * experts in a model of this description; NULL: it is not. */
+static int read_vector(struct converter *c, const struct convert_view *view,
+                       const struct moe_config *routes, float *out, struct moe_err *err)
+{
+    int status = routes ? read_routes(routes, view, out, err)
+                        : convert_view_read(view, 0, view->rows, out, err);
     if (status == MOE_OK)
         status = check_finite(c, view, out, err);
     if (status != MOE_OK)
@@ -103,14 +123,15 @@ static int read_vector(struct converter *c, const struct convert_view *view, flo
 }
 
 static int put_vector(struct converter *c, const struct convert_view *view,
-                      struct moe_pack_tensor *entry, struct moe_err *err)
+                      const struct moe_config *routes, struct moe_pack_tensor *entry,
+                      struct moe_err *err)
 {
     float *values = moe_alloc(view->rows, sizeof *values, err);
     if (!values)
         return MOE_ERR_MEMORY;
     entry->is_vector = true;
     entry->layout.kind = MOE_LAYOUT_F32;
-    int status = read_vector(c, view, values, err);
+    int status = read_vector(c, view, routes, values, err);
     if (status == MOE_OK)
         status = moe_pack_put_tensor(c->writer, entry, values, err);
     free(values);
@@ -130,7 +151,7 @@ int convert_put_dense(struct converter *c, struct checkpoint_source *s, enum moe
     moe_tensor_pack_name(role, layer, entry.name);
     c->report->dense_weights += (uint64_t)view.rows * view.cols;
     if (kind == MOE_KIND_VECTOR)
-        return put_vector(c, &view, &entry, err);
+        return put_vector(c, &view, role == MOE_T_ROUTES ? &s->config : NULL, &entry, err);
     int bits = c->options->dense_bits;
     if (kind == MOE_KIND_ROUTER)
         bits = view.tensor->dtype == MOE_DTYPE_F32 || is_quantized(view.tensor->dtype) ? 32 : 16;
@@ -213,7 +234,7 @@ static int encode_part(struct converter *c, struct expert *e, int i, struct moe_
     }
     if (!moe_expert_part_is_bias(e->part[i]))
         return convert_rows(c, &e->sources[i], targets, c->n_variants, err);
-    int status = read_vector(c, &e->views[i], (float *)targets[0].out, err);
+    int status = read_vector(c, &e->views[i], NULL, (float *)targets[0].out, err);
     for (int v = 1; v < c->n_variants && status == MOE_OK; v++)
         memcpy(targets[v].out, targets[0].out, 4 * (uint64_t)e->views[i].rows);
     return status;

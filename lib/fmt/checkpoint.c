@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "fmt/gguf_file.h"
@@ -132,8 +133,9 @@ static void format_dims(int n_dims, const uint64_t *dims, char out[128])
         at += snprintf(out + at, 128 - (size_t)at, "[%" PRIu64 "]", dims[i]);
 }
 
-int moe_checkpoint_get(const struct moe_checkpoint *ck, const char *name, int n_dims,
-                       const uint64_t *dims, const struct moe_tensor **out, struct moe_err *err)
+/* The tensor of that name and shape, of whatever type. */
+static int get_shaped(const struct moe_checkpoint *ck, const char *name, int n_dims,
+                      const uint64_t *dims, const struct moe_tensor **out, struct moe_err *err)
 {
     const struct moe_tensor *t = moe_checkpoint_find(ck, name);
     char expected[128], found[128];
@@ -142,18 +144,51 @@ int moe_checkpoint_get(const struct moe_checkpoint *ck, const char *name, int n_
         return moe_fail(err, MOE_ERR_FORMAT, "%s: tensor '%s' %s is missing", ck->path, name,
                         expected);
     format_dims(t->n_dims, t->dims, found);
-    const char *path = file_of(ck, t->file)->path;
     if (t->n_dims != n_dims || memcmp(t->dims, dims, (size_t)n_dims * sizeof *dims) != 0)
-        return moe_fail(err, MOE_ERR_FORMAT, "%s: tensor '%s' has the shape %s, expected %s", path,
-                        name, found, expected);
-    if (t->dtype == MOE_DTYPE_OTHER)
-        return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: tensor '%s' %s is of type %s, which is not read (%s are)", path, name,
-                        found, entry_of(t)->dtype_name,
-                        ck->gguf ? "F32, F16, BF16, Q8_0, Q4_0 to Q5_1, Q2_K to Q6_K, IQ4_NL, MXFP4"
-                                 : "F32, F16, BF16 and MXFP4");
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: tensor '%s' has the shape %s, expected %s",
+                        file_of(ck, t->file)->path, name, found, expected);
     *out = t;
     return MOE_OK;
+}
+
+static int refuse_type(const struct moe_checkpoint *ck, const struct moe_tensor *t,
+                       const char *types, struct moe_err *err)
+{
+    char found[128];
+    format_dims(t->n_dims, t->dims, found);
+    return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                    "%s: tensor '%s' %s is of type %s, which is not read (%s are)",
+                    file_of(ck, t->file)->path, t->name, found, entry_of(t)->dtype_name, types);
+}
+
+int moe_checkpoint_get(const struct moe_checkpoint *ck, const char *name, int n_dims,
+                       const uint64_t *dims, const struct moe_tensor **out, struct moe_err *err)
+{
+    int status = get_shaped(ck, name, n_dims, dims, out, err);
+    if (status == MOE_OK && (*out)->dtype == MOE_DTYPE_OTHER)
+        status =
+            refuse_type(ck, *out,
+                        ck->gguf ? "F32, F16, BF16, Q8_0, Q4_0 to Q5_1, Q2_K to Q6_K, IQ4_NL, MXFP4"
+                                 : "F32, F16, BF16 and MXFP4",
+                        err);
+    return status;
+}
+
+/* Bytes of a whole number; 0: the tensor has none, or of another type. */
+static uint64_t number_bytes(const struct moe_tensor *t)
+{
+    const char *type = entry_of(t)->dtype_name;
+    return strcmp(type, "I32") == 0 ? 4 : strcmp(type, "I64") == 0 ? 8 : 0;
+}
+
+int moe_checkpoint_get_numbers(const struct moe_checkpoint *ck, const char *name, int n_dims,
+                               const uint64_t *dims, const struct moe_tensor **out,
+                               struct moe_err *err)
+{
+    int status = get_shaped(ck, name, n_dims, dims, out, err);
+    return status == MOE_OK && number_bytes(*out) == 0
+               ? refuse_type(ck, *out, "of whole numbers I32 and I64", err)
+               : status;
 }
 
 /* ---- Reading ---- */
@@ -207,6 +242,27 @@ int moe_checkpoint_read_blocks(const struct moe_checkpoint *ck, const struct moe
     const struct moe_tensor_file *file = file_of(ck, t->file);
     return moe_file_pread(file->fd, file->path, out, n * type->bytes,
                           t->offset + first * type->bytes, err);
+}
+
+int moe_checkpoint_read_numbers(const struct moe_checkpoint *ck, const struct moe_tensor *t,
+                                uint64_t first, uint64_t n, uint32_t *out, struct moe_err *err)
+{
+    enum { STEP = 1024 };
+    const struct moe_tensor_file *file = file_of(ck, t->file);
+    uint64_t size = number_bytes(t);
+    uint8_t raw[STEP * sizeof(int64_t)];
+    int status = MOE_OK;
+    for (uint64_t done = 0, some; done < n && status == MOE_OK; done += some) {
+        some = n - done < STEP ? n - done : STEP;
+        status = moe_file_pread(file->fd, file->path, raw, some * size,
+                                t->offset + (first + done) * size, err);
+        for (uint64_t i = 0; i < some && status == MOE_OK; i++) {
+            int64_t number =
+                size == 4 ? (int32_t)moe_get_u32(raw + 4 * i) : (int64_t)moe_get_u64(raw + 8 * i);
+            out[done + i] = number < 0 || number > UINT32_MAX ? UINT32_MAX : (uint32_t)number;
+        }
+    }
+    return status;
 }
 
 /* Items [from, from + n) of one block. */

@@ -89,6 +89,14 @@ int moe_checkpoint_get(const struct moe_checkpoint *ck, const char *name, int n_
 int moe_checkpoint_read(const struct moe_checkpoint *ck, const struct moe_tensor *t, uint64_t first,
                         uint64_t n, float *out, struct moe_err *err);
 
+/* As moe_checkpoint_get and _read, of a tensor of whole numbers (I32 or I64), which the others
+ * refuse. Numbers below 0 or above UINT32_MAX become UINT32_MAX. */
+int moe_checkpoint_get_numbers(const struct moe_checkpoint *ck, const char *name, int n_dims,
+                               const uint64_t *dims, const struct moe_tensor **out,
+                               struct moe_err *err);
+int moe_checkpoint_read_numbers(const struct moe_checkpoint *ck, const struct moe_tensor *t,
+                                uint64_t first, uint64_t n, uint32_t *out, struct moe_err *err);
+
 /* Blocks [first, first + n) of a tensor of a known dtype as quant/ggml.h describes them, MXFP4 from
  * two tensors too: n * moe_dtype_block(t->dtype)->bytes bytes. Thread-safe. */
 int moe_checkpoint_read_blocks(const struct moe_checkpoint *ck, const struct moe_tensor *t,

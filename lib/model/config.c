@@ -211,6 +211,25 @@ static int check_router(const struct moe_config *c, const char *name, struct moe
     return MOE_OK;
 }
 
+static int check_static(const struct moe_config *c, const char *name, struct moe_err *err)
+{
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        if (!c->layer_is_static[i])
+            continue;
+        if (!c->layer_is_moe[i])
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            "%s: layer %" PRIu32 " is said to choose experts by the token, and has "
+                            "none",
+                            name, i);
+        if ((uint64_t)c->vocab * c->top_k > MOE_MAX_DIM)
+            return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                            "%s: a table of %" PRIu32 " experts for each of %" PRIu32
+                            " tokens is too large: up to %d numbers are implemented",
+                            name, c->top_k, c->vocab, MOE_MAX_DIM);
+    }
+    return MOE_OK;
+}
+
 int moe_config_check(const struct moe_config *c, const char *name, struct moe_err *err)
 {
     uint32_t n_moe = 0;
@@ -277,6 +296,9 @@ int moe_config_check(const struct moe_config *c, const char *name, struct moe_er
         if (status != MOE_OK)
             return status;
     }
+    status = check_static(c, name, err);
+    if (status != MOE_OK)
+        return status;
     if (n_moe < c->n_layers && c->dense_ff == 0)
         return moe_fail(err, MOE_ERR_FORMAT, "%s: a dense layer needs a feed-forward width", name);
     return MOE_OK;

@@ -126,6 +126,9 @@ struct moe_config {
      * good as its best expert. 0: no groups. */
     uint32_t n_groups, top_groups;
     uint8_t layer_is_moe[MOE_MAX_LAYERS];
+    /* Of these, the ones that choose experts by a row's token (static routing, model/routes.h): a
+     * table stands in the place of their router. */
+    uint8_t layer_is_static[MOE_MAX_LAYERS];
 
     /* Tokens that end an answer, as the checkpoint suggests. */
     uint32_t n_eos;
@@ -147,6 +150,15 @@ static inline uint32_t moe_config_moe_layers(const struct moe_config *c, uint32_
     for (uint32_t i = 0; i < layer; i++)
         n += c->layer_is_moe[i] != 0;
     return n;
+}
+
+/* Whether one of layers [begin, end) chooses experts by the token. */
+static inline bool moe_config_has_static(const struct moe_config *c, uint32_t begin, uint32_t end)
+{
+    bool has = false;
+    for (uint32_t i = begin; i < end; i++)
+        has |= c->layer_is_static[i] != 0;
+    return has;
 }
 
 static inline bool moe_config_in_encoder(const struct moe_config *c, uint32_t layer)

@@ -204,6 +204,8 @@ void moe_config_write(const struct moe_config *config, struct moe_buf *out)
     if (config->window)
         write_layers(&e, "windowed_layers", config->layer_is_windowed, config->n_layers);
     write_layers(&e, "moe_layers", config->layer_is_moe, config->n_layers);
+    if (moe_config_has_static(config, 0, config->n_layers))
+        write_layers(&e, "static_layers", config->layer_is_static, config->n_layers);
     moe_emit_u32s(&e, "eos", config->eos, config->n_eos);
     moe_emit_end_item(&e, NULL); /* the caller looks at the buffer */
 }
@@ -253,7 +255,8 @@ int moe_config_field_read(struct moe_config *config, const struct moe_config_fie
 static bool known_key(const char *key)
 {
     static const char *const others[] = {
-        "family", "rope_freqs", "rope_freqs_long", "windowed_layers", "moe_layers", "eos",
+        "family",        "rope_freqs", "rope_freqs_long", "windowed_layers", "moe_layers",
+        "static_layers", "eos",
     };
     for (int i = 0; i < N_FIELDS; i++)
         if (strcmp(key, fields[i].name) == 0)
@@ -311,6 +314,11 @@ static void take_moe_layer(struct moe_config *config, uint32_t layer)
     config->layer_is_moe[layer] = 1;
 }
 
+static void take_static_layer(struct moe_config *config, uint32_t layer)
+{
+    config->layer_is_static[layer] = 1;
+}
+
 static void take_windowed_layer(struct moe_config *config, uint32_t layer)
 {
     config->layer_is_windowed[layer] = 1;
@@ -339,6 +347,9 @@ static int read_lists(struct moe_config *config, const char *name, const json_t 
     if (status == MOE_OK)
         status = read_numbers(config, name, json, "moe_layers", config->n_layers, config->n_layers,
                               take_moe_layer, err);
+    if (status == MOE_OK && json_object_get(json, "static_layers"))
+        status = read_numbers(config, name, json, "static_layers", config->n_layers,
+                              config->n_layers, take_static_layer, err);
     if (status == MOE_OK)
         status = read_numbers(config, name, json, "eos", MOE_MAX_DIM, MOE_MAX_EOS, take_eos, err);
     return status;

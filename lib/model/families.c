@@ -118,7 +118,8 @@ static const struct moe_source_names gpt_oss_gguf_names = {
     [MOE_T_FFN_NORM] = MOE_ALL(ffn "layer_norm.weight"),                                           \
     [MOE_T_UP] = MOE_ALL(ffn "mlp.wi.weight"), [MOE_T_DOWN] = MOE_ALL(ffn "mlp.wo.weight"),        \
     [MOE_T_ROUTER] = MOE_ALL(ffn "mlp.router.classifier.weight"),                                  \
-    [MOE_T_ROUTER_BIAS] = MOE_ALL(ffn "mlp.router.classifier.bias")
+    [MOE_T_ROUTER_BIAS] = MOE_ALL(ffn "mlp.router.classifier.bias"),                               \
+    [MOE_T_ROUTES] = MOE_PART(ffn "mlp.routes", ROUTES)
 #define STACK_EXPERTS(ffn)                                                                         \
     [MOE_E_UP] = MOE_ALL(ffn "mlp.experts.expert_%u.wi.weight"),                                   \
     [MOE_E_DOWN] = MOE_ALL(ffn "mlp.experts.expert_%u.wo.weight")

@@ -10,6 +10,7 @@
 #include "fmt/json.h"
 #include "model/family_settings.h"
 #include "model/rope.h"
+#include "model/routes.h"
 #include "quant/layout.h"
 
 enum { MAX_CONFIG_BYTES = 16 << 20 };
@@ -289,6 +290,8 @@ static int read_family(struct moe_config *c, const struct moe_family *family, co
         status = moe_rope_read_hf(&rope, path, json, err);
     if (status == MOE_OK && family->hf.own)
         status = family->hf.own(c, path, json, &rope, err);
+    if (status == MOE_OK)
+        status = moe_routes_read_hf(c, path, json, err);
     if (status == MOE_OK && c->positions == MOE_POSITIONS_ROTARY)
         status = moe_rope_apply(c, &rope, path, err);
     return status;

@@ -29,6 +29,7 @@ enum width {
     EXPERT_FF,
     POSITION_BIAS,
     CONTEXT,
+    ROUTES,
     N_WIDTHS
 };
 
@@ -58,6 +59,7 @@ static uint32_t width(const struct moe_config *c, uint8_t which)
         [EXPERT_FF] = c->expert_ff,
         [POSITION_BIAS] = c->n_buckets * c->n_heads,
         [CONTEXT] = c->context_max,
+        [ROUTES] = c->vocab * c->top_k,
     };
     return widths[which];
 }
@@ -87,8 +89,9 @@ enum condition {
     DENSE_LAYER,
     DENSE_GATE,
     DENSE_BIAS,
-    MOE_LAYER,
+    ROUTED, /* a layer with experts and a router */
     ROUTER_BIAS,
+    STATIC, /* ... and a table in its place */
     SHARED,
     SHARED_HAS_GATE, /* a matrix, of its feed-forward */
     SHARED_GATE,
@@ -103,6 +106,7 @@ enum condition {
 static bool holds(const struct moe_config *c, uint8_t condition, uint32_t layer)
 {
     bool moe_layer = layer < c->n_layers && c->layer_is_moe[layer];
+    bool routed = moe_layer && !c->layer_is_static[layer];
     bool shared = moe_layer && c->shared_ff > 0;
     bool dense_gate = moe_act_is_gated(c->dense_act), expert_gate = moe_act_is_gated(c->expert_act);
     bool first = layer == 0 || layer == c->n_encoder;
@@ -129,8 +133,9 @@ static bool holds(const struct moe_config *c, uint8_t condition, uint32_t layer)
         [DENSE_LAYER] = !moe_layer,
         [DENSE_GATE] = !moe_layer && dense_gate,
         [DENSE_BIAS] = !moe_layer && c->dense_bias,
-        [MOE_LAYER] = moe_layer,
-        [ROUTER_BIAS] = moe_layer && c->router_bias,
+        [ROUTED] = routed,
+        [ROUTER_BIAS] = routed && c->router_bias,
+        [STATIC] = moe_layer && !routed,
         [SHARED] = shared,
         [SHARED_HAS_GATE] = shared && dense_gate,
         [SHARED_GATE] = shared && c->shared_gate,
@@ -231,10 +236,12 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
                     NAMES(L "mlp.down_proj.weight", B "ffn_down.weight")},
     [MOE_T_UP_BIAS] = {LAYER("ffn.up.bias", VECTOR), DENSE_BIAS, DENSE_FF, ONE},
     [MOE_T_DOWN_BIAS] = {LAYER("ffn.down.bias", VECTOR), DENSE_BIAS, HIDDEN, ONE},
-    [MOE_T_ROUTER] = {LAYER("router", ROUTER), MOE_LAYER, EXPERTS, HIDDEN,
+    [MOE_T_ROUTER] = {LAYER("router", ROUTER), ROUTED, EXPERTS, HIDDEN,
                       NAMES(L "mlp.gate.weight", B "ffn_gate_inp.weight")},
     [MOE_T_ROUTER_BIAS] = {LAYER("router.bias", VECTOR), ROUTER_BIAS, EXPERTS, ONE,
                            GGUF(MOE_ALL(B "ffn_gate_inp.bias"))},
+    [MOE_T_ROUTES] = {LAYER("routes", VECTOR), STATIC, ROUTES, ONE,
+                      HF(MOE_PART(L "mlp.routes", ROUTES))},
     /* As DeepSeek calls them. */
     [MOE_T_SHARED_GATE_PROJ] = {LAYER("shared.gate", DENSE), SHARED_HAS_GATE, SHARED_FF, HIDDEN,
                                 NAMES(L "mlp.shared_experts.gate_proj.weight",

@@ -60,6 +60,7 @@ enum moe_tensor_role {
     MOE_T_DOWN_BIAS,
     MOE_T_ROUTER,
     MOE_T_ROUTER_BIAS,
+    MOE_T_ROUTES, /* [vocab][top_k] experts by token, in place of a router (model/routes.h) */
     MOE_T_SHARED_GATE_PROJ,
     MOE_T_SHARED_UP,
     MOE_T_SHARED_DOWN,
@@ -104,6 +105,7 @@ enum moe_take {
     MOE_TAKE_VALUES,  /* ... per head the values' rows */
     MOE_TAKE_BUCKETS, /* a vector that is [n_buckets][n_heads] */
     MOE_TAKE_ROW,     /* a vector that is [1][rows] */
+    MOE_TAKE_ROUTES,  /* a vector that is [vocab][top_k], of whole numbers */
 };
 
 /* The first "%u" of a name is the layer, the second the expert. */

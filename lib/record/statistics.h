@@ -210,8 +210,9 @@ void moe_statistics_free(struct moe_statistics *s);
 /* What one layer did with n consecutive tokens of the document. Arrays by token; what is NULL was
  * not measured. */
 struct moe_layer_observation {
-    const uint32_t *chosen;                   /* [n][top_k] by falling weight */
-    const float *weights;                     /* [n][top_k] */
+    const uint32_t *chosen; /* [n][top_k] by falling weight */
+    const float *weights;   /* [n][top_k] */
+    bool by_token;          /* static routing: nothing predicts it, and no path ends there */
     const float *predicted[MOE_N_PREDICTORS]; /* [n][stride] scores of all experts; not of the
                                                  predictors that follow from choices alone */
     uint64_t stride;

@@ -87,7 +87,7 @@ static int count_paths(struct moe_statistics *s, uint32_t token, struct moe_err 
     for (uint32_t l = first; l < s->shape.n_layers && status == MOE_OK; l++) {
         uint16_t best = moe_document_chosen(s, l, token)[0];
         hash = moe_hash64_chain(hash, &best, sizeof best);
-        if (l == first)
+        if (l == first || s->document->by_token[l])
             continue;
         uint16_t before2 = l > first + 1 ? moe_document_chosen(s, l - 2, token)[0] : MOE_NO_EXPERT;
         uint16_t before1 = moe_document_chosen(s, l - 1, token)[0];

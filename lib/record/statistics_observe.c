@@ -141,6 +141,7 @@ void moe_statistics_observe(struct moe_statistics *s, uint32_t layer, uint32_t f
     uint64_t *numbers = moe_series_at(s, MOE_S_COSINE_NUMBERS, layer);
     uint64_t *correlation = moe_series_at(s, MOE_S_CORRELATION, layer);
     struct counting counting = {s, seen, layer, first_token, n};
+    s->document->by_token[layer] = seen->by_token;
     for (uint32_t t = 0; t < n; t++) {
         uint16_t *chosen = moe_document_chosen(s, layer, first_token + t);
         for (uint32_t i = 0; i < k; i++)
@@ -150,7 +151,8 @@ void moe_statistics_observe(struct moe_statistics *s, uint32_t layer, uint32_t f
     }
     moe_par_for(MOE_N_PREDICTORS, 1, count_predictors, &counting);
     for (uint32_t t = 0; t < n; t++) {
-        predict_from_choices(s, layer, first_token + t);
+        if (!seen->by_token)
+            predict_from_choices(s, layer, first_token + t);
         for (int c = 0; c < MOE_N_COSINES; c++) {
             if (!seen->cosines[c])
                 continue;

@@ -22,6 +22,7 @@ static void carve(struct moe_statistics_document *d, struct moe_arena *arena,
     d->weights = moe_arena_take(arena, slots, sizeof *d->weights);
     d->predicted = moe_arena_take(arena, sets * n, sizeof *d->predicted);
     d->was_predicted = moe_arena_take(arena, sets, sizeof *d->was_predicted);
+    d->by_token = moe_arena_take(arena, shape->n_layers, sizeof *d->by_token);
     d->counts = moe_arena_take(arena, 3 * shape->n_layers * n, sizeof *d->counts);
     d->scores = moe_arena_take(arena, n, sizeof *d->scores);
     d->order = moe_arena_take(arena, n, sizeof *d->order);

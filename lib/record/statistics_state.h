@@ -17,6 +17,7 @@ struct moe_statistics_document {
     /* Per layer and predictor, for prompts: experts that some token's predicted k held. */
     uint8_t *predicted;  /* [layers][predictors][E] */
     bool *was_predicted; /* [layers][predictors] */
+    bool *by_token;      /* [layers] */
     uint64_t *counts;    /* [3][layers][E] scratch of the document's end */
     float *scores;       /* [E] scratch: path predictions */
     uint16_t *order;     /* [E] scratch */

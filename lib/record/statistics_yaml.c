@@ -427,7 +427,7 @@ static int sum_paths(const struct moe_path_table *table, uint64_t *layers, uint6
 }
 
 /* Each token has its k experts in each layer, one of them best, and a path through those of the
- * decoder. */
+ * decoder; to a layer with static routing none leads. */
 static int check_layer_sums(struct reading *r, uint32_t l, uint64_t paths)
 {
     const struct moe_statistics *s = r->s;
@@ -449,7 +449,8 @@ static int check_layer_sums(struct reading *r, uint32_t l, uint64_t paths)
     for (uint64_t i = 0; i < n_pairs; i++)
         pairs += moe_series_at(s, MOE_S_PAIRS, l)[i];
     if (within && decoded == (decodes ? decoded_first : 0) && decoded % k == 0 && best == tokens &&
-        active == tokens * k && paths == (l > first ? tokens : 0) && pairs == before * k * k)
+        active == tokens * k && (paths == 0 || (l > first && paths == tokens)) &&
+        pairs == before * k * k)
         return MOE_OK;
     return moe_yaml_fail(r->doc, moe_yaml_root(r->doc), r->err,
                          "layer %" PRIu32 ": activations, pairs or paths of %" PRIu64

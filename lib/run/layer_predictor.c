@@ -189,8 +189,10 @@ struct query {
     struct moe_layer_predictor *p;
     uint32_t m; /* MoE layer whose router has chosen, or whose attention is to come */
     uint32_t n_rows, n;
-    const struct moe_layer *attention;            /* that layer, by attention; else NULL */
-    const struct moe_layer *ahead[MOE_MAX_DEPTH]; /* the n next MoE layers */
+    const struct moe_layer *attention; /* that layer, by attention; else NULL */
+    /* The n next MoE layers that a router chooses for, and their numbers. */
+    const struct moe_layer *ahead[MOE_MAX_DEPTH];
+    uint32_t target[MOE_MAX_DEPTH];
 };
 
 static float *probabilities_at(const struct moe_layer_predictor *p, uint64_t d, uint64_t row)
@@ -269,8 +271,8 @@ static void predict_from_choices(void *ctx, int64_t begin, int64_t end, int thre
     uint32_t top_k = p->session->model->config.top_k;
     for (int64_t i = begin; i < end; i++)
         for (uint32_t d = 0; d < q->n; d++)
-            moe_choice_history_predict(&p->history, q->m, d, (uint32_t)i, q->n_rows,
-                                       p->session->request.chosen + (uint64_t)i * top_k,
+            moe_choice_history_predict(&p->history, q->m, q->target[d] - q->m - 1, (uint32_t)i,
+                                       q->n_rows, p->session->request.chosen + (uint64_t)i * top_k,
                                        probabilities_at(p, d, (uint64_t)i));
 }
 
@@ -284,7 +286,10 @@ static void predict(struct query *q)
         ask_routers(q);
         return;
     }
-    q->n = moe_choice_history_reach(&p->history, q->m, q->n_rows, q->n);
+    uint32_t far = q->target[q->n - 1] - q->m;
+    far = moe_choice_history_reach(&p->history, q->m, q->n_rows, far);
+    while (q->n > 0 && q->target[q->n - 1] > q->m + far)
+        q->n--;
     if (q->n > 0)
         moe_par_for(q->n_rows, 8, predict_from_choices, q);
 }
@@ -299,8 +304,8 @@ const float *moe_predicted_router_scores(const struct moe_layer_predictor *p)
     return p->has_scores ? p->router_scores : NULL;
 }
 
-/* What is handed out: predictions of q->n layers from MoE layer `first` on. */
-static void hand_out(const struct query *q, uint32_t first)
+/* What is handed out. */
+static void hand_out(const struct query *q)
 {
     struct moe_layer_predictor *p = q->p;
     const struct moe_config *c = &p->session->model->config;
@@ -309,7 +314,7 @@ static void hand_out(const struct query *q, uint32_t first)
         moe_tally(probabilities_at(p, d, 0), p->router_stride, q->n_rows, c->n_experts, c->top_k,
                   p->scores + at, p->unimportance + at, p->scratch);
         p->predictions[d] = (struct moe_prediction){
-            first + d,
+            q->target[d],
             q->n_rows,
             p->scores + at,
             p->unimportance + at,
@@ -322,10 +327,15 @@ uint32_t moe_predict_layers(struct moe_layer_predictor *p, uint32_t layer, uint3
 {
     const struct moe_config *c = &p->session->model->config;
     struct query q = {.p = p, .m = moe_config_moe_layers(c, layer), .n_rows = n_rows};
+    uint32_t far = 0;
     for (uint32_t l = layer + 1;
-         l < moe_config_stack_end(c, layer) && q.n < depth && q.n < p->depth; l++)
-        if (c->layer_is_moe[l])
+         l < moe_config_stack_end(c, layer) && far < depth && far < p->depth; l++) {
+        far += c->layer_is_moe[l];
+        if (c->layer_is_moe[l] && !c->layer_is_static[l]) {
+            q.target[q.n] = q.m + far;
             q.ahead[q.n++] = &p->layers[l];
+        }
+    }
     if (moe_predicts_from_choices(p->by))
         moe_choice_history_see(&p->history, q.m, n_rows, p->session->request.chosen);
     if (q.n > 0)
@@ -333,7 +343,7 @@ uint32_t moe_predict_layers(struct moe_layer_predictor *p, uint32_t layer, uint3
     if (moe_predicts_from_choices(p->by))
         moe_choice_history_add(&p->history, q.m, n_rows, p->session->request.chosen,
                                p->session->request.weights);
-    hand_out(&q, q.m + 1);
+    hand_out(&q);
     *predictions = p->predictions;
     return q.n;
 }
@@ -352,18 +362,20 @@ uint32_t moe_predict_before_attention(struct moe_layer_predictor *p, uint32_t la
     uint32_t end = moe_config_stack_end(c, layer);
     while (target < end && !c->layer_is_moe[target])
         target++;
-    if (target == end)
+    if (target == end || c->layer_is_static[target])
         return 0;
+    uint32_t m = moe_config_moe_layers(c, layer);
     struct query q = {
         .p = p,
-        .m = moe_config_moe_layers(c, layer),
+        .m = m,
         .n_rows = n_rows,
         .n = 1,
         .attention = &p->layers[layer],
         .ahead = {&p->layers[target]},
+        .target = {m + of_next},
     };
     ask_routers(&q);
-    hand_out(&q, q.m + of_next);
+    hand_out(&q);
     *predictions = p->predictions;
     return 1;
 }

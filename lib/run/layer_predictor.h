@@ -33,7 +33,8 @@ uint32_t moe_layer_predictor_depth(const struct moe_model *model,
 /* A sequence begins: the token before is forgotten. */
 void moe_layer_predictor_begin_sequence(struct moe_layer_predictor *p);
 
-/* Predicts up to `depth` further MoE layers, nearest first, once the router of model layer `layer`
+/* Predicts the experts of the `depth` next MoE layers, nearest first, but of those with static
+ * routing, which need no prediction, once the router of model layer `layer`
  * has chosen: the session's states hold its inputs and h, the request's chosen and weights are its.
  * *predictions holds until the next call. Returns how many; 0 where nothing can be predicted. To be
  * called after every router, with depth 0 where no prediction is used: it also remembers. */

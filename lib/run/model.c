@@ -9,6 +9,7 @@
 #include "experts/experts.h"
 #include "gpu.h"
 #include "model/positions.h"
+#include "model/routes.h"
 #include "model/tensor_roles.h"
 
 /* ---- The dense part ---- */
@@ -83,6 +84,7 @@ static const size_t places[MOE_T_N_ROLES] = {
     [MOE_T_DOWN_BIAS] = IN_LAYER(down_bias),
     [MOE_T_ROUTER] = IN_LAYER(router),
     [MOE_T_ROUTER_BIAS] = IN_LAYER(router_bias),
+    [MOE_T_ROUTES] = IN_LAYER(routes),
     [MOE_T_SHARED_GATE_PROJ] = IN_LAYER(gate),
     [MOE_T_SHARED_UP] = IN_LAYER(up),
     [MOE_T_SHARED_DOWN] = IN_LAYER(down),
@@ -127,6 +129,9 @@ static int place_tensor(struct moe_model *m, enum moe_tensor_role role, uint32_t
         *(const float **)place = (const float *)(const void *)at;
     else
         *(struct moe_mat *)place = (struct moe_mat){at, t->layout, t->rows, t->cols};
+    if (role == MOE_T_ROUTES && !m->gpu)
+        return moe_routes_check(&m->config, m->layers[layer].routes, moe_pack_path(m->pack),
+                                t->name, err);
     return MOE_OK;
 }
 

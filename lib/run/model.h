@@ -32,7 +32,8 @@ struct moe_layer {
     const float *up_bias, *down_bias; /* of a dense layer's */
     struct moe_mat router, shared_gate, bypass;
     const float *router_bias;
-    bool has_ffn; /* gate, up, down are there */
+    const float *routes; /* [vocab][top_k], of layers with static routing */
+    bool has_ffn;        /* gate, up, down are there */
 };
 
 struct moe_model {

@@ -49,6 +49,13 @@ bool moe_router_is_softmax(const struct moe_config *c);
  * moe_router_is_softmax. */
 void moe_router_grade(const struct moe_config *c, float *scores);
 
+/* What a layer with static routing chooses for rows, from their tokens: the request's chosen and
+ * weights. */
+struct moe_layer_request;
+struct moe_row;
+void moe_route_tokens(const struct moe_model *model, uint32_t layer, const struct moe_row *rows,
+                      uint32_t n_rows, struct moe_layer_request *request);
+
 /* Floats from one row of routers' scores to the next. */
 static inline uint64_t moe_router_stride(const struct moe_config *c)
 {

@@ -88,7 +88,7 @@ static bool on_gpus(const struct moe_config *c)
 {
     return c->n_encoder == 0 && !c->prefix_lm && c->positions == MOE_POSITIONS_ROTARY &&
            c->norm_place == MOE_NORM_BEFORE && moe_act_is_gated(c->dense_act) &&
-           moe_act_is_gated(c->expert_act);
+           moe_act_is_gated(c->expert_act) && !moe_config_has_static(c, 0, c->n_layers);
 }
 
 static int check_options(const struct moe_model *model, const struct moe_session_options *o,
@@ -106,11 +106,12 @@ static int check_options(const struct moe_model *model, const struct moe_session
                         "context",
                         o->batch, MAX_BATCH);
     if (o->gpu && !on_gpus(&model->config))
-        return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: models of this kind (encoder, positions by distance or learnt, norms "
-                        "after blocks, experts of two matrices) are computed by the processor "
-                        "alone: take --device cpu",
-                        moe_pack_path(model->pack));
+        return moe_fail(
+            err, MOE_ERR_UNSUPPORTED,
+            "%s: models of this kind (encoder, positions by distance or learnt, norms "
+            "after blocks, experts of two matrices or chosen by the token) are computed "
+            "by the processor alone: take --device cpu",
+            moe_pack_path(model->pack));
     if (o->kv_kind != MOE_LAYOUT_F32 && o->kv_kind != MOE_LAYOUT_F16)
         return moe_fail(err, MOE_ERR_USAGE, "the KV cache is kept as f32 or f16, not as %s",
                         moe_layout_name(o->kv_kind));

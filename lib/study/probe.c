@@ -214,10 +214,12 @@ static void on_routed(void *ctx, uint32_t layer, const struct moe_row *rows, uin
     p->seen = (struct moe_layer_observation){
         .chosen = chosen,
         .weights = weights,
+        .by_token = c->layer_is_static[layer],
         .stride = p->router_stride,
         .norms = p->norms,
     };
-    predict(&k, n_rows);
+    if (!c->layer_is_static[layer])
+        predict(&k, n_rows);
     moe_par_for(n_rows, 16, compare_range, &k);
     for (uint32_t i = 0; i < MOE_N_COSINES; i++) {
         bool there = i == MOE_COSINE_ATTN || m >= (i == MOE_COSINE_ATTN_1 ? 1 : i + 1);

@@ -16,6 +16,7 @@ struct naive_choice {
 struct naive {
     const struct random_model *m;
     uint32_t n;                   /* positions */
+    const uint32_t *ids;          /* [n] */
     double *h, *x, *out;          /* [n][hidden] */
     double *q, *k;                /* [n][heads][head_dim] */
     double *v;                    /* [n][heads][value_dim] */
@@ -413,6 +414,19 @@ static inline void naive_route(struct naive *t, uint32_t layer, const double *x,
     naive_choose(t, scores, choice);
 }
 
+/* By the token alone, each with the same weight. */
+static inline void naive_look_up(struct naive *t, uint32_t layer, uint32_t p,
+                                 struct naive_choice *choice)
+{
+    const struct moe_config *c = &t->m->c;
+    for (uint32_t k = 0; k < c->top_k; k++) {
+        uint32_t e = (uint32_t)t->m->dense[layer][MOE_T_ROUTES][t->ids[p] * c->top_k + k];
+        choice->experts[k] = e;
+        choice->probabilities[e] = 1.0 / c->top_k;
+        choice->weights[k] = (double)c->routed_scale / c->top_k;
+    }
+}
+
 static inline void naive_feed_forward(struct naive *t, uint32_t layer, uint32_t p)
 {
     const struct moe_config *c = &t->m->c;
@@ -425,7 +439,10 @@ static inline void naive_feed_forward(struct naive *t, uint32_t layer, uint32_t 
         return;
     }
     struct naive_choice *choice = &t->choices[layer * t->n + p];
-    naive_route(t, layer, x, choice);
+    if (c->layer_is_static[layer])
+        naive_look_up(t, layer, p, choice);
+    else
+        naive_route(t, layer, x, choice);
     memset(out, 0, c->hidden * sizeof *out);
     for (uint32_t k = 0; k < c->top_k; k++) {
         float *const *e = t->m->expert[layer][choice->experts[k]];
@@ -492,6 +509,7 @@ static inline void naive_stack(struct naive *t, const uint32_t *ids, uint32_t n,
 {
     const struct moe_config *c = &t->m->c;
     t->n = n;
+    t->ids = ids;
     t->margin = 1;
     t->h = calloc(n * c->hidden, sizeof *t->h);
     t->x = calloc(n * c->hidden, sizeof *t->x);

@@ -144,6 +144,15 @@ static inline void random_config(struct moe_config *c, uint64_t *random)
     moe_config_complete(c);
 }
 
+/* In a third of the models some layers choose experts by the token: drawn from a copy of the
+ * stream. */
+static inline void random_static(struct moe_config *c, uint64_t random)
+{
+    bool some = random_chance(&random, 3);
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        c->layer_is_static[i] = c->layer_is_moe[i] && random_chance(&random, 2) && some;
+}
+
 /* An encoder before the decoder, as T5's descendants have them: two-matrix or gated feed-forwards,
  * positions by bucketed distance or rotary, an expert's capacity or none. */
 static inline void random_stacks_config(struct moe_config *c, uint64_t *random)
@@ -184,6 +193,7 @@ static inline void random_stacks_config(struct moe_config *c, uint64_t *random)
     c->norm_topk = random_chance(random, 3);
     for (uint32_t i = 0; i < c->n_layers; i++)
         c->layer_is_moe[i] = !random_chance(random, 3);
+    random_static(c, *random);
     moe_config_complete(c);
 }
 
@@ -241,9 +251,23 @@ static inline float *random_weights(uint32_t rows, uint32_t cols, float middle, 
     return w;
 }
 
-static inline float *random_tensor(enum moe_tensor_role role, uint32_t rows, uint32_t cols,
-                                   uint64_t *random)
+/* For each token distinct experts: 5 has no divisor in common with their numbers. */
+static inline float *random_routes(const struct moe_config *c, uint64_t *random)
 {
+    float *routes = calloc((uint64_t)c->vocab * c->top_k, sizeof *routes);
+    for (uint32_t token = 0; token < c->vocab; token++) {
+        uint32_t first = random_below(random, c->n_experts);
+        for (uint32_t k = 0; k < c->top_k; k++)
+            routes[token * c->top_k + k] = (float)((first + 5 * k) % c->n_experts);
+    }
+    return routes;
+}
+
+static inline float *random_tensor(const struct moe_config *c, enum moe_tensor_role role,
+                                   uint32_t rows, uint32_t cols, uint64_t *random)
+{
+    if (role == MOE_T_ROUTES)
+        return random_routes(c, random);
     const char *name = moe_tensor_spec(role)->pack_name;
     if (moe_tensor_spec(role)->kind != MOE_KIND_VECTOR)
         return random_weights(rows, cols, 0,
@@ -260,7 +284,7 @@ static inline void random_model_fill(struct random_model *m, uint64_t random)
         for (int role = 0; role < MOE_T_N_ROLES; role++)
             if ((layer == 0 || moe_tensor_spec(role)->per_layer) &&
                 moe_tensor_shape(&m->c, role, layer, &rows, &cols))
-                m->dense[layer][role] = random_tensor(role, rows, cols, &random);
+                m->dense[layer][role] = random_tensor(&m->c, role, rows, cols, &random);
         for (uint32_t e = 0; m->c.layer_is_moe[layer] && e < m->c.n_experts; e++)
             for (int part = 0; part < MOE_E_N_PARTS; part++)
                 if (moe_expert_part_shape(&m->c, part, &rows, &cols))
@@ -274,6 +298,16 @@ static inline void random_model_draw(struct random_model *m, uint64_t seed)
     uint64_t random = seed;
     *m = (struct random_model){0};
     random_config(&m->c, &random);
+    random_model_fill(m, random);
+}
+
+/* The same, perhaps with layers that choose experts by the token. */
+static inline void random_static_draw(struct random_model *m, uint64_t seed)
+{
+    uint64_t random = seed;
+    *m = (struct random_model){0};
+    random_config(&m->c, &random);
+    random_static(&m->c, random);
     random_model_fill(m, random);
 }
 

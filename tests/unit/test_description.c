@@ -162,7 +162,7 @@ static void agrees_with_the_naive_model(void **state)
         struct random_model m;
         struct naive want;
         struct opened o;
-        random_model_draw(&m, seed);
+        random_static_draw(&m, seed);
         draw_ids(&m.c, seed);
         random_model_write(&m, 32, path);
         naive_run(&want, &m, ids, N_IDS);
@@ -360,7 +360,7 @@ static void check_bits(uint64_t seed)
     struct opened o;
     uint16_t kv_kind = random_chance(&random, 3) ? MOE_LAYOUT_F16 : MOE_LAYOUT_F32;
     uint32_t part = parts[random_below(&random, N_ITEMS(parts))];
-    random_model_draw(&m, seed);
+    random_static_draw(&m, seed);
     draw_ids(&m.c, seed);
     random_model_write(&m, bits[random_below(&random, N_ITEMS(bits))], path);
     open_resident(&o, 0, kv_kind);

@@ -1,0 +1,78 @@
+#include "model/routes.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <string.h>
+
+void moe_routes_choose(const struct moe_config *c, const float *routes, uint32_t token,
+                       uint32_t *chosen, float *weights)
+{
+    const float *row = routes + (uint64_t)token * c->top_k;
+    for (uint32_t k = 0; k < c->top_k; k++) {
+        chosen[k] = (uint32_t)row[k];
+        weights[k] = c->routed_scale / (float)c->top_k;
+    }
+}
+
+int moe_routes_check(const struct moe_config *c, const float *routes, const char *name,
+                     const char *tensor, struct moe_err *err)
+{
+    for (uint32_t token = 0; token < c->vocab; token++) {
+        const float *row = routes + (uint64_t)token * c->top_k;
+        for (uint32_t k = 0; k < c->top_k; k++) {
+            bool twice = false;
+            for (uint32_t i = 0; i < k; i++)
+                twice |= row[i] == row[k];
+            if (!(row[k] >= 0 && row[k] < (float)c->n_experts) || row[k] != (float)(uint32_t)row[k])
+                return moe_fail(err, MOE_ERR_FORMAT,
+                                "%s: tensor '%s' gives token %" PRIu32
+                                " an expert that is none of 0 to %" PRIu32,
+                                name, tensor, token, c->n_experts - 1);
+            if (twice)
+                return moe_fail(err, MOE_ERR_FORMAT,
+                                "%s: tensor '%s' gives token %" PRIu32 " expert %" PRIu32 " twice",
+                                name, tensor, token, (uint32_t)row[k]);
+        }
+    }
+    return MOE_OK;
+}
+
+/* ---- config.json ---- */
+
+static const char key[] = "static_routing";
+
+static int read_list(struct moe_config *c, const char *path, const json_t *list,
+                     struct moe_err *err)
+{
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *item = json_array_get(list, i);
+        json_int_t layer = json_is_integer(item) ? json_integer_value(item) : -1;
+        if (layer < 0 || layer >= (json_int_t)c->n_layers)
+            return moe_fail(err, MOE_ERR_FORMAT, "%s: '%s' names no layer at item %zu", path, key,
+                            i);
+        c->layer_is_static[layer] = 1;
+    }
+    return MOE_OK;
+}
+
+int moe_routes_read_hf(struct moe_config *c, const char *path, const json_t *json,
+                       struct moe_err *err)
+{
+    const json_t *value = json_object_get(json, key);
+    if (!value || json_is_null(value))
+        return MOE_OK;
+    if (json_is_array(value))
+        return read_list(c, path, value, err);
+    const char *text = json_string_value(value);
+    bool encoder = text && strcmp(text, "encoder") == 0, all = text && strcmp(text, "all") == 0;
+    if (!all && !encoder && !(text && strcmp(text, "decoder") == 0))
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: '%s' must be \"all\", \"encoder\", \"decoder\" or a list of layers",
+                        path, key);
+    if (encoder && c->n_encoder == 0)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: '%s' is \"encoder\", and the model has none",
+                        path, key);
+    uint32_t begin = all || encoder ? 0 : c->n_encoder, end = encoder ? c->n_encoder : c->n_layers;
+    memcpy(c->layer_is_static + begin, c->layer_is_moe + begin, end - begin);
+    return MOE_OK;
+}
