@@ -144,6 +144,7 @@ static size_t memory_bytes()
 }
 
 static size_t used_bytes[MAX_DEVICES];
+static std::mutex memory_lock; /* of what is here and of the extents below */
 
 cudaError_t cudaGetDeviceCount(int *n)
 {
@@ -208,6 +209,7 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
 {
     SHIM_ENTER();
     *total_bytes = memory_bytes();
+    std::lock_guard<std::mutex> hold(memory_lock);
     *free_bytes = *total_bytes > used_bytes[current] ? *total_bytes - used_bytes[current] : 0;
     return cudaSuccess;
 }
@@ -227,7 +229,6 @@ struct extent {
 };
 typedef std::map<uintptr_t, extent> extents;
 static extents device_memory, pinned_memory;
-static std::mutex memory_lock;
 
 /* The extent that holds the byte, or end(). */
 static extents::iterator find(extents &all, const void *p)
