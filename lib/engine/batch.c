@@ -29,8 +29,9 @@ uint64_t moe_batch_bytes(const struct moe_config *config, const struct moe_sessi
     uint32_t source = config->n_encoder == 0    ? 0
                       : session->source_context ? session->source_context
                                                 : session->context;
+    uint32_t whole = config->prefix_lm ? session->context : source; /* stands in one pass */
     carve(&b, &arena, config, session->n_sequences,
-          session->batch < source ? source : session->batch);
+          session->batch < whole ? whole : session->batch);
     uint64_t history =
         2 * ((uint64_t)session->context + source) * sizeof(uint32_t); /* it doubles as it grows */
     return arena.used + session->n_sequences *
@@ -44,11 +45,6 @@ int moe_batch_open(struct moe_batch **out, struct moe_session *s, uint32_t promp
     if (s->n_sequences > s->batch)
         return moe_fail(err, MOE_ERR_USAGE, "a pass of %u rows cannot decode %u sequences",
                         s->batch, s->n_sequences);
-    if (s->model->config.prefix_lm)
-        return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "a model whose prompts see all of themselves (%s) answers one at a time, "
-                        "not side by side: use moe-run without --requests",
-                        s->model->config.family);
     struct moe_batch *b = moe_alloc(1, sizeof *b, err);
     if (!b)
         return MOE_ERR_MEMORY;
@@ -213,20 +209,31 @@ static uint32_t next_prompt(const struct moe_batch *b, uint64_t after)
     return oldest;
 }
 
+/* How many rows of the member's text stand in a pass that has n_rows; 0: it waits for another. A
+ * prompt that sees all of itself comes whole, and what it was answered so far with it. */
+static uint32_t piece(const struct moe_batch *b, const struct member *m, uint32_t n_rows)
+{
+    uint64_t left = m->history.n - m->n_done;
+    uint32_t room = b->prompt_rows - n_rows;
+    if (!b->session->prompts)
+        return left < room ? (uint32_t)left : room;
+    return n_rows == 0 || left <= room ? (uint32_t)left : 0;
+}
+
 /* A piece of the texts that are not computed, the oldest first. */
 static void prefill(struct moe_batch *b)
 {
-    uint32_t n_rows = 0, i;
+    uint32_t n_rows = 0, i, n;
     uint64_t after = 0;
     while (n_rows < b->prompt_rows && (i = next_prompt(b, after)) < b->session->n_sequences) {
         struct member *m = b->running[i];
-        uint64_t left = m->history.n - m->n_done;
         after = m->id;
         if (m->request.options.stop && *m->request.options.stop)
             batch_finish_by_user(batch_stop_running(b, i));
+        else if ((n = piece(b, m, n_rows)) > 0)
+            add_rows(b, i, &n_rows, n);
         else
-            add_rows(b, i, &n_rows,
-                     left < b->prompt_rows - n_rows ? (uint32_t)left : b->prompt_rows - n_rows);
+            break;
     }
     if (n_rows == 0 || compute(b, MOE_PREFILL, n_rows) != MOE_OK)
         return;

@@ -13,7 +13,8 @@
  * to compute waits for it, and others may pass.
  *
  * With an encoder a prompt is a source, which a pass over whole sources computes before the
- * sequence decodes; nothing is taken over from other texts then.
+ * sequence decodes; nothing is taken over from other texts then. So it is where a prompt sees all
+ * of itself (prefix_lm): it is computed in one pass, not in pieces.
  *
  * Everything happens in moe_batch_step, in the caller's thread.
  */

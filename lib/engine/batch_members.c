@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "engine/encode.h"
+#include "engine/prompt.h"
 #include "run/source.h"
 
 enum {
@@ -177,7 +178,7 @@ static uint64_t n_alike(const struct moe_session *s, const struct member *m,
                         const struct member *from)
 {
     uint64_t most = m->history.n - 1, n = 0;
-    if (s->n_sources) /* a text goes with its source */
+    if (s->n_sources || s->prompts) /* a text goes with its source, or with all of its prompt */
         return 0;
     most = from->history.n < most ? from->history.n : most;
     if (is_far(s, m) != is_far(s, from))
@@ -221,9 +222,13 @@ static int begin(struct moe_session *s, uint32_t sequence, struct member *m, uin
 {
     struct moe_err full;
     m->waits_for_source = s->n_sources > 0;
-    if (!m->waits_for_source)
-        return moe_sequence_begin(s, sequence, m->history.ids, (uint32_t)m->history.n, wanted,
-                                  n_known, &full);
+    if (!m->waits_for_source) {
+        int status = moe_sequence_begin(s, sequence, m->history.ids, (uint32_t)m->history.n, wanted,
+                                        n_known, &full);
+        if (status == MOE_OK && s->prompts)
+            moe_prompt_mark(s, sequence, m->history.ids, m->n_prompt);
+        return status;
+    }
     moe_sequence_attend(s, sequence, sequence);
     return moe_sequence_reserve(s, sequence, wanted, &full);
 }

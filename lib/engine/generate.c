@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "engine/beams.h"
 #include "engine/encode.h"
+#include "engine/prompt.h"
 #include "run/source.h"
 #include "run/stages.h"
 
@@ -40,20 +41,6 @@ static void forget_other_rope(const struct moe_session *s, const struct moe_ids 
     uint32_t original = s->model->config.rope_original;
     if (original && s->far != (history->n > original))
         *n_done = 0;
-}
-
-/* A prompt that sees all of itself: its prefix is what stands before the tokenizer's last token,
- * GPTSAN's separator, or without one all of it. */
-static void mark_prompt(struct moe_session *s, const struct moe_ids *history, uint64_t n_done)
-{
-    int64_t separator = moe_tokenizer_tail(s->model->tokenizer);
-    uint32_t prefix = 0;
-    if (!s->model->config.prefix_lm || n_done > 0)
-        return;
-    while (prefix < history->n && history->ids[prefix] != separator)
-        prefix++;
-    moe_sequence_end(s, 0);
-    moe_sequence_prompt(s, 0, (uint32_t)history->n, prefix);
 }
 
 /* Computes history[*n_done..n) in batches; *last is the last token's row in the last batch. */
@@ -151,7 +138,10 @@ int moe_generate(struct moe_session *s, struct moe_sampler *sampler, struct moe_
     if (!logits)
         return MOE_ERR_MEMORY;
     moe_answer_begin(&answer, s->model, s->context, options);
-    mark_prompt(s, history, *n_done);
+    if (s->prompts && *n_done == 0) {
+        moe_sequence_end(s, 0);
+        moe_prompt_mark(s, 0, history->ids, history->n);
+    }
     int status = options->source ? encode_source(s, options, err) : MOE_OK;
     if (!s->n_sources)
         s->stats.prompt_tokens += history->n - *n_done;

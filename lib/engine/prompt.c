@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "run/source.h"
 
 /* A special token's text for the templates, "" where the model has none. */
 static void token_text(const struct moe_tokenizer *tok, int64_t id, struct moe_buf *out)
@@ -81,6 +82,15 @@ int moe_prompt_source(const struct moe_model *model, const char *text, uint64_t 
                       struct moe_ids *ids, struct moe_err *err)
 {
     return moe_tokenizer_encode_source(model->tokenizer, text, n, false, ids, err);
+}
+
+void moe_prompt_mark(struct moe_session *s, uint32_t sequence, const uint32_t *ids, uint64_t n)
+{
+    int64_t separator = moe_tokenizer_tail(s->model->tokenizer);
+    uint32_t prefix = 0;
+    while (prefix < n && ids[prefix] != separator)
+        prefix++;
+    moe_sequence_prompt(s, sequence, (uint32_t)n, prefix);
 }
 
 const char **moe_prompt_stops(const char *const *stops, const struct moe_chat_format *format,

@@ -8,7 +8,7 @@
 
 #include "base/buf.h"
 #include "base/err.h"
-#include "run/model.h"
+#include "run/session.h"
 #include "text/chat.h"
 #include "text/tokenizer.h"
 
@@ -34,6 +34,10 @@ int moe_prompt_plain(const struct moe_model *model, const char *text, uint64_t n
  * puts around a whole text. */
 int moe_prompt_source(const struct moe_model *model, const char *text, uint64_t n,
                       struct moe_ids *ids, struct moe_err *err);
+
+/* A prompt that sees all of itself (prefix_lm), of n ids: the prefix is what stands before the
+ * tokenizer's last token, GPTSAN's separator, or without one all of it. */
+void moe_prompt_mark(struct moe_session *s, uint32_t sequence, const uint32_t *ids, uint64_t n);
 
 /* The caller's stop texts and the format's (NULL: none), NULL-terminated; free() it. NULL: out of
  * memory. */

@@ -32,8 +32,7 @@ struct moe_row {
     uint32_t token;    /* 0..vocab-1 */
     /* Positions of the text that the row is computed for, above its own position, at most the
      * context: with LongRoPE they choose the frequencies, so that all rows of a text must say the
-     * same. In an encoder: positions of the source. With prefix_lm the row sees so many: rows of a
-     * prompt say the prompt's, those after it 0. 0: position + 1, which will do for any other
+     * same. In an encoder: positions of the source. 0: position + 1, which will do for any other
      * model. */
     uint32_t length;
 };

@@ -3,30 +3,15 @@
  * positions, the bypass, rows that pass experts without room. On random small models what is
  * computed is what the description means (naive_model.h), bit for bit however.
  */
-#include "model_fixture.h"
+#include "engine/batch.h"
+#include "engine/generate.h"
 #include "run/source.h"
 
-#include "naive_model.h"
+#include "random_fixture.h"
 
 enum { N_MODELS = 100, N_COMPUTED = 40, N_TEXTS = 3, N_IDS = 40 };
 
-static char path[128];
 static uint32_t ids[N_TEXTS][N_IDS], n_prompt[N_TEXTS], prefix[N_TEXTS];
-
-static int set_up(void **state)
-{
-    struct moe_err err = {0};
-    assert_ok(moe_kern_select(moe_cpu_detect(), &err), &err);
-    moe_par_set_threads(2);
-    snprintf(path, sizeof path, "/tmp/moe-prefix-%d.moe", (int)getpid());
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    unlink(path);
-    return 0;
-}
 
 static void draw(struct random_model *m, uint64_t seed)
 {
@@ -40,15 +25,11 @@ static void draw(struct random_model *m, uint64_t seed)
     }
 }
 
-static void open_all(struct fixture *f, uint32_t context)
+static void open_all(struct opened *o, uint32_t context)
 {
-    struct moe_err err = {0};
-    snprintf(f->path, sizeof f->path, "%s", path);
-    assert_ok(moe_model_open(&f->model, path, 0, NULL, &err), &err);
-    assert_ok(moe_experts_open_resident(&f->experts, f->model->pack, 0, NULL, NULL, &err), &err);
     const struct moe_session_options options = {
         .context = context, .n_sequences = N_TEXTS, .batch = N_TEXTS * N_IDS};
-    assert_ok(moe_session_open(&f->session, f->model, f->experts, &options, &err), &err);
+    open_pack(o, 0, &options);
 }
 
 /* Rows [first, first + n) of the texts [begin, end) in one pass. */
@@ -106,30 +87,6 @@ static void free_all(float *logits[N_TEXTS])
 
 /* ---- Right ---- */
 
-struct watched {
-    const struct naive *want;
-    uint32_t n_differing;
-};
-
-static void compare_choices(void *ctx, uint32_t layer, const struct moe_row *rows, uint32_t n_rows,
-                            const float *gate_input, uint64_t hidden_stride,
-                            const float *probabilities, uint64_t router_stride,
-                            const uint32_t *chosen, const float *weights)
-{
-    struct watched *w = ctx;
-    const struct moe_config *c = &w->want->m->c;
-    for (uint32_t i = 0; i < n_rows; i++) {
-        const struct naive *t = &w->want[rows[i].sequence];
-        const struct naive_choice *want = &t->choices[layer * t->n + rows[i].position];
-        for (uint32_t k = 0; k < c->top_k; k++) {
-            float weight = weights[i * c->top_k + k];
-            w->n_differing += chosen[i * c->top_k + k] != want->experts[k] ||
-                              fabs((double)weight - want->weights[k]) > 1e-4 ||
-                              (weight == 0) != (want->weights[k] == 0);
-        }
-    }
-}
-
 static void agrees_with_the_naive_model(void **state)
 {
     uint32_t n_compared = 0, n_over = 0;
@@ -137,7 +94,7 @@ static void agrees_with_the_naive_model(void **state)
     for (uint64_t seed = 1; seed <= N_MODELS; seed++) {
         struct random_model m;
         struct naive want[N_TEXTS];
-        struct fixture f = {.path = ""};
+        struct opened f;
         float *logits[N_TEXTS];
         double margin = 1, most = 0, largest = 0;
         uint32_t over = 0;
@@ -164,7 +121,7 @@ static void agrees_with_the_naive_model(void **state)
             n_over += over;
             worst = fmax(worst, most / largest);
             if (!(most / largest < 1e-4) || w.n_differing)
-                fail_msg("seed %llu: logits differ by %g, %u choices", (unsigned long long)seed,
+                fail_msg("%s: logits differ by %g, %u choices", describe(&m.c, seed),
                          most / largest, w.n_differing);
             assert_int_equal(f.session->stats.prefill.over_capacity +
                                  f.session->stats.decode.over_capacity,
@@ -173,7 +130,7 @@ static void agrees_with_the_naive_model(void **state)
         free_all(logits);
         for (int t = 0; t < N_TEXTS; t++)
             naive_free(&want[t]);
-        fixture_close(&f);
+        close_opened(&f);
         random_model_free(&m);
     }
     print_message("# %u of %d models compared, largest relative difference %.2g, %u choices beyond "
@@ -190,7 +147,7 @@ static void assert_same(const struct random_model *m, uint64_t seed, float *want
     uint64_t n = N_IDS * moe_logits_stride(&m->c);
     for (int t = 0; t < N_TEXTS; t++)
         if (memcmp(want[t], got[t], n * sizeof(float)) != 0)
-            fail_msg("seed %llu: %s: text %d differs", (unsigned long long)seed, what, t);
+            fail_msg("%s: %s: text %d differs", describe(&m->c, seed), what, t);
     free_all(got);
 }
 
@@ -200,7 +157,7 @@ static void nothing_else_changes_a_result(void **state)
     struct moe_err err = {0};
     for (uint64_t seed = 1; seed <= N_COMPUTED; seed++) {
         struct random_model m;
-        struct fixture f = {.path = ""};
+        struct opened f;
         float *want[N_TEXTS], *logits[N_TEXTS];
         draw(&m, seed);
         random_model_write(&m, bits[seed % N_ITEMS(bits)], path);
@@ -232,7 +189,7 @@ static void nothing_else_changes_a_result(void **state)
         compute(f.session, false, 1, logits);
         assert_same(&m, seed, want, logits, "behind a cache, in a larger context");
         free_all(want);
-        fixture_close(&f);
+        close_opened(&f);
         random_model_free(&m);
     }
 }
@@ -241,7 +198,7 @@ static void prompts_stand_in_one_pass(void **state)
 {
     struct moe_err err = {0};
     struct random_model m;
-    struct fixture f = {.path = ""};
+    struct opened f;
     struct moe_row rows[12];
     uint32_t n_known;
     draw(&m, 1);
@@ -264,8 +221,195 @@ static void prompts_stand_in_one_pass(void **state)
     assert_int_equal(n_known, 0);
     moe_sequence_end(s, 0); /* has no prompt any more */
     assert_ok(moe_forward(s, MOE_PREFILL, rows, 7, 0, m.c.n_layers, NULL, NULL, &err), &err);
-    fixture_close(&f);
+    close_opened(&f);
     random_model_free(&m);
+}
+
+/* ---- Side by side ---- */
+
+enum { LONG = 600, N_ASKED = 12, MOST_PROMPT = 200, MOST_ANSWER = 330 };
+
+/* A request, and the ids of its answer: of the batch, and of the session alone. */
+struct asked {
+    uint32_t prompt[MOST_PROMPT], n_prompt, got[MOST_ANSWER], n_got, want[MOST_ANSWER], n_want;
+    struct moe_generate_options options;
+    bool drawn, ended;
+};
+
+static int hear(void *ctx, const struct moe_token_said *said)
+{
+    struct asked *a = ctx;
+    a->got[a->n_got++] = said->token.id;
+    return MOE_OK;
+}
+
+static void end(void *ctx, const struct moe_batch_result *result)
+{
+    struct asked *a = ctx;
+    assert_int_equal(result->status, MOE_OK);
+    assert_int_equal(result->n_cached, 0);
+    a->ended = true;
+}
+
+static struct moe_sampler *sampler_of(const struct asked *a, uint32_t vocab)
+{
+    struct moe_err err = {0};
+    struct moe_sampler *sampler;
+    struct moe_sampler_options how;
+    moe_sampler_options_default(&how);
+    how.temperature = a->drawn ? 0.9 : 0;
+    how.seed = a->n_prompt;
+    assert_ok(moe_sampler_new(&sampler, &how, vocab, &err), &err);
+    return sampler;
+}
+
+/* Of a model whose context has several blocks of the KV cache. */
+static void ask(struct asked *asked, struct random_model *m, uint64_t seed)
+{
+    uint64_t random = seed;
+    *m = (struct random_model){0};
+    random_prefix_config(&m->c, &random);
+    m->c.context_max = LONG;
+    random_model_fill(m, random);
+    random_model_write(m, 8, path);
+    for (uint32_t i = 0; i < N_ASKED; i++) {
+        struct asked *a = &asked[i];
+        *a = (struct asked){.n_prompt = 1 + random_below(&random, i % 4 ? 40 : MOST_PROMPT)};
+        for (uint32_t k = 0; k < a->n_prompt; k++)
+            a->prompt[k] = random_below(&random, m->c.vocab);
+        if (i % 4 == 3) { /* begins as another does, which is no help */
+            memcpy(a->prompt, a[-1].prompt, sizeof a->prompt);
+            a->n_prompt = a[-1].n_prompt;
+        }
+        a->drawn = i % 2;
+        a->options = (struct moe_generate_options){
+            .max_tokens = i % 3 ? 20 : MOST_ANSWER, .ignore_eos = true, .token = hear, .ctx = a};
+    }
+}
+
+static void answer_alone(struct moe_session *s, struct asked *a)
+{
+    struct moe_err err = {0};
+    struct moe_sampler *sampler = sampler_of(a, s->model->config.vocab);
+    struct moe_ids history = {0};
+    enum moe_stop_reason why;
+    uint64_t n_done = 0;
+    for (uint32_t k = 0; k < a->n_prompt; k++)
+        assert_ok(moe_ids_push(&history, a->prompt[k], &err), &err);
+    assert_ok(moe_generate(s, sampler, &history, &n_done, &a->options, &why, &err), &err);
+    memcpy(a->want, a->got, sizeof a->got);
+    a->n_want = a->n_got;
+    assert_int_equal(a->n_want, a->options.max_tokens);
+    moe_ids_release(&history);
+    moe_sampler_free(sampler);
+}
+
+static void check_batch(struct moe_session *s, struct asked *asked, uint32_t prompt_rows,
+                        uint64_t *n_preempted)
+{
+    struct moe_err err = {0};
+    struct moe_batch *b;
+    uint64_t id;
+    uint32_t n_added = 0;
+    assert_ok(moe_batch_open(&b, s, prompt_rows, &err), &err);
+    const struct moe_batch_state *now = moe_batch_state(b);
+    while (n_added < N_ASKED || now->n_running + now->n_waiting > 0) {
+        for (int i = 0; i < 2 && n_added < N_ASKED; i++) { /* they come over time */
+            struct asked *a = &asked[n_added++];
+            const struct moe_batch_request request = {.prompt = a->prompt,
+                                                      .n_prompt = a->n_prompt,
+                                                      .sampler =
+                                                          sampler_of(a, s->model->config.vocab),
+                                                      .options = a->options,
+                                                      .ended = end};
+            a->ended = false;
+            a->n_got = 0;
+            assert_ok(moe_batch_add(b, &request, &id, &err), &err);
+        }
+        moe_batch_step(b);
+    }
+    for (int i = 0; i < N_ASKED; i++) {
+        assert_true(asked[i].ended);
+        assert_int_equal(asked[i].n_got, asked[i].n_want);
+        assert_memory_equal(asked[i].got, asked[i].want, asked[i].n_want * sizeof *asked[i].want);
+    }
+    *n_preempted += now->n_preempted;
+    moe_batch_close(b);
+}
+
+/* A prompt too long is refused as alone; one that fills the context is not. */
+static void check_limits(struct moe_session *s, uint32_t vocab)
+{
+    static uint32_t prompt[LONG + 1];
+    static struct asked a;
+    struct moe_err err = {0};
+    struct moe_batch *b;
+    struct moe_batch_request request = {.prompt = prompt,
+                                        .n_prompt = LONG + 1,
+                                        .sampler = sampler_of(&a, vocab),
+                                        .options = {.ctx = &a},
+                                        .ended = end};
+    uint64_t id;
+    assert_ok(moe_batch_open(&b, s, 16, &err), &err);
+    assert_fails(moe_batch_add(b, &request, &id, &err), MOE_ERR_LIMIT,
+                 "the prompt of 601 tokens does not fit the context of 600", &err);
+    request.n_prompt = LONG;
+    assert_ok(moe_batch_add(b, &request, &id, &err), &err);
+    while (!a.ended)
+        moe_batch_step(b);
+    moe_batch_close(b);
+}
+
+/* However many run, in pieces of whatever size, also where their blocks are taken away and prompt
+ * and answer are computed again. */
+static void answers_side_by_side_are_those_alone(void **state)
+{
+    static const struct {
+        uint32_t n_sequences, kv_blocks, prompt_rows;
+        bool cached;
+    } ways[] = {{1, 0, 0, false},
+                {3, 0, 16, false},
+                {5, 6, 7, false},
+                {N_ASKED, 4, 0, false},
+                {4, 5, 50, true}};
+    static struct asked asked[N_ASKED];
+    struct moe_err err = {0};
+    uint64_t n_preempted = 0;
+    for (uint64_t seed = 1; seed <= 3; seed++) {
+        struct random_model m;
+        struct opened f;
+        const struct moe_session_options alone = {.context = LONG};
+        ask(asked, &m, seed);
+        open_pack(&f, 0, &alone);
+        for (int i = 0; i < N_ASKED; i++)
+            answer_alone(f.session, &asked[i]);
+        for (size_t w = 0; w < N_ITEMS(ways); w++) {
+            const struct moe_session_options how = {.context = LONG,
+                                                    .n_sequences = ways[w].n_sequences,
+                                                    .kv_blocks = ways[w].kv_blocks,
+                                                    .batch = 32};
+            const struct moe_cache_options cache = {
+                .cache_bytes = 2 * moe_cache_slot_bytes(f.model->pack, 0),
+                .n_working = 2,
+                .loader = {.verify = true},
+            };
+            const struct moe_pack *pack = f.model->pack;
+            moe_session_close(f.session);
+            moe_experts_close(f.experts);
+            assert_ok(ways[w].cached
+                          ? moe_experts_open_cached(&f.experts, pack, m.c.top_k, &cache, NULL, &err)
+                          : moe_experts_open_resident(&f.experts, pack, 0, NULL, NULL, &err),
+                      &err);
+            open_session(&f, &how);
+            check_batch(f.session, asked, ways[w].prompt_rows, &n_preempted);
+        }
+        moe_session_close(f.session);
+        open_session(&f, &(struct moe_session_options){.context = LONG, .n_sequences = 2});
+        check_limits(f.session, m.c.vocab);
+        close_opened(&f);
+        random_model_free(&m);
+    }
+    assert_true(n_preempted > 0);
 }
 
 int main(void)
@@ -274,6 +418,7 @@ int main(void)
         cmocka_unit_test(agrees_with_the_naive_model),
         cmocka_unit_test(nothing_else_changes_a_result),
         cmocka_unit_test(prompts_stand_in_one_pass),
+        cmocka_unit_test(answers_side_by_side_are_those_alone),
     };
     return cmocka_run_group_tests_name("prefix", tests, set_up, tear_down);
 }
