@@ -2,50 +2,20 @@
  * Every switch of a model's description, on random small models: what is computed is what the
  * description means (naive_model.h), and it is the same bit for bit however it is computed.
  */
-#include "base/par.h"
 #include "engine/engine.h"
 #include "engine/generate.h"
-#include "kern/kern.h"
 
-#include "naive_model.h"
+#include "random_fixture.h"
 
 enum { N_IDS = 40, N_MODELS = 150, BATCH = 64 };
 
-static char path[128];
 static uint32_t ids[N_IDS];
-
-static int set_up(void **state)
-{
-    struct moe_err err = {0};
-    assert_ok(moe_kern_select(moe_cpu_detect(), &err), &err);
-    moe_par_set_threads(2);
-    snprintf(path, sizeof path, "/tmp/moe-description-%d.moe", (int)getpid());
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    unlink(path);
-    return 0;
-}
 
 static void draw_ids(const struct moe_config *c, uint64_t seed)
 {
     uint64_t random = seed + 1000;
     for (int i = 0; i < N_IDS; i++)
         ids[i] = random_below(&random, c->vocab);
-}
-
-/* A few words about a model, for messages. */
-static const char *describe(const struct moe_config *c, uint64_t seed)
-{
-    static char text[300];
-    struct moe_buf json = {0};
-    moe_config_write(c, &json);
-    snprintf(text, sizeof text, "seed %llu: %.*s", (unsigned long long)seed, 250,
-             (const char *)json.data);
-    moe_buf_release(&json);
-    return text;
 }
 
 /* Logits of all ids, in passes of `part` rows. */
@@ -92,53 +62,14 @@ static float *run_in_company(struct moe_session *s, uint32_t part)
     return logits;
 }
 
-struct opened {
-    struct moe_model *model;
-    struct moe_experts *experts;
-    struct moe_session *session;
-};
-
 static void open_resident(struct opened *o, uint32_t context, uint16_t kv_kind)
 {
-    struct moe_err err = {0};
     const struct moe_session_options options = {
         .context = N_IDS, .n_sequences = 2, .batch = BATCH, .kv_kind = kv_kind};
-    assert_ok(moe_model_open(&o->model, path, context, NULL, &err), &err);
-    assert_ok(moe_experts_open_resident(&o->experts, o->model->pack, 0, NULL, NULL, &err), &err);
-    assert_ok(moe_session_open(&o->session, o->model, o->experts, &options, &err), &err);
-}
-
-static void close_opened(struct opened *o)
-{
-    moe_session_close(o->session);
-    moe_experts_close(o->experts);
-    moe_model_close(o->model);
+    open_pack(o, context, &options);
 }
 
 /* ---- Right ---- */
-
-struct watched {
-    const struct naive *want;
-    uint32_t n_differing;
-};
-
-static void compare_choices(void *ctx, uint32_t layer, const struct moe_row *rows, uint32_t n_rows,
-                            const float *gate_input, uint64_t hidden_stride,
-                            const float *probabilities, uint64_t router_stride,
-                            const uint32_t *chosen, const float *weights)
-{
-    struct watched *w = ctx;
-    const struct moe_config *c = &w->want->m->c;
-    for (uint32_t i = 0; i < n_rows; i++) {
-        const struct naive_choice *want = &w->want->choices[layer * w->want->n + rows[i].position];
-        for (uint32_t k = 0; k < c->top_k; k++)
-            w->n_differing += chosen[i * c->top_k + k] != want->experts[k] ||
-                              fabs((double)weights[i * c->top_k + k] - want->weights[k]) > 1e-4;
-        for (uint32_t e = 0; e < c->n_experts; e++)
-            w->n_differing +=
-                fabs((double)probabilities[i * router_stride + e] - want->probabilities[e]) > 1e-4;
-    }
-}
 
 /* The largest difference, relative to the largest logit. */
 static double largest_difference(const struct naive *want, const float *logits)

@@ -3,33 +3,15 @@
  * (naive_model.h), the same bit for bit however it is computed, and nothing is taken over between
  * texts that attend to different sources.
  */
-#include "base/par.h"
-#include "kern/kern.h"
 #include "run/pass_strategy.h"
 #include "run/source.h"
 
-#include "naive_model.h"
+#include "random_fixture.h"
 
 enum { N_MODELS = 100, N_COMPUTED = 30, N_SOURCES = 3, N_IDS = 24, CONTEXT = 48, LONGEST = 40 };
 
-static char path[128];
 /* Of the model at work: sources, which the decoders' texts attend to, one each. */
 static uint32_t source_ids[N_SOURCES][LONGEST], n_source[N_SOURCES], ids[N_SOURCES][N_IDS];
-
-static int set_up(void **state)
-{
-    struct moe_err err = {0};
-    assert_ok(moe_kern_select(moe_cpu_detect(), &err), &err);
-    moe_par_set_threads(2);
-    snprintf(path, sizeof path, "/tmp/moe-encoder-%d.moe", (int)getpid());
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    unlink(path);
-    return 0;
-}
 
 static void draw(struct random_model *m, uint64_t seed)
 {
@@ -44,50 +26,16 @@ static void draw(struct random_model *m, uint64_t seed)
     }
 }
 
-/* A few words about a model, for messages. */
-static const char *describe(const struct moe_config *c, uint64_t seed)
-{
-    static char text[600];
-    struct moe_buf json = {0};
-    moe_config_write(c, &json);
-    snprintf(text, sizeof text, "seed %llu: %.*s", (unsigned long long)seed, 500,
-             (const char *)json.data);
-    moe_buf_release(&json);
-    return text;
-}
-
-struct opened {
-    struct moe_model *model;
-    struct moe_experts *experts;
-    struct moe_session *session;
-};
-
 static const struct moe_session_options options = {.context = CONTEXT,
                                                    .n_sequences = 2 * N_SOURCES,
                                                    .batch = N_SOURCES * LONGEST,
                                                    .n_sources = N_SOURCES};
 
-static void open_session(struct opened *o, const struct moe_session_options *how)
-{
-    struct moe_err err = {0};
-    assert_ok(moe_session_open(&o->session, o->model, o->experts, how, &err), &err);
-}
-
 static void open_resident(struct opened *o, uint16_t kv_kind)
 {
-    struct moe_err err = {0};
     struct moe_session_options how = options;
     how.kv_kind = kv_kind;
-    assert_ok(moe_model_open(&o->model, path, 0, NULL, &err), &err);
-    assert_ok(moe_experts_open_resident(&o->experts, o->model->pack, 0, NULL, NULL, &err), &err);
-    open_session(o, &how);
-}
-
-static void close_opened(struct opened *o)
-{
-    moe_session_close(o->session);
-    moe_experts_close(o->experts);
-    moe_model_close(o->model);
+    open_pack(o, 0, &how);
 }
 
 /* Appends the rows of source s as source `as`. */
@@ -195,33 +143,6 @@ static void compute(struct moe_session *s, const struct how *how, struct results
 }
 
 /* ---- Right ---- */
-
-struct watched {
-    const struct naive *want; /* [N_SOURCES], encoders or decoders by the layer */
-    const struct naive *decoders;
-    uint32_t n_differing, n_over;
-};
-
-static void compare_choices(void *ctx, uint32_t layer, const struct moe_row *rows, uint32_t n_rows,
-                            const float *gate_input, uint64_t hidden_stride,
-                            const float *probabilities, uint64_t router_stride,
-                            const uint32_t *chosen, const float *weights)
-{
-    struct watched *w = ctx;
-    const struct moe_config *c = &w->want->m->c;
-    const struct naive *of = moe_config_in_encoder(c, layer) ? w->want : w->decoders;
-    for (uint32_t i = 0; i < n_rows; i++) {
-        const struct naive *t = &of[rows[i].sequence];
-        const struct naive_choice *want = &t->choices[layer * t->n + rows[i].position];
-        for (uint32_t k = 0; k < c->top_k; k++) {
-            float weight = weights[i * c->top_k + k];
-            w->n_differing += chosen[i * c->top_k + k] != want->experts[k] ||
-                              fabs((double)weight - want->weights[k]) > 1e-4 ||
-                              (weight == 0) != (want->weights[k] == 0);
-            w->n_over += weight == 0;
-        }
-    }
-}
 
 static double difference(const double *want, uint64_t want_stride, const float *got,
                          uint64_t got_stride, uint32_t n_rows, uint32_t width)
