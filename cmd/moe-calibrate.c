@@ -20,7 +20,7 @@ static struct {
     struct cli_texts texts, pairs, checks, without;
     struct moe_calibrate_options calibrate;
     struct offline_shard shard;
-    int metric, importance;
+    int metric, judge, importance;
     double tolerance;
     bool resume, compare, merge, partial, show, json;
 } o = {.calibrate = {.max_tokens = DEFAULT_TOKENS}, .shard = {0, 1}, .tolerance = 0.02};
@@ -64,6 +64,7 @@ static bool parse_dense(const char *text, void *to, char why[128])
 }
 
 static const char *const metrics[] = {"nll", "top1", NULL};
+static const char *const judges[] = {"nats", "rouge2", "accuracy", NULL};
 static const char *const importances[] = {"exact", "proxy", NULL};
 
 static const struct cli_option options[] = {
@@ -78,6 +79,8 @@ static const struct cli_option options[] = {
      .help = "largest loss to accept"},
     {CLI_OPT_CHOICE(0, "metric", "NAME", &o.metric, metrics), .shown = "nll",
      .help = "nll: nats per token; top1: agreement"},
+    {CLI_OPT_CHOICE(0, "judge", "BY", &o.judge, judges), .shown = "nats",
+     .help = "of tolerance: nats, rouge2, accuracy"},
     {CLI_OPT_CHOICE(0, "importance", "KIND", &o.importance, importances), .shown = "exact",
      .help = "exact: measured; proxy: from one pass"},
     {CLI_OPT_FLAG(0, "compare", &o.compare),
@@ -158,6 +161,7 @@ static int calibrate(const char *pack)
     c->checks = o.checks.items;
     c->n_checks = (uint32_t)o.checks.n;
     c->metric = (enum moe_metric)o.metric;
+    c->judge = (enum moe_judge)o.judge;
     c->tolerance = 100 * o.tolerance;
     c->exact = o.importance == EXACT;
     c->compare = o.compare;
@@ -290,6 +294,8 @@ int main(int argc, char **argv)
                            : cli_misuse("--merge needs maps to merge");
     if (o.texts.n + o.pairs.n == 0 || n_args != 1)
         return cli_misuse("give one pack and at least one --text FILE, or --pairs FILE");
+    if (o.judge && o.pairs.n == 0)
+        return cli_misuse("--judge is for the answers to --pairs");
     if (o.calibrate.method && !o.calibrate.n_dense_bits)
         return cli_misuse("--method is for the bits of --dense");
     if (o.shard.n > 1 && o.importance == PROXY)

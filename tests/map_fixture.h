@@ -14,10 +14,11 @@ static inline double random_share(uint64_t *seed)
     return (double)(test_random(seed) >> 11) * 0x1p-53;
 }
 
+/* Every other one with answers. */
 static inline struct moe_loss random_loss(uint64_t *seed)
 {
     uint64_t documents = 1 + test_random(seed) % 1000;
-    return (struct moe_loss){
+    struct moe_loss loss = {
         .documents = documents,
         .tokens = documents + test_random(seed) % 100000,
         .nll = 5 * random_share(seed),
@@ -27,6 +28,16 @@ static inline struct moe_loss random_loss(uint64_t *seed)
         .top1_points = 100 * random_share(seed),
         .top1_error = random_share(seed),
     };
+    if (documents % 2) {
+        loss.answers = documents;
+        loss.reference_rouge2 = random_share(seed);
+        loss.rouge2_points = 200 * random_share(seed) - 100;
+        loss.rouge2_error = random_share(seed);
+        loss.reference_accuracy = random_share(seed);
+        loss.accuracy_points = 200 * random_share(seed) - 100;
+        loss.accuracy_error = random_share(seed);
+    }
+    return loss;
 }
 
 /* Shares of n parts of a whole. */
@@ -144,6 +155,7 @@ static inline struct moe_map *full_map(uint64_t seed)
     for (uint32_t l = 0; l < m->n_layers; l++)
         m->model_layer[l] = 2 * l + 1;
     m->metric = seed % 2 ? MOE_METRIC_TOP1 : MOE_METRIC_NLL;
+    m->judge = (enum moe_judge)((seed / 2 + 2) % MOE_N_JUDGES);
     m->tolerance = random_share(&seed);
     m->rank_correlation = 2 * random_share(&seed) - 1;
     strcpy(m->dense_method, "linear");

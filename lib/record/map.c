@@ -24,6 +24,26 @@ double moe_loss_error(const struct moe_loss *loss, enum moe_metric metric)
     return metric == MOE_METRIC_NLL ? loss->nll_error : loss->top1_error;
 }
 
+const char *moe_judge_name(enum moe_judge judge)
+{
+    static const char *const names[MOE_N_JUDGES] = {"nats", "rouge2", "accuracy"};
+    return names[judge];
+}
+
+double moe_map_loss(const struct moe_map *map, const struct moe_loss *loss)
+{
+    return map->judge == MOE_JUDGE_ROUGE2     ? loss->rouge2_points
+           : map->judge == MOE_JUDGE_ACCURACY ? loss->accuracy_points
+                                              : moe_loss_in(loss, map->metric);
+}
+
+double moe_map_loss_error(const struct moe_map *map, const struct moe_loss *loss)
+{
+    return map->judge == MOE_JUDGE_ROUGE2     ? loss->rouge2_error
+           : map->judge == MOE_JUDGE_ACCURACY ? loss->accuracy_error
+                                              : moe_loss_error(loss, map->metric);
+}
+
 static bool shape_fits(uint32_t n_layers, uint32_t n_experts, uint32_t top_k)
 {
     return n_layers > 0 && n_layers <= MOE_PACK_MAX_LAYERS && top_k > 0 && top_k <= n_experts &&

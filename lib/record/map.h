@@ -33,6 +33,11 @@ enum {
 enum moe_metric { MOE_METRIC_NLL = 0, MOE_METRIC_TOP1, MOE_N_METRICS };
 const char *moe_metric_name(enum moe_metric metric); /* "nll", "top1" */
 
+/* What tolerances are in: nats (or changed tokens, as the metric says); or, of pairs, answers to
+ * their sources: how much of the targets these have (Rouge-2), how many equal them; in points. */
+enum moe_judge { MOE_JUDGE_NATS = 0, MOE_JUDGE_ROUGE2, MOE_JUDGE_ACCURACY, MOE_N_JUDGES };
+const char *moe_judge_name(enum moe_judge judge); /* "nats", "rouge2", "accuracy" */
+
 /* What a way to run the model costs on some texts, over the pack's highest precision. */
 struct moe_loss {
     uint64_t documents, tokens; /* predicted ones */
@@ -41,6 +46,12 @@ struct moe_loss {
     double nll_error;           /* its standard error */
     double top1_points;         /* tokens, in percent, whose most likely next token is another */
     double top1_error;          /* its standard error */
+    /* Of answers to the sources of pairs, were they generated: 0, or as many as documents. Points:
+     * by how much the mean is below the reference's (0 to 1), in percent of the most there can be.
+     */
+    uint64_t answers;
+    double reference_rouge2, rouge2_points, rouge2_error;
+    double reference_accuracy, accuracy_points, accuracy_error;
 };
 /* In the metric's unit, percent or points; and its standard error. */
 double moe_loss_in(const struct moe_loss *loss, enum moe_metric metric);
@@ -83,9 +94,10 @@ struct moe_map_choice {
     uint8_t *variant; /* [n_layers][n_experts]; owned */
     uint32_t dense_bits;
     uint64_t expert_bytes, dense_bytes; /* stored */
-    double expected;             /* loss that the sum of importances predicts, in the metric */
-    struct moe_loss loss, check; /* on all texts to choose on, on all --check texts; check:
-                                    tokens 0: none were named */
+    double expected;                    /* loss that the sum of importances predicts, in the metric,
+                                           whatever the judge */
+    struct moe_loss loss, check;        /* on all texts to choose on, on all --check texts; check:
+                                           tokens 0: none were named */
 };
 
 struct moe_map_point {
@@ -138,7 +150,8 @@ struct moe_map {
                                                  were tried; "": none were */
     uint32_t dense_group;  /* likewise; 0: a row */
     enum moe_metric metric;
-    double tolerance; /* percent or points; below 0: nothing was chosen */
+    enum moe_judge judge; /* of the tolerance */
+    double tolerance;     /* percent or points; below 0: nothing was chosen */
     uint32_t max_tokens;
     uint32_t n_texts;
     struct moe_map_text texts[MOE_MAP_MAX_TEXTS];
@@ -165,6 +178,9 @@ int moe_map_adopt(struct moe_map *map, const struct moe_map *from, struct moe_er
  * What does not depend on the shard comes from the one with the lowest number, whatever the order:
  * the two maps may be exchanged. */
 int moe_map_merge(struct moe_map *sum, struct moe_map *part, struct moe_err *err);
+/* A loss as the map's judge has it, in the unit of its tolerance; and its standard error. */
+double moe_map_loss(const struct moe_map *map, const struct moe_loss *loss);
+double moe_map_loss_error(const struct moe_map *map, const struct moe_loss *loss);
 /* Whether all experts' importances are known. */
 bool moe_map_complete(const struct moe_map *map);
 /* MOE_ERR_USAGE: shards are missing, or (they are not known) experts; an interrupted run left it,

@@ -88,20 +88,37 @@ static void write_variants(struct moe_record_writer *w, const struct moe_member 
 
 static const struct moe_member_own variants = {read_variants, write_variants, NULL};
 
+/* The number of a name among n; n: it is none of them. */
+static uint32_t find_name(const char *name, const char *(*of)(uint32_t), uint32_t n)
+{
+    uint32_t i = 0;
+    while (i < n && strcmp(name, of(i)) != 0)
+        i++;
+    return i;
+}
+
+static const char *metric_at(uint32_t i)
+{
+    return moe_metric_name((enum moe_metric)i);
+}
+
+static const char *judge_at(uint32_t i)
+{
+    return moe_judge_name((enum moe_judge)i);
+}
+
 static int read_metric(struct moe_record_reader *r, struct moe_yaml_node *root,
                        const struct moe_member *m, void *record)
 {
     const char *name = NULL;
-    enum moe_metric metric = MOE_METRIC_NLL;
     int status = moe_yaml_get_text(r->doc, root, m->key, true, &name, r->err);
     if (status != MOE_OK)
         return status;
-    while (metric < MOE_N_METRICS && strcmp(name, moe_metric_name(metric)) != 0)
-        metric++;
+    uint32_t metric = find_name(name, metric_at, MOE_N_METRICS);
     if (metric == MOE_N_METRICS)
         return moe_yaml_fail(r->doc, moe_yaml_get(root, m->key), r->err,
                              "'%.60s' is no metric: nll or top1", name);
-    ((struct moe_map *)record)->metric = metric;
+    ((struct moe_map *)record)->metric = (enum moe_metric)metric;
     return MOE_OK;
 }
 
@@ -113,14 +130,40 @@ static void write_metric(struct moe_record_writer *w, const struct moe_member *m
 
 static const struct moe_member_own metric = {read_metric, write_metric, NULL};
 
-static const struct moe_member nll_members[] = {
+/* Missing: nats. */
+static int read_judge(struct moe_record_reader *r, struct moe_yaml_node *root,
+                      const struct moe_member *m, void *record)
+{
+    const char *name = NULL;
+    int status = moe_yaml_get_text(r->doc, root, m->key, false, &name, r->err);
+    uint32_t judge =
+        status == MOE_OK && name ? find_name(name, judge_at, MOE_N_JUDGES) : MOE_JUDGE_NATS;
+    if (judge == MOE_N_JUDGES)
+        return moe_yaml_fail(r->doc, moe_yaml_get(root, m->key), r->err,
+                             "'%.60s' is no judge: nats, rouge2 or accuracy", name);
+    ((struct moe_map *)record)->judge = (enum moe_judge)judge;
+    return status;
+}
+
+static void write_judge(struct moe_record_writer *w, const struct moe_member *m, const void *record)
+{
+    enum moe_judge judge = ((const struct moe_map *)record)->judge;
+    if (judge != MOE_JUDGE_NATS)
+        moe_emit_text(&w->emit, m->key, moe_judge_name(judge));
+}
+
+static const struct moe_member_own judge = {read_judge, write_judge, NULL};
+
+static const struct moe_member percent_members[] = {
     MOE_FIELD(MOE_IF_KNOWN, struct moe_map, "tolerance_percent", tolerance),
 };
-static const struct moe_member top1_members[] = {
+static const struct moe_member points_members[] = {
     MOE_FIELD(MOE_IF_KNOWN, struct moe_map, "tolerance_points", tolerance),
 };
-static const struct moe_record nll_record = {MOE_RECORD(nll_members), .is_there = map_is_nll};
-static const struct moe_record top1_record = {MOE_RECORD(top1_members), .is_there = map_is_top1};
+static const struct moe_record percent_record = {MOE_RECORD(percent_members),
+                                                 .is_there = map_tolerates_percent};
+static const struct moe_record points_record = {MOE_RECORD(points_members),
+                                                .is_there = map_tolerates_points};
 
 /* ---- Measurements ---- */
 
@@ -225,8 +268,9 @@ static const struct moe_member map_members[] = {
     MOE_SECTION(MOE_ALWAYS, "shape", 0, shape_record),
     MOE_OWN("variants", 0, variants),
     MOE_OWN("metric", 0, metric),
-    MOE_GROUP(nll_record),
-    MOE_GROUP(top1_record),
+    MOE_OWN("judge", 0, judge),
+    MOE_GROUP(percent_record),
+    MOE_GROUP(points_record),
     MOE_LIST(struct moe_map, "texts", texts, n_texts, text_record),
     MOE_LIST(struct moe_map, "rungs", uniform, n_uniform, uniform_record),
     MOE_OWN("rank_correlation", 0, correlation),

@@ -28,6 +28,9 @@ extern const struct moe_record map_loss_record;
 /* Numbers in the metric's unit have it in their key: groups of members for each. */
 bool map_is_nll(const void *map);
 bool map_is_top1(const void *map);
+/* Likewise of the tolerance, which is in the judge's unit. */
+bool map_tolerates_percent(const void *map);
+bool map_tolerates_points(const void *map);
 /* The map's variant of that name; `node`: where the name stands. */
 int map_find_variant(struct moe_record_reader *r, const struct moe_yaml_node *node,
                      const char *name, uint32_t *variant);

@@ -55,6 +55,35 @@ bool map_is_top1(const void *record)
     return !map_is_nll(record);
 }
 
+bool map_tolerates_percent(const void *record)
+{
+    return map_is_nll(record) && ((const struct moe_map *)record)->judge == MOE_JUDGE_NATS;
+}
+
+bool map_tolerates_points(const void *record)
+{
+    return !map_tolerates_percent(record);
+}
+
+/* Points of 100, in either direction. */
+#define POINTS(key, field) MOE_FIELD_IN(MOE_ALWAYS, struct moe_loss, key, field, -100, 100)
+
+static bool has_answers(const void *record)
+{
+    return ((const struct moe_loss *)record)->answers > 0;
+}
+
+static const struct moe_member answers_members[] = {
+    SHARE(moe_loss, "reference_rouge2", reference_rouge2),
+    POINTS("rouge2_points", rouge2_points),
+    FIELD(moe_loss, "rouge2_error_points", rouge2_error),
+    SHARE(moe_loss, "reference_accuracy", reference_accuracy),
+    POINTS("accuracy_points", accuracy_points),
+    FIELD(moe_loss, "accuracy_error_points", accuracy_error),
+};
+static const struct moe_record answers_record = {MOE_RECORD(answers_members),
+                                                 .is_there = has_answers};
+
 static const struct moe_member loss_members[] = {
     FIELD(moe_loss, "documents", documents),
     FIELD(moe_loss, "tokens", tokens),
@@ -64,6 +93,8 @@ static const struct moe_member loss_members[] = {
     FIELD(moe_loss, "nll_error_percent", nll_error),
     MOE_FIELD_IN(MOE_ALWAYS, struct moe_loss, "top1_points", top1_points, 0, 100),
     FIELD(moe_loss, "top1_error_points", top1_error),
+    MOE_FIELD(MOE_IF_SET, struct moe_loss, "answers", answers),
+    MOE_GROUP(answers_record),
 };
 
 static int check_loss(struct moe_record_reader *r, struct moe_yaml_node *map, void *record)
@@ -72,6 +103,9 @@ static int check_loss(struct moe_record_reader *r, struct moe_yaml_node *map, vo
     if (loss->tokens == 0 || loss->documents > loss->tokens)
         return moe_yaml_fail(r->doc, map, r->err,
                              "'%s' must have 'tokens', and at least as many as 'documents'",
+                             moe_yaml_key(map));
+    if (loss->answers && loss->answers != loss->documents)
+        return moe_yaml_fail(r->doc, map, r->err, "'%s' must have as many 'answers' as 'documents'",
                              moe_yaml_key(map));
     return MOE_OK;
 }

@@ -137,7 +137,7 @@ static int check_finding(const struct moe_calibration *c, enum moe_finding which
         return moe_fail(err, MOE_ERR_USAGE,
                         "the map has no %s where experts are at '%s' and, lower, at '%s'", f.what,
                         high, low);
-    if (c->measured && !(moe_loss_in(loss, map->metric) <= map->tolerance))
+    if (c->measured && !(moe_map_loss(map, loss) <= map->tolerance))
         return moe_fail(err, MOE_ERR_USAGE, "the map's %s loses more than its tolerance", f.what);
     return MOE_OK;
 }

@@ -10,19 +10,35 @@
 
 enum { PER_LINE = 64 };
 
-static const char *unit(const struct moe_map *map)
+/* Of losses in the metric; of the tolerance, and losses as the judge has them. */
+static const char *metric_unit(const struct moe_map *map)
 {
     return map->metric == MOE_METRIC_NLL ? "%" : " points";
 }
 
-/* "+1.93% +- 0.08   2.10 +- 0.30": loss of nats, and of top-1 agreement in points. */
-static void put_loss(struct moe_buf *out, const struct moe_loss *loss)
+static const char *unit(const struct moe_map *map)
 {
-    moe_buf_printf(out, "%+7.2f%% +- %4.2f  %5.2f +- %4.2f", loss->nll_percent, loss->nll_error,
-                   loss->top1_points, loss->top1_error);
+    return map->judge == MOE_JUDGE_ROUGE2     ? " points of Rouge-2"
+           : map->judge == MOE_JUDGE_ACCURACY ? " points of accuracy"
+                                              : metric_unit(map);
 }
 
-static const char loss_heading[] = "nats more        top-1 changed";
+/* "+1.93% +- 0.08   2.10 +- 0.30": loss of nats; and of top-1 agreement in points, or what the
+ * judge has where it looks at answers. */
+static void put_loss(const struct moe_map *map, struct moe_buf *out, const struct moe_loss *loss)
+{
+    bool answers = map->judge != MOE_JUDGE_NATS;
+    moe_buf_printf(out, "%+7.2f%% +- %4.2f  %5.2f +- %4.2f", loss->nll_percent, loss->nll_error,
+                   answers ? moe_map_loss(map, loss) : loss->top1_points,
+                   answers ? moe_map_loss_error(map, loss) : loss->top1_error);
+}
+
+static const char *loss_heading(const struct moe_map *map)
+{
+    return map->judge == MOE_JUDGE_ROUGE2     ? "nats more        Rouge-2 less"
+           : map->judge == MOE_JUDGE_ACCURACY ? "nats more        accuracy less"
+                                              : "nats more        top-1 changed";
+}
 
 /* ---- Pictures ---- */
 
@@ -83,7 +99,7 @@ static void put_texts(const struct moe_map *map, struct moe_buf *out)
         moe_buf_printf(out, "  %-28.28s %9" PRIu64 " %9" PRIu64 "  ", t->name, t->documents,
                        t->tokens);
         if (t->known)
-            put_loss(out, &t->loss);
+            put_loss(map, out, &t->loss);
         moe_buf_text(out, t->check ? "  (check)\n" : "\n");
     }
 }
@@ -91,12 +107,13 @@ static void put_texts(const struct moe_map *map, struct moe_buf *out)
 static void put_uniform(const struct moe_map *map, struct moe_buf *out)
 {
     char bytes[32];
-    moe_buf_printf(out, "\nUniform bitwidths, over the highest      bytes  %s\n", loss_heading);
+    moe_buf_printf(out, "\nUniform bitwidths, over the highest      bytes  %s\n",
+                   loss_heading(map));
     for (uint32_t i = 0; i < map->n_uniform; i++) {
         const struct moe_uniform *r = &map->uniform[i];
         moe_buf_printf(out, "  experts %-6s dense %-2" PRIu32 "        %12s  ", r->experts,
                        r->dense_bits, moe_format_bytes(r->bytes, bytes));
-        put_loss(out, &r->loss);
+        put_loss(map, out, &r->loss);
         moe_buf_text(out, "\n");
     }
 }
@@ -141,12 +158,13 @@ static void put_choice(const struct moe_map *map, struct moe_buf *out)
     if (c->dense_bits < map->pack_dense_bits && map->dense_method[0])
         moe_buf_printf(out, " by %s", map->dense_method);
     moe_buf_text(out, "\n");
-    moe_buf_printf(out, "                 %s\n  on the texts ", loss_heading);
-    put_loss(out, &c->loss);
-    moe_buf_printf(out, "   (predicted from importances: %+.2f%s)\n", c->expected, unit(map));
+    moe_buf_printf(out, "                 %s\n  on the texts ", loss_heading(map));
+    put_loss(map, out, &c->loss);
+    moe_buf_printf(out, "   (predicted from importances: %+.2f%s)\n", c->expected,
+                   metric_unit(map));
     if (c->check.tokens) {
         moe_buf_text(out, "  on checks    ");
-        put_loss(out, &c->check);
+        put_loss(map, out, &c->check);
         moe_buf_text(out, "\n");
     }
     put_picture(map, out, put_bits, NULL);
@@ -167,18 +185,18 @@ static void put_fate(const struct moe_map *map, struct moe_buf *out)
                    "\nPrompts: the least popular %.0f%% of a layer's experts at %s, the others at "
                    "%s\n        ",
                    100 * f->share, map->variants[f->low], map->variants[f->high]);
-    put_loss(out, &f->loss);
+    put_loss(map, out, &f->loss);
     if (f->check.tokens) {
         moe_buf_text(out, "   on checks ");
-        put_loss(out, &f->check);
+        put_loss(map, out, &f->check);
     }
     moe_buf_text(out, "\n  share  least popular first                  most popular first\n");
     for (uint32_t i = 0; i < f->n_points; i++) {
         moe_buf_printf(out, "  %4.0f%%  ", 100 * f->points[i].share);
-        put_loss(out, &f->points[i].unpopular);
+        put_loss(map, out, &f->points[i].unpopular);
         if (f->points[i].popular.tokens) {
             moe_buf_text(out, "   ");
-            put_loss(out, &f->points[i].popular);
+            put_loss(map, out, &f->points[i].popular);
         }
         moe_buf_text(out, "\n");
     }
@@ -192,15 +210,15 @@ static void put_hobbit(const struct moe_map *map, struct moe_buf *out)
                    "left out, if nothing were cached\n        ",
                    h->t1, h->t2, 100 * h->high_share, map->variants[h->high], 100 * h->low_share,
                    map->variants[h->low], 100 * h->skipped_share);
-    put_loss(out, &h->loss);
+    put_loss(map, out, &h->loss);
     moe_buf_text(out, "\n");
     if (h->n_cuts)
         moe_buf_text(out, "  share  at low precision                      left out\n");
     for (uint32_t i = 0; i < h->n_cuts; i++) {
         moe_buf_printf(out, "  %4.1f%%  ", 100 * h->cuts[i].share);
-        put_loss(out, &h->cuts[i].low);
+        put_loss(map, out, &h->cuts[i].low);
         moe_buf_text(out, "   ");
-        put_loss(out, &h->cuts[i].skipped);
+        put_loss(map, out, &h->cuts[i].skipped);
         moe_buf_text(out, "\n");
     }
     if (h->weighed)
@@ -244,10 +262,9 @@ void moe_show_map_line(const struct moe_map *map, struct moe_buf *out)
     }
     moe_buf_printf(out, "%s instead of %s, %+.2f%s (standard error %.2f)",
                    moe_format_bytes(c->expert_bytes + c->dense_bytes, bytes),
-                   moe_format_bytes(map->uniform[0].bytes, before),
-                   moe_loss_in(&c->loss, map->metric), unit(map),
-                   moe_loss_error(&c->loss, map->metric));
+                   moe_format_bytes(map->uniform[0].bytes, before), moe_map_loss(map, &c->loss),
+                   unit(map), moe_map_loss_error(map, &c->loss));
     if (c->check.tokens)
-        moe_buf_printf(out, "; on the checks %+.2f%s (%.2f)", moe_loss_in(&c->check, map->metric),
-                       unit(map), moe_loss_error(&c->check, map->metric));
+        moe_buf_printf(out, "; on the checks %+.2f%s (%.2f)", moe_map_loss(map, &c->check),
+                       unit(map), moe_map_loss_error(map, &c->check));
 }

@@ -121,6 +121,7 @@ static int describe(struct calibration *c, struct moe_err *err)
     if (status != MOE_OK)
         return status;
     map->metric = c->options->metric;
+    map->judge = c->options->judge;
     map->tolerance = c->options->tolerance;
     map->max_tokens = c->options->max_tokens;
     return moe_shards_set(&map->importances.shards, c->options->shard, c->options->n_shards, err);
@@ -160,8 +161,7 @@ static int open_own(struct calibration *c, const struct moe_rerun_options *rerun
         .model = c->model,
     };
     int status = moe_rerun_open(&c->own.rerun, c->model, c->experts, c->corpus, rerun, err);
-    struct moe_rerun_options without_states = *rerun;
-    without_states.keeps_states = false;
+    const struct moe_rerun_options without_states = calibrate_rerun_options(c, false);
     if (status == MOE_OK && c->check)
         status = moe_rerun_open(&c->own.check_rerun, c->model, c->experts, c->check,
                                 &without_states, err);
@@ -218,11 +218,7 @@ static int open_all(struct calibration *c, const char *pack, struct moe_err *err
     uint64_t now = moe_rss_bytes(), directory = now > before ? now - before : 0;
     if (context > c->model->config.context_max)
         context = c->model->config.context_max;
-    const struct moe_rerun_options rerun = {
-        .keeps_states = true,
-        .n_variants = moe_pack_n_variants(c->model->pack),
-        .progress = o->progress,
-    };
+    const struct moe_rerun_options rerun = calibrate_rerun_options(c, true);
     status = check_pairs(c, err);
     if (status == MOE_OK)
         status = calibrate_survey(c, &rerun, context, directory, &need, err);

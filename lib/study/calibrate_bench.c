@@ -107,11 +107,23 @@ static int derive(struct moe_model **out, const struct calibration *c, uint32_t 
     return status;
 }
 
+struct moe_rerun_options calibrate_rerun_options(const struct calibration *c, bool keeps_states)
+{
+    const struct moe_calibrate_options *o = c->options;
+    uint32_t context = c->model->config.context_max;
+    uint32_t tokens = o->max_tokens < context ? o->max_tokens : context;
+    return (struct moe_rerun_options){
+        .keeps_states = keeps_states,
+        .answer_tokens = o->judge == MOE_JUDGE_NATS ? 0 : tokens,
+        .n_variants = moe_pack_n_variants(c->model->pack),
+        .progress = o->progress,
+    };
+}
+
 int calibrate_open_bench(struct bench_model *b, struct calibration *c, uint32_t dense_bits,
                          struct moe_err *err)
 {
-    const struct moe_rerun_options options = {.n_variants = c->map->n_variants,
-                                              .progress = c->options->progress};
+    const struct moe_rerun_options options = calibrate_rerun_options(c, false);
     *b = c->own;
     if (dense_bits == c->own.dense_bits)
         return MOE_OK;

@@ -1,7 +1,8 @@
 /*
  * Fate's hybrid share: in each layer of a prompt the least popular share p of the active experts
  * may be at the low precision (Fate 4.5). The curve takes them in both orders (fig. 10); p is the
- * largest share, in whole percents, within the tolerance. A document is one prompt.
+ * largest share, in whole percents, within the tolerance. A document is one prompt, and of a pair
+ * so are source and target each.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -14,7 +15,7 @@
 enum { CURVE_POINTS = 11 };
 
 struct hybrid {
-    uint32_t n_experts, top_k;
+    uint32_t n_experts, top_k, n_encoder;
     uint32_t high, low;
     double share;
     bool popular_first;
@@ -30,6 +31,8 @@ static void assign_hybrid(void *ctx, uint32_t layer, const struct moe_job *job, 
     uint8_t *variant_of = h->is_low + h->n_experts;
     uint32_t *counts = h->active; /* by expert first, then compacted */
     uint32_t n = 0;
+    /* An answer is decoded, all of it at the high precision. */
+    bool decoded = job->tag == MOE_TAG_ANSWER && layer >= h->n_encoder;
     memset(counts, 0, h->n_experts * sizeof *counts);
     for (uint64_t i = 0; i < n_pairs; i++)
         counts[chosen[i]]++;
@@ -39,7 +42,7 @@ static void assign_hybrid(void *ctx, uint32_t layer, const struct moe_job *job, 
         h->rows[n] = h->popular_first ? UINT32_MAX - counts[e] : counts[e];
         h->active[n++] = e; /* n <= e: what is overwritten has been read */
     }
-    moe_least_popular(h->rows, n, h->share, h->is_low);
+    moe_least_popular(h->rows, n, decoded ? 0 : h->share, h->is_low);
     for (uint32_t i = 0; i < n; i++)
         variant_of[h->active[i]] = (uint8_t)(h->is_low[i] ? h->low : h->high);
     for (uint64_t i = 0; i < n_pairs; i++)
@@ -106,7 +109,11 @@ int calibrate_fate(struct calibration *c, struct moe_err *err)
 {
     struct moe_map_fate *fate = &c->map->fate;
     uint32_t n = c->map->n_experts;
-    struct hybrid h = {.n_experts = n, .top_k = c->map->top_k, .high = c->upper, .low = c->lower};
+    struct hybrid h = {.n_experts = n,
+                       .top_k = c->map->top_k,
+                       .n_encoder = c->model->config.n_encoder,
+                       .high = c->upper,
+                       .low = c->lower};
     h.rows = moe_alloc(n, sizeof *h.rows, err);
     h.active = moe_alloc(n, sizeof *h.active, err);
     h.is_low = moe_alloc(2 * (uint64_t)n, 1, err);

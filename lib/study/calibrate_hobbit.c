@@ -49,7 +49,7 @@ static void assign_by_score(void *ctx, uint32_t layer, const struct moe_job *job
             variants[row * r->top_k + k] = (uint8_t)(class_ == MOE_IMPORTANT        ? r->high
                                                      : class_ == MOE_LESS_IMPORTANT ? r->low
                                                                                     : MOE_LEFT_OUT);
-            if (r->bins)
+            if (r->bins && job->tag != MOE_TAG_ANSWER) /* these are more of the same */
                 r->bins[bin_of(scores[k])]++;
         }
     }

@@ -37,6 +37,8 @@ struct calibration_need {
     uint64_t least;   /* for the experts */
 };
 
+/* Of re-runs over texts or checks. */
+struct moe_rerun_options calibrate_rerun_options(const struct calibration *c, bool keeps_states);
 /* How texts and checks are read. */
 struct moe_documents calibrate_documents(const struct calibration *c);
 /* Looks at all texts, --check's as well, before anything is loaded; `directory`: bytes of the
@@ -79,7 +81,7 @@ int calibrate_reference(struct calibration *c, struct moe_rerun *rerun, uint32_t
 /* Whether a loss is within the tolerance. */
 static inline bool calibrate_within(const struct calibration *c, const struct moe_loss *loss)
 {
-    return moe_loss_in(loss, c->map->metric) <= c->map->tolerance;
+    return moe_map_loss(c->map, loss) <= c->map->tolerance;
 }
 
 /* The steps; each fills its section of the map. */

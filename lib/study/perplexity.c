@@ -9,9 +9,8 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "run/source.h"
+#include "study/answers.h"
 #include "study/documents.h"
-#include "study/rouge.h"
-#include "study/score.h"
 
 enum { DEFAULT_DOC_TOKENS = 256 };
 
@@ -26,9 +25,9 @@ struct scorer {
     uint32_t *best;       /* [batch] */
     double sum;
     uint64_t n_tokens, n_documents;
-    struct moe_ids answer; /* of the pair at work */
-    struct moe_buf text;   /* ... as text */
-    double rouge2;         /* sums */
+    struct moe_answers answers; /* one, of the pair at work */
+    void *answers_block;        /* holds its arrays */
+    double rouge2;              /* sums */
     uint64_t n_right;
 };
 
@@ -76,46 +75,6 @@ static int score_text(struct scorer *sc, const uint32_t *ids, uint64_t n, uint64
 
 /* ---- Pairs ---- */
 
-/* The likeliest answer, token by token, to the source that is encoded. */
-static int generate(struct scorer *sc, uint32_t most, struct moe_err *err)
-{
-    struct moe_session *s = sc->s;
-    const struct moe_config *c = &s->model->config;
-    const struct moe_tokenizer *tok = s->model->tokenizer;
-    uint32_t last = c->decoder_start;
-    int status = MOE_OK;
-    sc->answer.n = 0;
-    for (uint32_t at = 0; at < most && at < s->context && status == MOE_OK; at++) {
-        double nats;
-        const struct moe_row row = {.position = at, .token = last};
-        status = moe_forward(s, MOE_DECODE, &row, 1, c->n_encoder, c->n_layers, NULL, NULL, err);
-        if (status == MOE_OK)
-            status = moe_score_rows(&sc->scores, 0, 1, &last, &nats, &last, err);
-        if (status != MOE_OK || moe_config_is_eos(c, last) || moe_tokenizer_ends_answer(tok, last))
-            break;
-        status = moe_ids_push(&sc->answer, last, err);
-    }
-    moe_buf_clear(&sc->text);
-    if (status == MOE_OK)
-        status = moe_tokenizer_decode(tok, sc->answer.ids, sc->answer.n, &sc->text, err);
-    moe_buf_u8(&sc->text, 0);
-    return sc->text.failed ? moe_fail(err, MOE_ERR_MEMORY, "out of memory: an answer") : status;
-}
-
-/* Whether two texts are the same but for blanks around them. */
-static bool same_answer(const char *a, const char *b)
-{
-    static const char blanks[] = " \t\r\n";
-    a += strspn(a, blanks);
-    b += strspn(b, blanks);
-    size_t n = strlen(a), m = strlen(b);
-    while (n > 0 && strchr(blanks, a[n - 1]))
-        n--;
-    while (m > 0 && strchr(blanks, b[m - 1]))
-        m--;
-    return n == m && memcmp(a, b, n) == 0;
-}
-
 static int score_pair(void *ctx, const struct moe_pair *pair, struct moe_err *err)
 {
     struct scorer *sc = ctx;
@@ -127,15 +86,14 @@ static int score_pair(void *ctx, const struct moe_pair *pair, struct moe_err *er
         status = score_text(sc, pair->target, pair->n_target, 1, err);
     if (status != MOE_OK || !sc->options->answers)
         return status;
-    struct moe_rouge rouge;
-    uint32_t limit = sc->options->max_doc_tokens ? sc->options->max_doc_tokens : DEFAULT_DOC_TOKENS;
-    status = generate(sc, limit, err);
-    const char *answer = (const char *)sc->text.data;
+    struct moe_answer_quality quality;
+    status = moe_answers_write(&sc->answers, &sc->scores, 1, err);
     if (status == MOE_OK)
-        status = moe_rouge_n(&rouge, pair->target_text, answer, 2, err);
+        status = moe_answers_judge(&sc->answers, sc->s->model->tokenizer, 0, pair->target_text,
+                                   &quality, err);
     if (status == MOE_OK) {
-        sc->rouge2 += rouge.f1;
-        sc->n_right += same_answer(pair->target_text, answer);
+        sc->rouge2 += quality.rouge2;
+        sc->n_right += quality.right;
     }
     return status;
 }
@@ -259,13 +217,27 @@ int moe_perplexity_survey(const char *path, const struct moe_perplexity_options 
     return status;
 }
 
+static int open_answers(struct scorer *sc, struct moe_err *err)
+{
+    const struct moe_documents documents = documents_of(sc->options, sc->s->model, sc->s->context);
+    struct moe_arena arena = {0};
+    moe_answers_carve(&sc->answers, &arena, 1, documents.max_tokens);
+    sc->answers_block = moe_alloc(arena.used, 1, err);
+    arena = (struct moe_arena){.base = sc->answers_block, .size = arena.used};
+    if (!sc->answers_block)
+        return MOE_ERR_MEMORY;
+    moe_answers_carve(&sc->answers, &arena, 1, documents.max_tokens);
+    return MOE_OK;
+}
+
 static int open_scorer(struct scorer *sc, struct moe_err *err)
 {
     sc->rows = moe_alloc(sc->s->batch, sizeof *sc->rows, err);
     sc->nats = moe_alloc(sc->s->batch, sizeof *sc->nats, err);
     sc->best = moe_alloc(sc->s->batch, sizeof *sc->best, err);
-    return sc->rows && sc->nats && sc->best ? moe_scores_open(&sc->scores, sc->s, err)
-                                            : MOE_ERR_MEMORY;
+    int status = sc->rows && sc->nats && sc->best ? moe_scores_open(&sc->scores, sc->s, err)
+                                                  : MOE_ERR_MEMORY;
+    return status == MOE_OK && sc->options->answers ? open_answers(sc, err) : status;
 }
 
 int moe_perplexity(struct moe_session *s, const char *path,
@@ -307,8 +279,8 @@ int moe_perplexity(struct moe_session *s, const char *path,
             .seconds = moe_seconds() - started,
         };
     moe_buf_release(&text);
-    moe_ids_release(&sc.answer);
-    moe_buf_release(&sc.text);
+    moe_answers_release(&sc.answers);
+    free(sc.answers_block);
     free(sc.rows);
     moe_scores_close(&sc.scores);
     free(sc.nats);

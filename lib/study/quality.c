@@ -28,10 +28,16 @@ static void add_document(void *ctx, const struct moe_job *job, const double *nat
     m->q->changed[job->document] = changed;
 }
 
+static void add_answer(void *ctx, uint32_t document, const struct moe_answer_quality *quality)
+{
+    ((struct moe_quality *)ctx)->answers[document] = *quality;
+}
+
 uint64_t moe_quality_bytes(const struct moe_corpus *corpus, bool reference)
 {
     const struct moe_quality *q = NULL;
-    return corpus->n_documents * (sizeof *q->nats + sizeof *q->changed) +
+    uint64_t answer = corpus->n_source_tokens ? sizeof *q->answers : 0;
+    return corpus->n_documents * (sizeof *q->nats + sizeof *q->changed + answer) +
            (reference ? corpus->n_predicted * sizeof *q->best : 0);
 }
 
@@ -48,6 +54,11 @@ int moe_quality_measure(struct moe_quality *out, struct moe_rerun *r, const stru
         out->best = moe_alloc(corpus->n_predicted, sizeof *out->best, err);
     bool allocated = out->nats && out->changed && (reference || out->best);
     int status = allocated ? moe_rerun_all(r, 0, rule, &sink, err) : MOE_ERR_MEMORY;
+    if (status == MOE_OK && moe_rerun_answer_tokens(r)) {
+        const struct moe_answer_sink answers = {out, add_answer};
+        out->answers = moe_alloc(corpus->n_documents, sizeof *out->answers, err);
+        status = out->answers ? moe_rerun_answers(r, rule, &answers, err) : MOE_ERR_MEMORY;
+    }
     if (status != MOE_OK)
         moe_quality_release(out);
     return status;
@@ -58,6 +69,7 @@ void moe_quality_release(struct moe_quality *q)
     free(q->nats);
     free(q->changed);
     free(q->best);
+    free(q->answers);
     *q = (struct moe_quality){0};
 }
 
@@ -66,6 +78,47 @@ void moe_quality_release(struct moe_quality *q)
 static double ratio_error(double squares, double sum_y, uint32_t n)
 {
     return n > 1 && sum_y > 0 ? sqrt(squares * n / (n - 1)) / sum_y : 0;
+}
+
+/* Of answers: the mean over n documents of what `of` says of each, as points below the mean of the
+ * reference, which goes to *reference; and the standard error. */
+static double points_below(const struct moe_quality *q, const struct moe_quality *over,
+                           uint32_t first, uint32_t n,
+                           double (*of)(const struct moe_answer_quality *), double *reference,
+                           double *error)
+{
+    double sum = 0, before = 0, squares = 0;
+    for (uint32_t d = first; d < first + n; d++) {
+        before += of(&over->answers[d]);
+        sum += of(&over->answers[d]) - of(&q->answers[d]);
+    }
+    for (uint32_t d = first; d < first + n; d++) {
+        double rest = of(&over->answers[d]) - of(&q->answers[d]) - sum / n;
+        squares += rest * rest;
+    }
+    *reference = before / n;
+    *error = 100 * ratio_error(squares, n, n);
+    return 100 * sum / n;
+}
+
+static double rouge2_of(const struct moe_answer_quality *a)
+{
+    return a->rouge2;
+}
+
+static double right_of(const struct moe_answer_quality *a)
+{
+    return a->right;
+}
+
+static void add_answers_loss(const struct moe_quality *q, const struct moe_quality *over,
+                             uint32_t first, uint32_t n, struct moe_loss *out)
+{
+    out->answers = n;
+    out->rouge2_points =
+        points_below(q, over, first, n, rouge2_of, &out->reference_rouge2, &out->rouge2_error);
+    out->accuracy_points =
+        points_below(q, over, first, n, right_of, &out->reference_accuracy, &out->accuracy_error);
 }
 
 void moe_quality_loss(const struct moe_quality *q, const struct moe_quality *over, uint32_t first,
@@ -97,4 +150,6 @@ void moe_quality_loss(const struct moe_quality *q, const struct moe_quality *ove
         .top1_points = 100 * share,
         .top1_error = 100 * ratio_error(changed_squares, tokens, n),
     };
+    if (q->answers && over->answers)
+        add_answers_loss(q, over, first, n, out);
 }

@@ -14,11 +14,14 @@ struct moe_quality {
     uint32_t
         *changed;   /* [n_documents] predictions whose most likely token is not the reference's */
     uint32_t *best; /* [n_predicted], of a reference only */
+    /* [n_documents] of answers to the sources of pairs; NULL: none were written. */
+    struct moe_answer_quality *answers;
 };
 
 /* Bytes of one. */
 uint64_t moe_quality_bytes(const struct moe_corpus *corpus, bool reference);
-/* Runs the whole corpus under the rule. reference: what `changed` compares with; NULL: this is the
+/* Runs the whole corpus under the rule, and where the re-run has answer_tokens has every source
+ * answered. reference: what `changed` compares with; NULL: this is the
  * reference itself. */
 int moe_quality_measure(struct moe_quality *out, struct moe_rerun *r, const struct moe_rule *rule,
                         const struct moe_quality *reference, struct moe_err *err);

@@ -15,7 +15,9 @@ static struct moe_session_options session_options(const struct moe_corpus *corpu
 {
     uint32_t rows = options->rows ? options->rows : DEFAULT_ROWS;
     uint32_t context = corpus->longest > 2 ? corpus->longest - 1 : 1; /* in rows */
-    uint32_t source = corpus->longest_source, longest = context > source ? context : source;
+    uint32_t source = corpus->longest_source, longest;
+    context = context > options->answer_tokens ? context : options->answer_tokens;
+    longest = context > source ? context : source;
     rows = rows > longest ? rows : longest;
     uint32_t n = 2 * (rows / longest); /* documents are shorter than the longest */
     return (struct moe_session_options){
@@ -46,6 +48,7 @@ static struct moe_rerun *carve(struct moe_arena *arena, const struct moe_config 
     r.nats = moe_arena_take(arena, batch, sizeof *r.nats);
     r.targets = moe_arena_take(arena, batch, sizeof *r.targets);
     r.best = moe_arena_take(arena, batch, sizeof *r.best);
+    moe_answers_carve(&r.answers, arena, session.n_sequences, options->answer_tokens);
     r.held = moe_arena_take(arena, session.n_sequences, sizeof *r.held);
     if (options->keeps_states) {
         r.in = moe_arena_take(arena, batch * hidden, sizeof *r.in);
@@ -118,6 +121,7 @@ void moe_rerun_close(struct moe_rerun *r)
         return;
     if (r->session)
         moe_scores_close(&r->scores);
+    moe_answers_release(&r->answers);
     moe_session_close(r->session);
     free(r); /* the first of its block */
 }
@@ -183,6 +187,51 @@ int moe_rerun_all(struct moe_rerun *r, uint32_t tag, const struct moe_rule *rule
     struct moe_job *jobs = every_document(r, tag, err);
     int status =
         jobs ? moe_rerun_jobs(r, 0, jobs, r->corpus->n_documents, rule, sink, err) : MOE_ERR_MEMORY;
+    free(jobs);
+    return status;
+}
+
+/* ---- Answers ---- */
+
+uint32_t moe_rerun_answer_tokens(const struct moe_rerun *r)
+{
+    return r->options.answer_tokens;
+}
+
+/* Those of the pass's jobs, whose sources are encoded. */
+static int answer_jobs(struct moe_rerun *r, const struct moe_answer_sink *sink, struct moe_err *err)
+{
+    const struct moe_tokenizer *tokenizer = r->session->model->tokenizer;
+    r->answering = true;
+    int status = moe_answers_write(&r->answers, &r->scores, r->n_jobs, err);
+    r->answering = false;
+    for (uint32_t j = 0; j < r->n_jobs && status == MOE_OK; j++) {
+        struct moe_answer_quality quality;
+        uint32_t document = r->jobs[j].document;
+        status = moe_answers_judge(&r->answers, tokenizer, j,
+                                   r->corpus->target_text + r->corpus->pairs[document].text,
+                                   &quality, err);
+        if (status == MOE_OK)
+            sink->done(sink->ctx, document, &quality);
+    }
+    return status;
+}
+
+int moe_rerun_answers(struct moe_rerun *r, const struct moe_rule *rule,
+                      const struct moe_answer_sink *sink, struct moe_err *err)
+{
+    struct moe_job *jobs = every_document(r, MOE_TAG_ANSWER, err);
+    int status = jobs ? MOE_OK : MOE_ERR_MEMORY;
+    r->rule = rule;
+    for (uint64_t done = 0; done < r->corpus->n_documents && status == MOE_OK; done += r->n_jobs) {
+        rerun_take_jobs(r, jobs + done, r->corpus->n_documents - done);
+        if (moe_progress_stopped(r->options.progress))
+            status = moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
+        if (status == MOE_OK)
+            status = rerun_encode(r, 0, r->n_encoder, false, err);
+        if (status == MOE_OK)
+            status = answer_jobs(r, sink, err);
+    }
     free(jobs);
     return status;
 }

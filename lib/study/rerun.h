@@ -18,6 +18,7 @@
 
 #include "run/layer_request.h"
 #include "run/session.h"
+#include "study/answers.h"
 #include "study/corpus.h"
 
 struct moe_job {
@@ -53,8 +54,9 @@ struct moe_rerun;
 struct moe_rerun_options {
     /* Of a pass, at most; raised to the longest document, or source; 0: 1024. */
     uint32_t rows;
-    bool keeps_states;                   /* moe_rerun_look and _step will be called */
-    uint32_t n_variants;                 /* of the pack */
+    bool keeps_states;      /* moe_rerun_look and _step will be called */
+    uint32_t answer_tokens; /* moe_rerun_answers writes so many at most; 0: it won't be called */
+    uint32_t n_variants;    /* of the pack */
     const struct moe_progress *progress; /* asked whether to stop, after each pass; may be NULL */
 };
 
@@ -80,6 +82,22 @@ int moe_rerun_jobs(struct moe_rerun *r, uint32_t layer, const struct moe_job *jo
 /* Every document once, with this tag. */
 int moe_rerun_all(struct moe_rerun *r, uint32_t tag, const struct moe_rule *rule,
                   const struct moe_sink *sink, struct moe_err *err);
+
+uint32_t moe_rerun_answer_tokens(const struct moe_rerun *r); /* as in the options */
+
+struct moe_answer_sink {
+    void *ctx;
+    void (*done)(void *ctx, uint32_t document, const struct moe_answer_quality *quality);
+};
+
+/* Of jobs that write answers. */
+#define MOE_TAG_ANSWER UINT32_MAX
+
+/* Has every source of the pairs answered under the rule (answers.h) and gives the sink what the
+ * answers are worth, in the order of the documents. All jobs have the tag MOE_TAG_ANSWER; in the
+ * decoder's layers the rule sees a row at a time. */
+int moe_rerun_answers(struct moe_rerun *r, const struct moe_rule *rule,
+                      const struct moe_answer_sink *sink, struct moe_err *err);
 
 /* The layer before which the kept states stand; 0 when opened. */
 uint32_t moe_rerun_layer(const struct moe_rerun *r);

@@ -19,12 +19,13 @@ void rerun_assign(void *ctx, uint32_t layer, const struct moe_row *rows, uint32_
     uint32_t k = r->session->model->config.top_k, n_experts = r->session->model->config.n_experts;
     uint64_t at = 0;
     (void)rows, (void)n_rows;
-    for (uint32_t j = 0; j < r->n_jobs; j++) {
-        uint64_t n = rerun_rows(r, &r->jobs[j], layer), pairs = n * k;
-        r->rule->assign(r->rule->ctx, layer, &r->jobs[j], (uint32_t)n, chosen + at, weights + at,
+    bool answering = r->answering && layer >= r->n_encoder;
+    for (uint32_t j = 0; j < (answering ? r->answers.n_active : r->n_jobs); j++) {
+        const struct moe_job *job = &r->jobs[answering ? r->answers.active[j] : j];
+        uint64_t n = answering ? 1 : rerun_rows(r, job, layer), pairs = n * k;
+        r->rule->assign(r->rule->ctx, layer, job, (uint32_t)n, chosen + at, weights + at,
                         variants + at);
-        uint8_t *visited =
-            r->visited ? r->visited + (uint64_t)r->jobs[j].document * n_experts : NULL;
+        uint8_t *visited = r->visited ? r->visited + (uint64_t)job->document * n_experts : NULL;
         for (uint64_t i = 0; visited && i < pairs; i++)
             visited[chosen[at + i]] = 1;
         at += pairs;
@@ -34,7 +35,7 @@ void rerun_assign(void *ctx, uint32_t layer, const struct moe_row *rows, uint32_
 /* ---- Which jobs ---- */
 
 /* As many of the jobs as one pass takes. */
-static void take_jobs(struct moe_rerun *r, const struct moe_job *jobs, uint64_t n)
+void rerun_take_jobs(struct moe_rerun *r, const struct moe_job *jobs, uint64_t n)
 {
     const struct moe_session *s = r->session;
     uint64_t n_rows = 0, n_source = 0;
@@ -70,8 +71,7 @@ static void put_source(struct moe_rerun *r, uint32_t document, uint32_t slot, co
 
 /* The jobs' own sources through layers [begin, end) of the encoder; up to its end, they are what
  * the jobs attend to. */
-static int encode_jobs(struct moe_rerun *r, uint32_t begin, uint32_t end, bool look,
-                       struct moe_err *err)
+int rerun_encode(struct moe_rerun *r, uint32_t begin, uint32_t end, bool look, struct moe_err *err)
 {
     uint32_t n_rows = 0;
     for (uint32_t j = 0; j < r->n_jobs; j++) {
@@ -154,13 +154,13 @@ int rerun_pass(struct moe_rerun *r, uint32_t begin, uint32_t end, const struct m
                uint64_t *n, struct moe_err *err)
 {
     int status = MOE_OK;
-    take_jobs(r, jobs, *n);
+    rerun_take_jobs(r, jobs, *n);
     *n = r->n_jobs;
     if (moe_progress_stopped(r->options.progress))
         return moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
     if (begin < r->n_encoder)
-        status = encode_jobs(r, begin, end < r->n_encoder ? end : r->n_encoder, end <= r->n_encoder,
-                             err);
+        status = rerun_encode(r, begin, end < r->n_encoder ? end : r->n_encoder,
+                              end <= r->n_encoder, err);
     else if (r->n_encoder)
         status = attend_kept(r, err);
     if (status == MOE_OK && end > r->n_encoder)

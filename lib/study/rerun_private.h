@@ -6,7 +6,6 @@
 
 #include "run/source.h"
 #include "study/rerun.h"
-#include "study/score.h"
 
 enum { RERUN_NONE = UINT32_MAX };
 
@@ -32,6 +31,10 @@ struct moe_rerun {
     float *in, *out;      /* [batch][hidden] */
     double *nats;         /* [batch] */
     uint32_t *targets, *best;
+    /* Answers to the pass's sources; `answering`: they are being written, and a pass through the
+     * decoder has a row of each that goes on. */
+    struct moe_answers answers;
+    bool answering;
 };
 
 /* Rows of a job in a layer. */
@@ -42,6 +45,11 @@ static inline uint32_t rerun_rows(const struct moe_rerun *r, const struct moe_jo
                                 : moe_corpus_length(r->corpus, job->document) - 1;
 }
 
+/* Sets the pass's jobs: as many of these as it takes. */
+void rerun_take_jobs(struct moe_rerun *r, const struct moe_job *jobs, uint64_t n);
+/* The sources of its jobs through layers [begin, end) of the encoder. look: the states after them
+ * go to r->out; else these are the last layers, and the sources what the jobs attend to. */
+int rerun_encode(struct moe_rerun *r, uint32_t begin, uint32_t end, bool look, struct moe_err *err);
 /* One pass through layers [begin, end) of the jobs that fit, the encoder's first; *n: how many they
  * were. r->out has the states after a pass of one layer. */
 int rerun_pass(struct moe_rerun *r, uint32_t begin, uint32_t end, const struct moe_job *jobs,

@@ -27,7 +27,8 @@ said() { # SECTION
     "$bin/moe-calibrate" --show --json "$tmp/one.yaml" |
         sed -n "s/.*\"$1\":{[^{]*\"loss\":{[^}]*\"nats_per_token\":\([0-9.e+-]*\).*/\1/p"
 }
-nats() { "$bin/moe-run" --perplexity "$tmp/calib.jsonl" --json "$@" | sed 's/.*"nll": \([0-9.]*\),.*/\1/'; }
+score() { "$bin/moe-run" --perplexity "$tmp/calib.jsonl" --json "$@"; }
+nats() { score "$@" | sed 's/.*"nll": \([0-9.]*\),.*/\1/'; }
 near() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a != "" && b != "" && (a - b) ^ 2 < 1e-12) }'; }
 run "$bin/moe-quantize" -q --map "$tmp/one.yaml" -o "$tmp/mixed.moe" "$all"
 expect_exit 0 "a pack that follows the map"
@@ -38,6 +39,29 @@ check "... and so do prompts with half of the unpopular experts low" \
     near "$(nats "$all" --strategy ondemand --prefill hybrid:0.5)" "$half"
 run "$bin/moe-run" -q "$tmp/mixed.moe" -p "sum: 9 + 4" -n 6 --temp 0
 expect_exit 0 "... and answers"
+
+# Judged by answers: what the map says of a uniform bitwidth, of its choice and of prompts is what moe-run finds.
+run calibrate --judge rouge2 --from "$tmp/merged.yaml" -o "$tmp/judged.yaml"
+expect_exit 0 "a calibration judged by answers"
+check "... whose map says so" grep -q '^judge: rouge2$' "$tmp/judged.yaml"
+check "... with a tolerance in points" grep -q '^tolerance_points: 0.5$' "$tmp/judged.yaml"
+run "$bin/moe-calibrate" --show "$tmp/judged.yaml"
+expect_stdout_like "*Rouge-2 less*Choice for a tolerance of 0.5 points of Rouge-2:*" "... --show names the judge"
+points() { # SECTION: Rouge-2 of it
+    "$bin/moe-calibrate" --show --json "$tmp/judged.yaml" |
+        sed -n "s/.*$1[^}]*\"reference_rouge2\":\([0-9.]*\),\"rouge2_points\":\([0-9.e-]*\),.*/\1 \2/p" |
+        awk '{ printf "%.6f", $1 - $2 / 100 }'
+}
+answers() { score "$@" --judge rouge2 | sed 's/.*"rouge2": \([0-9.]*\),.*/\1/'; }
+"$bin/moe-quantize" -q --experts 2 -o "$tmp/low.moe" "$all"
+"$bin/moe-quantize" -q --map "$tmp/judged.yaml" -o "$tmp/judged.moe" "$all"
+close() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a != "" && b != "" && (a - b) ^ 2 < 4e-12) }'; }
+check "... the answers of all experts at 2 bits" close "$(answers "$tmp/low.moe")" "$(points '"experts":"2"')"
+check "... of its choice" close "$(answers "$tmp/judged.moe")" "$(points '"choice":{[^{]*"loss"')"
+check "... of prompts with half of the unpopular experts low" close \
+    "$(answers "$all" --strategy ondemand --prefill hybrid:0.5)" "$(points '"share":0.5,"unpopular"')"
+run "$bin/moe-calibrate" -q "$all" --text "$tmp/calib.jsonl" --judge accuracy -o "$tmp/x"
+error_line 2 "moe-calibrate: --judge is for the answers to --pairs*" "a judge of texts"
 
 refuse() { # LINES NAME GLOB
     printf '%s\n' "$1" >"$tmp/bad.jsonl"

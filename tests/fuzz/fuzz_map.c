@@ -62,6 +62,7 @@ static void check_merge(const struct moe_map *map, const uint8_t *data, size_t n
     volatile double sum = 0;
     for (enum moe_metric metric = 0; metric < MOE_N_METRICS; metric++)
         sum += moe_loss_in(&map->choice.loss, metric) + moe_loss_error(&map->choice.loss, metric);
+    sum += moe_map_loss(map, &map->choice.loss) + moe_map_loss_error(map, &map->choice.loss);
     if (halves[0] && halves[1] && fuzz_must(FUZZ_TRY(moe_map_merge(halves[0], halves[1], &err))) &&
         map->importances.shards.n == 0 && !moe_map_complete(map)) {
         if (moe_map_write(map, &first, &err) != MOE_OK ||

@@ -1,7 +1,7 @@
 /*
- * Writes the seeds of fuzz_map: a map with every member under each metric, a shard, estimates, one
- * that knows nothing; the same with one thing changed that is refused; pairs that belong together
- * and pairs that differ in one thing. Run it in tests/fuzz/corpus/map.
+ * Writes the seeds of fuzz_map: a map with every member under each metric, one judged by answers, a
+ * shard, estimates, one that knows nothing; the same with one thing changed that is refused; pairs
+ * that belong together and pairs that differ in one thing. Run it in tests/fuzz/corpus/map.
  */
 #include "../map_fixture.h"
 #include "base/file.h"
@@ -134,6 +134,8 @@ int main(void)
     int status = put("full-nll", full_map(2), &err);
     if (status == MOE_OK)
         status = put("full-top1", full_map(3), &err);
+    if (status == MOE_OK)
+        status = put("full-judged", full_map(4), &err);
     if (status == MOE_OK)
         status = put("shard", shard_map(2, 0), &err);
     if (status == MOE_OK)

@@ -318,6 +318,24 @@ static void losses_are_in_the_metric(void **state)
     assert_true(moe_loss_error(&loss, MOE_METRIC_NLL) == 2);
     assert_true(moe_loss_in(&loss, MOE_METRIC_TOP1) == 3);
     assert_true(moe_loss_error(&loss, MOE_METRIC_TOP1) == 4);
+    loss.rouge2_points = 5;
+    loss.rouge2_error = 6;
+    loss.accuracy_points = 7;
+    loss.accuracy_error = 8;
+    struct moe_map map = {.metric = MOE_METRIC_TOP1};
+    static const struct {
+        enum moe_judge judge;
+        const char *name;
+        double loss;
+    } judges[] = {{MOE_JUDGE_NATS, "nats", 3},
+                  {MOE_JUDGE_ROUGE2, "rouge2", 5},
+                  {MOE_JUDGE_ACCURACY, "accuracy", 7}};
+    for (size_t i = 0; i < N_ITEMS(judges); i++) {
+        map.judge = judges[i].judge;
+        assert_string_equal(moe_judge_name(map.judge), judges[i].name);
+        assert_true(moe_map_loss(&map, &loss) == judges[i].loss);
+        assert_true(moe_map_loss_error(&map, &loss) == judges[i].loss + 1);
+    }
     assert_string_equal(moe_metric_name(MOE_METRIC_NLL), "nll");
     assert_string_equal(moe_metric_name(MOE_METRIC_TOP1), "top1");
 }
@@ -416,6 +434,8 @@ static void damage_of_the_head_is_named(void **state)
             "line 8 column 12: a variant's name must have 1 to 63 bytes");
     refused(8, "variants: [[8]]", "line 8 column 12: an item must be a text");
     refused(9, "metric: bleu", "line 9 column 9: 'bleu' is no metric");
+    refused(10, "judge: bleu", "line 10 column 8: 'bleu' is no judge: nats, rouge2 or accuracy");
+    refused(10, "judge: []", "line 10 column 8");
     refused(10, "tolerance_percent: -1", "line 10 column 20: 'tolerance_percent' must be at least");
     refused(10, "tolerance_percent: nan", "line 10 column 20: 'tolerance_percent' must be a num");
     refused(10, "tolerance_points: 1", "line 10 column 19: unknown key 'tolerance_points'");
@@ -445,6 +465,17 @@ static void damage_of_measurements_is_named(void **state)
                                "nll_percent: 0, nll_error_percent: 0, "
                                "top1_points: 0, top1_error_points: 0")),
             "'loss' must have 'tokens'");
+#define ANSWERS(n, points)                                                                         \
+    "nll_percent: 0, nll_error_percent: 0, top1_points: 0, top1_error_points: 0, answers: " n      \
+    ", reference_rouge2: 1, rouge2_points: " points ", rouge2_error_points: 0, "                   \
+    "reference_accuracy: 0, accuracy_points: 0, accuracy_error_points: 0"
+    refused(10, TEXT_LOSS(LOSS_BUT("2", "9", ANSWERS("1", "0"))), "as many 'answers' as");
+    refused(10, TEXT_LOSS(LOSS_BUT("2", "9", ANSWERS("2", "101"))), "'rouge2_points' must be");
+    refused(10,
+            TEXT_LOSS(LOSS_BUT("1", "9",
+                               "nll_percent: 0, nll_error_percent: 0, top1_points: 0, "
+                               "top1_error_points: 0, answers: 1")),
+            "'reference_rouge2' is missing");
     refused(10, TEXT_LOSS(LOSS_BUT("1", "1", "nll_percent: inf")), "'nll_percent' must be a num");
     refused(10, TEXT_LOSS(LOSS_BUT("1", "1", "nll_percent: 1e999")), "'nll_percent' must be a num");
     refused(10, TEXT_LOSS(LOSS_BUT("1", "1", "nll_percent: 0, nll_error_percent: -1")),

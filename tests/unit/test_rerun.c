@@ -337,6 +337,37 @@ static void test_loss(void **state)
     assert_float_equal(loss.top1_points, 0, 0);
 }
 
+/* Of answers: means below the reference's, in points. */
+static void test_loss_of_answers(void **state)
+{
+    uint64_t first[] = {0, 11, 22, 43, 54};
+    struct moe_corpus corpus = {.n_documents = 4, .first = first};
+    double nats[] = {10, 20, 30, 10};
+    uint32_t none[] = {0, 0, 0, 0};
+    struct moe_answer_quality before[] = {{1, true}, {0.5, false}, {0.25, false}, {0.25, true}},
+                              after[] = {{0.5, false}, {0.5, false}, {0.25, true}, {0, false}};
+    const struct moe_quality reference = {
+        .corpus = &corpus, .nats = nats, .changed = none, .answers = before};
+    struct moe_quality q = {.corpus = &corpus, .nats = nats, .changed = none, .answers = after};
+    struct moe_loss loss;
+    moe_quality_loss(&q, &reference, 0, 4, &loss);
+    assert_int_equal(loss.answers, 4);
+    assert_float_equal(loss.reference_rouge2, 0.5, 1e-12);
+    /* differences 0.5, 0, 0, 0.25: mean 0.1875, squares around it 0.171875 */
+    assert_float_equal(loss.rouge2_points, 18.75, 1e-9);
+    assert_float_equal(loss.rouge2_error, 100 * sqrt(0.171875 * 4 / 3) / 4, 1e-9);
+    assert_float_equal(loss.reference_accuracy, 0.5, 1e-12);
+    /* differences 1, 0, -1, 1: mean 0.25, squares 2.75 */
+    assert_float_equal(loss.accuracy_points, 25, 1e-9);
+    assert_float_equal(loss.accuracy_error, 100 * sqrt(2.75 * 4 / 3) / 4, 1e-9);
+    moe_quality_loss(&q, &reference, 1, 1, &loss);
+    assert_int_equal(loss.answers, 1);
+    assert_float_equal(loss.rouge2_points, 0, 1e-12);
+    q.answers = NULL;
+    moe_quality_loss(&q, &reference, 0, 4, &loss);
+    assert_int_equal(loss.answers, 0);
+}
+
 static void test_quality(void **state)
 {
     static struct tokens plain;
@@ -371,10 +402,10 @@ static void test_quality(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_plain),        cmocka_unit_test(test_tags_side_by_side),
-        cmocka_unit_test(test_from_a_layer), cmocka_unit_test(test_little_memory),
-        cmocka_unit_test(test_left_out),     cmocka_unit_test(test_loss),
-        cmocka_unit_test(test_quality),
+        cmocka_unit_test(test_plain),           cmocka_unit_test(test_tags_side_by_side),
+        cmocka_unit_test(test_from_a_layer),    cmocka_unit_test(test_little_memory),
+        cmocka_unit_test(test_left_out),        cmocka_unit_test(test_loss),
+        cmocka_unit_test(test_loss_of_answers), cmocka_unit_test(test_quality),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
