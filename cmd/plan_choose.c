@@ -10,37 +10,54 @@
 #include "fmt/pack.h"
 #include "plan_make.h"
 #include "record/map.h"
+#include "study/dense_bits.h"
 
 /* One of the packs. */
 struct candidate {
     char path[MOE_PLAN_TEXT];
-    double loss; /* percent */
+    double loss; /* percent, or points of what its map was judged by */
+    enum moe_judge judge;
     double rate; /* tokens/s */
     struct moe_plan *plan;
     char why[192]; /* it does not fit */
 };
 
-/* The loss that a map measured of what a pack holds first: its choice, or a uniform bitwidth. */
-static int loss_of_map(double *loss, const struct moe_map *map, const char *path,
-                       struct moe_err *err)
+/* The loss that a map measured of what a pack holds first: its choice, or a uniform bitwidth; NULL:
+ * of neither, with these bits of the dense part. */
+static const struct moe_loss *find_loss(const struct moe_map *map, const char *experts,
+                                        uint32_t dense_bits)
+{
+    const struct moe_map_choice *c = &map->choice;
+    if (strcmp(experts, "map") == 0)
+        return c->there && c->dense_bits == dense_bits && c->loss.tokens ? &c->loss : NULL;
+    for (uint32_t i = 0; i < map->n_uniform; i++)
+        if (strcmp(map->uniform[i].experts, experts) == 0 &&
+            map->uniform[i].dense_bits == dense_bits && map->uniform[i].loss.tokens)
+            return &map->uniform[i].loss;
+    return NULL;
+}
+
+static int loss_of_map(struct candidate *c, const struct moe_map *map, struct moe_err *err)
 {
     struct moe_pack *pack = NULL;
-    bool found = false;
-    int status = moe_pack_open(&pack, path, err);
+    int status = moe_pack_open(&pack, c->path, err);
     if (status == MOE_OK && moe_pack_source_fingerprint(pack) != map->source_fingerprint)
-        status = moe_fail(err, MOE_ERR_USAGE, "%s: the map is of another model", path);
-    const char *name = status == MOE_OK ? moe_pack_variant_at(pack, 0)->name : "";
-    if (status == MOE_OK && strcmp(name, "map") == 0 && map->choice.there) {
-        *loss = map->choice.loss.nll_percent;
-        found = true;
+        status = moe_fail(err, MOE_ERR_USAGE, "%s: the map is of another model", c->path);
+    if (status == MOE_OK && moe_pack_n_variants(pack) == 0)
+        status = moe_fail(err, MOE_ERR_USAGE, "%s: has no experts", c->path);
+    if (status == MOE_OK) {
+        const char *name = moe_pack_variant_at(pack, 0)->name;
+        uint32_t dense_bits = moe_dense_bits_of_pack(pack);
+        const struct moe_loss *loss = find_loss(map, name, dense_bits);
+        if (loss)
+            c->loss = moe_map_loss(map, loss);
+        else
+            status = moe_fail(err, MOE_ERR_USAGE,
+                              "%s: the map says nothing of experts at '%s' with a dense part of %u "
+                              "bits",
+                              c->path, name, dense_bits);
+        c->judge = map->judge;
     }
-    for (uint32_t i = 0; status == MOE_OK && i < map->n_uniform && !found; i++) {
-        found = strcmp(map->uniform[i].experts, name) == 0;
-        *loss = found ? map->uniform[i].loss.nll_percent : *loss;
-    }
-    if (status == MOE_OK && !found)
-        status =
-            moe_fail(err, MOE_ERR_USAGE, "%s: the map says nothing of experts at '%s'", path, name);
     moe_pack_close(pack);
     return status;
 }
@@ -60,9 +77,20 @@ static int read_candidate(struct candidate *c, const char *text, struct moe_err 
     }
     int status = moe_map_read(&map, equals + 1, err);
     if (status == MOE_OK)
-        status = loss_of_map(&c->loss, map, c->path, err);
+        status = loss_of_map(c, map, err);
     moe_map_free(map);
     return status;
+}
+
+/* Losses are compared: all are in nats, or all in the same points of answers. */
+static int check_judges(const struct candidate *all, int n, struct moe_err *err)
+{
+    for (int i = 1; i < n; i++)
+        if (all[i].judge != all[0].judge)
+            return moe_fail(err, MOE_ERR_USAGE, "%s: what it loses is in %s, what %s loses in %s",
+                            all[i].path, moe_judge_name(all[i].judge), all[0].path,
+                            moe_judge_name(all[0].judge));
+    return MOE_OK;
 }
 
 static int plan_one(struct candidate *c, const struct plan_options *o, struct moe_err *err)
@@ -119,6 +147,8 @@ int plan_choose(char **packs, int n, double tolerable, const struct plan_options
     int status = all ? MOE_OK : MOE_ERR_MEMORY;
     for (int i = 0; i < n && status == MOE_OK; i++)
         status = read_candidate(&all[i], packs[i], err);
+    if (status == MOE_OK)
+        status = check_judges(all, n, err);
     for (int i = 0; i < n && status == MOE_OK; i++) {
         status = plan_one(&all[i], o, err);
         if (status == MOE_OK && all[i].plan && (!chosen || is_better(&all[i], chosen, tolerable)))

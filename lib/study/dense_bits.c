@@ -90,6 +90,22 @@ uint32_t moe_dense_bits(const struct moe_model *m)
     return most;
 }
 
+uint32_t moe_dense_bits_of_pack(const struct moe_pack *pack)
+{
+    uint32_t most = 0;
+    for (uint32_t layer = 0; layer < moe_pack_n_layers(pack); layer++)
+        for (uint32_t role = 0; role < MOE_T_N_ROLES; role++) {
+            char name[MOE_PACK_NAME_BYTES];
+            moe_tensor_pack_name(role, layer, name);
+            const struct moe_pack_tensor *t = moe_pack_tensor_find(pack, name);
+            if (!t || moe_tensor_spec(role)->kind != MOE_KIND_DENSE)
+                continue;
+            uint32_t bits = (uint32_t)moe_layout_bits(t->layout.kind);
+            most = bits > most ? bits : most;
+        }
+    return most;
+}
+
 /* The tensor's bytes if its matrix gets the lower layout; both kinds of 16 bits take as many. */
 static uint64_t bytes_at(const struct tensor *t, struct moe_layout lower)
 {

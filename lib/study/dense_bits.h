@@ -20,8 +20,9 @@ struct moe_dense_rounding {
 int moe_dense_rounding_of(const struct moe_pack *pack, struct moe_dense_rounding *out,
                           struct moe_err *err);
 
-/* Bits of the loaded model's dense matrices; the largest where they differ. */
+/* Bits of the loaded model's dense matrices; the largest where they differ. The same of a pack. */
 uint32_t moe_dense_bits(const struct moe_model *model);
+uint32_t moe_dense_bits_of_pack(const struct moe_pack *pack);
 
 /* Bytes of the loaded model's dense tensors, routers and vectors included, without compression or
  * padding, if its matrices had `bits` bits (no more than they have; those with fewer stay). */

@@ -43,6 +43,44 @@ expect_stdout_like "*8.moe: loses 0.5%, does not fit: *2.moe: *the smallest loss
 memory=1
 choose --loss 1%
 error_line 4 "moe-plan: none of the packs fits*" "none fits"
+
+# What a bit map measured: a pack that follows it, and uniform ones, each with the map's dense part.
+"$bin/moe-quantize" -q --method rtn --experts 8,2 --dense 8 -o "$tmp/all.moe" "$checkpoint"
+awk '/^<\|endoftext\|>$/ { exit } { print }' tests/data/math.calib.txt >"$tmp/text"
+run "$bin/moe-calibrate" -q "$tmp/all.moe" --text "$tmp/text" --max-tokens 24 --importance proxy --tolerance 20% \
+    --without fate --without hobbit -o "$tmp/map.yaml"
+expect_exit 0 "a bit map"
+"$bin/moe-quantize" -q --map "$tmp/map.yaml" -o "$tmp/mixed.moe" "$tmp/all.moe"
+"$bin/moe-quantize" -q --experts 2 -o "$tmp/low.moe" "$tmp/all.moe"
+loss_of() { # SECTION: its nats, as the choice prints them
+    "$bin/moe-calibrate" --show --json "$tmp/map.yaml" |
+        sed -n "s/.*$1[^}]*\"nll_percent\":\([0-9.e+-]*\),.*/\1/p" | awk '{ printf "%.3g", $1 }'
+}
+mixed=$(loss_of '"choice":{[^{]*"loss"') low=$(loss_of '"experts":"2","dense_bits":8')
+memory=$((least + 6))
+# shellcheck disable=SC2086 # words
+run "$plan" -q "$tmp/mixed.moe=$tmp/map.yaml" "$tmp/low.moe=$tmp/map.yaml" --loss 20% --memory "${memory}M" $machine \
+    -o "$tmp/plan.yaml"
+chosen "within the map's tolerance its choice" mixed.moe
+expect_stdout_like "*mixed.moe: loses $mixed%, *: chosen, the fastest*low.moe: loses $low%, *: loses more than 20%*" \
+    "... with the losses that the map measured"
+# shellcheck disable=SC2086
+run "$plan" "$tmp/2.moe=$tmp/map.yaml" "$tmp/8.moe=1%" --memory "${memory}M" $machine
+error_line 2 "moe-plan: $tmp/2.moe: the map says nothing of experts at '2' with a dense part of 2 bits" \
+    "a dense part that the map did not measure"
+{ cat "$tmp/map.yaml" | sed 's/^metric: nll$/&\njudge: rouge2/; s/_percent: 20$/_points: 20/'; } >"$tmp/judged.yaml"
+# shellcheck disable=SC2086
+run "$plan" "$tmp/8.moe=$tmp/judged.yaml" "$tmp/low.moe=1%" --memory "${memory}M" $machine
+error_line 2 "moe-plan: $tmp/low.moe: what it loses is in nats, what $tmp/8.moe loses in rouge2" \
+    "losses in different measures"
+"$bin/moe-quantize" -q --experts 8 -o "$tmp/switch.moe" tests/models/tiny-switch
+# shellcheck disable=SC2086
+run "$plan" "$tmp/switch.moe=$tmp/map.yaml" "$tmp/8.moe=1%" --memory "${memory}M" $machine
+error_line 2 "moe-plan: $tmp/switch.moe: the map is of another model" "a map of another model"
+# shellcheck disable=SC2086
+run "$plan" "$tmp/8.moe=$tmp/text" "$tmp/low.moe=1%" --memory "${memory}M" $machine
+error_line 3 "moe-plan: $tmp/text: *" "a map that is none"
+
 run "$plan" "$tmp/8.moe=1%" "$tmp/2.moe" --memory 40M $machine
 error_line 2 "moe-plan: $tmp/2.moe: what it loses is not said*" "a loss that is not said"
 run "$plan" "$tmp/8.moe" --memory 40M --loss 1% $machine
