@@ -14,7 +14,7 @@ struct candidate {
 struct moe_sampler {
     struct moe_sampler_options options;
     uint32_t vocab;
-    uint64_t random[4];
+    struct moe_sampler_draws draws;
     float *penalised;             /* vocab logits, where a penalty changes some */
     struct candidate *candidates; /* vocab */
     float *weights;               /* of the candidates, or of all: vocab */
@@ -49,7 +49,17 @@ static uint64_t next_random(uint64_t s[4])
 /* Uniform in [0, 1). */
 static double uniform(struct moe_sampler *s)
 {
-    return (double)(next_random(s->random) >> 11) * 0x1p-53;
+    return (double)(next_random(s->draws.random) >> 11) * 0x1p-53;
+}
+
+struct moe_sampler_draws moe_sampler_get_draws(const struct moe_sampler *s)
+{
+    return s->draws;
+}
+
+void moe_sampler_set_draws(struct moe_sampler *s, const struct moe_sampler_draws *draws)
+{
+    s->draws = *draws;
 }
 
 /* ---- Opening ---- */
@@ -116,7 +126,7 @@ int moe_sampler_new(struct moe_sampler **out, const struct moe_sampler_options *
     s->inverse_temperature = inverse < FLT_MAX ? (float)inverse : FLT_MAX;
     uint64_t state = options->seed;
     for (int i = 0; i < 4; i++)
-        s->random[i] = moe_random_next(&state);
+        s->draws.random[i] = moe_random_next(&state);
     return MOE_OK;
 }
 

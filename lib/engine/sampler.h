@@ -38,6 +38,14 @@ void moe_sampler_free(struct moe_sampler *s);
 /* Memory that one takes. */
 uint64_t moe_sampler_bytes(uint32_t vocab);
 
+/* Where its random draws stand: a sampler that gets them goes on as the one that they are of. Not
+ * all of them are 0. */
+struct moe_sampler_draws {
+    uint64_t random[4];
+};
+struct moe_sampler_draws moe_sampler_get_draws(const struct moe_sampler *s);
+void moe_sampler_set_draws(struct moe_sampler *s, const struct moe_sampler_draws *draws);
+
 /* Whether the next token is the largest logit's, the lowest of equals. */
 bool moe_sampler_is_greedy(const struct moe_sampler *s);
 

@@ -3,6 +3,7 @@
 #include <float.h>
 #include <string.h>
 
+#include "base/bytes.h"
 #include "base/float16.h"
 #include "base/par.h"
 #include "kern/kern.h"
@@ -154,4 +155,91 @@ void moe_kv_store(const struct moe_kv *kv, uint32_t layer, const struct moe_row 
 {
     struct store st = {kv, layer, rows, in};
     moe_par_for(n_rows, 8, store_rows, &st);
+}
+
+/* ---- Groups ---- */
+
+uint64_t moe_kv_group_bytes(const struct moe_kv *kv)
+{
+    return (uint64_t)kv->n_heads * MOE_KV_GROUP * (kv->key_dim + kv->value_padded) * kv->item_bytes;
+}
+
+/* Where a group lies in the cache: of each head a run of keys, and of values one for every 16
+ * dimensions. */
+struct group {
+    uint32_t layer, block, place; /* its first position's place in the block */
+};
+
+static struct group group_at(const struct moe_kv *kv, uint32_t layer, uint32_t sequence,
+                             uint32_t at)
+{
+    return (struct group){layer, moe_kv_block(kv, sequence, at), at % kv->block_positions};
+}
+
+static uint32_t n_runs(const struct moe_kv *kv)
+{
+    return 1 + kv->value_padded / MOE_PANEL_ROWS;
+}
+
+static uint8_t *run_of(const struct moe_kv *kv, struct group g, uint32_t head, uint32_t run,
+                       uint64_t *bytes)
+{
+    uint64_t item = kv->item_bytes;
+    if (run == 0) {
+        *bytes = MOE_KV_GROUP * kv->key_dim * item;
+        return moe_kv_keys(kv, g.layer, g.block, head) + g.place * kv->key_dim * item;
+    }
+    uint64_t row = (run - 1) * (uint64_t)kv->block_positions + g.place;
+    *bytes = MOE_KV_GROUP * MOE_PANEL_ROWS * item;
+    return moe_kv_values(kv, g.layer, g.block, head) + row * MOE_PANEL_ROWS * item;
+}
+
+/* Of a run only its first n positions stay: keys have them innermost, values outermost. */
+static void clear_rest(uint8_t *cells, uint64_t bytes, bool keys, uint32_t n, uint32_t item)
+{
+    for (uint64_t i = 0; i < bytes / item; i++)
+        if ((keys ? i % MOE_KV_GROUP : i / MOE_PANEL_ROWS) >= n)
+            memset(cells + i * item, 0, item);
+}
+
+void moe_kv_group_get(const struct moe_kv *kv, uint32_t layer, uint32_t sequence, uint32_t at,
+                      uint32_t n, uint8_t *to)
+{
+    struct group g = group_at(kv, layer, sequence, at);
+    for (uint32_t head = 0; head < kv->n_heads; head++)
+        for (uint32_t run = 0; run < n_runs(kv); run++) {
+            uint64_t bytes;
+            const uint8_t *cells = run_of(kv, g, head, run, &bytes);
+            memcpy(to, cells, bytes);
+            if (n < MOE_KV_GROUP)
+                clear_rest(to, bytes, run == 0, n, kv->item_bytes);
+            to += bytes;
+        }
+}
+
+static bool all_finite(const struct moe_kv *kv, const uint8_t *cells)
+{
+    uint64_t n = moe_kv_group_bytes(kv) / kv->item_bytes;
+    bool finite = true;
+    for (uint64_t i = 0; i < n; i++)
+        finite &= kv->layout.kind == MOE_LAYOUT_F32
+                      ? (moe_get_u32(cells + 4 * i) & 0x7f800000) != 0x7f800000
+                      : (moe_get_u16(cells + 2 * i) & 0x7c00) != 0x7c00;
+    return finite;
+}
+
+bool moe_kv_group_put(const struct moe_kv *kv, uint32_t layer, uint32_t sequence, uint32_t at,
+                      const uint8_t *from)
+{
+    struct group g = group_at(kv, layer, sequence, at);
+    if (!all_finite(kv, from))
+        return false;
+    for (uint32_t head = 0; head < kv->n_heads; head++)
+        for (uint32_t run = 0; run < n_runs(kv); run++) {
+            uint64_t bytes;
+            uint8_t *cells = run_of(kv, g, head, run, &bytes);
+            memcpy(cells, from, bytes);
+            from += bytes;
+        }
+    return true;
 }

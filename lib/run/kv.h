@@ -19,6 +19,7 @@
 #ifndef MOE_RUN_KV_H
 #define MOE_RUN_KV_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "cache/kv_pool.h"
@@ -90,5 +91,17 @@ struct moe_kv_input {
 /* Stores the rows' keys (after rope) and values of one layer, at their positions. */
 void moe_kv_store(const struct moe_kv *kv, uint32_t layer, const struct moe_row *rows,
                   uint32_t n_rows, const struct moe_kv_input *in);
+
+/* Keys and values of a sequence outside of the cache: of one layer and MOE_KV_GROUP positions from
+ * a multiple of it on, as they lie in a block, so that the context's length does not matter. */
+enum { MOE_KV_GROUP = 16 };
+uint64_t moe_kv_group_bytes(const struct moe_kv *kv);
+/* Of positions at, at + 1, ...: the first n hold something, zeros stand for the others. The
+ * sequence has a block there. */
+void moe_kv_group_get(const struct moe_kv *kv, uint32_t layer, uint32_t sequence, uint32_t at,
+                      uint32_t n, uint8_t *to);
+/* False: a cell is not finite, which the cache must not hold; nothing is changed then. */
+bool moe_kv_group_put(const struct moe_kv *kv, uint32_t layer, uint32_t sequence, uint32_t at,
+                      const uint8_t *from);
 
 #endif

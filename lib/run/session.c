@@ -260,3 +260,27 @@ int moe_sequence_fork(struct moe_session *s, uint32_t from, uint32_t to, uint32_
         s->stages->copy_block(s, begun.copy_from, begun.copy_to);
     return status;
 }
+
+/* ---- Keys and values from elsewhere ---- */
+
+const struct moe_kv *moe_sequence_kv(const struct moe_session *s, struct moe_err *err)
+{
+    const struct moe_config *c = &s->model->config;
+    const char *why = c->n_encoder ? "a model with an encoder keeps none of its texts"
+                      : c->prefix_lm
+                          ? "a model whose prompts see all of themselves begins each anew"
+                      : !s->stages->kv ? "the KV cache lies in the GPU's memory: take --device cpu"
+                                       : NULL;
+    if (!why)
+        return s->stages->kv(s);
+    moe_fail(err, MOE_ERR_UNSUPPORTED, "no context can be saved or loaded here: %s", why);
+    return NULL;
+}
+
+void moe_sequence_put(struct moe_session *s, uint32_t sequence, bool far)
+{
+    s->n_recorded[sequence] = 0;
+    s->begun = true;
+    if (sequence == 0)
+        s->far = far;
+}

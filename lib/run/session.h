@@ -206,6 +206,14 @@ uint32_t moe_sequence_known(const struct moe_session *s, const uint32_t *ids, ui
 int moe_sequence_fork(struct moe_session *s, uint32_t from, uint32_t to, uint32_t n_positions,
                       struct moe_err *err);
 
+/* The cache, for keys and values that come from elsewhere and go there (moe_kv_group_get). NULL,
+ * with the reason in err: they lie in a GPU's memory, or belong to a source or a prompt that sees
+ * all of itself, without which they mean nothing. */
+const struct moe_kv *moe_sequence_kv(const struct moe_session *s, struct moe_err *err);
+/* A sequence goes on from positions that were put into the cache, where it has room for them. far:
+ * they are of a text beyond rope_original. */
+void moe_sequence_put(struct moe_session *s, uint32_t sequence, bool far);
+
 /*
  * Computes rows (n_rows <= batch) through layers [layer_begin, layer_end).
  * hidden_in: states [n_rows][hidden] to start from; NULL: the embedding of the rows' tokens.

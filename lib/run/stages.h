@@ -26,6 +26,8 @@ struct moe_stages_ops {
     int (*open)(struct moe_session *s, const struct moe_session_options *o, struct moe_err *err);
     void (*close)(struct moe_session *s); /* s->device is not NULL */
 
+    /* The KV cache. NULL: it lies in the device's own memory. */
+    const struct moe_kv *(*kv)(const struct moe_session *s);
     /* A block of the KV cache receives all cells of another. */
     void (*copy_block)(struct moe_session *s, uint32_t from, uint32_t to);
     /* The rows' states: hidden_in [n_rows][hidden], or NULL: the embeddings of their tokens. */

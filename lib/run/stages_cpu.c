@@ -286,6 +286,12 @@ static void copy_block(struct moe_session *s, uint32_t from, uint32_t to)
                spans[i].bytes);
 }
 
+static const struct moe_kv *kv_of(const struct moe_session *s)
+{
+    const struct cpu_work *w = s->device;
+    return &w->kv;
+}
+
 /* ---- The table ---- */
 
 static int open_cpu(struct moe_session *s, const struct moe_session_options *o, struct moe_err *err)
@@ -308,6 +314,7 @@ const struct moe_stages_ops moe_stages_cpu = {
     .host_bytes = cpu_work_bytes,
     .open = open_cpu,
     .close = close_cpu,
+    .kv = kv_of,
     .copy_block = copy_block,
     .enter = enter,
     .attend = attend,

@@ -1,0 +1,312 @@
+#include "engine/context_file.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/mem.h"
+#include "model/config.h"
+
+#define MAGIC "MOEC"
+enum { VERSION = 1, HEADER = 104, FAR = 1, DRAWS = 2 };
+
+/* A text tells of its ids: more than this is not one of ours. */
+static uint64_t most_text(uint64_t n_ids)
+{
+    return (1 << 20) + 256 * n_ids;
+}
+
+void moe_context_release(struct moe_context *c)
+{
+    moe_ids_release(&c->ids);
+    moe_buf_release(&c->text);
+    *c = (struct moe_context){0};
+}
+
+/* ---- Header ---- */
+
+/* What the file says of itself; the texts and ids follow, then keys and values. */
+struct header {
+    uint64_t pack;
+    uint16_t kind, flags;
+    uint32_t n_layers, n_heads, key_dim, value_dim; /* of the cache */
+    uint32_t n_ids, n_done, n_text, n_way;
+    struct moe_sampler_draws draws;
+    uint64_t head_check; /* of way, text and ids */
+};
+
+static void encode(const struct header *h, uint8_t to[HEADER])
+{
+    const uint32_t words[] = {h->n_layers, h->n_heads, h->key_dim, h->value_dim,
+                              h->n_ids,    h->n_done,  h->n_text,  h->n_way};
+    memcpy(to, MAGIC, 4);
+    moe_put_u32(to + 4, VERSION);
+    moe_put_u64(to + 8, h->pack);
+    moe_put_u16(to + 16, h->kind);
+    moe_put_u16(to + 18, h->flags);
+    for (int i = 0; i < 8; i++)
+        moe_put_u32(to + 20 + 4 * i, words[i]);
+    moe_put_u32(to + 52, 0);
+    for (int i = 0; i < 4; i++)
+        moe_put_u64(to + 56 + 8 * i, h->draws.random[i]);
+    moe_put_u64(to + 88, h->head_check);
+    moe_put_u64(to + 96, moe_hash64(to, 96));
+}
+
+static int damaged(const char *path, const char *what, struct moe_err *err)
+{
+    return moe_fail(err, MOE_ERR_FORMAT, "%s: the context file is damaged: %s", path, what);
+}
+
+static int decode(const uint8_t from[HEADER], const char *path, struct header *h,
+                  struct moe_err *err)
+{
+    uint32_t *const words[] = {&h->n_layers, &h->n_heads, &h->key_dim, &h->value_dim,
+                               &h->n_ids,    &h->n_done,  &h->n_text,  &h->n_way};
+    if (memcmp(from, MAGIC, 4) != 0)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: is not a context file (/save makes one)", path);
+    if (moe_get_u32(from + 4) != VERSION)
+        return moe_fail(err, MOE_ERR_VERSION,
+                        "%s: a context file of version %u, and this program reads version %d", path,
+                        moe_get_u32(from + 4), VERSION);
+    if (moe_get_u64(from + 96) != moe_hash64(from, 96))
+        return damaged(path, "the checksum of its header is wrong", err);
+    h->pack = moe_get_u64(from + 8);
+    h->kind = moe_get_u16(from + 16);
+    h->flags = moe_get_u16(from + 18);
+    for (int i = 0; i < 8; i++)
+        *words[i] = moe_get_u32(from + 20 + 4 * i);
+    for (int i = 0; i < 4; i++)
+        h->draws.random[i] = moe_get_u64(from + 56 + 8 * i);
+    h->head_check = moe_get_u64(from + 88);
+    const uint64_t *r = h->draws.random;
+    bool sense = moe_get_u32(from + 52) == 0 && h->n_done <= h->n_ids &&
+                 h->n_ids <= MOE_MAX_CONTEXT && h->n_text <= most_text(h->n_ids) &&
+                 h->n_way < MOE_CONTEXT_WAY && h->flags <= (FAR | DRAWS) &&
+                 (!(h->flags & DRAWS) || r[0] | r[1] | r[2] | r[3]);
+    return sense ? MOE_OK : damaged(path, "its header makes no sense", err);
+}
+
+/* ---- Keys and values ---- */
+
+static uint64_t n_pieces(const struct moe_kv *kv, uint64_t n_done)
+{
+    return (n_done + MOE_KV_GROUP - 1) / MOE_KV_GROUP * kv->n_layers;
+}
+
+/* Every piece has its checksum behind it, which goes on from that of the piece before. */
+static uint64_t piece_bytes(const struct moe_kv *kv)
+{
+    return moe_kv_group_bytes(kv) + sizeof(uint64_t);
+}
+
+static int write_pieces(struct moe_outfile *file, const struct moe_kv *kv, uint64_t n_done,
+                        uint64_t check, struct moe_err *err)
+{
+    uint64_t bytes = moe_kv_group_bytes(kv);
+    uint8_t *piece = moe_alloc(piece_bytes(kv), 1, err);
+    int status = piece ? MOE_OK : MOE_ERR_MEMORY;
+    for (uint64_t i = 0; i < n_pieces(kv, n_done) && status == MOE_OK; i++) {
+        uint32_t layer = (uint32_t)(i % kv->n_layers);
+        uint64_t at = i / kv->n_layers * MOE_KV_GROUP, left = n_done - at;
+        moe_kv_group_get(kv, kv->first_layer + layer, 0, (uint32_t)at,
+                         left < MOE_KV_GROUP ? (uint32_t)left : MOE_KV_GROUP, piece);
+        check = moe_hash64_chain(check, piece, bytes);
+        moe_put_u64(piece + bytes, check);
+        status = moe_outfile_write(file, piece, piece_bytes(kv), file->size_bytes, err);
+    }
+    free(piece);
+    return status;
+}
+
+int moe_context_put(const struct moe_context_file *f, struct moe_session *s, uint64_t n,
+                    struct moe_err *err)
+{
+    const struct moe_kv *kv = moe_sequence_kv(s, err);
+    int status = kv ? moe_sequence_reserve(s, 0, (uint32_t)n, err) : MOE_ERR_UNSUPPORTED;
+    if (status != MOE_OK)
+        return status;
+    uint64_t bytes = moe_kv_group_bytes(kv), check = f->check;
+    uint8_t *piece = moe_alloc(piece_bytes(kv), 1, err);
+    if (!piece)
+        status = MOE_ERR_MEMORY;
+    for (uint64_t i = 0; i < n_pieces(kv, n) && status == MOE_OK; i++) {
+        status = moe_file_pread(f->fd, f->path, piece, piece_bytes(kv),
+                                f->keys_at + i * piece_bytes(kv), err);
+        if (status != MOE_OK)
+            break;
+        check = moe_hash64_chain(check, piece, bytes);
+        uint32_t layer = kv->first_layer + (uint32_t)(i % kv->n_layers);
+        uint64_t at = i / kv->n_layers * MOE_KV_GROUP;
+        if (check != moe_get_u64(piece + bytes))
+            status = damaged(f->path, "a checksum of its keys and values is wrong", err);
+        else if (!moe_kv_group_put(kv, layer, 0, (uint32_t)at, piece))
+            status = damaged(f->path, "a key or a value is not finite", err);
+    }
+    free(piece);
+    if (status == MOE_OK)
+        moe_sequence_put(s, 0, f->context.far);
+    return status;
+}
+
+/* ---- Writing ---- */
+
+int moe_context_write(const char *path, const struct moe_session *s, const struct moe_context *c,
+                      struct moe_err *err)
+{
+    const struct moe_kv *kv = moe_sequence_kv(s, err);
+    if (!kv)
+        return MOE_ERR_UNSUPPORTED;
+    if (c->ids.n > MOE_MAX_CONTEXT || c->text.size > most_text(c->ids.n))
+        return moe_fail(err, MOE_ERR_LIMIT, "%s: a text of %" PRIu64 " bytes is too long to save",
+                        path, c->text.size);
+    struct header h = {
+        .pack = moe_pack_fingerprint(s->model->pack),
+        .kind = kv->layout.kind,
+        .flags = (uint16_t)((c->far ? FAR : 0) | (c->has_draws ? DRAWS : 0)),
+        .n_layers = kv->n_layers,
+        .n_heads = kv->n_heads,
+        .key_dim = kv->key_dim,
+        .value_dim = kv->value_dim,
+        .n_ids = (uint32_t)c->ids.n,
+        .n_done = (uint32_t)c->n_done,
+        .n_text = (uint32_t)c->text.size,
+        .n_way = (uint32_t)strlen(c->way),
+        .draws = c->draws,
+    };
+    struct moe_buf head = {0};
+    moe_buf_text(&head, c->way);
+    moe_buf_append(&head, c->text.data, c->text.size);
+    for (uint64_t i = 0; i < c->ids.n; i++)
+        moe_buf_u32(&head, c->ids.ids[i]);
+    h.head_check = head.failed ? 0 : moe_hash64(head.data, head.size);
+    uint8_t header[HEADER];
+    encode(&h, header);
+    struct moe_outfile file = {.fd = -1};
+    int status = head.failed ? moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", path)
+                             : moe_outfile_open(&file, path, err);
+    if (status == MOE_OK) {
+        status = moe_outfile_write(&file, header, HEADER, 0, err);
+        if (status == MOE_OK)
+            status = moe_outfile_write(&file, head.data, head.size, HEADER, err);
+        if (status == MOE_OK)
+            status = write_pieces(&file, kv, c->n_done, h.head_check, err);
+        status = moe_outfile_end(&file, status, err);
+    }
+    moe_buf_release(&head);
+    return status;
+}
+
+/* ---- Reading ---- */
+
+/* That keys and values of the file are what this session would compute. */
+static int check_origin(const struct header *h, const char *path, const struct moe_session *s,
+                        const struct moe_kv *kv, struct moe_err *err)
+{
+    if (h->pack != moe_pack_fingerprint(s->model->pack))
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "%s: the context was computed with another pack than %s", path,
+                        moe_pack_path(s->model->pack));
+    if (h->kind != kv->layout.kind)
+        return moe_fail(err, MOE_ERR_USAGE, "%s: its keys and values are %s, and here they are %s",
+                        path, moe_layout_name(h->kind), moe_layout_name(kv->layout.kind));
+    if (h->n_layers != kv->n_layers || h->n_heads != kv->n_heads || h->key_dim != kv->key_dim ||
+        h->value_dim != kv->value_dim)
+        return damaged(path, "its keys and values are not of the shape of its pack", err);
+    return MOE_OK;
+}
+
+static int check_way(const char *path, const char *theirs, const char *ours, struct moe_err *err)
+{
+    if (strcmp(theirs, ours) == 0)
+        return MOE_OK;
+    return moe_fail(err, MOE_ERR_USAGE,
+                    "%s: the context was computed %s%s, and this run computes %s%s", path,
+                    *theirs ? "by the inexact " : "exactly", theirs,
+                    *ours ? "by the inexact " : "exactly", ours);
+}
+
+static int take_head(struct moe_context *c, const struct header *h, const uint8_t *head,
+                     const char *path, const struct moe_session *s, struct moe_err *err)
+{
+    const uint8_t *ids = head + h->n_way + h->n_text;
+    uint32_t vocab = s->model->config.vocab;
+    memcpy(c->way, head, h->n_way);
+    moe_buf_append(&c->text, head + h->n_way, h->n_text);
+    int status = c->text.failed ? moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", path)
+                                : moe_ids_reserve(&c->ids, h->n_ids, err);
+    for (uint32_t i = 0; i < h->n_ids && status == MOE_OK; i++) {
+        uint32_t id = moe_get_u32(ids + 4 * (uint64_t)i);
+        status = id < vocab ? moe_ids_push(&c->ids, id, err)
+                            : damaged(path, "it has a token that the model does not know", err);
+    }
+    c->n_done = h->n_done;
+    c->far = h->flags & FAR;
+    c->has_draws = h->flags & DRAWS;
+    c->draws = h->draws;
+    return status;
+}
+
+/* Everything but keys and values, of a file of `size` bytes. */
+static int read_head(struct moe_context_file *f, uint64_t size, const struct moe_session *s,
+                     const struct moe_kv *kv, struct moe_err *err)
+{
+    uint8_t header[HEADER];
+    struct header h;
+    int status = size < HEADER ? moe_fail(err, MOE_ERR_FORMAT, "%s: is not a context file", f->path)
+                               : moe_file_pread(f->fd, f->path, header, HEADER, 0, err);
+    if (status == MOE_OK)
+        status = decode(header, f->path, &h, err);
+    if (status == MOE_OK)
+        status = check_origin(&h, f->path, s, kv, err);
+    if (status != MOE_OK)
+        return status;
+    uint64_t n_head = h.n_way + (uint64_t)h.n_text + 4 * (uint64_t)h.n_ids;
+    f->keys_at = HEADER + n_head;
+    f->check = h.head_check;
+    if (size != f->keys_at + n_pieces(kv, h.n_done) * piece_bytes(kv))
+        return damaged(f->path, "its size is not what it says", err);
+    uint8_t *head = moe_alloc(n_head + 1, 1, err);
+    if (!head)
+        return MOE_ERR_MEMORY;
+    status = moe_file_pread(f->fd, f->path, head, n_head, HEADER, err);
+    if (status == MOE_OK && moe_hash64(head, n_head) != h.head_check)
+        status = damaged(f->path, "the checksum of its text is wrong", err);
+    if (status == MOE_OK)
+        status = take_head(&f->context, &h, head, f->path, s, err);
+    free(head);
+    return status;
+}
+
+int moe_context_open(struct moe_context_file *out, const char *path, const struct moe_session *s,
+                     const char *way, struct moe_err *err)
+{
+    uint64_t size = 0;
+    *out = (struct moe_context_file){.fd = -1};
+    const struct moe_kv *kv = moe_sequence_kv(s, err);
+    if (!kv)
+        return MOE_ERR_UNSUPPORTED;
+    if (!(out->path = moe_strndup(path, strlen(path), err)))
+        return MOE_ERR_MEMORY;
+    int status = out->fd = moe_file_open(path, &size, err);
+    if (status >= 0)
+        status = read_head(out, size, s, kv, err);
+    if (status == MOE_OK)
+        status = check_way(path, out->context.way, way, err);
+    if (status != MOE_OK)
+        moe_context_close(out);
+    return status;
+}
+
+void moe_context_close(struct moe_context_file *f)
+{
+    if (f->path && f->fd >= 0)
+        close(f->fd);
+    free(f->path);
+    moe_context_release(&f->context);
+    *f = (struct moe_context_file){.fd = -1};
+}

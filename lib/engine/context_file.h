@@ -1,0 +1,63 @@
+/*
+ * Context files: a context as it was computed, to go on from at once in another session. Format:
+ * man/moe-context.5.
+ *
+ * It holds the context's ids, the keys and values of those that were computed, as the KV cache has
+ * them, and a text of the file's user (engine/conversation_file.h). It is of one pack and of one
+ * way to compute: with another, keys and values would be others, so it is refused. On the processor
+ * alone; models without an encoder and with prompts that do not see all of themselves.
+ *
+ * Keys and values are read and written a piece at a time, past nothing but a buffer of one layer's
+ * 16 positions.
+ */
+#ifndef MOE_ENGINE_CONTEXT_FILE_H
+#define MOE_ENGINE_CONTEXT_FILE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+#include "base/err.h"
+#include "engine/sampler.h"
+#include "run/session.h"
+#include "text/tokenizer.h"
+
+enum { MOE_CONTEXT_WAY = 512 };
+
+struct moe_context {
+    struct moe_ids ids;
+    uint64_t n_done; /* the first of them that have keys and values */
+    bool far;        /* these are of a text beyond rope_original */
+    /* How they were computed: "" exactly, else a strategy's parts. */
+    char way[MOE_CONTEXT_WAY];
+    bool has_draws;
+    struct moe_sampler_draws draws; /* where the sampler stands */
+    struct moe_buf text;            /* the user's, any bytes */
+};
+void moe_context_release(struct moe_context *c);
+
+/* Writes the context that is sequence 0 of the session, atomically. MOE_ERR_UNSUPPORTED: a model or
+ * device whose contexts cannot be kept. */
+int moe_context_write(const char *path, const struct moe_session *s, const struct moe_context *c,
+                      struct moe_err *err);
+
+struct moe_context_file {
+    struct moe_context context;
+    /* Private. */
+    int fd;
+    char *path;
+    uint64_t keys_at, check; /* where keys and values begin, and what their checksums begin with */
+};
+
+/* Opens a file for this session and reads all but keys and values; way: how this session computes,
+ * as in struct moe_context. MOE_ERR_FORMAT: it is damaged, of another kind or pack, or was computed
+ * another way; MOE_ERR_VERSION: a newer one. After success close it. */
+int moe_context_open(struct moe_context_file *out, const char *path, const struct moe_session *s,
+                     const char *way, struct moe_err *err);
+/* Has sequence 0 of the session begin with the file's first n positions, at most n_done and the
+ * session's context. On an error nothing is known of what that sequence holds. */
+int moe_context_put(const struct moe_context_file *f, struct moe_session *s, uint64_t n,
+                    struct moe_err *err);
+void moe_context_close(struct moe_context_file *f); /* one of zeroes is fine */
+
+#endif
