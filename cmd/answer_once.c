@@ -10,6 +10,7 @@
 static int print_token(void *ctx, const struct moe_token_said *said)
 {
     struct moe_buf *line = ctx;
+    cli_progress_done();
     moe_buf_clear(line);
     moe_token_said_json(said, line);
     moe_buf_u8(line, '\n');
@@ -31,6 +32,7 @@ int answer_once(struct moe_conversation *talk, const char *text, double started,
         .ignore_eos = opt.ignore_eos,
         .stop_texts = opt.stops.items,
         .stop = &cli_stop,
+        .progress = cli_progress(),
         .started = started,
         .text = tokens ? NULL : repl_stream,
         .token = tokens ? print_token : NULL,
@@ -43,6 +45,7 @@ int answer_once(struct moe_conversation *talk, const char *text, double started,
     cli_catch_interrupt(false);
     if (status == MOE_OK)
         status = moe_conversation_ask(talk, text, sampler, &go, &why, err);
+    cli_progress_done();
     if (status == MOE_OK) {
         if (isatty(STDOUT_FILENO) && !tokens)
             cli_write("\n", 1);

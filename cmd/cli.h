@@ -152,6 +152,8 @@ int cli_flush(struct moe_err *err);
  * other than newline and tab, as <1B>, if it is a terminal. */
 FILE *cli_terminal(int fd);
 
+/* Columns of the terminal behind fd as they are now; 80 where there is none. */
+int cli_width(int fd);
 /* Whether colours may be used: fd is a terminal (other than TERM=dumb), and NO_COLOR is not set. */
 bool cli_may_colour(int fd);
 /* ... and block characters too: the locale is UTF-8. */
@@ -172,6 +174,8 @@ void cli_progress_done(void); /* erases the bar */
 extern volatile sig_atomic_t cli_stop;
 void cli_catch_interrupt(bool conversation);
 void cli_start_over(void);
+/* Called where a signal ends the program at once; safe in a signal handler. NULL: nothing. */
+extern void (*cli_on_leaving)(void);
 /* The same for SIGINT, SIGTERM and SIGHUP, for programs with something to clean up or to keep,
  * which get a minute. */
 void cli_catch_termination(void);

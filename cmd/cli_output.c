@@ -10,6 +10,7 @@
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -121,6 +122,12 @@ FILE *cli_terminal(int fd)
 {
     fflush(fd == STDOUT_FILENO ? stdout : stderr);
     return fd == STDOUT_FILENO ? plain_out : plain_err;
+}
+
+int cli_width(int fd)
+{
+    struct winsize size;
+    return ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
 /* ---- Standard output ---- */

@@ -10,6 +10,7 @@
 #include "cli_private.h"
 
 volatile sig_atomic_t cli_stop;
+void (*cli_on_leaving)(void);
 
 /* ---- Progress ---- */
 
@@ -93,11 +94,18 @@ static struct {
     char line[160];
 } late;
 
+static void leave_at_once(void)
+{
+    if (cli_on_leaving)
+        cli_on_leaving();
+    _exit(CLI_FAILED);
+}
+
 static void on_interrupt(int signal_number)
 {
     (void)signal_number;
     if (cli_stop)
-        _exit(CLI_FAILED);
+        leave_at_once();
     cli_stop = 1;
     alarm(late.seconds);
 }
@@ -109,7 +117,7 @@ static void on_alarm(int signal_number)
     ssize_t put = bar.shown ? write(STDERR_FILENO, "\r\033[K", 4) : 0;
     put += write(STDERR_FILENO, late.line, strlen(late.line));
     if (late.leave || put < 0)
-        _exit(CLI_FAILED);
+        leave_at_once();
     errno = before;
 }
 

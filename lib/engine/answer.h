@@ -11,6 +11,7 @@
 
 #include "base/buf.h"
 #include "base/err.h"
+#include "base/progress.h"
 #include "engine/token_said.h"
 #include "run/model.h"
 #include "text/tokenizer.h"
@@ -44,9 +45,11 @@ struct moe_generate_options {
     uint64_t n_source;
     uint64_t max_tokens; /* UINT64_MAX: until something else stops it */
     bool ignore_eos;
-    const char *const *stop_texts;     /* NULL-terminated; NULL: none */
-    const volatile sig_atomic_t *stop; /* set by a signal handler; may be NULL */
-    double started;                    /* moe_seconds() when the request came; for ttft */
+    const char *const *stop_texts;       /* NULL-terminated; NULL: none */
+    const volatile sig_atomic_t *stop;   /* set by a signal handler; may be NULL */
+    const struct moe_progress *progress; /* of a prompt's passes; its `stop` is not used; may be
+                                            NULL */
+    double started;                      /* moe_seconds() when the request came; for ttft */
     /* Bytes of the answer as they are certain: whole UTF-8 characters, never part of a stop text.
      * Bytes that begin no character come as they are, and so does one unfinished at the end. A
      * negative result ends the answer with that status. */

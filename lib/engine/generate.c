@@ -62,6 +62,8 @@ static int compute_pending(struct moe_session *s, const struct moe_ids *history,
         for (uint32_t i = 0; i < n; i++)
             rows[i] = (struct moe_row){0, (uint32_t)(*n_done + i), history->ids[*n_done + i],
                                        (uint32_t)history->n};
+        if (n_new > s->batch)
+            moe_progress_report(options->progress, "reading the prompt", n_new - left, n_new);
         if (options->stop && *options->stop)
             status = MOE_ERR_INTERRUPTED;
         else

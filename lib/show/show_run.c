@@ -1,6 +1,7 @@
 #include "show/show_run.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/text.h"
@@ -275,19 +276,41 @@ void moe_show_run(const struct moe_stats *stats, struct moe_buf *out)
                        stats->bf16_rows);
 }
 
-void moe_show_run_line(const struct moe_stats *stats, struct moe_buf *out)
+/* After a comma, if there is room; false: this and what follows is left out. */
+static bool put_part(struct moe_buf *out, uint64_t *room, const char *part)
+{
+    uint64_t n = strlen(part) + (out->size ? 2 : 0);
+    if (n > *room)
+        return false;
+    moe_buf_printf(out, "%s%s", out->size ? ", " : "", part);
+    *room -= n;
+    return true;
+}
+
+/* "90", "9.4", "0.38": three digits at most, as far as they say something. */
+static void put_rate(double rate, char out[32])
+{
+    snprintf(out, 32, "%.*f", rate < 1 ? 2 : rate < 10 ? 1 : 0, rate);
+}
+
+void moe_show_run_line(const struct moe_stats *stats, int width, struct moe_buf *out)
 {
     struct moe_phase_stats all = moe_stats_all(stats);
-    char a[32], b[32];
-    if (stats->encode.tokens)
-        moe_buf_printf(out, "%" PRIu64 " tokens encoded in %.2f s, ", stats->encode.tokens,
-                       stats->encode.seconds);
-    moe_buf_printf(out,
-                   "%.1f tok/s, first token %.2f s, hit rate %.1f%%, %s/token read, %s of "
-                   "experts in memory, ",
-                   tokens_per_second(&stats->decode), stats->ttft_seconds, 100 * hit_rate(&all),
-                   moe_format_bytes((uint64_t)bytes_per_token(&stats->decode), a),
-                   moe_format_bytes(stats->resident_expert_bytes_max, b));
-    put_strategy(out, stats);
-    moe_buf_text(out, moe_stats_exact(stats) ? ", exact" : ", not exact");
+    uint64_t room = out->size + (uint64_t)(width > 0 ? width : 0);
+    bool reads = all.bytes_read + all.bytes_uploaded > 0;
+    char rate[32], bytes[32], parts[5][64];
+    int n = 0;
+    put_rate(tokens_per_second(&stats->decode), rate);
+    if (stats->decode.tokens)
+        snprintf(parts[n++], 64, "%s tok/s", rate);
+    snprintf(parts[n++], 64, "%.2f s to first token", stats->ttft_seconds);
+    if (!moe_stats_exact(stats))
+        snprintf(parts[n++], 64, "not exact");
+    if (reads) {
+        snprintf(parts[n++], 64, "%.0f%% hits", 100 * hit_rate(&all));
+        snprintf(parts[n++], 64, "%s/token read",
+                 moe_format_bytes((uint64_t)bytes_per_token(&stats->decode), bytes));
+    }
+    for (int i = 0; i < n && put_part(out, &room, parts[i]); i++)
+        continue;
 }

@@ -10,8 +10,9 @@
 void moe_show_run_json(const struct moe_stats *stats, struct moe_buf *out);
 /* The same for a person, a few lines. */
 void moe_show_run(const struct moe_stats *stats, struct moe_buf *out);
-/* The same in one line without its newline, for below an answer: tokens/s, time to first token, hit
- * rate, bytes read per token, expert bytes in memory, strategy, whether it was exact as done. */
-void moe_show_run_line(const struct moe_stats *stats, struct moe_buf *out);
+/* What matters most, in one line without its newline, for below an answer: tokens/s and the time to
+ * the first token; where anything was read, the hit rate and bytes per token; whether results were
+ * changed. What does not fit `width` columns is left out from the end. */
+void moe_show_run_line(const struct moe_stats *stats, int width, struct moe_buf *out);
 
 #endif

@@ -57,11 +57,12 @@ EOF
     code=0
     terminal new-session -d -s moe -x 100 -y 40 sh "$tmp/start" >"$out" 2>"$err" || code=$?
 }
-footer='[0-9.]+ tok/s, first token [0-9.]+ s, hit rate'
+footer='[0-9.]+ tok/s, [0-9.]+ s to first token'
 
 open_terminal -n 24 --ignore-eos
 check "it starts in a terminal" [ "$code" = 0 ]
-check "it greets" shows 'tiny\.moe: .*12 layers, .* experts .*/help'
+check "it says what to do" shows 'press Enter; /help lists the commands, Ctrl-D leaves'
+check "... and what was opened" has '12 layers'
 check "... and prompts" prompts
 type_line 'Once upon a time'
 check "an answer ends with a footer" shows "$footer"
@@ -73,18 +74,18 @@ check "an empty line continues the answer" shows "$footer" 2
 check "... to the prompt" prompts
 type_line '/help'
 check "/help lists the commands" shows '^/reset .*forget'
-check "... all of them" has '^/(help|stats|memory|strategy|system|set|continue|reset|quit) ' 9
+check "... all of them" has '^/(help|stats|memory|strategy|system|file|set|stop|continue|reset|quit) ' 11
 prompts
 type_line '/stats'
 check "/stats adds up both answers" shows '48 generated'
 prompts
 type_line '/memory'
-check "/memory tells" shows 'peak of the process'
+check "/memory tells" shows 'process .* at its peak'
 prompts
 type_line '/set temp 0'
 prompts
 type_line '/set'
-check "/set sets and shows" shows '^temp 0, top-k'
+check "/set sets and shows" shows '^temp +0 '
 prompts
 type_line '/set temp warm'
 check "/set refuses what is no number" shows "'warm' is not a value of temp"

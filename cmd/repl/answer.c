@@ -1,0 +1,151 @@
+/* Answers of the interactive prompt, and what it says besides. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/text.h"
+#include "cli.h"
+#include "console.h"
+#include "show/show_run.h"
+
+/* ---- Shared with moe-run -p ---- */
+
+int repl_stream(void *ctx, const char *bytes, uint64_t n)
+{
+    (void)ctx;
+    cli_progress_done();
+    return cli_write(bytes, n) ? MOE_OK : MOE_ERR_IO;
+}
+
+void repl_explain_stop(enum moe_stop_reason why, uint32_t context)
+{
+    if (why == MOE_STOP_CONTEXT)
+        cli_note("the context of %u tokens is full: the answer stops here", context);
+}
+
+/* ---- Talking ---- */
+
+/* Columns of UTF-8 text, one for each character. */
+static int columns_of(const char *text, size_t n)
+{
+    int columns = 0;
+    for (size_t i = 0; i < n; i++)
+        columns += ((unsigned char)text[i] & 0xc0) != 0x80;
+    return columns;
+}
+
+void console_tell_row(int indent, const char *text)
+{
+    int width = cli_width(STDERR_FILENO), column = 0;
+    for (const char *word = text; *word;) {
+        size_t n_blanks = strspn(word, " "), n = strcspn(word + n_blanks, " ");
+        int columns = columns_of(word + n_blanks, n);
+        if (column > indent && column + (int)n_blanks + columns > width) {
+            fprintf(stderr, "\n%*s", indent, "");
+            column = indent;
+            word += n_blanks;
+            n_blanks = 0;
+        }
+        fprintf(stderr, "%.*s", (int)(n_blanks + n), word);
+        column += (int)n_blanks + columns;
+        word += n_blanks + n;
+    }
+    fputc('\n', stderr);
+}
+
+void console_tell(const struct console *c, const char *format, ...)
+{
+    FILE *terminal = c->colour ? cli_terminal(STDERR_FILENO) : NULL;
+    va_list args;
+    char line[1024];
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    if (terminal)
+        fputs("\033[2m", terminal);
+    console_tell_row(0, line);
+    if (terminal)
+        fputs("\033[0m", terminal);
+}
+
+bool console_has_encoder(const struct console *c)
+{
+    return c->r->conversation->session->model->config.n_encoder > 0;
+}
+
+/* ---- Answers ---- */
+
+int console_new_sampler(struct console *c, struct moe_err *err)
+{
+    struct moe_sampler *fresh;
+    int status = moe_sampler_new(&fresh, c->r->sampling,
+                                 c->r->conversation->session->model->config.vocab, err);
+    if (status != MOE_OK)
+        return status;
+    moe_sampler_free(c->sampler);
+    c->sampler = fresh;
+    return MOE_OK;
+}
+
+static void footer(const struct console *c)
+{
+    if (cli_quiet)
+        return;
+    struct moe_buf line = {0};
+    moe_show_run_line(&c->r->conversation->session->stats, cli_width(STDERR_FILENO), &line);
+    if (!line.failed)
+        console_tell(c, "%s", (const char *)line.data);
+    moe_buf_release(&line);
+}
+
+static void tell_full(const struct console *c)
+{
+    console_tell(c, console_has_encoder(c) ? "-c sets a longer context"
+                                           : "/reset empties the context; -c sets a longer one");
+}
+
+int console_answer(struct console *c, const char *text, struct moe_err *err)
+{
+    struct repl *r = c->r;
+    struct moe_session *s = r->conversation->session;
+    struct moe_generate_options o = {
+        .beams = r->beams,
+        .max_tokens = r->max_tokens,
+        .ignore_eos = r->ignore_eos,
+        .stop_texts = r->stop_texts,
+        .stop = &cli_stop,
+        .progress = cli_progress(),
+        .started = moe_seconds(),
+        .text = repl_stream,
+    };
+    enum moe_stop_reason why = MOE_STOP_EOS;
+    s->stats = (struct moe_stats){0};
+    cli_start_over();
+    err->text[0] = 0;
+    int status = text ? moe_conversation_ask(r->conversation, text, c->sampler, &o, &why, err)
+                      : moe_conversation_continue(r->conversation, c->sampler, &o, &why, err);
+    cli_start_over();
+    cli_progress_done();
+    if (status != MOE_OK && !err->text[0])
+        return cli_flush(err) != MOE_OK ? MOE_ERR_IO : moe_fail(err, status, "the answer failed");
+    if (status != MOE_OK) {
+        cli_error(err);
+        if (status == MOE_ERR_LIMIT)
+            tell_full(c);
+        return MOE_OK;
+    }
+    putchar('\n');
+    if (cli_flush(err) != MOE_OK)
+        return MOE_ERR_IO;
+    moe_engine_finish_stats(r->engine, &s->stats);
+    moe_stats_add(r->total, &s->stats);
+    repl_explain_stop(why, s->context);
+    if (why == MOE_STOP_CONTEXT)
+        tell_full(c);
+    if (why == MOE_STOP_LENGTH)
+        console_tell(c, "(stopped after -n tokens; /continue resumes)");
+    footer(c);
+    return MOE_OK;
+}
