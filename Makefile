@@ -455,15 +455,27 @@ PAGES := $(wildcard man/*.[1-9])
 BINDIR := $(DESTDIR)$(PREFIX)/bin
 MANDIR := $(DESTDIR)$(PREFIX)/share/man
 PROFILEDIR := $(DESTDIR)$(PREFIX)/share/moe-toolkit/profiles
+# Where shells look for completions.
+BASHDIR := $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+ZSHDIR := $(DESTDIR)$(PREFIX)/share/zsh/site-functions
+FISHDIR := $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
 install: all
 	install -d $(BINDIR) $(PROFILEDIR) $(addprefix $(MANDIR)/man,$(sort $(subst .,,$(suffix $(PAGES)))))
 	install -m 755 $(PROGRAMS) $(BINDIR)
 	set -e; for page in $(PAGES); do install -m 644 $$page $(MANDIR)/man$${page##*.}; done
 	install -m 644 $(wildcard profiles/*.yaml) $(PROFILEDIR)
+	install -d $(BASHDIR) $(ZSHDIR) $(FISHDIR)
+	set -e; for program in $(notdir $(PROGRAMS)); do \
+	    $(BUILD)/bin/$$program --completion bash >$(BASHDIR)/$$program; \
+	    $(BUILD)/bin/$$program --completion zsh >$(ZSHDIR)/_$$program; \
+	    $(BUILD)/bin/$$program --completion fish >$(FISHDIR)/$$program.fish; \
+	done
 uninstall:
 	rm -f $(PROGRAMS:$(BUILD)/bin/%=$(BINDIR)/%)
 	for page in $(notdir $(PAGES)); do rm -f $(MANDIR)/man$${page##*.}/$$page; done
 	rm -f $(patsubst profiles/%,$(PROFILEDIR)/%,$(wildcard profiles/*.yaml))
+	rm -f $(addprefix $(BASHDIR)/,$(notdir $(PROGRAMS))) $(addprefix $(ZSHDIR)/_,$(notdir $(PROGRAMS)))
+	rm -f $(patsubst %,$(FISHDIR)/%.fish,$(notdir $(PROGRAMS)))
 
 # ---- 64-bit ARM ----------------------------------------------------------------------------------
 # Cross-builds the kernels, what they need, and their tests, and runs these under qemu-user: once on a

@@ -26,18 +26,26 @@ static int n_options;
 static struct {
     uint32_t threads;
     const char *cpu;
+    int shell; /* an enum cli_shell, or -1 */
     bool help, version;
-} common;
+} common = {.shell = -1};
+
+static const char *cpu_word(int i)
+{
+    return i < MOE_CPU_N_LEVELS ? moe_cpu_level_name((enum moe_cpu_level)i) : NULL;
+}
+static const char *const shells[] = {"bash", "zsh", "fish", NULL}; /* as enum cli_shell */
 
 static const struct cli_option common_options[] = {
     {.kind = CLI_LIST, .help = "Common"},
     {CLI_OPT_U32('t', "threads", "N", &common.threads, 1, MOE_MAX_THREADS),
      .shown = "cores available"},
-    {CLI_OPT_TEXT(0, "cpu", "LEVEL", &common.cpu), .shown = "best"},
+    {CLI_OPT_TEXT(0, "cpu", "LEVEL", &common.cpu), .shown = "best", .word = cpu_word},
     {CLI_OPT_FLAG('q', "quiet", &cli_quiet)},
     {CLI_OPT_FLAG('v', "verbose", &cli_verbose)},
     {CLI_OPT_FLAG('h', "help", &common.help)},
     {CLI_OPT_FLAG('V', "version", &common.version)},
+    {CLI_OPT_CHOICE(0, "completion", "SHELL", &common.shell, shells)},
     {.kind = CLI_END},
 };
 
@@ -250,6 +258,10 @@ int cli_parse(const struct cli_program *p, int argc, char **argv, char ***args, 
         return status;
     if (common.help) {
         cli_print_help(p, common_options);
+        return cli_finish(CLI_DONE);
+    }
+    if (common.shell >= 0) {
+        cli_print_completion((enum cli_shell)common.shell, p->name, table, n_options);
         return cli_finish(CLI_DONE);
     }
     enum moe_cpu_level level = moe_cpu_detect();

@@ -57,6 +57,8 @@ struct cli_option {
     uint64_t min, max;
     double low, high;
     const char *const *choices; /* NULL-terminated */
+    /* Words that shells complete it by, NULL past the end: where there are no choices. */
+    const char *(*word)(int i);
     /* CLI_CUSTOM: reads `text` into `to`. On failure returns false, and `why` continues a message
      * that ends with the argument in quotes: "is not a list of 16, 8, 4, 3, 2". */
     bool (*parse)(const char *text, void *to, char why[128]);
@@ -119,6 +121,10 @@ int cli_parse(const struct cli_program *program, int argc, char **argv, char ***
 
 /* For CLI_CUSTOM: the name of a rounding method, into a const struct moe_quant_method pointer. */
 bool cli_parse_method(const char *text, void *to, char why[128]);
+/* Names for cli_option.word: of rounding methods, and of how a collection is served. */
+const char *cli_method_word(int i);
+const char *cli_schedule_word(int i);
+const char *cli_evict_word(int i);
 
 /* True when the option of that long name was on the command line. */
 bool cli_given(const char *name);

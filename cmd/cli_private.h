@@ -11,6 +11,11 @@ int cli_set(const struct cli_option *o, const char *text);
 /* On stdout. `common`: the options of every program, ends with CLI_END. */
 void cli_print_help(const struct cli_program *program, const struct cli_option *common);
 void cli_print_version(const struct cli_program *program);
+/* On stdout: the commands by which a shell completes the program's n options (entries without a
+ * name are none) and its files. */
+enum cli_shell { CLI_BASH, CLI_ZSH, CLI_FISH };
+void cli_print_completion(enum cli_shell shell, const char *name,
+                          const struct cli_option *const *options, int n);
 
 /* Puts streams of cli_output.c in the places of stdout and stderr. */
 void cli_open_output(void);

@@ -5,6 +5,7 @@
 
 #include "base/text.h"
 #include "cli_private.h"
+#include "coe/schedule.h"
 #include "quant/quantize.h"
 
 static int refuse(const struct cli_option *o, const char *text, const char *why)
@@ -121,4 +122,21 @@ bool cli_parse_method(const char *text, void *to, char why[128])
         snprintf(why + n, 128 - n, "%s %s", i ? "," : "", method->name);
     }
     return false;
+}
+
+const char *cli_method_word(int i)
+{
+    const struct moe_quant_method *method = moe_quant_method_at(i);
+    return method ? method->name : NULL;
+}
+
+const char *cli_schedule_word(int i)
+{
+    const struct moe_coe_schedule *schedule = moe_coe_schedule_at((uint32_t)i);
+    return schedule ? schedule->name : NULL;
+}
+
+const char *cli_evict_word(int i)
+{
+    return moe_coe_evict_at((uint32_t)i);
 }

@@ -88,7 +88,7 @@ static const struct cli_option options[] = {
     {CLI_OPT_CUSTOM(0, "dense", "BITS[,BITS...]", &o.calibrate, parse_dense), .shown = "the pack's",
      .help = "dense bitwidths to choose from"},
     {CLI_OPT_CUSTOM(0, "method", "NAME", &o.calibrate.method, cli_parse_method),
-     .shown = "the pack's", .help = "how the dense part gets them"},
+     .word = cli_method_word, .shown = "the pack's", .help = "how the dense part gets them"},
     {CLI_OPT_U32(0, "max-tokens", "N", &o.calibrate.max_tokens, 2, 1 << 24), .shown = "256",
      .help = "leave out what a document has beyond N tokens"},
     {CLI_OPT_TEXT(0, "stats", "STATS", &o.stats),

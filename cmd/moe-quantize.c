@@ -71,7 +71,7 @@ static const struct cli_option options[] = {
      .help = "bits of all other matrices"},
     {CLI_OPT_TEXT(0, "map", "MAP", &o.map), .help = "bits of each expert, by moe-calibrate"},
     {CLI_OPT_CUSTOM(0, "method", "NAME", &o.convert.method, cli_parse_method), .shown = "hqq",
-     .help = "hqq, linear or rtn; gptq, with --text"},
+     .word = cli_method_word, .help = "hqq, linear or rtn; gptq, with --text"},
     {CLI_OPT_TEXTS(0, "text", "FILE", &o.texts), .help = "texts for gptq; may be repeated"},
     {CLI_OPT_U32(0, "max-tokens", "N", &o.max_tokens, 2, 1 << 20), .shown = "256",
      .help = "tokens of each document, at most"},

@@ -71,6 +71,18 @@ bool strategy_device(const char *text, void *to, char why[128])
     return false;
 }
 
+const char *strategy_device_word(int i)
+{
+    static const char *const words[] = {"cpu", "cuda", "auto", NULL};
+    return words[i];
+}
+
+const char *strategy_word(int i)
+{
+    static const char *const others[] = {"auto", "help"};
+    return i < 2 ? others[i] : moe_strategy_name_at(i - 2);
+}
+
 /* ---- Applying ---- */
 
 static int apply_name(const char *text, struct moe_strategy *out, uint32_t *named,

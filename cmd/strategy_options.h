@@ -36,6 +36,9 @@ struct strategy_options {
 const struct cli_option *strategy_part_options(struct strategy_options *o);
 
 bool strategy_device(const char *text, void *to, char why[128]); /* CLI_CUSTOM: --device */
+/* Words of --device and of --strategy, for cli_option.word. */
+const char *strategy_device_word(int i);
+const char *strategy_word(int i);
 
 /* The strategy that the options make, settled. *automatic: neither a strategy nor a part was given,
  * the engine chooses (*out is lru). Parts without a strategy change lru. MOE_ERR_USAGE: a value
