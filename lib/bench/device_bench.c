@@ -20,6 +20,7 @@ enum {
     MEMORY_RUNS = 9,
     LINK_BYTES = 64 << 20,
     LINK_RUNS = 9,
+    MODEL_SECONDS = 9,
 };
 
 /* ---- The host ---- */
@@ -118,7 +119,8 @@ int moe_device_bench(const struct moe_device_bench_options *options, struct moe_
     if (status == MOE_OK)
         measure_accelerator(&d->accelerator);
     if (status == MOE_OK && options->pack) {
-        status = moe_device_measure_model(&d->model, options->pack, options->progress, err);
+        status = moe_device_measure_model(&d->model, options->pack, MODEL_SECONDS,
+                                          options->progress, err);
         d->has_model = true;
     }
     moe_pack_close(pack);

@@ -1,6 +1,10 @@
 /*
  * The pieces of a layer, timed in the forward pass itself: its observer and the provider of experts
  * take the time as the pass calls them.
+ *
+ * Of a model with an encoder, batches of several rows take the layers of both stacks in turn, the
+ * encoder's over a source of so many positions, and a single row the decoder's alone: only these
+ * are ever computed for one.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -8,13 +12,14 @@
 #include "base/clock.h"
 #include "bench/bench.h"
 #include "bench/device_private.h"
+#include "run/source.h"
 
 enum { N_BATCHES = 3, HEAD_RUNS = 9 };
 
 static const uint32_t batch_rows[N_BATCHES] = {64, 8, 1}; /* falling: the first fills the cache */
 
-/* For the passes of all variants and batches; each has at least DEVICE_RUNS runs. */
-#define SECONDS_IN_ALL 9.0
+/* Sources: what the decoder's rows attend to, and what the encoder's layers are timed with. */
+enum { ATTENDED, TIMED, N_SOURCES };
 
 struct samples {
     double values[DEVICE_MAX_SAMPLES];
@@ -31,7 +36,7 @@ struct bench {
     struct moe_session *session;
     struct device_experts experts;
     float *hidden, *logits;
-    struct moe_row rows[64];
+    struct moe_row rows[64], source[64];
     uint32_t n_positions;
     double attended, routed; /* when, in the last pass */
     struct batch_samples batches[N_BATCHES];
@@ -57,16 +62,28 @@ static void on_routed(void *ctx, uint32_t layer, const struct moe_row *rows, uin
     ((struct bench *)ctx)->routed = moe_seconds();
 }
 
+/* Makes b->source the rows of a source. */
+static void set_source(struct bench *b, uint32_t source, uint32_t n_rows)
+{
+    for (uint32_t i = 0; i < n_rows; i++)
+        b->source[i] = (struct moe_row){source, i, b->rows[i].token, n_rows};
+}
+
 /* One pass of one layer; its times go to `to` unless that is NULL. */
 static int run_layer(struct bench *b, uint32_t layer, uint32_t n_rows, struct batch_samples *to,
                      uint32_t variant, struct moe_err *err)
 {
     const struct moe_layer *l = &b->model->layers[layer];
     const struct device_experts *e = &b->experts;
-    const struct moe_row *rows = b->rows + b->n_positions - n_rows;
+    uint32_t n_encoder = b->model->config.n_encoder;
+    bool encode = layer < n_encoder, first = layer == 0 || layer == n_encoder;
+    const struct moe_row *rows = encode ? b->source : b->rows + b->n_positions - n_rows;
+    enum moe_phase phase = encode ? MOE_ENCODE : n_rows > 1 ? MOE_PREFILL : MOE_DECODE;
+    if (encode)
+        set_source(b, TIMED, n_rows);
     double began = moe_seconds();
-    int status = moe_forward(b->session, n_rows > 1 ? MOE_PREFILL : MOE_DECODE, rows, n_rows, layer,
-                             layer + 1, layer ? b->hidden : NULL, b->hidden, err);
+    int status = moe_forward(b->session, phase, rows, n_rows, layer, layer + 1,
+                             first ? NULL : b->hidden, b->hidden, err);
     double end = moe_seconds();
     if (status != MOE_OK || !to)
         return status;
@@ -84,10 +101,10 @@ static int run_layer(struct bench *b, uint32_t layer, uint32_t n_rows, struct ba
     return MOE_OK;
 }
 
-static bool has_layers(const struct bench *b, bool is_moe)
+static bool has_layers(const struct bench *b, uint32_t first, bool is_moe)
 {
     bool any = false;
-    for (uint32_t i = 0; i < b->model->config.n_layers; i++)
+    for (uint32_t i = first; i < b->model->config.n_layers; i++)
         any |= b->model->layers[i].is_moe == is_moe;
     return any;
 }
@@ -97,13 +114,14 @@ static int run_batch(struct bench *b, uint32_t i, uint32_t variant, double secon
                      struct moe_err *err)
 {
     uint32_t n_rows = b->n_positions < batch_rows[i] ? b->n_positions : batch_rows[i];
-    uint32_t wanted[2] = {has_layers(b, false) ? DEVICE_RUNS : 0,
-                          has_layers(b, true) ? DEVICE_RUNS : 0};
+    uint32_t first = n_rows == 1 ? b->model->config.n_encoder : 0;
+    uint32_t wanted[2] = {has_layers(b, first, false) ? DEVICE_RUNS : 0,
+                          has_layers(b, first, true) ? DEVICE_RUNS : 0};
     uint32_t n_done = 0, n_layers = b->model->config.n_layers;
-    int status = run_layer(b, 0, n_rows, NULL, variant, err); /* touches the memory */
+    int status = run_layer(b, first, n_rows, NULL, variant, err); /* touches the memory */
     double began = moe_seconds();
-    for (uint32_t layer = 0; status == MOE_OK && n_done < DEVICE_MAX_SAMPLES;
-         layer = (layer + 1) % n_layers) {
+    for (uint32_t layer = first; status == MOE_OK && n_done < DEVICE_MAX_SAMPLES;
+         layer = layer + 1 < n_layers ? layer + 1 : first) {
         bool over = moe_seconds() - began > seconds, is_moe = b->model->layers[layer].is_moe;
         if (over && wanted[0] + wanted[1] == 0)
             break;
@@ -136,7 +154,16 @@ static int run_head(struct bench *b, struct moe_figure *out, struct moe_err *err
     return status;
 }
 
-static int run_variant(struct bench *b, uint32_t variant, uint32_t n_variants,
+/* What the decoder's rows attend to. */
+static int encode_source(struct bench *b, struct moe_err *err)
+{
+    if (b->model->config.n_encoder == 0)
+        return MOE_OK;
+    set_source(b, ATTENDED, b->n_positions);
+    return moe_encode(b->session, b->source, b->n_positions, NULL, err);
+}
+
+static int run_variant(struct bench *b, uint32_t variant, uint32_t n_variants, double seconds,
                        struct moe_figure *head, struct moe_err *err)
 {
     const struct moe_config *c = &b->model->config;
@@ -145,10 +172,12 @@ static int run_variant(struct bench *b, uint32_t variant, uint32_t n_variants,
                      : MOE_OK;
     if (c->n_experts && b->experts.n == 0) /* a variant that no expert has */
         return status;
+    if (status == MOE_OK)
+        status = encode_source(b, err);
     for (uint32_t i = 0; i < N_BATCHES && status == MOE_OK; i++) {
         moe_progress_report(b->progress, "computing", variant * N_BATCHES + i,
                             n_variants * N_BATCHES);
-        status = run_batch(b, i, variant, SECONDS_IN_ALL / (n_variants * N_BATCHES), err);
+        status = run_batch(b, i, variant, seconds / (n_variants * N_BATCHES), err);
     }
     if (status == MOE_OK && head->value <= 0)
         status = run_head(b, head, err);
@@ -211,8 +240,11 @@ static int open_session(struct bench *b, const char *pack, struct moe_err *err)
         return status;
     const struct moe_config *c = &b->model->config;
     b->n_positions = c->context_max < batch_rows[0] ? c->context_max : batch_rows[0];
-    const struct moe_session_options options = {
-        .context = b->n_positions, .n_sequences = 1, .batch = b->n_positions};
+    const struct moe_session_options options = {.context = b->n_positions,
+                                                .n_sequences = 1,
+                                                .batch = b->n_positions,
+                                                .source_context = b->n_positions,
+                                                .n_sources = N_SOURCES};
     moe_bench_rows(NULL, c->vocab, 0, b->rows, b->n_positions);
     b->hidden = moe_alloc((uint64_t)b->n_positions * c->hidden, sizeof(float), err);
     b->logits = moe_alloc(moe_logits_stride(c), sizeof(float), err);
@@ -227,7 +259,7 @@ static int open_session(struct bench *b, const char *pack, struct moe_err *err)
     return status;
 }
 
-int moe_device_measure_model(struct moe_device_model *out, const char *pack,
+int moe_device_measure_model(struct moe_device_model *out, const char *pack, double seconds,
                              const struct moe_progress *progress, struct moe_err *err)
 {
     struct bench *b = moe_alloc(1, sizeof *b, err);
@@ -247,7 +279,7 @@ int moe_device_measure_model(struct moe_device_model *out, const char *pack,
     uint32_t n_variants = out->n_variants ? out->n_variants : 1;
     for (uint32_t v = n_variants; v-- > 0 && status == MOE_OK;) {
         moe_device_experts_close(&b->experts);
-        status = run_variant(b, v, n_variants, &out->head_seconds, err);
+        status = run_variant(b, v, n_variants, seconds, &out->head_seconds, err);
     }
     if (status == MOE_OK)
         set_batches(b, out);

@@ -15,8 +15,9 @@ enum { DEVICE_RUNS = 5, DEVICE_MAX_SAMPLES = 128 };
 int moe_device_measure_storage(struct moe_device_storage *s, const struct moe_pack *pack,
                                const char *dir, const struct moe_progress *progress,
                                struct moe_err *err);
-/* The pieces of a layer of the pack's model. */
-int moe_device_measure_model(struct moe_device_model *out, const char *pack,
+/* The pieces of a layer of the pack's model, in about so many seconds: each has DEVICE_RUNS runs at
+ * least. */
+int moe_device_measure_model(struct moe_device_model *out, const char *pack, double seconds,
                              const struct moe_progress *progress, struct moe_err *err);
 
 /* "model name" of /proc/cpuinfo on x86, "Model" (the board) on ARM; "" where there is neither. */
