@@ -7,67 +7,11 @@
 #include "base/text.h"
 #include "text/tokenizer_steps.h"
 
-/* ---- Characters ---- */
-
-bool moe_is_white(uint32_t c)
-{
-    return (c >= 9 && c <= 13) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 ||
-           (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f ||
-           c == 0x205f || c == 0x3000;
-}
-
 static bool is_mark(uint32_t c)
 {
     utf8proc_category_t kind = utf8proc_category((utf8proc_int32_t)c);
     return kind == UTF8PROC_CATEGORY_MN || kind == UTF8PROC_CATEGORY_MC ||
            kind == UTF8PROC_CATEGORY_ME;
-}
-
-/* Alphabetic, Mark, Decimal_Number, Connector_Punctuation and Join_Control (UTS 18, annex C). Of
- * the alphabetic ones only the circled and squared letters are neither letters, marks nor numbers
- * that are letters. */
-bool moe_is_word(uint32_t c)
-{
-    static const uint32_t circled[][2] = {
-        {0x24b6, 0x24e9}, {0x1f130, 0x1f149}, {0x1f150, 0x1f169}, {0x1f170, 0x1f189}};
-    utf8proc_category_t kind = utf8proc_category((utf8proc_int32_t)c);
-    if ((kind >= UTF8PROC_CATEGORY_LU && kind <= UTF8PROC_CATEGORY_NL) ||
-        kind == UTF8PROC_CATEGORY_PC || c == 0x200c || c == 0x200d)
-        return true;
-    for (int i = 0; i < 4; i++)
-        if (c >= circled[i][0] && c <= circled[i][1])
-            return true;
-    return false;
-}
-
-uint64_t moe_character_before(const uint8_t *text, uint64_t from, uint64_t at)
-{
-    int length;
-    uint64_t start = at - 1;
-    while (start > from && at - start < 4 && (text[start] & 0xc0) == 0x80)
-        start--;
-    moe_utf8_decode(text + start, at - start, &length);
-    return start + (uint64_t)length == at ? start : at - 1;
-}
-
-uint64_t moe_white_after(const uint8_t *text, uint64_t at, uint64_t n)
-{
-    int length;
-    while (at < n && moe_is_white(moe_utf8_decode(text + at, n - at, &length)))
-        at += (uint64_t)length;
-    return at;
-}
-
-uint64_t moe_white_before(const uint8_t *text, uint64_t from, uint64_t at)
-{
-    while (at > from) {
-        int length;
-        uint64_t start = moe_character_before(text, from, at);
-        if (!moe_is_white(moe_utf8_decode(text + start, at - start, &length)))
-            break;
-        at = start;
-    }
-    return at;
 }
 
 /* ---- Unicode's normalization forms ---- */
@@ -129,9 +73,43 @@ static uint32_t nmt(uint32_t c)
     return blank ? ' ' : c;
 }
 
-static uint32_t changed(uint8_t kind, uint32_t c)
+/* Clean-up as in huggingface/tokenizers (normalizers/bert.rs). */
+static uint32_t clean(uint32_t c)
 {
-    switch (kind) {
+    utf8proc_category_t kind = utf8proc_category((utf8proc_int32_t)c);
+    if (c == 9 || c == 0xa || c == 0xd)
+        return ' ';
+    if (c == 0xfffd || kind == UTF8PROC_CATEGORY_CC || kind == UTF8PROC_CATEGORY_CF ||
+        kind == UTF8PROC_CATEGORY_CO)
+        return DROPPED;
+    return moe_is_white(c) ? ' ' : c;
+}
+
+static bool is_chinese(uint32_t c)
+{
+    static const uint32_t blocks[][2] = {{0x3400, 0x4dbf},   {0x4e00, 0x9fff},   {0xf900, 0xfaff},
+                                         {0x20000, 0x2a6df}, {0x2a700, 0x2b81f}, {0x2b920, 0x2ceaf},
+                                         {0x2f800, 0x2fa1f}};
+    for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
+        if (c >= blocks[i][0] && c <= blocks[i][1])
+            return true;
+    return false;
+}
+
+static uint32_t by_bert(uint8_t flags, uint32_t c)
+{
+    if (flags & MOE_STEP_CLEAN)
+        return clean(c);
+    bool accent =
+        flags & MOE_STEP_ACCENTS && utf8proc_category((utf8proc_int32_t)c) == UTF8PROC_CATEGORY_MN;
+    return accent ? DROPPED : c;
+}
+
+static uint32_t changed(const struct moe_step *step, uint32_t c)
+{
+    switch (step->kind) {
+    case MOE_STEP_BERT:
+        return by_bert(step->flags, c);
     case MOE_STEP_NMT:
         return nmt(c);
     case MOE_STEP_LOWERCASE:
@@ -141,18 +119,26 @@ static uint32_t changed(uint8_t kind, uint32_t c)
     }
 }
 
-static void change_characters(uint8_t kind, const char *text, uint64_t n, struct moe_buf *out)
+static void change_characters(const struct moe_step *step, const char *text, uint64_t n,
+                              struct moe_buf *out)
 {
+    bool apart = step->kind == MOE_STEP_BERT && step->flags & MOE_STEP_APART;
     uint8_t bytes[4];
     int length;
     for (uint64_t at = 0; at < n; at += (uint64_t)length) {
         uint32_t c = moe_utf8_decode((const uint8_t *)text + at, n - at, &length);
-        uint32_t to = changed(kind, c);
+        uint32_t to = changed(step, c);
+        bool spaces = apart && is_chinese(c);
+        if (spaces)
+            moe_buf_u8(out, ' ');
         if (to == c)
             moe_buf_append(out, text + at, (uint64_t)length);
         else if (to != DROPPED)
             moe_buf_append(out, bytes, (uint64_t)moe_utf8_encode(to, bytes));
-        if (kind == MOE_STEP_LOWERCASE && c == 0x130) /* the one that becomes two characters */
+        if (spaces)
+            moe_buf_u8(out, ' ');
+        if (step->kind == MOE_STEP_LOWERCASE &&
+            c == 0x130) /* the one that becomes two characters */
             moe_buf_text(out, "\xcc\x87");
     }
 }
@@ -287,7 +273,8 @@ static int apply(const struct moe_steps *steps, uint32_t i, const char *text, ui
     case MOE_STEP_NMT:
     case MOE_STEP_LOWERCASE:
     case MOE_STEP_STRIP_MARKS:
-        change_characters(step->kind, text, n, out);
+    case MOE_STEP_BERT:
+        change_characters(step, text, n, out);
         break;
     default:
         status = bring_to_form(&FORMS[step->kind], text, n, out, err);
@@ -328,6 +315,7 @@ uint64_t moe_steps_memory(const struct moe_steps *steps, uint64_t *n)
             *n *= COMPOSED;
             break;
         case MOE_STEP_LOWERCASE:
+        case MOE_STEP_BERT: /* three bytes and two spaces */
             *n *= LOWERED;
             break;
         case MOE_STEP_PRECOMPILED:
@@ -344,6 +332,10 @@ uint64_t moe_steps_memory(const struct moe_steps *steps, uint64_t *n)
             break;
         case MOE_STEP_REPLACE_PAIRS: /* twice: the text before and after a pair */
             *n += *n * longest_other(&step->text);
+            bytes += moe_buf_room(*n);
+            break;
+        case MOE_STEP_ALPHABET: /* a piece comes back to a buffer of its own */
+            *n *= 2;
             bytes += moe_buf_room(*n);
             break;
         case MOE_STEP_METASPACE:

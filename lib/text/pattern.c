@@ -2,8 +2,12 @@
  * From Oniguruma's expressions to PCRE2's.
  *
  * Hugging Face's tokenizers match with Oniguruma in Ruby syntax. In what tokenizers use the two
- * agree, apart from a few constructs rewritten here; rarer ones that differ in meaning are refused,
+ * agree, apart from some constructs rewritten here; rarer ones that differ in meaning are refused,
  * so that no tokenizer is silently wrong.
+ *
+ * Which characters are letters and so on is PCRE2's to say, by the Unicode that it was made from.
+ *
+ * Over 400 lines: escapes mean one thing in classes and another outside, and both are scanned here.
  */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <ctype.h>
@@ -18,11 +22,21 @@
     "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}"             \
     "\\x{202f}\\x{205f}\\x{3000}"
 
+/* Characters of a word, as \\w and [[:word:]] mean them (UTS 18, annex C, without join controls);
+ * PCRE2's \w has other numbers too, and until 10.43 no marks. */
+#define WORD                                                                                       \
+    "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}"                    \
+    "\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{1f189}"
+/* Outside of a class \w has some characters of Latin-1 besides. */
+#define LOOSE_WORD WORD "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
+#define HEX "0-9A-Fa-f"
+
+enum { NESTING_MAX = 8 /* of classes in classes */ };
+
 struct scan {
     const char *at, *end;
     struct moe_buf *out;
     struct moe_err *err;
-    bool in_class;
 };
 
 static int refuse(const struct scan *s, const char *what)
@@ -89,54 +103,232 @@ static int unicode_escape(struct scan *s)
     return MOE_OK;
 }
 
-static int escape(struct scan *s)
+/* Escapes that stand for several characters: what PCRE2 is given for them. */
+static const struct shorthand {
+    char letter;
+    const char *outside, *inside; /* of a class; inside NULL: a class of its own, as outside */
+} SHORTHANDS[] = {
+    {'s', "[" WHITE "]", WHITE},
+    {'S', "[^" WHITE "]", NULL},
+    {'w', "[" LOOSE_WORD "]", WORD},
+    {'W', "[^" LOOSE_WORD "]", NULL},
+    {'h', "[" HEX "]", HEX},
+    {'H', "[^" HEX "]", NULL},
+    {'b', "(?:(?<=[" LOOSE_WORD "])(?![" LOOSE_WORD "])|(?<![" LOOSE_WORD "])(?=[" LOOSE_WORD "]))",
+     "\\x{8}"},
+    {'B', "(?:(?<=[" LOOSE_WORD "])(?=[" LOOSE_WORD "])|(?<![" LOOSE_WORD "])(?![" LOOSE_WORD "]))",
+     ""},
+};
+
+static const struct shorthand *find_shorthand(char letter)
 {
-    if (s->end - s->at < 2)
-        return refuse(s, "a trailing backslash");
+    for (size_t i = 0; i < sizeof SHORTHANDS / sizeof *SHORTHANDS; i++)
+        if (SHORTHANDS[i].letter == letter)
+            return &SHORTHANDS[i];
+    return NULL;
+}
+
+/* An escape that PCRE2 understands alike, or one that names a character. */
+static int plain_escape(struct scan *s, const char *letters)
+{
     char c = s->at[1], what[] = {'\\', c, '\0'};
-    if (c == 's' || (c == 'S' && !s->in_class)) {
-        const char *open = s->in_class ? "" : c == 's' ? "[" : "[^";
-        moe_buf_printf(s->out, "%s%s%s", open, WHITE, s->in_class ? "" : "]");
-        s->at += 2;
-        return MOE_OK;
-    }
     if (c == 'p' || c == 'P')
         return property(s);
     if (c == 'u')
         return unicode_escape(s);
-    if (isalnum((unsigned char)c) && !strchr("SdDwWnrtfeabBAzZx", c))
+    const char *close = c == 'x' && s->at + 2 < s->end && s->at[2] == '{'
+                            ? memchr(s->at, '}', (size_t)(s->end - s->at))
+                            : NULL;
+    if (close) {
+        copy(s, (uint64_t)(close + 1 - s->at));
+        return MOE_OK;
+    }
+    if (isalnum((unsigned char)c) && !strchr(letters, c))
         return refuse(s, what);
     copy(s, 2);
     return MOE_OK;
 }
 
-static int inside_class(struct scan *s)
+static int escape(struct scan *s)
 {
-    if (looking_at(s, "&&"))
-        return refuse(s, "an intersection of character classes");
-    if (looking_at(s, "[:")) {
-        const char *close = memchr(s->at, ']', (size_t)(s->end - s->at));
-        if (!close || close[-1] != ':')
-            return refuse(s, "a nested character class");
-        copy(s, (uint64_t)(close + 1 - s->at));
-        return MOE_OK;
-    }
-    if (*s->at == '[')
-        return refuse(s, "a nested character class");
-    s->in_class = *s->at != ']';
-    copy(s, 1);
+    if (s->end - s->at < 2)
+        return refuse(s, "a trailing backslash");
+    const struct shorthand *known = find_shorthand(s->at[1]);
+    if (!known)
+        return plain_escape(s, "dDnrtfeaAzZx");
+    moe_buf_text(s->out, known->outside);
+    s->at += 2;
     return MOE_OK;
 }
 
-static void open_class(struct scan *s)
+/* ---- Classes ---- */
+
+/* Between "&&" and "&&": what stands in the class itself, and the classes in it. */
+struct operand {
+    struct moe_buf flat, nested; /* nested: alternatives, "|" after each */
+};
+
+static void operand_release(struct operand *o)
 {
-    s->in_class = true;
-    copy(s, 1);
-    if (s->at < s->end && *s->at == '^')
-        copy(s, 1);
-    if (s->at < s->end && *s->at == ']')
-        copy(s, 1);
+    moe_buf_release(&o->flat);
+    moe_buf_release(&o->nested);
 }
+
+/* Appends what matches one character of the operand. */
+static void write_operand(const struct operand *o, bool negated, struct moe_buf *out)
+{
+    uint64_t n = o->nested.size;
+    if (n == 0) {
+        moe_buf_text(out, negated ? "[^" : "[");
+        moe_buf_append(out, o->flat.data, o->flat.size);
+        moe_buf_text(out, "]");
+        return;
+    }
+    moe_buf_text(out, negated ? "(?:(?!" : "(?:");
+    if (o->flat.size) {
+        moe_buf_text(out, "[");
+        moe_buf_append(out, o->flat.data, o->flat.size);
+        moe_buf_text(out, "]|");
+    }
+    moe_buf_append(out, o->nested.data, n - 1);
+    moe_buf_text(out, negated ? ")(?s:.))" : ")");
+}
+
+/* "[:name:]" inside of a class: what PCRE2 is given for it, whose own such names mean less. */
+static int posix(struct scan *s, struct moe_buf *flat)
+{
+    static const char *const names[][2] = {{"[:alpha:]", "\\p{Alphabetic}"},
+                                           {"[:alnum:]", "\\p{Alphabetic}\\p{Nd}"},
+                                           {"[:punct:]", "\\p{P}\\p{S}"},
+                                           {"[:upper:]", "\\p{Uppercase}"},
+                                           {"[:lower:]", "\\p{Lowercase}"},
+                                           {"[:space:]", WHITE},
+                                           {"[:blank:]", "\\x{9}\\p{Zs}"},
+                                           {"[:digit:]", "\\p{Nd}"},
+                                           {"[:word:]", WORD},
+                                           {"[:cntrl:]", "\\p{Cc}"},
+                                           {"[:xdigit:]", HEX}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (looking_at(s, names[i][0])) {
+            moe_buf_text(flat, names[i][1]);
+            s->at += strlen(names[i][0]);
+            return MOE_OK;
+        }
+    }
+    return refuse(s, "a named class of this kind");
+}
+
+/* After what stands for several characters a "-" is itself. */
+static int no_range(struct scan *s, struct moe_buf *flat)
+{
+    if (s->end - s->at < 2 || *s->at != '-')
+        return MOE_OK;
+    if (s->at[1] != ']')
+        return refuse(s, "a range that begins with a class");
+    moe_buf_text(flat, "\\-");
+    s->at++;
+    return MOE_OK;
+}
+
+/* An escape inside of a class. */
+static int class_escape(struct scan *s, struct operand *o)
+{
+    if (s->end - s->at < 2)
+        return refuse(s, "a trailing backslash");
+    char letter = s->at[1];
+    const struct shorthand *known = find_shorthand(letter);
+    if (known && known->inside && !*known->inside)
+        return refuse(s, "\\B in a class");
+    if (known) {
+        s->at += 2;
+        moe_buf_text(known->inside ? &o->flat : &o->nested,
+                     known->inside ? known->inside : known->outside);
+        if (!known->inside)
+            moe_buf_text(&o->nested, "|");
+        return letter == 'b' ? MOE_OK : no_range(s, &o->flat);
+    }
+    struct scan flat = *s;
+    flat.out = &o->flat;
+    int status = plain_escape(&flat, "dDnrtfeax");
+    s->at = flat.at;
+    return status == MOE_OK && strchr("dDpP", letter) ? no_range(s, &o->flat) : status;
+}
+
+static int class_at(struct scan *s, int depth, struct moe_buf *out);
+
+/* One thing inside of a class. */
+static int class_item(struct scan *s, int depth, struct operand *o)
+{
+    if (*s->at == '\\')
+        return class_escape(s, o);
+    if (looking_at(s, "[:")) {
+        int status = posix(s, &o->flat);
+        return status == MOE_OK ? no_range(s, &o->flat) : status;
+    }
+    if (*s->at == '[') {
+        int status = class_at(s, depth + 1, &o->nested);
+        moe_buf_text(&o->nested, "|");
+        return status;
+    }
+    if (*s->at == '^') /* would negate, where an operand begins with it */
+        moe_buf_u8(&o->flat, '\\');
+    moe_buf_append(&o->flat, s->at++, 1);
+    return MOE_OK;
+}
+
+/*
+ * A class from "[" to its "]". PCRE2 knows no classes in classes and no "&&": a union becomes
+ * alternatives, an intersection lookaheads before its last operand, "^" a negative one. Each
+ * matches one character.
+ */
+static int class_at(struct scan *s, int depth, struct moe_buf *out)
+{
+    struct operand o = {{0}, {0}};
+    bool negated = s->at + 1 < s->end && s->at[1] == '^', several = false;
+    int status = depth < NESTING_MAX ? MOE_OK : refuse(s, "so deep a nesting of classes");
+    struct moe_buf before = {0}; /* the operands before this one */
+    s->at += negated ? 2 : 1;
+    if (s->at < s->end && *s->at == ']')
+        moe_buf_append(&o.flat, s->at++, 1);
+    while (status == MOE_OK && s->at < s->end && *s->at != ']') {
+        bool both = looking_at(s, "&&");
+        s->at += both ? 2 : 0;
+        several = several || both;
+        if (!both) {
+            status = class_item(s, depth, &o);
+            continue;
+        }
+        if (o.flat.size + o.nested.size == 0) {
+            status = refuse(s, "an intersection with nothing");
+            continue;
+        }
+        moe_buf_text(&before, "(?=");
+        write_operand(&o, false, &before);
+        moe_buf_text(&before, ")");
+        moe_buf_clear(&o.flat);
+        moe_buf_clear(&o.nested);
+    }
+    if (status == MOE_OK && s->at == s->end)
+        status = refuse(s, "a class without an end");
+    if (status == MOE_OK && o.flat.size + o.nested.size == 0)
+        status = refuse(s, "an empty class");
+    s->at++; /* "]" */
+    if (status == MOE_OK && several) {
+        moe_buf_text(out, negated ? "(?:(?!" : "(?:");
+        moe_buf_append(out, before.data, before.size);
+        write_operand(&o, false, out);
+        moe_buf_text(out, negated ? ")(?s:.))" : ")");
+    } else if (status == MOE_OK) {
+        write_operand(&o, negated, out);
+    }
+    if (status == MOE_OK && (o.flat.failed || o.nested.failed || before.failed))
+        status = moe_fail(s->err, MOE_ERR_MEMORY, "out of memory");
+    moe_buf_release(&before);
+    operand_release(&o);
+    return status;
+}
+
+/* ---- Groups, repeats ---- */
 
 static int group(struct scan *s)
 {
@@ -184,8 +376,7 @@ static int one(struct scan *s)
     case '\\':
         return escape(s);
     case '[':
-        open_class(s);
-        return MOE_OK;
+        return class_at(s, 0, s->out);
     case '(':
         return group(s);
     case '{':
@@ -205,7 +396,7 @@ int moe_pattern_translate(const char *pattern, uint64_t n, struct moe_buf *out, 
 {
     struct scan s = {.at = pattern, .end = pattern + n, .out = out, .err = err};
     while (s.at < s.end) {
-        int status = s.in_class && *s.at != '\\' ? inside_class(&s) : one(&s);
+        int status = one(&s);
         if (status != MOE_OK)
             return status;
     }

@@ -3,6 +3,8 @@
 #include <string.h>
 
 #include "base/text.h"
+#include "text/alphabet.h"
+#include "text/scripts.h"
 #include "text/tokenizer_steps.h"
 
 /* ---- The list of steps ---- */
@@ -142,18 +144,25 @@ static int prepare_normalizer(struct moe_step *step, uint32_t i, struct moe_err 
     }
     if (step->kind == MOE_STEP_REPLACE_PAIRS)
         return prepare_pairs(step, i, err);
+    if (step->kind == MOE_STEP_BERT && step->flags != MOE_STEP_CLEAN &&
+        step->flags != MOE_STEP_APART && step->flags != MOE_STEP_ACCENTS)
+        return moe_fail(err, MOE_ERR_FORMAT, "normalizer step %u has flags %u", i, step->flags);
     return compiled ? moe_charsmap_open(&step->map, step->text.data, step->text.size, err) : MOE_OK;
 }
 
 int moe_steps_prepare(struct moe_steps *steps, bool normalizer, struct moe_err *err)
 {
+    bool spelled = false;
     int first = normalizer ? MOE_STEP_NFC : MOE_STEP_SPLIT;
-    int last = normalizer ? MOE_STEP_REPLACE_PAIRS : MOE_STEP_METASPACE;
+    int last = normalizer ? MOE_STEP_BERT : MOE_STEP_ALPHABET;
     for (uint32_t i = 0; i < steps->n; i++) {
         struct moe_step *step = &steps->steps[i];
         if (step->kind < first || step->kind > last)
             return moe_fail(err, MOE_ERR_UNSUPPORTED, "unknown %s step %u",
                             normalizer ? "normalizer" : "pre-tokenizer", step->kind);
+        if (spelled && step->kind != MOE_STEP_SPLIT && step->kind != MOE_STEP_SCRIPTS)
+            return moe_fail(err, MOE_ERR_UNSUPPORTED, "step %u changes the bytes' alphabet", i);
+        spelled = step->kind == MOE_STEP_ALPHABET || spelled;
         if (step->text.failed || step->other.failed)
             return moe_fail(err, MOE_ERR_MEMORY, "out of memory");
         bool pairs = step->kind == MOE_STEP_REPLACE_PAIRS;
@@ -289,12 +298,67 @@ static int run_prefix_space(struct moe_pretokenizer *p, uint32_t i, const char *
     return status;
 }
 
+/* What is of no script goes with what is before it; before the first script it is dropped, as in
+ * huggingface/tokenizers. */
+static int run_scripts(struct moe_pretokenizer *p, uint32_t i, const char *text, uint64_t n,
+                       bool at_start, struct moe_err *err)
+{
+    uint64_t start = n;
+    uint8_t script = 0;
+    int status = MOE_OK, length;
+    for (uint64_t at = 0; at < n && status == MOE_OK; at += (uint64_t)length) {
+        uint8_t next = moe_script_of(moe_utf8_decode((const uint8_t *)text + at, n - at, &length));
+        if (next == 0 || next == script)
+            continue;
+        if (script)
+            status = run_step(p, i + 1, text + start, at - start, at_start && start == 0, err);
+        start = at;
+        script = next;
+    }
+    if (status == MOE_OK && start < n)
+        status = run_step(p, i + 1, text + start, n - start, at_start && start == 0, err);
+    return status;
+}
+
+static int run_alphabet(struct moe_pretokenizer *p, uint32_t i, const char *text, uint64_t n,
+                        bool at_start, struct moe_err *err)
+{
+    struct moe_buf out = {0};
+    moe_alphabet_write(text, n, &out);
+    p->spelled = true;
+    int status = out.failed ? moe_fail(err, MOE_ERR_MEMORY, "out of memory")
+                            : run_step(p, i + 1, (const char *)out.data, out.size, at_start, err);
+    p->spelled = false;
+    moe_buf_release(&out);
+    return status;
+}
+
+static int pass_piece(struct moe_pretokenizer *p, const char *text, uint64_t n, struct moe_err *err)
+{
+    struct moe_buf bytes = {0};
+    if (!p->spelled)
+        return p->emit(p->ctx, text, n, err);
+    int status = MOE_OK;
+    if (!moe_alphabet_read(text, n, &bytes))
+        status = moe_fail(err, MOE_ERR_FORMAT, "a piece is not in the bytes' alphabet");
+    else if (bytes.failed)
+        status = moe_fail(err, MOE_ERR_MEMORY, "out of memory");
+    else
+        status = p->emit(p->ctx, (const char *)bytes.data, bytes.size, err);
+    moe_buf_release(&bytes);
+    return status;
+}
+
 static int run_step(struct moe_pretokenizer *p, uint32_t i, const char *text, uint64_t n,
                     bool at_start, struct moe_err *err)
 {
     if (i == p->steps->n)
-        return p->emit(p->ctx, text, n, err);
+        return pass_piece(p, text, n, err);
     switch (p->steps->steps[i].kind) {
+    case MOE_STEP_SCRIPTS:
+        return run_scripts(p, i, text, n, at_start, err);
+    case MOE_STEP_ALPHABET:
+        return run_alphabet(p, i, text, n, at_start, err);
     case MOE_STEP_SPLIT:
         return run_split(p, i, text, n, at_start, err);
     case MOE_STEP_METASPACE:

@@ -240,11 +240,17 @@ static int cut_added(struct encoder *e, int level, const char *text, uint64_t n,
             at++;
             continue;
         }
-        uint64_t room = level == 0 ? special_room(e, at, n - at) : e->special ? n - at : 0;
+        /* Of a plain text a special token is passed over whole, with what else begins in it. */
+        bool plain = !e->special;
+        uint64_t room = level == 0 && !plain ? special_room(e, at, n - at) : n - at;
         const struct moe_added_token *token =
             moe_added_longest(e->tok, added, bytes + at, n - at, room);
         if (!token) {
             at++;
+            continue;
+        }
+        if (plain && e->tok->token_flags[token->id] & MOE_TOKEN_SPECIAL) {
+            at += token->n;
             continue;
         }
         uint64_t start = at, end = at + token->n;
@@ -262,7 +268,8 @@ static int cut_added(struct encoder *e, int level, const char *text, uint64_t n,
         if (status == MOE_OK)
             status = push(e, token->id, err);
         e->at_start = false;
-        done = at = end;
+        at += token->n; /* white space that it took may be a token too, as in the library */
+        done = end;
     }
     if (status == MOE_OK && n > done)
         status = rest(e, text + done, n - done, err);

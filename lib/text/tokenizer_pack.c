@@ -37,12 +37,15 @@
  * Kinds: 1 NFC; 2 prepend A; 3 replace A by B; 4 NFD; 5 NFKC; 6 NFKD; 7 SentencePiece's "nmt"
  * rules; 8 lower case; 9 strip white space; 10 strip combining marks; 11 replace A, twice or more
  * in a row, by B; 12 SentencePiece's precompiled rules A (charsmap.h); 13 replace matches of
- * pattern A by B; 14 replace texts, pairs of them in A, and back, those in B; 16 split at pattern
- * A; 17 prefix a space; 18 spaces to U+2581. Behaviors of a split: 0 isolated, 1 removed, 2 merged
- * with previous, 3 merged with next, 4 contiguous. Flags of a step: 1 inverted, 2 A is plain text;
- * of kind 18: 4 one is put before the text only, 8 never (neither: before every piece between added
- * tokens); of kind 9: 16 at the beginning, 32 at the end. Patterns are in the dialect of Hugging
- * Face's tokenizer.json.
+ * pattern A by B; 14 replace texts, pairs of them in A, and back, those in B; 15 one of BERT's
+ * rules; 16 split at pattern A; 17 prefix a space; 18 spaces to U+2581; 19 split where another
+ * script begins (Unicode 9.0); 20 the steps after this one see GPT-2's characters for bytes.
+ * Behaviors of a split: 0 isolated, 1 removed, 2 merged with previous, 3 merged with next, 4
+ * contiguous. Flags of a step: 1 inverted, 2 A is plain text; of kind 18: 4 one is put before the
+ * text only, 8 never (neither: before every piece between added tokens); of kind 9: 16 at the
+ * beginning, 32 at the end; of kind 15: 1 controls dropped, white space to spaces, 2 spaces around
+ * Chinese characters, 4 nonspacing marks dropped. Patterns are in the dialect of Hugging Face's
+ * tokenizer.json.
  */
 #include <stdlib.h>
 #include <string.h>

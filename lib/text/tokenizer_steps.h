@@ -30,9 +30,12 @@ enum moe_step_kind {
     MOE_STEP_PRECOMPILED = 12,  /* normalizer: SentencePiece's rules, `text` (charsmap.h) */
     MOE_STEP_REPLACE_MATCHES = 13, /* normalizer: matches of the pattern `text` become `other` */
     MOE_STEP_REPLACE_PAIRS = 14,   /* normalizer: texts become others, pair after pair of `text` */
+    MOE_STEP_BERT = 15,            /* normalizer: one of BERT's rules, by the flags */
     MOE_STEP_SPLIT = 16,           /* pre-tokenizer: split at matches of the pattern `text` */
     MOE_STEP_PREFIX_SPACE = 17,    /* pre-tokenizer: a space before a piece that has none */
     MOE_STEP_METASPACE = 18,       /* pre-tokenizer: spaces become U+2581, one is put before */
+    MOE_STEP_SCRIPTS = 19,         /* pre-tokenizer: split where another script begins */
+    MOE_STEP_ALPHABET = 20,        /* pre-tokenizer: the next steps see GPT-2's alphabet */
 };
 
 enum moe_split_behavior {
@@ -50,6 +53,9 @@ enum {
     MOE_STEP_PREPEND_NEVER = 8, /* metaspace: none is put before */
     MOE_STEP_LEFT = 16,         /* strip: at the beginning */
     MOE_STEP_RIGHT = 32,        /* strip: at the end */
+    MOE_STEP_CLEAN = 1,         /* BERT: controls dropped, white space to spaces */
+    MOE_STEP_APART = 2,         /* BERT: spaces around Chinese characters */
+    MOE_STEP_ACCENTS = 4,       /* BERT: nonspacing marks dropped */
 
     MOE_STEPS_MAX = 32,          /* of each list */
     MOE_STEP_TEXT_MAX = 1 << 15, /* bytes of a pattern */
@@ -120,6 +126,7 @@ struct moe_pretokenizer {
     uint64_t text_bytes;        /* split so far */
     uint64_t steps_left;        /* that matching may still take (pretokenize_find.c) */
     uint64_t position;          /* of the last step */
+    bool spelled;               /* pieces are in GPT-2's alphabet */
 };
 void moe_pretokenizer_release(struct moe_pretokenizer *p);
 

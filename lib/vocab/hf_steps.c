@@ -1,5 +1,5 @@
 /*
- * tokenizer.json: normalizer, pre-tokenizer, decoder and post-processor.
+ * tokenizer.json: normalizer, decoder and post-processor.
  */
 #include <string.h>
 
@@ -8,24 +8,13 @@
 
 enum { NESTING_MAX = 4 /* of Sequence in Sequence */ };
 
-static const char *type_of(const json_t *part)
-{
-    const char *type = json_string_value(json_object_get(part, "type"));
-    return type ? type : "?";
-}
-
-static bool is_type(const json_t *part, const char *type)
-{
-    return strcmp(type_of(part), type) == 0;
-}
-
 /* Calls fn for the part itself or, where it is a Sequence, for its members under `key`. */
 static int for_each_part(struct moe_hf_reader *r, const json_t *part, const char *key, int depth,
                          int (*fn)(struct moe_hf_reader *r, const json_t *part))
 {
     if (moe_hf_absent(part))
         return MOE_OK;
-    if (!is_type(part, "Sequence"))
+    if (!moe_hf_is_type(part, "Sequence"))
         return fn(r, part);
     const json_t *members = json_object_get(part, key);
     if (!json_is_array(members) || depth == NESTING_MAX)
@@ -36,7 +25,7 @@ static int for_each_part(struct moe_hf_reader *r, const json_t *part, const char
     return status;
 }
 
-/* ---- Normalizer and pre-tokenizer ---- */
+/* ---- Normalizer ---- */
 
 static int set_text(struct moe_hf_reader *r, struct moe_buf *to, const json_t *value)
 {
@@ -44,18 +33,6 @@ static int set_text(struct moe_hf_reader *r, struct moe_buf *to, const json_t *v
         return moe_hf_damaged(r, "a pattern or content is not a text");
     moe_buf_append(to, json_string_value(value), json_string_length(value));
     return to->failed ? moe_fail(r->err, MOE_ERR_MEMORY, "out of memory") : MOE_OK;
-}
-
-static int too_many(struct moe_hf_reader *r)
-{
-    return moe_hf_damaged(r, "too many normalizer or pre-tokenizer steps");
-}
-
-static int add_step(struct moe_hf_reader *r, struct moe_steps *steps, uint8_t kind,
-                    struct moe_step **out)
-{
-    *out = moe_steps_add(steps, kind);
-    return *out ? MOE_OK : too_many(r);
 }
 
 /* Of an expression "X{2,}" for one character X without a meaning of its own the bytes of X, else
@@ -80,14 +57,14 @@ static int read_replace(struct moe_hf_reader *r, const json_t *part)
     const json_t *expression = json_object_get(pattern, "Regex");
     size_t repeated = text ? 0 : repeated_bytes(expression);
     struct moe_step *step;
-    if (!text && !repeated)
-        return moe_hf_unsupported(r, "normalizer 'Replace' with an expression", NULL);
-    int status =
-        add_step(r, &r->tok->normalizer, text ? MOE_STEP_REPLACE : MOE_STEP_REPLACE_RUNS, &step);
+    uint8_t kind = text       ? MOE_STEP_REPLACE
+                   : repeated ? MOE_STEP_REPLACE_RUNS
+                              : MOE_STEP_REPLACE_MATCHES;
+    int status = moe_hf_add_step(r, &r->tok->normalizer, kind, &step);
     if (status == MOE_OK && repeated)
         moe_buf_append(&step->text, json_string_value(expression), repeated);
     else if (status == MOE_OK)
-        status = set_text(r, &step->text, text);
+        status = set_text(r, &step->text, text ? text : expression);
     return status == MOE_OK ? set_text(r, &step->other, json_object_get(part, "content")) : status;
 }
 
@@ -99,7 +76,7 @@ static int read_strip(struct moe_hf_reader *r, const json_t *part)
     if (status == MOE_OK)
         status = moe_hf_bool(r, part, "strip_right", &right);
     if (status == MOE_OK)
-        status = add_step(r, &r->tok->normalizer, MOE_STEP_STRIP, &step);
+        status = moe_hf_add_step(r, &r->tok->normalizer, MOE_STEP_STRIP, &step);
     if (status == MOE_OK)
         step->flags = (uint8_t)((left ? MOE_STEP_LEFT : 0) | (right ? MOE_STEP_RIGHT : 0));
     return status;
@@ -119,7 +96,7 @@ static int read_precompiled(struct moe_hf_reader *r, const json_t *part)
     const char *text = json_string_value(value);
     size_t n = json_string_length(value), used = n;
     struct moe_step *step;
-    int status = add_step(r, &r->tok->normalizer, MOE_STEP_PRECOMPILED, &step);
+    int status = moe_hf_add_step(r, &r->tok->normalizer, MOE_STEP_PRECOMPILED, &step);
     if (status != MOE_OK)
         return status;
     while (used > 0 && n - used < 2 && text[used - 1] == '=')
@@ -138,6 +115,35 @@ static int read_precompiled(struct moe_hf_reader *r, const json_t *part)
     return step->text.failed ? moe_fail(r->err, MOE_ERR_MEMORY, "out of memory") : MOE_OK;
 }
 
+static int read_bert(struct moe_hf_reader *r, const json_t *part)
+{
+    bool clean = true, apart = true, lower = true;
+    const json_t *accents = json_object_get(part, "strip_accents");
+    struct moe_step *step;
+    int status = moe_hf_bool(r, part, "clean_text", &clean);
+    if (status == MOE_OK)
+        status = moe_hf_bool(r, part, "handle_chinese_chars", &apart);
+    if (status == MOE_OK)
+        status = moe_hf_bool(r, part, "lowercase", &lower);
+    bool strip = moe_hf_absent(accents) ? lower : json_is_true(accents);
+    const struct {
+        bool wanted;
+        uint8_t kind, flags;
+    } steps[] = {{clean, MOE_STEP_BERT, MOE_STEP_CLEAN},
+                 {apart, MOE_STEP_BERT, MOE_STEP_APART},
+                 {strip, MOE_STEP_NFD, 0},
+                 {strip, MOE_STEP_BERT, MOE_STEP_ACCENTS},
+                 {lower, MOE_STEP_LOWERCASE, 0}};
+    for (size_t i = 0; i < sizeof steps / sizeof *steps && status == MOE_OK; i++) {
+        if (!steps[i].wanted)
+            continue;
+        status = moe_hf_add_step(r, &r->tok->normalizer, steps[i].kind, &step);
+        if (status == MOE_OK)
+            step->flags = steps[i].flags;
+    }
+    return status;
+}
+
 static int read_normalizer(struct moe_hf_reader *r, const json_t *part)
 {
     static const struct {
@@ -152,124 +158,25 @@ static int read_normalizer(struct moe_hf_reader *r, const json_t *part)
                  {"StripAccents", MOE_STEP_STRIP_MARKS}};
     struct moe_step *step;
     for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
-        if (is_type(part, plain[i].type))
-            return add_step(r, &r->tok->normalizer, plain[i].kind, &step);
-    if (is_type(part, "Replace"))
+        if (moe_hf_is_type(part, plain[i].type))
+            return moe_hf_add_step(r, &r->tok->normalizer, plain[i].kind, &step);
+    if (moe_hf_is_type(part, "Replace"))
         return read_replace(r, part);
-    if (is_type(part, "Strip"))
+    if (moe_hf_is_type(part, "Strip"))
         return read_strip(r, part);
-    if (is_type(part, "Precompiled"))
+    if (moe_hf_is_type(part, "Precompiled"))
         return read_precompiled(r, part);
-    if (!is_type(part, "Prepend"))
-        return moe_hf_unsupported(r, "normalizer", type_of(part));
-    int status = add_step(r, &r->tok->normalizer, MOE_STEP_PREPEND, &step);
+    if (moe_hf_is_type(part, "BertNormalizer"))
+        return read_bert(r, part);
+    if (!moe_hf_is_type(part, "Prepend"))
+        return moe_hf_unsupported(r, "normalizer", moe_hf_type(part));
+    int status = moe_hf_add_step(r, &r->tok->normalizer, MOE_STEP_PREPEND, &step);
     return status == MOE_OK ? set_text(r, &step->text, json_object_get(part, "prepend")) : status;
 }
 
-static int add_split(struct moe_hf_reader *r, const char *pattern, uint8_t behavior, uint8_t flags)
-{
-    return moe_steps_add_split(&r->tok->pre_tokenizer, pattern, behavior, flags) ? MOE_OK
-                                                                                 : too_many(r);
-}
-
-static int read_split(struct moe_hf_reader *r, const json_t *part)
-{
-    static const char *const names[] = {"Isolated", "Removed", "MergedWithPrevious",
-                                        "MergedWithNext", "Contiguous"};
-    const json_t *pattern = json_object_get(part, "pattern");
-    const char *text = NULL, *behavior = "?";
-    bool invert = false;
-    int status = moe_hf_text(r, part, "behavior", &behavior);
-    if (status == MOE_OK)
-        status = moe_hf_bool(r, part, "invert", &invert);
-    if (status != MOE_OK)
-        return status;
-    if (!json_is_object(pattern))
-        return moe_hf_damaged(r, "a Split has no pattern");
-    bool literal = json_object_get(pattern, "String") != NULL;
-    status = moe_hf_text(r, pattern, literal ? "String" : "Regex", &text);
-    if (status != MOE_OK)
-        return status;
-    if (!text)
-        return moe_hf_unsupported(r, "a Split's kind of pattern", NULL);
-    for (uint8_t i = 0; i < 5; i++) {
-        if (strcmp(behavior, names[i]) == 0)
-            return add_split(
-                r, text, i,
-                (uint8_t)((invert ? MOE_STEP_INVERT : 0) | (literal ? MOE_STEP_LITERAL : 0)));
-    }
-    return moe_hf_unsupported(r, "split behavior", behavior);
-}
-
-static int read_byte_level(struct moe_hf_reader *r, const json_t *part)
-{
-    bool add_prefix_space = true, use_regex = true;
-    struct moe_step *step;
-    int status = moe_hf_bool(r, part, "add_prefix_space", &add_prefix_space);
-    if (status == MOE_OK)
-        status = moe_hf_bool(r, part, "use_regex", &use_regex);
-    if (status == MOE_OK && add_prefix_space)
-        status = add_step(r, &r->tok->pre_tokenizer, MOE_STEP_PREFIX_SPACE, &step);
-    if (status == MOE_OK && use_regex)
-        status = add_split(r, MOE_PATTERN_GPT2, MOE_SPLIT_ISOLATED, 0);
-    r->byte_level = true;
-    return status;
-}
-
-static int read_metaspace(struct moe_hf_reader *r, const json_t *part)
-{
-    const char *replacement = MOE_METASPACE, *scheme = NULL;
-    bool split = true, add_prefix_space = true;
-    struct moe_step *step;
-    int status = moe_hf_text(r, part, "replacement", &replacement);
-    if (status == MOE_OK)
-        status = moe_hf_text(r, part, "prepend_scheme", &scheme);
-    if (status == MOE_OK)
-        status = moe_hf_bool(r, part, "split", &split);
-    if (status == MOE_OK)
-        status = moe_hf_bool(r, part, "add_prefix_space", &add_prefix_space);
-    if (status != MOE_OK)
-        return status;
-    if (!scheme)
-        scheme = add_prefix_space ? "always" : "never";
-    if (strcmp(replacement, MOE_METASPACE) != 0)
-        return moe_hf_unsupported(r, "Metaspace with replacement", replacement);
-    status = add_step(r, &r->tok->pre_tokenizer, MOE_STEP_METASPACE, &step);
-    if (status != MOE_OK)
-        return status;
-    if (strcmp(scheme, "first") == 0)
-        step->flags = MOE_STEP_PREPEND_FIRST;
-    else if (strcmp(scheme, "never") == 0)
-        step->flags = MOE_STEP_PREPEND_NEVER;
-    else if (strcmp(scheme, "always") != 0)
-        return moe_hf_unsupported(r, "prepend_scheme", scheme);
-    return split ? add_split(r, MOE_METASPACE, MOE_SPLIT_NEXT, MOE_STEP_LITERAL) : MOE_OK;
-}
-
-static int read_pre_tokenizer(struct moe_hf_reader *r, const json_t *part)
-{
-    /* From here on the text would be in the byte-level alphabet. */
-    if (r->byte_level)
-        return moe_hf_unsupported(r, "a pre-tokenizer after ByteLevel:", type_of(part));
-    if (is_type(part, "Split"))
-        return read_split(r, part);
-    if (is_type(part, "ByteLevel"))
-        return read_byte_level(r, part);
-    if (is_type(part, "Metaspace"))
-        return read_metaspace(r, part);
-    if (is_type(part, "WhitespaceSplit"))
-        return add_split(r, "\\s", MOE_SPLIT_REMOVED, 0);
-    if (is_type(part, "Digits")) {
-        bool individual = false;
-        int status = moe_hf_bool(r, part, "individual_digits", &individual);
-        return status == MOE_OK
-                   ? add_split(r, individual ? "\\p{N}" : "\\p{N}+", MOE_SPLIT_ISOLATED, 0)
-                   : status;
-    }
-    return moe_hf_unsupported(r, "pre_tokenizer", type_of(part));
-}
-
 /* ---- Decoder and post-processor ---- */
+
+#define MORE_THAN_ONE "a post_processor that adds more than one first token and one last"
 
 static bool has_text(const json_t *object, const char *key, const char *want)
 {
@@ -284,13 +191,13 @@ static int read_drops(struct moe_hf_reader *r, const json_t *part)
     const char *scheme = "";
     uint32_t start = 0, stop = 0;
     int status = MOE_OK;
-    if (is_type(part, "Metaspace")) {
+    if (moe_hf_is_type(part, "Metaspace")) {
         status = moe_hf_bool(r, part, "add_prefix_space", &add_prefix_space);
         if (status == MOE_OK)
             status = moe_hf_text(r, part, "prepend_scheme", &scheme);
         if (add_prefix_space && strcmp(scheme, "never") != 0)
             r->drops |= MOE_TOKENIZER_DROPS_SPACES;
-    } else if (is_type(part, "Strip")) {
+    } else if (moe_hf_is_type(part, "Strip")) {
         status = moe_json_get_u32(r->name, part, "start", 1, false, &start, r->err);
         if (status == MOE_OK)
             status = moe_json_get_u32(r->name, part, "stop", 0, false, &stop, r->err);
@@ -304,24 +211,48 @@ static int check_decoder(struct moe_hf_reader *r, const json_t *part)
 {
     bool known;
     if (r->byte_level)
-        known = is_type(part, "ByteLevel");
-    else if (is_type(part, "Replace"))
+        known = moe_hf_is_type(part, "ByteLevel");
+    else if (moe_hf_is_type(part, "Replace"))
         known = has_text(json_object_get(part, "pattern"), "String", MOE_METASPACE) &&
                 has_text(part, "content", " ");
-    else if (is_type(part, "Strip"))
+    else if (moe_hf_is_type(part, "Strip"))
         known = has_text(part, "content", " ");
     else
-        known =
-            is_type(part, "ByteFallback") || is_type(part, "Fuse") || is_type(part, "Metaspace");
-    return known ? read_drops(r, part) : moe_hf_unsupported(r, "decoder", type_of(part));
+        known = moe_hf_is_type(part, "ByteFallback") || moe_hf_is_type(part, "Fuse") ||
+                moe_hf_is_type(part, "Metaspace");
+    return known ? read_drops(r, part) : moe_hf_unsupported(r, "decoder", moe_hf_type(part));
 }
 
-static int read_post_processor(struct moe_hf_reader *r, const json_t *part)
+/* RobertaProcessing and BertProcessing: [text, id] of the first and the last token. */
+static int read_pair(struct moe_hf_reader *r, const json_t *part)
 {
-    if (is_type(part, "ByteLevel"))
-        return MOE_OK;
-    if (!is_type(part, "TemplateProcessing"))
-        return moe_hf_unsupported(r, "post_processor", type_of(part));
+    const char *first = json_string_value(json_array_get(json_object_get(part, "cls"), 0));
+    const char *last = json_string_value(json_array_get(json_object_get(part, "sep"), 0));
+    if (!first || !last)
+        return moe_hf_damaged(r, "a post_processor lacks 'cls' or 'sep'");
+    if (r->prefix || r->suffix)
+        return moe_hf_unsupported(r, MORE_THAN_ONE, NULL);
+    r->prefix = first;
+    r->suffix = last;
+    return MOE_OK;
+}
+
+/* The token of a template's name: the file's list says which, where it is another. */
+static int template_token(struct moe_hf_reader *r, const json_t *part, const char *id,
+                          const char **token)
+{
+    const json_t *named = json_object_get(json_object_get(part, "special_tokens"), id);
+    const json_t *tokens = json_object_get(named, "tokens");
+    *token = id;
+    if (json_array_size(tokens) > 1)
+        return moe_hf_unsupported(r, MORE_THAN_ONE, NULL);
+    if (json_is_string(json_array_get(tokens, 0)))
+        *token = json_string_value(json_array_get(tokens, 0));
+    return MOE_OK;
+}
+
+static int read_template(struct moe_hf_reader *r, const json_t *part)
+{
     const json_t *single = json_object_get(part, "single");
     if (!json_is_array(single))
         return moe_hf_damaged(r, "TemplateProcessing has no 'single'");
@@ -335,11 +266,23 @@ static int read_post_processor(struct moe_hf_reader *r, const json_t *part)
         }
         const char *id = json_string_value(json_object_get(special, "id"));
         if (!id || *added)
-            return moe_hf_unsupported(
-                r, "a post_processor that adds more than one first token and one last", NULL);
-        *added = id;
+            return moe_hf_unsupported(r, MORE_THAN_ONE, NULL);
+        int status = template_token(r, part, id, added);
+        if (status != MOE_OK)
+            return status;
     }
     return MOE_OK;
+}
+
+static int read_post_processor(struct moe_hf_reader *r, const json_t *part)
+{
+    if (moe_hf_is_type(part, "ByteLevel"))
+        return MOE_OK;
+    if (moe_hf_is_type(part, "RobertaProcessing") || moe_hf_is_type(part, "BertProcessing"))
+        return read_pair(r, part);
+    if (moe_hf_is_type(part, "TemplateProcessing"))
+        return read_template(r, part);
+    return moe_hf_unsupported(r, "post_processor", moe_hf_type(part));
 }
 
 /* ---- All of them ---- */
@@ -351,7 +294,8 @@ static bool loses_its_beginning(const struct moe_tokenizer *tok)
     bool removes = false, first = false;
     for (uint32_t i = 0; i < tok->normalizer.n; i++) {
         const struct moe_step *step = &tok->normalizer.steps[i];
-        removes = removes || step->kind == MOE_STEP_NMT || step->flags & MOE_STEP_LEFT;
+        removes = removes || step->kind == MOE_STEP_NMT || step->kind == MOE_STEP_BERT ||
+                  (step->kind == MOE_STEP_STRIP && step->flags & MOE_STEP_LEFT);
     }
     for (uint32_t i = 0; i < tok->pre_tokenizer.n; i++)
         first = first || (tok->pre_tokenizer.steps[i].kind == MOE_STEP_METASPACE &&
@@ -365,11 +309,12 @@ int moe_hf_read_steps(struct moe_hf_reader *r, const json_t *root)
         const char *key, *members;
         int (*read)(struct moe_hf_reader *r, const json_t *part);
     } parts[] = {{"normalizer", "normalizers", read_normalizer},
-                 {"pre_tokenizer", "pretokenizers", read_pre_tokenizer},
+                 {"pre_tokenizer", "pretokenizers", moe_hf_read_pre_tokenizer},
                  {"decoder", "decoders", check_decoder},
                  {"post_processor", "processors", read_post_processor}};
     int status = MOE_OK;
     r->prefix = r->suffix = NULL;
+    r->only = json_object_get(root, "pre_tokenizer");
     for (size_t i = 0; i < sizeof parts / sizeof *parts && status == MOE_OK; i++)
         status = for_each_part(r, json_object_get(root, parts[i].key), parts[i].members, 0,
                                parts[i].read);

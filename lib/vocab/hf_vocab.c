@@ -110,24 +110,30 @@ static int collect_added(struct moe_hf_reader *r, const json_t *vocab, const jso
     return MOE_OK;
 }
 
-static int read_tokens(struct moe_hf_reader *r, json_t *vocab, const json_t *added)
+static int read_tokens(struct moe_hf_reader *r, json_t *vocab, json_t *listed)
 {
     uint32_t n;
     struct moe_vocab_entry *entries = NULL;
-    int status = largest_id(r, vocab, added, &n);
+    json_t *added = NULL;
+    int status = largest_id(r, vocab, listed, &n);
+    if (status == MOE_OK)
+        status = moe_hf_join_added(r, vocab, listed, &added);
+    if (status == MOE_OK)
+        status = largest_id(r, vocab, added, &n);
     if (status == MOE_OK && n == 0)
         status = moe_hf_damaged(r, "the vocabulary is empty");
     if (status == MOE_OK)
         status = moe_tokenizer_allocate(r->tok, n, r->err);
-    if (status != MOE_OK)
-        return status;
-    entries = moe_alloc(n, sizeof *entries, r->err);
-    status = entries ? collect_vocab(r, vocab, entries) : MOE_ERR_MEMORY;
+    if (status == MOE_OK && !(entries = moe_alloc(n, sizeof *entries, r->err)))
+        status = MOE_ERR_MEMORY;
+    if (status == MOE_OK)
+        status = collect_vocab(r, vocab, entries);
     if (status == MOE_OK)
         status = collect_added(r, vocab, added, entries);
     if (status == MOE_OK)
         status = moe_vocab_store(r->tok, r->name, entries, r->err);
     free(entries);
+    json_decref(added);
     return status;
 }
 
@@ -194,8 +200,8 @@ static int read_model_flags(struct moe_hf_reader *r, const json_t *model)
             return status;
         r->tok->flags |= on ? known[i].flag : 0;
     }
-    if (r->byte_level && r->tok->flags & MOE_TOKENIZER_BYTE_FALLBACK)
-        return moe_hf_unsupported(r, "ByteLevel with byte_fallback", NULL);
+    if (r->byte_level) /* each byte is a token: there is nothing to fall back from */
+        r->tok->flags &= ~(uint32_t)MOE_TOKENIZER_BYTE_FALLBACK;
     r->tok->model = r->byte_level ? MOE_TOKENIZER_BYTES : MOE_TOKENIZER_CHARS;
     return MOE_OK;
 }
@@ -231,7 +237,7 @@ static int read_scores(struct moe_hf_reader *r, const json_t *list)
     return scores ? MOE_OK : MOE_ERR_MEMORY;
 }
 
-static int read_unigram(struct moe_hf_reader *r, const json_t *model, const json_t *added)
+static int read_unigram(struct moe_hf_reader *r, const json_t *model, json_t *added)
 {
     const json_t *list = json_object_get(model, "vocab");
     struct moe_tokenizer *tok = r->tok;
@@ -265,7 +271,7 @@ static int read_unigram(struct moe_hf_reader *r, const json_t *model, const json
 int moe_hf_read_model(struct moe_hf_reader *r, const json_t *root)
 {
     const json_t *model = json_object_get(root, "model");
-    const json_t *added = json_object_get(root, "added_tokens");
+    json_t *added = json_object_get(root, "added_tokens");
     json_t *vocab = json_object_get(model, "vocab");
     const char *unk = NULL, *type = "BPE"; /* old files name none */
     if (!json_is_object(model))

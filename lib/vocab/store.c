@@ -6,38 +6,9 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "base/text.h"
+#include "text/alphabet.h"
 
 /* ---- Spelling ---- */
-
-/* The byte that a character of GPT-2's alphabet stands for, or -1: printable Latin-1 stands for
- * itself, U+0100 and on for the other bytes in order. */
-static int byte_of(uint32_t c)
-{
-    if ((c >= 33 && c <= 126) || (c >= 161 && c <= 172) || (c >= 174 && c <= 255))
-        return (int)c;
-    uint32_t i = c - 0x100; /* the others are 0 to 32, 127 to 160 and 173 */
-    if (c < 0x100 || i > 67)
-        return -1;
-    return i <= 32 ? (int)i : i <= 66 ? (int)i + 94 : 173;
-}
-
-/* Appends the bytes of a text in GPT-2's alphabet; false (and nothing appended) when a character is
- * not in it. */
-static bool append_bytes(const char *text, uint64_t n, struct moe_buf *out)
-{
-    uint64_t before = out->size;
-    int length;
-    for (uint64_t at = 0; at < n; at += (uint64_t)length) {
-        int byte = byte_of(moe_utf8_decode((const uint8_t *)text + at, n - at, &length));
-        if (byte < 0) {
-            out->size = before;
-            return false;
-        }
-        moe_buf_u8(out, (uint8_t)byte);
-    }
-    return true;
-}
 
 /* Printable ASCII reads the same in GPT-2's alphabet. */
 static bool means_itself(const char *text, uint64_t n)
@@ -57,7 +28,7 @@ static uint8_t store(struct moe_tokenizer *tok, const struct moe_vocab_entry *e)
     bool byte_level = tok->model == MOE_TOKENIZER_BYTES;
     uint8_t flags = e->flags;
     bool spelled = byte_level && !(flags & MOE_TOKEN_ADDED);
-    if (spelled && append_bytes(e->text, e->n, &tok->text))
+    if (spelled && moe_alphabet_read(e->text, e->n, &tok->text))
         return flags;
     moe_buf_append(&tok->text, e->text, e->n);
     /* No merge makes a token outside the alphabet: it only decodes, unless it is added. */
@@ -137,10 +108,10 @@ bool moe_vocab_merge(const struct moe_tokenizer *tok, const char *left, uint64_t
 {
     moe_buf_clear(scratch);
     if (tok->model == MOE_TOKENIZER_BYTES) {
-        if (!append_bytes(left, left_n, scratch))
+        if (!moe_alphabet_read(left, left_n, scratch))
             return false;
         left_n = scratch->size;
-        if (!append_bytes(right, right_n, scratch))
+        if (!moe_alphabet_read(right, right_n, scratch))
             return false;
     } else {
         moe_buf_append(scratch, left, left_n);

@@ -9,9 +9,10 @@
 
 struct moe_gguf;
 
-/* From a Hugging Face directory: tokenizer.json, tokenizer_config.json (optional: bos, add_bos,
- * chat template); or, where there is no tokenizer.json, vocab.txt and emoji.json (GPTSAN). A
- * normalizer, pre-tokenizer, model or post-processor part that we do not implement is
+/* From a Hugging Face directory: tokenizer.json and, optional, tokenizer_config.json (named tokens,
+ * added ones, add_bos_token, add_prefix_space), added_tokens.json and
+ * special_tokens_map.json; or, where there is no tokenizer.json, vocab.txt and emoji.json (GPTSAN).
+ * A normalizer, pre-tokenizer, model or post-processor part that we do not implement is
  * MOE_ERR_UNSUPPORTED and named. */
 int moe_tokenizer_read_hf(struct moe_tokenizer **out, const char *dir, struct moe_err *err);
 /* From a GGUF file's metadata: byte-level vocabularies ("gpt2") with a pre-tokenizer that we know,
@@ -27,7 +28,18 @@ int moe_tokenizer_parse_gptsan(struct moe_tokenizer **out, const char *vocab_nam
                                const struct moe_buf *emoji, const char *config_name,
                                const struct moe_buf *config, struct moe_err *err);
 
-/* moe_tokenizer_read_hf over texts in memory; config may be NULL. */
+struct moe_hf_text {
+    const char *name; /* of the file, for error texts */
+    const void *data; /* NULL: there is no such file */
+    uint64_t n;
+};
+struct moe_hf_texts {
+    struct moe_hf_text tokenizer, config, added, special_map;
+};
+/* moe_tokenizer_read_hf over texts in memory; all but the first may be missing. */
+int moe_tokenizer_parse_hf_files(struct moe_tokenizer **out, const struct moe_hf_texts *texts,
+                                 struct moe_err *err);
+/* The same of two of them; config may be NULL. */
 int moe_tokenizer_parse_hf(struct moe_tokenizer **out, const char *name, const void *json,
                            uint64_t n, const char *config_name, const void *config,
                            uint64_t config_n, struct moe_err *err);

@@ -1,9 +1,9 @@
 /*
- * Fuzzer: a tokenizer's section of a pack, where the input begins with '{' a tokenizer.json, where
- * it begins with "GGUF" a GGUF file, where with '#' GPTSAN's vocab.txt, emoji.json and maybe
- * tokenizer_config.json, each but the last ended by a NUL.
- * Whatever is accepted is used: some text and the input itself are encoded and decoded, and what is
- * written is read again.
+ * Fuzzer: a tokenizer's section of a pack; where the input begins with '{' a tokenizer.json and
+ * maybe tokenizer_config.json, added_tokens.json and special_tokens_map.json, each but the last
+ * ended by a NUL; where it begins with "GGUF" a GGUF file, where with '#' GPTSAN's vocab.txt,
+ * emoji.json and maybe tokenizer_config.json, in the same way. Whatever is accepted is used: some
+ * text and the input itself are encoded and decoded, and what is written is read again.
  */
 /* Readers: text/tokenizer*.c text/bpe.c text/pretokenize.c text/pattern.c text/normalize.c */
 /* Readers: vocab/hf*.c vocab/gguf*.c vocab/gptsan.c vocab/store.c */
@@ -100,19 +100,26 @@ static int read_gguf(struct moe_tokenizer **tok, const uint8_t *data, size_t n, 
     return status;
 }
 
-static int read_gptsan(struct moe_tokenizer **tok, const uint8_t *data, size_t n,
-                       struct moe_err *err)
+/* Texts that follow one another, each but the last ended by a NUL. */
+static bool cut_texts(const uint8_t *data, size_t n, struct moe_buf *files, int n_files)
 {
-    struct moe_buf files[3] = {{0}};
-    for (int i = 0; i < 3; i++) {
-        const uint8_t *end = i < 2 && n ? memchr(data, 0, n) : NULL;
+    bool failed = false;
+    for (int i = 0; i < n_files; i++) {
+        const uint8_t *end = i < n_files - 1 && n ? memchr(data, 0, n) : NULL;
         size_t size = end ? (size_t)(end - data) : n;
         moe_buf_append(&files[i], data, size);
         data += end ? size + 1 : size;
         n -= end ? size + 1 : size;
+        failed = failed || files[i].failed;
     }
-    bool failed = files[0].failed || files[1].failed || files[2].failed;
-    int status = failed
+    return !failed;
+}
+
+static int read_gptsan(struct moe_tokenizer **tok, const uint8_t *data, size_t n,
+                       struct moe_err *err)
+{
+    struct moe_buf files[3] = {{0}};
+    int status = !cut_texts(data, n, files, 3)
                      ? moe_fail(err, MOE_ERR_MEMORY, "out of memory")
                      : moe_tokenizer_parse_gptsan(tok, "vocab", &files[0], "emoji", &files[1],
                                                   "config", files[2].size ? &files[2] : NULL, err);
@@ -121,10 +128,25 @@ static int read_gptsan(struct moe_tokenizer **tok, const uint8_t *data, size_t n
     return status;
 }
 
+static int read_hf(struct moe_tokenizer **tok, const uint8_t *data, size_t n, struct moe_err *err)
+{
+    struct moe_buf files[4] = {{0}};
+    bool cut = cut_texts(data, n, files, 4);
+    const struct moe_hf_texts texts = {{"tokenizer", files[0].data, files[0].size},
+                                       {"config", files[1].data, files[1].size},
+                                       {"added", files[2].data, files[2].size},
+                                       {"map", files[3].data, files[3].size}};
+    int status = cut ? moe_tokenizer_parse_hf_files(tok, &texts, err)
+                     : moe_fail(err, MOE_ERR_MEMORY, "out of memory");
+    for (int i = 0; i < 4; i++)
+        moe_buf_release(&files[i]);
+    return status;
+}
+
 static int read_any(struct moe_tokenizer **tok, const uint8_t *data, size_t n, struct moe_err *err)
 {
     if (n && data[0] == '{')
-        return moe_tokenizer_parse_hf(tok, "fuzz", data, n, NULL, NULL, 0, err);
+        return read_hf(tok, data, n, err);
     if (n >= 4 && memcmp(data, "GGUF", 4) == 0)
         return read_gguf(tok, data, n, err);
     if (n && data[0] == '#')

@@ -491,11 +491,17 @@ static void patterns_are_rewritten_or_refused(void **state)
     check_translation("[]a]x", "[]a]x");
     check_translation("\\u4e00(?m:.){,3}", "\\x{4e00}(?s:.){0,3}");
     check_translation("^$", "(?m:^)(?m:$)");
+    check_translation("[a&&b]", "(?:(?=[a])[b])");
+    check_translation("[^a-z&&[^aeiou]c]+", "(?:(?!(?=[a-z])(?:[c]|[^aeiou]))(?s:.))+");
+    check_translation("[a[b]^]", "(?:[a\\^]|[b])");
+    check_translation("[^[a]]\\h", "(?:(?![a])(?s:.))[0-9A-Fa-f]");
     check_translation("\\p{Han}\\p{L}\\P{^Nd}", "\\p{sc:Han}\\p{L}\\P{^Nd}");
     static const char *const refused[][2] = {
-        {"[a&&b]", "intersection"}, {"[a[b]]", "nested"}, {"\\h", "\\h"},   {"\\pL", "\\p"},
-        {"a{2,3}+", "{n,m}+"},      {"(?<n>a)", "group"}, {"(*UTF)", "(*"}, {"a\\", "backslash"},
-        {"\\u12", "\\u"},
+        {"[a&&]", "empty"},    {"[&&a]", "nothing"},     {"\\X", "\\X"},
+        {"\\pL", "\\p"},       {"[\\s-x]", "range"},     {"[a", "without an"},
+        {"[\\B]", "\\B"},      {"[[:print:]]", "named"}, {"[[[[[[[[[a]]]]]]]]]", "deep"},
+        {"a{2,3}+", "{n,m}+"}, {"(?<n>a)", "group"},     {"(*UTF)", "(*"},
+        {"a\\", "backslash"},  {"\\u12", "\\u"},
     };
     for (size_t i = 0; i < N_ITEMS(refused); i++) {
         struct moe_buf out = {0};
@@ -527,26 +533,23 @@ static void what_is_not_implemented_is_named(void **state)
 {
     static const char *const cases[][2] = {
         {"{" LEVEL ",\"model\":{\"type\":\"Unigram\"}}", "Unigram"},
-        {"{" LEVEL ",\"normalizer\":{\"type\":\"BertNormalizer\"}," MODEL "}", "BertNormalizer"},
+        {"{" LEVEL ",\"normalizer\":{\"type\":\"ByteLevel\"}," MODEL "}", "normalizer 'ByteLevel'"},
         {"{" LEVEL ",\"model\":{\"type\":\"WordLevel\"}}", "WordLevel"},
-        {"{" LEVEL ",\"normalizer\":{\"type\":\"Replace\",\"content\":\"\",\"pattern\":"
-         "{\"Regex\":\"\\\\s+\"}}," MODEL "}",
-         "an expression"},
-        {"{\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"}," MODEL "}", "BertPreTokenizer"},
+        {"{" LEVEL ",\"model\":{\"type\":\"WordPiece\"}}", "WordPiece"},
+        {"{\"pre_tokenizer\":{\"type\":\"OddPreTokenizer\"}," MODEL "}", "OddPreTokenizer"},
         {"{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"ByteLevel\"},"
-         "{\"type\":\"Digits\"}]}," MODEL "}",
+         "{\"type\":\"Metaspace\"}]}," MODEL "}",
          "after ByteLevel"},
-        {"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[a&&b]\"},"
-         "\"behavior\":\"Isolated\"}," MODEL "}",
-         "intersection"},
         {"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"a\"},"
          "\"behavior\":\"Odd\"}," MODEL "}",
          "Odd"},
         {"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(a\"},"
          "\"behavior\":\"Isolated\"}," MODEL "}",
          "(a"},
-        {"{" LEVEL ",\"post_processor\":{\"type\":\"BertProcessing\"}," MODEL "}",
-         "BertProcessing"},
+        {"{" LEVEL ",\"post_processor\":{\"type\":\"OddProcessing\"}," MODEL "}", "OddProcessing"},
+        {"{" LEVEL ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":["
+         "{\"SpecialToken\":{\"id\":\"a\"}},{\"SpecialToken\":{\"id\":\"b\"}}]}," MODEL "}",
+         "more than one first token"},
         {"{\"decoder\":{\"type\":\"WordPiece\"}," MODEL "}", "WordPiece"},
         {"{" LEVEL ",\"model\":{\"dropout\":0.1," VOCAB ",\"merges\":[]}}", "dropout"},
         {"{" LEVEL ",\"model\":{\"end_of_word_suffix\":\"</w>\"," VOCAB ",\"merges\":[]}}",
@@ -626,6 +629,20 @@ static void damaged_json_is_refused(void **state)
     assert_fails(parse("{" LEVEL "," MODEL "}", "{\"eos_token\":5}", &err), MOE_ERR_FORMAT,
                  "c.json", &err);
     assert_fails(parse("{" LEVEL "," MODEL "}", "[]", &err), MOE_ERR_FORMAT, "c.json", &err);
+    static const char *const configs[][2] = {
+        {"{\"added_tokens_decoder\":7}", "no list"},
+        {"{\"added_tokens_decoder\":{\"x\":{\"content\":\"<s>\"}}}", "damaged"},
+        {"{\"added_tokens_decoder\":{\"-1\":{\"content\":\"<s>\"}}}", "damaged"},
+        {"{\"added_tokens_decoder\":{\"3\":{\"content\":\"\"}}}", "damaged"},
+        {"{\"added_tokens_decoder\":{\"3\":\"<s>\"}}", "damaged"},
+        {"{\"added_tokens_decoder\":{\"1\":{\"content\":\"<s>\"}}}", "fit the vocabulary"},
+        {"{\"added_tokens_decoder\":{\"9999999999\":{\"content\":\"<s>\"}}}", "9999999999"},
+        {"{\"added_tokens_decoder\":{\"3\":{\"content\":\"<s>\",\"lstrip\":7}}}", "lstrip"},
+        {"{\"add_prefix_space\":7}", "add_prefix_space"},
+    };
+    for (size_t i = 0; i < N_ITEMS(configs); i++)
+        assert_fails(parse("{" LEVEL "," MODEL "}", configs[i][0], &err), MOE_ERR_FORMAT,
+                     configs[i][1], &err);
     struct moe_tokenizer *tok = NULL;
     assert_fails(moe_tokenizer_read_hf(&tok, "tests/none", &err), MOE_ERR_IO, "tokenizer.json",
                  &err);
