@@ -1,8 +1,11 @@
 #define _POSIX_C_SOURCE 200809L /* isatty */
 #include "answer_once.h"
 
+#include <stdio.h>
 #include <unistd.h>
 
+#include "base/file.h"
+#include "engine/context_file.h"
 #include "repl/repl.h"
 #include "run_options.h"
 
@@ -19,8 +22,53 @@ static int print_token(void *ctx, const struct moe_token_said *said)
     return cli_write(line->data, line->size) ? MOE_OK : MOE_ERR_IO;
 }
 
-int answer_once(struct moe_conversation *talk, const char *text, double started,
-                struct moe_err *err)
+/* ---- The prompt kept on disk ---- */
+
+/* The conversation begins with what the file holds of a context; *held: so many positions. */
+static int load_prompt(const struct moe_engine *engine, struct moe_conversation *talk,
+                       uint64_t *held, struct moe_err *err)
+{
+    struct moe_context_file file = {.fd = -1};
+    struct moe_session *s = talk->session;
+    *held = 0;
+    if (!moe_path_exists(opt.prompt_cache))
+        return moe_sequence_kv(s, err) ? MOE_OK : MOE_ERR_UNSUPPORTED;
+    int status = moe_context_open(&file, opt.prompt_cache, s, moe_engine_way(engine), err);
+    if (status != MOE_OK)
+        return status;
+    struct moe_context *c = &file.context;
+    uint64_t n = c->n_done < s->context ? c->n_done : s->context;
+    status = moe_context_put(&file, s, n, err);
+    if (status == MOE_OK) {
+        moe_ids_release(&talk->history);
+        talk->history = c->ids;
+        talk->history.n = talk->n_done = *held = n;
+        c->ids = (struct moe_ids){0};
+    }
+    moe_context_close(&file);
+    return status;
+}
+
+/* Writes the prompt's context, where the file held less of it. */
+static int save_prompt(const struct moe_engine *engine, const struct moe_conversation *talk,
+                       uint64_t held, struct moe_err *err)
+{
+    struct moe_session *s = talk->session;
+    uint64_t n = talk->history.n - s->stats.generated_tokens;
+    s->stats.loaded_tokens = held ? n - s->stats.prompt_tokens : 0;
+    bool grew = s->stats.loaded_tokens + 1 < n || held < n;
+    if (!grew || n > talk->n_done || s->stats.context_shifts)
+        return MOE_OK;
+    struct moe_context c = {.ids = talk->history, .n_done = n, .far = s->far};
+    c.ids.n = n;
+    snprintf(c.way, sizeof c.way, "%s", moe_engine_way(engine));
+    return moe_context_write(opt.prompt_cache, s, &c, err);
+}
+
+/* ---- The answer ---- */
+
+int answer_once(const struct moe_engine *engine, struct moe_conversation *talk, const char *text,
+                double started, struct moe_err *err)
 {
     const struct moe_model *model = talk->session->model;
     bool tokens = cli_given("logprobs");
@@ -40,9 +88,12 @@ int answer_once(struct moe_conversation *talk, const char *text, double started,
         .ctx = &line,
     };
     enum moe_stop_reason why;
+    uint64_t held = 0;
     err->text[0] = 0;
     int status = moe_sampler_new(&sampler, &opt.sampling, model->config.vocab, err);
     cli_catch_interrupt(false);
+    if (status == MOE_OK && opt.prompt_cache)
+        status = load_prompt(engine, talk, &held, err);
     if (status == MOE_OK)
         status = moe_conversation_ask(talk, text, sampler, &go, &why, err);
     cli_progress_done();
@@ -51,6 +102,8 @@ int answer_once(struct moe_conversation *talk, const char *text, double started,
             cli_write("\n", 1);
         status = cli_flush(err);
         repl_explain_stop(why, talk->session->context);
+        if (status == MOE_OK && opt.prompt_cache)
+            status = save_prompt(engine, talk, held, err);
         if (status == MOE_OK && why == MOE_STOP_USER)
             status = moe_fail(err, MOE_ERR_INTERRUPTED, "interrupted");
     } else if (line.failed) {

@@ -220,7 +220,7 @@ static int generate(struct run *r, double started, struct moe_err *err)
         if (repl_run(&repl) != CLI_DONE)
             status = -1; /* it has said why */
     } else if (status == MOE_OK) {
-        status = answer_once(&talk, (const char *)r->prompt.text.data, started, err);
+        status = answer_once(r->engine, &talk, (const char *)r->prompt.text.data, started, err);
         r->stats = r->session->stats;
     }
     moe_conversation_release(&talk);

@@ -55,6 +55,7 @@ static const struct cli_option options[] = {
     {CLI_OPT_TEXTS(0, "stop", "TEXT", &opt.stops)},
     {CLI_OPT_FLAG(0, "ignore-eos", &opt.ignore_eos)},
     {CLI_OPT_U32(0, "logprobs", "N", &opt.logprobs, 0, MOE_MAX_TOP_TOKENS)},
+    {CLI_OPT_OUTPUT(0, "prompt-cache", "FILE", &opt.prompt_cache)},
     {.kind = CLI_LIST, .help = "Sampling"},
     {CLI_OPT_DOUBLE(0, "temp", "X", &opt.sampling.temperature, 0, 100), .shown = "0.8"},
     {CLI_OPT_U32(0, "top-k", "N", &opt.sampling.top_k, 0, 1000000), .shown = "0, all"},
@@ -148,11 +149,12 @@ static bool names_a_strategy(void)
 static int check_requests(void)
 {
     static const char *const others[] = {
-        "prompt",      "file",           "tokens",       "system",     "raw",
-        "stop",        "ignore-eos",     "temp",         "top-k",      "top-p",
-        "min-p",       "seed",           "stats",        "stats-json", "bench",
-        "ids",         "perplexity",     "trace-events", "link-rate",  "lockstep",
-        "pack-in-ram", "repeat-penalty", "beams",        "encode",     "logprobs",
+        "prompt",       "file",           "tokens",       "system",     "raw",
+        "stop",         "ignore-eos",     "temp",         "top-k",      "top-p",
+        "min-p",        "seed",           "stats",        "stats-json", "bench",
+        "ids",          "perplexity",     "trace-events", "link-rate",  "lockstep",
+        "pack-in-ram",  "repeat-penalty", "beams",        "encode",     "logprobs",
+        "prompt-cache",
     };
     if (!opt.requests.input && opt.sequences)
         return cli_misuse("option --sequences goes with --requests");
@@ -201,12 +203,15 @@ static int check_encode(void)
 static int check_answer(void)
 {
     static const char *const others[] = {"beams", "bench", "perplexity", "ids"};
+    static const char *const ours[] = {"logprobs", "prompt-cache"};
     bool one = opt.prompt || opt.file || !isatty(STDIN_FILENO);
-    if (cli_given("logprobs") && !one)
-        return cli_misuse("option --logprobs goes with -p, -f or a text on standard input");
-    for (size_t i = 0; i < sizeof others / sizeof others[0] && cli_given("logprobs"); i++)
-        if (cli_given(others[i]))
-            return cli_misuse("options --logprobs and --%s exclude each other", others[i]);
+    for (size_t k = 0; k < sizeof ours / sizeof ours[0]; k++) {
+        if (cli_given(ours[k]) && !one)
+            return cli_misuse("option --%s goes with -p, -f or a text on standard input", ours[k]);
+        for (size_t i = 0; i < sizeof others / sizeof others[0] && cli_given(ours[k]); i++)
+            if (cli_given(others[i]))
+                return cli_misuse("options --%s and --%s exclude each other", ours[k], others[i]);
+    }
     return -1;
 }
 

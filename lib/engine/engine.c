@@ -230,6 +230,11 @@ void moe_engine_finish_stats(const struct moe_engine *e, struct moe_stats *stats
     stats->peak_rss_bytes = moe_peak_rss_bytes();
 }
 
+const char *moe_engine_way(const struct moe_engine *e)
+{
+    return e->exactness.exact ? "" : e->parts;
+}
+
 struct moe_changes moe_engine_changes(const struct moe_engine *e)
 {
     const struct moe_phase_stats all = moe_stats_all(&e->session->stats);

@@ -156,6 +156,9 @@ void moe_engine_finish_stats(const struct moe_engine *e, struct moe_stats *stats
 /* What the session that is open has done so far that may have changed results. */
 struct moe_changes moe_engine_changes(const struct moe_engine *e);
 
+/* How it computes, as context files say it (engine/context_file.h): "" exactly. */
+const char *moe_engine_way(const struct moe_engine *e);
+
 /* The split for a person, a few lines. */
 void moe_budget_write_text(const struct moe_budget *b, struct moe_buf *out);
 

@@ -26,6 +26,9 @@ void moe_stats_add(struct moe_stats *sum, const struct moe_stats *part)
     moe_phase_stats_add(&s.decode, &part->decode);
     s.prompt_tokens += sum->prompt_tokens;
     s.generated_tokens += sum->generated_tokens;
+    s.loaded_tokens += sum->loaded_tokens;
+    s.context_shifts += sum->context_shifts;
+    s.dropped_tokens += sum->dropped_tokens;
     s.resident_expert_bytes_max =
         larger(sum->resident_expert_bytes_max, part->resident_expert_bytes_max);
     s.peak_rss_bytes = larger(sum->peak_rss_bytes, part->peak_rss_bytes);

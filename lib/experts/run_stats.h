@@ -16,6 +16,9 @@ struct moe_stats {
     struct moe_phase_stats prefill, decode;
     double ttft_seconds; /* request to first token, tokenization included */
     uint64_t prompt_tokens, generated_tokens;
+    uint64_t loaded_tokens; /* of prompts that came from a context file, so none of the above */
+    /* How often a full context had its oldest tokens dropped, and how many these were. */
+    uint64_t context_shifts, dropped_tokens;
     uint32_t beams;    /* of the last answer; 0: it was sampled */
     double beam_score; /* of it: log probability / length^penalty */
     uint64_t resident_expert_bytes_max;

@@ -132,6 +132,9 @@ void moe_show_run_json(const struct moe_stats *stats, struct moe_buf *out)
     put_exactness(&e, stats);
     moe_emit_u64(&e, "prompt_tokens", stats->prompt_tokens);
     moe_emit_u64(&e, "generated_tokens", stats->generated_tokens);
+    moe_emit_u64(&e, "loaded_tokens", stats->loaded_tokens);
+    moe_emit_u64(&e, "context_shifts", stats->context_shifts);
+    moe_emit_u64(&e, "dropped_tokens", stats->dropped_tokens);
     if (stats->beams) {
         moe_emit_u64(&e, "beams", stats->beams);
         moe_emit_fixed(&e, "score", 6, stats->beam_score);
@@ -233,6 +236,14 @@ void moe_show_run(const struct moe_stats *stats, struct moe_buf *out)
     moe_buf_printf(out,
                    "first token after %.3f s; %" PRIu64 " prompt tokens, %" PRIu64 " generated\n",
                    stats->ttft_seconds, stats->prompt_tokens, stats->generated_tokens);
+    if (stats->loaded_tokens)
+        moe_buf_printf(out, "loaded   %" PRIu64 " tokens of the prompt from a context file\n",
+                       stats->loaded_tokens);
+    if (stats->context_shifts)
+        moe_buf_printf(out,
+                       "shifted  the context %" PRIu64 " times, %" PRIu64
+                       " tokens dropped (--context-shift)\n",
+                       stats->context_shifts, stats->dropped_tokens);
     if (stats->beams)
         moe_buf_printf(out, "beams    %" PRIu32 ", the answer's score %.4f\n", stats->beams,
                        stats->beam_score);
