@@ -146,6 +146,8 @@ UNCHECKED := $(addprefix $(BUILD)/tests/tools/,run_unchecked serve_unchecked)
 DERIVE := $(BUILD)/tests/tools/derive
 # Makes wider models that say the same.
 WIDEN := $(BUILD)/tests/tools/widen
+# Checkpoints whose layers choose experts by the token.
+MAKE_STATIC := $(BUILD)/tests/tools/make_static
 # Clients of a server, for scripts.
 HTTP_LOAD := $(BUILD)/tests/tools/http_load
 # A disk with faults, where libfuse is.
@@ -159,7 +161,7 @@ TOOLS := $(TOOL_SRC:%.c=$(BUILD)/%)
 .PHONY: all lib tests tools help
 all: $(PROGRAMS)
 lib: $(LIBMOE)
-tests: $(TESTS) $(UNCHECKED) $(DERIVE) $(WIDEN) $(HTTP_LOAD)
+tests: $(TESTS) $(UNCHECKED) $(DERIVE) $(WIDEN) $(MAKE_STATIC) $(HTTP_LOAD)
 tools: $(TOOLS) $(BAD_DISK) $(FAIL_CALLS)
 help:
 	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile

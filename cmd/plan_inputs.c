@@ -153,10 +153,11 @@ static int open_shape(struct plan_inputs *in, struct moe_err *err)
         &in->own, moe_config_moe_layers(&in->config, in->config.n_layers), in->config.n_experts,
         in->config.top_k, (const char(*)[MOE_PACK_NAME_BYTES])variants, bytes, n, err);
     /* Such an inventory has no layers but those with experts. */
-    if (status == MOE_OK)
-        moe_inventory_set_encoder(&in->own,
-                                  moe_config_moe_layers(&in->config, in->config.n_encoder));
-    return status;
+    if (status != MOE_OK)
+        return status;
+    moe_inventory_set_encoder(&in->own, moe_config_moe_layers(&in->config, in->config.n_encoder));
+    moe_config_static_layers(&in->config, in->own.is_static);
+    return MOE_OK;
 }
 
 static int open_model(struct plan_inputs *in, struct moe_err *err)

@@ -203,6 +203,10 @@ static int print_json(const struct table *t, const struct result *r, struct moe_
     moe_emit_u64(&e, "host_computed", n->host_computed);
     moe_emit_u64(&e, "precalculated", n->precalculated);
     moe_emit_u64(&e, "skipped", n->skipped);
+    if (n->known) {
+        moe_emit_u64(&e, "known", n->known);
+        moe_emit_u64(&e, "known_prefetches", n->known_prefetches);
+    }
     moe_emit_u64(&e, "loads", n->loads);
     moe_emit_u64(&e, "evictions", n->evictions);
     moe_emit_rounded(&e, "prefetch_accuracy", 9,

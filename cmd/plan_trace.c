@@ -15,7 +15,8 @@ enum { SEQUENCES = 24, PROMPT_TOKENS = 32, DECODED_TOKENS = 112 };
 static bool alike(const struct moe_trace_shape *a, const struct moe_inventory *b)
 {
     return a->n_layers == b->n_layers && a->n_encoder == b->n_encoder &&
-           a->n_experts == b->n_experts && a->top_k == b->top_k;
+           a->n_experts == b->n_experts && a->top_k == b->top_k &&
+           memcmp(a->is_static, b->is_static, a->n_layers) == 0;
 }
 
 static int refuse(const struct plan_inputs *in, struct moe_err *err)
@@ -58,6 +59,7 @@ static int draw(struct plan_inputs *in, struct moe_err *err)
         .decoded_tokens = DECODED_TOKENS,
         .seed = in->options->seed,
     };
+    memcpy(synthesis.shape.is_static, in->inventory->is_static, in->inventory->n_layers);
     int status = find_figures(in, &synthesis.figures, err);
     if (status != MOE_OK)
         return status;

@@ -362,16 +362,32 @@ void moe_store_begin_token(struct moe_store *s)
     s->next = 0;
 }
 
+/* Whether a staged slot may leave; stale: only where it is that. */
+static bool may_leave(const struct moe_store *s, uint32_t index, bool stale)
+{
+    const struct moe_slot *slot = &s->slots[index];
+    bool fresh = slot->layer >= s->next && s->staged[index].at > s->token_began;
+    return slot->state == MOE_SLOT_READY && slot->pins == 0 && !(stale && fresh);
+}
+
 /* The oldest staged slot of a pool that may leave: a stale one, or any. */
 static uint32_t oldest_staged(const struct moe_store *s, const struct pool *pool, bool stale)
 {
-    for (uint32_t i = pool->staged_first; i != MOE_NO_SLOT; i = s->staged[i].after) {
-        const struct moe_slot *slot = &s->slots[i];
-        bool fresh = slot->layer >= s->next && s->staged[i].at > s->token_began;
-        if (slot->state == MOE_SLOT_READY && slot->pins == 0 && !(stale && fresh))
+    for (uint32_t i = pool->staged_first; i != MOE_NO_SLOT; i = s->staged[i].after)
+        if (may_leave(s, i, stale))
             return i;
-    }
     return MOE_NO_SLOT;
+}
+
+bool moe_store_has_spare(const struct moe_store *s, uint32_t layer, uint32_t expert,
+                         uint32_t variant, uint32_t keep)
+{
+    const struct pool *pool = &s->pools[s->class_of[item(s, layer, expert, variant)]];
+    uint32_t half = (pool->n - pool->n_cache) / 2;
+    uint32_t spare = pool->n_free > pool->unfilled ? pool->n_free - pool->unfilled : 0;
+    for (uint32_t i = pool->staged_first; i != MOE_NO_SLOT; i = s->staged[i].after)
+        spare += may_leave(s, i, true);
+    return spare > (keep < half ? keep : half);
 }
 
 /* Frees the slot of a staged expert. */

@@ -95,6 +95,11 @@ void moe_store_begin_layer(struct moe_store *s, uint32_t layer);
 uint32_t moe_store_stage(struct moe_store *s, uint32_t layer, uint32_t expert, uint32_t variant,
                          bool replace, uint32_t lend);
 
+/* Whether the working part of the pool has a slot for a staged expert, free or of a stale one,
+ * beside `keep` others, or half of the part where that is less. */
+bool moe_store_has_spare(const struct moe_store *s, uint32_t layer, uint32_t expert,
+                         uint32_t variant, uint32_t keep);
+
 /* Gives lent slots back to the cache: as many staged experts leave, the oldest first, as far as
  * they can. */
 void moe_store_take_back(struct moe_store *s);

@@ -58,6 +58,7 @@ static int read_inventory(struct moe_split_inputs *in, struct moe_err *err)
     int status = moe_inventory_of_pack(i, m->pack, m->config.top_k, err);
     if (status == MOE_OK) {
         moe_inventory_set_encoder(i, m->config.n_encoder);
+        moe_inventory_set_static(i, m->config.layer_is_static);
         in->all = moe_inventory_all_bytes(i, 0);
         in->token =
             (uint64_t)(i->n_layers - i->n_encoder) * i->top_k * moe_inventory_mean_bytes(i, 0);
@@ -158,6 +159,7 @@ static struct moe_cache_options least_cache(const struct moe_split_inputs *in,
         .high = r->high,
         .low = r->low,
         .n_encoder = in->model->config.n_encoder,
+        .layer_is_static = in->model->config.layer_is_static,
         .n_working = in->model->config.top_k,
         .seed = o->seed,
         .gpu = in->gpu,

@@ -108,6 +108,10 @@ struct moe_experts_ops {
     /* Predictions for the next n MoE layers, nearest first. */
     int (*predicted)(struct moe_experts *self, const struct moe_prediction *predictions, uint32_t n,
                      struct moe_err *err);
+    /* What a layer with static routing will ask for in the pass that has begun: as its request's
+     * needs. Layers in their order, before the first of them is computed. */
+    int (*known)(struct moe_experts *self, uint32_t layer, const struct moe_need *needs, uint32_t n,
+                 struct moe_err *err);
     /* Which experts of a layer are ready in slots: [n_experts], 0 or 1. */
     void (*present)(struct moe_experts *self, uint32_t layer, uint8_t *present);
     void (*close)(struct moe_experts *self);
@@ -158,7 +162,8 @@ struct moe_cache_options {
     uint32_t n_working;   /* further slots: for experts in use that the cache does not keep, and for
                              prefetched ones; at least 1 */
     uint32_t n_encoder;   /* layers of the model's encoder, the first ones; 0: there is none */
-    uint32_t n_staging;   /* of the working slots, those for prefetched ones: for reports */
+    const uint8_t *layer_is_static; /* [layers] of the model; borrowed while opening. NULL: none */
+    uint32_t n_staging; /* of the working slots, those for prefetched ones: for reports */
     /* Of a plan, borrowed while opening: slots by class instead of cache_bytes and n_working, what
      * is loaded first, T and t_expert. NULL and 0: none. */
     const struct moe_pools *pools;

@@ -173,6 +173,13 @@ static int predicted(struct moe_experts *self, const struct moe_prediction *pred
     return moe_scheduler_predicted(((struct cached *)self)->scheduler, predictions, n, err);
 }
 
+static int known(struct moe_experts *self, uint32_t layer, const struct moe_need *needs, uint32_t n,
+                 struct moe_err *err)
+{
+    const struct cached *c = (const struct cached *)self;
+    return moe_scheduler_known(c->scheduler, c->moe_layer[layer], needs, n, err);
+}
+
 static void present(struct moe_experts *self, uint32_t layer, uint8_t *out)
 {
     const struct cached *c = (const struct cached *)self;
@@ -229,6 +236,7 @@ const struct moe_experts_ops cached_ops = {
     .host_view = host_view,
     .wants_prediction = wants_prediction,
     .predicted = predicted,
+    .known = known,
     .present = present,
     .close = close_cached,
 };

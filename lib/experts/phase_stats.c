@@ -16,6 +16,8 @@ static void add_counts(struct moe_counts *sum, const struct moe_counts *c)
     sum->predicted_right += c->predicted_right;
     sum->prefetches += c->prefetches;
     sum->prefetches_used += c->prefetches_used;
+    sum->known += c->known;
+    sum->known_prefetches += c->known_prefetches;
     sum->loads += c->loads;
     sum->evictions += c->evictions;
     sum->prefetch_wasted_bytes += c->prefetch_wasted_bytes;

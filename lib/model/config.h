@@ -161,6 +161,14 @@ static inline bool moe_config_has_static(const struct moe_config *c, uint32_t be
     return has;
 }
 
+/* For each MoE layer whether it chooses experts by the token. */
+static inline void moe_config_static_layers(const struct moe_config *c, uint8_t *is_static)
+{
+    for (uint32_t i = 0, n = 0; i < c->n_layers; i++)
+        if (c->layer_is_moe[i])
+            is_static[n++] = c->layer_is_static[i];
+}
+
 static inline bool moe_config_in_encoder(const struct moe_config *c, uint32_t layer)
 {
     return layer < c->n_encoder;

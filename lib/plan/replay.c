@@ -330,14 +330,19 @@ uint32_t moe_replay_predict(struct moe_replay *r, uint32_t layer, uint32_t depth
         moe_choice_history_see(&r->history, layer, r->n_rows, chosen);
     if (moe_predicts_from_choices(r->by))
         n = moe_choice_history_reach(&r->history, layer, r->n_rows, n);
+    const uint8_t *is_static = moe_trace_shape(r->trace)->is_static + first_predicted(r, layer);
     uint32_t found = 0;
-    for (; found < n && predict_layer(r, layer, found, chosen); found++) {
+    for (uint32_t d = 0; d < n; d++) {
+        if (is_static[d])
+            continue;
+        if (!predict_layer(r, layer, d, chosen))
+            break;
         float *scores = r->row_scores + (uint64_t)found * r->n_experts;
         float *unimportance = r->unimportance + (uint64_t)found * r->n_experts;
         moe_tally(r->probabilities, r->n_experts, r->n_rows, r->n_experts, r->top_k, scores,
                   unimportance, r->scratch);
-        r->predictions[found] = (struct moe_prediction){first_predicted(r, layer) + found,
-                                                        r->n_rows, scores, unimportance};
+        r->predictions[found++] =
+            (struct moe_prediction){first_predicted(r, layer) + d, r->n_rows, scores, unimportance};
     }
     if (moe_predicts_from_choices(r->by))
         moe_choice_history_add(&r->history, layer, r->n_rows, chosen, weights);

@@ -136,7 +136,8 @@ static int predict(struct simulator *s, uint32_t layer, uint32_t n_rows, struct 
 {
     const struct moe_prediction *predictions;
     bool early = s->strategy.precalculate && s->decode && n_rows == 1 &&
-                 layer + 1 < s->inventory->n_layers && layer + 1 >= s->strategy.precalculate_from;
+                 layer + 1 < s->inventory->n_layers && !s->inventory->is_static[layer + 1] &&
+                 layer + 1 >= s->strategy.precalculate_from;
     uint32_t depth = early ? 1 : moe_scheduler_wants_prediction(s->scheduler, layer);
     uint32_t n = moe_replay_predict(s->replay, layer, depth, s->chosen, s->weights, &predictions);
     took(s, s->in->pace->predict * n);
@@ -284,6 +285,23 @@ static bool passes(const struct moe_inventory *inv, const struct moe_pass *pass,
     return inv->n_model_encoder == 0 || pass->prompt == (layer < inv->n_model_encoder);
 }
 
+/* What layers with static routing will ask for is known now. */
+static int ask_known(struct simulator *s, const struct moe_pass *pass, struct moe_err *err)
+{
+    const struct moe_inventory *inv = s->inventory;
+    int status = MOE_OK;
+    s->has_precalculated = false;
+    for (uint32_t layer = 0; layer < inv->n_layers && status == MOE_OK; layer++) {
+        if (!inv->is_static[layer] || !passes(inv, pass, inv->model_layer[layer]) ||
+            !moe_replay_has(s->replay, layer))
+            continue;
+        moe_replay_chosen(s->replay, layer, s->chosen, s->weights);
+        uint32_t n = list_needs(s, pass->n_rows);
+        status = moe_scheduler_known(s->scheduler, layer, s->needs, n, err);
+    }
+    return status;
+}
+
 static int run_pass(struct simulator *s, struct moe_simulated *out, const struct moe_pass *pass,
                     struct moe_err *err)
 {
@@ -299,7 +317,7 @@ static int run_pass(struct simulator *s, struct moe_simulated *out, const struct
     double started = s->channel.link.clock, host_before = s->phase->host_seconds;
     uint64_t loads_before = s->phase->experts.loads;
     double stalled_before = s->channel.stalled;
-    int status = MOE_OK;
+    int status = ask_known(s, pass, err);
     for (uint32_t layer = 0, moe = 0; layer < inv->n_model_layers && status == MOE_OK; layer++) {
         bool is_moe = moe < inv->n_layers && inv->model_layer[moe] == layer;
         if (!passes(inv, pass, layer)) {
@@ -364,7 +382,8 @@ static int check(const struct moe_simulation *in, struct moe_err *err)
     const struct moe_trace_shape *t = moe_trace_shape(in->trace);
     const struct moe_inventory *inv = in->scheduler.inventory;
     if (t->n_layers != inv->n_layers || t->n_experts != inv->n_experts ||
-        t->n_encoder != inv->n_encoder || t->top_k != inv->top_k)
+        t->n_encoder != inv->n_encoder || t->top_k != inv->top_k ||
+        memcmp(t->is_static, inv->is_static, inv->n_layers) != 0)
         return moe_fail(err, MOE_ERR_USAGE,
                         "the trace is of another model: %u layers of %u experts, %u a token, not "
                         "%u of %u, %u",

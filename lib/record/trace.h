@@ -25,7 +25,7 @@
 #include "record/statistics.h"
 
 enum {
-    MOE_TRACE_VERSION = 3,           /* without an encoder 2 is written, which is the same */
+    MOE_TRACE_VERSION = 4, /* without static routing 3 is written, without an encoder too 2 */
     MOE_TRACE_MAX_EXPERTS = 1 << 20, /* of all layers together */
 };
 
@@ -47,6 +47,9 @@ struct moe_trace_shape {
     const uint64_t *expert_bytes;
     uint64_t source_fingerprint; /* of the model (fmt/pack.h); 0: not one of ours */
     uint32_t n_encoder; /* of the layers, the encoder's, the first ones; 0: there is none */
+    /* [n_layers] layers that choose experts by the token, which are known when the token is:
+     * nothing predicts them. */
+    uint8_t is_static[MOE_PACK_MAX_LAYERS];
 };
 
 struct moe_trace_totals {
@@ -59,7 +62,8 @@ uint32_t moe_trace_default_keep(uint32_t n_experts, uint32_t top_k);
 /* The first layer that a predictor predicts, of a decoder alone: the number of layers that it looks
  * back. */
 uint32_t moe_trace_first_layer(enum moe_predictor predictor);
-/* Whether it predicts a layer: there are as many before it in its encoder or decoder. */
+/* Whether it predicts a layer: there are as many before it in its encoder or decoder, and it has a
+ * router. */
 bool moe_trace_predicts(const struct moe_trace_shape *shape, enum moe_predictor predictor,
                         uint32_t layer);
 static inline uint64_t moe_trace_expert_bytes(const struct moe_trace_shape *shape, uint32_t variant,

@@ -35,7 +35,7 @@ bool moe_trace_predicts(const struct moe_trace_shape *shape, enum moe_predictor 
                         uint32_t layer)
 {
     uint32_t first = layer < shape->n_encoder ? 0 : shape->n_encoder;
-    return layer - first >= moe_trace_first_layer(predictor);
+    return layer - first >= moe_trace_first_layer(predictor) && !shape->is_static[layer];
 }
 
 static void add_column(struct trace_layout *f, const struct moe_trace_shape *shape, bool is_ids,
@@ -80,6 +80,12 @@ struct trace_layout trace_layout_of(const struct moe_trace_shape *shape)
     return f;
 }
 
+uint32_t trace_version(const struct moe_trace_shape *shape)
+{
+    bool any = memchr(shape->is_static, 1, shape->n_layers) != NULL;
+    return any ? MOE_TRACE_VERSION : shape->n_encoder ? 3 : 2;
+}
+
 uint64_t trace_description_bytes(const struct moe_trace_shape *shape)
 {
     return shape->n_variants *
@@ -91,7 +97,8 @@ bool trace_same_shape(const struct moe_trace_shape *a, const struct moe_trace_sh
     bool same = a->n_layers == b->n_layers && a->n_experts == b->n_experts &&
                 a->n_encoder == b->n_encoder && a->top_k == b->top_k && a->keep == b->keep &&
                 a->predictors == b->predictors && a->n_variants == b->n_variants &&
-                a->source_fingerprint == b->source_fingerprint;
+                a->source_fingerprint == b->source_fingerprint &&
+                memcmp(a->is_static, b->is_static, a->n_layers) == 0;
     for (uint32_t v = 0; same && v < a->n_variants; v++)
         same = strcmp(a->variants[v], b->variants[v]) == 0;
     uint64_t n = (uint64_t)a->n_variants * a->n_layers * a->n_experts;

@@ -11,7 +11,7 @@
 
 /* `part`: of a trace that is being written, where the header may be behind what follows. */
 static int read_header(struct moe_trace *t, uint64_t file_bytes, bool part, uint32_t *n_origins,
-                       struct moe_err *err)
+                       bool *has_static, struct moe_err *err)
 {
     uint8_t header[TRACE_HEADER_BYTES] = {0};
     struct moe_trace_shape *s = &t->shape;
@@ -43,6 +43,7 @@ static int read_header(struct moe_trace *t, uint64_t file_bytes, bool part, uint
         return moe_fail(err, MOE_ERR_FORMAT, "%s: has %" PRIu64 " of %" PRIu64 " bytes (%s)",
                         t->path, file_bytes, t->file_bytes,
                         file_bytes < t->file_bytes ? "cut off" : "file damaged");
+    *has_static = version >= 4;
     s->source_fingerprint = moe_cursor_u64(&c);
     s->n_layers = moe_cursor_u32(&c);
     s->n_experts = moe_cursor_u32(&c);
@@ -58,7 +59,7 @@ static int read_header(struct moe_trace *t, uint64_t file_bytes, bool part, uint
     uint64_t reserved = moe_cursor_u64(&c);
     const char *problem = trace_shape_problem(s);
     if (!problem && (reserved != 0 || (version == 1 && *n_origins != 0) ||
-                     (version < 3) == (s->n_encoder != 0)))
+                     (version < 3 && s->n_encoder != 0) || (version == 3 && s->n_encoder == 0)))
         problem = "reserved bytes are not zero";
     if (!problem && *n_origins > MOE_MAX_ORIGINS)
         problem = "more origins than there can be";
@@ -101,6 +102,24 @@ static int read_description(struct moe_trace *t, struct moe_err *err)
     for (uint64_t i = 0; i < n; i++)
         t->expert_bytes[i] = moe_get_u64(sizes + 8 * i);
     s->expert_bytes = t->expert_bytes;
+    t->at += stored;
+    return MOE_OK;
+}
+
+/* Which layers choose by the token. */
+static int read_static(struct moe_trace *t, struct moe_err *err)
+{
+    struct moe_trace_shape *s = &t->shape;
+    uint64_t stored;
+    int status = trace_read_frame(t, s->n_layers, &stored, err);
+    if (status != MOE_OK)
+        return status;
+    bool valid = t->raw.size == s->n_layers && memchr(t->raw.data, 1, t->raw.size);
+    for (uint64_t i = 0; valid && i < t->raw.size; i++)
+        valid = t->raw.data[i] <= 1;
+    if (!valid)
+        return trace_damaged(t, err, "no list of layers that choose by the token");
+    memcpy(s->is_static, t->raw.data, s->n_layers);
     t->at += stored;
     return MOE_OK;
 }
@@ -150,6 +169,7 @@ static int open_trace(struct moe_trace **out, const char *path, bool part, struc
         return MOE_ERR_MEMORY;
     uint64_t file_bytes = 0;
     uint32_t n_origins = 0;
+    bool has_static = false;
     int status = t->fd = moe_file_open(path, &file_bytes, err);
     if (status >= 0)
         status = MOE_OK;
@@ -157,10 +177,12 @@ static int open_trace(struct moe_trace **out, const char *path, bool part, struc
         (!(t->path = moe_strndup(path, strlen(path), err)) || !(t->zstd = ZSTD_createDCtx())))
         status = moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", path);
     if (status == MOE_OK)
-        status = read_header(t, file_bytes, part, &n_origins, err);
+        status = read_header(t, file_bytes, part, &n_origins, &has_static, err);
     t->at = TRACE_HEADER_BYTES;
     if (status == MOE_OK)
         status = read_description(t, err);
+    if (status == MOE_OK && has_static)
+        status = read_static(t, err);
     if (status == MOE_OK)
         status = trace_take_origins(t, n_origins, err);
     t->first_tokens_at = t->at;

@@ -81,7 +81,7 @@ static void put_range(void *ctx, int64_t begin, int64_t end, int thread)
                 scores[f->router_scores + i] = to_half(router[ids[i]]);
         }
         for (int i = 0; i < MOE_N_PREDICTORS; i++) {
-            if (!(s->predictors & 1u << i) || !p->seen->predicted[i])
+            if (!(s->predictors & 1u << i) || !p->seen->predicted[i] || s->is_static[p->layer])
                 continue;
             const float *values = p->seen->predicted[i] + r * p->seen->stride;
             uint16_t *best = ids + f->predicted_ids[i];

@@ -61,6 +61,16 @@ static int write_description(struct moe_trace_writer *w, struct moe_err *err)
     return write_frame(w, err);
 }
 
+/* Which layers choose by the token, where any does. */
+static int write_static(struct moe_trace_writer *w, struct moe_err *err)
+{
+    if (trace_version(&w->shape) < 4)
+        return MOE_OK;
+    moe_buf_clear(&w->raw);
+    moe_buf_append(&w->raw, w->shape.is_static, w->shape.n_layers);
+    return write_frame(w, err);
+}
+
 /* One byte of each of a column's values, over the first n tokens. */
 static void put_plane(struct moe_trace_writer *w, const struct trace_column *c, uint32_t n,
                       int shift)
@@ -236,7 +246,7 @@ static int write_header(struct moe_trace_writer *w, struct moe_err *err)
     struct moe_buf *b = &w->raw;
     moe_buf_clear(b);
     moe_buf_append(b, TRACE_MAGIC, 4);
-    moe_buf_u32(b, s->n_encoder ? MOE_TRACE_VERSION : MOE_TRACE_VERSION - 1);
+    moe_buf_u32(b, trace_version(s));
     moe_buf_u64(b, w->at);
     moe_buf_u64(b, s->source_fingerprint);
     moe_buf_u32(b, s->n_layers);
@@ -301,6 +311,8 @@ int moe_trace_create(struct moe_trace_writer **out, const char *path,
         return status;
     struct moe_trace_writer *w = *out;
     status = write_description(w, err);
+    if (status == MOE_OK)
+        status = write_static(w, err);
     w->shape.expert_bytes = NULL;
     if (status != MOE_OK) {
         moe_trace_abort(w);

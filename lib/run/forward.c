@@ -7,6 +7,7 @@
 #include "run/feed_forward.h"
 #include "run/lockstep.h"
 #include "run/pass_strategy.h"
+#include "run/router.h"
 #include "run/source.h"
 #include "run/stages.h"
 
@@ -118,6 +119,25 @@ static void begin_pass(struct moe_session *s, enum moe_phase phase, const struct
         moe_pass_strategy_begin(s->strategy, phase == MOE_DECODE, first);
 }
 
+/* Tokens alone say what layers with static routing will ask for. */
+static int ask_known(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
+                     uint32_t begin, uint32_t end, struct moe_err *err)
+{
+    const struct moe_config *c = &s->model->config;
+    struct moe_layer_request *r = &s->request;
+    int status = MOE_OK;
+    for (uint32_t layer = begin; s->experts->ops->known && layer < end && status == MOE_OK;
+         layer++) {
+        if (!c->layer_is_static[layer])
+            continue;
+        moe_route_tokens(s->model, layer, rows, n_rows, r);
+        moe_layer_request_limit(r, c, layer, s->prompts, rows, n_rows);
+        moe_layer_request_fill(r, c, n_rows, false, NULL);
+        status = s->experts->ops->known(s->experts, layer, r->needs, r->n_entries, err);
+    }
+    return status;
+}
+
 /* Layers [begin, end), one by one or as they were recorded. */
 static int run_layers(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
                       uint32_t begin, uint32_t end, struct moe_phase_stats *phase,
@@ -153,7 +173,9 @@ int moe_forward(struct moe_session *s, enum moe_phase phase, const struct moe_ro
     note_far(s, rows, n_rows);
     begin_pass(s, phase, rows, n_rows);
     double started = moe_experts_clock(s->experts), joules = moe_energy_joules(s->energy);
-    status = s->stages->enter(s, rows, n_rows, hidden_in, err);
+    status = ask_known(s, rows, n_rows, layer_begin, layer_end, err);
+    if (status == MOE_OK)
+        status = s->stages->enter(s, rows, n_rows, hidden_in, err);
     if (status == MOE_OK)
         status = run_layers(s, rows, n_rows, layer_begin, layer_end, stats, err);
     if (status == MOE_OK)

@@ -22,9 +22,10 @@ static int make_tables(struct moe_inventory *i, struct moe_err *err)
 {
     uint64_t n = (uint64_t)i->n_layers * i->n_experts * i->n_variants;
     i->model_layer = moe_alloc(i->n_layers, sizeof *i->model_layer, err);
+    i->is_static = moe_alloc(i->n_layers, sizeof *i->is_static, err);
     i->class_of = moe_alloc(n, sizeof *i->class_of, err);
     i->stored = moe_alloc(n * MOE_PACK_MAX_SEGMENTS, sizeof *i->stored, err);
-    if (!i->model_layer || !i->class_of || !i->stored)
+    if (!i->model_layer || !i->is_static || !i->class_of || !i->stored)
         return MOE_ERR_MEMORY;
     for (uint32_t layer = 0; layer < i->n_layers; layer++)
         i->model_layer[layer] = layer;
@@ -168,6 +169,12 @@ static int check_sizes(const struct moe_trace_shape *shape, struct moe_err *err)
     return MOE_OK;
 }
 
+static void set_stacks(struct moe_inventory *i, const struct moe_trace_shape *shape)
+{
+    moe_inventory_set_encoder(i, shape->n_encoder);
+    moe_inventory_set_static(i, shape->is_static);
+}
+
 int moe_inventory_of_trace(struct moe_inventory *out, const struct moe_trace_shape *shape,
                            uint64_t default_bytes, struct moe_err *err)
 {
@@ -181,7 +188,7 @@ int moe_inventory_of_trace(struct moe_inventory *out, const struct moe_trace_sha
         int made = moe_inventory_uniform(out, shape->n_layers, shape->n_experts, shape->top_k,
                                          unnamed, &default_bytes, 1, err);
         if (made == MOE_OK)
-            moe_inventory_set_encoder(out, shape->n_encoder);
+            set_stacks(out, shape);
         return made;
     }
     int status = check_sizes(shape, err);
@@ -197,7 +204,7 @@ int moe_inventory_of_trace(struct moe_inventory *out, const struct moe_trace_sha
     memcpy(out->variants, shape->variants, sizeof out->variants);
     status = of_sizes(out, shape->expert_bytes, err);
     if (status == MOE_OK)
-        moe_inventory_set_encoder(out, shape->n_encoder);
+        set_stacks(out, shape);
     return status;
 }
 
@@ -209,9 +216,16 @@ void moe_inventory_set_encoder(struct moe_inventory *i, uint32_t n_model_layers)
         i->n_encoder++;
 }
 
+void moe_inventory_set_static(struct moe_inventory *i, const uint8_t *layer_is_static)
+{
+    for (uint32_t layer = 0; layer < i->n_layers; layer++)
+        i->is_static[layer] = layer_is_static[i->model_layer[layer]];
+}
+
 void moe_inventory_release(struct moe_inventory *inventory)
 {
     free(inventory->model_layer);
+    free(inventory->is_static);
     free(inventory->class_of);
     free(inventory->stored);
     *inventory = (struct moe_inventory){0};

@@ -31,7 +31,8 @@ struct moe_inventory {
     uint32_t n_encoder;                       /* of these, the encoder's, which are the first */
     uint32_t n_model_layers, n_model_encoder; /* all layers; of these, the encoder's */
     uint32_t *model_layer;                    /* [n_layers] rising */
-    uint32_t n_variants;                      /* best first */
+    uint8_t *is_static;  /* [n_layers] whether it chooses experts by the token (model/routes.h) */
+    uint32_t n_variants; /* best first */
     char variants[MOE_PACK_MAX_VARIANTS][MOE_PACK_NAME_BYTES];
     uint32_t n_classes;
     struct moe_size_class classes[MOE_MAX_CLASSES];
@@ -55,6 +56,8 @@ int moe_inventory_uniform(struct moe_inventory *out, uint32_t n_layers, uint32_t
 /* Says of how many of the model's layers, the first ones, its encoder consists (model/config.h):
  * packs do not say it. */
 void moe_inventory_set_encoder(struct moe_inventory *inventory, uint32_t n_model_layers);
+/* ... and which of all layers choose experts by the token: [n_model_layers]. */
+void moe_inventory_set_static(struct moe_inventory *inventory, const uint8_t *layer_is_static);
 void moe_inventory_release(struct moe_inventory *inventory);
 
 static inline uint64_t moe_inventory_key(const struct moe_inventory *i, uint32_t layer,

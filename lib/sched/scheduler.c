@@ -97,6 +97,11 @@ static int open_tables(struct moe_scheduler *s, struct moe_err *err)
     s->is_predicted = moe_alloc(s->n_layers, sizeof *s->is_predicted, err);
     s->guarded = moe_alloc(s->n_layers, 1, err);
     s->queue = moe_alloc(2 * (uint64_t)s->n_experts, sizeof *s->queue, err);
+    uint64_t n_static = 0;
+    for (uint32_t layer = 0; layer < s->n_layers; layer++)
+        n_static += s->inventory->is_static[layer];
+    s->known = moe_alloc(n_static * s->n_experts, sizeof *s->known, err);
+    s->is_known = moe_alloc(s->n_layers, sizeof *s->is_known, err);
     s->prefetched = moe_alloc(n_slots, sizeof *s->prefetched, err);
     s->in_prompt = moe_alloc(s->n_layers, sizeof *s->in_prompt, err);
     s->swap_rows = moe_alloc(n_keys, sizeof *s->swap_rows, err);
@@ -105,8 +110,9 @@ static int open_tables(struct moe_scheduler *s, struct moe_err *err)
     s->numbers = moe_alloc(2 * (uint64_t)s->n_experts, sizeof *s->numbers, err);
     s->swaps = moe_alloc(s->n_experts / 2 + 1, sizeof *s->swaps, err);
     bool all = s->entries && s->order && s->loads && s->given_up && s->predicted &&
-               s->is_predicted && s->guarded && s->queue && s->prefetched && s->in_prompt &&
-               s->swap_rows && s->swap_before && s->marks && s->numbers && s->swaps;
+               s->is_predicted && s->guarded && s->queue && s->known && s->is_known &&
+               s->prefetched && s->in_prompt && s->swap_rows && s->swap_before && s->marks &&
+               s->numbers && s->swaps;
     return all ? MOE_OK : MOE_ERR_MEMORY;
 }
 
@@ -188,6 +194,8 @@ void moe_scheduler_close(struct moe_scheduler *s)
     free(s->is_predicted);
     free(s->guarded);
     free(s->queue);
+    free(s->known);
+    free(s->is_known);
     free(s->prefetched);
     free(s->in_prompt);
     free(s->swap_rows);
@@ -262,6 +270,7 @@ void moe_scheduler_begin_tokens(struct moe_scheduler *s, uint32_t n, bool prefil
     s->source = false;
     s->streaming = UINT32_MAX;
     s->n_queue = s->strategy.stream ? s->at_queue : s->n_queue;
+    scheduler_forget_known(s);
     if (!prefill) {
         memset(s->in_prompt, 0, s->n_layers * sizeof *s->in_prompt);
         moe_store_take_back(s->store);

@@ -6,6 +6,7 @@
  *
  *     open, fill, then for each sequence begin_sequence, and for each of its passes
  *         begin_tokens
+ *         known       of each layer with static routing: what it will ask for
  *         for each MoE layer in order
  *             predicted   (by attention, before it)
  *             request     the router has chosen: what becomes of each expert; loads begin
@@ -46,6 +47,9 @@ struct moe_counts {
     uint64_t predicted;       /* activations for which a prediction had been made */
     uint64_t predicted_right; /* ... and which were in the predicted set */
     uint64_t prefetches, prefetches_used; /* loads begun by predictions; of these, used later */
+    /* Of the activations, those of layers with static routing, whose experts were asked for when
+     * the pass began; of the prefetches, those that followed. */
+    uint64_t known, known_prefetches;
     uint64_t loads, evictions;
     uint64_t prefetch_wasted_bytes;
 };
@@ -183,6 +187,14 @@ uint32_t moe_scheduler_wants_prediction(const struct moe_scheduler *s, uint32_t 
 /* Predictions for the next n layers, nearest first. */
 int moe_scheduler_predicted(struct moe_scheduler *s, const struct moe_prediction *predictions,
                             uint32_t n, struct moe_err *err);
+
+/* The pass that has begun will ask for these experts in a layer with static routing, as its tokens
+ * say: `needs` are those of the request to come. Called for such layers in their order, before the
+ * first request. Where the strategy prefetches what it predicts, what is absent is prefetched in
+ * the order of the layers, as far as staging has room, and what is cached stays until it is used
+ * (EdgeMoE III-A); else nothing happens. */
+int moe_scheduler_known(struct moe_scheduler *s, uint32_t layer, const struct moe_need *needs,
+                        uint32_t n, struct moe_err *err);
 
 /* Which experts of a layer are ready in slots: [n_experts], 0 or 1. */
 void moe_scheduler_present(const struct moe_scheduler *s, uint32_t layer, uint8_t *present);

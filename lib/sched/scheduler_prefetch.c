@@ -10,11 +10,17 @@
 
 enum { PROMPT_LOANS = 2 /* times top_k */ };
 
+/* Whether what is said of layers to come is loaded before they run. */
+static bool prefetches(const struct moe_scheduler *s)
+{
+    return s->strategy.predict != MOE_PREDICT_BY_NOTHING && !s->strategy.precalculate;
+}
+
 uint32_t moe_scheduler_wants_prediction(const struct moe_scheduler *s, uint32_t layer)
 {
     /* What an encoder chooses says nothing of the decoder, which begins with another text. */
     uint32_t end = layer < s->n_encoder ? s->n_encoder : s->n_layers, left = end - 1 - layer;
-    if (s->strategy.predict == MOE_PREDICT_BY_NOTHING || s->strategy.precalculate)
+    if (!prefetches(s))
         return 0;
     if (s->strategy.prefetch.measured && !s->prefill && !moe_trial_on(&s->trial))
         return 0;
@@ -36,20 +42,18 @@ void scheduler_mark_unpopular(struct moe_scheduler *s)
                       PREDICTED_UNPOPULAR;
 }
 
-/* The variant that a predicted expert deserves; UINT32_MAX: none. */
-static uint32_t worth(const struct moe_scheduler *s, const struct moe_prediction *p,
-                      uint32_t expert)
+/* The variant that an expert to come deserves; UINT32_MAX: none. */
+static uint32_t worth(const struct moe_scheduler *s, uint64_t key, float unimportance,
+                      bool unpopular)
 {
-    uint64_t key = scheduler_key(s, p->layer, expert);
     enum moe_importance importance = MOE_IMPORTANT;
     bool by_score = s->strategy.miss_precision == MOE_MISS_BY_SCORE;
     if (by_score || s->strategy.skip_below > 0)
-        importance = moe_importance_of(p->unimportance[expert], s->strategy.high_up_to,
-                                       1 - s->strategy.skip_below);
+        importance =
+            moe_importance_of(unimportance, s->strategy.high_up_to, 1 - s->strategy.skip_below);
     if (importance == MOE_UNIMPORTANT && s->strategy.skip_below > 0)
         return UINT32_MAX;
-    bool low =
-        s->predicted[key] == PREDICTED_UNPOPULAR || (by_score && importance != MOE_IMPORTANT);
+    bool low = unpopular || (by_score && importance != MOE_IMPORTANT);
     return low ? s->low[key] : s->high[key];
 }
 
@@ -105,7 +109,9 @@ uint32_t scheduler_predict_layer(struct moe_scheduler *s, const struct moe_predi
     remember(s, p, experts, n_set);
     s->n_queue = s->at_queue = 0;
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t variant = worth(s, p, experts[i]);
+        uint64_t key = scheduler_key(s, p->layer, experts[i]);
+        uint32_t variant =
+            worth(s, key, p->unimportance[experts[i]], s->predicted[key] == PREDICTED_UNPOPULAR);
         if (s->strategy.protect && i < n_set && variant != UINT32_MAX) {
             moe_store_protect(s->store, p->layer, experts[i], true);
             s->guarded[p->layer] = 1;
@@ -120,15 +126,19 @@ uint32_t scheduler_predict_layer(struct moe_scheduler *s, const struct moe_predi
     return n_missing;
 }
 
-/* Prefetches under way. */
-static uint32_t n_under_way(struct moe_scheduler *s)
+/* Prefetches under way; *predicted: those that follow from predictions. */
+static uint32_t n_under_way(struct moe_scheduler *s, uint32_t *predicted)
 {
-    uint32_t kept = 0;
+    uint32_t kept = 0, n_predicted = 0;
     for (uint32_t i = 0; i < s->n_prefetched; i++) {
         const struct moe_slot *x = moe_store_slot(s->store, s->prefetched[i]);
-        if (x->state == MOE_SLOT_LOADING && x->use == MOE_SLOT_STAGED)
-            s->prefetched[kept++] = s->prefetched[i];
+        if (x->state != MOE_SLOT_LOADING || x->use != MOE_SLOT_STAGED)
+            continue;
+        s->prefetched[kept++] = s->prefetched[i];
+        n_predicted += !s->is_known[x->layer];
     }
+    if (predicted)
+        *predicted = n_predicted;
     return s->n_prefetched = kept;
 }
 
@@ -155,32 +165,104 @@ static bool is_chosen(const struct moe_scheduler *s, const struct candidate *c)
     return chosen;
 }
 
+/* What is to be prefetched next, of the nearest layer: the place in the queue or in what is known,
+ * where *candidate stands; NULL: nothing, or not now. */
+static uint32_t *next_prefetch(struct moe_scheduler *s, const struct candidate **candidate)
+{
+    uint32_t n_predicted;
+    n_under_way(s, &n_predicted);
+    bool waits = s->strategy.prefetch.until_router && n_predicted > 0;
+    const struct candidate *queued =
+        s->at_queue < s->n_queue && !waits ? &s->queue[s->at_queue] : NULL;
+    const struct candidate *known = s->at_known < s->n_known ? &s->known[s->at_known] : NULL;
+    bool takes_known = known && (!queued || known->layer < queued->layer);
+    *candidate = takes_known ? known : queued;
+    return takes_known ? &s->at_known : queued ? &s->at_queue : NULL;
+}
+
 int scheduler_feed_prefetches(struct moe_scheduler *s, struct moe_err *err)
 {
-    if (s->at_queue == s->n_queue)
+    if (s->at_queue == s->n_queue && s->at_known == s->n_known)
         return MOE_OK;
-    uint32_t lend = may_borrow(s);
-    while (s->at_queue < s->n_queue && scheduler_has_room(s)) {
-        const struct candidate *c = &s->queue[s->at_queue];
-        uint32_t n = n_under_way(s);
-        if (s->strategy.prefetch.until_router && n > 0)
-            return MOE_OK;
+    uint32_t lend = may_borrow(s), *at;
+    const struct candidate *c;
+    while (scheduler_has_room(s) && (at = next_prefetch(s, &c)) != NULL) {
+        bool known = at == &s->at_known;
         if (is_chosen(s, c) ||
             moe_store_find(s->store, c->layer, c->expert, c->variant) != MOE_NO_SLOT) {
-            s->at_queue++;
+            ++*at;
             continue;
         }
+        /* What is known reaches far ahead: it leaves room for what nearer layers miss. */
+        if (known && !moe_store_has_spare(s->store, c->layer, c->expert, c->variant, s->top_k))
+            return MOE_OK;
         uint32_t slot = moe_store_stage(s->store, c->layer, c->expert, c->variant, true, lend);
         if (slot == MOE_NO_SLOT)
             return MOE_OK;
-        s->at_queue++;
+        ++*at;
         s->prefetched[s->n_prefetched++] = slot;
         s->counts->prefetches++;
+        s->counts->known_prefetches += known;
         int status = scheduler_load(s, slot, MOE_LOAD_PREFETCH, c->score, err);
         if (status != MOE_OK)
             return status;
     }
     return MOE_OK;
+}
+
+/* ---- Known experts ---- */
+
+/* The nearer a layer, the more urgent, whatever is predicted of layers behind it. */
+static float urgency(const struct moe_scheduler *s, uint32_t layer)
+{
+    uint32_t first = s->n_known ? s->known[0].layer : layer;
+    return 1 / (float)(layer - first + 1);
+}
+
+int moe_scheduler_known(struct moe_scheduler *s, uint32_t layer, const struct moe_need *needs,
+                        uint32_t n, struct moe_err *err)
+{
+    bool hybrid = s->prefill && s->strategy.prefill == MOE_PREFILL_HYBRID;
+    if (!prefetches(s) || s->strategy.stream)
+        return MOE_OK;
+    memset(s->marks, 0, n);
+    for (uint32_t i = 0; i < n; i++)
+        s->numbers[i] = needs[i].n_rows;
+    if (hybrid)
+        moe_least_popular(s->numbers, n, s->strategy.low_share, s->marks);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t expert = needs[i].expert;
+        uint32_t variant =
+            worth(s, scheduler_key(s, layer, expert), needs[i].unimportance, s->marks[i]);
+        if (variant == UINT32_MAX)
+            continue;
+        moe_store_protect(s->store, layer, expert, true);
+        s->known[s->n_known] = (struct candidate){layer, expert, variant, urgency(s, layer)};
+        s->n_known++;
+    }
+    s->guarded[layer] = 1;
+    s->is_known[layer] = true;
+    return scheduler_feed_prefetches(s, err);
+}
+
+void scheduler_known_after(struct moe_scheduler *s, uint32_t layer)
+{
+    uint64_t unused = moe_store_counts(s->store)->staged_unused;
+    uint32_t at = 0;
+    while (at < s->n_known && s->known[at].layer <= layer)
+        at++;
+    if (s->at_known < at || unused != s->unused)
+        s->at_known = at;
+    s->unused = unused;
+}
+
+void scheduler_forget_known(struct moe_scheduler *s)
+{
+    for (uint32_t layer = 0; layer < s->n_layers; layer++)
+        if (s->is_known[layer])
+            unguard(s, layer);
+    memset(s->is_known, 0, s->n_layers * sizeof *s->is_known);
+    s->n_known = s->at_known = 0;
 }
 
 /* ---- Whole layers ---- */
@@ -205,7 +287,7 @@ int scheduler_end_stream(struct moe_scheduler *s, uint32_t layer, struct moe_err
     int status = MOE_OK;
     for (;;) {
         bool queued = s->at_queue < s->n_queue && s->queue[s->at_queue].layer <= layer;
-        if (status != MOE_OK || (!queued && n_under_way(s) == 0))
+        if (status != MOE_OK || (!queued && n_under_way(s, NULL) == 0))
             return status;
         uint32_t at = s->at_queue;
         status = scheduler_feed_prefetches(s, err);

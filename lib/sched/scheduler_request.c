@@ -64,6 +64,7 @@ static void decide(struct moe_scheduler *s, struct moe_entry *e, bool unpopular)
     if (!skipped) /* what is not computed is no use: R and F of equation 3 (HOBBIT 3.4) */
         moe_usage_note(&s->usage, s->layer, expert, (uint32_t)rows, e->variant == s->high[key]);
     c->activations += rows;
+    c->known += s->is_known[s->layer] ? rows : 0;
     if (s->is_predicted[s->layer]) {
         c->predicted += rows;
         c->predicted_right += s->predicted[key] ? rows : 0;
@@ -231,6 +232,7 @@ int moe_scheduler_request(struct moe_scheduler *s, uint32_t layer, const struct 
     s->source = layer < s->n_encoder;
     s->layer = s->usage.layer = layer;
     moe_store_begin_layer(s->store, layer);
+    scheduler_known_after(s, layer);
     s->n = s->n_open = n;
     for (uint32_t i = 0; i < n; i++) {
         s->entries[i] = (struct moe_entry){.need = needs[i]};

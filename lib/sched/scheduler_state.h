@@ -60,6 +60,11 @@ struct moe_scheduler {
     uint32_t n_queue, at_queue;
     uint32_t
         streaming; /* layer whose experts were queued last, to be loaded whole; UINT32_MAX: none */
+    /* What layers with static routing will want in this pass, in the order of the layers. */
+    struct candidate *known; /* [their number * n_experts] */
+    uint32_t n_known, at_known;
+    bool *is_known;       /* [layer] it is in the list */
+    uint64_t unused;      /* staged experts that left unused so far: some may be wanted again */
     uint32_t *prefetched; /* [n_slots] whose prefetches have begun and were not seen to end */
     uint32_t n_prefetched;
     struct moe_trial trial;
@@ -110,6 +115,10 @@ void scheduler_mark_unpopular(struct moe_scheduler *s);
 void scheduler_drop_stale(struct moe_scheduler *s);
 /* Remembers the predicted set of a layer and queues what is missing of it; returns how many. */
 uint32_t scheduler_predict_layer(struct moe_scheduler *s, const struct moe_prediction *p);
+/* The pass has come to this layer: of what is known, layers after it are to be prefetched. */
+void scheduler_known_after(struct moe_scheduler *s, uint32_t layer);
+/* Forgets what was known of a pass. */
+void scheduler_forget_known(struct moe_scheduler *s);
 /* Begins queued prefetches, as far as there is room. */
 int scheduler_feed_prefetches(struct moe_scheduler *s, struct moe_err *err);
 /* Where layers are loaded whole: queues all experts of a layer behind what is queued, once in a

@@ -174,6 +174,14 @@ static void tensor_lines(const struct moe_pack *pack, const struct moe_config *c
     }
 }
 
+static uint32_t n_static(const struct moe_config *c)
+{
+    uint32_t n = 0;
+    for (uint32_t layer = 0; layer < c->n_layers; layer++)
+        n += c->layer_is_static[layer];
+    return n;
+}
+
 void moe_show_pack(const struct moe_pack *pack, const struct moe_pack_summary *s, bool tensors,
                    struct moe_buf *out)
 {
@@ -191,6 +199,8 @@ void moe_show_pack(const struct moe_pack *pack, const struct moe_pack_summary *s
         moe_buf_printf(out, ", %" PRIu32 " used per token, width %" PRIu32, c->top_k, c->expert_ff);
         if (c->shared_ff)
             moe_buf_printf(out, ", shared expert %" PRIu32, c->shared_ff);
+        if (n_static(c))
+            moe_buf_printf(out, ", in %" PRIu32 " layers chosen by the token", n_static(c));
         moe_buf_text(out, "\n");
     }
     moe_buf_printf(out, "  tokenizer  %s, chat template: %s\n",

@@ -62,6 +62,10 @@ static void put_counts(struct moe_emit *e, const struct moe_phase_stats *p)
     };
     for (unsigned i = 0; i < sizeof counts / sizeof counts[0]; i++)
         moe_emit_u64(e, counts[i].name, counts[i].value);
+    if (p->experts.known) {
+        moe_emit_u64(e, "known", p->experts.known);
+        moe_emit_u64(e, "known_prefetches", p->experts.known_prefetches);
+    }
     moe_emit_fixed(e, "hit_rate", 6, hit_rate(p));
     moe_emit_fixed(e, "prefetch_accuracy", 6,
                    ratio((double)p->experts.predicted_right, (double)p->experts.activations));
@@ -205,6 +209,10 @@ static void put_notes(struct moe_buf *out, const struct moe_phase_stats *all)
                        " prefetches, %" PRIu64 " of them used\n",
                        100 * ratio((double)n->predicted_right, (double)n->predicted), n->predicted,
                        n->prefetches, n->prefetches_used);
+    if (n->known)
+        moe_buf_printf(
+            out, "known    %" PRIu64 " activations by their tokens alone, %" PRIu64 " prefetches\n",
+            n->known, n->known_prefetches);
     if (n->host_computed + n->precalculated)
         moe_buf_printf(out,
                        "host     %" PRIu64 " activations computed on it, %" PRIu64

@@ -24,6 +24,14 @@ static struct sizes sizes_of(const struct moe_trace_shape *shape, uint32_t varia
     return s;
 }
 
+static uint32_t n_static(const struct moe_trace_shape *s)
+{
+    uint32_t n = 0;
+    for (uint32_t layer = 0; layer < s->n_layers; layer++)
+        n += s->is_static[layer];
+    return n;
+}
+
 static double bytes_per_token(const struct moe_trace *t)
 {
     uint64_t tokens = moe_trace_totals(t)->tokens;
@@ -46,6 +54,9 @@ void moe_show_trace(const struct moe_trace *t, struct moe_buf *out)
         moe_buf_text(out, "Imported: ");
     moe_buf_printf(out, "%" PRIu32 " MoE layers, %" PRIu32 " experts, %" PRIu32 " per token\n",
                    s->n_layers, s->n_experts, s->top_k);
+    if (n_static(s))
+        moe_buf_printf(out, "Of these, %" PRIu32 " layers choose experts by the token\n",
+                       n_static(s));
     if (s->n_variants == 0)
         moe_buf_text(out, "Bytes of an expert: not known\n");
     for (uint32_t v = 0; v < s->n_variants; v++) {
@@ -84,6 +95,8 @@ void moe_show_trace_json(const struct moe_trace *t, struct moe_buf *out)
     moe_emit_u64(e, "layers", s->n_layers);
     moe_emit_u64(e, "experts", s->n_experts);
     moe_emit_u64(e, "top_k", s->top_k);
+    if (n_static(s))
+        moe_emit_u64(e, "static_layers", n_static(s));
     moe_emit_open_list(e, "variants");
     for (uint32_t v = 0; v < s->n_variants; v++) {
         struct sizes size = sizes_of(s, v);

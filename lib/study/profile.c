@@ -191,7 +191,7 @@ static int begin(struct profiling *p, const struct moe_statistics_shape *shape,
 static struct moe_trace_shape trace_shape_of(const struct moe_model *model, uint32_t keep)
 {
     struct moe_statistics_shape s = moe_model_statistics_shape(model);
-    return (struct moe_trace_shape){
+    struct moe_trace_shape shape = {
         .n_layers = s.n_layers,
         .n_encoder = s.n_encoder,
         .n_experts = s.n_experts,
@@ -203,6 +203,8 @@ static struct moe_trace_shape trace_shape_of(const struct moe_model *model, uint
         .n_variants = moe_pack_n_variants(model->pack),
         .source_fingerprint = s.source_fingerprint,
     };
+    moe_config_static_layers(&model->config, shape.is_static);
+    return shape;
 }
 
 /* Adds the experts' sizes; *bytes gets their array, the caller's to free. */

@@ -36,50 +36,6 @@ static int close_all(void **state)
     return 0;
 }
 
-static void check_count(const char *what, const char *name, uint64_t run, uint64_t simulated)
-{
-    if (run != simulated)
-        fail_msg("%s: %s: %llu in the run, %llu simulated", what, name, (unsigned long long)run,
-                 (unsigned long long)simulated);
-}
-
-static void check_seconds(const char *what, const char *name, double run, double simulated)
-{
-    if (fabs(run - simulated) > 1e-9 * fmax(1e-3, run))
-        fail_msg("%s: %s: %.12g s in the run, %.12g s simulated", what, name, run, simulated);
-}
-
-static void check_phase(const char *what, const struct moe_phase_stats *r,
-                        const struct moe_simulated_phase *s)
-{
-#define CHECK(name) check_count(what, #name, r->experts.name, s->experts.name)
-    check_count(what, "tokens", r->tokens, s->tokens);
-    CHECK(activations);
-    CHECK(cache_hits);
-    CHECK(prefetch_hits);
-    CHECK(prefetch_late);
-    CHECK(misses);
-    CHECK(host_computed);
-    CHECK(precalculated);
-    CHECK(skipped);
-    CHECK(low_precision);
-    CHECK(predicted);
-    CHECK(predicted_right);
-    CHECK(prefetches);
-    CHECK(prefetches_used);
-    CHECK(loads);
-    CHECK(evictions);
-    CHECK(prefetch_wasted_bytes);
-#undef CHECK
-    check_count(what, "bytes", r->bytes_read, s->bytes);
-    check_seconds(what, "seconds", r->seconds, s->seconds);
-    check_seconds(what, "stall", r->stall_seconds, s->stall_seconds);
-    check_seconds(what, "host", r->host_seconds, s->host_seconds);
-    check_seconds(what, "reading", r->read_seconds, s->link_seconds);
-    check_seconds(what, "parts", s->seconds,
-                  s->compute_seconds + s->stall_seconds + s->host_seconds);
-}
-
 /* ---- A run's own trace ---- */
 
 /* What a run that approximates chose: its hidden states are not those of the resident engine. The

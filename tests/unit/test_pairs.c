@@ -67,12 +67,13 @@ static void run(const struct pair *pairs, uint32_t batch, struct moe_statistics 
     shape.max_tokens = MAX_LENGTH;
     shape.prompt_percent = 50;
     assert_ok(moe_statistics_new(statistics, &shape, &err), &err);
-    const struct moe_trace_shape traced = {.n_layers = shape.n_layers,
-                                           .n_encoder = shape.n_encoder,
-                                           .n_experts = shape.n_experts,
-                                           .top_k = shape.top_k,
-                                           .keep = shape.n_experts,
-                                           .predictors = MOE_TRACE_PREDICTORS};
+    struct moe_trace_shape traced = {.n_layers = shape.n_layers,
+                                     .n_encoder = shape.n_encoder,
+                                     .n_experts = shape.n_experts,
+                                     .top_k = shape.top_k,
+                                     .keep = shape.n_experts,
+                                     .predictors = MOE_TRACE_PREDICTORS};
+    moe_config_static_layers(&model->config, traced.is_static);
     assert_ok(moe_trace_create(&w, trace_path, &traced, &err), &err);
     assert_ok(moe_probe_open(&probe, session, *statistics, &err), &err);
     moe_probe_set_trace(probe, w);

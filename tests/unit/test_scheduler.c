@@ -662,6 +662,105 @@ static void prompts_stage_more(void **state)
     moe_scheduler_close(s);
 }
 
+/* ---- Static routing ---- */
+
+static const struct moe_need known_a[] = {{1, 1, 0, false}, {2, 1, 0.5f, false}};
+static const struct moe_need known_b[] = {{5, 1, 0, false}, {6, 1, 0.5f, false}};
+
+/* Layers 1 and 3 say at the start of a pass what they will ask for: it is loaded in their order
+ * before any router, beside room for what a layer between misses, and nothing of it is a miss. */
+static void known_experts_are_loaded_when_the_pass_begins(void **state)
+{
+    struct moe_err err = {0};
+    inventory.is_static[1] = inventory.is_static[3] = 1;
+    for (int predicts = 0; predicts < 2; predicts++) {
+        struct moe_strategy strategy = strategy_of(predicts ? "edgemoe" : "lru");
+        struct moe_scheduler *s = open_scheduler(&strategy, 2, 0, 6);
+        assert_ok(moe_scheduler_known(s, 1, known_a, 2, &err), &err);
+        assert_ok(moe_scheduler_known(s, 3, known_b, 2, &err), &err);
+        assert_int_equal(channel.n, predicts ? 4 : 0);
+        for (uint32_t i = 0; i < channel.n; i++) {
+            const struct moe_slot *x =
+                moe_store_slot(moe_scheduler_store(s), channel.loads[i].slot);
+            assert_int_equal(x->layer, i < 2 ? 1 : 3);
+            assert_int_equal(x->expert, (i < 2 ? 1 : 5) + i % 2);
+        }
+        pass(s, 0, 3, 4); /* both find a slot, and take none of these */
+        assert_int_equal(counts.misses, 2);
+        pass(s, 1, 1, 2);
+        pass(s, 2, 3, 4);
+        pass(s, 3, 5, 6);
+        assert_int_equal(counts.misses, predicts ? 4 : 8);
+        assert_int_equal(counts.prefetch_hits, predicts ? 4 : 0);
+        assert_int_equal(counts.known, predicts ? 4 : 0);
+        assert_int_equal(counts.known_prefetches, predicts ? 4 : 0);
+        assert_int_equal(counts.prefetches, counts.known_prefetches);
+        assert_int_equal(counts.prefetches_used, counts.prefetches);
+        assert_int_equal(counts.predicted, 0);
+        assert_int_equal(counts.prefetch_wasted_bytes, 0);
+        moe_scheduler_close(s);
+    }
+    inventory.is_static[1] = inventory.is_static[3] = 0;
+}
+
+/* What is cached and will be asked for stays, whatever layers before miss; after its layer it is
+ * like any other, and what is known of a pass is forgotten with the next. */
+static void known_experts_stay_until_they_are_used(void **state)
+{
+    struct moe_strategy strategy = strategy_of("prefetch");
+    struct moe_err err = {0};
+    strategy.cache = &moe_policy_lru;
+    inventory.is_static[3] = 1;
+    struct moe_scheduler *s = open_scheduler(&strategy, 4, 0, 2);
+    struct moe_store *store = moe_scheduler_store(s);
+    pass(s, 3, 5, 6);
+    moe_scheduler_begin_tokens(s, 1, false, &counts);
+    assert_ok(moe_scheduler_known(s, 3, known_b, 2, &err), &err);
+    for (uint32_t layer = 0; layer < 3; layer++) {
+        pass(s, layer, 1, 2);
+        pass(s, layer, 3, 4);
+    }
+    uint64_t misses = counts.misses;
+    pass(s, 3, 5, 6);
+    assert_int_equal(counts.misses, misses);
+    assert_int_equal(counts.known_prefetches, 0);
+    /* Of a pass that ended early. */
+    moe_scheduler_begin_tokens(s, 1, false, &counts);
+    assert_ok(moe_scheduler_known(s, 3, known_b, 2, &err), &err);
+    moe_scheduler_begin_tokens(s, 1, false, &counts);
+    for (uint32_t layer = 0; layer < 3; layer++) {
+        pass(s, layer, 1, 2);
+        pass(s, layer, 3, 4);
+    }
+    assert_int_equal(moe_store_find(store, 3, 5, 0), MOE_NO_SLOT);
+    assert_int_equal(moe_store_find(store, 3, 6, 0), MOE_NO_SLOT);
+    assert_int_equal(counts.known, 2);
+    moe_scheduler_close(s);
+    inventory.is_static[3] = 0;
+}
+
+/* A staged expert that a miss has pushed out is asked for again. */
+static void known_experts_that_were_pushed_out_come_again(void **state)
+{
+    struct moe_strategy strategy = strategy_of("edgemoe");
+    struct moe_err err = {0};
+    inventory.is_static[3] = 1;
+    struct moe_scheduler *s = open_scheduler(&strategy, 0, 0, 4); /* nothing is kept */
+    const struct moe_need four[] = {
+        {1, 1, 0, false}, {2, 1, 0, false}, {3, 1, 0, false}, {4, 1, 0, false}};
+    assert_ok(moe_scheduler_known(s, 3, known_b, 2, &err), &err);
+    assert_int_equal(channel.n, 2);
+    arrive_all(s);
+    request(s, 0, four, 4);
+    release_all(s);
+    pass(s, 1, 1, 2);
+    pass(s, 3, 5, 6);
+    assert_int_equal(counts.prefetch_hits, 2);
+    assert_true(counts.known_prefetches > 2);
+    moe_scheduler_close(s);
+    inventory.is_static[3] = 0;
+}
+
 /* STI: all of a layer is loaded, in order, what is chosen is used, and the next layer follows; with
  * few slots the rest passes through them. */
 static void layers_are_streamed_whole(void **state)
@@ -962,6 +1061,9 @@ int main(void)
         cmocka_unit_test(prompts_stage_more),
         cmocka_unit_test(depth_goes_on_while_everything_is_present),
         cmocka_unit_test(an_encoder_loads_once_for_a_source),
+        cmocka_unit_test(known_experts_are_loaded_when_the_pass_begins),
+        cmocka_unit_test(known_experts_stay_until_they_are_used),
+        cmocka_unit_test(known_experts_that_were_pushed_out_come_again),
         cmocka_unit_test(layers_are_streamed_whole),
         cmocka_unit_test(predicted_experts_are_protected_and_graded),
         cmocka_unit_test(one_load_at_a_time_until_the_router),

@@ -207,13 +207,15 @@ enum { SOME = 1 << MOE_PREDICT_GATE_2 | 1 << MOE_PREDICT_ATTN };
 static void what_is_written_comes_back(void **state)
 {
     static const struct moe_trace_shape shapes[] = {
-        {3, 8, 2, 4, MOE_TRACE_PREDICTORS, 2, {"8", "4d8"}, NULL, 7, 0},
-        {5, 32, 4, 0, 0, 1, {"4"}, NULL, 8, 0},
-        {4, 300, 6, 75, SOME, 0, {""}, NULL, 9, 0},
-        {7, 8, 1, 4, MOE_TRACE_PREDICTORS, 0, {""}, NULL, 10, 3},
-        {5, 300, 2, 75, MOE_TRACE_PREDICTORS, 1, {"4"}, NULL, 11, 4},
-        {1, 16, 8, 2, MOE_TRACE_PREDICTORS, 0, {""}, NULL, 0, 0},
-        {2, 6, 6, 6, SOME, 1, {"16"}, NULL, 1, 0},
+        {3, 8, 2, 4, MOE_TRACE_PREDICTORS, 2, {"8", "4d8"}, NULL, 7, 0, {0}},
+        {5, 32, 4, 0, 0, 1, {"4"}, NULL, 8, 0, {0}},
+        {4, 300, 6, 75, SOME, 0, {""}, NULL, 9, 0, {0}},
+        {7, 8, 1, 4, MOE_TRACE_PREDICTORS, 0, {""}, NULL, 10, 3, {0}},
+        {5, 300, 2, 75, MOE_TRACE_PREDICTORS, 1, {"4"}, NULL, 11, 4, {0}},
+        {1, 16, 8, 2, MOE_TRACE_PREDICTORS, 0, {""}, NULL, 0, 0, {0}},
+        {2, 6, 6, 6, SOME, 1, {"16"}, NULL, 1, 0, {0}},
+        {5, 8, 2, 4, MOE_TRACE_PREDICTORS, 2, {"8", "4"}, NULL, 12, 0, {1, 0, 0, 1, 0}},
+        {4, 8, 1, 4, MOE_TRACE_PREDICTORS, 0, {""}, NULL, 13, 2, {1, 1, 0, 1}},
     };
     for (size_t i = 0; i < N_ITEMS(shapes); i++) {
         struct moe_err err = {0};
@@ -273,7 +275,7 @@ static int continue_trace(struct moe_trace_writer **w, const struct moe_trace_sh
 static void a_part_is_continued(void **state)
 {
     struct moe_err err = {0};
-    struct moe_trace_shape s = {3, 8, 2, 4, SOME, 0, {""}, NULL, 7, 0};
+    struct moe_trace_shape s = {3, 8, 2, 4, SOME, 0, {""}, NULL, 7, 0, {0}};
     struct document d[] = {new_document(&s, 20, 10, 1), new_document(&s, 30, 10, 2)};
     struct moe_trace_writer *w = NULL, *none;
     struct moe_trace *t = NULL;
@@ -358,7 +360,7 @@ static void assert_same_file(const char *a, const char *b)
 static void shards_merge_to_the_trace_of_one_run(void **state)
 {
     static const uint32_t lengths[ALL_DOCUMENTS] = {20, 256, 300, 1, 512, 700, 3, 40};
-    static const struct moe_trace_shape s = {3, 8, 2, 4, SOME, 0, {""}, NULL, 7, 0};
+    static const struct moe_trace_shape s = {3, 8, 2, 4, SOME, 0, {""}, NULL, 7, 0, {0}};
     struct moe_err err = {0};
     struct document d[ALL_DOCUMENTS];
     char part[SHARDS][160], some[160], sum[160];
@@ -405,7 +407,7 @@ static void shards_merge_to_the_trace_of_one_run(void **state)
 static void what_does_not_belong_is_not_merged(void **state)
 {
     struct moe_err err = {0};
-    struct moe_trace_shape s = {3, 8, 2, 4, SOME, 0, {""}, NULL, 7, 0}, more = s;
+    struct moe_trace_shape s = {3, 8, 2, 4, SOME, 0, {""}, NULL, 7, 0, {0}}, more = s;
     struct document d[ALL_DOCUMENTS], e[ALL_DOCUMENTS];
     more.keep = 5;
     for (uint32_t i = 0; i < ALL_DOCUMENTS; i++) {
@@ -442,7 +444,7 @@ static void what_does_not_belong_is_not_merged(void **state)
 static void odd_scores_are_written(void **state)
 {
     struct moe_err err = {0};
-    struct moe_trace_shape s = {1, 4, 2, 4, 1 << MOE_PREDICT_ATTN, 0, {""}, NULL, 7, 0};
+    struct moe_trace_shape s = {1, 4, 2, 4, 1 << MOE_PREDICT_ATTN, 0, {""}, NULL, 7, 0, {0}};
     const uint32_t chosen[] = {3, 1};
     const float weights[] = {1e9f, -1}, router[] = {NAN, INFINITY, -INFINITY, 0};
     const float scores[] = {NAN, 0, INFINITY, NAN};
@@ -496,7 +498,7 @@ static int read_bytes(const void *data, uint64_t n)
 static struct moe_buf small_trace(void)
 {
     struct moe_err err = {0};
-    struct moe_trace_shape s = {2, 8, 2, 3, SOME, 1, {"4"}, NULL, 7, 0};
+    struct moe_trace_shape s = {2, 8, 2, 3, SOME, 1, {"4"}, NULL, 7, 0, {0}};
     struct document d[] = {new_document(&s, 3, 1, 1), new_document(&s, 2, 1, 2)};
     struct moe_buf file = {0};
     uint64_t *sizes = new_sizes(&s);
@@ -560,7 +562,7 @@ static void forged_headers_are_errors(void **state)
 /* The border: no layer of the decoder for a source, none of the encoder for a target. */
 static void tokens_of_the_wrong_layers_are_errors(void **state)
 {
-    struct moe_trace_shape shape = {4, 8, 1, 0, 0, 0, {""}, NULL, 7, 0};
+    struct moe_trace_shape shape = {4, 8, 1, 0, 0, 0, {""}, NULL, 7, 0, {0}};
     struct document d = new_document(&shape, 5, 3, 1);
     struct moe_buf file = {0};
     struct moe_err err = {0};
@@ -601,7 +603,7 @@ static void frames_out_of_order_are_errors(void **state)
 /* Origins that lie in a sound frame. */
 static void forged_origins_are_errors(void **state)
 {
-    static const struct moe_trace_shape s = {2, 8, 2, 0, 0, 0, {""}, NULL, 7, 0};
+    static const struct moe_trace_shape s = {2, 8, 2, 0, 0, 0, {""}, NULL, 7, 0, {0}};
     struct moe_err err = {0};
     uint64_t text = 3;
     uint32_t held[] = {0, 2, 2};
@@ -652,6 +654,32 @@ static void forged_origins_are_errors(void **state)
         moe_trace_close(t);
         free_document(&d[0]);
         free_document(&d[1]);
+    }
+}
+
+/* A list of layers that choose by the token that is none, or that the version does not have. */
+static void forged_lists_of_static_layers_are_errors(void **state)
+{
+    static const struct {
+        uint8_t is_static[3];
+        uint32_t version;
+        int status;
+    } cases[] = {
+        {{1, 0, 1}, 4, MOE_OK},         {{1, 2, 0}, 4, MOE_ERR_FORMAT},
+        {{1, 0, 1}, 3, MOE_ERR_FORMAT}, {{1, 0, 1}, 2, MOE_ERR_FORMAT},
+        {{0, 0, 0}, 2, MOE_OK},         {{0, 0, 0}, 4, MOE_ERR_FORMAT},
+    };
+    for (size_t i = 0; i < N_ITEMS(cases); i++) {
+        struct moe_trace_shape s = {3, 8, 2, 4, SOME, 0, {""}, NULL, 7, 0, {0}};
+        struct moe_buf file = {0};
+        struct moe_err err = {0};
+        memcpy(s.is_static, cases[i].is_static, 3);
+        struct document d = new_document(&s, 5, 3, 1);
+        write_documents(path, &s, &d, 1, 2);
+        assert_ok(moe_file_read_all(path, 1 << 20, &file, &err), &err);
+        assert_int_equal(read_with_header(&file, 4, cases[i].version), cases[i].status);
+        moe_buf_release(&file);
+        free_document(&d);
     }
 }
 
@@ -812,6 +840,7 @@ int main(void)
         cmocka_unit_test(tokens_of_the_wrong_layers_are_errors),
         cmocka_unit_test(frames_out_of_order_are_errors),
         cmocka_unit_test(forged_origins_are_errors),
+        cmocka_unit_test(forged_lists_of_static_layers_are_errors),
         cmocka_unit_test(earlier_traces_are_read),
         cmocka_unit_test(a_csv_is_imported),
         cmocka_unit_test(wrong_csv_is_refused),
