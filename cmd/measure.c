@@ -135,14 +135,15 @@ static void put_figure(struct moe_emit *e, const char *key, const struct moe_ben
     moe_emit_close(e);
 }
 
+/* encodes: the prompt was an encoder's source. */
 static int print_speed_json(const struct moe_bench_options *options, const struct moe_bench *b,
-                            struct moe_err *err)
+                            bool encodes, struct moe_err *err)
 {
     struct moe_buf out = {0};
     struct moe_emit e;
     moe_emit_begin_json(&e, &out, MOE_EMIT_LINE);
-    moe_emit_u64(&e, "prefill_tokens", options->prompt_tokens);
-    put_figure(&e, "prefill_tokens_per_s", &b->prefill);
+    moe_emit_u64(&e, encodes ? "encode_tokens" : "prefill_tokens", options->prompt_tokens);
+    put_figure(&e, encodes ? "encode_tokens_per_s" : "prefill_tokens_per_s", &b->prefill);
     moe_emit_u64(&e, "decode_tokens", options->decode_tokens);
     put_figure(&e, "decode_tokens_per_s", &b->decode);
     moe_emit_u64(&e, "runs", options->n_runs);
@@ -161,6 +162,7 @@ int measure_speed(struct moe_session *s, const struct measure_speed_options *opt
         .text = &text,
         .progress = cli_progress(),
     };
+    bool encodes = s->model->config.n_encoder > 0;
     int status = MOE_OK;
     cli_catch_interrupt(false);
     if (options->text)
@@ -171,10 +173,10 @@ int measure_speed(struct moe_session *s, const struct measure_speed_options *opt
         status = moe_bench(s, &bo, &b, err);
     cli_progress_done();
     if (status == MOE_OK && options->json) {
-        status = print_speed_json(&bo, &b, err);
+        status = print_speed_json(&bo, &b, encodes, err);
     } else if (status == MOE_OK) {
         printf("tokens/s of %d runs  median          min          max\n", BENCH_RUNS);
-        print_figure("prefill", bo.prompt_tokens, &b.prefill);
+        print_figure(encodes ? "encode" : "prefill", bo.prompt_tokens, &b.prefill);
         print_figure("decode", bo.decode_tokens, &b.decode);
     }
     moe_ids_release(&text);

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "run/source.h"
 #include "run/stages.h"
 
 struct bench {
@@ -40,27 +41,38 @@ static int likeliest(const struct bench *b, uint32_t row, uint32_t *token, struc
     return status;
 }
 
-static int run_once(const struct bench *b, double *prefill, double *decode, struct moe_err *err)
+/* *token: the likeliest after the prompt. */
+static int prefill(const struct bench *b, uint32_t *token, struct moe_err *err)
 {
     struct moe_session *s = b->s;
-    uint32_t first = s->model->config.n_encoder, n_layers = s->model->config.n_layers;
     uint32_t n_prompt = b->options->prompt_tokens, n = 0;
-    double began = moe_seconds();
+    if (s->prompts)
+        moe_sequence_prompt(s, 0, n_prompt, n_prompt);
     for (uint32_t at = 0; at < n_prompt; at += n) {
         n = n_prompt - at < s->batch ? n_prompt - at : s->batch;
-        int status = moe_forward(s, MOE_PREFILL, b->rows + at, n, first, n_layers, NULL, NULL, err);
+        int status = moe_forward(s, MOE_PREFILL, b->rows + at, n, 0, s->model->config.n_layers,
+                                 NULL, NULL, err);
         if (status != MOE_OK)
             return status;
         if (moe_progress_stopped(b->options->progress))
             return moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
     }
-    uint32_t token;
-    int status = likeliest(b, n - 1, &token, err);
+    return likeliest(b, n - 1, token, err);
+}
+
+/* The prompt is the encoder's source, where there is one, and the decoder begins after it. */
+static int run_once(const struct bench *b, double *prompt, double *decode, struct moe_err *err)
+{
+    struct moe_session *s = b->s;
+    uint32_t first = s->model->config.n_encoder, n_layers = s->model->config.n_layers;
+    uint32_t n_prompt = b->options->prompt_tokens, token = s->model->config.decoder_start;
+    double began = moe_seconds();
+    int status = first ? moe_encode(s, b->rows, n_prompt, NULL, err) : prefill(b, &token, err);
     if (status != MOE_OK)
         return status;
     double middle = moe_seconds();
     for (uint32_t i = 0; i < b->options->decode_tokens; i++) {
-        struct moe_row row = {0, n_prompt + i, token, 0};
+        struct moe_row row = {0, first ? i : n_prompt + i, token, 0};
         status = moe_forward(s, MOE_DECODE, &row, 1, first, n_layers, NULL, NULL, err);
         if (status == MOE_OK)
             status = likeliest(b, 0, &token, err);
@@ -69,7 +81,7 @@ static int run_once(const struct bench *b, double *prefill, double *decode, stru
         if (moe_progress_stopped(b->options->progress))
             return moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
     }
-    *prefill = n_prompt / (middle - began);
+    *prompt = n_prompt / (middle - began);
     *decode = b->options->decode_tokens / (moe_seconds() - middle);
     return MOE_OK;
 }

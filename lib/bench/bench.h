@@ -42,11 +42,12 @@ void moe_bench_rows(const struct moe_ids *text, uint32_t vocab, uint32_t first,
                     struct moe_row *rows, uint32_t n);
 
 struct moe_bench {
-    struct moe_bench_figure prefill, decode;
+    struct moe_bench_figure prefill, decode; /* with an encoder: encoding, decoding */
 };
 
 /* Every run computes the prompt from an empty context, then decode_tokens tokens one by one, each
- * the likeliest after the one before, logits included. */
+ * the likeliest after the one before, logits included. With an encoder the prompt is its source,
+ * and the decoder begins with its first token. */
 int moe_bench(struct moe_session *s, const struct moe_bench_options *options, struct moe_bench *out,
               struct moe_err *err);
 

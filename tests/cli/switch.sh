@@ -91,6 +91,16 @@ check "... but no chat" grep -q 'has no chat template that is known: ask for a c
 run "$bin/moe-run" -q -t 1 "$switch" --requests "$tmp/requests" --chat-template chatml -c 64
 check "... whatever template is named" grep -q 'encoder reads a source by itself, and no chat: ask' "$out"
 
+# A bench: the source, then the answer's tokens.
+moe --bench --prompt-tokens 24 -n 4 --stats-json "$json"
+expect_stdout_like 'tokens/s of 5 runs *encode * 24 *decode * 4 *' "--bench tells of encoder and decoder"
+check "... six times, a warm-up included" sh -c \
+    "grep -A1 '\"encode\": {' '$json' | grep -q '\"tokens\": 144,' && grep -A1 '\"decode\": {' '$json' | grep -q '\"tokens\": 24,'"
+moe --bench --prompt-tokens 24 -n 4 -f "$tmp/third" --json
+expect_stdout_like '{"encode_tokens": 24, "encode_tokens_per_s": {*"decode_tokens": 4,*"runs": 5}' "--bench --json"
+moe --bench --prompt-tokens 100 -n 4 -c 64
+error_line 2 'moe-run: 100 prompt tokens and 4 more do not fit the context of 64' "a bench beyond the context"
+
 long=$(printf '%080d' 0)
 moe -p "$long" -c 64
 error_line 4 'moe-run: the source of 81 tokens does not fit the context of 64' "a source too long"
@@ -98,7 +108,7 @@ printf 'a\n%s\n' "$long" >"$tmp/lines"
 run "$bin/moe-run" -q -t 1 "$switch" -f "$tmp/lines" --encode -c 64
 check "--encode: a line too long is named" sh -c \
     "[ $code = 4 ] && [ \$(wc -l <'$out') = 1 ] && grep -q '^moe-run: line 2: the source of 81 tokens does not fit the context of 64$' '$err'"
-for option in '--system x' '--chat-template chatml' --bench; do
+for option in '--system x' '--chat-template chatml'; do
     # shellcheck disable=SC2086 # a word or two
     moe $option
     error_line 2 "moe-run: $switch: option ${option%% *} is not for models with an encoder, *" "$option"
