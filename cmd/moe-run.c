@@ -110,6 +110,10 @@ static int survey(void *ctx, const struct moe_model *model, const struct moe_eng
     struct run *r = ctx;
     r->context = room->context;
     int status = encode_check_options(r->pack, &model->config, opt.encode, err);
+    if (status == MOE_OK && opt.prefix_text && !model->config.prefix_lm)
+        status = moe_fail(err, MOE_ERR_USAGE,
+                          "%s: option --prefix-text is for models that see a prefix as a whole",
+                          r->pack);
     if (status != MOE_OK)
         return status;
     if (opt.perplexity) {
@@ -195,14 +199,15 @@ static int generate(struct run *r, double started, struct moe_err *err)
 {
     const struct moe_chat_format *format;
     struct moe_conversation talk;
-    int status =
-        prompt_format(opt.chat_template, opt.raw, r->model->chat_template, r->pack, &format, err);
+    int status = prompt_format(opt.chat_template, opt.raw || opt.prefix_text,
+                               r->model->chat_template, r->pack, &format, err);
     if (status != MOE_OK)
         return status;
     if (!cli_given("seed") && getentropy(&opt.sampling.seed, sizeof opt.sampling.seed) != 0)
         opt.sampling.seed = (uint64_t)(moe_seconds() * 1e9);
     cli_detail("seed %llu", (unsigned long long)opt.sampling.seed);
     moe_conversation_init(&talk, r->session, r->model->config.n_encoder ? NULL : format);
+    talk.prefix = opt.prefix_text;
     if (opt.system)
         status = moe_conversation_system(&talk, opt.system, err);
     if (status == MOE_OK && is_interactive()) {

@@ -51,11 +51,12 @@ static const struct cli_option options[] = {
     {.kind = CLI_LIST, .help = "Chat"},
     {CLI_OPT_TEXT(0, "system", "TEXT", &opt.system)},
     {CLI_OPT_FLAG(0, "raw", &opt.raw)},
-    {CLI_OPT_TEXT(0, "chat-template", "NAME", &opt.chat_template), .shown = "the model's"},
+    {CLI_OPT_TEXT(0, "chat-template", "NAME", &opt.chat_template), .shown = "own"},
     {CLI_OPT_TEXTS(0, "stop", "TEXT", &opt.stops)},
     {CLI_OPT_FLAG(0, "ignore-eos", &opt.ignore_eos)},
     {CLI_OPT_U32(0, "logprobs", "N", &opt.logprobs, 0, MOE_MAX_TOP_TOKENS)},
     {CLI_OPT_OUTPUT(0, "prompt-cache", "FILE", &opt.prompt_cache)},
+    {CLI_OPT_TEXT(0, "prefix-text", "TEXT", &opt.prefix_text)},
     {.kind = CLI_LIST, .help = "Sampling"},
     {CLI_OPT_DOUBLE(0, "temp", "X", &opt.sampling.temperature, 0, 100), .shown = "0.8"},
     {CLI_OPT_U32(0, "top-k", "N", &opt.sampling.top_k, 0, 1000000), .shown = "0, all"},
@@ -154,7 +155,7 @@ static int check_requests(void)
         "min-p",        "seed",           "stats",        "stats-json", "bench",
         "ids",          "perplexity",     "trace-events", "link-rate",  "lockstep",
         "pack-in-ram",  "repeat-penalty", "beams",        "encode",     "logprobs",
-        "prompt-cache",
+        "prompt-cache", "prefix-text",
     };
     if (!opt.requests.input && opt.sequences)
         return cli_misuse("option --sequences goes with --requests");
@@ -196,6 +197,17 @@ static int check_encode(void)
     for (size_t i = 0; i < sizeof others / sizeof others[0] && opt.encode; i++)
         if (cli_given(others[i]))
             return cli_misuse("options --encode and --%s exclude each other", others[i]);
+    return -1;
+}
+
+/* The same of a prefix: it stands before a plain text that is continued. */
+static int check_prefix(void)
+{
+    static const char *const others[] = {"perplexity", "bench",         "ids",
+                                         "encode",     "chat-template", "system"};
+    for (size_t i = 0; i < sizeof others / sizeof others[0] && opt.prefix_text; i++)
+        if (cli_given(others[i]))
+            return cli_misuse("options --prefix-text and --%s exclude each other", others[i]);
     return -1;
 }
 
@@ -256,6 +268,8 @@ static int check_options(int n_args, char **args)
         status = check_encode();
     if (status < 0)
         status = check_answer();
+    if (status < 0)
+        status = check_prefix();
     return status < 0 ? check_requests() : status;
 }
 

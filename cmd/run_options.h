@@ -13,8 +13,8 @@
 #include "strategy_options.h"
 
 struct run_options {
-    const char *prompt, *file, *system, *chat_template, *perplexity, *token_log, *ids, *stats_json,
-        *trace_events, *plan, *prompt_cache;
+    const char *prompt, *file, *prefix_text, *system, *chat_template, *perplexity, *token_log, *ids,
+        *stats_json, *trace_events, *plan, *prompt_cache;
     struct cli_texts stops;
     uint64_t n; /* tokens to generate at most; UINT64_MAX: no limit */
     uint32_t context, batch, sequences, logprobs, max_doc_tokens, window, prompt_tokens;

@@ -80,7 +80,7 @@ static int add_ids(struct reading *r, const struct moe_request *q, struct moe_er
     struct moe_ids *ids = &r->out->prompts;
     int status = MOE_OK;
     if (q->prompt)
-        return moe_prompt_plain(r->model, q->prompt, q->n_prompt, ids, err);
+        return moe_prompt_prefixed(r->model, q->prefix_text, q->prompt, q->n_prompt, ids, err);
     if (q->kind == MOE_REQUEST_CHAT && r->format)
         return moe_prompt_chat(r->model, r->format, q->turns, (int)q->n_turns, ids, err);
     for (uint32_t i = 0; i < q->n_turns && status == MOE_OK; i++)

@@ -143,7 +143,7 @@ static int prepare_chat(struct moe_conversation *c, struct moe_err *err)
 static int prepare_plain(struct moe_conversation *c, const char *text, struct moe_err *err)
 {
     struct moe_ids ids = {0};
-    int status = moe_prompt_plain(c->session->model, text, strlen(text), &ids, err);
+    int status = moe_prompt_prefixed(c->session->model, c->prefix, text, strlen(text), &ids, err);
     if (status == MOE_OK)
         adopt(c, &ids);
     moe_ids_release(&ids);

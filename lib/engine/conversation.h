@@ -25,10 +25,11 @@
 struct moe_conversation {
     struct moe_session *session;
     const struct moe_chat_format *format; /* NULL: plain continuation */
-    struct moe_ids history;               /* the context's tokens */
-    struct moe_ids source;                /* what the encoder reads next, and then nothing */
-    uint64_t n_done;                      /* of them already in the session */
-    struct moe_chat_turn *turns;          /* [room]; texts owned; turn 0 is the system's if any */
+    const char *prefix;          /* of every text, borrowed (moe_prompt_prefixed); NULL: none */
+    struct moe_ids history;      /* the context's tokens */
+    struct moe_ids source;       /* what the encoder reads next, and then nothing */
+    uint64_t n_done;             /* of them already in the session */
+    struct moe_chat_turn *turns; /* [room]; texts owned; turn 0 is the system's if any */
     int n_turns, room;
     struct tm today; /* for templates that show it: the day when the conversation began */
     /* The context ends exactly where the turns' rendering and the last answer end. */

@@ -78,6 +78,19 @@ int moe_prompt_plain(const struct moe_model *model, const char *text, uint64_t n
     return status;
 }
 
+int moe_prompt_prefixed(const struct moe_model *model, const char *prefix, const char *text,
+                        uint64_t n, struct moe_ids *ids, struct moe_err *err)
+{
+    if (!prefix)
+        return moe_prompt_plain(model, text, n, ids, err);
+    if (!model->config.prefix_lm)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "the model sees no prefix as a whole: put it before the text itself");
+    int status = moe_prompt_source(model, prefix, strlen(prefix), ids, err);
+    return status == MOE_OK ? moe_tokenizer_encode(model->tokenizer, text, n, false, ids, err)
+                            : status;
+}
+
 int moe_prompt_source(const struct moe_model *model, const char *text, uint64_t n,
                       struct moe_ids *ids, struct moe_err *err)
 {

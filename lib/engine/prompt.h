@@ -30,6 +30,12 @@ int moe_prompt_chat(const struct moe_model *model, const struct moe_chat_format 
 int moe_prompt_plain(const struct moe_model *model, const char *text, uint64_t n,
                      struct moe_ids *ids, struct moe_err *err);
 
+/* The same of a text behind a prefix that sees all of itself (prefix_lm): what begins a text, the
+ * prefix, the tokenizer's last token, the text. prefix NULL: all of the text is that prefix, as of
+ * moe_prompt_plain. MOE_ERR_UNSUPPORTED: the model's texts have none. */
+int moe_prompt_prefixed(const struct moe_model *model, const char *prefix, const char *text,
+                        uint64_t n, struct moe_ids *ids, struct moe_err *err);
+
 /* Appends the ids of n bytes of text as an encoder reads it, with the tokens that the tokenizer
  * puts around a whole text. */
 int moe_prompt_source(const struct moe_model *model, const char *text, uint64_t n,

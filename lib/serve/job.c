@@ -304,7 +304,7 @@ static int make_prompt(const struct loaded *l, const char *name, const struct mo
     if (r->kind == MOE_REQUEST_CHAT)
         return moe_prompt_chat(model, l->format, r->turns, (int)r->n_turns, ids, err);
     if (!r->ids)
-        return moe_prompt_plain(model, r->prompt, r->n_prompt, ids, err);
+        return moe_prompt_prefixed(model, r->prefix_text, r->prompt, r->n_prompt, ids, err);
     for (uint64_t i = 0; i < r->n_ids && status == MOE_OK; i++)
         status = moe_ids_push(ids, r->ids[i], err);
     return status;
@@ -320,21 +320,21 @@ static void add_to_route(struct job *j, const char *name)
 /* A text that cannot fit is refused before its ids take memory. */
 static int check_length(const struct executor *x, const struct moe_request *r, struct moe_err *err)
 {
-    const struct moe_session *session = x->loaded[x->model].engine->session;
-    uint64_t enough = (uint64_t)session->context + 1, n = 0;
+    const struct moe_session *s = x->loaded[x->model].engine->session;
+    uint64_t enough = (uint64_t)s->context + 1, n = 0;
+    const char *const others[] = {r->prompt, r->prefix_text};
     struct moe_tokenizer_survey look;
     int status = MOE_OK;
-    for (uint32_t i = 0; i < r->n_turns + (r->prompt != NULL) && status == MOE_OK; i++) {
-        const char *text = i < r->n_turns ? r->turns[i].text : r->prompt;
-        uint64_t bytes = i < r->n_turns ? strlen(text) : r->n_prompt;
-        if (bytes < enough) /* no more tokens than bytes */
+    for (uint32_t i = 0; i < r->n_turns + 2 && status == MOE_OK; i++) {
+        const char *text = i < r->n_turns ? r->turns[i].text : others[i - r->n_turns];
+        if (!text || strlen(text) < enough) /* no more tokens than bytes */
             continue;
-        status = moe_tokenizer_look(session->model->tokenizer, text, bytes, enough, &look, err);
+        status = moe_tokenizer_look(s->model->tokenizer, text, strlen(text), enough, &look, err);
         n += status == MOE_OK ? look.least_ids : 0;
     }
     if (status == MOE_OK && n >= enough)
         status = moe_fail(err, MOE_ERR_LIMIT, "the prompt does not fit the context of %u tokens",
-                          session->context);
+                          s->context);
     return status;
 }
 

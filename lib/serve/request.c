@@ -70,6 +70,7 @@ void moe_request_free(struct moe_request *r)
     free(r->stops);
     free(r->fields);
     free(r->prompt);
+    free(r->prefix_text);
     free(r->ids);
     free(r->model);
     free(r->id);

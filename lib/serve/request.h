@@ -44,6 +44,7 @@ struct moe_request { /* owns all that it points at */
     /* TEXT: a prompt, NUL-terminated, or NULL: its ids. */
     char *prompt;
     uint64_t n_prompt;
+    char *prefix_text; /* before it (moe_prompt_prefixed); NULL: none */
     uint32_t *ids;
     uint64_t n_ids;
 

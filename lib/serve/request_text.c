@@ -192,10 +192,23 @@ static int read_prompt(struct moe_request *r, const json_t *body, struct moe_err
     return status;
 }
 
+static int read_prefix(struct moe_request *r, const json_t *body, struct moe_err *err)
+{
+    const json_t *prefix = json_object_get(body, "prefix_text");
+    if (!is_given(prefix))
+        return MOE_OK;
+    if (!r->prompt)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        REQUEST ": 'prefix_text' goes with a prompt that is text");
+    return request_copy_text(&r->prefix_text, prefix, "'prefix_text'", err);
+}
+
 int request_read_text(struct moe_request *r, const json_t *body, struct moe_err *err)
 {
     int status =
         r->kind == MOE_REQUEST_CHAT ? read_messages(r, body, err) : read_prompt(r, body, err);
+    if (status == MOE_OK)
+        status = read_prefix(r, body, err);
     if (status == MOE_OK && r->echo && !r->prompt)
         status = moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'echo' goes with a prompt that is text");
     return status;

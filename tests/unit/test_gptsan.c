@@ -7,7 +7,9 @@
 #include <jansson.h>
 #include <math.h>
 
+#include "engine/conversation.h"
 #include "engine/generate.h"
+#include "engine/prompt.h"
 #include "model_fixture.h"
 #include "run/source.h"
 
@@ -126,6 +128,37 @@ static bool check_answer(struct gptsan *g)
     return true;
 }
 
+/* What moe-run answers to a text behind a prefix. */
+static void check_prefixed(const struct gptsan *g, const json_t *want)
+{
+    struct moe_err err = {0};
+    const char *prefix = json_string_value(json_object_get(want, "prefix"));
+    const char *text = json_string_value(json_object_get(want, "text"));
+    const json_t *id_list = json_object_get(want, "ids"), *greedy = json_object_get(want, "greedy");
+    const struct moe_sampler_options how = {.top_p = 1, .repeat_penalty = 1};
+    struct moe_conversation talk;
+    struct moe_sampler *sampler;
+    struct moe_ids ids = {0};
+    struct heard heard = {.n = 0};
+    const struct moe_generate_options o = {
+        .max_tokens = json_array_size(greedy), .ignore_eos = true, .token = hear, .ctx = &heard};
+    enum moe_stop_reason why;
+    assert_ok(moe_prompt_prefixed(g->run.model, prefix, text, strlen(text), &ids, &err), &err);
+    assert_int_equal(ids.n, json_array_size(id_list));
+    for (uint64_t i = 0; i < ids.n; i++)
+        assert_int_equal(ids.ids[i], json_integer_value(json_array_get(id_list, i)));
+    assert_ok(moe_sampler_new(&sampler, &how, g->run.model->config.vocab, &err), &err);
+    moe_conversation_init(&talk, g->run.session, NULL);
+    talk.prefix = prefix;
+    assert_ok(moe_conversation_ask(&talk, text, sampler, &o, &why, &err), &err);
+    assert_int_equal(heard.n, json_array_size(greedy));
+    for (uint32_t k = 0; k < heard.n; k++)
+        assert_int_equal(heard.ids[k], json_integer_value(json_array_get(greedy, k)));
+    moe_conversation_release(&talk);
+    moe_sampler_free(sampler);
+    moe_ids_release(&ids);
+}
+
 static void gptsan_equals_its_reference(void **state)
 {
     struct moe_err err = {0};
@@ -157,6 +190,11 @@ static void gptsan_equals_its_reference(void **state)
             check_prompt(&g);
             n_answers += check_answer(&g);
         }
+        g.run.session->observer.routed = NULL;
+        const json_t *answers = json_object_get(reference, "answers");
+        assert_true(json_array_size(answers) >= 3);
+        for (i = 0; i < json_array_size(answers); i++)
+            check_prefixed(&g, json_array_get(answers, i));
         moe_session_close(g.run.session);
         moe_experts_close(g.run.experts);
     }

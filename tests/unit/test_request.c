@@ -132,6 +132,9 @@ static void prompts_come_in_each_form(void **state)
     assert_true(r->sampling.repeat_penalty == 2);
     assert_true(r->max_tokens == 0);
     moe_request_free(r);
+    r = parse(MOE_REQUEST_TEXT, "{\"prompt\": \"a\", \"prefix_text\": \"before\"}");
+    assert_string_equal(r->prefix_text, "before");
+    moe_request_free(r);
     r = parse(MOE_REQUEST_TEXT, "{\"prompt\": \"a\", \"echo\": true}");
     assert_true(r->echo);
     moe_request_free(r);
@@ -227,6 +230,9 @@ static void what_cannot_be_is_refused_by_its_key(void **state)
         {"{\"prompt\": \"a\", \"logprobs\": true}", "'logprobs' is a truth value"},
         {"{\"prompt\": \"a\", \"logprobs\": 1, \"echo\": true}", "'echo' with 'logprobs'"},
         {"{\"prompt\": [1], \"echo\": true}", "'echo' goes with a prompt that is text"},
+        {"{\"prompt\": [1], \"prefix_text\": \"a\"}",
+         "'prefix_text' goes with a prompt that is text"},
+        {"{\"prompt\": \"a\", \"prefix_text\": 1}", "'prefix_text' is not a text"},
         {"{\"prompt\": \"a\", \"best_of\": 2}", "'best_of'"},
         {"{\"prompt\": \"a\", \"suffix\": \"b\"}", "'suffix'"},
     };
