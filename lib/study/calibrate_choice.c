@@ -141,8 +141,8 @@ static int seek(struct search *s, const struct bench_model *b, struct found *out
                                                : 100 / (double)loss.tokens;
     double none = moe_loss_in(&loss, s->c->map->metric);
     *out = (struct found){0, bytes_of(s), loss, none, true};
-    while (low < high) {
-        uint64_t k = low + (high - low + 1) / 2;
+    /* All of them first: losses that are noise may rise and fall between. */
+    for (uint64_t k = high; low < high; k = low + (high - low + 1) / 2) {
         status = measure(s, b, k, &loss, &steps_loss, err);
         if (status != MOE_OK)
             return status;

@@ -60,6 +60,13 @@ check "... the answers of all experts at 2 bits" close "$(answers "$tmp/low.moe"
 check "... of its choice" close "$(answers "$tmp/judged.moe")" "$(points '"choice":{[^{]*"loss"')"
 check "... of prompts with half of the unpopular experts low" close \
     "$(answers "$all" --strategy ondemand --prefill hybrid:0.5)" "$(points '"share":0.5,"unpopular"')"
+# Points of few answers rise and fall from step to step: where all experts at 2 bits are within the tolerance, no
+# step before them counts.
+sed -n 40,47p tests/data/pairs.calib.jsonl >"$tmp/noisy.jsonl"
+run "$bin/moe-calibrate" -q "$all" --pairs "$tmp/noisy.jsonl" --judge rouge2 --tolerance 0% --importance proxy \
+    --without fate --without hobbit -o "$tmp/noisy.yaml"
+run "$bin/moe-calibrate" --show "$tmp/noisy.yaml"
+expect_stdout_like "*2: 2 bits, 96 experts*" "the fewest bytes within a noisy tolerance"
 run "$bin/moe-calibrate" -q "$all" --text "$tmp/calib.jsonl" --judge accuracy -o "$tmp/x"
 error_line 2 "moe-calibrate: --judge is for the answers to --pairs*" "a judge of texts"
 
