@@ -7,12 +7,14 @@
 # Results of measurements stay in WORK (build/bench/claims), one file each; what is there is not measured
 # again. Remove a file to measure it anew. TEXTS: a directory of {stories,math,code}.{calib,valid}.txt
 # (tests/data). SECONDS_PER_STRATEGY, ROUNDS: of each rehearsed cell (3 seconds, 1). Needs jq, 8 GB of disk
-# and 4 GB of memory. The rows themselves stand in claims_rows.sh.
+# and 4 GB of memory. The rows themselves stand in claims_rows.sh; those of EdgeMoE on a model with an encoder
+# (E1s and on) in claims_switch.sh, which need no quiet machine: no time is measured for them.
 set -eu
 cd "$(dirname "$0")/../.."
 BUILD=${BUILD:-build}
 bin=$BUILD/bin
 work=${WORK:-$BUILD/bench/claims}
+switch="EdgeMoE on Switch Transformers"
 texts=${TEXTS:-tests/data}
 domains="stories math code"
 wide=$BUILD/bench/strategies # widened packs, of strategies.sh
@@ -180,9 +182,12 @@ row() {
 }
 
 . tests/bench/claims_rows.sh
+. tests/bench/claims_switch.sh
 
 head_of() { # PAPER
-    printf '\n## %s\n\n| id | claim | theirs | here | holds | command |\n|---|---|---|---|---|---|\n' "$1"
+    printf '\n## %s\n' "$1"
+    [ "$1" != "$switch" ] || about_switch
+    printf '\n| id | claim | theirs | here | holds | command |\n|---|---|---|---|---|---|\n'
 }
 
 if [ $# -gt 0 ]; then
@@ -190,7 +195,7 @@ if [ $# -gt 0 ]; then
     exit
 fi
 about
-for paper in Fate HOBBIT DAOP EdgeMoE; do
+for paper in Fate HOBBIT DAOP EdgeMoE "$switch"; do
     head_of "$paper"
     for id in $(ids_of "$paper"); do "row_$id"; done
 done

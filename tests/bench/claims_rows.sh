@@ -7,6 +7,7 @@ ids_of() { # PAPER
     HOBBIT) echo H1 H2 H3 H4 H5 H6 H7 H8 H9 H10 H11 H12 H13 H14 ;;
     DAOP) echo D1 D2 D3 D4 D5 D6 ;;
     EdgeMoE) echo E1 E2 E3 E4 E5 E6 E7 E8 E9 E10 E11 ;;
+    "$switch") echo E1s E2s E3s E4s E5s E6s E7s E8s ;;
     esac
 }
 
@@ -51,8 +52,8 @@ about_others() {
 
 CoServe's claims (throughput, expert switches, executors) are simulated in [COE.md](COE.md).
 Accuracy on MMLU, GSM8K, HumanEval and TruthfulQA: no such models and data at hand; nats per token and top-1
-agreement stand in. Phones and boards: simulated only, from profiles. STI, Transformers and DeepSpeed as
-baselines: other engines, not rebuilt here.
+agreement stand in. Phones and boards: simulated only, from profiles. Transformers and DeepSpeed as baselines: other
+engines, not rebuilt here. STI is a strategy of this one (E6s).
 END
 }
 

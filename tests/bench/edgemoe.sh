@@ -9,7 +9,8 @@
 # {"source", "target"}, tests/data/pairs.calib.jsonl and pairs.valid.jsonl unless set. HIDDEN, FF: how often its units are
 # repeated for the runs that are timed, 4 and 4 unless set (HIDDEN a power of four: tests/tools/widen.c).
 # BUFFER: experts in EdgeMoE's and STI's buffers, 10 unless set. WORK: build/bench/edgemoe unless set; what
-# it has already is not made again.
+# it has already is not made again. PARTS: which are printed, of paths, eviction and figures: all unless set.
+# MEASURE=0: the figures as they are simulated alone, which no other work on the machine changes.
 #
 # Rates of loads, bytes a second:
 #   ssd  550M  Samsung 860 EVO, as the paper gives it (IV-A)
@@ -29,11 +30,16 @@ model=${MODEL:-tests/models/tiny-switch}
 calib=${CALIB:-tests/data/pairs.calib.jsonl}
 valid=${VALID:-tests/data/pairs.valid.jsonl}
 buffer=${BUFFER:-10}
+parts=${PARTS:-paths,eviction,figures}
 paper_expert=18874368 # bytes: two matrices of 768 x 3072, FP32
 mkdir -p "$work"
 
 [ -e "$model/config.json" ] || { echo "$0: no model at $model: MODEL names one" >&2; exit 2; }
 [ -e "$calib" ] && [ -e "$valid" ] || { echo "$0: no pairs: CALIB and VALID name them" >&2; exit 2; }
+
+wants() { # PART
+    case ",$parts," in *",$1,"*) ;; *) return 1 ;; esac
+}
 
 pack() { # NAME CHECKPOINT BITS
     [ -e "$work/$1.moe" ] ||
@@ -48,43 +54,27 @@ pack full "$model" 16
     "$bin/moe-profile" -q "$work/full.moe" --pairs "$valid" --path-stats "$work/calib.yaml" \
         --trace "$work/valid.trace" -o "$work/valid.yaml"
 "$bin/moe-profile" --show "$work/valid.yaml" >"$work/valid.txt"
-echo "E1, E2: paths through the decoder's layers, experts predicted (profile of the validation pairs)"
-grep -A 2 "Rank-1 paths" "$work/valid.txt"
-grep -E "^ +path" "$work/valid.txt" || true
+if wants paths; then
+    echo "E1, E2: paths through the decoder's layers, experts predicted (profile of the validation pairs)"
+    grep -A 2 "Rank-1 paths" "$work/valid.txt"
+    grep -E "^ +path" "$work/valid.txt" || true
+fi
 
-echo
-echo "E7: hits of decoded tokens by policy and size of the buffer, in tokens' demand (simulated)"
-base=edgemoe+predict=none+prefetch=none
-policies=$(for p in edgemoe edgemoe-literal lru lfu fifo random lrfu; do printf '%s+cache=%s,' $base $p; done)
-"$bin/moe-plan" -q --simulate "$work/valid.trace" "$work/full.moe" --stats "$work/calib.yaml" \
-    --strategy "${policies%,}" --memory 0.5x,1x,2x,4x --layer-seconds 1e-3 --link-rate 100M
+if wants eviction; then
+    echo
+    echo "E7: hits of decoded tokens by policy and size of the buffer, in tokens' demand (simulated)"
+    base=edgemoe+predict=none+prefetch=none
+    policies=$(for p in edgemoe edgemoe-literal lru lfu fifo random lrfu; do printf '%s+cache=%s,' $base $p; done)
+    "$bin/moe-plan" -q --simulate "$work/valid.trace" "$work/full.moe" --stats "$work/calib.yaml" \
+        --strategy "${policies%,}" --memory 0.5x,1x,2x,4x --layer-seconds 1e-3 --link-rate 100M
+fi
+wants figures || exit 0
 
 # ---- Figures 11 and 18 ----
 
-# widen takes no half-precision numbers: they become single ones.
 if [ ! -e "$work/wide/config.json" ]; then
-    mkdir -p "$work/single"
-    cp "$model"/*.json "$work/single/"
-    python3 - "$model/model.safetensors" "$work/single/model.safetensors" <<'END'
-import json, struct, sys
-with open(sys.argv[1], "rb") as f:
-    head = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
-    body = f.read()
-data = b""
-for name, t in sorted(((n, t) for n, t in head.items() if n != "__metadata__"),
-                      key=lambda item: item[1]["data_offsets"]):
-    raw = body[slice(*t["data_offsets"])]
-    if t["dtype"] == "F16":
-        n = len(raw) // 2
-        raw, t["dtype"] = struct.pack("<%df" % n, *struct.unpack("<%de" % n, raw)), "F32"
-    t["data_offsets"] = [len(data), len(data) + len(raw)]
-    data += raw
-text = json.dumps(head).encode()
-text += b" " * (-len(text) % 8)
-with open(sys.argv[2], "wb") as f:
-    f.write(struct.pack("<Q", len(text)) + text + data)
-END
-    "$build/tests/tools/widen" --hidden "${HIDDEN:-4}" --ff "${FF:-4}" "$work/single" "$work/wide.part"
+    rm -rf "$work/wide.part"
+    "$build/tests/tools/widen" --hidden "${HIDDEN:-4}" --ff "${FF:-4}" "$model" "$work/wide.part"
     mv "$work/wide.part" "$work/wide"
 fi
 pack wide-full "$work/wide" 16
@@ -105,6 +95,7 @@ edgemoe:wide-4:edgemoe+buffer=$buffer"
 
 measure() { # ROW RATE: seconds for a token of the targets, computed one by one
     name=${1%%:*} rest=${1#*:}
+    [ "${MEASURE:-1}" = 1 ] || { printf -- - && return; }
     out=$work/run-$name-$2.json
     [ -s "$out" ] ||
         "$bin/moe-run" -q "$work/${rest%%:*}.moe" --perplexity "$work/few.jsonl" --prompt-share 0 \
