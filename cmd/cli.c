@@ -126,7 +126,7 @@ bool cli_may_colour(int fd)
     return isatty(fd) && !(no_color && *no_color) && !(term && strcmp(term, "dumb") == 0);
 }
 
-bool cli_may_draw(int fd)
+static bool may_draw(int fd)
 {
     static const char *const names[] = {"LC_ALL", "LC_CTYPE", "LANG"}; /* the first that is set */
     static const char *const spellings[] = {"UTF-8", "utf8", "utf-8", "UTF8"};
@@ -137,6 +137,35 @@ bool cli_may_draw(int fd)
     for (int i = 0; i < 4 && locale; i++)
         utf8 |= strstr(locale, spellings[i]) != NULL;
     return utf8 && cli_may_colour(fd);
+}
+
+struct moe_screen cli_screen(int fd)
+{
+    int columns = isatty(fd) ? cli_width(fd) : MOE_USUAL_COLUMNS;
+    columns = columns < MOE_LEAST_COLUMNS ? MOE_LEAST_COLUMNS : columns;
+    columns = columns > MOE_MOST_COLUMNS ? MOE_MOST_COLUMNS : columns;
+    return (struct moe_screen){(uint32_t)columns, may_draw(fd), cli_may_colour(fd)};
+}
+
+void cli_fit(int fd, struct moe_buf *text)
+{
+    if (isatty(fd))
+        moe_draw_fit(text, cli_screen(fd));
+}
+
+void cli_say(const char *format, ...)
+{
+    char line[1024];
+    struct moe_buf text = {0};
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    moe_buf_text(&text, line);
+    cli_fit(STDOUT_FILENO, &text);
+    if (!text.failed && text.size)
+        fwrite(text.data, 1, text.size, stdout);
+    moe_buf_release(&text);
 }
 
 /* ---- Parsing ---- */

@@ -19,6 +19,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/progress.h"
+#include "show/draw.h"
 
 /* What an option takes, and the type of the variable it sets; or how --help shows the options that
  * follow, under the title .help. */
@@ -162,8 +163,13 @@ FILE *cli_terminal(int fd);
 int cli_width(int fd);
 /* Whether colours may be used: fd is a terminal (other than TERM=dumb), and NO_COLOR is not set. */
 bool cli_may_colour(int fd);
-/* ... and block characters too: the locale is UTF-8. */
-bool cli_may_draw(int fd);
+/* What there is to draw on: a terminal with what it can (blocks in a locale of UTF-8), or a screen
+ * of 80 columns of plain text. */
+struct moe_screen cli_screen(int fd);
+/* Breaks lines of a text for people that would not fit the terminal behind fd. */
+void cli_fit(int fd, struct moe_buf *text);
+/* printf for such a text, of at most 1024 bytes. */
+void cli_say(const char *format, ...) MOE_PRINTF(1, 2);
 
 /* ---- Progress and interruption ---- */
 

@@ -1,13 +1,14 @@
 /* --help and --version. */
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/cpu.h"
 #include "cli_private.h"
 #include "gpu.h"
 #include "kern/kern.h"
 
-enum { WIDTH = 80, TEXT_COLUMN = 26, LIST_COLUMN = 12 };
+enum { TEXT_COLUMN = 26, LIST_COLUMN = 12 };
 
 /* "-n, --tokens N"; an option without a letter is indented like the others where `align` is set. */
 static int name_option(const struct cli_option *o, bool align, char *out, size_t size)
@@ -23,20 +24,19 @@ static void print_row(const struct cli_option *o)
 {
     char name[64];
     int n = name_option(o, true, name, sizeof name);
-    printf("  %-*s %s%s", TEXT_COLUMN - 2, name, n > TEXT_COLUMN - 2 ? " " : "", o->help);
-    if (o->shown)
-        printf(" [%s]", o->shown);
-    putchar('\n');
+    cli_say("  %-*s %s%s%s%s%s\n", TEXT_COLUMN - 2, name, n > TEXT_COLUMN - 2 ? " " : "", o->help,
+            o->shown ? " [" : "", o->shown ? o->shown : "", o->shown ? "]" : "");
 }
 
 /* Returns the column after the option: `column` is where the line stood. */
 static int print_in_list(const struct cli_option *o, int column)
 {
-    char text[WIDTH];
+    int width = (int)cli_screen(STDOUT_FILENO).columns;
+    char text[MOE_LEAST_COLUMNS];
     int n = name_option(o, false, text, sizeof text);
     if (o->shown)
         n += snprintf(text + n, sizeof text - (size_t)n, " [%s]", o->shown);
-    if (column > LIST_COLUMN && column + 2 + n > WIDTH) {
+    if (column > LIST_COLUMN && column + 2 + n > width) {
         printf("\n%*s", LIST_COLUMN, "");
         column = LIST_COLUMN;
     }
@@ -55,16 +55,17 @@ static void print_options(const struct cli_option *options)
             group = o->kind;
         if (o->kind == CLI_HEADING)
             printf("\n%s:\n", o->help);
+        else if (o->kind == CLI_ELSEWHERE)
+            cli_say("%s:%*ssee %s\n", o->help, LIST_COLUMN - 1 - (int)strlen(o->help), "",
+                    o->shown);
         else if (begins)
             printf("%s:%*s", o->help, LIST_COLUMN - 1 - (int)strlen(o->help), "");
         if (begins)
-            column = group == CLI_HEADING ? 0 : LIST_COLUMN;
+            column = group == CLI_LIST ? LIST_COLUMN : 0;
         else if (group == CLI_HEADING)
             print_row(o);
         else if (group == CLI_LIST)
             column = print_in_list(o, column);
-        if (o->kind == CLI_ELSEWHERE)
-            printf("see %s", o->shown);
     }
     if (column)
         putchar('\n');
@@ -73,14 +74,14 @@ static void print_options(const struct cli_option *options)
 void cli_print_help(const struct cli_program *program, const struct cli_option *common)
 {
     for (int i = 0; program->usage[i]; i++)
-        printf("%s %s %s\n", i ? "      " : "Usage:", program->name, program->usage[i]);
-    printf("%s\n", program->summary);
+        cli_say("%s %s %s\n", i ? "      " : "Usage:", program->name, program->usage[i]);
+    cli_say("%s\n", program->summary);
     print_options(program->options);
     putchar('\n');
     print_options(common);
     printf("\nExamples:\n");
     for (int i = 0; program->examples[i]; i++)
-        printf("  %s\n", program->examples[i]);
+        cli_say("  %s\n", program->examples[i]);
 }
 
 void cli_print_version(const struct cli_program *program)

@@ -39,14 +39,22 @@ static void print_left(uint64_t done, uint64_t total)
 
 static void draw_bar(const char *what, uint64_t done, uint64_t total)
 {
-    enum { WIDTH = 30 };
-    char cells[WIDTH + 1];
+    enum {
+        NAME = 40,
+        MOST = 40,
+        LEAST = 4,
+        REST = 26
+    }; /* REST: " [] 100%, 100 min left", and one */
+    char cells[MOST + 1];
+    int name = (int)strnlen(what, NAME), room = cli_width(STDERR_FILENO) - name - REST;
+    int width = room < LEAST ? LEAST : room > MOST ? MOST : room;
     double share = total && done < total ? (double)done / (double)total : total ? 1 : 0;
-    int full = (int)(share * WIDTH);
-    memset(cells, '.', WIDTH);
+    int full = (int)(share * width);
+    memset(cells, '.', (size_t)width);
     memset(cells, '#', (size_t)full);
-    cells[WIDTH] = 0;
-    fprintf(cli_terminal(STDERR_FILENO), "\r\033[K%.40s [%s] %3.0f%%", what, cells, 100 * share);
+    cells[width] = 0;
+    fprintf(cli_terminal(STDERR_FILENO), "\r\033[K%.*s [%s] %3.0f%%", name, what, cells,
+            100 * share);
     print_left(done, total);
     bar.shown = true;
 }

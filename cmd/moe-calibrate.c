@@ -249,7 +249,9 @@ static int show(const char *path)
     if (status == MOE_OK && o.json)
         status = moe_map_write_json(map, &text, &err);
     else if (status == MOE_OK)
-        moe_show_map(map, cli_may_draw(STDOUT_FILENO), &text);
+        moe_show_map(map, cli_screen(STDOUT_FILENO), &text);
+    if (status == MOE_OK && !o.json)
+        cli_fit(STDOUT_FILENO, &text);
     status = cli_print(status, &text, &err);
     moe_map_free(map);
     return status == MOE_OK ? CLI_DONE : cli_error(&err);

@@ -275,7 +275,7 @@ static int show_device(const char *path, struct moe_buf *text, struct moe_err *e
     if (status == MOE_OK && o.json)
         status = moe_device_write_json(d, text, err);
     else if (status == MOE_OK)
-        moe_show_device(d, text);
+        moe_show_device(d, cli_screen(STDOUT_FILENO), text);
     free(d);
     return status;
 }
@@ -286,7 +286,7 @@ static int show_statistics(const char *path, struct moe_buf *text, struct moe_er
     int status = moe_statistics_read(&s, path, err);
     if (status == MOE_OK)
         status = o.json ? moe_show_statistics_json(s, text, err)
-                        : moe_show_statistics(s, cli_may_colour(STDOUT_FILENO), text, err);
+                        : moe_show_statistics(s, cli_screen(STDOUT_FILENO), text, err);
     moe_statistics_free(s);
     return status;
 }
@@ -298,6 +298,8 @@ static int show(const char *path)
     int status = moe_trace_is(path)                     ? show_trace(path, &text, &err)
                  : moe_yaml_file_is(path, "moe-device") ? show_device(path, &text, &err)
                                                         : show_statistics(path, &text, &err);
+    if (!o.json)
+        cli_fit(STDOUT_FILENO, &text);
     status = cli_print(status, &text, &err);
     return status == MOE_OK ? CLI_DONE : cli_error(&err);
 }

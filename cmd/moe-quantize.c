@@ -122,7 +122,9 @@ static int list(const char *path)
         status = moe_show_pack_json(pack, summary, cli_verbose, &text, &err);
     if (status == MOE_OK && !o.json) {
         moe_show_pack(pack, summary, cli_verbose, &text);
-        moe_show_pack_bits(pack, summary, cli_may_colour(STDOUT_FILENO), &bits);
+        moe_show_pack_bits(pack, summary, cli_screen(STDOUT_FILENO), &bits);
+        cli_fit(STDOUT_FILENO, &text);
+        cli_fit(STDOUT_FILENO, &bits);
     }
     status = cli_print(status, &text, &err);
     status = cli_print_as_is(status, &bits, &err);

@@ -302,6 +302,7 @@ static int report_stats(struct run *r, struct moe_err *err)
     }
     if (opt.stats_json)
         moe_show_run_json(&r->stats, &json);
+    cli_fit(STDERR_FILENO, &text);
     if (text.failed || json.failed)
         status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: the statistics");
     else if (opt.stats)

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/text.h"
 #include "cli.h"
@@ -112,7 +113,8 @@ int plan_coe_make(const struct plan_coe_options *o, struct moe_err *err)
             cli_note("%s: %.4g results/s expected; moe-plan --explain %s says why", o->out,
                      plan->throughput, o->out);
     } else if (status == MOE_OK) {
-        moe_explain_coe_plan(plan, &text);
+        moe_explain_coe_plan(plan, cli_screen(STDOUT_FILENO), &text);
+        cli_fit(STDOUT_FILENO, &text);
         status = cli_print(MOE_OK, &text, err);
     }
     moe_coe_plan_free(plan);

@@ -14,7 +14,7 @@ static int explain_plan(const char *path, bool json, struct moe_buf *out, struct
     if (status == MOE_OK && json)
         status = moe_explain_plan_json(plan, out, err);
     else if (status == MOE_OK)
-        moe_explain_plan(plan, cli_may_draw(STDOUT_FILENO), out);
+        moe_explain_plan(plan, cli_screen(STDOUT_FILENO), out);
     moe_plan_free(plan);
     return status;
 }
@@ -26,7 +26,7 @@ static int explain_statistics(const char *path, bool json, struct moe_buf *out, 
     if (status == MOE_OK && json)
         status = moe_explain_statistics_json(s, out, err);
     else if (status == MOE_OK)
-        status = moe_explain_statistics(s, cli_may_draw(STDOUT_FILENO), out, err);
+        status = moe_explain_statistics(s, cli_screen(STDOUT_FILENO), out, err);
     moe_statistics_free(s);
     return status;
 }
@@ -38,7 +38,7 @@ static int explain_coe_plan(const char *path, bool json, struct moe_buf *out, st
     if (status == MOE_OK && json)
         status = moe_coe_plan_write(plan, true, out, err);
     else if (status == MOE_OK)
-        moe_explain_coe_plan(plan, out);
+        moe_explain_coe_plan(plan, cli_screen(STDOUT_FILENO), out);
     moe_coe_plan_free(plan);
     return status;
 }
@@ -54,6 +54,8 @@ int plan_explain(const char *path, bool json, struct moe_err *err)
     else if (moe_yaml_file_is(path, "moe-stats"))
         status = explain_statistics(path, json, &out, err);
     else
-        status = moe_explain_pack(path, json, &out, err);
+        status = moe_explain_pack(path, json, cli_screen(STDOUT_FILENO), &out, err);
+    if (!json)
+        cli_fit(STDOUT_FILENO, &out);
     return cli_print(status, &out, err);
 }

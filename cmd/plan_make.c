@@ -67,7 +67,8 @@ static int save(const struct moe_plan *plan, const char *path, struct moe_err *e
 static int show(const struct moe_plan *plan, struct moe_err *err)
 {
     struct moe_buf text = {0};
-    moe_explain_plan_briefly(plan, cli_may_draw(STDOUT_FILENO), &text);
+    moe_explain_plan_briefly(plan, cli_screen(STDOUT_FILENO), &text);
+    cli_fit(STDOUT_FILENO, &text);
     return cli_print(MOE_OK, &text, err);
 }
 

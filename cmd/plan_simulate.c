@@ -220,10 +220,10 @@ static void print_line(const struct table *t, const struct result *r)
     char optimal[16] = "-";
     if (r->run.optimal_hit_rate >= 0)
         snprintf(optimal, sizeof optimal, "%.1f%%", 100 * r->run.optimal_hit_rate);
-    printf("%-*s %9s %6.1f%% %7s %6.1f%% %6.1f%% %9.2f %9.2f\n", t->width, r->strategy,
-           r->size->text, 100 * hit_rate(&d->experts), optimal,
-           100 * share(d->stall_seconds, d->seconds), 100 * share(d->link_seconds, d->seconds),
-           share((double)d->tokens, d->seconds), bound(r));
+    cli_say("%-*s %9s %6.1f%% %7s %6.1f%% %6.1f%% %9.2f %9.2f\n", t->width, r->strategy,
+            r->size->text, 100 * hit_rate(&d->experts), optimal,
+            100 * share(d->stall_seconds, d->seconds), 100 * share(d->link_seconds, d->seconds),
+            share((double)d->tokens, d->seconds), bound(r));
 }
 
 static void print_refusal(const struct table *t, const char *strategy, const struct size *size,
@@ -231,7 +231,7 @@ static void print_refusal(const struct table *t, const char *strategy, const str
 {
     if (t->json)
         return;
-    printf("%-*s %9s  %s\n", t->width, strategy, size->text, err->text);
+    cli_say("%-*s %9s  %s\n", t->width, strategy, size->text, err->text);
 }
 
 static void print_head(const struct table *t, const struct plan_inputs *in)
@@ -239,10 +239,10 @@ static void print_head(const struct table *t, const struct plan_inputs *in)
     const struct moe_plan_evidence *e = &in->evidence;
     if (t->json)
         return;
-    printf("%" PRIu64 " tokens (%" PRIu64 " of prompts) in %" PRIu64 " texts; %s\n",
-           e->trace_tokens, e->trace_prompt_tokens, e->trace_sequences, e->device);
-    printf("%-*s %9s %7s %7s %7s %7s %9s %9s\n", t->width, "", "memory", "found", "optimum",
-           "waiting", "link", "tokens/s", "at most");
+    cli_say("%" PRIu64 " tokens (%" PRIu64 " of prompts) in %" PRIu64 " texts; %s\n",
+            e->trace_tokens, e->trace_prompt_tokens, e->trace_sequences, e->device);
+    cli_say("%-*s %9s %7s %7s %7s %7s %9s %9s\n", t->width, "", "memory", "found", "optimum",
+            "waiting", "link", "tokens/s", "at most");
 }
 
 /* Strategies that cannot run at this size say why and are left out; other errors end the table. */

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/buf.h"
 #include "base/text.h"
@@ -153,7 +154,7 @@ int strategy_options_apply(const struct strategy_options *o, struct moe_strategy
 
 /* ---- --strategy help ---- */
 
-enum { WIDTH = 80, COLUMN = 28 };
+enum { COLUMN = 28 };
 
 bool strategy_wants_help(const struct strategy_options *o)
 {
@@ -164,7 +165,7 @@ bool strategy_wants_help(const struct strategy_options *o)
  * the first of them. */
 static void print_wrapped(const char *first, const char *text, int indent, const char *mark)
 {
-    int room = WIDTH - indent;
+    int room = (int)cli_screen(STDOUT_FILENO).columns - indent;
     size_t n_mark = strlen(mark);
     while (*text) {
         int n = (int)strlen(text);
@@ -185,7 +186,7 @@ static void print_strategy(const char *name)
     struct moe_strategy s;
     struct moe_buf parts = {0};
     moe_strategy_find(name, &s);
-    printf("  %-9s %s\n", name, s.describe);
+    cli_say("  %-9s %s\n", name, s.describe);
     moe_strategy_describe(&s, &parts);
     if (!parts.failed && !s.resident)
         print_wrapped("", (const char *)parts.data, 12, "--");
@@ -227,31 +228,31 @@ static void print_part(enum moe_part part)
     const struct moe_strategy_part *p = moe_strategy_part_at(part);
     char left[64], words[MOE_PART_TEXT_BYTES];
     snprintf(left, sizeof left, "      --%s%s%s", p->name, p->arg ? " " : "", p->arg ? p->arg : "");
-    printf("%-*s %s\n", COLUMN, left, p->help);
+    cli_say("%-*s %s\n", COLUMN, left, p->help);
     if (p->arg) {
         moe_strategy_part_values(part, words);
         print_wrapped("", words, COLUMN + 1, "");
     }
     if (p->inexact)
-        printf("%*smay change results%s%s\n", COLUMN + 1, "", strcmp(p->inexact, "any") ? ": " : "",
-               strcmp(p->inexact, "any") ? p->inexact : "");
+        cli_say("%*smay change results%s%s\n", COLUMN + 1, "",
+                strcmp(p->inexact, "any") ? ": " : "", strcmp(p->inexact, "any") ? p->inexact : "");
 }
 
 void strategy_print_help(void)
 {
-    printf("--strategy NAME: auto chooses; any other name is in this table. Parts change it,\n"
-           "as in fate+cache=lrfu+prefetch=percentile:75;slack, or as options of their own.\n"
-           "Parts without a strategy change lru; parts that no longer apply are ignored.\n"
-           "moe-strategies(7) explains all of them.\n\n"
-           "Strategies:\n");
+    cli_say("--strategy NAME: auto chooses; any other name is in this table. Parts change it,\n"
+            "as in fate+cache=lrfu+prefetch=percentile:75;slack, or as options of their own.\n"
+            "Parts without a strategy change lru; parts that no longer apply are ignored.\n"
+            "moe-strategies(7) explains all of them.\n\n"
+            "Strategies:\n");
     for (int i = 0; moe_strategy_name_at(i); i++)
         print_strategy(moe_strategy_name_at(i));
     printf("\nParts:\n");
     for (enum moe_part part = 0; part < MOE_N_PARTS; part++)
         print_part(part);
-    printf("%-*s %s\n", COLUMN, "      --without PARTS", "switch parts off: prefetch,protect");
+    cli_say("%-*s %s\n", COLUMN, "      --without PARTS", "switch parts off: prefetch,protect");
     printf("\nWith them:\n");
-    printf("%-*s %s\n", COLUMN, "      --low VARIANT", "the lower precision [the pack's last]");
-    printf("%-*s %s\n", COLUMN, "      --staging N", "slots for prefetched experts [top_k]");
+    cli_say("%-*s %s\n", COLUMN, "      --low VARIANT", "the lower precision [the pack's last]");
+    cli_say("%-*s %s\n", COLUMN, "      --staging N", "slots for prefetched experts [top_k]");
     print_exactness();
 }

@@ -1,15 +1,18 @@
 /* /stats, /memory, /strategy: what the program tells of itself. */
 #include <inttypes.h>
 #include <stdio.h>
+#include <unistd.h>
 
 #include "base/mem.h"
 #include "base/text.h"
+#include "cli.h"
 #include "commands.h"
 #include "show/explain.h"
 #include "show/show_run.h"
 
 static void print(struct moe_buf *text)
 {
+    cli_fit(STDERR_FILENO, text);
     fputs(text->failed ? "out of memory\n" : text->data ? (const char *)text->data : "", stderr);
     moe_buf_release(text);
 }

@@ -1,6 +1,5 @@
 /*
- * Drawing for terminals: figures as text, bars, shades, and paragraphs broken into lines. `blocks`:
- * with block characters (UTF-8), else plain ASCII.
+ * Drawing for terminals: figures as text, bars, shades, and paragraphs broken into lines.
  */
 #ifndef MOE_SHOW_DRAW_H
 #define MOE_SHOW_DRAW_H
@@ -9,6 +8,20 @@
 #include <stdint.h>
 
 #include "base/buf.h"
+
+/* What is drawn on. */
+struct moe_screen {
+    uint32_t columns; /* MOE_LEAST_COLUMNS to MOE_MOST_COLUMNS */
+    bool blocks;      /* with block characters (UTF-8), else plain ASCII */
+    bool colour;      /* with the colours of terminals */
+};
+enum { MOE_LEAST_COLUMNS = 60, MOE_USUAL_COLUMNS = 80, MOE_MOST_COLUMNS = 200 };
+/* For what is no terminal. */
+#define MOE_PLAIN_SCREEN ((struct moe_screen){.columns = MOE_USUAL_COLUMNS})
+
+/* The columns of something that has `usual` of them on a screen of MOE_USUAL_COLUMNS and takes what
+ * a wider one adds, but at most `most`; a narrower one takes away, but leaves a third. */
+uint32_t moe_draw_columns(struct moe_screen screen, uint32_t usual, uint32_t most);
 
 /* A figure as text in `room`, which is returned. A speed or a share below 0 or NAN is not known:
  * "?". */
@@ -23,21 +36,27 @@ char *moe_format_layers(uint32_t first, uint32_t n, char room[32]);
  * NAN). */
 void moe_draw_percent(struct moe_buf *out, double share, int width);
 
-/* A bar of share * width cells, in eighths of a cell where blocks allow it, else to the nearest
+/* A bar of share * width cells, in eighths of a cell where its blocks allow it, else to the nearest
  * whole one; nothing for what is not a number. Shares above 1 are drawn as 1. */
-void moe_draw_bar(struct moe_buf *out, double share, uint32_t width, bool blocks);
+void moe_draw_bar(struct moe_buf *out, double share, uint32_t width, struct moe_screen screen);
 
 /* One character for an amount beside a usual one: a blank for up to an eighth of it, then up to a
  * half of it, up to all of it, up to twice as much, more. */
-const char *moe_draw_shade(double amount, double usual, bool blocks);
+const char *moe_draw_shade(double amount, double usual, struct moe_screen screen);
 
-enum { MOE_DRAW_WIDTH = 80, MOE_DRAW_TEXT = 2048 };
+enum { MOE_DRAW_TEXT = 2048 };
 
-/* A paragraph of ASCII text in lines of at most MOE_DRAW_WIDTH columns: the first line begins with
- * `first` (at most `indent` wide; NULL: blanks), the others with `indent` blanks. A word that is
- * longer than a line is cut. The formatted text has at most MOE_DRAW_TEXT bytes; the rest is cut
- * off. */
-void moe_draw_paragraph(struct moe_buf *out, const char *first, uint32_t indent, const char *format,
-                        ...) MOE_PRINTF(4, 5);
+/* A paragraph of ASCII text in lines of at most the screen's columns, but no more than are read
+ * with ease (MOE_TEXT_COLUMNS): the first line begins with `first` (at most `indent` wide; NULL:
+ * blanks), the others with `indent` blanks. A word that is longer than a line is cut. The formatted
+ * text has at most MOE_DRAW_TEXT bytes; the rest is cut off. */
+enum { MOE_TEXT_COLUMNS = 120 };
+void moe_draw_paragraph(struct moe_buf *out, struct moe_screen screen, const char *first,
+                        uint32_t indent, const char *format, ...) MOE_PRINTF(5, 6);
+
+/* Breaks the lines of a text (UTF-8, each character a column wide; terminal sequences none) that
+ * are wider than the screen, at the last blank that fits, and indents what goes on by 4 more than
+ * the line, or to a table's second column (after two blanks). *text is replaced. */
+void moe_draw_fit(struct moe_buf *text, struct moe_screen screen);
 
 #endif

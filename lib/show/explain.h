@@ -10,13 +10,15 @@
 #include "plan/plan.h"
 #include "record/statistics.h"
 #include "sched/exactness.h"
+#include "show/draw.h"
 
 /* ---- A plan ---- */
 
-/* At most two screens, 2 x 50 lines of 80 columns. blocks: as of show/draw.h. */
-void moe_explain_plan(const struct moe_plan *plan, bool blocks, struct moe_buf *out);
+/* At most two screens, 2 x 50 lines, of 80 columns or more. */
+void moe_explain_plan(const struct moe_plan *plan, struct moe_screen screen, struct moe_buf *out);
 /* The first screen alone: what is planned, memory, what limits the speed. */
-void moe_explain_plan_briefly(const struct moe_plan *plan, bool blocks, struct moe_buf *out);
+void moe_explain_plan_briefly(const struct moe_plan *plan, struct moe_screen screen,
+                              struct moe_buf *out);
 /* {"plan": as moe_plan_write_json has it, "bounds": ..., ...}: all that the text says. */
 int moe_explain_plan_json(const struct moe_plan *plan, struct moe_buf *out, struct moe_err *err);
 
@@ -29,8 +31,8 @@ void moe_explain_exactness(const struct moe_exactness *x, struct moe_buf *out);
 /* ---- Statistics ---- */
 
 /* What they say for planning. */
-int moe_explain_statistics(const struct moe_statistics *s, bool blocks, struct moe_buf *out,
-                           struct moe_err *err);
+int moe_explain_statistics(const struct moe_statistics *s, struct moe_screen screen,
+                           struct moe_buf *out, struct moe_err *err);
 int moe_explain_statistics_json(const struct moe_statistics *s, struct moe_buf *out,
                                 struct moe_err *err);
 
@@ -38,6 +40,7 @@ int moe_explain_statistics_json(const struct moe_statistics *s, struct moe_buf *
 
 /* What running it takes at least, for a person or as one JSON object. Opens the pack at `path`.
  * MOE_ERR_USAGE: a model without experts; errors of reading it. */
-int moe_explain_pack(const char *path, bool json, struct moe_buf *out, struct moe_err *err);
+int moe_explain_pack(const char *path, bool json, struct moe_screen screen, struct moe_buf *out,
+                     struct moe_err *err);
 
 #endif

@@ -34,7 +34,7 @@ static void put_executors(const struct moe_coe_plan *plan, struct moe_buf *out)
                        plan->batches[i].device, plan->batches[i].requests);
 }
 
-static void put_ways(const struct moe_coe_plan *plan, struct moe_buf *out)
+static void put_ways(const struct moe_coe_plan *plan, struct moe_screen screen, struct moe_buf *out)
 {
     static const char *const leaves[] = {
         [MOE_COE_LRU] = "the one that was not used for the longest time",
@@ -45,7 +45,7 @@ static void put_ways(const struct moe_coe_plan *plan, struct moe_buf *out)
     enum moe_coe_evict evict = MOE_COE_LRU;
     moe_coe_evict_find(plan->evict, &evict);
     moe_buf_text(out, "\n");
-    moe_draw_paragraph(out, NULL, 0,
+    moe_draw_paragraph(out, screen, NULL, 0,
                        "Requests go %s (%s). Where an expert needs room, %s leaves "
                        "(%s).%s",
                        s ? s->what : "?", plan->schedule, leaves[evict], plan->evict,
@@ -53,7 +53,8 @@ static void put_ways(const struct moe_coe_plan *plan, struct moe_buf *out)
                                       : "");
 }
 
-static void put_trials(const struct moe_coe_plan *plan, struct moe_buf *out)
+static void put_trials(const struct moe_coe_plan *plan, struct moe_screen screen,
+                       struct moe_buf *out)
 {
     double most = 0;
     if (plan->n_trials)
@@ -64,7 +65,8 @@ static void put_trials(const struct moe_coe_plan *plan, struct moe_buf *out)
         const struct moe_coe_plan_trial *t = &plan->trials[i];
         moe_buf_printf(out, "  %2" PRIu32 " cuda, %2" PRIu32 " cpu  %14.4g  ", t->cuda, t->cpu,
                        t->throughput);
-        moe_draw_bar(out, most > 0 ? t->throughput / most : 0, 30, false);
+        moe_draw_bar(out, most > 0 ? t->throughput / most : 0, moe_draw_columns(screen, 30, 60),
+                     screen);
         moe_buf_text(out, "\n");
     }
     if (plan->n_points)
@@ -75,25 +77,28 @@ static void put_trials(const struct moe_coe_plan *plan, struct moe_buf *out)
     for (uint32_t i = 0; i < plan->n_points; i++) {
         const struct moe_coe_plan_point *p = &plan->points[i];
         moe_buf_printf(out, "  %15" PRIu32 "  %14.4g  ", p->experts, p->throughput);
-        moe_draw_bar(out, most > 0 ? p->throughput / most : 0, 30, false);
+        moe_draw_bar(out, most > 0 ? p->throughput / most : 0, moe_draw_columns(screen, 30, 60),
+                     screen);
         moe_buf_text(out, "\n");
     }
 }
 
-void moe_explain_coe_plan(const struct moe_coe_plan *plan, struct moe_buf *out)
+void moe_explain_coe_plan(const struct moe_coe_plan *plan, struct moe_screen screen,
+                          struct moe_buf *out)
 {
     char memory[32];
-    moe_draw_paragraph(out, NULL, 0, "Plan for %s on %s, in %s",
+    moe_draw_paragraph(out, screen, NULL, 0, "Plan for %s on %s, in %s",
                        plan->collection[0] ? plan->collection : "a collection",
                        plan->machine[0] ? plan->machine : "a machine",
                        moe_format_bytes(plan->memory_bytes, memory));
     put_executors(plan, out);
-    put_ways(plan, out);
+    put_ways(plan, screen, out);
     if (plan->n_reasons)
         moe_buf_text(out, "\nWhy\n");
     for (uint32_t i = 0; i < plan->n_reasons; i++)
-        moe_draw_paragraph(out, NULL, 2, "%s: %s.", plan->reasons[i].about, plan->reasons[i].text);
-    put_trials(plan, out);
+        moe_draw_paragraph(out, screen, NULL, 2, "%s: %s.", plan->reasons[i].about,
+                           plan->reasons[i].text);
+    put_trials(plan, screen, out);
     if (plan->throughput > 0)
         moe_buf_printf(out, "\nExpected of the sample: %.4g results/s, %" PRIu64 " switches.\n",
                        plan->throughput, plan->switches);

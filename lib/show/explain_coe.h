@@ -4,8 +4,10 @@
 
 #include "base/buf.h"
 #include "coe/coe_plan.h"
+#include "show/draw.h"
 
 /* What each executor has, why, and what was tried. */
-void moe_explain_coe_plan(const struct moe_coe_plan *plan, struct moe_buf *out);
+void moe_explain_coe_plan(const struct moe_coe_plan *plan, struct moe_screen screen,
+                          struct moe_buf *out);
 
 #endif

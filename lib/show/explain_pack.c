@@ -40,12 +40,12 @@ static uint64_t all_in_memory(const struct moe_plan_memory *m)
 }
 
 static void put_variants(const struct moe_pack *pack, const struct moe_pack_summary *s,
-                         struct moe_buf *out)
+                         struct moe_screen screen, struct moe_buf *out)
 {
     char room[2][32];
     for (uint32_t v = 0; v < moe_pack_n_variants(pack); v++) {
         const struct moe_weight_sum *sum = &s->variants[v];
-        moe_draw_paragraph(out, NULL, 2,
+        moe_draw_paragraph(out, screen, NULL, 2,
                            "%" PRIu64 " experts at %s bits (%.2f with scales): %s, %s each",
                            sum->count, moe_show_variant_bits(pack, v), moe_weight_sum_bits(sum),
                            moe_format_bytes(sum->raw_bytes, room[0]),
@@ -54,27 +54,28 @@ static void put_variants(const struct moe_pack *pack, const struct moe_pack_summ
 }
 
 static void put_pack(const struct moe_pack *pack, const struct moe_pack_summary *s,
-                     const struct moe_plan_memory *m, const char *path, struct moe_buf *out)
+                     const struct moe_plan_memory *m, const char *path, struct moe_screen screen,
+                     struct moe_buf *out)
 {
     const struct moe_config *c = &s->config;
     char room[3][32];
     uint64_t floor = (m->floor + 2 * MIB - 1) / MIB;
-    moe_draw_paragraph(out, NULL, 0,
+    moe_draw_paragraph(out, screen, NULL, 0,
                        "%s: a %s model of %" PRIu32 " layers; %" PRIu32 " of them have %" PRIu32
                        " experts (blocks of weights), of which a token uses %" PRIu32 ".",
                        path, c->family, c->n_layers, s->n_moe_layers, c->n_experts, c->top_k);
     moe_buf_text(out, "\nWhat is in it\n");
-    moe_draw_paragraph(out, NULL, 2, "weights outside experts, always in memory: %s",
+    moe_draw_paragraph(out, screen, NULL, 2, "weights outside experts, always in memory: %s",
                        moe_format_bytes(s->dense.raw_bytes, room[0]));
-    put_variants(pack, s, out);
+    put_variants(pack, s, screen, out);
     moe_buf_text(out, "\nWhat running it takes\n");
-    moe_draw_paragraph(out, NULL, 2,
+    moe_draw_paragraph(out, screen, NULL, 2,
                        "A token visits %" PRIu32 " experts: %s of %s, %.1f%%. They may stay in "
                        "memory or be loaded when they are needed.",
                        s->n_moe_layers * c->top_k, moe_format_bytes(m->token, room[0]),
                        moe_format_bytes(m->all, room[1]),
                        m->all ? 100 * (double)m->token / (double)m->all : 0);
-    moe_draw_paragraph(out, NULL, 2,
+    moe_draw_paragraph(out, screen, NULL, 2,
                        "The smallest budget that works is %s (--memory %" PRIu64
                        "M), with a context of %" PRIu32 " and prompts in batches of %" PRIu32
                        "; all experts fit from %s on.",
@@ -116,7 +117,8 @@ static void put_pack_json(const struct moe_pack *pack, const struct moe_pack_sum
     moe_emit_end(&e, NULL); /* the caller looks at the buffer */
 }
 
-int moe_explain_pack(const char *path, bool json, struct moe_buf *out, struct moe_err *err)
+int moe_explain_pack(const char *path, bool json, struct moe_screen screen, struct moe_buf *out,
+                     struct moe_err *err)
 {
     struct moe_pack *pack = NULL;
     struct moe_plan_memory memory = {0};
@@ -133,7 +135,7 @@ int moe_explain_pack(const char *path, bool json, struct moe_buf *out, struct mo
     if (status == MOE_OK && json)
         put_pack_json(pack, summary, &memory, out);
     else if (status == MOE_OK)
-        put_pack(pack, summary, &memory, path, out);
+        put_pack(pack, summary, &memory, path, screen, out);
     moe_pack_close(pack);
     free(summary);
     return status;

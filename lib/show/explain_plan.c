@@ -36,11 +36,11 @@ static void put_head(const struct explanation *x)
     char memory[32], room[3][32];
     uint64_t bytes = p->memory.total ? p->memory.total : p->memory.experts;
     const char *name = p->pack[0] ? p->pack : "a model", *device = p->evidence.device;
-    moe_draw_paragraph(x->out, NULL, 0, "Plan for %.*s in %s%s%s%.*s", shown(name), name,
+    moe_draw_paragraph(x->out, x->screen, NULL, 0, "Plan for %.*s in %s%s%s%.*s", shown(name), name,
                        moe_format_bytes(bytes, memory), p->memory.total ? "" : " of experts",
                        device[0] ? ", on " : "", shown(device), device);
     if (e->decode_tokens_per_second > 0)
-        moe_draw_paragraph(x->out, NULL, 0,
+        moe_draw_paragraph(x->out, x->screen, NULL, 0,
                            "Expected: %s tokens/s of an answer, %s tokens/s of a prompt; %s of "
                            "experts found in memory",
                            moe_format_speed(e->decode_tokens_per_second, room[0]),
@@ -56,15 +56,15 @@ static void put_strategy(const struct explanation *x)
     moe_strategy_brief(&p->strategy, brief);
     const struct moe_terms terms = moe_plan_terms(p);
     moe_explain_strategy(&terms, moe_plan_slots(p).n_cache, &text);
-    moe_draw_paragraph(x->out, NULL, 0, "Strategy %s%s%s%s%s%s", brief,
+    moe_draw_paragraph(x->out, x->screen, NULL, 0, "Strategy %s%s%s%s%s%s", brief,
                        p->high[0] ? "; experts at " : "", p->high, p->high[0] ? " bits" : "",
                        p->low[0] ? ", low " : "", p->low);
-    moe_draw_paragraph(x->out, NULL, 2,
+    moe_draw_paragraph(x->out, x->screen, NULL, 2,
                        "Each of %" PRIu32 " layers has %" PRIu32
                        " experts (blocks of weights), of which a token uses %" PRIu32 ".",
                        p->n_layers, p->n_experts, p->top_k);
     if (!text.failed)
-        moe_draw_paragraph(x->out, NULL, 2, "%s", (const char *)text.data);
+        moe_draw_paragraph(x->out, x->screen, NULL, 2, "%s", (const char *)text.data);
     x->out->failed |= text.failed;
     moe_buf_release(&text);
 }
@@ -87,9 +87,10 @@ static void put_losses(const struct explanation *x)
     int first = (int)strcspn(e->calibration_texts, ","); /* of several texts the first is named */
     first = first < SOURCE_NAME ? first : shown_of(e->calibration_texts, SOURCE_NAME);
     if (p->n_losses && !text.failed)
-        moe_draw_paragraph(x->out, NULL, 2, "%s. Measured on %" PRIu64 " tokens of %.*s%s.",
-                           (const char *)text.data, p->losses[0].tokens, first,
-                           e->calibration_texts, e->calibration_texts[first] ? " and others" : "");
+        moe_draw_paragraph(x->out, x->screen, NULL, 2,
+                           "%s. Measured on %" PRIu64 " tokens of %.*s%s.", (const char *)text.data,
+                           p->losses[0].tokens, first, e->calibration_texts,
+                           e->calibration_texts[first] ? " and others" : "");
     x->out->failed |= text.failed;
     moe_buf_release(&text);
 }
@@ -102,7 +103,8 @@ static void put_share(const struct explanation *x, const char *name, uint64_t by
     double share = (double)bytes / (double)all;
     moe_buf_printf(x->out, "  %-26s %12s %5.1f%%  ", name, moe_format_bytes(bytes, room),
                    100 * share);
-    moe_draw_bar(x->out, share, EXPLAIN_BAR, x->blocks);
+    moe_draw_bar(x->out, share, moe_draw_columns(x->screen, EXPLAIN_BAR, 2 * EXPLAIN_BAR),
+                 x->screen);
     moe_buf_text(x->out, "\n");
 }
 
@@ -126,7 +128,7 @@ static void put_memory(const struct explanation *x)
     if (m->total > used)
         put_share(x, "unused", m->total - used, all);
     if (x->plan->n_pools)
-        moe_draw_paragraph(x->out, NULL, 2,
+        moe_draw_paragraph(x->out, x->screen, NULL, 2,
                            "%" PRIu64 " slots keep experts (%s): %.1f%% of all %" PRIu64
                            " experts (%s), %.2f times what a token uses (%s). %" PRIu64
                            " are scratch space (%s).",
@@ -135,7 +137,7 @@ static void put_memory(const struct explanation *x)
                            slots.tokens, moe_format_bytes(m->token, room[2]), slots.n_working,
                            moe_format_bytes(slots.working_bytes, room[3]));
     if (m->floor)
-        moe_draw_paragraph(x->out, NULL, 2, "The smallest budget that works is %s.",
+        moe_draw_paragraph(x->out, x->screen, NULL, 2, "The smallest budget that works is %s.",
                            moe_format_bytes(m->floor, room[0]));
 }
 
@@ -157,14 +159,14 @@ static void put_assumption(const struct explanation *x, const char *first, enum 
     const struct moe_plan_evidence *e = &x->plan->evidence;
     double points = 100 * moe_plan_hit_rate_error(x->plan);
     if (texts[what])
-        moe_draw_paragraph(x->out, first, 5, "%s", texts[what]);
+        moe_draw_paragraph(x->out, x->screen, first, 5, "%s", texts[what]);
     else if (what == MOE_ASSUME_FEW_TOKENS)
-        moe_draw_paragraph(x->out, first, 5,
+        moe_draw_paragraph(x->out, x->screen, first, 5,
                            "The trace has few tokens: the share found in memory may be off by %.1f "
                            "points for that reason alone.",
                            points);
     else
-        moe_draw_paragraph(x->out, first, 5,
+        moe_draw_paragraph(x->out, x->screen, first, 5,
                            "Other texts use the experts as those of the trace do (%" PRIu64
                            " tokens in %" PRIu64 " texts, %" PRIu64
                            " in prompts; the share found is good to %.1f points).",
@@ -195,9 +197,9 @@ static void put_first_screen(const struct explanation *x)
     explain_bounds(x);
 }
 
-void moe_explain_plan(const struct moe_plan *plan, bool blocks, struct moe_buf *out)
+void moe_explain_plan(const struct moe_plan *plan, struct moe_screen screen, struct moe_buf *out)
 {
-    const struct explanation x = {plan, blocks, out};
+    const struct explanation x = {plan, screen, out};
     put_first_screen(&x);
     explain_layers(&x);
     explain_steps(&x);
@@ -205,9 +207,10 @@ void moe_explain_plan(const struct moe_plan *plan, bool blocks, struct moe_buf *
     put_assumptions(&x, MOE_N_ASSUMPTIONS);
 }
 
-void moe_explain_plan_briefly(const struct moe_plan *plan, bool blocks, struct moe_buf *out)
+void moe_explain_plan_briefly(const struct moe_plan *plan, struct moe_screen screen,
+                              struct moe_buf *out)
 {
-    const struct explanation x = {plan, blocks, out};
+    const struct explanation x = {plan, screen, out};
     put_first_screen(&x);
     put_assumptions(&x, 1);
 }

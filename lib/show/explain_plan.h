@@ -3,11 +3,12 @@
 #define MOE_SHOW_EXPLAIN_PLAN_H
 
 #include "base/buf.h"
+#include "show/draw.h"
 #include "show/explain_figures.h"
 
 struct explanation {
     const struct moe_plan *plan;
-    bool blocks; /* as of show/draw.h */
+    struct moe_screen screen;
     struct moe_buf *out;
 };
 

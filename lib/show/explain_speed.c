@@ -21,7 +21,7 @@ static void put_bound(const struct explanation *x, const char *name, double seco
 {
     double share = seconds / total;
     moe_buf_printf(x->out, "  %-40s %9.3f ms %5.1f%% ", name, 1e3 * seconds, 100 * share);
-    moe_draw_bar(x->out, share, CAUSE_BAR, x->blocks);
+    moe_draw_bar(x->out, share, moe_draw_columns(x->screen, CAUSE_BAR, 2 * CAUSE_BAR), x->screen);
     moe_buf_text(x->out, "\n");
 }
 
@@ -42,7 +42,7 @@ static void put_verdict(const struct explanation *x, const struct moe_plan_bound
     double at_least = b->seconds[MOE_BOUND_COMPUTATION];
     if (b->largest != MOE_BOUND_COMPUTATION)
         at_least += b->seconds[MOE_BOUND_LINK];
-    moe_draw_paragraph(x->out, NULL, 2, "%s %s tokens/s.", advice[b->largest],
+    moe_draw_paragraph(x->out, x->screen, NULL, 2, "%s %s tokens/s.", advice[b->largest],
                        moe_format_speed(at_least > 0 ? 1 / at_least : 0, speed));
 }
 
@@ -53,7 +53,7 @@ static void put_loads(const struct explanation *x)
     char bytes[32], rate[32], room[3][32];
     if (e->bytes_per_token >= 0)
         moe_draw_paragraph(
-            x->out, NULL, 2,
+            x->out, x->screen, NULL, 2,
             "A token loads %s; the link (%s) is busy %s of the time. Found in memory: %s; by a "
             "cache "
             "that knows the future but loads only on demand: %s.",
@@ -62,12 +62,12 @@ static void put_loads(const struct explanation *x)
             moe_format_percent(e->link_seconds * e->decode_tokens_per_second, room[0]),
             moe_format_percent(e->hit_rate, room[1]),
             moe_format_percent(e->optimal_hit_rate, room[2]));
-    moe_draw_paragraph(x->out, NULL, 2,
+    moe_draw_paragraph(x->out, x->screen, NULL, 2,
                        "A layer takes %.3f ms, loading an expert %.3f ms: %" PRIu32
                        " loads fit in its time.",
                        1e3 * p->layer_seconds, 1e3 * p->load_seconds, p->slack_loads);
     if (e->accuracy >= 0)
-        moe_draw_paragraph(x->out, NULL, 2, "Of a layer's experts %.1f%% are predicted.",
+        moe_draw_paragraph(x->out, x->screen, NULL, 2, "Of a layer's experts %.1f%% are predicted.",
                            100 * e->accuracy);
 }
 
@@ -78,7 +78,7 @@ void explain_bounds(const struct explanation *x)
     if (b.total <= 0)
         return;
     moe_buf_text(x->out, "\nWhat limits the speed\n");
-    moe_draw_paragraph(x->out, NULL, 2,
+    moe_draw_paragraph(x->out, x->screen, NULL, 2,
                        "A token takes %.3f ms: %.3f computing, %.3f waiting for experts, %.3f "
                        "waiting for the host. The same time by cause:",
                        1e3 * b.total, 1e3 * fmax(0, e->compute_seconds),
@@ -106,7 +106,8 @@ static void put_span(const struct explanation *x, uint32_t first, uint32_t n)
     moe_buf_printf(x->out, " %8.3f ms", 1e3 * l.stall_seconds);
     moe_draw_percent(x->out, l.hit_rate, 8);
     moe_buf_text(x->out, " ");
-    moe_draw_bar(x->out, l.hit_rate, EXPLAIN_BAR, x->blocks);
+    moe_draw_bar(x->out, l.hit_rate, moe_draw_columns(x->screen, EXPLAIN_BAR, 2 * EXPLAIN_BAR),
+                 x->screen);
     moe_buf_text(x->out, "\n");
 }
 
@@ -118,7 +119,7 @@ static void put_boundaries(const struct explanation *x)
         snprintf(by_accuracy, sizeof by_accuracy, "%" PRIu32, p->boundary_accuracy);
     if (p->boundary_stall != UINT32_MAX)
         snprintf(by_stall, sizeof by_stall, "%" PRIu32, p->boundary_stall);
-    moe_draw_paragraph(x->out, NULL, 2,
+    moe_draw_paragraph(x->out, x->screen, NULL, 2,
                        "Loaded: before the first token. First layers whose experts are hard to "
                        "predict and deserve to be all in memory: %s by accuracy, %s by least "
                        "waiting.",
@@ -155,8 +156,8 @@ static void put_step(const struct explanation *x, const struct moe_plan_step *st
                    format(step->amount, amount),
                    moe_format_speed(step->decode_tokens_per_second, speed),
                    moe_format_percent(step->hit_rate, found));
-    moe_draw_bar(x->out, most > 0 ? step->decode_tokens_per_second / most : 0, EXPLAIN_BAR,
-                 x->blocks);
+    moe_draw_bar(x->out, most > 0 ? step->decode_tokens_per_second / most : 0,
+                 moe_draw_columns(x->screen, EXPLAIN_BAR, 2 * EXPLAIN_BAR), x->screen);
     moe_buf_text(x->out, "\n");
 }
 
@@ -201,7 +202,8 @@ static void put_steps(const struct explanation *x, const char *title,
         put_step(x, step, is_now(step, now), most, format);
     }
     if (next && speed > 0)
-        moe_draw_paragraph(x->out, NULL, 2, "The next step up, %s, gives %s tokens/s: %+.1f%%.",
+        moe_draw_paragraph(x->out, x->screen, NULL, 2,
+                           "The next step up, %s, gives %s tokens/s: %+.1f%%.",
                            format(next->amount, room[0]),
                            moe_format_speed(next->decode_tokens_per_second, room[1]),
                            100 * (next->decode_tokens_per_second / speed - 1));
@@ -234,6 +236,6 @@ void explain_tried(const struct explanation *x)
         snprintf(first, sizeof first, "  %9s  %6s  ",
                  moe_format_speed(t->decode_tokens_per_second, speed),
                  moe_format_percent(t->hit_rate, found));
-        moe_draw_paragraph(x->out, first, 21, "%.*s", TRIED_NAME, t->strategy);
+        moe_draw_paragraph(x->out, x->screen, first, 21, "%.*s", TRIED_NAME, t->strategy);
     }
 }

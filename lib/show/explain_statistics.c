@@ -29,20 +29,20 @@ static int boundary_of(const struct moe_statistics *s, double **accuracy, uint32
 
 /* A line of a table: the shares in percent, the first of them as a bar. */
 static void put_shares(struct moe_buf *out, const char *name, const double *shares, int n,
-                       bool blocks)
+                       struct moe_screen screen)
 {
     moe_buf_printf(out, "  %-12s", name);
     for (int i = 0; i < n; i++)
         moe_draw_percent(out, shares[i], 8);
     moe_buf_text(out, "  ");
-    moe_draw_bar(out, shares[0], BAR, blocks);
+    moe_draw_bar(out, shares[0], moe_draw_columns(screen, BAR, 2 * BAR), screen);
     moe_buf_text(out, "\n");
 }
 
-static void put_uses(const struct moe_statistics *s, struct moe_buf *out)
+static void put_uses(const struct moe_statistics *s, struct moe_screen screen, struct moe_buf *out)
 {
     struct moe_reuse_figures reuse = moe_figure_reuse(s, MOE_ALL_LAYERS);
-    moe_draw_paragraph(out, NULL, 0,
+    moe_draw_paragraph(out, screen, NULL, 0,
                        "%" PRIu64 " texts of at most %" PRIu32 " tokens, %" PRIu64
                        " tokens in all, through %" PRIu32 " layers of %" PRIu32
                        " experts, of which a token uses %" PRIu32 ".",
@@ -50,21 +50,21 @@ static void put_uses(const struct moe_statistics *s, struct moe_buf *out)
                        s->totals[MOE_TOTAL_TOKENS], s->shape.n_layers, s->shape.n_experts,
                        s->shape.top_k);
     moe_buf_text(out, "\nWhat a cache can count on\n");
-    moe_draw_paragraph(out, NULL, 2,
+    moe_draw_paragraph(out, screen, NULL, 2,
                        "The busiest quarter of a layer's experts does %.1f%% of its work over all "
                        "texts, %.1f%% within a text; with even use it would do 25%%.",
                        100 * moe_figure_skew(s, MOE_ALL_LAYERS),
                        100 * moe_figure_document_skew(s, MOE_ALL_LAYERS));
     moe_draw_paragraph(
-        out, NULL, 2,
+        out, screen, NULL, 2,
         "Of a token's experts %.1f%% were also used by the token before it; by chance "
         "it would be %.1f%%.",
         100 * reuse.active, 100 * reuse.chance);
-    moe_draw_paragraph(out, NULL, 2,
+    moe_draw_paragraph(out, screen, NULL, 2,
                        "The use of experts in a prompt and that in the rest of its text agree by "
                        "%.3f, where 1 means alike.",
                        moe_figure_similarity(s).whole);
-    moe_draw_paragraph(out, NULL, 2, "%s",
+    moe_draw_paragraph(out, screen, NULL, 2, "%s",
                        moe_statistics_has_decoded(s)
                            ? "Where experts are placed by frequency (--init, --alloc), the rest of "
                              "each text counts, not its prompt."
@@ -73,9 +73,10 @@ static void put_uses(const struct moe_statistics *s, struct moe_buf *out)
                              "earlier version made the statistics, or all of a text is prompt).");
 }
 
-static void put_predictors(const struct moe_statistics *s, bool blocks, struct moe_buf *out)
+static void put_predictors(const struct moe_statistics *s, struct moe_screen screen,
+                           struct moe_buf *out)
 {
-    moe_draw_paragraph(out, NULL, 0,
+    moe_draw_paragraph(out, screen, NULL, 0,
                        "\nPredictors: share of a layer's %" PRIu32
                        " chosen experts that are among as many predicted, and among the likeliest "
                        "quarter of all",
@@ -85,7 +86,7 @@ static void put_predictors(const struct moe_statistics *s, bool blocks, struct m
         if (isnan(a.in_k))
             continue;
         const double shares[] = {a.in_k, a.in_p75};
-        put_shares(out, moe_predictor_name(p), shares, 2, blocks);
+        put_shares(out, moe_predictor_name(p), shares, 2, screen);
     }
 }
 
@@ -99,7 +100,7 @@ static double mean(const double *x, uint32_t n)
 }
 
 static void put_layers(const struct moe_statistics *s, const double *accuracy, uint32_t boundary,
-                       bool blocks, struct moe_buf *out)
+                       struct moe_screen screen, struct moe_buf *out)
 {
     uint32_t n = s->shape.n_layers, step = (n + LAYER_LINES - 1) / LAYER_LINES;
     moe_buf_text(out,
@@ -108,10 +109,10 @@ static void put_layers(const struct moe_statistics *s, const double *accuracy, u
         uint32_t of = l + step < n ? step : n - l;
         char name[32];
         double share = of == 1 ? accuracy[l] : mean(accuracy + l, of);
-        put_shares(out, moe_format_layers(l, of, name), &share, 1, blocks);
+        put_shares(out, moe_format_layers(l, of, name), &share, 1, screen);
     }
     if (boundary)
-        moe_draw_paragraph(out, NULL, 2,
+        moe_draw_paragraph(out, screen, NULL, 2,
                            "Clearly harder to predict than the others: the first %" PRIu32
                            " (%.1f%% on average against %.1f%%; a layer without predictions counts "
                            "as 0). Where memory allows, keep all their experts: --alloc "
@@ -119,20 +120,20 @@ static void put_layers(const struct moe_statistics *s, const double *accuracy, u
                            boundary, 100 * mean(accuracy, boundary),
                            100 * mean(accuracy + boundary, n - boundary), boundary);
     else
-        moe_draw_paragraph(out, NULL, 2,
+        moe_draw_paragraph(out, screen, NULL, 2,
                            "The first layers are not clearly harder to predict than the others.");
 }
 
-int moe_explain_statistics(const struct moe_statistics *s, bool blocks, struct moe_buf *out,
-                           struct moe_err *err)
+int moe_explain_statistics(const struct moe_statistics *s, struct moe_screen screen,
+                           struct moe_buf *out, struct moe_err *err)
 {
     double *accuracy = NULL;
     uint32_t boundary = 0;
     int status = boundary_of(s, &accuracy, &boundary, err);
     if (status == MOE_OK) {
-        put_uses(s, out);
-        put_predictors(s, blocks, out);
-        put_layers(s, accuracy, boundary, blocks, out);
+        put_uses(s, screen, out);
+        put_predictors(s, screen, out);
+        put_layers(s, accuracy, boundary, screen, out);
         moe_buf_text(out, "\nNext: moe-plan PACK --memory SIZE --stats STATS\n");
     }
     free(accuracy);

@@ -22,13 +22,13 @@ static const char *format(double x, enum unit unit, char room[32])
     return room;
 }
 
-static void put_wrapped(struct moe_buf *out, const char *text)
+static void put_wrapped(struct moe_buf *out, struct moe_screen screen, const char *text)
 {
-    moe_draw_paragraph(out, NULL, 4, "%s", text);
+    moe_draw_paragraph(out, screen, NULL, 4, "%s", text);
 }
 
-static void put_figure(struct moe_buf *out, const char *name, const struct moe_figure *f,
-                       enum unit unit)
+static void put_figure(struct moe_buf *out, struct moe_screen screen, const char *name,
+                       const struct moe_figure *f, enum unit unit)
 {
     char x[3][32];
     if (f->value <= 0)
@@ -38,70 +38,73 @@ static void put_figure(struct moe_buf *out, const char *name, const struct moe_f
         moe_buf_printf(out, "   %s to %s in %" PRIu32 " runs", format(f->min, unit, x[1]),
                        format(f->max, unit, x[2]), f->n_runs);
     moe_buf_text(out, "\n");
-    put_wrapped(out, f->source);
+    put_wrapped(out, screen, f->source);
 }
 
-static void put_heading(struct moe_buf *out, const char *title, const char *name,
-                        const char *source)
+static void put_heading(struct moe_buf *out, struct moe_screen screen, const char *title,
+                        const char *name, const char *source)
 {
     moe_buf_printf(out, "\n%s%s%s\n", title, name[0] ? ": " : "", name);
-    put_wrapped(out, source);
+    put_wrapped(out, screen, source);
 }
 
-static void put_host(const struct moe_device_host *h, struct moe_buf *out)
+static void put_host(const struct moe_device_host *h, struct moe_screen screen, struct moe_buf *out)
 {
     if (!h->name[0] && h->cores.value <= 0 && h->memory_bytes.value <= 0 &&
         h->memory_bytes_per_second.value <= 0)
         return;
-    put_heading(out, "Host", h->name, h->source);
-    put_figure(out, "cores", &h->cores, COUNT);
-    put_figure(out, "threads measured with", &h->threads, COUNT);
+    put_heading(out, screen, "Host", h->name, h->source);
+    put_figure(out, screen, "cores", &h->cores, COUNT);
+    put_figure(out, screen, "threads measured with", &h->threads, COUNT);
     if (h->cpu_level[0])
         moe_buf_printf(out, "  %-22s %12s\n", "kernels", h->cpu_level);
-    put_figure(out, "memory", &h->memory_bytes, BYTES);
-    put_figure(out, "memory bandwidth", &h->memory_bytes_per_second, RATE);
+    put_figure(out, screen, "memory", &h->memory_bytes, BYTES);
+    put_figure(out, screen, "memory bandwidth", &h->memory_bytes_per_second, RATE);
 }
 
-static void put_accelerator(const struct moe_device_accelerator *a, struct moe_buf *out)
+static void put_accelerator(const struct moe_device_accelerator *a, struct moe_screen screen,
+                            struct moe_buf *out)
 {
     if (!a->name[0])
         return;
-    put_heading(out, "Accelerator", a->name, a->source);
-    put_figure(out, a->shares_memory ? "memory, the host's" : "memory", &a->memory_bytes, BYTES);
-    put_figure(out, "memory bandwidth", &a->memory_bytes_per_second, RATE);
-    put_figure(out, "link from the host", &a->link_bytes_per_second, RATE);
+    put_heading(out, screen, "Accelerator", a->name, a->source);
+    put_figure(out, screen, a->shares_memory ? "memory, the host's" : "memory", &a->memory_bytes,
+               BYTES);
+    put_figure(out, screen, "memory bandwidth", &a->memory_bytes_per_second, RATE);
+    put_figure(out, screen, "link from the host", &a->link_bytes_per_second, RATE);
 }
 
-static void put_storage(const struct moe_device_storage *s, struct moe_buf *out)
+static void put_storage(const struct moe_device_storage *s, struct moe_screen screen,
+                        struct moe_buf *out)
 {
     if (s->n_reads == 0 && s->bytes_per_second.value <= 0)
         return;
-    put_heading(out, "Storage", s->name, s->source);
-    put_figure(out, "reading", &s->bytes_per_second, RATE);
-    put_figure(out, "latency of 4096 bytes", &s->latency_seconds, SECONDS);
-    put_figure(out, "size of a load", &s->read_bytes, BYTES);
+    put_heading(out, screen, "Storage", s->name, s->source);
+    put_figure(out, screen, "reading", &s->bytes_per_second, RATE);
+    put_figure(out, screen, "latency of 4096 bytes", &s->latency_seconds, SECONDS);
+    put_figure(out, screen, "size of a load", &s->read_bytes, BYTES);
     for (uint32_t i = 0; i < s->n_reads; i++) {
         char name[40];
         snprintf(name, sizeof name, "%" PRIu32 " at a time", s->reads[i].in_flight);
-        put_figure(out, name, &s->reads[i].bytes_per_second, RATE);
-        put_figure(out, "  each takes", &s->reads[i].seconds, SECONDS);
+        put_figure(out, screen, name, &s->reads[i].bytes_per_second, RATE);
+        put_figure(out, screen, "  each takes", &s->reads[i].seconds, SECONDS);
     }
 }
 
 static void put_batch(const struct moe_device_model *m, const struct moe_device_batch *b,
-                      struct moe_buf *out)
+                      struct moe_screen screen, struct moe_buf *out)
 {
     moe_buf_printf(out, "\nA layer for %" PRIu32 " %s\n", b->rows,
                    b->rows == 1 ? "token" : "tokens of a prompt");
-    put_figure(out, "attention", &b->attention, SECONDS);
-    put_figure(out, "router", &b->router, SECONDS);
-    put_figure(out, "shared expert", &b->shared, SECONDS);
-    put_figure(out, "adding up experts", &b->combine, SECONDS);
-    put_figure(out, "dense feed-forward", &b->dense, SECONDS);
+    put_figure(out, screen, "attention", &b->attention, SECONDS);
+    put_figure(out, screen, "router", &b->router, SECONDS);
+    put_figure(out, screen, "shared expert", &b->shared, SECONDS);
+    put_figure(out, screen, "adding up experts", &b->combine, SECONDS);
+    put_figure(out, screen, "dense feed-forward", &b->dense, SECONDS);
     for (uint32_t v = 0; v < b->n_experts; v++) {
         char name[80];
         snprintf(name, sizeof name, "an expert at %.60s", m->variants[v].name);
-        put_figure(out, name, &b->experts[v], SECONDS);
+        put_figure(out, screen, name, &b->experts[v], SECONDS);
     }
     if (b->expert_rows.value > 0 && b->rows > 1)
         moe_buf_printf(out, "    each expert in use computed %.3g rows on average\n",
@@ -125,13 +128,13 @@ static void put_verdict(const struct moe_device *d, struct moe_buf *out)
     }
 }
 
-void moe_show_device(const struct moe_device *d, struct moe_buf *out)
+void moe_show_device(const struct moe_device *d, struct moe_screen screen, struct moe_buf *out)
 {
     moe_buf_printf(out, "%s\n", d->name);
-    put_wrapped(out, d->source);
-    put_host(&d->host, out);
-    put_accelerator(&d->accelerator, out);
-    put_storage(&d->storage, out);
+    put_wrapped(out, screen, d->source);
+    put_host(&d->host, screen, out);
+    put_accelerator(&d->accelerator, screen, out);
+    put_storage(&d->storage, screen, out);
     if (!d->has_model)
         return;
     moe_buf_printf(out,
@@ -139,9 +142,9 @@ void moe_show_device(const struct moe_device *d, struct moe_buf *out)
                    " experts a token; up to %" PRIu32 " positions\n",
                    d->model.source_fingerprint, d->model.layers, d->model.moe_layers,
                    d->model.experts_per_token, d->model.positions);
-    put_wrapped(out, d->model.source);
-    put_figure(out, "head, per token", &d->model.head_seconds, SECONDS);
+    put_wrapped(out, screen, d->model.source);
+    put_figure(out, screen, "head, per token", &d->model.head_seconds, SECONDS);
     put_verdict(d, out);
     for (uint32_t i = 0; i < d->model.n_batches; i++)
-        put_batch(&d->model, &d->model.batches[i], out);
+        put_batch(&d->model, &d->model.batches[i], screen, out);
 }

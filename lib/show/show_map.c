@@ -8,7 +8,7 @@
 #include "base/text.h"
 #include "show/draw.h"
 
-enum { PER_LINE = 64 };
+enum { PER_LINE = 64, MOST_PER_LINE = 128 }; /* experts */
 
 /* Of losses in the metric; of the tolerance, and losses as the judge has them. */
 static const char *metric_unit(const struct moe_map *map)
@@ -50,18 +50,19 @@ static char sign_of(const struct moe_map *map, uint32_t variant)
 }
 
 /* Lines of each layer's experts, every one drawn by `put`. */
-static void put_picture(const struct moe_map *map, struct moe_buf *out,
+static void put_picture(const struct moe_map *map, struct moe_screen screen, struct moe_buf *out,
                         void (*put)(const struct moe_map *map, uint64_t expert, const void *ctx,
                                     struct moe_buf *out),
                         const void *ctx)
 {
+    uint32_t per_line = moe_draw_columns(screen, PER_LINE, MOST_PER_LINE);
     for (uint32_t layer = 0; layer < map->n_layers; layer++)
-        for (uint32_t first = 0; first < map->n_experts; first += PER_LINE) {
+        for (uint32_t first = 0; first < map->n_experts; first += per_line) {
             if (first == 0)
                 moe_buf_printf(out, "  %4" PRIu32 " |", map->model_layer[layer]);
             else
                 moe_buf_text(out, "       |");
-            for (uint32_t e = first; e < map->n_experts && e < first + PER_LINE; e++)
+            for (uint32_t e = first; e < map->n_experts && e < first + per_line; e++)
                 put(map, (uint64_t)layer * map->n_experts + e, ctx, out);
             moe_buf_text(out, "|\n");
         }
@@ -69,7 +70,7 @@ static void put_picture(const struct moe_map *map, struct moe_buf *out,
 
 struct heat {
     double mean;
-    bool blocks;
+    struct moe_screen screen;
 };
 
 static void put_heat(const struct moe_map *map, uint64_t expert, const void *ctx,
@@ -80,7 +81,7 @@ static void put_heat(const struct moe_map *map, uint64_t expert, const void *ctx
     if (!map->importances.known[expert])
         moe_buf_text(out, "?");
     else
-        moe_buf_text(out, nats < 0 ? "-" : moe_draw_shade(nats, h->mean, h->blocks));
+        moe_buf_text(out, nats < 0 ? "-" : moe_draw_shade(nats, h->mean, h->screen));
 }
 
 static void put_bits(const struct moe_map *map, uint64_t expert, const void *ctx,
@@ -118,11 +119,12 @@ static void put_uniform(const struct moe_map *map, struct moe_buf *out)
     }
 }
 
-static void put_importances(const struct moe_map *map, bool blocks, struct moe_buf *out)
+static void put_importances(const struct moe_map *map, struct moe_screen screen,
+                            struct moe_buf *out)
 {
     const struct moe_importances *m = &map->importances;
     uint64_t n = (uint64_t)map->n_layers * map->n_experts, known = 0, gains = 0;
-    struct heat heat = {0, blocks};
+    struct heat heat = {0, screen};
     double most = 0, sum = 0;
     for (uint64_t e = 0; e < n; e++) {
         known += m->known[e];
@@ -141,12 +143,12 @@ static void put_importances(const struct moe_map *map, bool blocks, struct moe_b
     if (map->rank_correlation <= 1)
         moe_buf_printf(out, "  rank correlation of estimates with measurements: %.3f\n",
                        map->rank_correlation);
-    put_picture(map, out, put_heat, &heat);
+    put_picture(map, screen, out, put_heat, &heat);
     moe_buf_printf(out, "  layers down, experts across; %s: up to twice the mean\n",
-                   moe_draw_shade(1.5, 1, blocks));
+                   moe_draw_shade(1.5, 1, screen));
 }
 
-static void put_choice(const struct moe_map *map, struct moe_buf *out)
+static void put_choice(const struct moe_map *map, struct moe_screen screen, struct moe_buf *out)
 {
     const struct moe_map_choice *c = &map->choice;
     uint64_t n = (uint64_t)map->n_layers * map->n_experts;
@@ -167,7 +169,7 @@ static void put_choice(const struct moe_map *map, struct moe_buf *out)
         put_loss(map, out, &c->check);
         moe_buf_text(out, "\n");
     }
-    put_picture(map, out, put_bits, NULL);
+    put_picture(map, screen, out, put_bits, NULL);
     for (uint32_t v = 0; v < map->n_variants; v++) {
         uint64_t count = 0;
         for (uint64_t e = 0; e < n; e++)
@@ -232,15 +234,15 @@ static void put_hobbit(const struct moe_map *map, struct moe_buf *out)
 
 /* ---- Whole ---- */
 
-void moe_show_map(const struct moe_map *map, bool blocks, struct moe_buf *out)
+void moe_show_map(const struct moe_map *map, struct moe_screen screen, struct moe_buf *out)
 {
     put_texts(map, out);
     if (map->n_uniform)
         put_uniform(map, out);
     if (map->importances.there)
-        put_importances(map, blocks, out);
+        put_importances(map, screen, out);
     if (map->choice.there)
-        put_choice(map, out);
+        put_choice(map, screen, out);
     if (map->fate.there)
         put_fate(map, out);
     if (map->hobbit.there)

@@ -6,9 +6,10 @@
 
 #include "base/buf.h"
 #include "record/map.h"
+#include "show/draw.h"
 
-/* What was measured, what was chosen, and what that costs. blocks: as of show/draw.h. */
-void moe_show_map(const struct moe_map *map, bool blocks, struct moe_buf *out);
+/* What was measured, what was chosen, and what that costs. */
+void moe_show_map(const struct moe_map *map, struct moe_screen screen, struct moe_buf *out);
 
 /* "11.20 MiB instead of 13.80 MiB, +1.93% (standard error 0.08)": one line without its newline. */
 void moe_show_map_line(const struct moe_map *map, struct moe_buf *out);

@@ -12,6 +12,7 @@
 #include "fmt/emit.h"
 #include "fmt/pack.h"
 #include "model/config.h"
+#include "show/draw.h"
 
 /* Weights and the bytes they take: raw is what memory needs, stored what the file holds. */
 struct moe_weight_sum {
@@ -54,11 +55,11 @@ void moe_show_pack(const struct moe_pack *pack, const struct moe_pack_summary *s
                    struct moe_buf *out);
 /* Appends the bits of each expert of every mixed variant: a line for each MoE layer, a character
  * for each expert, then what the characters mean. With more than MOE_SHOW_DRAWN experts to a layer,
- * how many have which bits. Nothing for packs without mixed variants. colour: with terminal
- * escapes, warmer for more bits. */
+ * how many have which bits. Nothing for packs without mixed variants. In colour: with terminal
+ * sequences, warmer for more bits. */
 enum { MOE_SHOW_DRAWN = 256 };
-void moe_show_pack_bits(const struct moe_pack *pack, const struct moe_pack_summary *s, bool colour,
-                        struct moe_buf *out);
+void moe_show_pack_bits(const struct moe_pack *pack, const struct moe_pack_summary *s,
+                        struct moe_screen screen, struct moe_buf *out);
 /* The same as member "map", a list of {"layer": 3, "bits": ["4", "2", ...]}; null for a variant
  * that is not mixed. */
 void moe_show_pack_bits_json(const struct moe_pack *pack, const struct moe_pack_summary *s,

@@ -8,7 +8,8 @@
 #include "show/show_pack.h"
 
 enum {
-    PER_LINE = 64, /* experts; with their gaps and the layer's number a line has 79 columns */
+    PER_LINE = 64, /* experts; with their gaps and the layer's number a line has 79 columns, */
+    MOST_PER_LINE = 128, /* or 151 */
     PER_GROUP = 8,
     MAX_KINDS = 36, /* of bits: six by six */
 };
@@ -84,30 +85,34 @@ static int shade_of(int kind)
     return shades[kind < n ? kind : n - 1];
 }
 
-static void draw_sign(struct moe_buf *out, const struct key *key, int kind, bool colour)
+static void draw_sign(struct moe_buf *out, const struct key *key, int kind,
+                      struct moe_screen screen)
 {
     char sign = kind < key->n ? key->sign[kind] : '.';
-    if (colour && kind < key->n)
+    if (screen.colour && kind < key->n)
         moe_buf_printf(out, "\033[30;48;5;%dm%c\033[0m", shade_of(kind), sign);
     else
         moe_buf_printf(out, "%c", sign);
 }
 
 static void draw_layer(struct moe_buf *out, const struct moe_pack *pack, uint32_t layer,
-                       uint32_t variant, const struct key *key, bool colour)
+                       uint32_t variant, const struct key *key, struct moe_screen screen)
 {
-    uint32_t n = moe_pack_n_experts(pack);
-    for (uint32_t first = 0; first < n; first += PER_LINE) {
+    uint32_t n = moe_pack_n_experts(pack),
+             per_line = screen.columns >= 80 ? PER_LINE : PER_LINE / 2;
+    if (n > PER_LINE && screen.columns > 151)
+        per_line = MOST_PER_LINE;
+    for (uint32_t first = 0; first < n; first += per_line) {
         if (first == 0)
             moe_buf_printf(out, "  %4" PRIu32 " ", layer);
         else
             moe_buf_printf(out, "  %4s ", "");
-        for (uint32_t e = first; e < n && e < first + PER_LINE; e++) {
+        for (uint32_t e = first; e < n && e < first + per_line; e++) {
             struct moe_bits bits;
             bool there = bits_at(pack, layer, e, variant, &bits);
             if (e % PER_GROUP == 0)
                 moe_buf_text(out, " ");
-            draw_sign(out, key, there ? find(key, bits) : key->n, colour);
+            draw_sign(out, key, there ? find(key, bits) : key->n, screen);
         }
         moe_buf_text(out, "\n");
     }
@@ -129,7 +134,8 @@ static void count_layer(struct moe_buf *out, const struct moe_pack *pack, uint32
     moe_buf_text(out, "\n");
 }
 
-static void draw_key(struct moe_buf *out, const struct key *key, bool signs, bool colour)
+static void draw_key(struct moe_buf *out, const struct key *key, bool signs,
+                     struct moe_screen screen)
 {
     moe_buf_text(out, "  bits  ");
     for (int kind = 0; kind < key->n; kind++) {
@@ -138,7 +144,7 @@ static void draw_key(struct moe_buf *out, const struct key *key, bool signs, boo
         if (kind > 0)
             moe_buf_text(out, ", ");
         if (signs)
-            draw_sign(out, key, kind, colour);
+            draw_sign(out, key, kind, screen);
         if (!signs || strlen(name) > 1)
             moe_buf_printf(out, "%s%s", signs ? " = " : "", name);
         moe_buf_printf(out, ": %" PRIu64 " expert%s", key->count[kind],
@@ -147,8 +153,8 @@ static void draw_key(struct moe_buf *out, const struct key *key, bool signs, boo
     moe_buf_text(out, "\n");
 }
 
-void moe_show_pack_bits(const struct moe_pack *pack, const struct moe_pack_summary *s, bool colour,
-                        struct moe_buf *out)
+void moe_show_pack_bits(const struct moe_pack *pack, const struct moe_pack_summary *s,
+                        struct moe_screen screen, struct moe_buf *out)
 {
     bool drawn = moe_pack_n_experts(pack) <= MOE_SHOW_DRAWN;
     for (uint32_t v = 0; v < moe_pack_n_variants(pack); v++) {
@@ -164,11 +170,11 @@ void moe_show_pack_bits(const struct moe_pack *pack, const struct moe_pack_summa
             if (moe_pack_usable_variant(pack, layer, 0, v) == UINT32_MAX)
                 continue;
             if (drawn)
-                draw_layer(out, pack, layer, v, &key, colour);
+                draw_layer(out, pack, layer, v, &key, screen);
             else
                 count_layer(out, pack, layer, v, &key);
         }
-        draw_key(out, &key, drawn, colour);
+        draw_key(out, &key, drawn, screen);
     }
 }
 

@@ -8,7 +8,7 @@
 #include "record/statistics_figures.h"
 #include "show/draw.h"
 
-enum { BAR_WIDTH = 40, MAP_COLUMNS = 64 };
+enum { BAR_WIDTH = 40, MAP_COLUMNS = 64, MOST_COLUMNS = 192 };
 
 /* ---- For a person ---- */
 
@@ -65,14 +65,15 @@ static void put_layers(const struct moe_statistics *s, struct moe_buf *out)
     put_layer(s, MOE_ALL_LAYERS, out);
 }
 
-static void put_map(const struct moe_statistics *s, bool blocks, struct moe_buf *out)
+static void put_map(const struct moe_statistics *s, struct moe_screen screen, struct moe_buf *out)
 {
-    uint32_t n = s->shape.n_experts, step = (n + MAP_COLUMNS - 1) / MAP_COLUMNS;
+    uint32_t n = s->shape.n_experts, columns = moe_draw_columns(screen, MAP_COLUMNS, MOST_COLUMNS);
+    uint32_t step = (n + columns - 1) / columns;
     double tokens = (double)s->totals[MOE_TOTAL_TOKENS] * s->shape.top_k, chance = 1.0 / n;
     moe_buf_printf(out,
                    "\nActivations: layers down, experts across (%" PRIu32
                    " a column); %s: from chance to twice it\n",
-                   step, moe_draw_shade(1.5, 1, blocks));
+                   step, moe_draw_shade(1.5, 1, screen));
     for (uint32_t l = 0; l < s->shape.n_layers; l++) {
         const uint64_t *counts = moe_series_at(s, MOE_S_ACTIVATIONS, l);
         moe_buf_printf(out, "%5" PRIu32 " |", l);
@@ -81,28 +82,29 @@ static void put_map(const struct moe_statistics *s, bool blocks, struct moe_buf 
             uint32_t of = e + step < n ? step : n - e;
             for (uint32_t i = 0; i < of; i++)
                 sum += (double)counts[e + i];
-            moe_buf_text(out, moe_draw_shade(sum / of / tokens, chance, blocks));
+            moe_buf_text(out, moe_draw_shade(sum / of / tokens, chance, screen));
         }
         moe_buf_text(out, "|\n");
     }
 }
 
-static void put_bar(struct moe_buf *out, const char *name, double share, bool blocks)
+static void put_bar(struct moe_buf *out, const char *name, double share, struct moe_screen screen)
 {
     if (isnan(share))
         return;
     moe_buf_printf(out, "  %-14s %5.1f%% ", name, 100 * share);
-    moe_draw_bar(out, share, BAR_WIDTH, blocks);
+    moe_draw_bar(out, share, moe_draw_columns(screen, BAR_WIDTH, 2 * BAR_WIDTH), screen);
     moe_buf_text(out, "\n");
 }
 
-static void put_predictors(const struct moe_statistics *s, bool blocks, struct moe_buf *out)
+static void put_predictors(const struct moe_statistics *s, struct moe_screen screen,
+                           struct moe_buf *out)
 {
     moe_buf_printf(out,
                    "\nPredictors: share of a token's %" PRIu32 " experts among as many predicted\n",
                    s->shape.top_k);
     for (int p = 0; p < MOE_N_PREDICTORS; p++)
-        put_bar(out, moe_predictor_name(p), moe_figure_accuracy(s, MOE_ALL_LAYERS, p).in_k, blocks);
+        put_bar(out, moe_predictor_name(p), moe_figure_accuracy(s, MOE_ALL_LAYERS, p).in_k, screen);
     moe_buf_text(out, "  predictor         top1   in k  in 2k in p75 prompt\n");
     for (int p = 0; p < MOE_N_PREDICTORS; p++) {
         struct moe_accuracy_figures a = moe_figure_accuracy(s, MOE_ALL_LAYERS, p);
@@ -166,8 +168,8 @@ static int put_rest(const struct moe_statistics *s, struct moe_buf *out, struct 
     return MOE_OK;
 }
 
-int moe_show_statistics(const struct moe_statistics *s, bool blocks, struct moe_buf *out,
-                        struct moe_err *err)
+int moe_show_statistics(const struct moe_statistics *s, struct moe_screen screen,
+                        struct moe_buf *out, struct moe_err *err)
 {
     moe_buf_printf(out,
                    "%" PRIu64 " documents, %" PRIu64 " tokens (at most %" PRIu32
@@ -177,8 +179,8 @@ int moe_show_statistics(const struct moe_statistics *s, bool blocks, struct moe_
                    s->shape.n_layers, s->shape.n_experts, s->shape.top_k);
     moe_origins_print(&s->origins, out);
     put_layers(s, out);
-    put_map(s, blocks, out);
-    put_predictors(s, blocks, out);
+    put_map(s, screen, out);
+    put_predictors(s, screen, out);
     return put_rest(s, out, err);
 }
 

@@ -11,7 +11,7 @@ static const char *text_of(struct moe_buf *out)
 static void expect_bar(double share, uint32_t width, bool blocks, const char *want)
 {
     struct moe_buf out = {0};
-    moe_draw_bar(&out, share, width, blocks);
+    moe_draw_bar(&out, share, width, (struct moe_screen){80, blocks, false});
     assert_string_equal(text_of(&out), want);
     moe_buf_release(&out);
 }
@@ -59,21 +59,22 @@ static void shades(void **state)
     static const double amounts[] = {0, 1, 1.1, 4, 4.1, 8, 8.1, 16, 16.1}; /* 8 is usual */
     static const char want[] = "  ..::oo#";
     for (size_t i = 0; i < N_ITEMS(amounts); i++)
-        assert_int_equal(moe_draw_shade(amounts[i], 8, false)[0], want[i]);
-    assert_string_equal(moe_draw_shade(17, 8, true), "\xe2\x96\x88");
+        assert_int_equal(moe_draw_shade(amounts[i], 8, MOE_PLAIN_SCREEN)[0], want[i]);
+    assert_string_equal(moe_draw_shade(17, 8, (struct moe_screen){80, true, false}),
+                        "\xe2\x96\x88");
 }
 
 static void paragraphs(void **state)
 {
     struct moe_buf out = {0};
-    moe_draw_paragraph(&out, "1.", 4, "%s", "short");
+    moe_draw_paragraph(&out, MOE_PLAIN_SCREEN, "1.", 4, "%s", "short");
     assert_string_equal(text_of(&out), "1.  short\n");
     moe_buf_clear(&out);
     char words[201];
     for (int i = 0; i < 200; i++) /* ten columns each */
         words[i] = i % 10 == 9 ? ' ' : 'a';
     words[199] = 0;
-    moe_draw_paragraph(&out, NULL, 2, "%s", words);
+    moe_draw_paragraph(&out, MOE_PLAIN_SCREEN, NULL, 2, "%s", words);
     int lines = 0, length = 0, most = 0;
     for (const char *c = text_of(&out); *c; c++) {
         lines += *c == '\n';
@@ -85,13 +86,55 @@ static void paragraphs(void **state)
     moe_buf_clear(&out);
     memset(words, 'b', 100);
     words[100] = 0;
-    moe_draw_paragraph(&out, NULL, 0, "%s", words); /* a word that is cut */
+    moe_draw_paragraph(&out, MOE_PLAIN_SCREEN, NULL, 0, "%s", words); /* a word that is cut */
     assert_int_equal(out.size, 102);
     assert_int_equal(text_of(&out)[80], '\n');
     moe_buf_clear(&out);
-    moe_draw_paragraph(&out, NULL, 0, "%s", "");
+    moe_draw_paragraph(&out, MOE_PLAIN_SCREEN, NULL, 0, "%s", "");
     assert_int_equal(out.size, 0);
     moe_buf_release(&out);
+}
+
+static void fits(const char *text, uint32_t columns, const char *want)
+{
+    struct moe_buf out = {0};
+    moe_buf_text(&out, text);
+    moe_draw_fit(&out, (struct moe_screen){.columns = columns});
+    assert_string_equal(text_of(&out), want);
+    moe_buf_release(&out);
+}
+
+static void wide_lines_are_broken(void **state)
+{
+    const char *words =
+        "  a table's line of more than sixty columns, which a narrow screen has not\n";
+    fits(words, 80, words);
+    fits(words, 60,
+         "  a table's line of more than sixty columns, which a narrow\n      screen has not\n");
+    fits("short\n\nlast", 60, "short\n\nlast");
+    fits("", 60, "");
+    /* A column for each character, none for colours; what has no blank is cut. */
+    fits(
+        "\033[1m\xe2\x96\x88\xe2\x96\x88\xe2\x96\x88\xe2\x96\x88\xe2\x96\x88\xe2\x96\x88"
+        "\xe2\x96\x88\xe2\x96\x88\xe2\x96\x88\xe2\x96\x88\033[0m a bar of ten and forty-nine more, "
+        "all in a line.\n",
+        60,
+        "\033[1m\xe2\x96\x88\xe2\x96\x88\xe2\x96\x88\xe2\x96\x88\xe2\x96\x88\xe2\x96\x88"
+        "\xe2\x96\x88\xe2\x96\x88\xe2\x96\x88\xe2\x96\x88\033[0m a bar of ten and forty-nine more, "
+        "all in a line.\n");
+    char long_word[101], want[110];
+    memset(long_word, 'x', 100);
+    long_word[100] = 0;
+    snprintf(want, sizeof want, "%.60s\n    %.40s", long_word, long_word);
+    fits(long_word, 60, want);
+}
+
+static void columns_follow_the_screen(void **state)
+{
+    const uint32_t screens[] = {60, 70, 80, 100, 200}, want[] = {8, 14, 24, 44, 48};
+    for (size_t i = 0; i < N_ITEMS(screens); i++)
+        assert_int_equal(moe_draw_columns((struct moe_screen){screens[i], false, false}, 24, 48),
+                         want[i]);
 }
 
 int main(void)
@@ -101,6 +144,8 @@ int main(void)
         cmocka_unit_test(figures),
         cmocka_unit_test(shades),
         cmocka_unit_test(paragraphs),
+        cmocka_unit_test(wide_lines_are_broken),
+        cmocka_unit_test(columns_follow_the_screen),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -201,7 +201,7 @@ static void text(void **state)
 {
     struct moe_plan p = filled();
     struct moe_buf out = {0};
-    moe_explain_plan(&p, false, &out);
+    moe_explain_plan(&p, MOE_PLAIN_SCREEN, &out);
     check_screen(&out, 100);
     const char *t = (const char *)out.data;
     expect_line(t, "Plan for some.moe in 64.00 MiB, on a board\n");
@@ -228,7 +228,7 @@ static void text(void **state)
     strcpy(p.evidence.calibration, "map.yaml");
     strcpy(p.evidence.calibration_texts, "a.txt, b.txt");
     moe_buf_clear(&out);
-    moe_explain_plan(&p, false, &out);
+    moe_explain_plan(&p, MOE_PLAIN_SCREEN, &out);
     check_screen(&out, 100);
     char words[8192];
     uint32_t n = 0;
@@ -276,10 +276,10 @@ static void largest(void **state)
         moe_strategy_find(moe_strategy_name_at(i), &p.strategy);
         moe_strategy_fit(&p.strategy, MANY, NULL);
         moe_buf_clear(&out);
-        moe_explain_plan(&p, false, &out);
+        moe_explain_plan(&p, MOE_PLAIN_SCREEN, &out);
         check_screen(&out, 100);
         moe_buf_clear(&out);
-        moe_explain_plan_briefly(&p, false, &out);
+        moe_explain_plan_briefly(&p, MOE_PLAIN_SCREEN, &out);
         check_screen(&out, 50);
     }
     moe_buf_release(&out);
@@ -298,7 +298,7 @@ static void resident(void **state)
                                             .accuracy = -1,
                                             .compute_seconds = 2e-3,
                                             .compute_limit_seconds = 2e-3};
-    moe_explain_plan(&p, false, &out);
+    moe_explain_plan(&p, MOE_PLAIN_SCREEN, &out);
     check_screen(&out, 50);
     expect_line((const char *)out.data, "All experts are in memory from the start");
     expect_line((const char *)out.data, "below 500.0 tokens/s");
@@ -343,7 +343,7 @@ static void empty(void **state)
     struct moe_err err = {0};
     assert_ok(moe_plan_new(&p, 3, 4, 2, &err), &err);
     assert_true(moe_strategy_find("lru", &p->strategy));
-    moe_explain_plan(p, false, &out);
+    moe_explain_plan(p, MOE_PLAIN_SCREEN, &out);
     check_screen(&out, 50);
     const char *t = (const char *)out.data;
     assert_null(strstr(t, "nan"));
