@@ -110,7 +110,7 @@ static int read_tokens(struct reader *r)
     return status;
 }
 
-/* ---- Byte-level vocabularies, with merges ---- */
+/* ---- Vocabularies with merges, nearly all of them byte-level ---- */
 
 static int read_merges(struct reader *r)
 {
@@ -131,11 +131,10 @@ static int read_merges(struct reader *r)
     return status;
 }
 
-static int read_gpt2(struct reader *r)
+/* pre: what the pre-tokenizer is called where the file does not say. */
+static int read_gpt2(struct reader *r, const char *pre)
 {
-    const char *pre = NULL;
     bool prefix = false;
-    r->tok->model = MOE_TOKENIZER_BYTES;
     int status = moe_gguf_get_text(r->gguf, KEY("pre"), false, &pre, r->err);
     if (status == MOE_OK)
         status = moe_gguf_get_bool(r->gguf, KEY("add_space_prefix"), false, &prefix, r->err);
@@ -345,7 +344,9 @@ static int read_vocabulary(struct reader *r)
     if (status != MOE_OK)
         return status;
     if (strcmp(model, "gpt2") == 0)
-        status = read_gpt2(r);
+        status = read_gpt2(r, NULL);
+    else if (strcmp(model, "gemma4") == 0)
+        status = read_gpt2(r, "gemma4");
     else if (strcmp(model, "llama") == 0)
         status = read_llama(r);
     else if (strcmp(model, "t5") == 0)

@@ -15,10 +15,10 @@ struct moe_gguf;
  * A normalizer, pre-tokenizer, model or post-processor part that we do not implement is
  * MOE_ERR_UNSUPPORTED and named. */
 int moe_tokenizer_read_hf(struct moe_tokenizer **out, const char *dir, struct moe_err *err);
-/* From a GGUF file's metadata: byte-level vocabularies ("gpt2") with a pre-tokenizer that we know,
- * and SentencePiece's: "llama", whose scores become merges, and "t5", a unigram model. The ids are
- * those of the tokenizer.json that the file was converted from. Another kind or pre-tokenizer is
- * MOE_ERR_UNSUPPORTED and named. */
+/* From a GGUF file's metadata: vocabularies with merges ("gpt2", "gemma4") and a pre-tokenizer that
+ * we know by name, and SentencePiece's: "llama", whose scores become merges, and "t5", a unigram
+ * model. The ids are those of the tokenizer.json that the file was converted from. Another kind or
+ * pre-tokenizer is MOE_ERR_UNSUPPORTED and named. */
 int moe_tokenizer_read_gguf(struct moe_tokenizer **out, const struct moe_gguf *gguf,
                             struct moe_err *err);
 

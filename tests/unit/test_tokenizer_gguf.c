@@ -199,10 +199,32 @@ static void pre_tokenizers_go_by_name(void **state)
         v.pre = pres[i].name;
         check_encoded(&v, "1234", pres[i].ids, pres[i].n);
     }
-    v.pre = "jais-2";
-    refuse(&v, MOE_ERR_UNSUPPORTED, "jais-2");
+    static const char *const refused[] = {"whitespace", "gpt-2 phi-2", "gpt", ""};
+    for (size_t i = 0; i < N_ITEMS(refused); i++) {
+        v.pre = refused[i];
+        refuse(&v, MOE_ERR_UNSUPPORTED, refused[i]);
+    }
     v.pre = NULL;
     refuse(&v, MOE_ERR_UNSUPPORTED, "tokenizer.ggml.pre");
+}
+
+/* Merges of characters, U+2581 for a space, lines apart. */
+static void merges_of_characters_go_by_name(void **state)
+{
+    static const char *const pres[] = {"gemma4", "sarvam-moe", "granite-embed-multi-311m", NULL};
+    static const uint32_t want[] = {7, 4, 5, 8, 3, 5};
+    struct vocab v = PIECES;
+    v.model = "gpt2";
+    v.n_scores = 0;
+    v.merges[0] = "a b";
+    v.merges[1] = "\n \n"; /* no merge of llama.cpp's has a line's end, but its tokens do */
+    v.tokens[8] = "\n";
+    v.tokens[9] = "\n\n";
+    for (size_t i = 0; i < N_ITEMS(pres); i++) {
+        v.pre = pres[i];
+        v.model = pres[i] ? "gpt2" : "gemma4";
+        check_encoded(&v, "ab a\nAa", want, N_ITEMS(want));
+    }
 }
 
 static void tokens_are_what_their_types_say(void **state)
@@ -410,6 +432,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pre_tokenizers_go_by_name),
+        cmocka_unit_test(merges_of_characters_go_by_name),
         cmocka_unit_test(tokens_are_what_their_types_say),
         cmocka_unit_test(bad_byte_vocabularies_are_refused),
         cmocka_unit_test(scores_make_merges),

@@ -1,10 +1,12 @@
 /* Every part of a tokenizer that is read, in 60 small tokenizers: ids of 300 texts and more as the
  * reference libraries have them (tests/fixtures/make_kinds.py), from the files and from a pack's
- * section. */
+ * section; and GGUF's names of pre-tokenizers, with llama.cpp's ids (tests/fixtures/make_pres.py).
+ */
 #include "base/bytes.h"
 #include "base/file.h"
 #include "fmt/json.h"
 #include "tokenizer_fixture.h"
+#include "vocab/gguf.h"
 
 /* One member of a kind as a file's text; NULL where the kind has none. */
 static struct moe_hf_text text_of(const json_t *kind, const char *key, const char *name)
@@ -126,8 +128,98 @@ static void every_part_gives_the_reference_ids(void **state)
     moe_buf_release(&texts);
 }
 
+/* ---- Pre-tokenizers by the names that GGUF has for them ---- */
+
+/* A tokenizer of the vocabulary `model` with the steps of a name, by way of tokenizer.json. */
+static int read_pre(const json_t *model, const char *name, struct moe_tokenizer **out,
+                    struct moe_err *err)
+{
+    struct moe_tokenizer *named = moe_tokenizer_new(err);
+    assert_ok(moe_gguf_pre_tokenizer(named, "f.gguf", name, err), err);
+    json_t *file = json_deep_copy(model), *splits = json_array();
+    for (uint32_t i = 0; i < named->pre_tokenizer.n; i++) {
+        const struct moe_buf *text = &named->pre_tokenizer.steps[i].text;
+        json_array_append_new(splits,
+                              json_pack("{s:s, s:{s:s%}, s:s}", "type", "Split", "pattern", "Regex",
+                                        text->data, (size_t)text->size, "behavior", "Isolated"));
+    }
+    json_array_append_new(splits, json_pack("{s:s, s:b, s:b}", "type", "ByteLevel",
+                                            "add_prefix_space", 0, "use_regex", 0));
+    json_object_set_new(file, "pre_tokenizer",
+                        json_pack("{s:s, s:o}", "type", "Sequence", "pretokenizers", splits));
+    if (named->normalizer.n)
+        json_object_set_new(file, "normalizer", json_pack("{s:s}", "type", "NFC"));
+    json_object_set_new(json_object_get(file, "model"), "ignore_merges",
+                        json_boolean(named->flags & MOE_TOKENIZER_IGNORE_MERGES));
+    char *whole = json_dumps(file, 0);
+    int status = moe_tokenizer_parse_hf(out, "t.json", whole, strlen(whole), NULL, NULL, 0, err);
+    free(whole);
+    json_decref(file);
+    moe_tokenizer_free(named);
+    return status;
+}
+
+/* Returns how many texts llama.cpp says nothing of that is to be followed. */
+static uint64_t check_pre(const struct moe_tokenizer *tok, const char *name, const char *want,
+                          const struct moe_buf *texts)
+{
+    uint64_t count = 0, left_out = 0;
+    for (uint64_t at = 0; at < texts->size; count++) {
+        const char *text = (const char *)texts->data + at;
+        struct moe_ids ids = encode(tok, text, strlen(text), false);
+        uint8_t bytes[4];
+        uint32_t hash = 0x811c9dc5;
+        char digits[9];
+        for (uint64_t i = 0; i < ids.n; i++) {
+            moe_put_u32(bytes, ids.ids[i]);
+            hash = hash_bytes(hash, bytes, 4);
+        }
+        snprintf(digits, sizeof digits, "%04x", hash & 0xffff);
+        left_out += want[4 * count] == '.';
+        if (want[4 * count] != '.' && strncmp(digits, want + 4 * count, 4) != 0)
+            fail_msg("%s: text %llu '%.60s' has other ids", name, (unsigned long long)count, text);
+        at += strlen(text) + 1;
+        moe_ids_release(&ids);
+    }
+    assert_int_equal(strlen(want), 4 * count);
+    return left_out;
+}
+
+static void gguf_names_give_llama_cpps_ids(void **state)
+{
+    enum { LEFT_OUT_MAX = 100 }; /* of 333 texts: those that are not in NFC */
+    struct moe_buf texts = {0};
+    struct moe_err err = {0};
+    json_t *root, *pres;
+    size_t n_names = 0;
+    assert_ok(moe_file_read_all(FIXTURES "/kinds.txt", 1 << 20, &texts, &err), &err);
+    assert_ok(
+        moe_json_read(&root, FIXTURES "/kinds.json", 1 << 20, MOE_JSON_TOKENIZER_MEMORY, &err),
+        &err);
+    assert_ok(moe_json_read(&pres, FIXTURES "/pres.json", 1 << 20, MOE_JSON_TOKENIZER_MEMORY, &err),
+              &err);
+    const json_t *model = json_object_get(json_object_get(root, "models"), "bytes");
+    for (size_t i = 0; i < json_array_size(pres); i++) {
+        const json_t *group = json_array_get(pres, i), *names = json_object_get(group, "names");
+        const char *want = json_string_value(json_object_get(group, "ids"));
+        for (size_t k = 0; k < json_array_size(names); k++) {
+            const char *name = json_string_value(json_array_get(names, k));
+            struct moe_tokenizer *tok = NULL;
+            assert_ok(read_pre(model, name, &tok, &err), &err);
+            assert_true(check_pre(tok, name, want, &texts) < LEFT_OUT_MAX);
+            moe_tokenizer_free(tok);
+        }
+        n_names += json_array_size(names);
+    }
+    assert_true(n_names >= 80);
+    moe_json_free(pres);
+    moe_json_free(root);
+    moe_buf_release(&texts);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_part_gives_the_reference_ids)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_part_gives_the_reference_ids),
+                                       cmocka_unit_test(gguf_names_give_llama_cpps_ids)};
     return cmocka_run_group_tests_name("tokenizer_kinds", tests, NULL, NULL);
 }
