@@ -20,7 +20,7 @@ static const char *const names[] = {
 int encode_check_options(const char *pack, const struct moe_config *c, bool encodes,
                          struct moe_err *err)
 {
-    static const char *const others[] = {"system", "chat-template"};
+    static const char *const others[] = {"system", "template-file"};
     if (encodes && !c->n_encoder)
         return moe_fail(err, MOE_ERR_USAGE,
                         "%s: the model has no encoder: option --encode needs one that has", pack);

@@ -197,18 +197,17 @@ static void close_run(struct run *r)
 
 static int generate(struct run *r, double started, struct moe_err *err)
 {
-    const struct moe_chat_format *format;
-    struct moe_conversation talk;
-    int status = prompt_format(opt.chat_template, opt.raw || opt.prefix_text,
-                               r->model->chat_template, r->pack, &format, err);
-    if (status != MOE_OK)
-        return status;
+    struct moe_chat *chat = NULL;
+    struct moe_conversation talk = {0};
+    bool raw = opt.raw || opt.prefix_text || r->model->config.n_encoder;
+    int status = prompt_chat(opt.template_file, raw, r->model, r->pack, &chat, err);
+    if (status == MOE_OK)
+        status = moe_conversation_init(&talk, r->session, chat, err);
+    talk.prefix = opt.prefix_text;
     if (!cli_given("seed") && getentropy(&opt.sampling.seed, sizeof opt.sampling.seed) != 0)
         opt.sampling.seed = (uint64_t)(moe_seconds() * 1e9);
     cli_detail("seed %llu", (unsigned long long)opt.sampling.seed);
-    moe_conversation_init(&talk, r->session, r->model->config.n_encoder ? NULL : format);
-    talk.prefix = opt.prefix_text;
-    if (opt.system)
+    if (status == MOE_OK && opt.system)
         status = moe_conversation_system(&talk, opt.system, err);
     if (status == MOE_OK && is_interactive()) {
         struct repl repl = {
@@ -229,6 +228,7 @@ static int generate(struct run *r, double started, struct moe_err *err)
         r->stats = r->session->stats;
     }
     moe_conversation_release(&talk);
+    moe_chat_free(chat);
     return status;
 }
 
@@ -238,9 +238,8 @@ static int serve_requests(struct run *r, struct moe_err *err)
 {
     struct moe_server *server = NULL;
     struct moe_server_options o = {.pack = r->pack, .sequences = opt.sequences};
-    int status = prompt_format(opt.chat_template, false, "", r->pack, &o.format, err);
-    if (status == MOE_OK)
-        status = choose_strategy(r, err);
+    o.template_file = opt.template_file;
+    int status = choose_strategy(r, err);
     if (status == MOE_OK && opt.plan)
         status = read_plan(r, err);
     if (status != MOE_OK)

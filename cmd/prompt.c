@@ -8,9 +8,11 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "cli.h"
+#include "engine/prompt.h"
 
 enum {
     MAX_PROMPT_BYTES = 256 << 20,
+    MAX_TEMPLATE_BYTES = 4 << 20,
     PIECE = 65536,
 
     /* Of a prompt's text at most: itself, its turn, the conversation's rendering and the one before
@@ -115,29 +117,37 @@ int prompt_check_read(const struct prompt *p, uint64_t may_hold, struct moe_err 
     return p->unread ? too_long("the prompt", p->unread, may_hold, err) : MOE_OK;
 }
 
-int prompt_format(const char *name, bool raw, const char *of_model, const char *pack,
-                  const struct moe_chat_format **format, struct moe_err *err)
+/* What to do where a template cannot be used; a message of a sentence has room for it. */
+static int say_what_helps(int status, struct moe_err *err)
 {
-    *format = NULL;
-    if (name) {
-        *format = moe_chat_find(name);
-        struct moe_buf names = {0};
-        for (int i = 0; moe_chat_at(i); i++)
-            moe_buf_printf(&names, "%s %s", i ? "," : "", moe_chat_name(moe_chat_at(i)));
-        int status = MOE_OK;
-        if (!*format)
-            status = moe_fail(err, MOE_ERR_USAGE,
-                              "option --chat-template: '%s' is not one of%s (see moe-run --help)",
-                              name, names.failed ? "" : (const char *)names.data);
-        moe_buf_release(&names);
+    struct moe_err first = *err;
+    if (status != MOE_ERR_FORMAT && status != MOE_ERR_UNSUPPORTED && status != MOE_ERR_LIMIT)
         return status;
-    }
-    if (raw || !of_model[0])
+    return moe_fail(err, status,
+                    "%s (--raw continues plain text, --template-file FILE takes another template)",
+                    first.text);
+}
+
+int prompt_chat(const char *file, bool raw, const struct moe_model *model, const char *pack,
+                struct moe_chat **chat, struct moe_err *err)
+{
+    struct moe_buf text = {0}, name = {0};
+    int status = MOE_OK;
+    *chat = NULL;
+    if (raw)
         return MOE_OK;
-    *format = moe_chat_recognise(of_model);
-    if (!*format)
-        cli_note("%s: its chat template is not a known one: continuing plain text "
-                 "(--chat-template names one)",
-                 pack);
-    return MOE_OK;
+    moe_buf_printf(&name, "%s%s", file ? file : pack, file ? "" : ": its chat template");
+    if (file)
+        status = moe_file_read_all(file, MAX_TEMPLATE_BYTES, &text, err);
+    if (status == MOE_OK && (text.failed || name.failed))
+        status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: the chat template");
+    if (status == MOE_OK) {
+        const char *template = text.data ? (const char *)text.data : "";
+        status = moe_prompt_open_chat(chat, model, (const char *)name.data, file ? template : NULL,
+                                      text.size, err);
+        status = say_what_helps(status, err);
+    }
+    moe_buf_release(&text);
+    moe_buf_release(&name);
+    return status;
 }

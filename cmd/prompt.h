@@ -1,5 +1,5 @@
 /*
- * The text that moe-run continues or answers, and the format it is wrapped in.
+ * The text that moe-run continues or answers, and the chat it is wrapped in.
  */
 #ifndef CMD_PROMPT_H
 #define CMD_PROMPT_H
@@ -8,7 +8,8 @@
 
 #include "base/buf.h"
 #include "base/err.h"
-#include "text/chat.h"
+#include "chat/chat.h"
+#include "run/model.h"
 #include "text/tokenizer.h"
 
 struct prompt {
@@ -29,9 +30,9 @@ int prompt_survey(struct prompt *p, const struct moe_tokenizer *tok, uint64_t mo
 /* MOE_ERR_LIMIT where it was not read. */
 int prompt_check_read(const struct prompt *p, uint64_t may_hold, struct moe_err *err);
 
-/* The chat format called `name`; if NULL, the one that the model's own template (`of_model`, "" if
- * it has none) is recognised as, with a note if it is unknown. *format NULL: plain text. */
-int prompt_format(const char *name, bool raw, const char *of_model, const char *pack,
-                  const struct moe_chat_format **format, struct moe_err *err);
+/* The chat of the template in `file`, or of the model's own where file is NULL. *chat NULL: raw, or
+ * neither has one. Release it with moe_chat_free. */
+int prompt_chat(const char *file, bool raw, const struct moe_model *model, const char *pack,
+                struct moe_chat **chat, struct moe_err *err);
 
 #endif

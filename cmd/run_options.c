@@ -51,7 +51,7 @@ static const struct cli_option options[] = {
     {.kind = CLI_LIST, .help = "Chat"},
     {CLI_OPT_TEXT(0, "system", "TEXT", &opt.system)},
     {CLI_OPT_FLAG(0, "raw", &opt.raw)},
-    {CLI_OPT_TEXT(0, "chat-template", "NAME", &opt.chat_template), .shown = "own"},
+    {CLI_OPT_TEXT(0, "template-file", "FILE", &opt.template_file), .shown = "own"},
     {CLI_OPT_TEXTS(0, "stop", "TEXT", &opt.stops)},
     {CLI_OPT_FLAG(0, "ignore-eos", &opt.ignore_eos)},
     {CLI_OPT_U32(0, "logprobs", "N", &opt.logprobs, 0, MOE_MAX_TOP_TOKENS)},
@@ -188,7 +188,7 @@ static int check_beams(void)
 static int check_encode(void)
 {
     static const char *const others[] = {
-        "beams",      "tokens", "system", "chat-template", "stop", "ignore-eos",
+        "beams",      "tokens", "system", "template-file", "stop", "ignore-eos",
         "temp",       "top-k",  "top-p",  "min-p",         "seed", "repeat-penalty",
         "perplexity", "bench",  "ids",    "logprobs",
     };
@@ -204,7 +204,7 @@ static int check_encode(void)
 static int check_prefix(void)
 {
     static const char *const others[] = {"perplexity", "bench",         "ids",
-                                         "encode",     "chat-template", "system"};
+                                         "encode",     "template-file", "system"};
     for (size_t i = 0; i < sizeof others / sizeof others[0] && opt.prefix_text; i++)
         if (cli_given(others[i]))
             return cli_misuse("options --prefix-text and --%s exclude each other", others[i]);
@@ -261,7 +261,7 @@ static int check_options(int n_args, char **args)
                           "cuda or --device auto");
     if (opt.plan && (names_a_strategy() || opt.engine.expert_memory_bytes))
         return cli_misuse("option --plan: the plan fixes strategy and slots");
-    if (opt.raw && (opt.chat_template || opt.system))
+    if (opt.raw && (opt.template_file || opt.system))
         return cli_misuse("option --raw: plain text has neither template nor system text");
     int status = check_beams();
     if (status < 0)

@@ -13,7 +13,7 @@
 #include "strategy_options.h"
 
 struct run_options {
-    const char *prompt, *file, *prefix_text, *system, *chat_template, *perplexity, *token_log, *ids,
+    const char *prompt, *file, *prefix_text, *system, *template_file, *perplexity, *token_log, *ids,
         *stats_json, *trace_events, *plan, *prompt_cache;
     struct cli_texts stops;
     uint64_t n; /* tokens to generate at most; UINT64_MAX: no limit */

@@ -68,8 +68,8 @@ static const struct cli_option options[] = {
      .help = "the model's name for clients"},
     {CLI_OPT_U32('c', "context", "N", &serve_opt.server.engine.session.context, 2, MOE_MAX_CONTEXT),
      .shown = "the model's, at most 4096", .help = "context of each sequence, in tokens"},
-    {CLI_OPT_TEXT(0, "chat-template", "NAME", &serve_opt.chat_template), .shown = "the model's",
-     .help = "as of moe-run"},
+    {CLI_OPT_TEXT(0, "template-file", "FILE", &serve_opt.server.template_file),
+     .shown = "each model's", .help = "chat template of all models"},
 
     {.kind = CLI_HEADING, .help = "Memory and experts"},
     {CLI_OPT_BYTES(0, "memory", "SIZE", &serve_opt.server.engine.memory_bytes),
@@ -174,10 +174,6 @@ static int check_options(int n_args, char **args)
         return cli_misuse("option --gpu-memory goes with executors on cuda");
     if (serve_opt.strategy.device.test)
         return cli_misuse("option --device: test is for moe-run: a server does not rehearse");
-    if (serve_opt.chat_template &&
-        !(serve_opt.server.format = moe_chat_find(serve_opt.chat_template)))
-        return cli_misuse("option --chat-template: '%s' is not a known one (see moe-run --help)",
-                          serve_opt.chat_template);
     return requests_check(&serve_opt.requests);
 }
 

@@ -15,7 +15,7 @@ struct serve_executors {
 };
 
 struct serve_options {
-    const char *chat_template, *collection, *costs, *plan, *stats_json;
+    const char *collection, *costs, *plan, *stats_json;
     struct serve_executors executors;
     struct strategy_options strategy;
     struct requests_options requests;

@@ -62,14 +62,14 @@ void commands_greet(const struct console *c)
     if (cli_quiet)
         return;
     console_tell(c, "%s and press Enter; /help lists the commands, Ctrl-D leaves.",
-                 m->n_encoder   ? "Type a text for the model to answer"
-                 : talk->format ? "Type a message"
-                                : "Type the beginning of a text");
+                 m->n_encoder ? "Type a text for the model to answer"
+                 : talk->chat ? "Type a message"
+                              : "Type the beginning of a text");
     console_tell(c, "%s: %s, %u layers, %u experts (%u per token); %s", c->r->pack, m->family,
                  m->n_layers, m->n_experts, m->top_k,
-                 m->n_encoder   ? "each input is a source of its own, without history"
-                 : talk->format ? moe_chat_name(talk->format)
-                                : "plain continuation");
+                 m->n_encoder ? "each input is a source of its own, without history"
+                 : talk->chat ? "chat by its template"
+                              : "plain continuation");
 }
 
 static const char *nearest_command(const char *name)

@@ -23,11 +23,11 @@ int command_reset(struct console *c, const char *arg, struct moe_err *err)
 
 int command_system(struct console *c, const char *arg, struct moe_err *err)
 {
-    const struct moe_conversation *talk = c->r->conversation;
+    const char *system = moe_conversation_system_text(c->r->conversation);
     if (console_has_encoder(c))
         console_tell(c, "there is no place for a system text: each input is a source of its own");
-    else if (!*arg && talk->n_turns && talk->turns[0].role == MOE_CHAT_SYSTEM)
-        fprintf(stderr, "%s\n", talk->turns[0].text);
+    else if (!*arg && system)
+        fprintf(stderr, "%s\n", system);
     else if (!*arg)
         console_tell(c, "there is no system text; /system TEXT sets one, /system - removes it");
     else if (moe_conversation_system(c->r->conversation, strcmp(arg, "-") ? arg : NULL, err) !=

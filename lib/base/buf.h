@@ -17,6 +17,11 @@ struct moe_buf {
     bool failed;   /* out of memory at some append; sticky */
 };
 
+/* A range of a text's bytes. */
+struct moe_span {
+    uint64_t at, n;
+};
+
 void moe_buf_release(struct moe_buf *b);
 /* Empties the buffer and keeps its memory. */
 void moe_buf_clear(struct moe_buf *b);

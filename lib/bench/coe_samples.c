@@ -1,6 +1,7 @@
 #include "bench/coe_samples.h"
 
 #include <inttypes.h>
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,7 +13,7 @@ struct reading {
     struct moe_coe_samples *out;
     const struct moe_coe_collection *collection;
     const struct moe_model *model;
-    const struct moe_chat_format *format; /* NULL: it has none */
+    struct moe_chat *chat; /* NULL: it has none */
     const char *path;
     uint64_t n_answers;
     bool *unknown; /* [n_models] follows results whose shares are not known */
@@ -81,10 +82,17 @@ static int add_ids(struct reading *r, const struct moe_request *q, struct moe_er
     int status = MOE_OK;
     if (q->prompt)
         return moe_prompt_prefixed(r->model, q->prefix_text, q->prompt, q->n_prompt, ids, err);
-    if (q->kind == MOE_REQUEST_CHAT && r->format)
-        return moe_prompt_chat(r->model, r->format, q->turns, (int)q->n_turns, ids, err);
-    for (uint32_t i = 0; i < q->n_turns && status == MOE_OK; i++)
-        status = moe_prompt_plain(r->model, q->turns[i].text, strlen(q->turns[i].text), ids, err);
+    const struct moe_chat_input input = {.messages = q->messages,
+                                         .tools = q->tools,
+                                         .variables = q->variables,
+                                         .add_generation_prompt = true,
+                                         .now = moe_chat_today()};
+    if (q->kind == MOE_REQUEST_CHAT && r->chat)
+        return moe_prompt_chat(r->model, r->chat, &input, UINT64_MAX - 1, ids, err);
+    for (size_t i = 0; i < json_array_size(q->messages) && status == MOE_OK; i++) {
+        const char *text = moe_chat_text(json_array_get(q->messages, i));
+        status = text ? moe_prompt_plain(r->model, text, strlen(text), ids, err) : MOE_OK;
+    }
     for (uint64_t i = 0; i < q->n_ids && status == MOE_OK; i++)
         status = moe_ids_push(ids, q->ids[i], err);
     return status;
@@ -118,11 +126,12 @@ int moe_coe_samples_read(struct moe_coe_samples *out, const struct moe_coe_colle
                          const struct moe_progress *progress, struct moe_err *err)
 {
     struct reading r = {.out = out, .collection = collection, .model = model, .path = path};
-    r.format = model && model->chat_template ? moe_chat_recognise(model->chat_template) : NULL;
     *out = (struct moe_coe_samples){0};
     out->usage = moe_alloc(collection->n_models, sizeof *out->usage, err);
     r.unknown = moe_alloc(collection->n_models, sizeof *r.unknown, err);
     int status = out->usage && r.unknown ? MOE_OK : MOE_ERR_MEMORY;
+    if (status == MOE_OK && model)
+        status = moe_prompt_open_chat(&r.chat, model, "the chat template", NULL, 0, err);
     if (status == MOE_OK)
         status = moe_coe_each_sample(path, add_request, &r, progress, err);
     if (status == MOE_OK) {
@@ -133,6 +142,7 @@ int moe_coe_samples_read(struct moe_coe_samples *out, const struct moe_coe_colle
         out->mean_answer /= r.n_answers ? (double)r.n_answers : 1;
     }
     free(r.unknown);
+    moe_chat_free(r.chat);
     return status;
 }
 

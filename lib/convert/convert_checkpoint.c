@@ -5,11 +5,11 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/text.h"
+#include "chat/chat.h"
 #include "convert/convert_weights.h"
 #include "fmt/checkpoint.h"
 #include "fmt/gguf.h"
 #include "model/family.h"
-#include "text/chat.h"
 #include "vocab/vocab.h"
 
 /* ---- First pass: everything is there ---- */
@@ -201,13 +201,10 @@ static int put_chat_template(struct converter *c, const struct checkpoint_source
 {
     struct moe_buf text = {0};
     int status = MOE_OK;
-    if (s->gguf) {
-        const char *template = "";
-        status = moe_gguf_get_text(s->gguf, "tokenizer.chat_template", false, &template, err);
-        moe_buf_text(&text, template);
-    } else {
+    if (s->gguf)
+        status = moe_chat_read_gguf(s->gguf, &text, err);
+    else
         status = moe_chat_read_template(moe_checkpoint_dir(s->checkpoint), &text, err);
-    }
     if (status == MOE_OK && text.failed)
         status = moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", c->out_path);
     if (status == MOE_OK)

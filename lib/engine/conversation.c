@@ -1,107 +1,151 @@
 #include "engine/conversation.h"
 
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
+#include "engine/conversation_says.h"
 #include "engine/prompt.h"
+#include "fmt/json.h"
 
-void moe_conversation_init(struct moe_conversation *c, struct moe_session *session,
-                           const struct moe_chat_format *format)
+int moe_conversation_init(struct moe_conversation *c, struct moe_session *session,
+                          const struct moe_chat *chat, struct moe_err *err)
 {
-    *c = (struct moe_conversation){.session = session, .format = format, .today = moe_chat_today()};
+    *c = (struct moe_conversation){
+        .session = session, .chat = chat, .messages = json_array(), .now = moe_chat_today()};
+    return c->messages ? MOE_OK : moe_fail(err, MOE_ERR_MEMORY, "out of memory: a conversation");
 }
 
-/* ---- Turns ---- */
+/* ---- Messages ---- */
 
-static void drop_turns(struct moe_conversation *c, int keep)
+uint64_t moe_conversation_n(const struct moe_conversation *c)
 {
-    while (c->n_turns > keep)
-        free((char *)c->turns[--c->n_turns].text);
+    return json_array_size(c->messages);
 }
 
-static int add_turn(struct moe_conversation *c, enum moe_chat_role role, const char *text,
-                    uint64_t n, struct moe_err *err)
+static json_t *message_at(const struct moe_conversation *c, uint64_t i)
 {
-    if (c->n_turns == c->room) {
-        int room = c->room ? 2 * c->room : 16;
-        struct moe_chat_turn *turns = realloc(c->turns, (size_t)room * sizeof *turns);
-        if (!turns)
-            return moe_fail(err, MOE_ERR_MEMORY, "out of memory: %d turns", room);
-        c->turns = turns;
-        c->room = room;
-    }
-    char *copy = moe_strndup(n ? text : "", n, err);
-    if (!copy)
+    return json_array_get(c->messages, i);
+}
+
+void moe_conversation_keep(struct moe_conversation *c, uint64_t n)
+{
+    c->in_step = c->in_step && n >= moe_conversation_n(c);
+    while (moe_conversation_n(c) > n)
+        json_array_remove(c->messages, moe_conversation_n(c) - 1);
+}
+
+/* Takes the message over; NULL: memory was short, as err says. */
+static int add_message(struct moe_conversation *c, json_t *message, struct moe_err *err)
+{
+    if (!message)
         return MOE_ERR_MEMORY;
-    c->turns[c->n_turns++] = (struct moe_chat_turn){role, copy};
+    if (json_array_append_new(c->messages, message) != 0)
+        return moe_fail(err, MOE_ERR_MEMORY, "out of memory: a message");
     return MOE_OK;
 }
 
-static int n_system_turns(const struct moe_conversation *c)
+static uint64_t n_system_messages(const struct moe_conversation *c)
 {
-    return c->n_turns && c->turns[0].role == MOE_CHAT_SYSTEM;
+    return moe_chat_has_role(message_at(c, 0), "system");
+}
+
+const char *moe_conversation_system_text(const struct moe_conversation *c)
+{
+    return n_system_messages(c) ? moe_chat_text(message_at(c, 0)) : NULL;
 }
 
 static void forget_context(struct moe_conversation *c)
 {
     c->history.n = 0;
     c->n_done = 0;
+    c->answer_at = 0;
     c->in_step = false;
 }
 
 void moe_conversation_reset(struct moe_conversation *c)
 {
-    drop_turns(c, n_system_turns(c));
+    moe_conversation_keep(c, n_system_messages(c));
     forget_context(c);
+}
+
+static int check_chat(const struct moe_conversation *c, const char *what, struct moe_err *err)
+{
+    return c->chat ? MOE_OK
+                   : moe_fail(err, MOE_ERR_USAGE,
+                              "there is no chat template, so no place for %s: the model continues "
+                              "plain text",
+                              what);
 }
 
 int moe_conversation_system(struct moe_conversation *c, const char *text, struct moe_err *err)
 {
-    if (!c->format)
-        return moe_fail(err, MOE_ERR_USAGE,
-                        "there is no chat template, so no place for a system text: the model "
-                        "continues plain text");
-    drop_turns(c, 0);
+    int status = check_chat(c, "a system text", err);
+    if (status != MOE_OK)
+        return status;
+    moe_conversation_keep(c, 0);
     forget_context(c);
-    return text ? add_turn(c, MOE_CHAT_SYSTEM, text, strlen(text), err) : MOE_OK;
+    return text ? add_message(c, moe_chat_message("system", text, strlen(text), err), err) : MOE_OK;
+}
+
+int moe_conversation_set(struct moe_conversation *c, const json_t *messages, struct moe_err *err)
+{
+    int status = check_chat(c, "messages", err);
+    if (status != MOE_OK)
+        return status;
+    json_t *copy;
+    status = moe_json_copy(&copy, messages, err);
+    if (status != MOE_OK)
+        return status;
+    json_decref(c->messages);
+    c->messages = copy;
+    c->in_step = false;
+    return MOE_OK;
 }
 
 void moe_conversation_release(struct moe_conversation *c)
 {
-    drop_turns(c, 0);
-    free(c->turns);
+    json_decref(c->messages);
     moe_ids_release(&c->history);
     moe_ids_release(&c->source);
     *c = (struct moe_conversation){0};
 }
 
-/* ---- From turns to tokens ---- */
+/* ---- From messages to tokens ---- */
 
-static int render(const struct moe_conversation *c, int n_turns, struct moe_buf *out,
+static int render(const struct moe_conversation *c, const json_t *messages, struct moe_buf *out,
                   struct moe_buf *words, struct moe_err *err)
 {
-    return moe_prompt_render(c->session->model, c->format, c->turns, n_turns, c->today, out, words,
-                             err);
+    const struct moe_chat_input input = {.messages = messages,
+                                         .tools = c->tools,
+                                         .variables = c->variables,
+                                         .add_generation_prompt = true,
+                                         .now = c->now};
+    return moe_chat_render(c->chat, &input, out, words, err);
 }
 
 /* How much of the rendered conversation is in the context already, in bytes: what was rendered for
  * the last answer, and the answer. 0 when the new rendering does not begin with these (a template
- * may trim an answer). */
-static uint64_t bytes_in_context(const struct moe_conversation *c, const struct moe_buf *all,
-                                 struct moe_err *err)
+ * may trim an answer, or drop its thought). */
+static uint64_t bytes_in_context(const struct moe_conversation *c, const struct moe_buf *all)
 {
-    if (!c->in_step || c->n_turns < 3)
-        return 0;
+    size_t n_before = moe_conversation_n(c) - 2;
     struct moe_buf before = {0};
-    const char *answer = c->turns[c->n_turns - 2].text;
+    struct moe_err refused;
     uint64_t n = 0;
-    if (render(c, c->n_turns - 2, &before, NULL, err) == MOE_OK) {
-        moe_buf_text(&before, answer);
+    if (!c->in_step || moe_conversation_n(c) < 3)
+        return 0;
+    json_t *earlier = json_array();
+    for (size_t i = 0; i < n_before; i++)
+        json_array_append(earlier, message_at(c, i)); /* memory short: it is no beginning */
+    if (earlier && render(c, earlier, &before, NULL, &refused) == MOE_OK) {
+        conversation_append_answer(c, &before);
         if (!before.failed && before.size <= all->size &&
             memcmp(before.data, all->data, before.size) == 0)
             n = before.size;
     }
+    json_decref(earlier);
     moe_buf_release(&before);
     return n;
 }
@@ -121,18 +165,19 @@ static void adopt(struct moe_conversation *c, struct moe_ids *ids)
     *ids = (struct moe_ids){0};
 }
 
-/* Brings the context to where the answer to the last turn begins. */
+/* Brings the context to where the answer to the last message begins. */
 static int prepare_chat(struct moe_conversation *c, struct moe_err *err)
 {
     struct moe_buf all = {0}, words = {0};
     struct moe_ids ids = {0};
-    int status = render(c, c->n_turns, &all, &words, err);
+    int status = render(c, c->messages, &all, &words, err);
     if (status == MOE_OK) {
-        uint64_t known = bytes_in_context(c, &all, err);
+        uint64_t known = bytes_in_context(c, &all);
         status = moe_prompt_encode(c->session->model, &all, &words, known,
                                    known ? &c->history : &ids, err);
         if (status == MOE_OK && !known)
             adopt(c, &ids);
+        c->in_thought = moe_chat_opens_thought(c->chat, all.data, all.size);
     }
     moe_ids_release(&ids);
     moe_buf_release(&all);
@@ -160,7 +205,7 @@ static int prepare_source(struct moe_conversation *c, const char *text, struct m
     return status == MOE_OK ? moe_ids_push(&c->history, m->config.decoder_start, err) : status;
 }
 
-/* ---- Asking ---- */
+/* ---- Generating ---- */
 
 /* Passes the answer on and keeps a copy of it. */
 struct listener {
@@ -185,7 +230,7 @@ static int answer(struct moe_conversation *c, struct moe_sampler *sampler,
                   const struct moe_generate_options *options, struct listener *l,
                   enum moe_stop_reason *why, struct moe_err *err)
 {
-    const char **stops = moe_prompt_stops(options->stop_texts, c->format, err);
+    const char **stops = moe_prompt_stops(options->stop_texts, c->chat, err);
     if (!stops)
         return MOE_ERR_MEMORY;
     struct moe_generate_options o = *options;
@@ -204,32 +249,71 @@ static int answer(struct moe_conversation *c, struct moe_sampler *sampler,
     return status;
 }
 
+/* ---- Asking ---- */
+
+/* Answers what the context was brought to, and keeps the answer in place of messages from n on. */
+static int answer_and_keep(struct moe_conversation *c, struct moe_sampler *sampler,
+                           const struct moe_generate_options *options, struct listener *l,
+                           uint64_t n, enum moe_stop_reason *why, struct moe_err *err)
+{
+    int status = answer(c, sampler, options, l, why, err);
+    if (status == MOE_OK && c->chat) {
+        json_t *message = conversation_answer_message(c, &l->answer, err);
+        if (message)
+            moe_conversation_keep(c, n);
+        status = add_message(c, message, err);
+    }
+    return status;
+}
+
+int moe_conversation_answer(struct moe_conversation *c, struct moe_sampler *sampler,
+                            const struct moe_generate_options *options, enum moe_stop_reason *why,
+                            struct moe_err *err)
+{
+    struct listener l = {0};
+    if (!moe_conversation_n(c))
+        return moe_fail(err, MOE_ERR_USAGE, "there is nothing to answer yet");
+    int status = prepare_chat(c, err);
+    if (status == MOE_OK) {
+        c->answer_at = c->history.n;
+        status = answer_and_keep(c, sampler, options, &l, moe_conversation_n(c), why, err);
+    }
+    /* A stop text is in the context, but not in the answer; an interrupted prompt is not there. */
+    c->in_step = status == MOE_OK && *why != MOE_STOP_TEXT;
+    if (status != MOE_OK)
+        c->history.n = c->n_done;
+    moe_buf_release(&l.answer);
+    return status;
+}
+
+/* Without a chat, the text itself. */
+static int ask_plainly(struct moe_conversation *c, const char *text, struct moe_sampler *sampler,
+                       const struct moe_generate_options *options, enum moe_stop_reason *why,
+                       struct moe_err *err)
+{
+    struct listener l = {0};
+    bool encoder = c->session->model->config.n_encoder > 0;
+    int status = encoder ? prepare_source(c, text, err) : prepare_plain(c, text, err);
+    if (status == MOE_OK)
+        status = answer(c, sampler, options, &l, why, err);
+    if (status != MOE_OK)
+        c->history.n = c->n_done;
+    moe_buf_release(&l.answer);
+    return status;
+}
+
 int moe_conversation_ask(struct moe_conversation *c, const char *text, struct moe_sampler *sampler,
                          const struct moe_generate_options *options, enum moe_stop_reason *why,
                          struct moe_err *err)
 {
-    struct listener l = {0};
-    int n_before = c->n_turns, status = MOE_OK;
-    if (c->session->model->config.n_encoder) {
-        status = prepare_source(c, text, err);
-    } else if (c->format) {
-        status = add_turn(c, MOE_CHAT_USER, text, strlen(text), err);
-        if (status == MOE_OK)
-            status = prepare_chat(c, err);
-    } else {
-        status = prepare_plain(c, text, err);
-    }
+    if (!c->chat || c->session->model->config.n_encoder)
+        return ask_plainly(c, text, sampler, options, why, err);
+    uint64_t n_before = moe_conversation_n(c);
+    int status = add_message(c, moe_chat_message("user", text, strlen(text), err), err);
     if (status == MOE_OK)
-        status = answer(c, sampler, options, &l, why, err);
-    if (status == MOE_OK && c->format)
-        status = add_turn(c, MOE_CHAT_ASSISTANT, (const char *)l.answer.data, l.answer.size, err);
-    /* A stop text is in the context, but not in the answer; an interrupted prompt is not there. */
-    c->in_step = status == MOE_OK && *why != MOE_STOP_TEXT;
-    if (status != MOE_OK) {
-        drop_turns(c, n_before);
-        c->history.n = c->n_done;
-    }
-    moe_buf_release(&l.answer);
+        status = moe_conversation_answer(c, sampler, options, why, err);
+    if (status != MOE_OK)
+        moe_conversation_keep(c, n_before);
     return status;
 }
 
@@ -242,18 +326,29 @@ int moe_conversation_continue(struct moe_conversation *c, struct moe_sampler *sa
     if (c->n_done == c->history.n)
         c->n_done--; /* its logits are wanted again */
     struct listener l = {0};
-    int last = c->n_turns - 1;
+    uint64_t n = moe_conversation_n(c);
+    bool in_step = c->in_step;
+    int status;
     /* The longer answer takes the place of the old one. */
-    if (c->format && last >= 0 && c->turns[last].role == MOE_CHAT_ASSISTANT)
-        moe_buf_text(&l.answer, c->turns[last].text);
-    else
-        last = -1;
-    int status = answer(c, sampler, options, &l, why, err);
-    if (status == MOE_OK && last >= 0) {
-        drop_turns(c, last);
-        status = add_turn(c, MOE_CHAT_ASSISTANT, (const char *)l.answer.data, l.answer.size, err);
+    if (c->chat && moe_chat_has_role(message_at(c, n - 1), "assistant")) {
+        conversation_append_shown(c, &l.answer);
+        status = answer_and_keep(c, sampler, options, &l, n - 1, why, err);
+    } else {
+        status = answer(c, sampler, options, &l, why, err);
     }
-    c->in_step = c->in_step && status == MOE_OK && *why != MOE_STOP_TEXT;
+    c->in_step = in_step && status == MOE_OK && *why != MOE_STOP_TEXT;
     moe_buf_release(&l.answer);
+    return status;
+}
+
+int moe_conversation_preview(const struct moe_conversation *c, struct moe_buf *text,
+                             struct moe_ids *ids, struct moe_err *err)
+{
+    struct moe_buf words = {0};
+    uint64_t from = text->size;
+    int status = render(c, c->messages, text, &words, err);
+    if (status == MOE_OK)
+        status = moe_prompt_encode(c->session->model, text, &words, from, ids, err);
+    moe_buf_release(&words);
     return status;
 }

@@ -1,10 +1,11 @@
 /*
- * Conversation: turns of text on top of a session's context.
+ * Conversation: messages on top of a session's context.
  *
- * With a chat format, questions and answers are rendered as the model's template would; what is in
- * the context already is not computed again. Without one the model continues plain text: every
- * question starts a new text, and an answer can be continued. A model with an encoder reads every
- * question as a source of its own, and remembers none.
+ * With a chat, questions and answers are written as the model's template has them; what is in the
+ * context already is not computed again, up to the first token in which the new text differs (a
+ * template may drop the thoughts of earlier answers, or move a system text). Without one the model
+ * continues plain text: every question starts a new text, and an answer can be continued. A model
+ * with an encoder reads every question as a source of its own, and remembers none.
  *
  * A conversation borrows its session (of which sequence 0 is its own) and belongs to one thread.
  * Start from moe_conversation_init; moe_conversation_release drops everything.
@@ -16,44 +17,70 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "chat/chat.h"
 #include "engine/generate.h"
 #include "engine/sampler.h"
 #include "run/session.h"
-#include "text/chat.h"
 #include "text/tokenizer.h"
+
+struct json_t;
 
 struct moe_conversation {
     struct moe_session *session;
-    const struct moe_chat_format *format; /* NULL: plain continuation */
+    const struct moe_chat *chat; /* NULL: plain continuation */
     const char *prefix;          /* of every text, borrowed (moe_prompt_prefixed); NULL: none */
     struct moe_ids history;      /* the context's tokens */
     struct moe_ids source;       /* what the encoder reads next, and then nothing */
     uint64_t n_done;             /* of them already in the session */
-    struct moe_chat_turn *turns; /* [room]; texts owned; turn 0 is the system's if any */
-    int n_turns, room;
-    struct tm today; /* for templates that show it: the day when the conversation began */
-    /* The context ends exactly where the turns' rendering and the last answer end. */
+    /* Chat: what was said (chat/chat.h), never NULL; message 0 is the system's if any. An answer's
+     * thought is in the member that the template takes it from, apart from its content. */
+    struct json_t *messages;
+    const struct json_t *tools, *variables; /* of the template; NULL: none; borrowed */
+    struct tm now;      /* for templates that show it: when the conversation began */
+    uint64_t answer_at; /* where in `history` the last answer begins */
+    bool in_thought;    /* ... and whether what precedes it opens the thought */
+    /* The context ends exactly where the messages' text and the last answer end. */
     bool in_step;
 };
 
-void moe_conversation_init(struct moe_conversation *c, struct moe_session *session,
-                           const struct moe_chat_format *format);
+/* MOE_ERR_MEMORY alone; release it then, too. */
+int moe_conversation_init(struct moe_conversation *c, struct moe_session *session,
+                          const struct moe_chat *chat, struct moe_err *err);
 void moe_conversation_release(struct moe_conversation *c);
 
-/* Forgets all turns but the system's. */
+/* Forgets all messages but the system's. */
 void moe_conversation_reset(struct moe_conversation *c);
-/* Forgets all turns and sets the system's (NULL: none). MOE_ERR_USAGE without a chat format. */
+/* Forgets all messages and sets the system's (NULL: none). MOE_ERR_USAGE without a chat. */
 int moe_conversation_system(struct moe_conversation *c, const char *text, struct moe_err *err);
+/* The system's text, borrowed; NULL: none. */
+const char *moe_conversation_system_text(const struct moe_conversation *c);
+/* Takes these messages (an array, of which copies are kept) in place of all; the last may be a
+ * question that moe_conversation_answer answers. MOE_ERR_USAGE without a chat. */
+int moe_conversation_set(struct moe_conversation *c, const struct json_t *messages,
+                         struct moe_err *err);
+uint64_t moe_conversation_n(const struct moe_conversation *c); /* messages */
+/* Forgets all messages from number n on. What the context holds of the others is found again when
+ * the next question is asked. */
+void moe_conversation_keep(struct moe_conversation *c, uint64_t n);
 
-/* Asks and streams the answer, as moe_generate does with these options (the format's stop texts are
- * added). A question that does not fit the context, or fails, is taken back. */
+/* Asks and streams the answer, as moe_generate does with these options (the chat's stop texts are
+ * added). A question that does not fit the context, that the template refuses, or that fails, is
+ * taken back. */
 int moe_conversation_ask(struct moe_conversation *c, const char *text, struct moe_sampler *sampler,
                          const struct moe_generate_options *options, enum moe_stop_reason *why,
                          struct moe_err *err);
+/* The same of the messages that there are. MOE_ERR_USAGE when there are none. */
+int moe_conversation_answer(struct moe_conversation *c, struct moe_sampler *sampler,
+                            const struct moe_generate_options *options, enum moe_stop_reason *why,
+                            struct moe_err *err);
 
 /* Goes on where the last answer stopped; MOE_ERR_USAGE when there is nothing to continue. */
 int moe_conversation_continue(struct moe_conversation *c, struct moe_sampler *sampler,
                               const struct moe_generate_options *options, enum moe_stop_reason *why,
                               struct moe_err *err);
+
+/* Appends what would be fed for an answer to the messages, exactly, and its ids. */
+int moe_conversation_preview(const struct moe_conversation *c, struct moe_buf *text,
+                             struct moe_ids *ids, struct moe_err *err);
 
 #endif

@@ -1,36 +1,23 @@
 #include "engine/prompt.h"
 
+#include <inttypes.h>
+#include <jansson.h>
 #include <string.h>
 
 #include "base/mem.h"
 #include "run/source.h"
 
-/* A special token's text for the templates, "" where the model has none. */
-static void token_text(const struct moe_tokenizer *tok, int64_t id, struct moe_buf *out)
+int moe_prompt_open_chat(struct moe_chat **out, const struct moe_model *model, const char *name,
+                         const char *template, uint64_t n, struct moe_err *err)
 {
-    uint32_t n = 0;
-    const uint8_t *bytes = id >= 0 ? moe_tokenizer_bytes(tok, (uint32_t)id, &n) : NULL;
-    moe_buf_append(out, bytes, n);
-    moe_buf_u8(out, 0);
-}
-
-int moe_prompt_render(const struct moe_model *model, const struct moe_chat_format *format,
-                      const struct moe_chat_turn *turns, int n_turns, struct tm today,
-                      struct moe_buf *out, struct moe_buf *words, struct moe_err *err)
-{
-    const struct moe_tokenizer *tok = model->tokenizer;
-    struct moe_buf bos = {0}, eos = {0};
-    token_text(tok, moe_tokenizer_bos(tok), &bos);
-    token_text(tok, moe_tokenizer_eos(tok), &eos);
-    if (!bos.failed && !eos.failed) {
-        const struct moe_chat_facts facts = {(const char *)bos.data, (const char *)eos.data, today};
-        moe_chat_render(format, turns, n_turns, true, &facts, out, words);
+    *out = NULL;
+    if (!template) {
+        template = model->chat_template;
+        n = strlen(template);
+        if (!n)
+            return MOE_OK;
     }
-    bool failed = bos.failed || eos.failed || out->failed || (words && words->failed);
-    moe_buf_release(&bos);
-    moe_buf_release(&eos);
-    return failed ? moe_fail(err, MOE_ERR_MEMORY, "out of memory: the conversation's text")
-                  : MOE_OK;
+    return moe_chat_open(out, name, template, n, model->tokenizer, err);
 }
 
 int moe_prompt_encode(const struct moe_model *model, const struct moe_buf *rendered,
@@ -48,8 +35,45 @@ int moe_prompt_encode(const struct moe_model *model, const struct moe_buf *rende
                                      rendered->size - known, spans, kept, ids, err);
 }
 
-int moe_prompt_chat(const struct moe_model *model, const struct moe_chat_format *format,
-                    const struct moe_chat_turn *turns, int n_turns, struct moe_ids *ids,
+int moe_prompt_check_length(const struct moe_model *model, const char *text, uint64_t n,
+                            uint64_t context, struct moe_err *err)
+{
+    struct moe_tokenizer_survey look;
+    if (n <= context) /* no more tokens than bytes */
+        return MOE_OK;
+    int status = moe_tokenizer_look(model->tokenizer, text, n, context + 1, &look, err);
+    if (status == MOE_OK && look.least_ids > context)
+        status = moe_fail(err, MOE_ERR_LIMIT,
+                          "the prompt does not fit the context of %" PRIu64 " tokens", context);
+    return status;
+}
+
+/* Each text in messages: a conversation with one that is too long is not even written. */
+static int check_texts(const struct moe_model *model, const json_t *json, uint64_t context,
+                       struct moe_err *err)
+{
+    int status = MOE_OK;
+    const char *key;
+    json_t *item;
+    size_t i;
+    if (json_is_string(json))
+        return moe_prompt_check_length(model, json_string_value(json), json_string_length(json),
+                                       context, err);
+    json_array_foreach(json, i, item)
+    {
+        if (status == MOE_OK)
+            status = check_texts(model, item, context, err);
+    }
+    json_object_foreach((json_t *)json, key, item)
+    {
+        if (status == MOE_OK)
+            status = check_texts(model, item, context, err);
+    }
+    return status;
+}
+
+int moe_prompt_chat(const struct moe_model *model, const struct moe_chat *chat,
+                    const struct moe_chat_input *input, uint64_t context, struct moe_ids *ids,
                     struct moe_err *err)
 {
     struct moe_buf all = {0}, words = {0};
@@ -57,8 +81,9 @@ int moe_prompt_chat(const struct moe_model *model, const struct moe_chat_format 
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "the model's encoder reads a source by itself, and no chat: ask for a "
                         "completion of text");
-    int status =
-        moe_prompt_render(model, format, turns, n_turns, moe_chat_today(), &all, &words, err);
+    int status = check_texts(model, input->messages, context, err);
+    if (status == MOE_OK)
+        status = moe_chat_render(chat, input, &all, &words, err);
     if (status == MOE_OK)
         status = moe_prompt_encode(model, &all, &words, 0, ids, err);
     moe_buf_release(&all);
@@ -106,10 +131,10 @@ void moe_prompt_mark(struct moe_session *s, uint32_t sequence, const uint32_t *i
     moe_sequence_prompt(s, sequence, (uint32_t)n, prefix);
 }
 
-const char **moe_prompt_stops(const char *const *stops, const struct moe_chat_format *format,
+const char **moe_prompt_stops(const char *const *stops, const struct moe_chat *chat,
                               struct moe_err *err)
 {
-    const char *const *lists[2] = {stops, format ? moe_chat_stops(format) : NULL};
+    const char *const *lists[2] = {stops, chat ? moe_chat_stops(chat) : NULL};
     uint64_t n = 0;
     for (int i = 0; i < 2; i++)
         for (const char *const *text = lists[i]; text && *text; text++)

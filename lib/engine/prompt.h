@@ -1,29 +1,32 @@
 /*
- * Prompts: the ids that an answer goes on from, of a chat's turns or of plain text.
+ * Prompts: the ids that an answer goes on from, of a chat or of plain text.
  */
 #ifndef MOE_ENGINE_PROMPT_H
 #define MOE_ENGINE_PROMPT_H
 
-#include <time.h>
-
 #include "base/buf.h"
 #include "base/err.h"
+#include "chat/chat.h"
 #include "run/session.h"
-#include "text/chat.h"
 #include "text/tokenizer.h"
 
-/* Appends the turns as the format renders them for this model, with what opens the answer; `words`
- * gets the spans that come from turns, or is NULL. */
-int moe_prompt_render(const struct moe_model *model, const struct moe_chat_format *format,
-                      const struct moe_chat_turn *turns, int n_turns, struct tm today,
-                      struct moe_buf *out, struct moe_buf *words, struct moe_err *err);
-/* Appends the ids of what was rendered, from byte `known` on. */
+/* The chat of a template (a text of n bytes), or of the model's own where template is NULL; `name`
+ * begins error texts. *out NULL: there is none. Release it with moe_chat_free. */
+int moe_prompt_open_chat(struct moe_chat **out, const struct moe_model *model, const char *name,
+                         const char *template, uint64_t n, struct moe_err *err);
+/* Appends the ids of what was rendered, from byte `known` on; `words` are its spans that come from
+ * the caller's texts. */
 int moe_prompt_encode(const struct moe_model *model, const struct moe_buf *rendered,
                       const struct moe_buf *words, uint64_t known, struct moe_ids *ids,
                       struct moe_err *err);
-/* Appends the ids of a whole chat. MOE_ERR_UNSUPPORTED: the model has an encoder. */
-int moe_prompt_chat(const struct moe_model *model, const struct moe_chat_format *format,
-                    const struct moe_chat_turn *turns, int n_turns, struct moe_ids *ids,
+/* MOE_ERR_LIMIT: n bytes of text make more ids than `context`, which is seen without making them.
+ */
+int moe_prompt_check_length(const struct moe_model *model, const char *text, uint64_t n,
+                            uint64_t context, struct moe_err *err);
+/* Appends the ids of a chat, with what opens the answer. MOE_ERR_LIMIT: one of its texts alone does
+ * not fit `context`. MOE_ERR_UNSUPPORTED: the model has an encoder. */
+int moe_prompt_chat(const struct moe_model *model, const struct moe_chat *chat,
+                    const struct moe_chat_input *input, uint64_t context, struct moe_ids *ids,
                     struct moe_err *err);
 /* Appends the ids of n bytes of plain text, after the token that begins a text where there is one;
  * with an encoder, of a source. */
@@ -45,9 +48,9 @@ int moe_prompt_source(const struct moe_model *model, const char *text, uint64_t 
  * tokenizer's last token, GPTSAN's separator, or without one all of it. */
 void moe_prompt_mark(struct moe_session *s, uint32_t sequence, const uint32_t *ids, uint64_t n);
 
-/* The caller's stop texts and the format's (NULL: none), NULL-terminated; free() it. NULL: out of
+/* The caller's stop texts and the chat's (NULL: none), NULL-terminated; free() it. NULL: out of
  * memory. */
-const char **moe_prompt_stops(const char *const *stops, const struct moe_chat_format *format,
+const char **moe_prompt_stops(const char *const *stops, const struct moe_chat *chat,
                               struct moe_err *err);
 
 #endif

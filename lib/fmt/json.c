@@ -15,9 +15,10 @@
  * 64 bits, an empty object takes 234 bytes, an array 136, a text 48 to 80 (and its characters), a
  * number 32, a place in an array 8 to 16, a member 96.
  */
+enum { OBJECT = 240, ARRAY = 144, TEXT = 80, MEMBER = 32, ITEM = 48 };
+
 static uint64_t tree_bytes(const uint8_t *text, uint64_t n)
 {
-    enum { OBJECT = 240, ARRAY = 144, TEXT = 80, MEMBER = 32, ITEM = 48 };
     uint64_t bytes = n;
     for (uint64_t i = 0; i < n; i++) {
         bytes += text[i] == '{'   ? OBJECT
@@ -47,6 +48,8 @@ static void *watched_malloc(size_t n)
     return p;
 }
 
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
 static void watch(void)
 {
     json_set_alloc_funcs(watched_malloc, free);
@@ -54,7 +57,6 @@ static void watch(void)
 
 static json_t *load(const void *text, uint64_t n, size_t flags, json_error_t *error)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, watch);
     ran_short = false;
     json_t *json = json_loadb(n ? text : "", n, flags, error);
@@ -90,6 +92,31 @@ int moe_json_parse(struct json_t **out, const char *name, const void *text, uint
         return moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", name);
     return moe_fail(err, MOE_ERR_FORMAT, "%s: line %d column %d: %s", name, error.line,
                     error.column, error.text);
+}
+
+int moe_json_copy(struct json_t **out, const struct json_t *json, struct moe_err *err)
+{
+    pthread_once(&once, watch);
+    ran_short = false;
+    *out = json_deep_copy(json);
+    if (*out && !ran_short)
+        return MOE_OK;
+    json_decref(*out);
+    *out = NULL;
+    return moe_fail(err, MOE_ERR_MEMORY, "out of memory: a copy of JSON");
+}
+
+uint64_t moe_json_bytes(const struct json_t *json)
+{
+    uint64_t bytes = json_is_object(json) ? OBJECT : json_is_array(json) ? ARRAY : TEXT;
+    const char *key;
+    json_t *item;
+    size_t i;
+    bytes += json_string_length(json);
+    json_array_foreach(json, i, item) bytes += ITEM + moe_json_bytes(item);
+    json_object_foreach((json_t *)json, key, item) bytes +=
+        TEXT + MEMBER + ITEM + strlen(key) + moe_json_bytes(item);
+    return bytes;
 }
 
 /* The numbers that Python's json writes and JSON has not. */

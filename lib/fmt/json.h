@@ -38,6 +38,10 @@ int moe_json_parse(struct json_t **out, const char *name, const void *text, uint
 int moe_json_read(struct json_t **out, const char *path, uint64_t max_bytes, uint64_t max_memory,
                   struct moe_err *err);
 void moe_json_free(struct json_t *json);
+/* A copy that shares nothing; MOE_ERR_MEMORY alone, *out NULL then. */
+int moe_json_copy(struct json_t **out, const struct json_t *json, struct moe_err *err);
+/* What a value takes in memory, at least as much as it does. */
+uint64_t moe_json_bytes(const struct json_t *json);
 
 /*
  * Members of an object. Each returns MOE_OK with *out set; a missing (or null) member is

@@ -68,13 +68,9 @@ void moe_jinja_free(struct moe_jinja *t)
 static struct jinja_scope *variables(struct jinja_run *run)
 {
     struct jinja_scope *scope = jinja_scope(run, NULL);
-    const char *name;
-    json_t *value;
-    json_object_foreach((json_t *)run->input->variables, name, value)
-    {
-        bool caller = strcmp(name, "messages") == 0 || strcmp(name, "tools") == 0 ||
-                      strcmp(name, "documents") == 0;
-        jinja_name(run, scope, name, jinja_from_json(run, value, caller));
+    for (uint32_t i = 0; i < run->input->n_variables; i++) {
+        const struct moe_jinja_variable *v = &run->input->variables[i];
+        jinja_name(run, scope, v->name, jinja_from_json(run, v->value, v->caller));
     }
     return scope;
 }
@@ -96,7 +92,8 @@ static int hand_over(const struct jinja_builder *text, const struct moe_jinja *t
                         t->heap.name, (unsigned long long)most);
     moe_buf_append(out, text->n ? text->bytes : "", text->n);
     for (uint32_t i = 0; words && i < text->n_parts; i++) {
-        const struct moe_jinja_span span = {base + text->parts[i].begin, base + text->parts[i].end};
+        const struct moe_span span = {base + text->parts[i].begin,
+                                      text->parts[i].end - text->parts[i].begin};
         moe_buf_append(words, &span, sizeof span);
     }
     if (out->failed || (words && words->failed))

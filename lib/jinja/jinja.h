@@ -42,22 +42,22 @@ struct moe_jinja_limits {
     uint32_t depth;  /* 100: calls within calls, and what they compute */
 };
 
-/* A part of the output that comes from the caller's texts: [begin, end). */
-struct moe_jinja_span {
-    uint64_t begin, end;
+struct moe_jinja_variable {
+    const char *name;
+    const struct json_t *value;
+    bool caller; /* its strings are the caller's texts, and not the template's own */
 };
 
 /* What a template sees. */
 struct moe_jinja_input {
-    /* Variables by name, an object. Strings in "messages", "tools" and "documents" are the
-     * caller's texts; all others count as the template's own. */
-    const struct json_t *variables;
+    const struct moe_jinja_variable *variables; /* a later one hides an earlier of its name */
+    uint32_t n_variables;
     struct tm now;                  /* of strftime_now */
     struct moe_jinja_limits limits; /* zeros: the defaults */
 };
 
-/* Appends what the template makes of the input. words: NULL, or receives a struct moe_jinja_span
- * for each piece of the caller's texts, in order.
+/* Appends what the template makes of the input. words: NULL, or receives a struct moe_span for
+ * each piece of the caller's texts, in order.
  * MOE_ERR_USAGE: the template refused the input (raise_exception): err has its words;
  * MOE_ERR_FORMAT: it did what Jinja does not allow; MOE_ERR_LIMIT: beyond the limits. */
 int moe_jinja_render(const struct moe_jinja *template, const struct moe_jinja_input *input,

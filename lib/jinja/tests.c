@@ -46,38 +46,6 @@ static bool all_of_case(struct jinja_run *run, const struct jinja_args *args, co
                                  &(struct jinja_args){args->at, 0, 0, NULL, NULL}));
 }
 
-/* The same object, where Python can tell: values without parts are what they say. */
-static bool is_same(struct jinja_value a, struct jinja_value b)
-{
-    if (a.kind != b.kind)
-        return false;
-    switch (a.kind) {
-    case JINJA_BOOL:
-        return a.as.truth == b.as.truth;
-    case JINJA_INT:
-        return a.as.whole == b.as.whole;
-    case JINJA_FLOAT:
-        return a.as.number == b.as.number;
-    case JINJA_TEXT:
-        return a.as.text == b.as.text;
-    case JINJA_LIST:
-    case JINJA_TUPLE:
-        return a.as.list == b.as.list;
-    case JINJA_DICT:
-    case JINJA_NAMESPACE:
-    case JINJA_LOOP:
-        return a.as.dict == b.as.dict;
-    case JINJA_FUNCTION:
-        return a.as.function == b.as.function;
-    case JINJA_STREAM:
-        return a.as.stream == b.as.stream;
-    case JINJA_UNDEFINED:
-    case JINJA_NONE:
-        break;
-    }
-    return true;
-}
-
 TEST(t_defined, v.kind != JINJA_UNDEFINED)
 TEST(t_undefined, v.kind == JINJA_UNDEFINED)
 TEST(t_none, v.kind == JINJA_NONE)
@@ -106,7 +74,7 @@ TEST(t_le, jinja_compare(run, args->at, v, other(run, args)) <= 0)
 TEST(t_gt, jinja_compare(run, args->at, v, other(run, args)) > 0)
 TEST(t_ge, jinja_compare(run, args->at, v, other(run, args)) >= 0)
 TEST(t_in, jinja_contains(run, args->at, other(run, args), v))
-TEST(t_sameas, is_same(v, other(run, args)))
+TEST(t_sameas, jinja_same(v, other(run, args)))
 TEST(t_filter, has_name(run, v, jinja_find_filter))
 TEST(t_test, has_name(run, v, jinja_find_test))
 TEST(t_upper, v.kind != JINJA_UNDEFINED && all_of_case(run, args, "isupper"))

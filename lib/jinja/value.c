@@ -266,6 +266,37 @@ static bool dicts_equal(struct jinja_run *run, struct jinja_place at, const stru
     return equal;
 }
 
+bool jinja_same(struct jinja_value a, struct jinja_value b)
+{
+    if (a.kind != b.kind)
+        return false;
+    switch (a.kind) {
+    case JINJA_BOOL:
+        return a.as.truth == b.as.truth;
+    case JINJA_INT:
+        return a.as.whole == b.as.whole;
+    case JINJA_FLOAT:
+        return a.as.number == b.as.number;
+    case JINJA_TEXT:
+        return a.as.text == b.as.text;
+    case JINJA_LIST:
+    case JINJA_TUPLE:
+        return a.as.list == b.as.list;
+    case JINJA_DICT:
+    case JINJA_NAMESPACE:
+    case JINJA_LOOP:
+        return a.as.dict == b.as.dict;
+    case JINJA_FUNCTION:
+        return a.as.function == b.as.function;
+    case JINJA_STREAM:
+        return a.as.stream == b.as.stream;
+    case JINJA_UNDEFINED:
+    case JINJA_NONE:
+        break;
+    }
+    return true;
+}
+
 bool jinja_equal(struct jinja_run *run, struct jinja_place at, struct jinja_value a,
                  struct jinja_value b)
 {
@@ -286,15 +317,8 @@ bool jinja_equal(struct jinja_run *run, struct jinja_place at, struct jinja_valu
         return lists_equal(run, at, a.as.list, b.as.list);
     case JINJA_DICT:
         return dicts_equal(run, at, a.as.dict, b.as.dict);
-    case JINJA_NAMESPACE:
-    case JINJA_LOOP:
-        return a.as.dict == b.as.dict;
-    case JINJA_FUNCTION:
-        return a.as.function == b.as.function;
-    case JINJA_STREAM:
-        return a.as.stream == b.as.stream;
     default:
-        return true; /* undefined, None */
+        return jinja_same(a, b);
     }
 }
 

@@ -192,6 +192,8 @@ static inline bool jinja_is_dict(struct jinja_value v)
 int64_t jinja_whole(struct jinja_value v);                  /* of a whole number */
 double jinja_number(struct jinja_value v);                  /* of a number */
 bool jinja_is_name(struct jinja_value v, const char *name); /* a text that says this */
+/* The same object, where Python can tell: values without parts are what they say. */
+bool jinja_same(struct jinja_value a, struct jinja_value b);
 bool jinja_equal(struct jinja_run *run, struct jinja_place at, struct jinja_value a,
                  struct jinja_value b);
 /* Negative, 0, positive; fails for values that have no order. */

@@ -23,10 +23,7 @@ static uint64_t id_of(const struct moe_server *s, uint32_t slot)
 static uint64_t bytes_of(const struct moe_request *r)
 {
     uint64_t bytes = sizeof(struct asked) + sizeof *r + r->n * sizeof(struct job) + r->n_prompt +
-                     r->n_ids * sizeof *r->ids + r->n_turns * sizeof *r->turns +
-                     r->n_fields * sizeof *r->fields;
-    for (uint32_t i = 0; i < r->n_turns; i++)
-        bytes += strlen(r->turns[i].text) + MALLOC_BYTES;
+                     r->n_ids * sizeof *r->ids + r->chat_bytes + r->n_fields * sizeof *r->fields;
     for (uint32_t i = 0; i < r->n_stops; i++)
         bytes += strlen(r->stops[i]) + MALLOC_BYTES;
     for (uint32_t i = 0; i < r->n_fields; i++)
@@ -295,14 +292,19 @@ static int make_prompt(const struct loaded *l, const char *name, const struct mo
                        struct moe_ids *ids, struct moe_err *err)
 {
     const struct moe_model *model = l->engine->model;
+    const struct moe_chat_input input = {.messages = r->messages,
+                                         .tools = r->tools,
+                                         .variables = r->variables,
+                                         .add_generation_prompt = true,
+                                         .now = moe_chat_today()};
     int status = MOE_OK;
-    if (r->kind == MOE_REQUEST_CHAT && !l->format)
+    if (r->kind == MOE_REQUEST_CHAT && l->no_chat.status)
+        return moe_fail(err, l->no_chat.status, "%s", l->no_chat.text);
+    if (r->kind == MOE_REQUEST_CHAT && !l->chat)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "the model '%s' has no chat template that is known: ask for a completion "
-                        "of text",
-                        name);
+                        "the model '%s' has no chat template: ask for a completion of text", name);
     if (r->kind == MOE_REQUEST_CHAT)
-        return moe_prompt_chat(model, l->format, r->turns, (int)r->n_turns, ids, err);
+        return moe_prompt_chat(model, l->chat, &input, l->engine->session->context, ids, err);
     if (!r->ids)
         return moe_prompt_prefixed(model, r->prefix_text, r->prompt, r->n_prompt, ids, err);
     for (uint64_t i = 0; i < r->n_ids && status == MOE_OK; i++)
@@ -321,20 +323,11 @@ static void add_to_route(struct job *j, const char *name)
 static int check_length(const struct executor *x, const struct moe_request *r, struct moe_err *err)
 {
     const struct moe_session *s = x->loaded[x->model].engine->session;
-    uint64_t enough = (uint64_t)s->context + 1, n = 0;
-    const char *const others[] = {r->prompt, r->prefix_text};
-    struct moe_tokenizer_survey look;
+    const char *const texts[] = {r->prompt, r->prefix_text};
     int status = MOE_OK;
-    for (uint32_t i = 0; i < r->n_turns + 2 && status == MOE_OK; i++) {
-        const char *text = i < r->n_turns ? r->turns[i].text : others[i - r->n_turns];
-        if (!text || strlen(text) < enough) /* no more tokens than bytes */
-            continue;
-        status = moe_tokenizer_look(s->model->tokenizer, text, strlen(text), enough, &look, err);
-        n += status == MOE_OK ? look.least_ids : 0;
-    }
-    if (status == MOE_OK && n >= enough)
-        status = moe_fail(err, MOE_ERR_LIMIT, "the prompt does not fit the context of %u tokens",
-                          s->context);
+    for (int i = 0; i < 2 && status == MOE_OK; i++)
+        if (texts[i])
+            status = moe_prompt_check_length(s->model, texts[i], strlen(texts[i]), s->context, err);
     return status;
 }
 
@@ -384,7 +377,7 @@ void job_begin(struct executor *x, struct job *j)
     if (status == MOE_OK)
         status = make_prompt(l, x->server->models[j->queued.expert].name, r, &ids, &err);
     if (status == MOE_OK) {
-        j->stops = moe_prompt_stops(r->stops, r->kind == MOE_REQUEST_CHAT ? l->format : NULL, &err);
+        j->stops = moe_prompt_stops(r->stops, r->kind == MOE_REQUEST_CHAT ? l->chat : NULL, &err);
         status = j->stops ? begin(x, j, &ids, &err) : MOE_ERR_MEMORY;
     }
     moe_ids_release(&ids);

@@ -6,8 +6,11 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "engine/prompt.h"
 #include "serve/host_tier.h"
 #include "serve/memory.h"
+
+enum { MAX_TEMPLATE_BYTES = 4 << 20 };
 
 /* ---- Names ---- */
 
@@ -40,6 +43,19 @@ static char *path_of(const struct moe_server *s, const char *pack, struct moe_er
     return moe_strndup(pack, strlen(pack), err);
 }
 
+/* Of all models, where the options say one. */
+static int read_template(struct moe_server *s, struct moe_err *err)
+{
+    if (!s->options.template_file)
+        return MOE_OK;
+    int status = moe_file_read_all(s->options.template_file, MAX_TEMPLATE_BYTES, &s->template, err);
+    moe_buf_u8(&s->template, 0);
+    if (status == MOE_OK && s->template.failed)
+        status = moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", s->options.template_file);
+    s->template.size -= s->template.size > 0;
+    return status;
+}
+
 int models_list(struct moe_server *s, struct moe_err *err)
 {
     int status = s->options.collection ? MOE_OK : collect_one(s, err);
@@ -60,7 +76,7 @@ int models_list(struct moe_server *s, struct moe_err *err)
     }
     for (uint32_t i = 0; i < c->n_follows; i++)
         s->models[c->follows[i].from].goes_on = true;
-    return MOE_OK;
+    return read_template(s, err);
 }
 
 void models_free(struct moe_server *s)
@@ -70,6 +86,7 @@ void models_free(struct moe_server *s)
         free(s->models[i].path);
         free(s->models[i].broken);
     }
+    moe_buf_release(&s->template);
     free(s->models);
     free(s->needs);
     moe_coe_collection_free(s->own);
@@ -116,6 +133,19 @@ static uint64_t read_for(const struct moe_engine *e, const struct moe_pack_image
     return dense + (e->strategy.resident ? e->budget.all : 0);
 }
 
+/* A model whose template cannot be used still completes texts. */
+static int open_chat(const struct moe_server *s, const struct model *m, struct loaded *l,
+                     struct moe_err *err)
+{
+    char name[128];
+    const char *template = s->options.template_file ? (const char *)s->template.data : NULL;
+    snprintf(name, sizeof name, "the chat template of '%s'", m->name);
+    l->no_chat = (struct moe_err){0};
+    int status = moe_prompt_open_chat(&l->chat, l->engine->model, name, template, s->template.size,
+                                      &l->no_chat);
+    return status == MOE_ERR_MEMORY ? moe_fail(err, status, "%s", l->no_chat.text) : MOE_OK;
+}
+
 int model_load(struct executor *x, uint32_t model, const struct moe_progress *progress,
                struct moe_err *err)
 {
@@ -139,16 +169,21 @@ int model_load(struct executor *x, uint32_t model, const struct moe_progress *pr
     if (status != MOE_OK)
         return status;
     l->read_bytes = read_for(l->engine, &image, l->from_host);
-    const char *jinja = l->engine->model->chat_template;
-    l->format = s->options.format ? s->options.format : jinja[0] ? moe_chat_recognise(jinja) : NULL;
-    return MOE_OK;
+    status = open_chat(s, m, l, err);
+    if (status != MOE_OK) {
+        moe_engine_close(l->engine);
+        l->engine = NULL;
+    }
+    return status;
 }
 
 void model_unload(struct executor *x, uint32_t model)
 {
     struct loaded *l = &x->loaded[model];
+    moe_chat_free(l->chat);
     moe_engine_close(l->engine);
     free(l->why);
+    l->chat = NULL;
     l->engine = NULL;
     l->why = NULL;
 }

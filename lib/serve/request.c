@@ -58,15 +58,16 @@ void moe_request_free(struct moe_request *r)
 {
     if (!r)
         return;
-    for (uint32_t i = 0; i < r->n_turns; i++)
-        free((char *)r->turns[i].text);
     for (uint32_t i = 0; i < r->n_stops; i++)
         free((char *)r->stops[i]);
     for (uint32_t i = 0; i < r->n_fields; i++) {
         free(r->fields[i].name);
         free(r->fields[i].text);
     }
-    free(r->turns);
+    moe_json_free(r->messages);
+    moe_json_free(r->tools);
+    moe_json_free(r->variables);
+    free(r->question);
     free(r->stops);
     free(r->fields);
     free(r->prompt);
@@ -82,20 +83,12 @@ uint64_t moe_request_seed(const struct moe_request *r, uint32_t choice)
     return r->sampling.seed + choice;
 }
 
-static const char *last_user_text(const struct moe_request *r)
-{
-    for (uint32_t i = r->n_turns; i > 0; i--)
-        if (r->turns[i - 1].role == MOE_CHAT_USER)
-            return r->turns[i - 1].text;
-    return NULL;
-}
-
 const char *moe_request_field(const struct moe_request *r, const char *name)
 {
     if (strcmp(name, "model") == 0)
         return r->model;
     if (strcmp(name, "prompt") == 0)
-        return r->kind == MOE_REQUEST_CHAT ? last_user_text(r) : r->prompt;
+        return r->kind == MOE_REQUEST_CHAT ? r->question : r->prompt;
     for (uint32_t i = 0; i < r->n_fields; i++)
         if (strcmp(r->fields[i].name, name) == 0)
             return r->fields[i].text;

@@ -5,7 +5,7 @@
  * ignore_eos are added, and off by default.
  *
  * Keys that nobody knows are ignored, as compatible servers do. What would change the answer and is
- * not done here (tools, response_format, logit_bias, ...) is refused; every sentence has the key in
+ * not done here (response_format, logit_bias, ...) is refused; every sentence has the key in
  * single quotes.
  */
 #ifndef MOE_SERVE_REQUEST_H
@@ -16,7 +16,6 @@
 
 #include "base/err.h"
 #include "engine/sampler.h"
-#include "text/chat.h"
 
 struct json_t;
 
@@ -28,6 +27,7 @@ enum {
     MOE_REQUEST_MAX_STOPS = 16,
     MOE_REQUEST_MAX_TOP_LOGPROBS = 20,
     MOE_REQUEST_MAX_FIELDS = 64,
+    MOE_REQUEST_MAX_VARIABLES = 64,
 };
 
 struct moe_request_field {
@@ -38,9 +38,11 @@ struct moe_request { /* owns all that it points at */
     enum moe_request_kind kind;
     char *model; /* asked for; NULL: whatever there is */
 
-    /* CHAT: the conversation so far. System (or developer) texts come first, as one turn. */
-    struct moe_chat_turn *turns;
-    uint32_t n_turns;
+    /* CHAT: the conversation as chat/chat.h has it, with all its members; variables are those of
+     * "chat_template_kwargs", and "reasoning_effort". */
+    struct json_t *messages, *tools, *variables; /* tools, variables: NULL for none */
+    uint64_t chat_bytes;                         /* that they take in memory */
+    char *question;                              /* the last user's text; NULL: none */
     /* TEXT: a prompt, NUL-terminated, or NULL: its ids. */
     char *prompt;
     uint64_t n_prompt;

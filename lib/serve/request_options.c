@@ -156,9 +156,7 @@ static const struct {
     const char *key, *words;
     double number;
 } not_done[] = {
-    {"tools", "", 0},
     {"functions", "", 0},
-    {"tool_choice", "none auto", 0},
     {"function_call", "none auto", 0},
     {"logit_bias", "", 0},
     {"presence_penalty", "", 0},
@@ -166,14 +164,12 @@ static const struct {
     {"best_of", "", 1},
     {"suffix", "", 0},
     {"audio", "", 0},
-    {"reasoning_effort", "", 0},
     {"verbosity", "", 0},
     {"web_search_options", "", 0},
     /* Of other servers. */
     {"allowed_token_ids", "", 0},
     {"bad_words", "", 0},
     {"chat_template", "", 0},
-    {"chat_template_kwargs", "", 0},
     {"continue_final_message", "", 0},
     {"dry_multiplier", "", 0},
     {"dynatemp_range", "", 0},

@@ -6,6 +6,8 @@
 
 #include "base/buf.h"
 #include "base/mem.h"
+#include "chat/chat.h"
+#include "fmt/json.h"
 #include "serve/request_parts.h"
 
 int request_copy_text(char **out, const json_t *value, const char *where, struct moe_err *err)
@@ -26,131 +28,149 @@ static bool is_given(const json_t *value)
 
 /* ---- Messages ---- */
 
-static const struct {
-    const char *name;
-    enum moe_chat_role role;
-} roles[] = {
-    {"system", MOE_CHAT_SYSTEM},
-    {"developer", MOE_CHAT_SYSTEM},
-    {"user", MOE_CHAT_USER},
-    {"assistant", MOE_CHAT_ASSISTANT},
-};
-
-static int read_role(const json_t *message, size_t i, enum moe_chat_role *role, struct moe_err *err)
+/* A copy of a value in the body. */
+static int take(struct moe_request *r, json_t **out, const json_t *value, struct moe_err *err)
 {
-    const char *name = json_string_value(json_object_get(message, "role"));
-    for (size_t k = 0; name && k < sizeof roles / sizeof roles[0]; k++)
-        if (strcmp(name, roles[k].name) == 0) {
-            *role = roles[k].role;
-            return MOE_OK;
-        }
-    return moe_fail(err, MOE_ERR_FORMAT,
-                    REQUEST ": 'messages[%zu].role' is %s%s; system, developer, user and assistant "
-                            "are known",
-                    i, name ? "" : "no text", name ? name : "");
+    r->chat_bytes += moe_json_bytes(value);
+    return moe_json_copy(out, value, err);
 }
 
-/* The texts of a list of parts, one behind the other. */
-static int join_parts(char **out, const json_t *parts, size_t i, struct moe_err *err)
+/* A text of a message. */
+static int check_text(const json_t *text, const char *where, struct moe_err *err)
 {
-    struct moe_buf all = {0};
-    int status = MOE_OK;
-    for (size_t k = 0; k < json_array_size(parts) && status == MOE_OK; k++) {
-        const json_t *part = json_array_get(parts, k);
-        const char *type = json_string_value(json_object_get(part, "type"));
-        char where[80], *text = NULL;
-        snprintf(where, sizeof where, "'messages[%zu].content[%zu].text'", i, k);
-        if (!type || strcmp(type, "text") != 0)
-            status = moe_fail(err, MOE_ERR_FORMAT,
-                              REQUEST ": 'messages[%zu].content[%zu]' is a part of type %s: parts "
-                                      "are texts here",
-                              i, k, type ? type : "unknown");
-        else
-            status = request_copy_text(&text, json_object_get(part, "text"), where, err);
-        if (status == MOE_OK)
-            moe_buf_text(&all, text);
-        free(text);
-    }
-    moe_buf_append(&all, "", 1);
-    if (status == MOE_OK && all.failed)
-        status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: a message");
-    if (status == MOE_OK && !(*out = moe_strndup((const char *)all.data, all.size - 1, err)))
-        status = MOE_ERR_MEMORY;
-    moe_buf_release(&all);
-    return status;
-}
-
-static int read_content(char **out, const json_t *message, size_t i, struct moe_err *err)
-{
-    static const char *const others[] = {"tool_calls", "function_call", "audio", "refusal"};
-    const json_t *content = json_object_get(message, "content");
-    char where[40];
-    for (size_t k = 0; k < sizeof others / sizeof others[0]; k++)
-        if (is_given(json_object_get(message, others[k])))
-            return moe_fail(err, MOE_ERR_FORMAT,
-                            REQUEST ": 'messages[%zu].%s': messages are texts here", i, others[k]);
-    if (json_is_array(content))
-        return join_parts(out, content, i, err);
-    snprintf(where, sizeof where, "'messages[%zu].content'", i);
-    return request_copy_text(out, content, where, err);
-}
-
-/* The first turns' system texts are one. */
-static int join_system(struct moe_chat_turn *first, const char *text, struct moe_err *err)
-{
-    struct moe_buf both = {0};
-    moe_buf_printf(&both, "%s\n\n%s", first->text, text);
-    char *joined = both.failed ? NULL : moe_strndup((const char *)both.data, both.size, err);
-    if (both.failed)
-        moe_fail(err, MOE_ERR_MEMORY, "out of memory: a message");
-    moe_buf_release(&both);
-    if (!joined)
-        return MOE_ERR_MEMORY;
-    free((char *)first->text);
-    first->text = joined;
+    if (!json_is_string(text))
+        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": %s is not a text", where);
+    if (memchr(json_string_value(text), 0, json_string_length(text)))
+        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": %s has a NUL character inside", where);
     return MOE_OK;
 }
 
-static int read_message(struct moe_request *r, const json_t *message, size_t i, struct moe_err *err)
+static int check_part(const json_t *part, size_t i, size_t k, struct moe_err *err)
 {
-    enum moe_chat_role role = MOE_CHAT_USER;
-    char *text = NULL;
-    int status = read_role(message, i, &role, err);
-    if (status == MOE_OK)
-        status = read_content(&text, message, i, err);
-    if (status != MOE_OK)
-        return status;
-    bool system = role == MOE_CHAT_SYSTEM;
-    if (system && r->n_turns == 1 && r->turns[0].role == MOE_CHAT_SYSTEM) {
-        status = join_system(&r->turns[0], text, err);
-    } else if (system && r->n_turns > 0) {
-        status = moe_fail(err, MOE_ERR_FORMAT,
-                          REQUEST ": 'messages[%zu]' is a system text behind a question or answer, "
-                                  "where models have no place for it",
-                          i);
-    } else {
-        r->turns[r->n_turns++] = (struct moe_chat_turn){role, text};
-        text = NULL;
+    const char *type = json_string_value(json_object_get(part, "type"));
+    char where[80];
+    snprintf(where, sizeof where, "'messages[%zu].content[%zu].text'", i, k);
+    if (!type || strcmp(type, "text") != 0)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        REQUEST ": 'messages[%zu].content[%zu]' is a part of type %s: parts are "
+                                "texts here",
+                        i, k, type ? type : "unknown");
+    return check_text(json_object_get(part, "text"), where, err);
+}
+
+/* A text, or parts; with calls of tools perhaps neither. */
+static int check_content(const json_t *message, size_t i, struct moe_err *err)
+{
+    static const char *const others[] = {"function_call", "audio", "refusal"};
+    const json_t *content = json_object_get(message, "content"), *part;
+    char where[48];
+    size_t k;
+    int status = MOE_OK;
+    for (k = 0; k < sizeof others / sizeof others[0]; k++)
+        if (is_given(json_object_get(message, others[k])))
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            REQUEST ": 'messages[%zu].%s': messages are texts here", i, others[k]);
+    if (!is_given(content) && json_array_size(json_object_get(message, "tool_calls")))
+        return MOE_OK;
+    snprintf(where, sizeof where, "'messages[%zu].content'", i);
+    if (!json_is_array(content))
+        return check_text(content, where, err);
+    json_array_foreach(content, k, part)
+    {
+        if (status == MOE_OK)
+            status = check_part(part, i, k, err);
     }
-    free(text);
     return status;
+}
+
+/* What routing rules look at. */
+static int copy_question(struct moe_request *r, struct moe_err *err)
+{
+    const json_t *last = NULL, *message;
+    struct moe_buf text = {0};
+    size_t i;
+    json_array_foreach(r->messages, i, message)
+    {
+        if (moe_chat_has_role(message, "user"))
+            last = message;
+    }
+    if (!last)
+        return MOE_OK;
+    moe_chat_append_content(last, &text);
+    if (!text.failed)
+        r->question = moe_strndup((const char *)text.data, text.size, err);
+    else
+        moe_fail(err, MOE_ERR_MEMORY, "out of memory: a message");
+    moe_buf_release(&text);
+    return r->question ? MOE_OK : MOE_ERR_MEMORY;
 }
 
 static int read_messages(struct moe_request *r, const json_t *body, struct moe_err *err)
 {
-    const json_t *messages = json_object_get(body, "messages");
-    size_t n = json_array_size(messages);
-    if (n == 0)
-        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'messages' is %s",
-                        json_is_array(messages) ? "empty"
-                        : is_given(messages)    ? "not a list"
-                                                : "missing");
-    if (!(r->turns = moe_alloc(n, sizeof *r->turns, err)))
-        return MOE_ERR_MEMORY;
-    int status = MOE_OK;
-    for (size_t i = 0; i < n && status == MOE_OK; i++)
-        status = read_message(r, json_array_get(messages, i), i, err);
+    const json_t *messages = json_object_get(body, "messages"), *message;
+    size_t i;
+    int status = moe_chat_check_messages(REQUEST, messages, err);
+    json_array_foreach(messages, i, message)
+    {
+        if (status == MOE_OK)
+            status = check_content(message, i, err);
+    }
+    if (status == MOE_OK)
+        status = take(r, &r->messages, messages, err);
+    return status == MOE_OK ? copy_question(r, err) : status;
+}
+
+/* ---- What templates see beside messages ---- */
+
+static int read_tools(struct moe_request *r, const json_t *body, struct moe_err *err)
+{
+    const json_t *tools = json_object_get(body, "tools");
+    const json_t *choice = json_object_get(body, "tool_choice");
+    const char *how = is_given(choice) ? json_string_value(choice) : "auto";
+    if (!how || (strcmp(how, "auto") != 0 && strcmp(how, "none") != 0))
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        REQUEST ": 'tool_choice' can be auto or none: what the model writes is its "
+                                "own choice");
+    if (is_given(tools) && !json_is_array(tools))
+        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'tools' is not a list");
+    for (size_t i = 0; i < json_array_size(tools); i++)
+        if (!json_is_object(json_array_get(tools, i)))
+            return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'tools[%zu]' is not an object", i);
+    if (json_array_size(tools) == 0 || strcmp(how, "none") == 0)
+        return MOE_OK;
+    return take(r, &r->tools, tools, err);
+}
+
+static int read_variables(struct moe_request *r, const json_t *body, struct moe_err *err)
+{
+    const json_t *given = json_object_get(body, "chat_template_kwargs");
+    const json_t *effort = json_object_get(body, "reasoning_effort");
+    if (is_given(given) && !json_is_object(given))
+        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'chat_template_kwargs' is not an object");
+    if (json_object_size(given) > MOE_REQUEST_MAX_VARIABLES)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        REQUEST ": 'chat_template_kwargs' has %zu keys, %d at most fit",
+                        json_object_size(given), MOE_REQUEST_MAX_VARIABLES);
+    if (is_given(effort) && !json_is_string(effort))
+        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'reasoning_effort' is not a text");
+    if (json_object_size(given) == 0 && !is_given(effort))
+        return MOE_OK;
+    json_t *none = is_given(given) ? NULL : json_object();
+    int status = take(r, &r->variables, is_given(given) ? given : none, err);
+    json_decref(none);
+    if (status == MOE_OK && is_given(effort) &&
+        json_object_set_new(r->variables, "reasoning_effort",
+                            json_string(json_string_value(effort))) != 0)
+        status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: the request");
     return status;
+}
+
+static int read_chat(struct moe_request *r, const json_t *body, struct moe_err *err)
+{
+    int status = read_messages(r, body, err);
+    if (status == MOE_OK)
+        status = read_tools(r, body, err);
+    return status == MOE_OK ? read_variables(r, body, err) : status;
 }
 
 /* ---- Prompts ---- */
@@ -205,8 +225,7 @@ static int read_prefix(struct moe_request *r, const json_t *body, struct moe_err
 
 int request_read_text(struct moe_request *r, const json_t *body, struct moe_err *err)
 {
-    int status =
-        r->kind == MOE_REQUEST_CHAT ? read_messages(r, body, err) : read_prompt(r, body, err);
+    int status = r->kind == MOE_REQUEST_CHAT ? read_chat(r, body, err) : read_prompt(r, body, err);
     if (status == MOE_OK)
         status = read_prefix(r, body, err);
     if (status == MOE_OK && r->echo && !r->prompt)

@@ -22,7 +22,6 @@
 #include "engine/answer.h"
 #include "engine/engine.h"
 #include "serve/request.h"
-#include "text/chat.h"
 
 enum {
     MOE_SERVER_MAX_EXECUTORS = 64,
@@ -46,7 +45,7 @@ struct moe_server_options {
      * executors on the GPU, session.context is each sequence's (0: the model's, at most
      * context_cap). Borrowed while the server is open. */
     struct moe_engine_options engine;
-    const struct moe_chat_format *format; /* of all models; NULL: each its own */
+    const char *template_file; /* chat template of all models; NULL: each its own */
 
     const struct moe_server_executor *executors; /* [n_executors]; 0: one on engine.device */
     uint32_t n_executors;

@@ -11,6 +11,7 @@
 #include <pthread.h>
 
 #include "base/buf.h"
+#include "chat/chat.h"
 #include "coe/costs.h"
 #include "coe/dispatch.h"
 #include "engine/batch.h"
@@ -80,8 +81,9 @@ struct loaded {
     struct moe_engine *engine; /* READY */
     bool from_host;            /* it came from the host tier */
     uint64_t read_bytes;       /* from disk, for it */
-    const struct moe_chat_format *format;
-    int status; /* FAILED: why */
+    struct moe_chat *chat;     /* NULL: it has none, or ... */
+    struct moe_err no_chat;    /* ... none that can be used: why (status MOE_OK: it has none) */
+    int status;                /* FAILED: why */
     char *why;
 };
 
@@ -115,6 +117,7 @@ struct executor {
 
 struct moe_server {
     struct moe_server_options options; /* complete */
+    struct moe_buf template;           /* the text of options.template_file */
     struct moe_coe_collection *own;    /* of one pack; NULL: the caller's */
     const struct moe_coe_collection *collection;
     uint32_t n_models, n_executors, n_kinds;

@@ -80,11 +80,6 @@ int moe_tokenizer_look(const struct moe_tokenizer *tok, const char *text, uint64
  * (UINT64_MAX: not known). */
 uint64_t moe_tokenizer_memory(const struct moe_tokenizer *tok, uint64_t n, uint64_t longest_piece);
 
-/* A range of bytes of a text. */
-struct moe_span {
-    uint64_t at, n;
-};
-
 /* As moe_tokenizer_encode with parse_special, but a special token with bytes in one of the `words`
  * (in ascending order, apart) is plain text: a template's special tokens count, those that somebody
  * typed do not. Where the words hold no special token the ids are the same. */

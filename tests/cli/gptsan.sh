@@ -70,7 +70,7 @@ expect_stdout_like 'tokens/s of 5 runs *prefill * 24 *decode * 4 *' "--bench"
 printf '%s\n' "$keio" >"$tmp/text"
 moe --perplexity "$tmp/text"
 expect_stdout_like 'nll * nats/token, 12 tokens, 1 documents' "--perplexity"
-for option in "--perplexity $tmp/text" --bench '--ids x' --encode '--chat-template chatml' "--requests $tmp/requests"; do
+for option in "--perplexity $tmp/text" --bench '--ids x' --encode '--template-file tests/data/chatml.jinja' "--requests $tmp/requests"; do
     # shellcheck disable=SC2086 # a word or two
     moe --prefix-text x $option
     error_line 2 "moe-run: options --*prefix-text* exclude each other *" "--prefix-text ${option%% *}"

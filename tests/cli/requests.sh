@@ -39,7 +39,7 @@ for i in 0 1 2 3 4 5 6 7; do
     echo "{\"custom_id\": \"t$i\", \"prompt\": \"$(prompt $i)\", \"temperature\": $temp, \"seed\": $i, \"max_tokens\": $((5 + 6 * i))}" >>"$requests"
     echo "{\"custom_id\": \"c$i\", \"messages\": [{\"role\": \"system\", \"content\": \"Be kind.\"}, {\"role\": \"user\", \"content\": \"$(prompt $i)\"}], \"temperature\": $temp, \"seed\": $i, \"max_tokens\": 9}" >>"$requests"
 done
-run "$bin/moe-run" "$tiny" --requests "$requests" --sequences 5 --chat-template chatml
+run "$bin/moe-run" "$tiny" --requests "$requests" --sequences 5 --template-file tests/data/chatml.jinja
 expect_exit 0 "requests are served"
 cp "$out" "$tmp/all"
 for i in 0 1 2 3 4 5 6 7; do
@@ -48,16 +48,16 @@ for i in 0 1 2 3 4 5 6 7; do
     check "text $i (temperature $temp) is that of moe-run alone" \
         [ "$(text_of t$i "$tmp/all")END" = "$alone" ]
     alone=$("$bin/moe-run" "$tiny" --system "Be kind." -p "$(prompt $i)" --temp $temp --seed $i -n 9 \
-        --chat-template chatml | as_json)
+        --template-file tests/data/chatml.jinja | as_json)
     check "chat $i is, too" [ "$(content_of c$i "$tmp/all")END" = "$alone" ]
 done
 comparable "$tmp/all" >"$tmp/sorted"
 smallest=$(smallest_memory "$bin/moe-run" "$tiny" --requests "$requests" --sequences 1)
-run "$bin/moe-run" "$tiny" --requests "$requests" --chat-template chatml --memory "${smallest}M"
+run "$bin/moe-run" "$tiny" --requests "$requests" --template-file tests/data/chatml.jinja --memory "${smallest}M"
 expect_exit 0 "... within the smallest memory"
 comparable "$out" >"$tmp/small"
 check "... with the same results" cmp -s "$tmp/sorted" "$tmp/small"
-run "$bin/moe-serve" "$tiny" --requests "$requests" --chat-template chatml -o "$results"
+run "$bin/moe-serve" "$tiny" --requests "$requests" --template-file tests/data/chatml.jinja -o "$results"
 expect_exit 0 "moe-serve serves them, too"
 comparable "$results" >"$tmp/served"
 check "... with the same results" cmp -s "$tmp/sorted" "$tmp/served"

@@ -71,8 +71,23 @@ error_line 2 "moe-run: options --logprobs and --beams exclude each other *" "log
 printf 'a\0b' >"$tmp/nul"
 moe -f "$tmp/nul"
 error_line 3 'moe-run: the prompt is not text*' "a prompt with NUL bytes"
-moe -p x --chat-template nope
-error_line 2 "moe-run: option --chat-template: 'nope' is not one of *chatml*" "an unknown template"
+moe -p x --template-file "$tmp/none"
+error_line 1 "moe-run: $tmp/none: *" "no template there"
+printf '{%% for m in messages %%}{{ m.content' >"$tmp/damaged"
+moe -p x --template-file "$tmp/damaged"
+error_line 3 "moe-run: $tmp/damaged, line 1, column *(--raw continues *--template-file FILE takes *)" "a damaged template"
+printf "{{ raise_exception('Only \\'user\\' here') }}" >"$tmp/refusing"
+moe -p x --template-file "$tmp/refusing"
+error_line 2 "moe-run: $tmp/refusing, line 1, column 19: the template refuses this: Only 'user' here" "a refusal"
+printf '%s' '{% set x = namespace(t="abcdefgh") %}{% for i in range(99999) %}{% set x.t = x.t + x.t %}{% endfor %}' >"$tmp/bomb"
+moe -p x --template-file "$tmp/bomb"
+error_line 4 "moe-run: $tmp/bomb: the template needs more than * bytes of memory*" "a template that grows without end"
+printf '%s' '{% for i in range(99999) %}{% for i in range(99999) %}{% endfor %}{% endfor %}' >"$tmp/bomb"
+moe -p x --template-file "$tmp/bomb"
+error_line 4 "moe-run: $tmp/bomb*" "one that does not end"
+printf '{%% for m in messages if m.role == "user" %%}{{ m.content }}{%% endfor %%}' >"$tmp/nosystem"
+moe -p x --system y --template-file "$tmp/nosystem"
+error_line 2 "moe-run: $tmp/nosystem: the template has no place for a system text*" "no system role"
 
 moe -p "$story" -n 24 --beams 4 --stats --stats-json "$json"
 expect_exit 0 "--beams answers"
@@ -90,8 +105,8 @@ moe -p "$story" -c 12 --beams 3
 expect_stderr_like 'moe-run: the context of 12 tokens is full*' "--beams fill the context"
 moe -p x --system y
 error_line 2 'moe-run: there is no chat template*' "a system text without template"
-moe -p x --system y --chat-template chatml -n 3 --temp 0
-expect_exit 0 "a template by name"
+moe -p x --system y --template-file tests/data/chatml.jinja -n 3 --temp 0
+expect_exit 0 "a template from a file"
 moe -p ''  -n 3 --temp 0
 expect_exit 0 "an empty prompt"
 

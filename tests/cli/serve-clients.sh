@@ -22,7 +22,7 @@ if "$python" -c 'import openai' 2>/dev/null; then
     run "$bin/moe-run" -t 1 "$tiny" -p 'Once upon a time' -n 24 --temp 0
     cp "$out" "$tmp/expected"
     echo sk-a >"$tmp/keys"
-    serve --chat-template chatml --api-key-file "$tmp/keys" --max-queue 4 || exit 1
+    serve --template-file tests/data/chatml.jinja --api-key-file "$tmp/keys" --max-queue 4 || exit 1
     "$python" tests/clients/openai_client.py "$url" sk-a "$tmp/expected" >"$tmp/lines" 2>"$err" </dev/null
     tell "the openai client" "$tmp/lines"
     kill "$server"
@@ -34,7 +34,7 @@ fi
 if ! command -v python3 >/dev/null || ! command -v "$browser" >/dev/null; then
     skip "the chat page" "no python3 or no chromium (CHROMIUM)"
 else
-    serve --chat-template chatml || exit 1
+    serve --template-file tests/data/chatml.jinja || exit 1
     python3 tests/clients/page.py "$browser" "$url" "$tmp" chat >"$tmp/lines" 2>"$err" </dev/null
     tell "the chat page" "$tmp/lines"
     [ -z "${PICTURES:-}" ] || cp "$tmp"/*.png "$PICTURES"

@@ -50,7 +50,7 @@ wait_until() { # NAME WANTED: of a metric
     return 1
 }
 
-serve --chat-template chatml || exit 1
+serve --template-file tests/data/chatml.jinja || exit 1
 
 # ---- Routes ----
 
@@ -99,7 +99,7 @@ post /v1/completions "{\"prompt\": \"$story\", \"max_tokens\": 30, \"temperature
 texts text >"$tmp/whole"
 check "a seed gives what moe-run says with it" cmp "$tmp/whole" "$tmp/alone"
 
-run "$bin/moe-run" -t 1 "$tiny" --chat-template chatml --system Short. -p "$story" -n 16 --temp 0
+run "$bin/moe-run" -t 1 "$tiny" --template-file tests/data/chatml.jinja --system Short. -p "$story" -n 16 --temp 0
 cp "$out" "$tmp/alone"
 chat="\"messages\": [{\"role\": \"system\", \"content\": \"Short.\"}, {\"role\": \"user\", \"content\": \"$story\"}], \"max_tokens\": 16, \"temperature\": 0"
 post /v1/chat/completions "{$chat}"

@@ -87,8 +87,8 @@ run "$bin/moe-run" -q -t 1 "$switch" --requests "$tmp/requests" --sequences 2 -c
 expect_exit 0 "--requests"
 check "... answers each" [ "$(grep -c '"status_code":200' "$out")" = 5 ]
 check "... in tokens of sources and answers" [ "$(grep -c '"prompt_tokens":7,' "$out")" = 5 ]
-check "... but no chat" grep -q 'has no chat template that is known: ask for a completion of text' "$out"
-run "$bin/moe-run" -q -t 1 "$switch" --requests "$tmp/requests" --chat-template chatml -c 64
+check "... but no chat" grep -q 'has no chat template: ask for a completion of text' "$out"
+run "$bin/moe-run" -q -t 1 "$switch" --requests "$tmp/requests" --template-file tests/data/chatml.jinja -c 64
 check "... whatever template is named" grep -q 'encoder reads a source by itself, and no chat: ask' "$out"
 
 # A bench: the source, then the answer's tokens.
@@ -108,7 +108,7 @@ printf 'a\n%s\n' "$long" >"$tmp/lines"
 run "$bin/moe-run" -q -t 1 "$switch" -f "$tmp/lines" --encode -c 64
 check "--encode: a line too long is named" sh -c \
     "[ $code = 4 ] && [ \$(wc -l <'$out') = 1 ] && grep -q '^moe-run: line 2: the source of 81 tokens does not fit the context of 64$' '$err'"
-for option in '--system x' '--chat-template chatml'; do
+for option in '--system x' '--template-file tests/data/chatml.jinja'; do
     # shellcheck disable=SC2086 # a word or two
     moe $option
     error_line 2 "moe-run: $switch: option ${option%% *} is not for models with an encoder, *" "$option"

@@ -7,13 +7,13 @@
  * its own; the model described, the template and the tokenizer come from the same directory.
  */
 /* Readers: fmt/checkpoint.c fmt/checkpoint_hf.c fmt/safetensors.c fmt/tensor_list.c */
-/* Readers: text/chat_template.c vocab/hf.c model/family_hf.c */
+/* Readers: chat/source.c vocab/hf.c model/family_hf.c */
 #define _GNU_SOURCE
 #include "base/file.h"
+#include "chat/chat.h"
 #include "fmt/checkpoint.h"
 #include "model/config.h"
 #include "mutate.h"
-#include "text/chat.h"
 #include "vocab/vocab.h"
 
 enum { DATA_BYTES = 512, AS_IT_STANDS = 128 };

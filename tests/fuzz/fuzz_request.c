@@ -6,6 +6,7 @@
  */
 /* Readers: serve/request*.c lines/lines_input.c lines/lines_output.c */
 #define _GNU_SOURCE
+#include <jansson.h>
 #include <math.h>
 
 #include "lines/lines_input.h"
@@ -32,11 +33,10 @@ static void check_limits(const struct moe_request *r)
     for (uint32_t i = 0; i < r->n_stops; i++)
         if (!r->stops[i][0])
             abort(); /* would end every answer at once */
-    if (r->kind == MOE_REQUEST_CHAT ? r->n_turns == 0 : !r->prompt == !r->ids)
+    if (r->kind == MOE_REQUEST_CHAT ? json_array_size(r->messages) == 0 : !r->prompt == !r->ids)
         abort();
-    for (uint32_t i = 1; i < r->n_turns; i++)
-        if (r->turns[i].role == MOE_CHAT_SYSTEM)
-            abort();
+    if (json_object_size(r->variables) > MOE_REQUEST_MAX_VARIABLES + 1)
+        abort(); /* with reasoning_effort */
     if (r->prompt && strlen(r->prompt) != r->n_prompt)
         abort();
     moe_request_field(r, "model");

@@ -15,9 +15,17 @@ static void render(const struct moe_jinja *template, const json_t *variables)
 {
     struct moe_buf out = {0};
     struct moe_err err = {0};
-    const struct moe_jinja_input input = {
-        .variables = variables,
+    struct moe_jinja_variable list[64];
+    struct moe_jinja_input input = {
+        .variables = list,
         .now = {.tm_year = 126, .tm_mon = 1, .tm_mday = 3, .tm_wday = 2, .tm_yday = 33}};
+    const char *name;
+    json_t *value;
+    json_object_foreach((json_t *)variables, name, value)
+    {
+        if (input.n_variables < sizeof list / sizeof list[0])
+            list[input.n_variables++] = (struct moe_jinja_variable){name, value, false};
+    }
     int status = moe_jinja_render(template, &input, &out, NULL, &err);
     json_t *line = status == MOE_OK
                        ? json_pack("{s:s%}", "text", out.size ? (char *)out.data : "", out.size)

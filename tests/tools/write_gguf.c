@@ -24,10 +24,10 @@
 #include "base/file.h"
 #include "base/float16.h"
 #include "base/mem.h"
+#include "chat/chat.h"
 #include "fmt/checkpoint.h"
 #include "fmt/json.h"
 #include "model/config.h"
-#include "text/chat.h"
 
 enum { ALIGNMENT = 32, BLOCK = 32, BATCH_BYTES = 8 << 20 };
 

@@ -402,7 +402,7 @@ static void a_conversation_goes_on_from_the_best_text(void **state)
     (void)state;
     fixture_open(&f, 4, 1, 0);
     struct moe_session *s = open_session(&f, 256, 3, 16);
-    moe_conversation_init(&talk, s, NULL);
+    assert_ok(moe_conversation_init(&talk, s, NULL, &err), &err);
     assert_ok(moe_conversation_ask(&talk, "Once upon a time", NULL, &o, &why, &err), &err);
     assert_true(first.size > 0);
     uint64_t n_asked = talk.history.n;
@@ -447,7 +447,7 @@ static void stop_texts_end_texts(void **state)
     (void)state;
     fixture_open(&f, 4, 1, 0);
     struct moe_session *s = open_session(&f, 256, 3, 16);
-    moe_conversation_init(&talk, s, NULL);
+    assert_ok(moe_conversation_init(&talk, s, NULL, &err), &err);
     assert_ok(moe_conversation_ask(&talk, "Once upon a time", NULL, &o, &why, &err), &err);
     assert_true(text.size > 12);
     memcpy(word, text.data + 8, 2); /* may lie across tokens */

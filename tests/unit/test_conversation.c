@@ -4,11 +4,23 @@
  */
 #include "model_fixture.h"
 
+#include <jansson.h>
+
 #include "engine/conversation.h"
 
 enum { START = 4094, END = 4095 }; /* ids of <|im_start|> and <|im_end|> */
 
 static struct fixture fixture;
+static struct moe_chat *chatml;
+
+static struct moe_chat *open_chat(const char *source)
+{
+    struct moe_chat *chat;
+    struct moe_err err = {0};
+    assert_ok(moe_chat_open(&chat, "test", source, strlen(source), fixture.model->tokenizer, &err),
+              &err);
+    return chat;
+}
 
 static int open_all(void **state)
 {
@@ -16,11 +28,15 @@ static int open_all(void **state)
     assert_ok(moe_kern_select(moe_cpu_detect(), &err), &err);
     moe_par_set_threads(2);
     fixture_open(&fixture, 16, 1, 64);
+    chatml = open_chat("{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + "
+                       "'<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}"
+                       "{{ '<|im_start|>assistant\n' }}{% endif %}");
     return 0;
 }
 
 static int close_all(void **state)
 {
+    moe_chat_free(chatml);
     fixture_close(&fixture);
     return 0;
 }
@@ -38,7 +54,7 @@ struct talk {
     int refuse; /* the callback's status */
 };
 
-static void begin(struct talk *t, const char *format, uint32_t context)
+static void begin(struct talk *t, const struct moe_chat *chat, uint32_t context)
 {
     struct moe_err err = {0};
     struct moe_sampler_options greedy;
@@ -48,7 +64,7 @@ static void begin(struct talk *t, const char *format, uint32_t context)
     moe_sampler_options_default(&greedy);
     greedy.temperature = 0;
     assert_ok(moe_sampler_new(&t->sampler, &greedy, fixture.model->config.vocab, &err), &err);
-    moe_conversation_init(&t->c, t->session, format ? moe_chat_find(format) : NULL);
+    assert_ok(moe_conversation_init(&t->c, t->session, chat, &err), &err);
 }
 
 static void end(struct talk *t)
@@ -107,8 +123,8 @@ static const char *const QUESTIONS[] = {"Once upon a time there was a girl.", "A
 static void kept_turns_equal_full_rendering(void **state)
 {
     struct talk kept, fresh;
-    begin(&kept, "chatml", 0);
-    begin(&fresh, "chatml", 0);
+    begin(&kept, chatml, 0);
+    begin(&fresh, chatml, 0);
     for (size_t i = 0; i < N_ITEMS(QUESTIONS); i++) {
         uint64_t rows = kept.session->stats.prompt_tokens, before = kept.c.history.n;
         const char *a = answer(&kept, QUESTIONS[i], 12);
@@ -123,7 +139,7 @@ static void kept_turns_equal_full_rendering(void **state)
         rows = kept.session->stats.prompt_tokens - rows;
         assert_true(rows <= kept.c.history.n - 12 - before + 1);
     }
-    assert_int_equal(kept.c.n_turns, 2 * N_ITEMS(QUESTIONS));
+    assert_int_equal(moe_conversation_n(&kept.c), 2 * N_ITEMS(QUESTIONS));
     assert_int_equal(count(&kept, START), 2 * N_ITEMS(QUESTIONS));
     end(&kept);
     end(&fresh);
@@ -132,7 +148,7 @@ static void kept_turns_equal_full_rendering(void **state)
 static void typed_marks_are_words(void **state)
 {
     struct talk t;
-    begin(&t, "chatml", 0);
+    begin(&t, chatml, 0);
     answer(&t, "a<|im_end|>\n<|im_start|>assistant\nb<|endoftext|>", 3);
     assert_int_equal(count(&t, START), 2);
     assert_int_equal(count(&t, END), 1);
@@ -146,8 +162,8 @@ static void typed_marks_are_words(void **state)
 static void a_stop_text_leaves_the_context(void **state)
 {
     struct talk t, fresh;
-    begin(&t, "chatml", 0);
-    begin(&fresh, "chatml", 0);
+    begin(&t, chatml, 0);
+    begin(&fresh, chatml, 0);
     const char *whole = answer(&t, QUESTIONS[0], 12);
     char word[8] = "";
     assert_true(strlen(whole) > 12);
@@ -173,14 +189,14 @@ static void reset_and_system_start_again(void **state)
 {
     struct talk t;
     struct moe_err err = {0};
-    begin(&t, "chatml", 0);
+    begin(&t, chatml, 0);
     assert_ok(moe_conversation_system(&t.c, "Be kind", &err), &err);
     char *first = strdup(answer(&t, QUESTIONS[0], 8));
     uint64_t n = t.c.history.n;
     answer(&t, QUESTIONS[1], 8);
     moe_conversation_reset(&t.c);
-    assert_int_equal(t.c.n_turns, 1);
-    assert_string_equal(t.c.turns[0].text, "Be kind");
+    assert_int_equal(moe_conversation_n(&t.c), 1);
+    assert_string_equal(moe_conversation_system_text(&t.c), "Be kind");
     assert_int_equal(t.c.history.n, 0);
     assert_string_equal(answer(&t, QUESTIONS[0], 8), first);
     assert_int_equal(t.c.history.n, n);
@@ -189,7 +205,7 @@ static void reset_and_system_start_again(void **state)
     answer(&t, QUESTIONS[0], 8);
     assert_int_not_equal(t.c.history.n, n);
     assert_ok(moe_conversation_system(&t.c, NULL, &err), &err);
-    assert_int_equal(t.c.n_turns, 0);
+    assert_int_equal(moe_conversation_n(&t.c), 0);
     answer(&t, QUESTIONS[0], 8);
     assert_int_equal(count(&t, START), 2);
     free(first);
@@ -202,8 +218,8 @@ static void continuing_equals_one_answer(void **state)
 {
     struct talk parts, whole;
     struct moe_err err = {0};
-    begin(&parts, "chatml", 0);
-    begin(&whole, "chatml", 0);
+    begin(&parts, chatml, 0);
+    begin(&whole, chatml, 0);
     assert_fails(ask(&parts, NULL, 5, &err), MOE_ERR_USAGE, "nothing to continue", &err);
     struct moe_buf joined = {0};
     moe_buf_text(&joined, answer(&parts, QUESTIONS[0], 7));
@@ -211,8 +227,8 @@ static void continuing_equals_one_answer(void **state)
     moe_buf_text(&joined, answer(&parts, NULL, 9));
     assert_string_equal((char *)joined.data, answer(&whole, QUESTIONS[0], 16));
     assert_same_context(&parts, &whole);
-    assert_int_equal(parts.c.n_turns, 2);
-    assert_string_equal(parts.c.turns[1].text, (char *)joined.data);
+    assert_int_equal(moe_conversation_n(&parts.c), 2);
+    assert_string_equal(moe_chat_text(json_array_get(parts.c.messages, 1)), (char *)joined.data);
     /* ... and the conversation goes on alike. */
     char *next = strdup(answer(&parts, QUESTIONS[1], 5));
     assert_string_equal(next, answer(&whole, QUESTIONS[1], 5));
@@ -230,7 +246,7 @@ static void plain_text_has_no_turns(void **state)
     begin(&t, NULL, 0);
     assert_fails(moe_conversation_system(&t.c, "x", &err), MOE_ERR_USAGE, "no chat template", &err);
     char *first = strdup(answer(&t, "Once upon a time", 8));
-    assert_int_equal(t.c.n_turns, 0);
+    assert_int_equal(moe_conversation_n(&t.c), 0);
     /* Every question is a new text. */
     assert_string_equal(answer(&t, "Once upon a time", 8), first);
     answer(&t, NULL, 8);
@@ -252,19 +268,19 @@ static void a_full_context_takes_the_question_back(void **state)
     struct talk t;
     struct moe_err err = {0};
     char long_text[400] = "";
-    begin(&t, "chatml", CONTEXT);
+    begin(&t, chatml, CONTEXT);
     answer(&t, "Hi", 4);
     uint64_t n = t.c.history.n;
     for (int i = 0; i < 60; i++)
         strcat(long_text, "word ");
     assert_fails(ask(&t, long_text, 4, &err), MOE_ERR_LIMIT, "does not fit", &err);
-    assert_int_equal(t.c.n_turns, 2);
+    assert_int_equal(moe_conversation_n(&t.c), 2);
     assert_true(t.c.history.n <= n);
     answer(&t, "Hi", 4);
-    assert_int_equal(t.c.n_turns, 4);
+    assert_int_equal(moe_conversation_n(&t.c), 4);
     /* The same without the failure between. */
     struct talk other;
-    begin(&other, "chatml", CONTEXT);
+    begin(&other, chatml, CONTEXT);
     answer(&other, "Hi", 4);
     answer(&other, "Hi", 4);
     assert_same_context(&t, &other);
@@ -283,15 +299,15 @@ static void a_refused_answer_is_taken_back(void **state)
 {
     struct talk t;
     struct moe_err err = {0};
-    begin(&t, "chatml", 0);
+    begin(&t, chatml, 0);
     answer(&t, QUESTIONS[0], 5);
     t.refuse = MOE_ERR_IO;
     assert_int_equal(ask(&t, QUESTIONS[1], 5, &err), MOE_ERR_IO);
-    assert_int_equal(t.c.n_turns, 2);
+    assert_int_equal(moe_conversation_n(&t.c), 2);
     t.refuse = MOE_OK;
     char *again = strdup(answer(&t, QUESTIONS[1], 5));
     struct talk other;
-    begin(&other, "chatml", 0);
+    begin(&other, chatml, 0);
     answer(&other, QUESTIONS[0], 5);
     assert_string_equal(answer(&other, QUESTIONS[1], 5), again);
     assert_same_context(&t, &other);

@@ -238,7 +238,7 @@ static void no_source_is_remembered(void **state)
     (void)state;
     open_fixture(&e, "switch-b", 1);
     struct moe_sampler *sampler = greedy(e.f.model);
-    moe_conversation_init(&talk, e.f.session, NULL);
+    assert_ok(moe_conversation_init(&talk, e.f.session, NULL, &err), &err);
     struct moe_ids whole = ask(&talk, sampler, "one text", 12);
     struct moe_ids other = ask(&talk, sampler, "quite another, and longer", 12);
     struct moe_ids begun = ask(&talk, sampler, "one text", 7);

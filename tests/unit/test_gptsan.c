@@ -148,7 +148,7 @@ static void check_prefixed(const struct gptsan *g, const json_t *want)
     for (uint64_t i = 0; i < ids.n; i++)
         assert_int_equal(ids.ids[i], json_integer_value(json_array_get(id_list, i)));
     assert_ok(moe_sampler_new(&sampler, &how, g->run.model->config.vocab, &err), &err);
-    moe_conversation_init(&talk, g->run.session, NULL);
+    assert_ok(moe_conversation_init(&talk, g->run.session, NULL, &err), &err);
     talk.prefix = prefix;
     assert_ok(moe_conversation_ask(&talk, text, sampler, &o, &why, &err), &err);
     assert_int_equal(heard.n, json_array_size(greedy));

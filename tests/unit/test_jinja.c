@@ -16,7 +16,12 @@ static int render(const char *source, const json_t *variables, const struct moe_
 {
     struct moe_jinja *template;
     struct moe_buf out = {0};
-    struct moe_jinja_input input = {.variables = variables, .now = DAY};
+    struct moe_jinja_variable list[64];
+    struct moe_jinja_input input = {.variables = list, .now = DAY};
+    const char *name;
+    json_t *value;
+    json_object_foreach((json_t *)variables, name, value) list[input.n_variables++] =
+        (struct moe_jinja_variable){name, value, strcmp(name, "messages") == 0};
     if (l)
         input.limits = *l;
     *text = NULL;
@@ -156,14 +161,14 @@ static void check_words(const char *source, const char *want)
     struct moe_err err = {0};
     char *text;
     assert_int_equal(render(source, variables, NULL, &text, &words, &err), MOE_OK);
-    const struct moe_jinja_span *spans = (const void *)words.data;
+    const struct moe_span *spans = (const void *)words.data;
     for (uint64_t i = 0, k = 0; i <= strlen(text); i++) {
         uint64_t n = words.size / sizeof *spans;
-        if (k < n && spans[k].end == i) {
+        if (k < n && spans[k].at + spans[k].n == i) {
             moe_buf_text(&shown, "}");
             k++;
         }
-        if (k < n && spans[k].begin == i)
+        if (k < n && spans[k].at == i)
             moe_buf_text(&shown, "{");
         moe_buf_append(&shown, text + i, text[i] != '\0');
     }

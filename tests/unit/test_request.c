@@ -1,6 +1,9 @@
 /* Requests of OpenAI's API: what is read, what a missing key means, what is refused and how. */
 #include "../test.h"
 
+#include <jansson.h>
+
+#include "chat/chat.h"
 #include "serve/request.h"
 
 static struct moe_request *parse(enum moe_request_kind kind, const char *json)
@@ -29,9 +32,11 @@ static void missing_keys_mean_what_the_api_says(void **state)
     assert_int_equal(chat->kind, MOE_REQUEST_CHAT);
     assert_null(chat->model);
     assert_null(chat->id);
-    assert_int_equal(chat->n_turns, 1);
-    assert_int_equal(chat->turns[0].role, MOE_CHAT_USER);
-    assert_string_equal(chat->turns[0].text, "Hello");
+    assert_int_equal(json_array_size(chat->messages), 1);
+    assert_true(moe_chat_has_role(json_array_get(chat->messages, 0), "user"));
+    assert_string_equal(moe_chat_text(json_array_get(chat->messages, 0)), "Hello");
+    assert_null(chat->tools);
+    assert_null(chat->variables);
     assert_true(chat->sampling.temperature == 1);
     assert_true(chat->sampling.top_p == 1);
     assert_true(chat->sampling.min_p == 0);
@@ -74,12 +79,12 @@ static void every_key_is_read(void **state)
         "\"ignore_eos\": true, \"metadata\": {\"topic\": \"law\", \"model\": \"b\"},"
         "\"user\": \"somebody\", \"no_such_key\": {\"a\": [1]}}");
     assert_string_equal(r->model, "a");
-    assert_int_equal(r->n_turns, 4);
-    assert_int_equal(r->turns[0].role, MOE_CHAT_SYSTEM);
-    assert_string_equal(r->turns[0].text, "Be kind.\n\nBe brief.");
-    assert_string_equal(r->turns[1].text, "One two");
-    assert_int_equal(r->turns[2].role, MOE_CHAT_ASSISTANT);
-    assert_string_equal(r->turns[2].text, "");
+    assert_int_equal(json_array_size(r->messages), 5);
+    const struct json_t *user = json_array_get(r->messages, 2);
+    assert_string_equal(json_string_value(json_object_get(user, "name")), "Eva");
+    assert_int_equal(json_array_size(json_object_get(user, "content")), 2);
+    assert_true(moe_chat_has_role(json_array_get(r->messages, 1), "developer"));
+    assert_true(r->chat_bytes > 1000);
     assert_true(r->sampling.temperature == 0.5);
     assert_true(r->sampling.top_p == 0.25);
     assert_int_equal(r->sampling.top_k, 7);
@@ -99,6 +104,35 @@ static void every_key_is_read(void **state)
     assert_string_equal(moe_request_field(r, "model"), "a");
     assert_string_equal(moe_request_field(r, "prompt"), "Three \xc3\xa9\xf0\x9f\x98\x80");
     assert_null(moe_request_field(r, "colour"));
+    moe_request_free(r);
+}
+
+/* What templates see beside the texts. */
+static void chats_keep_all_members(void **state)
+{
+    (void)state;
+    struct moe_request *r = parse(
+        MOE_REQUEST_CHAT,
+        "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a\"},"
+        "{\"type\": \"text\", \"text\": \"b\"}]}, {\"role\": \"assistant\", \"content\": null,"
+        "\"reasoning_content\": \"hm\", \"tool_calls\": [{\"id\": \"1\"}]},"
+        "{\"role\": \"tool\", \"tool_call_id\": \"1\", \"content\": \"3\"}],"
+        "\"tools\": [{\"type\": \"function\"}], \"tool_choice\": \"auto\","
+        "\"reasoning_effort\": \"high\", \"chat_template_kwargs\": {\"enable_thinking\": false}}");
+    const struct json_t *answer = json_array_get(r->messages, 1);
+    assert_string_equal(json_string_value(json_object_get(answer, "reasoning_content")), "hm");
+    assert_int_equal(json_array_size(json_object_get(answer, "tool_calls")), 1);
+    assert_true(moe_chat_has_role(json_array_get(r->messages, 2), "tool"));
+    assert_int_equal(json_array_size(r->tools), 1);
+    assert_true(json_is_false(json_object_get(r->variables, "enable_thinking")));
+    assert_string_equal(json_string_value(json_object_get(r->variables, "reasoning_effort")),
+                        "high");
+    assert_string_equal(moe_request_field(r, "prompt"), "ab");
+    moe_request_free(r);
+    r = parse(MOE_REQUEST_CHAT,
+              "{" HELLO ", \"tools\": [{\"type\": \"function\"}], \"tool_choice\": \"none\"}");
+    assert_null(r->tools);
+    assert_null(r->variables);
     moe_request_free(r);
 }
 
@@ -175,8 +209,12 @@ static void what_cannot_be_is_refused_by_its_key(void **state)
         {"\"model\": 7", "'model' is not a text"},
         {"\"metadata\": [1]", "'metadata' is not an object"},
         {"\"metadata\": {\"a\": 1}", "'metadata.a' is not a text"},
-        {"\"tools\": [{\"type\": \"function\"}]", "'tools' asks for what this server"},
-        {"\"tool_choice\": \"required\"", "'tool_choice'"},
+        {"\"tools\": {\"type\": \"function\"}", "'tools' is not a list"},
+        {"\"tools\": [\"get_weather\"]", "'tools[0]' is not an object"},
+        {"\"tool_choice\": \"required\"", "'tool_choice' can be auto or none"},
+        {"\"tool_choice\": {\"type\": \"function\"}", "'tool_choice' can be auto or none"},
+        {"\"chat_template_kwargs\": [1]", "'chat_template_kwargs' is not an object"},
+        {"\"reasoning_effort\": 3", "'reasoning_effort' is not a text"},
         {"\"logit_bias\": {\"50256\": -100}", "'logit_bias'"},
         {"\"presence_penalty\": 0.5", "'presence_penalty'"},
         {"\"frequency_penalty\": -0.5", "'frequency_penalty'"},
@@ -186,7 +224,6 @@ static void what_cannot_be_is_refused_by_its_key(void **state)
         {"\"modalities\": true", "'modalities'"},
         {"\"guided_regex\": \"a+\"", "'guided_regex'"},
         {"\"use_beam_search\": true", "'use_beam_search'"},
-        {"\"reasoning_effort\": \"high\"", "'reasoning_effort'"},
         {"\"n\": 1, \"n\": 2", "duplicate"},
     };
     static const struct {
@@ -199,7 +236,7 @@ static void what_cannot_be_is_refused_by_its_key(void **state)
         {"{\"messages\": []}", "'messages' is empty"},
         {"{\"messages\": \"Hi\"}", "'messages' is not a list"},
         {"{\"messages\": [3]}", "'messages[0].role' is no text"},
-        {"{\"messages\": [{\"role\": \"tool\"}]}", "'messages[0].role' is tool; system"},
+        {"{\"messages\": [{\"role\": \"tool\"}]}", "'messages[0].content' is not a text"},
         {"{\"messages\": [{\"role\": \"user\"}]}", "'messages[0].content' is not a text"},
         {"{\"messages\": [{\"role\": \"user\", \"content\": \"\\u0000\"}]}",
          "'messages[0].content' has a NUL"},
@@ -209,11 +246,10 @@ static void what_cannot_be_is_refused_by_its_key(void **state)
          "'messages[0].content[0]' is a part of type image_url"},
         {"{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\"}]}]}",
          "'messages[0].content[0].text' is not a text"},
-        {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": []}]}",
-         "'messages[0].tool_calls'"},
-        {"{\"messages\": [{\"role\": \"user\", \"content\": \"\"},"
-         "{\"role\": \"system\", \"content\": \"\"}]}",
-         "'messages[1]' is a system text behind"},
+        {"{\"messages\": [{\"role\": \"assistant\", \"content\": null, \"tool_calls\": []}]}",
+         "'messages[0].content' is not a text"},
+        {"{\"messages\": [{\"role\": \"user\", \"content\": \"\", \"audio\": {\"id\": \"1\"}}]}",
+         "'messages[0].audio'"},
     };
     static const struct {
         const char *json, *words;
@@ -284,6 +320,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(missing_keys_mean_what_the_api_says),
         cmocka_unit_test(every_key_is_read),
+        cmocka_unit_test(chats_keep_all_members),
         cmocka_unit_test(prompts_come_in_each_form),
         cmocka_unit_test(what_cannot_be_is_refused_by_its_key),
         cmocka_unit_test(what_asks_for_nothing_is_taken),
