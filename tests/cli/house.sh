@@ -1,7 +1,7 @@
 # The checks of the house themselves: check-floors.sh and check-rooms.sh find what is planted in a small tree.
 . tests/cli/lib.sh
 house=$tmp/house
-mkdir -p "$house/tests" "$house/lib/base" "$house/lib/quant" "$house/lib/kern" "$house/lib/cache" "$house/cmd"
+mkdir -p "$house/tests" "$house/lib/base" "$house/lib/quant" "$house/lib/kern" "$house/lib/cache" "$house/cmd/repl"
 cp tests/check-floors.sh tests/check-rooms.sh "$house/tests/"
 cc=${CC:-cc}
 
@@ -26,6 +26,7 @@ file lib/quant/high.h '\n'
 file lib/kern/kern.h '\n'
 file lib/cache/store.h '\n'
 file cmd/main.c '#include "quant/high.h"\n'
+file cmd/repl/talk.c 'int talk(void);\nint talk(void) { return 2; }\n'
 floors
 expect_exit 0 "includes downward are fine"
 rooms
