@@ -341,7 +341,7 @@ static void check_batch(struct moe_session *s, struct asked *asked, uint32_t pro
 static void check_limits(struct moe_session *s, uint32_t vocab)
 {
     static uint32_t prompt[LONG + 1];
-    static struct asked a;
+    struct asked a = {.n_prompt = LONG + 1};
     struct moe_err err = {0};
     struct moe_batch *b;
     struct moe_batch_request request = {.prompt = prompt,
@@ -383,6 +383,7 @@ static void answers_side_by_side_are_those_alone(void **state)
         open_pack(&f, 0, &alone);
         for (int i = 0; i < N_ASKED; i++)
             answer_alone(f.session, &asked[i]);
+        check_limits(f.session, m.c.vocab);
         for (size_t w = 0; w < N_ITEMS(ways); w++) {
             const struct moe_session_options how = {.context = LONG,
                                                     .n_sequences = ways[w].n_sequences,
@@ -403,9 +404,6 @@ static void answers_side_by_side_are_those_alone(void **state)
             open_session(&f, &how);
             check_batch(f.session, asked, ways[w].prompt_rows, &n_preempted);
         }
-        moe_session_close(f.session);
-        open_session(&f, &(struct moe_session_options){.context = LONG, .n_sequences = 2});
-        check_limits(f.session, m.c.vocab);
         close_opened(&f);
         random_model_free(&m);
     }
