@@ -169,6 +169,7 @@ job() { # NAME KIND COMMAND...
 make_inputs() {
     printf 'One day a dog ran.\n<|endoftext|>\nA cat sat here.\n' >"$in/text"
     printf 'The sun was up.\n' >"$in/check"
+    head -n 2 tests/data/pairs.calib.jsonl >"$in/pairs"
     printf '/set temp 0\nhello\n/stats\n/system be short\nhello\n/quit\n' >"$in/lines"
     cat >"$in/prompt" <<END
 script -qec 'exec env LD_PRELOAD=\$FAIL_LIBRARY $bin/moe-run -q -t 1 --seed 7 -n 4 $in/all.moe >answers' \
@@ -178,6 +179,7 @@ END
     # shellcheck disable=SC2086 # options are meant
     {
         "$bin/moe-quantize" $quiet -o "$in/all.moe" --experts 8,4,2 "$fixtures/olmoe-a" &&
+            "$bin/moe-quantize" $quiet -o "$in/switch.moe" --experts 4,2 tests/models/tiny-switch &&
             for i in 1 2; do
                 "$bin/moe-profile" $quiet "$in/all.moe" --text "$in/text" --max-tokens 16 --shard $i/2 \
                     --trace "$in/trace$i" -o "$in/stats$i"
@@ -245,6 +247,8 @@ jobs_of_programs() {
     calibrate exact "$in/all.moe" --text "$in/text" --check "$in/check" --max-tokens 8 -o map
     calibrate proxy "$in/all.moe" --text "$in/text" --check "$in/check" --max-tokens 8 -o map \
         --importance proxy --dense 8,4 --stats "$in/stats" --trace "$in/trace"
+    calibrate pairs "$in/switch.moe" --pairs "$in/pairs" --check "$in/pairs" --max-tokens 8 -o map \
+        --importance proxy --judge rouge2
     calibrate merge --merge "$in/map1" "$in/map2" -o map
     calibrate show --show "$in/map"
 
