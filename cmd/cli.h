@@ -173,7 +173,7 @@ void cli_say(const char *format, ...) MOE_PRINTF(1, 2);
 
 /* ---- Progress and interruption ---- */
 
-/* A hook that draws a bar on stderr for steps that take over a second, if stderr is a terminal and
+/* A hook that draws a bar on stderr once steps have taken a second, if stderr is a terminal and
  * without -q; its `stop` is cli_stop. The messages above erase the bar first. */
 const struct moe_progress *cli_progress(void);
 void cli_progress_done(void); /* erases the bar */

@@ -16,7 +16,7 @@ void (*cli_on_leaving)(void);
 
 static struct {
     const char *what; /* the step being drawn; a literal of the library's */
-    double began, drawn;
+    double first_step, began, drawn;
     uint64_t first; /* done when it began */
     bool shown;
 } bar;
@@ -37,6 +37,7 @@ static void print_left(uint64_t done, uint64_t total)
         fprintf(stderr, ", %.1f h left", left / 3600);
 }
 
+/* In one line: what does not fit a narrow terminal is taken from the cells. */
 static void draw_bar(const char *what, uint64_t done, uint64_t total)
 {
     enum {
@@ -59,17 +60,27 @@ static void draw_bar(const char *what, uint64_t done, uint64_t total)
     bar.shown = true;
 }
 
+static void erase(void)
+{
+    if (bar.shown)
+        fputs("\r\033[K", cli_terminal(STDERR_FILENO));
+    bar.shown = false;
+    bar.what = NULL;
+}
+
 static void report(void *ctx, const char *what, uint64_t done, uint64_t total)
 {
     (void)ctx;
     double now = moe_seconds();
+    if (bar.first_step == 0)
+        bar.first_step = now;
     if (!bar.what || strcmp(bar.what, what) != 0) {
-        cli_progress_done();
+        erase();
         bar.what = what;
         bar.began = now;
         bar.first = done;
     }
-    if (now - bar.began < 1 || (bar.shown && now - bar.drawn < 0.1))
+    if (now - bar.first_step < 1 || now - bar.drawn < 0.1)
         return;
     bar.drawn = now;
     draw_bar(what, done, total);
@@ -87,10 +98,8 @@ const struct moe_progress *cli_progress(void)
 
 void cli_progress_done(void)
 {
-    if (bar.shown)
-        fputs("\r\033[K", cli_terminal(STDERR_FILENO));
-    bar.shown = false;
-    bar.what = NULL;
+    erase();
+    bar.first_step = 0;
 }
 
 /* ---- Signals ---- */

@@ -115,6 +115,7 @@ static bool wait_for_byte(struct editor *e)
             return false;
         case TERMINAL_SUSPEND:
             go_to_end(e);
+            fputs("\n", stderr);
             terminal_suspend();
             break;
         case TERMINAL_CONTINUE:

@@ -31,12 +31,14 @@ int command_memory(struct console *c, const char *arg, struct moe_err *err)
 {
     const struct moe_conversation *talk = c->r->conversation;
     struct moe_buf text = {0};
+    char now[32], peak[32];
     moe_budget_write_text(&c->r->engine->budget, &text);
+    moe_buf_printf(
+        &text,
+        "process  %s now, %s at its peak; %" PRIu64 " of %" PRIu32 " tokens of context in use\n",
+        moe_format_bytes(moe_rss_bytes(), now), moe_format_bytes(moe_peak_rss_bytes(), peak),
+        talk->history.n, talk->session->context);
     print(&text);
-    char peak[32];
-    fprintf(stderr,
-            "process  %s at its peak; %" PRIu64 " of %" PRIu32 " tokens of context in use\n",
-            moe_format_bytes(moe_peak_rss_bytes(), peak), talk->history.n, talk->session->context);
     return 0;
 }
 

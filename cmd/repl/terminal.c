@@ -163,15 +163,13 @@ static int next_event(void)
     volatile sig_atomic_t *const flags[] = {&terminal.suspend, &terminal.resume, &terminal.resized};
     static const enum terminal_event events[] = {TERMINAL_SUSPEND, TERMINAL_CONTINUE,
                                                  TERMINAL_RESIZE};
-    if (cli_stop)
-        return TERMINAL_INTERRUPT;
     for (int i = 0; i < 3; i++) {
         if (*flags[i]) {
             *flags[i] = 0;
             return events[i];
         }
     }
-    return -1;
+    return cli_stop ? TERMINAL_INTERRUPT : -1;
 }
 
 /*

@@ -1,6 +1,7 @@
 #include "engine/engine.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -246,29 +247,49 @@ struct moe_changes moe_engine_changes(const struct moe_engine *e)
 
 /* ---- For people ---- */
 
-static void write_gpu(const struct moe_gpu_budget *b, struct moe_buf *out)
+struct part {
+    const char *name;
+    uint64_t bytes;
+};
+
+/* "program 13.4 + dense weights 3.7 + experts 9.0 = 26.1 MiB". What rounding takes from one part it
+ * gives to the next, so that the line adds up. */
+static void write_sum(const struct part *parts, int n, uint64_t total, struct moe_buf *out)
 {
-    char x[5][32];
-    moe_buf_printf(out,
-                   "GPU      %s in all: dense weights %s, KV cache %s, buffers %s, experts %s\n",
-                   moe_format_bytes(b->total, x[0]), moe_format_bytes(b->dense, x[1]),
-                   moe_format_bytes(b->kv, x[2]), moe_format_bytes(b->work, x[3]),
-                   moe_format_bytes(b->experts, x[4]));
+    double bytes = 0, sum = 0; /* up to a part, and in tenths of a MiB */
+    char allowed[32];
+    for (int i = 0; i < n; i++) {
+        bytes += (double)parts[i].bytes;
+        double tenths = floor(bytes / (1 << 20) * 10) - sum;
+        moe_buf_printf(out, "%s%s %.1f", i ? " + " : "", parts[i].name, tenths / 10);
+        sum += tenths;
+    }
+    moe_buf_printf(out, " = %.1f MiB, ", sum / 10);
+    if (total == UINT64_MAX)
+        moe_buf_text(out, "no limit known\n");
+    else
+        moe_buf_printf(out, "of %s allowed\n", moe_format_bytes(total, allowed));
 }
 
 void moe_budget_write_text(const struct moe_budget *b, struct moe_buf *out)
 {
-    char x[6][32];
-    if (b->gpu.total)
-        write_gpu(&b->gpu, out);
-    if (b->total == UINT64_MAX)
-        moe_buf_text(out, "memory   no limit known:");
-    else
-        moe_buf_printf(out, "memory   %s in all:", moe_format_bytes(b->total, x[0]));
-    moe_buf_printf(out, " program %s, dense weights %s, KV cache %s, buffers %s, experts %s\n",
-                   moe_format_bytes(b->program, x[1]), moe_format_bytes(b->dense, x[2]),
-                   moe_format_bytes(b->kv, x[3]), moe_format_bytes(b->work, x[4]),
-                   moe_format_bytes(b->experts, x[5]));
+    const struct moe_gpu_budget *g = &b->gpu;
+    const struct part gpu[] = {{"dense weights", g->dense},
+                               {"KV cache", g->kv},
+                               {"buffers", g->work},
+                               {"experts", g->experts}};
+    const struct part host[] = {{"program", b->program},
+                                {"dense weights", b->dense},
+                                {"KV cache", b->kv},
+                                {"buffers", b->work},
+                                {"experts", b->experts}};
+    char x[3][32];
+    if (g->total) {
+        moe_buf_text(out, "GPU      ");
+        write_sum(gpu, 4, g->total, out);
+    }
+    moe_buf_text(out, "memory   ");
+    write_sum(host, 5, b->total, out);
     moe_buf_printf(out,
                    "         one token visits %s of experts, all are %s; the smallest budget: %s\n",
                    moe_format_bytes(b->token, x[0]), moe_format_bytes(b->all, x[1]),

@@ -1,4 +1,5 @@
-# The interactive prompt, typed into a real terminal (tmux): streaming, commands, Ctrl-C, leaving.
+# The interactive prompt by key strokes, in a real terminal (tmux) with an interactive shell: streaming, commands,
+# pasting, Tab, type-ahead, Ctrl-C, Ctrl-Z and fg, resizing, leaving.
 # shellcheck shell=sh disable=SC2154 # the variables are lib.sh's
 . tests/cli/lib.sh
 if ! command -v tmux >/dev/null; then
@@ -8,172 +9,307 @@ if ! command -v tmux >/dev/null; then
 fi
 pack
 screen=$tmp/screen
-# A server of our own, so that no session or configuration of the user is touched; a new one for each
-# terminal, since one that is ending may still take a session and end with it.
-terminals=0
-terminal() { tmux -S "$tmp/tmux.$terminals" -f /dev/null "$@"; }
+# A server of our own, so that no session or configuration of the user is touched.
+terminal() { tmux -S "$tmp/tmux" -f /dev/null "$@"; }
 trap 'terminal kill-server 2>/dev/null; rm -rf "$tmp"' EXIT
 
 keys() { terminal send-keys -t moe "$@"; }
 look() { terminal capture-pane -p -J -S - -t moe >"$screen" 2>/dev/null; }
-# Waits, up to 30 s, until the command succeeds on $screen: all lines since the terminal was opened.
+# Waits, up to a minute, until the command succeeds on $screen: all lines since the program was started.
 wait_for() {
     tries=0
-    while [ "$tries" -lt 300 ]; do
+    while [ "$tries" -lt 1200 ]; do
         if look && "$@"; then return 0; fi
         tries=$((tries + 1))
-        sleep 0.1
+        sleep 0.05
     done
     tail -n 30 "$screen" | sed 's/^/# /'
     return 1
 }
-has() { [ "$(grep -Ec -- "$1" "$screen")" -ge "${2:-1}" ]; }
+count() { grep -Ec -- "$1" "$screen"; }
+has() { [ "$(count "$1")" -ge "${2:-1}" ]; }
+has_no() { [ "$(count "$1")" = 0 ]; }
+once() { [ "$(count "$1")" = 1 ]; }
 shows() { wait_for has "$@"; } # PATTERN [TIMES]
 last_line() { grep -v '^ *$' "$screen" | tail -n 1 | sed 's/ *$//'; }
 last_line_ends() { case $(last_line) in *"$1") ;; *) false ;; esac; }
-# Enter comes when the line is there: until then the last line may be the prompt for it, which
-# `prompts` would take for the next.
-type_line() {
-    keys -l "$1"
-    wait_for last_line_ends "$1"
-    keys Enter
-}
 last_line_is() { [ "$(last_line)" = "$1" ]; }
 prompts() { wait_for last_line_is '>'; }
+# Enter comes when the line is there: until then the last line may be the prompt for it, which
+# `prompts` would take for the next.
+type_text() {
+    keys -l "$1"
+    wait_for last_line_ends "$1"
+}
+type_line() {
+    type_text "$1"
+    keys Enter
+}
+paste_text() { # TEXT, in the format of printf
+    # shellcheck disable=SC2059 # a format is meant
+    printf "$1" >"$tmp/clip"
+    terminal load-buffer "$tmp/clip"
+    terminal paste-buffer -p -d -t moe
+}
 # Words in the answer to a line, as far as it has come: lines below the one that was typed.
-answers() { sed -n "/^> $1/,\$p" "$screen" | sed 1d | grep -q '[a-z][a-z]'; }
+answers() { sed -n "/^> *$1/,\$p" "$screen" | sed 1d | grep -q '[a-z][a-z]'; }
 
-open_terminal() { # OPTION...
-    terminal kill-server 2>/dev/null
-    terminals=$((terminals + 1))
+# The shell has no editor of its own that would put the terminal right.
+terminal new-session -d -s moe -x 120 -y 40 \
+    "env -u XDG_STATE_HOME -u NO_COLOR -u ENV HOME='$tmp' LC_ALL=C.UTF-8 PS1=shell: sh -i" >"$out" 2>"$err"
+check "there is a terminal with a shell" wait_for last_line_is shell:
+# The shell's own child, whose number is in $tmp/pid.
+start() { # OPTION...
     cat >"$tmp/start" <<EOF
-trap : INT # Ctrl-C is for the program
-unset XDG_STATE_HOME NO_COLOR
-export HOME=$tmp LC_ALL=C.UTF-8
-$bin/moe-run -t 1 --seed 7 $* $tiny
-echo "left with \$?"
-exec sleep 1000
+echo \$\$ >"$tmp/pid"
+exec $bin/moe-run -t 1 --seed 7 $* $tiny
 EOF
-    code=0
-    terminal new-session -d -s moe -x 100 -y 40 sh "$tmp/start" >"$out" 2>"$err" || code=$?
+    wait_for last_line_is shell:
+    keys -l "clear; sh $tmp/start"
+    wait_for last_line_ends "/start"
+    keys Enter
+    # What stood there before goes with the line that started this.
+    wait_for has_no '/start$'
+    terminal clear-history -t moe
+}
+left_with() { # STATUS
+    wait_for last_line_is shell:
+    type_line 'echo left with $?'
+    shows "^left with $1\$"
 }
 footer='[0-9.]+ tok/s, [0-9.]+ s to first token'
 
-open_terminal -n 24 --ignore-eos
-check "it starts in a terminal" [ "$code" = 0 ]
+start -n 24 --ignore-eos
 check "it says what to do" shows 'press Enter; /help lists the commands, Ctrl-D leaves'
-check "... and what was opened" has '12 layers'
+check "... and what was opened" shows 'tiny\.moe: .*12 layers, .* experts'
 check "... and prompts" prompts
+check "... and is dim besides" sh -c "tmux -S '$tmp/tmux' capture-pane -p -e -t moe | grep -q '\[2m'"
+paste_text '/help me\nwith three\n  lines\n'
+check "pasted lines stand in the line" wait_for last_line_is '  lines'
+check "... and are not sent by themselves" has_no "$footer"
+type_text ' and more'
+keys Enter
+check "... but by Enter, as one message" shows "$footer"
+check "... which is no command" has_no '^/reset'
+check "... to the prompt" prompts
 type_line 'Once upon a time'
-check "an answer ends with a footer" shows "$footer"
+check "an answer ends with a footer" shows "$footer" 2
 check "... below its text" answers 'Once upon a time'
 check "... says that -n stopped it" has '/continue resumes'
+check "... and nothing of reading, where nothing was read" has_no ' hits'
 check "... and the prompt is back" prompts
 type_line ''
-check "an empty line continues the answer" shows "$footer" 2
+check "an empty line continues the answer" shows "$footer" 3
 check "... to the prompt" prompts
-type_line '/help'
-check "/help lists the commands" shows '^/reset .*forget'
-check "... all of them" has '^/(help|stats|memory|strategy|system|file|set|stop|continue|reset|quit) ' 11
-prompts
 type_line '/stats'
-check "/stats adds up both answers" shows '48 generated'
+check "/stats adds up the answers" shows '72 generated'
 prompts
 type_line '/memory'
-check "/memory tells" shows 'process .* at its peak'
+check "/memory tells" shows 'at its peak'
+sums() {
+    sed -n '/ = .* MiB, /p' "$screen" | tr -s ' +=' '\n' | awk '
+        /^MiB/ { exit }
+        /^[0-9.]+$/ { n++; sum += before; before = $0 }
+        END { exit !(n == 6 && sum - before < 0.05 && before - sum < 0.05) }'
+}
+check "... in parts that add up" sums
+case $BUILD in # a sanitizer's memory grows
+*san*) ;;
+*)
+    peak_fits() {
+        sed -n 's/.* = \([0-9.]*\) MiB, .*/\1/p; s/.* now, \([0-9.]*\) MiB at its peak.*/\1/p' "$screen" |
+            awk 'NR == 1 { sum = $1 } NR == 2 { peak = $1 } END { exit !(NR == 2 && peak > 0 && peak <= sum) }'
+    }
+    check "... and are not less than the process took" peak_fits
+    ;;
+esac
 prompts
 type_line '/set temp 0'
+check "/set confirms" shows '^temp is 0$'
+prompts
+type_line '/set temp'
+check "... shows a value and its range" shows '^temp +0 +\(0 to 100;'
 prompts
 type_line '/set'
-check "/set sets and shows" shows '^temp +0 '
+check "... and all of them" shows '^n +24 +\('
 prompts
 type_line '/set temp warm'
-check "/set refuses what is no number" shows "'warm' is not a value of temp"
+check "... refuses what is no value, and says the range" shows "'warm' is not a value of temp: 0 to 100"
+prompts
+type_line '/set tmp 1'
+check "... and asks back" shows "unknown setting 'tmp'; did you mean temp"
+prompts
+type_line '/rest'
+check "an unknown command: the nearest" shows '^unknown command /rest; did you mean /reset'
 prompts
 type_line '/nonsense'
-check "an unknown command is named" shows '^unknown command /nonsense; /help lists them'
+check "... if there is one" shows '^unknown command /nonsense; /help lists them'
 prompts
 type_line '/strategy'
 check "/strategy tells" shows '^resident$'
 prompts
+
+keys -l /me
+keys Tab
+check "Tab completes a command" wait_for last_line_is '> /memory'
+keys C-c
+check "Ctrl-C clears the line" shows '^> /memory \^C'
+prompts
+keys -l '/set rep'
+keys Tab
+check "Tab completes a setting" wait_for last_line_is '> /set repeat-penalty'
+keys C-u
+prompts
+keys -l '/st'
+keys Tab
+check "Tab lists what there is" shows '^stats +stop +strategy'
+check "... and shows the line again" wait_for last_line_is '> /st'
+keys C-u
+prompts
+seq -s ' ' 1 90 >"$tmp/some words.txt"
+keys -l "/file $tmp/some"
+keys Tab
+check "Tab completes a file's name" wait_for last_line_ends '/some words.txt'
+keys Enter
+check "/file says what joins the message" shows 'words\.txt: .*joins your next message'
+prompts
+type_line 'Once upon a time'
+shows "$footer" 4
+prompts
+type_line '/memory'
+check "... which has its text" shows '[123][0-9][0-9] of 512 tokens'
+prompts
+type_line '/file none.txt'
+check "... or why it does not" shows 'none\.txt: cannot open'
+prompts
+type_line '/stop named'
+check "/stop adds a stop text" shows "^'named'"
+prompts
 type_line '/reset'
 check "/reset empties the context" shows 'the context is empty'
+prompts
+type_line 'Once upon a time,'
+check "... which ends an answer" shows "$footer" 5
+check "... before it" sh -c "! sed -n '/^> Once upon a time,/,\$p' '$screen' | grep -q named"
+prompts
+type_line '/help'
+check "/help lists the commands" shows '^/reset .*forget'
+check "... all of them" has '^/(help|stats|memory|strategy|system|file|set|stop|continue|reset|quit) ' 11
 prompts
 type_line 'One line \'
 check "a backslash asks for more" wait_for last_line_is '.'
 type_line 'and another'
-check "... and both are asked" shows "$footer" 3
+check "... and both are asked" shows "$footer" 6
 check "... at once" prompts
-keys Up
-check "Up brings the last input back" shows '^> One line' 2
+type_line '"""'
+wait_for last_line_is '.'
+type_line '/quit'
+wait_for last_line_is '.'
+type_line '"""'
+check 'what stands between """ is text' shows "$footer" 7
+prompts
+keys Up Up
+check "Up brings the last inputs back" shows '^> One line' 2
 keys C-c
-check "Ctrl-C drops what was typed" shows '\^C$'
 prompts
 keys C-d
-check "Ctrl-D leaves with 0" shows 'left with 0'
+check "Ctrl-D leaves with 0" left_with 0
+wait_for last_line_is shell:
+type_line 'cat -v'
+paste_text 'a plain paste'
+check "... whose pastes are not marked" wait_for last_line_is 'a plain paste'
+keys Enter C-d
 
-open_terminal --cpu scalar --ignore-eos --temp 0
+start --cpu scalar --ignore-eos --temp 0
 prompts
 type_line 'Once upon a time'
-# Long enough an answer that the key comes into it: plain C, up to the context's end.
+# Long enough an answer that keys come into it: plain C, up to the context's end.
 check "words stream" wait_for answers 'Once upon a time'
+keys -l 'typed ahead'
 keys C-c
 check "Ctrl-C ends the answer with its footer" shows "$footer"
-check "... before its time" sh -c "! grep -q 'context of .* is full' '$screen'"
-check "... and the prompt is back" prompts
-type_line '/set n 5'
+check "... before its time" has_no 'context of .* is full'
+check "what was typed meanwhile waits for the next line" wait_for last_line_is '> typed ahead'
+check "... and was not shown before" once 'typed ahead'
+keys C-u
 prompts
 type_line ''
-check "... for more" shows "$footer" 2
+wait_for answers '$'
+keys C-z
+check "Ctrl-Z stops an answer" wait_for last_line_is shell:
+type_line 'echo the terminal is y""ours'
+check "... and gives the terminal back" shows '^the terminal is yours'
+wait_for last_line_is shell:
+type_line 'fg'
+keys -l '/set n 5'
+keys Enter
+sleep 0.1
+keys C-c
+check "fg goes on with it, and a line typed ahead is taken" shows '^n is 5'
+check "... once it has been stopped" shows "$footer" 2
+prompts
+type_line ''
+check "... as after Ctrl-C" shows "$footer" 3
 prompts
 keys C-c
 check "Ctrl-C at an empty prompt says how to leave" shows 'Ctrl-C again'
 prompts
 keys C-c
-check "... and leaves when pressed again, with 0" shows 'left with 0'
+check "... and leaves when pressed again, with 0" left_with 0
 
-# Stopped at the prompt, and again in the foreground.
-if command -v bash >/dev/null; then
-    open_terminal -n 3
-    prompts
-    keys C-d
-    shows 'left with 0'
-    sed -i '/^echo/,$d' "$tmp/start"
-    terminal kill-server
-    terminals=$((terminals + 1))
-    terminal new-session -d -s moe -x 100 -y 40 "PS1=shell: exec bash --noprofile --norc -i"
-    wait_for last_line_is shell:
-    type_line "sh $tmp/start"
-    check "it prompts in an interactive shell" prompts
-    keys -l '/he'
-    wait_for last_line_is '> /he'
-    keys C-z
-    check "Ctrl-Z gives the terminal back" wait_for last_line_is shell:
-    type_line fg
-    check "fg shows the prompt with what was typed" wait_for last_line_is '> /he'
-    type_line 'lp'
-    check "... which is edited as before" shows '^/reset .*forget'
-    check "... and shown once" sh -c "! grep -q 'lplp\|/help/help' '$screen'"
-    prompts
-    keys C-d
-    check "... and left for the shell" wait_for last_line_is shell:
-fi
+start -n 3 --no-checksums
+prompts
+type_text '/he'
+keys C-z
+check "Ctrl-Z gives the terminal back" wait_for last_line_is shell:
+type_line fg
+check "fg shows the prompt with what was typed" wait_for last_line_is '> /he'
+type_line 'lp'
+check "... which is edited as before" shows '^/reset .*forget'
+check "... and shown once" sh -c "! grep -q 'lplp\|/help/help' '$screen'"
+prompts
+keys -l 'resize this, a line of many short words that goes on and on until it has come to the end of what it is to say'
+wait_for has 'is to say$'
+tty=$(terminal display-message -p -t moe '#{pane_tty}')
+resized() { [ "$(stty size <"$tty")" = "40 $width" ] && once 'resize this'; }
+for width in 70 50 100 33 120; do
+    terminal resize-window -t moe -x "$width"
+    wait_for resized
+    keys -l . # comes after the signal
+    check "a window of $width columns shows the line once" wait_for has ' say\.+$'
+    check "... and is edited as before" once 'resize this'
+done
+keys C-a
+keys C-c
+check "Ctrl-C in the middle leaves all of it" shows '^> resize this.* is to say\.{5}\^C$'
+check "... above the next prompt" prompts
+kill -TERM "$(cat "$tmp/pid")"
+check "a signal ends it" left_with 143
+wait_for last_line_is shell:
+type_line 'echo and the terminal is y""ours'
+check "... and the terminal is given back" shows '^and the terminal is yours'
+check "the history is kept" grep -q 'One.*line' "$tmp/.local/state/moe-toolkit/history"
 
-open_terminal -n 3
+# Slow reads: a bar while the prompt is read.
+start -n 3 --strategy lru --expert-memory 2M --link-rate 3M --batch 8
+prompts
+type_line 'Once upon a time there was a little girl who liked to play in the park with all of her friends and a dog'
+check "a long prompt has a bar" shows '^reading the prompt \[#*\.*\] +[0-9]+%'
+check "... and then an answer, below which reads are told" shows "$footer, [0-9]+% hits, .*/token read"
+check "... and no bar" has_no 'reading the prompt'
 prompts
 type_line '/quit'
-check "/quit leaves with 0" shows 'left with 0'
-check "the history is kept" grep -q 'One.*line' "$tmp/.local/state/moe-toolkit/history"
+check "/quit leaves with 0" left_with 0
 
 # A random model whose tokens are single bytes answers with control characters.
 "$bin/moe-quantize" -q -t 1 -o "$tmp/noise.moe" tests/fixtures/qwen2-moe-a
 tiny=$tmp/noise.moe
-open_terminal -n 100 --temp 1 --ignore-eos
+start -n 100 --temp 1 --ignore-eos
 prompts
 type_line 'Once upon'
 check "control characters of an answer are shown" shows '<1[0-9A-F]>'
 check "... and the footer comes" shows "$footer"
 check "... and the prompt" prompts
 keys C-d
-check "... and it leaves with 0" shows 'left with 0'
+check "... and it leaves with 0" left_with 0
 finish
