@@ -215,6 +215,15 @@ static void add_bias(const struct attend *a, const struct column *col, uint32_t 
     moe_kern.add(bias, seen.end - seen.begin, scores + seen.begin);
 }
 
+/* n columns' e side by side, position by position, so that what is written lies together. */
+static inline void put_shares(const struct tile *tile, struct span any, uint32_t n)
+{
+    const float *from = tile->scores + any.begin, *end = tile->scores + any.end;
+    for (float *share = tile->shares; from < end; from++, share += n)
+        for (uint32_t t = 0; t < n; t++)
+            share[t] = from[t * CHUNK];
+}
+
 static void attend_chunk(const struct attend *a, struct tile *tile, uint32_t base)
 {
     const struct moe_kv *kv = a->kv;
@@ -237,13 +246,15 @@ static void attend_chunk(const struct attend *a, struct tile *tile, uint32_t bas
                                    kv->key_dim, &in, tile->scores + p, CHUNK);
 
     for (uint32_t t = 0; t < tile->nt; t++) {
-        float *s = tile->scores + t * CHUNK, *share = tile->shares + t;
+        float *s = tile->scores + t * CHUNK;
         if (a->bias && seen[t].end)
             add_bias(a, &tile->cols[t], base, seen[t], s);
         sum[t] = exp_seen(s, seen[t], any, &largest[t]);
-        for (uint32_t p = any.begin; p < any.end && tile->nt > 1; p++, share += tile->nt)
-            *share = s[p];
     }
+    if (tile->nt == MOE_TILE) /* a number that the compiler knows: it shuffles registers */
+        put_shares(tile, any, MOE_TILE);
+    else if (tile->nt > 1)
+        put_shares(tile, any, tile->nt);
 
     in.x = tile->nt > 1 ? tile->shares : tile->scores + any.begin;
     for (uint32_t c = 0; c < kv->value_padded; c += MOE_PANEL_ROWS) {
