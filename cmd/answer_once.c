@@ -68,7 +68,7 @@ static int save_prompt(const struct moe_engine *engine, const struct moe_convers
 /* ---- The answer ---- */
 
 int answer_once(const struct moe_engine *engine, struct moe_conversation *talk, const char *text,
-                double started, struct moe_err *err)
+                struct moe_constraint *constraint, double started, struct moe_err *err)
 {
     const struct moe_model *model = talk->session->model;
     bool tokens = cli_given("logprobs");
@@ -76,6 +76,7 @@ int answer_once(const struct moe_engine *engine, struct moe_conversation *talk, 
     struct moe_buf line = {0};
     struct moe_generate_options go = {
         .beams = opt.beams,
+        .constraint = constraint,
         .max_tokens = opt.n,
         .ignore_eos = opt.ignore_eos,
         .stop_texts = opt.stops.items,

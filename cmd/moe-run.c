@@ -1,5 +1,5 @@
 /* moe-run: runs a model from an expert pack. See man/moe-run.1. */
-#define _DEFAULT_SOURCE /* getentropy, isatty */
+#define _DEFAULT_SOURCE /* isatty */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,10 +8,10 @@
 #include "answer_once.h"
 #include "base/clock.h"
 #include "base/file.h"
-#include "base/mem.h"
 #include "encode.h"
 #include "engine/beams.h"
 #include "engine/encode.h"
+#include "grammar/constraint.h"
 #include "measure.h"
 #include "prompt.h"
 #include "repl/repl.h"
@@ -35,6 +35,8 @@ struct run {
     uint64_t may_hold;   /* bytes of a text */
     uint64_t text_bytes; /* that texts take beside the session */
     struct moe_timeline timeline;
+    struct moe_grammar *grammar; /* NULL: answers are free */
+    struct moe_constraint *constraint;
 };
 
 /* The context length to allocate; 0: the model's, up to *cap. */
@@ -139,12 +141,15 @@ static uint64_t beside(const void *ctx, const struct moe_model *model, uint32_t 
     uint64_t beams =
         opt.beams.n ? moe_beams_bytes(&model->config, &opt.beams, r->context, batch) : 0;
     uint64_t encode = opt.encode ? moe_encode_bytes(&model->config, batch) : 0;
-    return r->text_bytes + beams + encode;
+    uint64_t grammar = r->grammar ? moe_constraints_bytes(&model->config, 1) : 0;
+    return r->text_bytes + beams + encode + grammar;
 }
 
 static int open_run(struct run *r, struct moe_err *err)
 {
-    int status = choose_strategy(r, err);
+    int status = run_options_grammar(&r->grammar, err);
+    if (status == MOE_OK)
+        status = choose_strategy(r, err);
     if (status == MOE_OK && opt.plan)
         status = read_plan(r, err);
     if (status != MOE_OK)
@@ -165,6 +170,8 @@ static int open_run(struct run *r, struct moe_err *err)
     cli_progress_done();
     if (status == MOE_OK)
         status = prompt_check_read(&r->prompt, r->may_hold, err);
+    if (status == MOE_OK && r->grammar)
+        status = moe_engine_constrain(r->engine, r->grammar, &r->constraint, err);
     if (status != MOE_OK)
         return status;
     r->session = r->engine->session;
@@ -186,6 +193,8 @@ static int open_run(struct run *r, struct moe_err *err)
 
 static void close_run(struct run *r)
 {
+    moe_constraint_free(r->constraint);
+    moe_grammar_free(r->grammar);
     moe_engine_close(r->engine);
     moe_buf_release(&r->prompt.text);
     moe_statistics_free(r->statistics);
@@ -204,8 +213,6 @@ static int generate(struct run *r, double started, struct moe_err *err)
     if (status == MOE_OK)
         status = moe_conversation_init(&talk, r->session, chat, err);
     talk.prefix = opt.prefix_text;
-    if (!cli_given("seed") && getentropy(&opt.sampling.seed, sizeof opt.sampling.seed) != 0)
-        opt.sampling.seed = (uint64_t)(moe_seconds() * 1e9);
     cli_detail("seed %llu", (unsigned long long)opt.sampling.seed);
     if (status == MOE_OK && opt.system)
         status = moe_conversation_system(&talk, opt.system, err);
@@ -216,6 +223,7 @@ static int generate(struct run *r, double started, struct moe_err *err)
             .conversation = &talk,
             .sampling = &opt.sampling,
             .beams = opt.beams,
+            .constraint = r->constraint,
             .max_tokens = opt.n,
             .ignore_eos = opt.ignore_eos,
             .stop_texts = opt.stops.items,
@@ -224,7 +232,8 @@ static int generate(struct run *r, double started, struct moe_err *err)
         if (repl_run(&repl) != CLI_DONE)
             status = -1; /* it has said why */
     } else if (status == MOE_OK) {
-        status = answer_once(r->engine, &talk, (const char *)r->prompt.text.data, started, err);
+        status = answer_once(r->engine, &talk, (const char *)r->prompt.text.data, r->constraint,
+                             started, err);
         r->stats = r->session->stats;
     }
     moe_conversation_release(&talk);

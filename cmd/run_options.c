@@ -1,9 +1,12 @@
+#define _DEFAULT_SOURCE /* getentropy */
 #include "run_options.h"
 
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "engine/beams.h"
 #include "engine/encode.h"
+#include "grammar/grammar.h"
 
 enum { BENCH_TOKENS = 64 }; /* -n of --bench */
 
@@ -54,16 +57,19 @@ static const struct cli_option options[] = {
     {CLI_OPT_TEXT(0, "template-file", "FILE", &opt.template_file), .shown = "own"},
     {CLI_OPT_TEXTS(0, "stop", "TEXT", &opt.stops)},
     {CLI_OPT_FLAG(0, "ignore-eos", &opt.ignore_eos)},
-    {CLI_OPT_U32(0, "logprobs", "N", &opt.logprobs, 0, MOE_MAX_TOP_TOKENS)},
-    {CLI_OPT_OUTPUT(0, "prompt-cache", "FILE", &opt.prompt_cache)},
     {CLI_OPT_TEXT(0, "prefix-text", "TEXT", &opt.prefix_text)},
+    {CLI_OPT_TEXT(0, "grammar", "FILE", &opt.grammar)},
+    {CLI_OPT_TEXT(0, "json-schema", "FILE", &opt.json_schema)},
+    {CLI_OPT_FLAG(0, "json-object", &opt.json_object)},
     {.kind = CLI_LIST, .help = "Sampling"},
     {CLI_OPT_DOUBLE(0, "temp", "X", &opt.sampling.temperature, 0, 100), .shown = "0.8"},
     {CLI_OPT_U32(0, "top-k", "N", &opt.sampling.top_k, 0, 1000000), .shown = "0, all"},
     {CLI_OPT_DOUBLE(0, "top-p", "X", &opt.sampling.top_p, 0, 1), .shown = "1"},
     {CLI_OPT_DOUBLE(0, "min-p", "X", &opt.sampling.min_p, 0, 1), .shown = "0"},
     {CLI_OPT_DOUBLE(0, "repeat-penalty", "X", &opt.sampling.repeat_penalty, 0.1, 10), .shown = "1"},
-    {CLI_OPT_U64(0, "seed", "N", &opt.sampling.seed, 0, UINT64_MAX), .shown = "random"},
+    {CLI_OPT_U64(0, "seed", "N", &opt.sampling.seed, 0, UINT64_MAX)},
+    {CLI_OPT_U32(0, "logprobs", "N", &opt.logprobs, 0, MOE_MAX_TOP_TOKENS)},
+    {CLI_OPT_OUTPUT(0, "prompt-cache", "FILE", &opt.prompt_cache)},
     {.kind = CLI_LIST, .help = "Beams"},
     {CLI_OPT_U32(0, "beams", "N", &opt.beams.n, 2, MOE_MAX_BEAMS), .shown = "none; not streamed"},
     {CLI_OPT_DOUBLE(0, "length-penalty", "X", &opt.beams.length_penalty, -100, 100), .shown = "1"},
@@ -106,12 +112,11 @@ static const struct cli_option options[] = {
     {.kind = CLI_HEADING, .help = "Measuring"},
     {CLI_OPT_FLAG(0, "stats", &opt.stats), .help = "time, memory and expert traffic, on stderr"},
     {CLI_OPT_STREAM(0, "stats-json", "FILE", &opt.stats_json), .help = "the same as a JSON object"},
-    {CLI_OPT_STREAM(0, "trace-events", "FILE", &opt.trace_events),
-     .help = "timeline of the run, as a Chrome trace"},
     {CLI_OPT_TEXT(0, "perplexity", "FILE", &opt.perplexity), .help = "mean nats per token of FILE"},
     {CLI_OPT_FLAG(0, "bench", &opt.bench), .help = "tokens/s over 5 runs; prompt from -p or -f"},
-    {CLI_OPT_TEXT(0, "ids", "TEXT", &opt.ids), .help = "print the token ids of TEXT"},
     {.kind = CLI_LIST, .help = "Details"},
+    {CLI_OPT_STREAM(0, "trace-events", "FILE", &opt.trace_events)},
+    {CLI_OPT_TEXT(0, "ids", "TEXT", &opt.ids)},
     {CLI_OPT_CHOICE(0, "judge", "BY", &opt.judge, judges), .shown = "nats"},
     {CLI_OPT_U32(0, "max-doc-tokens", "N", &opt.max_doc_tokens, 2, MOE_MAX_CONTEXT), .shown = "256"},
     {CLI_OPT_U32(0, "window", "N", &opt.window, 2, MOE_MAX_CONTEXT)},
@@ -150,12 +155,12 @@ static bool names_a_strategy(void)
 static int check_requests(void)
 {
     static const char *const others[] = {
-        "prompt",       "file",           "tokens",       "system",     "raw",
-        "stop",         "ignore-eos",     "temp",         "top-k",      "top-p",
-        "min-p",        "seed",           "stats",        "stats-json", "bench",
-        "ids",          "perplexity",     "trace-events", "link-rate",  "lockstep",
-        "pack-in-ram",  "repeat-penalty", "beams",        "encode",     "logprobs",
-        "prompt-cache", "prefix-text",
+        "prompt",       "file",           "tokens",       "system",      "raw",
+        "stop",         "ignore-eos",     "temp",         "top-k",       "top-p",
+        "min-p",        "seed",           "stats",        "stats-json",  "bench",
+        "ids",          "perplexity",     "trace-events", "link-rate",   "lockstep",
+        "pack-in-ram",  "repeat-penalty", "beams",        "encode",      "logprobs",
+        "prompt-cache", "prefix-text",    "grammar",      "json-schema", "json-object",
     };
     if (!opt.requests.input && opt.sequences)
         return cli_misuse("option --sequences goes with --requests");
@@ -181,6 +186,22 @@ static int check_beams(void)
     if (opt.beams.n && (opt.perplexity || opt.bench || opt.ids))
         return cli_misuse("option --beams goes with answers, not with measuring");
     opt.beams.early = (enum moe_early_stopping)opt.early_stopping;
+    return -1;
+}
+
+/* The same of what an answer may be. */
+static int check_grammar(void)
+{
+    const char *given = opt.grammar ? "grammar" : opt.json_schema ? "json-schema" : "json-object";
+    if (!!opt.grammar + !!opt.json_schema + opt.json_object > 1)
+        return cli_misuse("options --grammar, --json-schema and --json-object exclude each other");
+    if (!opt.grammar && !opt.json_schema && !opt.json_object)
+        return -1;
+    if (opt.beams.n)
+        return cli_misuse(
+            "options --beams and --%s exclude each other: a search follows no grammar", given);
+    if (opt.perplexity || opt.bench || opt.ids || opt.encode)
+        return cli_misuse("option --%s goes with answers, not with measuring or --encode", given);
     return -1;
 }
 
@@ -270,6 +291,8 @@ static int check_options(int n_args, char **args)
         status = check_answer();
     if (status < 0)
         status = check_prefix();
+    if (status < 0)
+        status = check_grammar();
     return status < 0 ? check_requests() : status;
 }
 
@@ -286,6 +309,17 @@ int run_options_parse(int argc, char **argv, const char **pack)
         return status;
     if (opt.bench && !cli_given("tokens"))
         opt.n = BENCH_TOKENS;
+    if (!cli_given("seed") && getentropy(&opt.sampling.seed, sizeof opt.sampling.seed) != 0)
+        opt.sampling.seed = (uint64_t)(moe_seconds() * 1e9);
     *pack = args[0];
     return -1;
+}
+
+int run_options_grammar(struct moe_grammar **out, struct moe_err *err)
+{
+    if (opt.grammar)
+        return moe_grammar_read(out, opt.grammar, err);
+    if (opt.json_schema)
+        return moe_grammar_read_schema(out, opt.json_schema, err);
+    return opt.json_object ? moe_grammar_of_objects(out, err) : MOE_OK;
 }

@@ -14,12 +14,12 @@
 
 struct run_options {
     const char *prompt, *file, *prefix_text, *system, *template_file, *perplexity, *token_log, *ids,
-        *stats_json, *trace_events, *plan, *prompt_cache;
+        *stats_json, *trace_events, *plan, *prompt_cache, *grammar, *json_schema;
     struct cli_texts stops;
     uint64_t n; /* tokens to generate at most; UINT64_MAX: no limit */
     uint32_t context, batch, sequences, logprobs, max_doc_tokens, window, prompt_tokens;
     double prompt_share; /* of --perplexity's documents */
-    bool context_shift, raw, ignore_eos, bench, encode, json, stats;
+    bool context_shift, raw, ignore_eos, bench, encode, json, json_object, stats;
     int predict_on;     /* enum moe_predict_on */
     int early_stopping; /* enum moe_early_stopping */
     int pooling;        /* enum moe_pooling */
@@ -36,5 +36,9 @@ extern struct run_options opt; /* of the process */
 /* Parses and checks. Returns -1 when the program should go on, otherwise the status to exit with.
  * *pack: the pack's path. */
 int run_options_parse(int argc, char **argv, const char **pack);
+
+/* The grammar that answers are to follow; *out stays where they are free. Wants no pack, so that
+ * what is wrong with it is said at once. */
+int run_options_grammar(struct moe_grammar **out, struct moe_err *err);
 
 #endif

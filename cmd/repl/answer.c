@@ -112,6 +112,7 @@ int console_answer(struct console *c, const char *text, struct moe_err *err)
     struct moe_session *s = r->conversation->session;
     struct moe_generate_options o = {
         .beams = r->beams,
+        .constraint = r->constraint,
         .max_tokens = r->max_tokens,
         .ignore_eos = r->ignore_eos,
         .stop_texts = r->stop_texts,

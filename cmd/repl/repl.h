@@ -17,6 +17,7 @@ struct repl {
     struct moe_conversation *conversation;
     struct moe_sampler_options *sampling; /* /set changes it */
     struct moe_beam_options beams;
+    struct moe_constraint *constraint; /* that every answer follows; NULL: none */
     uint64_t max_tokens;
     bool ignore_eos;
     const char *const *stop_texts; /* NULL-terminated, or NULL */

@@ -16,4 +16,17 @@ static inline uint64_t moe_random_next(uint64_t *state)
     return z ^ z >> 31;
 }
 
+/* The next of xoshiro256++ (Blackman and Vigna), whose state is seeded by the above. */
+static inline uint64_t moe_random_xoshiro(uint64_t s[4])
+{
+    uint64_t sum = s[0] + s[3], result = (sum << 23 | sum >> 41) + s[0], t = s[1] << 17;
+    s[2] ^= s[0];
+    s[3] ^= s[1];
+    s[1] ^= s[2];
+    s[0] ^= s[3];
+    s[2] ^= t;
+    s[3] = s[3] << 45 | s[3] >> 19;
+    return result;
+}
+
 #endif

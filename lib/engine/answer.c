@@ -81,6 +81,11 @@ static void stop(struct moe_answer *a, enum moe_stop_reason why)
     a->why = why;
 }
 
+static bool ends_answer(const void *ctx, uint32_t id)
+{
+    return moe_answer_is_end(ctx, id);
+}
+
 void moe_answer_begin(struct moe_answer *a, const struct moe_model *model, uint32_t context,
                       const struct moe_generate_options *options)
 {
@@ -92,6 +97,10 @@ void moe_answer_begin(struct moe_answer *a, const struct moe_model *model, uint3
     };
     if (options->max_tokens == 0)
         stop(a, MOE_STOP_LENGTH);
+    else if (options->constraint && moe_constraint_is_complete(options->constraint))
+        stop(a, MOE_STOP_EOS);
+    else if (options->constraint)
+        moe_constraint_prepare(options->constraint, a->begins, ends_answer, a);
 }
 
 static int say(const struct moe_answer *a, uint32_t id, const float *logits)
@@ -120,6 +129,53 @@ const uint8_t *moe_answer_bytes(const struct moe_model *model, uint32_t id, bool
     return bytes;
 }
 
+/* ---- Constraints ---- */
+
+int moe_answer_draw(struct moe_answer *a, struct moe_sampler *sampler, const float *logits,
+                    const struct moe_ids *history, uint32_t *id, struct moe_err *err)
+{
+    struct moe_constraint *c = a->options->constraint;
+    struct moe_allowed allowed;
+    if (!c) {
+        *id = moe_sampler_next(sampler, logits, history->ids, history->n);
+        return MOE_OK;
+    }
+    int status = moe_constraint_allowed(c, &allowed, err);
+    if (status != MOE_OK)
+        return status;
+    if (allowed.n > 0)
+        *id = moe_sampler_next_allowed(sampler, logits, allowed.bits, history->ids, history->n);
+    else if (allowed.may_end)
+        stop(a, MOE_STOP_EOS);
+    else
+        return moe_fail(err, MOE_ERR_LIMIT,
+                        "the grammar cannot be continued after %llu tokens: no token of the "
+                        "vocabulary fits, and the answer may not end there",
+                        (unsigned long long)a->n_tokens);
+    return MOE_OK;
+}
+
+void moe_answer_count(const struct moe_answer *a, struct moe_stats *stats)
+{
+    if (!a->options->constraint)
+        return;
+    struct moe_constraint_figures f = moe_constraint_count(a->options->constraint);
+    stats->grammar_tokens += f.tokens;
+    stats->grammar_masks += f.masks;
+    stats->grammar_seconds += f.seconds;
+    stats->grammar_wait_seconds += f.waited;
+}
+
+/* The constraint learns what the answer goes on with; *complete: that is all. */
+static int constrain(const struct moe_answer *a, const uint8_t *bytes, uint32_t n, bool *complete,
+                     struct moe_err *err)
+{
+    struct moe_constraint *c = a->options->constraint;
+    int status = c ? moe_constraint_take(c, bytes, n, err) : MOE_OK;
+    *complete = c && status == MOE_OK && moe_constraint_is_complete(c);
+    return status;
+}
+
 int moe_answer_take(struct moe_answer *a, uint32_t id, const float *logits, struct moe_ids *history,
                     struct moe_err *err)
 {
@@ -135,14 +191,17 @@ int moe_answer_take(struct moe_answer *a, uint32_t id, const float *logits, stru
     if (o->token && (status = say(a, id, logits)) != MOE_OK)
         return status;
     uint32_t n_bytes = 0;
-    bool stopped = false;
+    bool stopped = false, complete;
     const uint8_t *bytes = moe_answer_bytes(a->model, id, &a->begins, &n_bytes);
-    if (n_bytes)
+    status = constrain(a, bytes, n_bytes, &complete, err);
+    if (n_bytes && status == MOE_OK)
         status = take_bytes(a, bytes, n_bytes, &stopped, err);
     if (stopped)
         stop(a, MOE_STOP_TEXT);
     else if (o->stop && *o->stop)
         stop(a, MOE_STOP_USER);
+    else if (complete)
+        stop(a, MOE_STOP_EOS);
     else if (a->n_tokens >= o->max_tokens)
         stop(a, MOE_STOP_LENGTH);
     else if (history->n > a->context)

@@ -12,12 +12,15 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/progress.h"
+#include "engine/sampler.h"
 #include "engine/token_said.h"
+#include "experts/run_stats.h"
+#include "grammar/constraint.h"
 #include "run/model.h"
 #include "text/tokenizer.h"
 
 enum moe_stop_reason {
-    MOE_STOP_EOS,     /* the model ended its text */
+    MOE_STOP_EOS,     /* the model ended its text, or its grammar did */
     MOE_STOP_LENGTH,  /* as many tokens as asked for */
     MOE_STOP_CONTEXT, /* the context is full */
     MOE_STOP_TEXT,    /* a stop text appeared (it is not shown) */
@@ -43,6 +46,9 @@ struct moe_generate_options {
      * still holds. */
     const uint32_t *source;
     uint64_t n_source;
+    /* The answer follows it, from where it is (moe_constraint_restart); borrowed; NULL: any does.
+     * Not with beams. */
+    struct moe_constraint *constraint;
     uint64_t max_tokens; /* UINT64_MAX: until something else stops it */
     bool ignore_eos;
     const char *const *stop_texts;       /* NULL-terminated; NULL: none */
@@ -77,11 +83,18 @@ struct moe_answer {
 /* An answer without tokens; one that may have none has ended. */
 void moe_answer_begin(struct moe_answer *a, const struct moe_model *model, uint32_t context,
                       const struct moe_generate_options *options);
+/* Draws the next token by its logits, of those that the constraint allows; none may be left where
+ * the answer may end: then it has ended, without a token. MOE_ERR_LIMIT: none is left, or what is
+ * allowed was too much to find out. */
+int moe_answer_draw(struct moe_answer *a, struct moe_sampler *sampler, const float *logits,
+                    const struct moe_ids *history, uint32_t *id, struct moe_err *err);
 /* Takes the next token: appends it to `history`, which holds the whole text, unless it ends the
  * answer by itself. logits: those that it was drawn from, where options->token is set. Errors of
  * memory, and what the caller's functions return. */
 int moe_answer_take(struct moe_answer *a, uint32_t id, const float *logits, struct moe_ids *history,
                     struct moe_err *err);
+/* Adds what the constraint has done since then to the statistics. */
+void moe_answer_count(const struct moe_answer *a, struct moe_stats *stats);
 /* Whether this token ends the answer by itself. */
 bool moe_answer_is_end(const struct moe_answer *a, uint32_t id);
 /* The bytes of an answer's token as they are shown: of a special one none. *begins: the answer is a

@@ -132,10 +132,13 @@ static void draw(struct moe_batch *b, uint32_t row, const float *logits)
     int status = MOE_OK;
     if (!m->answer.ended) {
         uint64_t n_before = m->answer.n_tokens;
-        uint32_t id = moe_sampler_next(m->request.sampler, logits, m->history.ids, m->history.n);
+        uint32_t id = 0;
+        status = moe_answer_draw(&m->answer, m->request.sampler, logits, &m->history, &id, &err);
         if (n_before == 0)
             m->ttft_seconds = moe_seconds() - m->request.options.started;
-        status = moe_answer_take(&m->answer, id, logits, &m->history, &err);
+        if (status == MOE_OK && !m->answer.ended)
+            status = moe_answer_take(&m->answer, id, logits, &m->history, &err);
+        moe_answer_count(&m->answer, &s->stats);
         s->stats.generated_tokens += m->answer.n_tokens - n_before;
         if (status != MOE_OK && !err.text[0])
             moe_fail(&err, status, "the answer's text was not taken");

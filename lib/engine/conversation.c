@@ -306,6 +306,8 @@ int moe_conversation_ask(struct moe_conversation *c, const char *text, struct mo
                          const struct moe_generate_options *options, enum moe_stop_reason *why,
                          struct moe_err *err)
 {
+    if (options->constraint)
+        moe_constraint_restart(options->constraint);
     if (!c->chat || c->session->model->config.n_encoder)
         return ask_plainly(c, text, sampler, options, why, err);
     uint64_t n_before = moe_conversation_n(c);
@@ -328,11 +330,16 @@ int moe_conversation_continue(struct moe_conversation *c, struct moe_sampler *sa
     struct listener l = {0};
     uint64_t n = moe_conversation_n(c);
     bool in_step = c->in_step;
-    int status;
+    int status = MOE_OK;
     /* The longer answer takes the place of the old one. */
     if (c->chat && moe_chat_has_role(message_at(c, n - 1), "assistant")) {
         conversation_append_shown(c, &l.answer);
-        status = answer_and_keep(c, sampler, options, &l, n - 1, why, err);
+        if (options->constraint) { /* where that left it: others may have come since */
+            moe_constraint_restart(options->constraint);
+            status = moe_constraint_take(options->constraint, l.answer.data, l.answer.size, err);
+        }
+        if (status == MOE_OK)
+            status = answer_and_keep(c, sampler, options, &l, n - 1, why, err);
     } else {
         status = answer(c, sampler, options, &l, why, err);
     }

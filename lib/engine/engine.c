@@ -14,6 +14,7 @@
 #include "base/text.h"
 #include "engine/engine_split.h"
 #include "gpu_ops.h"
+#include "grammar/constraint.h"
 #include "run/pass_strategy.h"
 #include "run/stages.h"
 
@@ -189,10 +190,27 @@ int moe_engine_open(struct moe_engine **out, const char *path, const struct moe_
     return status;
 }
 
+int moe_engine_constrain(struct moe_engine *e, const struct moe_grammar *g,
+                         struct moe_constraint **out, struct moe_err *err)
+{
+    *out = NULL;
+    int status = MOE_OK;
+    if (!e->vocabulary)
+        status =
+            moe_vocabulary_new(&e->vocabulary, e->model->tokenizer, e->model->config.vocab, err);
+    return status == MOE_OK ? moe_constraint_new(out, g, e->vocabulary, err) : status;
+}
+
+uint64_t moe_constraints_bytes(const struct moe_config *config, uint32_t n)
+{
+    return moe_vocabulary_bytes(config->vocab) + n * moe_constraint_bytes(config->vocab);
+}
+
 void moe_engine_close(struct moe_engine *e)
 {
     if (!e)
         return;
+    moe_vocabulary_free(e->vocabulary);
     moe_engine_close_session(e);
     moe_experts_close(e->experts);
     moe_model_close(e->model);

@@ -113,6 +113,10 @@ struct moe_budget {
     bool below_token; /* the cache holds less than one token visits: nothing can hit */
 };
 
+struct moe_grammar;
+struct moe_constraint;
+struct moe_vocabulary;
+
 struct moe_engine {
     struct moe_model *model;
     struct moe_experts *experts;
@@ -134,7 +138,8 @@ struct moe_engine {
     struct moe_gpu *gpu;   /* NULL: none computes */
     struct moe_err no_gpu; /* why --device auto fell back to the CPU; status MOE_OK: it did not */
     struct moe_energy *energy;
-    void *copy; /* the pack in memory */
+    struct moe_vocabulary *vocabulary; /* for constraints, once there was one; NULL: none yet */
+    void *copy;                        /* the pack in memory */
     uint64_t copy_bytes;
 };
 
@@ -150,6 +155,13 @@ void moe_engine_close(struct moe_engine *e); /* NULL is fine */
 int moe_engine_open_session(struct moe_engine *e, const struct moe_session_options *options,
                             struct moe_err *err);
 void moe_engine_close_session(struct moe_engine *e); /* where there is one */
+
+/* A constraint of one answer at a time by the grammar, which it borrows, for the engine's model;
+ * free it before both. The first one sorts the vocabulary, once for all. */
+int moe_engine_constrain(struct moe_engine *e, const struct moe_grammar *g,
+                         struct moe_constraint **out, struct moe_err *err);
+/* Memory that n of them take at most, with the vocabulary and without their grammars. */
+uint64_t moe_constraints_bytes(const struct moe_config *config, uint32_t n);
 
 /* Completes the figures that the session does not count itself: strategy, budget, peaks. */
 void moe_engine_finish_stats(const struct moe_engine *e, struct moe_stats *stats);

@@ -80,16 +80,17 @@ static int compute_pending(struct moe_session *s, const struct moe_ids *history,
 
 /* ---- Generation ---- */
 
-/* The token after row `last` of the pass; says: its logits are wanted too. */
+/* The token after row `last` of the pass, unless the answer ends before it. */
 static int next_token(struct moe_session *s, struct moe_sampler *sampler,
-                      const struct moe_ids *history, uint32_t last, bool says, float *logits,
-                      uint32_t *id, struct moe_err *err)
+                      const struct moe_ids *history, uint32_t last, struct moe_answer *answer,
+                      float *logits, uint32_t *id, struct moe_err *err)
 {
-    if (s->stages->greedy && moe_sampler_is_greedy(sampler) && !says)
+    const struct moe_generate_options *o = answer->options;
+    if (s->stages->greedy && moe_sampler_is_greedy(sampler) && !o->token && !o->constraint)
         return s->stages->greedy(s, last, id, err);
     int status = moe_logits(s, last, 1, logits, err);
     if (status == MOE_OK)
-        *id = moe_sampler_next(sampler, logits, history->ids, history->n);
+        status = moe_answer_draw(answer, sampler, logits, history, id, err);
     return status;
 }
 
@@ -103,8 +104,8 @@ static int generate_loop(struct moe_session *s, struct moe_sampler *sampler,
     for (bool first = true; status == MOE_OK && !answer->ended; first = false) {
         uint32_t id;
         uint64_t n_before = answer->n_tokens;
-        status = next_token(s, sampler, history, last, options->token, logits, &id, err);
-        if (status != MOE_OK)
+        status = next_token(s, sampler, history, last, answer, logits, &id, err);
+        if (status != MOE_OK || answer->ended)
             return status;
         if (first)
             s->stats.ttft_seconds = moe_seconds() - options->started;
@@ -133,6 +134,9 @@ int moe_generate(struct moe_session *s, struct moe_sampler *sampler, struct moe_
         return moe_fail(err, MOE_ERR_LIMIT,
                         "the prompt of %llu tokens does not fit the context of %u",
                         (unsigned long long)history->n, s->context);
+    if (options->beams.n && options->constraint)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "a search with beams follows no grammar: leave one of them out");
     struct moe_answer answer;
     uint32_t last = 0;
     forget_other_rope(s, history, n_done);
@@ -157,6 +161,7 @@ int moe_generate(struct moe_session *s, struct moe_sampler *sampler, struct moe_
     } else if (status == MOE_OK) {
         status = generate_loop(s, sampler, history, n_done, &answer, logits, last, err);
     }
+    moe_answer_count(&answer, &s->stats);
     status = moe_answer_end(&answer, status);
     *why = answer.why;
     free(logits);

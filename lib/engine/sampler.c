@@ -15,7 +15,7 @@ struct moe_sampler {
     struct moe_sampler_options options;
     uint32_t vocab;
     struct moe_sampler_draws draws;
-    float *penalised;             /* vocab logits, where a penalty changes some */
+    float *penalised;             /* vocab logits, where a penalty or a mask changes some */
     struct candidate *candidates; /* vocab */
     float *weights;               /* of the candidates, or of all: vocab */
     double *blocks;               /* their sums, BLOCK at a time */
@@ -27,29 +27,10 @@ enum {
     BLOCK = 256,       /* weights summed at a time, so that a draw need not walk all */
 };
 
-/* ---- Randomness: xoshiro256++ seeded by splitmix64 (Blackman and Vigna) ---- */
-
-static uint64_t rotate(uint64_t x, int k)
-{
-    return x << k | x >> (64 - k);
-}
-
-static uint64_t next_random(uint64_t s[4])
-{
-    uint64_t result = rotate(s[0] + s[3], 23) + s[0], t = s[1] << 17;
-    s[2] ^= s[0];
-    s[3] ^= s[1];
-    s[1] ^= s[2];
-    s[0] ^= s[3];
-    s[2] ^= t;
-    s[3] = rotate(s[3], 45);
-    return result;
-}
-
 /* Uniform in [0, 1). */
 static double uniform(struct moe_sampler *s)
 {
-    return (double)(next_random(s->draws.random) >> 11) * 0x1p-53;
+    return (double)(moe_random_xoshiro(s->draws.random) >> 11) * 0x1p-53;
 }
 
 struct moe_sampler_draws moe_sampler_get_draws(const struct moe_sampler *s)
@@ -151,6 +132,15 @@ static const float *penalise(struct moe_sampler *s, const float *logits, const u
         if (id < s->vocab)
             s->penalised[id] = logits[id] > 0 ? logits[id] / penalty : logits[id] * penalty;
     }
+    return s->penalised;
+}
+
+/* What is not allowed becomes NaN, which is never drawn, and nothing else is. */
+static const float *leave_allowed(struct moe_sampler *s, const float *logits,
+                                  const uint64_t *allowed)
+{
+    for (uint32_t id = 0; id < s->vocab; id++)
+        s->penalised[id] = moe_is_allowed(allowed, id) ? moe_logit_sane(logits[id]) : NAN;
     return s->penalised;
 }
 
@@ -390,11 +380,21 @@ bool moe_sampler_is_greedy(const struct moe_sampler *s)
     return s->options.temperature == 0 && s->options.repeat_penalty == 1;
 }
 
+uint32_t moe_sampler_next_allowed(struct moe_sampler *s, const float *logits,
+                                  const uint64_t *allowed, const uint32_t *recent,
+                                  uint64_t n_recent)
+{
+    logits = penalise(s, logits, recent, n_recent);
+    if (allowed)
+        logits = leave_allowed(s, logits, allowed);
+    uint32_t id = s->options.temperature == 0 ? greedy(logits, s->vocab) : sample(s, logits);
+    for (uint32_t i = 0; i < s->vocab && allowed && !moe_is_allowed(allowed, id); i++)
+        id = i;
+    return id;
+}
+
 uint32_t moe_sampler_next(struct moe_sampler *s, const float *logits, const uint32_t *recent,
                           uint64_t n_recent)
 {
-    logits = penalise(s, logits, recent, n_recent);
-    if (s->options.temperature == 0)
-        return greedy(logits, s->vocab);
-    return sample(s, logits);
+    return moe_sampler_next_allowed(s, logits, NULL, recent, n_recent);
 }

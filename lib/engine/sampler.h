@@ -53,5 +53,15 @@ bool moe_sampler_is_greedy(const struct moe_sampler *s);
  * is left as it is; `recent` are the last n_recent ids of the context, oldest first. */
 uint32_t moe_sampler_next(struct moe_sampler *s, const float *logits, const uint32_t *recent,
                           uint64_t n_recent);
+static inline bool moe_is_allowed(const uint64_t *allowed, uint32_t id)
+{
+    return allowed[id / 64] >> id % 64 & 1;
+}
+/* The same as if there were no tokens but those whose bit (id % 64 of word id / 64) is set in
+ * `allowed` (NULL: all are), one at least: every step sees these alone. Where a damaged
+ * model gives none of them more than any, it is the lowest. */
+uint32_t moe_sampler_next_allowed(struct moe_sampler *s, const float *logits,
+                                  const uint64_t *allowed, const uint32_t *recent,
+                                  uint64_t n_recent);
 
 #endif

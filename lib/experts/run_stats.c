@@ -29,6 +29,10 @@ void moe_stats_add(struct moe_stats *sum, const struct moe_stats *part)
     s.loaded_tokens += sum->loaded_tokens;
     s.context_shifts += sum->context_shifts;
     s.dropped_tokens += sum->dropped_tokens;
+    s.grammar_tokens += sum->grammar_tokens;
+    s.grammar_masks += sum->grammar_masks;
+    s.grammar_seconds += sum->grammar_seconds;
+    s.grammar_wait_seconds += sum->grammar_wait_seconds;
     s.resident_expert_bytes_max =
         larger(sum->resident_expert_bytes_max, part->resident_expert_bytes_max);
     s.peak_rss_bytes = larger(sum->peak_rss_bytes, part->peak_rss_bytes);

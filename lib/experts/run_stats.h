@@ -21,6 +21,10 @@ struct moe_stats {
     uint64_t context_shifts, dropped_tokens;
     uint32_t beams;    /* of the last answer; 0: it was sampled */
     double beam_score; /* of it: log probability / length^penalty */
+    /* Of answers that followed a grammar: tokens drawn, for how many of them what may come next had
+     * to be found out, how long that took beside the model, and how long who drew waited for it. */
+    uint64_t grammar_tokens, grammar_masks;
+    double grammar_seconds, grammar_wait_seconds;
     uint64_t resident_expert_bytes_max;
     uint64_t peak_rss_bytes, memory_budget_bytes;       /* budget 0: none was given */
     uint64_t gpu_memory_bytes, gpu_memory_budget_bytes; /* taken on a GPU, of so many; 0: none */

@@ -8,8 +8,7 @@
 #include "base/mem.h"
 #include "engine/prompt.h"
 #include "engine/token_said.h"
-
-enum { MALLOC_BYTES = 32 /* of a small block, beside what is in it */ };
+#include "grammar/constraint.h"
 
 /* ---- The list of requests ---- */
 
@@ -19,22 +18,10 @@ static uint64_t id_of(const struct moe_server *s, uint32_t slot)
     return s->n_asked * s->n_slots + slot;
 }
 
-/* Memory that a request takes while it waits. */
-static uint64_t bytes_of(const struct moe_request *r)
-{
-    uint64_t bytes = sizeof(struct asked) + sizeof *r + r->n * sizeof(struct job) + r->n_prompt +
-                     r->n_ids * sizeof *r->ids + r->chat_bytes + r->n_fields * sizeof *r->fields;
-    for (uint32_t i = 0; i < r->n_stops; i++)
-        bytes += strlen(r->stops[i]) + MALLOC_BYTES;
-    for (uint32_t i = 0; i < r->n_fields; i++)
-        bytes += strlen(r->fields[i].name) + strlen(r->fields[i].text) + 2 * MALLOC_BYTES;
-    return bytes;
-}
-
 int asked_new(struct asked **out, struct moe_server *s, struct moe_request *r,
               const struct moe_server_events *events, struct moe_err *err)
 {
-    uint64_t bytes = bytes_of(r);
+    uint64_t bytes = sizeof(struct asked) + r->n * sizeof(struct job) + moe_request_bytes(r);
     if (s->n_free == 0)
         return moe_fail(err, MOE_ERR_LIMIT, "the queue is full: %u requests wait or run (later)",
                         s->n_slots);
@@ -72,6 +59,7 @@ void asked_free(struct moe_server *s, struct asked *a, bool with_request)
         moe_buf_release(&a->jobs[i].said);
         moe_buf_release(&a->jobs[i].route);
         free(a->jobs[i].stops);
+        moe_constraint_free(a->jobs[i].constraint);
     }
     pthread_mutex_destroy(&a->telling);
     if (with_request)
@@ -265,6 +253,8 @@ static void ended(void *ctx, const struct moe_batch_result *r)
     note_changes(j, r->n_cached > 0);
     free(j->stops);
     j->stops = NULL;
+    moe_constraint_free(j->constraint);
+    j->constraint = NULL;
     if (r->status == MOE_OK && r->why != MOE_STOP_USER && j->holds)
         next = moe_coe_next_expert(s->collection, j->queued.expert, (const char *)j->text.data,
                                    j->text.size);
@@ -338,14 +328,19 @@ static int begin(struct executor *x, struct job *j, const struct moe_ids *ids, s
     struct moe_sampler_options sampling = r->sampling;
     struct moe_sampler *sampler;
     sampling.seed = moe_request_seed(r, j->choice);
-    int status = moe_sampler_new(&sampler, &sampling, l->engine->model->config.vocab, err);
+    int status = MOE_OK;
+    if (r->grammar)
+        status = moe_engine_constrain(l->engine, r->grammar, &j->constraint, err);
+    if (status == MOE_OK)
+        status = moe_sampler_new(&sampler, &sampling, l->engine->model->config.vocab, err);
     if (status != MOE_OK)
         return status;
     const struct moe_batch_request request = {
         .prompt = ids->ids,
         .n_prompt = ids->n,
         .sampler = sampler,
-        .options = {.max_tokens = r->max_tokens,
+        .options = {.constraint = j->constraint,
+                    .max_tokens = r->max_tokens,
                     .ignore_eos = r->ignore_eos,
                     .stop_texts = j->stops,
                     .started = j->of->came,

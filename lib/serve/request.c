@@ -5,7 +5,13 @@
 
 #include "base/mem.h"
 #include "fmt/json.h"
+#include "grammar/constraint.h"
 #include "serve/request_parts.h"
+
+enum {
+    MALLOC_BYTES = 32,      /* of a small block, beside what is in it */
+    SOME_LOGITS = 256 << 10 /* of the model that will answer, which is not known yet */
+};
 
 static int read_body(struct moe_request *r, const json_t *body, struct moe_err *err)
 {
@@ -73,9 +79,23 @@ void moe_request_free(struct moe_request *r)
     free(r->prompt);
     free(r->prefix_text);
     free(r->ids);
+    moe_grammar_free(r->grammar);
     free(r->model);
     free(r->id);
     free(r);
+}
+
+uint64_t moe_request_bytes(const struct moe_request *r)
+{
+    uint64_t bytes = sizeof *r + r->n_prompt + r->n_ids * sizeof *r->ids + r->chat_bytes +
+                     r->n_fields * sizeof *r->fields;
+    for (uint32_t i = 0; i < r->n_stops; i++)
+        bytes += strlen(r->stops[i]) + MALLOC_BYTES;
+    for (uint32_t i = 0; i < r->n_fields; i++)
+        bytes += strlen(r->fields[i].name) + strlen(r->fields[i].text) + 2 * MALLOC_BYTES;
+    if (r->grammar)
+        bytes += moe_grammar_bytes(r->grammar) + r->n * moe_constraint_bytes(SOME_LOGITS);
+    return bytes;
 }
 
 uint64_t moe_request_seed(const struct moe_request *r, uint32_t choice)

@@ -4,8 +4,10 @@
  * /v1/completions ends after 16 tokens); top_k, min_p, repeat_penalty (or repetition_penalty) and
  * ignore_eos are added, and off by default.
  *
+ * response_format, and llama.cpp's json_schema and grammar, say what an answer may be (grammar/).
+ *
  * Keys that nobody knows are ignored, as compatible servers do. What would change the answer and is
- * not done here (response_format, logit_bias, ...) is refused; every sentence has the key in
+ * not done here (logit_bias, ...) is refused; every sentence has the key in
  * single quotes.
  */
 #ifndef MOE_SERVE_REQUEST_H
@@ -18,6 +20,7 @@
 #include "engine/sampler.h"
 
 struct json_t;
+struct moe_grammar;
 
 enum moe_request_kind { MOE_REQUEST_CHAT, MOE_REQUEST_TEXT };
 
@@ -60,6 +63,7 @@ struct moe_request { /* owns all that it points at */
     uint32_t top_logprobs; /* ... and of so many that were likeliest in its place */
     bool ignore_eos, echo; /* echo: TEXT, the prompt comes first */
 
+    struct moe_grammar *grammar; /* that the answer follows; NULL: any does */
     char *id; /* of JSON lines: the value of "custom_id" or "id", as JSON; NULL: none */
     struct moe_request_field *fields; /* "metadata" */
     uint32_t n_fields;
@@ -73,6 +77,9 @@ int moe_request_parse(struct moe_request **out, enum moe_request_kind kind, cons
 int moe_request_read(struct moe_request **out, enum moe_request_kind kind,
                      const struct json_t *body, struct moe_err *err);
 void moe_request_free(struct moe_request *r); /* NULL is fine */
+
+/* Memory that a request takes while it waits, and its grammar's constraints while it runs. */
+uint64_t moe_request_bytes(const struct moe_request *r);
 
 uint64_t moe_request_seed(const struct moe_request *r, uint32_t choice);
 

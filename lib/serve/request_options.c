@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "fmt/json.h"
+#include "grammar/grammar.h"
 #include "serve/request_parts.h"
 
 enum { BOTH = -1, TEXT_MAX_TOKENS = 16 };
@@ -148,6 +149,68 @@ static int read_stream_options(struct moe_request *r, const json_t *body, struct
                              &r->stream_usage, err);
 }
 
+/* ---- What an answer may be ---- */
+
+/* {"type": "text" | "json_object" | "json_schema", "json_schema": {"schema": {...}}}; llama.cpp's
+ * server takes {"type": "json_object", "schema": {...}} too. */
+static int read_format(struct moe_request *r, const json_t *format, struct moe_err *err)
+{
+    const char *type = json_string_value(json_object_get(format, "type"));
+    const json_t *schema = json_object_get(format, "schema");
+    if (type && strcmp(type, "text") == 0)
+        return MOE_OK;
+    if (type && strcmp(type, "json_schema") == 0) {
+        if (!is_given(schema))
+            schema = json_object_get(json_object_get(format, "json_schema"), "schema");
+        if (!is_given(schema))
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            REQUEST ": 'response_format' of type json_schema has no "
+                                    "json_schema.schema");
+    } else if (!type || strcmp(type, "json_object") != 0) {
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        REQUEST ": 'response_format' is none of the types text, json_object and "
+                                "json_schema");
+    }
+    return is_given(schema)
+               ? moe_grammar_of_schema(&r->grammar, REQUEST ": 'response_format'", schema, err)
+               : moe_grammar_of_objects(&r->grammar, err);
+}
+
+static int read_constraints(struct moe_request *r, const json_t *body, struct moe_err *err)
+{
+    const json_t *format = json_object_get(body, "response_format");
+    const json_t *schema = json_object_get(body, "json_schema");
+    const json_t *grammar = json_object_get(body, "grammar");
+    int status = MOE_OK;
+    if (json_string_length(grammar) == 0 && (!is_given(grammar) || json_is_string(grammar)))
+        grammar = NULL;
+    if (is_given(format))
+        status = read_format(r, format, err);
+    if (status != MOE_OK)
+        return status;
+    if ((r->grammar != NULL) + is_given(schema) + (grammar != NULL) > 1)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        REQUEST ": 'response_format', 'json_schema' and 'grammar' exclude each "
+                                "other");
+    if (is_given(schema))
+        return moe_grammar_of_schema(&r->grammar, REQUEST ": 'json_schema'", schema, err);
+    if (grammar && !json_is_string(grammar))
+        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'grammar' is not a text");
+    return grammar ? moe_grammar_parse(&r->grammar, REQUEST ": 'grammar'",
+                                       json_string_value(grammar), json_string_length(grammar), err)
+                   : MOE_OK;
+}
+
+/* What is too large, or not supported, is the request's fault too. */
+static int read_grammar(struct moe_request *r, const json_t *body, struct moe_err *err)
+{
+    struct moe_err why;
+    int status = read_constraints(r, body, &why);
+    if (status == MOE_OK)
+        return MOE_OK;
+    return moe_fail(err, status == MOE_ERR_MEMORY ? status : MOE_ERR_FORMAT, "%s", why.text);
+}
+
 /* ---- What is not done ---- */
 
 /* Null, false, 0, "" and what is empty ask for nothing; nor do these words, apart by blanks, and
@@ -173,12 +236,10 @@ static const struct {
     {"continue_final_message", "", 0},
     {"dry_multiplier", "", 0},
     {"dynatemp_range", "", 0},
-    {"grammar", "", 0},
     {"guided_choice", "", 0},
     {"guided_grammar", "", 0},
     {"guided_json", "", 0},
     {"guided_regex", "", 0},
-    {"json_schema", "", 0},
     {"length_penalty", "", 1},
     {"min_tokens", "", 0},
     {"mirostat", "", 0},
@@ -239,15 +300,12 @@ static bool wants_other_modality(const json_t *body)
 
 static int refuse_what_is_not_done(const json_t *body, struct moe_err *err)
 {
-    const json_t *format = json_object_get(body, "response_format");
-    const char *type = json_string_value(json_object_get(format, "type")), *key = NULL;
+    const char *key = NULL;
     for (size_t i = 0; i < sizeof not_done / sizeof not_done[0] && !key; i++) {
         const json_t *value = json_object_get(body, not_done[i].key);
         if (value && asks_for_something(value, not_done[i].words, not_done[i].number))
             key = not_done[i].key;
     }
-    if (!key && is_given(format) && !(type && strcmp(type, "text") == 0))
-        key = "response_format";
     if (!key && wants_other_modality(body))
         key = "modalities";
     if (key)
@@ -261,8 +319,8 @@ static int refuse_what_is_not_done(const json_t *body, struct moe_err *err)
 int request_read_options(struct moe_request *r, const json_t *body, struct moe_err *err)
 {
     static int (*const parts[])(struct moe_request *, const json_t *, struct moe_err *) = {
-        read_reals,    read_switches,   read_top_k, read_choices,
-        read_logprobs, read_max_tokens, read_seed,  read_stream_options,
+        read_reals,      read_switches, read_top_k,          read_choices, read_logprobs,
+        read_max_tokens, read_seed,     read_stream_options, read_grammar,
     };
     moe_sampler_options_default(&r->sampling);
     r->sampling.temperature = 1;

@@ -39,7 +39,8 @@ struct job {
     uint64_t in_batch;                  /* its number in the batch; 0: it is in none */
     struct moe_changes changes, before; /* of its models' passes; of the session's before it */
     const char **stops;
-    bool holds; /* its text, until it is known to be final */
+    struct moe_constraint *constraint; /* NULL: any answer will do */
+    bool holds;                        /* its text, until it is known to be final */
     struct moe_buf text;
     struct moe_buf said;  /* struct moe_token_said, held likewise */
     struct moe_buf route; /* names, NUL-terminated once it is told */

@@ -143,6 +143,12 @@ void moe_show_run_json(const struct moe_stats *stats, struct moe_buf *out)
         moe_emit_u64(&e, "beams", stats->beams);
         moe_emit_fixed(&e, "score", 6, stats->beam_score);
     }
+    if (stats->grammar_tokens) {
+        moe_emit_u64(&e, "grammar_tokens", stats->grammar_tokens);
+        moe_emit_u64(&e, "grammar_masks", stats->grammar_masks);
+        moe_emit_fixed(&e, "grammar_s", 6, stats->grammar_seconds);
+        moe_emit_fixed(&e, "grammar_wait_s", 6, stats->grammar_wait_seconds);
+    }
     moe_emit_fixed(&e, "ttft_s", 6, stats->ttft_seconds);
     moe_emit_fixed(&e, "prefill_tokens_per_s", 4, tokens_per_second(&stats->prefill));
     moe_emit_fixed(&e, "decode_tokens_per_s", 4, tokens_per_second(&stats->decode));
@@ -230,6 +236,19 @@ static void put_notes(struct moe_buf *out, const struct moe_phase_stats *all)
                        all->over_capacity);
 }
 
+/* What following a grammar cost, where an answer did. */
+static void put_grammar(struct moe_buf *out, const struct moe_stats *stats)
+{
+    double tokens = (double)stats->grammar_tokens;
+    if (stats->grammar_tokens)
+        moe_buf_printf(
+            out,
+            "grammar  %.3f ms a token beside the model, %.3f ms of them waited for; %" PRIu64
+            " masks for %" PRIu64 " tokens\n",
+            1e3 * stats->grammar_seconds / tokens, 1e3 * stats->grammar_wait_seconds / tokens,
+            stats->grammar_masks, stats->grammar_tokens);
+}
+
 void moe_show_run(const struct moe_stats *stats, struct moe_buf *out)
 {
     struct moe_phase_stats all = moe_stats_all(stats);
@@ -255,6 +274,7 @@ void moe_show_run(const struct moe_stats *stats, struct moe_buf *out)
     if (stats->beams)
         moe_buf_printf(out, "beams    %" PRIu32 ", the answer's score %.4f\n", stats->beams,
                        stats->beam_score);
+    put_grammar(out, stats);
     moe_buf_printf(out,
                    "experts  %" PRIu64 " activations, hit rate %.2f%%, %" PRIu64
                    " loads, %s read (%s per decoded token), %.3f s stalled\n",

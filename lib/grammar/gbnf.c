@@ -1,0 +1,351 @@
+/* GBNF, as llama.cpp's users write it: rules of literals, classes, groups and repetitions. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "grammar/gbnf_text.h"
+
+enum { MAX_DEPTH = 200 /* of groups */, MAX_REPEATS = 1 << 17, MAX_NAME = 256 };
+
+/* ---- Characters ---- */
+
+static int read_literal(struct reader *r)
+{
+    int status = MOE_OK;
+    for (r->at++; status == MOE_OK && !is_at(r, '"');) {
+        uint32_t c = 0;
+        status = gbnf_character(r, &c);
+        if (status == MOE_OK)
+            machine_add_character(r->g, c);
+    }
+    r->at++;
+    return status;
+}
+
+static int add_range(struct reader *r, uint32_t n, uint32_t low, uint32_t high)
+{
+    if (n == r->ranges_room) {
+        uint32_t room = n ? 2 * n : 64;
+        struct range *more = realloc(r->ranges, room * sizeof *more);
+        if (!more)
+            return moe_fail(r->err, MOE_ERR_MEMORY, "out of memory: a class of %u characters", n);
+        r->ranges = more;
+        r->ranges_room = room;
+    }
+    r->ranges[n] = (struct range){low, high};
+    return MOE_OK;
+}
+
+static int read_class(struct reader *r)
+{
+    uint32_t n = 0;
+    int status = MOE_OK;
+    r->at++;
+    bool negated = is_at(r, '^');
+    for (r->at += negated; status == MOE_OK && !is_at(r, ']'); n++) {
+        uint32_t low = 0, high;
+        const char *from = r->at;
+        status = gbnf_character(r, &low);
+        high = low;
+        if (status == MOE_OK && is_at(r, '-') && r->at + 1 < r->end && r->at[1] != ']') {
+            r->at++;
+            status = gbnf_character(r, &high);
+            if (status == MOE_OK && high < low)
+                status =
+                    gbnf_fail(r, from, MOE_ERR_FORMAT, "a range whose end is before its start");
+        }
+        if (status == MOE_OK)
+            status = add_range(r, n, low, high);
+    }
+    r->at++;
+    if (status == MOE_OK)
+        machine_add_class(r->g, r->ranges, n, negated);
+    return status;
+}
+
+/* ---- Names ---- */
+
+static bool is_of_name(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+           c == '_';
+}
+
+static int read_name(struct reader *r, uint32_t *rule)
+{
+    const char *from = r->at;
+    uint32_t line, column;
+    while (r->at < r->end && is_of_name(*r->at))
+        r->at++;
+    if (r->at == from)
+        return gbnf_wrong(r, "the name of a rule was expected");
+    if (r->at - from > MAX_NAME)
+        return gbnf_fail(r, from, MOE_ERR_FORMAT, "a name of more than 256 characters");
+    uint32_t n = r->g->n_rules;
+    *rule = machine_rule(r->g, from, (uint64_t)(r->at - from), 0, 0);
+    if (r->g->n_rules > n) {
+        gbnf_place(r, from, &line, &column);
+        r->g->rules[*rule].line = line;
+        r->g->rules[*rule].column = column;
+    }
+    return r->g->status == MOE_OK ? MOE_OK : MOE_ERR_LIMIT;
+}
+
+/* ---- Repetitions ---- */
+
+static int read_number(struct reader *r, uint32_t *n)
+{
+    const char *from = r->at;
+    *n = 0;
+    for (; r->at < r->end && *r->at >= '0' && *r->at <= '9'; r->at++) {
+        *n = *n * 10 + (uint32_t)(*r->at - '0');
+        if (*n > MAX_REPEATS)
+            return gbnf_fail(r, from, MOE_ERR_LIMIT, "more than 131072 repetitions");
+    }
+    return r->at > from ? MOE_OK : gbnf_wrong(r, "a number of repetitions was expected");
+}
+
+/* {m}, {m,} or {m,n}; most: UINT32_MAX where there is no end. */
+static int read_counts(struct reader *r, bool newlines, uint32_t *least, uint32_t *most)
+{
+    const char *from = r->at++;
+    gbnf_skip(r, newlines);
+    int status = read_number(r, least);
+    *most = *least;
+    gbnf_skip(r, newlines);
+    if (status == MOE_OK && is_at(r, ',')) {
+        r->at++;
+        gbnf_skip(r, newlines);
+        *most = UINT32_MAX;
+        if (!is_at(r, '}'))
+            status = read_number(r, most);
+        gbnf_skip(r, newlines);
+    }
+    if (status == MOE_OK && !is_at(r, '}'))
+        status = gbnf_wrong(r, "'}' was expected");
+    if (status == MOE_OK && *most < *least)
+        status = gbnf_fail(r, from, MOE_ERR_FORMAT, "repetitions whose most is below their least");
+    r->at++;
+    return status;
+}
+
+/* What lies from `first`, a jump to the next state, to the end becomes itself, so many times. */
+static void repeat(struct moe_grammar *g, uint32_t first, uint32_t least, uint32_t most)
+{
+    uint32_t body = first + 1, end = g->n_states, n = end - body;
+    if (g->status != MOE_OK)
+        return;
+    if (most == 0) {
+        g->n_states = first;
+        return;
+    }
+    for (uint32_t i = 1; i < least && g->status == MOE_OK; i++)
+        machine_copy(g, body, end);
+    if (most == UINT32_MAX && least > 0) { /* the last again, or on */
+        uint32_t last = g->n_states - n;
+        machine_add(g, STATE_SPLIT, last, g->n_states + 1);
+    } else if (most == UINT32_MAX) {
+        machine_add(g, STATE_JUMP, first, 0);
+        if (g->status == MOE_OK)
+            g->states[first] = (struct state){STATE_SPLIT, body, g->n_states};
+    }
+    if (most == UINT32_MAX)
+        return;
+    uint32_t optional = g->n_states; /* each of these: go on, or leave for the end of all */
+    for (uint32_t i = least ? least : 1; i < most && g->status == MOE_OK; i++) {
+        machine_add(g, STATE_SPLIT, g->n_states + 1, 0);
+        machine_copy(g, body, end);
+    }
+    if (g->status != MOE_OK)
+        return;
+    for (uint32_t at = optional; at < g->n_states; at += n + 1)
+        g->states[at].b = g->n_states;
+    if (least == 0)
+        g->states[first] = (struct state){STATE_SPLIT, body, g->n_states};
+}
+
+/* ---- Sequences ---- */
+
+static int read_alternatives(struct reader *r, bool in_group);
+
+static int read_group(struct reader *r)
+{
+    const char *from = r->at++;
+    if (++r->depth > MAX_DEPTH)
+        return gbnf_fail(r, from, MOE_ERR_LIMIT, "more than 200 groups within each other");
+    gbnf_skip(r, true);
+    int status = read_alternatives(r, true);
+    if (status == MOE_OK && !is_at(r, ')'))
+        status = gbnf_wrong(r, "')' was expected");
+    r->depth--;
+    r->at++;
+    return status;
+}
+
+static int read_rule_use(struct reader *r)
+{
+    uint32_t rule = 0;
+    int status = read_name(r, &rule);
+    machine_add(r->g, STATE_CALL, rule, 0);
+    return status;
+}
+
+/* One of what stands in a sequence, without what repeats it. */
+static int read_item(struct reader *r)
+{
+    switch (*r->at) {
+    case '"':
+        return read_literal(r);
+    case '[':
+        return read_class(r);
+    case '(':
+        return read_group(r);
+    case '.':
+        r->at++;
+        machine_add_class(r->g, NULL, 0, true);
+        return MOE_OK;
+    case '<':
+    case '!':
+        return gbnf_fail(r, r->at, MOE_ERR_UNSUPPORTED,
+                         "tokens by name or number are not read; write their text");
+    case '*':
+    case '+':
+    case '?':
+    case '{':
+        return gbnf_wrong(r, "there is nothing to repeat");
+    default:
+        return read_rule_use(r);
+    }
+}
+
+static bool is_repetition(char c)
+{
+    return c == '*' || c == '+' || c == '?' || c == '{';
+}
+
+/* What repeats the item that lies from `first`, where something does. */
+static int read_repetitions(struct reader *r, uint32_t first, bool in_group)
+{
+    int status = MOE_OK;
+    uint32_t least = is_at(r, '+'), most = is_at(r, '?') ? 1 : UINT32_MAX;
+    if (r->at == r->end || !is_repetition(*r->at))
+        return MOE_OK;
+    if (*r->at == '{')
+        status = read_counts(r, in_group, &least, &most);
+    else
+        r->at++;
+    if (status == MOE_OK)
+        repeat(r->g, first, least, most);
+    gbnf_skip(r, in_group);
+    if (status == MOE_OK && r->at < r->end && is_repetition(*r->at))
+        status = gbnf_wrong(r, "a repetition is repeated: put it into a group");
+    return status;
+}
+
+static int read_sequence(struct reader *r, bool in_group)
+{
+    int status = MOE_OK;
+    while (status == MOE_OK && r->at < r->end && *r->at != '|' && *r->at != ')' && *r->at != '\n' &&
+           *r->at != '\r') {
+        uint32_t first = machine_add(r->g, STATE_JUMP, r->g->n_states + 1, 0);
+        status = read_item(r);
+        gbnf_skip(r, in_group);
+        if (status == MOE_OK)
+            status = read_repetitions(r, first, in_group);
+        if (status == MOE_OK && r->g->status != MOE_OK)
+            status = MOE_ERR_LIMIT; /* machine_finish says it */
+    }
+    return status;
+}
+
+static int read_alternatives(struct reader *r, bool in_group)
+{
+    struct moe_grammar *g = r->g;
+    uint32_t jumps = UINT32_MAX; /* to the end, chained */
+    for (;;) {
+        uint32_t split = machine_add(g, STATE_JUMP, g->n_states + 1, 0);
+        int status = read_sequence(r, in_group);
+        if (status != MOE_OK)
+            return status;
+        if (!is_at(r, '|'))
+            break;
+        r->at++;
+        gbnf_skip(r, true);
+        jumps = machine_add(g, STATE_JUMP, jumps, 0);
+        if (g->status == MOE_OK)
+            g->states[split] = (struct state){STATE_SPLIT, split + 1, g->n_states};
+    }
+    while (jumps != UINT32_MAX && g->status == MOE_OK) {
+        uint32_t next = g->states[jumps].a;
+        g->states[jumps].a = g->n_states;
+        jumps = next;
+    }
+    return MOE_OK;
+}
+
+/* ---- Rules ---- */
+
+static int read_rule(struct reader *r)
+{
+    const char *from = r->at;
+    uint32_t rule = 0, line, column;
+    int status = read_name(r, &rule);
+    gbnf_skip(r, false);
+    if (status == MOE_OK && (r->end - r->at < 3 || memcmp(r->at, "::=", 3) != 0))
+        status = gbnf_wrong(r, "'::=' was expected");
+    if (status == MOE_OK && r->g->rules[rule].defined)
+        status = gbnf_fail(r, from, MOE_ERR_FORMAT, "this rule is defined already");
+    if (status != MOE_OK)
+        return status;
+    gbnf_place(r, from, &line, &column);
+    r->g->rules[rule].defined = true;
+    r->g->rules[rule].start = r->g->n_states;
+    r->g->rules[rule].line = line;
+    r->g->rules[rule].column = column;
+    r->at += 3;
+    gbnf_skip(r, true);
+    status = read_alternatives(r, false);
+    machine_add(r->g, STATE_END, 0, 0);
+    if (status == MOE_OK && r->at < r->end && *r->at != '\n' && *r->at != '\r')
+        status = gbnf_wrong(r, "a new line was expected after the rule");
+    gbnf_skip(r, true);
+    return status;
+}
+
+int moe_grammar_parse(struct moe_grammar **out, const char *name, const void *text, uint64_t n,
+                      struct moe_err *err)
+{
+    *out = NULL;
+    if (n > MOE_GRAMMAR_MAX_BYTES)
+        return moe_fail(err, MOE_ERR_LIMIT, "%s: a grammar of more than %d MiB", name,
+                        MOE_GRAMMAR_MAX_BYTES >> 20);
+    struct moe_grammar *g = moe_alloc(1, sizeof *g, err);
+    if (!g)
+        return MOE_ERR_MEMORY;
+    struct reader r = {.g = g, .name = name, .text = text, .at = text, .err = err};
+    r.end = r.text + n;
+    int status = MOE_OK;
+    gbnf_skip(&r, true);
+    while (r.at < r.end && status == MOE_OK && g->status == MOE_OK)
+        status = read_rule(&r);
+    if (status == MOE_OK || g->status != MOE_OK)
+        status = machine_finish(g, name, err);
+    free(r.ranges);
+    if (status == MOE_OK)
+        *out = g;
+    else
+        moe_grammar_free(g);
+    return status;
+}
+
+int moe_grammar_read(struct moe_grammar **out, const char *path, struct moe_err *err)
+{
+    struct moe_buf text = {0};
+    *out = NULL;
+    int status = moe_file_read_all(path, MOE_GRAMMAR_MAX_BYTES, &text, err);
+    if (status == MOE_OK)
+        status = moe_grammar_parse(out, path, text.data, text.size, err);
+    moe_buf_release(&text);
+    return status;
+}

@@ -1,0 +1,329 @@
+/*
+ * Patterns of JSON schemas: regular expressions as GBNF, between quotation marks and with the
+ * escapes that JSON needs. Classes are those that ECMAScript and Python agree on, so letters and
+ * digits are ASCII's. What looks around, refers back or is by Unicode's properties is refused.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/text.h"
+#include "grammar/machine.h"
+#include "grammar/schema.h"
+
+enum { MAX_DEPTH = 60, MAX_RANGES = 512 };
+
+struct pattern {
+    struct schema *s;
+    const char *text, *at;
+    struct moe_buf *to;
+    int depth;
+    struct range ranges[MAX_RANGES];
+    uint32_t n;
+};
+
+static int wrong(const struct pattern *p, const char *what)
+{
+    return schema_refuse(p->s, "pattern", "%s (at '%.20s')", what, p->at);
+}
+
+/* ---- Characters ---- */
+
+static int add(struct pattern *p, uint32_t low, uint32_t high)
+{
+    if (p->n == MAX_RANGES)
+        return wrong(p, "a class of too many characters");
+    p->ranges[p->n++] = (struct range){low, high};
+    return MOE_OK;
+}
+
+static int by_low(const void *a, const void *b)
+{
+    const struct range *x = a, *y = b;
+    return (x->low > y->low) - (x->low < y->low);
+}
+
+/* The characters from low to high as JSON writes them: some need escapes, a few have short ones. */
+static void put_range(struct moe_buf *to, uint32_t low, uint32_t high, bool *any)
+{
+    static const char shorts[] = "\bb\ff\nn\rr\tt\"\"\\\\";
+    for (; low <= high && (low < 0x20 || low == '"' || low == '\\'); low++) {
+        const char *e = shorts;
+        while (*e && (uint32_t)*e != low)
+            e += 2;
+        moe_buf_text(to, *any ? " | " : "");
+        if (*e)
+            moe_buf_printf(to, "\"\\\\\\U%08X\"", (unsigned)e[1]);
+        else if (low > 0)
+            moe_buf_printf(to, "\"\\\\u00%02X\"", low);
+        else
+            moe_buf_text(to, "[]"); /* NUL is not written */
+        *any = true;
+    }
+    if (low > high)
+        return;
+    uint32_t end = low < '"' && high >= '"'     ? '"' - 1
+                   : low < '\\' && high >= '\\' ? '\\' - 1
+                                                : high;
+    moe_buf_text(to, *any ? " | " : "");
+    moe_buf_printf(to, "[\\U%08X-\\U%08X]", low, end);
+    *any = true;
+    if (end < high)
+        put_range(to, end + 1, high, any);
+}
+
+/* Surrogates are no characters: a range ends before them, and goes on behind. */
+static void put_characters(struct moe_buf *to, uint32_t low, uint32_t high, bool *any)
+{
+    if (low < 0xd800)
+        put_range(to, low, high < 0xd800 ? high : 0xd7ff, any);
+    if (high > 0xdfff)
+        put_range(to, low > 0xdfff ? low : 0xe000, high, any);
+}
+
+/* One of the class's characters. */
+static void put_class(struct pattern *p, bool negated, uint32_t most)
+{
+    bool any = false;
+    uint32_t next = 0;
+    qsort(p->ranges, p->n, sizeof *p->ranges, by_low);
+    moe_buf_text(p->to, "( ");
+    for (uint32_t i = 0; i < p->n; i++) {
+        uint32_t low = p->ranges[i].low > next ? p->ranges[i].low : next;
+        if (negated && p->ranges[i].low > next)
+            put_characters(p->to, next, p->ranges[i].low - 1, &any);
+        if (!negated && p->ranges[i].high >= low)
+            put_characters(p->to, low, p->ranges[i].high, &any);
+        next = p->ranges[i].high >= next ? p->ranges[i].high + 1 : next;
+    }
+    if (negated && next <= most)
+        put_characters(p->to, next, most, &any);
+    moe_buf_text(p->to, any ? " )" : "[] )");
+}
+
+/* ---- Escapes ---- */
+
+static const struct {
+    char name;
+    struct range ranges[8];
+    int n;
+} classes[] = {
+    {'d', {{'0', '9'}}, 1},
+    {'w', {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}}, 4},
+    {'s', {{'\t', '\r'}, {' ', ' '}}, 2},
+    {'D', {{1, '0' - 1}, {'9' + 1, 0x7f}}, 2},
+    {'W', {{1, '0' - 1}, {'9' + 1, 'A' - 1}, {'Z' + 1, '_' - 1}, {'`', '`'}, {'z' + 1, 0x7f}}, 5},
+    {'S',
+     {{1, 8},
+      {14, 0x1b},
+      {'!', 0x7e},
+      {0xa1, 0x167f},
+      {0x2030, 0x205e},
+      {0x3001, 0xfefe},
+      {0xff00, 0x10ffff}},
+     7},
+};
+
+static int read_hex(struct pattern *p, int digits, uint32_t *c)
+{
+    char text[9] = "", *end;
+    strncat(text, p->at, (size_t)digits);
+    *c = (uint32_t)strtoul(text, &end, 16);
+    if ((int)strlen(text) < digits || *end || strspn(text, "0123456789abcdefABCDEF") < strlen(text))
+        return wrong(p, "hexadecimal digits were expected");
+    p->at += digits;
+    return *c >= 0xd800 && *c <= 0xdfff ? wrong(p, "half of a pair of units") : MOE_OK;
+}
+
+/* What follows a backslash: a character in *c, or a class that is added; then *c is UINT32_MAX. */
+static int read_escape(struct pattern *p, uint32_t *c)
+{
+    static const char simple[] = "t\tn\nr\rf\fv\v";
+    char name = *++p->at;
+    int status = MOE_OK;
+    *c = UINT32_MAX;
+    for (size_t i = 0; i < sizeof classes / sizeof classes[0]; i++)
+        if (classes[i].name == name) {
+            p->at++;
+            for (int k = 0; k < classes[i].n && status == MOE_OK; k++)
+                status = add(p, classes[i].ranges[k].low, classes[i].ranges[k].high);
+            return status;
+        }
+    for (const char *e = simple; *e; e += 2)
+        if (*e == name) {
+            p->at++;
+            *c = (uint32_t)e[1];
+            return MOE_OK;
+        }
+    if (name == 'x' || name == 'u') {
+        p->at++;
+        return read_hex(p, name == 'x' ? 2 : 4, c);
+    }
+    if (!name || (name >= '0' && name <= '9') || (name >= 'a' && name <= 'z') ||
+        (name >= 'A' && name <= 'Z'))
+        return wrong(p, "this escape is not supported");
+    int length;
+    *c = moe_utf8_decode((const uint8_t *)p->at, strlen(p->at), &length);
+    p->at += length;
+    return MOE_OK;
+}
+
+static int read_one(struct pattern *p, uint32_t *c)
+{
+    int length;
+    if (*p->at == '\\')
+        return read_escape(p, c);
+    if (!*p->at)
+        return wrong(p, "it ends too early");
+    *c = moe_utf8_decode((const uint8_t *)p->at, strlen(p->at), &length);
+    p->at += length;
+    return MOE_OK;
+}
+
+static int read_class(struct pattern *p)
+{
+    int status = MOE_OK;
+    bool negated = *++p->at == '^', shorthand = false;
+    p->at += negated;
+    p->n = 0;
+    while (status == MOE_OK && *p->at != ']') {
+        uint32_t low, high;
+        if (*p->at == '[' && p->at[1] == ':')
+            return wrong(p, "named classes are not supported");
+        status = read_one(p, &low);
+        if (status != MOE_OK)
+            break;
+        shorthand |= low == UINT32_MAX;
+        if (low == UINT32_MAX)
+            continue;
+        high = low;
+        if (*p->at == '-' && p->at[1] && p->at[1] != ']') {
+            p->at++;
+            status = read_one(p, &high);
+            if (status == MOE_OK && (high == UINT32_MAX || high < low))
+                status = wrong(p, "a range whose end is no character behind its start");
+        }
+        if (status == MOE_OK)
+            status = add(p, low, high);
+    }
+    p->at++;
+    if (status == MOE_OK) /* what \w and its like leave out beyond ASCII is not agreed on */
+        put_class(p, negated, shorthand ? 0x7f : 0x10ffff);
+    return status;
+}
+
+/* ---- Sequences ---- */
+
+static int read_alternatives(struct pattern *p, bool outermost);
+
+static int read_group(struct pattern *p)
+{
+    if (p->at[1] == '?' && p->at[2] != ':')
+        return wrong(p, "groups that look around, have names or set options are not supported");
+    p->at += p->at[1] == '?' ? 3 : 1;
+    if (++p->depth > MAX_DEPTH)
+        return wrong(p, "too many groups within each other");
+    moe_buf_text(p->to, "( ");
+    int status = read_alternatives(p, false);
+    moe_buf_text(p->to, " )");
+    p->depth--;
+    if (status == MOE_OK && *p->at != ')')
+        return wrong(p, "')' was expected");
+    p->at++;
+    return status;
+}
+
+static int read_item(struct pattern *p)
+{
+    uint32_t c;
+    p->n = 0;
+    switch (*p->at) {
+    case '(':
+        return read_group(p);
+    case '[':
+        return read_class(p);
+    case '.':
+        p->at++;
+        p->ranges[p->n++] = (struct range){'\n', '\n'};
+        p->ranges[p->n++] = (struct range){'\r', '\r'};
+        p->ranges[p->n++] = (struct range){0x2028, 0x2029};
+        put_class(p, true, 0x10ffff);
+        return MOE_OK;
+    case '^':
+    case '$':
+        return wrong(p, "^ and $ stand at the ends of the pattern alone");
+    case '*':
+    case '+':
+    case '?':
+    case '{':
+        return wrong(p, "there is nothing to repeat");
+    }
+    int status = read_one(p, &c);
+    if (status == MOE_OK && c != UINT32_MAX)
+        status = add(p, c, c);
+    if (status == MOE_OK)
+        put_class(p, false, 0x10ffff);
+    return status;
+}
+
+/* What repeats is written as GBNF writes it; lazily or not, the texts are the same. */
+static int read_repetition(struct pattern *p)
+{
+    if (*p->at == '{') {
+        size_t n = strspn(p->at + 1, "0123456789,");
+        if (n == 0 || p->at[1 + n] != '}' || p->at[1] == ',')
+            return wrong(p, "{m}, {m,} or {m,n} was expected");
+        moe_buf_append(p->to, p->at, n + 2);
+        p->at += n + 2;
+    } else if (*p->at == '*' || *p->at == '+' || *p->at == '?') {
+        moe_buf_append(p->to, p->at++, 1);
+    } else {
+        return MOE_OK;
+    }
+    if (*p->at == '+')
+        return wrong(p, "possessive repetitions are not supported");
+    p->at += *p->at == '?';
+    return MOE_OK;
+}
+
+/* What is not tied to an end of the text may have anything beside it. */
+static int read_sequence(struct pattern *p, bool outermost)
+{
+    int status = MOE_OK;
+    bool from_start = outermost && *p->at == '^', to_end = false;
+    p->at += from_start;
+    moe_buf_text(p->to, outermost && !from_start ? "char* " : "");
+    while (status == MOE_OK && *p->at && *p->at != '|' && *p->at != ')') {
+        to_end = outermost && *p->at == '$' && (!p->at[1] || p->at[1] == '|');
+        p->at += to_end;
+        if (to_end)
+            break;
+        status = read_item(p);
+        if (status == MOE_OK)
+            status = read_repetition(p);
+        moe_buf_text(p->to, " ");
+    }
+    moe_buf_text(p->to, outermost && !to_end ? "char*" : "");
+    return status;
+}
+
+static int read_alternatives(struct pattern *p, bool outermost)
+{
+    int status = read_sequence(p, outermost);
+    while (status == MOE_OK && *p->at == '|') {
+        p->at++;
+        moe_buf_text(p->to, " | ");
+        status = read_sequence(p, outermost);
+    }
+    return status;
+}
+
+int schema_pattern(struct schema *s, const char *pattern, struct moe_buf *to)
+{
+    struct pattern p = {.s = s, .text = pattern, .at = pattern, .to = to};
+    moe_buf_text(to, "\"\\\"\" ( ");
+    int status = read_alternatives(&p, true);
+    moe_buf_text(to, " ) \"\\\"\"");
+    if (status == MOE_OK && *p.at)
+        status = wrong(&p, "')' stands alone");
+    return status;
+}

@@ -1,0 +1,146 @@
+/* JSON schemas as GBNF: where, writing, references. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "grammar/schema.h"
+
+/* ---- Where ---- */
+
+int schema_refuse(const struct schema *s, const char *key, const char *format, ...)
+{
+    char why[256];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(why, sizeof why, format, args);
+    va_end(args);
+    return moe_fail(s->err, MOE_ERR_UNSUPPORTED, "%s: #%.*s%s%s: %s", s->name, (int)s->path.size,
+                    s->path.data ? (const char *)s->path.data : "", key ? "/" : "", key ? key : "",
+                    why);
+}
+
+uint64_t schema_enter(struct schema *s, const char *key)
+{
+    uint64_t from = s->path.size;
+    moe_buf_text(&s->path, "/");
+    for (; *key; key++) {
+        if (*key == '~' || *key == '/')
+            moe_buf_text(&s->path, *key == '~' ? "~0" : "~1");
+        else
+            moe_buf_append(&s->path, key, 1);
+    }
+    return from;
+}
+
+uint64_t schema_enter_item(struct schema *s, const char *key, uint64_t item)
+{
+    uint64_t from = s->path.size;
+    moe_buf_printf(&s->path, "/%s/%llu", key, (unsigned long long)item);
+    return from;
+}
+
+void schema_leave(struct schema *s, uint64_t from)
+{
+    s->path.size = from;
+}
+
+const json_t *schema_get(const json_t *schema, const char *key)
+{
+    const json_t *value = json_object_get(schema, key);
+    return value && !json_is_null(value) ? value : NULL;
+}
+
+int schema_count(const struct schema *s, const json_t *schema, const char *key, uint64_t *n)
+{
+    const json_t *value = schema_get(schema, key);
+    if (!value)
+        return MOE_OK;
+    double count = json_number_value(value);
+    if (!json_is_number(value) || !(count >= 0) || count != (double)(uint64_t)count)
+        return schema_refuse(s, key, "a count was expected");
+    if (count > SCHEMA_MAX_COUNT)
+        return schema_refuse(s, key, "at most %d was expected", SCHEMA_MAX_COUNT);
+    *n = (uint64_t)count;
+    return MOE_OK;
+}
+
+/* ---- Writing ---- */
+
+void schema_literal(struct moe_buf *to, const void *text, uint64_t n)
+{
+    const uint8_t *bytes = text;
+    moe_buf_text(to, "\"");
+    for (uint64_t i = 0; i < n; i++) {
+        if (bytes[i] == '"' || bytes[i] == '\\')
+            moe_buf_printf(to, "\\%c", bytes[i]);
+        else if (bytes[i] < 0x20 || bytes[i] == 0x7f)
+            moe_buf_printf(to, "\\x%02X", bytes[i]);
+        else
+            moe_buf_append(to, &bytes[i], 1);
+    }
+    moe_buf_text(to, "\"");
+}
+
+int schema_json(struct schema *s, const json_t *value, struct moe_buf *to)
+{
+    char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
+    if (!text)
+        return moe_fail(s->err, MOE_ERR_MEMORY, "out of memory: a value of a schema");
+    schema_literal(to, text, strlen(text));
+    free(text);
+    return MOE_OK;
+}
+
+void schema_make_rule(struct schema *s, struct moe_buf *expression)
+{
+    uint32_t number = s->n_rules++;
+    moe_buf_printf(&s->rules, "r%u ::= ", number);
+    moe_buf_append(&s->rules, expression->data, expression->size);
+    moe_buf_text(&s->rules, "\n");
+    s->rules.failed |= expression->failed;
+    moe_buf_clear(expression);
+    moe_buf_printf(expression, "r%u", number);
+}
+
+/* ---- References ---- */
+
+/* One step of a pointer, with ~0 and ~1 and what URIs escape. */
+static void unescape(struct moe_buf *to, const char *from, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        char c = from[i], hex[3] = "";
+        if (c == '%' && i + 2 < n) {
+            memcpy(hex, from + i + 1, 2);
+            char *end;
+            long value = strtol(hex, &end, 16);
+            if (end == hex + 2 && value > 0) {
+                c = (char)value;
+                i += 2;
+            }
+        } else if (c == '~' && i + 1 < n) {
+            c = from[++i] == '1' ? '/' : '~';
+        }
+        moe_buf_append(to, &c, 1);
+    }
+}
+
+const json_t *schema_find(const struct schema *s, const char *reference)
+{
+    const json_t *at = s->root;
+    struct moe_buf step = {0};
+    if (*reference++ != '#' || (*reference && *reference != '/'))
+        return NULL;
+    while (at && *reference == '/') {
+        size_t n = strcspn(++reference, "/");
+        moe_buf_clear(&step);
+        unescape(&step, reference, n);
+        moe_buf_u8(&step, 0);
+        const char *key = step.failed ? "" : (const char *)step.data;
+        at = json_is_array(at) ? json_array_get(at, strtoul(key, NULL, 10))
+                               : json_object_get(at, key);
+        reference += n;
+    }
+    moe_buf_release(&step);
+    return at;
+}

@@ -1,0 +1,593 @@
+/* Grammars: what is read and what is refused; which tokens may come next, compared with a matcher
+ * that tries each by itself on random grammars. */
+#define _DEFAULT_SOURCE /* mkdtemp */
+#include <jansson.h>
+#include <stdbool.h>
+
+#include "base/mem.h"
+#include "base/text.h"
+#include "grammar/constraint.h"
+#include "grammar/grammar.h"
+#include "grammar/vocabulary.h"
+#include "vocab/vocab.h"
+
+#include "../scratch_dir.h"
+
+/* ---- A vocabulary of any bytes ---- */
+
+/* A byte as byte-level vocabularies write it: a character of its own. */
+static void add_byte(struct moe_buf *to, unsigned byte)
+{
+    unsigned c = byte, n = 0;
+    uint8_t utf8[4];
+    for (unsigned b = 0; b < 256; b++) {
+        bool itself = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
+        if (b == byte && !itself)
+            c = 256 + n;
+        n += !itself;
+    }
+    if (c == '"' || c == '\\')
+        moe_buf_text(to, "\\");
+    moe_buf_append(to, utf8, (uint64_t)moe_utf8_encode(c, utf8));
+}
+
+/* A tokenizer with these texts as tokens 1, 2, ...; 0 is special: <end>. */
+static struct moe_tokenizer *make_tokenizer(const char *const *texts, uint32_t n)
+{
+    struct moe_buf json = {0};
+    struct moe_tokenizer *tok;
+    struct moe_err err = {0};
+    moe_buf_text(&json, "{\"added_tokens\":[{\"id\":0,\"content\":\"<end>\",\"special\":true}],"
+                        "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},"
+                        "\"decoder\":{\"type\":\"ByteLevel\"},"
+                        "\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{\"<end>\":0");
+    for (uint32_t i = 0; i < n; i++) {
+        moe_buf_text(&json, ",\"");
+        for (const char *p = texts[i]; *p; p++)
+            add_byte(&json, (uint8_t)*p);
+        moe_buf_printf(&json, "\":%u", i + 1);
+    }
+    moe_buf_text(&json, "}}}");
+    assert_false(json.failed);
+    assert_ok(moe_file_write_all(in_dir("tokenizer.json"), json.data, json.size, &err), &err);
+    assert_ok(moe_tokenizer_read_hf(&tok, dir, &err), &err);
+    moe_buf_release(&json);
+    unlink(in_dir("tokenizer.json"));
+    return tok;
+}
+
+static bool is_zero(const void *ctx, uint32_t id)
+{
+    (void)ctx;
+    return id == 0;
+}
+
+static bool is_none(const void *ctx, uint32_t id)
+{
+    (void)ctx;
+    (void)id;
+    return false;
+}
+
+static bool has(const struct moe_allowed *a, uint32_t id)
+{
+    return a->bits[id / 64] >> id % 64 & 1;
+}
+
+/* ---- Reading ---- */
+
+static int parse(struct moe_grammar **g, const char *text, struct moe_err *err)
+{
+    return moe_grammar_parse(g, "g", text, strlen(text), err);
+}
+
+static void what_llama_cpp_reads_is_read(void **state)
+{
+    static const char *const texts[] = {
+        "root ::= \"a\"",
+        "# comment\n\nroot ::= # more\n  \"a\" | # after an alternative\n \"b\"\n",
+        "root ::= (\n \"a\"\n \"b\"\n | [^\\n\\x00-\\x1f\\]\\-é-ü]+ )* .\r\nx1-y ::= root?",
+        "root ::= \"\\u00e9\\U0001F600\\t\\\"\" [a-zA-Z0-9_-]{2} [\"]{0,3} \"b\"{2,}",
+        "root ::= a b\na ::= | \"x\" a\nb ::= \"\"\n",
+        "root ::= ( \"a\" | ( \"b\" ( \"c\" )? )+ ){0,2}",
+    };
+    (void)state;
+    for (size_t i = 0; i < N_ITEMS(texts); i++) {
+        struct moe_grammar *g;
+        struct moe_err err = {0};
+        assert_ok(parse(&g, texts[i], &err), &err);
+        moe_grammar_free(g);
+    }
+}
+
+static void what_is_none_is_refused_where_it_stands(void **state)
+{
+    static const struct {
+        const char *text, *words;
+        int status;
+    } cases[] = {
+        {"", "no rule 'root'", MOE_ERR_FORMAT},
+        {"a ::= \"x\"", "no rule 'root'", MOE_ERR_FORMAT},
+        {"root ::= \"x\" y", "line 1, column 14: the rule 'y' is not defined", MOE_ERR_FORMAT},
+        {"root ::= \"x", "ends too early", MOE_ERR_FORMAT},
+        {"root ::= [a-", "ends too early", MOE_ERR_FORMAT},
+        {"root ::= [z-a]", "line 1, column 11: a range whose end", MOE_ERR_FORMAT},
+        {"root ::= \"\\q\"", "line 1, column 11: an escape", MOE_ERR_FORMAT},
+        {"root ::= \"\\u12\"", "hexadecimal", MOE_ERR_FORMAT},
+        {"root ::= \"\\uD800\"", "no such character", MOE_ERR_FORMAT},
+        {"root ::= \"\xff\"", "no UTF-8", MOE_ERR_FORMAT},
+        {"root = \"x\"", "line 1, column 6: '::=' was expected", MOE_ERR_FORMAT},
+        {"root ::= *", "nothing to repeat", MOE_ERR_FORMAT},
+        {"root ::= \"a\"**", "is repeated", MOE_ERR_FORMAT},
+        {"root ::= \"a\"{3,2}", "below their least", MOE_ERR_FORMAT},
+        {"root ::= \"a\"{x}", "a number of repetitions", MOE_ERR_FORMAT},
+        {"root ::= \"a\"{1,2", "ends too early", MOE_ERR_FORMAT},
+        {"root ::= \"a\"{1 2}", "'}' was expected", MOE_ERR_FORMAT},
+        {"root ::= \"a\"{9999999}", "131072 repetitions", MOE_ERR_LIMIT},
+        {"root ::= ((\"a\"{1000}){1000}){1000}", "too large", MOE_ERR_LIMIT},
+        {"root ::= (\"a\"", "ends too early", MOE_ERR_FORMAT},
+        {"root ::= \"a\")", "a new line was expected", MOE_ERR_FORMAT},
+        {"root ::= \"a\"\n\nroot ::= \"b\"", "line 3, column 1: this rule is defined",
+         MOE_ERR_FORMAT},
+        {"root ::= <think>", "line 1, column 10: tokens by name", MOE_ERR_UNSUPPORTED},
+        {"root ::= root \"a\" | \"b\"", "'root' is left-recursive", MOE_ERR_UNSUPPORTED},
+        {"root ::= a\na ::= \"\" b?\nb ::= \"x\"* c\nc ::= a \"y\"\n", "left-recursive",
+         MOE_ERR_UNSUPPORTED},
+        {"root ::= (\"a\"? root \"b\")*", "'root' is left-recursive", MOE_ERR_UNSUPPORTED},
+    };
+    (void)state;
+    for (size_t i = 0; i < N_ITEMS(cases); i++) {
+        struct moe_grammar *g;
+        struct moe_err err = {0};
+        assert_fails(parse(&g, cases[i].text, &err), cases[i].status, cases[i].words, &err);
+        assert_null(g);
+    }
+    struct moe_buf deep = {0};
+    struct moe_grammar *g;
+    struct moe_err err = {0};
+    moe_buf_text(&deep, "root ::= ");
+    for (int i = 0; i < 100000; i++)
+        moe_buf_text(&deep, "(");
+    assert_fails(parse(&g, (char *)deep.data, &err), MOE_ERR_LIMIT, "200 groups", &err);
+    moe_buf_release(&deep);
+}
+
+/* ---- The naive matcher ---- */
+
+enum { MAX_NODES = 64, MAX_TEXT = 63 };
+
+/* A random grammar as a tree, which also writes itself as GBNF. */
+struct node {
+    enum { LITERAL, CLASS, SEQUENCE, CHOICE, REPEAT, RULE } kind;
+    const char *literal;
+    uint32_t low, high; /* of a class; or how often: high 9 is for ever */
+    bool negated;
+    int children[3], n;
+};
+
+struct tree {
+    struct node nodes[MAX_NODES];
+    int n, rules[3], n_rules;
+    uint64_t random;
+};
+
+static const char *const literals[] = {"a", "b", "ab", "", "é", "a€", "😀b", "\"", "aab"};
+static const struct {
+    uint32_t low, high;
+} classes[] = {{'a', 'b'}, {'a', 'a'}, {0x80, 0x7ff}, {0xe9, 0x20ac}, {'b', 0x1f600}, {'"', 'z'}};
+
+static uint32_t below(struct tree *t, uint32_t n)
+{
+    return (uint32_t)(test_random(&t->random) % n);
+}
+
+/* A node; `consumed`: something was read before it in its rule, so that it may call a rule. */
+static int grow(struct tree *t, int depth, bool consumed)
+{
+    if (t->n == MAX_NODES)
+        return 0; /* node 0 is a literal */
+    int at = t->n++;
+    uint32_t kind = depth > 4 ? below(t, 2) : below(t, 6);
+    if (t->n > MAX_NODES - 8)
+        kind = 0;
+    if (kind == RULE && !consumed)
+        kind = LITERAL;
+    struct node node = {.kind = kind};
+    if (kind == LITERAL) {
+        node.literal = literals[below(t, N_ITEMS(literals))];
+    } else if (kind == CLASS) {
+        uint32_t which = below(t, N_ITEMS(classes));
+        node.low = classes[which].low;
+        node.high = classes[which].high;
+        node.negated = below(t, 3) == 0;
+    } else if (kind == RULE) {
+        node.low = below(t, (uint32_t)t->n_rules);
+    } else if (kind == REPEAT) {
+        node.low = below(t, 3);
+        node.high = below(t, 3) == 0 ? 9 : node.low + below(t, 3);
+    }
+    node.n = kind == SEQUENCE || kind == CHOICE ? 2 + (int)below(t, 2) : kind == REPEAT;
+    for (int i = 0; i < node.n; i++) {
+        /* In a sequence what follows a class has read something. */
+        node.children[i] = grow(t, depth + 1, consumed);
+        const struct node *c = &t->nodes[node.children[i]];
+        if (kind == SEQUENCE && (c->kind == CLASS || (c->kind == LITERAL && *c->literal)))
+            consumed = true;
+    }
+    t->nodes[at] = node;
+    return at;
+}
+
+static void write_node(const struct tree *t, int at, struct moe_buf *to)
+{
+    const struct node *n = &t->nodes[at];
+    switch (n->kind) {
+    case LITERAL:
+        moe_buf_text(to, "\"");
+        for (const char *p = n->literal; *p; p++)
+            moe_buf_printf(to, *p == '"' ? "\\%c" : "%c", *p);
+        moe_buf_text(to, "\"");
+        break;
+    case CLASS:
+        moe_buf_printf(to, n->negated ? "[^\\U%08X-\\U%08X]" : "[\\U%08X-\\U%08X]", n->low,
+                       n->high);
+        break;
+    case RULE:
+        moe_buf_printf(to, "r%u", n->low);
+        break;
+    case REPEAT:
+        moe_buf_text(to, "(");
+        write_node(t, n->children[0], to);
+        moe_buf_printf(to, n->high == 9 ? "){%u,}" : "){%u,%u}", n->low, n->high);
+        break;
+    default:
+        moe_buf_text(to, "(");
+        for (int i = 0; i < n->n; i++) {
+            moe_buf_text(to, i && n->kind == CHOICE ? " | " : " ");
+            write_node(t, n->children[i], to);
+        }
+        moe_buf_text(to, ")");
+    }
+}
+
+struct match {
+    const struct tree *t;
+    const uint8_t *text;
+    int n;
+    bool more; /* at the text's end something could still be read */
+    int depth;
+    bool too_deep;
+};
+
+/* Bits of the places where a character of the class that begins at `at` may end. */
+static uint64_t match_class(struct match *m, const struct node *c, int at)
+{
+    int have = m->n - at;
+    if (have == 0) {
+        m->more = true;
+        return 0;
+    }
+    uint8_t first = m->text[at];
+    int length = first < 0x80 ? 1 : first < 0xc0 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
+    uint32_t low = length == 1 ? first : first & (0x7fu >> length), high;
+    for (int i = 1; i < length && i < have; i++) {
+        if ((m->text[at + i] & 0xc0) != 0x80)
+            return 0;
+        low = low << 6 | (m->text[at + i] & 0x3f);
+    }
+    high = low;
+    for (int i = have; i < length; i++) {
+        low <<= 6;
+        high = high << 6 | 0x3f;
+    }
+    /* Some character from low to high, of this length, is one of the class. */
+    static const uint32_t least[] = {1, 0, 0x80, 0x800, 0x10000};
+    bool found = false;
+    for (uint64_t ch = low; length && ch <= high && ch <= 0x10ffff && !found; ch++) {
+        bool inside = ch >= c->low && ch <= c->high;
+        found = ch >= least[length] && (ch < 0xd800 || ch > 0xdfff) && inside != c->negated;
+        if (!found && ch + 300 < c->low)
+            ch += c->negated ? 0 : 255;
+    }
+    if (!found)
+        return 0;
+    if (have < length) {
+        m->more = true;
+        return 0;
+    }
+    return (uint64_t)1 << (at + length);
+}
+
+static uint64_t match_all(struct match *m, int node, uint64_t from);
+
+static uint64_t match_at(struct match *m, int at_node, int at)
+{
+    const struct node *n = &m->t->nodes[at_node];
+    uint64_t ends = 0;
+    int length;
+    switch (n->kind) {
+    case LITERAL:
+        length = (int)strlen(n->literal);
+        for (int i = 0; i < length; i++) {
+            if (at + i == m->n)
+                m->more = true;
+            if (at + i == m->n || m->text[at + i] != (uint8_t)n->literal[i])
+                return 0;
+        }
+        return (uint64_t)1 << (at + length);
+    case CLASS:
+        return match_class(m, n, at);
+    case RULE:
+        if (m->depth > 100) {
+            m->too_deep = true;
+            return 0;
+        }
+        m->depth++;
+        ends = match_at(m, m->t->rules[n->low], at);
+        m->depth--;
+        return ends;
+    case SEQUENCE:
+        ends = (uint64_t)1 << at;
+        for (int i = 0; i < n->n; i++)
+            ends = match_all(m, n->children[i], ends);
+        return ends;
+    case CHOICE:
+        for (int i = 0; i < n->n; i++)
+            ends |= match_at(m, n->children[i], at);
+        return ends;
+    case REPEAT:
+        break;
+    }
+    uint64_t now = (uint64_t)1 << at, all = n->low == 0 ? now : 0, seen = 0;
+    for (uint32_t i = 1; i <= n->high || n->high == 9; i++) {
+        now = match_all(m, n->children[0], now);
+        if (i >= n->low)
+            all |= now;
+        if (n->high == 9 && i > n->low && !(now & ~seen))
+            break;
+        seen |= i >= n->low ? now : 0;
+        if (!now)
+            break;
+    }
+    return all;
+}
+
+static uint64_t match_all(struct match *m, int node, uint64_t from)
+{
+    uint64_t ends = 0;
+    for (int at = 0; at <= m->n; at++)
+        if (from >> at & 1)
+            ends |= match_at(m, node, at);
+    return ends;
+}
+
+/* Whether an answer may begin with the text; *whole: be it. */
+static bool match(const struct tree *t, const uint8_t *text, int n, bool *whole, bool *too_deep)
+{
+    struct match m = {.t = t, .text = text, .n = n};
+    uint64_t ends = match_at(&m, t->rules[0], 0);
+    *whole = ends >> n & 1;
+    *too_deep |= m.too_deep;
+    return *whole || m.more;
+}
+
+/* ---- Masks ---- */
+
+static const char *const tokens[] = {
+    "a",    "b",        "ab",   "ba",       "aa",       "aab",      "é",    "\xc3",     "\xa9",
+    "€",    "\xe2\x82", "\xac", "a\xe2",    "😀",        "\xf0\x9f", "\x98", "\x98\x80", "\x80",
+    "\"",   "\"a",      "b\"",  "z",        "\xed",     "\xa0\x80", "c",    "abab",     "éa",
+    "\x82", "bé",       "\xf4", "\xf4\x8f", "\xbf\xbf", "\xc0",     "\xff", "\xe0\xa0", " ",
+};
+
+/* Walks along random tokens that are allowed, and compares every mask. */
+static void check_tree(struct tree *t, const struct moe_vocabulary *v, uint64_t *n_compared)
+{
+    struct moe_buf text = {0};
+    struct moe_grammar *g;
+    struct moe_constraint *c;
+    struct moe_err err = {0};
+    t->n = 0;
+    t->n_rules = 1 + (int)below(t, 3);
+    for (int i = 0; i < t->n_rules; i++)
+        t->rules[i] = grow(t, 0, false);
+    for (int i = 0; i < t->n_rules; i++) {
+        moe_buf_printf(&text, "r%d ::= ", i);
+        write_node(t, t->rules[i], &text);
+        moe_buf_text(&text, "\n");
+    }
+    moe_buf_text(&text, "root ::= r0\n");
+    int status = moe_grammar_parse(&g, "g", text.data, text.size, &err);
+    if (status == MOE_ERR_UNSUPPORTED) { /* what is read before a rule may have been nothing */
+        moe_buf_release(&text);
+        return;
+    }
+    assert_ok(status, &err);
+    assert_ok(moe_constraint_new(&c, g, v, &err), &err);
+    moe_constraint_prepare(c, false, is_zero, NULL);
+    uint8_t said[MAX_TEXT + 8];
+    int n_said = 0;
+    for (int step = 0; step < 12 && n_said < 40; step++) {
+        struct moe_allowed allowed;
+        bool whole, too_deep = false;
+        uint32_t n_allowed = 0, chosen = 0;
+        assert_ok(moe_constraint_allowed(c, &allowed, &err), &err);
+        match(t, said, n_said, &whole, &too_deep);
+        assert_false(too_deep);
+        if (whole != allowed.may_end || has(&allowed, 0) != whole)
+            fail_msg("%s: after '%.*s' it may end: %d", (char *)text.data, n_said, said, whole);
+        for (uint32_t i = 0; i < N_ITEMS(tokens); i++) {
+            uint32_t n = (uint32_t)strlen(tokens[i]);
+            memcpy(said + n_said, tokens[i], n);
+            bool fits = match(t, said, n_said + (int)n, &whole, &too_deep);
+            if (fits != has(&allowed, i + 1))
+                fail_msg("%s: after '%.*s' token %u ('%s') fits: %d", (char *)text.data, n_said,
+                         said, i, tokens[i], fits);
+            n_allowed += fits;
+            if (fits && below(t, n_allowed) == 0)
+                chosen = i + 1;
+            ++*n_compared;
+        }
+        assert_int_equal(allowed.n, n_allowed + allowed.may_end);
+        if (!chosen)
+            break;
+        uint32_t n = (uint32_t)strlen(tokens[chosen - 1]);
+        memcpy(said + n_said, tokens[chosen - 1], n);
+        assert_ok(moe_constraint_take(c, said + n_said, n, &err), &err);
+        n_said += (int)n;
+        if (moe_constraint_is_complete(c))
+            break;
+    }
+    moe_constraint_free(c);
+    moe_grammar_free(g);
+    moe_buf_release(&text);
+}
+
+static void masks_are_those_of_a_naive_matcher(void **state)
+{
+    struct moe_err err = {0};
+    struct moe_tokenizer *tok = make_tokenizer(tokens, N_ITEMS(tokens));
+    struct moe_vocabulary *v;
+    struct tree t = {.random = 22};
+    uint64_t n_compared = 0;
+    (void)state;
+    assert_ok(moe_vocabulary_new(&v, tok, N_ITEMS(tokens) + 1, &err), &err);
+    for (int i = 0; i < 400; i++)
+        check_tree(&t, v, &n_compared);
+    assert_true(n_compared > 40000);
+    moe_vocabulary_free(v);
+    moe_tokenizer_free(tok);
+}
+
+/* ---- Along an answer ---- */
+
+struct walk {
+    struct moe_tokenizer *tok;
+    struct moe_vocabulary *v;
+    struct moe_grammar *g;
+    struct moe_constraint *c;
+};
+
+static void begin_walk(struct walk *w, const char *grammar)
+{
+    struct moe_err err = {0};
+    *w = (struct walk){.tok = make_tokenizer(tokens, N_ITEMS(tokens))};
+    assert_ok(moe_vocabulary_new(&w->v, w->tok, 100, &err), &err);
+    assert_ok(parse(&w->g, grammar, &err), &err);
+    assert_ok(moe_constraint_new(&w->c, w->g, w->v, &err), &err);
+    moe_constraint_prepare(w->c, false, is_zero, NULL);
+}
+
+static void end_walk(struct walk *w)
+{
+    moe_constraint_free(w->c);
+    moe_grammar_free(w->g);
+    moe_vocabulary_free(w->v);
+    moe_tokenizer_free(w->tok);
+}
+
+static struct moe_allowed allowed_now(struct walk *w)
+{
+    struct moe_allowed a;
+    struct moe_err err = {0};
+    assert_ok(moe_constraint_allowed(w->c, &a, &err), &err);
+    return a;
+}
+
+static void say(struct walk *w, const char *text)
+{
+    struct moe_err err = {0};
+    assert_ok(moe_constraint_take(w->c, (const uint8_t *)text, strlen(text), &err), &err);
+}
+
+static void an_answer_ends_where_it_may(void **state)
+{
+    struct walk w;
+    struct moe_err err = {0};
+    (void)state;
+    begin_walk(&w, "root ::= \"a\" \"b\"{1,2}");
+    struct moe_allowed a = allowed_now(&w);
+    assert_int_equal(a.n, 2); /* a, ab */
+    assert_true(has(&a, 1) && has(&a, 3) && !has(&a, 0) && !a.may_end);
+    say(&w, "ab");
+    assert_false(moe_constraint_is_complete(w.c));
+    a = allowed_now(&w);
+    assert_int_equal(a.n, 2); /* b, the end */
+    assert_true(has(&a, 0) && has(&a, 2) && a.may_end);
+    assert_fails(moe_constraint_take(w.c, (const uint8_t *)"a", 1, &err), MOE_ERR_USAGE,
+                 "does not follow", &err);
+    say(&w, "b");
+    assert_true(moe_constraint_is_complete(w.c));
+
+    /* Another answer; no token ends it. */
+    moe_constraint_restart(w.c);
+    moe_constraint_prepare(w.c, false, is_none, NULL);
+    say(&w, "ab");
+    a = allowed_now(&w);
+    assert_true(!has(&a, 0) && a.may_end && a.n == 1);
+    end_walk(&w);
+}
+
+static void masks_are_kept_and_counted(void **state)
+{
+    struct walk w;
+    (void)state;
+    begin_walk(&w, "root ::= [ab]*");
+    for (int i = 0; i < 10; i++) {
+        struct moe_allowed a = allowed_now(&w);
+        assert_int_equal(a.n, 8); /* a b ab ba aa aab abab, the end */
+        say(&w, "ab");
+    }
+    struct moe_constraint_figures f = moe_constraint_count(w.c);
+    assert_int_equal(f.tokens, 10);
+    assert_true(f.masks <= 2);
+    assert_true(f.seconds >= 0 && f.waited >= 0);
+    assert_int_equal(moe_constraint_count(w.c).tokens, 0);
+    end_walk(&w);
+}
+
+/* Rules that end with themselves cost no memory; those that nest do, and end with a sentence. */
+static void places_are_bounded(void **state)
+{
+    struct walk w;
+    struct moe_err err = {0};
+    struct moe_allowed a;
+    int status = MOE_OK, n = 0;
+    (void)state;
+    begin_walk(&w, "root ::= \"a\" root | \"b\"");
+    for (int i = 0; i < 100000; i++)
+        say(&w, "a");
+    assert_int_equal(allowed_now(&w).n, 5); /* a b ab aa aab */
+    end_walk(&w);
+
+    begin_walk(&w, "root ::= \"a\" root \"b\" | \"z\"");
+    for (; n < 200000 && status == MOE_OK; n++)
+        status = moe_constraint_take(w.c, (const uint8_t *)"a", 1, &err);
+    assert_true(n > 20000);
+    assert_fails(status, MOE_ERR_LIMIT, "nested too deep", &err);
+    assert_fails(moe_constraint_allowed(w.c, &a, &err), MOE_ERR_LIMIT, "nested too deep", &err);
+    moe_constraint_restart(w.c);
+    moe_constraint_prepare(w.c, false, is_zero, NULL);
+    assert_int_equal(allowed_now(&w).n, 3); /* a aa z */
+    end_walk(&w);
+
+    begin_walk(&w, "root ::= \"a\" root \"b\" | \"a\" root \"c\" | \"z\"");
+    for (status = MOE_OK, n = 0; n < 100 && status == MOE_OK; n++)
+        status = moe_constraint_take(w.c, (const uint8_t *)"a", 1, &err);
+    assert_true(n > 8 && n < 30);
+    assert_int_equal(status, MOE_ERR_LIMIT);
+    end_walk(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_llama_cpp_reads_is_read),
+        cmocka_unit_test(what_is_none_is_refused_where_it_stands),
+        cmocka_unit_test(masks_are_those_of_a_naive_matcher),
+        cmocka_unit_test(an_answer_ends_where_it_may),
+        cmocka_unit_test(masks_are_kept_and_counted),
+        cmocka_unit_test(places_are_bounded),
+    };
+    return cmocka_run_group_tests_name("grammar", tests, make_dir, remove_empty_dir);
+}
