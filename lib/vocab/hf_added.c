@@ -83,7 +83,8 @@ static int choose_id(struct joined *j, const char *text, json_int_t given, json_
                         "%s: added token %lld '%.60s' does not fit the vocabulary",
                         j->r->config_name, (long long)given, text);
     int status = mark_used(j, *id);
-    j->next = *id >= j->next ? *id + 1 : j->next;
+    if (status == MOE_OK && *id >= j->next)
+        j->next = *id + 1;
     return status;
 }
 
@@ -216,12 +217,15 @@ static int begin(struct joined *j, json_t *vocab, const json_t *added)
     }
     j->next = (json_int_t)json_object_size(vocab);
     for (size_t i = 0; i < json_array_size(added) && status == MOE_OK; i++) {
-        json_t *token = json_copy(json_array_get(added, i));
+        json_t *listed = json_array_get(added, i), *token = json_copy(listed);
         const char *text = text_of(token);
         json_int_t id = json_integer_value(json_object_get(token, "id"));
         status = mark_used(j, id);
-        j->next = id >= j->next ? id + 1 : j->next;
-        if (!token || json_array_append_new(j->list, token) != 0 ||
+        if (status == MOE_OK && id >= j->next)
+            j->next = id + 1;
+        /* Where memory is short json_copy leaves members out. */
+        bool whole = token && json_object_size(token) == json_object_size(listed);
+        if (!token || json_array_append_new(j->list, token) != 0 || !whole ||
             (text && json_object_set(j->by_text, text, token) != 0))
             status = no_memory(j);
     }

@@ -132,10 +132,13 @@ static int read_hf(struct moe_tokenizer **tok, const uint8_t *data, size_t n, st
 {
     struct moe_buf files[4] = {{0}};
     bool cut = cut_texts(data, n, files, 4);
-    const struct moe_hf_texts texts = {{"tokenizer", files[0].data, files[0].size},
-                                       {"config", files[1].data, files[1].size},
-                                       {"added", files[2].data, files[2].size},
-                                       {"map", files[3].data, files[3].size}};
+    struct moe_hf_text all[4] = {
+        {"tokenizer", NULL, 0}, {"config", NULL, 0}, {"added", NULL, 0}, {"map", NULL, 0}};
+    for (int i = 0; i < 4; i++) {
+        all[i].data = files[i].size ? files[i].data : NULL;
+        all[i].n = files[i].size;
+    }
+    const struct moe_hf_texts texts = {all[0], all[1], all[2], all[3]};
     int status = cut ? moe_tokenizer_parse_hf_files(tok, &texts, err)
                      : moe_fail(err, MOE_ERR_MEMORY, "out of memory");
     for (int i = 0; i < 4; i++)
