@@ -27,32 +27,14 @@ void repl_explain_stop(enum moe_stop_reason why, uint32_t context)
 
 /* ---- Talking ---- */
 
-/* Columns of UTF-8 text, one for each character. */
-static int columns_of(const char *text, size_t n)
+void console_print(const char *text)
 {
-    int columns = 0;
-    for (size_t i = 0; i < n; i++)
-        columns += ((unsigned char)text[i] & 0xc0) != 0x80;
-    return columns;
-}
-
-void console_tell_row(int indent, const char *text)
-{
-    int width = cli_width(STDERR_FILENO), column = 0;
-    for (const char *word = text; *word;) {
-        size_t n_blanks = strspn(word, " "), n = strcspn(word + n_blanks, " ");
-        int columns = columns_of(word + n_blanks, n);
-        if (column > indent && column + (int)n_blanks + columns > width) {
-            fprintf(stderr, "\n%*s", indent, "");
-            column = indent;
-            word += n_blanks;
-            n_blanks = 0;
-        }
-        fprintf(stderr, "%.*s", (int)(n_blanks + n), word);
-        column += (int)n_blanks + columns;
-        word += n_blanks + n;
-    }
-    fputc('\n', stderr);
+    struct moe_buf lines = {0};
+    moe_buf_printf(&lines, "%s\n", text);
+    cli_fit(STDERR_FILENO, &lines);
+    if (!lines.failed)
+        fputs((const char *)lines.data, stderr);
+    moe_buf_release(&lines);
 }
 
 void console_tell(const struct console *c, const char *format, ...)
@@ -65,7 +47,7 @@ void console_tell(const struct console *c, const char *format, ...)
     va_end(args);
     if (terminal)
         fputs("\033[2m", terminal);
-    console_tell_row(0, line);
+    console_print(line);
     if (terminal)
         fputs("\033[0m", terminal);
 }

@@ -46,12 +46,12 @@ static int do_help(struct console *c, const char *arg, struct moe_err *err)
         size_t n = strlen(row);
         snprintf(row + n, sizeof row - n, "%*s%s", n < COLUMN ? (int)(COLUMN - n) : 1, "",
                  commands[i].help);
-        console_tell_row(COLUMN, row);
+        console_print(row);
     }
-    console_tell_row(0, "A line ending in \\ continues on the next; text between lines of \"\"\" "
-                        "is taken whole, and so is what is pasted. Tab completes.");
-    console_tell_row(0, "Ctrl-C stops an answer and clears a line; at an empty prompt, pressed "
-                        "twice, it leaves.");
+    console_print("A line ending in \\ continues on the next; text between lines of \"\"\" "
+                  "is taken whole, and so is what is pasted. Tab completes.");
+    console_print("Ctrl-C stops an answer and clears a line; at an empty prompt, pressed "
+                  "twice, it leaves.");
     return 0;
 }
 

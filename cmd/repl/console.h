@@ -26,11 +26,11 @@ struct console {
     bool colour;
 };
 
-/* Prints a line of the program's on stderr, as everything but answers: stdout may be a file
- * although stdin is a terminal. Formatted, dim, and broken between words at the terminal's width;
- * further lines begin with `indent` blanks. */
+/* Prints lines of the program's on stderr, as everything but answers: stdout may be a file although
+ * stdin is a terminal. Broken between words at the terminal's width. */
+void console_print(const char *text);
+/* The same for a formatted line, dim. */
 void console_tell(const struct console *c, const char *format, ...) MOE_PRINTF(2, 3);
-void console_tell_row(int indent, const char *text);
 
 /* Whether each input is a source of its own, without a history. */
 bool console_has_encoder(const struct console *c);

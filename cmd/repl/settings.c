@@ -58,7 +58,7 @@ static void show_setting(const char *name, const struct setting *s)
     char value[32], row[160];
     value_of(s, value);
     snprintf(row, sizeof row, "%-14s %-8s (%s)", name, value, s->about);
-    console_tell_row(25, row);
+    console_print(row);
 }
 
 static bool change(const struct setting *s, const char *text, bool may_be_none)

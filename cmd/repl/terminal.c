@@ -197,5 +197,8 @@ enum terminal_event terminal_wait(void)
             event = TERMINAL_BYTE;
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return (enum terminal_event)event;
+    /* Signals that came just before a byte come now: where it is there at once, pselect lets none
+     * in. */
+    int missed = event == TERMINAL_BYTE ? next_event() : -1;
+    return (enum terminal_event)(missed >= 0 ? missed : event);
 }
