@@ -346,8 +346,10 @@ int moe_convert_checkpoint(const char *dir, const char *out_path,
         status = MOE_ERR_MEMORY;
     if (status == MOE_OK)
         status = open_source(s, dir, err);
-    if (status == MOE_OK)
+    if (status == MOE_OK) {
+        c.no_gate = !moe_act_is_gated(s->config.expert_act);
         status = take_own(&c, s, &wanted, err);
+    }
     if (status == MOE_OK)
         status = convert_start(&c, &wanted, true, err);
     if (status == MOE_OK)

@@ -21,7 +21,7 @@ struct moe_bits convert_bits(const struct converter *c, int variant, uint32_t la
     return bits.down != 0 ? bits : bits_of(c->options->map, layer, expert);
 }
 
-double convert_map_rank(const struct moe_expert_map *map, int *lowest)
+double convert_map_rank(const struct moe_expert_map *map, bool has_gate, int *lowest)
 {
     uint64_t sum = 0, n = 0;
     int least = 0;
@@ -31,7 +31,7 @@ double convert_map_rank(const struct moe_expert_map *map, int *lowest)
         if (bits.down == 0)
             continue;
         least = n == 0 || fewer < least ? fewer : least;
-        sum += (uint64_t)moe_bits_sum(bits);
+        sum += (uint64_t)moe_bits_sum(bits, has_gate);
         n++;
     }
     if (lowest)

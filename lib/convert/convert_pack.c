@@ -7,6 +7,7 @@
 #include "base/par.h"
 #include "convert/convert_repack.h"
 #include "fmt/json_scan.h"
+#include "fmt/pack_bits.h"
 #include "model/tensor_roles.h"
 
 /* ---- Dense tensors ---- */
@@ -266,6 +267,8 @@ int moe_convert_pack(const char *pack_path, const char *out_path,
     struct repack r = {0};
     struct moe_convert_options wanted = *options;
     int status = moe_pack_open(&r.pack, pack_path, err);
+    for (uint32_t i = 0; status == MOE_OK && i < moe_pack_n_classes(r.pack); i++)
+        c.no_gate |= !moe_class_has_gate(moe_pack_class_at(r.pack, i));
     if (status == MOE_OK)
         status = repack_take_map(&r, &wanted, err);
     if (status == MOE_OK)

@@ -67,9 +67,9 @@ static int check_bits(const struct moe_convert_options *options, int bits, struc
 static int add_variant(struct converter *c, struct moe_bits bits, int option, struct moe_err *err)
 {
     int at = c->n_variants;
-    struct convert_variant variant = {bits, moe_bits_sum(bits), option};
+    struct convert_variant variant = {bits, moe_bits_sum(bits, !c->no_gate), option};
     if (bits.down == 0)
-        variant.rank = convert_map_rank(c->options->map, NULL);
+        variant.rank = convert_map_rank(c->options->map, !c->no_gate, NULL);
     for (int i = 0; i < c->n_variants; i++)
         if (moe_bits_equal(c->variants[i].bits, bits)) {
             char name[16];
@@ -231,7 +231,7 @@ void convert_describe_variant(const struct converter *c, int variant, struct moe
     moe_format_bits(bits, name);
     int lowest = bits.gate_up < bits.down ? bits.gate_up : bits.down;
     if (bits.down == 0)
-        convert_map_rank(c->options->map, &lowest);
+        convert_map_rank(c->options->map, !c->no_gate, &lowest);
     snprintf(out->name, sizeof out->name, "%s", name);
     snprintf(out->method, sizeof out->method, "%s",
              lowest >= 16 ? "copy" : c->options->method->name);

@@ -26,6 +26,7 @@ struct converter {
     struct moe_pack_writer *writer;
     struct convert_variant variants[CONVERT_MAX_VARIANTS]; /* best first */
     int n_variants;
+    bool no_gate; /* experts have two matrices (moe_bits_sum) */
     struct moe_pack_variant described[CONVERT_MAX_VARIANTS]; /* as they stand in the pack */
     float *chunk;                                            /* rows being converted */
     uint64_t chunk_items;
@@ -145,7 +146,7 @@ struct moe_bits convert_bits(const struct converter *c, int variant, uint32_t la
                              uint32_t expert);
 /* The mean of moe_bits_sum over the map's experts; *lowest (may be NULL) gets the fewest bits of a
  * matrix. 0 for a map of nothing. */
-double convert_map_rank(const struct moe_expert_map *map, int *lowest);
+double convert_map_rank(const struct moe_expert_map *map, bool has_gate, int *lowest);
 /* A hash of the experts' bits, in 16 hexadecimal digits. */
 void convert_map_hash(const struct moe_expert_map *map, char out[17]);
 /* The bits of each expert in a pack's variant, as a map. MOE_ERR_MEMORY; free() out->bits. */

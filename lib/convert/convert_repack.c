@@ -16,11 +16,14 @@ struct repack_origin repack_best(const struct moe_pack *pack, uint32_t layer, ui
     for (uint32_t v = 0; v < moe_pack_n_variants(pack); v++) {
         const struct moe_expert_extent *e = moe_pack_expert(pack, layer, expert, v);
         struct moe_bits bits = {0};
-        if (e->present)
-            moe_class_bits(moe_pack_class_at(pack, e->class_index), &bits);
-        if (!e->present || moe_bits_sum(bits) <= most)
+        if (!e->present)
             continue;
-        most = moe_bits_sum(bits);
+        const struct moe_expert_class *class_ = moe_pack_class_at(pack, e->class_index);
+        moe_class_bits(class_, &bits);
+        int sum = moe_bits_sum(bits, moe_class_has_gate(class_));
+        if (sum <= most)
+            continue;
+        most = sum;
         best = (struct repack_origin){e, v, false};
     }
     return best;

@@ -13,6 +13,14 @@ bool moe_class_bits(const struct moe_expert_class *class_, struct moe_bits *out)
     return out->gate_up > 0 && out->down > 0;
 }
 
+bool moe_class_has_gate(const struct moe_expert_class *class_)
+{
+    bool has = false;
+    for (uint32_t i = 0; i < class_->n_matrices; i++)
+        has |= class_->matrices[i].role == MOE_ROLE_GATE;
+    return has;
+}
+
 bool moe_variant_bits(const struct moe_pack_variant *variant, struct moe_bits *out)
 {
     return moe_parse_variant(variant->name, out);

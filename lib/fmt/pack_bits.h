@@ -11,6 +11,9 @@
  * up and down. */
 bool moe_class_bits(const struct moe_expert_class *class_, struct moe_bits *out);
 
+/* Whether experts that are stored so have a gate beside up and down. */
+bool moe_class_has_gate(const struct moe_expert_class *class_);
+
 /* The bits that a variant is named after, zeros for a map's; false: its name is no bitwidth. */
 bool moe_variant_bits(const struct moe_pack_variant *variant, struct moe_bits *out);
 

@@ -28,10 +28,11 @@ static inline bool moe_bits_equal(struct moe_bits a, struct moe_bits b)
     return a.gate_up == b.gate_up && a.down == b.down;
 }
 
-/* Orders bitwidths: gate, up and down, which are of one size, added up. */
-static inline int moe_bits_sum(struct moe_bits bits)
+/* Orders bitwidths: the matrices of an expert, which are of one size, added up: gate, where there
+ * is one, up and down. */
+static inline int moe_bits_sum(struct moe_bits bits, bool has_gate)
 {
-    return 2 * bits.gate_up + bits.down;
+    return (has_gate ? 2 : 1) * bits.gate_up + bits.down;
 }
 
 #endif

@@ -17,6 +17,7 @@ enum {
 /* The bits that occur, best first, and how each is drawn: a bitwidth of one digit as itself, others
  * as letters. */
 struct key {
+    bool has_gate; /* the experts have one */
     int n;
     struct moe_bits bits[MAX_KINDS];
     uint64_t count[MAX_KINDS];
@@ -48,7 +49,9 @@ static void add(struct key *key, struct moe_bits bits)
     }
     if (key->n == MAX_KINDS)
         return;
-    for (at = key->n++; at > 0 && moe_bits_sum(bits) > moe_bits_sum(key->bits[at - 1]); at--) {
+    for (at = key->n++; at > 0 && moe_bits_sum(bits, key->has_gate) >
+                                      moe_bits_sum(key->bits[at - 1], key->has_gate);
+         at--) {
         key->bits[at] = key->bits[at - 1];
         key->count[at] = key->count[at - 1];
     }
@@ -61,7 +64,9 @@ static void make_key(struct key *key, const struct moe_pack *pack, uint32_t vari
     static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJ";
     struct moe_bits bits;
     int n_letters = 0;
-    *key = (struct key){0};
+    *key = (struct key){.has_gate = true};
+    for (uint32_t i = 0; i < moe_pack_n_classes(pack); i++)
+        key->has_gate &= moe_class_has_gate(moe_pack_class_at(pack, i));
     for (uint32_t layer = 0; layer < moe_pack_n_layers(pack); layer++)
         for (uint32_t e = 0; e < moe_pack_n_experts(pack); e++)
             if (bits_at(pack, layer, e, variant, &bits))

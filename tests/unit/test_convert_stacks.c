@@ -321,12 +321,39 @@ static void every_precision_is_a_model(void **state)
         }
 }
 
+/* The precision of an expert is that of its matrices: 2 and 16 bits are more than 8 and 8 where
+ * there is no gate, and fewer than three times 8 where there is one. */
+static void variants_are_ordered_by_the_matrices_there_are(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *from, *best;
+    } cases[] = {{"tests/fixtures/switch-b", "2d16"}, {"tests/fixtures/qwen3-moe-a", "8"}};
+    struct moe_err err = {0};
+    for (size_t i = 0; i < N_ITEMS(cases); i++) {
+        const struct moe_convert_options o = pack_options("8,2d16", 16);
+        struct moe_convert_report report;
+        struct moe_pack *pack;
+        make_pack(in_dir("x.moe"), cases[i].from, &o);
+        assert_ok(moe_convert_pack(in_dir("x.moe"), in_dir("y.moe"), &o, &report, &err), &err);
+        for (int again = 0; again < 2; again++) {
+            assert_ok(moe_pack_open(&pack, in_dir(again ? "y.moe" : "x.moe"), &err), &err);
+            assert_string_equal(moe_pack_variant_at(pack, 0)->name, cases[i].best);
+            moe_pack_close(pack);
+        }
+        unlink(in_dir("x.moe"));
+        unlink(in_dir("y.moe"));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(every_tensor_comes_back, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(every_tensor_of_gptsan_comes_back, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(every_precision_is_a_model, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(variants_are_ordered_by_the_matrices_there_are, make_dir,
+                                        remove_dir),
     };
     return cmocka_run_group_tests_name("convert stacks", tests, NULL, NULL);
 }
