@@ -170,7 +170,9 @@ int moe_engine_resolve(struct moe_resolved *out, const struct moe_split_inputs *
     if (status == MOE_OK)
         status = check_predict_on(s, in, err);
     if (status == MOE_OK && !s->resident) {
-        moe_strategy_fit(s, moe_config_moe_layers(c, c->n_layers), in->options->statistics);
+        moe_strategy_fit(
+            s, moe_config_moe_layers(c, c->n_layers) - moe_config_moe_layers(c, c->n_encoder),
+            in->options->statistics);
         status = resolve_variants(out, in, all_fit, err);
     }
     if (status == MOE_OK && in->options->exact) {

@@ -39,7 +39,7 @@ static int resolve(const struct moe_shape_fit *f, bool fits, struct moe_fitted *
     int status = moe_strategy_settle(s, err);
     if (status != MOE_OK || s->resident)
         return status;
-    moe_strategy_fit(s, inv->n_layers, f->statistics);
+    moe_strategy_fit(s, inv->n_layers - inv->n_encoder, f->statistics);
     if (f->exact)
         moe_strategy_make_exact(s);
     if (s->cache_bits && !fits) {

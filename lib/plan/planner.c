@@ -33,7 +33,7 @@ static int set_slots(const struct moe_planner *p, const struct moe_fitted *f,
         if (!pool->per_layer)
             return MOE_ERR_MEMORY;
         moe_allocate(f->strategy.alloc, f->strategy.boundary, pool->n_cache, inv->n_layers,
-                     inv->n_experts, frequency, pool->per_layer);
+                     inv->n_encoder, inv->n_experts, frequency, pool->per_layer);
         pool->n_cache = 0; /* no layer takes more than it has experts */
         for (uint32_t layer = 0; layer < inv->n_layers; layer++)
             pool->n_cache += pool->per_layer[layer];
@@ -154,12 +154,14 @@ static int set_boundary_by_accuracy(const struct moe_planner *p, struct moe_plan
     double *accuracy = moe_alloc(plan->n_layers, sizeof *accuracy, err);
     if (!accuracy)
         return MOE_ERR_MEMORY;
+    uint32_t n_encoder = p->inventory->n_encoder;
     bool known = false;
     for (uint32_t i = 0; i < plan->n_layers; i++) {
         accuracy[i] = plan->layers[i].accuracy;
-        known |= accuracy[i] >= 0;
+        known |= i >= n_encoder && accuracy[i] >= 0;
     }
-    plan->boundary_accuracy = known ? moe_boundary(accuracy, plan->n_layers) : UINT32_MAX;
+    plan->boundary_accuracy =
+        known ? moe_boundary(accuracy + n_encoder, plan->n_layers - n_encoder) : UINT32_MAX;
     free(accuracy);
     return MOE_OK;
 }
@@ -169,12 +171,13 @@ static int set_boundary_by_stall(const struct moe_planner *p, const struct moe_f
                                  struct moe_plan *plan, struct moe_err *err)
 {
     uint32_t most = planner_n_cached(&f->pools) / p->inventory->n_experts;
+    uint32_t n_layers = plan->n_layers - p->inventory->n_encoder;
     double best = 0;
     plan->boundary_stall = UINT32_MAX;
-    if (f->strategy.resident || !f->strategy.cache)
+    if (f->strategy.resident || !f->strategy.cache || n_layers == 0)
         return MOE_OK;
-    if (most > plan->n_layers - 1)
-        most = plan->n_layers - 1;
+    if (most > n_layers - 1)
+        most = n_layers - 1;
     uint32_t step = most / MOST_BOUNDARIES + 1;
     for (uint32_t boundary = 0; boundary <= most; boundary += step) {
         struct moe_trial_run t;

@@ -137,7 +137,7 @@ static int predict(struct simulator *s, uint32_t layer, uint32_t n_rows, struct 
     const struct moe_prediction *predictions;
     bool early = s->strategy.precalculate && s->decode && n_rows == 1 &&
                  layer + 1 < s->inventory->n_layers && !s->inventory->is_static[layer + 1] &&
-                 layer + 1 >= s->strategy.precalculate_from;
+                 layer + 1 >= s->inventory->n_encoder + s->strategy.precalculate_from;
     uint32_t depth = early ? 1 : moe_scheduler_wants_prediction(s->scheduler, layer);
     uint32_t n = moe_replay_predict(s->replay, layer, depth, s->chosen, s->weights, &predictions);
     took(s, s->in->pace->predict * n);

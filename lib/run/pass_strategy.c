@@ -170,7 +170,8 @@ int moe_pass_strategy_requested(struct moe_pass_strategy *p, uint32_t layer, uin
     uint32_t next = next_moe_layer(c, layer);
     bool precalculates = p->strategy.precalculate && p->decode && n_rows == 1 &&
                          next < moe_config_stack_end(c, layer) && !c->layer_is_static[next] &&
-                         moe_config_moe_layers(c, layer) + 1 >= p->strategy.precalculate_from;
+                         moe_config_moe_layers(c, layer) + 1 >=
+                             moe_config_moe_layers(c, c->n_encoder) + p->strategy.precalculate_from;
     uint32_t depth = precalculates ? 1 : s->experts->ops->wants_prediction(s->experts, layer);
     double started = moe_seconds();
     /* The token before is remembered even where nothing is asked for. */

@@ -58,11 +58,10 @@ static void share_by_frequency(uint32_t n_slots, uint32_t n_layers, uint32_t n_e
     }
 }
 
-void moe_allocate(enum moe_alloc alloc, uint32_t boundary, uint32_t n_slots, uint32_t n_layers,
+/* Among the layers of one stack, which have at least so many experts. */
+static void share(enum moe_alloc alloc, uint32_t boundary, uint32_t n_slots, uint32_t n_layers,
                   uint32_t n_experts, const uint64_t *frequencies, uint32_t *per_layer)
 {
-    uint64_t n_keys = (uint64_t)n_layers * n_experts;
-    n_slots = n_slots < n_keys ? n_slots : (uint32_t)n_keys;
     switch (alloc) {
     case MOE_ALLOC_GLOBAL:
     case MOE_ALLOC_PER_LAYER:
@@ -75,6 +74,19 @@ void moe_allocate(enum moe_alloc alloc, uint32_t boundary, uint32_t n_slots, uin
         share_by_frequency(n_slots, n_layers, n_experts, frequencies, per_layer);
         break;
     }
+}
+
+void moe_allocate(enum moe_alloc alloc, uint32_t boundary, uint32_t n_slots, uint32_t n_layers,
+                  uint32_t n_encoder, uint32_t n_experts, const uint64_t *frequencies,
+                  uint32_t *per_layer)
+{
+    uint64_t n_keys = (uint64_t)n_layers * n_experts, before = (uint64_t)n_encoder * n_experts;
+    uint32_t all = n_slots < n_keys ? n_slots : (uint32_t)n_keys;
+    uint32_t decoder = all < n_keys - before ? all : (uint32_t)(n_keys - before);
+    if (n_encoder < n_layers)
+        share(alloc, boundary, decoder, n_layers - n_encoder, n_experts,
+              frequencies ? frequencies + before : NULL, per_layer + n_encoder);
+    share_equally(all - decoder, n_encoder, per_layer);
 }
 
 /* ---- Initial contents ---- */

@@ -11,7 +11,9 @@
 
 #include "sched/strategy.h"
 
-/* Divides n_slots among n_layers of n_experts each; no layer gets more than it has experts.
+/* Divides n_slots among n_layers of n_experts each; no layer gets more than it has experts. The
+ * first n_encoder layers are an encoder's, each of whose experts loads once for a source: they get
+ * equal parts of what the decoder's layers, which the rest is about, have no experts for.
  * `shallow`: layers 0..boundary-1 are filled one after the other, the rest is divided equally among
  * the others, the first of them taking the remainder (Fate 4.4). `frequency`: equal parts; the
  * remainder goes, one slot each, to the layers whose best expert without a slot is the most
@@ -19,7 +21,8 @@
  * `frequency` only. per_layer: [n_layers], out. `global` is divided like per-layer (for pictures).
  */
 void moe_allocate(enum moe_alloc alloc, uint32_t boundary, uint32_t n_slots, uint32_t n_layers,
-                  uint32_t n_experts, const uint64_t *frequencies, uint32_t *per_layer);
+                  uint32_t n_encoder, uint32_t n_experts, const uint64_t *frequencies,
+                  uint32_t *per_layer);
 
 /* Which experts fill the cache before the first token, in the order in which they are loaded.
  * per_layer: slots of each layer [n_layers], or NULL: n_slots for all together. `frequency`: the

@@ -61,14 +61,16 @@ static double accuracy_at(const struct moe_statistics *s, enum moe_predictor pre
     return isnan(share) ? -1 : share;
 }
 
+/* Of the decoder's layers, counted from its first. */
 static double by_gate(const void *of, uint32_t layer)
 {
-    return accuracy_at(of, MOE_PREDICT_GATE_1, layer);
+    const struct moe_statistics *s = of;
+    return accuracy_at(s, MOE_PREDICT_GATE_1, s->shape.n_encoder + layer);
 }
 
 uint32_t moe_boundary_of_statistics(const struct moe_statistics *s)
 {
-    uint32_t n_layers = s->shape.n_layers;
+    uint32_t n_layers = s->shape.n_layers - s->shape.n_encoder;
     bool any = false;
     for (uint32_t layer = 0; layer < n_layers; layer++)
         any |= by_gate(s, layer) >= 0;

@@ -17,7 +17,8 @@
 uint32_t moe_boundary(const double *accuracy, uint32_t n_layers);
 
 /* The same by the accuracies of statistics: of the next layer's router on this layer's gate input,
- * as many experts as are chosen (Fate fig. 7). UINT32_MAX: they predicted nothing. */
+ * as many experts as are chosen (Fate fig. 7). With an encoder, of the decoder's layers, from its
+ * first on. UINT32_MAX: they predicted nothing. */
 uint32_t moe_boundary_of_statistics(const struct moe_statistics *s);
 
 /* Each layer's accuracy of a predictor: the share of its experts among as many predicted; -1 where

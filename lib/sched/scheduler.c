@@ -50,7 +50,7 @@ static void share_layers(const struct moe_scheduler *s, const uint64_t *frequenc
         if (pool->per_layer || s->strategy.alloc == MOE_ALLOC_GLOBAL)
             continue; /* as the plan says; among no layers */
         moe_allocate(s->strategy.alloc, s->strategy.boundary, pool->n_cache, s->n_layers,
-                     s->n_experts, frequency, share);
+                     s->n_encoder, s->n_experts, frequency, share);
         pool->per_layer = share;
     }
 }

@@ -278,7 +278,7 @@ bool moe_strategy_load_instead(struct moe_strategy *s)
 static void fit_boundary(struct moe_strategy *s, uint32_t n_layers,
                          const struct moe_statistics *statistics)
 {
-    bool fits = statistics && statistics->shape.n_layers == n_layers;
+    bool fits = statistics && statistics->shape.n_layers - statistics->shape.n_encoder == n_layers;
     uint32_t found = fits ? moe_boundary_of_statistics(statistics) : UINT32_MAX;
     bool is_found = found != UINT32_MAX;
     s->boundary = is_found ? found : n_layers / 8 + (n_layers % 8 > 0);
@@ -291,7 +291,7 @@ void moe_strategy_fit(struct moe_strategy *s, uint32_t n_layers,
     if (s->alloc == MOE_ALLOC_SHALLOW && s->boundary == MOE_SHALLOW_AUTO)
         fit_boundary(s, n_layers, statistics);
     if (s->precalculate && s->precalculate_from == MOE_PRECALCULATE_AUTO)
-        s->precalculate_from = (uint32_t)(((uint64_t)n_layers * 5 + 31) / 32);
+        s->precalculate_from = n_layers ? (uint32_t)(((uint64_t)n_layers * 5 + 31) / 32) : 1;
 }
 
 const char *moe_strategy_boundary_from(const struct moe_strategy *s)

@@ -123,7 +123,8 @@ struct moe_strategy {
     bool keep_records;                  /* at the end of a sequence (HOBBIT resets them) */
     double low_pool;                    /* share of the cache's bytes for low-precision experts */
     enum moe_alloc alloc;
-    uint32_t boundary; /* L of `shallow`, 0: no layer is; or MOE_SHALLOW_AUTO */
+    uint32_t
+        boundary; /* L of `shallow`, of the decoder's layers, 0: none is; or MOE_SHALLOW_AUTO */
     enum moe_boundary_from boundary_from;
     enum moe_init init;
     uint32_t buffer;     /* experts in the cache where no size is given; 0: all that fit */
@@ -148,8 +149,8 @@ struct moe_strategy {
     bool prefill_swap;       /* DAOP's algorithm 1 (placement.h) */
 
     bool precalculate;          /* DAOP IV-C */
-    uint32_t precalculate_from; /* MoE layer from which on predictions replace the router's choice,
-                                   at least 1, or MOE_PRECALCULATE_AUTO */
+    uint32_t precalculate_from; /* MoE layer of the decoder from which on predictions replace the
+                                   router's choice, at least 1, or MOE_PRECALCULATE_AUTO */
     bool degrade;
     uint32_t degrade_most; /* replaces no more than so many experts of a layer; 0: no limit */
 };
@@ -238,10 +239,11 @@ void moe_strategy_fall_back(struct moe_strategy *s);
  * same precision as on the host. For a settled strategy, which stays settled; true: it changed. */
 bool moe_strategy_load_instead(struct moe_strategy *s);
 
-/* Replaces MOE_SHALLOW_AUTO and MOE_PRECALCULATE_AUTO for a model of n_layers MoE layers, at least
- * 1: by the boundary that its statistics show (Fate 4.4; NULL, of another number of layers, or
- * without predictions: by an eighth of the layers, rounded up, as L = 3 is of Qwen1.5-MoE's 24),
- * and by 5/32 of them, rounded up (DAOP's public code begins at 5 of Mixtral's 32). */
+/* Replaces MOE_SHALLOW_AUTO and MOE_PRECALCULATE_AUTO for a model of n_layers MoE layers, those of
+ * its decoder: by the boundary that its statistics show (Fate 4.4; NULL, of another number of
+ * layers, or without predictions: by an eighth of the layers, rounded up, as L = 3 is of
+ * Qwen1.5-MoE's 24), and by 5/32 of them, rounded up (DAOP's public code begins at 5 of Mixtral's
+ * 32). */
 void moe_strategy_fit(struct moe_strategy *s, uint32_t n_layers,
                       const struct moe_statistics *statistics);
 

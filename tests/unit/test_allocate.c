@@ -13,7 +13,7 @@ enum { FATE_LAYERS = 24, FATE_EXPERTS = 60, FATE_L = 3 };
 
 static void fate(uint32_t cache_total, uint32_t *per_layer)
 {
-    moe_allocate(MOE_ALLOC_SHALLOW, FATE_L, cache_total, FATE_LAYERS, FATE_EXPERTS, NULL,
+    moe_allocate(MOE_ALLOC_SHALLOW, FATE_L, cache_total, FATE_LAYERS, 0, FATE_EXPERTS, NULL,
                  per_layer);
 }
 
@@ -46,22 +46,22 @@ static void test_shallow_with_memory_short(void **state)
 static void test_shallow_boundaries(void **state)
 {
     uint32_t slots[4];
-    moe_allocate(MOE_ALLOC_SHALLOW, 0, 10, 4, 8, NULL, slots); /* no shallow layer: equal */
+    moe_allocate(MOE_ALLOC_SHALLOW, 0, 10, 4, 0, 8, NULL, slots); /* no shallow layer: equal */
     assert_memory_equal(slots, ((const uint32_t[]){3, 3, 2, 2}), sizeof slots);
-    moe_allocate(MOE_ALLOC_SHALLOW, 4, 20, 4, 8, NULL, slots); /* nothing but shallow layers */
+    moe_allocate(MOE_ALLOC_SHALLOW, 4, 20, 4, 0, 8, NULL, slots); /* nothing but shallow layers */
     assert_memory_equal(slots, ((const uint32_t[]){8, 8, 4, 0}), sizeof slots);
-    moe_allocate(MOE_ALLOC_SHALLOW, 99, 99, 4, 8, NULL, slots);
+    moe_allocate(MOE_ALLOC_SHALLOW, 99, 99, 4, 0, 8, NULL, slots);
     assert_memory_equal(slots, ((const uint32_t[]){8, 8, 8, 8}), sizeof slots);
 }
 
 static void test_equal(void **state)
 {
     uint32_t slots[3];
-    moe_allocate(MOE_ALLOC_PER_LAYER, 0, 11, 3, 4, NULL, slots);
+    moe_allocate(MOE_ALLOC_PER_LAYER, 0, 11, 3, 0, 4, NULL, slots);
     assert_memory_equal(slots, ((const uint32_t[]){4, 4, 3}), sizeof slots);
-    moe_allocate(MOE_ALLOC_GLOBAL, 0, 11, 3, 4, NULL, slots);
+    moe_allocate(MOE_ALLOC_GLOBAL, 0, 11, 3, 0, 4, NULL, slots);
     assert_memory_equal(slots, ((const uint32_t[]){4, 4, 3}), sizeof slots);
-    moe_allocate(MOE_ALLOC_PER_LAYER, 0, UINT32_MAX, 3, 4, NULL, slots);
+    moe_allocate(MOE_ALLOC_PER_LAYER, 0, UINT32_MAX, 3, 0, 4, NULL, slots);
     assert_memory_equal(slots, ((const uint32_t[]){4, 4, 4}), sizeof slots);
 }
 
@@ -71,15 +71,15 @@ static void test_by_frequency(void **state)
     static const uint64_t frequencies[3][4] = {{50, 5, 60, 1}, {9, 20, 30, 8}, {2, 7, 11, 10}};
     static const uint64_t equal[3][4] = {{1, 1, 1, 1}, {1, 1, 1, 1}, {1, 1, 1, 1}};
     uint32_t slots[3];
-    moe_allocate(MOE_ALLOC_FREQUENCY, 0, 8, 3, 4, frequencies[0], slots);
+    moe_allocate(MOE_ALLOC_FREQUENCY, 0, 8, 3, 0, 4, frequencies[0], slots);
     assert_memory_equal(slots, ((const uint32_t[]){2, 3, 3}), sizeof slots);
-    moe_allocate(MOE_ALLOC_FREQUENCY, 0, 7, 3, 4, frequencies[0], slots);
+    moe_allocate(MOE_ALLOC_FREQUENCY, 0, 7, 3, 0, 4, frequencies[0], slots);
     assert_memory_equal(slots, ((const uint32_t[]){2, 3, 2}), sizeof slots);
-    moe_allocate(MOE_ALLOC_FREQUENCY, 0, 1, 3, 4, frequencies[0], slots); /* 60 is the highest */
+    moe_allocate(MOE_ALLOC_FREQUENCY, 0, 1, 3, 0, 4, frequencies[0], slots); /* 60 is the highest */
     assert_memory_equal(slots, ((const uint32_t[]){1, 0, 0}), sizeof slots);
-    moe_allocate(MOE_ALLOC_FREQUENCY, 0, 10, 3, 4, frequencies[0], slots); /* 1, 8 or 2 */
+    moe_allocate(MOE_ALLOC_FREQUENCY, 0, 10, 3, 0, 4, frequencies[0], slots); /* 1, 8 or 2 */
     assert_memory_equal(slots, ((const uint32_t[]){3, 4, 3}), sizeof slots);
-    moe_allocate(MOE_ALLOC_FREQUENCY, 0, 8, 3, 4, equal[0], slots);
+    moe_allocate(MOE_ALLOC_FREQUENCY, 0, 8, 3, 0, 4, equal[0], slots);
     assert_memory_equal(slots, ((const uint32_t[]){3, 3, 2}), sizeof slots);
 }
 
@@ -91,9 +91,30 @@ static void test_by_frequency_of_mixtral(void **state)
     for (uint32_t l = 0; l < 32; l++)
         for (uint32_t e = 0; e < 8; e++)
             frequencies[l][e] = 1000 * e + l; /* the fourth best: 4000 + l */
-    moe_allocate(MOE_ALLOC_FREQUENCY, 0, 120, 32, 8, frequencies[0], slots);
+    moe_allocate(MOE_ALLOC_FREQUENCY, 0, 120, 32, 0, 8, frequencies[0], slots);
     for (uint32_t l = 0; l < 32; l++)
         assert_int_equal(slots[l], l < 8 ? 3 : 4);
+}
+
+/* The rules are about the decoder's layers, here three of four experts; two of an encoder get what
+ * these cannot take. */
+static void test_decoder_first(void **state)
+{
+    static const uint64_t frequencies[5][4] = {
+        {90, 90, 90, 90}, {90, 90, 90, 90}, {5, 4, 3, 2}, {9, 8, 7, 1}, {6, 5, 1, 1}};
+    static const struct {
+        enum moe_alloc alloc;
+        uint32_t n_slots, slots[5];
+    } cases[] = {
+        {MOE_ALLOC_PER_LAYER, 7, {0, 0, 3, 2, 2}}, {MOE_ALLOC_PER_LAYER, 15, {2, 1, 4, 4, 4}},
+        {MOE_ALLOC_SHALLOW, 7, {0, 0, 4, 2, 1}},   {MOE_ALLOC_SHALLOW, 20, {4, 4, 4, 4, 4}},
+        {MOE_ALLOC_FREQUENCY, 7, {0, 0, 2, 3, 2}}, {MOE_ALLOC_FREQUENCY, 13, {1, 0, 4, 4, 4}},
+    };
+    for (size_t i = 0; i < N_ITEMS(cases); i++) {
+        uint32_t slots[5];
+        moe_allocate(cases[i].alloc, 1, cases[i].n_slots, 5, 2, 4, frequencies[0], slots);
+        assert_memory_equal(slots, cases[i].slots, sizeof slots);
+    }
 }
 
 static void test_every_allocation(void **state)
@@ -109,7 +130,7 @@ static void test_every_allocation(void **state)
         enum moe_alloc alloc = (enum moe_alloc)(round % 4);
         for (uint32_t i = 0; i < n_keys; i++)
             frequencies[i] = test_random(&random) % 9;
-        moe_allocate(alloc, boundary, n_slots, n_layers, n_experts, frequencies, slots);
+        moe_allocate(alloc, boundary, n_slots, n_layers, 0, n_experts, frequencies, slots);
         for (uint32_t l = 0; l < n_layers; l++) {
             assert_true(slots[l] <= n_experts);
             sum += slots[l];
@@ -219,6 +240,7 @@ int main(void)
         cmocka_unit_test(test_equal),
         cmocka_unit_test(test_by_frequency),
         cmocka_unit_test(test_by_frequency_of_mixtral),
+        cmocka_unit_test(test_decoder_first),
         cmocka_unit_test(test_every_allocation),
         cmocka_unit_test(test_initial_empty),
         cmocka_unit_test(test_initial_by_frequency),

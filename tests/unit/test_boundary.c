@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "sched/boundary.h"
+#include "sched/strategy.h"
 
 #include "../test.h"
 
@@ -119,6 +120,35 @@ static void accuracies_of_statistics(void **state)
     moe_statistics_free(s);
 }
 
+/* An encoder's layers before the decoder's change nothing: L counts the decoder's. */
+static void the_boundary_is_the_decoder_s(void **state)
+{
+    static const uint64_t right[] = {0, 20, 0, 5, 15, 16};
+    static const struct moe_statistics_shape shape = {.n_layers = 6,
+                                                      .n_encoder = 2,
+                                                      .n_experts = 8,
+                                                      .top_k = 2,
+                                                      .max_tokens = 16,
+                                                      .prompt_percent = 50};
+    struct moe_statistics *s = NULL;
+    struct moe_err err = {0};
+    struct moe_strategy fate, daop;
+    assert_ok(moe_statistics_new(&s, &shape, &err), &err);
+    for (uint32_t layer = 0; layer < 6; layer++) {
+        uint64_t *n = moe_accuracy_at(s, layer, MOE_PREDICT_GATE_1);
+        n[MOE_ACC_TOKENS] = right[layer] ? 10 : 0;
+        n[MOE_ACC_IN_K] = right[layer];
+    }
+    assert_int_equal(moe_boundary_of_statistics(s), 2);
+    assert_true(moe_strategy_find("fate", &fate) && moe_strategy_find("daop", &daop));
+    moe_strategy_fit(&fate, 4, s);
+    assert_int_equal(fate.boundary, 2);
+    assert_int_equal(fate.boundary_from, MOE_BOUNDARY_STATISTICS);
+    moe_strategy_fit(&daop, 4, s);
+    assert_int_equal(daop.precalculate_from, 1);
+    moe_statistics_free(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -126,6 +156,7 @@ int main(void)
         cmocka_unit_test(rounding_is_no_step),
         cmocka_unit_test(leaves_the_least_squares),
         cmocka_unit_test(accuracies_of_statistics),
+        cmocka_unit_test(the_boundary_is_the_decoder_s),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

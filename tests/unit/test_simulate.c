@@ -147,6 +147,28 @@ static void a_source_goes_through_the_encoder_alone(void **state)
     assert_int_equal(cached.decode.experts.cache_hits, 2);
 }
 
+/* "From the decoder's layer n on", whatever layers an encoder has before. */
+static void layers_to_pre_calculate_are_the_decoder_s(void **state)
+{
+    struct moe_pace pace = round_pace();
+    struct script s = constant_script(4, 1, 6);
+    s.n_encoder = 2;
+    s.keep = 2;
+    pace.host_slowdown = 2;
+    for (uint32_t t = 0; t < 6; t++) {
+        s.tokens[t].prompt = t < 2;
+        s.tokens[t].predicted[3][0] = 1;
+    }
+    for (uint32_t from = 1; from <= 2; from++) {
+        char words[80];
+        snprintf(words, sizeof words, "daop+init=layerwise+alloc=global+precalculate-from=%u",
+                 from);
+        const struct setting set = {words, 0, 1, 1, pace, {0}};
+        const struct moe_simulated out = run(&s, &set);
+        assert_int_equal(out.decode.experts.precalculated, from == 1 ? 4 : 0);
+    }
+}
+
 /* Two loads: one arrives at 1, is computed until 1.75; the other at 2. */
 static void the_second_load_hides_behind_the_first_expert(void **state)
 {
@@ -536,6 +558,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(on_demand),
         cmocka_unit_test(a_source_goes_through_the_encoder_alone),
+        cmocka_unit_test(layers_to_pre_calculate_are_the_decoder_s),
         cmocka_unit_test(the_second_load_hides_behind_the_first_expert),
         cmocka_unit_test(a_slot_is_free_when_its_expert_is_computed),
         cmocka_unit_test(what_is_kept_does_not_stall),
