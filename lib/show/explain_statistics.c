@@ -60,10 +60,12 @@ static void put_uses(const struct moe_statistics *s, struct moe_screen screen, s
         "Of a token's experts %.1f%% were also used by the token before it; by chance "
         "it would be %.1f%%.",
         100 * reuse.active, 100 * reuse.chance);
-    moe_draw_paragraph(out, screen, NULL, 2,
-                       "The use of experts in a prompt and that in the rest of its text agree by "
-                       "%.3f, where 1 means alike.",
-                       moe_figure_similarity(s).whole);
+    if (!isnan(moe_figure_similarity(s).whole)) /* else no text has both */
+        moe_draw_paragraph(
+            out, screen, NULL, 2,
+            "The use of experts in a prompt and that in the rest of its text agree by "
+            "%.3f, where 1 means alike.",
+            moe_figure_similarity(s).whole);
     moe_draw_paragraph(out, screen, NULL, 2, "%s",
                        moe_statistics_has_decoded(s)
                            ? "Where experts are placed by frequency (--init, --alloc), the rest of "

@@ -120,6 +120,27 @@ static void put_predictors(const struct moe_statistics *s, struct moe_screen scr
     }
 }
 
+/* A number with so many decimals; "-" where there is nothing that it is of. */
+struct figure {
+    char text[32];
+};
+
+static struct figure fixed(double x, int decimals)
+{
+    struct figure f = {"-"};
+    if (!isnan(x))
+        snprintf(f.text, sizeof f.text, "%.*f", decimals, x);
+    return f;
+}
+
+static struct figure percent(double x)
+{
+    struct figure f = {"-"};
+    if (!isnan(x))
+        snprintf(f.text, sizeof f.text, "%.1f%%", 100 * x);
+    return f;
+}
+
 static int put_rest(const struct moe_statistics *s, struct moe_buf *out, struct moe_err *err)
 {
     struct moe_reuse_figures reuse = moe_figure_reuse(s, MOE_ALL_LAYERS);
@@ -131,40 +152,43 @@ static int put_rest(const struct moe_statistics *s, struct moe_buf *out, struct 
         return status;
     moe_figure_popularity(s, MOE_ALL_LAYERS, shares);
     moe_buf_printf(out, "\nSimilarity of a gate's input to other inputs (cosine)\n ");
-    moe_buf_printf(out, " gate 1, 2, 3 layers before: %.3f %.3f %.3f;",
-                   moe_figure_cosine(s, MOE_ALL_LAYERS, MOE_COSINE_GATE_1),
-                   moe_figure_cosine(s, MOE_ALL_LAYERS, MOE_COSINE_GATE_2),
-                   moe_figure_cosine(s, MOE_ALL_LAYERS, MOE_COSINE_GATE_3));
-    moe_buf_printf(out, " this layer's attention %.3f, the last one's %.3f\n",
-                   moe_figure_cosine(s, MOE_ALL_LAYERS, MOE_COSINE_ATTN),
-                   moe_figure_cosine(s, MOE_ALL_LAYERS, MOE_COSINE_ATTN_1));
-    moe_buf_printf(
-        out,
-        "Token to token: experts used again %.1f%% (chance %.1f%%), the best %.1f%%, any "
-        "%.1f%% (chance %.1f%%)\n",
-        100 * reuse.active, 100 * reuse.chance, 100 * reuse.best, 100 * reuse.any,
-        100 * reuse.any_chance);
+    moe_buf_printf(out, " gate 1, 2, 3 layers before: %s %s %s;",
+                   fixed(moe_figure_cosine(s, MOE_ALL_LAYERS, MOE_COSINE_GATE_1), 3).text,
+                   fixed(moe_figure_cosine(s, MOE_ALL_LAYERS, MOE_COSINE_GATE_2), 3).text,
+                   fixed(moe_figure_cosine(s, MOE_ALL_LAYERS, MOE_COSINE_GATE_3), 3).text);
+    moe_buf_printf(out, " this layer's attention %s, the last one's %s\n",
+                   fixed(moe_figure_cosine(s, MOE_ALL_LAYERS, MOE_COSINE_ATTN), 3).text,
+                   fixed(moe_figure_cosine(s, MOE_ALL_LAYERS, MOE_COSINE_ATTN_1), 3).text);
     moe_buf_printf(out,
-                   "Prompt and rest of a document: similarity %.3f; windows of %d tokens against\n"
-                   "  the prompt %.3f, against the last window %.3f\n",
-                   like.whole, MOE_DRIFT_WINDOW, like.drift, like.next);
-    moe_buf_printf(
-        out,
-        "Least popular 10%%, 30%%, 50%% of a document's experts: %.1f%%, %.1f%%, %.1f%% of "
-        "its activations\n",
-        100 * shares[0], 100 * shares[2], 100 * shares[4]);
+                   "Token to token: experts used again %s (chance %s), the best %s, any "
+                   "%s (chance %s)\n",
+                   percent(reuse.active).text, percent(reuse.chance).text, percent(reuse.best).text,
+                   percent(reuse.any).text, percent(reuse.any_chance).text);
+    if (!isnan(like.whole)) /* else no document has both */
+        moe_buf_printf(
+            out,
+            "Prompt and rest of a document: similarity %s; windows of %d tokens against\n"
+            "  the prompt %s, against the last window %s\n",
+            fixed(like.whole, 3).text, MOE_DRIFT_WINDOW, fixed(like.drift, 3).text,
+            fixed(like.next, 3).text);
     moe_buf_printf(out,
-                   "Rank-1 paths: %" PRIu64 " different%s, the 20%% most frequent hold %.1f%% of "
-                   "tokens\n  (log-log slope %.2f); two layers predict the third in %.1f%%\n",
-                   paths.n_paths, paths.sampled ? " in the sample kept" : "", 100 * paths.top_fifth,
-                   paths.slope, 100 * paths.rank1_right);
+                   "Least popular 10%%, 30%%, 50%% of a document's experts: %s, %s, %s of "
+                   "its activations\n",
+                   percent(shares[0]).text, percent(shares[2]).text, percent(shares[4]).text);
+    moe_buf_printf(out,
+                   "Rank-1 paths: %" PRIu64 " different%s, the 20%% most frequent hold %s of "
+                   "tokens\n  (log-log slope %s); two layers predict the third in %s\n",
+                   paths.n_paths, paths.sampled ? " in the sample kept" : "",
+                   percent(paths.top_fifth).text, fixed(paths.slope, 2).text,
+                   percent(paths.rank1_right).text);
     moe_buf_text(out, "Mean weight by rank:");
     for (uint32_t k = 0; k < s->shape.top_k; k++)
-        moe_buf_printf(out, " %.3f", moe_figure_weight(s, MOE_ALL_LAYERS, k));
-    moe_buf_printf(out,
-                   "\nHOBBIT's scores of ranks from 2 on: %.1f%% up to 0.6, %.1f%% up to 0.9\n",
-                   100 * moe_figure_scores_below(s, MOE_ALL_LAYERS, 0.6),
-                   100 * moe_figure_scores_below(s, MOE_ALL_LAYERS, 0.9));
+        moe_buf_printf(out, " %s", fixed(moe_figure_weight(s, MOE_ALL_LAYERS, k), 3).text);
+    moe_buf_text(out, "\n");
+    if (s->shape.top_k > 1)
+        moe_buf_printf(out, "HOBBIT's scores of ranks from 2 on: %s up to 0.6, %s up to 0.9\n",
+                       percent(moe_figure_scores_below(s, MOE_ALL_LAYERS, 0.6)).text,
+                       percent(moe_figure_scores_below(s, MOE_ALL_LAYERS, 0.9)).text);
     return MOE_OK;
 }
 

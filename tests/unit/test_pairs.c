@@ -9,6 +9,8 @@
 #include "plan/replay.h"
 #include "record/statistics_paths.h"
 #include "run/source.h"
+#include "show/explain.h"
+#include "show/show_statistics.h"
 #include "study/perplexity.h"
 #include "study/probe.h"
 
@@ -120,6 +122,21 @@ static void check_trace(const struct pair *pairs, const struct moe_statistics *s
     free(left);
 }
 
+/* Targets have no prompt, and one expert a token no second: nothing is told of these. */
+static void check_shown(const struct moe_statistics *s)
+{
+    struct moe_buf shown = {0};
+    struct moe_err err = {0};
+    assert_ok(moe_show_statistics(s, MOE_PLAIN_SCREEN, &shown, &err), &err);
+    assert_ok(moe_explain_statistics(s, MOE_PLAIN_SCREEN, &shown, &err), &err);
+    moe_buf_u8(&shown, 0);
+    const char *text = (const char *)shown.data;
+    assert_non_null(strstr(text, "Mean weight by rank: "));
+    assert_null(strstr(text, "nan"));
+    assert_int_equal(strstr(text, "HOBBIT's scores") != NULL, s->shape.top_k > 1);
+    moe_buf_release(&shown);
+}
+
 static void pairs_are_counted_in_both_stacks(void **state)
 {
     int n_run = 0;
@@ -147,6 +164,7 @@ static void pairs_are_counted_in_both_stacks(void **state)
         assert_int_equal(s->totals[MOE_TOTAL_SOURCE], s->shape.n_encoder ? n_source : 0);
         if (s->shape.n_encoder)
             check_trace(pairs, s);
+        check_shown(s);
         run(pairs, 1, &again, &text_again);
         assert_int_equal(text_again.size, text.size);
         assert_memory_equal(text_again.data, text.data, text.size);
