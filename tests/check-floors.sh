@@ -2,7 +2,7 @@
 # Checks the include directions of lib/ and cmd/: a file includes its own floor and those below it. The floors
 # from the lowest up stand in FLOORS, as in lib/README.md; those of a few pairs do not know each other
 # (APART), though one lies above the other. A room of cmd/ uses what all programs share. The GPU's interface (kernels/gpu.h, gpu_ops.h) is for the
-# floors in GPU. Prints each offending line; exit 1 if there is any.
+# floors in GPU. A word of the glossary there is explained once. Prints each offending line; exit 1 if there is any.
 set -eu
 cd "$(dirname "$0")/.."
 FLOORS='base quant kern cache fmt model jinja text vocab grammar chat io record coe convert sched plan experts run engine serve lines show bench study repl cmd'
@@ -37,3 +37,6 @@ FNR == 1 {
     if (!ok) { print FILENAME ":" FNR ": " floor " must not include " path; bad = 1 }
 }
 END { exit bad }' || exit 1
+awk -F ' *[|] *' '/^## / { glossary = /Glossary/ }
+glossary && NF == 4 && seen[$2]++ { print FILENAME ": the glossary has \x27" $2 "\x27 twice"; bad = 1 }
+END { exit bad }' lib/README.md

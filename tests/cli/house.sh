@@ -8,6 +8,7 @@ cc=${CC:-cc}
 file() { # PATH TEXT
     printf '%b' "$2" >"$house/$1"
 }
+file lib/README.md '## Glossary\n\n| word | meaning |\n|---|---|\n| a | b |\n| c | d |\n'
 floors() { run sh "$house/tests/check-floors.sh"; }
 rooms() {
     for source in "$house"/lib/*/*.c; do
@@ -50,6 +51,13 @@ file lib/cache/store.c '\n'
 floors
 expect_stdout "lib/attic/box.c: unknown floor" "a floor that nobody named is refused"
 rm -r "$house/lib/attic"
+file lib/cache/store.c '\n'
+cp "$house/lib/README.md" "$tmp/glossary"
+echo '| a | e |' >>"$house/lib/README.md"
+floors
+expect_exit 1 "a word that the glossary has twice is refused"
+expect_stdout "lib/README.md: the glossary has 'a' twice" "... and named"
+cp "$tmp/glossary" "$house/lib/README.md"
 
 file lib/base/low.c 'int high(void);\nint low(void);\nint low(void) { return high(); }\n'
 rooms
