@@ -6,6 +6,7 @@
 
 #include "base/file.h"
 #include "engine/context_file.h"
+#include "engine/context_shift.h"
 #include "repl/repl.h"
 #include "run_options.h"
 
@@ -96,13 +97,15 @@ int answer_once(const struct moe_engine *engine, struct moe_conversation *talk, 
     if (status == MOE_OK && opt.prompt_cache)
         status = load_prompt(engine, talk, &held, err);
     if (status == MOE_OK)
-        status = moe_conversation_ask(talk, text, sampler, &go, &why, err);
+        status = (opt.context_shift ? moe_conversation_shifting
+                                    : moe_conversation_ask)(talk, text, sampler, &go, &why, err);
     cli_progress_done();
     if (status == MOE_OK) {
         if (isatty(STDOUT_FILENO) && !tokens)
             cli_write("\n", 1);
         status = cli_flush(err);
         repl_explain_stop(why, talk->session->context);
+        repl_explain_shift(&talk->session->stats);
         if (status == MOE_OK && opt.prompt_cache)
             status = save_prompt(engine, talk, held, err);
         if (status == MOE_OK && why == MOE_STOP_USER)

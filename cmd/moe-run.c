@@ -226,6 +226,8 @@ static int generate(struct run *r, double started, struct moe_err *err)
             .constraint = r->constraint,
             .max_tokens = opt.n,
             .ignore_eos = opt.ignore_eos,
+            .context_shift = opt.context_shift,
+            .exact = opt.strategy.exact,
             .stop_texts = opt.stops.items,
             .total = &r->stats,
         };

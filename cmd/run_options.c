@@ -52,15 +52,16 @@ static const struct cli_option options[] = {
     {CLI_OPT_U32('c', "context", "N", &opt.context, 2, MOE_MAX_CONTEXT),
      .shown = "the model's, at most 4096", .help = "context length in tokens"},
     {.kind = CLI_LIST, .help = "Chat"},
-    {CLI_OPT_TEXT(0, "system", "TEXT", &opt.system)},
     {CLI_OPT_FLAG(0, "raw", &opt.raw)},
     {CLI_OPT_TEXT(0, "template-file", "FILE", &opt.template_file), .shown = "own"},
-    {CLI_OPT_TEXTS(0, "stop", "TEXT", &opt.stops)},
-    {CLI_OPT_FLAG(0, "ignore-eos", &opt.ignore_eos)},
     {CLI_OPT_TEXT(0, "prefix-text", "TEXT", &opt.prefix_text)},
+    {CLI_OPT_FLAG(0, "ignore-eos", &opt.ignore_eos)},
+    {CLI_OPT_TEXT(0, "system", "TEXT", &opt.system)},
+    {CLI_OPT_TEXTS(0, "stop", "TEXT", &opt.stops)},
     {CLI_OPT_TEXT(0, "grammar", "FILE", &opt.grammar)},
     {CLI_OPT_TEXT(0, "json-schema", "FILE", &opt.json_schema)},
     {CLI_OPT_FLAG(0, "json-object", &opt.json_object)},
+    {CLI_OPT_FLAG(0, "context-shift", &opt.context_shift)},
     {.kind = CLI_LIST, .help = "Sampling"},
     {CLI_OPT_DOUBLE(0, "temp", "X", &opt.sampling.temperature, 0, 100), .shown = "0.8"},
     {CLI_OPT_U32(0, "top-k", "N", &opt.sampling.top_k, 0, 1000000), .shown = "0, all"},
@@ -155,12 +156,13 @@ static bool names_a_strategy(void)
 static int check_requests(void)
 {
     static const char *const others[] = {
-        "prompt",       "file",           "tokens",       "system",      "raw",
-        "stop",         "ignore-eos",     "temp",         "top-k",       "top-p",
-        "min-p",        "seed",           "stats",        "stats-json",  "bench",
-        "ids",          "perplexity",     "trace-events", "link-rate",   "lockstep",
-        "pack-in-ram",  "repeat-penalty", "beams",        "encode",      "logprobs",
-        "prompt-cache", "prefix-text",    "grammar",      "json-schema", "json-object",
+        "prompt",        "file",           "tokens",       "system",      "raw",
+        "stop",          "ignore-eos",     "temp",         "top-k",       "top-p",
+        "min-p",         "seed",           "stats",        "stats-json",  "bench",
+        "ids",           "perplexity",     "trace-events", "link-rate",   "lockstep",
+        "pack-in-ram",   "repeat-penalty", "beams",        "encode",      "logprobs",
+        "prompt-cache",  "prefix-text",    "grammar",      "json-schema", "json-object",
+        "context-shift",
     };
     if (!opt.requests.input && opt.sequences)
         return cli_misuse("option --sequences goes with --requests");
@@ -236,10 +238,13 @@ static int check_prefix(void)
 static int check_answer(void)
 {
     static const char *const others[] = {"beams", "bench", "perplexity", "ids"};
-    static const char *const ours[] = {"logprobs", "prompt-cache"};
+    static const char *const ours[] = {"context-shift", "logprobs", "prompt-cache"};
     bool one = opt.prompt || opt.file || !isatty(STDIN_FILENO);
+    if (opt.context_shift && opt.strategy.exact)
+        return cli_misuse("option --exact: --context-shift may change results: an answer goes on "
+                          "without the oldest part of its text");
     for (size_t k = 0; k < sizeof ours / sizeof ours[0]; k++) {
-        if (cli_given(ours[k]) && !one)
+        if (cli_given(ours[k]) && k > 0 && !one)
             return cli_misuse("option --%s goes with -p, -f or a text on standard input", ours[k]);
         for (size_t i = 0; i < sizeof others / sizeof others[0] && cli_given(ours[k]); i++)
             if (cli_given(others[i]))

@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "cli.h"
 #include "console.h"
+#include "engine/context_shift.h"
 #include "show/show_run.h"
 
 /* ---- Shared with moe-run -p ---- */
@@ -23,6 +24,13 @@ void repl_explain_stop(enum moe_stop_reason why, uint32_t context)
 {
     if (why == MOE_STOP_CONTEXT)
         cli_note("the context of %u tokens is full: the answer stops here", context);
+}
+
+void repl_explain_shift(const struct moe_stats *stats)
+{
+    if (stats->context_shifts)
+        cli_note("the context was full: its oldest %llu tokens were dropped (--context-shift)",
+                 (unsigned long long)stats->dropped_tokens);
 }
 
 /* ---- Talking ---- */
@@ -88,6 +96,51 @@ static void tell_full(const struct console *c)
                                            : "/reset empties the context; -c sets a longer one");
 }
 
+/* Whether the oldest turns may go, which then they may for good. */
+static bool offer_shift(struct console *c)
+{
+    const struct moe_config *m = &c->r->conversation->session->model->config;
+    struct moe_buf answer = {0};
+    struct pasted pasted = {0};
+    if (c->r->context_shift || c->r->exact || c->r->beams.n || m->n_encoder || m->prefix_lm)
+        return false;
+    enum reading got =
+        editor_read(c->editor, "the context is full: drop the oldest turns from now on? [y/n] ",
+                    &answer, &pasted);
+    c->r->context_shift = got == READ_LINE && answer.size && !answer.failed &&
+                          (answer.data[0] == 'y' || answer.data[0] == 'Y');
+    moe_buf_release(&answer);
+    return c->r->context_shift;
+}
+
+/* Asks or continues; a full context is offered to lose its oldest turns. */
+static int generate(struct console *c, const char *text, const struct moe_generate_options *options,
+                    enum moe_stop_reason *why, struct moe_err *err)
+{
+    struct moe_conversation *talk = c->r->conversation;
+    int status;
+    if (c->r->context_shift)
+        return moe_conversation_shifting(talk, text, c->sampler, options, why, err);
+    status = text ? moe_conversation_ask(talk, text, c->sampler, options, why, err)
+                  : moe_conversation_continue(talk, c->sampler, options, why, err);
+    cli_progress_done();
+    if (status == MOE_ERR_LIMIT && text && talk->chat && moe_conversation_n(talk) > 0 &&
+        offer_shift(c)) {
+        struct moe_generate_options now = *options;
+        now.started = moe_seconds(); /* not while it waited for a yes */
+        return moe_conversation_shifting(talk, text, c->sampler, &now, why, err);
+    }
+    if (status == MOE_OK && *why == MOE_STOP_CONTEXT) {
+        cli_write("\n", 1);
+        if (offer_shift(c)) {
+            double ttft = talk->session->stats.ttft_seconds; /* the answer began before */
+            status = moe_conversation_shifting(talk, NULL, c->sampler, options, why, err);
+            talk->session->stats.ttft_seconds = ttft;
+        }
+    }
+    return status;
+}
+
 int console_answer(struct console *c, const char *text, struct moe_err *err)
 {
     struct repl *r = c->r;
@@ -107,8 +160,7 @@ int console_answer(struct console *c, const char *text, struct moe_err *err)
     s->stats = (struct moe_stats){0};
     cli_start_over();
     err->text[0] = 0;
-    int status = text ? moe_conversation_ask(r->conversation, text, c->sampler, &o, &why, err)
-                      : moe_conversation_continue(r->conversation, c->sampler, &o, &why, err);
+    int status = generate(c, text, &o, &why, err);
     cli_start_over();
     cli_progress_done();
     if (status != MOE_OK && !err->text[0])
@@ -125,6 +177,7 @@ int console_answer(struct console *c, const char *text, struct moe_err *err)
     moe_engine_finish_stats(r->engine, &s->stats);
     moe_stats_add(r->total, &s->stats);
     repl_explain_stop(why, s->context);
+    repl_explain_shift(&s->stats);
     if (why == MOE_STOP_CONTEXT)
         tell_full(c);
     if (why == MOE_STOP_LENGTH)

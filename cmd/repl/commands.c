@@ -32,6 +32,11 @@ static const struct command commands[] = {
     {"stop", "TEXT", "end answers before this text (- removes all)", ARGUMENT_TEXT, command_stop},
     {"continue", "", "continue the last answer (an empty line does the same)", ARGUMENT_NONE,
      do_continue},
+    {"undo", "", "take back the last question and its answer", ARGUMENT_NONE, command_undo},
+    {"retry", "", "ask the last question again, with other draws", ARGUMENT_NONE, command_retry},
+    {"save", "FILE", "keep the conversation, with all that was computed", ARGUMENT_FILE,
+     command_save},
+    {"load", "FILE", "go on with a conversation that was saved", ARGUMENT_FILE, command_load},
     {"reset", "", "forget the conversation", ARGUMENT_NONE, command_reset},
     {"quit", "", "leave (Ctrl-D does the same)", ARGUMENT_NONE, do_quit},
 };

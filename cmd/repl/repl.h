@@ -19,7 +19,8 @@ struct repl {
     struct moe_beam_options beams;
     struct moe_constraint *constraint; /* that every answer follows; NULL: none */
     uint64_t max_tokens;
-    bool ignore_eos;
+    bool ignore_eos, context_shift;
+    bool exact;                    /* --exact: no shift is offered */
     const char *const *stop_texts; /* NULL-terminated, or NULL */
     struct moe_stats *total;       /* over all answers; the session has the last answer's */
 };
@@ -32,5 +33,7 @@ int repl_stream(void *ctx, const char *bytes, uint64_t n);
 
 /* Says on stderr that an answer ended because the context is full; silent otherwise. */
 void repl_explain_stop(enum moe_stop_reason why, uint32_t context);
+/* Says on stderr that a full context has lost something; silent otherwise. */
+void repl_explain_shift(const struct moe_stats *stats);
 
 #endif

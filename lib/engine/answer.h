@@ -64,6 +64,9 @@ struct moe_generate_options {
      * the answer by itself does not count, one that completes a stop text does. A negative result
      * as of `text`. */
     int (*token)(void *ctx, const struct moe_token_said *said);
+    /* The context is full: may drop some of it, so that the answer goes on (*more); the text then
+     * is what moe_generate was given, shorter. NULL: the answer ends with the context. */
+    int (*full)(void *ctx, bool *more, struct moe_err *err);
     uint32_t n_top; /* that it gets of the likeliest, at most MOE_MAX_TOP_TOKENS */
     void *ctx;
 };

@@ -61,6 +61,7 @@ static void forget_context(struct moe_conversation *c)
     c->history.n = 0;
     c->n_done = 0;
     c->answer_at = 0;
+    c->undone = false;
     c->in_step = false;
 }
 
@@ -150,8 +151,7 @@ static uint64_t bytes_in_context(const struct moe_conversation *c, const struct 
     return n;
 }
 
-/* Replaces the context by `ids`; what both begin with need not be computed again. */
-static void adopt(struct moe_conversation *c, struct moe_ids *ids)
+void moe_conversation_adopt(struct moe_conversation *c, struct moe_ids *ids)
 {
     uint64_t same = 0;
     if (c->session->model->config.prefix_lm) /* what sees all of another prompt is another */
@@ -176,7 +176,7 @@ static int prepare_chat(struct moe_conversation *c, struct moe_err *err)
         status = moe_prompt_encode(c->session->model, &all, &words, known,
                                    known ? &c->history : &ids, err);
         if (status == MOE_OK && !known)
-            adopt(c, &ids);
+            moe_conversation_adopt(c, &ids);
         c->in_thought = moe_chat_opens_thought(c->chat, all.data, all.size);
     }
     moe_ids_release(&ids);
@@ -190,7 +190,7 @@ static int prepare_plain(struct moe_conversation *c, const char *text, struct mo
     struct moe_ids ids = {0};
     int status = moe_prompt_prefixed(c->session->model, c->prefix, text, strlen(text), &ids, err);
     if (status == MOE_OK)
-        adopt(c, &ids);
+        moe_conversation_adopt(c, &ids);
     moe_ids_release(&ids);
     return status;
 }
@@ -226,6 +226,12 @@ static int listen_token(void *ctx, const struct moe_token_said *said)
     return l->options->token(l->options->ctx, said);
 }
 
+static int listen_full(void *ctx, bool *more, struct moe_err *err)
+{
+    const struct listener *l = ctx;
+    return l->options->full(l->options->ctx, more, err);
+}
+
 static int answer(struct moe_conversation *c, struct moe_sampler *sampler,
                   const struct moe_generate_options *options, struct listener *l,
                   enum moe_stop_reason *why, struct moe_err *err)
@@ -238,6 +244,7 @@ static int answer(struct moe_conversation *c, struct moe_sampler *sampler,
     o.stop_texts = stops;
     o.text = listen;
     o.token = options->token ? listen_token : NULL;
+    o.full = options->full ? listen_full : NULL;
     o.ctx = l;
     o.source = c->source.n ? c->source.ids : NULL;
     o.n_source = c->source.n;
@@ -251,16 +258,17 @@ static int answer(struct moe_conversation *c, struct moe_sampler *sampler,
 
 /* ---- Asking ---- */
 
-/* Answers what the context was brought to, and keeps the answer in place of messages from n on. */
+/* Answers what the context was brought to, and keeps the answer, in place of the last message or
+ * behind it. */
 static int answer_and_keep(struct moe_conversation *c, struct moe_sampler *sampler,
                            const struct moe_generate_options *options, struct listener *l,
-                           uint64_t n, enum moe_stop_reason *why, struct moe_err *err)
+                           bool in_place, enum moe_stop_reason *why, struct moe_err *err)
 {
     int status = answer(c, sampler, options, l, why, err);
     if (status == MOE_OK && c->chat) {
         json_t *message = conversation_answer_message(c, &l->answer, err);
-        if (message)
-            moe_conversation_keep(c, n);
+        if (message && in_place)
+            moe_conversation_keep(c, moe_conversation_n(c) - 1);
         status = add_message(c, message, err);
     }
     return status;
@@ -276,7 +284,8 @@ int moe_conversation_answer(struct moe_conversation *c, struct moe_sampler *samp
     int status = prepare_chat(c, err);
     if (status == MOE_OK) {
         c->answer_at = c->history.n;
-        status = answer_and_keep(c, sampler, options, &l, moe_conversation_n(c), why, err);
+        c->cut = c->undone = false;
+        status = answer_and_keep(c, sampler, options, &l, false, why, err);
     }
     /* A stop text is in the context, but not in the answer; an interrupted prompt is not there. */
     c->in_step = status == MOE_OK && *why != MOE_STOP_TEXT;
@@ -310,12 +319,12 @@ int moe_conversation_ask(struct moe_conversation *c, const char *text, struct mo
         moe_constraint_restart(options->constraint);
     if (!c->chat || c->session->model->config.n_encoder)
         return ask_plainly(c, text, sampler, options, why, err);
-    uint64_t n_before = moe_conversation_n(c);
     int status = add_message(c, moe_chat_message("user", text, strlen(text), err), err);
-    if (status == MOE_OK)
-        status = moe_conversation_answer(c, sampler, options, why, err);
     if (status != MOE_OK)
-        moe_conversation_keep(c, n_before);
+        return status;
+    status = moe_conversation_answer(c, sampler, options, why, err);
+    if (status != MOE_OK) /* of those before it some may have been dropped */
+        moe_conversation_keep(c, moe_conversation_n(c) - 1);
     return status;
 }
 
@@ -323,7 +332,7 @@ int moe_conversation_continue(struct moe_conversation *c, struct moe_sampler *sa
                               const struct moe_generate_options *options, enum moe_stop_reason *why,
                               struct moe_err *err)
 {
-    if (c->history.n == 0)
+    if (c->history.n == 0 || c->undone)
         return moe_fail(err, MOE_ERR_USAGE, "there is nothing to continue yet");
     if (c->n_done == c->history.n)
         c->n_done--; /* its logits are wanted again */
@@ -339,7 +348,7 @@ int moe_conversation_continue(struct moe_conversation *c, struct moe_sampler *sa
             status = moe_constraint_take(options->constraint, l.answer.data, l.answer.size, err);
         }
         if (status == MOE_OK)
-            status = answer_and_keep(c, sampler, options, &l, n - 1, why, err);
+            status = answer_and_keep(c, sampler, options, &l, true, why, err);
     } else {
         status = answer(c, sampler, options, &l, why, err);
     }

@@ -38,6 +38,8 @@ struct moe_conversation {
     const struct json_t *tools, *variables; /* of the template; NULL: none; borrowed */
     struct tm now;      /* for templates that show it: when the conversation began */
     uint64_t answer_at; /* where in `history` the last answer begins */
+    bool undone;        /* ... and is none of the messages any more */
+    bool cut;           /* ... and has lost its beginning to a full context */
     bool in_thought;    /* ... and whether what precedes it opens the thought */
     /* The context ends exactly where the messages' text and the last answer end. */
     bool in_step;
@@ -78,6 +80,10 @@ int moe_conversation_answer(struct moe_conversation *c, struct moe_sampler *samp
 int moe_conversation_continue(struct moe_conversation *c, struct moe_sampler *sampler,
                               const struct moe_generate_options *options, enum moe_stop_reason *why,
                               struct moe_err *err);
+
+/* Replaces the context by `ids`, which are taken over; what both begin with need not be computed
+ * again. */
+void moe_conversation_adopt(struct moe_conversation *c, struct moe_ids *ids);
 
 /* Appends what would be fed for an answer to the messages, exactly, and its ids. */
 int moe_conversation_preview(const struct moe_conversation *c, struct moe_buf *text,

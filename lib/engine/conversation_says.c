@@ -45,7 +45,7 @@ json_t *conversation_answer_message(const struct moe_conversation *c, const stru
     struct moe_chat_answer parts;
     conversation_append_answer(c, &all);
     moe_chat_split(c->chat, c->in_thought, (const char *)all.data, all.size, &parts);
-    bool whole = all.failed || (!parts.has_thought && parts.content.n == all.size);
+    bool whole = c->cut || all.failed || (!parts.has_thought && parts.content.n == all.size);
     moe_buf_release(&all);
     if (whole)
         return moe_chat_message("assistant", (const char *)shown->data, shown->size, err);

@@ -111,6 +111,11 @@ static int generate_loop(struct moe_session *s, struct moe_sampler *sampler,
             s->stats.ttft_seconds = moe_seconds() - options->started;
         status = moe_answer_take(answer, id, logits, history, err);
         s->stats.generated_tokens += answer->n_tokens - n_before;
+        if (status == MOE_OK && answer->ended && answer->why == MOE_STOP_CONTEXT && options->full) {
+            bool more = false;
+            status = options->full(options->ctx, &more, err);
+            answer->ended = !more;
+        }
         if (status != MOE_OK || answer->ended)
             return status;
         forget_other_rope(s, history, n_done);

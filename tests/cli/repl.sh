@@ -197,7 +197,7 @@ check "... before it" sh -c "! sed -n '/^> Once upon a time,/,\$p' '$screen' | g
 prompts
 type_line '/help'
 check "/help lists the commands" shows '^/reset .*forget'
-check "... all of them" has '^/(help|stats|memory|strategy|system|file|set|stop|continue|reset|quit) ' 11
+check "... all of them" has '^/(help|stats|memory|strategy|system|file|set|stop|continue|undo|retry|save|load|reset|quit) ' 15
 prompts
 type_line 'One line \'
 check "a backslash asks for more" wait_for last_line_is '.'
@@ -303,6 +303,55 @@ check "... and no bar" has_no 'reading the prompt'
 prompts
 type_line '/quit'
 check "/quit leaves with 0" left_with 0
+
+# Turns: taken back, asked again, kept in a file; and a full context.
+cat >"$tmp/chatml" <<'END'
+{% for m in messages %}<|im_start|>{{ m.role + '\n' + m.content }}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}
+END
+start -n 4 --ignore-eos --template-file "$tmp/chatml"
+prompts
+type_line '/undo'
+check "/undo with nothing said" shows 'there is no question to take back'
+prompts
+type_line 'One day'
+check "a question" shows "$footer"
+prompts
+type_line '/retry'
+check "/retry asks it again" shows "$footer" 2
+prompts
+type_line "/save $tmp/kept"
+check "/save keeps it" shows 'saved [0-9]+ tokens'
+prompts
+type_line '/undo'
+check "/undo takes it back" shows 'its answer are gone'
+prompts
+type_line ''
+check "... so that there is nothing to continue" shows 'nothing to continue'
+prompts
+type_line "/load $tmp/kept"
+check "/load goes on with it" shows 'loaded [0-9]+ tokens'
+prompts
+type_line ''
+check "... where it was" shows "$footer" 3
+prompts
+type_line "/load $tiny"
+check "/load of another file says so" shows 'is not a context file'
+prompts
+start -c 40 -n 60 --ignore-eos --template-file "$tmp/chatml"
+prompts
+type_line 'One day'
+check "a full context offers to drop the oldest turns" shows 'drop the oldest turns from now on\? \[y/n\]'
+keys -l y
+keys Enter
+check "... and goes on" shows '[0-9]+ tokens were dropped'
+check "... to the answer's end" shows "$footer"
+prompts
+type_line 'And then there was another one'
+check "... from then on" shows "$footer" 2
+check "... without asking" has '\[y/n\]' 1
+check "... nothing is refused" sh -c "! grep -q 'does not fit' '$screen'"
 
 # A random model whose tokens are single bytes answers with control characters.
 "$bin/moe-quantize" -q -t 1 -o "$tmp/noise.moe" tests/fixtures/qwen2-moe-a

@@ -46,6 +46,11 @@ check "--stop: the text ends before it" sh -c \
 moe -p "$story" -c 12 --temp 0
 expect_exit 0 "a full context is no error"
 expect_stderr_like 'moe-run: the context of 12 tokens is full*' "a full context is noted"
+moe -p "$story" -c 12 -n 40 --temp 0 --ignore-eos --logprobs 0 --context-shift --stats
+check "--context-shift: the answer goes on" [ "$(wc -l <"$out")" = 40 ]
+expect_stderr_like '*moe-run: the context was full: its oldest * tokens were dropped*shifted  the context * times*' "... which is said and counted"
+moe -p x --context-shift --exact
+error_line 2 'moe-run: option --exact: --context-shift may change results*' "... and is not exact"
 moe -q -p "$story" -c 12 --temp 0
 expect_stderr_lines 0 "... but not with -q"
 moe -p "$story $story $story" -c 8
