@@ -97,8 +97,9 @@ int answer_once(const struct moe_engine *engine, struct moe_conversation *talk, 
     if (status == MOE_OK && opt.prompt_cache)
         status = load_prompt(engine, talk, &held, err);
     if (status == MOE_OK)
-        status = (opt.context_shift ? moe_conversation_shifting
-                                    : moe_conversation_ask)(talk, text, sampler, &go, &why, err);
+        status = !text ? moe_conversation_answer(talk, sampler, &go, &why, err)
+                       : (opt.context_shift ? moe_conversation_shifting : moe_conversation_ask)(
+                             talk, text, sampler, &go, &why, err);
     cli_progress_done();
     if (status == MOE_OK) {
         if (isatty(STDOUT_FILENO) && !tokens)

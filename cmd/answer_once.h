@@ -8,8 +8,8 @@
 #include "engine/conversation.h"
 #include "engine/engine.h"
 
-/* Asks `text` with the options of the command line and prints the answer, which follows the
- * constraint (NULL: there is none). started: moe_seconds()
+/* Asks `text` (NULL: what the conversation ends with) with the options of the command line and
+ * prints the answer, which follows the constraint (NULL: there is none). started: moe_seconds()
  * when the program began. What the session counted is in its stats. A negative status without a
  * text in err: standard output failed, and cli_finish says so. */
 int answer_once(const struct moe_engine *engine, struct moe_conversation *talk, const char *text,

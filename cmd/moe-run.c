@@ -11,8 +11,10 @@
 #include "encode.h"
 #include "engine/beams.h"
 #include "engine/encode.h"
+#include "fmt/json.h"
 #include "grammar/constraint.h"
 #include "measure.h"
+#include "messages.h"
 #include "prompt.h"
 #include "repl/repl.h"
 #include "run_options.h"
@@ -103,7 +105,8 @@ static struct measure_perplexity_options perplexity_options(void)
 
 static bool is_interactive(void)
 {
-    return !opt.prompt && !opt.file && !opt.encode && isatty(STDIN_FILENO);
+    return !opt.prompt && !opt.file && !opt.messages && !opt.show_prompt && !opt.encode &&
+           isatty(STDIN_FILENO);
 }
 
 static int survey(void *ctx, const struct moe_model *model, const struct moe_engine_room *room,
@@ -126,11 +129,12 @@ static int survey(void *ctx, const struct moe_model *model, const struct moe_eng
         return MOE_OK;
     r->may_hold = room->may_hold;
     if (!r->prompt.text.data) /* once, where a GPU is tried first */
-        status = prompt_read(&r->prompt, opt.prompt, opt.file, room->may_hold, err);
+        status = prompt_read(&r->prompt, opt.prompt, opt.messages ? opt.messages : opt.file,
+                             room->may_hold, err);
     if (status == MOE_OK)
         status = prompt_survey(&r->prompt, model->tokenizer,
                                opt.bench ? opt.prompt_tokens : room->context,
-                               !opt.bench && !opt.encode, err);
+                               !opt.bench && !opt.encode && !opt.messages, err);
     r->text_bytes = r->prompt.bytes;
     return status;
 }
@@ -207,7 +211,9 @@ static void close_run(struct run *r)
 static int generate(struct run *r, double started, struct moe_err *err)
 {
     struct moe_chat *chat = NULL;
+    struct json_t *messages = NULL;
     struct moe_conversation talk = {0};
+    const char *text = opt.messages ? NULL : (const char *)r->prompt.text.data;
     bool raw = opt.raw || opt.prefix_text || r->model->config.n_encoder;
     int status = prompt_chat(opt.template_file, raw, r->model, r->pack, &chat, err);
     if (status == MOE_OK)
@@ -216,6 +222,8 @@ static int generate(struct run *r, double started, struct moe_err *err)
     cli_detail("seed %llu", (unsigned long long)opt.sampling.seed);
     if (status == MOE_OK && opt.system)
         status = moe_conversation_system(&talk, opt.system, err);
+    if (status == MOE_OK && opt.messages)
+        status = messages_take(&talk, opt.messages, &r->prompt.text, &messages, err);
     if (status == MOE_OK && is_interactive()) {
         struct repl repl = {
             .engine = r->engine,
@@ -233,13 +241,15 @@ static int generate(struct run *r, double started, struct moe_err *err)
         };
         if (repl_run(&repl) != CLI_DONE)
             status = -1; /* it has said why */
+    } else if (status == MOE_OK && opt.show_prompt) {
+        status = messages_show_prompt(&talk, text, err);
     } else if (status == MOE_OK) {
-        status = answer_once(r->engine, &talk, (const char *)r->prompt.text.data, r->constraint,
-                             started, err);
+        status = answer_once(r->engine, &talk, text, r->constraint, started, err);
         r->stats = r->session->stats;
     }
     moe_conversation_release(&talk);
     moe_chat_free(chat);
+    moe_json_free(messages);
     return status;
 }
 

@@ -62,6 +62,8 @@ static const struct cli_option options[] = {
     {CLI_OPT_TEXT(0, "json-schema", "FILE", &opt.json_schema)},
     {CLI_OPT_FLAG(0, "json-object", &opt.json_object)},
     {CLI_OPT_FLAG(0, "context-shift", &opt.context_shift)},
+    {CLI_OPT_TEXT(0, "messages", "FILE", &opt.messages)},
+    {CLI_OPT_FLAG(0, "show-prompt", &opt.show_prompt)},
     {.kind = CLI_LIST, .help = "Sampling"},
     {CLI_OPT_DOUBLE(0, "temp", "X", &opt.sampling.temperature, 0, 100), .shown = "0.8"},
     {CLI_OPT_U32(0, "top-k", "N", &opt.sampling.top_k, 0, 1000000), .shown = "0, all"},
@@ -223,6 +225,20 @@ static int check_encode(void)
     return -1;
 }
 
+/* The same of messages, which are the whole conversation, and of what is only shown. */
+static int check_messages(void)
+{
+    static const char *const others[] = {"prompt", "file",       "system", "raw", "prefix-text",
+                                         "encode", "perplexity", "bench",  "ids", "requests"};
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        if (opt.messages && cli_given(others[i]))
+            return cli_misuse("options --messages and --%s exclude each other", others[i]);
+        if (opt.show_prompt && i >= 5 && cli_given(others[i]))
+            return cli_misuse("options --show-prompt and --%s exclude each other", others[i]);
+    }
+    return -1;
+}
+
 /* The same of a prefix: it stands before a plain text that is continued. */
 static int check_prefix(void)
 {
@@ -290,6 +306,8 @@ static int check_options(int n_args, char **args)
     if (opt.raw && (opt.template_file || opt.system))
         return cli_misuse("option --raw: plain text has neither template nor system text");
     int status = check_beams();
+    if (status < 0)
+        status = check_messages();
     if (status < 0)
         status = check_encode();
     if (status < 0)

@@ -14,12 +14,12 @@
 
 struct run_options {
     const char *prompt, *file, *prefix_text, *system, *template_file, *perplexity, *token_log, *ids,
-        *stats_json, *trace_events, *plan, *prompt_cache, *grammar, *json_schema;
+        *stats_json, *trace_events, *plan, *prompt_cache, *grammar, *json_schema, *messages;
     struct cli_texts stops;
     uint64_t n; /* tokens to generate at most; UINT64_MAX: no limit */
     uint32_t context, batch, sequences, logprobs, max_doc_tokens, window, prompt_tokens;
     double prompt_share; /* of --perplexity's documents */
-    bool context_shift, raw, ignore_eos, bench, encode, json, json_object, stats;
+    bool show_prompt, context_shift, raw, ignore_eos, bench, encode, json, json_object, stats;
     int predict_on;     /* enum moe_predict_on */
     int early_stopping; /* enum moe_early_stopping */
     int pooling;        /* enum moe_pooling */

@@ -193,6 +193,8 @@ static int read_ids(struct moe_request *r, const json_t *list, struct moe_err *e
 static int read_prompt(struct moe_request *r, const json_t *body, struct moe_err *err)
 {
     const json_t *prompt = json_object_get(body, "prompt");
+    if (json_array_size(json_object_get(body, "tools")))
+        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'tools' goes with messages");
     const json_t *first = json_array_get(prompt, 0);
     if (json_is_array(prompt) && json_array_size(prompt) == 0)
         return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'prompt' is an empty list");

@@ -112,6 +112,27 @@ moe -p x --system y
 error_line 2 'moe-run: there is no chat template*' "a system text without template"
 moe -p x --system y --template-file tests/data/chatml.jinja -n 3 --temp 0
 expect_exit 0 "a template from a file"
+moe -p 'Hi <|im_end|>' --system Short. --template-file tests/data/chatml.jinja --show-prompt
+sed '$d' "$out" >"$tmp/shown"
+printf '<|im_start|>system\nShort.<|im_end|>\n<|im_start|>user\nHi <|im_end|><|im_end|>\n<|im_start|>assistant\n\n' >"$tmp/want"
+check "--show-prompt shows what is fed, to the byte" cmp -s "$tmp/shown" "$tmp/want"
+check "... and its ids: the mark that was typed is text" [ "$(tail -n 1 "$out" | tr ' ' '\n' | grep -c '^4095$')" = 2 ]
+moe -p "$story" --raw --show-prompt
+expect_stdout "$story
+4093 997 804 259 534" "--show-prompt of plain text"
+echo '{"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}], "tools": []}' >"$tmp/messages"
+moe --messages "$tmp/messages" --template-file tests/data/chatml.jinja --show-prompt
+expect_stdout_like '<|im_start|>user
+Hi<|im_end|>
+<|im_start|>assistant
+*' "--messages: parts where the template takes texts"
+moe --messages "$tmp/messages" --template-file tests/data/chatml.jinja -n 3 --temp 0
+expect_exit 0 "--messages are answered"
+echo '[{"role": "user"' >"$tmp/messages"
+moe --messages "$tmp/messages" --template-file tests/data/chatml.jinja
+error_line 3 "moe-run: $tmp/messages: line *" "damaged messages"
+moe --messages "$tmp/messages" -p x
+error_line 2 'moe-run: options --messages and --prompt exclude each other*' "messages and a prompt"
 moe -p ''  -n 3 --temp 0
 expect_exit 0 "an empty prompt"
 
