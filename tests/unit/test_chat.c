@@ -1,0 +1,263 @@
+/* Chats: what is found out about templates, and what becomes of messages. Tokens are the bundled
+ * model's: <|im_start|>, <|im_end|> and <|endoftext|> are its special ones. */
+#include "model_fixture.h"
+
+#include <jansson.h>
+
+#include "chat/chat.h"
+
+static struct fixture fixture;
+
+static int open_all(void **state)
+{
+    struct moe_err err = {0};
+    assert_ok(moe_kern_select(moe_cpu_detect(), &err), &err);
+    fixture_open(&fixture, 16, 1, 64);
+    return 0;
+}
+
+static int close_all(void **state)
+{
+    fixture_close(&fixture);
+    return 0;
+}
+
+/* ---- Helpers ---- */
+
+static struct moe_chat *open_chat(const char *source)
+{
+    struct moe_chat *chat;
+    struct moe_err err = {0};
+    assert_ok(moe_chat_open(&chat, "t", source, strlen(source), fixture.model->tokenizer, &err),
+              &err);
+    return chat;
+}
+
+/* The status; what was written in `out`, or the error's words. */
+static int render(const struct moe_chat *chat, const char *messages, const char *tools, char *out,
+                  size_t room)
+{
+    struct moe_buf text = {0};
+    struct moe_err err = {0};
+    json_t *list = json_loads(messages, 0, NULL),
+           *tool_list = tools ? json_loads(tools, 0, NULL) : NULL;
+    const struct moe_chat_input in = {
+        .messages = list, .tools = tool_list, .add_generation_prompt = true};
+    assert_non_null(list);
+    int status = moe_chat_render(chat, &in, &text, NULL, &err);
+    moe_buf_u8(&text, 0);
+    snprintf(out, room, "%s", status == MOE_OK ? (const char *)text.data : err.text);
+    moe_buf_release(&text);
+    json_decref(list);
+    json_decref(tool_list);
+    return status;
+}
+
+static void check_stops(const char *source, const char *first, const char *second)
+{
+    struct moe_chat *chat = open_chat(source);
+    const char *const *stops = moe_chat_stops(chat);
+    if (!stops[0] || strcmp(stops[0], first) != 0)
+        fail_msg("%s: stops at %s", source, stops[0] ? stops[0] : "nothing");
+    if (second ? !stops[1] || strcmp(stops[1], second) != 0 : stops[1] != NULL)
+        fail_msg("%s: stops at %s", source, stops[1] ? stops[1] : "one alone");
+    moe_chat_free(chat);
+}
+
+#define EACH(body) "{% for m in messages %}" body "{% endfor %}"
+#define PROMPT(text) "{% if add_generation_prompt %}" text "{% endif %}"
+
+/* ---- Answers ---- */
+
+static void templates_tell_how_answers_end(void **state)
+{
+    check_stops(EACH("<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n")
+                    PROMPT("<|im_start|>assistant\n"),
+                "<|im_end|>", NULL);
+    /* The next question's mark, where the answer has none of its own. */
+    check_stops(EACH("{{ '<|im_start|>' if m.role == 'user' else '<|im_end|>' }}{{ m.content }}")
+                    PROMPT("<|im_end|>"),
+                "<|im_start|>", NULL);
+    /* No special token: the text that begins the next line. */
+    check_stops(EACH("\n\n### {{ m.role }}:\n{{ m.content }}") PROMPT("\n\n### assistant:\n"),
+                "\n### user:", NULL);
+    /* Behind the last answer it may be another than within, and behind a call another again. */
+    check_stops(
+        EACH("{{ m.content }}{% if m.tool_calls %}{{ m.tool_calls[0].function.arguments"
+             "|tojson }}<|endoftext|>{% elif m.role == 'assistant' %}"
+             "{{ '<|im_end|>' if loop.last else '<|im_start|>' }}{% endif %}") "{% if tools %}{{ "
+                                                                               "tools|tojson }}{% "
+                                                                               "endif %}" PROMPT(
+                                                                                   "!"),
+        "<|im_end|>", "<|endoftext|>");
+}
+
+static void check_split(const struct moe_chat *chat, const char *prompt, const char *answer,
+                        const char *thought, const char *content)
+{
+    struct moe_chat_answer parts;
+    bool opened = moe_chat_opens_thought(chat, prompt, strlen(prompt));
+    moe_chat_split(chat, opened, answer, strlen(answer), &parts);
+    char got[128];
+    snprintf(got, sizeof got, "%.*s", (int)parts.content.n, answer + parts.content.at);
+    assert_string_equal(got, content);
+    assert_int_equal(parts.has_thought, thought != NULL);
+    if (!thought)
+        return;
+    snprintf(got, sizeof got, "%.*s", (int)parts.thought.n, answer + parts.thought.at);
+    assert_string_equal(got, thought);
+}
+
+static void thoughts_are_told_from_contents(void **state)
+{
+    struct moe_chat *chat = open_chat(
+        EACH("<{{ m.role }}>{% if m.reasoning_content %}<think>\n{{ m.reasoning_content }}\n"
+             "</think>\n\n{% endif %}{{ m.content }}<|im_end|>") PROMPT("<assistant>"));
+    assert_string_equal(moe_chat_thought_member(chat), "reasoning_content");
+    check_split(chat, "<assistant>", "<think>\nhm\n</think>\n\n4", "hm", "4");
+    check_split(chat, "<assistant>", "4", NULL, "4");
+    check_split(chat, "<assistant>", "<think>\nhm", "hm", "");
+    check_split(chat, "<assistant><think>\n", "hm</think>4", "hm", "4");
+    check_split(chat, "<assistant><think>\n", "4", NULL, "4");
+    moe_chat_free(chat);
+    /* Channels: all that is between thought and content is the mark. */
+    chat = open_chat(EACH("[{{ m.role }}{% if m.thinking and loop.last %}|analysis]"
+                          "{{ m.thinking }}[end][assistant{% endif %}"
+                          "{{ '|final' if m.role == 'assistant' }}]{{ m.content }}<|im_end|>")
+                         PROMPT("[assistant"));
+    assert_string_equal(moe_chat_thought_member(chat), "thinking");
+    check_split(chat, "[assistant", "|analysis]hm[end][assistant|final]4", "hm", "4");
+    check_split(chat, "[assistant", "|final]4", NULL, "4");
+    moe_chat_free(chat);
+    chat = open_chat(EACH("{{ m.content }}"));
+    check_split(chat, "", "<think>hm</think>4", NULL, "<think>hm</think>4");
+    moe_chat_free(chat);
+}
+
+/* ---- Messages ---- */
+
+#define PARTS                                                                                      \
+    "[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"text\","      \
+    "\"text\":\"b\"}]}]"
+#define CALL(arguments)                                                                            \
+    "[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":null,"             \
+    "\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":" arguments "}}]}]"
+
+static void messages_take_the_templates_form(void **state)
+{
+    char got[256];
+    struct moe_chat *texts = open_chat(EACH("{{ m.role }}:{{ m.content }};"));
+    assert_int_equal(render(texts, PARTS, NULL, got, sizeof got), MOE_OK);
+    assert_string_equal(got, "user:ab;");
+    assert_int_equal(
+        render(texts, "[{\"role\":\"developer\",\"content\":\"d\"}]", NULL, got, sizeof got),
+        MOE_OK);
+    assert_string_equal(got, "system:d;");
+    moe_chat_free(texts);
+    struct moe_chat *parts =
+        open_chat(EACH("{{ m.role }}:{% for p in m.content %}{{ p.text }},{% endfor %};"));
+    assert_int_equal(
+        render(parts, "[{\"role\":\"user\",\"content\":\"x\"}]", NULL, got, sizeof got), MOE_OK);
+    assert_string_equal(got, "user:x,;");
+    assert_int_equal(render(parts, PARTS, NULL, got, sizeof got), MOE_OK);
+    assert_string_equal(got, "user:a,b,;");
+    moe_chat_free(parts);
+    struct moe_chat *objects =
+        open_chat(EACH("{{ m.content }}{% for c in m.tool_calls %}{{ c.function.arguments|tojson }}"
+                       "{% endfor %}"));
+    assert_int_equal(render(objects, CALL("\"{\\\"k\\\": 1}\""), NULL, got, sizeof got), MOE_OK);
+    assert_string_equal(got, "q{\"k\": 1}"); /* no None, and no text in JSON */
+    moe_chat_free(objects);
+    struct moe_chat *as_text = open_chat(
+        EACH("{{ m.content or '' }}{% for c in m.tool_calls %}{{ '=' + c.function.arguments }}"
+             "{% endfor %}"));
+    assert_int_equal(render(as_text, CALL("{\"k\":1}"), NULL, got, sizeof got), MOE_OK);
+    assert_string_equal(got, "q={\"k\": 1}");
+    moe_chat_free(as_text);
+}
+
+static void what_would_be_left_out_is_refused(void **state)
+{
+    char got[512];
+    static const char system[] =
+        "[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\",\"content\":\"u\"}]";
+    struct moe_chat *chat = open_chat(EACH("{% if m.role == 'user' %}{{ m.content }}{% endif %}"));
+    assert_int_equal(render(chat, system, NULL, got, sizeof got), MOE_ERR_USAGE);
+    assert_string_equal(got,
+                        "t: the template has no place for a system text: put it into the question");
+    assert_int_equal(
+        render(chat, "[{\"role\":\"user\",\"content\":\"u\"}]", "[{}]", got, sizeof got),
+        MOE_ERR_USAGE);
+    assert_non_null(strstr(got, "no place for tools"));
+    moe_chat_free(chat);
+    chat = open_chat("{% if messages[0].role == 'system' %}\n{{ raise_exception('No system') }}"
+                     "{% endif %}");
+    assert_int_equal(render(chat, system, NULL, got, sizeof got), MOE_ERR_USAGE);
+    assert_non_null(strstr(got, "t, line 2, column"));
+    assert_non_null(strstr(got, "the template refuses this: No system"));
+    moe_chat_free(chat);
+}
+
+static void texts_become_utf8(void **state)
+{
+    struct moe_err err = {0};
+    json_t *m = moe_chat_message("user", "a\xff\0\xc3\xa9", 5, &err);
+    assert_string_equal(moe_chat_text(m), "a\xEF\xBF\xBD\xEF\xBF\xBD\xc3\xa9");
+    json_decref(m);
+}
+
+/* ---- Templates by name ---- */
+
+static void lists_have_a_template_for_tools(void **state)
+{
+    char got[64];
+    static const char tools[] = "[{\"function\":{\"name\":\"f\"}}]";
+    static const char user[] = "[{\"role\":\"user\",\"content\":\"u\"}]";
+    static const char *const sources[] = {
+        "[{\"name\":\"default\",\"template\":\"plain {{ messages[0].content }}\"},"
+        "{\"name\":\"tool_use\",\"template\":\"with {{ tools|tojson }}\"}]",
+        "{\"eos_token\":\"x\",\"chat_template\":[{\"name\":\"tool_use\",\"template\":\"with {{ "
+        "tools|tojson }}\"},{\"name\":\"default\",\"template\":\"plain {{ messages[0].content "
+        "}}\"}]}"};
+    for (int i = 0; i < 2; i++) {
+        struct moe_chat *chat = open_chat(sources[i]);
+        assert_int_equal(render(chat, user, NULL, got, sizeof got), MOE_OK);
+        assert_string_equal(got, "plain u");
+        assert_int_equal(render(chat, user, tools, got, sizeof got), MOE_OK);
+        assert_string_equal(got, "with [{\"function\": {\"name\": \"f\"}}]");
+        moe_chat_free(chat);
+    }
+    /* What only looks like JSON is a template. */
+    struct moe_chat *chat = open_chat("[{{ messages[0].content }}]");
+    assert_int_equal(render(chat, user, NULL, got, sizeof got), MOE_OK);
+    assert_string_equal(got, "[u]");
+    moe_chat_free(chat);
+}
+
+static void damaged_templates_are_refused(void **state)
+{
+    static const char *const cases[] = {"{% for", "{\"chat_template\": 3}", "[{\"name\":\"a\"}]"};
+    for (size_t i = 0; i < N_ITEMS(cases); i++) {
+        struct moe_chat *chat;
+        struct moe_err err = {0};
+        assert_int_equal(
+            moe_chat_open(&chat, "t", cases[i], strlen(cases[i]), fixture.model->tokenizer, &err),
+            MOE_ERR_FORMAT);
+        assert_null(chat);
+        assert_true(err.text[0] == 't');
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(templates_tell_how_answers_end),
+        cmocka_unit_test(thoughts_are_told_from_contents),
+        cmocka_unit_test(messages_take_the_templates_form),
+        cmocka_unit_test(what_would_be_left_out_is_refused),
+        cmocka_unit_test(texts_become_utf8),
+        cmocka_unit_test(lists_have_a_template_for_tools),
+        cmocka_unit_test(damaged_templates_are_refused),
+    };
+    return cmocka_run_group_tests_name("chat", tests, open_all, close_all);
+}
