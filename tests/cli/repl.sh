@@ -155,10 +155,7 @@ check "Tab completes a command" wait_for last_line_is '> /memory'
 keys C-c
 check "Ctrl-C clears the line" shows '^> /memory \^C'
 prompts
-keys -l '/nothing'
-keys C-c /
-check "... and what comes at once after it is the next" wait_for last_line_is '> /'
-keys -l 'set rep'
+keys -l '/set rep'
 keys Tab
 check "Tab completes a setting" wait_for last_line_is '> /set repeat-penalty'
 keys C-u
