@@ -225,7 +225,8 @@ void machine_add_class(struct moe_grammar *g, struct range *ranges, uint32_t n, 
     struct alternatives a = {.g = g, .first = UINT32_MAX};
     struct byte_set ascii = {{0}};
     uint32_t next = 0, first = g->n_states; /* the first character that is not looked at yet */
-    qsort(ranges, n, sizeof *ranges, by_low);
+    if (n > 1)
+        qsort(ranges, n, sizeof *ranges, by_low);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t low = ranges[i].low > next ? ranges[i].low : next;
         if (ranges[i].high < low)

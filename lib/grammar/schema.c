@@ -13,6 +13,7 @@
 static const char common[] =
     "ws ::= | \" \" | \"\\n\" [ \\t]{0,20}\n"
     "char ::= [^\"\\\\\\x00-\\x1F] | \"\\\\\" ( [\"\\\\/bfnrt] | \"u\" unit )\n"
+    "rest ::= char{0,40} \"\\\"\"\n" /* of a name */
     "hex ::= [0-9A-Fa-f]\n"
     "unit ::= [1-9A-CEFa-cef] hex{3} | \"0\" ( [1-9A-Fa-f] hex{2} | \"0\" ( [1-9A-Fa-f] hex |"
     " \"0\" [1-9A-Fa-f] ) ) | [Dd] ( [0-7] hex{2} | [89ABab] hex{2} \"\\\\u\" [Dd] [C-Fc-f] hex{2} "

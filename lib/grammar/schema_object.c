@@ -48,7 +48,7 @@ static void other_names(struct moe_buf *to, const char **names, size_t n, size_t
     moe_buf_text(to, "( [^\"\\\\\\x00-\\x1F");
     for (size_t i = first; i < n; i++)
         moe_buf_printf(to, "\\U%08X", character(names[i], at, &length));
-    moe_buf_text(to, first ? "] char* \"\\\"\"" : "] char* \"\\\"\" | \"\\\"\"");
+    moe_buf_text(to, first ? "] rest" : "] rest | \"\\\"\"");
     for (size_t i = first; i < n;) {
         size_t from = i;
         uint32_t c = character(names[i], at, &length);

@@ -269,11 +269,17 @@ static int read_item(struct pattern *p)
 static int read_repetition(struct pattern *p)
 {
     if (*p->at == '{') {
-        size_t n = strspn(p->at + 1, "0123456789,");
-        if (n == 0 || p->at[1 + n] != '}' || p->at[1] == ',')
-            return wrong(p, "{m}, {m,} or {m,n} was expected");
-        moe_buf_append(p->to, p->at, n + 2);
-        p->at += n + 2;
+        char *end;
+        unsigned long least = strtoul(p->at + 1, &end, 10), most = least;
+        bool starts = p->at[1] >= '0' && p->at[1] <= '9', comma = *end == ',';
+        if (comma && end[1] >= '0' && end[1] <= '9')
+            most = strtoul(end + 1, &end, 10);
+        else if (comma)
+            most = SCHEMA_MAX_COUNT, end++;
+        if (!starts || *end != '}' || least > most || most > SCHEMA_MAX_COUNT)
+            return wrong(p, "{m}, {m,} or {m,n} with counts up to 100000 was expected");
+        moe_buf_append(p->to, p->at, (uint64_t)(end + 1 - p->at));
+        p->at = end + 1;
     } else if (*p->at == '*' || *p->at == '+' || *p->at == '?') {
         moe_buf_append(p->to, p->at++, 1);
     } else {

@@ -6,6 +6,8 @@
 
 #include "base/mem.h"
 #include "base/text.h"
+#include "fmt/json.h"
+#include "grammar/automaton.h"
 #include "grammar/constraint.h"
 #include "grammar/grammar.h"
 #include "grammar/vocabulary.h"
@@ -154,7 +156,7 @@ static void what_is_none_is_refused_where_it_stands(void **state)
 
 /* ---- The naive matcher ---- */
 
-enum { MAX_NODES = 64, MAX_TEXT = 63 };
+enum { TREE_NODES = 64, MAX_TEXT = 63 };
 
 /* A random grammar as a tree, which also writes itself as GBNF. */
 struct node {
@@ -166,7 +168,7 @@ struct node {
 };
 
 struct tree {
-    struct node nodes[MAX_NODES];
+    struct node nodes[TREE_NODES];
     int n, rules[3], n_rules;
     uint64_t random;
 };
@@ -184,11 +186,11 @@ static uint32_t below(struct tree *t, uint32_t n)
 /* A node; `consumed`: something was read before it in its rule, so that it may call a rule. */
 static int grow(struct tree *t, int depth, bool consumed)
 {
-    if (t->n == MAX_NODES)
+    if (t->n == TREE_NODES)
         return 0; /* node 0 is a literal */
     int at = t->n++;
     uint32_t kind = depth > 4 ? below(t, 2) : below(t, 6);
-    if (t->n > MAX_NODES - 8)
+    if (t->n > TREE_NODES - 8)
         kind = 0;
     if (kind == RULE && !consumed)
         kind = LITERAL;
@@ -579,6 +581,132 @@ static void places_are_bounded(void **state)
     end_walk(&w);
 }
 
+/* ---- Schemas ---- */
+
+static int of_schema(struct moe_grammar **g, const char *text, struct moe_err *err)
+{
+    struct json_t *schema;
+    assert_ok(moe_json_parse(&schema, "s", text, strlen(text), MOE_JSON_CONFIG_MEMORY, err), err);
+    int status = moe_grammar_of_schema(g, "s", schema, err);
+    moe_json_free(schema);
+    return status;
+}
+
+/* Whether the grammar takes the text, and nothing of it is missing. */
+static bool takes(const struct moe_grammar *g, const char *text)
+{
+    struct automaton *a;
+    struct moe_err err = {0};
+    uint32_t place;
+    assert_ok(automaton_new(&a, g, &err), &err);
+    assert_int_equal(automaton_start(a, &place), MOE_OK);
+    for (; *text; text++)
+        assert_int_equal(automaton_step(a, place, (uint8_t)*text, &place), MOE_OK);
+    bool ends = automaton_ends(a, place);
+    automaton_free(a);
+    return ends;
+}
+
+static void schemas_take_what_they_say(void **state)
+{
+    static const struct {
+        const char *schema, *right[5], *wrong[6];
+    } cases[] = {
+        {"{\"type\":\"integer\",\"minimum\":-12,\"exclusiveMaximum\":105}",
+         {"-12", "0", "9", "104", "-1"},
+         {"-13", "105", "00", "-0", "1.0", ""}},
+        {"{\"type\":\"number\",\"minimum\":0.25,\"maximum\":2}",
+         {"0.25", "1", "2.00", "1.9999", "0.2500"},
+         {"0.2", "0.2499", "2.01", "3", "2.", "-1"}},
+        {"{\"properties\":{\"a\":{\"const\":1},\"b\":{\"enum\":[null,\"x\"]}},\"required\":[\"b\"]"
+         "}",
+         {"{\"a\":1,\"b\":null}", "{\"b\":\"x\"}", "{ \"b\": \"x\" }"},
+         {"{}", "{\"a\":1}", "{\"b\":null,\"a\":1}", "{\"b\":null,\"c\":1}", "{\"b\":null,}"}},
+        {"{\"properties\":{\"ab\":true},\"additionalProperties\":{\"type\":\"null\"}}",
+         {"{}", "{\"ab\":1}", "{\"a\":null}", "{\"abc\":null}", "{\"ab\":[],\"c\":null}"},
+         {"{\"c\":1}", "{\"ab\":1,\"ab\":null}", "{\"c\":null,\"\\u0061b\":null}"}},
+        {"{\"type\":\"array\",\"items\":{\"type\":\"boolean\"},\"minItems\":1,\"maxItems\":2}",
+         {"[true]", "[true, false]"},
+         {"[]", "[true,true,true]", "[1]", "[true", "[,true]"}},
+        {"{\"type\":\"array\",\"prefixItems\":[{\"const\":1}],\"items\":{\"const\":2},\"minItems\":"
+         "2}",
+         {"[1,2]", "[1,2,2,2]"},
+         {"[1]", "[2,2]", "[1,1]"}},
+        {"{\"type\":\"string\",\"minLength\":1,\"maxLength\":2}",
+         {"\"a\"", "\"\\n\xc3\xa9\"", "\"\\uD83D\\uDE00\\u00e9\""},
+         {"\"\"", "\"abc\"", "\"\\uD83D\"", "\"\\u0000\"", "\"\n\""}},
+        {"{\"pattern\":\"^(a|b\\\\d){1,2}$|z\"}",
+         {"\"a\"", "\"ab7\"", "\"qzq\"", "\"z\""},
+         {"\"\"", "\"aaa\"", "\"b\"", "\"q\""}},
+        {"{\"format\":\"date\"}",
+         {"\"2024-02-29\"", "\"1999-12-31\"", "\"2000-02-29\""},
+         {"\"2023-02-29\"", "\"1900-02-29\"", "\"2024-04-31\"", "\"0000-01-01\"",
+          "\"2024-13-01\""}},
+        {"{\"$ref\":\"#/$defs/"
+         "t\",\"$defs\":{\"t\":{\"anyOf\":[{\"type\":\"null\"},{\"type\":\"array\","
+         "\"items\":{\"$ref\":\"#/$defs/t\"}}]}}}",
+         {"null", "[]", "[[null],[[]]]"},
+         {"[1]", "[[]"}},
+        {"{\"allOf\":[{\"type\":[\"integer\",\"string\"]},{\"minimum\":3},{\"type\":\"number\","
+         "\"maximum\":4}]}",
+         {"3", "4"},
+         {"2", "5", "\"a\"", "3.5"}},
+    };
+    (void)state;
+    for (size_t i = 0; i < N_ITEMS(cases); i++) {
+        struct moe_grammar *g;
+        struct moe_err err = {0};
+        assert_ok(of_schema(&g, cases[i].schema, &err), &err);
+        for (int k = 0; k < 5 && cases[i].right[k]; k++)
+            if (!takes(g, cases[i].right[k]))
+                fail_msg("%s: not %s", cases[i].schema, cases[i].right[k]);
+        for (int k = 0; k < 6 && cases[i].wrong[k]; k++)
+            if (takes(g, cases[i].wrong[k]))
+                fail_msg("%s: takes %s", cases[i].schema, cases[i].wrong[k]);
+        moe_grammar_free(g);
+    }
+}
+
+static void what_schemas_cannot_keep_is_refused_by_its_place(void **state)
+{
+    static const struct {
+        const char *schema, *words;
+    } cases[] = {
+        {"{\"not\":{}}", "s: #/not: this keyword"},
+        {"{\"properties\":{\"a/~\":{\"items\":{\"uniqueItems\":true}}}}",
+         "s: #/properties/a~1~0/items/uniqueItems: "},
+        {"{\"type\":\"str\"}", "s: #/type: "},
+        {"{\"$ref\":\"#/$defs/x\"}", "s: #/$ref: "},
+        {"{\"$ref\":\"http://x/y\"}", "s: #/$ref: "},
+        {"{\"$ref\":\"#\"}", "comes back to itself"},
+        {"{\"anyOf\":[{\"type\":\"null\"},{\"$ref\":\"#\"}]}", "comes back to itself"},
+        {"{\"oneOf\":[{\"type\":\"integer\"},{\"type\":\"number\"}]}", "s: #/oneOf: "},
+        {"{\"format\":\"duration\"}", "s: #/format: 'duration'"},
+        {"{\"pattern\":\"^(?=a)\"}", "s: #/pattern: "},
+        {"{\"pattern\":\"a{3,2}\"}", "s: #/pattern: "},
+        {"{\"pattern\":\"a\",\"maxLength\":3}", "s: #/maxLength: "},
+        {"{\"minimum\":5,\"maximum\":4}", "no number lies between"},
+        {"{\"multipleOf\":3}", "s: #/multipleOf: "},
+        {"{\"enum\":[1],\"type\":\"string\"}", "s: #/enum: no value"},
+        {"{\"required\":[\"a\"],\"additionalProperties\":false}", "s: #/required: 'a'"},
+        {"{\"minProperties\":2,\"properties\":{\"a\":true}}", "s: #/minProperties: "},
+        {"{\"type\":\"array\",\"prefixItems\":[{\"type\":\"string\",\"maxLength\":99999},"
+         "{\"type\":\"string\",\"maxLength\":99998}]}",
+         "too large"},
+        {"{\"allOf\":[{\"pattern\":\"a\"},{\"pattern\":\"b\"}]}", "/pattern: two that differ"},
+    };
+    (void)state;
+    for (size_t i = 0; i < N_ITEMS(cases); i++) {
+        struct moe_grammar *g;
+        struct moe_err err = {0};
+        int status = of_schema(&g, cases[i].schema, &err);
+        if (status == MOE_OK || !strstr(err.text, cases[i].words))
+            fail_msg("%s: %d: '%s' should contain '%s'", cases[i].schema, status, err.text,
+                     cases[i].words);
+        assert_null(g);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -588,6 +716,8 @@ int main(void)
         cmocka_unit_test(an_answer_ends_where_it_may),
         cmocka_unit_test(masks_are_kept_and_counted),
         cmocka_unit_test(places_are_bounded),
+        cmocka_unit_test(schemas_take_what_they_say),
+        cmocka_unit_test(what_schemas_cannot_keep_is_refused_by_its_place),
     };
     return cmocka_run_group_tests_name("grammar", tests, make_dir, remove_empty_dir);
 }
