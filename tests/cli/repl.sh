@@ -336,6 +336,7 @@ prompts
 type_line "/load $tiny"
 check "/load of another file says so" shows 'is not a context file'
 prompts
+keys C-d
 start -c 40 -n 60 --ignore-eos --template-file "$tmp/chatml"
 prompts
 type_line 'One day'
@@ -349,6 +350,8 @@ type_line 'And then there was another one'
 check "... from then on" shows "$footer" 2
 check "... without asking" has '\[y/n\]' 1
 check "... nothing is refused" sh -c "! grep -q 'does not fit' '$screen'"
+prompts
+keys C-d
 
 # A random model whose tokens are single bytes answers with control characters.
 "$bin/moe-quantize" -q -t 1 -o "$tmp/noise.moe" tests/fixtures/qwen2-moe-a
