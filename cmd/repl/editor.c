@@ -263,8 +263,9 @@ static bool bind_keys(struct editor *e)
     const char *editor = NULL;
     if (el_get(e->el, EL_EDITOR, &editor) == 0 && editor)
         vi = strcmp(editor, "vi") == 0;
-    return el_set(e->el, EL_ADDFN, "moe-paste", "Take pasted text as it is", paste) == 0 &&
-           el_set(e->el, EL_ADDFN, "moe-complete", "Complete or list", complete) == 0 &&
+    /* Of other names libedit makes copies, which it never frees. */
+    return el_wset(e->el, EL_ADDFN, L"moe-paste", L"Take pasted text as it is", paste) == 0 &&
+           el_wset(e->el, EL_ADDFN, L"moe-complete", L"Complete or list", complete) == 0 &&
            el_set(e->el, EL_BIND, PASTE_BEGINS, "moe-paste", NULL) == 0 &&
            (!vi || el_set(e->el, EL_BIND, "-a", PASTE_BEGINS, "moe-paste", NULL) == 0) &&
            el_set(e->el, EL_BIND, "^I", "moe-complete", NULL) == 0;
