@@ -303,6 +303,8 @@ static void take_marks(struct probe *p, const char *opening, uint64_t n, const c
         return;
     while (same < n && text + same < at && opening[same] == text[same])
         same++;
+    while (same && text[same - 1] == '<') /* "<think>" and "</think>" begin alike */
+        same--;
     chat->thought_begins = mark(p, text + same, (uint64_t)(at - text) - same);
     if (!chat->thought_begins) { /* what opens the answer has it */
         uint64_t open = last_mark(text, same);

@@ -120,6 +120,12 @@ static void thoughts_are_told_from_contents(void **state)
     check_split(chat, "<assistant><think>\n", "hm</think>4", "hm", "4");
     check_split(chat, "<assistant><think>\n", "4", NULL, "4");
     moe_chat_free(chat);
+    /* Where what opens an answer closes the thought, the marks begin alike. */
+    chat = open_chat(EACH("<{{ m.role }}>{% if m.reasoning_content %}<think>{{ m.reasoning_content "
+                          "}}</think>{% endif %}{{ m.content }}<|im_end|>")
+                         PROMPT("<assistant></think>"));
+    check_split(chat, "", "<think>hm</think>4", "hm", "4");
+    moe_chat_free(chat);
     /* Channels: all that is between thought and content is the mark. */
     chat = open_chat(EACH("[{{ m.role }}{% if m.thinking and loop.last %}|analysis]"
                           "{{ m.thinking }}[end][assistant{% endif %}"
