@@ -163,7 +163,7 @@ static void check_plan(const uint8_t *data, size_t n)
     struct moe_err err;
     if (moe_coe_plan_read(&p, fuzz_file(data, n), &err) != MOE_OK)
         return;
-    moe_explain_coe_plan(p, &text);
+    moe_explain_coe_plan(p, MOE_PLAIN_SCREEN, &text);
     moe_buf_release(&text);
     if (moe_coe_plan_new(&again, &err) != MOE_OK)
         abort();

@@ -18,7 +18,7 @@ static void use(const struct moe_device *d)
 {
     struct moe_buf text = {0};
     volatile double sum = 0;
-    moe_show_device(d, &text);
+    moe_show_device(d, MOE_PLAIN_SCREEN, &text);
     for (enum moe_device_part part = MOE_DEVICE_ROUTE; part <= MOE_DEVICE_LAYER_MOE; part++) {
         struct moe_line line = moe_device_part_line(d, part);
         sum += moe_line_at(&line, 3);
