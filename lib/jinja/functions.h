@@ -60,6 +60,10 @@ struct jinja_value jinja_subscript(struct jinja_run *run, struct jinja_place at,
 /* The method of a value, bound to it; undefined: it has none of that name. */
 struct jinja_value jinja_method(struct jinja_run *run, struct jinja_place at, struct jinja_value v,
                                 const char *name);
+/* f.name and f[key] of a function: something only of a type that is called as one, dict. */
+struct jinja_value jinja_type_member(struct jinja_run *run, struct jinja_place at,
+                                     struct jinja_value v, const char *name);
+struct jinja_value jinja_type_item(struct jinja_run *run, struct jinja_value v);
 /* v[begin:end:step]; each may be None. */
 struct jinja_value jinja_slice(struct jinja_run *run, struct jinja_place at, struct jinja_value v,
                                struct jinja_value begin, struct jinja_value end,

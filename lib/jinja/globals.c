@@ -38,17 +38,35 @@ static struct jinja_value g_range(struct jinja_run *run, const struct jinja_func
     return list;
 }
 
+/* Sets what `from` has, a dictionary or a list of pairs, as Python's dict() takes it. */
+static void set_members(struct jinja_run *run, struct jinja_place at, struct jinja_value dict,
+                        struct jinja_value from)
+{
+    for (uint32_t i = 0; from.kind == JINJA_DICT && i < from.as.dict->n; i++)
+        jinja_set(run, at, dict, from.as.dict->entries[i].key, from.as.dict->entries[i].value);
+    if (from.kind == JINJA_DICT)
+        return;
+    bool listed = jinja_is_sequence(from) || from.kind == JINJA_TEXT || from.kind == JINJA_STREAM;
+    struct jinja_value pairs = listed ? jinja_items(run, at, from) : jinja_none();
+    for (uint32_t i = 0; listed && i < pairs.as.list->n; i++) {
+        struct jinja_value pair = jinja_items(run, at, pairs.as.list->items[i]);
+        listed = pair.as.list->n == 2;
+        if (listed)
+            jinja_set(run, at, dict, pair.as.list->items[0], pair.as.list->items[1]);
+    }
+    if (!listed)
+        jinja_fail(&run->heap, at, MOE_ERR_FORMAT,
+                   "a dictionary is made of another, of pairs, or of names and values");
+}
+
 static struct jinja_value named_members(struct jinja_run *run, const struct jinja_args *args,
                                         enum jinja_kind kind)
 {
     struct jinja_value dict = jinja_dict(run, kind);
     uint32_t n = args->n - args->n_named;
-    if (n > 1 || (n == 1 && args->values[0].kind != JINJA_DICT))
-        jinja_fail(&run->heap, args->at, MOE_ERR_FORMAT,
-                   "a dictionary is made of names and values");
-    for (uint32_t i = 0; n && i < args->values[0].as.dict->n; i++)
-        jinja_set(run, args->at, dict, args->values[0].as.dict->entries[i].key,
-                  args->values[0].as.dict->entries[i].value);
+    jinja_at_most(run, args, 1);
+    if (n)
+        set_members(run, args->at, dict, args->values[0]);
     for (uint32_t i = 0; i < args->n_named; i++)
         jinja_set_name(run, dict, args->names[i], args->values[n + i]);
     return dict;
@@ -64,6 +82,44 @@ static struct jinja_value g_dict(struct jinja_run *run, const struct jinja_funct
                                  const struct jinja_args *args)
 {
     return named_members(run, args, JINJA_DICT);
+}
+
+static struct jinja_value dict_fromkeys(struct jinja_run *run, const struct jinja_function *self,
+                                        const struct jinja_args *args)
+{
+    struct jinja_value dict = jinja_dict(run, JINJA_DICT);
+    struct jinja_value keys = jinja_items(run, args->at, jinja_need(run, args, 0, NULL));
+    jinja_at_most(run, args, 2);
+    for (uint32_t i = 0; i < keys.as.list->n; i++)
+        jinja_set(run, args->at, dict, keys.as.list->items[i],
+                  jinja_arg(args, 1, NULL, jinja_none()));
+    return dict;
+}
+
+/* Python's dict is a type: dict[x] is dict said more exactly, and Jinja looks a member that a value
+ * lacks up as if it were subscripted. So dict.from_keys(pairs), which Python has not, makes what
+ * dict(pairs) does, and there are templates that say so. */
+struct jinja_value jinja_type_item(struct jinja_run *run, struct jinja_value v)
+{
+    if (v.kind != JINJA_FUNCTION || v.as.function->call != g_dict ||
+        v.as.function->of.kind == JINJA_FUNCTION)
+        return jinja_undefined(NULL);
+    return jinja_function(run, "dict", g_dict, v, NULL);
+}
+
+struct jinja_value jinja_type_member(struct jinja_run *run, struct jinja_place at,
+                                     struct jinja_value v, const char *name)
+{
+    struct jinja_value item = jinja_type_item(run, v);
+    if (item.kind == JINJA_UNDEFINED)
+        return jinja_undefined(name);
+    if (strcmp(name, "fromkeys") == 0)
+        return jinja_function(run, "fromkeys", dict_fromkeys, jinja_none(), NULL);
+    /* What Python's type has itself stands for no item: its methods without their dictionary. */
+    struct jinja_value method = jinja_method(run, at, jinja_dict(run, JINJA_DICT), name);
+    bool own =
+        method.kind != JINJA_UNDEFINED || strncmp(name, "__", 2) == 0 || strcmp(name, "mro") == 0;
+    return own ? jinja_undefined(name) : item;
 }
 
 static struct jinja_value g_raise(struct jinja_run *run, const struct jinja_function *self,

@@ -19,6 +19,8 @@ struct jinja_value jinja_member(struct jinja_run *run, struct jinja_place at, st
         there = jinja_find_name(v.as.dict, name);
         return there ? *there : jinja_undefined(name);
     }
+    if (v.kind == JINJA_FUNCTION)
+        return jinja_type_member(run, at, v, name);
     struct jinja_value method = jinja_method(run, at, v, name);
     if (method.kind != JINJA_UNDEFINED)
         return method;
@@ -55,6 +57,7 @@ struct jinja_value jinja_subscript(struct jinja_run *run, struct jinja_place at,
                                    struct jinja_value v, struct jinja_value key)
 {
     const struct jinja_value *there = NULL;
+    struct jinja_value item;
     int64_t i;
     switch (v.kind) {
     case JINJA_UNDEFINED:
@@ -70,6 +73,10 @@ struct jinja_value jinja_subscript(struct jinja_run *run, struct jinja_place at,
     case JINJA_TEXT:
         if (jinja_is_whole(key))
             return item_of_text(run, at, v.as.text, jinja_whole(key));
+        break;
+    case JINJA_FUNCTION:
+        item = jinja_type_item(run, v);
+        there = item.kind == JINJA_UNDEFINED ? NULL : &item;
         break;
     default:
         break;
@@ -124,8 +131,9 @@ struct jinja_value jinja_slice(struct jinja_run *run, struct jinja_place at, str
 {
     if (v.kind == JINJA_UNDEFINED)
         undefined(run, at, v);
-    if (v.kind != JINJA_TEXT && !jinja_is_sequence(v))
-        return jinja_undefined(NULL);
+    if (v.kind != JINJA_TEXT && !jinja_is_sequence(v)) /* unlike a subscript: Python slices it */
+        jinja_fail(&run->heap, at, MOE_ERR_FORMAT, "a value of type %s has no slices",
+                   jinja_kind_name(v));
     int64_t n = jinja_length(run, at, v), by = 1;
     jinja_step(run, at, (uint64_t)n / 8 + 1);
     if (step.kind != JINJA_NONE)

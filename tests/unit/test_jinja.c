@@ -75,6 +75,8 @@ static void refusals_say_where(void **state)
         {"{{ [].append(1) }}", "'append' would change a value", MOE_ERR_FORMAT},
         {"{{ 'a' + 1 }}", "'+' has no meaning for a str and a int", MOE_ERR_FORMAT},
         {"{{ 'a'.ljust(5, 3) }}", "expected a text, not a value of type int", MOE_ERR_FORMAT},
+        {"{{ {'a': 1}[1:] }}", "a value of type dict has no slices", MOE_ERR_FORMAT},
+        {"{{ dict([[1]]) }}", "a dictionary is made of another, of pairs", MOE_ERR_FORMAT},
         {"{{ 1|nofilter }}", "there is no filter 'nofilter'", MOE_ERR_FORMAT},
         {"{{ 'a }}", "the string has no end", MOE_ERR_FORMAT},
     };
@@ -102,6 +104,7 @@ static void bombs_are_bounded(void **state)
         "{{ 'a'.ljust(999999999999) }}",
         "{{ 2 ** 99999999 }}",
         "{{ range(99999999) }}",
+        "{{ dict.fromkeys(range(99999)) }}",
         "{% set ns = namespace(x=[]) %}{% for i in range(5000) %}{% set ns.x = [ns.x] %}"
         "{% endfor %}{{ ns.x }}",
         "{% for x in [[]] recursive %}{{ loop([[]]) }}{% endfor %}",
