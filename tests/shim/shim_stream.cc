@@ -136,13 +136,24 @@ void shim_ask(cudaStream_t stream, double seconds, std::function<void()> work)
         ask(s, {WORK, std::move(work), 0, seconds, NULL, 0});
 }
 
-/* Waits until all that was asked of the stream has been done; a lost device drops it. */
+static bool is_there(shim_stream *s)
+{
+    for (shim_stream *one : streams)
+        if (one == s)
+            return true;
+    return false;
+}
+
+/* Waits until all that was asked of the stream has been done; a lost device drops it. Another
+ * thread may end the stream meanwhile. */
 void shim_drain(cudaStream_t stream)
 {
     for (;;) {
         {
             holding hold(lock);
             shim_stream *s = some(stream);
+            if (!is_there(s))
+                return;
             if (shim_lost())
                 s->queue.clear();
             advance(s);
@@ -169,13 +180,10 @@ void shim_drain_all()
 cudaError_t shim_check_stream(cudaStream_t stream)
 {
     holding hold(lock);
-    cudaStream_t wanted = some(stream);
-    for (shim_stream *s : streams)
-        if (s == wanted)
-            return !stream || s->device == shim_device()
-                       ? cudaSuccess
-                       : shim_failed(cudaErrorInvalidResourceHandle);
-    return shim_failed(cudaErrorInvalidResourceHandle);
+    shim_stream *s = some(stream);
+    return is_there(s) && (!stream || s->device == shim_device())
+               ? cudaSuccess
+               : shim_failed(cudaErrorInvalidResourceHandle);
 }
 
 cudaError_t shim_check_waiting(cudaStream_t stream)
