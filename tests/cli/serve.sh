@@ -254,13 +254,13 @@ run "$load" -p "$port" -P /v1/completions -n 6 -f "$tmp/body" -H "$key" -D "$hea
 check "a full queue refuses" sh -c "grep -q 's200=2 s429=4 whole=6' '$out'"
 metric() { served "$1" -H "$key"; }
 printf '%s, "n": 100}' "$endless" >"$tmp/many"
-"$load" -p "$port" -P /v1/completions -n 2 -f "$tmp/many" -H "$key" >/dev/null &
+"$load" -p "$port" -P /v1/completions -n 2 -T 600 -f "$tmp/many" -H "$key" >/dev/null &
 filler=$!
-for pause in 0.1 0.2 0.5 1 2 4 0; do # until both are there
-    post /v1/completions '{"prompt": "x", "max_tokens": 1}' -H "$key"
-    ! grep -q 's429=1' "$out" || break
+for pause in 0.1 0.1 0.2 0.5 1 2 4 8 16; do # until both are there, with a hundred answers each
+    [ "$(metric choices_waiting)" -lt 150 ] || break
     sleep "$pause"
 done
+post /v1/completions '{"prompt": "x", "max_tokens": 1}' -H "$key"
 error_is 429 "queue" "... in words"
 has_header "retry-after: [0-9]" "... and when to come back"
 kill "$filler"
