@@ -32,7 +32,7 @@ static void print_row(const struct cli_option *o)
 static int print_in_list(const struct cli_option *o, int column)
 {
     int width = (int)cli_screen(STDOUT_FILENO).columns;
-    char text[MOE_LEAST_COLUMNS];
+    char text[128];
     int n = name_option(o, false, text, sizeof text);
     if (o->shown)
         n += snprintf(text + n, sizeof text - (size_t)n, " [%s]", o->shown);

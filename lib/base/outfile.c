@@ -174,7 +174,7 @@ static bool is_straight(const char *path, int *fd)
 {
     struct stat st;
     *fd = named_descriptor(path);
-    if (*fd >= 0) /* moe_file_nameless: begun anew by whoever opens it */
+    if (*fd >= 0) /* a nameless regular file is written from its start, like one with a name */
         return fstat(*fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_nlink > 0;
     return stat(path, &st) == 0 && (S_ISFIFO(st.st_mode) || S_ISCHR(st.st_mode));
 }

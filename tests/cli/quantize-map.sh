@@ -39,6 +39,12 @@ expect_stdout_like '*experts map *rtn * 384 *4.00*
   bits  8: 96 experts, 4: 96 experts, 2: 192 experts*' "--list draws the map"
 check "... without colour" sh -c "! grep -q '$(printf '\033')' '$out'"
 check "... and its table has 80 columns" sh -c "! sed '1,/^\$/d' '$out' | grep -q '.\{81\}'"
+if command -v script >/dev/null; then
+    escape=$(printf '\033')
+    coloured() { script -qec "env $1 TERM=xterm $quantize --list $tmp/mixed.moe" /dev/null </dev/null | grep -cF "${escape}[30;48;5;"; }
+    check "... on a terminal in colours" [ "$(coloured '-u NO_COLOR')" -gt 11 ]
+    check "... but not with NO_COLOR" [ "$(coloured NO_COLOR=1)" = 0 ]
+fi
 run "$quantize" --list --json "$tmp/mixed.moe"
 check "--list --json has it" sh -c "tr -d ' \n' <'$out' |
     grep -q '\"map\":\[{\"layer\":0,\"bits\":\[\"8\",\"4\",\"2\",\"2\",\"8\"'"
