@@ -12,7 +12,7 @@
 #include "convert/convert.h"
 #include "convert/map_bits.h"
 #include "fmt/gguf.h"
-#include "fmt/pack.h"
+#include "pack/pack.h"
 #include "show/show_conversion.h"
 #include "show/show_pack.h"
 #include "study/error_aware.h"

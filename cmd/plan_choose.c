@@ -7,7 +7,7 @@
 #include "base/mem.h"
 #include "base/text.h"
 #include "cli.h"
-#include "fmt/pack.h"
+#include "pack/pack.h"
 #include "plan_make.h"
 #include "record/map.h"
 #include "study/dense_bits.h"

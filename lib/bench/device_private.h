@@ -5,7 +5,7 @@
 #define MOE_BENCH_DEVICE_PRIVATE_H
 
 #include "base/progress.h"
-#include "fmt/pack.h"
+#include "pack/pack.h"
 #include "record/device.h"
 #include "run/session.h"
 

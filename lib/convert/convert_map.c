@@ -6,7 +6,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "convert/convert_parts.h"
-#include "fmt/pack_bits.h"
+#include "pack/pack_bits.h"
 
 static struct moe_bits bits_of(const struct moe_expert_map *map, uint32_t layer, uint32_t expert)
 {

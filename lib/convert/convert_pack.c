@@ -7,8 +7,8 @@
 #include "base/par.h"
 #include "convert/convert_repack.h"
 #include "fmt/json_scan.h"
-#include "fmt/pack_bits.h"
 #include "model/tensor_roles.h"
+#include "pack/pack_bits.h"
 
 /* ---- Dense tensors ---- */
 

@@ -7,8 +7,8 @@
 
 #include "convert/convert.h"
 #include "fmt/emit.h"
-#include "fmt/pack.h"
 #include "model/tensor_roles.h"
+#include "pack/pack.h"
 
 enum { CONVERT_MAX_VARIANTS = MOE_PACK_MAX_VARIANTS };
 

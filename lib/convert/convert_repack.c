@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/par.h"
-#include "fmt/pack_bits.h"
+#include "pack/pack_bits.h"
 
 /* ---- An expert ---- */
 

@@ -5,8 +5,8 @@
 #define MOE_EXPERTS_EXPERT_LOAD_H
 
 #include "base/err.h"
-#include "fmt/pack.h"
 #include "io/loader.h"
+#include "pack/pack.h"
 
 /* One segment of an expert of the pack; the layer is the model's. */
 struct moe_expert_segment {

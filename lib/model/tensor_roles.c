@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "fmt/pack.h"
+#include "pack/pack.h"
 
 /* ---- Shapes ---- */
 

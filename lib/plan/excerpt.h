@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
-#include "record/trace.h"
+#include "trace/trace.h"
 
 struct moe_excerpt {
     uint32_t every;      /* 3: every third sequence, from the first one on; 0: all */

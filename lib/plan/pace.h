@@ -14,7 +14,7 @@
 
 #include "base/err.h"
 #include "base/line.h"
-#include "fmt/pack.h"
+#include "pack/pack.h"
 #include "record/device.h"
 
 /* Pieces of a layer, by rows of the pass. */

@@ -8,7 +8,7 @@
 
 #include "base/mem.h"
 #include "plan/plan_file.h"
-#include "record/trace.h"
+#include "trace/trace.h"
 
 enum { MAX_FILE_BYTES = 16 << 20 };
 
@@ -233,7 +233,7 @@ static const struct moe_record tried_record = {MOE_RECORD(tried_members), check_
 bool moe_plan_shape_fits(uint32_t n_layers, uint32_t n_experts, uint32_t top_k)
 {
     return n_layers > 0 && n_layers <= MOE_PLAN_MAX_LAYERS && top_k > 0 && top_k <= n_experts &&
-           (uint64_t)n_layers * n_experts <= MOE_TRACE_MAX_EXPERTS;
+           (uint64_t)n_layers * n_experts <= MOE_RECORD_MAX_EXPERTS;
 }
 
 static int set_up(struct moe_plan *p, struct moe_err *err)

@@ -128,7 +128,7 @@ struct moe_plan {
 };
 
 /* Whether a plan can be about so many MoE layers, experts of each (no more than
- * MOE_TRACE_MAX_EXPERTS of all together) and experts per token. */
+ * MOE_RECORD_MAX_EXPERTS of all together) and experts per token. */
 bool moe_plan_shape_fits(uint32_t n_layers, uint32_t n_experts, uint32_t top_k);
 /* A plan of which only the shape is known: figures of `expected` and `layers` are -1, boundaries
  * UINT32_MAX, everything else 0. MOE_ERR_USAGE: a shape that does not fit. */

@@ -6,7 +6,7 @@
 
 #include "base/mem.h"
 #include "plan/plan_file.h"
-#include "record/trace.h"
+#include "trace/trace.h"
 
 /* ---- Slots ---- */
 
@@ -50,7 +50,7 @@ static const struct moe_member pool_members[] = {
     MOE_FIELD(MOE_ALWAYS, struct moe_plan_pool, "slot_bytes", slot_bytes),
     MOE_FIELD(MOE_ALWAYS, struct moe_plan_pool, "cache_slots", n_cache),
     MOE_FIELD_IN(MOE_ALWAYS, struct moe_plan_pool, "working_slots", n_working, 0,
-                 MOE_TRACE_MAX_EXPERTS),
+                 MOE_RECORD_MAX_EXPERTS),
     MOE_OWN("per_layer", 0, per_layer),
 };
 

@@ -11,9 +11,9 @@
 #include "base/err.h"
 #include "plan/excerpt.h"
 #include "record/statistics.h"
-#include "record/trace.h"
 #include "sched/select.h"
 #include "sched/strategy.h"
+#include "trace/trace.h"
 
 /* Tokens that go through the layers together: several of a prompt, or one decoded. Where the model
  * has an encoder a prompt is a source, all of which goes through its layers at once. */

@@ -10,7 +10,7 @@
 
 #include "base/err.h"
 #include "record/statistics.h"
-#include "record/trace.h"
+#include "trace/trace.h"
 
 enum { MOE_FIGURES_AHEAD = 3 }; /* how many layers ahead predictors look, at most */
 

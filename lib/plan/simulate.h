@@ -18,8 +18,8 @@
 #include "plan/pace.h"
 #include "plan/replay.h"
 #include "record/statistics.h"
-#include "record/trace.h"
 #include "sched/scheduler.h"
+#include "trace/trace.h"
 
 struct moe_simulation {
     struct moe_trace *trace;                 /* rewound; of the inventory's shape */

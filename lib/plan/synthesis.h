@@ -18,7 +18,7 @@
 
 #include "base/err.h"
 #include "plan/routing_figures.h"
-#include "record/trace.h"
+#include "trace/trace.h"
 
 struct moe_synthesis {
     struct moe_trace_shape shape;       /* keep and predictors are set here: gate-1 to gate-3 */

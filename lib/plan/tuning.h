@@ -9,9 +9,9 @@
 
 #include "base/progress.h"
 #include "plan/excerpt.h"
-#include "record/trace.h"
 #include "sched/inventory.h"
 #include "sched/strategy.h"
+#include "trace/trace.h"
 
 struct moe_tuning {
     const struct moe_inventory *inventory;

@@ -6,7 +6,6 @@
 
 #include "base/mem.h"
 #include "record/map_file.h"
-#include "record/trace.h"
 
 const char *moe_metric_name(enum moe_metric metric)
 {
@@ -48,7 +47,7 @@ static bool shape_fits(uint32_t n_layers, uint32_t n_experts, uint32_t top_k)
 {
     return n_layers > 0 && n_layers <= MOE_PACK_MAX_LAYERS && top_k > 0 && top_k <= n_experts &&
            n_experts <= MOE_PACK_MAX_EXPERTS &&
-           (uint64_t)n_layers * n_experts <= MOE_TRACE_MAX_EXPERTS;
+           (uint64_t)n_layers * n_experts <= MOE_RECORD_MAX_EXPERTS;
 }
 
 int map_set_up(struct moe_map *m, struct moe_err *err)

@@ -17,7 +17,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "cache/policy.h" /* MOE_HOBBIT_WEIGHTS */
-#include "fmt/pack.h"
+#include "pack/pack.h"
 #include "record/shards.h"
 #include "record/statistics.h" /* MOE_SCORE_BINS */
 

@@ -23,6 +23,9 @@
 #include "record/origins.h"
 #include "record/requests.h"
 
+/* Experts of all layers together that a file of any kind may speak of. */
+enum { MOE_RECORD_MAX_EXPERTS = 1 << 20 };
+
 /* What predicts a layer's experts. "Gate" and "residual" apply the layer's own router to another
  * input; "d layers before" are MoE layers. */
 enum moe_predictor {
@@ -141,7 +144,7 @@ struct moe_path_table; /* statistics_paths.h */
 struct moe_statistics_shape {
     uint32_t n_layers, n_experts, top_k;
     uint32_t n_encoder;          /* of the layers, the encoder's; 0: there is none */
-    uint64_t source_fingerprint; /* of the model (fmt/pack.h) */
+    uint64_t source_fingerprint; /* of the model (pack/pack.h) */
     uint32_t max_tokens;         /* per document, of its source and of its target */
     uint32_t prompt_percent;     /* share of a document's tokens taken as its prompt */
 };

@@ -10,9 +10,9 @@
 
 #include "base/err.h"
 #include "base/progress.h"
-#include "fmt/pack.h"
 #include "model/config.h"
 #include "model/tensor_roles.h"
+#include "pack/pack.h"
 #include "quant/layout.h"
 #include "record/statistics.h"
 #include "text/tokenizer.h"

@@ -10,9 +10,9 @@
 
 #include "base/err.h"
 #include "cache/store.h"
-#include "fmt/pack.h"
-#include "record/trace.h"
+#include "pack/pack.h"
 #include "sched/strategy.h"
+#include "trace/trace.h"
 
 enum { MOE_MAX_CLASSES = 64 };
 

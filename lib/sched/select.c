@@ -6,8 +6,8 @@
 #include "base/best.h"
 #include "base/float16.h"
 #include "model/config.h" /* MOE_MAX_EXPERTS */
-#include "record/trace.h" /* moe_trace_default_keep */
 #include "sched/precision.h"
+#include "trace/trace.h" /* moe_trace_default_keep */
 
 _Static_assert(MOE_MAX_EXPERTS / 4 >= 2 * MOE_MAX_TOP_K, "room for all that a trace keeps");
 

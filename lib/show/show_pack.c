@@ -8,7 +8,7 @@
 #include "base/text.h"
 #include "convert/convert.h"
 #include "fmt/json_scan.h"
-#include "fmt/pack_bits.h"
+#include "pack/pack_bits.h"
 
 enum { DIGITS = 6 /* of what is measured in bits, for scripts */ };
 

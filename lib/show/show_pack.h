@@ -10,8 +10,8 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "fmt/emit.h"
-#include "fmt/pack.h"
 #include "model/config.h"
+#include "pack/pack.h"
 #include "show/draw.h"
 
 /* Weights and the bytes they take: raw is what memory needs, stored what the file holds. */

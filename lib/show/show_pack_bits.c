@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "convert/convert.h"
-#include "fmt/pack_bits.h"
+#include "pack/pack_bits.h"
 #include "show/show_pack.h"
 
 enum {

@@ -3,7 +3,7 @@
 #define MOE_SHOW_SHOW_TRACE_H
 
 #include "base/buf.h"
-#include "record/trace.h"
+#include "trace/trace.h"
 
 /* A few lines for a person. */
 void moe_show_trace(const struct moe_trace *t, struct moe_buf *out);

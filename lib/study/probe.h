@@ -12,8 +12,8 @@
 
 #include "base/err.h"
 #include "record/statistics.h"
-#include "record/trace.h"
 #include "run/session.h"
+#include "trace/trace.h"
 
 struct moe_probe;
 

@@ -8,8 +8,8 @@
 #include "base/progress.h"
 #include "engine/engine.h"
 #include "record/statistics.h"
-#include "record/trace.h"
 #include "run/session.h"
+#include "trace/trace.h"
 
 /* As many scores as moe_trace_default_keep says. */
 #define MOE_TRACE_KEEP_ENOUGH UINT32_MAX

@@ -13,9 +13,9 @@
 #include "base/mem.h"
 #include "engine/engine.h"
 #include "record/device.h"
-#include "record/trace.h"
 #include "sched/strategy.h"
 #include "study/documents.h"
+#include "trace/trace.h"
 
 enum {
     MAX_CANDIDATES = 64,

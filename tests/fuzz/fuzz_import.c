@@ -1,8 +1,8 @@
 /* A routing trace of another engine. What is imported is a trace whose tokens can all be read. */
-/* Readers: record/trace_import.c */
+/* Readers: trace/trace_import.c */
 #define _GNU_SOURCE
 #include "mutate.h"
-#include "record/trace.h"
+#include "trace/trace.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {

@@ -5,12 +5,12 @@
  * the bits below added to the first number a checksum is left wrong. An input without a page stands
  * for what is no pack by its name.
  */
-/* Readers: fmt/pack.c fmt/pack_bits.c fmt/pack_open.c fmt/pack_tables.c */
-/* Readers: fmt/pack_verify.c */
+/* Readers: pack/pack.c pack/pack_bits.c pack/pack_open.c pack/pack_tables.c */
+/* Readers: pack/pack_verify.c */
 #define _GNU_SOURCE
 #include "../pack_forge.h"
-#include "fmt/pack_bits.h"
 #include "mutate.h"
+#include "pack/pack_bits.h"
 #include "show/show_pack.h"
 
 enum { PAGE = 4096, MAX_PAGES = 64 };

@@ -7,8 +7,8 @@
  * What is accepted must come back the same when appended to a new trace, and when merged. A length
  * may say that another file begins after its frame: both are merged.
  */
-/* Readers: record/trace_open.c record/trace_read.c record/trace_origins.c record/trace_format.c */
-/* Readers: record/trace_merge.c */
+/* Readers: trace/trace_open.c trace/trace_read.c trace/trace_origins.c trace/trace_format.c */
+/* Readers: trace/trace_merge.c */
 #define _GNU_SOURCE
 #include <zstd.h>
 
@@ -16,8 +16,8 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "mutate.h"
-#include "record/trace_format.h"
 #include "show/show_trace.h"
+#include "trace/trace_format.h"
 
 enum { SHAPE_AT = 16, SHAPE_BYTES = 64, MAX_FRAME = 1 << 16 };
 /* Upper bits of a frame's length. */

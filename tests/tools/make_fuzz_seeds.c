@@ -8,7 +8,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
-#include "fmt/pack.h"
+#include "pack/pack.h"
 
 enum { PAGE = 4096, HEADER_USED = 64 + 8 * 32 }; /* header without its zeros and checksum */
 

@@ -9,7 +9,7 @@
 
 #include "base/bytes.h"
 #include "base/file.h"
-#include "record/trace_format.h"
+#include "trace/trace_format.h"
 
 enum { LAYERS = 2, EXPERTS = 4, TOP_K = 2, TOKENS = 3 };
 

@@ -30,7 +30,7 @@
 #include "cache/policy.h"
 #include "cache/usage.h"
 #include "plan/optimal.h"
-#include "record/trace.h"
+#include "trace/trace.h"
 
 enum { MAX_ITEMS = 64 };
 

@@ -9,9 +9,9 @@
 #include <unistd.h>
 
 #include "base/bytes.h"
-#include "fmt/pack.h"
 #include "model/config.h"
 #include "model/tensor_roles.h"
+#include "pack/pack.h"
 #include "quant/quantize.h"
 
 #include "../test.h"

@@ -12,7 +12,7 @@
 #include "base/mem.h"
 #include "base/par.h"
 #include "fmt/checkpoint.h"
-#include "fmt/pack.h"
+#include "pack/pack.h"
 #include "run/session.h"
 #include "show/show_pack.h"
 

@@ -8,9 +8,9 @@
 #include "base/par.h"
 #include "convert/convert.h"
 #include "fmt/checkpoint.h"
-#include "fmt/pack.h"
-#include "fmt/pack_bits.h"
 #include "model/config.h"
+#include "pack/pack.h"
+#include "pack/pack_bits.h"
 #include "show/show_conversion.h"
 
 #define QWEN "tests/fixtures/gguf/qwen2moe.gguf"

@@ -6,7 +6,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "convert/map_bits.h"
-#include "fmt/pack.h"
+#include "pack/pack.h"
 #include "show/show_pack.h"
 
 enum { N_LAYERS = 12, N_EXPERTS = 32, N = N_LAYERS * N_EXPERTS };

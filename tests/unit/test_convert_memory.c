@@ -5,7 +5,7 @@
 #include "../make_pack.h"
 #include "../scratch_dir.h"
 
-#include "fmt/pack.h"
+#include "pack/pack.h"
 
 /* Nearly all of a checkpoint's 1,700 allocations are those of its JSON files: not each is tried. */
 #ifndef CHECKPOINT_STEP

@@ -5,11 +5,11 @@
 #include "base/best.h"
 #include "base/par.h"
 #include "kern/kern.h"
-#include "record/trace.h"
 #include "run/layer_predictor.h"
 #include "run/router.h"
 #include "sched/precision.h"
 #include "study/probe.h"
+#include "trace/trace.h"
 
 #include "naive_model.h"
 

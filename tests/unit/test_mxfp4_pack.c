@@ -5,7 +5,7 @@
 
 #include "base/mem.h"
 #include "convert/convert.h"
-#include "fmt/pack.h"
+#include "pack/pack.h"
 
 enum { HIDDEN = 96, WIDTH = 160, N_EXPERTS = 2 };
 

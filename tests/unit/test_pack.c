@@ -8,7 +8,7 @@
 #include "base/buf.h"
 #include "base/file.h"
 #include "base/mem.h"
-#include "fmt/pack.h"
+#include "pack/pack.h"
 
 /* ---- A small pack that has one of everything ---- */
 

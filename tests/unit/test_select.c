@@ -8,8 +8,8 @@
 
 #include "../test.h"
 #include "base/best.h"
-#include "record/trace.h"
 #include "sched/precision.h"
+#include "trace/trace.h"
 
 enum { MAX_EXPERTS = 64, MAX_ROWS = 40 };
 

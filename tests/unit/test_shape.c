@@ -5,8 +5,8 @@
 
 #include <unistd.h>
 
-#include "fmt/pack.h"
 #include "model/shape.h"
+#include "pack/pack.h"
 #include "run/session.h"
 #include "show/show_pack.h"
 

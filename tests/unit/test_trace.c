@@ -8,7 +8,7 @@
 #include "base/bytes.h"
 #include "base/file.h"
 #include "base/hash.h"
-#include "record/trace_format.h"
+#include "trace/trace_format.h"
 
 #include "../test.h"
 

@@ -8,7 +8,7 @@
 #include "base/bytes.h"
 #include "base/hash.h"
 #include "base/mem.h"
-#include "fmt/pack_writer.h"
+#include "pack/pack_writer.h"
 
 int pack_wrong_use(const struct moe_pack_writer *w, struct moe_err *err, const char *what,
                    const char *name)

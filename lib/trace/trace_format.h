@@ -1,12 +1,12 @@
 /*
  * What the trace's reader and writer share: the numbers of man/moe-trace.5 and the order of values
- * in a frame. Internal to record/ and its tests.
+ * in a frame. Internal to trace/ and its tests.
  */
-#ifndef MOE_RECORD_TRACE_FORMAT_H
-#define MOE_RECORD_TRACE_FORMAT_H
+#ifndef MOE_TRACE_TRACE_FORMAT_H
+#define MOE_TRACE_TRACE_FORMAT_H
 
 #include "base/file.h"
-#include "record/trace.h"
+#include "trace/trace.h"
 
 #define TRACE_MAGIC "MOET"
 

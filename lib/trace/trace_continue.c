@@ -6,8 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "record/trace_reader.h"
-#include "record/trace_writer.h"
+#include "trace/trace_reader.h"
+#include "trace/trace_writer.h"
 
 /* Reads up to the end of what the totals count, and checks it. */
 static int find_end(struct moe_trace *t, const struct moe_trace_totals *until, struct moe_err *err)

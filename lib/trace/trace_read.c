@@ -9,7 +9,7 @@
 #include "base/float16.h"
 #include "base/hash.h"
 #include "base/mem.h"
-#include "record/trace_reader.h"
+#include "trace/trace_reader.h"
 
 const struct moe_trace_shape *moe_trace_shape(const struct moe_trace *t)
 {

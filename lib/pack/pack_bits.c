@@ -1,4 +1,4 @@
-#include "fmt/pack_bits.h"
+#include "pack/pack_bits.h"
 
 bool moe_class_bits(const struct moe_expert_class *class_, struct moe_bits *out)
 {

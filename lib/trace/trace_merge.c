@@ -7,8 +7,8 @@
 
 #include "base/bytes.h"
 #include "base/mem.h"
-#include "record/trace_reader.h"
-#include "record/trace_writer.h"
+#include "trace/trace_reader.h"
+#include "trace/trace_writer.h"
 
 struct merging {
     uint32_t n;

@@ -1,4 +1,4 @@
-#include "fmt/pack.h"
+#include "pack/pack.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/mem.h"
-#include "fmt/pack_format.h"
+#include "pack/pack_format.h"
 
 /* ---- What both sides hold descriptions to ---- */
 

@@ -1,8 +1,8 @@
 /* The origins of a trace: the frame that says them. */
 #include "base/bytes.h"
 #include "base/mem.h"
-#include "record/trace_reader.h"
-#include "record/trace_writer.h"
+#include "trace/trace_reader.h"
+#include "trace/trace_writer.h"
 
 void trace_put_origins(const struct moe_origins *origins, struct moe_buf *raw)
 {

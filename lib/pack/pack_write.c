@@ -6,7 +6,7 @@
 
 #include "base/hash.h"
 #include "base/mem.h"
-#include "fmt/pack_writer.h"
+#include "pack/pack_writer.h"
 
 static void writer_free(struct moe_pack_writer *w)
 {

@@ -12,8 +12,8 @@
  * matrices are in which segment, and how, is a class; experts refer to classes, so each expert may
  * have bitwidths of its own.
  */
-#ifndef MOE_FMT_PACK_H
-#define MOE_FMT_PACK_H
+#ifndef MOE_PACK_PACK_H
+#define MOE_PACK_PACK_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,14 +1,14 @@
 /*
  * What the pack's reader and writer share: the numbers of man/moe-pack.5, the opened pack, and the
- * rules that both sides hold tensors and classes to. Internal to fmt/ and its tests.
+ * rules that both sides hold tensors and classes to. Internal to pack/ and its tests.
  */
-#ifndef MOE_FMT_PACK_FORMAT_H
-#define MOE_FMT_PACK_FORMAT_H
+#ifndef MOE_PACK_PACK_FORMAT_H
+#define MOE_PACK_PACK_FORMAT_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "fmt/pack.h"
+#include "pack/pack.h"
 
 /* Section ids as written; the first four are enum moe_pack_section + 1. */
 enum {

@@ -7,7 +7,7 @@
 #include "base/bytes.h"
 #include "base/hash.h"
 #include "base/mem.h"
-#include "record/trace_reader.h"
+#include "trace/trace_reader.h"
 
 /* `part`: of a trace that is being written, where the header may be behind what follows. */
 static int read_header(struct moe_trace *t, uint64_t file_bytes, bool part, uint32_t *n_origins,

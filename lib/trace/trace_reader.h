@@ -1,14 +1,14 @@
 /*
- * A trace being read, shared by trace_open.c and trace_read.c. Internal to record/.
+ * A trace being read, shared by trace_open.c and trace_read.c. Internal to trace/.
  */
-#ifndef MOE_RECORD_TRACE_READER_H
-#define MOE_RECORD_TRACE_READER_H
+#ifndef MOE_TRACE_TRACE_READER_H
+#define MOE_TRACE_TRACE_READER_H
 
 #include <zstd.h>
 
 #include "base/buf.h"
 #include "base/file.h"
-#include "record/trace_format.h"
+#include "trace/trace_format.h"
 
 struct moe_trace {
     char *path;

@@ -1,4 +1,4 @@
-#include "record/trace_format.h"
+#include "trace/trace_format.h"
 
 #include <string.h>
 
@@ -111,7 +111,7 @@ const char *trace_shape_problem(const struct moe_trace_shape *s)
 {
     if (s->n_layers == 0 || s->n_layers > MOE_PACK_MAX_LAYERS || s->n_experts == 0 ||
         s->n_experts > MOE_PACK_MAX_EXPERTS ||
-        (uint64_t)s->n_layers * s->n_experts > MOE_TRACE_MAX_EXPERTS)
+        (uint64_t)s->n_layers * s->n_experts > MOE_RECORD_MAX_EXPERTS)
         return "no or too many layers or experts";
     if (s->n_encoder >= s->n_layers)
         return "an encoder and no decoder";

@@ -7,7 +7,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
-#include "fmt/pack_format.h"
+#include "pack/pack_format.h"
 
 /* ---- Pieces: everything that occupies bytes ---- */
 

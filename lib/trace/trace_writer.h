@@ -1,14 +1,14 @@
 /*
- * A trace being written, shared by trace_write.c and trace_put.c. Internal to record/.
+ * A trace being written, shared by trace_write.c and trace_put.c. Internal to trace/.
  */
-#ifndef MOE_RECORD_TRACE_WRITER_H
-#define MOE_RECORD_TRACE_WRITER_H
+#ifndef MOE_TRACE_TRACE_WRITER_H
+#define MOE_TRACE_TRACE_WRITER_H
 
 #include <zstd.h>
 
 #include "base/buf.h"
 #include "base/file.h"
-#include "record/trace_format.h"
+#include "trace/trace_format.h"
 
 /* Tokens that are not written yet. */
 struct trace_tokens {

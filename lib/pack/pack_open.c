@@ -10,7 +10,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/mem.h"
-#include "fmt/pack_format.h"
+#include "pack/pack_format.h"
 
 enum { LARGE_BYTES = 64 << 10 /* a section whose count is looked at before its memory is taken */ };
 

@@ -1,10 +1,10 @@
 /*
  * The bitwidths of a pack's experts.
  */
-#ifndef MOE_FMT_PACK_BITS_H
-#define MOE_FMT_PACK_BITS_H
+#ifndef MOE_PACK_PACK_BITS_H
+#define MOE_PACK_PACK_BITS_H
 
-#include "fmt/pack.h"
+#include "pack/pack.h"
 #include "quant/bits.h"
 
 /* The bits of an expert that is stored as this class says; false: it has other matrices than gate,

@@ -17,7 +17,7 @@
 #include "base/mem.h"
 #include "base/text.h"
 #include "fmt/json.h"
-#include "record/trace_format.h"
+#include "trace/trace_format.h"
 
 #define MAX_FILE_BYTES (UINT64_C(4) << 30)
 #define MAX_TURN_BYTES (UINT64_C(1) << 30)

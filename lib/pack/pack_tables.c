@@ -7,7 +7,7 @@
 
 #include "base/bytes.h"
 #include "base/mem.h"
-#include "fmt/pack_format.h"
+#include "pack/pack_format.h"
 
 int pack_damaged(const struct moe_pack *pack, struct moe_err *err, const char *what)
 {

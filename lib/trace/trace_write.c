@@ -8,7 +8,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/mem.h"
-#include "record/trace_writer.h"
+#include "trace/trace_writer.h"
 
 enum {
     ZSTD_LEVEL = 3,

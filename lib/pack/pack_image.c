@@ -6,7 +6,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
-#include "fmt/pack.h"
+#include "pack/pack.h"
 
 enum { PIECE_BYTES = 16 << 20 };
 

@@ -14,19 +14,18 @@
  * Written front to back, read front to back with memory for one frame of tokens. Layers are MoE
  * layers, numbered from 0.
  */
-#ifndef MOE_RECORD_TRACE_H
-#define MOE_RECORD_TRACE_H
+#ifndef MOE_TRACE_TRACE_H
+#define MOE_TRACE_TRACE_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "base/err.h"
-#include "fmt/pack.h"
+#include "pack/pack.h"
 #include "record/statistics.h"
 
 enum {
     MOE_TRACE_VERSION = 4, /* without static routing 3 is written, without an encoder too 2 */
-    MOE_TRACE_MAX_EXPERTS = 1 << 20, /* of all layers together */
 };
 
 /* Those that apply a router to something: as a mask of 1 << enum moe_predictor. */
@@ -45,7 +44,7 @@ struct moe_trace_shape {
     char variants[MOE_PACK_MAX_VARIANTS][MOE_PACK_NAME_BYTES];
     /* [n_variants][n_layers][n_experts] bytes of an expert in memory; 0: no such variant */
     const uint64_t *expert_bytes;
-    uint64_t source_fingerprint; /* of the model (fmt/pack.h); 0: not one of ours */
+    uint64_t source_fingerprint; /* of the model (pack/pack.h); 0: not one of ours */
     uint32_t n_encoder; /* of the layers, the encoder's, the first ones; 0: there is none */
     /* [n_layers] layers that choose experts by the token, which are known when the token is:
      * nothing predicts them. */

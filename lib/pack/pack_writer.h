@@ -1,13 +1,13 @@
 /*
- * A pack being written, shared by pack_write.c and pack_directory.c. Internal to fmt/.
+ * A pack being written, shared by pack_write.c and pack_directory.c. Internal to pack/.
  */
-#ifndef MOE_FMT_PACK_WRITER_H
-#define MOE_FMT_PACK_WRITER_H
+#ifndef MOE_PACK_PACK_WRITER_H
+#define MOE_PACK_PACK_WRITER_H
 
 #include <zstd.h>
 
 #include "base/file.h"
-#include "fmt/pack_format.h"
+#include "pack/pack_format.h"
 
 struct moe_pack_writer {
     struct moe_outfile file;

@@ -5,7 +5,7 @@
 
 #include "base/float16.h"
 #include "base/par.h"
-#include "record/trace_writer.h"
+#include "trace/trace_writer.h"
 
 /* NAN and negative numbers become 0, too large ones the largest half. */
 static uint16_t to_half(float v)
