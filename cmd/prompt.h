@@ -9,7 +9,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "chat/chat.h"
-#include "run/model.h"
+#include "layer/model.h"
 #include "text/tokenizer.h"
 
 struct prompt {

@@ -1,5 +1,5 @@
 /*
- * Ordinary attention's queries, keys and values after their products: what run/projections.c does
+ * Ordinary attention's queries, keys and values after their products: what cpu/projections.c does
  * to a head, by a warp.
  */
 #ifndef MOE_KERNELS_DEV_HEADS_CUH

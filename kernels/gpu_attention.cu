@@ -1,5 +1,5 @@
 /*
- * Attention over the KV cache, by chunks of positions: run/attention.c defines the arithmetic,
+ * Attention over the KV cache, by chunks of positions: cpu/attention.c defines the arithmetic,
  * dev_attention.cuh holds a block's work on one chunk.
  *
  *   Prefill: a block walks over the chunks of its tile; the chunks joined so far lie in `attended`.

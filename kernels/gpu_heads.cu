@@ -1,6 +1,6 @@
 /*
  * Queries, keys and values between their products and attention or the KV cache: what
- * run/projections.c does to them, each in one launch. In ordinary attention a decoded row's are
+ * cpu/projections.c does to them, each in one launch. In ordinary attention a decoded row's are
  * finished by the attention kernel itself (gpu_attention.cu).
  *
  * Ordinary attention: a block takes the queries, the keys or the values of a row, a warp of it a

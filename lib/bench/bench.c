@@ -5,8 +5,8 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "layer/stages.h"
 #include "run/source.h"
-#include "run/stages.h"
 
 struct bench {
     struct moe_session *s;

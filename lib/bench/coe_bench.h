@@ -8,7 +8,7 @@
 #include "base/progress.h"
 #include "bench/coe_samples.h"
 #include "coe/costs.h"
-#include "run/model.h"
+#include "layer/model.h"
 
 struct moe_coe_bench_options {
     const struct moe_coe_collection *collection;

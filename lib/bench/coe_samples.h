@@ -7,7 +7,7 @@
 
 #include "base/progress.h"
 #include "coe/collection.h"
-#include "run/model.h"
+#include "layer/model.h"
 
 struct moe_coe_samples {
     uint64_t n;

@@ -1,6 +1,6 @@
 /*
  * The blocks of a KV cache: whose they are, and what is known of what they hold. Pure bookkeeping:
- * a block is a number, its cells belong to the pool's user (run/kv.h).
+ * a block is a number, its cells belong to the pool's user (layer/kv.h).
  *
  * Blocks are known by the ids whose keys and values they hold, and by the block before: a sequence
  * whose text begins like one that was computed before takes over what is equal. Whole blocks are

@@ -297,7 +297,7 @@ static int open_source(struct checkpoint_source *s, const char *dir, struct moe_
 }
 
 /* What the pack will say of the model and its tokenizer, read as opening a pack reads it
- * (run/model.c): what would be refused there is refused here, before anything is converted. */
+ * (layer/model.c): what would be refused there is refused here, before anything is converted. */
 static int check_sections(const struct checkpoint_source *s, const struct moe_buf *model,
                           const struct moe_buf *tokens, struct moe_err *err)
 {

@@ -16,7 +16,7 @@
 #include "engine/token_said.h"
 #include "experts/run_stats.h"
 #include "grammar/constraint.h"
-#include "run/model.h"
+#include "layer/model.h"
 #include "text/tokenizer.h"
 
 enum moe_stop_reason {

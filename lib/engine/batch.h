@@ -9,7 +9,7 @@
  * blocks back and waits in front; what is lost of its text is computed again later.
  *
  * A text that begins like one that was computed before takes over what is still in the cache
- * (run/kv.h), be that running or ended. One that could take over what a running sequence is about
+ * (layer/kv.h), be that running or ended. One that could take over what a running sequence is about
  * to compute waits for it, and others may pass.
  *
  * With an encoder a prompt is a source, which a pass over whole sources computes before the

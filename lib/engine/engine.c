@@ -15,8 +15,8 @@
 #include "engine/engine_split.h"
 #include "gpu_ops.h"
 #include "grammar/constraint.h"
+#include "layer/stages.h"
 #include "run/pass_strategy.h"
-#include "run/stages.h"
 
 /* ---- Opening ---- */
 

@@ -20,7 +20,7 @@ struct moe_engine_gpu_needs {
     uint64_t host_least, host_all;
     uint64_t pass_bytes;       /* of main memory, as below */
     bool resident;             /* a share of `all` has no cache */
-    struct moe_session_needs { /* of a session where there is a cache (run/session.h) */
+    struct moe_session_needs { /* of a session where there is a cache (layer/session.h) */
         bool rows, residual;
         uint32_t predict_depth;
     } session;

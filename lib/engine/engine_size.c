@@ -3,7 +3,7 @@
 #include "base/par.h"
 #include "engine/engine_share.h"
 #include "gpu.h"
-#include "run/host_routers.h"
+#include "layer/host_routers.h"
 #include "run/pass_strategy.h"
 
 enum {

@@ -7,8 +7,8 @@
 #include "engine/engine_size.h"
 #include "engine/engine_strategy.h"
 #include "gpu.h"
+#include "layer/layer_predictor.h"
 #include "plan/fitting.h"
-#include "run/layer_predictor.h"
 
 enum {
     FLOOR_SLACK = 1 << 20,   /* the program's own size varies a little from run to run */

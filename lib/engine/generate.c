@@ -7,8 +7,8 @@
 #include "engine/beams.h"
 #include "engine/encode.h"
 #include "engine/prompt.h"
+#include "layer/stages.h"
 #include "run/source.h"
-#include "run/stages.h"
 
 /* ---- Source ---- */
 

@@ -56,7 +56,7 @@ struct moe_expert_request {
     /* [n] out: enum moe_entry_kind; on entry MOE_ENTRY_SLOT, or SKIPPED as an assigner says. Those
      * in slots come with next. */
     uint8_t *kinds;
-    /* [n] variants that an assigner chose (run/layer_request.h), an expert then once for each of
+    /* [n] variants that an assigner chose (layer/layer_request.h), an expert then once for each of
      * them; NULL: the provider chooses. Entries left out come as MOE_ENTRY_SKIPPED in `kinds`. Only
      * the provider of moe_experts_open_every serves such requests. */
     const uint8_t *variants;

@@ -91,7 +91,7 @@ struct moe_config {
     uint32_t n_rope_freqs; /* rope_dim / 2, or 0 */
     double rope_freqs[MOE_MAX_ROPE_PAIRS];
     /* LongRoPE: these replace the above at every position of a text of more than rope_original
-     * positions, however it is computed (struct moe_row in run/session.h). So does the code that
+     * positions, however it is computed (struct moe_row in layer/session.h). So does the code that
      * Phi-3.5-MoE was published with. */
     uint32_t rope_original; /* 0: never */
     double rope_scale_long;

@@ -1,7 +1,7 @@
 /*
  * The tensors a model can have: one table entry per role says its name in packs, how it may be
  * stored, its shape, which models have it, and what checkpoints call it. Adding a role is an entry
- * here and a place in struct moe_model (run/model.c).
+ * here and a place in struct moe_model (layer/model.c).
  */
 #ifndef MOE_MODEL_TENSOR_ROLES_H
 #define MOE_MODEL_TENSOR_ROLES_H

@@ -2,9 +2,9 @@
 
 #include <string.h>
 
-#include "run/lockstep.h"
+#include "layer/lockstep.h"
+#include "layer/stages.h"
 #include "run/pass_strategy.h"
-#include "run/stages.h"
 
 /* Asks for the experts of the layer whose router has chosen. */
 static int request_experts(struct moe_session *s, uint32_t layer, const struct moe_row *rows,

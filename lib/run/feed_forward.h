@@ -1,6 +1,6 @@
 /*
  * Feed-forward of a layer: the experts that the router chose, as they become ready, and the shared
- * expert; or that of a dense layer. What is computed where is the device's (run/stages.h).
+ * expert; or that of a dense layer. What is computed where is the device's (layer/stages.h).
  */
 #ifndef MOE_RUN_FEED_FORWARD_H
 #define MOE_RUN_FEED_FORWARD_H

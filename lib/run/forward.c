@@ -1,15 +1,15 @@
 /*
  * The forward pass: states in, layers, states out, head; each on the session's device
- * (run/stages.h).
+ * (layer/stages.h).
  */
 #include "base/energy.h"
 #include "base/par.h"
+#include "layer/lockstep.h"
+#include "layer/router.h"
+#include "layer/stages.h"
 #include "run/feed_forward.h"
-#include "run/lockstep.h"
 #include "run/pass_strategy.h"
-#include "run/router.h"
 #include "run/source.h"
-#include "run/stages.h"
 
 static int run_layer(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
                      uint32_t n_rows, struct moe_phase_stats *phase, struct moe_err *err)

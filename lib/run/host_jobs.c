@@ -1,6 +1,6 @@
 #include "run/host_jobs.h"
 
-#include "run/lockstep.h"
+#include "layer/lockstep.h"
 
 /* Jobs of a layer, one for each activation at most, and those for the next layer. */
 static struct moe_host_shape host_shape(const struct moe_config *c, uint32_t batch,

@@ -3,11 +3,11 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "layer/layer_predictor.h"
+#include "layer/lockstep.h"
+#include "layer/stages.h"
 #include "run/host_jobs.h"
-#include "run/layer_predictor.h"
-#include "run/lockstep.h"
 #include "run/precalculate.h"
-#include "run/stages.h"
 #include "sched/precision.h"
 
 struct moe_pass_strategy {

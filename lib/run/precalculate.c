@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "base/best.h"
-#include "run/router.h"
+#include "layer/router.h"
 
 void moe_precalculation_carve(struct moe_precalculation *p, struct moe_arena *arena,
                               const struct moe_config *c)

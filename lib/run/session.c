@@ -5,7 +5,9 @@
 
 #include "base/mem.h"
 #include "base/par.h"
-#include "run/stages.h"
+#include "cpu/stages_cpu.h"
+#include "gpu/stages_gpu.h"
+#include "layer/stages.h"
 
 enum { DEFAULT_BATCH = 256, MAX_BATCH = 1 << 14 };
 
@@ -40,6 +42,11 @@ static struct moe_session_options resolve(const struct moe_config *c,
     return o;
 }
 
+static const struct moe_stages_ops *stages_of(const struct moe_session_options *o)
+{
+    return o->gpu ? &moe_stages_gpu : &moe_stages_cpu;
+}
+
 /* ---- Sizes ---- */
 
 /* Bytes of the request's and the pool's arrays; UINT64_MAX on overflow. */
@@ -61,7 +68,7 @@ uint64_t moe_session_bytes(const struct moe_config *config,
                            const struct moe_session_options *options)
 {
     struct moe_session_options o = resolve(config, options);
-    uint64_t sum, stages = moe_stages_of(&o)->host_bytes(config, &o);
+    uint64_t sum, stages = stages_of(&o)->host_bytes(config, &o);
     return moe_add_u64(request_bytes(config, &o), stages, &sum) ? sum : UINT64_MAX;
 }
 
@@ -69,7 +76,7 @@ uint64_t moe_session_gpu_bytes(const struct moe_config *config,
                                const struct moe_session_options *options)
 {
     struct moe_session_options o = resolve(config, options);
-    const struct moe_stages_ops *stages = moe_stages_of(&o);
+    const struct moe_stages_ops *stages = stages_of(&o);
     return stages->device_bytes ? stages->device_bytes(config, &o) : 0;
 }
 
@@ -170,7 +177,7 @@ int moe_session_open(struct moe_session **out, struct moe_model *model, struct m
     s->source_context = o.source_context;
     s->n_sources = o.n_sources;
     s->n_threads = moe_par_threads();
-    s->stages = moe_stages_of(&o);
+    s->stages = stages_of(&o);
     status = allocate_request(s, &o, err);
     if (status == MOE_OK)
         status = s->stages->open(s, &o, err);

@@ -17,152 +17,9 @@
 
 #include "base/err.h"
 #include "experts/experts.h"
-#include "experts/run_stats.h"
-#include "fmt/timeline.h"
-#include "kern/inputs.h"
-#include "plan/pace.h"
-#include "run/kv.h"
-#include "run/layer_request.h"
-#include "run/model.h"
-
-struct moe_row {
-    uint32_t sequence; /* 0..n_sequences-1 */
-    uint32_t position; /* 0..context-1; positions of a sequence are computed in order, without gaps;
-                          recomputing from an earlier position on is allowed */
-    uint32_t token;    /* 0..vocab-1 */
-    /* Positions of the text that the row is computed for, above its own position, at most the
-     * context: with LongRoPE they choose the frequencies, so that all rows of a text must say the
-     * same. In an encoder: positions of the source. 0: position + 1, which will do for any other
-     * model. */
-    uint32_t length;
-};
-
-/* What the pass shows of itself, for tests, statistics and traces: on the processor, only
- * `computed` on other devices, too. Any member may be NULL. */
-struct moe_observer {
-    void *ctx;
-    /* After the router of a layer: for each of n_rows rows, in the order of the batch, the gate's
-     * input [n_rows][hidden_stride], the softmax of its scores over all experts
-     * [n_rows][router_stride], the chosen experts [n_rows][top_k] by falling score, and the weights
-     * used. A choice beyond its expert's capacity (expert_capacity), which the model leaves out, is
-     * there with the weight 0; no other has it. Borrowed for the call. */
-    void (*routed)(void *ctx, uint32_t layer, const struct moe_row *rows, uint32_t n_rows,
-                   const float *gate_input, uint64_t hidden_stride, const float *probabilities,
-                   uint64_t router_stride, const uint32_t *chosen, const float *weights);
-    /* Before attention: the normalised input of a layer's attention [n_rows][stride]. */
-    void (*attending)(void *ctx, uint32_t layer, uint32_t n_rows, const float *input,
-                      uint64_t stride);
-    /* Between a layer's attention and its feed-forward: the input of the attention's output
-     * projection [n_rows][output_stride], and the norm of the residual stream
-     * [n_rows][norm_stride]. */
-    void (*attended)(void *ctx, uint32_t layer, const float *output, uint64_t output_stride,
-                     const float *norm, uint64_t norm_stride);
-    /* When all experts of a layer are computed: the output of activation i (row i / top_k, in the
-     * order of `chosen`) is outputs[slots[i] * stride]. */
-    void (*computed)(void *ctx, uint32_t layer, uint32_t n_rows, const float *outputs,
-                     uint64_t stride, const uint32_t *slots);
-};
-
-struct moe_gpu;
-
-/* Where a session on a GPU asks the routers of layers ahead. */
-enum moe_predict_on {
-    MOE_PREDICT_ON_AUTO, /* one row where it was measured to be faster; several rows on the GPU */
-    MOE_PREDICT_ON_GPU,
-    MOE_PREDICT_ON_HOST,
-};
-
-struct moe_session_options {
-    uint32_t context;     /* positions per sequence; 0: the model's context_max */
-    uint32_t n_sequences; /* 0: 1 */
-    uint32_t batch;       /* most rows per pass; 0: 256; raised to what must stand in one: a source,
-                             and with prefix_lm the context */
-    /* With an encoder, else they do not matter: */
-    uint32_t source_context; /* positions per source; 0: as context */
-    uint32_t n_sources;      /* kept at a time; 0: as n_sequences */
-    uint32_t
-        kv_blocks;    /* of the KV cache (run/kv.h); 0: enough for all sequences at full context */
-    uint16_t kv_kind; /* MOE_LAYOUT_F32, or MOE_LAYOUT_F16: half the KV cache's memory, results
-                         differ in the fourth digit; 0: F32 */
-    uint32_t n_variants; /* of the pack, where an assigner will say at which one each activation is
-                            computed (layer_request.h); 0: there is no assigner */
-
-    /* Computes the stages, and holds the model's dense part, the experts' views and the KV cache;
-     * borrowed. NULL: the processor, and the options below do not matter. */
-    struct moe_gpu *gpu;
-    bool gpu_bf16;          /* prefill by bf16 products (gpu_ops.h, MOE_GPU_MATH_BF16) */
-    bool needs_rows;        /* experts are computed on the host, too: gate inputs come there, and
-                               outputs go back */
-    uint32_t predict_depth; /* the routers of so many MoE layers ahead are asked with each */
-    bool predict_residual;  /* ... on the residual stream instead of the gate's inputs */
-    enum moe_predict_on predict_on; /* ... there, or by the host: room is made for either */
-};
-
-/* Rows of a pass where the processor sees them: all of these where it computes the stages; beside a
- * GPU those that predictions and experts on the host need. The others are NULL. */
-struct moe_states {
-    uint64_t stride;   /* floats from one row to the next */
-    float *h;          /* [batch][stride] residual stream */
-    float *xn;         /* [batch][stride] normalised: inputs of attention, then of the gate */
-    float *expert_out; /* [batch * top_k][stride] a row per activation, by slot_of */
-    struct moe_inputs inputs; /* xn, prepared for products */
-};
-
-/* What a session has of a source (run/source.h). */
-struct moe_encoded {
-    uint32_t length;  /* positions whose keys and values are kept; 0: none */
-    uint32_t pending; /* positions of the last pass over it, until they are kept */
-    uint64_t number;  /* of this encoding: no other source of the session has it, before or after */
-};
-
-/* Of a sequence, with prefix_lm (run/source.h). */
-struct moe_prompt {
-    uint32_t n, prefix; /* positions; 0: there is none */
-};
-
-struct moe_session {
-    struct moe_model *model;             /* borrowed */
-    struct moe_experts *experts;         /* borrowed */
-    const struct moe_stages_ops *stages; /* the device's (run/stages.h) */
-    void *device;                        /* ... and its own state, private to them */
-    uint32_t context, n_sequences, batch;
-    uint32_t source_context, n_sources; /* 0 without an encoder */
-    int n_threads;                      /* as when it was opened: scratch memory is per thread */
-    struct moe_stats stats;
-    struct moe_phase_stats *phase; /* of the last pass, in stats; its logits' time goes there too */
-    bool far; /* rows of sequence 0 were last computed for a text beyond rope_original */
-    struct moe_observer observer;
-    struct moe_timeline *timeline;       /* borrowed; NULL: nothing is recorded */
-    struct moe_energy *energy;           /* borrowed; NULL: none is measured */
-    const struct moe_assigner *assigner; /* borrowed; NULL: the provider chooses the precision */
-    struct moe_pass_strategy *strategy;  /* borrowed; NULL: nothing beside the device's own work */
-    const struct moe_pace *pace; /* borrowed; what computing takes on the modelled clock of a
-                                    lockstep run; NULL: nothing */
-    struct moe_states states;
-    struct moe_layer_request request;
-    struct moe_kv_pool kv_pool;
-    struct moe_encoded *sources; /* [n_sources] */
-    uint32_t *attends;           /* [n_sequences] the source that each attends to */
-    uint64_t n_encoded;          /* sources so far */
-    struct moe_prompt *prompts;  /* [n_sequences], with prefix_lm */
-    uint32_t *n_recorded;        /* [n_sequences] tokens of each that the experts' records have */
-    bool begun;                  /* a sequence has, and no pass since */
-    uint8_t *request_block;      /* holds the arrays of both */
-    uint64_t request_bytes;
-};
-
-/* Lets loads move on, without waiting: they end while others compute. */
-static inline int moe_poll_loads(struct moe_session *s, struct moe_err *err)
-{
-    const struct moe_experts_ops *ops = s->experts->ops;
-    return ops->poll ? ops->poll(s->experts, err) : MOE_OK;
-}
-
-/* n floats rounded up to whole panels, which kernels may write. */
-static inline uint64_t moe_padded(uint64_t n)
-{
-    return moe_round_up(n, MOE_PANEL_ROWS);
-}
+#include "layer/kv.h"
+#include "layer/model.h"
+#include "layer/session.h"
 
 /* Bytes of memory that a session with these options allocates, those of a GPU apart: the same code
  * sizes and allocates. UINT64_MAX: they overflow. */
@@ -179,8 +36,6 @@ int moe_session_open(struct moe_session **out, struct moe_model *model, struct m
                      const struct moe_session_options *options, struct moe_err *err);
 void moe_session_close(struct moe_session *s);
 
-enum moe_phase { MOE_PREFILL, MOE_DECODE, MOE_ENCODE };
-
 /* A sequence takes blocks of the KV cache as its rows are computed. `reserve` takes them before,
  * for its first n_positions; `end` gives all of them back: its next row is at position 0.
  * MOE_ERR_LIMIT, of moe_forward too: not so many are free. */
@@ -189,7 +44,7 @@ int moe_sequence_reserve(struct moe_session *s, uint32_t sequence, uint32_t n_po
 void moe_sequence_end(struct moe_session *s, uint32_t sequence);
 
 /* What was computed of a text need not be computed again by another sequence that begins like it
- * (run/kv.h). `computed` remembers rows of the last moe_forward, which must have gone through all
+ * (layer/kv.h). `computed` remembers rows of the last moe_forward, which must have gone through all
  * layers from their tokens on. `begin` reserves n_positions, at least n, of a sequence that has
  * none, for a text of n ids: its first *n_known positions, at most n - 1, hold what they should.
  * `known` says how many that would be.
@@ -230,12 +85,6 @@ int moe_forward(struct moe_session *s, enum moe_phase phase, const struct moe_ro
  * one, and the first of these is named. */
 int moe_check_ids(const struct moe_model *model, const uint32_t *ids, uint64_t n,
                   struct moe_err *err);
-
-/* Floats from one row of logits to the next: the vocabulary rounded up to whole panels. */
-static inline uint64_t moe_logits_stride(const struct moe_config *config)
-{
-    return moe_padded(config->vocab);
-}
 
 /* Logits of rows [first, first + n) of the last moe_forward, which must have ended with the last
  * layer: logits[i * moe_logits_stride + token]. Fails where a device does. */

@@ -1,7 +1,7 @@
 #include "run/source.h"
 
 #include "base/energy.h"
-#include "run/stages.h"
+#include "layer/stages.h"
 
 /* ---- What stands in a pass ---- */
 

@@ -6,7 +6,7 @@
 #define MOE_STUDY_DENSE_BITS_H
 
 #include "convert/convert.h"
-#include "run/model.h"
+#include "layer/model.h"
 
 /* How its matrices are rounded. */
 struct moe_dense_rounding {

@@ -18,7 +18,7 @@
 #define MOE_STUDY_INPUTS_SEEN_H
 
 #include "convert/convert.h"
-#include "run/model.h"
+#include "layer/model.h"
 #include "study/corpus.h"
 
 enum {

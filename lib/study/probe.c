@@ -7,7 +7,7 @@
 #include "base/hash.h"
 #include "base/par.h"
 #include "kern/kern.h"
-#include "run/router.h"
+#include "layer/router.h"
 #include "run/source.h"
 
 enum { DISTANCES = 3 };

@@ -16,7 +16,7 @@
 #ifndef MOE_STUDY_RERUN_H
 #define MOE_STUDY_RERUN_H
 
-#include "run/layer_request.h"
+#include "layer/layer_request.h"
 #include "run/session.h"
 #include "study/answers.h"
 #include "study/corpus.h"

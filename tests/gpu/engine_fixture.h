@@ -9,8 +9,8 @@
 
 #include "gpu.h"
 #include "kern/kern.h"
+#include "layer/stages.h"
 #include "run/session.h"
-#include "run/stages.h"
 
 #include "../make_pack.h"
 

@@ -10,7 +10,7 @@
 
 #include "../kv_fixture.h"
 
-#include "run/stages_cpu.h"
+#include "cpu/stages_cpu.h"
 
 enum { FORGED_LAYERS = 2 };
 

@@ -1,5 +1,5 @@
 /* From the products of a layer's input to queries and cache (gpu_heads.cu) against
- * run/projections.c and the storing of run/attention.c: the same bits. */
+ * cpu/projections.c and the storing of cpu/attention.c: the same bits. */
 #include "session_fixture.h"
 
 #include <math.h>

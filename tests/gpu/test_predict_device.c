@@ -7,11 +7,11 @@
 #include "../unit/strategies_fixture.h"
 
 #include "engine_fixture.h"
-#include "run/gpu_work.h"
-#include "run/host_routers.h"
-#include "run/layer_predictor.h"
-#include "run/router.h"
-#include "run/stages.h"
+#include "gpu/gpu_work.h"
+#include "layer/host_routers.h"
+#include "layer/layer_predictor.h"
+#include "layer/router.h"
+#include "layer/stages.h"
 
 enum { DEPTH = 2, ROWS = 5 };
 enum { PROMPT = 9, STEPS = 24 }; /* rows of a run */

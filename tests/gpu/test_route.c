@@ -1,11 +1,12 @@
-/* Routing and softmax of rows (gpu_route.cu) against run/router.c: the same bits, the same experts.
+/* Routing and softmax of rows (gpu_route.cu) against layer/router.c: the same bits, the same
+ * experts.
  */
 #include "session_fixture.h"
 
 #include <math.h>
 
 #include "kern/kern.h"
-#include "run/router.h"
+#include "layer/router.h"
 
 struct shape {
     enum moe_router_kind kind;

@@ -1,5 +1,5 @@
 /*
- * Attention over the cache: the same bits as its definition (the head of run/attention.c) written
+ * Attention over the cache: the same bits as its definition (the head of cpu/attention.c) written
  * out sequentially, and near to plain softmax attention in double precision; random shapes, at
  * every level of kernels this machine has.
  */
@@ -10,7 +10,7 @@
 
 #include "base/float16.h"
 #include "base/par.h"
-#include "run/stages_cpu.h"
+#include "cpu/stages_cpu.h"
 
 enum { LAYER = 1, MOST_ROWS = 24, CHUNK = 256 };
 

@@ -11,7 +11,7 @@
 #include "base/mem.h"
 #include "experts/experts.h"
 #include "fmt/checkpoint.h"
-#include "run/model.h"
+#include "layer/model.h"
 
 static struct moe_checkpoint *checkpoint;
 static struct moe_model *model;

@@ -6,8 +6,8 @@
 #include <math.h>
 
 #include "kern/kern.h"
+#include "layer/router.h"
 #include "run/precalculate.h"
-#include "run/router.h"
 
 #include "random_model.h"
 

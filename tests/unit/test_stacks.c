@@ -2,7 +2,7 @@
  * Models with an encoder, and feed-forwards of two matrices: what packs of them say and hold.
  */
 #include "experts/expert_compute.h"
-#include "run/model.h"
+#include "layer/model.h"
 
 #include "random_model.h"
 

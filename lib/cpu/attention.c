@@ -1,0 +1,373 @@
+/*
+ * Attention over the KV cache, or of a decoder's rows to the sources that an encoder computed
+ * (run/source.h), each row then to all of its sequence's source. Scores are products of the key
+ * matrix [positions][key_dim] with queries, outputs products of the value matrix
+ * [value_dim][positions] with e to the scores: both by the kernels that multiply float weights. Up
+ * to 8 queries that share keys (neighbouring rows, heads of one group) are computed together.
+ *
+ * A row at position p sees the positions up to p, in a layer with a window of n the last n of
+ * these; in an encoder all of its source, in a prompt with prefix_lm also all of its prefix
+ * (run/source.h). They are taken in chunks: chunk c begins at position c * MOE_ATTENTION_CHUNK. So
+ * scratch memory does not grow with the context, a device that computes chunks side by side gets
+ * the same bits, and chunks may lie anywhere (kv.h, blocks). For a row and a head, with the query
+ * times attn_scale (each value rounded):
+ *
+ *   score    s_p = the panel product of key p and the query: one fma chain over key_dim
+ *   bias     s_p = s_p + b[head][p - position], rounded: where positions are known by buckets, in
+ *            attention of a text to itself (model/positions.h)
+ *   chunk    of each in which the row sees a position, over those it sees:
+ *              m = the largest s_p, e_p = moe_expf(s_p - m)
+ *              sum = the 16-lane sum of e_p, lane = place in the chunk % 16, by the fixed tree
+ *              o[d] = fma(v_p[d], e_p, o[d]) by rising p, from 0
+ *   joined   by rising c into M, S, O. The first: M = m, S = sum, O = o. Then, when m > M:
+ *              a = moe_expf(M - m), M = m, S = fma(S, a, sum), O[d] = fma(O[d], a, o[d]);
+ *            else: b = moe_expf(m - M), S = fma(sum, b, S), O[d] = fma(o[d], b, O[d])
+ *   sink     joined last, as a chunk with m = the sink, sum = 1, o = 0
+ *   result   O[d] / S
+ *
+ * The products run over what any row of the tile sees, with e = 0 for the rows that do not: values
+ * are finite (kv.c, put_cell), so that adds nothing; it could only change the sign of an output
+ * that is zero.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "base/par.h"
+#include "cpu/stages_cpu.h"
+#include "kern/kern.h"
+#include "kern/kern_math.h"
+
+enum { CHUNK = MOE_ATTENTION_CHUNK };
+
+uint64_t moe_attention_scratch_floats(const struct moe_config *c)
+{
+    uint64_t key = moe_config_cache_key(c), value = moe_round_up(moe_config_cache_value(c), 16);
+    return MOE_TILE * (2 * CHUNK + moe_round_up(key, 16) + 2 * value);
+}
+
+uint64_t moe_attention_max_tiles(const struct moe_config *c, uint32_t batch)
+{
+    /* Every run of rows of one sequence may end in a tile that is not full. */
+    return (uint64_t)batch * (c->n_heads / moe_config_cache_heads(c)) / MOE_TILE + batch;
+}
+
+struct attend {
+    const struct moe_kv *kv;
+    const struct cpu_attention *work;
+    float scale;
+    uint32_t layer, group; /* heads that share a kv head */
+    uint32_t window;       /* 0: all positions */
+    const float *sinks;    /* [heads] or NULL */
+    const struct moe_row *rows;
+    bool encoder;                     /* rows see their source */
+    const struct moe_prompt *prompts; /* of sequences, whose prefixes are seen; NULL: none */
+    const float *bias;    /* of distance 0 and head 0, or NULL; distances lie side by side */
+    uint64_t bias_stride; /* from head to head */
+    /* Attention to sources: the one of each sequence, whose keys they are; NULL: to the text. */
+    const uint32_t *attends;
+    const struct moe_encoded *sources;
+};
+
+/* Whose keys a row's queries meet. */
+static uint32_t keys_of(const struct attend *a, const struct moe_row *r)
+{
+    return a->attends ? a->attends[r->sequence] : r->sequence;
+}
+
+/* The end of the positions that a row sees. */
+static uint32_t sees_up_to(const struct attend *a, const struct moe_row *r)
+{
+    uint32_t end = r->position + 1;
+    if (a->sources)
+        return a->sources[keys_of(a, r)].length;
+    uint32_t more = a->encoder ? r->length : a->prompts ? a->prompts[r->sequence].prefix : 0;
+    return more > end ? more : end;
+}
+
+/* The logarithm of the smallest power of two that is at least n. */
+static int tile_log2(uint32_t n)
+{
+    int log2 = 0;
+    while (1u << log2 < n)
+        log2++;
+    return log2;
+}
+
+/* Positions [begin, end), or places in a chunk; empty: 0, 0. */
+struct span {
+    uint32_t begin, end;
+};
+
+/* The smallest span that covers those that are not empty. */
+static struct span hull(const struct span *spans, uint32_t n)
+{
+    struct span all = {0, 0};
+    for (uint32_t i = 0; i < n; i++) {
+        if (spans[i].end == 0)
+            continue;
+        all.begin = all.end == 0 || spans[i].begin < all.begin ? spans[i].begin : all.begin;
+        all.end = spans[i].end > all.end ? spans[i].end : all.end;
+    }
+    return all;
+}
+
+/* A head of a row, and its chunks joined so far. */
+struct column {
+    uint32_t row, head;
+    float largest, sum; /* M, S; sum 0: no chunk yet */
+};
+
+/* Columns that share keys, at work. */
+struct tile {
+    uint32_t n, nt; /* columns; with those that fill it up and see nothing */
+    struct column cols[MOE_TILE];
+    struct span sees[MOE_TILE]; /* positions */
+    uint32_t sequence, kv_head;
+    float *query;  /* [key_dim][nt] */
+    float *scores; /* [nt][CHUNK] */
+    float *shares; /* [CHUNK][nt] e, from the first panel that a column sees on; nt > 1 */
+    float *part;   /* [nt][value_padded] a chunk's o */
+    float *out;    /* [nt][value_padded] O */
+};
+
+static void open_column(const struct attend *a, const struct moe_attn_tile *from, uint32_t kv_head,
+                        uint32_t t, struct tile *tile)
+{
+    uint32_t row = from->first_row + (from->first + t) / a->group;
+    uint32_t head = kv_head * a->group + (from->first + t) % a->group;
+    uint32_t end = sees_up_to(a, &a->rows[row]), key_dim = a->kv->key_dim;
+    const float *q = a->work->queries + row * a->work->stride.queries + (uint64_t)head * key_dim;
+    tile->cols[t] = (struct column){.row = row, .head = head};
+    tile->sees[t] = (struct span){a->window && end > a->window ? end - a->window : 0, end};
+    for (uint32_t c = 0; c < key_dim; c++)
+        tile->query[c * tile->nt + t] = q[c] * a->scale;
+}
+
+static void open_tile(const struct attend *a, const struct moe_attn_tile *from, uint32_t kv_head,
+                      float *scratch, struct tile *tile)
+{
+    const struct moe_kv *kv = a->kv;
+    *tile = (struct tile){
+        .n = from->n,
+        .nt = 1u << tile_log2(from->n),
+        .sequence = keys_of(a, &a->rows[from->first_row]),
+        .kv_head = kv_head,
+        .scores = scratch,
+        .shares = scratch + MOE_TILE * CHUNK,
+        .part = scratch + MOE_TILE * 2 * CHUNK,
+    };
+    tile->out = tile->part + (uint64_t)MOE_TILE * kv->value_padded;
+    tile->query = tile->out + (uint64_t)MOE_TILE * kv->value_padded;
+    for (uint32_t t = 0; t < tile->n; t++)
+        open_column(a, from, kv_head, t, tile);
+    for (uint32_t t = tile->n; t < tile->nt; t++)
+        for (uint32_t c = 0; c < kv->key_dim; c++)
+            tile->query[c * tile->nt + t] = 0;
+}
+
+/* The part of `sees` in the chunk that starts at position `base`, as places in it. */
+static struct span in_chunk(struct span sees, uint32_t base)
+{
+    uint32_t begin = sees.begin > base ? sees.begin - base : 0;
+    uint32_t end = sees.end > base ? sees.end - base : 0;
+    end = end < CHUNK ? end : CHUNK;
+    return begin < end ? (struct span){begin, end} : (struct span){0, 0};
+}
+
+/* Joins a chunk, its o at `part`, to what was joined to `out` before. */
+static void join(struct column *col, float largest, float sum, float *part, uint32_t n, float *out)
+{
+    if (col->sum == 0) {
+        memcpy(out, part, n * sizeof *out);
+        col->sum = sum;
+        col->largest = largest;
+    } else if (largest > col->largest) {
+        float a = moe_expf(col->largest - largest);
+        moe_kern.axpy(a, out, n, part);
+        memcpy(out, part, n * sizeof *out);
+        col->sum = fmaf(col->sum, a, sum);
+        col->largest = largest;
+    } else {
+        float b = moe_expf(largest - col->largest);
+        moe_kern.axpy(b, part, n, out);
+        col->sum = fmaf(sum, b, col->sum);
+    }
+}
+
+/* Replaces the scores that a column sees by e, those that only others see by 0; returns the sum. */
+static float exp_seen(float *scores, struct span seen, struct span any, float *largest)
+{
+    if (seen.end == 0) {
+        memset(scores + any.begin, 0, (any.end - any.begin) * sizeof *scores);
+        return 0;
+    }
+    memset(scores + any.begin, 0, (seen.begin - any.begin) * sizeof *scores);
+    memset(scores + seen.end, 0, (any.end - seen.end) * sizeof *scores);
+    return moe_kern.exp_sum(scores, seen.begin, seen.end, largest);
+}
+
+/* To the scores that a column sees of the chunk at `base`. */
+static void add_bias(const struct attend *a, const struct column *col, uint32_t base,
+                     struct span seen, float *scores)
+{
+    int64_t distance = (int64_t)base + seen.begin - a->rows[col->row].position;
+    const float *bias = a->bias + col->head * a->bias_stride + distance;
+    moe_kern.add(bias, seen.end - seen.begin, scores + seen.begin);
+}
+
+/* n columns' e side by side, position by position, so that what is written lies together. */
+static inline void put_shares(const struct tile *tile, struct span any, uint32_t n)
+{
+    const float *from = tile->scores + any.begin, *end = tile->scores + any.end;
+    for (float *share = tile->shares; from < end; from++, share += n)
+        for (uint32_t t = 0; t < n; t++)
+            share[t] = from[t * CHUNK];
+}
+
+static void attend_chunk(const struct attend *a, struct tile *tile, uint32_t base)
+{
+    const struct moe_kv *kv = a->kv;
+    int form = moe_kern_layout_index(kv->layout.kind), log2 = tile_log2(tile->nt);
+    struct span seen[MOE_TILE];
+    float largest[MOE_TILE], sum[MOE_TILE];
+    for (uint32_t t = 0; t < tile->nt; t++)
+        seen[t] = in_chunk(tile->sees[t], base);
+    struct span any = hull(seen, tile->n);
+    if (any.end == 0) /* rows far apart, with a window */
+        return;
+    any.begin -= any.begin % MOE_PANEL_ROWS;
+    uint32_t block = moe_kv_block(kv, tile->sequence, base);
+    const uint8_t *keys = moe_kv_keys(kv, a->layer, block, tile->kv_head);
+    const uint8_t *values = moe_kv_values(kv, a->layer, block, tile->kv_head);
+
+    struct moe_tile in = {.x = tile->query};
+    for (uint32_t p = any.begin; p < any.end; p += MOE_PANEL_ROWS)
+        moe_kern.panel[form][log2](keys + (uint64_t)p * kv->key_dim * kv->item_bytes, kv->layout,
+                                   kv->key_dim, &in, tile->scores + p, CHUNK);
+
+    for (uint32_t t = 0; t < tile->nt; t++) {
+        float *s = tile->scores + t * CHUNK;
+        if (a->bias && seen[t].end)
+            add_bias(a, &tile->cols[t], base, seen[t], s);
+        sum[t] = exp_seen(s, seen[t], any, &largest[t]);
+    }
+    if (tile->nt == MOE_TILE) /* a number that the compiler knows: it shuffles registers */
+        put_shares(tile, any, MOE_TILE);
+    else if (tile->nt > 1)
+        put_shares(tile, any, tile->nt);
+
+    in.x = tile->nt > 1 ? tile->shares : tile->scores + any.begin;
+    for (uint32_t c = 0; c < kv->value_padded; c += MOE_PANEL_ROWS) {
+        uint64_t cell = (uint64_t)c * kv->block_positions + (uint64_t)any.begin * 16;
+        moe_kern.panel[form][log2](values + cell * kv->item_bytes, kv->layout, any.end - any.begin,
+                                   &in, tile->part + c, kv->value_padded);
+    }
+    for (uint32_t t = 0; t < tile->n; t++)
+        if (seen[t].end)
+            join(&tile->cols[t], largest[t], sum[t], tile->part + t * kv->value_padded,
+                 kv->value_padded, tile->out + t * kv->value_padded);
+}
+
+/* Joins the sink and divides. */
+static void close_column(const struct attend *a, struct tile *tile, uint32_t t)
+{
+    struct column *col = &tile->cols[t];
+    uint32_t n = a->kv->value_dim;
+    float *part = tile->part + (uint64_t)t * a->kv->value_padded;
+    float *out = tile->out + (uint64_t)t * a->kv->value_padded;
+    if (a->sinks) {
+        memset(part, 0, n * sizeof *part);
+        join(col, a->sinks[col->head], 1, part, n, out);
+    }
+    float *to = a->work->attended + col->row * a->work->stride.attended + (uint64_t)col->head * n;
+    for (uint32_t d = 0; d < n; d++)
+        to[d] = out[d] / col->sum;
+}
+
+static void attend_tile(const struct attend *a, const struct moe_attn_tile *from, uint32_t kv_head,
+                        float *scratch)
+{
+    struct tile tile;
+    open_tile(a, from, kv_head, scratch, &tile);
+    struct span all = hull(tile.sees, tile.n);
+    for (uint32_t base = all.begin / CHUNK * CHUNK; base < all.end; base += CHUNK)
+        attend_chunk(a, &tile, base);
+    for (uint32_t t = 0; t < tile.n; t++)
+        close_column(a, &tile, t);
+}
+
+static void attend_range(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct attend *a = ctx;
+    uint32_t n_heads = a->kv->n_heads;
+    for (int64_t i = begin; i < end; i++)
+        attend_tile(a, &a->work->tiles[i / n_heads], (uint32_t)(i % n_heads),
+                    a->work->scratch + (uint64_t)thread * a->work->scratch_floats);
+}
+
+/* Cuts the batch into runs of rows that share keys, and these into tiles. */
+static uint32_t make_tiles(const struct attend *a, uint32_t n_rows)
+{
+    struct moe_attn_tile *tiles = a->work->tiles;
+    const struct moe_row *rows = a->rows;
+    uint32_t n = 0;
+    for (uint32_t first = 0, end; first < n_rows; first = end) {
+        for (end = first + 1; end < n_rows && keys_of(a, &rows[end]) == keys_of(a, &rows[first]);)
+            end++;
+        uint32_t columns = (end - first) * a->group;
+        for (uint32_t c = 0; c < columns; c += MOE_TILE)
+            tiles[n++] = (struct moe_attn_tile){
+                .first_row = first,
+                .first = c,
+                .n = columns - c < MOE_TILE ? columns - c : MOE_TILE,
+            };
+    }
+    return n;
+}
+
+static void run(const struct attend *a, uint32_t n_rows)
+{
+    uint32_t n_tiles = make_tiles(a, n_rows);
+    moe_par_for((int64_t)n_tiles * a->kv->n_heads, 1, attend_range, (void *)a);
+}
+
+void moe_attention(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                   uint32_t n_rows)
+{
+    const struct moe_model *m = s->model;
+    const struct moe_config *c = &m->config;
+    const struct cpu_work *w = s->device;
+    bool encoder = moe_config_in_encoder(c, layer);
+    struct attend a = {
+        .kv = encoder ? &w->source_kv : &w->kv,
+        .work = &w->attention,
+        .scale = c->attn_scale,
+        .layer = encoder ? c->n_encoder : layer,
+        .group = c->n_heads / w->kv.n_heads,
+        .window = c->layer_is_windowed[layer] ? c->window : 0,
+        .sinks = m->layers[layer].sinks,
+        .rows = rows,
+        .encoder = encoder,
+        .prompts = s->prompts,
+    };
+    a.bias = moe_model_position_bias(m, layer, &a.bias_stride);
+    run(&a, n_rows);
+}
+
+void moe_attention_cross(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                         uint32_t n_rows)
+{
+    const struct moe_config *c = &s->model->config;
+    const struct cpu_work *w = s->device;
+    const struct attend a = {
+        .kv = &w->source_kv,
+        .work = &w->attention,
+        .scale = c->attn_scale,
+        .layer = layer,
+        .group = c->n_heads / w->source_kv.n_heads,
+        .rows = rows,
+        .attends = s->attends,
+        .sources = s->sources,
+    };
+    run(&a, n_rows);
+}

@@ -1,0 +1,161 @@
+#include "cpu/cpu_work.h"
+
+#include <stdlib.h>
+
+#include "base/mem.h"
+#include "base/par.h"
+#include "cpu/stages_cpu.h"
+#include "layer/router.h"
+
+static uint32_t larger(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
+
+/* ---- Sizes: one function carves, counting or for real ---- */
+
+/* What latent attention needs in addition. */
+static void carve_latent(struct cpu_attention *a, struct moe_arena *arena,
+                         const struct moe_config *c, uint32_t batch)
+{
+    uint32_t nope = c->head_dim - c->rope_dim;
+    a->q_down = moe_arena_take(arena, batch * a->stride.q_down, sizeof(float));
+    a->queries = moe_arena_take(arena, batch * a->stride.queries, sizeof(float));
+    a->attended = moe_arena_take(arena, batch * a->stride.attended, sizeof(float));
+    moe_inputs_carve(&a->from_q_down, arena, batch, c->q_rank);
+    a->head_products = moe_arena_take(arena, c->n_heads, sizeof *a->head_products);
+    a->head_acts = moe_arena_take(arena, c->n_heads, sizeof *a->head_acts);
+    for (uint32_t i = 0; i < c->n_heads; i++) {
+        struct moe_act measure;
+        moe_act_carve(a->head_acts ? &a->head_acts[i] : &measure, arena, batch,
+                      larger(nope, c->kv_rank));
+    }
+}
+
+static void carve_attention(struct cpu_attention *a, struct moe_arena *arena,
+                            const struct moe_config *c, uint32_t n, int n_threads)
+{
+    uint64_t batch = n;
+    a->stride = moe_attention_strides(c);
+    a->q = moe_arena_take(arena, batch * a->stride.q, sizeof(float));
+    a->out = moe_arena_take(arena, batch * a->stride.out, sizeof(float));
+    a->k = moe_arena_take(arena, batch * a->stride.k, sizeof(float));
+    a->v = moe_arena_take(arena, batch * a->stride.v, sizeof(float));
+    a->queries = a->q;
+    a->attended = a->out;
+    if (c->kv_rank)
+        carve_latent(a, arena, c, n);
+    a->tiles = moe_arena_take(arena, moe_attention_max_tiles(c, n), sizeof *a->tiles);
+    a->scratch_floats = moe_attention_scratch_floats(c);
+    a->scratch = moe_arena_take(arena, (uint64_t)n_threads * a->scratch_floats, sizeof(float));
+    moe_inputs_carve(&a->from_out, arena, n, c->n_heads * c->value_dim);
+}
+
+static void carve_feed_forward(struct cpu_feed_forward *f, struct moe_arena *arena,
+                               const struct moe_config *c, uint32_t batch, int n_threads)
+{
+    uint32_t width = larger(larger(c->dense_ff, c->expert_ff), c->shared_ff);
+    uint64_t n_rows = larger(batch, c->top_k);
+    f->stride = moe_padded(width);
+    f->router_stride = moe_router_stride(c);
+    f->gate = moe_arena_take(arena, n_rows * f->stride, sizeof(float));
+    f->up = moe_arena_take(arena, n_rows * f->stride, sizeof(float));
+    f->probabilities = moe_arena_take(arena, batch * f->router_stride, sizeof(float));
+    f->router_scratch =
+        moe_arena_take(arena, (uint64_t)n_threads * 2 * f->router_stride, sizeof(float));
+    f->shared_scale = moe_arena_take(arena, (uint64_t)batch * MOE_PANEL_ROWS, sizeof(float));
+    f->bypass =
+        moe_arena_take(arena, c->soft_bypass ? batch * moe_padded(c->hidden) : 0, sizeof(float));
+    moe_inputs_carve(&f->gathered, arena, batch, c->hidden);
+    moe_inputs_carve(&f->from_gate, arena, batch, width);
+    f->single = moe_arena_take(arena, larger(c->top_k, 1), sizeof *f->single);
+    for (uint32_t i = 0; i < larger(c->top_k, 1); i++) {
+        struct moe_inputs measure = {0};
+        moe_inputs_carve(f->single ? &f->single[i] : &measure, arena, 1, larger(c->expert_ff, 1));
+    }
+}
+
+static void carve(struct cpu_work *w, struct moe_states *states, struct moe_arena *arena,
+                  const struct moe_config *c, const struct moe_session_options *o)
+{
+    uint64_t batch = o->batch;
+    int n_threads = moe_par_threads();
+    states->stride = moe_padded(c->hidden);
+    states->h = moe_arena_take(arena, batch * states->stride, sizeof(float));
+    states->xn = moe_arena_take(arena, batch * states->stride, sizeof(float));
+    states->expert_out =
+        moe_arena_take(arena, batch * larger(c->top_k, 1) * states->stride, sizeof(float));
+    moe_inputs_carve(&states->inputs, arena, o->batch, c->hidden);
+    w->sum = moe_arena_take(arena, batch * states->stride, sizeof(float));
+    carve_attention(&w->attention, arena, c, o->batch, n_threads);
+    carve_feed_forward(&w->ff, arena, c, o->batch, n_threads);
+    w->source_kv = o->n_sources ? moe_kv_source_shape(c, o) : (struct moe_kv){0};
+    w->source_table = moe_arena_take(arena, (uint64_t)o->n_sources * w->source_kv.per_sequence,
+                                     sizeof *w->source_table);
+}
+
+uint64_t cpu_work_bytes(const struct moe_config *c, const struct moe_session_options *o)
+{
+    struct cpu_work w = {0};
+    struct moe_states states = {0};
+    struct moe_arena arena = {0};
+    carve(&w, &states, &arena, c, o);
+    struct moe_kv kv = moe_kv_shape(c, o);
+    uint64_t sum;
+    bool fits = !arena.overflowed && moe_add_u64(arena.used, kv.bytes, &sum) &&
+                moe_add_u64(sum, w.source_kv.bytes, &sum);
+    return fits ? sum : UINT64_MAX;
+}
+
+/* ---- Open and close ---- */
+
+static int allocate_kv(struct moe_kv *kv, struct moe_err *err)
+{
+    uint8_t *memory = moe_pages_alloc(kv->bytes, err);
+    if (!memory)
+        return MOE_ERR_MEMORY;
+    moe_kv_place(kv, memory);
+    return MOE_OK;
+}
+
+static int allocate(struct cpu_work *w, struct moe_states *states, const struct moe_config *c,
+                    const struct moe_session_options *o, struct moe_err *err)
+{
+    struct moe_arena arena = {0};
+    carve(w, states, &arena, c, o);
+    w->block_bytes = arena.used;
+    w->block = moe_pages_alloc(w->block_bytes, err);
+    if (!w->block)
+        return MOE_ERR_MEMORY;
+    arena = (struct moe_arena){.base = w->block, .size = w->block_bytes};
+    carve(w, states, &arena, c, o);
+    w->kv = moe_kv_shape(c, o);
+    int status = allocate_kv(&w->kv, err);
+    if (status != MOE_OK || o->n_sources == 0)
+        return status;
+    moe_kv_source_table(&w->source_kv, o->n_sources, w->source_table);
+    w->source_kv.table = w->source_table;
+    return allocate_kv(&w->source_kv, err);
+}
+
+int cpu_work_open(struct cpu_work **out, struct moe_states *states, const struct moe_config *c,
+                  const struct moe_session_options *o, struct moe_err *err)
+{
+    *out = moe_alloc(1, sizeof **out, err);
+    int status = *out ? allocate(*out, states, c, o, err) : MOE_ERR_MEMORY;
+    if (status != MOE_OK) {
+        cpu_work_close(*out);
+        *out = NULL;
+    }
+    return status;
+}
+
+void cpu_work_close(struct cpu_work *w)
+{
+    if (!w)
+        return;
+    moe_pages_free(w->block, w->block_bytes);
+    moe_pages_free(w->kv.keys, w->kv.bytes);
+    moe_pages_free(w->source_kv.keys, w->source_kv.bytes);
+    free(w);
+}

@@ -1,0 +1,78 @@
+/*
+ * Working memory of a session whose stages run on the processor (stages_cpu*.c): the buffers of one
+ * pass, the KV cache and that of sources. Private to these stages.
+ *
+ * Widths are rounded up to whole panels (16) or cache lines, so that kernels may write whole
+ * panels;
+ * `*_stride` is the distance in floats from one row to the next.
+ */
+#ifndef MOE_CPU_CPU_WORK_H
+#define MOE_CPU_CPU_WORK_H
+
+#include "kern/inputs.h"
+#include "layer/kv.h"
+#include "layer/session.h"
+
+/* A column tile of attention: up to 8 (row, head) pairs of one sequence that share a kv head. */
+struct moe_attn_tile {
+    uint32_t first_row; /* of its run of rows */
+    uint32_t first, n;  /* columns: row = first_row + column / group, head = column % group */
+};
+
+/* What attention computes, from its inputs to its output. */
+struct cpu_attention {
+    struct moe_attention_strides stride;
+    float *q_down;   /* [batch][q_rank] */
+    float *q;        /* [batch][heads * head_dim] */
+    float *k, *v;    /* [batch][cache heads * key or value width]; latent attention also puts
+                        kv_down's output into v, so rows of v are wider there */
+    float *queries;  /* [batch][heads * key width]: q, except in latent attention */
+    float *attended; /* [batch][heads * cached value width]: out, except in latent attention */
+    float *out;      /* [batch][heads * value_dim] */
+    struct moe_inputs from_q_down; /* q_down */
+    struct moe_inputs from_out;    /* out */
+    struct moe_act *head_acts;     /* [heads] of latent attention: inputs of k_up, then of v_up */
+    struct moe_mm *head_products;  /* [heads] */
+    struct moe_attn_tile *tiles;
+    float *scratch; /* [threads][scratch_floats] */
+    uint64_t scratch_floats;
+};
+
+/* A feed-forward's, from the router to the outputs before they are added. */
+struct cpu_feed_forward {
+    uint64_t stride, router_stride;
+    float *probabilities;        /* [batch][router_stride] */
+    float *router_scratch;       /* [threads][2 * router_stride] */
+    float *shared_scale;         /* [batch][16] */
+    float *bypass;               /* [batch][states' stride] its products; not unless soft_bypass */
+    float *gate, *up;            /* [max(batch, top_k)][stride] */
+    struct moe_inputs gathered;  /* the states' xn of an expert's rows */
+    struct moe_inputs from_gate; /* gate, after the activation */
+    struct moe_inputs *single;   /* [top_k] one expert's feed-forward each, in decode */
+};
+
+struct cpu_work {
+    uint8_t *block; /* everything but the KV caches, the session's states included */
+    uint64_t block_bytes;
+    struct moe_kv kv, source_kv;
+    uint32_t *source_table; /* [n_sources][source_kv.per_sequence] */
+    float *sum; /* [batch][states' stride] a block's output before it is added to the stream */
+    struct cpu_attention attention;
+    struct cpu_feed_forward ff;
+    double reached_at; /* for the timeline: where the last span ended */
+};
+
+static inline struct cpu_feed_forward *cpu_feed_forward(const struct moe_session *s)
+{
+    return &((struct cpu_work *)s->device)->ff;
+}
+
+/* Bytes that it takes, KV caches included; UINT64_MAX on overflow. o: complete (no member 0 that
+ * has a default). */
+uint64_t cpu_work_bytes(const struct moe_config *config, const struct moe_session_options *o);
+/* Also carves the session's states. The sizes do not overflow. */
+int cpu_work_open(struct cpu_work **out, struct moe_states *states, const struct moe_config *config,
+                  const struct moe_session_options *o, struct moe_err *err);
+void cpu_work_close(struct cpu_work *w); /* NULL is fine */
+
+#endif

@@ -1,0 +1,246 @@
+/*
+ * Attention's projections: the products that make queries, keys and values out of a layer's input,
+ * with biases, norms, clipping and rotary positions, and those that make its output.
+ *
+ * Latent attention (DeepSeek-V2): of a position the cache keeps one normalised vector and one
+ * rotated part for all heads. A head's keys and values are linear in that vector, so
+ * queries are mapped into its space instead (k_up) and results back out of it (v_up), head by head.
+ *
+ * Attention to an encoder's output (cross_q and its neighbours) has plain products alone.
+ */
+#include <string.h>
+
+#include "base/par.h"
+#include "cpu/stages_cpu.h"
+#include "kern/kern.h"
+#include "kern/kern_math.h"
+
+struct project {
+    struct moe_session *s;
+    const struct moe_row *rows;
+    const struct moe_layer *layer;
+    struct cpu_attention *w;
+};
+
+static const float *angles(const struct project *p, int64_t row)
+{
+    const struct moe_model *m = p->s->model;
+    const struct moe_row *r = &p->rows[row];
+    if (m->config.rope_dim == 0)
+        return NULL;
+    uint64_t at = moe_math_rope_row(m->config.rope_original, r->length, r->position);
+    return m->rope + at * m->config.rope_dim;
+}
+
+/* ---- Ordinary attention ---- */
+
+/* Norm, clipping and rotary positions of the queries, or the keys, of one row. */
+static void finish_heads(const struct moe_config *c, float *x, uint32_t n_heads, const float *norm,
+                         const float *cs)
+{
+    uint32_t width = n_heads * c->head_dim;
+    if (c->qk_norm == MOE_QK_NORM_FULL)
+        moe_kern.rms_norm(x, norm, width, c->norm_eps, x);
+    for (uint32_t head = 0; c->qk_norm == MOE_QK_NORM_HEAD && head < n_heads; head++)
+        moe_kern.rms_norm(x + head * c->head_dim, norm, c->head_dim, c->norm_eps,
+                          x + head * c->head_dim);
+    if (c->clip_qkv > 0)
+        moe_kern.clamp(c->clip_qkv, width, x);
+    for (uint32_t head = 0; cs && head < n_heads; head++)
+        moe_kern.rope(x + head * c->head_dim, cs, c->rope_dim);
+}
+
+static void finish_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct project *p = ctx;
+    const struct moe_config *c = &p->s->model->config;
+    const struct moe_layer *l = p->layer;
+    const struct cpu_attention *w = p->w;
+    uint32_t kv_width = c->n_kv_heads * c->head_dim;
+    for (int64_t i = begin; i < end; i++) {
+        float *q = w->q + (uint64_t)i * w->stride.q, *k = w->k + (uint64_t)i * w->stride.k;
+        float *v = w->v + (uint64_t)i * w->stride.v;
+        const float *cs = angles(p, i);
+        if (l->q_bias) {
+            moe_kern.add(l->q_bias, c->n_heads * c->head_dim, q);
+            moe_kern.add(l->k_bias, kv_width, k);
+            moe_kern.add(l->v_bias, kv_width, v);
+        }
+        finish_heads(c, q, c->n_heads, l->q_norm, cs);
+        finish_heads(c, k, c->n_kv_heads, l->k_norm, cs);
+        if (c->clip_qkv > 0)
+            moe_kern.clamp(c->clip_qkv, kv_width, v);
+    }
+}
+
+static void project_heads(struct project *p, uint32_t n_rows)
+{
+    const struct moe_layer *l = p->layer;
+    struct cpu_attention *w = p->w;
+    struct moe_inputs *from = &p->s->states.inputs;
+    struct moe_mm mm[3] = {
+        moe_inputs_mm(from, l->q, w->q, w->stride.q),
+        moe_inputs_mm(from, l->k, w->k, w->stride.k),
+        moe_inputs_mm(from, l->v, w->v, w->stride.v),
+    };
+    moe_matmul(mm, 3);
+    moe_par_for(n_rows, 8, finish_rows, p);
+}
+
+/* ---- Latent attention ---- */
+
+static void norm_q_down_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct project *p = ctx;
+    const struct moe_config *c = &p->s->model->config;
+    const struct cpu_attention *w = p->w;
+    for (int64_t i = begin; i < end; i++) {
+        float *x = w->q_down + (uint64_t)i * w->stride.q_down;
+        moe_kern.rms_norm(x, p->layer->q_down_norm, c->q_rank, c->norm_eps, x);
+    }
+}
+
+/* From [latent | shared part] in v to the cache's key [rotated | latent] in k and value [latent] in
+ * v; the queries' rotated parts go beside the rest, which k_up has made. */
+static void finish_latent_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct project *p = ctx;
+    const struct moe_config *c = &p->s->model->config;
+    const struct cpu_attention *w = p->w;
+    uint32_t key = moe_config_cache_key(c);
+    for (int64_t i = begin; i < end; i++) {
+        float *k = w->k + (uint64_t)i * w->stride.k, *v = w->v + (uint64_t)i * w->stride.v;
+        const float *cs = angles(p, i);
+        memcpy(k, v + c->kv_rank, c->rope_dim * sizeof *k);
+        moe_kern.rope(k, cs, c->rope_dim);
+        moe_kern.rms_norm(v, p->layer->kv_down_norm, c->kv_rank, c->norm_eps, v);
+        memcpy(k + c->rope_dim, v, c->kv_rank * sizeof *k);
+        for (uint32_t head = 0; head < c->n_heads; head++) {
+            float *query = w->queries + (uint64_t)i * w->stride.queries + head * key;
+            memcpy(query, w->q + (uint64_t)i * w->stride.q + head * c->head_dim,
+                   c->rope_dim * sizeof *query);
+            moe_kern.rope(query, cs, c->rope_dim);
+        }
+    }
+}
+
+/* y[i][head * y_width ..] = (rows [head * rows_each ..) of m) x[i][head * x_width ..] for all
+ * heads: one list of products over row blocks of one matrix. */
+static void multiply_heads(struct cpu_attention *w, const struct moe_mat *m, uint32_t n_heads,
+                           uint32_t n_rows, const float *x, uint64_t x_stride, uint32_t x_width,
+                           float *y, uint64_t y_stride, uint32_t y_width)
+{
+    uint32_t each = m->rows / n_heads, block = moe_act_block_for(m->layout);
+    uint64_t bytes = each / MOE_PANEL_ROWS * moe_layout_panel_bytes(m->layout, m->cols);
+    for (uint32_t head = 0; head < n_heads; head++) {
+        moe_act_prepare(&w->head_acts[head], x + head * x_width, x_stride, NULL, n_rows, m->cols,
+                        block);
+        w->head_products[head] = (struct moe_mm){
+            .w = {m->data + head * bytes, m->layout, each, m->cols},
+            .act = &w->head_acts[head],
+            .y = y + head * y_width,
+            .y_stride = y_stride,
+        };
+    }
+    moe_matmul(w->head_products, (int)n_heads);
+}
+
+static void project_latent(struct project *p, uint32_t n_rows)
+{
+    const struct moe_config *c = &p->s->model->config;
+    const struct moe_layer *l = p->layer;
+    struct cpu_attention *w = p->w;
+    struct moe_inputs *from = &p->s->states.inputs;
+    struct moe_mm mm[2] = {moe_inputs_mm(from, l->kv_down, w->v, w->stride.v)};
+    if (c->q_rank) {
+        mm[1] = moe_inputs_mm(from, l->q_down, w->q_down, w->stride.q_down);
+        moe_matmul(mm, 2);
+        moe_par_for(n_rows, 16, norm_q_down_rows, p);
+        from = &w->from_q_down;
+        moe_inputs_set(from, w->q_down, w->stride.q_down, NULL, n_rows, c->q_rank);
+        mm[0] = moe_inputs_mm(from, l->q, w->q, w->stride.q);
+        moe_matmul(mm, 1);
+    } else {
+        mm[1] = moe_inputs_mm(from, l->q, w->q, w->stride.q);
+        moe_matmul(mm, 2);
+    }
+    multiply_heads(w, &l->k_up, c->n_heads, n_rows, w->q + c->rope_dim, w->stride.q, c->head_dim,
+                   w->queries + c->rope_dim, w->stride.queries, moe_config_cache_key(c));
+    moe_par_for(n_rows, 8, finish_latent_rows, p);
+}
+
+/* ---- Both ---- */
+
+void moe_project_in(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                    uint32_t n_rows)
+{
+    const struct moe_config *c = &s->model->config;
+    struct cpu_work *w = s->device;
+    struct project p = {s, rows, &s->model->layers[layer], &w->attention};
+    moe_inputs_set(&s->states.inputs, s->states.xn, s->states.stride, NULL, n_rows, c->hidden);
+    if (c->kv_rank)
+        project_latent(&p, n_rows);
+    else
+        project_heads(&p, n_rows);
+}
+
+static void add_bias_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct project *p = ctx;
+    const struct cpu_work *w = p->s->device;
+    for (int64_t i = begin; i < end; i++)
+        moe_kern.add(p->layer->o_bias, p->s->model->config.hidden,
+                     w->sum + (uint64_t)i * p->s->states.stride);
+}
+
+/* sum = o times the rows of `out`. */
+static void multiply_out(struct moe_session *s, const struct moe_mat *o, uint32_t n_rows)
+{
+    struct cpu_work *work = s->device;
+    struct cpu_attention *w = &work->attention;
+    moe_inputs_set(&w->from_out, w->out, w->stride.out, NULL, n_rows, o->cols);
+    struct moe_mm mm = moe_inputs_mm(&w->from_out, *o, work->sum, s->states.stride);
+    moe_matmul(&mm, 1);
+}
+
+void moe_project_out(struct moe_session *s, uint32_t layer, uint32_t n_rows)
+{
+    const struct moe_config *c = &s->model->config;
+    const struct moe_layer *l = &s->model->layers[layer];
+    struct cpu_attention *w = &((struct cpu_work *)s->device)->attention;
+    if (c->kv_rank)
+        multiply_heads(w, &l->v_up, c->n_heads, n_rows, w->attended, w->stride.attended, c->kv_rank,
+                       w->out, w->stride.out, c->value_dim);
+    multiply_out(s, &l->o, n_rows);
+    if (l->o_bias) {
+        struct project p = {.s = s, .layer = l};
+        moe_par_for(n_rows, 16, add_bias_rows, &p);
+    }
+}
+
+/* ---- To sources ---- */
+
+void moe_project_cross_in(struct moe_session *s, uint32_t layer, uint32_t n_rows)
+{
+    const struct cpu_attention *w = &((struct cpu_work *)s->device)->attention;
+    struct moe_inputs *from = &s->states.inputs;
+    moe_inputs_set(from, s->states.xn, s->states.stride, NULL, n_rows, s->model->config.hidden);
+    struct moe_mm mm = moe_inputs_mm(from, s->model->layers[layer].cross_q, w->q, w->stride.q);
+    moe_matmul(&mm, 1);
+}
+
+void moe_project_cross_out(struct moe_session *s, uint32_t layer, uint32_t n_rows)
+{
+    multiply_out(s, &s->model->layers[layer].cross_o, n_rows);
+}
+
+void moe_project_source(struct moe_session *s, uint32_t layer)
+{
+    const struct cpu_attention *w = &((struct cpu_work *)s->device)->attention;
+    const struct moe_layer *l = &s->model->layers[layer];
+    struct moe_mm mm[2] = {
+        moe_inputs_mm(&s->states.inputs, l->cross_k, w->k, w->stride.k),
+        moe_inputs_mm(&s->states.inputs, l->cross_v, w->v, w->stride.v),
+    };
+    moe_matmul(mm, 2);
+}

@@ -1,0 +1,58 @@
+/*
+ * The processor's stages for its table (stages_cpu.c): attention (projections.c, attention.c),
+ * router (stages_cpu_route.c), feed-forward (stages_cpu_feed_forward.c). Internal to these; those
+ * of the table are described in layer/stages.h.
+ */
+#ifndef MOE_CPU_STAGES_CPU_H
+#define MOE_CPU_STAGES_CPU_H
+
+#include "cpu/cpu_work.h"
+#include "layer/stages.h"
+
+extern const struct moe_stages_ops moe_stages_cpu;
+
+/* The attention's queries, k and v of the rows, ready for cache and attention, from the states' xn.
+ */
+void moe_project_in(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                    uint32_t n_rows);
+/* The rows' k and v into the KV cache; an encoder's rows' into the sources'. */
+void stages_cpu_store(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                      uint32_t n_rows);
+/* Its `attended` = attention of its queries over the cache, per sequence: causal, or over the whole
+ * text (attention.c). */
+void moe_attention(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                   uint32_t n_rows);
+/* sum = the layer's output projection of `attended`. */
+void moe_project_out(struct moe_session *s, uint32_t layer, uint32_t n_rows);
+
+/* The same for attention to sources. Queries of the rows, from the states' xn. */
+void moe_project_cross_in(struct moe_session *s, uint32_t layer, uint32_t n_rows);
+void moe_attention_cross(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                         uint32_t n_rows);
+void moe_project_cross_out(struct moe_session *s, uint32_t layer, uint32_t n_rows);
+/* k and v that a decoder's layer makes of an encoder's output, the states' inputs. */
+void moe_project_source(struct moe_session *s, uint32_t layer);
+
+/* Floats of scratch that a thread of attention needs, and tiles that a batch can make. */
+uint64_t moe_attention_scratch_floats(const struct moe_config *c);
+uint64_t moe_attention_max_tiles(const struct moe_config *c, uint32_t batch);
+
+int moe_route(struct moe_session *s, uint32_t layer, const struct moe_row *rows, uint32_t n_rows,
+              struct moe_err *err);
+
+/* What ends a block: a bias of its last product, and its norm, which counts where norms stand after
+ * blocks. What there is not is NULL. */
+struct moe_block_end {
+    const float *bias, *norm, *norm_bias;
+};
+/* h += residual_scale * (that of) sum, for the first n_rows rows. */
+void stages_cpu_add_to_stream(struct moe_session *s, const struct moe_block_end *end,
+                              uint32_t n_rows);
+int stages_cpu_dense(struct moe_session *s, uint32_t layer, uint32_t n_rows, struct moe_err *err);
+int stages_cpu_beside(struct moe_session *s, uint32_t layer, uint32_t n_rows, struct moe_err *err);
+uint32_t stages_cpu_at_once(const struct moe_session *s, uint32_t n_rows);
+int stages_cpu_experts(struct moe_session *s, uint32_t n_rows, const uint32_t *which,
+                       const struct moe_expert_view *views, uint32_t n, struct moe_err *err);
+int stages_cpu_combine(struct moe_session *s, uint32_t layer, uint32_t n_rows, struct moe_err *err);
+
+#endif

@@ -1,0 +1,58 @@
+/*
+ * The processor's stage of a layer's router: its scores, and what layer/router.h makes of them.
+ */
+#include <string.h>
+
+#include "base/par.h"
+#include "cpu/stages_cpu.h"
+#include "layer/router.h"
+
+static void route_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct moe_session *s = ctx;
+    const struct moe_config *c = &s->model->config;
+    const struct cpu_feed_forward *w = cpu_feed_forward(s);
+    float *scratch = w->router_scratch + (uint64_t)thread * 2 * w->router_stride;
+    for (int64_t i = begin; i < end; i++) {
+        float *p = w->probabilities + (uint64_t)i * w->router_stride;
+        uint64_t at = (uint64_t)i * c->top_k;
+        moe_route_scores(c, p, scratch, s->request.chosen + at, s->request.weights + at);
+    }
+}
+
+/* Of what the table chose, in place of the softmax of scores. */
+static void share_probabilities(const struct moe_session *s, uint32_t n_rows)
+{
+    const struct moe_config *c = &s->model->config;
+    const struct cpu_feed_forward *w = cpu_feed_forward(s);
+    for (uint32_t i = 0; i < n_rows; i++) {
+        float *p = w->probabilities + (uint64_t)i * w->router_stride;
+        memset(p, 0, c->n_experts * sizeof *p);
+        for (uint32_t k = 0; k < c->top_k; k++)
+            p[s->request.chosen[(uint64_t)i * c->top_k + k]] = 1 / (float)c->top_k;
+    }
+}
+
+int moe_route(struct moe_session *s, uint32_t layer, const struct moe_row *rows, uint32_t n_rows,
+              struct moe_err *err)
+{
+    const struct moe_config *c = &s->model->config;
+    const struct moe_layer *l = &s->model->layers[layer];
+    struct cpu_feed_forward *w = cpu_feed_forward(s);
+    const struct moe_layer_request *r = &s->request;
+    if (l->routes) {
+        moe_route_tokens(s->model, layer, rows, n_rows, &s->request);
+        share_probabilities(s, n_rows);
+    } else {
+        const struct moe_router_use use = {l, moe_inputs_for(&s->states.inputs, l->router.layout),
+                                           w->probabilities};
+        moe_router_scores(&use, 1, w->router_stride);
+        moe_par_for(n_rows, 16, route_rows, s);
+    }
+    int status = moe_layer_request_check(r, c, layer, n_rows, err);
+    moe_layer_request_limit(&s->request, c, layer, s->prompts, rows, n_rows);
+    if (status == MOE_OK && s->observer.routed)
+        s->observer.routed(s->observer.ctx, layer, rows, n_rows, s->states.xn, s->states.stride,
+                           w->probabilities, w->router_stride, r->chosen, r->weights);
+    return status;
+}

@@ -1,0 +1,250 @@
+/*
+ * The stages on a GPU: into and out of a pass, recorded layers, the head. Everything is asked of
+ * its compute stream and happens there in order; the host waits for a router's choice
+ * (stages_gpu_route.c) and for results. A decoded token whose experts all lie on the device needs
+ * nothing of the host between its embedding and its logits: its layers are recorded once and
+ * started by one call.
+ */
+#include "gpu/stages_gpu.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "gpu/gpu_timing.h"
+#include "kern/kern.h"
+
+_Static_assert(sizeof(struct moe_row) == sizeof(struct moe_gpu_row),
+               "rows are uploaded as they are");
+
+/* ---- Into and out of a pass ---- */
+
+/* Tells the device which blocks of the KV cache sequences have now. */
+static void upload_kv_table(struct gpu_work *g, const struct moe_kv_pool *pool)
+{
+    uint64_t n_bytes = (uint64_t)pool->n_sequences * pool->per_sequence * sizeof *pool->table;
+    if (g->n_kv_changes == pool->n_changes)
+        return;
+    memcpy(g->host_kv_table, pool->table, n_bytes);
+    moe_gpu_upload(g->gpu, MOE_GPU_COMPUTE, g->kv_table, g->host_kv_table, n_bytes);
+    g->n_kv_changes = pool->n_changes;
+}
+
+/* A device that fails says so in the next pass. */
+static void copy_block(struct moe_session *s, uint32_t from, uint32_t to)
+{
+    struct gpu_work *g = s->device;
+    struct moe_kv_span spans[2];
+    moe_kv_spans(&g->kv, spans);
+    for (int i = 0; i < 2; i++)
+        moe_gpu_copy(g->gpu, MOE_GPU_COMPUTE, spans[i].at + to * spans[i].bytes,
+                     spans[i].at + from * spans[i].bytes, spans[i].bytes);
+}
+
+static int enter(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
+                 const float *hidden_in, struct moe_err *err)
+{
+    struct gpu_work *g = s->device;
+    const struct moe_config *c = &s->model->config;
+    /* The rows before, and the table, are on the device. */
+    int status = moe_gpu_mark_wait(g->entered, err);
+    if (status != MOE_OK)
+        return status;
+    memcpy(g->host_rows, rows, n_rows * sizeof *rows);
+    g->n_rows = n_rows;
+    g->normed_for = UINT32_MAX;
+    g->end = 0;
+    for (uint32_t i = 0; i < n_rows; i++)
+        if (rows[i].position >= g->end)
+            g->end = rows[i].position + 1;
+    upload_kv_table(g, &s->kv_pool);
+    moe_gpu_upload(g->gpu, MOE_GPU_COMPUTE, g->rows, g->host_rows, n_rows * sizeof *rows);
+    moe_gpu_mark_set(g->entered, MOE_GPU_COMPUTE);
+    for (uint32_t i = 0; hidden_in && i < n_rows; i++)
+        moe_gpu_upload(g->gpu, MOE_GPU_COMPUTE, g->h + i * g->hidden_stride,
+                       hidden_in + (uint64_t)i * c->hidden, c->hidden * sizeof(float));
+    if (!hidden_in)
+        moe_gpu_embed(g->gpu, &s->model->embed, g->rows, n_rows, c->embed_scale, g->h,
+                      g->hidden_stride);
+    return moe_gpu_status(g->gpu, err);
+}
+
+/* Where the clocks cannot be related, there are no spans. */
+static void reached(struct moe_session *s, uint32_t layer, const char *part)
+{
+    struct gpu_work *g = s->device;
+    if (!g->timing)
+        gpu_timing_open(&g->timing, g->gpu, 3 * s->model->config.n_layers, NULL);
+    if (g->timing)
+        gpu_timing_add(g->timing, layer, part);
+}
+
+static int leave(struct moe_session *s, uint32_t n_rows, float *hidden_out, struct moe_err *err)
+{
+    const struct gpu_work *g = s->device;
+    uint32_t hidden = s->model->config.hidden;
+    int status = s->timeline && g->timing ? gpu_timing_write(g->timing, s->timeline, err)
+                                          : moe_gpu_status(g->gpu, err);
+    if (status != MOE_OK || !hidden_out)
+        return status;
+    for (uint32_t i = 0; i < n_rows; i++)
+        moe_gpu_download(g->gpu, MOE_GPU_COMPUTE, hidden_out + (uint64_t)i * hidden,
+                         g->h + i * g->hidden_stride, hidden * sizeof(float));
+    return moe_gpu_finish(g->gpu, err);
+}
+
+/* ---- Recorded layers ---- */
+
+/* The positions that a recording for `end` reaches: a power of two of chunks, so that a context of
+ * n chunks needs log n recordings. */
+static uint32_t reach(const struct moe_session *s, uint32_t end)
+{
+    uint64_t positions = MOE_ATTENTION_CHUNK;
+    while (positions < end)
+        positions *= 2;
+    return positions < s->context ? (uint32_t)positions : s->context;
+}
+
+static void record(struct moe_session *s, struct gpu_graph *recording)
+{
+    struct gpu_work *g = s->device;
+    const struct moe_row *rows = (const struct moe_row *)g->host_rows;
+    moe_gpu_graph_begin(g->gpu);
+    for (uint32_t layer = 0; layer < s->model->config.n_layers; layer++) {
+        stages_gpu_attend(s, layer, rows, 1, NULL);
+        if (!s->model->layers[layer].is_moe)
+            stages_gpu_dense(s, layer, 1, NULL);
+        else
+            stages_gpu_alone(s, layer, 1);
+    }
+    g->normed_for = UINT32_MAX; /* whether this is replayed or not, nothing was computed */
+    recording->refused = moe_gpu_graph_end(g->gpu, &recording->graph, NULL) != MOE_OK;
+}
+
+/* The recording that reaches that far, or room for it; NULL: there is none. */
+static struct gpu_graph *find_recording(struct gpu_residents *g, uint32_t end)
+{
+    for (uint32_t i = 0; i < g->n_graphs; i++)
+        if (g->graphs[i].end == end)
+            return &g->graphs[i];
+    if (g->n_graphs == GPU_MAX_GRAPHS)
+        return NULL;
+    g->graphs[g->n_graphs] = (struct gpu_graph){.end = end};
+    return &g->graphs[g->n_graphs++];
+}
+
+static bool replay(struct moe_session *s, uint32_t n_rows, uint32_t layer_begin, uint32_t layer_end)
+{
+    struct gpu_work *g = s->device;
+    if (!g->residents.recordable || s->strategy || s->timeline || n_rows != 1 || layer_begin != 0 ||
+        layer_end != s->model->config.n_layers)
+        return false;
+    uint32_t end = reach(s, g->end);
+    struct gpu_graph *recording = find_recording(&g->residents, end);
+    if (!recording)
+        return false;
+    g->end = end;
+    /* The first row goes layer by layer: kernels are loaded when they first run, which must not
+     * happen while recording. */
+    if (!recording->has_run) {
+        recording->has_run = true;
+        return false;
+    }
+    if (!recording->graph && !recording->refused)
+        record(s, recording);
+    if (recording->graph)
+        moe_gpu_graph_run(g->gpu, recording->graph);
+    return recording->graph != NULL;
+}
+
+/* ---- The head ---- */
+
+/* Logits of at most GPU_LOGITS_ROWS rows, on the device. */
+static void head(struct moe_session *s, uint32_t first, uint32_t n)
+{
+    const struct moe_model *m = s->model;
+    struct gpu_work *g = s->device;
+    struct moe_gpu_act in = gpu_act_plain(&g->hidden, m->config.hidden);
+    gpu_act_want(&in, &g->hidden, m->head.layout);
+    struct moe_gpu_norm norm = stages_gpu_norm(s, m->final_norm, m->final_norm_bias, in);
+    norm.h += first * g->hidden_stride;
+    moe_gpu_add_norm(g->gpu, &norm, n);
+    const struct moe_gpu_product p =
+        stages_gpu_product(m->head, &in, n, g->logits, moe_logits_stride(&s->model->config));
+    moe_gpu_matmul(g->gpu, &p, 1);
+    if (m->head_bias || m->config.logit_scale != 1)
+        moe_gpu_finish_logits(g->gpu, g->logits, moe_logits_stride(&s->model->config), n,
+                              m->config.vocab, m->head_bias, m->config.logit_scale);
+}
+
+static int not_numbers(struct moe_err *err)
+{
+    return moe_fail(err, MOE_ERR_FORMAT, "the logits are not numbers (damaged weights?)");
+}
+
+static int logits_of(struct moe_session *s, uint32_t first, uint32_t n, float *logits,
+                     struct moe_err *err)
+{
+    const struct gpu_work *g = s->device;
+    for (uint32_t i = 0, part; i < n; i += part) {
+        part = n - i < GPU_LOGITS_ROWS ? n - i : GPU_LOGITS_ROWS;
+        float *to = logits + i * moe_logits_stride(&s->model->config);
+        head(s, first + i, part);
+        moe_gpu_download(g->gpu, MOE_GPU_COMPUTE, to, g->logits,
+                         part * moe_logits_stride(&s->model->config) * sizeof(float));
+        int status = moe_gpu_finish(g->gpu, err);
+        if (status != MOE_OK)
+            return status;
+        /* A NaN in the stream makes all logits of its row NaN. */
+        for (uint32_t row = 0; g->residents.table && row < part; row++)
+            if (isnan(to[row * moe_logits_stride(&s->model->config)]))
+                return not_numbers(err);
+    }
+    return MOE_OK;
+}
+
+static int greedy(struct moe_session *s, uint32_t row, uint32_t *token, struct moe_err *err)
+{
+    const struct gpu_work *g = s->device;
+    head(s, row, 1);
+    moe_gpu_argmax(g->gpu, g->logits, moe_logits_stride(&s->model->config), 1,
+                   s->model->config.vocab, g->tokens);
+    moe_gpu_download(g->gpu, MOE_GPU_COMPUTE, g->host_token, g->tokens, sizeof *token);
+    int status = moe_gpu_finish(g->gpu, err);
+    if (status != MOE_OK)
+        return status;
+    *token = *g->host_token;
+    return *token == UINT32_MAX ? not_numbers(err) : MOE_OK;
+}
+
+static void close_gpu(struct moe_session *s)
+{
+    gpu_work_close(s->device);
+}
+
+const struct moe_stages_ops moe_stages_gpu = {
+    .name = "gpu",
+    .host_bytes = gpu_work_host_bytes,
+    .device_bytes = gpu_work_bytes,
+    .open = gpu_work_open,
+    .close = close_gpu,
+    .copy_block = copy_block,
+    .enter = enter,
+    .replay = replay,
+    .attend = stages_gpu_attend,
+    .dense = stages_gpu_dense,
+    .alone = stages_gpu_alone,
+    .route = stages_gpu_route,
+    .grouped = stages_gpu_grouped,
+    .beside = stages_gpu_beside,
+    .at_once = stages_gpu_at_once,
+    .experts = stages_gpu_experts,
+    .take = stages_gpu_take,
+    .combine = stages_gpu_combine,
+    .reached = reached,
+    .leave = leave,
+    .logits = logits_of,
+    .greedy = greedy,
+    .predict = stages_gpu_predict,
+    .choose_predict_device = stages_gpu_choose_predict_device,
+    .add_stats = stages_gpu_add_stats,
+};

@@ -1,0 +1,245 @@
+#include "layer/kv.h"
+
+#include <float.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "base/float16.h"
+#include "base/par.h"
+#include "kern/kern.h"
+#include "layer/session.h"
+
+/* ---- Its shape ---- */
+
+struct moe_kv_pool moe_kv_pool_shape(const struct moe_session_options *o)
+{
+    uint32_t positions = (uint32_t)moe_padded(o->context);
+    struct moe_kv_pool pool = {.n_sequences = o->n_sequences};
+    pool.block_positions = positions < MOE_ATTENTION_CHUNK ? positions : MOE_ATTENTION_CHUNK;
+    pool.per_sequence = (positions - 1) / pool.block_positions + 1;
+    uint64_t all = (uint64_t)pool.n_sequences * pool.per_sequence;
+    all = all < UINT32_MAX ? all : UINT32_MAX;
+    pool.n_blocks = o->kv_blocks && o->kv_blocks < all ? o->kv_blocks : (uint32_t)all;
+    return pool;
+}
+
+struct moe_kv moe_kv_shape(const struct moe_config *c, const struct moe_session_options *o)
+{
+    struct moe_kv_pool pool = moe_kv_pool_shape(o);
+    struct moe_kv kv = {
+        .block_positions = pool.block_positions,
+        .per_sequence = pool.per_sequence,
+        .key_dim = moe_config_cache_key(c),
+        .value_dim = moe_config_cache_value(c),
+        .value_padded = (uint32_t)moe_padded(moe_config_cache_value(c)),
+        .n_heads = moe_config_cache_heads(c),
+        .first_layer = c->n_encoder,
+        .n_layers = c->n_layers - c->n_encoder,
+        .layout = {o->kv_kind, 0},
+        .item_bytes = (uint32_t)moe_layout_bits(o->kv_kind) / 8,
+    };
+    uint64_t per_head =
+        (uint64_t)kv.block_positions * (kv.key_dim + kv.value_padded) * kv.item_bytes;
+    uint64_t per_block = (uint64_t)kv.n_layers * kv.n_heads * per_head;
+    if (!moe_mul_u64(pool.n_blocks, per_block, &kv.bytes))
+        kv.bytes = UINT64_MAX;
+    return kv;
+}
+
+struct moe_kv moe_kv_source_shape(const struct moe_config *c, const struct moe_session_options *o)
+{
+    struct moe_session_options of_sources = *o;
+    of_sources.context = o->source_context;
+    of_sources.n_sequences = o->n_sources;
+    of_sources.kv_blocks = 0;
+    return moe_kv_shape(c, &of_sources);
+}
+
+void moe_kv_source_table(const struct moe_kv *kv, uint32_t n_sources, uint32_t *table)
+{
+    for (uint32_t i = 0; i < n_sources * kv->per_sequence; i++)
+        table[i] = i;
+}
+
+void moe_kv_place(struct moe_kv *kv, uint8_t *memory)
+{
+    kv->keys = memory;
+    kv->values = memory + kv->bytes / (kv->key_dim + kv->value_padded) * kv->key_dim;
+}
+
+/* Index of one (block, layer, kv head) among all. */
+static uint64_t head_index(const struct moe_kv *kv, uint32_t layer, uint32_t block, uint32_t head)
+{
+    return ((uint64_t)block * kv->n_layers + layer - kv->first_layer) * kv->n_heads + head;
+}
+
+uint8_t *moe_kv_keys(const struct moe_kv *kv, uint32_t layer, uint32_t block, uint32_t head)
+{
+    uint64_t index = head_index(kv, layer, block, head);
+    return kv->keys + index * kv->block_positions * kv->key_dim * kv->item_bytes;
+}
+
+uint8_t *moe_kv_values(const struct moe_kv *kv, uint32_t layer, uint32_t block, uint32_t head)
+{
+    uint64_t index = head_index(kv, layer, block, head);
+    return kv->values + index * kv->block_positions * kv->value_padded * kv->item_bytes;
+}
+
+void moe_kv_spans(const struct moe_kv *kv, struct moe_kv_span spans[2])
+{
+    uint64_t cells = (uint64_t)kv->n_layers * kv->n_heads * kv->block_positions * kv->item_bytes;
+    spans[0] = (struct moe_kv_span){kv->keys, cells * kv->key_dim};
+    spans[1] = (struct moe_kv_span){kv->values, cells * kv->value_padded};
+}
+
+struct moe_attention_strides moe_attention_strides(const struct moe_config *c)
+{
+    uint32_t heads = moe_config_cache_heads(c);
+    return (struct moe_attention_strides){
+        .q = moe_padded(c->n_heads * c->head_dim),
+        .q_down = moe_padded(c->q_rank),
+        .k = moe_padded(heads * moe_config_cache_key(c)),
+        /* kv_down's output goes there, too */
+        .v = moe_padded(c->kv_rank ? c->kv_rank + c->rope_dim : heads * moe_config_cache_value(c)),
+        .queries = moe_padded(c->n_heads * moe_config_cache_key(c)),
+        .attended = moe_padded(c->n_heads * moe_config_cache_value(c)),
+        .out = moe_padded(c->n_heads * c->value_dim),
+    };
+}
+
+/* ---- Storing ---- */
+
+struct store {
+    const struct moe_kv *kv;
+    uint32_t layer;
+    const struct moe_row *rows;
+    const struct moe_kv_input *in;
+};
+
+/* Writes cell `c` of a head's keys or values. It is kept finite: an infinity in a cell that a row
+ * masks would still make 0 * infinity there. */
+static void put_cell(const struct moe_kv *kv, uint8_t *cells, uint64_t c, float v)
+{
+    if (kv->layout.kind == MOE_LAYOUT_F32)
+        ((float *)(void *)cells)[c] = v > FLT_MAX ? FLT_MAX : v < -FLT_MAX ? -FLT_MAX : v;
+    else
+        ((uint16_t *)(void *)cells)[c] = moe_f32_to_f16(v > 65504.0f    ? 65504.0f
+                                                        : v < -65504.0f ? -65504.0f
+                                                                        : v);
+}
+
+static void store_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct store *st = ctx;
+    const struct moe_kv *kv = st->kv;
+    for (int64_t i = begin; i < end; i++) {
+        uint32_t block = moe_kv_block(kv, st->rows[i].sequence, st->rows[i].position);
+        uint64_t position = st->rows[i].position % kv->block_positions;
+        for (uint32_t head = 0; head < kv->n_heads; head++) {
+            const float *k = st->in->keys + (uint64_t)i * st->in->keys_stride + head * kv->key_dim;
+            const float *v =
+                st->in->values + (uint64_t)i * st->in->values_stride + head * kv->value_dim;
+            uint8_t *keys = moe_kv_keys(kv, st->layer, block, head);
+            uint8_t *values = moe_kv_values(kv, st->layer, block, head);
+            for (uint32_t c = 0; c < kv->key_dim; c++)
+                put_cell(kv, keys, (position / 16 * kv->key_dim + c) * 16 + position % 16, k[c]);
+            for (uint32_t c = 0; c < kv->value_dim; c++)
+                put_cell(kv, values,
+                         (c / 16 * (uint64_t)kv->block_positions + position) * 16 + c % 16, v[c]);
+        }
+    }
+}
+
+void moe_kv_store(const struct moe_kv *kv, uint32_t layer, const struct moe_row *rows,
+                  uint32_t n_rows, const struct moe_kv_input *in)
+{
+    struct store st = {kv, layer, rows, in};
+    moe_par_for(n_rows, 8, store_rows, &st);
+}
+
+/* ---- Groups ---- */
+
+uint64_t moe_kv_group_bytes(const struct moe_kv *kv)
+{
+    return (uint64_t)kv->n_heads * MOE_KV_GROUP * (kv->key_dim + kv->value_padded) * kv->item_bytes;
+}
+
+/* Where a group lies in the cache: of each head a run of keys, and of values one for every 16
+ * dimensions. */
+struct group {
+    uint32_t layer, block, place; /* its first position's place in the block */
+};
+
+static struct group group_at(const struct moe_kv *kv, uint32_t layer, uint32_t sequence,
+                             uint32_t at)
+{
+    return (struct group){layer, moe_kv_block(kv, sequence, at), at % kv->block_positions};
+}
+
+static uint32_t n_runs(const struct moe_kv *kv)
+{
+    return 1 + kv->value_padded / MOE_PANEL_ROWS;
+}
+
+static uint8_t *run_of(const struct moe_kv *kv, struct group g, uint32_t head, uint32_t run,
+                       uint64_t *bytes)
+{
+    uint64_t item = kv->item_bytes;
+    if (run == 0) {
+        *bytes = MOE_KV_GROUP * kv->key_dim * item;
+        return moe_kv_keys(kv, g.layer, g.block, head) + g.place * kv->key_dim * item;
+    }
+    uint64_t row = (run - 1) * (uint64_t)kv->block_positions + g.place;
+    *bytes = MOE_KV_GROUP * MOE_PANEL_ROWS * item;
+    return moe_kv_values(kv, g.layer, g.block, head) + row * MOE_PANEL_ROWS * item;
+}
+
+/* Of a run only its first n positions stay: keys have them innermost, values outermost. */
+static void clear_rest(uint8_t *cells, uint64_t bytes, bool keys, uint32_t n, uint32_t item)
+{
+    for (uint64_t i = 0; i < bytes / item; i++)
+        if ((keys ? i % MOE_KV_GROUP : i / MOE_PANEL_ROWS) >= n)
+            memset(cells + i * item, 0, item);
+}
+
+void moe_kv_group_get(const struct moe_kv *kv, uint32_t layer, uint32_t sequence, uint32_t at,
+                      uint32_t n, uint8_t *to)
+{
+    struct group g = group_at(kv, layer, sequence, at);
+    for (uint32_t head = 0; head < kv->n_heads; head++)
+        for (uint32_t run = 0; run < n_runs(kv); run++) {
+            uint64_t bytes;
+            const uint8_t *cells = run_of(kv, g, head, run, &bytes);
+            memcpy(to, cells, bytes);
+            if (n < MOE_KV_GROUP)
+                clear_rest(to, bytes, run == 0, n, kv->item_bytes);
+            to += bytes;
+        }
+}
+
+static bool all_finite(const struct moe_kv *kv, const uint8_t *cells)
+{
+    uint64_t n = moe_kv_group_bytes(kv) / kv->item_bytes;
+    bool finite = true;
+    for (uint64_t i = 0; i < n; i++)
+        finite &= kv->layout.kind == MOE_LAYOUT_F32
+                      ? (moe_get_u32(cells + 4 * i) & 0x7f800000) != 0x7f800000
+                      : (moe_get_u16(cells + 2 * i) & 0x7c00) != 0x7c00;
+    return finite;
+}
+
+bool moe_kv_group_put(const struct moe_kv *kv, uint32_t layer, uint32_t sequence, uint32_t at,
+                      const uint8_t *from)
+{
+    struct group g = group_at(kv, layer, sequence, at);
+    if (!all_finite(kv, from))
+        return false;
+    for (uint32_t head = 0; head < kv->n_heads; head++)
+        for (uint32_t run = 0; run < n_runs(kv); run++) {
+            uint64_t bytes;
+            uint8_t *cells = run_of(kv, g, head, run, &bytes);
+            memcpy(cells, from, bytes);
+            from += bytes;
+        }
+    return true;
+}

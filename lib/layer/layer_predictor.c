@@ -1,0 +1,381 @@
+#include "layer/layer_predictor.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/par.h"
+#include "kern/kern.h"
+#include "layer/host_routers.h"
+#include "layer/router.h"
+#include "layer/stages.h"
+#include "sched/choice_history.h"
+
+_Static_assert((int)MOE_MAX_DEPTH <= (int)MOE_MAX_ROUTERS, "one product for all layers ahead");
+
+struct moe_layer_predictor {
+    struct moe_session *session;
+    const struct moe_layer *layers; /* whose routers are asked here: the model's, or the copies */
+    struct moe_layer *copies;       /* of a model on a GPU; NULL: none */
+    enum moe_predict_by by;
+    uint32_t depth, batch;
+    uint64_t stride, router_stride; /* of the states and of routers' scores */
+    uint32_t n_moe;
+
+    float *probabilities; /* [depth][batch][router_stride] of each row */
+    bool needs_scores;    /* of routers, beyond what is handed out */
+    float *router_scores; /* [depth][n_experts] as routers give them, of one row */
+    bool has_scores;
+    float *scores;       /* [depth][n_experts] what is handed out */
+    float *unimportance; /* [depth][n_experts] */
+    float *scratch;      /* [2 * top_k] */
+    struct moe_prediction predictions[MOE_MAX_DEPTH];
+
+    /* By residual: the stream under the norms of the layers ahead. By attention: under that of a
+     * layer's attention. */
+    float *normalised;    /* [depth][batch][stride] */
+    struct moe_act *acts; /* [depth] */
+
+    struct moe_choice_history history; /* by choices */
+};
+
+/* ---- Memory ---- */
+
+/* Path statistics reach one layer ahead; no prediction goes beyond the last layer. */
+static uint32_t usable_depth(const struct moe_strategy *strategy, uint32_t n_moe)
+{
+    uint32_t depth = moe_predicts_from_paths(strategy->predict) ? 1 : strategy->depth;
+    if (depth > MOE_MAX_DEPTH)
+        depth = MOE_MAX_DEPTH;
+    if (depth > n_moe)
+        depth = n_moe;
+    return strategy->predict == MOE_PREDICT_BY_NOTHING ? 0 : depth;
+}
+
+/* Whether it asks routers about what it has normalised itself, not about this layer's gate input.
+ */
+static bool has_own_inputs(const struct moe_layer_predictor *p)
+{
+    return p->by == MOE_PREDICT_BY_RESIDUAL || moe_predicts_from_attention(p->by);
+}
+
+/* What only `by` needs. */
+static void carve_kind(struct moe_layer_predictor *p, struct moe_arena *arena,
+                       const struct moe_config *c)
+{
+    if (has_own_inputs(p)) {
+        p->normalised =
+            moe_arena_take(arena, p->depth * p->batch * p->stride, sizeof *p->normalised);
+        p->acts = moe_arena_take(arena, p->depth, sizeof *p->acts);
+        for (uint32_t d = 0; d < p->depth; d++) {
+            struct moe_act measure;
+            moe_act_carve(p->acts ? &p->acts[d] : &measure, arena, p->batch, c->hidden);
+        }
+    } else if (moe_predicts_from_choices(p->by)) {
+        p->history = (struct moe_choice_history){
+            .by = p->by,
+            .n_layers = p->n_moe,
+            .n_experts = c->n_experts,
+            .top_k = c->top_k,
+        };
+        moe_choice_history_carve(&p->history, arena, p->batch);
+    }
+}
+
+/* One block; NULL on an arena that only counts. */
+static struct moe_layer_predictor *carve(struct moe_arena *arena, const struct moe_config *c,
+                                         uint32_t batch, const struct moe_strategy *strategy)
+{
+    struct moe_layer_predictor *place = moe_arena_take(arena, 1, sizeof *place);
+    struct moe_layer_predictor p = {
+        .by = strategy->predict,
+        .batch = batch,
+        .stride = moe_round_up(c->hidden, MOE_PANEL_ROWS),
+        .router_stride = moe_round_up(c->n_experts, MOE_PANEL_ROWS),
+        .n_moe = moe_config_moe_layers(c, c->n_layers),
+    };
+    p.depth = usable_depth(strategy, p.n_moe);
+    uint64_t scores = (uint64_t)p.depth * c->n_experts;
+    p.probabilities =
+        moe_arena_take(arena, p.depth * batch * p.router_stride, sizeof *p.probabilities);
+    p.router_scores = moe_arena_take(arena, scores, sizeof *p.router_scores);
+    p.scores = moe_arena_take(arena, scores, sizeof *p.scores);
+    p.unimportance = moe_arena_take(arena, scores, sizeof *p.unimportance);
+    p.scratch = moe_arena_take(arena, 2 * (uint64_t)c->top_k, sizeof *p.scratch);
+    carve_kind(&p, arena, c);
+    if (place)
+        *place = p;
+    return place;
+}
+
+uint64_t moe_layer_predictor_bytes(const struct moe_model *model, uint32_t batch,
+                                   const struct moe_strategy *strategy)
+{
+    struct moe_arena arena = {0};
+    carve(&arena, &model->config, batch, strategy);
+    return arena.overflowed ? UINT64_MAX : arena.used;
+}
+
+/* ---- Open and close ---- */
+
+static int check_statistics(const struct moe_model *model, const struct moe_statistics *s,
+                            struct moe_err *err)
+{
+    if (!s)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "predicting by paths needs statistics of the model: make a profile");
+    if (!moe_model_fits_statistics(model, s))
+        return moe_fail(err, MOE_ERR_USAGE, "the statistics are of another model");
+    return MOE_OK;
+}
+
+int moe_layer_predictor_open(struct moe_layer_predictor **out, struct moe_session *session,
+                             const struct moe_strategy *strategy,
+                             const struct moe_statistics *statistics, struct moe_err *err)
+{
+    *out = NULL;
+    int status = moe_predicts_from_paths(strategy->predict)
+                     ? check_statistics(session->model, statistics, err)
+                     : MOE_OK;
+    if (status != MOE_OK)
+        return status;
+    uint64_t bytes = moe_layer_predictor_bytes(session->model, session->batch, strategy);
+    struct moe_arena arena = {.base = moe_alloc(bytes, 1, err), .size = bytes};
+    if (!arena.base)
+        return MOE_ERR_MEMORY;
+    struct moe_layer_predictor *p =
+        carve(&arena, &session->model->config, session->batch, strategy);
+    p->session = session;
+    p->history.statistics = statistics;
+    moe_choice_history_seed(&p->history);
+    p->needs_scores =
+        strategy->precalculate && session->model->config.router_kind != MOE_ROUTER_SOFTMAX;
+    if (session->model->gpu && p->depth > 0 && !moe_predicts_from_choices(p->by))
+        status = moe_host_routers_read(&p->copies, session->model, err);
+    if (status != MOE_OK) {
+        moe_layer_predictor_close(p);
+        return status;
+    }
+    p->layers = p->copies ? p->copies : session->model->layers;
+    *out = p;
+    return MOE_OK;
+}
+
+uint32_t moe_layer_predictor_depth(const struct moe_model *model,
+                                   const struct moe_strategy *strategy, bool *residual)
+{
+    const struct moe_config *c = &model->config;
+    *residual = strategy->predict == MOE_PREDICT_BY_RESIDUAL;
+    return moe_predicts_from_choices(strategy->predict) ||
+                   moe_predicts_from_attention(strategy->predict)
+               ? 0
+               : usable_depth(strategy, moe_config_moe_layers(c, c->n_layers));
+}
+
+void moe_layer_predictor_close(struct moe_layer_predictor *p)
+{
+    if (p)
+        free(p->copies);
+    free(p); /* the first of its block */
+}
+
+void moe_layer_predictor_begin_sequence(struct moe_layer_predictor *p)
+{
+    moe_choice_history_begin_sequence(&p->history);
+}
+
+/* ---- Predictions of rows ---- */
+
+struct query {
+    struct moe_layer_predictor *p;
+    uint32_t m; /* MoE layer whose router has chosen, or whose attention is to come */
+    uint32_t n_rows, n;
+    const struct moe_layer *attention; /* that layer, by attention; else NULL */
+    /* The n next MoE layers that a router chooses for, and their numbers. */
+    const struct moe_layer *ahead[MOE_MAX_DEPTH];
+    uint32_t target[MOE_MAX_DEPTH];
+};
+
+static float *probabilities_at(const struct moe_layer_predictor *p, uint64_t d, uint64_t row)
+{
+    return p->probabilities + (d * p->batch + row) * p->router_stride;
+}
+
+static float *normalised_at(const struct moe_layer_predictor *p, uint64_t d, uint64_t row)
+{
+    return p->normalised + (d * p->batch + row) * p->stride;
+}
+
+static void normalise_range(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct query *q = ctx;
+    const struct moe_session *s = q->p->session;
+    const struct moe_layer *a = q->attention;
+    for (int64_t i = begin; i < end; i++)
+        for (uint32_t d = 0; d < q->n; d++)
+            moe_block_input_row(&s->model->config, s->states.h + (uint64_t)i * s->states.stride,
+                                a ? a->attn_norm : q->ahead[d]->ffn_norm,
+                                a ? a->attn_norm_bias : q->ahead[d]->ffn_norm_bias,
+                                normalised_at(q->p, d, (uint64_t)i));
+}
+
+/* Scores become probabilities that rank and weigh experts as their router would. */
+static void grade_range(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct query *q = ctx;
+    const struct moe_config *c = &q->p->session->model->config;
+    for (int64_t i = begin; i < end; i++) {
+        for (uint32_t d = 0; d < q->n; d++) {
+            float *scores = probabilities_at(q->p, d, (uint64_t)i);
+            if (q->n_rows == 1)
+                memcpy(q->p->router_scores + (uint64_t)d * c->n_experts, scores,
+                       c->n_experts * sizeof *scores);
+            moe_router_grade(c, scores);
+            moe_kern.softmax(scores, c->n_experts);
+        }
+    }
+}
+
+/* The routers of the layers ahead, all in one product (HOBBIT's stacked gates), or on the device
+ * with this layer's router. */
+static void ask_routers(struct query *q)
+{
+    struct moe_layer_predictor *p = q->p;
+    struct moe_session *s = p->session;
+    struct moe_router_use uses[MOE_MAX_DEPTH];
+    bool own = has_own_inputs(p);
+    if (s->stages->predict && s->stages->predict(s, q->n, q->n_rows, p->probabilities,
+                                                 (uint64_t)p->batch * p->router_stride))
+        return;
+    p->has_scores = q->n_rows == 1;
+    if (own)
+        moe_par_for(q->n_rows, 8, normalise_range, q);
+    for (uint32_t d = 0; d < q->n; d++) {
+        const struct moe_mat *router = &q->ahead[d]->router;
+        if (own)
+            moe_act_prepare(&p->acts[d], normalised_at(p, d, 0), p->stride, NULL, q->n_rows,
+                            router->cols, moe_act_block_for(router->layout));
+        uses[d] = (struct moe_router_use){
+            .layer = q->ahead[d],
+            .act = own ? &p->acts[d] : moe_inputs_for(&s->states.inputs, router->layout),
+            .scores = probabilities_at(p, d, 0),
+        };
+    }
+    moe_router_scores(uses, q->n, p->router_stride);
+    moe_par_for(q->n_rows, 16, grade_range, q);
+}
+
+static void predict_from_choices(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct query *q = ctx;
+    const struct moe_layer_predictor *p = q->p;
+    uint32_t top_k = p->session->model->config.top_k;
+    for (int64_t i = begin; i < end; i++)
+        for (uint32_t d = 0; d < q->n; d++)
+            moe_choice_history_predict(&p->history, q->m, q->target[d] - q->m - 1, (uint32_t)i,
+                                       q->n_rows, p->session->request.chosen + (uint64_t)i * top_k,
+                                       probabilities_at(p, d, (uint64_t)i));
+}
+
+/* ---- Predictions of a pass ---- */
+
+static void predict(struct query *q)
+{
+    struct moe_layer_predictor *p = q->p;
+    p->has_scores = false;
+    if (!moe_predicts_from_choices(p->by)) {
+        ask_routers(q);
+        return;
+    }
+    uint32_t far = q->target[q->n - 1] - q->m;
+    far = moe_choice_history_reach(&p->history, q->m, q->n_rows, far);
+    while (q->n > 0 && q->target[q->n - 1] > q->m + far)
+        q->n--;
+    if (q->n > 0)
+        moe_par_for(q->n_rows, 8, predict_from_choices, q);
+}
+
+bool moe_layer_predictor_needs_scores(const struct moe_layer_predictor *p)
+{
+    return p->needs_scores;
+}
+
+const float *moe_predicted_router_scores(const struct moe_layer_predictor *p)
+{
+    return p->has_scores ? p->router_scores : NULL;
+}
+
+/* What is handed out. */
+static void hand_out(const struct query *q)
+{
+    struct moe_layer_predictor *p = q->p;
+    const struct moe_config *c = &p->session->model->config;
+    for (uint32_t d = 0; d < q->n; d++) {
+        uint64_t at = (uint64_t)d * c->n_experts;
+        moe_tally(probabilities_at(p, d, 0), p->router_stride, q->n_rows, c->n_experts, c->top_k,
+                  p->scores + at, p->unimportance + at, p->scratch);
+        p->predictions[d] = (struct moe_prediction){
+            q->target[d],
+            q->n_rows,
+            p->scores + at,
+            p->unimportance + at,
+        };
+    }
+}
+
+uint32_t moe_predict_layers(struct moe_layer_predictor *p, uint32_t layer, uint32_t n_rows,
+                            uint32_t depth, const struct moe_prediction **predictions)
+{
+    const struct moe_config *c = &p->session->model->config;
+    struct query q = {.p = p, .m = moe_config_moe_layers(c, layer), .n_rows = n_rows};
+    uint32_t far = 0;
+    for (uint32_t l = layer + 1;
+         l < moe_config_stack_end(c, layer) && far < depth && far < p->depth; l++) {
+        far += c->layer_is_moe[l];
+        if (c->layer_is_moe[l] && !c->layer_is_static[l]) {
+            q.target[q.n] = q.m + far;
+            q.ahead[q.n++] = &p->layers[l];
+        }
+    }
+    if (moe_predicts_from_choices(p->by))
+        moe_choice_history_see(&p->history, q.m, n_rows, p->session->request.chosen);
+    if (q.n > 0)
+        predict(&q);
+    if (moe_predicts_from_choices(p->by))
+        moe_choice_history_add(&p->history, q.m, n_rows, p->session->request.chosen,
+                               p->session->request.weights);
+    hand_out(&q);
+    *predictions = p->predictions;
+    return q.n;
+}
+
+bool moe_layer_predictor_by_attention(const struct moe_layer_predictor *p)
+{
+    return moe_predicts_from_attention(p->by);
+}
+
+uint32_t moe_predict_before_attention(struct moe_layer_predictor *p, uint32_t layer,
+                                      uint32_t n_rows, const struct moe_prediction **predictions)
+{
+    const struct moe_config *c = &p->session->model->config;
+    bool of_next = p->by == MOE_PREDICT_BY_ATTENTION_BEFORE;
+    uint32_t target = layer + of_next;
+    uint32_t end = moe_config_stack_end(c, layer);
+    while (target < end && !c->layer_is_moe[target])
+        target++;
+    if (target == end || c->layer_is_static[target])
+        return 0;
+    uint32_t m = moe_config_moe_layers(c, layer);
+    struct query q = {
+        .p = p,
+        .m = m,
+        .n_rows = n_rows,
+        .n = 1,
+        .attention = &p->layers[layer],
+        .ahead = {&p->layers[target]},
+        .target = {m + of_next},
+    };
+    ask_routers(&q);
+    hand_out(&q);
+    *predictions = p->predictions;
+    return 1;
+}

@@ -1,0 +1,60 @@
+/*
+ * Layer predictor: predicts the experts of MoE layers to come, by what the strategy says: the next
+ * routers on this layer's gate input (Fate 4.2, HOBBIT 3.3) or on the residual stream, path
+ * statistics (EdgeMoE III-C), or the token before. Choosing among them and loading is for sched/
+ * (scheduler.h).
+ */
+#ifndef MOE_LAYER_LAYER_PREDICTOR_H
+#define MOE_LAYER_LAYER_PREDICTOR_H
+
+#include "layer/session.h"
+#include "record/statistics.h"
+#include "sched/select.h"
+#include "sched/strategy.h"
+
+struct moe_layer_predictor;
+
+/* Room for batches of session->batch rows. statistics: borrowed, of the session's model, needed by
+ * path predictions alone. MOE_ERR_USAGE: they are missing or of another model. */
+int moe_layer_predictor_open(struct moe_layer_predictor **out, struct moe_session *session,
+                             const struct moe_strategy *strategy,
+                             const struct moe_statistics *statistics, struct moe_err *err);
+void moe_layer_predictor_close(struct moe_layer_predictor *p); /* NULL is fine */
+/* Memory that it takes; neither statistics nor the copies of routers with which it asks them for a
+ * session on a GPU (layer/host_routers.h) are counted. */
+uint64_t moe_layer_predictor_bytes(const struct moe_model *model, uint32_t batch,
+                                   const struct moe_strategy *strategy);
+
+/* How many layers ahead a session on a GPU asks routers for it, and whether on the residual stream;
+ * 0: none. */
+uint32_t moe_layer_predictor_depth(const struct moe_model *model,
+                                   const struct moe_strategy *strategy, bool *residual);
+
+/* A sequence begins: the token before is forgotten. */
+void moe_layer_predictor_begin_sequence(struct moe_layer_predictor *p);
+
+/* Predicts the experts of the `depth` next MoE layers, nearest first, but of those with static
+ * routing, which need no prediction, once the router of model layer `layer`
+ * has chosen: the session's states hold its inputs and h, the request's chosen and weights are its.
+ * *predictions holds until the next call. Returns how many; 0 where nothing can be predicted. To be
+ * called after every router, with depth 0 where no prediction is used: it also remembers. */
+uint32_t moe_predict_layers(struct moe_layer_predictor *p, uint32_t layer, uint32_t n_rows,
+                            uint32_t depth, const struct moe_prediction **predictions);
+
+/* Of the first prediction of the last call: the scores that its router gives on the predictor's
+ * input, [n_experts]. NULL of several rows, of predictions without routers, and where the device
+ * was asked, which gives their softmax alone. */
+const float *moe_predicted_router_scores(const struct moe_layer_predictor *p);
+/* Whether pre-calculation needs them for its weights: then the host has to be asked. */
+bool moe_layer_predictor_needs_scores(const struct moe_layer_predictor *p);
+
+/* Whether it predicts before attention, by the function below, and not after routers. */
+bool moe_layer_predictor_by_attention(const struct moe_layer_predictor *p);
+
+/* Predicts the experts of this layer, or of the next one, on the input of the attention of model
+ * layer `layer`, which has experts (Fate table 1): the session's states hold h. *predictions as
+ * above. Returns how many: 1, or 0 where no such layer is left. */
+uint32_t moe_predict_before_attention(struct moe_layer_predictor *p, uint32_t layer,
+                                      uint32_t n_rows, const struct moe_prediction **predictions);
+
+#endif

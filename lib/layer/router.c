@@ -1,0 +1,241 @@
+/*
+ * Routing: from the router's scores to experts and weights, by the kinds of model/kinds.h.
+ */
+#include "layer/router.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/best.h"
+#include "base/par.h"
+#include "kern/kern.h"
+#include "layer/session.h"
+#include "model/routes.h"
+
+/* ---- Scores ---- */
+
+void moe_norm_row(const struct moe_config *c, const float *h, const float *weights,
+                  const float *bias, float *out)
+{
+    if (c->norm_kind == MOE_NORM_LAYER)
+        moe_kern.layer_norm(h, weights, bias, c->hidden, c->norm_eps, out);
+    else
+        moe_kern.rms_norm(h, weights, c->hidden, c->norm_eps, out);
+}
+
+void moe_block_input_row(const struct moe_config *c, const float *h, const float *weights,
+                         const float *bias, float *out)
+{
+    if (c->norm_place == MOE_NORM_BEFORE)
+        moe_norm_row(c, h, weights, bias, out);
+    else
+        memcpy(out, h, c->hidden * sizeof *out);
+}
+
+struct biases {
+    const struct moe_router_use *use;
+    uint64_t stride;
+};
+
+static void add_bias_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct biases *b = ctx;
+    const struct moe_layer *l = b->use->layer;
+    for (int64_t i = begin; i < end; i++)
+        moe_kern.add(l->router_bias, l->router.rows, b->use->scores + (uint64_t)i * b->stride);
+}
+
+void moe_router_scores(const struct moe_router_use *uses, uint32_t n, uint64_t router_stride)
+{
+    struct moe_mm mm[MOE_MAX_ROUTERS] = {0};
+    for (uint32_t i = 0; i < n; i++)
+        mm[i] = (struct moe_mm){uses[i].layer->router, uses[i].act, uses[i].scores, router_stride};
+    moe_matmul(mm, (int)n);
+    for (uint32_t i = 0; i < n; i++) {
+        struct biases b = {&uses[i], router_stride};
+        if (uses[i].layer->router_bias)
+            moe_par_for(uses[i].act->n, 64, add_bias_rows, &b);
+    }
+}
+
+/* ---- Choices ---- */
+
+/* masked[e] = p[e] where e's group is among the best, else -1: below every probability. */
+static void mask_groups(const struct moe_config *c, const float *p, float *masked)
+{
+    uint32_t size = c->n_experts / c->n_groups;
+    float *best = masked + c->n_experts; /* [n_groups] */
+    for (uint32_t g = 0; g < c->n_groups; g++) {
+        best[g] = p[g * size];
+        for (uint32_t e = g * size + 1; e < (g + 1) * size; e++)
+            best[g] = p[e] > best[g] ? p[e] : best[g];
+    }
+    for (uint32_t g = 0; g < c->n_groups; g++) {
+        uint32_t n_better = 0;
+        for (uint32_t i = 0; i < c->n_groups; i++)
+            n_better += best[i] > best[g] || (best[i] == best[g] && i < g);
+        for (uint32_t e = g * size; e < (g + 1) * size; e++)
+            masked[e] = n_better < c->top_groups ? p[e] : -1;
+    }
+}
+
+/* p: scores on entry, probabilities afterwards. scratch: [2 * n_experts]. */
+static void choose_by_softmax(const struct moe_config *c, float *p, float *scratch,
+                              uint32_t *chosen, float *weights)
+{
+    const float *values = p;
+    moe_kern.softmax(p, c->n_experts);
+    if (c->n_groups) {
+        mask_groups(c, p, scratch);
+        values = scratch;
+    }
+    moe_best(values, c->n_experts, c->top_k, chosen);
+    for (uint32_t k = 0; k < c->top_k; k++)
+        weights[k] = p[chosen[k]];
+}
+
+static void choose_by_score(const struct moe_config *c, float *p, float *scratch, uint32_t *chosen,
+                            float *weights)
+{
+    moe_best(p, c->n_experts, c->top_k, chosen);
+    for (uint32_t k = 0; k < c->top_k; k++)
+        weights[k] = p[chosen[k]];
+    moe_kern.softmax(weights, c->top_k);
+    moe_kern.softmax(p, c->n_experts);
+}
+
+/* The best expert but `without`. */
+static uint32_t mix_winner(const struct moe_config *c, const float *scores, uint32_t without)
+{
+    uint32_t winner = without == 0 ? 1 : 0;
+    for (uint32_t e = winner + 1; e < c->n_experts; e++)
+        if (e != without && scores[e] > scores[winner])
+            winner = e;
+    return winner;
+}
+
+/* An expert's share among those, but `without`, whose distance below it, relative to the larger of
+ * the two, is at most twice the jitter. kept: [n_experts] scratch. */
+static float mix_share(const struct moe_config *c, const float *scores, uint32_t expert,
+                       uint32_t without, float *kept)
+{
+    for (uint32_t e = 0; e < c->n_experts; e++) {
+        float size = fabsf(scores[e]) > scores[expert] ? fabsf(scores[e]) : scores[expert];
+        bool far = (scores[expert] - scores[e]) / size > 2 * c->router_jitter;
+        kept[e] = far || e == without ? -INFINITY : scores[e];
+    }
+    moe_kern.softmax(kept, c->n_experts);
+    return kept[expert];
+}
+
+/* The first is left out where the second is weighed. */
+static void mix_weights(const struct moe_config *c, const float *scores, const uint32_t *chosen,
+                        float *kept, float *weights)
+{
+    weights[0] = mix_share(c, scores, chosen[0], UINT32_MAX, kept);
+    weights[1] = mix_share(c, scores, chosen[1], chosen[0], kept);
+}
+
+/* Phi-3.5-MoE's sparsemixer, as its public implementation evaluates it. */
+static void choose_by_mixer(const struct moe_config *c, float *p, float *scratch, uint32_t *chosen,
+                            float *weights)
+{
+    chosen[0] = mix_winner(c, p, UINT32_MAX);
+    chosen[1] = mix_winner(c, p, chosen[0]);
+    mix_weights(c, p, chosen, scratch, weights);
+    moe_kern.softmax(p, c->n_experts);
+}
+
+static void (*const choose[])(const struct moe_config *c, float *p, float *scratch,
+                              uint32_t *chosen, float *weights) = {
+    [MOE_ROUTER_SOFTMAX] = choose_by_softmax,
+    [MOE_ROUTER_TOPK_SOFTMAX] = choose_by_score,
+    [MOE_ROUTER_SPARSEMIXER] = choose_by_mixer,
+};
+
+/* As the model uses them, of a row's experts. */
+static void finish_weights(const struct moe_config *c, float *weights)
+{
+    float sum = 0;
+    for (uint32_t k = 0; k < c->top_k; k++)
+        sum += weights[k];
+    for (uint32_t k = 0; c->norm_topk && k < c->top_k; k++)
+        weights[k] /= sum;
+    for (uint32_t k = 0; c->routed_scale != 1 && k < c->top_k; k++)
+        weights[k] *= c->routed_scale;
+}
+
+void moe_route_scores(const struct moe_config *c, float *p, float *scratch, uint32_t *chosen,
+                      float *weights)
+{
+    choose[c->router_kind](c, p, scratch, chosen, weights);
+    finish_weights(c, weights);
+}
+
+void moe_router_weigh(const struct moe_config *c, const float *scores, const float *p,
+                      const uint32_t *chosen, float *scratch, float *weights)
+{
+    const float *of = c->router_kind == MOE_ROUTER_SOFTMAX ? p : scores;
+    for (uint32_t k = 0; k < c->top_k; k++)
+        weights[k] = of[chosen[k]];
+    if (c->router_kind == MOE_ROUTER_TOPK_SOFTMAX)
+        moe_kern.softmax(weights, c->top_k);
+    else if (c->router_kind == MOE_ROUTER_SPARSEMIXER)
+        mix_weights(c, scores, chosen, scratch, weights);
+    finish_weights(c, weights);
+}
+
+void moe_router_leave_groups(const struct moe_config *c, float *p, float *scratch)
+{
+    if (!c->n_groups)
+        return;
+    mask_groups(c, p, scratch);
+    memcpy(p, scratch, c->n_experts * sizeof *p);
+}
+
+void moe_route_tokens(const struct moe_model *m, uint32_t layer, const struct moe_row *rows,
+                      uint32_t n_rows, struct moe_layer_request *r)
+{
+    const struct moe_config *c = &m->config;
+    for (uint32_t i = 0; i < n_rows; i++) {
+        uint64_t at = (uint64_t)i * c->top_k;
+        moe_routes_choose(c, m->layers[layer].routes, rows[i].token, r->chosen + at,
+                          r->weights + at);
+    }
+}
+
+/* ---- Choices that are predicted ---- */
+
+/* How far an expert of the same grade as another stays below it: enough to survive half precision,
+ * as traces keep probabilities. */
+#define GRADE_MARGIN 0x1p-10f
+
+bool moe_router_is_softmax(const struct moe_config *c)
+{
+    return !c->n_groups && c->router_kind != MOE_ROUTER_SPARSEMIXER;
+}
+
+void moe_router_grade(const struct moe_config *c, float *scores)
+{
+    uint32_t chosen[MOE_MAX_TOP_K];
+    float p[MOE_MAX_EXPERTS], scratch[2 * MOE_MAX_EXPERTS], weights[MOE_MAX_TOP_K];
+    bool is_chosen[MOE_MAX_EXPERTS] = {false};
+    float least = INFINITY, most = -INFINITY;
+    if (moe_router_is_softmax(c))
+        return;
+    memcpy(p, scores, c->n_experts * sizeof *p);
+    choose[c->router_kind](c, p, scratch, chosen, weights);
+    float best = scores[chosen[0]];
+    for (uint32_t k = 0; k < c->top_k; k++) {
+        is_chosen[chosen[k]] = true;
+        if (k > 0 && c->router_kind == MOE_ROUTER_SPARSEMIXER)
+            scores[chosen[k]] = weights[k] == weights[0] ? best - GRADE_MARGIN
+                                                         : best + logf(weights[k] / weights[0]);
+        least = fminf(least, scores[chosen[k]]);
+    }
+    for (uint32_t e = 0; e < c->n_experts; e++)
+        most = is_chosen[e] ? most : fmaxf(most, scores[e]);
+    float down = most - least + GRADE_MARGIN;
+    for (uint32_t e = 0; e < c->n_experts && down > 0; e++)
+        scores[e] -= is_chosen[e] ? 0 : down;
+}
