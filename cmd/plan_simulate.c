@@ -184,6 +184,7 @@ static int print_json(const struct table *t, const struct result *r, struct moe_
     moe_emit_rounded(&e, "optimal_hit_rate", 9,
                      r->run.optimal_hit_rate >= 0 ? r->run.optimal_hit_rate : NAN);
     moe_emit_rounded(&e, "stall_s", 9, d->stall_seconds);
+    moe_emit_rounded(&e, "handling_s", 9, d->handling_seconds);
     moe_emit_rounded(&e, "decode_tokens_per_s", 9, share(tokens, d->seconds));
     moe_emit_rounded(&e, "bound_tokens_per_s", 9, bound(r));
     moe_emit_rounded(&e, "prefill_tokens_per_s", 9,

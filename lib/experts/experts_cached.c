@@ -23,6 +23,7 @@ void cached_count_traffic(struct cached *c)
     c->phase->experts.prefetch_wasted_bytes += now->cancelled_bytes - c->seen.cancelled_bytes;
     c->phase->stall_bytes += now->wait_bytes - c->seen.wait_bytes;
     c->phase->read_seconds += now->read_seconds - c->seen.read_seconds;
+    c->phase->handling_seconds += now->work_seconds - c->seen.work_seconds;
     c->seen = *now;
     if (c->tiers)
         tiers_count_traffic(c->tiers);

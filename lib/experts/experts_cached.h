@@ -19,10 +19,11 @@ struct cached {
     struct moe_expert_pools pools;
     uint32_t high; /* variant in use */
     struct moe_scheduler *scheduler;
-    struct moe_store *store;   /* the scheduler's */
-    struct moe_loader *loader; /* fills the slots */
-    struct moe_gpu *gpu;       /* whose memory holds them; NULL: the host's */
-    struct tiers *tiers;       /* how its slots are filled; NULL without a GPU */
+    struct moe_store *store;       /* the scheduler's */
+    struct moe_loader *loader;     /* fills the slots */
+    const struct moe_loader *disk; /* the tiers' own; NULL: none */
+    struct moe_gpu *gpu;           /* whose memory holds them; NULL: the host's */
+    struct tiers *tiers;           /* how its slots are filled; NULL without a GPU */
     uint8_t *memory;
     uint64_t *slot_at; /* [slots] offset in memory */
     double *submitted; /* [slots] when its load began, for the timeline */
@@ -57,6 +58,7 @@ int cached_failure(void *ctx, struct moe_err *err);
 /* The computing threads wait for loads between these two calls. */
 struct cached_stall {
     double clock, began; /* by the clock that counts, by the wall clock */
+    double work;         /* of the loaders, which is no waiting */
 };
 struct cached_stall cached_stall_begin(struct cached *c);
 void cached_stall_end(struct cached *c, const struct cached_stall *stall);

@@ -60,14 +60,21 @@ void cached_loaded(void *ctx, uint32_t slot)
                              moe_seconds());
 }
 
+static double work_of_loaders(const struct cached *c)
+{
+    return moe_loader_stats(c->loader)->work_seconds +
+           (c->disk ? moe_loader_stats(c->disk)->work_seconds : 0);
+}
+
 struct cached_stall cached_stall_begin(struct cached *c)
 {
-    return (struct cached_stall){moe_experts_clock(&c->base), moe_seconds()};
+    return (struct cached_stall){moe_experts_clock(&c->base), moe_seconds(), work_of_loaders(c)};
 }
 
 void cached_stall_end(struct cached *c, const struct cached_stall *s)
 {
-    c->phase->stall_seconds += moe_experts_clock(&c->base) - s->clock;
+    double worked = work_of_loaders(c) - s->work;
+    c->phase->stall_seconds += moe_experts_clock(&c->base) - s->clock - worked;
     moe_timeline_span(c->base.timeline, MOE_TRACK_STALL, "wait", s->began, moe_seconds());
 }
 

@@ -64,6 +64,7 @@ int tiers_open(struct tiers **out, struct cached *c, const struct moe_cache_opti
         t->disk = NULL;
     } else {
         t->seen = *moe_loader_stats(t->disk); /* filling is not counted */
+        c->disk = t->disk;
     }
     return MOE_OK;
 }
@@ -198,5 +199,6 @@ void tiers_count_traffic(struct tiers *t)
     phase->bytes_read += now->bytes_read - t->seen.bytes_read;
     phase->experts.prefetch_wasted_bytes += now->cancelled_bytes - t->seen.cancelled_bytes;
     phase->read_seconds += now->read_seconds - t->seen.read_seconds;
+    phase->handling_seconds += now->work_seconds - t->seen.work_seconds;
     t->seen = *now;
 }

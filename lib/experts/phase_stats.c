@@ -1,5 +1,10 @@
 #include "experts/phase_stats.h"
 
+struct moe_components moe_phase_components(const struct moe_phase_stats *p)
+{
+    return moe_components_of(p->seconds, p->handling_seconds, p->stall_seconds, p->host_seconds);
+}
+
 static void add_counts(struct moe_counts *sum, const struct moe_counts *c)
 {
     sum->activations += c->activations;
@@ -35,6 +40,7 @@ void moe_phase_stats_add(struct moe_phase_stats *sum, const struct moe_phase_sta
     sum->host_hits += p->host_hits;
     sum->disk_loads += p->disk_loads;
     sum->read_seconds += p->read_seconds;
+    sum->handling_seconds += p->handling_seconds;
     sum->stall_seconds += p->stall_seconds;
     sum->stall_bytes += p->stall_bytes;
     sum->host_seconds += p->host_seconds;

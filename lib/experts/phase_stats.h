@@ -8,6 +8,7 @@
 
 #include <stdint.h>
 
+#include "plan/components.h"
 #include "sched/scheduler.h"
 
 struct moe_phase_stats {
@@ -20,13 +21,18 @@ struct moe_phase_stats {
     uint64_t bytes_read;    /* from disk */
     /* With a GPU: copied to it; loads of experts that were in host memory, and that were not. */
     uint64_t bytes_uploaded, host_hits, disk_loads;
-    double read_seconds;    /* at least one read was in flight; with a GPU those in which a read
-                               was, and those in which a copy was, added up */
-    double stall_seconds;   /* computing threads waited for a load */
-    double stall_bytes;     /* of bytes_read (with a GPU: bytes_uploaded), those moved meanwhile */
-    double host_seconds;    /* computing threads waited for the host's experts */
-    double predict_seconds; /* predictions, and the prefetches begun by them */
+    double read_seconds; /* at least one read was in flight; with a GPU those in which a read
+                            was, and those in which a copy was, added up */
+    /* Of `seconds`, the components but for computing (plan/components.h). */
+    double handling_seconds; /* computing threads asked for loads and took them in */
+    double stall_seconds;    /* they waited for a load */
+    double host_seconds;     /* they waited for the host's experts */
+    double stall_bytes;      /* of bytes_read (with a GPU: bytes_uploaded), those moved in stalls */
+    double predict_seconds;  /* predictions, and the prefetches begun by them */
 };
+
+/* What its seconds are made of. */
+struct moe_components moe_phase_components(const struct moe_phase_stats *phase);
 
 /* Adds the counts and times of `part` to `sum`. */
 void moe_phase_stats_add(struct moe_phase_stats *sum, const struct moe_phase_stats *part);

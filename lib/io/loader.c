@@ -57,8 +57,10 @@ int moe_loader_submit(struct moe_loader *l, const struct moe_load *load, uint32_
         r->state = REQUEST_MODELLED;
         moe_link_add(&l->model, item, loader_read_bytes(load), load->priority, load->score);
     } else {
-        loader_request_read(l, item, moe_seconds());
+        double began = moe_seconds();
+        loader_request_read(l, item, began);
         loader_read_pump(l);
+        l->stats.work_seconds += moe_seconds() - began;
     }
     return MOE_OK;
 }
@@ -168,6 +170,7 @@ uint32_t moe_loader_poll(struct moe_loader *l, struct moe_load_done *done, uint3
     double started = moe_seconds();
     uint32_t n = attend(l, done, max, POLL_SECONDS, false);
     double seconds = moe_seconds() - started;
+    l->stats.work_seconds += seconds;
     if (seconds > l->stats.longest_poll_seconds)
         l->stats.longest_poll_seconds = seconds;
     return n;
@@ -197,8 +200,9 @@ uint32_t moe_loader_wait_for(struct moe_loader *l, struct moe_load_done *done, u
     if (l->options.lockstep)
         return poll_lockstep(l, done, max);
     uint32_t n;
+    double slept = l->stats.wait_seconds;
     l->waiting_since = moe_seconds();
-    double until = l->waiting_since + seconds;
+    double began = l->waiting_since, until = began + seconds;
     while ((n = attend(l, done, max, WAIT_SECONDS, true)) == 0 && max > 0 && l->n_requests > 0) {
         double before = moe_seconds();
         if (before >= until)
@@ -208,7 +212,9 @@ uint32_t moe_loader_wait_for(struct moe_loader *l, struct moe_load_done *done, u
         loader_read_sleep(l, until);
         l->stats.wait_seconds += moe_seconds() - before;
     }
-    l->waited = loader_waited(l, moe_seconds());
+    double now = moe_seconds();
+    l->stats.work_seconds += now - began - (l->stats.wait_seconds - slept);
+    l->waited = loader_waited(l, now);
     l->waiting_since = 0;
     return n;
 }

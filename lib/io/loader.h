@@ -123,6 +123,8 @@ struct moe_loader_stats {
                                             clock's jumps there) */
     double wait_bytes; /* bytes read during moe_loader_wait, asleep or not; a piece that was also in
                           flight before or after counts by its share of time inside */
+    double work_seconds; /* of the owner in submit, cancel, poll and wait, awake: asking, taking in,
+                            checking, copying, decoding (lockstep: modelled) */
     double verify_seconds, decode_seconds; /* over all threads */
     double longest_poll_seconds;           /* wall-clock time, preemption included */
     bool direct, uring;                    /* in use; false: buffered reads, threads (or no file) */

@@ -124,8 +124,14 @@ static const struct moe_member expected_members[] = {
     SHARE(moe_plan, "accuracy", expected.accuracy),
     FIGURE(moe_plan, "bytes_per_token", expected.bytes_per_token),
     FIGURE(moe_plan, "compute_seconds", expected.compute_seconds),
+    FIGURE(moe_plan, "handling_seconds", expected.handling_seconds),
     FIGURE(moe_plan, "stall_seconds", expected.stall_seconds),
     FIGURE(moe_plan, "host_seconds", expected.host_seconds),
+    FIGURE(moe_plan, "prefill_compute_seconds", expected.prefill_compute_seconds),
+    FIGURE(moe_plan, "prefill_handling_seconds", expected.prefill_handling_seconds),
+    FIGURE(moe_plan, "prefill_stall_seconds", expected.prefill_stall_seconds),
+    FIGURE(moe_plan, "prefill_host_seconds", expected.prefill_host_seconds),
+    FIGURE(moe_plan, "loads_per_token", expected.loads_per_token),
     FIGURE(moe_plan, "link_seconds", expected.link_seconds),
     FIGURE(moe_plan, "compute_limit_seconds", expected.compute_limit_seconds),
     FIGURE(moe_plan, "link_limit_seconds", expected.link_limit_seconds),
@@ -266,6 +272,17 @@ int moe_plan_new(struct moe_plan **out, uint32_t n_layers, uint32_t n_experts, u
     if (status != MOE_OK)
         moe_plan_free(p);
     return status;
+}
+
+struct moe_components moe_plan_components(const struct moe_plan *plan, bool prompts)
+{
+    const struct moe_plan_expected *e = &plan->expected;
+    return (struct moe_components){{
+        [MOE_COMPONENT_COMPUTE] = prompts ? e->prefill_compute_seconds : e->compute_seconds,
+        [MOE_COMPONENT_HANDLING] = prompts ? e->prefill_handling_seconds : e->handling_seconds,
+        [MOE_COMPONENT_STALL] = prompts ? e->prefill_stall_seconds : e->stall_seconds,
+        [MOE_COMPONENT_HOST] = prompts ? e->prefill_host_seconds : e->host_seconds,
+    }};
 }
 
 void moe_plan_free(struct moe_plan *plan)

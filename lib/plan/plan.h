@@ -11,6 +11,7 @@
 
 #include "base/buf.h"
 #include "base/err.h"
+#include "plan/components.h"
 #include "plan/pace.h"
 #include "sched/exactness.h"
 #include "sched/inventory.h"
@@ -90,11 +91,17 @@ struct moe_plan_expected {
     double optimal_hit_rate; /* of any cache that loads on demand alone (optimal.h) */
     double accuracy;         /* of predictions; below 0: none were made */
     double bytes_per_token;  /* loaded */
-    /* Seconds per token: they add up to 1 / decode_tokens_per_second. */
+    /* Components but for `handling_seconds`, below (components.h): per token, all four together
+     * 1 / decode_tokens_per_second. */
     double compute_seconds, stall_seconds, host_seconds;
     double link_seconds;          /* the link was busy, per token */
     double compute_limit_seconds; /* with every expert in memory */
     double link_limit_seconds;    /* bytes that must move at the optimal hit rate, over the rate */
+    double handling_seconds;
+    double loads_per_token;
+    /* The components of a prompt's token: together 1 / prefill_tokens_per_second. */
+    double prefill_compute_seconds, prefill_handling_seconds, prefill_stall_seconds,
+        prefill_host_seconds;
 };
 
 struct moe_plan {
@@ -135,6 +142,10 @@ bool moe_plan_shape_fits(uint32_t n_layers, uint32_t n_experts, uint32_t top_k);
 int moe_plan_new(struct moe_plan **out, uint32_t n_layers, uint32_t n_experts, uint32_t top_k,
                  struct moe_err *err);
 void moe_plan_free(struct moe_plan *plan); /* NULL is fine */
+
+/* What a decoded token, or a token of prompts, is expected to take; below 0: not known. A plan of
+ * an earlier version does not know handling: it is then part of the others. */
+struct moe_components moe_plan_components(const struct moe_plan *plan, bool prompts);
 
 /* What following it comes to, for exactness.h. Borrows the plan. */
 struct moe_terms moe_plan_terms(const struct moe_plan *plan);

@@ -102,6 +102,12 @@ static void set_layers(const struct moe_simulated *s, const struct moe_simulated
     }
 }
 
+/* Below 0 where there was no token. */
+static double per_token(double seconds, const struct moe_simulated_phase *phase)
+{
+    return phase->tokens ? seconds / (double)phase->tokens : -1;
+}
+
 static void set_expected(const struct moe_planner *p, const struct moe_trial_run *t,
                          double compute_limit, struct moe_plan_expected *e)
 {
@@ -117,11 +123,17 @@ static void set_expected(const struct moe_planner *p, const struct moe_trial_run
         .accuracy = predicted ? (double)d->experts.predicted_right / (double)predicted : -1,
         .bytes_per_token = (double)d->bytes / n,
         .compute_seconds = d->compute_seconds / n,
+        .handling_seconds = d->handling_seconds / n,
         .stall_seconds = d->stall_seconds / n,
         .host_seconds = d->host_seconds / n,
         .link_seconds = d->link_seconds / n,
         .compute_limit_seconds = compute_limit,
         .link_limit_seconds = -1,
+        .loads_per_token = (double)d->experts.loads / n,
+        .prefill_compute_seconds = per_token(pre->compute_seconds, pre),
+        .prefill_handling_seconds = per_token(pre->handling_seconds, pre),
+        .prefill_stall_seconds = per_token(pre->stall_seconds, pre),
+        .prefill_host_seconds = per_token(pre->host_seconds, pre),
     };
     if (t->optimal_hit_rate >= 0)
         e->link_limit_seconds = (1 - t->optimal_hit_rate) * inv->top_k *

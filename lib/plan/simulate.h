@@ -36,11 +36,12 @@ struct moe_simulated_phase {
     uint64_t tokens;
     double seconds; /* modelled */
     struct moe_counts experts;
-    uint64_t bytes;         /* of loads that began in this phase */
-    double stall_seconds;   /* waited for loads */
-    double host_seconds;    /* waited for the host */
-    double link_seconds;    /* the link was busy */
-    double compute_seconds; /* the rest of `seconds` */
+    uint64_t bytes;          /* of loads that began in this phase */
+    double handling_seconds; /* the components (components.h) */
+    double stall_seconds;
+    double host_seconds;
+    double compute_seconds;
+    double link_seconds; /* the link was busy */
 };
 
 struct moe_simulated {

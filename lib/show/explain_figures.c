@@ -11,7 +11,8 @@ static double known(double x)
 struct moe_plan_bounds moe_plan_bounds(const struct moe_plan *plan)
 {
     const struct moe_plan_expected *e = &plan->expected;
-    double total = known(e->compute_seconds) + known(e->stall_seconds) + known(e->host_seconds);
+    double total = known(e->compute_seconds) + known(e->handling_seconds) +
+                   known(e->stall_seconds) + known(e->host_seconds);
     double computation = fmin(known(e->compute_limit_seconds), total);
     double limit = fmin(fmax(known(e->link_limit_seconds), computation), total);
     struct moe_plan_bounds b = {

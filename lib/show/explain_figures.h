@@ -16,7 +16,7 @@ enum moe_bound {
     MOE_N_BOUNDS
 };
 struct moe_plan_bounds {
-    double total;                 /* compute + stall + host seconds */
+    double total;                 /* compute + handling + stall + host seconds */
     double seconds[MOE_N_BOUNDS]; /* add up to the total */
     enum moe_bound largest;
 };

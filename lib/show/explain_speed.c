@@ -79,10 +79,11 @@ void explain_bounds(const struct explanation *x)
         return;
     moe_buf_text(x->out, "\nWhat limits the speed\n");
     moe_draw_paragraph(x->out, x->screen, NULL, 2,
-                       "A token takes %.3f ms: %.3f computing, %.3f waiting for experts, %.3f "
-                       "waiting for the host. The same time by cause:",
+                       "A token takes %.3f ms: %.3f computing, %.3f handling loads, %.3f waiting "
+                       "for experts, %.3f waiting for the host. The same time by cause:",
                        1e3 * b.total, 1e3 * fmax(0, e->compute_seconds),
-                       1e3 * fmax(0, e->stall_seconds), 1e3 * fmax(0, e->host_seconds));
+                       1e3 * fmax(0, e->handling_seconds), 1e3 * fmax(0, e->stall_seconds),
+                       1e3 * fmax(0, e->host_seconds));
     put_bound(x, "computation, with all experts in memory", b.seconds[MOE_BOUND_COMPUTATION],
               b.total);
     put_bound(x, "the link, even with perfect caching", b.seconds[MOE_BOUND_LINK], b.total);

@@ -70,11 +70,11 @@ static void put_counts(struct moe_emit *e, const struct moe_phase_stats *p)
     moe_emit_fixed(e, "prefetch_accuracy", 6,
                    ratio((double)p->experts.predicted_right, (double)p->experts.activations));
     moe_emit_fixed(e, "read_s", 6, p->read_seconds);
-    moe_emit_fixed(e, "stall_s", 6, p->stall_seconds);
+    const struct moe_components parts = moe_phase_components(p);
+    for (enum moe_component i = 0; i < MOE_N_COMPONENTS; i++)
+        moe_emit_fixed(e, moe_component_name(i)->run_key, 6, parts.seconds[i]);
     moe_emit_fixed(e, "stall_bytes", 0, p->stall_bytes);
-    moe_emit_fixed(e, "host_wait_s", 6, p->host_seconds);
     moe_emit_fixed(e, "predict_s", 6, p->predict_seconds);
-    moe_emit_fixed(e, "compute_s", 6, p->seconds - p->stall_seconds - p->host_seconds);
 }
 
 static void put_phase(struct moe_emit *e, const char *name, const struct moe_phase_stats *p)

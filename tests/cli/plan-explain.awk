@@ -84,16 +84,16 @@ function put_slots(i, cache, working, cache_bytes, working_bytes, all, token) {
           sprintf("%.2f", token ? cache_bytes / token : 0) " times what a token uses (" \
           bytes(token) "). " working + 0 " are scratch space (" bytes(working_bytes) ")."
 }
-function put_bounds(compute, wait, host, total, c, limit, part1, part2, part3, least, what) {
+function put_bounds(compute, handling, wait, host, total, c, limit, part1, part2, part3, least, what) {
     compute = max(expected("compute_seconds"), 0); wait = max(expected("stall_seconds"), 0)
-    host = max(expected("host_seconds"), 0)
-    total = compute + wait + host
+    host = max(expected("host_seconds"), 0); handling = max(expected("handling_seconds"), 0)
+    total = compute + handling + wait + host
     if (!total) return
     c = min(max(expected("compute_limit_seconds"), 0), total)
     limit = min(max(expected("link_limit_seconds"), c), total)
     part1 = c; part2 = limit - c; part3 = total - limit
-    print "A token takes " ms(total) " ms: " ms(compute) " computing, " ms(wait) \
-          " waiting for experts, " ms(host) " waiting for the host."
+    print "A token takes " ms(total) " ms: " ms(compute) " computing, " ms(handling) \
+          " handling loads, " ms(wait) " waiting for experts, " ms(host) " waiting for the host."
     print "computation, with all experts in memory " ms(part1) " ms " percent(part1 / total)
     print "the link, even with perfect caching " ms(part2) " ms " percent(part2 / total)
     print "imperfect caching and prediction " ms(part3) " ms " percent(part3 / total)
