@@ -11,6 +11,7 @@
 #include "cli.h"
 #include "convert/convert.h"
 #include "convert/map_bits.h"
+#include "convert/synthesize.h"
 #include "fmt/gguf.h"
 #include "pack/pack.h"
 #include "show/show_conversion.h"
@@ -18,12 +19,13 @@
 #include "study/error_aware.h"
 
 static struct {
-    const char *out, *map;
+    const char *out, *map, *synthesize;
     struct moe_convert_options convert;
     uint32_t zstd_level;
     struct cli_texts texts;
     uint32_t max_tokens;
-    bool list, verify, json;
+    uint64_t seed;
+    bool sparse, list, verify, json;
 } o = {.convert = {.experts = {{4, 4}}, .n_experts = 1, .dense_bits = 8, .group = 64},
        .max_tokens = MOE_INPUTS_DOC_TOKENS};
 
@@ -79,6 +81,12 @@ static const struct cli_option options[] = {
      .help = "weights per scale: 32, 64, 128, ...; 0: a row"},
     {CLI_OPT_U32(0, "zstd", "LEVEL", &o.zstd_level, 0, 22), .shown = "0, off",
      .help = "compress what becomes smaller"},
+    {.kind = CLI_HEADING, .help = "A model without weights"},
+    {CLI_OPT_TEXT(0, "synthesize", "FILE", &o.synthesize),
+     .help = "a config.json: draw weights, for moe-run --bench"},
+    {CLI_OPT_FLAG(0, "sparse", &o.sparse), .help = "experts take no room (nor time to load)"},
+    {CLI_OPT_U64(0, "seed", "N", &o.seed, 0, UINT64_MAX), .shown = "0",
+     .help = "seed of drawn weights"},
     {.kind = CLI_HEADING, .help = "Looking"},
     {CLI_OPT_FLAG(0, "list", &o.list), .help = "list the contents (-v: every tensor)"},
     {CLI_OPT_FLAG(0, "verify", &o.verify), .help = "read everything, check every checksum"},
@@ -94,6 +102,7 @@ static const struct cli_program program = {
                "A quantized checkpoint keeps its own bits, matrix by matrix, without BITS.",
     .usage = (const char *const[]){"[-o PACK] [--experts BITS,...] [OPTION]... CHECKPOINT|PACK",
                                    "[-o PACK] --map MAP [OPTION]... CHECKPOINT|PACK",
+                                   "[-o PACK] --synthesize FILE [--sparse] [OPTION]...",
                                    "--list PACK [--json]", "--verify PACK", NULL},
     .options = options,
     .examples =
@@ -103,7 +112,7 @@ static const struct cli_program program = {
             "moe-quantize --method gptq --text notes.txt --experts 2 OLMoE-1B-7B",
             "moe-quantize -o small.moe --experts 2 --zstd 9 both.moe",
             "moe-quantize -o mixed.moe --map map.yaml OLMoE-1B-7B", "moe-quantize --list mixed.moe",
-            NULL},
+            "moe-quantize --synthesize config.json -o drawn.moe", NULL},
 };
 
 /* ---- Looking ---- */
@@ -310,6 +319,46 @@ static int convert(const char *source)
     return status;
 }
 
+static int synthesize(void)
+{
+    char name[MOE_SOURCE_NAME_BYTES + sizeof ".moe"];
+    struct moe_convert_report report;
+    struct moe_err err;
+    const struct moe_buf note = {0};
+    const struct moe_synthesize_options wanted = {
+        .convert = &o.convert, .seed = o.seed, .sparse = o.sparse};
+    if (!o.out) {
+        moe_synthesize_name(o.synthesize, name);
+        strcat(name, ".moe");
+        o.out = name;
+    }
+    o.convert.progress = cli_progress();
+    cli_catch_termination();
+    double began = moe_seconds();
+    int status = moe_synthesize(o.synthesize, o.out, &wanted, &report, &err);
+    cli_progress_done();
+    return status == MOE_OK ? say_result(o.out, &report, &note, moe_seconds() - began)
+                            : cli_error(&err);
+}
+
+/* -1, or the exit status after a message. */
+static int check_synthesize(int n_args)
+{
+    static const char *const others[] = {"map", "text", "max-tokens", "zstd", "list", "verify"};
+    if (!o.synthesize)
+        return o.sparse || cli_given("seed")
+                   ? cli_misuse("options --sparse and --seed go with --synthesize")
+                   : -1;
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+        if (cli_given(others[i]))
+            return cli_misuse("options --synthesize and --%s exclude each other", others[i]);
+    if (o.convert.method->compensates)
+        return cli_misuse("option --synthesize: --method %s needs weights that mean something",
+                          o.convert.method->name);
+    return n_args ? cli_misuse("option --synthesize takes a description, and no checkpoint or pack")
+                  : -1;
+}
+
 int main(int argc, char **argv)
 {
     char **args;
@@ -318,6 +367,11 @@ int main(int argc, char **argv)
     int status = cli_parse(&program, argc, argv, &args, &n_args);
     if (status >= 0)
         return status;
+    status = check_synthesize(n_args);
+    if (status >= 0)
+        return status;
+    if (o.synthesize)
+        return cli_finish(synthesize());
     bool converting = cli_given("output") || cli_given("experts") || cli_given("dense") ||
                       cli_given("method") || cli_given("group") || cli_given("zstd") ||
                       cli_given("map") || cli_given("text") || cli_given("max-tokens");

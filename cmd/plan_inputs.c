@@ -90,6 +90,9 @@ static int open_pack(struct plan_inputs *in, struct moe_err *err)
     in->inventory = moe_pack_fit_inventory(in->packs[0]);
     in->fingerprint = moe_pack_fingerprint(model->pack);
     in->source_fingerprint = moe_pack_source_fingerprint(model->pack);
+    in->drawn = moe_pack_synthesized(model->pack).is;
+    if (in->drawn)
+        cli_detail("%s: its weights were drawn (moe-quantize --synthesize)", o->pack);
     status = check_experts(in, err);
     if (status == MOE_OK)
         status = check_budget(in, err);

@@ -22,7 +22,7 @@ struct plan_options {
     uint32_t dense_bits;
     uint64_t memory, expert_memory, expert_size, max_tokens, seed;
     uint32_t context, batch;
-    double link_rate, layer_seconds, load_seconds;
+    double link_rate, layer_seconds;
     struct strategy_options strategy;
 };
 
@@ -33,6 +33,7 @@ struct plan_inputs {
     const struct plan_options *options;
     char name[MOE_PLAN_TEXT];
     uint64_t fingerprint, source_fingerprint; /* of the pack; 0 without one */
+    bool drawn;                               /* ... its weights mean nothing */
     struct moe_config config;                 /* of pack and shape */
     struct moe_shape_bytes bytes;
     struct moe_pack_fit *packs[PLAN_N_BUDGETS];

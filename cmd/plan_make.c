@@ -39,7 +39,8 @@ static int fill(const struct plan_inputs *in, const struct moe_strategy *strateg
     int status = MOE_OK;
     plan->pack_fingerprint = in->fingerprint;
     plan->evidence = in->evidence;
-    snprintf(plan->pack, sizeof plan->pack, "%.*s", MOE_PLAN_TEXT - 1, base_name(in->name));
+    snprintf(plan->pack, sizeof plan->pack, "%.*s%s", MOE_PLAN_TEXT - 32, base_name(in->name),
+             in->drawn ? " (drawn weights)" : "");
     if (calibration.map) {
         planner.calibration = &calibration;
         note_findings(in, strategy, automatic);

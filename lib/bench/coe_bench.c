@@ -164,6 +164,7 @@ static int find_kinds(struct bench *b, struct moe_err *err)
 static struct moe_engine_options engine_of(const struct bench *b, uint32_t on)
 {
     struct moe_engine_options options = {
+        .measures = true,
         .memory_bytes = b->o->memory_bytes,
         .gpu_memory_bytes = b->o->gpu_memory_bytes,
         .device = {.cuda = on == CUDA},

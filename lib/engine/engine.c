@@ -155,6 +155,8 @@ static int open_engine(struct moe_engine **out, const char *path,
     if (!e)
         return MOE_ERR_MEMORY;
     int status = moe_model_open_image(&e->model, path, o->image, err);
+    if (status == MOE_OK && !o->measures)
+        status = moe_pack_check_meant(e->model->pack, err);
     if (status == MOE_OK)
         status = open_parts(e, o, progress, err);
     if (status == MOE_OK)
@@ -233,6 +235,7 @@ void moe_engine_finish_stats(const struct moe_engine *e, struct moe_stats *stats
     snprintf(stats->boundary_from, sizeof stats->boundary_from, "%s", from ? from : "");
     const char *no_energy = moe_energy_unavailable(e->energy);
     snprintf(stats->no_energy, sizeof stats->no_energy, "%s", no_energy ? no_energy : "");
+    stats->synthesized = moe_pack_synthesized(e->model->pack).is;
     stats->exact_required = e->exact_required;
     snprintf(stats->inexact, sizeof stats->inexact, "%s", e->exactness.why);
     snprintf(stats->device, sizeof stats->device, "%s",

@@ -11,7 +11,6 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/progress.h"
-#include "engine/device_choice.h"
 #include "experts/experts.h"
 #include "layer/model.h"
 #include "plan/plan.h"
@@ -19,6 +18,16 @@
 #include "run/session.h"
 #include "sched/exactness.h"
 #include "sched/strategy.h"
+
+/* What --device names. */
+struct moe_device_choice {
+    bool test;        /* rehearses a device: one core is the device, another its host */
+    double speed;     /* of the test device: how many times as fast as its host, at least 1 */
+    double link_rate; /* ... and bytes per second from the host's memory to its own */
+    bool cuda;        /* GPU number `index`; neither: the plain CPU */
+    int index;
+    bool automatic; /* with cuda: the plain CPU where no GPU can be used */
+};
 
 /* What is known of a session before memory is split. */
 struct moe_engine_room {
@@ -63,7 +72,9 @@ struct moe_engine_options {
     const void *pack_copy;             /* such a copy, if the caller has one; borrowed */
     uint64_t pack_copy_bytes;
     struct moe_timeline *timeline; /* records loads, computation, stalls; borrowed; NULL: none */
-    uint64_t seed;                 /* of the random policy */
+    bool measures; /* what is computed is not looked at: drawn weights (moe_pack_synthesized) will
+                      do, else they are refused */
+    uint64_t seed; /* of the random policy */
     /* Called once the model's directory is open, before memory is split: the place to look at
      * texts, of which one that does not fit room->may_hold must not be read. An error ends the
      * opening. NULL: there is nothing to look at. */

@@ -160,6 +160,15 @@ const struct moe_expert_extent *moe_pack_expert(const struct moe_pack *pack, uin
 uint32_t moe_pack_usable_variant(const struct moe_pack *pack, uint32_t layer, uint32_t expert,
                                  uint32_t variant);
 
+/* What the provenance says of weights that are no model's but were drawn (convert/synthesize.h). */
+struct moe_pack_synthesized {
+    bool is;
+    bool sparse; /* the experts' are holes of the file */
+};
+struct moe_pack_synthesized moe_pack_synthesized(const struct moe_pack *pack);
+/* MOE_ERR_USAGE where they were: for callers to whom a model's output means something. */
+int moe_pack_check_meant(const struct moe_pack *pack, struct moe_err *err);
+
 /* Reads one extent's raw bytes into `to` (raw_bytes of room): pread, checksum, decompression.
  * `what` names it in errors ("layer 3 expert 17 int4"). Thread-safe. */
 int moe_pack_read(const struct moe_pack *pack, const struct moe_extent *extent, void *to,
@@ -209,6 +218,10 @@ int moe_pack_put_class(struct moe_pack_writer *w, const struct moe_expert_class 
 int moe_pack_put_expert(struct moe_pack_writer *w, uint32_t layer, uint32_t expert,
                         uint32_t variant, uint32_t class_index, const void *const *segments,
                         struct moe_err *err);
+/* The same of an expert all of whose bytes are zero, which are not written: the file has holes
+ * there, where the file system allows. */
+int moe_pack_put_hole(struct moe_pack_writer *w, uint32_t layer, uint32_t expert, uint32_t variant,
+                      uint32_t class_index, struct moe_err *err);
 /* Writes directory and header, flushes, renames. The writer is gone afterwards either way. A tensor
  * or expert that was put twice is MOE_ERR_USAGE. */
 int moe_pack_commit(struct moe_pack_writer *w, struct moe_err *err);

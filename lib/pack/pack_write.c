@@ -204,23 +204,71 @@ int moe_pack_put_class(struct moe_pack_writer *w, const struct moe_expert_class 
     return MOE_OK;
 }
 
+/* Notes an expert whose segments are written next; NULL: it cannot be. */
+static struct pack_expert *add_expert(struct moe_pack_writer *w, uint32_t layer, uint32_t expert,
+                                      uint32_t variant, uint32_t class_index, int *status,
+                                      struct moe_err *err)
+{
+    if (layer >= w->n_layers || expert >= w->n_experts || variant >= w->n_variants ||
+        class_index >= w->n_classes) {
+        *status = pack_wrong_use(w, err, "layer, expert, variant or class out of range", "expert");
+        return NULL;
+    }
+    *status = grow((void **)&w->experts, w->n_stored, &w->experts_room, sizeof *w->experts, err);
+    if (*status != MOE_OK)
+        return NULL;
+    struct pack_expert *e = &w->experts[w->n_stored];
+    *e =
+        (struct pack_expert){layer, expert, variant, {.present = true, .class_index = class_index}};
+    return e;
+}
+
 int moe_pack_put_expert(struct moe_pack_writer *w, uint32_t layer, uint32_t expert,
                         uint32_t variant, uint32_t class_index, const void *const *segments,
                         struct moe_err *err)
 {
-    if (layer >= w->n_layers || expert >= w->n_experts || variant >= w->n_variants ||
-        class_index >= w->n_classes)
-        return pack_wrong_use(w, err, "layer, expert, variant or class out of range", "expert");
-    int status = grow((void **)&w->experts, w->n_stored, &w->experts_room, sizeof *w->experts, err);
-    if (status != MOE_OK)
-        return status;
-    const struct moe_expert_class *class_ = &w->classes[class_index];
-    struct pack_expert *e = &w->experts[w->n_stored];
-    *e =
-        (struct pack_expert){layer, expert, variant, {.present = true, .class_index = class_index}};
-    for (uint32_t s = 0; s < class_->n_segments && status == MOE_OK; s++)
+    int status;
+    struct pack_expert *e = add_expert(w, layer, expert, variant, class_index, &status, err);
+    const struct moe_expert_class *class_ = e ? &w->classes[class_index] : NULL;
+    for (uint32_t s = 0; e && s < class_->n_segments && status == MOE_OK; s++)
         status =
             write_extent(w, segments[s], class_->segment_bytes[s], &e->extent.segments[s], err);
+    if (status == MOE_OK)
+        w->n_stored++;
+    return status;
+}
+
+/* The checksum of so many zeros. */
+static int hash_zeros(uint64_t n, uint64_t *out, struct moe_err *err)
+{
+    static const uint8_t zeros[1 << 16];
+    struct moe_hasher *hasher = moe_hasher_new();
+    if (!hasher)
+        return moe_fail(err, MOE_ERR_MEMORY, "out of memory");
+    moe_hasher_begin(hasher);
+    for (uint64_t left = n; left > 0;) {
+        uint64_t part = left < sizeof zeros ? left : sizeof zeros;
+        moe_hasher_add(hasher, zeros, part);
+        left -= part;
+    }
+    *out = moe_hasher_end(hasher);
+    moe_hasher_free(hasher);
+    return MOE_OK;
+}
+
+int moe_pack_put_hole(struct moe_pack_writer *w, uint32_t layer, uint32_t expert, uint32_t variant,
+                      uint32_t class_index, struct moe_err *err)
+{
+    int status;
+    struct pack_expert *e = add_expert(w, layer, expert, variant, class_index, &status, err);
+    const struct moe_expert_class *class_ = e ? &w->classes[class_index] : NULL;
+    for (uint32_t s = 0; e && s < class_->n_segments && status == MOE_OK; s++) {
+        struct moe_extent *x = &e->extent.segments[s];
+        uint64_t n = class_->segment_bytes[s];
+        *x = (struct moe_extent){.offset = w->at, .stored_bytes = n, .raw_bytes = n};
+        status = hash_zeros(n, &x->checksum, err);
+        w->at = moe_round_up(w->at + n, MOE_PACK_ALIGN);
+    }
     if (status == MOE_OK)
         w->n_stored++;
     return status;

@@ -64,6 +64,12 @@ static void put_pack(const struct moe_pack *pack, const struct moe_pack_summary 
                        "%s: a %s model of %" PRIu32 " layers; %" PRIu32 " of them have %" PRIu32
                        " experts (blocks of weights), of which a token uses %" PRIu32 ".",
                        path, c->family, c->n_layers, s->n_moe_layers, c->n_experts, c->top_k);
+    if (s->synthesized.is)
+        moe_draw_paragraph(
+            out, screen, NULL, 0,
+            "Its weights were drawn (moe-quantize --synthesize)%s: it shows how such "
+            "a model runs, what it says is no text.",
+            s->synthesized.sparse ? ", and its experts are holes, which no disk is read for" : "");
     moe_buf_text(out, "\nWhat is in it\n");
     moe_draw_paragraph(out, screen, NULL, 2, "weights outside experts, always in memory: %s",
                        moe_format_bytes(s->dense.raw_bytes, room[0]));
@@ -93,6 +99,8 @@ static void put_pack_json(const struct moe_pack *pack, const struct moe_pack_sum
 {
     struct moe_emit e;
     moe_emit_begin_json(&e, out, MOE_EMIT_LINE);
+    if (s->synthesized.is)
+        moe_emit_bool(&e, "synthesized", true);
     moe_emit_u64(&e, "layers", s->config.n_layers);
     moe_emit_u64(&e, "moe_layers", s->n_moe_layers);
     moe_emit_u64(&e, "experts", s->config.n_experts);

@@ -83,6 +83,7 @@ int moe_pack_summarize(const struct moe_pack *pack, struct moe_pack_summary *out
     moe_pack_section(pack, MOE_PACK_TOKENIZER, &out->tokenizer_bytes);
     moe_pack_section(pack, MOE_PACK_CHAT, &n);
     out->has_chat_template = n > 0;
+    out->synthesized = moe_pack_synthesized(pack);
     return MOE_OK;
 }
 
@@ -127,6 +128,8 @@ void moe_show_pack_line(const struct moe_pack *pack, const struct moe_pack_summa
             moe_buf_printf(out, " and %s bits (%.2f)", name, moe_weight_sum_bits(&s->variants[v]));
     }
     moe_buf_printf(out, ", dense %.2f bits/weight", moe_weight_sum_bits(&s->dense));
+    if (s->synthesized.is)
+        moe_buf_printf(out, ", drawn weights%s", s->synthesized.sparse ? " (sparse)" : "");
 }
 
 static void sum_line(struct moe_buf *out, const char *name, const char *method,
@@ -208,6 +211,9 @@ void moe_show_pack(const struct moe_pack *pack, const struct moe_pack_summary *s
                    s->has_chat_template ? "yes" : "no");
     moe_buf_printf(out, "  identity   pack %016" PRIx64 ", source %016" PRIx64 "\n",
                    moe_pack_fingerprint(pack), moe_pack_source_fingerprint(pack));
+    if (s->synthesized.is)
+        moe_buf_printf(out, "  weights    drawn by --synthesize%s: what it says is no text\n",
+                       s->synthesized.sparse ? ", experts are holes of the file" : "");
     moe_buf_printf(out, "\n  %-12s %-8s %7s %11s %8s %12s %12s\n", "weights", "method", "count",
                    "bits/weight", "nominal", "in memory", "in the file");
     sum_line(out, "dense", "", &s->dense);
@@ -329,6 +335,8 @@ int moe_show_pack_json(const struct moe_pack *pack, const struct moe_pack_summar
     int status = emit_section(&e, "model", pack, MOE_PACK_MODEL, err);
     if (status == MOE_OK)
         status = emit_section(&e, "provenance", pack, MOE_PACK_PROVENANCE, err);
+    if (s->synthesized.is)
+        moe_emit_bool(&e, "synthesized", true);
     moe_emit_u64(&e, "tokenizer_bytes", s->tokenizer_bytes);
     moe_emit_bool(&e, "chat_template", s->has_chat_template);
     moe_emit_u64(&e, "n_moe_layers", s->n_moe_layers);

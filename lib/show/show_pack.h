@@ -30,6 +30,7 @@ struct moe_pack_summary {
     struct moe_weight_sum dense;
     uint64_t tokenizer_bytes;
     bool has_chat_template;
+    struct moe_pack_synthesized synthesized;
 };
 
 /* Reads the pack's directory only. */

@@ -213,6 +213,8 @@ static int open_all(struct calibration *c, const char *pack, struct moe_err *err
     uint64_t before = moe_rss_bytes();
     struct calibration_need need = {0};
     int status = moe_model_open_directory(&c->model, pack, err);
+    if (status == MOE_OK)
+        status = moe_pack_check_meant(c->model->pack, err);
     if (status != MOE_OK)
         return status;
     uint64_t now = moe_rss_bytes(), directory = now > before ? now - before : 0;

@@ -22,6 +22,9 @@ int moe_tokenizer_read_hf(struct moe_tokenizer **out, const char *dir, struct mo
 int moe_tokenizer_read_gguf(struct moe_tokenizer **out, const struct moe_gguf *gguf,
                             struct moe_err *err);
 
+/* 256 tokens, one for each byte: of a model that nobody gave a tokenizer. */
+int moe_tokenizer_of_bytes(struct moe_tokenizer **out, struct moe_err *err);
+
 /* GPTSAN's vocab.txt and emoji.json, texts in memory; tokenizer_config.json may be NULL. */
 int moe_tokenizer_parse_gptsan(struct moe_tokenizer **out, const char *vocab_name,
                                const struct moe_buf *vocab, const char *emoji_name,
