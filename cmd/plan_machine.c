@@ -102,6 +102,8 @@ int plan_machine_open(struct plan_inputs *in, struct moe_err *err)
     else if (tier_of(in) == MOE_TIER_HOST && host > 0 &&
              d->accelerator.memory_bytes_per_second.value > 0)
         in->pace.host_slowdown = d->accelerator.memory_bytes_per_second.value / host;
+    in->evidence.link_stated = load_rate(o) > 0 || !moe_device_load_measured(d, tier_of(in));
+    in->evidence.times_spread = moe_device_spread(d);
     snprintf(in->evidence.device, sizeof in->evidence.device, "%.*s", MOE_PLAN_TEXT - 1, d->name);
     return MOE_OK;
 }

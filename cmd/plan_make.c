@@ -45,7 +45,9 @@ static int fill(const struct plan_inputs *in, const struct moe_strategy *strateg
         planner.calibration = &calibration;
         note_findings(in, strategy, automatic);
     }
-    if (automatic)
+    if (in->config.n_experts) /* a trace alone has none */
+        status = moe_planner_set_bits(&planner, &in->config, err);
+    if (automatic && status == MOE_OK)
         status = moe_planner_search(&planner, plan, &best, err);
     if (status == MOE_OK)
         status = moe_planner_make(&planner, &best, plan, err);

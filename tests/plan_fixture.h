@@ -66,6 +66,40 @@ static inline void fill_outlook(struct moe_plan *p)
     p->tried[1] = (struct moe_plan_tried){"lru", 9.25, 0.55};
 }
 
+static inline void fill_alternatives(struct moe_plan *p)
+{
+    p->n_alternatives = 3;
+    p->alternatives[0] = (struct moe_plan_alternative){.what = MOE_ALTERNATIVE_MEMORY,
+                                                       .amount = 200000,
+                                                       .times = 2,
+                                                       .strategy = "resident",
+                                                       .decode_tokens_per_second = 17.25,
+                                                       .prefill_tokens_per_second = 130,
+                                                       .hit_rate = 1,
+                                                       .bytes_per_token = 0};
+    p->alternatives[1] = (struct moe_plan_alternative){.what = MOE_ALTERNATIVE_EXPERTS,
+                                                       .amount = 1536,
+                                                       .times = 0.375,
+                                                       .precision = "3",
+                                                       .decode_tokens_per_second = 14.5,
+                                                       .prefill_tokens_per_second = 125,
+                                                       .hit_rate = 0.8,
+                                                       .bytes_per_token = 2048,
+                                                       .loss_tokens = 999,
+                                                       .loss_percent = -0.25,
+                                                       .loss_error = 0.125};
+    p->alternatives[2] = (struct moe_plan_alternative){.what = MOE_ALTERNATIVE_BATCH,
+                                                       .amount = 128,
+                                                       .times = 2,
+                                                       .decode_tokens_per_second = -1,
+                                                       .prefill_tokens_per_second = -1,
+                                                       .hit_rate = -1,
+                                                       .bytes_per_token = -1};
+    p->n_doubts = 2;
+    p->doubts[0] = (struct moe_plan_doubt){MOE_ASSUME_NOMINAL, 0.3, 9.5};
+    p->doubts[1] = (struct moe_plan_doubt){MOE_ASSUME_ALIKE, 0.03, 11};
+}
+
 /* Every member has a value. */
 static inline struct moe_plan *full_plan(void)
 {
@@ -88,9 +122,19 @@ static inline struct moe_plan *full_plan(void)
     p->boundary_accuracy = 1;
     p->boundary_stall = 2;
     fill_pace(p);
-    p->evidence =
-        (struct moe_plan_evidence){"tiny.trace", 12,   3456, 789,        "tiny.stats.yaml", 5678,
-                                   "box",        true, true, "map.yaml", "a.txt, b.txt"};
+    p->evidence = (struct moe_plan_evidence){.trace = "tiny.trace",
+                                             .trace_sequences = 12,
+                                             .trace_tokens = 3456,
+                                             .trace_prompt_tokens = 789,
+                                             .statistics = "tiny.stats.yaml",
+                                             .statistics_tokens = 5678,
+                                             .device = "box",
+                                             .times_measured = true,
+                                             .link_stated = true,
+                                             .times_spread = 0.125,
+                                             .manner_known = true,
+                                             .calibration = "map.yaml",
+                                             .calibration_texts = "a.txt, b.txt"};
     p->n_losses = 2;
     p->losses[0] = (struct moe_plan_loss){"on-miss", 777, 1.5, 0.25, 3.125, 0.5};
     p->losses[1] = (struct moe_plan_loss){"prefill", 778, -0.0625, 0, 0, 1.0 / 3};
@@ -100,6 +144,7 @@ static inline struct moe_plan *full_plan(void)
     for (uint32_t l = 0; l < 3; l++)
         p->layers[l] = (struct moe_plan_layer){l / 3.0, 1 - l / 3.0, l * 1e-3};
     fill_outlook(p);
+    fill_alternatives(p);
     return p;
 }
 

@@ -98,6 +98,8 @@ static const struct moe_member evidence_members[] = {
     FIELD("statistics_tokens", evidence.statistics_tokens),
     FIELD("device", evidence.device),
     FIELD("times_measured", evidence.times_measured),
+    FIELD("link_stated", evidence.link_stated),
+    FIELD("times_spread", evidence.times_spread),
     FIELD("manner_known", evidence.manner_known),
     FIELD("calibration", evidence.calibration),
     FIELD("calibration_texts", evidence.calibration_texts),
@@ -314,6 +316,9 @@ static const struct moe_member plan_members[] = {
     MOE_SECTION(MOE_IF_SET, "expected", 0, expected_record),
     MOE_OWN("layers", 0, layers),
     MOE_SECTION(MOE_IF_SET, "outlook", 0, outlook_record),
+    MOE_LINE_LIST(struct moe_plan, "alternatives", alternatives, n_alternatives,
+                  plan_alternative_record),
+    MOE_LINE_LIST(struct moe_plan, "doubts", doubts, n_doubts, plan_doubt_record),
     MOE_OWNED_LINE_LIST(struct moe_plan, "tried", tried, n_tried, tried_record, MOE_PLAN_MAX_TRIED),
 };
 

@@ -24,6 +24,7 @@ enum {
     MOE_PLAN_MAX_STEPS = 32,
     MOE_PLAN_MAX_TRIED = 256,
     MOE_PLAN_MAX_LOSSES = 2,
+    MOE_PLAN_MAX_ALTERNATIVES = 16,
 };
 
 /* Bytes, as struct moe_budget (engine/engine.h) splits them. */
@@ -63,17 +64,70 @@ struct moe_plan_tried {
     double decode_tokens_per_second, hit_rate;
 };
 
+/* One thing that could be otherwise, all else as planned, by the simulator. */
+enum moe_alternative {
+    MOE_ALTERNATIVE_MEMORY,    /* the budget; bytes */
+    MOE_ALTERNATIVE_LINK,      /* bytes per second of loads */
+    MOE_ALTERNATIVE_PROCESSOR, /* how many times as fast it computes */
+    MOE_ALTERNATIVE_EXPERTS,   /* of other bits; bytes of one */
+    MOE_ALTERNATIVE_CONTEXT,   /* tokens; the memory that it leaves goes to experts */
+    MOE_ALTERNATIVE_BATCH,     /* tokens of a prompt's pass; likewise */
+    MOE_N_ALTERNATIVES
+};
+const char *moe_alternative_name(enum moe_alternative what); /* as in files: "memory" */
+
+struct moe_plan_alternative {
+    enum moe_alternative what;
+    double amount;                       /* in its unit */
+    double times;                        /* ... what is planned, or runs now */
+    char precision[MOE_PACK_NAME_BYTES]; /* of experts of other bits */
+    char strategy[32];                   /* where it needs another one; "": the plan's */
+    /* Below 0: it does not run. */
+    double decode_tokens_per_second, prefill_tokens_per_second, hit_rate, bytes_per_token;
+    /* What the other bits lose over the highest precision, in percent of the nats; loss_tokens 0:
+     * not measured. */
+    uint64_t loss_tokens;
+    double loss_percent, loss_error;
+};
+
+/* What is taken for granted. */
+enum moe_assumption {
+    MOE_ASSUME_ROUTING = 0, /* synthetic trace, drawn with the bundled model's statistics */
+    MOE_ASSUME_BANDWIDTH,   /* times from memory bandwidth alone */
+    MOE_ASSUME_NOMINAL,     /* the link has the rate that was stated, not one that was measured */
+    MOE_ASSUME_FIGURES,     /* synthetic trace, drawn with statistics of a real model */
+    MOE_ASSUME_QUIET,       /* runs of a measurement differed: something else was running */
+    MOE_ASSUME_FEW_TOKENS,  /* the error of the hit rate is above MOE_FEW_TOKENS_ERROR */
+    MOE_ASSUME_NO_STATISTICS,
+    MOE_ASSUME_ALIKE, /* other texts use the experts as the trace does: always */
+    MOE_N_ASSUMPTIONS
+};
+#define MOE_FEW_TOKENS_ERROR 0.02
+#define MOE_QUIET_SPREAD 0.1 /* runs that differ by no more are those of a quiet machine */
+const char *moe_assumption_name(enum moe_assumption what); /* as in files: "texts-alike" */
+
+/* What becomes of the speed when an assumption does not hold by so much. */
+struct moe_plan_doubt {
+    enum moe_assumption what;
+    double
+        by; /* share: of experts found less; by which computing takes longer, the link is slower */
+    double decode_tokens_per_second;
+};
+
 /* What a plan rests on. */
 struct moe_plan_evidence {
     char trace[MOE_PLAN_TEXT]; /* file; "": synthetic */
     uint64_t trace_sequences, trace_tokens, trace_prompt_tokens;
     char statistics[MOE_PLAN_TEXT]; /* file; "": none */
     uint64_t statistics_tokens;
-    char device[MOE_PLAN_TEXT];      /* the profile's name */
-    bool times_measured;             /* with this model; else from memory bandwidth alone */
-    bool manner_known;               /* of a synthetic trace: from statistics or another trace; else
-                                        the bundled model's figures */
-    char calibration[MOE_PLAN_TEXT]; /* file of a bit map; "": none */
+    char device[MOE_PLAN_TEXT]; /* the profile's name */
+    bool times_measured;        /* with this model; else from memory bandwidth alone */
+    bool link_stated;           /* its rate was not measured */
+    double times_spread;        /* of the profile's runs: the slowest beside the median, less 1;
+                                   the largest among memory, loads, layers; 0: not known */
+    bool manner_known;          /* of a synthetic trace: from statistics or another trace; else
+                                   the bundled model's figures */
+    char calibration[MOE_PLAN_TEXT];       /* file of a bit map; "": none */
     char calibration_texts[MOE_PLAN_TEXT]; /* whose losses it measured, with commas */
 };
 
@@ -132,6 +186,9 @@ struct moe_plan {
     struct moe_plan_step memory_steps[MOE_PLAN_MAX_STEPS]; /* rising */
     struct moe_plan_step rate_steps[MOE_PLAN_MAX_STEPS];
     struct moe_plan_tried *tried; /* [n_tried], the fastest first; owned */
+    uint32_t n_alternatives, n_doubts;
+    struct moe_plan_alternative alternatives[MOE_PLAN_MAX_ALTERNATIVES];
+    struct moe_plan_doubt doubts[MOE_N_ASSUMPTIONS]; /* what weighs most first */
 };
 
 /* Whether a plan can be about so many MoE layers, experts of each (no more than

@@ -20,6 +20,8 @@ extern const struct moe_record plan_strategy_record, plan_times_record;
  * all slots, shape, memory and strategy. */
 extern const struct moe_record plan_pool_record;
 extern const struct moe_member_own plan_contents;
+/* Lists of struct moe_plan (plan_alternatives.c). */
+extern const struct moe_record plan_alternative_record, plan_doubt_record;
 /* All slots within the memory for experts. */
 int plan_check_slots(struct moe_record_reader *r, struct moe_yaml_node *root);
 

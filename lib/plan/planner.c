@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "plan/planner_alternatives.h"
 #include "plan/planner_outlook.h"
 #include "plan/planner_try.h"
 #include "sched/allocate.h"
@@ -286,6 +287,10 @@ int moe_planner_make(const struct moe_planner *p, const struct moe_strategy *str
         status = set_boundary_by_stall(p, &t.fitted, plan, err);
     if (status == MOE_OK)
         status = planner_set_outlook(p, &t.fitted, plan, err);
+    if (status == MOE_OK)
+        status = planner_set_alternatives(p, &t.fitted, plan, err);
+    if (status == MOE_OK)
+        status = planner_set_doubts(p, &t.fitted, plan, err);
 done:
     free(layers);
     return status;

@@ -6,12 +6,21 @@
 #define MOE_PLAN_PLANNER_H
 
 #include "base/progress.h"
+#include "model/config.h"
 #include "plan/fitting.h"
 #include "plan/optimal.h"
 #include "plan/plan.h"
 #include "plan/simulate.h"
 #include "sched/calibration.h"
 #include "sched/strategy.h"
+
+enum { MOE_PLANNER_BITS = 4 };
+
+/* Bits that the model's experts could have, though it may not be stored at them. */
+struct moe_planner_bits {
+    char name[MOE_PACK_NAME_BYTES];
+    double bytes; /* of an expert */
+};
 
 struct moe_planner {
     const struct moe_inventory *inventory;
@@ -23,9 +32,15 @@ struct moe_planner {
     const struct moe_pace *pace;
     bool exact;                                /* only what cannot change results */
     const struct moe_calibration *calibration; /* NULL: none */
+    uint32_t n_bits;                           /* for alternatives */
+    struct moe_planner_bits bits[MOE_PLANNER_BITS];
     uint64_t seed;
     const struct moe_progress *progress;
 };
+
+/* Sets the bits that a model's experts could have. */
+int moe_planner_set_bits(struct moe_planner *p, const struct moe_config *config,
+                         struct moe_err *err);
 
 struct moe_trial_run {
     struct moe_fitted fitted;
@@ -53,8 +68,9 @@ int moe_planner_try(const struct moe_planner *p, const struct moe_strategy *stra
 int moe_planner_search(const struct moe_planner *p, struct moe_plan *plan,
                        struct moe_strategy *best, struct moe_err *err);
 
-/* Fills the plan for one strategy: slots, contents, boundaries, T and n, expectations, outlook.
- * What the caller sets stays: names, fingerprint, the evidence's files, what was tried. */
+/* Fills the plan for one strategy: slots, contents, boundaries, T and n, expectations, outlook,
+ * alternatives, doubts (by the evidence). What the caller sets stays: names, fingerprint, the
+ * evidence's files and what it says of times and the link, what was tried. */
 int moe_planner_make(const struct moe_planner *p, const struct moe_strategy *strategy,
                      struct moe_plan *plan, struct moe_err *err);
 

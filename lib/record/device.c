@@ -85,6 +85,36 @@ int moe_device_variant(const struct moe_device *d, const char *name)
 
 /* ---- Loading ---- */
 
+bool moe_device_load_measured(const struct moe_device *d, enum moe_device_tier from)
+{
+    const struct moe_device_storage *s = &d->storage;
+    bool measured = s->bytes_per_second.n_runs > 0;
+    if (from == MOE_TIER_HOST)
+        return d->accelerator.link_bytes_per_second.n_runs > 0;
+    for (uint32_t i = 0; i < s->n_reads; i++)
+        measured |= s->reads[i].bytes_per_second.n_runs > 0;
+    return measured;
+}
+
+/* The slowest run beside the median, less 1: the least rate, the most seconds. */
+static double spread_of(const struct moe_figure *f, bool seconds)
+{
+    double slowest = seconds ? f->max : f->min;
+    if (f->n_runs < 2 || !(f->value > 0) || !(slowest > 0))
+        return 0;
+    return (seconds ? slowest / f->value : f->value / slowest) - 1;
+}
+
+double moe_device_spread(const struct moe_device *d)
+{
+    double spread = spread_of(&d->host.memory_bytes_per_second, false);
+    for (uint32_t i = 0; i < d->storage.n_reads; i++)
+        spread = fmax(spread, spread_of(&d->storage.reads[i].bytes_per_second, false));
+    for (uint32_t i = 0; i < d->model.n_batches; i++)
+        spread = fmax(spread, spread_of(&d->model.batches[i].attention, true));
+    return spread;
+}
+
 double moe_device_load_rate(const struct moe_device *d, enum moe_device_tier from)
 {
     if (from == MOE_TIER_HOST)

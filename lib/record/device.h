@@ -135,6 +135,12 @@ enum moe_device_tier {
     MOE_TIER_HOST,    /* from the host's memory into the accelerator's */
 };
 
+/* Whether the rate of loads was measured, not stated. */
+bool moe_device_load_measured(const struct moe_device *d, enum moe_device_tier from);
+/* How much longer than the median the slowest run of a measurement took, as a share: the most among
+ * memory, reads and attention; 0: nothing was measured twice. */
+double moe_device_spread(const struct moe_device *d);
+
 /* Bytes per second of loads that follow each other without a pause. */
 double moe_device_load_rate(const struct moe_device *d, enum moe_device_tier from);
 /* One load of so many bytes with no other in flight: latency and transfer. */

@@ -14,7 +14,7 @@
 
 /* ---- A plan ---- */
 
-/* At most two screens, 2 x 50 lines, of 80 columns or more. */
+/* At most two screens, 2 x 50 lines, of 80 columns or more; 20 lines on top for alternatives. */
 void moe_explain_plan(const struct moe_plan *plan, struct moe_screen screen, struct moe_buf *out);
 /* The first screen alone: what is planned, memory, what limits the speed. */
 void moe_explain_plan_briefly(const struct moe_plan *plan, struct moe_screen screen,

@@ -43,20 +43,110 @@ const struct moe_plan_step *moe_plan_next_step(const struct moe_plan_step *steps
     return NULL;
 }
 
+/* ---- Advice ---- */
+
+double moe_plan_gain(const struct moe_plan *plan, double tokens_per_second)
+{
+    double now = plan->expected.decode_tokens_per_second;
+    return now > 0 && tokens_per_second >= 0 ? tokens_per_second / now - 1 : NAN;
+}
+
+/* Inserts it, the largest gain first; among equals the one found first. */
+static void advise(struct moe_advice *out, uint32_t *n, struct moe_advice advice)
+{
+    uint32_t at = *n;
+    if (!(advice.gain >= MOE_ADVICE_GAIN) || at == MOE_PLAN_MAX_ALTERNATIVES)
+        return;
+    for (; at > 0 && out[at - 1].gain < advice.gain; at--)
+        out[at] = out[at - 1];
+    out[at] = advice;
+    ++*n;
+}
+
+/* Between two steps on the line through them; beyond the last one, what that gives; NAN without
+ * steps. */
+static double speed_at(const struct moe_plan_step *steps, uint32_t n, double amount)
+{
+    for (uint32_t i = 1; i < n; i++) {
+        double from = steps[i - 1].amount, to = steps[i].amount;
+        if (amount >= from && amount <= to && to > from)
+            return steps[i - 1].decode_tokens_per_second +
+                   (amount - from) / (to - from) *
+                       (steps[i].decode_tokens_per_second - steps[i - 1].decode_tokens_per_second);
+    }
+    return n && amount >= steps[n - 1].amount ? steps[n - 1].decode_tokens_per_second : NAN;
+}
+
+static void advise_by_steps(const struct moe_plan *plan, struct moe_advice *out, uint32_t *n)
+{
+    double memory = (double)(plan->memory.total ? plan->memory.total : plan->memory.experts);
+    double rate = plan->pace.load_rate;
+    struct moe_plan_bounds b = moe_plan_bounds(plan);
+    double saved = known(plan->expected.compute_seconds) / 2;
+    if (memory > 0)
+        advise(out, n,
+               (struct moe_advice){MOE_ALTERNATIVE_MEMORY, 2 * memory, 2, "",
+                                   moe_plan_gain(plan, speed_at(plan->memory_steps,
+                                                                plan->n_memory_steps, 2 * memory)),
+                                   false});
+    if (rate > 0)
+        advise(out, n,
+               (struct moe_advice){
+                   MOE_ALTERNATIVE_LINK, 2 * rate, 2, "",
+                   moe_plan_gain(plan, speed_at(plan->rate_steps, plan->n_rate_steps, 2 * rate)),
+                   false});
+    if (b.total > saved)
+        advise(out, n,
+               (struct moe_advice){MOE_ALTERNATIVE_PROCESSOR, 2, 2, "",
+                                   b.total / (b.total - saved) - 1, true});
+}
+
+uint32_t moe_plan_advice(const struct moe_plan *plan,
+                         struct moe_advice out[MOE_PLAN_MAX_ALTERNATIVES])
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < plan->n_alternatives; i++) {
+        const struct moe_plan_alternative *a = &plan->alternatives[i];
+        advise(out, &n,
+               (struct moe_advice){a->what, a->amount, a->times, a->precision,
+                                   moe_plan_gain(plan, a->decode_tokens_per_second), false});
+    }
+    if (plan->n_alternatives == 0)
+        advise_by_steps(plan, out, &n);
+    return n;
+}
+
+/* ---- Assumptions ---- */
+
+const struct moe_plan_doubt *moe_plan_doubt_of(const struct moe_plan *plan,
+                                               enum moe_assumption what)
+{
+    for (uint32_t i = 0; i < plan->n_doubts; i++)
+        if (plan->doubts[i].what == what)
+            return &plan->doubts[i];
+    return NULL;
+}
+
 uint32_t moe_plan_assumptions(const struct moe_plan *plan,
                               enum moe_assumption out[MOE_N_ASSUMPTIONS])
 {
     const struct moe_plan_evidence *e = &plan->evidence;
     bool synthetic = !e->trace[0];
-    const bool holds[MOE_N_ASSUMPTIONS] = {
+    bool holds[MOE_N_ASSUMPTIONS] = {
         [MOE_ASSUME_ROUTING] = synthetic && !e->manner_known,
         [MOE_ASSUME_BANDWIDTH] = !e->times_measured,
+        [MOE_ASSUME_NOMINAL] = e->link_stated && plan->n_pools > 0,
         [MOE_ASSUME_FIGURES] = synthetic && e->manner_known,
+        [MOE_ASSUME_QUIET] = e->times_spread > MOE_QUIET_SPREAD,
         [MOE_ASSUME_FEW_TOKENS] = moe_plan_hit_rate_error(plan) > MOE_FEW_TOKENS_ERROR,
         [MOE_ASSUME_NO_STATISTICS] = !e->statistics[0],
         [MOE_ASSUME_ALIKE] = true,
     };
     uint32_t n = 0;
+    for (uint32_t i = 0; i < plan->n_doubts; i++) {
+        out[n++] = plan->doubts[i].what;
+        holds[plan->doubts[i].what] = false;
+    }
     for (enum moe_assumption i = 0; i < MOE_N_ASSUMPTIONS; i++)
         if (holds[i])
             out[n++] = i;

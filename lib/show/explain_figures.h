@@ -30,19 +30,31 @@ double moe_plan_hit_rate_error(const struct moe_plan *plan);
 const struct moe_plan_step *moe_plan_next_step(const struct moe_plan_step *steps, uint32_t n,
                                                double amount);
 
-/* What a plan assumes, the weakest first. */
-enum moe_assumption {
-    MOE_ASSUME_ROUTING = 0, /* synthetic trace, drawn with the bundled model's statistics */
-    MOE_ASSUME_BANDWIDTH,   /* times from memory bandwidth alone */
-    MOE_ASSUME_FIGURES,     /* synthetic trace, drawn with statistics of a real model */
-    MOE_ASSUME_FEW_TOKENS,  /* the error of the hit rate is above MOE_FEW_TOKENS_ERROR */
-    MOE_ASSUME_NO_STATISTICS,
-    MOE_ASSUME_ALIKE, /* other texts use the experts as the trace does: always */
-    MOE_N_ASSUMPTIONS
+/* What would make decoding faster, all else as planned: by the plan's alternatives, or where an
+ * earlier version made it without them, by its steps of memory and link at twice the present
+ * amount (and what a processor twice as fast would save at most). */
+struct moe_advice {
+    enum moe_alternative what;
+    double amount, times; /* as an alternative has them */
+    const char *precision;
+    double gain; /* share by which tokens/s grow */
+    bool at_most;
 };
-#define MOE_FEW_TOKENS_ERROR 0.02
+#define MOE_ADVICE_GAIN 0.01 /* a smaller gain is no advice */
+/* The largest gain first; returns how many. */
+uint32_t moe_plan_advice(const struct moe_plan *plan,
+                         struct moe_advice out[MOE_PLAN_MAX_ALTERNATIVES]);
+/* Of tokens/s, in place of the plan's; NAN where either is not known. */
+double moe_plan_gain(const struct moe_plan *plan, double tokens_per_second);
+
+/* What a plan assumes, the weakest first: by how much the speed moves where the simulator was asked
+ * (its doubts), the others behind in the order of the enumeration. */
 uint32_t moe_plan_assumptions(const struct moe_plan *plan,
                               enum moe_assumption out[MOE_N_ASSUMPTIONS]);
+
+/* What the simulator made of one; NULL: it was not asked. */
+const struct moe_plan_doubt *moe_plan_doubt_of(const struct moe_plan *plan,
+                                               enum moe_assumption what);
 
 /* Slots of all pools. */
 struct moe_plan_slots {

@@ -143,34 +143,71 @@ static void put_memory(const struct explanation *x)
 
 /* ---- What it rests on ---- */
 
+/* By how much it is taken not to hold, and what the speed would be then. */
+static void put_doubt(const struct explanation *x, enum moe_assumption what, struct moe_buf *text)
+{
+    const struct moe_plan_doubt *d = moe_plan_doubt_of(x->plan, what);
+    char off[80], speed[32];
+    if (!d || d->decode_tokens_per_second < 0)
+        return;
+    double percent = 100 * d->by;
+    switch (what) {
+    case MOE_ASSUME_BANDWIDTH:
+        snprintf(off, sizeof off, "If computing takes %.0f%% longer", percent);
+        break;
+    case MOE_ASSUME_NOMINAL:
+        snprintf(off, sizeof off, "If the link is %.0f%% slower", percent);
+        break;
+    case MOE_ASSUME_QUIET:
+        snprintf(off, sizeof off, "If all runs were as slow as the slowest (%.0f%%)", percent);
+        break;
+    default:
+        snprintf(off, sizeof off, "If %.1f points fewer are found", percent);
+        break;
+    }
+    moe_buf_printf(text, " %s: %s tokens/s, %+.1f%%.", off,
+                   moe_format_speed(d->decode_tokens_per_second, speed),
+                   100 * moe_plan_gain(x->plan, d->decode_tokens_per_second));
+}
+
 static void put_assumption(const struct explanation *x, const char *first, enum moe_assumption what)
 {
     static const char *const texts[MOE_N_ASSUMPTIONS] = {
-        [MOE_ASSUME_ROUTING] =
-            "The routing is synthetic, drawn with the bundled model's statistics: a "
-            "trace of your own text (moe-profile --text --trace) replaces it.",
+        [MOE_ASSUME_ROUTING] = "Which experts a text uses was drawn at random, in the bundled "
+                               "model's manner: a trace of your own text (moe-profile --text "
+                               "--trace) replaces it.",
         [MOE_ASSUME_BANDWIDTH] = "Times are computed from memory bandwidth alone: measured ones "
                                  "(moe-profile --device PACK) replace them.",
-        [MOE_ASSUME_FIGURES] = "The routing is synthetic, drawn with statistics of a real model: a "
-                               "trace (moe-profile --text --trace) replaces it.",
+        [MOE_ASSUME_NOMINAL] = "The link is as fast as stated, not as measured; few reach what is "
+                               "stated (moe-profile --device measures).",
+        [MOE_ASSUME_FIGURES] = "Which experts a text uses was drawn at random, in the manner that "
+                               "statistics say: a trace (moe-profile --text --trace) replaces it.",
+        [MOE_ASSUME_QUIET] = "Runs of the same measurement differed: the machine was busy with "
+                             "other things when it was measured, or will be.",
         [MOE_ASSUME_NO_STATISTICS] =
             "There were no statistics: strategies that need them were not tried.",
     };
     const struct moe_plan_evidence *e = &x->plan->evidence;
     double points = 100 * moe_plan_hit_rate_error(x->plan);
+    struct moe_buf text = {0};
     if (texts[what])
-        moe_draw_paragraph(x->out, x->screen, first, 5, "%s", texts[what]);
+        moe_buf_text(&text, texts[what]);
     else if (what == MOE_ASSUME_FEW_TOKENS)
-        moe_draw_paragraph(x->out, x->screen, first, 5,
-                           "The trace has few tokens: the share found in memory may be off by %.1f "
-                           "points for that reason alone.",
-                           points);
+        moe_buf_printf(&text,
+                       "The trace has few tokens: the share found in memory may be off by %.1f "
+                       "points for that reason alone.",
+                       points);
     else
-        moe_draw_paragraph(x->out, x->screen, first, 5,
-                           "Other texts use the experts as those of the trace do (%" PRIu64
-                           " tokens in %" PRIu64 " texts, %" PRIu64
-                           " in prompts; the share found is good to %.1f points).",
-                           e->trace_tokens, e->trace_sequences, e->trace_prompt_tokens, points);
+        moe_buf_printf(&text,
+                       "Other texts use the experts as those of the trace do (%" PRIu64
+                       " tokens in %" PRIu64 " texts, %" PRIu64
+                       " in prompts; the share found is good to %.1f points).",
+                       e->trace_tokens, e->trace_sequences, e->trace_prompt_tokens, points);
+    put_doubt(x, what, &text);
+    if (!text.failed)
+        moe_draw_paragraph(x->out, x->screen, first, 5, "%s", (const char *)text.data);
+    x->out->failed |= text.failed;
+    moe_buf_release(&text);
 }
 
 static void put_assumptions(const struct explanation *x, uint32_t most)
@@ -202,6 +239,7 @@ void moe_explain_plan(const struct moe_plan *plan, struct moe_screen screen, str
     const struct explanation x = {plan, screen, out};
     put_first_screen(&x);
     explain_layers(&x);
+    explain_alternatives(&x);
     explain_steps(&x);
     explain_tried(&x);
     put_assumptions(&x, MOE_N_ASSUMPTIONS);

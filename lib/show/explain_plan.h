@@ -1,4 +1,5 @@
-/* The explanation of a plan in sections. Internal to explain_plan.c and explain_speed.c. */
+/* The explanation of a plan in sections. Internal to explain_plan.c, explain_speed.c and
+ * explain_advice.c. */
 #ifndef MOE_SHOW_EXPLAIN_PLAN_H
 #define MOE_SHOW_EXPLAIN_PLAN_H
 
@@ -19,5 +20,9 @@ void explain_bounds(const struct explanation *x);
 void explain_layers(const struct explanation *x);
 void explain_steps(const struct explanation *x);
 void explain_tried(const struct explanation *x);
+
+/* explain_advice.c: what helps most, in a paragraph; what each alternative would give, a table. */
+void explain_advice(const struct explanation *x);
+void explain_alternatives(const struct explanation *x);
 
 #endif

@@ -72,19 +72,30 @@ static void put_slots(struct moe_emit *e, const struct moe_plan *plan)
 
 static void put_assumptions(struct moe_emit *e, const struct moe_plan *plan)
 {
-    static const char *const names[MOE_N_ASSUMPTIONS] = {
-        "routing-of-another-model",
-        "times-from-bandwidth",
-        "routing-drawn",
-        "few-tokens",
-        "no-statistics",
-        "texts-alike",
-    };
     enum moe_assumption what[MOE_N_ASSUMPTIONS];
     uint32_t n = moe_plan_assumptions(plan, what);
     moe_emit_open_list(e, "assumptions");
     for (uint32_t i = 0; i < n; i++)
-        moe_emit_text(e, NULL, names[what[i]]);
+        moe_emit_text(e, NULL, moe_assumption_name(what[i]));
+    moe_emit_close(e);
+}
+
+static void put_advice(struct moe_emit *e, const struct moe_plan *plan)
+{
+    struct moe_advice advice[MOE_PLAN_MAX_ALTERNATIVES];
+    uint32_t n = moe_plan_advice(plan, advice);
+    moe_emit_open_list(e, "advice");
+    for (uint32_t i = 0; i < n; i++) {
+        moe_emit_open_map(e, NULL);
+        moe_emit_text(e, "what", moe_alternative_name(advice[i].what));
+        put_number(e, "amount", advice[i].amount);
+        put_number(e, "times", advice[i].times);
+        if (advice[i].precision[0])
+            moe_emit_text(e, "precision", advice[i].precision);
+        put_number(e, "gain", advice[i].gain);
+        moe_emit_bool(e, "at_most", advice[i].at_most);
+        moe_emit_close(e);
+    }
     moe_emit_close(e);
 }
 
@@ -105,6 +116,7 @@ int moe_explain_plan_json(const struct moe_plan *plan, struct moe_buf *out, stru
              moe_plan_next_step(plan->memory_steps, plan->n_memory_steps, memory), speed);
     put_next(&e, "next_rate",
              moe_plan_next_step(plan->rate_steps, plan->n_rate_steps, plan->pace.load_rate), speed);
+    put_advice(&e, plan);
     put_assumptions(&e, plan);
     return moe_emit_end(&e, err);
 }

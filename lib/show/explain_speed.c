@@ -10,7 +10,7 @@
 enum {
     CAUSE_BAR = 16,
     LAYER_LINES = 12,
-    STEP_LINES = 6,
+    STEP_LINES = 5,
     TRIED_LINES = 3,
     TRIED_NAME = 118, /* two lines */
 };
@@ -27,22 +27,20 @@ static void put_bound(const struct explanation *x, const char *name, double seco
 
 static void put_verdict(const struct explanation *x, const struct moe_plan_bounds *b)
 {
-    static const char *const advice[MOE_N_BOUNDS] = {
+    static const char *const limits[MOE_N_BOUNDS] = {
         [MOE_BOUND_COMPUTATION] =
-            "Computation is the largest part: a faster processor or fewer bits help more than "
-            "memory; with any amount of memory it stays below",
-        [MOE_BOUND_LINK] =
-            "The link is the largest part: more memory, a faster disk or bus, or fewer bits help; "
-            "no cache or prediction gets above",
-        [MOE_BOUND_PREDICTION] = "Imperfect caching and prediction are the largest part: a better "
-                                 "choice of what to keep "
-                                 "and what to prefetch could give up to",
+            "Computation is the largest part: with any amount of memory the speed stays below",
+        [MOE_BOUND_LINK] = "The link is the largest part: with this memory, no choice of what to "
+                           "keep gets above",
+        [MOE_BOUND_PREDICTION] =
+            "Imperfect caching and prediction are the largest part: if it were known what the text "
+            "will use, this memory could give up to",
     };
     char speed[32];
     double at_least = b->seconds[MOE_BOUND_COMPUTATION];
     if (b->largest != MOE_BOUND_COMPUTATION)
         at_least += b->seconds[MOE_BOUND_LINK];
-    moe_draw_paragraph(x->out, x->screen, NULL, 2, "%s %s tokens/s.", advice[b->largest],
+    moe_draw_paragraph(x->out, x->screen, NULL, 2, "%s %s tokens/s.", limits[b->largest],
                        moe_format_speed(at_least > 0 ? 1 / at_least : 0, speed));
 }
 
@@ -89,6 +87,7 @@ void explain_bounds(const struct explanation *x)
     put_bound(x, "the link, even with perfect caching", b.seconds[MOE_BOUND_LINK], b.total);
     put_bound(x, "imperfect caching and prediction", b.seconds[MOE_BOUND_PREDICTION], b.total);
     put_verdict(x, &b);
+    explain_advice(x);
     if (x->plan->n_pools)
         put_loads(x);
 }

@@ -147,7 +147,7 @@ function picked(k, now, n, rows, i, p, o, x, best, least) {
 }
 function put_steps(k, now, n, rows, i, j, next_) {
     n = steps[k] + 0
-    rows = min(n, 6)
+    rows = min(n, 5)
     next_ = -1
     for (i = 0; i < rows; i++) {
         j = picked(k, now, n, rows, i)

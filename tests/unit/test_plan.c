@@ -504,6 +504,21 @@ static void damage_of_what_is_expected_is_named(void **state)
     moe_buf_release(&text);
 }
 
+static void damage_of_the_alternatives_is_named(void **state)
+{
+    refused(LRU "alternatives: [{what: colour, amount: 1, times: 1}]\n", MOE_ERR_FORMAT,
+            "'colour' is nothing that 'what' can be");
+    refused(LRU "alternatives: [{amount: 1, times: 1}]\n", MOE_ERR_FORMAT, "'what' is missing");
+    refused(LRU "alternatives: [{what: link, amount: 0, times: 1}]\n", MOE_ERR_FORMAT,
+            "'amount' must be above 0");
+    refused(LRU "alternatives: [{what: link, amount: 1}]\n", MOE_ERR_FORMAT, "'times' is missing");
+    refused(LRU "doubts: [{assumption: luck, by: 1}]\n", MOE_ERR_FORMAT,
+            "'luck' is nothing that 'assumption' can be");
+    refused(LRU "doubts: [{assumption: few-tokens}]\n", MOE_ERR_FORMAT, "'by' is missing");
+    refused(LRU "doubts: [{assumption: few-tokens, by: 1}, {assumption: few-tokens, by: 2}]\n",
+            MOE_ERR_FORMAT, "assumption 'few-tokens' is there twice");
+}
+
 static void files_that_are_no_plan_are_refused(void **state)
 {
     struct moe_err err = {0};
@@ -572,6 +587,7 @@ int main(void)
         cmocka_unit_test(damage_of_the_contents_is_named),
         cmocka_unit_test(damage_of_the_times_is_named),
         cmocka_unit_test(damage_of_what_is_expected_is_named),
+        cmocka_unit_test(damage_of_the_alternatives_is_named),
         cmocka_unit_test(files_that_are_no_plan_are_refused),
         cmocka_unit_test(shapes_that_do_not_fit_are_refused),
         cmocka_unit_test(the_manuals_example_is_a_plan),

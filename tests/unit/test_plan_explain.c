@@ -211,7 +211,7 @@ static void text(void **state)
     expect_line(t, "  experts                       24.00 MiB  37.5%  #########\n");
     expect_line(t, "  unused                         8.00 MiB  12.5%  ###\n");
     expect_line(t, "20 slots keep experts (17.00 MiB): 62.5% of all 32 experts");
-    expect_line(t, "A token takes 5.000 ms: 3.000 computing, 2.000 waiting");
+    expect_line(t, "A token takes 5.000 ms: 3.000 computing, 0.000 handling loads, 2.000 waiting");
     expect_line(t, "2.000 ms  40.0% ######\n");
     expect_line(t, "        1       4       1     75.0%    1.000 ms   50.0% ############\n");
     expect_line(t, "  >    64.00 MiB    200.0 tokens/s   70.0% found ###################\n");
@@ -243,7 +243,105 @@ static void text(void **state)
     moe_buf_release(&out);
 }
 
-/* The most a plan can have still fits two screens; long names are cut. */
+static struct moe_plan_alternative alternative(enum moe_alternative what, double amount,
+                                               double times, double speed)
+{
+    return (struct moe_plan_alternative){.what = what,
+                                         .amount = amount,
+                                         .times = times,
+                                         .decode_tokens_per_second = speed,
+                                         .prefill_tokens_per_second = 1500,
+                                         .hit_rate = 0.75,
+                                         .bytes_per_token = 1 << 20};
+}
+
+/* One line of all words. */
+static const char *words_of(const struct moe_buf *out)
+{
+    static char words[16384];
+    uint32_t n = 0;
+    for (const char *c = (const char *)out->data; *c && n + 1 < sizeof words; c++)
+        if ((*c != ' ' && *c != '\n') || (n && words[n - 1] != ' '))
+            words[n++] = *c == '\n' ? ' ' : *c;
+    words[n] = 0;
+    return words;
+}
+
+/* Of an earlier version's plan: what its curves say at twice the present amount. */
+static void advice_by_curves(void **state)
+{
+    struct moe_plan p = filled();
+    struct moe_advice advice[MOE_PLAN_MAX_ALTERNATIVES];
+    struct moe_buf out = {0};
+    assert_int_equal(moe_plan_advice(&p, advice), 3);
+    assert_int_equal(advice[0].what, MOE_ALTERNATIVE_LINK);
+    assert_float_equal(advice[0].gain, 0.5, 1e-12);
+    assert_int_equal(advice[1].what, MOE_ALTERNATIVE_PROCESSOR); /* 5 ms without 1.5 */
+    assert_float_equal(advice[1].gain, 5 / 3.5 - 1, 1e-12);
+    assert_int_equal(advice[2].what, MOE_ALTERNATIVE_MEMORY);
+    assert_float_equal(advice[2].gain, 0.25, 1e-12);
+    moe_explain_plan(&p, MOE_PLAIN_SCREEN, &out);
+    expect_line(words_of(&out), "What helps most, each alone: twice the link, 5.00 GB/s (+50.0%), "
+                                "twice the processor's speed (at most +42.9%), twice the memory, "
+                                "128.00 MiB (+25.0%).");
+    p.memory_steps[2].decode_tokens_per_second = 400;
+    moe_plan_advice(&p, advice);
+    assert_int_equal(advice[0].what, MOE_ALTERNATIVE_MEMORY);
+    p.n_memory_steps = p.n_rate_steps = 0;
+    assert_int_equal(moe_plan_advice(&p, advice), 1);
+    moe_buf_release(&out);
+}
+
+/* Of a plan with alternatives: these alone, in a table and the best in a sentence. */
+static void alternatives(void **state)
+{
+    struct moe_plan p = filled();
+    struct moe_buf out = {0};
+    p.alternatives[p.n_alternatives++] = alternative(MOE_ALTERNATIVE_MEMORY, 128 << 20, 2, 210);
+    p.alternatives[p.n_alternatives++] = alternative(MOE_ALTERNATIVE_MEMORY, 32 << 20, 0.5, -1);
+    p.alternatives[p.n_alternatives++] = alternative(MOE_ALTERNATIVE_PROCESSOR, 2, 2, 201);
+    p.alternatives[p.n_alternatives++] = alternative(MOE_ALTERNATIVE_EXPERTS, 1 << 19, 0.5, 300);
+    p.alternatives[p.n_alternatives++] = alternative(MOE_ALTERNATIVE_EXPERTS, 1 << 18, 0.25, 350);
+    p.alternatives[p.n_alternatives++] = alternative(MOE_ALTERNATIVE_CONTEXT, 256, 0.5, 199);
+    strcpy(p.alternatives[3].precision, "4");
+    p.alternatives[3].loss_tokens = 999;
+    p.alternatives[3].loss_percent = 1.5;
+    p.alternatives[3].loss_error = 0.25;
+    strcpy(p.alternatives[4].precision, "2");
+    p.n_doubts = 2;
+    p.doubts[0] = (struct moe_plan_doubt){MOE_ASSUME_ALIKE, 0.03, 150};
+    p.doubts[1] = (struct moe_plan_doubt){MOE_ASSUME_FEW_TOKENS, 0.0305505, 190};
+    moe_explain_plan(&p, MOE_PLAIN_SCREEN, &out);
+    check_screen(&out, 120);
+    const char *t = (const char *)out.data, *words = words_of(&out);
+    expect_line(words, "What helps most, each alone: experts of 2 bits (+75.0%, results change), "
+                       "experts of 4 bits (+50.0%, results change), twice the memory, 128.00 MiB "
+                       "(+5.0%).");
+    expect_line(t,
+                "  as planned                       200.0             1234.6    2.50 MiB  70.0%\n");
+    expect_line(t,
+                "  twice the memory, 128.00 MiB     210.0    +5.0%    1500.0    1.00 MiB  75.0%\n");
+    expect_line(t, "  half the memory, 32.00 MiB    does not work: at least 40.00 MiB\n");
+    expect_line(t, "  half the context, 256            199.0    -0.5%");
+    expect_line(words, "4 bits: +1.5% (+-0.25) nats/token, on 999 tokens");
+    expect_line(words, "by how much at the others was not measured");
+    expect_line(words, "1. Other texts use the experts");
+    expect_line(words, "If 3.0 points fewer are found: 150.0 tokens/s, -25.0%.");
+    expect_line(words, "2. The trace has few tokens");
+    for (uint32_t columns = MOE_LEAST_COLUMNS; columns <= MOE_MOST_COLUMNS; columns += 20) {
+        moe_buf_clear(&out);
+        moe_explain_plan(&p, (struct moe_screen){.columns = columns}, &out);
+        expect_line((const char *)out.data, "+75.0%");
+    }
+    for (uint32_t i = 0; i < p.n_alternatives; i++)
+        p.alternatives[i].decode_tokens_per_second = 200;
+    moe_buf_clear(&out);
+    moe_explain_plan(&p, MOE_PLAIN_SCREEN, &out);
+    expect_line(words_of(&out), "Nothing that was simulated alone makes it more than 1% faster.");
+    moe_buf_release(&out);
+}
+
+/* The most a plan can have still fits two screens, without its alternatives; long names are cut. */
 static void largest(void **state)
 {
     enum { MANY = 1000 };
@@ -272,12 +370,21 @@ static void largest(void **state)
         p.memory_steps[i] = p.rate_steps[i] = (struct moe_plan_step){1e12 + i * 1e10, 9999.9, 1};
     for (uint32_t i = 0; i < MOE_PLAN_MAX_TRIED; i++)
         memset(most[i].strategy, 's', sizeof most[i].strategy - 1);
+    for (uint32_t i = 0; i < MOE_PLAN_MAX_ALTERNATIVES; i++) {
+        p.alternatives[i] = alternative(MOE_ALTERNATIVE_EXPERTS, 1e15, 1.234, 99999.9);
+        memset(p.alternatives[i].precision, 'p', sizeof p.alternatives[i].precision - 1);
+    }
     for (int i = 0; moe_strategy_name_at(i); i++) {
         moe_strategy_find(moe_strategy_name_at(i), &p.strategy);
         moe_strategy_fit(&p.strategy, MANY, NULL);
         moe_buf_clear(&out);
         moe_explain_plan(&p, MOE_PLAIN_SCREEN, &out);
         check_screen(&out, 100);
+        p.n_alternatives = MOE_PLAN_MAX_ALTERNATIVES - 6; /* as many as are made */
+        moe_buf_clear(&out);
+        moe_explain_plan(&p, MOE_PLAIN_SCREEN, &out);
+        check_screen(&out, 120);
+        p.n_alternatives = 0;
         moe_buf_clear(&out);
         moe_explain_plan_briefly(&p, MOE_PLAIN_SCREEN, &out);
         check_screen(&out, 50);
@@ -363,6 +470,8 @@ int main(void)
         cmocka_unit_test(assumptions),
         cmocka_unit_test(slots_and_layers),
         cmocka_unit_test(text),
+        cmocka_unit_test(advice_by_curves),
+        cmocka_unit_test(alternatives),
         cmocka_unit_test(largest),
         cmocka_unit_test(resident),
         cmocka_unit_test(json),
