@@ -18,7 +18,7 @@
 #   make bench-calibrate   bit maps beside uniform packs and random maps: three quarters of an hour
 #   make bench-coe       a collection larger than memory, CoServe's parts in turn: ten minutes (needs jq)
 #   make bench-gpu       the CUDA backend on a GPU; BENCH_DIR=dir: with a model of 14 GB, made there
-#   make install         into $(DESTDIR)$(PREFIX); uninstall takes it away again
+#   make install         programs, pages, profiles, library into $(DESTDIR)$(PREFIX); uninstall takes all away
 #   make format          clang-format over all sources; format-check only looks
 #   make clean           remove the build directory
 #   make help            this text
@@ -46,7 +46,8 @@ CFLAGS ?= -O3 -g
 WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith \
             -Wvla -Wundef -Wno-unused-parameter
 # No contraction: it would make results depend on the compiler. fma is written where it is meant.
-ALL_CFLAGS := -std=c11 $(CFLAGS) $(WARNINGS) -ffp-contract=off -fno-math-errno \
+# Position-independent, so that the library can become part of a shared object (a Python module).
+ALL_CFLAGS := -std=c11 $(CFLAGS) $(WARNINGS) -ffp-contract=off -fno-math-errno -fPIC -fvisibility=hidden \
               -Ilib -Ikernels -DMOE_VERSION='"$(VERSION)"'
 LIBS := -ljansson -lmicrohttpd -lpcre2-8 -lutf8proc -lzstd -lyaml -luring -lm -lpthread
 
@@ -117,7 +118,7 @@ NVCC_FLAGS := -std=c++17 $(NVCC_OPT) -fmad=false -Ikernels -Ilib \
               $(call GENCODE,75,$(filter 75,$(CUDA_ARCHS))) \
               $(call GENCODE,80,$(filter 8%,$(CUDA_ARCHS))) \
               $(call GENCODE,90,$(filter-out 75 8%,$(CUDA_ARCHS)),$(COMMA)compute_90) \
-              -Xcompiler -Wall,-Wextra,-Wno-unused-parameter
+              -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra,-Wno-unused-parameter
 ifeq ($(WERROR),1)
 NVCC_FLAGS += -Werror all-warnings -Xcompiler -Werror
 endif
@@ -161,7 +162,7 @@ TOOLS := $(TOOL_SRC:%.c=$(BUILD)/%)
 .PHONY: all lib tests tools help
 all: $(PROGRAMS)
 lib: $(LIBMOE)
-tests: $(TESTS) $(UNCHECKED) $(DERIVE) $(WIDEN) $(MAKE_STATIC) $(HTTP_LOAD)
+tests: $(TESTS) $(UNCHECKED) $(DERIVE) $(WIDEN) $(MAKE_STATIC) $(HTTP_LOAD) $(BUILD)/tree/installed
 tools: $(TOOLS) $(BAD_DISK) $(FAIL_CALLS)
 help:
 	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
@@ -457,25 +458,58 @@ PAGES := $(wildcard man/*.[1-9])
 BINDIR := $(DESTDIR)$(PREFIX)/bin
 MANDIR := $(DESTDIR)$(PREFIX)/share/man
 PROFILEDIR := $(DESTDIR)$(PREFIX)/share/moe-toolkit/profiles
+LIBDIR := $(DESTDIR)$(PREFIX)/lib
+INCLUDEDIR := $(DESTDIR)$(PREFIX)/include/moe
+EXAMPLEDIR := $(DESTDIR)$(PREFIX)/share/doc/moe-toolkit/examples
+EXAMPLES := $(addprefix tests/clients/,chat.c moe_cffi.py)
+SHARED_FILES := $(wildcard profiles/*.yaml profiles/*/*)
 # Where shells look for completions.
 BASHDIR := $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 ZSHDIR := $(DESTDIR)$(PREFIX)/share/zsh/site-functions
 FISHDIR := $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
-install: all
+
+# The library as others link it: one object of what the public interface needs, in which nothing else
+# has a name.
+PUBLIC := $(BUILD)/public/libmoe.a
+$(PUBLIC): $(LIBMOE)
+	$(call SAY,AR,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)nm -g --defined-only $(BUILD)/lib/api/moe.o | sed -n 's/.* T //p' >$(@D)/names
+	$(Q)$(LD) -r -o $(@D)/moe.o $(BUILD)/lib/api/moe.o $<
+	$(Q)objcopy --strip-debug --keep-global-symbols=$(@D)/names $(@D)/moe.o
+	$(Q)rm -f $@ && $(AR) rcs $@ $(@D)/moe.o
+PUBLIC_LIBS := $(filter-out -lmicrohttpd,$(LIBS))
+fill_in = sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|; s|@LIBS@|$(PUBLIC_LIBS)|' $(1) >$(2)
+
+install: all $(PUBLIC)
+	install -d $(LIBDIR)/pkgconfig $(LIBDIR)/cmake/moe $(INCLUDEDIR) $(EXAMPLEDIR)
+	install -m 644 $(PUBLIC) $(LIBDIR)
+	install -m 644 lib/api/moe.h $(INCLUDEDIR)
+	install -m 644 $(EXAMPLES) $(EXAMPLEDIR)
+	$(call fill_in,lib/api/moe.pc.in,$(LIBDIR)/pkgconfig/moe.pc)
+	$(call fill_in,lib/api/moe-config.cmake.in,$(LIBDIR)/cmake/moe/moe-config.cmake)
+	$(call fill_in,lib/api/moe-config-version.cmake.in,$(LIBDIR)/cmake/moe/moe-config-version.cmake)
 	install -d $(BINDIR) $(PROFILEDIR) $(addprefix $(MANDIR)/man,$(sort $(subst .,,$(suffix $(PAGES)))))
 	install -m 755 $(PROGRAMS) $(BINDIR)
 	set -e; for page in $(PAGES); do install -m 644 $$page $(MANDIR)/man$${page##*.}; done
-	install -m 644 $(wildcard profiles/*.yaml) $(PROFILEDIR)
+	set -e; for file in $(SHARED_FILES:profiles/%=%); do install -D -m 644 profiles/$$file $(PROFILEDIR)/$$file; done
 	install -d $(BASHDIR) $(ZSHDIR) $(FISHDIR)
 	set -e; for program in $(notdir $(PROGRAMS)); do \
 	    $(BUILD)/bin/$$program --completion bash >$(BASHDIR)/$$program; \
 	    $(BUILD)/bin/$$program --completion zsh >$(ZSHDIR)/_$$program; \
 	    $(BUILD)/bin/$$program --completion fish >$(FISHDIR)/$$program.fish; \
 	done
+# What is installed, for tests that have nothing else.
+$(BUILD)/tree/installed: $(PROGRAMS) $(PUBLIC) $(PAGES) $(EXAMPLES) lib/api/moe.h $(wildcard lib/api/*.in)
+	$(Q)rm -rf $(@D)
+	$(Q)$(MAKE) -s install DESTDIR= PREFIX=$(abspath $(@D))
+	$(Q)touch $@
 uninstall:
 	rm -f $(PROGRAMS:$(BUILD)/bin/%=$(BINDIR)/%)
 	for page in $(notdir $(PAGES)); do rm -f $(MANDIR)/man$${page##*.}/$$page; done
-	rm -f $(patsubst profiles/%,$(PROFILEDIR)/%,$(wildcard profiles/*.yaml))
+	rm -f $(patsubst profiles/%,$(PROFILEDIR)/%,$(SHARED_FILES))
+	rm -f $(LIBDIR)/libmoe.a $(LIBDIR)/pkgconfig/moe.pc $(LIBDIR)/cmake/moe/moe-config*.cmake $(INCLUDEDIR)/moe.h
+	rm -f $(EXAMPLES:tests/clients/%=$(EXAMPLEDIR)/%)
 	rm -f $(addprefix $(BASHDIR)/,$(notdir $(PROGRAMS))) $(addprefix $(ZSHDIR)/_,$(notdir $(PROGRAMS)))
 	rm -f $(patsubst %,$(FISHDIR)/%.fish,$(notdir $(PROGRAMS)))
 

@@ -101,6 +101,8 @@ static const struct cli_option options[] = {
     {CLI_OPT_FLAG(0, "json", &o.json), .help = "--explain, --simulate: as JSON"},
     {CLI_OPT_DOUBLE(0, "layer-seconds", "S", &o.plan.layer_seconds, 1e-9, 1e3),
      .help = "time of one layer for one token, not a profile's"},
+    {CLI_OPT_DOUBLE(0, "load-seconds", "S", &o.plan.load_seconds, 1e-9, 1e3),
+     .help = "time of one expert's load, in place of --link-rate"},
     {CLI_OPT_BYTES(0, "expert-size", "SIZE", &o.plan.expert_size),
      .help = "bytes of an expert, if the trace has none"},
 
@@ -159,10 +161,12 @@ static int check_machine(void)
 {
     if (o.plan.strategy.device.cuda)
         return cli_misuse("option --device: moe-plan plans for the CPU and for test devices");
-    if (o.plan.profile && o.plan.layer_seconds > 0)
-        return cli_misuse("options --device-profile and --layer-seconds exclude each other");
-    if (o.plan.layer_seconds > 0 && !(o.plan.link_rate > 0))
-        return cli_misuse("option --layer-seconds needs --link-rate");
+    if (o.plan.load_seconds > 0 && o.plan.link_rate > 0)
+        return cli_misuse("options --load-seconds and --link-rate exclude each other");
+    if (o.plan.layer_seconds > 0 && !o.plan.profile && !(o.plan.link_rate > 0) &&
+        !(o.plan.load_seconds > 0))
+        return cli_misuse(
+            "option --layer-seconds needs --device-profile, --load-seconds or --link-rate");
     return -1;
 }
 

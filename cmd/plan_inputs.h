@@ -22,7 +22,7 @@ struct plan_options {
     uint32_t dense_bits;
     uint64_t memory, expert_memory, expert_size, max_tokens, seed;
     uint32_t context, batch;
-    double link_rate, layer_seconds;
+    double link_rate, layer_seconds, load_seconds;
     struct strategy_options strategy;
 };
 

@@ -25,6 +25,29 @@ static struct moe_weights weights_of(const struct plan_inputs *in)
     return w;
 }
 
+/* What the profile says of this model in the words of others. A pack's times are measured. */
+static const struct moe_device_timed *timed(const struct plan_inputs *in)
+{
+    const struct moe_inventory *inv = in->inventory;
+    if (in->options->pack || in->options->strategy.device.test || !in->device)
+        return NULL;
+    return moe_device_find_timed(in->device, inv->n_layers, inv->n_experts, inv->top_k);
+}
+
+/* Bytes per second of loads as asked for, or as the profile says of this model; 0: neither. */
+static double load_rate(const struct plan_inputs *in)
+{
+    const struct plan_options *o = in->options;
+    const struct moe_device_timed *t = timed(in);
+    if (o->strategy.device.test)
+        return o->strategy.device.link_rate;
+    if (o->load_seconds > 0)
+        return moe_inventory_mean_load(in->inventory, 0) / o->load_seconds;
+    if (!(o->link_rate > 0) && t && t->load.value > 0)
+        return t->load_bytes.value / t->load.value;
+    return o->link_rate;
+}
+
 /* A machine known only by the time of a layer: the bandwidth is set so that reading a layer's
  * weights takes that time. */
 static int pace_of_layer(struct plan_inputs *in, struct moe_err *err)
@@ -39,12 +62,7 @@ static int pace_of_layer(struct plan_inputs *in, struct moe_err *err)
     d->host.memory_bytes_per_second.value =
         (double)bytes / (o->layer_seconds * MOE_PACE_BANDWIDTH_SHARE);
     in->device = d;
-    return moe_pace_of_bandwidth(&in->pace, d, &w, MOE_TIER_STORAGE, o->link_rate, err);
-}
-
-static double load_rate(const struct plan_options *o)
-{
-    return o->strategy.device.test ? o->strategy.device.link_rate : o->link_rate;
+    return moe_pace_of_bandwidth(&in->pace, d, &w, MOE_TIER_STORAGE, load_rate(in), err);
 }
 
 /* A pack is planned for the processor that runs it (or a test device, which the processor plays),
@@ -59,7 +77,7 @@ static enum moe_device_tier tier_of(const struct plan_inputs *in)
 static int pace_of_profile(struct plan_inputs *in, struct moe_err *err)
 {
     const struct moe_device *d = in->device;
-    double rate = load_rate(in->options);
+    double rate = load_rate(in);
     in->evidence.times_measured = d->has_model && d->model.source_fingerprint != 0 &&
                                   d->model.source_fingerprint == in->source_fingerprint;
     if (in->evidence.times_measured)
@@ -82,11 +100,22 @@ static int measure(struct plan_inputs *in, struct moe_err *err)
     return moe_device_bench(&what, &in->device, err);
 }
 
+/* The time of a layer beside a profile: as asked for, or as the profile says of this model. */
+static void set_layer(struct plan_inputs *in)
+{
+    const struct plan_options *o = in->options;
+    const struct moe_device_timed *t = timed(in);
+    if (o->profile && o->layer_seconds > 0)
+        moe_pace_set_layer(&in->pace, in->inventory->top_k, o->layer_seconds);
+    else if (t && t->layer.value > 0)
+        moe_pace_set_layer(&in->pace, in->inventory->top_k, t->layer.value);
+}
+
 int plan_machine_open(struct plan_inputs *in, struct moe_err *err)
 {
     const struct plan_options *o = in->options;
     int status;
-    if (o->layer_seconds > 0) {
+    if (o->layer_seconds > 0 && !o->profile) {
         status = pace_of_layer(in, err);
     } else {
         status = o->profile ? moe_device_read(&in->device, o->profile, err) : measure(in, err);
@@ -102,8 +131,9 @@ int plan_machine_open(struct plan_inputs *in, struct moe_err *err)
     else if (tier_of(in) == MOE_TIER_HOST && host > 0 &&
              d->accelerator.memory_bytes_per_second.value > 0)
         in->pace.host_slowdown = d->accelerator.memory_bytes_per_second.value / host;
-    in->evidence.link_stated = load_rate(o) > 0 || !moe_device_load_measured(d, tier_of(in));
+    in->evidence.link_stated = load_rate(in) > 0 || !moe_device_load_measured(d, tier_of(in));
     in->evidence.times_spread = moe_device_spread(d);
+    set_layer(in);
     snprintf(in->evidence.device, sizeof in->evidence.device, "%.*s", MOE_PLAN_TEXT - 1, d->name);
     return MOE_OK;
 }

@@ -11,6 +11,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/progress.h"
+#include "engine/device_choice.h"
 #include "experts/experts.h"
 #include "layer/model.h"
 #include "plan/plan.h"
@@ -18,16 +19,6 @@
 #include "run/session.h"
 #include "sched/exactness.h"
 #include "sched/strategy.h"
-
-/* What --device names. */
-struct moe_device_choice {
-    bool test;        /* rehearses a device: one core is the device, another its host */
-    double speed;     /* of the test device: how many times as fast as its host, at least 1 */
-    double link_rate; /* ... and bytes per second from the host's memory to its own */
-    bool cuda;        /* GPU number `index`; neither: the plain CPU */
-    int index;
-    bool automatic; /* with cuda: the plain CPU where no GPU can be used */
-};
 
 /* What is known of a session before memory is split. */
 struct moe_engine_room {

@@ -35,6 +35,25 @@ double moe_pace_layer(const struct moe_pace *p, uint32_t variant, uint32_t top_k
            moe_pace_piece(p, MOE_PIECE_COMBINE, 1) + top_k * moe_pace_expert(p, variant, 1);
 }
 
+static void stretch(struct moe_line *line, double by)
+{
+    for (uint32_t i = 0; i < line->n; i++)
+        line->y[i] *= by;
+}
+
+void moe_pace_set_layer(struct moe_pace *p, uint32_t top_k, double seconds)
+{
+    double now = moe_pace_layer(p, 0, top_k);
+    if (!(now > 0))
+        return;
+    for (int i = 0; i < MOE_N_PIECES; i++)
+        stretch(&p->pieces[i], seconds / now);
+    for (uint32_t v = 0; v < p->n_variants; v++)
+        stretch(&p->experts[v], seconds / now);
+    p->predict *= seconds / now;
+    p->host_slowdown *= now / seconds;
+}
+
 static int set_load_rate(struct moe_pace *p, const struct moe_device *d, enum moe_device_tier from,
                          double load_rate, struct moe_err *err)
 {

@@ -62,6 +62,10 @@ static inline double moe_pace_host(const struct moe_pace *p, double now, double 
  * loads for the next layer. */
 double moe_pace_layer(const struct moe_pace *p, uint32_t variant, uint32_t top_k);
 
+/* Makes that time `seconds`: all pieces but the head become longer or shorter alike, the host's
+ * time for an expert stays. */
+void moe_pace_set_layer(struct moe_pace *p, uint32_t top_k, double seconds);
+
 /* From a profile with measurements of a model. variants: the pack's names, best first. A variant
  * that was not measured takes another's time in proportion to the bytes per expert, if the profile
  * has both. These are the processor's times, so experts are loaded from storage. load_rate 0: the

@@ -83,6 +83,19 @@ int moe_device_variant(const struct moe_device *d, const char *name)
     return -1;
 }
 
+const struct moe_device_timed *moe_device_find_timed(const struct moe_device *d,
+                                                     uint32_t moe_layers, uint32_t experts,
+                                                     uint32_t experts_per_token)
+{
+    for (uint32_t i = 0; i < d->n_timed; i++) {
+        const struct moe_device_timed *t = &d->timed[i];
+        if (t->moe_layers == moe_layers && t->experts == experts &&
+            t->experts_per_token == experts_per_token)
+            return t;
+    }
+    return NULL;
+}
+
 /* ---- Loading ---- */
 
 bool moe_device_load_measured(const struct moe_device *d, enum moe_device_tier from)

@@ -21,6 +21,7 @@ enum {
     MOE_DEVICE_MAX_READS = 16,
     MOE_DEVICE_MAX_BATCHES = 8,
     MOE_DEVICE_MAX_VARIANTS = 8,
+    MOE_DEVICE_MAX_TIMED = 8,
 };
 
 /* A number above zero that was measured or given; 0: not known. */
@@ -91,6 +92,16 @@ struct moe_device_model {
     struct moe_device_batch batches[MOE_DEVICE_MAX_BATCHES]; /* rising rows */
 };
 
+/* What others say that a model takes here, where nothing of it was measured by moe-profile: times
+ * of a paper's own engine, launches and copies included, which bandwidths alone would not give. */
+struct moe_device_timed {
+    char model[64]; /* for people */
+    uint32_t moe_layers, experts, experts_per_token;
+    struct moe_figure layer;      /* one layer for one token, its experts in memory */
+    struct moe_figure load;       /* one expert ... */
+    struct moe_figure load_bytes; /* ... of so many bytes */
+};
+
 struct moe_device {
     char name[MOE_DEVICE_TEXT], source[MOE_DEVICE_TEXT];
     struct moe_device_host host;
@@ -98,6 +109,8 @@ struct moe_device {
     struct moe_device_storage storage;
     bool has_model;
     struct moe_device_model model;
+    uint32_t n_timed;
+    struct moe_device_timed timed[MOE_DEVICE_MAX_TIMED];
 };
 
 /* ---- What follows from a profile ----
@@ -126,6 +139,10 @@ double moe_device_layer_seconds(const struct moe_device *d, bool is_moe, double 
 double moe_device_expert_seconds(const struct moe_device *d, uint32_t variant, double rows);
 /* The head for one row. */
 double moe_device_head_seconds(const struct moe_device *d);
+/* What is said of a model of this shape; NULL: nothing. */
+const struct moe_device_timed *moe_device_find_timed(const struct moe_device *d,
+                                                     uint32_t moe_layers, uint32_t experts,
+                                                     uint32_t experts_per_token);
 /* The variant of that name, or -1. */
 int moe_device_variant(const struct moe_device *d, const char *name);
 

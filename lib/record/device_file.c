@@ -216,6 +216,33 @@ static const struct moe_member model_members[] = {
 static const struct moe_record model_record = {MOE_RECORD(model_members),
                                                MOE_FLAGGED(struct moe_device, has_model)};
 
+/* ---- What others say of models ---- */
+
+static const struct moe_member timed_members[] = {
+    MOE_FIELD(MOE_ALWAYS, struct moe_device_timed, "model", model),
+    COUNT(moe_device_timed, "moe_layers", moe_layers),
+    COUNT(moe_device_timed, "experts", experts),
+    COUNT(moe_device_timed, "experts_per_token", experts_per_token),
+    FIGURE(moe_device_timed, "layer_seconds", layer),
+    FIGURE(moe_device_timed, "load_seconds", load),
+    FIGURE(moe_device_timed, "load_bytes", load_bytes),
+};
+
+static int check_timed(struct moe_record_reader *r, struct moe_yaml_node *map, void *record)
+{
+    const struct moe_device *d = r->whole;
+    const struct moe_device_timed *t = record;
+    if ((t->load.value > 0) != (t->load_bytes.value > 0))
+        return moe_yaml_fail(r->doc, map, r->err, "'%s' without '%s'",
+                             t->load.value > 0 ? "load_seconds" : "load_bytes",
+                             t->load.value > 0 ? "load_bytes" : "load_seconds");
+    return moe_device_find_timed(d, t->moe_layers, t->experts, t->experts_per_token)
+               ? moe_yaml_fail(r->doc, map, r->err, "a model of this shape is there twice")
+               : MOE_OK;
+}
+
+static const struct moe_record timed_record = {MOE_RECORD(timed_members), check_timed};
+
 /* ---- The file ---- */
 
 static const struct moe_member device_members[] = {
@@ -226,6 +253,7 @@ static const struct moe_member device_members[] = {
                 accelerator_record),
     MOE_SECTION(MOE_IF_SET, "storage", offsetof(struct moe_device, storage), storage_record),
     MOE_SECTION(MOE_IF_SET, "model", 0, model_record),
+    MOE_LIST(struct moe_device, "timed", timed, n_timed, timed_record),
 };
 static const struct moe_record device_record = {MOE_RECORD(device_members)};
 static const struct moe_record_format device_format = {

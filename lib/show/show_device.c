@@ -128,6 +128,19 @@ static void put_verdict(const struct moe_device *d, struct moe_buf *out)
     }
 }
 
+/* Its pieces were not measured. */
+static void put_timed(const struct moe_device_timed *t, struct moe_screen screen,
+                      struct moe_buf *out)
+{
+    moe_buf_printf(out,
+                   "\n%s, as others timed it: %" PRIu32 " layers of %" PRIu32 " experts, %" PRIu32
+                   " a token\n",
+                   t->model, t->moe_layers, t->experts, t->experts_per_token);
+    put_figure(out, screen, "a layer, one token", &t->layer, SECONDS);
+    put_figure(out, screen, "a load", &t->load, SECONDS);
+    put_figure(out, screen, "... of", &t->load_bytes, BYTES);
+}
+
 void moe_show_device(const struct moe_device *d, struct moe_screen screen, struct moe_buf *out)
 {
     moe_buf_printf(out, "%s\n", d->name);
@@ -135,6 +148,8 @@ void moe_show_device(const struct moe_device *d, struct moe_screen screen, struc
     put_host(&d->host, screen, out);
     put_accelerator(&d->accelerator, screen, out);
     put_storage(&d->storage, screen, out);
+    for (uint32_t i = 0; i < d->n_timed; i++)
+        put_timed(&d->timed[i], screen, out);
     if (!d->has_model)
         return;
     moe_buf_printf(out,

@@ -21,8 +21,7 @@ wrong "two packs" "give either one PACK or --shape, or several*" "$tiny" "$tiny"
 wrong "a pack and a shape" "give either one PACK or --shape*" "$tiny" --shape "$tmp/smaller.json" --memory 30M
 wrong "--experts without a shape" "option --experts belongs*" "$tiny" --memory 30M --experts 4
 wrong "--layer-seconds alone" "option --layer-seconds needs*" "$tiny" --memory 30M --layer-seconds 1
-wrong "two machines" "options --device-profile and*" "$tiny" --memory 30M --layer-seconds 1 \
-    --device-profile profiles/rtx4090.yaml
+wrong "two rates" "options --load-seconds and*" "$tiny" --memory 30M --load-seconds 1 --link-rate 1G
 wrong "--json of a plan" "option --json belongs*" "$tiny" --memory 30M --json
 wrong "explain and simulate" "--explain and --simulate*" --explain a --simulate b
 wrong "a row that is none" "option --strategy: 'magic'*" "$tiny" --memory 30M --strategy magic

@@ -85,6 +85,15 @@ static struct moe_device *full(void)
             .experts = {measured(0.5 * k), measured(0.25 * k)},
         };
     }
+    d->n_timed = 2;
+    for (uint32_t i = 0; i < 2; i++)
+        d->timed[i] = (struct moe_device_timed){.model = "a model",
+                                                .moe_layers = 24,
+                                                .experts = 60 + i,
+                                                .experts_per_token = 4,
+                                                .layer = given(13e-3, "a paper")};
+    d->timed[1].load = given(6e-3, "a paper");
+    d->timed[1].load_bytes = given(17301504, "");
     return d;
 }
 
@@ -119,6 +128,8 @@ static void what_is_written_is_read_back(void **state)
     assert_true(again->model.source_fingerprint == 0x0123456789abcdef);
     assert_true(again->model.batches[1].experts[1].max == 5);
     assert_int_equal(again->model.batches[1].experts[1].n_runs, 5);
+    assert_int_equal(again->n_timed, 2);
+    assert_string_equal(again->timed[1].load.source, "a paper");
     moe_buf_release(&first);
     moe_buf_release(&second);
     free(again);
@@ -184,6 +195,17 @@ static void what_follows_is_right(void **state)
     free(d);
 }
 
+static void times_are_of_models_of_one_shape(void **state)
+{
+    struct moe_device *d = full();
+    assert_ptr_equal(moe_device_find_timed(d, 24, 60, 4), &d->timed[0]);
+    assert_ptr_equal(moe_device_find_timed(d, 24, 61, 4), &d->timed[1]);
+    assert_null(moe_device_find_timed(d, 24, 62, 4));
+    assert_null(moe_device_find_timed(d, 23, 60, 4));
+    assert_null(moe_device_find_timed(d, 24, 60, 2));
+    free(d);
+}
+
 static void what_is_not_known_is_nan(void **state)
 {
     struct moe_device *d = read_text("format: moe-device\nversion: 1\nname: x\n"
@@ -238,6 +260,15 @@ static void damage_is_named(void **state)
             "outside of min and max");
     refused(HEAD "host: {cores: {value: 4, min: 3, max: 6}}\n", MOE_ERR_FORMAT,
             "'min' without 'runs'");
+    refused(
+        HEAD
+        "timed: [{model: a, moe_layers: 1, experts: 4, experts_per_token: 1, load_seconds: 1}]\n",
+        MOE_ERR_FORMAT, "'load_seconds' without 'load_bytes'");
+    refused(HEAD "timed: [{model: a, moe_layers: 1, experts: 4, experts_per_token: 1}, {model: b, "
+                 "moe_layers: 1, experts: 4, experts_per_token: 1}]\n",
+            MOE_ERR_FORMAT, "a model of this shape is there twice");
+    refused(HEAD "timed: [{model: a, experts: 4, experts_per_token: 1}]\n", MOE_ERR_FORMAT,
+            "'moe_layers' is missing");
     refused(HEAD "accelerator: {memory_bytes: 1}\n", MOE_ERR_FORMAT, "'name' is missing");
     refused(HEAD "storage: {reads: [{in_flight: 2}, {in_flight: 2}]}\n", MOE_ERR_FORMAT,
             "'in_flight' must be rising");
@@ -313,6 +344,7 @@ int main(void)
         cmocka_unit_test(what_is_written_is_read_back),
         cmocka_unit_test(json_has_the_same_members),
         cmocka_unit_test(what_follows_is_right),
+        cmocka_unit_test(times_are_of_models_of_one_shape),
         cmocka_unit_test(what_is_not_known_is_nan),
         cmocka_unit_test(damage_is_named),
         cmocka_unit_test(a_file_is_told_by_its_format),

@@ -240,6 +240,30 @@ static void bandwidth_alone_gives_times(void **state)
     assert_int_equal(p.pieces[MOE_PIECE_DENSE].n, 0);
 }
 
+static void a_layer_takes_what_is_said(void **state)
+{
+    struct moe_err err = {0};
+    struct moe_device d = {0};
+    struct moe_pace p;
+    d.host.memory_bytes_per_second = figure(1000);
+    d.storage.bytes_per_second = figure(50);
+    assert_ok(moe_pace_of_bandwidth(&p, &d, &weights, MOE_TIER_STORAGE, 0, &err), &err);
+    p.host_slowdown = 8;
+    near(moe_pace_layer(&p, 0, 2), 2.3); /* 1 + 0.5 + 2 x 0.4 */
+    moe_pace_set_layer(&p, 2, 4.6);
+    near(moe_pace_layer(&p, 0, 2), 4.6);
+    near(moe_pace_piece(&p, MOE_PIECE_ROUTE, 48), 6);
+    near(moe_pace_piece(&p, MOE_PIECE_DENSE, 1), 5.8);
+    near(moe_pace_expert(&p, 1, 1), 0.4);
+    near(p.predict, 0.2);
+    near(p.head, 3);
+    near(p.load_rate, 50);
+    near(moe_pace_host(&p, 0, 0, 0, 1), 8 * 0.4); /* the host is as fast as before */
+    p = (struct moe_pace){0};
+    moe_pace_set_layer(&p, 2, 4.6); /* nothing to make longer */
+    assert_true(moe_pace_layer(&p, 0, 2) == 0);
+}
+
 static void missing_bandwidth_is_named(void **state)
 {
     struct moe_err err = {0};
@@ -293,6 +317,7 @@ int main(void)
         cmocka_unit_test(what_has_no_figure_takes_no_time),
         cmocka_unit_test(missing_measurements_are_named),
         cmocka_unit_test(bandwidth_alone_gives_times),
+        cmocka_unit_test(a_layer_takes_what_is_said),
         cmocka_unit_test(missing_bandwidth_is_named),
         cmocka_unit_test(loads_come_from_where_the_plan_is_for),
         cmocka_unit_test(pieces_have_names),
