@@ -19,6 +19,8 @@
 #   make bench-coe       a collection larger than memory, CoServe's parts in turn: ten minutes (needs jq)
 #   make bench-gpu       the CUDA backend on a GPU; BENCH_DIR=dir: with a model of 14 GB, made there
 #   make install         programs, pages, profiles, library into $(DESTDIR)$(PREFIX); uninstall takes all away
+#   make deb             Debian packages of the same, in build/deb: moe-toolkit and libmoe-dev;
+#                        check-deb tries them on a bare Debian (root, debootstrap)
 #   make format          clang-format over all sources; format-check only looks
 #   make clean           remove the build directory
 #   make help            this text
@@ -28,7 +30,8 @@
 # Knobs: CC, CXX, NVCC, NVCC_OPT, CFLAGS, OPENMP=0|1, CUDA=auto|0|1, WERROR=1,
 #        SANITIZE=address,undefined|thread, BUILD=dir, PREFIX=/usr/local, DESTDIR=,
 #        V=1 (show commands), LEAVE_OUT='test_x ...' (of make asan and tsan), JOBS=N (of their
-#        builds and tests), SHIM=0|1 (make asan with the tests of kernels/)
+#        builds and tests), SHIM=0|1 (make asan with the tests of kernels/), STRIP=0 (install programs
+#        as they are built, for debuggers)
 
 CC ?= cc
 AR ?= ar
@@ -40,6 +43,7 @@ FUZZ_SECONDS ?= 10
 FUZZ_INPUTS ?= -1
 JOBS ?= 2
 SHIM ?= 1
+STRIP ?= 1
 VERSION := 0.1.0
 
 CFLAGS ?= -O3 -g
@@ -458,7 +462,9 @@ PAGES := $(wildcard man/*.[1-9])
 BINDIR := $(DESTDIR)$(PREFIX)/bin
 MANDIR := $(DESTDIR)$(PREFIX)/share/man
 PROFILEDIR := $(DESTDIR)$(PREFIX)/share/moe-toolkit/profiles
-LIBDIR := $(DESTDIR)$(PREFIX)/lib
+# Below PREFIX; Debian's packages have lib/x86_64-linux-gnu.
+LIB ?= lib
+LIBDIR := $(DESTDIR)$(PREFIX)/$(LIB)
 INCLUDEDIR := $(DESTDIR)$(PREFIX)/include/moe
 EXAMPLEDIR := $(DESTDIR)$(PREFIX)/share/doc/moe-toolkit/examples
 EXAMPLES := $(addprefix tests/clients/,chat.c moe_cffi.py)
@@ -479,7 +485,7 @@ $(PUBLIC): $(LIBMOE)
 	$(Q)objcopy --strip-debug --keep-global-symbols=$(@D)/names $(@D)/moe.o
 	$(Q)rm -f $@ && $(AR) rcs $@ $(@D)/moe.o
 PUBLIC_LIBS := $(filter-out -lmicrohttpd,$(LIBS))
-fill_in = sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|; s|@LIBS@|$(PUBLIC_LIBS)|' $(1) >$(2)
+fill_in = sed 's|@PREFIX@|$(PREFIX)|; s|@LIB@|$(LIB)|; s|@UP@|../../$(shell echo '$(LIB)' | sed 's|[^/][^/]*|..|g')|; s|@VERSION@|$(VERSION)|; s|@LIBS@|$(PUBLIC_LIBS)|' $(1) >$(2)
 
 install: all $(PUBLIC)
 	install -d $(LIBDIR)/pkgconfig $(LIBDIR)/cmake/moe $(INCLUDEDIR) $(EXAMPLEDIR)
@@ -490,7 +496,7 @@ install: all $(PUBLIC)
 	$(call fill_in,lib/api/moe-config.cmake.in,$(LIBDIR)/cmake/moe/moe-config.cmake)
 	$(call fill_in,lib/api/moe-config-version.cmake.in,$(LIBDIR)/cmake/moe/moe-config-version.cmake)
 	install -d $(BINDIR) $(PROFILEDIR) $(addprefix $(MANDIR)/man,$(sort $(subst .,,$(suffix $(PAGES)))))
-	install -m 755 $(PROGRAMS) $(BINDIR)
+	install $(if $(filter 1,$(STRIP)),-s) -m 755 $(PROGRAMS) $(BINDIR)
 	set -e; for page in $(PAGES); do install -m 644 $$page $(MANDIR)/man$${page##*.}; done
 	set -e; for file in $(SHARED_FILES:profiles/%=%); do install -D -m 644 profiles/$$file $(PROFILEDIR)/$$file; done
 	install -d $(BASHDIR) $(ZSHDIR) $(FISHDIR)
@@ -512,6 +518,13 @@ uninstall:
 	rm -f $(EXAMPLES:tests/clients/%=$(EXAMPLEDIR)/%)
 	rm -f $(addprefix $(BASHDIR)/,$(notdir $(PROGRAMS))) $(addprefix $(ZSHDIR)/_,$(notdir $(PROGRAMS)))
 	rm -f $(patsubst %,$(FISHDIR)/%.fish,$(notdir $(PROGRAMS)))
+
+.PHONY: deb check-deb
+deb: all $(PUBLIC)
+	@BUILD=$(BUILD) MAKE='$(MAKE)' CC='$(CC)' sh tests/packages/deb.sh $(BUILD)/deb
+check-deb: deb
+	@sh tests/tools/install-tools.sh debootstrap lintian
+	@BUILD=$(BUILD) sh tests/packages/try.sh
 
 # ---- 64-bit ARM ----------------------------------------------------------------------------------
 # Cross-builds the kernels, what they need, and their tests, and runs these under qemu-user: once on a
