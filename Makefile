@@ -122,21 +122,25 @@ NVCC_FLAGS := -std=c++17 $(NVCC_OPT) -fmad=false -Ikernels -Ilib \
               $(call GENCODE,75,$(filter 75,$(CUDA_ARCHS))) \
               $(call GENCODE,80,$(filter 8%,$(CUDA_ARCHS))) \
               $(call GENCODE,90,$(filter-out 75 8%,$(CUDA_ARCHS)),$(COMMA)compute_90) \
-              -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra,-Wno-unused-parameter
+              -Xcompiler -fPIC,-Wall,-Wextra,-Wno-unused-parameter
 ifeq ($(WERROR),1)
 NVCC_FLAGS += -Werror all-warnings -Xcompiler -Werror
 endif
 # cuBLAS is loaded at run time, from where it was found now.
 CUDA_LIB_DIR := $(firstword $(wildcard $(CUDA_HOME)/lib64 $(CUDA_HOME)/lib))
 CUDA_LIBS := -L$(CUDA_LIB_DIR) -Wl,-rpath,$(CUDA_LIB_DIR) -lcudart_static -lstdc++ -ldl -lrt
-LIBS += $(CUDA_LIBS)
+# One shared object for all programs: the machine code is 35 MB. Installed programs look for it beside
+# them, those of the tests where it was built.
+CUDA_SO := $(BUILD)/lib/moe-toolkit/libmoe-cuda.so
+BESIDE := -Wl,-rpath,'$$ORIGIN/../lib/moe-toolkit'
+WHERE_BUILT := -Wl,-rpath,$(abspath $(BUILD)/lib/moe-toolkit)
 else
 GPU_SRC := kernels/gpu_none.c
 GPU_OBJ := $(GPU_SRC:%.c=$(BUILD)/%.o)
 endif
 
 LIB_SRC := $(sort $(wildcard lib/*/*.c))
-LIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/%.o) $(GPU_OBJ)
+LIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/%.o) $(if $(CUDA_SO),,$(GPU_OBJ))
 LIBMOE := $(BUILD)/libmoe.a
 CMD_MAIN := $(sort $(wildcard cmd/moe-*.c))
 CMD_SHARED := $(filter-out $(CMD_MAIN),$(sort $(wildcard cmd/*.c cmd/*/*.c)))
@@ -195,6 +199,13 @@ $(BUILD)/lib/serve/page.o $(BUILD)/fuzz/lib/serve/page.o: lib/serve/page.html
 
 $(LIBMOE): $(LIB_OBJ)
 	$(archive)
+ifneq ($(CUDA_SO),)
+# What the backend takes of the library it has a copy of; it gives out its interface alone.
+$(CUDA_SO): $(GPU_OBJ) $(BUILD)/lib/base/err.o $(BUILD)/lib/quant/layout.o
+	$(Q)mkdir -p $(@D)
+	$(Q)echo '{ global: moe_gpu_*; local: *; };' >$(@D)/names
+	$(call link,$(CC) $(LDFLAGS) -shared -Wl$(COMMA)-soname$(COMMA)$(@F) -Wl$(COMMA)-z$(COMMA)defs -Wl$(COMMA)--version-script=$(@D)/names,$(CUDA_LIBS))
+endif
 # An archive too, so that a program takes only what it uses of the files shared by programs.
 $(LIBCMD): $(CMD_SHARED_OBJ)
 	$(archive)
@@ -203,12 +214,12 @@ $(LIBCMD): $(CMD_SHARED_OBJ)
 $(BUILD)/cmd/repl/%.o: VARIANT := -Icmd
 
 AS_NEEDED := -Wl,--as-needed
-$(BUILD)/bin/%: $(BUILD)/cmd/%.o $(LIBCMD) $(LIBMOE)
-	$(call link,$(CC) $(LDFLAGS),$(AS_NEEDED) $(LIBS) -ledit)
-$(UNCHECKED): $(BUILD)/%: $(BUILD)/%.o $(LIBCMD) $(LIBMOE)
-	$(call link,$(CC) $(LDFLAGS),$(AS_NEEDED) $(LIBS) -ledit)
-$(TESTS) $(TOOLS): $(BUILD)/%: $(BUILD)/%.o $(LIBMOE)
-	$(call link,$(CC) $(LDFLAGS),$(LIBS) -lcmocka)
+$(BUILD)/bin/%: $(BUILD)/cmd/%.o $(LIBCMD) $(LIBMOE) $(CUDA_SO)
+	$(call link,$(CC) $(LDFLAGS) $(AS_NEEDED),$(LIBS) $(BESIDE) -ledit)
+$(UNCHECKED): $(BUILD)/%: $(BUILD)/%.o $(LIBCMD) $(LIBMOE) $(CUDA_SO)
+	$(call link,$(CC) $(LDFLAGS) $(AS_NEEDED),$(LIBS) $(WHERE_BUILT) -ledit)
+$(TESTS) $(TOOLS): $(BUILD)/%: $(BUILD)/%.o $(LIBMOE) $(CUDA_SO)
+	$(call link,$(CC) $(LDFLAGS) $(AS_NEEDED),$(LIBS) $(WHERE_BUILT) -lcmocka)
 $(FAIL_CALLS): tests/tools/fail_calls.c
 	$(Q)mkdir -p $(@D)
 	$(call link,$(CC) -std=c11 -O1 -g $(WARNINGS) -fno-builtin -fPIC -shared,-ldl)
@@ -238,7 +249,7 @@ SHIM_FLAGS := -std=c++17 $(CFLAGS) $(SHIM_ARCH) -Wall -Wextra -Wundef \
               -Wno-unused-parameter -Wno-unknown-pragmas -ffp-contract=off -fno-math-errno \
               -Itests/shim -Ilib -Ikernels \
               $(filter -Werror -fopenmp -fsanitize% -fno-sanitize% -fno-omit%,$(ALL_CFLAGS))
-SHIM_LIBS := $(filter-out $(CUDA_LIBS),$(LIBS)) -lstdc++
+SHIM_LIBS := $(LIBS) -lstdc++
 GPU_TEST_SRC := $(sort $(wildcard tests/gpu/test_*.c))
 GPU_TESTS := $(GPU_TEST_SRC:%.c=$(SHIM_DIR)/%)
 SHIM_BENCH := $(SHIM_DIR)/tests/bench/bench_gpu
@@ -262,8 +273,8 @@ $(SHIM_DIR)/bin/%: $(BUILD)/cmd/%.o $(LIBCMD) $(SHIM_OBJ) $(LIBMOE)
 
 # The same tests with the backend itself, which needs a GPU; without CUDA there are none.
 GPU_REAL_TESTS := $(if $(USE_CUDA),$(GPU_TEST_SRC:%.c=$(BUILD)/%))
-$(GPU_REAL_TESTS): $(BUILD)/%: $(BUILD)/%.o $(GPU_TEST_CU:%=$(BUILD)/%.o) $(LIBMOE)
-	$(call link,$(CC) $(LDFLAGS),$(LIBS) -lcmocka)
+$(GPU_REAL_TESTS): $(BUILD)/%: $(BUILD)/%.o $(GPU_TEST_CU:%=$(BUILD)/%.o) $(GPU_OBJ) $(LIBMOE)
+	$(call link,$(CC) $(LDFLAGS),$(LIBS) $(CUDA_LIBS) -lcmocka)
 
 COMPUTE_SANITIZER ?= $(firstword $(wildcard $(shell command -v compute-sanitizer 2>/dev/null) \
                                             $(CUDA_HOME)/bin/compute-sanitizer))
@@ -321,7 +332,7 @@ $(FUZZ_DIR)/%.o: %.c $(FUZZ_DIR)/.flags
 $(FUZZ_LIB): $(FUZZ_LIB_OBJ)
 	$(archive)
 $(FUZZ_NAMES:%=$(FUZZ_DIR)/fuzz_%): $(FUZZ_DIR)/%: $(FUZZ_DIR)/tests/fuzz/%.o $(FUZZ_DIR)/tests/fuzz/fail.o $(FUZZ_LIB)
-	$(call link,$(FUZZ_CC) -fsanitize=fuzzer $(FUZZ_SANITIZE) $(FUZZ_WRAP),$(filter-out $(CUDA_LIBS),$(filter -l%,$(LIBS))))
+	$(call link,$(FUZZ_CC) -fsanitize=fuzzer $(FUZZ_SANITIZE) $(FUZZ_WRAP),$(filter -l%,$(LIBS)))
 
 # Which lines of each reader the inputs run: those of the corpus, and of FUZZ_CORPUS (directories
 # with one for each target), which begins as what `make fuzz` has kept.
@@ -339,12 +350,12 @@ $(COVERAGE_DIR)/%.o: %.c $(COVERAGE_DIR)/.flags
 $(COVERAGE_LIB): $(FUZZ_LIB_OBJ:$(FUZZ_DIR)/%=$(COVERAGE_DIR)/%)
 	$(archive)
 $(FUZZ_NAMES:%=$(COVERAGE_DIR)/fuzz_%): $(COVERAGE_DIR)/%: $(COVERAGE_DIR)/tests/fuzz/%.o $(COVERAGE_DIR)/tests/fuzz/replay.o $(COVERAGE_DIR)/tests/fuzz/fail.o $(COVERAGE_LIB)
-	$(call link,$(FUZZ_CC) $(COVERAGE_FLAGS) $(FUZZ_WRAP),$(filter-out $(CUDA_LIBS),$(filter -l%,$(LIBS))))
+	$(call link,$(FUZZ_CC) $(COVERAGE_FLAGS) $(FUZZ_WRAP),$(filter -l%,$(LIBS)))
 
 fuzz-replay: $(REPLAYS)
 	$(Q)set -e; for x in $(FUZZ_NAMES); do $(BUILD)/fuzz-replay/fuzz_$$x tests/fuzz/corpus/$$x; done
-$(REPLAYS): $(BUILD)/fuzz-replay/%: $(BUILD)/tests/fuzz/%.o $(BUILD)/tests/fuzz/replay.o $(BUILD)/tests/fuzz/fail.o $(LIBMOE)
-	$(call link,$(CC) $(LDFLAGS) $(FUZZ_WRAP),$(LIBS))
+$(REPLAYS): $(BUILD)/fuzz-replay/%: $(BUILD)/tests/fuzz/%.o $(BUILD)/tests/fuzz/replay.o $(BUILD)/tests/fuzz/fail.o $(LIBMOE) $(CUDA_SO)
+	$(call link,$(CC) $(LDFLAGS) $(AS_NEEDED) $(FUZZ_WRAP),$(LIBS) $(WHERE_BUILT))
 -include $(FUZZ_LIB_OBJ:.o=.d) $(FUZZ_SRC:%.c=$(BUILD)/%.d) $(FUZZ_SRC:%.c=$(FUZZ_DIR)/%.d) \
          $(BUILD)/tests/fuzz/replay.d
 
@@ -485,12 +496,14 @@ $(PUBLIC): $(LIBMOE)
 	$(Q)objcopy --strip-debug --keep-global-symbols=$(@D)/names $(@D)/moe.o
 	$(Q)rm -f $@ && $(AR) rcs $@ $(@D)/moe.o
 PUBLIC_LIBS := $(filter-out -lmicrohttpd,$(LIBS))
-fill_in = sed 's|@PREFIX@|$(PREFIX)|; s|@LIB@|$(LIB)|; s|@UP@|../../$(shell echo '$(LIB)' | sed 's|[^/][^/]*|..|g')|; s|@VERSION@|$(VERSION)|; s|@LIBS@|$(PUBLIC_LIBS)|' $(1) >$(2)
+fill_in = sed 's|@PREFIX@|$(PREFIX)|; s|@LIB@|$(LIB)|; s|@UP@|../../$(shell echo '$(LIB)' | sed 's|[^/][^/]*|..|g')|; s|@VERSION@|$(VERSION)|; s|@LIBS@|$(PUBLIC_LIBS)|; \
+               s|@CUDA:\([^@]*\)@|$(if $(CUDA_SO),\1)|' $(1) >$(2)
 
 install: all $(PUBLIC)
 	install -d $(LIBDIR)/pkgconfig $(LIBDIR)/cmake/moe $(INCLUDEDIR) $(EXAMPLEDIR)
 	install -m 644 $(PUBLIC) $(LIBDIR)
 	install -m 644 lib/api/moe.h $(INCLUDEDIR)
+	$(if $(CUDA_SO),install $(if $(filter 1,$(STRIP)),-s) -D -m 644 $(CUDA_SO) $(DESTDIR)$(PREFIX)/lib/moe-toolkit/$(notdir $(CUDA_SO)))
 	install -m 644 $(EXAMPLES) $(EXAMPLEDIR)
 	$(call fill_in,lib/api/moe.pc.in,$(LIBDIR)/pkgconfig/moe.pc)
 	$(call fill_in,lib/api/moe-config.cmake.in,$(LIBDIR)/cmake/moe/moe-config.cmake)
@@ -515,7 +528,7 @@ uninstall:
 	for page in $(notdir $(PAGES)); do rm -f $(MANDIR)/man$${page##*.}/$$page; done
 	rm -f $(patsubst profiles/%,$(PROFILEDIR)/%,$(SHARED_FILES))
 	rm -f $(LIBDIR)/libmoe.a $(LIBDIR)/pkgconfig/moe.pc $(LIBDIR)/cmake/moe/moe-config*.cmake $(INCLUDEDIR)/moe.h
-	rm -f $(EXAMPLES:tests/clients/%=$(EXAMPLEDIR)/%)
+	rm -f $(EXAMPLES:tests/clients/%=$(EXAMPLEDIR)/%) $(DESTDIR)$(PREFIX)/lib/moe-toolkit/libmoe-cuda.so
 	rm -f $(addprefix $(BASHDIR)/,$(notdir $(PROGRAMS))) $(addprefix $(ZSHDIR)/_,$(notdir $(PROGRAMS)))
 	rm -f $(patsubst %,$(FISHDIR)/%.fish,$(notdir $(PROGRAMS)))
 

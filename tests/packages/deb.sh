@@ -17,7 +17,7 @@ trap 'rm -rf "$stage"' EXIT
 umask 022
 
 depends() { # FILE...: the packages that these need
-    (cd "$stage" && dpkg-shlibdeps -O "$@" 2>"$stage/shlibdeps.log") | sed -n 's/^shlibs:Depends=//p'
+    (cd "$stage" && dpkg-shlibdeps -O -l"$programs/usr/lib/moe-toolkit" --ignore-missing-info "$@" 2>"$stage/shlibdeps.log") | sed -n 's/^shlibs:Depends=//p'
 }
 
 finish() { # PACKAGE SECTION DEPENDS SUMMARY; the long text on standard input
@@ -72,7 +72,13 @@ mv "$programs/usr/$lib/libmoe.a" "$programs/usr/$lib/pkgconfig" "$programs/usr/$
 mv "$programs/usr/share/doc/moe-toolkit/examples" "$library/usr/share/doc/libmoe-dev/"
 rmdir -p "$programs/usr/$lib" 2>/dev/null || :
 
-finish moe-toolkit science "$(depends "$programs"/usr/bin/*)" \
+if [ -e "$programs/usr/lib/moe-toolkit/libmoe-cuda.so" ]; then
+    # cuBLAS is loaded at run time from NVIDIA's own directory.
+    mkdir -p "$programs/usr/share/lintian/overrides"
+    echo 'moe-toolkit: custom-library-search-path RUNPATH /usr/local/cuda* [usr/lib/moe-toolkit/libmoe-cuda.so]' \
+        >"$programs/usr/share/lintian/overrides/moe-toolkit"
+fi
+finish moe-toolkit science "$(depends $(find "$programs/usr/bin" "$programs/usr/lib" -type f 2>/dev/null))" \
     "run Mixture-of-Experts language models within a memory budget" <<'END'
 A Mixture-of-Experts language model uses a few percent of its weights
 for a token but needs all of them at hand. These programs run such models
