@@ -47,6 +47,8 @@ int moe_route(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
         const struct moe_router_use use = {l, moe_inputs_for(&s->states.inputs, l->router.layout),
                                            w->probabilities};
         moe_router_scores(&use, 1, w->router_stride);
+        if (s->router_row && n_rows == 1)
+            memcpy(s->router_row, w->probabilities, c->n_experts * sizeof *s->router_row);
         moe_par_for(n_rows, 16, route_rows, s);
     }
     int status = moe_layer_request_check(r, c, layer, n_rows, err);

@@ -109,6 +109,25 @@ static int check_device(struct moe_resolved *r, const struct moe_split_inputs *i
     return MOE_OK;
 }
 
+/* Cache-aware routing needs more to choose from than what stays. */
+static int check_preference(const struct moe_strategy *s, const struct moe_split_inputs *in,
+                            struct moe_err *err)
+{
+    const struct moe_config *c = &in->model->config;
+    if (!(s->prefer > 0))
+        return MOE_OK;
+    if (in->gpu)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "option --prefer-cached: on a GPU routers choose by themselves; the "
+                        "processor computes with it (--device cpu)");
+    if (s->prefer_keeps >= c->top_k)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "option --prefer-cached: its strongest %u experts stay, and a router of %s "
+                        "chooses %u: nothing is left to change",
+                        s->prefer_keeps, moe_pack_path(in->model->pack), c->top_k);
+    return MOE_OK;
+}
+
 /* Where to predict is a choice only for a strategy that asks routers of later layers. */
 static int check_predict_on(const struct moe_strategy *s, const struct moe_split_inputs *in,
                             struct moe_err *err)
@@ -183,5 +202,7 @@ int moe_engine_resolve(struct moe_resolved *out, const struct moe_split_inputs *
         status = check_statistics(out, in, err);
     if (status == MOE_OK && !s->resident)
         status = check_device(out, in, err);
+    if (status == MOE_OK && !s->resident)
+        status = check_preference(s, in, err);
     return status;
 }

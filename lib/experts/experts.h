@@ -114,6 +114,8 @@ struct moe_experts_ops {
                  struct moe_err *err);
     /* Which experts of a layer are ready in slots: [n_experts], 0 or 1. */
     void (*present)(struct moe_experts *self, uint32_t layer, uint8_t *present);
+    /* Which experts of a layer the cache keeps (moe_scheduler_cached): [n_experts], 0 or 1. */
+    void (*cached)(struct moe_experts *self, uint32_t layer, uint8_t *cached);
     void (*close)(struct moe_experts *self);
 };
 

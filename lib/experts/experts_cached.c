@@ -187,6 +187,12 @@ static void present(struct moe_experts *self, uint32_t layer, uint8_t *out)
     moe_scheduler_present(c->scheduler, c->moe_layer[layer], out);
 }
 
+static void which_cached(struct moe_experts *self, uint32_t layer, uint8_t *out)
+{
+    const struct cached *c = (const struct cached *)self;
+    moe_scheduler_cached(c->scheduler, c->moe_layer[layer], out);
+}
+
 static void host_view(struct moe_experts *self, uint32_t which, uint32_t layer, uint32_t expert,
                       struct moe_expert_view *view)
 {
@@ -239,5 +245,6 @@ const struct moe_experts_ops cached_ops = {
     .predicted = predicted,
     .known = known,
     .present = present,
+    .cached = which_cached,
     .close = close_cached,
 };

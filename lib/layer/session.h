@@ -132,6 +132,8 @@ struct moe_session {
                                     lockstep run; NULL: nothing */
     struct moe_states states;
     struct moe_layer_request request;
+    float *router_row; /* borrowed, [router stride]: receives the scores that a layer's router gives
+                          a pass's only row; NULL: nobody wants them */
     struct moe_kv_pool kv_pool;
     struct moe_encoded *sources; /* [n_sources] */
     uint32_t *attends;           /* [n_sequences] the source that each attends to */

@@ -6,6 +6,7 @@
 
 #include "base/mem.h"
 #include "sched/choice_history.h"
+#include "sched/prefer.h"
 
 enum { REACH = 3 /* layers ahead that traces have predictions of */ };
 
@@ -30,6 +31,10 @@ struct moe_replay {
     uint32_t reach;      /* how many predictions of a layer are kept */
     const struct moe_trace_token *next;
     bool started;
+
+    uint32_t ranked;              /* experts of a layer whose scores are kept; 0: none are wanted */
+    uint16_t *best;               /* [n_layers][ranked] the first row's */
+    float *probabilities_of_best; /* likewise */
 
     float *probabilities; /* [batch][n_experts] */
     float *row_scores;    /* [depth][n_experts] */
@@ -83,8 +88,28 @@ static int check(const struct moe_replay *r, const struct moe_statistics *statis
     return MOE_OK;
 }
 
+/* Cache-aware routing goes by the scores of experts that were not chosen. */
+static int check_ranked(const struct moe_replay *r, struct moe_err *err)
+{
+    const struct moe_trace_shape *t = moe_trace_shape(r->trace);
+    uint32_t keep = t->keep > t->top_k ? t->keep : t->top_k;
+    if (r->ranked == 0 || (t->keep > 0 && keep >= r->ranked))
+        return MOE_OK;
+    if (t->keep == 0)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "the trace has no scores of experts, which --prefer-cached goes by (a "
+                        "trace that moe-profile makes from texts has them)");
+    return moe_fail(err, MOE_ERR_USAGE,
+                    "the trace has the scores of %u experts of a layer, --prefer-cached goes by "
+                    "those of %u (moe-profile keeps as many unless told otherwise)",
+                    keep, r->ranked);
+}
+
 static int open_tables(struct moe_replay *r, struct moe_err *err)
 {
+    uint64_t n_ranked = (uint64_t)r->n_layers * r->ranked;
+    r->best = moe_alloc(n_ranked, sizeof *r->best, err);
+    r->probabilities_of_best = moe_alloc(n_ranked, sizeof *r->probabilities_of_best, err);
     uint64_t n_cells = (uint64_t)r->batch * r->n_layers;
     r->chosen = moe_alloc(n_cells * r->top_k, sizeof *r->chosen, err);
     r->weights = moe_alloc(n_cells * r->top_k, sizeof *r->weights, err);
@@ -98,7 +123,7 @@ static int open_tables(struct moe_replay *r, struct moe_err *err)
     r->scratch = moe_alloc(2 * (uint64_t)r->top_k, sizeof *r->scratch, err);
     bool all = r->chosen && r->weights && r->computed && r->predicted && r->scores &&
                r->is_predicted && r->probabilities && r->row_scores && r->unimportance &&
-               r->scratch;
+               r->scratch && r->best && r->probabilities_of_best;
     return all ? MOE_OK : MOE_ERR_MEMORY;
 }
 
@@ -166,7 +191,11 @@ int moe_replay_open(struct moe_replay **out, struct moe_trace *trace, struct moe
         if (r->by == MOE_PREDICT_BY_ATTENTION)
             r->reach = 1; /* of the layer itself */
     }
+    if (!strategy->resident && strategy->prefer > 0)
+        r->ranked = moe_preference_reach(r->n_experts, r->top_k);
     int status = check(r, statistics, err);
+    if (status == MOE_OK)
+        status = check_ranked(r, err);
     if (status == MOE_OK && shape->n_encoder)
         status = raise_batch(r, err);
     if (status == MOE_OK)
@@ -177,7 +206,7 @@ int moe_replay_open(struct moe_replay **out, struct moe_trace *trace, struct moe
         moe_replay_close(r);
         return status;
     }
-    uint32_t parts = 0;
+    uint32_t parts = r->ranked ? MOE_TRACE_NEXT_BEST : 0;
     for (uint32_t d = 0; d < r->reach; d++)
         parts |= 1u << predictor_at(r->by, d);
     moe_excerpt_begin(trace, excerpt, parts);
@@ -190,6 +219,8 @@ void moe_replay_close(struct moe_replay *r)
     if (!r)
         return;
     free(r->block);
+    free(r->best);
+    free(r->probabilities_of_best);
     free(r->chosen);
     free(r->weights);
     free(r->computed);
@@ -224,6 +255,11 @@ static void take_layer(struct moe_replay *r, uint32_t row, uint32_t layer)
         return;
     memcpy(r->chosen + cell * r->top_k, step.experts, r->top_k * sizeof *r->chosen);
     memcpy(r->weights + cell * r->top_k, step.weights, r->top_k * sizeof *r->weights);
+    if (row == 0 && r->ranked) {
+        uint64_t at = (uint64_t)layer * r->ranked;
+        memcpy(r->best + at, step.experts, r->ranked * sizeof *r->best);
+        memcpy(r->probabilities_of_best + at, step.scores, r->ranked * sizeof *step.scores);
+    }
     for (uint32_t d = 0; d < r->reach; d++) {
         enum moe_predictor by = predictor_at(r->by, d);
         uint64_t at = cell * r->reach + d;
@@ -278,6 +314,16 @@ void moe_replay_chosen(const struct moe_replay *r, uint32_t layer, uint32_t *cho
             weights[to + i] = r->weights[from + i];
         }
     }
+}
+
+uint32_t moe_replay_ranked(const struct moe_replay *r, uint32_t layer, uint32_t *experts,
+                           float *probabilities)
+{
+    uint64_t at = (uint64_t)layer * r->ranked;
+    for (uint32_t i = 0; i < r->ranked; i++)
+        experts[i] = r->best[at + i];
+    memcpy(probabilities, r->probabilities_of_best + at, r->ranked * sizeof *probabilities);
+    return r->ranked;
 }
 
 /* ---- Predictions ---- */

@@ -28,8 +28,8 @@ struct moe_replay;
 
 /* From the first token of the excerpt on. batch: rows of a pass at most, raised to the longest
  * source.
- * MOE_ERR_USAGE: the trace lacks the predictions that the strategy makes, or there are no
- * statistics for paths; the text says what to do. */
+ * MOE_ERR_USAGE: the trace lacks the predictions that the strategy makes, or the scores that it
+ * chooses by, or there are no statistics for paths; the text says what to do. */
 int moe_replay_open(struct moe_replay **out, struct moe_trace *trace, struct moe_excerpt excerpt,
                     uint32_t batch, const struct moe_strategy *strategy,
                     const struct moe_statistics *statistics, struct moe_err *err);
@@ -44,6 +44,10 @@ bool moe_replay_has(const struct moe_replay *r, uint32_t layer);
 /* The experts of the pass's rows in a layer. chosen, weights: [n_rows][top_k]. */
 void moe_replay_chosen(const struct moe_replay *r, uint32_t layer, uint32_t *chosen,
                        float *weights);
+/* The best experts of the pass's first row in a layer, for cache-aware routing (sched/prefer.h):
+ * those chosen, then the next best, falling, and their probabilities. Returns how many. */
+uint32_t moe_replay_ranked(const struct moe_replay *r, uint32_t layer, uint32_t *experts,
+                           float *probabilities);
 /* Call it for every layer in turn, once its router has chosen: predictions for the next `depth`
  * layers, nearest first; returns how many there are. chosen, weights: the experts that are used
  * (moe_replay_chosen's, or those that replaced them). */

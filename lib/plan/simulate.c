@@ -15,6 +15,7 @@
 #include "sched/choice_history.h"
 #include "sched/placement.h"
 #include "sched/precision.h"
+#include "sched/prefer.h"
 
 /* Experts predicted in place of a router's choice (DAOP IV-C); choice.n 0: none. */
 struct early {
@@ -50,6 +51,8 @@ struct simulator {
     uint32_t *barred;                 /* [n_experts] */
     struct early early[2];            /* this layer's and the next one's, by layer modulo 2 */
     bool has_precalculated;
+    struct moe_preference preference;
+    void *preference_block; /* its memory */
 };
 
 static void took(struct simulator *s, double seconds)
@@ -84,6 +87,22 @@ static void take_predicted(struct simulator *s, uint32_t layer, uint32_t n_rows)
         s->precalculated[f->experts[k]] = f->on_host[k];
     memcpy(s->chosen, f->experts, f->n * sizeof *s->chosen);
     memcpy(s->weights, f->scores, f->n * sizeof *s->weights);
+}
+
+/* Cache-aware routing: experts in the cache replace some of the router's choice. Their weights are
+ * probabilities, which suffices: only shares of a row's weight count here. */
+static void take_preferred(struct simulator *s, uint32_t layer)
+{
+    struct moe_preference *p = &s->preference;
+    p->n = moe_replay_ranked(s->replay, layer, p->experts, p->probabilities);
+    moe_scheduler_cached(s->scheduler, layer, p->cached);
+    uint32_t n_others = moe_preference_choose(p, layer, s->chosen);
+    s->phase->experts.substituted += n_others;
+    for (uint32_t k = 0, i = 0; n_others > 0 && k < p->top_k; k++) {
+        while (p->experts[i] != s->chosen[k])
+            i++;
+        s->weights[k] = p->probabilities[i];
+    }
 }
 
 /* The distinct experts of the pass, ascending. Returns how many. */
@@ -248,6 +267,8 @@ static int run_moe_layer(struct simulator *s, uint32_t layer, uint32_t n_rows, s
     took_piece(s, MOE_PIECE_ROUTE, n_rows);
     moe_replay_chosen(s->replay, layer, s->chosen, s->weights);
     take_predicted(s, layer, n_rows);
+    if (s->strategy.prefer > 0 && s->decode && n_rows == 1 && !s->inventory->is_static[layer])
+        take_preferred(s, layer);
     if (s->strategy.gate_below > 0 && s->decode && n_rows == 1)
         moe_gate_below(s->weights, s->inventory->top_k, s->strategy.gate_below);
     uint32_t n_needs = list_needs(s, n_rows);
@@ -312,6 +333,8 @@ static int run_pass(struct simulator *s, struct moe_simulated *out, const struct
     s->phase = s->channel.phase = pass->prompt ? &counted->prefill : &counted->decode;
     if (pass->first)
         moe_scheduler_begin_sequence(s->scheduler);
+    if (pass->first && s->strategy.prefer > 0)
+        moe_preference_begin_sequence(&s->preference);
     moe_scheduler_begin_tokens(s->scheduler, pass->n_rows, pass->prompt, &s->phase->experts);
     s->early[0].choice.n = s->early[1].choice.n = 0;
     double started = s->channel.link.clock, host_before = s->phase->host_seconds;
@@ -377,6 +400,23 @@ static int open_tables(struct simulator *s, struct moe_err *err)
                : MOE_ERR_MEMORY;
 }
 
+static int open_preference(struct simulator *s, struct moe_err *err)
+{
+    const struct moe_inventory *inv = s->inventory;
+    struct moe_arena arena = {0};
+    if (!(s->strategy.prefer > 0))
+        return MOE_OK;
+    s->preference =
+        (struct moe_preference){.lambda = s->strategy.prefer, .keeps = s->strategy.prefer_keeps};
+    moe_preference_carve(&s->preference, &arena, inv->n_layers, inv->n_experts, inv->top_k);
+    s->preference_block = moe_alloc(arena.used, 1, err);
+    if (!s->preference_block)
+        return MOE_ERR_MEMORY;
+    arena = (struct moe_arena){.base = s->preference_block, .size = arena.used};
+    moe_preference_carve(&s->preference, &arena, inv->n_layers, inv->n_experts, inv->top_k);
+    return MOE_OK;
+}
+
 static int check(const struct moe_simulation *in, struct moe_err *err)
 {
     const struct moe_trace_shape *t = moe_trace_shape(in->trace);
@@ -408,6 +448,8 @@ static int open_simulator(struct simulator *s, struct moe_err *err)
         status = simulate_link_open(&s->channel, in, err);
     if (status == MOE_OK)
         status = open_tables(s, err);
+    if (status == MOE_OK)
+        status = open_preference(s, err);
     if (status != MOE_OK)
         return status;
     struct moe_scheduler_options o = in->scheduler;
@@ -427,6 +469,7 @@ static void close_simulator(struct simulator *s)
     moe_scheduler_close(s->scheduler);
     moe_replay_close(s->replay);
     simulate_link_close(&s->channel);
+    free(s->preference_block);
     free(s->needs);
     free(s->due);
     free(s->unimportance);

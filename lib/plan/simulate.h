@@ -5,8 +5,9 @@
  *
  * A sequence's prompt tokens are computed in passes of at most `batch` rows, the others one by one;
  * a source in one, through the encoder's layers, and each token of its target through the
- * decoder's. If a strategy may change results (low precision, skipping, substitution), the choices
- * of the trace still stay as they were recorded.
+ * decoder's. If a strategy may change results (low precision, skipping, substitution), what routers
+ * chose and scored still stays as it was recorded. Cache-aware routing goes by these scores, of
+ * whatever group an expert is, which a trace does not say.
  */
 #ifndef MOE_PLAN_SIMULATE_H
 #define MOE_PLAN_SIMULATE_H

@@ -8,6 +8,7 @@
 #include "layer/stages.h"
 #include "run/host_jobs.h"
 #include "run/precalculate.h"
+#include "run/prefer_cached.h"
 #include "sched/precision.h"
 
 struct moe_pass_strategy {
@@ -18,14 +19,18 @@ struct moe_pass_strategy {
     struct moe_host_jobs jobs;
     struct moe_host_ticket *tickets; /* [n_experts] of the layer's own host jobs, by entry */
     struct moe_precalculation precalculation;
+    struct moe_prefer_cached prefer;
 };
 
 /* One block; NULL on an arena that only counts. */
-static struct moe_pass_strategy *carve(struct moe_arena *arena, const struct moe_config *c)
+static struct moe_pass_strategy *carve(struct moe_arena *arena, const struct moe_config *c,
+                                       const struct moe_strategy *strategy)
 {
     struct moe_pass_strategy *place = moe_arena_take(arena, 1, sizeof *place), p = {0};
     p.tickets = moe_arena_take(arena, c->n_experts, sizeof *p.tickets);
     moe_precalculation_carve(&p.precalculation, arena, c);
+    if (strategy->prefer > 0)
+        moe_prefer_cached_carve(&p.prefer, arena, c);
     if (place)
         *place = p;
     return place;
@@ -35,7 +40,7 @@ uint64_t moe_pass_strategy_bytes(const struct moe_model *model, uint32_t batch,
                                  const struct moe_strategy *strategy, uint32_t host_threads)
 {
     struct moe_arena arena = {0};
-    carve(&arena, &model->config);
+    carve(&arena, &model->config, strategy);
     uint64_t bytes = arena.used;
     if (strategy->predict != MOE_PREDICT_BY_NOTHING)
         bytes += moe_layer_predictor_bytes(model, batch, strategy);
@@ -56,16 +61,19 @@ int moe_pass_strategy_open(struct moe_pass_strategy **out, struct moe_session *s
                         "(--device test:SPEED,LINK rehearses one)",
                         strategy->name);
     struct moe_arena arena = {0};
-    carve(&arena, &session->model->config);
+    carve(&arena, &session->model->config, strategy);
     arena = (struct moe_arena){.base = moe_alloc(arena.used, 1, err), .size = arena.used};
     if (!arena.base)
         return MOE_ERR_MEMORY;
-    struct moe_pass_strategy *p = carve(&arena, &session->model->config);
+    struct moe_pass_strategy *p = carve(&arena, &session->model->config, strategy);
     p->session = session;
     p->strategy = *strategy;
     p->precalculation.session = session;
     p->precalculation.jobs = &p->jobs;
     p->precalculation.replaces = moe_strategy_replaces(strategy);
+    p->prefer.preference.lambda = strategy->prefer;
+    p->prefer.preference.keeps = strategy->prefer_keeps;
+    session->router_row = p->prefer.scores;
     int status = MOE_OK;
     if (strategy->predict != MOE_PREDICT_BY_NOTHING)
         status = moe_layer_predictor_open(&p->predictor, session, strategy, statistics, err);
@@ -87,6 +95,7 @@ void moe_pass_strategy_close(struct moe_pass_strategy *p)
         return;
     moe_host_jobs_close(&p->jobs); /* first: its jobs write into buffers of this block */
     moe_layer_predictor_close(p->predictor);
+    p->session->router_row = NULL;
     free(p); /* the first of its block */
 }
 
@@ -97,6 +106,8 @@ void moe_pass_strategy_begin(struct moe_pass_strategy *p, bool decode, bool firs
     moe_precalculation_reset(&p->precalculation);
     if (first && p->predictor)
         moe_layer_predictor_begin_sequence(p->predictor);
+    if (first && p->strategy.prefer > 0)
+        moe_preference_begin_sequence(&p->prefer.preference);
 }
 
 uint32_t moe_pass_strategy_choose(struct moe_pass_strategy *p, uint32_t layer, uint32_t n_rows,
@@ -104,7 +115,10 @@ uint32_t moe_pass_strategy_choose(struct moe_pass_strategy *p, uint32_t layer, u
 {
     struct moe_session *s = p->session;
     uint32_t n_other = moe_precalculation_choose(&p->precalculation, layer, n_rows, precalculated);
-    if (p->strategy.gate_below > 0 && p->decode && n_rows == 1)
+    bool alone = p->decode && n_rows == 1;
+    if (p->strategy.prefer > 0 && alone && !s->model->config.layer_is_static[layer])
+        n_other += moe_prefer_cached_choose(&p->prefer, s, layer);
+    if (p->strategy.gate_below > 0 && alone)
         moe_gate_below(s->request.weights, s->model->config.top_k, p->strategy.gate_below);
     return n_other;
 }

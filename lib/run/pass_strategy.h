@@ -34,7 +34,8 @@ int moe_pass_strategy_attending(struct moe_pass_strategy *p, uint32_t layer, uin
                                 struct moe_err *err);
 
 /* The router of a model layer has chosen for n_rows rows: the request's chosen and weights become
- * what was pre-calculated, if anything was, and what the gate makes of them (moe_gate_below).
+ * what was pre-calculated, if anything was, or what is preferred (prefer_cached.h), and what the
+ * gate makes of them (moe_gate_below).
  * *precalculated: [n_experts], or NULL. Returns how many activations are not the router's choice.
  */
 uint32_t moe_pass_strategy_choose(struct moe_pass_strategy *p, uint32_t layer, uint32_t n_rows,

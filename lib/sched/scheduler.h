@@ -196,6 +196,10 @@ int moe_scheduler_predicted(struct moe_scheduler *s, const struct moe_prediction
 int moe_scheduler_known(struct moe_scheduler *s, uint32_t layer, const struct moe_need *needs,
                         uint32_t n, struct moe_err *err);
 
+/* Which experts of a layer the cache keeps at the variant in use, as its policy has decided, though
+ * their loads may be under way: [n_experts], 0 or 1. What is prefetched and has not been used since
+ * does not count: whether it is there is a matter of time. */
+void moe_scheduler_cached(const struct moe_scheduler *s, uint32_t layer, uint8_t *cached);
 /* Which experts of a layer are ready in slots: [n_experts], 0 or 1. */
 void moe_scheduler_present(const struct moe_scheduler *s, uint32_t layer, uint8_t *present);
 

@@ -26,6 +26,14 @@ void moe_scheduler_present(const struct moe_scheduler *s, uint32_t layer, uint8_
     }
 }
 
+void moe_scheduler_cached(const struct moe_scheduler *s, uint32_t layer, uint8_t *cached)
+{
+    for (uint32_t e = 0; e < s->n_experts; e++) {
+        uint32_t slot = scheduler_find(s, layer, e, s->high[scheduler_key(s, layer, e)]);
+        cached[e] = slot != MOE_NO_SLOT && moe_store_slot(s->store, slot)->use == MOE_SLOT_CACHED;
+    }
+}
+
 void scheduler_account(struct moe_scheduler *s)
 {
     const struct moe_store_counts *now = moe_store_counts(s->store);

@@ -107,15 +107,6 @@ static void decide(struct moe_scheduler *s, struct moe_entry *e, bool unpopular)
     c->low_precision += e->variant > s->best[key] ? rows : 0;
 }
 
-/* Which experts of the request's layer have a slot in the cache, loads under way included. */
-static void mark_cached(const struct moe_scheduler *s, uint8_t *cached)
-{
-    for (uint32_t e = 0; e < s->n_experts; e++) {
-        uint32_t slot = scheduler_find(s, s->layer, e, s->high[scheduler_key(s, s->layer, e)]);
-        cached[e] = slot != MOE_NO_SLOT && moe_store_slot(s->store, slot)->use == MOE_SLOT_CACHED;
-    }
-}
-
 /* Puts one expert in the place of another, waiting for room, and for the other if it has just been
  * moved there itself. */
 static int swap_one(struct moe_scheduler *s, struct moe_swap swap, struct moe_err *err)
@@ -140,7 +131,7 @@ static int swap_places(struct moe_scheduler *s, struct moe_err *err)
     uint64_t at = scheduler_key(s, s->layer, 0);
     uint32_t *rows = s->swap_rows + at;
     uint8_t *before = s->swap_before + at, *now = s->marks;
-    mark_cached(s, now);
+    moe_scheduler_cached(s, s->layer, now);
     if (!s->in_prompt[s->layer]) {
         s->in_prompt[s->layer] = true;
         memset(rows, 0, s->n_experts * sizeof *rows);

@@ -182,6 +182,10 @@ static const char *idle(const struct moe_strategy *s, enum moe_part part)
     case MOE_PART_BUFFER:
     case MOE_PART_CACHE_BITS:
         return s->cache ? NULL : "nothing is kept: it needs a --cache";
+    case MOE_PART_PREFER_CACHED:
+        if (!s->cache)
+            return "nothing is kept: it needs a --cache";
+        return s->precalculate ? "--precalculate replaces the router's choice already" : NULL;
     case MOE_PART_PREFILL_SWAP:
         return s->cache && s->miss_place == MOE_MISS_COMPUTE_HOST
                    ? NULL
@@ -248,6 +252,11 @@ int moe_strategy_settle(struct moe_strategy *s, struct moe_err *err)
                         "are skipped, which leaves none for the low precision",
                         on_miss, s->skip_below, 1 - s->skip_below);
     }
+    if (s->prefer_by_map)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "option --prefer-cached auto: no bit map says how much (moe-calibrate "
+                        "--routing-tolerance P finds it, --calibration MAP takes it): give a "
+                        "number, as in --prefer-cached 0.1");
     derive(s);
     return MOE_OK;
 }

@@ -10,7 +10,7 @@
  *
  * Sources: Fate 4 and 5.1, HOBBIT 3, DAOP IV, EdgeMoE III-C, Fiddler as DAOP and HOBBIT describe
  * it; MoE-Infinity (arXiv 2401.14361), MoE-Offloading (arXiv 2312.17238), AdapMoE (arXiv
- * 2408.10284).
+ * 2408.10284), Mixture of Cache-Conditional Experts (arXiv 2412.00099).
  */
 #ifndef MOE_SCHED_STRATEGY_H
 #define MOE_SCHED_STRATEGY_H
@@ -137,6 +137,10 @@ struct moe_strategy {
     double skip_below; /* 1 - T2: absent experts whose score is above T2 are skipped; 0: none */
     double gate_below; /* a decoded token leaves out chosen experts, present or not, whose score is
                           above 1 - this, and gives their weight to the others (AdapMoE); 0: none */
+    double prefer;     /* a decoded token's scores of cached experts are raised by so many
+                          spreads (prefer.h); 0: not */
+    uint32_t prefer_keeps;  /* ... and so many of its strongest experts stay, at least 1 */
+    bool prefer_by_map;     /* ... both as a bit map says (moe_calibration_apply) */
     bool host_decodes_only; /* compute-host: a prompt's absent experts are loaded all the same
                                (HOBBIT 5.4); without effect otherwise */
     bool host_falls_back;   /* compute-host: where there is no second device, an absent expert
@@ -181,6 +185,7 @@ enum moe_part {
     MOE_PART_ON_MISS,
     MOE_PART_SKIP_BELOW,
     MOE_PART_GATE_BELOW,
+    MOE_PART_PREFER_CACHED,
     MOE_PART_HOST_DECODES_ONLY,
     MOE_PART_PREFILL,
     MOE_PART_PREFILL_SWAP,
@@ -203,6 +208,8 @@ struct moe_strategy_part {
     const char *off;     /* the value that switches it off, which it has in a strategy of zeros */
     const char *inexact; /* the values that may change results (exactness.h), with commas:
                             "load-low,emergency"; "any": all but `off`; NULL: none */
+    const char *alone;   /* the value that the name alone stands for in a strategy's text; NULL:
+                            "on" */
 };
 const struct moe_strategy_part *moe_strategy_part_at(enum moe_part part);
 bool moe_strategy_part_find(const char *name, enum moe_part *out);

@@ -76,6 +76,11 @@ static const struct part parts[MOE_N_PARTS] = {
     [MOE_PART_GATE_BELOW] = {
         {"gate-below", "SHARE", "decode without experts in the last SHARE of weight", "0", "any"},
         SHARE(gate_below)},
+    [MOE_PART_PREFER_CACHED] = {
+        {"prefer-cached", "LAMBDA", "decode by scores that are higher for cached experts", "0",
+         "any", "auto"},
+        CODEC(prefer_cached, "a number from 0 up, of spreads, [:N] for the strongest N to stay; or "
+                             "auto")},
     [MOE_PART_HOST_DECODES_ONLY] = {
         {"host-decodes-only", NULL, "compute-host, but load the experts of a prompt", "off"},
         FLAG(host_decodes_only)},

@@ -25,7 +25,8 @@ static int parse_part(const char *item, struct moe_strategy *out, uint32_t *name
     if (!moe_strategy_part_find(name, &part))
         return moe_fail(err, MOE_ERR_USAGE, "'%s' is not a part (--strategy help lists them)",
                         name);
-    snprintf(value, sizeof value, "%s", item[n] ? item + n + 1 : "on");
+    const char *alone = moe_strategy_part_at(part)->alone;
+    snprintf(value, sizeof value, "%s", item[n] ? item + n + 1 : alone ? alone : "on");
     replace(value, ';', ',');
     if (!moe_strategy_set(out, part, value, why))
         return moe_fail(err, MOE_ERR_USAGE, "%s: '%s' %s", name, value, why);

@@ -1,9 +1,15 @@
+/*
+ * Values of parts as text (strategy_values.h).
+ *
+ * Over 400 lines: the reader and the writer of each part stand side by side.
+ */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/text.h"
+#include "model/config.h" /* MOE_MAX_TOP_K */
 #include "sched/strategy_values.h"
 
 enum {
@@ -335,6 +341,37 @@ static void write_on_miss(const struct moe_strategy *s, char *out, size_t size)
         snprintf(out, size, "%s", precision[0] ? precision + 1 : misses[ON_LOAD]);
 }
 
+/* "0.5", or "0.5:2" where more than the strongest expert stays. */
+static bool parse_prefer_cached(const char *text, struct moe_strategy *s)
+{
+    char number[64];
+    size_t n = strcspn(text, ":");
+    double lambda = 0;
+    uint32_t keeps = 1;
+    bool by_map = strcmp(text, "auto") == 0;
+    if (n >= sizeof number)
+        return false;
+    memcpy(number, text, n);
+    number[n] = 0;
+    if (!by_map && (!moe_parse_double(number, &lambda) || !(lambda >= 0) || !isfinite(lambda)))
+        return false;
+    if (text[n] && !moe_part_count(text + n + 1, 1, MOE_MAX_TOP_K, &keeps))
+        return false;
+    s->prefer = lambda;
+    s->prefer_keeps = lambda > 0 ? keeps : 0;
+    s->prefer_by_map = by_map;
+    return true;
+}
+
+static void write_prefer_cached(const struct moe_strategy *s, char *out, size_t size)
+{
+    char number[32], keeps[16] = "";
+    number_text(s->prefer, number, sizeof number);
+    if (s->prefer_keeps > 1)
+        snprintf(keeps, sizeof keeps, ":%u", s->prefer_keeps);
+    snprintf(out, size, "%s%s", s->prefer_by_map ? "auto" : number, s->prefer_by_map ? "" : keeps);
+}
+
 static const char *const prefills[] = {"routed-order", "popularity", "hybrid"};
 static const char OR_POPULARITY[] = ",or-popularity";
 
@@ -372,4 +409,5 @@ const struct moe_part_codec moe_part_cache_weights = {parse_weights, write_weigh
 const struct moe_part_codec moe_part_alloc = {parse_alloc, write_alloc};
 const struct moe_part_codec moe_part_init = {parse_init, write_init};
 const struct moe_part_codec moe_part_on_miss = {parse_on_miss, write_on_miss};
+const struct moe_part_codec moe_part_prefer_cached = {parse_prefer_cached, write_prefer_cached};
 const struct moe_part_codec moe_part_prefill = {parse_prefill, write_prefill};

@@ -15,7 +15,8 @@ struct moe_part_codec {
 };
 
 extern const struct moe_part_codec moe_part_predict, moe_part_prefetch, moe_part_cache,
-    moe_part_cache_weights, moe_part_alloc, moe_part_init, moe_part_on_miss, moe_part_prefill;
+    moe_part_cache_weights, moe_part_alloc, moe_part_init, moe_part_on_miss, moe_part_prefer_cached,
+    moe_part_prefill;
 
 /* A whole number in least..most; false leaves *out untouched. */
 bool moe_part_count(const char *text, uint32_t least, uint32_t most, uint32_t *out);

@@ -150,6 +150,11 @@ static void say_miss(const struct moe_strategy *s, struct moe_buf *out)
                        " A decoded token does without the experts in the last %.3g%% of its "
                        "weight.",
                        100 * s->gate_below);
+    if (s->prefer > 0)
+        moe_buf_printf(out,
+                       " A decoded token's routers choose by scores that are %.3g spreads higher "
+                       "for experts in the cache; their strongest %u stay.",
+                       s->prefer, s->prefer_keeps);
 }
 
 static void say_prefill(const struct moe_strategy *s, struct moe_buf *out)

@@ -60,6 +60,10 @@ wrong "option --predict has no effect here: nothing uses the prediction*" --pred
 wrong "option --cache has no effect here: every expert is in memory already" \
     --cache arc --strategy resident
 wrong "option --degrade has no effect here: *--precalculate" --degrade
+wrong "option --exact forbids what may change results: --prefer-cached 0.1 (without these: --without prefer-cached)" \
+    --prefer-cached 0.1 --exact
+wrong "option --prefer-cached auto: no bit map says how much*" --strategy lru+prefer-cached
+wrong "option --prefer-cached: '-1' is not a number*" --prefer-cached -1
 wrong "option --exact forbids what may change results: --on-miss load-low:0.6 --skip-below 10% *--without on-miss,skip-below)" \
     --strategy hobbit --exact
 wrong "option --exact forbids what may change results: --prefill hybrid:25% *" \

@@ -61,6 +61,7 @@ static inline void check_phase(const char *what, const struct moe_phase_stats *r
     CHECK(precalculated);
     CHECK(skipped);
     CHECK(low_precision);
+    CHECK(substituted);
     CHECK(predicted);
     CHECK(predicted_right);
     CHECK(prefetches);

@@ -18,6 +18,7 @@ static inline void assert_same(const struct moe_strategy *a, const struct moe_st
     SAME(cache), SAME(keep_records), SAME(low_pool), SAME(alloc), SAME(boundary), SAME(init);
     SAME(buffer), SAME(cache_bits), SAME(host_falls_back), SAME(miss_place), SAME(miss_precision),
         SAME(high_up_to), SAME(skip_below), SAME(host_decodes_only);
+    SAME(gate_below), SAME(prefer), SAME(prefer_keeps), SAME(prefer_by_map);
     SAME(prefill), SAME(low_share), SAME(prefill_falls_back), SAME(prefill_swap);
     SAME(precalculate), SAME(precalculate_from), SAME(degrade), SAME(degrade_most);
     for (int i = 0; i < MOE_HOBBIT_WEIGHTS; i++)
@@ -75,6 +76,9 @@ static inline struct moe_strategy random_strategy(uint64_t *seed)
     s.miss_precision = (enum moe_miss_precision)DRAW(3);
     s.high_up_to = s.miss_precision == MOE_MISS_BY_SCORE ? random_share(seed) : 0;
     s.skip_below = (1 - s.high_up_to) * random_share(seed);
+    s.gate_below = DRAW(4) ? 0 : random_share(seed);
+    s.prefer = DRAW(4) ? 0 : 3 * random_share(seed);
+    s.prefer_keeps = s.prefer > 0 ? 1 + (uint32_t)DRAW(3) : 0;
     s.host_falls_back = s.miss_place == MOE_MISS_COMPUTE_HOST && DRAW(2);
     s.host_decodes_only = DRAW(2);
     s.cache_bits = (uint32_t)DRAW(17);

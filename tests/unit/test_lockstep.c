@@ -62,13 +62,13 @@ static void record_routed(void *ctx, uint32_t layer, const struct moe_row *rows,
             assert_ok(moe_trace_begin(r->writer, &err), &err);
         assert_ok(moe_trace_add(r->writer, n_rows, r->first < N_ALL / 2 ? n_rows : 0, &err), &err);
     }
-    moe_trace_put(r->writer, layer, r->first, n_rows, &seen, NULL, 0);
+    moe_trace_put(r->writer, layer, r->first, n_rows, &seen, probabilities, router_stride);
 }
 
 static struct moe_trace *run_recorded(struct moe_engine *e, uint32_t batch)
 {
     static const struct moe_trace_shape shape = {
-        .n_layers = LAYERS, .n_experts = EXPERTS, .top_k = TOP_K};
+        .n_layers = LAYERS, .n_experts = EXPERTS, .top_k = TOP_K, .keep = 2 * TOP_K};
     struct moe_err err = {0};
     struct moe_trace *own = NULL;
     struct recorder r = {0};
@@ -222,12 +222,28 @@ static void precisions_are_the_same(void **state)
     }
 }
 
+/* Cache-aware routing: what is in the cache decides which experts are used, in both alike. */
+static void preferences_are_the_same(void **state)
+{
+    static const char *const words[] = {
+        "lru prefer-cached=0.1",
+        "lru cache=lrfu alloc=per-layer prefer-cached=0.5:2",
+        "prefetch predict=previous prefetch=all prefer-cached=0.2",
+        "hobbit predict=none skip-below=0 on-miss=load-low:0.4 prefer-cached=0.2",
+    };
+    for (size_t i = 0; i < N_ITEMS(words); i++) {
+        compare(words[i], 1, 0.3, 5, false, REPLAY_OWN);
+        compare(words[i], 2.5, 1.5, 16, false, REPLAY_OWN);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(decisions_are_the_same),
         cmocka_unit_test(a_second_device_is_modelled),
         cmocka_unit_test(precisions_are_the_same),
+        cmocka_unit_test(preferences_are_the_same),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

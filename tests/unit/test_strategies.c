@@ -278,6 +278,8 @@ static const struct approximate approximates[] = {
     {"adapmoe", 0, .skipped = true},
     {"adapmoe", 4, .skipped = true},
     {"lru on-miss=emergency", 0, .low = true},
+    {"lru prefer-cached=0.3", 0, .substituted = true},
+    {"prefetch prefer-cached=0.3:2 on-miss=compute-host", 4, .host = true, .substituted = true},
     {"fate on-miss=emergency", 4, .low = true},
 };
 
@@ -367,6 +369,7 @@ static void neutral_parts_equal_resident(void **state)
         /* Everything is there from the start: nothing is missing. */
         {"lru on-miss=emergency init=layerwise", 8, 0},
         {"lru on-miss=load-low:0 skip-below=50% init=layerwise", 8, 4},
+        {"lru prefer-cached=9 init=layerwise", 8, 0},
     };
     for (size_t i = 0; i < N_ITEMS(neutral); i++) {
         const struct setting s = setting_of(neutral[i].words, neutral[i].demand, neutral[i].speed);

@@ -28,6 +28,11 @@ static void there_and_back(void **state)
     expect_back("lru+predict=gate-next+prefetch=percentile:75;slack",
                 "lru+predict=gate-next+prefetch=percentile:75;slack");
     expect_back("lru+keep-records", "lru+keep-records=on");
+    expect_back("lru+prefer-cached=0.25", "lru+prefer-cached=0.25");
+    expect_back("lru+prefer-cached=0.1:1", "lru+prefer-cached=0.1");
+    expect_back("lru+prefer-cached=2:3", "lru+prefer-cached=2:3");
+    expect_back("lru+prefer-cached", "lru+prefer-cached=auto");
+    expect_back("lru+prefer-cached=0:2", "lru");
     for (int i = 0; moe_strategy_name_at(i); i++)
         expect_back(moe_strategy_name_at(i), moe_strategy_name_at(i));
 }
@@ -87,9 +92,31 @@ static void refusals(void **state)
                  "'magic' is not a part", &err);
     assert_fails(moe_strategy_parse("lru+cache=magic", &s, &named, &err), MOE_ERR_USAGE,
                  "cache: 'magic' is not", &err);
+    static const char *const values[] = {
+        "", "-0.1", "nan", "inf", "0.1:0", "0.1:", "0.1:x", ":2", "auto:2", "0.1;2", "much"};
+    for (size_t i = 0; i < N_ITEMS(values); i++) {
+        char text[64];
+        snprintf(text, sizeof text, "lru+prefer-cached=%s", values[i]);
+        assert_fails(moe_strategy_parse(text, &s, &named, &err), MOE_ERR_USAGE, "is not a number",
+                     &err);
+    }
     memset(longer, 'x', sizeof longer - 1);
     longer[sizeof longer - 1] = 0;
     assert_fails(moe_strategy_parse(longer, &s, &named, &err), MOE_ERR_USAGE, "too long", &err);
+}
+
+/* How much to prefer experts in the cache: without a bit map nobody knows. */
+static void a_preference_needs_an_amount(void **state)
+{
+    struct moe_err err = {0};
+    struct moe_strategy s;
+    uint32_t named;
+    assert_ok(moe_strategy_parse("lru+prefer-cached", &s, &named, &err), &err);
+    assert_fails(moe_strategy_settle(&s, &err), MOE_ERR_USAGE, "no bit map says how much", &err);
+    assert_ok(moe_strategy_parse("ondemand+prefer-cached=0.1", &s, &named, &err), &err);
+    assert_fails(moe_strategy_settle(&s, &err), MOE_ERR_USAGE, "it needs a --cache", &err);
+    assert_ok(moe_strategy_parse("daop+prefer-cached=0.1", &s, &named, &err), &err);
+    assert_fails(moe_strategy_settle(&s, &err), MOE_ERR_USAGE, "--precalculate replaces", &err);
 }
 
 int main(void)
@@ -97,7 +124,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(there_and_back), cmocka_unit_test(numbers),
         cmocka_unit_test(what_is_named),  cmocka_unit_test(fitted),
-        cmocka_unit_test(refusals),
+        cmocka_unit_test(refusals),       cmocka_unit_test(a_preference_needs_an_amount),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
