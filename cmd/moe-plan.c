@@ -4,6 +4,7 @@
 
 #include "base/text.h"
 #include "cli.h"
+#include "plan_budgets.h"
 #include "plan_choose.h"
 #include "plan_coe.h"
 #include "plan_explain.h"
@@ -16,6 +17,7 @@ enum { PLAN_TOKENS = 4096 };
 static struct {
     const char *explain, *simulate, *memory, *experts;
     bool json;
+    const char *budgets;   /* of a shape, several; NULL: one plan is made */
     uint32_t coe_requests; /* of --simulate */
     double loss;           /* share; below 0: as little as can be */
     char **packs;          /* to choose among; NULL: there is one at most */
@@ -37,7 +39,8 @@ static struct {
 /* clang-format off */
 static const struct cli_option options[] = {
     {.kind = CLI_HEADING, .help = "Planning"},
-    {CLI_OPT_TEXT(0, "memory", "SIZE", &o.memory), .help = "limit for the whole process"},
+    {CLI_OPT_TEXT(0, "memory", "SIZE", &o.memory), .shown = "--shape: 4GB,8GB,16GB,32GB",
+     .help = "limit for the whole process"},
     {CLI_OPT_BYTES(0, "expert-memory", "SIZE", &o.plan.expert_memory), .shown = "the rest",
      .help = "size of the expert cache alone"},
     {CLI_OPT_TEXT(0, "stats", "STATS", &o.plan.strategy.statistics),
@@ -131,7 +134,7 @@ static struct cli_program program = {
     .usage =
         (const char *const[]){"PACK --memory SIZE [OPTION]... [-o PLAN]",
                               "PACK=LOSS PACK=LOSS... --memory SIZE [--loss P] [OPTION]...",
-                              "--shape FILE --memory SIZE [--device-profile FILE] [OPTION]...",
+                              "--shape FILE [--memory M[,M]] [--device-profile FILE] [OPTION]...",
                               "--explain PLAN|STATS|PACK [--json]",
                               "--simulate TRACE [PACK] [--strategy A,B] [--memory M,M] [--json]",
                               "--coe COLLECTION --costs COSTS [OPTION]... [-o PLAN | --simulate N]",
@@ -203,9 +206,13 @@ static int check_plan(int n_args, char **args)
         return cli_misuse("nothing to do: a PACK, --shape, --explain or --simulate");
     if (o.plan.calibration && o.plan.shape)
         return cli_misuse("option --calibration needs a PACK: nothing was measured on a --shape");
-    if (!o.memory && !o.plan.expert_memory)
+    if (o.plan.shape && !o.plan.expert_memory && (!o.memory || strchr(o.memory, ',')))
+        o.budgets = o.memory ? o.memory : PLAN_BUDGETS;
+    if (o.budgets && o.plan.out)
+        return cli_misuse("option --output needs one budget (--memory SIZE)");
+    if (!o.memory && !o.plan.expert_memory && !o.budgets)
         return cli_misuse("no budget given (--memory SIZE)");
-    if (o.memory && !moe_parse_bytes(o.memory, &o.plan.memory))
+    if (o.memory && !o.budgets && !moe_parse_bytes(o.memory, &o.plan.memory))
         return cli_misuse("option --memory: '%s' is not a size like 512M or 4GiB", o.memory);
     o.plan.pack = n_args && !chooses ? args[0] : NULL;
     o.packs = chooses ? args : NULL;
@@ -306,6 +313,8 @@ int main(int argc, char **argv)
         status = plan_simulate(&o.plan, o.plan.strategy.strategy, o.memory, o.json, &err);
     else if (o.packs)
         status = plan_choose(o.packs, o.n_packs, 100 * o.loss, &o.plan, &err);
+    else if (o.budgets)
+        status = plan_budgets(&o.plan, o.budgets, &err);
     else
         status = plan_make(&o.plan, &err);
     return cli_finish(status == MOE_OK ? CLI_DONE : cli_error(&err));

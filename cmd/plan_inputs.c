@@ -118,6 +118,8 @@ static struct moe_plan_memory shape_memory(const struct plan_inputs *in)
     m.dense = in->bytes.dense;
     m.kv = moe_session_kv_bytes(&in->config, &so);
     m.work = moe_session_bytes(&in->config, &so) - m.kv;
+    if (in->shape.n_kinds)
+        m.kv = moe_shape_file_kv_bytes(&in->shape, m.context);
     return m;
 }
 
@@ -130,7 +132,7 @@ static int shape_bytes(struct plan_inputs *in, const char *experts, struct moe_e
                         "'%.20s' is not a bitwidth of experts: name 16, 8, 4, 3 or 2, or two like "
                         "4d8",
                         experts);
-    return moe_shape_bytes(&in->bytes, &in->config, bits, in->options->dense_bits, GROUP, err);
+    return moe_shape_file_bytes(&in->bytes, &in->shape, bits, in->options->dense_bits, GROUP, err);
 }
 
 static int open_shape(struct plan_inputs *in, struct moe_err *err)
@@ -143,7 +145,8 @@ static int open_shape(struct plan_inputs *in, struct moe_err *err)
     snprintf(variants[0], sizeof variants[0], "%.*s", (int)strcspn(o->expert_bits, ","),
              o->expert_bits);
     snprintf(variants[1], sizeof variants[1], "%s", comma ? comma + 1 : "");
-    int status = moe_config_read_hf_file(&in->config, o->shape, err);
+    int status = moe_shape_file_read(&in->shape, o->shape, err);
+    in->config = in->shape.config;
     for (uint32_t v = n; v-- > 0 && status == MOE_OK;) {
         status = shape_bytes(in, variants[v], err);
         bytes[v] = in->bytes.expert;
@@ -160,6 +163,8 @@ static int open_shape(struct plan_inputs *in, struct moe_err *err)
         return status;
     moe_inventory_set_encoder(&in->own, moe_config_moe_layers(&in->config, in->config.n_encoder));
     moe_config_static_layers(&in->config, in->own.is_static);
+    if (!in->shape.runs)
+        cli_note("%s: moe-run cannot run it yet: %s", o->shape, in->shape.why);
     return MOE_OK;
 }
 

@@ -11,7 +11,7 @@
 #include "base/err.h"
 #include "engine/fit_pack.h"
 #include "model/config.h"
-#include "model/shape.h"
+#include "model/shape_file.h"
 #include "plan/planner.h"
 #include "strategy_options.h"
 
@@ -35,6 +35,7 @@ struct plan_inputs {
     uint64_t fingerprint, source_fingerprint; /* of the pack; 0 without one */
     bool drawn;                               /* ... its weights mean nothing */
     struct moe_config config;                 /* of pack and shape */
+    struct moe_shape_file shape;              /* of a shape */
     struct moe_shape_bytes bytes;
     struct moe_pack_fit *packs[PLAN_N_BUDGETS];
     struct moe_shape_fit shapes[PLAN_N_BUDGETS]; /* without a pack */

@@ -50,6 +50,18 @@ static uint64_t roles_bytes(const struct moe_config *c, enum moe_tensor_role fir
     return bytes;
 }
 
+static uint64_t roles_parameters(const struct moe_config *c, enum moe_tensor_role first,
+                                 enum moe_tensor_role last, uint32_t layer)
+{
+    uint64_t n = 0;
+    for (enum moe_tensor_role role = first; role <= last; role++) {
+        uint32_t rows, cols;
+        if (moe_tensor_shape(c, role, layer, &rows, &cols))
+            n += (uint64_t)rows * cols;
+    }
+    return n;
+}
+
 /* The first layer with or without experts, of the decoder where it has one; n_layers: there is
  * none. */
 static uint32_t first_layer(const struct moe_config *c, bool is_moe)
@@ -80,6 +92,10 @@ static void set_dense(struct moe_shape_bytes *out, const struct moe_config *c,
                 roles_bytes(c, MOE_T_HEAD, MOE_T_HEAD_BIAS, 0, dense);
     if (c->tied_head)
         out->head += tensor_bytes(c, MOE_T_EMBED, 0, dense);
+    out->parameters = roles_parameters(c, MOE_T_EMBED, MOE_T_HEAD_BIAS, 0);
+    for (uint32_t layer = 0; layer < c->n_layers; layer++)
+        out->parameters += roles_parameters(c, MOE_T_ATTN_NORM, MOE_T_BYPASS, layer);
+    out->attention_parameters = roles_parameters(c, MOE_T_ATTN_NORM, MOE_T_FFN_NORM_BIAS, typical);
 }
 
 /* Segments as convert_place_matrices (convert_parts.h) fills them: gate and up, then down, each
@@ -96,6 +112,8 @@ static void set_expert(struct moe_shape_bytes *out, const struct moe_config *c,
         uint64_t bytes = moe_expert_part_is_bias(part) ? 4 * (uint64_t)rows
                                                        : moe_layout_bytes(layout, rows, cols);
         out->expert_segments[is_down] += moe_round_up(bytes, MOE_ALIGN);
+        out->parameters +=
+            (uint64_t)rows * cols * c->n_experts * moe_config_moe_layers(c, c->n_layers);
     }
     out->expert = out->expert_segments[0] + out->expert_segments[1];
 }

@@ -26,6 +26,9 @@ struct moe_shape_bytes {
     uint64_t kv_position;
     uint64_t expert;             /* one routed expert */
     uint64_t expert_segments[2]; /* gate and up; down */
+    /* Numbers that the model learnt, whatever bits they have: all; and what `attention` counts
+     * without the router. */
+    uint64_t parameters, attention_parameters;
 };
 
 /* expert_bits, dense_bits: of 32, 16, 8, 4, 3 and 2; group: columns that share a scale. Parts that

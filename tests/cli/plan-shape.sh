@@ -3,7 +3,7 @@
 plan=$bin/moe-plan
 shapes=profiles/shapes
 
-# A trace to imitate.
+# A trace: models with as many layers and experts take it as theirs, others imitate it, which takes longer.
 pack
 "$bin/moe-profile" -q "$tiny" --text tests/data/math.valid.txt --max-tokens 64 -o "$tmp/s.yaml" --trace "$tmp/t.trace"
 
@@ -11,11 +11,17 @@ pack
 
 # Fate's 13 ms a block and 6 ms a load: what a token computes with all experts in memory, and what the link
 # moves for it without a cache (a shared expert is computed meanwhile).
+like_trace() { # SHAPE: with 12 layers of 32 experts, 4 for a token
+    sed 's/"num_hidden_layers": [0-9]*/"num_hidden_layers": 12/; s/"num_experts": [0-9]*/"num_experts": 32/
+        s/"num_experts_per_tok": [0-9]*/"num_experts_per_tok": 4/; s/"count": 30/"count": 9/; s/"count": 10/"count": 3/' "$1"
+}
+like_trace $shapes/qwen1.5-moe-a2.7b.json >"$tmp/qwen1.5.json"
+sed 's/moe_layers: 24/moe_layers: 12/; s/experts: 60/experts: 32/' profiles/rtx3090-pcie3.yaml >"$tmp/3090.yaml"
 of_fate() { # STRATEGY MEMORY OPTION...
     row=$1 memory=$2
     shift 2
-    run "$plan" -q --simulate "$tmp/t.trace" --shape $shapes/qwen1.5-moe-a2.7b.json --experts 16 --dense 16 \
-        --device-profile profiles/rtx3090-pcie3.yaml --memory "$memory" --strategy "$row" --max-tokens 400 --json "$@"
+    run "$plan" -q --simulate "$tmp/t.trace" --shape "$tmp/qwen1.5.json" --experts 16 --dense 16 \
+        --device-profile "$tmp/3090.yaml" --memory "$memory" --strategy "$row" --json "$@"
 }
 seconds() { # KEY EXPECTED: for a token, within 1%
     awk -v key="$1" -v expected="$2" '
@@ -26,16 +32,55 @@ seconds() { # KEY EXPECTED: for a token, within 1%
 }
 of_fate resident 100%
 expect_exit 0 "a model on its paper's machine"
-check "... computes 24 blocks of 13 ms and the head" seconds decode_s 0.3129
+check "... computes 12 blocks of 13 ms and the head" seconds decode_s 0.1569
 of_fate ondemand 1x
-check "... and loads 4 experts of 6 ms for each" seconds link_s 0.576
+check "... and loads 4 experts of 6 ms for each" seconds link_s 0.288
 of_fate resident 100% --layer-seconds 3e-3
-check "... or computes for the time that is given" seconds decode_s 0.0729
+check "... or computes for the time that is given" seconds decode_s 0.0369
 of_fate ondemand 1x --load-seconds 2e-3
-check "... or loads for that" seconds link_s 0.192
+check "... or loads for that" seconds link_s 0.096
 of_fate ondemand 1x --link-rate 17301504
-check "... or over a link that is given" seconds link_s 96
+check "... or over a link that is given" seconds link_s 48
 run "$plan" -q --simulate "$tmp/t.trace" --memory 1x --strategy ondemand --layer-seconds 3e-3 --load-seconds 2e-3 \
     --max-tokens 100
 expect_exit 0 "a layer's and a load's time are a machine"
+
+# ---- A line for each budget ----
+
+# One that runs, and one with attention of two kinds.
+orin="--device-profile profiles/jetson-agx-orin.yaml --trace $tmp/t.trace"
+like_trace $shapes/qwen3-30b-a3b.json >"$tmp/few.json"
+like_trace $shapes/qwen3.6-35b-a3b.json >"$tmp/linear.json"
+# shellcheck disable=SC2086
+run "$plan" -q --shape "$tmp/few.json" $orin
+expect_exit 0 "a shape without a budget"
+check "... is planned for 4, 8, 16 and 32 GB" \
+    [ "$(awk '{ print $1 }' "$out" | tr '\n' ' ')" = "Qwen3-30B-A3B: memory 4GB 8GB 16GB 32GB " ]
+check "... each with bits, cache, speed and loads" [ "$(grep -c '^[0-9]*GB  *4  *all in memory  *[0-9.]*  *0\.0$' "$out")" = 4 ]
+# shellcheck disable=SC2086
+run "$plan" -q --shape "$tmp/few.json" $orin --memory 900M,1.5G,2.5G --experts 8 --strategy lru
+expect_exit 0 "budgets that are given"
+check "... one that does not fit says so" grep -q '^900M  *does not fit: the smallest that works is ' "$out"
+check "... more memory loads less and is faster" awk '$1 == "1.5G" { bytes = $NF; speed = $(NF - 1) }
+    $1 == "2.5G" { exit !($NF < bytes && $(NF - 1) > speed && bytes > 0) }' "$out"
+check "... at the bits that are asked for" grep -q '^1.5G  *8  *[0-9]*% of the experts, ' "$out"
+# shellcheck disable=SC2086
+run "$plan" -q --shape "$tmp/few.json" $orin --memory 100M,200M --strategy lru
+expect_exit 4 "none that fits is an error"
+# shellcheck disable=SC2086
+run "$plan" -q --shape "$tmp/linear.json" $orin --memory 2G,4G --strategy lru
+expect_exit 0 "a model of a family that is not implemented"
+expect_stdout_like "*moe-run cannot run it yet: linear attention*" "... says so"
+# shellcheck disable=SC2086
+run "$plan" --shape "$tmp/linear.json" $orin --memory 2G --strategy lru
+expect_stderr_like "*moe-run cannot run it yet: linear attention*" "... in a plan of one budget, too"
+sed 's/"count": 9/"count": 8/' "$tmp/linear.json" >"$tmp/wrong.json"
+# shellcheck disable=SC2086
+run "$plan" -q --shape "$tmp/wrong.json" $orin
+error_line 3 "moe-plan: $tmp/wrong.json: 'layers' are 11 in all, the model has 12" "layers that do not add up"
+# shellcheck disable=SC2086
+run "$plan" -q --shape "$tmp/few.json" $orin -o "$tmp/x"
+error_line 2 "moe-plan: option --output needs one budget*" "a plan of several budgets"
+run "$plan" -q --shape "$tmp/few.json" --memory 4G,much
+error_line 2 "moe-plan: option --memory: 'much' is not a size*" "a size that is none"
 finish
