@@ -210,8 +210,8 @@ endif
 $(LIBCMD): $(CMD_SHARED_OBJ)
 	$(archive)
 
-# What the programs have in rooms of their own.
-$(BUILD)/cmd/repl/%.o: VARIANT := -Icmd
+# What the programs have in rooms of their own includes what they share.
+$(BUILD)/cmd/%.o: VARIANT := -Icmd
 
 AS_NEEDED := -Wl,--as-needed
 $(BUILD)/bin/%: $(BUILD)/cmd/%.o $(LIBCMD) $(LIBMOE) $(CUDA_SO)

@@ -4,12 +4,12 @@
 
 #include "base/text.h"
 #include "cli.h"
-#include "plan_budgets.h"
-#include "plan_choose.h"
-#include "plan_coe.h"
-#include "plan_explain.h"
-#include "plan_make.h"
-#include "plan_simulate.h"
+#include "planning/plan_budgets.h"
+#include "planning/plan_choose.h"
+#include "planning/plan_coe.h"
+#include "planning/plan_explain.h"
+#include "planning/plan_make.h"
+#include "planning/plan_simulate.h"
 
 /* Default tokens of a trace for a plan: the search simulates it many times. */
 enum { PLAN_TOKENS = 4096 };
