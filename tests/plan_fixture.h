@@ -46,6 +46,9 @@ static inline void fill_pace(struct moe_plan *p)
     p->pace.predict = 2.2e-5;
     p->pace.load_rate = 1234567890.125;
     p->pace.host_slowdown = 3.7;
+    p->pace.attend = 1.5e-8;
+    p->pace.positions = 64;
+    p->pace.loads = (struct moe_link_costs){9e-5, 1e-5, 7.5e-11, 1.25, 4e-5};
 }
 
 static inline void fill_outlook(struct moe_plan *p)

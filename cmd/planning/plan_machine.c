@@ -126,10 +126,11 @@ int plan_machine_open(struct plan_inputs *in, struct moe_err *err)
         return status;
     const struct moe_device *d = in->device;
     double host = d->host.memory_bytes_per_second.value;
-    if (o->strategy.device.test)
+    if (o->strategy.device.test) {
         in->pace.host_slowdown = o->strategy.device.speed;
-    else if (tier_of(in) == MOE_TIER_HOST && host > 0 &&
-             d->accelerator.memory_bytes_per_second.value > 0)
+        in->pace.loads = (struct moe_link_costs){0}; /* its loads take nobody's time */
+    } else if (tier_of(in) == MOE_TIER_HOST && host > 0 &&
+               d->accelerator.memory_bytes_per_second.value > 0)
         in->pace.host_slowdown = d->accelerator.memory_bytes_per_second.value / host;
     in->evidence.link_stated = load_rate(in) > 0 || !moe_device_load_measured(d, tier_of(in));
     in->evidence.times_spread = moe_device_spread(d);

@@ -76,6 +76,7 @@ static float sane_score(float score)
 void moe_link_add(struct moe_link *l, uint32_t item, uint64_t bytes,
                   enum moe_load_priority priority, float score)
 {
+    l->owed += l->costs.handling;
     l->items[item] = (struct moe_link_item){
         .bytes = bytes, .order = l->next_order++, .priority = priority, .score = sane_score(score)};
     enqueue(l, item);
@@ -151,7 +152,7 @@ static void end_piece(struct moe_link *l)
     if (item == MOE_LINK_NONE || l->items[item].state != MOE_LINK_STARTED)
         return;
     l->items[item].state = MOE_LINK_ARRIVED;
-    l->items[item].arrived_at = l->free_at;
+    l->items[item].arrived_at = l->free_at + l->costs.latency;
     list_insert(l, &l->arrived, l->arrived.last, item);
 }
 
@@ -172,21 +173,60 @@ static void run(struct moe_link *l, double until, bool to_arrival)
     }
 }
 
-double moe_link_advance(struct moe_link *l, double seconds)
+/* Whether an item can be taken now. */
+static bool is_here(const struct moe_link *l)
 {
+    return l->arrived.first != MOE_LINK_NONE && l->items[l->arrived.first].arrived_at <= l->clock;
+}
+
+/* The thread handles what it owes; the link works meanwhile. */
+static void pay(struct moe_link *l)
+{
+    double seconds = l->owed;
+    l->owed = 0;
     if (seconds > 0) {
         run(l, l->clock + seconds, false);
         l->clock += seconds;
+        l->worked_seconds += seconds;
+    }
+}
+
+/* When computing that takes so long by itself is over: it is slower while pieces move. */
+static double end_of_computing(struct moe_link *l, double seconds)
+{
+    double slowdown = l->costs.slowdown > 1 ? l->costs.slowdown : 1;
+    double until = l->clock + seconds * slowdown;
+    run(l, until, false);
+    if (slowdown > 1 && !l->busy && l->free_at < until) { /* nothing is left to move */
+        double moving = l->free_at > l->clock ? l->free_at - l->clock : 0;
+        until = l->clock + moving + (seconds - moving / slowdown);
+    }
+    return until;
+}
+
+double moe_link_advance(struct moe_link *l, double seconds)
+{
+    if (seconds > 0) {
+        pay(l);
+        seconds += l->slept ? l->costs.wake : 0;
+        l->slept = false;
+        l->clock = end_of_computing(l, seconds);
     }
     return l->clock;
 }
 
 double moe_link_wait(struct moe_link *l)
 {
-    if (l->arrived.first == MOE_LINK_NONE) {
+    if (is_here(l))
+        return l->clock;
+    pay(l);
+    if (l->arrived.first == MOE_LINK_NONE)
         run(l, INFINITY, true);
-        if (l->arrived.first != MOE_LINK_NONE)
-            l->clock = l->free_at;
+    if (!is_here(l) && l->arrived.first != MOE_LINK_NONE) {
+        double until = l->items[l->arrived.first].arrived_at;
+        run(l, until, false);
+        l->clock = until;
+        l->slept = true;
     }
     return l->clock;
 }
@@ -194,7 +234,7 @@ double moe_link_wait(struct moe_link *l)
 double moe_link_next_piece(const struct moe_link *l)
 {
     if (l->arrived.first != MOE_LINK_NONE)
-        return 0;
+        return fmax(0, l->items[l->arrived.first].arrived_at - l->clock);
     if (l->busy)
         return l->free_at - l->clock;
     if (l->queue.first == MOE_LINK_NONE)
@@ -207,8 +247,10 @@ double moe_link_next_piece(const struct moe_link *l)
 
 uint32_t moe_link_take_arrived(struct moe_link *l)
 {
-    uint32_t item = l->arrived.first;
-    if (item != MOE_LINK_NONE)
+    uint32_t item = is_here(l) ? l->arrived.first : MOE_LINK_NONE;
+    if (item != MOE_LINK_NONE) {
+        l->owed += l->costs.handling_byte * (double)l->items[item].bytes;
         moe_link_drop(l, item);
+    }
     return item;
 }

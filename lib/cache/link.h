@@ -41,6 +41,15 @@ struct moe_link_list {
     uint32_t first, last;
 };
 
+/* What loads cost on a modelled link beside their bytes' time on it. All 0: nothing. */
+struct moe_link_costs {
+    double latency;       /* from the end of an item's last piece until it has arrived */
+    double handling;      /* of the computing thread's time: each item that is added */
+    double handling_byte; /* ... and each byte of items that are taken */
+    double slowdown;      /* how many times as long computing takes while pieces move; 0: 1 */
+    double wake;          /* what computing takes longer after the thread slept in moe_link_wait */
+};
+
 struct moe_link {
     struct moe_link_item *items; /* n_items; borrowed */
     uint32_t n_items;
@@ -49,13 +58,17 @@ struct moe_link {
     struct moe_link_list queue; /* items with pieces not yet started, most urgent first */
 
     /* The modelled half. */
-    double rate;                  /* bytes per second */
+    double rate; /* bytes per second */
+    struct moe_link_costs costs;
+    double owed;                  /* handling that the clock has not passed yet */
+    double worked_seconds;        /* handling so far */
+    bool slept;                   /* since the last computation */
     double clock;                 /* seconds */
     double free_at;               /* when the piece under way is over, or was */
     double busy_seconds;          /* time pieces took so far, the one under way included */
     bool busy;                    /* a piece is under way */
     uint32_t moving;              /* whose; MOE_LINK_NONE when that item was dropped meanwhile */
-    struct moe_link_list arrived; /* in order of arrival */
+    struct moe_link_list arrived; /* in order of arrival, by the clock or soon */
 };
 
 /* items: room for n_items, which the caller keeps while the link is used and numbers as it likes.
@@ -87,12 +100,16 @@ uint32_t moe_link_start(struct moe_link *l, uint32_t item, uint64_t *at);
 /* ---- Modelled time ----
  * One piece at a time, each bytes / rate seconds. A piece starts only when the clock moves on, so
  * items queued at one instant compete by urgency alone, whatever the order of the calls.
+ *
+ * Costs are all 0 after moe_link_init; set them before the first item. Handling is paid when the
+ * clock next moves on, before anything else, and counts in worked_seconds.
  */
 
-/* Computation took `seconds`: the link worked meanwhile. Returns the clock. */
+/* Computation took `seconds`, without what loads add to it: the link worked meanwhile. Returns the
+ * clock. */
 double moe_link_advance(struct moe_link *l, double seconds);
 /* Moves the clock to the next arrival, unless an arrived item is waiting to be taken or nothing is
- * under way. Returns the clock. */
+ * under way. Returns the clock; what it moved on less what worked_seconds grew by was sleep. */
 double moe_link_wait(struct moe_link *l);
 /* Seconds until the piece under way is over, or the next one if none is: nothing arrives before. 0:
  * an arrived item is waiting to be taken; INFINITY: nothing is under way. */

@@ -136,12 +136,17 @@ static uint32_t poll_lockstep(struct moe_loader *l, struct moe_load_done *done, 
     while (n < max && (item = moe_link_take_arrived(&l->model)) != MOE_LINK_NONE)
         fetch(l, item, &done[n++]);
     l->stats.read_seconds = l->model.busy_seconds;
+    l->stats.work_seconds = l->model.worked_seconds;
     return n;
 }
 
 double moe_loader_advance(struct moe_loader *l, double seconds)
 {
-    return l->options.lockstep ? moe_link_advance(&l->model, seconds) : 0;
+    if (!l->options.lockstep)
+        return 0;
+    moe_link_advance(&l->model, seconds);
+    l->stats.work_seconds = l->model.worked_seconds;
+    return l->model.clock;
 }
 
 double moe_loader_next_piece(const struct moe_loader *l)
@@ -180,8 +185,9 @@ static uint32_t wait_lockstep(struct moe_loader *l, struct moe_load_done *done, 
 {
     uint32_t n = poll_lockstep(l, done, max);
     while (n == 0 && max > 0 && l->n_requests > 0) {
-        double before = l->model.clock;
-        l->stats.wait_seconds += moe_link_wait(&l->model) - before;
+        double before = l->model.clock, worked = l->model.worked_seconds;
+        double passed = moe_link_wait(&l->model) - before;
+        l->stats.wait_seconds += passed - (l->model.worked_seconds - worked);
         n = poll_lockstep(l, done, max);
     }
     return n;

@@ -82,6 +82,7 @@ struct moe_loader_options {
     /* Completes loads in modelled order and time instead of real ones: see moe_loader_advance.
      * Needs a rate. */
     bool lockstep;
+    struct moe_link_costs costs; /* lockstep: of modelled loads */
     /* For tests: called before each piece read with its offset; a negative errno makes the read
      * fail, a positive number makes it short by so many bytes, INT_MIN flips a bit (not on a GPU,
      * whose memory it cannot write). May sleep. With the pread backend it is called on the reading

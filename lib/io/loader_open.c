@@ -146,8 +146,10 @@ static void link_parts(struct moe_loader *l, const struct parts *p)
     l->bucket.rate = o->lockstep ? 0 : o->rate;
     l->first_ready = l->last_ready = l->free_request = MOE_LINK_NONE;
     moe_link_init(&l->queue, p->queue_items, o->n_requests, o->piece_bytes, 0);
-    if (o->lockstep)
+    if (o->lockstep) {
         moe_link_init(&l->model, p->model_items, o->n_requests, o->piece_bytes, o->rate);
+        l->model.costs = o->costs;
+    }
     staging_init(&l->staging, p->staging, o->compressed_bytes, p->ranges);
     for (uint32_t i = o->n_requests; i-- > 0;) {
         l->requests[i].next = l->free_request;

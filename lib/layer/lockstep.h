@@ -21,6 +21,17 @@ static inline void moe_lockstep_piece(struct moe_session *s, enum moe_piece piec
         moe_lockstep_took(s, moe_pace_piece(s->pace, piece, rows));
 }
 
+/* One with attention in it was, by these rows. */
+static inline void moe_lockstep_attention(struct moe_session *s, enum moe_piece piece,
+                                          const struct moe_row *rows, uint32_t n_rows)
+{
+    double positions = 0;
+    for (uint32_t i = 0; s->pace && i < n_rows; i++)
+        positions += rows[i].position + 1;
+    if (s->pace)
+        moe_lockstep_took(s, moe_pace_attention(s->pace, piece, n_rows, positions));
+}
+
 /* Matrices of an expert were: its last (down), or those before it. */
 static inline void moe_lockstep_expert(struct moe_session *s, uint32_t variant, uint32_t rows,
                                        bool last)

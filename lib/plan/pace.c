@@ -29,10 +29,17 @@ double moe_pace_expert(const struct moe_pace *p, uint32_t variant, double rows)
     return variant < p->n_variants ? seconds_of(&p->experts[variant], rows) : 0;
 }
 
+double moe_pace_attention(const struct moe_pace *p, enum moe_piece piece, double rows,
+                          double positions)
+{
+    return moe_pace_piece(p, piece, rows) + p->attend * positions;
+}
+
 double moe_pace_layer(const struct moe_pace *p, uint32_t variant, uint32_t top_k)
 {
-    return moe_pace_piece(p, MOE_PIECE_ROUTE, 1) + moe_pace_piece(p, MOE_PIECE_BESIDE, 1) +
-           moe_pace_piece(p, MOE_PIECE_COMBINE, 1) + top_k * moe_pace_expert(p, variant, 1);
+    return moe_pace_attention(p, MOE_PIECE_ROUTE, 1, p->positions) +
+           moe_pace_piece(p, MOE_PIECE_BESIDE, 1) + moe_pace_piece(p, MOE_PIECE_COMBINE, 1) +
+           top_k * moe_pace_expert(p, variant, 1);
 }
 
 static void stretch(struct moe_line *line, double by)
@@ -51,6 +58,7 @@ void moe_pace_set_layer(struct moe_pace *p, uint32_t top_k, double seconds)
     for (uint32_t v = 0; v < p->n_variants; v++)
         stretch(&p->experts[v], seconds / now);
     p->predict *= seconds / now;
+    p->attend *= seconds / now;
     p->host_slowdown *= now / seconds;
 }
 
@@ -106,6 +114,45 @@ static int set_expert(struct moe_line *out, const struct moe_device *d, const ch
     return MOE_OK;
 }
 
+/* Takes what depends on positions out of a piece with attention in it. */
+static void take_out(struct moe_line *line, double attend, uint32_t n_positions)
+{
+    for (uint32_t i = 0; i < line->n; i++) {
+        double rows = line->x[i];
+        double positions = rows * (n_positions - rows) + rows * (rows + 1) / 2;
+        line->y[i] = fmax(0, line->y[i] - attend * positions);
+    }
+}
+
+/* Of a profile that has attention over few positions and over many. */
+static void set_attend(struct moe_pace *p, const struct moe_device *d)
+{
+    const struct moe_device_model *m = &d->model;
+    const struct moe_line attention = moe_device_part_line(d, MOE_DEVICE_ATTENTION);
+    double near = m->positions, far = m->far_positions;
+    double more = m->far_attention.value - seconds_of(&attention, 1);
+    p->positions = near;
+    if (!(m->far_attention.value > 0 && attention.n > 0 && far > near && more > 0))
+        return;
+    p->attend = more / (far - near);
+    take_out(&p->pieces[MOE_PIECE_ROUTE], p->attend, m->positions);
+    take_out(&p->pieces[MOE_PIECE_DENSE], p->attend, m->positions);
+}
+
+/* One load alone takes longer than its bytes do at the full rate: the rest is latency, but for the
+ * processor's share. Loads that are slower than the storage hide it. */
+static void set_loads(struct moe_pace *p, const struct moe_device *d)
+{
+    const struct moe_device_storage *s = &d->storage;
+    struct moe_link_costs *c = &p->loads;
+    moe_device_handling(d, &c->handling, &c->handling_byte);
+    if (s->n_reads > 0 && s->reads[0].in_flight == 1)
+        c->latency =
+            fmax(0, s->reads[0].seconds.value - s->read_bytes.value / p->load_rate - c->handling);
+    c->slowdown = d->model.loading_slowdown.value;
+    c->wake = d->model.wake.value;
+}
+
 int moe_pace_of_device(struct moe_pace *out, const struct moe_device *d,
                        const char (*variants)[MOE_PACK_NAME_BYTES], uint32_t n_variants,
                        double load_rate, struct moe_err *err)
@@ -130,7 +177,12 @@ int moe_pace_of_device(struct moe_pace *out, const struct moe_device *d,
     int status = MOE_OK;
     for (uint32_t v = 0; v < n_variants && status == MOE_OK; v++)
         status = set_expert(&out->experts[v], d, variants[v], err);
-    return status == MOE_OK ? set_load_rate(out, d, MOE_TIER_STORAGE, load_rate, err) : status;
+    set_attend(out, d);
+    if (status == MOE_OK)
+        status = set_load_rate(out, d, MOE_TIER_STORAGE, load_rate, err);
+    if (status == MOE_OK)
+        set_loads(out, d);
+    return status;
 }
 
 /* ---- From bandwidth ---- */

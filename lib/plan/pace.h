@@ -14,6 +14,7 @@
 
 #include "base/err.h"
 #include "base/line.h"
+#include "cache/link.h"
 #include "pack/pack.h"
 #include "record/device.h"
 
@@ -39,11 +40,22 @@ struct moe_pace {
     double predict;                                 /* predicting one layer ahead, one row */
     double load_rate;                               /* bytes per second of expert loads */
     double host_slowdown; /* how many times as long the host takes for an expert; 0: no host */
+    double attend; /* attention of a row, for each position it attends to: on top of the pieces */
+    double positions;            /* of the row that was measured */
+    struct moe_link_costs loads; /* what loads cost beside that; all 0: nothing */
 };
 
 /* Seconds; 0 where the model has no such piece. */
 double moe_pace_piece(const struct moe_pace *p, enum moe_piece piece, double rows);
 double moe_pace_expert(const struct moe_pace *p, uint32_t variant, double rows);
+/* A piece with attention in it (route, dense) for rows that attend to so many positions in all. */
+double moe_pace_attention(const struct moe_pace *p, enum moe_piece piece, double rows,
+                          double positions);
+/* Positions that n rows attend to which follow each other from position `first` on. */
+static inline double moe_pace_positions(uint32_t first, uint32_t n)
+{
+    return (double)n * first + (double)n * (n + 1) / 2;
+}
 /* A part of it: the last (down), or the first two matrices. */
 static inline double moe_pace_expert_part(const struct moe_pace *p, uint32_t variant, double rows,
                                           bool last)
@@ -59,7 +71,7 @@ static inline double moe_pace_host(const struct moe_pace *p, double now, double 
     return (now > free_at ? now : free_at) + p->host_slowdown * moe_pace_expert(p, variant, rows);
 }
 /* T of Fate 4.3: one layer of a decoded token, with its experts in memory: the time that can hide
- * loads for the next layer. */
+ * loads for the next layer. The token attends to as many positions as the measured one. */
 double moe_pace_layer(const struct moe_pace *p, uint32_t variant, uint32_t top_k);
 
 /* Makes that time `seconds`: all pieces but the head become longer or shorter alike, the host's
@@ -68,9 +80,10 @@ void moe_pace_set_layer(struct moe_pace *p, uint32_t top_k, double seconds);
 
 /* From a profile with measurements of a model. variants: the pack's names, best first. A variant
  * that was not measured takes another's time in proportion to the bytes per expert, if the profile
- * has both. These are the processor's times, so experts are loaded from storage. load_rate 0: the
- * profile's. MOE_ERR_USAGE: the profile has no times of the model (or no load rate, and load_rate
- * is 0); the text says what to do. */
+ * has both. These are the processor's times, so experts are loaded from storage, and what loads
+ * cost the processor is taken from the profile where it says. load_rate 0: the profile's.
+ * MOE_ERR_USAGE: the profile has no times of the model (or no load rate, and load_rate is 0); the
+ * text says what to do. */
 int moe_pace_of_device(struct moe_pace *out, const struct moe_device *d,
                        const char (*variants)[MOE_PACK_NAME_BYTES], uint32_t n_variants,
                        double load_rate, struct moe_err *err);

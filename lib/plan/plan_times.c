@@ -147,6 +147,13 @@ static const struct moe_member times_members[] = {
     FIELD("head_seconds", pace.head),
     FIELD("predict_seconds", pace.predict),
     FIELD("host_slowdown", pace.host_slowdown),
+    FIELD("attend_seconds", pace.attend),
+    FIELD("positions", pace.positions),
+    FIELD("load_latency_seconds", pace.loads.latency),
+    FIELD("handling_seconds", pace.loads.handling),
+    FIELD("handling_seconds_per_byte", pace.loads.handling_byte),
+    FIELD("loading_slowdown", pace.loads.slowdown),
+    FIELD("wake_seconds", pace.loads.wake),
     MOE_OWN(NULL, 0, pieces),
     MOE_OWN("experts", 0, variants),
 };

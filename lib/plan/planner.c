@@ -145,13 +145,15 @@ static void set_expected(const struct moe_planner *p, const struct moe_trial_run
 }
 
 /* Seconds per token with every expert in memory: computation alone. */
-static double compute_limit(const struct moe_planner *p)
+static double compute_limit(const struct moe_planner *p, const struct moe_simulated_phase *decode)
 {
     const struct moe_inventory *inv = p->inventory;
     uint32_t n_layers = inv->n_layers - inv->n_encoder; /* that a token goes through */
     double dense = inv->n_model_layers - inv->n_model_encoder - n_layers;
-    return n_layers * moe_pace_layer(p->pace, 0, inv->top_k) +
-           dense * moe_pace_piece(p->pace, MOE_PIECE_DENSE, 1) + p->pace->head;
+    double attend = p->pace->attend * (decode->positions / (double)decode->tokens);
+    double layer = moe_pace_layer(p->pace, 0, inv->top_k) - p->pace->attend * p->pace->positions;
+    return n_layers * (layer + attend) +
+           dense * (moe_pace_piece(p->pace, MOE_PIECE_DENSE, 1) + attend) + p->pace->head;
 }
 
 /* ---- Boundaries ---- */
@@ -275,7 +277,7 @@ int moe_planner_make(const struct moe_planner *p, const struct moe_strategy *str
         goto done;
     set_shape(p, &t.fitted, plan);
     set_layers(&t.simulated, layers, plan);
-    set_expected(p, &t, compute_limit(p), &plan->expected);
+    set_expected(p, &t, compute_limit(p, &t.simulated.decode), &plan->expected);
     set_evidence(p, &t.simulated, &plan->evidence);
     set_losses(p, &t.fitted, plan);
     status = set_slots(p, &t.fitted, placement, plan, err);

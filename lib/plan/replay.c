@@ -285,6 +285,7 @@ int moe_replay_next(struct moe_replay *r, struct moe_pass *pass, struct moe_err 
     uint64_t sequence = r->next->sequence;
     pass->prompt = r->next->prompt;
     pass->first = r->next->index == 0;
+    pass->position = r->next->index;
     pass->warms = moe_excerpt_warms(r->excerpt, sequence);
     memset(r->computed, 1, r->n_layers);
     do {

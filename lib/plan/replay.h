@@ -18,7 +18,8 @@
 /* Tokens that go through the layers together: several of a prompt, or one decoded. Where the model
  * has an encoder a prompt is a source, all of which goes through its layers at once. */
 struct moe_pass {
-    uint32_t n_rows; /* 0: the trace is over */
+    uint32_t n_rows;   /* 0: the trace is over */
+    uint32_t position; /* of its first token */
     bool prompt;
     bool first; /* of its sequence */
     bool warms; /* its sequence only fills caches and is not counted */

@@ -11,6 +11,7 @@
 #include "base/best.h"
 #include "base/mem.h"
 #include "model/config.h" /* MOE_MAX_TOP_K */
+#include "plan/components.h"
 #include "plan/simulate_link.h"
 #include "sched/choice_history.h"
 #include "sched/placement.h"
@@ -37,7 +38,8 @@ struct simulator {
     struct moe_simulated_phase *phase;
     struct moe_simulated uncounted; /* sequences that only fill caches */
     struct moe_simulated_layer *layers;
-    double link_seen;
+    double link_seen, worked_seen;
+    double positions; /* that the rows of the pass attend to */
     bool decode, warms;
     double host_free_at;
 
@@ -63,6 +65,11 @@ static void took(struct simulator *s, double seconds)
 static void took_piece(struct simulator *s, enum moe_piece piece, uint32_t rows)
 {
     took(s, moe_pace_piece(s->in->pace, piece, rows));
+}
+
+static void took_attention(struct simulator *s, enum moe_piece piece, uint32_t rows)
+{
+    took(s, moe_pace_attention(s->in->pace, piece, rows, s->positions));
 }
 
 /* ---- A layer ---- */
@@ -264,7 +271,7 @@ static int run_moe_layer(struct simulator *s, uint32_t layer, uint32_t n_rows, s
     uint32_t n;
     const struct moe_counts before = s->phase->experts;
     double stall_before = s->channel.stalled;
-    took_piece(s, MOE_PIECE_ROUTE, n_rows);
+    took_attention(s, MOE_PIECE_ROUTE, n_rows);
     moe_replay_chosen(s->replay, layer, s->chosen, s->weights);
     take_predicted(s, layer, n_rows);
     if (s->strategy.prefer > 0 && s->decode && n_rows == 1 && !s->inventory->is_static[layer])
@@ -337,6 +344,7 @@ static int run_pass(struct simulator *s, struct moe_simulated *out, const struct
         moe_preference_begin_sequence(&s->preference);
     moe_scheduler_begin_tokens(s->scheduler, pass->n_rows, pass->prompt, &s->phase->experts);
     s->early[0].choice.n = s->early[1].choice.n = 0;
+    s->positions = moe_pace_positions(pass->position, pass->n_rows);
     double started = s->channel.link.clock, host_before = s->phase->host_seconds;
     uint64_t loads_before = s->phase->experts.loads;
     double stalled_before = s->channel.stalled;
@@ -354,7 +362,7 @@ static int run_pass(struct simulator *s, struct moe_simulated *out, const struct
         if (status != MOE_OK)
             return status;
         if (!is_moe)
-            took_piece(s, MOE_PIECE_DENSE, pass->n_rows);
+            took_attention(s, MOE_PIECE_DENSE, pass->n_rows);
         else if (moe_replay_has(s->replay, moe))
             status = run_moe_layer(s, moe, pass->n_rows, err);
         moe += is_moe;
@@ -363,13 +371,19 @@ static int run_pass(struct simulator *s, struct moe_simulated *out, const struct
         took(s, s->in->pace->head);
     double seconds = s->channel.link.clock - started;
     double stalled = s->channel.stalled - stalled_before;
+    double worked = s->channel.link.worked_seconds - s->worked_seen;
     moe_scheduler_end_tokens(s->scheduler, s->decode && s->phase->tokens > 0, seconds, stalled,
                              s->channel.link.busy_seconds - s->link_seen,
                              s->phase->experts.loads - loads_before);
     s->phase->tokens += pass->n_rows;
     s->phase->seconds += seconds;
     s->phase->stall_seconds += stalled;
-    s->phase->compute_seconds += seconds - stalled - (s->phase->host_seconds - host_before);
+    s->phase->handling_seconds += worked;
+    s->phase->positions += s->positions;
+    s->phase->compute_seconds +=
+        moe_components_of(seconds, worked, stalled, s->phase->host_seconds - host_before)
+            .seconds[MOE_COMPONENT_COMPUTE];
+    s->worked_seen = s->channel.link.worked_seconds;
     s->phase->link_seconds += s->channel.link.busy_seconds - s->link_seen;
     s->link_seen = s->channel.link.busy_seconds;
     uint32_t n_layers = inv->n_model_encoder == 0 ? inv->n_layers
@@ -461,6 +475,7 @@ static int open_simulator(struct simulator *s, struct moe_err *err)
     s->channel.store = s->store = moe_scheduler_store(s->scheduler);
     status = moe_scheduler_fill(s->scheduler, NULL, err);
     s->link_seen = s->channel.link.busy_seconds;
+    s->worked_seen = s->channel.link.worked_seconds;
     return status;
 }
 

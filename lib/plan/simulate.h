@@ -43,6 +43,7 @@ struct moe_simulated_phase {
     double host_seconds;
     double compute_seconds;
     double link_seconds; /* the link was busy */
+    double positions;    /* that its tokens attend to, in all */
 };
 
 struct moe_simulated {

@@ -22,6 +22,7 @@ int simulate_link_open(struct simulate_link *l, const struct moe_simulation *in,
     }
     moe_link_init(&l->link, l->items, l->n_items,
                   in->piece_bytes ? in->piece_bytes : MOE_LINK_PIECE_BYTES, in->pace->load_rate);
+    l->link.costs = in->pace->loads;
     return MOE_OK;
 }
 
@@ -71,8 +72,9 @@ static uint32_t reap(void *ctx, bool wait, struct moe_arrival *done, uint32_t ma
     struct simulate_link *l = ctx;
     uint32_t n = 0, item;
     if (wait) {
-        double before = l->link.clock;
-        l->stalled += moe_link_wait(&l->link) - before;
+        double before = l->link.clock, worked = l->link.worked_seconds;
+        double passed = moe_link_wait(&l->link) - before;
+        l->stalled += passed - (l->link.worked_seconds - worked);
     }
     while (n < max && (item = moe_link_take_arrived(&l->link)) != MOE_LINK_NONE) {
         done[n++] = (struct moe_arrival){l->cargo[item].slot, l->cargo[item].segment, MOE_OK};

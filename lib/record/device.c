@@ -152,3 +152,16 @@ double moe_device_load_seconds(const struct moe_device *d, enum moe_device_tier 
                (s->reads[0].seconds.value - latency) * ((double)bytes / s->read_bytes.value);
     return latency + (double)bytes / moe_device_load_rate(d, from);
 }
+
+void moe_device_handling(const struct moe_device *d, double *seconds, double *per_byte)
+{
+    const struct moe_device_storage *s = &d->storage;
+    *seconds = *per_byte = 0;
+    if (s->n_handling == 0)
+        return;
+    const struct moe_device_handling *least = &s->handling[0], *most = least + s->n_handling - 1;
+    double more = most->seconds.value - least->seconds.value;
+    if (most > least && more > 0)
+        *per_byte = more / (double)(most->bytes - least->bytes);
+    *seconds = fmax(0, least->seconds.value - *per_byte * (double)least->bytes);
+}

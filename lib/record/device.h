@@ -22,6 +22,7 @@ enum {
     MOE_DEVICE_MAX_BATCHES = 8,
     MOE_DEVICE_MAX_VARIANTS = 8,
     MOE_DEVICE_MAX_TIMED = 8,
+    MOE_DEVICE_MAX_HANDLING = 8,
 };
 
 /* A number above zero that was measured or given; 0: not known. */
@@ -53,6 +54,13 @@ struct moe_device_reads {
     struct moe_figure seconds;          /* of one, from its request to its last byte */
 };
 
+/* The computing thread's own time for a load of so many bytes: asking for it, taking it in,
+ * checking them. */
+struct moe_device_handling {
+    uint64_t bytes;
+    struct moe_figure seconds;
+};
+
 struct moe_device_storage {
     char source[MOE_DEVICE_TEXT], name[MOE_DEVICE_TEXT];
     bool direct;                        /* past the page cache */
@@ -61,6 +69,8 @@ struct moe_device_storage {
     struct moe_figure read_bytes;
     uint32_t n_reads;
     struct moe_device_reads reads[MOE_DEVICE_MAX_READS]; /* rising in_flight */
+    uint32_t n_handling;
+    struct moe_device_handling handling[MOE_DEVICE_MAX_HANDLING]; /* rising bytes */
 };
 
 /* Seconds of the pieces of one layer for a batch of rows (tokens of one sequence). */
@@ -85,7 +95,12 @@ struct moe_device_model {
     char source[MOE_DEVICE_TEXT];
     uint64_t source_fingerprint;
     uint32_t layers, moe_layers, experts_per_token, positions; /* positions: attended to, at most */
-    struct moe_figure head_seconds;                            /* final norm and head, one row */
+    uint32_t far_positions;                                    /* more of them; 0: not measured */
+    struct moe_figure far_attention;    /* a batch's attention, of one row that attends to these */
+    struct moe_figure head_seconds;     /* final norm and head, one row */
+    struct moe_figure loading_slowdown; /* how many times as long a row's layer takes while loads go
+                                           on; 0: not measured */
+    struct moe_figure wake; /* seconds by which computing after a wait for a load takes longer */
     uint32_t n_variants;
     struct moe_device_variant variants[MOE_DEVICE_MAX_VARIANTS];
     uint32_t n_batches;
@@ -160,6 +175,9 @@ double moe_device_spread(const struct moe_device *d);
 
 /* Bytes per second of loads that follow each other without a pause. */
 double moe_device_load_rate(const struct moe_device *d, enum moe_device_tier from);
+/* What a load takes of the computing thread: *seconds, and *per_byte for each of its bytes; 0 where
+ * the profile does not say. */
+void moe_device_handling(const struct moe_device *d, double *seconds, double *per_byte);
 /* One load of so many bytes with no other in flight: latency and transfer. */
 double moe_device_load_seconds(const struct moe_device *d, enum moe_device_tier from,
                                uint64_t bytes);

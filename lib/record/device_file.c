@@ -124,6 +124,20 @@ static const struct moe_member reads_members[] = {
 };
 static const struct moe_record reads_record = {MOE_RECORD(reads_members)};
 
+static const struct moe_member handling_members[] = {
+    MOE_RISING_FIELD(struct moe_device_handling, "bytes", bytes, 1, 1 << 30),
+    FIGURE(moe_device_handling, "seconds", seconds),
+};
+
+static int check_handling(struct moe_record_reader *r, struct moe_yaml_node *map, void *record)
+{
+    return ((const struct moe_device_handling *)record)->seconds.value > 0
+               ? MOE_OK
+               : moe_yaml_fail(r->doc, map, r->err, "'seconds' is missing");
+}
+
+static const struct moe_record handling_record = {MOE_RECORD(handling_members), check_handling};
+
 static const struct moe_member storage_members[] = {
     TEXT(moe_device_storage, "source", source),
     TEXT(moe_device_storage, "name", name),
@@ -132,6 +146,7 @@ static const struct moe_member storage_members[] = {
     FIGURE(moe_device_storage, "latency_seconds", latency_seconds),
     FIGURE(moe_device_storage, "read_bytes", read_bytes),
     MOE_LIST(struct moe_device_storage, "reads", reads, n_reads, reads_record),
+    MOE_LIST(struct moe_device_storage, "handling", handling, n_handling, handling_record),
 };
 static const struct moe_record storage_record = {MOE_RECORD(storage_members)};
 
@@ -208,12 +223,28 @@ static const struct moe_member model_members[] = {
     COUNT(moe_device, "moe_layers", model.moe_layers),
     COUNT(moe_device, "experts_per_token", model.experts_per_token),
     COUNT(moe_device, "positions", model.positions),
+    MOE_FIELD_IN(MOE_IF_SET, struct moe_device, "far_positions", model.far_positions, 0, MAX_COUNT),
+    FIGURE(moe_device, "far_attention_seconds", model.far_attention),
     FIGURE(moe_device, "head_seconds", model.head_seconds),
+    FIGURE(moe_device, "loading_slowdown", model.loading_slowdown),
+    FIGURE(moe_device, "wake_seconds", model.wake),
     MOE_LIST(struct moe_device, "variants", model.variants, model.n_variants, variant_record),
     MOE_LIST(struct moe_device, "batches", model.batches, model.n_batches, batch_record),
 };
 
-static const struct moe_record model_record = {MOE_RECORD(model_members),
+static int check_model(struct moe_record_reader *r, struct moe_yaml_node *map, void *record)
+{
+    const struct moe_device_model *m = &((const struct moe_device *)record)->model;
+    if ((m->far_positions > 0) != (m->far_attention.value > 0))
+        return moe_yaml_fail(r->doc, map, r->err, "'%s' without '%s'",
+                             m->far_positions ? "far_positions" : "far_attention_seconds",
+                             m->far_positions ? "far_attention_seconds" : "far_positions");
+    if (m->far_positions && m->far_positions <= m->positions)
+        return moe_yaml_fail(r->doc, map, r->err, "'far_positions' must be above 'positions'");
+    return MOE_OK;
+}
+
+static const struct moe_record model_record = {MOE_RECORD(model_members), check_model,
                                                MOE_FLAGGED(struct moe_device, has_model)};
 
 /* ---- What others say of models ---- */

@@ -122,7 +122,7 @@ int moe_feed_forward(struct moe_session *s, uint32_t layer, const struct moe_row
     const struct moe_stages_ops *stages = s->stages;
     if (!s->model->layers[layer].is_moe) {
         int status = stages->dense(s, layer, n_rows, err);
-        moe_lockstep_piece(s, MOE_PIECE_DENSE, n_rows);
+        moe_lockstep_attention(s, MOE_PIECE_DENSE, rows, n_rows);
         return status;
     }
     if (stages->alone && stages->alone(s, layer, n_rows)) {
@@ -132,7 +132,7 @@ int moe_feed_forward(struct moe_session *s, uint32_t layer, const struct moe_row
     int status = stages->route(s, layer, rows, n_rows, err);
     if (status != MOE_OK)
         return status;
-    moe_lockstep_piece(s, MOE_PIECE_ROUTE, n_rows);
+    moe_lockstep_attention(s, MOE_PIECE_ROUTE, rows, n_rows);
     return run_chosen(s, layer, rows, n_rows, phase, err);
 }
 

@@ -89,6 +89,11 @@ static void put_storage(const struct moe_device_storage *s, struct moe_screen sc
         put_figure(out, screen, name, &s->reads[i].bytes_per_second, RATE);
         put_figure(out, screen, "  each takes", &s->reads[i].seconds, SECONDS);
     }
+    for (uint32_t i = 0; i < s->n_handling; i++) {
+        char name[40], size[32];
+        snprintf(name, sizeof name, "handling %s", moe_format_bytes(s->handling[i].bytes, size));
+        put_figure(out, screen, name, &s->handling[i].seconds, SECONDS);
+    }
 }
 
 static void put_batch(const struct moe_device_model *m, const struct moe_device_batch *b,
@@ -159,6 +164,12 @@ void moe_show_device(const struct moe_device *d, struct moe_screen screen, struc
                    d->model.experts_per_token, d->model.positions);
     put_wrapped(out, screen, d->model.source);
     put_figure(out, screen, "head, per token", &d->model.head_seconds, SECONDS);
+    put_figure(out, screen, "slower during loads", &d->model.loading_slowdown, COUNT);
+    put_figure(out, screen, "after a wait, more", &d->model.wake, SECONDS);
+    if (d->model.far_positions)
+        moe_buf_printf(out, "  attention to %" PRIu32 " tokens in place of %" PRIu32 "\n",
+                       d->model.far_positions, d->model.positions);
+    put_figure(out, screen, "  for one token", &d->model.far_attention, SECONDS);
     put_verdict(d, out);
     for (uint32_t i = 0; i < d->model.n_batches; i++)
         put_batch(&d->model, &d->model.batches[i], screen, out);

@@ -74,11 +74,12 @@ static inline void check_phase(const char *what, const struct moe_phase_stats *r
 #undef CHECK
     check_count(what, "bytes", r->bytes_read, s->bytes);
     check_seconds(what, "seconds", r->seconds, s->seconds);
+    check_seconds(what, "handling", r->handling_seconds, s->handling_seconds);
     check_seconds(what, "stall", r->stall_seconds, s->stall_seconds);
     check_seconds(what, "host", r->host_seconds, s->host_seconds);
     check_seconds(what, "reading", r->read_seconds, s->link_seconds);
     check_seconds(what, "parts", s->seconds,
-                  s->compute_seconds + s->stall_seconds + s->host_seconds);
+                  s->compute_seconds + s->handling_seconds + s->stall_seconds + s->host_seconds);
 }
 
 #endif

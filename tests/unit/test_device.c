@@ -56,6 +56,10 @@ static struct moe_device *full(void)
     for (uint32_t i = 0; i < 2; i++)
         d->storage.reads[i] =
             (struct moe_device_reads){1 + 3 * i, measured(1e9 * (1 + i)), measured(1.1e-3)};
+    d->storage.n_handling = 2;
+    for (uint32_t i = 0; i < 2; i++)
+        d->storage.handling[i] =
+            (struct moe_device_handling){4096 + i * 1048576, measured(1e-5 * (1 + 9 * i))};
     d->has_model = true;
     struct moe_device_model *m = &d->model;
     strcpy(m->source, "its layers");
@@ -64,7 +68,11 @@ static struct moe_device *full(void)
     m->moe_layers = 2;
     m->experts_per_token = 4;
     m->positions = 64;
+    m->far_positions = 512;
+    m->far_attention = measured(1.5);
     m->head_seconds = measured(0.25);
+    m->loading_slowdown = measured(1.25);
+    m->wake = measured(3e-5);
     m->n_variants = 2;
     strcpy(m->variants[0].name, "8");
     strcpy(m->variants[1].name, "4d8");
@@ -129,6 +137,10 @@ static void what_is_written_is_read_back(void **state)
     assert_true(again->model.batches[1].experts[1].max == 5);
     assert_int_equal(again->model.batches[1].experts[1].n_runs, 5);
     assert_int_equal(again->n_timed, 2);
+    assert_int_equal(again->storage.n_handling, 2);
+    assert_int_equal(again->storage.handling[1].bytes, 4096 + 1048576);
+    assert_int_equal(again->model.far_positions, 512);
+    assert_true(again->model.loading_slowdown.value == 1.25 && again->model.wake.max == 6e-5);
     assert_string_equal(again->timed[1].load.source, "a paper");
     moe_buf_release(&first);
     moe_buf_release(&second);
@@ -192,6 +204,16 @@ static void what_follows_is_right(void **state)
     /* 1.1 ms for 1 MiB alone, of which 0.1 ms are latency. */
     near(moe_device_load_seconds(d, MOE_TIER_STORAGE, 2097152), 2.1e-3);
     near(moe_device_load_seconds(d, MOE_TIER_HOST, 8000000000), 0.5);
+    double load, byte;
+    moe_device_handling(d, &load, &byte);
+    near(byte, 9e-5 / 1048576);
+    near(load, 1e-5 - 4096 * byte);
+    d->storage.n_handling = 1; /* all of it for the load */
+    moe_device_handling(d, &load, &byte);
+    assert_true(byte == 0 && load == 1e-5);
+    d->storage.n_handling = 0;
+    moe_device_handling(d, &load, &byte);
+    assert_true(byte == 0 && load == 0);
     free(d);
 }
 
@@ -275,6 +297,19 @@ static void damage_is_named(void **state)
     refused(HEAD "storage: {reads: [{in_flight: 0}]}\n", MOE_ERR_FORMAT,
             "'in_flight' must be from 1");
     refused(HEAD "storage: {reads: [7]}\n", MOE_ERR_FORMAT, "must be a mapping");
+    refused(HEAD "storage: {handling: [{bytes: 8, seconds: 1}, {bytes: 8, seconds: 1}]}\n",
+            MOE_ERR_FORMAT, "'bytes' must be rising");
+    refused(HEAD "storage: {handling: [{bytes: 8}]}\n", MOE_ERR_FORMAT, "'seconds' is missing");
+    refused(HEAD "storage: {handling: [{bytes: 8, seconds: -1}]}\n", MOE_ERR_FORMAT,
+            "'seconds' must be above zero");
+    refused(HEAD "storage: {handling: 8}\n", MOE_ERR_FORMAT, "must be a list");
+    refused(MODEL "  far_positions: 64\n", MOE_ERR_FORMAT,
+            "'far_positions' without 'far_attention_seconds'");
+    refused(MODEL "  far_attention_seconds: 64\n", MOE_ERR_FORMAT,
+            "'far_attention_seconds' without 'far_positions'");
+    refused(MODEL "  far_positions: 1\n  far_attention_seconds: 1\n", MOE_ERR_FORMAT,
+            "'far_positions' must be above 'positions'");
+    refused(MODEL "  wake_seconds: 0\n", MOE_ERR_FORMAT, "'wake_seconds' must be above zero");
     refused(HEAD "model: {layers: 1}\n", MOE_ERR_FORMAT, "'source_fingerprint' is missing");
     refused(HEAD "model: {source_fingerprint: \"123\"}\n", MOE_ERR_FORMAT, "16 hexadecimal digits");
     refused(MODEL "  variants: [{name: \"4\"}, {name: \"4\"}]\n", MOE_ERR_FORMAT,

@@ -131,6 +131,77 @@ static void a_dropped_item_still_takes_the_link_for_its_piece(void **state)
     assert_int_equal(moe_link_take_arrived(&l), MOE_LINK_NONE);
 }
 
+/* ---- What loads cost beside their bytes' time ---- */
+
+static void an_item_arrives_after_its_latency(void **state)
+{
+    struct moe_link_item items[N];
+    struct moe_link l;
+    moe_link_init(&l, items, N, PIECE, 1000);
+    l.costs.latency = 0.25;
+    moe_link_add(&l, 0, PIECE, MOE_LOAD_DEMAND, 0);
+    moe_link_add(&l, 1, PIECE, MOE_LOAD_DEMAND, 0);
+    moe_link_advance(&l, 1);
+    assert_int_equal(moe_link_take_arrived(&l), MOE_LINK_NONE);
+    assert_true(moe_link_next_piece(&l) == 0.25);
+    assert_true(moe_link_wait(&l) == 1.25);
+    assert_int_equal(moe_link_take_arrived(&l), 0);
+    assert_true(moe_link_wait(&l) == 2.25); /* the link did not wait meanwhile */
+    assert_int_equal(moe_link_take_arrived(&l), 1);
+    assert_true(l.busy_seconds == 2);
+}
+
+static void handling_is_paid_before_anything_else(void **state)
+{
+    struct moe_link_item items[N];
+    struct moe_link l;
+    moe_link_init(&l, items, N, PIECE, 1000);
+    l.costs.handling = 0.125;
+    l.costs.handling_byte = 0.5 / PIECE;
+    moe_link_add(&l, 0, PIECE, MOE_LOAD_DEMAND, 0);
+    moe_link_add(&l, 1, PIECE, MOE_LOAD_DEMAND, 0);
+    assert_true(l.clock == 0); /* both were asked for at one instant */
+    assert_true(moe_link_wait(&l) == 1 && l.worked_seconds == 0.25);
+    assert_int_equal(moe_link_take_arrived(&l), 0);
+    assert_true(moe_link_advance(&l, 0.25) == 1.75); /* a half for the bytes that were taken */
+    assert_true(l.worked_seconds == 0.75);
+    assert_true(moe_link_wait(&l) == 2);
+    assert_int_equal(moe_link_take_arrived(&l), 1);
+    assert_true(moe_link_wait(&l) == 2.5 && l.worked_seconds == 1.25); /* nothing to sleep for */
+}
+
+/* What arrives while the thread is at work needs no sleep. */
+static void work_takes_the_place_of_sleep(void **state)
+{
+    struct moe_link_item items[N];
+    struct moe_link l;
+    moe_link_init(&l, items, N, PIECE, 1000);
+    l.costs.handling = 1.5;
+    l.costs.wake = 8;
+    moe_link_add(&l, 0, PIECE, MOE_LOAD_DEMAND, 0);
+    assert_true(moe_link_wait(&l) == 1.5 && l.worked_seconds == 1.5);
+    assert_int_equal(moe_link_take_arrived(&l), 0);
+    assert_true(moe_link_advance(&l, 1) == 2.5);
+}
+
+static void computing_is_slower_while_pieces_move_and_after_sleep(void **state)
+{
+    struct moe_link_item items[N];
+    struct moe_link l;
+    moe_link_init(&l, items, N, PIECE, 1000);
+    l.costs.slowdown = 2;
+    l.costs.wake = 0.25;
+    assert_true(moe_link_advance(&l, 1) == 1);
+    moe_link_add(&l, 0, PIECE, MOE_LOAD_DEMAND, 0);
+    assert_true(moe_link_advance(&l, 0.25) == 1.5); /* all of it while the piece moves */
+    assert_true(moe_link_advance(&l, 1) == 2.75);   /* of it 0.5, as 0.25 */
+    assert_int_equal(moe_link_take_arrived(&l), 0);
+    moe_link_add(&l, 0, PIECE, MOE_LOAD_DEMAND, 0);
+    assert_true(moe_link_wait(&l) == 3.75);
+    assert_true(moe_link_advance(&l, 1) == 5); /* once */
+    assert_true(moe_link_advance(&l, 1) == 6);
+}
+
 /* ---- The plain model: everything looked at again for every piece ---- */
 
 struct plain_item {
@@ -270,6 +341,10 @@ int main(void)
         cmocka_unit_test(a_demand_waits_for_one_piece_only),
         cmocka_unit_test(at_one_instant_only_urgency_counts),
         cmocka_unit_test(the_next_piece_is_named),
+        cmocka_unit_test(an_item_arrives_after_its_latency),
+        cmocka_unit_test(handling_is_paid_before_anything_else),
+        cmocka_unit_test(work_takes_the_place_of_sleep),
+        cmocka_unit_test(computing_is_slower_while_pieces_move_and_after_sleep),
         cmocka_unit_test(a_dropped_item_still_takes_the_link_for_its_piece),
         cmocka_unit_test(random_runs_equal_the_plain_model),
     };

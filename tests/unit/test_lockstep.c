@@ -89,8 +89,8 @@ static struct moe_trace *run_recorded(struct moe_engine *e, uint32_t batch)
 enum replay { REPLAY_RESIDENT = 0, REPLAY_OWN };
 
 /* One strategy in one memory at one ratio of a load to a layer. */
-static void compare(const char *words, double demand, double ratio, uint32_t batch,
-                    bool test_device, enum replay replay)
+static void compare_at(const char *words, double demand, double ratio, uint32_t batch,
+                       bool test_device, enum replay replay, const struct moe_link_costs *costs)
 {
     char what[256];
     struct moe_err err = {0};
@@ -98,7 +98,11 @@ static void compare(const char *words, double demand, double ratio, uint32_t bat
     struct moe_fitted fitted;
     struct moe_simulated simulated;
     struct moe_engine_options o = strategies_options(&fixture, words, demand);
-    const struct moe_pace pace = lockstep_pace((double)fixture.slot_bytes, ratio);
+    struct moe_pace pace = lockstep_pace((double)fixture.slot_bytes, ratio);
+    if (costs) {
+        pace.loads = *costs;
+        pace.attend = 3e-6;
+    }
     snprintf(what, sizeof what, "%s, demand %g, load %g, batch %u", words, demand, ratio, batch);
     o.lockstep = true;
     o.link_rate = pace.load_rate;
@@ -145,6 +149,12 @@ static void compare(const char *words, double demand, double ratio, uint32_t bat
     moe_engine_close(e);
 }
 
+static void compare(const char *words, double demand, double ratio, uint32_t batch,
+                    bool test_device, enum replay replay)
+{
+    compare_at(words, demand, ratio, batch, test_device, replay, NULL);
+}
+
 static const char *const exact[] = {
     "ondemand",
     "lru",
@@ -184,6 +194,23 @@ static void decisions_are_the_same(void **state)
         for (size_t c = 0; c < N_CELLS; c++)
             compare(exact[i], cells[c].demand, cells[c].ratio, cells[c].batch, false,
                     REPLAY_RESIDENT);
+}
+
+/* Loads take their share of the processor, and computing goes by where a text is. */
+static void costs_of_loads_are_the_same(void **state)
+{
+    static const struct moe_link_costs costs = {.latency = 90e-6,
+                                                .handling = 11e-6,
+                                                .handling_byte = 3e-9,
+                                                .slowdown = 1.25,
+                                                .wake = 40e-6};
+    static const char *const words[] = {"ondemand", "lru", "prefetch predict=gate-ahead:2",
+                                        "prefetch prefetch=until-router,all",
+                                        "fate prefill=popularity"};
+    for (size_t i = 0; i < N_ITEMS(words); i++) {
+        compare_at(words[i], 1, 0.3, 5, false, REPLAY_RESIDENT, &costs);
+        compare_at(words[i], 2.5, 1.5, 16, false, REPLAY_RESIDENT, &costs);
+    }
 }
 
 static void a_second_device_is_modelled(void **state)
@@ -241,6 +268,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(decisions_are_the_same),
+        cmocka_unit_test(costs_of_loads_are_the_same),
         cmocka_unit_test(a_second_device_is_modelled),
         cmocka_unit_test(precisions_are_the_same),
         cmocka_unit_test(preferences_are_the_same),

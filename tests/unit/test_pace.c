@@ -135,6 +135,56 @@ static void rates_are_of_storage_or_as_given(void **state)
     near(p.load_rate, 3e9);
 }
 
+static void what_loads_cost_comes_from_the_profile(void **state)
+{
+    struct moe_err err = {0};
+    struct moe_device d = measured();
+    struct moe_pace p;
+    assert_ok(moe_pace_of_device(&p, &d, packed, 2, 0, &err), &err); /* an older profile */
+    assert_memory_equal(&p.loads, &(struct moe_link_costs){0}, sizeof p.loads);
+    struct moe_device_storage *s = &d.storage;
+    s->n_handling = 2;
+    s->handling[0] = (struct moe_device_handling){1000, figure(0.125)};
+    s->handling[1] = (struct moe_device_handling){3000, figure(0.375)};
+    s->n_reads = 1;
+    s->reads[0] = (struct moe_device_reads){1, figure(1e9), figure(2.5)};
+    s->read_bytes = figure(2e9);
+    d.model.loading_slowdown = figure(1.5);
+    d.model.wake = figure(0.0625);
+    assert_ok(moe_pace_of_device(&p, &d, packed, 2, 0, &err), &err);
+    near(p.loads.handling_byte, 0.125e-3);
+    assert_true(p.loads.handling < 1e-12);
+    near(p.loads.latency, 0.5); /* 2.5 alone, 2 at the full rate */
+    near(p.loads.slowdown, 1.5);
+    near(p.loads.wake, 0.0625);
+    /* A link that is slower than the storage hides its latency. */
+    assert_ok(moe_pace_of_device(&p, &d, packed, 2, 0.5e9, &err), &err);
+    assert_true(p.loads.latency == 0);
+}
+
+/* A row took 4 at position 8; at position 40, 32 further ones, it takes 12. */
+static void attention_goes_by_positions(void **state)
+{
+    struct moe_err err = {0};
+    struct moe_device d = measured();
+    struct moe_pace p;
+    d.model.positions = 8;
+    d.model.far_positions = 40;
+    d.model.far_attention = figure(12);
+    assert_ok(moe_pace_of_device(&p, &d, packed, 2, 0, &err), &err);
+    near(p.attend, 0.25);
+    near(moe_pace_attention(&p, MOE_PIECE_ROUTE, 1, 8), 5);
+    near(moe_pace_attention(&p, MOE_PIECE_ROUTE, 1, 40), 13);
+    near(moe_pace_attention(&p, MOE_PIECE_DENSE, 1, 40), 18);
+    near(moe_pace_attention(&p, MOE_PIECE_ROUTE, 8, moe_pace_positions(0, 8)), 15);
+    near(moe_pace_positions(0, 8), 36);
+    near(moe_pace_positions(10, 2), 23);
+    near(moe_pace_layer(&p, 0, 2), 9); /* as measured */
+    d.model.far_attention = figure(3); /* noise */
+    assert_ok(moe_pace_of_device(&p, &d, packed, 2, 0, &err), &err);
+    assert_true(p.attend == 0);
+}
+
 static void what_has_no_figure_takes_no_time(void **state)
 {
     struct moe_err err = {0};
@@ -314,6 +364,8 @@ int main(void)
         cmocka_unit_test(points_without_figures_are_left_out),
         cmocka_unit_test(pieces_come_from_the_batches),
         cmocka_unit_test(rates_are_of_storage_or_as_given),
+        cmocka_unit_test(what_loads_cost_comes_from_the_profile),
+        cmocka_unit_test(attention_goes_by_positions),
         cmocka_unit_test(what_has_no_figure_takes_no_time),
         cmocka_unit_test(missing_measurements_are_named),
         cmocka_unit_test(bandwidth_alone_gives_times),

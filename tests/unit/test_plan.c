@@ -78,6 +78,8 @@ static void assert_same_pace(const struct moe_plan *a, const struct moe_plan *b)
         SAME(pace.host_slowdown);
     for (int i = 0; i < MOE_N_PIECES; i++)
         assert_same_line(&a->pace.pieces[i], &b->pace.pieces[i]);
+    SAME(pace.attend), SAME(pace.positions), SAME(pace.loads.latency), SAME(pace.loads.handling);
+    SAME(pace.loads.handling_byte), SAME(pace.loads.slowdown), SAME(pace.loads.wake);
     for (int i = 0; i < MOE_PACK_MAX_VARIANTS; i++) {
         SAME_TEXT(variants[i]);
         assert_same_line(&a->pace.experts[i], &b->pace.experts[i]);

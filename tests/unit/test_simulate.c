@@ -227,6 +227,32 @@ static void a_prefetch_hides(void **state)
     assert_int_equal(out.decode.experts.prefetch_late, 1);
 }
 
+/* A token that misses in each of two layers of 2.5, loads of 1: each is asked for, waited for, and
+ * taken; the second token finds both. */
+static void loads_take_the_processor_too(void **state)
+{
+    struct script s = constant_script(2, 1, 2);
+    struct setting set = {"lru", 4, 1, 1, round_pace(), {0}};
+    const struct moe_simulated before = run(&s, &set);
+    set.pace.loads = (struct moe_link_costs){.latency = 0.25, .wake = 0.5};
+    set.pace.loads.handling = 0.0625;
+    struct moe_simulated out = run(&s, &set);
+    double loads = (double)out.decode.experts.loads;
+    equals("loads", loads, 2);
+    equals("handling", out.decode.handling_seconds, loads * 0.0625);
+    /* The link begins at once: what the thread handles, it need not wait. */
+    equals("stall", out.decode.stall_seconds,
+           before.decode.stall_seconds + loads * (0.25 - 0.0625));
+    equals("compute", out.decode.compute_seconds, before.decode.compute_seconds + loads * 0.5);
+    equals("seconds", out.decode.seconds, before.decode.seconds + loads * (0.25 + 0.5));
+    /* A layer's attention: 0.125 for each position; tokens at 0 and 1 see 1 and 2. */
+    set.pace.loads = (struct moe_link_costs){0};
+    set.pace.attend = 0.125;
+    out = run(&s, &set);
+    equals("positions", out.decode.positions, 3);
+    equals("attention", out.decode.compute_seconds, before.decode.compute_seconds + 2 * 3 * 0.125);
+}
+
 /* As before, but for the wrong expert: given up at 3.875, its piece goes on until 4. */
 static void a_wrong_prefetch_delays_by_no_more_than_a_piece(void **state)
 {
@@ -564,6 +590,7 @@ int main(void)
         cmocka_unit_test(what_is_kept_does_not_stall),
         cmocka_unit_test(a_prefetch_hides),
         cmocka_unit_test(a_wrong_prefetch_delays_by_no_more_than_a_piece),
+        cmocka_unit_test(loads_take_the_processor_too),
         cmocka_unit_test(prompts_go_in_passes),
         cmocka_unit_test(the_host_computes_one_after_the_other),
         cmocka_unit_test(the_host_computes_at_two_precisions),
