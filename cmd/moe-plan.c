@@ -15,7 +15,7 @@
 enum { PLAN_TOKENS = 4096 };
 
 static struct {
-    const char *explain, *simulate, *memory, *experts;
+    const char *explain, *compare, *simulate, *memory, *experts;
     bool json;
     const char *budgets;   /* of a shape, several; NULL: one plan is made */
     uint32_t coe_requests; /* of --simulate */
@@ -98,7 +98,10 @@ static const struct cli_option options[] = {
      .help = "seconds between requests"},
 
     {.kind = CLI_HEADING, .help = "Explaining and simulating"},
-    {CLI_OPT_TEXT(0, "explain", "FILE", &o.explain), .help = "explain a plan, statistics or a pack"},
+    {CLI_OPT_TEXT(0, "explain", "FILE", &o.explain),
+     .help = "explain a plan, or what programs measured"},
+    {CLI_OPT_TEXT(0, "compare", "FILE", &o.compare),
+     .help = "--explain PLAN: beside another, or its run's --stats-json"},
     {CLI_OPT_TEXT(0, "simulate", "TRACE", &o.simulate),
      .help = "compare strategies: --strategy A,B; --coe: N requests"},
     {CLI_OPT_FLAG(0, "json", &o.json), .help = "--explain, --simulate: as JSON"},
@@ -135,7 +138,8 @@ static struct cli_program program = {
         (const char *const[]){"PACK --memory SIZE [OPTION]... [-o PLAN]",
                               "PACK=LOSS PACK=LOSS... --memory SIZE [--loss P] [OPTION]...",
                               "--shape FILE [--memory M[,M]] [--device-profile FILE] [OPTION]...",
-                              "--explain PLAN|STATS|PACK [--json]",
+                              "--explain PLAN [--compare PLAN|RUN] [--json]",
+                              "--explain STATS|TRACE|MAP|DEVICE|PACK [--json]",
                               "--simulate TRACE [PACK] [--strategy A,B] [--memory M,M] [--json]",
                               "--coe COLLECTION --costs COSTS [OPTION]... [-o PLAN | --simulate N]",
                               NULL},
@@ -155,7 +159,7 @@ static int check_explain(int n_args)
     for (int i = 0; i < 2; i++)
         for (const struct cli_option *p = tables[i]; p->kind != CLI_END; p++)
             if (p->name && cli_given(p->name) && strcmp(p->name, "explain") != 0 &&
-                strcmp(p->name, "json") != 0)
+                strcmp(p->name, "compare") != 0 && strcmp(p->name, "json") != 0)
                 return cli_misuse("option --%s: --explain only reads what is in the file", p->name);
     return n_args ? cli_misuse("--explain takes one file") : -1;
 }
@@ -279,6 +283,8 @@ static int check_options(int n_args, char **args)
     }
     if (o.explain && o.simulate)
         return cli_misuse("--explain and --simulate exclude each other");
+    if (o.compare && !o.explain)
+        return cli_misuse("option --compare belongs to --explain");
     if (!o.plan.shape && (o.experts || cli_given("dense")))
         return cli_misuse("option --%s belongs to --shape", o.experts ? "experts" : "dense");
     if (o.experts)
@@ -304,7 +310,7 @@ int main(int argc, char **argv)
     if (status >= 0)
         return status;
     if (o.explain)
-        status = plan_explain(o.explain, o.json, &err);
+        status = plan_explain(o.explain, o.compare, o.json, &err);
     else if (o.coe.collection && o.simulate)
         status = plan_coe_simulate(&o.coe, o.coe_requests, o.json, &err);
     else if (o.coe.collection)

@@ -1,4 +1,5 @@
-/* moe-plan --explain: what is in a plan, in statistics, in a pack, for a person or as JSON. */
+/* moe-plan --explain: what is in a file that the programs hand each other, for a person or as JSON;
+ * --compare: two plans, or a plan and its run. */
 #ifndef CMD_PLAN_EXPLAIN_H
 #define CMD_PLAN_EXPLAIN_H
 
@@ -6,6 +7,7 @@
 
 #include "base/err.h"
 
-int plan_explain(const char *path, bool json, struct moe_err *err);
+/* other: NULL, or what `path`, a plan, is compared with. */
+int plan_explain(const char *path, const char *other, bool json, struct moe_err *err);
 
 #endif

@@ -120,14 +120,13 @@ struct moe_plan_evidence {
     uint64_t trace_sequences, trace_tokens, trace_prompt_tokens;
     char statistics[MOE_PLAN_TEXT]; /* file; "": none */
     uint64_t statistics_tokens;
-    char device[MOE_PLAN_TEXT]; /* the profile's name */
-    bool times_measured;        /* with this model; else from memory bandwidth alone */
-    bool link_stated;           /* its rate was not measured */
-    double times_spread;        /* of the profile's runs: the slowest beside the median, less 1;
-                                   the largest among memory, loads, layers; 0: not known */
-    bool manner_known;          /* of a synthetic trace: from statistics or another trace; else
-                                   the bundled model's figures */
-    char calibration[MOE_PLAN_TEXT];       /* file of a bit map; "": none */
+    char device[MOE_PLAN_TEXT];      /* the profile's name */
+    bool times_measured;             /* with this model; else from memory bandwidth alone */
+    bool link_stated;                /* its rate was not measured */
+    double times_spread;             /* of the profile's runs (moe_device_spread); 0: not known */
+    bool manner_known;               /* of a synthetic trace: from statistics or another trace; else
+                                        the bundled model's figures */
+    char calibration[MOE_PLAN_TEXT]; /* file of a bit map; "": none */
     char calibration_texts[MOE_PLAN_TEXT]; /* whose losses it measured, with commas */
 };
 

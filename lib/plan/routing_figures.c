@@ -197,26 +197,33 @@ static void add_token(struct moe_routing_figures_tally *t, const struct moe_trac
     }
 }
 
-int moe_routing_figures_of_trace(struct moe_routing_figures *out, bool *known_accuracy,
-                                 struct moe_trace *trace, struct moe_err *err)
+int moe_routing_figures_tally_trace(struct moe_routing_figures_tally *t, struct moe_trace *trace,
+                                    struct moe_err *err)
 {
     const struct moe_trace_shape *s = moe_trace_shape(trace);
     const struct moe_trace_token *token = NULL;
-    struct moe_routing_figures_tally t;
-    int status = moe_routing_figures_tally_init(&t, s->n_layers, s->n_experts, s->top_k, err);
+    int status = moe_routing_figures_tally_init(t, s->n_layers, s->n_experts, s->top_k, err);
     uint16_t *before = NULL;
     if (status == MOE_OK &&
         !(before = moe_alloc((uint64_t)s->n_layers * s->top_k, sizeof *before, err)))
         status = MOE_ERR_MEMORY;
     moe_trace_rewind(trace);
     while (status == MOE_OK && (status = moe_trace_next(trace, &token, err)) == MOE_OK && token)
-        add_token(&t, trace, token->index == 0, before);
+        add_token(t, trace, token->index == 0, before);
+    free(before);
+    return status;
+}
+
+int moe_routing_figures_of_trace(struct moe_routing_figures *out, bool *known_accuracy,
+                                 struct moe_trace *trace, struct moe_err *err)
+{
+    struct moe_routing_figures_tally t;
+    int status = moe_routing_figures_tally_trace(&t, trace, err);
     if (status == MOE_OK) {
         *out = moe_routing_figures_of_tally(&t);
         *known_accuracy = !isnan(out->accuracy[0]);
         fill_gaps(out);
     }
-    free(before);
     moe_routing_figures_tally_release(&t);
     return status;
 }

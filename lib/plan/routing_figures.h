@@ -62,6 +62,10 @@ void moe_routing_figures_tally_add(struct moe_routing_figures_tally *t, uint32_t
                                    const uint16_t *chosen, const uint16_t *before,
                                    const uint16_t *const predicted[MOE_FIGURES_AHEAD],
                                    uint32_t n_predicted);
+/* Begins a tally and counts a whole trace, from its beginning; released like the others, also after
+ * a failure. Errors of the trace's reader. */
+int moe_routing_figures_tally_trace(struct moe_routing_figures_tally *t, struct moe_trace *trace,
+                                    struct moe_err *err);
 /* A figure of which nothing was counted is NAN. */
 struct moe_routing_figures moe_routing_figures_of_tally(const struct moe_routing_figures_tally *t);
 

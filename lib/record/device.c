@@ -109,13 +109,14 @@ bool moe_device_load_measured(const struct moe_device *d, enum moe_device_tier f
     return measured;
 }
 
-/* The slowest run beside the median, less 1: the least rate, the most seconds. */
+/* The median beside the fastest run, less 1: the highest rate, the fewest seconds. The slowest is
+ * no measure: one interruption makes it. */
 static double spread_of(const struct moe_figure *f, bool seconds)
 {
-    double slowest = seconds ? f->max : f->min;
-    if (f->n_runs < 2 || !(f->value > 0) || !(slowest > 0))
+    double fastest = seconds ? f->min : f->max;
+    if (f->n_runs < 2 || !(f->value > 0) || !(fastest > 0))
         return 0;
-    return (seconds ? slowest / f->value : f->value / slowest) - 1;
+    return (seconds ? f->value / fastest : fastest / f->value) - 1;
 }
 
 double moe_device_spread(const struct moe_device *d)

@@ -169,7 +169,7 @@ enum moe_device_tier {
 
 /* Whether the rate of loads was measured, not stated. */
 bool moe_device_load_measured(const struct moe_device *d, enum moe_device_tier from);
-/* How much longer than the median the slowest run of a measurement took, as a share: the most among
+/* How much longer than the fastest run of a measurement the median took, as a share: the most among
  * memory, reads and attention; 0: nothing was measured twice. */
 double moe_device_spread(const struct moe_device *d);
 

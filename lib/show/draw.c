@@ -87,15 +87,21 @@ void moe_draw_bar(struct moe_buf *out, double share, uint32_t width, struct moe_
     moe_buf_text(out, eighths[parts % 8]);
 }
 
+uint32_t moe_shade_level(double amount, double usual)
+{
+    const double limits[MOE_SHADES - 1] = {0.125, 0.5, 1, 2};
+    uint32_t level = 0;
+    while (level < MOE_SHADES - 1 && amount > limits[level] * usual)
+        level++;
+    return level;
+}
+
 const char *moe_draw_shade(double amount, double usual, struct moe_screen screen)
 {
-    static const char *const of_blocks[] = {" ", "\xe2\x96\x91", "\xe2\x96\x92", "\xe2\x96\x93",
-                                            "\xe2\x96\x88"};
-    static const char *const of_ascii[] = {" ", ".", ":", "o", "#"};
-    const double limits[] = {0.125, 0.5, 1, 2};
-    int level = 0;
-    while (level < 4 && amount > limits[level] * usual)
-        level++;
+    static const char *const of_blocks[MOE_SHADES] = {" ", "\xe2\x96\x91", "\xe2\x96\x92",
+                                                      "\xe2\x96\x93", "\xe2\x96\x88"};
+    static const char *const of_ascii[MOE_SHADES] = {" ", ".", ":", "o", "#"};
+    uint32_t level = moe_shade_level(amount, usual);
     return screen.blocks ? of_blocks[level] : of_ascii[level];
 }
 

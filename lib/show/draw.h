@@ -43,6 +43,9 @@ void moe_draw_bar(struct moe_buf *out, double share, uint32_t width, struct moe_
 /* One character for an amount beside a usual one: a blank for up to an eighth of it, then up to a
  * half of it, up to all of it, up to twice as much, more. */
 const char *moe_draw_shade(double amount, double usual, struct moe_screen screen);
+/* ... which of them, 0 the blank. */
+enum { MOE_SHADES = 5 };
+uint32_t moe_shade_level(double amount, double usual);
 
 enum { MOE_DRAW_TEXT = 2048 };
 

@@ -1,6 +1,6 @@
 /*
- * Explanations of plans, statistics and packs, in plain words, for someone who has not read the
- * papers, and as JSON for scripts.
+ * Explanations of plans, statistics, traces, bit maps, device profiles and packs, in plain words,
+ * for someone who has not read the papers, and as JSON for scripts.
  */
 #ifndef MOE_SHOW_EXPLAIN_H
 #define MOE_SHOW_EXPLAIN_H
@@ -8,9 +8,13 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "plan/plan.h"
+#include "record/device.h"
+#include "record/map.h"
 #include "record/statistics.h"
 #include "sched/exactness.h"
 #include "show/draw.h"
+#include "show/heat.h"
+#include "trace/trace.h"
 
 /* ---- A plan ---- */
 
@@ -30,11 +34,25 @@ void moe_explain_exactness(const struct moe_exactness *x, struct moe_buf *out);
 
 /* ---- Statistics ---- */
 
-/* What they say for planning. */
+/* What they say for planning. The map that ends it, which may have terminal sequences but has no
+ * names from files, goes to `picture`, here and below. */
 int moe_explain_statistics(const struct moe_statistics *s, struct moe_screen screen,
-                           struct moe_buf *out, struct moe_err *err);
+                           struct moe_buf *out, struct moe_buf *picture, struct moe_err *err);
 int moe_explain_statistics_json(const struct moe_statistics *s, struct moe_buf *out,
                                 struct moe_err *err);
+
+/* A map of use, and how to read it. */
+void moe_explain_heat(const struct moe_heat *heat, struct moe_screen screen, struct moe_buf *out);
+
+/* ---- A trace, a bit map, a device profile ---- */
+
+/* How its experts are used, with a map; reads the trace to its end. Errors of its reader. */
+int moe_explain_trace(struct moe_trace *t, bool json, struct moe_screen screen, struct moe_buf *out,
+                      struct moe_buf *picture, struct moe_err *err);
+/* What was found out, in words; then what moe-calibrate --show says. */
+void moe_explain_map(const struct moe_map *map, struct moe_screen screen, struct moe_buf *out);
+/* What the machine is good for, in words; then what moe-profile --show says. */
+void moe_explain_device(const struct moe_device *d, struct moe_screen screen, struct moe_buf *out);
 
 /* ---- A pack ---- */
 

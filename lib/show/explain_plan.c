@@ -159,7 +159,7 @@ static void put_doubt(const struct explanation *x, enum moe_assumption what, str
         snprintf(off, sizeof off, "If the link is %.0f%% slower", percent);
         break;
     case MOE_ASSUME_QUIET:
-        snprintf(off, sizeof off, "If all runs were as slow as the slowest (%.0f%%)", percent);
+        snprintf(off, sizeof off, "If everything takes so much longer again (%.0f%%)", percent);
         break;
     default:
         snprintf(off, sizeof off, "If %.1f points fewer are found", percent);

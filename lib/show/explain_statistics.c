@@ -10,6 +10,7 @@
 #include "sched/boundary.h"
 #include "show/draw.h"
 #include "show/explain.h"
+#include "show/heat.h"
 
 enum { BAR = 30, LAYER_LINES = 16 };
 
@@ -92,6 +93,18 @@ static void put_predictors(const struct moe_statistics *s, struct moe_screen scr
     }
 }
 
+static int put_heat(const struct moe_statistics *s, struct moe_screen screen, struct moe_buf *out,
+                    struct moe_err *err)
+{
+    struct moe_heat heat;
+    int status = moe_heat_of_counts(&heat, s->series[MOE_S_ACTIVATIONS], s->shape.n_layers,
+                                    s->shape.n_experts, err);
+    if (status == MOE_OK)
+        moe_explain_heat(&heat, screen, out);
+    moe_heat_release(&heat);
+    return status;
+}
+
 /* Layers of which nothing is known count as 0, as for the boundary. */
 static double mean(const double *x, uint32_t n)
 {
@@ -126,8 +139,21 @@ static void put_layers(const struct moe_statistics *s, const double *accuracy, u
                            "The first layers are not clearly harder to predict than the others.");
 }
 
+void moe_explain_heat(const struct moe_heat *heat, struct moe_screen screen, struct moe_buf *out)
+{
+    uint32_t experts = moe_heat_experts(heat, screen);
+    moe_buf_text(out, "\nHow often each expert is used, layers down, experts across\n");
+    moe_draw_heat(heat, screen, out);
+    moe_draw_paragraph(
+        out, screen, NULL, 2,
+        "%s: as often as if all were used alike, to twice that; %s more; the fainter, "
+        "the less.%s",
+        moe_draw_shade(1.5, 1, screen), moe_draw_shade(3, 1, screen),
+        experts > 1 ? " A column is the mean of several experts." : "");
+}
+
 int moe_explain_statistics(const struct moe_statistics *s, struct moe_screen screen,
-                           struct moe_buf *out, struct moe_err *err)
+                           struct moe_buf *out, struct moe_buf *picture, struct moe_err *err)
 {
     double *accuracy = NULL;
     uint32_t boundary = 0;
@@ -136,7 +162,8 @@ int moe_explain_statistics(const struct moe_statistics *s, struct moe_screen scr
         put_uses(s, screen, out);
         put_predictors(s, screen, out);
         put_layers(s, accuracy, boundary, screen, out);
-        moe_buf_text(out, "\nNext: moe-plan PACK --memory SIZE --stats STATS\n");
+        status = put_heat(s, screen, picture, err);
+        moe_buf_text(picture, "\nNext: moe-plan PACK --memory SIZE --stats STATS\n");
     }
     free(accuracy);
     return status;
@@ -157,9 +184,16 @@ int moe_explain_statistics_json(const struct moe_statistics *s, struct moe_buf *
     double *accuracy = NULL;
     uint32_t boundary = 0;
     struct moe_emit e;
+    struct moe_heat heat;
     int status = boundary_of(s, &accuracy, &boundary, err);
     if (status != MOE_OK)
         return status;
+    status = moe_heat_of_counts(&heat, s->series[MOE_S_ACTIVATIONS], s->shape.n_layers,
+                                s->shape.n_experts, err);
+    if (status != MOE_OK) {
+        free(accuracy);
+        return status;
+    }
     moe_emit_begin_json(&e, out, MOE_EMIT_LINE);
     moe_emit_u64(&e, "texts", s->totals[MOE_TOTAL_DOCUMENTS]);
     moe_emit_u64(&e, "tokens", s->totals[MOE_TOTAL_TOKENS]);
@@ -186,6 +220,8 @@ int moe_explain_statistics_json(const struct moe_statistics *s, struct moe_buf *
         put_number(&e, NULL, accuracy[l]);
     moe_emit_close(&e);
     moe_emit_u64(&e, "boundary", boundary);
+    moe_heat_json(&e, "use", &heat);
+    moe_heat_release(&heat);
     free(accuracy);
     return moe_emit_end(&e, err);
 }

@@ -7,8 +7,9 @@
 #include "fmt/emit.h"
 #include "record/statistics_figures.h"
 #include "show/draw.h"
+#include "show/heat.h"
 
-enum { BAR_WIDTH = 40, MAP_COLUMNS = 64, MOST_COLUMNS = 192 };
+enum { BAR_WIDTH = 40 };
 
 /* ---- For a person ---- */
 
@@ -65,27 +66,22 @@ static void put_layers(const struct moe_statistics *s, struct moe_buf *out)
     put_layer(s, MOE_ALL_LAYERS, out);
 }
 
-static void put_map(const struct moe_statistics *s, struct moe_screen screen, struct moe_buf *out)
+static int put_map(const struct moe_statistics *s, struct moe_screen screen, struct moe_buf *out,
+                   struct moe_err *err)
 {
-    uint32_t n = s->shape.n_experts, columns = moe_draw_columns(screen, MAP_COLUMNS, MOST_COLUMNS);
-    uint32_t step = (n + columns - 1) / columns;
-    double tokens = (double)s->totals[MOE_TOTAL_TOKENS] * s->shape.top_k, chance = 1.0 / n;
-    moe_buf_printf(out,
-                   "\nActivations: layers down, experts across (%" PRIu32
-                   " a column); %s: from chance to twice it\n",
-                   step, moe_draw_shade(1.5, 1, screen));
-    for (uint32_t l = 0; l < s->shape.n_layers; l++) {
-        const uint64_t *counts = moe_series_at(s, MOE_S_ACTIVATIONS, l);
-        moe_buf_printf(out, "%5" PRIu32 " |", l);
-        for (uint32_t e = 0; e < n; e += step) {
-            double sum = 0;
-            uint32_t of = e + step < n ? step : n - e;
-            for (uint32_t i = 0; i < of; i++)
-                sum += (double)counts[e + i];
-            moe_buf_text(out, moe_draw_shade(sum / of / tokens, chance, screen));
-        }
-        moe_buf_text(out, "|\n");
+    struct moe_heat heat;
+    screen.colour = false; /* names from files are beside it */
+    int status = moe_heat_of_counts(&heat, s->series[MOE_S_ACTIVATIONS], s->shape.n_layers,
+                                    s->shape.n_experts, err);
+    if (status == MOE_OK) {
+        moe_buf_printf(out,
+                       "\nActivations: layers down, experts across (%" PRIu32
+                       " a column); %s: from chance to twice it\n",
+                       moe_heat_experts(&heat, screen), moe_draw_shade(1.5, 1, screen));
+        moe_draw_heat(&heat, screen, out);
     }
+    moe_heat_release(&heat);
+    return status;
 }
 
 static void put_bar(struct moe_buf *out, const char *name, double share, struct moe_screen screen)
@@ -203,9 +199,9 @@ int moe_show_statistics(const struct moe_statistics *s, struct moe_screen screen
                    s->shape.n_layers, s->shape.n_experts, s->shape.top_k);
     moe_origins_print(&s->origins, out);
     put_layers(s, out);
-    put_map(s, screen, out);
+    int status = put_map(s, screen, out, err);
     put_predictors(s, screen, out);
-    return put_rest(s, out, err);
+    return status == MOE_OK ? put_rest(s, out, err) : status;
 }
 
 /* ---- For scripts ---- */

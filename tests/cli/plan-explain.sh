@@ -107,8 +107,11 @@ error_line 1 "moe-plan: $tmp/none: *" "a missing file"
 head -c 200 tests/fuzz/corpus/plan/full >"$tmp/cut.yaml"
 run "$plan" --explain "$tmp/cut.yaml"
 error_line 3 "moe-plan: $tmp/cut.yaml: *" "a cut plan"
-run "$plan" --explain "$tmp/t.trace"
-error_line 3 "moe-plan: $tmp/t.trace: *" "a trace"
+head -c 3000 "$tmp/t.trace" >"$tmp/cut.trace"
+run "$plan" --explain "$tmp/cut.trace"
+error_line 3 "moe-plan: $tmp/cut.trace: *" "a cut trace"
+run "$plan" --explain README.md
+error_line 3 "moe-plan: README.md: *" "a file of another kind"
 run "$plan" --explain "$tmp/s.yaml" --memory 1G
 error_line 2 "moe-plan: option --memory: --explain only reads*" "options that do not belong"
 finish

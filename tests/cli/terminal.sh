@@ -54,12 +54,16 @@ if command -v script >/dev/null; then
     # What is drawn for people is as wide as the terminal.
     pack
     head -c 1500 tests/data/stories.calib.txt >"$tmp/text"
-    run "$bin/moe-profile" -q --text "$tmp/text" -o "$tmp/stats" "$tiny"
+    run "$bin/moe-profile" -q --text "$tmp/text" -o "$tmp/stats" --trace "$tmp/trace" "$tiny"
     expect_exit 0 "statistics to draw"
+    full=tests/fuzz/corpus/plan/full
+    cp tests/fuzz/corpus/map/full-nll "$tmp/map"
     drawn() { # COLUMNS: the widest line
         on_terminal "stty cols $1; export LC_ALL=C.UTF-8; for program in $bin/moe-*; do \$program --help; done;
             $bin/moe-run --strategy help; $bin/moe-profile --show $tmp/stats; $bin/moe-plan --explain $tmp/stats;
-            $bin/moe-plan --explain $tiny; $bin/moe-quantize --list $tiny; $bin/moe-run $tiny -p x -n 1 --stats"
+            $bin/moe-plan --explain $tiny; $bin/moe-plan --explain $tmp/trace; $bin/moe-plan --explain $tmp/map;
+            $bin/moe-plan --explain profiles/jetson-agx-orin.yaml; $bin/moe-plan --explain $full;
+            $bin/moe-plan --explain $full --compare tests/fuzz/corpus/plan/fate; $bin/moe-quantize --list $tiny; $bin/moe-run $tiny -p x -n 1 --stats"
         sed "s/$escape\[[0-9;]*m//g" "$out" | tr -d '\r' | LC_ALL=C.UTF-8 wc -L
     }
     for columns in 60 72 100 160; do

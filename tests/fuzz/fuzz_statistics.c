@@ -22,7 +22,7 @@ static void use(const struct moe_statistics *s)
     const uint32_t before[MOE_STATISTICS_MAX_TOP_K] = {0};
     if (!scores ||
         moe_show_statistics(s, (struct moe_screen){200, true, true}, &text, &err) != MOE_OK ||
-        moe_explain_statistics(s, MOE_PLAIN_SCREEN, &text, &err) != MOE_OK)
+        moe_explain_statistics(s, MOE_PLAIN_SCREEN, &text, &text, &err) != MOE_OK)
         abort();
     moe_buf_clear(&text);
     if (moe_show_statistics_json(s, &text, &err) != MOE_OK)

@@ -128,7 +128,7 @@ static void check_shown(const struct moe_statistics *s)
     struct moe_buf shown = {0};
     struct moe_err err = {0};
     assert_ok(moe_show_statistics(s, MOE_PLAIN_SCREEN, &shown, &err), &err);
-    assert_ok(moe_explain_statistics(s, MOE_PLAIN_SCREEN, &shown, &err), &err);
+    assert_ok(moe_explain_statistics(s, MOE_PLAIN_SCREEN, &shown, &shown, &err), &err);
     moe_buf_u8(&shown, 0);
     const char *text = (const char *)shown.data;
     assert_non_null(strstr(text, "Mean weight by rank: "));

@@ -1,0 +1,313 @@
+#include "show/compare.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/text.h"
+#include "fmt/emit.h"
+
+enum { INDENT = 27, SHORT = 28 /* two texts that have room in a line */ };
+
+/* ---- Figures ---- */
+
+static void add(struct moe_comparison *c, const char *name, const char *key,
+                enum moe_compared_unit unit, bool component, double a, double b)
+{
+    if ((!(a >= 0) && !(b >= 0)) || c->n == MOE_COMPARED_FIGURES)
+        return;
+    c->figures[c->n++] = (struct moe_compared){name, key, unit, component, {a, b}};
+}
+
+/* Phases of a plan in the form of a run's. */
+static struct moe_run_phase phase_of(const struct moe_plan *p, bool prompts)
+{
+    const struct moe_plan_expected *e = &p->expected;
+    struct moe_run_phase phase = {
+        .tokens_per_second = prompts ? e->prefill_tokens_per_second : e->decode_tokens_per_second,
+        .components = moe_plan_components(p, prompts),
+        .hit_rate = prompts ? -1 : e->hit_rate,
+        .bytes_per_token = prompts ? -1 : e->bytes_per_token,
+        .loads_per_token = prompts ? -1 : e->loads_per_token,
+        .link_seconds = prompts ? -1 : e->link_seconds,
+    };
+    if (prompts && phase.tokens_per_second == 0) /* no prompt was simulated */
+        phase.tokens_per_second = -1;
+    return phase;
+}
+
+static double token_seconds(const struct moe_run_phase *p)
+{
+    return p->tokens_per_second > 0 ? 1 / p->tokens_per_second : -1;
+}
+
+static void add_phase(struct moe_comparison *c, const struct moe_run_phase *a,
+                      const struct moe_run_phase *b, bool prompts)
+{
+    add(c, prompts ? "tokens/s of a prompt" : "tokens/s of an answer",
+        prompts ? "prefill_tokens_per_s" : "decode_tokens_per_s", MOE_COMPARED_SPEED, false,
+        a->tokens_per_second, b->tokens_per_second);
+    add(c, "a token takes", "token_s", MOE_COMPARED_SECONDS, false, token_seconds(a),
+        token_seconds(b));
+    for (enum moe_component i = 0; i < MOE_N_COMPONENTS; i++) {
+        const struct moe_component_name *name = moe_component_name(i);
+        double x = a->components.seconds[i], y = b->components.seconds[i];
+        if (x > 0 || y > 0)
+            add(c, name->name, name->run_key, MOE_COMPARED_SECONDS, true, x, y);
+    }
+    if (prompts)
+        return;
+    add(c, "experts found in memory", "hit_rate", MOE_COMPARED_SHARE, false, a->hit_rate,
+        b->hit_rate);
+    add(c, "loaded for a token", "bytes_per_token", MOE_COMPARED_BYTES, false, a->bytes_per_token,
+        b->bytes_per_token);
+    add(c, "loads for a token", "loads_per_token", MOE_COMPARED_NUMBER, false, a->loads_per_token,
+        b->loads_per_token);
+    add(c, "the link is busy for a token", "link_s", MOE_COMPARED_SECONDS, false, a->link_seconds,
+        b->link_seconds);
+}
+
+static void set(struct moe_comparison *c, const char *name, const char *a, const char *b)
+{
+    struct moe_compared_setting *s = &c->settings[c->n_settings++];
+    s->name = name;
+    snprintf(s->values[0], sizeof s->values[0], "%s", a);
+    snprintf(s->values[1], sizeof s->values[1], "%s", b);
+}
+
+static void set_bytes(struct moe_comparison *c, const char *name, double a, double b)
+{
+    char room[2][32];
+    set(c, name, a > 0 ? moe_format_bytes((uint64_t)a, room[0]) : "-",
+        b > 0 ? moe_format_bytes((uint64_t)b, room[1]) : "-");
+}
+
+static void set_number(struct moe_comparison *c, const char *name, double a, double b)
+{
+    char x[32], y[32];
+    snprintf(x, sizeof x, "%.0f", a);
+    snprintf(y, sizeof y, "%.0f", b);
+    set(c, name, x, y);
+}
+
+static void set_rate(struct moe_comparison *c, const char *name, double a, double b)
+{
+    char room[2][32];
+    set(c, name, moe_format_rate(a, room[0]), moe_format_rate(b, room[1]));
+}
+
+static uint64_t cached(const struct moe_plan *p)
+{
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < p->n_pools; i++)
+        n += p->pools[i].n_cache;
+    return n;
+}
+
+void moe_compare_plans(const struct moe_plan *a, const struct moe_plan *b,
+                       struct moe_comparison *out)
+{
+    const struct moe_run_phase answers[2] = {phase_of(a, false), phase_of(b, false)};
+    const struct moe_run_phase prompts[2] = {phase_of(a, true), phase_of(b, true)};
+    char brief[2][MOE_STRATEGY_BRIEF];
+    *out = (struct moe_comparison){.same_plan = true};
+    moe_strategy_brief(&a->strategy, brief[0]);
+    moe_strategy_brief(&b->strategy, brief[1]);
+    set(out, "model", a->pack, b->pack);
+    set_bytes(out, "memory", (double)a->memory.total, (double)b->memory.total);
+    set(out, "strategy", brief[0], brief[1]);
+    set(out, "bits of experts", a->high, b->high);
+    set_number(out, "slots that keep experts", (double)cached(a), (double)cached(b));
+    set_number(out, "context", a->memory.context, b->memory.context);
+    set_number(out, "batches of a prompt", a->memory.batch, b->memory.batch);
+    set_rate(out, "link", a->pace.load_rate, b->pace.load_rate);
+    add_phase(out, &answers[0], &answers[1], false);
+    out->n_decode = out->n;
+    add_phase(out, &prompts[0], &prompts[1], true);
+}
+
+void moe_compare_run(const struct moe_plan *plan, const struct moe_run_figures *run,
+                     struct moe_comparison *out)
+{
+    const struct moe_run_phase answers = phase_of(plan, false), prompts = phase_of(plan, true);
+    double total = (double)plan->memory.total;
+    *out = (struct moe_comparison){.measured = true, .tokens = run->decode.tokens};
+    set_bytes(out, "memory", total, run->memory_bytes);
+    set(out, "strategy", plan->strategy.name, run->strategy);
+    out->same_plan = strcmp(plan->strategy.name, run->strategy) == 0 &&
+                     !(total > 0 && run->memory_bytes > 0 && total != run->memory_bytes);
+    add_phase(out, &answers, &run->decode, false);
+    out->n_decode = out->n;
+    add_phase(out, &prompts, &run->prefill, true);
+}
+
+double moe_compared_change(const struct moe_compared *c)
+{
+    double a = c->values[0], b = c->values[1];
+    return a > 0 && b >= 0 ? b / a - 1 : (double)NAN;
+}
+
+const struct moe_compared *moe_compared_most(const struct moe_comparison *c)
+{
+    const struct moe_compared *most = NULL;
+    double largest = 0;
+    for (uint32_t i = 0; i < c->n_decode; i++) {
+        const struct moe_compared *f = &c->figures[i];
+        double apart = fabs(f->values[1] - f->values[0]);
+        if (f->component && f->values[0] >= 0 && f->values[1] >= 0 && apart > largest) {
+            largest = apart;
+            most = f;
+        }
+    }
+    return most;
+}
+
+/* ---- As text ---- */
+
+static const char *format(double x, enum moe_compared_unit unit, char room[32])
+{
+    if (!(x >= 0))
+        return "-";
+    switch (unit) {
+    case MOE_COMPARED_SPEED:
+        return moe_format_speed(x, room);
+    case MOE_COMPARED_SECONDS:
+        snprintf(room, 32, "%.3f ms", 1e3 * x);
+        return room;
+    case MOE_COMPARED_SHARE:
+        return moe_format_percent(x, room);
+    case MOE_COMPARED_BYTES:
+        return moe_format_bytes((uint64_t)x, room);
+    default:
+        snprintf(room, 32, "%.2f", x);
+        return room;
+    }
+}
+
+static void put_figure(const struct moe_compared *f, struct moe_buf *out)
+{
+    char room[2][32], change[32] = "", name[48];
+    double share = moe_compared_change(f);
+    snprintf(name, sizeof name, "%s%s", f->component ? "  " : "", f->name);
+    if (f->unit == MOE_COMPARED_SHARE && f->values[0] >= 0 && f->values[1] >= 0)
+        snprintf(change, sizeof change, "%+.1f points", 100 * (f->values[1] - f->values[0]));
+    else if (!isnan(share))
+        snprintf(change, sizeof change, "%+.1f%%", 100 * share);
+    moe_buf_printf(out, "  %-28s %12s %12s", name, format(f->values[0], f->unit, room[0]),
+                   format(f->values[1], f->unit, room[1]));
+    moe_buf_printf(out, change[0] ? "  %12s\n" : "\n", change);
+}
+
+static void put_settings(const struct moe_comparison *c, struct moe_screen screen,
+                         struct moe_buf *out)
+{
+    uint32_t same = 0;
+    for (uint32_t i = 0; i < c->n_settings; i++) {
+        const struct moe_compared_setting *s = &c->settings[i];
+        bool is_short = strlen(s->values[0]) + strlen(s->values[1]) < SHORT;
+        char first[32];
+        snprintf(first, sizeof first, "  %s", s->name);
+        if (strcmp(s->values[0], s->values[1]) == 0) {
+            same++;
+        } else if (is_short) {
+            moe_draw_paragraph(out, screen, first, INDENT, "%s  ->  %s", s->values[0],
+                               s->values[1]);
+        } else {
+            moe_draw_paragraph(out, screen, first, INDENT, "%s", s->values[0]);
+            moe_draw_paragraph(out, screen, "     ->", INDENT, "%s", s->values[1]);
+        }
+    }
+    if (same == c->n_settings)
+        moe_buf_text(out, "  nothing that was decided or given\n");
+}
+
+/* What the figures come to. */
+static void put_verdict(const struct moe_comparison *c, struct moe_screen screen,
+                        struct moe_buf *out)
+{
+    const struct moe_compared *most = moe_compared_most(c);
+    double change = c->n ? moe_compared_change(&c->figures[0]) : (double)NAN;
+    const char *who = c->measured ? "The run was" : "The second plan is";
+    const char *than = c->measured ? "than planned" : "than the first";
+    moe_buf_text(out, "\n");
+    if (isnan(change))
+        moe_draw_paragraph(out, screen, NULL, 0,
+                           "One of the two does not know the speed of an answer.");
+    else if (fabs(change) < 0.005)
+        moe_draw_paragraph(out, screen, NULL, 0, "%s as fast as %s.", who,
+                           c->measured ? "planned" : "the first");
+    else
+        moe_draw_paragraph(out, screen, NULL, 0, "%s %.1f%% %s %s.", who, 100 * fabs(change),
+                           change > 0 ? "faster" : "slower", than);
+    if (most)
+        moe_draw_paragraph(out, screen, NULL, 0,
+                           "What differs most in a token's time is %s: %.3f ms in place of %.3f.",
+                           most->name, 1e3 * most->values[1], 1e3 * most->values[0]);
+    if (c->measured && c->tokens >= 0 && c->tokens < 64)
+        moe_draw_paragraph(out, screen, NULL, 0,
+                           "The run decoded %.0f tokens: too few to judge a plan by; 64 or more "
+                           "(moe-run -n) are better.",
+                           c->tokens);
+    if (c->measured && !c->same_plan)
+        moe_draw_paragraph(out, screen, NULL, 0,
+                           "The run had another strategy or budget: it did not follow this plan.");
+}
+
+void moe_draw_comparison(const struct moe_comparison *c, struct moe_screen screen,
+                         struct moe_buf *out)
+{
+    const char *heads[2] = {c->measured ? "planned" : "first", c->measured ? "measured" : "second"};
+    moe_buf_printf(out, "What differs in the %s\n", c->measured ? "plan and the run" : "plans");
+    put_settings(c, screen, out);
+    moe_buf_printf(out, "\n%-30s %12s %12s  %12s\n", "What a token takes", heads[0], heads[1],
+                   "change");
+    for (uint32_t i = 0; i < c->n; i++) {
+        if (i == c->n_decode)
+            moe_buf_text(out, "\n");
+        put_figure(&c->figures[i], out);
+    }
+    put_verdict(c, screen, out);
+}
+
+/* ---- For scripts ---- */
+
+static void put_json(struct moe_emit *e, const struct moe_compared *f)
+{
+    moe_emit_open_line_map(e, f->key);
+    moe_emit_rounded(e, "first", 9, f->values[0] >= 0 ? f->values[0] : (double)NAN);
+    moe_emit_rounded(e, "second", 9, f->values[1] >= 0 ? f->values[1] : (double)NAN);
+    moe_emit_rounded(e, "change", 9, moe_compared_change(f));
+    moe_emit_close(e);
+}
+
+int moe_comparison_json(const struct moe_comparison *c, struct moe_buf *out, struct moe_err *err)
+{
+    const struct moe_compared *most = moe_compared_most(c);
+    struct moe_emit e;
+    moe_emit_begin_json(&e, out, MOE_EMIT_INDENTED);
+    moe_emit_text(&e, "second", c->measured ? "run" : "plan");
+    if (c->measured) {
+        moe_emit_bool(&e, "same_plan", c->same_plan);
+        moe_emit_rounded(&e, "tokens", 9, c->tokens);
+    }
+    moe_emit_open_map(&e, "settings");
+    for (uint32_t i = 0; i < c->n_settings; i++) {
+        moe_emit_open_line_list(&e, c->settings[i].name);
+        moe_emit_text(&e, NULL, c->settings[i].values[0]);
+        moe_emit_text(&e, NULL, c->settings[i].values[1]);
+        moe_emit_close(&e);
+    }
+    moe_emit_close(&e);
+    moe_emit_open_map(&e, "decode");
+    for (uint32_t i = 0; i < c->n_decode; i++)
+        put_json(&e, &c->figures[i]);
+    moe_emit_close(&e);
+    moe_emit_open_map(&e, "prefill");
+    for (uint32_t i = c->n_decode; i < c->n; i++)
+        put_json(&e, &c->figures[i]);
+    moe_emit_close(&e);
+    if (most)
+        moe_emit_text(&e, "differs_most", most->key);
+    return moe_emit_end(&e, err);
+}

@@ -1,0 +1,65 @@
+/*
+ * Two plans side by side, or a plan and what its run measured: component by component. The figures
+ * first, then how they are drawn.
+ */
+#ifndef MOE_SHOW_COMPARE_H
+#define MOE_SHOW_COMPARE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+#include "base/err.h"
+#include "plan/plan.h"
+#include "show/draw.h"
+#include "show/run_figures.h"
+
+enum moe_compared_unit {
+    MOE_COMPARED_SPEED,   /* tokens per second */
+    MOE_COMPARED_SECONDS, /* of a token */
+    MOE_COMPARED_SHARE,
+    MOE_COMPARED_BYTES,
+    MOE_COMPARED_NUMBER,
+};
+
+/* One figure of both; below 0: not known. */
+struct moe_compared {
+    const char *name; /* for people */
+    const char *key;  /* for scripts */
+    enum moe_compared_unit unit;
+    bool component; /* one of those that add up to a token's time */
+    double values[2];
+};
+
+enum { MOE_COMPARED_FIGURES = 24, MOE_COMPARED_SETTINGS = 8, MOE_COMPARED_TEXT = MOE_PLAN_TEXT };
+
+/* What was decided or given, as text. */
+struct moe_compared_setting {
+    const char *name;
+    char values[2][MOE_COMPARED_TEXT];
+};
+
+struct moe_comparison {
+    bool measured;  /* the second is a run */
+    bool same_plan; /* as far as can be told: budget and strategy of both agree */
+    double tokens;  /* that the run decoded */
+    uint32_t n_settings, n_decode, n;
+    struct moe_compared_setting settings[MOE_COMPARED_SETTINGS];
+    struct moe_compared figures[MOE_COMPARED_FIGURES]; /* n_decode of answers, then of prompts */
+};
+
+void moe_compare_plans(const struct moe_plan *a, const struct moe_plan *b,
+                       struct moe_comparison *out);
+void moe_compare_run(const struct moe_plan *plan, const struct moe_run_figures *run,
+                     struct moe_comparison *out);
+/* By which share the second is above the first; NAN where either is not known or the first is 0. */
+double moe_compared_change(const struct moe_compared *c);
+/* The component of a token of answers that differs by most seconds; NULL: none is known. */
+const struct moe_compared *moe_compared_most(const struct moe_comparison *c);
+
+/* A table of what differs, and what that comes to in a sentence. */
+void moe_draw_comparison(const struct moe_comparison *c, struct moe_screen screen,
+                         struct moe_buf *out);
+int moe_comparison_json(const struct moe_comparison *c, struct moe_buf *out, struct moe_err *err);
+
+#endif
