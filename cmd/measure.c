@@ -183,6 +183,72 @@ int measure_speed(struct moe_session *s, const struct measure_speed_options *opt
     return status;
 }
 
+/* ---- Following a trace ---- */
+
+int measure_trace_open(struct measure_trace *t, const char *path, uint64_t max_tokens,
+                       struct moe_err *err)
+{
+    t->path = path;
+    int status = moe_trace_open(&t->trace, path, err);
+    if (status != MOE_OK)
+        return status;
+    t->excerpt = moe_excerpt_of(t->trace, max_tokens);
+    status = moe_followed_look(t->trace, t->excerpt, &t->survey, err);
+    if (status == MOE_OK && t->survey.sequences == 0)
+        status = moe_fail(err, MOE_ERR_USAGE, "%s: a trace without tokens", path);
+    return status;
+}
+
+static double per_second(const struct moe_phase_stats *p)
+{
+    return p->seconds > 0 ? (double)p->tokens / p->seconds : 0;
+}
+
+static int print_followed_json(const struct moe_stats *stats, bool encodes,
+                               const struct moe_phase_stats *prompts, struct moe_err *err)
+{
+    struct moe_buf out = {0};
+    struct moe_emit e;
+    moe_emit_begin_json(&e, &out, MOE_EMIT_LINE);
+    moe_emit_text(&e, "followed", stats->followed);
+    moe_emit_u64(&e, encodes ? "encode_tokens" : "prefill_tokens", prompts->tokens);
+    moe_emit_fixed(&e, encodes ? "encode_tokens_per_s" : "prefill_tokens_per_s", 4,
+                   per_second(prompts));
+    moe_emit_u64(&e, "decode_tokens", stats->decode.tokens);
+    moe_emit_fixed(&e, "decode_tokens_per_s", 4, per_second(&stats->decode));
+    return cli_print(moe_emit_end(&e, err), &out, err);
+}
+
+int measure_followed(const struct moe_engine *e, const struct measure_trace *t, bool json,
+                     struct moe_err *err)
+{
+    struct moe_session *s = e->session;
+    const struct moe_followed followed = {
+        .trace = t->trace,
+        .excerpt = t->excerpt,
+        .strategy = &e->strategy,
+        .statistics = e->statistics,
+        .progress = cli_progress(),
+    };
+    const char *slash = strrchr(t->path, '/');
+    bool encodes = s->model->config.n_encoder > 0;
+    const struct moe_phase_stats *prompts = encodes ? &s->stats.encode : &s->stats.prefill;
+    cli_catch_interrupt(false);
+    int status = moe_bench_follow(s, &followed, err);
+    cli_progress_done();
+    snprintf(s->stats.followed, sizeof s->stats.followed, "%s", slash ? slash + 1 : t->path);
+    if (status == MOE_OK && json) {
+        status = print_followed_json(&s->stats, encodes, prompts, err);
+    } else if (status == MOE_OK) {
+        printf("tokens/s following %s\n", s->stats.followed);
+        printf("%-8s %6llu %12.2f\n", encodes ? "encode" : "prefill",
+               (unsigned long long)prompts->tokens, per_second(prompts));
+        printf("%-8s %6llu %12.2f\n", "decode", (unsigned long long)s->stats.decode.tokens,
+               per_second(&s->stats.decode));
+    }
+    return status;
+}
+
 /* ---- Token ids ---- */
 
 int measure_ids(const char *pack_path, const char *text, struct moe_err *err)

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "bench/followed.h"
 #include "engine/engine.h"
 
 struct measure_perplexity_options {
@@ -37,6 +38,19 @@ struct measure_speed_options {
 /* Tokens per second of prefill and decode, over several runs. */
 int measure_speed(struct moe_session *s, const struct measure_speed_options *options,
                   struct moe_err *err);
+
+/* A trace to be followed, opened before the engine is: an excerpt of at most so many tokens. */
+struct measure_trace {
+    const char *path;
+    struct moe_trace *trace;
+    struct moe_excerpt excerpt;
+    struct moe_followed_survey survey;
+};
+int measure_trace_open(struct measure_trace *t, const char *path, uint64_t max_tokens,
+                       struct moe_err *err);
+/* Tokens per second of its passes; the session's statistics get its name. */
+int measure_followed(const struct moe_engine *e, const struct measure_trace *t, bool json,
+                     struct moe_err *err);
 
 /* Prints the token ids of `text`. Reads only the pack's tokenizer. */
 int measure_ids(const char *pack_path, const char *text, struct moe_err *err);

@@ -37,12 +37,13 @@ struct run {
     uint64_t may_hold;   /* bytes of a text */
     uint64_t text_bytes; /* that texts take beside the session */
     struct moe_timeline timeline;
-    struct moe_grammar *grammar; /* NULL: answers are free */
+    struct measure_trace followed; /* of --follow */
+    struct moe_grammar *grammar;   /* NULL: answers are free */
     struct moe_constraint *constraint;
 };
 
 /* The context length to allocate; 0: the model's, up to *cap. */
-static uint32_t wanted_context(uint32_t *cap)
+static uint32_t wanted_context(const struct run *r, uint32_t *cap)
 {
     *cap = DEFAULT_CONTEXT;
     if (opt.context)
@@ -51,6 +52,8 @@ static uint32_t wanted_context(uint32_t *cap)
         return opt.window ? opt.window : opt.max_doc_tokens;
     if (opt.perplexity)
         *cap = opt.max_doc_tokens;
+    if (opt.follow)
+        return r->followed.survey.longest < 2 ? 2 : r->followed.survey.longest;
     if (opt.bench && (uint64_t)opt.prompt_tokens + opt.n <= MOE_MAX_CONTEXT)
         return opt.prompt_tokens + (uint32_t)opt.n;
     return 0;
@@ -125,6 +128,8 @@ static int survey(void *ctx, const struct moe_model *model, const struct moe_eng
         const struct measure_perplexity_options mo = perplexity_options();
         return measure_perplexity_survey(opt.perplexity, &mo, model, room, &r->text_bytes, err);
     }
+    if (opt.follow)
+        return MOE_OK;
     if (opt.bench ? !opt.prompt && !opt.file : is_interactive())
         return MOE_OK;
     r->may_hold = room->may_hold;
@@ -156,10 +161,14 @@ static int open_run(struct run *r, struct moe_err *err)
         status = choose_strategy(r, err);
     if (status == MOE_OK && opt.plan)
         status = read_plan(r, err);
+    if (status == MOE_OK && opt.follow)
+        status = measure_trace_open(&r->followed, opt.follow, opt.n, err);
     if (status != MOE_OK)
         return status;
+    opt.engine.follows = opt.follow ? moe_trace_shape(r->followed.trace) : NULL;
+    opt.engine.follows_name = opt.follow;
     opt.engine.session =
-        (struct moe_session_options){.context = wanted_context(&opt.engine.context_cap),
+        (struct moe_session_options){.context = wanted_context(r, &opt.engine.context_cap),
                                      .n_sequences = opt.beams.n ? opt.beams.n : 1,
                                      .n_sources = 1,
                                      .batch = opt.batch,
@@ -201,6 +210,7 @@ static void close_run(struct run *r)
     moe_constraint_free(r->constraint);
     moe_grammar_free(r->grammar);
     moe_engine_close(r->engine);
+    moe_trace_close(r->followed.trace);
     moe_buf_release(&r->prompt.text);
     moe_statistics_free(r->statistics);
     moe_plan_free(r->plan);
@@ -299,7 +309,8 @@ static int bench(struct run *r, struct moe_err *err)
         .text = (const char *)r->prompt.text.data,
         .json = opt.json,
     };
-    int status = measure_speed(r->session, &mo, err);
+    int status = opt.follow ? measure_followed(r->engine, &r->followed, opt.json, err)
+                            : measure_speed(r->session, &mo, err);
     r->stats = r->session->stats;
     return status;
 }

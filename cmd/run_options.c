@@ -119,6 +119,7 @@ static const struct cli_option options[] = {
     {CLI_OPT_FLAG(0, "bench", &opt.bench), .help = "tokens/s over 5 runs; prompt from -p or -f"},
     {.kind = CLI_LIST, .help = "Details"},
     {CLI_OPT_STREAM(0, "trace-events", "FILE", &opt.trace_events)},
+    {CLI_OPT_TEXT(0, "follow", "TRACE", &opt.follow)},
     {CLI_OPT_TEXT(0, "ids", "TEXT", &opt.ids)},
     {CLI_OPT_CHOICE(0, "judge", "BY", &opt.judge, judges), .shown = "nats"},
     {CLI_OPT_U32(0, "max-doc-tokens", "N", &opt.max_doc_tokens, 2, MOE_MAX_CONTEXT), .shown = "256"},
@@ -293,6 +294,14 @@ static int check_options(int n_args, char **args)
         (opt.window || opt.token_log || cli_given("max-doc-tokens") || cli_given("prompt-share")))
         return cli_misuse(
             "--window, --max-doc-tokens, --prompt-share and --token-log belong to --perplexity");
+    if (opt.follow && !opt.bench)
+        return cli_misuse("option --follow goes with --bench: what follows a trace is no text");
+    if (opt.follow && (opt.prompt || opt.file || cli_given("prompt-tokens")))
+        return cli_misuse("option --follow: prompts are the trace's, without -p, -f and "
+                          "--prompt-tokens");
+    if (opt.follow && opt.strategy.exact)
+        return cli_misuse("option --exact: with --follow experts are a trace's choices, and there "
+                          "is no text that could stay the same");
     if (!opt.bench && cli_given("prompt-tokens"))
         return cli_misuse("option --prompt-tokens belongs to --bench");
     if (opt.json && !opt.bench && !opt.perplexity)
@@ -331,7 +340,7 @@ int run_options_parse(int argc, char **argv, const char **pack)
     if (status >= 0)
         return status;
     if (opt.bench && !cli_given("tokens"))
-        opt.n = BENCH_TOKENS;
+        opt.n = opt.follow ? 0 : BENCH_TOKENS;
     if (!cli_given("seed") && getentropy(&opt.sampling.seed, sizeof opt.sampling.seed) != 0)
         opt.sampling.seed = (uint64_t)(moe_seconds() * 1e9);
     *pack = args[0];

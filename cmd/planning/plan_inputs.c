@@ -72,17 +72,34 @@ static int check_budget(const struct plan_inputs *in, struct moe_err *err)
     return in->options->memory ? f->fit(f->ctx, &least, 0, &fitted, err) : MOE_OK;
 }
 
+/* A pack of drawn weights is there to be rehearsed: a trace whose tokens choose more or fewer
+ * experts is planned for as moe-run --follow computes it. */
+static int look_at_trace(const struct plan_options *o, struct moe_trace **trace,
+                         struct moe_err *err)
+{
+    struct moe_pack *pack = NULL;
+    int status = o->trace ? moe_pack_open(&pack, o->pack, err) : MOE_OK;
+    if (status == MOE_OK && pack && moe_pack_synthesized(pack).is)
+        status = moe_trace_open(trace, o->trace, err);
+    moe_pack_close(pack);
+    return status;
+}
+
 /* Comes first, while the process is still as small as moe-run's. */
 static int open_pack(struct plan_inputs *in, struct moe_err *err)
 {
     const struct plan_options *o = in->options;
-    int status = MOE_OK;
+    struct moe_trace *follows = NULL;
+    int status = look_at_trace(o, &follows, err);
     for (enum plan_budget b = 0; b < PLAN_N_BUDGETS && status == MOE_OK; b++) {
-        const struct moe_engine_options eo = engine_options(o, b);
+        struct moe_engine_options eo = engine_options(o, b);
+        eo.follows = follows ? moe_trace_shape(follows) : NULL;
+        eo.follows_name = o->trace;
         status = moe_pack_fit_open(&in->packs[b], o->pack, &eo, err);
         if (status == MOE_OK)
             in->fitters[b] = moe_pack_fit_fitter(in->packs[b]);
     }
+    moe_trace_close(follows);
     if (status != MOE_OK)
         return status;
     const struct moe_model *model = moe_pack_fit_model(in->packs[0]);

@@ -51,6 +51,9 @@ int moe_route(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
             memcpy(s->router_row, w->probabilities, c->n_experts * sizeof *s->router_row);
         moe_par_for(n_rows, 16, route_rows, s);
     }
+    if (s->follow)
+        moe_replay_chosen(s->follow, moe_config_moe_layers(c, layer), s->request.chosen,
+                          s->request.weights);
     int status = moe_layer_request_check(r, c, layer, n_rows, err);
     moe_layer_request_limit(&s->request, c, layer, s->prompts, rows, n_rows);
     if (status == MOE_OK && s->observer.routed)

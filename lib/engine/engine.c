@@ -13,6 +13,7 @@
 #include "base/par.h"
 #include "base/text.h"
 #include "engine/engine_split.h"
+#include "engine/engine_strategy.h"
 #include "gpu_ops.h"
 #include "grammar/constraint.h"
 #include "layer/stages.h"
@@ -59,8 +60,13 @@ static int decide_split(struct moe_engine *e, struct moe_split *split,
     e->fallback = split->resolved.fallback;
     e->exactness = split->resolved.exactness;
     e->exact_required = o->exact;
+    e->follows = o->follows != NULL;
     e->budget = split->budget;
     e->memory_named = split->memory_named;
+    if (status == MOE_OK && e->strategy.assumed > 0 && !e->follows)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "option --assume-prediction: what is to come is known of a trace alone "
+                        "(--bench --follow TRACE)");
     if (status == MOE_OK && e->gpu)
         moe_gpu_set_budget(e->gpu, split->budget.gpu.total);
     return status == MOE_OK ? describe_strategy(e, err) : status;
@@ -157,6 +163,8 @@ static int open_engine(struct moe_engine **out, const char *path,
     int status = moe_model_open_image(&e->model, path, o->image, err);
     if (status == MOE_OK && !o->measures)
         status = moe_pack_check_meant(e->model->pack, err);
+    if (status == MOE_OK && o->follows)
+        status = moe_engine_take_trace(e->model, o, err);
     if (status == MOE_OK)
         status = open_parts(e, o, progress, err);
     if (status == MOE_OK)
@@ -237,7 +245,8 @@ void moe_engine_finish_stats(const struct moe_engine *e, struct moe_stats *stats
     snprintf(stats->no_energy, sizeof stats->no_energy, "%s", no_energy ? no_energy : "");
     stats->synthesized = moe_pack_synthesized(e->model->pack).is;
     stats->exact_required = e->exact_required;
-    snprintf(stats->inexact, sizeof stats->inexact, "%s", e->exactness.why);
+    snprintf(stats->inexact, sizeof stats->inexact, "%s",
+             e->follows ? "--follow (experts are a trace's choices)" : e->exactness.why);
     snprintf(stats->device, sizeof stats->device, "%s",
              e->gpu           ? "cuda"
              : e->test_device ? "test"

@@ -63,6 +63,12 @@ struct moe_engine_options {
     const void *pack_copy;             /* such a copy, if the caller has one; borrowed */
     uint64_t pack_copy_bytes;
     struct moe_timeline *timeline; /* records loads, computation, stalls; borrowed; NULL: none */
+    /* A trace of this shape is followed (moe_session.follow, which the caller sets): its experts
+     * take the place of those that routers choose, as many a token as it has, whatever the model
+     * says. MOE_ERR_USAGE: it is of another model, or of one that chooses otherwise. Borrowed while
+     * opening; NULL: none. */
+    const struct moe_trace_shape *follows;
+    const char *follows_name; /* begins error texts */
     bool measures; /* what is computed is not looked at: drawn weights (moe_pack_synthesized) will
                       do, else they are refused */
     uint64_t seed; /* of the random policy */
@@ -125,6 +131,7 @@ struct moe_engine {
     struct moe_timeline *timeline;
     double host_slowdown;
     bool exact_required;            /* options.exact */
+    bool follows;                   /* a trace's choices */
     struct moe_exactness exactness; /* of the strategy as it runs */
     struct moe_pass_strategy *pass_strategy;
     bool test_device;

@@ -206,3 +206,29 @@ int moe_engine_resolve(struct moe_resolved *out, const struct moe_split_inputs *
         status = check_preference(s, in, err);
     return status;
 }
+
+int moe_engine_take_trace(struct moe_model *model, const struct moe_engine_options *o,
+                          struct moe_err *err)
+{
+    const struct moe_trace_shape *t = o->follows;
+    struct moe_config *c = &model->config;
+    const char *pack = moe_pack_path(model->pack);
+    uint32_t layers = moe_config_moe_layers(c, c->n_layers);
+    bool fixed = moe_config_has_static(c, 0, c->n_layers) || c->n_groups ||
+                 c->router_kind == MOE_ROUTER_SPARSEMIXER;
+    if (o->device.cuda)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "%s: a trace is followed by the processor, not with --device cuda",
+                        o->follows_name);
+    if (t->n_layers != layers || t->n_experts != c->n_experts ||
+        t->n_encoder != moe_config_moe_layers(c, c->n_encoder))
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "%s: a trace of %u layers of %u experts; %s has %u of %u and cannot follow",
+                        o->follows_name, t->n_layers, t->n_experts, pack, layers, c->n_experts);
+    if (t->top_k > MOE_MAX_TOP_K || (t->top_k != c->top_k && fixed))
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "%s: its tokens choose %u experts, those of %s can only choose %u",
+                        o->follows_name, t->top_k, pack, c->top_k);
+    c->top_k = t->top_k;
+    return MOE_OK;
+}

@@ -15,4 +15,9 @@ int moe_engine_resolve(struct moe_resolved *out, const struct moe_split_inputs *
 /* What it comes to, for exactness.h. Borrows both. */
 struct moe_terms moe_engine_terms(const struct moe_resolved *r, const struct moe_split_inputs *in);
 
+/* o->follows: a token has as many experts from now on as one of that trace. MOE_ERR_USAGE: it is of
+ * another model, or one that the model cannot follow. */
+int moe_engine_take_trace(struct moe_model *model, const struct moe_engine_options *o,
+                          struct moe_err *err);
+
 #endif

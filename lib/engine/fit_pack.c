@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "engine/engine_split.h"
+#include "engine/engine_strategy.h"
 
 /* In a plan's budget: the program's own size varies between runs, and moe-run is larger than the
  * programs that plan for it. */
@@ -24,7 +25,11 @@ int moe_pack_fit_open(struct moe_pack_fit **out, const char *path,
     if (!f)
         return MOE_ERR_MEMORY;
     f->options = *options;
+    f->options.follows = NULL; /* borrowed while opening */
     int status = moe_model_open_directory(&f->model, path, err);
+    struct moe_err other; /* a trace of another model may show the manner of one */
+    if (status == MOE_OK && options->follows)
+        moe_engine_take_trace(f->model, options, &other);
     if (status == MOE_OK)
         status = moe_inventory_of_pack(&f->inventory, f->model->pack, f->model->config.top_k, err);
     if (status != MOE_OK) {

@@ -52,7 +52,7 @@ struct moe_changes moe_stats_changes(const struct moe_stats *s)
 bool moe_stats_exact(const struct moe_stats *s)
 {
     struct moe_changes changes = moe_stats_changes(s);
-    return moe_changes_none(&changes);
+    return moe_changes_none(&changes) && !s->followed[0];
 }
 
 int moe_stats_check_exact(const struct moe_stats *s, struct moe_err *err)

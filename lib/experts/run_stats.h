@@ -34,7 +34,9 @@ struct moe_stats {
     char predict_on[8];
     double predict_gpu_seconds, predict_host_seconds;
     char no_energy[64]; /* why the phases' joules are not known; "": they are */
-    bool synthesized;   /* the pack's weights were drawn: what was computed means nothing */
+    char
+        followed[64]; /* the trace whose choices were computed in place of the routers'; "": none */
+    bool synthesized; /* the pack's weights were drawn: what was computed means nothing */
     char strategy[32], device[32];
     char cache[32], alloc[32]; /* policy of the expert cache, allocation of its slots; "none" */
     char boundary_from[32]; /* what decided L of the allocation shallow:L; "": it has none, or the

@@ -336,6 +336,13 @@ uint32_t moe_predict_layers(struct moe_layer_predictor *p, uint32_t layer, uint3
             q.ahead[q.n++] = &p->layers[l];
         }
     }
+    if (p->session->follow) {
+        if (q.n > 0 && !moe_predicts_from_choices(p->by))
+            ask_routers(&q); /* for the time that it takes */
+        p->has_scores = false;
+        return moe_replay_predict(p->session->follow, q.m, depth, p->session->request.chosen,
+                                  p->session->request.weights, predictions);
+    }
     if (moe_predicts_from_choices(p->by))
         moe_choice_history_see(&p->history, q.m, n_rows, p->session->request.chosen);
     if (q.n > 0)
@@ -375,6 +382,8 @@ uint32_t moe_predict_before_attention(struct moe_layer_predictor *p, uint32_t la
         .target = {m + of_next},
     };
     ask_routers(&q);
+    if (p->session->follow)
+        return moe_replay_predict(p->session->follow, m, 1, NULL, NULL, predictions);
     hand_out(&q);
     *predictions = p->predictions;
     return 1;

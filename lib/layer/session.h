@@ -16,6 +16,7 @@
 #include "layer/layer_request.h"
 #include "layer/model.h"
 #include "plan/pace.h"
+#include "plan/replay.h"
 
 struct moe_row {
     uint32_t sequence; /* 0..n_sequences-1 */
@@ -128,6 +129,10 @@ struct moe_session {
     struct moe_energy *energy;           /* borrowed; NULL: none is measured */
     const struct moe_assigner *assigner; /* borrowed; NULL: the provider chooses the precision */
     struct moe_pass_strategy *strategy;  /* borrowed; NULL: nothing beside the device's own work */
+    /* Borrowed; NULL: routers choose. Else its present pass is what this session computes, on the
+     * processor: routers are asked, and its choices and predictions are used. Layers that it lacks
+     * are left out. */
+    struct moe_replay *follow;
     const struct moe_pace *pace; /* borrowed; what computing takes on the modelled clock of a
                                     lockstep run; NULL: nothing */
     struct moe_states states;
@@ -146,6 +151,12 @@ struct moe_session {
 };
 
 enum moe_phase { MOE_PREFILL, MOE_DECODE, MOE_ENCODE };
+
+/* Whether a layer with experts is computed: a trace that is followed may have gaps. */
+static inline bool moe_follows_layer(const struct moe_session *s, uint32_t layer)
+{
+    return !s->follow || moe_replay_has(s->follow, moe_config_moe_layers(&s->model->config, layer));
+}
 
 /* Lets loads move on, without waiting: they end while others compute. */
 static inline int moe_poll_loads(struct moe_session *s, struct moe_err *err)

@@ -1,3 +1,8 @@
+/*
+ * Passes of a trace, row by row, and what is predicted of each.
+ *
+ * Over 400 lines: one state of a pass, which opening sizes and every kind of prediction reads.
+ */
 #include "plan/replay.h"
 
 #include <math.h>
@@ -5,6 +10,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "plan/assumed.h"
 #include "sched/choice_history.h"
 #include "sched/prefer.h"
 
@@ -17,18 +23,22 @@ struct moe_replay {
     uint32_t batch;
     uint32_t n_layers, n_experts, top_k, keep, depth;
     enum moe_predict_by by;
+    double assumed;    /* accuracy; 0: predictions are the trace's, or follow from its choices */
+    bool from_choices; /* the latter */
     struct moe_choice_history history;
     void *block; /* memory of the history */
 
     /* The present pass, and the token after it. */
     uint32_t n_rows;
-    uint16_t *chosen;    /* [batch][n_layers][top_k] */
-    float *weights;      /* likewise */
-    uint8_t *computed;   /* [n_layers] whether every row was */
-    uint16_t *predicted; /* [batch][n_layers][reach][keep] */
-    float *scores;       /* likewise */
-    bool *is_predicted;  /* [batch][n_layers][reach] */
-    uint32_t reach;      /* how many predictions of a layer are kept */
+    uint64_t sequence;
+    uint32_t first_index; /* of the first row in it */
+    uint16_t *chosen;     /* [batch][n_layers][top_k] */
+    float *weights;       /* likewise */
+    uint8_t *computed;    /* [n_layers] whether every row was */
+    uint16_t *predicted;  /* [batch][n_layers][reach][keep] */
+    float *scores;        /* likewise */
+    bool *is_predicted;   /* [batch][n_layers][reach] */
+    uint32_t reach;       /* how many predictions of a layer are kept */
     const struct moe_trace_token *next;
     bool started;
 
@@ -60,7 +70,7 @@ static int check(const struct moe_replay *r, const struct moe_statistics *statis
                  struct moe_err *err)
 {
     const struct moe_trace_shape *t = moe_trace_shape(r->trace);
-    if (r->by == MOE_PREDICT_BY_NOTHING)
+    if (r->by == MOE_PREDICT_BY_NOTHING || r->assumed > 0)
         return MOE_OK;
     if (moe_predicts_from_paths(r->by)) {
         if (!statistics)
@@ -73,7 +83,7 @@ static int check(const struct moe_replay *r, const struct moe_statistics *statis
             return moe_fail(err, MOE_ERR_USAGE, "the statistics are of another model");
         return MOE_OK;
     }
-    if (moe_predicts_from_choices(r->by))
+    if (r->from_choices)
         return MOE_OK;
     if (r->reach > REACH)
         return moe_fail(err, MOE_ERR_USAGE,
@@ -83,7 +93,7 @@ static int check(const struct moe_replay *r, const struct moe_statistics *statis
         if (!(t->predictors & 1u << predictor_at(r->by, d)))
             return moe_fail(err, MOE_ERR_USAGE,
                             "the trace has no predictions by %s (a trace that moe-profile makes "
-                            "from texts has them)",
+                            "from texts has them; --assume-prediction does without)",
                             moe_predictor_name(predictor_at(r->by, d)));
     return MOE_OK;
 }
@@ -132,13 +142,13 @@ static int open_history(struct moe_replay *r, const struct moe_statistics *stati
 {
     struct moe_arena arena = {0};
     r->history = (struct moe_choice_history){
-        .by = r->by,
+        .by = r->from_choices ? r->by : MOE_PREDICT_BY_NOTHING,
         .n_layers = r->n_layers,
         .n_experts = r->n_experts,
         .top_k = r->top_k,
         .statistics = statistics,
     };
-    if (!moe_predicts_from_choices(r->by))
+    if (!r->from_choices)
         return MOE_OK;
     moe_choice_history_carve(&r->history, &arena, r->batch);
     r->block = moe_alloc(arena.used, 1, err);
@@ -185,8 +195,10 @@ int moe_replay_open(struct moe_replay **out, struct moe_trace *trace, struct moe
     r->keep = shape->keep;
     r->by = strategy->resident ? MOE_PREDICT_BY_NOTHING : strategy->predict;
     r->depth = strategy->depth;
-    bool asks_routers = r->by != MOE_PREDICT_BY_NOTHING && !moe_predicts_from_choices(r->by);
-    if (asks_routers) { /* at most up to the last layer */
+    r->assumed = r->by == MOE_PREDICT_BY_NOTHING ? 0 : strategy->assumed;
+    r->from_choices = !(r->assumed > 0) && moe_predicts_from_choices(r->by);
+    if (r->by != MOE_PREDICT_BY_NOTHING && !(r->assumed > 0) &&
+        !r->from_choices) { /* at most up to the last layer */
         r->reach = r->depth < r->n_layers ? r->depth : r->n_layers - 1;
         if (r->by == MOE_PREDICT_BY_ATTENTION)
             r->reach = 1; /* of the layer itself */
@@ -282,7 +294,8 @@ int moe_replay_next(struct moe_replay *r, struct moe_pass *pass, struct moe_err 
     r->n_rows = 0;
     if (status != MOE_OK || !r->next)
         return status;
-    uint64_t sequence = r->next->sequence;
+    uint64_t sequence = r->sequence = r->next->sequence;
+    r->first_index = r->next->index;
     pass->prompt = r->next->prompt;
     pass->first = r->next->index == 0;
     pass->position = r->next->index;
@@ -348,6 +361,14 @@ static uint32_t first_predicted(const struct moe_replay *r, uint32_t layer)
     return layer + (r->by != MOE_PREDICT_BY_ATTENTION);
 }
 
+/* What the row's router is going to choose, as well as is assumed. */
+static void assume(const struct moe_replay *r, uint32_t row, uint32_t target, float *p)
+{
+    const struct moe_assumed_of of = {r->sequence, r->first_index + row, target};
+    moe_assumed_prediction(of, r->assumed, r->chosen + cell_of(r, row, target) * r->top_k, r->top_k,
+                           r->n_experts, p);
+}
+
 /* Predicts the layer d after the first, all rows; false if the trace has no prediction of it. */
 static bool predict_layer(struct moe_replay *r, uint32_t layer, uint32_t d, const uint32_t *chosen)
 {
@@ -355,10 +376,12 @@ static bool predict_layer(struct moe_replay *r, uint32_t layer, uint32_t d, cons
     for (uint32_t row = 0; row < r->n_rows; row++) {
         float *p = r->probabilities + (uint64_t)row * r->n_experts;
         uint64_t at = cell_of(r, row, target) * r->reach + d;
-        if (moe_predicts_from_choices(r->by))
+        if (r->assumed > 0 && r->computed[target])
+            assume(r, row, target, p);
+        else if (r->from_choices)
             moe_choice_history_predict(&r->history, layer, d, row, r->n_rows,
                                        chosen + (uint64_t)row * r->top_k, p);
-        else if (r->computed[target] && r->is_predicted[at])
+        else if (r->computed[target] && r->reach > d && r->is_predicted[at])
             spread(r, at, p);
         else
             return false;
@@ -373,9 +396,9 @@ uint32_t moe_replay_predict(struct moe_replay *r, uint32_t layer, uint32_t depth
     uint32_t left = r->n_layers - first_predicted(r, layer),
              n = depth < r->depth ? depth : r->depth;
     n = n < left ? n : left;
-    if (moe_predicts_from_choices(r->by))
+    if (r->from_choices)
         moe_choice_history_see(&r->history, layer, r->n_rows, chosen);
-    if (moe_predicts_from_choices(r->by))
+    if (r->from_choices)
         n = moe_choice_history_reach(&r->history, layer, r->n_rows, n);
     const uint8_t *is_static = moe_trace_shape(r->trace)->is_static + first_predicted(r, layer);
     uint32_t found = 0;
@@ -391,7 +414,7 @@ uint32_t moe_replay_predict(struct moe_replay *r, uint32_t layer, uint32_t depth
         r->predictions[found++] =
             (struct moe_prediction){first_predicted(r, layer) + d, r->n_rows, scores, unimportance};
     }
-    if (moe_predicts_from_choices(r->by))
+    if (r->from_choices)
         moe_choice_history_add(&r->history, layer, r->n_rows, chosen, weights);
     *predictions = r->predictions;
     return found;

@@ -1,6 +1,8 @@
 /*
  * Replay: a trace as passes over rows, with the predictions that a strategy would have made: those
- * of routers from the scores in the trace, those from earlier choices by sched/choice_history.h.
+ * of routers from the scores in the trace, those from earlier choices by sched/choice_history.h; or
+ * predictions of an assumed accuracy (assumed.h). The simulator goes by it, and a session that
+ * follows a trace (struct moe_session).
  */
 #ifndef MOE_PLAN_REPLAY_H
 #define MOE_PLAN_REPLAY_H

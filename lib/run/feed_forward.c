@@ -125,6 +125,8 @@ int moe_feed_forward(struct moe_session *s, uint32_t layer, const struct moe_row
         moe_lockstep_attention(s, MOE_PIECE_DENSE, rows, n_rows);
         return status;
     }
+    if (!moe_follows_layer(s, layer))
+        return MOE_OK;
     if (stages->alone && stages->alone(s, layer, n_rows)) {
         moe_feed_forward_count_alone(s, phase, 1, n_rows);
         return MOE_OK;

@@ -128,9 +128,12 @@ static int ask_known(struct moe_session *s, const struct moe_row *rows, uint32_t
     int status = MOE_OK;
     for (uint32_t layer = begin; s->experts->ops->known && layer < end && status == MOE_OK;
          layer++) {
-        if (!c->layer_is_static[layer])
+        if (!c->layer_is_static[layer] || !moe_follows_layer(s, layer))
             continue;
-        moe_route_tokens(s->model, layer, rows, n_rows, r);
+        if (s->follow)
+            moe_replay_chosen(s->follow, moe_config_moe_layers(c, layer), r->chosen, r->weights);
+        else
+            moe_route_tokens(s->model, layer, rows, n_rows, r);
         moe_layer_request_limit(r, c, layer, s->prompts, rows, n_rows);
         moe_layer_request_fill(r, c, n_rows, false, NULL);
         status = s->experts->ops->known(s->experts, layer, r->needs, r->n_entries, err);

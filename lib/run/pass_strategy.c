@@ -160,7 +160,7 @@ int moe_pass_strategy_attending(struct moe_pass_strategy *p, uint32_t layer, uin
     const struct moe_prediction *predictions;
     int status = MOE_OK;
     if (!p->predictor || !moe_layer_predictor_by_attention(p->predictor) ||
-        !s->experts->ops->wants_prediction(s->experts, layer))
+        !moe_follows_layer(s, layer) || !s->experts->ops->wants_prediction(s->experts, layer))
         return MOE_OK;
     double started = moe_seconds();
     uint32_t n = moe_predict_before_attention(p->predictor, layer, n_rows, &predictions);

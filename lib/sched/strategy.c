@@ -161,6 +161,9 @@ static const char *idle(const struct moe_strategy *s, enum moe_part part)
         return prefetches(s) || s->precalculate
                    ? NULL
                    : "nothing uses the prediction: --prefetch or --precalculate would";
+    case MOE_PART_ASSUME_PREDICTION:
+        return s->predict ? NULL
+                          : "nothing is predicted whose accuracy it could be: --predict would";
     case MOE_PART_PREFETCH:
         return s->predict ? NULL : "nothing is predicted: --predict would";
     case MOE_PART_STREAM:

@@ -112,6 +112,8 @@ struct moe_strategy {
     enum moe_predict_by predict;
     uint32_t depth; /* layers ahead; beyond the next one only while everything predicted so far is
                        present (HOBBIT fig. 8) */
+    double assumed; /* its accuracy where a trace is replayed, which says what to predict; 0: it
+                       predicts as it does */
     struct moe_prefetch_limits prefetch;
     bool protect; /* predicted experts are not evicted (HOBBIT 3.3) */
     bool stream;  /* every layer is loaded whole, in order, whatever its router chooses (STI, as
@@ -171,6 +173,7 @@ const char *moe_strategy_name_at(int i); /* NULL past the end */
 /* In the order in which they are applied: flags before what they need. */
 enum moe_part {
     MOE_PART_PREDICT = 0,
+    MOE_PART_ASSUME_PREDICTION,
     MOE_PART_PREFETCH,
     MOE_PART_PROTECT,
     MOE_PART_STREAM,

@@ -34,6 +34,9 @@ static const struct part parts[MOE_N_PARTS] = {
         {"predict", "HOW", "how to predict the experts of later layers", "none"},
         CODEC(predict, "none, previous, path, keys, requests[:N], gate-next, gate-ahead[:N], "
                        "gate-residual[:N] or gate-attention[-before]")},
+    [MOE_PART_ASSUME_PREDICTION] = {
+        {"assume-prediction", "SHARE", "of a trace's choices, so many are predicted", "0"},
+        SHARE(assumed)},
     [MOE_PART_PREFETCH] = {
         {"prefetch", "LIMITS", "prefetch predicted experts, within limits", "none"},
         CODEC(prefetch, "none, or some of percentile:P, count:N, slack[:LEAST], until-router, "

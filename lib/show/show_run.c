@@ -133,6 +133,8 @@ void moe_show_run_json(const struct moe_stats *stats, struct moe_buf *out)
         moe_emit_text(&e, "boundary_from", stats->boundary_from);
     moe_emit_text(&e, "parts", stats->parts);
     moe_emit_text(&e, "device", stats->device);
+    if (stats->followed[0])
+        moe_emit_text(&e, "followed", stats->followed);
     if (stats->synthesized)
         moe_emit_bool(&e, "synthesized", true);
     put_exactness(&e, stats);
@@ -258,6 +260,9 @@ void moe_show_run(const struct moe_stats *stats, struct moe_buf *out)
     moe_buf_text(out, "strategy ");
     put_strategy(out, stats);
     moe_buf_printf(out, " on %s\n", stats->device);
+    if (stats->followed[0])
+        moe_buf_printf(out, "followed %s: its choices, not the routers', so no text\n",
+                       stats->followed);
     if (stats->synthesized)
         moe_buf_text(out,
                      "weights  drawn (moe-quantize --synthesize): what was computed is no text\n");

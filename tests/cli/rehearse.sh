@@ -49,4 +49,54 @@ head -c 200 "$shape" >"$tmp/cut.json"
 run "$bin/moe-quantize" --synthesize "$tmp/cut.json" -o "$tmp/x.moe"
 error_line 3 "*$tmp/cut.json*" "a damaged description is named"
 check "nothing is left of it" [ ! -e "$tmp/x.moe" ]
+
+# ---- Following a trace ----
+cat >"$tmp/r.csv" <<'EOF'
+# route_trace v1
+# model=x arch=qwen3moe n_layer=12 n_expert=32 n_expert_used=3
+EOF
+awk 'BEGIN {
+    for (l = 0; l < 12; l++) print "# layer=" l " expert_bytes=20736 dense_bytes=1000"
+    print "turn,phase,step,layer,slot,expert,weight,residency,expert_bytes"
+    for (t = 0; t < 24; t++) for (l = 0; l < 12; l++) for (s = 0; s < 3; s++)
+        print "0," (t < 8 ? 0 : 1) "," t "," l "," s "," (t * 7 + l * 5 + s * 11) % 32 "," 0.5 - s / 10 ",0,20736"
+}' >>"$tmp/r.csv"
+run "$bin/moe-profile" --import "$tmp/r.csv" -o "$tmp/r.trace"
+expect_exit 0 "a trace of another engine is imported"
+follow() { run "$bin/moe-run" "$drawn" --bench --follow "$tmp/r.trace" --expert-memory 1M "$@"; }
+follow --strategy lru --stats --stats-json "$json"
+expect_exit 0 "it is followed"
+expect_stdout_like '*following r.trace*prefill*8 *decode*16 *' "... its prompts, too"
+expect_stderr_like "*followed r.trace: its choices*exact    no: --follow*" "... statistics say so"
+check "... and as JSON" grep -q '"followed": "r.trace"' "$json"
+check "tokens choose as many experts as the trace's" [ "$(figure expert_activations)" -gt 0 ]
+check "each activation is counted once" adds_up
+followed=$(figure cache_hits),$(figure misses)
+follow --strategy lru -t 1 --no-checksums --stats-json "$json"
+check "hits repeat" [ "$(figure cache_hits),$(figure misses)" = "$followed" ]
+run "$bin/moe-plan" --simulate "$tmp/r.trace" "$drawn" --memory 30M \
+    --strategy lru,prefetch+assume-prediction=100% --device-profile profiles/apple-m2.yaml
+expect_stdout_like '*lru*prefetch+assume-prediction=100%*' "moe-plan simulates it on the same pack"
+follow --strategy prefetch --assume-prediction 100% --stats-json "$json"
+check "a sure prediction is right" [ "$(figure predicted_right)" = "$(figure predicted)" ]
+check "... and there is one" some predicted
+follow --strategy prefetch
+error_line 2 '*no predictions by gate*--assume-prediction*' "a strategy that predicts needs an assumption"
+run "$bin/moe-run" "$drawn" --bench --strategy prefetch --assume-prediction 80% --expert-memory 1M
+error_line 2 '*--assume-prediction*--follow*' "an assumption needs a trace"
+follow --exact
+error_line 2 '*--exact*no text*' "nothing exact follows a trace"
+run "$bin/moe-run" "$drawn" --follow "$tmp/r.trace"
+error_line 2 '*goes with --bench*' "what follows a trace is measured"
+follow -p hello
+error_line 2 '*prompts are the trace*' "prompts are the trace's"
+run "$bin/moe-quantize" --synthesize tests/fixtures/olmoe-a/config.json -o "$tmp/o.moe"
+run "$bin/moe-run" "$tmp/o.moe" --bench --follow "$tmp/r.trace"
+error_line 2 "*r.trace: a trace of 12 layers of 32 experts; *cannot follow*" "another model cannot follow it"
+head -c $(($(wc -c <"$tmp/r.trace") / 2)) "$tmp/r.trace" >"$tmp/cut.trace"
+run "$bin/moe-run" "$drawn" --bench --follow "$tmp/cut.trace"
+error_line 3 "*cut.trace*" "a damaged trace is named"
+pack
+run "$bin/moe-run" "$tiny" --bench --follow "$tmp/r.trace" --stats
+expect_stderr_like '*followed r.trace*' "a model that is there follows it as well"
 finish
