@@ -175,11 +175,11 @@ static int open_shape(struct plan_inputs *in, struct moe_err *err)
     status = moe_inventory_uniform(
         &in->own, moe_config_moe_layers(&in->config, in->config.n_layers), in->config.n_experts,
         in->config.top_k, (const char(*)[MOE_PACK_NAME_BYTES])variants, bytes, n, err);
-    /* Such an inventory has no layers but those with experts. */
     if (status != MOE_OK)
         return status;
-    moe_inventory_set_encoder(&in->own, moe_config_moe_layers(&in->config, in->config.n_encoder));
-    moe_config_static_layers(&in->config, in->own.is_static);
+    moe_inventory_set_layers(&in->own, in->config.layer_is_moe, in->config.n_layers);
+    moe_inventory_set_encoder(&in->own, in->config.n_encoder);
+    moe_inventory_set_static(&in->own, in->config.layer_is_static);
     if (!in->shape.runs)
         cli_note("%s: moe-run cannot run it yet: %s", o->shape, in->shape.why);
     return MOE_OK;

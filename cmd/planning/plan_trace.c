@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "cli.h"
 #include "plan/synthesis.h"
+#include "record/statistics.h"
 
 /* Of a synthetic trace: enough decoded tokens for an error of two points in the hit rate. */
 enum { SEQUENCES = 24, PROMPT_TOKENS = 32, DECODED_TOKENS = 112 };
@@ -43,6 +44,22 @@ static int find_figures(struct plan_inputs *in, struct moe_routing_figures *out,
     return MOE_OK;
 }
 
+/* Of a model without weights nothing was ever counted: other texts are drawn in the same manner. */
+static int begin_statistics(struct plan_inputs *in, struct moe_err *err)
+{
+    const struct moe_inventory *inv = in->inventory;
+    const struct moe_statistics_shape shape = {
+        .n_layers = inv->n_layers,
+        .n_experts = inv->n_experts,
+        .top_k = inv->top_k,
+        .n_encoder = inv->n_encoder,
+        .max_tokens = PROMPT_TOKENS + DECODED_TOKENS,
+        .prompt_percent = 100 * PROMPT_TOKENS / (PROMPT_TOKENS + DECODED_TOKENS),
+    };
+    return inv->top_k <= MOE_STATISTICS_MAX_TOP_K ? moe_statistics_new(&in->statistics, &shape, err)
+                                                  : MOE_OK;
+}
+
 /* Draws a trace into a file that has no name. */
 static int draw(struct plan_inputs *in, struct moe_err *err)
 {
@@ -61,8 +78,11 @@ static int draw(struct plan_inputs *in, struct moe_err *err)
     };
     memcpy(synthesis.shape.is_static, in->inventory->is_static, in->inventory->n_layers);
     int status = find_figures(in, &synthesis.figures, err);
+    if (status == MOE_OK && !in->statistics && in->options->shape)
+        status = begin_statistics(in, err);
     if (status != MOE_OK)
         return status;
+    synthesis.statistics = in->options->strategy.statistics ? NULL : in->statistics;
     moe_trace_close(in->trace);
     in->trace = NULL;
     dir = dir && *dir ? dir : "/tmp";

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/best.h"
+#include "base/hash.h"
 #include "base/mem.h"
 #include "plan/synthesis_draw.h"
 
@@ -154,8 +155,9 @@ static void finish_row(const struct synthesiser *s, uint32_t row)
         weights[i] /= chosen;
 }
 
-static void write_layer(struct synthesiser *s, struct moe_trace_writer *w, uint32_t layer,
-                        uint32_t first, uint32_t n_rows)
+/* Draws a layer for some tokens; what is seen of it stays until the next. */
+static struct moe_layer_observation draw_layer_rows(struct synthesiser *s, uint32_t layer,
+                                                    uint32_t first, uint32_t n_rows)
 {
     uint64_t n = s->draw.n_experts;
     uint32_t n_encoder = s->in->shape.n_encoder;
@@ -169,7 +171,14 @@ static void write_layer(struct synthesiser *s, struct moe_trace_writer *w, uint3
     }
     for (uint32_t i = 0; i < n_predictors; i++)
         seen.predicted[MOE_PREDICT_GATE_1 + i] = s->predicted + i * BLOCK * n;
-    moe_trace_put(w, layer, first, n_rows, &seen, s->scores, n);
+    return seen;
+}
+
+static void write_layer(struct synthesiser *s, struct moe_trace_writer *w, uint32_t layer,
+                        uint32_t first, uint32_t n_rows)
+{
+    struct moe_layer_observation seen = draw_layer_rows(s, layer, first, n_rows);
+    moe_trace_put(w, layer, first, n_rows, &seen, s->scores, s->draw.n_experts);
 }
 
 /* A source and its target do not share a pass: so many of the next n tokens go together. */
@@ -200,6 +209,41 @@ static int write_documents(struct synthesiser *s, struct moe_trace_writer *w, st
                 if (sees(s, layer, n_prompt > 0))
                     write_layer(s, w, layer, at, n);
         }
+    }
+    return status;
+}
+
+/* ---- Statistics ---- */
+
+static void count_layers(struct synthesiser *s, uint32_t at, uint32_t n, bool prompt)
+{
+    struct moe_statistics *statistics = s->in->statistics;
+    for (uint32_t layer = 0; layer < s->draw.n_layers; layer++) {
+        if (!sees(s, layer, prompt))
+            continue;
+        bool decoder = s->in->shape.n_encoder && layer >= s->in->shape.n_encoder;
+        struct moe_layer_observation seen = draw_layer_rows(s, layer, at, n);
+        seen.by_token = s->in->shape.is_static[layer] != 0;
+        moe_statistics_observe(statistics, layer, decoder ? at - s->in->prompt_tokens : at, n,
+                               &seen);
+    }
+}
+
+/* Documents that are not in the trace: what is counted was not looked at. */
+static int count_documents(struct synthesiser *s, struct moe_err *err)
+{
+    int status = MOE_OK;
+    for (uint32_t i = 0; s->in->statistics && i < s->in->sequences && status == MOE_OK; i++) {
+        const uint64_t document = (uint64_t)s->in->sequences + i;
+        draw_begin(&s->draw, s->draw.n_layers, document);
+        status =
+            moe_statistics_begin(s->in->statistics, moe_hash64(&document, sizeof document), err);
+        for (uint32_t at = 0, n; at < s->n_tokens && status == MOE_OK; at += n) {
+            n = of_one_stack(s, at, least(BLOCK, s->n_tokens - at));
+            count_layers(s, at, n, at < s->in->prompt_tokens);
+        }
+        if (status == MOE_OK)
+            status = moe_statistics_end(s->in->statistics, err);
     }
     return status;
 }
@@ -294,6 +338,8 @@ int moe_synthesise(const char *path, const struct moe_synthesis *synthesis,
             if (isnan(reached->accuracy[i]))
                 reached->accuracy[i] = trial.accuracy[i];
     }
+    if (status == MOE_OK)
+        status = count_documents(&s, err);
     if (status == MOE_OK)
         status = moe_trace_commit(w, err);
     else

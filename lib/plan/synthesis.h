@@ -18,6 +18,7 @@
 
 #include "base/err.h"
 #include "plan/routing_figures.h"
+#include "record/statistics.h"
 #include "trace/trace.h"
 
 struct moe_synthesis {
@@ -25,6 +26,7 @@ struct moe_synthesis {
     struct moe_routing_figures figures; /* converted to the shape if they are of another model */
     uint32_t sequences, prompt_tokens, decoded_tokens; /* of each sequence */
     uint64_t seed;
+    struct moe_statistics *statistics; /* counts as many other documents of the model; NULL: none */
 };
 
 /* Writes the trace: the same figures always give the same file. Bisection on a short trial finds

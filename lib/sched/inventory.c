@@ -208,6 +208,15 @@ int moe_inventory_of_trace(struct moe_inventory *out, const struct moe_trace_sha
     return status;
 }
 
+void moe_inventory_set_layers(struct moe_inventory *i, const uint8_t *layer_is_moe,
+                              uint32_t n_model_layers)
+{
+    i->n_model_layers = n_model_layers;
+    for (uint32_t layer = 0, n = 0; layer < n_model_layers && n < i->n_layers; layer++)
+        if (layer_is_moe[layer])
+            i->model_layer[n++] = layer;
+}
+
 void moe_inventory_set_encoder(struct moe_inventory *i, uint32_t n_model_layers)
 {
     i->n_encoder = 0;

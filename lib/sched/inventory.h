@@ -53,6 +53,9 @@ int moe_inventory_of_trace(struct moe_inventory *out, const struct moe_trace_sha
 int moe_inventory_uniform(struct moe_inventory *out, uint32_t n_layers, uint32_t n_experts,
                           uint32_t top_k, const char (*variants)[MOE_PACK_NAME_BYTES],
                           const uint64_t *bytes, uint32_t n_variants, struct moe_err *err);
+/* Says which of the model's layers have experts: as many as the inventory has layers. */
+void moe_inventory_set_layers(struct moe_inventory *inventory, const uint8_t *layer_is_moe,
+                              uint32_t n_model_layers);
 /* Says of how many of the model's layers, the first ones, its encoder consists (model/config.h):
  * packs do not say it. */
 void moe_inventory_set_encoder(struct moe_inventory *inventory, uint32_t n_model_layers);

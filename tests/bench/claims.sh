@@ -15,6 +15,7 @@ BUILD=${BUILD:-build}
 bin=$BUILD/bin
 work=${WORK:-$BUILD/bench/claims}
 switch="EdgeMoE on Switch Transformers"
+machines="On the papers' own machines"
 texts=${TEXTS:-tests/data}
 domains="stories math code"
 wide=$BUILD/bench/strategies # widened packs, of strategies.sh
@@ -183,10 +184,12 @@ row() {
 
 . tests/bench/claims_rows.sh
 . tests/bench/claims_switch.sh
+. tests/bench/claims_machines.sh
 
 head_of() { # PAPER
     printf '\n## %s\n' "$1"
     [ "$1" != "$switch" ] || about_switch
+    [ "$1" != "$machines" ] || about_machines
     printf '\n| id | claim | theirs | here | holds | command |\n|---|---|---|---|---|---|\n'
 }
 
@@ -195,7 +198,7 @@ if [ $# -gt 0 ]; then
     exit
 fi
 about
-for paper in Fate HOBBIT DAOP EdgeMoE "$switch"; do
+for paper in Fate HOBBIT DAOP EdgeMoE "$switch" "$machines"; do
     head_of "$paper"
     for id in $(ids_of "$paper"); do "row_$id"; done
 done

@@ -7,6 +7,7 @@ ids_of() { # PAPER
     HOBBIT) echo H1 H2 H3 H4 H5 H6 H7 H8 H9 H10 H11 H12 H13 H14 ;;
     DAOP) echo D1 D2 D3 D4 D5 D6 ;;
     EdgeMoE) echo E1 E2 E3 E4 E5 E6 E7 E8 E9 E10 E11 ;;
+    "$machines") echo F10m F11m F10d H9m D4m E6m ;;
     "$switch") echo E1s E2s E3s E4s E5s E6s E7s E8s ;;
     esac
 }

@@ -41,6 +41,18 @@ of_fate ondemand 1x --load-seconds 2e-3
 check "... or loads for that" seconds link_s 0.096
 of_fate ondemand 1x --link-rate 17301504
 check "... or over a link that is given" seconds link_s 48
+# A 13th layer without experts, of which a block's weights are 60%.
+sed -i 's/"num_hidden_layers": 12/"num_hidden_layers": 13, "mlp_only_layers": [0]/' "$tmp/qwen1.5.json"
+of_fate resident 100%
+check "... and for layers without experts" seconds decode_s 0.1646
+# What nothing was counted of is drawn: strategies that go by what experts do can be simulated.
+run "$plan" -q --simulate "$tmp/t.trace" --shape $shapes/switch-base-8.json --device-profile profiles/jetson-tx2.yaml \
+    --memory 2x --strategy ondemand,edgemoe,eap --max-tokens 300 --json
+check "... paths and frequencies of other texts are drawn with a trace" [ "$(grep -c '"strategy"' "$out")" = 3 ]
+cp "$out" "$tmp/first"
+run "$plan" -q --simulate "$tmp/t.trace" --shape $shapes/switch-base-8.json --device-profile profiles/jetson-tx2.yaml \
+    --memory 2x --strategy ondemand,edgemoe,eap --max-tokens 300 --json
+check "... the same at each time" cmp -s "$tmp/first" "$out"
 run "$plan" -q --simulate "$tmp/t.trace" --memory 1x --strategy ondemand --layer-seconds 3e-3 --load-seconds 2e-3 \
     --max-tokens 100
 expect_exit 0 "a layer's and a load's time are a machine"

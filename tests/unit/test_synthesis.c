@@ -327,6 +327,39 @@ static void what_cannot_be_comes_near(void **state)
     assert_true(reached.busiest == 1 && isnan(reached.reuse));
 }
 
+/* Of the same model, other texts: as busy, and counted whole. */
+static void statistics_are_of_other_texts(void **state)
+{
+    struct moe_err err = {0};
+    struct moe_routing_figures reached, counted;
+    const struct moe_statistics_shape shape = {
+        .n_layers = 4, .n_experts = 32, .top_k = 4, .max_tokens = 64, .prompt_percent = 25};
+    struct moe_synthesis synthesis = {
+        .shape = {.n_layers = 4, .n_experts = 32, .top_k = 4},
+        .figures = moe_routing_figures_bundled,
+        .sequences = 12,
+        .prompt_tokens = 16,
+        .decoded_tokens = 48,
+        .seed = 3,
+    };
+    struct moe_statistics *s = NULL, *again = NULL;
+    assert_ok(moe_statistics_new(&s, &shape, &err), &err);
+    synthesis.statistics = s;
+    assert_ok(moe_synthesise(path, &synthesis, &reached, &err), &err);
+    assert_int_equal(s->totals[MOE_TOTAL_DOCUMENTS], 12);
+    assert_int_equal(s->totals[MOE_TOTAL_TOKENS], 12 * 64);
+    assert_true(moe_statistics_has_decoded(s));
+    moe_routing_figures_of_statistics(&counted, s);
+    within(counted.busiest, reached.busiest, 0.03);
+    within(counted.accuracy[0], reached.accuracy[0], 0.03);
+    assert_ok(moe_statistics_new(&again, &shape, &err), &err);
+    synthesis.statistics = again;
+    assert_ok(moe_synthesise(path, &synthesis, &reached, &err), &err);
+    assert_true(moe_statistics_fingerprint(again) == moe_statistics_fingerprint(s));
+    moe_statistics_free(s);
+    moe_statistics_free(again);
+}
+
 static void nonsense_is_refused(void **state)
 {
     struct moe_err err = {0};
@@ -370,6 +403,7 @@ int main(void)
         cmocka_unit_test(the_same_seed_gives_the_same_bytes),
         cmocka_unit_test(what_is_written_is_a_trace),
         cmocka_unit_test(what_cannot_be_comes_near),
+        cmocka_unit_test(statistics_are_of_other_texts),
         cmocka_unit_test(nonsense_is_refused),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
