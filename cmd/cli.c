@@ -211,8 +211,11 @@ static int parse_options(int argc, char **argv)
         const struct cli_option *o = table[i];
         if (!o->name)
             continue;
-        longs[n_longs++] =
-            (struct option){.name = o->name, .has_arg = o->arg != NULL, .val = FIRST_LONG + i};
+        longs[n_longs++] = (struct option){.name = o->name,
+                                           .has_arg = o->alone ? optional_argument
+                                                      : o->arg ? required_argument
+                                                               : no_argument,
+                                           .val = FIRST_LONG + i};
         if (o->letter) {
             char added[3] = {o->letter, o->arg ? ':' : 0, 0};
             strcat(letters, added);
@@ -227,7 +230,10 @@ static int parse_options(int argc, char **argv)
             return refuse_option(c, argv[optind - 1]);
         int which = c >= FIRST_LONG ? c - FIRST_LONG : option_of_letter(c);
         given[which] = true;
-        int status = cli_set(table[which], optarg);
+        const char *arg = optarg;
+        if (table[which]->alone && !arg && optind < argc && argv[optind][0] != '-')
+            arg = argv[optind++];
+        int status = cli_set(table[which], arg);
         if (status != CLI_DONE)
             return status;
     }

@@ -63,6 +63,9 @@ struct cli_option {
     /* CLI_CUSTOM: reads `text` into `to`. On failure returns false, and `why` continues a message
      * that ends with the argument in quotes: "is not a list of 16, 8, 4, 3, 2". */
     bool (*parse)(const char *text, void *to, char why[128]);
+    /* CLI_CUSTOM: the option may stand alone, at the end or before another option; text is NULL
+     * then. */
+    bool alone;
     bool output;   /* CLI_TEXT: a file that the program will write, tried before it begins */
     bool in_order; /* ... in one go, so that it may be "-", a pipe or a device */
 };

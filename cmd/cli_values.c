@@ -10,6 +10,8 @@
 
 static int refuse(const struct cli_option *o, const char *text, const char *why)
 {
+    if (!text)
+        return cli_misuse("option --%s %s", o->name, why);
     return cli_misuse("option --%s: '%s' %s", o->name, text, why);
 }
 

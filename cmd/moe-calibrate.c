@@ -101,7 +101,7 @@ static const struct cli_option options[] = {
      .help = "limit for the whole process"},
     {.kind = CLI_HEADING, .help = "Long work"},
     {CLI_OPT_CUSTOM(0, "shard", "I/N", &o.shard, offline_parse_shard), .shown = "1/1",
-     .help = "every N-th expert, from the I-th on"},
+     .alone = true, .help = "every N-th expert, from the I-th on"},
     {CLI_OPT_FLAG(0, "resume", &o.resume), .help = "continue an interrupted run"},
     {CLI_OPT_FLAG(0, "merge", &o.merge), .help = "merge shards, for a run with --from"},
     {CLI_OPT_FLAG(0, "partial", &o.partial), .help = "--merge: though shards are missing"},

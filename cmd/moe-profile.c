@@ -54,7 +54,7 @@ static const struct cli_option options[] = {
     {CLI_OPT_U32(0, "trace-keep", "N", &o.trace_keep, 0, 1 << 12),
      .help = "scores kept in it per prediction"},
     {CLI_OPT_CUSTOM(0, "shard", "I/N", &o.shard, offline_parse_shard), .shown = "1/1",
-     .help = "every N-th document, from the I-th on"},
+     .alone = true, .help = "every N-th document, from the I-th on"},
     {CLI_OPT_FLAG(0, "resume", &o.resume), .help = "continue an interrupted run"},
     {CLI_OPT_BYTES(0, "memory", "SIZE", &o.memory), .shown = "what is free",
      .help = "limit for the whole process"},

@@ -1,17 +1,46 @@
 #include "offline.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include "base/buf.h"
 #include "base/mem.h"
+#include "base/text.h"
 #include "record/shards.h"
+
+/* A number that Slurm puts into the environment of an array's tasks. */
+static bool task_number(const char *name, uint64_t *out)
+{
+    const char *text = getenv(name);
+    return text && moe_parse_u64(text, out) && *out <= UINT32_MAX;
+}
+
+static bool task_shard(struct offline_shard *shard, char why[128])
+{
+    uint64_t id, count, first, last;
+    if (!task_number("SLURM_ARRAY_TASK_ID", &id) ||
+        !task_number("SLURM_ARRAY_TASK_COUNT", &count) ||
+        !task_number("SLURM_ARRAY_TASK_MIN", &first) ||
+        !task_number("SLURM_ARRAY_TASK_MAX", &last)) {
+        snprintf(why, 128, "alone is for a task of a Slurm job array: say which shard, as in 2/8");
+        return false;
+    }
+    if (id < first || id > last || last - first + 1 != count || count > MOE_MAX_SHARDS) {
+        snprintf(why, 128, "alone is for a job array without gaps: say which shard, as in 2/8");
+        return false;
+    }
+    *shard = (struct offline_shard){(uint32_t)(id - first), (uint32_t)count};
+    return true;
+}
 
 bool offline_parse_shard(const char *text, void *to, char why[128])
 {
     struct offline_shard *shard = to;
     unsigned index = 0, n = 0;
     char rest;
+    if (!text)
+        return task_shard(shard, why);
     if (sscanf(text, "%u/%u%c", &index, &n, &rest) == 2 && index >= 1 && index <= n &&
         n <= MOE_MAX_SHARDS) {
         *shard = (struct offline_shard){index - 1, n};

@@ -14,7 +14,8 @@
 struct offline_shard {
     uint32_t index, n;
 };
-/* For CLI_OPT_CUSTOM. */
+/* For CLI_OPT_CUSTOM. text NULL: the place in Slurm's job array, as the environment has it
+ * (SLURM_ARRAY_TASK_ID, _COUNT, _MIN and _MAX). */
 bool offline_parse_shard(const char *text, void *to, char why[128]);
 
 /* "OUT.part"; free() it. NULL: out of memory. */

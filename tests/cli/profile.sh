@@ -52,6 +52,14 @@ run merge "$tmp/some.yaml" "$tmp/part.4.yaml" --partial -o "$tmp/x"
 error_line 2 "*: would count twice: shard 4 of 7 is there already" "... but no shard of it again"
 run merge "$tmp/whole.yaml" "$tmp/again.yaml" -o "$tmp/x"
 error_line 2 "moe-profile: $tmp/again.yaml: would count twice: all of it*" "the same texts twice"
+slurm() { # ID COUNT MIN MAX
+    SLURM_ARRAY_TASK_ID=$1 SLURM_ARRAY_TASK_COUNT=$2 SLURM_ARRAY_TASK_MIN=$3 SLURM_ARRAY_TASK_MAX=$4 \
+        profile --shard -o "$tmp/task.yaml"
+}
+run slurm 12 7 10 16
+check "--shard alone is the place in a job array" cmp "$tmp/task.yaml" "$tmp/part.3.yaml"
+run slurm 3 2 1 3
+error_line 2 "moe-profile: option --shard alone is for a job array without gaps: *" "... which has no gaps"
 run profile --shard 2/3 -o "$tmp/third.yaml"
 run merge "$tmp/part.1.yaml" "$tmp/third.yaml" -o "$tmp/x"
 error_line 2 "moe-profile: $tmp/third.yaml: was cut into 3 shards, those before into 7" "another N"
