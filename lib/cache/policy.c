@@ -14,6 +14,8 @@ static const struct moe_policy_ops *const policies[] = {
     &moe_policy_hobbit,
     &moe_policy_infinity,
     &moe_policy_lrfu,
+    &moe_policy_transition,
+    &moe_policy_learned,
     &moe_policy_pinned,
 };
 
@@ -29,4 +31,10 @@ const struct moe_policy_ops *moe_policy_find(const char *name)
         if (strcmp(ops->name, name) == 0)
             return ops;
     return NULL;
+}
+
+int moe_policy_follow(const struct moe_policy_ops *ops, struct moe_usage *u, struct moe_err *err)
+{
+    const struct moe_follower_params params = {u->n_layers, u->n_experts, u->top_k};
+    return ops->follow ? ops->follow(&u->follower, &params, err) : MOE_OK;
 }

@@ -13,11 +13,13 @@
  * to the policy, only that nothing is loaded. So wrong predictions never reach a policy.
  *
  * Policies with needs_usage judge by the scheduler's record of use, which must have an
- * activation before the policy hears of it.
+ * activation before the policy hears of it. Those with `follow` judge by what they keep of all that
+ * routers choose; the scheduler opens it beside the record and tells it of each layer's choices
+ * before the first call about them.
  *
  * Sources: ARC: Megiddo and Modha, FAST 2003, fig. 4; its use per layer: Fate 4.4. edgemoe: EdgeMoE
  * III-C2; hobbit: HOBBIT 3.4; infinity: MoE-Infinity, arXiv 2401.14361; lrfu: Lee et al., IEEE
- * Transactions on Computers 50(12), 2001.
+ * Transactions on Computers 50(12), 2001; transition, learned: of this project.
  */
 #ifndef MOE_CACHE_POLICY_H
 #define MOE_CACHE_POLICY_H
@@ -60,6 +62,9 @@ struct moe_policy_ops {
     const char *name;
     const char *describe; /* what a full cache does, one line */
     bool needs_usage;     /* does not open without params->usage */
+    /* Opens what the policy keeps of all choices (moe_policy_follow); NULL: nothing. */
+    int (*follow)(struct moe_follower **out, const struct moe_follower_params *params,
+                  struct moe_err *err);
     int (*open)(struct moe_policy **out, const struct moe_policy_params *params,
                 struct moe_err *err);
     void (*close)(struct moe_policy *p);
@@ -79,6 +84,8 @@ struct moe_policy {
 
 const struct moe_policy_ops *moe_policy_find(const char *name); /* NULL: unknown */
 const struct moe_policy_ops *moe_policy_at(int i);              /* NULL past the end */
+/* Opens what the policy keeps of all choices, where it does, as that of the record. */
+int moe_policy_follow(const struct moe_policy_ops *ops, struct moe_usage *u, struct moe_err *err);
 
 static inline void moe_policy_close(struct moe_policy *p)
 {
@@ -88,6 +95,7 @@ static inline void moe_policy_close(struct moe_policy *p)
 
 extern const struct moe_policy_ops moe_policy_random, moe_policy_fifo, moe_policy_lru,
     moe_policy_lfu, moe_policy_arc, moe_policy_pinned, moe_policy_edgemoe,
-    moe_policy_edgemoe_literal, moe_policy_hobbit, moe_policy_infinity, moe_policy_lrfu;
+    moe_policy_edgemoe_literal, moe_policy_hobbit, moe_policy_infinity, moe_policy_lrfu,
+    moe_policy_transition, moe_policy_learned;
 
 #endif

@@ -26,7 +26,16 @@ void moe_usage_release(struct moe_usage *u)
     free(u->high);
     free(u->frequency);
     free(u->last_ever);
+    if (u->follower)
+        u->follower->close(u->follower);
     *u = (struct moe_usage){0};
+}
+
+void moe_usage_chosen(struct moe_usage *u, const struct moe_choices *choices)
+{
+    u->layer = choices->layer;
+    if (u->follower && choices->n_rows)
+        u->follower->chosen(u->follower, choices);
 }
 
 void moe_usage_begin_sequence(struct moe_usage *u)

@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "cache/follower.h"
 
 struct moe_usage {
     uint32_t n_layers, n_experts;
@@ -31,12 +32,18 @@ struct moe_usage {
     /* Per key, since opening, over all sequences. */
     uint64_t *frequency; /* uses, on top of those of a profile where there is one */
     uint64_t *last_ever; /* `tokens` when it was used last; 0: never */
+    /* What the policy keeps for itself of choices (follower.h), set and owned by the record once it
+     * is open; NULL: nothing. */
+    struct moe_follower *follower;
 };
 
 /* Everything zero. Released with moe_usage_release, also after a failure. */
 int moe_usage_init(struct moe_usage *u, uint32_t n_layers, uint32_t n_experts, uint32_t top_k,
                    struct moe_err *err);
 void moe_usage_release(struct moe_usage *u);
+
+/* What the router of a layer has chosen, before any use of it is noted. */
+void moe_usage_chosen(struct moe_usage *u, const struct moe_choices *choices);
 
 /* A new sequence: its records start afresh (HOBBIT 3.4: "at the start of each new sequence ...
  * resets"). */

@@ -60,6 +60,9 @@ struct moe_expert_request {
      * them; NULL: the provider chooses. Entries left out come as MOE_ENTRY_SKIPPED in `kinds`. Only
      * the provider of moe_experts_open_every serves such requests. */
     const uint8_t *variants;
+    /* The same row by row: [n_rows][top_k], and the sequence of each row. */
+    uint32_t n_rows;
+    const uint32_t *chosen, *sequences;
 };
 
 struct moe_experts;

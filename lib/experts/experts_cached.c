@@ -88,6 +88,9 @@ static int begin(struct moe_experts *self, const struct moe_expert_request *requ
     c->failure = (struct moe_err){0};
     if (c->tiers)
         slot_uses_begin(tiers_slot_uses(c->tiers));
+    const struct moe_choices choices = {c->moe_layer[request->layer], request->n_rows,
+                                        request->chosen, request->sequences};
+    moe_scheduler_chosen(c->scheduler, &choices);
     int status = moe_scheduler_request(c->scheduler, c->moe_layer[request->layer], request->needs,
                                        request->n, err);
     const struct moe_entry *entries = moe_scheduler_entries(c->scheduler, &n);

@@ -18,6 +18,7 @@ void moe_layer_request_carve(struct moe_layer_request *r, struct moe_arena *aren
     r->weights = moe_arena_take(arena, pairs, sizeof *r->weights);
     r->variants = moe_arena_take(arena, n_variants ? pairs : 0, 1);
     r->rows = moe_arena_take(arena, pairs, sizeof *r->rows);
+    r->sequences = moe_arena_take(arena, batch, sizeof *r->sequences);
     r->slot_of = moe_arena_take(arena, pairs, sizeof *r->slot_of);
     r->over = moe_arena_take(arena, c->expert_capacity ? pairs : 0, 1);
     r->passing = moe_arena_take(arena, c->overflow_passes ? pairs : 0, sizeof *r->passing);

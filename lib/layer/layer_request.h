@@ -36,10 +36,11 @@ enum { MOE_LEFT_OUT = 0xff };
 
 struct moe_layer_request {
     /* Of activations. */
-    uint32_t *chosen;  /* [batch][top_k] */
-    float *weights;    /* [batch][top_k] */
-    uint8_t *variants; /* [batch][top_k] as assigned; not without an assigner */
-    uint32_t *rows;    /* [batch * top_k] rows of the batch, grouped by entry */
+    uint32_t *chosen;    /* [batch][top_k] */
+    float *weights;      /* [batch][top_k] */
+    uint8_t *variants;   /* [batch][top_k] as assigned; not without an assigner */
+    uint32_t *rows;      /* [batch * top_k] rows of the batch, grouped by entry */
+    uint32_t *sequences; /* [batch] of the rows */
     uint32_t *slot_of; /* [batch][top_k] where it lies in that order, as do the experts' outputs */
     uint8_t *over;     /* [batch][top_k] beyond the expert's capacity; not without one */
     float *passing;    /* [batch][top_k] their weights; not unless overflow_passes */

@@ -26,6 +26,8 @@ static const struct change {
 } changes[] = {
     {MOE_PART_CACHE, "lru", false},
     {MOE_PART_CACHE, "lrfu", false},
+    {MOE_PART_CACHE, "transition", false},
+    {MOE_PART_CACHE, "learned", false},
     {MOE_PART_CACHE, "arc", false},
     {MOE_PART_CACHE, "hobbit", false},
     {MOE_PART_PREDICT, "none", false},

@@ -279,6 +279,8 @@ static int run_moe_layer(struct simulator *s, uint32_t layer, uint32_t n_rows, s
     if (s->strategy.gate_below > 0 && s->decode && n_rows == 1)
         moe_gate_below(s->weights, s->inventory->top_k, s->strategy.gate_below);
     uint32_t n_needs = list_needs(s, n_rows);
+    const struct moe_choices choices = {layer, n_rows, s->chosen, NULL};
+    moe_scheduler_chosen(s->scheduler, &choices);
     int status = moe_scheduler_request(s->scheduler, layer, s->needs, n_needs, err);
     if (status != MOE_OK)
         return status;

@@ -23,8 +23,11 @@ static int request_experts(struct moe_session *s, uint32_t layer, const struct m
     phase->over_capacity += r->n_over;
     if (s->stages->grouped)
         s->stages->grouped(s, n_rows);
-    const struct moe_expert_request request = {layer, r->n_entries, r->needs, r->kinds,
-                                               assigned ? r->classes : NULL};
+    for (uint32_t i = 0; i < n_rows; i++)
+        r->sequences[i] = rows[i].sequence;
+    const struct moe_expert_request request = {
+        layer,  r->n_entries, r->needs,    r->kinds, assigned ? r->classes : NULL,
+        n_rows, r->chosen,    r->sequences};
     int status = s->experts->ops->begin(s->experts, &request, phase, err);
     if (status == MOE_OK && s->strategy)
         status = moe_pass_strategy_requested(s->strategy, layer, n_rows, err);

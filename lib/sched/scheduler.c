@@ -157,6 +157,8 @@ int moe_scheduler_open(struct moe_scheduler **out, const struct moe_scheduler_op
     moe_trial_init(&s->trial);
     int status = moe_usage_init(&s->usage, s->n_layers, s->n_experts, s->top_k, err);
     s->usage.n_encoder = s->n_encoder;
+    if (status == MOE_OK && s->strategy.cache)
+        status = moe_policy_follow(s->strategy.cache, &s->usage, err);
     if (status == MOE_OK && o->frequency)
         memcpy(s->usage.frequency, o->frequency,
                (uint64_t)s->n_layers * s->n_experts * sizeof *o->frequency);
@@ -252,6 +254,8 @@ void moe_scheduler_begin_sequence(struct moe_scheduler *s)
 {
     if (!s->strategy.keep_records)
         moe_usage_begin_sequence(&s->usage);
+    if (s->usage.follower)
+        s->usage.follower->begin_sequence(s->usage.follower);
     memset(s->in_prompt, 0, s->n_layers * sizeof *s->in_prompt);
 }
 

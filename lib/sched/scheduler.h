@@ -159,6 +159,8 @@ struct moe_entry {
     bool given;             /* private: moe_scheduler_next has named it */
 };
 
+/* What the router of a layer has chosen, row by row, for the cache's policy: before the request. */
+void moe_scheduler_chosen(struct moe_scheduler *s, const struct moe_choices *choices);
 /* The router of `layer` has chosen. What an earlier request (one that ended in an error) still
  * holds is released. Fails with what the channel fails with. */
 int moe_scheduler_request(struct moe_scheduler *s, uint32_t layer, const struct moe_need *needs,

@@ -213,6 +213,11 @@ static int stream_on(struct moe_scheduler *s, struct moe_err *err)
     return status;
 }
 
+void moe_scheduler_chosen(struct moe_scheduler *s, const struct moe_choices *choices)
+{
+    moe_usage_chosen(&s->usage, choices);
+}
+
 int moe_scheduler_request(struct moe_scheduler *s, uint32_t layer, const struct moe_need *needs,
                           uint32_t n, struct moe_err *err)
 {

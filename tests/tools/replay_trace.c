@@ -58,6 +58,8 @@ struct cache {
     bool *resident, *pinned;      /* [n_keys] */
     uint32_t *in_prompt;          /* [n_keys] tokens of the prompt under way that want it */
     uint32_t n_prompt;            /* tokens that wait in in_prompt */
+    uint32_t *rows;               /* [n_layers][room][top_k] what these chose */
+    uint32_t room, *n_rows;       /* n_rows: [n_layers] */
     uint64_t lookups[2], hits[2]; /* decode, prompt */
 };
 
@@ -106,13 +108,26 @@ static void look_up(struct cache *c, uint32_t key, uint32_t n, bool prompt)
     d->used += size_of(c, key);
 }
 
+/* Tells the record what a layer's router chose for n rows. */
+static void choose(struct cache *c, uint32_t layer, const uint32_t *chosen, uint32_t n)
+{
+    const struct moe_choices choices = {layer, n, chosen, NULL};
+    if (n)
+        moe_usage_chosen(&c->usage, &choices);
+}
+
 static void look_up_prompt(struct cache *c)
 {
+    const struct moe_trace_shape *s = c->shape;
     moe_usage_begin_tokens(&c->usage, c->n_prompt);
     for (uint32_t key = 0; key < c->n_keys; key++) {
+        uint32_t layer = key / s->n_experts;
+        if (key % s->n_experts == 0)
+            choose(c, layer, c->rows + (uint64_t)layer * c->room * s->top_k, c->n_rows[layer]);
         if (c->in_prompt[key])
             look_up(c, key, c->in_prompt[key], true);
         c->in_prompt[key] = 0;
+        c->n_rows[layer] = 0;
     }
     c->n_prompt = 0;
 }
@@ -126,12 +141,22 @@ static void take_token(struct cache *c, const struct moe_trace *t,
         look_up_prompt(c);
     if (token->index == 0 && !c->options->keep_records)
         moe_usage_begin_sequence(&c->usage);
+    if (token->index == 0 && c->usage.follower)
+        c->usage.follower->begin_sequence(c->usage.follower);
     if (gather)
         c->n_prompt++;
     else
         moe_usage_begin_tokens(&c->usage, 1);
     for (uint32_t layer = 0; layer < c->shape->n_layers; layer++) {
         const uint16_t *experts = moe_trace_step(t, layer).experts;
+        uint32_t at = experts ? c->n_rows[layer]++ : 0;
+        uint32_t *row = c->rows + ((uint64_t)layer * c->room + at) * top_k;
+        for (uint32_t i = 0; experts && i < top_k; i++)
+            row[i] = experts[i];
+        if (experts && !gather) {
+            choose(c, layer, row, 1);
+            c->n_rows[layer] = 0;
+        }
         for (uint32_t i = 0; experts && i < top_k; i++)
             if (gather)
                 c->in_prompt[layer * n_experts + experts[i]]++;
@@ -187,7 +212,7 @@ static uint64_t slots_of(const struct moe_trace_shape *s, uint64_t capacity, boo
 }
 
 static int open_cache(struct cache *c, const struct options *o, const struct moe_trace_shape *shape,
-                      const struct moe_policy_ops *policy, const char *capacity,
+                      const struct moe_policy_ops *policy, const char *capacity, uint64_t room,
                       struct moe_err *err)
 {
     uint64_t total;
@@ -197,11 +222,17 @@ static int open_cache(struct cache *c, const struct options *o, const struct moe
     int status = parse_capacity(shape, capacity, &total, &c->in_bytes, err);
     if (status == MOE_OK)
         status = moe_usage_init(&c->usage, shape->n_layers, shape->n_experts, shape->top_k, err);
+    if (status == MOE_OK)
+        status = moe_policy_follow(policy, &c->usage, err);
+    c->room = (uint32_t)room;
+    c->rows = moe_alloc(room * shape->n_layers * shape->top_k, sizeof *c->rows, err);
+    c->n_rows = moe_alloc(shape->n_layers, sizeof *c->n_rows, err);
     c->domains = moe_alloc(c->n_domains, sizeof *c->domains, err);
     c->resident = moe_alloc(c->n_keys, sizeof *c->resident, err);
     c->pinned = moe_alloc(c->n_keys, sizeof *c->pinned, err);
     c->in_prompt = moe_alloc(c->n_keys, sizeof *c->in_prompt, err);
-    if (status == MOE_OK && !(c->domains && c->resident && c->pinned && c->in_prompt))
+    if (status == MOE_OK &&
+        !(c->domains && c->resident && c->pinned && c->in_prompt && c->rows && c->n_rows))
         status = MOE_ERR_MEMORY;
     for (uint32_t i = 0; i < c->n_domains && status == MOE_OK; i++) {
         struct domain *d = &c->domains[i];
@@ -228,6 +259,8 @@ static void close_cache(struct cache *c)
     free(c->resident);
     free(c->pinned);
     free(c->in_prompt);
+    free(c->rows);
+    free(c->n_rows);
 }
 
 /* ---- The table ---- */
@@ -243,7 +276,9 @@ static int replay(struct moe_trace *t, const struct options *o, const struct moe
 {
     const struct moe_trace_token *token;
     struct cache c;
-    int status = open_cache(&c, o, moe_trace_shape(t), policy, capacity, err);
+    /* A prompt is no longer than all of them. */
+    uint64_t room = moe_trace_totals(t)->prompt_tokens + 1;
+    int status = open_cache(&c, o, moe_trace_shape(t), policy, capacity, room, err);
     moe_trace_rewind(t);
     while (status == MOE_OK && (status = moe_trace_next(t, &token, err)) == MOE_OK && token)
         take_token(&c, t, token);

@@ -25,6 +25,7 @@ static void cache_open(struct cache *c, const char *name, uint32_t capacity, uin
     const struct moe_policy_params params = {
         .n_keys = N_KEYS, .capacity = capacity, .seed = seed, .usage = &c->usage};
     assert_non_null(moe_policy_find(name));
+    assert_ok(moe_policy_follow(moe_policy_find(name), &c->usage, &err), &err);
     assert_ok(moe_policy_find(name)->open(&c->policy, &params, &err), &err);
 }
 
@@ -39,7 +40,10 @@ static bool cache_ask(struct cache *c, uint32_t key, int64_t *left)
 {
     const struct moe_policy_ops *ops = c->policy->ops;
     *left = -1;
+    const uint32_t expert = key % N_EXPERTS;
+    const struct moe_choices choices = {key / N_EXPERTS, 1, &expert, NULL};
     moe_usage_begin_tokens(&c->usage, 1);
+    moe_usage_chosen(&c->usage, &choices);
     moe_usage_note(&c->usage, key / N_EXPERTS, key % N_EXPERTS, 1, key % 3 == 0);
     if (c->resident[key]) {
         ops->use(c->policy, key);

@@ -492,7 +492,7 @@ static void some_policies_need_a_record_of_use(void **state)
         moe_policy_close(p);
         needy += ops->needs_usage;
     }
-    assert_int_equal(needy, 6);
+    assert_int_equal(needy, 8);
 }
 
 /*

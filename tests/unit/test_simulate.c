@@ -384,6 +384,8 @@ static const char *const strategies[] = {
     "lru+cache=random",
     "lru+cache=fifo+alloc=shallow:1",
     "lru+cache=lrfu",
+    "lru+cache=transition",
+    "lru+cache=learned+alloc=per-layer",
     "lru+cache=hobbit+keep-records=on",
     "lru+cache=edgemoe+prefill=popularity",
     "lru+init=layerwise",

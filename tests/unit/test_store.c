@@ -46,6 +46,10 @@ static struct moe_store *open_store(const char *policy, uint32_t n_cache, uint32
         .seed = 1,
     };
     struct moe_store *s = NULL;
+    if (usage.follower) /* of the store before */
+        usage.follower->close(usage.follower);
+    usage.follower = NULL;
+    assert_ok(moe_policy_follow(params.policy, &usage, &err), &err);
     assert_ok(moe_store_open(&s, &params, &err), &err);
     return s;
 }
@@ -307,6 +311,8 @@ static void invariants_hold_under_random_use(void **state)
                 uint32_t expert = (uint32_t)(test_random(&random) % N_EXPERTS);
                 uint32_t variant = (uint32_t)(test_random(&random) % (uint32_t)variants);
                 uint32_t slot = moe_store_find(s, layer, expert, variant);
+                const uint32_t chosen[2] = {expert, (expert + 1) % N_EXPERTS};
+                const struct moe_choices choices = {layer, 1, chosen, NULL};
                 moe_store_protect(s, layer, expert, test_random(&random) % 4 == 0);
                 switch (test_random(&random) % 4) {
                 case 0: /* the router */
@@ -314,6 +320,7 @@ static void invariants_hold_under_random_use(void **state)
                         break;
                     moe_store_begin_layer(s, layer);
                     moe_usage_begin_tokens(&usage, 1);
+                    moe_usage_chosen(&usage, &choices);
                     moe_usage_note(&usage, layer, expert, 1, variant == 0);
                     if (slot == MOE_NO_SLOT)
                         slot = moe_store_miss(s, layer, expert, variant, false);

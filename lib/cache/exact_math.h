@@ -1,0 +1,42 @@
+/*
+ * log2 and 2^x in single precision by a definition of their own: additions, multiplications and one
+ * division in this order, so that a decision taken by them is the same on every machine. A C
+ * library's may differ from another's in the last bit. Compilers turn loops over them into vectors.
+ */
+#ifndef MOE_CACHE_EXACT_MATH_H
+#define MOE_CACHE_EXACT_MATH_H
+
+#include <stdint.h>
+#include <string.h>
+
+/* log2 of a positive normal number, to 3e-7 of it or of 1. */
+static inline float moe_exact_log2(float x)
+{
+    int32_t bits, exponent;
+    float m;
+    memcpy(&bits, &x, sizeof bits);
+    exponent = (bits - 0x3f3504f3) >> 23; /* of the power of two nearest by ratio */
+    bits -= (int32_t)((uint32_t)exponent << 23);
+    memcpy(&m, &bits, sizeof m); /* sqrt(1/2) to sqrt(2) */
+    /* log2 m = 2 / ln 2 (t + t^3/3 + t^5/5 + ...) */
+    float t = (m - 1.0f) / (m + 1.0f), s = t * t;
+    float series = 2.88539008f + s * (0.961796694f + s * (0.577078016f + s * 0.412198583f));
+    return (float)exponent + t * series;
+}
+
+/* 2^x to 2e-7 of it; below -126 that of -126, above 127 that of 127. */
+static inline float moe_exact_exp2(float x)
+{
+    float limited = x < -126.0f ? -126.0f : x > 127.0f ? 127.0f : x;
+    int32_t whole = (int32_t)(limited + 127.5f) - 127; /* to the nearest */
+    int32_t bits = (int32_t)((uint32_t)(whole + 127) << 23);
+    float f = limited - (float)whole, power;
+    memcpy(&power, &bits, sizeof power);
+    float series =
+        0.693147181f +
+        f * (0.240226507f + f * (0.0555041087f + f * (0.00961812911f +
+                                                      f * (0.00133335581f + f * 0.000154035304f))));
+    return power * (1.0f + f * series);
+}
+
+#endif

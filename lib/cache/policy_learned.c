@@ -1,0 +1,315 @@
+/*
+ * learned: what is least likely to be used within the next two tokens leaves. How likely that is, a
+ * logistic regression says, one for all layers, which learns from the choices as they come and
+ * knows no other text or model: the lowest
+ *
+ *     z(e) - w/2,   z = the weighted sum of, for each expert of the layer whose router has chosen,
+ *         ln of its share of the last tokens' choices, fading with half-lives of 2, 8, 32 tokens
+ * and not at all, over that of an expert chosen at random: (m + k/2E) / (n + 1/2) E/k, m being the
+ * faded uses and n the faded tokens whether it has just been chosen ln of how much oftener than in
+ * the mean it is used next, by what followed what (habits.h)
+ *         1
+ *
+ * w is the wait until its layer runs again, in tokens. z begins as the second of these less 2: what
+ * lrfu goes by. Each layer's every third token is an example, an expert that was used before then
+ * by an expert; its label is known two tokens later. The pass after takes one Newton step: the sums
+ * of gradients and curvatures of past examples fade by 1% a pass and never fall below a prior of
+ * 300, so that early examples and single ones move little.
+ *
+ * More half-lives (1, 4, 16, 64), the time since the last use and the number of tokens seen were
+ * tried as further terms, every token of every layer as examples, and a prior learnt from other
+ * texts; none was worth its cost.
+ */
+#include "cache/exact_math.h"
+#include "cache/followed.h"
+#include "cache/habits.h"
+
+enum {
+    N_MEANS = 4,
+    CHOSEN = N_MEANS, /* terms, in order */
+    RATIO,
+    ONE,
+    N_TERMS,
+    HORIZON = 2, /* tokens */
+    STRIDE = 3,  /* tokens from example to example, above HORIZON: one waits at a time */
+};
+
+/* Of a use's worth, from token to token: 2^(-1/2), 2^(-1/8), 2^(-1/32), 1. */
+static const float KEEPS[N_MEANS] = {0.707106781f, 0.917004043f, 0.978572062f, 1};
+static const float LEAST = 0x1p-100f; /* so that nothing becomes too small to be a normal number */
+static const float LN_2 = 0.693147181f, LOG2_E = 1.44269504f;
+static const float NEVER = -1000; /* below every logit: what was never used leaves first */
+static const double PRIOR = 300, REMEMBERS = 0.99;
+static const double IMPATIENCE = 0.5; /* of a logit, for a token's wait */
+
+/* An example, or what is needed to score a layer: [N_TERMS][n_experts]. */
+struct learned {
+    struct moe_follower base;
+    struct moe_habits habits;
+    float *uses;    /* [layer][N_MEANS][n_experts] m */
+    float *tokens;  /* [layer][N_MEANS] n */
+    float *example; /* [layer] terms of the one that waits for its label */
+    uint8_t *label; /* [layer][n_experts] of it */
+    uint8_t *known; /* [layer][n_experts] of it: used before then */
+    uint8_t *waits; /* [n_layers] tokens that it has waited, from 1 on; 0: none waits */
+    uint8_t *used;  /* [layer][n_experts] ever */
+    float *terms;   /* scratch */
+    float *logits;  /* [n_experts] scratch */
+    float weights[N_TERMS];
+    double curvature[N_TERMS][N_TERMS], gradient[N_TERMS]; /* of examples */
+    double exact[N_TERMS];                                 /* the weights */
+    uint32_t layer;                                        /* whose router chose last */
+    bool learns;                                           /* an example came since the last step */
+};
+
+/* ---- The regression ---- */
+
+/* One Newton step: curvature * step = gradient, by Cholesky's decomposition without roots. */
+static void step(struct learned *t)
+{
+    double lower[N_TERMS][N_TERMS], diagonal[N_TERMS], x[N_TERMS];
+    for (int i = 0; i < N_TERMS; i++) {
+        for (int j = 0; j <= i; j++) {
+            double sum = t->curvature[i][j];
+            for (int k = 0; k < j; k++)
+                sum -= lower[i][k] * diagonal[k] * lower[j][k];
+            if (i == j)
+                diagonal[i] = sum;
+            else
+                lower[i][j] = sum / diagonal[j];
+        }
+        x[i] = t->gradient[i];
+        for (int k = 0; k < i; k++)
+            x[i] -= lower[i][k] * x[k];
+    }
+    for (int i = N_TERMS; i-- > 0;) {
+        x[i] /= diagonal[i];
+        for (int k = i + 1; k < N_TERMS; k++)
+            x[i] -= lower[k][i] * x[k];
+    }
+    for (int i = 0; i < N_TERMS; i++) {
+        t->exact[i] += x[i];
+        t->weights[i] = (float)t->exact[i];
+        t->gradient[i] = 0;
+        for (int j = 0; j < N_TERMS; j++)
+            t->curvature[i][j] *= REMEMBERS;
+        t->curvature[i][i] += (1 - REMEMBERS) * PRIOR;
+    }
+    t->learns = false;
+}
+
+static void weigh(const struct learned *t, const float *terms, float *logits)
+{
+    uint32_t n = t->habits.n_experts;
+    for (uint32_t e = 0; e < n; e++)
+        logits[e] = t->weights[ONE];
+    for (int i = 0; i < ONE; i++)
+        for (uint32_t e = 0; e < n; e++)
+            logits[e] += t->weights[i] * terms[i * n + e];
+}
+
+/* Adds the layer's example, whose labels have come. */
+static void learn(struct learned *t, uint32_t layer)
+{
+    uint32_t n = t->habits.n_experts;
+    const float *terms = t->example + (uint64_t)layer * N_TERMS * n;
+    weigh(t, terms, t->logits);
+    for (uint32_t e = 0; e < n; e++) /* probabilities */
+        t->logits[e] = 1 / (1 + moe_exact_exp2(-t->logits[e] * LOG2_E));
+    for (uint32_t e = 0; e < n; e++) {
+        if (!t->known[layer * n + e])
+            continue;
+        double p = (double)t->logits[e], error = t->label[layer * n + e] - p, x[N_TERMS];
+        for (int i = 0; i < N_TERMS; i++)
+            x[i] = (double)terms[i * n + e];
+        for (int i = 0; i < N_TERMS; i++) {
+            double v = p * (1 - p) * x[i];
+            t->gradient[i] += error * x[i];
+            for (int j = 0; j < N_TERMS; j++)
+                t->curvature[i][j] += v * x[j];
+        }
+        t->learns = true;
+    }
+    t->waits[layer] = 0;
+}
+
+/* ---- What routers choose ---- */
+
+static void make_terms(struct learned *t, const struct moe_choices *c, float *terms)
+{
+    uint32_t n = t->habits.n_experts, top_k = t->habits.top_k;
+    float chance = (float)top_k / (float)n;
+    for (int i = 0; i < N_MEANS; i++) {
+        float per = 1.0f / ((t->tokens[c->layer * N_MEANS + i] + 0.5f) * chance);
+        const float *uses = t->uses + ((uint64_t)c->layer * N_MEANS + i) * n;
+        for (uint32_t e = 0; e < n; e++)
+            terms[i * n + e] = moe_exact_log2((uses[e] + 0.5f * chance) * per) * LN_2;
+    }
+    float *chosen = terms + CHOSEN * n, *ratio = terms + RATIO * n, *one = terms + ONE * n;
+    moe_habits_ratios(&t->habits, c, ratio);
+    for (uint32_t e = 0; e < n; e++) {
+        ratio[e] = moe_exact_log2(ratio[e]) * LN_2;
+        chosen[e] = 0;
+        one[e] = 1;
+    }
+    for (uint64_t i = (uint64_t)(c->n_rows - 1) * top_k; i < (uint64_t)c->n_rows * top_k; i++)
+        chosen[c->chosen[i]] = 1;
+}
+
+/* Takes in one row's choices, which label the example that waits: rows of texts side by side count
+ * as tokens of one. */
+static void take_row(struct learned *t, uint32_t layer, uint32_t sequence, const uint32_t *chosen)
+{
+    uint32_t n = t->habits.n_experts, top_k = t->habits.top_k;
+    for (int i = 0; i < N_MEANS; i++) {
+        float *uses = t->uses + ((uint64_t)layer * N_MEANS + i) * n;
+        float *tokens = t->tokens + layer * N_MEANS + i, keeps = KEEPS[i];
+        for (uint32_t e = 0; e < n; e++) {
+            float left = uses[e] * keeps;
+            uses[e] = left > LEAST ? left : LEAST;
+        }
+        for (uint32_t k = 0; k < top_k; k++)
+            uses[chosen[k]] += 1;
+        *tokens = *tokens * keeps + 1;
+    }
+    for (uint32_t k = 0; k < top_k; k++) {
+        t->used[layer * n + chosen[k]] = 1;
+        t->label[layer * n + chosen[k]] = 1;
+    }
+    moe_habits_row(&t->habits, layer, sequence, chosen);
+    if (t->waits[layer] && t->waits[layer]++ == HORIZON)
+        learn(t, layer);
+}
+
+static void begin_example(struct learned *t, const struct moe_choices *row)
+{
+    uint64_t n = t->habits.n_experts, first = row->layer * n;
+    make_terms(t, row, t->example + first * N_TERMS);
+    memset(t->label + first, 0, n);
+    memcpy(t->known + first, t->used + first, n);
+    t->waits[row->layer] = 1;
+}
+
+static void chosen(struct moe_follower *f, const struct moe_choices *c)
+{
+    struct learned *t = (struct learned *)f;
+    uint32_t n = t->habits.n_experts, layer = c->layer;
+    if (layer <= t->layer && t->learns)
+        step(t);
+    t->layer = layer;
+    for (uint32_t i = 0; i < c->n_rows; i++) {
+        const struct moe_choices row = {layer, 1, c->chosen + (uint64_t)i * t->habits.top_k,
+                                        c->sequences ? c->sequences + i : NULL};
+        take_row(t, layer, row.sequences ? *row.sequences : 0, row.chosen);
+        /* Layers take turns, so that each token is an example in some. */
+        if ((t->habits.runs[layer] + layer) % STRIDE == 0)
+            begin_example(t, &row);
+    }
+    make_terms(t, c, t->terms);
+    weigh(t, t->terms, f->scores + layer * n);
+    for (uint32_t e = 0; e < n; e++)
+        if (!t->used[layer * n + e])
+            f->scores[layer * n + e] = NEVER;
+    f->version[layer]++;
+}
+
+static void begin_sequence(struct moe_follower *f)
+{
+    moe_habits_begin_sequence(&((struct learned *)f)->habits);
+}
+
+/* ---- Opening ---- */
+
+static void close_learned(struct moe_follower *f)
+{
+    struct learned *t = (struct learned *)f;
+    moe_habits_release(&t->habits);
+    free(t->base.scores);
+    free(t->base.version);
+    free(t->uses);
+    free(t->tokens);
+    free(t->example);
+    free(t->label);
+    free(t->known);
+    free(t->waits);
+    free(t->used);
+    free(t->terms);
+    free(t->logits);
+    free(t);
+}
+
+static int allocate(struct learned *t, const struct moe_follower_params *p, struct moe_err *err)
+{
+    uint64_t n = p->n_experts, n_keys = n * p->n_layers;
+    t->base.scores = moe_alloc(n_keys, sizeof *t->base.scores, err);
+    t->base.version = moe_alloc(p->n_layers, sizeof *t->base.version, err);
+    t->uses = moe_alloc(n_keys * N_MEANS, sizeof *t->uses, err);
+    t->tokens = moe_alloc((uint64_t)p->n_layers * N_MEANS, sizeof *t->tokens, err);
+    t->example = moe_alloc(n_keys * N_TERMS, sizeof *t->example, err);
+    t->label = moe_alloc(n_keys, 1, err);
+    t->known = moe_alloc(n_keys, 1, err);
+    t->waits = moe_alloc(p->n_layers, 1, err);
+    t->used = moe_alloc(n_keys, 1, err);
+    t->terms = moe_alloc(n * N_TERMS, sizeof *t->terms, err);
+    t->logits = moe_alloc(n, sizeof *t->logits, err);
+    bool all = t->base.scores && t->base.version && t->uses && t->tokens && t->example &&
+               t->label && t->known && t->waits && t->used && t->terms && t->logits;
+    return all ? moe_habits_init(&t->habits, p, err) : MOE_ERR_MEMORY;
+}
+
+static int follow(struct moe_follower **out, const struct moe_follower_params *p,
+                  struct moe_err *err)
+{
+    struct learned *t = moe_alloc(1, sizeof *t, err);
+    if (!t)
+        return MOE_ERR_MEMORY;
+    t->base.chosen = chosen;
+    t->base.begin_sequence = begin_sequence;
+    t->base.close = close_learned;
+    int status = allocate(t, p, err);
+    if (status != MOE_OK) {
+        close_learned(&t->base);
+        return status;
+    }
+    for (uint32_t key = 0; key < p->n_layers * p->n_experts; key++)
+        t->base.scores[key] = NEVER;
+    for (int i = 0; i < N_TERMS; i++)
+        t->curvature[i][i] = PRIOR;
+    t->exact[1] = 1;
+    t->exact[ONE] = -2;
+    for (int i = 0; i < N_TERMS; i++)
+        t->weights[i] = (float)t->exact[i];
+    *out = &t->base;
+    return MOE_OK;
+}
+
+static int open_learned(struct moe_policy **out, const struct moe_policy_params *params,
+                        struct moe_err *err)
+{
+    return moe_followed_open(out, &moe_policy_learned, params, err);
+}
+
+static double logit_then(const struct moe_scored *s, double logit, uint32_t of, uint32_t layer)
+{
+    if (!moe_scored_returns(s, layer, of))
+        return -INFINITY;
+    return logit - moe_followed_wait(s, of, layer) * IMPATIENCE;
+}
+
+static int64_t victim(struct moe_policy *p, int64_t incoming, moe_evictable_fn may, void *ctx)
+{
+    return moe_followed_least(p, incoming, may, ctx, logit_then);
+}
+
+const struct moe_policy_ops moe_policy_learned = {
+    .name = "learned",
+    .describe = "what is least likely to be used soon, learnt from token to token",
+    .needs_usage = true,
+    .follow = follow,
+    .open = open_learned,
+    .close = moe_followed_close,
+    .use = moe_scored_use,
+    .admit = moe_scored_admit,
+    .drop = moe_scored_drop,
+    .victim = victim,
+};

@@ -1,0 +1,127 @@
+/*
+ * transition: of what was used lately and often, what the token under way is not usually followed
+ * by leaves: the lowest
+ *
+ *     log2 C(e) - w/8 + log2 ratio(e)
+ *
+ * C(e) is what all uses of e are still worth (policy_lrfu.c), each half as much after 8 tokens; w
+ * the wait until e's layer runs again, in tokens: from 1/S to 1, S being the layers of the decoder;
+ * ratio how much oftener than in the mean the token after this one uses e, by what followed what
+ * the router has just chosen (habits.h). Nothing is learnt but these counts. Each layer has its own
+ * time, the tokens that its router has chosen for.
+ */
+#include "cache/exact_math.h"
+#include "cache/followed.h"
+#include "cache/habits.h"
+
+static const float KEEPS = 0.917004043f; /* of a use's worth, from token to token: 2^(-1/8) */
+static const double HALF_LIFE = 8;       /* tokens */
+static const float LEAST = 0x1p-100f;    /* of a use's worth: what was never used has it too */
+
+struct transition {
+    struct moe_follower base;
+    struct moe_habits habits;
+    float *worth;  /* [layer][expert] C */
+    float *ratios; /* [n_experts] scratch */
+};
+
+static void close_transition(struct moe_follower *f)
+{
+    struct transition *t = (struct transition *)f;
+    moe_habits_release(&t->habits);
+    free(t->base.scores);
+    free(t->base.version);
+    free(t->worth);
+    free(t->ratios);
+    free(t);
+}
+
+static void begin_sequence(struct moe_follower *f)
+{
+    moe_habits_begin_sequence(&((struct transition *)f)->habits);
+}
+
+static void fade(float *worth, uint32_t n)
+{
+    for (uint32_t e = 0; e < n; e++) {
+        float left = worth[e] * KEEPS;
+        worth[e] = left > LEAST ? left : LEAST;
+    }
+}
+
+static void chosen(struct moe_follower *f, const struct moe_choices *c)
+{
+    struct transition *t = (struct transition *)f;
+    uint32_t n_experts = t->habits.n_experts, top_k = t->habits.top_k;
+    float *worth = t->worth + c->layer * n_experts, *scores = f->scores + c->layer * n_experts;
+    for (uint32_t row = 0; row < c->n_rows; row++) {
+        const uint32_t *of = c->chosen + (uint64_t)row * top_k;
+        fade(worth, n_experts);
+        for (uint32_t i = 0; i < top_k; i++)
+            worth[of[i]] += 1;
+        moe_habits_row(&t->habits, c->layer, c->sequences ? c->sequences[row] : 0, of);
+    }
+    moe_habits_ratios(&t->habits, c, t->ratios);
+    for (uint32_t e = 0; e < n_experts; e++)
+        scores[e] = moe_exact_log2(worth[e]) + moe_exact_log2(t->ratios[e]);
+    f->version[c->layer]++;
+}
+
+static int follow(struct moe_follower **out, const struct moe_follower_params *p,
+                  struct moe_err *err)
+{
+    struct transition *t = moe_alloc(1, sizeof *t, err);
+    if (!t)
+        return MOE_ERR_MEMORY;
+    uint32_t n_keys = p->n_layers * p->n_experts;
+    int status = moe_habits_init(&t->habits, p, err);
+    t->base = (struct moe_follower){
+        .chosen = chosen, .begin_sequence = begin_sequence, .close = close_transition};
+    t->base.scores = moe_alloc(n_keys, sizeof *t->base.scores, err);
+    t->base.version = moe_alloc(p->n_layers, sizeof *t->base.version, err);
+    t->worth = moe_alloc(n_keys, sizeof *t->worth, err);
+    t->ratios = moe_alloc(p->n_experts, sizeof *t->ratios, err);
+    if (!t->base.scores || !t->base.version || !t->worth || !t->ratios)
+        status = MOE_ERR_MEMORY;
+    if (status != MOE_OK) {
+        close_transition(&t->base);
+        return status;
+    }
+    for (uint32_t key = 0; key < n_keys; key++) {
+        t->worth[key] = LEAST;
+        t->base.scores[key] = -100; /* log2 of LEAST */
+    }
+    *out = &t->base;
+    return MOE_OK;
+}
+
+static int open_transition(struct moe_policy **out, const struct moe_policy_params *params,
+                           struct moe_err *err)
+{
+    return moe_followed_open(out, &moe_policy_transition, params, err);
+}
+
+static double worth_then(const struct moe_scored *s, double part, uint32_t of, uint32_t layer)
+{
+    if (!moe_scored_returns(s, layer, of))
+        return -INFINITY;
+    return part - moe_followed_wait(s, of, layer) / HALF_LIFE;
+}
+
+static int64_t victim(struct moe_policy *p, int64_t incoming, moe_evictable_fn may, void *ctx)
+{
+    return moe_followed_least(p, incoming, may, ctx, worth_then);
+}
+
+const struct moe_policy_ops moe_policy_transition = {
+    .name = "transition",
+    .describe = "fading uses, and what mostly follows the experts that were just chosen",
+    .needs_usage = true,
+    .follow = follow,
+    .open = open_transition,
+    .close = moe_followed_close,
+    .use = moe_scored_use,
+    .admit = moe_scored_admit,
+    .drop = moe_scored_drop,
+    .victim = victim,
+};
