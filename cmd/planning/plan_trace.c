@@ -97,9 +97,9 @@ static int draw(struct plan_inputs *in, struct moe_err *err)
         moe_err_rename(err, path, dir);
     else
         cli_note("no trace of this model: drawing one at random that resembles %s",
-                 in->statistics       ? in->options->strategy.statistics
-                 : in->options->trace ? in->options->trace
-                                      : "the bundled model");
+                 in->options->strategy.statistics ? in->options->strategy.statistics
+                 : in->options->trace             ? in->options->trace
+                                                  : "the bundled model");
     return status;
 }
 
