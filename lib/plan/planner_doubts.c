@@ -7,6 +7,8 @@
 /* By how much assumptions are taken to be off where nothing measured it. Shares of experts found:
  * routing of another model differs most, one drawn by a model's figures less, other texts least. */
 static const double OFF_ROUTING = 0.1, OFF_FIGURES = 0.05, OFF_ALIKE = 0.03;
+/* A spread of runs that were interrupted says no more than that. */
+static const double MOST_QUIET = 1;
 /* Longer computation where memory bandwidth alone is known, and the part of a bus's stated rate
  * that transfers do not reach. */
 static const double OFF_BANDWIDTH = 0.3, OFF_NOMINAL = 0.3;
@@ -28,7 +30,7 @@ static void find_doubts(const struct moe_plan *plan, bool loads, double by[MOE_N
     if (!e->times_measured)
         by[MOE_ASSUME_BANDWIDTH] = OFF_BANDWIDTH;
     if (e->times_spread > MOE_QUIET_SPREAD)
-        by[MOE_ASSUME_QUIET] = e->times_spread;
+        by[MOE_ASSUME_QUIET] = fmin(e->times_spread, MOST_QUIET);
     if (!loads)
         return;
     if (synthetic)

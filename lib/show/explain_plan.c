@@ -88,9 +88,10 @@ static void put_losses(const struct explanation *x)
     first = first < SOURCE_NAME ? first : shown_of(e->calibration_texts, SOURCE_NAME);
     if (p->n_losses && !text.failed)
         moe_draw_paragraph(x->out, x->screen, NULL, 2,
-                           "%s. Measured on %" PRIu64 " tokens of %.*s%s.", (const char *)text.data,
-                           p->losses[0].tokens, first, e->calibration_texts,
-                           e->calibration_texts[first] ? " and others" : "");
+                           "%s. Measured on %" PRIu64 " tokens of %.*s%s. Nats/token: how much a "
+                           "text surprises the model.",
+                           (const char *)text.data, p->losses[0].tokens, first,
+                           e->calibration_texts, e->calibration_texts[first] ? " and others" : "");
     x->out->failed |= text.failed;
     moe_buf_release(&text);
 }
@@ -159,7 +160,7 @@ static void put_doubt(const struct explanation *x, enum moe_assumption what, str
         snprintf(off, sizeof off, "If the link is %.0f%% slower", percent);
         break;
     case MOE_ASSUME_QUIET:
-        snprintf(off, sizeof off, "If everything takes so much longer again (%.0f%%)", percent);
+        snprintf(off, sizeof off, "If everything takes %.0f%% longer", percent);
         break;
     default:
         snprintf(off, sizeof off, "If %.1f points fewer are found", percent);

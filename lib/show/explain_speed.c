@@ -75,7 +75,8 @@ void explain_bounds(const struct explanation *x)
     struct moe_plan_bounds b = moe_plan_bounds(x->plan);
     if (b.total <= 0)
         return;
-    moe_buf_text(x->out, "\nWhat limits the speed\n");
+    moe_buf_text(x->out, "\nWhat limits the speed (the link: the disk or bus that experts are "
+                         "loaded over)\n");
     moe_draw_paragraph(x->out, x->screen, NULL, 2,
                        "A token takes %.3f ms: %.3f computing, %.3f handling loads, %.3f waiting "
                        "for experts, %.3f waiting for the host. The same time by cause:",
