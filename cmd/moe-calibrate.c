@@ -21,9 +21,12 @@ static struct {
     struct moe_calibrate_options calibrate;
     struct offline_shard shard;
     int metric, judge, importance;
-    double tolerance;
+    double tolerance, routing_tolerance;
     bool resume, compare, merge, partial, show, json;
-} o = {.calibrate = {.max_tokens = DEFAULT_TOKENS}, .shard = {0, 1}, .tolerance = 0.02};
+} o = {.calibrate = {.max_tokens = DEFAULT_TOKENS},
+       .shard = {0, 1},
+       .tolerance = 0.02,
+       .routing_tolerance = -1};
 
 enum { EXACT = 0, PROXY };
 
@@ -77,6 +80,10 @@ static const struct cli_option options[] = {
     {CLI_OPT_OUTPUT('o', "output", "MAP", &o.out), .help = "bit map to write"},
     {CLI_OPT_SHARE(0, "tolerance", "P", &o.tolerance, 0, 10), .shown = "2%",
      .help = "largest loss to accept"},
+    {CLI_OPT_SHARE(0, "routing-tolerance", "P", &o.routing_tolerance, 0, 10),
+     .help = "find lambda of --prefer-cached for this loss"},
+    {CLI_OPT_BYTES(0, "routing-cache", "SIZE", &o.calibrate.routing_cache),
+     .help = "size of the expert cache to find it with"},
     {CLI_OPT_CHOICE(0, "metric", "NAME", &o.metric, metrics), .shown = "nll",
      .help = "nll: nats per token; top1: agreement"},
     {CLI_OPT_CHOICE(0, "judge", "BY", &o.judge, judges), .shown = "nats",
@@ -163,6 +170,7 @@ static int calibrate(const char *pack)
     c->metric = (enum moe_metric)o.metric;
     c->judge = (enum moe_judge)o.judge;
     c->tolerance = 100 * o.tolerance;
+    c->routing_tolerance = 100 * o.routing_tolerance;
     c->exact = o.importance == EXACT;
     c->compare = o.compare;
     c->shard = o.shard.index;
@@ -298,6 +306,12 @@ int main(int argc, char **argv)
         return cli_misuse("give one pack and at least one --text FILE, or --pairs FILE");
     if (o.judge && o.pairs.n == 0)
         return cli_misuse("--judge is for the answers to --pairs");
+    if ((o.routing_tolerance >= 0) != (o.calibrate.routing_cache > 0))
+        return cli_misuse("--routing-tolerance and --routing-cache go together");
+    if (o.routing_tolerance >= 0 && o.judge)
+        return cli_misuse("--routing-tolerance is in the unit of --metric, which --judge is not");
+    if (o.routing_tolerance >= 0 && o.shard.n > 1)
+        return cli_misuse("--routing-tolerance is for what chooses, which --shard does not");
     if (o.calibrate.method && !o.calibrate.n_dense_bits)
         return cli_misuse("--method is for the bits of --dense");
     if (o.shard.n > 1 && o.importance == PROXY)

@@ -59,12 +59,32 @@ static uint32_t wanted_context(const struct run *r, uint32_t *cap)
     return 0;
 }
 
+/* A map belongs to a model, whatever precisions the pack has. */
+static int read_map(struct moe_map **map, const char *path, struct moe_err *err)
+{
+    struct moe_pack *pack = NULL;
+    int status = moe_map_read(map, opt.calibration, err);
+    if (status == MOE_OK)
+        status = moe_pack_open(&pack, path, err);
+    if (status == MOE_OK && (*map)->source_fingerprint != moe_pack_source_fingerprint(pack))
+        status = moe_fail(err, MOE_ERR_USAGE, "%s: a bit map of another model than %s",
+                          opt.calibration, path);
+    moe_pack_close(pack);
+    return status;
+}
+
 /* Sets the engine's options of the strategy; with none given the engine chooses. */
 static int choose_strategy(struct run *r, struct moe_err *err)
 {
     struct moe_strategy strategy;
     bool automatic;
-    int status = strategy_options_apply(&opt.strategy, &strategy, &automatic, err);
+    struct moe_map *map = NULL;
+    int status = opt.calibration ? read_map(&map, r->pack, err) : MOE_OK;
+    opt.strategy.map = map;
+    if (status == MOE_OK)
+        status = strategy_options_apply(&opt.strategy, &strategy, &automatic, err);
+    opt.strategy.map = NULL;
+    moe_map_free(map);
     if (status == MOE_OK && opt.strategy.statistics)
         status = moe_statistics_read(&r->statistics, opt.strategy.statistics, err);
     if (status != MOE_OK)

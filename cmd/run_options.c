@@ -107,6 +107,7 @@ static const struct cli_option options[] = {
     {CLI_OPT_FLAG(0, "pack-in-ram", &opt.engine.pack_in_ram)},
     {CLI_OPT_FLAG(0, "no-checksums", &opt.engine.no_checksums)},
     {.kind = CLI_ELSEWHERE, .help = "More", .shown = "--strategy help, moe-strategies(7); for GPUs moe-gpu(7)"},
+    {CLI_OPT_TEXT(0, "calibration", "MAP", &opt.calibration)},
     {CLI_OPT_BYTES(0, "gpu-memory", "SIZE", &opt.engine.gpu_memory_bytes),
      .shown = "90% of what is free there"},
     {CLI_OPT_FLAG(0, "bf16-prompts", &opt.engine.bf16_prompts)},
@@ -310,6 +311,8 @@ static int check_options(int n_args, char **args)
         (opt.engine.gpu_memory_bytes || opt.engine.bf16_prompts || cli_given("predict-on")))
         return cli_misuse("options --gpu-memory, --bf16-prompts and --predict-on go with --device "
                           "cuda or --device auto");
+    if (opt.plan && opt.calibration)
+        return cli_misuse("--plan holds what a --calibration said to moe-plan");
     if (opt.plan && (names_a_strategy() || opt.engine.expert_memory_bytes))
         return cli_misuse("option --plan: the plan fixes strategy and slots");
     if (opt.raw && (opt.template_file || opt.system))

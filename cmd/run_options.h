@@ -14,8 +14,8 @@
 
 struct run_options {
     const char *prompt, *file, *prefix_text, *system, *template_file, *perplexity, *token_log, *ids,
-        *stats_json, *trace_events, *plan, *prompt_cache, *grammar, *json_schema, *messages,
-        *follow;
+        *stats_json, *trace_events, *plan, *calibration, *prompt_cache, *grammar, *json_schema,
+        *messages, *follow;
     struct cli_texts stops;
     uint64_t n; /* tokens to generate at most; UINT64_MAX: no limit */
     uint32_t context, batch, sequences, logprobs, max_doc_tokens, window, prompt_tokens;

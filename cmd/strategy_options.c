@@ -219,6 +219,8 @@ void strategy_print_help(void)
         print_part(part);
     cli_say("%-*s %s\n", COLUMN, "      --without PARTS", "switch parts off: prefetch,protect");
     printf("\nWith them:\n");
+    cli_say("%-*s %s\n", COLUMN, "      --calibration MAP",
+            "moe-run: values that moe-calibrate found");
     cli_say("%-*s %s\n", COLUMN, "      --low VARIANT", "the lower precision [the pack's last]");
     cli_say("%-*s %s\n", COLUMN, "      --staging N", "slots for prefetched experts [top_k]");
     print_exactness();

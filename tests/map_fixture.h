@@ -148,6 +148,24 @@ static inline void fill_hobbit(struct moe_map *m, uint64_t *seed)
     random_shares(seed, m->hobbit.weights, MOE_HOBBIT_WEIGHTS);
 }
 
+static inline void fill_routing(struct moe_map *m, uint64_t *seed)
+{
+    m->routing = (struct moe_map_routing){
+        .there = true,
+        .lambda = 3 * random_share(seed),
+        .keeps = 2,
+        .tolerance = random_share(seed),
+        .cache_bytes = 12345678,
+        .loss = random_loss(seed),
+        .check = random_loss(seed),
+        .n_points = 3,
+    };
+    for (uint32_t i = 0; i < m->routing.n_points; i++)
+        m->routing.points[i] =
+            (struct moe_map_preference){i / 3.0, 1e6 * random_share(seed), random_share(seed),
+                                        i ? random_loss(seed) : (struct moe_loss){0}};
+}
+
 /* Every member has a value. */
 static inline struct moe_map *full_map(uint64_t seed)
 {
@@ -168,6 +186,7 @@ static inline struct moe_map *full_map(uint64_t seed)
     fill_choice(m, &seed);
     fill_fate(m, &seed);
     fill_hobbit(m, &seed);
+    fill_routing(m, &seed);
     return m;
 }
 

@@ -17,6 +17,8 @@ static void note_findings(const struct plan_inputs *in, const struct moe_strateg
         struct moe_err why = {0};
         enum moe_part part = moe_finding_part(which);
         bool wanted = automatic ? !o->strategy.exact : moe_strategy_part_inexact(strategy, part);
+        if (which == MOE_FOUND_ROUTING && !o->strategy.map->routing.there)
+            continue; /* it is sought only where it is asked for */
         if (wanted && moe_calibration_serves(o->strategy.map, which, in->inventory, &why) != MOE_OK)
             cli_note("%s: %s", o->calibration, why.text);
     }

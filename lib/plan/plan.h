@@ -23,7 +23,7 @@ enum {
     MOE_PLAN_TEXT = 256, /* bytes of a text, NUL included */
     MOE_PLAN_MAX_STEPS = 32,
     MOE_PLAN_MAX_TRIED = 256,
-    MOE_PLAN_MAX_LOSSES = 2,
+    MOE_PLAN_MAX_LOSSES = 3,
     MOE_PLAN_MAX_ALTERNATIVES = 16,
 };
 

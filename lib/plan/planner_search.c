@@ -58,6 +58,8 @@ static const struct change {
     {MOE_PART_ON_MISS, "load", true},
     {MOE_PART_ON_MISS, "load-low", true},
     {MOE_PART_ON_MISS, "compute-host,load-low", true},
+    {MOE_PART_PREFER_CACHED, "0", true},
+    {MOE_PART_PREFER_CACHED, "auto", true},
 };
 enum { N_CHANGES = sizeof changes / sizeof changes[0] };
 

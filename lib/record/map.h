@@ -27,6 +27,7 @@ enum {
     MOE_MAP_MAX_UNIFORM = 32,
     MOE_MAP_MAX_POINTS = 64,
     MOE_MAP_MAX_CUTS = 16,
+    MOE_MAP_MAX_PREFERENCES = 16,
     MOE_MAP_MAX_TEXTS = 64,
 };
 
@@ -139,6 +140,26 @@ struct moe_map_hobbit {
     double default_penalty; /* with the policy's own weights and the strategy's pools */
 };
 
+/* Cache-aware routing (sched/prefer.h) with one lambda. */
+struct moe_map_preference {
+    double lambda;
+    double bytes_per_token; /* loaded */
+    double replaced_share;  /* of the router's choices */
+    struct moe_loss loss;
+};
+
+/* Measured with experts at the best variant in a cache of so many bytes, empty at first. */
+struct moe_map_routing {
+    bool there;
+    double lambda;
+    uint32_t keeps;   /* of the strongest experts */
+    double tolerance; /* in the metric: percent or points */
+    uint64_t cache_bytes;
+    struct moe_loss loss, check; /* at lambda; tokens 0: not measured */
+    uint32_t n_points;
+    struct moe_map_preference points[MOE_MAP_MAX_PREFERENCES]; /* rising */
+};
+
 struct moe_map {
     uint32_t n_layers, n_experts, top_k;
     uint32_t *model_layer; /* [n_layers] rising; owned */
@@ -162,6 +183,7 @@ struct moe_map {
     struct moe_map_choice choice;
     struct moe_map_fate fate;
     struct moe_map_hobbit hobbit;
+    struct moe_map_routing routing;
 };
 
 /* Nothing known yet: arrays of importances and choice are allocated, model_layer counts from 0,

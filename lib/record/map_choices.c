@@ -1,8 +1,10 @@
 /*
- * What a bit map's calibration chose: bitwidths, Fate's p, HOBBIT's thresholds and weights.
+ * What a bit map's calibration chose: bitwidths, Fate's p, HOBBIT's thresholds and weights,
+ * lambda of cache-aware routing.
  */
 #include <inttypes.h>
 
+#include "model/config.h" /* MOE_MAX_TOP_K */
 #include "record/map_file.h"
 
 /* Shares as they are counted, divided and added up. */
@@ -220,3 +222,38 @@ static int check_hobbit(struct moe_record_reader *r, struct moe_yaml_node *map, 
 
 const struct moe_record map_hobbit_record = {MOE_RECORD(hobbit_members), check_hobbit,
                                              MOE_FLAGGED(struct moe_map, hobbit.there)};
+
+/* ---- What was chosen: lambda of cache-aware routing ---- */
+
+static const struct moe_member preference_members[] = {
+    MOE_RISING_FIELD(struct moe_map_preference, "lambda", lambda, 0, HUGE_VAL),
+    FIELD(moe_map_preference, "bytes_per_token", bytes_per_token),
+    SHARE(moe_map_preference, "replaced_share", replaced_share),
+    LOSS(moe_map_preference, "loss", loss),
+};
+static const struct moe_record preference_record = {MOE_RECORD(preference_members)};
+
+static const struct moe_member routing_nll_members[] = {
+    FIELD(moe_map, "tolerance_percent", routing.tolerance),
+};
+static const struct moe_member routing_top1_members[] = {
+    FIELD(moe_map, "tolerance_points", routing.tolerance),
+};
+static const struct moe_record routing_nll = {MOE_RECORD(routing_nll_members),
+                                              .is_there = map_is_nll};
+static const struct moe_record routing_top1 = {MOE_RECORD(routing_top1_members),
+                                               .is_there = map_is_top1};
+
+static const struct moe_member routing_members[] = {
+    FIELD(moe_map, "lambda", routing.lambda),
+    MOE_FIELD_IN(MOE_ALWAYS, struct moe_map, "keeps", routing.keeps, 1, MOE_MAX_TOP_K),
+    MOE_GROUP(routing_nll),
+    MOE_GROUP(routing_top1),
+    FIELD(moe_map, "cache_bytes", routing.cache_bytes),
+    LOSS(moe_map, "loss", routing.loss),
+    LOSS(moe_map, "check", routing.check),
+    MOE_LIST(struct moe_map, "curve", routing.points, routing.n_points, preference_record),
+};
+
+const struct moe_record map_routing_record = {MOE_RECORD(routing_members),
+                                              MOE_FLAGGED(struct moe_map, routing.there)};

@@ -278,6 +278,7 @@ static const struct moe_member map_members[] = {
     MOE_SECTION(MOE_IF_SET, "choice", 0, map_choice_record),
     MOE_SECTION(MOE_IF_SET, "fate", 0, map_fate_record),
     MOE_SECTION(MOE_IF_SET, "hobbit", 0, map_hobbit_record),
+    MOE_SECTION(MOE_IF_SET, "routing", 0, map_routing_record),
     MOE_IGNORED("structures"), /* of a dropped experiment, in older maps */
 };
 static const struct moe_record map_record = {MOE_RECORD(map_members)};

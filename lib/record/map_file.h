@@ -39,7 +39,8 @@ int map_check_pair(struct moe_record_reader *r, struct moe_yaml_node *map, const
                    uint32_t high, const char *low_key, uint32_t low);
 
 /* Sections of struct moe_map (map_choices.c). */
-extern const struct moe_record map_choice_record, map_fate_record, map_hobbit_record;
+extern const struct moe_record map_choice_record, map_fate_record, map_hobbit_record,
+    map_routing_record;
 /* `layers` of the importances: for each layer the experts that are known, and a list of as many
  * numbers for each figure (map_importances.c). */
 extern const struct moe_member_own map_importance_layers;

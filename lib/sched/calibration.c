@@ -17,14 +17,25 @@ static struct finding find(const struct moe_map *map, enum moe_finding which)
 {
     const struct moe_map_hobbit *h = &map->hobbit;
     const struct moe_map_fate *f = &map->fate;
-    return which == MOE_FOUND_ON_MISS
-               ? (struct finding){h->there, h->high, h->low, &h->loss, "thresholds for --on-miss"}
-               : (struct finding){f->there, f->high, f->low, &f->loss, "share for --prefill"};
+    const struct moe_map_routing *r = &map->routing;
+    switch (which) {
+    case MOE_FOUND_ON_MISS:
+        return (struct finding){h->there, h->high, h->low, &h->loss, "thresholds for --on-miss"};
+    case MOE_FOUND_PREFILL:
+        return (struct finding){f->there, f->high, f->low, &f->loss, "share for --prefill"};
+    default: /* at the best precision alone */
+        return (struct finding){r->there, 0, 0, &r->loss, "lambda for --prefer-cached"};
+    }
 }
 
 enum moe_part moe_finding_part(enum moe_finding which)
 {
-    return which == MOE_FOUND_ON_MISS ? MOE_PART_ON_MISS : MOE_PART_PREFILL;
+    static const enum moe_part parts[MOE_N_FINDINGS] = {
+        [MOE_FOUND_ON_MISS] = MOE_PART_ON_MISS,
+        [MOE_FOUND_PREFILL] = MOE_PART_PREFILL,
+        [MOE_FOUND_ROUTING] = MOE_PART_PREFER_CACHED,
+    };
+    return parts[which];
 }
 
 /* ---- Applying ---- */
@@ -48,12 +59,24 @@ static void apply_hobbit(const struct moe_map_hobbit *h, uint32_t named, struct 
         memcpy(s->weights, h->weights, sizeof s->weights);
 }
 
+/* "auto" is what was found; other values are those of the user. */
+static void apply_routing(const struct moe_map_routing *r, struct moe_strategy *s)
+{
+    if (!s->prefer_by_map)
+        return;
+    s->prefer = r->lambda;
+    s->prefer_keeps = r->lambda > 0 ? r->keeps : 0;
+    s->prefer_by_map = false;
+}
+
 void moe_calibration_apply(const struct moe_map *map, uint32_t named, struct moe_strategy *s)
 {
     if (s->resident)
         return;
     if (map->hobbit.there)
         apply_hobbit(&map->hobbit, named, s);
+    if (map->routing.there)
+        apply_routing(&map->routing, s);
     if (!map->fate.there || s->prefill != MOE_PREFILL_HYBRID || named >> MOE_PART_PREFILL & 1)
         return;
     s->low_share = map->fate.share;
@@ -73,8 +96,12 @@ int moe_calibration_serves(const struct moe_map *map, enum moe_finding which,
         return moe_fail(err, MOE_ERR_USAGE, "the map has no %s", f.what);
     const char *high = map->variants[f.high], *low = map->variants[f.low];
     uint32_t h = moe_inventory_variant(inventory, high), l = moe_inventory_variant(inventory, low);
-    if (h < inventory->n_variants && l < inventory->n_variants && h < l)
+    bool one = f.high == f.low;
+    if (h < inventory->n_variants && l < inventory->n_variants && (one || h < l))
         return MOE_OK;
+    if (one)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "the map has a %s for experts at '%s': the pack lacks it", f.what, high);
     return moe_fail(err, MOE_ERR_USAGE,
                     "the map has %s for experts at '%s' and, lower, at '%s': the pack lacks one "
                     "of them",
@@ -92,6 +119,8 @@ static bool is_within(const struct moe_map *map, enum moe_finding which,
                       const struct moe_strategy *s)
 {
     const struct moe_map_hobbit *h = &map->hobbit;
+    if (which == MOE_FOUND_ROUTING)
+        return s->prefer <= map->routing.lambda + ALIKE && s->prefer_keeps >= map->routing.keeps;
     if (which == MOE_FOUND_PREFILL)
         return s->low_share <= map->fate.share + ALIKE;
     return s->skip_below <= 1 - h->t2 + ALIKE &&
@@ -106,7 +135,7 @@ const struct moe_loss *moe_calibration_loss(const struct moe_map *map, enum moe_
     const struct finding f = find(map, which);
     if (!f.there || f.loss->tokens == 0 || !changes_results(s, which) ||
         !is_within(map, which, s) || strcmp(map->variants[f.high], high) != 0 ||
-        strcmp(map->variants[f.low], low) != 0)
+        (f.low != f.high && strcmp(map->variants[f.low], low) != 0))
         return NULL;
     return f.loss;
 }
@@ -121,6 +150,8 @@ static bool is_of_map(const struct moe_map *map, enum moe_finding which,
     if (!find(map, which).there || !changes_results(s, which))
         return false;
     moe_calibration_apply(map, 0, &applied);
+    if (which == MOE_FOUND_ROUTING)
+        return s->prefer == map->routing.lambda && s->prefer_keeps == map->routing.keeps;
     return which == MOE_FOUND_PREFILL
                ? applied.low_share == s->low_share
                : applied.high_up_to == s->high_up_to && applied.skip_below == s->skip_below;
@@ -133,11 +164,18 @@ static int check_finding(const struct moe_calibration *c, enum moe_finding which
     const struct moe_map *map = c->map;
     const struct finding f = find(map, which);
     const struct moe_loss *loss = moe_calibration_loss(map, which, s, high, low);
+    bool is_routing = which == MOE_FOUND_ROUTING;
+    if (!loss && is_routing && (c->measured || is_of_map(map, which, s)))
+        return moe_fail(err, MOE_ERR_USAGE, "the map has no %s where experts are at '%s'", f.what,
+                        high);
     if (!loss && (c->measured || is_of_map(map, which, s)))
         return moe_fail(err, MOE_ERR_USAGE,
                         "the map has no %s where experts are at '%s' and, lower, at '%s'", f.what,
                         high, low);
-    if (c->measured && !(moe_map_loss(map, loss) <= map->tolerance))
+    bool within =
+        c->measured && (is_routing ? moe_loss_in(loss, map->metric) <= map->routing.tolerance
+                                   : moe_map_loss(map, loss) <= map->tolerance);
+    if (c->measured && !within)
         return moe_fail(err, MOE_ERR_USAGE, "the map's %s loses more than its tolerance", f.what);
     return MOE_OK;
 }
@@ -147,7 +185,8 @@ static int check_finding(const struct moe_calibration *c, enum moe_finding which
 static bool is_beyond(const struct moe_strategy *s)
 {
     const uint32_t judged = 1u << MOE_PART_ON_MISS | 1u << MOE_PART_SKIP_BELOW |
-                            1u << MOE_PART_PREFILL | 1u << MOE_PART_CACHE_BITS;
+                            1u << MOE_PART_PREFILL | 1u << MOE_PART_CACHE_BITS |
+                            1u << MOE_PART_PREFER_CACHED;
     bool beyond = false;
     for (enum moe_part part = 0; part < MOE_N_PARTS; part++)
         beyond |= !(judged >> part & 1) && moe_strategy_part_inexact(s, part);

@@ -13,6 +13,7 @@
 enum moe_finding {
     MOE_FOUND_ON_MISS = 0, /* T1 and T2 (HOBBIT 3.2), as if every activation were a miss */
     MOE_FOUND_PREFILL,     /* p (Fate 4.5) */
+    MOE_FOUND_ROUTING,     /* lambda of cache-aware routing, in a cache of one size */
     MOE_N_FINDINGS
 };
 enum moe_part moe_finding_part(enum moe_finding which);
@@ -26,7 +27,8 @@ struct moe_calibration {
 
 /* Replaces the values of a strategy's parts, except those of the set `named` (bits 1 << part), by
  * what the map found: T1 and T2 where it loads at a low precision on a miss, the low pool and the
- * weights of `hobbit`, p of a hybrid prefill (0: popularity). Settle the strategy afterwards. */
+ * weights of `hobbit`, p of a hybrid prefill (0: popularity). Where it prefers cached experts by
+ * the map ("auto", named or not), lambda. Settle the strategy afterwards. */
 void moe_calibration_apply(const struct moe_map *map, uint32_t named, struct moe_strategy *s);
 
 /* Whether a pack with this inventory has the two precisions that a finding is about.

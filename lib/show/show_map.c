@@ -232,6 +232,31 @@ static void put_hobbit(const struct moe_map *map, struct moe_buf *out)
                        h->penalty, h->default_penalty);
 }
 
+static void put_routing(const struct moe_map *map, struct moe_buf *out)
+{
+    const struct moe_map_routing *r = &map->routing;
+    char bytes[32];
+    moe_buf_printf(out,
+                   "\nRouting for a tolerance of %g%s: experts in a cache of %s are preferred by "
+                   "%.2f spreads\n        ",
+                   r->tolerance, metric_unit(map), moe_format_bytes(r->cache_bytes, bytes),
+                   r->lambda);
+    put_loss(map, out, &r->loss);
+    if (r->check.tokens) {
+        moe_buf_text(out, "   on checks ");
+        put_loss(map, out, &r->check);
+    }
+    moe_buf_text(out, "\n  lambda  loaded a token  replaced\n");
+    for (uint32_t i = 0; i < r->n_points; i++) {
+        const struct moe_map_preference *p = &r->points[i];
+        moe_buf_printf(out, "  %6.2f  %14s  %7.1f%%  ", p->lambda,
+                       moe_format_bytes((uint64_t)p->bytes_per_token, bytes),
+                       100 * p->replaced_share);
+        put_loss(map, out, &p->loss);
+        moe_buf_text(out, "\n");
+    }
+}
+
 /* ---- Whole ---- */
 
 void moe_show_map(const struct moe_map *map, struct moe_screen screen, struct moe_buf *out)
@@ -247,6 +272,8 @@ void moe_show_map(const struct moe_map *map, struct moe_screen screen, struct mo
         put_fate(map, out);
     if (map->hobbit.there)
         put_hobbit(map, out);
+    if (map->routing.there)
+        put_routing(map, out);
 }
 
 void moe_show_map_line(const struct moe_map *map, struct moe_buf *out)

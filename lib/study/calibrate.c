@@ -331,6 +331,8 @@ static int choose(struct calibration *c, struct moe_err *err)
         status = calibrate_hobbit(c, err);
     if (status == MOE_OK && !o->without_hobbit && o->trace)
         status = calibrate_weights(c, err);
+    if (status == MOE_OK && o->routing_tolerance >= 0)
+        status = calibrate_routing(c, err);
     return status;
 }
 

@@ -243,6 +243,9 @@ int calibrate_survey(struct calibration *c, const struct moe_rerun_options *reru
     need->taken += bytes + bench_bytes(c, &corpus, rerun, 2);
     need->taken +=
         moe_importance_bytes(&m->config, &corpus, moe_rerun_rows(&corpus, rerun), need->least);
+    uint64_t routing = calibrate_routing_bytes(c, &corpus),
+             check_routing = o->n_checks ? calibrate_routing_bytes(c, &check) : 0;
+    need->taken += routing > check_routing ? routing : check_routing;
     if (o->n_checks)
         need->taken += check_bytes + bench_bytes(c, &check, rerun, 1);
     if (o->n_dense_bits > 1)

@@ -215,4 +215,34 @@ expect_exit 0 "a small memory"
 check "... gives the same file" cmp "$tmp/small.yaml" "$tmp/large.yaml"
 run calibrate --tolerance 0% --from "$tmp/merged.yaml" --without fate --without hobbit -o "$tmp/none.yaml"
 check "no tolerance at all is met or refused" [ "$code" = 0 ] || [ "$code" = 4 ]
+
+# Cache-aware routing: what the map says of its lambda is what moe-run measures with it.
+run calibrate --routing-tolerance 3% -o "$tmp/x"
+error_line 2 'moe-calibrate: --routing-tolerance and --routing-cache go together*' "a tolerance without a cache"
+head_of math.calib 1 >"$tmp/one.txt"
+routing() {
+    "$bin/moe-calibrate" -q "$tmp/all.moe" --text "$tmp/one.txt" --max-tokens 24 --importance proxy \
+        --without fate --without hobbit --tolerance 500% --routing-cache 4M "$@"
+}
+run routing --routing-tolerance 5% -o "$tmp/routing.yaml"
+expect_exit 0 "a lambda for a tolerance"
+run "$bin/moe-calibrate" --show "$tmp/routing.yaml"
+expect_stdout_like '*Routing for a tolerance of 5%: experts in a cache of 4.00 MiB are preferred by *' "--show tells it"
+said=$("$bin/moe-calibrate" --show --json "$tmp/routing.yaml" |
+    sed -n 's/.*"routing":{[^{]*"loss":{[^}]*"nats_per_token":\([0-9.e+-]*\).*/\1/p')
+aware() {
+    "$bin/moe-run" "$tmp/all.moe" --perplexity "$tmp/one.txt" --max-doc-tokens 24 --prompt-share 0 --json \
+        --expert-memory 4M "$@"
+}
+measured=$(aware --strategy lru+prefer-cached --calibration "$tmp/routing.yaml" --stats-json "$tmp/routing.json" |
+    sed 's/.*"nll": \([0-9.]*\),.*/\1/')
+check "moe-run has the map's nats ($said)" \
+    awk "BEGIN { exit !(\"$said\" != \"\" && $measured - ${said:-0} < 2e-6 && ${said:-0} - $measured < 2e-6) }"
+check "... and counts what was replaced" grep -q '"substituted": [1-9]' "$tmp/routing.json"
+check "... under its name" grep -q '"why": "--prefer-cached ' "$tmp/routing.json"
+run aware --strategy lru+prefer-cached=0.1:4
+error_line 2 "moe-run: option --prefer-cached: its strongest 4 experts stay*nothing is left to change" \
+    "a preference that cannot change anything"
+run aware --prefer-cached auto --calibration "$tmp/one.yaml"
+error_line 2 "moe-run: option --prefer-cached auto: no bit map says how much*" "a map without a lambda"
 finish

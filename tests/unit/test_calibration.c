@@ -39,6 +39,11 @@ static struct moe_map found(void)
                                          .weighed = true,
                                          .weights = {0.125, 0.5, 0.25, 0.125},
                                          .low_pool = 0.05};
+    map.routing = (struct moe_map_routing){.there = true,
+                                           .lambda = 0.25,
+                                           .keeps = 2,
+                                           .tolerance = 1,
+                                           .loss = {.tokens = 9, .nll_percent = 1}};
     return map;
 }
 
@@ -88,6 +93,11 @@ static void rows_take_what_was_found(void **state)
     expect_brief(&map, "fate", "fate+prefill=hybrid:10%;or-popularity");
     expect_brief(&map, "fate+prefill=hybrid:30%", "fate+prefill=hybrid:30%");
     expect_brief(&map, "resident", "resident");
+    expect_brief(&map, "lru+prefer-cached", "lru+prefer-cached=0.25:2");
+    expect_brief(&map, "lru+prefer-cached=0.5", "lru+prefer-cached=0.5");
+    expect_brief(&map, "lru", "lru");
+    map.routing.lambda = 0; /* nothing within the tolerance */
+    expect_brief(&map, "lru+prefer-cached", "lru");
     map.hobbit.t2 = 1; /* nothing is left out */
     map.hobbit.weighed = false;
     map.fate.share = 0;
@@ -122,6 +132,12 @@ static void losses_are_bounds(void **state)
     assert_true(loss_of(&map, MOE_FOUND_ON_MISS, "hobbit", "4", "2") == -1);
     assert_true(loss_of(&map, MOE_FOUND_ON_MISS, "fate", "8", "2") == -1);
     assert_true(loss_of(&map, MOE_FOUND_PREFILL, "fate", "8", "2") == 2);
+    assert_true(loss_of(&map, MOE_FOUND_ROUTING, "lru+prefer-cached", "8", "2") == 1);
+    assert_true(loss_of(&map, MOE_FOUND_ROUTING, "lru+prefer-cached=0.2:3", "8", "4") == 1);
+    assert_true(loss_of(&map, MOE_FOUND_ROUTING, "lru+prefer-cached=0.2:1", "8", "2") == -1);
+    assert_true(loss_of(&map, MOE_FOUND_ROUTING, "lru+prefer-cached=0.3:2", "8", "2") == -1);
+    assert_true(loss_of(&map, MOE_FOUND_ROUTING, "lru+prefer-cached", "4", "2") == -1);
+    assert_true(loss_of(&map, MOE_FOUND_ROUTING, "lru", "8", "2") == -1);
     assert_true(loss_of(&map, MOE_FOUND_PREFILL, "fate+prefill=hybrid:5%", "8", "2") == 2);
     assert_true(loss_of(&map, MOE_FOUND_PREFILL, "fate+prefill=hybrid:11%", "8", "2") == -1);
     assert_true(loss_of(&map, MOE_FOUND_PREFILL, "lru", "8", "2") == -1);
@@ -153,6 +169,14 @@ static void no_more_than_was_measured(void **state)
                  "no measurement of all that strategy hobbit", &err);
     assert_fails(check(&map, true, "lru+on-miss=emergency", 0, 2, &err), MOE_ERR_USAGE,
                  "no thresholds", &err);
+    assert_ok(check(&map, true, "lru+prefer-cached", 0, 2, &err), &err);
+    assert_fails(check(&map, true, "lru+prefer-cached=0.5", 0, 2, &err), MOE_ERR_USAGE,
+                 "no lambda for --prefer-cached where experts are at '8'", &err);
+    assert_fails(check(&map, true, "hobbit+prefer-cached", 0, 2, &err), MOE_ERR_USAGE,
+                 "no measurement of all that strategy hobbit", &err);
+    map.routing.tolerance = 0.9;
+    assert_fails(check(&map, true, "lru+prefer-cached", 0, 2, &err), MOE_ERR_USAGE,
+                 "lambda for --prefer-cached loses more than its tolerance", &err);
     assert_fails(check(&map, true, "daop", 0, 2, &err), MOE_ERR_USAGE, "no measurement of all",
                  &err);
     assert_fails(check(&map, true, "adapmoe", 0, 2, &err), MOE_ERR_USAGE, "no measurement of all",
@@ -186,6 +210,9 @@ static void the_named_may_do_more(void **state)
     assert_ok(check(&map, false, "daop", 1, 2, &err), &err);
     assert_fails(check(&map, false, "hobbit", 1, 2, &err), MOE_ERR_USAGE, "no thresholds", &err);
     assert_fails(check(&map, false, "fate", 0, 1, &err), MOE_ERR_USAGE, "no share", &err);
+    assert_ok(check(&map, false, "lru+prefer-cached=0.5", 1, 2, &err), &err);
+    assert_fails(check(&map, false, "lru+prefer-cached", 1, 2, &err), MOE_ERR_USAGE, "no lambda",
+                 &err);
     map.hobbit.there = map.fate.there = false;
     assert_ok(check(&map, false, "hobbit", 1, 2, &err), &err);
     assert_ok(check(&map, false, "fate", 0, 1, &err), &err);
@@ -201,6 +228,10 @@ static void packs_have_what_was_measured(void **state)
     assert_ok(moe_inventory_uniform(&other, 2, 4, 1, two, bytes, 2, &err), &err);
     for (enum moe_finding which = 0; which < MOE_N_FINDINGS; which++) {
         assert_ok(moe_calibration_serves(&map, which, &inventory, &err), &err);
+        if (which == MOE_FOUND_ROUTING) { /* at the best precision alone */
+            assert_ok(moe_calibration_serves(&map, which, &other, &err), &err);
+            continue;
+        }
         assert_fails(moe_calibration_serves(&map, which, &other, &err), MOE_ERR_USAGE,
                      "for experts at '8' and, lower, at '2': the pack lacks one", &err);
     }

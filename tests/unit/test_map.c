@@ -96,6 +96,15 @@ static void assert_same_choices(const struct moe_map *a, const struct moe_map *b
     SAME_ARRAY(hobbit.weights, MOE_HOBBIT_WEIGHTS);
     SAME(hobbit.weighed), SAME(hobbit.low_pool), SAME(hobbit.penalty);
     SAME(hobbit.default_penalty);
+    SAME(routing.there), SAME(routing.lambda), SAME(routing.keeps), SAME(routing.tolerance);
+    SAME(routing.cache_bytes), SAME(routing.n_points);
+    assert_same_loss(&a->routing.loss, &b->routing.loss);
+    assert_same_loss(&a->routing.check, &b->routing.check);
+    for (uint32_t i = 0; i < a->routing.n_points; i++) {
+        SAME(routing.points[i].lambda), SAME(routing.points[i].bytes_per_token);
+        SAME(routing.points[i].replaced_share);
+        assert_same_loss(&a->routing.points[i].loss, &b->routing.points[i].loss);
+    }
 }
 
 static void assert_same_map(const struct moe_map *a, const struct moe_map *b)
@@ -187,6 +196,7 @@ static void parts_may_be_missing(void **state)
     memset(m->hobbit.scores, 0, sizeof m->hobbit.scores);
     memset(m->hobbit.weights, 0, sizeof m->hobbit.weights);
     m->hobbit.low_pool = m->hobbit.penalty = m->hobbit.default_penalty = 0;
+    memset(&m->routing, 0, sizeof m->routing);
     comes_back_and_goes(m);
 }
 

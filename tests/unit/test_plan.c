@@ -489,7 +489,7 @@ static void damage_of_what_is_expected_is_named(void **state)
     refused(LRU "losses: [{" MEASURED ", nll_percent: -1}]\n", MOE_ERR_FORMAT, "'part' is missing");
     refused(LRU "losses: [{part: a, tokens: 5, nll_percent: 0, nll_error_percent: -1}]\n",
             MOE_ERR_FORMAT, "'nll_error_percent' must be at least 0");
-    refused(LRU "losses: [{}, {}, {}]\n", MOE_ERR_FORMAT, "'losses' must not have more than 2");
+    refused(LRU "losses: [{}, {}, {}, {}]\n", MOE_ERR_FORMAT, "'losses' must not have more than 3");
 #undef MEASURED
     refused(LRU "tried: [{strategy: lru, decode_tokens_per_second: 1}, "
                 "{strategy: arc, decode_tokens_per_second: 2}]\n",
