@@ -163,6 +163,8 @@ static int open_engine(struct moe_engine **out, const char *path,
     int status = moe_model_open_image(&e->model, path, o->image, err);
     if (status == MOE_OK && !o->measures)
         status = moe_pack_check_meant(e->model->pack, err);
+    if (status == MOE_OK)
+        e->own_top_k = e->model->config.top_k;
     if (status == MOE_OK && o->follows)
         status = moe_engine_take_trace(e->model, o, err);
     if (status == MOE_OK)

@@ -132,6 +132,7 @@ struct moe_engine {
     double host_slowdown;
     bool exact_required;            /* options.exact */
     bool follows;                   /* a trace's choices */
+    uint32_t own_top_k;             /* experts that a token of the model chooses itself */
     struct moe_exactness exactness; /* of the strategy as it runs */
     struct moe_pass_strategy *pass_strategy;
     bool test_device;

@@ -66,6 +66,7 @@ expect_exit 0 "a trace of another engine is imported"
 follow() { run "$bin/moe-run" "$drawn" --bench --follow "$tmp/r.trace" --expert-memory 1M "$@"; }
 follow --strategy lru --stats --stats-json "$json"
 expect_exit 0 "it is followed"
+expect_stderr_like '*its tokens choose 3 experts where *drawn.moe has 4:*' "... with as many experts as it chose"
 expect_stdout_like '*following r.trace*prefill*8 *decode*16 *' "... its prompts, too"
 expect_stderr_like "*followed r.trace: its choices*exact    no: --follow*" "... statistics say so"
 check "... and as JSON" grep -q '"followed": "r.trace"' "$json"
@@ -80,7 +81,7 @@ expect_stdout_like '*lru*prefetch+assume-prediction=100%*' "moe-plan simulates i
 follow --strategy prefetch --assume-prediction 100% --stats-json "$json"
 check "a sure prediction is right" [ "$(figure predicted_right)" = "$(figure predicted)" ]
 check "... and there is one" some predicted
-follow --strategy prefetch
+follow -q --strategy prefetch
 error_line 2 '*no predictions by gate*--assume-prediction*' "a strategy that predicts needs an assumption"
 run "$bin/moe-run" "$drawn" --bench --strategy prefetch --assume-prediction 80% --expert-memory 1M
 error_line 2 '*--assume-prediction*--follow*' "an assumption needs a trace"
