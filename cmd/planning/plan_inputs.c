@@ -15,9 +15,6 @@ enum {
     MOST_CONTEXT = 4096,      /* without -c */
     SHAPE_BATCH = 256,
     GROUP = 64, /* columns that share a scale, as moe-quantize has it */
-    /* What a run reads beside the model counts in its budget: a prompt, a document. */
-    TEXT_BYTES = 256 << 10,
-    TEXT_BYTES_PER_TOKEN = 64, /* of the context */
 };
 
 /* ---- The model ---- */
@@ -36,7 +33,7 @@ static uint64_t room_for_text(const void *ctx, const struct moe_model *model, ui
     uint32_t most = model->config.context_max;
     (void)batch;
     most = most < MOST_CONTEXT ? most : MOST_CONTEXT;
-    return TEXT_BYTES + (uint64_t)TEXT_BYTES_PER_TOKEN * (o->context ? o->context : most);
+    return moe_engine_text_room(o->context ? o->context : most);
 }
 
 /* memory_bytes is 0 for a budget of experts. --simulate sets its sizes later: until then 1 stands
@@ -62,14 +59,18 @@ static struct moe_engine_options engine_options(const struct plan_options *o,
     };
 }
 
-/* Refuses a budget too small for any strategy before the machine is measured. */
+/* Refuses what moe-run would refuse without a plan, before the machine is measured. */
 static int check_budget(const struct plan_inputs *in, struct moe_err *err)
 {
     const struct moe_fitter *f = &in->fitters[PLAN_OF_PROCESS];
-    struct moe_strategy least;
     struct moe_fitted fitted;
-    moe_strategy_find("ondemand", &least);
-    return in->options->memory ? f->fit(f->ctx, &least, 0, &fitted, err) : MOE_OK;
+    struct moe_err why = {0};
+    int status =
+        in->options->memory ? f->fit(f->ctx, &in->options->wanted, 0, &fitted, &why) : MOE_OK;
+    if (status != MOE_ERR_LIMIT) /* the rest may depend on what is not open yet */
+        return MOE_OK;
+    *err = why;
+    return status;
 }
 
 /* A pack of drawn weights is there to be rehearsed: a trace whose tokens choose more or fewer

@@ -24,6 +24,7 @@ struct plan_options {
     uint32_t context, batch;
     double link_rate, layer_seconds, load_seconds;
     struct strategy_options strategy;
+    struct moe_strategy wanted; /* as these options say it; without a name: auto */
 };
 
 /* What a size of memory limits. */

@@ -91,6 +91,8 @@ int plan_compute(struct moe_plan **out, const struct plan_options *o, struct moe
     options.strategy.map = map;
     if (status == MOE_OK)
         status = strategy_options_apply(&options.strategy, &strategy, &automatic, err);
+    if (status == MOE_OK && !automatic)
+        options.wanted = strategy;
     options.strategy.exact |= automatic && !map; /* what changes results must be asked for */
     if (status == MOE_OK)
         status = plan_inputs_open(&in, &options, err);

@@ -30,6 +30,10 @@ struct moe_engine_room {
 /* Of this budget, of a process as it is now. */
 struct moe_engine_room moe_engine_room_of(uint64_t total, uint32_t context);
 
+/* Bytes of a text, a prompt or a document, that every budget has room for beside everything else.
+ */
+uint64_t moe_engine_text_room(uint32_t context);
+
 struct moe_engine_options {
     uint64_t memory_bytes; /* of the whole process, in main memory; 0: what is free */
     /* One of several engines of a process (engine_share.h): memory_bytes is its own share, for the

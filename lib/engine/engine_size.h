@@ -12,12 +12,19 @@ struct moe_budget moe_engine_size(const struct moe_split_inputs *in,
                                   const struct moe_session_options *session,
                                   const struct moe_strategy *strategy);
 
+/* What a process with this model's directory open takes before anything else is: computed, so that
+ * every program and every run say the same. */
+uint64_t moe_engine_program_bytes(const struct moe_model *model);
+
 /* The same with a batch: the session's, or if that is 0 the largest whose buffers take at most an
- * eighth of the budget. Its floor is that of a cache of least_experts bytes. */
+ * eighth of the budget, and what they take more than the smallest half of the experts' memory. Its
+ * floor is that of a cache of least_experts bytes with the smallest batch that may be chosen.
+ * *most_experts: bytes that experts get at most, so that a larger budget, which has a larger batch,
+ * never has fewer of them; UINT64_MAX: what the budget leaves. */
 struct moe_budget moe_engine_size_batch(const struct moe_split_inputs *in,
                                         struct moe_session_options session,
-                                        const struct moe_strategy *strategy,
-                                        uint64_t least_experts);
+                                        const struct moe_strategy *strategy, uint64_t least_experts,
+                                        uint64_t *most_experts);
 
 /* Whether all experts have room beside everything else, with the smallest batch that may be chosen
  * and no strategy. */

@@ -11,7 +11,7 @@
 #include "plan/fitting.h"
 
 enum {
-    FLOOR_SLACK = 1 << 20,   /* the program's own size varies a little from run to run */
+    GROWN_SLACK = 1 << 20,   /* a size that is measured varies a little from run to run */
     ALWAYS_ROOM = 4 << 20,   /* any budget that works has more for weights and buffers */
     FREE_SHARE_PERCENT = 90, /* of what is free, when no budget is named */
 };
@@ -27,6 +27,12 @@ struct moe_engine_room moe_engine_room_of(uint64_t total, uint32_t context)
         .may_hold = left < ALWAYS_ROOM ? ALWAYS_ROOM : left,
         .context = context,
     };
+}
+
+uint64_t moe_engine_text_room(uint32_t context)
+{
+    enum { LEAST = 256 << 10, BYTES_PER_TOKEN = 64 };
+    return LEAST + (uint64_t)BYTES_PER_TOKEN * context;
 }
 
 /* ---- What is asked for, and what there is ---- */
@@ -83,7 +89,8 @@ static void follow_plan(struct moe_split_inputs *in)
     }
     if (!o->session.context)
         in->session.context = plan->memory.context;
-    if (!o->session.batch)
+    bool fits = !plan->memory.total || in->total >= plan->memory.total;
+    if (!o->session.batch && fits)
         in->session.batch = plan->memory.batch;
 }
 
@@ -100,8 +107,14 @@ static int read_inputs(struct moe_split_inputs *in, const struct moe_model *mode
         .gpu_total = gpu ? o->gpu_memory_bytes : 0,
         .memory_named = o->memory_bytes > 0,
         .expert_memory = o->expert_memory_bytes,
-        .program = o->program_bytes || o->shares ? o->program_bytes : moe_rss_bytes(),
+        .program = o->program_bytes,
     };
+    if (!o->program_bytes && !o->shares) {
+        const uint64_t now = moe_rss_bytes();
+        in->program = moe_engine_program_bytes(model);
+        in->grown = now > in->program;
+        in->program = in->grown ? now : in->program;
+    }
     in->program += moe_pack_staging_bytes(model->pack);
     int status = o->plan ? check_plan(model, o->plan, err) : MOE_OK;
     if (status == MOE_OK)
@@ -237,6 +250,43 @@ static int take_slots(struct moe_cache_options *cache, struct moe_pools *planned
     return MOE_OK;
 }
 
+/* The planned slots that keep experts, times share / SHARES. A layer's own are as planned. */
+enum { SHARES = 1 << 16 };
+static void scale_slots(struct moe_pools *out, const struct moe_pools *planned,
+                        const struct moe_inventory *inventory, uint64_t share)
+{
+    const uint64_t most = (uint64_t)inventory->n_layers * inventory->n_experts;
+    *out = *planned;
+    out->n_slots = 0;
+    out->bytes = 0;
+    for (uint32_t c = 0; c < out->n_classes; c++) {
+        struct moe_pool_params *p = &out->pools[c];
+        uint64_t n = p->n_cache * share / SHARES;
+        if (!p->per_layer)
+            p->n_cache = (uint32_t)(n < most ? n : most);
+        out->n_slots += p->n_cache + p->n_working;
+        out->bytes += (uint64_t)(p->n_cache + p->n_working) * inventory->classes[c].slot_bytes;
+    }
+}
+
+/* As many as there is room for, in the plan's proportions: a run may have more than the plan booked
+ * (a larger budget), or less (a longer text, a larger process). */
+static void resize_slots(struct moe_cache_options *cache, struct moe_pools *planned,
+                         const struct moe_split_inputs *in, uint64_t available)
+{
+    const struct moe_pools as_planned = *planned;
+    uint64_t low = 0, high = (uint64_t)SHARES << 16;
+    while (low < high) {
+        uint64_t share = low + (high - low + 1) / 2;
+        scale_slots(planned, &as_planned, &in->inventory, share);
+        if (moe_cache_bytes(in->model->pack, cache) <= available)
+            low = share;
+        else
+            high = share - 1;
+    }
+    scale_slots(planned, &as_planned, &in->inventory, low);
+}
+
 /* ---- Choosing ---- */
 
 /* All experts are in memory. */
@@ -267,7 +317,7 @@ static uint64_t size_tier(struct moe_cache_options *cache, const struct moe_budg
 }
 
 /* Slots in what a plan names or the budget leaves; out->budget has everything else sized. */
-static int choose_slots(struct moe_split *out, const struct moe_split_inputs *in,
+static int choose_slots(struct moe_split *out, const struct moe_split_inputs *in, uint64_t most,
                         struct moe_err *err)
 {
     struct moe_budget *b = &out->budget;
@@ -277,8 +327,11 @@ static int choose_slots(struct moe_split *out, const struct moe_split_inputs *in
     int status = planned ? take_slots(&out->cache, &out->planned, in, err) : MOE_OK;
     if (status != MOE_OK)
         return status;
+    uint64_t left = total > beside ? total - beside : 0;
     if (!planned)
-        size_slots(&out->cache, in, total > beside ? total - beside : 0);
+        size_slots(&out->cache, in, left < most ? left : most);
+    else if (!on_gpu && in->options->plan->memory.total)
+        resize_slots(&out->cache, &out->planned, in, left < most ? left : most);
     if (on_gpu)
         b->floor = moe_budget_on_host(b) + size_tier(&out->cache, b, pack);
     moe_expert_pools_size(&out->pools, pack, &in->inventory, &out->cache);
@@ -299,16 +352,37 @@ static int choose_slots(struct moe_split *out, const struct moe_split_inputs *in
     return MOE_OK;
 }
 
-static int refuse(const struct moe_model *m, uint64_t total, uint64_t floor, bool on_gpu,
+static int refuse(const struct moe_split_inputs *in, uint64_t total, uint64_t floor, bool on_gpu,
                   struct moe_err *err)
 {
     char have[32], need[32];
+    uint64_t named = floor + (in->grown ? GROWN_SLACK : 0) + (1 << 20) - 1;
     return moe_fail(err, MOE_ERR_LIMIT,
                     "%s: a budget of %s%s is too small: the smallest that works is %s (--%s "
                     "%" PRIu64 "M; a shorter context -c needs less)",
-                    moe_pack_path(m->pack), moe_format_bytes(total, have),
+                    moe_pack_path(in->model->pack), moe_format_bytes(total, have),
                     on_gpu ? " on the GPU" : "", moe_format_bytes(floor, need),
-                    on_gpu ? "gpu-memory" : "memory", (floor + FLOOR_SLACK + (1 << 20) - 1) >> 20);
+                    on_gpu ? "gpu-memory" : "memory", named >> 20);
+}
+
+/* Where no strategy is named and everything fits, with a batch no smaller than a cache would leave
+ * room for. The floor is still that of a cache. */
+static void become_resident(struct moe_split *out, const struct moe_split_inputs *in)
+{
+    struct moe_strategy resident;
+    struct moe_budget *b = &out->budget;
+    uint64_t most;
+    moe_strategy_find("resident", &resident);
+    const struct moe_session_options session = session_for(in, &resident);
+    struct moe_budget all = moe_engine_size_batch(in, session, &resident, in->all, &most);
+    const uint64_t beside = moe_budget_beside_slots(&all, in->gpu != NULL);
+    if (all.batch < b->batch || !moe_engine_has_room_for_all(in, beside))
+        return;
+    all.floor = b->floor;
+    all.gpu.floor = b->gpu.floor;
+    *b = all;
+    out->resolved.strategy = resident;
+    out->session = session;
 }
 
 static int split(struct moe_split *out, const struct moe_split_inputs *in, struct moe_err *err)
@@ -323,19 +397,17 @@ static int split(struct moe_split *out, const struct moe_split_inputs *in, struc
     uint64_t least = r->strategy.resident ? in->all
                      : in->all            ? moe_cache_bytes(in->model->pack, &out->cache)
                                           : 0;
-    *b = moe_engine_size_batch(in, out->session, &r->strategy, least);
-    if (in->automatic &&
-        moe_engine_has_room_for_all(in, moe_budget_beside_slots(b, in->gpu != NULL))) {
-        moe_strategy_find("resident", &r->strategy);
-        out->session = session_for(in, &r->strategy);
-    }
+    uint64_t most;
+    *b = moe_engine_size_batch(in, out->session, &r->strategy, least, &most);
+    if (in->automatic)
+        become_resident(out, in);
     const struct moe_terms terms = moe_engine_terms(r, in);
     r->exactness = moe_exactness_of(&terms);
     out->session.batch = b->batch;
     if (r->strategy.resident)
         choose_resident(b, in);
     else
-        status = choose_slots(out, in, err);
+        status = choose_slots(out, in, most, err);
     if (status != MOE_OK)
         return status;
     /* What was read before now, statistics say, counts as well. */
@@ -343,8 +415,8 @@ static int split(struct moe_split *out, const struct moe_split_inputs *in, struc
     if (measured && moe_peak_rss_bytes() > b->floor)
         b->floor = moe_peak_rss_bytes();
     if (b->gpu.floor > b->gpu.total)
-        return refuse(in->model, b->gpu.total, b->gpu.floor, true, err);
-    return b->floor > b->total ? refuse(in->model, b->total, b->floor, false, err) : MOE_OK;
+        return refuse(in, b->gpu.total, b->gpu.floor, true, err);
+    return b->floor > b->total ? refuse(in, b->total, b->floor, false, err) : MOE_OK;
 }
 
 int moe_engine_split(struct moe_split *out, const struct moe_model *model, struct moe_gpu *gpu,

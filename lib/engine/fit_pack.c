@@ -4,12 +4,9 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "engine/engine_size.h"
 #include "engine/engine_split.h"
 #include "engine/engine_strategy.h"
-
-/* In a plan's budget: the program's own size varies between runs, and moe-run is larger than the
- * programs that plan for it. */
-enum { SLACK = 2 << 20 };
 
 struct moe_pack_fit {
     struct moe_model *model; /* its directory */
@@ -38,7 +35,7 @@ int moe_pack_fit_open(struct moe_pack_fit **out, const char *path,
     }
     moe_inventory_set_encoder(&f->inventory, f->model->config.n_encoder);
     moe_inventory_set_static(&f->inventory, f->model->config.layer_is_static);
-    f->options.program_bytes = moe_rss_bytes() + SLACK;
+    f->options.program_bytes = moe_engine_program_bytes(f->model);
     *out = f;
     return MOE_OK;
 }

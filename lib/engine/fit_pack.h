@@ -11,7 +11,7 @@
 struct moe_pack_fit;
 
 /* Opens the pack's directory. `options`: as for moe_engine_open; what they borrow stays borrowed.
- * Open it before anything large: the size of the process at that time counts as the program's. */
+ * The process counts with what is computed for it, whatever options->program_bytes is. */
 int moe_pack_fit_open(struct moe_pack_fit **out, const char *path,
                       const struct moe_engine_options *options, struct moe_err *err);
 void moe_pack_fit_close(struct moe_pack_fit *f); /* NULL is fine */

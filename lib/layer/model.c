@@ -302,6 +302,16 @@ int moe_model_open_image(struct moe_model **out, const char *path,
     return MOE_OK;
 }
 
+uint64_t moe_model_directory_bytes(const struct moe_model *m)
+{
+    /* Patterns, a normalizer's tables, the template as it is compiled, and what was freed again. */
+    enum { BESIDE_TABLES = 384 << 10 };
+    uint64_t tables =
+        sizeof *m + m->config.n_layers * sizeof *m->layers + moe_pack_directory_bytes(m->pack);
+    tables += m->tokenizer ? moe_tokenizer_held_bytes(m->tokenizer) : 0;
+    return tables + tables / 4 + BESIDE_TABLES;
+}
+
 static uint32_t context_or_all(const struct moe_model *m, uint32_t context)
 {
     return context ? context : m->config.context_max;

@@ -72,6 +72,8 @@ static inline int moe_model_open_directory(struct moe_model **out, const char *p
 {
     return moe_model_open_image(out, path, NULL, err);
 }
+/* An upper bound of what the directory holds in memory, computed from what is in it. */
+uint64_t moe_model_directory_bytes(const struct moe_model *model);
 /* Bytes that moe_model_load will take: the dense weights, and tables for so many positions. */
 uint64_t moe_model_load_bytes(const struct moe_model *model, uint32_t context);
 /* Bytes of the host when the dense part goes to a GPU: room for a tensor on its way (while

@@ -125,6 +125,16 @@ uint64_t moe_pack_file_bytes(const struct moe_pack *pack)
     return pack->file_bytes;
 }
 
+uint64_t moe_pack_directory_bytes(const struct moe_pack *pack)
+{
+    uint64_t bytes = sizeof *pack + strlen(pack->path) + 1;
+    for (uint32_t i = 0; i < PACK_N_IDS; i++)
+        bytes += pack->table[i].bytes + 1;
+    return bytes + pack->n_tensors * (sizeof *pack->tensors + sizeof *pack->tensors_by_name) +
+           pack->n_classes * sizeof *pack->classes +
+           (uint64_t)pack->n_stored * sizeof *pack->experts;
+}
+
 uint64_t moe_pack_fingerprint(const struct moe_pack *pack)
 {
     return pack->fingerprint;

@@ -132,6 +132,8 @@ int moe_pack_fd(const struct moe_pack *pack);
 uint64_t moe_pack_file_bytes(const struct moe_pack *pack);
 /* What moe_pack_read takes at most while it reads: room for something compressed; 0: nothing is. */
 uint64_t moe_pack_staging_bytes(const struct moe_pack *pack);
+/* What the directory, as it is opened, holds in memory. */
+uint64_t moe_pack_directory_bytes(const struct moe_pack *pack);
 /* Hash of the whole directory, extents' checksums included: changes with any content. */
 uint64_t moe_pack_fingerprint(const struct moe_pack *pack);
 /* Hash of the source model (its description, tokenizer and weights as read): equal for all packs

@@ -64,6 +64,12 @@ int moe_bpe_index(struct moe_bpe *bpe, const uint8_t *token_flags, uint8_t skip,
     return MOE_OK;
 }
 
+uint64_t moe_bpe_bytes(const struct moe_bpe *bpe)
+{
+    uint64_t n_slots = bpe->slots ? (uint64_t)bpe->mask + 1 : 0;
+    return bpe->n_merges * sizeof *bpe->merges + n_slots * sizeof *bpe->slots;
+}
+
 void moe_bpe_release(struct moe_bpe *bpe)
 {
     free(bpe->merges);

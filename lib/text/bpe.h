@@ -29,6 +29,7 @@ struct moe_bpe {
 int moe_bpe_index(struct moe_bpe *bpe, const uint8_t *token_flags, uint8_t skip,
                   struct moe_err *err);
 void moe_bpe_release(struct moe_bpe *bpe);
+uint64_t moe_bpe_bytes(const struct moe_bpe *bpe); /* that it holds */
 
 /* Memory of one thread's merging, reused from piece to piece. Start from a zeroed struct. */
 struct moe_bpe_scratch {

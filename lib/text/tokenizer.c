@@ -49,6 +49,20 @@ void moe_tokenizer_free(struct moe_tokenizer *tok)
     free(tok);
 }
 
+uint64_t moe_tokenizer_held_bytes(const struct moe_tokenizer *tok)
+{
+    const uint64_t n = tok->n_tokens, offsets = (n + 1) * sizeof *tok->offsets;
+    uint64_t bytes = sizeof *tok + offsets + n + tok->text.room + tok->normalized.room;
+    bytes += tok->vocabulary ? ((uint64_t)tok->mask + 1) * sizeof *tok->vocabulary : 0;
+    bytes += moe_bpe_bytes(&tok->bpe);
+    bytes += tok->unigram.scores ? n * sizeof *tok->unigram.scores : 0;
+    bytes += moe_trie_bytes(&tok->unigram.trie) + moe_trie_bytes(&tok->spellings);
+    bytes += tok->shown_offsets ? offsets + tok->shown.room : 0;
+    for (int i = 0; i < 2; i++)
+        bytes += tok->added[i].n * sizeof *tok->added[i].tokens;
+    return bytes;
+}
+
 int moe_token_byte(const void *token, uint64_t n)
 {
     const uint8_t *text = token;

@@ -76,6 +76,8 @@ struct moe_tokenizer_survey {
 };
 int moe_tokenizer_look(const struct moe_tokenizer *tok, const char *text, uint64_t n,
                        uint64_t enough, struct moe_tokenizer_survey *out, struct moe_err *err);
+/* Bytes that it holds itself, without its compiled patterns. */
+uint64_t moe_tokenizer_held_bytes(const struct moe_tokenizer *tok);
 /* Bytes that encoding n bytes takes at most beside them and their ids, with such a longest piece
  * (UINT64_MAX: not known). */
 uint64_t moe_tokenizer_memory(const struct moe_tokenizer *tok, uint64_t n, uint64_t longest_piece);

@@ -83,6 +83,12 @@ uint32_t moe_trie_token(const struct moe_trie *t, uint32_t node)
     return t->nodes[node].token;
 }
 
+uint64_t moe_trie_bytes(const struct moe_trie *t)
+{
+    uint64_t n_slots = t->slots ? (uint64_t)t->mask + 1 : 0;
+    return t->node_room * sizeof *t->nodes + n_slots * sizeof *t->slots;
+}
+
 void moe_trie_release(struct moe_trie *t)
 {
     free(t->nodes);

@@ -23,6 +23,7 @@ struct moe_trie {                /* empty: zeroed */
 int moe_trie_add(struct moe_trie *t, const uint8_t *text, uint64_t n, uint32_t token,
                  struct moe_err *err);
 void moe_trie_release(struct moe_trie *t);
+uint64_t moe_trie_bytes(const struct moe_trie *t); /* that it holds */
 /* The child by this byte, or 0: there is none. */
 uint32_t moe_trie_child(const struct moe_trie *t, uint32_t node, uint8_t byte);
 /* The token whose text ends at this node (not the root), or MOE_TRIE_NONE. */

@@ -132,6 +132,48 @@ static void budgets_are_split_alike(void **state)
     assert_true(most_slots > 100);
 }
 
+/* More memory has no smaller batch, and no less room for experts; and one floor. */
+static void a_larger_budget_has_no_less(void **state)
+{
+    enum { STEP = 128 << 10, STEPS = 160 };
+    static const char *const words[] = {"ondemand", "lru", "prefetch", "fate", ""};
+    for (size_t r = 0; r < N_ITEMS(words); r++) {
+        struct moe_err err = {0};
+        struct moe_fitted f, before = {0};
+        bool named = words[r][0] != '\0';
+        struct moe_engine_options o = strategies_options(&fixture, named ? words[r] : "lru", 0);
+        struct moe_pack_fit *p = NULL;
+        o.session.batch = 0;
+        o.memory_bytes = 1;
+        if (!named)
+            o.strategy = (struct moe_strategy){0};
+        assert_ok(moe_pack_fit_open(&p, fixture.pack, &o, &err), &err);
+        const struct moe_fitter fitter = moe_pack_fit_fitter(p);
+        assert_int_equal(fitter.fit(fitter.ctx, &o.strategy, 0, &f, &err), MOE_ERR_LIMIT);
+        assert_non_null(strstr(err.text, "the smallest that works is"));
+        assert_ok(fitter.fit(fitter.ctx, &o.strategy, (uint64_t)1 << 40, &f, &err), &err);
+        const uint64_t floor = f.memory.floor;
+        uint32_t n_batches = 0;
+        assert_int_equal(fitter.fit(fitter.ctx, &o.strategy, floor - 1, &f, &err), MOE_ERR_LIMIT);
+        for (uint32_t i = 0; i < STEPS; i++) {
+            const uint64_t bytes = floor + (uint64_t)i * STEP;
+            assert_ok(fitter.fit(fitter.ctx, &o.strategy, bytes, &f, &err), &err);
+            assert_int_equal(f.memory.floor, floor);
+            uint32_t had = before.pools.n_slots - before.staging;
+            bool resident = f.strategy.resident;
+            if (f.memory.batch < before.memory.batch || (before.strategy.resident && !resident) ||
+                (!resident && f.pools.n_slots - f.staging < had))
+                fail_msg("%s: with %d bytes a batch of %u and %u slots, with less %u and %u",
+                         words[r], (int)bytes, f.memory.batch, f.pools.n_slots - f.staging,
+                         before.memory.batch, had);
+            n_batches += f.memory.batch != before.memory.batch;
+            before = f;
+        }
+        assert_true(n_batches > 2);
+        moe_pack_fit_close(p);
+    }
+}
+
 /* A search for the best strategy must not find that everything fits everywhere. */
 static void resident_needs_room_for_all(void **state)
 {
@@ -152,6 +194,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_engine_is_as_it_was_said),
         cmocka_unit_test(budgets_are_split_alike),
+        cmocka_unit_test(a_larger_budget_has_no_less),
         cmocka_unit_test(resident_needs_room_for_all),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
