@@ -1,3 +1,7 @@
+/*
+ * The split, from its inputs to slots. Over 400 lines: the steps read one after the other, and each
+ * is used once.
+ */
 #include "engine/engine_split.h"
 
 #include <inttypes.h>
