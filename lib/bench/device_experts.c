@@ -14,13 +14,16 @@ static int begin(struct moe_experts *self, const struct moe_expert_request *requ
     e->n_given = e->n_experts = e->n_rows = 0;
     e->seconds = e->first = 0;
     e->began = moe_seconds();
-    return MOE_OK;
+    return e->loads ? moe_device_loads_begin(e->loads, request->n, err) : MOE_OK;
 }
 
 static int next(struct moe_experts *self, uint32_t max, uint32_t *which,
                 struct moe_expert_view *views, uint32_t *n, struct moe_err *err)
 {
     struct device_experts *e = (struct device_experts *)self;
+    int status = e->loads ? moe_device_loads_next(e->loads, err) : MOE_OK;
+    if (e->loads && moe_device_loads_one_by_one(e->loads))
+        max = 1;
     for (*n = 0; *n < max && e->n_given < e->request.n; ++*n, e->n_given++) {
         which[*n] = e->n_given;
         views[*n] = e->views[e->at];
@@ -28,7 +31,13 @@ static int next(struct moe_experts *self, uint32_t max, uint32_t *which,
     }
     e->last = moe_seconds();
     e->first = e->first > 0 ? e->first : e->last;
-    return MOE_OK;
+    return status;
+}
+
+static int poll(struct moe_experts *self, struct moe_err *err)
+{
+    struct device_experts *e = (struct device_experts *)self;
+    return e->loads ? moe_device_loads_poll(e->loads, err) : MOE_OK;
 }
 
 static int complete(struct moe_experts *self, uint32_t which, struct moe_err *err)
@@ -56,6 +65,7 @@ static const struct moe_experts_ops ops = {
     .next = next,
     .complete = complete,
     .release = release,
+    .poll = poll,
     .close = close_nothing,
 };
 
@@ -93,7 +103,7 @@ static int read_views(struct device_experts *e, const struct moe_pack *pack,
 int moe_device_experts_open(struct device_experts *e, const struct moe_pack *pack, uint32_t variant,
                             uint32_t top_k, struct moe_err *err)
 {
-    *e = (struct device_experts){.base.ops = &ops};
+    *e = (struct device_experts){.base.ops = &ops, .loads = NULL};
     uint32_t all = choose(pack, variant, 1, NULL, 0);
     if (all == 0)
         return MOE_OK;

@@ -14,7 +14,13 @@
 #include "bench/device_private.h"
 #include "run/source.h"
 
-enum { N_BATCHES = 3, HEAD_RUNS = 9 };
+enum {
+    N_BATCHES = 3,
+    HEAD_RUNS = 9,
+    FAR_POSITIONS = 512,
+    FAR_LAYERS = 2, /* next to each other: models have layers of two kinds in turn */
+};
+static const double LOADING_SECONDS = 1.5;
 
 static const uint32_t batch_rows[N_BATCHES] = {64, 8, 1}; /* falling: the first fills the cache */
 
@@ -37,8 +43,8 @@ struct bench {
     struct device_experts experts;
     float *hidden, *logits;
     struct moe_row rows[64], source[64];
-    uint32_t n_positions;
-    double attended, routed; /* when, in the last pass */
+    uint32_t n_positions, n_far; /* n_far: 0, or more of them */
+    double attended, routed;     /* when, in the last pass */
     struct batch_samples batches[N_BATCHES];
     const struct moe_progress *progress;
 };
@@ -132,6 +138,131 @@ static int run_batch(struct bench *b, uint32_t i, uint32_t variant, double secon
         n_done++;
         if (status == MOE_OK && moe_progress_stopped(b->progress))
             status = moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
+    }
+    return status;
+}
+
+/* ---- Attention to more positions ---- */
+
+/* One row of a layer at the far position, whose cache of keys has been filled. */
+static int run_far(struct bench *b, uint32_t layer, struct samples *to, struct moe_err *err)
+{
+    struct moe_row row = b->rows[b->n_positions - 1];
+    row.position = b->n_far - 1;
+    row.length = b->n_far;
+    double began = moe_seconds();
+    int status = moe_forward(b->session, MOE_DECODE, &row, 1, layer, layer + 1,
+                             layer == 0 ? NULL : b->hidden, b->hidden, err);
+    add(to, b->attended - began);
+    return status;
+}
+
+static int measure_far(struct bench *b, struct moe_device_model *out, struct moe_err *err)
+{
+    struct samples s = {.n = 0};
+    uint32_t n_layers = b->model->config.n_layers, first = n_layers / 2;
+    uint32_t last = first + FAR_LAYERS < n_layers ? first + FAR_LAYERS : n_layers;
+    int status = MOE_OK;
+    for (uint32_t layer = first; b->n_far && layer < last && status == MOE_OK; layer++) {
+        for (uint32_t at = 0; at < b->n_far && status == MOE_OK; at += b->n_positions) {
+            struct moe_row rows[64];
+            uint32_t n = b->n_far - at < b->n_positions ? b->n_far - at : b->n_positions;
+            moe_bench_rows(NULL, b->model->config.vocab, at, rows, n);
+            status = moe_forward(b->session, MOE_PREFILL, rows, n, layer, layer + 1,
+                                 layer == 0 ? NULL : b->hidden, b->hidden, err);
+        }
+        for (int i = 0; i <= DEVICE_RUNS && status == MOE_OK; i++) {
+            s.n -= i == 1; /* the first does not count */
+            status = run_far(b, layer, &s, err);
+        }
+    }
+    if (status == MOE_OK && s.n) {
+        out->far_positions = b->n_far;
+        moe_bench_set_figure(&out->far_attention, s.values, s.n);
+    }
+    return status;
+}
+
+/* ---- Computing beside loads ---- */
+
+/* Seconds that a layer computes one row: without what loads take. *experts: of these its experts'.
+ */
+static int time_layer(struct bench *b, uint32_t layer, enum device_loading how, double *seconds,
+                      double *experts, uint64_t *sleeps, struct moe_err *err)
+{
+    struct device_loads *l = b->experts.loads;
+    int status = moe_device_loads_set(l, how, err);
+    double others = moe_device_loads_seconds(l), began = moe_seconds();
+    *sleeps = moe_device_loads_sleeps(l);
+    if (status == MOE_OK)
+        status = run_layer(b, layer, 1, NULL, 0, err);
+    *seconds = moe_seconds() - began - (moe_device_loads_seconds(l) - others);
+    *experts = b->experts.seconds;
+    *sleeps = moe_device_loads_sleeps(l) - *sleeps;
+    return status;
+}
+
+/* Each layer in turn quietly, beside loads, and waiting for them. */
+static int compare_loading(struct bench *b, struct samples *slowdown, struct samples *wake,
+                           struct moe_err *err)
+{
+    uint32_t first = b->model->config.n_encoder, n_layers = b->model->config.n_layers;
+    double began = moe_seconds(), usual = 1;
+    int status = MOE_OK;
+    for (uint32_t layer = first; status == MOE_OK && slowdown->n < DEVICE_MAX_SAMPLES &&
+                                 (slowdown->n < DEVICE_RUNS || wake->n < DEVICE_RUNS ||
+                                  moe_seconds() - began < LOADING_SECONDS);
+         layer = layer + 1 < n_layers ? layer + 1 : first) {
+        double seconds[3], experts[3];
+        uint64_t sleeps[3];
+        if (!b->model->layers[layer].is_moe)
+            continue;
+        for (int how = DEVICE_QUIET; how <= DEVICE_WAITED && status == MOE_OK; how++)
+            status = time_layer(b, layer, how, &seconds[how], &experts[how], &sleeps[how], err);
+        if (status != MOE_OK)
+            break;
+        add(slowdown, seconds[DEVICE_BACKGROUND] / seconds[DEVICE_QUIET]);
+        struct samples sorted = *slowdown;
+        usual = moe_bench_summarise(sorted.values, sorted.n).median;
+        double expected =
+            seconds[DEVICE_QUIET] + experts[DEVICE_QUIET] * (usual > 1 ? usual - 1 : 0);
+        if (sleeps[DEVICE_WAITED])
+            add(wake, (seconds[DEVICE_WAITED] - expected) / (double)sleeps[DEVICE_WAITED]);
+        if (moe_seconds() - began > 10 * LOADING_SECONDS) /* hardly a load that is waited for */
+            break;
+        if (moe_progress_stopped(b->progress))
+            status = moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
+    }
+    return status;
+}
+
+/* A figure of samples, where their median says something; those below zero are noise. */
+static void set_above_zero(struct moe_figure *f, struct samples *s)
+{
+    struct samples above = {.n = 0};
+    struct samples sorted = *s;
+    for (uint32_t i = 0; i < s->n; i++)
+        if (s->values[i] > 0)
+            add(&above, s->values[i]);
+    if (s->n && moe_bench_summarise(sorted.values, sorted.n).median > 0 && above.n >= DEVICE_RUNS)
+        moe_bench_set_figure(f, above.values, above.n);
+}
+
+/* Of the best variant, whose experts are open. */
+static int measure_loading(struct bench *b, struct moe_device_model *out, struct moe_err *err)
+{
+    const struct moe_config *c = &b->model->config;
+    struct samples slowdown = {.n = 0}, wake = {.n = 0};
+    if (c->n_experts == 0 || b->experts.n == 0 || !has_layers(b, c->n_encoder, true))
+        return MOE_OK;
+    int status = moe_device_loads_open(&b->experts.loads, b->model->pack, 0, c->top_k, err);
+    if (status == MOE_OK && b->experts.loads)
+        status = compare_loading(b, &slowdown, &wake, err);
+    moe_device_loads_close(b->experts.loads);
+    b->experts.loads = NULL;
+    if (status == MOE_OK) {
+        set_above_zero(&out->loading_slowdown, &slowdown);
+        set_above_zero(&out->wake, &wake);
     }
     return status;
 }
@@ -240,7 +371,10 @@ static int open_session(struct bench *b, const char *pack, struct moe_err *err)
         return status;
     const struct moe_config *c = &b->model->config;
     b->n_positions = c->context_max < batch_rows[0] ? c->context_max : batch_rows[0];
-    const struct moe_session_options options = {.context = b->n_positions,
+    b->n_far = c->context_max < FAR_POSITIONS ? c->context_max : FAR_POSITIONS;
+    if (c->n_encoder || b->n_far <= b->n_positions)
+        b->n_far = 0;
+    const struct moe_session_options options = {.context = b->n_far ? b->n_far : b->n_positions,
                                                 .n_sequences = 1,
                                                 .batch = b->n_positions,
                                                 .source_context = b->n_positions,
@@ -250,7 +384,7 @@ static int open_session(struct bench *b, const char *pack, struct moe_err *err)
     b->logits = moe_alloc(moe_logits_stride(c), sizeof(float), err);
     if (!b->hidden || !b->logits)
         return MOE_ERR_MEMORY;
-    status = moe_model_load(b->model, b->n_positions, NULL, b->progress, err);
+    status = moe_model_load(b->model, b->n_far ? b->n_far : b->n_positions, NULL, b->progress, err);
     if (status == MOE_OK)
         status = moe_session_open(&b->session, b->model, &b->experts.base, &options, err);
     if (status == MOE_OK)
@@ -281,6 +415,10 @@ int moe_device_measure_model(struct moe_device_model *out, const char *pack, dou
         moe_device_experts_close(&b->experts);
         status = run_variant(b, v, n_variants, seconds, &out->head_seconds, err);
     }
+    if (status == MOE_OK) /* the loop ends with the best variant */
+        status = measure_far(b, out, err);
+    if (status == MOE_OK)
+        status = measure_loading(b, out, err);
     if (status == MOE_OK)
         set_batches(b, out);
     moe_session_close(b->session);

@@ -31,6 +31,7 @@ void moe_device_describe(char name[MOE_DEVICE_TEXT], char source[MOE_DEVICE_TEXT
  */
 struct device_experts {
     struct moe_experts base;
+    struct device_loads *loads;    /* that go on meanwhile; NULL: none */
     struct moe_expert_view *views; /* [n] */
     uint32_t n, at;
     uint8_t *memory;
@@ -47,5 +48,33 @@ struct device_experts {
 int moe_device_experts_open(struct device_experts *e, const struct moe_pack *pack, uint32_t variant,
                             uint32_t top_k, struct moe_err *err);
 void moe_device_experts_close(struct device_experts *e);
+
+/* ---- Loads beside computation (device_loads.c) ---- */
+
+enum device_loading {
+    DEVICE_QUIET = 0,  /* nothing is loaded */
+    DEVICE_BACKGROUND, /* loads go on, nobody waits for them */
+    DEVICE_WAITED, /* each expert is computed once a load has ended that begins with the request */
+};
+
+struct device_loads;
+/* Loads of the pack's experts at the variant, by a loader as moe-run's. *out NULL: it has none. */
+int moe_device_loads_open(struct device_loads **out, const struct moe_pack *pack, uint32_t variant,
+                          uint32_t top_k, struct moe_err *err);
+void moe_device_loads_close(struct device_loads *l); /* NULL is fine */
+/* From now on; what is under way ends first. */
+int moe_device_loads_set(struct device_loads *l, enum device_loading how, struct moe_err *err);
+
+/* What the provider tells it: a layer asks for n experts; it is time to look; the next expert is
+ * wanted: sleeps for a load, at most as many times as experts were asked for. */
+int moe_device_loads_begin(struct device_loads *l, uint32_t n, struct moe_err *err);
+int moe_device_loads_poll(struct device_loads *l, struct moe_err *err);
+int moe_device_loads_next(struct device_loads *l, struct moe_err *err);
+/* Whether experts are handed out one by one. */
+bool moe_device_loads_one_by_one(const struct device_loads *l);
+/* Seconds so far that were none of computing: handling loads, and asleep; and how often it slept.
+ */
+double moe_device_loads_seconds(const struct device_loads *l);
+uint64_t moe_device_loads_sleeps(const struct device_loads *l);
 
 #endif

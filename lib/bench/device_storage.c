@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/hash.h"
 #include "base/mem.h"
 #include "bench/bench.h"
 #include "bench/device_private.h"
@@ -20,6 +21,9 @@ enum {
     SCRATCH_READS = 32,
     SCRATCH_LEAST = 64 << 20,
     PAGE_READS = 16, /* of a run that measures the latency */
+    HANDLING_SIZES = 3,
+    HANDLING_LOADS = 8, /* of a run */
+    HANDLING_RUNS = 9,
 };
 
 static const uint32_t depths[N_DEPTHS] = {1, 2, 4, MAX_IN_FLIGHT};
@@ -217,6 +221,70 @@ static int run_all(struct reads *r, struct moe_device_storage *s,
     return MOE_OK;
 }
 
+/* ---- What a load takes of the thread that waits for it ---- */
+
+/* One load of the place's first n_bytes, checked; `checksum` NULL: without, and sets what it is. */
+static int load_once(struct reads *r, struct moe_loader *l, const struct place *p, uint64_t n_bytes,
+                     uint64_t *checksum, bool check, struct moe_err *err)
+{
+    const struct moe_load load = {.offset = p->offset,
+                                  .stored_bytes = n_bytes,
+                                  .raw_bytes = n_bytes,
+                                  .checksum = *checksum,
+                                  .to = r->buffers,
+                                  .priority = MOE_LOAD_DEMAND};
+    struct moe_load_done done;
+    uint32_t handle;
+    int status = moe_loader_submit(l, &load, &handle, err);
+    if (status == MOE_OK && moe_loader_wait(l, &done, 1) == 1 && done.status != MOE_OK)
+        status = moe_fail(err, done.status, "%s: %s", r->path, moe_loader_error(l));
+    if (status == MOE_OK && !check)
+        *checksum = moe_hash64(r->buffers, n_bytes);
+    return status;
+}
+
+/* Loads of one size, one after the other. */
+static int run_handling(struct reads *r, struct moe_loader *checking, uint64_t n_bytes,
+                        struct moe_device_handling *out, struct moe_err *err)
+{
+    uint64_t checksums[HANDLING_LOADS] = {0};
+    double seconds[HANDLING_RUNS];
+    int status = MOE_OK;
+    for (uint32_t i = 0; i < HANDLING_LOADS && status == MOE_OK; i++)
+        status = load_once(r, r->loader, &r->places[i % r->n], n_bytes, &checksums[i], false, err);
+    for (uint32_t k = 0; k < HANDLING_RUNS && status == MOE_OK; k++) {
+        double before = moe_loader_stats(checking)->work_seconds;
+        for (uint32_t i = 0; i < HANDLING_LOADS && status == MOE_OK; i++)
+            status =
+                load_once(r, checking, &r->places[i % r->n], n_bytes, &checksums[i], true, err);
+        seconds[k] = (moe_loader_stats(checking)->work_seconds - before) / HANDLING_LOADS;
+    }
+    out->bytes = n_bytes;
+    if (status == MOE_OK)
+        moe_bench_set_figure(&out->seconds, seconds, HANDLING_RUNS);
+    return status;
+}
+
+/* Every load is checked, as moe-run does. */
+static int measure_handling(struct reads *r, struct moe_device_storage *s, struct moe_err *err)
+{
+    const struct moe_loader_options options = {
+        .fd = r->fd, .path = r->path, .n_requests = 1, .verify = true};
+    struct moe_loader *checking = NULL;
+    uint64_t least = UINT64_MAX, sizes[HANDLING_SIZES];
+    for (uint64_t i = 0; i < r->n; i++)
+        least = r->places[i].n_bytes < least ? r->places[i].n_bytes : least;
+    sizes[2] = least & ~(uint64_t)(MOE_LOAD_ALIGN - 1);
+    sizes[1] = (least / 4) & ~(uint64_t)(MOE_LOAD_ALIGN - 1);
+    sizes[0] = MOE_LOAD_ALIGN;
+    int status = moe_loader_open(&checking, &options, err);
+    for (int i = 0; i < HANDLING_SIZES && status == MOE_OK; i++)
+        if (s->n_handling == 0 ? sizes[i] > 0 : sizes[i] > s->handling[s->n_handling - 1].bytes)
+            status = run_handling(r, checking, sizes[i], &s->handling[s->n_handling++], err);
+    moe_loader_close(checking);
+    return status;
+}
+
 int moe_device_measure_storage(struct moe_device_storage *s, const struct moe_pack *pack,
                                const char *dir, const struct moe_progress *progress,
                                struct moe_err *err)
@@ -225,6 +293,8 @@ int moe_device_measure_storage(struct moe_device_storage *s, const struct moe_pa
     int status = open_reads(&r, pack, dir, progress, err);
     if (status == MOE_OK)
         status = run_all(&r, s, progress, err);
+    if (status == MOE_OK)
+        status = measure_handling(&r, s, err);
     if (status == MOE_OK) {
         const struct moe_loader_stats *stats = moe_loader_stats(r.loader);
         s->direct = stats->direct;
